@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "server/api/forms.h"
+#include "server/api/ollama.h"
 #include "server/api/reply.h"
 #include "server/net/request.h"
 
@@ -18,11 +19,15 @@ void answer_error(struct answer *a, const struct api_error *err)
 
 void generation_answer_error(struct answer *a, enum openai_api api, const struct api_error *err)
 {
+    bool ollama = openai_is_ollama(api);
     answer_error(a, err);
-    if (api != API_MESSAGES)
+    if (api != API_MESSAGES && !ollama)
         return;
     ek_buf_clear(&a->body);
-    anthropic_error(&a->body, err);
+    if (ollama)
+        ollama_error(&a->body, err);
+    else
+        anthropic_error(&a->body, err);
 }
 
 void answer_fault(struct answer *a, int status, const char *param, const char *msg)
@@ -34,12 +39,13 @@ void answer_fault(struct answer *a, int status, const char *param, const char *m
 
 void answer_refuse(const struct exchange *x, struct answer *a, const struct api_error *err)
 {
-    static const char root[] = "/v1/messages";
+    static const char root[] = "/v1/messages", ollama[] = "/api/";
     const char *path = x->path ? x->path : "";
     bool messages = strncmp(path, root, sizeof(root) - 1) == 0;
     if (!messages && !x->route)
         messages = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Anthropic-Version");
-    generation_answer_error(a, messages ? API_MESSAGES : API_CHAT, err);
+    bool theirs = strncmp(path, ollama, sizeof(ollama) - 1) == 0;
+    generation_answer_error(a, messages ? API_MESSAGES : theirs ? API_OLLAMA_CHAT : API_CHAT, err);
 }
 
 void answer_refuse_fault(const struct exchange *x, struct answer *a, int status, const char *msg)

@@ -22,12 +22,12 @@
 
 static size_t body_most(const struct exchange *x)
 {
-    const struct http_served *s = http_served(x->http);
+    const struct served *s = http_served(x->http);
     return s ? s->body_most : BOUND_BODY_LOADING;
 }
 
 /* What follows cannot be told from the next request: answered at once, then closed. */
-static enum MHD_Result refuse(struct exchange *x, int status, const char *msg)
+static enum MHD_Result arrive_refuse(struct exchange *x, int status, const char *msg)
 {
     struct answer a = {.close = true};
     answer_refuse_fault(x, &a, status, msg);
@@ -70,6 +70,16 @@ static bool is_json(const struct exchange *x)
     const char *type = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Content-Type");
     size_t n = type ? strcspn(type, "; \t") : 0;
     return n == 16 && strncasecmp(type, "application/json", 16) == 0;
+}
+
+/* Ollama asks for no type, and some of its clients send none. A page of another site could do the
+ * same without asking first; it has an Origin. */
+static bool needs_type(const struct exchange *x)
+{
+    static const char root[] = "/api/";
+    return strncmp(x->path, root, sizeof(root) - 1) != 0 ||
+           MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Content-Type") ||
+           MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Origin");
 }
 
 /* A path as it was meant: one slash where there are several, none at its end, /v1 once. */
@@ -158,7 +168,7 @@ enum MHD_Result arrive_too_large(struct exchange *x)
     (void)snprintf(msg, sizeof(msg),
                    "The body has %llu bytes; at most %zu are accepted (--max-body-bytes).",
                    (unsigned long long)(x->length ? x->length : x->body_bytes), body_most(x));
-    return refuse(x, 413, msg);
+    return arrive_refuse(x, 413, msg);
 }
 
 static enum MHD_Result refuse_host(struct exchange *x, const char *why)
@@ -186,7 +196,7 @@ enum MHD_Result arrive_head(struct exchange *x, const char *url, const char *met
     if (guard_head(x, method, version, &err) < 0)
         return refuse_head(x, &err);
     if (!guard_client(x))
-        return refuse(x, 403, "A client certificate is needed that --ssl-ca-certs knows.");
+        return arrive_refuse(x, 403, "A client certificate is needed that --ssl-ca-certs knows.");
     x->chunked = x->head.coding != NULL;
     x->length = x->head.body_bytes;
     x->path = guard_path(x, head_path(url));
@@ -207,7 +217,7 @@ enum MHD_Result arrive_head(struct exchange *x, const char *url, const char *met
         return refuse_route(x, allow);
     if (!(x->route->flags & ROUTE_EARLY) && atomic_load(&x->http->phase) != HTTP_SERVING)
         return refuse_phase(x);
-    if ((x->route->flags & ROUTE_JSON) && !is_json(x))
+    if ((x->route->flags & ROUTE_JSON) && !is_json(x) && needs_type(x))
         return refuse_type(x);
     ek_bill_open(&x->bill, &x->http->memory, (uint32_t)(x->key + 1));
     if (x->length <= body_most(x))

@@ -26,6 +26,7 @@
 struct slot {
     struct key_line line;
     atomic_ullong owner; /* what keeps its prefix cache apart */
+    uint32_t stamp;      /* which key that is */
     bool used;           /* of a key that has or may have requests */
     bool live;           /* opens the door */
     atomic_uint refs, active, waiting;
@@ -38,6 +39,7 @@ struct auth {
     struct key_line fixed[KEY_LINES_MOST];
     uint32_t fixed_count;
     uint8_t secret[SECRET];
+    uint32_t stamps; /* that were given */
     atomic_uint count;
     struct slot slot[AUTH_SLOTS];
 };
@@ -74,8 +76,8 @@ static void warn_mode(const char *path)
 static int read_keys(const struct auth *a, const char *what, const char *path,
                      struct key_line *lines, uint32_t *count, struct ek_fault *fault)
 {
-    const struct key_line defaults = {.concurrency = a->src.concurrency,
-                                      .queue_share = a->src.queue_share};
+    const struct key_line defaults = {
+        .concurrency = a->src.concurrency, .queue_share = a->src.queue_share, .last = INT32_MAX};
     struct ek_buf text = {0};
     int r = ek_file_read(what, path, BOUND_KEY_FILE_BYTES, &text, fault);
     if (r == 0)
@@ -149,7 +151,7 @@ static int install(struct auth *a, const struct key_line *lines, uint32_t count,
         if (!s) {
             s = free_slot(a);
             assert(s); /* counted above; a slot only gets freer meanwhile */
-            *s = (struct slot){.used = true, .live = true};
+            *s = (struct slot){.used = true, .live = true, .stamp = ++a->stamps};
         }
         s->line = lines[i];
         atomic_store(&s->owner, find_owner(a, &lines[i]));
@@ -177,8 +179,8 @@ int auth_reload(struct auth *a, struct ek_fault *fault)
 
 int auth_new(const struct auth_source *src, struct auth **ret_auth, struct ek_fault *fault)
 {
-    const struct key_line defaults = {.concurrency = src->concurrency,
-                                      .queue_share = src->queue_share};
+    const struct key_line defaults = {
+        .concurrency = src->concurrency, .queue_share = src->queue_share, .last = INT32_MAX};
     int r = -ENOMEM;
     struct auth *a = calloc(1, sizeof(*a));
     if (!a)
@@ -248,6 +250,21 @@ void auth_name(struct auth *a, int slot, char ret_name[KEY_NAME])
     pthread_mutex_unlock(&a->lock);
 }
 
+/* Under the lock: 0, or -EBUSY with a fault when the key has its share of the queue. */
+static int check_share(struct auth *a, const struct slot *s, uint32_t queue_most,
+                       struct ek_fault *fault)
+{
+    double share = auth_count(a) > 1 ? s->line.queue_share : 1;
+    uint32_t most = (uint32_t)(share * queue_most);
+    if (most == 0)
+        most = 1;
+    if (share >= 1 || atomic_load(&s->waiting) < most)
+        return 0;
+    (void)ek_fault_set(fault, "", "key %s has %u requests waiting, its share of the queue",
+                       s->line.name, most);
+    return -EBUSY;
+}
+
 int auth_begin(struct auth *a, int slot, uint32_t queue_most, struct ek_fault *fault)
 {
     if (slot < 0)
@@ -256,18 +273,13 @@ int auth_begin(struct auth *a, int slot, uint32_t queue_most, struct ek_fault *f
     int r = 0;
     pthread_mutex_lock(&a->lock);
     uint32_t at_once = s->line.concurrency;
-    double share = auth_count(a) > 1 ? s->line.queue_share : 1;
-    uint32_t waiting_most = (uint32_t)(share * queue_most);
-    if (waiting_most == 0)
-        waiting_most = 1;
     if (at_once && atomic_load(&s->active) >= at_once) {
         atomic_fetch_add(&s->refused_concurrency, 1);
         r = ek_fault_set(fault, "", "key %s has %u requests open, its limit", s->line.name,
                          at_once);
-    } else if (share < 1 && atomic_load(&s->waiting) >= waiting_most) {
+    } else if (check_share(a, s, queue_most, fault) < 0) {
         atomic_fetch_add(&s->refused_queue, 1);
-        r = ek_fault_set(fault, "", "key %s has %u requests waiting, its share of the queue",
-                         s->line.name, waiting_most);
+        r = -EBUSY;
     } else {
         atomic_fetch_add(&s->active, 1);
         atomic_fetch_add(&s->waiting, 1);
@@ -275,6 +287,18 @@ int auth_begin(struct auth *a, int slot, uint32_t queue_most, struct ek_fault *f
     }
     pthread_mutex_unlock(&a->lock);
     return r < 0 ? -EBUSY : 0;
+}
+
+int auth_wait(struct auth *a, int slot, uint32_t queue_most, struct ek_fault *fault)
+{
+    if (slot < 0)
+        return 0;
+    pthread_mutex_lock(&a->lock);
+    int r = check_share(a, &a->slot[slot], queue_most, fault);
+    if (r == 0)
+        atomic_fetch_add(&a->slot[slot].waiting, 1);
+    pthread_mutex_unlock(&a->lock);
+    return r;
 }
 
 void auth_started(struct auth *a, int slot)
@@ -290,6 +314,33 @@ void auth_end(struct auth *a, int slot, bool waiting)
     if (waiting)
         auth_started(a, slot);
     atomic_fetch_sub(&a->slot[slot].active, 1);
+}
+
+_Static_assert(AUTH_SLOTS < TENANTS_MOST, "each key is a tenant, and nobody is one");
+
+/* Under the lock. */
+static struct tenant_ref tenant_of(const struct auth *a, uint32_t slot)
+{
+    const struct slot *s = &a->slot[slot];
+    double weight = s->line.weight > 0 ? s->line.weight : 1;
+
+    return (struct tenant_ref){
+        .place = slot + 1, .stamp = s->stamp, .price = (uint32_t)(TENANT_PRICE / weight + 0.5)};
+}
+
+void auth_terms(struct auth *a, int slot, struct auth_terms *ret_terms)
+{
+    *ret_terms = (struct auth_terms){0};
+    if (slot < 0)
+        return;
+    pthread_mutex_lock(&a->lock);
+    const struct key_line *line = &a->slot[slot].line;
+    *ret_terms = (struct auth_terms){.at_once = line->concurrency,
+                                     .bound = true,
+                                     .first = line->first,
+                                     .last = line->last,
+                                     .tenant = tenant_of(a, (uint32_t)slot)};
+    pthread_mutex_unlock(&a->lock);
 }
 
 uint64_t auth_owner(const struct auth *a, int slot)
@@ -310,6 +361,19 @@ uint64_t auth_salt(const struct auth *a, int slot, uint64_t client_salt)
     return first_bytes(in, sizeof(in));
 }
 
+uint64_t auth_itself(struct auth *a, int slot)
+{
+    uint8_t in[SECRET + 1 + KEY_DIGEST] = {0};
+    if (slot < 0)
+        return 0;
+    memcpy(in, a->secret, SECRET);
+    in[SECRET] = 2; /* find_owner() has 0 and 1 there */
+    pthread_mutex_lock(&a->lock);
+    memcpy(in + SECRET + 1, a->slot[slot].line.digest, KEY_DIGEST);
+    pthread_mutex_unlock(&a->lock);
+    return first_bytes(in, sizeof(in));
+}
+
 bool auth_stat(struct auth *a, uint32_t i, struct auth_stat *ret_stat)
 {
     bool there = false;
@@ -323,7 +387,9 @@ bool auth_stat(struct auth *a, uint32_t i, struct auth_stat *ret_stat)
                                        .waiting = atomic_load(&s->waiting),
                                        .requests = atomic_load(&s->requests),
                                        .refused_concurrency = atomic_load(&s->refused_concurrency),
-                                       .refused_queue = atomic_load(&s->refused_queue)};
+                                       .refused_queue = atomic_load(&s->refused_queue),
+                                       .tenant = tenant_of(a, i),
+                                       .weight = s->line.weight > 0 ? s->line.weight : 1};
         memcpy(ret_stat->name, s->line.name, sizeof(ret_stat->name));
     }
     pthread_mutex_unlock(&a->lock);

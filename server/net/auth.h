@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "server/engine/tenants.h"
 #include "server/net/keyfile.h"
 
 struct auth;
@@ -29,10 +30,20 @@ struct auth_source {
     double queue_share;
 };
 
+/* What a key's requests may do; all 0 without a key. */
+struct auth_terms {
+    uint32_t at_once; /* most answers of one request computed at once; 0 = no limit */
+    bool bound;       /* its clients may ask for these priorities only, else for any: */
+    int32_t first, last;
+    struct tenant_ref tenant; /* who the engine charges */
+};
+
 struct auth_stat {
     char name[KEY_NAME];
     uint32_t active, waiting;
     uint64_t requests, refused_concurrency, refused_queue;
+    struct tenant_ref tenant;
+    double weight;
 };
 
 /* -EBADMSG with a fault, -ENOMEM. */
@@ -50,16 +61,24 @@ void auth_drop(struct auth *a, int slot);
 /* The name of a slot that is held. */
 void auth_name(struct auth *a, int slot, char ret_name[KEY_NAME]);
 
+/* Of a slot that is held, or AUTH_NOBODY. */
+void auth_terms(struct auth *a, int slot, struct auth_terms *ret_terms);
+
 /* A request of this key begins: 0, or -EBUSY with a fault when it has too many open or too much of
  * the queue (of queue_most places). It waits until auth_started(), and ends with auth_end(). */
 int auth_begin(struct auth *a, int slot, uint32_t queue_most, struct ek_fault *fault);
 void auth_started(struct auth *a, int slot);
+/* One more answer of such a request waits, until auth_started(): 0, or -EBUSY with a fault. Nothing
+ * is counted as refused: it is asked for again. */
+int auth_wait(struct auth *a, int slot, uint32_t queue_most, struct ek_fault *fault);
 void auth_end(struct auth *a, int slot, bool waiting);
 
 /* What a key's prefix cache is kept apart by: whose the blocks are, and with the client's own
  * salt. Nobody outside can tell or choose them. */
 uint64_t auth_owner(const struct auth *a, int slot);
 uint64_t auth_salt(const struct auth *a, int slot, uint64_t client_salt);
+/* The key itself, whatever group it is in, 0 without one: who sees what is stored for it. */
+uint64_t auth_itself(struct auth *a, int slot);
 
 /* Numbers of the i-th slot. False when no key is there. */
 bool auth_stat(struct auth *a, uint32_t i, struct auth_stat *ret_stat);

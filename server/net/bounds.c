@@ -6,6 +6,7 @@
 #include "common/buf.h"
 #include "server/api/error.h"
 #include "server/api/openai.h"
+#include "server/api/past.h"
 #include "server/engine/request.h"
 #include "server/grammar/automaton.h"
 #include "server/grammar/compile.h"
@@ -30,6 +31,8 @@ _Static_assert((int)BOUND_STOP_BYTES == (int)OPENAI_STOP_LEN, "one limit of a st
 _Static_assert((int)BOUND_STOP_IDS == (int)REQ_STOP_IDS, "one limit of stop ids");
 _Static_assert((int)BOUND_JSON_DEPTH == (int)OPENAI_DEPTH, "one limit of depth");
 _Static_assert((int)BOUND_CHOICES == (int)OPENAI_CHOICES, "one limit of answers");
+_Static_assert((int)BOUND_ANSWERS == (int)OPENAI_N, "one limit of those of a prompt");
+_Static_assert((int)BOUND_AT_ONCE == (int)OPENAI_AT_ONCE, "one limit of those at once");
 _Static_assert((int)BOUND_BIASES == (int)EK_BIAS_MOST, "one limit of biases");
 _Static_assert((int)BOUND_BAD_WORDS == (int)OPENAI_BAD_WORDS, "one limit of bad words");
 _Static_assert((int)BOUND_BAD_WORD_BYTES == (int)OPENAI_BAD_WORD_LEN, "one limit of a bad word");
@@ -40,6 +43,8 @@ _Static_assert((int)BOUND_FORM_STATES == (int)AUTOMATON_STATES_MOST, "one limit 
 _Static_assert((int)BOUND_SCHEMA_LEVELS == (int)SCHEMA_NESTING, "one limit of a schema's depth");
 _Static_assert((unsigned long long)BOUND_FORMS_MIB << 20 == GRAMMAR_ROOM, "one room for forms");
 _Static_assert((int)BOUND_FORMS_KEPT == (int)GRAMMAR_KEPT, "one limit of forms");
+_Static_assert((int)BOUND_RESPONSES == (int)PAST_MOST, "one limit of stored responses");
+_Static_assert((int)BOUND_RESPONSES_KEY == 100 / (int)PAST_SHARE, "one limit of those of a key");
 _Static_assert((int)BOUND_MESSAGES == (int)OPENAI_MESSAGES, "one limit of messages");
 
 /* each character of a message may need six in JSON */

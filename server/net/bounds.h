@@ -31,7 +31,8 @@ struct ek_buf;
       "more than SLOW_READER_BYTES wait and the client takes none of them", "connection closed")   \
     X(UNSENT_BYTES, 65536, "bytes", "of one connection that wait in the kernel unsent",            \
       "the stream waits")                                                                          \
-    X(UNACKED_S, 30, "seconds", "sent data that a client does not acknowledge",                    \
+    X(UNACKED_S, 60, "seconds",                                                                    \
+      "sent data that a client does not acknowledge; of a stream SLOW_READER_S is told first",     \
       "connection closed")                                                                         \
     X(PARKED, 256, "connections", "accepted beyond --max-connections", "wait in the kernel")       \
     X(CONTROL_CONNECTIONS, 64, "connections", "of the control socket", "wait in the kernel")       \
@@ -45,7 +46,10 @@ struct ek_buf;
     X(STOP_STRINGS, 16, "strings", "in `stop`", "400")                                             \
     X(STOP_BYTES, 256, "bytes", "one stop string", "400")                                          \
     X(STOP_IDS, 32, "ids", "in `stop_token_ids`, those of the model included", "400")              \
-    X(CHOICES, 128, "answers", "of a request: prompts times `n`", "400")                           \
+    X(CHOICES, 2048, "answers", "of a request: prompts times `n`", "400")                          \
+    X(ANSWERS, 128, "answers", "of one prompt: `n`", "400")                                        \
+    X(AT_ONCE, 128, "answers", "of one request that are in the engine and its queue",              \
+      "the others follow as these end")                                                            \
     X(BIASES, 1024, "ids", "in `logit_bias`", "400")                                               \
     X(BAD_WORDS, 256, "strings", "in `bad_words`", "400")                                          \
     X(BAD_WORD_BYTES, 256, "bytes", "one of them", "400")                                          \
@@ -57,6 +61,11 @@ struct ek_buf;
     X(FORMS_MIB, 1024, "MiB", "compiled forms of open requests and kept ones, all together",       \
       "429 while they are open")                                                                   \
     X(FORMS_KEPT, 48, "forms", "compiled ones that are kept", "the oldest is compiled again")      \
+    X(RESPONSES, 16384, "responses",                                                               \
+      "stored with --responses-store-bytes, those that later ones go on from included",            \
+      "the oldest goes")                                                                           \
+    X(RESPONSES_KEY, 50, "%", "of them and of --responses-store-bytes, those of one key",          \
+      "its oldest goes")                                                                           \
     X(ERROR_BYTES, 4096, "bytes", "answer that says what was wrong", "sentences are cut")
 
 #define HTTP_BOUND_(name, value, unit, what, beyond) BOUND_##name = (value),

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 struct MHD_Daemon;
-struct door;
+struct http_listener;
 struct exchange;
 struct http;
 
@@ -43,8 +43,8 @@ struct worker {
     atomic_ullong rounds; /* of its loop */
     struct MHD_Daemon *daemon;
     enum watch on_event, on_daemon;
-    int epoll, event;  /* own epoll; eventfd that the engine and other threads write */
-    struct door *door; /* NULL unless it accepts; freed when all threads have ended */
+    int epoll, event;           /* own epoll; eventfd that the engine and other threads write */
+    struct http_listener *door; /* NULL unless it accepts; freed when all threads have ended */
     struct conn *conns;
     struct exchange *running; /* with a generation, linked */
     uint64_t next_scan_us;    /* deadlines are looked at then */

@@ -2,7 +2,6 @@
 #include "server/net/control.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <malloc.h>
 #include <math.h>
 #include <stdio.h>
@@ -31,7 +30,8 @@ static bool is_listener(int fd)
            getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &type_len) == 0 && type == SOCK_STREAM;
 }
 
-static const char *put_listener(struct http *h, int fd)
+/* sock: the connection that it came by. */
+static const char *put_listener(struct http *h, int sock, int fd)
 {
     const char *answer = "OK\n";
     if (fd < 0)
@@ -46,35 +46,43 @@ static const char *put_listener(struct http *h, int fd)
         answer = "ERR there is a listening socket already\n";
     } else {
         h->handed_fd = fd;
+        keeper_set(&h->keeper, sock);
         (void)eventfd_write(h->listen_event, 1);
     }
     pthread_mutex_unlock(&h->lock);
     return answer;
 }
 
+/* Sent as it is, under the lock: a duplicate would need a descriptor, which may be what lacks. */
+static int give_listener(struct http *h, int sock)
+{
+    pthread_mutex_lock(&h->lock);
+    int fd = h->listen_fd >= 0 ? h->listen_fd : h->handed_fd;
+    int r = ek_fd_send(sock, fd >= 0 ? "OK\n" : "ERR there is no listening socket\n", fd);
+    if (fd >= 0 && r == 0)
+        keeper_set(&h->keeper, sock);
+    pthread_mutex_unlock(&h->lock);
+    return r;
+}
+
 void control_verb(struct http *h, int fd)
 {
     char line[128];
-    int got = -1, give = -1;
+    int got = -1, r;
     const char *answer = "ERR unknown verb; put listen and get listen are known\n";
     int n = ek_fd_recv(fd, line, sizeof(line), &got);
     if (n <= 0)
         return;
     if (strcmp(line, EK_FD_PREFIX "put listen\n") == 0) {
-        answer = put_listener(h, got);
+        answer = put_listener(h, fd, got);
         got = -1;
-    } else if (strcmp(line, EK_FD_PREFIX "get listen\n") == 0) {
-        pthread_mutex_lock(&h->lock);
-        give = h->listen_fd >= 0 ? h->listen_fd : h->handed_fd;
-        if (give >= 0)
-            give = fcntl(give, F_DUPFD_CLOEXEC, 0);
-        pthread_mutex_unlock(&h->lock);
-        answer = give >= 0 ? "OK\n" : "ERR there is no listening socket\n";
     }
-    if (ek_fd_send(fd, answer, give) < 0)
+    if (strcmp(line, EK_FD_PREFIX "get listen\n") == 0)
+        r = give_listener(h, fd);
+    else
+        r = ek_fd_send(fd, answer, -1);
+    if (r < 0)
         ek_log(EK_LOG_DEBUG, "control: a peer left before it had its answer");
-    if (give >= 0)
-        (void)close(give);
     if (got >= 0)
         (void)close(got);
 }
@@ -92,7 +100,7 @@ static void put_row(struct ek_buf *out, const char *head, const uint64_t *value)
                             outside(&limit_table[i], value[i]));
 }
 
-static void put_text(struct ek_buf *out, const char *key, const char *text)
+static void control_put_text(struct ek_buf *out, const char *key, const char *text)
 {
     (void)ek_buf_printf(out, ",\"%s\":\"", key);
     (void)ek_buf_json(out, text, strlen(text));
@@ -112,8 +120,8 @@ void control_write_limits(const struct limits *l, uint64_t now_us, struct ek_buf
 {
     put_row(out, "{", l->value);
     (void)ek_buf_printf(out, ",\"generation\":%llu", (unsigned long long)l->generation);
-    put_text(out, "origin", l->origin);
-    put_text(out, "reason", l->reason);
+    control_put_text(out, "origin", l->origin);
+    control_put_text(out, "reason", l->reason);
     (void)ek_buf_puts(out, ",\"expires_in_s\":");
     put_seconds(out, now_us, limits_next_expiry(l));
     put_row(out, ",\"ceiling\":{", l->ceiling);
@@ -164,8 +172,8 @@ static int read_limit(const char *name, const json_t *v, struct limits_change *c
                       "There is no limit `%.40s`; GET /v1/runtime_config shows them all.", name);
 }
 
-static int read_number(const json_t *v, const char *name, double scale, uint64_t *at,
-                       struct api_error *err)
+static int control_read_number(const json_t *v, const char *name, double scale, uint64_t *at,
+                               struct api_error *err)
 {
     double d = json_number_value(v);
     if (json_is_null(v))
@@ -189,9 +197,9 @@ static int parse_fields(json_t *body, struct limits_change *c, struct api_error 
         else if (strcmp(key, "reason") == 0)
             r = read_text(body, key, c->reason, sizeof(c->reason), err);
         else if (strcmp(key, "generation") == 0)
-            r = read_number(v, key, 1, &c->generation, err);
+            r = control_read_number(v, key, 1, &c->generation, err);
         else if (strcmp(key, "expires_in_s") == 0)
-            r = read_number(v, key, 1e6, &c->expires_in_us, err);
+            r = control_read_number(v, key, 1e6, &c->expires_in_us, err);
         else
             r = read_limit(key, v, c, err);
         if (r < 0)

@@ -59,7 +59,7 @@ void cors_headers(const struct exchange *x, struct MHD_Response *r)
         (void)MHD_add_response_header(r, "Access-Control-Allow-Credentials", "true");
     if (!x->preflight)
         return;
-    add_list(r, "Access-Control-Allow-Methods", &s->methods, "GET, POST");
+    add_list(r, "Access-Control-Allow-Methods", &s->methods, "GET, POST, DELETE");
     add_list(r, "Access-Control-Allow-Headers", &s->headers,
              field(x, "Access-Control-Request-Headers"));
     (void)MHD_add_response_header(r, "Access-Control-Max-Age", REMEMBER_S);

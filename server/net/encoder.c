@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "server/api/openai.h"
 #include "server/net/answer.h"
 #include "server/net/arrive.h"
 #include "server/net/conn.h"
@@ -43,7 +44,7 @@ static struct turn *turn_of(struct encoder *e, const struct exchange *x)
     return &e->turn[(uint32_t)(x->key + 1) % TURN_KEYS];
 }
 
-static void finish(struct exchange *x)
+static void encoder_finish(struct exchange *x)
 {
     struct worker *w = x->worker; /* x is the worker's from the store on */
     atomic_store_explicit(&x->busy, BUSY_DONE, memory_order_release);
@@ -79,21 +80,22 @@ static struct exchange *take_next(struct encoder *e, uint64_t now_us)
 static void handle(struct encoder *e, struct exchange *x, bool stop, uint64_t now_us)
 {
     (void)e;
-    x->early = (struct answer){.status = 200, .type = "application/json"};
+    x->early = ANSWER_JSON;
     x->early_rc = 0;
-    x->work = (struct ek_work){.fuel = UINT64_MAX,
-                               .deadline_us = now_us + ENCODER_RUN_S * EK_US_PER_S,
+    x->work = (struct ek_work){.deadline_us = now_us + ENCODER_RUN_S * EK_US_PER_S,
                                .cancelled = &x->gone};
     if (stop || atomic_load(&x->gone))
         answer_refuse_fault(x, &x->early, 503, "The server is ending.");
     else if (now_us >= x->wait_until_us)
         answer_refuse_fault(x, &x->early, 503,
                             "The server is busy with other requests; try again.");
-    else if (arrive_json(x, &x->early))
+    else if (arrive_json(x, &x->early)) {
+        x->work.fuel = openai_fuel(x->body.len); /* of the body as it is unpacked */
         x->early_rc = x->route->fn(x, &x->early);
+    }
 }
 
-static void *run(void *arg)
+static void *encoder_run(void *arg)
 {
     struct encoder *e = arg;
 
@@ -126,7 +128,7 @@ static void *run(void *arg)
         e->rounds[self]++;
         t->running--;
         t->used_us += ek_now_us() - now + 1;
-        finish(x);
+        encoder_finish(x);
         pthread_cond_broadcast(&e->given); /* another one of the key may run now */
     }
     pthread_mutex_unlock(&e->lock);
@@ -145,7 +147,7 @@ int encoder_new(struct encoder **ret_encoder)
     pthread_cond_init(&e->given, NULL);
     pthread_mutex_lock(&e->lock); /* threads look for their number when all have one */
     while (r == 0 && e->threads < ENCODER_THREADS) {
-        r = -pthread_create(&e->thread[e->threads], NULL, run, e);
+        r = -pthread_create(&e->thread[e->threads], NULL, encoder_run, e);
         e->threads += r == 0;
     }
     pthread_mutex_unlock(&e->lock);

@@ -9,9 +9,9 @@
  * While it is RUNNING the encoder owns `body`, `gen`, `early`, `early_rc` and `work` of the
  * exchange; the worker says in `gone` that its client has left.
  *
- * Keys take turns: of those who wait the one whose exchanges have taken least time goes first, and
- * within a key who came first. A key that comes anew begins with what the others have, so that
- * nobody saves up turns. No key has all the threads at once. What runs has a deadline
+ * Keys take turns: of the waiting ones the one whose exchanges have taken least time goes first,
+ * and within a key the first that came. A key that comes anew begins with what the others have, so
+ * that no key saves up turns. No key has all the threads at once. What runs has a deadline
  * (ENCODER_RUN_S) and stops when its client leaves or the server ends; what waits for longer than
  * ENCODER_WAIT_S is refused with 503.
  */

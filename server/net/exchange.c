@@ -10,6 +10,7 @@
 #include "common/log.h"
 #include "server/api/complete.h"
 #include "server/api/forms.h"
+#include "server/api/openai.h"
 #include "server/api/reply.h"
 #include "server/api/sse.h"
 #include "server/net/answer.h"
@@ -22,6 +23,10 @@
 #include "server/net/request.h"
 #include "server/net/send.h"
 #include "server/net/state.h"
+
+/* What a handler may take on the worker's thread (units of common/work.h, 20 to 40 ms): where it
+ * needs more, an encoder thread begins anew. */
+#define QUICK_FUEL (1u << 21)
 
 void *exchange_open(void *cls, const char *uri, struct MHD_Connection *mhd)
 {
@@ -110,6 +115,14 @@ static void hold_answer(struct exchange *x)
         generation_abort(x->gen);
 }
 
+/* All of it is rendered: what it took is free, but for the body that it borrows from. */
+static void drop_generation(struct exchange *x)
+{
+    generation_drop(x->gen);
+    x->json_bytes -= x->fixed_bytes;
+    x->fixed_bytes = 0;
+}
+
 /* Takes news from the engine and renders it. Returns true when there is something to send. */
 static bool pump(struct exchange *x)
 {
@@ -126,6 +139,10 @@ static bool pump(struct exchange *x)
         return g->over || x->crowded < 0;
     if (news && !(g->over && !g->begun && !x->replied && generation_check(g, &err) < 0))
         sse_render(g);
+    if (news && g->closed) {
+        drop_generation(x);
+        hold_answer(x);
+    }
     return news || g->out.len > g->out_at || g->over;
 }
 
@@ -186,6 +203,8 @@ void exchange_tick(struct exchange *x, uint64_t now_us)
         return;
     struct generation *g = x->gen;
     uint64_t silence_us = (uint64_t)(x->http->p.shell.sse_keep_alive_s * 1e6);
+    if (generation_tick(g)) /* for room in the queue, of which nobody tells */
+        exchange_pump(x);
     if (!g->ask.stream || x->left)
         return;
     size_t behind = g->out.len - g->out_at;
@@ -236,7 +255,7 @@ static ssize_t read_stream(void *cls, uint64_t at, char *to, size_t most)
 
 static enum MHD_Result start_stream(struct exchange *x)
 {
-    struct answer a = {.status = 200, .type = "text/event-stream; charset=utf-8"};
+    struct answer a = {.status = 200, .type = sse_type(x->gen)};
     struct MHD_Response *r =
         MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, read_stream, x, NULL);
     if (!r)
@@ -261,7 +280,7 @@ static void render_whole(struct exchange *x, struct answer *a)
         arrive_refuse_room(x, x->crowded, "The answer", a);
     else
         reply_generation(&a->body, g);
-    generation_drop(g);
+    drop_generation(x);
     ek_bill_force(&x->bill, x->json_bytes + a->body.cap);
 }
 
@@ -269,7 +288,7 @@ static void render_whole(struct exchange *x, struct answer *a)
 static enum MHD_Result carry_on(struct exchange *x)
 {
     struct generation *g = x->gen;
-    struct answer a = {.status = 200, .type = "application/json"};
+    struct answer a = ANSWER_JSON;
     struct api_error err;
     if (x->left)
         return MHD_NO;
@@ -308,7 +327,7 @@ static enum MHD_Result go_on(struct exchange *x, int rc, struct answer *a)
     return carry_on(x);
 }
 
-/* To the encoder: true when it is his for a while. */
+/* Hands the exchange to the encoder. True: it belongs to the encoder until that gives it back. */
 static bool give_away(struct exchange *x)
 {
     x->quick = false;
@@ -335,10 +354,23 @@ static enum MHD_Result take_back(struct exchange *x)
     return go_on(x, x->early_rc, &a);
 }
 
+/* Runs the route's handler with so much fuel. HTTP_ELSEWHERE, with an answer as before, also where
+ * the exchange is quick and what it may take was what the handler lacked. */
+static int run_handler(struct exchange *x, uint64_t fuel, struct answer *a)
+{
+    x->work = (struct ek_work){.fuel = fuel};
+    int rc = x->route->fn(x, a);
+    if (rc == HTTP_WAIT || a->status < 400 || !x->quick || !ek_work_stopped(&x->work))
+        return rc;
+    ek_buf_done(&a->body);
+    *a = ANSWER_JSON;
+    return HTTP_ELSEWHERE;
+}
+
 /* The body is there: run the route's handler. */
 static enum MHD_Result finish_request(struct exchange *x)
 {
-    struct answer a = {.status = 200, .type = "application/json"};
+    struct answer a = ANSWER_JSON;
     x->conn->deadline_us = 0;
     if (x->refused) {
         a = x->late;
@@ -359,10 +391,12 @@ static enum MHD_Result finish_request(struct exchange *x)
     x->quick = !large;
     if (!arrive_json(x, &a))
         return answer_send(x, &a);
-    int rc = x->route->fn(x, &a);
+    int rc = run_handler(x, x->quick ? QUICK_FUEL : openai_fuel(x->body.len), &a);
     if (rc == HTTP_ELSEWHERE && give_away(x))
         return MHD_YES;
-    return go_on(x, rc == HTTP_ELSEWHERE ? x->route->fn(x, &a) : rc, &a);
+    if (rc == HTTP_ELSEWHERE) /* nobody else can */
+        rc = run_handler(x, openai_fuel(x->body.len), &a);
+    return go_on(x, rc, &a);
 }
 
 enum MHD_Result exchange_handle(void *cls, struct MHD_Connection *mhd, const char *url,
@@ -439,8 +473,8 @@ void exchange_close(void *cls, struct MHD_Connection *mhd, void **con_cls,
     metrics_count(h, x->route, x->status);
     if (x->counted)
         atomic_fetch_sub(&h->active, 1);
+    generation_free(x->gen); /* gives its key's places back */
     guard_end(x);
-    generation_free(x->gen);
     arrive_done(x);
     ek_buf_done(&x->late.body);
     ek_buf_done(&x->early.body);

@@ -4,12 +4,15 @@
 
 #include "common/clock.h"
 #include "server/api/complete.h"
+#include "server/api/ollama.h"
 #include "server/net/answer.h"
+#include "server/net/arrive.h"
 #include "server/net/auth.h"
 #include "server/net/conn.h"
 #include "server/net/health.h"
 #include "server/net/request.h"
 #include "server/net/state.h"
+#include "server/net/stored.h"
 
 static void refuse_draining(enum openai_api api, struct answer *a)
 {
@@ -28,10 +31,37 @@ static enum openai_api api_of(const json_t *body)
                                              : API_CHAT;
 }
 
+/* Ollama's clients ask for a model to be loaded before they use it. Takes over the body. */
+static int answer_loaded(struct exchange *x, enum openai_api api, json_t *body, struct answer *a)
+{
+    const struct served *s = http_served(x->http);
+    struct api_error err;
+    if (ollama_model(s, json_string_value(json_object_get(body, "model")), &err) < 0)
+        generation_answer_error(a, api, &err);
+    else
+        ollama_loaded(&a->body, s, api, body, ek_wall_us());
+    json_decref(body);
+    return 0;
+}
+
+/* Charges what it takes whatever its answers are. False with an answer. */
+static bool hold_choices(struct exchange *x, const struct generation *g, struct answer *a)
+{
+    uint64_t bytes = generation_fixed(g);
+    int r = ek_bill_set(&x->bill, x->bill.bytes + bytes);
+    if (r < 0) {
+        arrive_refuse_room(x, r, "The answers", a);
+        return false;
+    }
+    x->json_bytes += bytes;
+    x->fixed_bytes = bytes;
+    return true;
+}
+
 /* API_COUNT: as the body's fields say. */
 static int generate(struct exchange *x, enum openai_api api, struct answer *a)
 {
-    const struct http_served *s = http_served(x->http);
+    const struct served *s = http_served(x->http);
     struct api_error err;
     struct generation *g = NULL;
     /* Who holds a connection open gets an answer, and the word that it is closed after it. */
@@ -42,25 +72,50 @@ static int generate(struct exchange *x, enum openai_api api, struct answer *a)
     json_t *body = openai_load(x->body.data, x->body.len, &err);
     if (api == API_COUNT)
         api = api_of(body);
+    if (body && ollama_only_loads(api, body))
+        return answer_loaded(x, api, body, a);
     /* without chance the request's number stands in: seeds must only differ */
     if (x->chance == 0 &&
         (getrandom(&x->chance, sizeof(x->chance), GRND_NONBLOCK) != (ssize_t)sizeof(x->chance) ||
          s->seed >= 0))
         x->chance = atomic_fetch_add(&x->http->next_id, 1);
-    struct generation_origin from = {.request_id = x->id,
-                                     .arrival_us = x->arrival_us,
-                                     .wall_us = ek_wall_us(),
-                                     .worker = x->worker->index,
-                                     .chance = x->chance,
-                                     .auth = x->http->auth,
-                                     .key = x->key,
-                                     .cache_owner = auth_owner(x->http->auth, x->key),
-                                     .cache_salt = auth_salt,
-                                     .quick = x->quick,
-                                     .work = x->quick ? NULL : &x->work};
+    struct past *before = NULL;
+    uint32_t inherited = 0;
+    int joined = body && api == API_RESPONSES ? stored_join(x, body, &before, &inherited, a) : 0;
+    if (joined != 0) {
+        json_decref(body);
+        return joined < 0 ? 0 : joined;
+    }
+    struct auth_terms terms;
+    auth_terms(x->http->auth, x->key, &terms);
+    struct generation_origin from = {
+        .request_id = x->id,
+        .arrival_us = x->arrival_us,
+        .wall_us = ek_wall_us(),
+        .worker = x->worker->index,
+        .chance = x->chance,
+        .at_once = terms.at_once,
+        .auth = x->http->auth,
+        .key = x->key,
+        .cache_owner = auth_owner(x->http->auth, x->key),
+        .cache_salt = auth_salt,
+        .keeper = auth_itself(x->http->auth, x->key),
+        .before = before,
+        .inherited = inherited,
+        .tenant = terms.tenant,
+        .share = {x->http->auth, x->key, x->key < 0 ? NULL : auth_wait, auth_started},
+        .quick = x->quick,
+        .priority_bound = terms.bound,
+        .priority_first = terms.first,
+        .priority_last = terms.last,
+        .work = &x->work};
     int r = body ? generation_new(s, api, body, &from, &g, &err) : -EBADMSG;
     if (r == -EAGAIN)
         return HTTP_ELSEWHERE;
+    if (r == 0 && !hold_choices(x, g, a)) {
+        generation_free(g);
+        return 0;
+    }
     if (r == 0)
         r = generation_submit(g, &err);
     if (r < 0) {
@@ -95,6 +150,21 @@ int generate_message(struct exchange *x, struct answer *a)
 int generate_embeddings(struct exchange *x, struct answer *a)
 {
     return generate(x, API_EMBED, a);
+}
+
+int generate_ollama_chat(struct exchange *x, struct answer *a)
+{
+    return generate(x, API_OLLAMA_CHAT, a);
+}
+
+int generate_ollama_text(struct exchange *x, struct answer *a)
+{
+    return generate(x, API_OLLAMA_TEXT, a);
+}
+
+int generate_ollama_embed(struct exchange *x, struct answer *a)
+{
+    return generate(x, API_OLLAMA_EMBED, a);
 }
 
 int generate_invocation(struct exchange *x, struct answer *a)

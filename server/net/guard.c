@@ -141,7 +141,7 @@ void guard_refuse(const struct exchange *x, struct answer *a)
 
 bool guard_begin(struct exchange *x, struct answer *a)
 {
-    const struct http_served *s = http_served(x->http);
+    const struct served *s = http_served(x->http);
     struct limits l;
     struct api_error err;
     struct ek_fault fault = {0};

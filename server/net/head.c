@@ -23,7 +23,7 @@ static const char *const once[HEAD_ONCE] = {
     [ORIGIN] = "Origin",
 };
 
-static void refuse(struct head *h, int status, const char *why)
+static void head_refuse(struct head *h, int status, const char *why)
 {
     if (h->status == 0) {
         h->status = status;
@@ -62,7 +62,7 @@ static void keep(struct head *h, enum once which, const char *value)
     case ENCODING:
         h->gzipped = strcasecmp(value, "gzip") == 0 || strcasecmp(value, "x-gzip") == 0;
         if (!h->gzipped && strcasecmp(value, "identity") != 0)
-            refuse(h, 415, "A body must have Content-Encoding gzip or identity, or none.");
+            head_refuse(h, 415, "A body must have Content-Encoding gzip or identity, or none.");
         break;
     case TYPE:
     case AUTHORIZATION:
@@ -77,14 +77,14 @@ void head_field(struct head *h, const char *name, size_t name_len, const char *v
     h->fields++;
     h->bytes += name_len + value_len + 4; /* ": " and the line's end */
     if (!is_token(name, name_len))
-        refuse(h, 400, "A header has a name that is no token.");
+        head_refuse(h, 400, "A header has a name that is no token.");
     if (!is_text(value, value_len))
-        refuse(h, 400, "A header has a control character in its value.");
+        head_refuse(h, 400, "A header has a control character in its value.");
     for (unsigned i = 0; i < HEAD_ONCE; i++) {
         if (strlen(once[i]) != name_len || strncasecmp(once[i], name, name_len) != 0)
             continue;
         if (h->seen & 1u << i)
-            refuse(h, 400, "A header that may come once came twice.");
+            head_refuse(h, 400, "A header that may come once came twice.");
         h->seen |= 1u << i;
         keep(h, (enum once)i, value);
     }
@@ -109,9 +109,9 @@ static void read_authority(struct head *h, const char *t)
     size_t scheme = scheme_len(t), n = strcspn(t + scheme, "/?");
     h->absolute = scheme > 0;
     if (!h->absolute)
-        refuse(h, 400, "The target must be a path that begins with /, or a URL.");
+        head_refuse(h, 400, "The target must be a path that begins with /, or a URL.");
     else if (n == 0 || n >= sizeof(h->authority) || t[scheme + n] == '?')
-        refuse(h, 400, "The target is a URL without a host or without a path.");
+        head_refuse(h, 400, "The target is a URL without a host or without a path.");
     else
         memcpy(h->authority, t + scheme, n); /* the rest of it is zero */
 }
@@ -121,13 +121,13 @@ void head_target(struct head *h, const char *t)
     size_t n = strlen(t);
     h->target = true;
     if (n > BOUND_URI_BYTES)
-        refuse(h, 414, "The target is longer than 4096 bytes.");
+        head_refuse(h, 414, "The target is longer than 4096 bytes.");
     if (t[0] != '/')
         read_authority(h, t);
     for (size_t i = 0; i < n; i++) {
         unsigned char c = (unsigned char)t[i];
         if (c <= ' ' || c >= 0x7f || c == '#' || c == '\\')
-            refuse(h, 400, "The target has a character that must be escaped.");
+            head_refuse(h, 400, "The target has a character that must be escaped.");
     }
 }
 
@@ -148,11 +148,11 @@ static bool is_host(const char *s)
 static void check_host(struct head *h, bool http11)
 {
     if (!h->host && http11)
-        refuse(h, 400, "HTTP/1.1 needs a Host header.");
+        head_refuse(h, 400, "HTTP/1.1 needs a Host header.");
     if (h->host && h->host[0] && !is_host(h->host))
-        refuse(h, 400, "The Host header is no host.");
+        head_refuse(h, 400, "The Host header is no host.");
     if (h->absolute && !is_host(h->authority))
-        refuse(h, 400, "The target's authority is no host.");
+        head_refuse(h, 400, "The target's authority is no host.");
     if (h->absolute)
         h->host = h->authority;
 }
@@ -161,14 +161,14 @@ static void check_host(struct head *h, bool http11)
 static void check_length(struct head *h, bool http11)
 {
     if (h->length && h->coding)
-        refuse(h, 400, "Content-Length and Transfer-Encoding exclude each other.");
+        head_refuse(h, 400, "Content-Length and Transfer-Encoding exclude each other.");
     if (h->coding && (!http11 || strcasecmp(h->coding, "chunked") != 0))
-        refuse(h, 400, "The only Transfer-Encoding is chunked, in HTTP/1.1.");
+        head_refuse(h, 400, "The only Transfer-Encoding is chunked, in HTTP/1.1.");
     if (!h->length)
         return;
     size_t n = strspn(h->length, "0123456789");
     if (n == 0 || n > 18 || h->length[n] != '\0') {
-        refuse(h, 400, "Content-Length is not a number of bytes.");
+        head_refuse(h, 400, "Content-Length is not a number of bytes.");
         return;
     }
     for (const char *c = h->length; *c; c++)
@@ -179,18 +179,18 @@ int head_check(struct head *h, struct api_error *err)
 {
     bool http11 = strcmp(h->version, "HTTP/1.1") == 0;
     if (!http11 && strcmp(h->version, "HTTP/1.0") != 0)
-        refuse(h, 505, "The only versions are HTTP/1.1 and HTTP/1.0.");
+        head_refuse(h, 505, "The only versions are HTTP/1.1 and HTTP/1.0.");
     if (strlen(h->method) > BOUND_METHOD_BYTES || !is_token(h->method, strlen(h->method)))
-        refuse(h, 400, "The method is no method.");
+        head_refuse(h, 400, "The method is no method.");
     if (!h->target)
-        refuse(h, 400, "There is no target.");
+        head_refuse(h, 400, "There is no target.");
     if (h->fields > BOUND_HEADERS)
-        refuse(h, 431, "There are more than 100 headers.");
+        head_refuse(h, 431, "There are more than 100 headers.");
     if (h->bytes > BOUND_HEADER_BYTES)
-        refuse(h, 431, "The headers are larger than 16384 bytes.");
+        head_refuse(h, 431, "The headers are larger than 16384 bytes.");
     check_host(h, http11);
     check_length(h, http11);
     if (h->expect && strcasecmp(h->expect, "100-continue") != 0)
-        refuse(h, 417, "The only expectation is 100-continue.");
+        head_refuse(h, 417, "The only expectation is 100-continue.");
     return h->status ? api_refuse(err, h->status, "", "%s", h->why) : 0;
 }

@@ -57,7 +57,7 @@ static bool not_serving(struct http *h, struct answer *a)
 }
 
 /* Age of the oldest step in flight; true when it is past the deadline. */
-static bool is_stuck(const struct http_served *s, double *ret_age_s)
+static bool is_stuck(const struct served *s, double *ret_age_s)
 {
     struct engine_stats st;
     uint64_t now = ek_now_us();
@@ -171,8 +171,7 @@ int health_metrics(struct exchange *x, struct answer *a)
     return 0;
 }
 
-static void put_card(const struct http *h, const struct http_served *s, uint32_t i,
-                     struct ek_buf *out)
+static void put_card(const struct http *h, const struct served *s, uint32_t i, struct ek_buf *out)
 {
     (void)ek_buf_puts(out, "{\"id\":\"");
     (void)ek_buf_json(out, s->name[i], strlen(s->name[i]));
@@ -193,7 +192,7 @@ static void put_card(const struct http *h, const struct http_served *s, uint32_t
 
 int models_list(struct exchange *x, struct answer *a)
 {
-    const struct http_served *s = http_served(x->http);
+    const struct served *s = http_served(x->http);
     (void)ek_buf_puts(&a->body, "{\"object\":\"list\",\"data\":[");
     for (uint32_t i = 0; i < s->names; i++) {
         if (i > 0)
@@ -206,7 +205,7 @@ int models_list(struct exchange *x, struct answer *a)
 
 int models_get(struct exchange *x, struct answer *a)
 {
-    const struct http_served *s = http_served(x->http);
+    const struct served *s = http_served(x->http);
     const char *name = x->path + strlen("/v1/models/");
     struct api_error err;
     for (uint32_t i = 0; i < s->names; i++) {

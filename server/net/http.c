@@ -92,6 +92,7 @@ int http_new(const struct http_params *p, struct http **ret_http, struct ek_faul
         goto out;
     h->p = *p;
     h->handed_fd = h->listen_fd = h->listen_event = -1;
+    keeper_init(&h->keeper);
     ek_account_init(&h->memory, (uint64_t)BOUND_MEMORY * BOUND_BODY_LOADING,
                     (uint64_t)BOUND_MEMORY * BOUND_BODY_LOADING);
     h->started_us = ek_now_us();
@@ -179,14 +180,14 @@ int http_listen(struct http *h, int listen_fd, struct ek_fault *fault)
 /* By what is served, and by whether there are keys. */
 static void bound_memory(struct http *h)
 {
-    const struct http_served *s = http_served(h);
+    const struct served *s = http_served(h);
     uint64_t body = s ? s->body_most : BOUND_BODY_LOADING;
     bool keys = auth_count(h->auth) > 0;
     ek_account_bound(&h->memory, BOUND_MEMORY * body,
                      (keys ? BOUND_MEMORY_KEY : BOUND_MEMORY) * body);
 }
 
-int http_serve(struct http *h, const struct http_served *s, struct ek_fault *fault)
+int http_serve(struct http *h, const struct served *s, struct ek_fault *fault)
 {
     int r = encoder_new(&h->encoder);
     atomic_store_explicit(&h->served, s, memory_order_release);
@@ -292,6 +293,14 @@ uint32_t http_open(const struct http *h)
     return atomic_load(&h->api_conns) + atomic_load(&h->peeked) + atomic_load(&h->taking);
 }
 
+bool http_kept(struct http *h)
+{
+    pthread_mutex_lock(&h->lock);
+    bool kept = keeper_lives(&h->keeper);
+    pthread_mutex_unlock(&h->lock);
+    return kept;
+}
+
 void http_stop(struct http *h)
 {
     if (!h)
@@ -332,6 +341,7 @@ void http_free(struct http *h)
         if (fds[i] >= 0)
             (void)close(fds[i]);
     }
+    keeper_done(&h->keeper);
     pthread_mutex_destroy(&h->lock);
     encoder_free(h->encoder);
     pages_free(h->pages);

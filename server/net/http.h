@@ -34,7 +34,7 @@ bool http_has_keys(const struct http *h);
  * answered at once, the rest waits until http_serve(). */
 int http_listen(struct http *h, int listen_fd, struct ek_fault *fault);
 /* From here on requests are served: starts the API threads. `s` is not copied. */
-int http_serve(struct http *h, const struct http_served *s, struct ek_fault *fault);
+int http_serve(struct http *h, const struct served *s, struct ek_fault *fault);
 
 /* The listening socket that came over the control socket, the caller's from now on, or -EAGAIN
  * while none came. http_listen_event() is readable when one has come. */
@@ -59,6 +59,9 @@ uint32_t http_watched(struct http *h, struct http_thread *at, uint32_t most);
 /* Connections of the API that are open, idle or not, those whose first bytes are awaited too; one
  * more while new ones are taken, for the next may be among them already. */
 uint32_t http_open(const struct http *h);
+/* Whether another process keeps the listening socket, so that what waits in it outlives this one.
+ */
+bool http_kept(struct http *h);
 
 /* Ends all threads; what is still open is cut. The engine must still be there. NULL is fine. */
 void http_stop(struct http *h);

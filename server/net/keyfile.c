@@ -15,8 +15,10 @@
 
 #define HASHED       "sha256:"
 #define HASHED_LEN   7u
-#define WORDS_MOST   6u
+#define WORDS_MOST   7u
 #define MOST_AT_ONCE 1000000u
+#define WEIGHT_LEAST 0.01
+#define WEIGHT_MOST  100.0
 
 /* A word of a line: not ended by a NUL. */
 struct word {
@@ -32,7 +34,7 @@ struct place {
 };
 
 /* A sentence about a place; never shows the key. */
-static int refuse(const struct place *p, const char *says)
+static int keyfile_refuse(const struct place *p, const char *says)
 {
     const char *field = p->what + strspn(p->what, "-");
     if (p->fault)
@@ -61,11 +63,13 @@ static int read_key(const struct place *p, struct word w, uint8_t digest[KEY_DIG
     if (w.len > HASHED_LEN && memcmp(w.at, HASHED, HASHED_LEN) == 0) {
         const char *hex = w.at + HASHED_LEN;
         if (w.len != HASHED_LEN + 2u * KEY_DIGEST)
-            return refuse(p, "after sha256: come 64 hex digits (printf %s KEY | sha256sum)");
+            return keyfile_refuse(p,
+                                  "after sha256: come 64 hex digits (printf %s KEY | sha256sum)");
         for (size_t i = 0; i < KEY_DIGEST; i++) {
             int high = hex_value(hex[2 * i]), low = hex_value(hex[2 * i + 1]);
             if (high < 0 || low < 0)
-                return refuse(p, "after sha256: come 64 hex digits (printf %s KEY | sha256sum)");
+                return keyfile_refuse(
+                    p, "after sha256: come 64 hex digits (printf %s KEY | sha256sum)");
             digest[i] = (uint8_t)(high << 4 | low);
         }
         return 0;
@@ -74,8 +78,8 @@ static int read_key(const struct place *p, struct word w, uint8_t digest[KEY_DIG
     for (size_t i = 0; i < w.len && good; i++)
         good = w.at[i] > ' ' && w.at[i] < 0x7f;
     if (!good)
-        return refuse(p, "a key is 1 to 512 visible ASCII characters without spaces");
-    return key_digest(w.at, w.len, digest) < 0 ? refuse(p, "SHA-256 is not available") : 0;
+        return keyfile_refuse(p, "a key is 1 to 512 visible ASCII characters without spaces");
+    return key_digest(w.at, w.len, digest) < 0 ? keyfile_refuse(p, "SHA-256 is not available") : 0;
 }
 
 static int read_name(const struct place *p, struct word w, char *ret_name)
@@ -84,15 +88,17 @@ static int read_name(const struct place *p, struct word w, char *ret_name)
     for (size_t i = 0; i < w.len && good; i++)
         good = isalnum((unsigned char)w.at[i]) || (w.at[i] && strchr("-_.", w.at[i]));
     if (!good)
-        return refuse(p, "a name is 1 to 32 letters, digits, '-', '_' and '.'; a line is NAME KEY "
-                         "[max-concurrency=N] [queue-share=F] [cache-group=NAME]");
+        return keyfile_refuse(
+            p, "a name is 1 to 32 letters, digits, '-', '_' and '.'; a line is NAME KEY "
+               "[max-concurrency=N] [queue-share=F] [weight=F] [cache-group=NAME] "
+               "[priority=A..B]");
     memcpy(ret_name, w.at, w.len);
     ret_name[w.len] = '\0';
     return 0;
 }
 
 /* Digits, with a fraction if asked for. -1 when it is no number. */
-static double read_number(struct word w, bool fraction)
+static double keyfile_read_number(struct word w, bool fraction)
 {
     char text[24], *end;
     if (w.len == 0 || w.len >= sizeof(text))
@@ -105,40 +111,78 @@ static double read_number(struct word w, bool fraction)
     return *end ? -1 : v;
 }
 
+/* A..B, the first and the last of a range of whole numbers. */
+static int read_priorities(const struct place *p, struct word w, struct key_line *l)
+{
+    char text[32], *end = text;
+    long long first = 0, last = 0;
+    bool good = w.len < sizeof(text) && w.len > 0;
+    if (good) {
+        memcpy(text, w.at, w.len);
+        text[w.len] = '\0';
+        good = strspn(text, "-.0123456789") == w.len;
+    }
+    if (good) {
+        first = strtoll(text, &end, 10);
+        good = end != text && strncmp(end, "..", 2) == 0;
+    }
+    if (good) {
+        char *from = end + 2;
+        last = strtoll(from, &end, 10);
+        good = end != from && !*end;
+    }
+    if (!good || first > last || first < INT32_MIN || last > INT32_MAX)
+        return keyfile_refuse(p,
+                              "priority is a range A..B of whole numbers, the smaller one first");
+    l->first = (int32_t)first;
+    l->last = (int32_t)last;
+    return 0;
+}
+
 static int read_limit(const struct place *p, struct word w, struct key_line *l)
 {
     const char *equals = memchr(w.at, '=', w.len);
     size_t n = equals ? (size_t)(equals - w.at) : 0;
     struct word value = {equals ? equals + 1 : w.at, equals ? w.len - n - 1 : 0};
     if (n == 15 && memcmp(w.at, "max-concurrency", n) == 0) {
-        double v = read_number(value, false);
+        double v = keyfile_read_number(value, false);
         if (v < 1 || v > MOST_AT_ONCE)
-            return refuse(p, "max-concurrency is a whole number from 1 to 1000000");
+            return keyfile_refuse(p, "max-concurrency is a whole number from 1 to 1000000");
         l->concurrency = (uint32_t)v;
         return 0;
     }
     if (n == 11 && memcmp(w.at, "queue-share", n) == 0) {
-        double v = read_number(value, true);
+        double v = keyfile_read_number(value, true);
         if (v <= 0 || v > 1)
-            return refuse(p, "queue-share is above 0 and at most 1");
+            return keyfile_refuse(p, "queue-share is above 0 and at most 1");
         l->queue_share = v;
+        return 0;
+    }
+    if (n == 6 && memcmp(w.at, "weight", n) == 0) {
+        double v = keyfile_read_number(value, true);
+        if (v < WEIGHT_LEAST || v > WEIGHT_MOST)
+            return keyfile_refuse(p, "weight is from 0.01 to 100");
+        l->weight = v;
         return 0;
     }
     if (n == 11 && memcmp(w.at, "cache-group", n) == 0)
         return read_name(p, value, l->group);
-    return refuse(p, "after the key come max-concurrency=N, queue-share=F or cache-group=NAME");
+    if (n == 8 && memcmp(w.at, "priority", n) == 0)
+        return read_priorities(p, value, l);
+    return keyfile_refuse(p, "after the key come max-concurrency=N, queue-share=F, weight=F, "
+                             "cache-group=NAME or priority=A..B");
 }
 
 static int append(const struct place *p, const struct key_line *l, struct key_line *lines,
                   uint32_t *count)
 {
     if (*count >= KEY_LINES_MOST)
-        return refuse(p, "there are more than 64 keys; remove those not in use");
+        return keyfile_refuse(p, "there are more than 64 keys; remove those not in use");
     for (uint32_t i = 0; i < *count; i++) {
         if (memcmp(lines[i].digest, l->digest, KEY_DIGEST) == 0)
-            return refuse(p, "this key is there already; each key is given once");
+            return keyfile_refuse(p, "this key is there already; each key is given once");
         if (strcmp(lines[i].name, l->name) == 0)
-            return refuse(p, "this name is there already; each key has a name of its own");
+            return keyfile_refuse(p, "this name is there already; each key has a name of its own");
     }
     lines[(*count)++] = *l;
     return 0;
@@ -155,7 +199,7 @@ static int parse_line(const struct place *p, struct word line, const struct key_
         while (i < line.len && line.at[i] != ' ' && line.at[i] != '\t' && line.at[i] != '\r')
             i++;
         if (i > begin && words == WORDS_MOST)
-            return refuse(p, "a line has at most a name, a key and three limits");
+            return keyfile_refuse(p, "a line has at most a name, a key and five limits");
         if (i > begin)
             word[words++] = (struct word){line.at + begin, i - begin};
         i += i == begin;

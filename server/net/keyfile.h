@@ -3,8 +3,9 @@
  *
  *     # comment
  *     sk-3cf1...
- *     team-a  sk-9b02...  max-concurrency=8 queue-share=0.25
+ *     team-a  sk-9b02...  max-concurrency=8 queue-share=0.25 weight=2
  *     team-b  sha256:5e88...  cache-group=shared
+ *     batch   sk-77aa...  priority=10..100
  *
  * A key is 1 to 512 visible ASCII characters, or sha256: and the 64 hex digits of its SHA-256, so
  * that a file need not hold what opens the door. Only the digest is kept. Keys of one cache group
@@ -28,6 +29,8 @@ struct key_line {
     uint8_t digest[KEY_DIGEST];
     uint32_t concurrency; /* most requests at once, 0 = no limit */
     double queue_share;   /* most of the queue, 0 .. 1 */
+    double weight;        /* of its turns among the keys, 0 = 1 */
+    int32_t first, last;  /* priorities that its clients may ask for; smaller ones come first */
 };
 
 /* The digest of a key as a client sends it. 0 or -EIO (the library refuses). */

@@ -31,7 +31,7 @@ struct peek {
     struct peek *prev, *next;
 };
 
-struct door {
+struct http_listener {
     enum watch on_listener;
     struct worker *worker;
     int fd;
@@ -42,9 +42,9 @@ struct door {
     uint32_t count, parked;
 };
 
-int door_new(struct worker *w, int listen_fd, bool local, struct door **ret_door)
+int door_new(struct worker *w, int listen_fd, bool local, struct http_listener **ret_door)
 {
-    struct door *d = calloc(1, sizeof(*d));
+    struct http_listener *d = calloc(1, sizeof(*d));
     if (!d) {
         (void)close(listen_fd);
         return -ENOMEM;
@@ -57,7 +57,7 @@ int door_new(struct worker *w, int listen_fd, bool local, struct door **ret_door
     return 0;
 }
 
-static void listen_again(struct door *d)
+static void listen_again(struct http_listener *d)
 {
     if (d->listening)
         return;
@@ -67,7 +67,7 @@ static void listen_again(struct door *d)
         atomic_store(&d->worker->http->taking, d->listening);
 }
 
-static void listen_not(struct door *d)
+static void listen_not(struct http_listener *d)
 {
     if (d->listening)
         (void)epoll_ctl(d->worker->epoll, EPOLL_CTL_DEL, d->fd, NULL);
@@ -76,13 +76,13 @@ static void listen_not(struct door *d)
         atomic_store(&d->worker->http->taking, false);
 }
 
-int door_open(struct door *d)
+int door_open(struct http_listener *d)
 {
     listen_again(d);
     return d->listening ? 0 : -EIO;
 }
 
-static void drop(struct door *d, struct peek *p, bool close_it)
+static void drop(struct http_listener *d, struct peek *p, bool close_it)
 {
     (void)epoll_ctl(d->worker->epoll, EPOLL_CTL_DEL, p->fd, NULL);
     if (close_it)
@@ -109,12 +109,26 @@ static int begins(const char *text, size_t n, const char *word)
     return n >= len;
 }
 
+/* The same for any of them: the best. */
+static int begins_any(const char *text, size_t n, const char *const *words, size_t count)
+{
+    int best = -1;
+    for (size_t i = 0; i < count; i++) {
+        int is = begins(text, n, words[i]);
+        best = is > best ? is : best;
+    }
+    return best;
+}
+
 enum kind { KIND_WAIT, KIND_API, KIND_HEALTH, KIND_VERB, KIND_CONTROL };
 
-static enum kind classify(const struct door *d, const char *text, size_t n)
+static enum kind classify(const struct http_listener *d, const char *text, size_t n)
 {
     static const char *const health[] = {"GET /health", "GET /livez", "GET /readyz", "GET /metrics",
                                          "GET /ping",   "GET /load",  "GET /version"};
+    /* others that do not wait for the model; later they are like the rest of their API */
+    static const char *const early[] = {"GET /api/version", "GET /openapi.json", "GET /is_sleeping",
+                                        "POST /ping"};
     if (d->worker->http->tls &&
         !d->local) /* what it wants cannot be seen; loading answers itself */
         return atomic_load(&d->worker->http->phase) == HTTP_LOADING ? KIND_HEALTH : KIND_API;
@@ -122,14 +136,12 @@ static enum kind classify(const struct door *d, const char *text, size_t n)
         int is = begins(text, n, EK_FD_PREFIX);
         return is > 0 ? KIND_VERB : is == 0 ? KIND_WAIT : KIND_CONTROL;
     }
-    bool open = false;
-    for (size_t i = 0; i < sizeof(health) / sizeof(health[0]); i++) {
-        int is = begins(text, n, health[i]);
-        if (is > 0)
-            return KIND_HEALTH;
-        open = open || is == 0;
+    int is = begins_any(text, n, health, sizeof(health) / sizeof(health[0]));
+    if (is <= 0 && atomic_load(&d->worker->http->phase) == HTTP_LOADING) {
+        int other = begins_any(text, n, early, sizeof(early) / sizeof(early[0]));
+        is = other > is ? other : is;
     }
-    return open ? KIND_WAIT : KIND_API;
+    return is > 0 ? KIND_HEALTH : is == 0 ? KIND_WAIT : KIND_API;
 }
 
 /* The API thread with the fewest connections. */
@@ -145,7 +157,7 @@ static struct worker *least_loaded(struct http *h)
 }
 
 /* Parked connections are no longer looked at, but must be seen to leave. */
-static void park(struct door *d, struct peek *p)
+static void park(struct http_listener *d, struct peek *p)
 {
     struct epoll_event e = {.events = EPOLLRDHUP, .data.ptr = p};
     if (p->parked)
@@ -158,7 +170,7 @@ static void park(struct door *d, struct peek *p)
 }
 
 /* Gives it to an API thread if there is room. */
-static void admit(struct door *d, struct peek *p)
+static void admit(struct http_listener *d, struct peek *p)
 {
     struct http *h = d->worker->http;
     struct worker *to = least_loaded(h);
@@ -181,7 +193,7 @@ static void admit(struct door *d, struct peek *p)
 }
 
 /* Its own thread serves it. */
-static void keep(struct door *d, struct peek *p)
+static void keep(struct http_listener *d, struct peek *p)
 {
     (void)epoll_ctl(d->worker->epoll, EPOLL_CTL_DEL, p->fd, NULL);
     int fd = p->fd;
@@ -190,7 +202,7 @@ static void keep(struct door *d, struct peek *p)
     drop(d, p, false);
 }
 
-static void look(struct door *d, struct peek *p)
+static void look(struct http_listener *d, struct peek *p)
 {
     char text[LOOK_BYTES];
     ssize_t n = recv(p->fd, text, sizeof(text), MSG_PEEK | MSG_DONTWAIT);
@@ -212,7 +224,7 @@ static void look(struct door *d, struct peek *p)
     }
 }
 
-void door_look(struct door *d, enum watch *what)
+void door_look(struct http_listener *d, enum watch *what)
 {
     struct peek *p = (struct peek *)(void *)what;
     if (p->parked)
@@ -240,7 +252,7 @@ static bool may_have(struct http *h, int fd, const struct sockaddr_storage *a)
     return false;
 }
 
-static void enter(struct door *d, int fd, const struct sockaddr_storage *a)
+static void enter(struct http_listener *d, int fd, const struct sockaddr_storage *a)
 {
     struct http *h = d->worker->http;
     bool good = d->local ? may_enter(fd) : may_have(h, fd, a);
@@ -267,7 +279,7 @@ static void enter(struct door *d, int fd, const struct sockaddr_storage *a)
         look(d, p);
 }
 
-static bool is_full(const struct door *d)
+static bool is_full(const struct http_listener *d)
 {
     struct http *h = d->worker->http;
     if (d->local)
@@ -279,7 +291,7 @@ static bool is_full(const struct door *d)
 }
 
 /* The oldest of those that have said nothing for a moment; its place is somebody's who speaks. */
-static struct peek *silent(const struct door *d, uint64_t now)
+static struct peek *silent(const struct http_listener *d, uint64_t now)
 {
     uint64_t timeout = (uint64_t)(d->worker->http->p.request_timeout_s * 1e6);
     struct peek *found = NULL;
@@ -290,7 +302,7 @@ static struct peek *silent(const struct door *d, uint64_t now)
     return found;
 }
 
-void door_accept(struct door *d)
+void door_accept(struct http_listener *d)
 {
     for (int i = 0; i < ACCEPT_ONCE; i++) {
         struct peek *quiet = is_full(d) ? silent(d, ek_now_us()) : NULL;
@@ -318,7 +330,7 @@ void door_accept(struct door *d)
     }
 }
 
-static void expire(struct door *d, uint64_t now)
+static void expire(struct http_listener *d, uint64_t now)
 {
     for (struct peek *p = d->peeks, *next; p; p = next) {
         next = p->next;
@@ -330,7 +342,7 @@ static void expire(struct door *d, uint64_t now)
 }
 
 /* The one that waits longest is at the end of the list. */
-static void admit_parked(struct door *d)
+static void admit_parked(struct http_listener *d)
 {
     struct peek *p = d->peeks;
     while (p && p->next)
@@ -347,7 +359,7 @@ static void admit_parked(struct door *d)
     }
 }
 
-void door_tick(struct door *d, uint64_t now_us)
+void door_tick(struct http_listener *d, uint64_t now_us)
 {
     struct http *h = d->worker->http;
     expire(d, now_us);
@@ -363,12 +375,12 @@ void door_tick(struct door *d, uint64_t now_us)
     atomic_store(&d->shut, d->parked > 0);
 }
 
-bool door_is_shut(struct door *d)
+bool door_is_shut(struct http_listener *d)
 {
     return d && atomic_load(&d->shut);
 }
 
-void door_free(struct door *d)
+void door_free(struct http_listener *d)
 {
     if (!d)
         return;

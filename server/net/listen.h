@@ -18,11 +18,11 @@
 #include "server/net/conn.h"
 
 /* listen_fd is owned from here on. `local` = the control socket. */
-int door_new(struct worker *w, int listen_fd, bool local, struct door **ret_door);
-int door_open(struct door *d); /* the worker's epoll is there: start to accept */
-void door_accept(struct door *d);
-void door_look(struct door *d, enum watch *what); /* a peeked socket has bytes, or ended */
+int door_new(struct worker *w, int listen_fd, bool local, struct http_listener **ret_door);
+int door_open(struct http_listener *d); /* the worker's epoll is there: start to accept */
+void door_accept(struct http_listener *d);
+void door_look(struct http_listener *d, enum watch *what); /* a peeked socket has bytes, or ended */
 /* Deadlines, parked connections, drains. */
-void door_tick(struct door *d, uint64_t now_us);
-bool door_is_shut(struct door *d); /* NULL is open */
-void door_free(struct door *d);
+void door_tick(struct http_listener *d, uint64_t now_us);
+bool door_is_shut(struct http_listener *d); /* NULL is open */
+void door_free(struct http_listener *d);

@@ -9,6 +9,7 @@
 #include "common/buf.h"
 #include "common/clock.h"
 #include "common/log.h"
+#include "server/api/past.h"
 #include "server/engine/kvlog.h"
 #include "server/grammar/compile.h"
 #include "server/net/auth.h"
@@ -74,7 +75,7 @@ static void rows(struct ek_expo *e, int id, const char *label, const struct row 
     rows(e, id, label, (const struct row[]){__VA_ARGS__},                                          \
          sizeof((const struct row[]){__VA_ARGS__}) / sizeof(struct row))
 
-static void write_cache_config(struct ek_expo *e, const struct http_served *s)
+static void write_cache_config(struct ek_expo *e, const struct served *s)
 {
     struct ek_buf l = {0};
     char text[32];
@@ -133,7 +134,7 @@ static void write_vllm_counts(struct ek_expo *e, const struct engine_stats *s)
 }
 
 /* The one family of vLLM's that does not name the engine. */
-static void write_rejections(struct ek_expo *e, const struct http_served *served,
+static void write_rejections(struct ek_expo *e, const struct served *served,
                              const struct engine_stats *s)
 {
     const char *base = e->base_labels;
@@ -306,6 +307,11 @@ static void write_engine(struct ek_expo *e, const struct engine_stats *s, uint64
     ROWS(e, M_DRAIN, "state", {"serving", s->drain == ENGINE_SERVING},
          {"draining", s->drain == ENGINE_DRAINING}, {"drained", s->drain == ENGINE_DRAINED});
     one(e, M_DRAIN_CUT, (double)s->finished[REQ_FIN_DEADLINE]);
+    ROWS(e, M_ENGINE_RESTARTS, "cause", {"fault", (double)s->revivals.faults},
+         {"ended", (double)s->revivals.ends});
+    one(e, M_ENGINE_PAUSE, (double)s->revivals.pause_us / 1e6);
+    one(e, M_ENGINE_REPLAYED, (double)s->revivals.requests);
+    one(e, M_ENGINE_SUSPECTS, s->suspects);
     one(e, M_PLAN_TIME, (double)s->plan_us / 1e6);
     one(e, M_WAIT_TIME, (double)s->wait_us / 1e6);
 }
@@ -317,8 +323,7 @@ static void write_kv_events(struct ek_expo *e, const struct kvlog *l)
              {"dropped", (double)atomic_load(&l->dropped)});
 }
 
-static void write_grammars(struct ek_expo *e, const struct http_served *s,
-                           const struct engine_stats *st)
+static void write_grammars(struct ek_expo *e, const struct served *s, const struct engine_stats *st)
 {
     struct grammar_cache_stats g = {0};
     if (s->grammars)
@@ -342,7 +347,7 @@ struct http_ranks {
     const uint32_t *card;
 };
 
-static void write_figures(struct ek_expo *e, const struct http_served *s,
+static void write_figures(struct ek_expo *e, const struct served *s,
                           const struct ek_device_stats *d)
 {
     static const char *const places[HTTP_PLACES] = {"host", "device"};
@@ -385,7 +390,7 @@ static void write_rank(struct ek_expo *e, const struct http_ranks *k, uint32_t i
     }
 }
 
-/* A rank device's own numbers, whoever has its engine. */
+/* A rank device's own numbers, also where the engine is in another process. */
 static void write_stats(struct ek_expo *e, const struct http_ranks *k,
                         const struct ek_device_stats *d)
 {
@@ -402,7 +407,7 @@ static void write_stats(struct ek_expo *e, const struct http_ranks *k,
     one(e, M_BUSY, (double)d->busy_us / 1e6);
 }
 
-static void write_device(struct ek_expo *e, const struct http_served *s)
+static void write_device(struct ek_expo *e, const struct served *s)
 {
     struct ek_device_stats d = {0};
     struct row plan[HTTP_ITEMS_MOST];
@@ -466,17 +471,39 @@ static void write_routes_as_vllm(struct ek_expo *e, struct http *h)
     }
 }
 
-static void key_row(struct ek_expo *e, const char *key, const char *reason, double v)
+static void key_row(struct ek_expo *e, const char *key, const char *label, const char *is, double v)
 {
     struct ek_buf l = {0};
     ek_expo_label(&l, "key", key);
-    if (reason)
-        ek_expo_label(&l, "reason", reason);
+    if (label)
+        ek_expo_label(&l, label, is);
     ek_expo_value(e, l.data, v);
     ek_buf_done(&l);
 }
 
-static void write_keys(struct ek_expo *e, struct http *h, bool whole)
+/* What one key has of one metric; `t` is what the engine has counted for it. */
+static void write_key(struct ek_expo *e, int m, const struct auth_stat *s,
+                      const struct tenant_stat *t)
+{
+    if (m == M_KEY_REFUSED) {
+        key_row(e, s->name, "reason", "concurrency", (double)s->refused_concurrency);
+        key_row(e, s->name, "reason", "queue", (double)s->refused_queue);
+    } else if (m == M_KEY_TOKENS) {
+        key_row(e, s->name, "kind", "prompt", (double)t->prompts);
+        key_row(e, s->name, "kind", "answer", (double)t->outputs);
+    } else {
+        key_row(e, s->name, NULL, NULL,
+                m == M_KEY_REQUESTS  ? (double)s->requests
+                : m == M_KEY_ACTIVE  ? s->active
+                : m == M_KEY_WAITING ? s->waiting
+                : m == M_KEY_AHEAD   ? (double)t->ahead
+                : m == M_KEY_WEIGHT  ? s->weight
+                                     : (double)t->preemptions);
+    }
+}
+
+/* `st` is NULL before there is an engine. */
+static void write_keys(struct ek_expo *e, struct http *h, const struct engine_stats *st, bool whole)
 {
     struct auth_stat s;
     if (!h->auth) /* before the shell is up */
@@ -488,25 +515,31 @@ static void write_keys(struct ek_expo *e, struct http *h, bool whole)
     ROWS(e, M_SANDBOX, "part", {"files", atomic_load(&h->confined_files)},
          {"calls", atomic_load(&h->confined_calls)});
     one(e, M_UNAUTHORIZED, (double)atomic_load(&h->unauthorized));
-    for (int m = M_KEY_REQUESTS; m <= M_KEY_REFUSED && whole; m++) {
+    for (int m = M_KEY_REQUESTS; m <= M_KEY_PREEMPTIONS && whole; m++) {
         ek_expo_family(e, &metrics_table[m]);
         for (uint32_t i = 0; i < AUTH_SLOTS; i++) {
             if (!auth_stat(h->auth, i, &s))
                 continue;
-            if (m == M_KEY_REFUSED) {
-                key_row(e, s.name, "concurrency", (double)s.refused_concurrency);
-                key_row(e, s.name, "queue", (double)s.refused_queue);
-                continue;
-            }
-            key_row(e, s.name, NULL,
-                    m == M_KEY_REQUESTS ? (double)s.requests
-                    : m == M_KEY_ACTIVE ? s.active
-                                        : s.waiting);
+            const struct tenant_stat none = {0};
+            const struct tenant_stat *t = st ? &st->tenant[s.tenant.place] : &none;
+            write_key(e, m, &s, t->stamp == s.tenant.stamp ? t : &none);
         }
     }
 }
 
-static void write_http(struct ek_expo *e, struct http *h, bool whole)
+static void write_stored(struct ek_expo *e, struct http *h)
+{
+    const struct served *s = http_served(h);
+    struct past_stat stat = {0};
+    if (s && s->pasts)
+        past_stat(s->pasts, &stat);
+    one(e, M_RESPONSES, (double)stat.pasts);
+    ROWS(e, M_RESPONSES_MEMORY, "figure", {"held", (double)stat.bytes},
+         {"bound", (double)stat.bound_bytes});
+    one(e, M_RESPONSES_EVICTED, (double)stat.evicted);
+}
+
+static void write_http(struct ek_expo *e, struct http *h, const struct engine_stats *st, bool whole)
 {
     ROWS(e, M_CONNECTIONS, "role", {"api", count_role(h, HTTP_API)},
          {"health", count_role(h, HTTP_HEALTH)}, {"control", count_role(h, HTTP_CONTROL)},
@@ -521,9 +554,10 @@ static void write_http(struct ek_expo *e, struct http *h, bool whole)
          {"high", (double)atomic_load(&h->memory.high)},
          {"bound", (double)atomic_load(&h->memory.most)});
     one(e, M_HTTP_MEMORY_REFUSED, (double)atomic_load(&h->memory.refused));
+    write_stored(e, h);
     one(e, M_PEER_REFUSALS, (double)atomic_load(&h->peer_refusals));
     write_routes_as_vllm(e, h);
-    write_keys(e, h, whole);
+    write_keys(e, h, st, whole);
 }
 
 static void write_process(struct ek_expo *e, const struct http *h)
@@ -546,7 +580,7 @@ static void write_process(struct ek_expo *e, const struct http *h)
         one(e, M_MAX_FDS, (double)l.rlim_cur);
 }
 
-static void write_build(struct ek_expo *e, const struct http_served *s)
+static void write_build(struct ek_expo *e, const struct served *s)
 {
     struct ek_buf l = {0};
     ek_expo_label(&l, "version", EK_VERSION);
@@ -569,12 +603,12 @@ static void write_build(struct ek_expo *e, const struct http_served *s)
 
 int metrics_write(struct http *h, enum ek_expo_format format, bool whole, struct ek_buf *out)
 {
-    const struct http_served *s = http_served(h);
+    const struct served *s = http_served(h);
     struct ek_buf base = {0};
     struct ek_expo e = {
         .out = out, .format = format, .epoch_us = h->started_wall_us - h->started_us};
+    struct engine_stats st;
     if (s) {
-        struct engine_stats st;
         engine_stats(s->engine, &st);
         ek_expo_label(&base, "engine", "0");
         ek_expo_label(&base, "model_name", s->name[0]);
@@ -598,7 +632,7 @@ int metrics_write(struct http *h, enum ek_expo_format format, bool whole, struct
         write_device(&e, s);
         e.base_labels = NULL;
     }
-    write_http(&e, h, whole);
+    write_http(&e, h, s ? &st : NULL, whole);
     write_build(&e, s);
     write_process(&e, h);
     ek_buf_done(&base);

@@ -1,6 +1,6 @@
 /*
  * GET /openapi.json: the routes of the API and, from the table that reads bodies, what they may
- * hold. Fields that are known but not offered are left out.
+ * hold, and from answers.json what is answered. Fields that are known but not offered are left out.
  */
 #include <string.h>
 
@@ -10,49 +10,88 @@
 #include "server/net/health.h"
 #include "server/net/request.h"
 
-#define NO_BODY  API_COUNT
-#define ANY_BODY (API_COUNT + 1) /* of those that /invocations takes */
+#define NO_BODY   API_COUNT
+#define ANY_BODY  (API_COUNT + 1) /* of those that /invocations takes */
+#define SHOW_BODY (API_COUNT + 2) /* a model's name */
+
+/* The schemas of answers as they stand in the file, one object; the build runs in the root of the
+ * tree. tests/e2e/test_description.py holds what is answered against them. */
+__asm__(".section .rodata\n"
+        ".global openapi_answers\n"
+        "openapi_answers:\n"
+        ".incbin \"server/net/answers.json\"\n"
+        ".byte 0\n"
+        ".previous\n");
+extern const char openapi_answers[];
 
 static const struct {
     const char *path, *id;
-    int api; /* what its body is: enum openai_api or one of the above */
+    int api;            /* what its body is: enum openai_api or one of the above */
+    const char *answer; /* in the file of answers, NULL: text */
+    const char *event;  /* of its streams, NULL: it has none */
     const char *help;
 } pages[] = {
-    {"/v1/chat/completions", "create_chat_completion", API_CHAT, "Answers a conversation."},
-    {"/v1/completions", "create_completion", API_PLAIN, "Goes on with a text."},
-    {"/v1/responses", "create_response", API_RESPONSES,
-     "Answers a conversation, in the form of responses; stateless."},
-    {"/v1/messages", "create_message", API_MESSAGES,
-     "Answers a conversation, in Anthropic's form."},
-    {"/v1/messages/count_tokens", "count_message_tokens", API_MESSAGES,
+    {"/v1/chat/completions", "create_chat_completion", API_CHAT, "ChatCompletion",
+     "ChatCompletionChunk", "Answers a conversation."},
+    {"/v1/completions", "create_completion", API_PLAIN, "TextCompletion", "TextCompletionChunk",
+     "Goes on with a text."},
+    {"/v1/responses", "create_response", API_RESPONSES, "ResponseObject", "ResponseEvent",
+     "Answers a conversation, in the form of responses."},
+    {"/v1/responses/*", "retrieve_response", NO_BODY, "ResponseObject", NULL, "A stored response."},
+    {"/v1/responses/*/input_items", "list_response_items", NO_BODY, "ResponseItems", NULL,
+     "The items that a stored response was made from."},
+    {"/v1/responses/input_tokens", "count_response_tokens", API_RESPONSES, "ResponseTokens", NULL,
      "Tokens that the conversation has."},
-    {"/v1/embeddings", "create_embedding", API_EMBED, "Vectors of texts."},
-    {"/v1/chat/completions/render", "render_chat_completion", API_CHAT,
+    {"/v1/messages", "create_message", API_MESSAGES, "MessageObject", "MessageEvent",
+     "Answers a conversation, in Anthropic's form."},
+    {"/v1/messages/count_tokens", "count_message_tokens", API_MESSAGES, "MessageTokens", NULL,
+     "Tokens that the conversation has."},
+    {"/v1/embeddings", "create_embedding", API_EMBED, "Vectors", NULL, "Vectors of texts."},
+    {"/v1/chat/completions/render", "render_chat_completion", API_CHAT, "RenderedPrompt", NULL,
      "The prompt of a conversation as tokens."},
-    {"/v1/completions/render", "render_completion", API_PLAIN, "The prompts as tokens."},
-    {"/invocations", "invoke", ANY_BODY, "As chat, completions or embeddings, by its fields."},
-    {"/v1/models", "list_models", NO_BODY, "The served names."},
-    {"/v1/models/*", "retrieve_model", NO_BODY, "One of them."},
-    {"/tokenize", "tokenize", API_TOKENIZE, "Tokens of a text or a conversation."},
-    {"/detokenize", "detokenize", API_DETOKENIZE, "Text of tokens."},
-    {"/health", "health", NO_BODY, "Whether requests are taken."},
-    {"/livez", "livez", NO_BODY, "Whether it moves."},
-    {"/readyz", "readyz", NO_BODY, "Whether requests are taken."},
-    {"/ping", "ping", NO_BODY, "Whether requests are taken."},
-    {"/load", "load", NO_BODY, "Requests being answered."},
-    {"/is_sleeping", "is_sleeping", NO_BODY, "False: it never sleeps."},
-    {"/version", "version", NO_BODY, "The version."},
-    {"/metrics", "metrics", NO_BODY, "Metrics."},
-    {"/openapi.json", "openapi", NO_BODY, "This page."},
+    {"/v1/completions/render", "render_completion", API_PLAIN, "RenderedPrompts", NULL,
+     "The prompts as tokens."},
+    {"/invocations", "invoke", ANY_BODY, "AnyAnswer", NULL,
+     "As chat, completions or embeddings, by its fields."},
+    {"/v1/models", "list_models", NO_BODY, "Models", NULL, "The served names."},
+    {"/v1/models/*", "retrieve_model", NO_BODY, "Model", NULL, "One of them."},
+    {"/tokenize", "tokenize", API_TOKENIZE, "TokenList", NULL,
+     "Tokens of a text or a conversation."},
+    {"/detokenize", "detokenize", API_DETOKENIZE, "TokenText", NULL, "Text of tokens."},
+    {"/api/chat", "ollama_chat", API_OLLAMA_CHAT, "OllamaChatAnswer", NULL,
+     "Answers a conversation, in Ollama's form."},
+    {"/api/generate", "ollama_generate", API_OLLAMA_TEXT, "OllamaText", NULL,
+     "Answers a prompt, in Ollama's form."},
+    {"/api/embed", "ollama_embed", API_OLLAMA_EMBED, "OllamaVectors", NULL,
+     "Vectors of texts, in Ollama's form."},
+    {"/api/show", "ollama_show", SHOW_BODY, "OllamaShown", NULL,
+     "What the model is, in Ollama's form."},
+    {"/api/tags", "ollama_tags", NO_BODY, "OllamaModels", NULL,
+     "The served names, in Ollama's form."},
+    {"/api/ps", "ollama_ps", NO_BODY, "OllamaModels", NULL, "The same; all of them are loaded."},
+    {"/api/version", "ollama_version", NO_BODY, "Version", NULL,
+     "The version of Ollama whose API is followed."},
+    {"/health", "health", NO_BODY, "Health", NULL, "Whether requests are taken."},
+    {"/livez", "livez", NO_BODY, "Health", NULL, "Whether it moves."},
+    {"/readyz", "readyz", NO_BODY, "Health", NULL, "Whether requests are taken."},
+    {"/ping", "ping", NO_BODY, "Health", NULL, "Whether requests are taken."},
+    {"/load", "load", NO_BODY, "Load", NULL, "Requests being answered."},
+    {"/is_sleeping", "is_sleeping", NO_BODY, "Sleeping", NULL, "False: it never sleeps."},
+    {"/version", "version", NO_BODY, "Version", NULL, "The version."},
+    {"/metrics", "metrics", NO_BODY, NULL, NULL, "Metrics."},
+    {"/openapi.json", "openapi", NO_BODY, "Anything", NULL, "This page."},
 };
 
-static const char *const names[API_COUNT] = {[API_CHAT] = "Chat",
-                                             [API_PLAIN] = "Completion",
-                                             [API_RESPONSES] = "Response",
-                                             [API_MESSAGES] = "Message",
-                                             [API_EMBED] = "Embedding",
-                                             [API_TOKENIZE] = "Tokenize",
-                                             [API_DETOKENIZE] = "Detokenize"};
+static const char *const names[API_COUNT] = {[API_CHAT] = "ChatRequest",
+                                             [API_PLAIN] = "CompletionRequest",
+                                             [API_RESPONSES] = "ResponseRequest",
+                                             [API_MESSAGES] = "MessageRequest",
+                                             [API_EMBED] = "EmbeddingRequest",
+                                             [API_TOKENIZE] = "TokenizeRequest",
+                                             [API_DETOKENIZE] = "DetokenizeRequest",
+                                             [API_OLLAMA_CHAT] = "OllamaChatRequest",
+                                             [API_OLLAMA_TEXT] = "OllamaGenerateRequest",
+                                             [API_OLLAMA_EMBED] = "OllamaEmbedRequest"};
 
 static void put_type(struct ek_buf *out, const struct field *f)
 {
@@ -120,7 +159,10 @@ static void put_body(struct ek_buf *out, int api)
         return;
     (void)ek_buf_puts(out, "\"requestBody\":{\"required\":true,\"content\":{"
                            "\"application/json\":{\"schema\":");
-    if (api != ANY_BODY)
+    if (api == SHOW_BODY)
+        (void)ek_buf_puts(out, "{\"type\":\"object\",\"properties\":{\"model\":{\"type\":"
+                               "\"string\"}}}");
+    else if (api != ANY_BODY)
         put_ref(out, (enum openai_api)api);
     for (size_t i = 0; api == ANY_BODY && i < sizeof(any) / sizeof(any[0]); i++) {
         (void)ek_buf_puts(out, i ? "," : "{\"anyOf\":[");
@@ -129,31 +171,61 @@ static void put_body(struct ek_buf *out, int api)
     (void)ek_buf_puts(out, api == ANY_BODY ? "]}}}}," : "}}},");
 }
 
+static void put_answer(struct ek_buf *out, const char *type, const char *name)
+{
+    (void)ek_buf_printf(out, "\"%s\":{\"schema\":", type);
+    if (name)
+        (void)ek_buf_printf(out, "{\"$ref\":\"#/components/schemas/%s\"}}", name);
+    else
+        (void)ek_buf_puts(out, "{\"type\":\"string\"}}");
+}
+
+/* What a path answers to a method that begins with `first`. */
+static void put_answers(struct ek_buf *out, size_t page, char first)
+{
+    const char *path = pages[page].path, *answer = pages[page].answer;
+    bool messages = strncmp(path, "/v1/messages", 12) == 0;
+    bool theirs = strncmp(path, "/api/", 5) == 0;
+    bool health = answer && strcmp(answer, "Health") == 0;
+    (void)ek_buf_puts(out, "\"responses\":{\"200\":{\"description\":\"The answer.\",\"content\":{");
+    put_answer(out, answer ? "application/json" : "text/plain",
+               first == 'D' ? "ResponseDeleted" : answer);
+    if (pages[page].event) {
+        (void)ek_buf_puts(out, ",");
+        put_answer(out, "text/event-stream", pages[page].event);
+    }
+    (void)ek_buf_puts(out, "}},\"default\":{\"description\":\"An error.\",\"content\":{");
+    put_answer(out, "application/json",
+               health     ? "Health"
+               : messages ? "MessageError"
+               : theirs   ? "OllamaError"
+                          : "Error");
+    (void)ek_buf_puts(out, "}}}}");
+}
+
 /* The methods of a path. */
 static void put_page(struct ek_buf *out, size_t page)
 {
-    const char *path = pages[page].path;
-    size_t len = strlen(path);
+    const char *path = pages[page].path, *star = strchr(path, '*');
     uint32_t n = 0;
-    bool open = path[len - 1] == '*';
-    (void)ek_buf_printf(out, "\"%.*s%s\":{", (int)(open ? len - 1 : len), path,
-                        open ? "{name}" : "");
+    (void)ek_buf_printf(out, "\"%.*s%s%s\":{", (int)strcspn(path, "*"), path, star ? "{name}" : "",
+                        star ? star + 1 : "");
     for (uint32_t i = 0; i + 1 < route_count(); i++) {
         const struct route *r = &route_table[i];
         if (strcmp(r->path, path) != 0)
             continue;
-        const char *method = r->method[0] == 'G' ? "get" : "post";
+        char first = r->method[0];
+        const char *method = first == 'G' ? "get" : first == 'D' ? "delete" : "post";
         /* ids are unique: a second method of a path says its name */
         (void)ek_buf_printf(out, "%s\"%s\":{\"summary\":\"%s\",\"operationId\":\"%s%s%s\",",
                             n ? "," : "", method, pages[page].help, pages[page].id, n ? "_" : "",
                             n ? method : "");
         n++;
-        if (open)
+        if (star)
             (void)ek_buf_puts(out, "\"parameters\":[{\"name\":\"name\",\"in\":\"path\","
                                    "\"required\":true,\"schema\":{\"type\":\"string\"}}],");
         put_body(out, pages[page].api);
-        (void)ek_buf_puts(out, "\"responses\":{\"200\":{\"description\":\"The answer.\"},"
-                               "\"default\":{\"description\":\"An error object.\"}}}");
+        put_answers(out, page, first);
     }
     (void)ek_buf_puts(out, "}");
 }
@@ -174,6 +246,8 @@ int openapi_page(struct exchange *x, struct answer *a)
         (void)ek_buf_puts(out, api ? "," : "");
         put_schema(out, (enum openai_api)api);
     }
-    (void)ek_buf_puts(out, "}}}");
+    (void)ek_buf_puts(out, ",");
+    (void)ek_buf_puts(out, openapi_answers + 1); /* the file is an object, which ends here */
+    (void)ek_buf_puts(out, "}}");
     return 0;
 }

@@ -35,6 +35,8 @@ struct answer {
     bool close;
 };
 
+#define ANSWER_JSON ((struct answer){.status = 200, .type = "application/json"})
+
 #define HTTP_WAIT      1 /* a handler started a generation; the answer comes later */
 #define HTTP_ELSEWHERE 2 /* it would take long, and the exchange is `quick`: nothing was done */
 
@@ -51,14 +53,14 @@ enum route_flag {
 };
 
 struct route {
-    const char *method, *path; /* a path that ends in '*' matches the rest */
+    const char *method, *path; /* a '*' at its end matches the rest, elsewhere up to a slash */
     unsigned flags;
     route_fn fn;
 };
 
 /* route.c: the table, and how many rows it has with one for unknown paths. */
 extern const struct route route_table[];
-#define ROUTES_MOST 40u
+#define ROUTES_MOST 64u
 uint32_t route_count(void);
 /* The row, or NULL with *ret_allow = "GET, HEAD, POST" when only the method is wrong. */
 const struct route *route_find(const char *method, const char *path, const char **ret_allow);
@@ -74,14 +76,15 @@ struct exchange {
     char method[16];
     struct head head; /* of the request, as checked */
     struct ek_buf body;
-    uint64_t body_bytes; /* arrived, dropped ones included */
-    struct ek_bill bill; /* what it holds, until it closes */
-    uint64_t json_bytes; /* that the body's JSON takes, as the bill has it */
-    int crowded;         /* why its answer found no room, 0 = it did */
-    uint64_t length;     /* as Content-Length says, 0 = it does not */
-    bool chunked;        /* a body comes, its length does not */
-    bool quick;          /* its handler runs on the worker's thread */
-    uint64_t chance;     /* what a generation without a seed draws from, once it is known */
+    uint64_t body_bytes;  /* arrived, dropped ones included */
+    struct ek_bill bill;  /* what it holds, until it closes */
+    uint64_t json_bytes;  /* that the body's JSON takes, as the bill has it, with */
+    uint64_t fixed_bytes; /* those of its generation that do not depend on the answers */
+    int crowded;          /* why its answer found no room, 0 = it did */
+    uint64_t length;      /* as Content-Length says, 0 = it does not */
+    bool chunked;         /* a body comes, its length does not */
+    bool quick;           /* its handler runs on the worker's thread */
+    uint64_t chance;      /* what a generation without a seed draws from, once it is known */
     uint64_t arrival_us;
     char id[HTTP_ID];           /* x-request-id */
     int status;                 /* answered, 0 = none yet */
@@ -107,7 +110,7 @@ struct exchange {
     atomic_int busy;              /* enum busy: its handler runs elsewhere, see encoder.h */
     struct answer early;          /* what it says, and its result */
     int early_rc;
-    struct ek_work work;         /* what its handler may take there */
+    struct ek_work work;         /* what its handler may take, here or there */
     atomic_bool gone;            /* nobody waits for it any more; any thread */
     uint64_t wait_until_us;      /* under the encoder's lock while it waits */
     struct exchange *next_large; /* the encoder's */

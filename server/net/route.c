@@ -6,6 +6,7 @@
 #include "server/net/health.h"
 #include "server/net/pages.h"
 #include "server/net/request.h"
+#include "server/net/stored.h"
 
 const struct route route_table[] = {
     {"POST", "/v1/chat/completions", ROUTE_JSON, generate_chat},
@@ -17,10 +18,29 @@ const struct route route_table[] = {
     {"POST", "/invocations", ROUTE_JSON, generate_invocation},
     {"POST", "/v1/chat/completions/render", ROUTE_JSON, tokens_render_chat},
     {"POST", "/v1/completions/render", ROUTE_JSON, tokens_render_completion},
+    {"POST", "/v1/responses/input_tokens", ROUTE_JSON, tokens_count_response},
+    {"GET", "/v1/responses/*/input_items", 0, stored_items},
+    {"GET", "/v1/responses/*", 0, stored_get},
+    {"DELETE", "/v1/responses/*", 0, stored_delete},
+    {"POST", "/v1/score", ROUTE_JSON, tokens_not_scored},
+    {"POST", "/score", ROUTE_JSON, tokens_not_scored},
+    {"POST", "/v1/rerank", ROUTE_JSON, tokens_not_scored},
+    {"POST", "/v2/rerank", ROUTE_JSON, tokens_not_scored},
+    {"POST", "/rerank", ROUTE_JSON, tokens_not_scored},
+    {"POST", "/classify", ROUTE_JSON, tokens_not_classified},
+    {"POST", "/pooling", ROUTE_JSON, tokens_not_pooled},
     {"GET", "/v1/models", 0, models_list},
     {"GET", "/v1/models/*", 0, models_get},
     {"POST", "/tokenize", ROUTE_JSON, tokens_tokenize},
+    {"GET", "/tokenizer_info", 0, tokens_info},
     {"POST", "/detokenize", ROUTE_JSON, tokens_detokenize},
+    {"POST", "/api/chat", ROUTE_JSON, generate_ollama_chat},
+    {"POST", "/api/generate", ROUTE_JSON, generate_ollama_text},
+    {"POST", "/api/embed", ROUTE_JSON, generate_ollama_embed},
+    {"POST", "/api/show", ROUTE_JSON, ollama_route_show},
+    {"GET", "/api/tags", 0, ollama_route_tags},
+    {"GET", "/api/ps", 0, ollama_route_ps},
+    {"GET", "/api/version", ROUTE_EARLY | ROUTE_HEALTH | ROUTE_OPEN, ollama_route_version},
     {"GET", "/health", ROUTE_EARLY | ROUTE_HEALTH | ROUTE_OPEN, health_health},
     {"GET", "/livez", ROUTE_EARLY | ROUTE_HEALTH | ROUTE_OPEN, health_livez},
     {"GET", "/readyz", ROUTE_EARLY | ROUTE_HEALTH | ROUTE_OPEN, health_readyz},
@@ -51,27 +71,34 @@ uint32_t route_count(void)
 
 static bool matches(const char *pattern, const char *path)
 {
-    size_t n = strlen(pattern);
-    if (pattern[n - 1] == '*')
-        return strncmp(pattern, path, n - 1) == 0 && path[n - 1] != '\0';
-    return strcmp(pattern, path) == 0;
+    size_t n = strcspn(pattern, "*");
+    if (pattern[n] == '\0')
+        return strcmp(pattern, path) == 0;
+    if (strncmp(pattern, path, n) != 0 || path[n] == '\0')
+        return false;
+    const char *rest = path + n + strcspn(path + n, "/");
+    return pattern[n + 1] == '\0' || strcmp(pattern + n + 1, rest) == 0;
 }
 
 const struct route *route_find(const char *method, const char *path, const char **ret_allow)
 {
-    /* by what a path has: 1 = GET, 2 = POST */
-    static const char *const allowed[] = {NULL, "GET, HEAD", "POST", "GET, HEAD, POST"};
+    /* by what a path has: 1 = GET, 2 = POST, 4 = DELETE */
+    static const char *const allowed[] = {
+        NULL,     "GET, HEAD",         "POST",         "GET, HEAD, POST",
+        "DELETE", "GET, HEAD, DELETE", "POST, DELETE", "GET, HEAD, POST, DELETE"};
     const char *as = strcmp(method, "HEAD") == 0 ? "GET" : method;
+    const char *pattern = NULL;
     unsigned has = 0;
     *ret_allow = NULL;
     for (size_t i = 0; i < ROUTES; i++) {
         const struct route *r = &route_table[i];
-        if (!matches(r->path, path))
-            continue;
+        if (!matches(r->path, path) || (pattern && strcmp(pattern, r->path) != 0))
+            continue; /* the first one says what a path is */
+        pattern = r->path;
         if (strcmp(r->method, as) == 0)
             return r;
         if (!(r->flags & (ROUTE_LOCAL | ROUTE_PAGE))) /* admin routes are not there for others */
-            has |= r->method[0] == 'G' ? 1u : 2u;
+            has |= r->method[0] == 'G' ? 1u : r->method[0] == 'D' ? 4u : 2u;
     }
     *ret_allow = allowed[has];
     return NULL;

@@ -9,6 +9,7 @@
 
 #include "common/account.h"
 #include "server/net/conn.h"
+#include "server/net/keeper.h"
 #include "server/net/params.h"
 
 struct auth;
@@ -24,7 +25,7 @@ struct http {
     char control_path[128];
     struct worker worker[ENGINE_WORKERS_MOST];
     uint32_t workers; /* API first, then health, then control */
-    _Atomic(const struct http_served *) served;
+    _Atomic(const struct served *) served;
     atomic_int phase; /* enum http_phase */
     _Atomic(const char *) loading_what;
     atomic_ullong loading_done, loading_total;
@@ -45,6 +46,7 @@ struct http {
     pthread_mutex_t lock;
     int handed_fd;                       /* under lock; -1 = none */
     int listen_fd;                       /* in use, -1 before http_serve() */
+    struct keeper keeper;                /* under lock */
     atomic_ullong (*counts)[HTTP_CODES]; /* [routes] */
     atomic_ullong aborted, timeouts, accepted, unauthorized, slow_readers, peer_refusals;
     struct peers *peers; /* NULL = they are not counted */
@@ -60,7 +62,7 @@ struct http {
 enum http_phase { HTTP_LOADING, HTTP_SERVING, HTTP_FAILED, HTTP_STOPPING };
 
 /* What is served, NULL while the model loads. */
-static inline const struct http_served *http_served(struct http *h)
+static inline const struct served *http_served(struct http *h)
 {
     return atomic_load_explicit(&h->served, memory_order_acquire);
 }

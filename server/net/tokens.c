@@ -4,15 +4,17 @@
 #include <string.h>
 
 #include "server/api/complete.h"
+#include "server/api/past.h"
 #include "server/api/reply.h"
 #include "server/net/answer.h"
 #include "server/net/health.h"
 #include "server/net/request.h"
 #include "server/net/state.h"
+#include "server/net/stored.h"
 #include "server/text/detok.h"
 #include "server/text/tokenizer.h"
 
-static void put_tokens(const struct http_served *s, const struct token_vec *v, bool strings,
+static void put_tokens(const struct served *s, const struct token_vec *v, bool strings,
                        struct ek_buf *out)
 {
     (void)ek_buf_printf(out, "{\"count\":%zu,\"max_model_len\":%u,\"tokens\":[", v->count,
@@ -33,12 +35,12 @@ static void put_tokens(const struct http_served *s, const struct token_vec *v, b
 
 int tokens_tokenize(struct exchange *x, struct answer *a)
 {
-    const struct http_served *s = http_served(x->http);
+    const struct served *s = http_served(x->http);
     struct openai_ask ask;
     struct api_error err;
     struct token_vec tokens = {0};
     json_t *body = openai_load(x->body.data, x->body.len, &err);
-    int r = body ? openai_parse(s, API_TOKENIZE, body, &ask, &err) : -EBADMSG;
+    int r = body ? openai_parse(s, API_TOKENIZE, body, &x->work, &ask, &err) : -EBADMSG;
     if (r == 0)
         r = prompt_tokens(s, &ask, 0, &tokens, &err);
     if (r < 0)
@@ -50,7 +52,7 @@ int tokens_tokenize(struct exchange *x, struct answer *a)
     return 0;
 }
 
-static void decode_ids(const struct http_served *s, const int32_t *ids, size_t count,
+static void decode_ids(const struct served *s, const int32_t *ids, size_t count,
                        struct ek_buf *text)
 {
     struct detok d;
@@ -65,7 +67,7 @@ static void decode_ids(const struct http_served *s, const int32_t *ids, size_t c
 }
 
 /* The ids are checked. */
-static void decode(const struct http_served *s, const json_t *list, struct ek_buf *text)
+static void decode(const struct served *s, const json_t *list, struct ek_buf *text)
 {
     size_t n = json_array_size(list);
     int32_t *ids = calloc(n + 1, sizeof(*ids));
@@ -84,9 +86,9 @@ int tokens_detokenize(struct exchange *x, struct answer *a)
     struct api_error err;
     struct ek_buf text = {0};
     json_t *body = openai_load(x->body.data, x->body.len, &err);
-    const struct http_served *s = http_served(x->http);
+    const struct served *s = http_served(x->http);
     struct openai_ask ask;
-    int r = body ? openai_parse(s, API_DETOKENIZE, body, &ask, &err) : -EBADMSG;
+    int r = body ? openai_parse(s, API_DETOKENIZE, body, &x->work, &ask, &err) : -EBADMSG;
     if (r < 0) {
         answer_error(a, &err);
     } else {
@@ -105,7 +107,7 @@ int tokens_detokenize(struct exchange *x, struct answer *a)
 static int put_rendered(struct exchange *x, const struct openai_ask *ask, uint32_t index,
                         struct ek_buf *out, struct api_error *err)
 {
-    const struct http_served *s = http_served(x->http);
+    const struct served *s = http_served(x->http);
     struct token_vec v = {0};
     struct ek_buf text = {0};
     int r = prompt_tokens(s, ask, index, &v, err);
@@ -138,7 +140,7 @@ static int render(struct exchange *x, enum openai_api api, struct answer *a)
     struct openai_ask ask;
     struct api_error err;
     json_t *body = openai_load(x->body.data, x->body.len, &err);
-    int r = body ? openai_parse(http_served(x->http), api, body, &ask, &err) : -EBADMSG;
+    int r = body ? openai_parse(http_served(x->http), api, body, &x->work, &ask, &err) : -EBADMSG;
     (void)ek_buf_puts(&a->body, api == API_CHAT ? "" : "[");
     for (uint32_t i = 0; r == 0 && i < ask.prompts; i++)
         r = put_rendered(x, &ask, i, &a->body, &err);
@@ -159,27 +161,87 @@ int tokens_render_completion(struct exchange *x, struct answer *a)
     return render(x, API_PLAIN, a);
 }
 
-int tokens_count_message(struct exchange *x, struct answer *a)
+static int count_tokens(struct exchange *x, enum openai_api api, struct answer *a)
 {
-    const struct http_served *s = http_served(x->http);
+    const struct served *s = http_served(x->http);
     struct openai_ask ask;
     struct api_error err;
     struct token_vec v = {0};
     json_t *body = openai_load(x->body.data, x->body.len, &err);
-    int r = body ? 0 : -EBADMSG;
-    if (body && !json_object_get(body, "max_tokens")) /* which messages need and this does not */
+    struct past *before = NULL;
+    uint32_t inherited;
+    int r = body && api == API_RESPONSES ? stored_join(x, body, &before, &inherited, a) : 0;
+    if (r != 0) {
+        json_decref(body);
+        return r < 0 ? 0 : r;
+    }
+    past_drop(s->pasts, before); /* its items are in the body */
+    r = body ? 0 : -EBADMSG;
+    /* which messages need and this does not */
+    if (body && api == API_MESSAGES && !json_object_get(body, "max_tokens"))
         r = json_object_set_new(body, "max_tokens", json_integer(1));
     if (r == 0)
-        r = openai_parse(s, API_MESSAGES, body, &ask, &err);
+        r = openai_parse(s, api, body, &x->work, &ask, &err);
     else if (body)
         r = reply_no_memory(&err);
     if (r == 0)
         r = prompt_tokens(s, &ask, 0, &v, &err);
     if (r < 0)
-        generation_answer_error(a, API_MESSAGES, &err);
+        generation_answer_error(a, api, &err);
     else
-        (void)ek_buf_printf(&a->body, "{\"input_tokens\":%zu}", v.count);
+        (void)ek_buf_printf(&a->body, "{%s\"input_tokens\":%zu}",
+                            api == API_RESPONSES ? "\"object\":\"response.input_tokens\"," : "",
+                            v.count);
     token_vec_done(&v);
     json_decref(body);
+    return 0;
+}
+
+int tokens_count_message(struct exchange *x, struct answer *a)
+{
+    return count_tokens(x, API_MESSAGES, a);
+}
+
+int tokens_count_response(struct exchange *x, struct answer *a)
+{
+    return count_tokens(x, API_RESPONSES, a);
+}
+
+int tokens_not_scored(struct exchange *x, struct answer *a)
+{
+    (void)x;
+    answer_fault(a, 400, "model",
+                 "This model generates text and was not trained to score pairs of texts; compare "
+                 "vectors of /v1/embeddings, or serve a reranker elsewhere.");
+    return 0;
+}
+
+int tokens_not_classified(struct exchange *x, struct answer *a)
+{
+    (void)x;
+    answer_fault(a, 400, "model",
+                 "This model has no classes; let /v1/chat/completions choose among words with "
+                 "`structured_outputs` {\"choice\": [...]}.");
+    return 0;
+}
+
+int tokens_not_pooled(struct exchange *x, struct answer *a)
+{
+    (void)x;
+    answer_fault(a, 400, "model",
+                 "This model has no pooler; /v1/embeddings gives the state behind the last token "
+                 "of a text.");
+    return 0;
+}
+
+int tokens_info(struct exchange *x, struct answer *a)
+{
+    const char *info = http_served(x->http)->tokenizer_info;
+    if (info)
+        (void)ek_buf_puts(&a->body, info);
+    else
+        answer_fault(
+            a, 404, "",
+            "The tokenizer's configuration is told with --enable-tokenizer-info-endpoint.");
     return 0;
 }

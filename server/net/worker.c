@@ -1,6 +1,7 @@
 /* An HTTP thread, see worker.h. */
 #include "server/net/worker.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -74,15 +75,17 @@ static void set_option(int fd, int level, int option, int value)
     (void)setsockopt(fd, level, option, &value, sizeof(value)); /* the kernel's default will do */
 }
 
-/* Small pieces go out at once; a peer that is gone or does not read is noticed. */
+/* Small pieces go out at once; a peer that is gone or does not read is noticed. The kernel ends
+ * who leaves its window shut, too: after the server has, which knows and counts why. */
 static void tune(int fd)
 {
+    static_assert((int)BOUND_UNACKED_S >= 2 * (int)BOUND_SLOW_READER_S, "the kernel is the last");
     set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
     set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, BOUND_UNACKED_S * 1000);
     set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, BOUND_UNSENT_BYTES);
     set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-    set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, BOUND_UNACKED_S);
-    set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, BOUND_UNACKED_S / 3);
+    set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, BOUND_UNACKED_S / 2);
+    set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, BOUND_UNACKED_S / 6);
     set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
 }
 
@@ -219,7 +222,7 @@ static void end_all(struct worker *w)
     }
 }
 
-static void *run(void *arg)
+static void *worker_run(void *arg)
 {
     struct worker *w = arg;
     struct epoll_event events[EVENTS];
@@ -313,7 +316,7 @@ int worker_start(struct worker *w)
     if (r < 0)
         return r;
     w->started = true;
-    r = -pthread_create(&w->thread, NULL, run, w);
+    r = -pthread_create(&w->thread, NULL, worker_run, w);
     if (r < 0)
         w->started = false;
     return r;

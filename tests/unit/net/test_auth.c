@@ -21,7 +21,7 @@
 
 static int parse(const char *text, struct key_line *lines, uint32_t *count, struct ek_fault *f)
 {
-    const struct key_line defaults = {.concurrency = 7, .queue_share = 0.5};
+    const struct key_line defaults = {.concurrency = 7, .queue_share = 0.5, .last = INT32_MAX};
     *count = 0;
     memset(f, 0, sizeof(*f));
     return keyfile_parse("--api-key-file", "keys", text, strlen(text), &defaults, lines, count, f);
@@ -34,11 +34,15 @@ static void test_lines(void **state)
     uint32_t n;
     uint8_t digest[KEY_DIGEST];
     (void)state;
-    assert_int_equal(parse("# keys\n\nsecret\n team-a\tsk-1  max-concurrency=3 queue-share=0.25\r\n"
-                           "b sha256:" ZEROS " cache-group=team",
-                           l, &n, &f),
-                     0);
-    assert_int_equal(n, 3);
+    assert_int_equal(
+        parse("# keys\n\nsecret\n team-a\tsk-1  max-concurrency=3 queue-share=0.25 weight=2.5\r\n"
+              "b sha256:" ZEROS " cache-group=team\n"
+              "c sk-2 max-concurrency=3 queue-share=1 cache-group=x priority=-5..10",
+              l, &n, &f),
+        0);
+    assert_int_equal(n, 4);
+    assert_true(l[2].first == 0 && l[2].last == INT32_MAX); /* nobody goes ahead by asking */
+    assert_true(l[3].first == -5 && l[3].last == 10);
     assert_string_equal(l[0].name, "key-1");
     assert_int_equal(l[0].concurrency, 7);
     assert_true(l[0].queue_share > 0.49 && l[0].queue_share < 0.51);
@@ -47,6 +51,7 @@ static void test_lines(void **state)
     assert_string_equal(l[1].name, "team-a");
     assert_int_equal(l[1].concurrency, 3);
     assert_true(l[1].queue_share > 0.24 && l[1].queue_share < 0.26);
+    assert_true(l[1].weight > 2.49 && l[1].weight < 2.51);
     assert_string_equal(l[2].group, "team");
     assert_int_equal(l[2].digest[0], 0);
     assert_int_equal(parse("sha256:" SECRET, l, &n, &f), 0);
@@ -84,9 +89,23 @@ static void test_wrong_lines(void **state)
         {"a b queue-share=1.01\n", "queue-share is", 1},
         {"a b queue-share=nan\n", "queue-share is", 1},
         {"a b queue-share=1e-3\n", "queue-share is", 1},
+        {"a b weight=0.009\n", "weight is", 1},
+        {"a b weight=101\n", "weight is", 1},
+        {"a b weight=\n", "weight is", 1},
+        {"a b weights=1\n", "after the key come", 1},
         {"a b cache-group=\n", "a name is", 1},
         {"a b max-concurrency=1 queue-share=1 cache-group=x y\n", "after the key come", 1},
-        {"a b max-concurrency=1 queue-share=1 cache-group=x y z\n", "at most a name", 1},
+        {"a b max-concurrency=1 queue-share=1 weight=1 cache-group=x priority=1..1 z\n",
+         "at most a name", 1},
+        {"a b priority=\n", "priority is a range", 1},
+        {"a b priority=5\n", "priority is a range", 1},
+        {"a b priority=2..1\n", "priority is a range", 1},
+        {"a b priority=..1\n", "priority is a range", 1},
+        {"a b priority=1..\n", "priority is a range", 1},
+        {"a b priority=1..2..3\n", "priority is a range", 1},
+        {"a b priority=0..2147483648\n", "priority is a range", 1},
+        {"a b priority=-99999999999999999999..0\n", "priority is a range", 1},
+        {"a b priority=0x1..2\n", "priority is a range", 1},
     };
     struct key_line l[KEY_LINES_MOST];
     struct ek_fault f;
@@ -202,6 +221,15 @@ static void test_limits(void **state)
     assert_int_equal(s.waiting, 3);
     assert_int_equal(s.requests, 4);
     assert_int_equal(s.refused_queue, 1);
+    /* further answers of a request wait beside it, and have no place beyond the share */
+    assert_int_equal(auth_wait(a, queue, 10, &f), -EBUSY);
+    assert_non_null(strstr(f.msg, "3 requests waiting"));
+    auth_started(a, queue);
+    assert_int_equal(auth_wait(a, queue, 10, &f), 0);
+    assert_int_equal(auth_begin(a, queue, 10, &f), -EBUSY);
+    assert_int_equal(auth_wait(a, AUTH_NOBODY, 10, &f), 0);
+    assert_true(auth_stat(a, (uint32_t)queue, &s));
+    assert_true(s.waiting == 3 && s.requests == 4 && s.refused_queue == 2);
     /* a share is at least one place */
     assert_int_equal(auth_begin(a, few, 1, &f), 0);
     assert_false(auth_stat(a, AUTH_SLOTS, &s));

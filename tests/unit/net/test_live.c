@@ -18,6 +18,7 @@
 
 #include "common/buf.h"
 #include "common/clock.h"
+#include "server/api/complete.h"
 #include "server/api/error.h"
 #include "server/api/served.h"
 #include "server/engine/engine.h"
@@ -32,7 +33,7 @@
 
 struct world {
     struct engine_params p;
-    struct http_served served;
+    struct served served;
     struct http *http;
     struct ek_device *d;
     pthread_mutex_t lock;
@@ -98,15 +99,15 @@ static void open_world(struct world *w)
     w->d->step_us = 100;
     backend = null_backend;
     backend.stats = no_stats;
-    w->served = (struct http_served){.backend = &backend,
-                                     .device = w->d,
-                                     .name = {"m"},
-                                     .names = 1,
-                                     .dtype = "auto",
-                                     .device_name = "null",
-                                     .blocks = 65,
-                                     .memory_planned = {1000, 2000},
-                                     .memory_taken = {1100, 1900}};
+    w->served = (struct served){.backend = &backend,
+                                .device = w->d,
+                                .name = {"m"},
+                                .names = 1,
+                                .dtype = "auto",
+                                .device_name = "null",
+                                .blocks = 65,
+                                .memory_planned = {1000, 2000},
+                                .memory_taken = {1100, 1900}};
     assert_int_equal(engine_new(&w->p, &backend, w->d, &w->served.engine, NULL), 0);
     w->http = calloc(1, sizeof(*w->http));
     assert_non_null(w->http);
@@ -144,8 +145,8 @@ static struct request *submit(struct world *w, uint32_t max_new)
     struct req_ask q = {.prompt = prompt,
                         .prompt_tokens = 40,
                         .max_new_tokens = max_new,
-                        .top_p = 1,
-                        .seed = 5,
+                        .sampling.top_p = 1,
+                        .sampling.seed = 5,
                         .arrival_us = ek_now_us()};
     struct request *r = request_new(&q);
     assert_non_null(r);
@@ -253,6 +254,58 @@ static void refusals_change_nothing(void **state)
     close_world(&w);
 }
 
+/* Half of a batch is done and the queue is full of others: it is tried again without being counted,
+ * and refused when that has lasted for too long. */
+static void batch_gives_up(void **state)
+{
+    static const char body[] = "{\"prompt\":[[1,2],[3,4],[5,6]],\"max_tokens\":1}";
+    static const struct generation_origin from = {.request_id = "r", .arrival_us = 5};
+    struct world w;
+    struct request *others[2];
+    struct engine_stats before, after;
+    struct generation *g = NULL;
+    struct api_error err;
+    (void)state;
+    open_world(&w);
+    w.d->step_us = 50000;
+    w.served.vocab = VOCAB;
+    w.served.max_model_len = 256;
+    w.served.defaults = (struct served_defaults){EK_SAMPLING_NEUTRAL, 0};
+    struct limits_change c = {.set = 1u << LIMIT_RUNNING_SEQS | 1u << LIMIT_QUEUED_REQS};
+    c.value[LIMIT_RUNNING_SEQS] = c.value[LIMIT_QUEUED_REQS] = 1;
+    assert_int_equal(engine_limits_apply(w.served.engine, &c, NULL, NULL), 0);
+    others[0] = submit(&w, 200);
+    others[1] = submit(&w, 200); /* it waits */
+    json_t *j = openai_load(body, sizeof(body) - 1, &err);
+    if (generation_new(&w.served, API_PLAIN, j, &from, &g, &err) < 0)
+        fail_msg("%s", err.msg);
+    g->taken = 1;
+    g->choice[0].taken = g->choice[0].over = true;
+    g->choice[0].finish = REQ_FIN_LENGTH;
+    engine_stats(w.served.engine, &before);
+    assert_int_equal(generation_submit(g, &err), 0);
+    assert_true(g->parted && g->full && g->stuck_us > 0 && !g->refused);
+    assert_true(generation_tick(g) && !generation_tick(g));
+    uint64_t since = g->stuck_us;
+    assert_int_equal(generation_submit(g, &err), 0);
+    assert_true(g->stuck_us == since);
+    engine_stats(w.served.engine, &after);
+    assert_true(after.refused_queue == before.refused_queue);
+    g->stuck_us = 1; /* long ago */
+    assert_int_equal(generation_submit(g, &err), -EBADMSG);
+    assert_int_equal(err.status, 429);
+    assert_true(err.retry_after_s > 0 && strstr(err.msg, "the queue is full"));
+    engine_stats(w.served.engine, &after);
+    assert_true(after.refused_queue == before.refused_queue + 1);
+    generation_free(g);
+    for (int i = 0; i < 2; i++) {
+        engine_finish(w.served.engine, others[i], REQ_FIN_ABORT);
+        wait_done(&w, others[i]);
+        request_unref(others[i]);
+    }
+    close_world(&w);
+}
+
 static double sample(const struct ek_buf *page, const char *name)
 {
     const char *at = strstr(page->data, name);
@@ -346,6 +399,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(refusals_change_nothing),
+        cmocka_unit_test(batch_gives_up),
         cmocka_unit_test(changes_show),
         cmocka_unit_test(reset_forgets),
     };
