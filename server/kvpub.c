@@ -167,7 +167,7 @@ static bool answer(struct kvpub *p)
     return count > 0;
 }
 
-static void *run(void *arg)
+static void *kvpub_run(void *arg)
 {
     struct kvpub *p = arg;
     zmq_pollitem_t item[] = {{.fd = p->log->wake, .events = ZMQ_POLLIN},
@@ -246,7 +246,7 @@ int kvpub_new(const struct kvevents_config *c, struct kvlog *log, struct kvpub *
     r = open_sockets(p, fault);
     if (r == 0) {
         p->log = log;
-        r = -pthread_create(&p->thread, NULL, run, p);
+        r = -pthread_create(&p->thread, NULL, kvpub_run, p);
         p->runs = r == 0;
     }
     (void)pthread_sigmask(SIG_SETMASK, &old, NULL);

@@ -42,14 +42,18 @@
 #define OWN_FILES   48u               /* at least: control, health, metrics, the model's files */
 #define FLUSH_US    (2 * EK_US_PER_S) /* for the last bytes after a deadline or a failure */
 /* A proxy may be sending on a connection that was idle: it is answered, and then closed. */
-#define LINGER_US    300000u
-#define ENDING_S     8u /* from the decision to end to the end, whatever is still going on */
-#define TICK_BUSY_MS 20
-#define TICK_MS      1000
+#define LINGER_US 300000u
+/* For an evenkeeld that was killed to be back: the rest of the drain's deadline within these. */
+#define KEEPER_LEAST_US (10 * EK_US_PER_S)
+#define KEEPER_MOST_US  (60 * EK_US_PER_S)
+#define ENDING_S        8u /* from the decision to end to the end, whatever is still going on */
+#define TICK_BUSY_MS    20
+#define TICK_MS         1000
 
 enum start_state { START_RUNNING, START_READY, START_FAILED, START_ENDED };
 
-struct server {
+/* The whole process: its options, the model and the HTTP side, and how it is to end. */
+struct instance {
     struct options o;
     struct note note;
     struct confined confined;
@@ -74,6 +78,7 @@ struct server {
     uint64_t deadline_us; /* of the drain, 0 = none */
     uint64_t cut_before;  /* requests cut by drains that were taken back since */
     bool cut, hold;       /* hold: open connections are served on while it drains */
+    uint64_t unkept_us;   /* main thread: how long a drained one waits for who keeps the socket */
     uint64_t idle_us;     /* main thread: since when it is drained and nothing is asked */
     struct watch watch;   /* main thread */
     uint64_t watched_us;  /* likewise: when it looked last */
@@ -89,7 +94,7 @@ static void on_warning(void *ctx, const char *msg)
  * any thread. */
 static void on_dead(void *ctx, int code, const char *why)
 {
-    struct server *s = ctx;
+    struct instance *s = ctx;
     pthread_mutex_lock(&s->lock);
     if (!s->dead) {
         s->dead = true;
@@ -108,7 +113,13 @@ static enum http_drain_mode drain_mode(const struct options *o)
     return hold ? HTTP_DRAIN_HOLD : HTTP_DRAIN_REFUSE;
 }
 
-static void begin_drain(struct server *s, double deadline_s, enum http_drain_mode mode)
+/* Of an end that nobody ordered over the control socket: without a keeper no next process comes. */
+static enum http_drain_mode kept_mode(struct instance *s)
+{
+    return s->o.listen_from_control && !http_kept(s->http) ? HTTP_DRAIN_REFUSE : drain_mode(&s->o);
+}
+
+static void begin_drain(struct instance *s, double deadline_s, enum http_drain_mode mode)
 {
     uint64_t deadline = ek_now_us() + (uint64_t)(deadline_s * 1e6);
     pthread_mutex_lock(&s->lock);
@@ -123,7 +134,7 @@ static void begin_drain(struct server *s, double deadline_s, enum http_drain_mod
 /* POST /drain; control thread. */
 static void on_drain(void *ctx, double deadline_s, enum http_drain_mode mode, bool leave)
 {
-    struct server *s = ctx;
+    struct instance *s = ctx;
     ek_log(EK_LOG_NOTICE, "Draining: %s new requests, deadline %.0f s%s",
            mode == HTTP_DRAIN_HOLD ? "holding" : "refusing", deadline_s,
            leave ? ", then exit" : "");
@@ -140,7 +151,7 @@ static void on_drain(void *ctx, double deadline_s, enum http_drain_mode mode, bo
 /* Another node was asked to stop: it cannot leave before we do. */
 static void on_leaving(void *ctx)
 {
-    struct server *s = ctx;
+    struct instance *s = ctx;
     pthread_mutex_lock(&s->lock);
     s->bound = true;
     pthread_mutex_unlock(&s->lock);
@@ -151,7 +162,7 @@ static void on_leaving(void *ctx)
  */
 static void on_resume(void *ctx)
 {
-    struct server *s = ctx;
+    struct instance *s = ctx;
     struct engine_stats st;
     engine_stats(s->stack.engine, &st);
     pthread_mutex_lock(&s->lock);
@@ -170,13 +181,13 @@ static void on_resume(void *ctx)
 }
 
 /* Whom nobody asks for a key, this machine alone is meant; NULL = all addresses. */
-static const char *listen_host(const struct server *s)
+static const char *listen_host(const struct instance *s)
 {
     return s->o.host ? s->o.host : http_has_keys(s->http) ? NULL : LOOPBACK;
 }
 
 /* A listening socket of our own, from systemd, or none yet (it comes over the control socket). */
-static int refuse_address(const struct server *s, int fd, struct ek_fault *f)
+static int refuse_address(const struct instance *s, int fd, struct ek_fault *f)
 {
     const struct options *o = &s->o;
     const char *field = fd == -EADDRINUSE || fd == -EACCES ? "port" : "host";
@@ -188,7 +199,7 @@ static int refuse_address(const struct server *s, int fd, struct ek_fault *f)
                         ek_strerror(fd), remedy);
 }
 
-static int open_listener(struct server *s, struct ek_fault *f)
+static int open_listener(struct instance *s, struct ek_fault *f)
 {
     const struct options *o = &s->o;
     int fd, given = sd_listen_fds(1);
@@ -215,7 +226,7 @@ static int open_listener(struct server *s, struct ek_fault *f)
     return fd;
 }
 
-static int listen_with(struct server *s, int fd, struct ek_fault *f)
+static int listen_with(struct instance *s, int fd, struct ek_fault *f)
 {
     int r = http_listen(s->http, fd, f);
     s->listening = r == 0;
@@ -223,7 +234,7 @@ static int listen_with(struct server *s, int fd, struct ek_fault *f)
 }
 
 /* A node that follows is there until node 0 ends. */
-static void run_follower(struct server *s)
+static void run_follower(struct instance *s)
 {
     int code = EK_EXIT_INTERNAL;
     int r = start_follower(&s->stack, &code, &s->fault);
@@ -236,7 +247,7 @@ static void run_follower(struct server *s)
 
 static void *run_starter(void *arg)
 {
-    struct server *s = arg;
+    struct instance *s = arg;
     struct stack *t = &s->stack;
     int code = EK_EXIT_INTERNAL;
     if (options_follows(&s->o)) {
@@ -289,7 +300,7 @@ static uint32_t http_threads(const struct options *o)
     return cores <= 3 ? 1 : cores >= 8 ? 4 : (uint32_t)cores / 2;
 }
 
-static int open_http(struct server *s, uint32_t max_sockets, struct ek_fault *f)
+static int open_http(struct instance *s, uint32_t max_sockets, struct ek_fault *f)
 {
     const struct options *o = &s->o;
     struct http_params p = {.threads = http_threads(o),
@@ -317,7 +328,7 @@ static int open_http(struct server *s, uint32_t max_sockets, struct ek_fault *f)
 }
 
 /* SIGHUP: keys and certificates. */
-static void on_reload(struct server *s)
+static void on_reload(struct instance *s)
 {
     struct ek_fault f = {0};
     int r = http_reload(s->http, &f);
@@ -328,7 +339,7 @@ static void on_reload(struct server *s)
 }
 
 /* SIGTERM, SIGINT on a node that follows: the first asks node 0 to drain, the second ends all. */
-static void leave_node(struct server *s, const char *name)
+static void leave_node(struct instance *s, const char *name)
 {
     pthread_mutex_lock(&s->lock);
     bool again = s->leaving;
@@ -341,7 +352,7 @@ static void leave_node(struct server *s, const char *name)
 }
 
 /* SIGTERM, SIGINT: the first drains, the second cuts. */
-static void on_signal(struct server *s)
+static void on_signal(struct instance *s)
 {
     struct signalfd_siginfo info;
     if (read(s->signals, &info, sizeof(info)) != (ssize_t)sizeof(info))
@@ -360,7 +371,7 @@ static void on_signal(struct server *s)
     s->leave_code = EK_EXIT_OK;
     s->cut = s->cut || again;
     /* A drain that goes on stays what it was asked to be. */
-    enum http_drain_mode mode = !s->deadline_us ? drain_mode(&s->o)
+    enum http_drain_mode mode = !s->deadline_us ? kept_mode(s)
                                 : s->hold       ? HTTP_DRAIN_HOLD
                                                 : HTTP_DRAIN_REFUSE;
     pthread_mutex_unlock(&s->lock);
@@ -375,9 +386,9 @@ static void on_signal(struct server *s)
     begin_drain(s, s->o.shutdown_timeout, mode);
 }
 
-static void say_serving(struct server *s)
+static void say_serving(struct instance *s)
 {
-    const struct http_served *v = &s->stack.served;
+    const struct served *v = &s->stack.served;
     char where[256];
     if (s->o.listen_from_control)
         (void)snprintf(where, sizeof(where), "the socket that was handed over");
@@ -393,7 +404,7 @@ static void say_serving(struct server *s)
 }
 
 /* What happened since the last look, but for signals. Negative = the start failed. */
-static int on_events(struct server *s, struct ek_fault *f)
+static int on_events(struct instance *s, struct ek_fault *f)
 {
     int state = atomic_load(&s->start);
     if (!s->listening) {
@@ -417,8 +428,27 @@ static int on_events(struct server *s, struct ek_fault *f)
     return 0;
 }
 
+/* Its end would reset the connections that it holds: evenkeeld was killed, or is being replaced.
+ * The next one takes the socket when it comes; if none does, they are told by a 503. */
+static bool await_keeper(struct instance *s, uint64_t now, uint64_t deadline)
+{
+    if (!s->unkept_us) {
+        uint64_t end = deadline < now + KEEPER_MOST_US ? deadline : now + KEEPER_MOST_US;
+        s->unkept_us = end > now + KEEPER_LEAST_US ? end : now + KEEPER_LEAST_US;
+        ek_log(EK_LOG_NOTICE,
+               "Drained, but nobody else keeps the listening socket: waiting for the next "
+               "evenkeeld, %.0f s at most",
+               (double)(s->unkept_us - now) / 1e6);
+    }
+    if (now <= s->unkept_us)
+        return false;
+    begin_drain(s, 0, HTTP_DRAIN_REFUSE);
+    s->idle_us = 0;
+    return false;
+}
+
 /* Whether the process may end now: drained and sent, or past the deadline. */
-static bool may_leave(struct server *s)
+static bool may_leave(struct instance *s)
 {
     struct engine_stats st;
     pthread_mutex_lock(&s->lock);
@@ -428,8 +458,10 @@ static bool may_leave(struct server *s)
     pthread_mutex_unlock(&s->lock);
     if (options_follows(&s->o))
         return atomic_load(&s->start) == START_ENDED || (leaving && s->cut);
-    if (!leaving)
+    if (!leaving) {
+        s->unkept_us = 0;
         return false;
+    }
     if (atomic_load(&s->start) != START_READY || !s->serving)
         return true; /* nothing was ever accepted */
     engine_stats(s->stack.engine, &st);
@@ -437,9 +469,12 @@ static bool may_leave(struct server *s)
         s->idle_us = 0;
     else if (s->idle_us == 0)
         s->idle_us = now;
-    bool calm = s->idle_us && (!hold || http_open(s->http) == 0 || now >= s->idle_us + LINGER_US);
+    bool linger = hold || s->unkept_us;
+    bool calm = s->idle_us && (!linger || http_open(s->http) == 0 || now >= s->idle_us + LINGER_US);
     if (!calm && now <= deadline + FLUSH_US)
         return false;
+    if (hold && s->o.listen_from_control && !http_kept(s->http))
+        return await_keeper(s, now, deadline);
     pthread_mutex_lock(&s->lock);
     leaving = s->leaving; /* it may have been taken back just now */
     s->bound = leaving;
@@ -447,7 +482,7 @@ static bool may_leave(struct server *s)
     return leaving;
 }
 
-static int final_code(struct server *s, char *why, size_t size, struct ek_buf *numbers)
+static int final_code(struct instance *s, char *why, size_t size, struct ek_buf *numbers)
 {
     struct engine_stats st = {0};
     int code = s->leave_code;
@@ -488,7 +523,7 @@ static int final_code(struct server *s, char *why, size_t size, struct ek_buf *n
 /* The last resort of an end: threads that do not come to theirs are left behind. */
 static void *run_ending(void *arg)
 {
-    const struct server *s = arg;
+    const struct instance *s = arg;
 
     (void)sleep(ENDING_S);
     ek_log(EK_LOG_WARNING, "Ending took longer than %u s: what still ran is left behind", ENDING_S);
@@ -496,7 +531,7 @@ static void *run_ending(void *arg)
     _exit(s->stack.end_code);
 }
 
-static void bound_ending(struct server *s)
+static void bound_ending(struct instance *s)
 {
     pthread_t thread;
 
@@ -505,8 +540,8 @@ static void bound_ending(struct server *s)
 }
 
 /* The engine is dead: clients get their error, then the process ends without touching it again. */
-static void end_dead(struct server *s) __attribute__((noreturn));
-static void end_dead(struct server *s)
+static void end_dead(struct instance *s) __attribute__((noreturn));
+static void end_dead(struct instance *s)
 {
     http_fail(s->http, s->dead_why);
     ek_log(EK_LOG_ERR, "The engine cannot go on: %s; ending with code %d (%s)", s->dead_why,
@@ -525,8 +560,8 @@ static void end_dead(struct server *s)
 }
 
 /* A thread loops: nothing else can free it, and others wait for what it holds. */
-static void end_looping(struct server *s, const struct http_thread *t) __attribute__((noreturn));
-static void end_looping(struct server *s, const struct http_thread *t)
+static void end_looping(struct instance *s, const struct http_thread *t) __attribute__((noreturn));
+static void end_looping(struct instance *s, const struct http_thread *t)
 {
     char stack[1600], why[128];
     struct ek_buf numbers = {0};
@@ -543,7 +578,7 @@ static void end_looping(struct server *s, const struct http_thread *t)
     _exit(EK_EXIT_LOOP);
 }
 
-static void look_for_loops(struct server *s)
+static void look_for_loops(struct instance *s)
 {
     struct http_thread threads[WATCH_THREADS];
     uint64_t now = ek_now_us();
@@ -557,7 +592,7 @@ static void look_for_loops(struct server *s)
         end_looping(s, t);
 }
 
-static void feed_watchdog(struct server *s)
+static void feed_watchdog(struct instance *s)
 {
     struct engine_stats st = {0};
     uint64_t now = ek_now_us(), limit = (uint64_t)(s->o.step_deadline * 1e6);
@@ -568,7 +603,7 @@ static void feed_watchdog(struct server *s)
 }
 
 /* Until it is time to end. Negative = the start failed. */
-static int serve(struct server *s, struct ek_fault *f)
+static int serve(struct instance *s, struct ek_fault *f)
 {
     for (;;) {
         pthread_mutex_lock(&s->lock);
@@ -597,7 +632,7 @@ static int serve(struct server *s, struct ek_fault *f)
     }
 }
 
-static int end_failed(struct server *s, int code, const struct ek_fault *f)
+static int end_failed(struct instance *s, int code, const struct ek_fault *f)
 {
     ek_log(EK_LOG_ERR, "%s", f->msg[0] ? f->msg : "cannot start");
     (void)sd_notifyf(0, "STATUS=Failed: %.200s", f->msg);
@@ -616,7 +651,7 @@ static int hold_signals(int how, sigset_t *ret_set)
 }
 
 /* Signals are read from a descriptor, so that no handler and no thread is surprised by one. */
-static int open_events(struct server *s)
+static int open_events(struct instance *s)
 {
     sigset_t set;
     if (hold_signals(SIG_BLOCK, &set) != 0 || signal(SIGPIPE, SIG_IGN) == SIG_ERR)
@@ -626,7 +661,7 @@ static int open_events(struct server *s)
     return s->signals < 0 || s->event < 0 ? -errno : -pthread_mutex_init(&s->lock, NULL);
 }
 
-static int run(struct server *s)
+static int main_run(struct instance *s)
 {
     struct ek_fault f = {0};
     struct ek_buf numbers = {0};
@@ -684,7 +719,7 @@ static int run(struct server *s)
 
 int main(int argc, char **argv)
 {
-    struct server s = {0};
+    struct instance s = {0};
     struct ek_fault f = {0};
     enum ek_log_level level = EK_LOG_INFO;
     sigset_t set;
@@ -712,12 +747,18 @@ int main(int argc, char **argv)
     if (!s.o.dry_run)
         confine_files(&s.o, &s.confined);
     (void)ek_log_parse_level(s.o.log_level, &level);
+    ek_log_set_most(level);
+    if (s.o.engine_process && !s.o.dry_run && launcher_begin(&s.stack.launcher, &s.o) < 0) {
+        ek_log(EK_LOG_ERR, "--engine-process: no process can be made for it");
+        code = EK_EXIT_INTERNAL;
+        goto out;
+    }
     ek_log_open("evenkeel-server", level);
     s.stack.o = &s.o;
-    if (s.o.dry_run) /* who waits for its answer may end it */
+    if (s.o.dry_run) /* its caller may end it with a signal */
         (void)hold_signals(SIG_UNBLOCK, &set);
     ek_backend_prepare(s.o.nnodes == 1);
-    code = !s.o.dry_run ? run(&s) : options_follows(&s.o) ? EK_EXIT_OK : print_plan(&s.stack);
+    code = !s.o.dry_run ? main_run(&s) : options_follows(&s.o) ? EK_EXIT_OK : print_plan(&s.stack);
 out:
     options_done(&s.o);
     return code;

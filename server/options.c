@@ -234,7 +234,6 @@ const struct ek_opt option_table[] = {
      .at = AT(cached_share_per_salt),
      .max = 1,
      .def = "0",
-     .live = true,
      .help = "Most of the pool that unused prefix blocks of one cache salt may keep; 0 is no "
              "limit."},
 
@@ -245,7 +244,6 @@ const struct ek_opt option_table[] = {
      .max = 4096,
      .def = "auto",
      .auto_ok = true,
-     .live = true,
      .group = "Scheduling",
      .help = "Most sequences in one step, and the ceiling of the live limit max_num_running_seqs; "
              "auto is 64 on the CPU; on a GPU 256, from 70 GiB of memory 512, and fewer where the "
@@ -257,7 +255,6 @@ const struct ek_opt option_table[] = {
      .max = 1 << 20,
      .def = "auto",
      .auto_ok = true,
-     .live = true,
      .help =
          "Token budget of one step, and the ceiling of the live limit of that name; auto is what "
          "a CPU computes in about 0.25 s (128 to 2048), and by the size of a card 4096 (24 GB), "
@@ -268,7 +265,6 @@ const struct ek_opt option_table[] = {
      .min = 1,
      .max = 1 << 20,
      .def = "1024",
-     .live = true,
      .help = "Most waiting requests; one more is answered with 429."},
     {.name = "max-num-queued-tokens",
      .type = OPT_UINT,
@@ -277,7 +273,6 @@ const struct ek_opt option_table[] = {
      .max = 1 << 30,
      .def = "auto",
      .auto_ok = true,
-     .live = true,
      .help = "Most prompt tokens waiting; auto is 8 times the larger of token budget and model "
              "length, at least 64k."},
     {.name = "queue-deadline",
@@ -285,21 +280,18 @@ const struct ek_opt option_table[] = {
      .at = AT(queue_deadline),
      .max = 86400,
      .def = "0",
-     .live = true,
      .help = "A request that would wait longer is refused with 429; 0 is no deadline."},
     {.name = "watermark",
      .type = OPT_FRACTION,
      .at = AT(watermark),
      .max = 0.5,
      .def = "0.01",
-     .live = true,
      .help = "Share of KV blocks kept free when a waiting request is admitted."},
     {.name = "long-prefill-token-threshold",
      .type = OPT_UINT,
      .at = AT(long_prefill_token_threshold),
      .max = 1 << 30,
      .def = "0",
-     .live = true,
      .help = "Most tokens that one step reads of one prompt, so that steps beside a long one are "
              "shorter; 0 is no limit: prompts share the token budget."},
     {.name = "stalled-share",
@@ -307,7 +299,6 @@ const struct ek_opt option_table[] = {
      .at = AT(stalled_share),
      .max = 0.5,
      .def = "0.01",
-     .live = true,
      .help = "Share of answers that may stand still because others grew: a request is admitted "
              "where all who run have room to grow, as far as the answers so far tell; 0 admits "
              "what fits now."},
@@ -316,21 +307,34 @@ const struct ek_opt option_table[] = {
      .at = AT(admission_high),
      .max = 1,
      .def = "0",
-     .live = true,
      .help = "Share of KV blocks in use above which no new request is admitted; 0 is off."},
     {.name = "admission-low",
      .type = OPT_FRACTION,
      .at = AT(admission_low),
      .max = 1,
      .def = "0.8",
-     .live = true,
      .help = "Share of KV blocks in use below which admission goes on after --admission-high."},
     {.name = "step-deadline",
      .type = OPT_SECONDS,
      .at = AT(step_deadline),
      .max = 86400,
      .def = "120",
-     .help = "A step that takes longer is a hang: the server ends with code 74; 0 is off."},
+     .help = "A step that takes longer is a hang: the server ends with code 74, or with "
+             "--engine-process has another engine; 0 is off."},
+    {.name = "engine-process",
+     .type = OPT_BOOL,
+     .at = AT(engine_process),
+     .help =
+         "Compute in a process of its own: when it ends, another one takes its place, and every "
+         "request goes on with the text that it would have had. For the CPU backend, one "
+         "device."},
+    {.name = "engine-restarts",
+     .type = OPT_UINT,
+     .at = AT(engine_restarts),
+     .max = 64,
+     .def = "16",
+     .help = "How often within 10 minutes an engine's process is replaced; then the server ends "
+             "as it does without one."},
     {.name = "scheduling-policy",
      .type = OPT_CHOICE,
      .at = AT(scheduling_policy),
@@ -396,6 +400,22 @@ const struct ek_opt option_table[] = {
      .def = "auto",
      .auto_ok = true,
      .help = "Largest request body; auto is 4 MiB and 32 bytes per token of the model's length."},
+    {.name = "responses-store-bytes",
+     .type = OPT_UINT,
+     .at = AT(responses_store_bytes),
+     .max = 1ull << 40,
+     .def = "0",
+     .help =
+         "Memory for stored responses: /v1/responses honours `store` and "
+         "`previous_response_id`, and GET and DELETE find them. The oldest go first, a key sees "
+         "its own alone. 0 stores none."},
+    {.name = "responses-store-ttl",
+     .type = OPT_SECONDS,
+     .at = AT(responses_store_ttl),
+     .min = 1,
+     .max = 31622400,
+     .def = "86400",
+     .help = "How long a response is found at most; what later ones go on from is kept with them."},
     {.name = "request-timeout",
      .type = OPT_SECONDS,
      .at = AT(request_timeout),
@@ -429,6 +449,13 @@ const struct ek_opt option_table[] = {
      .at = AT(state_dir),
      .help = "Where exit.json goes, which says why the server ended; default the folder of the "
              "control socket."},
+    {.name = "flight-recorder",
+     .type = OPT_BOOL,
+     .at = AT(flight_recorder),
+     .def = "true",
+     .help = "Keep sizes and times of the steps and requests of the last minute, never texts, in "
+             "a file named as the control socket with .ring behind it, for evenkeelctl "
+             "postmortem; 4.5 MiB."},
     {.name = "enable-force-include-usage",
      .type = OPT_BOOL,
      .at = AT(enable_force_include_usage),
@@ -441,22 +468,27 @@ const struct ek_opt option_table[] = {
     {.name = "tool-call-parser",
      .type = OPT_CHOICE,
      .at = AT(tool_call_parser),
-     .choices = "hermes|llama3_json|mistral|qwen3_coder|pythonic|openai",
-     .help = "How the model writes tool calls: hermes is <tool_call> and JSON, llama3_json JSON "
-             "alone, mistral [TOOL_CALLS], qwen3_coder <function=...>, pythonic a list of calls, "
-             "openai is that of gpt-oss, which is chosen by itself."},
+     .choices = "hermes|llama3_json|mistral|qwen3_coder|pythonic|llama4_pythonic|openai",
+     .help =
+         "How the model writes tool calls: hermes is <tool_call> and JSON, llama3_json JSON "
+         "alone, mistral [TOOL_CALLS], qwen3_coder <function=...>, pythonic and "
+         "llama4_pythonic a list of calls, openai is that of gpt-oss, which is chosen by itself."},
     {.name = "reasoning-parser",
      .type = OPT_CHOICE,
      .at = AT(reasoning_parser),
-     .choices = "deepseek_r1|qwen3|openai_gptoss",
+     .choices = "deepseek_r1|qwen3|glm45|openai_gptoss",
      .help = "Thinking between <think> and </think> goes into `reasoning` of a chat's answer: "
-             "deepseek_r1 always begins with it, qwen3 where prompt or answer open it. "
+             "deepseek_r1 always begins with it, qwen3 and glm45 where prompt or answer open it. "
              "openai_gptoss takes the channels of gpt-oss apart, tool calls too; it is chosen by "
              "itself where the tokenizer has their marks."},
     {.name = "enable-per-request-metrics",
      .type = OPT_BOOL,
      .at = AT(enable_per_request_metrics),
      .help = "Answers have metrics with the times of their request, streams in the usage chunk."},
+    {.name = "enable-tokenizer-info-endpoint",
+     .type = OPT_BOOL,
+     .at = AT(enable_tokenizer_info_endpoint),
+     .help = "GET /tokenizer_info gives the tokenizer's configuration and the chat template."},
     {.name = "enable-prompt-tokens-details",
      .type = OPT_BOOL,
      .at = AT(enable_prompt_tokens_details),
@@ -471,9 +503,11 @@ const struct ek_opt option_table[] = {
     {.name = "api-key-file",
      .type = OPT_LIST,
      .at = AT(api_key_file),
-     .help = "File of keys, one a line: KEY, or NAME KEY [max-concurrency=N] [queue-share=F] "
-             "[cache-group=NAME]; a key may be sha256:HEX. SIGHUP reads it again. The systemd "
-             "credential api-keys is such a file."},
+     .help =
+         "File of keys, one a line: KEY, or NAME KEY [max-concurrency=N] [queue-share=F] "
+         "[weight=F] [cache-group=NAME] [priority=A..B]; a key may be sha256:HEX. SIGHUP reads it "
+         "again. The systemd "
+         "credential api-keys is such a file."},
     {.name = "require-api-key",
      .type = OPT_BOOL,
      .at = AT(require_api_key),

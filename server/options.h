@@ -54,11 +54,15 @@ struct options {
     uint64_t max_connections_per_peer; /* 0 = no limit */
     double sse_keep_alive;             /* 0 = none */
     uint64_t port, http_threads, max_connections, max_body_bytes, max_logprobs;
-    bool listen_from_control, sandbox;
+    bool listen_from_control, sandbox, engine_process;
+    uint64_t responses_store_bytes; /* 0 = none are stored */
+    double responses_store_ttl;
+    uint64_t engine_restarts;
     double request_timeout, keep_alive_timeout, shutdown_timeout;
     char *drain_mode, *state_dir;
-    bool enable_force_include_usage, enable_per_request_metrics, enable_prompt_tokens_details,
-        enable_auto_tool_choice;
+    bool flight_recorder;
+    bool enable_force_include_usage, enable_per_request_metrics, enable_tokenizer_info_endpoint,
+        enable_prompt_tokens_details, enable_auto_tool_choice;
     char *tool_call_parser;
     char *reasoning_parser;
 

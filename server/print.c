@@ -7,6 +7,7 @@
 #include "common/err.h"
 #include "common/log.h"
 #include "kernels/backend.h"
+#include "server/engine/limits.h"
 #include "server/net/bounds.h"
 #include "server/net/metrics.h"
 #include "server/options.h"
@@ -45,7 +46,7 @@ int print_and_end(const struct options *o)
         (void)ek_buf_puts(&text, "Usage: evenkeel-server [OPTIONS] MODEL\n\n"
                                  "Serves the model in a directory over OpenAI's API. Flags are "
                                  "spelled as in vLLM;\nin brackets the default.\n");
-        return print(ek_opt_write(option_table, EK_OPT_HELP, &text), &text);
+        return print(ek_opt_write_live(option_table, EK_OPT_HELP, limits_are_set_by, &text), &text);
     }
     if (o->version) {
         (void)puts("evenkeel-server " EK_VERSION);
@@ -56,7 +57,9 @@ int print_and_end(const struct options *o)
     if (o->print_limits)
         return print(bounds_write(&text), &text);
     if (o->print_options)
-        return print(ek_opt_write(option_table, ek_opt_format(o->print_options), &text), &text);
+        return print(ek_opt_write_live(option_table, ek_opt_format(o->print_options),
+                                       limits_are_set_by, &text),
+                     &text);
     if (o->list_backends)
         return print(ek_backend_list(&text), &text);
     if (o->check_config) {

@@ -1,6 +1,7 @@
 /* Sizes of the stack, see sizing.h. */
 #include "server/sizing.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -28,7 +29,6 @@
 #define CPU_KV_MOST       (4ull << 30) /* without --kv-cache-memory-bytes */
 #define QUEUED_LEAST      65536u
 #define CACHED_SHARE_MOST 1000000u
-#define LONG_PREFILL_MOST (1u << 30) /* as the flag has it */
 
 static bool is_cpu(const struct stack *s)
 {
@@ -114,6 +114,28 @@ static void set_limit(struct limits *l, enum limit_id id, uint64_t floor, uint64
     l->value[id] = l->start[id] = value;
 }
 
+/* A live limit that begins with its option's value and stays in the option's bounds. */
+static void set_limit_by_option(struct limits *l, enum limit_id id, const struct options *o)
+{
+    const struct ek_opt *row = option_table;
+    const double scale = limit_table[id].scale;
+    while (row->name && strcmp(row->name, limit_table[id].option) != 0)
+        row++;
+    assert(row->name); /* test_options looks up all of them */
+    const void *at = (const char *)o + row->at;
+    double most = row->max, value = 0;
+    if (row->type == OPT_BOOL) {
+        most = 1;
+        value = *(const bool *)at;
+    } else if (row->type == OPT_UINT) {
+        value = (double)*(const uint64_t *)at;
+    } else {
+        value = *(const double *)at;
+    }
+    set_limit(l, id, (uint64_t)llround(row->min * scale), (uint64_t)llround(most * scale),
+              (uint64_t)llround(value * scale));
+}
+
 /* Most prompt tokens that may wait. */
 static uint64_t queued_tokens(const struct stack *s)
 {
@@ -127,26 +149,21 @@ static uint64_t queued_tokens(const struct stack *s)
 
 static void set_limits(struct stack *s)
 {
-    const struct options *o = s->o;
     struct engine_params *e = &s->engine_params;
     struct limits *l = &e->limits;
-    uint64_t reqs = o->max_num_queued_reqs, tokens = queued_tokens(s);
+    uint64_t reqs = s->o->max_num_queued_reqs, tokens = queued_tokens(s);
     *l = (struct limits){.generation = 1};
     set_limit(l, LIMIT_RUNNING_SEQS, 1, e->max_seqs, e->max_seqs);
     set_limit(l, LIMIT_BATCHED_TOKENS, 1, e->max_batched_tokens, e->max_batched_tokens);
     set_limit(l, LIMIT_QUEUED_REQS, 1, reqs, reqs);
     set_limit(l, LIMIT_QUEUED_TOKENS, 1, tokens, tokens);
-    set_limit(l, LIMIT_QUEUE_DEADLINE, 0, 86400 * EK_US_PER_S, (uint64_t)(o->queue_deadline * 1e6));
-    set_limit(l, LIMIT_WATERMARK, 0, 500000, (uint64_t)llround(o->watermark * 1e6));
     set_limit(l, LIMIT_CACHED_SHARE, 0, CACHED_SHARE_MOST, 0);
     uint32_t pool = e->blocks - 1, longest = (e->max_model_len + e->block_size - 1) / e->block_size;
     set_limit(l, LIMIT_KV_BLOCKS, longest < pool ? longest : pool, pool, pool);
-    set_limit(l, LIMIT_ADMISSION_HIGH, 0, 1000000, (uint64_t)llround(o->admission_high * 1e6));
-    set_limit(l, LIMIT_ADMISSION_LOW, 0, 1000000, (uint64_t)llround(o->admission_low * 1e6));
-    set_limit(l, LIMIT_PREFIX_CACHING, 0, 1, o->enable_prefix_caching);
-    set_limit(l, LIMIT_SALT_SHARE, 0, 1000000, (uint64_t)llround(o->cached_share_per_salt * 1e6));
-    set_limit(l, LIMIT_STALLED_SHARE, 0, 500000, (uint64_t)llround(o->stalled_share * 1e6));
-    set_limit(l, LIMIT_LONG_PREFILL, 0, LONG_PREFILL_MOST, o->long_prefill_token_threshold);
+    for (uint32_t i = 0; i < LIMIT_COUNT; i++) {
+        if (limit_table[i].option && !limit_table[i].flag)
+            set_limit_by_option(l, (enum limit_id)i, s->o);
+    }
 }
 
 /* ---- the plan ---- */
@@ -273,7 +290,7 @@ int sizing_plan(struct stack *s, struct ek_fault *fault)
 /* ---- the plan and what came of it ---- */
 
 /* uneven: the plan is that of the largest of several stages for each of them. */
-static void compare(const char *where, uint64_t planned, uint64_t taken, bool uneven)
+static void sizing_compare_place(const char *where, uint64_t planned, uint64_t taken, bool uneven)
 {
     double p = (double)planned, t = (double)taken;
     double off = fabs(t - p), share = planned ? 100 * (t - p) / p : 0;
@@ -321,7 +338,7 @@ static void tell_offload(const struct stack *s, const struct ek_device_stats *d)
 
 void sizing_compare(struct stack *s)
 {
-    struct http_served *v = &s->served;
+    struct served *v = &s->served;
     struct ek_device_stats d = {0};
     struct ek_device_info now = {0};
     uint64_t share = 0, host = 0;
@@ -353,7 +370,7 @@ void sizing_compare(struct stack *s)
         if (s->backend->probe(&s->open, &now, NULL) == 0 && now.free_bytes > 0 &&
             now.free_bytes < s->info.free_bytes) /* the device's own figure */
             v->memory_taken[HTTP_DEVICE] = s->info.free_bytes - now.free_bytes;
-        compare("device", share, v->memory_taken[HTTP_DEVICE], s->open.stages > 1);
+        sizing_compare_place("device", share, v->memory_taken[HTTP_DEVICE], s->open.stages > 1);
     }
-    compare("host", v->memory_planned[HTTP_HOST], v->memory_taken[HTTP_HOST], false);
+    sizing_compare_place("host", v->memory_planned[HTTP_HOST], v->memory_taken[HTTP_HOST], false);
 }

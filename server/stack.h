@@ -6,11 +6,13 @@
 
 #include <stdatomic.h>
 
+#include "common/buf.h"
 #include "common/memplan.h"
 #include "kernels/backend.h"
 #include "kernels/mpi/cluster.h"
 #include "server/check.h"
 #include "server/engine/engine.h"
+#include "server/launcher.h"
 #include "server/model/model.h"
 #include "server/net/http.h"
 
@@ -22,6 +24,7 @@ struct ek_buf;
 struct ek_fault;
 struct model;
 struct options;
+struct past_store;
 struct tokenizer;
 
 struct stack {
@@ -31,22 +34,26 @@ struct stack {
     struct ek_device *device;
     struct ek_device_info info;
     struct ek_open_params open;
-    struct ek_chosen chosen; /* open.devices are its cards */
-    struct check check;      /* of the model's files; begun by main(), or none */
+    struct ek_chosen chosen;  /* open.devices are its cards */
+    struct launcher launcher; /* of the engine's process, with --engine-process */
+    struct check check;       /* of the model's files; begun by main(), or none */
     struct model *model;
     struct tokenizer *tok;
     int32_t mark[HARMONY_MARKS]; /* tokens, when the chats are harmony's */
     bool harmony;
     struct chat *chat;
-    struct lexicon *lexicon; /* the vocabulary, for grammars */
+    struct ek_buf tokenizer_info; /* NULL data: it is not told */
+    struct past_store *pasts;     /* NULL: no responses are stored */
+    struct lexicon *lexicon;      /* the vocabulary, for grammars */
     struct grammar_cache *grammars;
     struct engine_params engine_params;
     struct ek_plan need;
     struct memplan_params plan_params;
     struct memplan plan;
-    struct kvpub *kvpub; /* NULL: no KV events */
+    struct kvpub *kvpub;          /* NULL: no KV events */
+    struct ek_recorder *recorder; /* NULL: none, or it could not be made */
     struct engine *engine;
-    struct http_served served;
+    struct served served;
     char name[256];              /* the model directory's name */
     char note[MODEL_NOTE_BYTES]; /* how its weights are kept */
     bool bar;                    /* draw a progress bar on stderr */

@@ -2,7 +2,6 @@
 #include "server/start.h"
 
 #include <errno.h>
-#include <math.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,6 +14,9 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/log.h"
+#include "common/recorder.h"
+#include "server/api/fim.h"
+#include "server/api/past.h"
 #include "server/bus.h"
 #include "server/grammar/compile.h"
 #include "server/grammar/lexicon.h"
@@ -23,6 +25,7 @@
 #include "server/model/checksum.h"
 #include "server/model/find.h"
 #include "server/model/model.h"
+#include "server/named.h"
 #include "server/nodes.h"
 #include "server/options.h"
 #include "server/rank_table.h"
@@ -30,6 +33,7 @@
 #include "server/start_limits.h"
 #include "server/text/chat.h"
 #include "server/text/tokenizer.h"
+#include "server/text/tokinfo.h"
 
 /* Of the step deadline: so long ranks wait for one another. Less than all of it, so that what ends
  * the process is the word for it. */
@@ -81,15 +85,20 @@ static int in_host_memory(const struct stack *s, int r, const char *what, struct
     return -ENOMEM;
 }
 
-static enum model_dtype dtype_of(const char *name)
+/* --engine-process: the device is another process's. */
+static int choose_process(struct stack *s, struct ek_fault *fault)
 {
-    if (strcmp(name, "float32") == 0 || strcmp(name, "float") == 0)
-        return MODEL_DTYPE_F32;
-    if (strcmp(name, "float16") == 0 || strcmp(name, "half") == 0)
-        return MODEL_DTYPE_F16;
-    if (strcmp(name, "bfloat16") == 0)
-        return MODEL_DTYPE_BF16;
-    return MODEL_DTYPE_AUTO;
+    if (!s->o->engine_process)
+        return 0;
+    const struct ek_backend *apart = s->open.ranks > 1 ? NULL : ek_apart_backend(s->backend);
+    if (!apart)
+        return ek_fault_set(fault, "engine-process",
+                            "--engine-process is for one device of the CPU backend so far: leave "
+                            "it out here");
+    s->open.each = s->backend;
+    s->open.apart = &s->launcher.apart;
+    s->backend = apart;
+    return 0;
 }
 
 static int find_device(struct stack *s, struct ek_fault *fault)
@@ -120,6 +129,9 @@ static int find_device(struct stack *s, struct ek_fault *fault)
         s->backend = s->o->nnodes > 1 && !options_follows(s->o) ? ek_cluster_backend(s->backend)
                                                                 : ek_ranks_backend(s->backend);
     }
+    r = choose_process(s, fault);
+    if (r < 0)
+        return r;
     if (s->o->dry_run_memory > 0) { /* a device that need not be here */
         s->info = (struct ek_device_info){
             .name = "assumed", .memory_bytes = (uint64_t)(s->o->dry_run_memory * 1073741824.0)};
@@ -205,23 +217,11 @@ static int make_lexicon(struct stack *s)
 
 static int open_model(struct stack *s, struct ek_fault *fault)
 {
-    const struct options *o = s->o;
-    const char *generation = o->generation_config;
-    const bool named = strcmp(generation, "auto") != 0 && strcmp(generation, "vllm") != 0;
-    const struct model_choice choice = {.dtype = dtype_of(o->dtype),
-                                        .quantization = o->quantization,
-                                        .generation = named ? generation : NULL,
-                                        .kv_f8 = options_kv_f8(o),
-                                        .wide_groups = strcmp(s->backend->name, "cpu") != 0};
     char dir[4096];
-    int r = model_find(o->model, dir, sizeof(dir), fault);
+    int r = model_find(s->o->model, dir, sizeof(dir), fault);
     if (r == 0)
         r = check_wait(&s->check, dir, fault);
-    if (r == 0)
-        r = model_open_as(dir, &choice, &s->model, fault);
-    if (r == 0)
-        s->model->graph.kv_i8 = options_kv_i8(o);
-    return r;
+    return r < 0 ? r : named_model(s->o, dir, s->backend, &s->model, fault);
 }
 
 static int read_model(struct stack *s, struct ek_fault *fault)
@@ -238,8 +238,13 @@ static int read_model(struct stack *s, struct ek_fault *fault)
             dir, tokenizer_count(s->tok) - 1, s->model->graph.vocab);
     if (r == 0)
         r = chat_load(dir, s->o->chat_template, &s->chat, fault);
+    if (r == 0 && s->o->enable_tokenizer_info_endpoint)
+        r = tokinfo_write(dir, s->chat, &s->tokenizer_info, fault);
     if (r == 0)
         r = find_marks(s, fault);
+    if (r == 0 && s->o->responses_store_bytes)
+        r = past_store_new(s->o->responses_store_bytes, (uint64_t)(s->o->responses_store_ttl * 1e6),
+                           &s->pasts);
     return r < 0 ? r : make_lexicon(s);
 }
 
@@ -327,6 +332,7 @@ static int load_device(struct stack *s, struct ek_fault *fault)
     sizing_request(s, &q);
     if (s->cluster)
         ek_cluster_serve(s->cluster, s->engine_params.max_model_len);
+    s->launcher.apart.stamp = named_stamp(s->model->dir);
     int r = s->backend->open(&s->open, &s->device, fault);
     if (r == 0)
         r = bus_watch(&s->model->files, s->model->dir);
@@ -355,6 +361,14 @@ static void on_dead(void *ctx, int code, const char *why)
     s->dead(s->dead_ctx, code, why);
 }
 
+static void on_revived(void *ctx, const char *why, uint64_t pause_us, uint32_t requests)
+{
+    (void)ctx;
+    ek_log(EK_LOG_WARNING,
+           "The engine was replaced: %s; %u requests are computed again, after %.0f ms", why,
+           requests, (double)pause_us / 1e3);
+}
+
 /* The way of KV events from the engine to their readers, when they are asked for. */
 static int open_events(struct stack *s, struct ek_fault *fault)
 {
@@ -374,6 +388,24 @@ static int open_events(struct stack *s, struct ek_fault *fault)
     return 0;
 }
 
+/* The file for the time after. Serving does not need it. */
+static void open_recorder(struct stack *s)
+{
+    struct engine_params *p = &s->engine_params;
+    const char *socket = s->o->control_socket;
+    struct ek_recorder_about about = {.max_seqs = p->max_seqs,
+                                      .max_tokens = p->max_batched_tokens,
+                                      .block_size = p->block_size,
+                                      .block_bytes = p->block_bytes};
+    if (!s->o->flight_recorder || !socket)
+        return;
+    int r = ek_recorder_open(socket, &about, &s->recorder);
+    if (r < 0)
+        ek_log(EK_LOG_WARNING, "Serving without a flight recorder: cannot make %s%s: %s", socket,
+               EK_RECORDER_FILE, ek_strerror(r));
+    p->recorder = s->recorder;
+}
+
 static int make_engine(struct stack *s, struct ek_fault *fault)
 {
     struct engine_params *p = &s->engine_params;
@@ -382,8 +414,11 @@ static int make_engine(struct stack *s, struct ek_fault *fault)
         return r;
     if (getrandom(p->hash_secret, sizeof(p->hash_secret), 0) != (ssize_t)sizeof(p->hash_secret))
         return -EIO;
+    open_recorder(s);
     p->deliver = on_deliver;
     p->dead = on_dead;
+    p->revived = on_revived;
+    p->revivals = (uint32_t)s->o->engine_restarts;
     p->ctx = s;
     return engine_new(p, s->backend, s->device, &s->engine, fault);
 }
@@ -391,7 +426,7 @@ static int make_engine(struct stack *s, struct ek_fault *fault)
 static void set_names(struct stack *s)
 {
     const struct options *o = s->o;
-    struct http_served *v = &s->served;
+    struct served *v = &s->served;
     for (size_t i = 0; i < o->served_model_name.count && v->names < HTTP_NAMES_MOST; i++)
         v->name[v->names++] = o->served_model_name.at[i];
     if (v->names)
@@ -411,58 +446,59 @@ static void set_names(struct stack *s)
 static void set_defaults(struct stack *s)
 {
     const struct model_defaults *d = &s->model->defaults;
-    struct http_defaults *v = &s->served.defaults;
-    *v = (struct http_defaults){.temperature = 1, .top_p = 1};
+    struct served_defaults *v = &s->served.defaults;
+    *v = (struct served_defaults){.sampling = EK_SAMPLING_NEUTRAL};
     if (strcmp(s->o->generation_config, "vllm") == 0)
         return;
-    v->temperature = isnan(d->temperature) ? v->temperature : d->temperature;
-    v->top_p = isnan(d->top_p) || d->top_p <= 0 ? v->top_p : d->top_p;
-    v->min_p = isnan(d->min_p) ? 0 : d->min_p;
-    v->top_k = d->top_k > 0 && d->top_k < INT32_MAX ? (uint32_t)d->top_k : 0;
+    v->sampling = d->sampling;
     v->max_tokens =
         d->max_new_tokens > 0 && d->max_new_tokens < INT32_MAX ? (uint32_t)d->max_new_tokens : 0;
-    bool known = d->repetition_penalty > 0 && d->repetition_penalty <= 100;
-    v->repetition = known ? d->repetition_penalty : 0;
 }
 
 static void fill_served(struct stack *s)
 {
     const struct options *o = s->o;
     const struct engine_params *p = &s->engine_params;
-    struct http_served *v = &s->served;
-    *v = (struct http_served){
-        .engine = s->engine,
-        .tok = s->tok,
-        .chat = s->chat,
-        .grammars = s->grammars,
-        .kvlog = p->kvlog,
-        .backend = s->backend,
-        .device = s->device,
-        .root = o->model,
-        .max_model_len = p->max_model_len,
-        .vocab = p->vocab,
-        .hidden = p->hidden,
-        .block_size = p->block_size,
-        .blocks = p->blocks,
-        .host_blocks = p->host_blocks,
-        .seed = o->seed,
-        .max_logprobs = (uint32_t)o->max_logprobs,
-        .body_most =
-            o->max_body_bytes ? o->max_body_bytes : (4u << 20) + (size_t)p->max_model_len * 32,
-        .step_deadline_us = p->step_deadline_us,
-        .think = s->harmony ? THINK_HARMONY : thinkstyle_find(o->reasoning_parser),
-        .tools = s->harmony                   ? TOOLS_OPENAI
-                 : o->enable_auto_tool_choice ? toolstyle_find(o->tool_call_parser)
-                                              : TOOLS_NONE,
-        .force_usage = o->enable_force_include_usage,
-        .prompt_details = o->enable_prompt_tokens_details,
-        .hidden_metrics = o->show_hidden_metrics_for_version != NULL,
-        .request_metrics = o->enable_per_request_metrics,
-        .prefix_caching = o->enable_prefix_caching,
-        .dtype = o->dtype,
-        .kv_dtype = o->kv_cache_dtype,
-        .device_name = s->info.name,
-        .memory_utilization = o->gpu_memory_utilization};
+    struct served *v = &s->served;
+    *v =
+        (struct served){.engine = s->engine,
+                        .tok = s->tok,
+                        .fim = fim_find(s->tok),
+                        .chat = s->chat,
+                        .grammars = s->grammars,
+                        .kvlog = p->kvlog,
+                        .pasts = s->pasts,
+                        .backend = s->backend,
+                        .device = s->device,
+                        .root = o->model,
+                        .family = s->model->family,
+                        .parameters = s->model->parameters,
+                        .weight_bytes = s->model->weight_file_bytes,
+                        .max_model_len = p->max_model_len,
+                        .vocab = p->vocab,
+                        .hidden = p->hidden,
+                        .block_size = p->block_size,
+                        .blocks = p->blocks,
+                        .host_blocks = p->host_blocks,
+                        .seed = o->seed,
+                        .max_logprobs = (uint32_t)o->max_logprobs,
+                        .body_most = o->max_body_bytes ? o->max_body_bytes
+                                                       : (4u << 20) + (size_t)p->max_model_len * 32,
+                        .step_deadline_us = p->step_deadline_us,
+                        .think = s->harmony ? THINK_HARMONY : thinkstyle_find(o->reasoning_parser),
+                        .tools = s->harmony                   ? TOOLS_OPENAI
+                                 : o->enable_auto_tool_choice ? toolstyle_find(o->tool_call_parser)
+                                                              : TOOLS_NONE,
+                        .force_usage = o->enable_force_include_usage,
+                        .prompt_details = o->enable_prompt_tokens_details,
+                        .hidden_metrics = o->show_hidden_metrics_for_version != NULL,
+                        .tokenizer_info = s->tokenizer_info.data,
+                        .request_metrics = o->enable_per_request_metrics,
+                        .prefix_caching = o->enable_prefix_caching,
+                        .dtype = o->dtype,
+                        .kv_dtype = o->kv_cache_dtype,
+                        .device_name = s->info.name,
+                        .memory_utilization = o->gpu_memory_utilization};
     v->ranks = ek_open_local(&s->open);
     for (uint32_t i = 0; i < v->ranks; i++)
         v->rank_card[i] = ek_open_device(&s->open, i);
@@ -516,6 +552,7 @@ void start_done(struct stack *s)
 {
     engine_free(s->engine);
     kvpub_free(s->kvpub);
+    ek_recorder_close(s->recorder);
     struct ek_cluster *c = atomic_load(&s->cluster);
     if (!options_follows(s->o) && s->device)
         ek_cluster_bye(c, s->end_code);
@@ -526,13 +563,17 @@ void start_done(struct stack *s)
     ek_cluster_free(c);
     grammar_cache_free(s->grammars);
     lexicon_free(s->lexicon);
+    ek_buf_done(&s->tokenizer_info);
+    past_store_free(s->pasts);
     chat_free(s->chat);
     tokenizer_free(s->tok);
     model_free(s->model);
     s->engine = NULL;
     s->kvpub = NULL;
+    s->recorder = NULL;
     s->device = NULL;
     s->chat = NULL;
+    s->pasts = NULL;
     s->grammars = NULL;
     s->lexicon = NULL;
     s->tok = NULL;

@@ -20,7 +20,8 @@ static int find_limit(const char *name, size_t len)
 }
 
 /* One NAME=VALUE. */
-static bool take(const char *word, size_t len, const struct limits *l, struct limits_change *c)
+static bool start_limits_take(const char *word, size_t len, const struct limits *l,
+                              struct limits_change *c)
 {
     const char *is = memchr(word, '=', len);
     size_t name = is ? (size_t)(is - word) : 0, rest = is ? len - name - 1 : 0;
@@ -42,7 +43,7 @@ void start_limits(const char *text, struct limits *l)
     struct ek_fault fault = {0};
     for (const char *at = text ? text : ""; *at;) {
         size_t len = strcspn(at, ",");
-        if (len > 0 && !take(at, len, l, &c))
+        if (len > 0 && !start_limits_take(at, len, l, &c))
             ek_log(EK_LOG_WARNING, START_LIMITS_ENV ": '%.*s' is no limit with a value",
                    (int)(len < 80 ? len : 80), at);
         at += len + (at[len] == ',');

@@ -2,7 +2,8 @@
  * Threads that serve all must come round: an HTTP thread to its epoll, an encoder thread to the end
  * of its job. One that has used much processor time without doing so loops, and nothing but the end
  * of the process frees it. It is looked at by the thread of main(), which touches nothing that a
- * client sent. Processor time counts and not time: who waits or is not let run does not loop.
+ * client sent. Processor time counts, not time: a thread that waits, or does not get a core, does
+ * not loop.
  *
  * The record of it is bounded and says places in programs only, nothing that a client sent, unlike
  * a core.

@@ -24,7 +24,7 @@ static const json_t *rows_of(const json_t *report, const char *which, struct ek_
     return rows;
 }
 
-static const json_t *find(const json_t *rows, const char *cell)
+static const json_t *compare_find(const json_t *rows, const char *cell)
 {
     size_t i;
     json_t *row;
@@ -109,12 +109,12 @@ int compare_reports(const json_t *a, const json_t *b, double tolerance, struct e
     {
         const char *cell = json_string_value(json_object_get(row, "cell"));
         if (cell)
-            add_line(out, cell, row, find(rows_b, cell), tolerance, &worse);
+            add_line(out, cell, row, compare_find(rows_b, cell), tolerance, &worse);
     }
     json_array_foreach(rows_b, i, row)
     {
         const char *cell = json_string_value(json_object_get(row, "cell"));
-        if (cell && !find(rows_a, cell))
+        if (cell && !compare_find(rows_a, cell))
             add_line(out, cell, NULL, row, tolerance, &worse);
     }
     if (!ek_buf_ok(out))

@@ -103,7 +103,7 @@ static int prefill(struct engine *e, uint32_t slot, uint32_t tokens)
         ek_step_layout(e->step, &e->ceiling);
         if (from == 0)
             ek_step_sets(e->step)[e->step->sets++] =
-                (struct ek_slot_set){.slot = slot, .top_p = 1.0f};
+                (struct ek_slot_set){.slot = slot, .sampling.top_p = 1.0f};
         add_rows(e, slot, from, rows, from + rows == tokens);
         r = run_step(e);
     }

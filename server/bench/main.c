@@ -47,7 +47,8 @@ static int say_help(enum bench_command command, enum ek_opt_format format)
     return print(&text);
 }
 
-static int run(enum bench_command command, const struct bench_options *o, struct ek_fault *fault)
+static int bench_run(enum bench_command command, const struct bench_options *o,
+                     struct ek_fault *fault)
 {
     unsigned bad = 0;
     int r = 0;
@@ -86,7 +87,7 @@ int main(int argc, char **argv)
     } else if (o.print_options) {
         status = say_help(command, ek_opt_format(o.print_options));
     } else {
-        status = run(command, &o, &fault);
+        status = bench_run(command, &o, &fault);
     }
     bench_options_free(command, &o);
     return status;

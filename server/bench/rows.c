@@ -39,7 +39,7 @@ double quantile(const double *sorted, size_t n, double q)
 }
 
 /* Numbers that JSON cannot say become null. */
-static json_t *number(double v)
+static json_t *rows_number(double v)
 {
     return isfinite(v) ? json_real(v) : json_null();
 }
@@ -50,13 +50,15 @@ int rows_add(json_t *rows, const struct row *row)
     json_t *o = json_object();
     int bad = json_object_set_new(o, "cell", json_string(row->cell));
 
-    bad |= json_object_set_new(o, "value", number(s->median));
+    bad |= json_object_set_new(o, "value", rows_number(s->median));
     bad |= json_object_set_new(o, "unit", json_string(row->unit));
-    bad |= json_object_set_new(o, "spread", json_pack("[o, o]", number(s->least), number(s->most)));
+    bad |= json_object_set_new(o, "spread",
+                               json_pack("[o, o]", rows_number(s->least), rows_number(s->most)));
     bad |= json_object_set_new(o, "peer", row->peer ? json_string(row->peer) : json_null());
-    bad |= json_object_set_new(o, "peer_value", row->peer ? number(row->peer_value) : json_null());
+    bad |= json_object_set_new(o, "peer_value",
+                               row->peer ? rows_number(row->peer_value) : json_null());
     double ratio = row->peer && row->peer_value > 0.0 ? s->median / row->peer_value : (double)NAN;
-    bad |= json_object_set_new(o, "ratio", number(ratio));
+    bad |= json_object_set_new(o, "ratio", rows_number(ratio));
     bad |= json_array_append_new(rows, o);
     return bad == 0 ? 0 : -ENOMEM;
 }

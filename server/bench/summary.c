@@ -84,7 +84,8 @@ int summary_print(const struct summary *s, const struct slo *slo)
     return n < 0 ? -EIO : 0;
 }
 
-static int add(json_t *rows, const char *prefix, const char *name, const char *unit, double value)
+static int summary_add(json_t *rows, const char *prefix, const char *name, const char *unit,
+                       double value)
 {
     char cell[96];
 
@@ -103,18 +104,18 @@ static int add_times(json_t *rows, const char *prefix, const char *name,
 
     for (int i = 0; i < 4; i++) {
         (void)snprintf(cell, sizeof(cell), "%s.%s", name, which[i]);
-        r |= add(rows, prefix, cell, "ms", 1e3 * value[i]);
+        r |= summary_add(rows, prefix, cell, "ms", 1e3 * value[i]);
     }
     return r;
 }
 
 int summary_rows(const struct summary *s, const char *prefix, json_t *rows)
 {
-    int r = add(rows, prefix, "output", "tok/s", s->tokens_per_s);
+    int r = summary_add(rows, prefix, "output", "tok/s", s->tokens_per_s);
 
-    r |= add(rows, prefix, "answers", "1/s", s->requests_per_s);
-    r |= add(rows, prefix, "goodput", "1/s", s->goodput);
-    r |= add(rows, prefix, "failed", "failed", s->failed);
+    r |= summary_add(rows, prefix, "answers", "1/s", s->requests_per_s);
+    r |= summary_add(rows, prefix, "goodput", "1/s", s->goodput);
+    r |= summary_add(rows, prefix, "failed", "failed", s->failed);
     r |= add_times(rows, prefix, "ttft", &s->ttft);
     r |= add_times(rows, prefix, "gap", &s->gap);
     r |= add_times(rows, prefix, "per_token", &s->per_token);

@@ -14,6 +14,7 @@
 struct trace_request {
     double at_s; /* since the first one; never goes back */
     uint32_t prompt, output;
+    uint32_t tenant;          /* whose it is; 0 in files, which do not say */
     uint32_t hash_at, hashes; /* ids of its prompt's pieces: trace->hash[hash_at ...] */
 };
 

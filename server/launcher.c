@@ -1,0 +1,222 @@
+/* Starting engines, see launcher.h. */
+#include "server/launcher.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/err.h"
+#include "common/log.h"
+#include "server/bus.h"
+#include "server/confine.h"
+#include "server/model/find.h"
+#include "server/model/model.h"
+#include "server/named.h"
+#include "server/options.h"
+
+#define OWN_FD 3 /* what it has besides the standard ones */
+
+struct launching {
+    const struct options *o;
+    int socket;
+    pid_t pid;                      /* its own */
+    struct ek_apart_memory *memory; /* of the engine there is or was, NULL = none yet */
+    pid_t engine;                   /* 0 = none */
+    int engine_fd;                  /* its pidfd */
+};
+
+/* ---- the engine ---- */
+
+static int load(const struct options *o, struct ek_apart_memory *m, const struct ek_backend **ret_b,
+                struct ek_device **ret_device, struct model **ret_model, struct ek_fault *fault)
+{
+    const struct ek_apart_order *order = ek_apart_order(m);
+    const struct ek_open_params open = {.threads = order->threads,
+                                        .reserve = order->reserve,
+                                        .isa = order->isa[0] ? order->isa : NULL};
+    char dir[4096];
+    struct ek_chosen chosen;
+    struct model *model = NULL;
+    struct ek_device *d = NULL;
+
+    int r = ek_backend_choose(o->device, &chosen, fault);
+    const struct ek_backend *b = r == 0 ? ek_backend_find(chosen.backend, fault) : NULL;
+    if (!b)
+        return r < 0 ? r : -ENODEV;
+    r = model_find(o->model, dir, sizeof(dir), fault);
+    if (r == 0 && named_stamp(dir) != order->stamp)
+        r = ek_fault_set(fault, "model",
+                         "%s: its files are not those that the server has read: an engine that "
+                         "takes the place of another one must have the same weights",
+                         dir);
+    if (r == 0)
+        r = named_model(o, dir, b, &model, fault);
+    if (r == 0)
+        r = b->open(&open, &d, fault);
+    if (r == 0)
+        r = bus_watch(&model->files, model->dir);
+    if (r < 0)
+        return r;
+    const struct ek_plan_request q = {.graph = &model->graph,
+                                      .ceiling = order->ceiling,
+                                      .logit_rows = order->logit_rows,
+                                      .block_size = order->block_size,
+                                      .offload_bytes = order->offload_bytes};
+    r = b->load(d, &q, &model->files, ek_apart_progress, m, fault);
+    bus_done();
+    if (r < 0)
+        return r;
+    model_close_files(model);
+    *ret_b = b;
+    *ret_device = d;
+    *ret_model = model;
+    return 0;
+}
+
+static void run_engine(const struct launching *l) __attribute__((noreturn));
+static void run_engine(const struct launching *l)
+{
+    const struct ek_backend *backend = NULL;
+    struct ek_device *device = NULL;
+    struct model *model = NULL;
+    struct confined c = {.off = !confine_is_on(l->o)};
+    struct ek_fault fault = {0};
+
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+    (void)prctl(PR_SET_NAME, "evenkeel-engine");
+    if (getppid() != l->pid)
+        _exit(EK_EXIT_INTERNAL); /* the launcher ended before it could take this one along */
+    (void)close(l->socket);
+    int r = load(l->o, l->memory, &backend, &device, &model, &fault);
+    if (r < 0) {
+        ek_apart_failed(l->memory, r, &fault);
+        _exit(EK_EXIT_INTERNAL);
+    }
+    confine_calls(l->o, &c);
+    if (!c.calls && !c.off)
+        ek_log(EK_LOG_WARNING, "The engine's process may make every system call: %s", c.why);
+    ek_apart_serve(l->memory, backend, device, &model->graph);
+}
+
+/* ---- the launcher ---- */
+
+static void end_engine(struct launching *l)
+{
+    int status = 0;
+
+    if (l->engine == 0)
+        return;
+    (void)kill(l->engine, SIGKILL);
+    while (waitpid(l->engine, &status, 0) < 0 && errno == EINTR)
+        ;
+    (void)close(l->engine_fd);
+    l->engine = 0;
+    ek_apart_ended(l->memory, status);
+}
+
+static void start_engine(struct launching *l, int fd)
+{
+    struct ek_fault fault = {0};
+    struct ek_apart_memory *m = NULL;
+
+    end_engine(l);
+    if (fd < 0 || ek_apart_map(fd, &m) < 0)
+        return; /* not from our server */
+    ek_apart_unmap(l->memory);
+    l->memory = m;
+    pid_t pid = fork();
+    if (pid == 0)
+        run_engine(l);
+    l->engine_fd = pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
+    if (pid > 0 && l->engine_fd < 0) { /* its end would not be seen */
+        (void)kill(pid, SIGKILL);
+        (void)waitpid(pid, NULL, 0);
+    }
+    if (pid < 0 || l->engine_fd < 0) {
+        ek_fault_write(&fault, "engine-process", "No process can be made for the engine: %s",
+                       strerror(errno));
+        ek_apart_failed(m, -EAGAIN, &fault);
+        ek_apart_ended(m, 0); /* nobody has to wait for it */
+        return;
+    }
+    l->engine = pid;
+    ek_apart_began(m, pid);
+}
+
+/* One message of the server. False when it has ended. */
+static bool take_message(struct launching *l)
+{
+    char byte = 0;
+    struct iovec part = {.iov_base = &byte, .iov_len = 1};
+    union {
+        char room[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } extra = {0};
+    struct msghdr msg = {.msg_iov = &part,
+                         .msg_iovlen = 1,
+                         .msg_control = extra.room,
+                         .msg_controllen = sizeof(extra.room)};
+    int fd = -1;
+
+    if (recvmsg(l->socket, &msg, MSG_CMSG_CLOEXEC) <= 0)
+        return false;
+    const struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
+        memcpy(&fd, CMSG_DATA(c), sizeof(fd));
+    if (byte == (char)EK_APART_START)
+        start_engine(l, fd);
+    else
+        end_engine(l);
+    return true;
+}
+
+static void run_launcher(struct launching *l) __attribute__((noreturn));
+static void run_launcher(struct launching *l)
+{
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+    (void)prctl(PR_SET_NAME, "evenkeel-launch");
+    l->pid = getpid();
+    (void)close_range(OWN_FD + 1, ~0u, 0);
+    for (;;) {
+        struct pollfd p[] = {{.fd = l->socket, .events = POLLIN},
+                             {.fd = l->engine ? l->engine_fd : -1, .events = POLLIN}};
+        if (poll(p, 2, -1) < 0)
+            continue;
+        if (p[1].revents)
+            end_engine(l); /* it has ended: this is its status */
+        if (p[0].revents && !take_message(l))
+            break;
+    }
+    end_engine(l);
+    _exit(0);
+}
+
+int launcher_begin(struct launcher *l, const struct options *o)
+{
+    int ends[2];
+
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
+        return -errno;
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct launching own = {.o = o, .socket = OWN_FD, .engine_fd = -1};
+        if (ends[1] != OWN_FD && dup2(ends[1], OWN_FD) < 0)
+            _exit(EK_EXIT_INTERNAL);
+        run_launcher(&own);
+    }
+    int r = pid < 0 ? -errno : 0;
+    (void)close(ends[1]);
+    if (r < 0) {
+        (void)close(ends[0]);
+        return r;
+    }
+    *l = (struct launcher){.apart = {.socket = ends[0]}, .pid = pid};
+    return 0;
+}

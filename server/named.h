@@ -1,0 +1,17 @@
+/* The model as the options want it: for the server's start, and for an engine in a process of its
+ * own, which have to read the same. */
+#pragma once
+
+#include <stdint.h>
+
+struct ek_backend;
+struct ek_fault;
+struct model;
+struct options;
+
+/* Tells files that were replaced: of the names, places, sizes and times of config.json and of all
+ * weight files in the directory. */
+uint64_t named_stamp(const char *dir);
+/* `dir` is from model_find(). As model_open_as(). */
+int named_model(const struct options *o, const char *dir, const struct ek_backend *backend,
+                struct model **ret_model, struct ek_fault *fault);
