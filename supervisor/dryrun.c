@@ -14,11 +14,11 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "supervisor/config/options.h"
+#include "supervisor/engines/dialect.h"
 #include "supervisor/io/child.h"
 #include "supervisor/io/gpus.h"
 #include "supervisor/io/holder.h"
 #include "supervisor/io/state.h"
-#include "supervisor/law/dialect.h"
 #include "supervisor/law/trial.h"
 #include "supervisor/servers/words.h"
 
@@ -143,7 +143,7 @@ static bool is_ours(const struct server_config *s, const char *program)
 }
 
 /* Status of `words flag` with its output in fd; -ETIMEDOUT or another negative errno. */
-static int ask(char *const *words, char *const *env, char *flag, int fd)
+static int dryrun_ask(char *const *words, char *const *env, char *flag, int fd)
 {
     size_t n = 0;
     while (words[n])
@@ -181,7 +181,7 @@ static void check_plan(struct run *r, const struct server_config *s, struct star
     if (!is_ours(s, w->argv[0]))
         return;
     int fd = memfd_create("plan", MFD_CLOEXEC);
-    int status = fd < 0 ? -errno : ask(w->argv, w->env, flag, fd);
+    int status = fd < 0 ? -errno : dryrun_ask(w->argv, w->env, flag, fd);
     if (status == 0)
         good("its memory plan fits:");
     else {
@@ -202,7 +202,7 @@ int dryrun_flags(const struct server_config *s)
     if (!s->argv || !s->argv[0] || !is_ours(s, s->argv[0]))
         return 0;
     int fd = memfd_create("check", MFD_CLOEXEC);
-    int status = fd < 0 ? -errno : ask(s->argv, NULL, flag, fd);
+    int status = fd < 0 ? -errno : dryrun_ask(s->argv, NULL, flag, fd);
     bool refused = status == EK_EXIT_USAGE || status == EK_EXIT_CONFIG;
     if (status != 0)
         (void)printf(refused ? "  FAIL  %s: evenkeel-server does not take its flags:\n"

@@ -18,6 +18,7 @@
 #include "common/fdpass.h"
 #include "common/log.h"
 #include "supervisor/daemon.h"
+#include "supervisor/engines/dialect.h"
 #include "supervisor/io/aside.h"
 #include "supervisor/io/behind.h"
 #include "supervisor/io/boot.h"
@@ -26,15 +27,16 @@
 #include "supervisor/io/peers.h"
 #include "supervisor/io/reap.h"
 #include "supervisor/io/unit.h"
-#include "supervisor/law/dialect.h"
 #include "supervisor/reload.h"
 #include "supervisor/servers/past.h"
 #include "supervisor/web/status.h"
 
 #define FD_PREFIX     LOOP_FD_PREFIX
 #define TICK_S        1
-#define LOOK_TICKS    5   /* between two looks at what needs a restart */
-#define REAP_AGAIN_MS 50u /* after one whose owner has not looked yet */
+#define LOOK_TICKS    5        /* between two looks at what needs a restart */
+#define REAP_AGAIN_MS 50u      /* after one whose owner has not looked yet */
+#define LEAVE_MOST_US 2000000u /* a starting server takes its socket within milliseconds */
+#define LEAVE_LOOK_US 10000u
 #define TICK_SOON_MS  200 /* until systemd has been told that we are ready */
 #define EXTEND_S      60
 #define LOCK_TRIES    500 /* 5 s in all */
@@ -57,7 +59,7 @@ static int make_dirs(const char *path, mode_t mode)
     return mkdir(part, mode) < 0 && errno != EEXIST ? -errno : 0;
 }
 
-/* Whoever owns a directory can replace what lies in it, our sockets too: /tmp is everybody's. */
+/* The owner of a directory can replace the sockets in it, so it has to be root or this user. */
 static int check_owner(const char *path)
 {
     struct stat st;
@@ -290,17 +292,43 @@ static void on_stopped(void *ctx)
         (void)sd_event_source_set_enabled(l->sweep, SD_EVENT_ONESHOT);
 }
 
+/* A process that has just been started does not have its listening socket yet: nobody would. */
+static bool gives_socket(const struct loop *l)
+{
+    for (uint32_t i = 0; i < l->fleet.count; i++) {
+        if (server_gives_socket(l->fleet.servers[i]))
+            return true;
+    }
+    return false;
+}
+
+static int on_leave(sd_event_source *source, uint64_t usec, void *ctx)
+{
+    struct loop *l = ctx;
+    uint64_t now = ek_now_us();
+    (void)usec;
+    if (l->ending) /* it was told to end meanwhile, with its servers or without them */
+        return 0;
+    if (gives_socket(l) && now < l->leave_us) {
+        (void)sd_event_source_set_time(source, now + LEAVE_LOOK_US);
+        return sd_event_source_set_enabled(source, SD_EVENT_ONESHOT);
+    }
+    l->ending = true;
+    ek_log(EK_LOG_NOTICE, "ending for the next evenkeeld; the servers go on");
+    return sd_event_exit(l->fleet.with.event, EK_EXIT_RESTART);
+}
+
 /* The next evenkeeld takes over at once: systemd starts it for this exit code. */
 static int on_hand_over(sd_event_source *s, const struct signalfd_siginfo *si, void *ctx)
 {
     struct loop *l = ctx;
     (void)s;
     (void)si;
-    if (l->ending)
+    if (l->ending || l->leave_us)
         return 0;
-    l->ending = true;
-    ek_log(EK_LOG_NOTICE, "ending for the next evenkeeld; the servers go on");
-    return sd_event_exit(l->fleet.with.event, EK_EXIT_RESTART);
+    uint64_t now = ek_now_us();
+    l->leave_us = now + LEAVE_MOST_US;
+    return sd_event_add_time(l->fleet.with.event, NULL, CLOCK_MONOTONIC, now, 1000, on_leave, l);
 }
 
 static int on_end(sd_event_source *s, const struct signalfd_siginfo *si, void *ctx)

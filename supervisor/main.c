@@ -10,7 +10,7 @@
 #include "common/log.h"
 #include "supervisor/config/options.h"
 #include "supervisor/dryrun.h"
-#include "supervisor/law/dialect.h"
+#include "supervisor/engines/dialect.h"
 #include "supervisor/law/reasons.h"
 #include "supervisor/loop.h"
 #include "supervisor/servers/replay.h"
@@ -137,12 +137,12 @@ static int print_and_end(struct config *c)
     return dryrun(c);
 }
 
-static int run(struct config *c, int argc, char **argv)
+static int daemon_run(struct config *c, int argc, char **argv)
 {
     bool ends = c->help || c->version || c->print_metrics || c->print_options || c->print_reasons ||
                 c->replay || c->check_config || c->dry_run;
     if (ends) {
-        if (loop_signals(SIG_UNBLOCK) < 0) /* who waits for its answer may end it */
+        if (loop_signals(SIG_UNBLOCK) < 0) /* its caller may end it with a signal */
             return EK_EXIT_INTERNAL;
         return print_and_end(c);
     }
@@ -150,7 +150,7 @@ static int run(struct config *c, int argc, char **argv)
     enum ek_log_level level = EK_LOG_INFO;
     (void)ek_log_parse_level(c->log_level, &level); /* the table has checked it */
     ek_log_open("evenkeeld", level);
-    if (signal(SIGPIPE, SIG_IGN) == SIG_ERR) /* whoever read the log may go away; never fails */
+    if (signal(SIGPIPE, SIG_IGN) == SIG_ERR) /* the reader of the log may go away; never fails */
         return EK_EXIT_INTERNAL;
     struct config *kept = malloc(sizeof(*kept));
     if (!kept)
@@ -173,7 +173,7 @@ int main(int argc, char **argv)
             return EK_EXIT_INTERNAL;
         return fault.at > 0 ? EK_EXIT_CONFIG : EK_EXIT_USAGE;
     }
-    r = run(&c, argc, argv);
+    r = daemon_run(&c, argc, argv);
     config_free(&c);
     return r;
 }

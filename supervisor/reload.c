@@ -19,8 +19,8 @@
 #include "common/err.h"
 #include "common/log.h"
 #include "supervisor/daemon.h"
+#include "supervisor/engines/dialect.h"
 #include "supervisor/io/subprocess.h"
-#include "supervisor/law/dialect.h"
 #include "supervisor/law/dry_answer.h"
 #include "supervisor/servers/past.h"
 
@@ -195,7 +195,7 @@ static int apply(struct loop *l, struct config *fresh, char *text, size_t size)
     return 0;
 }
 
-static void finish(struct loop *l, int r, const char *text)
+static void reload_finish(struct loop *l, int r, const char *text)
 {
     struct reloading *g = l->reloading;
     char next[640];
@@ -260,13 +260,13 @@ static void on_flags(void *ctx, const struct subprocess_result *res)
                        g->fresh->servers[g->next].name, said);
         config_free(g->fresh);
         free(g->fresh);
-        finish(l, -EBADMSG, text);
+        reload_finish(l, -EBADMSG, text);
         return;
     }
     g->next++;
     if (ask_next(l, g) == 0) {
         int r = apply(l, g->fresh, text, sizeof(text));
-        finish(l, r, text);
+        reload_finish(l, r, text);
     }
 }
 
@@ -293,7 +293,7 @@ int reload_begin(struct loop *l, void (*cb)(void *ctx, int error, const char *te
             config_free(fresh);
         free(fresh);
         free(g);
-        finish(l, r == -ENOMEM ? r : -EBADMSG, text);
+        reload_finish(l, r == -ENOMEM ? r : -EBADMSG, text);
         return r == -ENOMEM ? r : -EBADMSG;
     }
     *g = (struct reloading){.fresh = fresh, .cb = cb, .ctx = ctx};
@@ -303,7 +303,7 @@ int reload_begin(struct loop *l, void (*cb)(void *ctx, int error, const char *te
     }
     free(g);
     r = apply(l, fresh, text, size);
-    finish(l, r, text);
+    reload_finish(l, r, text);
     return r;
 }
 

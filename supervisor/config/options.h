@@ -49,7 +49,7 @@ struct server_config {
     uint64_t log_max_bytes, record_max_bytes;
     struct chronic_params chronic;
     uint64_t frag_least_bytes, restart_budget;
-    double restart_apart_s, restart_jitter_s;
+    double restart_apart_s, restart_jitter_s, memory_trend_s;
     char *restart_hours;
     uint64_t seqs_min, seqs_max, tokens_min, tokens_max; /* 0 = the server's own bounds */
     uint64_t raise_step, panic_count, osc_damp, osc_freeze;

@@ -7,8 +7,8 @@
 
 #include "common/err.h"
 #include "supervisor/config/options.h"
+#include "supervisor/engines/dialect.h"
 #include "supervisor/io/peers.h"
-#include "supervisor/law/dialect.h"
 
 #define HOST_DEFAULT "127.0.0.1"
 

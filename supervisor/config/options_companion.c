@@ -8,7 +8,7 @@
 
 #include "common/log.h"
 #include "supervisor/config/options_table.h"
-#include "supervisor/law/dialect.h"
+#include "supervisor/engines/dialect.h"
 
 #define PYTHON_PATH "PYTHONPATH="
 #define API_SOCKET  "api.sock" /* beside the control socket, as the companion expects it */

@@ -13,5 +13,5 @@ struct server_config;
  * one. Without one nothing changes. */
 void companion_choose(struct server_config *s);
 /* With a companion: adds its variables to `env` and its flags to argv, `*n` words long. Flags that
- * the operator gives stay his. 0 or -ENOMEM. */
+ * the operator gives are kept. 0 or -ENOMEM. */
 int companion_add(struct server_config *s, size_t *n);

@@ -10,9 +10,9 @@
 #include "common/err.h"
 #include "supervisor/config/options_address.h"
 #include "supervisor/config/options_companion.h"
+#include "supervisor/engines/dialect.h"
 #include "supervisor/io/gpus.h"
 #include "supervisor/io/key.h"
-#include "supervisor/law/dialect.h"
 #include "supervisor/law/planned.h"
 
 #define FRAG_HARD 0.85 /* above it fragmentation counts whatever its trend */
@@ -30,8 +30,8 @@ int config_append(char ***list, size_t *n, const char *text)
     return 0;
 }
 
-/* evenkeel-server beside our own binary, else by PATH. */
-static void find_server_binary(char *ret_path, size_t size)
+/* A program beside our own binary, else by PATH. */
+static void find_beside(const char *name, char *ret_path, size_t size)
 {
     char self[4096];
     ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
@@ -40,12 +40,12 @@ static void find_server_binary(char *ret_path, size_t size)
         char *slash = strrchr(self, '/');
         if (slash) {
             *slash = '\0';
-            int len = snprintf(ret_path, size, "%s/evenkeel-server", self);
+            int len = snprintf(ret_path, size, "%s/%s", self, name);
             if (len > 0 && (size_t)len < size && access(ret_path, X_OK) == 0)
                 return;
         }
     }
-    (void)snprintf(ret_path, size, "evenkeel-server");
+    (void)snprintf(ret_path, size, "%s", name);
 }
 
 static bool has_arg(char *const *argv, const char *flag)
@@ -117,9 +117,10 @@ static int build_foreign(struct server_config *s, size_t *n)
 
 static int build_argv(struct server_config *s)
 {
+    const struct dialect *d = s->dialect;
     size_t n = 0;
     int r = 0;
-    bool foreign = s->dialect->program && s->model && s->command.count == 0 && !s->unit;
+    bool foreign = d->verb && s->model && s->command.count == 0 && !s->unit;
     for (size_t i = 0; i < s->command.count && r == 0; i++)
         r = config_append(&s->argv, &n, s->command.at[i]);
     if (s->unit) { /* what runs is the unit's; only what follows is passed */
@@ -130,7 +131,7 @@ static int build_argv(struct server_config *s)
         r = config_append(&s->argv, &n, s->program);
     } else if (s->command.count == 0) {
         char path[4200];
-        find_server_binary(path, sizeof(path));
+        find_beside(d->program, path, sizeof(path));
         r = config_append(&s->argv, &n, path);
     }
     if (r == 0 && s->file && s->command.count == 0) {
@@ -140,19 +141,19 @@ static int build_argv(struct server_config *s)
     }
     if (r == 0 && foreign)
         r = companion_add(s, &n);
-    if (r == 0 && s->model && !has_arg(s->argv, "--model") && s->dialect->exit_word) {
-        r = config_append(&s->argv, &n, "--model");
+    if (r == 0 && s->model && d->model_flag && !has_arg(s->argv, d->model_flag)) {
+        r = config_append(&s->argv, &n, d->model_flag);
         if (r == 0)
             r = config_append(&s->argv, &n, s->model);
     }
     for (size_t i = 0; i < s->args.count && r == 0; i++)
         r = config_append(&s->argv, &n, s->args.at[i]);
-    if (r == 0 && s->dialect->exit_word && !has_arg(s->argv, "--control-socket")) {
-        r = config_append(&s->argv, &n, "--control-socket");
+    if (r == 0 && d->control_flag && !has_arg(s->argv, d->control_flag)) {
+        r = config_append(&s->argv, &n, d->control_flag);
         if (r == 0)
             r = config_append(&s->argv, &n, s->control_socket);
         if (r == 0)
-            r = config_append(&s->argv, &n, "--listen-from-control");
+            r = config_append(&s->argv, &n, d->listen_flag);
     }
     return r;
 }
@@ -228,7 +229,7 @@ static int check_launcher(struct server_config *s, struct ek_fault *fault)
 static int check_foreign(const struct server_config *s, struct ek_fault *fault)
 {
     char key[KEY_MOST];
-    if (s->dialect->program && !s->attach && s->command.count == 0 && !s->unit &&
+    if (s->dialect->verb && !s->attach && s->command.count == 0 && !s->unit &&
         (!s->model || s->port == 0))
         return ek_fault_set(fault, s->model ? "port" : "command", "server '%s': engine %s needs %s",
                             s->name, s->engine,

@@ -1,6 +1,8 @@
 /* The option tables: rows of evenkeeld itself, and rows of each server with its control law. */
 #include "supervisor/config/options_table.h"
 
+#include "supervisor/engines/dialect.h"
+
 #define AT(field)  offsetof(struct config, field)
 #define SRV(field) offsetof(struct server_config, field)
 #define POL(field) offsetof(struct server_config, policy.field)
@@ -88,7 +90,7 @@ const struct ek_opt daemon_table[] = {
      .type = OPT_CHOICE,
      .at = AT(engine),
      .def = "evenkeel",
-     .choices = "evenkeel|vllm",
+     .choices = dialect_choices,
      .help = "What serves it: evenkeel-server, or a vLLM that is installed."},
     {.name = "program",
      .type = OPT_STRING,
@@ -184,7 +186,7 @@ const struct ek_opt server_table[] = {
      .type = OPT_CHOICE,
      .at = SRV(engine),
      .def = "evenkeel",
-     .choices = "evenkeel|vllm",
+     .choices = dialect_choices,
      .group = "Each server (keys below servers: NAME:)",
      .help = "What the server is."},
     {.name = "attach",
@@ -386,6 +388,14 @@ const struct ek_opt server_table[] = {
      .def = "60",
      .help = "KV blocks held so long while nothing runs or waits are a leak: restart by "
              "plan; 0: not looked for."},
+    {.name = "memory-trend-s",
+     .type = OPT_SECONDS,
+     .at = SRV(memory_trend_s),
+     .max = 8640000,
+     .def = "432000",
+     .help = "Memory of a server's processes, of any engine, that has grown for so long is told, "
+             "and sooner where little is left; a restart by plan before nothing is; 0: not looked "
+             "for."},
     {.name = "prefix-hit-least",
      .type = OPT_FRACTION,
      .at = SRV(chronic.prefix_hit),

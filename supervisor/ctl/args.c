@@ -206,7 +206,7 @@ void args_help(const char *topic, struct ek_buf *out)
                            "cannot be\nreached, 4 not done within --timeout.\n");
 }
 
-static bool read_number(const char *text, uint32_t most, uint32_t *ret_value)
+static bool args_read_number(const char *text, uint32_t most, uint32_t *ret_value)
 {
     uint64_t v = 0;
     if (!*text)
@@ -241,7 +241,7 @@ static int read_knob(const char *word, struct ctl_args *a, struct ek_fault *faul
             continue;
         int knob = names[i].knob;
         a->knob[knob].named = true;
-        if (equals && !read_number(equals + 1, VALUE_MOST, &a->knob[knob].value))
+        if (equals && !args_read_number(equals + 1, VALUE_MOST, &a->knob[knob].value))
             return ek_fault_set(fault, knobs[knob], "%s must be a number from 1 to %u, not '%s'.",
                                 knobs[knob], VALUE_MOST, equals + 1);
         return 0;
@@ -257,7 +257,7 @@ static int apply(int option, const char *value, struct ctl_args *a, struct ek_fa
     case O_SOCKET: a->socket = value; break;
     case O_JSON: a->json = true; break;
     case O_LIMIT:
-        if (!read_number(value, COUNT_MOST, &a->count))
+        if (!args_read_number(value, COUNT_MOST, &a->count))
             return ek_fault_set(fault, "--limit",
                                 "--limit must be a number from 1 to %u, not "
                                 "'%s'.",
@@ -269,7 +269,7 @@ static int apply(int option, const char *value, struct ctl_args *a, struct ek_fa
     case O_WAIT: a->wait = true; break;
     case O_TIMEOUT:
         a->wait = true;
-        if (!read_number(value, WAIT_MOST, &a->timeout_s))
+        if (!args_read_number(value, WAIT_MOST, &a->timeout_s))
             return ek_fault_set(fault, "--timeout",
                                 "--timeout must be a number of seconds from 1 to %u, not '%s'.",
                                 WAIT_MOST, value);

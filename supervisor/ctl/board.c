@@ -23,7 +23,7 @@ void board_done(struct board *b)
     *b = (struct board){0};
 }
 
-struct board_row *board_row(struct board *b, const char *url, const struct live_part *part)
+struct board_row *board_row(struct board *b, const char *url, const struct sample_part *part)
 {
     for (uint32_t i = 0; i < b->count; i++) {
         struct board_row *r = b->row[i];
@@ -187,8 +187,8 @@ bool board_rates(const struct board_row *r, bool minute, struct board_rates *ret
     if (asked > 0 && hits >= 0)
         rates.hit = hits / asked;
     for (int i = 0; i < 3; i++) {
-        rates.ttft[i] = live_quantile(&a->hist[LIVE_TTFT], &b->hist[LIVE_TTFT], q[i]);
-        rates.itl[i] = live_quantile(&a->hist[LIVE_ITL], &b->hist[LIVE_ITL], q[i]);
+        rates.ttft[i] = live_quantile(&a->hist[HIST_TTFT], &b->hist[HIST_TTFT], q[i]);
+        rates.itl[i] = live_quantile(&a->hist[HIST_ITL], &b->hist[HIST_ITL], q[i]);
     }
     *ret_rates = rates;
     return true;
@@ -212,7 +212,7 @@ static void of_minute(const struct board_row *r, struct live_page *ret_page)
             from = p;
     }
     *ret_page = now->page;
-    for (int h = 0; from != now && h < LIVE_HISTS; h++) {
+    for (int h = 0; from != now && h < HIST_COUNT; h++) {
         struct live_hist *to = &ret_page->hist[h];
         const struct live_hist *old = &from->page.hist[h];
         for (uint32_t i = 0; old->buckets == to->buckets && i < to->buckets; i++)

@@ -38,7 +38,7 @@ struct board_row {
     char name[64];             /* what it is called here: that of evenkeeld, or its model */
     char server[40];           /* its name under evenkeeld, "" = foreign */
     char url[200], found[120]; /* where it was found */
-    struct live_part part;
+    struct sample_part part;
     struct board_point *at; /* ring */
     uint32_t next, count;
     double asked_s, seen_s, moved_s; /* last asked, last good page, last time that it changed */
@@ -56,7 +56,7 @@ struct board {
 
 void board_done(struct board *b);
 /* The row of this engine of a server, made if absent. NULL when the board is full or -ENOMEM. */
-struct board_row *board_row(struct board *b, const char *url, const struct live_part *part);
+struct board_row *board_row(struct board *b, const char *url, const struct sample_part *part);
 /* Takes away what was not asked for since then. */
 void board_forget(struct board *b, double before_s);
 int board_push(struct board_row *r, const struct live_page *page, double at_s);

@@ -8,6 +8,45 @@
 
 #include "common/clock.h"
 #include "supervisor/ctl/api.h"
+#include "supervisor/ctl/exits.h"
+
+int calls_failed(const struct api *a, int r)
+{
+    (void)fprintf(stderr, "evenkeelctl: %s\n", r == -ENOMEM ? "Out of memory." : a->error);
+    return r == -ECONNREFUSED ? CTL_UNREACHED : CTL_REFUSED;
+}
+
+const json_t *calls_find(const json_t *answer, const char *name)
+{
+    const json_t *list = json_object_get(answer, "servers");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *s = json_array_get(list, i);
+        const char *is = json_string_value(json_object_get(s, "name"));
+        if (is && strcmp(is, name) == 0)
+            return s;
+    }
+    return NULL;
+}
+
+const char *calls_only(const json_t *answer)
+{
+    const json_t *list = json_object_get(answer, "servers");
+    size_t count = json_array_size(list);
+    if (count == 1)
+        return json_string_value(json_object_get(json_array_get(list, 0), "name"));
+    if (count == 0) {
+        (void)fprintf(stderr, "evenkeelctl: There is no server yet; evenkeelctl status says how to "
+                              "begin.\n");
+        return NULL;
+    }
+    (void)fprintf(stderr, "evenkeelctl: There are %zu servers; name one with --server:", count);
+    for (size_t i = 0; i < count; i++) {
+        const char *is = json_string_value(json_object_get(json_array_get(list, i), "name"));
+        (void)fprintf(stderr, " %s", is ? is : "?");
+    }
+    (void)fprintf(stderr, "\n");
+    return NULL;
+}
 
 int calls_server(struct api *a, const char *method, const char *name, const char *what,
                  const json_t *body, json_t **ret_answer)
@@ -15,10 +54,14 @@ int calls_server(struct api *a, const char *method, const char *name, const char
     char path[400];
     json_t *answer = NULL;
     char *escaped = curl_easy_escape(a->curl, name, 0);
-    int n = escaped ? snprintf(path, sizeof(path), "/api/v1/servers/%s/%s", escaped, what) : -1;
+    if (!escaped)
+        return -ENOMEM;
+    int n = snprintf(path, sizeof(path), "/api/v1/servers/%s/%s", escaped, what);
     curl_free(escaped);
-    if (n < 0 || (size_t)n >= sizeof(path))
+    if (n < 0 || (size_t)n >= sizeof(path)) {
+        (void)snprintf(a->error, sizeof(a->error), "The server's name is too long.");
         return -EBADMSG;
+    }
     int r = api_call(a, method, path, body, &answer);
     if (r == 0 && ret_answer)
         *ret_answer = answer;
@@ -32,14 +75,7 @@ const json_t *calls_row(struct api *a, const char *name, json_t **ret_list)
     *ret_list = NULL;
     if (api_call(a, "GET", "/api/v1/servers", NULL, ret_list) < 0)
         return NULL;
-    const json_t *rows = json_object_get(*ret_list, "servers");
-    for (size_t i = 0; i < json_array_size(rows); i++) {
-        const json_t *s = json_array_get(rows, i);
-        const char *is = json_string_value(json_object_get(s, "name"));
-        if (is && strcmp(is, name) == 0)
-            return s;
-    }
-    return NULL;
+    return calls_find(*ret_list, name);
 }
 
 bool calls_wait_ready(struct api *a, const char *name, json_int_t before, double seconds)

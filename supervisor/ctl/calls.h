@@ -6,6 +6,12 @@
 
 struct api;
 
+/* Says why a call failed; the exit code. */
+int calls_failed(const struct api *a, int r);
+/* A server's row in the answer of /api/v1/servers; NULL = there is none. Borrowed. */
+const json_t *calls_find(const json_t *answer, const char *name);
+/* The name of the only server there is, borrowed from that answer. NULL after saying why. */
+const char *calls_only(const json_t *answer);
 /* A call below /api/v1/servers/NAME. Codes as api_call(); ret_answer may be NULL. */
 int calls_server(struct api *a, const char *method, const char *name, const char *what,
                  const json_t *body, json_t **ret_answer);

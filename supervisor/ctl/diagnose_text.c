@@ -8,6 +8,7 @@
 #include "supervisor/doctor/advise.h"
 #include "supervisor/doctor/flow.h"
 #include "supervisor/doctor/tell.h"
+#include "supervisor/doctor/texts.h"
 
 enum label {
     SAY_NOTHING,
@@ -33,27 +34,16 @@ enum label {
     LABELS
 };
 static const struct doctor_text labels[LABELS] = {
-    [SAY_NOTHING] = {{"No known failure is in it.", "未发现已知故障。"}},
-    [SAY_READ] = {{"lines read", "行已读取"}},
-    [SAY_CAUSE] = {{"Cause", "原因"}},
-    [SAY_EVIDENCE] = {{"Evidence", "证据"}},
-    [SAY_NUMBERS] = {{"Numbers", "数值"}},
-    [SAY_HELPS] = {{"What helps, in order", "处理办法（按顺序）"}},
-    [SAY_DEAD] = {{"Dead ends", "无效做法"}},
-    [SAY_SOURCES] = {{"Sources", "来源"}},
-    [SAY_OTHERS] = {{"Also in the log", "日志中还有"}},
-    [SAY_HELPED] = {{"helped", "有效"}},
-    [SAY_FAILED] = {{"failed", "无效"}},
-    [SAY_LINE] = {{"line", "行"}},
-    [SAY_SEEN] = {{"times in", "次，启动次数"}},
-    [SAY_RANKS] = {{"ranks", "rank"}},
-    [SAY_FLOW] = {{"The four questions", "四个问题"}},
-    [SAY_UNKNOWN] = {{"The cause is not known to the catalog.", "目录中没有该原因。"}},
-    [SAY_DECISIVE] = {{"The decisive line", "关键行"}},
-    [SAY_PROBABLY] = {{"By that line it is probably", "据此很可能是"}},
-    [SAY_ASK] = {{"What would tell", "进一步判断"}},
-    [SAY_BUNDLE] = {{"all of it in one file, to send to somebody who knows",
-                     "收集全部信息为一个文件，以便求助"}},
+    [SAY_NOTHING] = DOCTOR_TEXT(say_nothing),   [SAY_READ] = DOCTOR_TEXT(say_read),
+    [SAY_CAUSE] = DOCTOR_TEXT(say_cause),       [SAY_EVIDENCE] = DOCTOR_TEXT(say_evidence),
+    [SAY_NUMBERS] = DOCTOR_TEXT(say_numbers),   [SAY_HELPS] = DOCTOR_TEXT(say_helps),
+    [SAY_DEAD] = DOCTOR_TEXT(say_dead),         [SAY_SOURCES] = DOCTOR_TEXT(say_sources),
+    [SAY_OTHERS] = DOCTOR_TEXT(say_others),     [SAY_HELPED] = DOCTOR_TEXT(say_helped),
+    [SAY_FAILED] = DOCTOR_TEXT(say_failed),     [SAY_LINE] = DOCTOR_TEXT(say_line),
+    [SAY_SEEN] = DOCTOR_TEXT(say_seen),         [SAY_RANKS] = DOCTOR_TEXT(say_ranks),
+    [SAY_FLOW] = DOCTOR_TEXT(say_flow),         [SAY_UNKNOWN] = DOCTOR_TEXT(say_unknown),
+    [SAY_DECISIVE] = DOCTOR_TEXT(say_decisive), [SAY_PROBABLY] = DOCTOR_TEXT(say_probably),
+    [SAY_ASK] = DOCTOR_TEXT(say_ask),           [SAY_BUNDLE] = DOCTOR_TEXT(say_bundle),
 };
 
 struct writer {

@@ -72,7 +72,7 @@ void fit_show_plot(const struct climb *c, struct ek_buf *out)
                         low, COLS / 2, high);
 }
 
-static void put_text(struct ek_buf *out, const char *text)
+static void fit_show_put_text(struct ek_buf *out, const char *text)
 {
     ek_buf_wrap(out, text, 0, WIDTH);
 }
@@ -85,10 +85,11 @@ void fit_show_end(const struct climb *c, struct ek_buf *out)
     (void)ek_buf_puts(out, "\n");
     (void)snprintf(text, sizeof(text), "Ended: %s%s%s.", climb_end_text(c->end),
                    c->why[0] ? ": " : "", c->why);
-    put_text(out, text);
+    fit_show_put_text(out, text);
     if (!at) {
-        put_text(out, "No limit was found that fits: even one sequence is too much. Give the KV "
-                      "cache more memory, or requests a smaller --max-model-len.");
+        fit_show_put_text(
+            out, "No limit was found that fits: even one sequence is too much. Give the KV "
+                 "cache more memory, or requests a smaller --max-model-len.");
         return;
     }
     int len = snprintf(text, sizeof(text),
@@ -98,14 +99,14 @@ void fit_show_end(const struct climb *c, struct ek_buf *out)
         (void)snprintf(text + len, sizeof(text) - (size_t)len,
                        "; up to %u fit, but bring less than 3 %% more tokens and only longer gaps",
                        fits);
-    put_text(out, text);
+    fit_show_put_text(out, text);
     if (c->end == CLIMB_IDLE)
-        put_text(out, "A larger load may show more: --clients, or --speed with a trace.");
+        fit_show_put_text(out, "A larger load may show more: --clients, or --speed with a trace.");
     if (c->end == CLIMB_CEILING)
-        put_text(out, "Start the server with a higher --max-num-seqs to see more.");
+        fit_show_put_text(out, "Start the server with a higher --max-num-seqs to see more.");
 }
 
-static json_t *number(double v)
+static json_t *fit_show_number(double v)
 {
     return v < 0 ? json_null() : json_real(v);
 }
@@ -119,8 +120,8 @@ json_t *fit_json(const struct climb *c)
             steps, json_pack("{s:i, s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:b}", "limit",
                              (int)s->limit, "kv_usage", s->usage, "running", s->running, "waiting",
                              s->waiting, "tokens_per_s", s->tokens_s, "preemptions_per_s",
-                             s->preemptions_s, "gap_p95_s", number(s->gap_s), "ttft_p50_s",
-                             number(s->ttft_s), "harm", s->harm));
+                             s->preemptions_s, "gap_p95_s", fit_show_number(s->gap_s), "ttft_p50_s",
+                             fit_show_number(s->ttft_s), "harm", s->harm));
     }
     const struct climb_step *at = climb_at(c, climb_knee(c));
     return json_pack("{s:o, s:s, s:s, s:i, s:i, s:i, s:f}", "steps", steps, "ended",

@@ -76,14 +76,10 @@ static int open_direct(struct fit_target *t)
 
 static const json_t *find_row(struct fit_target *t, const json_t *list, const char *name)
 {
-    const json_t *rows = json_object_get(list, "servers"), *found = NULL;
+    const json_t *rows = json_object_get(list, "servers");
     if (!name && json_array_size(rows) == 1)
         return json_array_get(rows, 0);
-    for (size_t i = 0; name && i < json_array_size(rows); i++) {
-        const char *is = json_string_value(json_object_get(json_array_get(rows, i), "name"));
-        if (is && strcmp(is, name) == 0)
-            found = json_array_get(rows, i);
-    }
+    const json_t *found = name ? calls_find(list, name) : NULL;
     if (!found && name)
         (void)fail(t, 0, "There is no server '%.60s'; evenkeelctl status lists them", name);
     else if (!found)
@@ -332,7 +328,7 @@ int fit_measure(struct fit_target *t, uint32_t limit, const volatile int *stop,
         .tokens_s = (now.output_tokens - first.output_tokens) / s,
         .preemptions_s =
             now.preemptions > first.preemptions ? (now.preemptions - first.preemptions) / s : 0,
-        .gap_s = live_quantile(&now.hist[LIVE_ITL], &first.hist[LIVE_ITL], 0.95),
-        .ttft_s = live_quantile(&now.hist[LIVE_TTFT], &first.hist[LIVE_TTFT], 0.5)};
+        .gap_s = live_quantile(&now.hist[HIST_ITL], &first.hist[HIST_ITL], 0.95),
+        .ttft_s = live_quantile(&now.hist[HIST_TTFT], &first.hist[HIST_TTFT], 0.5)};
     return 0;
 }

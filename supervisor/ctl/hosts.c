@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "common/promtext.h"
+#include "supervisor/engines/dialect.h"
 
 #define WORDS_BYTES    16384 /* of a command line; the rest cannot matter */
 #define LISTENERS_MOST 4096
@@ -39,6 +40,19 @@ static const char *next_word(const char *word, const char *end)
     return word < end ? word : NULL;
 }
 
+/* Whether this word and the next are the beginning of an engine's command line. */
+static bool starts_engine(const char *word, const char *next)
+{
+    const struct dialect *d;
+    for (uint32_t i = 0; (d = dialect_at(i)) != NULL; i++) {
+        bool program = d->program && strcmp(base_of(word), d->program) == 0;
+        if ((program && (!d->verb || (next && strcmp(next, d->verb) == 0))) ||
+            (d->modules && strncmp(word, d->modules, strlen(d->modules)) == 0))
+            return true;
+    }
+    return false;
+}
+
 bool hosts_is_server(const char *words, size_t len, uint16_t *ret_port, char what[96])
 {
     const char *end = words + len, *second = NULL;
@@ -52,10 +66,7 @@ bool hosts_is_server(const char *words, size_t len, uint16_t *ret_port, char wha
         const char *base = base_of(w);
         second = next_word(w, end);
         /* the program, or the script or module that an interpreter runs */
-        if (!is && at < 4 &&
-            (strcmp(base, "evenkeel-server") == 0 ||
-             (strcmp(base, "vllm") == 0 && second && strcmp(second, "serve") == 0) ||
-             strncmp(w, "vllm.entrypoints.", 17) == 0)) {
+        if (!is && at < 4 && starts_engine(w, second)) {
             is = true;
             (void)snprintf(what, 96, "%.40s%s%.50s", base, second ? " " : "", second ? second : "");
         }

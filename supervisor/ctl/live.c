@@ -24,7 +24,7 @@ struct replica {
     bool silent; /* said so */
 };
 
-static int refuse(const char *said)
+static int ctl_live_refuse(const char *said)
 {
     (void)fprintf(stderr, "evenkeelctl diagnose: %s\n", said);
     return CTL_UNREACHED;
@@ -90,7 +90,7 @@ static void count_all(struct replica *all, struct live_page *pages, size_t count
         live_compare(pages, (uint32_t)count, &all[i].told.numbers);
 }
 
-static int tell(const struct live_request *q, const struct replica *all, size_t count)
+static int ctl_live_tell(const struct live_request *q, const struct replica *all, size_t count)
 {
     struct ek_buf out = {0};
     if (q->json) {
@@ -172,12 +172,12 @@ int live_run(const struct live_request *q)
     }
     said[0] = '\0';
     count_all(all, pages, count);
-    code = q->watch && q->json ? CTL_OK : tell(q, all, count);
+    code = q->watch && q->json ? CTL_OK : ctl_live_tell(q, all, count);
     if (code == CTL_OK && q->watch)
         code = watch(q, all, pages, count);
 out:
     if (said[0])
-        code = refuse(said);
+        code = ctl_live_refuse(said);
     free(all);
     free(pages);
     return code;

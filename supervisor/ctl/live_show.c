@@ -6,6 +6,7 @@
 
 #include "common/buf.h"
 #include "supervisor/doctor/tell.h"
+#include "supervisor/doctor/texts.h"
 
 #define WIDTH  79
 #define INDENT 13
@@ -26,26 +27,24 @@ static void put_blocks(const struct live_told *t, const struct diagnose_style *s
     static const struct {
         const char *name;
         struct doctor_text text;
-    } rows[] = {{"total_blocks", {{"KV blocks in all", "KV 块总数"}}},
-                {"used_blocks", {{"used by requests", "请求占用"}}},
-                {"free_blocks", {{"free (cached ones count as free)", "空闲（含可回收缓存）"}}},
-                {"running", {{"requests running", "运行中的请求"}}},
-                {"waiting", {{"requests waiting", "等待中的请求"}}},
-                {"blocks_per_request", {{"blocks of a request, average", "平均每请求块数"}}},
-                {"room_requests", {{"such requests that would fit besides", "还可容纳的请求数"}}},
-                {"output_s", {{"output tokens a second", "每秒输出 token"}}}};
-    const bool markdown = style->form == DIAGNOSE_MARKDOWN, zh = style->lang == LANG_ZH;
+    } rows[] = {{"total_blocks", DOCTOR_TEXT(row_total_blocks)},
+                {"used_blocks", DOCTOR_TEXT(row_used_blocks)},
+                {"free_blocks", DOCTOR_TEXT(row_free_blocks)},
+                {"running", DOCTOR_TEXT(row_running)},
+                {"waiting", DOCTOR_TEXT(row_waiting)},
+                {"blocks_per_request", DOCTOR_TEXT(row_blocks_per_request)},
+                {"room_requests", DOCTOR_TEXT(row_room_requests)},
+                {"output_s", DOCTOR_TEXT(row_output_s)}};
+    static const struct doctor_text usage = DOCTOR_TEXT(row_usage);
+    const bool markdown = style->form == DIAGNOSE_MARKDOWN;
+    char row[160];
     (void)ek_buf_printf(out, markdown ? "## %s\n\n| | |\n|---|---|\n" : "%s\n", t->url);
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         put_number(&t->numbers, rows[i].name, rows[i].text.in[style->lang], markdown, out);
-    if (markdown)
-        doctor_tell(zh ? "| 显存利用率 | {usage:pct} |\n\n"
-                       : "| memory utilization | {usage:pct} |\n\n",
-                    &t->numbers, out);
-    else
-        doctor_tell(zh ? "  显存利用率                         {usage:pct}\n"
-                       : "  memory utilization                 {usage:pct}\n",
-                    &t->numbers, out);
+    (void)snprintf(row, sizeof(row),
+                   markdown ? "| %s | {usage:pct} |\n\n" : "  %-34s {usage:pct}\n",
+                   usage.in[style->lang]);
+    doctor_tell(row, &t->numbers, out);
 }
 
 /* A template's text with its values; the caller's ek_buf. */
@@ -59,8 +58,8 @@ static const char *told(const struct doctor_text *text, const struct live_told *
 
 static const char *state_text(enum live_state s, enum doctor_lang lang)
 {
-    static const struct doctor_text states[] = {
-        {{"not known", "未知"}}, {{"fine", "正常"}}, {{"LOOK", "注意"}}};
+    static const struct doctor_text states[] = {DOCTOR_TEXT(state_not_known),
+                                                DOCTOR_TEXT(state_fine), DOCTOR_TEXT(state_look)};
     return states[s].in[lang];
 }
 

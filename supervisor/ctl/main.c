@@ -12,17 +12,12 @@
 #include "common/err.h"
 #include "supervisor/ctl/api.h"
 #include "supervisor/ctl/args.h"
+#include "supervisor/ctl/calls.h"
 #include "supervisor/ctl/complete.h"
 #include "supervisor/ctl/show.h"
 #include "supervisor/ctl/terminal.h"
 #include "supervisor/ctl/verb.h"
 #include "supervisor/ctl/wait.h"
-
-static int failed(const struct api *a, int r)
-{
-    (void)fprintf(stderr, "evenkeelctl: %s\n", a->error);
-    return r == -ECONNREFUSED ? CTL_UNREACHED : CTL_REFUSED;
-}
 
 static int print_json(const json_t *answer)
 {
@@ -31,71 +26,19 @@ static int print_json(const json_t *answer)
     return r == 0 && putchar('\n') != EOF && fflush(stdout) == 0 ? CTL_OK : CTL_REFUSED;
 }
 
-static int print_buf(struct ek_buf *out)
-{
-    bool ok = ek_buf_ok(out) && out->data && fwrite(out->data, 1, out->len, stdout) == out->len &&
-              fflush(stdout) == 0;
-    ek_buf_done(out);
-    return ok ? CTL_OK : CTL_REFUSED;
-}
-
-static const json_t *find_server(const json_t *answer, const char *name)
-{
-    const json_t *list = json_object_get(answer, "servers");
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *s = json_array_get(list, i);
-        const char *is = json_string_value(json_object_get(s, "name"));
-        if (is && strcmp(is, name) == 0)
-            return s;
-    }
-    return NULL;
-}
-
 /* Names the server that a command means: --server, or the only one there is. Borrowed from answer.
  * NULL after saying why. */
 static const char *choose_server(const json_t *answer, const struct ctl_args *args)
 {
-    const json_t *list = json_object_get(answer, "servers");
-    size_t count = json_array_size(list);
-    if (args->server) {
-        if (find_server(answer, args->server))
-            return args->server;
-        (void)fprintf(stderr,
-                      "evenkeelctl: There is no server '%s'; evenkeelctl status lists "
-                      "them.\n",
-                      args->server);
-        return NULL;
-    }
-    if (count == 1)
-        return json_string_value(json_object_get(json_array_get(list, 0), "name"));
-    if (count == 0) {
-        (void)fprintf(stderr, "evenkeelctl: There is no server yet; evenkeelctl status says how to "
-                              "begin.\n");
-        return NULL;
-    }
-    (void)fprintf(stderr, "evenkeelctl: There are %zu servers; name one with --server:", count);
-    for (size_t i = 0; i < count; i++) {
-        const char *is = json_string_value(json_object_get(json_array_get(list, i), "name"));
-        (void)fprintf(stderr, " %s", is ? is : "?");
-    }
-    (void)fprintf(stderr, "\n");
+    if (!args->server)
+        return calls_only(answer);
+    if (calls_find(answer, args->server))
+        return args->server;
+    (void)fprintf(stderr,
+                  "evenkeelctl: There is no server '%s'; evenkeelctl status lists "
+                  "them.\n",
+                  args->server);
     return NULL;
-}
-
-static int call_server(struct api *a, const char *name, const char *method, const char *what,
-                       const json_t *body, json_t **ret_answer)
-{
-    char path[400];
-    char *escaped = curl_easy_escape(a->curl, name, 0);
-    if (!escaped)
-        return -ENOMEM;
-    int n = snprintf(path, sizeof(path), "/api/v1/servers/%s/%s", escaped, what);
-    curl_free(escaped);
-    if (n < 0 || (size_t)n >= sizeof(path)) {
-        (void)snprintf(a->error, sizeof(a->error), "The server's name is too long.");
-        return -EBADMSG;
-    }
-    return api_call(a, method, path, body, ret_answer);
 }
 
 /* The body of PATCH .../limits. A pin without a value keeps the present one. NULL after noting why
@@ -141,19 +84,19 @@ static int change_limits(struct api *a, const struct ctl_args *args, const json_
                          const char *name)
 {
     json_t *answer = NULL, *after = NULL;
-    json_t *body = limits_body(a, args, find_server(servers, name));
-    int r = body ? call_server(a, name, "PATCH", "limits", body, &answer) : -EBADMSG;
+    json_t *body = limits_body(a, args, calls_find(servers, name));
+    int r = body ? calls_server(a, "PATCH", name, "limits", body, &answer) : -EBADMSG;
     int code = CTL_OK;
     if (r < 0) {
-        code = failed(a, r);
+        code = calls_failed(a, r);
     } else if (args->json) {
         code = print_json(answer);
     } else if ((r = api_call(a, "GET", "/api/v1/servers", NULL, &after)) < 0) {
-        code = failed(a, r);
+        code = calls_failed(a, r);
     } else {
         struct ek_buf out = {0};
         show_limits(after, name, &out);
-        code = print_buf(&out);
+        code = verb_print_buf(&out);
     }
     json_decref(body);
     json_decref(answer);
@@ -169,16 +112,16 @@ static int explain(struct api *a, const struct ctl_args *args, const json_t *ser
     (void)snprintf(what, sizeof(what), "decisions?limit=%u&since=%llu", args->count,
                    args->since ? (unsigned long long)(args->since_s ? args->since_s : 1)
                                : 0ull); /* fits */
-    int r = call_server(a, name, "GET", what, NULL, &answer);
+    int r = calls_server(a, "GET", name, what, NULL, &answer);
     if (r < 0)
-        return failed(a, r);
+        return calls_failed(a, r);
     int code;
     if (args->json) {
         code = print_json(answer);
     } else {
         struct ek_buf out = {0};
         show_decisions(answer, server, terminal_cols(), &out);
-        code = print_buf(&out);
+        code = verb_print_buf(&out);
     }
     json_decref(answer);
     return code;
@@ -191,9 +134,9 @@ static int post(struct api *a, const struct ctl_args *args, const json_t *before
     struct wait w;
     json_t *answer = NULL;
     wait_begin(&w, args->command, before);
-    int r = call_server(a, name, "POST", what, NULL, &answer);
+    int r = calls_server(a, "POST", name, what, NULL, &answer);
     if (r < 0)
-        return failed(a, r);
+        return calls_failed(a, r);
     const char *with = json_string_value(json_object_get(answer, "needs_restart"));
     if (args->command == CMD_RESTART && json_object_get(answer, "restart_waits"))
         said = "Restarting when it is ready.";
@@ -212,7 +155,7 @@ static int print_some(const json_t *answer, const char *name)
 {
     json_t *some = json_copy((json_t *)(uintptr_t)answer), *list = json_array();
     if (name)
-        (void)json_array_append(list, (json_t *)(uintptr_t)find_server(answer, name));
+        (void)json_array_append(list, (json_t *)(uintptr_t)calls_find(answer, name));
     if (name)
         (void)json_object_set(some, "servers", list);
     int code = some && list ? print_json(some) : CTL_REFUSED;
@@ -232,7 +175,7 @@ static int show_all(const struct ctl_args *args, const json_t *servers)
         show_status(servers, args->server, terminal_cols(), &out);
     else
         show_limits(servers, args->server, &out);
-    return print_buf(&out);
+    return verb_print_buf(&out);
 }
 
 static int steer(struct api *a, const struct ctl_args *args, const json_t *servers)
@@ -240,7 +183,7 @@ static int steer(struct api *a, const struct ctl_args *args, const json_t *serve
     const char *name = choose_server(servers, args);
     if (!name)
         return args->server ? CTL_REFUSED : CTL_USAGE;
-    const json_t *server = find_server(servers, name);
+    const json_t *server = calls_find(servers, name);
     switch (args->command) {
     case CMD_LIMITS_SET:
     case CMD_LIMITS_PIN:
@@ -266,7 +209,7 @@ static int reload(struct api *a, const struct ctl_args *args)
     json_t *answer = NULL;
     int r = api_call(a, "POST", "/api/v1/reload", NULL, &answer);
     if (r < 0)
-        return failed(a, r);
+        return calls_failed(a, r);
     int code = show_answer(args, answer, "The configuration was read again.");
     const json_t *list = json_object_get(answer, "restart"), *one;
     for (size_t i = 0; !args->json && (one = json_array_get(list, i)); i++)
@@ -276,14 +219,14 @@ static int reload(struct api *a, const struct ctl_args *args)
     return code;
 }
 
-static int run(struct api *a, const struct ctl_args *args)
+static int ctl_run(struct api *a, const struct ctl_args *args)
 {
     json_t *servers = NULL;
     if (args->command == CMD_RELOAD)
         return reload(a, args);
     int r = api_call(a, "GET", "/api/v1/servers", NULL, &servers);
     if (r < 0)
-        return failed(a, r);
+        return calls_failed(a, r);
     bool all = args->command == CMD_STATUS || args->command == CMD_LIMITS_GET;
     int code = all ? show_all(args, servers) : steer(a, args, servers);
     json_decref(servers);
@@ -295,7 +238,7 @@ static int print_options(const char *format)
 {
     struct ek_buf out = {0};
     verb_print(ek_opt_format(format), &out);
-    return print_buf(&out);
+    return verb_print_buf(&out);
 }
 
 /* What tools/reference.sh puts into packaging/completions. */
@@ -307,7 +250,7 @@ static int print_completion(const char *shell)
         ek_buf_done(&out);
         return CTL_USAGE;
     }
-    return print_buf(&out);
+    return verb_print_buf(&out);
 }
 
 int main(int argc, char **argv)
@@ -328,7 +271,7 @@ int main(int argc, char **argv)
     if (args.command == CMD_HELP) {
         struct ek_buf out = {0};
         args_help(args.topic, &out);
-        return print_buf(&out);
+        return verb_print_buf(&out);
     }
     if (args.command == CMD_VERSION) {
         (void)puts("evenkeelctl " EK_VERSION);
@@ -338,7 +281,7 @@ int main(int argc, char **argv)
     if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
         return CTL_REFUSED;
     int r = api_open(&a, args.socket);
-    int code = r < 0 ? failed(&a, r) : run(&a, &args);
+    int code = r < 0 ? calls_failed(&a, r) : ctl_run(&a, &args);
     api_close(&a);
     curl_global_cleanup();
     return code;

@@ -9,6 +9,7 @@
 
 #include "supervisor/planner/advise.h"
 
+struct dialect;
 struct ek_buf;
 
 struct plan_style {
@@ -19,8 +20,8 @@ void plan_write(const struct plan_question *q, const struct plan_answer *a,
                 const struct plan_style *style, struct ek_buf *out);
 /* "It fits with 8-bit weights." */
 const char *plan_verdict(const struct plan_question *q, const struct plan_answer *a);
-/* Flags ready to paste. */
-void plan_flags(const struct plan_question *q, const struct plan_answer *a, bool vllm,
+/* A command line ready to paste, of an engine with a `plan` in the table. */
+void plan_flags(const struct plan_question *q, const struct plan_answer *a, const struct dialect *d,
                 struct ek_buf *out);
 json_t *plan_json(const struct plan_question *q, const struct plan_answer *a);
 void plan_html(const struct plan_question *q, const struct plan_answer *a, struct ek_buf *out);

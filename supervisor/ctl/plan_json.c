@@ -1,8 +1,10 @@
 /* The planner's answer as JSON and as an HTML page, see plan.h. */
+#include <stdio.h>
 #include <string.h>
 
 #include "common/buf.h"
 #include "supervisor/ctl/plan.h"
+#include "supervisor/engines/dialect.h"
 
 static json_t *fit_json(const struct plan_choice *c)
 {
@@ -26,10 +28,11 @@ static json_t *speed_json(const struct plan_speed *v)
                      "bound", plan_bound_text(v->bound));
 }
 
-static json_t *flags_json(const struct plan_question *q, const struct plan_answer *a, bool vllm)
+static json_t *flags_json(const struct plan_question *q, const struct plan_answer *a,
+                          const struct dialect *d)
 {
     struct ek_buf text = {0};
-    plan_flags(q, a, vllm, &text);
+    plan_flags(q, a, d, &text);
     json_t *j = ek_buf_ok(&text) ? json_stringn(text.data, text.len - 1) : NULL;
     ek_buf_done(&text);
     return j;
@@ -59,14 +62,22 @@ json_t *plan_json(const struct plan_question *q, const struct plan_answer *a)
     if (!j || !a->fits)
         return j;
     json_t *more = json_pack(
-        "{s:s, s:b, s:i, s:o, s:i, s:i, s:i, s:o, s:o, s:s, s:i, s:f, s:f, s:f, s:o, s:o}", "note",
-        a->note, "promise_kept", a->promise_kept, "knee_max_num_seqs", (int)a->knee, "at_knee",
+        "{s:s, s:b, s:i, s:o, s:i, s:i, s:i, s:o, s:o, s:s, s:i, s:f, s:f, s:f}", "note", a->note,
+        "promise_kept", a->promise_kept, "knee_max_num_seqs", (int)a->knee, "at_knee",
         speed_json(&a->at_knee), "max_model_len", (int)a->max_len, "max_num_seqs", (int)a->seqs,
         "max_num_batched_tokens", (int)a->tokens, "alone", speed_json(&a->alone), "full",
         speed_json(&a->full), "what_binds", plan_bound_text(a->bound), "replicas", (int)a->replicas,
         "cost_per_million_output_tokens", a->cost_million, "band_decode", PLAN_BAND_DECODE,
-        "band_prefill", PLAN_BAND_PREFILL, "evenkeel_flags", flags_json(q, a, false), "vllm_flags",
-        flags_json(q, a, true));
+        "band_prefill", PLAN_BAND_PREFILL);
+    for (uint32_t i = 0; more && dialect_at(i); i++) {
+        char key[40];
+        (void)snprintf(key, sizeof(key), "%s_flags", dialect_at(i)->name);
+        if (dialect_at(i)->plan &&
+            json_object_set_new(more, key, flags_json(q, a, dialect_at(i))) < 0) {
+            json_decref(more);
+            more = NULL;
+        }
+    }
     if (more && a->server_said[0])
         (void)json_object_set_new(more, "evenkeel_server_says", json_string(a->server_said));
     if (!more || json_object_update(j, more) < 0) {

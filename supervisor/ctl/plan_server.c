@@ -33,7 +33,7 @@ static double bytes_of(const json_t *answer, const char *key)
     return json_number_value(json_object_get(json_object_get(answer, "bytes"), key));
 }
 
-static uint32_t number(const json_t *answer, const char *key)
+static uint32_t plan_server_number(const json_t *answer, const char *key)
 {
     return (uint32_t)json_integer_value(json_object_get(answer, key));
 }
@@ -46,24 +46,24 @@ static uint64_t bytes_at(const json_t *answer, const char *key)
 /* The plan as the server made it, to be printed by the same function. The note is the answer's. */
 static void read_plan(const json_t *a, struct plan_fit *f)
 {
-    f->params =
-        (struct memplan_params){.memory_bytes = bytes_at(a, "memory_bytes"),
-                                .utilization = json_number_value(json_object_get(a, "utilization")),
-                                .block_size = number(a, "block_size"),
-                                .max_num_seqs = number(a, "max_num_seqs"),
-                                .max_num_batched_tokens = number(a, "max_num_batched_tokens"),
-                                .host_apart = json_is_true(json_object_get(a, "host_apart")),
-                                .weights_note = json_string_value(json_object_get(a, "weights"))};
+    f->params = (struct memplan_params){
+        .memory_bytes = bytes_at(a, "memory_bytes"),
+        .utilization = json_number_value(json_object_get(a, "utilization")),
+        .block_size = plan_server_number(a, "block_size"),
+        .max_num_seqs = plan_server_number(a, "max_num_seqs"),
+        .max_num_batched_tokens = plan_server_number(a, "max_num_batched_tokens"),
+        .host_apart = json_is_true(json_object_get(a, "host_apart")),
+        .weights_note = json_string_value(json_object_get(a, "weights"))};
     const char *kv = json_string_value(json_object_get(a, "kv_cache"));
     f->params.kv_note = kv && kv[0] ? kv : NULL;
     f->plan =
         (struct memplan){.share_bytes = bytes_at(a, "share_bytes"),
                          .block_bytes = bytes_at(a, "block_bytes"),
-                         .blocks = number(a, "num_blocks"),
-                         .host_blocks = number(a, "num_host_blocks"),
-                         .offload_blocks = number(a, "num_offload_blocks"),
-                         .gained_blocks = number(a, "num_gained_blocks"),
-                         .max_model_len = number(a, "max_model_len"),
+                         .blocks = plan_server_number(a, "num_blocks"),
+                         .host_blocks = plan_server_number(a, "num_host_blocks"),
+                         .offload_blocks = plan_server_number(a, "num_offload_blocks"),
+                         .gained_blocks = plan_server_number(a, "num_gained_blocks"),
+                         .max_model_len = plan_server_number(a, "max_model_len"),
                          .concurrency = json_number_value(json_object_get(a, "max_concurrency"))};
     for (int i = 0; i < MEMPLAN_ITEMS; i++)
         f->plan.bytes[i] =

@@ -7,15 +7,16 @@
 #include "common/buf.h"
 #include "common/memplan.h"
 #include "supervisor/ctl/plan.h"
+#include "supervisor/engines/dialect.h"
 
 #define GIB     1073741824.0
 #define WIDTH   79
 #define PICTURE 60 /* cells of the share */
 
 /* A sentence of any length in the width of a terminal. */
-static void put_text(struct ek_buf *out, size_t indent, const char *fmt, ...)
+static void plan_text_put(struct ek_buf *out, size_t indent, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-static void put_text(struct ek_buf *out, size_t indent, const char *fmt, ...)
+static void plan_text_put(struct ek_buf *out, size_t indent, const char *fmt, ...)
 {
     char text[1200];
     va_list args;
@@ -82,14 +83,15 @@ static void put_stages(const struct plan_question *q, const struct plan_answer *
     if (q->nodes > 1)
         (void)snprintf(where, sizeof(where), " on %u machines", q->nodes);
     if (q->own)
-        put_text(out, 0, "%u stages%s: the memory is that of the machine that needs the most.",
-                 q->stages, where);
+        plan_text_put(out, 0, "%u stages%s: the memory is that of the machine that needs the most.",
+                      q->stages, where);
     else
-        put_text(out, 0,
-                 "%u stages of %u card%s each%s: the memory is that of a card that needs the most, "
-                 "whose stage has %u of the %u layers.",
-                 q->stages, u->cards, u->cards > 1 ? "s" : "", where, a->chosen.fit.layers,
-                 q->shape.layers);
+        plan_text_put(
+            out, 0,
+            "%u stages of %u card%s each%s: the memory is that of a card that needs the most, "
+            "whose stage has %u of the %u layers.",
+            q->stages, u->cards, u->cards > 1 ? "s" : "", where, a->chosen.fit.layers,
+            q->shape.layers);
 }
 
 static void put_memory(const struct plan_question *q, const struct plan_answer *a,
@@ -175,13 +177,15 @@ static void put_speed(const struct plan_question *q, const struct plan_answer *a
     put_band(out, "output", a->full.output_tokens_s, 1, "tokens/s", PLAN_BAND_DECODE);
     put_band(out, "requests", a->full.requests_s, 1, "requests/s", PLAN_BAND_DECODE);
     if (a->knee < a->seqs)
-        put_text(out, 2, "%u at once already give 95 %% of that output, with %s ms between tokens.",
-                 a->knee, figure(a->at_knee.itl_s * 1e3, gap));
+        plan_text_put(out, 2,
+                      "%u at once already give 95 %% of that output, with %s ms between tokens.",
+                      a->knee, figure(a->at_knee.itl_s * 1e3, gap));
     (void)ek_buf_printf(out, "  What binds: %s.\n", plan_bound_text(a->bound));
     if (!q->gpu && !q->speed_given)
-        put_text(out, 2,
-                 "Two slow cores are assumed: --measure finds out in seconds what this machine's "
-                 "cores can do, or give --bandwidth and --tflops.");
+        plan_text_put(
+            out, 2,
+            "Two slow cores are assumed: --measure finds out in seconds what this machine's "
+            "cores can do, or give --bandwidth and --tflops.");
     put_load(q, a, out);
 }
 
@@ -229,19 +233,20 @@ static void put_pace(const struct plan_question *q, const struct plan_answer *a,
 {
     const struct plan_reach reach = plan_reach_of(&q->speed);
     const struct plan_shape *s = &q->shape;
-    put_text(out, 2,
-             "reading at %.2f of %.0f GB/s%s; products at %.2f of %.3g TFLOP/s (%.3g with weights "
-             "of 8 bits); attention at %.2f of %.3g; %.2g ms of the host a step",
-             reach.reads, q->speed.read_bytes_s * 1e-9,
-             q->speed.cache_bytes > 0 ? ", small models from the last cache" : "", reach.computes,
-             q->speed.flops * 1e-12,
-             (q->speed.flops8 > 0 ? q->speed.flops8 : q->speed.flops) * 1e-12, reach.scores,
-             q->speed.flops * 1e-12, reach.step_s * 1e3);
-    put_text(out, 2,
-             "a step of %u sequences reads weights and %.0f tokens of KV cache and computes 2 x "
-             "%.4g B for each; of reading R and computing C it takes sqrt(R^2 + C^2): %.4g ms",
-             a->seqs, a->seqs * (q->load.prompt + q->load.output / 2),
-             plan_active_parameters(s) * 1e-9, a->full.step_s * 1e3);
+    plan_text_put(
+        out, 2,
+        "reading at %.2f of %.0f GB/s%s; products at %.2f of %.3g TFLOP/s (%.3g with weights "
+        "of 8 bits); attention at %.2f of %.3g; %.2g ms of the host a step",
+        reach.reads, q->speed.read_bytes_s * 1e-9,
+        q->speed.cache_bytes > 0 ? ", small models from the last cache" : "", reach.computes,
+        q->speed.flops * 1e-12, (q->speed.flops8 > 0 ? q->speed.flops8 : q->speed.flops) * 1e-12,
+        reach.scores, q->speed.flops * 1e-12, reach.step_s * 1e3);
+    plan_text_put(
+        out, 2,
+        "a step of %u sequences reads weights and %.0f tokens of KV cache and computes 2 x "
+        "%.4g B for each; of reading R and computing C it takes sqrt(R^2 + C^2): %.4g ms",
+        a->seqs, a->seqs * (q->load.prompt + q->load.output / 2), plan_active_parameters(s) * 1e-9,
+        a->full.step_s * 1e3);
 }
 
 static void put_arithmetic(const struct plan_question *q, const struct plan_answer *a,
@@ -251,33 +256,36 @@ static void put_arithmetic(const struct plan_question *q, const struct plan_answ
     const struct plan_setup *u = &a->chosen.setup;
     const struct plan_fit *f = &a->chosen.fit;
     (void)ek_buf_puts(out, "\nThe arithmetic (docs/planning.md)\n");
-    put_text(out, 2, "parameters %.4g B, of which one token reads %.4g B",
-             plan_parameters(s) * 1e-9, plan_active_parameters(s) * 1e-9);
+    plan_text_put(out, 2, "parameters %.4g B, of which one token reads %.4g B",
+                  plan_parameters(s) * 1e-9, plan_active_parameters(s) * 1e-9);
     if (s->latent)
-        put_text(out, 2, "KV of a token = %u layers x (%u + %u) x %u bit = %.1f KiB on every card",
-                 s->layers, s->latent, s->latent_rope, u->kv_bits, f->token_bytes / 1024);
+        plan_text_put(out, 2,
+                      "KV of a token = %u layers x (%u + %u) x %u bit = %.1f KiB on every card",
+                      s->layers, s->latent, s->latent_rope, u->kv_bits, f->token_bytes / 1024);
     else
-        put_text(
+        plan_text_put(
             out, 2,
             "KV of a token = 2 x %u layers x %u KV heads / %u card%s x %u x %u bit%s = %.1f KiB%s",
             s->layers, s->kv_heads, u->cards, u->cards > 1 ? "s" : "", s->head_dim, u->kv_bits,
             u->own && u->kv_bits == 8 ? " and scales" : "", f->token_bytes / 1024,
             u->cards > 1 ? " on one card" : "");
     if (q->own == NULL)
-        put_text(out, 2,
-                 "activations = %u tokens x (4 x %u + (2 x inner + heads) / %u) x 2 B + 2 x %u "
-                 "sequences x %u words x 4 B = %.2f GiB",
-                 u->tokens, s->hidden, u->cards, u->seqs, s->vocab, f->activations / GIB);
+        plan_text_put(
+            out, 2,
+            "activations = %u tokens x (4 x %u + (2 x inner + heads) / %u) x 2 B + 2 x %u "
+            "sequences x %u words x 4 B = %.2f GiB",
+            u->tokens, s->hidden, u->cards, u->seqs, s->vocab, f->activations / GIB);
     else
-        put_text(out, 2,
-                 "weights, activations and tables as evenkeel-server --dry-run counts them");
-    put_text(out, 2,
-             "KV cache = share %.2f - weights %.2f - activations %.2f - graphs %.2f - context %.2f "
-             "= %.2f GiB%s = %.0f tokens",
-             f->share_bytes / GIB, f->weights / GIB, f->activations / GIB, f->graphs / GIB,
-             f->context / GIB, f->kv_bytes / GIB,
-             q->own && f->kv_bytes < 0.9 * (f->share_bytes - f->weights) ? " at most" : "",
-             f->kv_tokens);
+        plan_text_put(out, 2,
+                      "weights, activations and tables as evenkeel-server --dry-run counts them");
+    plan_text_put(
+        out, 2,
+        "KV cache = share %.2f - weights %.2f - activations %.2f - graphs %.2f - context %.2f "
+        "= %.2f GiB%s = %.0f tokens",
+        f->share_bytes / GIB, f->weights / GIB, f->activations / GIB, f->graphs / GIB,
+        f->context / GIB, f->kv_bytes / GIB,
+        q->own && f->kv_bytes < 0.9 * (f->share_bytes - f->weights) ? " at most" : "",
+        f->kv_tokens);
     if (a->fits)
         put_pace(q, a, out);
 }
@@ -304,45 +312,53 @@ static void put_path(const char *path, struct ek_buf *out)
     (void)ek_buf_puts(out, "'");
 }
 
-void plan_flags(const struct plan_question *q, const struct plan_answer *a, bool vllm,
+/* With the number in place of each '#'. NULL: nothing. */
+static void put_counted(struct ek_buf *out, const char *text, uint32_t n)
+{
+    for (; text && *text; text++) {
+        if (*text == '#')
+            (void)ek_buf_printf(out, "%u", n);
+        else
+            (void)ek_buf_add(out, text, 1);
+    }
+}
+
+void plan_flags(const struct plan_question *q, const struct plan_answer *a, const struct dialect *d,
                 struct ek_buf *out)
 {
     const struct plan_setup *u = &a->chosen.setup;
-    bool own = !vllm && a->server_fits && a->server.longest < a->max_len;
-    if (!vllm && q->nodes > 1)
-        (void)ek_buf_printf(out, "mpirun -n %u --map-by node --host HOSTS ", q->nodes);
-    (void)ek_buf_puts(out, vllm ? "vllm serve " : "evenkeel-server --model ");
+    const struct dialect_plan *p = d->plan;
+    bool own = d->exit_word && a->server_fits && a->server.longest < a->max_len;
+    if (q->nodes > 1)
+        put_counted(out, p->before_nodes, q->nodes);
+    (void)ek_buf_printf(out, "%s %s ", d->program, d->verb ? d->verb : d->model_flag);
     put_path(q->model, out);
-    if (!vllm)
-        (void)ek_buf_puts(out, q->gpu ? " --device cuda" : " --device cpu");
+    put_counted(out, q->gpu ? p->gpu : p->cpu, 0);
     if (u->cards > 1)
         (void)ek_buf_printf(out, " --tensor-parallel-size %u", u->cards);
     if (q->stages > 1)
         (void)ek_buf_printf(out, " --pipeline-parallel-size %u", q->stages);
-    if (q->nodes > 1 && vllm)
-        (void)ek_buf_printf(out, " --nnodes %u --node-rank 0 --master-addr ADDRESS", q->nodes);
-    (void)ek_buf_printf(out,
-                        " --gpu-memory-utilization %.2f --max-model-len %u --max-num-seqs %u "
-                        "--max-num-batched-tokens %u",
-                        u->share, own ? a->server.longest : a->max_len, a->seqs,
+    if (q->nodes > 1)
+        put_counted(out, p->nodes, q->nodes);
+    (void)ek_buf_printf(out, " %s %.2f --max-model-len %u %s %u %s %u", d->share_flag, u->share,
+                        own ? a->server.longest : a->max_len, d->seqs_flag, a->seqs, d->tokens_flag,
                         a->tokens > a->seqs ? a->tokens : a->seqs);
     if (u->kv_bits == 8)
-        (void)ek_buf_puts(out, vllm || q->gpu ? " --kv-cache-dtype fp8"
-                                              : " --kv-cache-dtype int8_per_token_head");
+        put_counted(out, q->gpu ? p->kv_8_gpu : p->kv_8_cpu, 0);
     if (u->weight_bits == 8 && q->shape.weight_bits > 8)
-        (void)ek_buf_puts(out, vllm ? " --quantization fp8" : " --quantization int8");
-    if (u->weight_bits == 4 && q->shape.weight_bits > 4 && !vllm)
-        (void)ek_buf_puts(out, " --quantization int4");
+        put_counted(out, p->weights_8, 0);
+    if (u->weight_bits == 4 && q->shape.weight_bits > 4)
+        put_counted(out, p->weights_4, 0);
     (void)ek_buf_puts(out, "\n");
 }
 
 /* A command over several lines that a shell takes as one. */
-static void put_command(const struct plan_question *q, const struct plan_answer *a, bool vllm,
-                        struct ek_buf *out)
+static void put_command(const struct plan_question *q, const struct plan_answer *a,
+                        const struct dialect *d, struct ek_buf *out)
 {
     struct ek_buf text = {0};
     size_t col = 2;
-    plan_flags(q, a, vllm, &text);
+    plan_flags(q, a, d, &text);
     (void)ek_buf_puts(out, "\n  ");
     for (char *at = text.data; at && ek_buf_ok(&text) && *at;) {
         char *next = strstr(at + 1, " --");
@@ -366,28 +382,33 @@ static void put_settings(const struct plan_question *q, const struct plan_answer
 {
     double each = q->load.prompt + q->load.output;
     (void)ek_buf_puts(out, "\nSettings\n");
-    put_text(out, 2,
-             "--max-model-len %u: the pool holds %.1f requests of that length at once. A paged "
-             "cache does not reserve the length for each request, whatever articles say: a request "
-             "takes blocks as it grows, and %u sequence%s of %.0f tokens take %.0f of %.0f.",
-             a->max_len, a->max_len ? a->chosen.fit.kv_tokens / a->max_len : 0, a->seqs,
-             a->seqs > 1 ? "s" : "", each, a->seqs * each, a->chosen.fit.kv_tokens);
+    plan_text_put(
+        out, 2,
+        "--max-model-len %u: the pool holds %.1f requests of that length at once. A paged "
+        "cache does not reserve the length for each request, whatever articles say: a request "
+        "takes blocks as it grows, and %u sequence%s of %.0f tokens take %.0f of %.0f.",
+        a->max_len, a->max_len ? a->chosen.fit.kv_tokens / a->max_len : 0, a->seqs,
+        a->seqs > 1 ? "s" : "", each, a->seqs * each, a->chosen.fit.kv_tokens);
     if (a->server_asked && !a->server_fits && a->server_said[0])
-        put_text(out, 2, "evenkeel-server was asked and says: %s", a->server_said);
-    put_command(q, a, false, out);
-    put_command(q, a, true, out);
+        plan_text_put(out, 2, "evenkeel-server was asked and says: %s", a->server_said);
+    for (uint32_t i = 0; dialect_at(i); i++) {
+        if (dialect_at(i)->plan)
+            put_command(q, a, dialect_at(i), out);
+    }
     if (!q->load_known) {
         (void)ek_buf_puts(out, "\n");
-        put_text(out, 2,
-                 "Nothing is known of the load (--rate, --prompt, --output, --trace): keep the "
-                 "settings above, whose --max-num-seqs is the ceiling that evenkeeld never "
-                 "exceeds and lowers its limit from when requests suffer, and let evenkeelctl "
-                 "bench-fit find under your load how many of them pay.");
+        plan_text_put(
+            out, 2,
+            "Nothing is known of the load (--rate, --prompt, --output, --trace): keep the "
+            "settings above, whose --max-num-seqs is the ceiling that evenkeeld never "
+            "exceeds and lowers its limit from when requests suffer, and let evenkeelctl "
+            "bench-fit find under your load how many of them pay.");
     }
     if (a->chosen.setup.weight_bits && a->chosen.setup.weight_bits < q->shape.weight_bits && q->gpu)
-        put_text(out, 2,
-                 "Weights of fewer bits need such a copy of the model, or are made while it loads "
-                 "(evenkeel-server: int8, int4 and FP8; vLLM: FP8).");
+        plan_text_put(
+            out, 2,
+            "Weights of fewer bits need such a copy of the model, or are made while it loads "
+            "(evenkeel-server: int8, int4 and FP8; vLLM: FP8).");
 }
 
 const char *plan_verdict(const struct plan_question *q, const struct plan_answer *a)
@@ -407,10 +428,11 @@ static void put_title(const struct plan_question *q, const struct plan_answer *a
     const struct plan_shape *s = &q->shape;
     char size[24];
     double count = plan_parameters(s);
-    put_text(out, 0, "%s: %.4g %s parameters, %s of weights in %u bit, %u layers, up to %u tokens",
-             s->family, count < 1e9 ? count * 1e-6 : count * 1e-9, count < 1e9 ? "M" : "B",
-             memplan_size_text((uint64_t)plan_weight_bytes(s, 0), size), s->weight_bits, s->layers,
-             s->max_len);
+    plan_text_put(out, 0,
+                  "%s: %.4g %s parameters, %s of weights in %u bit, %u layers, up to %u tokens",
+                  s->family, count < 1e9 ? count * 1e-6 : count * 1e-9, count < 1e9 ? "M" : "B",
+                  memplan_size_text((uint64_t)plan_weight_bytes(s, 0), size), s->weight_bits,
+                  s->layers, s->max_len);
     if (q->nodes > 1)
         (void)ek_buf_printf(out, "%u machines, each with ", q->nodes);
     if (q->gpu)
@@ -422,8 +444,8 @@ static void put_title(const struct plan_question *q, const struct plan_answer *a
                                                        : "\033[1;32m",
                         plan_verdict(q, a), colour ? "\033[0m" : "");
     if (a->note[0])
-        put_text(out, 0, "%s", a->note);
-    put_text(out, 0, "%s", a->why);
+        plan_text_put(out, 0, "%s", a->note);
+    plan_text_put(out, 0, "%s", a->why);
 }
 
 void plan_write(const struct plan_question *q, const struct plan_answer *a,

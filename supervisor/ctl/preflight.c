@@ -18,11 +18,12 @@ const char preflight_query[] =
     "persistence_mode,temperature.gpu";
 enum { NAME, VERSION, TOTAL, USED, MIG, ECC, ERRORS, WIDTH, WIDTH_MAX, PERSISTENCE, HEAT };
 
-static void add(struct preflight *p, enum preflight_state state, const char *what,
-                const char *remedy, const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+static void preflight_add(struct preflight *p, enum preflight_state state, const char *what,
+                          const char *remedy, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
 
-static void add(struct preflight *p, enum preflight_state state, const char *what,
-                const char *remedy, const char *fmt, ...)
+static void preflight_add(struct preflight *p, enum preflight_state state, const char *what,
+                          const char *remedy, const char *fmt, ...)
 {
     va_list ap;
     if (p->count == PREFLIGHT_MOST)
@@ -54,7 +55,7 @@ static int split(const char *line, size_t len, char fields[FIELDS][64])
     return n;
 }
 
-static double number(const char *text)
+static double preflight_number(const char *text)
 {
     double v = 0;
     return promtext_number(text, strlen(text), &v) > 0 ? v : -1;
@@ -63,29 +64,33 @@ static double number(const char *text)
 static void judge_card(struct preflight *p, int card, char f[FIELDS][64])
 {
     char what[40];
-    double used = number(f[USED]), errors = number(f[ERRORS]), width = number(f[WIDTH]),
-           width_max = number(f[WIDTH_MAX]), heat = number(f[HEAT]);
+    double used = preflight_number(f[USED]), errors = preflight_number(f[ERRORS]),
+           width = preflight_number(f[WIDTH]), width_max = preflight_number(f[WIDTH_MAX]),
+           heat = preflight_number(f[HEAT]);
     (void)snprintf(what, sizeof(what), "GPU %d", card);
-    add(p, PREFLIGHT_OK, what, "", "%s, %s MiB", f[NAME], f[TOTAL]);
-    add(p, used > 1024 ? PREFLIGHT_NOTE : PREFLIGHT_OK, what,
+    preflight_add(p, PREFLIGHT_OK, what, "", "%s, %s MiB", f[NAME], f[TOTAL]);
+    preflight_add(
+        p, used > 1024 ? PREFLIGHT_NOTE : PREFLIGHT_OK, what,
         "see the processes below; wait for their memory or lower --gpu-memory-utilization",
         "%s MiB in use", f[USED]);
     if (strcmp(f[MIG], "Enabled") == 0)
-        add(p, PREFLIGHT_NOTE, what,
-            "name a MIG instance in CUDA_VISIBLE_DEVICES, and plan with its memory", "MIG is on");
-    add(p, errors > 0 ? PREFLIGHT_BAD : PREFLIGHT_OK, what,
-        "drain the machine and reset the card when nothing uses it; repeated: replace it",
-        "ECC %s, %s uncorrected errors", f[ECC], f[ERRORS]);
+        preflight_add(p, PREFLIGHT_NOTE, what,
+                      "name a MIG instance in CUDA_VISIBLE_DEVICES, and plan with its memory",
+                      "MIG is on");
+    preflight_add(p, errors > 0 ? PREFLIGHT_BAD : PREFLIGHT_OK, what,
+                  "drain the machine and reset the card when nothing uses it; repeated: replace it",
+                  "ECC %s, %s uncorrected errors", f[ECC], f[ERRORS]);
     if (width > 0 && width_max > 0)
-        add(p, width < width_max ? PREFLIGHT_NOTE : PREFLIGHT_OK, what,
-            "a card at rest may save power; under load it means slot, riser or firmware",
-            "PCIe x%.0f of x%.0f", width, width_max);
-    add(p, strcmp(f[PERSISTENCE], "Disabled") == 0 ? PREFLIGHT_NOTE : PREFLIGHT_OK, what,
+        preflight_add(p, width < width_max ? PREFLIGHT_NOTE : PREFLIGHT_OK, what,
+                      "a card at rest may save power; under load it means slot, riser or firmware",
+                      "PCIe x%.0f of x%.0f", width, width_max);
+    preflight_add(
+        p, strcmp(f[PERSISTENCE], "Disabled") == 0 ? PREFLIGHT_NOTE : PREFLIGHT_OK, what,
         "systemctl enable --now nvidia-persistenced (else the first start takes seconds longer)",
         "persistence mode %s", f[PERSISTENCE]);
     if (heat >= 0)
-        add(p, heat > 85 ? PREFLIGHT_BAD : PREFLIGHT_OK, what,
-            "look at fans and air flow: it slows down", "%.0f degrees", heat);
+        preflight_add(p, heat > 85 ? PREFLIGHT_BAD : PREFLIGHT_OK, what,
+                      "look at fans and air flow: it slows down", "%.0f degrees", heat);
 }
 
 static void judge_gpus(const struct preflight_facts *f, struct preflight *p)
@@ -93,24 +98,24 @@ static void judge_gpus(const struct preflight_facts *f, struct preflight *p)
     char fields[FIELDS][64];
     int card = 0;
     if (f->gpu_tool_hung) {
-        add(p, PREFLIGHT_BAD, "driver",
-            "a card hangs in the driver: look for XID in journalctl -k, reboot",
-            "nvidia-smi did not answer");
+        preflight_add(p, PREFLIGHT_BAD, "driver",
+                      "a card hangs in the driver: look for XID in journalctl -k, reboot",
+                      "nvidia-smi did not answer");
         return;
     }
     if (!f->driver && !f->gpus) {
-        add(p, PREFLIGHT_NOTE, "driver",
-            "install NVIDIA's driver to use a GPU; the CPU works without",
-            "no NVIDIA driver is loaded");
+        preflight_add(p, PREFLIGHT_NOTE, "driver",
+                      "install NVIDIA's driver to use a GPU; the CPU works without",
+                      "no NVIDIA driver is loaded");
         return;
     }
     for (const char *line = f->gpus; line && *line; card++) {
         size_t n = strcspn(line, "\n");
         if (split(line, n, fields) == FIELDS) {
-            double version = number(fields[VERSION]);
+            double version = preflight_number(fields[VERSION]);
             if (card == 0)
-                add(p, version < DRIVER ? PREFLIGHT_BAD : PREFLIGHT_OK, "driver",
-                    "CUDA 12 needs 525 or later", "version %s", fields[VERSION]);
+                preflight_add(p, version < DRIVER ? PREFLIGHT_BAD : PREFLIGHT_OK, "driver",
+                              "CUDA 12 needs 525 or later", "version %s", fields[VERSION]);
             judge_card(p, card, fields);
         }
         line += n + (line[n] == '\n');
@@ -118,9 +123,9 @@ static void judge_gpus(const struct preflight_facts *f, struct preflight *p)
     for (const char *line = f->apps; line && *line;) {
         size_t n = strcspn(line, "\n");
         if (n > 0)
-            add(p, PREFLIGHT_NOTE, "process on a GPU",
-                "if nobody needs it, end it by its unit or pid; else leave it room", "%.*s",
-                (int)(n < 110 ? n : 110), line);
+            preflight_add(p, PREFLIGHT_NOTE, "process on a GPU",
+                          "if nobody needs it, end it by its unit or pid; else leave it room",
+                          "%.*s", (int)(n < 110 ? n : 110), line);
         line += n + (line[n] == '\n');
     }
 }
@@ -128,30 +133,32 @@ static void judge_gpus(const struct preflight_facts *f, struct preflight *p)
 static void judge_limits(const struct preflight_facts *f, struct preflight *p)
 {
     if (f->memlock == UINT64_MAX)
-        add(p, PREFLIGHT_OK, "locked memory", "", "no limit");
+        preflight_add(p, PREFLIGHT_OK, "locked memory", "", "no limit");
     else
-        add(p, f->memlock < (uint64_t)GIB ? PREFLIGHT_NOTE : PREFLIGHT_OK, "locked memory",
+        preflight_add(
+            p, f->memlock < (uint64_t)GIB ? PREFLIGHT_NOTE : PREFLIGHT_OK, "locked memory",
             "LimitMEMLOCK=infinity in the unit (ulimit -l): the host tier of the KV cache is "
             "locked",
             "%.2f GiB", (double)f->memlock / GIB);
-    add(p, f->nofile < NOFILE ? PREFLIGHT_NOTE : PREFLIGHT_OK, "open files",
-        "LimitNOFILE=65536 in the unit (ulimit -n): each connection takes one", "%llu",
-        (unsigned long long)f->nofile);
+    preflight_add(p, f->nofile < NOFILE ? PREFLIGHT_NOTE : PREFLIGHT_OK, "open files",
+                  "LimitNOFILE=65536 in the unit (ulimit -n): each connection takes one", "%llu",
+                  (unsigned long long)f->nofile);
     if (f->cgroup_bytes)
-        add(p,
-            f->memory_bytes && f->cgroup_bytes < f->memory_bytes / 4 ? PREFLIGHT_NOTE
-                                                                     : PREFLIGHT_OK,
-            "cgroup memory",
-            "raise MemoryMax (or the container's limit) if the host tier shall be large",
-            "%.2f of the machine's %.2f GiB", (double)f->cgroup_bytes / GIB,
-            (double)f->memory_bytes / GIB);
+        preflight_add(p,
+                      f->memory_bytes && f->cgroup_bytes < f->memory_bytes / 4 ? PREFLIGHT_NOTE
+                                                                               : PREFLIGHT_OK,
+                      "cgroup memory",
+                      "raise MemoryMax (or the container's limit) if the host tier shall be large",
+                      "%.2f of the machine's %.2f GiB", (double)f->cgroup_bytes / GIB,
+                      (double)f->memory_bytes / GIB);
     else if (f->memory_bytes)
-        add(p, PREFLIGHT_OK, "host memory", "", "%.2f GiB, no cgroup limit",
-            (double)f->memory_bytes / GIB);
+        preflight_add(p, PREFLIGHT_OK, "host memory", "", "%.2f GiB, no cgroup limit",
+                      (double)f->memory_bytes / GIB);
     if (f->shm_bytes)
-        add(p, (double)f->shm_bytes < SHM_GIB * GIB ? PREFLIGHT_NOTE : PREFLIGHT_OK, "/dev/shm",
-            "docker run --shm-size 10g or --ipc=host: vLLM's workers talk through it", "%.2f GiB",
-            (double)f->shm_bytes / GIB);
+        preflight_add(p, (double)f->shm_bytes < SHM_GIB * GIB ? PREFLIGHT_NOTE : PREFLIGHT_OK,
+                      "/dev/shm",
+                      "docker run --shm-size 10g or --ipc=host: vLLM's workers talk through it",
+                      "%.2f GiB", (double)f->shm_bytes / GIB);
 }
 
 void preflight_judge(const struct preflight_facts *f, struct preflight *ret)
@@ -160,17 +167,18 @@ void preflight_judge(const struct preflight_facts *f, struct preflight *ret)
     judge_gpus(f, ret);
     judge_limits(f, ret);
     if (f->port)
-        add(ret, f->port_free ? PREFLIGHT_OK : PREFLIGHT_BAD, "port",
+        preflight_add(
+            ret, f->port_free ? PREFLIGHT_OK : PREFLIGHT_BAD, "port",
             "ss -ltnp says who listens there; end an own stray by its unit, or choose another port",
             "%u is %s", f->port, f->port_free ? "free" : "taken");
     if (!f->model)
         return;
     if (!f->model_readable)
-        add(ret, PREFLIGHT_BAD, "model", "give the service's user the right to read it",
-            "%.100s cannot be read", f->model);
+        preflight_add(ret, PREFLIGHT_BAD, "model", "give the service's user the right to read it",
+                      "%.100s cannot be read", f->model);
     else
-        add(ret, f->config_there && f->weights_there ? PREFLIGHT_OK : PREFLIGHT_BAD, "model",
-            "fetch the missing files; names are in model.safetensors.index.json",
-            "config.json %s, weights %s", f->config_there ? "there" : "missing",
-            f->weights_there ? "there" : "missing");
+        preflight_add(ret, f->config_there && f->weights_there ? PREFLIGHT_OK : PREFLIGHT_BAD,
+                      "model", "fetch the missing files; names are in model.safetensors.index.json",
+                      "config.json %s, weights %s", f->config_there ? "there" : "missing",
+                      f->weights_there ? "there" : "missing");
 }

@@ -1,5 +1,5 @@
 /*
- * Text from JSON. Lists are plain columns: they can be cut with awk; whoever wants structure uses
+ * Text from JSON. Lists are plain columns: they can be cut with awk; for structure there is
  * --json.
  */
 #include "supervisor/ctl/show.h"

@@ -124,7 +124,8 @@ static void fit(struct layout *l, const json_t *servers, const char *only, uint3
         l->width[dispensable[i]] = 0;
 }
 
-static void choose(struct layout *l, const json_t *servers, const char *only, uint32_t cols)
+static void show_status_choose(struct layout *l, const json_t *servers, const char *only,
+                               uint32_t cols)
 {
     *l = (struct layout){0};
     for (int c = 0; c < COLUMNS; c++)
@@ -173,7 +174,7 @@ void show_status(const json_t *answer, const char *only, uint32_t cols, struct e
         show_lines(out, hint, 0, cols);
         return;
     }
-    choose(&l, servers, only, cols);
+    show_status_choose(&l, servers, only, cols);
     put_line(out, &l, NULL);
     json_array_foreach((json_t *)(uintptr_t)servers, i, s)
     {

@@ -10,9 +10,9 @@
 #include "supervisor/ctl/exits.h"
 
 static const struct verb *const verbs[] = {
-    &verb_top,       &verb_diagnose, &verb_plan,    &verb_preflight, &verb_recover,
-    &verb_bench_fit, &verb_setup,    &verb_snippet, &verb_events,    &verb_oom,
-    &verb_bundle,    &verb_debug,    &verb_remedies};
+    &verb_top,        &verb_diagnose, &verb_plan,    &verb_preflight, &verb_recover,
+    &verb_bench_fit,  &verb_setup,    &verb_snippet, &verb_events,    &verb_oom,
+    &verb_postmortem, &verb_bundle,   &verb_debug,   &verb_remedies};
 #define HELP_WIDTH 78
 #define VERBS      (sizeof(verbs) / sizeof(verbs[0]))
 

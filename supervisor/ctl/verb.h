@@ -41,6 +41,6 @@ extern const struct verb verb_top, verb_diagnose;
 extern const struct verb verb_plan, verb_preflight, verb_recover, verb_setup;
 extern const struct verb verb_snippet;
 extern const struct verb verb_events, verb_oom;
-extern const struct verb verb_bundle, verb_debug;
+extern const struct verb verb_bundle, verb_debug, verb_postmortem;
 extern const struct verb verb_bench_fit;
 extern const struct verb verb_remedies;

@@ -249,7 +249,7 @@ static int search(struct fit *f)
     return r;
 }
 
-static int finish(struct fit *f)
+static int bench_fit_finish(struct fit *f)
 {
     struct ek_buf out = {0};
     uint32_t keep = climb_knee(&f->climb);
@@ -297,12 +297,12 @@ static int bench_fit(struct fit *f, const char *name)
     else if (r < 0)
         (void)fprintf(stderr, "evenkeelctl bench-fit: %s\n", why[0] ? why : strerror(-r));
     else
-        code = finish(f);
+        code = bench_fit_finish(f);
     json_decref(f->trials);
     return stop ? 130 : r == -ECONNREFUSED ? CTL_UNREACHED : code;
 }
 
-static int run(int argc, char **argv)
+static int bench_fit_run(int argc, char **argv)
 {
     static struct fit f;
     char *name = NULL;
@@ -337,4 +337,4 @@ const struct verb verb_bench_fit = {
         "and the setting to keep, and puts the old limit back. With --restart it searches the\n"
         "memory share, block size and type as well.",
     .options = table,
-    .run = run};
+    .run = bench_fit_run};

@@ -87,7 +87,7 @@ __attribute__((format(printf, 2, 3))) static void note(struct bundle *b, const c
     (void)ek_buf_printf(&b->readme, "%s\n", line);
 }
 
-static void add(struct bundle *b, const char *name, const char *text, size_t len)
+static void bundle_add(struct bundle *b, const char *name, const char *text, size_t len)
 {
     struct ek_buf clean = {0};
     redact(text, len, &clean);
@@ -130,7 +130,7 @@ static void add_commands(struct bundle *b, bool journal)
         if (r < 0)
             note(b, "%-44s not there: %s", commands[i].name, ek_strerror(r));
         else
-            add(b, commands[i].name, out.data ? out.data : "", out.len);
+            bundle_add(b, commands[i].name, out.data ? out.data : "", out.len);
         if (r == 0 && status != 0)
             note(b, "    (`%s` ended with status %d)", commands[i].command,
                  WIFEXITED(status) ? WEXITSTATUS(status) : -1);
@@ -148,7 +148,7 @@ static void add_file(struct bundle *b, const char *name, const char *path)
     if (r < 0)
         note(b, "%-44s not there: %s: %s", name, path, ek_strerror(r));
     else
-        add(b, name, out.data ? out.data : "", out.len);
+        bundle_add(b, name, out.data ? out.data : "", out.len);
     ek_buf_done(&out);
 }
 
@@ -178,7 +178,7 @@ static void add_words(struct bundle *b, const char *name, int pid)
     if (r < 0)
         note(b, "%-44s not there: %s", name, ek_strerror(r));
     else
-        add(b, name, out.data ? out.data : "", out.len);
+        bundle_add(b, name, out.data ? out.data : "", out.len);
     ek_buf_done(&out);
 }
 
@@ -237,7 +237,7 @@ static bool add_answer(struct bundle *b, struct api *a, const char *name, const 
     int r = api_call(a, "GET", path, NULL, &answer);
     char *text = r == 0 ? json_dumps(answer, JSON_INDENT(1) | JSON_PRESERVE_ORDER) : NULL;
     if (text)
-        add(b, name, text, strlen(text));
+        bundle_add(b, name, text, strlen(text));
     else
         note(b, "%-44s not there: %s", name, r < 0 ? a->error : "out of memory");
     free(text);
@@ -246,6 +246,21 @@ static bool add_answer(struct bundle *b, struct api *a, const char *name, const 
     else
         json_decref(answer);
     return r == 0;
+}
+
+/* What is kept of its ends. */
+static void add_ends(struct bundle *b, struct api *a, const char *server)
+{
+    size_t ends = 1;
+    for (size_t i = 1; i <= ends && i < 10; i++) {
+        json_t *answer = NULL;
+        char path[160], name[96];
+        (void)snprintf(path, sizeof(path), "/api/v1/servers/%.40s/postmortem?end=%zu", server, i);
+        (void)snprintf(name, sizeof(name), "evenkeeld/%.40s-postmortem-%zu.json", server, i);
+        if (add_answer(b, a, name, path, &answer))
+            ends = json_array_size(json_object_get(answer, "ends"));
+        json_decref(answer);
+    }
 }
 
 static void add_evenkeeld(struct bundle *b, const char *socket)
@@ -270,6 +285,8 @@ static void add_evenkeeld(struct bundle *b, const char *socket)
                            (int)strcspn(parts[k], "?"), parts[k]);
             (void)add_answer(b, &a, name, path, NULL);
         }
+        if (is)
+            add_ends(b, &a, is);
     }
     add_in_use(b, servers);
     json_decref(servers);
@@ -321,7 +338,7 @@ static int make(const struct options *o, const char *word)
     return fflush(stdout) == 0 ? CTL_OK : CTL_REFUSED;
 }
 
-static int run(int argc, char **argv)
+static int bundle_run(int argc, char **argv)
 {
     struct options o = {0};
     char *word = NULL;
@@ -336,10 +353,10 @@ const struct verb verb_bundle = {
     .word = "[FILE]",
     .about = "states, settings and journal in one archive",
     .help =
-        "Writes an archive with the servers' states, decisions and history, the configuration in\n"
-        "use and the servers' logs wherever they are, the journal and facts of the machine, for\n"
-        "somebody else to look at. Values of keys and passwords are replaced;\n"
+        "Writes an archive with the servers' states, decisions, history and last ends, the\n"
+        "configuration in use and the servers' logs wherever they are, the journal and facts of\n"
+        "the machine, for somebody else to look at. Values of keys and passwords are replaced;\n"
         "prompts and answers are never in a log. The file is made with mode 0600 and never "
         "overwrites another.",
     .options = table,
-    .run = run};
+    .run = bundle_run};

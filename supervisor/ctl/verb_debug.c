@@ -25,7 +25,7 @@ static const struct ek_opt table[] = {
     {.name = "socket", .type = OPT_STRING, .at = AT(socket), .help = "evenkeeld's socket."},
     {0}};
 
-static int ask(const struct options *o, bool on)
+static int debug_ask(const struct options *o, bool on)
 {
     struct api a;
     json_t *body = json_pack("{s:f}", "for_s", on ? o->for_s : 0.0), *answer = NULL;
@@ -44,7 +44,7 @@ static int ask(const struct options *o, bool on)
     return r == 0 ? CTL_OK : r == -ECONNREFUSED ? CTL_UNREACHED : CTL_REFUSED;
 }
 
-static int run(int argc, char **argv)
+static int debug_run(int argc, char **argv)
 {
     struct options o = {0};
     char *word = NULL;
@@ -55,7 +55,7 @@ static int run(int argc, char **argv)
         (void)fprintf(stderr, "evenkeelctl debug: say on or off\n");
         code = CTL_USAGE;
     } else {
-        code = ask(&o, strcmp(word, "on") == 0);
+        code = debug_ask(&o, strcmp(word, "on") == 0);
     }
     ek_opt_free(table, &o);
     return code;
@@ -69,4 +69,4 @@ const struct verb verb_debug = {.name = "debug",
                                         "controller saw and what came of it.\n"
                                         "It ends by itself.",
                                 .options = table,
-                                .run = run};
+                                .run = debug_run};

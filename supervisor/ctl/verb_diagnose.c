@@ -114,7 +114,7 @@ struct reading {
     bool barred;
 };
 
-static int refuse(const char *what, const char *why)
+static int diagnose_refuse(const char *what, const char *why)
 {
     (void)fprintf(stderr, "evenkeelctl diagnose: %s: %s\n", what, why);
     return CTL_REFUSED;
@@ -134,7 +134,7 @@ static void progress(struct reading *r, int64_t at, int64_t of)
     (void)fflush(stderr);
 }
 
-static void take(void *ctx, const char *bytes, size_t len)
+static void diagnose_take(void *ctx, const char *bytes, size_t len)
 {
     struct reading *r = ctx;
     doctor_scan_feed(r->scan, bytes, len);
@@ -147,9 +147,9 @@ static void take_block(struct reading *r, const char *block, size_t len, bool fi
         r->tar = (struct untar){.have = 0};
     }
     if (r->archive)
-        untar_feed(&r->tar, block, len, take, r);
+        untar_feed(&r->tar, block, len, diagnose_take, r);
     else
-        take(r, block, len);
+        diagnose_take(r, block, len);
     r->bytes += len;
 }
 
@@ -174,7 +174,7 @@ static int read_gz(struct reading *r, gzFile in, int64_t size, const char *name)
         (void)fprintf(stderr, "\r%50s\r", "");
     (void)gzerror(in, &code); /* a file that was cut ends without failing */
     if ((n < 0 || code != Z_OK) && r->bytes == before)
-        result = refuse(name, gzerror(in, &code));
+        result = diagnose_refuse(name, gzerror(in, &code));
     else if (n < 0 || code != Z_OK)
         warn(name, gzerror(in, &code));
     else if (r->archive && r->tar.damaged)
@@ -190,7 +190,7 @@ static int read_file(struct reading *r, const char *path)
     bool standard = strcmp(path, "-") == 0;
     gzFile in = standard ? gzdopen(dup(STDIN_FILENO), "rb") : gzopen(path, "rb");
     if (!in)
-        return refuse(path, errno ? strerror(errno) : "out of memory");
+        return diagnose_refuse(path, errno ? strerror(errno) : "out of memory");
     (void)(standard ? 0 : stat(path, &st)); /* without a size there is no bar */
     r->shown = st.st_size >= BAR_LEAST && isatty(STDERR_FILENO) ? 0 : -1;
     int code = read_gz(r, in, st.st_size, path);
@@ -209,7 +209,7 @@ static int read_directory(struct reading *r, const char *path)
     struct dirent **names = NULL;
     int count = scandir(path, &names, NULL, by_name), code = CTL_OK;
     if (count < 0)
-        return refuse(path, strerror(errno));
+        return diagnose_refuse(path, strerror(errno));
     for (int i = 0; i < count; i++) {
         struct ek_buf file = {0};
         struct stat st;
@@ -233,7 +233,7 @@ static int read_journal(struct reading *r, const char *unit)
     char match[300];
     int e = sd_journal_open(&j, SD_JOURNAL_LOCAL_ONLY);
     if (e < 0)
-        return refuse("the journal", strerror(-e));
+        return diagnose_refuse("the journal", strerror(-e));
     (void)snprintf(match, sizeof(match), "_SYSTEMD_UNIT=%.200s%s", unit,
                    strchr(unit, '.') ? "" : ".service");
     e = sd_journal_add_match(j, match, 0);
@@ -259,7 +259,7 @@ static int read_journal(struct reading *r, const char *unit)
             "evenkeelctl diagnose: the journal has no line of %s: is that the unit's name, "
             "and may this user read the journal?\n",
             unit);
-    return e < 0 ? refuse("the journal", strerror(-e)) : CTL_OK;
+    return e < 0 ? diagnose_refuse("the journal", strerror(-e)) : CTL_OK;
 }
 
 static int read_source(struct reading *r, const char *path, const char *journal)
@@ -285,13 +285,13 @@ static int load_catalog(const struct options *o, struct doctor_catalog **ret_cat
     ek_buf_done(&own);
     if (r == 0)
         return CTL_OK;
-    return refuse("the catalog", r == -EBADMSG ? fault.msg : ek_strerror(r));
+    return diagnose_refuse("the catalog", r == -EBADMSG ? fault.msg : ek_strerror(r));
 }
 
 static int print_json(json_t *answer)
 {
     if (!answer)
-        return refuse("JSON", "out of memory");
+        return diagnose_refuse("JSON", "out of memory");
     bool ok = json_dumpf(answer, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER) == 0 &&
               putchar('\n') != EOF && fflush(stdout) == 0;
     json_decref(answer);
@@ -326,7 +326,7 @@ static int test_catalog(const struct doctor_catalog *c)
     uint32_t wrong = 0;
     if (diagnose_test(c, &out, &wrong) < 0) {
         ek_buf_done(&out);
-        return refuse("the test", "out of memory");
+        return diagnose_refuse("the test", "out of memory");
     }
     int code = verb_print_buf(&out);
     return code == CTL_OK && wrong > 0 ? CTL_REFUSED : code;
@@ -343,7 +343,7 @@ static int tell_catalog(const struct options *o, const struct doctor_catalog *c)
     } else {
         const struct doctor_signature *s = doctor_catalog_find(c, o->explain);
         if (!s)
-            return refuse(o->explain, "no such signature; --list lists them");
+            return diagnose_refuse(o->explain, "no such signature; --list lists them");
         diagnose_explain(s, &style, &out);
     }
     return print_text(&out, &style);
@@ -364,7 +364,7 @@ static int diagnose(const struct options *o, const struct doctor_catalog *c, con
     uint64_t start = ek_now_us();
     struct diagnose_style style = style_of(o);
     if (doctor_scan_new(c, &r.scan) < 0)
-        return refuse(path, "out of memory");
+        return diagnose_refuse(path, "out of memory");
     int code = read_source(&r, path, o->journal);
     struct diagnose_report report = {.source = o->journal               ? o->journal
                                                : strcmp(path, "-") == 0 ? "standard input"
@@ -373,7 +373,7 @@ static int diagnose(const struct options *o, const struct doctor_catalog *c, con
                                      .catalog = c,
                                      .most = (uint32_t)o->most};
     if (code == CTL_OK && doctor_scan_finish(r.scan, &report.findings, &report.count) < 0)
-        code = refuse(path, "out of memory");
+        code = diagnose_refuse(path, "out of memory");
     report.decisive = doctor_scan_decisive(r.scan);
     report.lines = doctor_scan_lines(r.scan);
     if (r.barred)
@@ -406,7 +406,7 @@ static int contradictions(const struct options *o, const char *path)
     return why ? CTL_USAGE : CTL_OK;
 }
 
-static int run(int argc, char **argv)
+static int diagnose_run(int argc, char **argv)
 {
     struct options o = {0};
     struct doctor_catalog *c = NULL;
@@ -424,7 +424,8 @@ static int run(int argc, char **argv)
         else if (o.list || o.page || o.explain)
             code = tell_catalog(&o, c);
         else if (!path && !o.journal && isatty(STDIN_FILENO))
-            code = refuse("what", "name a log file, a directory, --journal UNIT, or pipe one in");
+            code = diagnose_refuse("what",
+                                   "name a log file, a directory, --journal UNIT, or pipe one in");
         else
             code = diagnose(&o, c, path ? path : "-");
     }
@@ -444,4 +445,4 @@ const struct verb verb_diagnose = {
             "failure in it: evidence, numbers, cause, remedies with values computed from the\n"
             "numbers, and dead ends.",
     .options = table,
-    .run = run};
+    .run = diagnose_run};

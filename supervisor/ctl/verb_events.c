@@ -14,6 +14,7 @@
 #include "common/err.h"
 #include "supervisor/ctl/api.h"
 #include "supervisor/ctl/args.h"
+#include "supervisor/ctl/calls.h"
 #include "supervisor/ctl/show.h"
 #include "supervisor/ctl/since.h"
 #include "supervisor/ctl/terminal.h"
@@ -211,13 +212,7 @@ static int print_list(json_t *list, uint64_t most, bool json, double *last)
     return code;
 }
 
-static int failed(const struct api *a, int r)
-{
-    (void)fprintf(stderr, "evenkeelctl: %s\n", r == -ENOMEM ? "Out of memory." : a->error);
-    return r == -ECONNREFUSED ? CTL_UNREACHED : CTL_REFUSED;
-}
-
-static int tell(struct api *a, const struct options *o, bool memory)
+static int events_tell(struct api *a, const struct options *o, bool memory)
 {
     double last = (double)o->since_s;
     uint64_t most = o->limit;
@@ -225,7 +220,7 @@ static int tell(struct api *a, const struct options *o, bool memory)
         json_t *list = json_array();
         int r = list ? collect(a, o, memory, last, list) : -ENOMEM;
         bool none = r == 0 && json_array_size(list) == 0;
-        int code = r < 0 ? failed(a, r) : print_list(list, most, o->json, &last);
+        int code = r < 0 ? calls_failed(a, r) : print_list(list, most, o->json, &last);
         json_decref(list);
         /* While following, an evenkeeld that is being replaced is waited for. */
         if (!o->follow || (code != CTL_OK && code != CTL_UNREACHED)) {
@@ -239,7 +234,7 @@ static int tell(struct api *a, const struct options *o, bool memory)
     }
 }
 
-static int run(const struct verb *v, bool memory, int argc, char **argv)
+static int events_run(const struct verb *v, bool memory, int argc, char **argv)
 {
     struct options o = {0};
     struct api a;
@@ -253,7 +248,7 @@ static int run(const struct verb *v, bool memory, int argc, char **argv)
     } else {
         o.since_s = o.since && o.since_s == 0 ? 1 : o.since_s;
         int r = api_open(&a, o.socket);
-        code = r < 0 ? failed(&a, r) : tell(&a, &o, memory);
+        code = r < 0 ? calls_failed(&a, r) : events_tell(&a, &o, memory);
         api_close(&a);
     }
     ek_opt_free(v->options, &o);
@@ -262,12 +257,12 @@ static int run(const struct verb *v, bool memory, int argc, char **argv)
 
 static int run_events(int argc, char **argv)
 {
-    return run(&verb_events, false, argc, argv);
+    return events_run(&verb_events, false, argc, argv);
 }
 
 static int run_oom(int argc, char **argv)
 {
-    return run(&verb_oom, true, argc, argv);
+    return events_run(&verb_oom, true, argc, argv);
 }
 
 const struct verb verb_events = {

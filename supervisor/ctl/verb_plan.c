@@ -181,7 +181,7 @@ static const struct ek_opt table[] = {
      .help = "Print the cards as the Markdown of docs/planning.md and end."},
     {0}};
 
-static int refuse(const char *why, int code)
+static int plan_refuse(const char *why, int code)
 {
     (void)fprintf(stderr, "evenkeelctl plan: %s\n", why);
     return code;
@@ -460,7 +460,7 @@ static int answer(const struct options *o, const char *model, const struct plan_
     return code != CTL_OK ? code : a.fits ? CTL_OK : CTL_REFUSED;
 }
 
-static int run(int argc, char **argv)
+static int plan_run(int argc, char **argv)
 {
     struct options o = {0};
     struct plan_question q;
@@ -478,11 +478,11 @@ static int run(int argc, char **argv)
                                 plan_gpu_at(i)->text, plan_gpu_at(i)->memory_gib);
         code = verb_print_buf(&out);
     } else if (!model) {
-        code = refuse("name a model directory or its config.json", CTL_USAGE);
+        code = plan_refuse("name a model directory or its config.json", CTL_USAGE);
     } else {
         int r = set_question(&o, model, &q, &fault);
-        code = r == -EBADMSG ? refuse(fault.msg, CTL_USAGE)
-               : r < 0       ? refuse(ek_strerror(r), CTL_REFUSED)
+        code = r == -EBADMSG ? plan_refuse(fault.msg, CTL_USAGE)
+               : r < 0       ? plan_refuse(ek_strerror(r), CTL_REFUSED)
                              : answer(&o, model, &q);
     }
     ek_opt_free(table, &o);
@@ -499,4 +499,4 @@ const struct verb verb_plan = {
         "replicas a load needs and what that costs, and flags to paste for evenkeel-server and\n"
         "vLLM. Exit status 1: it does not fit, and what would.",
     .options = table,
-    .run = run};
+    .run = plan_run};

@@ -117,7 +117,7 @@ static void put_line(struct ek_buf *out, const char *state, const struct preflig
     ek_buf_done(&text);
 }
 
-static int tell(const struct preflight *p, bool json)
+static int preflight_tell(const struct preflight *p, bool json)
 {
     static const char *const states[] = {"ok", "note", "BAD"};
     struct ek_buf out = {0};
@@ -172,10 +172,10 @@ static int preflight(const struct options *o, const char *model)
     ek_buf_done(&driver);
     ek_buf_done(&gpus);
     ek_buf_done(&apps);
-    return tell(&p, o->json);
+    return preflight_tell(&p, o->json);
 }
 
-static int run(int argc, char **argv)
+static int preflight_run(int argc, char **argv)
 {
     struct options o = {0};
     char *model = NULL;
@@ -195,4 +195,4 @@ const struct verb verb_preflight = {
         "processes on them, locked memory, open files, cgroup and shared memory, the port, the\n"
         "model directory; with the remedy. Exit status 1: something is bad.",
     .options = table,
-    .run = run};
+    .run = preflight_run};

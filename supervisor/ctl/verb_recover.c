@@ -318,7 +318,7 @@ static int recover(struct recovery *r)
     return r->failed ? CTL_REFUSED : r->servers || r->o->dry_run ? CTL_OK : CTL_UNREACHED;
 }
 
-static int run(int argc, char **argv)
+static int recover_run(int argc, char **argv)
 {
     struct options o = {0};
     struct recovery r = {.o = &o};
@@ -347,4 +347,4 @@ const struct verb verb_recover = {
         "by name), waits for the device's memory, restarts every server and holds its limits low.\n"
         "Says each step. A card is never reset; when that would be next, it is said with its risk.",
     .options = table,
-    .run = run};
+    .run = recover_run};

@@ -96,7 +96,7 @@ static bool has_server(const json_t *servers, const char *name)
     return !name; /* of none there is nothing to show */
 }
 
-static int ask(const struct options *o, bool forgets)
+static int remedies_ask(const struct options *o, bool forgets)
 {
     struct api a;
     json_t *answer = NULL;
@@ -128,7 +128,7 @@ static int ask(const struct options *o, bool forgets)
     return code;
 }
 
-static int run(int argc, char **argv)
+static int remedies_run(int argc, char **argv)
 {
     struct options o = {0};
     char *word = NULL;
@@ -139,7 +139,7 @@ static int run(int argc, char **argv)
         (void)fprintf(stderr, "evenkeelctl remedies: nothing or forget, not '%s'\n", word);
         code = CTL_USAGE;
     } else {
-        code = ask(&o, word != NULL);
+        code = remedies_ask(&o, word != NULL);
     }
     ek_opt_free(table, &o);
     return code;
@@ -154,4 +154,4 @@ const struct verb verb_remedies = {
             "memory, and for how long. With forget its next start has its own flags again, and\n"
             "each remedy may be tried anew; nothing is restarted for it.",
     .options = table,
-    .run = run};
+    .run = remedies_run};

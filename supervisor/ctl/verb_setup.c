@@ -80,14 +80,14 @@ static const struct ek_opt table[] = {
      .help = "Print the file, write nothing."},
     {0}};
 
-static int refuse(const char *why, int code)
+static int setup_refuse(const char *why, int code)
 {
     (void)fprintf(stderr, "evenkeelctl setup: %s\n", why);
     return code;
 }
 
 /* The answer to a question on the terminal, or the default. NULL: no terminal, or out of memory. */
-static char *ask(const char *question, const char *otherwise)
+static char *setup_ask(const char *question, const char *otherwise)
 {
     char line[4096];
     if (!isatty(STDIN_FILENO))
@@ -241,18 +241,18 @@ static int check_file(const char *path)
     return code;
 }
 
-static int finish(const struct options *o, const struct ek_buf *text)
+static int setup_finish(const struct options *o, const struct ek_buf *text)
 {
     char path[4300], why[4600];
     int n = snprintf(path, sizeof(path), "%s/%s.yaml", o->dir, o->name);
     if (n < 0 || (size_t)n >= sizeof(path))
-        return refuse("the path is too long", CTL_USAGE);
+        return setup_refuse("the path is too long", CTL_USAGE);
     int r =
         ek_file_replace(path, text->data, text->len, 0644, o->force ? EK_FILE_SYNC : EK_FILE_NEW);
     if (r < 0) {
         (void)snprintf(why, sizeof(why), "%s: %s%s", path, strerror(-r),
                        r == -EEXIST ? "; --force replaces it" : "");
-        return refuse(why, CTL_REFUSED);
+        return setup_refuse(why, CTL_REFUSED);
     }
     int code = check_file(path);
     if (code == CTL_OK)
@@ -311,7 +311,7 @@ static int check_place(const struct options *o)
             why, sizeof(why),
             "the directory %.4000s %s%s; make it (mkdir -p), or name another: --dir", o->dir,
             r == ENOENT ? "is not there" : "cannot be used: ", r == ENOENT ? "" : strerror(r));
-        return refuse(why, CTL_REFUSED);
+        return setup_refuse(why, CTL_REFUSED);
     }
     unsigned long next = (unsigned long)o->port;
     if (!port_taken(o, next, file, sizeof(file)) || o->force)
@@ -321,16 +321,16 @@ static int check_place(const struct options *o)
     (void)snprintf(why, sizeof(why),
                    "port %llu is that of %.3000s/%s already; --port %lu is free there",
                    (unsigned long long)o->port, o->dir, file, next);
-    return refuse(why, CTL_REFUSED);
+    return setup_refuse(why, CTL_REFUSED);
 }
 
 /* What is missing is asked for. */
 static int complete(struct options *o, const char *name)
 {
     if (!o->model)
-        o->model = ask("Directory of the model", NULL);
+        o->model = setup_ask("Directory of the model", NULL);
     if (!o->model)
-        return refuse("name the model's directory: --model DIR", CTL_USAGE);
+        return setup_refuse("name the model's directory: --model DIR", CTL_USAGE);
     int r = access(o->model, R_OK) < 0 ? -errno : make_absolute(&o->model);
     if (r < 0) { /* before more is asked */
         (void)fprintf(stderr, "evenkeelctl setup: %s: %s\n", o->model, ek_strerror(r));
@@ -338,9 +338,9 @@ static int complete(struct options *o, const char *name)
     }
     char proposed[NAME_MOST + 1];
     name_from(o->model, proposed);
-    o->name = name ? strdup(name) : ask("Name of the server", proposed);
+    o->name = name ? strdup(name) : setup_ask("Name of the server", proposed);
     if (!o->name || !name_ok(o->name))
-        return refuse("a server's name has 1 to 32 of a-z, 0-9 and -", CTL_USAGE);
+        return setup_refuse("a server's name has 1 to 32 of a-z, 0-9 and -", CTL_USAGE);
     return check_place(o);
 }
 
@@ -355,19 +355,19 @@ static int setup(struct options *o, const char *name)
         return code;
     int r = plan(o, &q, &a, &fault);
     if (r < 0)
-        return refuse(r == -EBADMSG ? fault.msg : ek_strerror(r), CTL_REFUSED);
+        return setup_refuse(r == -EBADMSG ? fault.msg : ek_strerror(r), CTL_REFUSED);
     write_config(o, &q, &a, &text);
     if (!ek_buf_ok(&text))
-        code = refuse("out of memory", CTL_REFUSED);
+        code = setup_refuse("out of memory", CTL_REFUSED);
     else if (o->dry_run)
         code = fputs(text.data, stdout) >= 0 && fflush(stdout) == 0 ? CTL_OK : CTL_REFUSED;
     else
-        code = finish(o, &text);
+        code = setup_finish(o, &text);
     ek_buf_done(&text);
     return code;
 }
 
-static int run(int argc, char **argv)
+static int setup_run(int argc, char **argv)
 {
     struct options o = {0};
     char *name = NULL;
@@ -387,4 +387,4 @@ const struct verb verb_setup = {
         "DIR/NAME.yaml with limits that fit, and lets evenkeel-server check it. A file that is\n"
         "there is not touched without --force.",
     .options = table,
-    .run = run};
+    .run = setup_run};

@@ -40,7 +40,7 @@ static bool is_host(const char *s)
     return *s && strlen(s) < 256 && s[strspn(s, good)] == '\0';
 }
 
-static int refuse(const char *msg)
+static int snippet_refuse(const char *msg)
 {
     (void)fprintf(stderr, "evenkeelctl endpoint-snippet: %s\n", msg);
     return CTL_REFUSED;
@@ -57,17 +57,18 @@ static void keep_one(json_t *answer, const char *name)
     }
 }
 
-static int tell(const char *form, const char *host, const json_t *servers)
+static int snippet_tell(const char *form, const char *host, const json_t *servers)
 {
     struct ek_buf out = {0};
     int r = snippet_write(form, servers, host, &out);
     if (r == 0)
         return verb_print_buf(&out);
     ek_buf_done(&out);
-    return refuse(r == -ENOENT ? "no server that is configured listens on TCP" : "out of memory");
+    return snippet_refuse(r == -ENOENT ? "no server that is configured listens on TCP"
+                                       : "out of memory");
 }
 
-static int ask(const struct options *o, const char *form, const char *host)
+static int snippet_ask(const struct options *o, const char *form, const char *host)
 {
     struct api a;
     json_t *servers = NULL;
@@ -79,9 +80,10 @@ static int ask(const struct options *o, const char *form, const char *host)
     if (r == 0)
         keep_one(servers, o->server);
     bool none = r == 0 && o->server && json_array_size(json_object_get(servers, "servers")) == 0;
-    int code = none     ? refuse("there is no server of that name; evenkeelctl status lists them")
-               : r == 0 ? tell(form, host, servers)
-                        : refuse(a.error);
+    int code =
+        none     ? snippet_refuse("there is no server of that name; evenkeelctl status lists them")
+        : r == 0 ? snippet_tell(form, host, servers)
+                 : snippet_refuse(a.error);
     if (r == -ECONNREFUSED)
         code = CTL_UNREACHED;
     json_decref(servers);
@@ -101,11 +103,11 @@ static int check(const char *form)
     if (r != -EINVAL)
         return CTL_OK;
     (void)snprintf(msg, sizeof(msg), "name a form: %s", snippet_forms);
-    (void)refuse(msg);
+    (void)snippet_refuse(msg);
     return CTL_USAGE;
 }
 
-static int run(int argc, char **argv)
+static int snippet_run(int argc, char **argv)
 {
     struct options o = {0};
     char *form = NULL, name[256] = "localhost";
@@ -116,9 +118,9 @@ static int run(int argc, char **argv)
         (void)gethostname(name, sizeof(name) - 1); /* too long for us is too long for others */
         const char *host = o.address ? o.address : name;
         if (is_host(host)) {
-            code = ask(&o, form, host);
+            code = snippet_ask(&o, form, host);
         } else {
-            (void)refuse("--address must be a host name or an IPv4 address");
+            (void)snippet_refuse("--address must be a host name or an IPv4 address");
             code = CTL_USAGE;
         }
     }
@@ -136,4 +138,4 @@ const struct verb verb_snippet = {
         "this machine, or reads their metrics: haproxy, prometheus (file_sd), envoy,\n"
         "vllm-router, llm-d (file-discovery).",
     .options = table,
-    .run = run};
+    .run = snippet_run};

@@ -135,7 +135,7 @@ static struct target *add_target(struct top *t, const char *url, const char *fou
     return one;
 }
 
-static json_t *ask(struct top *t, const char *name, const char *what)
+static json_t *top_ask(struct top *t, const char *name, const char *what)
 {
     char path[160];
     json_t *answer = NULL;
@@ -165,8 +165,8 @@ static int ask_evenkeeld(struct top *t)
         const char *name = json_string_value(json_object_get(s, "name"));
         if (!name)
             continue;
-        (void)json_object_set_new(t->decisions, name, ask(t, name, "decisions?limit=12"));
-        (void)json_object_set_new(t->failures, name, ask(t, name, "failures"));
+        (void)json_object_set_new(t->decisions, name, top_ask(t, name, "decisions?limit=12"));
+        (void)json_object_set_new(t->failures, name, top_ask(t, name, "failures"));
     }
     return 0;
 }
@@ -285,7 +285,7 @@ static void seed(struct top *t, const struct target *one, struct board_row *r)
     size_t column[BOARD_SPARKS] = {0}, i;
     json_t *row, *name;
     (void)snprintf(what, sizeof(what), "history?since=%.0f", t->view.now_s - BOARD_SPARK);
-    json_t *h = ask(t, one->server, what);
+    json_t *h = top_ask(t, one->server, what);
     json_array_foreach(json_object_get(h, "columns"), i, name)
     {
         for (int k = 0; k < BOARD_SPARKS; k++) {
@@ -306,7 +306,7 @@ static void seed(struct top *t, const struct target *one, struct board_row *r)
 }
 
 static struct board_row *row_of(struct top *t, const struct target *one,
-                                const struct live_part *part, uint32_t parts)
+                                const struct sample_part *part, uint32_t parts)
 {
     uint32_t before = t->board.count;
     struct board_row *r = board_row(&t->board, one->url, part);
@@ -321,7 +321,7 @@ static struct board_row *row_of(struct top *t, const struct target *one,
 /* No page: all rows of the target say why. */
 static void miss(struct top *t, const struct target *one, const char *said)
 {
-    static const struct live_part none = {0};
+    static const struct sample_part none = {0};
     bool any = false;
     for (uint32_t i = 0; i < t->board.count; i++) {
         struct board_row *r = t->board.row[i];
@@ -338,7 +338,7 @@ static void miss(struct top *t, const struct target *one, const char *said)
 
 static void take_page(struct top *t, const struct target *one, const struct ek_buf *page)
 {
-    struct live_part parts[PARTS_MOST] = {0};
+    struct sample_part parts[PARTS_MOST] = {0};
     struct live_page now;
     const char *text = page->data ? page->data : "";
     uint32_t count = live_parts(text, page->len, parts, PARTS_MOST);
@@ -549,7 +549,7 @@ static int run_top(struct top *t)
     return (plain ? lines(t) : live(t)) < 0 ? CTL_REFUSED : CTL_OK;
 }
 
-static int run(int argc, char **argv)
+static int top_run(int argc, char **argv)
 {
     struct options o = {0};
     int code = verb_parse(&verb_top, &o, argc, argv, NULL) - 1;
@@ -587,4 +587,4 @@ const struct verb verb_top = {
         "command lines and sockets in /proc, or named with --url; they are only read, and it\n"
         "says where each was found. Without a terminal one picture is printed for each reading.",
     .options = table,
-    .run = run};
+    .run = top_run};

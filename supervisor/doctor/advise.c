@@ -6,6 +6,7 @@
 
 #include "common/ladder.h"
 #include "supervisor/doctor/scan.h"
+#include "supervisor/doctor/texts.h"
 
 #define GIB 1073741824.0
 
@@ -21,28 +22,13 @@
 enum words { WAIT, TOKENS, SEQS, LESS, SEGMENTS, SWAP, LOW, WORDS };
 
 static const struct doctor_remedy remedies[WORDS] = {
-    [WAIT] = {.text = {{"If another server ended right before this start: wait up to 60 s until "
-                        "its memory is given back and start unchanged; nvidia-smi names who holds "
-                        "it.",
-                        "若启动前刚有服务退出：最多等待 60 秒待显存归还后原样启动；nvidia-smi "
-                        "可查占用者。"}}},
-    [TOKENS] = {.text = {{"Cap the tokens of one pass: the activations of long prefills are what "
-                          "peaks.",
-                          "限制单次前向的 token 数：峰值来自长提示词预填充的激活。"}}},
-    [SEQS] = {.text = {{"Run fewer sequences at once; what waits is not lost.",
-                        "减少同时运行的序列；排队的请求不会丢失。"}}},
-    [LESS] = {.text = {{"Leave more of the card outside the pool: for activations, graphs and "
-                        "libraries.",
-                        "降低显存占比，给激活、图和库留出空间。"}}},
-    [SEGMENTS] = {.flag = "PYTORCH_CUDA_ALLOC_CONF",
-                  .text = {{"Let segments grow instead of being cut into pieces (environment, at "
-                            "the next start; not with sleep mode).",
-                            "使用可扩展段（环境变量，重启后生效；不可与休眠模式同用）。"}}},
-    [SWAP] = {.text = {{"Halve the host tier of the KV cache, which is pinned; then leave it out.",
-                        "主机层 KV 缓存（锁页内存）减半，再不行则关闭。"}}},
-    [LOW] = {.text = {{"If that does not do, all three low at once, as evenkeeld's last step; then "
-                       "raise them one by one.",
-                       "若仍不够：三项同时降低（evenkeeld 的最后一步），之后逐项提高。"}}},
+    [WAIT] = {.text = DOCTOR_TEXT(remedy_wait)},
+    [TOKENS] = {.text = DOCTOR_TEXT(remedy_tokens)},
+    [SEQS] = {.text = DOCTOR_TEXT(remedy_seqs)},
+    [LESS] = {.text = DOCTOR_TEXT(remedy_less)},
+    [SEGMENTS] = {.flag = "PYTORCH_CUDA_ALLOC_CONF", .text = DOCTOR_TEXT(remedy_segments)},
+    [SWAP] = {.text = DOCTOR_TEXT(remedy_swap)},
+    [LOW] = {.text = DOCTOR_TEXT(remedy_low)},
 };
 
 struct now {
@@ -53,7 +39,7 @@ struct now {
     double share, swap, capacity;
 };
 
-static double number(const struct doctor_numbers *n, const char *name, double otherwise)
+static double advise_number(const struct doctor_numbers *n, const char *name, double otherwise)
 {
     double v = 0;
     return doctor_numbers_lookup(n, name, &v) ? v : otherwise;
@@ -66,12 +52,15 @@ static uint32_t whole(double v)
 
 static struct now read_now(const struct doctor_numbers *n)
 {
-    struct now now = {
-        .n = n, .capacity = number(n, "capacity", 0), .swap = number(n, "swap_space", 0)};
-    bool large = now.capacity >= LARGE_CARD && !(number(n, "vllm_version", V1_FROM) < V1_FROM);
-    double seqs = number(n, "max_num_seqs", 0), tokens = number(n, "max_num_batched_tokens", 0);
-    double running = number(n, "running", 0), share = number(n, "share", 0);
-    now.sglang = number(n, "sglang_version", 0) > 0 || number(n, "is_sglang", 0) > 0;
+    struct now now = {.n = n,
+                      .capacity = advise_number(n, "capacity", 0),
+                      .swap = advise_number(n, "swap_space", 0)};
+    bool large =
+        now.capacity >= LARGE_CARD && !(advise_number(n, "vllm_version", V1_FROM) < V1_FROM);
+    double seqs = advise_number(n, "max_num_seqs", 0),
+           tokens = advise_number(n, "max_num_batched_tokens", 0);
+    double running = advise_number(n, "running", 0), share = advise_number(n, "share", 0);
+    now.sglang = advise_number(n, "sglang_version", 0) > 0 || advise_number(n, "is_sglang", 0) > 0;
     now.seqs_assumed = !(seqs > 0);
     now.tokens_assumed = !(tokens > 0);
     now.share_assumed = !(share > 0 && share <= 1);
@@ -90,7 +79,7 @@ struct list {
     uint32_t count;
 };
 
-static struct doctor_advice *add(struct list *l, enum words w, const char *flag)
+static struct doctor_advice *advise_add(struct list *l, enum words w, const char *flag)
 {
     static struct doctor_advice none;
     if (l->count == DOCTOR_ADVICE_MOST)
@@ -109,7 +98,7 @@ static void put_tokens(struct list *l, const struct now *now)
     if (to == 0)
         return;
     struct doctor_advice *a =
-        add(l, TOKENS, now->sglang ? "--chunked-prefill-size" : "--max-num-batched-tokens");
+        advise_add(l, TOKENS, now->sglang ? "--chunked-prefill-size" : "--max-num-batched-tokens");
     a->has_value = true;
     (void)snprintf(a->value, sizeof(a->value), "%u", to);
     int n = snprintf(a->sum, sizeof(a->sum), "%u%s x %.2f", now->tokens,
@@ -125,7 +114,7 @@ static void put_seqs(struct list *l, const struct now *now)
     if (to == 0)
         return;
     struct doctor_advice *a =
-        add(l, SEQS, now->sglang ? "--max-running-requests" : "--max-num-seqs");
+        advise_add(l, SEQS, now->sglang ? "--max-running-requests" : "--max-num-seqs");
     a->has_value = true;
     (void)snprintf(a->value, sizeof(a->value), "%u", to);
     (void)snprintf(a->sum, sizeof(a->sum), "%u%s x %.1f", now->seqs,
@@ -141,7 +130,7 @@ static void put_share(struct list *l, const struct now *now, enum ladder_step st
     if (!(to > 0))
         return;
     struct doctor_advice *a =
-        add(l, LESS, now->sglang ? "--mem-fraction-static" : "--gpu-memory-utilization");
+        advise_add(l, LESS, now->sglang ? "--mem-fraction-static" : "--gpu-memory-utilization");
     a->has_value = true;
     (void)snprintf(a->value, sizeof(a->value), "%.2f", to);
     (void)snprintf(a->sum, sizeof(a->sum), "%.2f%s - %.2f", now->share,
@@ -154,7 +143,7 @@ static void put_low(struct list *l, const struct now *now)
     uint32_t seqs = now->seqs < LADDER_LOW_SEQS ? now->seqs : LADDER_LOW_SEQS;
     uint64_t capacity = now->capacity > 0 ? (uint64_t)now->capacity : 0;
     uint32_t tokens = ladder_tokens(now->tokens, LADDER_LOW_TOKENS, 1, capacity);
-    struct doctor_advice *a = add(l, LOW, NULL);
+    struct doctor_advice *a = advise_add(l, LOW, NULL);
     (void)snprintf(a->sum, sizeof(a->sum), "%s %u, %s %u, %s %.2f",
                    now->sglang ? "--max-running-requests" : "--max-num-seqs", seqs,
                    now->sglang ? "--chunked-prefill-size" : "--max-num-batched-tokens",
@@ -167,7 +156,7 @@ static void put_step(struct list *l, const struct now *now, enum ladder_step ste
 {
     struct doctor_advice *a;
     switch (step) {
-    case STEP_WAIT: (void)add(l, WAIT, NULL); break;
+    case STEP_WAIT: (void)advise_add(l, WAIT, NULL); break;
     case STEP_TOKENS: put_tokens(l, now); break;
     case STEP_SHARE: put_share(l, now, STEP_SHARE); break;
     case STEP_BURST:
@@ -176,14 +165,14 @@ static void put_step(struct list *l, const struct now *now, enum ladder_step ste
         put_share(l, now, STEP_BURST);
         break;
     case STEP_EXPANDABLE:
-        a = add(l, SEGMENTS, NULL);
+        a = advise_add(l, SEGMENTS, NULL);
         a->has_value = true;
         (void)snprintf(a->value, sizeof(a->value), "expandable_segments:True");
         break;
     case STEP_HALF_SWAP:
         if (!(now->swap > 0))
             break;
-        a = add(l, SWAP, "--swap-space");
+        a = advise_add(l, SWAP, "--swap-space");
         a->has_value = true;
         (void)snprintf(a->value, sizeof(a->value), "%.3g", now->swap / 2);
         (void)snprintf(a->sum, sizeof(a->sum), "%.3g / 2", now->swap);
@@ -207,9 +196,10 @@ static enum ladder_kind kind_of(enum doctor_class cls)
 /* Weights that do not fit are not made smaller by limits; a card that is not full has memory. */
 static bool can_help(const struct doctor_finding *f)
 {
-    double weights = number(&f->numbers, "weights", 0), all = number(&f->numbers, "capacity", 0);
-    return f->signature->ladder && !(number(&f->numbers, "is_loading", 0) > 0) &&
-           !(number(&f->numbers, "is_not_full", 0) > 0) &&
+    double weights = advise_number(&f->numbers, "weights", 0),
+           all = advise_number(&f->numbers, "capacity", 0);
+    return f->signature->ladder && !(advise_number(&f->numbers, "is_loading", 0) > 0) &&
+           !(advise_number(&f->numbers, "is_not_full", 0) > 0) &&
            !(weights > 0 && all > 0 && weights > all);
 }
 

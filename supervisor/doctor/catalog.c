@@ -13,6 +13,7 @@
 #include "common/buf.h"
 #include "common/err.h"
 #include "supervisor/doctor/catalog_yaml.h"
+#include "supervisor/doctor/texts.h"
 #include "supervisor/doctor/words.h"
 
 #define LITERAL_LEAST 4
@@ -22,56 +23,26 @@ static const struct {
     const char *name;
     struct doctor_text text;
 } classes[DOCTOR_CLASSES] = {
-    [DOCTOR_DEVICE_OOM] = {"DEVICE_OOM",
-                           {{"Device memory ran out; the log does not say when.",
-                             "显存耗尽；日志没有说明发生在哪个阶段。"}}},
-    [DOCTOR_STARTUP_OOM] = {"STARTUP_OOM",
-                            {{"Device memory ran out before the server was ready.",
-                              "服务就绪之前显存就已耗尽。"}}},
-    [DOCTOR_BURST_OOM] = {"BURST_OOM",
-                          {{"Device memory ran out under load: too many tokens or sequences at "
-                            "once.",
-                            "负载下显存耗尽：同时处理的 token 或序列太多。"}}},
-    [DOCTOR_FRAG_OOM] = {"FRAG_OOM",
-                         {{"Memory was free or reserved but not in one piece: chronic "
-                           "fragmentation.",
-                           "显存还有空闲或已保留的部分，但不连续：慢性碎片。"}}},
-    [DOCTOR_PREFIX] = {"PREFIX",
-                       {{"The prefix cache takes memory or time and gives little back.",
-                         "前缀缓存占用内存或时间，收益很小。"}}},
-    [DOCTOR_HOST_OOM] = {"HOST_OOM",
-                         {{"Host memory ran out, not the device's.", "主机内存耗尽，不是显存。"}}},
-    [DOCTOR_CONFIG] = {"CONFIG",
-                       {{"Settings or model files are wrong: the same start fails again.",
-                         "配置或模型文件有误：原样重启仍会失败。"}}},
-    [DOCTOR_PORT] = {"PORT", {{"The port is taken.", "端口被占用。"}}},
-    [DOCTOR_DISK] = {"DISK", {{"The disk is full or read-only.", "磁盘已满或只读。"}}},
-    [DOCTOR_HANG] = {"HANG", {{"It made no progress.", "进程没有进展（挂起）。"}}},
-    [DOCTOR_DEVICE] = {"DEVICE",
-                       {{"The device or its driver reported a fault.", "设备或驱动报告了故障。"}}},
-    [DOCTOR_COMM] = {"COMM",
-                     {{"Devices or processes lost each other.", "多卡或多进程之间的通信失败。"}}},
-    [DOCTOR_OVERLOAD] = {"OVERLOAD",
-                         {{"More came in than the limits let through.", "请求量超过了限额。"}}},
-    [DOCTOR_SIGNAL] = {"SIGNAL", {{"A signal ended it.", "进程被信号终止。"}}},
-    [DOCTOR_BUG] = {"BUG",
-                    {{"The program failed by itself; what is above it may say why.",
-                      "程序自身出错；更早的日志可能说明原因。"}}},
-    [DOCTOR_KV_PRESSURE] = {"KV_PRESSURE",
-                            {{"The KV cache is too small for what runs: work is thrown away and "
-                              "done again.",
-                              "KV 缓存不足以容纳运行中的请求：部分计算被丢弃并重做。"}}},
-    [DOCTOR_BUILD] = {"BUILD",
-                      {{"What is installed does not go together: driver, libraries, compilers or "
-                        "the card.",
-                        "安装的组件不匹配：驱动、库、编译器或显卡。"}}},
-    [DOCTOR_FILES] = {"FILES",
-                      {{"Files are missing, damaged or may not be used: model, cache, download.",
-                        "文件缺失、损坏或无权访问：模型、缓存或下载。"}}},
-    [DOCTOR_CLIENT] = {"CLIENT",
-                       {{"The request is wrong; the server is well.",
-                         "请求本身有误，服务器正常。"}}},
-    [DOCTOR_LEAK] = {"LEAK", {{"Memory grows while it serves.", "运行中内存持续增长。"}}},
+    [DOCTOR_DEVICE_OOM] = {"DEVICE_OOM", DOCTOR_TEXT(class_device_oom)},
+    [DOCTOR_STARTUP_OOM] = {"STARTUP_OOM", DOCTOR_TEXT(class_startup_oom)},
+    [DOCTOR_BURST_OOM] = {"BURST_OOM", DOCTOR_TEXT(class_burst_oom)},
+    [DOCTOR_FRAG_OOM] = {"FRAG_OOM", DOCTOR_TEXT(class_frag_oom)},
+    [DOCTOR_PREFIX] = {"PREFIX", DOCTOR_TEXT(class_prefix)},
+    [DOCTOR_HOST_OOM] = {"HOST_OOM", DOCTOR_TEXT(class_host_oom)},
+    [DOCTOR_CONFIG] = {"CONFIG", DOCTOR_TEXT(class_config)},
+    [DOCTOR_PORT] = {"PORT", DOCTOR_TEXT(class_port)},
+    [DOCTOR_DISK] = {"DISK", DOCTOR_TEXT(class_disk)},
+    [DOCTOR_HANG] = {"HANG", DOCTOR_TEXT(class_hang)},
+    [DOCTOR_DEVICE] = {"DEVICE", DOCTOR_TEXT(class_device)},
+    [DOCTOR_COMM] = {"COMM", DOCTOR_TEXT(class_comm)},
+    [DOCTOR_OVERLOAD] = {"OVERLOAD", DOCTOR_TEXT(class_overload)},
+    [DOCTOR_SIGNAL] = {"SIGNAL", DOCTOR_TEXT(class_signal)},
+    [DOCTOR_BUG] = {"BUG", DOCTOR_TEXT(class_bug)},
+    [DOCTOR_KV_PRESSURE] = {"KV_PRESSURE", DOCTOR_TEXT(class_kv_pressure)},
+    [DOCTOR_BUILD] = {"BUILD", DOCTOR_TEXT(class_build)},
+    [DOCTOR_FILES] = {"FILES", DOCTOR_TEXT(class_files)},
+    [DOCTOR_CLIENT] = {"CLIENT", DOCTOR_TEXT(class_client)},
+    [DOCTOR_LEAK] = {"LEAK", DOCTOR_TEXT(class_leak)},
 };
 
 double doctor_version(const char *text, size_t len)

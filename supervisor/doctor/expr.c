@@ -52,7 +52,7 @@ static void skip(struct reader *r)
 }
 
 /* Takes the operator or word if it stands here. */
-static bool take(struct reader *r, const char *what)
+static bool expr_take(struct reader *r, const char *what)
 {
     size_t n = strlen(what);
     skip(r);
@@ -95,11 +95,11 @@ static struct value read_call(struct reader *r, const char *name)
             continue;
         struct value a = read_any(r), b = known(1);
         if (functions[f].args == 2) {
-            if (!take(r, ","))
+            if (!expr_take(r, ","))
                 return fail(r);
             b = read_any(r);
         }
-        if (!take(r, ")"))
+        if (!expr_take(r, ")"))
             return fail(r);
         return a.known && b.known ? known(apply((enum function)f, a.v, b.v)) : unknown();
     }
@@ -117,7 +117,7 @@ static struct value read_name(struct reader *r)
     memcpy(name, r->at, n);
     name[n] = '\0';
     r->at += n;
-    if (take(r, "("))
+    if (expr_take(r, "("))
         return read_call(r, name);
     double v = 0;
     return r->lookup && r->lookup(r->ctx, name, &v) ? known(v) : unknown();
@@ -130,11 +130,11 @@ static struct value read_one(struct reader *r)
     if (r->bad || r->depth >= DEPTH_MOST)
         return fail(r);
     r->depth++;
-    if (take(r, "(")) {
+    if (expr_take(r, "(")) {
         v = read_any(r);
-        if (!take(r, ")"))
+        if (!expr_take(r, ")"))
             v = fail(r);
-    } else if (take(r, "-")) {
+    } else if (expr_take(r, "-")) {
         v = read_one(r);
         v.v = -v.v;
     } else if ((*r->at >= '0' && *r->at <= '9') || *r->at == '.') {
@@ -153,8 +153,8 @@ static struct value read_product(struct reader *r)
 {
     struct value a = read_one(r);
     while (!r->bad) {
-        bool times = take(r, "*");
-        if (!times && !take(r, "/"))
+        bool times = expr_take(r, "*");
+        if (!times && !expr_take(r, "/"))
             break;
         struct value b = read_one(r);
         if (!times && b.known && b.v == 0)
@@ -168,8 +168,8 @@ static struct value read_sum(struct reader *r)
 {
     struct value a = read_product(r);
     while (!r->bad) {
-        bool plus = take(r, "+");
-        if (!plus && !take(r, "-"))
+        bool plus = expr_take(r, "+");
+        if (!plus && !expr_take(r, "-"))
             break;
         struct value b = read_product(r);
         a = a.known && b.known ? known(plus ? a.v + b.v : a.v - b.v) : unknown();
@@ -182,7 +182,7 @@ static struct value read_compare(struct reader *r)
     static const char *const ops[] = {"<=", ">=", "==", "<", ">"};
     struct value a = read_sum(r);
     for (size_t i = 0; i < sizeof(ops) / sizeof(ops[0]) && !r->bad; i++) {
-        if (!take(r, ops[i]))
+        if (!expr_take(r, ops[i]))
             continue;
         struct value b = read_sum(r);
         if (!a.known || !b.known)
@@ -201,8 +201,8 @@ static struct value read_logic(struct reader *r)
 {
     struct value a = read_compare(r);
     while (!r->bad) {
-        bool both = take(r, "and");
-        if (!both && !take(r, "or"))
+        bool both = expr_take(r, "and");
+        if (!both && !expr_take(r, "or"))
             break;
         struct value b = read_compare(r);
         bool left = a.known && a.v != 0, right = b.known && b.v != 0;
@@ -215,7 +215,7 @@ static struct value read_logic(struct reader *r)
 static struct value read_any(struct reader *r)
 {
     struct value a = read_logic(r);
-    while (!r->bad && take(r, "??")) {
+    while (!r->bad && expr_take(r, "??")) {
         struct value b = read_logic(r);
         if (!a.known)
             a = b;

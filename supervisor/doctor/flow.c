@@ -1,36 +1,30 @@
 #include "supervisor/doctor/flow.h"
+#include "supervisor/doctor/texts.h"
 
 #define HIT_RATE_LOW 30.0 /* per cent: below it the guides say that the cache is not worth it */
 #define CACHED_LOW   30.0 /* per cent of the pool: below it the cache holds little */
 
 static const struct doctor_text questions[DOCTOR_QUESTIONS] = {
-    [ASK_STARTUP] = {{"Did it fail before it was ready?", "是否在就绪之前失败？"}},
-    [ASK_BURST] = {{"Did it fail in a burst of tokens or sequences?",
-                    "是否因 token 或序列突增而失败？"}},
-    [ASK_CHRONIC] = {{"Was memory there, but in pieces (after days)?",
-                      "显存是否足够但已碎片化（运行数日后）？"}},
-    [ASK_PREFIX] = {{"Does the prefix cache hold memory and give little back?",
-                     "前缀缓存是否占用显存而命中很低？"}},
+    [ASK_STARTUP] = DOCTOR_TEXT(ask_startup),
+    [ASK_BURST] = DOCTOR_TEXT(ask_burst),
+    [ASK_CHRONIC] = DOCTOR_TEXT(ask_chronic),
+    [ASK_PREFIX] = DOCTOR_TEXT(ask_prefix),
 };
 static const struct doctor_text advice[DOCTOR_QUESTIONS] = {
-    [ASK_STARTUP] = {{"lower the memory share, or offload weights", "降低显存占比，或卸载权重"}},
-    [ASK_BURST] = {{"lower the budget of batched tokens, then the sequences",
-                    "先降低批处理 token 预算，再降低并发序列数"}},
-    [ASK_CHRONIC] = {{"trim; above 70 % in pieces drain and restart",
-                      "整理显存；碎片超过 70 % 时排空并重启"}},
-    [ASK_PREFIX] = {{"cap the prefix cache, or switch it off", "限制前缀缓存或将其关闭"}},
+    [ASK_STARTUP] = DOCTOR_TEXT(advice_startup),
+    [ASK_BURST] = DOCTOR_TEXT(advice_burst),
+    [ASK_CHRONIC] = DOCTOR_TEXT(advice_chronic),
+    [ASK_PREFIX] = DOCTOR_TEXT(advice_prefix),
 };
-static const struct doctor_text answers[] = {[REPLY_NO] = {{"No", "否"}},
-                                             [REPLY_YES] = {{"Yes", "是"}},
-                                             [REPLY_UNKNOWN] = {{"Not known", "未知"}}};
-static const struct doctor_text from_phase = {{"the phase in the log", "日志中的阶段"}},
-                                from_numbers = {{"free + reserved against what was asked for",
-                                                 "空闲 + 已保留 与申请量的比较"}},
-                                from_class = {{"what failed says so", "故障本身已说明"}},
-                                from_rate = {{"its hit rate", "其命中率"}},
-                                from_share = {{"it holds little", "其占用很少"}},
-                                from_rest = {{"the questions before are answered with no",
-                                              "前面的问题均为否"}};
+static const struct doctor_text answers[] = {[REPLY_NO] = DOCTOR_TEXT(answer_no),
+                                             [REPLY_YES] = DOCTOR_TEXT(answer_yes),
+                                             [REPLY_UNKNOWN] = DOCTOR_TEXT(answer_unknown)};
+static const struct doctor_text from_phase = DOCTOR_TEXT(flow_from_phase),
+                                from_numbers = DOCTOR_TEXT(flow_from_numbers),
+                                from_class = DOCTOR_TEXT(flow_from_class),
+                                from_rate = DOCTOR_TEXT(flow_from_rate),
+                                from_share = DOCTOR_TEXT(flow_from_share),
+                                from_rest = DOCTOR_TEXT(flow_from_rest);
 
 bool doctor_flow_applies(enum doctor_class cls)
 {

@@ -12,6 +12,7 @@
 
 #include "supervisor/doctor/catalog.h"
 #include "supervisor/doctor/numbers.h"
+#include "supervisor/engines/sample.h"
 
 #define LIVE_BUCKETS 32
 #define LIVE_RULES   16
@@ -22,27 +23,21 @@ struct live_hist {
     double sum, count;
 };
 
-enum live_histogram { LIVE_TTFT, LIVE_ITL, LIVE_QUEUE, LIVE_PROMPT, LIVE_OUTPUT, LIVE_HISTS };
-
 /* One reading. What is not on the page is negative. */
 struct live_page {
     double running, waiting, usage, blocks, block_size, cached_blocks;
     double preemptions, prompt_tokens, output_tokens, queries, hits, good, bad, refused;
     double limit_seqs, limit_tokens, share;
     bool prefix_caching_off;
-    struct live_hist hist[LIVE_HISTS];
+    struct live_hist hist[HIST_COUNT];
     uint32_t samples; /* of the families that are known */
 };
 
 void live_read(const char *page, size_t len, struct live_page *ret_page);
-/* One engine of a page: vLLM labels its series with model_name and engine. */
-struct live_part {
-    char model[96], engine[24]; /* "" where the page does not say */
-};
 /* The engines of a page in their order, at most `most`. Returns how many. */
-uint32_t live_parts(const char *page, size_t len, struct live_part *ret_parts, uint32_t most);
+uint32_t live_parts(const char *page, size_t len, struct sample_part *ret_parts, uint32_t most);
 /* The same as live_read() of one of them; series without the labels belong to each. */
-void live_read_part(const char *page, size_t len, const struct live_part *part,
+void live_read_part(const char *page, size_t len, const struct sample_part *part,
                     struct live_page *ret_page);
 /* The value that so many of the observations are below; -1 without any. before may be NULL: since
  * the server began. Within a bucket it is interpolated. */

@@ -1,84 +1,50 @@
-/* Reading a metrics page, see live.h: a table of names, sums over engines and models. */
+/* Reading a metrics page, see live.h: signals by a sample, the rest by the table of engines. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "common/promtext.h"
 #include "supervisor/doctor/live.h"
-
-enum how { ADD, MOST };
+#include "supervisor/engines/dialect.h"
+#include "supervisor/engines/sample.h"
 
 static const struct {
-    const char *name; /* ':' and '_' are the same */
     size_t at;
-    enum how how;
-    const char *label, *value; /* only series with it; NULL: all */
+    enum signal_id signal;
 } gauges[] = {
 #define PAGE(field) offsetof(struct live_page, field)
-    {"vllm:num_requests_running", PAGE(running), ADD, NULL, NULL},
-    {"vllm:num_requests_waiting", PAGE(waiting), ADD, NULL, NULL},
-    {"vllm:kv_cache_usage_perc", PAGE(usage), MOST, NULL, NULL},
-    {"vllm:gpu_cache_usage_perc", PAGE(usage), MOST, NULL, NULL},
-    {"vllm:num_preemptions_total", PAGE(preemptions), ADD, NULL, NULL},
-    {"vllm:prompt_tokens_total", PAGE(prompt_tokens), ADD, NULL, NULL},
-    {"vllm:generation_tokens_total", PAGE(output_tokens), ADD, NULL, NULL},
-    {"vllm:prefix_cache_queries_total", PAGE(queries), ADD, NULL, NULL},
-    {"vllm:prefix_cache_hits_total", PAGE(hits), ADD, NULL, NULL},
-    /* The other spellings that the table of engines (law/dialect.c) has, and other engines. */
-    {"vllm:num_preemptions", PAGE(preemptions), ADD, NULL, NULL},
-    {"vllm:prompt_tokens", PAGE(prompt_tokens), ADD, NULL, NULL},
-    {"vllm:generation_tokens", PAGE(output_tokens), ADD, NULL, NULL},
-    {"vllm:prefix_cache_queries", PAGE(queries), ADD, NULL, NULL},
-    {"vllm:prefix_cache_hits", PAGE(hits), ADD, NULL, NULL},
-    {"vllm:gpu_prefix_cache_queries_total", PAGE(queries), ADD, NULL, NULL},
-    {"vllm:gpu_prefix_cache_hits_total", PAGE(hits), ADD, NULL, NULL},
-    {"vllm:gpu_prefix_cache_queries", PAGE(queries), ADD, NULL, NULL},
-    {"vllm:gpu_prefix_cache_hits", PAGE(hits), ADD, NULL, NULL},
-    {"sglang:num_running_reqs", PAGE(running), ADD, NULL, NULL},
-    {"sglang:num_queue_reqs", PAGE(waiting), ADD, NULL, NULL},
-    {"sglang:token_usage", PAGE(usage), MOST, NULL, NULL},
-    {"sglang:prompt_tokens_total", PAGE(prompt_tokens), ADD, NULL, NULL},
-    {"sglang:generation_tokens_total", PAGE(output_tokens), ADD, NULL, NULL},
-    {"llamacpp:requests_processing", PAGE(running), ADD, NULL, NULL},
-    {"llamacpp:requests_deferred", PAGE(waiting), ADD, NULL, NULL},
-    {"llamacpp:kv_cache_usage_ratio", PAGE(usage), MOST, NULL, NULL},
-    {"llamacpp:prompt_tokens_total", PAGE(prompt_tokens), ADD, NULL, NULL},
-    {"llamacpp:tokens_predicted_total", PAGE(output_tokens), ADD, NULL, NULL},
-    {"vllm:request_success_total", PAGE(bad), ADD, "finished_reason", "error"},
-    {"vllm:request_success_total", PAGE(good), ADD, "finished_reason", "stop"},
-    {"vllm:request_success_total", PAGE(good), ADD, "finished_reason", "length"},
-    {"vllm:admission_rejections_total", PAGE(refused), ADD, NULL, NULL},
-    {"evenkeel_kv_blocks", PAGE(cached_blocks), ADD, "state", "cached"},
-    {"evenkeel_limit", PAGE(limit_seqs), MOST, "limit", "max_num_running_seqs"},
-    {"evenkeel_limit", PAGE(limit_tokens), MOST, "limit", "max_num_batched_tokens"},
+    {PAGE(running), SIG_RUNNING},
+    {PAGE(waiting), SIG_WAITING},
+    {PAGE(usage), SIG_KV_USAGE},
+    {PAGE(cached_blocks), SIG_BLOCKS_CACHED},
+    {PAGE(preemptions), SIG_PREEMPTIONS},
+    {PAGE(prompt_tokens), SIG_PROMPT_TOKENS},
+    {PAGE(output_tokens), SIG_GEN_TOKENS},
+    {PAGE(queries), SIG_PREFIX_QUERIES},
+    {PAGE(hits), SIG_PREFIX_HITS},
+    {PAGE(limit_seqs), SIG_LIMIT_SEQS},
+    {PAGE(limit_tokens), SIG_LIMIT_TOKENS},
 };
 #define GAUGES (sizeof(gauges) / sizeof(gauges[0]))
 
-static const char *const hists[LIVE_HISTS][3] = {
-    [LIVE_TTFT] = {"vllm:time_to_first_token_seconds", "sglang:time_to_first_token_seconds", NULL},
-    [LIVE_ITL] = {"vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds",
-                  "sglang:inter_token_latency_seconds"},
-    [LIVE_QUEUE] = {"vllm:request_queue_time_seconds", NULL},
-    [LIVE_PROMPT] = {"vllm:request_prompt_tokens", NULL},
-    [LIVE_OUTPUT] = {"vllm:request_generation_tokens", NULL},
-};
+static const size_t figures[FIG_COUNT] = {[FIG_STOPPED] = PAGE(good),
+                                          [FIG_LENGTH] = PAGE(good),
+                                          [FIG_ERRORS] = PAGE(bad),
+                                          [FIG_REFUSED] = PAGE(refused)};
 
-/* Length of the name if the sample's begins with it, 0 if not. */
-static size_t begins(const char *name, const char *with)
+static double *at(struct live_page *p, size_t offset)
 {
-    size_t i = 0;
-    for (; with[i]; i++) {
-        char c = name[i] == '_' && with[i] == ':' ? ':' : name[i];
-        if (c != with[i])
-            return 0;
-    }
-    return i;
+    return (double *)(void *)((char *)p + offset);
 }
 
-static bool same(const char *name, const char *with)
+static bool matches(const struct dialect_signal *d, const struct promtext_sample *s)
 {
-    size_t n = begins(name, with);
-    return n > 0 && name[n] == '\0';
+    const char *v = d->label ? promtext_label(s, d->label) : NULL;
+    for (int k = 0; k < DIALECT_NAMES && d->name[k]; k++) {
+        if (dialect_same(s->name, d->name[k], ""))
+            return !d->label || (v && strcmp(v, d->value) == 0);
+    }
+    return false;
 }
 
 static void add_bucket(struct live_hist *h, const struct promtext_sample *s)
@@ -103,18 +69,16 @@ static void add_bucket(struct live_hist *h, const struct promtext_sample *s)
     h->buckets++;
 }
 
-static bool take_hist(struct live_page *p, const struct promtext_sample *s)
+static bool take_hist(const struct dialect *d, struct live_page *p, const struct promtext_sample *s)
 {
-    for (int h = 0; h < LIVE_HISTS; h++) {
-        for (int k = 0; k < 3 && hists[h][k]; k++) {
-            size_t n = begins(s->name, hists[h][k]);
-            if (n == 0)
-                continue;
-            if (strcmp(s->name + n, "_bucket") == 0)
+    for (int h = 0; h < HIST_COUNT; h++) {
+        for (int k = 0; k < 2 && d->hists[h].family[k]; k++) {
+            const char *family = d->hists[h].family[k];
+            if (dialect_same(s->name, family, "_bucket"))
                 add_bucket(&p->hist[h], s);
-            else if (strcmp(s->name + n, "_sum") == 0)
+            else if (dialect_same(s->name, family, "_sum"))
                 p->hist[h].sum += s->value;
-            else if (strcmp(s->name + n, "_count") == 0)
+            else if (dialect_same(s->name, family, "_count"))
                 p->hist[h].count += s->value;
             else
                 continue;
@@ -146,47 +110,70 @@ static void take_config(struct live_page *p, const struct promtext_sample *s)
 /* What is read, and of which engine; NULL = of all. */
 struct reading {
     struct live_page *page;
-    const struct live_part *part;
+    const struct dialect *dialect;
+    const struct sample_part *part;
 };
 
-static bool belongs(const struct live_part *part, const struct promtext_sample *s)
-{
-    const char *engine = part ? promtext_label(s, "engine") : NULL;
-    const char *model = part ? promtext_label(s, "model_name") : NULL;
-    return (!engine || strncmp(engine, part->engine, sizeof(part->engine) - 1) == 0) &&
-           (!model || strncmp(model, part->model, sizeof(part->model) - 1) == 0);
-}
-
-static void take(void *ctx, const struct promtext_sample *s)
+/* What of a page no decision needs and so no sample has. */
+static void take_rest(void *ctx, const struct promtext_sample *s)
 {
     const struct reading *r = ctx;
+    const struct dialect *d = r->dialect;
     struct live_page *p = r->page;
-    if (!isfinite(s->value) || !belongs(r->part, s))
+    if (!isfinite(s->value) || !sample_belongs(r->part, s))
         return;
-    if (same(s->name, "vllm:cache_config_info")) {
+    if (d->info && dialect_same(s->name, d->info, "")) {
         take_config(p, s);
         p->samples++;
         return;
     }
-    for (size_t i = 0; i < GAUGES; i++) {
-        if (!same(s->name, gauges[i].name))
+    for (int i = 0; d->figures && i < FIG_COUNT; i++) {
+        if (!matches(&d->figures[i], s))
             continue;
-        const char *label = gauges[i].label ? promtext_label(s, gauges[i].label) : NULL;
-        if (gauges[i].label && (!label || strcmp(label, gauges[i].value) != 0))
-            continue;
-        double *to = (double *)(void *)((char *)p + gauges[i].at);
-        if (gauges[i].how == ADD)
-            *to = *to < 0 ? s->value : *to + s->value;
-        else if (s->value > *to)
-            *to = s->value;
+        double *to = at(p, figures[i]);
+        *to = *to < 0 ? s->value : *to + s->value;
         p->samples++;
         return;
     }
-    p->samples += take_hist(p, s);
+    p->samples += take_hist(d, p, s);
+}
+
+#define ENGINES_MOST 16
+
+/* How many lines each engine of the table would understand. */
+struct guess {
+    uint32_t lines[ENGINES_MOST];
+};
+
+static void weigh(void *ctx, const struct promtext_sample *s)
+{
+    struct guess *g = ctx;
+    for (uint32_t e = 0; e < ENGINES_MOST && dialect_at(e); e++) {
+        for (size_t i = 0; i < GAUGES; i++)
+            g->lines[e] += matches(dialect_signal(dialect_at(e), gauges[i].signal), s);
+        for (int h = 0; h < HIST_COUNT; h++) {
+            const char *family = dialect_at(e)->hists[h].family[0];
+            g->lines[e] += family && dialect_same(s->name, family, "_count");
+        }
+    }
+}
+
+/* The engine whose page it is: the one that understands most of it, the first of several. */
+static const struct dialect *engine_of(const char *page, size_t len)
+{
+    struct promtext_info info;
+    struct guess g = {{0}};
+    uint32_t best = 0;
+    promtext_parse(page, len, weigh, &g, &info);
+    for (uint32_t e = 1; e < ENGINES_MOST && dialect_at(e); e++) {
+        if (g.lines[e] > g.lines[best] && !dialect_at(e)->companion)
+            best = e;
+    }
+    return dialect_at(best);
 }
 
 struct finding {
-    struct live_part *parts;
+    struct sample_part *parts;
     uint32_t count, most;
 };
 
@@ -194,9 +181,9 @@ static void note_part(void *ctx, const struct promtext_sample *s)
 {
     struct finding *f = ctx;
     const char *engine = promtext_label(s, "engine"), *model = promtext_label(s, "model_name");
-    if (f->count == f->most || !same(s->name, "vllm:num_requests_running"))
+    if (f->count == f->most || !matches(dialect_signal(dialect_at(0), SIG_RUNNING), s))
         return;
-    struct live_part *p = &f->parts[f->count];
+    struct sample_part *p = &f->parts[f->count];
     (void)snprintf(p->engine, sizeof(p->engine), "%s", engine ? engine : "");
     (void)snprintf(p->model, sizeof(p->model), "%s", model ? model : "");
     for (uint32_t i = 0; i < f->count; i++) {
@@ -206,7 +193,7 @@ static void note_part(void *ctx, const struct promtext_sample *s)
     f->count++;
 }
 
-uint32_t live_parts(const char *page, size_t len, struct live_part *ret_parts, uint32_t most)
+uint32_t live_parts(const char *page, size_t len, struct sample_part *ret_parts, uint32_t most)
 {
     struct promtext_info info;
     struct finding f = {.parts = ret_parts, .most = most};
@@ -219,29 +206,22 @@ void live_read(const char *page, size_t len, struct live_page *ret_page)
     live_read_part(page, len, NULL, ret_page);
 }
 
-void live_read_part(const char *page, size_t len, const struct live_part *part,
+void live_read_part(const char *page, size_t len, const struct sample_part *part,
                     struct live_page *ret_page)
 {
     struct promtext_info info;
-    struct live_page p = {.running = -1,
-                          .waiting = -1,
-                          .usage = -1,
-                          .blocks = -1,
-                          .block_size = -1,
-                          .cached_blocks = -1,
-                          .preemptions = -1,
-                          .prompt_tokens = -1,
-                          .output_tokens = -1,
-                          .queries = -1,
-                          .hits = -1,
-                          .good = -1,
-                          .bad = -1,
-                          .refused = -1,
-                          .limit_seqs = -1,
-                          .limit_tokens = -1,
-                          .share = -1};
-    struct reading reading = {&p, part};
-    promtext_parse(page, len, take, &reading, &info);
+    struct sample s;
+    struct live_page p = {
+        .blocks = -1, .block_size = -1, .good = -1, .bad = -1, .refused = -1, .share = -1};
+    struct reading rest = {&p, engine_of(page, len), part};
+    sample_parse_part(rest.dialect, part, page, len, 0, &s);
+    for (size_t i = 0; i < GAUGES; i++) {
+        /* Of a page that is too long, what was read of it. */
+        bool has = s.good && !(s.flags[gauges[i].signal] & ~SAMPLE_TRUNCATED);
+        *at(&p, gauges[i].at) = has ? s.value[gauges[i].signal] : -1;
+        p.samples += has;
+    }
+    promtext_parse(page, len, take_rest, &rest, &info);
     *ret_page = p;
 }
 

@@ -350,7 +350,7 @@ static void add_facts(struct doctor_numbers *n, const struct doctor_numbers *fac
     }
 }
 
-static int compare(const void *a, const void *b)
+static int scan_compare(const void *a, const void *b)
 {
     const struct doctor_finding *x = a, *y = b;
     if (x->life != y->life)
@@ -471,7 +471,7 @@ int doctor_scan_finish(struct doctor_scan *s, const struct doctor_finding **ret_
         derive_facts(f);
     }
     rank(s);
-    qsort(s->finding, s->finding_count, sizeof(*s->finding), compare);
+    qsort(s->finding, s->finding_count, sizeof(*s->finding), scan_compare);
     promote(s);
     bool unnamed = first && first->signature == TRACE_NONE;
     s->known =

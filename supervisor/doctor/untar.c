@@ -10,7 +10,7 @@
 #define MAGIC_AT 257
 
 /* Octal digits, ended by a blank or NUL; large sizes are binary with the first bit set. */
-static bool number(const char *text, size_t len, uint64_t *ret_value)
+static bool untar_number(const char *text, size_t len, uint64_t *ret_value)
 {
     uint64_t v = 0;
     size_t i = 0;
@@ -32,7 +32,7 @@ static bool number(const char *text, size_t len, uint64_t *ret_value)
 static bool sum_is_right(const char *head)
 {
     uint64_t want, sum = 0;
-    if (!number(head + SUM_AT, SUM_LEN, &want))
+    if (!untar_number(head + SUM_AT, SUM_LEN, &want))
         return false;
     for (int i = 0; i < UNTAR_BLOCK; i++)
         sum += i >= SUM_AT && i < SUM_AT + SUM_LEN ? ' ' : (unsigned char)head[i];
@@ -48,7 +48,7 @@ static void take_head(struct untar *t)
 {
     uint64_t size;
     t->have = 0;
-    if (!sum_is_right(t->head) || !number(t->head + SIZE_AT, SIZE_LEN, &size)) {
+    if (!sum_is_right(t->head) || !untar_number(t->head + SIZE_AT, SIZE_LEN, &size)) {
         t->ended = true;
         for (int i = 0; i < UNTAR_BLOCK; i++)
             t->damaged |= t->head[i] != 0;

@@ -379,7 +379,8 @@ int child_reap(struct child *c, struct child_exit *ret_exit)
     int r = wait_for_status(c, ret_exit);
     if (r != 0 && r != -ECHILD)
         return r;
-    struct pollfd ended = {.fd = c->pidfd, .events = POLLIN}; /* whoever's child it is */
+    /* Also of a process that is not our child. */
+    struct pollfd ended = {.fd = c->pidfd, .events = POLLIN};
     if (poll(&ended, 1, 0) <= 0)
         return 0;
     if (r == 0 && wait_for_status(c, ret_exit) == 1) /* it has ended between the two */

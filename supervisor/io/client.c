@@ -122,7 +122,7 @@ static int on_socket(sd_event_source *s, int fd, uint32_t revents, void *ctx)
     return 0;
 }
 
-static int on_timer(sd_event_source *s, uint64_t usec, void *ctx)
+static int client_on_timer(sd_event_source *s, uint64_t usec, void *ctx)
 {
     struct client *c = ctx;
     (void)s;
@@ -187,7 +187,7 @@ int client_new(sd_event *event, struct client **ret_client)
     c->multi = curl_multi_init();
     if (!c->multi)
         goto out;
-    r = sd_event_add_time(event, &c->timer, CLOCK_MONOTONIC, 0, 1000, on_timer, c);
+    r = sd_event_add_time(event, &c->timer, CLOCK_MONOTONIC, 0, 1000, client_on_timer, c);
     if (r < 0)
         goto out;
     r = sd_event_source_set_enabled(c->timer, SD_EVENT_OFF);

@@ -134,7 +134,7 @@ static void error_text(const struct client_result *res, char *ret_text, size_t s
     json_decref(root);
 }
 
-static void finish(struct control_call *c, const struct control_result *res)
+static void control_finish(struct control_call *c, const struct control_result *res)
 {
     control_fn cb = c->cb;
     void *ctx = c->ctx;
@@ -146,11 +146,11 @@ static void fail(struct control_call *c, int error, const char *text)
 {
     struct control_result out = {.error = error};
     (void)snprintf(out.text, sizeof(out.text), "%s", text);
-    finish(c, &out);
+    control_finish(c, &out);
 }
 
-static int ask(struct control_call *c, const char *method, const char *url, const char *body,
-               client_fn cb)
+static int control_ask(struct control_call *c, const char *method, const char *url,
+                       const char *body, client_fn cb)
 {
     struct client_req req = {.unix_path = c->control->path,
                              .method = method,
@@ -189,7 +189,7 @@ static void on_read(void *ctx, const struct client_result *res)
     } else if (!reads_back(c, &out.limits)) {
         fail(c, -EIO, "the limit was accepted but reads back differently");
     } else {
-        finish(c, &out);
+        control_finish(c, &out);
     }
 }
 
@@ -210,8 +210,8 @@ static void on_written(void *ctx, const struct client_result *res)
     }
     if (c->verb) {
         struct control_result out = {0};
-        finish(c, &out);
-    } else if (ask(c, "GET", CONFIG_URL, NULL, on_read) < 0) {
+        control_finish(c, &out);
+    } else if (control_ask(c, "GET", CONFIG_URL, NULL, on_read) < 0) {
         fail(c, -ENOMEM, "out of memory");
     }
 }
@@ -235,7 +235,7 @@ static struct control_call *call_new(struct control *c, control_fn cb, void *ctx
 int control_read(struct control *c, control_fn cb, void *ctx)
 {
     struct control_call *call = call_new(c, cb, ctx);
-    int r = call ? ask(call, "GET", CONFIG_URL, NULL, on_read) : -ENOMEM;
+    int r = call ? control_ask(call, "GET", CONFIG_URL, NULL, on_read) : -ENOMEM;
     if (call && r < 0)
         call_free(call);
     return r;
@@ -269,7 +269,7 @@ int control_write(struct control *c, const struct control_change *change, contro
         (void)ek_buf_printf(&body, ",\"cached_share\":%.3f", change->cached_share);
     (void)ek_buf_puts(&body, "}");
     if (ek_buf_ok(&body))
-        r = ask(call, "PATCH", CONFIG_URL, body.data, on_written);
+        r = control_ask(call, "PATCH", CONFIG_URL, body.data, on_written);
     ek_buf_done(&body);
     if (r < 0)
         call_free(call);
@@ -282,7 +282,7 @@ static int verb(struct control *c, const char *url, const char *body, control_fn
     if (!call)
         return -ENOMEM;
     call->verb = true;
-    int r = ask(call, "POST", url, body, on_written);
+    int r = control_ask(call, "POST", url, body, on_written);
     if (r < 0)
         call_free(call);
     return r;

@@ -31,22 +31,6 @@ struct figures {
 
 /* One process */
 
-static double first_number(const char *path, const char *before)
-{
-    char text[512] = {0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return NAN;
-    ssize_t n = read(fd, text, sizeof(text) - 1);
-    close(fd);
-    const char *at = n > 0 ? strstr(text, before) : NULL;
-    if (!at)
-        return NAN;
-    at += strlen(before);
-    size_t digits = strspn(at, "0123456789");
-    return digits > 0 ? (double)strtoull(at, NULL, 10) : (double)NAN;
-}
-
 static double known(uint64_t number)
 {
     return number == UINT64_MAX ? (double)NAN : (double)number;
@@ -61,20 +45,49 @@ static bool own_group(const struct child *c, char *path, size_t size)
     return strcmp(own, path) != 0;
 }
 
+/* "size resident shared ...", in pages. */
+static void read_statm(const char *path, struct memory_figures *f)
+{
+    unsigned long long size, resident, shared;
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return;
+    if (fscanf(file, "%llu %llu %llu", &size, &resident, &shared) == 3) {
+        double page = (double)sysconf(_SC_PAGESIZE);
+        f->resident = (double)resident * page;
+        f->own = resident > shared ? (double)(resident - shared) * page : 0;
+    }
+    (void)fclose(file);
+}
+
 void figures_read(const struct child *c, struct memory_figures *ret_figures)
 {
     char path[400], group[300];
-    struct memory_figures f = {NAN, NAN, NAN, NAN};
+    struct memory_figures f = MEMORY_UNKNOWN;
     if (c->pid > 0) {
         (void)snprintf(path, sizeof(path), "/proc/%d/statm", (int)c->pid);
-        f.resident = first_number(path, " ") * (double)sysconf(_SC_PAGESIZE);
+        read_statm(path, &f);
     }
     if (c->pid > 0 && own_group(c, group, sizeof(group))) {
+        double anon = known(ek_cgroup_number(group, "memory.stat", "anon "));
+        f.own = isfinite(anon) ? anon : f.own;
         f.cgroup = known(ek_cgroup_number(group, "memory.current", ""));
+        f.files = (double)ek_cgroup_files(group);
         f.most = known(ek_cgroup_number(group, "memory.max", ""));
         f.stalled_s = known(ek_cgroup_number(group, "memory.pressure", "total=")) / 1e6;
     }
     *ret_figures = f;
+}
+
+bool figures_owns(const struct child *c, pid_t pid)
+{
+    char group[300], own[300];
+    char self[40];
+    if (pid == c->pid)
+        return true;
+    (void)snprintf(self, sizeof(self), "/proc/%d/cgroup", (int)pid);
+    return own_group(c, group, sizeof(group)) && ek_cgroup_dir(self, own, sizeof(own)) == 0 &&
+           strcmp(group, own) == 0;
 }
 
 /* The kernel's log: "... NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus." */
@@ -178,7 +191,7 @@ static void on_gpus(void *ctx, const struct gpus *g)
     rest(f);
 }
 
-static int on_timer(sd_event_source *s, uint64_t usec, void *ctx)
+static int figures_on_timer(sd_event_source *s, uint64_t usec, void *ctx)
 {
     struct figures *f = ctx;
     (void)s;
@@ -201,7 +214,7 @@ int figures_new(const struct figures_setup *setup, struct figures **ret_figures)
     f->gpus.error = -EAGAIN;
     double first_s = setup->every_s < FIRST_S ? setup->every_s : FIRST_S;
     int r = sd_event_add_time(setup->event, &f->timer, CLOCK_MONOTONIC,
-                              ek_now_us() + (uint64_t)(first_s * 1e6), 100000, on_timer, f);
+                              ek_now_us() + (uint64_t)(first_s * 1e6), 100000, figures_on_timer, f);
     if (r < 0) {
         figures_free(f);
         return r;

@@ -18,10 +18,14 @@ struct figures;
 
 /* NAN where there is no such figure. */
 struct memory_figures {
-    double resident;     /* of the main process, bytes */
+    double resident; /* of the main process, bytes */
+    double own;      /* not shared and no file: of its cgroup's processes, else of the main one */
     double cgroup, most; /* of its cgroup, if it has one of its own; most: NAN = no limit */
-    double stalled_s;    /* sum of the time that some task there waited for memory */
+    double files; /* of the cgroup: pages of files, which the kernel takes back; 0 = not known */
+    double stalled_s; /* sum of the time that some task there waited for memory */
 };
+
+#define MEMORY_UNKNOWN ((struct memory_figures){NAN, NAN, NAN, NAN, 0, NAN})
 
 struct xid {
     unsigned number;
@@ -46,6 +50,8 @@ struct xid figures_xid(const struct figures *f);          /* the last one */
 uint64_t figures_xids(const struct figures *f);           /* seen in all */
 
 void figures_read(const struct child *c, struct memory_figures *ret_figures);
+/* Whether it is the server's process, or one in the cgroup that the server has for itself. */
+bool figures_owns(const struct child *c, pid_t pid);
 /* A line of the kernel's log; false if it is no XID. Pure. */
 bool figures_parse_xid(const char *line, struct xid *ret_xid);
 /* Of XIDs that a start cannot cure: the device is lost or its memory is broken. */

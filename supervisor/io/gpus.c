@@ -115,7 +115,7 @@ void gpus_cancel(struct gpus_call *c)
     free(c);
 }
 
-static void finish(struct gpus_call *c, const struct gpus *g)
+static void gpus_finish(struct gpus_call *c, const struct gpus *g)
 {
     gpus_fn cb = c->cb;
     void *ctx = c->ctx;
@@ -129,7 +129,7 @@ static int on_report(sd_event_source *s, int fd, uint32_t revents, void *ctx)
     (void)s;
     (void)revents;
     read_report(fd, &g);
-    finish(ctx, &g);
+    gpus_finish(ctx, &g);
     return 0;
 }
 
@@ -137,7 +137,7 @@ static int on_late(sd_event_source *s, uint64_t usec, void *ctx)
 {
     (void)s;
     (void)usec;
-    finish(ctx, &late);
+    gpus_finish(ctx, &late);
     return 0;
 }
 

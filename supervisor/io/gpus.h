@@ -1,10 +1,10 @@
 /*
- * What NVIDIA's library says of the devices of this machine. A sick device blocks whoever asks it,
- * so a helper process asks: the unit evenkeel-nvml where systemd listens for it, which alone may
- * open the devices and is killed by its watchdog; else a fork that keeps no descriptor of ours,
- * opens libnvidia-ml.so.1, writes one report into a pipe and ends. A fork that does not answer in
- * time is killed, or left behind when not even that helps. No library is the usual case on machines
- * without such devices.
+ * What NVIDIA's library says of the devices of this machine. A sick device blocks the process that
+ * asks it, so a helper process asks: the unit evenkeel-nvml where systemd listens for it, which
+ * alone may open the devices and is killed by its watchdog; else a fork that keeps no descriptor of
+ * ours, opens libnvidia-ml.so.1, writes one report into a pipe and ends. A fork that does not
+ * answer in time is killed, or left behind when not even that helps. No library is the usual case
+ * on machines without such devices.
  */
 #pragma once
 

@@ -38,7 +38,7 @@ void handoff_cancel(struct handoff *h)
     handoff_free(h);
 }
 
-static void finish(struct handoff *h, int error, int fd, const char *text)
+static void handoff_finish(struct handoff *h, int error, int fd, const char *text)
 {
     struct handoff_result res = {.error = error, .fd = fd, .peer = h->peer};
     (void)snprintf(res.text, sizeof(res.text), "%s", text);
@@ -65,12 +65,16 @@ static int on_answer(sd_event_source *s, int sock, uint32_t revents, void *ctx)
             close(fd); /* nobody asked for it */
             fd = -1;
         }
-        finish(h, 0, fd, "");
+        handoff_finish(h, 0, fd, "");
         return 0;
     }
     if (fd >= 0)
         close(fd);
-    finish(h, n > 0 ? -EPROTO : -EIO, -1, n > 0 ? text : "connection closed");
+    if (ok) { /* without what it says: we had no descriptor free for it */
+        handoff_finish(h, -EMFILE, -1, "no descriptor is free for the socket");
+        return 0;
+    }
+    handoff_finish(h, n > 0 ? -EPROTO : -EIO, -1, n > 0 ? text : "connection closed");
     return 0;
 }
 
@@ -78,7 +82,7 @@ static int on_timeout(sd_event_source *s, uint64_t usec, void *ctx)
 {
     (void)s;
     (void)usec;
-    finish(ctx, -ETIMEDOUT, -1, "no answer in time");
+    handoff_finish(ctx, -ETIMEDOUT, -1, "no answer in time");
     return 0;
 }
 

@@ -15,7 +15,8 @@ struct handoff;
 enum handoff_verb { HANDOFF_PUT, HANDOFF_GET };
 
 struct handoff_result {
-    int error; /* 0, -ECONNREFUSED/-ENOENT nobody listens, -ETIMEDOUT, -EPROTO refused, -EIO */
+    int error; /* 0, -ECONNREFUSED/-ENOENT nobody listens, -ETIMEDOUT, -EPROTO refused, -EIO,
+                * -EMFILE we had no descriptor free for it */
     int fd;    /* of a get: owned by the callback; else -1 */
     pid_t peer;
     char text[120]; /* what the server said when it refused */

@@ -129,7 +129,8 @@ uint64_t holder_memory_bytes(void)
         return left;
     uint64_t most = ek_cgroup_number(own, "memory.max", "");
     uint64_t used = ek_cgroup_number(own, "memory.current", "");
-    used = used == UINT64_MAX ? 0 : used;
+    uint64_t files = ek_cgroup_files(own);
+    used = used == UINT64_MAX || used < files ? 0 : used - files;
     if (most != UINT64_MAX && most > 0 && (left == 0 || (most > used ? most - used : 0) < left))
         left = most > used ? most - used : 0;
     return left;

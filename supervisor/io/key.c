@@ -13,7 +13,7 @@
 #define FILE_MOST 16384
 
 /* What a header may carry, and what is no digest of a key. */
-static int take(const char *word, size_t len, char *ret_key, size_t size)
+static int key_take(const char *word, size_t len, char *ret_key, size_t size)
 {
     if (len == 0 || (len > 7 && strncmp(word, "sha256:", 7) == 0))
         return -EBADMSG;
@@ -37,7 +37,8 @@ int key_parse(const char *text, char *ret_key, size_t size)
         if (lead < all && *first != '#') {
             const char *second = first + len + strspn(first + len, " \t");
             size_t next = strcspn(second, " \t\r\n");
-            return next > 0 ? take(second, next, ret_key, size) : take(first, len, ret_key, size);
+            return next > 0 ? key_take(second, next, ret_key, size)
+                            : key_take(first, len, ret_key, size);
         }
         line += all;
         line += strspn(line, "\r\n");

@@ -1,6 +1,6 @@
 /*
- * One planned restart at a time on a machine: whoever holds the lock of the lease file. The kernel
- * gives it back when its holder dies, whatever it died of.
+ * One planned restart at a time on a machine: the holder of the lease file's lock may do one. The
+ * kernel gives it back when its holder dies, whatever it died of.
  */
 #pragma once
 

@@ -39,14 +39,14 @@ struct nvml {
 };
 
 /* ISO C has no conversion from an object pointer to a function's. */
-static bool find(void *lib, const char *name, void *to, size_t size)
+static bool nvml_find(void *lib, const char *name, void *to, size_t size)
 {
     void *at = dlsym(lib, name);
     memcpy(to, &at, size);
     return at != NULL;
 }
 
-#define FIND(lib, name, to) find(lib, name, &(to), sizeof(to))
+#define FIND(lib, name, to) nvml_find(lib, name, &(to), sizeof(to))
 
 static int open_nvml(struct nvml *n, struct gpus *g)
 {

@@ -138,7 +138,7 @@ static double usage_without_us(const struct peers *p)
     return sum / p->count;
 }
 
-static void choose(struct peers *p)
+static void peers_choose(struct peers *p)
 {
     p->ticket = 0;
     for (uint32_t i = 0; i < p->count; i++) {
@@ -177,7 +177,7 @@ static void round_end(struct peers *p)
                        usage_without_us(p));
         give_up(p);
     } else if (p->stage == CHOOSING) {
-        choose(p);
+        peers_choose(p);
     } else {
         look_for_turn(p);
     }

@@ -80,7 +80,7 @@ static void on_page(void *ctx, const struct client_result *res)
     s->cb(s->ctx, &r); /* may stop or free the scrape */
 }
 
-static int on_timer(sd_event_source *source, uint64_t usec, void *ctx)
+static int scrape_on_timer(sd_event_source *source, uint64_t usec, void *ctx)
 {
     struct scrape *s = ctx;
     (void)source;
@@ -109,7 +109,7 @@ int scrape_new(sd_event *event, struct client *client, const struct scrape_setup
     s->setup = *setup;
     s->cb = cb;
     s->ctx = ctx;
-    int r = sd_event_add_time(event, &s->timer, CLOCK_MONOTONIC, 0, 1000, on_timer, s);
+    int r = sd_event_add_time(event, &s->timer, CLOCK_MONOTONIC, 0, 1000, scrape_on_timer, s);
     if (r >= 0)
         r = sd_event_source_set_enabled(s->timer, SD_EVENT_OFF);
     if (r < 0) {

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <systemd/sd-event.h>
 
-#include "supervisor/law/sample.h"
+#include "supervisor/engines/sample.h"
 
 struct client;
 struct scrape;

@@ -75,7 +75,7 @@ static void arm(struct shut *s)
     (void)sd_event_source_set_enabled(s->timer, SD_EVENT_ONESHOT);
 }
 
-static int on_timer(sd_event_source *source, uint64_t usec, void *ctx)
+static int shut_on_timer(sd_event_source *source, uint64_t usec, void *ctx)
 {
     struct shut *s = ctx;
     uint64_t now = ek_now_us();
@@ -134,7 +134,7 @@ int shut_new(sd_event *event, int listen_fd, uint32_t retry_s, const char *why,
                      "Content-Length: %zu\r\nRetry-After: %u\r\nConnection: close\r\n\r\n%s",
                      strlen(body), retry_s, body);
     s->len = n > 0 ? (size_t)n : 0;
-    int r = sd_event_add_time(event, &s->timer, CLOCK_MONOTONIC, 0, 10000, on_timer, s);
+    int r = sd_event_add_time(event, &s->timer, CLOCK_MONOTONIC, 0, 10000, shut_on_timer, s);
     if (r >= 0)
         r = sd_event_source_set_enabled(s->timer, SD_EVENT_OFF);
     if (r >= 0)

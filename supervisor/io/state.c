@@ -23,7 +23,7 @@ void state_free(struct state *s)
     *s = (struct state){0};
 }
 
-static struct state_server *find(const struct state *s, const char *name)
+static struct state_server *state_find_own(const struct state *s, const char *name)
 {
     for (uint32_t i = 0; i < s->count; i++) {
         if (strcmp(s->at[i].name, name) == 0)
@@ -34,12 +34,12 @@ static struct state_server *find(const struct state *s, const char *name)
 
 const struct state_server *state_find(const struct state *s, const char *name)
 {
-    return find(s, name);
+    return state_find_own(s, name);
 }
 
 struct state_server *state_of(struct state *s, const char *name)
 {
-    struct state_server *one = find(s, name);
+    struct state_server *one = state_find_own(s, name);
     if (one)
         return one;
     struct state_server *more = realloc(s->at, (s->count + 1) * sizeof(*more));
@@ -193,7 +193,7 @@ int state_load(const char *dir, struct state *ret_state)
     if (r == 0)
         return 0;
     if (r == -EBADMSG)
-        (void)rename(path, aside); /* kept for whoever wants to know; the caller says it */
+        (void)rename(path, aside); /* kept for a look at it; the caller says it */
     ret_state->lost_us = ek_wall_us();
     return r;
 }

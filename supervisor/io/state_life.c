@@ -31,6 +31,7 @@ static void parse_life(const json_t *j, struct life *l)
         .planned = planned != NULL,
         .asked = json_is_true(json_object_get(j, "asked")),
         .waits = json_is_true(json_object_get(j, "waits")),
+        .found = json_is_true(json_object_get(j, "found")),
     };
     if (planned)
         (void)snprintf(l->planned_name, sizeof(l->planned_name), "%s", planned);
@@ -84,6 +85,8 @@ static void put_life(const struct life *l, struct ek_buf *out)
         (void)ek_buf_puts(out, ",\"asked\":true");
     if (l->waits)
         (void)ek_buf_puts(out, ",\"waits\":true");
+    if (l->found)
+        (void)ek_buf_puts(out, ",\"found\":true");
     (void)ek_buf_puts(out, "}");
 }
 

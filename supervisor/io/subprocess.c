@@ -71,7 +71,7 @@ static void subprocess_read(struct subprocess *p)
     }
 }
 
-static void finish(struct subprocess *p, int status)
+static void subprocess_finish(struct subprocess *p, int status)
 {
     struct subprocess_result res = {.status = status, .text = p->text, .len = p->len};
     stop(p);
@@ -90,7 +90,7 @@ static int on_end(sd_event_source *source, int fd, uint32_t revents, void *ctx)
         return 0;
     p->child.pid = 0; /* nothing is left to kill */
     subprocess_read(p);
-    finish(p, !e.known || e.signaled ? -EIO : e.code);
+    subprocess_finish(p, !e.known || e.signaled ? -EIO : e.code);
     return 0;
 }
 
@@ -107,7 +107,7 @@ static int on_late(sd_event_source *source, uint64_t usec, void *ctx)
 {
     (void)source;
     (void)usec;
-    finish(ctx, -ETIMEDOUT);
+    subprocess_finish(ctx, -ETIMEDOUT);
     return 0;
 }
 

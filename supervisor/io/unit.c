@@ -122,7 +122,7 @@ bool unit_is_busy(const struct unit *u)
     return u->call[CALL_ASK].slot != NULL;
 }
 
-static void finish(struct call *c, int error, const struct unit_facts *facts, const char *text)
+static void unit_finish(struct call *c, int error, const struct unit_facts *facts, const char *text)
 {
     unit_fn cb = c->cb;
     void *ctx = c->ctx;
@@ -143,7 +143,7 @@ static void fail(struct call *c, int r)
 {
     char text[200];
     (void)snprintf(text, sizeof(text), "systemd cannot be reached over D-Bus: %s", ek_strerror(r));
-    finish(c, -EHOSTUNREACH, NULL, text);
+    unit_finish(c, -EHOSTUNREACH, NULL, text);
 }
 
 /* False when the answer is an error; then cb has been called. */
@@ -157,7 +157,7 @@ static bool take_answer(struct call *c, sd_bus_message *m)
     (void)snprintf(text, sizeof(text), "%s: %.200s",
                    refused ? "systemd refuses" : "systemd cannot be reached over D-Bus",
                    e->message ? e->message : e->name);
-    finish(c, refused ? -EPERM : -EHOSTUNREACH, NULL, text);
+    unit_finish(c, refused ? -EPERM : -EHOSTUNREACH, NULL, text);
     return false;
 }
 
@@ -234,7 +234,7 @@ static int on_facts(sd_bus_message *m, void *ctx, sd_bus_error *ret_error)
     if (r < 0)
         fail(c, r);
     else
-        finish(c, 0, &f, "");
+        unit_finish(c, 0, &f, "");
     return 0;
 }
 
@@ -247,7 +247,7 @@ static int on_changed(sd_bus_message *m, void *ctx, sd_bus_error *ret_error)
     return 0;
 }
 
-/* Signals are a help, not a need: who waits for a change also asks from time to time. */
+/* Signals are a help, not a need: while a change is awaited, systemd is also asked now and then. */
 static void subscribe(struct unit *u, sd_bus *bus)
 {
     if (u->session == u->all->session)
@@ -320,7 +320,7 @@ static int on_done(sd_bus_message *m, void *ctx, sd_bus_error *ret_error)
     struct call *c = ctx;
     (void)ret_error;
     if (take_answer(c, m))
-        finish(c, 0, NULL, "");
+        unit_finish(c, 0, NULL, "");
     return 0;
 }
 

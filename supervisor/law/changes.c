@@ -11,7 +11,7 @@ struct flag {
 
 /* The flag at *at, and moves it behind. A word that begins with a dash is no value, but for a
  * number. */
-static struct flag take(char *const *argv, size_t *at)
+static struct flag changes_take(char *const *argv, size_t *at)
 {
     char *const *w = argv + (*at)++;
     if ((*w)[0] != '-')
@@ -32,10 +32,10 @@ static bool same_name(const struct flag *a, const struct flag *b)
 }
 
 /* The n-th flag of this name; false when there is none. */
-static bool find(char *const *argv, const struct flag *what, unsigned n, struct flag *ret)
+static bool changes_find(char *const *argv, const struct flag *what, unsigned n, struct flag *ret)
 {
     for (size_t at = 0; argv[at];) {
-        struct flag f = take(argv, &at);
+        struct flag f = changes_take(argv, &at);
         if (same_name(&f, what) && n-- == 0) {
             *ret = f;
             return true;
@@ -49,13 +49,13 @@ static unsigned before(char *const *argv, size_t end, const struct flag *what)
 {
     unsigned n = 0;
     for (size_t at = 0; at < end;) {
-        struct flag f = take(argv, &at);
+        struct flag f = changes_take(argv, &at);
         n += same_name(&f, what);
     }
     return n - 1;
 }
 
-static void add(char *text, size_t size, const char *part)
+static void changes_add(char *text, size_t size, const char *part)
 {
     size_t at = strlen(text);
     (void)snprintf(text + at, size - at, "%s%s", at ? ", " : "", part); /* may be cut */
@@ -66,22 +66,22 @@ bool changes_text(char *const *now, char *const *next, char *text, size_t size)
     char part[200];
     text[0] = '\0';
     for (size_t at = 0; next[at];) {
-        struct flag f = take(next, &at), was;
-        bool had = find(now, &f, before(next, at, &f), &was);
+        struct flag f = changes_take(next, &at), was;
+        bool had = changes_find(now, &f, before(next, at, &f), &was);
         if (had && strcmp(was.value, f.value) == 0)
             continue;
         (void)snprintf(part, sizeof(part), "%.*s%s%.60s%s%.60s", (int)f.len, f.name,
                        f.len && f.value[0] ? " " : "", f.value, had ? " instead of " : "",
                        had ? was.value : "");
-        add(text, size, part);
+        changes_add(text, size, part);
     }
     for (size_t at = 0; now[at];) {
-        struct flag f = take(now, &at), is;
-        if (find(next, &f, before(now, at, &f), &is))
+        struct flag f = changes_take(now, &at), is;
+        if (changes_find(next, &f, before(now, at, &f), &is))
             continue;
         (void)snprintf(part, sizeof(part), "no %.*s%.60s", (int)f.len, f.name,
                        f.len ? "" : f.value);
-        add(text, size, part);
+        changes_add(text, size, part);
     }
     return text[0] != '\0';
 }

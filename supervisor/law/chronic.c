@@ -29,7 +29,7 @@ static double frag_at(const struct chronic *c, uint32_t i)
     return c->points[(c->next + 2 * CHRONIC_POINTS - 1 - i) % CHRONIC_POINTS].frag;
 }
 
-static int compare(const void *a, const void *b)
+static int chronic_compare(const void *a, const void *b)
 {
     const double *x = a, *y = b;
     return (*x > *y) - (*x < *y);
@@ -46,7 +46,7 @@ static double slope(const struct chronic *c)
     }
     if (n == 0)
         return 0;
-    qsort(slopes, n, sizeof(slopes[0]), compare);
+    qsort(slopes, n, sizeof(slopes[0]), chronic_compare);
     return slopes[n / 2];
 }
 

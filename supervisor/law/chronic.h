@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "supervisor/law/sample.h"
+#include "supervisor/engines/sample.h"
 
 #define CHRONIC_POINTS   60 /* of the trend; the last quarter is the window */
 #define CHRONIC_OFF_S    86400.0

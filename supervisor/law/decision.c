@@ -34,7 +34,7 @@ const char *policy_state_name(enum policy_state s)
     return "unknown";
 }
 
-static void number(struct ek_buf *out, const char *key, double value)
+static void decision_number(struct ek_buf *out, const char *key, double value)
 {
     if (isfinite(value))
         (void)ek_buf_printf(out, ",\"%s\":%.6g", key, value);
@@ -54,10 +54,10 @@ int decision_json(const struct decision *d, const char *server, struct ek_buf *o
     if (change)
         (void)ek_buf_printf(out, ",\"knob\":\"%s\",\"from\":%u,\"to\":%u", knob_name(d->knob),
                             d->from, d->to);
-    number(out, "measured", d->measured);
-    number(out, "limit", d->limit);
-    number(out, "harm", d->harm);
-    number(out, "held_s", d->held_s);
+    decision_number(out, "measured", d->measured);
+    decision_number(out, "limit", d->limit);
+    decision_number(out, "harm", d->harm);
+    decision_number(out, "held_s", d->held_s);
     if (change)
         (void)ek_buf_printf(out, ",\"applied\":%s", d->applied ? "true" : "false");
     (void)ek_buf_puts(out, ",\"why\":\"");

@@ -27,7 +27,7 @@ uint32_t failure_case(const struct failure *f)
     return f->asked ? i : DOCTOR_QUESTIONS;
 }
 
-static void put_text(struct ek_buf *out, const char *key, const char *text)
+static void failures_put_text(struct ek_buf *out, const char *key, const char *text)
 {
     (void)ek_buf_printf(out, ",\"%s\":\"", key);
     (void)ek_buf_json(out, text, strlen(text));
@@ -43,9 +43,9 @@ static void put_steps(struct ek_buf *out, const struct failure *f)
         bool open = s->answer == REPLY_UNKNOWN && i > found;
         (void)ek_buf_printf(out, "%s{\"answer\":\"%s\"", i ? "," : "",
                             open ? "not asked" : doctor_answer(s->answer, LANG_EN));
-        put_text(out, "question", doctor_question((enum doctor_question)i, LANG_EN));
-        put_text(out, "rests_on", s->why ? s->why->in[LANG_EN] : f->rests_on[i]);
-        put_text(out, "then", doctor_advice((enum doctor_question)i, LANG_EN));
+        failures_put_text(out, "question", doctor_question((enum doctor_question)i, LANG_EN));
+        failures_put_text(out, "rests_on", s->why ? s->why->in[LANG_EN] : f->rests_on[i]);
+        failures_put_text(out, "then", doctor_advice((enum doctor_question)i, LANG_EN));
         (void)ek_buf_puts(out, "}");
     }
     (void)ek_buf_puts(out, "]");
@@ -56,9 +56,9 @@ void failure_json(const struct failure *f, struct ek_buf *out)
     (void)ek_buf_printf(out, "\"at_s\":%.6f,\"class\":\"%s\",\"phase\":\"%s\",\"uptime_s\":%.1f",
                         (double)f->wall_us * 1e-6, crash_name(f->cls),
                         f->starting ? "starting" : "ready", f->uptime_s);
-    put_text(out, "why", f->why);
-    put_text(out, "next", f->next);
-    put_text(out, "remedy", f->remedy ? f->remedy : f->kept_remedy);
+    failures_put_text(out, "why", f->why);
+    failures_put_text(out, "next", f->next);
+    failures_put_text(out, "remedy", f->remedy ? f->remedy : f->kept_remedy);
     put_steps(out, f);
     (void)ek_buf_puts(out, "}");
 }

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "supervisor/law/sample.h"
+#include "supervisor/engines/sample.h"
 
 struct hang {
     uint64_t moved_us; /* when it last made progress, or had nothing to do; 0 = not known yet */

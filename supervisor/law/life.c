@@ -45,7 +45,7 @@ bool life_equal(const struct life *a, const struct life *b)
 {
     return a->boot == b->boot && a->state == b->state && a->want == b->want && a->pid == b->pid &&
            a->until_us == b->until_us && a->ramp == b->ramp && a->planned == b->planned &&
-           a->asked == b->asked && a->waits == b->waits &&
+           a->asked == b->asked && a->waits == b->waits && a->found == b->found &&
            strcmp(a->planned_name, b->planned_name) == 0;
 }
 
@@ -66,7 +66,7 @@ static double left_s(const struct life *was, const struct life_found *found)
 }
 
 /* Nothing is known of it but its age: older than a start may take, it was ready once. */
-static struct life_next ask(const struct life_found *found, bool known)
+static struct life_next life_ask(const struct life_found *found, bool known)
 {
     struct life_next n = {
         .step = LIFE_ASK, .state = SRV_STARTING, .want = WANT_RUN, .known = known};
@@ -82,7 +82,7 @@ static struct life_next ask(const struct life_found *found, bool known)
 
 static struct life_next of_running(const struct life *was, const struct life_found *found)
 {
-    /* Whoever starts an evenkeeld wants its servers to run, though the last one was to stop them.
+    /* An evenkeeld that is started runs its servers, though the last one was told to stop them.
      */
     enum server_want want = was->want == WANT_STOP ? WANT_RESTART : was->want;
     struct life_next n = {.known = true, .state = was->state, .want = want, .left_s = -1};
@@ -96,23 +96,23 @@ static struct life_next of_running(const struct life *was, const struct life_fou
     case SRV_DRAINING:
     case SRV_DRAINED:
         n.step = LIFE_DRAIN;
-        if (want == WANT_RESTART)
+        if (want == WANT_RESTART && !was->found)
             n.left_s = left_s(was, found);
         if (want == WANT_RUN) /* an answer came in between: it serves */
-            return ask(found, false);
+            return life_ask(found, false);
         return n;
     case SRV_STOPPING:
         n.step = LIFE_END;
         n.left_s = left_s(was, found);
         return n;
-    case SRV_STARTING: return ask(found, true);
+    case SRV_STARTING: return life_ask(found, true);
     case SRV_ADOPTING:
     case SRV_STOPPED:
     case SRV_BACKOFF:
     case SRV_BREAKER:
     case SERVER_STATES: break;
     }
-    return ask(found, false);
+    return life_ask(found, false);
 }
 
 struct life_next life_go_on(const struct life *was, const struct life_found *found)
@@ -121,7 +121,7 @@ struct life_next life_go_on(const struct life *was, const struct life_found *fou
     if (found->pid && same_boot && was->pid == found->pid)
         return of_running(was, found);
     if (found->pid)
-        return ask(found, false);
+        return life_ask(found, false);
     struct life_next n = {.step = LIFE_START, .want = WANT_RUN, .known = same_boot};
     bool drained = same_boot && was->want == WANT_DRAINED;
     if (!drained)

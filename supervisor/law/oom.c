@@ -16,6 +16,7 @@
 
 #include "common/err.h"
 #include "common/promtext.h"
+#include "supervisor/engines/dialect.h"
 
 #define SIGNALED 128 /* and the number of the signal: what mpirun and shells end with */
 
@@ -27,7 +28,7 @@ struct span {
     size_t len;
 };
 
-static const char *find(struct span s, const char *what)
+static const char *oom_find(struct span s, const char *what)
 {
     return memmem(s.at, s.len, what, strlen(what));
 }
@@ -44,7 +45,7 @@ static bool is_own(struct span line, const char *phrase)
             return false;
     }
     for (size_t i = 0; i < sizeof(echoes) / sizeof(echoes[0]); i++) {
-        if (find(before, echoes[i]))
+        if (oom_find(before, echoes[i]))
             return false;
     }
     return true;
@@ -72,7 +73,7 @@ static bool last_line(struct span log, const char *const *phrases, struct span *
         if (line.len > LINE_MOST)
             line.len = LINE_MOST;
         for (const char *const *p = phrases; *p; p++) {
-            const char *hit = find(line, *p);
+            const char *hit = oom_find(line, *p);
             if (hit && is_own(line, hit)) {
                 *ret_line = line;
                 return true;
@@ -206,8 +207,8 @@ bool oom_parse(const char *text, size_t len, struct oom_numbers *ret_numbers)
     if (!n.found)
         return false;
     read_numbers(line, &n);
-    n.no_kv = !n.host && (find(line, "for the cache blocks") ||
-                          find(line, "larger than the available KV cache memory"));
+    n.no_kv = !n.host && (oom_find(line, "for the cache blocks") ||
+                          oom_find(line, "larger than the available KV cache memory"));
     *ret_numbers = n;
     return true;
 }
@@ -329,18 +330,21 @@ static void device_oom(const struct crash_evidence *e, struct crash_verdict *v)
         verdict(v, CRASH_BURST_OOM, "Device memory ran out while it served: %s.", told);
 }
 
-/* evenkeel-server's own sentence, which names the field and the remedy; v as it was without one. */
+/* An engine's own sentence, which names the field and the remedy; v as it was without one. */
 static void quote_own_words(const struct crash_evidence *e, struct crash_verdict *v)
 {
-    static const char mark[] = "evenkeel-server error: ";
-    static const char *const phrases[] = {mark, NULL};
-    struct span line;
-    if (!last_line(cut_log(e->log, e->log ? e->log_len : 0), phrases, &line))
-        return;
-    const char *said = memmem(line.at, line.len, mark, sizeof(mark) - 1);
+    const struct dialect *d;
+    const char *said = NULL;
+    struct span line = {0};
+    for (uint32_t i = 0; !said && (d = dialect_at(i)) != NULL; i++) {
+        const char *const phrases[] = {d->error_mark, NULL};
+        if (!d->error_mark || !last_line(cut_log(e->log, e->log ? e->log_len : 0), phrases, &line))
+            continue;
+        said = memmem(line.at, line.len, d->error_mark, strlen(d->error_mark));
+        said = said ? said + strlen(d->error_mark) : NULL;
+    }
     if (!said)
         return;
-    said += sizeof(mark) - 1;
     size_t len = line.len - (size_t)(said - line.at), at = strlen(v->why);
     if (at > 0 && v->why[at - 1] == '.')
         at--;
@@ -393,7 +397,8 @@ static bool by_exit_code(const struct crash_evidence *e, struct crash_verdict *v
 }
 
 /* What was decided elsewhere: an end that another node or a client asked for, and that of a node of
- * several machines, which mpirun tells as a shell does. Whoever asked, it was not evenkeeld here.
+ * several machines, which mpirun tells as a shell does. In either case it was not this evenkeeld
+ * that asked.
  */
 static bool by_group(const struct crash_evidence *e, struct crash_verdict *v)
 {
@@ -414,16 +419,17 @@ static bool by_group(const struct crash_evidence *e, struct crash_verdict *v)
     return true;
 }
 
-/* A vLLM whose engine process died ends by itself, with status 0. */
+/* A server whose engine process died ends by itself, vLLM with status 0. */
 static bool by_dead_engine(const struct crash_evidence *e, struct crash_verdict *v)
 {
-    static const char *const dead[] = {"EngineDeadError", NULL};
-    static const char *const fatal[] = {"EngineCore encountered a fatal error",
-                                        "EngineCore failed to start", NULL};
     struct span log = cut_log(e->log, e->log_len), line;
-    if (!last_line(log, dead, &line))
+    const struct dialect *d;
+    uint32_t i = 0;
+    while ((d = dialect_at(i)) != NULL && !(d->dead && last_line(log, d->dead, &line)))
+        i++;
+    if (!d)
         return false;
-    if (last_line(log, fatal, &line))
+    if (d->fatal && last_line(log, d->fatal, &line))
         verdict(v, CRASH_UNKNOWN,
                 "Its engine process failed with an exception that the log shows; status %d after "
                 "%.0f s.",

@@ -7,8 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "supervisor/engines/sample.h"
 #include "supervisor/law/reasons.h"
-#include "supervisor/law/sample.h"
 
 /* The last two are no knobs with pins: the queue deadline has two values, in milliseconds here; the
  * reserve lies between the server's own and reserve_most, in thousandths of the pool. */

@@ -105,7 +105,7 @@ bool law_measure(const struct policy *p, const struct sample *s, struct facts *r
     f.running = s->value[SIG_RUNNING];
     f.waiting = s->value[SIG_WAITING];
     if (p->par.queue_outside && window_reached(f.running, p->limit[KNOB_SEQS]))
-        f.waiting = fmax(f.waiting, 1); /* whoever waits, waits in front */
+        f.waiting = fmax(f.waiting, 1); /* the queue is in front of the engine and not seen */
     (void)window_rate(w, SIG_GEN_TOKENS, 0, &f.gen_rate);
     (void)window_rate(w, SIG_PROMPT_TOKENS, 0, &f.prompt_rate);
     if (f.gen_rate + f.prompt_rate > 0)

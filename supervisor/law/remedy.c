@@ -9,7 +9,7 @@
 
 #include "common/ladder.h"
 #include "common/promtext.h"
-#include "supervisor/law/dialect.h"
+#include "supervisor/engines/dialect.h"
 
 #define MORE_FACTOR 1.01 /* blocks and buffers are rounded */
 

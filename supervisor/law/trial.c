@@ -15,7 +15,7 @@ static const char *const dtypes[] = {"auto", "half", "float16", "bfloat16", "flo
 #define DTYPES (sizeof(dtypes) / sizeof(dtypes[0]))
 
 /* Takes one setting; a sentence about what is wrong, or NULL. */
-static const char *take(const char *key, const json_t *v, struct trial *t)
+static const char *trial_take(const char *key, const json_t *v, struct trial *t)
 {
     double number = json_number_value(v);
     const char *word = json_string_value(v);
@@ -58,7 +58,7 @@ int trial_parse(const char *body, size_t len, struct trial *ret_trial, char *tex
     }
     json_object_foreach(trial, key, v)
     {
-        wrong = take(key, v, &t);
+        wrong = trial_take(key, v, &t);
         if (!wrong)
             continue;
         (void)snprintf(text, size, "trial: %.60s %s", key, wrong);

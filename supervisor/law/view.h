@@ -4,7 +4,7 @@
  */
 #pragma once
 
-#include "supervisor/law/sample.h"
+#include "supervisor/engines/sample.h"
 
 struct ek_buf;
 struct window;

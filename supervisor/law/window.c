@@ -254,7 +254,7 @@ bool window_lost(const struct window *w, double last_s, double *ret_per_s)
     return true;
 }
 
-static const struct sample_hist *hist_of(const struct sample *s, enum window_hist h)
+static const struct sample_hist *hist_of(const struct sample *s, enum hist_id h)
 {
     return h == HIST_TTFT ? &s->ttft : &s->itl;
 }
@@ -271,8 +271,8 @@ static bool same_bounds(const struct sample_hist *a, const struct sample_hist *b
 }
 
 /* Sums the growth of each bucket over steps in which none fell. Returns the number of buckets. */
-static uint32_t hist_growth(const struct window *w, enum window_hist h,
-                            double grown[SAMPLE_BUCKETS], const struct sample_hist **ret_last)
+static uint32_t hist_growth(const struct window *w, enum hist_id h, double grown[SAMPLE_BUCKETS],
+                            const struct sample_hist **ret_last)
 {
     const struct sample_hist *prev = NULL;
     for (uint32_t i = 0; i < SAMPLE_BUCKETS; i++)
@@ -296,7 +296,7 @@ static uint32_t hist_growth(const struct window *w, enum window_hist h,
     return prev ? prev->count : 0;
 }
 
-bool window_latency(const struct window *w, enum window_hist h, double q, double *ret_s)
+bool window_latency(const struct window *w, enum hist_id h, double q, double *ret_s)
 {
     double grown[SAMPLE_BUCKETS];
     const struct sample_hist *last = NULL;

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "supervisor/law/sample.h"
+#include "supervisor/engines/sample.h"
 
 #define WINDOW_NEED 4
 
@@ -54,7 +54,6 @@ bool window_binding(const struct window *w, double limit, double last_s, double 
  * late. */
 bool window_lost(const struct window *w, double last_s, double *ret_per_s);
 
-enum window_hist { HIST_TTFT, HIST_ITL };
-/* Quantile from the growth of the buckets over the window, linear inside a bucket; in the last
- * bucket its lower bound. False below 20 observations. */
-bool window_latency(const struct window *w, enum window_hist h, double q, double *ret_s);
+/* HIST_TTFT or HIST_ITL. Quantile from the growth of the buckets over the window, linear inside a
+ * bucket; in the last bucket its lower bound. False below 20 observations. */
+bool window_latency(const struct window *w, enum hist_id h, double q, double *ret_s);

@@ -1,5 +1,5 @@
 /*
- * evenkeel-nvml: asks NVIDIA's library for whoever connects to its socket (evenkeel-nvml.socket),
+ * evenkeel-nvml: asks NVIDIA's library for each client of its socket (evenkeel-nvml.socket),
  * one at a time. Only this unit may open the devices. A device that blocks its callers blocks this
  * process alone: it then feeds the watchdog no more, and systemd kills it and starts the next at
  * the next question. Where there is no library it answers so and ends. Without a socket it prints

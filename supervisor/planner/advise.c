@@ -128,8 +128,8 @@ static bool changes(const struct plan_question *q, const struct plan_choice *c)
 
 /* Weights and cache as they are first, with the fewest cards that keep the promises; then whatever
  * holds the length. NULL if nothing does. */
-static const struct plan_choice *choose(const struct plan_question *q, const struct plan_answer *a,
-                                        double len)
+static const struct plan_choice *advise_choose(const struct plan_question *q,
+                                               const struct plan_answer *a, double len)
 {
     const struct plan_choice *best[4] = {NULL}; /* by what is changed, and what is not kept */
     for (uint32_t i = 0; i < a->choice_count; i++) {
@@ -413,7 +413,7 @@ void plan_advise(const struct plan_question *q, struct plan_answer *ret_answer)
     double len = least_len(q);
     memset(a, 0, sizeof(*a));
     list_choices(q, a);
-    const struct plan_choice *c = choose(q, a, len);
+    const struct plan_choice *c = advise_choose(q, a, len);
     struct plan_setup least = setup_of(q, 1, q->weight_bits, q->kv_bits ? q->kv_bits : 16);
     a->cards_needed = plan_cards_needed(&q->shape, &least, len) * (q->stages > 0 ? q->stages : 1);
     a->fits = c != NULL;

@@ -12,9 +12,10 @@
 #include "common/file.h"
 #include "common/json.h"
 
-#define FILE_MOST  (4u << 20)
-#define VALUE_MOST 100000000.0
-#define BYTES_MOST 1e18 /* of weights, or of one request */
+#define FILE_MOST      (4u << 20)
+#define VALUE_MOST     100000000.0
+#define LAYERS_COUNTED 4096u /* whose kinds are looked at */
+#define BYTES_MOST     1e18  /* of weights, or of one request */
 
 struct reader {
     const json_t *j;
@@ -23,7 +24,7 @@ struct reader {
 };
 
 /* The first of the spellings (ended by NULL) that is a number; 0 if none is. */
-static uint32_t number(struct reader *r, const char *const *keys)
+static uint32_t shape_number(struct reader *r, const char *const *keys)
 {
     for (; *keys; keys++) {
         const json_t *v = json_object_get(r->j, *keys);
@@ -46,7 +47,7 @@ static uint32_t number(struct reader *r, const char *const *keys)
     }
     return 0;
 }
-#define NUMBER(r, ...) number((r), (const char *const[]){__VA_ARGS__, NULL})
+#define NUMBER(r, ...) shape_number((r), (const char *const[]){__VA_ARGS__, NULL})
 
 static uint32_t needed(struct reader *r, const char *name, uint32_t value)
 {
@@ -87,19 +88,52 @@ static uint32_t bits_of(const json_t *j)
     return dtype && strcmp(dtype, "float32") == 0 ? 32 : 16;
 }
 
+/* Layers that are no mixtures, as Ernie 4.5 spells them: all but every so many from one to another.
+ */
+static uint32_t ernie_dense(struct reader *r, const struct plan_shape *s)
+{
+    uint32_t first = NUMBER(r, "moe_layer_start_index"), last = s->layers - 1, dense = 0;
+    uint32_t every = NUMBER(r, "moe_layer_interval");
+    const json_t *end = json_object_get(r->j, "moe_layer_end_index");
+    if (json_is_integer(end) && json_integer_value(end) >= 0)
+        last = NUMBER(r, "moe_layer_end_index");
+    for (uint32_t i = 0; i < s->layers && i < LAYERS_COUNTED; i++)
+        dense += i < first || i > last || (every > 1 && (i + 1) % every != 0);
+    return dense;
+}
+
+/* Llama 4: plain layers have another width, and every mixture an expert that all tokens share. */
+static void llama4_experts(struct reader *r, struct plan_shape *s)
+{
+    const json_t *mixed = json_object_get(r->j, "moe_layers");
+    uint32_t every = NUMBER(r, "interleave_moe_layer_step");
+    s->expert_intermediate = s->shared_intermediate = s->intermediate;
+    s->intermediate = NUMBER(r, "intermediate_size_mlp");
+    s->dense_layers = s->layers - s->layers / (every ? every : 1);
+    if (json_is_array(mixed) && json_array_size(mixed) <= s->layers)
+        s->dense_layers = s->layers - (uint32_t)json_array_size(mixed);
+}
+
 static void read_experts(struct reader *r, struct plan_shape *s)
 {
-    s->experts = NUMBER(r, "num_local_experts", "num_experts", "n_routed_experts");
+    s->experts =
+        NUMBER(r, "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts");
     if (s->experts == 0)
         return;
-    s->experts_used = NUMBER(r, "num_experts_per_tok", "num_experts_per_token", "moe_topk");
+    s->experts_used =
+        NUMBER(r, "num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k");
     s->expert_intermediate = NUMBER(r, "moe_intermediate_size", "expert_ffn_hidden_size");
     if (s->expert_intermediate == 0)
         s->expert_intermediate = s->intermediate;
     s->shared_intermediate = NUMBER(r, "shared_expert_intermediate_size");
     if (s->shared_intermediate == 0)
-        s->shared_intermediate = NUMBER(r, "n_shared_experts") * s->expert_intermediate;
+        s->shared_intermediate =
+            NUMBER(r, "n_shared_experts", "moe_num_shared_experts") * s->expert_intermediate;
     s->dense_layers = NUMBER(r, "first_k_dense_replace");
+    if (strncmp(s->family, "ernie4_5", 8) == 0)
+        s->dense_layers = ernie_dense(r, s);
+    if (strncmp(s->family, "llama4", 6) == 0)
+        llama4_experts(r, s);
     if (s->experts_used == 0 || s->experts_used > s->experts)
         s->experts_used = s->experts_used ? s->experts : 1;
     if (s->dense_layers > s->layers)
@@ -115,6 +149,12 @@ static uint32_t usual_windows(struct reader *r, const struct plan_shape *s)
         uint32_t every = NUMBER(r, "sliding_window_pattern");
         return s->layers - s->layers / (every ? every : 6);
     }
+    if (strncmp(s->family, "llama4", 6) == 0) /* every fourth sees all */
+        return s->layers - s->layers / 4;
+    if (strcmp(s->family, "exaone4") == 0) {
+        uint32_t every = NUMBER(r, "sliding_window_pattern");
+        return s->layers - s->layers / (every ? every : 4);
+    }
     return strcmp(s->family, "mistral") == 0 || strcmp(s->family, "phi3") == 0 ||
                    strcmp(s->family, "mixtral") == 0
                ? s->layers
@@ -127,11 +167,14 @@ static void read_window(struct reader *r, struct plan_shape *s)
     s->window = NUMBER(r, "sliding_window");
     if (!truth(r->j, "use_sliding_window", true))
         s->window = 0;
+    if (strncmp(s->family, "llama4", 6) == 0)
+        s->window = NUMBER(r, "attention_chunk_size");
     if (s->window == 0)
         return;
     for (size_t i = 0; i < json_array_size(types); i++) {
         const char *t = json_string_value(json_array_get(types, i));
-        s->windowed_layers += t && strcmp(t, "sliding_attention") == 0;
+        s->windowed_layers +=
+            t && (strcmp(t, "sliding_attention") == 0 || strcmp(t, "chunked_attention") == 0);
     }
     if (!json_is_array(types))
         s->windowed_layers = usual_windows(r, s);
@@ -152,10 +195,16 @@ static void read_latent(struct reader *r, struct plan_shape *s)
 
 static void read_vectors(struct reader *r, struct plan_shape *s)
 {
-    bool gemma = strncmp(s->family, "gemma2", 6) == 0 || strncmp(s->family, "gemma3", 6) == 0;
-    s->norms = gemma ? 4 : 2;
-    s->head_norms = strncmp(s->family, "qwen3", 5) == 0 || strncmp(s->family, "gemma3", 6) == 0;
-    s->qkv_bias = truth(r->j, "attention_bias", strncmp(s->family, "qwen2", 5) == 0);
+    static const char *const head_norms[] = {"qwen3", "gemma3", "exaone4", "hunyuan_v1_dense"};
+    bool four = strncmp(s->family, "gemma2", 6) == 0 || strncmp(s->family, "gemma3", 6) == 0 ||
+                strcmp(s->family, "glm4") == 0;
+    s->norms = four ? 4 : 2;
+    s->head_norms = strcmp(s->family, "glm4_moe") == 0 && truth(r->j, "use_qk_norm", false);
+    for (size_t i = 0; i < sizeof(head_norms) / sizeof(head_norms[0]); i++)
+        s->head_norms |= strncmp(s->family, head_norms[i], strlen(head_norms[i])) == 0;
+    bool usual = strncmp(s->family, "qwen2", 5) == 0 || strcmp(s->family, "seed_oss") == 0 ||
+                 strcmp(s->family, "glm") == 0;
+    s->qkv_bias = truth(r->j, "attention_bias", usual) || truth(r->j, "use_bias", false);
 }
 
 /* What a text_config may leave out, as the published ones of Gemma 3 do: transformers' defaults. */

@@ -34,7 +34,7 @@ struct sums {
     double prompt, output, longest;
 };
 
-static int add(struct sums *s, double prompt, double output)
+static int trace_add(struct sums *s, double prompt, double output)
 {
     if (!(prompt >= 0 && prompt <= TOKENS_MOST && output >= 0 && output <= TOKENS_MOST) ||
         s->count == ROWS_MOST)
@@ -112,12 +112,12 @@ static int add_json(struct sums *s, const char *line, size_t len)
     json_t *row = json_loadb(line, len, 0, NULL);
     int r = 0;
     if (row && key_of(row, prompt_names, &prompt) && key_of(row, output_names, &output))
-        r = add(s, prompt, output);
+        r = trace_add(s, prompt, output);
     json_decref(row);
     return r;
 }
 
-static int compare(const void *a, const void *b)
+static int trace_compare(const void *a, const void *b)
 {
     const double *x = a, *y = b;
     return *x < *y ? -1 : *x > *y;
@@ -141,7 +141,7 @@ int plan_trace_read(const char *text, size_t len, struct plan_trace *ret_trace,
             output_at = column(line, stop, output_names);
         } else if (prompt_at >= 0 && output_at >= 0 && number_at(line, stop, prompt_at, &prompt) &&
                    number_at(line, stop, output_at, &output)) {
-            r = add(&s, prompt, output);
+            r = trace_add(&s, prompt, output);
         }
         line = stop + 1;
     }
@@ -150,7 +150,7 @@ int plan_trace_read(const char *text, size_t len, struct plan_trace *ret_trace,
                          "the trace has no row with the lengths of prompt and output: columns "
                          "ContextTokens and GeneratedTokens, or input_length and output_length");
     if (r == 0) {
-        qsort(s.length, s.count, sizeof(*s.length), compare);
+        qsort(s.length, s.count, sizeof(*s.length), trace_compare);
         *ret_trace = (struct plan_trace){.requests = s.count,
                                          .prompt_mean = s.prompt / s.count,
                                          .output_mean = s.output / s.count,

@@ -11,8 +11,8 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/log.h"
+#include "supervisor/engines/dialect.h"
 #include "supervisor/io/state.h"
-#include "supervisor/law/dialect.h"
 #include "supervisor/servers/record.h"
 #include "supervisor/servers/server_inside.h"
 
@@ -435,9 +435,11 @@ int server_set_limits(struct server *s, const struct server_change *change, serv
                       char *text, size_t size)
 {
     if (!s->control || !s->policy || !s->limits_known) {
-        (void)snprintf(text, size, "the limits of %s cannot be changed now: it is %s",
-                       s->config->name,
-                       s->control ? server_state_name(s->state) : "an engine without live limits");
+        const char *why = !s->control             ? "it is an engine without live limits"
+                          : s->state == SRV_READY ? "they are being read; try again in a moment"
+                                                  : NULL;
+        (void)snprintf(text, size, "the limits of %s cannot be changed now: %s%s", s->config->name,
+                       why ? why : "it is ", why ? "" : server_state_name(s->state));
         return -EBUSY;
     }
     int r = check_bounds(s, change, text, size);

@@ -7,9 +7,9 @@
 #include <unistd.h>
 
 #include "supervisor/config/options.h"
+#include "supervisor/engines/dialect.h"
 #include "supervisor/io/control.h"
 #include "supervisor/io/shut.h"
-#include "supervisor/law/dialect.h"
 #include "supervisor/servers/server_inside.h"
 
 static bool says(const char *line, size_t len, const char *what)

@@ -10,10 +10,10 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "supervisor/engines/dialect.h"
 #include "supervisor/io/handoff.h"
 #include "supervisor/io/shut.h"
 #include "supervisor/law/changes.h"
-#include "supervisor/law/dialect.h"
 #include "supervisor/servers/server_inside.h"
 
 /* evenkeeld may lack a descriptor for a moment; SIGTERM would refuse what still comes. */
@@ -101,6 +101,13 @@ void drain_answered(struct server *s, bool serves, bool drains)
     s->drain_unsure = false;
     if (drains)
         return;
+    if (s->drain_found) { /* somebody has resumed it since */
+        s->drain_found = false;
+        s->want = WANT_RUN;
+        s->state = SRV_STARTING;
+        server_arm_probe(s, 0);
+        return;
+    }
     /* The evenkeeld before was killed between writing it and saying it. */
     bool leave = s->want == WANT_RESTART;
     uint64_t now = ek_now_us();
@@ -130,6 +137,7 @@ static void end_process(struct server *s, bool hold, const char *why)
     bool serves = s->state == SRV_READY || s->state == SRV_DRAINING || s->state == SRV_DRAINED;
     if (s->state == SRV_STOPPING)
         return;
+    s->drain_found = false; /* now it is known why */
     if (serves && s->config->dialect->drain_path && s->control)
         begin_drain(s, hold, true, why);
     else if (serves && s->edge && s->state != SRV_DRAINING)
@@ -167,7 +175,7 @@ void server_stop(struct server *s)
     s->with->stopped(s->with->ctx);
 }
 
-static int refuse(const struct server *s, const char *what, char *text, size_t size)
+static int drain_refuse(const struct server *s, const char *what, char *text, size_t size)
 {
     (void)snprintf(text, size, "%s is %s; %s", s->config->name, server_state_name(s->state), what);
     return -EBUSY;
@@ -184,7 +192,7 @@ int server_drain(struct server *s, char *text, size_t size)
     if (s->want == WANT_DRAINED)
         return 0;
     if (s->state != SRV_READY)
-        return refuse(s, "only a ready server can be drained", text, size);
+        return drain_refuse(s, "only a ready server can be drained", text, size);
     if (!s->control || !s->config->dialect->drain_path) {
         (void)snprintf(text, size, "the engine of %s cannot drain and go on; use restart",
                        s->config->name);
@@ -225,7 +233,7 @@ static void on_resume(void *ctx, const struct control_result *res)
     go_on(s);
 }
 
-/* A restart that was promised does not come: who waits for it reads that in the API. */
+/* A restart that was promised does not come: its client reads that in the API. */
 static void refuse_later(struct server *s, const char *why)
 {
     (void)snprintf(s->refused, sizeof(s->refused), "%s", why);
@@ -285,7 +293,7 @@ int server_resume(struct server *s, char *text, size_t size)
         server_launch(s);
         return 0;
     }
-    return refuse(s, "there is nothing to resume", text, size);
+    return drain_refuse(s, "there is nothing to resume", text, size);
 }
 
 /* Whether a restart can still begin: it was asked a moment ago. */
@@ -320,7 +328,7 @@ void server_restart_by_plan(struct server *s)
 }
 
 /* Who asked for a restart hears how that ended. */
-static void tell(const struct prove_for *whom, int error, const char *text)
+static void drain_tell(const struct prove_for *whom, int error, const char *text)
 {
     if (whom->done)
         whom->done(whom->ctx, error, text);
@@ -338,15 +346,15 @@ static void on_roll_proved(struct server *s, const struct prove_for *whom, int e
 {
     if (error == 0)
         roll_now(s);
-    tell(whom, error, text);
+    drain_tell(whom, error, text);
 }
 
 int server_roll(struct server *s, server_fn cb, void *ctx, char *text, size_t size)
 {
     if (s->attached)
-        return refuse(s, "somebody else runs it, so somebody else restarts it", text, size);
+        return drain_refuse(s, "somebody else runs it, so somebody else restarts it", text, size);
     if (s->state != SRV_READY || s->want != WANT_RUN)
-        return refuse(s, "only a ready server can wait for its turn", text, size);
+        return drain_refuse(s, "only a ready server can wait for its turn", text, size);
     note_asker(s);
     const struct prove_for whom = {.done = cb, .ctx = ctx};
     int r = prove_next(s, on_roll_proved, &whom, text, size);
@@ -373,8 +381,9 @@ static void restart_now(struct server *s)
 static bool waits_until_ready(const struct server *s)
 {
     char text[CHANGES_TEXT];
-    return s->state == SRV_STARTING && (s->handed || s->adopted) && s->control &&
-           s->config->dialect->drain_path && (s->adopted || !server_changes(s, text, sizeof(text)));
+    bool has_socket = s->handed || s->handoff || s->adopted; /* or is about to have it */
+    return s->state == SRV_STARTING && has_socket && s->control && s->config->dialect->drain_path &&
+           (s->adopted || !server_changes(s, text, sizeof(text)));
 }
 
 static void on_ready_proved(struct server *s, const struct prove_for *whom, int error,
@@ -410,17 +419,17 @@ static void on_restart_proved(struct server *s, const struct prove_for *whom, in
         restart_now(s);
     else
         s->trial = s->prove.before;
-    tell(whom, error == 0 && !can ? -EBUSY : error,
-         error == 0 && !can ? "it is no longer ready; try again" : text);
+    drain_tell(whom, error == 0 && !can ? -EBUSY : error,
+               error == 0 && !can ? "it is no longer ready; try again" : text);
 }
 
 int server_restart(struct server *s, const struct trial *trial, server_fn cb, void *ctx, char *text,
                    size_t size)
 {
     if (s->attached)
-        return refuse(s, "somebody else runs it, so somebody else restarts it", text, size);
+        return drain_refuse(s, "somebody else runs it, so somebody else restarts it", text, size);
     if (s->want == WANT_STOP)
-        return refuse(s, "evenkeeld is ending", text, size);
+        return drain_refuse(s, "evenkeeld is ending", text, size);
     prove_stop(s);
     if (s->restart_waits) /* this one replaces it */
         s->trial = s->prove.before;

@@ -8,6 +8,7 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/log.h"
+#include "supervisor/engines/dialect.h"
 #include "supervisor/io/client.h"
 #include "supervisor/io/exit_file.h"
 #include "supervisor/io/handoff.h"
@@ -15,8 +16,8 @@
 #include "supervisor/io/look.h"
 #include "supervisor/io/shut.h"
 #include "supervisor/io/state.h"
-#include "supervisor/law/dialect.h"
 #include "supervisor/servers/past.h"
+#include "supervisor/servers/postmortem_keep.h"
 #include "supervisor/servers/server_inside.h"
 
 #define LOG_TAIL_BYTES 65536u
@@ -240,6 +241,7 @@ void server_ended(struct server *s, struct child_exit e)
     struct crash_verdict v = judge(s, &e);
     v.vanishes = starting && crash_vanishes(v.cls, e.known && !e.signaled ? e.code : 0, &v.numbers);
     struct failure failure = failure_of(s, &v, starting);
+    postmortem_keep(s, &v, starting, false);
     past_ended(s);
     s->exits[v.cls]++;
     journal_crash(s->config->name, &v, e.code, e.signaled);
@@ -289,6 +291,7 @@ void ended_unseen(struct server *s, const struct child_exit *e)
     struct crash_verdict v = judge(s, e);
     struct failure failure = failure_of(s, &v, s->state == SRV_STARTING);
     bool clean = v.cls == CRASH_CLEAN_EXIT;
+    postmortem_keep(s, &v, s->state == SRV_STARTING, true);
     s->exits[v.cls]++;
     journal_crash(s->config->name, &v, e->code, e->signaled);
     (void)snprintf(failure.next, sizeof(failure.next), "started again by the next evenkeeld");

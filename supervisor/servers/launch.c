@@ -21,10 +21,10 @@
 #include "common/fdpass.h"
 #include "common/fnv.h"
 #include "common/log.h"
+#include "supervisor/engines/dialect.h"
 #include "supervisor/io/handoff.h"
 #include "supervisor/io/shut.h"
 #include "supervisor/io/state.h"
-#include "supervisor/law/dialect.h"
 #include "supervisor/servers/past.h"
 #include "supervisor/servers/server_inside.h"
 #include "supervisor/servers/words.h"
@@ -171,7 +171,8 @@ void launch_started(struct server *s, const char *how, enum reason reason)
     s->oom_kills = s->unit.unit ? 0 : child_oom_kills(&s->child);
     s->unit.oom = false;
     s->needs[0] = s->refused[0] = '\0';
-    s->memory = (struct memory_figures){NAN, NAN, NAN, NAN};
+    s->memory = MEMORY_UNKNOWN;
+    s->leaks.left_s = NAN;
     s->model[0] = '\0';
     pid_path(s, path, sizeof(path));
     int r = child_note_pid(&s->child, path);

@@ -11,10 +11,10 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/log.h"
+#include "supervisor/engines/dialect.h"
 #include "supervisor/io/exit_file.h"
 #include "supervisor/io/lease.h"
 #include "supervisor/io/state.h"
-#include "supervisor/law/dialect.h"
 #include "supervisor/servers/server_inside.h"
 
 /* Writing */
@@ -37,6 +37,7 @@ static struct life life_of(const struct server *s)
         .planned = s->upkeep.planned,
         .asked = s->upkeep.asked,
         .waits = waits_plainly(s),
+        .found = s->drain_found,
     };
     bool drains = s->state == SRV_DRAINING || s->state == SRV_STOPPING;
     if (drains && !s->killed_us) /* what was killed is killed again, at any time */
@@ -170,6 +171,7 @@ void life_adopted(struct server *s)
         break;
     case LIFE_DRAIN:
         take_plan(s);
+        s->drain_found = s->was.found;
         drain_go_on(s, n.state, n.left_s);
         break;
     case LIFE_END:

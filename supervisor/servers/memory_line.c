@@ -53,6 +53,7 @@ void memory_line(struct server *s, const struct figures *f)
         (void)ek_buf_printf(&out, ", outside the pool %.2f GiB",
                             s->sample.value[SIG_POOL_RESERVED] / GIB);
     uint64_t left = holder_memory_bytes(); /* 0: it could not be read */
+    leaks_step(s, figures_gpus(f), left ? (double)left : (double)NAN);
     (void)ek_buf_puts(&out, ", host ");
     (void)ek_buf_number(&out, left ? (double)left / GIB : (double)NAN, 1, " GiB");
     (void)ek_buf_puts(&out, " free");

@@ -11,10 +11,10 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "supervisor/engines/dialect.h"
 #include "supervisor/io/gpus.h"
 #include "supervisor/io/holder.h"
 #include "supervisor/io/traces.h"
-#include "supervisor/law/dialect.h"
 #include "supervisor/servers/server_inside.h"
 
 #define LOOK_S  2.0
@@ -82,7 +82,7 @@ static void on_gpus(void *ctx, const struct gpus *g)
         arm(s);
 }
 
-static int on_timer(sd_event_source *source, uint64_t usec, void *ctx)
+static int obstacle_on_timer(sd_event_source *source, uint64_t usec, void *ctx)
 {
     struct server *s = ctx;
     const struct server_config *c = s->config;
@@ -127,10 +127,10 @@ void obstacle_watch(struct server *s, enum obstacle kind)
     if (kind == OBSTACLE_NONE || s->attached || !s->config->argv)
         return;
     if (!s->obstacle.timer && sd_event_add_time(s->with->event, &s->obstacle.timer, CLOCK_MONOTONIC,
-                                                0, 100000, on_timer, s) < 0)
+                                                0, 100000, obstacle_on_timer, s) < 0)
         return; /* out of memory: the wait alone */
     if (kind == OBSTACLE_FILES && !s->obstacle.seen)
-        (void)on_timer(NULL, 0, s);
+        (void)obstacle_on_timer(NULL, 0, s);
     else
         arm(s);
 }

@@ -18,9 +18,9 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/log.h"
+#include "supervisor/engines/dialect.h"
 #include "supervisor/io/subprocess.h"
 #include "supervisor/law/changes.h"
-#include "supervisor/law/dialect.h"
 #include "supervisor/law/dry_answer.h"
 #include "supervisor/servers/server_inside.h"
 #include "supervisor/servers/words.h"
@@ -39,7 +39,7 @@ struct prove_ask {
 };
 
 /* Its answer, once; the server may ask the next question in it. */
-static void finish(struct prove_ask *ask, int error, const char *text)
+static void prove_finish(struct prove_ask *ask, int error, const char *text)
 {
     struct server *s = ask->server;
     if (s->prove.ask == ask)
@@ -60,7 +60,7 @@ static void on_proof(void *ctx, const struct subprocess_result *res)
                res->status < 0 ? ek_strerror(res->status) : "exit status", res->status);
     (void)snprintf(text, sizeof(text), "%s goes on as it is, its next start would fail: %s", name,
                    said[0] ? said : "evenkeel-server --dry-run says no");
-    finish(ask, refused ? -EBUSY : 0, refused ? text : "");
+    prove_finish(ask, refused ? -EBUSY : 0, refused ? text : "");
 }
 
 /* 0 and an ask that is under way, or a negative errno. */
@@ -109,7 +109,7 @@ void prove_stop(struct server *s)
     if (!ask)
         return;
     subprocess_cancel(ask->run);
-    finish(ask, -EBUSY, "something else happened to it meanwhile; try again");
+    prove_finish(ask, -EBUSY, "something else happened to it meanwhile; try again");
 }
 
 void prove_free(struct server *s)

@@ -5,7 +5,7 @@
  */
 #include "common/clock.h"
 #include "common/log.h"
-#include "supervisor/law/dialect.h"
+#include "supervisor/engines/dialect.h"
 #include "supervisor/servers/server_inside.h"
 
 #define BEGIN_PART 4u

@@ -14,9 +14,9 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "supervisor/engines/dialect.h"
 #include "supervisor/io/state.h"
 #include "supervisor/io/subprocess.h"
-#include "supervisor/law/dialect.h"
 #include "supervisor/law/dry_answer.h"
 #include "supervisor/servers/server_inside.h"
 #include "supervisor/servers/words.h"
@@ -63,7 +63,7 @@ static struct remedy_settings settings_of(const struct server *s, const struct r
     return now;
 }
 
-static void finish(struct server *s)
+static void repair_finish(struct server *s)
 {
     struct repair *r = s->repair;
     s->repair = NULL;
@@ -72,7 +72,7 @@ static void finish(struct server *s)
 }
 
 /* The step that was found is taken, if this server may be changed; without one, none was left. */
-static void settle(struct server *s)
+static void repair_settle(struct server *s)
 {
     struct repair *r = s->repair;
     struct remedy_memory *m = memory_of(s);
@@ -95,7 +95,7 @@ static void settle(struct server *s)
         if (r->tried && cls == CRASH_STARTUP_OOM)
             r->verdict.retry = false; /* every step was tried: the same again will fail again */
     }
-    finish(s);
+    repair_finish(s);
 }
 
 /* Asks for the plan with these caps; false when nobody can be asked, and `fn` does not follow. */
@@ -117,7 +117,7 @@ static bool ask_plan(struct server *s, const struct remedy_settings *caps, subpr
 static void on_step(void *ctx, const struct subprocess_result *res);
 
 /* The next step that has a chance, or none. */
-static void choose(struct server *s)
+static void repair_choose(struct server *s)
 {
     struct repair *r = s->repair;
     struct remedy_memory *m = memory_of(s);
@@ -126,7 +126,7 @@ static void choose(struct server *s)
         r->plan = remedy_next(m, &r->c);
     bool flags = r->plan.found && !(r->plan.wait_s > 0); /* else only a wait */
     if (!flags || !ask_plan(s, &r->plan.caps, on_step))
-        settle(s);
+        repair_settle(s);
 }
 
 static void on_step(void *ctx, const struct subprocess_result *res)
@@ -139,20 +139,20 @@ static void on_step(void *ctx, const struct subprocess_result *res)
     r->ask = NULL;
     dry_answer_plan(res->status, res->text, res->len, &with);
     if (!m || remedy_fits(&r->c, &r->before, &with, why, sizeof(why))) {
-        settle(s);
+        repair_settle(s);
         return;
     }
     server_note(s, ACT_NOTE, REASON_REMEDY, "%s: not with %.120s: %s", crash_name(r->c.cls),
                 r->plan.why, why);
     remedy_pass(m, &r->c, &r->plan);
-    choose(s);
+    repair_choose(s);
 }
 
 static void begin_with(struct server *s, const struct remedy_facts *said)
 {
     s->repair->before = *said;
     s->repair->c.now = settings_of(s, said);
-    choose(s);
+    repair_choose(s);
 }
 
 static void on_before(void *ctx, const struct subprocess_result *res)

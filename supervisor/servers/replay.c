@@ -11,7 +11,7 @@
 #include "common/err.h"
 #include "common/promtext.h"
 #include "supervisor/config/options_table.h"
-#include "supervisor/law/dialect.h"
+#include "supervisor/engines/dialect.h"
 #include "supervisor/servers/record.h"
 
 #define HEAD_MOST 64 /* bytes of "@at bytes\n" */
@@ -134,7 +134,7 @@ static int set_params(struct replay *r, const struct policy_params *recorded)
 }
 
 /* The change that the page before led to was written, or was not. */
-static void settle(struct replay *r, bool ok)
+static void replay_settle(struct replay *r, bool ok)
 {
     if (r->due)
         policy_applied(r->policy, &r->change, ok);
@@ -155,7 +155,7 @@ static int take_head(struct replay *r)
     if (!d)
         return bad(r->fault, r->offset, "an engine that this evenkeeld does not know");
     r->dialect = d;
-    settle(r, !head.write_failed);
+    replay_settle(r, !head.write_failed);
     if (head.fresh) {
         policy_free(r->policy);
         r->policy = NULL;
@@ -212,7 +212,7 @@ static int take_page(struct replay *r, uint64_t at_us, FILE *out)
     else
         sample_missing(at_us, &s);
     sample_compare(&s, &r->last);
-    settle(r, true);
+    replay_settle(r, true);
     struct decision d = policy_step(r->policy, &s, at_us);
     if (d.act) {
         d.applied = true;

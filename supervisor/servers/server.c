@@ -12,6 +12,7 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/log.h"
+#include "supervisor/engines/dialect.h"
 #include "supervisor/io/behind.h"
 #include "supervisor/io/charts.h"
 #include "supervisor/io/client.h"
@@ -20,7 +21,6 @@
 #include "supervisor/io/journal.h"
 #include "supervisor/io/shut.h"
 #include "supervisor/io/unit.h"
-#include "supervisor/law/dialect.h"
 #include "supervisor/law/window.h"
 #include "supervisor/servers/past.h"
 #include "supervisor/servers/record.h"
@@ -232,6 +232,12 @@ static void on_handed(void *ctx, const struct handoff_result *res)
     server_arm_probe(s, res->error == 0 ? 0 : PROBE_S * 4);
 }
 
+bool server_gives_socket(const struct server *s)
+{
+    return s->child.pid > 0 && s->listen_fd >= 0 && !s->handed && s->state == SRV_STARTING &&
+           s->config->dialect->control_socket;
+}
+
 /* Tries once; what fails is tried again by the probe timer. */
 static void hand_over(struct server *s)
 {
@@ -309,7 +315,7 @@ static void still_there(struct server *s)
     server_signal(s, SIGKILL);
 }
 
-static int on_timer(sd_event_source *source, uint64_t usec, void *ctx)
+static int server_on_timer(sd_event_source *source, uint64_t usec, void *ctx)
 {
     struct server *s = ctx;
     (void)source;
@@ -381,7 +387,7 @@ int server_new(const struct services *with, const struct server_config *config,
     if (config->control_socket && config->dialect->control_socket) /* its length was checked */
         (void)snprintf(s->control_path, sizeof(s->control_path), "%s", config->control_socket);
     server_set_urls(s);
-    r = add_timer(s, on_timer, &s->timer);
+    r = add_timer(s, server_on_timer, &s->timer);
     if (r >= 0)
         r = add_timer(s, on_probe_timer, &s->probe_timer);
     if (r >= 0 && s->control_path[0])
@@ -419,7 +425,7 @@ void server_free(struct server *s)
     handoff_cancel(s->handoff);
     unit_free(s->unit.unit);
     prestart_stop(s);
-    prove_free(s); /* who waits for it is gone already */
+    prove_free(s); /* its callers are gone already */
     repair_stop(s, "left to the next evenkeeld");
     obstacle_stop(s);
     sd_event_source_disable_unref(s->obstacle.timer);

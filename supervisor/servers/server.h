@@ -38,6 +38,7 @@
 #include "supervisor/law/failures.h"
 #include "supervisor/law/hang.h"
 #include "supervisor/law/history.h"
+#include "supervisor/law/leak.h"
 #include "supervisor/law/life.h"
 #include "supervisor/law/remedy.h"
 #include "supervisor/law/trial.h"
@@ -231,6 +232,14 @@ struct server {
 
     struct memory_figures memory; /* by memory_line.c */
 
+    /* leaks.c */
+    struct {
+        struct leak host, device[GPUS_MOST];
+        double left_s; /* until memory runs out, by the trend that leaves least; NAN = none grows */
+        uint64_t asked_us; /* for a restart, last; 0 = not yet */
+        bool acted;        /* in a mode that acts */
+    } leaks;
+
     /* upkeep.c */
     struct {
         struct chronic chronic;
@@ -240,6 +249,8 @@ struct server {
         uint64_t due_us; /* a planned restart; 0 = none is due */
         bool asked;      /* an operator wants it in its turn */
         bool planned;    /* it is under way */
+        bool urgent;     /* the operator's hours do not count */
+        pid_t ready_pid; /* which process was ready last; 0 = none, or not known */
         int lease;       /* -1 = not held */
         struct client_call *canary;
     } upkeep;
@@ -293,6 +304,8 @@ void server_check_exit(struct server *s);
 /* The configuration changed: bounds, policy and poll now, the rest at the next start. */
 void server_reconfigure(struct server *s, const struct server_config *config);
 
+/* Whether its process has been started and has no listening socket yet, which we hold for it. */
+bool server_gives_socket(const struct server *s);
 /* memory_line.c: reads the memory and says it. */
 void memory_line(struct server *s, const struct figures *f);
 

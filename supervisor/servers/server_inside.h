@@ -118,10 +118,16 @@ int watch_one_token(struct server *s, uint32_t timeout_ms, client_fn cb,
 /* upkeep.c */
 void upkeep_step(struct server *s, uint64_t now_us); /* at each sample */
 void upkeep_ready(struct server *s);                 /* forgets what was worn out */
+bool upkeep_acts(const struct server *s); /* whether a server is restarted, or only told about */
+/* A restart by plan for this reason, as soon as it may be. In modes that do not act it is told. */
+void upkeep_due(struct server *s, enum reason reason, bool urgent, const char *why);
 void upkeep_stop(struct server *s);
 void upkeep_release(struct server *s); /* the lease */
 void upkeep_ask(struct server *s);     /* a restart in its turn */
 void upkeep_forget(struct server *s);  /* it was taken back */
+/* leaks.c */
+void leaks_begin(struct server *s); /* another process, ready */
+void leaks_step(struct server *s, const struct gpus *g, double host_left); /* at each reading */
 /* drain.c */
 #define TERM_GRACE_S  15.0
 #define DRAIN_SLACK_S 2.0 /* the server ends by its own deadline first, with its own exit code */

@@ -15,11 +15,11 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/log.h"
+#include "supervisor/engines/dialect.h"
 #include "supervisor/io/client.h"
 #include "supervisor/io/lease.h"
 #include "supervisor/io/peers.h"
 #include "supervisor/io/state.h"
-#include "supervisor/law/dialect.h"
 #include "supervisor/servers/server_inside.h"
 
 #define LOST_S      7200.0 /* after the state was lost: the budget is not known */
@@ -28,7 +28,7 @@
 #define TURN_S      1.0 /* how often one that was asked for looks whether it is its turn */
 #define PEERS_S     1.0 /* while other machines are asked */
 
-static bool acts(const struct server *s)
+bool upkeep_acts(const struct server *s)
 {
     return s->config->policy.mode == MODE_ACT && !s->attached;
 }
@@ -111,8 +111,8 @@ static bool may_restart(struct server *s, const struct state_server *row)
         note_wait(s, REASON_RESTART_BUDGET, "restarts cannot be counted without the state file");
         return false;
     }
-    enum planned_verdict verdict =
-        planned_check(&row->planned, &p, wall, local_minute(wall), false, why, sizeof(why));
+    enum planned_verdict verdict = planned_check(&row->planned, &p, wall, local_minute(wall),
+                                                 s->upkeep.urgent, why, sizeof(why));
     if (verdict != PLANNED_OK) {
         upkeep_release(s); /* it may have been held while other machines were asked */
         note_wait(s, verdict == PLANNED_HOURS ? REASON_RESTART_HOURS : REASON_RESTART_BUDGET, why);
@@ -214,7 +214,7 @@ static void cap_prefixes(struct server *s)
                                     .cached_share = CHRONIC_CACHE_TO,
                                     .origin = "evenkeeld",
                                     .reason = reason_name(REASON_PREFIX_CAP)};
-    if (s->control && s->config->dialect->live_limits && acts(s)) {
+    if (s->control && s->config->dialect->live_limits && upkeep_acts(s)) {
         (void)control_write(s->control, &change, on_capped, s); /* out of memory: never mind */
         return;
     }
@@ -222,30 +222,35 @@ static void cap_prefixes(struct server *s)
     on_capped(s, &res);
 }
 
-static void take_verdict(struct server *s, const struct chronic_verdict *v, uint64_t now)
+void upkeep_due(struct server *s, enum reason reason, bool urgent, const char *why)
+{
+    s->upkeep.reason = reason;
+    s->upkeep.urgent = urgent;
+    s->upkeep.waits_for = REASON_NONE;
+    (void)snprintf(s->upkeep.why, sizeof(s->upkeep.why), "%s", why);
+    if (upkeep_acts(s)) {
+        s->upkeep.due_us = ek_now_us() + jitter_us(s->config->restart_jitter_s) + 1;
+        return;
+    }
+    struct decision d = {.kind = ACT_NOTE, .reason = reason};
+    (void)snprintf(d.why, sizeof(d.why), "In mode act it would restart by plan: %.150s", why);
+    server_record(s, &d);
+}
+
+static void take_verdict(struct server *s, const struct chronic_verdict *v)
 {
     s->upkeep.measured = v->measured;
-    if (v->kind != CHRONIC_NONE && v->kind != CHRONIC_TRIM)
-        (void)snprintf(s->upkeep.why, sizeof(s->upkeep.why), "%s", v->why);
     switch (v->kind) {
     case CHRONIC_NONE: return;
     case CHRONIC_TRIM:
         server_note(s, ACT_NOTE, REASON_FRAG_TRIM, "%s", v->why);
-        if (s->control && acts(s))
+        if (s->control && upkeep_acts(s))
             (void)control_trim(s->control, on_trimmed, s); /* else a restart follows */
         return;
     case CHRONIC_RESTART:
     case CHRONIC_LEAK:
-        s->upkeep.reason = v->kind == CHRONIC_LEAK ? REASON_BLOCK_LEAK : REASON_FRAG_CHRONIC;
-        s->upkeep.waits_for = REASON_NONE;
-        if (acts(s)) {
-            s->upkeep.due_us = now + jitter_us(s->config->restart_jitter_s) + 1;
-        } else {
-            struct decision d = {.kind = ACT_NOTE, .reason = s->upkeep.reason};
-            (void)snprintf(d.why, sizeof(d.why), "In mode act it would restart by plan: %.150s",
-                           v->why);
-            server_record(s, &d);
-        }
+        upkeep_due(s, v->kind == CHRONIC_LEAK ? REASON_BLOCK_LEAK : REASON_FRAG_CHRONIC, false,
+                   v->why);
         return;
     case CHRONIC_INEFFECTIVE: {
         struct state_server *row = state_of(s->with->state, s->config->name);
@@ -255,7 +260,10 @@ static void take_verdict(struct server *s, const struct chronic_verdict *v, uint
         server_save(s);
         return;
     }
-    case CHRONIC_PREFIX: cap_prefixes(s); return;
+    case CHRONIC_PREFIX:
+        (void)snprintf(s->upkeep.why, sizeof(s->upkeep.why), "%s", v->why);
+        cap_prefixes(s);
+        return;
     }
 }
 
@@ -271,7 +279,7 @@ void upkeep_step(struct server *s, uint64_t now)
         return; /* no restart on signals that cannot be trusted */
     struct chronic_verdict v =
         chronic_step(&s->upkeep.chronic, &s->config->chronic, &s->sample, now);
-    take_verdict(s, &v, now);
+    take_verdict(s, &v);
     if (s->upkeep.due_us)
         try_restart(s, now);
 }
@@ -292,11 +300,15 @@ static void on_served(void *ctx, const struct client_result *res)
 void upkeep_ready(struct server *s)
 {
     bool planned = s->upkeep.planned;
+    if (!planned && s->child.pid > 0 && s->upkeep.ready_pid == s->child.pid)
+        return; /* it was silent or drained for a while: what was worn out still is */
+    s->upkeep.ready_pid = s->child.pid;
     bool frag = planned && s->upkeep.reason == REASON_FRAG_CHRONIC;
     chronic_start(&s->upkeep.chronic, ek_now_us(), frag);
+    leaks_begin(s);
     s->upkeep.due_us = 0;
     s->upkeep.waits_for = REASON_NONE;
-    s->upkeep.planned = false;
+    s->upkeep.planned = s->upkeep.urgent = false;
     if (!planned)
         return;
     char url[240];

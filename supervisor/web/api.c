@@ -16,6 +16,7 @@
 #include "supervisor/io/peers.h"
 #include "supervisor/servers/fleet.h"
 #include "supervisor/servers/past.h"
+#include "supervisor/web/api_postmortem.h"
 
 #define PREFIX "/api/v1/servers"
 
@@ -365,7 +366,7 @@ static int put_decisions(const struct server *s, uint64_t since_us, uint32_t lim
 static int read_server(const struct server *s, const char *verb, api_query_fn query, void *ctx,
                        api_fn cb, void *cb_ctx, struct ek_buf *out)
 {
-    unsigned long long limit, since, every;
+    unsigned long long limit, since, every, end;
     int r;
     if (!*verb) {
         r = api_server(s, out);
@@ -392,12 +393,18 @@ static int read_server(const struct server *s, const char *verb, api_query_fn qu
             return api_error(out, 400, "every", "every must be a number from 1 to %d",
                              HISTORY_ROWS);
         r = history_json(s->history, (uint32_t)since, (uint32_t)every, out);
+    } else if (strcmp(verb, "postmortem") == 0) {
+        if (!query_number(query, ctx, "end", 1, 1000, &end) || end == 0)
+            return api_error(out, 400, "end", "end must be a number from 1, the newest, to 1000");
+        return api_postmortem(s, (unsigned)end, cb, cb_ctx, out);
     } else if (!strcmp(verb, "limits") || !strcmp(verb, "drain") || !strcmp(verb, "resume") ||
                !strcmp(verb, "restart") || !strcmp(verb, "roll") || !strcmp(verb, "forget")) {
         return api_error(out, 405, "", "%s is for %s", verb,
                          strcmp(verb, "limits") ? "POST" : "PATCH");
     } else {
-        return api_error(out, 404, "", "there is no %s; there are decisions, failures and history",
+        return api_error(out, 404, "",
+                         "there is no %s; there are decisions, failures, history and "
+                         "postmortem",
                          verb);
     }
     return r < 0 ? r : ek_buf_ok(out) ? 200 : -ENOMEM;

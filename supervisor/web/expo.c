@@ -39,6 +39,7 @@ enum family {
     F_LAST_DECISION,
     F_MEMORY,
     F_STALLED,
+    F_GROWS,
     F_HOST_FREE,
     F_DEVICE,
     F_ECC,
@@ -91,6 +92,11 @@ const struct ek_metric expo_table[] = {
     [F_MEMORY] = {P "server_memory_bytes", EK_GAUGE,
                   "Memory of the server's process, of its cgroup, and that cgroup's limit.",
                   "server,kind"},
+    [F_GROWS] =
+        {P "server_memory_exhaustion_seconds", EK_GAUGE,
+         "Time for which the memory that is left lasts, by the growth of the server's processes "
+         "over days; absent while they do not grow.",
+         "server"},
     [F_STALLED] = {P "server_memory_stall_seconds_total", EK_COUNTER,
                    "Time that some task of the server's cgroup waited for memory.", "server"},
     [F_HOST_FREE] = {P "host_memory_available_bytes", EK_GAUGE,
@@ -290,6 +296,12 @@ static void put_memory(struct ek_expo *e, const struct server *s, const char *la
     }
 }
 
+static void put_grows(struct ek_expo *e, const struct server *s, const char *label)
+{
+    if (s->child.pid > 0 && isfinite(s->leaks.left_s))
+        ek_expo_value(e, label, s->leaks.left_s);
+}
+
 static void put_stalled(struct ek_expo *e, const struct server *s, const char *label)
 {
     if (s->child.pid > 0 && isfinite(s->memory.stalled_s))
@@ -373,6 +385,7 @@ int expo_write(const struct fleet *all, enum ek_expo_format format, struct ek_bu
         [F_HANGS] = put_hangs,   [F_GOOD] = put_good,
         [F_KV] = put_kv,         [F_LAST_DECISION] = put_last,
         [F_MEMORY] = put_memory, [F_STALLED] = put_stalled,
+        [F_GROWS] = put_grows,
     };
     struct ek_expo e = {.out = out, .format = format};
     one(&e, F_BUILD, "version=\"" EK_VERSION "\"", 1);

@@ -56,7 +56,7 @@ static void put_tile(struct ek_buf *out, const struct server *s, const char *lab
     (void)ek_buf_printf(out, "</span>%s</b><span>%s</span></div>\n", after, label);
 }
 
-/* Of those who got theirs; while none did of late, what the first of those who wait has waited. */
+/* Of requests that got theirs; when none did of late, the wait of the first one in the queue. */
 static void put_first_token(struct ek_buf *out, const struct server *s)
 {
     double ttft = s->view.value[VIEW_TTFT_P99], oldest = s->view.value[VIEW_QUEUE_OLDEST];

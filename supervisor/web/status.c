@@ -36,7 +36,7 @@
 #define LOOK_MS      1000u
 #define MEMORY_BYTES (16u * 1024) /* of one connection: request line and headers */
 
-struct door {
+struct status_listener {
     struct status *status;
     struct MHD_Daemon *daemon;
     sd_event_source *io, *timer;
@@ -47,7 +47,7 @@ struct door {
 
 struct status {
     const struct fleet *all;
-    struct door tcp, local;
+    struct status_listener tcp, local;
     struct request *requests;
     unsigned quiet_s; /* before the first request of a connection, and between two */
     bool ending;
@@ -56,14 +56,14 @@ struct status {
 /* One request, from its first line to its last byte. */
 struct request {
     struct request *next, **link;
-    struct door *door;
+    struct status_listener *door;
     struct MHD_Connection *connection;
     struct ek_buf body, answer;
     int status; /* of a late answer, 0 = none yet */
     bool suspended, waits, too_large;
 };
 
-static void run(struct door *d)
+static void status_run(struct status_listener *d)
 {
     (void)MHD_run(d->daemon); /* what fails is one connection, and is closed by it */
     MHD_UNSIGNED_LONG_LONG ms;
@@ -81,15 +81,15 @@ static int on_io(sd_event_source *s, int fd, uint32_t revents, void *ctx)
     (void)s;
     (void)fd;
     (void)revents;
-    run(ctx);
+    status_run(ctx);
     return 0;
 }
 
-static int on_timer(sd_event_source *s, uint64_t usec, void *ctx)
+static int status_on_timer(sd_event_source *s, uint64_t usec, void *ctx)
 {
     (void)s;
     (void)usec;
-    run(ctx);
+    status_run(ctx);
     return 0;
 }
 
@@ -294,7 +294,7 @@ static enum MHD_Result answer(struct request *q, const char *method, const char 
                      &q->answer);
 }
 
-static struct request *request_new(struct door *d, struct MHD_Connection *c)
+static struct request *request_new(struct status_listener *d, struct MHD_Connection *c)
 {
     struct request *q = calloc(1, sizeof(*q));
     if (!q)
@@ -363,7 +363,8 @@ static unsigned connections_most(const struct fleet *all)
     return most < 4 ? 4 : most;
 }
 
-static int open_door(struct status *st, struct door *d, sd_event *event, int fd, bool local)
+static int open_door(struct status *st, struct status_listener *d, sd_event *event, int fd,
+                     bool local)
 {
     d->status = st;
     d->local = local;
@@ -388,13 +389,13 @@ static int open_door(struct status *st, struct door *d, sd_event *event, int fd,
         return -EINVAL;
     int r = sd_event_add_io(event, &d->io, info->epoll_fd, EPOLLIN, on_io, d);
     if (r >= 0)
-        r = sd_event_add_time(event, &d->timer, CLOCK_MONOTONIC, 0, 1000, on_timer, d);
+        r = sd_event_add_time(event, &d->timer, CLOCK_MONOTONIC, 0, 1000, status_on_timer, d);
     if (r >= 0)
         r = sd_event_source_set_enabled(d->timer, SD_EVENT_OFF);
     return r < 0 ? r : 0;
 }
 
-static void close_door(struct door *d)
+static void close_door(struct status_listener *d)
 {
     sd_event_source_disable_unref(d->io);
     sd_event_source_disable_unref(d->timer);

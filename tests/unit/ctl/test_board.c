@@ -42,7 +42,7 @@ static void page_of(struct ek_buf *out, int n)
 static void push(struct board *b, int n, double at_s)
 {
     struct ek_buf page = {0};
-    struct live_part parts[4] = {0};
+    struct sample_part parts[4] = {0};
     struct live_page now;
     page_of(&page, n);
     assert_int_equal(live_parts(page.data, page.len, parts, 4), 2);
@@ -83,7 +83,7 @@ static void test_states(void **state)
 {
     (void)state;
     struct board b = {0};
-    struct live_part none = {0};
+    struct sample_part none = {0};
     struct board_row *lost = board_row(&b, "http://gone:1", &none);
     assert_int_equal(board_state(lost, 0), BOARD_NEW);
     board_miss(lost, "connection refused", 1);

@@ -137,6 +137,23 @@ static void test_another_process(void **state)
     assert_int_equal(next(none, GONE, NOW_S, 0).step, LIFE_START);
 }
 
+/* Found draining, nobody had written why: only resume ends that, under each evenkeeld to come. */
+static void test_found_draining(void **state)
+{
+    (void)state;
+    struct life was = {.boot = BOOT,
+                       .state = SRV_DRAINED,
+                       .want = WANT_RESTART,
+                       .pid = 42,
+                       .until_us = UNTIL_S * S,
+                       .found = true};
+    struct life_next n = next(was, RUNS, NOW_S, 5000);
+    assert_int_equal(n.step, LIFE_DRAIN);
+    assert_int_equal(n.state, SRV_DRAINED);
+    assert_true(n.left_s < 0);
+    assert_int_equal(next(was, GONE, NOW_S, 0).step, LIFE_START);
+}
+
 /* Nobody watched for a day, or the file says what no drain may take: no time is negative, none is
  * longer than allowed, and who starts has time to answer. */
 static void test_much_time_passed(void **state)
@@ -225,6 +242,7 @@ int main(void)
         cmocka_unit_test(test_its_process_is_gone),
         cmocka_unit_test(test_booted),
         cmocka_unit_test(test_another_process),
+        cmocka_unit_test(test_found_draining),
         cmocka_unit_test(test_much_time_passed),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_a_breaker_whose_cause_may_vanish),

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "supervisor/law/dialect.h"
+#include "supervisor/engines/dialect.h"
 #include "supervisor/law/planned.h"
 #include "tests/unit/alloc.h"
 

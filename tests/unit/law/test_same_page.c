@@ -1,5 +1,6 @@
-/* `evenkeelctl diagnose --live` and evenkeeld read one page alike: the same figures by the table of
- * engines as by the doctor's, on a real vLLM's page and on older spellings. */
+/* `evenkeelctl diagnose --live` and evenkeeld read one page alike: the doctor, which is not told
+ * whose page it is, has the figures of the engine's sample, on a real vLLM's page and on older
+ * spellings. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -9,8 +10,8 @@
 #include <cmocka.h>
 
 #include "supervisor/doctor/live.h"
-#include "supervisor/law/dialect.h"
-#include "supervisor/law/sample.h"
+#include "supervisor/engines/dialect.h"
+#include "supervisor/engines/sample.h"
 
 static void same(const struct sample *s, enum signal_id i, double live)
 {

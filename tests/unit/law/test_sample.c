@@ -1,5 +1,5 @@
 /* Samples: the dialects' names, sums over engines, and each flag. */
-#include "supervisor/law/sample.h"
+#include "supervisor/engines/sample.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "supervisor/law/dialect.h"
+#include "supervisor/engines/dialect.h"
 
 static struct sample read_page(const char *dialect, const char *page, uint64_t at_us)
 {
@@ -230,8 +230,16 @@ static void test_tables(void **state)
     (void)state;
     for (int i = 0; i < SIG_COUNT; i++)
         assert_non_null(signal_name((enum signal_id)i));
-    for (uint32_t i = 0; dialect_at(i); i++)
-        assert_ptr_equal(dialect_find(dialect_at(i)->name), dialect_at(i));
+    char choices[200] = "";
+    for (uint32_t i = 0; dialect_at(i); i++) {
+        const struct dialect *d = dialect_at(i);
+        assert_ptr_equal(dialect_find(d->name), d->only_read ? NULL : d);
+        assert_non_null(d->hists);
+        if (!d->only_read && !d->companion)
+            (void)snprintf(choices + strlen(choices), sizeof(choices) - strlen(choices), "%s%s",
+                           choices[0] ? "|" : "", d->name);
+    }
+    assert_string_equal(choices, dialect_choices);
     assert_null(dialect_find("no-such-engine"));
 }
 

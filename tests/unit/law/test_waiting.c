@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "supervisor/law/dialect.h"
+#include "supervisor/engines/dialect.h"
 #include "supervisor/law/waiting.h"
 #include "supervisor/law/window.h"
 

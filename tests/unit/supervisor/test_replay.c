@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "common/err.h"
-#include "supervisor/law/dialect.h"
+#include "supervisor/engines/dialect.h"
 #include "supervisor/servers/record.h"
 #include "tests/unit/alloc.h"
 

@@ -70,7 +70,8 @@ static void test_lives(void **state)
                             .planned = true,
                             .planned_name = "FRAG_CHRONIC",
                             .asked = true,
-                            .waits = true};
+                            .waits = true,
+                            .found = true};
     a->backoff = (struct backoff){.next_s = 8,
                                   .ready_us = 5,
                                   .start_class = CRASH_DISK,

@@ -44,4 +44,10 @@ enum signal_id {
     SIG_COUNT
 };
 
+/* Counters that only people's tools read (the doctor, evenkeelctl). */
+enum figure_id { FIG_STOPPED, FIG_LENGTH, FIG_ERRORS, FIG_REFUSED, FIG_COUNT };
+
+/* Histograms; decisions use the first two. */
+enum hist_id { HIST_TTFT, HIST_ITL, HIST_QUEUE, HIST_PROMPT, HIST_OUTPUT, HIST_COUNT };
+
 const char *signal_name(enum signal_id i); /* "kv_usage" */

@@ -5,14 +5,14 @@
  * the sample before and is not now makes the value MISSING. A series that is written twice counts
  * once.
  */
-#include "supervisor/law/sample.h"
+#include "supervisor/engines/sample.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "common/fnv.h"
 #include "common/promtext.h"
-#include "supervisor/law/dialect.h"
+#include "supervisor/engines/dialect.h"
 
 #define SERIES_KNOWN 16 /* label sets remembered per signal to notice repeats */
 
@@ -23,6 +23,8 @@ struct reading {
 
 struct reader {
     const struct dialect *dialect;
+    const struct sample_part *part;
+    const struct dialect_signal *names[SIG_COUNT];
     struct sample *out;
     struct reading signal[SIG_COUNT];
     uint8_t ttft_spelling, itl_spelling;
@@ -78,17 +80,6 @@ const char *signal_name(enum signal_id i)
     return i < SIG_COUNT ? signals[i].name : "unknown";
 }
 
-/* Whether name is `want` with an optional suffix, ':' and '_' being equal. */
-static bool same_name(const char *name, const char *want, const char *suffix)
-{
-    for (; *want; name++, want++) {
-        char a = *name == ':' ? '_' : *name, b = *want == ':' ? '_' : *want;
-        if (a != b)
-            return false;
-    }
-    return strcmp(name, suffix) == 0;
-}
-
 /* A number for a set of labels that does not depend on their order; never 0. */
 static uint64_t label_set(const struct promtext_sample *s)
 {
@@ -112,10 +103,10 @@ static uint8_t flags_of(double value, double most)
     return 0;
 }
 
-static void take(struct reader *r, enum signal_id i, uint8_t spelling,
-                 const struct promtext_sample *s)
+static void sample_take(struct reader *r, enum signal_id i, uint8_t spelling,
+                        const struct promtext_sample *s)
 {
-    const struct dialect_signal *d = &r->dialect->signal[i];
+    const struct dialect_signal *d = r->names[i];
     struct reading *m = &r->signal[i];
     struct sample *out = r->out;
     if (m->spelling && m->spelling < spelling)
@@ -170,11 +161,11 @@ static void bucket(struct sample_hist *h, double bound, double hits)
     h->count++;
 }
 
-static void take_bucket(const char *const family[2], uint8_t *spelling, struct sample_hist *h,
+static void take_bucket(const char *const *family, uint8_t *spelling, struct sample_hist *h,
                         const struct promtext_sample *s)
 {
     for (uint8_t k = 0; k < 2 && family[k]; k++) {
-        if (!same_name(s->name, family[k], "_bucket"))
+        if (!dialect_same(s->name, family[k], "_bucket"))
             continue;
         const char *le = promtext_label(s, "le");
         double bound;
@@ -192,22 +183,32 @@ static void take_bucket(const char *const family[2], uint8_t *spelling, struct s
     }
 }
 
+bool sample_belongs(const struct sample_part *part, const struct promtext_sample *s)
+{
+    const char *engine = part ? promtext_label(s, "engine") : NULL;
+    const char *model = part ? promtext_label(s, "model_name") : NULL;
+    return (!engine || strncmp(engine, part->engine, sizeof(part->engine) - 1) == 0) &&
+           (!model || strncmp(model, part->model, sizeof(part->model) - 1) == 0);
+}
+
 static void offer(void *ctx, const struct promtext_sample *s)
 {
     struct reader *r = ctx;
+    if (!sample_belongs(r->part, s))
+        return;
     for (int i = 0; i < SIG_COUNT; i++) {
-        const struct dialect_signal *d = &r->dialect->signal[i];
+        const struct dialect_signal *d = r->names[i];
         for (uint8_t k = 0; k < DIALECT_NAMES && d->name[k]; k++) {
-            if (!same_name(s->name, d->name[k], ""))
+            if (!dialect_same(s->name, d->name[k], ""))
                 continue;
             const char *v = d->label ? promtext_label(s, d->label) : NULL;
             if (!d->label || (v && strcmp(v, d->value) == 0))
-                take(r, (enum signal_id)i, (uint8_t)(k + 1), s);
+                sample_take(r, (enum signal_id)i, (uint8_t)(k + 1), s);
             break;
         }
     }
-    take_bucket(r->dialect->ttft, &r->ttft_spelling, &r->out->ttft, s);
-    take_bucket(r->dialect->itl, &r->itl_spelling, &r->out->itl, s);
+    take_bucket(r->dialect->hists[HIST_TTFT].family, &r->ttft_spelling, &r->out->ttft, s);
+    take_bucket(r->dialect->hists[HIST_ITL].family, &r->itl_spelling, &r->out->itl, s);
 }
 
 static void check_hist(struct sample_hist *h)
@@ -229,8 +230,16 @@ void sample_missing(uint64_t at_us, struct sample *ret_sample)
 void sample_parse(const struct dialect *d, const char *page, size_t len, uint64_t at_us,
                   struct sample *ret_sample)
 {
-    struct reader r = {.dialect = d, .out = ret_sample};
+    sample_parse_part(d, NULL, page, len, at_us, ret_sample);
+}
+
+void sample_parse_part(const struct dialect *d, const struct sample_part *part, const char *page,
+                       size_t len, uint64_t at_us, struct sample *ret_sample)
+{
+    struct reader r = {.dialect = d, .part = part, .out = ret_sample};
     struct promtext_info info;
+    for (int i = 0; i < SIG_COUNT; i++)
+        r.names[i] = dialect_signal(d, (enum signal_id)i);
     sample_missing(at_us, ret_sample);
     promtext_parse(page, len, offer, &r, &info);
     /* An error page or some other text: what looks like a sample in it is chance. */

@@ -8,9 +8,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "supervisor/law/signals.h"
+#include "supervisor/engines/signals.h"
 
 struct dialect;
+struct promtext_sample;
 
 enum sample_flag {
     SAMPLE_MISSING = 1, /* no answer, or no such series */
@@ -41,9 +42,19 @@ struct sample {
     struct sample_hist ttft, itl;
 };
 
+/* One engine of a page: vLLM labels its series with model_name and engine. */
+struct sample_part {
+    char model[96], engine[24]; /* "" where the page does not say */
+};
+
 /* Reads a page. A page that is no exposition at all gives good = false. Never fails otherwise. */
 void sample_parse(const struct dialect *d, const char *page, size_t len, uint64_t at_us,
                   struct sample *ret_sample);
+/* The same of one engine of the page; series without the labels belong to each. part NULL = all. */
+void sample_parse_part(const struct dialect *d, const struct sample_part *part, const char *page,
+                       size_t len, uint64_t at_us, struct sample *ret_sample);
+/* Whether a line of a page is of that engine; part NULL = of any. */
+bool sample_belongs(const struct sample_part *part, const struct promtext_sample *s);
 /* Compares with the last good sample before: sets RESET, STALE and MISSING series. prev may be
  * NULL, or not good: then nothing is compared. */
 void sample_compare(struct sample *s, const struct sample *prev);
