@@ -20,7 +20,7 @@
 /* As ek_cgroup_number(), of a file that is open (-1: it is not there); closes it. */
 static uint64_t number_in(int fd, const char *before)
 {
-    char text[512] = {0};
+    char text[4096] = {0};
 
     if (fd < 0)
         return UINT64_MAX;
@@ -38,6 +38,13 @@ uint64_t ek_cgroup_number(const char *dir, const char *name, const char *before)
     char path[PATH_MOST + 64];
     (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
     return number_in(open(path, O_RDONLY | O_CLOEXEC), before);
+}
+
+uint64_t ek_cgroup_files(const char *dir)
+{
+    uint64_t idle = ek_cgroup_number(dir, "memory.stat", "\ninactive_file ");
+    uint64_t used = ek_cgroup_number(dir, "memory.stat", "\nactive_file ");
+    return (idle == UINT64_MAX ? 0 : idle) + (used == UINT64_MAX ? 0 : used);
 }
 
 static void look_at(const char *dir, uint64_t *limit, uint64_t *left)

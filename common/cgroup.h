@@ -20,6 +20,9 @@ int ek_cgroup_dir(const char *self, char *ret_path, size_t size);
 /* The number in DIR/NAME behind the first `before` ("" = that it begins with); UINT64_MAX for
  * "max", for what is no number, or when it is not there. */
 uint64_t ek_cgroup_number(const char *dir, const char *name, const char *before);
+/* Bytes of files that count as the group's, version 2, and that the kernel takes back when memory
+ * is short; 0 where that is not known. */
+uint64_t ek_cgroup_files(const char *dir);
 /* Processes that the kernel killed for memory: in the group whose directory `dir` is open (-1 =
  * none). A group has the count only when the controller was handed down to it; else that of our own
  * speaks for all of us. 0 where nobody counts. */

@@ -49,7 +49,7 @@ static size_t python_word(const char *s, size_t len)
 }
 
 /* Bytes of a number at s, at least 1; *ret_plain: short enough to fit whatever its digits are. */
-static size_t number(const char *s, size_t len, bool *ret_plain)
+static size_t json_number(const char *s, size_t len, bool *ret_plain)
 {
     size_t at = s[0] == '-';
     at += digits(s + at, len - at);
@@ -99,7 +99,7 @@ static bool quote(const char *text, size_t len, struct ek_buf *out)
         bool odd = n > 0;
         if (!odd && (c == '-' || (c >= '0' && c <= '9'))) {
             bool plain;
-            n = number(text + at, len - at, &plain);
+            n = json_number(text + at, len - at, &plain);
             odd = !plain && is_too_large(text + at, n);
         }
         if (odd) {

@@ -1,7 +1,7 @@
 /*
  * Log lines. Under the journal they go there natively with fields, else to stderr as one line.
  * Levels: err something stopped; warning went on, and says how; notice an action was taken;
- * info start, plan, stop; debug the rest. Whoever handles an error logs it, once; common/,
+ * info start, plan, stop; debug the rest. The code that handles an error logs it, once; common/,
  * kernels/, server/text, server/model and the pure modules stay silent above debug. Never log
  * prompts, completions or keys. Any thread may call these.
  *

@@ -53,7 +53,7 @@ struct making {
     struct ek_fault *fault;
 };
 
-static uint64_t add(uint64_t a, uint64_t b)
+static uint64_t memplan_add(uint64_t a, uint64_t b)
 {
     uint64_t sum;
     return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
@@ -193,7 +193,7 @@ static const char *remedy_tier(const struct making *m, uint64_t short_bytes, cha
  * the same factor is enough. */
 static bool remedy_step(const struct making *m, uint64_t short_bytes, char *text, size_t size)
 {
-    uint64_t step = add(m->need->activation_bytes, m->need->slot_bytes);
+    uint64_t step = memplan_add(m->need->activation_bytes, m->need->slot_bytes);
     if (step <= short_bytes)
         return false;
     double keep = (double)(step - short_bytes) / (double)step;
@@ -211,8 +211,9 @@ static bool remedy_step(const struct making *m, uint64_t short_bytes, char *text
 static void remedy_offload(const struct making *m, uint64_t short_bytes, char *text, size_t size)
 {
     const struct ek_plan *n = m->need;
-    uint64_t more = add(short_bytes, add(n->staging_most_bytes, n->staging_most_bytes / 2));
-    uint64_t all = add(more, n->host_weight_bytes - n->staging_bytes);
+    uint64_t more =
+        memplan_add(short_bytes, memplan_add(n->staging_most_bytes, n->staging_most_bytes / 2));
+    uint64_t all = memplan_add(more, n->host_weight_bytes - n->staging_bytes);
 
     const uint64_t host = m->p->host_memory_bytes;
 
@@ -233,7 +234,7 @@ static void remedy_model(const struct making *m, uint64_t need_bytes, char *text
 
     remedy_offload(m, need_bytes - limit, host, sizeof(host));
     for (uint32_t times = 2; m->p->host_apart && times <= RANKS_TIMES && !*more; times *= 2) {
-        if (add(fixed, divided / times) > limit)
+        if (memplan_add(fixed, divided / times) > limit)
             continue;
         (void)snprintf(more, sizeof(more), ", --tensor-parallel-size %u on as many cards",
                        times * ranks);
@@ -243,7 +244,7 @@ static void remedy_model(const struct making *m, uint64_t need_bytes, char *text
     }
     (void)snprintf(text, size, "use a smaller model%s%s or %s at least %s", more, host,
                    m->p->host_apart ? "a device with" : "give it memory of",
-                   memplan_size_text(add(need_bytes, need_bytes / 10), needs));
+                   memplan_size_text(memplan_add(need_bytes, need_bytes / 10), needs));
 }
 
 static int no_fit(const struct making *m, uint64_t need_bytes)
@@ -338,26 +339,26 @@ static void fill_fixed(struct making *m)
 
     fill_tiers(m);
     bytes[MEMPLAN_TABLES] =
-        add(bytes[MEMPLAN_TABLES], mul(m->plan.host_blocks, p->block_table_bytes));
-    m->unit_bytes = add(m->plan.block_bytes, p->host_apart ? 0 : p->block_table_bytes);
+        memplan_add(bytes[MEMPLAN_TABLES], mul(m->plan.host_blocks, p->block_table_bytes));
+    m->unit_bytes = memplan_add(m->plan.block_bytes, p->host_apart ? 0 : p->block_table_bytes);
 
     for (int i = 0; i < MEMPLAN_ITEMS; i++)
         if (!memplan_apart(p, (enum memplan_item)i))
-            m->fixed_bytes = add(m->fixed_bytes, bytes[i]);
+            m->fixed_bytes = memplan_add(m->fixed_bytes, bytes[i]);
 }
 
 /* What lies beside a GPU's share must fit the host. */
 static int check_host(const struct making *m)
 {
     const struct memplan_params *p = m->p;
-    uint64_t tiers = add(m->plan.bytes[MEMPLAN_SWAP], m->plan.bytes[MEMPLAN_OFFLOAD]);
+    uint64_t tiers = memplan_add(m->plan.bytes[MEMPLAN_SWAP], m->plan.bytes[MEMPLAN_OFFLOAD]);
     uint64_t weights = m->plan.bytes[MEMPLAN_HOST_WEIGHTS];
     char needs[24], memory[24], lower[64];
 
     if (!p->host_apart || p->host_memory_bytes == 0)
         return 0;
-    uint64_t need = add(m->plan.bytes[MEMPLAN_TABLES], m->plan.bytes[MEMPLAN_HOST]);
-    need = add(need, add(tiers, weights));
+    uint64_t need = memplan_add(m->plan.bytes[MEMPLAN_TABLES], m->plan.bytes[MEMPLAN_HOST]);
+    need = memplan_add(need, memplan_add(tiers, weights));
     if (need <= p->host_memory_bytes)
         return 0;
     (void)memplan_size_text(need, needs);
@@ -390,7 +391,7 @@ static int fill_pool(struct making *m, uint32_t model_len)
         return pool_too_small(m);
 
     uint64_t least = m->asked_blocks ? m->asked_blocks : m->least_blocks;
-    uint64_t need_bytes = add(m->fixed_bytes, mul(least, m->unit_bytes));
+    uint64_t need_bytes = memplan_add(m->fixed_bytes, mul(least, m->unit_bytes));
     if (need_bytes > m->limit_bytes)
         return no_fit(m, need_bytes);
 
@@ -410,7 +411,7 @@ static int fill_pool(struct making *m, uint32_t model_len)
     m->plan.blocks = (uint32_t)blocks;
     m->plan.bytes[MEMPLAN_KV] = blocks * bb;
     m->plan.bytes[MEMPLAN_TABLES] =
-        add(m->plan.bytes[MEMPLAN_TABLES], mul(blocks, p->block_table_bytes));
+        memplan_add(m->plan.bytes[MEMPLAN_TABLES], mul(blocks, p->block_table_bytes));
     m->plan.max_model_len = p->max_model_len ? p->max_model_len : fitted;
     uint64_t per_request = (m->plan.max_model_len + bs - 1) / bs;
     m->plan.concurrency = (double)(blocks - 1) / (double)per_request;
@@ -475,7 +476,7 @@ static uint64_t used_bytes(const struct memplan *plan, const struct memplan_para
     uint64_t used = 0;
     for (int i = 0; i < MEMPLAN_ITEMS; i++)
         if (!memplan_apart(p, (enum memplan_item)i))
-            used = add(used, plan->bytes[i]);
+            used = memplan_add(used, plan->bytes[i]);
     return used;
 }
 

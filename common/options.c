@@ -32,7 +32,7 @@ static bool same_name(const char *row, const char *name, size_t len)
     return true;
 }
 
-static const struct ek_opt *find(const struct ek_opt *table, const char *name, size_t len)
+static const struct ek_opt *options_find(const struct ek_opt *table, const char *name, size_t len)
 {
     for (const struct ek_opt *o = table; o->name; o++) {
         if (same_name(o->name, name, len) || same_name(o->alias, name, len))
@@ -88,7 +88,7 @@ static int refuse_unknown(const struct ek_opt *table, const char *name, size_t l
 }
 
 /* A number with an optional suffix of `suffixes` (pairs letter, factor). */
-static bool read_number(const char *text, double *ret_value, const char **ret_rest)
+static bool options_read_number(const char *text, double *ret_value, const char **ret_rest)
 {
     char *end;
     if (!strchr("+-.0123456789", text[0]) || !text[0] || strpbrk(text, "xXnN")) /* no hex, no nan */
@@ -146,7 +146,7 @@ static int set_number(const struct ek_opt *o, char *at, const char *text, struct
         memset(at, 0, 8);
         return 0;
     }
-    bool ok = read_number(text, &v, &rest);
+    bool ok = options_read_number(text, &v, &rest);
     if (ok)
         ok = o->type == OPT_SECONDS ? scale_time(rest, &factor)
              : whole                ? scale_count(rest, &factor)
@@ -253,7 +253,7 @@ static void mark(const struct ek_opt_source *src, const struct ek_opt *o, uint8_
 int ek_opt_set(const struct ek_opt_source *src, const char *name, const char *text,
                struct ek_fault *fault)
 {
-    const struct ek_opt *o = find(src->table, name, strlen(name));
+    const struct ek_opt *o = options_find(src->table, name, strlen(name));
     if (!o)
         return refuse_unknown(src->table, name, strlen(name), fault);
     int r = set_row(src, o, text, fault);
@@ -275,10 +275,10 @@ static int parse_flag(const struct ek_opt_source *src, int argc, char **argv, in
 {
     const char *name = argv[*i] + (argv[*i][1] == '-' ? 2 : 1), *value = strchr(name, '=');
     size_t len = value ? (size_t)(value - name) : strlen(name);
-    const struct ek_opt *o = find(src->table, name, len);
+    const struct ek_opt *o = options_find(src->table, name, len);
     const char *text = "true";
     if (!o && len > 3 && strncmp(name, "no-", 3) == 0) {
-        o = find(src->table, name + 3, len - 3);
+        o = options_find(src->table, name + 3, len - 3);
         if (o && (o->type == OPT_BOOL || (o->type == OPT_IGNORED && !takes_value(o))))
             text = "false";
         else
@@ -318,7 +318,7 @@ static int set_defaults(const struct ek_opt_source *src, struct ek_fault *f)
 static int apply_file(const struct ek_opt_source *src, int argc, char **argv, struct ek_fault *f)
 {
     const char *path = NULL;
-    if (!find(src->table, "config", 6))
+    if (!options_find(src->table, "config", 6))
         return 0;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--") == 0)

@@ -41,7 +41,6 @@ struct ek_opt {
     double min, max;
     const char *def; /* as one would type it; NULL = zero / unset */
     const char *choices;
-    bool live;         /* may change while running (PATCH /v1/runtime_config) */
     bool auto_ok;      /* "auto" and "-1" are accepted and stored as 0 */
     const char *group; /* heading in --help and the man page; set on the first row of a group */
     const char *help;
@@ -86,6 +85,10 @@ void ek_opt_free(const struct ek_opt *table, void *into);
  * a Markdown table. */
 enum ek_opt_format { EK_OPT_HELP, EK_OPT_ROFF, EK_OPT_YAML, EK_OPT_MARKDOWN };
 int ek_opt_write(const struct ek_opt *table, enum ek_opt_format format, struct ek_buf *out);
+/* The same, and says which rows may change while the program runs: those for whose name is_live is
+ * true. */
+int ek_opt_write_live(const struct ek_opt *table, enum ek_opt_format format,
+                      bool (*is_live)(const char *name), struct ek_buf *out);
 /* What --print-options takes: EK_OPT_FORMATS; NULL and others are Markdown. */
 #define EK_OPT_FORMATS "markdown|roff|yaml"
 enum ek_opt_format ek_opt_format(const char *name);

@@ -27,7 +27,7 @@ static void wrap(struct ek_buf *out, const char *text, size_t indent, size_t wid
     ek_buf_wrap(out, text, indent, width);
 }
 
-static void write_help(const struct ek_opt *o, struct ek_buf *out)
+static void write_help(const struct ek_opt *o, bool live, struct ek_buf *out)
 {
     const char *word = value_word(o);
     if (o->type == OPT_IGNORED)
@@ -37,7 +37,7 @@ static void write_help(const struct ek_opt *o, struct ek_buf *out)
     (void)ek_buf_printf(out, "  --%s%s%s", o->name, word[0] ? " " : "", word);
     if (o->def)
         (void)ek_buf_printf(out, "  [%s]", o->def);
-    (void)ek_buf_printf(out, "%s\n", o->live ? "  (live)" : "");
+    (void)ek_buf_printf(out, "%s\n", live ? "  (live)" : "");
     wrap(out, o->help, 6, 78);
 }
 
@@ -77,7 +77,7 @@ static void roff_text(struct ek_buf *out, const char *text)
     }
 }
 
-static void write_roff(const struct ek_opt *o, struct ek_buf *out)
+static void write_roff(const struct ek_opt *o, bool live, struct ek_buf *out)
 {
     const char *word = value_word(o);
     if (o->group)
@@ -92,7 +92,7 @@ static void write_roff(const struct ek_opt *o, struct ek_buf *out)
         roff_text(out, o->def);
         (void)ek_buf_puts(out, ".");
     }
-    (void)ek_buf_puts(out, o->live ? "\nMay change while running.\n" : "\n");
+    (void)ek_buf_puts(out, live ? "\nMay change while running.\n" : "\n");
 }
 
 static void write_yaml(const struct ek_opt *o, struct ek_buf *out)
@@ -111,13 +111,13 @@ static void write_yaml(const struct ek_opt *o, struct ek_buf *out)
                         o->def ? o->def : (o->type == OPT_BOOL ? "false" : ""));
 }
 
-static void write_markdown(const struct ek_opt *o, struct ek_buf *out)
+static void write_markdown(const struct ek_opt *o, bool live, struct ek_buf *out)
 {
     if (o->group)
         (void)ek_buf_printf(out, "\n### %s\n\n| flag | default | meaning |\n|---|---|---|\n",
                             o->group);
     (void)ek_buf_printf(out, "| `--%s` | %s | %s%s |\n", o->name, o->def ? o->def : "", o->help,
-                        o->live ? " May change while running." : "");
+                        live ? " May change while running." : "");
 }
 
 enum ek_opt_format ek_opt_format(const char *name)
@@ -127,17 +127,24 @@ enum ek_opt_format ek_opt_format(const char *name)
     return name && strcmp(name, "yaml") == 0 ? EK_OPT_YAML : EK_OPT_MARKDOWN;
 }
 
-int ek_opt_write(const struct ek_opt *table, enum ek_opt_format format, struct ek_buf *out)
+int ek_opt_write_live(const struct ek_opt *table, enum ek_opt_format format,
+                      bool (*is_live)(const char *name), struct ek_buf *out)
 {
     for (const struct ek_opt *o = table; o->name; o++) {
+        bool live = is_live && is_live(o->name);
         switch (format) {
-        case EK_OPT_HELP: write_help(o, out); break;
-        case EK_OPT_ROFF: write_roff(o, out); break;
+        case EK_OPT_HELP: write_help(o, live, out); break;
+        case EK_OPT_ROFF: write_roff(o, live, out); break;
         case EK_OPT_YAML: write_yaml(o, out); break;
-        case EK_OPT_MARKDOWN: write_markdown(o, out); break;
+        case EK_OPT_MARKDOWN: write_markdown(o, live, out); break;
         }
     }
     if (format == EK_OPT_HELP)
         write_ignored(table, out);
     return ek_buf_ok(out) ? 0 : -ENOMEM;
+}
+
+int ek_opt_write(const struct ek_opt *table, enum ek_opt_format format, struct ek_buf *out)
+{
+    return ek_opt_write_live(table, format, NULL, out);
 }

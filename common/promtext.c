@@ -216,7 +216,7 @@ static bool labels(struct cursor *c, struct scratch *s, uint32_t *ret_count)
     return true;
 }
 
-static bool number(struct cursor *c, double *ret_value)
+static bool promtext_read_value(struct cursor *c, double *ret_value)
 {
     size_t n = promtext_number(c->at, (size_t)(c->end - c->at), ret_value);
     if (n == 0)
@@ -232,7 +232,7 @@ static bool tail(struct cursor *c)
     uint32_t count;
     skip_space(c);
     if (c->at < c->end && *c->at != '#') {
-        if (!number(c, &ignored))
+        if (!promtext_read_value(c, &ignored))
             return false;
         skip_space(c);
     }
@@ -244,10 +244,10 @@ static bool tail(struct cursor *c)
     if (!next_is(c, '{') || !labels(c, &exemplar, &count))
         return false;
     skip_space(c);
-    if (!number(c, &ignored))
+    if (!promtext_read_value(c, &ignored))
         return false;
     skip_space(c);
-    if (c->at < c->end && !number(c, &ignored))
+    if (c->at < c->end && !promtext_read_value(c, &ignored))
         return false;
     skip_space(c);
     return c->at == c->end;
@@ -275,7 +275,7 @@ static bool sample_line(struct cursor *c, struct scratch *s, struct promtext_sam
     }
     skip_space(c);
     double value = 0;
-    if (!spaced || !number(c, &value) || !tail(c))
+    if (!spaced || !promtext_read_value(c, &value) || !tail(c))
         return false;
     *ret_sample = (struct promtext_sample){
         .name = s->name, .labels = s->label, .label_count = count, .value = value};

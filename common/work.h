@@ -1,5 +1,5 @@
 /*
- * The meter of work that somebody else chose the size of. Whoever loops over what a client or a
+ * The meter of work that somebody else chose the size of. A loop over what a client or a
  * file of a model sent gets a `struct ek_work *` and pays for each round before it goes on:
  *
  *     if (!ek_work_pay(w, 1))

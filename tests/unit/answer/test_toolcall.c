@@ -556,9 +556,22 @@ static void test_long_values(void **state)
     }
 }
 
+/* vLLM's names, also those of families whose form is another's. */
+static void test_names(void **state)
+{
+    (void)state;
+    assert_int_equal(toolstyle_find("pythonic"), TOOLS_PYTHONIC);
+    assert_int_equal(toolstyle_find("llama4_pythonic"), TOOLS_PYTHONIC);
+    assert_int_equal(toolstyle_find("glm45"), TOOLS_NONE);
+    assert_int_equal(thinkstyle_find("qwen3"), THINK_TAGS);
+    assert_int_equal(thinkstyle_find("glm45"), THINK_TAGS);
+    assert_int_equal(thinkstyle_find("glm4"), THINK_NONE);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_names),
         cmocka_unit_test(test_cases),
         cmocka_unit_test(test_styles),
         cmocka_unit_test(test_forms_stream),

@@ -204,7 +204,7 @@ static inline void run(struct device *x, uint32_t rows, uint32_t first, float (*
     ek_step_layout(s, &x->ceiling);
     s->id = ++x->id;
     for (uint32_t i = 0; i < rows; i++) {
-        ek_step_sets(s)[s->sets++] = (struct ek_slot_set){.slot = i, .top_p = 1.0f};
+        ek_step_sets(s)[s->sets++] = (struct ek_slot_set){.slot = i, .sampling.top_p = 1.0f};
         ek_step_seqs(s)[s->seqs++] = (struct ek_step_seq){.slot = i,
                                                           .row = i,
                                                           .rows = 1,

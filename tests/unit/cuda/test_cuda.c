@@ -53,6 +53,20 @@ static const struct tiny_params g_models[] = {
           .expert_bias = true, .act = EK_ACT_SWIGLU_CLAMPED),
     MODEL(EK_BF16, 2, 40, 2, 1, 64, 64, 36, .experts = 3, .top = 3, .expert_bias = true,
           .act = EK_ACT_SWIGLU_CLAMPED),
+    MODEL(EK_F32, 2, 24, 3, 3, 8, 8, 20, .experts = 12, .top = 3, .normalise = true,
+          .corrected = true,
+          .routing = {.score = EK_SCORE_SIGMOID,
+                      .groups = 4,
+                      .groups_top = 2,
+                      .group_best = 2,
+                      .scale = 2.5f}),
+    MODEL(EK_F32, 1, 24, 3, 3, 8, 8, 20, .experts = 9, .top = 2, .corrected = true,
+          .routing = {.share_in = true, .groups = 3, .groups_top = 1, .group_best = 1}),
+    MODEL(EK_F32, 2, 40, 4, 2, 16, 8, 33, .neighbours = true, .warm_every = 9),
+    MODEL(EK_BF16, 1, 40, 4, 2, 64, 64, 36, .neighbours = true, .window = 21, .chunks = true),
+    MODEL(EK_F16, 1, 40, 4, 1, 128, 64, 36, .window = 32, .chunks = true, .warm_every = 5),
+    MODEL(EK_F32, 1, 24, 3, 3, 8, 8, 20, .experts = 6, .top = 1,
+          .routing = {.score = EK_SCORE_SIGMOID, .share_in = true, .scale = 0.5f}),
     /* a cache of 8 bits: the plain kernel, then the others */
     MODEL(EK_F32, 2, 40, 4, 2, 16, 16, 33, .k_scale = 0.01f, .v_scale = 0.5f),
     MODEL(EK_F16, 1, 40, 4, 2, 24, 24, 36, .k_scale = 1.0f, .v_scale = 1.0f),
@@ -76,7 +90,7 @@ static const struct tiny_params g_models[] = {
 };
 #define MODELS (sizeof(g_models) / sizeof(g_models[0]))
 
-static const struct ek_slot_set g_greedy = {.top_p = 1.0f, .top = EK_TOP_MOST};
+static const struct ek_slot_set g_greedy = {.sampling.top_p = 1.0f, .top = EK_TOP_MOST};
 
 static int open_model(const struct tiny *t, uint32_t block_size, uint32_t blocks,
                       struct tiny_device *x)

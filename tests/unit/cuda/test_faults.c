@@ -162,7 +162,7 @@ static void test_too_small(void **state)
 
 static int run_prompt(struct tiny_device *x, uint32_t slot)
 {
-    const struct ek_slot_set set = {.slot = slot, .top_p = 1.0f};
+    const struct ek_slot_set set = {.slot = slot, .sampling.top_p = 1.0f};
     const uint32_t table[2] = {1 + slot, 10 + slot};
     const int32_t tokens[9] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
 

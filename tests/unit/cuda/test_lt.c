@@ -37,7 +37,7 @@ static const struct tiny_params g_models[] = {
 };
 #define MODELS (sizeof(g_models) / sizeof(g_models[0]))
 
-static const struct ek_slot_set g_greedy = {.top_p = 1.0f, .top = EK_TOP_MOST};
+static const struct ek_slot_set g_greedy = {.sampling.top_p = 1.0f, .top = EK_TOP_MOST};
 
 struct planted {
     const char *library, *symbol; /* NULL = the one for tests, none */

@@ -95,7 +95,7 @@ static void run_two(const struct tiny *t, struct tiny_device *x, int32_t *ret_gr
     uint32_t at[2] = {0, 0}, n = 0;
 
     for (uint32_t s = 0; s < 2; s++) {
-        const struct ek_slot_set set = {.slot = s, .top_p = 1.0f, .top = EK_TOP_MOST};
+        const struct ek_slot_set set = {.slot = s, .sampling.top_p = 1.0f, .top = EK_TOP_MOST};
         make_tokens(tokens[s], 5 + s);
         tiny_set(x, &set);
     }
@@ -466,7 +466,7 @@ static int run_prompt(struct tiny_device *x)
 {
     static const int32_t tokens[9] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
     static const uint32_t table[3] = {1, 2, 3};
-    const struct ek_slot_set set = {.top_p = 1.0f};
+    const struct ek_slot_set set = {.sampling.top_p = 1.0f};
 
     tiny_set(x, &set);
     tiny_add(x, 0, tokens, 0, 9, table, true);

@@ -140,7 +140,7 @@ static void close_both(struct both *b)
 static void *run_node(void *arg)
 {
     static const uint32_t table[6] = {1, 3, 5, 7, 9, 11};
-    const struct ek_slot_set set = {.top_p = 1.0f, .top = EK_TOP_MOST};
+    const struct ek_slot_set set = {.sampling.top_p = 1.0f, .top = EK_TOP_MOST};
     struct node *n = arg;
     int32_t tokens[TOKENS];
     double want[VOCAB];

@@ -134,7 +134,7 @@ static int open_model(const struct tiny_params *p, uint64_t offload, struct tiny
 static int run(struct tiny_device *x, float *ret_logits)
 {
     static const uint32_t table[4] = {3, 1, 7, 5};
-    const struct ek_slot_set set = {.slot = 3, .top_p = 1.0f, .top = EK_TOP_MOST};
+    const struct ek_slot_set set = {.slot = 3, .sampling.top_p = 1.0f, .top = EK_TOP_MOST};
     int32_t tokens[PROMPT + MORE];
     uint64_t seed = 5;
     uint32_t n = 0;
@@ -204,7 +204,7 @@ static void test_recorded(void **state)
 {
     (void)state;
     static const uint32_t table[4] = {1, 2, 3, 4};
-    const struct ek_slot_set set = {.slot = 0, .top_p = 1.0f};
+    const struct ek_slot_set set = {.slot = 0, .sampling.top_p = 1.0f};
     const int32_t tokens[9] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
     struct tiny_device x;
     unsigned calls[6] = {0};
@@ -258,7 +258,7 @@ static void test_experts_in_place(void **state)
         for (uint32_t i = 0; i < 2; i++) {                  /* a prompt, then what comes after it */
             unsigned before = g_fake.calls("cuMemcpyHtoDAsync_v2");
             for (uint32_t q = 0; q < seqs; q++) {
-                const struct ek_slot_set set = {.slot = q, .top_p = 1.0f};
+                const struct ek_slot_set set = {.slot = q, .sampling.top_p = 1.0f};
                 if (i == 0)
                     tiny_set(&x, &set);
                 tiny_add(&x, q, i == 0 ? tokens : NULL, i * 9, i == 0 ? 9 : 1, table[q], true);

@@ -234,12 +234,12 @@ static void run_case(struct tiny_device *x, const struct races_case *c)
         table[i] = 1 + i;
     for (uint32_t s = 0; s <= OTHERS; s++) {
         const struct ek_slot_set set = {.slot = s,
-                                        .top_p = s % 2 ? 0.9f : 1.0f,
+                                        .sampling.top_p = s % 2 ? 0.9f : 1.0f,
                                         .top = 3,
-                                        .temperature = s > 2 ? 0.7f : 0.0f,
-                                        .top_k = s > 6 ? 5 : 0,
-                                        .typical_p = s > 7 ? 0.8f : 0.0f,
-                                        .seed = s};
+                                        .sampling.temperature = s > 2 ? 0.7f : 0.0f,
+                                        .sampling.top_k = s > 6 ? 5 : 0,
+                                        .sampling.typical_p = s > 7 ? 0.8f : 0.0f,
+                                        .sampling.seed = s};
         tiny_set(x, &set);
     }
     for (uint32_t i = 0; c->chunk[i] > 0; at += c->chunk[i++]) {

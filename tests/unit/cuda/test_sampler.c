@@ -59,13 +59,13 @@ static struct ek_slot_set random_set(uint32_t slot, uint64_t *random)
     static const float typical_p[] = {0, 0, 1.0f, 0.9f, 0.4f};
 
     return (struct ek_slot_set){.slot = slot,
-                                .top_k = top_k[tiny_next(random) % 7],
-                                .temperature = temperatures[tiny_next(random) % 6],
-                                .top_p = top_p[tiny_next(random) % 6],
-                                .min_p = min_p[tiny_next(random) % 3],
-                                .typical_p = typical_p[tiny_next(random) % 5],
+                                .sampling.top_k = top_k[tiny_next(random) % 7],
+                                .sampling.temperature = temperatures[tiny_next(random) % 6],
+                                .sampling.top_p = top_p[tiny_next(random) % 6],
+                                .sampling.min_p = min_p[tiny_next(random) % 3],
+                                .sampling.typical_p = typical_p[tiny_next(random) % 5],
                                 .top = (uint32_t)tiny_next(random) % 4,
-                                .seed = tiny_next(random) << 31 ^ tiny_next(random)};
+                                .sampling.seed = tiny_next(random) << 31 ^ tiny_next(random)};
 }
 
 /* Gives a setting lists and a history, by chance; in the step's words. */
@@ -101,9 +101,9 @@ static void random_words(struct tiny_device *x, struct ek_slot_set *set, uint32_
     bad[2] = (uint32_t)tiny_next(random) % vocab;
     bad[3] = 1;
     bad[4] = (uint32_t)tiny_next(random) % vocab;
-    set->repetition = tiny_next(random) % 2 ? 1.3f : 0.0f;
-    set->frequency = tiny_next(random) % 2 ? 0.5f : 0.0f;
-    set->presence = tiny_next(random) % 2 ? 0.25f : 0.0f;
+    set->sampling.repetition = tiny_next(random) % 2 ? 1.3f : 0.0f;
+    set->sampling.frequency = tiny_next(random) % 2 ? 0.5f : 0.0f;
+    set->sampling.presence = tiny_next(random) % 2 ? 0.25f : 0.0f;
     x->step->words += (uint32_t)ek_slot_words(set);
 }
 

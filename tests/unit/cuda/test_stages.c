@@ -187,7 +187,7 @@ static int run_prompt(struct tiny_device *x)
 {
     static const int32_t tokens[9] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
     static const uint32_t table[3] = {1, 2, 3};
-    const struct ek_slot_set set = {.top_p = 1.0f};
+    const struct ek_slot_set set = {.sampling.top_p = 1.0f};
 
     tiny_set(x, &set);
     tiny_add(x, 0, tokens, 0, 9, table, true);
@@ -341,7 +341,7 @@ static void test_bad_token(void **state)
 {
     (void)state;
     struct tiny *t = tiny_new(&g_models[1]);
-    const struct ek_slot_set set = {.top_p = 1.0f};
+    const struct ek_slot_set set = {.sampling.top_p = 1.0f};
     struct tiny_device x;
 
     assert_int_equal(open_in(t, 1, 2, 20000000, &x), 0);

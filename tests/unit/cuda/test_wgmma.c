@@ -50,7 +50,7 @@ static const struct tiny_params g_models[] = {
 };
 #define MODELS (sizeof(g_models) / sizeof(g_models[0]))
 
-static const struct ek_slot_set g_greedy = {.top_p = 1.0f, .top = EK_TOP_MOST};
+static const struct ek_slot_set g_greedy = {.sampling.top_p = 1.0f, .top = EK_TOP_MOST};
 
 static int open_model(const struct tiny *t, uint32_t block_size, uint32_t blocks,
                       struct tiny_device *x)

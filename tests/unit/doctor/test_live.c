@@ -136,11 +136,11 @@ static void test_quantiles(void **state)
     (void)state;
     struct live_page p, q;
     live_read(LENGTHS, strlen(LENGTHS), &p);
-    near(live_quantile(&p.hist[LIVE_PROMPT], NULL, 0.45), 250); /* within the first bucket */
-    near(live_quantile(&p.hist[LIVE_PROMPT], NULL, 0.95), 750);
-    assert_true(live_quantile(&p.hist[LIVE_TTFT], NULL, 0.5) < 0);
+    near(live_quantile(&p.hist[HIST_PROMPT], NULL, 0.45), 250); /* within the first bucket */
+    near(live_quantile(&p.hist[HIST_PROMPT], NULL, 0.95), 750);
+    assert_true(live_quantile(&p.hist[HIST_TTFT], NULL, 0.5) < 0);
     live_read(LENGTHS, strlen(LENGTHS), &q);
-    assert_true(live_quantile(&q.hist[LIVE_PROMPT], &p.hist[LIVE_PROMPT], 0.5) <
+    assert_true(live_quantile(&q.hist[HIST_PROMPT], &p.hist[HIST_PROMPT], 0.5) <
                 0); /* nothing new */
 }
 

@@ -34,7 +34,7 @@ static inline void spread_table(uint32_t *table, uint32_t count, uint32_t first,
 static inline void run_alone(struct tiny_device *x, const int32_t *tokens, uint32_t n,
                              uint32_t chunk, const uint32_t *table, float *logits)
 {
-    struct ek_slot_set set = {.slot = 3, .top_p = 1.0f, .top = EK_TOP_MOST};
+    struct ek_slot_set set = {.slot = 3, .sampling.top_p = 1.0f, .top = EK_TOP_MOST};
 
     tiny_set(x, &set);
     for (uint32_t at = 0; at < n; at += chunk) {

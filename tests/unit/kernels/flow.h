@@ -65,13 +65,13 @@ static inline int flow_next(struct flow *f)
 
 static inline void flow_slots(struct tiny_device *x, const int32_t *token)
 {
-    const struct ek_slot_set greedy = {.slot = 0, .top_p = 1.0f, .top = 4};
+    const struct ek_slot_set greedy = {.slot = 0, .sampling.top_p = 1.0f, .top = 4};
     struct ek_slot_set drawn = {.slot = 1,
-                                .temperature = 0.8f,
-                                .top_p = 0.9f,
-                                .seed = 99,
-                                .frequency = 0.5f,
-                                .repetition = 1.3f,
+                                .sampling.temperature = 0.8f,
+                                .sampling.top_p = 0.9f,
+                                .sampling.seed = 99,
+                                .sampling.frequency = 0.5f,
+                                .sampling.repetition = 1.3f,
                                 .word = 0,
                                 .prompt = 7};
     uint32_t *words = ek_step_words(x->step);
@@ -133,7 +133,7 @@ static inline void flow_moves(struct flow *f, const int32_t *token, const uint32
     assert_int_equal(x->b->kv_resize(x->d, FLOW_BLOCKS + 8), 0);
     flow_copy(x, (struct ek_block_copy){2, moved[1], EK_TIER_HOST, EK_TIER_DEVICE, {0}});
     tiny_add(x, 0, NULL, 22, 1, moved, true);
-    const struct ek_slot_set third = {.slot = 2, .top_p = 1.0f, .top = 2};
+    const struct ek_slot_set third = {.slot = 2, .sampling.top_p = 1.0f, .top = 2};
     tiny_set(x, &third);
     tiny_add(x, 2, token, 8, 5, shared, true);
     x->step->id = ++x->id;

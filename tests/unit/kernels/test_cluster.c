@@ -338,7 +338,7 @@ static int step(struct pair *p, const struct ek_masks *masks)
 {
     static const int32_t tokens[9] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
     static const uint32_t table[2] = {1, 2};
-    const struct ek_slot_set set = {.top_p = 1.0f};
+    const struct ek_slot_set set = {.sampling.top_p = 1.0f};
 
     tiny_set(&p->x, &set);
     tiny_add(&p->x, 0, tokens, 0, 9, table, true);

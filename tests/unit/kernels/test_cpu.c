@@ -130,6 +130,40 @@ static const struct tiny_params g_models[] = {
      .rotary = 16,
      .ffn = 33,
      .vocab = VOCAB,
+     .act = EK_ACT_SILU,
+     .experts = 12,
+     .top = 3,
+     .normalise = true,
+     .corrected = true,
+     .routing =
+         {.score = EK_SCORE_SIGMOID, .groups = 4, .groups_top = 2, .group_best = 2, .scale = 2.5f}},
+    {.dtype = EK_F32,
+     .layers = 1,
+     .hidden = 40,
+     .q_heads = 4,
+     .kv_heads = 2,
+     .head_dim = 16,
+     .rotary = 16,
+     .ffn = 33,
+     .vocab = VOCAB,
+     .act = EK_ACT_SILU,
+     .experts = 9,
+     .top = 2,
+     .neighbours = true,
+     .window = 21,
+     .chunks = true,
+     .warm_every = 9,
+     .corrected = true,
+     .routing = {.share_in = true, .groups = 3, .groups_top = 1, .group_best = 1}},
+    {.dtype = EK_F32,
+     .layers = 2,
+     .hidden = 40,
+     .q_heads = 4,
+     .kv_heads = 2,
+     .head_dim = 16,
+     .rotary = 16,
+     .ffn = 33,
+     .vocab = VOCAB,
      .bias = true,
      .act = EK_ACT_SILU,
      .tied = true,
@@ -254,7 +288,7 @@ static const struct tiny_params g_models[] = {
 };
 #define MODELS (sizeof(g_models) / sizeof(g_models[0]))
 
-static const struct ek_slot_set g_greedy = {.top_p = 1.0f, .top = EK_TOP_MOST};
+static const struct ek_slot_set g_greedy = {.sampling.top_p = 1.0f, .top = EK_TOP_MOST};
 
 static void test_reference(void **state)
 {

@@ -577,7 +577,7 @@ static void check_logits(const struct tiny *t, struct tiny_device *x, const int3
                          uint32_t n, const double *want)
 {
     static const uint32_t table[] = {3, 1, 4, 2};
-    const struct ek_slot_set greedy = {.slot = 1, .top_p = 1.0f, .top = EK_TOP_MOST};
+    const struct ek_slot_set greedy = {.slot = 1, .sampling.top_p = 1.0f, .top = EK_TOP_MOST};
     double most = 0;
 
     tiny_set(x, &greedy);

@@ -77,7 +77,7 @@ static void test_report(void **state)
     for (uint32_t i = 0; i < VOCAB; i++)
         sum += exp((double)logits[i]);
     assert_int_equal(tiny_open(t, NULL, 2, 8, 80, &x), 0);
-    struct ek_slot_set set = {.slot = 1, .top = 5, .top_p = 1.0f};
+    struct ek_slot_set set = {.slot = 1, .top = 5, .sampling.top_p = 1.0f};
     const struct ek_result_seq *s = draw(&x, set, 9, NULL);
     assert_int_equal(s->slot, 1);
     assert_int_equal(s->tokens, 1);
@@ -100,18 +100,18 @@ static void check_distribution(struct tiny_device *x, const float *logits, struc
     uint32_t hits[VOCAB] = {0}, order[VOCAB];
 
     for (uint32_t i = 0; i < VOCAB; i++) {
-        weight[i] = exp(((double)logits[i] - (double)logits[0]) / (double)set.temperature);
-        if (weight[i] < (double)set.min_p)
+        weight[i] = exp(((double)logits[i] - (double)logits[0]) / (double)set.sampling.temperature);
+        if (weight[i] < (double)set.sampling.min_p)
             weight[i] = 0;
         order[(i * 7) % VOCAB] = i; /* make_logits: from the largest down */
     }
-    for (uint32_t rank = set.top_k ? set.top_k : VOCAB; rank < VOCAB; rank++)
+    for (uint32_t rank = set.sampling.top_k ? set.sampling.top_k : VOCAB; rank < VOCAB; rank++)
         weight[order[rank]] = 0;
     for (uint32_t i = 0; i < VOCAB; i++)
         total += weight[i];
     for (uint32_t rank = 0; rank < VOCAB; rank++) {
         double own = weight[order[rank]];
-        if (rank > 0 && cut >= (double)set.top_p * total)
+        if (rank > 0 && cut >= (double)set.sampling.top_p * total)
             weight[order[rank]] = 0;
         cut += own;
     }
@@ -119,7 +119,7 @@ static void check_distribution(struct tiny_device *x, const float *logits, struc
     for (uint32_t i = 0; i < VOCAB; i++)
         total += weight[i];
     for (uint32_t n = 0; n < DRAWS; n++) {
-        set.seed = 1000 + n / 500;
+        set.sampling.seed = 1000 + n / 500;
         hits[draw(x, set, 1 + n % 500, NULL)->token[0]]++;
     }
     for (uint32_t i = 0; i < VOCAB; i++) {
@@ -133,16 +133,19 @@ static void test_distribution(void **state)
 {
     (void)state;
     static const struct ek_slot_set sets[] = {
-        {.temperature = 1.0f, .top_p = 1.0f},
-        {.temperature = 2.5f, .top_p = 1.0f},
-        {.temperature = 1.0f, .top_p = 1.0f, .top_k = 3},
-        {.temperature = 1.0f, .top_p = 0.7f},
-        {.temperature = 1.3f, .top_p = 0.9f, .top_k = 10},
-        {.temperature = 1.0f, .top_p = 1.0f, .min_p = 0.3f},
-        {.temperature = 0.8f, .top_p = 0.95f, .min_p = 0.05f, .top_k = 20},
-        {.temperature = 1.0f, .top_p = 1e-6f},
-        {.temperature = 1.0f, .top_p = 1.0f, .top_k = 1},
-        {.temperature = 1.0f, .top_p = 1.0f, .top_k = 100},
+        {.sampling.temperature = 1.0f, .sampling.top_p = 1.0f},
+        {.sampling.temperature = 2.5f, .sampling.top_p = 1.0f},
+        {.sampling.temperature = 1.0f, .sampling.top_p = 1.0f, .sampling.top_k = 3},
+        {.sampling.temperature = 1.0f, .sampling.top_p = 0.7f},
+        {.sampling.temperature = 1.3f, .sampling.top_p = 0.9f, .sampling.top_k = 10},
+        {.sampling.temperature = 1.0f, .sampling.top_p = 1.0f, .sampling.min_p = 0.3f},
+        {.sampling.temperature = 0.8f,
+         .sampling.top_p = 0.95f,
+         .sampling.min_p = 0.05f,
+         .sampling.top_k = 20},
+        {.sampling.temperature = 1.0f, .sampling.top_p = 1e-6f},
+        {.sampling.temperature = 1.0f, .sampling.top_p = 1.0f, .sampling.top_k = 1},
+        {.sampling.temperature = 1.0f, .sampling.top_p = 1.0f, .sampling.top_k = 100},
     };
     float logits[VOCAB];
     struct tiny_device x;
@@ -170,11 +173,12 @@ static void test_seed(void **state)
     assert_int_equal(tiny_open(t, NULL, 1, 8, 80, &one), 0);
     assert_int_equal(tiny_open(t, NULL, 2, 8, 80, &two), 0);
     for (uint32_t at = 1; at < 60; at++) {
-        struct ek_slot_set set = {.slot = 0, .temperature = 1.5f, .top_p = 0.98f, .seed = 7};
+        struct ek_slot_set set = {
+            .slot = 0, .sampling.temperature = 1.5f, .sampling.top_p = 0.98f, .sampling.seed = 7};
         int32_t want = draw(&one, set, at, NULL)->token[0];
         for (uint32_t slot = 0; slot < 16; slot++) {
             set.slot = slot;
-            set.seed = slot == 11 ? 7 : 100 + slot;
+            set.sampling.seed = slot == 11 ? 7 : 100 + slot;
             tiny_set(&two, &set);
             tiny_add(&two, slot, tokens, at - 1, 1, table, true);
         }
@@ -201,8 +205,9 @@ static void test_masks(void **state)
     make_logits(logits);
     struct tiny *t = flat_model(logits);
     assert_int_equal(tiny_open(t, NULL, 1, 8, 80, &x), 0);
-    struct ek_slot_set greedy = {.top_p = 1.0f, .top = 1};
-    struct ek_slot_set warm = {.temperature = 5.0f, .top_p = 1.0f, .seed = 3};
+    struct ek_slot_set greedy = {.sampling.top_p = 1.0f, .top = 1};
+    struct ek_slot_set warm = {
+        .sampling.temperature = 5.0f, .sampling.top_p = 1.0f, .sampling.seed = 3};
     u.m.bits[0] = 1u << 3 | 1u << 31;
     u.m.bits[1] = 1u << 2; /* tokens 3, 31, 34 */
     int32_t best = logits[3] > logits[31] ? 3 : 31;
@@ -227,10 +232,11 @@ static void test_strange(void **state)
 {
     (void)state;
     const struct cpu_ops *tiers[CPU_TIERS];
-    const struct ek_slot_set sets[] = {{.top_p = 1.0f, .top = 20},
-                                       {.temperature = 1.0f, .top_p = 0.5f, .top = 20},
-                                       {.temperature = 1e-30f, .top_p = 1.0f},
-                                       {.temperature = 1e30f, .top_p = 1.0f, .top_k = 5}};
+    const struct ek_slot_set sets[] = {
+        {.sampling.top_p = 1.0f, .top = 20},
+        {.sampling.temperature = 1.0f, .sampling.top_p = 0.5f, .top = 20},
+        {.sampling.temperature = 1e-30f, .sampling.top_p = 1.0f},
+        {.sampling.temperature = 1e30f, .sampling.top_p = 1.0f, .sampling.top_k = 5}};
 
     cpu_tier_list(tiers);
     for (uint32_t i = 0; tiers[i]; i++)
@@ -249,7 +255,7 @@ static void test_strange(void **state)
                 assert_int_equal(s->tokens, kind == 0 ? 0 : 1);
                 if (kind == 1)
                     assert_int_equal(s->token[0], 17);
-                if (kind == 2 && sets[k].temperature < 1e-5f)
+                if (kind == 2 && sets[k].sampling.temperature < 1e-5f)
                     assert_int_equal(s->token[0], 0); /* ties go to the lower id */
                 if (kind == 3)
                     assert_int_equal(s->token[0], 5);
@@ -309,10 +315,10 @@ static void test_adjust(void **state)
     assert_int_equal(tiny_open(t, NULL, 2, 8, 80, &x), 0);
     for (uint32_t i = 0; i < 6; i++)
         assert_true(fabsf(logits[order[i]] - (3.0f - 0.2f * (float)i)) < 1e-6f);
-    struct ek_slot_set set = {.slot = 3, .top_p = 1.0f};
+    struct ek_slot_set set = {.slot = 3, .sampling.top_p = 1.0f};
 
     /* each token costs 0.3 each time it comes, the history is only one of the prompt */
-    set.frequency = 0.3f;
+    set.sampling.frequency = 0.3f;
     set.prompt = 1;
     run_on(&x, set, (uint32_t[]){6}, 2, 6, got);
     const int32_t want[6] = {0, 23, 0, 6, 23, 29};
@@ -321,15 +327,15 @@ static void test_adjust(void **state)
         assert_int_equal(got[i], want[i]);
 
     /* a token costs once; then again the largest */
-    set.frequency = 0;
-    set.presence = 100.0f;
+    set.sampling.frequency = 0;
+    set.sampling.presence = 100.0f;
     run_on(&x, set, (uint32_t[]){6}, 2, 6, got);
     for (uint32_t i = 0; i < 6; i++)
         assert_int_equal(got[i], order[i]);
 
     /* what the prompt holds counts, too; logits below 0 are multiplied */
-    set.presence = 0;
-    set.repetition = 2.0f;
+    set.sampling.presence = 0;
+    set.sampling.repetition = 2.0f;
     set.prompt = 2;
     run_on(&x, set, (uint32_t[]){0, 23}, 3, 3, got);
     assert_int_equal(got[0], 6);
@@ -341,18 +347,18 @@ static void test_adjust(void **state)
     run_on(&x, set, (uint32_t[]){0, 23, 6, 29}, 5, 1, got);
     assert_int_equal(got[0], 12);
 
-    set = (struct ek_slot_set){.slot = 3, .top_p = 1.0f, .biases = 2};
+    set = (struct ek_slot_set){.slot = 3, .sampling.top_p = 1.0f, .biases = 2};
     run_on(&x, set, (uint32_t[]){0, bits_of(-50.0f), 35, bits_of(2.0f)}, 2, 2, got);
     assert_int_equal(got[0], 35);
     assert_int_equal(got[1], 35);
 
-    set = (struct ek_slot_set){.slot = 3, .top_p = 1.0f, .banned = 2, .banned_until = 4};
+    set = (struct ek_slot_set){.slot = 3, .sampling.top_p = 1.0f, .banned = 2, .banned_until = 4};
     run_on(&x, set, (uint32_t[]){0, 23}, 2, 3, got);
     assert_int_equal(got[0], 6);
     assert_int_equal(got[1], 6);
     assert_int_equal(got[2], 0);
 
-    set = (struct ek_slot_set){.slot = 3, .top_p = 1.0f, .allowed = 2};
+    set = (struct ek_slot_set){.slot = 3, .sampling.top_p = 1.0f, .allowed = 2};
     run_on(&x, set, (uint32_t[]){1u << 29, 1u << 3}, 2, 1, got);
     assert_int_equal(got[0], 29);
     set.banned = 2;
@@ -363,7 +369,8 @@ static void test_adjust(void **state)
     assert_int_equal(got[2], -1);
 
     /* 0 alone never; 6 not after 23; the history begins empty but for the prompt */
-    set = (struct ek_slot_set){.slot = 3, .top_p = 1.0f, .bad = 8, .prompt = 1, .biases = 0};
+    set =
+        (struct ek_slot_set){.slot = 3, .sampling.top_p = 1.0f, .bad = 8, .prompt = 1, .biases = 0};
     run_on(&x, set, (uint32_t[]){1, 0, 2, 23, 23, 2, 23, 6, 23}, 2, 4, got);
     assert_int_equal(got[0], 23);
     assert_int_equal(got[1], 29);
@@ -386,14 +393,15 @@ static void test_typical(void **state)
     struct tiny *t = flat_model(logits);
     assert_int_equal(tiny_open(t, NULL, 1, 8, 80, &x), 0);
     /* p(0) = 0.38, p(1..4) = 0.14 each; entropy 1.75 nats, surprises 0.97, 1.97, 6.97 */
-    struct ek_slot_set set = {.temperature = 1.0f, .top_p = 1.0f, .typical_p = 0.4f};
+    struct ek_slot_set set = {
+        .sampling.temperature = 1.0f, .sampling.top_p = 1.0f, .sampling.typical_p = 0.4f};
     for (uint32_t n = 0; n < 500; n++)
         hits[draw(&x, set, 1 + n, NULL)->token[0]]++;
     assert_int_equal(hits[0], 0);
     for (uint32_t i = 1; i <= 3; i++)
         assert_true(hits[i] > 100); /* three of them hold 0.42 */
     assert_int_equal(hits[1] + hits[2] + hits[3], 500);
-    set.typical_p = 1.0f;
+    set.sampling.typical_p = 1.0f;
     for (uint32_t n = 0; n < 500; n++)
         hits[0] += draw(&x, set, 1 + n, NULL)->token[0] == 0;
     assert_true(hits[0] > 120);
@@ -413,7 +421,7 @@ static void test_scores(void **state)
     make_logits(logits);
     struct tiny *t = flat_model(logits);
     assert_int_equal(tiny_open(t, NULL, 2, 8, 80, &x), 0);
-    struct ek_slot_set set = {.slot = 1, .top_p = 1.0f, .top = 2};
+    struct ek_slot_set set = {.slot = 1, .sampling.top_p = 1.0f, .top = 2};
     tiny_set(&x, &set);
     tiny_add(&x, 0, tokens, 4, 1, table, true); /* beside it, another sequence is sampled */
     tiny_add(&x, 1, tokens, 0, 4, table, true);

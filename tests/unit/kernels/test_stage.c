@@ -340,7 +340,7 @@ static void test_bad_token(void **state)
     (void)state;
 
     assert_int_equal(tiny_open_on(ek_ranks_backend(cpu), t, &open, FLOW_BLOCK, 10, &x), 0);
-    const struct ek_slot_set set = {.top_p = 1.0f};
+    const struct ek_slot_set set = {.sampling.top_p = 1.0f};
     tiny_set(&x, &set);
     tiny_add(&x, 0, NULL, 0, 1, table, true);
     assert_int_equal(tiny_run(&x, NULL), -EBADMSG);

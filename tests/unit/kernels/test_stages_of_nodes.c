@@ -181,7 +181,7 @@ static void *run_prompts(void *arg)
 {
     static const int32_t tokens[2] = {1, 2};
     static const uint32_t table[1] = {1};
-    const struct ek_slot_set set = {.top_p = 1.0f};
+    const struct ek_slot_set set = {.sampling.top_p = 1.0f};
     struct place *p = arg;
     struct tiny_device x;
 

@@ -38,8 +38,8 @@ static struct ek_step *good_step(void)
     memcpy(ek_step_kv_slots(s), (uint32_t[]){7 * 4 + 1, 36, 37, 38}, 16);
     memcpy(ek_step_tables(s), (uint32_t[]){3, 7, 9}, 12);
     ek_step_sets(s)[0] = (struct ek_slot_set){.slot = 2,
-                                              .temperature = 0.5f,
-                                              .top_p = 1.0f,
+                                              .sampling.temperature = 0.5f,
+                                              .sampling.top_p = 1.0f,
                                               .allowed = (VOCAB + 31) / 32,
                                               .biases = 1,
                                               .banned = 1,
@@ -125,9 +125,9 @@ static void test_content(void **state)
         case 14: q[1].sample = 1; break;
         case 15: q[0].logit_row = 1; break;
         case 16: set[0].slot = 3; break;
-        case 17: set[0].temperature = NAN; break;
-        case 18: set[0].top_p = 0.0f; break;
-        case 19: set[0].min_p = 1.5f; break;
+        case 17: set[0].sampling.temperature = NAN; break;
+        case 18: set[0].sampling.top_p = 0.0f; break;
+        case 19: set[0].sampling.min_p = 1.5f; break;
         case 20: set[0].top = EK_TOP_MOST + 1; break;
         case 21: ek_step_copies(s)[0].to = EK_NULL_BLOCK; break;
         case 22: ek_step_copies(s)[0].to = BLOCKS; break;
@@ -148,8 +148,8 @@ static void test_content(void **state)
         case 37: q[1].score_row = 0; break;
         case 38: q[1].target = 16; break;
         case 39: q[1].hidden = 1; break; /* nothing is sampled */
-        case 40: set[0].typical_p = NAN; break;
-        case 41: set[0].repetition = -1.0f; break;
+        case 40: set[0].sampling.typical_p = NAN; break;
+        case 41: set[0].sampling.repetition = -1.0f; break;
         }
         if (check(s) != -EBADMSG)
             fail_msg("change %d was accepted", i);

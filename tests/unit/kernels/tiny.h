@@ -23,9 +23,12 @@ struct tiny_params {
     bool qk_norm, bias, tied;
     enum ek_activation act;
     uint32_t experts, top; /* instead of one feed-forward */
-    bool normalise;
+    bool normalise, corrected;
+    struct ek_routing routing; /* but for the correction and `normalise`; scale 0 = 1 */
     bool sinks, expert_bias;
-    enum ek_dtype kept; /* how products keep their weights, EK_F32 = as `dtype` */
+    bool neighbours, chunks;
+    uint32_t warm_every; /* with a warmth of 0.7, from 1 */
+    enum ek_dtype kept;  /* how products keep their weights, EK_F32 = as `dtype` */
     uint32_t group;
     bool kv_i8;             /* an int8 KV cache */
     uint32_t above, prompt; /* dynamic frequencies, for prompts of this many tokens */
@@ -176,7 +179,12 @@ static inline void tiny_experts(struct tiny *t)
     op->u.experts.router = 8;
     op->u.experts.count = (uint16_t)p->experts;
     op->u.experts.top = (uint16_t)p->top;
-    op->u.experts.normalise = p->normalise;
+    op->u.experts.routing = p->routing;
+    op->u.experts.routing.normalise = p->normalise;
+    if (p->routing.scale <= 0)
+        op->u.experts.routing.scale = 1.0f;
+    op->u.experts.routing.correction =
+        p->corrected ? tiny_weight(t, p->experts, 1, 0.5f, 0.0f) : EK_NO_WEIGHT;
     op->u.experts.act = p->act;
     op->u.experts.up = first[1];
     op->u.experts.down = first[2];
@@ -200,6 +208,10 @@ static inline void tiny_layer(struct tiny *t, uint32_t layer)
     rope->u.rope.heads = p->q_heads + p->kv_heads;
     rope->u.rope.head_dim = p->head_dim;
     rope->u.rope.rotary_dim = p->rotary;
+    rope->u.rope.neighbours = p->neighbours;
+    rope->u.rope.warm = 0.7f;
+    rope->u.rope.warm_from = 1;
+    rope->u.rope.warm_every = p->warm_every;
     struct ek_op *a = tiny_op(t, EK_OP_ATTENTION, 3, 2, EK_NO_WEIGHT);
     a->layer = layer;
     a->u.attention.q_heads = p->q_heads;
@@ -208,6 +220,7 @@ static inline void tiny_layer(struct tiny *t, uint32_t layer)
     a->u.attention.scale = 1.0f / sqrtf((float)p->head_dim);
     a->u.attention.softcap = p->softcap;
     a->u.attention.window = p->window;
+    a->u.attention.chunks = p->chunks;
     if (p->sinks)
         a->bias = tiny_weight(t, p->q_heads, 1, 1.5f, 0.5f);
     a->u.attention.k_scale = p->k_scale;
@@ -346,6 +359,8 @@ static inline void tiny_ref_attention(const struct tiny *t, const struct ek_op *
             const double *q = value[2] + (size_t)i * w + (size_t)h * hd;
             double *out = value[3] + (size_t)i * qh * hd + (size_t)h * hd, sum = 0, most = -1e300;
             uint32_t from = t->p.window && i + 1 > t->p.window ? i + 1 - t->p.window : 0;
+            if (t->p.chunks)
+                from = i - i % t->p.window;
             uint32_t kv = h / (qh / kh);
             memset(out, 0, hd * sizeof(double));
             for (uint32_t j = from; j <= i; j++) {
@@ -376,19 +391,49 @@ static inline double tiny_bias(const struct tiny *t, uint32_t weight, uint32_t a
     return weight == EK_NO_WEIGHT ? 0 : (double)tiny_data(t, weight)[at];
 }
 
-static inline void tiny_ref_experts(const struct tiny *t, const struct ek_op *op, const double *x,
-                                    const double *logit, double *dst)
+/* What all experts are worth, and what they compete with: -INFINITY in groups that lost. */
+static inline void tiny_ref_scores(const struct tiny *t, const struct ek_op *op,
+                                   const double *logit, double *score, double *competes)
 {
-    const uint32_t count = op->u.experts.count, k = t->p.hidden, n = t->p.ffn;
-    double share[16], all = 0, kept = 0;
+    const struct ek_routing *r = &op->u.experts.routing;
+    const uint32_t count = op->u.experts.count, groups = r->groups > 0 ? r->groups : 1;
+    double all = 0, worth[16] = {0};
 
     for (uint32_t e = 0; e < count; e++)
         all += exp(logit[e]);
     for (uint32_t e = 0; e < count; e++) {
+        score[e] = r->score == EK_SCORE_SIGMOID ? 1 / (1 + exp(-logit[e])) : exp(logit[e]) / all;
+        competes[e] = score[e] + tiny_bias(t, r->correction, e);
+    }
+    const uint32_t n = count / groups;
+    for (uint32_t e = 0; e < count; e++) {
+        uint32_t before = 0;
+        for (uint32_t o = e / n * n; o < e / n * n + n; o++)
+            before += competes[o] > competes[e];
+        worth[e / n] += before < r->group_best ? competes[e] : 0;
+    }
+    for (uint32_t e = 0; r->groups > 0 && e < count; e++) {
+        uint32_t before = 0;
+        for (uint32_t g = 0; g < groups; g++)
+            before += worth[g] > worth[e / n];
+        if (before >= r->groups_top)
+            competes[e] = -INFINITY;
+    }
+}
+
+static inline void tiny_ref_experts(const struct tiny *t, const struct ek_op *op, const double *x,
+                                    const double *logit, double *dst)
+{
+    const uint32_t count = op->u.experts.count, k = t->p.hidden, n = t->p.ffn;
+    const struct ek_routing *r = &op->u.experts.routing;
+    double share[16], competes[16], kept = 0;
+
+    tiny_ref_scores(t, op, logit, share, competes);
+    for (uint32_t e = 0; e < count; e++) {
         uint32_t before = 0;
         for (uint32_t o = 0; o < count; o++)
-            before += logit[o] > logit[e] || (logit[o] == logit[e] && o < e);
-        share[e] = before < op->u.experts.top ? exp(logit[e]) / all : 0;
+            before += competes[o] > competes[e] || (competes[o] == competes[e] && o < e);
+        share[e] = before < op->u.experts.top ? share[e] : 0;
         kept += share[e];
     }
     memset(dst, 0, k * sizeof(double));
@@ -396,15 +441,16 @@ static inline void tiny_ref_experts(const struct tiny *t, const struct ek_op *op
         const float *gate = tiny_data(t, op->weight + e);
         const float *up = tiny_data(t, op->u.experts.up + e);
         const float *down = tiny_data(t, op->u.experts.down + e);
-        const double by = share[e] / (op->u.experts.normalise ? kept : 1);
+        const double whole = share[e] / (r->normalise ? kept : 1) * (double)r->scale;
+        const double in = r->share_in ? whole : 1, by = r->share_in ? 1 : whole;
         for (uint32_t j = 0; j < k && share[e] > 0; j++)
             dst[j] += by * tiny_bias(t, op->u.experts.down_bias, e * k + j);
         for (uint32_t i = 0; i < n && share[e] > 0; i++) {
             double g = tiny_bias(t, op->bias, e * n + i);
             double u = tiny_bias(t, op->u.experts.up_bias, e * n + i);
             for (uint32_t j = 0; j < k; j++) {
-                g += x[j] * (double)gate[(size_t)i * k + j];
-                u += x[j] * (double)up[(size_t)i * k + j];
+                g += in * x[j] * (double)gate[(size_t)i * k + j];
+                u += in * x[j] * (double)up[(size_t)i * k + j];
             }
             double inner = tiny_gated(g, u, op->u.experts.act) * by;
             for (uint32_t j = 0; j < k; j++)
@@ -447,12 +493,18 @@ static inline void tiny_ref_row(const struct tiny *t, const struct ek_op *op, ui
             base = 10000 * pow(3 * length / t->p.above - 2, half / (half - 1.0));
         for (uint32_t h = 0; h < op->u.rope.heads; h++)
             for (uint32_t i = 0; i < half; i++) {
-                double *x = dst + (size_t)h * op->u.rope.head_dim + i, a = x[0], b = x[half];
+                const uint32_t apart = t->p.neighbours ? 1 : half;
+                double *x = dst + (size_t)h * op->u.rope.head_dim + (t->p.neighbours ? 2 * i : i);
+                const double a = x[0], b = x[apart];
                 float freq = beyond ? (float)pow(base, -1.0 * i / half) : t->inv_freq[i];
                 double angle = (double)((float)row * freq);
                 x[0] = a * cos(angle) - b * sin(angle);
-                x[half] = b * cos(angle) + a * sin(angle);
+                x[apart] = b * cos(angle) + a * sin(angle);
             }
+        const double by =
+            t->p.warm_every > 0 ? 1 + 0.7 * log(1 + floor((row + 1.0) / t->p.warm_every)) : 1;
+        for (uint32_t i = 0; i < op->u.rope.heads * op->u.rope.head_dim; i++)
+            dst[i] *= by;
     } else if (op->kind == EK_OP_GLU) {
         for (uint32_t i = 0; i < n; i++)
             dst[i] = tiny_gated(src[i], src[n + i], op->u.glu.act);

@@ -71,6 +71,55 @@ static void test_kv(void **state)
     near(plan_kv_request_bytes(&s, 1, 16, 8192), plan_kv_token_bytes(&s, 1, 16) * 6144);
 }
 
+/* Billions of parameters, all and those that a token reads, as the models' pages say; without the
+ * parts that see and the layers for drafts. */
+#define BIG                                                                                        \
+    "\"vocab_size\": 151552, \"num_attention_heads\": 96, \"num_key_value_heads\": 8, "            \
+    "\"head_dim\": 128, \"attention_bias\": true, \"n_shared_experts\": 1, "                       \
+    "\"num_experts_per_tok\": 8, "
+#define LLAMA4                                                                                     \
+    "{\"model_type\": \"llama4_text\", \"hidden_size\": 5120, \"intermediate_size\": 8192, "       \
+    "\"intermediate_size_mlp\": 16384, \"num_hidden_layers\": 48, \"num_attention_heads\": 40, "   \
+    "\"num_key_value_heads\": 8, \"head_dim\": 128, \"vocab_size\": 202048, "                      \
+    "\"num_experts_per_tok\": 1, \"max_position_embeddings\": 32768, "                             \
+    "\"attention_chunk_size\": 8192, "
+
+static void test_mixtures(void **state)
+{
+    static const struct {
+        const char *text;
+        double all, active;
+    } cases[] = {
+        {"{\"model_type\": \"glm4_moe\", " BIG
+         "\"hidden_size\": 4096, \"intermediate_size\": 10944, \"num_hidden_layers\": 46, "
+         "\"moe_intermediate_size\": 1408, \"n_routed_experts\": 128, "
+         "\"first_k_dense_replace\": 1}",
+         106, 12},
+        {"{\"model_type\": \"glm4_moe\", " BIG
+         "\"hidden_size\": 5120, \"intermediate_size\": 12288, \"num_hidden_layers\": 92, "
+         "\"moe_intermediate_size\": 1536, \"n_routed_experts\": 160, \"use_qk_norm\": true, "
+         "\"first_k_dense_replace\": 3}",
+         355, 32},
+        {LLAMA4 "\"num_local_experts\": 16, \"interleave_moe_layer_step\": 1}", 109, 17},
+        {LLAMA4 "\"num_local_experts\": 128, \"interleave_moe_layer_step\": 2}", 400, 17},
+        {"{\"model_type\": \"ernie4_5_moe\", \"hidden_size\": 2560, \"intermediate_size\": 12288, "
+         "\"num_hidden_layers\": 28, \"num_attention_heads\": 20, \"num_key_value_heads\": 4, "
+         "\"vocab_size\": 103424, \"moe_intermediate_size\": 1536, \"moe_num_experts\": 64, "
+         "\"moe_num_shared_experts\": 2, \"moe_k\": 6, \"moe_layer_start_index\": 1, "
+         "\"moe_layer_end_index\": -1, \"tie_word_embeddings\": true}",
+         21, 3},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct plan_shape s = parse(cases[i].text);
+        const double all = plan_parameters(&s) / 1e9, active = plan_active_parameters(&s) / 1e9;
+        if (fabs(all / cases[i].all - 1) > 0.05 || fabs(active / cases[i].active - 1) > 0.2)
+            fail_msg("case %zu: %.2f B, of which %.2f B are read", i, all, active);
+    }
+    struct plan_shape s = parse(cases[2].text); /* three layers of four keep 8,192 of 32,768 */
+    near(plan_kv_request_bytes(&s, 1, 16, 32768), plan_kv_token_bytes(&s, 1, 16) * 14336);
+}
+
 static void test_memory(void **state)
 {
     (void)state;
@@ -286,10 +335,10 @@ static void test_experts_only(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kv),          cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_stages),      cmocka_unit_test(test_layouts),
-        cmocka_unit_test(test_own_weights), cmocka_unit_test(test_roofline),
-        cmocka_unit_test(test_cpu),         cmocka_unit_test(test_experts_only),
-        cmocka_unit_test(test_trace)};
+        cmocka_unit_test(test_kv),           cmocka_unit_test(test_mixtures),
+        cmocka_unit_test(test_memory),       cmocka_unit_test(test_stages),
+        cmocka_unit_test(test_layouts),      cmocka_unit_test(test_own_weights),
+        cmocka_unit_test(test_roofline),     cmocka_unit_test(test_cpu),
+        cmocka_unit_test(test_experts_only), cmocka_unit_test(test_trace)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,13 +19,13 @@ static void set_sampling(uint32_t prompt, struct req_ask *ask)
                                      1, 11,          2, 7,           12};
     if (prompt % 2 == 0)
         return;
-    ask->temperature = 0.9f;
-    ask->seed = prompt;
-    ask->frequency = 0.4f;
-    ask->presence = prompt % 4 == 1 ? 0.5f : 0;
-    ask->repetition = prompt % 3 == 0 ? 1.3f : 0;
-    ask->typical_p = prompt % 5 == 0 ? 0.9f : 0;
-    ask->top_k = prompt % 7 == 0 ? 40 : 0;
+    ask->sampling.temperature = 0.9f;
+    ask->sampling.seed = prompt;
+    ask->sampling.frequency = 0.4f;
+    ask->sampling.presence = prompt % 4 == 1 ? 0.5f : 0;
+    ask->sampling.repetition = prompt % 3 == 0 ? 1.3f : 0;
+    ask->sampling.typical_p = prompt % 5 == 0 ? 0.9f : 0;
+    ask->sampling.top_k = prompt % 7 == 0 ? 40 : 0;
     ask->words = words;
     ask->biases = 2;
     ask->bad = 5;
@@ -51,7 +51,7 @@ static int run_alone(struct oracle *o, uint32_t dtype)
         struct req_ask ask = {.prompt = p->id,
                               .prompt_tokens = p->tokens,
                               .max_new_tokens = OUT_MOST,
-                              .top_p = 1,
+                              .sampling.top_p = 1,
                               .top = TOP};
         set_sampling(i, &ask);
         struct request *q = request_new(&ask);
@@ -200,9 +200,9 @@ static int arrive(struct world *w)
         .prompt = p->id,
         .prompt_tokens = p->tokens,
         .max_new_tokens = chance(rng, 500000) ? pick(rng, 1, 12) : pick(rng, 1, OUT_MOST),
-        .top_p = 1,
+        .sampling.top_p = 1,
         .top = pick(rng, 0, TOP),
-        .seed = draw(rng),
+        .sampling.seed = draw(rng),
         .priority = (int32_t)pick(rng, 0, 2) - 1,
         .cache_salt = chance(rng, 100000) ? pick(rng, 1, 3) : 0,
         .worker = pick(rng, 0, 3),
@@ -213,7 +213,7 @@ static int arrive(struct world *w)
         ask.min_tokens = pick(rng, 0, 4);
         /* a token that is kept from coming would change what comes */
         for (uint32_t i = 0; i < ask.min_tokens; i++)
-            if (ask.temperature > 0 || p->alone[w->dtype].out[i].id == ask.stop_ids[0])
+            if (ask.sampling.temperature > 0 || p->alone[w->dtype].out[i].id == ask.stop_ids[0])
                 ask.min_tokens = 0;
     }
     struct request *r = request_new(&ask);

@@ -77,7 +77,7 @@ static void engine_close(struct engine *e)
 static void enter(struct engine *e, const struct seq *s)
 {
     ek_step_sets(e->step)[e->step->sets++] =
-        (struct ek_slot_set){.slot = s->slot, .top_p = 1.0f, .top = EK_TOP_MOST};
+        (struct ek_slot_set){.slot = s->slot, .sampling.top_p = 1.0f, .top = EK_TOP_MOST};
 }
 
 /* Adds the next rows of the sequence; its blocks are those of its slot. */

@@ -11,6 +11,7 @@
 
 #include "common/buf.h"
 #include "common/err.h"
+#include "server/engine/limits.h"
 #include "server/options.h"
 
 struct warnings {
@@ -200,6 +201,15 @@ static void test_table(void **state)
         assert_int_equal(o->help[strlen(o->help) - 1], '.');
         for (const struct ek_opt *p = option_table; p != o; p++)
             assert_string_not_equal(o->name, p->name);
+    }
+    for (uint32_t i = 0; i < LIMIT_COUNT; i++) {
+        const struct limit_info *l = &limit_table[i];
+        uint32_t rows = 0;
+        for (const struct ek_opt *o = option_table; l->option && o->name; o++)
+            rows += strcmp(o->name, l->option) == 0 &&
+                    (o->type == OPT_UINT || o->type == OPT_FRACTION || o->type == OPT_SECONDS ||
+                     o->type == OPT_BOOL);
+        assert_true(rows == 1 || !l->option);
     }
     assert_int_equal(ek_opt_write(option_table, EK_OPT_HELP, &text), 0);
     assert_non_null(strstr(text.data, "--max-num-batched-tokens"));
