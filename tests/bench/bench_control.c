@@ -31,7 +31,7 @@
 
 #include "common/buf.h"
 #include "common/err.h"
-#include "supervisor/law/dialect.h"
+#include "supervisor/engines/dialect.h"
 #include "supervisor/law/policy.h"
 #include "tests/bench/plant.h"
 #include "tests/bench/report.h"

@@ -165,10 +165,11 @@ static void add_rows(struct bench *x, struct ek_step *s, uint32_t seq, uint32_t 
 static void set_slots(struct bench *x, struct ek_step *s, uint32_t seqs)
 {
     for (uint32_t i = 0; i < seqs; i++)
-        ek_step_sets(s)[s->sets++] = (struct ek_slot_set){.slot = i,
-                                                          .top_p = x->top_p > 0 ? x->top_p : 1.0f,
-                                                          .temperature = x->top_p > 0 ? 0.8f : 0.0f,
-                                                          .seed = i};
+        ek_step_sets(s)[s->sets++] =
+            (struct ek_slot_set){.slot = i,
+                                 .sampling.top_p = x->top_p > 0 ? x->top_p : 1.0f,
+                                 .sampling.temperature = x->top_p > 0 ? 0.8f : 0.0f,
+                                 .sampling.seed = i};
 }
 
 static struct ek_step *new_step(struct bench *x)

@@ -260,7 +260,7 @@ static int submit(struct plant *p, uint64_t n)
                                 .min_tokens = output,
                                 .stop_ids = {STOP},
                                 .stop_count = 1,
-                                .top_p = 1,
+                                .sampling.top_p = 1,
                                 .arrival_us = (uint64_t)at};
     if (sched_fit(p->s, &ask, NULL) != 0) {
         p->out.refused += counts;

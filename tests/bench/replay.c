@@ -28,7 +28,7 @@ struct samples {
 
 struct live {
     struct request *req;
-    uint32_t seen;
+    uint32_t seen, index;
     double arrived_us, first_us, last_us;
 };
 
@@ -45,6 +45,7 @@ struct replay {
     double *arrival_us;
     struct live *live;
     uint32_t live_count, next;
+    uint32_t open, *held, held_first, held_count; /* of tenant 2: open ones, and held back */
     double now_us, free_us; /* free_us: when the device has done all it was given */
     int32_t *prompt;
     struct samples ttft, itl, host;
@@ -199,8 +200,10 @@ static int open_replay(struct replay *r)
         r->steps[i] = calloc(1, ek_step_size(&c));
     r->arrival_us = calloc(r->t->count, sizeof(*r->arrival_us));
     r->live = calloc(r->t->count, sizeof(*r->live));
+    r->held = calloc(r->t->count, sizeof(*r->held));
     r->prompt = calloc(p->max_model_len, sizeof(*r->prompt));
-    return r->result && r->steps[0] && r->steps[1] && r->arrival_us && r->live && r->prompt
+    return r->result && r->steps[0] && r->steps[1] && r->arrival_us && r->live && r->held &&
+                   r->prompt
                ? 0
                : -ENOMEM;
 }
@@ -216,6 +219,7 @@ static void close_replay(struct replay *r)
     free(r->result);
     free(r->arrival_us);
     free(r->live);
+    free(r->held);
     free(r->prompt);
     free(r->ttft.at);
     free(r->itl.at);
@@ -245,7 +249,8 @@ static int submit(struct replay *r, uint32_t i)
     const struct req_ask ask = {.prompt = r->prompt,
                                 .prompt_tokens = prompt,
                                 .max_new_tokens = output,
-                                .top_p = 1,
+                                .sampling.top_p = 1,
+                                .tenant = {.place = r->p->tenants ? r->t->request[i].tenant : 0},
                                 .arrival_us = (uint64_t)r->arrival_us[i]};
     if (sched_fit(r->s, &ask, NULL) != 0) {
         r->out->refused++;
@@ -261,10 +266,24 @@ static int submit(struct replay *r, uint32_t i)
         request_unref(q);
         return code;
     }
-    r->live[r->live_count++] = (struct live){.req = q, .arrived_us = r->arrival_us[i]};
+    r->live[r->live_count++] = (struct live){.req = q, .index = i, .arrived_us = r->arrival_us[i]};
     r->out->requests++;
+    r->open += r->t->request[i].tenant == 2;
     r->out->prompt_tokens += prompt;
     return 0;
+}
+
+static void write_answer(const struct replay *r, const struct live *l)
+{
+    FILE *f = r->p->answers;
+
+    if (!f)
+        return;
+    (void)fprintf(f, "%.3f %.3f", (l->first_us - l->arrived_us) / 1e3,
+                  (l->last_us - l->arrived_us) / 1e3);
+    if (r->p->by_tenant)
+        (void)fprintf(f, " %u", r->t->request[l->index].tenant);
+    (void)fputc('\n', f);
 }
 
 /* Who got tokens by now, and who has ended. */
@@ -287,9 +306,8 @@ static void observe(struct replay *r)
             i++;
             continue;
         }
-        if (r->p->answers)
-            (void)fprintf(r->p->answers, "%.3f %.3f\n", (l->first_us - l->arrived_us) / 1e3,
-                          (l->last_us - l->arrived_us) / 1e3);
+        write_answer(r, l);
+        r->open -= r->t->request[l->index].tenant == 2;
         request_unref(l->req);
         *l = r->live[--r->live_count];
     }
@@ -303,7 +321,7 @@ static int violated(const struct replay *r)
 
 static int start_steps(struct replay *r)
 {
-    while (r->s->flying < r->ep.depth) {
+    while (r->s->flying < r->ep.depth && sched_plan_after(r->s) <= (uint64_t)r->now_us + 1) {
         uint32_t at = (r->s->flight_first + r->s->flying) % SCHED_DEPTH;
         unsigned long before = alloc_count();
         double from = host_us();
@@ -352,16 +370,46 @@ static int land_step(struct replay *r)
     return 0;
 }
 
+/* Those who have come by now, less those of tenant 2 beyond what it may have open. */
+static int submit_due(struct replay *r)
+{
+    uint32_t most = r->p->open_most != 0 ? r->p->open_most : UINT32_MAX;
+    int code = 0;
+
+    for (; r->next < r->t->count && r->arrival_us[r->next] <= r->now_us && code == 0; r->next++) {
+        if (r->t->request[r->next].tenant == 2 && r->open >= most)
+            r->held[r->held_count++] = r->next;
+        else
+            code = submit(r, r->next);
+    }
+    while (code == 0 && r->held_first < r->held_count && r->open < most)
+        code = submit(r, r->held[r->held_first++]);
+    return code;
+}
+
+/* Goes on to when the next step is to be planned, if that is before the oldest one's end. */
+static bool wait_to_plan(struct replay *r)
+{
+    double at = (double)sched_plan_after(r->s);
+
+    if (r->s->flying == r->ep.depth || at <= r->now_us || at >= r->end_us[r->s->flight_first])
+        return false;
+    r->now_us = at;
+    return true;
+}
+
 static int run(struct replay *r)
 {
     uint32_t idle = 0;
     int code = 0;
 
-    while (code == 0 && (r->next < r->t->count || !sched_idle(r->s))) {
-        while (code == 0 && r->next < r->t->count && r->arrival_us[r->next] <= r->now_us)
-            code = submit(r, r->next++);
+    while (code == 0 &&
+           (r->next < r->t->count || r->held_first < r->held_count || !sched_idle(r->s))) {
+        code = submit_due(r);
         if (code == 0)
             code = start_steps(r);
+        if (code == 0 && r->s->flying > 0 && wait_to_plan(r))
+            continue;
         if (code == 0 && r->s->flying > 0) {
             code = land_step(r);
             idle = 0;

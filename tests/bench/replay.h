@@ -30,6 +30,9 @@ struct replay_params {
     double load; /* offered work as a share of what the modelled device can do; 0: the arrivals
                     are the trace's own */
     const struct replay_cost *cost; /* NULL: the roofline */
+    bool tenants;                   /* the scheduler tells the trace's tenants apart */
+    uint32_t open_most; /* requests of tenant 2 at once, the next comes when one ends; 0 = any */
+    bool by_tenant;     /* a line of `answers` ends with whose it is */
     uint64_t seed;
     FILE *answers; /* gets a line for each: milliseconds to the first token and to the last; or NULL
                     */

@@ -348,7 +348,8 @@ def port_taken(w, e):
                 return
             s.listen()
             w.start()
-            if not w.in_window("drain", began, time.monotonic()):  # what an operator drained is not started
+            # What an operator drained is not started, and with a broken configuration evenkeeld is not.
+            if not any(w.in_window(kind, began, time.monotonic()) for kind in ("drain", "broken")):
                 e.show(r"PORT\b")
             w.wait(lambda: w.server()["last_decision"], 20)
             time.sleep(e.lasts)

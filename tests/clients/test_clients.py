@@ -13,7 +13,7 @@ os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # no look-ups els
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
-    a = Appliance(tmp_path_factory.mktemp("clients"), ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]).start().ready()
+    a = Appliance(tmp_path_factory.mktemp("clients"), ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--responses-store-bytes", str(16 << 20)]).start().ready()
     yield f"http://127.0.0.1:{a.port}/v1"
     a.destroy()
 
@@ -61,6 +61,40 @@ def test_langchain(base):
     assert {b.content for b in batch} == {answer.content}
     embedder = OpenAIEmbeddings(model="tiny", base_url=base, api_key="none", check_embedding_ctx_length=False)
     assert len(embedder.embed_documents(["a", "b"])) == 2
+    many = embedder.embed_documents([f"text {i}" for i in range(1500)])  # it sends 1,000 at once
+    assert len(many) == 1500 and many[1200] == embedder.embed_query("text 1200")
+
+
+def test_ollama(base):
+    """Ollama's own client: chats, streams, tools, a form, prompts, embeddings, what is served."""
+    import ollama
+    client, options = ollama.Client(host=base[:-3]), {"temperature": 0, "num_predict": 160}
+    whole = client.chat("tiny", messages=CASE["messages"], options=options)
+    assert whole.message.content == CASE["output_text"] and whole.done_reason == "stop" and whole.eval_count > 0
+    pieces = list(client.chat("tiny", messages=CASE["messages"], options=options, stream=True))
+    assert "".join(p.message.content for p in pieces) == CASE["output_text"] and pieces[-1].done and pieces[-1].total_duration > 0
+
+    def get_weather(city: str) -> str:
+        """Weather of a city."""
+        return "rain"
+
+    called = client.chat("tiny", messages=TOOL["messages"], tools=TOOL["tools"], options=options)
+    assert called.message.tool_calls[0].function.name == "get_weather"
+    assert client.chat("tiny", messages=[*TOOL["messages"], called.message, {"role": "tool", "tool_name": "get_weather", "content": "rain"}],
+                       tools=[get_weather], options={"num_predict": 5}).message.role == "assistant"
+    report = typed()
+    assert report.model_validate_json(client.chat("tiny", messages=CASE["messages"], format=report.model_json_schema(),
+                                                  options={"num_predict": 200}).message.content)
+    assert client.generate("tiny", "Once upon a time", options={"num_predict": 5}).response
+    assert [p.done for p in client.generate("tiny", "Once", stream=True, options={"num_predict": 5})][-1]
+    assert len(client.embed("tiny", ["a", "b"]).embeddings) == 2
+    assert client.list().models[0].model == "tiny" and client.ps().models[0].model == "tiny"
+    assert client.show("tiny").modelinfo and "tools" in client.show("tiny").capabilities
+    with pytest.raises(ollama.ResponseError) as e:
+        client.chat("other", messages=CASE["messages"])
+    assert e.value.status_code == 404 and "does not exist" in e.value.error
+    with pytest.raises(ollama.ResponseError, match="mirostat"):
+        list(client.chat("tiny", messages=CASE["messages"], options={"mirostat": 1}, stream=True))
 
 
 # ---- agents: tools together with a form of the answer ----
@@ -97,6 +131,46 @@ def test_openai_agents(base, form):
                              model_settings=agents.ModelSettings(temperature=0, max_tokens=200, tool_choice=choice))
         done = agents.Runner.run_sync(agent, TOOL["messages"][-1]["content"], max_turns=6)
         assert isinstance(done.final_output, report) and len(seen) == 1, seen
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_openai_agents_go_on(base, streamed):
+    """previous_response_id: a run sends only what is new, its calls' results and the next run's question, and is answered as if it had sent all."""
+    import asyncio
+
+    import agents
+    import openai
+    agents.set_tracing_disabled(True)
+    client, seen = openai.AsyncOpenAI(base_url=base, api_key="none", max_retries=0), []
+
+    @agents.function_tool(is_enabled=lambda context, agent: not seen)
+    def get_weather(city: str) -> str:
+        """Weather of a city."""
+        seen.append(city)
+        return "rain, 12 degrees"
+
+    async def run(agent, text, **more):
+        if not streamed:
+            return await agents.Runner.run(agent, text, max_turns=6, **more)
+        result = agents.Runner.run_streamed(agent, text, max_turns=6, **more)
+        async for _ in result.stream_events():
+            pass
+        return result
+
+    async def both():
+        model = agents.OpenAIResponsesModel(model="tiny", openai_client=client)
+        agent = agents.Agent(name="helper", model=model, tools=[get_weather], model_settings=agents.ModelSettings(temperature=0, max_tokens=60))
+        first = await run(agent, TOOL["messages"][-1]["content"], auto_previous_response_id=True)
+        assert len(first.raw_responses) >= 2 and len(seen) == 1
+        second = await run(agent, "And tomorrow?", previous_response_id=first.last_response_id)
+        whole = await client.responses.create(model="tiny", input=[*first.to_input_list(), {"role": "user", "content": "And tomorrow?"}], temperature=0,
+                                              max_output_tokens=60, store=False)
+        assert whole.usage.input_tokens == second.raw_responses[-1].usage.input_tokens
+        assert whole.output_text == second.final_output
+        items = [i async for i in client.responses.input_items.list(second.last_response_id, order="asc")]
+        assert {"message", "function_call", "function_call_output"} <= {i.type for i in items}
+
+    asyncio.run(both())
 
 
 def test_pydantic_ai(base):

@@ -42,9 +42,9 @@ class Bare:
         finally:
             s.close()
 
-    def ask(self, path, method="GET", body=b"", headers=None):
+    def ask(self, path, method="GET", body=b"", headers=None, seconds=10):
         """A request on the API's address: status, headers (lower case), body."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as s:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=seconds) as s:
             return self.exchange(s, path, method, body, headers)
 
     @staticmethod

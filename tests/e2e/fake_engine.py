@@ -10,6 +10,7 @@ Flags: --load N       N endless clients press on the pool
        (after being ready: a second after evenkeeld read /metrics for the second time, so that it knows)
        --frag         memory outside the pool grows to 1 GiB of which a tenth was ever used; --frag-trims  a trim gives it back
        --leak         after the first requests a block is held by nobody; --prefixes  unused prefixes fill the pool and are never hit
+       --grow N       N MiB more memory each second
        --ranks FILE   two processes more, which hold FILE locked as a GPU is held; when one of them is killed or stops, it ends with 73 and
                       leaves the other behind; it does not start while one of an earlier run holds the file
        --no-preemptions  its page has no counter of preemptions
@@ -32,7 +33,7 @@ p = argparse.ArgumentParser()
 for flag, kind, default in (("--model", str, ""), ("--control-socket", str, None), ("--load", int, 0), ("--pool", int, 128),
                             ("--max-num-seqs", int, 16), ("--max-num-batched-tokens", int, 2048), ("--start-s", float, 0.2),
                             ("--exit-code", int, -1), ("--oom-start", int, 0), ("--oom-burst", int, 0), ("--oom-after", float, 1.0), ("--swap-space", float, 0),
-                            ("--gpu-memory-utilization", float, 0.92), ("--port", int, 0)):
+                            ("--gpu-memory-utilization", float, 0.92), ("--port", int, 0), ("--grow", int, 0)):
     p.add_argument(flag, type=kind, default=default)
 p.add_argument("--junk", default="")
 p.add_argument("--no-preemptions", action="store_true")
@@ -272,8 +273,18 @@ def watch_ranks(ranks):
         time.sleep(0.02)
 
 
+def grow():
+    """Memory that nobody gives back, touched so that it counts."""
+    kept = []
+    while True:
+        kept.append(bytearray(b"x" * (ARGS.grow << 18)))
+        time.sleep(0.25)
+
+
 def main():
     print("fake engine", os.getpid(), flush=True)
+    if ARGS.grow:
+        threading.Thread(target=grow, daemon=True).start()
     if ARGS.ranks:
         threading.Thread(target=watch_ranks, args=(start_ranks(),), daemon=True).start()
     signal.signal(signal.SIGUSR1, lambda *_: setattr(ENGINE, "hung", True))

@@ -1,12 +1,17 @@
-"""Protects: OpenMetrics and gzip on request; tool calls as OpenAI's client reads them, streaming and not, and only when the server is told to look for them."""
+"""Protects: OpenMetrics and gzip on request; tool calls as OpenAI's client reads them, streaming and not, and only when the server is told to look for them;
+what docs/api.md says is answered while the model loads, and what waits."""
 import gzip
 import http.client
 import json
+import os
+import subprocess
+import time
 
 import openai
 import pytest
 
-from conftest import ROOT, Appliance
+from bare import Bare
+from conftest import ROOT, Appliance, wait_for
 
 CASES = {c["name"]: c for c in json.loads((ROOT / "tests/fixtures/expected.json").read_text())["cases"]}
 TOOL = CASES["tool-call"]
@@ -129,3 +134,30 @@ def test_gzip(shared):
     text = gzip.decompress(body)
     assert b"vllm:num_requests_running" in text and len(body) < len(text) / 3
     assert page(shared.port, Accept_Encoding="gzip;q=0")[0].headers["Content-Encoding"] is None
+
+
+def documented(while_loading):
+    """Method and path of the routes of docs/api.md with that word in the column of loading."""
+    for line in (ROOT / "docs/api.md").read_text().splitlines():
+        cells = [c.strip() for c in line.split(" | ")]
+        if line.startswith("| `GET") and len(cells) == 4 and cells[2] == while_loading:
+            yield from (("GET", path) for path in cells[0].replace("`GET` or", "").strip("| ").replace("`", "").replace("GET ", "").split(", "))
+
+
+def test_while_loading(tmp_path):
+    library = tmp_path / "slow_load.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, ROOT / "tests/e2e/slow_load.c"], check=True)
+    s = Bare(tmp_path, ready=False, env={"LD_PRELOAD": str(library), "SLOW_LOAD_S": "5", "ASAN_OPTIONS": "verify_asan_link_order=0",
+                                         "PATH": os.environ["PATH"]})
+    try:
+        wait_for("it listens", lambda: s.ask("/livez")[0] == 200, 20)
+        routes = list(documented("yes"))
+        assert ("GET", "/api/version") in routes and ("GET", "/metrics") in routes and len(routes) >= 6, routes
+        for method, path in routes:
+            assert s.ask(path, method)[0] == 200, path
+        assert s.ask("/ping", "POST")[0] == s.ask("/ping")[0] == 503
+        assert s.local("/readyz")[0] == 503, "it was ready too early: nothing was tried"
+        began = time.monotonic()
+        assert s.ask("/v1/models")[0] == 200 and time.monotonic() - began > 0.1  # it waits
+    finally:
+        s.stop()

@@ -90,6 +90,7 @@ def test_harm_grows_the_reserve(appliance, tmp_path):
 
 def test_pins(appliance):
     a = appliance(server_flags=FLAGS, policy=CUTS)
+    wait_for("its limits were read", lambda: a.server()["limits"]["max_num_running_seqs"]["value"])
     a.ctl("limits", "set", "max_num_running_seqs=5")
     a.ctl("limits", "pin", "max_num_running_seqs")
     wait_for("set", lambda: metric(a.metrics(), "evenkeel_limit", limit="max_num_running_seqs") == 5, 5)

@@ -328,9 +328,11 @@ def test_openapi_is_true(server):
     assert status == 200 and d["openapi"].startswith("3.1")
     ids = [m["operationId"] for path in d["paths"].values() for m in path.values()]
     assert len(set(ids)) == len(ids) > 20 and all(i.isidentifier() for i in ids), ids
-    base = {"Chat": {"messages": [{"role": "user", "content": "x"}]}, "Completion": {"prompt": "x"}, "Response": {"input": "x"},
-            "Message": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}, "Embedding": {"input": "x"},
-            "Tokenize": {"prompt": "x"}, "Detokenize": {"tokens": [5]}}
+    base = {"ChatRequest": {"messages": [{"role": "user", "content": "x"}]}, "CompletionRequest": {"prompt": "x"}, "ResponseRequest": {"input": "x"},
+            "MessageRequest": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}, "EmbeddingRequest": {"input": "x"},
+            "TokenizeRequest": {"prompt": "x"}, "DetokenizeRequest": {"tokens": [5]}, "OllamaEmbedRequest": {"input": "x"},
+            "OllamaChatRequest": {"messages": [{"role": "user", "content": "x"}], "options": {"num_predict": 1}},
+            "OllamaGenerateRequest": {"prompt": "x", "options": {"num_predict": 1}}}
     for path, methods in d["paths"].items():
         for method, about in methods.items():
             if method == "get" and "{" not in path:
@@ -339,14 +341,56 @@ def test_openapi_is_true(server):
                 continue
             schema = about["requestBody"]["content"]["application/json"]["schema"]
             for one in schema.get("anyOf", [schema]):
+                if "$ref" not in one:
+                    assert post(server.port, path, {"model": "tiny"})[0] == 200, path
+                    continue
                 name = one["$ref"].rsplit("/", 1)[1]
-                body = {**base[name], **({"max_tokens": 1} if name in ("Chat", "Completion") else {})}
+                body = {**base[name], **({"max_tokens": 1} if name in ("ChatRequest", "CompletionRequest") else {})}
                 assert post(server.port, path, body)[0] == 200, path
                 for field, about_field in d["components"]["schemas"][name]["properties"].items():
                     # what the description forbids is refused with the field's name
                     status, text = post(server.port, path, {**body, field: {"x": [{}]}})
                     number = next((s for s in about_field.get("anyOf", [about_field]) if s.get("type") in ("number", "integer", "boolean")), None)
                     assert status in (200, 400) and (number is None or status == 400), (path, field, text)
+
+
+@pytest.mark.parametrize("tops", [None, 2])
+def test_logprobs_of_responses(client, server, tops):
+    """`include` gives them whole and in the events, the same as those of a chat."""
+    ask = {"model": "tiny", "input": CASE["messages"], "max_output_tokens": 12, "temperature": 0, "include": ["message.output_text.logprobs"],
+           **({"top_logprobs": tops} if tops else {})}
+    made = client.responses.create(**ask)
+    whole = made.output[0].content[0].logprobs
+    chat = client.chat.completions.create(model="tiny", messages=CASE["messages"], max_tokens=12, temperature=0, logprobs=True, top_logprobs=tops or 0)
+    assert [(e.token, e.logprob, len(e.top_logprobs)) for e in whole] == [(e.token, e.logprob, tops or 0) for e in chat.choices[0].logprobs.content]
+    assert made.top_logprobs == (tops or 0) and len(whole) == 12
+    deltas, last = [], None
+    for event in client.responses.create(**ask, stream=True):
+        deltas += event.logprobs if event.type == "response.output_text.delta" else []
+        last = event
+        if event.type == "response.output_text.done":
+            assert [e.token for e in event.logprobs] == [e.token for e in whole]
+    assert [e.token for e in deltas] == [e.token for e in whole][:len(deltas)] and len(deltas) >= len(whole) - 1
+    assert last.response.output[0].content[0].logprobs == whole
+    plain = client.responses.create(**{**ask, "include": ["reasoning.encrypted_content"]})
+    assert plain.output[0].content[0].logprobs == [] and plain.top_logprobs is None
+    assert post(server.port, "/v1/responses", {**ask, "include": "x"})[0] == post(server.port, "/v1/responses", {**ask, "include": [1]})[0] == 400
+
+
+def test_input_tokens(client, server):
+    ask = {"input": "What is a KV cache?", "instructions": "Be short."}
+    counted = json.loads(post(server.port, "/v1/responses/input_tokens", {"model": "tiny", **ask})[1])
+    made = client.responses.create(model="tiny", max_output_tokens=2, **ask)
+    assert counted == {"object": "response.input_tokens", "input_tokens": made.usage.input_tokens}
+    assert client.responses.input_tokens.count(model="tiny", **ask).input_tokens == counted["input_tokens"]
+
+
+@pytest.mark.parametrize("path, word", [("/rerank", "/v1/embeddings"), ("/v1/rerank", "/v1/embeddings"), ("/v2/rerank", "/v1/embeddings"),
+                                        ("/score", "/v1/embeddings"), ("/v1/score", "/v1/embeddings"), ("/classify", "choice"),
+                                        ("/pooling", "/v1/embeddings")])
+def test_what_only_others_can(server, path, word):
+    status, text = post(server.port, path, {"model": "tiny", "query": "x", "documents": ["y"]})
+    assert status == 400 and word in json.loads(text)["error"]["message"] and json.loads(text)["error"]["param"] == "model"
 
 
 def test_small_routes(server):

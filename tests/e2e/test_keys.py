@@ -17,9 +17,10 @@ from conftest import free_port, get, metric, wait_for
 KEY = "sk-test-0123456789abcdef"
 GOOD = {"Authorization": f"Bearer {KEY}"}
 COMPLETE = json.dumps({"model": "tiny", "prompt": "Hello", "max_tokens": 2})
-OPEN = ["/health", "/livez", "/readyz", "/ping", "/load", "/version", "/metrics", "/", "/docs"]
+OPEN = ["/health", "/api/version", "/livez", "/readyz", "/ping", "/load", "/version", "/metrics", "/", "/docs"]
 CLOSED = [("GET", "/v1/models"), ("GET", "/v1/models/tiny"), ("POST", "/v1/completions"), ("POST", "/v1/chat/completions"),
-          ("POST", "/tokenize"), ("POST", "/detokenize"), ("GET", "/nothing"), ("POST", "/v1/embeddings"),
+          ("POST", "/tokenize"), ("POST", "/detokenize"), ("GET", "/nothing"), ("POST", "/v1/embeddings"), ("POST", "/api/chat"), ("POST", "/api/generate"),
+          ("POST", "/api/embed"), ("POST", "/api/show"), ("GET", "/api/tags"), ("GET", "/api/ps"),
           ("POST", "/v1/responses"), ("POST", "/v1/messages"), ("GET", "/openapi.json"), ("GET", "/is_sleeping"), ("DELETE", "/v1/models"),
           ("GET", "/v1/runtime_config"), ("PATCH", "/v1/runtime_config"), ("POST", "/drain"), ("POST", "/resume"), ("POST", "/sleep"),
           ("POST", "/reset_prefix_cache"), ("POST", "/collective_rpc"), ("POST", "/invocations"), ("POST", "/pause"), ("GET", "/health/"),
@@ -31,7 +32,7 @@ CLOSED = [("GET", "/v1/models"), ("GET", "/v1/models/tiny"), ("POST", "/v1/compl
 def keyed(tmp_path_factory):
     run = tmp_path_factory.mktemp("keys")
     keys = run / "keys"
-    keys.write_text(f"main {KEY}\nfew sk-few max-concurrency=1\nhashed sha256:2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b\n")
+    keys.write_text(f"main {KEY}\nfew sk-few max-concurrency=1\nfirst sk-first priority=-5..10\nhashed sha256:2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b\n")
     keys.chmod(0o600)
     s = Bare(run, "--api-key-file", keys, "--api-key", "sk-by-flag-1", "sk-by-flag-2", "--enable-log-requests", env={"VLLM_API_KEY": "sk-not-used"},
              host="0.0.0.0")
@@ -54,6 +55,8 @@ def test_closed_without_a_key(keyed, method, path):
     error = json.loads(text)["error"]
     if path.startswith("/v1/messages"):  # in Anthropic's form
         assert json.loads(text)["type"] == "error" and error["type"] == "authentication_error" and "API key" in error["message"]
+    elif path.startswith("/api/"):  # in Ollama's
+        assert "API key" in error
     else:
         assert error["code"] == 401 and error["type"] == "AuthenticationError" and "API key" in error["message"]
 
@@ -126,6 +129,17 @@ def test_concurrency_of_one_key(keyed):
     c.close()
     wait_for("the place is free", lambda: keyed.ask("/v1/completions", "POST", COMPLETE, few)[0] == 200, 10)
     assert metric(keyed.metrics(), "evenkeel_key_active_requests", key="few") == 0
+
+
+def test_priorities_are_bound_by_the_key(keyed):
+    """Nobody goes ahead of others by asking, unless the line of the key says so."""
+    for key, priority, status in [(KEY, None, 200), (KEY, 3, 200), (KEY, 0, 200), (KEY, -1, 400), ("sk-first", -5, 200), ("sk-first", -6, 400),
+                                  ("sk-first", 11, 400), ("sk-first", None, 200)]:
+        body = json.dumps({"model": "tiny", "prompt": "Hello", "max_tokens": 1, "priority": priority})
+        got, _, text = keyed.ask("/v1/completions", "POST", body, headers={"Authorization": f"Bearer {key}"})
+        assert got == status, (key, priority, text)
+        if status == 400:
+            assert json.loads(text)["error"]["param"] == "priority" and b"with this key" in text
 
 
 def test_reload(keyed):
@@ -284,6 +298,38 @@ def test_each_key_has_a_cache_of_its_own(tmp_path):
         for i in range(40):  # a flood, each with a salt of its own: all of them are one key's share
             cached(s, "k2", f"{i} " + long, f"salt{i}")
         assert cached(s, "k1", long) > 64
+    finally:
+        s.stop()
+
+
+def test_one_keys_flood_does_not_hold_up_another(tmp_path):
+    """Sixty requests of one key wait; whoever comes then with another key is next, and weights are shown."""
+    (tmp_path / "keys").write_text("flood k1\nother k2 weight=2\n")
+    s = Bare(tmp_path, "--api-key-file", tmp_path / "keys", "--max-num-seqs", "2", "--max-num-queued-reqs", "200")
+    try:
+        ended = []
+
+        def ask(key, i, tokens):
+            body = json.dumps({"model": "tiny", "prompt": f"{i} Hello", "max_tokens": tokens, "ignore_eos": True})
+            status = s.ask("/v1/completions", "POST", body, {"Authorization": f"Bearer {key}"}, 120)[0]
+            ended.append((key, status))
+
+        threads = [threading.Thread(target=ask, args=("k1", i, 300)) for i in range(60)]
+        for t in threads:
+            t.start()
+        wait_for("the flood waits", lambda: metric(s.local("/metrics")[2].decode(), "evenkeel_key_waiting_requests", key="flood") > 40)
+        before = len(ended)
+        ask("k2", 0, 4)
+        mine = ended.index(("k2", 200)) - before
+        left = metric(s.local("/metrics")[2].decode(), "evenkeel_key_waiting_requests", key="flood")
+        for t in threads:
+            t.join()
+        assert mine < 10 and left > 20, (mine, left)
+        page = s.local("/metrics")[2].decode()
+        assert all(status == 200 for _, status in ended) and len(ended) == 61
+        assert metric(page, "evenkeel_key_tokens_total", key="flood", kind="answer") == 60 * 300
+        assert metric(page, "evenkeel_key_tokens_total", key="other", kind="answer") == 4
+        assert metric(page, "evenkeel_key_weight", key="other") == 2 and metric(page, "evenkeel_key_weight", key="flood") == 1
     finally:
         s.stop()
 

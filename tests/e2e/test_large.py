@@ -1,5 +1,6 @@
 """Protects: a prompt that takes seconds to tokenise costs nobody else's answer, and nothing is lost when its client leaves or the server
 ends meanwhile."""
+import gzip
 import http.client
 import json
 import random
@@ -57,6 +58,20 @@ def test_errors_and_streams_of_large_bodies(single):
     status, text = post(single.port, "/tokenize", {"prompt": "x " * 900})
     assert status == 200
     assert post(single.port, "/v1/completions", b" " * 100_000 + b"{")[0] == 400
+
+
+def test_packed_bodies_have_the_time_of_unpacked_ones(single):
+    """What reading may take grows with the bytes that are read, not with those that were sent."""
+    body = json.dumps({"prompt": "x " * 1_950_000, "max_tokens": 1, "truncate_prompt_tokens": 8}).encode()
+    packed = gzip.compress(body)
+    assert len(packed) < len(body) / 50
+    c = http.client.HTTPConnection("127.0.0.1", single.port, timeout=60)
+    for data, headers in ((body, {}), (packed, {"Content-Encoding": "gzip"})):
+        c.request("POST", "/v1/completions", data, {"Content-Type": "application/json", **headers})
+        answer = c.getresponse()
+        text = answer.read()
+        assert answer.status == 200, text
+    c.close()
 
 
 def test_a_client_that_leaves_meanwhile(single):

@@ -144,6 +144,24 @@ def test_after_a_restart_by_plan_the_load_comes_step_by_step(fakes):  # noqa: F8
     assert "from 8 to 32" in said[0] and "all of it" in said[1]
 
 
+@pytest.mark.parametrize("grows", [8, 0])
+def test_memory_that_grows_is_told(fakes, grows):  # noqa: F811
+    """Five days are 20 s here. It is any engine's memory, without a word from the engine; one that stands still is not named."""
+    f = fakes("memory_every_s: 1\n", a=(["--grow", str(grows)], "    memory_trend_s: 20\n")).ready()
+    pid = f.all()["a"]["pid"]
+    if not grows:
+        time.sleep(30)
+        assert "MEMORY_GROWS" not in f.reasons("a") and "exhaustion_seconds{" not in f.metrics()
+        return
+    wait_for("it is told", lambda: "MEMORY_GROWS" in f.reasons("a"), 60)
+    said = whys(f, "a", "MEMORY_GROWS")[0]
+    assert said.startswith("host memory grows by ") and " MiB an hour" in said
+    rate = float(said.split("grows by ")[1].split()[0]) / 3600
+    assert 4 < rate < 12, said
+    assert metric(f.metrics(), "evenkeel_supervisor_server_memory_exhaustion_seconds", server="a") > 60
+    assert f.all()["a"]["pid"] == pid  # much is left
+
+
 def test_a_trim_that_helps_is_enough(fakes):  # noqa: F811
     f = fakes(a=(["--frag", "--frag-trims"], WORN)).ready()
     pid = f.all()["a"]["pid"]

@@ -6,12 +6,20 @@ import re
 
 import openai
 import pytest
+from lark import Lark
 
 from conftest import Appliance, ROOT
 
 CODEX = json.loads((ROOT / "tests/fixtures/codex_request.json").read_text())
 CODE = {"type": "custom", "name": "code", "description": "Takes a code.", "format": {"type": "grammar", "syntax": "regex", "definition": "[A-C]{2}\\n\"[0-9]{3}\""}}
 FREE = {"type": "custom", "name": "say", "description": "Says a text."}
+PATCH = {**CODE, "name": "patch", "format": {"type": "grammar", "syntax": "lark", "definition": """
+    start: begin hunk+ end
+    begin: "*** Begin" LF
+    end: "*** End" LF?
+    hunk: ("+" | "-") LINE LF
+    LINE: /[a-z "\\\\]{1,8}/
+    %import common.LF"""}}
 SEARCH = {"type": "web_search"}
 
 
@@ -39,7 +47,7 @@ def post(server, path, body):
 def test_the_shape_of_codex(server):
     status, text, ignored = post(server, "/v1/responses", {**CODEX, "max_output_tokens": 40})
     assert status == 200, text
-    assert {"tools.web_search", "tools.local_shell", "tools.namespace", "tools.format.lark", "input.web_search_call", "prompt_cache_key"} <= set(ignored)
+    assert {"tools.web_search", "tools.local_shell", "tools.namespace", "input.web_search_call", "prompt_cache_key"} <= set(ignored)
     events = [json.loads(line[6:]) for line in text.split("\n") if line.startswith("data: ")]
     last = events[-1]["response"]
     assert events[-1]["type"] in ("response.completed", "response.incomplete")
@@ -48,7 +56,7 @@ def test_the_shape_of_codex(server):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("tool", [CODE, FREE])
+@pytest.mark.parametrize("tool", [CODE, FREE, PATCH])
 def test_a_custom_tool_is_called(client, tool, stream):
     ask = dict(model="tiny", input="Give the code", tools=[tool, SEARCH], tool_choice={"type": "custom", "name": tool["name"]}, temperature=1.2,
                max_output_tokens=120, extra_body={"seed": 3})
@@ -65,10 +73,19 @@ def test_a_custom_tool_is_called(client, tool, stream):
     assert (call.type, call.name) == ("custom_tool_call", tool["name"]) and call.call_id and isinstance(call.input, str)
     if tool is CODE:
         assert re.fullmatch("[A-C]{2}\n\"[0-9]{3}\"", call.input), call.input
+    if tool is PATCH:
+        Lark(PATCH["format"]["definition"], parser="earley", lexer="dynamic_complete").parse(call.input)
     turn = [{"role": "user", "content": "Give the code"}, call.model_dump(exclude_none=True),
             {"type": "custom_tool_call_output", "call_id": call.call_id, "output": "taken"}]
     after = client.responses.create(model="tiny", input=turn, tools=[tool], tool_choice="none", max_output_tokens=10)
     assert after.output[0].type == "message" and after.usage.input_tokens > done.usage.input_tokens
+
+
+def test_a_grammar_is_named_where_it_does_not_bind(server):
+    """The model is told of it; a call that may come is bound, and where there is no call it binds nothing."""
+    for choice, told in (("auto", False), ("none", False)):
+        status, text, ignored = post(server, "/v1/responses", {"input": "x", "tools": [PATCH], "tool_choice": choice, "max_output_tokens": 4})
+        assert status == 200 and ("tools.format.lark" in ignored) == told, (text, ignored)
 
 
 def test_functions_and_custom_tools_side_by_side(client):
@@ -83,6 +100,17 @@ def test_functions_and_custom_tools_side_by_side(client):
             assert call.type == ("function_call" if call.name == names[0] else "custom_tool_call"), call
             assert json.loads(call.arguments)["city"] is not None if call.type == "function_call" else re.fullmatch("[A-C]{2}\n\"[0-9]{3}\"", call.input)
         assert "get_weather" in [call.name for call in done.output]
+
+
+@pytest.mark.parametrize("inner", [1, {"code": True}])
+def test_a_client_cannot_say_what_readers_say(server, inner):
+    """Keys that begin with a control character are what the server's own readers tell one another."""
+    function = {"type": "function", "name": "code", "parameters": {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}}
+    body = {"input": "x", "tools": [function], "tool_choice": "required", "max_output_tokens": 60, "seed": 1}
+    for tools in ([function], [{**CODE, "name": "other"}, function]):
+        said = [post(server, "/v1/responses", {**body, "tools": tools, **more})[:2] for more in ({}, {"\u0001custom": inner, "\u0001bound": inner})]
+        plain, planted = [(status, [{k: v for k, v in o.items() if k not in ("id", "call_id")} for o in json.loads(text)["output"]]) for status, text in said]
+        assert plain == planted and plain[0] == 200, (plain, planted)
 
 
 @pytest.mark.parametrize("choice, status", [("auto", 200), ("none", 200), (None, 200), ("required", 400), ({"type": "web_search"}, 400)])
@@ -125,6 +153,7 @@ def test_the_format_is_told(client, text):
 
 @pytest.mark.parametrize("bad, says", [({"tools": [{"type": "custom"}]}, "type and a name"), ({"tools": [{}]}, "type and a name"),
                                        ({"tools": [{**CODE, "format": {"type": "grammar", "syntax": "regex", "definition": "(a"}}]}, "/properties/input/pattern"),
+                                       ({"tools": [{**PATCH, "format": {**PATCH["format"], "definition": "start: a\na: <x>"}}]}, "line 2 of the grammar"),
                                        ({"input": [{"type": "custom_tool_call", "call_id": "c", "name": "x"}]}, "custom_tool_call"),
                                        ({"input": [{"type": "item_reference", "id": "x"}]}, "item_reference")])
 def test_refused(server, bad, says):
@@ -167,3 +196,66 @@ def test_what_an_assistant_refused_is_part_of_the_turn(client, server):
     items = [same[0], {"type": "message", "role": "assistant", "content": said}, same[2]]
     answer = client.responses.create(model="tiny", input=items, max_output_tokens=12, temperature=0)
     assert answer.usage.input_tokens == ask(same).usage.prompt_tokens
+
+
+# ---- custom tools of chats ----
+
+def of_chat(tool):
+    """The same tool as a chat has it."""
+    custom = {k: v for k, v in tool.items() if k != "type"}
+    if "format" in custom:
+        custom["format"] = {"type": "grammar", "grammar": {k: v for k, v in tool["format"].items() if k != "type"}}
+    return {"type": "custom", "custom": custom}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("tool", [CODE, FREE])
+def test_a_chat_calls_a_custom_tool(client, tool, stream):
+    """The text is what the tool of /v1/responses gets; it comes back in the next turn's prompt."""
+    turn = [{"role": "user", "content": "Give the code"}]
+    ask = dict(model="tiny", messages=turn, tools=[of_chat(tool)], tool_choice={"type": "custom", "custom": {"name": tool["name"]}}, temperature=1.2,
+               max_tokens=120, seed=3)
+    same = client.responses.create(model="tiny", input=turn, tools=[tool], tool_choice={"type": "custom", "name": tool["name"]}, temperature=1.2,
+                                   max_output_tokens=120, extra_body={"seed": 3}).output[0]
+    if stream:
+        pieces = [d.delta.tool_calls[0].model_dump() for c in client.chat.completions.create(**ask, stream=True) for d in c.choices if d.delta.tool_calls]
+        assert pieces[0]["type"] == "custom" and pieces[0]["custom"] == {"name": tool["name"], "input": ""} and not [p for p in pieces if p.get("function")]
+        call = {"id": pieces[0]["id"], "type": "custom", "custom": {"name": tool["name"], "input": "".join(p["custom"]["input"] for p in pieces)}}
+    else:
+        made = client.chat.completions.create(**ask).choices[0].message.tool_calls[0]
+        assert type(made).__name__ == "ChatCompletionMessageCustomToolCall"
+        call = made.model_dump()
+    assert call["custom"] == {"name": same.name, "input": same.input}
+    if tool is CODE:
+        assert re.fullmatch("[A-C]{2}\n\"[0-9]{3}\"", call["custom"]["input"]), call
+    after = client.chat.completions.create(model="tiny", messages=[*turn, {"role": "assistant", "tool_calls": [call]},
+                                           {"role": "tool", "tool_call_id": call["id"], "content": "taken"}], tools=[of_chat(tool)], tool_choice="none", max_tokens=4)
+    told = client.responses.create(model="tiny", input=[*turn, {"type": "custom_tool_call", "call_id": "c", **call["custom"]},
+                                   {"type": "custom_tool_call_output", "call_id": "c", "output": "taken"}], tools=[tool], tool_choice="none", max_output_tokens=4)
+    assert after.usage.prompt_tokens == told.usage.input_tokens
+
+
+def test_chats_have_both_kinds_of_tools(client, server):
+    parameters = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 9}}, "required": ["city"]}
+    function = {"type": "function", "function": {"name": "get_weather", "parameters": parameters}}
+    ask = dict(model="tiny", messages=[{"role": "user", "content": "x"}], tools=[function, of_chat(CODE)], temperature=1, max_tokens=300, seed=1)
+    for choice, kinds in (("required", {"function", "custom"}), ({"type": "allowed_tools", "allowed_tools": {
+            "mode": "required", "tools": [{"type": "custom", "custom": {"name": "code"}}]}}, {"custom"})):
+        for call in client.chat.completions.create(**ask, tool_choice=choice).choices[0].message.tool_calls:
+            assert call.type in kinds
+            assert json.loads(call.function.arguments)["city"] is not None if call.type == "function" else re.fullmatch("[A-C]{2}\n\"[0-9]{3}\"", call.custom.input)
+    pieces = [d.delta.tool_calls[0] for c in client.chat.completions.create(**ask, tool_choice="required", stream=True) for d in c.choices if d.delta.tool_calls]
+    whole = client.chat.completions.create(**ask, tool_choice="required").choices[0].message.tool_calls
+    for i, call in enumerate(whole):
+        mine = [p.model_dump() for p in pieces if p.index == i]
+        kind = mine[0]["type"]
+        assert kind == call.type and "".join(p[kind]["arguments" if kind == "function" else "input"] for p in mine) == (
+            call.function.arguments if kind == "function" else call.custom.input)
+
+
+@pytest.mark.parametrize("bad, says", [({"tools": [{"type": "custom"}]}, "custom.name"), ({"tools": [{"type": "custom", "custom": {"name": 5}}]}, "custom.name"),
+                                       ({"tools": [{"type": "web", "function": {"name": "x"}}]}, "function or custom"),
+                                       ({"messages": [{"role": "assistant", "tool_calls": [{"type": "custom", "custom": {"name": "x"}}]}]}, "an input")])
+def test_refused_in_chats(server, bad, says):
+    status, text, _ = post(server, "/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], **bad})
+    assert status == 400 and says in json.loads(text)["error"]["message"], text

@@ -196,7 +196,7 @@ def test_the_same_seed_under_load(client):
     ({"logit_bias": {"x": 1}}, "logit_bias"), ({"logit_bias": {"999999": 1}}, "logit_bias"), ({"logit_bias": {"5": 1e9}}, "logit_bias"),
     ({"frequency_penalty": 3}, "frequency_penalty"), ({"repetition_penalty": 0}, "repetition_penalty"),
     ({"allowed_token_ids": []}, "allowed_token_ids"), ({"bad_words": [1]}, "bad_words"), ({"bad_words": ["x" * 200] * 256}, "bad_words"),
-    ({"n": 129}, "n"), ({"prompt": ["a"] * 129}, "prompt"), ({"max_tokens": 0}, "max_tokens"), ({"truncate_prompt_tokens": 0}, None),
+    ({"n": 129}, "n"), ({"prompt": ["a"] * 2049}, "prompt"), ({"max_tokens": 0}, "max_tokens"), ({"truncate_prompt_tokens": 0}, None),
     ({"typical_p": 2}, "typical_p"), ({"prompt_logprobs": 99}, "prompt_logprobs"),
 ])
 def test_wrong_fields(shared, change, param):

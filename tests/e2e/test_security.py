@@ -135,7 +135,7 @@ def test_s6_the_host_decides_nothing(server, host):
 @pytest.mark.parametrize("path", [
     "/sleep", "/wake_up", "/is_paused", "/pause", "/resume", "/collective_rpc", "/reset_prefix_cache", "/reset_mm_cache", "/server_info", "/start_profile", "/stop_profile",
     "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/scale_elastic_ep", "/update_weights", "/init_weights_update_group", "/abort_requests", "/drain",
-    "/v1/runtime_config", "/set_internal_state", "/flush_cache", "/get_server_info", "/configure_logging", "/api/pull", "/api/create", "/api/delete", "/api/tags", "/api/generate",
+    "/v1/runtime_config", "/set_internal_state", "/flush_cache", "/get_server_info", "/configure_logging", "/api/pull", "/api/create", "/api/delete", "/api/push", "/api/copy",
     "/slots", "/props", "/completion", "/infill", "/v1/files", "/v1/fine_tuning/jobs", "/admin", "/debug", "/env", "/.env", "/server-status", "/actuator", "/docs/", "/redoc",
     "/static/../../../etc/passwd", "/..%2f..%2fetc/passwd", "/v1/models/..%2f..%2fetc%2fpasswd", "/v1/models/../../etc/passwd", "/v1/models/%00", "/v1/models//etc/passwd"])
 def test_s8_s27_s29_what_is_not_there(server, path):
@@ -313,7 +313,7 @@ def test_s33_a_million_chunks(server):
     (COMPLETE, plain('"logit_bias": ' + json.dumps({str(i): 1 for i in range(1025)})), 400), (COMPLETE, plain('"logit_bias": {"x": 1}'), 400), (COMPLETE, plain('"logit_bias": {"1": "x"}'), 400),
     (COMPLETE, plain('"logit_bias": {"-1": 1}'), 400), (COMPLETE, plain('"logit_bias": {"99999999999999999999": 1}'), 400), (COMPLETE, plain('"logit_bias": [1]'), 400),
     (COMPLETE, plain('"bad_words": ' + json.dumps(["a"] * 5000)), 400), (COMPLETE, plain('"allowed_token_ids": [-1]'), 400), (COMPLETE, plain('"allowed_token_ids": []'), 400),
-    (CHAT, '{"messages": ' + json.dumps([{"role": "user", "content": "a"}] * 4097) + "}", 400), (COMPLETE, '{"prompt": ' + json.dumps(["a"] * 1000) + ', "max_tokens": 1}', 400),
+    (CHAT, '{"messages": ' + json.dumps([{"role": "user", "content": "a"}] * 4097) + "}", 400), (COMPLETE, '{"prompt": ' + json.dumps(["a"] * 2049) + ', "max_tokens": 1}', 400),
     (COMPLETE, '{"prompt": "' + "word " * 300000 + '", "max_tokens": 1}', 400), (COMPLETE, '{"prompt": ' + json.dumps([5] * 200000) + ', "max_tokens": 1}', 400),
     (CHAT, chat('"user": "' + "x" * 3000000 + '"'), 200), ("/tokenize", '{"prompt": 5}', 400), ("/detokenize", '{"tokens": [99999999]}', 400), ("/detokenize", '{"tokens": "x"}', 400),
     ("/detokenize", '{"tokens": [-1]}', 400), ("/tokenize", "{}", 400), (COMPLETE, plain('"cache_salt": ""'), 400), (COMPLETE, plain('"cache_salt": 5'), 400),

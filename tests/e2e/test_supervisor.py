@@ -100,8 +100,9 @@ class Fakes:
 def fakes(tmp_path):
     made = []
 
-    def make(**servers):
+    def make(extra="", **servers):
         made.append(Fakes(tmp_path, servers))
+        made[-1].write(extra)
         return made[-1].start()
 
     yield make

@@ -54,7 +54,7 @@ ACCEPTED = [
     entry("name of the owner", "models", r"\$\.data\[\]\.owned_by .*", "`vllm`", "`evenkeel`", "who serves it"),
     entry("render", "render-*", r".*(missing .*|prompt extra string)", "all that its generate endpoint takes (`sampling_params`, `features` and others)", "`request_id`, `model`, `token_ids`, and the text as `prompt`",
           "there is no such endpoint; `token_ids` stands where clients read it"),
-    entry("`/v1/responses`", "responses-*", r"\$.*(per_turn|tool_output_tokens|_messages|_transfer_params|cached_tokens|\.text|\.store|\.metadata|\.error|\.logprobs|tool_choice|\.top_p|max_output_tokens) .*",
+    entry("`/v1/responses`", "responses-*", r"\$.*(per_turn|tool_output_tokens|_messages|_transfer_params|cached_tokens|\.text|\.store|\.metadata|\.error|\.logprobs|tool_choice|cache_diagnostics|\.top_p|max_output_tokens) .*",
           "with keys of its own; `text`, `metadata` null; `max_output_tokens` and `tool_choice` filled in", "OpenAI's object: `text`, `metadata`, `store`, `error`; what the client sent; `cached_tokens` counted", "the official client's types"),
     entry("`/v1/messages`", "messages-*", r"\$.*(usage\.cache_\w+_input_tokens|usage\.input_tokens|stop_sequence|\.type|error\.(code|param)|context_management) .*",
           "no cached tokens, no `stop_sequence`, errors in OpenAI's form, `context_management`", "Anthropic's object; `input_tokens` are those not cached", "the official client's types"),

@@ -1,0 +1,284 @@
+/*
+ * One key's flood beside another key's few requests, in virtual time on the real scheduler
+ * (replay.h): what the few wait.
+ *
+ *   bench_tenants [REPORT [LOADS]]
+ *
+ * LOADS random loads (12): the few take a tenth to a third of the modelled device, prompts of 64 to
+ * 2,048 tokens with answers of 16 to 256; so do the flood's, which sends four times what the device
+ * can do. Each with a tenant for each key, and to compare it with:
+ *
+ *   one   all requests of one tenant, as they are without keys
+ *   held  the flood's key held, by hand, to as few requests at once as keep the device busy
+ *   idle  the flood's key sends what half of the device can do: a part of it is idle
+ *
+ * Goal: what the few wait, to the first token and to the last, is at most a tenth above `held`.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/err.h"
+#include "tests/bench/replay.h"
+#include "tests/bench/report.h"
+
+#define FEW       200u /* requests */
+#define BUDGET    512u
+#define SEQS      64u
+#define ROW_US    80.0 /* of the modelled device, replay.h */
+#define TOKEN_US  (8000.0 / 32)
+#define SHARE     0.5
+#define FLOOD     4.0
+#define BUSY      0.97 /* of the tokens a second with the flood */
+#define LOAD_MOST 1000u
+
+struct load {
+    double few; /* of the device */
+    uint32_t few_prompt, few_answer, prompt, answer;
+    uint64_t rng;
+};
+
+/* Mean and 99th percentile, milliseconds to the first token and to the last. */
+struct waits {
+    double first, first_p99, last, last_p99;
+};
+
+static uint64_t draw(uint64_t *rng)
+{
+    uint64_t z = *rng += 0x9e3779b97f4a7c15ull;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+    return z ^ z >> 31;
+}
+
+static uint32_t pick(uint64_t *rng, uint32_t from, uint32_t to)
+{
+    return from + (uint32_t)(draw(rng) % (to - from + 1));
+}
+
+static double work_s(uint32_t prompt, uint32_t answer)
+{
+    return (prompt * ROW_US + answer * TOKEN_US) * 1e-6;
+}
+
+static int by_arrival(const void *a, const void *b)
+{
+    const struct trace_request *x = a, *y = b;
+    return (x->at_s > y->at_s) - (x->at_s < y->at_s);
+}
+
+/* The few at even distances with a jitter, the others at `share` of the device while they come. */
+static int make(const struct load *l, double share, struct trace *ret_trace)
+{
+    uint64_t rng = l->rng;
+    double every = work_s(l->few_prompt, l->few_answer) / l->few;
+    double other = work_s(l->prompt, l->answer) / share;
+    uint32_t others = (uint32_t)(FEW * every / other);
+    struct trace t = {.name = "tenants", .timed = true, .count = FEW + others};
+
+    t.request = calloc(t.count, sizeof(*t.request));
+    if (!t.request)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < FEW; i++)
+        t.request[i] = (struct trace_request){.at_s = (i + pick(&rng, 1, 999) * 1e-3) * every,
+                                              .prompt = l->few_prompt,
+                                              .output = l->few_answer,
+                                              .tenant = 1};
+    for (uint32_t i = 0; i < others; i++)
+        t.request[FEW + i] =
+            (struct trace_request){.at_s = (i + pick(&rng, 1, 999) * 1e-3) * other,
+                                   .prompt = pick(&rng, l->prompt / 2, l->prompt * 3 / 2),
+                                   .output = pick(&rng, l->answer / 2, l->answer * 3 / 2),
+                                   .tenant = 2};
+    qsort(t.request, t.count, sizeof(*t.request), by_arrival);
+    *ret_trace = t;
+    return 0;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void spread(double *ms, uint32_t n, double *ret_mean, double *ret_p99)
+{
+    double sum = 0;
+
+    qsort(ms, n, sizeof(*ms), by_value);
+    for (uint32_t i = 0; i < n; i++)
+        sum += ms[i];
+    *ret_mean = n > 0 ? sum / n : 0;
+    *ret_p99 = n > 0 ? ms[n * 99 / 100] : 0;
+}
+
+/* Of the few's answers in a text of replay_params.answers. */
+static void read_waits(const char *text, struct waits *ret_waits)
+{
+    double first[FEW], last[FEW];
+    uint32_t n = 0;
+
+    while (text && *text && n < FEW) {
+        char *end;
+        first[n] = strtod(text, &end);
+        last[n] = strtod(end, &end);
+        n += strtoul(end, &end, 10) == 1;
+        text = end + 1;
+    }
+    spread(first, n, &ret_waits->first, &ret_waits->first_p99);
+    spread(last, n, &ret_waits->last, &ret_waits->last_p99);
+}
+
+static int play(const struct load *l, double share, uint32_t most, bool apart,
+                struct waits *ret_waits, double *ret_rate)
+{
+    struct replay_params p = {.block_size = 16,
+                              .pool_tokens = 262144,
+                              .max_seqs = SEQS,
+                              .budget = BUDGET,
+                              .max_model_len = 8192,
+                              .depth = 2,
+                              .scale = 1,
+                              .tenants = apart,
+                              .open_most = most,
+                              .by_tenant = true,
+                              .seed = 1};
+    struct replay_result all;
+    struct trace t = {0};
+    char *answers = NULL;
+    size_t bytes = 0;
+    int r = make(l, share, &t);
+
+    p.answers = r == 0 ? open_memstream(&answers, &bytes) : NULL;
+    if (r == 0)
+        r = p.answers ? replay_run(&t, &p, &all) : -ENOMEM;
+    if (p.answers)
+        (void)fclose(p.answers);
+    if (r == 0) {
+        read_waits(answers, ret_waits);
+        *ret_rate = all.total_rate;
+    }
+    free(answers);
+    free(t.request);
+    return r;
+}
+
+static void cell(struct report *rep, const char *what, double value, const char *unit, double goal)
+{
+    char full[96], most[32];
+
+    (void)snprintf(full, sizeof(full), "tenants.%s", what);
+    (void)snprintf(most, sizeof(most), "%.2f", goal);
+    report_cell(rep, &(struct report_cell){.cell = full,
+                                           .value = value,
+                                           .unit = unit,
+                                           .goal = goal > 0 ? most : NULL,
+                                           .met = value <= goal});
+}
+
+enum run { IDLE, HELD, ONE, TWO, RUNS };
+
+/* What the few wait beside the flood, to the first token and to the last, with a tenant each, over
+ * what they wait in each kind of run. */
+struct ratios {
+    double first[LOAD_MOST], last[LOAD_MOST];
+};
+
+/* The flood's key held to as few requests at once as keep the device busy. */
+static int play_held(const struct load *l, double busy, struct waits *ret_waits, uint32_t *ret_most)
+{
+    double rate = 0;
+    uint32_t most = 1;
+    int r = 0;
+
+    while (r == 0 && rate < BUSY * busy && most < SEQS) {
+        most *= 2;
+        r = play(l, FLOOD, most, false, ret_waits, &rate);
+    }
+    *ret_most = most;
+    return r;
+}
+
+static int measure_load(uint32_t i, struct ratios *ratio, double *sum)
+{
+    uint64_t rng = i + 1;
+    struct load l = {.few = pick(&rng, 100, 333) * 1e-3,
+                     .few_prompt = 64u << pick(&rng, 0, 5),
+                     .few_answer = 16u << pick(&rng, 0, 4),
+                     .prompt = 64u << pick(&rng, 0, 5),
+                     .answer = 16u << pick(&rng, 0, 4),
+                     .rng = rng};
+    struct waits w[RUNS];
+    double idle, one, two;
+    uint32_t most = 0;
+    int r = play(&l, SHARE, 0, false, &w[IDLE], &idle);
+
+    if (r == 0)
+        r = play(&l, FLOOD, 0, false, &w[ONE], &one);
+    if (r == 0)
+        r = play(&l, FLOOD, 0, true, &w[TWO], &two);
+    if (r == 0)
+        r = play_held(&l, one, &w[HELD], &most);
+    if (r != 0)
+        return r;
+    for (uint32_t k = 0; k < RUNS; k++) {
+        ratio[k].first[i] = w[TWO].first / w[k].first;
+        ratio[k].last[i] = w[TWO].last / w[k].last;
+    }
+    *sum += two / one;
+    printf("few %.2f %4u+%-3u flood %4u+%-3u, ms to the first token and the last: half the device "
+           "%4.0f %5.0f, %2u at once %4.0f %5.0f, one tenant %6.0f %6.0f, two %4.0f %5.0f\n",
+           l.few, l.few_prompt, l.few_answer, l.prompt, l.answer, w[IDLE].first, w[IDLE].last, most,
+           w[HELD].first, w[HELD].last, w[ONE].first, w[ONE].last, w[TWO].first, w[TWO].last);
+    return 0;
+}
+
+static void conclude(struct report *rep, const char *run, const char *what, double *ratio,
+                     uint32_t n)
+{
+    char name[64];
+    double mean, p99, goal = strcmp(run, "held") == 0 ? 1.1 : 0;
+
+    spread(ratio, n, &mean, &p99);
+    (void)snprintf(name, sizeof(name), "%s.%s.median", run, what);
+    cell(rep, name, ratio[n / 2], "ratio", goal);
+    (void)snprintf(name, sizeof(name), "%s.%s.worst", run, what);
+    cell(rep, name, ratio[n - 1], "ratio", goal);
+    printf("two tenants over %s, to the %s token: median %.4f, mean %.4f, worst %.4f\n", run, what,
+           ratio[n / 2], mean, ratio[n - 1]);
+}
+
+int main(int argc, char **argv)
+{
+    static struct ratios ratio[RUNS];
+    static const char *const names[RUNS] = {
+        [IDLE] = "idle", [HELD] = "held", [ONE] = "one", [TWO] = "two"};
+    const char *path = argc > 1 ? argv[1] : "build/reports/bench-tenants.json";
+    unsigned long loads = argc > 2 ? strtoul(argv[2], NULL, 10) : 12;
+    struct report rep;
+    double rate = 0;
+    int r = 0;
+
+    if (loads == 0 || loads > LOAD_MOST) {
+        (void)fprintf(stderr, "the number of loads is 1 to %u\n", LOAD_MOST);
+        return 2;
+    }
+    if (report_open(&rep, "bench-tenants", path) != 0)
+        return 1;
+    for (uint32_t i = 0; i < loads && r == 0; i++)
+        r = measure_load(i, ratio, &rate);
+    for (uint32_t k = 0; k < TWO && r == 0; k++) {
+        conclude(&rep, names[k], "first", ratio[k].first, (uint32_t)loads);
+        conclude(&rep, names[k], "last", ratio[k].last, (uint32_t)loads);
+    }
+    if (r == 0) {
+        cell(&rep, "throughput", rate / (double)loads, "ratio", 0);
+        printf("throughput with two tenants %.3f of that with one\n", rate / (double)loads);
+    }
+    if (report_close(&rep) != 0 || r != 0) {
+        (void)fprintf(stderr, "the benchmark failed: %s\n", ek_strerror(r));
+        return 1;
+    }
+    return 0;
+}

@@ -1,0 +1,201 @@
+"""Protects: stored responses. A conversation goes on from one as if all of it had been sent; they are found, listed and deleted, a key never sees
+another's, the oldest go when the room is used up, and a server without the option says so."""
+import json
+import re
+
+import openai
+import pytest
+
+from bare import Bare
+from conftest import ROOT
+
+CASES = {c["name"]: c for c in json.loads((ROOT / "tests/fixtures/expected.json").read_text())["cases"]}
+TOOL = CASES["tool-call"]
+KEYS = ["key-of-anna", "key-of-bert"]
+ASK = dict(model="tiny", temperature=0, max_output_tokens=12)
+TOOLS = [{"type": "function", **t["function"]} for t in TOOL["tools"]]
+
+
+def start(path, *flags):
+    return Bare(path, "--enable-auto-tool-choice", "--tool-call-parser", "hermes", *flags)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    s = start(tmp_path_factory.mktemp("stored"), "--responses-store-bytes", 4 << 20, "--api-key", *KEYS)
+    yield s
+    s.stop()
+
+
+def client_of(server, key=KEYS[0]):
+    return openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key=key, max_retries=0)
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    return client_of(server)
+
+
+def figure(server, name):
+    return float(re.search(rf"^evenkeel_{name} (\S+)$", server.metrics(), re.M)[1])
+
+
+def said(response):
+    return [i.model_dump(exclude_none=True) for i in response.output]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_conversation_goes_on(client, stream):
+    """The answer, and the prompt's tokens, are those of the whole conversation sent at once; instructions are not carried over."""
+    def create(**ask):
+        if not stream:
+            return client.responses.create(**ASK, **ask)
+        events = list(client.responses.create(**ASK, **ask, stream=True))
+        assert events[0].response.store and events[-1].response.previous_response_id == ask.get("previous_response_id")
+        return events[-1].response
+
+    first = create(input="What is a KV cache?", instructions="Be brief.")
+    second = create(input=[{"role": "user", "content": "And why?"}], previous_response_id=first.id)
+    third = create(input="Go on.", previous_response_id=second.id)
+    assert (first.store, first.previous_response_id, third.previous_response_id) == (True, None, second.id)
+    whole = [{"role": "user", "content": "What is a KV cache?"}, *said(first), {"role": "user", "content": "And why?"}, *said(second),
+             {"role": "user", "content": "Go on."}]
+    alone = client.responses.create(**ASK, input=whole, store=False)
+    assert alone.output_text == third.output_text and alone.usage.input_tokens == third.usage.input_tokens and alone.store is False
+    counted = client.post("/responses/input_tokens", body={"input": "Go on.", "previous_response_id": second.id}, cast_to=object)
+    assert counted["input_tokens"] == third.usage.input_tokens
+    items = list(client.responses.input_items.list(third.id, order="asc", limit=2))
+    assert [i.type for i in items] == ["message"] * 5 and len({i.id for i in items}) == 5
+    assert [i.role for i in items] == ["user", "assistant"] * 2 + ["user"] and items[-1].content[0].text == "Go on."
+    assert [i.id for i in client.responses.input_items.list(third.id)] == [i.id for i in items][::-1]
+    for r in (first, second, third):
+        assert client.responses.retrieve(r.id) == r
+
+
+def test_calls_of_tools(client):
+    """A call is in the conversation: only its output is sent."""
+    ask = dict(model="tiny", temperature=0, tools=TOOLS)
+    first = client.responses.create(**ask, input=TOOL["messages"])
+    call = first.output[0]
+    assert call.type == "function_call"
+    out = {"type": "function_call_output", "call_id": call.call_id, "output": "18 degrees"}
+    second = client.responses.create(**ask, input=[out], previous_response_id=first.id, max_output_tokens=8)
+    whole = client.responses.create(**ask, input=[*TOOL["messages"], *said(first), out], store=False, max_output_tokens=8)
+    assert said(second)[0].get("content", [{}])[0].get("text") == said(whole)[0].get("content", [{}])[0].get("text")
+    assert second.usage.input_tokens == whole.usage.input_tokens
+    assert [i.type for i in client.responses.input_items.list(second.id)][:2] == ["function_call_output", "function_call"]
+
+
+def test_deleted_and_forgotten(client):
+    """What was deleted is not found; what went on from it still is, and goes on."""
+    first = client.responses.create(**ASK, input="One.")
+    second = client.responses.create(**ASK, input="Two.", previous_response_id=first.id)
+    client.responses.delete(first.id)
+    for ask in (lambda: client.responses.retrieve(first.id), lambda: client.responses.delete(first.id),
+                lambda: client.responses.input_items.list(first.id), lambda: client.responses.create(**ASK, input="x", previous_response_id=first.id)):
+        with pytest.raises(openai.NotFoundError) as e:
+            ask()
+        assert e.value.type and first.id in e.value.message
+    third = client.responses.create(**ASK, input="Three.", previous_response_id=second.id)
+    assert len(list(client.responses.input_items.list(third.id))) == 5
+    unstored = client.responses.create(**ASK, input="x", store=False)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(unstored.id)
+
+
+def test_a_key_sees_its_own_alone(server, client):
+    other = client_of(server, KEYS[1])
+    mine = client.responses.create(**ASK, input="mine", extra_headers={"X-Request-Id": "same"})
+    theirs = other.responses.create(**ASK, input="theirs", extra_headers={"X-Request-Id": "same"})
+    assert mine.id == theirs.id
+    assert list(other.responses.input_items.list(mine.id))[0].content[0].text == "theirs"
+    assert list(client.responses.input_items.list(mine.id))[0].content[0].text == "mine"
+    other.responses.delete(mine.id)
+    assert client.responses.retrieve(mine.id).id == mine.id
+    with pytest.raises(openai.NotFoundError):
+        other.responses.create(**ASK, input="x", previous_response_id=mine.id)
+
+
+@pytest.mark.parametrize("path, says", [("/x?stream=true", "stream"), ("/x/input_items?limit=0", "limit"), ("/x/input_items?limit=101", "limit"),
+                                        ("/x/input_items?order=up", "order")])
+def test_refused(server, path, says):
+    status, _, text = server.ask("/v1/responses" + path, headers={"Authorization": f"Bearer {KEYS[0]}"})
+    assert status == 400 and json.loads(text)["error"]["param"] == says, text
+
+
+@pytest.mark.parametrize("method, path, allow", [("DELETE", "/v1/responses", "POST"), ("PUT", "/v1/responses/x", "GET, HEAD, DELETE"),
+                                                 ("DELETE", "/v1/responses/x/input_items", "GET, HEAD"), ("GET", "/v1/responses/input_tokens", "POST")])
+def test_methods(server, method, path, allow):
+    status, headers, _ = server.ask(path, method, headers={"Authorization": f"Bearer {KEYS[0]}"})
+    assert (status, headers.get("allow")) == (405, allow)
+
+
+def test_the_oldest_go(tmp_path):
+    """A store of 32 KiB: the newest are there, the oldest not, a conversation's items stay while it goes on."""
+    s = start(tmp_path, "--responses-store-bytes", 32 << 10)
+    try:
+        client = client_of(s)
+        text = "word " * 300
+        first = client.responses.create(**ASK, input=text)
+        ids = [first.id]
+        for _ in range(24):
+            ids.append(client.responses.create(**ASK, input=text).id)
+        found = [not isinstance(attempt(client, i), openai.NotFoundError) for i in ids]
+        assert found[-1] and not found[0] and found == sorted(found), found
+        assert figure(s, "stored_responses") == sum(found) and figure(s, "stored_responses_evicted_total") == len(ids) - sum(found)
+        held = float(re.search(r'stored_responses_bytes\{.*figure="held".*\} (\S+)', s.metrics())[1])
+        assert 16 << 10 < held <= 32 << 10
+        # more than all of the room: answered, not stored, and nothing else pushed out
+        big = client.responses.create(**ASK, input=[{"role": "user", "content": "x"}, {"type": "web_search_call", "id": "w", "more": "y" * 70000}])
+        assert isinstance(attempt(client, big.id), openai.NotFoundError) and attempt(client, ids[-1]).id == ids[-1]
+    finally:
+        s.stop()
+
+
+def attempt(client, response_id):
+    try:
+        return client.responses.retrieve(response_id)
+    except openai.NotFoundError as e:
+        return e
+
+
+def test_a_large_conversation_is_read_elsewhere(tmp_path):
+    """Items that no template knows make it large: it is charged and read like a body of that size."""
+    s = start(tmp_path, "--responses-store-bytes", 64 << 20, "--max-body-bytes", 1 << 20)
+    try:
+        client = client_of(s)
+        more = {"type": "web_search_call", "id": "w", "more": "y" * 400000}
+        last = client.responses.create(**ASK, input=[{"role": "user", "content": "x"}, more])
+        for _ in range(4):
+            last = client.responses.create(**ASK, input=[{"role": "user", "content": "x"}, more], previous_response_id=last.id)
+        assert len(list(client.responses.input_items.list(last.id, order="asc", limit=3))) == 14
+        assert client.responses.create(**ASK, input="x", previous_response_id=last.id).usage.input_tokens > last.usage.input_tokens
+    finally:
+        s.stop()
+
+
+def test_too_old(tmp_path):
+    """The time is that of the option; the shortest is one second."""
+    s = start(tmp_path, "--responses-store-bytes", 1 << 20, "--responses-store-ttl", 1)
+    try:
+        client = client_of(s)
+        made = client.responses.create(**ASK, input="x")
+        from conftest import wait_for
+        wait_for("the response is too old", lambda: isinstance(attempt(client, made.id), openai.NotFoundError), 30)
+    finally:
+        s.stop()
+
+
+def test_without_a_store(tmp_path):
+    s = start(tmp_path)
+    try:
+        client = client_of(s)
+        answer = client.responses.with_raw_response.create(**ASK, input="x", store=True)
+        assert "store" in answer.headers["X-Ignored-Fields"] and answer.parse().store is False
+        with pytest.raises(openai.BadRequestError, match="--responses-store-bytes") as e:
+            client.responses.create(**ASK, input="x", previous_response_id="resp_1")
+        assert e.value.param == "previous_response_id"
+        with pytest.raises(openai.NotFoundError, match="--responses-store-bytes"):
+            client.responses.retrieve("resp_1")
+    finally:
+        s.stop()
