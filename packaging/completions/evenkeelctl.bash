@@ -66,6 +66,10 @@ _evenkeelctl() {
             flags='--server --since --limit --json --socket --help' words='' files=0
             case $prev in
             esac ;;
+        postmortem)
+            flags='--server --end --json --socket --help' words='' files=1
+            case $prev in
+            esac ;;
         support-bundle)
             flags='--config-dir --no-journal --socket --help' words='' files=1
             case $prev in
@@ -80,7 +84,7 @@ _evenkeelctl() {
             esac ;;
     esac
     if [[ -z $command ]]; then
-        words='status limits drain resume restart rolling-restart explain reload help top diagnose plan preflight recover bench-fit setup endpoint-snippet events oom support-bundle debug remedies'
+        words='status limits drain resume restart rolling-restart explain reload help top diagnose plan preflight recover bench-fit setup endpoint-snippet events oom postmortem support-bundle debug remedies'
     elif [[ $command == limits && -z $sub ]]; then
         words='get set pin unpin'
     elif [[ $command == limits && $sub != get ]]; then

@@ -1,5 +1,5 @@
 # fish completion for evenkeelctl; written by evenkeelctl --print-completion fish
-set -l verbs status limits drain resume restart rolling-restart explain reload help top diagnose plan preflight recover bench-fit setup endpoint-snippet events oom support-bundle debug remedies
+set -l verbs status limits drain resume restart rolling-restart explain reload help top diagnose plan preflight recover bench-fit setup endpoint-snippet events oom postmortem support-bundle debug remedies
 complete -c evenkeelctl -f
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a status -d 'one line per server and what was decided last'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a limits -d 'show or change limits'
@@ -20,6 +20,7 @@ complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a setup -d 
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a endpoint-snippet -d 'entries for haproxy, prometheus and routers'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a events -d 'what was decided for all servers; --follow goes on'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a oom -d 'when memory ran out, and what was done about it'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a postmortem -d 'what a server did in the minute before it ended'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a support-bundle -d 'states, settings and journal in one archive'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a debug -d 'each sample and what came of it in the log'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a remedies -d 'flags that running out of memory taught; forget them'
@@ -153,6 +154,11 @@ complete -c evenkeelctl -n '__fish_seen_subcommand_from oom' -l since -r
 complete -c evenkeelctl -n '__fish_seen_subcommand_from oom' -l limit -x
 complete -c evenkeelctl -n '__fish_seen_subcommand_from oom' -l json
 complete -c evenkeelctl -n '__fish_seen_subcommand_from oom' -l socket -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from postmortem' -l server -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from postmortem' -l end -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from postmortem' -l json
+complete -c evenkeelctl -n '__fish_seen_subcommand_from postmortem' -l socket -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from postmortem' -F
 complete -c evenkeelctl -n '__fish_seen_subcommand_from support-bundle' -l config-dir -r
 complete -c evenkeelctl -n '__fish_seen_subcommand_from support-bundle' -l no-journal
 complete -c evenkeelctl -n '__fish_seen_subcommand_from support-bundle' -l socket -r
