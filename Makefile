@@ -75,6 +75,7 @@ API    := $(wildcard server/api/*.c)
 NET    := $(wildcard server/net/*.c)
 TOP    := $(filter-out server/main.c,$(wildcard server/*.c))
 PLANNER := $(wildcard supervisor/planner/*.c)
+ENGINES := $(wildcard supervisor/engines/*.c)
 DOCTOR := $(wildcard supervisor/doctor/*.c)
 LAW    := $(wildcard supervisor/law/*.c)
 SUPER  := $(filter-out supervisor/main.c,$(wildcard $(patsubst %,supervisor/%*.c,io/ config/ servers/ web/) supervisor/*.c))
@@ -96,7 +97,8 @@ AR_answer     := $(B)/answer.a $(AR_text)
 AR_api        := $(B)/api.a $(B)/answer.a $(AR_engine)
 AR_net        := $(B)/net.a $(AR_api)
 AR_server     := $(B)/server.a $(AR_net)
-AR_doctor     := $(B)/doctor.a $(AR_common)
+AR_engines    := $(B)/engines.a $(AR_common)
+AR_doctor     := $(B)/doctor.a $(AR_engines)
 AR_law        := $(B)/law.a $(AR_doctor)
 AR_supervisor := $(B)/supervisor.a $(AR_law)
 AR_bench      := $(B)/bench.a $(AR_model)
@@ -148,6 +150,7 @@ $(eval $(call archive,api,$(API)))
 $(eval $(call archive,net,$(NET)))
 $(eval $(call archive,server,$(TOP)))
 $(eval $(call archive,planner,$(PLANNER)))
+$(eval $(call archive,engines,$(ENGINES)))
 $(eval $(call archive,doctor,$(DOCTOR)))
 $(eval $(call archive,law,$(LAW)))
 $(eval $(call archive,supervisor,$(SUPER)))
@@ -222,7 +225,7 @@ $(B)/tests/sim/%: $(B)/tests/sim/%.c.o $(AR_engine) $(AR_supervisor)
 $(B)/tests/unit/server/test_oracle: $(B)/tests/unit/server/oracle.c.o $(B)/tests/bench/report.c.o
 
 # The simulation of the engine and some unit tests run on the null backend.
-$(patsubst %,$(B)/tests/unit/engine/test_%,sched share foresee host engine engine_device constrain) $(B)/tests/sim/sim_engine \
+$(patsubst %,$(B)/tests/unit/engine/test_%,sched share tenants foresee host engine engine_device revive constrain) $(B)/tests/sim/sim_engine \
 $(B)/tests/unit/net/test_live: $(B)/tests/sim/null_backend.c.o
 
 # The tier "amx" is tested on processors without tiles, too: their instructions are done in a handler.

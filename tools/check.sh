@@ -9,6 +9,12 @@ set -u
 MAKE=${MAKE:-make}
 jobs=$(nproc)
 
+# cpu: what the processes that this shell has waited for have computed so far, in whole seconds, in $cpu.
+cpu() {
+    times >"$CHECK/$name.times" # in a pipe it would be the times of another shell
+    cpu=$(awk 'END { for (i = 1; i <= 2; i++) { split($i, t, /[ms]/); s += 60 * t[1] + t[2] } printf "%d", s }' "$CHECK/$name.times")
+}
+
 # part NAME COMMAND...: runs it; a part that keeps no counts of its own counts as one test. Leaves
 # NAME.log, NAME.counts and NAME.row in $CHECK.
 part() {
@@ -19,19 +25,23 @@ part() {
     : >"$COUNTS"
     echo "== $name begins"
     begin=$(date +%s)
+    cpu
+    before=$cpu
     if "$@" >"$CHECK/$name.log" 2>&1; then ok=1; else ok=0; fi
     took=$(($(date +%s) - begin))
+    cpu
+    cpu=$((cpu - before))
     awk '{ n += $1 + $2 } END { exit n > 0 }' "$COUNTS" && echo "$ok $((1 - ok)) 0" >>"$COUNTS"
     if [ $ok = 0 ] && ! awk '$2 > 0 { f = 1 } END { exit !f }' "$COUNTS"; then
         echo "0 1 0" >>"$COUNTS"
     fi
     [ $ok = 1 ] || echo "$name" >>"$CHECK/failed"
-    printf '{"cell":"%s","value":%d,"unit":"s","met":%s}\n' "$name" "$took" "$([ $ok = 1 ] && echo true || echo false)" >"$CHECK/$name.row"
+    printf '{"cell":"%s","value":%d,"unit":"s","cpu_s":%d,"met":%s}\n' "$name" "$took" "$cpu" "$([ $ok = 1 ] && echo true || echo false)" >"$CHECK/$name.row"
     { # as one piece: another lane may have something to say, too
         flock 9
         echo "== $name"
         cat "$CHECK/$name.log"
-        printf '== %s: %s in %d s\n\n' "$name" "$([ $ok = 1 ] && echo passed || echo FAILED)" "$took"
+        printf '== %s: %s in %d s, %d s of processors\n\n' "$name" "$([ $ok = 1 ] && echo passed || echo FAILED)" "$took" "$cpu"
     } 9>"$CHECK/lock"
 }
 

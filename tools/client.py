@@ -4,12 +4,12 @@ import json
 import time
 
 
-def stream(port, path, body, timeout=60):
+def stream(port, path, body, timeout=60, headers=None):
     """Sends one streaming request; yields (seconds since the request, text) per piece and, last, (seconds, usage dict)."""
     begin = time.monotonic()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
     body = dict(body, stream=True, stream_options={"include_usage": True})
-    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json", **(headers or {})})
     answer = connection.getresponse()
     if answer.status != 200:
         raise RuntimeError(f"{path}: status {answer.status}: {answer.read(500).decode(errors='replace')}")

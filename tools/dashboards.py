@@ -39,6 +39,7 @@ USED = f'sum(evenkeel_supervisor_device_memory_bytes{{{JOB},kind="used"}}) or su
 TAKEN = f'sum(evenkeel_device_bytes{{{SEL},item!~"host_.*"}}) + {sums("evenkeel_devpool_reserved_bytes")}'
 
 # Panels: (title, unit, kind, width of 24, [(legend, expression)], description)
+CHARGED = " + ".join(f"{times}{rate('evenkeel_key_tokens_total', kind, 'key', JOB)}" for times, kind in (("", 'kind="prompt"'), ("2 * ", 'kind="answer"')))
 LOAD = [
     ("Requests", "short", "timeseries", 8, [("running", sums("vllm:num_requests_running")), ("waiting", sums("vllm:num_requests_waiting"))],
      "Running and waiting. Waiting is not bad by itself: it is what a limit makes of load that does not fit."),
@@ -82,6 +83,14 @@ SERVING = {
         ("Clients that left", "reqps", "timeseries", 8, [("aborted", rate("evenkeel_http_aborted_total", sel=JOB))], "Their tokens were computed for nobody."),
         ("Oldest waiting request", "s", "timeseries", 12, [("{{instance}}", f"max by (instance) (evenkeel_queue_oldest_seconds{{{SEL}}})")], "Age of the queue."),
         ("Prompt tokens waiting", "short", "timeseries", 12, [("{{instance}}", f"max by (instance) (evenkeel_queued_tokens{{{SEL}}})")], "What max_num_queued_tokens limits."),
+    ],
+    "Keys": [
+        ("Tokens by key", "short", "timeseries", 12, [("{{key}}", f"topk(10, {rate('evenkeel_key_tokens_total', by='key', sel=JOB)})")], "Computed per second, of prompts and answers; the ten busiest keys."),
+        ("Charged by weight", "short", "timeseries", 12, [("{{key}}", f"topk(10, ({CHARGED}) / max by (key) (evenkeel_key_weight{{{JOB}}}))")],
+         "Tokens per second, those of answers twice, over the key's weight. Of keys that all have work none gets far above another for long."),
+        ("Waiting by key", "short", "timeseries", 12, [("{{key}}", f"topk(10, sum by (key) (evenkeel_key_waiting_requests{{{JOB}}}))")], "Answers without a first token."),
+        ("Ahead of the next turn", "short", "timeseries", 12, [("{{key}}", f"topk(10, max by (key) (evenkeel_key_ahead_tokens{{{JOB}}}))")],
+         "Tokens that a key was served beyond the one whose turn is next. High and rising: this key is the flood, and others come before it."),
     ],
 }
 MEMORY = {

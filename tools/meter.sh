@@ -13,6 +13,9 @@ server/grammar/grammar.h grammar_new
 server/grammar/grammar.h grammar_warm
 server/grammar/near.h near_make
 server/api/complete.h form_grammar
+server/api/openai.h openai_parse
+server/text/chat.h chat_render
+server/text/rx.h rx_work_new
 "
 bad=0
 while read -r file name; do
@@ -30,13 +33,35 @@ while read -r file name; do
   done
 done <<<"$metered"
 
+# Bodies are read by somebody who pays, and their texts become tokens at the same expense.
+while read -r c; do
+  if tr '\n' ' ' <"$c" | grep -oE '\b(openai_parse|chat_render)\([^;]*;' | grep -q '[,(] *NULL'; then
+    echo "$c: calls openai_parse() or chat_render() without a meter"
+    bad=1
+  fi
+done < <(grep -rlE '\bopenai_parse\(|\bchat_render\(' --include='*.c' server || true)
+while read -r c; do
+  # "final" of harmony is the program's own text
+  if [ "$(grep -c 'struct token_vec [a-z]* = {' "$c")" -gt \
+    "$(grep -cE '\.work = |struct token_vec name = |struct token_vec tokens = ' "$c")" ]; then
+    echo "$c: a token_vec for tokenizer_encode() without .work"
+    bad=1
+  fi
+done < <(grep -rl 'tokenizer_encode' --include='*.c' server/api server/net || true)
+for w in server/text/jinja/run.c:pay server/text/chat.c:work server/text/tokenizer.c:pay; do
+  if ! grep -q "\.${w#*:} = " "${w%:*}"; then
+    echo "${w%:*}: does not hand its meter on"
+    bad=1
+  fi
+done
+
 # A set of expressions that is begun gets its meter at once.
-for c in $(grep -rl 'expr_init(&' --include='*.c' server); do
+while read -r c; do
   if [ "$(grep -c 'expr_init(&' "$c")" -ne "$(grep -c 'set\.work = ' "$c")" ]; then
     echo "$c: expr_init() without .work behind it"
     bad=1
   fi
-done
+done < <(grep -rl 'expr_init(&' --include='*.c' server || true)
 # jansson's comparison is paid for nowhere: in schemas schema_equal() is.
 if grep -nE '\bjson_equal\(' server/grammar/schema*.c | grep -v 'schema_merge.c.*return json_equal(a, b) != 0' |
   grep -v 'schema_tools.c.*json_equal(only, name)'; then

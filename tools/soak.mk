@@ -45,6 +45,30 @@ bench-prefill: need $(B)/bench_prefill
 	@COMMIT=$$(git rev-parse --short HEAD 2>/dev/null) \
 	  $(B)/bench_prefill build/reports/bench-prefill.json $(PROMPT)
 .PHONY: bench-prefill
+# What the flight recorder adds to a step, in turns with an engine that has none.
+#
+#   make bench-recorder [REPEAT=9]                   -> build/reports/bench-recorder.json
+RECORDER_C := tests/bench/bench_recorder.c tests/bench/report.c tests/sim/null_backend.c
+$(B)/bench_recorder: $(call obj,$(RECORDER_C)) $(AR_engine)
+	$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SERVER)
+
+bench-recorder: need $(B)/bench_recorder
+	@mkdir -p build/reports
+	@COMMIT=$$(git rev-parse --short HEAD 2>/dev/null) \
+	  $(B)/bench_recorder build/reports/bench-recorder.json $(REPEAT)
+.PHONY: bench-recorder
+# One key's flood beside another key's few requests, the same way.
+#
+#   make bench-tenants [LOADS=12]                    -> build/reports/bench-tenants.json
+TENANTS_C := $(PREFILL_C:tests/bench/bench_prefill.c=tests/bench/bench_tenants.c)
+$(B)/bench_tenants: $(call obj,$(TENANTS_C)) $(AR_engine)
+	$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SERVER) $(WRAP)
+
+bench-tenants: need $(B)/bench_tenants
+	@mkdir -p build/reports
+	@COMMIT=$$(git rev-parse --short HEAD 2>/dev/null) \
+	  $(B)/bench_tenants build/reports/bench-tenants.json $(LOADS)
+.PHONY: bench-tenants
 docs-sched:
 	@python3 tools/report_sched.py build/reports/bench-sched.json --docs docs
 .PHONY: bench-sched docs-sched
@@ -61,3 +85,9 @@ chaos: all venv chaos-need
 	@B=$(B) SEED="$(SEED)" TIME="$(TIME)" JOBS="$(JOBS)" ONLY="$(ONLY)" SCHEDULE="$(SCHEDULE)" \
 	  SHRINK="$(or $(SHRINK),180)" AGAIN="$(AGAIN)" build/venv/bin/python tests/chaos/chaos.py
 .PHONY: chaos chaos-need
+# An engine in a process of its own: its cost in turns with a server of one process, and its end, again and again.
+#
+#   make bench-apart [REPEAT=9] [KILLS=40] [SEED=1]  -> build/reports/apart.json
+bench-apart: all venv
+	@B=$(B) REPEAT=$(REPEAT) KILLS=$(KILLS) SEED=$(SEED) build/venv/bin/python tests/bench/bench_apart.py
+.PHONY: bench-apart
