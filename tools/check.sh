@@ -54,21 +54,26 @@ sanitized() {
     EVENKEEL_SHARE=5 EVENKEEL_DAY=$day $MAKE -s SAN=address,undefined unit
 }
 # pytests SECONDS ARGS...: real processes on a busy machine may miss a deadline, so what failed gets a
-# second try, which is said. Counts are in a log's last line: "=== 3 passed, 1 skipped in 2.0s ==="
+# second try, which is said: what the first one printed is set off by bars, so that a line that begins
+# with FAILED is a test that failed at last. Counts are in a log's last line:
+# "=== 3 passed, 1 skipped in 2.0s ==="
 pytests() {
     seconds=$1
     shift
     run="timeout -s INT -k 30 $seconds ${venv:-build/venv}/bin/python -m pytest -q --no-header -o cache_dir=$CHECK/pytest-$name"
-    $run "$@" 2>&1 | tee "$COUNTS.log"
+    $run "$@" >"$COUNTS.log" 2>&1
     last=$(tail -1 "$COUNTS.log")
     failed=$(echo "$last" | sed -n 's/^\(=* \)\{0,1\}\([0-9]*\) failed.*/\2/p')
     if [ -n "$failed" ] && [ "$failed" -le 5 ]; then
-        echo "-- a second try for the $failed that failed"
+        sed 's/^/| /' "$COUNTS.log"
+        echo "-- a second try for the $failed that did not pass"
         $run --last-failed "$@" 2>&1 | tee "$COUNTS.again"
         if tail -1 "$COUNTS.again" | grep -q "^\(=* \)\{0,1\}$failed passed"; then
             echo "-- passed at the second try: $failed"
             last=$(echo "$last" | awk -v f="$failed" '{ for (i = 2; i <= NF; i++) if ($i ~ /^passed/) f += $(i-1); print f " passed" }')
         fi
+    else
+        cat "$COUNTS.log"
     fi
     echo "$last" | awk '{ for (i = 2; i <= NF; i++) {
             if ($i ~ /^passed/) p = $(i-1); if ($i ~ /^(failed|error)/) f += $(i-1); if ($i ~ /^skipped/) s = $(i-1) }
