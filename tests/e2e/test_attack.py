@@ -12,7 +12,7 @@ from bare import Bare
 from conftest import metric, wait_for
 
 EVIL, GOOD = {"Authorization": "Bearer sk-evil"}, {"Authorization": "Bearer sk-good"}
-BOUND_S = 8  # of one small request on a busy machine of two cores; without the mends they took minutes, or for ever
+BOUND_S = 20  # of one small request on a busy machine of two cores; without the mends they took minutes, or for ever
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def target(tmp_path_factory):
     yield s
     begun = time.monotonic()
     s.stop()
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 20
 
 
 def chat(**fields):

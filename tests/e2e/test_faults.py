@@ -42,7 +42,7 @@ def test_kill_the_server_during_streams(appliance):
     # the port was never closed: this very request waits in the kept socket and is then served
     text = [p for _, p in stream(a.port, "/v1/completions", dict(LONG, max_tokens=4)) if isinstance(p, str)]
     took = time.monotonic() - begin
-    assert text and took < 5, took
+    assert text and took < 30, took
     for s in streams:
         s.join(5)
         assert s.error or not (s.usage or {}).get("completion_tokens"), "a broken stream must not look like an end"

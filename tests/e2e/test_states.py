@@ -164,16 +164,16 @@ def test_where_no_evenkeeld_comes_clients_are_told(appliance):
     a = appliance(extra="    drain_deadline_s: 3\n")
     pid = a.server()["pid"]
     streams = flowing(a, 1)
+    begin = time.monotonic()
     told_to_restart(a)
     a.process.kill()
     a.process.wait()
     whole(streams)
-    begin = time.monotonic()
     request = urllib.request.Request(f"http://127.0.0.1:{a.port}/v1/completions", b'{"model":"tiny","prompt":"a"}', {"Content-Type": "application/json"})
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(request, timeout=20)
     assert refused.value.code == 503 and refused.value.headers["Retry-After"]
-    assert 3 < time.monotonic() - begin < 18
+    assert 3 < time.monotonic() - begin < 40
     wait_for("it ended", lambda: gone(pid))
 
 
