@@ -22,7 +22,7 @@ class Bare:
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(self.command(self.args), stdout=log, stderr=log, env={**os.environ, **(env or {})})
         if ready:
-            wait_for("server ready", lambda: self.process.poll() is not None or self.local("/readyz")[0] == 200, 30)
+            wait_for("server ready", lambda: self.process.poll() is not None or self.local("/readyz")[0] == 200, 90)
             assert self.process.poll() is None, self.log()
 
     def command(self, args):
@@ -35,14 +35,14 @@ class Bare:
     def local(self, path, method="GET", body=b"", headers=None):
         """A request on the control socket."""
         s = socket.socket(socket.AF_UNIX)
-        s.settimeout(10)
+        s.settimeout(60)
         try:
             s.connect(str(self.control))
             return self.exchange(s, path, method, body, headers)
         finally:
             s.close()
 
-    def ask(self, path, method="GET", body=b"", headers=None, seconds=10):
+    def ask(self, path, method="GET", body=b"", headers=None, seconds=60):
         """A request on the API's address: status, headers (lower case), body."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=seconds) as s:
             return self.exchange(s, path, method, body, headers)
@@ -62,7 +62,7 @@ class Bare:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(20)
+                self.process.wait(60)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()

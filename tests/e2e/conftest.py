@@ -22,7 +22,7 @@ if WORKER := int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]):
     os.environ["PORT_SHIFT"] = str(int(os.environ.get("PORT_SHIFT", "0")) + 1130 * WORKER)
 
 
-def wait_for(what, condition, seconds=20.0, step=0.05):
+def wait_for(what, condition, seconds=60.0, step=0.05):
     """Polls condition() until it is truthy; fails with `what` when the time is over."""
     end = time.monotonic() + seconds
     last = None
@@ -77,7 +77,7 @@ servers:
         return self
 
     def ready(self):
-        wait_for("server ready", lambda: self.server()["ready"], 30)
+        wait_for("server ready", lambda: self.server()["ready"], 60)
         return self
 
     def api(self, path):
@@ -98,7 +98,7 @@ servers:
 
     def ctl(self, *words, check=True):
         done = subprocess.run([BUILD / "evenkeelctl", "--socket", self.run / "evenkeeld.sock", *words], capture_output=True,
-                              text=True, timeout=20)
+                              text=True, timeout=60)
         assert not check or done.returncode == 0, (words, done.returncode, done.stdout, done.stderr)
         return done
 

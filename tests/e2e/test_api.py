@@ -102,7 +102,7 @@ def test_without_the_flag_calls_stay_in_the_text(shared):
 
 
 def page(port, **headers):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("GET", "/metrics", headers={k.replace("_", "-"): v for k, v in headers.items()})
     answer = connection.getresponse()
     body = answer.read()
@@ -150,7 +150,7 @@ def test_while_loading(tmp_path):
     s = Bare(tmp_path, ready=False, env={"LD_PRELOAD": str(library), "SLOW_LOAD_S": "5", "ASAN_OPTIONS": "verify_asan_link_order=0",
                                          "PATH": os.environ["PATH"]})
     try:
-        wait_for("it listens", lambda: s.ask("/livez")[0] == 200, 20)
+        wait_for("it listens", lambda: s.ask("/livez")[0] == 200, 60)
         routes = list(documented("yes"))
         assert ("GET", "/api/version") in routes and ("GET", "/metrics") in routes and len(routes) >= 6, routes
         for method, path in routes:

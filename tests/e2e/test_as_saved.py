@@ -35,7 +35,7 @@ def served(request, tmp_path):
         process = subprocess.Popen([BUILD / "evenkeel-server", "--model", MODELS / request.param, "--port", str(port), "--host",
                                     "127.0.0.1", "--dtype", "float32", "--served-model-name", "m"], stdout=log, stderr=log)
     try:
-        wait_for("ready", lambda: get(port, "/health")[0] == 200, 30)
+        wait_for("ready", lambda: get(port, "/health")[0] == 200, 60)
         yield request.param, port
     finally:
         process.terminate()
@@ -43,7 +43,7 @@ def served(request, tmp_path):
 
 
 def ask(port, path, **body):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("POST", path, json.dumps({"model": "m", **body}), {"Content-Type": "application/json"})
     answer = connection.getresponse()
     text = answer.read()
@@ -76,7 +76,7 @@ def test_huge_length_is_in_the_files():
 
 @pytest.mark.parametrize("name", SERVED)
 def test_plans(name):
-    done = subprocess.run([BUILD / "evenkeelctl", "plan", MODELS / name, "--device-memory", "1"], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([BUILD / "evenkeelctl", "plan", MODELS / name, "--device-memory", "1"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    done = subprocess.run([BUILD / "evenkeel-server", "--model", MODELS / name, "--dry-run"], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([BUILD / "evenkeel-server", "--model", MODELS / name, "--dry-run"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

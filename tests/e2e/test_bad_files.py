@@ -141,7 +141,7 @@ def start(tmp_path, spoil):
         f.chmod(0o644)
     spoil(copy)
     return subprocess.run([BUILD / "evenkeel-server", "--model", copy, "--port", "0", "--dry-run"], capture_output=True,
-                          text=True, timeout=30)
+                          text=True, timeout=60)
 
 
 @pytest.mark.parametrize("name", CASES)

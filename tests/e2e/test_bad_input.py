@@ -15,7 +15,7 @@ import http.client
 
 
 def post(port, path, body, headers=None):
-    c = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    c = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     c.request("POST", path, body if isinstance(body, (bytes, str)) else json.dumps(body),
               {"Content-Type": "application/json", **(headers or {})})
     r = c.getresponse()
@@ -58,7 +58,7 @@ def test_fields(shared, change, status, param, says):
 @pytest.mark.parametrize("headers", [{}, {"Transfer-Encoding": "chunked"}])
 def test_a_body_that_is_too_large_is_answered(shared, headers):
     """Clients send the whole body before they read: the answer must not be lost in a reset connection."""
-    c = http.client.HTTPConnection("127.0.0.1", shared.port, timeout=10)
+    c = http.client.HTTPConnection("127.0.0.1", shared.port, timeout=60)
     parts = [b"x" * (1 << 20)] * 8
     c.request("POST", "/v1/chat/completions", iter(parts) if headers else b"".join(parts),
               {"Content-Type": "application/json", **headers}, encode_chunked=bool(headers))
@@ -108,7 +108,7 @@ def test_bad_limits(shared):
 
 
 def server(*flags):
-    return subprocess.run([BUILD / "evenkeel-server", *map(str, flags)], capture_output=True, text=True, timeout=30)
+    return subprocess.run([BUILD / "evenkeel-server", *map(str, flags)], capture_output=True, text=True, timeout=60)
 
 
 @pytest.mark.parametrize("flags, code, says", [
@@ -148,7 +148,7 @@ def test_model_directories(tmp_path, spoil, says):
 def test_evenkeeld_configuration(tmp_path):
     bad = tmp_path / "bad.yaml"
     bad.write_text("listen: 127.0.0.1:0\nservers:\n  a:\n    engine: evenkeel\n    prot: 80\n")
-    done = subprocess.run([BUILD / "evenkeeld", "--config", bad, "--check-config"], capture_output=True, text=True, timeout=10)
+    done = subprocess.run([BUILD / "evenkeeld", "--config", bad, "--check-config"], capture_output=True, text=True, timeout=60)
     assert done.returncode != 0 and "prot" in done.stderr and "line 5" in done.stderr, done.stderr
 
 
@@ -171,7 +171,7 @@ def test_check_config_reads_the_files_of_servers(tmp_path):
     config.write_text(f"run_dir: {tmp_path}\nstate_dir: {tmp_path}/state\nservers_dir: {file.parent}\n")
     for line, code, says in (("max-num-seqs: 8", 0, "is good: 1 server"), ("modle: x", 78, "unknown option --modle; did you mean --model?")):
         file.write_text(f"model: {MODEL}\nport: 8123\n{line}\n")
-        done = subprocess.run([BUILD / "evenkeeld", "--config", config, "--check-config"], capture_output=True, text=True, timeout=20,
+        done = subprocess.run([BUILD / "evenkeeld", "--config", config, "--check-config"], capture_output=True, text=True, timeout=60,
                               env={**os.environ, "PATH": f"{BUILD}:{os.environ['PATH']}"})
         assert done.returncode == code and says in done.stdout, done
         assert ("FAIL  main" in done.stdout) == (code != 0)

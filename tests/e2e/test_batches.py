@@ -142,7 +142,7 @@ def test_client_leaves(small):
               b"Content-Length: %d\r\n\r\n" % len(body) + body)
     wait_for("some of it has run", lambda: finished(small) > before + 20)
     s.close()
-    wait_for("it is gone", lambda: inside(small) == 0, 10)
+    wait_for("it is gone", lambda: inside(small) == 0, 60)
     after = finished(small)
     time.sleep(1)
     assert inside(small) == 0 and finished(small) == after < before + 1500

@@ -60,7 +60,7 @@ def test_engine_and_kernels(tmp_path):
 
 def test_the_plain_tier_warns(tmp_path):
     def said(tier):
-        return subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, "--dry-run"], capture_output=True, text=True, timeout=30,
+        return subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, "--dry-run"], capture_output=True, text=True, timeout=60,
                               env={**os.environ, "EVENKEEL_CPU_ISA": tier})
     assert "many times slower than with AVX2" in said("ref").stderr
     assert "many times slower" not in said("").stderr

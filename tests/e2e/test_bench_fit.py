@@ -63,7 +63,7 @@ def test_a_signal_puts_the_limit_back(appliance):
     wait_for("the climb begins", lambda: limit(a)["value"] == 8 and children_of(process.pid))
     load = children_of(process.pid)[0]
     process.send_signal(signal.SIGINT)
-    assert "the limit is what it was" in process.communicate(timeout=20)[1]
+    assert "the limit is what it was" in process.communicate(timeout=60)[1]
     assert process.returncode == 130 and limit(a)["value"] == 48 and not limit(a)["pinned"]
     assert not os.path.exists(f"/proc/{load}")
 
@@ -84,7 +84,7 @@ def test_restarts_search_share_and_block_size(appliance):
 
 def refused(a):
     done = subprocess.run(["curl", "-s", "--unix-socket", a.run / "evenkeeld.sock", "-X", "POST", "-d", '{"trial": {"api_key": "x"}}', "-w", "%{http_code}",
-                           "http://x/api/v1/servers/s1/restart"], capture_output=True, text=True, timeout=20)
+                           "http://x/api/v1/servers/s1/restart"], capture_output=True, text=True, timeout=60)
     return int(done.stdout[-3:]), done.stdout[:-3]
 
 
@@ -93,7 +93,7 @@ def test_a_server_without_evenkeeld(tmp_path):
     process = subprocess.Popen([BUILD / "evenkeel-server", "--model", MODEL, "--device", "cpu", "--port", str(port), "--control-socket", control, "--max-num-seqs", "12"],
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        wait_for("ready", lambda: get(port, "/health")[0] == 200, 30)
+        wait_for("ready", lambda: get(port, "/health")[0] == 200, 60)
         done = fit(tmp_path, *QUICK, "--control", control, "--url", f"http://127.0.0.1:{port}", "--json")
         assert done.returncode == 0, done.stderr
         answer = json.loads(done.stdout)

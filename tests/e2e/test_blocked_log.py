@@ -126,7 +126,7 @@ class Server:
         wait_for("it serves", lambda: get(self.port, "/health")[0] == 200)
 
     def ask(self, times):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         for _ in range(times):
             connection.request("GET", "/v1/models", headers={"x-request-id": "r" * 60})
             assert connection.getresponse().read()
@@ -136,7 +136,7 @@ class Server:
         return metric(get(self.port, "/metrics")[1].decode(), "evenkeel_log_lines_dropped_total")
 
     def generate(self):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         connection.request("POST", "/v1/completions", json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 8}),
                            {"Content-Type": "application/json"})
         return connection.getresponse().status
@@ -190,6 +190,6 @@ def test_a_reader_that_has_enough_is_no_error_to_talk_about(shared, words):
     os.close(reads)
     for ignored in (signal.SIG_DFL, signal.SIG_IGN):
         done = subprocess.run([BUILD / "evenkeelctl", "--socket", shared.run / "evenkeeld.sock", *words], stdout=writes, stderr=subprocess.PIPE,
-                              restore_signals=False, preexec_fn=lambda how=ignored: signal.signal(signal.SIGPIPE, how), timeout=20)
+                              restore_signals=False, preexec_fn=lambda how=ignored: signal.signal(signal.SIGPIPE, how), timeout=60)
         assert done.stderr == b"", (words, done.returncode, done.stderr)
     os.close(writes)

@@ -40,7 +40,7 @@ def warnings_of(log):
 @pytest.mark.parametrize("line", LINES, ids=[x[:60] for x in LINES])
 def test_command(long_model, line):
     flags, warned = split(line)
-    done = subprocess.run([BUILD / "evenkeel-server", "--model", long_model, *flags, "--dry-run"], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([BUILD / "evenkeel-server", "--model", long_model, *flags, "--dry-run"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and "KV pool" in done.stdout, done.stderr
     said = warnings_of(done.stderr)
     assert set(said) == warned
@@ -52,7 +52,7 @@ def test_command(long_model, line):
 @pytest.mark.parametrize("line", [line for line in ALL if "!" in line])
 def test_command_for_a_card(long_model, line):
     flags, _, flag = line.partition("!")
-    done = subprocess.run([BUILD / "evenkeel-server", "--model", long_model, "--device", "cpu", *flags.split(), "--dry-run"], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([BUILD / "evenkeel-server", "--model", long_model, "--device", "cpu", *flags.split(), "--dry-run"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 78 and f"--{flag.strip()} is for cards" in done.stderr and "leave it out" in done.stderr
 
 
@@ -76,5 +76,5 @@ def test_the_production_command_serves(tmp_path, long_model):
 def test_unknown_flags_name_the_nearest():
     for flag, near in (("--max-num-seq", "--max-num-seqs"), ("--gpu-memory-utilisation", "--gpu-memory-utilization"), ("--api-keys", "--api-key"),
                        ("--enable-prefix-cache", "--enable-prefix-caching"), ("--ssl-cert-file", "--ssl-certfile")):
-        done = subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, flag, "1"], capture_output=True, text=True, timeout=30)
+        done = subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, flag, "1"], capture_output=True, text=True, timeout=60)
         assert done.returncode == 2 and near in done.stderr, done.stderr

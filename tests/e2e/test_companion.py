@@ -17,7 +17,7 @@ OURS = ("--uds", "--scheduler-cls", "--middleware", "--worker-extension-cls")
 def would_run(tmp_path, keys, env=None):
     (tmp_path / "c.yaml").write_text(f"listen: 'off'\nrun_dir: {tmp_path}/r\nstate_dir: {tmp_path}/s\nservers:\n  main:\n"
                                      + "".join(f"    {line}\n" for line in keys))
-    done = subprocess.run([BUILD / "evenkeeld", "--config", tmp_path / "c.yaml", "--dry-run"], capture_output=True, text=True, timeout=30,
+    done = subprocess.run([BUILD / "evenkeeld", "--config", tmp_path / "c.yaml", "--dry-run"], capture_output=True, text=True, timeout=60,
                           env={**os.environ, **(env or {})})
     lines = {line.strip().split(": ", 1)[0]: line.strip().split(": ", 1)[1] for line in done.stdout.splitlines() if ": " in line}
     return lines.get("would run", ""), lines.get("with in its environment", ""), done.stdout + done.stderr
@@ -74,7 +74,7 @@ def test_an_engine_that_does_not_know_the_flags_runs_without_it(tmp_path):
     try:
         def server():
             return json.loads(get(page, "/api/v1/servers")[1])["servers"][0]
-        wait_for("ready", lambda: server()["ready"], 30)
+        wait_for("ready", lambda: server()["ready"], 60)
         said = (tmp_path / "log").read_text()
         assert "unrecognized arguments: " in (tmp_path / "main.log").read_text()
         assert "vLLM runs as it is from now on" in said
@@ -82,9 +82,9 @@ def test_an_engine_that_does_not_know_the_flags_runs_without_it(tmp_path):
         assert "EVENKEEL_COMPANION_DIR" not in open(f"/proc/{server()['pid']}/environ").read()
         before = server()["pid"]
         process.send_signal(signal.SIGHUP)  # a new configuration brings it no second try
-        wait_for("it was read", lambda: "read the configuration again" in (tmp_path / "log").read_text(), 20)
+        wait_for("it was read", lambda: "read the configuration again" in (tmp_path / "log").read_text(), 60)
         os.kill(before, signal.SIGKILL)
-        wait_for("the next", lambda: server()["ready"] and server()["pid"] not in (0, before), 30)
+        wait_for("the next", lambda: server()["ready"] and server()["pid"] not in (0, before), 60)
         assert (tmp_path / "main.log").read_text().count("unrecognized arguments") == 1
     finally:
         process.terminate()

@@ -93,7 +93,7 @@ def test_pins(appliance):
     wait_for("its limits were read", lambda: a.server()["limits"]["max_num_running_seqs"]["value"])
     a.ctl("limits", "set", "max_num_running_seqs=5")
     a.ctl("limits", "pin", "max_num_running_seqs")
-    wait_for("set", lambda: metric(a.metrics(), "evenkeel_limit", limit="max_num_running_seqs") == 5, 5)
+    wait_for("set", lambda: metric(a.metrics(), "evenkeel_limit", limit="max_num_running_seqs") == 5, 60)
     load = Load(a.port, 16, {"model": "tiny", "max_tokens": 24, "ignore_eos": True})
     time.sleep(6)
     assert metric(a.metrics(), "vllm:num_requests_running") <= 5
@@ -153,7 +153,7 @@ def test_a_standing_queue_is_cut_at_the_promise(appliance):
     load = Load(a.port, 80, {"model": "tiny", "max_tokens": 700, "ignore_eos": True})  # a queue of some ten seconds, on a fast machine too
     on = wait_for("shedding", lambda: [d for d in a.decisions() if d["reason"] == "SHED_ON"], 30, 0.2)[0]
     assert on["action"] == "shed" and on["applied"] and on["knob"] == "queue_deadline_ms" and (on["from"], on["to"]) == (0, 1600)
-    wait_for("refusals", lambda: load.errors, 10)
+    wait_for("refusals", lambda: load.errors, 60)
     assert all("429" in str(e) for e in load.errors), load.errors[:3]
     assert metric(a.metrics(), "evenkeel_refused_total", reason="deadline") >= 1
     load.end()

@@ -120,12 +120,12 @@ def test_lost_card(server):
 
 def test_words():
     def backends(**more):
-        return subprocess.run([BUILD / "evenkeel-server", "--list-backends"], env=environment(**more), capture_output=True, text=True, timeout=30, check=True).stdout
+        return subprocess.run([BUILD / "evenkeel-server", "--list-backends"], env=environment(**more), capture_output=True, text=True, timeout=60, check=True).stdout
     assert "Fake card, sm_90" in backends()
     assert "no NVIDIA driver" in backends(EVENKEEL_CUDA_DRIVER="/nowhere/libcuda.so.1")
     assert "finds no card" in backends(FAKE_CUDA_FAIL="cuInit:1:100")
     done = subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, "--device", "cuda"], env=environment(EVENKEEL_CUDA_DRIVER="/nowhere/libcuda.so.1"),
-                          capture_output=True, text=True, timeout=30)
+                          capture_output=True, text=True, timeout=60)
     assert done.returncode == 78 and "no NVIDIA driver" in done.stderr
 
 

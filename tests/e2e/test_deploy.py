@@ -15,7 +15,7 @@ DEPLOY = ROOT / "packaging/deploy"
 
 
 def run(*words, **more):
-    return subprocess.run([str(w) for w in words], capture_output=True, text=True, timeout=30, **more)
+    return subprocess.run([str(w) for w in words], capture_output=True, text=True, timeout=60, **more)
 
 
 @pytest.mark.skipif(not shutil.which("haproxy"), reason="needs HAProxy (tools/deps.sh test)")

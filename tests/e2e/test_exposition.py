@@ -21,7 +21,7 @@ def port(tmp_path_factory):
     with open(run / "server.log", "wb") as log:
         process = subprocess.Popen([BUILD / "evenkeel-server", "--model", MODEL, "--served-model-name", NAME, "--port", str(port), "--host", "127.0.0.1",
                                     "--show-hidden-metrics-for-version", "0.7"], stdout=log, stderr=log)
-    wait_for("ready", lambda: get(port, "/health")[0] == 200, 30)
+    wait_for("ready", lambda: get(port, "/health")[0] == 200, 60)
     for i in range(4):
         ask(port, {"x-request-id": f"exemplar-{i}"})
     ask(port, {"x-request-id": "y" * 60})
@@ -31,7 +31,7 @@ def port(tmp_path_factory):
 
 
 def ask(port, headers):
-    c = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    c = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     c.request("POST", "/v1/completions", json.dumps({"model": NAME, "prompt": "Hello " * 40, "max_tokens": 8, "ignore_eos": True}),
               {"Content-Type": "application/json", **headers})
     answer = c.getresponse()
@@ -40,7 +40,7 @@ def ask(port, headers):
 
 
 def page(port, **headers):
-    c = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    c = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     c.request("GET", "/metrics", headers=headers)
     answer = c.getresponse()
     return answer.headers, answer.read()
@@ -93,7 +93,7 @@ def test_our_own_names_are_clean(port, appliance):
     a = appliance()
     for text in (page(port)[1].decode(), get(a.page, "/metrics")[1].decode()):
         own = "\n".join(line for line in text.splitlines() if "vllm:" not in line) + "\n"
-        said = subprocess.run(["promtool", "check", "metrics"], input=own, capture_output=True, text=True, timeout=20)
+        said = subprocess.run(["promtool", "check", "metrics"], input=own, capture_output=True, text=True, timeout=60)
         assert said.returncode == 0, said.stdout + said.stderr
 
 
@@ -132,5 +132,5 @@ def test_packed(port):
 
 
 def test_bad_version(tmp_path):
-    done = subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, "--show-hidden-metrics-for-version", "old"], capture_output=True, text=True, timeout=20)
+    done = subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, "--show-hidden-metrics-for-version", "old"], capture_output=True, text=True, timeout=60)
     assert done.returncode in (2, 78) and "like 0.7" in done.stderr

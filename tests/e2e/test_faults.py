@@ -66,7 +66,7 @@ def test_kill_evenkeeld(appliance):
     assert s.error is None and s.usage["completion_tokens"] == LONG["max_tokens"]
     # and it is in charge again: a crash is repaired
     os.kill(pid, signal.SIGKILL)
-    wait_for("restarted", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 10)
+    wait_for("restarted", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 60)
     assert get(a.port, "/health")[0] == 200
 
 
@@ -133,7 +133,7 @@ def test_silent_connections_keep_no_place_from_those_who_ask(tmp_path):
             idle[-1].setblocking(False)
             idle[-1].connect_ex(("127.0.0.1", a.port))
         asked = time.monotonic()
-        assert get(a.port, "/health", timeout=20)[0] == 200 and get(a.port, "/v1/models", timeout=20)[0] == 200
+        assert get(a.port, "/health", timeout=60)[0] == 200 and get(a.port, "/v1/models", timeout=60)[0] == 200
         assert time.monotonic() < asked + 15
         s = Stream(a.port, dict(LONG, max_tokens=50))
         s.join(20)
@@ -169,7 +169,7 @@ def test_a_restart_that_drains_can_be_taken_back(appliance):
 
 def test_two_evenkeelds(appliance):
     a = appliance()
-    second = subprocess.run([BUILD / "evenkeeld", "--config", a.config], capture_output=True, text=True, timeout=10)
+    second = subprocess.run([BUILD / "evenkeeld", "--config", a.config], capture_output=True, text=True, timeout=60)
     assert second.returncode != 0 and "evenkeeld" in second.stderr
     assert a.server()["ready"]
 
@@ -204,7 +204,7 @@ def test_evenkeeld_without_descriptors_answers_when_there_are_some_again(applian
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
         for s in asked:
             s.close()
-        wait_for("the page", lambda: get(a.page, "/api/v1/servers")[0] == 200, 15)
+        wait_for("the page", lambda: get(a.page, "/api/v1/servers")[0] == 200, 60)
         assert a.ctl("status").returncode == 0
 
 
@@ -218,7 +218,7 @@ def test_a_start_without_descriptors_is_tried_again(appliance):
     wait_for("it is said", lambda: "The start waits" in (a.run / "evenkeeld.log").read_text())
     time.sleep(4)  # three further tries, after which a breaker would be open
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
-    wait_for("another one", lambda: a.server()["pid"] not in (0, server) and a.server()["ready"], 15)
+    wait_for("another one", lambda: a.server()["pid"] not in (0, server) and a.server()["ready"], 60)
     said = [(d["reason"], d["why"]) for d in a.decisions()]
     assert not [w for _, w in said if "CONFIG" in w or "DISK" in w] and "BREAKER_OPEN" not in dict(said), said
     assert ["Too many open files" in w for r, w in said if r == "HOST_WAIT"] == [True], "said once"
@@ -227,7 +227,7 @@ def test_a_start_without_descriptors_is_tried_again(appliance):
 def test_bad_server_command_opens_the_breaker(tmp_path):
     a = Appliance(tmp_path, server_flags=["--max-num-seqs", "0"]).start()
     try:
-        wait_for("configuration failure is named", lambda: "CONFIG" in json.dumps(a.decisions()), 15)
+        wait_for("configuration failure is named", lambda: "CONFIG" in json.dumps(a.decisions()), 60)
         assert not a.server()["ready"]
     finally:
         a.destroy()

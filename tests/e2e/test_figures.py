@@ -50,7 +50,7 @@ def test_an_xid_is_the_reason_of_an_end(run, tmp_path, xid, state):
         kernel.write(b"6,1,1,-;something else\n4,2,2,-;NVRM: Xid (PCI:0000:3b:00): %d, pid=1, some words\n" % xid)
         wait_for("it is counted", lambda: metric(f.metrics(), "evenkeel_supervisor_device_xid_total") == 1)
         os.kill(pid, signal.SIGABRT)
-        wait_for("it ended", lambda: f.all()["a"]["pid"] != pid and f.all()["a"]["state"] == state, 20)
+        wait_for("it ended", lambda: f.all()["a"]["pid"] != pid and f.all()["a"]["state"] == state, 60)
     why = f.decisions("a", "CRASH")[0]["why"]
     assert why.startswith("DEVICE") and f"Xid {xid}" in why
     assert ("it needs a person" in (tmp_path / "evenkeeld.log").read_text()) == (xid == 79)

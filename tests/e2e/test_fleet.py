@@ -63,7 +63,7 @@ def test_open_connections_are_answered_while_it_drains(appliance):
         while not over.is_set():
             try:
                 if c is None:
-                    c = http.client.HTTPConnection("127.0.0.1", a.port, timeout=30)
+                    c = http.client.HTTPConnection("127.0.0.1", a.port, timeout=60)
                     c.connect()
                     fresh.append(1)
                 c.request("POST", "/v1/completions", json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 8, "ignore_eos": True}),

@@ -249,7 +249,7 @@ def test_errors_of_messages_have_their_form(tmp_path):
 def test_allowed_methods(server):
     import http.client
     for path, allow in (("/v1/models", "GET, HEAD"), ("/v1/messages", "POST"), ("/ping", "GET, HEAD, POST")):
-        c = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+        c = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
         c.request("DELETE", path)
         answer = c.getresponse()
         assert (answer.status, answer.headers["Allow"]) == (405, allow)

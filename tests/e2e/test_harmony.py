@@ -25,7 +25,7 @@ def served(tmp_path_factory):
                                     "--host", "127.0.0.1", "--port", str(port), "--max-model-len", "1024",
                                     "--control-socket", run / "control.sock"], stdout=log, stderr=log)
     try:
-        wait_for("server ready", lambda: get(port, "/health")[0] == 200, 30)
+        wait_for("server ready", lambda: get(port, "/health")[0] == 200, 60)
         yield port
     finally:
         process.terminate()

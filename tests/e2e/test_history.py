@@ -108,7 +108,7 @@ def test_somebody_else_started_another(appliance):
     try:
         wait_for("its control socket", lambda: (a.run / "s1/control.sock").exists())
         a.start()
-        wait_for("it is adopted", lambda: a.server()["pid"] == other.pid, 30)
+        wait_for("it is adopted", lambda: a.server()["pid"] == other.pid, 60)
         assert any(f"Process {before} ended" in w and "somebody else had started another" in w for w in whys(a, "UNWATCHED")), a.decisions()
     finally:
         other.kill()

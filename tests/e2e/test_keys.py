@@ -111,7 +111,7 @@ def test_concurrency_of_one_key(keyed):
 
     def hold():
         import http.client
-        c = http.client.HTTPConnection("127.0.0.1", keyed.port, timeout=30)
+        c = http.client.HTTPConnection("127.0.0.1", keyed.port, timeout=60)
         c.request("POST", "/v1/completions", long, {"Content-Type": "application/json", **few})
         r = c.getresponse()
         r.readline()
@@ -127,7 +127,7 @@ def test_concurrency_of_one_key(keyed):
     assert metric(keyed.metrics(), "evenkeel_key_active_requests", key="few") == 1
     r.close()
     c.close()
-    wait_for("the place is free", lambda: keyed.ask("/v1/completions", "POST", COMPLETE, few)[0] == 200, 10)
+    wait_for("the place is free", lambda: keyed.ask("/v1/completions", "POST", COMPLETE, few)[0] == 200, 60)
     assert metric(keyed.metrics(), "evenkeel_key_active_requests", key="few") == 0
 
 
@@ -265,13 +265,13 @@ def test_the_page_shows_what_is_open_to_all(appliance, host, shown):
 
 def test_evenkeeld_watches_a_server_with_keys(appliance):
     a = appliance(server_flags=["--api-key", KEY, "--protect-metrics"])
-    wait_for("samples", lambda: a.server()["signal_good"] and a.server()["signals"], 10)
+    wait_for("samples", lambda: a.server()["signal_good"] and a.server()["signals"], 60)
     assert a.ctl("limits", "set", "max_num_running_seqs=8").returncode == 0
     pid = a.server()["pid"]
     client = openai.OpenAI(base_url=f"http://127.0.0.1:{a.port}/v1", api_key=KEY, max_retries=0)
     assert client.completions.create(model="tiny", prompt="Hello", max_tokens=2).choices[0].text
     os.kill(pid, signal.SIGKILL)
-    wait_for("restarted", lambda: a.server()["ready"] and a.server()["pid"] != pid, 20)
+    wait_for("restarted", lambda: a.server()["ready"] and a.server()["pid"] != pid, 60)
     assert client.completions.create(model="tiny", prompt="Hello", max_tokens=2).choices[0].text
 
 
@@ -347,7 +347,7 @@ def test_another_user_has_no_control_socket(keyed, opened):
         script = ("import os, socket; os.setgid(65534); os.setuid(65534); s = socket.socket(socket.AF_UNIX); s.settimeout(5)\n"
                   f"try:\n    s.connect({str(keyed.control)!r}); s.sendall(b'GET /v1/runtime_config HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n'); print(s.recv(1000))\n"
                   "except OSError as e: print(type(e).__name__)")
-        said = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, timeout=20).stdout.strip()
+        said = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, timeout=60).stdout.strip()
         assert said in (("b''", "ConnectionResetError", "BrokenPipeError") if opened else ("PermissionError",)), said
     finally:
         os.chmod(keyed.control, 0o600)

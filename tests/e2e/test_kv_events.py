@@ -88,7 +88,7 @@ class Reader:
 
     def join(self, server):
         """Nobody tells a subscriber when it is one: requests are sent until one is heard of, and what came before is asked for."""
-        wait_for("a first message", lambda: server.ask(prompt(next(server.knocks))) or self.socket.poll(200), 30)
+        wait_for("a first message", lambda: server.ask(prompt(next(server.knocks))) or self.socket.poll(200), 60)
         number, payload = self.hear()
         for missed in server.replay(0):
             if missed[0] < number:
@@ -102,7 +102,7 @@ class Reader:
             while self.socket.poll(20):
                 self.take(*self.hear())
             return self.records == server.metric("evenkeel_kv_events_total", result="published")
-        wait_for("all that was published", caught_up, 30)
+        wait_for("all that was published", caught_up, 60)
         return self
 
 
@@ -117,7 +117,7 @@ class Server:
              run / "control.sock", "--block-size", str(BLOCK), "--num-gpu-blocks-override", str(BLOCKS + 1), "--max-num-seqs", "4", "--max-model-len", "512",
              "--kv-events-config", json.dumps(config), *more], stdout=self.log, stderr=self.log)
         self.run, self.knocks = run, itertools.count(1000)
-        wait_for("ready", lambda: get(self.port, "/health")[0] == 200, 30)
+        wait_for("ready", lambda: get(self.port, "/health")[0] == 200, 60)
 
     def ask(self, prompt, n=4):
         list(stream(self.port, "/v1/completions", {"model": "tiny", "prompt": prompt, "max_tokens": n, "temperature": 0, "ignore_eos": True}))
@@ -244,5 +244,5 @@ def test_bad_readers_change_nothing(tmp_path, context):
     ("on", "no JSON object"),
 ])
 def test_bad_configurations(tmp_path, config, words):
-    done = subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, "--port", "0", "--kv-events-config", config], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, "--port", "0", "--kv-events-config", config], capture_output=True, text=True, timeout=60)
     assert done.returncode in (2, 78) and words in done.stderr, (done.returncode, done.stderr[-500:])

@@ -78,7 +78,7 @@ def test_a_client_that_leaves_meanwhile(single):
     for _ in range(3):
         begin(single.port, json.dumps({"prompt": word(800_000), "max_tokens": 1})).close()
     assert post(single.port, "/v1/completions", {"prompt": "hi", "max_tokens": 1})[0] == 200
-    wait_for("nothing is open", lambda: json.loads(get(single.port, "/load")[1])["server_load"] == 0, 30)
+    wait_for("nothing is open", lambda: json.loads(get(single.port, "/load")[1])["server_load"] == 0, 60)
 
 
 def test_an_end_meanwhile(tmp_path):

@@ -51,7 +51,7 @@ class Group(Bare):
     def gone(self, seconds=20):
         """The exit code of mpirun; nobody is left."""
         code = self.process.wait(seconds)
-        wait_for("all processes are gone", lambda: not subprocess.run(["pgrep", "-f", str(self.control)], capture_output=True).stdout, 10)
+        wait_for("all processes are gone", lambda: not subprocess.run(["pgrep", "-f", str(self.control)], capture_output=True).stdout, 60)
         return code
 
     def why(self):
@@ -84,7 +84,7 @@ def answers(b):
 def stream(b, tokens=1500):
     """A request that runs on; the socket has to be kept."""
     body = json.dumps({"model": "tiny", "prompt": "Hello", "max_tokens": tokens, "ignore_eos": True, "temperature": 0, "stream": True})
-    s = socket.create_connection(("127.0.0.1", b.port), timeout=20)
+    s = socket.create_connection(("127.0.0.1", b.port), timeout=60)
     s.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
     while b"data:" not in s.recv(4096):
         pass
@@ -208,7 +208,7 @@ def test_public_network(tmp_path, address, flags, refused):
             assert made.gone(30) == 78, made.log()
             assert f"interface br0 with {address}, which is no private network" in made.log()
         else:
-            wait_for("ready", lambda: made.process.poll() is not None or made.local("/readyz")[0] == 200, 30)
+            wait_for("ready", lambda: made.process.poll() is not None or made.local("/readyz")[0] == 200, 60)
             assert made.process.poll() is None, made.log()
     finally:
         made.end()
@@ -259,10 +259,10 @@ def test_under_evenkeeld(tmp_path):
         nodes = list(map(int, subprocess.run(["pgrep", "-P", str(mpirun)], capture_output=True, text=True).stdout.split()))
         assert len(nodes) == 2
         os.kill(nodes[1], signal.SIGKILL)
-        wait_for("again", lambda: made.server()["restarts"] == 1 and made.server()["ready"], 30)
+        wait_for("again", lambda: made.server()["restarts"] == 1 and made.server()["ready"], 60)
         assert metric(made.metrics(made.page), "evenkeel_supervisor_exits_total", **{"class": "COMM"}) == 1
         made.ctl("restart")
-        wait_for("after a restart", lambda: made.server()["restarts"] == 2 and made.server()["ready"], 30)
+        wait_for("after a restart", lambda: made.server()["restarts"] == 2 and made.server()["ready"], 60)
     finally:
         for name in MPI:
             del os.environ[name]
@@ -274,7 +274,7 @@ def test_dry_run():
     flags = ["--device", "cpu", "--nnodes", 2, "--pipeline-parallel-size", 2, "--tensor-parallel-size", 2, "--dry-run"]
 
     def dry(*more):
-        return subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, *map(str, flags), *more], capture_output=True, text=True, timeout=30)
+        return subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, *map(str, flags), *more], capture_output=True, text=True, timeout=60)
 
     plan = json.loads(dry("--json").stdout)
     ranks = plan["per_rank"]

@@ -82,7 +82,7 @@ def metrics_of(model, *flags):
     process = subprocess.Popen([BUILD / "evenkeel-server", "--model", model, "--device", "cpu", "--port", str(port), *map(str, flags)],
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        wait_for("ready", lambda: get(port, "/health")[0] == 200, 30)
+        wait_for("ready", lambda: get(port, "/health")[0] == 200, 60)
         return get(port, "/metrics")[1].decode()
     finally:
         process.kill()

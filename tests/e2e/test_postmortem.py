@@ -133,7 +133,7 @@ def test_which_ends_are_kept(appliance):
     for n in range(2):
         pid = a.server()["pid"]
         a.ctl("restart")
-        wait_for("another process serves", lambda: a.server()["pid"] not in (0, pid) and a.server()["ready"], 30)
+        wait_for("another process serves", lambda: a.server()["pid"] not in (0, pid) and a.server()["ready"], 60)
     got = wait_ends(a, 2)
     assert [e["class"] for e in got["ends"]][0] == "CLEAN_EXIT" and got["end"]["class"] == "CLEAN_EXIT", got["ends"]
     assert any("idle" in line or "no step" in line for line in got["end"]["summary"]), got["end"]["summary"]

@@ -127,7 +127,7 @@ def test_a_taken_port_is_waited_for_without_a_breaker(tmp_path):
             assert len([d for d in a.decisions() if d["reason"] in ("CRASH", "PORT_WAIT")]) == 2, "said once"
             assert metric(get(a.page, "/metrics")[1].decode(), "evenkeel_supervisor_exits_total", **{"class": "PORT"}) == 1
             taken.close()
-            wait_for("it serves", lambda: a.server()["ready"], 10)
+            wait_for("it serves", lambda: a.server()["ready"], 60)
         finally:
             a.destroy()
 
@@ -136,13 +136,13 @@ def test_a_taken_port_is_waited_for_without_a_breaker(tmp_path):
                                         ("devices: ''", "write numbers")])
 def test_devices_that_are_none(tmp_path, keys, says):
     (tmp_path / "c.yaml").write_text(f"servers: {{a: {{model: m, {keys}}}}}\n")
-    done = subprocess.run([BUILD / "evenkeeld", "--config", tmp_path / "c.yaml", "--check-config"], capture_output=True, text=True, timeout=10)
+    done = subprocess.run([BUILD / "evenkeeld", "--config", tmp_path / "c.yaml", "--check-config"], capture_output=True, text=True, timeout=60)
     assert done.returncode in (2, 78) and says in done.stderr, done
 
 
 def test_two_servers_share_no_device(tmp_path):
     (tmp_path / "c.yaml").write_text("servers: {a: {model: m, port: 1, devices: '0,1'}, b: {model: m, port: 2, devices: '1,2'}}\n")
-    done = subprocess.run([BUILD / "evenkeeld", "--config", tmp_path / "c.yaml", "--check-config"], capture_output=True, text=True, timeout=10)
+    done = subprocess.run([BUILD / "evenkeeld", "--config", tmp_path / "c.yaml", "--check-config"], capture_output=True, text=True, timeout=60)
     assert done.returncode in (2, 78) and "share a device" in done.stderr, done
 
 

@@ -46,9 +46,9 @@ def test_another_request_while_the_next_start_is_asked(slow):
     first = begin(a, "restart")
     wait_for("asked", lambda: count(asked) == 1)
     second = begin(a, "roll")
-    out, err = first.communicate(timeout=20)
+    out, err = first.communicate(timeout=60)
     assert first.returncode == 1 and "something else happened to it meanwhile" in err, (out, err)
-    out, err = second.communicate(timeout=20)
+    out, err = second.communicate(timeout=60)
     assert second.returncode == 0, (out, err)
     wait_for("restarted in its turn", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid))
     assert a.process.poll() is None
@@ -65,7 +65,7 @@ def test_many_requests_while_the_next_start_is_asked(slow):
     for i in range(12):
         requests.append(begin(a, "restart" if i % 2 else "roll"))
         time.sleep(0.03)
-    done = [(p.communicate(timeout=30), p.returncode) for p in requests]
+    done = [(p.communicate(timeout=60), p.returncode) for p in requests]
     assert a.process.poll() is None and [rc for _, rc in done].count(0) >= 1, done
     assert all(rc == 0 or "meanwhile" in said[1] or "is draining" in said[1] or "is starting" in said[1] for said, rc in done), done
     wait_for("restarted", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid))
@@ -77,7 +77,7 @@ def test_a_roll_that_is_refused_later(slow):
     a, asked = slow
     pid = a.server()["pid"]
     waits = begin(a, "rolling-restart", "--wait", "--timeout", "60")
-    out, err = waits.communicate(timeout=20)
+    out, err = waits.communicate(timeout=60)
     assert waits.returncode == 1 and "its next start would fail: its model is away" in err, (out, err)
     assert count(asked) == 2 and a.server()["pid"] == pid and a.server()["ready"]
     assert "its model is away" in a.server()["restart_refused"] and "restart_waits" not in a.server()

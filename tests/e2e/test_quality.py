@@ -64,6 +64,6 @@ def test_kv_cache(plain):
     (ROOT / "tests/fixtures/models/quant-gptq", "int8", 78, "are quantized with gptq already, so --quantization int8 cannot be had"),
 ])
 def test_refused(model: pathlib.Path, form, code, says):
-    done = subprocess.run([BUILD / "evenkeel-server", "--model", model, "--quantization", form, "--dry-run"], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([BUILD / "evenkeel-server", "--model", model, "--quantization", form, "--dry-run"], capture_output=True, text=True, timeout=60)
     assert done.returncode == code, done
     assert says in done.stderr + done.stdout

@@ -40,7 +40,7 @@ def test_same_answers(tmp_path, shares, stages):
 
 
 def metrics(a):
-    return urllib.request.urlopen(f"http://127.0.0.1:{a.port}/metrics", timeout=20).read().decode()
+    return urllib.request.urlopen(f"http://127.0.0.1:{a.port}/metrics", timeout=60).read().decode()
 
 
 def plan(*options):

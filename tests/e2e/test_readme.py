@@ -44,7 +44,7 @@ def test_serve_a_model(typed):
     make, serve, status, *ask = commands("Serve a model")
     assert make == "make" and "evenkeeld" in serve and len(ask) == 1, "the block is another one: say here what it does"
     typed(serve, stay=True)
-    wait_for("a ready server", lambda: " ready " in typed(status).stdout, 30)
+    wait_for("a ready server", lambda: " ready " in typed(status).stdout, 60)
     answer = typed(ask[0].replace("curl ", "curl --fail-with-body -sS ", 1))
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert answer.stdout.rstrip().endswith("data: [DONE]") and '"delta"' in answer.stdout

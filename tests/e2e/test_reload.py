@@ -31,7 +31,7 @@ class Daemon:
         return {s["name"]: s for s in json.loads(get(self.page, "/api/v1/servers")[1])["servers"]}
 
     def ctl(self, *words):
-        return subprocess.run([BUILD / "evenkeelctl", "--socket", self.run / "evenkeeld.sock", *words], capture_output=True, text=True, timeout=20)
+        return subprocess.run([BUILD / "evenkeelctl", "--socket", self.run / "evenkeeld.sock", *words], capture_output=True, text=True, timeout=60)
 
     def write(self, name, text=None):
         (self.dir / f"{name}.yaml").write_text(text if text is not None else
@@ -132,7 +132,7 @@ def test_a_reload_gives_servers_their_new_keys(daemon):
     pid = daemon.servers()["one"]["pid"]
 
     def with_key(key):
-        connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=60)
         connection.request("GET", "/v1/models", headers={"Authorization": f"Bearer {key}"})
         return connection.getresponse().status
 

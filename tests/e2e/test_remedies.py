@@ -50,7 +50,7 @@ def whys(a, *reasons):
 
 
 def default_tokens():
-    done = subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, "--dry-run", "--json"], capture_output=True, text=True, timeout=20)
+    done = subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, "--dry-run", "--json"], capture_output=True, text=True, timeout=60)
     return json.loads(done.stdout)["max_num_batched_tokens"]
 
 
@@ -80,7 +80,7 @@ def test_a_remedy_starts_from_what_ran_and_is_told(front):
     assert "remedies" not in a.ctl("limits").stdout
     pid = a.server()["pid"]
     a.ctl("restart")
-    wait_for("another process", lambda: a.server()["pid"] not in (0, pid) and a.server()["ready"], 30)
+    wait_for("another process", lambda: a.server()["pid"] not in (0, pid) and a.server()["ready"], 60)
     with open(f"/proc/{a.server()['pid']}/cmdline") as words:
         assert "--max-num-batched-tokens" not in words.read()
     assert a.ctl("remedies", "forget", "-s", "nosuch", check=False).returncode == 1
@@ -138,7 +138,7 @@ def test_what_was_learned_and_does_not_fit_is_forgotten(front, tmp_path):
     program.write_text(program.read_text().replace("exit 71", "exit 75").replace(OOM, "evenkeel-server error: the plan does not fit"))
     pid = a.server()["pid"]
     a.ctl("restart")
-    wait_for("another process", lambda: a.server()["pid"] not in (0, pid) and a.server()["ready"], 30)
+    wait_for("another process", lambda: a.server()["pid"] not in (0, pid) and a.server()["ready"], 60)
     assert a.server()["learned"] is None and "forgotten" in whys(a, "REMEDY")[-1]
 
 
@@ -151,7 +151,7 @@ def test_a_limit_of_addresses_is_host_memory(tmp_path):
                                        f"--threads 2 --control-socket {tmp_path}/c.sock"], stdout=out, stderr=out)
         try:
             if codes == (0,):
-                wait_for("it serves", lambda: "Serving" in log.read_text() or server.poll() is not None, 30)
+                wait_for("it serves", lambda: "Serving" in log.read_text() or server.poll() is not None, 60)
                 server.terminate()
             assert server.wait(30) in codes, log.read_text()
         finally:

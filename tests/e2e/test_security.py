@@ -260,7 +260,7 @@ def test_s26_compressed_bodies(server, coding):
 def test_whole_urls_as_targets(server):
     """RFC 9112, 3.2.2: a server takes them, and their authority is the host, whatever Host says."""
     def ask(target, host="localhost"):
-        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as s:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as s:
             s.sendall(f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
             return int(read_all(s).split()[1])
     assert ask("http://localhost/v1/models") == ask("http://127.0.0.1:1/v1/models?a=b") == ask("HTTP://[::1]/health") == 200
@@ -386,7 +386,7 @@ def test_bytes_at_random(server):
         return bytes(raw)
 
     def one(raw):
-        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as s:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as s:
             s.sendall(raw)
             s.shutdown(socket.SHUT_WR)
             data = read_all(s)
@@ -480,7 +480,7 @@ def test_s20_s21_s22_s25_s42_model_directories(tmp_path, name):
     for f in d.iterdir():
         f.chmod(0o644)
     DIRECTORIES[name](d)
-    done = subprocess.run([BUILD / "evenkeel-server", "--model", d, "--port", "0", "--max-num-seqs", "2", "--max-num-batched-tokens", "64"], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([BUILD / "evenkeel-server", "--model", d, "--port", "0", "--max-num-seqs", "2", "--max-num-batched-tokens", "64"], capture_output=True, text=True, timeout=60)
     assert done.returncode in (75, 78, 2), (done.returncode, done.stderr[-500:])
     assert "error:" in done.stderr
 

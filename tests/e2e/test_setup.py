@@ -48,7 +48,7 @@ def test_what_setup_writes_evenkeeld_takes(tmp_path):
     text = (tmp_path / "servers/qwen3-0-6b-it.yaml").read_text()
     assert f"model: '{tmp_path}/Qwen3-0.6B_it/'" in text and "served-model-name: 'qwen3-0-6b-it'" in text
     (tmp_path / "evenkeeld.yaml").write_text(f"servers_dir: {tmp_path}/servers\nlisten: off\nrun_dir: {tmp_path}\nstate_dir: {tmp_path}\n")
-    done = subprocess.run([BUILD / "evenkeeld", "--config", tmp_path / "evenkeeld.yaml", "--check-config"], capture_output=True, text=True, timeout=20)
+    done = subprocess.run([BUILD / "evenkeeld", "--config", tmp_path / "evenkeeld.yaml", "--check-config"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and "qwen3-0-6b-it (evenkeel" in done.stdout, done.stderr
 
 

@@ -72,7 +72,7 @@ def through(server, port, forwarded):
             assert b"SMUGGLED" not in data, name
         twice += b"SMUGGLED" in data
     assert twice >= sum(expect == smuggling.TWO for _, _, expect in smuggling.CASES) - 3
-    wait_for("the proxy has counted", lambda: forwarded() - known >= answered(server) - before, 5)
+    wait_for("the proxy has counted", lambda: forwarded() - known >= answered(server) - before, 60)
     ends_with_it(server)
 
 

@@ -110,7 +110,7 @@ def test_a_restart_goes_on_under_the_next_evenkeeld(appliance, how):
     assert (now["state"] == "draining" and now["pid"] == pid) or not any(s.join(5) or s.is_alive() for s in streams), now  # a fast machine is done by now
     waits = Stream(a.port, dict(LONG, max_tokens=8))  # refused by nobody: it waits for the next process
     whole(streams)
-    wait_for("the next process", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 30)
+    wait_for("the next process", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 60)
     whole([waits], 8)
     assert "CRASH" not in reasons(a) and "BACKOFF" not in reasons(a), reasons(a)
     assert metric(a.metrics(a.page), "evenkeel_supervisor_restarts_total", cause="operator") == 1
@@ -125,7 +125,7 @@ def test_a_signal_holds_what_comes_for_the_next_process(appliance):
     wait_for("it drains", lambda: "SIGTERM: draining" in (a.run / "server.log").read_text())
     waits = Stream(a.port, dict(LONG, max_tokens=8))
     whole(streams)
-    wait_for("the next process", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 30)
+    wait_for("the next process", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 60)
     whole([waits], 8)
 
 
@@ -155,7 +155,7 @@ def test_a_drained_server_leaves_nobody_in_a_socket_without_an_owner(appliance):
     assert not gone(pid)
     a.start()
     whole([waits], 8)
-    wait_for("the next process", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 30)
+    wait_for("the next process", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 60)
     assert "CRASH" not in reasons(a)
 
 
@@ -171,7 +171,7 @@ def test_where_no_evenkeeld_comes_clients_are_told(appliance):
     whole(streams)
     request = urllib.request.Request(f"http://127.0.0.1:{a.port}/v1/completions", b'{"model":"tiny","prompt":"a"}', {"Content-Type": "application/json"})
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(request, timeout=20)
+        urllib.request.urlopen(request, timeout=60)
     assert refused.value.code == 503 and refused.value.headers["Retry-After"]
     assert 3 < time.monotonic() - begin < 40
     wait_for("it ended", lambda: gone(pid))
@@ -255,9 +255,9 @@ def test_a_restart_that_ends_while_nobody_watches(appliance):
     a.process.kill()
     a.process.wait()
     whole(streams)
-    wait_for("it ended", lambda: gone(pid), 40)
+    wait_for("it ended", lambda: gone(pid), 60)
     a.start()
-    wait_for("the next process", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 30)
+    wait_for("the next process", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 60)
     assert "CRASH" not in reasons(a) and metric(a.metrics(a.page), "evenkeel_supervisor_restarts_total", cause="operator") == 1
 
 
@@ -274,7 +274,7 @@ def test_a_death_that_nobody_saw_is_told(appliance):
 
 def told(a):
     """What a client hears while nobody serves: neither silence nor a refused connection."""
-    status, body = get(a.port, "/v1/models", timeout=5)
+    status, body = get(a.port, "/v1/models", timeout=60)
     return status == 503 and "it is started by resume" in json.loads(body)["error"]["message"]
 
 
@@ -310,7 +310,7 @@ def test_a_resume_in_the_moment_of_its_death_is_not_lost(appliance):
     os.kill(pid, signal.SIGSTOP)  # it hears of the resume no more
     a.ctl("resume")
     os.kill(pid, signal.SIGKILL)
-    wait_for("started again", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 30)
+    wait_for("started again", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 60)
 
 
 def test_a_restart_that_waits_goes_on_under_the_next_evenkeeld(appliance):
@@ -323,7 +323,7 @@ def test_a_restart_that_waits_goes_on_under_the_next_evenkeeld(appliance):
     assert a.server()["restart_waits"] == "until it is ready"
     replace(a)
     os.kill(pid, signal.SIGCONT)
-    wait_for("the next process", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 30)
+    wait_for("the next process", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 60)
     assert "restart_waits" not in a.server()
 
 
@@ -342,7 +342,7 @@ def test_a_restart_asked_while_it_starts_refuses_nobody(appliance):
     waits = Stream(a.port, dict(LONG, max_tokens=8))
     whole(streams)
     whole([waits], 8)
-    wait_for("the next process", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 30)
+    wait_for("the next process", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 60)
     assert "CRASH" not in reasons(a), reasons(a)
 
 
@@ -369,7 +369,7 @@ def test_evenkeeld_that_was_to_end_is_followed_by_one_that_serves(appliance):
     a.process.wait()
     a.start()
     whole(streams, 1200)
-    wait_for("the next process", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 30)
+    wait_for("the next process", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 60)
     assert "CRASH" not in reasons(a)
 
 
@@ -420,7 +420,7 @@ def test_a_pin_holds_before_the_next_process_serves(appliance):
     wait_for("draining", lambda: state(a) == "draining")
     streams += [Stream(a.port, dict(LONG, max_tokens=100)) for _ in range(16)]
     most = 0
-    wait_for("the next process", lambda: a.server()["pid"] not in (0, pid), 30)
+    wait_for("the next process", lambda: a.server()["pid"] not in (0, pid), 60)
     while any(s.is_alive() for s in streams):
         try:
             most = max(most, metric(a.metrics(), "vllm:num_requests_running") or 0)
@@ -453,7 +453,7 @@ def test_a_breaker_whose_cause_vanished_closes(tmp_path):
         for _ in range(2):
             pid = a.server()["pid"]
             os.kill(pid, signal.SIGKILL)
-            wait_for("started again", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 10)
+            wait_for("started again", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 60)
             replace(a)
             a.ready()
         assert reasons(a).count("BREAKER_OPEN") == opened
@@ -465,7 +465,7 @@ def test_an_operators_restart_closes_a_remembered_breaker(appliance):
     a = appliance(server_flags=["--max-num-seqs", "4"])
     last = 0
     for _ in range(5):  # five ends within half an hour
-        last = wait_for("a process", lambda: a.server()["ready"] and a.server()["pid"] not in (0, last) and a.server()["pid"], 30)
+        last = wait_for("a process", lambda: a.server()["ready"] and a.server()["pid"] not in (0, last) and a.server()["pid"], 60)
         os.kill(last, signal.SIGKILL)
     wait_for("the breaker", lambda: state(a) == "breaker_open")
     opened = reasons(a).count("BREAKER_OPEN")
@@ -475,7 +475,7 @@ def test_an_operators_restart_closes_a_remembered_breaker(appliance):
     a.ready()
     pid = a.server()["pid"]
     os.kill(pid, signal.SIGKILL)
-    wait_for("started again", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 10)
+    wait_for("started again", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 60)
     assert reasons(a).count("BREAKER_OPEN") == opened
 
 

@@ -181,7 +181,7 @@ def test_too_old(tmp_path):
         client = client_of(s)
         made = client.responses.create(**ASK, input="x")
         from conftest import wait_for
-        wait_for("the response is too old", lambda: isinstance(attempt(client, made.id), openai.NotFoundError), 30)
+        wait_for("the response is too old", lambda: isinstance(attempt(client, made.id), openai.NotFoundError), 60)
     finally:
         s.stop()
 

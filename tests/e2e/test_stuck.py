@@ -62,7 +62,7 @@ def test_what_sigkill_does_not_end_is_said_and_not_doubled(fakes):  # noqa: F811
         f.process.terminate()
         assert f.process.wait(30) == 0, "it ends without it"
         f.start()
-        wait_for("it was found", lambda: "ADOPTED" in f.reasons("a"), 30)
+        wait_for("it was found", lambda: "ADOPTED" in f.reasons("a"), 60)
         assert "STARTED" not in f.reasons("a")[:f.reasons("a").index("UNWATCHED")]
         thaw()
         another(f, "a", pid)

@@ -49,7 +49,7 @@ class Fakes:
         return {s["name"]: s for s in json.loads(get(self.page, "/api/v1/servers")[1])["servers"]}
 
     def ready(self, *names):
-        wait_for("ready", lambda: all(self.all()[n]["ready"] for n in names or self.servers), 30)
+        wait_for("ready", lambda: all(self.all()[n]["ready"] for n in names or self.servers), 60)
         return self
 
     def reasons(self, name):
@@ -114,7 +114,7 @@ def test_a_hang_is_killed_with_two_proofs(fakes):
     f = fakes(a=(["--load", "4"], "    hang_s: 2\n")).ready()
     pid = f.all()["a"]["pid"]
     os.kill(pid, signal.SIGUSR1)
-    wait_for("another process", lambda: f.all()["a"]["pid"] not in (0, pid) and f.all()["a"]["ready"], 12)
+    wait_for("another process", lambda: f.all()["a"]["pid"] not in (0, pid) and f.all()["a"]["ready"], 60)
     assert "HANG_NOPROGRESS" in f.reasons("a")
     assert metric(f.metrics(), "evenkeel_supervisor_restarts_total", cause="hang") == 1
 
@@ -141,7 +141,7 @@ def test_a_stopped_process_and_an_idle_one_are_left_alone(fakes):
     halted = f.all()["a"]
     assert halted["halted"] and not halted["ready"] and f.all()["b"]["ready"] and not f.all()["b"]["halted"]
     assert metric(f.metrics(), "evenkeel_supervisor_server_ready", server="a") == 0
-    status = subprocess.run([BUILD / "evenkeelctl", "--socket", f.run / "r/evenkeeld.sock", "status"], capture_output=True, text=True, timeout=10)
+    status = subprocess.run([BUILD / "evenkeelctl", "--socket", f.run / "r/evenkeeld.sock", "status"], capture_output=True, text=True, timeout=60)
     assert [line.split()[2] for line in status.stdout.splitlines() if line.startswith(("a ", "b "))] == ["halted", "ready"], status
     os.kill(before["a"], signal.SIGCONT)
     assert {n: s["pid"] for n, s in f.all().items()} == before
@@ -157,7 +157,7 @@ def test_a_process_stopped_for_too_long_is_ended(fakes):
     f = fakes(a=(["--load", "4"], "    hang_s: 1\n    halt_s: 3\n")).ready()
     pid = f.all()["a"]["pid"]
     os.kill(pid, signal.SIGSTOP)
-    wait_for("another process", lambda: f.all()["a"]["pid"] not in (0, pid) and f.all()["a"]["ready"], 20)
+    wait_for("another process", lambda: f.all()["a"]["pid"] not in (0, pid) and f.all()["a"]["ready"], 60)
     told = str(f.decisions("a", "SIGNAL_DEGRADED"))
     assert "(halt_s)" in told and "goes on" not in told  # it was killed instead
     assert re.search(r"metrics could not be read for \d+ s, and a request of one token failed", str(f.decisions("a", "HANG_NOPROGRESS")))
@@ -169,9 +169,9 @@ def test_junk_metrics_hold_everything(fakes, tmp_path):
     f = fakes(a=(["--load", "24", "--max-num-seqs", "24", "--junk", str(word)], "    hang_s: 2\n" + FAST_LAW)).ready()
     pid = f.all()["a"]["pid"]
     for kind in ("500", "html", "half", "nan", "large", "missing", "hang"):
-        wait_for("good pages", lambda: f.all()["a"]["signal_good"] and f.all()["a"]["policy_state"] != "degraded", 20)
+        wait_for("good pages", lambda: f.all()["a"]["signal_good"] and f.all()["a"]["policy_state"] != "degraded", 60)
         word.write_text(kind)
-        wait_for(f"{kind}: it holds", lambda: f.all()["a"]["policy_state"] == "degraded", 30)
+        wait_for(f"{kind}: it holds", lambda: f.all()["a"]["policy_state"] == "degraded", 60)
         before = f.all()["a"]["limits"]["max_num_running_seqs"]["value"]
         time.sleep(0.5)
         now = f.all()["a"]
@@ -187,7 +187,7 @@ def test_two_servers_are_independent(fakes):
     pid = f.all()["a"]["pid"]
     os.kill(pid, signal.SIGKILL)
     wait_for("it is gone", lambda: f.all()["a"]["pid"] != pid)
-    assert get(f.ports["a"], "/livez", timeout=30)[0] == 200  # waits in the kept socket
+    assert get(f.ports["a"], "/livez", timeout=60)[0] == 200  # waits in the kept socket
     assert f.all()["b"]["restarts"] == 0
 
 
@@ -196,7 +196,7 @@ def test_commands_about_one_server(fakes):
     f = fakes(a=([], ""), b=([], "")).ready()
 
     def ctl(*words):
-        return subprocess.run([BUILD / "evenkeelctl", "--socket", f.run / "r/evenkeeld.sock", *words], capture_output=True, text=True, timeout=10)
+        return subprocess.run([BUILD / "evenkeelctl", "--socket", f.run / "r/evenkeeld.sock", *words], capture_output=True, text=True, timeout=60)
     for words in (["-s", "b", "status", "--json"], ["status", "-s", "b", "--json"], ["--json", "limits", "get", "--server", "b"]):
         assert [s["name"] for s in json.loads(ctl(*words).stdout)["servers"]] == ["b"], words
     for words in (["-s", "b", "endpoint-snippet", "prometheus"], ["endpoint-snippet", "prometheus", "-s", "b"]):
@@ -210,7 +210,7 @@ def test_commands_about_one_server(fakes):
 
 def test_an_exit_with_status_0_is_a_failure_and_no_storm(fakes):
     f = fakes(a=(["--exit-code", "0", "--start-s", "0"], ""))
-    wait_for("given up", lambda: f.all()["a"]["state"] == "breaker_open", 15)
+    wait_for("given up", lambda: f.all()["a"]["state"] == "breaker_open", 60)
     assert metric(f.metrics(), "evenkeel_supervisor_decisions_total", reason="STARTED") <= 3
 
 
@@ -219,7 +219,7 @@ def test_restart_refuses_nobody(fakes):
     pid = f.all()["a"]["pid"]
     assert f.ask("POST", "/api/v1/servers/a/restart")[0] == 202
     for _ in range(20):
-        assert get(f.ports["a"], "/livez", timeout=10)[0] == 200
+        assert get(f.ports["a"], "/livez", timeout=60)[0] == 200
         time.sleep(0.05)
     wait_for("another process", lambda: f.all()["a"]["ready"] and f.all()["a"]["pid"] != pid)
 
@@ -241,7 +241,7 @@ def test_writing_over_tcp_is_refused(fakes):
     import http.client
     f = fakes(a=([], "")).ready()
     for method, path in (("POST", "/api/v1/servers/a/drain"), ("PATCH", "/api/v1/servers/a/limits"), ("DELETE", "/")):
-        c = http.client.HTTPConnection("127.0.0.1", f.page, timeout=5)
+        c = http.client.HTTPConnection("127.0.0.1", f.page, timeout=60)
         c.request(method, path, "{}")
         assert c.getresponse().status in (403, 405)
         c.close()
@@ -322,7 +322,7 @@ def test_directory_that_cannot_be_used(tmp_path, which):
     """The sentence names the directory and the setting, and the exit code says configuration."""
     dirs = {"run_dir": tmp_path, "state_dir": tmp_path, which: "/proc/evenkeel"}
     flags = [f"--{k.replace('_', '-')}={v}" for k, v in dirs.items()]
-    r = subprocess.run([BUILD / "evenkeeld", "--model", "/nonexistent", "--listen", "off", *flags], capture_output=True, text=True, timeout=20)
+    r = subprocess.run([BUILD / "evenkeeld", "--model", "/nonexistent", "--listen", "off", *flags], capture_output=True, text=True, timeout=60)
     assert r.returncode == 78
     assert "/proc/evenkeel" in r.stderr and f"set {which} to" in r.stderr
 
@@ -350,15 +350,15 @@ def test_a_run_directory_that_was_cleaned_away_is_made_again(fakes, tmp_path):
         file.unlink()
     (tmp_path / "r/a").rmdir()
     os.kill(pid, signal.SIGKILL)
-    wait_for("another one is ready", lambda: f.all()["a"]["pid"] not in (0, pid) and f.all()["a"]["ready"], 15)
+    wait_for("another one is ready", lambda: f.all()["a"]["pid"] not in (0, pid) and f.all()["a"]["ready"], 60)
 
 
 def test_a_start_that_hangs_is_ended_and_named(fakes):
     f = fakes(a=(["--start-s", "600"], "    start_deadline_s: 1\n"))
     said = wait_for("ended", lambda: f.decisions("a", "CRASH"), 30)[-1]["why"]
     assert "Not ready within 1 s" in said
-    wait_for("named", lambda: any("start_deadline_s" in d["why"] for d in f.decisions("a", "CRASH")), 30)
-    wait_for("counted", lambda: (metric(f.metrics(), "evenkeel_supervisor_restarts_total", cause="start_failed") or 0) >= 1, 30)
+    wait_for("named", lambda: any("start_deadline_s" in d["why"] for d in f.decisions("a", "CRASH")), 60)
+    wait_for("counted", lambda: (metric(f.metrics(), "evenkeel_supervisor_restarts_total", cause="start_failed") or 0) >= 1, 60)
 
 
 def law_of(text):
@@ -375,7 +375,7 @@ def test_an_engine_without_a_counter_of_preemptions(fakes):
     """The law says once that it lacks the counter, and cuts on what else shows harm; it is not degraded."""
     f = fakes(a=(["--load", "24", "--max-num-seqs", "24", "--no-preemptions"], FAST_LAW))
     f.ready()
-    wait_for("a cut", lambda: "LOWER_KV_HARM" in f.reasons("a"), 30)
+    wait_for("a cut", lambda: "LOWER_KV_HARM" in f.reasons("a"), 60)
     reasons = f.reasons("a")
     assert reasons.count("SIGNAL_ABSENT") == 1 and "SIGNAL_DEGRADED" not in reasons
     assert "no counter of preemptions" in f.decisions("a", "SIGNAL_ABSENT")[0]["why"]
@@ -385,9 +385,9 @@ def test_a_replay_decides_what_was_decided(fakes):
     """--record and --replay: the law over the recording says the same sentences, also across a crash; twice the same bytes."""
     f = fakes(a=(["--load", "24", "--max-num-seqs", "24"], f"    record: {{run}}/rec\n{FAST_LAW}"))
     f.ready()
-    wait_for("a cut", lambda: "LOWER_KV_HARM" in f.reasons("a"), 30)
+    wait_for("a cut", lambda: "LOWER_KV_HARM" in f.reasons("a"), 60)
     os.kill(f.all()["a"]["pid"], signal.SIGKILL)
-    wait_for("cuts of the next process", lambda: f.reasons("a").count("LOWER_KV_HARM") >= 3, 30)
+    wait_for("cuts of the next process", lambda: f.reasons("a").count("LOWER_KV_HARM") >= 3, 60)
     assert f.ask("POST", "/api/v1/servers/a/drain")[0] == 202  # the law rests: what is compared does not grow
     wait_for("draining", lambda: f.all()["a"]["state"] in ("draining", "drained"))
     live = json.loads(get(f.page, "/api/v1/servers/a/decisions?limit=200")[1])["decisions"]
@@ -421,7 +421,7 @@ def test_replay_refuses_junk(tmp_path):
     for text, said in ((b"hello\n", "make recordings with --record"), (b"# {}\n", "recording"), (b"@1 5\na", "ends early"),
                        (b'# {"version":2,"limits":{}}\n', "version"), (b"#" + b"x" * 100000, "longer than")):
         (tmp_path / "r").write_bytes(text)
-        done = subprocess.run([BUILD / "evenkeeld", "--replay", tmp_path / "r"], capture_output=True, text=True, timeout=20)
+        done = subprocess.run([BUILD / "evenkeeld", "--replay", tmp_path / "r"], capture_output=True, text=True, timeout=60)
         assert done.returncode == 2 and said in done.stderr and not done.stdout, (text[:20], done)
 
 
@@ -429,7 +429,7 @@ def test_while_the_breaker_is_open_clients_are_told(fakes):
     """Not half an hour of silence in the kept socket, but 503 with Retry-After at once; and the next process takes over."""
     f = fakes(a=(["--exit-code", "78"], ""))
     wait_for("given up", lambda: f.all()["a"]["state"] == "breaker_open")
-    with socket.create_connection(("127.0.0.1", f.ports["a"]), timeout=30) as s:
+    with socket.create_connection(("127.0.0.1", f.ports["a"]), timeout=60) as s:
         s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}")
         data = b""
         while part := s.recv(4096):
@@ -437,14 +437,14 @@ def test_while_the_breaker_is_open_clients_are_told(fakes):
     head, body = data.split(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 503 ") and b"\r\nRetry-After: 60" in head and json.loads(body)["error"]["code"] == 503
     silent = [socket.create_connection(("127.0.0.1", f.ports["a"]), timeout=5) for _ in range(200)]  # more than it holds at once
-    assert get(f.ports["a"], "/health", timeout=10)[0] == 503
+    assert get(f.ports["a"], "/health", timeout=60)[0] == 503
     for s in silent:
         s.close()
     f.servers["a"] = ([], "")
     f.write()
     f.process.send_signal(signal.SIGHUP)
     f.ready()
-    assert get(f.ports["a"], "/livez", timeout=5)[0] == 200
+    assert get(f.ports["a"], "/livez", timeout=60)[0] == 200
 
 
 def test_idle_connections_do_not_hold_the_page(fakes):
@@ -471,7 +471,7 @@ def test_a_kill_that_nobody_saw_is_not_clean(fakes):
 def test_a_host_name_is_refused(tmp_path):
     """Looking one up may take the only thread for half a minute."""
     (tmp_path / "c.yaml").write_text("servers: {a: {model: /m, host: gpu7.example}}\n")
-    done = subprocess.run([BUILD / "evenkeeld", "--config", tmp_path / "c.yaml", "--check-config"], capture_output=True, text=True, timeout=10)
+    done = subprocess.run([BUILD / "evenkeeld", "--config", tmp_path / "c.yaml", "--check-config"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and "host 'gpu7.example' of server a is no address" in done.stderr, done
 
 
@@ -515,5 +515,5 @@ def test_a_server_that_somebody_else_runs_is_watched_not_touched(tmp_path):
                                        ("http://127.0.0.1:80/v1", "write http://ADDRESS:PORT")])
 def test_attach_to_what(tmp_path, url, said):
     (tmp_path / "c.yaml").write_text(f"servers: {{a: {{engine: vllm, attach: '{url}'}}}}\n")
-    done = subprocess.run([BUILD / "evenkeeld", "--config", tmp_path / "c.yaml", "--check-config"], capture_output=True, text=True, timeout=10)
+    done = subprocess.run([BUILD / "evenkeeld", "--config", tmp_path / "c.yaml", "--check-config"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and said in done.stderr, done

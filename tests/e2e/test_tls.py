@@ -57,7 +57,7 @@ def context(papers, client=None):
 
 
 def ask(port, path, c, method="GET", body=b"", headers=None):
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as raw, c.wrap_socket(raw, server_hostname="localhost") as s:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as raw, c.wrap_socket(raw, server_hostname="localhost") as s:
         return (*Bare.exchange(s, path, method, body, headers), s.getpeercert()["serialNumber"])
 
 
@@ -94,7 +94,7 @@ def test_large_bodies_and_answers(server, papers):
 
 @pytest.mark.parametrize("sent", [b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", b"\x16\x03\x01\x00\x05junk!", b"\x00" * 500, b"\x16\x03\x01\xff\xff" + b"a" * 70000, b""])
 def test_what_is_no_tls(server, papers, sent):
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as s:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as s:
         try:
             s.sendall(sent)
             s.shutdown(socket.SHUT_WR)
@@ -118,7 +118,7 @@ def test_old_versions_are_refused(server, papers):
 
 def test_a_new_certificate_without_a_restart(server, papers):
     before = ask(server.port, "/health", context(papers))[3]
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw, context(papers).wrap_socket(raw, server_hostname="localhost") as old:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as raw, context(papers).wrap_socket(raw, server_hostname="localhost") as old:
         for part in ("pem", "key"):
             (server.run / f"now.{part}").write_text((papers / f"second.{part}").read_text())
         server.process.send_signal(signal.SIGHUP)
@@ -198,11 +198,11 @@ def test_a_certificate_that_ends_soon_is_said(tmp_path, papers):
 
 def test_evenkeeld_watches_a_server_with_tls(appliance, papers):
     a = appliance(server_flags=["--ssl-certfile", papers / "both.pem"])
-    wait_for("samples", lambda: a.server()["signal_good"] and a.server()["signals"], 10)
+    wait_for("samples", lambda: a.server()["signal_good"] and a.server()["signals"], 60)
     pid = a.server()["pid"]
     assert ask(a.port, "/health", context(papers))[0] == 200
     os.kill(pid, signal.SIGKILL)
-    wait_for("restarted", lambda: a.server()["ready"] and a.server()["pid"] != pid, 20)
+    wait_for("restarted", lambda: a.server()["ready"] and a.server()["pid"] != pid, 60)
     assert ask(a.port, "/health", context(papers))[0] == 200
 
 
@@ -211,7 +211,7 @@ def test_a_handshake_has_a_total_time(papers, tmp_path):
     s = Bare(tmp_path, "--ssl-certfile", papers / "both.pem", "--request-timeout", "2")
     try:
         hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)
-        with socket.create_connection(("127.0.0.1", s.port), timeout=10) as c:
+        with socket.create_connection(("127.0.0.1", s.port), timeout=60) as c:
             c.settimeout(0.3)
             start, closed = time.monotonic(), False
             for byte in hello:

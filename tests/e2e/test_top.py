@@ -62,7 +62,7 @@ def twin():
 
 def top(daemon, *words):  # noqa: F811
     done = subprocess.run([BUILD / "evenkeelctl", "top", "--socket", daemon.run / "evenkeeld.sock", "--once", "--interval", "0.3", *words],
-                          capture_output=True, text=True, timeout=30)
+                          capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, (done.stdout, done.stderr)
     return done.stdout
 
@@ -87,7 +87,7 @@ def test_ours_beside_foreign_ones(daemon, twin, tmp_path):  # noqa: F811
     assert "4 servers, 3 foreign" in text and "DOWN" in text and "16 of 16" in text and f"out of balance: twin:{twin}/" in text
     assert "one" in top(daemon, "--server", "one") and "twin" not in top(daemon, "--server", "one", "--url", f"127.0.0.1:{twin}")
     lost = subprocess.run([BUILD / "evenkeelctl", "top", "--socket", daemon.run / "evenkeeld.sock", "--server", "two", "--once"],
-                          capture_output=True, text=True, timeout=20)
+                          capture_output=True, text=True, timeout=60)
     assert lost.returncode == 1 and "no server 'two'" in lost.stderr
 
 
@@ -108,7 +108,7 @@ def test_found_on_this_host(daemon, tmp_path):  # noqa: F811
 def test_without_evenkeeld(twin):
     def run(*words):
         return subprocess.run([BUILD / "evenkeelctl", "top", "--socket", "/nowhere/x.sock", "--no-host", "--interval", "0.2", *words],
-                              capture_output=True, text=True, timeout=30)
+                              capture_output=True, text=True, timeout=60)
 
     done = run("--once", "--url", f"127.0.0.1:{twin}")
     assert done.returncode == 0 and f"twin:{twin}/1" in done.stdout

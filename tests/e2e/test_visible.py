@@ -42,7 +42,7 @@ def test_what_a_failure_says(tmp_path):
         assert re.fullmatch(r"not started again for \d+ (s|min), or until evenkeelctl -s main restart", failure["next"]), failure
         text = get(page, "/")[1].decode()
         assert f"<b>Done:</b> {failure['next']}.</p>" in text and 'data-reason="BREAKER_OPEN"' in text
-        said = subprocess.run([BUILD / "evenkeelctl", "--socket", tmp_path / "evenkeeld.sock", "status"], capture_output=True, text=True, timeout=20).stdout
+        said = subprocess.run([BUILD / "evenkeelctl", "--socket", tmp_path / "evenkeeld.sock", "status"], capture_output=True, text=True, timeout=60).stdout
         assert said.splitlines()[1].split()[:6] == ["main", "evenkeel", "breaker_open", "act", "init", "-"], said
     finally:
         daemon.terminate()
