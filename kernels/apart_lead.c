@@ -84,8 +84,15 @@ static bool was_killed(int status)
     return WIFSIGNALED(status) && (WTERMSIG(status) == SIGKILL || WTERMSIG(status) == SIGTERM);
 }
 
+/* Who is told while an engine loads; either may be NULL. */
+struct patience {
+    ek_progress_fn progress;
+    ek_meanwhile_fn meanwhile;
+    void *ctx;
+};
+
 /* Asks for an engine and waits until it is loaded. */
-static int start(struct lead *l, ek_progress_fn progress, void *ctx, struct ek_fault *fault)
+static int start(struct lead *l, const struct patience *p, struct ek_fault *fault)
 {
     struct ek_apart_memory *m = l->m;
     uint64_t moved_us = ek_now_us(), done = 0;
@@ -103,16 +110,18 @@ static int start(struct lead *l, ek_progress_fn progress, void *ctx, struct ek_f
     while (r == 0 && atomic_load(&m->state) == APART_STARTING && !has_ended(l)) {
         uint32_t seen = atomic_load(&m->answered);
         uint64_t now_done = atomic_load(&m->done_bytes), total = atomic_load(&m->total_bytes);
-        if (now_done != done && progress)
-            progress(ctx, now_done, total);
+        if (now_done != done && p->progress)
+            p->progress(p->ctx, now_done, total);
         moved_us = now_done != done ? ek_now_us() : moved_us;
         done = now_done;
         r = ek_now_us() - moved_us > LOAD_US ? -ETIMEDOUT : is_alone(l) ? EK_EDEVICE : 0;
+        if (r == 0 && p->meanwhile)
+            r = p->meanwhile(p->ctx);
         if (r == 0 && atomic_load(&m->state) == APART_STARTING && !has_ended(l))
             apart_sleep(&m->answered, seen, PIECE_US);
     }
-    if (r == 0 && atomic_load(&m->state) == APART_LOADED && progress)
-        progress(ctx, atomic_load(&m->total_bytes), atomic_load(&m->total_bytes));
+    if (r == 0 && atomic_load(&m->state) == APART_LOADED && p->progress)
+        p->progress(p->ctx, atomic_load(&m->total_bytes), atomic_load(&m->total_bytes));
     if (r < 0 || atomic_load(&m->state) == APART_LOADED)
         return r;
     if (atomic_load(&m->state) == APART_FAILED) {
@@ -273,7 +282,7 @@ static int lead_load(struct ek_device *d, const struct ek_plan_request *q,
         return -EBUSY;
     int r = make_memory(l, q);
     if (r == 0)
-        r = start(l, progress, ctx, fault);
+        r = start(l, &(struct patience){.progress = progress, .ctx = ctx}, fault);
     if (r < 0)
         return r;
     const struct apart_stats *s = &l->m->stats;
@@ -396,10 +405,8 @@ static bool lead_is_lost(struct ek_device *d)
     return has_ended(lead_of(d)) || is_alone(lead_of(d));
 }
 
-static int lead_revive(struct ek_device *d, struct ek_device_end *ret_end, struct ek_fault *fault)
+static void say_why(struct lead *l, struct ek_device_end *ret_end)
 {
-    struct lead *l = lead_of(d);
-
     if (has_ended(l)) {
         say_end(l->m->status, ret_end->why, sizeof(ret_end->why));
         ret_end->fault = !was_killed(l->m->status);
@@ -409,12 +416,36 @@ static int lead_revive(struct ek_device *d, struct ek_device_end *ret_end, struc
                        stopped ? "its process was stopped by a signal" : "a step failed in it");
         ret_end->fault = !stopped;
     }
+}
+
+static int lead_revive(struct ek_device *d, ek_meanwhile_fn meanwhile, void *ctx,
+                       struct ek_device_end *ret_end, struct ek_fault *fault)
+{
+    struct lead *l = lead_of(d);
+
+    say_why(l, ret_end);
     int r = end(l);
     if (r == 0)
-        r = start(l, NULL, NULL, fault);
+        r = start(l, &(struct patience){.meanwhile = meanwhile, .ctx = ctx}, fault);
     if (r == 0)
         r = lead_kv_open(d, &l->m->kv);
+    if (r < 0)
+        (void)end(l); /* what was begun; if it hangs, is_lost() stays false and revive() ends it */
     return r;
+}
+
+static int lead_release(struct ek_device *d)
+{
+    struct lead *l = lead_of(d);
+    int r = end(l);
+
+    if (r < 0)
+        return r;
+    struct apart_stats *s = &l->m->stats; /* nobody else writes them now */
+    (void)atomic_fetch_add(&s->turn, atomic_load(&s->turn) % 2 + 1); /* it may have been ended in */
+    s->stats = (struct ek_device_stats){0};
+    (void)atomic_fetch_add(&s->turn, 1);
+    return 0;
 }
 
 static const struct ek_backend of_cpu = {.abi = EK_BACKEND_ABI,
@@ -433,6 +464,7 @@ static const struct ek_backend of_cpu = {.abi = EK_BACKEND_ABI,
                                          .wait = lead_wait,
                                          .stats = lead_stats,
                                          .revive = lead_revive,
+                                         .release = lead_release,
                                          .is_lost = lead_is_lost};
 
 const struct ek_backend *ek_apart_backend(const struct ek_backend *each)

@@ -26,7 +26,7 @@ struct ek_group; /* ranks that compute one model together */
 struct ek_wire;  /* of ranks in other processes: wire.h */
 struct ek_cluster;
 
-#define EK_BACKEND_ABI 15u
+#define EK_BACKEND_ABI 16u
 
 struct ek_device_info {
     char name[64];         /* "AMD EPYC, avx512bf16, 2 threads" */
@@ -102,6 +102,8 @@ struct ek_weight_files {
 };
 
 typedef void (*ek_progress_fn)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
+/* Called again and again by what takes long. Not 0: it is given up, with that code. */
+typedef int (*ek_meanwhile_fn)(void *ctx);
 
 struct ek_kv_params {
     uint32_t blocks;      /* device blocks, block 0 (null) included */
@@ -177,9 +179,14 @@ struct ek_backend {
 
     /* Of a device in a process of its own (apart.h), when a step failed: ends what is left of it
      * and brings up another one, with the same weights and as many blocks; nothing that was in
-     * them is there. No step is in flight then. A failure is the device's end. NULL: a device that
-     * is lost stays lost. */
-    int (*revive)(struct ek_device *d, struct ek_device_end *ret_end, struct ek_fault *fault);
+     * them is there. No step is in flight then. After a failure there is none, and it can be tried
+     * again. `meanwhile` is called some ten times a second. NULL: a device that is lost stays lost.
+     */
+    int (*revive)(struct ek_device *d, ek_meanwhile_fn meanwhile, void *ctx,
+                  struct ek_device_end *ret_end, struct ek_fault *fault);
+    /* Ends it on purpose, so that all that it had is free; revive() brings up another one. No step
+     * is in flight. 0, also when it had ended already. With revive(), else NULL. */
+    int (*release)(struct ek_device *d);
     /* Whether it is gone, though nobody asked it for anything. With revive(), else NULL. */
     bool (*is_lost)(struct ek_device *d);
 };

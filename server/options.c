@@ -335,6 +335,14 @@ const struct ek_opt option_table[] = {
      .def = "16",
      .help = "How often within 10 minutes an engine's process is replaced; then the server ends "
              "as it does without one."},
+    {.name = "engine-wait",
+     .type = OPT_SECONDS,
+     .at = AT(engine_wait),
+     .max = 86400,
+     .def = "300",
+     .help = "With --engine-process: how long requests wait while there is no engine, lost or "
+             "released; then they end with 503 or the error event, and new ones are refused; 0 "
+             "is for ever."},
     {.name = "scheduling-policy",
      .type = OPT_CHOICE,
      .at = AT(scheduling_policy),

@@ -58,6 +58,7 @@ struct options {
     uint64_t responses_store_bytes; /* 0 = none are stored */
     double responses_store_ttl;
     uint64_t engine_restarts;
+    double engine_wait;
     double request_timeout, keep_alive_timeout, shutdown_timeout;
     char *drain_mode, *state_dir;
     bool flight_recorder;

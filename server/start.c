@@ -364,9 +364,25 @@ static void on_dead(void *ctx, int code, const char *why)
 static void on_revived(void *ctx, const char *why, uint64_t pause_us, uint32_t requests)
 {
     (void)ctx;
-    ek_log(EK_LOG_WARNING,
-           "The engine was replaced: %s; %u requests are computed again, after %.0f ms", why,
-           requests, (double)pause_us / 1e3);
+    if (why)
+        ek_log(EK_LOG_WARNING,
+               "The engine was replaced: %s; %u requests are computed again, after %.0f ms", why,
+               requests, (double)pause_us / 1e3);
+    else
+        ek_log(EK_LOG_NOTICE,
+               "The engine is there again, as asked for; %u requests are computed again, after "
+               "%.0f ms",
+               requests, (double)pause_us / 1e3);
+}
+
+static void on_away(void *ctx, const char *why)
+{
+    (void)ctx;
+    if (why)
+        ek_log(EK_LOG_WARNING, "The engine cannot be had again now, which is tried again: %s", why);
+    else
+        ek_log(EK_LOG_NOTICE,
+               "The engine is released: its process has ended, and requests wait until acquire");
 }
 
 /* The way of KV events from the engine to their readers, when they are asked for. */
@@ -418,7 +434,9 @@ static int make_engine(struct stack *s, struct ek_fault *fault)
     p->deliver = on_deliver;
     p->dead = on_dead;
     p->revived = on_revived;
+    p->away = on_away;
     p->revivals = (uint32_t)s->o->engine_restarts;
+    p->away_most_us = (uint64_t)(s->o->engine_wait * 1e6);
     p->ctx = s;
     return engine_new(p, s->backend, s->device, &s->engine, fault);
 }

@@ -450,6 +450,8 @@ static int refusal(const struct generation *g, struct api_error *err)
         (void)api_refuse(err, 429, "", "The server is busy: %s. Try again later.", why);
     else if (r == -ESHUTDOWN)
         (void)api_refuse(err, 503, "", "The server is draining and takes no new requests.");
+    else if (r == -EHOSTDOWN)
+        (void)api_refuse(err, 503, "", "The request was not taken: %s. Try again later.", why);
     else if (r == -EBADMSG)
         (void)api_refuse(err, 400,
                          g->refused_fault.field[0] ? g->refused_fault.field : "input_tokens", "%s",
@@ -610,6 +612,10 @@ static int check_choice(const struct choice *c, struct api_error *err)
             (void)api_refuse(err, 400, c->of->ask.form_field ? c->of->ask.form_field : "",
                              "The tokens that may come next take more work to find than is "
                              "offered: make the form simpler.");
+        else if (c->req->error == -EHOSTDOWN)
+            (void)api_refuse(err, 503, "",
+                             "There was no engine for longer than requests wait for one "
+                             "(--engine-wait). Try again later.");
         else if (c->req->error == -ENOTRECOVERABLE)
             (void)api_refuse(err, 500, "",
                              "The engine failed twice while it computed this request, which was "

@@ -31,6 +31,13 @@ static int check_door(struct engine *e, const struct request *r, struct ek_fault
         (void)ek_fault_set(fault, "", "the server is shutting down: try again later");
         return -ESHUTDOWN;
     }
+    if (e->shared.away_long) {
+        e->refused_away += !r->ask.again;
+        (void)ek_fault_set(fault, "",
+                           "there is no engine, for longer than requests wait for one "
+                           "(--engine-wait)");
+        return -EHOSTDOWN;
+    }
     if (value[LIMIT_QUEUED_REQS] != 0 && value[LIMIT_QUEUED_REQS] < most)
         most = value[LIMIT_QUEUED_REQS];
     if (e->door_reqs >= most + spare) {
@@ -118,6 +125,19 @@ void engine_reset_prefix_cache(struct engine *e)
     pthread_mutex_unlock(&e->lock);
 }
 
+int engine_device_order(struct engine *e, enum engine_order order)
+{
+    if (!e->backend->release)
+        return -ENOTSUP;
+    pthread_mutex_lock(&e->lock);
+    int r = e->dead || e->stop ? -ESHUTDOWN : 0;
+    if (r == 0)
+        e->ordered = order;
+    pthread_cond_signal(&e->wake);
+    pthread_mutex_unlock(&e->lock);
+    return r;
+}
+
 void engine_stats(struct engine *e, struct engine_stats *ret_stats)
 {
     uint64_t now = ek_now_us();
@@ -129,10 +149,13 @@ void engine_stats(struct engine *e, struct engine_stats *ret_stats)
     ret_stats->refused_deadline += e->refused_deadline;
     ret_stats->refused_drain += e->refused_drain;
     ret_stats->refused_fit += e->refused_fit;
+    ret_stats->refused_away += e->refused_away;
     ret_stats->drain = e->drain;
     /* The copy may be old: a step runs for long, or there was none for a while. */
     if (ret_stats->oldest_wait_us != 0 && now > e->shared_us)
         ret_stats->oldest_wait_us += now - e->shared_us;
+    if (ret_stats->device != ENGINE_DEVICE_THERE && now > e->shared_us)
+        ret_stats->away_us += now - e->shared_us;
     if (now > ret_stats->last_step_us + 10 * EK_US_PER_S)
         ret_stats->largest_gap_us = 0;
     pthread_mutex_unlock(&e->lock);

@@ -33,7 +33,7 @@
 /* What the engine thread took under the lock. */
 struct orders {
     struct request *inbox, *wishes;
-    bool stop, cut;
+    bool stop, cut, away;
 };
 
 void engine_ceiling(const struct engine_params *p, struct ek_step_ceiling *ret_ceiling)
@@ -76,6 +76,10 @@ void engine_publish(struct engine *e)
     e->shared.plan_us = e->plan_us;
     e->shared.wait_us = e->wait_us;
     e->shared.revivals = e->revivals;
+    e->shared.replaceable = e->backend->release != NULL;
+    e->shared.device = e->where;
+    e->shared.away_us = e->where == ENGINE_DEVICE_THERE ? 0 : now - e->away_from_us;
+    e->shared.away_long = engine_away_long(e, now);
     e->shared.masks = e->masks_made;
     e->shared.mask_us = e->mask_us;
     e->shared.masks_put_off = e->constrain.put_off;
@@ -163,13 +167,30 @@ static bool take_orders(struct engine *e)
     if (e->reset_prefix)
         sched_reset_prefix(e->sched);
     e->reset_prefix = false;
+    if (e->ordered != ENGINE_ORDER_NONE)
+        e->order = e->ordered;
+    e->ordered = ENGINE_ORDER_NONE;
+    o.away = engine_away_long(e, now);
     pthread_mutex_unlock(&e->lock);
 
     submit_all(e, o.inbox, now);
     take_wishes(e, o.wishes, now);
     if (o.cut)
         end_all(e, REQ_FIN_DEADLINE, 0);
+    if (o.away) {
+        e->revivals.cut += e->sched->running_count + e->sched->waiting_count;
+        end_all(e, REQ_FIN_ERROR, -EHOSTDOWN);
+    }
     return !o.stop;
+}
+
+bool engine_look_round(struct engine *e)
+{
+    bool on = take_orders(e);
+
+    engine_publish(e);
+    deliver(e);
+    return on;
 }
 
 static int exit_code(int code)
@@ -222,12 +243,13 @@ static void idle(struct engine *e)
         until = expiry;
     if (e->drain == ENGINE_DRAINING && e->drain_deadline_us != 0 && e->drain_deadline_us < until)
         until = e->drain_deadline_us;
-    if (!sched_idle(e->sched) && until > now + STALL_US)
+    if (!sched_idle(e->sched) && !engine_is_away(e) && until > now + STALL_US)
         until = now + STALL_US;
     struct timespec t = {.tv_sec = (time_t)(until / EK_US_PER_S),
                          .tv_nsec = (long)(until % EK_US_PER_S) * 1000};
     bool asked = e->inbox || e->wishes || e->stop || e->limits_new || e->reset_prefix ||
-                 pool_asked(e) || (e->drain == ENGINE_DRAINING && sched_idle(e->sched));
+                 pool_asked(e) || e->ordered != ENGINE_ORDER_NONE ||
+                 (e->drain == ENGINE_DRAINING && sched_idle(e->sched));
     if (!asked && until > now)
         (void)pthread_cond_timedwait(&e->wake, &e->lock, &t); /* a timeout is as good as a wake */
     pthread_mutex_unlock(&e->lock);
@@ -251,7 +273,9 @@ static void *engine_main(void *arg)
     struct engine *e = arg;
 
     while (take_orders(e)) {
-        int r = engine_start_steps(e);
+        int r = engine_do_order(e);
+        if (r == 0 && !engine_is_away(e))
+            r = engine_start_steps(e);
         engine_publish(e);
         deliver(e);
         record(e);
@@ -263,7 +287,9 @@ static void *engine_main(void *arg)
             record(e);
         } else if (r == 0) {
             idle(e);
-            r = e->backend->is_lost && e->backend->is_lost(e->device) ? EK_EDEVICE : 0;
+            r = !engine_is_away(e) && e->backend->is_lost && e->backend->is_lost(e->device)
+                    ? EK_EDEVICE
+                    : 0;
         }
         if (r != 0)
             r = engine_revive(e, r);

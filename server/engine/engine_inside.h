@@ -37,6 +37,11 @@ struct engine {
     uint64_t revived_us[ENGINE_REVIVALS_MOST]; /* when, the last ones; at revivals % MOST */
     struct engine_revivals revivals;
     char lost_why[400]; /* why no device took the place of a lost one, "" = nobody tried */
+    enum engine_device where;
+    enum engine_order order;                  /* that is not done yet */
+    uint64_t away_from_us;                    /* since when there is no device */
+    uint64_t try_us;                          /* when to try again to have one */
+    uint32_t away_requests;                   /* that lost what was computed of them */
     struct record_landed landed[SCHED_DEPTH]; /* to be recorded */
     uint32_t landed_count;
     uint64_t recorded_us[3]; /* plan_us, wait_us and mask_us of the last record */
@@ -53,12 +58,14 @@ struct engine {
     uint32_t grow_to;     /* blocks that a change of limits waits for, 0 = none */
     int grow_code;        /* 2 = asked for, 1 = being tried, else what came of it */
     bool limits_new, reset_prefix, stop, dead, shut; /* shut: by a drain */
+    enum engine_order ordered;                       /* not taken yet */
     enum engine_drain drain;
     uint64_t drain_deadline_us;
     struct engine_stats shared;
     uint64_t shared_us;
     double prefill_rate;
     uint64_t refused_queue, refused_tokens, refused_deadline, refused_drain, refused_fit;
+    uint64_t refused_away;
 };
 
 /* flights.c: starts steps until `depth` are in flight or there is nothing to start. 0 when the
@@ -74,6 +81,16 @@ void engine_publish(struct engine *e);
 /* revive.c: a step failed for good. 0 when there is a device again and all requests wait for it,
  * else the code with which the engine ends. */
 int engine_revive(struct engine *e, int code);
+/* revive.c: does what engine_device_order() asked for, when no step is in flight. 0, or the code
+ * with which the engine ends. */
+int engine_do_order(struct engine *e);
+/* revive.c: no step may be started, for there is no device, or it is to go. */
+bool engine_is_away(const struct engine *e);
+/* revive.c: longer than requests wait for one. */
+bool engine_away_long(const struct engine *e, uint64_t now_us);
+/* What goes on beside a device that is loaded: takes what others want and gives out news. False
+ * when the engine is to stop. */
+bool engine_look_round(struct engine *e);
 /* When all requests have ended: waits for the steps in flight, whose buffers are the backend's
  * until it is done with them. What it is not done with in time stays in flight. */
 void engine_land_rest(struct engine *e);

@@ -21,9 +21,13 @@ struct kvlog;
 typedef void (*engine_deliver_fn)(void *ctx, uint32_t worker);
 /* Called once by the engine thread when it cannot go on: exit code and one sentence. */
 typedef void (*engine_dead_fn)(void *ctx, int exit_code, const char *why);
-/* Called by the engine thread when a device took the place of one that was lost: how that ended,
- * how long nothing was computed, and how many requests are computed again. */
+/* Called by the engine thread when a device took the place of one that was lost or released: how
+ * that ended, NULL where it was asked for; how long nothing was computed, and how many requests are
+ * computed again. */
 typedef void (*engine_revived_fn)(void *ctx, const char *why, uint64_t pause_us, uint32_t requests);
+/* Called by the engine thread when the device was released (`why` NULL), and when another one could
+ * not be had, which is tried again. */
+typedef void (*engine_away_fn)(void *ctx, const char *why);
 
 struct engine_params {
     uint32_t max_seqs, max_batched_tokens; /* ceilings */
@@ -40,12 +44,14 @@ struct engine_params {
     uint64_t block_bytes; /* of one KV block, for the numbers */
     uint64_t hash_secret[2];
     uint64_t step_deadline_us; /* a step that takes longer is a hang: exit code 74; 0 = off */
-    uint32_t revivals;    /* of a lost device, most within ENGINE_REVIVAL_WINDOW_US; 0 = none */
-    struct limits limits; /* start values and ceilings */
-    struct kvlog *kvlog;  /* what the prefix cache gains and loses, outlives it; or NULL */
+    uint32_t revivals;     /* of a lost device, most within ENGINE_REVIVAL_WINDOW_US; 0 = none */
+    uint64_t away_most_us; /* requests wait for a device no longer than that; 0 = for ever */
+    struct limits limits;  /* start values and ceilings */
+    struct kvlog *kvlog;   /* what the prefix cache gains and loses, outlives it; or NULL */
     struct ek_recorder *recorder; /* is told what the engine does, outlives it; or NULL */
     engine_deliver_fn deliver;
     engine_dead_fn dead;
     engine_revived_fn revived; /* or NULL */
+    engine_away_fn away;       /* or NULL */
     void *ctx;
 };

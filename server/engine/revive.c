@@ -1,12 +1,28 @@
 /*
- * The engine without a device: another one is brought up, and every request goes on with it. Here
- * are whether and how often; what it means for the requests is in lost.c. Engine thread.
+ * The engine without a device: it was lost, or somebody wants it ended for a while, and another one
+ * is brought up, with which every request goes on. Here are whether, when and how often; what it
+ * means for the requests is in lost.c. Engine thread, which takes orders while it waits: requests
+ * come, leave, and end when they have waited for too long.
  */
+#include <errno.h>
 #include <stdio.h>
 
 #include "common/clock.h"
 #include "common/err.h"
 #include "server/engine/engine_inside.h"
+
+#define TRY_US (2u * EK_US_PER_S) /* between two tries to have a device again */
+
+bool engine_is_away(const struct engine *e)
+{
+    return e->where != ENGINE_DEVICE_THERE || e->order != ENGINE_ORDER_NONE;
+}
+
+bool engine_away_long(const struct engine *e, uint64_t now_us)
+{
+    return e->where != ENGINE_DEVICE_THERE && e->p.away_most_us != 0 &&
+           now_us - e->away_from_us >= e->p.away_most_us;
+}
 
 /* Whether one more is within the budget: what fails again and again is better ended. */
 static bool may_revive(const struct engine *e, uint64_t now_us)
@@ -20,6 +36,47 @@ static bool may_revive(const struct engine *e, uint64_t now_us)
                                 ENGINE_REVIVAL_WINDOW_US;
 }
 
+/* There is none from now on, and all requests wait. */
+static void go_without(struct engine *e, enum engine_device where)
+{
+    e->away_from_us = ek_now_us();
+    e->unsampled = NULL;
+    e->failures = e->blamed = 0;
+    e->away_requests = sched_lost(e->sched, e->away_from_us);
+    e->where = where;
+}
+
+static int revive_meanwhile(void *ctx)
+{
+    struct engine *e = ctx;
+
+    return engine_look_round(e) && e->order != ENGINE_RELEASE ? 0 : -ECANCELED;
+}
+
+/* Brings one up. -ECANCELED when it is not wanted any more. */
+static int bring(struct engine *e, struct ek_device_end *ret_end, struct ek_fault *fault)
+{
+    e->where = ENGINE_DEVICE_STARTING;
+    engine_publish(e); /* no step is in flight meanwhile */
+    int r = e->backend->revive(e->device, revive_meanwhile, e, ret_end, fault);
+    e->where = r == 0 ? ENGINE_DEVICE_THERE : ENGINE_DEVICE_RELEASED;
+    return r;
+}
+
+/* It is there. `why` is NULL where it was asked for. */
+static void go_on(struct engine *e, const char *why)
+{
+    struct engine_revivals *r = &e->revivals;
+    uint64_t now = ek_now_us();
+
+    r->requests += e->away_requests;
+    r->last_pause_us = now - e->away_from_us;
+    r->pause_us += r->last_pause_us;
+    e->landed_us = now;
+    if (e->p.revived)
+        e->p.revived(e->p.ctx, why, r->last_pause_us, e->away_requests);
+}
+
 int engine_revive(struct engine *e, int code)
 {
     const uint64_t from = ek_now_us();
@@ -29,26 +86,76 @@ int engine_revive(struct engine *e, int code)
 
     if (!may_revive(e, from))
         return code;
-    e->unsampled = NULL;
-    e->failures = e->blamed = 0;
-    uint32_t requests = sched_lost(e->sched, from);
-    engine_publish(e); /* no step is in flight meanwhile */
-    int failed = e->backend->revive(e->device, &end, &fault);
-    if (failed < 0) {
+    go_without(e, ENGINE_DEVICE_STARTING);
+    int failed = bring(e, &end, &fault);
+    if (failed < 0 && failed != -ECANCELED) {
         (void)snprintf(e->lost_why, sizeof(e->lost_why),
                        "the engine was lost (%.120s), and another one could not be had: %.200s",
                        end.why, fault.msg[0] ? fault.msg : ek_strerror(failed));
         return code;
     }
-    uint64_t now = ek_now_us();
-    sched_found(e->sched, end.fault, now);
-    e->revived_us[(r->faults + r->ends) % ENGINE_REVIVALS_MOST] = now;
+    sched_found(e->sched, end.fault, ek_now_us());
+    e->revived_us[(r->faults + r->ends) % ENGINE_REVIVALS_MOST] = ek_now_us();
     *(end.fault ? &r->faults : &r->ends) += 1;
-    r->requests += requests;
-    r->last_pause_us = now - from;
-    r->pause_us += r->last_pause_us;
-    e->landed_us = now;
-    if (e->p.revived)
-        e->p.revived(e->p.ctx, end.why, r->last_pause_us, requests);
+    if (failed == 0) {
+        e->order = ENGINE_ORDER_NONE; /* whatever was asked for before, it has just begun */
+        go_on(e, end.why);
+    }
+    return 0;
+}
+
+/* Another one could not be had. */
+static int order_failed(struct engine *e, int code, const struct ek_fault *fault)
+{
+    const char *why = fault->msg[0] ? fault->msg : ek_strerror(code);
+
+    if (e->order == ENGINE_RESTART) {
+        (void)snprintf(e->lost_why, sizeof(e->lost_why),
+                       "the engine was ended for a restart, and another one could not be had: "
+                       "%.200s",
+                       why);
+        return EK_EDEVICE;
+    }
+    e->try_us = ek_now_us() + TRY_US; /* what it needs may be in use still */
+    if (e->p.away)
+        e->p.away(e->p.ctx, why);
+    return 0;
+}
+
+/* Ends it on purpose. */
+static int let_go(struct engine *e)
+{
+    if (e->backend->release(e->device) < 0)
+        return EK_EDEVICE; /* as if it had been lost */
+    go_without(e, ENGINE_DEVICE_RELEASED);
+    sched_found(e->sched, false, e->away_from_us); /* nobody is suspected */
+    e->try_us = 0;
+    return 0;
+}
+
+int engine_do_order(struct engine *e)
+{
+    struct ek_device_end end = {0};
+    struct ek_fault fault = {0};
+    int r = 0;
+
+    if (e->order == ENGINE_ORDER_NONE || e->sched->flying > 0)
+        return 0;
+    if (e->where == ENGINE_DEVICE_THERE && e->order != ENGINE_ACQUIRE)
+        r = let_go(e);
+    if (r < 0 || e->where == ENGINE_DEVICE_THERE || e->order == ENGINE_RELEASE) {
+        if (e->order == ENGINE_RELEASE && r == 0 && e->p.away)
+            e->p.away(e->p.ctx, NULL);
+        e->order = ENGINE_ORDER_NONE;
+        return r;
+    }
+    if (ek_now_us() < e->try_us)
+        return 0;
+    r = bring(e, &end, &fault);
+    if (r < 0)
+        return r == -ECANCELED ? 0 : order_failed(e, r, &fault);
+    e->order = ENGINE_ORDER_NONE;
+    e->revivals.planned++;
+    go_on(e, NULL);
     return 0;
 }

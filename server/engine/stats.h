@@ -33,9 +33,14 @@ struct tenant_stat {
     uint32_t stamp; /* whose numbers these are */
 };
 
+/* STARTING: another one is being loaded; RELEASED: somebody asked for that. */
+enum engine_device { ENGINE_DEVICE_THERE, ENGINE_DEVICE_STARTING, ENGINE_DEVICE_RELEASED };
+
 /* Of devices that were lost and replaced. */
 struct engine_revivals {
     uint64_t faults, ends;       /* by what was computed, and by others */
+    uint64_t planned;            /* on purpose */
+    uint64_t cut;                /* requests that ended since there was none for too long */
     uint64_t requests, pause_us; /* computed again; during which nothing was computed */
     uint64_t last_pause_us;
 };
@@ -83,6 +88,7 @@ struct engine_stats {
     struct ek_hist evicted_age;
     uint64_t finished[REQ_FIN_KINDS];
     uint64_t refused_queue, refused_tokens, refused_deadline, refused_drain, refused_fit;
+    uint64_t refused_away;
     uint64_t largest_gap_us; /* inter-token gap, largest of the last 10 s */
     enum engine_drain drain;
     struct ek_hist ttft, itl, tpot, e2e, queue_time, inference_time, prefill_time, decode_time;
@@ -96,5 +102,9 @@ struct engine_stats {
     struct tenant_stat tenant[TENANTS_MOST];
     uint64_t plan_us, wait_us; /* host time of planning, time waited for the backend */
     struct engine_revivals revivals;
+    bool replaceable; /* the device is in a process of its own */
+    enum engine_device device;
+    uint64_t away_us;  /* for so long there has been none */
+    bool away_long;    /* longer than requests wait for one */
     uint32_t suspects; /* requests that run alone, see lost.c */
 };

@@ -22,6 +22,11 @@ int control_drain(struct exchange *x, struct answer *a);
 int control_resume(struct exchange *x, struct answer *a);
 int control_reset_prefix_cache(struct exchange *x, struct answer *a);
 int control_trim(struct exchange *x, struct answer *a);
+/* control_engine.c: the process of the engine. */
+int control_engine(struct exchange *x, struct answer *a);
+int control_engine_restart(struct exchange *x, struct answer *a);
+int control_engine_release(struct exchange *x, struct answer *a);
+int control_engine_acquire(struct exchange *x, struct answer *a);
 
 /* The limits as JSON, from limit_table. */
 struct limits;

@@ -57,12 +57,12 @@ static bool not_serving(struct http *h, struct answer *a)
 }
 
 /* Age of the oldest step in flight; true when it is past the deadline. */
-static bool is_stuck(const struct served *s, double *ret_age_s)
+static bool is_stuck(const struct served *s, struct engine_stats *ret_stats, double *ret_age_s)
 {
-    struct engine_stats st;
     uint64_t now = ek_now_us();
-    engine_stats(s->engine, &st);
-    uint64_t age = st.step_started_us && now > st.step_started_us ? now - st.step_started_us : 0;
+    engine_stats(s->engine, ret_stats);
+    uint64_t begun = ret_stats->step_started_us;
+    uint64_t age = begun && now > begun ? now - begun : 0;
     *ret_age_s = (double)age / 1e6;
     return s->step_deadline_us && age > s->step_deadline_us;
 }
@@ -71,6 +71,7 @@ static bool is_stuck(const struct served *s, double *ret_age_s)
 int health_livez(struct exchange *x, struct answer *a)
 {
     struct http *h = x->http;
+    struct engine_stats st;
     double age = 0;
     if (atomic_load(&h->phase) == HTTP_LOADING) {
         say_loading(h, a);
@@ -80,7 +81,7 @@ int health_livez(struct exchange *x, struct answer *a)
     }
     if (not_serving(h, a))
         return 0;
-    bool stuck = is_stuck(http_served(h), &age);
+    bool stuck = is_stuck(http_served(h), &st, &age);
     double job = (double)encoder_busy_us(h->encoder, ek_now_us()) / 1e6;
     stuck |= job > ENCODER_RUN_S + ENCODER_CPU_S; /* it does not see its own deadline */
     say(a, stuck ? 503 : 200, stuck ? "stuck" : "ok", NULL);
@@ -90,13 +91,18 @@ int health_livez(struct exchange *x, struct answer *a)
 
 int health_readyz(struct exchange *x, struct answer *a)
 {
+    struct engine_stats st;
     double age = 0;
     if (not_serving(x->http, a))
         return 0;
-    if (is_stuck(http_served(x->http), &age))
+    if (is_stuck(http_served(x->http), &st, &age))
         say(a, 503, "stuck", "a step is older than the step deadline");
     else if (atomic_load(&x->http->drain))
         say(a, 503, "draining", "running requests finish, new ones are not taken");
+    else if (st.device == ENGINE_DEVICE_RELEASED)
+        say(a, 503, "released", "the engine is released: requests wait until it is acquired");
+    else if (st.away_long)
+        say(a, 503, "engine", "there is no engine, for longer than requests wait for one");
     else
         say(a, 200, "ready", NULL);
     (void)ek_buf_puts(&a->body, "}");

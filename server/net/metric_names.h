@@ -102,6 +102,8 @@ enum metric_id {
     M_ENGINE_PAUSE,
     M_ENGINE_REPLAYED,
     M_ENGINE_SUSPECTS,
+    M_ENGINE_STATE,
+    M_ENGINE_CUT,
     M_FORCED,
     M_PLANNED,
     M_MEMORY,

@@ -302,16 +302,22 @@ static void write_engine(struct ek_expo *e, const struct engine_stats *s, uint64
          {"in", (double)s->swapped_in_blocks});
     ROWS(e, M_REFUSED, "reason", {"queue", (double)s->refused_queue},
          {"tokens", (double)s->refused_tokens}, {"deadline", (double)s->refused_deadline},
-         {"drain", (double)s->refused_drain}, {"fit", (double)s->refused_fit});
+         {"drain", (double)s->refused_drain}, {"fit", (double)s->refused_fit},
+         {"engine", (double)s->refused_away});
     one(e, M_GAP, (double)s->largest_gap_us / 1e6);
     ROWS(e, M_DRAIN, "state", {"serving", s->drain == ENGINE_SERVING},
          {"draining", s->drain == ENGINE_DRAINING}, {"drained", s->drain == ENGINE_DRAINED});
     one(e, M_DRAIN_CUT, (double)s->finished[REQ_FIN_DEADLINE]);
     ROWS(e, M_ENGINE_RESTARTS, "cause", {"fault", (double)s->revivals.faults},
-         {"ended", (double)s->revivals.ends});
+         {"ended", (double)s->revivals.ends}, {"planned", (double)s->revivals.planned});
     one(e, M_ENGINE_PAUSE, (double)s->revivals.pause_us / 1e6);
     one(e, M_ENGINE_REPLAYED, (double)s->revivals.requests);
     one(e, M_ENGINE_SUSPECTS, s->suspects);
+    one(e, M_ENGINE_CUT, (double)s->revivals.cut);
+    if (s->replaceable)
+        ROWS(e, M_ENGINE_STATE, "state", {"running", s->device == ENGINE_DEVICE_THERE},
+             {"starting", s->device == ENGINE_DEVICE_STARTING},
+             {"released", s->device == ENGINE_DEVICE_RELEASED});
     one(e, M_PLAN_TIME, (double)s->plan_us / 1e6);
     one(e, M_WAIT_TIME, (double)s->wait_us / 1e6);
 }

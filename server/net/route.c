@@ -58,6 +58,10 @@ const struct route route_table[] = {
     {"POST", "/drain", ROUTE_LOCAL, control_drain},
     {"POST", "/resume", ROUTE_LOCAL, control_resume},
     {"POST", "/trim", ROUTE_LOCAL, control_trim},
+    {"GET", "/v1/engine", ROUTE_LOCAL, control_engine},
+    {"POST", "/v1/engine/restart", ROUTE_LOCAL, control_engine_restart},
+    {"POST", "/v1/engine/release", ROUTE_LOCAL, control_engine_release},
+    {"POST", "/v1/engine/acquire", ROUTE_LOCAL, control_engine_acquire},
     {"POST", "/reset_prefix_cache", ROUTE_LOCAL, control_reset_prefix_cache},
 };
 

@@ -39,8 +39,13 @@ def text_of(server, ask):
         text = answer.read()
     if not ask.get("stream"):
         return [(c["text"], c["finish_reason"], c["logprobs"]) for c in json.loads(text)["choices"]]
+    return said_by(text.decode())
+
+
+def said_by(text):
+    """A stream put together."""
     said = {}
-    for line in text.decode().split("\n\n"):
+    for line in text.split("\n\n"):
         if line.startswith("data: {"):
             for c in json.loads(line[6:])["choices"]:
                 one = said.setdefault(c["index"], ["", None, {}])
@@ -48,7 +53,7 @@ def text_of(server, ask):
                 one[1] = c["finish_reason"] or one[1]
                 for key, value in (c["logprobs"] or {}).items():
                     one[2].setdefault(key, []).extend(value)
-    assert text.decode().count("data: [DONE]") == 1, text[-300:]
+    assert text.count("data: [DONE]") == 1, text[-300:]
     return [(one[0], one[1], one[2] or None) for _, one in sorted(said.items())]
 
 
@@ -133,6 +138,108 @@ def test_texts_go_on(tmp_path, undisturbed, how, stream):
         assert engine(s) != first and f"signal {int(how)}" in s.log()
     finally:
         assert s.stop() == 0
+
+
+def order(server, word):
+    status, _, body = server.local(f"/v1/engine/{word}", "POST", "{}")[:3]
+    assert status == 202, body
+
+
+def engine_state(server):
+    return json.loads(server.local("/v1/engine")[2])
+
+
+def test_planned_restarts(tmp_path, undisturbed):
+    """Asked for six times while all of it runs: every answer is that of an undisturbed server, and nobody is suspected."""
+    draw = random.Random(20261124)
+    s = serve(tmp_path, "--engine-restarts", 1)  # they are not of its budget
+    try:
+        pids = {engine(s)}
+        with always(s, undisturbed, stream=True):
+            for n in range(1, 7):
+                until = tokens(s) + draw.randint(20, 250)
+                wait_for("tokens are made", lambda: tokens(s) >= until, 60, 0.002)
+                order(s, "restart")
+                wait_for("another engine", lambda: engine_state(s)["restarts"]["planned"] == n, 60)
+                pids.add(engine(s))
+        page = s.metrics()
+        assert len(pids) == 7 and replaced(s) == 0 == metric(page, "evenkeel_engine_suspect_requests")
+        assert metric(page, "evenkeel_engine_restarts_total", cause="planned") == 6 and metric(page, "vllm:num_preemptions_total") == 0
+        assert metric(page, "evenkeel_engine_state", state="running") == 1 and "as asked for" in s.log()
+    finally:
+        assert s.stop() == 0
+
+
+def test_release_and_acquire(tmp_path, undisturbed):
+    """Without its process requests wait, old and new ones; streams get their comments; then all go on with the same text."""
+    s = serve(tmp_path, "--sse-keep-alive", "0.1")
+    long = {**ASKS[1], "max_tokens": 900, "n": 24}
+    body = json.dumps({"model": "tiny", **long, "stream": True}).encode()
+    try:
+        want = text_of(s, long)
+        with concurrent.futures.ThreadPoolExecutor(len(ASKS)) as pool:
+            stream = urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{s.port}/v1/completions", body,
+                                                                   {"Content-Type": "application/json"}), timeout=120)
+            said = stream.readline()
+            jobs = [pool.submit(text_of, s, ask) for ask in ASKS[:3]]
+            order(s, "release")
+            wait_for("it is released", lambda: engine_state(s)["state"] == "released", 60)
+            assert engine(s) is None and s.ask("/readyz")[0] == 503 and s.ask("/livez")[0] == 200
+            assert metric(s.metrics(), "evenkeel_engine_state", state="released") == 1
+            jobs += [pool.submit(text_of, s, {**ask, "stream": True}) for ask in ASKS[3:]]
+            wait_for("they wait", lambda: engine_state(s)["waiting"] >= len(ASKS) - 3, 60)
+            while b"still here" not in said[-200:]:
+                line = stream.readline()
+                assert line, said[-200:]
+                said += line
+            assert not any(job.done() for job in jobs[3:])
+            order(s, "release")  # it is
+            order(s, "acquire")
+            assert [job.result() for job in jobs] == undisturbed
+            said += stream.read()
+        assert said_by(said.decode()) == want
+        assert s.ask("/readyz")[0] == 200 and engine_state(s)["restarts"] == {"planned": 1, "fault": 0, "ended": 0}
+    finally:
+        assert s.stop() == 0
+
+
+def test_waiting_is_bounded(tmp_path, undisturbed):
+    """An answer gets 503 with Retry-After, a stream the error event, who comes later is refused; and then it serves again."""
+    s = serve(tmp_path, "--engine-wait", "0.5")
+    body = {"model": "tiny", **ASKS[0], "max_tokens": 1000, "n": 64}
+    try:
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            streamed = pool.submit(s.ask, "/v1/completions", "POST", json.dumps({**body, "stream": True}), None, 60)
+            wait_for("it runs", lambda: tokens(s) > 0, 60, 0.002)
+            whole = pool.submit(s.ask, "/v1/completions", "POST", json.dumps(body), None, 60)
+            order(s, "release")
+            whole, streamed = whole.result(), streamed.result()
+        assert whole[0] == 503 and "--engine-wait" in json.loads(whole[2])["error"]["message"], whole
+        assert int(whole[1]["retry-after"]) > 0
+        assert streamed[0] == 200 and b"--engine-wait" in streamed[2] and b"data: [DONE]" in streamed[2], streamed[2][-400:]
+        wait_for("it says so", lambda: metric(s.metrics(), "evenkeel_engine_cut_requests_total") >= 2)
+        late = s.ask("/v1/completions", "POST", json.dumps(body), None, 60)
+        assert late[0] == 503 and int(late[1]["retry-after"]) > 0
+        assert metric(s.metrics(), "evenkeel_refused_total", reason="engine") >= 1
+        order(s, "acquire")
+        wait_for("it serves", lambda: s.ask("/readyz")[0] == 200)
+        assert text_of(s, ASKS[0]) == undisturbed[0]
+    finally:
+        assert s.stop() == 0
+
+
+def test_ended_while_released(tmp_path):
+    """SIGTERM does not wait for an engine that nobody acquires; a server without such a process refuses the verbs."""
+    s = serve(tmp_path, "--shutdown-timeout", 1)
+    one = Bare(tmp_path / "one") if (tmp_path / "one").mkdir() is None else None
+    try:
+        order(s, "release")
+        wait_for("it is released", lambda: engine_state(s)["state"] == "released", 60)
+        status, _, body = one.local("/v1/engine/restart", "POST", "{}")[:3]
+        assert status == 409 and b"--engine-process" in body and not engine_state(one)["process"]
+    finally:
+        assert s.stop() == 0
+        assert one.stop() == 0
 
 
 def test_small_pool(tmp_path, undisturbed):

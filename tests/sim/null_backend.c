@@ -353,16 +353,32 @@ static bool null_is_lost(struct ek_device *d)
     return atomic_load(&d->vanished);
 }
 
-static int null_revive(struct ek_device *d, struct ek_device_end *ret_end, struct ek_fault *fault)
+static int null_revive(struct ek_device *d, ek_meanwhile_fn meanwhile, void *ctx,
+                       struct ek_device_end *ret_end, struct ek_fault *fault)
 {
     (void)fault;
     *ret_end = (struct ek_device_end){.fault = d->revive_fault, .why = "a test"};
+    for (int r = 0; atomic_load(&d->loads);) {
+        r = meanwhile(ctx);
+        if (r < 0)
+            return r;
+        (void)usleep(500);
+    }
     if (d->revivals == 0)
         return EK_EDEVICE;
     d->revivals--;
     d->revived++;
     atomic_store(&d->hangs, 0);
     atomic_store(&d->vanished, 0);
+    null_lose(d);
+    return 0;
+}
+
+static int null_release(struct ek_device *d)
+{
+    if (d->count > 0)
+        d->violation = "released with a step in flight";
+    d->released++;
     null_lose(d);
     return 0;
 }
@@ -390,5 +406,6 @@ const struct ek_backend null_reviving_backend = {
     .wait = null_wait,
     .stats = null_stats,
     .revive = null_revive,
+    .release = null_release,
     .is_lost = null_is_lost,
 };

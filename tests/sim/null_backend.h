@@ -48,8 +48,9 @@ struct ek_device {
     uint64_t failed;                             /* last step that wait_fails made fail */
     uint64_t steps, rows;
     const char *violation;
-    uint32_t revivals; /* that are left; revive() fails then */
-    uint32_t revived;
+    atomic_uint revivals; /* that are left; revive() fails then */
+    uint32_t revived, released;
+    atomic_int loads;    /* revive() has not ended while it is 1 */
     atomic_int vanished; /* is_lost() */
     bool revive_fault;   /* what revive() says of the end */
     int32_t poison;      /* wait() of a step with this token is EK_EDEVICE; 0 = none */
