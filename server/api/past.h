@@ -19,7 +19,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct ek_buf;
 struct past;
 struct past_store;
 
@@ -34,7 +33,8 @@ struct past_stat {
 };
 
 /* What is kept of an answer, borrowed: the response object, where the inside of its list `output`
- * stands in it, and the inside of the list of items that the request brought. */
+ * stands in it, and the inside of the list of items that the request brought. Each text is below
+ * 4 GiB. */
 struct past_text {
     const char *id; /* below PAST_ID bytes */
     const char *response;
@@ -59,9 +59,25 @@ int past_keep(struct past_store *s, uint64_t owner, const struct past_text *text
 bool past_delete(struct past_store *s, uint64_t owner, const char *id, uint64_t now_us);
 void past_stat(struct past_store *s, struct past_stat *ret_stat);
 
+/* Whether an answer with so many bytes of texts could be kept by `owner` if all else of his went;
+ * what others hold at that time may still leave no room. */
+bool past_fits(const struct past_store *s, uint64_t owner, const struct past *before, size_t bytes);
+
+/* An item of a conversation: its JSON, and within it the value of its `id` with the quotes (length
+ * 0: it has none that is a string). */
+struct past_item {
+    const char *text, *id;
+    size_t len, id_len;
+};
+typedef bool (*past_item_fn)(void *ctx, const struct past_item *item);
+
 /* Of a past that is held. The response object, as it was answered. */
 const char *past_response(const struct past *p, size_t *ret_len);
-/* The inside of a JSON list: all items of the conversation, oldest first; with the answer's own
- * items at its end, or (`inputs`) without. Appended to `out`. 0 or -ENOMEM. */
-int past_items(const struct past *p, bool inputs, struct ek_buf *out);
-size_t past_items_bytes(const struct past *p); /* at most so many */
+/* Shows the items of the conversation one by one until `fn` says false: with the answer's own at
+ * its end, or (`inputs`) without. Nothing is parsed. 0 or -ENOMEM. */
+int past_walk(const struct past *p, bool inputs, bool newest_first, past_item_fn fn, void *ctx);
+size_t past_count(const struct past *p, bool inputs); /* how many these are */
+/* What all items, the answer's among them, are: bytes of text, and what their JSON takes when it is
+ * parsed, as ek_json_measure() says. */
+size_t past_items_bytes(const struct past *p);
+uint64_t past_json_bytes(const struct past *p);

@@ -394,8 +394,11 @@ static enum MHD_Result finish_request(struct exchange *x)
     int rc = run_handler(x, x->quick ? QUICK_FUEL : openai_fuel(x->body.len), &a);
     if (rc == HTTP_ELSEWHERE && give_away(x))
         return MHD_YES;
-    if (rc == HTTP_ELSEWHERE) /* nobody else can */
+    if (rc == HTTP_ELSEWHERE) { /* nobody else can: anew, with what was charged for it forgotten */
+        if (!arrive_json(x, &a))
+            return answer_send(x, &a);
         rc = run_handler(x, openai_fuel(x->body.len), &a);
+    }
     return go_on(x, rc, &a);
 }
 

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "common/clock.h"
-#include "common/json.h"
 #include "server/api/fields.h"
 #include "server/api/past.h"
 #include "server/api/reply.h"
@@ -18,6 +17,7 @@
 
 #define PAGE_ITEMS 20 /* of a list, where the client names no number */
 #define PAGE_MOST  100
+#define PAGE_FRAME 128u /* bytes beside the items and ids */
 
 static const char root[] = "/v1/responses/";
 
@@ -50,17 +50,13 @@ static struct past *find(struct exchange *x, const char *id, const char *param, 
     return NULL;
 }
 
-/* The items of a conversation as a list. NULL when out of memory. */
-static json_t *load_items(const struct past *p, bool inputs)
+/* Charges what the exchange will hold before there is any of it. False with an answer. */
+static bool hold(struct exchange *x, uint64_t bytes, const char *what, struct answer *a)
 {
-    struct ek_buf text = {0};
-    (void)ek_buf_puts(&text, "[");
-    if (past_items(p, inputs, &text) < 0)
-        text.failed = true;
-    (void)ek_buf_puts(&text, "]");
-    json_t *list = ek_buf_ok(&text) ? json_loadb(text.data, text.len, JSON_ALLOW_NUL, NULL) : NULL;
-    ek_buf_done(&text);
-    return list;
+    int r = ek_bill_set(&x->bill, x->bill.bytes + bytes);
+    if (r < 0)
+        arrive_refuse_room(x, r, what, a);
+    return r == 0;
 }
 
 /* ---- going on ---- */
@@ -69,31 +65,29 @@ static json_t *load_items(const struct past *p, bool inputs)
  * answer. */
 static bool charge(struct exchange *x, const struct past *p, struct answer *a)
 {
-    struct ek_buf text = {0};
-    if (past_items(p, false, &text) < 0 || !text.data) {
-        ek_buf_done(&text);
-        (void)refuse_memory(a);
+    if (!hold(x, past_json_bytes(p), "The conversation", a))
         return false;
-    }
-    const struct ek_json_size size = ek_json_measure(text.data, text.len);
-    ek_buf_done(&text);
-    int r = ek_bill_set(&x->bill, x->bill.bytes + size.bytes);
-    if (r < 0) {
-        arrive_refuse_room(x, r, "The conversation", a);
-        return false;
-    }
-    x->json_bytes += size.bytes;
+    x->json_bytes += past_json_bytes(p);
     if (!x->quick)
         x->work.fuel += past_items_bytes(p) * OPENAI_FUEL_BYTE;
     return true;
 }
 
+/* Goes on while each of them is added to the list. */
+static bool load_item(void *list, const struct past_item *item)
+{
+    json_t *v = json_loadb(item->text, item->len, JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL);
+    return json_array_append_new(list, v) == 0;
+}
+
 /* The conversation with the new input behind it, as the body's input. */
 static int join(json_t *body, const struct past *p, uint32_t *ret_count)
 {
-    json_t *input = json_object_get(body, "input"), *list = load_items(p, false);
+    json_t *input = json_object_get(body, "input"), *list = json_array();
+    int r = list ? past_walk(p, false, false, load_item, list) : -1;
     size_t count = json_array_size(list);
-    int r = list ? 0 : -1;
+    if (r == 0 && count != past_count(p, false))
+        r = -1; /* one of them was not added */
     if (r == 0 && json_is_string(input))
         r = json_array_append_new(list, json_pack("{s:s,s:O}", "role", "user", "content", input));
     else if (r == 0 && json_is_array(input))
@@ -160,7 +154,8 @@ int stored_get(struct exchange *x, struct answer *a)
     if (!p)
         return 0;
     const char *text = past_response(p, &len);
-    (void)ek_buf_add(&a->body, text, len);
+    if (hold(x, len + 1, "The response", a) && ek_buf_reserve(&a->body, len) == 0)
+        (void)ek_buf_add(&a->body, text, len);
     past_drop(http_served(x->http)->pasts, p);
     return 0;
 }
@@ -202,39 +197,84 @@ static bool read_page(const struct exchange *x, struct page *page, struct answer
     return true;
 }
 
-static const char *item_id(const json_t *item)
+/* A page while it is looked for, then while it is written. */
+struct page_walk {
+    const struct page *page;
+    struct ek_buf *out; /* NULL: it is only looked for */
+    struct past_item first, last;
+    size_t items, bytes;
+    bool on, more; /* behind `after`; there is one more than fit */
+};
+
+/* Whether an item has the id that the client names; few of them have to be decoded. */
+static bool has_id(const struct past_item *item, const char *id)
 {
-    const char *id = json_string_value(json_object_get(item, "id"));
-    return id ? id : "";
+    if (item->id_len < 2)
+        return false;
+    if (!memchr(item->id, '\\', item->id_len))
+        return strlen(id) == item->id_len - 2 && memcmp(item->id + 1, id, item->id_len - 2) == 0;
+    json_t *v = json_loadb(item->id, item->id_len, JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL);
+    bool same = json_is_string(v) && strcmp(json_string_value(v), id) == 0;
+    json_decref(v);
+    return same;
 }
 
-static void put_items(struct ek_buf *out, const json_t *items, const struct page *page)
+static bool page_item(void *ctx, const struct past_item *item)
 {
-    size_t n = json_array_size(items), at = 0;
-    const json_t *first = NULL, *last = NULL;
-    uint32_t put = 0;
-    bool more = false, on = !page->after;
-    (void)ek_buf_puts(out, "{\"object\":\"list\",\"data\":[");
-    for (; at < n && !more; at++) {
-        const json_t *item = json_array_get(items, page->newest_first ? n - 1 - at : at);
-        more = on && put == page->most;
-        if (on && !more) {
-            char *text = json_dumps(item, JSON_COMPACT);
-            (void)ek_buf_puts(out, put ? "," : "");
-            (void)ek_buf_puts(out, text ? text : "");
-            out->failed = out->failed || !text;
-            free(text);
-            first = first ? first : item;
-            last = item;
-            put++;
-        }
-        on = on || strcmp(item_id(item), page->after) == 0;
+    struct page_walk *w = ctx;
+    if (!w->on) {
+        w->on = has_id(item, w->page->after);
+        return true;
     }
-    (void)ek_buf_puts(out, "],\"first_id\":");
-    reply_string(out, item_id(first));
-    (void)ek_buf_puts(out, ",\"last_id\":");
-    reply_string(out, item_id(last));
-    (void)ek_buf_printf(out, ",\"has_more\":%s}", more ? "true" : "false");
+    w->more = w->items == w->page->most;
+    if (w->more)
+        return false;
+    if (w->out) {
+        (void)ek_buf_puts(w->out, w->items ? "," : "");
+        (void)ek_buf_add(w->out, item->text, item->len);
+    }
+    w->first = w->items ? w->first : *item;
+    w->last = *item;
+    w->items++;
+    w->bytes += item->len + 1;
+    return true;
+}
+
+static void put_id(struct ek_buf *out, const char *name, const struct past_item *item)
+{
+    (void)ek_buf_puts(out, name);
+    if (item->id_len)
+        (void)ek_buf_add(out, item->id, item->id_len);
+    else
+        (void)ek_buf_puts(out, "\"\"");
+}
+
+static void put_page(struct ek_buf *out, const struct past *p, const struct page *page)
+{
+    struct page_walk w = {.page = page, .out = out, .on = !page->after};
+    (void)ek_buf_puts(out, "{\"object\":\"list\",\"data\":[");
+    if (past_walk(p, true, page->newest_first, page_item, &w) < 0)
+        out->failed = true;
+    put_id(out, "],\"first_id\":", &w.first);
+    put_id(out, ",\"last_id\":", &w.last);
+    (void)ek_buf_printf(out, ",\"has_more\":%s}", w.more ? "true" : "false");
+}
+
+/* What the page has is found first, so that it is paid for before it is copied. */
+static int answer_page(struct exchange *x, const struct past *p, const struct page *page,
+                       struct answer *a)
+{
+    struct page_walk w = {.page = page, .on = !page->after};
+    if (past_walk(p, true, page->newest_first, page_item, &w) < 0) {
+        (void)refuse_memory(a);
+        return 0;
+    }
+    const size_t bytes = w.bytes + w.first.id_len + w.last.id_len + PAGE_FRAME;
+    if (x->quick && bytes > BOUND_BODY_INLINE)
+        return HTTP_ELSEWHERE;
+    if (hold(x, bytes, "The page", a) && ek_buf_reserve(&a->body, bytes) == 0)
+        put_page(&a->body, p, page);
+    return 0;
 }
 
 int stored_items(struct exchange *x, struct answer *a)
@@ -247,13 +287,7 @@ int stored_items(struct exchange *x, struct answer *a)
     struct past *p = find(x, id, "response_id", a);
     if (!p)
         return 0;
-    bool elsewhere = x->quick && past_items_bytes(p) > BOUND_BODY_INLINE;
-    json_t *items = elsewhere ? NULL : load_items(p, true);
-    if (items)
-        put_items(&a->body, items, &page);
-    else if (!elsewhere)
-        (void)refuse_memory(a);
-    json_decref(items);
+    int r = answer_page(x, p, &page, a);
     past_drop(http_served(x->http)->pasts, p);
-    return elsewhere ? HTTP_ELSEWHERE : 0;
+    return r;
 }

@@ -2,17 +2,19 @@
 another's, the oldest go when the room is used up, and a server without the option says so."""
 import json
 import re
+import socket
 
 import openai
 import pytest
 
 from bare import Bare
-from conftest import ROOT
+from conftest import ROOT, wait_for
 
 CASES = {c["name"]: c for c in json.loads((ROOT / "tests/fixtures/expected.json").read_text())["cases"]}
 TOOL = CASES["tool-call"]
 KEYS = ["key-of-anna", "key-of-bert"]
 ASK = dict(model="tiny", temperature=0, max_output_tokens=12)
+BODIES_OF_A_KEY = 128  # times --max-body-bytes: what the open requests of a key may hold
 TOOLS = [{"type": "function", **t["function"]} for t in TOOL["tools"]]
 
 
@@ -152,6 +154,45 @@ def test_the_oldest_go(tmp_path):
         s.stop()
 
 
+def test_what_is_shown_is_paid_for_first(tmp_path):
+    """Where a key's open requests leave no room for it, a stored response is refused like any other, before there is a copy."""
+    body = 128 << 10
+    s = start(tmp_path, "--responses-store-bytes", 4 << 20, "--max-body-bytes", body, "--request-timeout", 120, "--api-key", *KEYS)
+    held = []
+    try:
+        client, other = client_of(s), client_of(s, KEYS[1])
+        item = {"type": "web_search_call", "id": "w", "more": "y" * 100000}
+        made = client.responses.create(**ASK, input=[{"role": "user", "content": "x"}, item], metadata={"k": "v"}, instructions="word " * 400)
+        head = (f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEYS[0]}\r\n"
+                f"Content-Type: application/json\r\nContent-Length: {body}\r\n\r\n").encode()
+        share = BODIES_OF_A_KEY * body
+        for n in (body - 1,) * (BODIES_OF_A_KEY - 1) + (body - 1000,):
+            c = socket.create_connection(("127.0.0.1", s.port), timeout=20)
+            c.sendall(head + b" " * n)
+            held.append(c)
+        wait_for("they have arrived", lambda: memory(s) >= share - BODIES_OF_A_KEY - 1000, 60)
+        for path in (f"/responses/{made.id}", f"/responses/{made.id}/input_items"):
+            with pytest.raises(openai.RateLimitError, match="memory") as e:
+                client.get(path, cast_to=object)
+            assert int(e.value.response.headers["Retry-After"]) >= 1
+            with pytest.raises(openai.NotFoundError):  # it was looked for: others have room
+                other.get(path, cast_to=object)
+        for c in held:
+            c.close()
+        held.clear()
+        wait_for("room again", lambda: memory(s) == 0, 60)
+        assert client.responses.retrieve(made.id) == made
+        assert [i["id"] for i in client.get(f"/responses/{made.id}/input_items", cast_to=object)["data"]][0] == "w"
+    finally:
+        for c in held:
+            c.close()
+        s.stop()
+
+
+def memory(server):
+    return float(re.search(r'evenkeel_http_memory_bytes\{.*figure="held".*\} (\S+)', server.metrics())[1])
+
+
 def attempt(client, response_id):
     try:
         return client.responses.retrieve(response_id)
@@ -180,7 +221,6 @@ def test_too_old(tmp_path):
     try:
         client = client_of(s)
         made = client.responses.create(**ASK, input="x")
-        from conftest import wait_for
         wait_for("the response is too old", lambda: isinstance(attempt(client, made.id), openai.NotFoundError), 60)
     finally:
         s.stop()

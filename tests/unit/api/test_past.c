@@ -1,5 +1,6 @@
 /* Stored responses: what is found, by whom and for how long; what goes when room is short. */
 #include <errno.h>
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,7 +11,6 @@
 
 #include <cmocka.h>
 
-#include "common/buf.h"
 #include "server/api/past.h"
 #include "tests/unit/alloc.h"
 
@@ -43,16 +43,44 @@ static bool has(struct past_store *s, uint64_t owner, const char *id, uint64_t n
     return p != NULL;
 }
 
-static void expect_items(struct past_store *s, const char *id, bool inputs, const char *want)
+/* What a walk has seen, and after how many items it ends. */
+struct seen {
+    char text[256];
+    int left;
+};
+
+static bool see(void *ctx, const struct past_item *item)
 {
-    struct ek_buf out = {0};
+    struct seen *s = ctx;
+    size_t len = strlen(s->text);
+    (void)snprintf(s->text + len, sizeof(s->text) - len, "%s%.*s%s%.*s", len ? "," : "",
+                   (int)item->len, item->text, item->id_len ? "=" : "", (int)item->id_len,
+                   item->id);
+    return --s->left > 0;
+}
+
+static void expect_walk(struct past_store *s, const char *id, bool inputs, bool newest_first,
+                        int most, const char *want)
+{
+    struct seen seen = {.left = most};
     struct past *p = past_find(s, ANNA, id, 0);
     assert_non_null(p);
-    assert_int_equal(past_items(p, inputs, &out), 0);
-    assert_string_equal(out.data ? out.data : "", want);
-    assert_true(past_items_bytes(p) >= out.len);
+    assert_int_equal(past_walk(p, inputs, newest_first, see, &seen), 0);
+    assert_string_equal(seen.text, want);
     past_drop(s, p);
-    ek_buf_done(&out);
+}
+
+static void expect_items(struct past_store *s, const char *id, bool inputs, const char *want)
+{
+    struct past *p = past_find(s, ANNA, id, 0);
+    size_t items = want[0] != '\0';
+    assert_non_null(p);
+    for (const char *c = want; *c; c++)
+        items += *c == ',';
+    assert_int_equal(past_count(p, inputs), items);
+    assert_true(past_items_bytes(p) + 1 >= strlen(want) - (items ? items - 1 : 0));
+    past_drop(s, p);
+    expect_walk(s, id, inputs, false, INT_MAX, want);
 }
 
 static struct past_stat stat_of(struct past_store *s)
@@ -84,6 +112,28 @@ static void test_conversation(void **state)
     expect_items(s, "a", false, "9,9");
     expect_items(s, "c", true, "1,2,3,4");
     assert_int_equal(stat_of(s).pasts, 4);
+    past_store_free(s);
+}
+
+/* A walk ends where it is told to, either way round, and items are taken as they stand. */
+static void test_walk(void **state)
+{
+    static const char first[] = "{\"a\":[1,{\"id\":\"no\"}],\"id\":\"x,]\\\"}\"}";
+    struct past_store *s = NULL;
+    (void)state;
+    assert_int_equal(past_store_new(1 << 20, 100, &s), 0);
+    assert_int_equal(keep(s, ANNA, "a", first, "{\"id\":5,\"k\":\"id\"}", NULL, 0), 0);
+    assert_int_equal(keep(s, ANNA, "b", "[\"id\",\"y\"]", "{\"id\":\"z\"}", "a", 0), 0);
+    assert_int_equal(keep(s, ANNA, "c", "\"id\"", "", "b", 0), 0);
+    expect_walk(s, "a", true, false, 9,
+                "{\"a\":[1,{\"id\":\"no\"}],\"id\":\"x,]\\\"}\"}=\"x,]\\\"}\"");
+    expect_walk(s, "c", true, false, 9,
+                "{\"a\":[1,{\"id\":\"no\"}],\"id\":\"x,]\\\"}\"}=\"x,]\\\"}\","
+                "{\"id\":5,\"k\":\"id\"},[\"id\",\"y\"],{\"id\":\"z\"}=\"z\",\"id\"");
+    expect_walk(s, "c", false, true, 3, "\"id\",{\"id\":\"z\"}=\"z\",[\"id\",\"y\"]");
+    expect_walk(s, "b", true, true, 2, "[\"id\",\"y\"],{\"id\":5,\"k\":\"id\"}");
+    expect_walk(s, "b", false, false, 1,
+                "{\"a\":[1,{\"id\":\"no\"}],\"id\":\"x,]\\\"}\"}=\"x,]\\\"}\"");
     past_store_free(s);
 }
 
@@ -169,6 +219,72 @@ static void test_many_owners(void **state)
     past_store_free(s);
 }
 
+#define ROWS 12u /* pasts that a key may have here */
+
+/* Three keys keep and delete in turns that look random; of each the newest are there, in its own
+ * order, whatever others keep between them. */
+static void test_rows(void **state)
+{
+    struct past_store *s = NULL;
+    uint32_t kept[3][ROWS + 1], counts[3] = {0}, chance = 1;
+    char id[16];
+    (void)state;
+    assert_int_equal(past_store_new(1 << 20, 1, &s), 0);
+    assert_int_equal(keep(s, 1, "r00000", "1", "2", NULL, 0), 0);
+    const uint64_t one = stat_of(s).bytes;
+    past_store_free(s);
+    assert_int_equal(past_store_new(PAST_SHARE * ROWS * one, 100, &s), 0);
+    for (uint32_t i = 0; i < 4000; i++) {
+        chance = chance * 1664525u + 1013904223u;
+        const uint32_t who = (chance >> 24) % 3, drop = chance >> 28;
+        uint32_t *n = &counts[who];
+        if (drop < 3 && *n > 0) {
+            const uint32_t at = drop % *n;
+            (void)snprintf(id, sizeof(id), "r%05u", kept[who][at]);
+            assert_true(past_delete(s, who + 1, id, 0));
+            memmove(kept[who] + at, kept[who] + at + 1, (*n - at) * sizeof(kept[0][0]));
+            --*n;
+            continue;
+        }
+        if (counts[0] + counts[1] + counts[2] == PAST_SHARE * ROWS && *n < ROWS)
+            continue; /* another key's would go */
+        (void)snprintf(id, sizeof(id), "r%05u", i);
+        assert_int_equal(keep(s, who + 1, id, "1", "2", NULL, 0), 0);
+        kept[who][(*n)++] = i;
+        if (*n > ROWS) {
+            (void)snprintf(id, sizeof(id), "r%05u", kept[who][0]);
+            assert_false(has(s, who + 1, id, 0));
+            memmove(kept[who], kept[who] + 1, ROWS * sizeof(kept[0][0]));
+            *n = ROWS;
+        }
+        for (uint32_t k = 0; k < *n; k++) {
+            (void)snprintf(id, sizeof(id), "r%05u", kept[who][k]);
+            assert_true(has(s, who + 1, id, 0));
+        }
+        assert_int_equal(stat_of(s).pasts, counts[0] + counts[1] + counts[2]);
+    }
+    assert_true(stat_of(s).evicted > 100);
+    past_store_free(s);
+}
+
+/* What cannot fit however short its answer is, is known before there is one. */
+static void test_fits(void **state)
+{
+    struct past_store *s = NULL;
+    (void)state;
+    assert_int_equal(past_store_new(8192, 100, &s), 0);
+    assert_true(past_fits(s, 0, NULL, 4096));
+    assert_false(past_fits(s, ANNA, NULL, 4096)); /* half of it is a key's share */
+    assert_false(past_fits(s, 0, NULL, 8192));
+    assert_int_equal(keep(s, 0, "a", "1", "2", NULL, 0), 0);
+    struct past *a = past_find(s, 0, "a", 0);
+    const size_t room = 8192 - 2 * (stat_of(s).bytes + 64);
+    assert_true(past_fits(s, 0, a, room));
+    assert_false(past_fits(s, 0, a, 8192 - stat_of(s).bytes));
+    past_drop(s, a);
+    past_store_free(s);
+}
+
 /* The number is bounded too, and a long conversation is freed without a deep stack. */
 static void test_many(void **state)
 {
@@ -194,7 +310,7 @@ static void test_no_memory(void **state)
     (void)state;
     for (long n = 1;; n++) {
         struct past_store *s = NULL;
-        struct ek_buf out = {0};
+        struct seen seen = {.left = 9};
         struct past *p = NULL;
         alloc_fail_at(n);
         int r = past_store_new(1 << 20, 100, &s);
@@ -203,10 +319,9 @@ static void test_no_memory(void **state)
         if (r == 0)
             p = past_find(s, ANNA, "a", 0);
         if (p)
-            r = past_items(p, false, &out);
+            r = past_walk(p, false, false, see, &seen);
         bool failed = alloc_failed();
         past_drop(s, p);
-        ek_buf_done(&out);
         past_store_free(s);
         assert_int_equal(r, failed ? -ENOMEM : 0);
         if (!failed)
@@ -217,9 +332,15 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_conversation), cmocka_unit_test(test_owners_and_deletion),
-        cmocka_unit_test(test_age),          cmocka_unit_test(test_room),
-        cmocka_unit_test(test_many_owners),  cmocka_unit_test(test_many),
+        cmocka_unit_test(test_conversation),
+        cmocka_unit_test(test_walk),
+        cmocka_unit_test(test_owners_and_deletion),
+        cmocka_unit_test(test_age),
+        cmocka_unit_test(test_room),
+        cmocka_unit_test(test_many_owners),
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_fits),
+        cmocka_unit_test(test_many),
         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
