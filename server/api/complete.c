@@ -309,7 +309,7 @@ int generation_new(const struct served *s, enum openai_api api, json_t *body,
     g->keeper = from->keeper;
     g->share = from->share;
     g->created_s = from->wall_us / 1000000;
-    g->call_key[0] = from->chance ^ from->wall_us;
+    g->call_key[0] = mix(from->chance) ^ from->wall_us;
     for (const char *c = from->request_id; *c; c++)
         g->call_key[1] = mix(g->call_key[1] + (unsigned char)*c);
     (void)snprintf(g->id, sizeof(g->id), "%s%s", prefixes[api], from->request_id);

@@ -103,7 +103,7 @@ struct generation {
     size_t name_len;     /* of its end: the x-request-id */
     uint32_t room;       /* most tokens of an answer, where that is less than was asked for; or 0 */
     uint64_t created_s;
-    uint64_t call_key[2]; /* ids of tool calls come from it */
+    uint64_t call_key[2]; /* ids of tool calls and of items come from it */
     bool over;            /* all choices are */
     uint32_t seen;        /* tokens of choices that are dropped */
     bool begun;           /* a stream's first chunk is rendered */

@@ -76,12 +76,15 @@ int forms_text(const json_t *content, const char *const *types, const char *name
                struct ek_buf *ret_text, struct api_error *err);
 
 /* responses_keep.c: the items that came with the body, for a response that is stored: ended text of
- * each into g->brought. 0 or -ENOMEM. */
+ * each into g->brought. What cannot be stored however short its answer is, is not. 0 or -ENOMEM. */
 int responses_brought(struct generation *g);
-/* Stores the response, which stands in `out` from `at` on, its list `output` from `output_at` to
- * `output_end`. Where there is no room it is not stored. */
-void responses_keep(struct generation *g, const struct ek_buf *out, size_t at, size_t output_at,
-                    size_t output_end);
+/* Where a response stands in a buffer. */
+struct response_at {
+    size_t begin, output, output_end; /* of the object; the inside of its list `output` */
+    size_t store;                     /* the word true that says that it is stored */
+};
+/* Stores the response, which ends `out`. Where there is no room it says that it is not. */
+void responses_keep(struct generation *g, struct ek_buf *out, const struct response_at *at);
 int read_store(const struct field_source *from, json_t *v, struct openai_ask *a,
                struct api_error *err);
 int read_previous(const struct field_source *from, json_t *v, struct openai_ask *a,

@@ -1,4 +1,10 @@
-/* What is stored of a response: the items that it was asked with, and the object. See past.h. */
+/*
+ * What is stored of a response: the items that it was asked with, and the object. See past.h.
+ *
+ * Clients page through the items of a conversation by their ids, so within it no two are the same:
+ * ours are made from what is drawn for each request (not from its name, which clients may repeat),
+ * and an item that comes with an id that the conversation has already gets another one.
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,8 +54,8 @@ static json_t *parts_of(const char *role, json_t *content)
                : json_pack("[{s:s,s:O}]", "type", "input_text", "text", content);
 }
 
-/* An item as the API shows it: with a type, an id and, of a message, a list of parts. A new
- * reference, NULL when out of memory. */
+/* An item as the API shows it: with a type, an id (`id`, or "" for the one that it has) and, of a
+ * message, a list of parts. A new reference, NULL when out of memory. */
 static json_t *whole_item(json_t *item, const char *id)
 {
     const char *type = json_string_value(json_object_get(item, "type"));
@@ -63,7 +69,7 @@ static json_t *whole_item(json_t *item, const char *id)
         r = json_object_set_new(out, "status", json_string("completed"));
     if (r == 0 && message && json_is_string(content))
         r = json_object_set_new(out, "content", parts_of(role, content));
-    if (r == 0 && !json_is_string(json_object_get(item, "id")))
+    if (r == 0 && id[0])
         r = json_object_set_new(out, "id", json_string(id));
     if (r == 0)
         return out;
@@ -71,47 +77,92 @@ static json_t *whole_item(json_t *item, const char *id)
     return NULL;
 }
 
-static int add_item(struct generation *g, json_t *item, size_t index)
+static const char *id_of(const json_t *item)
 {
-    char id[sizeof(g->id) + 32];
-    (void)snprintf(id, sizeof(id), "item_%s_%zu", g->id + strlen("resp_"), index);
+    const char *id = json_string_value(json_object_get(item, "id"));
+    return id ? id : "";
+}
+
+/* `taken` = ids of the conversation. */
+static int add_item(struct generation *g, json_t *item, size_t index, json_t *taken)
+{
+    const char *given = id_of(item);
+    char id[64] = "";
+    if (given[0] == '\0' || json_object_get(taken, given))
+        (void)snprintf(id, sizeof(id), "item_%016llx%016llx_%zu",
+                       (unsigned long long)g->call_key[0], (unsigned long long)g->call_key[1],
+                       index);
     json_t *whole = whole_item(item, id);
     char *text = whole ? json_dumps(whole, JSON_COMPACT) : NULL;
+    int r = text ? json_object_set_new(taken, id[0] ? id : given, json_null()) : -1;
     if (text && g->brought.len)
         (void)ek_buf_puts(&g->brought, ",");
     if (text)
         (void)ek_buf_puts(&g->brought, text);
     free(text);
     json_decref(whole);
-    return text && ek_buf_ok(&g->brought) ? 0 : -ENOMEM;
+    return r == 0 && ek_buf_ok(&g->brought) ? 0 : -ENOMEM;
+}
+
+/* The response is not stored; who asked for that by name is told. */
+static void give_up(struct generation *g)
+{
+    g->ask.keep = false;
+    if (json_is_true(field_of(g->body, "store")))
+        openai_ignore(&g->ask, "", "store");
+}
+
+static int add_items(struct generation *g, json_t *input, json_t *taken)
+{
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < g->inherited; i++) {
+        const char *id = id_of(json_array_get(input, i));
+        r = id[0] ? json_object_set_new(taken, id, json_null()) : 0;
+    }
+    if (json_is_string(input)) {
+        json_t *said = json_pack("{s:s,s:O}", "role", "user", "content", input);
+        r = said ? add_item(g, said, 0, taken) : -ENOMEM;
+        json_decref(said);
+    }
+    for (size_t i = g->inherited; r == 0 && i < json_array_size(input); i++)
+        r = add_item(g, json_array_get(input, i), i - g->inherited, taken);
+    return r < 0 ? -ENOMEM : 0;
 }
 
 int responses_brought(struct generation *g)
 {
-    json_t *input = json_object_get(g->body, "input");
-    int r = 0;
-    if (json_is_string(input)) {
-        json_t *said = json_pack("{s:s,s:O}", "role", "user", "content", input);
-        r = said ? add_item(g, said, 0) : -ENOMEM;
-        json_decref(said);
+    json_t *taken = json_object();
+    int r = taken ? add_items(g, json_object_get(g->body, "input"), taken) : -ENOMEM;
+    json_decref(taken);
+    if (r == 0 && !past_fits(g->served->pasts, g->keeper, g->before, g->brought.len)) {
+        give_up(g);
+        ek_buf_done(&g->brought);
     }
-    for (size_t i = g->inherited; r == 0 && i < json_array_size(input); i++)
-        r = add_item(g, json_array_get(input, i), i - g->inherited);
     return r;
 }
 
-void responses_keep(struct generation *g, const struct ek_buf *out, size_t at, size_t output_at,
-                    size_t output_end)
+/* Writes false where true stands. */
+static void deny(struct ek_buf *out, size_t at)
+{
+    if (ek_buf_puts(out, " ") < 0)
+        return;
+    memmove(out->data + at + 5, out->data + at + 4, out->len - at - 5);
+    memcpy(out->data + at, "false", 5);
+}
+
+void responses_keep(struct generation *g, struct ek_buf *out, const struct response_at *at)
 {
     if (!ek_buf_ok(out))
         return;
     const struct past_text text = {.id = g->id,
-                                   .response = out->data + at,
-                                   .response_len = out->len - at,
-                                   .output_at = output_at - at,
-                                   .output_len = output_end - output_at,
+                                   .response = out->data + at->begin,
+                                   .response_len = out->len - at->begin,
+                                   .output_at = at->output - at->begin,
+                                   .output_len = at->output_end - at->output,
                                    .input = g->brought.data ? g->brought.data : "",
                                    .input_len = g->brought.len};
-    /* Where there is no room for it, it is not found later: that is what clients can be told. */
-    (void)past_keep(g->served->pasts, g->keeper, &text, g->before, ek_now_us());
+    if (past_keep(g->served->pasts, g->keeper, &text, g->before, ek_now_us()) == 0)
+        return;
+    give_up(g);
+    deny(out, at->store);
 }

@@ -27,8 +27,9 @@ static void put_json(struct ek_buf *out, const json_t *v, const char *none)
 
 static void put_item_id(struct ek_buf *out, const struct choice *c, uint32_t index)
 {
-    (void)ek_buf_printf(out, "\"%s_%s_%u\"", prefixes[c->items.at[index].kind],
-                        c->of->id + strlen("resp_"), index);
+    (void)ek_buf_printf(out, "\"%s_%016llx%016llx_%u\"", prefixes[c->items.at[index].kind],
+                        (unsigned long long)c->of->call_key[0],
+                        (unsigned long long)c->of->call_key[1], index);
 }
 
 /* {"type":"output_text",...} or reasoning's part, with the text or without. */
@@ -149,7 +150,7 @@ static void responses_out_put_text(struct ek_buf *out, const json_t *text)
  * is to be. */
 static void put_response(struct ek_buf *out, struct generation *g)
 {
-    const size_t at = out->len;
+    struct response_at at = {.begin = out->len};
     const struct choice *c = &g->choice[0];
     const struct ek_sampling *p = &g->ask.sampling;
     bool cut = g->over && c->finish == REQ_FIN_LENGTH;
@@ -166,21 +167,24 @@ static void put_response(struct ek_buf *out, struct generation *g)
     (void)ek_buf_puts(out, ",\"instructions\":");
     put_json(out, g->ask.system, "null");
     (void)ek_buf_puts(out, ",\"output\":[");
-    const size_t output_at = out->len;
+    at.output = out->len;
     for (uint32_t i = 0; g->over && i < c->items.count; i++) {
         (void)ek_buf_puts(out, i ? "," : "");
         put_item(out, c, i, true);
     }
-    const size_t output_end = out->len;
+    at.output_end = out->len;
     (void)ek_buf_puts(out, "],\"tools\":");
     put_tools(out, json_object_get(g->body, "tools"));
     (void)ek_buf_puts(out, ",\"tool_choice\":");
     put_json(out, json_object_get(g->body, "tool_choice"), "\"auto\"");
     (void)ek_buf_printf(out,
                         ",\"parallel_tool_calls\":%s,\"temperature\":%g,\"top_p\":%g,"
-                        "\"store\":%s,\"truncation\":\"disabled\",\"previous_response_id\":",
+                        "\"store\":",
                         g->ask.one_call ? "false" : "true", (double)p->temperature,
-                        (double)p->top_p, g->ask.keep ? "true" : "false");
+                        (double)p->top_p);
+    at.store = out->len;
+    (void)ek_buf_printf(out, "%s,\"truncation\":\"disabled\",\"previous_response_id\":",
+                        g->ask.keep ? "true" : "false");
     put_json(out, g->before ? json_object_get(g->body, "previous_response_id") : NULL, "null");
     (void)ek_buf_puts(out, ",\"text\":");
     responses_out_put_text(out, json_object_get(g->body, "text"));
@@ -203,7 +207,7 @@ static void put_response(struct ek_buf *out, struct generation *g)
         (void)ek_buf_puts(out, "null");
     (void)ek_buf_puts(out, "}");
     if (g->over && g->ask.keep)
-        responses_keep(g, out, at, output_at, output_end);
+        responses_keep(g, out, &at);
 }
 
 void responses_reply(struct ek_buf *out, struct generation *g)

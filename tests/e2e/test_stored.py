@@ -154,6 +154,53 @@ def test_the_oldest_go(tmp_path):
         s.stop()
 
 
+def test_ids_are_those_of_one_item(client):
+    """One name for all requests, items that come back with the ids that they had: pages begin behind one item and come to an end."""
+    named = {"extra_headers": {"X-Request-Id": "always-the-same"}}
+    mine = {"type": "message", "role": "user", "content": "Hello", "id": "msg_mine"}
+    last = client.responses.create(**ASK, input=[mine, {**mine, "content": "Again"}], **named)
+    for _ in range(3):
+        again = [*said(last), {**mine, "content": "More"}]
+        last = client.responses.create(**ASK, input=again, previous_response_id=last.id, **named)
+    for order in ("asc", "desc"):
+        ids = []
+        for item in client.responses.input_items.list(last.id, order=order, limit=2):
+            ids.append(item.id)
+            assert len(ids) <= 11, "it goes round"
+        assert len(ids) == 11 and len(set(ids)) == 11, ids
+        assert ids[0 if order == "asc" else -1] == "msg_mine"
+    assert len({i.id for i in last.output} | set(ids)) == 11 + len(last.output)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_does_not_fit_is_not_said_to_be_stored(tmp_path, stream):
+    """An answer too long for the room that its question leaves; then a question that is too long itself, which is known at the beginning."""
+    s = start(tmp_path, "--responses-store-bytes", 16 << 10)
+    try:
+        client = client_of(s)
+
+        def create(**ask):
+            if not stream:
+                answer = client.responses.with_raw_response.create(**ASK, store=True, **ask)
+                return [answer.parse()], answer.headers
+            with client.responses.with_streaming_response.create(**ASK, store=True, stream=True, **ask) as answer:
+                events = list(answer.parse())
+            return [e.response for e in events if hasattr(e, "response")], answer.headers
+
+        fits, headers = create(input="x")
+        assert [r.store for r in fits] == [True] * len(fits) and "X-Ignored-Fields" not in headers
+        late, headers = create(input="x", metadata={"k": "z" * 16000})
+        assert late[-1].store is False and late[0].store is (True if stream else False)
+        assert stream or headers["X-Ignored-Fields"] == "store"
+        early, headers = create(input=[{"role": "user", "content": "x"}, {"type": "web_search_call", "id": "w", "more": "y" * 17000}])
+        assert [r.store for r in early] == [False] * len(early) and "store" in headers["X-Ignored-Fields"].split(", ")
+        for r in (late[-1], early[-1]):
+            assert isinstance(attempt(client, r.id), openai.NotFoundError)
+        assert attempt(client, fits[-1].id) == fits[-1]
+    finally:
+        s.stop()
+
+
 def test_what_is_shown_is_paid_for_first(tmp_path):
     """Where a key's open requests leave no room for it, a stored response is refused like any other, before there is a copy."""
     body = 128 << 10
