@@ -84,9 +84,9 @@ _evenkeelctl() {
             esac ;;
     esac
     if [[ -z $command ]]; then
-        words='status limits drain resume restart rolling-restart explain reload help top diagnose plan preflight recover bench-fit setup endpoint-snippet events oom postmortem support-bundle debug remedies'
+        words='status limits drain resume restart rolling-restart engine explain reload help top diagnose plan preflight recover bench-fit setup endpoint-snippet events oom postmortem support-bundle debug remedies'
     elif [[ $command == limits && -z $sub ]]; then
-        words='get set pin unpin'
+        words='get set pin unpin restart release acquire'
     elif [[ $command == limits && $sub != get ]]; then
         words='max_num_running_seqs max_num_batched_tokens'
         [[ $sub == set ]] && words=${words// /= }= && compopt -o nospace

@@ -1,5 +1,5 @@
 # fish completion for evenkeelctl; written by evenkeelctl --print-completion fish
-set -l verbs status limits drain resume restart rolling-restart explain reload help top diagnose plan preflight recover bench-fit setup endpoint-snippet events oom postmortem support-bundle debug remedies
+set -l verbs status limits drain resume restart rolling-restart engine explain reload help top diagnose plan preflight recover bench-fit setup endpoint-snippet events oom postmortem support-bundle debug remedies
 complete -c evenkeelctl -f
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a status -d 'one line per server and what was decided last'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a limits -d 'show or change limits'
@@ -7,6 +7,7 @@ complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a drain -d 
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a resume -d 'accept requests again; takes a drain or restart back'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a restart -d 'drain, then start again'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a rolling-restart -d 'restart, one server at a time'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a engine -d 'show or change limits'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a explain -d 'the last decisions with numbers and reason codes'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a reload -d 'read the configuration again, or say why not'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a help -d 'this text, or that of one command'
@@ -24,10 +25,13 @@ complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a postmorte
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a support-bundle -d 'states, settings and journal in one archive'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a debug -d 'each sample and what came of it in the log'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a remedies -d 'flags that running out of memory taught; forget them'
-complete -c evenkeelctl -n '__fish_seen_subcommand_from limits; and not __fish_seen_subcommand_from get set pin unpin' -a get -d 'values, ceilings, pins; also without get'
-complete -c evenkeelctl -n '__fish_seen_subcommand_from limits; and not __fish_seen_subcommand_from get set pin unpin' -a set -d 'set max_num_running_seqs or max_num_batched_tokens'
-complete -c evenkeelctl -n '__fish_seen_subcommand_from limits; and not __fish_seen_subcommand_from get set pin unpin' -a pin -d 'keep a limit: evenkeeld does not move it'
-complete -c evenkeelctl -n '__fish_seen_subcommand_from limits; and not __fish_seen_subcommand_from get set pin unpin' -a unpin -d 'let evenkeeld move it again'
+complete -c evenkeelctl -n '__fish_seen_subcommand_from limits; and not __fish_seen_subcommand_from get set pin unpin restart release acquire' -a get -d 'values, ceilings, pins; also without get'
+complete -c evenkeelctl -n '__fish_seen_subcommand_from limits; and not __fish_seen_subcommand_from get set pin unpin restart release acquire' -a set -d 'set max_num_running_seqs or max_num_batched_tokens'
+complete -c evenkeelctl -n '__fish_seen_subcommand_from limits; and not __fish_seen_subcommand_from get set pin unpin restart release acquire' -a pin -d 'keep a limit: evenkeeld does not move it'
+complete -c evenkeelctl -n '__fish_seen_subcommand_from limits; and not __fish_seen_subcommand_from get set pin unpin restart release acquire' -a unpin -d 'let evenkeeld move it again'
+complete -c evenkeelctl -n '__fish_seen_subcommand_from engine; and not __fish_seen_subcommand_from get set pin unpin restart release acquire' -a restart -d 'start the engine'\''s process again, without a drain'
+complete -c evenkeelctl -n '__fish_seen_subcommand_from engine; and not __fish_seen_subcommand_from get set pin unpin restart release acquire' -a release -d 'end the engine'\''s process, requests wait'
+complete -c evenkeelctl -n '__fish_seen_subcommand_from engine; and not __fish_seen_subcommand_from get set pin unpin restart release acquire' -a acquire -d 'start the engine'\''s process that was released'
 complete -c evenkeelctl -n '__fish_seen_subcommand_from set pin unpin' -a 'max_num_running_seqs= max_num_batched_tokens='
 complete -c evenkeelctl -s s -l server -x -d 'which server; needed to steer when there are several' -a "(evenkeelctl --json status 2>/dev/null | string match -r '^      \"name\": \"(.*)\"' -g)"
 complete -c evenkeelctl -l socket -r -F -d 'evenkeeld'\''s socket (else $EVENKEEL_SOCKET, then'
@@ -36,7 +40,7 @@ complete -c evenkeelctl -s n -l limit -x -d 'explain: how many decisions (20; wi
 complete -c evenkeelctl -l since -x -d 'explain: from then on, like 2h, today, yesterday,'
 complete -c evenkeelctl -l reason -x -d 'limits: said in the journal'
 complete -c evenkeelctl -l pin -d 'limits set: pin as well'
-complete -c evenkeelctl -s w -l wait -d 'drain, resume, (rolling-)restart: until it is done'
+complete -c evenkeelctl -s w -l wait -d 'drain, resume, (rolling-)restart, engine: until it'
 complete -c evenkeelctl -l timeout -x -d 'and no longer (600); --wait goes without saying'
 complete -c evenkeelctl -s h -l help -d 'a summary, or that of one command'
 complete -c evenkeelctl -l version -d 'the version'

@@ -44,6 +44,8 @@ enum {
     " With --wait it ends when that is done: 0; 1 if it failed, 4 if it is not done within "       \
     "--timeout (it goes on then). On a terminal it shows how far it is."
 
+#define ENGINE_HELP ""
+
 static const struct args_command commands[] = {
     {"status", NULL, NULL, "one line per server and what was decided last", CMD_STATUS, 0, false,
      false,
@@ -70,6 +72,15 @@ static const struct args_command commands[] = {
      "As restart, but in its turn: when the other servers are ready and no other one restarts. Ask "
      "it of all at once, and they restart one after the other. Also understood as "
      "roll." WAITS_HELP},
+    {"engine", "restart", NULL, "start the engine's process again, without a drain",
+     CMD_ENGINE_RESTART, OF_WAIT, false, false,
+     "Of a server with --engine-process: its engine is ended between two steps and started again, "
+     "with the plug-in that is on disk then; release ends it and frees its memory until acquire. "
+     "Requests wait meanwhile (--engine-wait) and lose nothing." WAITS_HELP},
+    {"engine", "release", NULL, "end the engine's process, requests wait", CMD_ENGINE_RELEASE,
+     OF_WAIT, false, false, ENGINE_HELP},
+    {"engine", "acquire", NULL, "start the engine's process that was released", CMD_ENGINE_ACQUIRE,
+     OF_WAIT, false, false, ENGINE_HELP},
     {"explain", NULL, NULL, "the last decisions with numbers and reason codes", CMD_EXPLAIN,
      OF(O_LIMIT) | OF(O_SINCE), false, false,
      "What evenkeeld and the engine did, with figures and reason codes (docs/control.md has them "
@@ -95,7 +106,7 @@ static const struct args_option options[O_COUNT] = {
                  "14:05, 2026-11-22T14:05; other evenkeelds, too"},
     [O_REASON] = {"reason", 0, "TEXT", "limits: said in the journal"},
     [O_PIN] = {"pin", 0, NULL, "limits set: pin as well"},
-    [O_WAIT] = {"wait", 'w', NULL, "drain, resume, (rolling-)restart: until it is done"},
+    [O_WAIT] = {"wait", 'w', NULL, "drain, resume, (rolling-)restart, engine: until it\nis done"},
     [O_TIMEOUT] = {"timeout", 0, "SECONDS", "and no longer (600); --wait goes without saying"},
     [O_HELP] = {"help", 'h', NULL, "a summary, or that of one command"},
     [O_VERSION] = {"version", 0, NULL, "the version"},
@@ -165,6 +176,8 @@ static bool help_word(const char *word, struct ek_buf *out)
     for (size_t i = 0; i < COMMANDS; i++) {
         if (strcmp(word, commands[i].word) != 0)
             continue;
+        if (commands[i].help && !commands[i].help[0])
+            continue; /* said with the first of its word */
         if (commands[i].help)
             ek_buf_wrap(out, commands[i].help, 0, HELP_WIDTH);
         else
@@ -375,7 +388,10 @@ static int read_words(char *const *words, int count, struct ctl_args *a, struct 
         return 0;
     }
     if (has_subs)
-        return ek_fault_set(fault, words[0], "'limits' is followed by get, set, pin or unpin.");
+        return ek_fault_set(fault, words[0],
+                            strcmp(words[0], "engine") == 0
+                                ? "'engine' is followed by restart, release or acquire."
+                                : "'limits' is followed by get, set, pin or unpin.");
     return refuse_command(words[0], fault);
 }
 

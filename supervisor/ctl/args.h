@@ -23,6 +23,9 @@ enum ctl_command {
     CMD_RESUME,
     CMD_RESTART,
     CMD_ROLL,
+    CMD_ENGINE_RESTART,
+    CMD_ENGINE_RELEASE,
+    CMD_ENGINE_ACQUIRE,
     CMD_EXPLAIN,
     CMD_RELOAD,
 };

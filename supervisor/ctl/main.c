@@ -194,6 +194,12 @@ static int steer(struct api *a, const struct ctl_args *args, const json_t *serve
     case CMD_RESUME: return post(a, args, server, "resume", "Accepting requests again.");
     case CMD_RESTART: return post(a, args, server, "restart", "Draining, then starting again.");
     case CMD_ROLL: return post(a, args, server, "roll", "Restarting in its turn.");
+    case CMD_ENGINE_RESTART:
+        return post(a, args, server, "engine-restart", "The engine's process is started again.");
+    case CMD_ENGINE_RELEASE:
+        return post(a, args, server, "engine-release", "The engine's process is ended.");
+    case CMD_ENGINE_ACQUIRE:
+        return post(a, args, server, "engine-acquire", "The engine's process is started.");
     case CMD_EXPLAIN: return explain(a, args, server, name);
     case CMD_HELP:
     case CMD_VERSION:

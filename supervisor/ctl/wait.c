@@ -20,10 +20,17 @@ static bool is(const json_t *server, const char *state)
     return strcmp(show_word(server, "state"), state) == 0;
 }
 
+static json_int_t engine_planned(const json_t *server)
+{
+    return json_integer_value(
+        json_object_get(json_object_get(server, "engine_process"), "planned"));
+}
+
 void wait_begin(struct wait *w, enum ctl_command command, const json_t *before)
 {
     *w = (struct wait){.command = command,
                        .pid = json_integer_value(json_object_get(before, "pid")),
+                       .planned = engine_planned(before),
                        .down = is(before, "breaker_open")};
 }
 
@@ -33,8 +40,31 @@ static enum wait_state failed(const char *why, const char **ret_why)
     return WAIT_FAILED;
 }
 
+static bool of_engine(enum ctl_command c)
+{
+    return c == CMD_ENGINE_RESTART || c == CMD_ENGINE_RELEASE || c == CMD_ENGINE_ACQUIRE;
+}
+
+/* Its figures are those that evenkeeld has read last, so what has not changed may be old. */
+static enum wait_state look_at_engine(struct wait *w, const json_t *now, const char **ret_why)
+{
+    const char *state = show_word(json_object_get(now, "engine_process"), "state");
+    bool running = strcmp(state, "running") == 0;
+    if (json_integer_value(json_object_get(now, "pid")) != w->pid)
+        return failed("The server has ended; evenkeelctl explain says why.", ret_why);
+    if (w->command == CMD_ENGINE_RELEASE)
+        return strcmp(state, "released") == 0 ? WAIT_DONE : WAIT_ON;
+    if (running && engine_planned(now) > w->planned)
+        return WAIT_DONE;
+    if (w->command == CMD_ENGINE_ACQUIRE && running && w->looks++ >= LOOKS_DOWN)
+        return WAIT_DONE; /* it was there */
+    return WAIT_ON;
+}
+
 enum wait_state wait_look(struct wait *w, const json_t *now, const char **ret_why)
 {
+    if (of_engine(w->command))
+        return look_at_engine(w, now, ret_why);
     bool serves = is(now, "ready") && json_is_true(json_object_get(now, "ready"));
     bool same = json_integer_value(json_object_get(now, "pid")) == w->pid;
     w->drained |= is(now, "draining") || is(now, "drained") || is(now, "stopping");
@@ -65,7 +95,7 @@ enum wait_state wait_look(struct wait *w, const json_t *now, const char **ret_wh
 
 static const char *done_word(enum ctl_command command)
 {
-    return command == CMD_DRAIN ? "Drained" : "Ready";
+    return command == CMD_DRAIN ? "Drained" : command == CMD_ENGINE_RELEASE ? "Released" : "Ready";
 }
 
 /* "main: draining, 5 run, 3 wait, 12 s" */
@@ -105,8 +135,10 @@ static int say_late(const struct ctl_args *args, const char *name, const json_t 
     struct ek_buf line = {0};
     put_progress(&line, name, now, args->timeout_s);
     (void)fprintf(stderr, "evenkeelctl: Not %s within %u s (%s); it goes on.\n",
-                  command == CMD_DRAIN ? "drained" : "ready", args->timeout_s,
-                  ek_buf_ok(&line) ? line.data : name);
+                  command == CMD_DRAIN            ? "drained"
+                  : command == CMD_ENGINE_RELEASE ? "released"
+                                                  : "ready",
+                  args->timeout_s, ek_buf_ok(&line) ? line.data : name);
     ek_buf_done(&line);
     return CTL_LATE;
 }

@@ -94,6 +94,12 @@ static const struct dialect_signal own_signals[SIG_COUNT] = {
     [SIG_HELD_EXPECTED] = {.name = {"evenkeel_admission_blocks"},
                            .label = "figure", .value = "expected", .sum = true, .most = MANY_BYTES},
     [SIG_HELD_FIT] = {.name = {"evenkeel_admission_fit_requests"}, .most = MANY_REQS},
+    [SIG_ENGINE_STARTING] = {.name = {"evenkeel_engine_state"},
+                             .label = "state", .value = "starting", .most = 1},
+    [SIG_ENGINE_RELEASED] = {.name = {"evenkeel_engine_state"},
+                             .label = "state", .value = "released", .most = 1},
+    [SIG_ENGINE_PLANNED] = {.name = {"evenkeel_engine_restarts_total"},
+                            .label = "cause", .value = "planned", .most = MANY_TOKENS},
 };
 
 /* The companion counts a preemption when it happens: before vLLM's own number. */

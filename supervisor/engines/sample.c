@@ -73,6 +73,9 @@ static const struct {
     [SIG_HELD_AVAILABLE] = {"held_available_blocks", false},
     [SIG_HELD_EXPECTED] = {"held_expected_blocks", false},
     [SIG_HELD_FIT] = {"held_fit_requests", false},
+    [SIG_ENGINE_STARTING] = {"engine_starting", false},
+    [SIG_ENGINE_RELEASED] = {"engine_released", false},
+    [SIG_ENGINE_PLANNED] = {"engine_planned_total", true},
 };
 
 const char *signal_name(enum signal_id i)

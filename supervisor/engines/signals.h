@@ -40,7 +40,10 @@ enum signal_id {
     SIG_HELD_NEEDED, /* blocks: see evenkeel_admission_blocks */
     SIG_HELD_AVAILABLE,
     SIG_HELD_EXPECTED,
-    SIG_HELD_FIT, /* requests */
+    SIG_HELD_FIT,        /* requests */
+    SIG_ENGINE_STARTING, /* 1 = no engine's process, one is being loaded; missing: there is never */
+    SIG_ENGINE_RELEASED, /* one of its own; 1 = none, somebody asked for that */
+    SIG_ENGINE_PLANNED,  /* counter: times that it was started again on purpose */
     SIG_COUNT
 };
 

@@ -302,6 +302,13 @@ int control_resume(struct control *c, control_fn cb, void *ctx)
     return verb(c, "http://localhost/resume", "{}", cb, ctx);
 }
 
+int control_engine(struct control *c, const char *word, control_fn cb, void *ctx)
+{
+    char url[64];
+    (void)snprintf(url, sizeof(url), "http://localhost/v1/engine/%s", word);
+    return verb(c, url, "{}", cb, ctx);
+}
+
 int control_trim(struct control *c, control_fn cb, void *ctx)
 {
     return verb(c, "http://localhost/trim", "{}", cb, ctx);

@@ -61,6 +61,8 @@ int control_drain(struct control *c, double deadline_s, bool hold, bool leave, c
 /* Gives back memory that is not needed: unused prefixes, then what the allocators hold. */
 int control_trim(struct control *c, control_fn cb, void *ctx);
 int control_resume(struct control *c, control_fn cb, void *ctx);
+/* Of its engine's process: "restart", "release" or "acquire". It answers before that is done. */
+int control_engine(struct control *c, const char *word, control_fn cb, void *ctx);
 
 /* Reads the answer of /v1/runtime_config. 0, or -EBADMSG. For control.c and its test. */
 int control_parse(const char *json, size_t len, struct control_limits *ret_limits);

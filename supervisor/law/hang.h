@@ -5,6 +5,7 @@
  * when it could not be read at all for that long. A suspect is not yet hung: only a request of one
  * token that fails too (the canary, the caller's part) is the second proof. A single running
  * request at five tokens per second is slow, not hung.
+ * Nor is one whose engine's process is being loaded, or released: it bounds that wait itself.
  */
 #pragma once
 

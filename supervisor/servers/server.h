@@ -317,6 +317,8 @@ void server_reread(struct server *s);
 /* The operator's verbs: 0, or -EBUSY/-EINVAL with a sentence in text. */
 int server_drain(struct server *s, char *text, size_t size);
 int server_resume(struct server *s, char *text, size_t size);
+/* engine_process.c: restart, release or acquire; without a drain, where there is such a process. */
+int server_engine(struct server *s, const char *word, char *text, size_t size);
 /* What it needs a restart for: how its next start differs from what runs. False, and "", when that
  * is nothing, or cannot be seen (an engine that renames itself, somebody else's). */
 bool server_changes(const struct server *s, char *text, size_t size);

@@ -118,6 +118,10 @@ int watch_one_token(struct server *s, uint32_t timeout_ms, client_fn cb,
 /* upkeep.c */
 void upkeep_step(struct server *s, uint64_t now_us); /* at each sample */
 void upkeep_ready(struct server *s);                 /* forgets what was worn out */
+/* engine_process.c: whether its engine is a process of its own; orders as control_engine() has
+ * them, where it is. 0 or -ENOMEM. */
+bool engine_process_known(const struct server *s);
+int engine_process_order(struct server *s, const char *word);
 bool upkeep_acts(const struct server *s); /* whether a server is restarted, or only told about */
 /* A restart by plan for this reason, as soon as it may be. In modes that do not act it is told. */
 void upkeep_due(struct server *s, enum reason reason, bool urgent, const char *why);

@@ -146,6 +146,19 @@ static void put_restart(const struct server *s, struct ek_buf *out)
     (void)ek_buf_puts(out, "\",");
 }
 
+/* Of an engine in a process of its own, as it was read last. */
+static void put_engine_process(const struct server *s, struct ek_buf *out)
+{
+    const double *v = s->sample.value;
+    if (!s->sample.good || !sample_has(&s->sample, SIG_ENGINE_RELEASED))
+        return;
+    (void)ek_buf_printf(out, "\"engine_process\":{\"state\":\"%s\",\"planned\":%.0f},",
+                        v[SIG_ENGINE_RELEASED] > 0   ? "released"
+                        : v[SIG_ENGINE_STARTING] > 0 ? "starting"
+                                                     : "running",
+                        v[SIG_ENGINE_PLANNED]);
+}
+
 int api_server(const struct server *s, struct ek_buf *out)
 {
     const struct server_config *c = s->config;
@@ -173,6 +186,7 @@ int api_server(const struct server *s, struct ek_buf *out)
         (void)ek_buf_puts(out, "\",");
     }
     put_restart(s, out);
+    put_engine_process(s, out);
     (void)ek_buf_printf(out, "\"open_without_key\":%s,", server_is_open(s) ? "true" : "false");
     put_path(out, "config_file", c->file);
     put_path(out, "log_file", s->log.path[0] ? s->log.path : c->log_file);
@@ -594,6 +608,11 @@ static int write_later(struct server *s, const struct trial *trial, api_fn cb, v
     return r;
 }
 
+static bool api_engine_word(const char *word)
+{
+    return !strcmp(word, "restart") || !strcmp(word, "release") || !strcmp(word, "acquire");
+}
+
 static int write_verb(struct server *s, const char *verb, const char *body, size_t len, api_fn cb,
                       void *ctx, struct ek_buf *out)
 {
@@ -611,12 +630,14 @@ static int write_verb(struct server *s, const char *verb, const char *body, size
                 : write_later(s, &trial, cb, ctx, text, sizeof(text));
     else if (strcmp(verb, "roll") == 0)
         r = write_later(s, NULL, cb, ctx, text, sizeof(text));
+    else if (strncmp(verb, "engine-", 7) == 0 && api_engine_word(verb + 7))
+        r = server_engine(s, verb + 7, text, sizeof(text));
     else if (strcmp(verb, "forget") == 0)
         r = server_forget(s, text, sizeof(text));
     else
         return api_error(out, 404, "",
                          "there is no verb %s; there are limits, drain, resume, restart, "
-                         "roll and forget",
+                         "roll, forget, engine-restart, engine-release and engine-acquire",
                          verb);
     if (r > 0)
         return 0; /* cb follows */

@@ -10,7 +10,7 @@
  *   GET   /api/v1/servers/NAME/history?since=S&every=N
  *   PATCH /api/v1/servers/NAME/limits   {"max_num_running_seqs", "max_num_batched_tokens", "pin",
  *                                        "reason"}
- *   POST  /api/v1/servers/NAME/{drain,resume,restart}
+ *   POST  /api/v1/servers/NAME/{drain,resume,restart,engine-restart,engine-release,...}
  *         restart may have {"trial": {...}}, see trial.h; without it a trial ends
  *   POST  /api/v1/reload                 reads the configuration again; 400 says why not
  *   POST  /api/v1/debug   {"for_s"}      every sample in the log for so long; 0 ends it

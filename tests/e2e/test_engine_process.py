@@ -173,7 +173,7 @@ def test_planned_restarts(tmp_path, undisturbed):
 def test_release_and_acquire(tmp_path, undisturbed):
     """Without its process requests wait, old and new ones; streams get their comments; then all go on with the same text."""
     s = serve(tmp_path, "--sse-keep-alive", "0.1")
-    long = {**ASKS[1], "max_tokens": 900, "n": 24}
+    long = {**ASKS[1], "max_tokens": 700, "n": 12}
     body = json.dumps({"model": "tiny", **long, "stream": True}).encode()
     try:
         want = text_of(s, long)

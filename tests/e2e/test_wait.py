@@ -43,3 +43,27 @@ def test_says_what_is_not_done_in_time(appliance):
         c.close()
     gone = ctl(a, "-s", "s2", "drain", "--wait")
     assert gone.returncode == 1 and "no server 's2'" in gone.stderr
+
+
+def test_the_engines_process(appliance):
+    """Ended and started through evenkeeld: the server stays, and is not ready while its engine is released."""
+    a = appliance(server_flags=["--engine-process"])
+    pid = a.server()["pid"]
+    again = ctl(a, "engine", "restart", "--wait")
+    assert again.returncode == 0 and again.stdout.startswith("Ready after "), again
+    released = ctl(a, "engine", "release", "--wait")
+    assert released.returncode == 0 and released.stdout.startswith("Released after "), released
+    wait_for("it is not ready", lambda: not a.server()["ready"])
+    there = ctl(a, "engine", "acquire", "--wait")
+    assert there.returncode == 0 and there.stdout.startswith("Ready after "), there
+    wait_for("it is ready", lambda: a.server()["ready"])
+    now = a.server()
+    assert now["pid"] == pid and now["engine_process"]["planned"] == 2, now
+    assert "release of the engine's process, no drain" in ctl(a, "explain").stdout
+
+
+def test_without_an_engines_process(appliance):
+    a = appliance()
+    refused = ctl(a, "engine", "restart")
+    assert refused.returncode == 1 and "--engine-process" in refused.stderr, refused
+    assert "restart, release or acquire" in ctl(a, "engine").stderr

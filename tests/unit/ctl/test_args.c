@@ -58,6 +58,8 @@ static void test_good(void **state)
         {"roll --timeout 9",
          {.command = CMD_ROLL, .count = 20, .wait = true, .timeout_s = 9}}, /* its former name */
         {"rolling-restart", {.command = CMD_ROLL, .count = 20}},
+        {"engine release -w",
+         {.command = CMD_ENGINE_RELEASE, .count = 20, .wait = true, .timeout_s = 600}},
         {"nonsense --help", {.command = CMD_HELP, .count = 20, .topic = "nonsense"}},
         {"--version", {.command = CMD_VERSION, .count = 20}},
     };
@@ -140,6 +142,7 @@ static void test_help(void **state)
         {"explain", "--limit", "--wait"},
         {"status", "--json", "--reason"},
         {"rolling-restart", "in its turn", "--reason"},
+        {"engine", "plug-in that is on disk", "--reason"},
         {"top", "--price", "limits set"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

@@ -79,9 +79,52 @@ static void test_look(void **state)
     }
 }
 
+/* Of the engine's process: the pid stays, the figures tell. */
+static void test_engine(void **state)
+{
+    (void)state;
+    static const struct {
+        enum ctl_command command;
+        struct {
+            const char *state;
+            int pid, planned;
+        } seen[4]; /* the first: before */
+        enum wait_state ends;
+    } cases[] = {
+        {CMD_ENGINE_RESTART, {{"running", 7, 2}, {"running", 7, 2}, {"starting", 7, 2}}, WAIT_ON},
+        {CMD_ENGINE_RESTART, {{"running", 7, 2}, {"starting", 7, 2}, {"running", 7, 3}}, WAIT_DONE},
+        {CMD_ENGINE_RESTART, {{"running", 7, 2}, {"running", 8, 0}}, WAIT_FAILED},
+        {CMD_ENGINE_RELEASE, {{"running", 7, 2}, {"running", 7, 2}}, WAIT_ON},
+        {CMD_ENGINE_RELEASE, {{"running", 7, 2}, {"released", 7, 2}}, WAIT_DONE},
+        {CMD_ENGINE_ACQUIRE, {{"running", 7, 2}, {"running", 7, 2}, {"released", 7, 2}}, WAIT_ON},
+        {CMD_ENGINE_ACQUIRE,
+         {{"released", 7, 2}, {"starting", 7, 2}, {"running", 7, 3}},
+         WAIT_DONE},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct wait w;
+        const char *why = NULL;
+        enum wait_state got = WAIT_ON;
+        for (size_t k = 0; k < 4 && cases[i].seen[k].pid; k++) {
+            json_t *now = server("ready", cases[i].seen[k].pid);
+            json_t *process = json_pack("{s:s, s:i}", "state", cases[i].seen[k].state, "planned",
+                                        cases[i].seen[k].planned);
+            assert_int_equal(json_object_set_new(now, "engine_process", process), 0);
+            assert_int_equal(got, WAIT_ON);
+            if (k == 0)
+                wait_begin(&w, cases[i].command, now);
+            else
+                got = wait_look(&w, now, &why);
+            json_decref(now);
+        }
+        assert_int_equal(got, cases[i].ends);
+        assert_true((why != NULL) == (got == WAIT_FAILED));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_refused_later),
-                                       cmocka_unit_test(test_look)};
+                                       cmocka_unit_test(test_look), cmocka_unit_test(test_engine)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -142,6 +142,12 @@ static void test_hang(void **state)
     assert_int_equal(hang_step(&h, &s, 71 * S, 10, &for_s), HANG_NO_ANSWER);
     s = reading(3, 2); /* another process: its counters are lower */
     assert_int_equal(hang_step(&h, &s, 72 * S, 10, &for_s), HANG_NO);
+    for (int i = 0; i < 2; i++) { /* its engine's process is away, and requests wait for it */
+        s = reading(3, 2);
+        s.value[i ? SIG_ENGINE_RELEASED : SIG_ENGINE_STARTING] = 1;
+        s.flags[i ? SIG_ENGINE_RELEASED : SIG_ENGINE_STARTING] = 0;
+        assert_int_equal(hang_step(&h, &s, (uint64_t)(200 + 100 * i) * S, 10, &for_s), HANG_NO);
+    }
 }
 
 static void test_history_ring(void **state)
