@@ -2,7 +2,7 @@
 """Pictures of the status page: evenkeeld and the server with the embedded model under load, seen by chromium without a screen.
 
     tools/page_picture.py                     docs/page-light.png and docs/page-dark.png, as README.md shows them
-    tools/page_picture.py --scene NAME        load, pressure, three, none, failed: DIR/NAME-{desktop,phone}-{light,dark}.png
+    tools/page_picture.py --scene NAME        load, pressure, keys, three, none, failed: DIR/NAME-{desktop,phone}-{light,dark}.png
 
 `make picture` installs what is missing first (chromium, pngquant). Standard library only: chromium is steered over its debugging pipe."""
 import argparse
@@ -120,8 +120,8 @@ class Appliance:
             time.sleep(0.3)
         raise SystemExit(f"{what}: not within {seconds} s; the log:\n{(self.run / 'evenkeeld.log').read_text()[-2000:]}")
 
-    def client(self, number, long):
-        turn = 0
+    def client(self, number, long, key=None):
+        turn, headers = 0, {"Authorization": f"Bearer {key}"} if key else None
         while not self.stop.is_set():
             turn += 1
             heavy = long(time.monotonic())
@@ -129,15 +129,15 @@ class Appliance:
                     "max_tokens": (300 + 37 * (number * 5 + turn * 3) % 400) if heavy else 40 + 13 * (number + turn) % 60, "ignore_eos": True,
                     "temperature": 0.8, "seed": number * 1000 + turn}
             try:
-                for _ in stream(self.ports[0], "/v1/completions", body):
+                for _ in stream(self.ports[0], "/v1/completions", body, headers=headers):
                     if self.stop.is_set():
                         return
             except (OSError, RuntimeError, ValueError):
                 time.sleep(0.3)
 
-    def load(self, clients, long):
+    def load(self, clients, long, key=None):
         for n in range(clients):
-            threading.Thread(target=self.client, args=(n, long), daemon=True).start()
+            threading.Thread(target=self.client, args=(n, long, key), daemon=True).start()
 
     def end(self):
         self.stop.set()
@@ -167,6 +167,15 @@ def set_scene(scene, run, seconds):
         a = Appliance(run, fakes(run, {"chat": ["--load", "6", "--oom-burst", "2000", "--max-num-batched-tokens", "8192"]}), [])
         a.wait("a restart", lambda all: all[0]["restarts"] >= 2 and all[0]["ready"])
         time.sleep(seconds)
+    elif scene == "keys":  # one key floods, two others have less to do
+        keys = run / "keys"
+        keys.write_text("chat sk-chat weight=3\nbatch-jobs sk-batch\nsearch sk-search weight=2\n")
+        keys.chmod(0o600)
+        a = Appliance(run, CONFIG.replace('--stalled-share, "0"', f'--stalled-share, "0", --api-key-file, {keys}'), [free_port(18500)])
+        a.wait("server ready", lambda all: all[0]["ready"])
+        for key, clients in (("sk-batch", 20), ("sk-chat", 10), ("sk-search", 2)):
+            a.load(clients, lambda now: key == "sk-batch", key)
+        time.sleep(seconds)
     else:
         a = Appliance(run, CONFIG, [free_port(18500)])
         a.wait("server ready", lambda all: all[0]["ready"])
@@ -184,7 +193,7 @@ def shrink(path):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--scene", choices=["load", "pressure", "three", "none", "failed"])
+    p.add_argument("--scene", choices=["load", "pressure", "keys", "three", "none", "failed"])
     p.add_argument("--seconds", type=float, default=150, help="how long the load runs before the picture (150)")
     p.add_argument("--out", type=pathlib.Path, default=pathlib.Path("."), help="directory of --scene's pictures")
     o = p.parse_args()

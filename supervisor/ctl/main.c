@@ -120,8 +120,12 @@ static int explain(struct api *a, const struct ctl_args *args, const json_t *ser
         code = print_json(answer);
     } else {
         struct ek_buf out = {0};
-        show_decisions(answer, server, terminal_cols(), &out);
+        json_t *keys = NULL;
+        if (calls_server(a, "GET", name, "keys", NULL, &keys) < 0)
+            keys = NULL; /* an older evenkeeld */
+        show_decisions(answer, server, keys, terminal_cols(), &out);
         code = verb_print_buf(&out);
+        json_decref(keys);
     }
     json_decref(answer);
     return code;

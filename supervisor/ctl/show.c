@@ -271,23 +271,25 @@ void show_event(const json_t *decision, uint32_t cols, struct ek_buf *out)
 }
 
 /* What holds now: next to the prompt, below what was decided. */
-static void present(struct ek_buf *out, const json_t *server, uint32_t cols)
+static void present(struct ek_buf *out, const json_t *server, const char *keys_why, uint32_t cols)
 {
     const char *why = json_string_value(json_object_get(server, "waiting_why"));
     const char *law =
         json_string_value(json_object_get(json_object_get(server, "waits_for"), "why"));
-    if (why) {
-        (void)ek_buf_puts(out, "now  ");
-        show_lines(out, why, 5, cols);
-    }
-    if (law && *law) {
-        (void)ek_buf_puts(out, why ? "     " : "now  ");
-        show_lines(out, law, 5, cols);
+    const char *said[] = {why, keys_why, law}, *lead = "now  ";
+    for (size_t i = 0; i < sizeof(said) / sizeof(said[0]); i++) {
+        if (!said[i] || !*said[i])
+            continue;
+        (void)ek_buf_puts(out, lead);
+        show_lines(out, said[i], 5, cols);
+        lead = "     ";
     }
 }
 
-void show_decisions(const json_t *answer, const json_t *server, uint32_t cols, struct ek_buf *out)
+void show_decisions(const json_t *answer, const json_t *server, const json_t *keys, uint32_t cols,
+                    struct ek_buf *out)
 {
+    const char *keys_why = json_string_value(json_object_get(keys ? keys : server, "keys_why"));
     const json_t *list = json_object_get(answer, "decisions");
     size_t count = json_array_size(list);
     if (count == 0)
@@ -298,7 +300,7 @@ void show_decisions(const json_t *answer, const json_t *server, uint32_t cols, s
         head_line(out, &head, cols);
         reasons(out, json_array_get(list, i), cols);
     }
-    present(out, server, cols);
+    present(out, server, keys_why, cols);
 }
 
 void show_learned(const json_t *server, size_t indent, uint32_t cols, struct ek_buf *out)

@@ -16,9 +16,10 @@ struct ek_buf;
  */
 void show_status(const json_t *answer, const char *only, uint32_t cols, struct ek_buf *out);
 void show_limits(const json_t *answer, const char *only, struct ek_buf *out);
-/* answer: {"decisions": [...]}, newest first; server: as above, what holds now, NULL = not asked.
- */
-void show_decisions(const json_t *answer, const json_t *server, uint32_t cols, struct ek_buf *out);
+/* answer: {"decisions": [...]}, newest first; server: as above, what holds now, NULL = not asked;
+ * keys: what it says of its API keys by name, NULL = the server's own words without names. */
+void show_decisions(const json_t *answer, const json_t *server, const json_t *keys, uint32_t cols,
+                    struct ek_buf *out);
 /* One decision with its server's name, and with "questions" as a list of them. */
 void show_event(const json_t *decision, uint32_t cols, struct ek_buf *out);
 

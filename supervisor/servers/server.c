@@ -446,5 +446,6 @@ void server_free(struct server *s)
         charts_free(s->charts); /* else the thread that hangs has it */
     free(s->history);
     window_free(s->seen);
+    free(s->shares);
     free(s);
 }

@@ -53,6 +53,7 @@ struct peers;
 struct handoff;
 struct incidents;
 struct record;
+struct shares;
 struct shut;
 struct server;
 struct prove_ask;
@@ -218,6 +219,7 @@ struct server {
     struct decision waits; /* what the policy waits for; not in `decisions` */
     struct waiting waiting;
     char waiting_why[200]; /* why requests wait now, "" = none do or it is not known */
+    struct shares *shares; /* of its keys; NULL until it has two */
     struct record *record; /* NULL = none, or not yet */
     bool record_failed;
     uint32_t record_limit[KNOB_COUNT]; /* what a replay takes the limits to be */

@@ -16,8 +16,10 @@
 #include "common/err.h"
 #include "common/log.h"
 #include "supervisor/engines/dialect.h"
+#include "supervisor/engines/keys.h"
 #include "supervisor/io/charts.h"
 #include "supervisor/io/client.h"
+#include "supervisor/law/shares.h"
 #include "supervisor/law/window.h"
 #include "supervisor/servers/record.h"
 #include "supervisor/servers/server_inside.h"
@@ -303,6 +305,19 @@ static void note_engine(struct server *s)
     }
 }
 
+/* Without memory for them, keys are not shown. */
+static void note_keys(struct server *s, const struct scrape_reading *reading)
+{
+    struct keys_reading keys = {0};
+    if (reading->result != SCRAPE_OK)
+        return;
+    keys_parse(reading->page, reading->len, &keys);
+    if (!s->shares && keys.count > 1)
+        s->shares = calloc(1, sizeof(*s->shares));
+    if (s->shares)
+        shares_take(s->shares, &keys, reading->sample.at_us);
+}
+
 static void look_for_drained(struct server *s)
 {
     if (s->state != SRV_DRAINING || (s->want != WANT_DRAINED && !s->drain_found) ||
@@ -323,6 +338,7 @@ static void on_sample(void *ctx, const struct scrape_reading *reading)
     s->sample = reading->sample;
     step_policy(s, reading);
     note_engine(s);
+    note_keys(s, reading);
     window_push(s->seen, &s->sample);
     view_take(&s->view, &s->sample, s->seen);
     keep_history(s);
@@ -400,6 +416,8 @@ void watch_stop(struct server *s)
     sample_missing(ek_now_us(), &s->sample);
     view_unknown(&s->view);
     s->waiting_why[0] = '\0';
+    if (s->shares)
+        shares_start(s->shares);
     s->waits = (struct decision){0};
     s->halted_us = 0;
     window_clear(s->seen);

@@ -17,6 +17,7 @@
 #include "supervisor/servers/fleet.h"
 #include "supervisor/servers/past.h"
 #include "supervisor/web/api_postmortem.h"
+#include "supervisor/web/key_table.h"
 
 #define PREFIX "/api/v1/servers"
 
@@ -202,6 +203,8 @@ int api_server(const struct server *s, struct ek_buf *out)
         (void)ek_buf_json(out, s->waiting_why, strlen(s->waiting_why));
         (void)ek_buf_puts(out, "\"");
     }
+    (void)ek_buf_puts(out, ",");
+    key_table_json(s, false, out);
     (void)ek_buf_puts(out, ",\"waits_for\":");
     if (r == 0 && s->waits.reason != REASON_NONE)
         r = decision_json(&s->waits, c->name, out);
@@ -417,8 +420,8 @@ static int read_server(const struct server *s, const char *verb, api_query_fn qu
                          strcmp(verb, "limits") ? "POST" : "PATCH");
     } else {
         return api_error(out, 404, "",
-                         "there is no %s; there are decisions, failures, history and "
-                         "postmortem",
+                         "there is no %s; there are decisions, failures, history, "
+                         "postmortem and, over the Unix socket, keys",
                          verb);
     }
     return r < 0 ? r : ek_buf_ok(out) ? 200 : -ENOMEM;

@@ -7,6 +7,7 @@
  *   GET   /api/v1/servers/NAME
  *   GET   /api/v1/servers/NAME/decisions?limit=N&since=S   with S those before this evenkeeld, too
  *   GET   /api/v1/servers/NAME/failures?limit=N
+ *   GET   /api/v1/servers/NAME/keys   over the Unix socket alone: key_table.h
  *   GET   /api/v1/servers/NAME/history?since=S&every=N
  *   PATCH /api/v1/servers/NAME/limits   {"max_num_running_seqs", "max_num_batched_tokens", "pin",
  *                                        "reason"}

@@ -9,6 +9,7 @@
 #include "common/clock.h"
 #include "supervisor/servers/past.h"
 #include "supervisor/servers/server.h"
+#include "supervisor/web/key_table.h"
 #include "supervisor/web/page.h"
 
 #define SHOWN     30
@@ -387,7 +388,9 @@ void page_server(struct ek_buf *out, const struct server *s, bool open)
     put_tile(out, s, "prefix cache hits", VIEW_PREFIX_HIT_RATE, AS_PERCENT, "");
     put_tile(out, s, "CPU", VIEW_CPU, AS_TENTHS, " <small>cores</small>");
     put_tile(out, s, "device busy", VIEW_DEVICE_BUSY, AS_PERCENT, "");
-    (void)ek_buf_puts(out, "</div>\n<div class=\"range\"><h3>Over the last</h3>");
+    (void)ek_buf_puts(out, "</div>\n");
+    key_table_page(s, out);
+    (void)ek_buf_puts(out, "<div class=\"range\"><h3>Over the last</h3>");
     (void)ek_buf_puts(out, "<button data-range=\"300\">5 min</button><button data-range=\"1800\">"
                            "30 min</button><button data-range=\"7200\">2 h</button></div>\n"
                            "<div class=\"charts\"></div>\n");

@@ -21,6 +21,7 @@
 #include "supervisor/servers/fleet.h"
 #include "supervisor/web/api.h"
 #include "supervisor/web/expo.h"
+#include "supervisor/web/key_table.h"
 #include "supervisor/web/page.h"
 #include "supervisor/web/runbook.h"
 
@@ -259,7 +260,8 @@ static enum MHD_Result answer_read(struct request *q, const char *path)
         (void)ek_buf_puts(&q->answer, "{\"status\":\"ok\"}");
         return send_json(q->connection, 200, &q->answer);
     }
-    return answer_api(q, "GET", path);
+    int named = q->door->local ? key_table_read(q->door->status->all, path, &q->answer) : 0;
+    return named != 0 ? send_json(q->connection, named, &q->answer) : answer_api(q, "GET", path);
 }
 
 static enum MHD_Result answer_write(struct request *q, const char *method, const char *path)

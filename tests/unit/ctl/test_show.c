@@ -53,7 +53,7 @@ static void test_lists(void **state)
     assert_non_null(strstr(out.data, "max_num_running_seqs      12      16       2      yes"));
     assert_non_null(strstr(out.data, "max_num_batched_tokens    512     512      64     no"));
     ek_buf_clear(&out);
-    show_decisions(decisions, NULL, 0, &out);
+    show_decisions(decisions, NULL, NULL, 0, &out);
     const char *old = strstr(out.data, "old"), *new = strstr(out.data, "new");
     assert_true(old && new &&old < new);
     assert_non_null(
@@ -63,7 +63,7 @@ static void test_lists(void **state)
     ek_buf_clear(&out);
     json_t *now = load("{\"name\":\"s1\",\"waiting_why\":\"16 wait: 9 fit\","
                        "\"waits_for\":{\"why\":\"no raise\"}}");
-    show_decisions(decisions, now, 0, &out);
+    show_decisions(decisions, now, NULL, 0, &out);
     assert_non_null(strstr(out.data, "\nnow  16 wait: 9 fit\n     no raise\n"));
     ek_buf_clear(&out);
     json_t *one = json_pack("{s:[O]}", "servers", now);
@@ -73,7 +73,7 @@ static void test_lists(void **state)
     json_decref(now);
     ek_buf_clear(&out);
     json_t *nothing = load("[]");
-    show_decisions(nothing, NULL, 0, &out);
+    show_decisions(nothing, NULL, NULL, 0, &out);
     show_status(nothing, NULL, 0, &out);
     show_limits(nothing, NULL, &out);
     json_decref(nothing);
@@ -130,7 +130,7 @@ static void test_widths(void **state)
         assert_true((strstr(out.data, "ENGINE") != NULL) >= (cols >= 120));
         ek_buf_clear(&out);
         show_event(event, cols, &out);
-        show_decisions(decisions, NULL, cols, &out);
+        show_decisions(decisions, NULL, NULL, cols, &out);
         if (longest(out.data) > cols)
             fail_msg("%u columns:\n%s", cols, out.data);
     }

@@ -1,0 +1,41 @@
+/*
+ * What each API key had of a server in the last minute, beside what it may have: for people, the
+ * law looks at none of it. The server itself shares its turns by weight; here is said whose turn
+ * comes later for it. Pure; memory is the caller's.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "supervisor/engines/keys.h"
+
+#define SHARES_LOOKS 7u /* one each ten seconds: the oldest is a minute old */
+
+struct shares {
+    struct keys_reading now, look[SHARES_LOOKS];
+    uint64_t now_us, look_us[SHARES_LOOKS];
+    uint32_t looks, newest;
+};
+
+struct share {
+    const struct key_reading *key;
+    uint32_t number;         /* from 1, its place among the server's keys */
+    double tokens_per_s;     /* prompts and answers */
+    double part, due;        /* of the tokens as they are charged; by the weights of those here */
+    double running, waiting; /* requests that have a first token, about; answers that have none */
+    bool held;               /* waits, and others have their turn before it as it had more */
+};
+
+/* Another process answers, or none: counters begin anew. */
+void shares_start(struct shares *s);
+void shares_take(struct shares *s, const struct keys_reading *keys, uint64_t now_us);
+/* Seconds that the shares are of; 0 = nothing is known yet. */
+double shares_span_s(const struct shares *s);
+/* Keys with work in that time, who had most of the tokens first. 0 where there are not two keys:
+ * one alone shares with nobody. */
+uint32_t shares_rows(const struct shares *s, struct share ret_rows[KEYS_MOST]);
+/* "key batch-jobs waits for its share: it had 71 % of the tokens of the last minute with a weight
+ * of 1 of 4"; without `names`: "key 2". False and an empty text when nobody is held back. */
+bool shares_why(const struct shares *s, bool names, char *ret_text, size_t size);
