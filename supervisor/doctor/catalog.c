@@ -201,7 +201,7 @@ int catalog_add_pattern(struct catalog_inside *c, const struct doctor_pattern *p
     return 0;
 }
 
-int catalog_add_hint(struct catalog_inside *c, enum doctor_class cls, const char *text,
+int catalog_add_hint(struct catalog_inside *c, struct doctor_hint hint, const char *text,
                      struct ek_fault *fault)
 {
     pcre2_code *code = NULL;
@@ -210,7 +210,8 @@ int catalog_add_hint(struct catalog_inside *c, enum doctor_class cls, const char
     int r = compile(text, &code, fault);
     if (r < 0)
         return r;
-    c->hint[c->hint_count++] = (struct doctor_hint){cls, code};
+    hint.code = code;
+    c->hint[c->hint_count++] = hint;
     return 0;
 }
 
@@ -263,6 +264,16 @@ static int index_words(struct catalog_inside *c, struct ek_fault *fault)
     return r < 0 ? ek_fault_set(fault, "re", "too many expressions") : 0;
 }
 
+static int check_hints(const struct catalog_inside *c, struct ek_fault *fault)
+{
+    for (uint32_t i = 0; i < c->hint_count; i++) {
+        const char *id = c->hint[i].names;
+        if (id && !doctor_catalog_find(&c->shown, id))
+            return ek_fault_set(fault, "hints", "a hint names '%.100s', which is no entry", id);
+    }
+    return 0;
+}
+
 static int load(const char *const what[2], const char *const text[2], const size_t len[2],
                 struct doctor_catalog **ret_catalog, struct ek_fault *fault)
 {
@@ -272,13 +283,16 @@ static int load(const char *const what[2], const char *const text[2], const size
         if (text[i])
             r = catalog_read(c, what[i], text[i], len[i], fault);
     }
+    if (r == 0) {
+        c->shown.signatures = c->signature;
+        r = check_hints(c, fault);
+    }
     if (r == 0)
         r = index_words(c, fault);
     if (r < 0) {
         doctor_catalog_free(c ? &c->shown : NULL);
         return r;
     }
-    c->shown.signatures = c->signature;
     c->shown.patterns = c->pattern;
     c->shown.hints = c->hint;
     c->shown.hint_count = c->hint_count;

@@ -90,7 +90,8 @@ struct doctor_signature {
 /* What is said of a log that no entry knows: the kind that its decisive line looks like. */
 struct doctor_hint {
     enum doctor_class cls;
-    void *code; /* pcre2_code */
+    const char *names; /* the entry that it is sure of, NULL: the kind is probable, no more */
+    void *code;        /* pcre2_code */
 };
 
 enum doctor_pattern_kind {

@@ -381,18 +381,20 @@ static int read_flag(struct walk *w, const yaml_node_t *map)
 
 static int read_hint(struct walk *w, const yaml_node_t *map)
 {
-    enum doctor_class cls = DOCTOR_CLASSES;
+    struct doctor_hint h = {.cls = DOCTOR_CLASSES};
     const yaml_node_t *list;
-    int r = check_keys(w, map, " class re ");
+    int r = check_keys(w, map, " class names re ");
     if (r == 0)
-        r = read_class(w, map, &cls);
+        r = read_class(w, map, &h.cls);
+    if (r == 0)
+        r = copy_key(w, map, "names", &h.names);
     if (r == 0)
         r = list_key(w, map, "re", &list);
     for (size_t i = 0; r == 0 && list && i < length(list); i++) {
         const char *text = NULL;
         r = copy(w, item(w, list, i), &text);
         if (r == 0)
-            r = at_node(w, item(w, list, i), catalog_add_hint(w->c, cls, text, w->fault));
+            r = at_node(w, item(w, list, i), catalog_add_hint(w->c, h, text, w->fault));
     }
     return r;
 }

@@ -36,7 +36,7 @@ int catalog_read(struct catalog_inside *c, const char *what, const char *text, s
 int catalog_add_pattern(struct catalog_inside *c, const struct doctor_pattern *p,
                         struct ek_fault *fault);
 /* Compiles an expression for the decisive line of a log that is not known. Codes as above. */
-int catalog_add_hint(struct catalog_inside *c, enum doctor_class cls, const char *text,
+int catalog_add_hint(struct catalog_inside *c, struct doctor_hint hint, const char *text,
                      struct ek_fault *fault);
 /* Drops the patterns of a signature. */
 void catalog_drop_patterns(struct catalog_inside *c, uint32_t signature);

@@ -13,6 +13,7 @@
 
 #include "common/buf.h"
 #include "supervisor/doctor/flow.h"
+#include "supervisor/doctor/hint.h"
 #include "supervisor/doctor/lines.h"
 #include "supervisor/doctor/trace.h"
 #include "supervisor/doctor/words.h"
@@ -134,12 +135,12 @@ static void take_numbers(struct doctor_scan *s, const struct doctor_pattern *p,
     }
 }
 
-static void keep_evidence(struct doctor_scan *s, struct doctor_finding *f)
+static void keep_evidence(struct doctor_finding *f, uint64_t line, const char *text)
 {
     uint32_t i =
         f->evidence_count < DOCTOR_EVIDENCE_MOST ? f->evidence_count++ : DOCTOR_EVIDENCE_MOST - 1;
-    f->evidence[i].line = s->line;
-    doctor_trace_copy(s->clean, strlen(s->clean), f->evidence[i].text, DOCTOR_EVIDENCE_TEXT);
+    f->evidence[i].line = line;
+    doctor_trace_copy(text, strlen(text), f->evidence[i].text, DOCTOR_EVIDENCE_TEXT);
 }
 
 static void note_failure(struct doctor_scan *s, const struct doctor_pattern *p, size_t len)
@@ -169,7 +170,7 @@ static void note_failure(struct doctor_scan *s, const struct doctor_pattern *p, 
     f->last_line = s->line;
     if (rank < 64)
         f->ranks |= 1ull << rank;
-    keep_evidence(s, f);
+    keep_evidence(f, s->line, s->clean);
     take_numbers(s, p, &f->numbers);
 }
 
@@ -447,6 +448,29 @@ static const struct trace_process *first_process(const struct doctor_scan *s)
     return p ? p : doctor_trace_first(&s->older);
 }
 
+/* The entry that a hint names for the decisive line, by what was raised and where; TRACE_NONE. */
+static uint32_t name_by_place(struct doctor_scan *s, const struct trace_process *first)
+{
+    const struct doctor_hint *h = doctor_hint_of_process(s->catalog, first, s->match, s->context);
+    const struct doctor_signature *named =
+        h && h->names ? doctor_catalog_find(s->catalog, h->names) : NULL;
+    if (!named)
+        return TRACE_NONE;
+    uint32_t at = (uint32_t)(named - s->catalog->signatures);
+    struct doctor_finding *f = &s->finding[at];
+    if (f->count == 0)
+        *f = (struct doctor_finding){.signature = named,
+                                     .first_line = first->last_line,
+                                     .life = s->life,
+                                     .starts = 1,
+                                     .phase = s->phase};
+    f->firm = f->raised = true;
+    f->count++;
+    f->last_line = first->last_line;
+    keep_evidence(f, first->last_line, first->text);
+    return at;
+}
+
 int doctor_scan_finish(struct doctor_scan *s, const struct doctor_finding **ret_findings,
                        uint32_t *ret_count)
 {
@@ -457,13 +481,16 @@ int doctor_scan_finish(struct doctor_scan *s, const struct doctor_finding **ret_
     s->rest.len = 0;
     s->finding_count = 0;
     const struct trace_process *first = first_process(s);
+    uint32_t decisive = first ? first->signature : TRACE_NONE;
+    if (first && decisive == TRACE_NONE)
+        decisive = name_by_place(s, first);
     for (uint32_t i = 0; i < s->catalog->signature_count; i++) {
         if (s->finding[i].count == 0 || s->finding[i].count < s->catalog->signatures[i].times)
             continue;
         struct doctor_finding *f = &s->finding[s->finding_count++];
         if (f != &s->finding[i])
             *f = s->finding[i];
-        f->decisive = first && first->signature == i;
+        f->decisive = decisive == i;
         f->phase = phase_of(s, f);
         derive(&f->numbers);
         add_facts(&f->numbers, &s->facts);
@@ -473,7 +500,7 @@ int doctor_scan_finish(struct doctor_scan *s, const struct doctor_finding **ret_
     rank(s);
     qsort(s->finding, s->finding_count, sizeof(*s->finding), scan_compare);
     promote(s);
-    bool unnamed = first && first->signature == TRACE_NONE;
+    bool unnamed = first && decisive == TRACE_NONE && !first->plain;
     s->known =
         s->finding_count > 0 && s->finding[0].rank >= (unnamed ? CERTAIN : DOCTOR_CONSEQUENCE);
     *ret_findings = s->finding;
@@ -481,24 +508,9 @@ int doctor_scan_finish(struct doctor_scan *s, const struct doctor_finding **ret_
     return 0;
 }
 
-/* The first hint whose expression is in the text; DOCTOR_CLASSES: none. */
-static enum doctor_class hinted(const struct doctor_scan *s, const char *text)
+static enum doctor_class kind_of(const struct doctor_hint *h)
 {
-    for (uint32_t i = 0; i < s->catalog->hint_count; i++) {
-        const struct doctor_hint *h = &s->catalog->hints[i];
-        if (pcre2_match(h->code, (PCRE2_SPTR)text, strlen(text), 0, 0, s->match, s->context) >= 0)
-            return h->cls;
-    }
-    return DOCTOR_CLASSES;
-}
-
-/* The kind by the line and by where in the code it was raised: hints see the line, then "@" and
- * the engine's deepest frame, then ">" and the deepest of all. */
-static enum doctor_class guess(const struct doctor_scan *s, const struct trace_process *p)
-{
-    char text[TRACE_TEXT + 2 * TRACE_FRAME + 8];
-    (void)snprintf(text, sizeof(text), "%s\n@%s\n>%s", p->text, p->where.own, p->where.inner);
-    return hinted(s, text);
+    return h ? h->cls : DOCTOR_CLASSES;
 }
 
 struct doctor_decisive doctor_scan_decisive(const struct doctor_scan *s)
@@ -509,11 +521,11 @@ struct doctor_decisive doctor_scan_decisive(const struct doctor_scan *s)
     if (p) {
         d.line = p->last_line;
         d.text = p->text;
-        d.probably = guess(s, p);
+        d.probably = kind_of(doctor_hint_of_process(s->catalog, p, s->match, s->context));
     }
     if (d.probably != DOCTOR_CLASSES || !t->loud_line)
         return d;
-    d.probably = hinted(s, t->loud);
+    d.probably = kind_of(doctor_hint_of(s->catalog, t->loud, s->match, s->context));
     if (!p || d.probably != DOCTOR_CLASSES) {
         d.line = t->loud_line;
         d.text = t->loud;

@@ -9,6 +9,7 @@
 #define PREFIX_MOST  140 /* bytes in which a prefix names its process and its level */
 #define BURST_LINES  400 /* exceptions of one failure are not farther apart */
 #define IGNORE_LINES 12
+#define SAID_LEAST   8 /* bytes of a message that tell it from others */
 #define FRAME_PARTS  3 /* of a path outside of packages that are kept */
 
 static bool in_name(char c)
@@ -59,11 +60,15 @@ static bool begins_or_follows(const char *line, size_t len, const char *word)
     return at && at_place(line, (size_t)(at - line));
 }
 
-bool doctor_trace_is(const char *line, size_t len)
+static bool names_exception(const char *line, size_t len)
 {
     return is_exception(line, len, "Error") || is_exception(line, len, "Exception") ||
-           is_exception(line, len, "Refused") || is_exception(line, len, "NotFound") ||
-           begins_or_follows(line, len, "error: ") ||
+           is_exception(line, len, "Refused") || is_exception(line, len, "NotFound");
+}
+
+bool doctor_trace_is(const char *line, size_t len)
+{
+    return names_exception(line, len) || begins_or_follows(line, len, "error: ") ||
            begins_or_follows(line, len, "Fatal Python error") ||
            begins_or_follows(line, len, "fatal error") || begins_or_follows(line, len, "FATAL") ||
            begins_or_follows(line, len, "panicked at");
@@ -138,7 +143,17 @@ void doctor_trace_copy(const char *text, size_t len, char *out, size_t size)
     out[n] = '\0';
 }
 
-/* "/x/site-packages/vllm/engine/arg_utils.py" from its package on; else its last parts. */
+/* The last "/name/" of a path, NULL: none. */
+static const char *last_part(const char *path, const char *end, const char *name)
+{
+    const char *last = NULL;
+    for (const char *at = path; (at = memmem(at, (size_t)(end - at), name, strlen(name))); at++)
+        last = at;
+    return last;
+}
+
+/* "/x/site-packages/vllm/engine/arg_utils.py" and "/home/x/vllm/vllm/engine/arg_utils.py" from the
+ * package on; else its last parts. */
 static const char *package_of(const char *path, const char *end)
 {
     static const char *const roots[] = {"-packages/", "/vllm-workspace/", "/sgl-workspace/"};
@@ -147,6 +162,10 @@ static const char *package_of(const char *path, const char *end)
         if (at)
             return at + strlen(roots[i]);
     }
+    const char *own = last_part(path, end, "/vllm/");
+    own = own ? own : last_part(path, end, "/sglang/");
+    if (own)
+        return own + 1;
     const char *from = path;
     int parts = 0;
     for (const char *c = end; c > path && parts < FRAME_PARTS; c--) {
@@ -211,6 +230,35 @@ void doctor_trace_loud(struct doctor_trace *t, uint64_t at, const char *line, si
     doctor_trace_copy(line, len, t->loud, sizeof(t->loud));
 }
 
+/* What follows when another process or task has ended; it explains nothing that came before. */
+static bool is_echo(const char *line, size_t len)
+{
+    static const char *const words[] = {
+        "CancelledError",  "EOFError", "BrokenPipeError",    "SystemExit",    "KeyboardInterrupt",
+        "ExceptionGroup:", "ZMQError", "CalledProcessError", "ActorDiedError"};
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        if (memmem(line, len, words[i], strlen(words[i])))
+            return true;
+    }
+    return false;
+}
+
+/* "IndexError: Error in model execution (...): list index out of range" after that IndexError. */
+static bool repeats(const char *line, size_t len, const char *before)
+{
+    const char *colon = strstr(before, "Error: "), *said = colon ? colon + 7 : NULL;
+    return said && strlen(said) >= SAID_LEAST && memmem(line, len, said, strlen(said));
+}
+
+/* Whether a line that no entry knows may take the place of what the process said before. */
+static bool supersedes(const struct trace_process *p, const char *line, size_t len,
+                       uint32_t signature)
+{
+    if (is_echo(line, len))
+        return false;
+    return signature != TRACE_NONE || p->signature == TRACE_NONE || !repeats(line, len, p->text);
+}
+
 void doctor_trace_note(struct doctor_trace *t, uint64_t at, const char *line, size_t len,
                        uint32_t signature)
 {
@@ -230,9 +278,12 @@ void doctor_trace_note(struct doctor_trace *t, uint64_t at, const char *line, si
         t->count++;
     } else if (at - p->last_line > BURST_LINES) {
         return; /* a later failure is not the first */
+    } else if (!supersedes(p, line, len, signature)) {
+        return;
     }
     p->last_line = at;
     p->signature = signature;
+    p->plain = !names_exception(line, len);
     p->where = t->frames_of == key ? t->frames : (struct trace_where){.own = ""};
     t->frames = (struct trace_where){.own = ""};
     doctor_trace_copy(line, len, p->text, sizeof(p->text));

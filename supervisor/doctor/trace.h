@@ -24,6 +24,7 @@ struct trace_process {
     uint64_t key; /* what names it in a line's prefix, hashed */
     uint64_t first_line, last_line;
     uint32_t signature; /* of the last line, TRACE_NONE: no entry knows it */
+    bool plain;         /* no exception, only a line that says "error: " */
     char text[TRACE_TEXT];
     struct trace_where where;
 };

@@ -71,6 +71,33 @@ static void test_first_process(void **state)
          "RuntimeError: CUDA error: uncorrectable ECC error encountered\n" BEGIN(
              "0.11.0") "EngineDeadError: EngineCore encountered an issue.\n",
          "xid-ecc-uncorrectable"},
+        /* What a pipe or a task says when its other end is gone follows from the first. */
+        {BEGIN("0.8.0") "Fatal Python error: Bus error\nTraceback (most recent call last):\n"
+                        "EOFError\n",
+         "engine-bug"},
+        {BEGIN("0.6.1") "IndexError: pop from an empty kelp\nERROR:    Exception in ASGI "
+                        "application\nasyncio.exceptions.CancelledError: Cancelled by scope 7\n",
+         "engine-fault"},
+        /* A wrapper that repeats the message says no more than it. */
+        {BEGIN("0.6.4") "ERROR engine.py:1] IndexError: list index out of range\n"
+                        "ERROR engine.py:2] KelpError: step 7 failed (dump in /tmp/x.pkl): list "
+                        "index out of range\n",
+         "engine-bug"},
+        /* A line that only says "error: " does not hide the assertion beside it. */
+        {"kelp_graph_compute: error: unsupported op 'KELP'\n"
+         "GGML_ASSERT: ggml-kelp.m:851: !\"unsupported op\"\n",
+         "engine-bug"},
+        /* Words that no entry knows, raised where they leave one kind. */
+        {"Traceback (most recent call last):\n  File \"/home/k/vllm/vllm/v1/core/kelp.py\", line "
+         "9, in step\n    f()\nTypeError: argument 'kelp' is not of this world\n",
+         "engine-fault"},
+        {"Traceback (most recent call last):\n  File \"/x/site-packages/vllm/model_executor/models/"
+         "kelp.py\", line 9, in load_weights\n    p[name]\nKeyError: 'kelp.proj.weight'\n",
+         "weights-unexpected"},
+        /* A template that the server prints is no failure of it. */
+        {BEGIN("0.8.0") "{{ raise_exception(\"Conversation roles must alternate user/assistant\") "
+                        "}}\ndecode: failed to find a memory slot for batch of size 64\n",
+         "ggml-kv-slot"},
         /* Within a repr of an exception: the program's own words. */
         {"ERROR OutOfMemoryError('Error in model execution (input dumped to /tmp/x.pkl): CUDA out "
          "of memory. Tried to allocate 3.82 GiB. GPU 0 has a total capacity of 79.14 GiB')\n",
@@ -99,6 +126,10 @@ static void test_unknown(void **state)
          "ValueError('y')\nOddValueError: the frobnicator is 7\n",
          "OddValueError", DOCTOR_CONFIG},
         {"WARNING FooError: this went on\n", "", DOCTOR_CLASSES},
+        /* the same exception where settings are read may be a setting */
+        {"Traceback (most recent call last):\n  File \"/x/site-packages/vllm/config.py\", line 9, "
+         "in kelp\n    f()\nAssertionError: kelp 7\n",
+         "AssertionError", DOCTOR_CONFIG},
         /* by where it was raised: the same words in another place are another kind */
         {"Traceback (most recent call last):\n  File "
          "\"/usr/lib/python3.12/site-packages/vllm/distributed/parallel_state.py\", line 9, in "

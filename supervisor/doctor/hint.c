@@ -1,0 +1,26 @@
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "supervisor/doctor/hint.h"
+
+#include <pcre2.h>
+#include <stdio.h>
+#include <string.h>
+
+const struct doctor_hint *doctor_hint_of(const struct doctor_catalog *c, const char *text,
+                                         void *match, void *context)
+{
+    for (uint32_t i = 0; i < c->hint_count; i++) {
+        if (pcre2_match(c->hints[i].code, (PCRE2_SPTR)text, strlen(text), 0, 0, match, context) >=
+            0)
+            return &c->hints[i];
+    }
+    return NULL;
+}
+
+const struct doctor_hint *doctor_hint_of_process(const struct doctor_catalog *c,
+                                                 const struct trace_process *p, void *match,
+                                                 void *context)
+{
+    char text[TRACE_TEXT + 2 * TRACE_FRAME + 8];
+    (void)snprintf(text, sizeof(text), "%s\n@%s\n>%s", p->text, p->where.own, p->where.inner);
+    return doctor_hint_of(c, text, match, context);
+}
