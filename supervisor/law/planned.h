@@ -1,13 +1,16 @@
 /*
  * Whether a planned restart may happen now: at most so many within a day, so far apart, inside the
  * operator's hours. Times are wall clock, because they are kept across boots; an entry in the
- * future counts as now. Pure.
+ * future counts as now. And of what: where the engine has a process of its own, and what wore out
+ * lies there, that process alone, for which nobody has to finish first. Pure.
  */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "supervisor/law/reasons.h"
 
 #define PLANNED_KEPT  8
 #define PLANNED_DAY_S 86400.0
@@ -25,6 +28,13 @@ struct planned_params {
 };
 
 enum planned_verdict { PLANNED_OK, PLANNED_BUDGET, PLANNED_HOURS, PLANNED_OFF };
+
+/* Whether it is enough to start the engine's process again. Blocks that nobody gives back are the
+ * server's own, and of memory that grows nobody knows in which process. */
+static inline bool planned_of_engine(enum reason reason, bool engine_process)
+{
+    return engine_process && reason == REASON_FRAG_CHRONIC;
+}
 
 void planned_note(struct planned_log *log, uint64_t wall_us);
 void planned_undo(struct planned_log *log); /* the last one did not happen */

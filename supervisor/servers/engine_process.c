@@ -6,8 +6,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "supervisor/servers/server_inside.h"
+
+#define LOAD_MOST_S 1800.0 /* for large weights; without progress the server ends itself */
 
 bool engine_process_known(const struct server *s)
 {
@@ -24,6 +27,47 @@ static void on_ordered(void *ctx, const struct control_result *res)
 int engine_process_order(struct server *s, const char *word)
 {
     return control_engine(s->control, word, on_ordered, s);
+}
+
+static void on_by_plan(void *ctx, const struct control_result *res)
+{
+    struct server *s = ctx;
+    if (res->error == 0 || !s->upkeep.engine_us)
+        return;
+    server_note(s, ACT_NOTE, REASON_ENGINE_RESTART,
+                "The engine's process was not started again: "
+                "%.150s",
+                res->text);
+    upkeep_engine_done(s, false);
+}
+
+int engine_process_by_plan(struct server *s)
+{
+    if (control_engine(s->control, "restart", on_by_plan, s) < 0)
+        return -ENOMEM;
+    s->upkeep.engine_us = ek_now_us();
+    s->upkeep.engine_planned = s->sample.value[SIG_ENGINE_PLANNED];
+    server_note(s, ACT_RESTART, REASON_ENGINE_RESTART,
+                "Restarting the engine's process alone by plan, which is enough and needs no "
+                "drain: %.150s",
+                s->upkeep.why);
+    return 0;
+}
+
+void engine_process_step(struct server *s, uint64_t now_us)
+{
+    const double *v = s->sample.value;
+    double took_s = (double)(now_us - s->upkeep.engine_us) / 1e6;
+    if (engine_process_known(s) && v[SIG_ENGINE_PLANNED] > s->upkeep.engine_planned &&
+        v[SIG_ENGINE_STARTING] == 0 && v[SIG_ENGINE_RELEASED] == 0) {
+        upkeep_engine_done(s, true);
+        return;
+    }
+    if (took_s < LOAD_MOST_S)
+        return;
+    server_note(s, ACT_NOTE, REASON_ENGINE_RESTART,
+                "The engine's process has not been started again after %.0f s", took_s);
+    upkeep_engine_done(s, false);
 }
 
 int server_engine(struct server *s, const char *word, char *text, size_t size)

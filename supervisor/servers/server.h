@@ -248,12 +248,14 @@ struct server {
         enum reason reason, waits_for; /* of the restart; what it waits for and was said */
         char why[200];
         double measured;
-        uint64_t due_us; /* a planned restart; 0 = none is due */
-        bool asked;      /* an operator wants it in its turn */
-        bool planned;    /* it is under way */
-        bool urgent;     /* the operator's hours do not count */
-        pid_t ready_pid; /* which process was ready last; 0 = none, or not known */
-        int lease;       /* -1 = not held */
+        uint64_t due_us;       /* a planned restart; 0 = none is due */
+        bool asked;            /* an operator wants it in its turn */
+        bool planned;          /* it is under way */
+        uint64_t engine_us;    /* since when the engine's process alone is, 0 = it is not */
+        double engine_planned; /* how often it had been started again on purpose */
+        bool urgent;           /* the operator's hours do not count */
+        pid_t ready_pid;       /* which process was ready last; 0 = none, or not known */
+        int lease;             /* -1 = not held */
         struct client_call *canary;
     } upkeep;
 

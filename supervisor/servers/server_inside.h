@@ -122,6 +122,11 @@ void upkeep_ready(struct server *s);                 /* forgets what was worn ou
  * them, where it is. 0 or -ENOMEM. */
 bool engine_process_known(const struct server *s);
 int engine_process_order(struct server *s, const char *word);
+/* A restart by plan of that process alone; 0, or -ENOMEM. Then it is under way, and over when this
+ * has said so by upkeep_engine_done(). */
+int engine_process_by_plan(struct server *s);
+void engine_process_step(struct server *s, uint64_t now_us);
+void upkeep_engine_done(struct server *s, bool done); /* false: it was refused, or takes too long */
 bool upkeep_acts(const struct server *s); /* whether a server is restarted, or only told about */
 /* A restart by plan for this reason, as soon as it may be. In modes that do not act it is told. */
 void upkeep_due(struct server *s, enum reason reason, bool urgent, const char *why);

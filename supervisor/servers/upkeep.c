@@ -121,6 +121,13 @@ static bool may_restart(struct server *s, const struct state_server *row)
     return take_turn(s);
 }
 
+static void restart_server(struct server *s)
+{
+    s->upkeep.planned = true;
+    server_note(s, ACT_RESTART, s->upkeep.reason, "Restarting by plan: %s", s->upkeep.why);
+    server_restart_by_plan(s);
+}
+
 static void try_restart(struct server *s, uint64_t now)
 {
     struct state_server *row = state_of(s->with->state, s->config->name);
@@ -142,9 +149,9 @@ static void try_restart(struct server *s, uint64_t now)
         return;
     }
     s->upkeep.due_us = 0;
-    s->upkeep.planned = true;
-    server_note(s, ACT_RESTART, s->upkeep.reason, "Restarting by plan: %s", s->upkeep.why);
-    server_restart_by_plan(s);
+    bool engine = planned_of_engine(s->upkeep.reason, engine_process_known(s));
+    if (!engine || engine_process_by_plan(s) < 0)
+        restart_server(s);
 }
 
 /* An operator's: neither budget nor hours count, only the turn. */
@@ -175,7 +182,7 @@ void upkeep_ask(struct server *s)
 void upkeep_forget(struct server *s)
 {
     s->upkeep.asked = s->upkeep.planned = false;
-    s->upkeep.due_us = 0;
+    s->upkeep.due_us = s->upkeep.engine_us = 0;
     s->upkeep.waits_for = REASON_NONE;
     upkeep_release(s);
 }
@@ -273,6 +280,10 @@ void upkeep_step(struct server *s, uint64_t now)
         try_asked(s, now);
         return;
     }
+    if (s->upkeep.engine_us) {
+        engine_process_step(s, now);
+        return;
+    }
     if (s->state != SRV_READY || !s->policy || s->config->policy.mode == MODE_OBSERVE)
         return;
     if (policy_state(s->policy) == POL_DEGRADED)
@@ -297,20 +308,8 @@ static void on_served(void *ctx, const struct client_result *res)
     upkeep_release(s);
 }
 
-void upkeep_ready(struct server *s)
+static void prove_served(struct server *s)
 {
-    bool planned = s->upkeep.planned;
-    if (!planned && s->child.pid > 0 && s->upkeep.ready_pid == s->child.pid)
-        return; /* it was silent or drained for a while: what was worn out still is */
-    s->upkeep.ready_pid = s->child.pid;
-    bool frag = planned && s->upkeep.reason == REASON_FRAG_CHRONIC;
-    chronic_start(&s->upkeep.chronic, ek_now_us(), frag);
-    leaks_begin(s);
-    s->upkeep.due_us = 0;
-    s->upkeep.waits_for = REASON_NONE;
-    s->upkeep.planned = s->upkeep.urgent = false;
-    if (!planned)
-        return;
     char url[240];
     static const char body[] = "{\"prompt\":\"a\",\"max_tokens\":1}";
     (void)snprintf(url, sizeof(url), "%s/v1/completions", s->url);
@@ -323,6 +322,39 @@ void upkeep_ready(struct server *s)
                              .most_bytes = 65536};
     if (client_start(s->with->client, &req, on_served, s, &s->upkeep.canary) < 0)
         upkeep_release(s);
+}
+
+void upkeep_ready(struct server *s)
+{
+    bool planned = s->upkeep.planned;
+    if (!planned && s->child.pid > 0 && s->upkeep.ready_pid == s->child.pid)
+        return; /* it was silent or drained for a while: what was worn out still is */
+    s->upkeep.ready_pid = s->child.pid;
+    bool frag = planned && s->upkeep.reason == REASON_FRAG_CHRONIC;
+    chronic_start(&s->upkeep.chronic, ek_now_us(), frag);
+    leaks_begin(s);
+    if (s->upkeep.engine_us && !planned) /* the server ended meanwhile */
+        upkeep_release(s);
+    s->upkeep.due_us = s->upkeep.engine_us = 0;
+    s->upkeep.waits_for = REASON_NONE;
+    s->upkeep.planned = s->upkeep.urgent = false;
+    if (planned)
+        prove_served(s);
+}
+
+void upkeep_engine_done(struct server *s, bool done)
+{
+    s->upkeep.engine_us = 0;
+    if (!done) { /* the lease is not needed for what is not under way */
+        upkeep_release(s);
+        return;
+    }
+    chronic_start(&s->upkeep.chronic, ek_now_us(), true);
+    leaks_begin(s);
+    s->upkeep.waits_for = REASON_NONE;
+    s->upkeep.urgent = false;
+    s->upkeep.reason = REASON_ENGINE_RESTART;
+    prove_served(s);
 }
 
 void upkeep_stop(struct server *s)

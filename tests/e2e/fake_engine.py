@@ -8,6 +8,7 @@ Flags: --load N       N endless clients press on the pool
        --oom-start N, --oom-burst N   run out of device memory before being ready, or --oom-after (1) seconds after, while the token budget is above N
        --oom-frag     the same after being ready unless PyTorch's segments are expandable; --oom-host  while there is swap space
        (after being ready: a second after evenkeeld read /metrics for the second time, so that it knows)
+       --engine-process  has such a process, and a restart of it mends --frag
        --frag         memory outside the pool grows to 1 GiB of which a tenth was ever used; --frag-trims  a trim gives it back
        --leak         after the first requests a block is held by nobody; --prefixes  unused prefixes fill the pool and are never hit
        --grow N       N MiB more memory each second
@@ -39,7 +40,7 @@ p.add_argument("--junk", default="")
 p.add_argument("--no-preemptions", action="store_true")
 p.add_argument("verb", nargs="?")  # as in "vllm serve"
 p.add_argument("--ranks", default="")
-for flag in ("--listen-from-control", "--oom-frag", "--ignore-term", "--oom-host", "--frag", "--frag-trims", "--leak", "--prefixes"):
+for flag in ("--listen-from-control", "--oom-frag", "--ignore-term", "--oom-host", "--frag", "--frag-trims", "--engine-process", "--leak", "--prefixes"):
     p.add_argument(flag, action="store_true")
 ARGS = p.parse_args()
 
@@ -56,7 +57,7 @@ class Engine:
         self.load, self.hung, self.draining, self.leave = ARGS.load, False, False, False
         self.ready_at = time.monotonic() + ARGS.start_s
         self.step_at = time.monotonic()
-        self.trimmed, self.read, self.known_at = False, 0, None
+        self.trimmed, self.read, self.known_at, self.replaced = False, 0, None, 0
         self.limits["cached_share"], self.ceiling["cached_share"] = 1.0, 1.0
 
     def used(self):
@@ -110,6 +111,9 @@ class Engine:
                     ("vllm:prefix_cache_hits_total", "counter", "", 1),
                     ("evenkeel_kv_blocks", None, '{state="cached"}', self.cached())]
             rows += [("evenkeel_limit", "gauge" if i == 0 else None, f'{{limit="{k}"}}', v) for i, (k, v) in enumerate(self.limits.items())]
+            if ARGS.engine_process:
+                rows += [("evenkeel_engine_state", None, f'{{state="{k}"}}', int(k == "running")) for k in ("running", "starting", "released")]
+                rows.append(("evenkeel_engine_restarts_total", "counter", '{cause="planned"}', self.replaced))
             rows.append(("process_start_time_seconds", "gauge", "", START))
         rows = [r for r in rows if not (ARGS.no_preemptions and "preemptions" in r[0])]
         return "".join((f"# TYPE {n} {t}\n" if t else "") + f"{n}{labels} {v}\n" for n, t, labels, v in rows)
@@ -168,6 +172,9 @@ def answer(method, path, body):
     if path == "/resume":
         ENGINE.draining = ENGINE.leave = False
         return 200, {}
+    if path == "/v1/engine/restart" and ARGS.engine_process:
+        ENGINE.trimmed, ENGINE.replaced = True, ENGINE.replaced + 1
+        return 202, {}
     if path == "/trim":
         ENGINE.trimmed = ARGS.frag_trims
         return 200, {}

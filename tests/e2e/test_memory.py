@@ -127,6 +127,18 @@ def test_fragmentation_is_trimmed_then_restarted_by_plan(fakes):  # noqa: F811
     assert len(state["wall_us"]) == 1 and state["off_until_us"] > time.time() * 1e6 + 86000e6
 
 
+def test_fragmentation_of_an_engines_process_needs_no_drain(fakes):  # noqa: F811
+    """That process alone is started again: the server stays, nothing is drained, and it helped."""
+    f = fakes(a=(["--frag", "--engine-process"], WORN)).ready()
+    pid = f.all()["a"]["pid"]
+    wait_for("the canary", lambda: any("was served" in w for w in whys(f, "a", "ENGINE_RESTART")), 60)
+    said, reasons = whys(f, "a", "ENGINE_RESTART"), f.reasons("a")
+    assert any("needs no drain: a trim did not help" in w for w in said), said
+    assert f.all()["a"]["pid"] == pid and "DRAIN_START" not in reasons and "FRAG_CHRONIC" not in reasons
+    assert f.all()["a"]["engine_process"] == {"state": "running", "planned": 1}
+    assert len(json.loads((f.run / "s/state.json").read_text())["servers"]["a"]["planned"]["wall_us"]) == 1
+
+
 def test_after_a_restart_by_plan_the_load_comes_step_by_step(fakes):  # noqa: F811
     f = fakes(a=(["--frag", "--max-num-seqs", "32"], WORN + "    ramp_every_s: 0.4\n")).ready()
     pid, seen = f.all()["a"]["pid"], []

@@ -336,6 +336,16 @@ static void test_planned(void **state)
     assert_int_equal(planned_check(&log, &p, START, 150, true, why, sizeof(why)), PLANNED_BUDGET);
 }
 
+static void test_of_engine(void **state)
+{
+    (void)state;
+    assert_true(planned_of_engine(REASON_FRAG_CHRONIC, true));
+    assert_false(planned_of_engine(REASON_FRAG_CHRONIC, false));
+    assert_false(planned_of_engine(REASON_BLOCK_LEAK, true));
+    assert_false(planned_of_engine(REASON_MEMORY_GROWS, true));
+    assert_false(planned_of_engine(REASON_OPERATOR, true));
+}
+
 static void test_hours(void **state)
 {
     (void)state;
@@ -486,6 +496,7 @@ int main(void)
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_flags),
         cmocka_unit_test(test_planned),
+        cmocka_unit_test(test_of_engine),
         cmocka_unit_test(test_hours),
         cmocka_unit_test(test_unknown_settings_stay),
         cmocka_unit_test(test_a_step_is_looked_at),
