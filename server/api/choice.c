@@ -4,6 +4,7 @@
 #include "server/api/complete.h"
 #include "server/api/embed.h"
 #include "server/api/error.h"
+#include "server/api/infill.h"
 #include "server/api/reply.h"
 #include "server/api/served.h"
 
@@ -68,6 +69,13 @@ static enum harmony_mark mark_of(const struct choice *c, int32_t id)
     return c->harmony.on ? (enum harmony_mark)i : HARMONY_MARKS;
 }
 
+/* New text, from `from` on: for editors it may end in the middle. */
+static void look(struct choice *c, size_t from)
+{
+    if (c->of->ask.api == API_INFILL && ek_buf_ok(&c->text))
+        infill_look(c, from);
+}
+
 /* One token; `ends` = it is the stop token that ended the request, whose text is not shown. */
 static void take_token(struct choice *c, uint32_t index, bool ends)
 {
@@ -82,12 +90,14 @@ static void take_token(struct choice *c, uint32_t index, bool ends)
     if (ends && !a->include_stop)
         return;
     c->detok.stops = index < a->min_tokens ? 0 : a->stops; /* no stop before */
+    const size_t from = c->text.len;
     enum harmony_mark mark = mark_of(c, id);
     int r = mark < HARMONY_MARKS ? take_mark(c, mark)
                                  : detok_push(&c->detok, id, c->sifting ? &c->raw : &c->text);
     if (r < 0)
         c->text.failed = true;
-    if (r > 0)
+    look(c, from);
+    if (r > 0 && !c->cut)
         stopped(c);
 }
 
@@ -139,10 +149,12 @@ bool choice_pump(struct choice *c)
         take_token(c, index, last && stop && q->finish == REQ_FIN_STOP);
     }
     if (done && !c->over) {
+        const size_t from = c->text.len;
         if (detok_flush(&c->detok, c->sifting ? &c->raw : &c->text) < 0)
             c->text.failed = true;
         c->over = true;
         c->finish = q->finish;
+        look(c, from);
         if (q->ask.hidden && (q->finish == REQ_FIN_STOP || q->finish == REQ_FIN_LENGTH))
             embed_take(c);
     }

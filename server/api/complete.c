@@ -295,7 +295,7 @@ int generation_new(const struct served *s, enum openai_api api, json_t *body,
         [API_CHAT] = "chatcmpl-", [API_PLAIN] = "cmpl-",  [API_RESPONSES] = "resp_",
         [API_MESSAGES] = "msg_",  [API_EMBED] = "embd-",  [API_TOKENIZE] = "",
         [API_DETOKENIZE] = "",    [API_OLLAMA_CHAT] = "", [API_OLLAMA_TEXT] = "",
-        [API_OLLAMA_EMBED] = ""};
+        [API_OLLAMA_EMBED] = "",  [API_INFILL] = "cmpl-"};
     struct generation *g = calloc(1, sizeof(*g));
     if (!g) {
         json_decref(body);

@@ -48,13 +48,16 @@ struct choice {
     struct request *req;    /* of an embedding that is done only the first one keeps its own */
     bool taken;             /* by the engine: handed over, and not refused */
     struct detok detok;
-    uint32_t seen; /* tokens taken from req->out */
-    uint32_t told; /* of those, the ones a chunk has told */
-    bool opened;   /* what precedes its first token is in the text */
-    bool cut;      /* a stop string ended it before the engine knew */
-    bool over;     /* nothing more will be read from the request */
-    bool begun;    /* a stream's first chunk of it is rendered */
-    bool ended;    /* and its last one */
+    uint32_t seen;   /* tokens taken from req->out */
+    uint32_t told;   /* of those, the ones a chunk has told */
+    bool opened;     /* what precedes its first token is in the text */
+    bool cut;        /* a stop string ended it before the engine knew */
+    bool over;       /* nothing more will be read from the request */
+    bool begun;      /* a stream's first chunk of it is rendered */
+    bool ended;      /* and its last one */
+    bool lines;      /* of /infill: there was a new line; */
+    bool margin;     /* nothing but blanks has come since, */
+    uint32_t indent; /* so many */
     enum req_finish finish;
     const char *stop_string; /* that ended it, or NULL */
     struct ek_buf text;

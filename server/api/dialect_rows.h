@@ -34,6 +34,10 @@
                   "TGI's name of max_tokens."),                                                    \
         ROW_REAL("repeat_penalty", FOR_TEXT, sampling.repetition, 0, 100,                          \
                  "llama-server's name of repetition_penalty."),                                    \
+        ROW_COUNT("n_indent", FOR_INFILL, indent, 0, INT32_MAX,                                    \
+                  "An answer ends before a line that is indented less; its first is free."),       \
+        ROW_WHOLE("t_max_predict_ms", FOR_INFILL, predict_ms, -1, INT32_MAX,                       \
+                  "After so many milliseconds the answer ends with its line; 0 and -1: never."),   \
         ROW_BOOL("no_stop_trim", FOR_TEXT, include_stop,                                           \
                  "SGLang's name of include_stop_str_in_output."),                                  \
         ROW_OWN("modalities", FOR_CHAT, read_modalities, STRINGS, "Only text."),                   \
@@ -41,7 +45,8 @@
                 "Ollama's: num_predict, stop, seed, temperature and other ways to sample.")
 
 #define DIALECT_REFUSED                                                                            \
-    ROW_NO("n", FOR_RESPONSES | FOR_MESSAGES, 1, "send the request again"),                        \
+    ROW_NO("n", FOR_RESPONSES | FOR_MESSAGES | FOR_INFILL, 1, "send the request again"),           \
+        ROW_NO("n_cmpl", FOR_TEXT, 1, "use n, or send the request again"),                         \
         ROW_NO("mirostat", FOR_TEXT, 0, "use temperature, top_p or min_p"),                        \
         ROW_NO("mirostat_mode", FOR_TEXT, 0, "use temperature, top_p or min_p"),                   \
         ROW_NO("dry_multiplier", FOR_TEXT, 0, "use repetition_penalty"),                           \
@@ -49,8 +54,8 @@
         ROW_NO("dynatemp_range", FOR_TEXT, 0, "use temperature"),                                  \
         ROW_NO("top_n_sigma", FOR_TEXT, -1, "use min_p"),                                          \
         ROW_NO("tfs_z", FOR_TEXT, 1, "use min_p"), ROW_NO("top_a", FOR_TEXT, 0, "use min_p"),      \
-        ROW_NO("t_max_predict_ms", FOR_TEXT, 0, "use max_tokens"),                                 \
-        ROW_NO("n_indent", FOR_TEXT, 0, "use a grammar"),                                          \
+        ROW_NO("t_max_predict_ms", FOR_TEXT & ~FOR_INFILL, 0, "use max_tokens"),                   \
+        ROW_NO("n_indent", FOR_TEXT & ~FOR_INFILL, 0, "use a grammar"),                            \
         ROW_NO("reasoning_budget", FOR_TEXT, -1, "use reasoning_effort"),                          \
         ROW_NO_ANY("thinking_token_budget", FOR_TEXT, "use reasoning_effort"),                     \
         ROW_NO_ANY("stop_regex", FOR_TEXT, "use stop"),                                            \

@@ -72,7 +72,8 @@ int read_output_config(const struct field_source *from, json_t *v, struct openai
     return 0;
 }
 
-/* -1 is no bound, -2 until the context is full: as many as fit, both. */
+/* -1 is no bound, -2 until the context is full: as many as fit, both. 0 in /infill: the editor
+ * wants the texts to be in the prefix cache when it asks for more. */
 int read_predict(const struct field_source *from, json_t *v, struct openai_ask *a,
                  struct api_error *err)
 {
@@ -80,7 +81,8 @@ int read_predict(const struct field_source *from, json_t *v, struct openai_ask *
     (void)from;
     if (field_whole(v, "n_predict", -2, INT32_MAX, &n, err) < 0)
         return -EBADMSG;
-    if (n == 0)
+    a->no_output = n == 0 && a->api == API_INFILL;
+    if (n == 0 && !a->no_output)
         return api_refuse(err, 400, "n_predict", "`n_predict` must be -1 or at least 1.");
     a->max_tokens = n > 0 ? (uint32_t)n : 0;
     return 0;

@@ -25,9 +25,10 @@
 #define FOR_OLLAMA_CHAT  (1u << API_OLLAMA_CHAT)
 #define FOR_OLLAMA_TEXT  (1u << API_OLLAMA_TEXT)
 #define FOR_OLLAMA_EMBED (1u << API_OLLAMA_EMBED)
+#define FOR_INFILL       (1u << API_INFILL)
 #define FOR_OLLAMA       (FOR_OLLAMA_CHAT | FOR_OLLAMA_TEXT)
 #define FOR_GENERATE     (FOR_CHAT | FOR_PLAIN)
-#define FOR_TEXT         (FOR_GENERATE | FOR_RESPONSES | FOR_MESSAGES | FOR_OLLAMA)
+#define FOR_TEXT         (FOR_GENERATE | FOR_RESPONSES | FOR_MESSAGES | FOR_OLLAMA | FOR_INFILL)
 #define FOR_CHATS        (FOR_CHAT | FOR_RESPONSES | FOR_MESSAGES | FOR_OLLAMA)
 #define FOR_ANY          ((1u << API_COUNT) - 1)
 
@@ -96,6 +97,18 @@ int read_prompt(const struct field_source *from, json_t *v, struct openai_ask *a
                 struct api_error *err);
 int read_suffix(const struct field_source *from, json_t *v, struct openai_ask *a,
                 struct api_error *err);
+/* infill_in.c: */
+int read_infill_prefix(const struct field_source *from, json_t *v, struct openai_ask *a,
+                       struct api_error *err);
+int read_infill_prompt(const struct field_source *from, json_t *v, struct openai_ask *a,
+                       struct api_error *err);
+int read_infill_extra(const struct field_source *from, json_t *v, struct openai_ask *a,
+                      struct api_error *err);
+int read_infill_fields(const struct field_source *from, json_t *v, struct openai_ask *a,
+                       struct api_error *err);
+/* fim.c, as read_suffix(): */
+int read_infill_suffix(const struct field_source *from, json_t *v, struct openai_ask *a,
+                       struct api_error *err);
 int read_input(const struct field_source *from, json_t *v, struct openai_ask *a,
                struct api_error *err);
 int read_tokens(const struct field_source *from, json_t *v, struct openai_ask *a,

@@ -18,6 +18,7 @@ struct fim {
     const char *prefix, *suffix, *middle;
     const char *stop[FIM_STOPS]; /* what ends an answer beside the marks, where the model has it */
     bool bare; /* the suffix is encoded without the blank that the tokenizer puts before a text */
+    const char *repo, *file; /* before the name of a project, of each of its files; or NULL */
 };
 
 /* From the papers and the reference code of Qwen2.5-Coder (CodeGemma writes the same), StarCoder,
@@ -27,13 +28,23 @@ static const struct fim families[] = {
      "<|fim_suffix|>",
      "<|fim_middle|>",
      {"<|endoftext|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>", "<|file_separator|>"},
-     false},
+     false,
+     "<|repo_name|>",
+     "<|file_sep|>"},
     {"<fim_prefix>",
      "<fim_suffix>",
      "<fim_middle>",
      {"<|endoftext|>", "<fim_pad>", "<file_sep>", "<filename>", NULL},
-     false},
-    {"\xe2\x96\x81<PRE>", "\xe2\x96\x81<SUF>", "\xe2\x96\x81<MID>", {"\xe2\x96\x81<EOT>"}, true},
+     false,
+     "<repo_name>",
+     "<file_sep>"},
+    {"\xe2\x96\x81<PRE>",
+     "\xe2\x96\x81<SUF>",
+     "\xe2\x96\x81<MID>",
+     {"\xe2\x96\x81<EOT>"},
+     true,
+     NULL,
+     NULL},
     {"<\xef\xbd\x9c"
      "fim\xe2\x96\x81"
      "begin\xef\xbd\x9c>",
@@ -45,7 +56,9 @@ static const struct fim families[] = {
      {"<\xef\xbd\x9c"
       "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>",
       "<|EOT|>"},
-     false},
+     false,
+     NULL,
+     NULL},
 };
 
 const struct fim *fim_find(const struct tokenizer *tok)
@@ -98,6 +111,18 @@ int read_suffix(const struct field_source *from, json_t *v, struct openai_ask *a
     return a->ignore_eos ? 0 : add_stops(from->served, f, a, err);
 }
 
+int read_infill_suffix(const struct field_source *from, json_t *v, struct openai_ask *a,
+                       struct api_error *err)
+{
+    if (!v)
+        return api_refuse(err, 400, "input_suffix", "`input_suffix` is missing; it may be empty.");
+    if (!json_is_string(v))
+        return api_refuse(err, 400, "input_suffix", "`input_suffix` must be a string.");
+    a->suffix = v;
+    a->fim = from->served->fim; /* NULL is told when the prompt is made */
+    return a->ignore_eos || !a->fim ? 0 : add_stops(from->served, a->fim, a, err);
+}
+
 static int add_mark(const struct served *s, const char *mark, struct token_vec *out)
 {
     return tokenizer_encode(s->tok, mark, strlen(mark), true, 0, out);
@@ -130,10 +155,42 @@ static int add_suffix(const struct served *s, const struct openai_ask *a, struct
     return r;
 }
 
+/* Other files, each with its name where the model has marks for that: in the row in which it was
+ * trained on projects. The names that are not known are llama-server's. */
+static int add_extra(const struct served *s, const struct openai_ask *a, struct token_vec *out)
+{
+    const struct fim *f = a->fim;
+    const bool named =
+        f->repo && tokenizer_find(s->tok, f->repo) >= 0 && tokenizer_find(s->tok, f->file) >= 0;
+    struct ek_buf text = {0};
+    if (named)
+        (void)ek_buf_printf(&text, "%smyproject\n", f->repo);
+    for (size_t i = 0; i < json_array_size(a->extra); i++) {
+        const json_t *one = json_array_get(a->extra, i), *name = field_of(one, "filename");
+        const json_t *body = field_of(one, "text");
+        const size_t len = json_string_length(body);
+        const char *bytes = json_string_value(body);
+        if (named)
+            (void)ek_buf_printf(&text, "%s%s\n", f->file, name ? json_string_value(name) : "tmp");
+        (void)ek_buf_add(&text, bytes, len);
+        if (!named && len && bytes[len - 1] != '\n')
+            (void)ek_buf_puts(&text, "\n");
+    }
+    if (named)
+        (void)ek_buf_printf(&text, "%sfilename\n", f->file);
+    int r = ek_buf_ok(&text) ? 0 : -ENOMEM;
+    if (r == 0 && text.len)
+        r = tokenizer_encode(s->tok, text.data, text.len, true, 0, out);
+    ek_buf_done(&text);
+    return r;
+}
+
 int fim_tokens(const struct served *s, const struct openai_ask *a, const char *prefix, size_t len,
                struct token_vec *out)
 {
     int r = a->add_specials ? tokenizer_encode_prompt(s->tok, "", 0, out) : 0;
+    if (r == 0 && a->extra)
+        r = add_extra(s, a, out);
     if (r == 0)
         r = add_mark(s, a->fim->prefix, out);
     if (r == 0 && len)

@@ -1,7 +1,7 @@
 /*
- * Filling in the middle: `suffix` of /v1/completions, for models that have tokens for it. What
- * comes before and what comes after the gap are put between the model's own marks, as its makers
- * describe it; the answer is what belongs into the gap, and ends at a mark too.
+ * Filling in the middle: `suffix` of /v1/completions, and /infill, for models that have tokens for
+ * it. What comes before and what comes after the gap are put between the model's own marks, as its
+ * makers describe it; the answer is what belongs into the gap, and ends at a mark too.
  */
 #pragma once
 

@@ -258,6 +258,8 @@ int openai_parse(const struct served *s, enum openai_api api, json_t *body, stru
     a.include_usage = a.include_usage || (a.stream && s->force_usage);
     if (a.no_output)
         a.max_tokens = 1;
+    if (api == API_INFILL && a.stream)
+        a.return_token_ids = true;
     *ret_ask = a;
     return 0;
 }

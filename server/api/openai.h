@@ -44,6 +44,7 @@ enum openai_api {
     API_OLLAMA_CHAT,
     API_OLLAMA_TEXT, /* /api/generate */
     API_OLLAMA_EMBED,
+    API_INFILL, /* llama-server's */
     API_COUNT
 };
 
@@ -63,7 +64,7 @@ struct openai_ask {
     bool include_reasoning;
     bool return_token_ids, tokens_as_ids, token_strings;
     bool one_call, no_calls; /* of the tools: give one, none at all */
-    bool no_output;          /* max_tokens 0 with echo */
+    bool no_output;          /* max_tokens 0 with echo, n_predict 0 */
     bool base64;             /* embeddings as such */
     bool keep;               /* the response is stored */
     bool seeded;
@@ -98,6 +99,10 @@ struct openai_ask {
     json_t *prompt;
     const json_t *suffix;         /* what follows the gap that is to be filled, a string, or NULL */
     const struct fim *fim;        /* how the model is asked for it */
+    const json_t *extra;          /* other files' texts, which come before, or NULL */
+    const json_t *shown;          /* which fields the answer has, NULL = all */
+    uint32_t indent;              /* an answer ends before a line with less, but for its first */
+    int64_t predict_ms;           /* after so long it ends with the line; 0 and below = never */
     struct ek_work *work;         /* who pays for the reading of it, also of its prompts */
     uint32_t prompts;             /* how many; 1 for messages */
     char ignored[OPENAI_IGNORED]; /* fields that change nothing, as a header tells them */

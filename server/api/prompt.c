@@ -187,6 +187,8 @@ static int cut_at_mark(struct ek_buf *text, struct api_error *err)
 /* What the prompt came in. */
 static const char *prompt_field(const struct openai_ask *a)
 {
+    if (a->api == API_INFILL)
+        return "input_prefix";
     if (a->api == API_RESPONSES || openai_embeds(a->api))
         return "input";
     return a->messages && a->api != API_OLLAMA_TEXT ? "messages" : "prompt";
@@ -287,6 +289,10 @@ int prompt_tokens(const struct served *s, const struct openai_ask *a, uint32_t i
     uint32_t guard = 0;
     const char *field = prompt_field(a);
     int r = 0;
+    if (a->api == API_INFILL && !a->fim)
+        return api_refuse(err, 400, "model",
+                          "This model has no tokens for filling in the middle; serve a model for "
+                          "code that has them.");
     out->work = a->work;
     out->limit = a->truncate || a->api == API_TOKENIZE ? 0 : s->max_model_len;
     if (a->messages) {

@@ -9,6 +9,7 @@
 #include "server/api/embed.h"
 #include "server/api/error.h"
 #include "server/api/forms.h"
+#include "server/api/infill.h"
 #include "server/api/ollama.h"
 #include "server/api/served.h"
 #include "server/api/timing.h"
@@ -456,6 +457,7 @@ void reply_generation(struct ek_buf *out, struct generation *g)
     case API_OLLAMA_CHAT:
     case API_OLLAMA_TEXT: ollama_reply(out, g); break;
     case API_OLLAMA_EMBED: ollama_embed_reply(out, g); break;
+    case API_INFILL: infill_reply(out, g); break;
     case API_TOKENIZE:
     case API_DETOKENIZE:
     case API_COUNT: break;

@@ -5,6 +5,7 @@
 #include "server/api/complete.h"
 #include "server/api/error.h"
 #include "server/api/forms.h"
+#include "server/api/infill.h"
 #include "server/api/ollama.h"
 #include "server/api/reply.h"
 #include "server/api/served.h"
@@ -226,8 +227,8 @@ void sse_error(struct generation *g, const struct api_error *err)
         (g->ask.api == API_RESPONSES ? responses_error : anthropic_error_event)(g, err);
         return;
     }
-    if (openai_is_ollama(g->ask.api)) {
-        ollama_error_line(g, err);
+    if (openai_is_ollama(g->ask.api) || g->ask.api == API_INFILL) {
+        (g->ask.api == API_INFILL ? infill_error : ollama_error_line)(g, err);
         return;
     }
     (void)ek_buf_puts(&g->out, "data: ");
@@ -276,8 +277,8 @@ void sse_render(struct generation *g)
         (g->ask.api == API_RESPONSES ? responses_render : anthropic_render)(g);
         return;
     }
-    if (openai_is_ollama(g->ask.api)) {
-        ollama_render(g);
+    if (openai_is_ollama(g->ask.api) || g->ask.api == API_INFILL) {
+        (g->ask.api == API_INFILL ? infill_render : ollama_render)(g);
         return;
     }
     g->begun = true;

@@ -167,6 +167,11 @@ int generate_ollama_embed(struct exchange *x, struct answer *a)
     return generate(x, API_OLLAMA_EMBED, a);
 }
 
+int generate_infill(struct exchange *x, struct answer *a)
+{
+    return generate(x, API_INFILL, a);
+}
+
 int generate_invocation(struct exchange *x, struct answer *a)
 {
     return generate(x, API_COUNT, a);

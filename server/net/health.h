@@ -22,6 +22,7 @@ int generate_message(struct exchange *x, struct answer *a);
 int generate_embeddings(struct exchange *x, struct answer *a);
 /* POST /invocations, SageMaker's one address: the API that a body's fields belong to. */
 int generate_invocation(struct exchange *x, struct answer *a);
+int generate_infill(struct exchange *x, struct answer *a);
 /* Ollama's API. */
 int generate_ollama_chat(struct exchange *x, struct answer *a);
 int generate_ollama_text(struct exchange *x, struct answer *a);

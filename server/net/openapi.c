@@ -53,6 +53,8 @@ static const struct {
      "The prompts as tokens."},
     {"/invocations", "invoke", ANY_BODY, "AnyAnswer", NULL,
      "As chat, completions or embeddings, by its fields."},
+    {"/infill", "infill", API_INFILL, "InfillAnswer", "InfillAnswer",
+     "What belongs between two texts, in llama-server's form."},
     {"/v1/models", "list_models", NO_BODY, "Models", NULL, "The served names."},
     {"/v1/models/*", "retrieve_model", NO_BODY, "Model", NULL, "One of them."},
     {"/tokenize", "tokenize", API_TOKENIZE, "TokenList", NULL,
@@ -91,7 +93,8 @@ static const char *const names[API_COUNT] = {[API_CHAT] = "ChatRequest",
                                              [API_DETOKENIZE] = "DetokenizeRequest",
                                              [API_OLLAMA_CHAT] = "OllamaChatRequest",
                                              [API_OLLAMA_TEXT] = "OllamaGenerateRequest",
-                                             [API_OLLAMA_EMBED] = "OllamaEmbedRequest"};
+                                             [API_OLLAMA_EMBED] = "OllamaEmbedRequest",
+                                             [API_INFILL] = "InfillRequest"};
 
 static void put_type(struct ek_buf *out, const struct field *f)
 {

@@ -16,6 +16,7 @@ const struct route route_table[] = {
     {"POST", "/v1/messages/count_tokens", ROUTE_JSON, tokens_count_message},
     {"POST", "/v1/embeddings", ROUTE_JSON, generate_embeddings},
     {"POST", "/invocations", ROUTE_JSON, generate_invocation},
+    {"POST", "/infill", ROUTE_JSON, generate_infill},
     {"POST", "/v1/chat/completions/render", ROUTE_JSON, tokens_render_chat},
     {"POST", "/v1/completions/render", ROUTE_JSON, tokens_render_completion},
     {"POST", "/v1/responses/input_tokens", ROUTE_JSON, tokens_count_response},

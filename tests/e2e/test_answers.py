@@ -32,6 +32,7 @@ ASKS = [
                       "tool_choice": {"type": "any"}}),
     ("/v1/messages/count_tokens", {"messages": TURN}), ("/v1/embeddings", {"input": ["x", "y"]}), ("/v1/embeddings", {"input": "x", "encoding_format": "base64"}),
     ("/v1/chat/completions/render", {"messages": TURN}), ("/v1/completions/render", {"prompt": ["a", "b"]}), ("/invocations", {"prompt": "x", "max_tokens": 1}),
+    ("/infill", {"input_prefix": "x", "input_suffix": "y"}),  # a model without marks; test_infill.py has one with them
     ("/tokenize", {"prompt": "x", "return_token_strs": True}), ("/tokenize", {"messages": TURN}), ("/detokenize", {"tokens": [5]}),
     ("/api/chat", {"messages": TURN, "stream": False, "logprobs": True, "options": {"num_predict": 3}}), ("/api/chat", {"model": "no", "messages": TURN}),
     ("/api/chat", {"messages": TURN, "stream": False, "tools": CALL["tools"], "tool_choice": "required", "max_tokens": 80}), ("/api/chat", {"messages": []}),

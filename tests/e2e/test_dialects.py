@@ -87,10 +87,11 @@ def test_every_row_has_its_case(shared):
     own = {"model", "messages", "prompt", "input", "instructions", "system", "tools", "tool_choice", "parallel_tool_calls", "stream",
            "stream_options", "include_reasoning", "chat_template_kwargs", "reasoning_effort", "reasoning", "documents", "add_generation_prompt",
            "continue_final_message", "add_special_tokens", "max_tokens", "logprobs", "top_logprobs", "prompt_logprobs", "echo",
-           "return_token_ids", "return_tokens_as_token_ids", "finish_form", "include", "suffix", "raw", "system"}
+           "return_token_ids", "return_tokens_as_token_ids", "finish_form", "include", "suffix", "raw", "system",
+           "input_prefix", "input_suffix", "input_extra"}
     known = {name for fields in DIALECTS.values() for name in fields}
     schemas = json.loads(get(shared.port, "/openapi.json")[1])["components"]["schemas"]
-    for form in ("Chat", "Completion", "Response", "Message", "OllamaChat", "OllamaGenerate"):
+    for form in ("Chat", "Completion", "Response", "Message", "OllamaChat", "OllamaGenerate", "Infill"):
         left = set(schemas[form + "Request"]["properties"]) - known - own
         assert not left, f"{form}: {left}: what becomes of them in other dialects?"
 

@@ -332,7 +332,7 @@ def test_openapi_is_true(server):
             "MessageRequest": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}, "EmbeddingRequest": {"input": "x"},
             "TokenizeRequest": {"prompt": "x"}, "DetokenizeRequest": {"tokens": [5]}, "OllamaEmbedRequest": {"input": "x"},
             "OllamaChatRequest": {"messages": [{"role": "user", "content": "x"}], "options": {"num_predict": 1}},
-            "OllamaGenerateRequest": {"prompt": "x", "options": {"num_predict": 1}}}
+            "OllamaGenerateRequest": {"prompt": "x", "options": {"num_predict": 1}}, "InfillRequest": {"input_prefix": "x", "input_suffix": "y"}}
     for path, methods in d["paths"].items():
         for method, about in methods.items():
             if method == "get" and "{" not in path:
@@ -346,7 +346,7 @@ def test_openapi_is_true(server):
                     continue
                 name = one["$ref"].rsplit("/", 1)[1]
                 body = {**base[name], **({"max_tokens": 1} if name in ("ChatRequest", "CompletionRequest") else {})}
-                assert post(server.port, path, body)[0] == 200, path
+                assert post(server.port, path, body)[0] == (400 if path == "/infill" else 200), path  # this model has no marks for it
                 for field, about_field in d["components"]["schemas"][name]["properties"].items():
                     # what the description forbids is refused with the field's name
                     status, text = post(server.port, path, {**body, field: {"x": [{}]}})

@@ -136,7 +136,7 @@ def test_s6_the_host_decides_nothing(server, host):
     "/sleep", "/wake_up", "/is_paused", "/pause", "/resume", "/collective_rpc", "/reset_prefix_cache", "/reset_mm_cache", "/server_info", "/start_profile", "/stop_profile",
     "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/scale_elastic_ep", "/update_weights", "/init_weights_update_group", "/abort_requests", "/drain",
     "/v1/runtime_config", "/set_internal_state", "/flush_cache", "/get_server_info", "/configure_logging", "/api/pull", "/api/create", "/api/delete", "/api/push", "/api/copy",
-    "/slots", "/props", "/completion", "/infill", "/v1/files", "/v1/fine_tuning/jobs", "/admin", "/debug", "/env", "/.env", "/server-status", "/actuator", "/docs/", "/redoc",
+    "/slots", "/props", "/completion", "/v1/files", "/v1/fine_tuning/jobs", "/admin", "/debug", "/env", "/.env", "/server-status", "/actuator", "/docs/", "/redoc",
     "/static/../../../etc/passwd", "/..%2f..%2fetc/passwd", "/v1/models/..%2f..%2fetc%2fpasswd", "/v1/models/../../etc/passwd", "/v1/models/%00", "/v1/models//etc/passwd"])
 def test_s8_s27_s29_what_is_not_there(server, path):
     for method, body in (("GET", ""), ("POST", "{}")):

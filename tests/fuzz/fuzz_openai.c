@@ -55,7 +55,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < 1)
         return 0;
     const char *text = (const char *)data + 1;
-    switch (data[0] % 11) {
+    switch (data[0] % 12) {
     case 0: read_ask(API_CHAT, text, size - 1); break;
     case 1: read_ask(API_PLAIN, text, size - 1); break;
     case 3: read_ask(API_EMBED, text, size - 1); break;
@@ -66,6 +66,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     case 8: read_ask(API_OLLAMA_CHAT, text, size - 1); break;
     case 9: read_ask(API_OLLAMA_TEXT, text, size - 1); break;
     case 10: read_ask(API_OLLAMA_EMBED, text, size - 1); break;
+    case 11: read_ask(API_INFILL, text, size - 1); break;
     case 2:
         if (control_parse_limits(text, size - 1, &change, &err) == 0)
             assert(change.set != 0 && change.set >> LIMIT_COUNT == 0);

@@ -201,6 +201,8 @@ static const char *smallest(const struct field *f)
         {"input", "\"hi\""},
         {"tokens", "[5]"},
         {"max_tokens", "4"},
+        {"input_prefix", "\"hi\""},
+        {"input_suffix", "\"hi\""},
     };
     for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
         if (strcmp(f->name, known[i][0]) == 0)
@@ -307,8 +309,9 @@ static bool unpaid(const char *what, const char *shape, const struct cost cost[S
 
 static void test_fields(void **state)
 {
-    static const char *const apis[API_COUNT] = {"chat",  "completion", "response",  "message",
-                                                "embed", "tokenize",   "detokenize"};
+    static const char *const apis[API_COUNT] = {
+        "chat",       "completion",  "response",        "message",      "embed", "tokenize",
+        "detokenize", "ollama chat", "ollama generate", "ollama embed", "infill"};
     uint32_t all = 0, fed = 0, read = 0;
     int bad = 0;
     (void)state;

@@ -347,6 +347,8 @@ static void test_every_field(void **state)
                                                  [API_OLLAMA_CHAT] = USER,
                                                  [API_OLLAMA_TEXT] = "\"prompt\":\"x\"",
                                                  [API_OLLAMA_EMBED] = "\"input\":\"x\"",
+                                                 [API_INFILL] = "\"input_prefix\":\"x\","
+                                                                "\"input_suffix\":\"y\"",
                                                  [API_TOKENIZE] = "\"prompt\":\"x\"",
                                                  [API_DETOKENIZE] = "\"tokens\":[1]"};
     static const char *const values[] = {
