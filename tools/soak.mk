@@ -87,7 +87,7 @@ chaos: all venv chaos-need
 .PHONY: chaos chaos-need
 # An engine in a process of its own: its cost in turns with a server of one process, and its end, again and again.
 #
-#   make bench-apart [REPEAT=9] [KILLS=40] [SEED=1]  -> build/reports/apart.json
+#   make bench-apart [REPEAT=9] [KILLS=200] [MINUTES=60] [SEED=1]  -> build/reports/apart.json
 bench-apart: all venv
-	@B=$(B) REPEAT=$(REPEAT) KILLS=$(KILLS) SEED=$(SEED) build/venv/bin/python tests/bench/bench_apart.py
+	@B=$(B) REPEAT=$(REPEAT) KILLS=$(KILLS) MINUTES=$(MINUTES) SEED=$(SEED) build/venv/bin/python tests/bench/bench_apart.py
 .PHONY: bench-apart

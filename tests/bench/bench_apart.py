@@ -2,8 +2,9 @@
 """make bench-apart: what an engine in a process of its own costs, and how long its end holds up clients.
 
 Two servers, one of them with --engine-process, asked in turns: the time of a step with one stream, and tokens a second of 8 and 32 streams; then the
-second one's engine is ended again and again at moments that a seed chose, with 64 streams whose texts must stay what they are undisturbed.
-REPEAT=n (9) turns, KILLS=n (40), SEED=n. The embedded model, one thread. Writes build/reports/apart.json."""
+second one's engine is ended again and again, by signals, by a hang and on purpose, at moments that a seed chose, with 64 streams whose texts must
+stay what they are undisturbed: prompts that begin alike, a pool and a host tier that are too small, forms, penalties, n = 2, limits that move.
+REPEAT=n (9, 0 leaves the cost out) turns, KILLS=n (200), MINUTES=n (60) at most, SEED=n. The embedded model, one thread. Writes build/reports/apart.json."""
 import concurrent.futures
 import json
 import os
@@ -14,15 +15,17 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT / "tools")]
 from bare import Bare  # noqa: E402
 from conftest import metric, wait_for  # noqa: E402
-from test_engine_process import engine, replaced, text_of, tokens  # noqa: E402
+from test_engine_process import SCHEMA, engine, text_of, tokens  # noqa: E402
 
-REPEAT, KILLS, SEED = int(os.environ.get("REPEAT") or 9), int(os.environ.get("KILLS") or 40), int(os.environ.get("SEED") or 1)
+REPEAT, KILLS, SEED = int(os.environ.get("REPEAT") or 9), int(os.environ.get("KILLS") or 200), int(os.environ.get("SEED") or 1)
+MINUTES = int(os.environ.get("MINUTES") or 60)
 ROWS = []
 
 
@@ -55,51 +58,148 @@ def cost(one, apart):
         row(f"step_added.{streams}", statistics.median(added), "us", 15.0, True, [min(added), max(added)])
 
 
+PREFIXES = [" ".join(f"{word} {k}" for k in range(60)) for word in ("The river said", "A small bear counted")]
+LIMITS = {"max_num_running_seqs": (12, 64), "max_num_batched_tokens": (64, 2048), "num_kv_blocks": (300, 700)}
+FORMS = [{"json": SCHEMA}, {"regex": "(yes|no|perhaps)( [a-z]{2,9}){20,60}"}, {"choice": ["a long day by the river", "a short day"]}]
+HOWS = {"SIGKILL": signal.SIGKILL, "SIGSEGV": signal.SIGSEGV, "SIGSTOP": signal.SIGSTOP, "planned": None}
+
+
 def asks(draw):
-    """64 that differ in all that a text depends on."""
-    return [{"prompt": f"{draw.choice(['Once', 'A bear', 'The river', 'JSON:'])} {i % 7}", "max_tokens": draw.randint(200, 600), "ignore_eos": True,
-             "temperature": draw.choice([0, 0.7, 1]), "seed": i, "n": 1 + (i % 8 == 0), "presence_penalty": draw.choice([0, 0.5]),
-             "logprobs": draw.choice([None, 2]), **({"stop": ["zzz"]} if i % 5 == 0 else {})} for i in range(64)]
+    """64 that differ in all that a text depends on: half begin alike, one in six has a form."""
+    made = []
+    for i in range(64):
+        ask = {"prompt": f"{draw.choice([*PREFIXES, 'Once', 'JSON:'])} {i % 7}", "max_tokens": draw.randint(100, 350), "temperature": draw.choice([0, 0.7, 1]),
+               "seed": i, "n": 1 + (i % 8 == 0), "presence_penalty": draw.choice([0, 0.5]), "repetition_penalty": draw.choice([1, 1.2]),
+               "logprobs": draw.choice([None, 2]), "stream": i % 2 == 0}
+        made.append({**ask, "structured_outputs": draw.choice(FORMS)} if i % 6 == 1 else {**ask, "ignore_eos": True, "stop": ["zzz"] * (i % 5 == 0)})
+    return made
 
 
-def ends(one, apart):
-    draw, pauses, lost, left = random.Random(SEED), [], 0, KILLS
-    began = time.monotonic()
-    while left > 0 and time.monotonic() - began < 600:
-        round_asks = asks(draw)
+def move_limits(apart, enough, seed):
+    """Until the event. What needs the engine is refused while there is none, which is an answer, too."""
+    draw, moved = random.Random(seed), 0
+    while not enough.wait(draw.uniform(0.05, 0.4)):
+        name, (least, most) = draw.choice(list(LIMITS.items()))
+        moved += apart.local("/v1/runtime_config", "PATCH", json.dumps({name: draw.randint(least, most)}))[0] == 200
+    return moved
+
+
+def all_ends(page):
+    return sum(metric(page, "evenkeel_engine_restarts_total", cause=c) for c in ("fault", "ended", "planned"))
+
+
+def end_once(apart, how, draw, jobs):
+    """False when all had been answered before. A fault that follows another one while a suspect runs alone would be laid at its door: that is waited for."""
+    until = tokens(apart) + draw.randint(20, 800)
+    wait_for("tokens are made", lambda: tokens(apart) >= until or all(j.done() for j in jobs), 120, 0.002)
+    if how == "SIGSEGV":
+        wait_for("nobody is suspected", lambda: metric(apart.metrics(), "evenkeel_engine_suspect_requests") == 0, 120, 0.01)
+    if all(j.done() for j in jobs):
+        return False
+    before = all_ends(apart.metrics())
+    time.sleep(draw.uniform(0, 0.003))
+    if how == "planned":
+        assert apart.local("/v1/engine/restart", "POST", "{}")[0] == 202
+    else:
+        os.kill(engine(apart), HOWS[how])
+    wait_for("another engine", lambda: all_ends(apart.metrics()) > before, 120, 0.005)
+    return True
+
+
+def told(n, ask, job, want):
+    """The number of texts that were lost or changed: 0 or 1, and then it is said which."""
+    if job.exception() is None and job.result() == want:
+        return 0
+    print(f"    text {n}: {ask}\n      wanted {want}\n      but    {job.exception() or job.result()}", flush=True)
+    return 1
+
+
+class Ends:
+    """What is counted over all servers that are used: each may lose 64 engines within 10 minutes."""
+
+    def __init__(self):
+        self.draw, self.done, self.texts, self.lost, self.moved, self.unbalanced = random.Random(SEED), {h: 0 for h in HOWS}, 0, 0, 0, 0
+        self.pauses, self.sums = {h: [] for h in HOWS}, {}
+
+    def round(self, apart, these, wants, most):
+        with concurrent.futures.ThreadPoolExecutor(65) as pool:
+            jobs, enough = [pool.submit(text_of, apart, a) for a in these], threading.Event()
+            moving = pool.submit(move_limits, apart, enough, self.draw.random())
+            try:
+                while most > 0:
+                    how = self.draw.choice(list(HOWS))
+                    before = metric(apart.metrics(), "evenkeel_engine_pause_seconds_total")
+                    if not end_once(apart, how, self.draw, jobs):
+                        break
+                    self.done[how] += 1
+                    most -= 1
+                    self.pauses[how].append(1000 * (metric(apart.metrics(), "evenkeel_engine_pause_seconds_total") - before))
+                concurrent.futures.wait(jobs)
+            finally:
+                enough.set()
+            self.moved += moving.result()
+            self.lost += sum(told(n, a, j, w) for n, (a, j, w) in enumerate(zip(these, jobs, wants)))
+            self.texts += len(these)
+        print(f"    {sum(self.done.values())} of {KILLS} engines ended, {self.lost} of {self.texts} texts lost or changed", flush=True)
+
+    def balance(self, apart):
+        """When all is answered no block is used, and free ones and cached ones are all."""
+        wait_for("all have ended", lambda: all(metric(apart.metrics(), f"vllm:num_requests_{k}") == 0 for k in ("running", "waiting")), 60)
+        page = apart.metrics()
+        free, cached, total = (metric(page, "evenkeel_kv_blocks", state=s) for s in ("free", "cached", "total"))
+        self.unbalanced += free + cached != total
+        self.unbalanced += sum(metric(page, tier, state="used") != 0 for tier in ("evenkeel_kv_blocks", "evenkeel_host_kv_blocks"))
+        self.unbalanced += metric(page, "evenkeel_engine_suspect_requests") != 0
+        for name in ("vllm:num_preemptions_total", "vllm:prefix_cache_hits_total", "evenkeel_swapped_blocks_total", "evenkeel_offload_hit_tokens_total",
+                     "evenkeel_engine_replayed_requests_total"):
+            self.sums[name] = self.sums.get(name, 0) + sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith(name))
+
+
+def ends(one, start):
+    e, began = Ends(), time.monotonic()
+    while sum(e.done.values()) < KILLS and time.monotonic() - began < 60 * MINUTES:
+        apart, leg, these = start(), sum(e.done.values()), asks(e.draw)
         with concurrent.futures.ThreadPoolExecutor(64) as pool:
-            want = list(pool.map(lambda a: text_of(one, a), round_asks))
-            jobs = [pool.submit(text_of, apart, {**a, "stream": i % 2 == 0}) for i, a in enumerate(round_asks)]
-            for _ in range(min(left, 5)):
-                page, until = apart.metrics(), tokens(apart) + draw.randint(50, 3000)
-                wait_for("tokens are made", lambda: tokens(apart) >= until or all(j.done() for j in jobs), 60, 0.002)
-                if all(j.done() for j in jobs):
-                    break
-                before, paused = replaced(apart), metric(page, "evenkeel_engine_pause_seconds_total")
-                os.kill(engine(apart), draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGABRT]))
-                wait_for("another engine", lambda: replaced(apart) > before, 60)
-                pauses.append(1000 * (metric(apart.metrics(), "evenkeel_engine_pause_seconds_total") - paused))
-                left -= 1
-            lost += sum(j.exception() is not None or j.result() != w for j, w in zip(jobs, want))
-        print(f"    {KILLS - left} of {KILLS} engines ended, {lost} texts lost or changed", flush=True)
-    row("engines_ended", KILLS - left, "ends")
-    row("texts_lost_or_changed", lost, "texts", 0)
-    row("pause", statistics.median(pauses), "ms", 300.0, True, [min(pauses), max(pauses)])
+            wants = list(pool.map(lambda a: text_of(one, a), these))
+        try:
+            while sum(e.done.values()) < min(leg + 60, KILLS) and time.monotonic() - began < 60 * MINUTES:
+                e.round(apart, these, wants, min(12, leg + 60 - sum(e.done.values()), KILLS - sum(e.done.values())))
+            e.balance(apart)
+        finally:
+            apart.stop()
+    row("engines_ended", sum(e.done.values()), "ends", KILLS, False)
+    for how in HOWS:
+        row(f"engines_ended.{how}", e.done[how], "ends")
+    row("texts", e.texts, "texts")
+    row("texts_lost_or_changed", e.lost, "texts", 0)
+    row("blocks_out_of_balance", e.unbalanced, "times", 0)
+    row("limits_moved", e.moved, "times")
+    for name, value in e.sums.items():
+        row(name.removeprefix("evenkeel_").removeprefix("vllm:").removesuffix("_total"), value, "", 1, False)
+    for how in HOWS:
+        if e.pauses[how]:
+            most = {"SIGSTOP": None}.get(how, 300.0)
+            row(f"pause.{how}", statistics.median(e.pauses[how]), "ms", most, True, [min(e.pauses[how]), max(e.pauses[how])])
 
 
 def main():
     with tempfile.TemporaryDirectory() as folder:
         for name in "one", "apart":
             pathlib.Path(folder, name).mkdir()
-        flags = ["--max-num-seqs", 64, "--max-model-len", 1024, "--engine-restarts", 64]
+        flags = ["--max-num-seqs", 64, "--max-model-len", 1024]
+        small = ["--num-gpu-blocks-override", 700, "--swap-space", "0.02", "--kv-offloading-size", "0.02", "--stalled-share", 0, "--step-deadline", 2,
+                 "--engine-restarts", 64]
         one = Bare(pathlib.Path(folder, "one"), *flags)
-        apart = Bare(pathlib.Path(folder, "apart"), "--engine-process", *flags)
         try:
-            cost(one, apart)
-            ends(one, apart)
+            if REPEAT > 0:
+                apart = Bare(pathlib.Path(folder, "apart"), "--engine-process", *flags)
+                try:
+                    cost(one, apart)
+                finally:
+                    apart.stop()
+            ends(one, lambda: Bare(pathlib.Path(folder, "apart"), "--engine-process", *flags, *small))
         finally:
             one.stop()
-            apart.stop()
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT).stdout.strip()
     cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "unknown")
     (ROOT / "build/reports").mkdir(parents=True, exist_ok=True)
