@@ -139,6 +139,10 @@ static void test_unknown(void **state)
         {"Traceback (most recent call last):\n  File \"/x/site-packages/vllm/entrypoints/openai/"
          "serving_chat.py\", line 9, in create\n    f()\nOddError: 7\n",
          "OddError", DOCTOR_CLIENT},
+        /* that an actor's start failed is told by another line than this */
+        {"ray.exceptions.RayActorError: The actor died because of an error raised in its creation "
+         "task, ray::Kelp.__init__ (pid=7)\n",
+         "RayActorError", DOCTOR_COMM},
         /* without an exception: the first line that complains */
         {"kelp_load: read 5 of 7\nkelp_init: failed: the linker finds no kelp\nmain: failed\n",
          "kelp_init", DOCTOR_BUILD},
