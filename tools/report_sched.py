@@ -106,7 +106,8 @@ The backend checks each step and computes nothing; a cost model (`tests/bench/re
 model with 8 billion parameters on a device with 2 TB/s and 200 TFLOP/s) says how long a step takes.
 The pool holds 6,144 tokens, so that it is short: requests queue and are preempted. The offered load
 is 0.9 of what the modelled device can do. Lengths are scaled down. The numbers rank choices; they
-do not predict a machine. Host times are processor time of `{report["machine"]["cpu"]}`.
+do not predict a machine. Host times are processor time of `{report["machine"]["cpu"]}`, {report["machine"]["cores"]} cores,
+at a load average of {report["machine"]["load"]:.0f} when it began: with a load above the cores others use the caches, too.
 
 ## Block size
 

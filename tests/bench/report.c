@@ -36,11 +36,13 @@ int report_open(struct report *r, const char *target, const char *path)
         return code;
     }
     cpu_name(cpu, sizeof(cpu));
+    double load = 0; /* what else the machine had to do: host times are of a shared cache then */
+    (void)getloadavg(&load, 1);
     (void)fprintf(r->file,
                   "{\"target\": \"%s\", \"commit\": \"%s\",\n \"machine\": {\"cpu\": \"%s\", "
-                  "\"cores\": %ld},\n \"rows\": [",
+                  "\"cores\": %ld, \"load\": %.1f},\n \"rows\": [",
                   target, commit && *commit ? commit : "unknown", cpu,
-                  sysconf(_SC_NPROCESSORS_ONLN));
+                  sysconf(_SC_NPROCESSORS_ONLN), load);
     return 0;
 }
 
