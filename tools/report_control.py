@@ -3,25 +3,29 @@
 between its lines BEGIN BENCH and END BENCH, and draws DIR/control.svg. With --heldout it is the lines BEGIN HELDOUT and END HELDOUT,
 and nothing is drawn.
 
-usage: tools/report_control.py REPORT.json [--docs DIR [--heldout]]
+With --worst it also says of the worst twelve loads what they lack, and by what.
+
+usage: tools/report_control.py REPORT.json... [--worst] [--docs DIR [--heldout]]
 """
 import json
 import pathlib
 import re
 import sys
 
-LAWS = ("oracle-s", "low", "high", "aimd", "sidecar", "gradient", "evenkeel", "no-slo")
+LAWS = ("oracle-s", "oracle-5m", "low", "high", "aimd", "sidecar", "gradient", "evenkeel", "no-slo")
 SHOWN = {"oracle": "#718096", "low": "#a0aec0", "high": "#d69e2e", "aimd": "#dd6b20", "sidecar": "#c53030", "gradient": "#805ad5",
          "no-slo": "#63b3ed", "evenkeel": "#2b6cb0"}
 
 
-def read(path):
-    report = json.loads(pathlib.Path(path).read_text())
-    cells = {}
-    for row in report["rows"]:
-        m = re.fullmatch(r"(.+)\.load([0-9.]+?)\.([a-z-]+)\.([a-z0-9_]+)", row["cell"])
-        cells.setdefault((m[1], float(m[2])), {}).setdefault(m[3], {})[m[4]] = row["value"]
-    return report, cells
+def read(path, cells):
+    """Adds a report's loads, and to a load that is there already the laws that this report ran."""
+    rows = {}
+    for row in json.loads(pathlib.Path(path).read_text())["rows"]:
+        m = re.fullmatch(r"(.+)\.load([0-9.]+?)\.([a-z][a-z0-9-]*)\.([a-z0-9_]+)", row["cell"])
+        rows.setdefault((m[1], float(m[2])), {}).setdefault(m[3], {})[m[4]] = row["value"]
+    for key, laws in rows.items():
+        cell = cells.setdefault(key, {})
+        cell.update((name, law) for name, law in laws.items() if law["seqs_mean"] > 0)
 
 
 def ratio(cell, law):
@@ -29,12 +33,30 @@ def ratio(cell, law):
     return cell[law]["good"] / best if best > 0 else 1.0
 
 
+def has(cells, law):
+    return all(law in c for c in cells.values())
+
+
+def parts(cell):
+    """Of what evenkeel lacks of the oracle: by time (against the same limits from the first second on), by sequences, by token budget."""
+    best, same, all_, own = (cell[law]["good"] for law in ("oracle", "oracle-s", "high-8s", "evenkeel"))
+    return (all_ - own) / best, (same - all_) / best, (best - same) / best
+
+
+def worst(cells, count=12):
+    """A row for each of the loads on which evenkeel has least of the oracle's."""
+    lines = ["| load | of the oracle's | its limits | later than it | other sequences | other budget | changing every 5 min |", "|---|---|---|---|---|---|---|"]
+    for (trace, load), c in sorted(cells.items(), key=lambda kc: ratio(kc[1], "evenkeel"))[:count]:
+        moving = f"{ratio(c, 'oracle-5m'):.3f}" if "oracle-5m" in c else "–"
+        lines.append(f"| {trace} {load:g} | {ratio(c, 'evenkeel'):.3f} | {c['oracle']['seqs']:.0f}, {c['oracle']['tokens']:.0f} | "
+                     + (" | ".join(f"{-v:+.3f}" for v in parts(c)) if "high-8s" in c else "– | – | –") + f" | {moving} |")
+    return "\n".join(lines)
+
+
 def goals(cells):
     """Lines for people: each goal, how many cells meet it, and which do not."""
     below = {k: ratio(c, "evenkeel") for k, c in cells.items() if ratio(c, "evenkeel") < 0.97}
     below_s = [k for k, c in cells.items() if c["evenkeel"]["good"] < 0.97 * c["oracle-s"]["good"]]
-    hard = {k: c for k, c in cells.items() if c["high"]["recomputed"] > 0.05}
-    few = [k for k, c in hard.items() if c["evenkeel"]["preemptions"] > 0.3 * c["high"]["preemptions"]]
     gaps = [k for k, c in cells.items() if c["evenkeel"]["gap_p99"] > 2]
     mean = sum(ratio(c, "evenkeel") for c in cells.values()) / len(cells)
     traces = {}
@@ -45,9 +67,19 @@ def goals(cells):
            f"{min(ratio(c, 'evenkeel') for c in cells.values()):.3f}; over all loads of a trace "
            + ", ".join(f"{t} {r:.3f}" for t, r in whole.items()))
     yield f"the same against the best number of sequences with the same token budget: {len(cells) - len(below_s)} of {len(cells)} loads"
+    changing = [c for c in cells.values() if "oracle-5m" in c]
+    if changing:
+        gain = [ratio(c, "oracle-5m") for c in changing]
+        own = [c["evenkeel"]["good"] / c["oracle-5m"]["good"] for c in changing]
+        yield (f"an oracle that may change its limits every 5 minutes has {sum(gain) / len(gain):.3f} of the fixed one's in the mean of {len(gain)} loads, "
+               f"at most {max(gain):.3f}; evenkeel has {sum(own) / len(own):.3f} of the changing one's, at least {min(own):.3f}")
+    yield f"99th percentile of the longest gap of an answer at most 2 s: {len(cells) - len(gaps)} of {len(cells)} loads"
+    if not has(cells, "high"):
+        return
+    hard = {k: c for k, c in cells.items() if c["high"]["recomputed"] > 0.05}
+    few = [k for k, c in hard.items() if c["evenkeel"]["preemptions"] > 0.3 * c["high"]["preemptions"]]
     yield (f"at least 70 % fewer preemptions than 256 sequences, where those recompute over 5 % of their tokens: {len(hard) - len(few)} of "
            f"{len(hard)} loads")
-    yield f"99th percentile of the longest gap of an answer at most 2 s: {len(cells) - len(gaps)} of {len(cells)} loads"
     yield f"answers lost in restarts: {sum(c['evenkeel']['killed'] for c in cells.values()):.0f}; it never restarts for pressure"
 
 
@@ -93,11 +125,17 @@ def svg(cells):
 
 
 def main():
-    report, cells = read(sys.argv[1])
+    cells = {}
+    for path in (a for a in sys.argv[1:] if a.endswith(".json")):
+        read(path, cells)
     lines = list(goals(cells))
     print("\n".join(lines))
+    if "--worst" in sys.argv:
+        print(worst(cells))
     if "--docs" not in sys.argv:
         return
+    if not all(has(cells, law) for law in LAWS):
+        sys.exit("the table wants all laws: a report without QUICK")
     docs = pathlib.Path(sys.argv[sys.argv.index("--docs") + 1])
     page = (docs / "control-measured.md").read_text()
     text = "\n".join(f"- {line}" for line in lines) + "\n\n" + table(cells) + "\n"

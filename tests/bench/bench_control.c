@@ -6,6 +6,8 @@
  *              queue deadline as evenkeeld's
  *   oracle-s   the same with the token budget that evenkeeld begins with, 2048
  *   low high   16 and 256 sequences, as people set them
+ *   high-8s    256 with the oracle's queue deadline: evenkeel's limits, if it changed none and
+ *              refused from the first second on
  *   aimd       usage above 0.90: x 0.75, below 0.75: + 4, every 30 s
  *   sidecar    the operations guides': usage > 0.95 or waiting > 2 x running is a strike each 30 s;
  *              three within 300 s: wait up to 60 s for running = 0, then restart, 30 s down
@@ -16,9 +18,11 @@
  * Good is an answer whose first token came within 10 s, tokens every 0.2 s in the mean, and no gap
  * above 2 s; who has no first token after 30 s leaves.
  *
- *   [CELLS=part of a name] [ONLY=1] [SHOW=1] bench_control [TRACES [REPORT [SECONDS [JOBS]]]]
+ *   [CELLS=part of a name] [ONLY=1] [QUICK=1] [SHOW=1] bench_control [TRACES [REPORT [SECONDS
+ * [JOBS]]]]
  *
- * ONLY runs evenkeel alone; SHOW says each change of a limit on stderr.
+ * ONLY runs evenkeel alone, QUICK evenkeel, the oracle of fixed limits and high-8s; SHOW says each
+ * change of a limit on stderr.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -42,7 +46,16 @@
 #define MOST_TOKENS 2048u
 #define PROMPT_MEAN 800.0 /* longer traces are scaled down to it: the pool is small */
 
-enum law { LAW_FIXED, LAW_AIMD, LAW_SIDECAR, LAW_GRADIENT, LAW_EVENKEEL };
+#define CHANGE_S 300.0
+
+/* What the oracles choose from. */
+#define CHOICES 10
+static const struct {
+    uint32_t seqs, tokens;
+} choices[CHOICES] = {{12, 512},  {12, 2048}, {24, 512},  {24, 2048}, {40, 512},
+                      {40, 2048}, {64, 512},  {64, 2048}, {128, 512}, {128, 2048}};
+
+enum law { LAW_FIXED, LAW_CHANGING, LAW_AIMD, LAW_SIDECAR, LAW_GRADIENT, LAW_EVENKEEL };
 
 struct controller {
     enum law law;
@@ -54,7 +67,55 @@ struct controller {
     uint32_t strike_count;
     double waiting_since_s, slow, limit;
     struct plant_view before;
+    int told; /* where a copy of this process that tries something says how it went; -1 = none */
 };
+
+/* Tries limits for the rest of the run in a copy of this process. True in the copy. */
+static bool try_ahead(struct controller *c, struct plant *p, const struct plant_limits *l,
+                      struct plant_result *ret)
+{
+    int ends[2], status = 1;
+    if (pipe(ends) < 0)
+        abort();
+    pid_t pid = fork();
+    if (pid < 0)
+        abort();
+    if (pid == 0) {
+        close(ends[0]);
+        c->told = ends[1];
+        plant_set(p, l);
+        return true;
+    }
+    close(ends[1]);
+    if (read(ends[0], ret, sizeof(*ret)) != (ssize_t)sizeof(*ret))
+        abort();
+    close(ends[0]);
+    if (waitpid(pid, &status, 0) != pid || status != 0)
+        abort();
+    return false;
+}
+
+static void change(struct controller *c, struct plant *p, const struct plant_view *v)
+{
+    struct plant_limits best = v->limits, one = v->limits;
+    struct plant_result with, without;
+    if (c->told >= 0 || v->now_s < c->acted_s + CHANGE_S)
+        return;
+    c->acted_s += CHANGE_S;
+    if (try_ahead(c, p, &one, &without)) /* as it was, if nothing is better */
+        return;
+    for (int i = 0; i < CHOICES; i++) {
+        one.seqs = choices[i].seqs;
+        one.tokens = choices[i].tokens;
+        if (try_ahead(c, p, &one, &with))
+            return;
+        if (with.good > without.good) {
+            without = with;
+            best = one;
+        }
+    }
+    plant_set(p, &best);
+}
 
 static void aimd(struct controller *c, struct plant *p, const struct plant_view *v)
 {
@@ -161,6 +222,7 @@ static void on_second(void *ctx, struct plant *p, const struct plant_view *v)
     struct controller *c = ctx;
     switch (c->law) {
     case LAW_FIXED: break;
+    case LAW_CHANGING: change(c, p, v); break;
     case LAW_AIMD: aimd(c, p, v); break;
     case LAW_SIDECAR: sidecar(c, p, v); break;
     case LAW_GRADIENT: gradient(c, p, v); break;
@@ -171,7 +233,7 @@ static void on_second(void *ctx, struct plant *p, const struct plant_view *v)
 static int try_law(const struct plant_params *pp, enum law law, struct plant_limits first,
                    bool promise, struct plant_result *ret)
 {
-    struct controller c = {.law = law, .limit = first.seqs};
+    struct controller c = {.law = law, .limit = first.seqs, .told = -1};
     int r = 0;
     if (law == LAW_EVENKEEL) {
         struct policy_params par;
@@ -187,6 +249,8 @@ static int try_law(const struct plant_params *pp, enum law law, struct plant_lim
     }
     if (r == 0)
         r = plant_run(pp, &first, on_second, &c, ret);
+    if (c.told >= 0)
+        _exit(r == 0 && write(c.told, ret, sizeof(*ret)) == (ssize_t)sizeof(*ret) ? 0 : 1);
     policy_free(c.policy);
     ek_buf_done(&c.page);
     return r;
@@ -197,8 +261,10 @@ static int try_law(const struct plant_params *pp, enum law law, struct plant_lim
 enum {
     ROW_ORACLE,
     ROW_ORACLE_SEQS,
+    ROW_ORACLE_CHANGING,
     ROW_LOW,
     ROW_HIGH,
+    ROW_HIGH_DEADLINE,
     ROW_AIMD,
     ROW_SIDECAR,
     ROW_GRADIENT,
@@ -206,8 +272,9 @@ enum {
     ROW_NO_SLO,
     ROWS
 };
-static const char *const row_names[ROWS] = {"oracle",  "oracle-s", "low",      "high",  "aimd",
-                                            "sidecar", "gradient", "evenkeel", "no-slo"};
+static const char *const row_names[ROWS] = {"oracle",   "oracle-s", "oracle-5m", "low",
+                                            "high",     "high-8s",  "aimd",      "sidecar",
+                                            "gradient", "evenkeel", "no-slo"};
 
 struct cell {
     struct plant_result row[ROWS];
@@ -216,21 +283,18 @@ struct cell {
 
 static int find_oracle(const struct plant_params *pp, struct cell *cell)
 {
-    static const uint32_t seqs[] = {12, 24, 40, 64, 128}, tokens[] = {512, 2048};
-    for (size_t i = 0; i < sizeof(seqs) / sizeof(seqs[0]); i++) {
-        for (size_t k = 0; k < sizeof(tokens) / sizeof(tokens[0]); k++) {
-            struct plant_result one;
-            struct plant_limits l = {
-                .seqs = seqs[i], .tokens = tokens[k], .deadline_s = DEADLINE_S};
-            int r = try_law(pp, LAW_FIXED, l, false, &one);
-            if (r != 0)
-                return r;
-            if (tokens[k] == MOST_TOKENS && one.good_per_s >= cell->row[ROW_ORACLE_SEQS].good_per_s)
-                cell->row[ROW_ORACLE_SEQS] = one;
-            if (one.good_per_s > cell->row[ROW_ORACLE].good_per_s || cell->best.seqs == 0) {
-                cell->row[ROW_ORACLE] = one;
-                cell->best = l;
-            }
+    for (int i = 0; i < CHOICES; i++) {
+        struct plant_result one;
+        struct plant_limits l = {
+            .seqs = choices[i].seqs, .tokens = choices[i].tokens, .deadline_s = DEADLINE_S};
+        int r = try_law(pp, LAW_FIXED, l, false, &one);
+        if (r != 0)
+            return r;
+        if (l.tokens == MOST_TOKENS && one.good_per_s >= cell->row[ROW_ORACLE_SEQS].good_per_s)
+            cell->row[ROW_ORACLE_SEQS] = one;
+        if (one.good_per_s > cell->row[ROW_ORACLE].good_per_s || cell->best.seqs == 0) {
+            cell->row[ROW_ORACLE] = one;
+            cell->best = l;
         }
     }
     return 0;
@@ -242,7 +306,15 @@ static int run_cell(const struct plant_params *pp, struct cell *cell)
                               low = {.seqs = 16, .tokens = MOST_TOKENS};
     if (getenv("ONLY"))
         return try_law(pp, LAW_EVENKEEL, high, true, &cell->row[ROW_EVENKEEL]);
+    struct plant_limits refuses = high;
+    refuses.deadline_s = DEADLINE_S;
     int r = find_oracle(pp, cell);
+    if (r == 0)
+        r = try_law(pp, LAW_FIXED, refuses, false, &cell->row[ROW_HIGH_DEADLINE]);
+    if (r == 0 && getenv("QUICK"))
+        return try_law(pp, LAW_EVENKEEL, high, true, &cell->row[ROW_EVENKEEL]);
+    if (r == 0)
+        r = try_law(pp, LAW_CHANGING, cell->best, false, &cell->row[ROW_ORACLE_CHANGING]);
     if (r == 0)
         r = try_law(pp, LAW_FIXED, low, false, &cell->row[ROW_LOW]);
     if (r == 0)
@@ -262,8 +334,9 @@ static int run_cell(const struct plant_params *pp, struct cell *cell)
 
 /* All of it, a process a load, so that two cores help */
 
-#define LOADS      6
-#define CELLS_MOST 256
+#define LOADS         6
+#define CELLS_MOST    256
+#define REQUESTS_MOST 30000u
 static const double loads[LOADS] = {0.6, 0.9, 1.1, 1.4, 1.8, 2.5};
 
 struct job {
@@ -425,7 +498,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < n && n_traces < 64; i++) {
         char file[4096];
         (void)snprintf(file, sizeof(file), "%s/%s", dir, names[i]->d_name);
-        int code = r == 0 ? trace_read(file, 4000, &traces[n_traces]) : r;
+        int code = r == 0 ? trace_read(file, REQUESTS_MOST, &traces[n_traces]) : r;
         if (code == 0) {
             struct trace *t = &traces[n_traces++];
             add_jobs(jobs, &count, t, seconds, 1, "");
