@@ -394,10 +394,12 @@ bool law_lower_tokens(const struct policy *p, const struct facts *f, struct deci
     return true;
 }
 
-/* Near where it hurt last: one by one and after a longer wait. */
+/* Near where it hurt last: one by one and after a longer wait. What is well above it and did not
+ * hurt again is another load: its requests are shorter, or share more. */
 static bool is_probing(const struct policy *p)
 {
-    return p->ssthresh && p->limit[KNOB_SEQS] >= PROBE_SHARE * p->ssthresh;
+    uint32_t limit = p->limit[KNOB_SEQS];
+    return limit >= PROBE_SHARE * p->ssthresh && PROBE_SHARE * limit < p->ssthresh;
 }
 
 static double wait_after_cut(const struct policy *p)

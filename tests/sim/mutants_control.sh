@@ -79,6 +79,7 @@ policy_law.c@after += step * after / f->running;@(void)step;
 policy_law.c@else if (f->usage_mid > release)@else if (false)
 policy_law.c@uint32_t step = probe || p->par.raise_step == 0 ? 1 : p->par.raise_step;@uint32_t step = 8;
 policy_law.c@bool probe = is_probing(p) ||@bool probe =
+policy_law.c@ && PROBE_SHARE * limit < p->ssthresh;@;
 policy_law.c@if (!policy_since(p, p->raise_us, p->par.raise_every_s)) {@if (false) {
 policy_law.c@least = p->limit[KNOB_SEQS]; /* each running sequence@least = 1; /* each running sequence
 policy_law.c@wait_s *= WAIT_GROWTH;@wait_s *= 1.0;

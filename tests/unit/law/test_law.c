@@ -106,6 +106,27 @@ static void test_wait_grows(void **state)
     policy_free(p);
 }
 
+/* One by one near what hurt last; well above it the load is another one. */
+static void test_beyond_what_hurt(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t hurt, to;
+    } cases[] = {{0, 36}, {26, 33}, {25, 36}, {32, 33}, {40, 33}, {41, 36}};
+    struct policy *p = make();
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct decision d = {0};
+        p->ssthresh = cases[i].hurt;
+        assert_true(law_raise_seqs(p, &roomy, &d));
+        assert_int_equal(d.to, cases[i].to);
+    }
+    p->ssthresh = 25; /* nor is the wait longer for what it did */
+    p->cut_us = 960 * SEC;
+    p->episodes = 100;
+    assert_true(raises(p, &roomy));
+    policy_free(p);
+}
+
 static void test_lower(void **state)
 {
     (void)state;
@@ -359,11 +380,17 @@ static void test_sustained(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_raise),        cmocka_unit_test(test_wait_grows),
-        cmocka_unit_test(test_lower),        cmocka_unit_test(test_revert),
-        cmocka_unit_test(test_reserve_more), cmocka_unit_test(test_reserve_less),
-        cmocka_unit_test(test_stalls),       cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_drift),        cmocka_unit_test(test_sustained),
+        cmocka_unit_test(test_raise),
+        cmocka_unit_test(test_wait_grows),
+        cmocka_unit_test(test_beyond_what_hurt),
+        cmocka_unit_test(test_lower),
+        cmocka_unit_test(test_revert),
+        cmocka_unit_test(test_reserve_more),
+        cmocka_unit_test(test_reserve_less),
+        cmocka_unit_test(test_stalls),
+        cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_drift),
+        cmocka_unit_test(test_sustained),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
