@@ -69,6 +69,12 @@ static void add_op(uint64_t *s, const struct ek_op *op)
         add_u32(s, op->u.attention.chunks);
         add_float(s, op->u.attention.k_scale);
         add_float(s, op->u.attention.v_scale);
+        add_u32(s, op->u.attention.value_dim);
+        add_u32(s, op->u.attention.keys);
+        break;
+    case EK_OP_HEADS:
+        add_u32(s, op->u.heads.count);
+        add_u32(s, op->u.heads.rest);
         break;
     case EK_OP_GLU: add_u32(s, (uint32_t)op->u.glu.act); break;
     case EK_OP_EXPERTS:
@@ -107,7 +113,7 @@ uint64_t ek_graph_sum(const struct ek_graph *g)
     const uint32_t shape[] = {g->op_count, g->weight_count, g->value_count,     g->rope_count,
                               g->layers,   g->kv_heads,     g->head_dim,        g->hidden,
                               g->vocab,    g->max_position, (uint32_t)g->dtype, g->kv_i8,
-                              g->kv_f8};
+                              g->kv_f8,    g->value_dim};
     uint64_t s = 0;
 
     fingerprint_add(&s, shape, sizeof(shape));

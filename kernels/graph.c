@@ -61,8 +61,12 @@ static const char *check_norm(const struct check *c)
 static const char *check_rope(const struct check *c)
 {
     const struct ek_op *op = c->op;
+    const uint32_t turns = op->u.rope.warm_every > 0 ? op->u.rope.head_dim : op->u.rope.rotary_dim;
     uint64_t end = op->u.rope.first_col + (uint64_t)op->u.rope.heads * op->u.rope.head_dim;
 
+    if (op->u.rope.heads > 0 &&
+        turns < op->u.rope.head_dim) /* of the last head no more is touched */
+        end -= op->u.rope.head_dim - turns;
     if (end > width(c, op->dst) || op->u.rope.rotary_dim > op->u.rope.head_dim ||
         op->u.rope.rotary_dim % 2 != 0)
         return "the heads of a rope exceed its value";
@@ -76,6 +80,22 @@ static const char *check_rope(const struct check *c)
     if (r->above > 0 && (r->count < 2 || !(r->theta >= 1) || !(r->grow >= 1)))
         return "a rope's dynamic scaling is out of range";
     return NULL;
+}
+
+/* src, dst and, if latent, keys. */
+static bool attention_widths(const struct check *c)
+{
+    const struct ek_op *op = c->op;
+    uint64_t q = op->u.attention.q_heads, kv = op->u.attention.kv_heads;
+    uint64_t d = op->u.attention.head_dim, v = op->u.attention.value_dim;
+
+    if (op->dst == op->src || v != c->g->value_dim)
+        return false;
+    if (v == 0)
+        return (q + 2 * kv) * d == width(c, op->src) && q * d == width(c, op->dst);
+    return v <= d && op->u.attention.keys < c->g->value_count && op->u.attention.keys != op->dst &&
+           kv * d == width(c, op->u.attention.keys) && q * d == width(c, op->src) &&
+           q * v == width(c, op->dst);
 }
 
 static const char *check_attention(const struct check *c)
@@ -93,9 +113,26 @@ static const char *check_attention(const struct check *c)
     if (!(op->u.attention.k_scale >= 0 && op->u.attention.k_scale <= FLT_MAX) ||
         !(op->u.attention.v_scale >= 0 && op->u.attention.v_scale <= FLT_MAX))
         return "a scale of the KV cache is out of range";
-    if (op->dst == op->src || (q + 2 * kv) * d != width(c, op->src) || q * d != width(c, op->dst))
+    if (!attention_widths(c))
         return "the values of an attention have other widths";
     return vector(c, op->bias, q) ? NULL : "misshapen sinks";
+}
+
+static const char *check_heads(const struct check *c)
+{
+    const struct ek_op *op = c->op;
+    const uint64_t count = op->u.heads.count, rest = op->u.heads.rest;
+
+    if (count == 0 || op->dst == op->src || op->weight >= c->g->weight_count)
+        return "a product by heads without heads";
+    const struct ek_weight *w = &c->g->weights[op->weight];
+    if (count * (w->cols + rest) != width(c, op->src) ||
+        count * (w->rows + rest) != width(c, op->dst))
+        return "the values of a product by heads have other widths";
+    for (uint64_t h = 0; h < count; h++)
+        if (!matrix_at(c, op->weight + h, w->rows, w->cols))
+            return "a misshapen product by heads";
+    return NULL;
 }
 
 /* A bias for each expert, or none. */
@@ -170,6 +207,7 @@ static const char *check_op(const struct check *c)
         if (op->dst == op->src || !matrix(c, width(c, op->dst), width(c, op->src)))
             return "misshapen linear";
         return vector(c, op->bias, width(c, op->dst)) ? NULL : "misshapen bias";
+    case EK_OP_HEADS: return check_heads(c);
     case EK_OP_ROPE: return check_rope(c);
     case EK_OP_ATTENTION: return check_attention(c);
     case EK_OP_GLU: return width(c, op->src) == 2 * width(c, op->dst) ? NULL : "misshapen gate";
@@ -220,7 +258,8 @@ int ek_graph_check(const struct ek_graph *g, struct ek_fault *fault)
 {
     uint32_t picks = 0, logits = 0;
 
-    if (g->vocab == 0 || g->vocab > INT32_MAX || g->kv_heads == 0 || g->head_dim == 0)
+    if (g->vocab == 0 || g->vocab > INT32_MAX || g->kv_heads == 0 || g->head_dim == 0 ||
+        g->value_dim > g->head_dim)
         return ek_fault_set(fault, "graph", "the model has no vocabulary or no heads");
     if (g->ranks > 0 && (g->rank >= g->ranks || g->ranks > EK_MOST_RANKS || g->vocab_rows == 0 ||
                          g->vocab_first > g->vocab || g->vocab_rows > g->vocab - g->vocab_first))

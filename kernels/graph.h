@@ -82,10 +82,10 @@ bool ek_quant_form(const struct ek_quant *q, enum ek_dtype *ret_dtype, uint32_t 
  * compute with: EK_F32 for norms and biases, the graph's for matrices. A weight may serve two
  * operations (tied embeddings: EK_OP_EMBED and EK_OP_LOGITS).
  *
- * A matrix of EK_OP_LINEAR, EK_OP_EXPERTS or EK_OP_LOGITS may have a dtype of 8 or 4 bits: it is
- * kept as such numbers and scales, one for `group` columns of a row, and a product in the graph's
- * type takes them as they are. What lies in the file as plain numbers is quantized for that (see
- * quant.h). */
+ * A matrix of EK_OP_LINEAR, EK_OP_HEADS, EK_OP_EXPERTS or EK_OP_LOGITS may have a dtype of 8 or 4
+ * bits: it is kept as such numbers and scales, one for `group` columns of a row, and a product in
+ * the graph's type takes them as they are. What lies in the file as plain numbers is quantized for
+ * that (see quant.h). */
 struct ek_weight {
     char name[96]; /* of the first part, for messages */
     enum ek_dtype source, dtype;
@@ -94,7 +94,8 @@ struct ek_weight {
     /* The columns are [first_col, first_col + cols) of `file_cols` in the file; 0 = all of them. */
     uint32_t first_col, file_cols;
     /* Plain numbers that do not lie row after row: elements from a row to the next and from a
-     * column to the next (transposed, or only every other row is of this weight). 0 = they do. */
+     * column to the next (transposed, or only every other row is of this weight). 0 = they do.
+     * Quantized: 1 = the only part lies transposed, its rows from `skip` on are the columns. */
     uint32_t row_step, col_step;
     uint32_t parts;
     struct ek_weight_part part[EK_MOST_PARTS];
@@ -112,20 +113,26 @@ struct ek_weight {
 };
 
 enum ek_op_kind {
-    EK_OP_EMBED,     /* dst[rows, n] = weight[token] * scale */
-    EK_OP_NORM,      /* dst = src / rms(src) * (weight + offset); over groups of `group` elements
-                        (group = width for a plain norm, head_dim for q/k norms) */
-    EK_OP_LINEAR,    /* dst[rows, N] = src[rows, K] * weight[N, K]^T (+ bias[N]) */
-    EK_OP_ROPE,      /* rotates, in place, `heads` heads of dst from column first_col (src = dst);
-                        rotate_half: pairs (i, i + rotary_dim/2) of the first rotary_dim elements,
-                        or pairs (2i, 2i + 1) if `neighbours`: angle = position * inv_freq[i], sin
-                        and cos times the table's factor. Then, where warm_every > 0, whole heads
-                        times 1 + warm * ln(1 + floor((position + warm_from) / warm_every)) */
+    EK_OP_EMBED,  /* dst[rows, n] = weight[token] * scale */
+    EK_OP_NORM,   /* dst = src / rms(src) * (weight + offset); over groups of `group` elements
+                     (group = width for a plain norm, head_dim for q/k norms) */
+    EK_OP_LINEAR, /* dst[rows, N] = src[rows, K] * weight[N, K]^T (+ bias[N]) */
+    EK_OP_HEADS,  /* a product for each of `count` heads, which lie side by side: a head of dst is
+                     [the first K elements of that of src * weight[N, K]^T | the `rest` behind
+                     them as they are]; weights are those of the first head, the others follow */
+    EK_OP_ROPE,   /* rotates, in place, `heads` heads of dst from column first_col (src = dst);
+                     rotate_half: pairs (i, i + rotary_dim/2) of the first rotary_dim elements,
+                     or pairs (2i, 2i + 1) if `neighbours`: angle = position * inv_freq[i], sin
+                     and cos times the table's factor. Then, where warm_every > 0, whole heads
+                     times 1 + warm * ln(1 + floor((position + warm_from) / warm_every)) */
     EK_OP_ATTENTION, /* src = [q heads | k heads | v heads]: writes k, v to the cache of `layer`,
                         then dst[rows, q_heads * head_dim] = attention over the paged context.
                         `bias`, where there is one, holds a sink for each query head [q_heads]: a
                         score beside those of the positions seen, as it is (neither scaled nor
-                        capped), that takes its share of the softmax and adds nothing */
+                        capped), that takes its share of the softmax and adds nothing.
+                        Latent, with a value_dim: src = [q heads], the value `keys` = [k heads], and
+                        V of a head is the first value_dim elements of its K: dst[rows, q_heads *
+                        value_dim] */
     EK_OP_GLU,       /* dst[rows, n] = act(src[:, :n]) * src[:, n:]; see enum ek_activation */
     EK_OP_EXPERTS,   /* mixture of experts: dst[rows, n] = sum over the `top` experts e that the
                         logits in the value `router` [rows, count] choose, in order of e, of
@@ -196,7 +203,7 @@ struct ek_op {
                 whole; /* of a rank: rms is of so many elements, on all ranks; 0 = of `group` */
         } norm;
         struct {
-            uint32_t first_col, heads, head_dim, rotary_dim;
+            uint32_t first_col, heads, head_dim, rotary_dim; /* heads begin head_dim apart */
             uint32_t table; /* index into the graph's rope tables; any with a rotary_dim of 0 */
             bool neighbours;
             float warm;
@@ -209,8 +216,13 @@ struct ek_op {
             bool chunks; /* those of the window's multiples instead: from position / window * window
                           */
             float k_scale,
-                v_scale; /* of a cache of 8 bits: a number times it is the value; 0 = 1 */
+                v_scale;        /* of a cache of 8 bits: a number times it is the value; 0 = 1 */
+            uint32_t value_dim; /* latent attention, else 0 */
+            uint16_t keys;      /* then the value with k */
         } attention;
+        struct {
+            uint32_t count, rest;
+        } heads;
         struct {
             enum ek_activation act;
         } glu;
@@ -275,6 +287,7 @@ struct ek_graph {
     struct ek_rope *ropes;
     uint32_t rope_count;
     uint32_t layers, kv_heads, head_dim; /* of the KV cache, the same in each layer */
+    uint32_t value_dim; /* latent: elements of V, which are the first ones of K; 0 = head_dim */
     uint32_t hidden, vocab, max_position;
     enum ek_dtype dtype; /* of weights and, without kv_i8 or kv_f8, the KV cache */
     /* K and V of a token and head are kept as 8 bits with one scale: the largest of its elements is
@@ -315,6 +328,12 @@ static inline uint64_t ek_weight_element(const struct ek_weight *w, uint32_t row
 static inline uint32_t ek_weight_file_cols(const struct ek_weight *w)
 {
     return w->file_cols > 0 ? w->file_cols : w->cols;
+}
+
+/* Elements of V for a head. */
+static inline uint32_t ek_graph_value_dim(const struct ek_graph *g)
+{
+    return g->value_dim > 0 ? g->value_dim : g->head_dim;
 }
 
 /* Tokens whose logits are computed here. */

@@ -315,7 +315,10 @@ static int check_quants(const struct ek_graph *g, const struct ek_weight *w,
     for (uint32_t i = 0; i < w->parts; i++) {
         const struct ek_quant *q = &g->quants[w->quant + i];
         const struct ek_weight_part *p = &w->part[i];
-        if (p->skip > q->rows || p->rows > q->rows - p->skip || q->cols != ek_weight_file_cols(w))
+        const bool turned = w->row_step > 0;
+        const uint32_t of_file = turned ? w->cols : p->rows;
+        if (p->skip > q->rows || of_file > q->rows - p->skip ||
+            q->cols != (turned ? w->rows : ek_weight_file_cols(w)) || (turned && w->parts > 1))
             return ek_fault_set(fault, w->name, "%s has quantized parts of other shapes", w->name);
         int r = ek_quant_check(q, w->name, files, fault);
         if (r < 0)
@@ -357,6 +360,8 @@ int ek_weight_check(const struct ek_graph *g, uint32_t index, const struct ek_we
     const struct ek_weight *w = &g->weights[index];
     const uint32_t all = ek_weight_file_cols(w);
 
+    if (w->parts == 0 && w->rows == 0)
+        return 0; /* what other ranks have alone */
     if (w->first_col > all || w->cols > all - w->first_col)
         return ek_fault_set(fault, w->name, "%s has fewer columns than are wanted of it", w->name);
     return w->quantized ? check_quants(g, w, files, fault) : check_parts(w, files, fault);

@@ -71,6 +71,7 @@ static const char *kind_name(enum ek_op_kind k)
     case EK_OP_EMBED: return "embedding";
     case EK_OP_NORM: return "norm";
     case EK_OP_LINEAR: return "product";
+    case EK_OP_HEADS: return "product by heads";
     case EK_OP_ROPE: return "rotation";
     case EK_OP_ATTENTION: return "attention";
     case EK_OP_GLU: return "activation";
@@ -311,6 +312,23 @@ static int linear_inner(struct sharding *s, const struct ek_op *glu)
     return r < 0 ? r : set_width(s, s->op.dst, 2 * c.count);
 }
 
+/* A product that makes what one by heads reads: queries of latent attention. */
+static int linear_by_heads(struct sharding *s, const struct ek_op *next)
+{
+    const uint32_t heads = next->u.heads.count, n = s->g->value_width[s->op.dst];
+
+    int r = check_heads(s, heads, 1);
+    if (r < 0)
+        return r;
+    const struct cut c = {n / s->ranks * s->rank, n / s->ranks};
+    r = cut_rows(s, s->op.weight, &c, 1);
+    if (r == 0)
+        r = cut_rows(s, s->op.bias, &c, 1);
+    push(s, &s->op);
+    s->held[s->op.dst] = (struct held){COLUMNS, c};
+    return r < 0 ? r : set_width(s, s->op.dst, c.count);
+}
+
 static int shard_linear(struct sharding *s)
 {
     const struct held *src = &s->held[s->op.src];
@@ -326,6 +344,8 @@ static int shard_linear(struct sharding *s)
     const struct ek_op *next = reader(s);
     if (next && next->kind == EK_OP_ATTENTION && next->src == s->op.dst)
         return linear_heads(s, next);
+    if (next && next->kind == EK_OP_HEADS && next->src == s->op.dst)
+        return linear_by_heads(s, next);
     if (next && next->kind == EK_OP_GLU && next->src == s->op.dst)
         return linear_inner(s, next);
     return push_whole(s);
@@ -398,6 +418,40 @@ static int shard_norm(struct sharding *s)
     return r;
 }
 
+/* Each rank has the matrices of its heads; those of the others are emptied. */
+static int shard_heads(struct sharding *s)
+{
+    const uint32_t all = s->op.u.heads.count, mine = all / s->ranks;
+
+    if (s->held[s->op.src].form != COLUMNS || all % s->ranks != 0)
+        return no_rule(s, "that is not divided by heads");
+    for (uint32_t h = 0; h < all; h++)
+        if (h / mine != s->rank) {
+            struct ek_weight *w = &s->out->weights[s->op.weight + h];
+            w->rows = w->cols = w->parts = 0;
+            w->quantized = false;
+            w->source = w->dtype = s->g->dtype;
+            w->group = 0;
+        }
+    const uint32_t width = s->g->value_width[s->op.dst] / s->ranks;
+    s->op.weight += s->rank * mine;
+    s->op.u.heads.count = mine;
+    push(s, &s->op);
+    s->held[s->op.dst] = (struct held){COLUMNS, {s->rank * width, width}};
+    return set_width(s, s->op.dst, width);
+}
+
+/* Of queries that a product by heads reads: those of the rank. */
+static int rope_by_heads(struct sharding *s)
+{
+    const struct ek_op *next = reader(s);
+
+    if (!next || next->kind != EK_OP_HEADS || s->op.u.rope.heads != next->u.heads.count)
+        return no_rule(s, "of divided columns");
+    s->op.u.rope.heads /= s->ranks;
+    return 0;
+}
+
 static int shard_rope(struct sharding *s)
 {
     int r = 0;
@@ -405,16 +459,18 @@ static int shard_rope(struct sharding *s)
     if (s->held[s->op.dst].form == HEADS)
         r = move_heads(s, s->op.dst, &s->op.u.rope.first_col, &s->op.u.rope.heads);
     else if (s->held[s->op.dst].form == COLUMNS)
-        r = no_rule(s, "of divided columns");
+        r = rope_by_heads(s);
     push(s, &s->op);
     return r;
 }
 
 static int shard_attention(struct sharding *s)
 {
-    const uint32_t q = s->op.u.attention.q_heads, d = s->op.u.attention.head_dim;
+    const uint32_t q = s->op.u.attention.q_heads, latent = s->op.u.attention.value_dim;
+    const uint32_t d = latent > 0 ? latent : s->op.u.attention.head_dim;
 
-    if (s->held[s->op.src].form != HEADS)
+    if (s->held[s->op.src].form != (latent > 0 ? COLUMNS : HEADS) ||
+        (latent > 0 && s->held[s->op.u.attention.keys].form != WHOLE))
         return no_rule(s, "that is not divided by heads");
     const struct cut mine = {q / s->ranks * s->rank, q / s->ranks};
     int r = cut_rows(s, s->op.bias, &mine, 1); /* sinks */
@@ -504,6 +560,7 @@ static int shard_op(struct sharding *s, bool after_logits)
     case EK_OP_LOGITS: return shard_vocab(s);
     case EK_OP_NORM: return shard_norm(s);
     case EK_OP_LINEAR: return shard_linear(s);
+    case EK_OP_HEADS: return shard_heads(s);
     case EK_OP_ROPE: return shard_rope(s);
     case EK_OP_ATTENTION: return shard_attention(s);
     case EK_OP_GLU: return shard_glu(s);

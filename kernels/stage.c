@@ -20,7 +20,9 @@
 /* ---- which values an operation reads ---- */
 
 struct flow {
-    bool fills, dst, src, router; /* writes all of dst; reads these */
+    bool fills, dst, src; /* writes all of dst; reads these */
+    bool other;           /* and a third one: the router's logits, or latent keys */
+    uint16_t value;
 };
 
 static struct flow flow_of(const struct ek_graph *g, const struct ek_op *op, bool after_logits)
@@ -29,10 +31,17 @@ static struct flow flow_of(const struct ek_graph *g, const struct ek_op *op, boo
     case EK_OP_EMBED:
     case EK_OP_RECV: return (struct flow){.fills = true};
     case EK_OP_LINEAR:
-    case EK_OP_ATTENTION:
+    case EK_OP_HEADS:
     case EK_OP_GLU:
     case EK_OP_PICK: return (struct flow){.fills = true, .src = true};
-    case EK_OP_EXPERTS: return (struct flow){.fills = true, .src = true, .router = true};
+    case EK_OP_ATTENTION:
+        return (struct flow){.fills = true,
+                             .src = true,
+                             .other = op->u.attention.value_dim > 0,
+                             .value = op->u.attention.keys};
+    case EK_OP_EXPERTS:
+        return (struct flow){
+            .fills = true, .src = true, .other = true, .value = op->u.experts.router};
     case EK_OP_NORM: {
         const uint64_t heads = op->u.norm.heads ? op->u.norm.heads : 1;
         bool all = op->u.norm.first == 0 && heads * op->u.norm.group == g->value_width[op->dst];
@@ -78,8 +87,8 @@ static void step_back(struct walk *w, const struct ek_op *op, bool after_logits)
         set_live(w, op->dst, true);
     if (f.src)
         set_live(w, op->src, true);
-    if (f.router)
-        set_live(w, op->u.experts.router, true);
+    if (f.other)
+        set_live(w, f.value, true);
 }
 
 static uint16_t only_live(const struct walk *w)
@@ -159,7 +168,8 @@ static uint64_t op_bytes(const struct ek_graph *g, const struct ek_op *op)
                    bytes_of(&g->weights[op->u.experts.up + e]) +
                    bytes_of(&g->weights[op->u.experts.down + e]);
     else if (op->weight != EK_NO_WEIGHT)
-        sum += bytes_of(&g->weights[op->weight]);
+        sum +=
+            bytes_of(&g->weights[op->weight]) * (op->kind == EK_OP_HEADS ? op->u.heads.count : 1);
     return sum;
 }
 
@@ -245,8 +255,8 @@ static void use(struct copying *c, const struct ek_op *op, bool after_logits)
         c->value[op->dst] = 0;
     if (f.src)
         c->value[op->src] = 0;
-    if (f.router)
-        c->value[op->u.experts.router] = 0;
+    if (f.other)
+        c->value[f.value] = 0;
     if (op->kind == EK_OP_ROPE)
         c->rope[op->u.rope.table] = 0;
     if (op->bias != EK_NO_WEIGHT)
@@ -260,7 +270,7 @@ static void use(struct copying *c, const struct ek_op *op, bool after_logits)
         use_run(c->weight, op->u.experts.routing.correction,
                 op->u.experts.routing.correction != EK_NO_WEIGHT);
     } else if (op->weight != EK_NO_WEIGHT) {
-        c->weight[op->weight] = 0;
+        use_run(c->weight, op->weight, op->kind == EK_OP_HEADS ? op->u.heads.count : 1);
     }
 }
 
@@ -301,6 +311,8 @@ static void push(const struct copying *c, const struct ek_op *whole, uint32_t fi
         op.bias = c->weight[op.bias];
     if (op.kind == EK_OP_ATTENTION)
         op.layer -= first_layer;
+    if (op.kind == EK_OP_ATTENTION && op.u.attention.value_dim > 0)
+        op.u.attention.keys = value_of(c, op.u.attention.keys);
     if (op.kind == EK_OP_ROPE)
         op.u.rope.table = c->rope[op.u.rope.table];
     if (op.kind == EK_OP_EXPERTS) {

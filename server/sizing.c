@@ -42,11 +42,12 @@ static double token_flops(const struct ek_graph *g)
 
     for (uint32_t i = 0; i < g->op_count; i++) {
         const struct ek_op *op = &g->ops[i];
-        if (op->kind != EK_OP_LINEAR && op->kind != EK_OP_EXPERTS)
+        if (op->kind != EK_OP_LINEAR && op->kind != EK_OP_EXPERTS && op->kind != EK_OP_HEADS)
             continue;
         const struct ek_weight *w = &g->weights[op->weight];
-        double times =
-            op->kind == EK_OP_EXPERTS ? 3.0 * op->u.experts.top : 1.0; /* gate, up, down */
+        double times = op->kind == EK_OP_EXPERTS ? 3.0 * op->u.experts.top /* gate, up, down */
+                       : op->kind == EK_OP_HEADS ? op->u.heads.count
+                                                 : 1.0;
         weights += times * w->rows * w->cols;
     }
     return 2 * weights;

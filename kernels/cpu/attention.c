@@ -12,8 +12,10 @@
  * what comes of it is combined when all are done: with the same bits.
  *
  * Cache: for each block, layer and head K as [head_dim][block_size] (a vector is one element of
- * all keys) and V as [block_size][dim]; in tiers with pairs two adjacent elements of a key, and of
- * V two adjacent keys, lie side by side (struct cpu_block); in 8 bits with scales as cache.h says.
+ * all keys) and V as [block_size][values], of a latent attention too: there V is the first part of
+ * K, which so lies here twice, as each of the two products reads it; in tiers with pairs two
+ * adjacent elements of a key, and of V two adjacent keys, lie side by side (struct cpu_block); in 8
+ * bits with scales as cache.h says.
  */
 #include <math.h>
 #include <string.h>
@@ -140,7 +142,7 @@ static void weigh(struct attend *a, uint32_t index, uint32_t base, uint32_t firs
     memset(weight + (first - base) * size, 0, (from - first) * size);
     memset(weight + (to - base) * size, 0, (end - to) * size);
     if (!fresh && factor != 1.0f)
-        a->d->ops->scale(acc, acc, a->d->shape.dim, factor);
+        a->d->ops->scale(acc, acc, a->d->shape.values, factor);
 }
 
 static const char *kv_of(const struct attend *a, uint32_t block, uint32_t head)
@@ -216,7 +218,7 @@ static void mix_tile(struct attend *a, uint32_t base, uint32_t first, uint32_t e
     struct cpu_block b = {.dtype = d->graph->kv_i8 ? EK_I8 : d->graph->dtype,
                           .pairs = a->pairs,
                           .rows = a->count,
-                          .dim = d->shape.dim,
+                          .dim = d->shape.values,
                           .keys = bs,
                           .in_stride = SCORES,
                           .out = a->acc,
@@ -308,7 +310,7 @@ static void combine(const struct ek_device *d, struct sum *total, const struct s
 static void write_out(const struct attend *a, uint32_t index, const struct sum *total)
 {
     const struct query *q = &a->query[index];
-    const uint32_t n = a->op->u.attention.head_dim;
+    const uint32_t n = ek_graph_value_dim(a->d->graph);
     const float *sinks = cpu_vector(a->d, a->op->bias);
     float by = 1.0f / total->sum;
 

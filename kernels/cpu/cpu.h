@@ -73,9 +73,10 @@ struct cpu_experts_shape { /* of the largest mixture of experts; 0 where there i
 /* Where everything lies. Pure: from graph, ceilings and threads. */
 struct cpu_shape {
     uint32_t dim;        /* head_dim, padded to 16 */
+    uint32_t values;     /* elements of V, padded to 16 */
     uint32_t block_size; /* tokens */
     size_t k_bytes;      /* of one head in a block: K [head_dim][block_size] */
-    size_t head_bytes;   /* then V [block_size][dim] */
+    size_t head_bytes;   /* then V [block_size][values] */
     size_t k_scale_at;   /* with kv_i8: [block_size] f32 each, behind the numbers */
     size_t v_scale_at;
     size_t block_bytes;   /* all layers and heads, a multiple of 64 */
@@ -246,6 +247,9 @@ void cpu_route(const struct cpu_routing *w, const float *logit, struct cpu_route
 void cpu_experts_measure(const struct ek_graph *g, size_t rows, struct cpu_experts_shape *ret);
 /* Called by all members of the team; has barriers inside, and one is needed after it. */
 void cpu_experts(const struct cpu_member *m, const struct ek_op *op, char *scratch);
+
+/* heads.c: members share the heads and the panels of each; a barrier is needed before and after. */
+void cpu_heads(const struct cpu_member *m, const struct ek_op *op, char *scratch);
 
 /* cache.c */
 struct cpu_quad_cache;

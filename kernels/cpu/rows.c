@@ -141,6 +141,7 @@ void cpu_by_rows(const struct cpu_member *m, const struct ek_op *op)
         case EK_OP_ADD: d->ops->add(dst, cpu_row(d, op->src, row), n, op->u.add.scale); break;
         case EK_OP_SOFTCAP: d->ops->softcap(dst, n, op->u.softcap.cap); break;
         case EK_OP_LINEAR:
+        case EK_OP_HEADS:
         case EK_OP_ATTENTION:
         case EK_OP_EXPERTS:
         case EK_OP_PICK:

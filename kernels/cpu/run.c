@@ -292,7 +292,8 @@ static void run_member(void *ctx, uint32_t index)
     for (uint32_t i = 0; i < g->op_count; i++) {
         const struct ek_op *op = &g->ops[i];
         bool splits = op->kind == EK_OP_LINEAR || op->kind == EK_OP_LOGITS ||
-                      op->kind == EK_OP_PICK || op->kind == EK_OP_EXPERTS;
+                      op->kind == EK_OP_PICK || op->kind == EK_OP_EXPERTS ||
+                      op->kind == EK_OP_HEADS;
         bool summed = op->kind == EK_OP_NORM && op->u.norm.whole > 0;
         bool meets = op->kind == EK_OP_REDUCE || op->kind == EK_OP_GATHER ||
                      op->kind == EK_OP_SEND || op->kind == EK_OP_RECV || summed;
@@ -313,6 +314,8 @@ static void run_member(void *ctx, uint32_t index)
             cpu_pick(&m.rows, op);
         } else if (op->kind == EK_OP_EXPERTS)
             experts(&m, op);
+        else if (op->kind == EK_OP_HEADS)
+            cpu_heads(&m.rows, op, scratch_of(&m));
         else if (logits)
             cpu_cap_logits(&m.rows, op);
         else

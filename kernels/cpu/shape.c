@@ -22,6 +22,8 @@ static bool stored(enum ek_dtype t)
 /* Whether a matrix of an operation is the weight. */
 static bool serves(const struct ek_op *op, uint32_t index)
 {
+    if (op->kind == EK_OP_HEADS)
+        return index - op->weight < op->u.heads.count;
     if (op->kind != EK_OP_EXPERTS)
         return op->weight == index;
     uint32_t n = op->u.experts.count;
@@ -49,8 +51,8 @@ static bool kept(const struct ek_graph *g, uint32_t index)
             return false;
         heads = heads || (served && op->kind == EK_OP_LOGITS);
         embeds = embeds || (served && op->kind == EK_OP_EMBED);
-        if (served && op->kind != EK_OP_LINEAR && op->kind != EK_OP_EXPERTS &&
-            op->kind != EK_OP_LOGITS && op->kind != EK_OP_EMBED)
+        if (served && op->kind != EK_OP_LINEAR && op->kind != EK_OP_HEADS &&
+            op->kind != EK_OP_EXPERTS && op->kind != EK_OP_LOGITS && op->kind != EK_OP_EMBED)
             return false;
     }
     /* a row of an embedding is read out of panels only: those of a product, or of its own where
@@ -114,7 +116,8 @@ void cpu_weight_shape(const struct ek_graph *g, uint32_t index, struct cpu_weigh
         const struct ek_op *op = &g->ops[i];
         if (!serves(op, index))
             continue;
-        if (op->kind == EK_OP_LINEAR || op->kind == EK_OP_LOGITS || op->kind == EK_OP_EXPERTS)
+        if (op->kind == EK_OP_LINEAR || op->kind == EK_OP_LOGITS || op->kind == EK_OP_EXPERTS ||
+            op->kind == EK_OP_HEADS)
             layout = CPU_PANELS;
         else if (op->kind == EK_OP_EMBED && layout == CPU_VECTOR)
             layout = ek_dtype_packed(w->dtype) ? CPU_PANELS : CPU_ROWS;
@@ -154,13 +157,14 @@ static void shape_kv(const struct ek_graph *g, uint32_t block_size, struct cpu_s
 
     s->block_size = block_size;
     s->dim = (g->head_dim + 15) & ~15u;
+    s->values = (ek_graph_value_dim(g) + 15) & ~15u;
     s->k_bytes = elem * g->head_dim * block_size;
-    s->head_bytes = s->k_bytes + elem * s->dim * block_size;
+    s->head_bytes = s->k_bytes + elem * s->values * block_size;
     if (g->kv_i8) {
         const size_t scales = block_size * sizeof(float);
         s->k_scale_at = (s->k_bytes + 15) & ~(size_t)15;
         s->k_bytes = (s->k_scale_at + scales + 15) & ~(size_t)15;
-        s->v_scale_at = s->k_bytes + s->dim * block_size;
+        s->v_scale_at = s->k_bytes + s->values * block_size;
         s->head_bytes = (s->v_scale_at + scales + 15) & ~(size_t)15;
     }
     (void)cpu_shape_take(&sum, (size_t)g->layers * g->kv_heads, s->head_bytes);

@@ -52,15 +52,30 @@ static void gather(const char *from, size_t elem, uint32_t step, uint32_t n, cha
         memcpy(room + i * elem, from + (size_t)i * step * elem, elem);
 }
 
+/* Elements [k, k + n) of a row of a quantized weight that lies transposed. */
+static void turned_values(const struct pack *p, uint32_t row, uint32_t k, uint32_t n, float *ret)
+{
+    const struct ek_weight *s = p->source;
+    const struct ek_quant *q = &p->d->graph->quants[s->quant];
+
+    for (uint32_t i = 0; i < n; i++)
+        ek_quant_values(q, p->files, s->part[0].skip + k + i, row, 1, ret + i);
+}
+
 /* Elements [k, k + n) of a row as `to`: where they lie, or converted to `room`, which holds SOME
  * floats. */
 static const char *elements(const struct pack *p, enum ek_dtype to, uint32_t row, uint32_t k,
                             uint32_t n, float *room)
 {
     const struct ek_weight *s = p->source;
-    const uint32_t part = part_of(s, &row);
     float some[SOME];
 
+    if (s->quantized && s->row_step > 0) {
+        turned_values(p, row, k, n, some);
+        convert(EK_F32, to, (const char *)some, n, room);
+        return (const char *)room;
+    }
+    const uint32_t part = part_of(s, &row);
     k += s->first_col;
     if (s->quantized) {
         ek_quant_values(&p->d->graph->quants[s->quant + part], p->files, row, k, n, some);

@@ -430,6 +430,7 @@ static uint32_t make_op(struct maker *m)
         }
         make_norm(m, op + 1, op);
         return 2;
+    case EK_OP_HEADS: break;
     case EK_OP_EXPERTS: make_experts(m); return 1;
     case EK_OP_SOFTCAP: make_rows(m, CU_ROWS_SOFTCAP); return 1;
     case EK_OP_PICK:

@@ -33,6 +33,8 @@ static const char *refuse_op(const struct ek_op *op)
     };
     const size_t kinds = sizeof(offered) / sizeof(offered[0]);
 
+    if (op->kind == EK_OP_HEADS || (op->kind == EK_OP_ATTENTION && op->u.attention.value_dim > 0))
+        return "has latent attention, which is served on the CPU for now";
     if ((size_t)op->kind >= kinds || !offered[op->kind])
         return "has an operation that the CUDA backend does not have yet";
     if (op->kind == EK_OP_ATTENTION && op->u.attention.head_dim > CU_DIM_MOST)
