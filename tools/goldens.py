@@ -194,6 +194,22 @@ CASES += [
          **{**LLAMA4, "prompts": ((30, 24, 0),)}),
 ]
 
+DEEPSEEK = dict(prompts=SHORT, num_hidden_layers=3, num_key_value_heads=4, kv_lora_rank=24, qk_nope_head_dim=12,
+                qk_rope_head_dim=8, v_head_dim=10, n_routed_experts=9, num_experts_per_tok=3, moe_intermediate_size=20,
+                first_k_dense_replace=1)
+DEEPSEEK_V3 = dict(DEEPSEEK, q_lora_rank=20, n_group=3, topk_group=2, n_shared_experts=1, rope_parameters=dict(
+    YARN, beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0))
+CASES += [
+    case("deepseek-v2", "DeepseekV2", **DEEPSEEK, q_lora_rank=None, n_shared_experts=2, routed_scaling_factor=1.5,
+         rope_parameters=dict(YARN, beta_fast=32.0, beta_slow=1.0, mscale=0.707, mscale_all_dim=0.707)),
+    case("deepseek-v2-groups", "DeepseekV2", **DEEPSEEK, q_lora_rank=20, n_shared_experts=1, n_group=3, topk_group=2,
+         topk_method="group_limited_greedy", routed_scaling_factor=4.0, attention_bias=True),
+    case("deepseek-v3", "DeepseekV3", **DEEPSEEK_V3),
+    case("deepseek-v3-plain", "DeepseekV3", joined=True, q_lora_rank=None, n_group=1, topk_group=1, n_shared_experts=2,
+         rope_interleave=False, norm_topk_prob=False, attention_bias=True,
+         **{**DEEPSEEK, "first_k_dense_replace": 0, "num_hidden_layers": 2, "prompts": ((30, 24, 0),)}),
+]
+
 MOE = dict(head_dim=16, num_experts=4, num_local_experts=4, num_experts_per_tok=2,
            moe_intermediate_size=32, norm_topk_prob=True)
 
@@ -206,7 +222,8 @@ OLDER = {
              "olmoe", "granite-moe", "served-llama", "served-qwen2"],
     "4.57": ["qwen2-window", "qwen2-yarn", "qwen3", "qwen3-yarn", "ministral", "gemma3", "smollm3",
              "smollm3-window", "olmo3", "qwen3-moe", "qwen3-moe-plain", "gpt-oss", "served-llama",
-             "sees-gemma3", "sees-qwen2.5-vl", "glm4", "glm4-moe", "ernie-moe", "exaone4", "hunyuan", "llama4"],
+             "sees-gemma3", "sees-qwen2.5-vl", "glm4", "glm4-moe", "ernie-moe", "exaone4", "hunyuan", "llama4",
+             "deepseek-v2-groups", "deepseek-v3"],
 }
 
 
@@ -228,6 +245,7 @@ def packer_cases(directory):
 if not OLD:
     import quantize
     CASES += [moe_case(how) for how in ("gptq", "w8a8", "fp8-row")]
+    CASES += [case("quant-deepseek-fp8", "DeepseekV3", quant="fp8-block", **{**DEEPSEEK_V3, "prompts": ((30, 24, 0),)})]
     CASES += [case("quant-" + how, "Qwen2" if how == "gptq-v2" else "Llama", quant=how,
                    prompts=((30, 24, 0),)) for how in quantize.FORMATS if how != "mxfp4"]
 
@@ -318,7 +336,7 @@ def extend(model, tokens, count):
 def packed_state(model, stored, how):
     """What a quantized checkpoint holds: packed matrices in place of those that they stand for."""
     gone = (("experts.gate_up_proj", "experts.down_proj") if how == "mxfp4"
-            else ("_proj.weight", "experts.gate_up_proj", "experts.down_proj"))
+            else ("_proj.weight", "_proj_with_mqa.weight", "experts.gate_up_proj", "experts.down_proj"))
     left = {k: v.to(torch.bfloat16) for k, v in model.state_dict().items() if not k.endswith(gone)}
     return {**left, **stored}
 
@@ -330,6 +348,8 @@ def vary(case, rng):
         return {**case, "config": c}  # formats have sizes of their own
     c["num_key_value_heads"] = rng.choice([1, 2, 3])
     c["num_attention_heads"] = c["num_key_value_heads"] * rng.choice([1, 2, 4])
+    if case["cls"].startswith("Deepseek"):
+        c["num_key_value_heads"] = c["num_attention_heads"]  # each has keys of its own
     longrope = "long_factor" in c.get("rope_parameters", {})
     head = 16 if longrope else rng.choice([4, 8, 12, 16, 20, 32])
     c["hidden_size"] = c["num_attention_heads"] * rng.choice([4, 8, 12])

@@ -160,7 +160,7 @@ def matrices(name, p, how):
     if how == "mxfp4":
         if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
             yield name + "_", p
-    elif name.endswith("_proj.weight"):
+    elif name.endswith(("_proj.weight", "_proj_with_mqa.weight")):
         yield name.removesuffix("weight"), p
     elif name.endswith("experts.gate_up_proj"):
         half = p.shape[1] // 2

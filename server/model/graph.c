@@ -38,6 +38,7 @@ void graph_begin(struct graph_builder *b)
     g->layers = c->layers;
     g->kv_heads = c->kv_heads;
     g->head_dim = c->head_dim;
+    g->value_dim = c->latent.rank;
     g->hidden = c->hidden;
     g->vocab = c->vocab;
     g->max_position = c->max_model_len;
@@ -162,6 +163,14 @@ void graph_head_norm(struct graph_builder *b, uint16_t value, const char *name,
     norm_push(b, value, value, name, h);
 }
 
+void graph_norm_first(struct graph_builder *b, uint16_t value, const char *name, uint32_t group,
+                      double eps)
+{
+    norm_push(b, value, value, name, (struct graph_heads){.group = group, .heads = 1});
+    if (!b->error)
+        b->graph->ops[b->graph->op_count - 1].u.norm.eps = (float)eps;
+}
+
 static void linear_push(struct graph_builder *b, uint16_t dst, uint16_t src, uint32_t weight,
                         uint32_t bias)
 {
@@ -182,15 +191,21 @@ void graph_linear(struct graph_builder *b, uint16_t dst, uint16_t src,
 void graph_rotate(struct graph_builder *b, uint16_t value, uint32_t table, uint32_t first,
                   uint32_t heads)
 {
+    graph_rotate_heads(b, value, table, (struct graph_heads){first, b->config->head_dim, heads});
+}
+
+void graph_rotate_heads(struct graph_builder *b, uint16_t value, uint32_t table,
+                        struct graph_heads h)
+{
     op_push(b,
             (struct ek_op){.kind = EK_OP_ROPE,
                            .dst = value,
                            .src = value,
                            .weight = EK_NO_WEIGHT,
                            .bias = EK_NO_WEIGHT,
-                           .u.rope = {.first_col = first,
-                                      .heads = heads,
-                                      .head_dim = b->config->head_dim,
+                           .u.rope = {.first_col = h.first,
+                                      .heads = h.heads,
+                                      .head_dim = h.group,
                                       .rotary_dim = b->error ? 0 : b->graph->ropes[table].count * 2,
                                       .table = table,
                                       .neighbours = b->config->neighbours}});
@@ -242,6 +257,28 @@ void graph_attention(struct graph_builder *b, uint16_t dst, uint16_t qkv, uint32
                                    .softcap = c->attention_softcap,
                                    .window = c->windowed[layer] ? c->window : 0,
                                    .chunks = c->chunks && c->windowed[layer] && c->window > 0}});
+}
+
+void graph_latent_attention(struct graph_builder *b, uint16_t dst, uint16_t q, uint16_t keys,
+                            uint32_t layer)
+{
+    graph_attention(b, dst, q, layer);
+    if (b->error)
+        return;
+    struct ek_op *op = &b->graph->ops[b->graph->op_count - 1];
+    op->u.attention.value_dim = b->config->latent.rank;
+    op->u.attention.keys = keys;
+}
+
+void graph_by_head(struct graph_builder *b, uint16_t dst, uint16_t src,
+                   const struct graph_head_part *part, uint32_t rest)
+{
+    op_push(b, (struct ek_op){.kind = EK_OP_HEADS,
+                              .dst = dst,
+                              .src = src,
+                              .weight = graph_head_matrices(b, part),
+                              .bias = EK_NO_WEIGHT,
+                              .u.heads = {.count = part->heads, .rest = rest}});
 }
 
 /* The matrices of all experts, and their biases. */

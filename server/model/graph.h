@@ -57,13 +57,30 @@ struct graph_heads {
 };
 void graph_head_norm(struct graph_builder *b, uint16_t value, const char *name,
                      struct graph_heads h);
+/* Of one group, from column 0, with an eps of its own. */
+void graph_norm_first(struct graph_builder *b, uint16_t value, const char *name, uint32_t group,
+                      double eps);
 void graph_linear(struct graph_builder *b, uint16_t dst, uint16_t src,
                   const struct graph_part *parts, uint32_t count, bool bias);
 void graph_rotate(struct graph_builder *b, uint16_t value, uint32_t table, uint32_t first,
                   uint32_t heads);
+/* Of heads that are `group` wide: what turns in each begins `first` columns behind its begin. */
+void graph_rotate_heads(struct graph_builder *b, uint16_t value, uint32_t table,
+                        struct graph_heads h);
+/* A product of each head by itself, see EK_OP_HEADS. Of a head's `step` rows of the weight [step *
+ * heads, cols] those from `first` on: `rows` of them, or, if it is `turned`, as many columns. */
+struct graph_head_part {
+    const char *name;
+    uint32_t heads, step, first, rows, cols;
+    bool turned;
+};
+void graph_by_head(struct graph_builder *b, uint16_t dst, uint16_t src,
+                   const struct graph_head_part *part, uint32_t rest);
 /* What the configuration says of warm; after or instead of a rotation of the same heads. */
 void graph_warm(struct graph_builder *b, uint16_t value, uint32_t first, uint32_t heads);
 void graph_attention(struct graph_builder *b, uint16_t dst, uint16_t qkv, uint32_t layer);
+void graph_latent_attention(struct graph_builder *b, uint16_t dst, uint16_t q, uint16_t keys,
+                            uint32_t layer);
 /* dst = the experts that the router's logits choose, of src. Weights are one matrix per expert and
  * kind, by printf format ("mlp.experts.%u.gate_proj"), or all in one tensor of three dimensions,
  * gate and up joined: then `gate` is NULL. */

@@ -170,7 +170,8 @@ static uint32_t weight_push(struct graph_builder *b, const struct ek_weight *w)
     for (uint32_t i = 0; i < g->weight_count; i++) {
         const struct ek_weight *o = &g->weights[i];
         if (o->parts == w->parts && o->part[0].file == w->part[0].file &&
-            o->part[0].offset_bytes == w->part[0].offset_bytes && o->rows == w->rows)
+            o->part[0].offset_bytes == w->part[0].offset_bytes &&
+            o->part[0].skip == w->part[0].skip && o->rows == w->rows && o->row_step == w->row_step)
             return i;
     }
     struct ek_weight *all =
@@ -219,7 +220,7 @@ void graph_keep(struct graph_builder *b, uint32_t index)
     enum ek_dtype dtype = w->dtype;
     uint32_t group = 0;
     bool kept = false;
-    if (w->quantized)
+    if (w->quantized && w->row_step == 0)
         kept = form_of(b->graph, w, &dtype, &group) &&
                (!b->wide_groups || group == 0 || (group >= 32 && (group & (group - 1)) == 0));
     if (!w->quantized && b->load != QUANT_AS_IT_IS) {
@@ -272,6 +273,31 @@ static void slice_push(struct graph_builder *b, const struct st_tensor *t, uint3
     (void)snprintf(w.name, sizeof(w.name), "%.80s[%u]", t->name, index);
     if (!b->error)
         graph_keep(b, weight_push(b, &w));
+}
+
+uint32_t graph_head_matrices(struct graph_builder *b, const struct graph_head_part *part)
+{
+    const uint32_t first = b->graph->weight_count;
+    const struct graph_part whole = {part->name, part->heads * part->step};
+    struct ek_weight all = {.cols = part->cols};
+    if (b->error || weight_fill(b, &whole, 1, ".weight", &all) < 0)
+        return EK_NO_WEIGHT;
+    const uint64_t elem = ek_dtype_bits(all.source) / 8;
+    all.rounds_input = false; /* no backend does so */
+    for (uint32_t h = 0; h < part->heads && !b->error; h++) {
+        const uint32_t row = h * part->step + part->first;
+        struct ek_weight w = all;
+        w.rows = part->turned ? part->cols : part->rows;
+        w.cols = part->turned ? part->rows : part->cols;
+        w.row_step = part->turned ? 1 : 0;
+        w.col_step = part->turned ? part->cols : 0;
+        w.part[0].rows = w.rows;
+        w.part[0].skip = all.quantized ? row : 0;
+        w.part[0].offset_bytes += all.quantized ? 0 : (uint64_t)row * part->cols * elem;
+        (void)snprintf(w.name, sizeof(w.name), "%.80s[%u]", all.name, h);
+        graph_keep(b, weight_push(b, &w));
+    }
+    return first;
 }
 
 uint32_t graph_expert_matrices(struct graph_builder *b, const char *format, uint32_t rows,

@@ -27,6 +27,8 @@ uint32_t graph_expert_matrices(struct graph_builder *b, const char *format, uint
 /* The same from one tensor: rows [skip, skip + rows) of [experts, all, cols]. */
 uint32_t graph_expert_slices(struct graph_builder *b, const char *suffix,
                              const struct graph_shape *s, uint32_t skip, uint32_t rows);
+/* A matrix for each head, adjacent; the index of the first. */
+uint32_t graph_head_matrices(struct graph_builder *b, const struct graph_head_part *part);
 /* Whether the files have all experts of a layer in one tensor, which need not be so named. */
 bool graph_experts_joined(const struct graph_builder *b, const struct graph_expert_names *names);
 /* Rows first, first + step, ... of each expert's [all, cols], which lies transposed in one tensor

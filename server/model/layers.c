@@ -10,8 +10,12 @@ void layers_begin(struct graph_builder *b, struct layers *l)
 
     l->stream = graph_value(b, c->hidden);
     l->side = graph_value(b, c->hidden);
-    l->qkv = graph_value(b, q + 2 * kv);
-    l->heads = graph_value(b, q);
+    if (c->latent.rank > 0) {
+        latent_begin(b, l);
+    } else {
+        l->qkv = graph_value(b, q + 2 * kv);
+        l->heads = graph_value(b, q);
+    }
     if (c->experts > 0) {
         l->router = graph_value(b, c->experts);
         l->mixed = graph_value(b, c->hidden);
@@ -61,6 +65,10 @@ void layers_attention_of(struct graph_builder *b, const struct layers *l, uint16
 
     const bool turns = !c->unrotated[layer];
 
+    if (c->latent.rank > 0) {
+        latent_attention(b, l, src, layer);
+        return;
+    }
     graph_linear(b, l->qkv, src, l->fused_qkv ? &fused : parts, l->fused_qkv ? 1 : 3, c->qkv_bias);
     if (l->qk_norm == NORM_HEADS || l->qk_norm == NORM_WHOLE)
         norm_heads(b, l);

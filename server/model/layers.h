@@ -7,6 +7,10 @@
 
 #include "server/model/graph.h"
 
+struct latent_values { /* of latent attention, see latent.c; 0: it is not there */
+    uint16_t q_down, q, keys, wide, latents;
+};
+
 struct layers {
     bool fused_qkv, fused_gate_up; /* weights qkv_proj and gate_up_proj */
     float embed_scale;             /* 0 = the configuration's */
@@ -22,6 +26,7 @@ struct layers {
         *shared; /* and of the feed-forward beside them, if there is one: "mlp.shared_experts" */
     uint16_t shared_gate_up, shared_inner;
     uint32_t rope, rope_local;
+    struct latent_values latent; /* set by latent_begin() */
 };
 
 /* Values, frequencies and the embedding. `l` tells the fields up to `mlp`, and the names of
@@ -30,6 +35,10 @@ void layers_begin(struct graph_builder *b, struct layers *l);
 /* The prefix is that of the layer: "model.layers.3.". */
 void layers_attention(struct graph_builder *b, const struct layers *l, uint32_t layer);
 void layers_feed_forward(struct graph_builder *b, const struct layers *l);
+/* latent.c: values of latent attention, and such an attention, from src to `side`. */
+void latent_begin(struct graph_builder *b, struct layers *l);
+void latent_attention(struct graph_builder *b, const struct layers *l, uint16_t src,
+                      uint32_t layer);
 /* From another value than `side`, to `side`. */
 void layers_attention_of(struct graph_builder *b, const struct layers *l, uint16_t src,
                          uint32_t layer);

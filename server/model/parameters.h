@@ -79,6 +79,14 @@ struct config_quant_params {
     uint32_t block_rows, block_cols; /* FP8: of scales that are neither one nor one per row */
 };
 
+/* Latent attention: keys and values of all heads come out of one vector of a token, `rank` wide,
+ * and one head of `rope_dim` that turns. */
+struct config_latent {
+    uint32_t rank;   /* 0 = attention is not latent */
+    uint32_t q_rank; /* queries come out of a vector, too; 0 = of the hidden state */
+    uint32_t nope_dim, rope_dim, value_dim; /* of a head: what does not turn, what turns, V */
+};
+
 struct model_config {
     const struct model_family *family;
     struct config_quant_params quant;
@@ -89,6 +97,7 @@ struct model_config {
     double rms_eps;
     enum ek_activation act;
     bool tied;
+    struct config_latent latent; /* then kv_heads is 1, and head_dim that of the cache */
     bool qkv_bias, o_bias, mlp_bias;
     bool qk_norm;                               /* where a family has norms of q and k or not */
     bool sinks;                                 /* attention has them, a score for each head */

@@ -270,7 +270,7 @@ static double yarn_dim(const struct config_rope_params *p, double turns)
     return p->dims * log(p->original_positions / (turns * 2 * M_PI)) / (2 * log(p->theta));
 }
 
-static double yarn_mscale(double factor, double mscale)
+double config_yarn_mscale(double factor, double mscale)
 {
     return factor <= 1 ? 1 : 0.1 * mscale * log(factor) + 1;
 }
@@ -280,8 +280,9 @@ static double yarn_factor(const struct config_rope_params *p)
     if (p->attention_factor > 0)
         return p->attention_factor;
     if (p->mscale > 0 && p->mscale_all_dim > 0)
-        return yarn_mscale(p->factor, p->mscale) / yarn_mscale(p->factor, p->mscale_all_dim);
-    return yarn_mscale(p->factor, 1);
+        return config_yarn_mscale(p->factor, p->mscale) /
+               config_yarn_mscale(p->factor, p->mscale_all_dim);
+    return config_yarn_mscale(p->factor, 1);
 }
 
 static float longrope_factor(const struct config_rope_params *p)

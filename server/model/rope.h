@@ -13,6 +13,8 @@ int config_read_rope(const struct model_json *j, struct model_config *c);
 /* Stretches c->max_model_len by a factor that linear and yarn scaling give; after the family's own
  * keys were read. */
 int config_stretch(const struct model_json *j, struct model_config *c);
+/* By what yarn makes up for scores that flatten when positions are stretched by `factor`. */
+double config_yarn_mscale(double factor, double mscale);
 /* Writes inv_freq[dims / 2], returns the factor on sin and cos. `beyond`: longrope's factors for
  * sequences longer than the original positions. */
 float config_rope_table(const struct config_rope_params *p, bool beyond, float *inv_freq);

@@ -27,7 +27,11 @@
 #define MOE(more)     "{\"architectures\": [\"Qwen3MoeForCausalLM\"], " BASE more "}"
 #define GPT_OSS(more) "{\"architectures\": [\"GptOssForCausalLM\"], " BASE more "}"
 #define GLM_MOE(more) "{\"architectures\": [\"Glm4MoeForCausalLM\"], " BASE more "}"
-#define LLAMA4(more)  "{\"architectures\": [\"Llama4ForCausalLM\"], " BASE more "}"
+#define DEEPSEEK2(more)                                                                            \
+    "{\"architectures\": [\"DeepseekV2ForCausalLM\"], " BASE GLM_EXPERTS more "}"
+#define DEEPSEEK3(more)                                                                            \
+    "{\"architectures\": [\"DeepseekV3ForCausalLM\"], " BASE GLM_EXPERTS more "}"
+#define LLAMA4(more) "{\"architectures\": [\"Llama4ForCausalLM\"], " BASE more "}"
 #define GLM_EXPERTS                                                                                \
     ", \"n_routed_experts\": 8, \"num_experts_per_tok\": 3, \"moe_intermediate_size\": 8"
 #define LLAMA4_EXPERTS ", \"num_local_experts\": 4, \"num_experts_per_tok\": 1"
@@ -161,7 +165,7 @@ static const struct {
 } bad_cases[] = {
     {"{\"architectures\": [\"GPT2LMHeadModel\"]}", "architectures",
      "architecture 'GPT2LMHeadModel' is not supported; supported are the ...ForCausalLM of "
-     "Ernie4_5, "},
+     "DeepseekV2, "},
     {"{}", "architectures", "names no model class"},
     {"{\"architectures\": [3]}", "architectures", "names no model class"},
     {"[]", "config.json", "must be a JSON object"},
@@ -266,6 +270,14 @@ static const struct {
     {GLM_MOE(GLM_EXPERTS ", \"n_group\": 4, \"topk_group\": 1"), "n_group",
      "topk_group 1 have 3 experts"},
     {GLM_MOE(GLM_EXPERTS ", \"routed_scaling_factor\": 0"), "routed_scaling_factor", "from 1e-06"},
+    {DEEPSEEK2(", \"norm_topk_prob\": true"), "norm_topk_prob", "it must be false"},
+    {DEEPSEEK2(", \"topk_method\": \"noaux_tc\""), "topk_method", "group_limited_greedy"},
+    {DEEPSEEK2(", \"scoring_func\": \"sigmoid\""), "scoring_func", "it must be softmax"},
+    {DEEPSEEK3(", \"scoring_func\": \"softmax\""), "scoring_func", "it must be sigmoid"},
+    {DEEPSEEK3(", \"topk_method\": \"greedy\""), "topk_method", "it must be noaux_tc"},
+    {DEEPSEEK3(", \"qk_rope_head_dim\": 63"), "qk_rope_head_dim", "must be even"},
+    {DEEPSEEK3(", \"kv_lora_rank\": 1000"), "qk_rope_head_dim", "at most 1024"},
+    {DEEPSEEK3(", \"kv_lora_rank\": 2000"), "kv_lora_rank", "1024"},
     {LLAMA4(LLAMA4_EXPERTS ", \"moe_layers\": [3]"), "moe_layers", "layers from 0 to 2"},
     {LLAMA4(LLAMA4_EXPERTS ", \"no_rope_layers\": [1]"), "no_rope_layers", "each of the 3 layers"},
     {LLAMA4(LLAMA4_EXPERTS ", \"layer_types\": [\"sliding_attention\", \"x\", \"y\"]"),

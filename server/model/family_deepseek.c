@@ -1,0 +1,178 @@
+/*
+ * DeepseekV2ForCausalLM (DeepSeek-V2, V2-Lite, Coder-V2) and DeepseekV3ForCausalLM (V3, V3.1, R1,
+ * Kimi-K2, Moonlight): latent attention (latent.c), first layers that are plain, then mixtures with
+ * experts that all tokens share. V2 chooses by shares of the softmax, a group being worth its best
+ * expert; V3 by sigmoids with a correction, a group being worth its two best. Layers for drafts
+ * behind the others are passed over.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "common/err.h"
+#include "server/model/config.h"
+#include "server/model/family.h"
+#include "server/model/layers.h"
+#include "server/model/rope.h"
+
+#define DEEPSEEK_DIM_MOST 512u /* of a head, what turns or does not; of a value */
+
+/* Not there or null: 0. */
+static int read_rank(const struct model_json *j, const char *key, uint32_t *rank)
+{
+    int64_t n = 0;
+    bool given = false;
+    int r = model_json_int(j, key, (struct model_range){0, 1u << 16}, &n, &given);
+    *rank = (uint32_t)n;
+    return r;
+}
+
+static int read_latent(const struct model_json *j, struct config_latent *t)
+{
+    int r = config_read_u32(j, "kv_lora_rank", CONFIG_HEAD_DIM_MOST, 512, &t->rank);
+    if (r == 0)
+        r = read_rank(j, "q_lora_rank", &t->q_rank);
+    if (r == 0)
+        r = config_read_u32(j, "qk_nope_head_dim", DEEPSEEK_DIM_MOST, 128, &t->nope_dim);
+    if (r == 0)
+        r = config_read_u32(j, "qk_rope_head_dim", DEEPSEEK_DIM_MOST, 64, &t->rope_dim);
+    if (r == 0)
+        r = config_read_u32(j, "v_head_dim", DEEPSEEK_DIM_MOST, 128, &t->value_dim);
+    if (r == 0 && (t->rope_dim % 2 != 0 || t->rank + t->rope_dim > CONFIG_HEAD_DIM_MOST))
+        r = ek_fault_set(j->fault, "qk_rope_head_dim",
+                         "%s: qk_rope_head_dim %u must be even, and with kv_lora_rank %u at most "
+                         "%u; correct them",
+                         j->file, t->rope_dim, t->rank, CONFIG_HEAD_DIM_MOST);
+    return r;
+}
+
+static int read_attention(const struct model_json *j, struct model_config *c)
+{
+    struct config_latent *t = &c->latent;
+    int r = read_latent(j, t);
+    if (r == 0)
+        r = config_read_bool(j, "attention_bias", false, &c->qkv_bias);
+    if (r == 0)
+        r = config_read_bool(j, "rope_interleave", true, &c->neighbours);
+    if (r == 0 && c->rope.type == ROPE_LONGROPE)
+        r = ek_fault_set(j->fault, "rope_type",
+                         "%s: rope type 'longrope' is not supported with latent attention",
+                         j->file);
+    if (r < 0)
+        return r;
+    c->o_bias = c->qkv_bias;
+    c->kv_heads = 1;
+    c->head_dim = t->rank + t->rope_dim;
+    c->rope.dims = t->rope_dim;
+    double scale = 1 / sqrt(t->nope_dim + (double)t->rope_dim);
+    if (c->rope.type != ROPE_DEFAULT && c->rope.mscale_all_dim > 0) {
+        const double m = config_yarn_mscale(c->rope.factor, c->rope.mscale_all_dim);
+        scale *= m * m;
+    }
+    c->attention_scale = (float)scale;
+    return 0;
+}
+
+/* A key that has one value in all that is published; the code of others is not here. */
+static int must_be(const struct model_json *j, const char *key, const char *value)
+{
+    const char *is = value;
+    bool given = false;
+    int r = model_json_string(j, key, &is, &given);
+    if (r == 0 && strcmp(is, value) != 0)
+        r = ek_fault_set(j->fault, key, "%s: %s '%.32s' is not supported; it must be %s", j->file,
+                         key, is, value);
+    return r;
+}
+
+/* Where experts are, of layers behind the first plain ones: every so many. */
+static int read_mixtures(const struct model_json *j, struct model_config *c)
+{
+    uint32_t every = 1;
+    int r = config_read_experts(j, "moe_intermediate_size", c);
+    if (r == 0)
+        r = config_read_routing(j, c);
+    if (r == 0)
+        r = config_read_u32(j, "moe_layer_freq", CONFIG_LAYERS_MOST, 1, &every);
+    for (uint32_t i = 0; r == 0 && i < c->layers; i++)
+        c->plain[i] = c->plain[i] || i % every != 0;
+    return r;
+}
+
+static int deepseek_v2_configure(const struct model_json *j, struct model_config *c)
+{
+    const char *method = "greedy";
+    bool given = false, normalise = false;
+    int r = read_attention(j, c);
+    if (r == 0)
+        r = read_mixtures(j, c);
+    if (r == 0)
+        r = must_be(j, "scoring_func", "softmax");
+    if (r == 0)
+        r = model_json_string(j, "topk_method", &method, &given);
+    if (r == 0)
+        r = config_read_bool(j, "norm_topk_prob", false, &normalise);
+    if (r == 0)
+        r = config_read_bool(j, "mlp_bias", false, &c->mlp_bias);
+    if (r < 0)
+        return r;
+    c->routing.normalise = false;
+    c->routing.group_best = 1;
+    if (strcmp(method, "greedy") == 0)
+        c->routing.groups = 0;
+    else if (strcmp(method, "group_limited_greedy") != 0)
+        return ek_fault_set(j->fault, "topk_method",
+                            "%s: topk_method '%.32s' is not supported; supported are greedy and "
+                            "group_limited_greedy",
+                            j->file, method);
+    if (normalise)
+        return ek_fault_set(j->fault, "norm_topk_prob",
+                            "%s: norm_topk_prob is not supported for %s; it must be false", j->file,
+                            c->family->architecture);
+    return 0;
+}
+
+static int deepseek_v3_configure(const struct model_json *j, struct model_config *c)
+{
+    int r = read_attention(j, c);
+    if (r == 0)
+        r = read_mixtures(j, c);
+    if (r == 0)
+        r = must_be(j, "scoring_func", "sigmoid");
+    if (r == 0)
+        r = must_be(j, "topk_method", "noaux_tc");
+    c->routing.score = EK_SCORE_SIGMOID;
+    return r;
+}
+
+#define DEEPSEEK_EXPERTS                                                                           \
+    .gate = "mlp.experts.%u.gate_proj", .up = "mlp.experts.%u.up_proj",                            \
+    .down = "mlp.experts.%u.down_proj", .all_in = "mlp.experts.gate_up_proj",                      \
+    .all_out = "mlp.experts.down_proj"
+
+static void deepseek_v2_build(struct graph_builder *b, const struct model_config *c)
+{
+    struct layers l = {.shared = "mlp.shared_experts",
+                       .experts = {.router = "mlp.gate", DEEPSEEK_EXPERTS}};
+
+    layers_write(b, &l, c);
+}
+
+static void deepseek_v3_build(struct graph_builder *b, const struct model_config *c)
+{
+    struct layers l = {.shared = "mlp.shared_experts",
+                       .experts = {.router = "mlp.gate",
+                                   .correction = "mlp.gate.e_score_correction_bias",
+                                   DEEPSEEK_EXPERTS}};
+
+    layers_write(b, &l, c);
+}
+
+/* head_dim: of what turns, which most files do not name so. */
+const struct model_family family_deepseek_v2 = {.architecture = "DeepseekV2ForCausalLM",
+                                                .head_dim = 64,
+                                                .configure = deepseek_v2_configure,
+                                                .build = deepseek_v2_build};
+const struct model_family family_deepseek_v3 = {.architecture = "DeepseekV3ForCausalLM",
+                                                .head_dim = 64,
+                                                .configure = deepseek_v3_configure,
+                                                .build = deepseek_v3_build};
