@@ -260,8 +260,9 @@ static void put_arithmetic(const struct plan_question *q, const struct plan_answ
                   plan_parameters(s) * 1e-9, plan_active_parameters(s) * 1e-9);
     if (s->latent)
         plan_text_put(out, 2,
-                      "KV of a token = %u layers x (%u + %u) x %u bit = %.1f KiB on every card",
-                      s->layers, s->latent, s->latent_rope, u->kv_bits, f->token_bytes / 1024);
+                      "KV of a token = %u layers x (%s%u + %u) x %u bit = %.1f KiB on every card",
+                      s->layers, u->own ? "2 x " : "", s->latent, s->latent_rope, u->kv_bits,
+                      f->token_bytes / 1024);
     else
         plan_text_put(
             out, 2,

@@ -80,6 +80,13 @@ static double own_small_token(const struct plan_shape *s)
     return (double)s->layers * s->kv_heads * (s->head_dim + values + 2.0 * sizeof(float));
 }
 
+/* Its cache of a latent, over all layers: the keys, and of their first part a second time. */
+static double own_latent_token(const struct plan_shape *s, uint32_t bits)
+{
+    uint32_t values = (s->latent + 15) & ~15u;
+    return s->layers * (s->latent + (double)s->latent_rope + values) * bits / 8;
+}
+
 /* How many whole layers fit in `bytes`. */
 static double layers_in(double bytes, double layer)
 {
@@ -127,6 +134,8 @@ struct plan_fit plan_fit_of(const struct plan_shape *s, const struct plan_setup 
     f.context = (u->graphs ? CONTEXT : CONTEXT_CPU) + (u->cards > 1 || u->stages > 1 ? COMM : 0);
     double plain = plan_kv_token_bytes(&part, u->cards, u->kv_bits);
     f.token_bytes = u->own && u->kv_bits == 8 && !s->latent ? own_small_token(&part) : plain;
+    if (u->own && s->latent > 0)
+        f.token_bytes = own_latent_token(&part, u->kv_bits);
     if (!share_out(s, u, &f))
         return f;
     f.longest = longest(&part, u, f.kv_tokens * plain);
