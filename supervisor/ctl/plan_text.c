@@ -392,6 +392,10 @@ static void put_settings(const struct plan_question *q, const struct plan_answer
         a->seqs > 1 ? "s" : "", each, a->seqs * each, a->chosen.fit.kv_tokens);
     if (a->server_asked && !a->server_fits && a->server_said[0])
         plan_text_put(out, 2, "evenkeel-server was asked and says: %s", a->server_said);
+    if (q->shape.latent > 0 && !q->own)
+        plan_text_put(out, 2,
+                      "evenkeel-server serves latent attention on the CPU for now: on this card it "
+                      "refuses the model.");
     for (uint32_t i = 0; dialect_at(i); i++) {
         if (dialect_at(i)->plan)
             put_command(q, a, dialect_at(i), out);
