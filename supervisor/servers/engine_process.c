@@ -8,6 +8,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "supervisor/engines/dialect.h"
 #include "supervisor/servers/server_inside.h"
 
 #define LOAD_MOST_S 1800.0 /* for large weights; without progress the server ends itself */
@@ -72,12 +73,15 @@ void engine_process_step(struct server *s, uint64_t now_us)
 
 int server_engine(struct server *s, const char *word, char *text, size_t size)
 {
-    if (s->state != SRV_READY) {
+    /* One that was released is not ready, and an evenkeeld that adopts it has no figures of it. */
+    bool adopted = s->state == SRV_STARTING && s->adopted && s->control &&
+                   s->config->dialect->exit_word && strcmp(word, "acquire") == 0;
+    if (s->state != SRV_READY && !adopted) {
         (void)snprintf(text, size, "%s does not serve now: its engine is left alone",
                        s->config->name);
         return -EBUSY;
     }
-    if (!engine_process_known(s)) {
+    if (!adopted && !engine_process_known(s)) {
         (void)snprintf(text, size,
                        "%s has no process of its own for the engine: start it with "
                        "--engine-process, or use restart",

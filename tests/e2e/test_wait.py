@@ -62,6 +62,19 @@ def test_the_engines_process(appliance):
     assert "release of the engine's process, no drain" in ctl(a, "explain").stdout
 
 
+def test_another_evenkeeld_acquires(appliance):
+    """What one released the next one can acquire, though it has never seen the server ready."""
+    a = appliance(server_flags=["--engine-process"])
+    pid = a.server()["pid"]
+    assert ctl(a, "engine", "release", "--wait").returncode == 0
+    a.process.kill()
+    a.process.wait()
+    a.start()
+    wait_for("it is adopted, and acquired", lambda: a.server()["pid"] == pid and ctl(a, "engine", "acquire").returncode == 0)
+    wait_for("it is ready", lambda: a.server()["ready"])
+    assert a.server()["pid"] == pid
+
+
 def test_without_an_engines_process(appliance):
     a = appliance()
     refused = ctl(a, "engine", "restart")
