@@ -234,7 +234,8 @@ void confine_files(const struct options *o, struct confined *c)
 {
     struct rules t = {0};
     /* Ranks find one another by TCP, and an endpoint may be another host's. */
-    bool alone = o->tensor_parallel_size * o->pipeline_parallel_size == 1 && !o->kv_events_config;
+    bool alone = o->tensor_parallel_size * o->pipeline_parallel_size == 1 && !o->kv_events_config &&
+                 !o->otlp_traces_endpoint;
     *c = (struct confined){.off = !confine_is_on(o)};
     if (c->off)
         return;

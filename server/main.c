@@ -312,6 +312,7 @@ static int open_http(struct instance *s, uint32_t max_sockets, struct ek_fault *
                             .drain_mode = drain_mode(o),
                             .control_path = options_follows(o) ? NULL : o->control_socket,
                             .log_requests = o->enable_log_requests,
+                            .traces_endpoint = o->otlp_traces_endpoint,
                             .drain = on_drain,
                             .resume = on_resume,
                             .ctx = s};

@@ -627,6 +627,14 @@ const struct ek_opt option_table[] = {
          "Publishes what the prefix cache gains and loses, for routers, by ZeroMQ as vLLM does: "
          "JSON with enable_kv_cache_events, publisher (zmq, null), endpoint (tcp://*:5557), "
          "replay_endpoint, topic, buffer_steps, hwm, max_queue_size; see docs/scaling.md."},
+    {.name = "otlp-traces-endpoint",
+     .type = OPT_STRING,
+     .at = AT(otlp_traces_endpoint),
+     .help =
+         "Sends a trace of each request to an OpenTelemetry collector, by OTLP over HTTP: "
+         "http://localhost:4318/v1/traces. OTEL_SERVICE_NAME and OTEL_EXPORTER_OTLP_TRACES_HEADERS "
+         "are read from the environment. A client's traceparent is gone on with; see "
+         "docs/monitoring.md."},
     {.name = "log-level",
      .type = OPT_CHOICE,
      .at = AT(log_level),

@@ -67,7 +67,7 @@ struct options {
     char *tool_call_parser;
     char *reasoning_parser;
 
-    char *kv_events_config, *show_hidden_metrics_for_version;
+    char *kv_events_config, *otlp_traces_endpoint, *show_hidden_metrics_for_version;
     char *log_level;
     bool enable_log_requests;
 

@@ -8,6 +8,7 @@
 #include "common/err.h"
 #include "kernels/backend.h"
 #include "server/kvevents.h"
+#include "server/net/tracer.h"
 #include "server/nodes.h"
 
 /* No more ranks than there can be, and as many cards where they are named. */
@@ -145,6 +146,8 @@ static int check(const struct options *o, ek_opt_warn_fn warn, void *ctx, struct
                             v);
     struct kvevents_config events;
     int r = check_ranks(o, f);
+    if (r == 0 && o->otlp_traces_endpoint)
+        r = tracer_check(o->otlp_traces_endpoint, f);
     if (r == 0)
         r = kvevents_config_parse(o->kv_events_config, &events, f);
     if (r < 0)

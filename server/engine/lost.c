@@ -38,6 +38,7 @@ uint32_t sched_lost(struct sched *s, uint64_t now_us)
         e->lost = s->seats[e->seat].settled;
         e->lost_us = e->lost_us != 0 ? e->lost_us : now_us;
         e->req->replays++;
+        request_note(e->req, REQ_MET_REPLAY, now_us);
         sched_unseat(s, at - 1, now_us);
     }
     for (uint32_t i = s->age.head; i != SCHED_NONE; i = s->entries[i].in[QUEUE_AGE].next) {
@@ -45,6 +46,7 @@ uint32_t sched_lost(struct sched *s, uint64_t now_us)
             continue;
         swap_drop(s, &s->entries[i], now_us);
         s->entries[i].req->replays++;
+        request_note(s->entries[i].req, REQ_MET_REPLAY, now_us);
         replayed++;
     }
     s->host.copy_count = 0;

@@ -128,6 +128,7 @@ static void preempt(struct sched *s, struct plan *p, uint32_t at)
     bool kept = swap_out(s, e, p->now_us);
     *(kept ? &s->stats.preemptions_swap : &s->stats.preemptions_recompute) += 1;
     e->req->preemptions++;
+    request_note(e->req, REQ_MET_PREEMPTION, p->now_us);
     e->thrown_out = true;
     s->stats.preemptions++;
     s->tenants.at[e->tenant].preemptions++;

@@ -76,6 +76,12 @@ struct request *request_new(const struct req_ask *ask)
     return r;
 }
 
+void request_note(struct request *r, enum req_moment_kind kind, uint64_t now_us)
+{
+    if (r->moment_count < REQ_MOMENTS)
+        r->moments[r->moment_count++] = (struct req_moment){.at_us = now_us, .kind = kind};
+}
+
 void request_ref(struct request *r)
 {
     atomic_fetch_add_explicit(&r->refs, 1, memory_order_relaxed);

@@ -90,6 +90,15 @@ struct req_top {
     float logprob;
 };
 
+/* What happened to a request on its way, for traces: the first REQ_MOMENTS of them. Its engine's
+ * thread writes them; others read them once the request is done. */
+#define REQ_MOMENTS 6u
+
+struct req_moment {
+    uint64_t at_us;
+    enum req_moment_kind { REQ_MET_PREEMPTION, REQ_MET_REPLAY } kind;
+};
+
 struct request {
     struct req_ask ask;
     struct req_token *out;  /* [ask.max_new_tokens] */
@@ -107,6 +116,8 @@ struct request {
     char name[EK_EXEMPLAR_ID]; /* for exemplars, set before submit; "" = none */
     uint32_t cached_tokens, preemptions;
     uint32_t replays; /* times that it lost its device */
+    struct req_moment moments[REQ_MOMENTS];
+    uint32_t moment_count;
     uint64_t queued_us, first_scheduled_us, first_token_us, done_us;
     struct matcher matcher;       /* engine thread, when there is a grammar: */
     bool mask_slow, mask_refused; /* see constrain.h */
@@ -129,6 +140,7 @@ struct request {
 struct request *request_new(const struct req_ask *ask);
 /* True when what was sampled before matters to what is chosen next. */
 bool request_has_history(const struct req_ask *ask);
+void request_note(struct request *r, enum req_moment_kind kind, uint64_t now_us);
 void request_ref(struct request *r);
 void request_unref(struct request *r);              /* NULL is fine */
 const char *request_finish_name(enum req_finish f); /* as in vLLM's finished_reason */

@@ -22,7 +22,9 @@
 #include "server/net/metrics.h"
 #include "server/net/request.h"
 #include "server/net/send.h"
+#include "server/net/spans.h"
 #include "server/net/state.h"
+#include "server/net/tracer.h"
 
 /* What a handler may take on the worker's thread (units of common/work.h, 20 to 40 ms): where it
  * needs more, an encoder thread begins anew. */
@@ -118,6 +120,7 @@ static void hold_answer(struct exchange *x)
 /* All of it is rendered: what it took is free, but for the body that it borrows from. */
 static void drop_generation(struct exchange *x)
 {
+    spans_keep(x);
     generation_drop(x->gen);
     x->json_bytes -= x->fixed_bytes;
     x->fixed_bytes = 0;
@@ -453,6 +456,16 @@ static void log_request(const struct exchange *x)
                       : "");
 }
 
+static void trace(struct exchange *x)
+{
+    struct span_request s;
+    if (!x->http->tracer || !x->sampled || !x->begun ||
+        (x->route && x->route->flags & ROUTE_HEALTH))
+        return;
+    spans_of(x, &s);
+    tracer_put(x->http->tracer, &s);
+}
+
 void exchange_close(void *cls, struct MHD_Connection *mhd, void **con_cls,
                     enum MHD_RequestTerminationCode why)
 {
@@ -471,6 +484,7 @@ void exchange_close(void *cls, struct MHD_Connection *mhd, void **con_cls,
         generation_abort(x->gen); /* a write failed half way */
     if (h->p.log_requests && x->begun && !(x->route && x->route->flags & ROUTE_HEALTH))
         log_request(x);
+    trace(x);
     if (why != MHD_REQUEST_TERMINATED_COMPLETED_OK && x->gen)
         atomic_fetch_add(&h->aborted, 1);
     metrics_count(h, x->route, x->status);

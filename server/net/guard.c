@@ -16,6 +16,7 @@
 #include "server/net/conn.h"
 #include "server/net/cors.h"
 #include "server/net/request.h"
+#include "server/net/spans.h"
 #include "server/net/state.h"
 #include "server/net/tls.h"
 
@@ -27,26 +28,13 @@ static enum MHD_Result each_field(void *cls, enum MHD_ValueKind kind, const char
     return MHD_YES;
 }
 
-/* The trace id of a W3C traceparent: version 00, no field of zeros. */
-static void read_trace(struct exchange *x)
-{
-    static const char hex[] = "0123456789abcdef";
-    const char *v = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "traceparent");
-    if (!v || strlen(v) != 55 || strncmp(v, "00-", 3) != 0 || v[35] != '-' || v[52] != '-')
-        return;
-    if (strspn(v + 3, hex) != 32 || strspn(v + 36, hex) != 16 || strspn(v + 53, hex) != 2 ||
-        strspn(v + 3, "0") == 32 || strspn(v + 36, "0") == 16)
-        return;
-    memcpy(x->trace, v + 3, 32);
-    x->trace[32] = '\0';
-}
-
 int guard_head(struct exchange *x, const char *method, const char *version, struct api_error *err)
 {
     x->head.method = method;
     x->head.version = version;
     (void)MHD_get_connection_values_n(x->mhd, MHD_HEADER_KIND, each_field, &x->head);
-    read_trace(x);
+    x->sampled = spans_read(MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "traceparent"),
+                            x->trace, x->parent);
     int r = head_check(&x->head, err);
     if (r == 0)
         (void)snprintf(x->method, sizeof(x->method), "%s", method);

@@ -26,6 +26,7 @@
 #include "server/net/request.h"
 #include "server/net/state.h"
 #include "server/net/tls.h"
+#include "server/net/tracer.h"
 #include "server/net/worker.h"
 
 #define CONTROL_MODE    0600
@@ -118,6 +119,8 @@ int http_new(const struct http_params *p, struct http **ret_http, struct ek_faul
         peers_new(p->max_connections + FDS_EXTRA, p->shell.each_peer, &h->peers) < 0)
         goto out;
     if (p->shell.web && (r = pages_new(&h->pages)) < 0)
+        goto out;
+    if (p->traces_endpoint && (r = tracer_new(p->traces_endpoint, &h->tracer, fault)) < 0)
         goto out;
     r = -ENOMEM;
     h->counts = calloc(route_count(), sizeof(*h->counts));
@@ -346,6 +349,7 @@ void http_free(struct http *h)
     encoder_free(h->encoder);
     pages_free(h->pages);
     peers_free(h->peers);
+    tracer_free(h->tracer);
     tls_free(h->tls);
     auth_free(h->auth);
     free(h->counts);

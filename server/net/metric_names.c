@@ -246,6 +246,10 @@ const struct ek_metric metrics_table[] = {
                             "Memory that they take, and the bound.", "figure"},
     [M_RESPONSES_EVICTED] = {"evenkeel_stored_responses_evicted_total", EK_COUNTER,
                              "Stored responses that newer ones pushed out.", ""},
+    [M_TRACES] = {"evenkeel_trace_spans_total", EK_COUNTER,
+                  "Spans of traces: sent to the collector, failed since it took them not, dropped "
+                  "(requests, whole) since too many waited.",
+                  "result"},
     [M_PEER_REFUSALS] = {"evenkeel_http_peer_refusals_total", EK_COUNTER,
                          "Connections closed because their peer had too many.", ""},
     [M_HTTP_VLLM] = {"http_requests_total", EK_COUNTER, "Answers, as vLLM counts them.",

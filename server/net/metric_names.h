@@ -127,6 +127,7 @@ enum metric_id {
     M_RESPONSES_MEMORY,
     M_RESPONSES_EVICTED,
     M_PEER_REFUSALS,
+    M_TRACES,
     M_HTTP_VLLM,
     M_CERTIFICATE,
     M_KEYS,

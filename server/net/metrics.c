@@ -19,6 +19,7 @@
 #include "server/net/request.h"
 #include "server/net/state.h"
 #include "server/net/tls.h"
+#include "server/net/tracer.h"
 
 static const int codes[HTTP_CODES] = {0,   200, 400, 404, 405, 408, 409, 413,
                                       429, 500, 501, 503, 401, 403, 422, -1};
@@ -329,6 +330,15 @@ static void write_kv_events(struct ek_expo *e, const struct kvlog *l)
              {"dropped", (double)atomic_load(&l->dropped)});
 }
 
+static void write_traces(struct ek_expo *e, struct tracer *t)
+{
+    if (!t)
+        return;
+    struct tracer_stats s = tracer_stats(t);
+    ROWS(e, M_TRACES, "result", {"sent", (double)s.sent}, {"failed", (double)s.failed},
+         {"dropped", (double)s.dropped});
+}
+
 static void write_grammars(struct ek_expo *e, const struct served *s, const struct engine_stats *st)
 {
     struct grammar_cache_stats g = {0};
@@ -562,6 +572,7 @@ static void write_http(struct ek_expo *e, struct http *h, const struct engine_st
     one(e, M_HTTP_MEMORY_REFUSED, (double)atomic_load(&h->memory.refused));
     write_stored(e, h);
     one(e, M_PEER_REFUSALS, (double)atomic_load(&h->peer_refusals));
+    write_traces(e, h->tracer);
     write_routes_as_vllm(e, h);
     write_keys(e, h, st, whole);
 }

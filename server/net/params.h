@@ -24,6 +24,7 @@ struct http_params {
     enum http_drain_mode drain_mode;
     const char *control_path; /* NULL = no control socket */
     bool log_requests;
+    const char *traces_endpoint; /* where spans are sent, NULL = nowhere */
     struct http_shell shell;
     http_drain_fn drain;
     http_resume_fn resume;

@@ -96,7 +96,9 @@ struct exchange {
     bool key_open, key_waiting; /* counted there: as open, as without a token yet */
     bool too_large;
     bool preflight;              /* asks what it may ask (cors.h) */
-    char trace[33];              /* trace id of its traceparent, "" = none */
+    char trace[33], parent[17];  /* trace and span id of its traceparent, "" = none */
+    struct span_request *span;   /* of its generation, once that is dropped; or NULL */
+    bool sampled;                /* it is told of in a trace, where those are sent */
     uint64_t sent_us;            /* when a stream's reader last took bytes */
     uint64_t taken_bytes;        /* that a stream's reader has taken, */
     uint64_t slow_us, slow_from; /* since when, and from where on, too much waits for it; 0 = no */

@@ -17,6 +17,7 @@ struct encoder;
 struct pages;
 struct peers;
 struct tls;
+struct tracer;
 
 #define HTTP_CODES 16u /* status codes counted one by one, see metrics.c */
 
@@ -54,6 +55,7 @@ struct http {
     struct auth *auth;
     struct encoder *encoder;
     struct tls *tls;              /* NULL = plain HTTP */
+    struct tracer *tracer;        /* NULL = no traces are sent */
     atomic_bool open_without_key; /* a public address, and no key is asked for */
     atomic_bool confined_files, confined_calls;
     atomic_bool loopback; /* the address is one of this machine alone */
