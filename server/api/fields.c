@@ -154,6 +154,20 @@ static int read_prompt_logprobs(const struct field_source *from, json_t *v, stru
     return r;
 }
 
+/* As many as are given, or one: nothing to choose from. */
+static int read_best_of(const struct field_source *from, json_t *v, struct openai_ask *a,
+                        struct api_error *err)
+{
+    (void)from;
+    if (!json_is_number(v))
+        return api_refuse(err, 400, "best_of", "`best_of` must be a number.");
+    double made = json_number_value(v);
+    if (made == 1 || made == a->n)
+        return 0;
+    return api_refuse(err, 400, "best_of",
+                      "`best_of` other than 1 or `n` is not supported by this server; use n.");
+}
+
 static int read_seed(const struct field_source *from, json_t *v, struct openai_ask *a,
                      struct api_error *err)
 {
@@ -417,7 +431,7 @@ const struct field field_table[] = {
             "Functions that the model may call."),
     ROW_OWN("tool_choice", FOR_MESSAGES, read_anthropic_choice, "\"type\":\"object\"",
             "Type auto, none, any, or tool with its name."),
-    ROW_OWN("tools", FOR_CHAT | FOR_TOKENIZE, read_tools, OBJECTS ",\"minItems\":1",
+    ROW_OWN("tools", FOR_CHAT | FOR_TOKENIZE, read_tools, OBJECTS,
             "Functions that the model may call."),
     ROW_OWN("tool_choice", FOR_CHAT | FOR_RESPONSES | FOR_OLLAMA_CHAT, read_tool_choice,
             "\"anyOf\":[{\"enum\":[\"none\",\"auto\",\"required\"]},{\"type\":\"object\"}]",
@@ -547,7 +561,8 @@ const struct field field_table[] = {
     ROW_OWN("dimensions", FOR_EMBED | FOR_OLLAMA_EMBED, read_dimensions,
             "\"type\":\"integer\",\"minimum\":1", "Only the model's own number."),
 
-    ROW_NO("best_of", FOR_TEXT, 1, "use n"),
+    ROW_OWN("best_of", FOR_TEXT, read_best_of, "\"type\":\"integer\"",
+            "Only 1, or as many as `n`: all that are made are given."),
     ROW_NO("length_penalty", FOR_TEXT, 1, "leave it out"),
     ROW_NO_TRUE("use_beam_search", FOR_TEXT, "leave it out"),
     ROW_NO_ANY("suffix", FOR_OLLAMA_TEXT, "use /v1/completions"),

@@ -100,6 +100,26 @@ static int read_calls(json_t *message, size_t at, struct api_error *err)
     return 0;
 }
 
+/* The older form of a call and its result, as clients from before tools keep them: a call without
+ * an id, and a message of the role `function`. */
+static int read_old_call(json_t *m, const char *role, size_t at, struct api_error *err)
+{
+    json_t *call = field_of(m, "function_call");
+    bool result = strcmp(role, "function") == 0;
+    if (result && json_object_set_new(m, "role", json_string("tool")) < 0)
+        return reply_no_memory(err);
+    if (!call || field_of(m, "tool_calls"))
+        return 0;
+    if (!json_is_object(call))
+        return api_refuse(err, 400, "messages", "`messages[%zu].function_call` must be an object.",
+                          at);
+    json_t *calls = json_pack("[{s:s,s:O}]", "type", "function", "function", call);
+    if (json_object_set_new(m, "tool_calls", calls) < 0)
+        return reply_no_memory(err);
+    (void)json_object_del(m, "function_call"); /* it is there */
+    return 0;
+}
+
 /* One message; `at` is its place in the list. */
 static int read_message(json_t *m, size_t at, struct api_error *err)
 {
@@ -126,6 +146,11 @@ static int read_message(json_t *m, size_t at, struct api_error *err)
                           "`messages[%zu].content` must be a string or a list of parts.", at);
     if (json_is_array(content) && join_parts(m, content, at, err) < 0)
         return -EBADMSG;
+    if (read_old_call(m, role, at, err) < 0)
+        return -EBADMSG;
+    if (!content && !field_of(m, "tool_calls") &&
+        json_object_set_new(m, "content", json_string("")) < 0) /* templates want a text */
+        return reply_no_memory(err);
     return read_calls(m, at, err);
 }
 
@@ -173,8 +198,8 @@ static bool is_custom_tool(const struct openai_ask *a, const json_t *tool)
 int read_tools(const struct field_source *from, json_t *v, struct openai_ask *a,
                struct api_error *err)
 {
-    if (!json_is_array(v) || json_array_size(v) == 0)
-        return api_refuse(err, 400, "tools", "`tools` must be a list, not empty.");
+    if (!json_is_array(v))
+        return api_refuse(err, 400, "tools", "`tools` must be a list.");
     for (size_t i = 0; i < json_array_size(v); i++) {
         json_t *tool = json_array_get(v, i), *type = field_of(tool, "type");
         if (is_custom_tool(a, tool)) {
@@ -193,7 +218,7 @@ int read_tools(const struct field_source *from, json_t *v, struct openai_ask *a,
         if (!type && json_object_set_new(tool, "type", json_string("function")) < 0)
             return reply_no_memory(err); /* templates show it */
     }
-    a->tools = v;
+    a->tools = json_array_size(v) > 0 ? v : NULL; /* clients send an empty list for none */
     return 0;
 }
 
@@ -283,8 +308,9 @@ int read_tool_choice(const struct field_source *from, json_t *v, struct openai_a
     const char *how = json_string_value(v);
     if (!v)
         return 0;
-    bool sent = json_array_size(json_object_get(from->body, "tools")) > 0; /* none can be served */
-    if (!a->tools && sent && how && strcmp(how, "auto") == 0)
+    const json_t *tools = json_object_get(from->body, "tools");
+    bool sent = json_array_size(tools) > 0; /* none can be served */
+    if (!a->tools && json_is_array(tools) && how && strcmp(how, "auto") == 0)
         return 0;
     if (!a->tools && !(how && strcmp(how, "none") == 0))
         return api_refuse(err, 400, "tool_choice",

@@ -30,7 +30,7 @@ ACCEPTED = [
           "a prompt without what the user said is worse than an error"),
     entry("special tokens in a user's text", "chat-marks-in-text", r".*", "`<|im_end|>` in a message ends it", "it is text", "a user cannot write as somebody else; `/v1/completions` reads them in both"),
     entry("list of prompts of different kinds", "plain-mixed", r"status 400 → 200", "400", "each is completed", "nothing stands against it"),
-    entry("empty `suffix`, empty `stop`, more than 4 stops, a schema without a name, strings as parts of a message", "plain-suffix-empty *-stop-empty *-stop-many chat-format-nameless chat-messages-part-word", r"status 400 → 200", "400", "taken",
+    entry("empty `suffix`, empty `stop`, empty `tools`, more than 4 stops, a schema without a name, strings as parts of a message", "plain-suffix-empty chat-tools-empty *-stop-empty *-stop-many chat-format-nameless chat-messages-part-word", r"status 400 → 200", "400", "taken",
           "clients send them, and what is meant is clear; 16 stops at most"),
     entry("several greedy answers", "*-n-2-greedy", r"status 400 → 200", "400: `n` must be 1", "the same answer n times", "OpenAI's API answers so"),
     entry("`logit_bias` beyond 100", "*-bias-beyond", r"status 200 → 400", "cut to 100", "400", "OpenAI's API refuses it"),

@@ -144,7 +144,8 @@ static void test_refused(void **state)
          400, false},
         {"{" USER ",\"top_logprobs\":2}", "top_logprobs", 400, false},
         {"{" USER ",\"logprobs\":true,\"top_logprobs\":50}", "top_logprobs", 400, false},
-        {"{" USER ",\"tools\":[]}", "tools", 400, false},
+        {"{" USER ",\"tools\":{}}", "tools", 400, false},
+        {"{" USER ",\"tools\":[],\"tool_choice\":\"required\"}", "tool_choice", 400, false},
         {"{" USER ",\"tools\":[{\"function\":{}}]}", "tools", 400, false},
         {"{" USER ",\"tool_choice\":\"auto\"}", "tool_choice", 400, false},
         {"{" USER ",\"tools\":[{\"function\":{\"name\":\"f\"}}],\"tool_choice\":\"must\"}",
@@ -192,6 +193,10 @@ static void test_refused(void **state)
         {"{" USER ",\"prompt_logprobs\":21}", "prompt_logprobs", 400, false},
         {"{" USER ",\"prompt_logprobs\":1,\"stream\":true}", "prompt_logprobs", 400, false},
         {"{" USER ",\"best_of\":2}", "best_of", 400, false},
+        {"{" USER ",\"best_of\":3,\"n\":2}", "best_of", 400, false},
+        {"{" USER ",\"best_of\":\"2\"}", "best_of", 400, false},
+        {"{\"messages\":[{\"role\":\"assistant\",\"function_call\":\"f\"}]}", "messages", 400,
+         false},
         {"{\"prompt\":\"x\",\"max_tokens\":0}", "max_tokens", 400, true},
         {"{\"prompt\":[\"a\",\"\"]}", "prompt", 400, true},
         {"{\"prompt\":[[1],[]]}", "prompt", 400, true},
@@ -303,6 +308,53 @@ static void test_messages_are_normalised(void **state)
     json_t *call = json_array_get(json_object_get(second, "tool_calls"), 0);
     json_t *arguments = json_object_get(json_object_get(call, "function"), "arguments");
     assert_int_equal(json_integer_value(json_object_get(arguments, "x")), 1);
+    json_decref(body);
+}
+
+/* As openai 0.28 sends a call and its result back, and others an answer without a text. */
+static void test_older_messages(void **state)
+{
+    struct openai_ask a;
+    struct api_error err;
+    json_t *body;
+    (void)state;
+    assert_int_equal(
+        parse("{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\","
+              "\"content\":null,\"function_call\":{\"name\":\"get_weather\",\"arguments\":"
+              "\"{\\\"city\\\":\\\"Paris\\\"}\"}},{\"role\":\"function\",\"name\":"
+              "\"get_weather\",\"content\":\"rain\"},{\"role\":\"assistant\",\"content\":null}]}",
+              true, &body, &a, &err),
+        0);
+    const json_t *call =
+        json_array_get(json_object_get(json_array_get(a.messages, 1), "tool_calls"), 0);
+    const json_t *fn = json_object_get(call, "function");
+    assert_string_equal(json_string_value(json_object_get(call, "type")), "function");
+    assert_string_equal(json_string_value(json_object_get(fn, "name")), "get_weather");
+    assert_string_equal(
+        json_string_value(json_object_get(json_object_get(fn, "arguments"), "city")), "Paris");
+    assert_string_equal(json_string_value(json_object_get(json_array_get(a.messages, 2), "role")),
+                        "tool");
+    assert_string_equal(
+        json_string_value(json_object_get(json_array_get(a.messages, 3), "content")), "");
+    json_decref(body);
+}
+
+/* As strands-agents sends it where an agent has no tools, and langchain-openai 0.1 with best_of. */
+static void test_nothing_to_choose(void **state)
+{
+    struct openai_ask a;
+    struct api_error err;
+    json_t *body;
+    (void)state;
+    assert_int_equal(parse("{" USER ",\"tools\":[]}", true, &body, &a, &err), 0);
+    assert_null(a.tools);
+    json_decref(body);
+    assert_int_equal(
+        parse("{" USER ",\"tools\":[],\"tool_choice\":\"auto\"}", true, &body, &a, &err), 0);
+    assert_null(a.tools);
+    json_decref(body);
+    assert_int_equal(parse("{\"prompt\":\"x\",\"best_of\":2,\"n\":2}", false, &body, &a, &err), 0);
+    assert_int_equal(a.n, 2);
     json_decref(body);
 }
 
@@ -419,6 +471,8 @@ int main(void)
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_everything),
         cmocka_unit_test(test_messages_are_normalised),
+        cmocka_unit_test(test_older_messages),
+        cmocka_unit_test(test_nothing_to_choose),
         cmocka_unit_test(test_prompt_forms),
         cmocka_unit_test(test_every_field),
         cmocka_unit_test(test_out_of_memory),
