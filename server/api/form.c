@@ -16,6 +16,7 @@
 #include "server/api/reply.h"
 #include "server/api/served.h"
 #include "server/grammar/compile.h"
+#include "server/grammar/lark.h"
 
 #define CALLS 16 /* that an answer may make when it must make some */
 
@@ -154,6 +155,11 @@ static int settle(const struct served *s, struct openai_ask *a, struct api_error
 int form_settle(const struct served *s, struct openai_ask *a, struct api_error *err)
 {
     int r = settle(s, a, err);
+    if (a->form_field && a->form_kind == GRAMMAR_EBNF) {
+        uint32_t most = lark_most_tokens(json_string_value(a->form), json_string_length(a->form));
+        if (most > 0 && (a->max_tokens == 0 || a->max_tokens > most))
+            a->max_tokens = most;
+    }
     bool may = a->either || (a->form_field && a->form_kind == GRAMMAR_TAGS);
     if (r == 0 && a->bound && !a->no_calls && !a->must_call && !(may && in_json(s->tools)))
         openai_ignore(a, "tools.format.", "lark"); /* told to the model, not bound */

@@ -52,7 +52,7 @@ static int read_kind(enum grammar_kind kind, const char *text, size_t len, struc
     case GRAMMAR_CALLS: return schema_read_calls(set, text, len, ret_root, fault);
     case GRAMMAR_TAGS: return schema_read_tags(set, text, len, ret_root, fault);
     case GRAMMAR_EBNF:
-        return lark_is(text, len) ? lark_read(set, text, len, false, ret_root, fault)
+        return lark_is(text, len) ? lark_read(set, text, len, schema_read, ret_root, fault)
                                   : ebnf_read(set, text, len, ret_root, fault);
     case GRAMMAR_REGEX: r = regex_read(set, text, len, REGEX_TEXT, 0, EXPR_MANY, &e, fault); break;
     case GRAMMAR_CHOICE: r = read_choice(set, text, len, &e, fault); break;

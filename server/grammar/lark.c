@@ -143,6 +143,13 @@ static uint32_t behind(struct lark *r, uint32_t terminal)
                                     : expr_pair(r->set, terminal, expr_call(r->set, r->skip));
 }
 
+/* {n}, {n,} or {n,m}: llguidance's counts. */
+static bool at_braces(const struct lark *r)
+{
+    return r->at + 1 < r->len && r->s[r->at] == '{' && r->s[r->at + 1] >= '0' &&
+           r->s[r->at + 1] <= '9';
+}
+
 static int read_name(struct lark *r, size_t len, uint32_t *ret_expr)
 {
     struct lark_name *n;
@@ -153,7 +160,7 @@ static int read_name(struct lark *r, size_t len, uint32_t *ret_expr)
     if (!expr_ok(r->set))
         return 0;
     r->at += len;
-    if (looking_at(r, "{"))
+    if (looking_at(r, "{") && !at_braces(r))
         return lark_refuse(r, from, "templates (`%.*s{...}`) are not offered:", (int)len,
                            r->s + from);
     if (r->terminal && !n->terminal)
@@ -196,7 +203,7 @@ static int read_pattern(struct lark *r, uint32_t *ret_expr)
     return code;
 }
 
-static int read_item(struct lark *r, uint32_t *ret_expr)
+int lark_item(struct lark *r, uint32_t *ret_expr)
 {
     size_t from = r->at, n = lark_name_length(r);
 
@@ -213,9 +220,10 @@ static int read_item(struct lark *r, uint32_t *ret_expr)
         return read_group(r, false, ret_expr);
     if (lark_accept(r, "["))
         return read_group(r, true, ret_expr);
+    if (lark_accept(r, "%json"))
+        return lark_json(r, ret_expr);
     if (looking_at(r, "%") || looking_at(r, "<") || looking_at(r, "@") || looking_at(r, "&"))
-        return lark_refuse(r, from,
-                           "special tokens, &, %%json and other grammars are not offered:");
+        return lark_refuse(r, from, "special tokens, & and other grammars are not offered:");
     return lark_refuse(r, from, "a text, a pattern, a group or a name is missing");
 }
 
@@ -245,6 +253,24 @@ static int read_times(struct lark *r, uint32_t *least, uint32_t *most)
     return 0;
 }
 
+/* The brace is taken. */
+static int read_braces(struct lark *r, uint32_t *least, uint32_t *most)
+{
+    size_t from = r->at;
+    bool ok = lark_read_number(r, least);
+
+    *most = *least;
+    if (ok && lark_accept(r, ",") && !looking_at(r, "}"))
+        ok = lark_read_number(r, most);
+    else if (ok && r->s[r->at - 1] == ',')
+        *most = EXPR_MANY;
+    if (!ok || !lark_accept(r, "}"))
+        return lark_refuse(r, from, "a count has no number, or is not closed");
+    if (*least > LARK_COUNT || (*most != EXPR_MANY && *most > LARK_COUNT) || *most < *least)
+        return lark_refuse(r, from, "counts must be in order and at most %u", LARK_COUNT);
+    return 0;
+}
+
 static int read_count(struct lark *r, uint32_t *least, uint32_t *most)
 {
     size_t was = r->at;
@@ -260,6 +286,8 @@ static int read_count(struct lark *r, uint32_t *least, uint32_t *most)
         *least = 0;
     } else if (lark_accept(r, "~")) {
         return read_times(r, least, most);
+    } else if (at_braces(r) && lark_accept(r, "{")) {
+        return read_braces(r, least, most);
     } else {
         r->at = was;
     }
@@ -278,7 +306,7 @@ static int read_sequence(struct lark *r, uint32_t *ret_expr)
 
     for (lark_blank(r); code == 0 && !at_end(r) && expr_ok(r->set); lark_blank(r)) {
         uint32_t what = EXPR_EMPTY, least, most;
-        code = read_item(r, &what);
+        code = lark_item(r, &what);
         if (code == 0)
             code = read_count(r, &least, &most);
         if (code == 0)
@@ -322,7 +350,7 @@ static int end_line(struct lark *r)
                : lark_refuse(r, r->at, "something stands behind the end of a definition");
 }
 
-static int define(struct lark *r, const char *name, size_t len, uint32_t body, bool lazy)
+static int define(struct lark *r, const char *name, size_t len, struct lark_name as, uint32_t body)
 {
     struct lark_name *n;
 
@@ -334,7 +362,8 @@ static int define(struct lark *r, const char *name, size_t len, uint32_t body, b
         return lark_refuse(r, (size_t)(name - r->s), "`%.*s` is written a second time", (int)len,
                            name);
     expr_rule_set(r->set, n->rule, body);
-    n->lazy = lazy;
+    n->lazy = as.lazy;
+    n->end = as.end;
     if (!n->terminal && r->first == UINT32_MAX)
         r->first = n->rule;
     return 0;
@@ -345,6 +374,8 @@ static int read_definition(struct lark *r)
     size_t from = r->at, len;
     const char *name;
     uint32_t body = EXPR_EMPTY, number;
+    struct lark_name as = {0};
+    bool most = false;
 
     while (looking_at(r, "?") || looking_at(r, "!"))
         r->at++;
@@ -353,19 +384,30 @@ static int read_definition(struct lark *r)
     r->at += len;
     if (len == 0)
         return lark_refuse(r, from, "a rule (`name: ...`) is missing");
-    if (looking_at(r, "{") || looking_at(r, "["))
-        return lark_refuse(r, from, "templates and [attributes] of rules are not offered:");
+    bool terminal = is_terminal(name);
+    if (looking_at(r, "{") || (terminal && looking_at(r, "[")))
+        return lark_refuse(r, from, "templates, and [attributes] of terminals, are not offered:");
+    if (lark_accept(r, "[") && lark_attributes(r, &as.end, &most) < 0)
+        return -EBADMSG;
     if (lark_accept(r, ".") && ((void)lark_accept(r, "-"), !lark_read_number(r, &number)))
         return lark_refuse(r, from, "a priority has no number");
     skip(r, false);
     if (!lark_accept(r, ":"))
         return lark_refuse(r, from, "a rule (`name: ...`) is missing");
-    r->terminal = name[0] != '\0' && is_terminal(name);
+    r->terminal = terminal;
     r->lazy = false;
     int code = read_alternatives(r, &body);
     if (code == 0 && expr_ok(r->set))
         code = end_line(r);
-    return code == 0 ? define(r, name, len, body, r->lazy) : code;
+    as.lazy = r->lazy;
+    if (code == 0)
+        code = define(r, name, len, as, body);
+    if (code == 0 && most && expr_ok(r->set)) {
+        struct lark_name *n;
+        code = lark_find(r, name, len, &n);
+        r->most_rule = n->rule;
+    }
+    return code;
 }
 
 static int read_ignore(struct lark *r)
@@ -402,7 +444,7 @@ static int import_one(struct lark *r, bool listed)
         if (as_len == 0)
             return lark_refuse(r, r->at, "behind -> there must be one name");
     }
-    return expr_ok(r->set) ? define(r, as, as_len, e, false) : 0;
+    return expr_ok(r->set) ? define(r, as, as_len, (struct lark_name){0}, e) : 0;
 }
 
 static int read_import(struct lark *r)
@@ -503,7 +545,11 @@ static int finish(struct lark *r, uint32_t base, uint32_t *ret_root)
     for (uint32_t i = 0; i < r->names; i++)
         if (strcmp(s->rule[r->name[i].rule].name, "start") == 0)
             begin = r->name[i].rule;
-    int code = lark_settle(r);
+    int code = lark_check_most(r, begin);
+    if (code == 0)
+        code = lark_settle(r);
+    if (code == 0 && expr_ok(s))
+        code = lark_end_rules(r);
     uint32_t ignored = EXPR_EMPTY, last = EXPR_NEVER;
     if (code == 0 && r->skips)
         code = lark_ignored(r, &ignored, &last);
@@ -520,8 +566,8 @@ static int finish(struct lark *r, uint32_t base, uint32_t *ret_root)
     return 0;
 }
 
-int lark_read(struct expr_set *set, const char *text, size_t len, bool in_json, uint32_t *ret_root,
-              struct ek_fault *fault)
+int lark_read(struct expr_set *set, const char *text, size_t len, lark_schema_reader *schema,
+              uint32_t *ret_root, struct ek_fault *fault)
 {
     struct lark *r = calloc(1, sizeof(*r));
     uint32_t base = set->rules;
@@ -531,7 +577,8 @@ int lark_read(struct expr_set *set, const char *text, size_t len, bool in_json, 
     *r = (struct lark){.set = set,
                        .s = text,
                        .len = len,
-                       .in_json = in_json,
+                       .in_json = !schema,
+                       .schema = schema,
                        .skip_first = true,
                        .ignored = {.set = set},
                        .first = UINT32_MAX,
@@ -563,7 +610,10 @@ bool lark_is(const char *text, size_t len)
     }
     if (at < len && text[at] == '%')
         return true;
-    while (at < len && text[at] != ':' && text[at] != '\n' && text[at] != '"')
+    size_t from = at;
+    while (at < len && text[at] != ':' && text[at] != '\n' && text[at] != '"' && text[at] != '[')
         at++;
+    if (at > from && at < len && text[at] == '[')
+        return text[at - 1] != ' '; /* a rule's attributes */
     return at < len && text[at] == ':' && !(at + 1 < len && text[at + 1] == ':');
 }

@@ -6,6 +6,12 @@
 
 #define LARK_SLOTS 4096u /* a power of two above LARK_NAMES */
 
+/* How a rule ends, where it says so: with the first text of an expression. */
+struct lark_end {
+    bool set;
+    uint32_t expr;
+};
+
 /* A rule or terminal. */
 struct lark_name {
     uint32_t rule; /* of the set */
@@ -14,6 +20,7 @@ struct lark_name {
     uint8_t visit;   /* of the search for terminals that come round to themselves */
     uint32_t weight; /* expressions of a terminal that was visited */
     uint32_t cut;    /* a lazy terminal's shortest texts */
+    struct lark_end end;
 };
 
 struct lark {
@@ -32,6 +39,9 @@ struct lark {
     uint32_t names;
     uint32_t first;            /* the first rule that is written, UINT32_MAX = none */
     uint16_t slot[LARK_SLOTS]; /* hash of names: name + 1 */
+    size_t most_at;            /* where max_tokens stands, 0 = nowhere ... */
+    uint32_t most_rule;        /* ... and of which rule */
+    lark_schema_reader *schema;
     struct ek_fault *fault;
 };
 
@@ -44,6 +54,17 @@ void lark_blank(struct lark *r);
 size_t lark_name_length(const struct lark *r);
 /* The rule or terminal of that name, a new one if need be. */
 int lark_find(struct lark *r, const char *name, size_t len, struct lark_name **ret_name);
+
+/* One text, pattern, name or group. */
+int lark_item(struct lark *r, uint32_t *ret_expr);
+
+/* lark_marks.c: behind the [ of a rule's attributes, and %json. */
+int lark_attributes(struct lark *r, struct lark_end *ret_end, bool *ret_most);
+int lark_json(struct lark *r, uint32_t *ret_expr);
+/* When all is read and settled. */
+int lark_end_rules(struct lark *r);
+/* Refuses max_tokens of a rule that is not all of what `begin` says. */
+int lark_check_most(struct lark *r, uint32_t begin);
 
 /* lark_text.c: what one terminal is made of. Behind the quote, behind the slash; a terminal of
  * `common`, EXPR_NEVER when there is none of that name. */

@@ -606,6 +606,32 @@ int schema_rule(struct schema_reader *r, const json_t *schema, uint32_t *ret_exp
     return code;
 }
 
+static bool is_separator(const char *text, char mark)
+{
+    size_t before = text ? strspn(text, " \t\n") : 0;
+    return text && text[before] == mark &&
+           text[before + 1 + strspn(text + before + 1, " \t\n")] == 0;
+}
+
+/* llguidance's word for how JSON is written, which guidance sends and reads answers by. */
+static int read_spacing(struct schema_reader *r, const json_t *schema)
+{
+    const json_t *own = json_object_get(schema, "x-guidance");
+    const json_t *pattern = json_object_get(own, "whitespace_pattern");
+    const char *comma = json_string_value(json_object_get(own, "item_separator"));
+    const char *colon = json_string_value(json_object_get(own, "key_separator"));
+
+    if (pattern && !json_is_null(pattern))
+        return schema_refuse(r, "x-guidance", "`whitespace_pattern` is not offered");
+    if (!json_is_false(json_object_get(own, "whitespace_flexible")))
+        return 0;
+    if ((comma && !is_separator(comma, ',')) || (colon && !is_separator(colon, ':')))
+        return schema_refuse(r, "x-guidance", "a separator is no comma or colon with white space");
+    r->comma = comma ? comma : ",";
+    r->colon = colon ? colon : ":";
+    return 0;
+}
+
 int schema_read(struct expr_set *set, const char *text, size_t len, uint32_t *ret_rule,
                 struct ek_fault *fault)
 {
@@ -620,6 +646,8 @@ int schema_read(struct expr_set *set, const char *text, size_t len, uint32_t *re
                    ? -ENOMEM
                    : ek_fault_set(fault, "", "the schema is not valid JSON: %.150s", e.text);
     code = schema_root(&r, root);
+    if (code == 0)
+        code = read_spacing(&r, root);
     if (code == 0)
         code = schema_value(&r, root, &body);
     *ret_rule = expr_rule_new(set, "root");

@@ -42,8 +42,9 @@ struct schema_reader {
     bool made[RULE_RULES];
     char path[256]; /* JSON pointer of what is being read; its tail is cut when it is too long */
     uint32_t depth;
-    bool python; /* values are read by Python's rules too: True, None, no \\u */
-    bool never;  /* it was refused since it contradicts itself */
+    bool python;               /* values are read by Python's rules too: True, None, no \\u */
+    const char *comma, *colon; /* the only ones, NULL = with white space that may be */
+    bool never;                /* it was refused since it contradicts itself */
     struct ek_fault *fault;
 };
 

@@ -89,11 +89,15 @@ static uint32_t make_string(struct schema_reader *r)
 
 uint32_t json_comma(struct schema_reader *r)
 {
+    if (r->comma)
+        return expr_text(r->set, r->comma);
     return expr_pair(r->set, expr_text(r->set, ","), json_call(r, RULE_WS));
 }
 
 uint32_t json_colon(struct schema_reader *r)
 {
+    if (r->colon)
+        return expr_text(r->set, r->colon);
     return expr_pair(r->set, expr_text(r->set, ":"), expr_maybe(r->set, expr_text(r->set, " ")));
 }
 
@@ -154,7 +158,7 @@ static uint32_t make_value(struct schema_reader *r)
 static uint32_t make(struct schema_reader *r, enum json_rule which)
 {
     switch (which) {
-    case RULE_WS: return make_ws(r->set);
+    case RULE_WS: return r->comma ? EXPR_EMPTY : make_ws(r->set);
     case RULE_CHAR: return make_char(r->set, r->python);
     case RULE_STRING: return make_string(r);
     case RULE_NUMBER: return make_number(r->set, false);

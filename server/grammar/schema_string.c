@@ -82,7 +82,7 @@ static int read_lark(struct schema_reader *r, const json_t *lark, uint32_t *ret_
     uint32_t root = 0;
 
     int code =
-        lark_read(r->set, json_string_value(lark), json_string_length(lark), true, &root, &f);
+        lark_read(r->set, json_string_value(lark), json_string_length(lark), NULL, &root, &f);
     if (code == -EBADMSG)
         return schema_refuse(r, NULL, "%s", f.msg);
     *ret_expr = schema_quoted(r, expr_call(r->set, root));

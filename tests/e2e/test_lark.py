@@ -102,13 +102,13 @@ GRAMMARS = {
         """,
 }
 REFUSED = {
-    "start: a{b}": "line 1", "start: a\na: %json {}": "line 2", "start: a": "`a` is used", "A: A \"x\"\nstart: A": "round to itself",
+    "start: a{b}": "line 1", "start: A\nA: %json {}": "line 2", "start: a": "`a` is used", "A: A \"x\"\nstart: A": "round to itself",
     "start: \"a\"\n  b": "line 2", "%declare X\nstart: X": "%declare", "start: 'a'": "missing", "start: /a(?<=b)/": "look-around",
     "%import python.NAME\nstart: NAME": "common", "%import common.NAMES\nstart: NAMES": "NAMES", "start: /^a$/": "anchors",
     "start: /a/x": "flag x", "start: \"a\"\nstart: \"b\"": "second time", "A: start\nstart: A": "rule `start`", "start: (\"a\"": "not closed",
     "start: \"a": "not closed", "start: /a": "not closed", "start: \"a\"~3..2": "in order", "A: \"a\"": "`start`", "start: \"b\"..\"a\"": "backwards",
     "%llguidance {\"x\": 1}\nstart: \"a\"": "`x`", "start: <|eot|>": "special tokens", "start: \"ab\"..\"c\"": "one character",
-    "start: /(/": "line 1", "start: \"a\" -> b c": "one name", "start[lazy]: \"a\"": "attributes", "start: start": "no text at all",
+    "start: /(/": "line 1", "start: \"a\" -> b c": "one name", "start[temperature=1]: \"a\"": "attributes", "start: start": "no text at all",
 }
 
 

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "server/api/complete.h"
 #include "server/api/error.h"
 #include "server/api/fields.h"
 #include "server/api/openai.h"
@@ -358,6 +359,35 @@ static void test_nothing_to_choose(void **state)
     json_decref(body);
 }
 
+/* As guidance sends gen("x", max_tokens=10): the grammar alone says how much there may be. */
+static void test_grammar_bounds_tokens(void **state)
+{
+    static const struct {
+        const char *more, *grammar;
+        uint32_t most;
+    } cases[] = {
+        {"", "%llguidance {}\\n\\nstart: x\\nx[capture, max_tokens=10]: X\\nX: /(?s:.*)/\\n", 10},
+        {",\"max_tokens\":4", "start: x\\nx[max_tokens=10]: /a*/", 4},
+        {",\"max_tokens\":40", "start: x\\nx[ capture , max_tokens = 10 ]: /a*/", 10},
+        {",\"max_tokens\":40", "start: \\\"[max_tokens=5]\\\" x\\nx[capture]: /[max_tokens=7]/",
+         40},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct openai_ask a;
+        struct api_error err;
+        json_t *body;
+        char text[512];
+        (void)snprintf(text, sizeof(text),
+                       "{" USER "%s,\"structured_outputs\":{\"grammar\":\"%s\"}}", cases[i].more,
+                       cases[i].grammar);
+        assert_int_equal(parse(text, true, &body, &a, &err), 0);
+        assert_int_equal(form_settle(&served, &a, &err), 0);
+        assert_int_equal(a.max_tokens, cases[i].most);
+        json_decref(body);
+    }
+}
+
 static void test_prompt_forms(void **state)
 {
     struct openai_ask a;
@@ -473,6 +503,7 @@ int main(void)
         cmocka_unit_test(test_messages_are_normalised),
         cmocka_unit_test(test_older_messages),
         cmocka_unit_test(test_nothing_to_choose),
+        cmocka_unit_test(test_grammar_bounds_tokens),
         cmocka_unit_test(test_prompt_forms),
         cmocka_unit_test(test_every_field),
         cmocka_unit_test(test_out_of_memory),

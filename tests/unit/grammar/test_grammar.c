@@ -61,6 +61,39 @@ static void test_kinds(void **state)
          "// Lark\n?start: start \"+\" N | N -> n\nN: /[0-9]{1,2}/\n%ignore \" \"+",
          {"1", " 1 +22 + 3 "},
          {"1+", "+1", "222"}},
+        /* as guidance 0.3.1 sends select(), gen() and json() to a vLLM */
+        {GRAMMAR_EBNF,
+         "%llguidance {}\n\nstart: s\ns[capture]: S\n\nS: \"a\"\n     | \"b\"\n\n",
+         {"a", "b"},
+         {"", "ab"}},
+        {GRAMMAR_EBNF,
+         "%llguidance {}\n\nstart: \"A \" a \" B \" z\na[capture=\"__LIST_APPEND:a\"]: A\nA: "
+         "/[0-9]+/\nz[capture]: Z\n\nZ: \"x\"\n     | \"y\"\n\n",
+         {"A 1 B x", "A 27 B y"},
+         {"A  B x", "A 1 B"}},
+        {GRAMMAR_EBNF,
+         "%llguidance {}\n\nstart: x\nx[capture, max_tokens=10, stop=\"q\"]: X\nX: /(?s:.*)/\n",
+         {"q", "ab\nq"},
+         {"", "ab", "qq"}},
+        {GRAMMAR_EBNF,
+         "start: x X{2} X{0,1}\nx[suffix=/[0-9]/]: X{1,}\nX: /[a-z]/",
+         {"a1bc", "abc2bcd"},
+         {"1bc", "a1b", "a12bc"}},
+        {GRAMMAR_EBNF,
+         "%llguidance {}\n\nstart: x\n\nx[capture]: %json {\n  \"type\": \"object\",\n  "
+         "\"properties\": {\n    \"n\": {\n      \"type\": \"integer\"\n    },\n \"m\": {}\n  },\n "
+         " "
+         "\"required\": [\n    \"n\"\n  ],\n  \"x-guidance\": {\n    \"whitespace_flexible\": "
+         "false,\n "
+         "   \"whitespace_pattern\": null,\n    \"item_separator\": \", \",\n    "
+         "\"key_separator\": "
+         "\": \",\n    \"coerce_one_of\": true,\n    \"lenient\": false\n  }\n}\n\n",
+         {"{\"n\": 5}", "{\"n\": 5, \"m\": [1, {\"a\": 2}]}"},
+         {"{\"n\":5}", "{ \"n\": 5}", "{\"n\": 5,\"m\": 1}"}},
+        {GRAMMAR_EBNF,
+         "start: \"<\" %json {\"type\": \"integer\"} \">\"",
+         {"<5>"},
+         {"<>", "<\"5\">"}},
         {GRAMMAR_EBNF,
          "root ::= .{2} | [^a-z] \"\\u00e9\" | \"\"",
          {"ab", "1\xc3\xa9", ""},
@@ -104,6 +137,23 @@ static void test_kinds(void **state)
         {GRAMMAR_EBNF, "root ::= root* \"a\" | ", "`root` can begin with itself"},
         {GRAMMAR_EBNF, "root ::= a? root | \"b\"\na ::= \"x\"", "`root` can begin with itself"},
         {GRAMMAR_EBNF, "root ::= a\na ::= \"x\" a", "no text at all"},
+        {GRAMMAR_EBNF, "start: x \"a\"\nx[max_tokens=3]: \"b\"+", "the whole answer"},
+        {GRAMMAR_EBNF, "start[max_tokens=3]: x\nx[max_tokens=3]: \"b\"+", "once, max_tokens"},
+        {GRAMMAR_EBNF, "start[max_tokens=0]: \"b\"+", "must be 1 to"},
+        {GRAMMAR_EBNF, "start[temperature=0.5]: \"b\"+", "field of the request"},
+        {GRAMMAR_EBNF, "start[capture=x]: \"b\"+", "no name in quotes"},
+        {GRAMMAR_EBNF, "start[capture: \"b\"", "not closed"},
+        {GRAMMAR_EBNF, "start[stop=\"a\"]: x\nx: \"(\" x? \")\"", "terminals alone"},
+        {GRAMMAR_EBNF, "start[stop=x]: \"a\"\nx: \"b\"", "a terminal uses the rule"},
+        {GRAMMAR_EBNF, "start: \"a\"{3,1}", "in order"},
+        {GRAMMAR_EBNF, "start: \"a\"{3", "not closed"},
+        {GRAMMAR_EBNF, "start: %json nothing", "a JSON schema"},
+        {GRAMMAR_EBNF, "start: %json {\"x-guidance\": {\"whitespace_pattern\": \"a\"}}",
+         "not offered"},
+        {GRAMMAR_EBNF,
+         "start: %json {\"x-guidance\": {\"whitespace_flexible\": false, \"item_separator\": "
+         "\";\"}}",
+         "no comma"},
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         struct grammar *g;
@@ -261,6 +311,8 @@ static const struct {
      "true,\"parameters\":{\"properties\":{\"a\":{\"type\":\"string\"}}}}}]}"},
     {GRAMMAR_EBNF, "start: a \"x\" | B\na: start \"y\"i | /c+?d/\nB: \"b\"~2 C\nC: /e+?f/\n"
                    "%import common.LF\n%ignore LF\n%ignore /#+/\n"},
+    {GRAMMAR_EBNF, "start[max_tokens=9]: a \"x\" %json {\"type\": \"object\"}\n"
+                   "a[capture=\"b\", stop=/y+/]: /z*/\n"},
     {GRAMMAR_EITHER,
      "{\"style\":\"mistral\",\"one\":false,\"most\":2,\"tools\":[{\"function\":{\"name\":\"f\"}}],"
      "\"form\":{\"kind\":3,\"text\":\"[\\\"a\\\",\\\"b\\\"]\"}}"},
