@@ -166,10 +166,13 @@ static int set_sieve(struct choice *c, const char *tail, size_t tail_len, struct
                                       .tools = c->of->ask.tools,
                                       .marked = c->of->grammar != NULL,
                                       .either = either};
-    bool text = !c->of->grammar || c->of->ask.form_kind == GRAMMAR_TAGS;
+    bool structure = c->of->grammar && c->of->ask.form_kind == GRAMMAR_STRUCTURE;
+    bool text = !c->of->grammar || structure || c->of->ask.form_kind == GRAMMAR_TAGS;
     if (!text && !forced && !either)
         c->calls.style = TOOLS_NONE; /* the form leaves no room for calls, nor for thinking */
-    if (text)
+    if (structure && !grammar_is_free(c->of->grammar)) /* thinking must be a part of it */
+        reasoning_begin(&c->reasoning, s->think == THINK_NONE ? THINK_NONE : THINK_TAGS, "", 0);
+    else if (text)
         reasoning_begin(&c->reasoning, s->think, tail, tail_len);
     c->sifting = c->calls.style != TOOLS_NONE || c->reasoning.style != THINK_NONE;
     if (c->calls.style > TOOLS_HERMES)
@@ -322,6 +325,7 @@ int generation_new(const struct served *s, enum openai_api api, json_t *body,
         r = form_settle(s, &g->ask, err);
     if (r == 0)
         r = form_grammar(s, &g->ask, from->quick, from->work, &g->grammar, err);
+    form_tell(&g->ask, g->grammar);
     if (r == 0)
         r = make_choices(g, from, err);
     if (r == 0 && g->ask.keep && responses_brought(g) < 0)

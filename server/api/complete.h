@@ -204,6 +204,8 @@ int form_settle(const struct served *s, struct openai_ask *a, struct api_error *
  * with `quick` -EAGAIN when it has to be compiled. */
 int form_grammar(const struct served *s, const struct openai_ask *a, bool quick,
                  const struct ek_work *within, struct grammar **ret_grammar, struct api_error *err);
+/* Notes in the ask what a grammar (NULL is none) does not keep to. */
+void form_tell(struct openai_ask *a, const struct grammar *g);
 
 /* words.c: biases, allowed tokens and bad words as the engine wants them (req_ask.words); the
  * caller frees *ret_words. 0, or -EBADMSG with err. */

@@ -536,14 +536,17 @@ const struct field field_table[] = {
               "Smaller comes first with --scheduling-policy priority; else it does nothing."),
     ROW_OWN("cache_salt", FOR_TEXT, read_salt, "\"type\":\"string\",\"minLength\":1",
             "Prefixes are shared only under the same salt."),
-    ROW_OWN("response_format", FOR_TEXT, read_response_format,
-            "\"type\":\"object\",\"required\":[\"type\"],\"properties\":{\"type\":{\"enum\":["
-            "\"text\",\"json_object\",\"json_schema\"]},"
-            "\"json_schema\":{\"type\":\"object\",\"required\":[\"schema\"]}}",
-            "The form of the answer: text, any JSON object, or JSON that is valid under a schema."),
+    ROW_OWN(
+        "response_format", FOR_TEXT, read_response_format,
+        "\"type\":\"object\",\"required\":[\"type\"],\"properties\":{\"type\":{\"enum\":["
+        "\"text\",\"json_object\",\"json_schema\",\"structural_tag\"]},"
+        "\"json_schema\":{\"type\":\"object\",\"required\":[\"schema\"]}}",
+        "The form of the answer: text, any JSON object, JSON that is valid under a schema, or a "
+        "structural tag."),
     ROW_OWN(
         "structured_outputs", FOR_TEXT, read_structured, "\"type\":\"object\"",
-        "The form of the answer: one of json, json_object, regex, choice, grammar (EBNF, Lark)."),
+        "The form of the answer: one of json, json_object, regex, choice, grammar (EBNF, Lark), "
+        "structural_tag."),
     ROW_FORM("guided_json", FOR_TEXT, GRAMMAR_SCHEMA,
              "\"type\":[\"object\",\"string\",\"boolean\"]",
              "The older name of structured_outputs.json."),
@@ -553,6 +556,8 @@ const struct field field_table[] = {
              "The older name of structured_outputs.choice."),
     ROW_FORM("guided_grammar", FOR_TEXT, GRAMMAR_EBNF, "\"type\":\"string\"",
              "The older name of structured_outputs.grammar."),
+    ROW_FORM("structural_tag", FOR_TEXT, GRAMMAR_STRUCTURE, "\"type\":[\"object\",\"string\"]",
+             "The older name of structured_outputs.structural_tag."),
     DIALECT_FORMS,
     ROW_BOOL("finish_form", FOR_TEXT, finish_form,
              "An answer with a form is completed within max_tokens; false: it is cut there."),
@@ -570,7 +575,6 @@ const struct field field_table[] = {
     ROW_NO_ANY("logprob_token_ids", FOR_GENERATE, "leave it out"),
     ROW_NO_ANY("chat_template", FOR_CHAT | FOR_TOKENIZE, "start the server with --chat-template"),
     ROW_NO_ANY("guided_whitespace_pattern", FOR_TEXT, "leave it out"),
-    ROW_NO_ANY("structural_tag", FOR_TEXT, "leave it out"),
     ROW_OWN(
         "store", FOR_RESPONSES, read_store, "\"type\":\"boolean\"",
         "Whether the response is stored, with --responses-store-bytes; true unless it is false."),

@@ -5,6 +5,7 @@
  * takes half a second.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,6 +17,7 @@
 #include "server/api/reply.h"
 #include "server/api/served.h"
 #include "server/grammar/compile.h"
+#include "server/grammar/grammar.h"
 #include "server/grammar/lark.h"
 
 #define CALLS 16 /* that an answer may make when it must make some */
@@ -53,6 +55,14 @@ int form_text_of(struct openai_ask *a, const char *field, enum grammar_kind kind
     if (!json_is_string(v) || json_string_length(v) == 0)
         return api_refuse(err, 400, field, "`%s` must be a string, not empty.", field);
     return set_form(a, field, kind, v, err);
+}
+
+int form_structure(struct openai_ask *a, const char *field, json_t *v, struct api_error *err)
+{
+    if (!json_is_object(v) && !json_is_string(v))
+        return api_refuse(err, 400, field,
+                          "`%s`: a structural tag must be an object, or a string of one.", field);
+    return set_form(a, field, GRAMMAR_STRUCTURE, v, err);
 }
 
 int form_calls(struct openai_ask *a, const char *name, struct api_error *err)
@@ -143,8 +153,8 @@ static int settle(const struct served *s, struct openai_ask *a, struct api_error
                    : 0;
     if (!a->chat || a->must_call || !a->tools || a->no_calls || s->tools == TOOLS_NONE)
         return 0;
-    if (a->form_field) {
-        a->either = true;
+    if (a->form_field) { /* a structural tag says itself where calls may come */
+        a->either = a->form_kind != GRAMMAR_STRUCTURE;
         return 0;
     }
     if (a->ignore_eos || !s->grammars || !any_strict(a->tools) || (whole && s->think != THINK_NONE))
@@ -185,10 +195,12 @@ int read_response_format(const struct field_source *from, json_t *v, struct open
                             field_of(v, field_of(v, "pattern") ? "pattern" : "value"), err);
     if (strcmp(type, "grammar") == 0)
         return form_text_of(a, field, GRAMMAR_EBNF, field_of(v, "grammar"), err);
+    if (strcmp(type, "structural_tag") == 0)
+        return form_structure(a, field, v, err);
     if (strcmp(type, "json_schema") != 0)
         return api_refuse(err, 400, field,
-                          "`response_format.type` must be text, json_object, json_schema, regex or "
-                          "grammar, not %.40s.",
+                          "`response_format.type` must be text, json_object, json_schema, regex, "
+                          "grammar or structural_tag, not %.40s.",
                           type);
     if (!schema)
         return api_refuse(err, 400, field,
@@ -206,15 +218,18 @@ static int set_choice(struct openai_ask *a, const char *field, json_t *v, struct
 int form_of_kind(struct openai_ask *a, const char *field, enum grammar_kind kind, json_t *v,
                  struct api_error *err)
 {
-    return kind == GRAMMAR_SCHEMA   ? form_schema(a, field, v, err)
-           : kind == GRAMMAR_CHOICE ? set_choice(a, field, v, err)
-                                    : form_text_of(a, field, kind, v, err);
+    return kind == GRAMMAR_SCHEMA      ? form_schema(a, field, v, err)
+           : kind == GRAMMAR_CHOICE    ? set_choice(a, field, v, err)
+           : kind == GRAMMAR_STRUCTURE ? form_structure(a, field, v, err)
+                                       : form_text_of(a, field, kind, v, err);
 }
 
 int read_structured(const struct field_source *from, json_t *v, struct openai_ask *a,
                     struct api_error *err)
 {
-    static const char *const known[] = {"json", "json_object", "regex", "choice", "grammar"};
+    static const char *const known[] = {"json",   "json_object", "regex",
+                                        "choice", "grammar",     "structural_tag"};
+    const size_t count = sizeof(known) / sizeof(known[0]);
     const char *field = "structured_outputs", *key;
     json_t *at;
     int r = 0;
@@ -224,9 +239,9 @@ int read_structured(const struct field_source *from, json_t *v, struct openai_as
     json_object_foreach(v, key, at)
     {
         size_t i = 0;
-        while (i < 5 && strcmp(known[i], key) != 0)
+        while (i < count && strcmp(known[i], key) != 0)
             i++;
-        if (json_is_null(at) || (i == 5 && json_is_false(at)))
+        if (json_is_null(at) || (i == count && json_is_false(at)))
             continue;
         switch (i) {
         case 0: r = form_schema(a, field, at, err); break;
@@ -239,10 +254,11 @@ int read_structured(const struct field_source *from, json_t *v, struct openai_as
         case 2: r = form_text_of(a, field, GRAMMAR_REGEX, at, err); break;
         case 3: r = set_choice(a, field, at, err); break;
         case 4: r = form_text_of(a, field, GRAMMAR_EBNF, at, err); break;
+        case 5: r = form_structure(a, field, at, err); break;
         default:
             r = api_refuse(err, 400, field,
                            "`structured_outputs.%.40s` is not supported by this server; use json, "
-                           "json_object, regex, choice or grammar.",
+                           "json_object, regex, choice, grammar or structural_tag.",
                            key);
         }
         if (r < 0)
@@ -250,8 +266,8 @@ int read_structured(const struct field_source *from, json_t *v, struct openai_as
     }
     if (!a->form_field)
         return api_refuse(err, 400, field,
-                          "`structured_outputs` must have json, json_object, regex, choice or "
-                          "grammar.");
+                          "`structured_outputs` must have json, json_object, regex, choice, "
+                          "grammar or structural_tag.");
     return 0;
 }
 
@@ -387,4 +403,13 @@ int form_grammar(const struct served *s, const struct openai_ask *a, bool quick,
         return -EBADMSG;
     }
     return r < 0 ? reply_no_memory(err) : 0;
+}
+
+void form_tell(struct openai_ask *a, const struct grammar *g)
+{
+    char inside[80];
+    if (!g || !grammar_is_loose(g))
+        return;
+    (void)snprintf(inside, sizeof(inside), "%s.", a->form_field);
+    openai_ignore(a, inside, "uniqueItems"); /* what is left of the form is kept */
 }

@@ -14,6 +14,7 @@
 #include "server/grammar/lark.h"
 #include "server/grammar/regex.h"
 #include "server/grammar/schema.h"
+#include "server/grammar/structure.h"
 
 static int read_choice(struct expr_set *set, const char *text, size_t len, uint32_t *ret_expr,
                        struct ek_fault *fault)
@@ -51,6 +52,7 @@ static int read_kind(enum grammar_kind kind, const char *text, size_t len, struc
     case GRAMMAR_SCHEMA: return schema_read(set, text, len, ret_root, fault);
     case GRAMMAR_CALLS: return schema_read_calls(set, text, len, ret_root, fault);
     case GRAMMAR_TAGS: return schema_read_tags(set, text, len, ret_root, fault);
+    case GRAMMAR_STRUCTURE: return structure_read(set, text, len, ret_root, fault);
     case GRAMMAR_EBNF:
         return lark_is(text, len) ? lark_read(set, text, len, schema_read, ret_root, fault)
                                   : ebnf_read(set, text, len, ret_root, fault);
@@ -85,11 +87,23 @@ static int read_either(const char *text, size_t len, struct expr_set *set, uint3
     return r;
 }
 
+/* What a set says beside its texts. As grammar_new(). */
+static int tell(const struct expr_set *set, enum grammar_kind kind, struct ek_work *work,
+                struct grammar *g)
+{
+    if (kind == GRAMMAR_EITHER)
+        grammar_take_marks(g);
+    if (set->any_twice)
+        grammar_loosen(g);
+    return set->marks.len ? grammar_take_marks_of(g, set->marks.data, set->marks.len, work) : 0;
+}
+
 int grammar_compile(enum grammar_kind kind, const char *text, size_t len, const struct lexicon *l,
                     struct ek_work *work, struct grammar **ret_grammar, struct ek_fault *fault)
 {
     struct automaton a = {0};
     struct expr_set set;
+    struct grammar *g = NULL;
     uint32_t root = 0;
 
     if (len > GRAMMAR_TEXT_MOST)
@@ -103,13 +117,17 @@ int grammar_compile(enum grammar_kind kind, const char *text, size_t len, const 
         r = -ENOMEM;
     if (r == 0)
         r = automaton_make(&set, root, l->longest, &a, fault);
-    expr_done(&set);
     if (r == 0)
-        r = grammar_new(&a, root, l, work, ret_grammar);
+        r = grammar_new(&a, root, l, work, &g);
     else
         automaton_done(&a);
-    if (r == 0 && kind == GRAMMAR_EITHER)
-        grammar_take_marks(*ret_grammar);
+    if (r == 0)
+        r = tell(&set, kind, work, g);
+    expr_done(&set);
+    if (r == 0)
+        *ret_grammar = g;
+    else
+        grammar_unref(g);
     /* Whatever was said of a form that was given up on the way. */
     return r < 0 && r != -ENOMEM && ek_work_stopped(work) ? ek_work_refuse(work, fault, "") : r;
 }

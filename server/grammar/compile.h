@@ -23,8 +23,9 @@ enum grammar_kind {
                       the only one or null, "most": how many calls} */
     GRAMMAR_TAGS,  /* text with calls in it: {"tools": as above, "style": of the parser, "one": no
                       further call} */
-    GRAMMAR_EITHER, /* calls and nothing else, or a form: as GRAMMAR_TAGS, and "most": how many
-                       calls, "form": {"kind": enum grammar_kind below GRAMMAR_CALLS, "text"} */
+    GRAMMAR_EITHER,    /* calls and nothing else, or a form: as GRAMMAR_TAGS, and "most": how many
+                          calls, "form": {"kind": enum grammar_kind below GRAMMAR_CALLS, "text"} */
+    GRAMMAR_STRUCTURE, /* a structural tag, see structure.h */
 };
 
 #define GRAMMAR_TEXT_MOST (256u << 10) /* bytes of a schema, pattern, choice or grammar */

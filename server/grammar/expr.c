@@ -58,6 +58,7 @@ void expr_done(struct expr_set *s)
     free(s->edge);
     free(s->final);
     ek_buf_done(&s->text);
+    ek_buf_done(&s->marks);
     *s = (struct expr_set){0};
 }
 

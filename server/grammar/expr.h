@@ -70,6 +70,8 @@ struct expr_set {
     bool *final;
     uint32_t finals, final_room;
     struct ek_buf text;
+    struct ek_buf marks; /* fixed strings, each with a 0 behind it: see grammar_take_marks_of() */
+    bool any_twice;      /* elements that should differ may be alike: see grammar_is_loose() */
     bool no_memory, too_large;
     struct ek_work *work; /* set behind expr_init(); each expression is paid for */
 };

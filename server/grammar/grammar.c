@@ -26,6 +26,7 @@ uint64_t grammar_bytes(const struct grammar *g)
            CELLS_MOST * (sizeof(struct cell) + 2 * sizeof(uint32_t)) +
            states * (sizeof(struct local) + (4 + g->a.classes) * sizeof(uint32_t) +
                      sizeof(struct automaton_state)) +
+           (g->mark ? l->words * sizeof(*g->mark) : 0) +
            ((uint64_t)g->word_room + (1 + FULL_MASKS + NEAR_MASKS) * l->words + l->nodes) *
                sizeof(uint32_t) +
            8 * CONFIGS_HERE * sizeof(struct config);
@@ -92,6 +93,37 @@ void grammar_take_marks(struct grammar *g)
     g->marks = true;
 }
 
+int grammar_take_marks_of(struct grammar *g, const char *strings, size_t len, struct ek_work *work)
+{
+    const struct lexicon *l = g->lexicon;
+
+    g->mark = calloc(l->words + 1, sizeof(*g->mark));
+    if (!g->mark)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < l->specials && ek_work_pay(work, 4 + len / 64); i++) {
+        uint32_t token = (uint32_t)l->special[i];
+        const char *s = lexicon_bytes(l, l->special[i]);
+        if (s && l->len[token] > 0 && memmem(strings, len, s, l->len[token]))
+            g->mark[token / 32] |= 1u << (token % 32);
+    }
+    return ek_work_stopped(work) ? -EBADMSG : 0;
+}
+
+void grammar_loosen(struct grammar *g)
+{
+    g->loose = true;
+}
+
+bool grammar_is_loose(const struct grammar *g)
+{
+    return g->loose;
+}
+
+bool grammar_is_free(const struct grammar *g)
+{
+    return g->tags;
+}
+
 void grammar_ref(struct grammar *g)
 {
     atomic_fetch_add_explicit(&g->refs, 1, memory_order_relaxed);
@@ -135,6 +167,7 @@ void grammar_unref(struct grammar *g)
     automaton_done(&g->a);
     free(g->near);
     free(g->only);
+    free(g->mark);
     free(g->place);
     free(g->next);
     free(g->config);

@@ -46,6 +46,14 @@ int grammar_new(struct automaton *a, uint32_t root, const struct lexicon *l, str
                 struct grammar **ret_grammar);
 /* Before it is used: marks of calls may come as special tokens, as they may in free text. */
 void grammar_take_marks(struct grammar *g);
+/* The same of special tokens that stand in one of these strings, each of which ends in a 0. 0,
+ * -ENOMEM, or -EBADMSG when the meter stopped it. */
+int grammar_take_marks_of(struct grammar *g, const char *strings, size_t len, struct ek_work *work);
+/* Likewise: it does not keep to `uniqueItems` wherever it was asked to. */
+void grammar_loosen(struct grammar *g);
+bool grammar_is_loose(const struct grammar *g);
+/* Whether every text may begin a text of it: it is free, but for what stands in it. */
+bool grammar_is_free(const struct grammar *g);
 void grammar_ref(struct grammar *g);
 void grammar_unref(struct grammar *g); /* NULL is fine */
 /* Works out the masks that take longest, so that the engine need not. */

@@ -72,6 +72,8 @@ struct grammar {
     uint32_t far;   /* the most of `near` */
     bool tags;      /* the root is free text */
     bool marks;     /* marks of calls may come as special tokens */
+    bool loose;     /* elements that should differ may be alike */
+    uint32_t *mark; /* bits of special tokens that may come as fixed strings, or NULL */
     bool given_up;  /* the engine thread's */
     uint16_t *only; /* [states of the automaton] the one byte that has an edge, or ONLY_NONE */
     const struct lexicon *lexicon;

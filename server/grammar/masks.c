@@ -175,8 +175,9 @@ static uint32_t add_specials(struct grammar *g, uint32_t place, struct near_mask
     const struct lexicon *l = g->lexicon;
     uint32_t count = 0;
 
-    (void)ek_work_pay(g->work, g->marks ? 8ull * l->specials : 0);
-    for (uint32_t i = 0; i < l->specials && g->marks; i++) {
+    bool may = g->marks || g->mark;
+    (void)ek_work_pay(g->work, may ? 8ull * l->specials : 0);
+    for (uint32_t i = 0; i < l->specials && may; i++) {
         uint32_t next = place_token(g, place, l->special[i]);
         if (next == PLACE_DEAD || !within(n, g->place[next].left))
             continue;

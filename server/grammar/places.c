@@ -202,6 +202,8 @@ static bool special_fits(const struct grammar *g, uint32_t place, int32_t token)
     const struct place *p = &g->place[place];
     const struct lexicon *l = g->lexicon;
 
+    if (g->mark && g->mark[token / 32] >> (token % 32) & 1)
+        return true;
     if (!g->marks)
         return false;
     for (uint32_t i = 0; i < p->count && p->complete && g->tags; i++)

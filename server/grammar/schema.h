@@ -3,7 +3,8 @@
  * every valid text is in it: properties come in the order of the schema, white space is at most a
  * space or a line break with its indentation, numbers have at most 15 digits or so, undeclared
  * properties come only where `additionalProperties` is given or nothing is declared. What a
- * grammar cannot say is refused with its JSON pointer; nothing is passed over but annotations.
+ * grammar cannot say is refused with its JSON pointer; nothing is passed over but annotations, and
+ * `uniqueItems` of values that are not known before, which is noted (set->any_twice).
  */
 #pragma once
 

@@ -88,12 +88,12 @@ static int read_unique(struct schema_reader *r, const json_t *schema, const stru
                        uint32_t *ret_expr)
 {
     const json_t *items = json_object_get(schema, "items");
+    int code = s->first > 0 || !items ? 1 : schema_unique(r, items, s->least, s->most, ret_expr);
 
-    if (s->first > 0 || !items)
-        return schema_refuse(
-            r, "uniqueItems",
-            "that elements differ is offered for `items` of few known values only");
-    return schema_unique(r, items, s->least, s->most, ret_expr);
+    if (code != 1)
+        return code;
+    r->set->any_twice = true; /* the caller is told: the rest of the list's form is kept */
+    return read_from(r, json_object_get(schema, "prefixItems"), s, 0, ret_expr);
 }
 
 int schema_array(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr)

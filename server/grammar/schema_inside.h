@@ -117,8 +117,8 @@ bool schema_key_pattern(const struct schema_reader *r, const char *pattern, size
 bool schema_key_may_match(const struct automaton *a, const char *name);
 bool schema_keys_may_meet(const struct schema_reader *r, const struct automaton *a,
                           const struct automaton *b); /* NULL = there is none */
-/* schema_unique.c: the inside of a list whose elements differ. -EBADMSG when they are not of a
- * known few. */
+/* schema_unique.c: the inside of a list whose elements differ. 1 when they are not of a known few,
+ * or of too many: no automaton can tell. */
 int schema_unique(struct schema_reader *r, const json_t *items, uint32_t least, uint32_t most,
                   uint32_t *ret_expr);
 

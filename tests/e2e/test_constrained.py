@@ -399,7 +399,7 @@ def test_responses_and_messages(client, shared):
     ({"structured_outputs": {}}, "structured_outputs", "must have"),
     ({"structured_outputs": {"regex": "(a"}}, "structured_outputs", "not closed"),
     ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "both"),
-    ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs", "not supported"),
+    ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs", "JSON object"),
     ({"structured_outputs": {"choice": []}}, "structured_outputs", "not empty"),
     ({"guided_json": 5}, "guided_json", "JSON schema"),
     ({"guided_json": "{"}, "guided_json", "not valid JSON"),

@@ -85,7 +85,8 @@ static inline int grammar_walk(enum grammar_kind kind, const char *text, size_t 
     }
     if (r == 0)
         grammar_stats(g, &stats);
-    if (r == 0 && kind == GRAMMAR_TAGS && !ended) /* free text need not end, a call in it must */
+    bool may = kind == GRAMMAR_TAGS || kind == GRAMMAR_STRUCTURE;
+    if (r == 0 && may && !ended) /* free text need not end, a call in it must */
         ended = matcher_follow(&m, token, sizeof(*token), WALK_STEPS) && matcher_complete(&m);
     if (must_end && !ended && stats.left_out == 0)
         abort(); /* there was room to end */

@@ -182,6 +182,28 @@ static void write_choice(struct ek_buf *b, uint32_t n)
     (void)ek_buf_puts(b, "]");
 }
 
+/* As many triggers as are offered, with tags that hold the like. */
+static void write_triggers(struct ek_buf *b, uint32_t n)
+{
+    (void)ek_buf_puts(b, "{\"format\":");
+    for (uint32_t depth = 0; depth < 8; depth++) {
+        (void)ek_buf_puts(b, "{\"type\":\"triggered_tags\",\"triggers\":[");
+        for (uint32_t i = 0; i < n; i++)
+            (void)ek_buf_printf(b, "%s\"<%u-trigger>\"", i ? "," : "", 10 + i);
+        (void)ek_buf_puts(b, "],\"tags\":[");
+        for (uint32_t i = 1; i < n; i++)
+            (void)ek_buf_printf(b,
+                                "{\"begin\":\"<%u-trigger>\",\"content\":{\"type\":\"any_text\"},"
+                                "\"end\":\"</%u>\"},",
+                                10 + i, i);
+        (void)ek_buf_puts(b, "{\"begin\":\"<10-trigger>\",\"content\":");
+    }
+    (void)ek_buf_puts(b, "{\"type\":\"any_text\"}");
+    for (uint32_t depth = 0; depth < 8; depth++)
+        (void)ek_buf_printf(b, ",\"end\":\"</%u0>\"}]}", depth);
+    (void)ek_buf_puts(b, "}");
+}
+
 static const struct {
     const char *name;
     enum grammar_kind kind;
@@ -202,6 +224,7 @@ static const struct {
     {"terminals", GRAMMAR_EBNF, write_terminals, 4, 400, 0},
     {"counts", GRAMMAR_REGEX, write_counts, 10, 40, 0},
     {"choice", GRAMMAR_CHOICE, write_choice, 500, 4000, 0},
+    {"triggers", GRAMMAR_STRUCTURE, write_triggers, 4, 64, 0},
 };
 
 static void test_bounded(void **state)

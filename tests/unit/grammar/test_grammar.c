@@ -316,6 +316,12 @@ static const struct {
     {GRAMMAR_EITHER,
      "{\"style\":\"mistral\",\"one\":false,\"most\":2,\"tools\":[{\"function\":{\"name\":\"f\"}}],"
      "\"form\":{\"kind\":3,\"text\":\"[\\\"a\\\",\\\"b\\\"]\"}}"},
+    {GRAMMAR_STRUCTURE,
+     "{\"format\":{\"type\":\"sequence\",\"elements\":[{\"type\":\"const_string\",\"value\":\"a\"},"
+     "{\"type\":\"triggered_tags\",\"triggers\":[\"<\"],\"at_least_one\":true,\"tags\":[{\"begin\":"
+     "\"<f>\",\"content\":{\"type\":\"json_schema\",\"json_schema\":{\"uniqueItems\":true}},"
+     "\"end\":["
+     "\"</f>\"]}]}]}}"},
 };
 
 /* The first, the second, ... allocation fails: it says so, and nothing is lost. */
