@@ -12,7 +12,10 @@
 #include "common/err.h"
 #include "server/grammar/digits.h"
 #include "server/grammar/expr.h"
+#include "server/grammar/table.h"
 #include "server/text/utf8.h"
+
+#define AHEAD_MOST 16u
 
 struct reader {
     struct expr_set *set;
@@ -23,8 +26,10 @@ struct reader {
     uint32_t limit_least, limit_most; /* characters of the string, see regex_read() */
     bool limited, kept;               /* there are such limits; they were applied */
     bool part;                        /* for a part of a text: no anchors */
-    bool lazy;                        /* a lazy count was met */
-    unsigned flags;                   /* enum regex_flag */
+    bool ahead;                       /* within a look-ahead at the beginning */
+    bool widest;    /* of what must not be: where dialects differ about a class, what any takes */
+    bool lazy;      /* a lazy count was met */
+    unsigned flags; /* enum regex_flag */
     struct ek_fault *fault;
 };
 
@@ -110,8 +115,9 @@ static void add_range(struct chars *c, const uint32_t (*range)[2], size_t count)
         chars_add(c, range[i][0], range[i][1]);
 }
 
-/* \d \w \s and their opposites; false when it is none of them. */
-static bool add_kind(char kind, struct chars *c)
+/* \d \w \s and their opposites; false when it is none of them. `widest`: what any dialect takes,
+ * and more; else what all do. */
+static bool add_kind(char kind, bool widest, struct chars *c)
 {
     static const uint32_t digits[][2] = {{'0', '9'}};
     static const uint32_t words[][2] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
@@ -128,16 +134,23 @@ static bool add_kind(char kind, struct chars *c)
     case 'D': add_range(&set, digits, 1); break;
     case 'w':
     case 'W': add_range(&set, words, 4); break;
-    case 's': add_range(&set, spaces, 2); break;
-    case 'S': add_range(&set, all_spaces, sizeof(all_spaces) / sizeof(all_spaces[0])); break;
+    case 's':
+    case 'S':
+        if (widest == (kind == 's'))
+            add_range(&set, all_spaces, sizeof(all_spaces) / sizeof(all_spaces[0]));
+        else
+            add_range(&set, spaces, 2);
+        break;
     default: return false; /* another escape */
     }
     if (kind == 'D' || kind == 'W') {
         chars_negate(&set);
-        chars_add(&ascii, 0, 0x7f);
+        chars_add(&ascii, 0, widest ? CHARS_LAST : 0x7f);
         chars_keep(&set, &ascii);
     } else if (kind == 'S') {
         chars_negate(&set);
+    } else if (widest && kind != 's') {
+        chars_add(&set, 0x80, CHARS_LAST);
     }
     chars_add_all(c, &set);
     return true;
@@ -234,7 +247,7 @@ static int read_char(struct reader *r, uint32_t *ret_cp)
 }
 
 /* One end of a range in [...], or a kind such as \d, which is added at once. */
-static int read_member(struct reader *r, struct chars *c, bool *ret_kind, bool *wide,
+static int read_member(struct reader *r, struct chars *c, bool negate, bool *ret_kind, bool *wide,
                        uint32_t *ret_cp)
 {
     *ret_kind = false;
@@ -243,7 +256,7 @@ static int read_member(struct reader *r, struct chars *c, bool *ret_kind, bool *
     if (!more(r))
         return regex_refuse(r, r->at - 1, "the pattern ends in a backslash");
     char kind = r->s[r->at];
-    if (add_kind(kind, c)) {
+    if (add_kind(kind, r->widest && !negate, c)) {
         r->at++;
         *wide |= kind != 's';
         *ret_kind = true;
@@ -272,14 +285,14 @@ static int read_set(struct reader *r, struct chars *ret_chars)
         if (looking_at(r, "[:") || looking_at(r, "&&") || looking_at(r, "--"))
             return regex_refuse(r, at, "set operations and [:names:] are not offered");
         first = false;
-        if (read_member(r, &c, &kind, &wide, &lo) < 0)
+        if (read_member(r, &c, negate, &kind, &wide, &lo) < 0)
             return -EBADMSG;
         if (kind)
             continue;
         hi = lo;
         if (looking_at(r, "-") && r->at + 1 < r->len && r->s[r->at + 1] != ']') {
             r->at++;
-            if (read_member(r, &c, &kind_too, &wide, &hi) < 0)
+            if (read_member(r, &c, negate, &kind_too, &wide, &hi) < 0)
                 return -EBADMSG;
             if (kind_too)
                 return regex_refuse(r, at, "a range cannot end in a class");
@@ -294,7 +307,7 @@ static int read_set(struct reader *r, struct chars *ret_chars)
         fold(r, &c);
         chars_negate(&c);
         chars_add(&ascii, 0, 0x7f);
-        if (wide) /* beyond ASCII the dialects differ about what \w and \d are */
+        if (wide && !r->widest) /* beyond ASCII the dialects differ about what \w and \d are */
             chars_keep(&c, &ascii);
     }
     if (c.failed)
@@ -307,7 +320,7 @@ static void any_char(const struct reader *r, struct chars *c)
 {
     if (!(r->flags & REGEX_DOT_ALL))
         chars_add(c, '\n', '\n');
-    if (!(r->flags & REGEX_DOT_ALL) && !r->part) { /* Python and ECMA-262 differ */
+    if (!(r->flags & REGEX_DOT_ALL) && !r->part && !r->widest) { /* Python and ECMA-262 differ */
         chars_add(c, '\r', '\r');
         chars_add(c, 0x2028, 0x2029);
     }
@@ -346,8 +359,10 @@ static int read_group(struct reader *r, uint32_t *ret_expr)
                 return regex_refuse(r, open, "the name of a group is not closed");
             r->at = (size_t)(close - r->s) + 1;
         } else if (!accept(r, ":") && !read_flags(r, open == 0)) {
-            return regex_refuse(
-                r, open, "look-around, conditionals and flags but i and s are not offered: (?");
+            return regex_refuse(r, open,
+                                "look-around but (?=...) and (?!...) at the beginning, "
+                                "conditionals and flags but i "
+                                "and s are not offered: (?");
         } else if (r->s[r->at - 1] == ')') { /* flags for all that follows */
             *ret_expr = EXPR_EMPTY;
             return 0;
@@ -390,7 +405,7 @@ static int read_atom(struct reader *r, uint32_t *ret_expr, bool *ret_class)
     } else if (accept(r, "\\")) {
         if (!more(r))
             return regex_refuse(r, at, "the pattern ends in a backslash");
-        if (add_kind(r->s[r->at], &c)) {
+        if (add_kind(r->s[r->at], r->widest, &c)) {
             r->at++;
         } else {
             if (read_escape(r, &cp) < 0)
@@ -484,7 +499,8 @@ static int read_pieces(struct reader *r, struct expr_list *seq, bool top)
         if (top && !r->part &&
             (looking_at(r, "$") || looking_at(r, "\\Z") || looking_at(r, "\\z"))) {
             size_t n = looking_at(r, "$") ? 1 : 2;
-            if (r->at + n == r->len || r->s[r->at + n] == '|')
+            if (r->at + n == r->len || r->s[r->at + n] == '|' ||
+                (r->ahead && r->s[r->at + n] == ')'))
                 return 0;
         }
         if (read_atom(r, &what, &class) < 0 || read_count(r, &least, &most) < 0)
@@ -503,26 +519,90 @@ static int read_pieces(struct reader *r, struct expr_list *seq, bool top)
     return 0;
 }
 
-static uint32_t anything(struct reader *r)
+static uint32_t any_chars(struct reader *r)
 {
     struct chars c = {0};
     chars_add(&c, 0, CHARS_LAST);
-    return expr_repeat(r->set, emit(r, &c), 0, EXPR_MANY);
+    return emit(r, &c);
+}
+
+static uint32_t anything(struct reader *r)
+{
+    return expr_repeat(r->set, any_chars(r), 0, EXPR_MANY);
+}
+
+/* (?=...) and (?!...) where a text begins: what the rest of it must, or must not, begin with. */
+struct ahead {
+    uint32_t what;
+    bool except;
+};
+
+static int read_ahead(struct reader *r, struct ahead *ret_ahead)
+{
+    size_t open = r->at;
+    unsigned was = r->flags;
+
+    ret_ahead->except = looking_at(r, "(?!");
+    r->at += 3;
+    r->ahead = true;
+    r->widest = ret_ahead->except;
+    int code = read_alternatives(r, true, &ret_ahead->what);
+    r->ahead = r->widest = false;
+    r->flags = was;
+    if (code < 0 || !expr_ok(r->set))
+        return code;
+    return accept(r, ")") ? 0 : regex_refuse(r, open, "a ( is not closed");
+}
+
+/* All of them at the beginning of a branch. */
+static int read_aheads(struct reader *r, struct ahead *ahead, uint32_t *ret_count)
+{
+    while (!r->part && !r->ahead && (looking_at(r, "(?=") || looking_at(r, "(?!"))) {
+        if (*ret_count == AHEAD_MOST)
+            return regex_refuse(r, r->at, "there are more than 16 look-aheads");
+        int code = read_ahead(r, &ahead[(*ret_count)++]);
+        if (code < 0 || !expr_ok(r->set))
+            return code;
+    }
+    return 0;
+}
+
+/* Keeps of the texts of an expression those that begin as they must. */
+static int keep_aheads(struct reader *r, const struct ahead *ahead, uint32_t count, uint32_t *expr)
+{
+    int code = 0;
+
+    for (uint32_t i = 0; code == 0 && i < count && *expr != EXPR_NEVER; i++) {
+        if (ahead[i].what != EXPR_NEVER)
+            code = table_both(r->set, *expr, ahead[i].what, ahead[i].except, expr, r->fault);
+        else if (!ahead[i].except)
+            *expr = EXPR_NEVER;
+    }
+    return code;
 }
 
 static int read_branch(struct reader *r, bool top, uint32_t *ret_expr)
 {
     struct expr_list seq = {.set = r->set};
-    bool search = top && r->form == REGEX_JSON;
+    struct ahead ahead[AHEAD_MOST];
+    uint32_t aheads = 0;
+    bool search = top && (r->form == REGEX_JSON || r->ahead);
     bool begins = top && !r->part && (accept(r, "^") || accept(r, "\\A"));
 
-    if (search && !begins)
+    bool from = search && !begins && !r->ahead;
+    int code = top ? read_aheads(r, ahead, &aheads) : 0;
+    if (from && aheads == 0)
         expr_push(&seq, anything(r));
-    int code = read_pieces(r, &seq, top);
+    if (code == 0)
+        code = read_pieces(r, &seq, top);
     bool ends = top && !r->part && (accept(r, "$") || accept(r, "\\Z") || accept(r, "\\z"));
     if (search && !ends)
         expr_push(&seq, anything(r));
     *ret_expr = expr_seq(&seq);
+    if (code == 0 && expr_ok(r->set))
+        code = keep_aheads(r, ahead, aheads, ret_expr);
+    if (from && aheads > 0)
+        *ret_expr = expr_pair(r->set, anything(r), *ret_expr);
     return code;
 }
 
@@ -566,11 +646,8 @@ int regex_read(struct expr_set *set, const char *pattern, size_t len, enum regex
     uint32_t e = EXPR_EMPTY;
 
     int code = read_all(&r, &e);
-    if (code == 0 && expr_ok(set) && r.limited && !r.kept)
-        code = regex_refuse(
-            &r, 0,
-            "minLength and maxLength beside a pattern are offered when it is one repeated "
-            "set, such as ^[a-z]+$; write the count into the pattern instead; it begins");
+    if (code == 0 && expr_ok(set) && r.limited && !r.kept && e != EXPR_NEVER)
+        code = table_both(set, e, expr_repeat(set, any_chars(&r), least, most), false, &e, fault);
     if (code == 0)
         *ret_expr = e;
     return code;

@@ -1,9 +1,10 @@
 /*
  * Regular expressions to grammars: what Python's re and ECMA-262 have in common and what a finite
- * automaton can do. No look-around, back references, word boundaries or conditionals: those are
- * refused with their place. Of the flags, (?i) and (?s) at the beginning and (?i:...), (?s:...) are
- * read; i is about the letters of ASCII. Classes are kept to what both dialects agree on (\d is
- * 0-9; \W, \D and negated sets with \w or \d are ASCII).
+ * automaton can do. (?=...) and (?!...) may stand where a text begins, all automata side by side.
+ * No other look-around, back references, word boundaries or conditionals: those are refused with
+ * their place. Of the flags, (?i) and (?s) at the beginning and (?i:...), (?s:...) are read; i is
+ * about the letters of ASCII. Classes are kept to what both dialects agree on (\d is 0-9; \W, \D
+ * and negated sets with \w or \d are ASCII).
  */
 #pragma once
 
@@ -25,8 +26,7 @@ enum regex_form {
 #define REGEX_COUNT   10000u /* in {m,n} */
 
 /* The expression, or a fault (its `at` is an offset in the pattern) and -EBADMSG. With `least` and
- * `most` given (0 and EXPR_MANY are none) the string has so many characters; only a pattern that is
- * one repeated class can keep to that, others are refused. */
+ * `most` given (0 and EXPR_MANY are none) the string has so many characters. */
 int regex_read(struct expr_set *set, const char *pattern, size_t len, enum regex_form form,
                uint32_t least, uint32_t most, uint32_t *ret_expr, struct ek_fault *fault);
 

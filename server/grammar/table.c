@@ -138,10 +138,208 @@ int table_shortest(struct expr_set *set, uint32_t expr, uint32_t *ret_expr, stru
     return r;
 }
 
+/* ---- two automata side by side ---- */
+
 static uint32_t step(const struct automaton *a, uint32_t state, uint8_t byte)
 {
     return a->next[(size_t)state * a->classes + a->class_of[byte]];
 }
+
+/* A state of the first and one of the second, AUTOMATON_NONE = it has failed. */
+struct pair {
+    uint32_t a, b;
+};
+
+struct both {
+    struct expr_set *set;
+    const struct automaton *a, *b;
+    bool except;
+    struct pair *pair;
+    uint32_t pairs, room;
+    uint32_t *slot, slots; /* hash of pairs: number + 1 */
+    struct expr_edge *edge;
+    uint32_t edges, edge_room;
+    uint32_t *number; /* [pairs] of those from which a text can end, from 1 */
+};
+
+static uint32_t hash_pair(struct pair p)
+{
+    uint64_t h = (p.a * 0x9e3779b97f4a7c15ull) ^ (p.b * 0xc2b2ae3d27d4eb4full);
+    return (uint32_t)(h ^ h >> 32);
+}
+
+/* Room for one element more. */
+static bool both_room(struct both *x, void **at, uint32_t count, uint32_t *room, size_t size)
+{
+    if (count < *room)
+        return true;
+    uint32_t want = *room ? *room * 2 : 256;
+    void *bigger = want <= 8u * AUTOMATON_STATES_MOST ? realloc(*at, want * size) : NULL;
+    if (!bigger) {
+        x->set->no_memory |= want <= 8u * AUTOMATON_STATES_MOST;
+        x->set->too_large |= want > 8u * AUTOMATON_STATES_MOST;
+        return false;
+    }
+    *at = bigger;
+    *room = want;
+    return true;
+}
+
+static bool both_rehash(struct both *x)
+{
+    uint32_t slots = x->slots ? x->slots * 2 : 512;
+    uint32_t *slot = calloc(slots, sizeof(*slot));
+
+    if (!slot) {
+        x->set->no_memory = true;
+        return false;
+    }
+    for (uint32_t i = 0; i < x->pairs; i++) {
+        uint32_t at = hash_pair(x->pair[i]);
+        while (slot[at & (slots - 1)])
+            at++;
+        slot[at & (slots - 1)] = i + 1;
+    }
+    free(x->slot);
+    x->slot = slot;
+    x->slots = slots;
+    return true;
+}
+
+/* The number of a pair, a new one if need be. */
+static uint32_t pair_of(struct both *x, struct pair p)
+{
+    void *pairs = x->pair;
+
+    if (x->pairs * 2 >= x->slots && !both_rehash(x))
+        return 0;
+    uint32_t at = hash_pair(p);
+    for (; x->slot[at & (x->slots - 1)]; at++) {
+        uint32_t i = x->slot[at & (x->slots - 1)] - 1;
+        if (x->pair[i].a == p.a && x->pair[i].b == p.b)
+            return i;
+    }
+    if (!both_room(x, &pairs, x->pairs, &x->room, sizeof(*x->pair)))
+        return 0;
+    x->pair = pairs;
+    x->slot[at & (x->slots - 1)] = x->pairs + 1;
+    x->pair[x->pairs] = p;
+    return x->pairs++;
+}
+
+static void pair_edge(struct both *x, uint32_t from, uint32_t to, uint8_t byte)
+{
+    struct expr_edge *last = x->edges ? &x->edge[x->edges - 1] : NULL;
+    void *edges = x->edge;
+
+    if (last && last->from == from && last->to == to && last->hi + 1 == byte) {
+        last->hi = byte;
+        return;
+    }
+    if (!both_room(x, &edges, x->edges, &x->edge_room, sizeof(*x->edge)))
+        return;
+    x->edge = edges;
+    x->edge[x->edges++] = (struct expr_edge){from, to, byte, byte};
+}
+
+static bool pair_accepts(const struct both *x, uint32_t i)
+{
+    struct pair p = x->pair[i];
+    bool other = p.b != AUTOMATON_NONE && x->b->state[p.b].accepts;
+    return x->a->state[p.a].accepts && other != x->except;
+}
+
+/* All pairs that a text meets, in the order in which they are met. */
+static void meet_pairs(struct both *x)
+{
+    (void)pair_of(x, (struct pair){x->a->start[0], x->b->start[0]});
+    for (uint32_t i = 0; i < x->pairs && expr_ok(x->set); i++) {
+        struct pair p = x->pair[i];
+        (void)ek_work_pay(x->set->work, 128); /* expr_ok() tells */
+        for (uint32_t byte = 0; byte < 256; byte++) {
+            struct pair to = {step(x->a, p.a, (uint8_t)byte), AUTOMATON_NONE};
+            if (p.b != AUTOMATON_NONE)
+                to.b = step(x->b, p.b, (uint8_t)byte);
+            if (to.a != AUTOMATON_NONE && (x->except || to.b != AUTOMATON_NONE))
+                pair_edge(x, i, pair_of(x, to), (uint8_t)byte);
+        }
+    }
+}
+
+/* Numbers the pairs from which a text can end: the first one is the first. 0, or -ENOMEM. */
+static int number_pairs(struct both *x, uint32_t *ret_count)
+{
+    uint32_t count = 0;
+    bool again = true;
+
+    x->number = calloc(x->pairs + 1ull, sizeof(*x->number));
+    if (!x->number)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < x->pairs; i++)
+        x->number[i] = pair_accepts(x, i);
+    while (again && ek_work_pay(x->set->work, x->edges)) {
+        again = false;
+        for (uint32_t i = x->edges; i-- > 0;) {
+            const struct expr_edge *e = &x->edge[i];
+            again |= x->number[e->to] && !x->number[e->from];
+            x->number[e->from] |= x->number[e->to];
+        }
+    }
+    for (uint32_t i = 0; i < x->pairs; i++)
+        x->number[i] = x->number[i] ? ++count : 0;
+    *ret_count = count;
+    return 0;
+}
+
+static int write_pairs(struct both *x, uint32_t *ret_expr)
+{
+    uint32_t count = 0;
+
+    meet_pairs(x);
+    if (!expr_ok(x->set))
+        return 0; /* the compiler of the set says why */
+    if (number_pairs(x, &count) < 0)
+        return -ENOMEM;
+    *ret_expr = EXPR_NEVER;
+    if (x->number[0] == 0)
+        return 0;
+    *ret_expr = expr_table_new(x->set, count);
+    for (uint32_t i = 0; i < x->pairs && expr_ok(x->set); i++)
+        if (x->number[i] && pair_accepts(x, i))
+            expr_table_final(x->set, x->number[i] - 1);
+    for (uint32_t i = 0; i < x->edges && expr_ok(x->set); i++) {
+        struct expr_edge e = x->edge[i];
+        if (x->number[e.from] && x->number[e.to])
+            expr_table_edge(
+                x->set, (struct expr_edge){x->number[e.from] - 1, x->number[e.to] - 1, e.lo, e.hi});
+    }
+    return 0;
+}
+
+int table_both(struct expr_set *set, uint32_t expr, uint32_t other, bool except, uint32_t *ret_expr,
+               struct ek_fault *fault)
+{
+    struct automaton a = {0}, b = {0};
+    struct both x = {.set = set, .a = &a, .b = &b, .except = except};
+
+    *ret_expr = EXPR_EMPTY;
+    if (!expr_ok(set))
+        return 0; /* the compiler of the set says why */
+    int r = compile(set, expr, &a, fault);
+    if (r == 0)
+        r = compile(set, other, &b, fault);
+    if (r == 0)
+        r = write_pairs(&x, ret_expr);
+    automaton_done(&a);
+    automaton_done(&b);
+    free(x.pair);
+    free(x.slot);
+    free(x.edge);
+    free(x.number);
+    return r;
+}
+
+/* ---- how texts end ---- */
 
 int table_ends(struct expr_set *set, uint32_t expr, struct table_ends *ret_ends,
                struct ek_fault *fault)

@@ -15,6 +15,11 @@ struct expr_set;
  * -ENOMEM, or -EBADMSG with a fault. */
 int table_shortest(struct expr_set *set, uint32_t expr, uint32_t *ret_expr, struct ek_fault *fault);
 
+/* The texts of such an expression that are texts of the other one too; or, with `except`, that are
+ * none of its texts. EXPR_NEVER when there are none. As table_shortest(). */
+int table_both(struct expr_set *set, uint32_t expr, uint32_t other, bool except, uint32_t *ret_expr,
+               struct ek_fault *fault);
+
 /* How texts of such an expression end. */
 struct table_ends {
     bool open;    /* one goes on to a longer one with something that is no blank */

@@ -22,7 +22,7 @@ def ask_tool(questions):
     done = subprocess.run([BUILD / "tests/tools/constrain", MODEL], input="\n".join(json.dumps(q) for q in questions) + "\n",
                           capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    answers = [json.loads(line) for line in done.stdout.split("\n")[:-1]]
     assert len(answers) == len(questions)
     return answers
 
@@ -109,6 +109,36 @@ def test_random_patterns_without_a_model():
         assert "error" not in a or "too large" in a["error"], (p, a)
         for text in a["texts"]:
             assert re.search(p, json.loads(text)), (p, text)
+
+
+def looking_ahead(r):
+    """A pattern that says at its beginning what else holds."""
+    def some():
+        return "".join(r.choice(["a", "b", "[ab]", r"\d", ".", "a*", "b+", "(ab|b)", "[^a]", "1?"]) for _ in range(r.randint(1, 3)))
+    ahead = "".join(f"({r.choice(['?=', '?!'])}{some()}{r.choice(['', '$', '|a'])})" for _ in range(r.randint(1, 2)))
+    return r.choice(["", "^"]) + ahead + some() + r.choice(["", "$", "|b"])
+
+
+@pytest.mark.parametrize("kind", [1, 2])
+def test_patterns_that_look_ahead(kind):
+    """Of short texts the same match for Python, and what is drawn matches: whole, and found in strings of schemas, there with a length."""
+    made = [looking_ahead(schemas.random.Random(i)) for i in range(300)]
+    texts = ["".join(schemas.random.Random(i).choice("ab1c") for _ in range(i % 6)) for i in range(60)]
+    forms = [p if kind == 2 else json.dumps({"type": "string", "pattern": p, **({"maxLength": 4} if i % 2 else {})}) for i, p in enumerate(made)]
+    answers = ask_tool([{"kind": kind, "text": f, "seed": i + 1, "samples": 3, "check": texts if kind == 2 else [json.dumps(t) for t in texts]}
+                        for i, f in enumerate(forms)])
+    agreed = matching = 0
+    for i, (p, a) in enumerate(zip(made, answers)):
+        def right(text):
+            return bool(re.fullmatch(p, text, re.ASCII) if kind == 2 else re.search(p, text, re.ASCII) and (i % 2 == 0 or len(text) <= 4))
+        assert "error" not in a or "no text at all" in a["error"], (p, a)
+        assert all(right(t if kind == 2 else json.loads(t)) for t in a["texts"]), (p, a["texts"])
+        for text, fits in zip(texts, a.get("fits", [])):
+            assert fits == right(text), (p, text, fits)
+            agreed += 1
+            matching += fits
+    print(f"{len(made)} patterns: of {agreed} texts {matching} match for both")
+    assert 400 < matching < agreed - 400
 
 
 BEGIN = {"hermes": ["<tool_call>", "I will look.\n<tool_call>\n{\"name\": \"", ""], "llama3_json": ["{", "<|python_tag|>", "{\"name\": ", ""],

@@ -1,7 +1,7 @@
 /*
  * A JSON schema from the input, or behind a # tools whose calls may come in a text, or behind an @
- * a structural tag: refused with a message, or compiled; then a text is written by always taking one of the allowed bytes, and
- * everything it is made of must fit.
+ * a structural tag: refused with a message, or compiled; then a text is written by always taking
+ * one of the allowed bytes, and everything it is made of must fit.
  */
 #include <errno.h>
 #include <stdint.h>

@@ -187,7 +187,13 @@ static void test_refused(void **state)
         {"*a", 0, "nothing before"},
         {"a**", 2, "possessive"},
         {"a++", 2, "possessive"},
-        {"(?=a)b", 0, "look-around"},
+        {"(?=a)b", 0, "no text at all"},
+        {"a(?=b)", 1, "look-around"},
+        {"(?:(?=a)b)", 3, "look-around"},
+        {"(?=(?=a)b)c", 3, "look-around"},
+        {"^(?=a", 1, "not closed"},
+        {"^(?=a$b)", 5, "anchors"},
+        {"^(?!)(?!)(?!)(?!)(?!)(?!)(?!)(?!)(?!)(?!)(?!)(?!)(?!)(?!)(?!)(?!)(?!)", 65, "16"},
         {"(?<!a)b", 0, "look-around"},
         {"(?x)a", 0, "flags"},
         {"a(?i)b", 1, "flags"},
@@ -220,10 +226,59 @@ static void test_refused(void **state)
         if (r != -EBADMSG || !strstr(f.msg, cases[i].says) || f.at != cases[i].at)
             fail_msg("%s: %d at %d: %s", cases[i].pattern, r, (int)f.at, f.msg);
     }
-    struct ek_fault f = {0};
-    struct grammar *g;
-    assert_int_equal(make("^a+b$", REGEX_JSON, 2, 3, &g, &f), -EBADMSG);
-    assert_non_null(strstr(f.msg, "minLength"));
+}
+
+/* What a text must and must not begin with, and how long it is: automata side by side. */
+static void test_ahead(void **state)
+{
+    static const struct {
+        const char *pattern;
+        enum regex_form form;
+        uint32_t least, most;
+        const char *yes[4], *no[5];
+    } cases[] = {
+        {"^(?=.*[A-Z])(?=.*\\d).{8,}$",
+         REGEX_TEXT,
+         0,
+         EXPR_MANY,
+         {"abcdefG1", "1bcdefgG\xc3\xa9"},
+         {"abcdefg1", "ABCDEFGH", "A1", "Abcdef\n1"}},
+        {"^(?!.*foo)(?!ab$)[a-z]{2,5}$",
+         REGEX_TEXT,
+         0,
+         EXPR_MANY,
+         {"abc", "fofo", "zz"},
+         {"ab", "afoo", "foo", "a"}},
+        {"(?=a|b)[a-c]|(?!x)[w-z]", REGEX_TEXT, 0, EXPR_MANY, {"a", "b", "y"}, {"c", "x", ""}},
+        {"(?!.b)(?!\\d)(?![^\\d]c).+",
+         REGEX_TEXT,
+         0,
+         EXPR_MANY,
+         {"bd", "b", "x"},
+         {"ab", "1", "xc", "\xd9\xa3",
+          "\xc3\xa9"
+          "c"}},
+        {"(?=^a$)\\w+", REGEX_TEXT, 0, EXPR_MANY, {"a"}, {"ab", "b"}},
+        {"^(?!\\s*$)", REGEX_JSON, 0, EXPR_MANY, {"a", " a", "a\\n"}, {"", " ", "\\n"}},
+        {"(?=\\d)[0-5]", REGEX_JSON, 0, EXPR_MANY, {"a3b", "5"}, {"", "a", "9"}},
+        {"^a+b$", REGEX_JSON, 2, 3, {"ab", "aab"}, {"b", "aaab"}},
+        {"a", REGEX_JSON, 2, 3, {"a\xc3\xa9", "xa", "\\na\\\""}, {"a", "xyz", "xyza"}},
+        {"^(?=.*x)[x-z]+$", REGEX_JSON, 3, EXPR_MANY, {"xyz", "zzzx"}, {"x", "yyy", "xx"}},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct ek_fault f = {0};
+        struct grammar *g;
+        if (make(cases[i].pattern, cases[i].form, cases[i].least, cases[i].most, &g, &f) < 0)
+            fail_msg("%s: %s", cases[i].pattern, f.msg);
+        for (int k = 0; k < 4 && cases[i].yes[k]; k++)
+            if (!matches(g, cases[i].yes[k]))
+                fail_msg("%s leaves out '%s'", cases[i].pattern, cases[i].yes[k]);
+        for (int k = 0; k < 5 && cases[i].no[k]; k++)
+            if (matches(g, cases[i].no[k]))
+                fail_msg("%s lets in '%s'", cases[i].pattern, cases[i].no[k]);
+        grammar_unref(g);
+    }
 }
 
 /* Masks against the truth, token by token, at random places; with all memory forgotten now and
@@ -326,6 +381,7 @@ int main(void)
         cmocka_unit_test(test_text),    cmocka_unit_test(test_json),
         cmocka_unit_test(test_refused), cmocka_unit_test(test_masks),
         cmocka_unit_test(test_ends),    cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_ahead),
     };
     return cmocka_run_group_tests(tests, words_setup, words_teardown);
 }
