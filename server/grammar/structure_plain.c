@@ -307,7 +307,9 @@ int structure_grammar(struct structure *t, const json_t *v, struct follow f, uin
         return -EBADMSG;
     if (!text || len == 0)
         return structure_refuse(t, "`grammar` must be a string, not empty");
-    int r = lark_is(text, len) ? lark_read(t->set, text, len, false, &rule, t->fault)
+    if (lark_is(text, len) && lark_most_tokens(text, len) > 0)
+        return structure_refuse(t, "`max_tokens` of a rule is offered for a whole answer only");
+    int r = lark_is(text, len) ? lark_read(t->set, text, len, schema_read, &rule, t->fault)
                                : ebnf_read(t->set, text, len, &rule, t->fault);
     *ret_expr =
         r == 0 ? expr_pair(t->set, expr_call(t->set, rule), structure_ending(t, f)) : EXPR_NEVER;

@@ -201,6 +201,8 @@ static void test_refused(void **state)
          "/format"},
         {ROOT(REGEX("a(?<=b)")), "look-around", "/format"},
         {ROOT("{\"type\":\"grammar\",\"grammar\":\"\"}"), "`grammar` must be", "/format"},
+        {ROOT("{\"type\":\"grammar\",\"grammar\":\"start[max_tokens=5]: /.*/\"}"), "`max_tokens`",
+         "/format"},
         {ROOT("{\"type\":\"grammar\",\"grammar\":\"root ::= x\"}"), "`x` is used", "/format"},
         {ROOT("{\"type\":\"sequence\",\"elements\":[]}"), "`elements` must be", "/format"},
         {ROOT("{\"type\":\"or\",\"elements\":[" TEXT("a") ",{\"type\":\"x\"}]}"), "`x` is not",
