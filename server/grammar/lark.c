@@ -11,7 +11,6 @@
 #include <jansson.h>
 
 #include "common/err.h"
-#include "server/grammar/digits.h"
 #include "server/grammar/lark_inside.h"
 #include "server/grammar/left.h"
 #include "server/grammar/table.h"
@@ -41,7 +40,7 @@ bool lark_accept(struct lark *r, const char *text)
     return true;
 }
 
-static bool looking_at(const struct lark *r, const char *text)
+bool lark_looking_at(const struct lark *r, const char *text)
 {
     size_t n = strlen(text);
     return r->len - r->at >= n && memcmp(r->s + r->at, text, n) == 0;
@@ -52,7 +51,7 @@ static void skip(struct lark *r, bool lines)
 {
     while (r->at < r->len) {
         char c = r->s[r->at];
-        if (c == '#' || looking_at(r, "//")) {
+        if (c == '#' || lark_looking_at(r, "//")) {
             while (r->at < r->len && r->s[r->at] != '\n')
                 r->at++;
         } else if (c == ' ' || c == '\t' || c == '\r' || (lines && c == '\n')) {
@@ -68,7 +67,7 @@ void lark_blank(struct lark *r)
     skip(r, r->depth > 0);
     size_t was = r->at;
     skip(r, true);
-    if (!looking_at(r, "|")) {
+    if (!lark_looking_at(r, "|")) {
         (void)ek_work_pay(r->set->work, (r->at - was) / 4); /* it may be read again */
         r->at = was;
     }
@@ -132,215 +131,6 @@ int lark_find(struct lark *r, const char *name, size_t len, struct lark_name **r
     return 0;
 }
 
-/* ---- expressions ---- */
-
-static int read_alternatives(struct lark *r, uint32_t *ret_expr);
-
-/* A terminal in a rule: with what is ignored behind it. */
-static uint32_t behind(struct lark *r, uint32_t terminal)
-{
-    return r->terminal || !r->skips ? terminal
-                                    : expr_pair(r->set, terminal, expr_call(r->set, r->skip));
-}
-
-/* {n}, {n,} or {n,m}: llguidance's counts. */
-static bool at_braces(const struct lark *r)
-{
-    return r->at + 1 < r->len && r->s[r->at] == '{' && r->s[r->at + 1] >= '0' &&
-           r->s[r->at + 1] <= '9';
-}
-
-static int read_name(struct lark *r, size_t len, uint32_t *ret_expr)
-{
-    struct lark_name *n;
-    size_t from = r->at;
-
-    if (lark_find(r, r->s + from, len, &n) < 0)
-        return -EBADMSG;
-    if (!expr_ok(r->set))
-        return 0;
-    r->at += len;
-    if (looking_at(r, "{") && !at_braces(r))
-        return lark_refuse(r, from, "templates (`%.*s{...}`) are not offered:", (int)len,
-                           r->s + from);
-    if (r->terminal && !n->terminal)
-        return lark_refuse(r, from, "a terminal uses the rule `%.*s`", (int)len, r->s + from);
-    *ret_expr = expr_call(r->set, n->rule);
-    if (n->terminal)
-        *ret_expr = behind(r, *ret_expr);
-    return 0;
-}
-
-static int read_group(struct lark *r, bool maybe, uint32_t *ret_expr)
-{
-    size_t from = r->at;
-
-    if (++r->depth > LARK_NESTING)
-        return lark_refuse(r, from, "groups nest too deep");
-    int code = read_alternatives(r, ret_expr);
-    if (code < 0 || !expr_ok(r->set))
-        return code;
-    lark_blank(r);
-    if (!lark_accept(r, maybe ? "]" : ")"))
-        return lark_refuse(r, from, "a group is not closed");
-    r->depth--;
-    if (maybe)
-        *ret_expr = expr_maybe(r->set, *ret_expr);
-    return 0;
-}
-
-/* A pattern in a rule is a terminal of its own. */
-static int read_pattern(struct lark *r, uint32_t *ret_expr)
-{
-    bool was = r->lazy;
-
-    r->lazy = false;
-    int code = lark_pattern(r, ret_expr);
-    if (code == 0 && r->lazy && !r->terminal)
-        code = table_shortest(r->set, *ret_expr, ret_expr, r->fault);
-    r->lazy |= was;
-    *ret_expr = behind(r, *ret_expr);
-    return code;
-}
-
-int lark_item(struct lark *r, uint32_t *ret_expr)
-{
-    size_t from = r->at, n = lark_name_length(r);
-
-    if (n > 0)
-        return read_name(r, n, ret_expr);
-    if (lark_accept(r, "\"")) {
-        int code = lark_text(r, ret_expr);
-        *ret_expr = behind(r, *ret_expr);
-        return code;
-    }
-    if (lark_accept(r, "/"))
-        return read_pattern(r, ret_expr);
-    if (lark_accept(r, "("))
-        return read_group(r, false, ret_expr);
-    if (lark_accept(r, "["))
-        return read_group(r, true, ret_expr);
-    if (lark_accept(r, "%json"))
-        return lark_json(r, ret_expr);
-    if (looking_at(r, "%") || looking_at(r, "<") || looking_at(r, "@") || looking_at(r, "&"))
-        return lark_refuse(r, from, "special tokens, & and other grammars are not offered:");
-    return lark_refuse(r, from, "a text, a pattern, a group or a name is missing");
-}
-
-static bool lark_read_number(struct lark *r, uint32_t *ret_n)
-{
-    return digits_read(r->s, r->len, &r->at, LARK_COUNT, ret_n);
-}
-
-/* ~n and ~n..m, the sign is taken. */
-static int read_times(struct lark *r, uint32_t *least, uint32_t *most)
-{
-    size_t from = r->at;
-
-    lark_blank(r);
-    bool ok = lark_read_number(r, least);
-    *most = *least;
-    if (ok && looking_at(r, " ") && r->at + 3 < r->len && memcmp(r->s + r->at, " ..", 3) == 0)
-        r->at++;
-    if (ok && lark_accept(r, "..")) {
-        lark_blank(r);
-        ok = lark_read_number(r, most);
-    }
-    if (!ok)
-        return lark_refuse(r, from, "a count has no number");
-    if (*least > LARK_COUNT || *most > LARK_COUNT || *most < *least)
-        return lark_refuse(r, from, "counts must be in order and at most %u", LARK_COUNT);
-    return 0;
-}
-
-/* The brace is taken. */
-static int read_braces(struct lark *r, uint32_t *least, uint32_t *most)
-{
-    size_t from = r->at;
-    bool ok = lark_read_number(r, least);
-
-    *most = *least;
-    if (ok && lark_accept(r, ",") && !looking_at(r, "}"))
-        ok = lark_read_number(r, most);
-    else if (ok && r->s[r->at - 1] == ',')
-        *most = EXPR_MANY;
-    if (!ok || !lark_accept(r, "}"))
-        return lark_refuse(r, from, "a count has no number, or is not closed");
-    if (*least > LARK_COUNT || (*most != EXPR_MANY && *most > LARK_COUNT) || *most < *least)
-        return lark_refuse(r, from, "counts must be in order and at most %u", LARK_COUNT);
-    return 0;
-}
-
-static int read_count(struct lark *r, uint32_t *least, uint32_t *most)
-{
-    size_t was = r->at;
-
-    *least = *most = 1;
-    lark_blank(r);
-    if (lark_accept(r, "*")) {
-        *least = 0;
-        *most = EXPR_MANY;
-    } else if (lark_accept(r, "+")) {
-        *most = EXPR_MANY;
-    } else if (lark_accept(r, "?")) {
-        *least = 0;
-    } else if (lark_accept(r, "~")) {
-        return read_times(r, least, most);
-    } else if (at_braces(r) && lark_accept(r, "{")) {
-        return read_braces(r, least, most);
-    } else {
-        r->at = was;
-    }
-    return 0;
-}
-
-static bool at_end(const struct lark *r)
-{
-    return r->at == r->len || strchr("\n|)]", r->s[r->at]) || looking_at(r, "->");
-}
-
-static int read_sequence(struct lark *r, uint32_t *ret_expr)
-{
-    struct expr_list seq = {.set = r->set};
-    int code = 0;
-
-    for (lark_blank(r); code == 0 && !at_end(r) && expr_ok(r->set); lark_blank(r)) {
-        uint32_t what = EXPR_EMPTY, least, most;
-        code = lark_item(r, &what);
-        if (code == 0)
-            code = read_count(r, &least, &most);
-        if (code == 0)
-            expr_push(&seq, expr_repeat(r->set, what, least, most));
-    }
-    *ret_expr = expr_seq(&seq);
-    if (code == 0 && lark_accept(r, "->")) { /* the name of a tree */
-        lark_blank(r);
-        size_t n = lark_name_length(r);
-        r->at += n;
-        lark_blank(r);
-        if (n == 0 || !at_end(r))
-            code = lark_refuse(r, r->at, "behind -> there must be one name");
-    }
-    return code;
-}
-
-static int read_alternatives(struct lark *r, uint32_t *ret_expr)
-{
-    struct expr_list alt = {.set = r->set};
-    int code;
-
-    do {
-        uint32_t one = EXPR_EMPTY;
-        code = read_sequence(r, &one);
-        expr_push(&alt, one);
-        lark_blank(r);
-    } while (code == 0 && expr_ok(r->set) && lark_accept(r, "|"));
-    *ret_expr = expr_alt(&alt);
-    return code;
-}
-
-/* ---- lines ---- */
-
 /* Nothing but an end of line may follow. */
 static int end_line(struct lark *r)
 {
@@ -377,7 +167,7 @@ static int read_definition(struct lark *r)
     struct lark_name as = {0};
     bool most = false;
 
-    while (looking_at(r, "?") || looking_at(r, "!"))
+    while (lark_looking_at(r, "?") || lark_looking_at(r, "!"))
         r->at++;
     name = r->s + r->at;
     len = lark_name_length(r);
@@ -385,7 +175,7 @@ static int read_definition(struct lark *r)
     if (len == 0)
         return lark_refuse(r, from, "a rule (`name: ...`) is missing");
     bool terminal = is_terminal(name);
-    if (looking_at(r, "{") || (terminal && looking_at(r, "[")))
+    if (lark_looking_at(r, "{") || (terminal && lark_looking_at(r, "[")))
         return lark_refuse(r, from, "templates, and [attributes] of terminals, are not offered:");
     if (lark_accept(r, "[") && lark_attributes(r, &as.end, &most) < 0)
         return -EBADMSG;
@@ -396,7 +186,7 @@ static int read_definition(struct lark *r)
         return lark_refuse(r, from, "a rule (`name: ...`) is missing");
     r->terminal = terminal;
     r->lazy = false;
-    int code = read_alternatives(r, &body);
+    int code = lark_alternatives(r, &body);
     if (code == 0 && expr_ok(r->set))
         code = end_line(r);
     as.lazy = r->lazy;
@@ -416,7 +206,7 @@ static int read_ignore(struct lark *r)
 
     r->terminal = true;
     r->lazy = false;
-    int code = read_alternatives(r, &e);
+    int code = lark_alternatives(r, &e);
     if (code == 0 && expr_ok(r->set))
         code = end_line(r);
     if (code == 0 && r->lazy)
@@ -512,7 +302,7 @@ static int read_lines(struct lark *r)
             code = read_import(r);
         else if (lark_accept(r, "%llguidance"))
             code = read_options(r);
-        else if (looking_at(r, "%"))
+        else if (lark_looking_at(r, "%"))
             code = lark_refuse(r, from, "%%declare, %%override and %%extend are not offered:");
         else
             code = read_definition(r);

@@ -49,14 +49,18 @@ struct lark {
 int lark_refuse(struct lark *r, size_t at, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 bool lark_accept(struct lark *r, const char *text);
+bool lark_looking_at(const struct lark *r, const char *text);
 /* Over blanks and comments; over ends of lines in brackets, and before a | that goes on. */
 void lark_blank(struct lark *r);
 size_t lark_name_length(const struct lark *r);
 /* The rule or terminal of that name, a new one if need be. */
 int lark_find(struct lark *r, const char *name, size_t len, struct lark_name **ret_name);
 
-/* One text, pattern, name or group. */
+/* lark_expr.c: what a definition is made of, up to its end or a closing bracket; one text, pattern,
+ * name or group of it; a number of a count. */
+int lark_alternatives(struct lark *r, uint32_t *ret_expr);
 int lark_item(struct lark *r, uint32_t *ret_expr);
+bool lark_read_number(struct lark *r, uint32_t *ret_n);
 
 /* lark_marks.c: behind the [ of a rule's attributes, and %json. */
 int lark_attributes(struct lark *r, struct lark_end *ret_end, bool *ret_most);
