@@ -123,6 +123,14 @@ int read_infill_suffix(const struct field_source *from, json_t *v, struct openai
     return a->ignore_eos || !a->fim ? 0 : add_stops(from->served, a->fim, a, err);
 }
 
+/* What a client wrote. In a prompt marks are tokens, as in every prompt; what /infill is sent are
+ * files, and a mark in them is their text. */
+static int add_text(const struct served *s, const struct openai_ask *a, const char *text,
+                    size_t len, struct token_vec *out)
+{
+    return len ? tokenizer_encode(s->tok, text, len, a->api != API_INFILL, 0, out) : 0;
+}
+
 static int add_mark(const struct served *s, const char *mark, struct token_vec *out)
 {
     return tokenizer_encode(s->tok, mark, strlen(mark), true, 0, out);
@@ -136,7 +144,7 @@ static int add_suffix(const struct served *s, const struct openai_ask *a, struct
     const char *text = json_string_value(a->suffix);
     size_t len = json_string_length(a->suffix);
     if (!a->fim->bare)
-        return tokenizer_encode(s->tok, text, len, true, 0, out);
+        return add_text(s, a, text, len, out);
     const size_t limit = out->limit ? out->limit + FIM_SIGN : 0;
     struct token_vec alone = {.work = a->work}, both = {.work = a->work, .limit = limit};
     struct ek_buf joined = {0};
@@ -146,12 +154,24 @@ static int add_suffix(const struct served *s, const struct openai_ask *a, struct
     if (r == 0)
         r = tokenizer_encode(s->tok, sign, sizeof(sign) - 1, true, 0, &alone);
     if (r == 0)
-        r = tokenizer_encode(s->tok, joined.data, joined.len, true, 0, &both);
+        r = add_text(s, a, joined.data, joined.len, &both);
     for (size_t i = alone.count; r == 0 && i < both.count; i++)
         r = tokens_push(out, both.at[i]);
     token_vec_done(&alone);
     token_vec_done(&both);
     ek_buf_done(&joined);
+    return r;
+}
+
+/* What was written up to now, and the mark of a file with its name. */
+static int next_file(const struct served *s, const struct openai_ask *a, struct ek_buf *text,
+                     const char *name, struct token_vec *out)
+{
+    int r = ek_buf_ok(text) ? add_text(s, a, text->data, text->len, out) : -ENOMEM;
+    if (r == 0)
+        r = add_mark(s, a->fim->file, out);
+    ek_buf_clear(text);
+    (void)ek_buf_printf(text, "%s\n", name);
     return r;
 }
 
@@ -163,24 +183,24 @@ static int add_extra(const struct served *s, const struct openai_ask *a, struct 
     const bool named =
         f->repo && tokenizer_find(s->tok, f->repo) >= 0 && tokenizer_find(s->tok, f->file) >= 0;
     struct ek_buf text = {0};
+    int r = named ? add_mark(s, f->repo, out) : 0;
     if (named)
-        (void)ek_buf_printf(&text, "%smyproject\n", f->repo);
-    for (size_t i = 0; i < json_array_size(a->extra); i++) {
+        (void)ek_buf_puts(&text, "myproject\n");
+    for (size_t i = 0; i < json_array_size(a->extra) && r == 0; i++) {
         const json_t *one = json_array_get(a->extra, i), *name = field_of(one, "filename");
         const json_t *body = field_of(one, "text");
         const size_t len = json_string_length(body);
         const char *bytes = json_string_value(body);
         if (named)
-            (void)ek_buf_printf(&text, "%s%s\n", f->file, name ? json_string_value(name) : "tmp");
+            r = next_file(s, a, &text, name ? json_string_value(name) : "tmp", out);
         (void)ek_buf_add(&text, bytes, len);
         if (!named && len && bytes[len - 1] != '\n')
             (void)ek_buf_puts(&text, "\n");
     }
-    if (named)
-        (void)ek_buf_printf(&text, "%sfilename\n", f->file);
-    int r = ek_buf_ok(&text) ? 0 : -ENOMEM;
-    if (r == 0 && text.len)
-        r = tokenizer_encode(s->tok, text.data, text.len, true, 0, out);
+    if (r == 0 && named)
+        r = next_file(s, a, &text, "filename", out);
+    if (r == 0)
+        r = ek_buf_ok(&text) ? add_text(s, a, text.data, text.len, out) : -ENOMEM;
     ek_buf_done(&text);
     return r;
 }
@@ -193,8 +213,8 @@ int fim_tokens(const struct served *s, const struct openai_ask *a, const char *p
         r = add_extra(s, a, out);
     if (r == 0)
         r = add_mark(s, a->fim->prefix, out);
-    if (r == 0 && len)
-        r = tokenizer_encode(s->tok, prefix, len, true, 0, out);
+    if (r == 0)
+        r = add_text(s, a, prefix, len, out);
     if (r == 0)
         r = add_mark(s, a->fim->suffix, out);
     if (r == 0)

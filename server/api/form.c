@@ -165,7 +165,8 @@ static int settle(const struct served *s, struct openai_ask *a, struct api_error
 int form_settle(const struct served *s, struct openai_ask *a, struct api_error *err)
 {
     int r = settle(s, a, err);
-    if (a->form_field && a->form_kind == GRAMMAR_EBNF) {
+    if (a->form_field && a->form_kind == GRAMMAR_EBNF &&
+        lark_is(json_string_value(a->form), json_string_length(a->form))) {
         uint32_t most = lark_most_tokens(json_string_value(a->form), json_string_length(a->form));
         if (most > 0 && (a->max_tokens == 0 || a->max_tokens > most))
             a->max_tokens = most;

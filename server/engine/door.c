@@ -183,6 +183,10 @@ static int wait_growth(struct engine *e, uint32_t blocks, struct ek_fault *fault
         ek_fault_write(fault, name, "another change of %s is being made: try again", name);
         return -EBUSY;
     }
+    if (e->shared.device != ENGINE_DEVICE_THERE) {
+        ek_fault_write(fault, name, "there is no engine now: try again when there is one");
+        return -EBUSY;
+    }
     e->grow_to = blocks;
     e->grow_code = 2;
     pthread_cond_signal(&e->wake);

@@ -175,6 +175,8 @@ static bool take_orders(struct engine *e)
 
     submit_all(e, o.inbox, now);
     take_wishes(e, o.wishes, now);
+    if (engine_is_away(e)) /* else a plan does it */
+        sched_expire(e->sched, now);
     if (o.cut)
         end_all(e, REQ_FIN_DEADLINE, 0);
     if (o.away) {

@@ -19,10 +19,9 @@ static void refuse_late(struct sched *s, uint32_t entry, uint64_t now_us)
     sched_end(s, entry, REQ_FIN_ERROR, -ETIMEDOUT, now_us);
 }
 
-/* Ends waiting requests that were never admitted and are past a deadline. The age queue is in order
- * of arrival, so for the common deadline its head is enough; deadlines of requests are looked for
- * a piece at a time. */
-static void expire_waiting(struct sched *s, uint64_t now_us)
+/* The age queue is in order of arrival, so for the common deadline its head is enough; deadlines of
+ * requests are looked for a piece at a time. */
+void sched_expire(struct sched *s, uint64_t now_us)
 {
     uint64_t most = s->value[LIMIT_QUEUE_DEADLINE];
     uint32_t next;
@@ -440,7 +439,7 @@ uint32_t sched_plan(struct sched *s, uint64_t now_us, struct ek_step *step)
 
     p.most = most;
     assert(s->flying < s->depth);
-    expire_waiting(s, now_us);
+    sched_expire(s, now_us);
     if (s->blocks.usable > s->pool_blocks)
         sched_fit_pool(s, now_us);
     if (sched_pool_holds(s, now_us)) {

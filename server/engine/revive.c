@@ -39,10 +39,14 @@ static bool may_revive(const struct engine *e, uint64_t now_us)
 /* There is none from now on, and all requests wait. */
 static void go_without(struct engine *e, enum engine_device where)
 {
-    e->away_from_us = ek_now_us();
+    uint64_t now = ek_now_us();
+    if (e->where == ENGINE_DEVICE_THERE) { /* else the one after it could not be had */
+        e->away_from_us = now;
+        e->away_requests = 0;
+    }
     e->unsampled = NULL;
     e->failures = e->blamed = 0;
-    e->away_requests = sched_lost(e->sched, e->away_from_us);
+    e->away_requests += sched_lost(e->sched, now);
     e->where = where;
 }
 

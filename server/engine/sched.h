@@ -227,6 +227,8 @@ void sched_pool_done(struct sched *s, uint32_t blocks, int code, uint64_t now_us
 /* The device is to have at least so many blocks, whatever the limit says; 0 = no more than that. */
 void sched_pool_floor(struct sched *s, uint32_t blocks, uint64_t now_us);
 
+/* Ends waiting requests that were never admitted and are past a deadline: a plan begins with it. */
+void sched_expire(struct sched *s, uint64_t now_us);
 /* Plans the next step into a buffer of sched_ceiling()'s size and counts it as in flight. Returns
  * its rows, or 1 for a step that only moves blocks; 0 when there is nothing to run now, and then
  * nothing is in flight for it. */

@@ -209,9 +209,7 @@ static int read_ignore(struct lark *r)
     int code = lark_alternatives(r, &e);
     if (code == 0 && expr_ok(r->set))
         code = end_line(r);
-    if (code == 0 && r->lazy)
-        code = table_shortest(r->set, e, &e, r->fault);
-    expr_push(&r->ignored, e);
+    expr_push(r->lazy ? &r->cut : &r->ignored, e);
     return code;
 }
 
@@ -371,6 +369,7 @@ int lark_read(struct expr_set *set, const char *text, size_t len, lark_schema_re
                        .schema = schema,
                        .skip_first = true,
                        .ignored = {.set = set},
+                       .cut = {.set = set},
                        .first = UINT32_MAX,
                        .fault = fault};
     r->skips = holds(text, len, "%ignore");
@@ -381,6 +380,7 @@ int lark_read(struct expr_set *set, const char *text, size_t len, lark_schema_re
     if (code == 0 && expr_ok(set))
         code = finish(r, base, ret_root);
     free(r->ignored.at);
+    free(r->cut.at);
     free(r);
     return expr_ok(set) ? code : 0; /* given up for that; the compiler of the set says so */
 }

@@ -34,12 +34,14 @@ struct lark {
     bool skips;               /* something is ignored ... */
     uint32_t skip;            /* ... by this rule of the set */
     bool skip_first;          /* also before the first terminal */
-    struct expr_list ignored; /* what is, one after the other */
+    struct expr_list ignored; /* what is, one after the other; */
+    struct expr_list cut;     /* what is with a lazy count, to be cut when all is read */
     struct lark_name name[LARK_NAMES];
     uint32_t names;
     uint32_t first;            /* the first rule that is written, UINT32_MAX = none */
     uint16_t slot[LARK_SLOTS]; /* hash of names: name + 1 */
     size_t most_at;            /* where max_tokens stands, 0 = nowhere ... */
+    uint32_t most;             /* ... how many ... */
     uint32_t most_rule;        /* ... and of which rule */
     lark_schema_reader *schema;
     struct ek_fault *fault;

@@ -42,6 +42,7 @@ static int read_most(struct lark *r)
     if (!digits_read(r->s, r->len, &r->at, LARK_TOKENS, &most) || most == 0 || most > LARK_TOKENS)
         return lark_refuse(r, from, "max_tokens must be 1 to %u", LARK_TOKENS);
     r->most_at = from;
+    r->most = most;
     return 0;
 }
 
@@ -109,7 +110,8 @@ int lark_attributes(struct lark *r, struct lark_end *ret_end, bool *ret_most)
 static bool calls_rules(const struct lark *r, uint32_t at, uint32_t depth)
 {
     const struct expr *e = &r->set->node[at];
-    bool found = depth > EXPR_DEPTH_MOST || !ek_work_pay(r->set->work, 1);
+    const uint64_t work = e->kind == EXPR_KIND_CALL ? 1 + r->names / 8 : 1;
+    bool found = depth > EXPR_DEPTH_MOST || !ek_work_pay(r->set->work, work);
 
     if (e->kind == EXPR_KIND_REPEAT)
         return found || calls_rules(r, e->a, depth + 1);
@@ -152,6 +154,9 @@ int lark_check_most(struct lark *r, uint32_t begin)
     const struct expr_set *s = r->set;
     const struct expr *body = &s->node[s->rule[begin].body];
 
+    if (lark_most_tokens(r->s, r->len) != (r->most_at ? r->most : 0))
+        return lark_refuse(r, r->most_at,
+                           "max_tokens must stand once, in the line in which its rule begins");
     if (r->most_at == 0 || r->most_rule == begin ||
         (body->kind == EXPR_KIND_CALL && body->a == r->most_rule))
         return 0;
@@ -184,6 +189,8 @@ uint32_t lark_most_tokens(const char *text, size_t len)
         const char *end = memchr(text + at, '\n', len - at);
         size_t stop = end ? (size_t)(end - text) : len;
         while (at < stop && (text[at] == ' ' || text[at] == '\t'))
+            at++;
+        while (at < stop && (text[at] == '?' || text[at] == '!'))
             at++;
         while (at < stop && ((text[at] >= 'a' && text[at] <= 'z') || text[at] == '_' ||
                              (text[at] >= '0' && text[at] <= '9')))

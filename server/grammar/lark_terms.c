@@ -99,6 +99,18 @@ int lark_settle(struct lark *r)
     return code;
 }
 
+static int cut_ignored(struct lark *r)
+{
+    int code = 0;
+
+    for (uint32_t i = 0; code == 0 && i < r->cut.count && expr_ok(r->set); i++) {
+        uint32_t e = EXPR_EMPTY;
+        code = table_shortest(r->set, r->cut.at[i], &e, r->fault);
+        expr_push(&r->ignored, e);
+    }
+    return code;
+}
+
 static int find_ends(struct lark *r, struct table_ends *ends)
 {
     int code = 0;
@@ -110,11 +122,13 @@ static int find_ends(struct lark *r, struct table_ends *ends)
 
 int lark_ignored(struct lark *r, uint32_t *ret_expr, uint32_t *ret_last)
 {
+    int code = cut_ignored(r);
     struct table_ends *ends = calloc(r->ignored.count + 1ull, sizeof(*ends));
     struct expr_list all = {.set = r->set}, last = {.set = r->set};
     bool line = false;
 
-    int code = ends ? find_ends(r, ends) : -ENOMEM;
+    if (code == 0)
+        code = ends ? find_ends(r, ends) : -ENOMEM;
     for (uint32_t i = 0; code == 0 && i < r->ignored.count; i++)
         line |= ends[i].line && !ends[i].open;
     for (uint32_t i = 0; code == 0 && i < r->ignored.count; i++) {

@@ -595,7 +595,11 @@ static int read_branch(struct reader *r, bool top, uint32_t *ret_expr)
         expr_push(&seq, anything(r));
     if (code == 0)
         code = read_pieces(r, &seq, top);
-    bool ends = top && !r->part && (accept(r, "$") || accept(r, "\\Z") || accept(r, "\\z"));
+    bool dollar = top && !r->part && accept(r, "$");
+    bool ends = dollar || (top && !r->part && (accept(r, "\\Z") || accept(r, "\\z")));
+    if (dollar && r->widest) /* of Python's it may be followed by a line break */
+        expr_push(&seq,
+                  expr_maybe(r->set, expr_text(r->set, r->flags & REGEX_IN_JSON ? "\\n" : "\n")));
     if (search && !ends)
         expr_push(&seq, anything(r));
     *ret_expr = expr_seq(&seq);

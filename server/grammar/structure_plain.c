@@ -251,6 +251,8 @@ static int read_schema(struct structure *t, const json_t *schema, uint32_t *ret_
 
     if (!json_is_object(schema) && !json_is_boolean(schema))
         return structure_refuse(t, "`json_schema` must be a JSON schema: an object, true or false");
+    if (json_object_get(schema, "x-guidance"))
+        return structure_refuse(t, "`x-guidance` is offered for a schema that is the whole answer");
     r->path[0] = '\0';
     r->depth = 0;
     r->never = false;

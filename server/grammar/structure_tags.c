@@ -33,6 +33,7 @@ static int read_tag_from(struct structure *t, const json_t *v, size_t skip, stru
     const json_t *begin = structure_field(v, "begin"), *end = structure_field(v, "end");
     const char *text = json_string_value(begin);
     bool ends = !(json_is_string(end) && json_string_length(end) == 0);
+    const struct follow by_end = {.ends = end}, *content = ends ? &by_end : &f;
     uint32_t e = EXPR_NEVER;
 
     structure_marks(t, begin);
@@ -40,8 +41,7 @@ static int read_tag_from(struct structure *t, const json_t *v, size_t skip, stru
         structure_marks(t, structure_at(end, i));
     uint32_t head = expr_bytes(t->set, text + skip, json_string_length(begin) - skip);
     size_t was = structure_enter(t, "content", SIZE_MAX);
-    int r = structure_format(t, structure_field(v, "content"),
-                             ends ? (struct follow){.ends = end} : f, &e);
+    int r = structure_format(t, structure_field(v, "content"), *content, &e);
     structure_leave(t, was);
     *ret_expr =
         expr_pair(t->set, head, expr_pair(t->set, e, ends ? structure_ending(t, f) : EXPR_EMPTY));

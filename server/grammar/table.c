@@ -36,12 +36,11 @@ static uint32_t copy_table(struct expr_set *to, const struct expr_set *from,
 /* The same expression in another set, with the bodies of rules in place of calls. */
 static uint32_t copy(struct expr_set *to, const struct expr_set *from, uint32_t at, uint32_t depth)
 {
-    const struct expr e = from->node[at];
-
-    if (depth > EXPR_DEPTH_MOST)
+    if (at >= from->nodes || depth > EXPR_DEPTH_MOST) /* a rule without a body yet */
         to->too_large = true;
     if (!expr_ok(to))
         return EXPR_EMPTY;
+    const struct expr e = from->node[at];
     switch ((enum expr_kind)e.kind) {
     case EXPR_KIND_EMPTY: return EXPR_EMPTY;
     case EXPR_KIND_NEVER: return EXPR_NEVER;
@@ -113,6 +112,7 @@ static int compile(struct expr_set *from, uint32_t expr, struct automaton *ret_a
 {
     struct expr_set set;
 
+    (void)ek_work_pay(from->work, 2048); /* what the smallest one costs */
     expr_init(&set);
     set.work = from->work;
     uint32_t rule = expr_rule_new(&set, "terminal");

@@ -480,6 +480,8 @@ void exchange_close(void *cls, struct MHD_Connection *mhd, void **con_cls,
     *con_cls = NULL;
     if (x->linked)
         unlink_running(x);
+    if (why == MHD_REQUEST_TERMINATED_CLIENT_ABORT || why == MHD_REQUEST_TERMINATED_WITH_ERROR)
+        x->left |= x->gen != NULL;
     if (x->gen)
         generation_abort(x->gen); /* a write failed half way */
     if (h->p.log_requests && x->begun && !(x->route && x->route->flags & ROUTE_HEALTH))

@@ -277,7 +277,7 @@ static uint32_t put_request(struct ek_buf *b, const struct otlp_resource *r,
         put_generation(b, s);
     if (s->left || s->stalled)
         put_failure(b, s->left ? "the client left" : "the client did not read");
-    else if (s->status >= 500)
+    else if (s->status >= 500 || s->broken)
         put_failure(b, "the server failed");
     message_end(b, at);
     for (uint32_t i = 0; i < s->told; i++)

@@ -108,6 +108,10 @@ static void spans_generation(const struct generation *g, struct span_request *s)
     s->told = g->count < SPAN_ANSWERS ? g->count : SPAN_ANSWERS;
     for (uint32_t i = 0; i < s->told; i++)
         spans_answer(&g->choice[i], &s->answer[i]);
+    for (uint32_t i = 0; i < g->count; i++)
+        s->broken |= g->choice[i].finish == REQ_FIN_ERROR ||
+                     g->choice[i].finish == REQ_FIN_DEADLINE ||
+                     g->choice[i].finish == REQ_FIN_ABORT;
 }
 
 void spans_keep(struct exchange *x)

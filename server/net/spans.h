@@ -38,6 +38,7 @@ struct span_request {
     uint32_t prompt_tokens, output_tokens;
     uint32_t answers, told; /* of the generation; of these in answer[] */
     struct span_answer answer[SPAN_ANSWERS];
+    bool broken;        /* an answer ended with an error, or was cut */
     bool left, stalled; /* the client left; was cut since it did not read */
 };
 

@@ -265,6 +265,8 @@ static int answer_page(struct exchange *x, const struct past *p, const struct pa
                        struct answer *a)
 {
     struct page_walk w = {.page = page, .on = !page->after};
+    if (x->quick && page->after && past_items_bytes(p) > BOUND_BODY_INLINE)
+        return HTTP_ELSEWHERE; /* it is looked for in all of them */
     if (past_walk(p, true, page->newest_first, page_item, &w) < 0) {
         (void)refuse_memory(a);
         return 0;

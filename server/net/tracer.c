@@ -36,6 +36,7 @@ struct tracer {
     struct span_request *queue; /* [TRACER_QUEUE], a ring under lock, as what follows */
     uint32_t first, count;
     bool ending;
+    uint64_t stop_us;           /* when it is over, once it is ending */
     struct span_request *batch; /* [TRACER_BATCH], the thread's */
     struct ek_buf body;
     atomic_ullong sent, dropped, failed;
@@ -49,13 +50,13 @@ int tracer_check(const char *endpoint, struct ek_fault *f)
                                                                : "";
     bool good = *host && *host != '/' && *host != ':';
     for (const char *c = host; *c; c++)
-        good = good && *c > ' ' && *c < 0x7f;
+        good = good && *c > ' ' && *c < 0x7f && *c != '@';
     return good && strlen(endpoint) + sizeof("/v1/traces") <= URL_MOST
                ? 0
                : ek_fault_set(f, "otlp-traces-endpoint",
-                              "--otlp-traces-endpoint: '%.80s' is no address of OTLP by HTTP; one "
-                              "looks like http://localhost:4318/v1/traces (port 4317 is gRPC's)",
-                              endpoint);
+                              "--otlp-traces-endpoint: this is no address of OTLP by HTTP; one "
+                              "looks like http://localhost:4318/v1/traces (port 4317 is gRPC's; "
+                              "a token belongs into OTEL_EXPORTER_OTLP_TRACES_HEADERS)");
 }
 
 static void tracer_url(struct tracer *t, const char *endpoint)
@@ -77,23 +78,59 @@ static int tracer_add_header(struct tracer *t, const char *line)
     return 0;
 }
 
+static int tracer_hex(char c)
+{
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
+/* "name=value" with %XX for what a header's list could not have; false: it cannot be used. */
+static bool tracer_header(struct ek_buf *line, const char *at, size_t len)
+{
+    size_t name = 0, i;
+    while (name < len && at[name] != '=')
+        name++;
+    if (name == 0 || name == len)
+        return false;
+    (void)ek_buf_add(line, at, name);
+    (void)ek_buf_puts(line, ": ");
+    for (i = name + 1; i < len && at[i] == ' '; i++)
+        ;
+    for (; i < len; i++) {
+        bool coded =
+            at[i] == '%' && i + 2 < len && tracer_hex(at[i + 1]) >= 0 && tracer_hex(at[i + 2]) >= 0;
+        char c = coded ? (char)(tracer_hex(at[i + 1]) << 4 | tracer_hex(at[i + 2])) : at[i];
+        i += coded ? 2 : 0;
+        if ((unsigned char)c < ' ')
+            return false;
+        (void)ek_buf_add(line, &c, 1);
+    }
+    return true;
+}
+
 /* "name=value,name=value", as OpenTelemetry's variable has it. */
-static int tracer_headers(struct tracer *t)
+static int tracer_headers(struct tracer *t, struct ek_fault *f)
 {
     const char *list = getenv("OTEL_EXPORTER_OTLP_TRACES_HEADERS");
-    char line[1024];
+    struct ek_buf line = {0};
     int r = tracer_add_header(t, "Content-Type: application/x-protobuf");
 
     list = list ? list : getenv("OTEL_EXPORTER_OTLP_HEADERS");
     for (const char *at = list; r == 0 && at && *at;) {
-        size_t len = strcspn(at, ","), name = strcspn(at, "=");
-        if (name > 0 && name < len && len < sizeof(line) - 2 && !memchr(at, '\n', len)) {
-            (void)snprintf(line, sizeof(line), "%.*s: %.*s", (int)name, at, (int)(len - name - 1),
-                           at + name + 1);
-            r = tracer_add_header(t, line);
-        }
+        at += strspn(at, " ");
+        size_t len = strcspn(at, ",");
+        ek_buf_clear(&line);
+        if (len > 0 && !tracer_header(&line, at, len))
+            r = ek_fault_set(f, "otlp-traces-endpoint",
+                             "OTEL_EXPORTER_OTLP_TRACES_HEADERS: write name=value,name=value, with "
+                             "%%2C for a comma in a value");
+        else if (len > 0)
+            r = ek_buf_ok(&line) ? tracer_add_header(t, line.data) : -ENOMEM;
         at += len + (at[len] == ',');
     }
+    ek_buf_done(&line);
     return r;
 }
 
@@ -104,8 +141,30 @@ static size_t tracer_ignore(char *data, size_t size, size_t count, void *ctx)
     return size * count;
 }
 
+/* How long a post may take: while the server ends, what is left of the time for it. */
+static long tracer_post_ms(struct tracer *t, bool *ret_ending)
+{
+    pthread_mutex_lock(&t->lock);
+    uint64_t now = ek_now_us(), until = t->stop_us;
+    *ret_ending = t->ending;
+    pthread_mutex_unlock(&t->lock);
+    return !*ret_ending ? POST_S * 1000 : until > now ? (long)((until - now) / 1000) + 1 : 1;
+}
+
+/* Ends a post that began before the server's end. */
+static int tracer_cut(void *ctx, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d)
+{
+    struct tracer *t = ctx;
+    (void)a, (void)b, (void)c, (void)d;
+    pthread_mutex_lock(&t->lock);
+    bool ending = t->ending;
+    pthread_mutex_unlock(&t->lock);
+    return ending;
+}
+
 /* One try: 0, -EAGAIN when it may be tried again, -EIO. */
-static int tracer_post(struct tracer *t, CURL *curl, long most_ms, char *why, size_t why_size)
+static int tracer_post(struct tracer *t, CURL *curl, long most_ms, bool last, char *why,
+                       size_t why_size)
 {
     long status = 0;
     t->curl->easy_reset(curl);
@@ -116,6 +175,11 @@ static int tracer_post(struct tracer *t, CURL *curl, long most_ms, char *why, si
     (void)t->curl->easy_setopt(curl, CURLOPT_WRITEFUNCTION, tracer_ignore);
     (void)t->curl->easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
     (void)t->curl->easy_setopt(curl, CURLOPT_TIMEOUT_MS, most_ms);
+    if (!last) {
+        (void)t->curl->easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
+        (void)t->curl->easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, tracer_cut);
+        (void)t->curl->easy_setopt(curl, CURLOPT_XFERINFODATA, t);
+    }
     CURLcode code = t->curl->easy_perform(curl);
     if (code != CURLE_OK) {
         (void)snprintf(why, why_size, "%s", t->curl->easy_strerror(code));
@@ -126,14 +190,6 @@ static int tracer_post(struct tracer *t, CURL *curl, long most_ms, char *why, si
         return 0;
     (void)snprintf(why, why_size, "status %ld", status);
     return status == 429 || status == 502 || status == 503 || status == 504 ? -EAGAIN : -EIO;
-}
-
-static bool tracer_is_ending(struct tracer *t)
-{
-    pthread_mutex_lock(&t->lock);
-    bool ending = t->ending;
-    pthread_mutex_unlock(&t->lock);
-    return ending;
 }
 
 /* Waits for the end of the server or `seconds`. */
@@ -153,12 +209,14 @@ static void tracer_send(struct tracer *t, CURL *curl, uint32_t count)
     char why[160] = "out of memory";
     int r = -ENOMEM;
     ek_buf_clear(&t->body);
+    t->resource.wall_offset_us = (int64_t)ek_wall_us() - (int64_t)ek_now_us(); /* it may be set */
     uint32_t spans = otlp_write(&t->body, &t->resource, t->batch, count);
 
     for (int i = 0; curl && ek_buf_ok(&t->body) && i < TRIES; i++) {
-        bool ending = tracer_is_ending(t);
-        r = tracer_post(t, curl, ending ? LAST_POST_MS : POST_S * 1000, why, sizeof(why));
-        if (r != -EAGAIN || ending)
+        bool last;
+        long most_ms = tracer_post_ms(t, &last);
+        r = tracer_post(t, curl, most_ms, last, why, sizeof(why));
+        if (r != -EAGAIN || last)
             break;
         if (i + 1 < TRIES)
             tracer_pause(t, 1 << i);
@@ -202,13 +260,10 @@ static void *tracer_run(void *ctx)
     struct tracer *t = ctx;
     CURL *curl = t->curl->easy_init();
     bool ending = false;
-    uint64_t stop_us = 0;
 
     (void)pthread_setname_np(pthread_self(), "traces");
-    while (!ending || stop_us > ek_now_us()) {
+    while (!ending || t->stop_us > ek_now_us()) { /* which is set before `ending` */
         uint32_t count = tracer_take(t, &ending);
-        if (ending && stop_us == 0)
-            stop_us = ek_now_us() + LAST_POST_MS * 1000;
         if (count > 0)
             tracer_send(t, curl, count);
         else if (ending)
@@ -264,7 +319,7 @@ int tracer_new(const char *endpoint, struct tracer **ret_tracer, struct ek_fault
     tracer_describe(t);
     r = !t->queue || !t->batch ? -ENOMEM : 0;
     if (r == 0)
-        r = tracer_headers(t);
+        r = tracer_headers(t, fault);
     if (r < 0) {
         tracer_done(t);
         return r;
@@ -289,6 +344,7 @@ void tracer_free(struct tracer *t)
     if (!t)
         return;
     pthread_mutex_lock(&t->lock);
+    t->stop_us = ek_now_us() + LAST_POST_MS * 1000;
     t->ending = true;
     pthread_cond_broadcast(&t->news);
     pthread_mutex_unlock(&t->lock);

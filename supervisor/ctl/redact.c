@@ -32,16 +32,27 @@ static bool is_secret_word(const char *word, size_t len)
     return (len > 8 && strncmp(word, "sk-", 3) == 0) || (len > 8 && strncmp(word, "hf_", 3) == 0);
 }
 
-/* Length of a value that begins here: a list in brackets, quoted, or up to white space. */
+/* Behind the quote that closes the one here, or the end. */
+static const char *behind_quoted(const char *at, const char *end)
+{
+    const char *close = memchr(at + 1, *at, (size_t)(end - at - 1));
+    return close ? close + 1 : end;
+}
+
+/* Length of a value that begins here: in brackets, quoted, or up to white space. */
 static size_t value_length(const char *p, const char *end)
 {
     const char *at = p;
-    if (at < end && (*at == '[' || *at == '"' || *at == '\'')) {
-        char last = *at;
-        if (last == '[')
-            last = ']';
-        const char *close = memchr(at + 1, last, (size_t)(end - at - 1));
-        return close ? (size_t)(close - p) + 1 : (size_t)(end - p);
+    if (at < end && (*at == '"' || *at == '\''))
+        return (size_t)(behind_quoted(at, end) - p);
+    if (at < end && (*at == '[' || *at == '{')) {
+        for (int depth = 0; at < end;) {
+            depth += (*at == '[' || *at == '{') - (*at == ']' || *at == '}');
+            at = *at == '"' ? behind_quoted(at, end) : at + 1;
+            if (depth == 0)
+                break;
+        }
+        return (size_t)(at - p);
     }
     while (at < end && !isspace((unsigned char)*at) && *at != ',' && *at != '}' && *at != ']')
         at++;
@@ -75,15 +86,17 @@ static size_t gap_length(const char *p, const char *end, bool *ret_lines)
     return at > p && at < end && *at != '\n' && *at != '#' ? (size_t)(at - p) : 0;
 }
 
-static size_t hide(const char *p, const char *end, struct ek_buf *out)
+/* quoted: the name was, so that what stands here stays JSON. */
+static size_t hide(const char *p, const char *end, bool quoted, struct ek_buf *out)
 {
     size_t n = value_length(p, end);
-    if ((n == 4 && memcmp(p, "true", 4) == 0) || (n == 5 && memcmp(p, "false", 5) == 0))
+    if ((n == 4 && (memcmp(p, "true", 4) == 0 || memcmp(p, "null", 4) == 0)) ||
+        (n == 5 && memcmp(p, "false", 5) == 0))
         (void)ek_buf_add(out, p, n); /* require-api-key: true */
     else if (n == 6 && strncasecmp(p, "bearer", 6) == 0)
         n = 0; /* the next word is the secret */
     else if (n > 0)
-        (void)ek_buf_puts(out, HIDDEN);
+        (void)ek_buf_puts(out, quoted ? "\"" HIDDEN "\"" : HIDDEN);
     return n;
 }
 
@@ -105,11 +118,12 @@ void redact(const char *text, size_t len, struct ek_buf *out)
             continue;
         }
         (void)ek_buf_add(out, word, n);
+        bool quoted = word > text && word[-1] == '"' && p < end && *p == '"';
         size_t gap = is_secret_name(word, n) ? gap_length(p, end, &lines) : 0;
         while (gap > 0) {
             (void)ek_buf_add(out, p, gap);
             p += gap;
-            p += hide(p, end, out);
+            p += hide(p, end, quoted, out);
             gap = lines ? item_gap(p, end) : 0;
         }
     }

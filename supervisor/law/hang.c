@@ -12,6 +12,11 @@ static double value(const struct sample *s, enum signal_id i)
     return s->flags[i] & (SAMPLE_MISSING | SAMPLE_NAN | SAMPLE_RANGE) ? 0 : s->value[i];
 }
 
+bool hang_away(const struct sample *s)
+{
+    return value(s, SIG_ENGINE_STARTING) > 0 || value(s, SIG_ENGINE_RELEASED) > 0;
+}
+
 enum hang_kind hang_step(struct hang *h, const struct sample *s, uint64_t now_us, double hang_s,
                          double *ret_for_s)
 {
@@ -21,7 +26,7 @@ enum hang_kind hang_step(struct hang *h, const struct sample *s, uint64_t now_us
     }
     h->read_us = now_us;
     double progress = value(s, SIG_STEPS) + value(s, SIG_PROMPT_TOKENS) + value(s, SIG_GEN_TOKENS);
-    bool away = value(s, SIG_ENGINE_STARTING) > 0 || value(s, SIG_ENGINE_RELEASED) > 0;
+    bool away = hang_away(s);
     bool work = !away && (value(s, SIG_RUNNING) > 0 || value(s, SIG_WAITING) > 0);
     /* Any difference counts: a counter that fell is a new process, which is progress too. */
     if (!work || progress < h->progress || progress > h->progress) {

@@ -27,6 +27,8 @@ enum halt halt_step(uint64_t *since_us, char state, uint64_t now_us, double most
 
 enum hang_kind { HANG_NO, HANG_NO_PROGRESS, HANG_NO_ANSWER };
 
+/* Its engine's process is away, and it knows. */
+bool hang_away(const struct sample *s);
 void hang_start(struct hang *h, uint64_t now_us);
 /* Takes a sample in; *ret_for_s is how long nothing has moved. */
 enum hang_kind hang_step(struct hang *h, const struct sample *s, uint64_t now_us, double hang_s,

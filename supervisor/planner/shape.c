@@ -191,6 +191,8 @@ static void read_latent(struct reader *r, struct plan_shape *s)
     s->q_latent = NUMBER(r, "q_lora_rank");
     s->nope_dim = NUMBER(r, "qk_nope_head_dim");
     s->value_dim = NUMBER(r, "v_head_dim");
+    s->kv_heads = 1; /* what is kept: one vector for all heads */
+    s->head_dim = s->latent + s->latent_rope;
 }
 
 static void read_vectors(struct reader *r, struct plan_shape *s)

@@ -136,6 +136,10 @@ static void try_restart(struct server *s, uint64_t now)
     if (!row || now < s->upkeep.due_us || s->want != WANT_RUN)
         return;
     s->upkeep.due_us = now + (uint64_t)(TRY_AGAIN_S * 1e6);
+    if (engine_process_known(s) && hang_away(&s->sample)) {
+        upkeep_release(s); /* somebody's order to release it comes first */
+        return;
+    }
     if (!may_restart(s, row)) {
         if (s->upkeep.lease >= 0)
             s->upkeep.due_us = now + (uint64_t)(PEERS_S * 1e6);

@@ -54,6 +54,10 @@ static void on_canary(void *ctx, const struct client_result *res)
                s->config->name, quiet_s, res->status);
         return;
     }
+    if (s->sample.good && hang_away(&s->sample)) {
+        hang_start(&s->hang, now); /* its engine has been taken away meanwhile */
+        return;
+    }
     s->hangs++;
     if (s->attached)
         hang_start(&s->hang, now); /* said again if it goes on */

@@ -87,6 +87,8 @@ def test_requests(tmp_path, collector):
         ask(s, "/v1/embeddings", {"input": ["a", "b"]})
         ask(s, "/tokenize", {"prompt": "a"})
         s.ask("/nowhere")
+        wait_for("all were sent", lambda: sum(sp.kind == sp.SPAN_KIND_SERVER for sp in collector.spans()) == 5)
+        ask(s, "/tokenize", {"prompt": "a"})
     finally:
         assert s.stop() == 0  # what waits is sent before the end
     assert collector.heads[0][0] == "/v1/traces" and collector.heads[0][1]["x-token"] == "a b" and collector.heads[0][1]["x-more"] == "1"
@@ -97,9 +99,9 @@ def test_requests(tmp_path, collector):
     by_id = {sp.span_id: sp for sp in spans}
     assert len(by_id) == len(spans) and all(len(sp.span_id) == 8 and any(sp.span_id) and len(sp.trace_id) == 16 and any(sp.trace_id) for sp in spans)
     assert all(sp.start_time_unix_nano <= sp.end_time_unix_nano for sp in spans)
-    roots = [sp for sp in spans if sp.kind == sp.SPAN_KIND_SERVER]
-    assert [sp.name for sp in roots] == ["llm_request", "llm_request", "llm_request", "POST /tokenize", "HTTP"]
-    chat, plain, embed, tokens, nowhere = roots
+    roots = sorted((sp for sp in spans if sp.kind == sp.SPAN_KIND_SERVER), key=lambda sp: sp.start_time_unix_nano)
+    assert [sp.name for sp in roots] == ["llm_request", "llm_request", "llm_request", "POST /tokenize", "HTTP", "POST /tokenize"]
+    chat, plain, embed, tokens, nowhere, _ = roots
     assert chat.trace_id.hex() == TRACE and chat.parent_span_id.hex() == PARENT and not plain.parent_span_id
     a = attributes(chat)
     assert a["gen_ai.operation.name"] == "chat" and a["gen_ai.response.model"] == "tiny" and a["gen_ai.request.n"] == 2 == a["gen_ai.usage.num_sequences"]
@@ -129,6 +131,7 @@ def test_preemptions_are_events(tmp_path, collector):
         [t.join() for t in threads]
         preemptions = metric(s.metrics(), "vllm:num_preemptions_total")
         assert preemptions > 0
+        wait_for("all were sent", lambda: sent(s) >= 6 * 4)
     finally:
         assert s.stop() == 0
     spans = collector.spans()
