@@ -134,20 +134,23 @@ def gone(pid):
 
 
 def told_to_restart(a):
-    """A drain for a restart is under way, and written down."""
+    """A drain for a restart is under way, and written down, when evenkeeld dies; the server stands still meanwhile, or a fast one had ended."""
+    pid = a.server()["pid"]
     a.ctl("restart")
-    wait_for("it was told", lambda: "Draining: holding" in (a.run / "server.log").read_text())
+    wait_for("it was told", lambda: "Draining: holding" in (a.run / "server.log").read_text(), step=0.002)
+    os.kill(pid, signal.SIGSTOP)
     wait_for("written", lambda: '"want":"restart"' in (a.run / "state/state.json").read_text())
+    a.process.kill()
+    a.process.wait()
+    os.kill(pid, signal.SIGCONT)
 
 
 def test_a_drained_server_leaves_nobody_in_a_socket_without_an_owner(appliance):
     """It was drained and ended while evenkeeld was dead: what waited in the socket was reset."""
     a = appliance()
     pid = a.server()["pid"]
-    streams = flowing(a, 2)
+    streams = flowing(a, 8)
     told_to_restart(a)
-    a.process.kill()
-    a.process.wait()
     waits = Stream(a.port, dict(LONG, max_tokens=8))
     whole(streams)
     wait_for("it says so", lambda: "nobody else keeps the listening socket" in (a.run / "server.log").read_text())
@@ -166,8 +169,6 @@ def test_where_no_evenkeeld_comes_clients_are_told(appliance):
     streams = flowing(a, 1)
     begin = time.monotonic()
     told_to_restart(a)
-    a.process.kill()
-    a.process.wait()
     whole(streams)
     request = urllib.request.Request(f"http://127.0.0.1:{a.port}/v1/completions", b'{"model":"tiny","prompt":"a"}', {"Content-Type": "application/json"})
     with pytest.raises(urllib.error.HTTPError) as refused:
@@ -250,10 +251,8 @@ def test_a_socket_is_given_without_a_descriptor_to_spare(appliance):
 def test_a_restart_that_ends_while_nobody_watches(appliance):
     a = appliance(extra="    drain_deadline_s: 10\n")
     pid = a.server()["pid"]
-    streams = flowing(a, 2)
+    streams = flowing(a, 8)
     told_to_restart(a)
-    a.process.kill()
-    a.process.wait()
     whole(streams)
     wait_for("it ended", lambda: gone(pid), 60)
     a.start()
