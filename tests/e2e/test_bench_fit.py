@@ -58,6 +58,7 @@ def children_of(pid):
 
 def test_a_signal_puts_the_limit_back(appliance):
     a = appliance(server_flags=["--max-num-seqs", "48"])
+    wait_for("its limits were read", lambda: limit(a)["value"])
     process = subprocess.Popen([BUILD / "evenkeelctl", "--socket", a.run / "evenkeeld.sock", "bench-fit", *QUICK, "--measure", "30"], stdout=subprocess.DEVNULL,
                                stderr=subprocess.PIPE, text=True)
     wait_for("the climb begins", lambda: limit(a)["value"] == 8 and children_of(process.pid))

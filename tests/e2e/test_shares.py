@@ -8,7 +8,7 @@ import pytest
 
 from conftest import Appliance, get, wait_for
 
-LONG = json.dumps({"model": "tiny", "prompt": "Once upon a time", "max_tokens": 48, "ignore_eos": True})
+LONG = json.dumps({"model": "tiny", "prompt": "Once upon a time", "max_tokens": 300, "ignore_eos": True})  # long, so that the server and not a client is what is waited for
 
 
 def by_socket(path, where):

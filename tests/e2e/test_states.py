@@ -104,7 +104,7 @@ def test_a_restart_goes_on_under_the_next_evenkeeld(appliance, how):
     pid = a.server()["pid"]
     streams = flowing(a)
     a.ctl("restart")
-    wait_for("draining", lambda: state(a) == "draining")
+    wait_for("draining", lambda: state(a) == "draining", step=0.005)
     replace(a, how)
     now = a.server()
     assert (now["state"] == "draining" and now["pid"] == pid) or not any(s.join(5) or s.is_alive() for s in streams), now  # a fast machine is done by now
@@ -120,7 +120,7 @@ def test_a_signal_holds_what_comes_for_the_next_process(appliance):
     """evenkeeld keeps the listening socket: a SIGTERM, its own at a drain's deadline or anybody's, refuses nobody."""
     a = appliance()
     pid = a.server()["pid"]
-    streams = flowing(a, 2)
+    streams = flowing(a)
     os.kill(pid, signal.SIGTERM)
     wait_for("it drains", lambda: "SIGTERM: draining" in (a.run / "server.log").read_text())
     waits = Stream(a.port, dict(LONG, max_tokens=8))
@@ -330,14 +330,14 @@ def test_a_restart_asked_while_it_starts_refuses_nobody(appliance):
     """SIGTERM made an adopted server, which serves, refuse what came: the restart begins when it is known to be ready."""
     a = appliance(extra="    hang_s: 60\n", server_flags=["--max-num-seqs", "4"])
     pid = a.server()["pid"]
-    streams = flowing(a, 2)
+    streams = flowing(a)
     os.kill(pid, signal.SIGSTOP)
     replace(a)
     assert state(a) == "starting"
     a.ctl("restart")
     assert "restart when it is ready" in json.dumps(a.decisions())
     os.kill(pid, signal.SIGCONT)
-    wait_for("draining", lambda: state(a) == "draining")
+    wait_for("draining", lambda: state(a) == "draining", step=0.005)
     waits = Stream(a.port, dict(LONG, max_tokens=8))
     whole(streams)
     whole([waits], 8)
@@ -360,12 +360,14 @@ def test_evenkeeld_that_was_to_end_is_followed_by_one_that_serves(appliance):
     """Killed while it drained to stop: the next evenkeeld lets the streams end, then starts the server."""
     a = appliance()
     pid = a.server()["pid"]
-    streams = flowing(a, 2, 1200)
+    streams = flowing(a, 8, 1200)
     a.process.terminate()
-    wait_for("draining", lambda: get(a.port, "/readyz")[0] == 503)
+    wait_for("draining", lambda: get(a.port, "/readyz")[0] == 503, step=0.002)
+    os.kill(pid, signal.SIGSTOP)  # a fast one had ended before evenkeeld is dead
     wait_for("written", lambda: '"want":"stop"' in (a.run / "state/state.json").read_text())
     a.process.kill()
     a.process.wait()
+    os.kill(pid, signal.SIGCONT)
     a.start()
     whole(streams, 1200)
     wait_for("the next process", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 60)
@@ -414,9 +416,9 @@ def test_a_pin_holds_before_the_next_process_serves(appliance):
     wait_for("limits", lambda: a.server()["limits"]["max_num_running_seqs"]["value"])
     a.ctl("limits", "pin", "max_num_running_seqs=4")
     pid = a.server()["pid"]
-    streams = flowing(a, 2, 600)
+    streams = flowing(a)
     a.ctl("restart")
-    wait_for("draining", lambda: state(a) == "draining")
+    wait_for("draining", lambda: state(a) == "draining", step=0.005)
     streams += [Stream(a.port, dict(LONG, max_tokens=100)) for _ in range(16)]
     most = 0
     wait_for("the next process", lambda: a.server()["pid"] not in (0, pid), 60)
