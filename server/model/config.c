@@ -13,6 +13,7 @@
 
 #include "common/buf.h"
 #include "common/err.h"
+#include "server/model/config_keys.h"
 #include "server/model/family.h"
 #include "server/model/quant.h"
 #include "server/model/rope.h"
@@ -20,39 +21,6 @@
 
 static const char CONFIG[] = "config.json";
 static const char GENERATION[] = "generation_config.json";
-
-int config_read_u32(const struct model_json *j, const char *key, uint32_t max, uint32_t if_missing,
-                    uint32_t *ret_value)
-{
-    int64_t v = if_missing;
-    bool given = false;
-    int r = model_json_int(j, key, (struct model_range){1, max}, &v, &given);
-    if (r < 0)
-        return r;
-    if (!given && if_missing == 0)
-        return ek_fault_set(j->fault, key, "%s: %s is missing; download the file again", j->file,
-                            key);
-    *ret_value = (uint32_t)v;
-    return 0;
-}
-
-int config_read_bool(const struct model_json *j, const char *key, bool if_missing, bool *ret_value)
-{
-    bool given = false;
-    *ret_value = if_missing;
-    return model_json_bool(j, key, ret_value, &given);
-}
-
-int config_read_float(const struct model_json *j, const char *key, struct model_range range,
-                      float *value)
-{
-    double v = 0;
-    bool given = false;
-    int r = model_json_float(j, key, range, &v, &given);
-    if (given)
-        *value = (float)v;
-    return r;
-}
 
 /* Classes with the same layers and another output: Qwen3ForSequenceClassification, Qwen3Model; of
  * Gemma 3, whose text part is a class of its own, Gemma3TextModel. */
@@ -255,143 +223,6 @@ static int read_tokens(const struct model_json *j, struct model_config *c)
     }
     c->bos = (int32_t)bos;
     return read_eos(j, c);
-}
-
-/* The kind of each layer, if the file tells. */
-static int read_layer_types(const struct model_json *j, const json_t *types, struct model_config *c)
-{
-    const char *windowed = c->chunks ? "chunked_attention" : "sliding_attention";
-    if (json_array_size(types) != c->layers)
-        return ek_fault_set(j->fault, "layer_types",
-                            "%s: layer_types must name the kind of each of the %u layers; correct "
-                            "it",
-                            j->file, c->layers);
-    for (uint32_t i = 0; i < c->layers; i++) {
-        const char *type = json_string_value(json_array_get(types, i));
-        c->windowed[i] = type && strcmp(type, windowed) == 0;
-        if (!c->windowed[i] && (!type || strcmp(type, "full_attention") != 0))
-            return ek_fault_set(j->fault, "layer_types",
-                                "%s: layer_types has '%.32s'; supported are full_attention and "
-                                "%s",
-                                j->file, type ? type : "something that is no text", windowed);
-    }
-    return 0;
-}
-
-int config_read_window(const struct model_json *j, struct config_window w, struct model_config *c)
-{
-    const json_t *types = json_object_get(j->object, "layer_types");
-    const char *key = c->chunks ? "attention_chunk_size" : "sliding_window";
-    int64_t window = json_object_get(j->object, key) ? 0 : w.if_missing; /* null is no window */
-    bool given = false;
-    int r = model_json_int(j, key, (struct model_range){w.use, 1u << 26}, &window, &given);
-    if (r < 0)
-        return r;
-    c->window = w.use ? (uint32_t)window : 0;
-    if (types && !json_is_null(types))
-        return read_layer_types(j, types, c);
-    for (uint32_t i = 0; i < c->layers; i++)
-        c->windowed[i] = i >= w.first_layer && !(w.full_every > 0 && (i + 1) % w.full_every == 0);
-    return 0;
-}
-
-int config_read_experts(const struct model_json *j, const char *inner, struct model_config *c)
-{
-    static const char *const keys[] = {"num_experts", "n_routed_experts", "moe_num_experts"};
-    const char *key = "num_local_experts", *top = "num_experts_per_tok";
-    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
-        if (json_object_get(j->object, keys[i])) {
-            key = keys[i];
-            break;
-        }
-    int r = config_read_u32(j, key, EK_MOST_EXPERTS, 0, &c->experts);
-    if (r == 0)
-        r = config_read_u32(j, json_object_get(j->object, "moe_k") ? "moe_k" : top,
-                            EK_MOST_EXPERTS_TOKEN, 0, &c->experts_per_token);
-    if (r == 0)
-        r = config_read_u32(j, inner, 1u << 20, 0, &c->expert_intermediate);
-    if (r == 0 && c->experts_per_token > c->experts)
-        return ek_fault_set(j->fault, "num_experts_per_tok",
-                            "%s: num_experts_per_tok %u is more than the %u experts of %s; correct "
-                            "one of them",
-                            j->file, c->experts_per_token, c->experts, key);
-    return r;
-}
-
-/* Not there or null: 0. */
-static int read_count(const struct model_json *j, const char *key, uint32_t max, uint32_t *count)
-{
-    int64_t n = 0;
-    bool given = false;
-    int r = model_json_int(j, key, (struct model_range){0, max}, &n, &given);
-    *count = (uint32_t)n;
-    return r;
-}
-
-static int read_groups(const struct model_json *j, struct model_config *c)
-{
-    uint32_t groups = 1, top = 1;
-    int r = config_read_u32(j, "n_group", EK_MOST_EXPERT_GROUPS, 1, &groups);
-    if (r == 0)
-        r = config_read_u32(j, "topk_group", EK_MOST_EXPERT_GROUPS, 1, &top);
-    if (r < 0 || groups == 1)
-        return r;
-    if (c->experts % groups != 0 || c->experts / groups < 2 || top > groups ||
-        c->experts / groups * top < c->experts_per_token)
-        return ek_fault_set(j->fault, "n_group",
-                            "%s: %u experts do not make n_group %u groups of which topk_group %u "
-                            "have %u experts for a token; correct one of them",
-                            j->file, c->experts, groups, top, c->experts_per_token);
-    c->routing.groups = (uint16_t)groups;
-    c->routing.groups_top = (uint16_t)top;
-    c->routing.group_best = 2;
-    return 0;
-}
-
-int config_read_routing(const struct model_json *j, struct model_config *c)
-{
-    uint32_t shared = 0, first = 0, drafts = 0;
-    int r = config_read_bool(j, "norm_topk_prob", true, &c->routing.normalise);
-    if (r == 0)
-        r = config_read_float(j, "routed_scaling_factor", (struct model_range){1e-6, 1e6},
-                              &c->routing.scale);
-    if (r == 0)
-        r = read_groups(j, c);
-    if (r == 0)
-        r = read_count(j, "n_shared_experts", 64, &shared);
-    if (r == 0)
-        r = read_count(j, "first_k_dense_replace", 1u << 20, &first);
-    if (r == 0)
-        r = read_count(j, "num_mtp_layers", 64, &c->extra_layers);
-    if (r == 0)
-        r = read_count(j, "num_nextn_predict_layers", 64, &drafts);
-    if (drafts > c->extra_layers)
-        c->extra_layers = drafts;
-    c->shared_intermediate = shared * c->expert_intermediate;
-    for (uint32_t i = 0; i < c->layers; i++)
-        c->plain[i] = i < first;
-    return r;
-}
-
-int config_read_plain(const struct model_json *j, struct model_config *c)
-{
-    const json_t *list = json_object_get(j->object, "mlp_only_layers"), *v;
-    uint32_t step = 1;
-    size_t at;
-    int r = config_read_u32(j, "decoder_sparse_step", 1u << 20, 1, &step);
-    for (uint32_t i = 0; r == 0 && i < c->layers; i++)
-        c->plain[i] = (i + 1) % step != 0;
-    json_array_foreach(list, at, v)
-    {
-        json_int_t layer = json_is_integer(v) ? json_integer_value(v) : -1;
-        if (layer < 0 || layer >= (json_int_t)c->layers)
-            return ek_fault_set(j->fault, "mlp_only_layers",
-                                "%s: mlp_only_layers must be numbers of layers from 0 to %u; "
-                                "correct it",
-                                j->file, c->layers - 1);
-        c->plain[layer] = true;
-    }
-    return r;
 }
 
 static int check_causal(const struct model_json *j)

@@ -21,30 +21,3 @@ int config_parse(const char *text, size_t len, struct model_config *ret_config,
 int config_parse_generation(const char *text, size_t len, struct model_config *config,
                             struct model_defaults *ret_defaults, struct ek_fault *fault);
 struct model_defaults config_no_defaults(void);
-
-/* For families: keys of their own. */
-int config_read_bool(const struct model_json *j, const char *key, bool if_missing, bool *ret_value);
-/* Written only if the key is there. */
-int config_read_float(const struct model_json *j, const char *key, struct model_range range,
-                      float *value);
-/* A whole number from 1; if_missing 0: it must be there. */
-int config_read_u32(const struct model_json *j, const char *key, uint32_t max, uint32_t if_missing,
-                    uint32_t *ret_value);
-/* The number of experts (it goes by either key), how many a token takes, and the size of one, which
- * `inner` names. */
-int config_read_experts(const struct model_json *j, const char *inner, struct model_config *c);
-/* How DeepSeek and those after it spell how experts are chosen and what is beside them: shares,
- * groups, shared experts, first layers that are plain, layers for drafts. After the experts. */
-int config_read_routing(const struct model_json *j, struct model_config *c);
-/* Layers without experts: those that mlp_only_layers names, and all but every
- * decoder_sparse_step-th.
- */
-int config_read_plain(const struct model_json *j, struct model_config *c);
-/* sliding_window and layer_types; with `chunks` set attention_chunk_size. Without layer_types, a
- * window counts if `use` says so, in layers from `first_layer`, but for every `full_every`th (0 =
- * none); `if_missing`: the window where the file has no such key. */
-struct config_window {
-    bool use;
-    uint32_t first_layer, full_every, if_missing;
-};
-int config_read_window(const struct model_json *j, struct config_window w, struct model_config *c);

@@ -3,7 +3,7 @@
  * Where it has windows, the layers without one have no rotary positions.
  */
 #include "common/err.h"
-#include "server/model/config.h"
+#include "server/model/config_keys.h"
 #include "server/model/family.h"
 #include "server/model/layers.h"
 

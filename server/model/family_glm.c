@@ -5,7 +5,7 @@
  * with sigmoid scores, a correction of the choice and experts that all tokens share; pairs of a
  * head lie half of it apart. Layers for drafts at the end of its files are passed over.
  */
-#include "server/model/config.h"
+#include "server/model/config_keys.h"
 #include "server/model/family.h"
 #include "server/model/layers.h"
 

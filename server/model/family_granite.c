@@ -2,7 +2,7 @@
  * GraniteForCausalLM (Granite 3 and 4 dense): as Llama, with four multipliers: of the embedding, of
  * attention scores, of what each half of a layer adds, and a divisor of the logits.
  */
-#include "server/model/config.h"
+#include "server/model/config_keys.h"
 #include "server/model/family.h"
 #include "server/model/layers.h"
 

@@ -3,7 +3,7 @@
  * base that is stretched once (`alpha`).
  */
 #include "common/err.h"
-#include "server/model/config.h"
+#include "server/model/config_keys.h"
 #include "server/model/family.h"
 #include "server/model/layers.h"
 

@@ -7,28 +7,17 @@
 #include <string.h>
 
 #include "common/err.h"
-#include "server/model/config.h"
+#include "server/model/config_keys.h"
 #include "server/model/family.h"
 #include "server/model/layers.h"
 
 /* Older files name the layers that attend. */
 static int read_attending(const struct model_json *j, struct model_config *c)
 {
-    const json_t *list = json_object_get(j->object, "full_attn_idxs"), *v;
-    size_t at;
+    const bool named = json_is_array(json_object_get(j->object, "full_attn_idxs"));
     for (uint32_t i = 0; i < c->layers; i++)
-        c->recurrent[i] = json_is_array(list);
-    json_array_foreach(list, at, v)
-    {
-        json_int_t layer = json_is_integer(v) ? json_integer_value(v) : -1;
-        if (layer < 0 || layer >= (json_int_t)c->layers)
-            return ek_fault_set(j->fault, "full_attn_idxs",
-                                "%s: full_attn_idxs must be numbers of layers from 0 to %u; "
-                                "correct it",
-                                j->file, c->layers - 1);
-        c->recurrent[layer] = false;
-    }
-    return 0;
+        c->recurrent[i] = named;
+    return config_read_layers(j, "full_attn_idxs", false, c, c->recurrent);
 }
 
 static int read_kinds(const struct model_json *j, struct model_config *c)

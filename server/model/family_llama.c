@@ -3,7 +3,7 @@
  * with rotary positions, gated feed-forward. Llama may have biases, the others a sliding window
  * (Ministral in some layers).
  */
-#include "server/model/config.h"
+#include "server/model/config_keys.h"
 #include "server/model/family.h"
 #include "server/model/layers.h"
 

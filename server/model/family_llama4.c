@@ -6,7 +6,7 @@
  * tokens share one more. All experts of a layer lie transposed in one tensor.
  */
 #include "common/err.h"
-#include "server/model/config.h"
+#include "server/model/config_keys.h"
 #include "server/model/family.h"
 #include "server/model/layers.h"
 

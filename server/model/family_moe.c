@@ -5,7 +5,7 @@
  * GraniteMoeForCausalLM (experts in one tensor, and Granite's multipliers).
  */
 #include "common/err.h"
-#include "server/model/config.h"
+#include "server/model/config_keys.h"
 #include "server/model/family.h"
 #include "server/model/layers.h"
 

@@ -2,7 +2,7 @@
  * Olmo2ForCausalLM and Olmo3ForCausalLM: norms only after attention and feed-forward, and on q and
  * k over all their heads. Olmo3 has a window in three layers of four, and there plain frequencies.
  */
-#include "server/model/config.h"
+#include "server/model/config_keys.h"
 #include "server/model/family.h"
 #include "server/model/layers.h"
 

@@ -2,7 +2,7 @@
  * Phi3ForCausalLM (Phi-3, Phi-3.5, Phi-4, Phi-4-mini): as Llama, with q, k, v and gate, up each
  * stored as one matrix; heads may turn in part, by the frequencies of longrope.
  */
-#include "server/model/config.h"
+#include "server/model/config_keys.h"
 #include "server/model/family.h"
 #include "server/model/layers.h"
 

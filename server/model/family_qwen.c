@@ -2,7 +2,7 @@
  * Qwen2ForCausalLM (biases on q, k, v) and Qwen3ForCausalLM (norms on each head of q and k before
  * they are rotated). Both may have a sliding window in the layers from max_window_layers on.
  */
-#include "server/model/config.h"
+#include "server/model/config_keys.h"
 #include "server/model/family.h"
 #include "server/model/layers.h"
 

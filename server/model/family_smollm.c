@@ -4,7 +4,7 @@
  * Llama models by name, too.
  */
 #include "common/err.h"
-#include "server/model/config.h"
+#include "server/model/config_keys.h"
 #include "server/model/family.h"
 #include "server/model/layers.h"
 
