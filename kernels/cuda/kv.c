@@ -181,24 +181,23 @@ int cuda_kv_resize(struct ek_device *d, uint32_t blocks)
     return 0;
 }
 
-/* What a copy of one block needs: no step in flight, and a block that there is. */
-static int check_block(struct ek_device *d, uint32_t tier, uint32_t block)
+/* What a copy of one block needs: a block that there is, no step in flight, and what the stream
+ * still copies done. */
+static int begin_copy(struct ek_device *d, uint32_t tier, uint32_t block)
 {
     const size_t one = d->shape.block_bytes;
     const size_t count = tier == EK_TIER_HOST ? d->host_bytes / one : d->kv_blocks;
 
     if (tier > EK_TIER_HOST || !d->kv || block >= count)
         return -EINVAL;
-    return cuda_step_idle(d) ? 0 : -EBUSY;
+    return cuda_step_idle(d) ? cu_code(d->cu.stream_wait(d->stream)) : -EBUSY;
 }
 
 int cuda_kv_read(struct ek_device *d, uint32_t tier, uint32_t block, void *to)
 {
     const size_t one = d->shape.block_bytes;
-    int r = check_block(d, tier, block);
+    int r = begin_copy(d, tier, block);
 
-    if (r == 0)
-        r = cu_code(d->cu.stream_wait(d->stream));
     if (r < 0)
         return r;
     if (tier == EK_TIER_HOST) {
@@ -212,10 +211,8 @@ int cuda_kv_read(struct ek_device *d, uint32_t tier, uint32_t block, void *to)
 int cuda_kv_write(struct ek_device *d, uint32_t tier, uint32_t block, const void *from)
 {
     const size_t one = d->shape.block_bytes;
-    int r = check_block(d, tier, block);
+    int r = begin_copy(d, tier, block);
 
-    if (r == 0)
-        r = cu_code(d->cu.stream_wait(d->stream));
     if (r < 0)
         return r;
     if (tier == EK_TIER_HOST) {
