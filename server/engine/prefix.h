@@ -38,12 +38,11 @@ struct prefix_name prefix_hash(const struct prefix *p, struct prefix_name parent
 /* The block with this name and these tokens, 0 when there is none. */
 uint32_t prefix_find(const struct prefix *p, struct prefix_name name, struct prefix_name parent,
                      const int32_t *tokens);
-/* The block with this name, whatever its tokens are; 0 when there is none. */
-uint32_t prefix_holder(const struct prefix *p, struct prefix_name name);
 /* Names a block. False when another block has the name already; then nothing has changed. */
 bool prefix_add(struct prefix *p, uint32_t id, struct prefix_name name, struct prefix_name parent,
                 const int32_t *tokens);
-/* The block that has the name, 0 = none. Of a name that no client can have made up. */
+/* The block with this name, whatever its tokens are; 0 when there is none. Only for names that no
+ * client can have made up. */
 uint32_t prefix_holder(const struct prefix *p, struct prefix_name name);
 /* A named block's name and content belong to another id from now on, which has no name. */
 void prefix_move(struct prefix *p, uint32_t from, uint32_t to);
