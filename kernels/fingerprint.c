@@ -24,8 +24,8 @@ static void add_float(uint64_t *s, float f)
 
 static void add_routing(uint64_t *s, const struct ek_routing *r)
 {
-    const uint32_t numbers[] = {(uint32_t)r->score, r->normalise,  r->share_in,  r->groups,
-                                r->groups_top,      r->group_best, r->correction};
+    const uint32_t numbers[] = {(uint32_t)r->score, r->normalise,  r->share_in,   r->groups,
+                                r->groups_top,      r->group_best, r->correction, r->each};
 
     fingerprint_add(s, numbers, sizeof(numbers));
     add_float(s, r->scale);
@@ -58,6 +58,7 @@ static void add_attention(uint64_t *s, const struct ek_op *op)
     add_float(s, op->u.attention.v_scale);
     add_u32(s, op->u.attention.value_dim);
     add_u32(s, op->u.attention.keys);
+    add_u32(s, op->u.attention.reads);
 }
 
 static void add_experts(uint64_t *s, const struct ek_op *op)
@@ -91,6 +92,7 @@ static void add_op(uint64_t *s, const struct ek_op *op)
     switch (op->kind) {
     case EK_OP_EMBED:
     case EK_OP_ADD:
+    case EK_OP_SCALE:
     case EK_OP_LOGITS: add_float(s, op->u.add.scale); break;
     case EK_OP_NORM:
         add_float(s, op->u.norm.eps);
@@ -146,7 +148,7 @@ uint64_t ek_graph_sum(const struct ek_graph *g)
     const uint32_t shape[] = {g->op_count, g->weight_count, g->value_count,     g->rope_count,
                               g->layers,   g->kv_heads,     g->head_dim,        g->hidden,
                               g->vocab,    g->max_position, (uint32_t)g->dtype, g->kv_i8,
-                              g->kv_f8,    g->value_dim,    g->state_floats};
+                              g->kv_f8,    g->value_dim,    g->state_floats,    g->kv_mixed};
     uint64_t s = 0;
 
     fingerprint_add(&s, shape, sizeof(shape));

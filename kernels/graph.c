@@ -99,11 +99,29 @@ static bool attention_widths(const struct check *c)
 
     if (op->dst == op->src || v != c->g->value_dim)
         return false;
+    if (op->u.attention.reads)
+        return v == 0 && q * d == width(c, op->src) && q * d == width(c, op->dst);
     if (v == 0)
         return (q + 2 * kv) * d == width(c, op->src) && q * d == width(c, op->dst);
     return v <= d && op->u.attention.keys < c->g->value_count && op->u.attention.keys != op->dst &&
            kv * d == width(c, op->u.attention.keys) && q * d == width(c, op->src) &&
            q * v == width(c, op->dst);
+}
+
+/* Whether the cells of the attention's layer are as it takes them: one that reads follows one that
+ * writes cells of that shape, and where layers differ each is written by one. */
+static bool layer_fits(const struct check *c)
+{
+    const struct ek_op *op = c->op, *first = c->g->ops;
+
+    if (!c->g->kv_mixed && !op->u.attention.reads)
+        return true;
+    while (first < op && (first->kind != EK_OP_ATTENTION || first->layer != op->layer))
+        first++;
+    if (!op->u.attention.reads)
+        return first == op;
+    return !first->u.attention.reads && first->u.attention.kv_heads == op->u.attention.kv_heads &&
+           first->u.attention.head_dim == op->u.attention.head_dim;
 }
 
 static const char *check_attention(const struct check *c)
@@ -112,10 +130,13 @@ static const char *check_attention(const struct check *c)
     uint64_t q = op->u.attention.q_heads, kv = op->u.attention.kv_heads;
     uint64_t d = op->u.attention.head_dim;
 
-    if (kv == 0 || q == 0 || q % kv != 0 || kv != c->g->kv_heads || d != c->g->head_dim)
+    if (kv == 0 || q == 0 || d == 0 || q % kv != 0 || kv > c->g->kv_heads || d > c->g->head_dim ||
+        (!c->g->kv_mixed && (kv != c->g->kv_heads || d != c->g->head_dim)))
         return "the heads of an attention do not fit the cache";
     if (op->layer >= c->g->layers)
         return "an attention names a layer that the cache lacks";
+    if (!layer_fits(c))
+        return "an attention names a layer that another one writes otherwise, or none";
     if (op->u.attention.chunks && op->u.attention.window == 0)
         return "chunks of an attention without their size";
     if (!(op->u.attention.k_scale >= 0 && op->u.attention.k_scale <= FLT_MAX) ||
@@ -163,6 +184,8 @@ static const char *check_routing(const struct check *c)
          r->groups_top > r->groups || r->group_best == 0 || r->group_best > 2 ||
          r->group_best > count / r->groups || r->groups_top * (count / r->groups) < top))
         return "impossible groups of experts";
+    if (!vector(c, r->each, count) || !plain(c, r->each))
+        return "misshapen factors of experts";
     return vector(c, r->correction, count) ? NULL : "a misshapen correction of experts";
 }
 
@@ -287,8 +310,8 @@ static const char *check_delta(const struct check *c)
 static bool values_known(const struct check *c)
 {
     enum ek_op_kind k = c->op->kind;
-    bool reads = k != EK_OP_EMBED && k != EK_OP_ROPE && k != EK_OP_SOFTCAP && k != EK_OP_REDUCE &&
-                 k != EK_OP_GATHER && k != EK_OP_RECV;
+    bool reads = k != EK_OP_EMBED && k != EK_OP_ROPE && k != EK_OP_SOFTCAP && k != EK_OP_SCALE &&
+                 k != EK_OP_REDUCE && k != EK_OP_GATHER && k != EK_OP_RECV;
     bool writes = k != EK_OP_LOGITS && k != EK_OP_GATHER && k != EK_OP_SEND;
 
     return (!writes || c->op->dst < c->g->value_count) &&
@@ -314,6 +337,10 @@ static const char *check_op(const struct check *c)
     case EK_OP_GLU: return width(c, op->src) == 2 * width(c, op->dst) ? NULL : "misshapen gate";
     case EK_OP_EXPERTS: return check_experts(c);
     case EK_OP_ADD: return width(c, op->src) == width(c, op->dst) ? NULL : "misshapen addition";
+    case EK_OP_SCALE:
+        return vector(c, op->weight, 1) && plain(c, op->weight) && isfinite(op->u.scale.scale)
+                   ? NULL
+                   : "a misshapen scale";
     case EK_OP_SOFTCAP: return op->u.softcap.cap > 0.0f ? NULL : "a softcap of 0";
     case EK_OP_PICK:
         return op->dst != op->src && width(c, op->src) == width(c, op->dst) ? NULL
@@ -364,7 +391,7 @@ int ek_graph_check(const struct ek_graph *g, struct ek_fault *fault)
     uint32_t picks = 0, logits = 0;
 
     if (g->vocab == 0 || g->vocab > INT32_MAX || g->kv_heads == 0 || g->head_dim == 0 ||
-        g->value_dim > g->head_dim)
+        g->value_dim > g->head_dim || (g->kv_mixed && g->value_dim > 0))
         return ek_fault_set(fault, "graph", "the model has no vocabulary or no heads");
     if (g->ranks > 0 && (g->rank >= g->ranks || g->ranks > EK_MOST_RANKS || g->vocab_rows == 0 ||
                          g->vocab_first > g->vocab || g->vocab_rows > g->vocab - g->vocab_first))

@@ -132,7 +132,9 @@ enum ek_op_kind {
                         capped), that takes its share of the softmax and adds nothing.
                         Latent, with a value_dim: src = [q heads], the value `keys` = [k heads], and
                         V of a head is the first value_dim elements of its K: dst[rows, q_heads *
-                        value_dim] */
+                        value_dim].
+                        With `reads`, src = [q heads]: the cells of the layer were written by an
+                        attention before it, of as many KV heads of that size */
     EK_OP_GLU,       /* dst[rows, n] = act(src[:, :n]) * src[:, n:]; see enum ek_activation */
     EK_OP_EXPERTS,   /* mixture of experts: dst[rows, n] = sum over the `top` experts e that the
                         logits in the value `router` [rows, count] choose, in order of e, of
@@ -141,6 +143,7 @@ enum ek_op_kind {
                         and down are added to each of the three products, where there are any: f32
                         [count, inner], and of down [count, n] */
     EK_OP_ADD,       /* dst += src * scale */
+    EK_OP_SCALE,     /* dst *= scale, and by the one number of the weight, where there is one */
     EK_OP_SOFTCAP,   /* dst = cap * tanh(dst / cap); after EK_OP_LOGITS: of the logits */
     EK_OP_PICK,      /* dst[logit_rows, n] = src at the rows that need logits */
     EK_OP_LOGITS,    /* logits[logit_rows, vocab] = src * weight^T * scale, kept in the backend */
@@ -186,6 +189,7 @@ struct ek_routing {
     float scale;                             /* above 0 */
     float least;                             /* a sum over the chosen that is less counts as this */
     uint32_t correction;                     /* weight f32 [count], or EK_NO_WEIGHT */
+    uint32_t each; /* weight f32 [count] that multiplies the shares, or EK_NO_WEIGHT */
 };
 
 /* Of EK_OP_GATE: 1 / (1 + e^-x), x / (1 + e^-x), x. */
@@ -231,7 +235,7 @@ struct ek_op {
     union {
         struct {
             float scale;
-        } embed, add, logits;
+        } embed, add, scale, logits;
         struct {
             float eps, offset;
             uint32_t group, first; /* norm `heads` groups of `group` elements from column `first` */
@@ -256,6 +260,7 @@ struct ek_op {
                 v_scale;        /* of a cache of 8 bits: a number times it is the value; 0 = 1 */
             uint32_t value_dim; /* latent attention, else 0 */
             uint16_t keys;      /* then the value with k */
+            bool reads;         /* it writes no cells */
         } attention;
         struct {
             uint32_t count, rest;
@@ -336,7 +341,8 @@ struct ek_graph {
     uint32_t value_count;
     struct ek_rope *ropes;
     uint32_t rope_count;
-    uint32_t layers, kv_heads, head_dim; /* of the KV cache, the same in each layer */
+    uint32_t layers, kv_heads, head_dim; /* of the KV cache, the same in each layer, */
+    bool kv_mixed; /* or not: then they are the largest, and attentions say their layer's own */
     uint32_t value_dim; /* latent: elements of V, which are the first ones of K; 0 = head_dim */
     uint32_t hidden, vocab, max_position;
     enum ek_dtype dtype; /* of weights and, without kv_i8 or kv_f8, the KV cache */

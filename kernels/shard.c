@@ -77,6 +77,7 @@ static const char *kind_name(enum ek_op_kind k)
     case EK_OP_GLU: return "activation";
     case EK_OP_EXPERTS: return "mixture of experts";
     case EK_OP_ADD: return "addition";
+    case EK_OP_SCALE: return "scale";
     case EK_OP_SOFTCAP: return "soft cap";
     case EK_OP_TAKE: return "move of columns";
     case EK_OP_GATE: return "gate";
@@ -576,6 +577,7 @@ static int shard_op(struct sharding *s, bool after_logits)
     case EK_OP_TAKE:
     case EK_OP_CONV:
     case EK_OP_DELTA: return no_rule(s, "of a hybrid model");
+    case EK_OP_SCALE: return no_rule(s, "of a layer");
     case EK_OP_REDUCE:
     case EK_OP_GATHER:
     case EK_OP_SEND:
@@ -658,6 +660,12 @@ int ek_shard(const struct ek_graph *g, uint32_t rank, uint32_t ranks, struct ek_
     int r = ek_graph_check(g, fault);
     if (r == 0 && (rank >= ranks || ranks > EK_MOST_RANKS || g->ranks > 0))
         r = -EINVAL;
+    if (r == 0 && g->kv_mixed) {
+        ek_fault_set(fault, "tensor-parallel-size",
+                     "The model's layers differ in their heads of keys and values, which are not "
+                     "divided among ranks yet: leave --tensor-parallel-size out.");
+        r = -ENOTSUP;
+    }
     if (r == 0 && g->state_floats > 0) {
         ek_fault_set(fault, "tensor-parallel-size",
                      "The model has layers with recurrent state, whose heads are not divided among "

@@ -58,6 +58,7 @@ static struct flow flow_of(const struct ek_graph *g, const struct ek_op *op, boo
     case EK_OP_DELTA:
         return (struct flow){.fills = true, .src = true, .other = true, .value = op->u.delta.gates};
     case EK_OP_ROPE:
+    case EK_OP_SCALE:
     case EK_OP_REDUCE: return (struct flow){.dst = true};
     case EK_OP_LOGITS:
     case EK_OP_SEND: return (struct flow){.src = true};
@@ -278,6 +279,7 @@ static void use(struct copying *c, const struct ek_op *op, bool after_logits)
         use_run(c->weight, op->u.experts.down_bias, op->u.experts.down_bias != EK_NO_WEIGHT);
         use_run(c->weight, op->u.experts.routing.correction,
                 op->u.experts.routing.correction != EK_NO_WEIGHT);
+        use_run(c->weight, op->u.experts.routing.each, op->u.experts.routing.each != EK_NO_WEIGHT);
     } else if (op->weight != EK_NO_WEIGHT) {
         use_run(c->weight, op->weight, op->kind == EK_OP_HEADS ? op->u.heads.count : 1);
     }
@@ -340,6 +342,8 @@ static void push(const struct copying *c, const struct ek_op *whole, uint32_t fi
             op.u.experts.down_bias = c->weight[op.u.experts.down_bias];
         if (op.u.experts.routing.correction != EK_NO_WEIGHT)
             op.u.experts.routing.correction = c->weight[op.u.experts.routing.correction];
+        if (op.u.experts.routing.each != EK_NO_WEIGHT)
+            op.u.experts.routing.each = c->weight[op.u.experts.routing.each];
     }
     c->out->ops[c->out->op_count++] = op;
 }

@@ -40,6 +40,7 @@ struct sum {
 struct attend {
     const struct ek_device *d;
     const struct ek_op *op;
+    const struct cpu_cells *cells;
     const uint32_t *table;
     uint32_t kv_head, count;
     uint32_t from, to;                  /* union of what the queries see */
@@ -142,12 +143,12 @@ static void weigh(struct attend *a, uint32_t index, uint32_t base, uint32_t firs
     memset(weight + (first - base) * size, 0, (from - first) * size);
     memset(weight + (to - base) * size, 0, (end - to) * size);
     if (!fresh && factor != 1.0f)
-        a->d->ops->scale(acc, acc, a->d->shape.values, factor);
+        a->d->ops->scale(acc, acc, a->cells->values, factor);
 }
 
 static const char *kv_of(const struct attend *a, uint32_t block, uint32_t head)
 {
-    return cpu_kv_at(a->d, block, a->op->layer, head);
+    return cpu_kv_at(a->d, block, a->cells, head);
 }
 
 /* Points b at up to CPU_BLOCKS blocks of [at, end), and at what is read a phase later: their V
@@ -155,7 +156,7 @@ static const char *kv_of(const struct attend *a, uint32_t block, uint32_t head)
 static void take_blocks(const struct attend *a, bool v, uint32_t at, uint32_t end,
                         struct cpu_block *b)
 {
-    const size_t behind = a->d->shape.k_bytes;
+    const size_t behind = a->cells->k_bytes;
     const uint32_t bs = a->d->shape.block_size;
 
     for (b->blocks = 0; b->blocks < CPU_BLOCKS && at < end; b->blocks++, at += bs) {
@@ -174,17 +175,18 @@ static void take_blocks(const struct attend *a, bool v, uint32_t at, uint32_t en
 static void read_scales(struct attend *a, uint32_t base, uint32_t first, uint32_t end)
 {
     const struct cpu_shape *s = &a->d->shape;
+    const struct cpu_cells *c = a->cells;
     const size_t bytes = s->block_size * sizeof(float);
 
     for (uint32_t at = first; at < end; at += s->block_size) {
         const char *kv = kv_of(a, a->table[at / s->block_size], a->kv_head);
-        memcpy(a->k_scale + (at - base), kv + s->k_scale_at, bytes);
-        memcpy(a->v_scale + (at - base), kv + s->v_scale_at, bytes);
+        memcpy(a->k_scale + (at - base), kv + c->k_scale_at, bytes);
+        memcpy(a->v_scale + (at - base), kv + c->v_scale_at, bytes);
         if (at + CPU_TILE >= a->to)
             continue;
         kv = kv_of(a, a->table[(at + CPU_TILE) / s->block_size], a->kv_head);
-        __builtin_prefetch(kv + s->k_scale_at);
-        __builtin_prefetch(kv + s->v_scale_at);
+        __builtin_prefetch(kv + c->k_scale_at);
+        __builtin_prefetch(kv + c->v_scale_at);
     }
 }
 
@@ -194,7 +196,7 @@ static void score_tile(struct attend *a, uint32_t base, uint32_t first, uint32_t
     struct cpu_block b = {.dtype = d->graph->kv_i8 ? EK_I8 : d->graph->dtype,
                           .pairs = a->pairs,
                           .rows = a->count,
-                          .dim = d->graph->head_dim,
+                          .dim = a->cells->keys,
                           .keys = d->shape.block_size,
                           .in = a->q,
                           .in_stride = d->shape.dim,
@@ -218,7 +220,7 @@ static void mix_tile(struct attend *a, uint32_t base, uint32_t first, uint32_t e
     struct cpu_block b = {.dtype = d->graph->kv_i8 ? EK_I8 : d->graph->dtype,
                           .pairs = a->pairs,
                           .rows = a->count,
-                          .dim = d->shape.values,
+                          .dim = a->cells->values,
                           .keys = bs,
                           .in_stride = SCORES,
                           .out = a->acc,
@@ -310,7 +312,7 @@ static void combine(const struct ek_device *d, struct sum *total, const struct s
 static void write_out(const struct attend *a, uint32_t index, const struct sum *total)
 {
     const struct query *q = &a->query[index];
-    const uint32_t n = ek_graph_value_dim(a->d->graph);
+    const uint32_t n = a->cells->value_dim;
     const float *sinks = cpu_vector(a->d, a->op->bias);
     float by = 1.0f / total->sum;
 
@@ -382,6 +384,7 @@ void cpu_attend_combine(const struct ek_device *d, const struct ek_op *op,
 
     a.d = d;
     a.op = op;
+    a.cells = &d->cells[op->layer];
     for (uint32_t i = 0; i < item->queries; i++) {
         struct sum total = {.acc = (float *)(void *)scratch};
         for (uint32_t part = 0; part < parts; part++) {
@@ -403,9 +406,10 @@ void cpu_attend(const struct ek_device *d, const struct ek_step *step, const str
 
     a.d = d;
     a.op = op;
+    a.cells = &d->cells[op->layer];
     a.kv_head = item->head;
-    a.pairs = cpu_cache_pairs(d);
-    a.quads = cpu_cache_quads(d);
+    a.pairs = cpu_cache_pairs(d, a.cells);
+    a.quads = cpu_cache_quads(d, a.cells);
     a.count = a.next_head = a.next_blocks = 0;
     a.next_table = NULL;
     a.table = ek_step_tables(step) + ek_step_seqs(step)[span->seq].table;

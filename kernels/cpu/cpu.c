@@ -175,9 +175,11 @@ static void unload(struct ek_device *d)
     cpu_unmap(&d->slot_memory);
     free(d->weights);
     free(d->values);
+    free(d->cells);
     free(d->rope_at);
     d->weights = NULL;
     d->values = NULL;
+    d->cells = NULL;
     d->rope_at = NULL;
     d->slots = NULL;
     d->last = NULL;
@@ -264,7 +266,8 @@ static int cpu_plan(const struct ek_open_params *p, const struct ek_plan_request
                                               q->graph->hidden) +
                           sizeof(struct ek_device) +
                           q->graph->weight_count * sizeof(struct cpu_weight) +
-                          q->graph->value_count * sizeof(struct cpu_value),
+                          q->graph->value_count * sizeof(struct cpu_value) +
+                          q->graph->layers * sizeof(struct cpu_cells),
     };
     if (p->local > 0 && p->rank == p->first && p->local < ek_open_shares(p))
         ret_plan->overhead_bytes += cpu_group_span_bytes(ek_open_shares(p));
@@ -277,9 +280,11 @@ static int take_memory(struct ek_device *d)
 
     d->weights = calloc(g->weight_count + 1, sizeof(*d->weights));
     d->values = calloc(g->value_count + 1, sizeof(*d->values));
+    d->cells = calloc(g->layers + 1ull, sizeof(*d->cells));
     d->rope_at = calloc(g->rope_count + 1, sizeof(*d->rope_at));
-    if (!d->weights || !d->values || !d->rope_at)
+    if (!d->weights || !d->values || !d->cells || !d->rope_at)
         return -ENOMEM;
+    (void)cpu_cells_of(g, d->plan.block_size, d->cells);
     int r = cpu_shape_of(&d->plan, d->threads, &d->shape, d->weights, d->values, d->rope_at);
     if (r < 0)
         return r;

@@ -72,15 +72,23 @@ struct cpu_experts_shape { /* of the largest mixture of experts; 0 where there i
     size_t scratch_bytes; /* of a thread */
 };
 
+/* What a layer of the KV cache has of a block. */
+struct cpu_cells {
+    uint32_t keys;      /* elements of K of a head */
+    uint32_t value_dim; /* and of V, */
+    uint32_t values;    /* padded to 16 */
+    uint32_t heads;
+    size_t at;         /* of the first head in the block */
+    size_t k_bytes;    /* of one head: K [keys][block_size] */
+    size_t head_bytes; /* then V [block_size][values] */
+    size_t k_scale_at; /* with kv_i8: [block_size] f32 each, behind the numbers */
+    size_t v_scale_at;
+};
+
 /* Where everything lies. Pure: from graph, ceilings and threads. */
 struct cpu_shape {
-    uint32_t dim;        /* head_dim, padded to 16 */
-    uint32_t values;     /* elements of V, padded to 16 */
-    uint32_t block_size; /* tokens */
-    size_t k_bytes;      /* of one head in a block: K [head_dim][block_size] */
-    size_t head_bytes;   /* then V [block_size][values] */
-    size_t k_scale_at;   /* with kv_i8: [block_size] f32 each, behind the numbers */
-    size_t v_scale_at;
+    uint32_t dim;         /* head_dim of the largest layer, padded to 16 */
+    uint32_t block_size;  /* tokens */
     size_t block_bytes;   /* all layers and heads, a multiple of 64 */
     size_t state_bytes;   /* recurrent state of a sequence, a multiple of 64 */
     size_t weight_bytes;  /* all weights */
@@ -132,6 +140,7 @@ struct ek_device {
     struct cpu_shape shape;
     struct cpu_weight *weights; /* [graph->weight_count] */
     struct cpu_value *values;   /* [graph->value_count] */
+    struct cpu_cells *cells;    /* [graph->layers] */
     size_t *rope_at;            /* [graph->rope_count] cos and sin [rows][count] each */
     uint32_t vocab_begin[EK_MOST_RANKS + 1]; /* with peers: first token of each rank */
     struct cpu_memory weight_memory, arena, slot_memory, kv, host_kv, states;
@@ -148,6 +157,10 @@ struct ek_device {
 /* shape.c */
 int cpu_graph_offered(const struct ek_graph *g, struct ek_fault *fault); /* -EBADMSG, -ENOTSUP */
 void cpu_weight_shape(const struct ek_graph *g, uint32_t index, struct cpu_weight *ret_weight);
+/* Fills in the layers of the KV cache, unless `cells` is NULL; bytes of a block, SIZE_MAX: too
+ * many.
+ */
+size_t cpu_cells_of(const struct ek_graph *g, uint32_t block_size, struct cpu_cells *cells);
 /* weights, values and rope_at may be NULL (only sizes wanted), else are filled in. -EOVERFLOW. */
 int cpu_shape_of(const struct ek_plan_request *q, uint32_t threads, struct cpu_shape *ret_shape,
                  struct cpu_weight *weights, struct cpu_value *values, size_t *rope_at);
@@ -242,6 +255,7 @@ struct cpu_route {
 struct cpu_routing {
     const struct ek_routing *routing;
     const float *correction; /* [count], NULL = none */
+    const float *each;       /* likewise */
     uint32_t count, top;
     float *scratch; /* [count] */
 };
@@ -265,9 +279,10 @@ void cpu_delta(const struct cpu_member *m, const struct ek_op *op); /* has one i
 struct cpu_quad_cache;
 void cpu_kv_write(const struct ek_device *d, const struct ek_step *step, const struct ek_op *op,
                   uint32_t row);
-bool cpu_cache_pairs(const struct ek_device *d); /* K and V lie in pairs of bf16 */
+/* K and V of a layer lie in pairs of bf16. */
+bool cpu_cache_pairs(const struct ek_device *d, const struct cpu_cells *c);
 /* What attends over int8 in quads; NULL: they do not lie so. */
-const struct cpu_quad_cache *cpu_cache_quads(const struct ek_device *d);
+const struct cpu_quad_cache *cpu_cache_quads(const struct ek_device *d, const struct cpu_cells *c);
 
 /* states.c */
 /* EK_EDEVMEM; -EINVAL when there are fewer than sequences. */
@@ -320,9 +335,8 @@ static inline float *cpu_state(const struct ek_device *d, uint32_t slot)
 }
 
 /* K of one head of a layer in a block; V follows k_bytes later. */
-static inline char *cpu_kv_at(const struct ek_device *d, uint32_t block, uint32_t layer,
+static inline char *cpu_kv_at(const struct ek_device *d, uint32_t block, const struct cpu_cells *c,
                               uint32_t head)
 {
-    size_t index = (size_t)layer * d->graph->kv_heads + head;
-    return d->kv.at + block * d->shape.block_bytes + index * d->shape.head_bytes;
+    return d->kv.at + block * d->shape.block_bytes + c->at + head * c->head_bytes;
 }

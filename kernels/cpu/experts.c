@@ -50,13 +50,14 @@ void cpu_experts_measure(const struct ek_graph *g, size_t rows, struct cpu_exper
 static void cpu_experts_choose(const struct work *w)
 {
     const struct ek_op *op = w->op;
-    const uint32_t top = op->u.experts.top, correction = op->u.experts.routing.correction;
-    const struct cpu_routing routing = {
-        .routing = &op->u.experts.routing,
-        .correction = correction == EK_NO_WEIGHT ? NULL : cpu_vector(w->d, correction),
-        .count = op->u.experts.count,
-        .top = top,
-        .scratch = w->gathered};
+    const struct ek_routing *r = &op->u.experts.routing;
+    const uint32_t top = op->u.experts.top;
+    const struct cpu_routing routing = {.routing = r,
+                                        .correction = cpu_vector(w->d, r->correction),
+                                        .each = cpu_vector(w->d, r->each),
+                                        .count = op->u.experts.count,
+                                        .top = top,
+                                        .scratch = w->gathered};
 
     for (uint32_t row = w->m->first; row < w->m->end; row++)
         cpu_route(&routing, cpu_row(w->d, op->u.experts.router, row), w->route + (size_t)row * top);

@@ -111,5 +111,5 @@ void cpu_route(const struct cpu_routing *w, const float *logit, struct cpu_route
     const float least = softmax ? r->least * all : r->least;
     const float by = r->normalise ? fmaxf(chosen, least) : softmax ? all : 1.0f;
     for (uint32_t i = 0; i < w->top; i++)
-        to[i].share = to[i].share / by * r->scale;
+        to[i].share = to[i].share / by * r->scale * (w->each ? w->each[to[i].expert] : 1.0f);
 }

@@ -148,6 +148,14 @@ static void gate_row(const struct ek_device *d, const struct ek_op *op, uint32_t
         d->ops->gate(dst + (size_t)h * group, src + (size_t)h * step, group, op->u.gate.act);
 }
 
+static void scale_row(const struct ek_device *d, const struct ek_op *op, uint32_t row)
+{
+    const float *by = cpu_vector(d, op->weight);
+    float *dst = cpu_row(d, op->dst, row);
+
+    d->ops->scale(dst, dst, d->values[op->dst].width, op->u.scale.scale * (by ? by[0] : 1.0f));
+}
+
 void cpu_by_rows(const struct cpu_member *m, const struct ek_op *op)
 {
     const struct ek_device *d = m->d;
@@ -165,6 +173,7 @@ void cpu_by_rows(const struct cpu_member *m, const struct ek_op *op)
             break;
         }
         case EK_OP_ADD: d->ops->add(dst, cpu_row(d, op->src, row), n, op->u.add.scale); break;
+        case EK_OP_SCALE: scale_row(d, op, row); break;
         case EK_OP_SOFTCAP: d->ops->softcap(dst, n, op->u.softcap.cap); break;
         case EK_OP_TAKE: take_row(d, op, row); break;
         case EK_OP_GATE: gate_row(d, op, row); break;

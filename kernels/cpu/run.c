@@ -226,7 +226,7 @@ static void attention(struct member *m, const struct ek_op *op)
     const struct ek_device *d = r->d;
     uint32_t turn = m->attentions++ & 1;
 
-    for (uint32_t row = m->rows.first; row < m->rows.end; row++)
+    for (uint32_t row = m->rows.first; row < m->rows.end && !op->u.attention.reads; row++)
         cpu_kv_write(d, r->step, op, row);
     cpu_pool_barrier(d->pool);
     /* nobody uses the other counters before the next barrier */
@@ -410,6 +410,14 @@ static int resolve_tokens(struct run *r, int32_t *token)
     return bad;
 }
 
+/* Queries that share a head of keys: the most in any layer. */
+static uint32_t group_of(const struct ek_op *op, uint32_t most)
+{
+    const uint32_t group = op->u.attention.q_heads / op->u.attention.kv_heads;
+
+    return group > most ? group : most;
+}
+
 /* The tokens, the spans of attention and the rows that need logits. */
 static int prepare(struct run *r)
 {
@@ -422,7 +430,7 @@ static int prepare(struct run *r)
 
     for (uint32_t i = 0; i < d->graph->op_count; i++)
         if (d->graph->ops[i].kind == EK_OP_ATTENTION)
-            group = d->graph->ops[i].u.attention.q_heads / d->graph->ops[i].u.attention.kv_heads;
+            group = group_of(&d->graph->ops[i], group);
     uint32_t height = group < CPU_QUERIES ? CPU_QUERIES / group : 1;
     for (uint32_t i = 0; i < r->step->seqs; i++, q++) {
         for (uint32_t row = 0; row < q->rows; row += height) {

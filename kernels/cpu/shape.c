@@ -151,24 +151,56 @@ static size_t cpu_shape_take(size_t *sum, size_t count, size_t size)
     return at;
 }
 
-static void shape_kv(const struct ek_graph *g, uint32_t block_size, struct cpu_shape *s)
+/* A layer of the KV cache whose heads are of so many elements, but for its place. */
+static struct cpu_cells cells_of(const struct ek_graph *g, uint32_t block_size, uint32_t heads,
+                                 uint32_t dim)
 {
-    size_t elem = g->kv_i8 ? 1 : ek_dtype_bits(g->dtype) / 8, sum = 0;
+    const size_t elem = g->kv_i8 ? 1 : ek_dtype_bits(g->dtype) / 8;
+    const uint32_t value_dim = g->value_dim > 0 ? g->value_dim : dim;
+    struct cpu_cells c = {.keys = dim, .value_dim = value_dim, .heads = heads};
 
-    s->block_size = block_size;
-    s->dim = (g->head_dim + 15) & ~15u;
-    s->values = (ek_graph_value_dim(g) + 15) & ~15u;
-    s->k_bytes = elem * g->head_dim * block_size;
-    s->head_bytes = s->k_bytes + elem * s->values * block_size;
+    c.values = (value_dim + 15) & ~15u;
+    c.k_bytes = elem * dim * block_size;
+    c.head_bytes = c.k_bytes + elem * c.values * block_size;
     if (g->kv_i8) {
         const size_t scales = block_size * sizeof(float);
-        s->k_scale_at = (s->k_bytes + 15) & ~(size_t)15;
-        s->k_bytes = (s->k_scale_at + scales + 15) & ~(size_t)15;
-        s->v_scale_at = s->k_bytes + s->values * block_size;
-        s->head_bytes = (s->v_scale_at + scales + 15) & ~(size_t)15;
+        c.k_scale_at = (c.k_bytes + 15) & ~(size_t)15;
+        c.k_bytes = (c.k_scale_at + scales + 15) & ~(size_t)15;
+        c.v_scale_at = c.k_bytes + c.values * block_size;
+        c.head_bytes = (c.v_scale_at + scales + 15) & ~(size_t)15;
     }
-    (void)cpu_shape_take(&sum, (size_t)g->layers * g->kv_heads, s->head_bytes);
-    s->block_bytes = sum;
+    return c;
+}
+
+/* Puts a layer's cells behind the others, of which there are *bytes; sticks at SIZE_MAX. */
+static void cells_put(size_t *bytes, struct cpu_cells c, struct cpu_cells *to)
+{
+    size_t own;
+
+    c.at = *bytes;
+    if (__builtin_mul_overflow(c.heads, c.head_bytes, &own) ||
+        __builtin_add_overflow(*bytes, own, bytes))
+        *bytes = SIZE_MAX;
+    if (to)
+        *to = c;
+}
+
+size_t cpu_cells_of(const struct ek_graph *g, uint32_t block_size, struct cpu_cells *cells)
+{
+    size_t bytes = 0, sum = 0;
+
+    for (uint32_t i = 0; i < g->layers && !g->kv_mixed; i++)
+        cells_put(&bytes, cells_of(g, block_size, g->kv_heads, g->head_dim),
+                  cells ? &cells[i] : NULL);
+    for (uint32_t i = 0; i < g->op_count && g->kv_mixed; i++) {
+        const struct ek_op *op = &g->ops[i];
+        if (op->kind == EK_OP_ATTENTION && !op->u.attention.reads)
+            cells_put(&bytes,
+                      cells_of(g, block_size, op->u.attention.kv_heads, op->u.attention.head_dim),
+                      cells ? &cells[op->layer] : NULL);
+    }
+    (void)cpu_shape_take(&sum, 1, bytes);
+    return sum;
 }
 
 /* Values written before the pick have a row for each row of the step, the others for each logit. */
@@ -198,7 +230,9 @@ int cpu_shape_of(const struct ek_plan_request *q, uint32_t threads, struct cpu_s
     struct cpu_shape s = {.logit_stride = (g->vocab + 31) & ~31u};
     size_t rows = q->ceiling.rows;
 
-    shape_kv(g, q->block_size, &s);
+    s.block_size = q->block_size;
+    s.dim = (g->head_dim + 15) & ~15u;
+    s.block_bytes = cpu_cells_of(g, q->block_size, NULL);
     (void)cpu_shape_take(&s.state_bytes, g->state_floats, sizeof(float));
     for (uint32_t i = 0; i < g->weight_count; i++) {
         struct cpu_weight w;

@@ -37,6 +37,11 @@ static const char *refuse_op(const struct ek_op *op)
         return "has latent attention, which is served on the CPU for now";
     if ((size_t)op->kind >= kinds || !offered[op->kind])
         return "has an operation that the CUDA backend does not have yet";
+    if (op->kind == EK_OP_ATTENTION && op->u.attention.reads)
+        return "has layers that read the keys and values of others, which is served on the CPU for "
+               "now";
+    if (op->kind == EK_OP_EXPERTS && op->u.experts.routing.each != EK_NO_WEIGHT)
+        return "has a factor for each expert, which is served on the CPU for now";
     if (op->kind == EK_OP_ATTENTION && op->u.attention.head_dim > CU_DIM_MOST)
         return "has attention heads of more than 256 elements, which the CUDA backend does not do";
     return NULL;
@@ -54,6 +59,12 @@ int cuda_graph_offered(const struct ek_graph *g, uint32_t block_size, struct ek_
             continue;
         ek_fault_set(fault, "model", "The model %s (operation %u of %u): use --device cpu.", why, i,
                      g->op_count);
+        return -ENOTSUP;
+    }
+    if (g->kv_mixed) {
+        ek_fault_set(fault, "model",
+                     "The model's layers differ in their heads of keys and values, which is served "
+                     "on the CPU for now: use --device cpu.");
         return -ENOTSUP;
     }
     if (g->state_floats > 0) {

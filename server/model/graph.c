@@ -366,6 +366,7 @@ void graph_experts(struct graph_builder *b, uint16_t dst, uint16_t src, uint16_t
                 names->woven ? graph_weight(b, &gate, 1, 1, ".bias") : EK_NO_WEIGHT);
     op.u.experts.routing.correction =
         names->correction ? graph_weight(b, &correction, 1, 1, "") : EK_NO_WEIGHT;
+    op.u.experts.routing.each = EK_NO_WEIGHT;
     expert_weights(b, names, &op);
     graph_op_push(b, op);
 }

@@ -186,6 +186,7 @@ static inline void tiny_experts(struct tiny *t)
         op->u.experts.routing.scale = 1.0f;
     op->u.experts.routing.correction =
         p->corrected ? tiny_weight(t, p->experts, 1, 0.5f, 0.0f) : EK_NO_WEIGHT;
+    op->u.experts.routing.each = EK_NO_WEIGHT;
     op->u.experts.act = p->act;
     op->u.experts.up = first[1];
     op->u.experts.down = first[2];
