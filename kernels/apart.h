@@ -13,6 +13,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "kernels/backend.h"
@@ -49,7 +50,8 @@ void ek_apart_unmap(struct ek_apart_memory *m); /* accepts NULL */
 const struct ek_apart_order *ek_apart_order(const struct ek_apart_memory *m);
 /* An engine's process has begun, and has ended with this status of waitpid(). */
 void ek_apart_began(struct ek_apart_memory *m, int pid);
-void ek_apart_ended(struct ek_apart_memory *m, int status);
+/* stopped: a signal had stopped it when it was ended, which its parent alone can see for sure. */
+void ek_apart_ended(struct ek_apart_memory *m, int status, bool stopped);
 /* An ek_progress_fn; ctx is the memory. */
 void ek_apart_progress(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
 /* The engine cannot be made. */

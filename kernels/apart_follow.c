@@ -86,9 +86,10 @@ void ek_apart_began(struct ek_apart_memory *m, int pid)
     atomic_store(&m->pid, pid);
 }
 
-void ek_apart_ended(struct ek_apart_memory *m, int status)
+void ek_apart_ended(struct ek_apart_memory *m, int status, bool stopped)
 {
     m->status = status;
+    m->stopped = stopped;
     atomic_store(&m->ended, 1);
     apart_raise(&m->answered);
 }

@@ -417,32 +417,19 @@ static void lead_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
     ret_stats->note = l->note[0] ? l->note : NULL;
 }
 
-/* The state letter of a process, 0 when there is none. */
-static char state_letter(int pid)
-{
-    char path[64], text[256] = "";
-    (void)snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-    FILE *f = fopen(path, "re");
-    if (f) {
-        (void)!fgets(text, sizeof(text), f);
-        (void)fclose(f);
-    }
-    const char *close = strrchr(text, ')');
-    return close && close[1] == ' ' ? close[2] : 0;
-}
-
 static bool lead_is_lost(struct ek_device *d)
 {
     return has_ended(lead_of(d)) || is_alone(lead_of(d));
 }
 
-static void say_why(struct lead *l, struct ek_device_end *ret_end)
+/* After end(); alone: it had ended by itself before. */
+static void say_why(struct lead *l, bool alone, struct ek_device_end *ret_end)
 {
-    if (has_ended(l)) {
+    if (alone) {
         say_end(l->m->status, ret_end->why, sizeof(ret_end->why));
         ret_end->fault = !was_killed(l->m->status);
     } else { /* its device failed, or it made no progress */
-        bool stopped = state_letter(atomic_load(&l->m->pid)) == 'T';
+        bool stopped = has_ended(l) && l->m->stopped;
         (void)snprintf(ret_end->why, sizeof(ret_end->why), "%s",
                        stopped ? "its process was stopped by a signal" : "a step failed in it");
         ret_end->fault = !stopped;
@@ -454,8 +441,9 @@ static int lead_revive(struct ek_device *d, ek_meanwhile_fn meanwhile, void *ctx
 {
     struct lead *l = lead_of(d);
 
-    say_why(l, ret_end);
+    bool alone = has_ended(l);
     int r = end(l);
+    say_why(l, alone, ret_end);
     if (r == 0)
         r = start(l, &(struct patience){.meanwhile = meanwhile, .ctx = ctx}, fault);
     if (r == 0)

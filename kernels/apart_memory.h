@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "common/err.h"
@@ -47,8 +48,9 @@ struct ek_apart_memory {
 
     /* Of the engine that there is now; the lead clears it before it asks for one. */
     atomic_int pid;
-    atomic_uint ended; /* 1: status is valid */
+    atomic_uint ended; /* 1: status and stopped are valid */
     int status;
+    bool stopped;
     atomic_uint state;
     int code;
     struct ek_fault fault;

@@ -110,15 +110,18 @@ static void run_engine(const struct launching *l)
 static void end_engine(struct launching *l)
 {
     int status = 0;
+    siginfo_t is = {0};
 
     if (l->engine == 0)
         return;
+    bool stopped = waitid(P_PID, (id_t)l->engine, &is, WSTOPPED | WNOHANG | WNOWAIT) == 0 &&
+                   is.si_pid == l->engine;
     (void)kill(l->engine, SIGKILL);
     while (waitpid(l->engine, &status, 0) < 0 && errno == EINTR)
         ;
     (void)close(l->engine_fd);
     l->engine = 0;
-    ek_apart_ended(l->memory, status);
+    ek_apart_ended(l->memory, status, stopped);
 }
 
 static void start_engine(struct launching *l, int fd)
@@ -143,7 +146,7 @@ static void start_engine(struct launching *l, int fd)
         ek_fault_write(&fault, "engine-process", "No process can be made for the engine: %s",
                        strerror(errno));
         ek_apart_failed(m, -EAGAIN, &fault);
-        ek_apart_ended(m, 0); /* nobody has to wait for it */
+        ek_apart_ended(m, 0, false); /* nobody has to wait for it */
         return;
     }
     l->engine = pid;
