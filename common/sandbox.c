@@ -38,6 +38,11 @@ struct ek_sandbox {
     uint64_t fs;
 };
 
+int ek_sandbox_dumpable(bool on)
+{
+    return prctl(PR_SET_DUMPABLE, on ? 1 : 0, 0, 0, 0) < 0 ? -errno : 0;
+}
+
 int ek_sandbox_version(void)
 {
     long v = syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);

@@ -34,6 +34,11 @@ void ek_sandbox_free(struct ek_sandbox *s);
 int ek_sandbox_allow(struct ek_sandbox *s, const char *path, unsigned may);
 /* From now on. 0 or a negative errno. */
 int ek_sandbox_enter(const struct ek_sandbox *s);
+/* Whether others of the same user may read the process's memory, descriptors and first environment
+ * and trace it, and whether the kernel may write its core; forked processes inherit it, an exec
+ * puts it back to true. Without it /proc/PID belongs to root: what is readable to all there (stat,
+ * status, cgroup, cmdline) stays so. 0 or a negative errno. */
+int ek_sandbox_dumpable(bool on);
 /* Which version of Landlock the kernel has, 0 = none. */
 int ek_sandbox_version(void);
 

@@ -231,13 +231,18 @@ void confine_check(const struct options *o, const char *dir)
     (void)ek_sandbox_filter(EK_CALLS_NO_SOCKET);
 }
 
+void confine_memory(bool dumpable, struct confined *c)
+{
+    c->memory = ek_sandbox_dumpable(dumpable) == 0 && !dumpable;
+}
+
 void confine_files(const struct options *o, struct confined *c)
 {
     struct rules t = {0};
     /* Ranks find one another by TCP, and an endpoint may be another host's. */
     bool alone = o->tensor_parallel_size * o->pipeline_parallel_size == 1 && !o->kv_events_config &&
                  !o->otlp_traces_endpoint;
-    *c = (struct confined){.off = !confine_is_on(o)};
+    c->off = !confine_is_on(o);
     if (c->off)
         return;
     if (o->nnodes > 1) {
@@ -274,6 +279,9 @@ void confine_calls(const struct options *o, struct confined *c)
 
 void confine_say(const struct confined *c)
 {
+    if (!c->memory)
+        ek_log(EK_LOG_WARNING, "Sandbox: others of this user may read the process's memory and "
+                               "the kernel may write its core (--dumpable)");
     if (c->off)
         ek_log(EK_LOG_INFO, "Sandbox: off (--no-sandbox, or a build with sanitizers)");
     else if (c->why[0])

@@ -10,9 +10,9 @@
 struct options;
 
 struct confined {
-    bool files, calls; /* done */
-    bool off;          /* --no-sandbox, or a build with sanitizers, which trace their process */
-    char why[120];     /* of what was not done, "" = nothing */
+    bool files, calls, memory; /* done */
+    bool off;      /* --no-sandbox, or a build with sanitizers, which trace their process */
+    char why[120]; /* of what was not done, "" = nothing */
 };
 
 /* Whether there is one at all. */
@@ -20,6 +20,9 @@ bool confine_is_on(const struct options *o);
 /* The child that checks the model (check.h): it can open that directory and nothing else, and has
  * no sockets. What cannot be had is left out. */
 void confine_check(const struct options *o, const char *dir);
+/* Memory, descriptors and environment are closed to others of the user, or open: what is forked
+ * later (launcher, engine, check) has the same. */
+void confine_memory(bool dumpable, struct confined *c);
 /* Before the process has a second thread. */
 void confine_files(const struct options *o, struct confined *c);
 /* Once it serves: all threads. */

@@ -422,7 +422,7 @@ static int on_events(struct instance *s, struct ek_fault *f)
         s->serving = true;
         confine_calls(&s->o, &s->confined);
         confine_say(&s->confined);
-        http_confined(s->http, s->confined.files, s->confined.calls);
+        http_confined(s->http, s->confined.files, s->confined.calls, s->confined.memory);
         if (http_serve(s->http, &s->stack.served, f) < 0)
             return -EIO;
         say_serving(s);
@@ -727,6 +727,7 @@ int main(int argc, char **argv)
     sigset_t set;
     if (hold_signals(SIG_BLOCK, &set) != 0)
         return EK_EXIT_INTERNAL;
+    confine_memory(false, &s.confined); /* before there is a key in it */
     ek_log_begin("evenkeel-server", level);
     int code = EK_EXIT_USAGE;
     int r = options_read(&s.o, argc, argv, on_warning, NULL, &f);
@@ -745,6 +746,8 @@ int main(int argc, char **argv)
         ek_log(EK_LOG_ERR, "%s", f.msg[0] ? f.msg : ek_strerror(r));
         goto out;
     }
+    if (s.o.dumpable)
+        confine_memory(true, &s.confined);
     check_model(&s.stack.check, &s.o); /* this and the next while there is one thread */
     if (!s.o.dry_run)
         prefix_file_folder(&s.o);

@@ -665,6 +665,12 @@ const struct ek_opt option_table[] = {
      .help = "Open only the model, what options name and the system's libraries (Landlock), and, "
              "once it serves, take away calls such as exec and ptrace (seccomp). Without Landlock "
              "in the kernel that is said and served on."},
+    {.name = "dumpable",
+     .type = OPT_BOOL,
+     .at = AT(dumpable),
+     .help = "Debuggers and profilers of the same user may look into the server and its engine, "
+             "and the kernel may write their cores. Without it root alone may look, and there is "
+             "no core: both would hold keys and prompts."},
     {.name = "show-hidden-metrics-for-version",
      .type = OPT_STRING,
      .at = AT(show_hidden_metrics_for_version),

@@ -58,7 +58,7 @@ struct options {
     uint64_t max_connections_per_peer; /* 0 = no limit */
     double sse_keep_alive;             /* 0 = none */
     uint64_t port, http_threads, max_connections, max_body_bytes, max_logprobs;
-    bool listen_from_control, sandbox, engine_process;
+    bool listen_from_control, sandbox, dumpable, engine_process;
     uint64_t responses_store_bytes; /* 0 = none are stored */
     double responses_store_ttl;
     uint64_t engine_restarts;

@@ -8,9 +8,11 @@
 #include "common/buf.h"
 #include "common/err.h"
 #include "common/log.h"
+#include "common/sandbox.h"
 #include "supervisor/config/options.h"
 #include "supervisor/dryrun.h"
 #include "supervisor/engines/dialect.h"
+#include "supervisor/io/child_run.h"
 #include "supervisor/law/reasons.h"
 #include "supervisor/loop.h"
 #include "supervisor/servers/replay.h"
@@ -152,6 +154,9 @@ static int daemon_run(struct config *c, int argc, char **argv)
     ek_log_open("evenkeeld", level);
     if (signal(SIGPIPE, SIG_IGN) == SIG_ERR) /* the reader of the log may go away; never fails */
         return EK_EXIT_INTERNAL;
+    if (c->dumpable && ek_sandbox_dumpable(true) == 0)
+        ek_log(EK_LOG_WARNING, "dumpable: others of this user may read evenkeeld's memory, and the "
+                               "kernel may write its core");
     struct config *kept = malloc(sizeof(*kept));
     if (!kept)
         return EK_EXIT_INTERNAL;
@@ -164,7 +169,9 @@ int main(int argc, char **argv)
 {
     struct config c = {0};
     struct ek_fault fault = {0};
-    if (loop_signals(SIG_BLOCK) < 0)
+    if (argc > 1 && strcmp(argv[1], CHILD_RAISED) == 0)
+        return child_exec_raised(argc - 2, argv + 2);
+    if (loop_signals(SIG_BLOCK) < 0 || ek_sandbox_dumpable(false) < 0)
         return EK_EXIT_INTERNAL;
     int r = config_parse(argc, argv, &c, &fault);
     if (r < 0) {

@@ -18,6 +18,7 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/log.h"
+#include "common/sandbox.h"
 #include "supervisor/daemon.h"
 #include "supervisor/engines/dialect.h"
 #include "supervisor/io/subprocess.h"
@@ -109,6 +110,7 @@ static void take_over(struct loop *l, struct config *fresh)
     uint32_t had = l->fleet.count, gone = 0;
     l->fleet.config = fresh;
     l->fleet.with.config = fresh;
+    (void)ek_sandbox_dumpable(fresh->dumpable); /* cannot fail with these values */
     for (uint32_t i = 0; i < had; i++) {
         const struct server_config *c = config_find(fresh, l->fleet.servers[i]->config->name);
         if (c)

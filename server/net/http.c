@@ -144,10 +144,11 @@ void http_progress(struct http *h, const char *what, uint64_t done, uint64_t tot
     atomic_store(&h->loading_what, what);
 }
 
-void http_confined(struct http *h, bool files, bool calls)
+void http_confined(struct http *h, bool files, bool calls, bool memory)
 {
     atomic_store(&h->confined_files, files);
     atomic_store(&h->confined_calls, calls);
+    atomic_store(&h->confined_memory, memory);
 }
 
 bool http_has_keys(const struct http *h)

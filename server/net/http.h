@@ -25,7 +25,7 @@ int http_new(const struct http_params *p, struct http **ret_http, struct ek_faul
 void http_progress(struct http *h, const char *what, uint64_t done, uint64_t total);
 
 /* What the process has given away, for metrics; any thread. */
-void http_confined(struct http *h, bool files, bool calls);
+void http_confined(struct http *h, bool files, bool calls, bool memory);
 
 /* Whether any API key is known (it may come from a flag, a file, the environment, a credential). */
 bool http_has_keys(const struct http *h);

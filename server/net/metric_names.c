@@ -270,10 +270,11 @@ const struct ek_metric metrics_table[] = {
     [M_KEYS] = {"evenkeel_api_keys", EK_GAUGE, "API keys; 0 is: none is asked for.", ""},
     [M_OPEN] = {"evenkeel_open_without_key", EK_GAUGE,
                 "1 when others can reach the API's address and no key is asked for.", ""},
-    [M_SANDBOX] = {"evenkeel_sandbox", EK_GAUGE,
-                   "1 where the process has given rights away: files (Landlock), calls (seccomp, "
-                   "once it serves).",
-                   "part"},
+    [M_SANDBOX] =
+        {"evenkeel_sandbox", EK_GAUGE,
+         "1 where the process has given rights away: files (Landlock), calls (seccomp, "
+         "once it serves), memory (not dumpable: no cores, not read or traced by others).",
+         "part"},
     [M_UNAUTHORIZED] = {"evenkeel_http_unauthorized_total", EK_COUNTER,
                         "Requests without a good key.", ""},
     [M_KEY_REQUESTS] = {"evenkeel_key_requests_total", EK_COUNTER, "Requests taken, by key.",

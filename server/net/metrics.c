@@ -536,7 +536,7 @@ static void write_keys(struct ek_expo *e, struct http *h, const struct engine_st
     one(e, M_KEYS, auth_count(h->auth));
     one(e, M_OPEN, atomic_load(&h->open_without_key));
     ROWS(e, M_SANDBOX, "part", {"files", atomic_load(&h->confined_files)},
-         {"calls", atomic_load(&h->confined_calls)});
+         {"calls", atomic_load(&h->confined_calls)}, {"memory", atomic_load(&h->confined_memory)});
     one(e, M_UNAUTHORIZED, (double)atomic_load(&h->unauthorized));
     for (int m = M_KEY_REQUESTS; m <= M_KEY_PREEMPTIONS && whole; m++) {
         ek_expo_family(e, &metrics_table[m]);

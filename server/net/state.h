@@ -57,7 +57,7 @@ struct http {
     struct tls *tls;              /* NULL = plain HTTP */
     struct tracer *tracer;        /* NULL = no traces are sent */
     atomic_bool open_without_key; /* a public address, and no key is asked for */
-    atomic_bool confined_files, confined_calls;
+    atomic_bool confined_files, confined_calls, confined_memory;
     atomic_bool loopback; /* the address is one of this machine alone */
 };
 

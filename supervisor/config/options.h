@@ -76,6 +76,7 @@ struct config {
     char *engine, *program, *api_key_file, *companion;
     uint64_t port;
     double poll_s, memory_every_s;
+    bool dumpable;
     char *kernel_log;                /* "off" for none */
     struct ek_strings allowed_hosts; /* that a Host header on `listen` may name */
     char *listen_host;               /* from `listen`; NULL with listen_port 0 and listen_off */

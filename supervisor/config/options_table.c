@@ -75,6 +75,12 @@ const struct ek_opt daemon_table[] = {
      .def = "/dev/kmsg",
      .help = "Where the kernel's messages of GPUs (Xid) are looked for, if it may be read; off for "
              "nowhere."},
+    {.name = "dumpable",
+     .type = OPT_BOOL,
+     .at = AT(dumpable),
+     .help = "Debuggers of the same user may look into evenkeeld, and the kernel may write its "
+             "core, which hold the keys and environments that it gives to servers. It says nothing "
+             "about the servers: --dumpable of evenkeel-server."},
     {.name = "restart-peers",
      .type = OPT_LIST,
      .at = AT(restart_peers),

@@ -152,14 +152,20 @@ static void add_file(struct bundle *b, const char *name, const char *path)
     ek_buf_done(&out);
 }
 
-/* A path as a process sees it: relative ones are of its directory. */
+/* A path as a process sees it: relative ones are of its directory, which root alone may ask for. */
 static void add_file_of(struct bundle *b, const char *name, int pid, const char *path)
 {
-    char full[4300];
+    char full[4300], cwd[64];
+    (void)snprintf(cwd, sizeof(cwd), "/proc/%d/cwd", pid);
+    if (path[0] != '/' && access(cwd, X_OK) < 0) {
+        note(b, "%-44s not there: %.200s is below evenkeeld's directory, which only root may see",
+             name, path);
+        return;
+    }
     if (path[0] == '/')
         (void)snprintf(full, sizeof(full), "%.4200s", path);
     else
-        (void)snprintf(full, sizeof(full), "/proc/%d/cwd/%.4200s", pid, path);
+        (void)snprintf(full, sizeof(full), "%s/%.4200s", cwd, path);
     add_file(b, name, full);
 }
 

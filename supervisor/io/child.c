@@ -18,6 +18,7 @@
 #include "common/cgroup.h"
 #include "common/file.h"
 #include "common/log.h"
+#include "supervisor/io/child_run.h"
 #include "supervisor/io/strays.h"
 
 #ifndef P_PIDFD
@@ -188,40 +189,6 @@ static char **merge_env(char *const *extra, bool level_prefix)
     return env;
 }
 
-static void raise_oom_score(int least)
-{
-    char text[16] = {0};
-    int fd = open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC);
-    if (fd < 0)
-        return;
-    if (read(fd, text, sizeof(text) - 1) > 0 && strtol(text, NULL, 10) < least) {
-        int n = snprintf(text, sizeof(text), "%d", least);
-        ssize_t w = pwrite(fd, text, (size_t)n, 0); /* a wish, not a condition */
-        (void)w;
-    }
-    close(fd);
-}
-
-/* In the new process; never returns. */
-static _Noreturn void run_child(const char *path, const struct child_spec *spec, char **env)
-{
-    sigset_t none;
-    sigemptyset(&none);
-    for (int s = 1; s < NSIG; s++)
-        (void)signal(s, SIG_DFL); /* some cannot be set; those are at their default */
-    (void)sigprocmask(SIG_SETMASK, &none, NULL);
-    (void)setsid(); /* cannot fail in a process that leads no group */
-    raise_oom_score(spec->oom_score_adj);
-    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    if (null < 0 || dup2(null, STDIN_FILENO) < 0 || dup2(spec->out_fd, STDOUT_FILENO) < 0 ||
-        dup2(spec->out_fd, STDERR_FILENO) < 0)
-        _exit(127);
-    (void)close_range(3, ~0u, 0); /* everything of ours is close-on-exec besides */
-    (void)execve(path, spec->argv, env);
-    (void)dprintf(STDERR_FILENO, "evenkeeld: could not run %s: %s\n", path, strerror(errno));
-    _exit(127);
-}
-
 /*
  * Where seccomp forbids clone3 (systemd's RestrictNamespaces does, with ENOSYS, since it cannot
  * look into its struct): the child goes into the cgroup itself, before it runs anything of the
@@ -271,7 +238,7 @@ int child_spawn(struct child *c, const struct child_spec *spec)
             pid = fork_with(&pidfd, -1);
     }
     if (pid == 0)
-        run_child(path, spec, env);
+        child_run(path, spec, env);
     r = pid < 0 || pidfd < 0 ? -errno : 0;
     free(env);
     if (r < 0) {

@@ -261,7 +261,8 @@ static const struct {
     [CRASH_DEVICE] = {true, "Look for XID and ECC events in the kernel's log; if it repeats, take "
                             "the device out of service."},
     [CRASH_COMM] = {true, "Look at the other ranks first: one of them ended or cannot be reached."},
-    [CRASH_SIGNAL] = {true, "Report it with the core dump (coredumpctl) and the last log lines."},
+    [CRASH_SIGNAL] = {true, "Report it with the last log lines. For a core (coredumpctl) the next "
+                            "time, evenkeel-server must have --dumpable."},
     [CRASH_UNKNOWN] = {true, "Look at the last lines of its log."},
 };
 

@@ -95,6 +95,7 @@ class World:
     def flags(self):
         o = self.options
         return ["--model", f"{self.run}/model", "--served-model-name", "tiny", "--max-num-seqs", str(o["seqs"]), "--threads", "1",
+                *([] if os.geteuid() == 0 else ["--dumpable"]),  # a fault holds its engine by ptrace
                 *(["--device", "cuda"] if o["paced"] else []), *(["--num-gpu-blocks-override", str(o["blocks"])] if o["blocks"] else [])]
 
     def text(self):

@@ -1,0 +1,91 @@
+#include "supervisor/io/child_run.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "supervisor/io/child.h"
+
+#define FAILED   127
+#define ARGS_OWN 4 /* before the server's words */
+
+/* False when the score is lower and cannot be written by this process. */
+static bool raise_oom_score(int least)
+{
+    char text[16] = {0};
+    int fd = open("/proc/self/oom_score_adj", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+    if (fd >= 0)
+        close(fd);
+    if (n <= 0 || strtol(text, NULL, 10) >= least)
+        return true; /* a wish, not a condition */
+    fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return errno != EACCES;
+    int len = snprintf(text, sizeof(text), "%d", least);
+    ssize_t w = write(fd, text, (size_t)len);
+    (void)w;
+    close(fd);
+    return true;
+}
+
+static _Noreturn void fail(const char *path)
+{
+    (void)dprintf(STDERR_FILENO, "evenkeeld: could not run %s: %s\n", path, strerror(errno));
+    _exit(FAILED);
+}
+
+static void run_raised(const char *path, const struct child_spec *spec, char **env)
+{
+    char score[16];
+    size_t n = 0;
+    while (spec->argv[n])
+        n++;
+    char name[] = "evenkeeld", how[] = CHILD_RAISED, program[4096];
+    char **argv = calloc(n + ARGS_OWN + 1, sizeof(*argv));
+    if (!argv)
+        return; /* the score stays as it is */
+    (void)snprintf(score, sizeof(score), "%d", spec->oom_score_adj);
+    (void)snprintf(program, sizeof(program), "%s", path); /* of child_find_program() */
+    argv[0] = name;
+    argv[1] = how;
+    argv[2] = score;
+    argv[3] = program;
+    memcpy(argv + ARGS_OWN, spec->argv, n * sizeof(*argv));
+    (void)execve("/proc/self/exe", argv, env);
+    free(argv);
+}
+
+int child_exec_raised(int argc, char **argv)
+{
+    if (argc < 3)
+        return FAILED;
+    (void)raise_oom_score((int)strtol(argv[0], NULL, 10));
+    (void)execv(argv[1], argv + 2);
+    fail(argv[1]);
+}
+
+_Noreturn void child_run(const char *path, const struct child_spec *spec, char **env)
+{
+    sigset_t none;
+    sigemptyset(&none);
+    for (int s = 1; s < NSIG; s++)
+        (void)signal(s, SIG_DFL); /* some cannot be set; those are at their default */
+    (void)sigprocmask(SIG_SETMASK, &none, NULL);
+    (void)setsid(); /* cannot fail in a process that leads no group */
+    bool raised = raise_oom_score(spec->oom_score_adj);
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (null < 0 || dup2(null, STDIN_FILENO) < 0 || dup2(spec->out_fd, STDOUT_FILENO) < 0 ||
+        dup2(spec->out_fd, STDERR_FILENO) < 0)
+        _exit(FAILED);
+    (void)close_range(3, ~0u, 0); /* everything of ours is close-on-exec besides */
+    if (!raised)
+        run_raised(path, spec, env);
+    (void)execve(path, spec->argv, env);
+    fail(path);
+}

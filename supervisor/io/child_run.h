@@ -1,0 +1,18 @@
+/*
+ * What a new process does before it is the server: between its fork and its exec, with a copy of
+ * evenkeeld's memory, which nobody may look into (ek_sandbox_dumpable). Nothing here returns to
+ * evenkeeld's code.
+ *
+ * A process that is not dumpable finds root as the owner of its files in /proc: of evenkeeld's own
+ * user it cannot write its oom_score_adj. Then the program of evenkeeld itself is run first, with
+ * an empty memory that may be looked into: it raises the score and runs the server.
+ */
+#pragma once
+
+struct child_spec;
+
+#define CHILD_RAISED "--run-with-oom-score" /* SCORE PATH ARGV...: evenkeeld's own use */
+
+_Noreturn void child_run(const char *path, const struct child_spec *spec, char **env);
+/* The words after CHILD_RAISED; an exit status when it cannot be done. */
+int child_exec_raised(int argc, char **argv);
