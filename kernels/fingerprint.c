@@ -84,6 +84,17 @@ static void add_delta(uint64_t *s, const struct ek_op *op)
     add_u32(s, op->u.delta.state_at);
 }
 
+static void add_scan(uint64_t *s, const struct ek_op *op)
+{
+    const struct ek_scan *t = &op->u.scan;
+    const uint32_t numbers[] = {t->steps,    t->step_first, t->heads, t->groups,
+                                t->head_dim, t->state_dim,  t->skip,  t->state_at};
+
+    fingerprint_add(s, numbers, sizeof(numbers));
+    add_float(s, t->least);
+    add_float(s, t->most);
+}
+
 static void add_op(uint64_t *s, const struct ek_op *op)
 {
     const uint32_t head[] = {(uint32_t)op->kind, op->dst, op->src, op->weight, op->bias, op->layer};
@@ -100,6 +111,8 @@ static void add_op(uint64_t *s, const struct ek_op *op)
         add_u32(s, op->u.norm.group);
         add_u32(s, op->u.norm.first);
         add_u32(s, op->u.norm.heads);
+        if (op->u.norm.own)
+            add_u32(s, true);
         break;
     case EK_OP_ROPE: add_rope(s, op); break;
     case EK_OP_ATTENTION: add_attention(s, op); break;
@@ -124,6 +137,7 @@ static void add_op(uint64_t *s, const struct ek_op *op)
         add_u32(s, op->u.conv.silu);
         break;
     case EK_OP_DELTA: add_delta(s, op); break;
+    case EK_OP_SCAN: add_scan(s, op); break;
     case EK_OP_LINEAR:
     case EK_OP_PICK:
     case EK_OP_REDUCE:

@@ -63,7 +63,11 @@ static const char *check_norm(const struct check *c)
 
     if (op->u.norm.group == 0 || end > width(c, op->dst) || end > width(c, op->src))
         return "the groups of a norm exceed its value";
-    return vector(c, op->weight, op->u.norm.group) ? NULL : "a norm's weight has another width";
+    const uint64_t vectors = op->u.norm.own ? heads : 1;
+    if (op->u.norm.own && op->u.norm.whole > 0)
+        return "a norm of all ranks in groups";
+    return vector(c, op->weight, vectors * op->u.norm.group) ? NULL
+                                                             : "a norm's weight has another width";
 }
 
 static const char *check_rope(const struct check *c)
@@ -214,6 +218,11 @@ static const char *check_experts(const struct check *c)
                : "misshapen biases of experts";
 }
 
+static uint64_t head_states(uint64_t heads, uint64_t rows, uint64_t cols)
+{
+    return heads * rows * ((cols + EK_STATE_COLS - 1) / EK_STATE_COLS * EK_STATE_COLS);
+}
+
 uint64_t ek_op_state(const struct ek_graph *g, const struct ek_op *op, uint32_t *ret_at)
 {
     const struct ek_delta *t = &op->u.delta;
@@ -223,11 +232,14 @@ uint64_t ek_op_state(const struct ek_graph *g, const struct ek_op *op, uint32_t 
         *ret_at = op->u.conv.state_at;
         return (uint64_t)(op->u.conv.kernel - 1) * g->value_width[op->dst];
     }
+    if (op->kind == EK_OP_SCAN) {
+        *ret_at = op->u.scan.state_at;
+        return head_states(op->u.scan.heads, op->u.scan.state_dim, op->u.scan.head_dim);
+    }
     if (op->kind != EK_OP_DELTA)
         return 0;
     *ret_at = t->state_at;
-    const uint64_t cols = ((uint64_t)t->v_dim + EK_STATE_COLS - 1) / EK_STATE_COLS * EK_STATE_COLS;
-    return (uint64_t)t->v_heads * t->k_dim * cols;
+    return head_states(t->v_heads, t->k_dim, t->v_dim);
 }
 
 /* The state of an operation that has one. */
@@ -256,7 +268,8 @@ static const char *check_gate(const struct check *c)
     const struct ek_op *op = c->op;
     const uint64_t group = op->u.gate.group, n = width(c, op->dst);
 
-    if (op->dst == op->src || group == 0 || n % group != 0 ||
+    const bool itself = op->dst == op->src && (op->u.gate.first > 0 || group != n);
+    if (itself || group == 0 || n % group != 0 ||
         op->u.gate.first + (n / group - 1) * op->u.gate.step + group > width(c, op->src))
         return "a gate exceeds its value";
     return NULL;
@@ -307,6 +320,30 @@ static const char *check_delta(const struct check *c)
     return state_fits(c) ? NULL : "a delta rule's state is out of range";
 }
 
+static const char *check_scan(const struct check *c)
+{
+    const struct ek_op *op = c->op;
+    const struct ek_scan *t = &op->u.scan;
+    const uint64_t x = (uint64_t)t->heads * t->head_dim, b = (uint64_t)t->groups * t->state_dim;
+
+    if (x == 0 || b == 0 || t->heads % t->groups != 0 || t->state_dim > UINT16_MAX)
+        return "a scan without heads";
+    if (t->steps >= c->g->value_count || op->dst == op->src || t->steps == op->dst ||
+        x + 2 * b != width(c, op->src) || x != width(c, op->dst) ||
+        (uint64_t)t->step_first + t->heads > width(c, t->steps))
+        return "the values of a scan have other widths";
+    if (op->weight == EK_NO_WEIGHT || op->bias == EK_NO_WEIGHT || t->skip == EK_NO_WEIGHT ||
+        !vector(c, op->weight, t->heads) || !vector(c, op->bias, t->heads) ||
+        !vector(c, t->skip, t->heads) || !plain(c, op->weight) || !plain(c, op->bias) ||
+        !plain(c, t->skip))
+        return "misshapen weights of a scan";
+    if (!(t->least >= 0 && t->least <= FLT_MAX) || !(t->most >= t->least))
+        return "the steps of a scan are out of range";
+    if (!made(c, op->src) || !made(c, t->steps))
+        return "a scan of values that nothing makes";
+    return state_fits(c) ? NULL : "a scan's state is out of range";
+}
+
 static bool values_known(const struct check *c)
 {
     enum ek_op_kind k = c->op->kind;
@@ -353,6 +390,7 @@ static const char *check_op(const struct check *c)
     case EK_OP_GATE: return check_gate(c);
     case EK_OP_CONV: return check_conv(c);
     case EK_OP_DELTA: return check_delta(c);
+    case EK_OP_SCAN: return check_scan(c);
     case EK_OP_SEND: return ek_graph_last(c->g) ? "rows are sent behind the last stage" : NULL;
     case EK_OP_RECV: return ek_graph_first(c->g) ? "rows come before the first stage" : NULL;
     }
@@ -366,8 +404,9 @@ static const char *check_place(const struct ek_op *op, uint32_t picks, uint32_t 
         return "work after the logits";
     if (logits == 0 && op->kind == EK_OP_GATHER)
         return "logits are gathered before there are any";
-    if (picks > 0 && (op->kind == EK_OP_EMBED || op->kind == EK_OP_ATTENTION ||
-                      op->kind == EK_OP_ROPE || op->kind == EK_OP_CONV || op->kind == EK_OP_DELTA))
+    if (picks > 0 &&
+        (op->kind == EK_OP_EMBED || op->kind == EK_OP_ATTENTION || op->kind == EK_OP_ROPE ||
+         op->kind == EK_OP_CONV || op->kind == EK_OP_DELTA || op->kind == EK_OP_SCAN))
         return "work on all rows after the pick";
     return NULL;
 }

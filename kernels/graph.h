@@ -139,9 +139,9 @@ enum ek_op_kind {
     EK_OP_EXPERTS,   /* mixture of experts: dst[rows, n] = sum over the `top` experts e that the
                         logits in the value `router` [rows, count] choose, in order of e, of
                         share[e] * (act(src * gate[e]^T) * (src * up[e]^T)) * down[e]^T; how they
-                        are chosen and what share is: struct ek_routing. Biases of gate (`bias`), up
-                        and down are added to each of the three products, where there are any: f32
-                        [count, inner], and of down [count, n] */
+                        are chosen and what share is: struct ek_routing. gate may be the same weights
+                        as up. Biases of gate (`bias`), up and down are added to each of the three
+                        products, where there are any: f32   [count, inner], and of down [count, n] */
     EK_OP_ADD,       /* dst += src * scale */
     EK_OP_SCALE,     /* dst *= scale, and by the one number of the weight, where there is one */
     EK_OP_SOFTCAP,   /* dst = cap * tanh(dst / cap); after EK_OP_LOGITS: of the logits */
@@ -152,12 +152,14 @@ enum ek_op_kind {
     EK_OP_TAKE,  /* dst[to + h * group + i] = src[first + h * step + i] for h < heads, i < group:
                     columns of runs that lie apart; with `to` 0 dst is begun anew */
     EK_OP_GATE,  /* dst[h * group + i] *= act(src[first + h * step + i]), over all of dst; a group
-                    of 1 and a step of 0: all of it by one column */
+                    of 1 and a step of 0: all of it by one column. src may be dst where it is one
+                    group from column 0: then each element by itself */
     EK_OP_CONV,  /* causal convolution over tokens, each channel by itself: dst[t, c] = act(bias[c]
                     + sum over j < kernel of weight[j, c] * x(t - kernel + 1 + j)[c]), where x(t)
                     are columns [first, first + width of dst) of src, before the sequence 0;
                     `silu`: act(x) = x * sigmoid(x), else x. State [kernel - 1, c]: the last x */
     EK_OP_DELTA, /* the gated delta rule: struct ek_delta */
+    EK_OP_SCAN,  /* the scan of Mamba 2: struct ek_scan */
     EK_OP_SEND,  /* the last one of a stage: all rows of src go to the stage behind it */
     EK_OP_RECV,  /* the first one of a stage: dst = the rows that the stage before it sent */
 };
@@ -165,7 +167,13 @@ enum ek_op_kind {
 /* Of a gate, which is then multiplied with up; but EK_ACT_SWIGLU_CLAMPED is of both:
  * g * sigmoid(EK_SWIGLU_ALPHA * g) * (u + 1), where g = gate up to EK_SWIGLU_MOST and u = up from
  * -EK_SWIGLU_MOST to EK_SWIGLU_MOST. */
-enum ek_activation { EK_ACT_SILU, EK_ACT_GELU_TANH, EK_ACT_GELU, EK_ACT_SWIGLU_CLAMPED };
+enum ek_activation {
+    EK_ACT_SILU,
+    EK_ACT_GELU_TANH,
+    EK_ACT_GELU,
+    EK_ACT_SWIGLU_CLAMPED,
+    EK_ACT_RELU
+};
 #define EK_SWIGLU_ALPHA 1.702f
 #define EK_SWIGLU_MOST  7.0f
 
@@ -192,8 +200,8 @@ struct ek_routing {
     uint32_t each; /* weight f32 [count] that multiplies the shares, or EK_NO_WEIGHT */
 };
 
-/* Of EK_OP_GATE: 1 / (1 + e^-x), x / (1 + e^-x), x. */
-enum ek_gate { EK_GATE_SIGMOID, EK_GATE_SILU, EK_GATE_TIMES };
+/* Of EK_OP_GATE: 1 / (1 + e^-x), x / (1 + e^-x), x, x or 0. */
+enum ek_gate { EK_GATE_SIGMOID, EK_GATE_SILU, EK_GATE_TIMES, EK_GATE_RELU };
 
 /*
  * Linear attention by the gated delta rule (Yang, Kautz, Hatamizadeh, "Gated Delta Networks", 2024,
@@ -215,6 +223,28 @@ struct ek_delta {
     uint16_t gates; /* value */
     uint32_t k_heads, v_heads, k_dim, v_dim;
     uint32_t state_at; /* floats */
+};
+
+/*
+ * The scan of Mamba 2 (Dao, Gu, "Transformers are SSMs", 2024), in its recurrent form. src = [x
+ * heads | B groups | C groups]: `heads` of `head_dim`, `groups` of `state_dim` each; columns
+ * [step_first, step_first + heads) of the value `steps` say how far each head goes with a token.
+ * Head h goes with group h / (heads / groups). Its state S [state_dim, head_dim] and dst[h]
+ * [head_dim] go from token to token:
+ *
+ *   d = ln(1 + e^(step[h] + bias[h])), no less than `least`, no more than `most`
+ *   S = S * exp(-exp(A[h]) * d) + d * B x^T
+ *   dst[h] = S^T C + skip[h] * x
+ *
+ * where A is the operation's weight, bias its bias and skip a weight, too: f32 [heads]. The state
+ * holds each head's S as that of a delta rule, `state_dim` instead of k_dim.
+ */
+struct ek_scan {
+    uint16_t steps; /* value */
+    uint32_t step_first, heads, groups, head_dim, state_dim;
+    uint32_t skip;     /* weight */
+    uint32_t state_at; /* floats */
+    float least, most; /* most may be infinite */
 };
 #define EK_DELTA_EPS  1e-6f
 #define EK_STATE_COLS 32u
@@ -242,6 +272,7 @@ struct ek_op {
             uint32_t heads;
             uint32_t
                 whole; /* of a rank: rms is of so many elements, on all ranks; 0 = of `group` */
+            bool own;  /* each group has weights of its own: [heads * group] */
         } norm;
         struct {
             uint32_t first_col, heads, head_dim, rotary_dim; /* heads begin head_dim apart */
@@ -293,6 +324,7 @@ struct ek_op {
             bool silu;
         } conv;
         struct ek_delta delta;
+        struct ek_scan scan;
     } u;
 };
 

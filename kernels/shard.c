@@ -83,6 +83,7 @@ static const char *kind_name(enum ek_op_kind k)
     case EK_OP_GATE: return "gate";
     case EK_OP_CONV: return "convolution";
     case EK_OP_DELTA: return "delta rule";
+    case EK_OP_SCAN: return "scan";
     case EK_OP_PICK: return "pick";
     case EK_OP_LOGITS: return "output layer";
     case EK_OP_REDUCE:
@@ -576,6 +577,7 @@ static int shard_op(struct sharding *s, bool after_logits)
     case EK_OP_SOFTCAP: return shard_alike(s, false, after_logits);
     case EK_OP_TAKE:
     case EK_OP_CONV:
+    case EK_OP_SCAN:
     case EK_OP_DELTA: return no_rule(s, "of a hybrid model");
     case EK_OP_SCALE: return no_rule(s, "of a layer");
     case EK_OP_REDUCE:

@@ -57,6 +57,8 @@ static struct flow flow_of(const struct ek_graph *g, const struct ek_op *op, boo
     case EK_OP_CONV: return (struct flow){.fills = true, .src = true};
     case EK_OP_DELTA:
         return (struct flow){.fills = true, .src = true, .other = true, .value = op->u.delta.gates};
+    case EK_OP_SCAN:
+        return (struct flow){.fills = true, .src = true, .other = true, .value = op->u.scan.steps};
     case EK_OP_ROPE:
     case EK_OP_SCALE:
     case EK_OP_REDUCE: return (struct flow){.dst = true};
@@ -271,6 +273,8 @@ static void use(struct copying *c, const struct ek_op *op, bool after_logits)
         c->rope[op->u.rope.table] = 0;
     if (op->bias != EK_NO_WEIGHT)
         c->weight[op->bias] = 0;
+    if (op->kind == EK_OP_SCAN)
+        c->weight[op->u.scan.skip] = 0;
     if (op->kind == EK_OP_EXPERTS) {
         use_run(c->weight, op->weight, op->u.experts.count);
         use_run(c->weight, op->u.experts.up, op->u.experts.count);
@@ -331,6 +335,11 @@ static void push(const struct copying *c, const struct ek_op *whole, uint32_t fi
     if (op.kind == EK_OP_DELTA) {
         op.u.delta.gates = value_of(c, op.u.delta.gates);
         op.u.delta.state_at -= c->state_first;
+    }
+    if (op.kind == EK_OP_SCAN) {
+        op.u.scan.steps = value_of(c, op.u.scan.steps);
+        op.u.scan.skip = c->weight[op.u.scan.skip];
+        op.u.scan.state_at -= c->state_first;
     }
     if (op.kind == EK_OP_EXPERTS) {
         op.u.experts.router = value_of(c, op.u.experts.router);

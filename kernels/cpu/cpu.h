@@ -274,6 +274,7 @@ void cpu_heads(const struct cpu_member *m, const struct ek_op *op, char *scratch
  * barrier is needed before and after. */
 void cpu_conv(const struct cpu_member *m, const struct ek_op *op);
 void cpu_delta(const struct cpu_member *m, const struct ek_op *op); /* has one inside */
+void cpu_scan(const struct cpu_member *m, const struct ek_op *op);
 
 /* cache.c */
 struct cpu_quad_cache;

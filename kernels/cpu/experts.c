@@ -138,9 +138,15 @@ static void gate_up(const struct work *w, uint32_t expert, struct part p, uint32
     p.to = gate;
     p.weight = w->op->weight + expert;
     multiply(w, &p);
-    p.to = up;
-    p.weight = w->op->u.experts.up + expert;
-    multiply(w, &p);
+    if (w->op->u.experts.up != w->op->weight) { /* else act(x) * x of one product */
+        p.to = up;
+        p.weight = w->op->u.experts.up + expert;
+        multiply(w, &p);
+    } else {
+        for (uint32_t i = 0; i < p.rows; i++)
+            memcpy(up + (size_t)i * PANELS * CPU_PANEL, gate + (size_t)i * PANELS * CPU_PANEL,
+                   (size_t)p.panels * CPU_PANEL * sizeof(*up));
+    }
     const struct run cols = {p.panel * CPU_PANEL, p.panels * CPU_PANEL};
     scale_in(w, p.rows, pair, gate, cols.count);
     scale_in(w, p.rows, pair, up, cols.count);

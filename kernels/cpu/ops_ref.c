@@ -93,6 +93,7 @@ static float activate(float x, enum ek_activation a)
     case EK_ACT_GELU_TANH: return x / (1.0f + expf(-1.5957691216f * (x + 0.044715f * x * x * x)));
     case EK_ACT_GELU: return 0.5f * x * (1.0f + erff(x * 0.7071067812f));
     case EK_ACT_SWIGLU_CLAMPED: return x / (1.0f + expf(-EK_SWIGLU_ALPHA * x));
+    case EK_ACT_RELU: return x < 0.0f ? 0.0f : x;
     }
     return x;
 }
@@ -119,7 +120,8 @@ static void ref_gate(float *dst, const float *src, uint32_t n, enum ek_gate g)
 {
     for (uint32_t i = 0; i < n; i++) {
         const float x = src[i], sigmoid = 1.0f / (1.0f + expf(-x));
-        dst[i] *= g == EK_GATE_SIGMOID ? sigmoid : g == EK_GATE_SILU ? x * sigmoid : x;
+        const float plain = g == EK_GATE_RELU && x < 0.0f ? 0.0f : x;
+        dst[i] *= g == EK_GATE_SIGMOID ? sigmoid : g == EK_GATE_SILU ? x * sigmoid : plain;
     }
 }
 
@@ -157,6 +159,19 @@ static void ref_delta(const struct cpu_delta *t)
             t->out[r * t->out_stride + c] = delta_column(
                 t->state + c, t->q + r * t->stride, t->k + r * t->stride, t->k_dim,
                 t->v[r * t->stride + c], t->decay[r * t->gate_stride], t->beta[r * t->gate_stride]);
+}
+
+static void ref_scan(const struct cpu_scan *t)
+{
+    for (uint32_t c = 0; c < EK_STATE_COLS; c++) {
+        float out = 0.0f;
+        for (uint32_t i = 0; i < t->rows; i++) {
+            float *s = t->state + (size_t)i * EK_STATE_COLS + c;
+            *s = *s * t->decay + t->b[i] * t->by[c];
+            out += *s * t->c[i];
+        }
+        t->out[c] = out;
+    }
 }
 
 static void ref_add(float *dst, const float *src, uint32_t n, float scale)
@@ -228,6 +243,7 @@ const struct cpu_ops cpu_ops_ref = {
     .gate = ref_gate,
     .conv = ref_conv,
     .delta = ref_delta,
+    .scan = ref_scan,
     .add = ref_add,
     .store = ref_store,
     .scale = ref_scale,

@@ -267,6 +267,7 @@ INLINE vf activate(vf x, enum ek_activation a)
             lane[i] = 0.5f * lane[i] * (1.0f + erff(lane[i] * 0.7071067812f));
         return v_read(lane);
     }
+    case EK_ACT_RELU: return v_max(v_set1(0.0f), x); /* of no number: that */
     case EK_ACT_SWIGLU_CLAMPED: return x / (v_set1(1.0f) + v_exp(x * v_set1(-EK_SWIGLU_ALPHA)));
     }
     return x;
@@ -395,6 +396,7 @@ static float vec_max(const float *x, uint32_t n)
 
 #define VEC_FIELDS(tier)                                                                           \
     .name = tier, .scale_panel = scale_panel, .softmax = vec_softmax, .norm = vec_norm,            \
-    .glu = vec_glu, .gate = vec_gate, .conv = vec_conv, .delta = vec_delta, .add = vec_add,        \
-    .store = vec_store, .scale = vec_scale, .rope = vec_rope, .softcap = vec_softcap,              \
-    .sum_exp = vec_sum_exp, .max = vec_max, .round8 = round8, .times = times
+    .glu = vec_glu, .gate = vec_gate, .conv = vec_conv, .delta = vec_delta, .scan = vec_scan,      \
+    .add = vec_add, .store = vec_store, .scale = vec_scale, .rope = vec_rope,                      \
+    .softcap = vec_softcap, .sum_exp = vec_sum_exp, .max = vec_max, .round8 = round8,              \
+    .times = times

@@ -1,8 +1,9 @@
 /*
  * Operations that go from token to token of a sequence, with a state that a slot keeps between
- * steps (cpu_state()): convolutions and the gated delta rule. Rows of a sequence are computed one
- * after another by one member, for some of its channels, or of the columns of its heads; so it
- * shows nowhere in the bits how rows were divided into steps, or columns among members.
+ * steps (cpu_state()): convolutions, the gated delta rule and the scan of Mamba 2. Rows of a
+ * sequence are computed one after another by one member, for some of its channels, or of the
+ * columns of its heads; so it shows nowhere in the bits how rows were divided into steps, or
+ * columns among members.
  */
 #include <math.h>
 #include <string.h>
@@ -146,4 +147,50 @@ void cpu_delta(const struct cpu_member *m, const struct ek_op *op)
     while (share_next(&s))
         for (uint32_t unit = s.first; unit < s.first + s.count; unit++)
             delta_unit(m->d, op, &ek_step_seqs(m->step)[s.seq], unit / runs, unit % runs);
+}
+
+/* ---- the scan ---- */
+
+/* Run `run` of the columns of a head. */
+static void scan_unit(const struct ek_device *d, const struct ek_op *op,
+                      const struct ek_step_seq *q, uint32_t head, uint32_t run)
+{
+    const struct ek_scan *t = &op->u.scan;
+    const uint32_t runs = (t->head_dim + EK_STATE_COLS - 1) / EK_STATE_COLS;
+    const uint32_t col = run * EK_STATE_COLS, left = t->head_dim - col;
+    const uint32_t cols = left < EK_STATE_COLS ? left : EK_STATE_COLS;
+    const size_t floats = (size_t)t->state_dim * EK_STATE_COLS, at = (size_t)head * t->head_dim;
+    const float falls = -expf(cpu_vector(d, op->weight)[head]);
+    const float bias = cpu_vector(d, op->bias)[head], skip = cpu_vector(d, t->skip)[head];
+    float by[EK_STATE_COLS] = {0}, out[EK_STATE_COLS];
+    struct cpu_scan s = {.by = by, .out = out, .rows = t->state_dim};
+
+    s.state = cpu_state(d, q->slot) + t->state_at + ((size_t)head * runs + run) * floats;
+    for (uint32_t row = q->row; row < q->row + q->rows; row++) {
+        const float *src = cpu_row(d, op->src, row), *x = src + at + col;
+        const float a = cpu_row(d, t->steps, row)[t->step_first + head] + bias;
+        float step = a > 20.0f ? a : log1pf(expf(a));
+        step = step < t->least ? t->least : step > t->most ? t->most : step;
+        s.decay = expf(falls * step);
+        s.b = src + (size_t)t->heads * t->head_dim +
+              (size_t)(head / (t->heads / t->groups)) * t->state_dim;
+        s.c = s.b + (size_t)t->groups * t->state_dim;
+        for (uint32_t i = 0; i < cols; i++)
+            by[i] = step * x[i];
+        d->ops->scan(&s);
+        float *dst = cpu_row(d, op->dst, row) + at + col;
+        for (uint32_t i = 0; i < cols; i++)
+            dst[i] = out[i] + skip * x[i];
+    }
+}
+
+void cpu_scan(const struct cpu_member *m, const struct ek_op *op)
+{
+    const struct ek_scan *t = &op->u.scan;
+    const uint32_t runs = (t->head_dim + EK_STATE_COLS - 1) / EK_STATE_COLS;
+    struct recur_share s = share_of(m, t->heads * runs);
+
+    while (share_next(&s))
+        for (uint32_t unit = s.first; unit < s.first + s.count; unit++)
+            scan_unit(m->d, op, &ek_step_seqs(m->step)[s.seq], unit / runs, unit % runs);
 }

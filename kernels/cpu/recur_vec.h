@@ -1,5 +1,6 @@
 /*
- * Gates, convolutions and the delta rule with the primitives of ops_vec.h, which includes it.
+ * Gates, convolutions, the delta rule and the scan of Mamba 2 with the primitives of ops_vec.h,
+ * which includes it.
  *
  * The delta rule reads and writes a state that is larger than what it computes with, so what bounds
  * it are loads and stores. Per token one pass over the state both ends that token and begins the
@@ -18,6 +19,8 @@ INLINE vf gate_of(vf x, enum ek_gate g)
 {
     if (g == EK_GATE_TIMES)
         return x;
+    if (g == EK_GATE_RELU)
+        return v_max(v_set1(0.0f), x);
     const vf below = v_set1(1.0f) + v_exp(v_set1(0.0f) - x);
     return (g == EK_GATE_SILU ? x : v_set1(1.0f)) / below;
 }
@@ -165,5 +168,49 @@ static void vec_delta(const struct cpu_delta *t)
             sums = delta_pass(&p, true, true);
         else
             (void)delta_pass(&p, true, false);
+    }
+}
+
+/* Row i of a state: one token, and what it adds to the sums. */
+INLINE void scan_line(const struct cpu_scan *t, uint32_t i, vf sum[DELTA_VECS])
+{
+    float *s = t->state + (size_t)i * EK_STATE_COLS;
+
+    UNROLL_ALL
+    for (uint32_t c = 0; c < DELTA_VECS; c++) {
+        const vf x =
+            v_fma(v_set1(t->b[i]), v_read(t->by + c * VW), v_read(s + c * VW) * v_set1(t->decay));
+        v_store(s + c * VW, x);
+        sum[c] = v_fma(x, v_set1(t->c[i]), sum[c]);
+    }
+}
+
+static void vec_scan(const struct cpu_scan *t)
+{
+    const uint32_t whole = t->rows / DELTA_CHAINS * DELTA_CHAINS;
+    vf sum[DELTA_CHAINS][DELTA_VECS];
+
+    UNROLL_ALL
+    for (uint32_t u = 0; u < DELTA_CHAINS; u++) {
+        UNROLL_ALL
+        for (uint32_t c = 0; c < DELTA_VECS; c++)
+            sum[u][c] = v_set1(0.0f);
+    }
+    NOROLL
+    for (uint32_t i = 0; i < whole; i += DELTA_CHAINS) {
+        UNROLL_ALL
+        for (uint32_t u = 0; u < DELTA_CHAINS; u++)
+            scan_line(t, i + u, sum[u]);
+    }
+    UNROLL_ALL
+    for (uint32_t u = 0; u < DELTA_CHAINS; u++)
+        if (whole + u < t->rows)
+            scan_line(t, whole + u, sum[u]);
+    UNROLL_ALL
+    for (uint32_t c = 0; c < DELTA_VECS; c++) {
+        UNROLL_ALL
+        for (uint32_t u = 1; u < DELTA_CHAINS; u++)
+            sum[0][c] += sum[u][c];
+        v_store(t->out + c * VW, sum[0][c]);
     }
 }

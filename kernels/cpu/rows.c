@@ -114,11 +114,14 @@ static void norm_row(const struct ek_device *d, const struct ek_op *op, uint32_t
 {
     uint32_t heads = op->u.norm.heads ? op->u.norm.heads : 1;
 
+    const float *w = cpu_vector(d, op->weight);
+
     for (uint32_t h = 0; h < heads; h++) {
         size_t col = op->u.norm.first + (size_t)h * op->u.norm.group;
-        d->ops->norm(cpu_row(d, op->dst, row) + col, cpu_row(d, op->src, row) + col,
-                     cpu_vector(d, op->weight), op->u.norm.group, op->u.norm.eps,
-                     op->u.norm.offset);
+        d->ops->norm(cpu_row(d, op->dst, row) + col, cpu_row(d, op->src, row) + col, w,
+                     op->u.norm.group, op->u.norm.eps, op->u.norm.offset);
+        if (op->u.norm.own && w)
+            w += op->u.norm.group;
     }
 }
 
@@ -183,6 +186,7 @@ void cpu_by_rows(const struct cpu_member *m, const struct ek_op *op)
         case EK_OP_EXPERTS:
         case EK_OP_CONV:
         case EK_OP_DELTA:
+        case EK_OP_SCAN:
         case EK_OP_PICK:
         case EK_OP_LOGITS:
         case EK_OP_REDUCE:

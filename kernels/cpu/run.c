@@ -293,7 +293,8 @@ static void run_member(void *ctx, uint32_t index)
         const struct ek_op *op = &g->ops[i];
         bool splits = op->kind == EK_OP_LINEAR || op->kind == EK_OP_LOGITS ||
                       op->kind == EK_OP_PICK || op->kind == EK_OP_EXPERTS ||
-                      op->kind == EK_OP_HEADS || op->kind == EK_OP_CONV || op->kind == EK_OP_DELTA;
+                      op->kind == EK_OP_HEADS || op->kind == EK_OP_CONV ||
+                      op->kind == EK_OP_DELTA || op->kind == EK_OP_SCAN;
         bool summed = op->kind == EK_OP_NORM && op->u.norm.whole > 0;
         bool meets = op->kind == EK_OP_REDUCE || op->kind == EK_OP_GATHER ||
                      op->kind == EK_OP_SEND || op->kind == EK_OP_RECV || summed;
@@ -320,6 +321,8 @@ static void run_member(void *ctx, uint32_t index)
             cpu_conv(&m.rows, op);
         else if (op->kind == EK_OP_DELTA)
             cpu_delta(&m.rows, op);
+        else if (op->kind == EK_OP_SCAN)
+            cpu_scan(&m.rows, op);
         else if (logits)
             cpu_cap_logits(&m.rows, op);
         else

@@ -105,6 +105,17 @@ struct cpu_delta {
     uint32_t rows, k_dim, cols; /* cols: of v and out, the others are padding */
 };
 
+/* One token of EK_STATE_COLS columns of a head's scan: state = decay * state + b by^T, out =
+ * state^T c. The order of sums depends on the number of rows alone. */
+struct cpu_scan {
+    float *state; /* [rows][EK_STATE_COLS] */
+    const float *b, *c;
+    const float *by; /* [EK_STATE_COLS] */
+    float *out;      /* [EK_STATE_COLS] */
+    float decay;
+    uint32_t rows;
+};
+
 struct cpu_ops {
     const char *name;
     bool pairs; /* bf16 panels hold [k / 2][32][2], KV blocks as in struct cpu_block */
@@ -129,6 +140,7 @@ struct cpu_ops {
     void (*gate)(float *dst, const float *src, uint32_t n, enum ek_gate g); /* dst *= act(src) */
     void (*conv)(const struct cpu_conv *c);
     void (*delta)(const struct cpu_delta *t);
+    void (*scan)(const struct cpu_scan *t);
     void (*add)(float *dst, const float *src, uint32_t n, float scale);
     void (*store)(enum ek_dtype t, void *to, const float *from, uint32_t n); /* as cpu_store() */
     void (*scale)(float *dst, const float *src, uint32_t n, float factor);
