@@ -254,6 +254,30 @@ CASES += [
          routed_scaling_factor=1.5, tie_word_embeddings=False, spelled4={"num_experts": 6, "num_local_experts": None}),
 ]
 
+# Layers whose heads differ, and what else Gemma 4 has of each size.
+PROPORTIONAL = {SLIDING: dict(rope_type="default", rope_theta=10000.0),
+                FULL: dict(rope_type="proportional", rope_theta=1e6, partial_rotary_factor=0.25)}
+GEMMA4 = dict(prompts=((1, 24, 0), (5, 24, 0), (50, 24, 0), (150, 24, 0)), head_dim=8, global_head_dim=16,
+              sliding_window=10, rope_parameters=PROPORTIONAL, hidden_size_per_layer_input=0,
+              final_logit_softcapping=30.0)
+GEMMA4_INPUT = dict(GEMMA4, hidden_size_per_layer_input=6, vocab_size_per_layer_input=VOCAB)
+CASES += [
+    case("gemma4", "Gemma4Text", **GEMMA4, num_hidden_layers=5, layer_types=[SLIDING, SLIDING, FULL, SLIDING, FULL],
+         attention_k_eq_v=True, num_global_key_value_heads=1),
+    case("gemma4-bias", "Gemma4Text", **{**GEMMA4, "prompts": SHORT}, num_hidden_layers=3, attention_bias=True,
+         layer_types=[FULL, SLIDING, FULL], tie_word_embeddings=False),
+    case("gemma4-input", "Gemma4Text", **GEMMA4_INPUT, num_hidden_layers=6, layer_types=[SLIDING, FULL] * 3,
+         num_kv_shared_layers=3, use_double_wide_mlp=True),
+    case("gemma4-moe", "Gemma4Text", **GEMMA4, num_hidden_layers=3, layer_types=[SLIDING, SLIDING, FULL],
+         attention_k_eq_v=True, num_global_key_value_heads=1, enable_moe_block=True, num_experts=6, top_k_experts=3,
+         moe_intermediate_size=20),
+    case("sees-gemma4", "Gemma4", sees=dict(
+         model_type="gemma4_vision", hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+         num_key_value_heads=2, head_dim=8, patch_size=4, position_embedding_size=16), model_type="gemma4_text",
+         **{**GEMMA4_INPUT, "prompts": ((30, 24, 0),)}, num_hidden_layers=4, num_kv_shared_layers=2,
+         layer_types=[SLIDING, FULL] * 2),
+]
+
 MOE = dict(head_dim=16, num_experts=4, num_local_experts=4, num_experts_per_tok=2,
            moe_intermediate_size=32, norm_topk_prob=True)
 
@@ -301,7 +325,7 @@ if not OLD:
 
 OWN_HEAD_DIM = ("GptOss", "Llama", "Mistral", "Ministral", "Mixtral", "Qwen3", "Qwen3Moe", "Gemma", "Gemma2",
                 "Gemma3Text", "Glm", "Glm4", "Glm4Moe", "SeedOss", "Ernie4_5", "Exaone4", "HunYuanDenseV1",
-                "Ministral3", "Llama4Text")
+                "Ministral3", "Llama4Text", "Gemma4Text")
 
 
 def old_case(case):
@@ -327,7 +351,9 @@ def old_case(case):
 
 def draw(model, generator, around_zero):
     """Fills all parameters, in values that bf16 can hold."""
-    corrections = [(n, b) for n, b in model.named_buffers() if n.endswith(("e_score_correction_bias", "expert_bias"))]
+    ends = ("e_score_correction_bias", "expert_bias", "layer_scalar")
+    corrections = [(n, b) for n, b in model.named_buffers() if n.endswith(ends)]
+    scaled = model.config.model_type.startswith("gemma")  # embeddings, by their width
     with torch.no_grad():
         for name, p in [*model.named_parameters(), *corrections]:
             noise = torch.randn(p.shape, generator=generator)
@@ -338,7 +364,7 @@ def draw(model, generator, around_zero):
             elif p.dim() == 1:
                 noise = 0.2 * noise + (0 if around_zero else 1)
             elif "embed" in name:
-                noise *= 0.1 if around_zero else 0.5  # tied logits must not only repeat the token
+                noise *= 0.1 if scaled else 0.5  # tied logits must not only repeat the token
             elif name.endswith("experts.gate_up_proj") and model.config.model_type == "gpt_oss":
                 noise *= 2.0 / p.shape[1] ** 0.5  # so large that clamping matters
             elif p.dim() == 3 and model.config.model_type.startswith("llama4"):
@@ -463,7 +489,7 @@ def write(case, out, seed):
         config._attn_implementation = "eager"
         config._experts_implementation = "eager"
         model = getattr(transformers, name)(config).float().eval()
-        draw(model, g, around_zero="Gemma" in case["cls"])
+        draw(model, g, around_zero="Gemma" in case["cls"] and "Gemma4" not in case["cls"])
         stored = quantize.apply(model, case["quant"]) if case["quant"] else {}
         tensors, meta, margin = {}, [], float("inf")
         for i, (prompt, more, served) in enumerate(case["prompts"]):

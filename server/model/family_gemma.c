@@ -6,7 +6,6 @@
  * q and k.
  */
 #include <math.h>
-#include <string.h>
 
 #include "common/err.h"
 #include "server/model/config_keys.h"
@@ -59,36 +58,9 @@ static int gemma3_configure(const struct model_json *j, struct model_config *c)
     return r < 0 ? r : later_configure(j, pattern, c);
 }
 
-/* The scale of the embedding in the type that the model computes with, as its code has it. */
-static float embed_scale(enum ek_dtype dtype, uint32_t hidden)
-{
-    float scale = sqrtf((float)hidden);
-    uint32_t bits;
-
-    switch (dtype) {
-    case EK_F16: { /* 11 significant bits; sizes keep it far from the ends of the range */
-        int exponent;
-        float fraction = frexpf(scale, &exponent);
-        return ldexpf(rintf(fraction * 2048.0f), exponent - 11);
-    }
-    case EK_BF16:
-        memcpy(&bits, &scale, sizeof(bits));
-        bits += 0x7fff + (bits >> 16 & 1);
-        bits &= 0xffff0000u;
-        memcpy(&scale, &bits, sizeof(scale));
-        return scale;
-    case EK_F32:
-    case EK_F8_E4M3:
-    case EK_I8:
-    case EK_I4:
-    case EK_F4_E2M1: break;
-    }
-    return scale;
-}
-
 static void gemma_begin(struct graph_builder *b, struct layers *l)
 {
-    l->embed_scale = embed_scale(b->graph->dtype, b->config->hidden);
+    l->embed_scale = layers_root(b->graph->dtype, b->config->hidden);
     layers_begin(b, l);
 }
 

@@ -35,11 +35,21 @@ void graph_begin(struct graph_builder *b)
 {
     const struct model_config *c = b->config;
     struct ek_graph *g = b->graph;
-    g->layers = 0;
-    for (uint32_t i = 0; i < c->layers; i++)
-        g->layers += !c->recurrent[i];
-    g->kv_heads = c->kv_heads;
-    g->head_dim = c->head_dim;
+    g->layers = g->kv_heads = g->head_dim = 0;
+    for (uint32_t i = 0; i < c->layers; i++) {
+        const struct graph_kv kv = graph_kv_of(c, i);
+        if (c->recurrent[i] || kv.reads)
+            continue;
+        g->kv_mixed = g->kv_mixed ||
+                      (g->layers > 0 && (kv.heads != g->kv_heads || kv.head_dim != g->head_dim));
+        g->kv_heads = kv.heads > g->kv_heads ? kv.heads : g->kv_heads;
+        g->head_dim = kv.head_dim > g->head_dim ? kv.head_dim : g->head_dim;
+        g->layers++;
+    }
+    if (g->layers == 0) { /* a cache of nothing */
+        g->kv_heads = c->kv_heads;
+        g->head_dim = c->head_dim;
+    }
     g->value_dim = c->latent.rank;
     g->hidden = c->hidden;
     g->vocab = c->vocab;
@@ -137,11 +147,9 @@ void graph_embed(struct graph_builder *b, uint16_t dst, const char *name, float 
                                     .u.embed.scale = scale});
 }
 
-static void norm_push(struct graph_builder *b, uint16_t dst, uint16_t src, const char *name,
+static void norm_with(struct graph_builder *b, uint16_t dst, uint16_t src, uint32_t w,
                       struct graph_heads h)
 {
-    struct graph_part part = {name, 1};
-    uint32_t w = name ? graph_weight(b, &part, 1, h.group, ".weight") : EK_NO_WEIGHT;
     graph_op_push(b, (struct ek_op){.kind = EK_OP_NORM,
                                     .dst = dst,
                                     .src = src,
@@ -152,6 +160,23 @@ static void norm_push(struct graph_builder *b, uint16_t dst, uint16_t src, const
                                                .group = h.group,
                                                .first = h.first,
                                                .heads = h.heads}});
+}
+
+static void norm_push(struct graph_builder *b, uint16_t dst, uint16_t src, const char *name,
+                      struct graph_heads h)
+{
+    struct graph_part part = {name, 1};
+
+    norm_with(b, dst, src, name ? graph_weight(b, &part, 1, h.group, ".weight") : EK_NO_WEIGHT, h);
+}
+
+void graph_norm_by(struct graph_builder *b, uint16_t dst, uint16_t src, const char *tensor)
+{
+    const struct graph_part part = {tensor, 1};
+    const uint32_t n = graph_width(b, src);
+
+    norm_with(b, dst, src, graph_weight(b, &part, 1, n, ""),
+              (struct graph_heads){.group = n, .heads = 1});
 }
 
 void graph_norm(struct graph_builder *b, uint16_t dst, uint16_t src, const char *name)
@@ -253,20 +278,29 @@ void graph_warm(struct graph_builder *b, uint16_t value, uint32_t first, uint32_
     op->u.rope.warm_every = c->warm_every;
 }
 
-/* The KV cache has those layers that attend. */
-static uint32_t cache_layer(const struct model_config *c, uint32_t layer)
+/* The KV cache has those layers that attend and write. */
+struct graph_kv graph_kv_of(const struct model_config *c, uint32_t layer)
 {
-    uint32_t before = 0;
+    const struct config_kinds *k = &c->kinds;
+    const bool full = !c->windowed[layer];
+    const uint32_t writing = c->layers - k->shared;
+    struct graph_kv kv = {.heads = full && k->kv_heads ? k->kv_heads : c->kv_heads,
+                          .head_dim = full && k->head_dim ? k->head_dim : c->head_dim,
+                          .reads = layer >= writing};
+    uint32_t owner = kv.reads ? writing - 1 : layer;
 
-    for (uint32_t i = 0; i < layer; i++)
-        before += !c->recurrent[i];
-    return before;
+    while (kv.reads && owner > 0 && c->windowed[owner] != c->windowed[layer])
+        owner--;
+    for (uint32_t i = 0; i < owner; i++)
+        kv.layer += !c->recurrent[i];
+    return kv;
 }
 
 void graph_attention(struct graph_builder *b, uint16_t dst, uint16_t qkv, uint32_t layer)
 {
     const struct model_config *c = b->config;
-    float scale = c->attention_scale > 0 ? c->attention_scale : 1.0f / sqrtf((float)c->head_dim);
+    const struct graph_kv kv = graph_kv_of(c, layer);
+    float scale = c->attention_scale > 0 ? c->attention_scale : 1.0f / sqrtf((float)kv.head_dim);
     float k = 0.0f, v = 0.0f;
     if (!b->error && b->graph->kv_f8)
         b->error = kvscale_find(b->tensors, b->prefix, &k, &v, b->fault);
@@ -278,10 +312,11 @@ void graph_attention(struct graph_builder *b, uint16_t dst, uint16_t qkv, uint32
                       .src = qkv,
                       .weight = EK_NO_WEIGHT,
                       .bias = c->sinks ? graph_weight(b, &sinks, 1, 1, "") : EK_NO_WEIGHT,
-                      .layer = cache_layer(c, layer),
+                      .layer = kv.layer,
                       .u.attention = {.q_heads = c->q_heads,
-                                      .kv_heads = c->kv_heads,
-                                      .head_dim = c->head_dim,
+                                      .kv_heads = kv.heads,
+                                      .head_dim = kv.head_dim,
+                                      .reads = kv.reads,
                                       .scale = scale,
                                       .k_scale = k,
                                       .v_scale = v,
@@ -350,6 +385,7 @@ void graph_experts(struct graph_builder *b, uint16_t dst, uint16_t src, uint16_t
     const struct model_config *c = b->config;
     const struct graph_part gate = {names->router, c->experts};
     const struct graph_part correction = {names->correction ? names->correction : "", c->experts};
+    const struct graph_part each = {names->each ? names->each : "", c->experts};
     struct ek_op op = {.kind = EK_OP_EXPERTS,
                        .dst = dst,
                        .src = src,
@@ -362,11 +398,12 @@ void graph_experts(struct graph_builder *b, uint16_t dst, uint16_t src, uint16_t
                                      .up_bias = EK_NO_WEIGHT,
                                      .down_bias = EK_NO_WEIGHT}};
     /* The router is small and decides: it stays as it is. */
-    linear_push(b, router, src, graph_weight(b, &gate, 1, c->hidden, ".weight"),
-                names->woven ? graph_weight(b, &gate, 1, 1, ".bias") : EK_NO_WEIGHT);
+    if (names->router)
+        linear_push(b, router, src, graph_weight(b, &gate, 1, c->hidden, ".weight"),
+                    names->woven ? graph_weight(b, &gate, 1, 1, ".bias") : EK_NO_WEIGHT);
     op.u.experts.routing.correction =
         names->correction ? graph_weight(b, &correction, 1, 1, "") : EK_NO_WEIGHT;
-    op.u.experts.routing.each = EK_NO_WEIGHT;
+    op.u.experts.routing.each = names->each ? graph_weight(b, &each, 1, 1, "") : EK_NO_WEIGHT;
     expert_weights(b, names, &op);
     graph_op_push(b, op);
 }
@@ -389,6 +426,19 @@ void graph_add(struct graph_builder *b, uint16_t dst, uint16_t src)
                                     .weight = EK_NO_WEIGHT,
                                     .bias = EK_NO_WEIGHT,
                                     .u.add.scale = b->config->residual_scale});
+}
+
+void graph_scale(struct graph_builder *b, uint16_t value, float scale, const char *tensor)
+{
+    const struct graph_part part = {tensor, 1};
+
+    graph_op_push(b,
+                  (struct ek_op){.kind = EK_OP_SCALE,
+                                 .dst = value,
+                                 .src = value,
+                                 .weight = tensor ? graph_weight(b, &part, 1, 1, "") : EK_NO_WEIGHT,
+                                 .bias = EK_NO_WEIGHT,
+                                 .u.scale.scale = scale});
 }
 
 void graph_head(struct graph_builder *b, uint16_t src, const char *norm, const char *embedding)

@@ -51,6 +51,8 @@ uint32_t graph_rope(struct graph_builder *b, const struct config_rope_params *p)
 
 void graph_embed(struct graph_builder *b, uint16_t dst, const char *name, float scale);
 void graph_norm(struct graph_builder *b, uint16_t dst, uint16_t src, const char *name);
+/* The same by a tensor of that name, without ".weight". */
+void graph_norm_by(struct graph_builder *b, uint16_t dst, uint16_t src, const char *tensor);
 /* A norm of `heads` groups in place, from column `first`; name NULL: without weights. */
 struct graph_heads {
     uint32_t first, group, heads;
@@ -82,14 +84,22 @@ void graph_by_head(struct graph_builder *b, uint16_t dst, uint16_t src,
 /* What the configuration says of warm; after or instead of a rotation of the same heads. */
 void graph_warm(struct graph_builder *b, uint16_t value, uint32_t first, uint32_t heads);
 void graph_attention(struct graph_builder *b, uint16_t dst, uint16_t qkv, uint32_t layer);
+/* K and V of a layer: its heads, its layer of the cache, and whether it only reads there. */
+struct graph_kv {
+    uint32_t heads, head_dim, layer;
+    bool reads;
+};
+struct graph_kv graph_kv_of(const struct model_config *c, uint32_t layer);
 void graph_latent_attention(struct graph_builder *b, uint16_t dst, uint16_t q, uint16_t keys,
                             uint32_t layer);
-/* dst = the experts that the router's logits choose, of src. Weights are one matrix per expert and
+/* dst = the experts that the router's logits choose, of src; with a `router` of NULL the caller has
+ * made the logits. Weights are one matrix per expert and
  * kind, by printf format ("mlp.experts.%u.gate_proj"), or all in one tensor of three dimensions,
  * gate and up joined: then `gate` is NULL. */
 struct graph_expert_names {
     const char *router, *gate, *up, *down;
     const char *correction; /* a tensor [experts]: see struct ek_routing; NULL: none */
+    const char *each;       /* likewise */
     /* [experts, 2 * inner, n] and [experts, n, inner], named so or with ".weight"; with `gate`,
      * too: where the files have these instead. */
     const char *all_in, *all_out;
@@ -129,6 +139,8 @@ void graph_convolve(struct graph_builder *b, uint16_t dst, uint16_t src,
 void graph_delta(struct graph_builder *b, uint16_t dst, uint16_t src, uint16_t gates,
                  const char *decay, const char *bias);
 void graph_add(struct graph_builder *b, uint16_t dst, uint16_t src); /* times residual_scale */
+/* value *= scale, and by the one number of the tensor; NULL: there is none. */
+void graph_scale(struct graph_builder *b, uint16_t value, float scale, const char *tensor);
 /* Picks rows, norms them and computes logits with lm_head or the tied embedding, scaled and capped
  * as the configuration says. */
 void graph_head(struct graph_builder *b, uint16_t src, const char *norm, const char *embedding);

@@ -482,18 +482,39 @@ uint32_t graph_lane_biases(struct graph_builder *b, const struct graph_lane *l)
     return weight_push(b, &w);
 }
 
-/* Of a layer for drafts, behind those that are used. */
-static bool of_drafts(const struct model_config *c, const char *name)
+/* What follows the layer of a tensor, with the point; NULL: it is of none. */
+static const char *after_layer(const char *name, uint32_t *ret_layer)
 {
     static const char LAYERS[] = "model.layers.";
     uint32_t layer = 0;
 
     if (strncmp(name, LAYERS, sizeof(LAYERS) - 1) != 0)
-        return false;
+        return NULL;
     const char *at = name + sizeof(LAYERS) - 1;
     for (; *at >= '0' && *at <= '9' && layer < CONFIG_LAYERS_MOST; at++)
         layer = layer * 10 + (uint32_t)(*at - '0');
-    return *at == '.' && layer >= c->layers && layer < c->layers + c->extra_layers;
+    *ret_layer = layer;
+    return *at == '.' ? at : NULL;
+}
+
+/* Of a layer for drafts, behind those that are used. */
+static bool of_drafts(const struct model_config *c, const char *name)
+{
+    uint32_t layer;
+    return after_layer(name, &layer) && layer >= c->layers && layer < c->layers + c->extra_layers;
+}
+
+/* K and V of a layer that reads those of another one: its code has none. */
+static bool of_readers(const struct model_config *c, const char *name)
+{
+    static const char *const parts[] = {".self_attn.k_proj.", ".self_attn.v_proj.",
+                                        ".self_attn.k_norm.", ".self_attn.v_norm."};
+    uint32_t layer;
+    const char *part = c->kinds.shared > 0 ? after_layer(name, &layer) : NULL;
+    for (size_t i = 0; part && i < sizeof(parts) / sizeof(parts[0]); i++)
+        if (strncmp(part, parts[i], strlen(parts[i])) == 0)
+            return layer >= c->layers - c->kinds.shared && layer < c->layers;
+    return false;
 }
 
 /* Left in many checkpoints by what wrote them, computed or tied here. */
@@ -503,7 +524,7 @@ static bool harmless(const struct model_config *c, const char *name)
     size_t len = strlen(name), tail = sizeof(INV_FREQ) - 1;
     return (len >= tail && strcmp(name + len - tail, INV_FREQ) == 0) ||
            (c->quant.method != QUANT_NONE && quant_harmless(name)) || of_drafts(c, name) ||
-           strncmp(name, "mtp.", 4) == 0 || /* layers for drafts, too */
+           of_readers(c, name) || strncmp(name, "mtp.", 4) == 0 || /* layers for drafts, too */
            (c->tied && strcmp(name, "lm_head.weight") == 0);
 }
 

@@ -1,7 +1,35 @@
 /* The common parts of layers. Pure but for the graph that is written. */
 #include "server/model/layers.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <string.h>
+
+float layers_root(enum ek_dtype dtype, uint32_t n)
+{
+    float scale = sqrtf((float)n);
+    uint32_t bits;
+
+    switch (dtype) {
+    case EK_F16: { /* 11 significant bits; sizes keep it far from the ends of the range */
+        int exponent;
+        float fraction = frexpf(scale, &exponent);
+        return ldexpf(rintf(fraction * 2048.0f), exponent - 11);
+    }
+    case EK_BF16:
+        memcpy(&bits, &scale, sizeof(bits));
+        bits += 0x7fff + (bits >> 16 & 1);
+        bits &= 0xffff0000u;
+        memcpy(&scale, &bits, sizeof(scale));
+        return scale;
+    case EK_F32:
+    case EK_F8_E4M3:
+    case EK_I8:
+    case EK_I4:
+    case EK_F4_E2M1: break;
+    }
+    return scale;
+}
 
 void layers_begin(struct graph_builder *b, struct layers *l)
 {
@@ -106,14 +134,7 @@ void layers_attention_of(struct graph_builder *b, const struct layers *l, uint16
     graph_linear(b, l->side, l->heads, &out, 1, c->o_bias);
 }
 
-/* A gated feed-forward whose matrices are named NAME.gate_proj and so on, from src to `side`. */
-struct gated {
-    const char *name;
-    uint16_t src, gate_up, inner;
-    uint32_t width;
-};
-
-static void feed_forward(struct graph_builder *b, const struct layers *l, const struct gated *f)
+void layers_gated(struct graph_builder *b, const struct layers *l, const struct layers_gated *f)
 {
     char gate[64], up[64], both[64], down[64];
     const struct graph_part fused = {both, 2 * f->width}, out = {down, b->config->hidden};
@@ -131,10 +152,10 @@ static void feed_forward(struct graph_builder *b, const struct layers *l, const 
 
 void layers_feed_forward_of(struct graph_builder *b, const struct layers *l, uint16_t src)
 {
-    const struct gated f = {l->mlp ? l->mlp : "mlp", src, l->gate_up, l->inner,
-                            b->config->intermediate};
+    const struct layers_gated f = {l->mlp ? l->mlp : "mlp", src, l->gate_up, l->inner,
+                                   b->config->intermediate};
 
-    feed_forward(b, l, &f);
+    layers_gated(b, l, &f);
 }
 
 void layers_attention(struct graph_builder *b, const struct layers *l, uint32_t layer)
@@ -150,8 +171,8 @@ void layers_feed_forward(struct graph_builder *b, const struct layers *l)
 void layers_mixed(struct graph_builder *b, const struct layers *l, uint32_t layer)
 {
     const struct model_config *c = b->config;
-    const struct gated shared = {l->shared, l->side, l->shared_gate_up, l->shared_inner,
-                                 c->shared_intermediate};
+    const struct layers_gated shared = {l->shared, l->side, l->shared_gate_up, l->shared_inner,
+                                        c->shared_intermediate};
     const struct graph_part gate = {"mlp.shared_expert_gate", 1};
 
     if (c->experts == 0 || c->plain[layer]) {
@@ -165,7 +186,7 @@ void layers_mixed(struct graph_builder *b, const struct layers *l, uint32_t laye
         return;
     if (c->shared_gate)
         graph_linear_exact(b, l->shared_gate, l->side, &gate, 1);
-    feed_forward(b, l, &shared);
+    layers_gated(b, l, &shared);
     if (c->shared_gate)
         graph_gate(b, l->side, l->shared_gate, EK_GATE_SIGMOID, (struct graph_run){.group = 1});
     graph_add(b, l->stream, l->side);

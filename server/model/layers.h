@@ -41,6 +41,8 @@ struct layers {
 /* Values, frequencies and the embedding. `l` tells the fields up to `mlp`, and the names of
  * experts. */
 void layers_begin(struct graph_builder *b, struct layers *l);
+/* sqrt(n), by which some models multiply embeddings, in the type that they compute with. */
+float layers_root(enum ek_dtype dtype, uint32_t n);
 /* The prefix is that of the layer: "model.layers.3.". */
 void layers_attention(struct graph_builder *b, const struct layers *l, uint32_t layer);
 void layers_feed_forward(struct graph_builder *b, const struct layers *l);
@@ -55,6 +57,13 @@ void delta_attention(struct graph_builder *b, const struct layers *l, uint16_t s
 void layers_attention_of(struct graph_builder *b, const struct layers *l, uint16_t src,
                          uint32_t layer);
 void layers_feed_forward_of(struct graph_builder *b, const struct layers *l, uint16_t src);
+/* A gated feed-forward whose matrices are named NAME.gate_proj and so on, from src to `side`. */
+struct layers_gated {
+    const char *name;
+    uint16_t src, gate_up, inner;
+    uint32_t width;
+};
+void layers_gated(struct graph_builder *b, const struct layers *l, const struct layers_gated *f);
 /* What comes after a norm, from `side` to the stream: the feed-forward or, unless the layer is a
  * plain one, experts and the one that is shared beside them; and the addition. */
 void layers_mixed(struct graph_builder *b, const struct layers *l, uint32_t layer);

@@ -31,12 +31,14 @@ enum config_rope {
     ROPE_LLAMA3,
     ROPE_YARN,
     ROPE_LONGROPE,
+    ROPE_PROPORTIONAL,
 };
 
 struct config_rope_params {
     enum config_rope type;
     uint32_t dims; /* of a head that turn, even */
     double theta, factor;
+    double part;                   /* proportional: of all frequencies, the others are 0 */
     double original_positions;     /* llama3, yarn and longrope */
     double low_freq, high_freq;    /* llama3 */
     double beta_fast, beta_slow;   /* yarn */
@@ -95,6 +97,16 @@ struct config_delta {
     bool conv_bias;
 };
 
+/* Gemma 4: layers without a window differ from the others in their heads, the last ones have no
+ * keys and values of their own, and each is given something of the token. */
+struct config_kinds {
+    uint32_t head_dim, kv_heads; /* of layers without a window; 0 = as the others */
+    bool keys_as_values;         /* and there values are the keys before norm and rotation */
+    uint32_t shared;             /* last layers that read what the last one of their kind wrote */
+    bool wide;                   /* these have a feed-forward of twice the width */
+    uint32_t input;              /* elements of a token's second embedding for a layer, 0 = none */
+};
+
 /* What a checkpoint was made to give: text; numbers for classes (...ForSequenceClassification); its
  * states alone (...Model, which has no output layer). */
 enum config_output { CONFIG_TEXT, CONFIG_CLASSES, CONFIG_STATES };
@@ -112,6 +124,7 @@ struct model_config {
     bool tied;
     struct config_latent latent; /* then kv_heads is 1, and head_dim that of the cache */
     struct config_delta delta;
+    struct config_kinds kinds;
     bool
         recurrent[CONFIG_LAYERS_MOST]; /* layers that have a recurrent state instead of attention */
     bool output_gate; /* attention: q_proj is [q | gate] for each head; what it gives is gated */

@@ -7,6 +7,7 @@
  *   the sequence, which the backends compute for each row (struct ek_rope);
  * - llama3: long waves divided by the factor, short ones kept, a ramp between;
  * - yarn: a ramp over dimensions between divided and kept, and a factor on sin and cos;
+ * - proportional: a part of the frequencies, as they are; the other pairs do not turn;
  * - longrope: each divided by its own factor, of two lists: one up to the original positions, one
  *   for models served beyond them; and a factor on sin and cos.
  */
@@ -26,9 +27,10 @@ static int read_type(const struct model_json *j, struct config_rope_params *p)
     static const struct {
         const char *name;
         enum config_rope type;
-    } table[] = {{"default", ROPE_DEFAULT}, {"linear", ROPE_LINEAR}, {"dynamic", ROPE_DYNAMIC},
-                 {"llama3", ROPE_LLAMA3},   {"yarn", ROPE_YARN},     {"longrope", ROPE_LONGROPE},
-                 {"su", ROPE_LONGROPE}};
+    } table[] = {{"default", ROPE_DEFAULT}, {"linear", ROPE_LINEAR},
+                 {"dynamic", ROPE_DYNAMIC}, {"llama3", ROPE_LLAMA3},
+                 {"yarn", ROPE_YARN},       {"longrope", ROPE_LONGROPE},
+                 {"su", ROPE_LONGROPE},     {"proportional", ROPE_PROPORTIONAL}};
     const char *key = json_object_get(j->object, "rope_type") ? "rope_type" : "type";
     const char *name = "default";
     bool given = false;
@@ -42,7 +44,7 @@ static int read_type(const struct model_json *j, struct config_rope_params *p)
         }
     return ek_fault_set(j->fault, key,
                         "%s: rope type '%.32s' is not supported; supported are default, linear, "
-                        "dynamic, llama3, yarn and longrope",
+                        "dynamic, llama3, yarn, longrope and proportional",
                         j->file, name);
 }
 
@@ -77,7 +79,7 @@ static int read_scaling(const struct model_json *j, struct config_rope_params *p
         double *value;
         unsigned types, needed; /* which read it, which must have it */
     } rows[] = {
-        {"factor", {1, 1e6}, &p->factor, factors | longs, factors},
+        {"factor", {1, 1e6}, &p->factor, factors | longs | OF(ROPE_PROPORTIONAL), factors},
         {"original_max_position_embeddings",
          {1, POSITIONS_MOST},
          &p->original_positions,
@@ -184,16 +186,20 @@ static int read_params(const struct model_json *j, const char *key, const json_t
     if (r < 0)
         return r;
 
-    p->dims = (uint32_t)(c->head_dim * partial);
-    if (partial < 1 && (!c->family->partial_rotary || p->dims == 0 || p->dims % 2 != 0))
+    if (there)
+        r = read_type(&s, p);
+    if (r < 0)
+        return r;
+    p->part = partial;
+    p->dims = (uint32_t)(c->head_dim * (p->type == ROPE_PROPORTIONAL ? 1 : partial));
+    if (partial < 1 && p->type != ROPE_PROPORTIONAL &&
+        (!c->family->partial_rotary || p->dims == 0 || p->dims % 2 != 0))
         return ek_fault_set(j->fault, "partial_rotary_factor",
                             "%s: partial_rotary_factor %g is not supported for this architecture "
                             "with head_dim %u; it must be 1%s",
                             j->file, partial, c->head_dim,
                             c->family->partial_rotary ? ", or leave an even number" : "");
-    if (there)
-        r = read_type(&s, p);
-    if (r == 0 && c->family->rope_alpha && p->type == ROPE_DYNAMIC)
+    if (c->family->rope_alpha && p->type == ROPE_DYNAMIC)
         r = read_alpha(&s, p);
     if (r == 0 && p->type != ROPE_DEFAULT)
         r = read_scaling(&s, p);
@@ -312,6 +318,9 @@ float config_rope_table(const struct config_rope_params *p, bool beyond, float *
         case ROPE_DEFAULT:
         case ROPE_DYNAMIC: break;
         case ROPE_LINEAR: freq /= p->factor; break;
+        case ROPE_PROPORTIONAL:
+            freq = i < (uint32_t)(p->part * p->dims / 2) ? freq / p->factor : 0;
+            break;
         case ROPE_LLAMA3: freq = llama3_scale(p, freq); break;
         case ROPE_YARN: {
             double ramp = fmin(fmax((i - low) / (high - low), 0), 1);

@@ -33,6 +33,7 @@ static const struct part {
     uint32_t numbers[DEFAULTS]; /* by `keys`; 0: must be in the file */
 } parts[] = {
     {"gemma3_text", "Gemma3ForCausalLM", {2304, 9216, 26, 8, 4, 262208, 131072}},
+    {"gemma4_text", "Gemma4ForCausalLM", {2304, 9216, 30, 8, 4, 262144, 131072}},
     {"granite", "GraniteForCausalLM", {0}},
     {"llama", "LlamaForCausalLM", {4096, 11008, 32, 32, 0, 32000, 2048}},
     {"llama4_text", "Llama4ForCausalLM", {5120, 8192, 48, 40, 8, 202048, 131072}},
@@ -156,8 +157,10 @@ static const char *after(const char *name, const char *prefix)
 /* The name in a text model, in `s`'s memory; NULL in *ret_name: it is of another part. */
 static int name_of(struct st_set *s, const char *name, const char **ret_name)
 {
-    static const char *const others[] = {"model.visual.", "model.vision", "model.audio",
-                                         "model.multi_modal_projector.", "model.image_newline"};
+    static const char *const others[] = {"model.visual.",      "model.vision",
+                                         "model.audio",        "model.embed_vision",
+                                         "model.embed_audio",  "model.multi_modal_projector.",
+                                         "model.image_newline"};
     const char *rest = after(name, "model.language_model.");
     char *copy = rest ? ek_arena_take(&s->arena, strlen(rest) + sizeof("model.")) : NULL;
     if (rest && !copy)

@@ -275,8 +275,8 @@ static const struct {
     {LLAMA(", \"rope_theta\": 0"), "rope_theta", "from 1"},
     {LLAMA(", \"rope_scaling\": 3"), "rope_scaling", "must be an object"},
     {LLAMA(", \"rope_scaling\": {\"type\": \"mrope\", \"factor\": 2}"), "type",
-     "rope type 'mrope' is not supported; supported are default, linear, dynamic, llama3, yarn and "
-     "longrope"},
+     "rope type 'mrope' is not supported; supported are default, linear, dynamic, llama3, yarn, "
+     "longrope and proportional"},
     {LLAMA(", \"rope_scaling\": {\"type\": \"dynamic\"}"), "factor", "factor is missing"},
     {LLAMA(", \"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, 1]}"),
      "short_factor", "must be a list of 8 numbers"},

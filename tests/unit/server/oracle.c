@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/stage.h"
 #include "tests/unit/server/oracle_world.h"
 
 /* A prompt's own way of sampling: a half is greedy, the others bring all that has a state. */
@@ -137,6 +138,14 @@ void oracle_totals(const struct oracle *o, struct oracle_totals *ret_totals)
     *ret_totals = o->totals;
 }
 
+/* Whether there is a rule where a second stage begins. */
+static bool halves(const struct ek_graph *g)
+{
+    uint32_t begin[3];
+
+    return ek_stage_divide(g, 2, begin, NULL) == 0;
+}
+
 /* Shapes of the world: its kind from the number, the rest drawn. */
 static void shape(struct world *w, uint64_t number)
 {
@@ -175,7 +184,7 @@ static void shape(struct world *w, uint64_t number)
     w->live_most = pick(rng, 8, LIVE_MOST);
     w->faulty.rng = draw(rng);
     w->faulty.fail_ppm = number % 7 == 6 ? pick(rng, 30000, 120000) : 0;
-    w->stages = number % 6 == 4 ? 2 : 1;
+    w->stages = number % 6 == 4 && halves(&w->o->model[w->dtype]->graph) ? 2 : 1;
 }
 
 /* A name for messages: what a reader needs to see the world. */
