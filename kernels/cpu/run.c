@@ -10,25 +10,21 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "kernels/cpu/cpu.h"
-
-/* How many items of a member's part of an attention are taken; in a cache line of its own. */
-struct taken {
-    _Alignas(64) _Atomic uint32_t count;
-};
+#include "kernels/cpu/share.h"
 
 struct run {
     struct ek_device *d;
     const struct ek_step *step;
     uint32_t spans;
-    uint32_t highest;                        /* rows of a span */
-    uint32_t parts;                          /* that an attention is divided into; 1: it is not */
-    struct taken taken[2][CPU_MOST_THREADS]; /* attentions take turns with the two */
+    uint32_t highest; /* rows of a span */
+    uint32_t parts;   /* that an attention is divided into; 1: it is not */
+    struct cpu_taken taken[2][CPU_MOST_THREADS]; /* operations take turns with the two */
 };
 
 struct member {
     struct run *run;
     struct cpu_member rows; /* its own, and their domain: step or logit rows */
-    uint32_t attentions;    /* done so far */
+    uint32_t turns;         /* with `taken`, so far */
 };
 
 static char *scratch_of(const struct member *m)
@@ -44,6 +40,16 @@ static void divide(struct member *m, uint32_t rows)
     m->rows.rows = rows;
     m->rows.first = (uint32_t)((uint64_t)rows * m->rows.index / threads);
     m->rows.end = (uint32_t)((uint64_t)rows * (m->rows.index + 1) / threads);
+}
+
+/* After a barrier: where what is taken in this operation is counted, 0 everywhere. Nobody uses the
+ * other counters before the next barrier. */
+static struct cpu_taken *taken_now(struct member *m)
+{
+    const uint32_t turn = m->turns++ & 1;
+
+    atomic_store_explicit(&m->run->taken[turn ^ 1][m->rows.index].count, 0, memory_order_relaxed);
+    return m->run->taken[turn];
 }
 
 struct product {
@@ -99,45 +105,17 @@ static struct product product_of(const struct member *m, const struct ek_op *op)
     };
 }
 
-/* A share of the units (blocks of rows) x (panels): a run of panels in one block of rows. Blocks
- * are of equal height, give or take one row. */
-struct share {
-    uint64_t unit, end, blocks;
-    uint32_t panels, row, rows, panel, count;
-};
-
-static struct share share_of(const struct member *m, uint32_t panels)
+static struct cpu_share share_of(struct member *m, uint32_t panels)
 {
-    uint64_t blocks = (m->rows.rows + CPU_ROW_CHUNK - 1) / CPU_ROW_CHUNK, units = blocks * panels;
-    uint64_t threads = m->run->d->threads;
-
-    return (struct share){.unit = units * m->rows.index / threads,
-                          .end = units * (m->rows.index + 1) / threads,
-                          .blocks = blocks,
-                          .panels = panels};
+    return cpu_share_of(taken_now(m), m->rows.index, m->run->d->threads, m->rows.rows, panels);
 }
 
-/* The next run; false at the end of the share. */
-static bool share_next(const struct member *m, struct share *s)
-{
-    if (s->unit >= s->end)
-        return false;
-    const uint64_t block = s->unit / s->panels;
-    s->row = (uint32_t)(m->rows.rows * block / s->blocks);
-    s->rows = (uint32_t)(m->rows.rows * (block + 1) / s->blocks) - s->row;
-    s->panel = (uint32_t)(s->unit % s->panels);
-    s->count = s->panels - s->panel;
-    s->count = s->end - s->unit < s->count ? (uint32_t)(s->end - s->unit) : s->count;
-    s->unit += s->count;
-    return true;
-}
-
-static void product(const struct member *m, const struct ek_op *op)
+static void product(struct member *m, const struct ek_op *op)
 {
     struct product p = product_of(m, op);
-    struct share s = share_of(m, p.w->panels);
+    struct cpu_share s = share_of(m, p.w->panels);
 
-    while (share_next(m, &s))
+    while (cpu_share_next(&s))
         product_part(m->run->d, &p, s.row, s.rows, s.panel, s.panel + s.count);
 }
 
@@ -150,15 +128,15 @@ static bool gated(const struct ek_device *d, const struct ek_op *op, const struc
            d->values[op[1].dst].width % CPU_PANEL == 0;
 }
 
-static void gated_product(const struct member *m, const struct ek_op *op)
+static void gated_product(struct member *m, const struct ek_op *op)
 {
     const struct ek_device *d = m->run->d;
     const struct ek_op *glu = op + 1;
     uint32_t n = d->values[glu->dst].width, half = n / CPU_PANEL;
     struct product p = product_of(m, op);
-    struct share s = share_of(m, half);
+    struct cpu_share s = share_of(m, half);
 
-    while (share_next(m, &s)) {
+    while (cpu_share_next(&s)) {
         product_part(d, &p, s.row, s.rows, s.panel, s.panel + s.count);
         product_part(d, &p, s.row, s.rows, half + s.panel, half + s.panel + s.count);
         for (uint32_t row = s.row; row < s.row + s.rows; row++) {
@@ -188,7 +166,7 @@ static struct cpu_item item_of(const struct run *r, const struct ek_op *op, uint
 
 /* The items of one member's part that nobody has taken yet. Long contexts tend to come last: begins
  * with them. */
-static void attend_part(struct member *m, const struct ek_op *op, struct taken *taken,
+static void attend_part(struct member *m, const struct ek_op *op, struct cpu_taken *taken,
                         uint32_t part)
 {
     struct run *r = m->run;
@@ -224,16 +202,14 @@ static void attention(struct member *m, const struct ek_op *op)
 {
     struct run *r = m->run;
     const struct ek_device *d = r->d;
-    uint32_t turn = m->attentions++ & 1;
 
     for (uint32_t row = m->rows.first; row < m->rows.end && !op->u.attention.reads; row++)
         cpu_kv_write(d, r->step, op, row);
     cpu_pool_barrier(d->pool);
-    /* nobody uses the other counters before the next barrier */
-    atomic_store_explicit(&r->taken[turn ^ 1][m->rows.index].count, 0, memory_order_relaxed);
+    struct cpu_taken *taken = taken_now(m);
     for (uint32_t i = 0; i < d->threads; i++) {
         uint32_t part = (m->rows.index + i) % d->threads;
-        attend_part(m, op, &r->taken[turn][part], part);
+        attend_part(m, op, &taken[part], part);
     }
     if (r->parts > 1) {
         cpu_pool_barrier(d->pool);
