@@ -422,12 +422,18 @@ static bool lead_is_lost(struct ek_device *d)
     return has_ended(lead_of(d)) || is_alone(lead_of(d));
 }
 
-/* After end(); alone: it had ended by itself before. */
-static void say_why(struct lead *l, bool alone, struct ek_device_end *ret_end)
+static void lead_how_lost(struct ek_device *d, struct ek_device_end *ret_end)
 {
-    if (alone) {
-        say_end(l->m->status, ret_end->why, sizeof(ret_end->why));
-        ret_end->fault = !was_killed(l->m->status);
+    struct lead *l = lead_of(d);
+
+    *ret_end = (struct ek_device_end){.ended = has_ended(l)};
+    (void)end(l); /* or revive() does, and says what is in the way */
+    if (ret_end->ended) {
+        const int status = l->m->status;
+        say_end(status, ret_end->why, sizeof(ret_end->why));
+        ret_end->fault = !was_killed(status);
+        ret_end->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+        ret_end->status = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
     } else { /* its device failed, or it made no progress */
         bool stopped = has_ended(l) && l->m->stopped;
         (void)snprintf(ret_end->why, sizeof(ret_end->why), "%s",
@@ -437,13 +443,11 @@ static void say_why(struct lead *l, bool alone, struct ek_device_end *ret_end)
 }
 
 static int lead_revive(struct ek_device *d, ek_meanwhile_fn meanwhile, void *ctx,
-                       struct ek_device_end *ret_end, struct ek_fault *fault)
+                       struct ek_fault *fault)
 {
     struct lead *l = lead_of(d);
 
-    bool alone = has_ended(l);
     int r = end(l);
-    say_why(l, alone, ret_end);
     if (r == 0)
         r = start(l, &(struct patience){.meanwhile = meanwhile, .ctx = ctx}, fault);
     if (r == 0)
@@ -483,6 +487,7 @@ static const struct ek_backend of_cpu = {.abi = EK_BACKEND_ABI,
                                          .wait = lead_wait,
                                          .stats = lead_stats,
                                          .revive = lead_revive,
+                                         .how_lost = lead_how_lost,
                                          .release = lead_release,
                                          .is_lost = lead_is_lost,
                                          .kv_bytes = lead_kv_bytes,

@@ -26,7 +26,7 @@ struct ek_group; /* ranks that compute one model together */
 struct ek_wire;  /* of ranks in other processes: wire.h */
 struct ek_cluster;
 
-#define EK_BACKEND_ABI 18u
+#define EK_BACKEND_ABI 19u
 
 struct ek_device_info {
     char name[64];         /* "AMD EPYC, avx512bf16, 2 threads" */
@@ -131,6 +131,9 @@ struct ek_device_stats {
 struct ek_device_end {
     bool fault;    /* by what it computed, as far as that can be told; else it was ended */
     char why[160]; /* "its process ended with signal 11 (Segmentation fault)" */
+    bool ended;    /* by itself; else a step failed in it, or it made no progress */
+    int signal;    /* that ended it, 0 = none, or it is not known */
+    int status;    /* else with which it ended */
 };
 
 struct ek_backend {
@@ -185,7 +188,9 @@ struct ek_backend {
      * again. `meanwhile` is called some ten times a second. NULL: a device that is lost stays lost.
      */
     int (*revive)(struct ek_device *d, ek_meanwhile_fn meanwhile, void *ctx,
-                  struct ek_device_end *ret_end, struct ek_fault *fault);
+                  struct ek_fault *fault);
+    /* How it was lost, before revive(); ends what is left of it. With revive(), else NULL. */
+    void (*how_lost)(struct ek_device *d, struct ek_device_end *ret_end);
     /* Ends it on purpose, so that all that it had is free; revive() brings up another one. No step
      * is in flight. 0, also when it had ended already. With revive(), else NULL. */
     int (*release)(struct ek_device *d);

@@ -386,6 +386,14 @@ const struct ek_opt option_table[] = {
      .help = "With --engine-process: how long requests wait while there is no engine, lost or "
              "released; then they end with 503 or the error event, and new ones are refused; 0 "
              "is for ever."},
+    {.name = "engine-verdict-wait",
+     .type = OPT_SECONDS,
+     .at = AT(engine_verdict_wait),
+     .max = 60,
+     .def = "1",
+     .help = "With --engine-process: how long after the end of that process evenkeeld may take to "
+             "say which limits follow; then the server goes on by itself. Nobody waits where no "
+             "evenkeeld listens."},
     {.name = "scheduling-policy",
      .type = OPT_CHOICE,
      .at = AT(scheduling_policy),

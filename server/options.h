@@ -63,6 +63,7 @@ struct options {
     double responses_store_ttl;
     uint64_t engine_restarts;
     double engine_wait;
+    double engine_verdict_wait;
     double request_timeout, keep_alive_timeout, shutdown_timeout;
     char *drain_mode, *state_dir;
     bool flight_recorder;

@@ -26,6 +26,7 @@
 #include "server/model/find.h"
 #include "server/model/model.h"
 #include "server/named.h"
+#include "server/net/losses.h"
 #include "server/nodes.h"
 #include "server/options.h"
 #include "server/prefix_file.h"
@@ -382,6 +383,64 @@ static void on_revived(void *ctx, const char *why, uint64_t pause_us, uint32_t r
                requests, (double)pause_us / 1e3);
 }
 
+static bool on_lost(void *ctx, const struct engine_loss *loss)
+{
+    const struct stack *s = ctx;
+    return losses_tell(http_losses(s->http), loss);
+}
+
+static int on_verdict(void *ctx, uint64_t number, uint64_t wait_us,
+                      struct engine_verdict *ret_verdict)
+{
+    const struct stack *s = ctx;
+    return losses_wait(http_losses(s->http), number, wait_us, ret_verdict);
+}
+
+/* "max_num_batched_tokens 1024 instead of 2048", or "the same limits". */
+static void say_limits(const struct engine_judged *j, char *text, size_t size)
+{
+    const struct {
+        const char *name;
+        uint64_t to, was;
+        bool set;
+    } rows[] = {
+        {"max_num_batched_tokens", j->with.tokens, j->loss->tokens, j->with.tokens != 0},
+        {"max_num_running_seqs", j->with.seqs, j->loss->seqs, j->with.seqs != 0},
+        {"MiB of swap space", j->with.swap_bytes >> 20, j->loss->swap_bytes >> 20,
+         j->with.set_swap},
+    };
+    size_t at = 0;
+    (void)snprintf(text, size, "the same limits");
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]) && at < size; i++) {
+        if (!rows[i].set)
+            continue;
+        int n =
+            snprintf(text + at, size - at, "%s%s %llu instead of %llu", at ? ", " : "",
+                     rows[i].name, (unsigned long long)rows[i].to, (unsigned long long)rows[i].was);
+        at += n > 0 ? (size_t)n : 0;
+    }
+}
+
+static void on_judged(void *ctx, const struct engine_judged *j)
+{
+    char limits[200];
+    (void)ctx;
+    say_limits(j, limits, sizeof(limits));
+    if (j->refused)
+        ek_log(EK_LOG_WARNING, "The engine goes on with the limits that it had: %s", j->refused);
+    else if (j->answered)
+        ek_log(EK_LOG_NOTICE, "evenkeeld judged the engine's end: %s: it goes on with %s",
+               j->with.cls, limits);
+    else if (j->loss->asked)
+        ek_log(EK_LOG_WARNING,
+               "evenkeeld did not judge the engine's end within %.3g s: it goes on with %s%s",
+               (double)j->loss->wait_us / 1e6, limits,
+               j->with.tokens ? " for 10 minutes, since memory may have been short" : "");
+    else
+        ek_log(EK_LOG_NOTICE, "Nobody judges the engine's end: it goes on with %s%s", limits,
+               j->with.tokens ? " for 10 minutes, since memory may have been short" : "");
+}
+
 static void on_away(void *ctx, const char *why)
 {
     (void)ctx;
@@ -443,6 +502,10 @@ static int make_engine(struct stack *s, struct ek_fault *fault)
     p->dead = on_dead;
     p->revived = on_revived;
     p->away = on_away;
+    p->verdict_wait_us = (uint64_t)(s->o->engine_verdict_wait * 1e6);
+    p->lost = on_lost;
+    p->verdict = on_verdict;
+    p->judged = on_judged;
     p->revivals = (uint32_t)s->o->engine_restarts;
     p->away_most_us = (uint64_t)(s->o->engine_wait * 1e6);
     p->ctx = s;

@@ -203,7 +203,7 @@ bool engine_look_round(struct engine *e)
     return on;
 }
 
-static int exit_code(int code)
+int engine_exit_code(int code)
 {
     switch (code) {
     case EK_EDEVMEM: return EK_EXIT_DEVMEM_RUN;
@@ -238,7 +238,7 @@ static void die(struct engine *e, int code)
     engine_publish(e);
     deliver(e);
     if (e->p.dead)
-        e->p.dead(e->p.ctx, exit_code(code), e->lost_why[0] ? e->lost_why : exit_why(code));
+        e->p.dead(e->p.ctx, engine_exit_code(code), e->lost_why[0] ? e->lost_why : exit_why(code));
 }
 
 /* Sleeps until there is something to do. */
@@ -388,6 +388,7 @@ int engine_new(const struct engine_params *p, const struct ek_backend *backend,
     if (!e->result || !e->masks || !e->steps[0] || !e->steps[1])
         goto out;
     e->sched->resizable = backend->kv_resize != NULL;
+    e->loaded_us = ek_now_us();
     engine_restore(e, START_MOST_US, NULL);
     sched_stats(e->sched, 0, &e->shared);
     e->shared.warmth = e->warmth;

@@ -16,6 +16,7 @@
 #include "server/engine/engine.h"
 #include "server/engine/record.h"
 #include "server/engine/sched.h"
+#include "server/engine/verdict.h"
 
 #define ENGINE_WAIT_PIECE_US (3600u * EK_US_PER_S) /* without a deadline: wait in such pieces */
 
@@ -41,6 +42,8 @@ struct engine {
     bool released;                            /* on purpose, and not there again since */
     enum engine_order order;                  /* that is not done yet */
     uint64_t away_from_us;                    /* since when there is no device */
+    uint64_t loaded_us;                       /* since when there is this one */
+    uint64_t losses;                          /* of devices, that were told */
     uint64_t try_us;                          /* when to try again to have one */
     uint32_t away_requests;                   /* that lost what was computed of them */
     struct record_landed landed[SCHED_DEPTH]; /* to be recorded */
@@ -95,6 +98,15 @@ bool engine_away_long(const struct engine *e, uint64_t now_us);
 /* What goes on beside a device that is loaded: takes what others want and gives out news. False
  * when the engine is to stop. */
 bool engine_look_round(struct engine *e);
+/* judge.c: a device was lost; `ret_loss` is what is known of it, and whoever judges is told. */
+void engine_tell_loss(struct engine *e, int code, const struct ek_device_end *end,
+                      struct engine_loss *ret_loss);
+/* judge.c: waits for what is said of it, for params.verdict_wait_us after the loss at most, and
+ * sets the limits with which it goes on. */
+void engine_take_verdict(struct engine *e, const struct engine_loss *loss,
+                         ek_meanwhile_fn meanwhile);
+/* The exit code of a server whose engine ends with this code. */
+int engine_exit_code(int code);
 /* keep.c: cached prefixes go to their file, with no step in flight, for so long at most; and come
  * from it. `meanwhile` is called now and then and ends it when that is not 0. */
 void engine_save(struct engine *e, uint64_t most_us, ek_meanwhile_fn meanwhile);

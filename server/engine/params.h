@@ -9,6 +9,7 @@
 
 #include "server/engine/cache_about.h"
 #include "server/engine/limits.h"
+#include "server/engine/verdict.h"
 
 struct ek_recorder;
 struct kvlog;
@@ -29,6 +30,16 @@ typedef void (*engine_revived_fn)(void *ctx, const char *why, uint64_t pause_us,
 /* Called by the engine thread when the device was released (`why` NULL), and when another one could
  * not be had, which is tried again. */
 typedef void (*engine_away_fn)(void *ctx, const char *why);
+
+/* Called by the engine thread when a device was lost, before another one is begun: true when an
+ * answer may come. Must not block. */
+typedef bool (*engine_lost_fn)(void *ctx, const struct engine_loss *loss);
+/* Called by the engine thread after that: waits so long for the answer. 1 with it; 0: not yet; or a
+ * negative errno: none will come. */
+typedef int (*engine_verdict_fn)(void *ctx, uint64_t number, uint64_t wait_us,
+                                 struct engine_verdict *ret_verdict);
+/* Called by the engine thread with what holds from now on. */
+typedef void (*engine_judged_fn)(void *ctx, const struct engine_judged *judged);
 
 /* Called when cached prefixes went to the file or came from it, or when that failed (`why`). By the
  * engine thread, by engine_new(), or by engine_keep(). */
@@ -78,5 +89,9 @@ struct engine_params {
     engine_dead_fn dead;
     engine_revived_fn revived; /* or NULL */
     engine_away_fn away;       /* or NULL */
+    uint64_t verdict_wait_us;  /* since a loss */
+    engine_lost_fn lost;       /* or NULL: nobody judges a loss */
+    engine_verdict_fn verdict; /* with `lost` */
+    engine_judged_fn judged;   /* or NULL */
     void *ctx;
 };

@@ -64,12 +64,15 @@ static int keep_meanwhile(void *ctx)
     return engine_look_round(ctx) ? 0 : -ECANCELED;
 }
 
-/* Brings one up. -ECANCELED when it is not wanted any more. */
-static int bring(struct engine *e, struct ek_device_end *ret_end, struct ek_fault *fault)
+/* Brings one up; after a loss with what is said of it. -ECANCELED when it is not wanted any more.
+ */
+static int bring(struct engine *e, const struct engine_loss *loss, struct ek_fault *fault)
 {
     e->where = ENGINE_DEVICE_STARTING;
     engine_publish(e); /* no step is in flight meanwhile */
-    int r = e->backend->revive(e->device, revive_meanwhile, e, ret_end, fault);
+    int r = e->backend->revive(e->device, revive_meanwhile, e, fault);
+    if (loss && (r == 0 || r == -ECANCELED))
+        engine_take_verdict(e, loss, revive_meanwhile);
     e->where = r == 0 ? ENGINE_DEVICE_THERE : ENGINE_DEVICE_RELEASED;
     return r;
 }
@@ -84,7 +87,7 @@ static void go_on(struct engine *e, const char *why)
     r->requests += e->away_requests;
     r->last_pause_us = now - e->away_from_us;
     r->pause_us += r->last_pause_us;
-    e->landed_us = now;
+    e->landed_us = e->loaded_us = now;
     if (e->p.revived)
         e->p.revived(e->p.ctx, why, r->last_pause_us, e->away_requests);
 }
@@ -92,14 +95,17 @@ static void go_on(struct engine *e, const char *why)
 int engine_revive(struct engine *e, int code)
 {
     const uint64_t from = ek_now_us();
-    struct ek_device_end end = {.fault = code != -ETIMEDOUT};
+    struct ek_device_end end = {0};
     struct engine_revivals *r = &e->revivals;
     struct ek_fault fault = {0};
+    struct engine_loss loss;
 
     if (!may_revive(e, from))
         return code;
+    e->backend->how_lost(e->device, &end);
+    engine_tell_loss(e, code, &end, &loss);
     go_without(e, ENGINE_DEVICE_STARTING);
-    int failed = bring(e, &end, &fault);
+    int failed = bring(e, &loss, &fault);
     if (failed < 0 && failed != -ECANCELED) {
         (void)snprintf(e->lost_why, sizeof(e->lost_why),
                        "the engine was lost (%.120s), and another one could not be had: %.200s",
@@ -148,7 +154,6 @@ static int let_go(struct engine *e)
 
 int engine_do_order(struct engine *e)
 {
-    struct ek_device_end end = {0};
     struct ek_fault fault = {0};
     int r = 0;
 
@@ -165,7 +170,7 @@ int engine_do_order(struct engine *e)
     }
     if (ek_now_us() < e->try_us)
         return 0;
-    r = bring(e, &end, &fault);
+    r = bring(e, NULL, &fault);
     if (r < 0)
         return r == -ECANCELED ? 0 : order_failed(e, r, &fault);
     const enum engine_order done = e->order;

@@ -64,6 +64,18 @@ void host_cap(struct sched *s, uint64_t salt_share, uint64_t now_us)
                    all ? 0 : (uint32_t)(h->cached_most * salt_share / 1000000u + 1), now_us);
 }
 
+bool host_shrink(struct sched *s, uint64_t swap_blocks, uint64_t now_us)
+{
+    struct host *h = &s->host;
+
+    if (!h->on || swap_blocks >= h->swap_most || h->blocks.referenced > 0)
+        return false;
+    h->swap_most = (uint32_t)swap_blocks;
+    uint32_t usable = 1 + h->swap_most + h->cached_most;
+    blocks_resize(&h->blocks, usable > 2 ? usable : 2, now_us);
+    return true;
+}
+
 void host_copy(struct host *h, struct ek_block_copy copy)
 {
     assert(h->copy_count < h->most);

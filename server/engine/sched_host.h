@@ -69,6 +69,10 @@ int host_init(struct sched *s, const struct engine_params *p);
 void host_done(struct host *h);
 /* Caps of one salt and of all on prefixes that are kept; see blocks_cap(). */
 void host_cap(struct sched *s, uint64_t salt_share, uint64_t now_us);
+/* Leaves room for so many blocks of preempted entries; what is above is not given any more, so that
+ * a device that is new never has memory for it. Only when no entry has any: after a loss. False
+ * when it changes nothing. */
+bool host_shrink(struct sched *s, uint64_t swap_blocks, uint64_t now_us);
 /* Adds a copy to the next step. There must be room. */
 void host_copy(struct host *h, struct ek_block_copy copy);
 /* One reference less to a host block. */

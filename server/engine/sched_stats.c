@@ -48,7 +48,7 @@ void sched_stats(struct sched *s, uint64_t now_us, struct engine_stats *ret_stat
     st->blocks_cached = s->blocks.cached.count;
     st->blocks_free = s->blocks.free.count;
     st->evictions = s->blocks.evictions;
-    st->host_blocks_total = s->host.on ? s->host.blocks.total - 1 : 0;
+    st->host_blocks_total = s->host.on ? s->host.blocks.usable - 1 : 0;
     st->host_blocks_used = s->host.blocks.referenced;
     st->host_blocks_cached = s->host.blocks.cached.count;
     st->has_states = s->states.on;

@@ -43,6 +43,7 @@ struct engine_revivals {
     uint64_t cut;                /* requests that ended since there was none for too long */
     uint64_t requests, pause_us; /* computed again; during which nothing was computed */
     uint64_t last_pause_us;
+    uint64_t judged, alone; /* losses with a verdict from outside, and without one */
 };
 
 /* Blocks of cached prefixes that went to a file, and that came from it. */

@@ -69,12 +69,17 @@ void control_verb(struct http *h, int fd)
 {
     char line[128];
     int got = -1, r;
-    const char *answer = "ERR unknown verb; put listen and get listen are known\n";
+    const char *answer = "ERR unknown verb; put listen, get listen and put losses are known\n";
     int n = ek_fd_recv(fd, line, sizeof(line), &got);
     if (n <= 0)
         return;
     if (strcmp(line, EK_FD_PREFIX "put listen\n") == 0) {
         answer = put_listener(h, fd, got);
+        got = -1;
+    }
+    if (strcmp(line, EK_FD_PREFIX "put losses\n") == 0) {
+        const char *refused = losses_put(&h->losses, got);
+        answer = refused ? refused : "OK\n";
         got = -1;
     }
     if (strcmp(line, EK_FD_PREFIX "get listen\n") == 0)

@@ -93,6 +93,7 @@ int http_new(const struct http_params *p, struct http **ret_http, struct ek_faul
         goto out;
     h->p = *p;
     h->handed_fd = h->listen_fd = h->listen_event = -1;
+    h->losses.fresh = h->losses.fd = -1;
     keeper_init(&h->keeper);
     ek_account_init(&h->memory, (uint64_t)BOUND_MEMORY * BOUND_BODY_LOADING,
                     (uint64_t)BOUND_MEMORY * BOUND_BODY_LOADING);
@@ -100,7 +101,9 @@ int http_new(const struct http_params *p, struct http **ret_http, struct ek_faul
     h->started_wall_us = ek_wall_us();
     if (getrandom(h->id_base, sizeof(h->id_base), GRND_NONBLOCK) != (ssize_t)sizeof(h->id_base))
         h->id_base[0] = h->started_wall_us;
-    r = -pthread_mutex_init(&h->lock, NULL);
+    r = losses_init(&h->losses);
+    if (r == 0)
+        r = -pthread_mutex_init(&h->lock, NULL);
     for (uint32_t i = 0; i < p->threads && r == 0; i++)
         r = init_worker(h, HTTP_API);
     if (r == 0)
@@ -254,6 +257,11 @@ int http_listen_event(struct http *h)
     return h->listen_event;
 }
 
+struct losses *http_losses(struct http *h)
+{
+    return &h->losses;
+}
+
 void http_deliver(void *ctx, uint32_t worker)
 {
     struct http *h = ctx;
@@ -356,6 +364,7 @@ void http_free(struct http *h)
             (void)close(fds[i]);
     }
     keeper_done(&h->keeper);
+    losses_done(&h->losses);
     pthread_mutex_destroy(&h->lock);
     encoder_free(h->encoder);
     pages_free(h->pages);

@@ -49,6 +49,9 @@ int http_reload(struct http *h, struct ek_fault *fault);
 
 /* For engine_params.deliver; ctx is the struct http. */
 void http_deliver(void *ctx, uint32_t worker);
+/* The way to whoever judges lost engines; the engine thread's, but for what the control socket
+ * brings. */
+struct losses *http_losses(struct http *h);
 
 /* New requests: answered with 503 (refuse), or left in the listening socket (hold). */
 void http_drain(struct http *h, enum http_drain_mode mode);

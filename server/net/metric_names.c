@@ -198,6 +198,10 @@ const struct ek_metric metrics_table[] = {
                            "Engine processes that were replaced: after a fault of what they "
                            "computed, when something ended them, or on purpose.",
                            "cause"},
+    [M_ENGINE_VERDICTS] = {"evenkeel_engine_verdicts_total", EK_COUNTER,
+                           "Ends of the engine's process that were judged, by whom; none: nobody "
+                           "answered in time, and the server went on by a rule of its own.",
+                           "by"},
     [M_PREFIX_FILE] =
         {"evenkeel_prefix_file_blocks_total", EK_COUNTER,
          "Blocks of cached prefixes that went to the file of --prefix-file, that came "

@@ -316,6 +316,8 @@ static void write_engine(struct ek_expo *e, const struct engine_stats *s, uint64
     one(e, M_DRAIN_CUT, (double)s->finished[REQ_FIN_DEADLINE]);
     ROWS(e, M_ENGINE_RESTARTS, "cause", {"fault", (double)s->revivals.faults},
          {"ended", (double)s->revivals.ends}, {"planned", (double)s->revivals.planned});
+    ROWS(e, M_ENGINE_VERDICTS, "by", {"evenkeeld", (double)s->revivals.judged},
+         {"none", (double)s->revivals.alone});
     ROWS(e, M_PREFIX_FILE, "what", {"saved", (double)s->warmth.saved},
          {"restored", (double)s->warmth.restored}, {"damaged", (double)s->warmth.damaged});
     one(e, M_ENGINE_PAUSE, (double)s->revivals.pause_us / 1e6);

@@ -10,6 +10,7 @@
 #include "common/account.h"
 #include "server/net/conn.h"
 #include "server/net/keeper.h"
+#include "server/net/losses.h"
 #include "server/net/params.h"
 
 struct auth;
@@ -48,6 +49,7 @@ struct http {
     int handed_fd;                       /* under lock; -1 = none */
     int listen_fd;                       /* in use, -1 before http_serve() */
     struct keeper keeper;                /* under lock */
+    struct losses losses;                /* of the engine, and who judges them */
     atomic_ullong (*counts)[HTTP_CODES]; /* [routes] */
     atomic_ullong aborted, timeouts, accepted, unauthorized, slow_readers, peer_refusals;
     struct peers *peers; /* NULL = they are not counted */

@@ -396,11 +396,16 @@ static bool null_is_lost(struct ek_device *d)
     return atomic_load(&d->vanished);
 }
 
+static void null_how_lost(struct ek_device *d, struct ek_device_end *ret_end)
+{
+    *ret_end = (struct ek_device_end){
+        .fault = d->revive_fault, .why = "a test", .ended = true, .signal = d->revive_signal};
+}
+
 static int null_revive(struct ek_device *d, ek_meanwhile_fn meanwhile, void *ctx,
-                       struct ek_device_end *ret_end, struct ek_fault *fault)
+                       struct ek_fault *fault)
 {
     (void)fault;
-    *ret_end = (struct ek_device_end){.fault = d->revive_fault, .why = "a test"};
     for (int r = 0; atomic_load(&d->loads);) {
         r = meanwhile(ctx);
         if (r < 0)
@@ -478,6 +483,7 @@ const struct ek_backend null_reviving_backend = {
     .wait = null_wait,
     .stats = null_stats,
     .revive = null_revive,
+    .how_lost = null_how_lost,
     .release = null_release,
     .is_lost = null_is_lost,
     .kv_bytes = null_kv_bytes,

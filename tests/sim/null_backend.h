@@ -61,7 +61,8 @@ struct ek_device {
     uint32_t revived, released;
     atomic_int loads;    /* revive() has not ended while it is 1 */
     atomic_int vanished; /* is_lost() */
-    bool revive_fault;   /* what revive() says of the end */
+    bool revive_fault;   /* what how_lost() says of the end */
+    int revive_signal;   /* the same */
     int32_t poison;      /* wait() of a step with this token is EK_EDEVICE; 0 = none */
 };
 

@@ -1,6 +1,7 @@
 /* An engine whose device is lost and replaced: texts go on, the budget ends it, the cause is found.
  */
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -318,6 +319,143 @@ static void a_restart_that_fails(void **state)
     close_world(&w);
 }
 
+/* Somebody who judges: answers at the fourth asking, or never. */
+struct judge {
+    struct engine_loss loss;
+    struct engine_judged judged;
+    uint32_t asked, told;
+    bool answers;
+};
+
+static struct judge judge;
+
+static bool on_lost(void *ctx, const struct engine_loss *loss)
+{
+    (void)ctx;
+    judge.loss = *loss;
+    judge.told++;
+    return true;
+}
+
+static int on_verdict(void *ctx, uint64_t number, uint64_t wait_us,
+                      struct engine_verdict *ret_verdict)
+{
+    (void)ctx;
+    assert_int_equal(number, judge.loss.number);
+    assert_true(wait_us <= 60 * EK_US_PER_S);
+    if (++judge.asked % 4 != 0)
+        return 0;
+    if (!judge.answers)
+        return -ENOTCONN;
+    *ret_verdict = (struct engine_verdict){.tokens = 24, .seqs = 5, .cls = "BURST_OOM"};
+    return 1;
+}
+
+static void on_judged(void *ctx, const struct engine_judged *judged)
+{
+    (void)ctx;
+    judge.judged = *judged;
+}
+
+/* Told before another device is begun, asked until there is an answer; its limits hold. */
+static void a_loss_is_judged(void **state)
+{
+    (void)state;
+    for (int answers = 0; answers < 2; answers++) {
+        struct world w;
+        struct request *r[8];
+        struct limits now;
+        prepare(&w, 2);
+        judge = (struct judge){.answers = answers};
+        w.p.lost = on_lost;
+        w.p.verdict_wait_us = 60 * EK_US_PER_S; /* the events end it */
+        w.p.verdict = on_verdict;
+        w.p.judged = on_judged;
+        w.d->revive_signal = SIGKILL;
+        start_reviving(&w, 8);
+        for (uint32_t i = 0; i < 8; i++)
+            r[i] = submit(&w, i, 30);
+        wait_until(&w, NULL, 0, &r[3]->out_count, 3);
+        w.d->wait_fails = EK_EDEVICE;
+        for (uint32_t i = 0; i < 8; i++) {
+            wait_done(&w, r[i]);
+            check_output(r[i], 30);
+            request_unref(r[i]);
+        }
+        assert_int_equal(judge.told, 1);
+        assert_int_equal(judge.asked, 4);
+        assert_int_equal(judge.loss.number, 1);
+        assert_int_equal(judge.loss.exit_code, EK_EXIT_DEVICE);
+        assert_true(judge.loss.running > 0 && judge.loss.steps > 0 && judge.loss.tokens == 32);
+        assert_int_equal(judge.judged.answered, answers);
+        engine_limits(w.e, &now);
+        assert_int_equal(now.value[LIMIT_BATCHED_TOKENS], answers ? 24 : 32); /* its floor is 64 */
+        assert_int_equal(now.value[LIMIT_RUNNING_SEQS], answers ? 5 : 8);
+        close_world(&w);
+    }
+}
+
+static void what_may_be_memory(void **state)
+{
+    (void)state;
+    static const struct {
+        int code;
+        bool ended;
+        int signal, status;
+        bool want;
+    } cases[] = {
+        {EK_EDEVMEM, false, 0, 0, true},       {-ENOMEM, false, 0, 0, true},
+        {EK_EDEVICE, false, 0, 0, false},      {-ETIMEDOUT, false, 0, 0, false},
+        {EK_EDEVICE, true, SIGKILL, 0, true},  {EK_EDEVICE, true, SIGBUS, 0, true},
+        {EK_EDEVICE, true, SIGSEGV, 0, false}, {EK_EDEVICE, true, SIGABRT, 0, false},
+        {EK_EDEVICE, true, SIGTERM, 0, false}, {EK_EDEVICE, true, 0, 70, true},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const struct engine_loss loss = {
+            .code = cases[i].code,
+            .end = {.ended = cases[i].ended, .signal = cases[i].signal, .status = cases[i].status},
+            .tokens = 2048,
+            .seqs = 100,
+        };
+        struct engine_verdict v;
+        assert_int_equal(verdict_may_be_memory(&loss), cases[i].want);
+        verdict_own(&loss, &v);
+        assert_int_equal(v.tokens, cases[i].want ? 1024 : 0);
+        assert_true(v.seqs == 0 && !v.set_swap);
+    }
+}
+
+/* Only ever lower, within floors, and never fewer tokens than sequences. */
+static void a_verdict_lowers(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t tokens, seqs, want_tokens, want_seqs;
+    } cases[] = {{512, 8, 512, 8}, {1024, 16, 0, 0}, {4096, 99, 0, 0},   {0, 0, 0, 0},
+                 {1, 1, 32, 4},    {0, 7, 0, 7},     {1023, 0, 1023, 0}, {32, 4, 32, 4}};
+    struct limits l = {0};
+    l.value[LIMIT_BATCHED_TOKENS] = 1024;
+    l.floor[LIMIT_BATCHED_TOKENS] = 32;
+    l.value[LIMIT_RUNNING_SEQS] = 16;
+    l.floor[LIMIT_RUNNING_SEQS] = 4;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct engine_verdict v = {.tokens = cases[i].tokens, .seqs = cases[i].seqs};
+        struct limits_change c;
+        struct limits next = l;
+        bool any = cases[i].want_tokens || cases[i].want_seqs;
+        assert_int_equal(verdict_change(&v, &l, i % 2 == 0, &c), any);
+        assert_int_equal(v.tokens, cases[i].want_tokens);
+        assert_int_equal(v.seqs, cases[i].want_seqs);
+        assert_int_equal(c.expires_in_us, i % 2 == 0 ? 0 : VERDICT_LASTS_US);
+        if (any)
+            assert_int_equal(limits_apply(&next, &c, 1, NULL), 0);
+    }
+    const struct engine_loss small = {.code = -ENOMEM, .tokens = 90, .seqs = 80};
+    struct engine_verdict v;
+    verdict_own(&small, &v);
+    assert_int_equal(v.tokens, 80);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -326,6 +464,8 @@ int main(void)
         cmocka_unit_test(the_cause_is_found),    cmocka_unit_test(restarts_are_not_seen),
         cmocka_unit_test(released_and_acquired), cmocka_unit_test(a_load_is_given_up),
         cmocka_unit_test(waiting_is_bounded),    cmocka_unit_test(a_restart_that_fails),
+        cmocka_unit_test(a_loss_is_judged),      cmocka_unit_test(what_may_be_memory),
+        cmocka_unit_test(a_verdict_lowers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
