@@ -280,6 +280,20 @@ static void put_requests(const struct ek_recorded *r, struct ek_buf *out)
     free(alive.at);
 }
 
+static void put_losses(const struct postmortem *p, struct ek_buf *out)
+{
+    (void)ek_buf_puts(out, "\"engine_losses\":[");
+    for (uint32_t i = 0; i < p->loss_count; i++) {
+        (void)ek_buf_printf(out, "%s{\"at_s\":%.3f,", i ? "," : "",
+                            (double)p->loss[i].wall_us / 1e6);
+        postmortem_put_text(out, "class", p->loss[i].cls);
+        postmortem_put_text(out, "said", p->loss[i].said);
+        out->len -= !out->failed; /* the last comma */
+        (void)ek_buf_puts(out, "}");
+    }
+    (void)ek_buf_puts(out, "],");
+}
+
 int postmortem_json(const struct postmortem *p, const struct ek_recorded *rec, struct ek_buf *out)
 {
     (void)ek_buf_printf(out, "{\"version\":1,\"at_s\":%.3f,\"pid\":%d,\"uptime_s\":%.1f,",
@@ -297,6 +311,7 @@ int postmortem_json(const struct postmortem *p, const struct ek_recorded *rec, s
     (void)ek_buf_puts(out, "},\"summary\":");
     postmortem_summary(p, rec, out);
     (void)ek_buf_puts(out, ",");
+    put_losses(p, out);
     if (rec) {
         (void)ek_buf_printf(out, "\"last_record_s\":%.6f,", wall_s(rec, last_record_us(rec)));
         put_seconds(rec, out);

@@ -15,6 +15,7 @@ struct ek_buf;
 #define POSTMORTEM_S        60u  /* before the last record */
 #define POSTMORTEM_STEPS    64u  /* told one by one */
 #define POSTMORTEM_REQUESTS 256u /* told one by one */
+#define POSTMORTEM_LOSSES   8u
 
 /* What evenkeeld knows itself. Text may be anything. */
 struct postmortem {
@@ -28,6 +29,12 @@ struct postmortem {
     double resident, cgroup, cgroup_most; /* bytes, looked at last; NAN = not known */
     const char *lacks;                    /* why there is no recording, NULL = there is one */
     const char *samples;                  /* JSON of history_json(): what was seen from outside */
+    /* Ends of its engine's process alone, the oldest first; `loss_count` of them are known. */
+    struct postmortem_loss {
+        uint64_t wall_us;
+        char cls[24], said[200];
+    } loss[POSTMORTEM_LOSSES];
+    uint32_t loss_count, losses; /* losses: all of them */
 };
 
 /* When it ended on the wall clock: what the document says. */

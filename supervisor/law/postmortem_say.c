@@ -182,12 +182,26 @@ static void say_requests(struct say *s, const struct postmortem_alive *a)
         a->grammars ? "; with a grammar among them" : "");
 }
 
+static void say_losses(struct say *s, const struct postmortem *p)
+{
+    if (p->loss_count == 0)
+        return;
+    const struct postmortem_loss *last = &p->loss[p->loss_count - 1];
+    double ago_s = p->wall_us > last->wall_us ? (double)(p->wall_us - last->wall_us) / 1e6 : 0;
+    if (p->losses == 1)
+        say(s, "Its engine's process had ended %.1f s before: %s.", ago_s, last->said);
+    else
+        say(s, "Its engine's process had ended %u times, %.1f s before for the last time: %s.",
+            p->losses, ago_s, last->said);
+}
+
 void postmortem_summary(const struct postmortem *p, const struct ek_recorded *rec,
                         struct ek_buf *out)
 {
     struct say s = {.out = out, .comma = "", .rec = rec};
     struct postmortem_alive alive;
     (void)ek_buf_puts(out, "[");
+    say_losses(&s, p);
     if (!rec) {
         say(&s, "There is no flight recording: %s.", p->lacks ? p->lacks : "it was not looked for");
         (void)ek_buf_puts(out, "]");

@@ -33,6 +33,20 @@ static uint32_t at_least(uint64_t configured, uint32_t floor, uint32_t def)
     return least > floor ? least : floor;
 }
 
+/* What running out of memory taught holds for what serves, too: a ceiling for the law. */
+static void bound_by_learned(const struct server *s, struct policy_params *p)
+{
+    const struct state_server *row = state_find(s->with->state, s->config->name);
+    if (!row || p->mode != MODE_ACT || !s->limits_known || !s->config->dialect->live_limits ||
+        row->remedy.until_us <= ek_wall_us())
+        return;
+    const struct remedy_settings *caps = &row->remedy.caps;
+    if (caps->seqs && p->seqs_max > caps->seqs)
+        p->seqs_max = caps->seqs;
+    if (caps->tokens && p->tokens_max > caps->tokens)
+        p->tokens_max = caps->tokens;
+}
+
 struct policy_params server_params(const struct server *s)
 {
     const struct server_config *c = s->config;
@@ -46,6 +60,7 @@ struct policy_params server_params(const struct server *s)
         p.seqs_max = p.seqs_max ? p.seqs_max : c->dialect->seqs_default;
         p.tokens_max = p.tokens_max ? p.tokens_max : c->dialect->tokens_default;
     }
+    bound_by_learned(s, &p);
     p.seqs_min = at_least(c->seqs_min, l->knob[KNOB_SEQS].floor, 1);
     p.tokens_min = at_least(c->tokens_min, l->knob[KNOB_TOKENS].floor, KNOB_TOKENS_LEAST);
     if (p.seqs_max && p.seqs_min > p.seqs_max)
@@ -419,13 +434,16 @@ static int check_bounds(const struct server *s, const struct server_change *c, c
 {
     struct policy_params p = server_params(s);
     const uint32_t max[KNOB_COUNT] = {p.seqs_max, p.tokens_max};
+    const struct state_server *row = state_find(s->with->state, s->config->name);
+    bool learned = row && row->remedy.until_us > ek_wall_us();
     for (int k = 0; k < KNOB_COUNT; k++) {
         if (!c->value[k] || !max[k] || c->value[k] <= max[k])
             continue;
-        (void)snprintf(text, size,
-                       "%s %u is above its ceiling %u; choose 1 to %u, or start the "
-                       "server with a higher one",
-                       knob_name((enum knob)k), c->value[k], max[k], max[k]);
+        (void)snprintf(text, size, "%s %u is above its ceiling %u; choose 1 to %u, or %s",
+                       knob_name((enum knob)k), c->value[k], max[k], max[k],
+                       max[k] < s->limits.knob[k].ceiling && learned
+                           ? "end what running out of memory taught (evenkeelctl remedies forget)"
+                           : "start the server with a higher one");
         return -EBADMSG;
     }
     return 0;

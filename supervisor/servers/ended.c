@@ -39,6 +39,7 @@ static void forget_process(struct server *s)
     prove_stop(s);
     child_done(&s->child);
     s->ready = s->handed = s->taking = s->adopted = s->telling_edge = false;
+    s->losses.count = 0;
     s->was_ready = s->drain_unsure = s->drain_found = s->resuming = false;
 }
 

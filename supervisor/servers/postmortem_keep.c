@@ -131,6 +131,20 @@ static int open_recording(const struct server *s, char *ret_lacks, size_t size)
     return fd < 0 ? -1 : fd;
 }
 
+static void copy_losses(const struct server *s, struct postmortem *p)
+{
+    const struct engine_losses *l = &s->losses;
+    uint32_t kept = l->count < ENGINE_LOSSES_KEPT ? l->count : ENGINE_LOSSES_KEPT;
+    p->losses = l->count;
+    for (uint32_t i = l->count - kept; i < l->count && p->loss_count < POSTMORTEM_LOSSES; i++) {
+        const struct engine_lost *from = &l->at[i % ENGINE_LOSSES_KEPT];
+        struct postmortem_loss *to = &p->loss[p->loss_count++];
+        to->wall_us = from->wall_us;
+        (void)snprintf(to->cls, sizeof(to->cls), "%s", crash_name(from->cls));
+        memcpy(to->said, from->said, sizeof(to->said));
+    }
+}
+
 void postmortem_keep(struct server *s, const struct crash_verdict *v, bool starting, bool unseen)
 {
     struct keep *k = calloc(1, sizeof(*k));
@@ -164,6 +178,7 @@ void postmortem_keep(struct server *s, const struct crash_verdict *v, bool start
         .cgroup = s->memory.cgroup,
         .cgroup_most = s->memory.most,
     };
+    copy_losses(s, &k->p);
     int r =
         history_json(s->history, (uint32_t)(wall_us / EK_US_PER_S) - POSTMORTEM_S, 1, &k->samples);
     k->p.samples = k->samples.data;

@@ -264,6 +264,7 @@ int server_forget(struct server *s, char *text, size_t size)
     }
     remedy_forget(m);
     server_save(s);
+    s->limits_us = 0; /* what serves is not held below it any more, either */
     if (left_s > 0)
         server_note(s, ACT_NOTE, REASON_OPERATOR,
                     "Operator%s: forget %.110s; the next start has its own flags", server_asker(s),

@@ -14,7 +14,8 @@
  * Files: server.c readiness, time; life.c what the next evenkeeld goes on from; launch.c address,
  * start, adoption; launch_unit.c the same by systemd; prestart.c what a start needs; obstacle.c
  * whether what failed one is gone; prove.c whether the next one would start; ended.c end, why, what
- * next; repair.c with what it starts after memory ran out; watch.c samples, hangs, policy; upkeep.c
+ * next; engine_lost.c the end of its engine's process alone; repair.c with what it starts after
+ * memory ran out; watch.c samples, hangs, policy; upkeep.c
  * memory that wears out; action.c limits; drain.c stop, drain, resume, restart. Each field is
  * written by one of them, named there.
  */
@@ -46,6 +47,7 @@
 #include "supervisor/law/waiting.h"
 
 struct aside;
+struct loss_line;
 struct behind;
 struct charts;
 struct edge;
@@ -77,7 +79,21 @@ enum restart_cause {
     RESTART_CAUSES
 };
 
-#define WHO_BYTES 96
+#define WHO_BYTES          96
+#define ENGINE_LOSSES_KEPT 8u
+
+/* One end of its engine's process, and what followed. */
+struct engine_lost {
+    uint64_t wall_us;
+    enum crash_class cls;
+    char said[200];
+};
+
+/* Of this process of the server: the last ones, at count % ENGINE_LOSSES_KEPT. */
+struct engine_losses {
+    struct engine_lost at[ENGINE_LOSSES_KEPT];
+    uint32_t count;
+};
 
 /* What all servers of one evenkeeld share; owned by the loop. */
 struct services {
@@ -161,6 +177,11 @@ struct server {
     struct repair *repair;          /* repair.c: NULL = nothing is asked */
     uint64_t ended_us;              /* when the last one ended, 0 = none did */
     bool soon;                      /* that one had begun right after another ended */
+
+    /* engine_lost.c */
+    struct loss_line *loss_line; /* NULL = it has no engine's process that it could tell of */
+    struct engine_losses losses;
+    uint64_t engine_exits[CRASH_COUNT];
 
     /* life.c */
     struct life was;      /* what the evenkeeld before wrote, until it is known what runs */

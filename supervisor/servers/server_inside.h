@@ -122,6 +122,9 @@ void upkeep_ready(struct server *s);                 /* forgets what was worn ou
  * them, where it is. 0 or -ENOMEM. */
 bool engine_process_known(const struct server *s);
 int engine_process_order(struct server *s, const char *word);
+/* engine_lost.c: from here on it tells when that process was lost; and no more. */
+void engine_lost_listen(struct server *s);
+void engine_lost_stop(struct server *s);
 /* A restart by plan of that process alone; 0, or -ENOMEM. Then it is under way, and over when this
  * has said so by upkeep_engine_done(). */
 int engine_process_by_plan(struct server *s);

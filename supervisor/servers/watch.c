@@ -398,6 +398,7 @@ void watch_ready(struct server *s)
     s->halted_us = 0;
     waiting_start(&s->waiting);
     ask_model(s);
+    engine_lost_listen(s);
     action_ready(s);
     upkeep_ready(s);
     scrape_start(s->scrape);
@@ -414,6 +415,7 @@ void watch_drain(struct server *s)
 void watch_stop(struct server *s)
 {
     scrape_stop(s->scrape);
+    engine_lost_stop(s);
     upkeep_stop(s);
     client_cancel(s->canary);
     s->canary = NULL;

@@ -32,6 +32,7 @@ enum family {
     F_POLICY,
     F_RESTARTS,
     F_EXITS,
+    F_ENGINE_EXITS,
     F_REMEDIES,
     F_HANGS,
     F_GOOD,
@@ -79,6 +80,9 @@ const struct ek_metric expo_table[] = {
                     "server,cause"},
     [F_EXITS] = {P "exits_total", EK_COUNTER, "Ends of the server's process, by class.",
                  "server,class"},
+    [F_ENGINE_EXITS] = {P "engine_exits_total", EK_COUNTER,
+                        "Ends of the engine's process of a server that went on, by class.",
+                        "server,class"},
     [F_REMEDIES] = {P "remedies_total", EK_COUNTER,
                     "Starts with other flags after memory ran out, by class and what was changed; "
                     "none: there was nothing left to change.",
@@ -244,6 +248,12 @@ static void put_exits(struct ek_expo *e, const struct server *s, const char *lab
         labelled(e, label, "class", crash_name((enum crash_class)i), (double)s->exits[i]);
 }
 
+static void put_engine_exits(struct ek_expo *e, const struct server *s, const char *label)
+{
+    for (int i = 0; i < CRASH_COUNT; i++)
+        labelled(e, label, "class", crash_name((enum crash_class)i), (double)s->engine_exits[i]);
+}
+
 static void put_remedies(struct ek_expo *e, const struct server *s, const char *label)
 {
     char more[200];
@@ -385,7 +395,7 @@ int expo_write(const struct fleet *all, enum ek_expo_format format, struct ek_bu
         [F_HANGS] = put_hangs,   [F_GOOD] = put_good,
         [F_KV] = put_kv,         [F_LAST_DECISION] = put_last,
         [F_MEMORY] = put_memory, [F_STALLED] = put_stalled,
-        [F_GROWS] = put_grows,
+        [F_GROWS] = put_grows,   [F_ENGINE_EXITS] = put_engine_exits,
     };
     struct ek_expo e = {.out = out, .format = format};
     one(&e, F_BUILD, "version=\"" EK_VERSION "\"", 1);
