@@ -271,6 +271,9 @@ CASES += [
     case("gemma4-moe", "Gemma4Text", **GEMMA4, num_hidden_layers=3, layer_types=[SLIDING, SLIDING, FULL],
          attention_k_eq_v=True, num_global_key_value_heads=1, enable_moe_block=True, num_experts=6, top_k_experts=3,
          moe_intermediate_size=20),
+    case("served-gemma4", "Gemma4Text", words="bytes", **{
+        **GEMMA4_INPUT, "prompts": ((20, 12, 0),), "vocab_size": 320, "vocab_size_per_layer_input": 320},
+         num_hidden_layers=4, layer_types=[SLIDING, FULL] * 2, num_kv_shared_layers=2, use_double_wide_mlp=True),
     case("sees-gemma4", "Gemma4", sees=dict(
          model_type="gemma4_vision", hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
          num_key_value_heads=2, head_dim=8, patch_size=4, position_embedding_size=16), model_type="gemma4_text",

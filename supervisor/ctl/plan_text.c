@@ -250,6 +250,21 @@ static void put_pace(const struct plan_question *q, const struct plan_answer *a,
         a->full.step_s * 1e3);
 }
 
+/* Of layers whose heads differ. */
+static void put_mixed_kv(const struct plan_question *q, const struct plan_answer *a,
+                         struct ek_buf *out)
+{
+    const struct plan_setup *u = &a->chosen.setup;
+    struct plan_heads of[2];
+    (void)plan_heads_of(&q->shape, of);
+    plan_text_put(out, 2,
+                  "KV of a token = 2 x (%.0f layers x %u KV heads x %u + %.0f x %u x %u) x %u "
+                  "bit%s = %.1f KiB",
+                  of[0].keeping, of[0].kv_heads, of[0].head_dim, of[1].keeping, of[1].kv_heads,
+                  of[1].head_dim, u->kv_bits, u->own && u->kv_bits == 8 ? " and scales" : "",
+                  a->chosen.fit.token_bytes / 1024);
+}
+
 static void put_arithmetic(const struct plan_question *q, const struct plan_answer *a,
                            struct ek_buf *out)
 {
@@ -264,6 +279,8 @@ static void put_arithmetic(const struct plan_question *q, const struct plan_answ
                       "KV of a token = %u layers x (%s%u + %u) x %u bit = %.1f KiB on every card",
                       s->layers, u->own ? "2 x " : "", s->latent, s->latent_rope, u->kv_bits,
                       f->token_bytes / 1024);
+    else if (s->full_head_dim > 0)
+        put_mixed_kv(q, a, out);
     else
         plan_text_put(
             out, 2,
@@ -411,6 +428,10 @@ static void put_settings(const struct plan_question *q, const struct plan_answer
         plan_text_put(out, 2,
                       "evenkeel-server serves models with recurrent state on the CPU for now: on "
                       "this card it refuses the model.");
+    if (q->shape.full_head_dim > 0 && !q->own && !a->chosen.setup.own)
+        plan_text_put(out, 2,
+                      "evenkeel-server serves models whose layers differ in their heads on the CPU "
+                      "for now: on this card it refuses the model.");
     for (uint32_t i = 0; dialect_at(i); i++) {
         if (dialect_at(i)->plan)
             put_command(q, a, dialect_at(i), out);

@@ -21,6 +21,8 @@ static double activations(const struct plan_shape *s, const struct plan_setup *u
                        ? (double)s->expert_intermediate * s->experts_used + s->shared_intermediate
                        : s->intermediate;
     double heads = ((double)s->heads + 2.0 * s->kv_heads) * s->head_dim;
+    heads = fmax(heads, ((double)s->heads + 2.0 * s->full_kv_heads) * s->full_head_dim) +
+            2.0 * s->layers * s->layer_input;
     if (s->recurrent_layers > 0)
         heads += s->v_heads ? 4.0 * s->k_heads * s->k_dim + 4.0 * s->v_heads * s->v_dim
                             : 5.0 * s->hidden;
@@ -85,9 +87,13 @@ static bool share_out(const struct plan_shape *s, const struct plan_setup *u, st
  * for each token and head of keys and of values; values are padded to 16. */
 static double own_small_token(const struct plan_shape *s)
 {
-    uint32_t values = (s->head_dim + 15) & ~15u;
-    return ((double)s->layers - s->recurrent_layers) * s->kv_heads *
-           (s->head_dim + values + 2.0 * sizeof(float));
+    struct plan_heads of[2];
+    double sum = 0;
+    for (uint32_t n = plan_heads_of(s, of), i = 0; i < n; i++) {
+        uint32_t values = (of[i].head_dim + 15) & ~15u;
+        sum += of[i].keeping * of[i].kv_heads * (of[i].head_dim + values + 2.0 * sizeof(float));
+    }
+    return sum;
 }
 
 /* Its cache of a latent, over all layers: the keys, and of their first part a second time. */
@@ -141,6 +147,8 @@ struct plan_fit plan_fit_of(const struct plan_shape *s, const struct plan_setup 
         s->layers ? (uint32_t)((uint64_t)s->windowed_layers * f.layers / s->layers) : 0;
     part.recurrent_layers =
         s->layers ? (uint32_t)((uint64_t)s->recurrent_layers * f.layers / s->layers) : 0;
+    if (f.layers < s->layers) /* no stage begins between a layer and one that reads its KV */
+        part.shared_layers = part.shared_windowed = 0;
     f.activations = activations(s, u);
     f.graphs = u->graphs ? f.layers * GRAPH_LAYER : 0;
     f.context = (u->graphs ? CONTEXT : CONTEXT_CPU) + (u->cards > 1 || u->stages > 1 ? COMM : 0);

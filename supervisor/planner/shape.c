@@ -150,6 +150,8 @@ static uint32_t usual_windows(struct reader *r, const struct plan_shape *s)
         uint32_t every = NUMBER(r, "sliding_window_pattern");
         return s->layers - s->layers / (every ? every : 6);
     }
+    if (strncmp(s->family, "gemma4", 6) == 0)
+        return s->layers - s->layers / 6;
     if (strncmp(s->family, "llama4", 6) == 0) /* every fourth sees all */
         return s->layers - s->layers / 4;
     if (strcmp(s->family, "exaone4") == 0) {
@@ -166,6 +168,8 @@ static void read_window(struct reader *r, struct plan_shape *s)
 {
     const json_t *types = json_object_get(r->j, "layer_types");
     s->window = NUMBER(r, "sliding_window");
+    if (strncmp(s->family, "gemma4", 6) == 0 && !json_object_get(r->j, "sliding_window"))
+        s->window = 512;
     if (!truth(r->j, "use_sliding_window", true))
         s->window = 0;
     if (strncmp(s->family, "llama4", 6) == 0)
@@ -181,6 +185,59 @@ static void read_window(struct reader *r, struct plan_shape *s)
         s->windowed_layers = usual_windows(r, s);
     if (s->windowed_layers > s->layers)
         s->windowed_layers = s->layers;
+}
+
+/* What the last `shared` layers are, by the kinds of all. The last layer of Gemma 4 sees all,
+ * whatever the file says. */
+static void read_kinds(const json_t *types, struct plan_shape *s)
+{
+    const size_t n = json_array_size(types);
+    for (size_t i = 0; i < n && i < s->layers; i++) {
+        const char *t = json_string_value(json_array_get(types, i));
+        const bool windowed = t && strcmp(t, "sliding_attention") == 0;
+        if (windowed && i + 1 == s->layers && s->windowed_layers > 0)
+            s->windowed_layers--;
+        s->shared_windowed += windowed && i + 1 < s->layers && i + s->shared_layers >= s->layers;
+    }
+    for (uint32_t i = s->layers - s->shared_layers; n == 0 && i + 1 < s->layers; i++)
+        s->shared_windowed += (i + 1) % 6 != 0;
+}
+
+/* Gemma 4, its heads by either spelling: keys of their own, or those of a layer that differs. */
+static void read_gemma4(struct reader *r, struct plan_shape *s)
+{
+    const json_t *each = json_object_get(r->j, "per_layer_config"), *v;
+    const char *name;
+    if (strncmp(s->family, "gemma4", 6) != 0)
+        return;
+    s->keys_as_values = truth(r->j, "attention_k_eq_v", false);
+    s->full_head_dim = NUMBER(r, "global_head_dim");
+    s->full_head_dim = s->full_head_dim ? s->full_head_dim : each ? s->head_dim : 512;
+    s->full_kv_heads = s->keys_as_values ? NUMBER(r, "num_global_key_value_heads") : 0;
+    json_object_foreach((json_t *)(uintptr_t)each, name, v)
+    {
+        struct reader inner = {v, r->fault, r->bad};
+        const uint32_t dim = NUMBER(&inner, "head_dim");
+        const uint32_t heads = NUMBER(&inner, "num_key_value_heads");
+        s->full_head_dim = dim ? dim : s->full_head_dim;
+        s->full_kv_heads = heads ? heads : s->full_kv_heads;
+        r->bad = inner.bad;
+    }
+    s->full_kv_heads = s->full_kv_heads ? s->full_kv_heads : s->kv_heads;
+    s->shared_layers = NUMBER(r, "num_kv_shared_layers");
+    s->shared_layers = s->shared_layers < s->layers ? s->shared_layers : s->layers - !!s->layers;
+    s->shared_wide = truth(r->j, "use_double_wide_mlp", false);
+    s->layer_input = NUMBER(r, "hidden_size_per_layer_input");
+    if (!json_object_get(r->j, "hidden_size_per_layer_input"))
+        s->layer_input = 256;
+    if (!truth(r->j, "enable_moe_block", false)) {
+        s->experts = s->shared_intermediate = 0;
+    } else { /* the feed-forward is beside them */
+        const uint32_t used = NUMBER(r, "top_k_experts");
+        s->experts_used = used > 0 && used < s->experts ? used : s->experts;
+        s->shared_intermediate = s->intermediate;
+    }
+    read_kinds(json_object_get(r->j, "layer_types"), s);
 }
 
 static void read_latent(struct reader *r, struct plan_shape *s)
@@ -253,9 +310,10 @@ static void read_recurrent(struct reader *r, struct plan_shape *s)
 
 static void read_vectors(struct reader *r, struct plan_shape *s)
 {
-    static const char *const head_norms[] = {"qwen3", "gemma3", "exaone4", "hunyuan_v1_dense"};
+    static const char *const head_norms[] = {"qwen3", "gemma3", "gemma4", "exaone4",
+                                             "hunyuan_v1_dense"};
     bool four = strncmp(s->family, "gemma2", 6) == 0 || strncmp(s->family, "gemma3", 6) == 0 ||
-                strcmp(s->family, "glm4") == 0;
+                strncmp(s->family, "gemma4", 6) == 0 || strcmp(s->family, "glm4") == 0;
     s->norms = four ? 4 : 2;
     s->head_norms = strcmp(s->family, "glm4_moe") == 0 && truth(r->j, "use_qk_norm", false);
     for (size_t i = 0; i < sizeof(head_norms) / sizeof(head_norms[0]); i++)
@@ -313,6 +371,7 @@ static void read_shape(struct reader *r, struct plan_shape *s)
     read_vectors(r, s);
     read_experts(r, s);
     read_window(r, s);
+    read_gemma4(r, s);
     read_latent(r, s);
     read_recurrent(r, s);
     /* published so: only the experts of gpt-oss */
@@ -396,17 +455,55 @@ int plan_shape_read(const char *path, struct plan_shape *ret_shape, struct ek_fa
 
 /* ---- what follows from the numbers ---- */
 
+uint32_t plan_heads_of(const struct plan_shape *s, struct plan_heads ret_heads[2])
+{
+    const double all = (double)s->layers - s->recurrent_layers;
+    const double windowed = s->window ? s->windowed_layers : 0;
+    if (s->full_head_dim == 0) {
+        ret_heads[0] = (struct plan_heads){
+            .layers = all, .keeping = all, .kv_heads = s->kv_heads, .head_dim = s->head_dim};
+        return 1;
+    }
+    ret_heads[0] = (struct plan_heads){.layers = windowed,
+                                       .keeping = windowed - s->shared_windowed,
+                                       .kv_heads = s->kv_heads,
+                                       .head_dim = s->head_dim,
+                                       .windowed = true};
+    ret_heads[1] = (struct plan_heads){.layers = all - windowed,
+                                       .keeping = all - windowed -
+                                                  ((double)s->shared_layers - s->shared_windowed),
+                                       .kv_heads = s->full_kv_heads,
+                                       .head_dim = s->full_head_dim,
+                                       .keys_as_values = s->keys_as_values};
+    return 2;
+}
+
+/* All that attend. */
 static double attention(const struct plan_shape *s)
 {
+    struct plan_heads of[2];
+    const uint32_t kinds = plan_heads_of(s, of);
+    double sum = 0;
     double h = s->hidden, heads = s->heads;
     if (s->latent > 0) {
         double q = s->nope_dim + s->latent_rope;
         double from = s->q_latent ? s->q_latent * (h + heads * q) : h * heads * q;
-        return from + h * (s->latent + s->latent_rope) +
-               s->latent * heads * (s->nope_dim + s->value_dim) + heads * s->value_dim * h;
+        return of[0].layers *
+               (from + h * (s->latent + s->latent_rope) +
+                s->latent * heads * (s->nope_dim + s->value_dim) + heads * s->value_dim * h);
     }
-    return (s->output_gate ? 3 : 2) * h * heads * s->head_dim +
-           2 * h * (double)s->kv_heads * s->head_dim;
+    for (uint32_t i = 0; i < kinds; i++)
+        sum += of[i].layers * ((s->output_gate ? 3 : 2) * h * heads * of[i].head_dim) +
+               of[i].keeping *
+                   ((of[i].keys_as_values ? 1 : 2) * h * (double)of[i].kv_heads * of[i].head_dim);
+    return sum;
+}
+
+/* A wider feed-forward in some layers, and what brings the second embedding into each. */
+static double extras(const struct plan_shape *s)
+{
+    return (s->shared_wide ? s->shared_layers * 3.0 * s->hidden * s->intermediate : 0) +
+           3.0 * s->hidden * s->layer_input * s->layers;
 }
 
 /* Linear attention: products of q, k, v, what gates it, and b and a; a convolution; the output. */
@@ -430,14 +527,14 @@ static double layers(const struct plan_shape *s, double used)
     double plain = s->layers - mixed;
     double mixture = used * forward(s, s->expert_intermediate) +
                      forward(s, s->shared_intermediate) + (double)s->hidden * s->experts;
-    return (s->layers - s->recurrent_layers) * attention(s) +
-           s->recurrent_layers * linear_attention(s) + 2.0 * s->layers * s->hidden +
-           plain * forward(s, s->intermediate) + mixed * mixture;
+    return attention(s) + extras(s) + s->recurrent_layers * linear_attention(s) +
+           2.0 * s->layers * s->hidden + plain * forward(s, s->intermediate) + mixed * mixture;
 }
 
 static double tables(const struct plan_shape *s)
 {
-    return (double)s->vocab * s->hidden * (s->tied ? 1 : 2);
+    return (double)s->vocab *
+           (s->hidden * (s->tied ? 1.0 : 2.0) + (double)s->layers * s->layer_input);
 }
 
 double plan_parameters(const struct plan_shape *s)
@@ -468,8 +565,13 @@ double plan_kv_token_bytes(const struct plan_shape *s, uint32_t split, uint32_t 
     double each = bits / 8.0;
     if (s->latent > 0) /* every card keeps the whole */
         return s->layers * (s->latent + (double)s->latent_rope) * each;
-    double heads = s->kv_heads > split ? (double)s->kv_heads / split : 1;
-    return 2.0 * (s->layers - s->recurrent_layers) * heads * s->head_dim * each;
+    struct plan_heads of[2];
+    double sum = 0;
+    for (uint32_t n = plan_heads_of(s, of), i = 0; i < n; i++) {
+        double heads = of[i].kv_heads > split ? (double)of[i].kv_heads / split : 1;
+        sum += 2.0 * of[i].keeping * heads * of[i].head_dim * each;
+    }
+    return sum;
 }
 
 double plan_state_bytes(const struct plan_shape *s)
@@ -484,6 +586,15 @@ double plan_kv_request_bytes(const struct plan_shape *s, uint32_t split, uint32_
     double token = plan_kv_token_bytes(s, split, bits);
     double attend = (double)s->layers - s->recurrent_layers;
     double windowed = attend > 0 ? s->windowed_layers / attend : 0;
-    double kept = s->window && len > s->window ? s->window : len;
+    double kept = s->window && len > s->window ? s->window : len, sum = 0;
+    struct plan_heads of[2];
+    const uint32_t kinds = plan_heads_of(s, of);
+    for (uint32_t i = 0; kinds > 1 && i < kinds; i++) {
+        double heads = of[i].kv_heads > split ? (double)of[i].kv_heads / split : 1;
+        sum += 2.0 * of[i].keeping * heads * of[i].head_dim * bits / 8.0 *
+               (of[i].windowed ? kept : len);
+    }
+    if (kinds > 1)
+        return sum;
     return token * ((1 - windowed) * len + windowed * kept);
 }

@@ -29,7 +29,12 @@ struct plan_shape {
     uint32_t recurrent_layers, k_heads, v_heads, k_dim, v_dim, conv;
     bool output_gate;                 /* of attention: q_proj is twice as wide */
     uint32_t window, windowed_layers; /* layers that keep only so many tokens */
-    double file_bytes;                /* of the weight files, 0 = not known */
+    /* Gemma 4: heads of layers without a window, 0 = as the others; there keys may serve as values.
+     * The last layers that read the KV of others, of them with a window, and whether they have a
+     * feed-forward of twice the width. Elements of a second embedding for each layer. */
+    uint32_t full_head_dim, full_kv_heads, shared_layers, shared_windowed, layer_input;
+    bool keys_as_values, shared_wide;
+    double file_bytes; /* of the weight files, 0 = not known */
 };
 
 /* -EBADMSG with a fault that names the key. */
@@ -38,6 +43,13 @@ int plan_shape_parse(const char *text, size_t len, struct plan_shape *ret_shape,
 /* path: config.json or a directory that holds it; weight files beside it are measured. */
 int plan_shape_read(const char *path, struct plan_shape *ret_shape, struct ek_fault *fault);
 
+/* Layers that attend, by their heads: all, or those with a window and those without. */
+struct plan_heads {
+    double layers, keeping; /* all of them; those that have KV of their own */
+    uint32_t kv_heads, head_dim;
+    bool keys_as_values, windowed;
+};
+uint32_t plan_heads_of(const struct plan_shape *s, struct plan_heads ret_heads[2]);
 double plan_parameters(const struct plan_shape *s);
 /* Of those, what one token reads: all but the experts that it does not use and the rows of the
  * embedding. */

@@ -31,11 +31,17 @@ static double matrix(double rows, double cols, uint32_t bits)
 /* Norms and biases are floats. */
 static double vectors(const struct plan_shape *s)
 {
-    double heads = s->heads + 2.0 * s->kv_heads;
-    double layer = up(s->hidden * sizeof(float), LINE) * s->norms;
-    layer += s->head_norms ? 2 * up(s->head_dim * sizeof(float), LINE) : 0;
-    layer += s->qkv_bias ? up(heads * s->head_dim * sizeof(float), LINE) : 0;
-    return s->layers * layer + up(s->hidden * sizeof(float), LINE);
+    double hidden = up(s->hidden * sizeof(float), LINE), sum = s->layers * hidden * s->norms;
+    struct plan_heads of[2];
+    for (uint32_t n = plan_heads_of(s, of), i = 0; i < n; i++) {
+        double heads = s->heads + 2.0 * of[i].kv_heads, all = n > 1 ? of[i].layers : s->layers;
+        sum += s->head_norms ? 2 * all * up(of[i].head_dim * sizeof(float), LINE) : 0;
+        sum += s->qkv_bias ? all * up(heads * of[i].head_dim * sizeof(float), LINE) : 0;
+    }
+    if (s->full_head_dim > 0) /* a number for each layer, and norms and factors of experts */
+        sum += s->layers * (LINE + (s->layer_input ? hidden : 0) +
+                            (s->experts ? 4 * hidden + up(s->experts * sizeof(float), LINE) : 0));
+    return sum + hidden;
 }
 
 static double forward(const struct plan_shape *s, double inner, uint32_t bits)
@@ -65,17 +71,42 @@ static double linear_attention(const struct plan_shape *s, uint32_t bits)
            (2 * keys + values) * s->conv * sizeof(float);
 }
 
+/* Products of all layers that attend. */
+static double attention(const struct plan_shape *s, uint32_t bits)
+{
+    struct plan_heads of[2];
+    double sum = 0;
+    for (uint32_t n = plan_heads_of(s, of), i = 0; i < n; i++) {
+        double q = (double)s->heads * of[i].head_dim, kv = (double)of[i].kv_heads * of[i].head_dim;
+        double own = (of[i].keys_as_values ? 1 : 2) * kv;
+        sum += of[i].keeping * matrix((s->output_gate ? 2 : 1) * q + own, s->hidden, bits) +
+               (of[i].layers - of[i].keeping) * matrix(q, s->hidden, bits) +
+               of[i].layers * matrix(s->hidden, q, bits);
+    }
+    return sum;
+}
+
+/* Gemma 4's second embedding and what brings it into the layers; wider feed-forwards. */
+static double extras(const struct plan_shape *s, uint32_t bits)
+{
+    double n = s->layer_input, sum = 0;
+    if (s->shared_wide)
+        sum += s->shared_layers *
+               (forward(s, 2.0 * s->intermediate, bits) - forward(s, s->intermediate, bits));
+    if (n > 0)
+        sum += up((double)s->vocab * s->layers * n * (bits == 32 ? 4 : 2), LINE) +
+               matrix(s->layers * n, s->hidden, bits) +
+               s->layers * (matrix(n, s->hidden, bits) + matrix(s->hidden, n, bits));
+    return sum;
+}
+
 double plan_own_weights(const struct plan_shape *s, uint32_t bits)
 {
     uint32_t b = bits ? bits : s->weight_bits;
-    double q = (double)s->heads * s->head_dim, kv = (double)s->kv_heads * s->head_dim;
     double mixed = s->experts ? (double)s->layers - s->dense_layers : 0;
     if (s->weight_bits <= 8 || s->latent > 0)
         return plan_weight_bytes(s, bits);
-    double attention =
-        matrix((s->output_gate ? 2 : 1) * q + 2 * kv, s->hidden, b) + matrix(s->hidden, q, b);
-    double layers = (s->layers - s->recurrent_layers) * attention +
-                    s->recurrent_layers * linear_attention(s, b) +
+    double layers = attention(s, b) + extras(s, b) + s->recurrent_layers * linear_attention(s, b) +
                     (s->layers - mixed) * forward(s, s->intermediate, b) +
                     mixed * (mixed > 0 ? mixture(s, b) : 0);
     double head = grouped(s->vocab, s->hidden, b > 8 ? b : 8, EK_HEAD_GROUP);

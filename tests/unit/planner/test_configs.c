@@ -57,19 +57,16 @@ static void test_published(void **state)
     json_decref(all);
 }
 
-/* Of the three kinds of Qwen's hybrids: layers that attend have all the KV cache, the others a
- * state that does not grow. By hand: 48 x (48 x 128 x 128 + 3 x (2 x 16 x 128 + 48 x 128)) x 4 B.
- */
-static void test_recurrent(void **state)
+/* A published model by its name. */
+static struct plan_shape shape_of(const char *name)
 {
     json_error_t e;
     json_t *all = json_load_file("tests/fixtures/configs.json", 0, &e);
     struct plan_shape s = {0};
     struct ek_fault f = {.msg = ""};
-    (void)state;
     for (size_t i = 0; i < json_array_size(all); i++) {
         const json_t *of = json_array_get(all, i);
-        if (strcmp(json_string_value(json_object_get(of, "model")), "Qwen3.8-27B") != 0)
+        if (strcmp(json_string_value(json_object_get(of, "model")), name) != 0)
             continue;
         char *text = json_dumps(json_object_get(of, "config"), 0);
         assert_non_null(text);
@@ -77,6 +74,45 @@ static void test_recurrent(void **state)
         free(text);
     }
     json_decref(all);
+    return s;
+}
+
+/* Of E2B's 35 layers the first 15 keep KV, 12 with a window of one head of 256 and 3 of one of 512.
+ * Of 26B-A4B all do, 25 of 8 heads and 5 of 2; a token reads 8 of 128 experts. */
+static void test_gemma4(void **state)
+{
+    (void)state;
+    struct plan_shape s = shape_of("google/gemma-4-E2B-it");
+    const double windowed = 12 * 2 * 256 * 2, full = 3 * 2 * 512 * 2;
+    assert_int_equal(s.shared_layers, 20);
+    assert_int_equal(s.shared_windowed, 16);
+    assert_true(plan_kv_token_bytes(&s, 1, 16) == windowed + full);
+    assert_true(plan_kv_request_bytes(&s, 1, 16, 10000) == windowed * 512 + full * 10000);
+    assert_true(plan_parameters(&s) > 4.6e9 && plan_parameters(&s) < 4.7e9);
+    s = shape_of("google/gemma-4-26B-A4B-it");
+    assert_true(plan_kv_token_bytes(&s, 1, 16) == 25 * 2 * 8 * 256 * 2 + 5 * 2 * 2 * 512 * 2);
+    assert_true(plan_parameters(&s) > 25e9 && plan_parameters(&s) < 25.4e9);
+    assert_true(plan_active_parameters(&s) > 3.7e9 && plan_active_parameters(&s) < 4e9);
+}
+
+/* As transformers saves it: a key for each layer whose heads differ. */
+static void test_gemma4_saved(void **state)
+{
+    (void)state;
+    struct plan_shape s;
+    struct ek_fault f = {.msg = ""};
+    assert_int_equal(plan_shape_read("tests/fixtures/models/gemma4", &s, &f), 0);
+    assert_int_equal(s.windowed_layers, 3);
+    assert_true(plan_kv_token_bytes(&s, 1, 16) == 3 * 2 * 2 * 8 * 2 + 2 * 2 * 1 * 16 * 2);
+}
+
+/* Of the three kinds of Qwen's hybrids: layers that attend have all the KV cache, the others a
+ * state that does not grow. By hand: 48 x (48 x 128 x 128 + 3 x (2 x 16 x 128 + 48 x 128)) x 4 B.
+ */
+static void test_recurrent(void **state)
+{
+    (void)state;
+    struct plan_shape s = shape_of("Qwen3.8-27B");
     assert_int_equal(s.recurrent_layers, 48);
     assert_true(s.output_gate);
     assert_true(plan_state_bytes(&s) == 156893184.0);
@@ -108,8 +144,9 @@ static void test_odd_numbers(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_published),
-                                       cmocka_unit_test(test_recurrent),
-                                       cmocka_unit_test(test_odd_numbers)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_published), cmocka_unit_test(test_recurrent),
+        cmocka_unit_test(test_gemma4), cmocka_unit_test(test_gemma4_saved),
+        cmocka_unit_test(test_odd_numbers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
