@@ -322,12 +322,13 @@ static void compare_ranks(const char *dir, const char *name)
     struct model *m = open_model(dir, name);
     const uint32_t keys = m->graph.kv_heads;
     uint32_t heads = 0;
+    bool hybrid = m->graph.state_floats > 0; /* ranks have no rule for those yet, */
 
-    for (uint32_t i = 0; i < m->graph.op_count; i++)
+    for (uint32_t i = 0; i < m->graph.op_count; i++) {
         if (m->graph.ops[i].kind == EK_OP_ATTENTION)
             heads = m->graph.ops[i].u.attention.q_heads;
-    /* ranks have no rule for those yet */
-    const bool hybrid = m->graph.state_floats > 0 || m->graph.kv_mixed;
+        hybrid = hybrid || m->graph.ops[i].kind == EK_OP_SCALE; /* nor for Gemma 4 */
+    }
     model_free(m);
     for (uint32_t ranks = 2; !hybrid && ranks <= 4 && heads % ranks == 0; ranks *= 2)
         if (keys % ranks == 0 || ranks % keys == 0)
