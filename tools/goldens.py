@@ -280,6 +280,11 @@ CASES += [
          **{**GEMMA4_INPUT, "prompts": ((30, 24, 0),)}, num_hidden_layers=4, num_kv_shared_layers=2,
          layer_types=[SLIDING, FULL] * 2),
 ]
+CASES += [case("sees-gemma4-unified", "Gemma4Unified", sees=dict(
+    model_type="gemma4_unified_vision", patch_size=4, mm_embed_dim=32, mm_posemb_size=16, output_proj_dims=32),
+    model_type="gemma4_unified_text", prompts=((30, 24, 0),), head_dim=8, global_head_dim=16, sliding_window=10,
+    rope_parameters=PROPORTIONAL, num_hidden_layers=3, layer_types=[SLIDING, SLIDING, FULL], attention_k_eq_v=True,
+    num_global_key_value_heads=1, final_logit_softcapping=30.0)]
 
 MOE = dict(head_dim=16, num_experts=4, num_local_experts=4, num_experts_per_tok=2,
            moe_intermediate_size=32, norm_topk_prob=True)

@@ -1,11 +1,11 @@
 /*
- * Gemma4ForCausalLM (the text part of Gemma 4): norms before and after each half as Gemma 3, by the
- * weight as it is; queries, keys and values normed (values without weights), scores not scaled.
- * Layers without a window have larger heads, which turn in part, and in some sizes take keys as
- * values. In the small sizes the last layers read the keys and values that an earlier one wrote,
- * and each layer is given something of the token: a second embedding, and a projection of the
- * first. In one size experts stand beside the feed-forward, with a router that norms for itself.
- * What a layer gives is multiplied by one number.
+ * Gemma4ForCausalLM and Gemma4UnifiedForCausalLM (the text parts of Gemma 4): norms before and
+ * after each half as Gemma 3, by the weight as it is; queries, keys and values normed (values
+ * without weights), scores not scaled. Layers without a window have larger heads, which turn in
+ * part, and in some sizes take keys as values. In the small sizes the last layers read the keys and
+ * values that an earlier one wrote, and each layer is given something of the token: a second
+ * embedding, and a projection of the first. In one size experts stand beside the feed-forward, with
+ * a router that norms for itself. What a layer gives is multiplied by one number.
  */
 #include <math.h>
 #include <string.h>
@@ -163,6 +163,8 @@ static int read_inputs(const struct model_json *j, struct model_config *c)
     int64_t input = json_object_get(j->object, key) ? 0 : 256;
     uint32_t vocab = 0;
     bool given = false;
+    if (c->family == &family_gemma4_unified)
+        return 0;
     int r = model_json_int(j, key, (struct model_range){0, 1u << 14}, &input, &given);
     if (r == 0)
         r = config_read_u32(j, "vocab_size_per_layer_input", 1u << 22, 262144, &vocab);
@@ -179,7 +181,7 @@ static int read_mixtures(const struct model_json *j, struct model_config *c)
 {
     bool mixed = false;
     int r = config_read_bool(j, "enable_moe_block", false, &mixed);
-    if (r < 0 || !mixed)
+    if (r < 0 || !mixed || c->family == &family_gemma4_unified)
         return r;
     c->routing.normalise = true;
     r = config_read_u32(j, "num_experts", EK_MOST_EXPERTS, 0, &c->experts);
@@ -211,6 +213,7 @@ static int check_direction(const struct model_json *j)
 
 static int gemma4_configure(const struct model_json *j, struct model_config *c)
 {
+    const uint32_t window = c->family == &family_gemma4_unified ? 1024 : 512;
     int r = check_direction(j);
     c->attention_scale = 1.0f;
     if (r == 0)
@@ -221,7 +224,7 @@ static int gemma4_configure(const struct model_json *j, struct model_config *c)
                               &c->logit_softcap);
     if (r == 0)
         r = config_read_window(
-            j, (struct config_window){.use = true, .full_every = 6, .if_missing = 512}, c);
+            j, (struct config_window){.use = true, .full_every = 6, .if_missing = window}, c);
     c->windowed[c->layers - 1] = false; /* whatever the file says */
     if (r == 0)
         r = read_heads(j, c);
@@ -443,3 +446,12 @@ const struct model_family family_gemma4 = {.architecture = "Gemma4ForCausalLM",
                                            .tied = true,
                                            .configure = gemma4_configure,
                                            .build = gemma4_build};
+const struct model_family family_gemma4_unified = {.architecture = "Gemma4UnifiedForCausalLM",
+                                                   .head_dim = 256,
+                                                   .rope_theta = 1e6,
+                                                   .local_theta = 1e4,
+                                                   .local_rope = true,
+                                                   .act = "gelu_pytorch_tanh",
+                                                   .tied = true,
+                                                   .configure = gemma4_configure,
+                                                   .build = gemma4_build};

@@ -34,6 +34,7 @@ static const struct part {
 } parts[] = {
     {"gemma3_text", "Gemma3ForCausalLM", {2304, 9216, 26, 8, 4, 262208, 131072}},
     {"gemma4_text", "Gemma4ForCausalLM", {2304, 9216, 30, 8, 4, 262144, 131072}},
+    {"gemma4_unified_text", "Gemma4UnifiedForCausalLM", {2304, 9216, 30, 8, 4, 262144, 262144}},
     {"granite", "GraniteForCausalLM", {0}},
     {"llama", "LlamaForCausalLM", {4096, 11008, 32, 32, 0, 32000, 2048}},
     {"llama4_text", "Llama4ForCausalLM", {5120, 8192, 48, 40, 8, 202048, 131072}},

@@ -169,7 +169,7 @@ static void read_window(struct reader *r, struct plan_shape *s)
     const json_t *types = json_object_get(r->j, "layer_types");
     s->window = NUMBER(r, "sliding_window");
     if (strncmp(s->family, "gemma4", 6) == 0 && !json_object_get(r->j, "sliding_window"))
-        s->window = 512;
+        s->window = strncmp(s->family, "gemma4_unified", 14) == 0 ? 1024 : 512;
     if (!truth(r->j, "use_sliding_window", true))
         s->window = 0;
     if (strncmp(s->family, "llama4", 6) == 0)
@@ -229,7 +229,7 @@ static void read_gemma4(struct reader *r, struct plan_shape *s)
     s->shared_wide = truth(r->j, "use_double_wide_mlp", false);
     s->layer_input = NUMBER(r, "hidden_size_per_layer_input");
     if (!json_object_get(r->j, "hidden_size_per_layer_input"))
-        s->layer_input = 256;
+        s->layer_input = strncmp(s->family, "gemma4_unified", 14) == 0 ? 0 : 256;
     if (!truth(r->j, "enable_moe_block", false)) {
         s->experts = s->shared_intermediate = 0;
     } else { /* the feed-forward is beside them */
