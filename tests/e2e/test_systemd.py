@@ -93,7 +93,7 @@ def test_what_systemd_reads_is_apart_from_what_servers_write(run, systemd, tmp_p
     assert units.stat().st_mode & 0o777 == 0o700 and (units / "a.env").stat().st_mode & 0o777 == 0o600
     assert not (tmp_path / "r" / "a" / "unit.env").is_symlink()
     unit = (pathlib.Path(__file__).parents[2] / "packaging/systemd/evenkeel-managed@.service.in").read_text()
-    assert "EnvironmentFile=/run/evenkeel/.units/%i.env" in unit and "ReadWritePaths=/run/evenkeel/%i\n" in unit
+    assert "EnvironmentFile=/run/evenkeel/.units/%i.env" in unit and "TemporaryFileSystem=/run/evenkeel:ro\nBindPaths=/run/evenkeel/%i\n" in unit
 
 
 def test_the_kernel_that_kills_for_memory_is_named(run, systemd):

@@ -348,7 +348,14 @@ def test_a_server_without_evenkeeld(m):
 def test_a_server_in_a_unit_of_its_own(m):
     """launcher: systemd, with the polkit rule that lets evenkeeld have its own units and nothing else."""
     m.run("systemctl stop evenkeeld; rm -f /var/lib/evenkeel/state.json")  # what the tests before killed counts for the breaker
-    m.run("echo '    launcher: systemd' >>/etc/evenkeel/evenkeeld.yaml; systemctl start evenkeeld")
+    m.run("echo '    launcher: systemd' >>/etc/evenkeel/evenkeeld.yaml; install -d -m 0700 /etc/credstore")
+    m.run("(umask 077; echo 'team sk-of-a-unit-0123456789' >/etc/credstore/evenkeel.api-keys); systemctl start evenkeeld")
+    pid = str(ready(m)["pid"])
+    inside = f"nsenter -t {pid} -m"
+    assert m.run(f"{inside} ls -A /run/evenkeel").stdout.split() == ["tiny"], "no sibling, and not what evenkeeld hands over"
+    assert m.run("cat /run/evenkeel/.units/tiny.env").stdout.startswith("EVENKEEL_ARGS=")
+    assert m.run(ANSWER, check=False).returncode != 0 and "text" in m.run(f"{ANSWER} -H 'Authorization: Bearer sk-of-a-unit-0123456789'").stdout
+    m.run("rm /etc/credstore/evenkeel.api-keys; systemctl restart evenkeeld")
     pid = str(ready(m)["pid"])
     assert m.show("evenkeel-managed@tiny", "MainPID") == pid and "evenkeel-managed@tiny" in m.run(f"cat /proc/{pid}/cgroup").stdout
     assert "text" in m.run(ANSWER).stdout
