@@ -101,8 +101,8 @@ static int read_all(const struct auth *a, struct key_line *lines, uint32_t *coun
     if (r < 0 || !a->src.credentials)
         return r;
     int n = snprintf(path, sizeof(path), "%s/api-keys", a->src.credentials);
-    if (n < 0 || n >= (int)sizeof(path) || access(path, F_OK) < 0)
-        return 0; /* no such credential was passed */
+    if (n < 0 || n >= (int)sizeof(path) || (access(path, F_OK) < 0 && errno == ENOENT))
+        return 0; /* no such credential was passed; one that cannot be reached is an error below */
     return read_keys(a, "credential api-keys", path, lines, count, fault);
 }
 

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "common/options.h"
+#include "supervisor/io/run_as.h"
 #include "supervisor/law/chronic.h"
 #include "supervisor/law/policy.h"
 
@@ -34,7 +35,9 @@ struct server_config {
     uint32_t device_set;
     double memory_wait_s;
     uint64_t host_memory_least;
-    char *unit; /* that systemd starts; NULL = a child of our own */
+    char *unit;           /* that systemd starts; NULL = a child of our own */
+    char *user;           /* that it runs as, "dynamic", NULL = as evenkeeld */
+    struct run_as run_as; /* that user, where evenkeeld has to see to it */
     double edge_ramp_s, ramp_every_s;
     char *edge_host;
     unsigned edge_port;

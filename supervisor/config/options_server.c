@@ -10,6 +10,7 @@
 #include "common/err.h"
 #include "supervisor/config/options_address.h"
 #include "supervisor/config/options_companion.h"
+#include "supervisor/config/options_user.h"
 #include "supervisor/engines/dialect.h"
 #include "supervisor/io/gpus.h"
 #include "supervisor/io/key.h"
@@ -270,6 +271,8 @@ int server_config_finish(const struct config *c, struct server_config *s, struct
         return ek_fault_set(fault, "engine", "server '%s': engine '%s' is not known", s->name,
                             s->engine);
     int r = check_launcher(s, fault);
+    if (r == 0)
+        r = user_check(s, fault);
     if (r == 0)
         r = check_devices(s, fault);
     if (r == 0)

@@ -212,6 +212,14 @@ const struct ek_opt server_table[] = {
      .at = SRV(unit),
      .help = "That unit; it has Restart=no, and its command ends with $EVENKEEL_ARGS from the "
              "file run_dir/.units/NAME.env. Default: evenkeel-managed@NAME.service."},
+    {.name = "user",
+     .type = OPT_STRING,
+     .at = SRV(user),
+     .help = "User that it runs as, with that user's groups, HOME and a run directory of its own, "
+             "so that servers and evenkeeld need not trust each other; that user must be able to "
+             "read the model, keys and certificates. With launcher: spawn evenkeeld must be root; "
+             "with launcher: systemd the unit has that User=, or for dynamic (another engine than "
+             "evenkeel) DynamicUser=yes, which is checked. Default: as evenkeeld."},
     {.name = "command",
      .type = OPT_LIST,
      .at = SRV(command),

@@ -167,20 +167,30 @@ static bool is_private(const char *entry)
     return false;
 }
 
-/* Pointers into environ and extra; free the array only. */
-static char **merge_env(char *const *extra, bool level_prefix)
+static bool is_named(const char *entry, char *const *list)
+{
+    for (; list && *list; list++) {
+        if (same_name(entry, *list))
+            return true;
+    }
+    return false;
+}
+
+/* Pointers into environ, extra and user; free the array only. */
+static char **merge_env(char *const *extra, char *const *user, bool level_prefix)
 {
     static char prefix[] = EK_LOG_PREFIX_ENV "=1";
     size_t own = count_of(environ), add = count_of(extra), n = 0;
-    char **env = calloc(own + add + 2, sizeof(*env));
+    char **env = calloc(own + add + count_of(user) + 2, sizeof(*env));
     if (!env)
         return NULL;
     for (size_t i = 0; i < own; i++) {
-        bool replaced = is_private(environ[i]);
-        for (size_t k = 0; k < add && !replaced; k++)
-            replaced = same_name(environ[i], extra[k]);
-        if (!replaced)
+        if (!is_private(environ[i]) && !is_named(environ[i], extra) && !is_named(environ[i], user))
             env[n++] = environ[i];
+    }
+    for (; user && *user; user++) {
+        if (!is_named(*user, extra))
+            env[n++] = *user;
     }
     for (size_t k = 0; k < add; k++)
         env[n++] = extra[k];
@@ -221,7 +231,8 @@ int child_spawn(struct child *c, const struct child_spec *spec)
     int r = child_find_program(spec->argv[0], path, sizeof(path));
     if (r < 0)
         return r;
-    char **env = merge_env(spec->env, spec->level_prefix);
+    struct child_user user;
+    char **env = merge_env(spec->env, child_user_env(spec->user, &user), spec->level_prefix);
     if (!env)
         return -ENOMEM;
     child_init(c);

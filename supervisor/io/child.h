@@ -27,8 +27,9 @@ struct child_spec {
     char *const *env;  /* NAME=value added to or replacing evenkeeld's own; NULL ends or is NULL */
     int out_fd;        /* stdout and stderr; stays the caller's */
     bool level_prefix; /* out_fd is a stream of the journal that reads levels */
-    const char *cgroup_name; /* directory name of its cgroup, NULL = none */
-    int oom_score_adj;       /* raised to this if lower */
+    const char *cgroup_name;   /* directory name of its cgroup, NULL = none */
+    int oom_score_adj;         /* raised to this if lower */
+    const struct run_as *user; /* that it becomes; NULL, or not set = as evenkeeld */
 };
 
 struct child_exit {

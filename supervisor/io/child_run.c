@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "supervisor/io/child.h"
+#include "supervisor/io/run_as.h"
 
 #define FAILED   127
 #define ARGS_OWN 4 /* before the server's words */
@@ -37,6 +38,30 @@ static bool raise_oom_score(int least)
 static _Noreturn void fail(const char *path)
 {
     (void)dprintf(STDERR_FILENO, "evenkeeld: could not run %s: %s\n", path, strerror(errno));
+    _exit(FAILED);
+}
+
+char *const *child_user_env(const struct run_as *user, struct child_user *ret_user)
+{
+    if (!user || !user->set)
+        return NULL;
+    (void)snprintf(ret_user->home, sizeof(ret_user->home), "HOME=%s", user->home);
+    (void)snprintf(ret_user->name, sizeof(ret_user->name), "USER=%s", user->name);
+    (void)snprintf(ret_user->login, sizeof(ret_user->login), "LOGNAME=%s", user->name);
+    ret_user->env[0] = ret_user->home;
+    ret_user->env[1] = ret_user->name;
+    ret_user->env[2] = ret_user->login;
+    ret_user->env[3] = NULL;
+    return ret_user->env;
+}
+
+static void become(const struct run_as *user)
+{
+    int r = user && user->set ? run_as_become(user) : 0;
+    if (r == 0)
+        return;
+    (void)dprintf(STDERR_FILENO, "evenkeeld: could not become user %s: %s\n", user->name,
+                  strerror(-r));
     _exit(FAILED);
 }
 
@@ -84,6 +109,7 @@ _Noreturn void child_run(const char *path, const struct child_spec *spec, char *
         dup2(spec->out_fd, STDERR_FILENO) < 0)
         _exit(FAILED);
     (void)close_range(3, ~0u, 0); /* everything of ours is close-on-exec besides */
+    become(spec->user);           /* who may do that could raise the score above */
     if (!raised)
         run_raised(path, spec, env);
     (void)execve(path, spec->argv, env);

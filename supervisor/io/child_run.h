@@ -10,6 +10,15 @@
 #pragma once
 
 struct child_spec;
+struct run_as;
+
+struct child_user {
+    char home[270], name[80], login[80];
+    char *env[4];
+};
+
+/* What the environment says of a user; NULL when there is none. */
+char *const *child_user_env(const struct run_as *user, struct child_user *ret_user);
 
 #define CHILD_RAISED "--run-with-oom-score" /* SCORE PATH ARGV...: evenkeeld's own use */
 

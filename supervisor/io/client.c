@@ -7,9 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 
 #include "common/buf.h"
 #include "common/clock.h"
+#include "supervisor/io/run_as.h"
 
 struct client {
     sd_event *event;
@@ -24,7 +26,8 @@ struct client_call {
     CURL *easy;
     struct curl_slist *headers;
     struct ek_buf body;
-    char *sent;
+    char *sent, *unix_path;
+    int fd; /* of the connection that it made, -1 = none */
     uint64_t start_us;
     bool too_large;
     client_fn cb;
@@ -50,6 +53,7 @@ static void call_done(struct client_call *call)
     curl_slist_free_all(call->headers);
     ek_buf_done(&call->body);
     free(call->sent);
+    free(call->unix_path);
     free(call);
 }
 
@@ -255,6 +259,27 @@ static bool set_body(struct client_call *call, const struct client_req *req)
     return call->sent && curl_easy_setopt(call->easy, CURLOPT_POSTFIELDS, call->sent) == CURLE_OK;
 }
 
+static curl_socket_t open_socket(void *ctx, curlsocktype purpose, struct curl_sockaddr *at)
+{
+    struct client_call *call = ctx;
+    (void)purpose;
+    call->fd = socket(at->family, at->socktype | SOCK_CLOEXEC, at->protocol);
+    return call->fd < 0 ? CURL_SOCKET_BAD : call->fd;
+}
+
+/* Before a request is sent: not to whom a server's link leads (run_as.h). A connection that is used
+ * again was looked at when it was made. */
+static int on_connected(void *ctx, char *to, char *from, int to_port, int from_port)
+{
+    const struct client_call *call = ctx;
+    (void)to;
+    (void)from;
+    (void)to_port;
+    (void)from_port;
+    bool good = call->fd < 0 || run_as_owner_answers(call->fd, call->unix_path);
+    return good ? CURL_PREREQFUNC_OK : CURL_PREREQFUNC_ABORT;
+}
+
 /* An option that libcurl refuses for lack of memory must not be silently off. */
 static bool set_options(struct client_call *call, const struct client_req *req)
 {
@@ -272,7 +297,12 @@ static bool set_options(struct client_call *call, const struct client_req *req)
         curl_easy_setopt(e, CURLOPT_BUFFERSIZE, 65536L) == CURLE_OK &&
         curl_easy_setopt(e, CURLOPT_MAXFILESIZE_LARGE, (curl_off_t)req->most_bytes) == CURLE_OK;
     if (ok && req->unix_path)
-        ok = curl_easy_setopt(e, CURLOPT_UNIX_SOCKET_PATH, req->unix_path) == CURLE_OK;
+        ok = (call->unix_path = strdup(req->unix_path)) &&
+             curl_easy_setopt(e, CURLOPT_UNIX_SOCKET_PATH, req->unix_path) == CURLE_OK &&
+             curl_easy_setopt(e, CURLOPT_OPENSOCKETFUNCTION, open_socket) == CURLE_OK &&
+             curl_easy_setopt(e, CURLOPT_OPENSOCKETDATA, call) == CURLE_OK &&
+             curl_easy_setopt(e, CURLOPT_PREREQFUNCTION, on_connected) == CURLE_OK &&
+             curl_easy_setopt(e, CURLOPT_PREREQDATA, call) == CURLE_OK;
     if (ok && strcmp(req->method, "GET") != 0)
         /* A write must not meet a connection that died with the server before this one. */
         ok = curl_easy_setopt(e, CURLOPT_CUSTOMREQUEST, req->method) == CURLE_OK &&
@@ -287,6 +317,7 @@ int client_start(struct client *c, const struct client_req *req, client_fn cb, v
     if (!call)
         return -ENOMEM;
     call->client = c;
+    call->fd = -1;
     call->cb = cb;
     call->ctx = ctx;
     call->body.limit = req->most_bytes;

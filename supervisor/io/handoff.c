@@ -12,6 +12,7 @@
 
 #include "common/clock.h"
 #include "common/fdpass.h"
+#include "supervisor/io/run_as.h"
 
 struct handoff {
     int sock;
@@ -103,6 +104,10 @@ static int connect_now(const char *path, pid_t *ret_peer)
         int r = -errno;
         close(fd);
         return r;
+    }
+    if (!run_as_owner_answers(fd, path)) {
+        close(fd);
+        return -EPERM;
     }
     *ret_peer = cred.pid;
     return fd;

@@ -181,11 +181,13 @@ static int read_property(sd_bus_message *m, const char *name, struct unit_facts 
         size_t size;
     } texts[] = {{"ActiveState", f->active, sizeof(f->active)},
                  {"Restart", f->restart, sizeof(f->restart)},
+                 {"User", f->user, sizeof(f->user)},
                  {"Result", f->result, sizeof(f->result)}};
     const struct {
         const char *name, *type;
         void *number;
     } numbers[] = {{"MainPID", "u", &f->main_pid},
+                   {"DynamicUser", "b", &f->dynamic_user},
                    {"ExecMainPID", "u", &f->last_pid},
                    {"ExecMainCode", "i", &f->code},
                    {"ExecMainStatus", "i", &f->status}};

@@ -20,6 +20,8 @@ struct unit_facts {
     bool loaded;      /* systemd knows the unit's file */
     char active[16];  /* ActiveState: "inactive", "active", "deactivating", "failed", ... */
     char restart[16]; /* Restart= */
+    char user[64];    /* User=, "" = none */
+    int dynamic_user; /* DynamicUser= */
     char result[24];  /* of the last run: "success", "exit-code", "oom-kill", ... */
     pid_t main_pid;   /* 0 = none runs */
     pid_t last_pid;   /* whose end code and status tell */

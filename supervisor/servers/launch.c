@@ -155,9 +155,22 @@ static void cgroup_name(const struct server *s, char *ret_name, size_t size)
                    (unsigned)ek_fnv(EK_FNV_BEGIN, dir, strlen(dir)));
 }
 
+/* Where no server can write: whom it names is ended. No server's name begins with a dot. */
 static void pid_path(const struct server *s, char *ret_path, size_t size)
 {
-    (void)snprintf(ret_path, size, "%s/%s/pid", s->with->config->run_dir, s->config->name);
+    (void)snprintf(ret_path, size, "%s/.%s.pid", s->with->config->run_dir, s->config->name);
+}
+
+/* Also where earlier versions left it, unless that directory is another user's. */
+static int find_pid(const struct server *s, pid_t *ret_pid)
+{
+    char path[300];
+    pid_path(s, path, sizeof(path));
+    int r = child_find_pid(path, ret_pid);
+    if (r == 0 || s->config->user)
+        return r;
+    (void)snprintf(path, sizeof(path), "%s/%s/pid", s->with->config->run_dir, s->config->name);
+    return child_find_pid(path, ret_pid);
 }
 
 void launch_started(struct server *s, const char *how, enum reason reason)
@@ -205,6 +218,27 @@ static void make_run_dir(const struct server *s)
     if (errno == ENOENT && mkdir(s->with->config->run_dir, 0755) == 0 && mkdir(path, 0700) == 0)
         return;
     ek_log(EK_LOG_WARNING, "%s: cannot make %s: %s", s->config->name, path, ek_strerror(-errno));
+}
+
+/* With a user of its own: its run directory, and the folder of its cached prefixes. */
+static int give_dirs(const struct server *s)
+{
+    const struct server_config *c = s->config;
+    char path[4200];
+    if (!c->run_as.set)
+        return 0;
+    int n = snprintf(path, sizeof(path), "%s/%s", s->with->config->run_dir, c->name);
+    if (n < 0 || (size_t)n >= sizeof(path))
+        return -ENAMETOOLONG;
+    int r = run_as_own_dir(&c->run_as, path);
+    const char *slash = c->prefix_file ? strrchr(c->prefix_file, '/') : NULL;
+    if (r < 0 || !slash)
+        return r;
+    n = snprintf(path, sizeof(path), "%.*s", (int)(slash - c->prefix_file), c->prefix_file);
+    if (n > 0 && (size_t)n < sizeof(path) && run_as_own_dir(&c->run_as, path) < 0)
+        ek_log(EK_LOG_WARNING, "%s: %s cannot be given to user %s: no cached prefixes are kept",
+               c->name, path, c->run_as.name);
+    return 0;
 }
 
 int launch_words(const struct server *s, struct start_words *w)
@@ -260,6 +294,7 @@ static void spawn(struct server *s, const struct start_words *words, int out)
                               .out_fd = out,
                               .cgroup_name = name,
                               .level_prefix = !s->log.path[0],
+                              .user = &s->config->run_as,
                               .oom_score_adj = OOM_SCORE_ADJ};
     int r = child_spawn(&s->child, &spec);
     if (r < 0) {
@@ -318,6 +353,13 @@ void server_launch(struct server *s)
         return;
     read_key(s);
     make_run_dir(s);
+    r = give_dirs(s);
+    if (r < 0) {
+        (void)snprintf(what, sizeof(what), "cannot give its run directory to user %.60s",
+                       c->run_as.name);
+        server_start_failed(s, CRASH_DISK, true, what, r);
+        return;
+    }
     int out = s->unit.unit ? note_output(s) : open_output(s);
     if (out < 0 && !s->unit.unit) {
         (void)snprintf(what, sizeof(what), "cannot open its output %.100s", s->log.path);
@@ -402,7 +444,6 @@ void server_detached(struct server *s)
 
 void server_begin(struct server *s)
 {
-    char path[300];
     pid_t pid;
     life_read(s); /* with an open breaker there is one try now; the next ones wait as before */
     s->want = WANT_RUN;
@@ -419,8 +460,7 @@ void server_begin(struct server *s)
         return;
     }
     if (!s->config->dialect->control_socket) {
-        pid_path(s, path, sizeof(path));
-        if (child_find_pid(path, &pid) == 0)
+        if (find_pid(s, &pid) == 0)
             adopt(s, pid);
         else
             life_none_runs(s);

@@ -27,6 +27,7 @@
 #include "common/err.h"
 #include "common/file.h"
 #include "common/log.h"
+#include "supervisor/config/options_user.h"
 #include "supervisor/engines/dialect.h"
 #include "supervisor/io/unit.h"
 #include "supervisor/servers/past.h"
@@ -172,12 +173,36 @@ static void end_with(struct server *s, const struct unit_facts *f)
     server_ended(s, e);
 }
 
-/* It has to be there, and leave restarts to us. */
+/* False when it runs as the user that the configuration wants; else says what to change. */
+static bool has_wrong_user(const struct server *s, const struct unit_facts *f, char *text,
+                           size_t size)
+{
+    const char *user = s->config->user;
+    bool dynamic = user && strcmp(user, USER_DYNAMIC) == 0;
+    if (!user || (dynamic ? f->dynamic_user : !f->dynamic_user && strcmp(f->user, user) == 0))
+        return false;
+    if (dynamic)
+        (void)snprintf(text, size,
+                       "user: dynamic, and it has no DynamicUser=yes: systemctl edit it "
+                       "(docs/security.md has the lines), or change user");
+    else
+        (void)snprintf(text, size,
+                       "user: %.40s, and it has User=%.40s%s: systemctl edit it, or change user",
+                       user, f->user, f->dynamic_user ? " and DynamicUser=yes" : "");
+    return true;
+}
+
+/* It has to be there, leave restarts to us, and run as whom we were told. */
 static bool is_fit(struct server *s, const struct unit_facts *f)
 {
     char text[160];
-    if (f->loaded && strcmp(f->restart, "no") == 0)
+    bool wrong = f->loaded && has_wrong_user(s, f, text, sizeof(text));
+    if (f->loaded && !wrong && strcmp(f->restart, "no") == 0)
         return true;
+    if (wrong) {
+        refused(s, text);
+        return false;
+    }
     if (!f->loaded)
         (void)snprintf(text, sizeof(text), "systemd has no such unit; add it, or name another one");
     else

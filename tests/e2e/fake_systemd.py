@@ -53,6 +53,7 @@ class Unit:
 
     def properties(self):
         return {"LoadState": ("s", "loaded"), "ActiveState": ("s", self.active), "Restart": ("s", self.setup.get("restart", "no")),
+                "User": ("s", self.setup.get("user", "")), "DynamicUser": ("b", self.setup.get("dynamic", False)),
                 "Result": ("s", self.result), "MainPID": ("u", self.process.pid if self.process else 0), "ExecMainPID": ("u", self.last),
                 "ExecMainCode": ("i", self.code), "ExecMainStatus": ("i", self.status), "Description": ("s", self.name),
                 "NRestarts": ("u", 0), "ExecStart": ("a(sasb)", [("/bin/x", ["x"], False)])}

@@ -378,6 +378,29 @@ def test_a_server_in_a_unit_of_its_own(m):
     assert m.show("evenkeel-managed@tiny", "ActiveState") in ("inactive", "failed")
 
 
+def test_a_unit_of_another_user(m):
+    """The lines of docs/security.md: an evenkeeld that is root with five rights, a server that is somebody else."""
+    text = (ROOT / "docs/security.md").read_text()
+    lines = text[text.index("```ini"):].split("```")[1].split("# systemctl edit ")
+    server_lines, evenkeeld_lines = ("[Service]" + part.split("[Service]")[1] for part in lines[1:])
+    m.run("systemctl stop evenkeeld; rm -f /var/lib/evenkeel/state.json; useradd --system --no-create-home ek-main")
+    m.run("printf '    launcher: systemd\n    user: ek-main\n' >>/etc/evenkeel/evenkeeld.yaml")
+    assert m.run("systemctl start evenkeeld", check=False).returncode != 0 and "run evenkeeld as root, or leave out user" in m.journal()
+    edits = {"evenkeeld.service": evenkeeld_lines, "evenkeel-managed@tiny.service": server_lines}
+    for unit, said in edits.items():
+        m.run(f"mkdir -p /etc/systemd/system/{unit}.d && cat >/etc/systemd/system/{unit}.d/user.conf", input=said)
+    m.run("systemctl daemon-reload; systemctl reset-failed evenkeeld; systemctl start evenkeeld")
+    pid = str(ready(m)["pid"])
+    assert m.run(f"stat -c %U /proc/{pid}/task /run/evenkeel/tiny; ps -o user= -p {pid}").stdout.split()[1:] == ["ek-main", "ek-main"]
+    assert "text" in m.run(ANSWER).stdout
+    m.run(f"kill -KILL {pid}")
+    wait("evenkeeld starts it again", lambda: server(m).get("ready") and str(server(m)["pid"]) != pid)
+    m.run("systemctl stop evenkeeld; rm -r /etc/systemd/system/evenkeeld.service.d /etc/systemd/system/evenkeel-managed@tiny.service.d; systemctl daemon-reload; "
+          "chown -R evenkeel:evenkeel /var/lib/evenkeel; rm -rf /run/evenkeel; userdel ek-main; cp /root/good.yaml /etc/evenkeel/evenkeeld.yaml; "
+          "systemctl start evenkeeld")
+    ready(m)
+
+
 def test_purge_leaves_no_file(m):
     m.run("apt-get remove -y evenkeel-model-tiny")
     wait("the server is gone with its model", lambda: not server(m))

@@ -1,0 +1,77 @@
+#include "supervisor/config/options_user.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/err.h"
+#include "supervisor/config/options.h"
+#include "supervisor/engines/dialect.h"
+
+static const char *by_launcher(const struct user_case *c)
+{
+    bool dynamic = strcmp(c->user, USER_DYNAMIC) == 0;
+    if (c->attach)
+        return "attach starts nothing: leave out user";
+    if (dynamic && !c->systemd)
+        return "user dynamic is made by systemd: set launcher: systemd, or name a user";
+    if (dynamic && c->control)
+        return "a dynamic user cannot have the directory that evenkeeld makes for this engine's "
+               "control socket: name a user";
+    if (!dynamic && c->found == 0 && c->uid == c->own && c->own != 0)
+        return NULL; /* it is what evenkeeld is */
+    if (!dynamic && c->found == 0 && c->uid == 0)
+        return "a server that runs as root may do all that evenkeeld may: name another user, or "
+               "leave out user";
+    if (c->able)
+        return NULL;
+    if (!c->systemd)
+        return "only an evenkeeld that runs as root, with CAP_SETUID, CAP_SETGID, CAP_CHOWN, "
+               "CAP_KILL and CAP_DAC_OVERRIDE, starts servers as other users: run it so, or leave "
+               "out user";
+    if (c->control)
+        return "its control socket is open to root and its own user: run evenkeeld as root, or "
+               "leave out user";
+    return NULL;
+}
+
+bool user_refused(const struct user_case *c, char *why, size_t size)
+{
+    const char *text = by_launcher(c);
+    if (text)
+        (void)snprintf(why, size, "%s", text);
+    else if (strcmp(c->user, USER_DYNAMIC) == 0 || c->found == 0)
+        return false;
+    else if (c->found == -ENOENT)
+        (void)snprintf(why, size,
+                       "there is no user '%.40s' here: make it (useradd --system "
+                       "--no-create-home %.40s), or name another one",
+                       c->user, c->user);
+    else
+        (void)snprintf(why, size, "user '%.40s' cannot be looked up: %s", c->user,
+                       ek_strerror(c->found));
+    return true;
+}
+
+int user_check(struct server_config *s, struct ek_fault *fault)
+{
+    char why[300];
+    struct run_as found = {0};
+    if (!s->user)
+        return 0;
+    struct user_case c = {.user = s->user,
+                          .systemd = s->unit != NULL,
+                          .attach = s->attach != NULL,
+                          .control = s->dialect->control_socket,
+                          .able = run_as_able(),
+                          .own = geteuid()};
+    if (strcmp(s->user, USER_DYNAMIC) != 0)
+        c.found = run_as_find(s->user, &found);
+    c.uid = found.uid;
+    if (user_refused(&c, why, sizeof(why)))
+        return ek_fault_set(fault, "user", "server '%s': %s", s->name, why);
+    if (found.set && found.uid != c.own && c.able)
+        s->run_as = found;
+    return 0;
+}

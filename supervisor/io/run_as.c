@@ -1,0 +1,116 @@
+#include "supervisor/io/run_as.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/capability.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define HAS(set, cap) (((set)[(cap) / 32].effective >> ((cap) % 32)) & 1u)
+
+bool run_as_able(void)
+{
+    struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct set[2] = {0};
+    return geteuid() == 0 && syscall(SYS_capget, &head, set) == 0 && HAS(set, CAP_SETUID) &&
+           HAS(set, CAP_SETGID) && HAS(set, CAP_CHOWN) && HAS(set, CAP_KILL) &&
+           HAS(set, CAP_DAC_OVERRIDE);
+}
+
+int run_as_find(const char *name, struct run_as *ret_user)
+{
+    struct passwd row, *found = NULL;
+    struct run_as u = {.set = true, .groups = RUN_AS_GROUPS};
+    char text[4096];
+    int r = getpwnam_r(name, &row, text, sizeof(text), &found);
+    if (r != 0 && r != ENOENT && r != ESRCH)
+        return -r;
+    if (!found)
+        return -ENOENT;
+    u.uid = row.pw_uid;
+    u.gid = row.pw_gid;
+    int n = snprintf(u.name, sizeof(u.name), "%s", row.pw_name);
+    int m = snprintf(u.home, sizeof(u.home), "%s", row.pw_dir);
+    if (n < 0 || (size_t)n >= sizeof(u.name) || m < 0 || (size_t)m >= sizeof(u.home))
+        return -ENAMETOOLONG;
+    if (getgrouplist(u.name, u.gid, u.group, &u.groups) < 0)
+        return -E2BIG;
+    *ret_user = u;
+    return 0;
+}
+
+int run_as_become(const struct run_as *user)
+{
+    if (setgroups((size_t)user->groups, user->group) < 0 ||
+        setresgid(user->gid, user->gid, user->gid) < 0 ||
+        setresuid(user->uid, user->uid, user->uid) < 0)
+        return -errno;
+    return setuid(0) == 0 ? -EPERM : 0; /* there must be no way back */
+}
+
+/* Folders stay, and stay whose they are. */
+static int clear_dir(int dir, bool links_only)
+{
+    int fd = dup(dir);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    if (!d) {
+        if (fd >= 0)
+            close(fd);
+        return -errno;
+    }
+    int r = 0;
+    for (const struct dirent *e; (e = readdir(d));) {
+        if (e->d_type == DT_DIR || (links_only && e->d_type != DT_LNK))
+            continue;
+        if (unlinkat(dir, e->d_name, 0) < 0 && errno != ENOENT && errno != EISDIR)
+            r = -errno;
+    }
+    (void)closedir(d); /* it was only read */
+    return r;
+}
+
+int run_as_own_dir(const struct run_as *user, const char *path)
+{
+    struct stat st;
+    if (mkdir(path, 0700) < 0 && errno != EEXIST)
+        return -errno;
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    int r = fstat(fd, &st) < 0 ? -errno : 0;
+    if (r == 0)
+        r = clear_dir(fd, st.st_uid == user->uid);
+    /* The mode while it is ours: that of another's directory may not be ours to change. */
+    if (r == 0 && st.st_uid != user->uid &&
+        (fchown(fd, geteuid(), (gid_t)-1) < 0 || fchmod(fd, 0700) < 0 ||
+         fchown(fd, user->uid, user->gid) < 0))
+        r = -errno;
+    close(fd);
+    return r;
+}
+
+bool run_as_owner_answers(int fd, const char *socket_path)
+{
+    char dir[512];
+    struct stat st;
+    struct ucred cred;
+    socklen_t len = sizeof(cred);
+    int n = snprintf(dir, sizeof(dir), "%s", socket_path);
+    char *slash = n > 0 && (size_t)n < sizeof(dir) ? strrchr(dir, '/') : NULL;
+    if (!slash || slash == dir)
+        return true;
+    *slash = '\0';
+    if (stat(dir, &st) < 0)
+        return false;
+    if (st.st_uid == 0 || st.st_uid == geteuid())
+        return true;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0 && cred.uid == st.st_uid;
+}

@@ -1,0 +1,35 @@
+/*
+ * The user that a server runs as, where that is not evenkeeld's own: who it is, whether evenkeeld
+ * may make processes of its, and what a process does to become it. A server and evenkeeld then do
+ * not trust each other: what the server can write evenkeeld opens without following links, and on
+ * a socket in a directory of the user's it talks to nobody but that user.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#define RUN_AS_GROUPS 64
+
+struct run_as {
+    bool set; /* else the process stays what evenkeeld is */
+    uid_t uid;
+    gid_t gid;
+    gid_t group[RUN_AS_GROUPS]; /* all of its groups */
+    int groups;
+    char name[64], home[256];
+};
+
+/* Whether this process is root with all that it takes to start, watch and end others' processes. */
+bool run_as_able(void);
+/* 0, -ENOENT for no such user, -E2BIG for one with too many groups, another errno. */
+int run_as_find(const char *name, struct run_as *ret_user);
+/* For good: the process and what it starts. 0 or a negative errno, then it must end. */
+int run_as_become(const struct run_as *user);
+/* Makes the directory, or makes it the user's alone; what another user left in it is removed, and
+ * links in any case. */
+int run_as_own_dir(const struct run_as *user, const char *path);
+/* A directory that is neither root's nor our own is its owner's: whether that one is who answers on
+ * a socket in it, and nobody to whom a link leads. */
+bool run_as_owner_answers(int fd, const char *socket_path);
