@@ -50,8 +50,9 @@ void ek_apart_unmap(struct ek_apart_memory *m); /* accepts NULL */
 const struct ek_apart_order *ek_apart_order(const struct ek_apart_memory *m);
 /* An engine's process has begun, and has ended with this status of waitpid(). */
 void ek_apart_began(struct ek_apart_memory *m, int pid);
-/* stopped: a signal had stopped it when it was ended, which its parent alone can see for sure. */
-void ek_apart_ended(struct ek_apart_memory *m, int status, bool stopped);
+/* stopped: a signal had stopped it when it was ended, which its parent alone can see for sure.
+ * oom_kills: processes that the kernel killed for memory meanwhile, in its cgroup. */
+void ek_apart_ended(struct ek_apart_memory *m, int status, bool stopped, uint64_t oom_kills);
 /* An ek_progress_fn; ctx is the memory. */
 void ek_apart_progress(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
 /* The engine cannot be made. */

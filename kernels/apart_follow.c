@@ -86,8 +86,9 @@ void ek_apart_began(struct ek_apart_memory *m, int pid)
     atomic_store(&m->pid, pid);
 }
 
-void ek_apart_ended(struct ek_apart_memory *m, int status, bool stopped)
+void ek_apart_ended(struct ek_apart_memory *m, int status, bool stopped, uint64_t oom_kills)
 {
+    m->oom_kills = oom_kills;
     m->status = status;
     m->stopped = stopped;
     atomic_store(&m->ended, 1);

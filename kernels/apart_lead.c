@@ -433,6 +433,7 @@ static void lead_how_lost(struct ek_device *d, struct ek_device_end *ret_end)
         say_end(status, ret_end->why, sizeof(ret_end->why));
         ret_end->fault = !was_killed(status);
         ret_end->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+        ret_end->oom_kills = ret_end->signal == SIGKILL ? l->m->oom_kills : 0;
         ret_end->status = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
     } else { /* its device failed, or it made no progress */
         bool stopped = has_ended(l) && l->m->stopped;

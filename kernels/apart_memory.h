@@ -48,9 +48,10 @@ struct ek_apart_memory {
 
     /* Of the engine that there is now; the lead clears it before it asks for one. */
     atomic_int pid;
-    atomic_uint ended; /* 1: status and stopped are valid */
+    atomic_uint ended; /* 1: status, stopped and oom_kills are valid */
     int status;
     bool stopped;
+    uint64_t oom_kills;
     atomic_uint state;
     int code;
     struct ek_fault fault;

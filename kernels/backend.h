@@ -26,7 +26,7 @@ struct ek_group; /* ranks that compute one model together */
 struct ek_wire;  /* of ranks in other processes: wire.h */
 struct ek_cluster;
 
-#define EK_BACKEND_ABI 19u
+#define EK_BACKEND_ABI 20u
 
 struct ek_device_info {
     char name[64];         /* "AMD EPYC, avx512bf16, 2 threads" */
@@ -129,11 +129,12 @@ struct ek_device_stats {
 
 /* How a device ended. */
 struct ek_device_end {
-    bool fault;    /* by what it computed, as far as that can be told; else it was ended */
-    char why[160]; /* "its process ended with signal 11 (Segmentation fault)" */
-    bool ended;    /* by itself; else a step failed in it, or it made no progress */
-    int signal;    /* that ended it, 0 = none, or it is not known */
-    int status;    /* else with which it ended */
+    bool fault;         /* by what it computed, as far as that can be told; else it was ended */
+    char why[160];      /* "its process ended with signal 11 (Segmentation fault)" */
+    bool ended;         /* by itself; else a step failed in it, or it made no progress */
+    int signal;         /* that ended it, 0 = none, or it is not known */
+    int status;         /* else with which it ended */
+    uint64_t oom_kills; /* by the kernel, for memory, in its cgroup since it began */
 };
 
 struct ek_backend {

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "common/cgroup.h"
 #include "common/err.h"
 #include "common/log.h"
 #include "server/bus.h"
@@ -30,6 +31,7 @@ struct launching {
     struct ek_apart_memory *memory; /* of the engine there is or was, NULL = none yet */
     pid_t engine;                   /* 0 = none */
     int engine_fd;                  /* its pidfd */
+    uint64_t oom_kills;             /* in our cgroup, when it began */
 };
 
 /* ---- the engine ---- */
@@ -121,7 +123,8 @@ static void end_engine(struct launching *l)
         ;
     (void)close(l->engine_fd);
     l->engine = 0;
-    ek_apart_ended(l->memory, status, stopped);
+    uint64_t kills = ek_cgroup_oom_kills(-1);
+    ek_apart_ended(l->memory, status, stopped, kills > l->oom_kills ? kills - l->oom_kills : 0);
 }
 
 static void start_engine(struct launching *l, int fd)
@@ -134,6 +137,7 @@ static void start_engine(struct launching *l, int fd)
         return; /* not from our server */
     ek_apart_unmap(l->memory);
     l->memory = m;
+    l->oom_kills = ek_cgroup_oom_kills(-1);
     pid_t pid = fork();
     if (pid == 0)
         run_engine(l);
@@ -146,7 +150,7 @@ static void start_engine(struct launching *l, int fd)
         ek_fault_write(&fault, "engine-process", "No process can be made for the engine: %s",
                        strerror(errno));
         ek_apart_failed(m, -EAGAIN, &fault);
-        ek_apart_ended(m, 0, false); /* nobody has to wait for it */
+        ek_apart_ended(m, 0, false, 0); /* nobody has to wait for it */
         return;
     }
     l->engine = pid;

@@ -59,10 +59,11 @@ void losses_write(const struct engine_loss *loss, struct ek_buf *out)
     (void)ek_buf_printf(out,
                         "{\"loss\":%llu,\"at_us\":%llu,\"wait_us\":%llu,\"running\":%u,\"ended\":%"
                         "s,\"signal\":%d,\"status\":%d,"
-                        "\"exit_code\":%d,\"why\":\"",
+                        "\"exit_code\":%d,\"oom_kills\":%llu,\"why\":\"",
                         (unsigned long long)loss->number, (unsigned long long)loss->at_us,
                         (unsigned long long)loss->wait_us, loss->running,
-                        end->ended ? "true" : "false", end->signal, end->status, loss->exit_code);
+                        end->ended ? "true" : "false", end->signal, end->status, loss->exit_code,
+                        (unsigned long long)end->oom_kills);
     (void)ek_buf_json(out, end->why, strlen(end->why));
     (void)ek_buf_printf(out,
                         "\",\"steps\":%llu,\"served_s\":%.3f,\"max_num_batched_tokens\":%u,"

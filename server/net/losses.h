@@ -3,9 +3,9 @@
  * messages apart, which comes over the control socket ("put losses"). A loss is one message of
  * JSON, and so is the answer:
  *
- *     {"loss":2,"at_us":91234567,"wait_us":1000000,"running":5,"ended":true,"signal":9,"status":0,"exit_code":76,"why":"its
- * process ended with signal 9
- * (Killed)","steps":812,"served_s":61.204,"max_num_batched_tokens":2048,
+ *     {"loss":2,"at_us":91234567,"wait_us":1000000,"running":5,"ended":true,"signal":9,
+ *      "status":0,"exit_code":76,"oom_kills":0,"why":"its process ended with signal 9",
+ *      "steps":812,"served_s":61.204,"max_num_batched_tokens":2048,
  *      "max_num_running_seqs":16,"swap_bytes":0}
  *     {"loss":2,"class":"HOST_OOM","why":"...","max_num_batched_tokens":1024}
  *

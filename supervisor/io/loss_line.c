@@ -54,6 +54,7 @@ int loss_line_parse(const char *text, size_t len, struct engine_end *ret_loss)
         .signal = (int)whole(root, "signal", 128),
         .status = (int)whole(root, "status", 255),
         .exit_code = (int)whole(root, "exit_code", 255),
+        .oom_kills = whole(root, "oom_kills", INT64_MAX),
         .running = (uint32_t)whole(root, "running", UINT32_MAX),
         .steps = whole(root, "steps", INT64_MAX),
         .served_s = served_s > 0 && served_s < 1e10 ? served_s : 0,

@@ -1,11 +1,21 @@
 #include "supervisor/law/engine_end.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "supervisor/engines/dialect.h"
 
 #define GIB 1073741824.0
+
+/* The kernel kills for memory by SIGKILL: another end was not its doing, whatever it killed beside.
+ */
+static uint64_t oom_kills(const struct engine_end *loss, const struct engine_seen *seen)
+{
+    if (!loss->ended || loss->signal != SIGKILL)
+        return 0;
+    return loss->oom_kills > seen->oom_kills ? loss->oom_kills : seen->oom_kills;
+}
 
 /* The log is no evidence here: the server wrote all of it, most of it long before. */
 static struct crash_verdict classify(const struct engine_end *loss, const struct engine_seen *seen)
@@ -21,7 +31,7 @@ static struct crash_verdict classify(const struct engine_end *loss, const struct
         .uptime_s = loss->served_s,
         .xid = seen->xid,
         .xid_final = seen->xid_final,
-        .oom_kills = seen->oom_kills,
+        .oom_kills = oom_kills(loss, seen),
     };
     return crash_classify(&e);
 }

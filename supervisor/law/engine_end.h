@@ -23,6 +23,7 @@ struct engine_end {
     bool ended;         /* its process ended by itself; else a step failed or hung */
     int signal, status; /* by which it ended; of one that did not, 0 */
     int exit_code;      /* with which a server would have ended that computes in its own process */
+    uint64_t oom_kills; /* that the server saw in its cgroup, which evenkeeld may not know */
     char why[160];      /* its own sentence */
     uint32_t running;   /* requests in work, 0 = it was idle */
     uint64_t steps;

@@ -226,6 +226,43 @@ def memory_group():
             time.sleep(0.1)
 
 
+def exhaust(group, server):
+    """Lets the kernel kill the server's engine for lack of memory, and gives the group room before another one is begun: the launcher, who
+    would begin it, is stopped meanwhile."""
+    launcher, pid = children(server)[0], engine_of(server)
+    os.kill(launcher, signal.SIGSTOP)
+    with open(f"/proc/{pid}/oom_score_adj", "w") as f:
+        f.write("1000")
+    with open(f"{group}/memory.usage_in_bytes") as f:
+        room = int(f.read()) + (64 << 20)
+    with open(f"{group}/memory.limit_in_bytes", "w") as f:
+        f.write(str(room))
+    subprocess.run([sys.executable, "-c", HOG, group], timeout=120, check=True)
+    with open(f"{group}/memory.limit_in_bytes", "w") as f:
+        f.write("-1")
+    os.kill(launcher, signal.SIGCONT)
+
+
+def test_the_server_sees_it_itself(tmp_path, memory_group, undisturbed):  # noqa: F811
+    """For an evenkeeld that cannot look into its cgroup; SIGKILL by hand is not taken for it."""
+    class InGroup(Bare):
+        def command(self, args):
+            return ["/bin/sh", "-c", f"echo $$ > {memory_group}/cgroup.procs; exec \"$@\"", "sh", *args]
+
+    s = InGroup(tmp_path, *FLAGS, *PATIENT)
+    try:
+        judge = Judge(s)
+        for n, (end, kills) in enumerate(((lambda p: exhaust(memory_group, p), 1), (lambda p: os.kill(engine_of(p), signal.SIGKILL), 0)), 1):
+            end(s.process.pid)
+            record = judge.hear()
+            assert (record["signal"], record["oom_kills"]) == (9, kills), record
+            judge.say(**{"loss": record["loss"], "class": "X"})
+            wait_for("it went on", lambda: metric(s.metrics(), "evenkeel_engine_verdicts_total", by="evenkeeld") == n)
+            assert text_of(s, ASKS[1]) == undisturbed[1]
+    finally:
+        assert s.stop() == 0
+
+
 def test_the_kernel_kills_it_for_memory(tmp_path, memory_group, undisturbed):  # noqa: F811
     """By a real limit and the kernel's killer: HOST_OOM, whose ladder has the swap space first, and the token budget after it."""
     a = Appliance(tmp_path, server_flags=(*FLAGS, *PATIENT, "--swap-space", "0.01"))
@@ -235,16 +272,7 @@ def test_the_kernel_kills_it_for_memory(tmp_path, memory_group, undisturbed):  #
         listens(a.ready())
         server, n = a.server()["pid"], 0
         for n, want in enumerate(("--swap-space 0.00497 instead of 0.00993", "--swap-space 0 instead of 0.00", "--max-num-batched-tokens 256 instead of 512"), 1):
-            pid = engine_of(server)
-            with open(f"/proc/{pid}/oom_score_adj", "w") as f:
-                f.write("1000")
-            with open(f"{memory_group}/memory.usage_in_bytes") as f:
-                room = int(f.read()) + (64 << 20)
-            with open(f"{memory_group}/memory.limit_in_bytes", "w") as f:
-                f.write(str(room))
-            subprocess.run([sys.executable, "-c", HOG, memory_group], timeout=120, check=True)
-            with open(f"{memory_group}/memory.limit_in_bytes", "w") as f:
-                f.write("-1")
+            exhaust(memory_group, server)
             wait_for("it is told", lambda: len(lost(a)) == n)
             assert "HOST_OOM: The kernel's OOM killer ended 1 process" in lost(a)[-1] and want in lost(a)[-1], lost(a)
             assert text_of(a, ASKS[1]) == undisturbed[1] and a.server()["pid"] == server

@@ -48,6 +48,7 @@ static void test_classes(void **state)
         {SIGKILL, 0, EK_EXIT_DEVICE, 0, 0, CRASH_SIGNAL},
         {SIGKILL, 0, EK_EXIT_DEVICE, 1, 0, CRASH_HOST_OOM},
         {SIGSEGV, 0, EK_EXIT_DEVICE, 0, 0, CRASH_SIGNAL},
+        {SIGSEGV, 0, EK_EXIT_DEVICE, 1, 0, CRASH_SIGNAL}, /* it killed another one */
         {SIGSEGV, 0, EK_EXIT_DEVICE, 0, 31, CRASH_DEVICE},
         {0, EK_EXIT_INTERNAL, EK_EXIT_DEVICE, 0, 0, CRASH_UNKNOWN},
         {0, 0, EK_EXIT_HANG, 0, 0, CRASH_HANG_KILLED},
@@ -65,6 +66,10 @@ static void test_classes(void **state)
         engine_end_judge(&loss, &seen, &m, &c, &a);
         assert_int_equal(a.verdict.cls, cases[i].want);
         assert_true(a.verdict.why[0] != '\0');
+        seen.oom_kills = 0; /* the server alone saw it: a unit's cgroup */
+        loss.oom_kills = cases[i].oom_kills;
+        engine_end_judge(&loss, &seen, &m, &c, &a);
+        assert_int_equal(a.verdict.cls, cases[i].want);
         bool memory = cases[i].want == CRASH_BURST_OOM || cases[i].want == CRASH_HOST_OOM;
         assert_int_equal(a.tokens != 0, memory);
         assert_int_equal(a.why[0] != '\0', memory);
@@ -113,7 +118,8 @@ static void test_messages(void **state)
 {
     (void)state;
     static const char whole[] =
-        "{\"loss\":3,\"running\":5,\"ended\":true,\"signal\":9,\"status\":0,\"exit_code\":76,"
+        "{\"loss\":3,\"running\":5,\"ended\":true,\"signal\":9,\"status\":0,\"exit_code\":76,\"oom_"
+        "kills\":2,"
         "\"why\":\"its process ended with signal 9 (Killed)\",\"steps\":812,\"served_s\":61.204,"
         "\"max_num_batched_tokens\":2048,\"max_num_running_seqs\":16,\"swap_bytes\":4096,"
         "\"later\":[]}";
@@ -122,7 +128,8 @@ static void test_messages(void **state)
     struct engine_end l = {.number = 77};
     assert_int_equal(loss_line_parse(whole, sizeof(whole) - 1, &l), 0);
     assert_int_equal(l.number, 3);
-    assert_true(l.ended && l.signal == 9 && l.exit_code == 76 && l.running == 5 && l.steps == 812);
+    assert_true(l.ended && l.oom_kills == 2 && l.signal == 9 && l.exit_code == 76 &&
+                l.running == 5 && l.steps == 812);
     assert_true(l.tokens == 2048 && l.seqs == 16 && l.swap_bytes == 4096 && l.served_s > 61);
     assert_string_equal(l.why, "its process ended with signal 9 (Killed)");
     for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++) {
