@@ -286,6 +286,20 @@ CASES += [case("sees-gemma4-unified", "Gemma4Unified", sees=dict(
     rope_parameters=PROPORTIONAL, num_hidden_layers=3, layer_types=[SLIDING, SLIDING, FULL], attention_k_eq_v=True,
     num_global_key_value_heads=1, final_logit_softcapping=30.0)]
 
+# Mamba 2.
+MAMBA = "linear_attention"
+GRANITE4 = dict(prompts=((1, 24, 0), (5, 24, 0), (70, 24, 0), (150, 24, 0)), num_hidden_layers=4,
+                layer_types=[MAMBA, FULL, MAMBA, FULL], mamba_n_heads=4, mamba_d_state=12, mamba_chunk_size=32,
+                shared_intermediate_size=40, embedding_multiplier=3.0, attention_multiplier=0.4, residual_multiplier=0.6,
+                logits_scaling=2.5)
+CASES += [
+    case("granite-hybrid", "GraniteMoeHybrid", **{**GRANITE4, "prompts": SHORT}, num_local_experts=5,
+         num_experts_per_tok=2, intermediate_size=24, position_embedding_type="rope", tie_word_embeddings=True,
+         spelled4={"layer_types": ["mamba", "attention", "mamba", "attention"]}),
+    case("granite-hybrid-dense", "GraniteMoeHybrid", **GRANITE4, num_local_experts=0, mamba_n_groups=2, mamba_d_conv=3,
+         mamba_proj_bias=True, attention_bias=True, time_step_limit=(0.1, 2.0)),
+]
+
 MOE = dict(head_dim=16, num_experts=4, num_local_experts=4, num_experts_per_tok=2,
            moe_intermediate_size=32, norm_topk_prob=True)
 
@@ -299,7 +313,7 @@ OLDER = {
     "4.57": ["qwen2-window", "qwen2-yarn", "qwen3", "qwen3-yarn", "ministral", "gemma3", "smollm3",
              "smollm3-window", "olmo3", "qwen3-moe", "qwen3-moe-plain", "gpt-oss", "served-llama",
              "sees-gemma3", "sees-qwen2.5-vl", "glm4", "glm4-moe", "ernie-moe", "exaone4", "hunyuan", "llama4",
-             "deepseek-v2-groups", "deepseek-v3", "qwen3-next", "qwen2-moe", "lfm2"],
+             "deepseek-v2-groups", "deepseek-v3", "qwen3-next", "qwen2-moe", "lfm2", "granite-hybrid"],
 }
 
 

@@ -207,6 +207,19 @@ void graph_norm_groups(struct graph_builder *b, uint16_t value, const char *name
         b->graph->ops[b->graph->op_count - 1].u.norm.offset = 0.0f;
 }
 
+void graph_norm_own(struct graph_builder *b, uint16_t value, const char *name, uint32_t group)
+{
+    norm_push(b, value, value, name,
+              (struct graph_heads){.group = graph_width(b, value), .heads = 1});
+    if (b->error)
+        return;
+    struct ek_op *op = &b->graph->ops[b->graph->op_count - 1];
+    op->u.norm.offset = 0.0f;
+    op->u.norm.heads = op->u.norm.group / group;
+    op->u.norm.group = group;
+    op->u.norm.own = true;
+}
+
 static void linear_push(struct graph_builder *b, uint16_t dst, uint16_t src, uint32_t weight,
                         uint32_t bias)
 {

@@ -138,6 +138,12 @@ void graph_convolve(struct graph_builder *b, uint16_t dst, uint16_t src,
 /* dst = the delta rule of the configuration over src and gates; see struct ek_delta. */
 void graph_delta(struct graph_builder *b, uint16_t dst, uint16_t src, uint16_t gates,
                  const char *decay, const char *bias);
+/* dst = the scan of the configuration over src, with steps from a column of a value; weights are
+ * NAME.A_log, NAME.dt_bias and NAME.D. See struct ek_scan. */
+void graph_scan(struct graph_builder *b, uint16_t dst, uint16_t src, uint16_t steps, uint32_t first,
+                const char *name);
+/* A norm of all groups of a value in place, each with its own part of the weight. */
+void graph_norm_own(struct graph_builder *b, uint16_t value, const char *name, uint32_t group);
 void graph_add(struct graph_builder *b, uint16_t dst, uint16_t src); /* times residual_scale */
 /* value *= scale, and by the one number of the tensor; NULL: there is none. */
 void graph_scale(struct graph_builder *b, uint16_t value, float scale, const char *tensor);

@@ -99,3 +99,39 @@ void graph_delta(struct graph_builder *b, uint16_t dst, uint16_t src, uint16_t g
     if (!b->error)
         b->graph->ops[b->graph->op_count - 1].u.delta.state_at = at;
 }
+
+/* A number for each head of a scan. */
+static uint32_t scan_weight(struct graph_builder *b, const char *name, const char *what)
+{
+    char text[80];
+    const struct graph_part part = {text, b->config->scan.heads};
+
+    (void)snprintf(text, sizeof(text), "%s.%s", name, what);
+    return graph_weight(b, &part, 1, 1, "");
+}
+
+void graph_scan(struct graph_builder *b, uint16_t dst, uint16_t src, uint16_t steps, uint32_t first,
+                const char *name)
+{
+    const struct config_scan *s = &b->config->scan;
+    const uint32_t falls = scan_weight(b, name, "A_log"), bias = scan_weight(b, name, "dt_bias");
+    const uint32_t skip = scan_weight(b, name, "D");
+
+    graph_op_push(b, (struct ek_op){.kind = EK_OP_SCAN,
+                                    .dst = dst,
+                                    .src = src,
+                                    .weight = falls,
+                                    .bias = bias,
+                                    .u.scan = {.steps = steps,
+                                               .step_first = first,
+                                               .heads = s->heads,
+                                               .groups = s->groups,
+                                               .head_dim = s->head_dim,
+                                               .state_dim = s->state_dim,
+                                               .skip = skip,
+                                               .least = s->least,
+                                               .most = s->most}});
+    const uint32_t at = state_take(b);
+    if (!b->error)
+        b->graph->ops[b->graph->op_count - 1].u.scan.state_at = at;
+}

@@ -107,6 +107,13 @@ struct config_kinds {
     uint32_t input;              /* elements of a token's second embedding for a layer, 0 = none */
 };
 
+/* Layers of Mamba 2 (struct ek_scan); their convolution is told as that of linear attention. */
+struct config_scan {
+    uint32_t heads, groups, head_dim, state_dim;
+    float least, most; /* of a step */
+    bool bias;         /* of the products before and after */
+};
+
 /* What a checkpoint was made to give: text; numbers for classes (...ForSequenceClassification); its
  * states alone (...Model, which has no output layer). */
 enum config_output { CONFIG_TEXT, CONFIG_CLASSES, CONFIG_STATES };
@@ -125,6 +132,7 @@ struct model_config {
     struct config_latent latent; /* then kv_heads is 1, and head_dim that of the cache */
     struct config_delta delta;
     struct config_kinds kinds;
+    struct config_scan scan;
     bool
         recurrent[CONFIG_LAYERS_MOST]; /* layers that have a recurrent state instead of attention */
     bool output_gate; /* attention: q_proj is [q | gate] for each head; what it gives is gated */

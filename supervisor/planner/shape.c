@@ -287,15 +287,49 @@ static void read_short(struct reader *r, struct plan_shape *s)
     }
 }
 
+/* Granite 4: a feed-forward that all tokens take, beside experts or alone; Mamba 2 keeps for each
+ * of its heads what a delta rule keeps, with groups of B and C in place of heads of keys. */
+static void read_granite4(struct reader *r, struct plan_shape *s)
+{
+    const uint32_t shared = NUMBER(r, "shared_intermediate_size");
+    const json_t *types = json_object_get(r->j, "layer_types");
+    if (!json_is_array(types))
+        types = json_object_get(r->j, "layers_block_type");
+    s->v_heads = NUMBER(r, "mamba_n_heads");
+    s->k_heads = NUMBER(r, "mamba_n_groups");
+    s->k_dim = NUMBER(r, "mamba_d_state");
+    s->conv = NUMBER(r, "mamba_d_conv");
+    const uint32_t expand = NUMBER(r, "mamba_expand");
+    s->v_heads = s->v_heads ? s->v_heads : 128;
+    s->k_heads = s->k_heads ? s->k_heads : 1;
+    s->k_dim = s->k_dim ? s->k_dim : 256;
+    s->conv = s->conv ? s->conv : 4;
+    s->v_dim = (uint32_t)fmin((expand ? expand : 2) * (double)s->hidden / s->v_heads, VALUE_MOST);
+    s->gates = s->v_heads;
+    s->recurrent_layers =
+        kinds(types, "mamba", s->layers) + kinds(types, "linear_attention", s->layers);
+    if (s->recurrent_layers > s->layers || !json_is_array(types))
+        s->recurrent_layers = s->layers;
+    if (s->experts)
+        s->shared_intermediate = shared ? shared : 1024;
+    else
+        s->intermediate = shared ? shared : 1024;
+}
+
 static void read_recurrent(struct reader *r, struct plan_shape *s)
 {
     const json_t *types = json_object_get(r->j, "layer_types");
     const bool next = strcmp(s->family, "qwen3_next") == 0;
     if (strncmp(s->family, "lfm2", 4) == 0)
         read_short(r, s);
+    if (strcmp(s->family, "granitemoehybrid") == 0) {
+        read_granite4(r, s);
+        return;
+    }
     s->v_heads = NUMBER(r, "linear_num_value_heads");
     if (s->v_heads == 0)
         return;
+    s->gates = s->v_heads <= VALUE_MOST / 2 ? 2 * s->v_heads : s->v_heads;
     s->k_heads = NUMBER(r, "linear_num_key_heads");
     s->k_dim = NUMBER(r, "linear_key_head_dim");
     s->v_dim = NUMBER(r, "linear_value_head_dim");
@@ -512,7 +546,7 @@ static double linear_attention(const struct plan_shape *s)
     double keys = (double)s->k_heads * s->k_dim, values = (double)s->v_heads * s->v_dim;
     if (s->v_heads == 0) /* a short convolution between two gates */
         return s->hidden * (4.0 * s->hidden + s->conv);
-    return s->hidden * (2 * keys + 3 * values + 2.0 * s->v_heads) + (2 * keys + values) * s->conv;
+    return s->hidden * (2 * keys + 3 * values + s->gates) + (2 * keys + values) * s->conv;
 }
 
 static double forward(const struct plan_shape *s, double inner)

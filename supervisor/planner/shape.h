@@ -24,9 +24,10 @@ struct plan_shape {
     uint32_t experts, experts_used, expert_intermediate, shared_intermediate, dense_layers;
     /* Multi-head latent attention (DeepSeek): what a token keeps; 0 = ordinary attention. */
     uint32_t latent, latent_rope, q_latent, nope_dim, value_dim;
-    /* Layers with a state of a fixed size instead of KV: linear attention (Qwen3-Next, Qwen3.5), or
-     * without v_heads a short convolution (LFM2). */
-    uint32_t recurrent_layers, k_heads, v_heads, k_dim, v_dim, conv;
+    /* Layers with a state of a fixed size instead of KV: linear attention (Qwen3-Next, Qwen3.5),
+     * Mamba 2 (Granite 4: k_heads are groups), or without v_heads a short convolution (LFM2).
+     * gates: numbers of a token beside. */
+    uint32_t recurrent_layers, k_heads, v_heads, k_dim, v_dim, conv, gates;
     bool output_gate;                 /* of attention: q_proj is twice as wide */
     uint32_t window, windowed_layers; /* layers that keep only so many tokens */
     /* Gemma 4: heads of layers without a window, 0 = as the others; there keys may serve as values.

@@ -67,7 +67,7 @@ static double linear_attention(const struct plan_shape *s, uint32_t bits)
         return matrix(3.0 * s->hidden, s->hidden, bits) + matrix(s->hidden, s->hidden, bits) +
                (double)s->hidden * s->conv * sizeof(float);
     return matrix(2 * keys + 2 * values, s->hidden, bits) + matrix(s->hidden, values, bits) +
-           matrix(2.0 * s->v_heads, s->hidden, bits < 16 ? 16 : bits) +
+           matrix(s->gates, s->hidden, bits < 16 ? 16 : bits) +
            (2 * keys + values) * s->conv * sizeof(float);
 }
 

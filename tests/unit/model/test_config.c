@@ -38,6 +38,10 @@
 #define ROPE           ", \"rope_scaling\": {\"rope_type\": \"default\"}"
 #define LFM2(more)     "{\"architectures\": [\"Lfm2ForCausalLM\"], " BASE more "}"
 #define ATTENDING      ", \"full_attn_idxs\": [1]"
+#define GRANITE4_OF(kinds, more)                                                                   \
+    "{\"architectures\": [\"GraniteMoeHybridForCausalLM\"], \"layer_types\": " kinds               \
+    ", \"mamba_n_heads\": 8, \"num_local_experts\": 0, " BASE more "}"
+#define GRANITE4(more) GRANITE4_OF("[\"mamba\", \"attention\", \"linear_attention\"]", more)
 #define QWEN3_5(more)  "{\"architectures\": [\"Qwen3_5ForCausalLM\"], " BASE more "}"
 #define QWEN2_MOE(more)                                                                            \
     "{\"architectures\": [\"Qwen2MoeForCausalLM\"], " BASE                                         \
@@ -51,6 +55,19 @@ static struct model_config read_ok(const char *text)
     if (config_parse(text, strlen(text), &c, &f) != 0)
         fail_msg("%s: %s", text, f.msg);
     return c;
+}
+
+/* JSON has no infinity: as text where a file has it bare, or in an object. */
+static void test_granite4(void **state)
+{
+    const struct model_config c =
+        read_ok(GRANITE4(", \"time_step_limit\": [0.25, {\"__float__\": \"Infinity\"}]"));
+    const struct model_config bare = read_ok(GRANITE4(", \"time_step_limit\": [0.0, Infinity]"));
+    (void)state;
+    assert_true(c.scan.least == 0.25f && isinf(c.scan.most) && isinf(bare.scan.most));
+    assert_int_equal(c.scan.head_dim, 16);
+    assert_true(c.recurrent[0] && !c.recurrent[1] && c.recurrent[2] && c.unrotated[1]);
+    assert_int_equal(c.experts, 0);
 }
 
 static void test_defaults(void **state)
@@ -160,7 +177,7 @@ static void test_text_part(void **state)
     } near[] = {{"Qwen3OldForCausalLM", "Qwen3ForCausalLM"},
                 {"Llama5ForConditionalGeneration", "LlamaForCausalLM"},
                 {"Llama4ForConditionalGeneration", "Llama4ForCausalLM"},
-                {"GraniteMoeHybridForCausalLM", "GraniteMoeForCausalLM"},
+                {"GraniteMoeSharedForCausalLM", "GraniteMoeForCausalLM"},
                 {"Olmo3SinkForCausalLM", "Olmo3ForCausalLM"},
                 {"GemmaXForCausalLM", "GemmaForCausalLM"},
                 {"MistralXForCausalLM", "MistralForCausalLM"}};
@@ -242,6 +259,22 @@ static const struct {
     {LLAMA(", \"is_causal\": false"), "is_causal", "attention to later tokens is not supported"},
     {LFM2(ATTENDING ", \"block_ffn_dim_multiplier\": 0.001"), "intermediate_size",
      "96 becomes 0 by block_auto_adjust_ff_dim"},
+    {GRANITE4(", \"mamba_n_groups\": 3"), "mamba_n_groups",
+     "mamba_n_heads 8 is no multiple of mamba_n_groups 3"},
+    {GRANITE4(", \"mamba_d_head\": 8"), "mamba_n_heads",
+     "mamba_n_heads 8 of mamba_d_head 8 are not mamba_expand 2 times hidden_size 64"},
+    {GRANITE4(", \"mamba_expand\": 3, \"mamba_d_head\": 16"), "mamba_n_heads",
+     "not mamba_expand 3 times hidden_size 64"},
+    {GRANITE4(", \"mamba_d_conv\": 1"), "mamba_d_conv", "mamba_d_conv is 1; it must be 2 to 8"},
+    {GRANITE4(", \"position_embedding_type\": \"alibi\""), "position_embedding_type",
+     "'alibi' is not supported; supported are rope and nope"},
+    {GRANITE4(", \"time_step_limit\": [0.5, 0.1]"), "time_step_limit", "two numbers from 0"},
+    {GRANITE4(", \"time_step_limit\": [0, \"much\"]"), "time_step_limit", "two numbers from 0"},
+    {GRANITE4(", \"hidden_act\": \"gelu\""), "hidden_act", "must be silu for GraniteMoeHybrid"},
+    {GRANITE4_OF("[\"mamba\", \"attention\"]", ""), "layer_types", "kind of each of the 3 layers"},
+    {GRANITE4_OF("[\"mamba\", \"mamba\", \"mamba\"]", ""), "layer_types",
+     "no layer of layer_types"},
+    {GRANITE4_OF("[\"mamba\", \"conv\", \"attention\"]", ""), "layer_types", "has 'conv'"},
     {QWEN3_5(", \"hidden_act\": \"gelu\""), "hidden_act", "must be silu for Qwen3_5ForCausalLM"},
     {LLAMA(", \"hidden_act\": 3"), "hidden_act", "must be a string"},
     {LLAMA(", \"tie_word_embeddings\": 1"), "tie_word_embeddings", "true or false"},
@@ -489,6 +522,7 @@ int main(void)
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_odd_numbers),
         cmocka_unit_test(test_text_part),
+        cmocka_unit_test(test_granite4),
         cmocka_unit_test(test_spellings),
         cmocka_unit_test(test_bad),
         cmocka_unit_test(test_generation),

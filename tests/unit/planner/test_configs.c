@@ -120,6 +120,19 @@ static void test_recurrent(void **state)
     assert_true(plan_parameters(&s) > 26.5e9 && plan_parameters(&s) < 27.5e9);
 }
 
+/* Granite 4: Mamba 2 beside attention. By hand: 28 x (48 x 32 x 128 + 3 x (2 x 128 + 48 x 32)) x
+ * 4 B; parameters 28 x (768 x (2 x 1536 + 256 + 48) + 1536 x 768 + 4 x 1792) + 4 x 768 x (2 x 768 +
+ * 2 x 256) + 32 x 3 x 768 x 2048 + 100352 x 768. */
+static void test_mamba(void **state)
+{
+    const struct plan_shape s = shape_of("ibm-granite/granite-4.0-h-350m");
+    (void)state;
+    assert_int_equal(s.recurrent_layers, 28);
+    assert_true(plan_state_bytes(&s) == 22622208.0);
+    assert_true(plan_kv_token_bytes(&s, 1, 16) == 4 * 2 * 4 * 64 * 2);
+    assert_true(plan_parameters(&s) > 340.1e6 && plan_parameters(&s) < 340.5e6);
+}
+
 static void test_odd_numbers(void **state)
 {
     static const char fine[] =
@@ -145,8 +158,8 @@ static void test_odd_numbers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_published), cmocka_unit_test(test_recurrent),
-        cmocka_unit_test(test_gemma4), cmocka_unit_test(test_gemma4_saved),
-        cmocka_unit_test(test_odd_numbers)};
+        cmocka_unit_test(test_published),    cmocka_unit_test(test_recurrent),
+        cmocka_unit_test(test_mamba),        cmocka_unit_test(test_gemma4),
+        cmocka_unit_test(test_gemma4_saved), cmocka_unit_test(test_odd_numbers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
