@@ -1,6 +1,6 @@
 /*
- * Memory from the cgroup tree; the server, evenkeeld and evenkeelctl ask. A limit of any group
- * above holds as well, so the walk of ek_cgroup_left() goes up to the root. In a container the root
+ * Memory and quotas from the cgroup tree; the server, evenkeeld and evenkeelctl ask. A limit of any
+ * group above holds as well, so walks for limits go up to the root. In a container the root
  * of the mount may be the process's own group and its path not exist below it; then the walk ends
  * at the root, which is right.
  */
@@ -47,7 +47,12 @@ uint64_t ek_cgroup_files(const char *dir)
     return (idle == UINT64_MAX ? 0 : idle) + (used == UINT64_MAX ? 0 : used);
 }
 
-static void look_at(const char *dir, uint64_t *limit, uint64_t *left)
+/* What the groups of a path allow, taken together. */
+struct allowed {
+    uint64_t limit_bytes, left_bytes, cores;
+};
+
+static void look_at_memory(const char *dir, struct allowed *a)
 {
     static const struct {
         const char *most, *soft, *used;
@@ -61,21 +66,39 @@ static void look_at(const char *dir, uint64_t *limit, uint64_t *left)
         most = soft < most ? soft : most;
         if (most == UINT64_MAX)
             continue;
-        *limit = most < *limit ? most : *limit;
+        a->limit_bytes = most < a->limit_bytes ? most : a->limit_bytes;
         uint64_t rest = used == UINT64_MAX ? most : used < most ? most - used : 0;
-        *left = rest < *left ? rest : *left;
+        a->left_bytes = rest < a->left_bytes ? rest : a->left_bytes;
     }
 }
 
+static void look_at_cpu(const char *dir, struct allowed *a)
+{
+    /* "150000 100000", or "max 100000"; version 1 has a file for each, and -1. */
+    uint64_t quota = ek_cgroup_number(dir, "cpu.max", "");
+    uint64_t period = ek_cgroup_number(dir, "cpu.max", " ");
+
+    if (period == UINT64_MAX) {
+        quota = ek_cgroup_number(dir, "cpu.cfs_quota_us", "");
+        period = ek_cgroup_number(dir, "cpu.cfs_period_us", "");
+    }
+    if (quota == UINT64_MAX || period == UINT64_MAX || period == 0)
+        return;
+    const uint64_t cores = quota < period ? 1 : quota / period;
+    a->cores = cores < a->cores ? cores : a->cores;
+}
+
+typedef void (*look_fn)(const char *dir, struct allowed *a);
+
 /* From root/path upwards. */
-static void climb(const char *root, char *path, uint64_t *limit, uint64_t *left)
+static void climb(const char *root, char *path, look_fn look, struct allowed *a)
 {
     char dir[PATH_MOST];
 
     for (;;) {
         int n = snprintf(dir, sizeof(dir), "%s%s", root, path);
         if (n > 0 && (size_t)n < sizeof(dir))
-            look_at(dir, limit, left);
+            look(dir, a);
         char *slash = strrchr(path, '/');
         if (!slash)
             return;
@@ -83,28 +106,56 @@ static void climb(const char *root, char *path, uint64_t *limit, uint64_t *left)
     }
 }
 
-void ek_cgroup_left(const char *self, const char *root, uint64_t *ret_limit_bytes,
-                    uint64_t *ret_left_bytes)
+/* Whether `controller` is in a list as ",cpu,cpuacct". */
+static bool listed(const char *list, const char *controller)
 {
-    char line[PATH_MOST], memory[PATH_MOST];
+    const size_t len = strlen(controller);
+
+    for (const char *at = list; (at = strchr(at, ',')) != NULL;)
+        if (strncmp(++at, controller, len) == 0 && (at[len] == ',' || at[len] == '\0'))
+            return true;
+    return false;
+}
+
+/* Looks at the own groups of a controller and those above them. */
+static struct allowed allowed_by(const char *controller, const char *self, const char *root,
+                                 look_fn look)
+{
+    struct allowed a = {UINT64_MAX, UINT64_MAX, UINT32_MAX};
+    char line[PATH_MOST], own[PATH_MOST];
     FILE *f = fopen(self, "re");
 
-    *ret_limit_bytes = *ret_left_bytes = UINT64_MAX;
-    (void)snprintf(memory, sizeof(memory), "%s/memory", root);
+    (void)snprintf(own, sizeof(own), "%s/%s", root, controller);
     while (f && fgets(line, sizeof(line), f)) {
         /* "0::/path" is version 2, "4:memory:/path" and "5:cpu,memory:/path" version 1. */
         char *kind = strchr(line, ':'), *path = kind ? strchr(kind + 1, ':') : NULL;
         if (!path)
             continue;
+        *kind = ',';
         *path++ = '\0';
         path[strcspn(path, "\n")] = '\0';
-        if (strcmp(kind, ":") == 0)
-            climb(root, path, ret_limit_bytes, ret_left_bytes);
-        else if (strstr(kind, "memory"))
-            climb(memory, path, ret_limit_bytes, ret_left_bytes);
+        if (strcmp(kind, ",") == 0)
+            climb(root, path, look, &a);
+        else if (listed(kind, controller))
+            climb(own, path, look, &a);
     }
     if (f)
         (void)fclose(f);
+    return a;
+}
+
+void ek_cgroup_left(const char *self, const char *root, uint64_t *ret_limit_bytes,
+                    uint64_t *ret_left_bytes)
+{
+    const struct allowed a = allowed_by("memory", self, root, look_at_memory);
+
+    *ret_limit_bytes = a.limit_bytes;
+    *ret_left_bytes = a.left_bytes;
+}
+
+uint32_t ek_cgroup_cores(const char *self, const char *root)
+{
+    return (uint32_t)allowed_by("cpu", self, root, look_at_cpu).cores;
 }
 
 /* Version 2's mount point. */

@@ -14,10 +14,11 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "common/cgroup.h"
 
 #define SPINS 1500u /* pauses before sleeping: some 30 us, longer than most barriers take */
 
@@ -201,20 +202,12 @@ uint32_t cpu_pool_threads(const struct cpu_pool *p)
 
 uint32_t cpu_usable_cores(void)
 {
+    const uint32_t quota = ek_cgroup_cores(EK_CGROUP_SELF, "/sys/fs/cgroup");
     cpu_set_t set;
-    unsigned long quota = 0, period = 0;
     uint32_t cores = 1;
 
     if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0)
         cores = (uint32_t)CPU_COUNT(&set);
-    FILE *f = fopen("/sys/fs/cgroup/cpu.max", "re");
-    if (f) {
-        if (fscanf(f, "%lu %lu", &quota, &period) == 2 && period > 0) {
-            unsigned long share = (quota + period - 1) / period;
-            if (share > 0 && share < cores)
-                cores = (uint32_t)share;
-        }
-        (void)fclose(f);
-    }
+    cores = quota < cores ? quota : cores;
     return cores < CPU_MOST_THREADS ? cores : CPU_MOST_THREADS;
 }
