@@ -355,7 +355,7 @@ def test_a_server_in_a_unit_of_its_own(m):
     assert m.run(f"{inside} ls -A /run/evenkeel").stdout.split() == ["tiny"], "no sibling, and not what evenkeeld hands over"
     assert m.run("cat /run/evenkeel/.units/tiny.env").stdout.startswith("EVENKEEL_ARGS=")
     assert m.run(ANSWER, check=False).returncode != 0 and "text" in m.run(f"{ANSWER} -H 'Authorization: Bearer sk-of-a-unit-0123456789'").stdout
-    m.run("rm /etc/credstore/evenkeel.api-keys; systemctl restart evenkeeld")
+    m.run("rm -r /etc/credstore; systemctl restart evenkeeld")
     pid = str(ready(m)["pid"])
     assert m.show("evenkeel-managed@tiny", "MainPID") == pid and "evenkeel-managed@tiny" in m.run(f"cat /proc/{pid}/cgroup").stdout
     assert "text" in m.run(ANSWER).stdout
