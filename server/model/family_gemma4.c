@@ -110,12 +110,12 @@ static int read_heads(const struct model_json *j, struct model_config *c)
                             "%s: heads of %u and %u elements: rotary positions need even numbers; "
                             "correct them",
                             j->file, c->head_dim, k->head_dim);
-    if ((k->kv_heads > 0 && c->q_heads % k->kv_heads != 0) || c->q_heads % c->kv_heads != 0)
+    const bool even = c->kv_heads > 0 && c->q_heads % c->kv_heads == 0;
+    if (!even || (k->kv_heads > 0 && c->q_heads % k->kv_heads != 0))
         return ek_fault_set(j->fault, own ? "per_layer_config" : "num_global_key_value_heads",
                             "%s: num_attention_heads %u is no multiple of the %u heads of keys of "
                             "some layers; correct one of them",
-                            j->file, c->q_heads,
-                            c->q_heads % c->kv_heads != 0 ? c->kv_heads : k->kv_heads);
+                            j->file, c->q_heads, even ? k->kv_heads : c->kv_heads);
     return 0;
 }
 
