@@ -300,6 +300,16 @@ CASES += [
          mamba_proj_bias=True, attention_bias=True, time_step_limit=(0.1, 2.0)),
 ]
 
+# Each layer is one mixer. The least step, which is said to be of drawing weights, is taken by chunks for a limit.
+NEMOTRON_H = dict(prompts=((1, 24, 0), (5, 24, 0), (70, 24, 0), (150, 24, 0)), head_dim=16, mamba_head_dim=16,
+                  ssm_state_size=12, chunk_size=32, layer_norm_epsilon=1e-5, time_step_min=1e-9)
+CASES += [
+    case("nemotron-h", "NemotronH", **NEMOTRON_H, layers_block_type=[MAMBA, "mlp", MAMBA, FULL, "mlp"], mamba_num_heads=4,
+         n_groups=2),
+    case("nemotron-h-bias", "NemotronH", **{**NEMOTRON_H, "prompts": SHORT}, mamba_num_heads=6, n_groups=1, use_bias=True,
+         layers_block_type=[FULL, "mlp", MAMBA, MAMBA, "mlp", FULL], mlp_bias=True, use_conv_bias=False, conv_kernel=3),
+]
+
 MOE = dict(head_dim=16, num_experts=4, num_local_experts=4, num_experts_per_tok=2,
            moe_intermediate_size=32, norm_topk_prob=True)
 

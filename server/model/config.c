@@ -78,6 +78,16 @@ static int read_family(const struct model_json *j, struct model_config *c)
                         j->file, first, nearest, supported);
 }
 
+static int read_layers(const struct model_json *j, struct model_config *c)
+{
+    static const char KEY[] = "num_hidden_layers";
+    const uint64_t listed = c->family->count ? c->family->count(j) : 0;
+    if (listed > CONFIG_LAYERS_MOST)
+        return ek_fault_set(j->fault, KEY, "%s: %llu layers are named; at most %u are supported",
+                            j->file, (unsigned long long)listed, CONFIG_LAYERS_MOST);
+    return config_read_u32(j, KEY, CONFIG_LAYERS_MOST, (uint32_t)listed, &c->layers);
+}
+
 static int read_shape(const struct model_json *j, struct model_config *c)
 {
     const char *own = c->family->intermediate;
@@ -86,7 +96,7 @@ static int read_shape(const struct model_json *j, struct model_config *c)
     if (r == 0)
         r = config_read_u32(j, inner, 1u << 20, 0, &c->intermediate);
     if (r == 0)
-        r = config_read_u32(j, "num_hidden_layers", CONFIG_LAYERS_MOST, 0, &c->layers);
+        r = read_layers(j, c);
     if (r == 0)
         r = config_read_u32(j, "num_attention_heads", 1024, 0, &c->q_heads);
     if (r == 0)
@@ -147,6 +157,36 @@ static int read_dtype(const struct model_json *j, struct model_config *c)
                         j->file, key, name);
 }
 
+static int read_act(const struct model_json *j, struct model_config *c)
+{
+    const struct model_family *f = c->family;
+    const char *act = f->act ? f->act : "silu", *key = f->act_key ? f->act_key : "hidden_act";
+    bool given = false;
+    /* Gemma's files have both keys, and its code reads the second. */
+    if (!f->act_key && json_is_string(json_object_get(j->object, "hidden_activation")))
+        key = "hidden_activation";
+    int r = model_json_string(j, key, &act, &given);
+    if (r < 0)
+        return r;
+    if (f->act_key && strcmp(act, f->act) != 0)
+        return ek_fault_set(j->fault, key, "%s: %s must be %s for %s", j->file, key, f->act,
+                            f->architecture);
+    if (strcmp(act, "silu") == 0 || strcmp(act, "swish") == 0)
+        c->act = EK_ACT_SILU;
+    else if (strcmp(act, "gelu_pytorch_tanh") == 0 || strcmp(act, "gelu_new") == 0)
+        c->act = EK_ACT_GELU_TANH;
+    else if (strcmp(act, "gelu") == 0)
+        c->act = EK_ACT_GELU;
+    else if (f->act_key) /* relu2: max(x, 0) * x */
+        c->act = EK_ACT_RELU;
+    else
+        return ek_fault_set(j->fault, key,
+                            "%s: %s '%.32s' is not supported; supported are silu, gelu and "
+                            "gelu_pytorch_tanh",
+                            j->file, key, act);
+    return 0;
+}
+
 static int read_numerics(const struct model_json *j, struct model_config *c)
 {
     bool given = false;
@@ -155,25 +195,9 @@ static int read_numerics(const struct model_json *j, struct model_config *c)
     if (r < 0)
         return r;
 
-    /* Gemma's files have both keys, and its code reads the second. */
-    const char *act = c->family->act ? c->family->act : "silu", *key = "hidden_act";
-    if (json_is_string(json_object_get(j->object, "hidden_activation")))
-        key = "hidden_activation";
-    r = model_json_string(j, key, &act, &given);
-    if (r < 0)
-        return r;
-    if (strcmp(act, "silu") == 0 || strcmp(act, "swish") == 0)
-        c->act = EK_ACT_SILU;
-    else if (strcmp(act, "gelu_pytorch_tanh") == 0 || strcmp(act, "gelu_new") == 0)
-        c->act = EK_ACT_GELU_TANH;
-    else if (strcmp(act, "gelu") == 0)
-        c->act = EK_ACT_GELU;
-    else
-        return ek_fault_set(j->fault, key,
-                            "%s: %s '%.32s' is not supported; supported are silu, gelu and "
-                            "gelu_pytorch_tanh",
-                            j->file, key, act);
-    r = config_read_quant(j, &c->quant);
+    r = read_act(j, c);
+    if (r == 0)
+        r = config_read_quant(j, &c->quant);
     if (r < 0)
         return r;
     r = config_read_bool(j, "tie_word_embeddings", c->family->tied, &c->tied);

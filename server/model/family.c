@@ -6,16 +6,16 @@
 #include <string.h>
 
 static const struct model_family *const families[] = {
-    &family_deepseek_v2,    &family_deepseek_v3,    &family_ernie,       &family_ernie_moe,
-    &family_exaone4,        &family_gemma,          &family_gemma2,      &family_gemma3,
-    &family_gemma4,         &family_gemma4_unified, &family_glm,         &family_glm4,
-    &family_glm4_moe,       &family_gpt_oss,        &family_granite,     &family_granite_moe,
-    &family_granite_hybrid, &family_hunyuan,        &family_lfm2,        &family_lfm2_moe,
-    &family_llama,          &family_llama4,         &family_ministral,   &family_ministral3,
-    &family_mistral,        &family_mixtral,        &family_olmo2,       &family_olmo3,
-    &family_olmoe,          &family_phi3,           &family_qwen2,       &family_qwen2_moe,
-    &family_qwen3,          &family_qwen3_5,        &family_qwen3_5_moe, &family_qwen3_moe,
-    &family_qwen3_next,     &family_seed_oss,       &family_smollm3,
+    &family_deepseek_v2,    &family_deepseek_v3,    &family_ernie,      &family_ernie_moe,
+    &family_exaone4,        &family_gemma,          &family_gemma2,     &family_gemma3,
+    &family_gemma4,         &family_gemma4_unified, &family_glm,        &family_glm4,
+    &family_glm4_moe,       &family_gpt_oss,        &family_granite,    &family_granite_moe,
+    &family_granite_hybrid, &family_hunyuan,        &family_lfm2,       &family_lfm2_moe,
+    &family_llama,          &family_llama4,         &family_ministral,  &family_ministral3,
+    &family_mistral,        &family_mixtral,        &family_nemotron_h, &family_olmo2,
+    &family_olmo3,          &family_olmoe,          &family_phi3,       &family_qwen2,
+    &family_qwen2_moe,      &family_qwen3,          &family_qwen3_5,    &family_qwen3_5_moe,
+    &family_qwen3_moe,      &family_qwen3_next,     &family_seed_oss,   &family_smollm3,
 };
 #define LETTERS_ALIKE 4u
 #define FAMILIES      (sizeof(families) / sizeof(families[0]))

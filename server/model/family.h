@@ -18,6 +18,7 @@ struct model_family {
     uint32_t head_dim;
     double rope_theta, rms_eps;
     const char *act;
+    const char *act_key;      /* key of the one activation that it has, if hidden_act is not it */
     const char *intermediate; /* key of the feed-forward's width, if intermediate_size is not it */
     bool tied;                /* tie_word_embeddings, too */
     bool partial_rotary;      /* whether its heads may turn in part */
@@ -27,6 +28,8 @@ struct model_family {
      * spelling lacks rope_local_base_freq, 0 = as the other layers. */
     bool local_rope;
     double local_theta;
+    /* How many layers a list names, where num_hidden_layers may be missing; 0 = none does. */
+    uint64_t (*count)(const struct model_json *j);
     /* Keys of its own, after the common ones were read. -EBADMSG with a fault. */
     int (*configure)(const struct model_json *j, struct model_config *c);
     /* Writes the operations; errors stick to the builder. */
@@ -38,9 +41,9 @@ extern const struct model_family family_deepseek_v2, family_deepseek_v3, family_
     family_gemma4_unified, family_glm, family_glm4, family_glm4_moe, family_gpt_oss, family_granite,
     family_granite_moe, family_granite_hybrid, family_hunyuan, family_lfm2, family_lfm2_moe,
     family_llama, family_llama4, family_ministral, family_ministral3, family_mistral,
-    family_mixtral, family_olmo2, family_olmo3, family_olmoe, family_phi3, family_qwen2,
-    family_qwen2_moe, family_qwen3, family_qwen3_5, family_qwen3_5_moe, family_qwen3_moe,
-    family_qwen3_next, family_seed_oss, family_smollm3;
+    family_mixtral, family_nemotron_h, family_olmo2, family_olmo3, family_olmoe, family_phi3,
+    family_qwen2, family_qwen2_moe, family_qwen3, family_qwen3_5, family_qwen3_5_moe,
+    family_qwen3_moe, family_qwen3_next, family_seed_oss, family_smollm3;
 
 const struct model_family *model_family_find(const char *architecture); /* NULL: not supported */
 /* The one whose name begins most alike, at least by four letters; NULL: none does. */

@@ -38,7 +38,7 @@ void graph_begin(struct graph_builder *b)
     g->layers = g->kv_heads = g->head_dim = 0;
     for (uint32_t i = 0; i < c->layers; i++) {
         const struct graph_kv kv = graph_kv_of(c, i);
-        if (c->recurrent[i] || kv.reads)
+        if (c->recurrent[i] || c->forward_only[i] || kv.reads)
             continue;
         g->kv_mixed = g->kv_mixed ||
                       (g->layers > 0 && (kv.heads != g->kv_heads || kv.head_dim != g->head_dim));
@@ -305,7 +305,7 @@ struct graph_kv graph_kv_of(const struct model_config *c, uint32_t layer)
     while (kv.reads && owner > 0 && c->windowed[owner] != c->windowed[layer])
         owner--;
     for (uint32_t i = 0; i < owner; i++)
-        kv.layer += !c->recurrent[i];
+        kv.layer += !c->recurrent[i] && !c->forward_only[i];
     return kv;
 }
 

@@ -135,6 +135,7 @@ struct model_config {
     struct config_scan scan;
     bool
         recurrent[CONFIG_LAYERS_MOST]; /* layers that have a recurrent state instead of attention */
+    bool forward_only[CONFIG_LAYERS_MOST]; /* layers that are a feed-forward and nothing else */
     bool output_gate; /* attention: q_proj is [q | gate] for each head; what it gives is gated */
     bool qkv_bias, o_bias, mlp_bias;
     bool qk_norm;                               /* where a family has norms of q and k or not */

@@ -285,9 +285,9 @@ static void put_arithmetic(const struct plan_question *q, const struct plan_answ
         plan_text_put(
             out, 2,
             "KV of a token = 2 x %u layers x %u KV heads / %u card%s x %u x %u bit%s = %.1f KiB%s",
-            s->layers - s->recurrent_layers, s->kv_heads, u->cards, u->cards > 1 ? "s" : "",
-            s->head_dim, u->kv_bits, u->own && u->kv_bits == 8 ? " and scales" : "",
-            f->token_bytes / 1024, u->cards > 1 ? " on one card" : "");
+            plan_attending(s), s->kv_heads, u->cards, u->cards > 1 ? "s" : "", s->head_dim,
+            u->kv_bits, u->own && u->kv_bits == 8 ? " and scales" : "", f->token_bytes / 1024,
+            u->cards > 1 ? " on one card" : "");
     if (s->recurrent_layers > 0 && s->v_heads == 0)
         plan_text_put(out, 2,
                       "recurrent state of a sequence = %u layers x %u inputs x %u x 4 B = %.1f KiB",

@@ -147,6 +147,8 @@ struct plan_fit plan_fit_of(const struct plan_shape *s, const struct plan_setup 
         s->layers ? (uint32_t)((uint64_t)s->windowed_layers * f.layers / s->layers) : 0;
     part.recurrent_layers =
         s->layers ? (uint32_t)((uint64_t)s->recurrent_layers * f.layers / s->layers) : 0;
+    part.forward_layers =
+        s->layers ? (uint32_t)((uint64_t)s->forward_layers * f.layers / s->layers) : 0;
     if (f.layers < s->layers) /* no stage begins between a layer and one that reads its KV */
         part.shared_layers = part.shared_windowed = 0;
     f.activations = activations(s, u);

@@ -316,6 +316,72 @@ static void read_granite4(struct reader *r, struct plan_shape *s)
         s->intermediate = shared ? shared : 1024;
 }
 
+/* What Nemotron-H names its layers: the list, or the text with a letter for each. */
+static const json_t *nemotron_list(const struct reader *r, const char **ret_letters)
+{
+    const json_t *types = json_object_get(r->j, "layers_block_type");
+    *ret_letters = NULL;
+    if (!json_is_array(types))
+        types = json_object_get(r->j, "layer_types");
+    if (!json_is_array(types))
+        *ret_letters = json_string_value(json_object_get(r->j, "hybrid_override_pattern"));
+    return types;
+}
+
+static uint32_t nemotron_kinds(const struct reader *r, char letter, const char *name,
+                               const char *other, uint32_t most)
+{
+    const char *letters;
+    const json_t *types = nemotron_list(r, &letters);
+    uint32_t n = 0;
+    if (!letters)
+        return kinds(types, name, most) + (other ? kinds(types, other, most) : 0);
+    for (; *letters && n < most; letters++)
+        n += *letters == letter;
+    return n;
+}
+
+static uint32_t count_layers(struct reader *r)
+{
+    const uint32_t n = NUMBER(r, "num_hidden_layers", "n_layer", "num_layers");
+    const char *type = json_string_value(json_object_get(r->j, "model_type")), *letters;
+    if (n > 0 || !type || strcmp(type, "nemotron_h") != 0)
+        return n;
+    const json_t *types = nemotron_list(r, &letters);
+    return (uint32_t)fmin((double)(letters ? strlen(letters) : json_array_size(types)), VALUE_MOST);
+}
+
+/* Each layer is one mixer. What a file says of experts counts where a layer has them. */
+static void read_nemotron(struct reader *r, struct plan_shape *s)
+{
+    const uint32_t mixed = nemotron_kinds(r, 'E', "moe", NULL, s->layers);
+    const uint32_t dense = nemotron_kinds(r, '-', "mlp", NULL, s->layers - mixed);
+    s->single = true;
+    s->norms = 1;
+    s->gated = false;
+    s->qkv_bias = truth(r->j, "attention_bias", false);
+    s->dense_layers = dense;
+    s->forward_layers = mixed + dense;
+    s->recurrent_layers = nemotron_kinds(r, 'M', "mamba", "linear_attention", s->layers);
+    if (s->recurrent_layers > s->layers - s->forward_layers)
+        s->recurrent_layers = s->layers - s->forward_layers;
+    if (mixed == 0)
+        s->experts = s->shared_intermediate = 0;
+    else
+        s->shared_intermediate = NUMBER(r, "moe_shared_expert_intermediate_size");
+    s->v_heads = NUMBER(r, "mamba_num_heads");
+    s->v_dim = NUMBER(r, "mamba_head_dim");
+    s->k_heads = NUMBER(r, "n_groups");
+    s->k_dim = NUMBER(r, "ssm_state_size");
+    s->conv = NUMBER(r, "conv_kernel");
+    s->v_heads = s->v_heads ? s->v_heads : 128;
+    s->v_dim = s->v_dim ? s->v_dim : 64;
+    s->k_heads = s->k_heads ? s->k_heads : 8;
+    s->k_dim = s->k_dim ? s->k_dim : 128;
+    s->conv = s->conv ? s->conv : 4;
+    s->gates = s->v_heads;
+}
+
 static void read_recurrent(struct reader *r, struct plan_shape *s)
 {
     const json_t *types = json_object_get(r->j, "layer_types");
@@ -324,6 +390,10 @@ static void read_recurrent(struct reader *r, struct plan_shape *s)
         read_short(r, s);
     if (strcmp(s->family, "granitemoehybrid") == 0) {
         read_granite4(r, s);
+        return;
+    }
+    if (strcmp(s->family, "nemotron_h") == 0) {
+        read_nemotron(r, s);
         return;
     }
     s->v_heads = NUMBER(r, "linear_num_value_heads");
@@ -381,15 +451,16 @@ static void read_shape(struct reader *r, struct plan_shape *s)
     const char *family = json_string_value(json_object_get(r->j, "model_type"));
     (void)snprintf(s->family, sizeof(s->family), "%.47s", family ? family : "model");
     s->hidden = needed(r, "hidden_size", NUMBER(r, "hidden_size", "n_embd", "d_model"));
-    s->layers =
-        needed(r, "num_hidden_layers", NUMBER(r, "num_hidden_layers", "n_layer", "num_layers"));
+    s->layers = needed(r, "num_hidden_layers", count_layers(r));
     s->heads =
         needed(r, "num_attention_heads", NUMBER(r, "num_attention_heads", "n_head", "num_heads"));
     s->vocab = needed(r, "vocab_size", NUMBER(r, "vocab_size"));
     s->kv_heads = NUMBER(r, "num_key_value_heads", "num_kv_heads");
     if (s->kv_heads == 0)
         s->kv_heads = truth(r->j, "multi_query", false) ? 1 : s->heads;
-    s->head_dim = NUMBER(r, "head_dim");
+    s->head_dim = NUMBER(r, "head_dim", "attention_head_dim");
+    if (s->head_dim == 0 && strcmp(s->family, "nemotron_h") == 0)
+        s->head_dim = 128;
     if (s->head_dim == 0 && s->heads > 0)
         s->head_dim = s->hidden / s->heads;
     s->intermediate = NUMBER(r, "intermediate_size", "n_inner", "ffn_dim");
@@ -489,9 +560,19 @@ int plan_shape_read(const char *path, struct plan_shape *ret_shape, struct ek_fa
 
 /* ---- what follows from the numbers ---- */
 
+uint32_t plan_attending(const struct plan_shape *s)
+{
+    return s->layers - s->recurrent_layers - s->forward_layers;
+}
+
+uint32_t plan_forwarding(const struct plan_shape *s)
+{
+    return s->single ? s->forward_layers : s->layers;
+}
+
 uint32_t plan_heads_of(const struct plan_shape *s, struct plan_heads ret_heads[2])
 {
-    const double all = (double)s->layers - s->recurrent_layers;
+    const double all = plan_attending(s);
     const double windowed = s->window ? s->windowed_layers : 0;
     if (s->full_head_dim == 0) {
         ret_heads[0] = (struct plan_heads){
@@ -557,12 +638,13 @@ static double forward(const struct plan_shape *s, double inner)
 /* All layers; `used` experts of each mixture. */
 static double layers(const struct plan_shape *s, double used)
 {
-    double mixed = s->experts ? (double)s->layers - s->dense_layers : 0;
-    double plain = s->layers - mixed;
+    double mixed = s->experts ? (double)plan_forwarding(s) - s->dense_layers : 0;
+    double plain = plan_forwarding(s) - mixed;
     double mixture = used * forward(s, s->expert_intermediate) +
                      forward(s, s->shared_intermediate) + (double)s->hidden * s->experts;
     return attention(s) + extras(s) + s->recurrent_layers * linear_attention(s) +
-           2.0 * s->layers * s->hidden + plain * forward(s, s->intermediate) + mixed * mixture;
+           (s->single ? 1.0 : 2.0) * s->layers * s->hidden + plain * forward(s, s->intermediate) +
+           mixed * mixture;
 }
 
 static double tables(const struct plan_shape *s)
@@ -618,7 +700,7 @@ double plan_state_bytes(const struct plan_shape *s)
 double plan_kv_request_bytes(const struct plan_shape *s, uint32_t split, uint32_t bits, double len)
 {
     double token = plan_kv_token_bytes(s, split, bits);
-    double attend = (double)s->layers - s->recurrent_layers;
+    double attend = plan_attending(s);
     double windowed = attend > 0 ? s->windowed_layers / attend : 0;
     double kept = s->window && len > s->window ? s->window : len, sum = 0;
     struct plan_heads of[2];

@@ -25,9 +25,12 @@ struct plan_shape {
     /* Multi-head latent attention (DeepSeek): what a token keeps; 0 = ordinary attention. */
     uint32_t latent, latent_rope, q_latent, nope_dim, value_dim;
     /* Layers with a state of a fixed size instead of KV: linear attention (Qwen3-Next, Qwen3.5),
-     * Mamba 2 (Granite 4: k_heads are groups), or without v_heads a short convolution (LFM2).
-     * gates: numbers of a token beside. */
+     * Mamba 2 (Granite 4, Nemotron-H: k_heads are groups), or without v_heads a short convolution
+     * (LFM2). gates: numbers of a token beside. */
     uint32_t recurrent_layers, k_heads, v_heads, k_dim, v_dim, conv, gates;
+    /* Nemotron-H: a layer is a recurrent one, attends, or is one of these, a feed-forward. */
+    bool single;
+    uint32_t forward_layers;
     bool output_gate;                 /* of attention: q_proj is twice as wide */
     uint32_t window, windowed_layers; /* layers that keep only so many tokens */
     /* Gemma 4: heads of layers without a window, 0 = as the others; there keys may serve as values.
@@ -50,6 +53,8 @@ struct plan_heads {
     uint32_t kv_heads, head_dim;
     bool keys_as_values, windowed;
 };
+uint32_t plan_attending(const struct plan_shape *s);  /* layers that attend */
+uint32_t plan_forwarding(const struct plan_shape *s); /* those with a feed-forward, or experts */
 uint32_t plan_heads_of(const struct plan_shape *s, struct plan_heads ret_heads[2]);
 double plan_parameters(const struct plan_shape *s);
 /* Of those, what one token reads: all but the experts that it does not use and the rows of the

@@ -90,8 +90,7 @@ static double attend_s(const struct plan_engine *e, double all, double near)
         s->latent ? s->nope_dim + s->latent_rope + (double)s->value_dim : 2.0 * s->head_dim;
     double windowed = s->window ? s->windowed_layers : 0;
     double full = s->full_head_dim > 0 ? 2.0 * s->full_head_dim : wide;
-    double pairs =
-        (s->layers - s->recurrent_layers - windowed) * all * full + windowed * near * wide;
+    double pairs = (plan_attending(s) - windowed) * all * full + windowed * near * wide;
     return 2 * s->heads * pairs / e->cards / (e->device.flops * plan_reach_of(&e->device).scores);
 }
 

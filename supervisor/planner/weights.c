@@ -103,11 +103,11 @@ static double extras(const struct plan_shape *s, uint32_t bits)
 double plan_own_weights(const struct plan_shape *s, uint32_t bits)
 {
     uint32_t b = bits ? bits : s->weight_bits;
-    double mixed = s->experts ? (double)s->layers - s->dense_layers : 0;
+    double mixed = s->experts ? (double)plan_forwarding(s) - s->dense_layers : 0;
     if (s->weight_bits <= 8 || s->latent > 0)
         return plan_weight_bytes(s, bits);
     double layers = attention(s, b) + extras(s, b) + s->recurrent_layers * linear_attention(s, b) +
-                    (s->layers - mixed) * forward(s, s->intermediate, b) +
+                    (plan_forwarding(s) - mixed) * forward(s, s->intermediate, b) +
                     mixed * (mixed > 0 ? mixture(s, b) : 0);
     double head = grouped(s->vocab, s->hidden, b > 8 ? b : 8, EK_HEAD_GROUP);
     double embedding = s->tied ? 0 : (double)s->vocab * s->hidden * (b == 32 ? 4 : 2);

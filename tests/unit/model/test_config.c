@@ -42,6 +42,9 @@
     "{\"architectures\": [\"GraniteMoeHybridForCausalLM\"], \"layer_types\": " kinds               \
     ", \"mamba_n_heads\": 8, \"num_local_experts\": 0, " BASE more "}"
 #define GRANITE4(more) GRANITE4_OF("[\"mamba\", \"attention\", \"linear_attention\"]", more)
+#define NEMOTRON_OF(kinds, more)                                                                   \
+    "{\"architectures\": [\"NemotronHForCausalLM\"], " kinds ", " BASE more "}"
+#define NEMOTRON(more) NEMOTRON_OF("\"hybrid_override_pattern\": \"M-*\"", more)
 #define QWEN3_5(more)  "{\"architectures\": [\"Qwen3_5ForCausalLM\"], " BASE more "}"
 #define QWEN2_MOE(more)                                                                            \
     "{\"architectures\": [\"Qwen2MoeForCausalLM\"], " BASE                                         \
@@ -68,6 +71,31 @@ static void test_granite4(void **state)
     assert_int_equal(c.scan.head_dim, 16);
     assert_true(c.recurrent[0] && !c.recurrent[1] && c.recurrent[2] && c.unrotated[1]);
     assert_int_equal(c.experts, 0);
+}
+
+/* The number of layers is that of their names where the file has no other. */
+static void test_nemotron(void **state)
+{
+    static const char bare[] =
+        "{\"architectures\": [\"NemotronHForCausalLM\"], \"hidden_size\": 64, "
+        "\"intermediate_size\": 96, \"num_attention_heads\": 4, \"vocab_size\": 100, "
+        "\"max_position_embeddings\": 1024, \"layers_block_type\": [\"mamba\", "
+        "\"linear_attention\", \"mlp\", \"attention\", \"full_attention\"]}";
+    struct model_config c = read_ok(bare);
+    (void)state;
+    assert_int_equal(c.layers, 5);
+    assert_true(c.recurrent[0] && c.recurrent[1] && c.forward_only[2] && !c.forward_only[3]);
+    assert_true(c.rms_eps == 1e-5 && c.act == EK_ACT_RELU && isinf(c.scan.most));
+    assert_int_equal(c.head_dim, 128);
+    assert_int_equal(c.scan.heads, 128);
+    assert_int_equal(c.scan.head_dim, 64);
+    assert_int_equal(c.scan.groups, 8);
+    assert_int_equal(c.scan.state_dim, 128);
+    c = read_ok(NEMOTRON(", \"attention_head_dim\": 32, \"layer_norm_epsilon\": 0.25, "
+                         "\"rms_norm_eps\": 0.5, \"hidden_act\": \"silu\""));
+    assert_true(c.recurrent[0] && c.forward_only[1] && !c.recurrent[2] && !c.forward_only[2]);
+    assert_true(c.rms_eps == 0.25 && c.act == EK_ACT_RELU);
+    assert_int_equal(c.head_dim, 32);
 }
 
 static void test_defaults(void **state)
@@ -275,6 +303,25 @@ static const struct {
     {GRANITE4_OF("[\"mamba\", \"mamba\", \"mamba\"]", ""), "layer_types",
      "no layer of layer_types"},
     {GRANITE4_OF("[\"mamba\", \"conv\", \"attention\"]", ""), "layer_types", "has 'conv'"},
+    {NEMOTRON_OF("\"hybrid_override_pattern\": \"ME*\"", ""), "hybrid_override_pattern",
+     "has 'E': layers of experts are not supported for NemotronHForCausalLM"},
+    {NEMOTRON_OF("\"layer_types\": [\"mamba\", \"moe\", \"attention\"]", ""), "layer_types",
+     "has 'moe': layers of experts are not supported"},
+    {NEMOTRON_OF("\"hybrid_override_pattern\": \"MX*\"", ""), "hybrid_override_pattern",
+     "has 'X'; supported are M (mamba, linear_attention)"},
+    {NEMOTRON_OF("\"layers_block_type\": [1, \"mlp\", \"mlp\"]", ""), "layers_block_type",
+     "has 'something that is no text'"},
+    {NEMOTRON_OF("\"hybrid_override_pattern\": \"M-\"", ""), "hybrid_override_pattern",
+     "kind of each of the 3 layers"},
+    {NEMOTRON_OF("\"hybrid_override_pattern\": \"M--\"", ""), "hybrid_override_pattern",
+     "no layer of hybrid_override_pattern has attention"},
+    {NEMOTRON_OF("\"is_causal\": true", ""), "hybrid_override_pattern",
+     "kind of each of the 3 layers"},
+    {NEMOTRON(", \"mlp_hidden_act\": \"gelu\""), "mlp_hidden_act", "must be relu2 for Nemotron"},
+    {NEMOTRON(", \"mamba_hidden_act\": \"gelu\""), "mamba_hidden_act", "must be silu for"},
+    {NEMOTRON(", \"attention_head_dim\": 33"), "attention_head_dim", "is 33; it must be even"},
+    {NEMOTRON(", \"n_groups\": 3"), "n_groups", "mamba_num_heads 128 is no multiple of n_groups 3"},
+    {NEMOTRON(", \"conv_kernel\": 9"), "conv_kernel", "conv_kernel"},
     {QWEN3_5(", \"hidden_act\": \"gelu\""), "hidden_act", "must be silu for Qwen3_5ForCausalLM"},
     {LLAMA(", \"hidden_act\": 3"), "hidden_act", "must be a string"},
     {LLAMA(", \"tie_word_embeddings\": 1"), "tie_word_embeddings", "true or false"},
@@ -523,6 +570,7 @@ int main(void)
         cmocka_unit_test(test_odd_numbers),
         cmocka_unit_test(test_text_part),
         cmocka_unit_test(test_granite4),
+        cmocka_unit_test(test_nemotron),
         cmocka_unit_test(test_spellings),
         cmocka_unit_test(test_bad),
         cmocka_unit_test(test_generation),

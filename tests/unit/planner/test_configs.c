@@ -133,6 +133,26 @@ static void test_mamba(void **state)
     assert_true(plan_parameters(&s) > 340.1e6 && plan_parameters(&s) < 340.5e6);
 }
 
+/* Nemotron-H-8B, each layer one mixer. By hand: 24 x (128 x 64 x 128 + 3 x (2 x 8 x 128 + 128 x
+ * 64)) x 4 B; parameters 24 x (4096 x (2 x 8192 + 2048 + 128) + 8192 x 4096 + 4 x 10240) + 4 x 4096
+ * x (2 x 4096 + 2 x 1024) + 24 x 2 x 4096 x 21504 + 2 x 131072 x 4096 = 8.1 G. What transformers
+ * saves has no number of layers and speaks of experts that no layer has. */
+static void test_mixers(void **state)
+{
+    struct plan_shape s = shape_of("nvidia/Nemotron-H-8B-Base-8K");
+    struct ek_fault f = {.msg = ""};
+    (void)state;
+    assert_int_equal(s.recurrent_layers, 24);
+    assert_int_equal(s.forward_layers, 24);
+    assert_true(plan_state_bytes(&s) == 103612416.0);
+    assert_true(plan_kv_token_bytes(&s, 1, 16) == 4 * 2 * 8 * 128 * 2);
+    assert_true(plan_parameters(&s) > 8.100e9 && plan_parameters(&s) < 8.102e9);
+    assert_int_equal(plan_shape_read("tests/fixtures/models/nemotron-h", &s, &f), 0);
+    assert_int_equal(s.layers, 5);
+    assert_int_equal(s.experts, 0);
+    assert_int_equal(plan_attending(&s), 1);
+}
+
 static void test_odd_numbers(void **state)
 {
     static const char fine[] =
@@ -158,8 +178,9 @@ static void test_odd_numbers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_published),    cmocka_unit_test(test_recurrent),
-        cmocka_unit_test(test_mamba),        cmocka_unit_test(test_gemma4),
-        cmocka_unit_test(test_gemma4_saved), cmocka_unit_test(test_odd_numbers)};
+        cmocka_unit_test(test_published),  cmocka_unit_test(test_recurrent),
+        cmocka_unit_test(test_mamba),      cmocka_unit_test(test_mixers),
+        cmocka_unit_test(test_gemma4),     cmocka_unit_test(test_gemma4_saved),
+        cmocka_unit_test(test_odd_numbers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
