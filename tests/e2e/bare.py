@@ -12,12 +12,12 @@ from conftest import BUILD, MODEL, free_port, get, wait_for
 class Bare:
     """A server without evenkeeld. `env` adds to the environment."""
 
-    def __init__(self, run, *flags, env=None, host="127.0.0.1", model=MODEL, ready=True, port=True):
+    def __init__(self, run, *flags, env=None, host="127.0.0.1", model=MODEL, ready=True, port=True, build=BUILD):
         self.run, self.port = run, free_port(28000)
         self.control = run / "control.sock"
         self.log_path = run / "server.log"
         where = ["--host", host, "--port", str(self.port)] if port else []
-        self.args = [str(BUILD / "evenkeel-server"), "--model", str(model), "--served-model-name", "tiny", *where, "--control-socket",
+        self.args = [str(build / "evenkeel-server"), "--model", str(model), "--served-model-name", "tiny", *where, "--control-socket",
                      str(self.control), "--threads", "1", *map(str, flags)]
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(self.command(self.args), stdout=log, stderr=log, env={**os.environ, **(env or {})})

@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -46,10 +47,23 @@ def metric(page, name, **labels):
     return None
 
 
+def for_all(folder):
+    """Copies of the programs and the model that every user may read: the tree may lie in somebody's home. For Appliance and Bare."""
+    build, model = folder / "build", folder / "model"
+    shutil.copytree(MODEL, model)
+    build.mkdir()
+    for name in ("evenkeel-server", "evenkeeld"):
+        shutil.copy(BUILD / name, build)
+    for path in (build, model, *build.iterdir(), *model.iterdir()):
+        path.chmod(0o755)
+    return {"build": build, "model": model}
+
+
 class Appliance:
     """evenkeeld with one server, as an operator would run it."""
 
-    def __init__(self, run, server_flags=(), policy="", mode="act", poll_s=0.5, extra="", host="127.0.0.1", before=()):
+    def __init__(self, run, server_flags=(), policy="", mode="act", poll_s=0.5, extra="", host="127.0.0.1", before=(), build=BUILD, model=MODEL):
+        self.build = build
         self.run, self.port, self.page = run, free_port(18000), free_port(19464)
         self.config = run / "evenkeeld.yaml"
         flags = ", ".join(json.dumps(str(f)) for f in server_flags)
@@ -61,7 +75,7 @@ state_dir: {run}/state
 servers:
   s1:
     engine: evenkeel
-    command: [{''.join(f'{w}, ' for w in before)}{BUILD}/evenkeel-server, --model, {MODEL}, --served-model-name, tiny{', ' + flags if flags else ''}]
+    command: [{''.join(f'{w}, ' for w in before)}{build}/evenkeel-server, --model, {model}, --served-model-name, tiny{', ' + flags if flags else ''}]
     host: {host}
     port: {self.port}
     poll_s: {poll_s}
@@ -73,7 +87,7 @@ servers:
 
     def start(self):
         self.log = open(self.run / "evenkeeld.log", "ab")
-        self.process = subprocess.Popen([BUILD / "evenkeeld", "--config", self.config], stdout=self.log, stderr=self.log)
+        self.process = subprocess.Popen([self.build / "evenkeeld", "--config", self.config], stdout=self.log, stderr=self.log)
         return self
 
     def ready(self):

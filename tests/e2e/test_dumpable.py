@@ -9,7 +9,7 @@ import tempfile
 import pytest
 
 from bare import Bare
-from conftest import Appliance, metric, wait_for
+from conftest import Appliance, for_all, metric, wait_for
 
 USER = 65534  # nobody, where the test is root
 IS_ROOT = os.geteuid() == 0
@@ -20,6 +20,7 @@ AS_USER = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"] if
 def folder():
     """One that the user may enter and write, unlike pytest's of root."""
     path = pathlib.Path(tempfile.mkdtemp(prefix="evenkeel-dumpable-"))
+    path.chmod(0o755)
     os.chown(path, USER if IS_ROOT else -1, -1)
     yield path
     shutil.rmtree(path)
@@ -43,7 +44,7 @@ class Own(Bare):
 
 
 def test_nobody_else_looks_into_a_server(folder):
-    s = Own(folder, "--engine-process")
+    s = Own(folder, "--engine-process", **for_all(folder))
     try:
         assert metric(s.metrics(), "evenkeel_sandbox", part="memory") == 1
         pids = family(s.process.pid)
@@ -53,7 +54,7 @@ def test_nobody_else_looks_into_a_server(folder):
 
 
 def test_unless_it_is_told_to(folder):
-    s = Own(folder, "--engine-process", "--dumpable")
+    s = Own(folder, "--engine-process", "--dumpable", **for_all(folder))
     try:
         assert metric(s.metrics(), "evenkeel_sandbox", part="memory") == 0 and "--dumpable" in s.log()
         pids = family(s.process.pid)
@@ -71,14 +72,13 @@ class OwnAppliance(Appliance):
     def start(self):
         def score():
             pathlib.Path("/proc/self/oom_score_adj").write_text(str(self.score))
-        from conftest import BUILD
         self.log = open(self.run / "evenkeeld.log", "ab")
-        self.process = subprocess.Popen([*AS_USER, BUILD / "evenkeeld", "--config", self.config], stdout=self.log, stderr=self.log, preexec_fn=score)
+        self.process = subprocess.Popen([*AS_USER, self.build / "evenkeeld", "--config", self.config], stdout=self.log, stderr=self.log, preexec_fn=score)
         return self
 
 
 def test_evenkeeld_and_what_it_reads_of_servers(folder):
-    a = OwnAppliance(folder).start()
+    a = OwnAppliance(folder, **for_all(folder)).start()
     try:
         a.ready()
         pid = a.server()["pid"]

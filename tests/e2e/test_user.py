@@ -11,7 +11,7 @@ import tempfile
 
 import pytest
 
-from conftest import BUILD, Appliance, get, wait_for
+from conftest import BUILD, Appliance, for_all, get, wait_for
 from test_systemd import run, systemd  # noqa: F401
 
 USER = "nobody"
@@ -29,7 +29,7 @@ def folder():
 
 @pytest.fixture
 def a(folder):
-    a = Appliance(folder, extra=f"    user: {USER}\n").start()
+    a = Appliance(folder, extra=f"    user: {USER}\n", **for_all(folder)).start()
     yield a
     a.destroy()
 
@@ -96,7 +96,7 @@ def test_a_link_that_it_leaves_leads_nowhere(a, folder):
 def test_what_another_user_left_is_removed(folder):
     (folder / "s1").mkdir()
     (folder / "s1" / "control.sock.ring").write_text("of root")
-    a = Appliance(folder, extra=f"    user: {USER}\n").start()
+    a = Appliance(folder, extra=f"    user: {USER}\n", **for_all(folder)).start()
     try:
         a.ready()
         assert {p.owner() for p in (folder / "s1").iterdir()} == {USER}
@@ -104,9 +104,9 @@ def test_what_another_user_left_is_removed(folder):
         a.destroy()
 
 
-def check(folder, keys, before=()):
+def check(folder, keys, before=(), build=BUILD):
     (folder / "c.yaml").write_text(f"run_dir: {folder}\nstate_dir: {folder}\nservers: {{a: {{port: 1, {keys}}}}}\n")
-    return subprocess.run([*before, BUILD / "evenkeeld", "--config", folder / "c.yaml", "--check-config"], capture_output=True, text=True, timeout=60)
+    return subprocess.run([*before, build / "evenkeeld", "--config", folder / "c.yaml", "--check-config"], capture_output=True, text=True, timeout=60)
 
 
 @pytest.mark.parametrize("keys, says", [
@@ -121,9 +121,9 @@ def test_what_cannot_be_is_said(folder, keys, says):
 
 @needs_root
 def test_without_the_right_to_it_is_refused(folder):
-    as_user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    build, as_user = for_all(folder)["build"], ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
     for before, user in ((as_user, "daemon"), (["setpriv", "--bounding-set=-setuid"], USER)):
-        done = check(folder, f"command: [x], user: {user}", before)
+        done = check(folder, f"command: [x], user: {user}", before, build)
         assert done.returncode in (2, 78) and "only an evenkeeld that runs as root" in done.stderr, (before, done)
 
 
