@@ -12,6 +12,7 @@
 #include "common/buf.h"
 
 #define MESSAGE_MOST 4096u
+#define LATE_MOST    256u /* messages in one look, so that a flood holds nobody */
 
 int losses_init(struct losses *l)
 {
@@ -132,17 +133,13 @@ int losses_read(const char *text, size_t len, uint64_t number, struct engine_ver
     return r;
 }
 
-int losses_wait(struct losses *l, uint64_t number, uint64_t wait_us,
-                struct engine_verdict *ret_verdict)
+/* One message, if there is one: as losses_wait(), and -EAGAIN for a late answer to an earlier loss,
+ * which counts for none. */
+static int losses_take(struct losses *l, uint64_t number, struct engine_verdict *ret_verdict)
 {
     char text[MESSAGE_MOST];
-    struct pollfd p = {.fd = l->fd, .events = POLLIN};
-
-    if (l->fd < 0)
-        return -ENOTCONN;
-    if (poll(&p, 1, (int)((wait_us + 999) / 1000)) <= 0)
-        return 0;
     ssize_t n = recv(l->fd, text, sizeof(text), MSG_DONTWAIT);
+
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
     if (n <= 0) { /* nobody is there any more */
@@ -150,5 +147,20 @@ int losses_wait(struct losses *l, uint64_t number, uint64_t wait_us,
         return -ENOTCONN;
     }
     int r = losses_read(text, (size_t)n, number, ret_verdict);
-    return r == 0 ? 1 : r == -EAGAIN ? 0 : r; /* a late answer to an earlier one counts for none */
+    return r == 0 ? 1 : r;
+}
+
+int losses_wait(struct losses *l, uint64_t number, uint64_t wait_us,
+                struct engine_verdict *ret_verdict)
+{
+    struct pollfd p = {.fd = l->fd, .events = POLLIN};
+
+    if (l->fd < 0)
+        return -ENOTCONN;
+    if (poll(&p, 1, (int)((wait_us + 999) / 1000)) <= 0)
+        return 0;
+    int r = -EAGAIN;
+    for (uint32_t i = 0; i < LATE_MOST && r == -EAGAIN; i++)
+        r = losses_take(l, number, ret_verdict);
+    return r == -EAGAIN ? 0 : r;
 }

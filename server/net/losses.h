@@ -33,7 +33,7 @@ int losses_init(struct losses *l); /* 0 or a negative errno */
 void losses_done(struct losses *l);
 /* Takes the descriptor over. NULL, or why it is of no use: an answer of the control socket. */
 const char *losses_put(struct losses *l, int fd);
-/* As engine_lost_fn and engine_verdict_fn. */
+/* As engine_lost_fn and engine_verdict_fn. Late answers to earlier losses are passed over. */
 bool losses_tell(struct losses *l, const struct engine_loss *loss);
 int losses_wait(struct losses *l, uint64_t number, uint64_t wait_us,
                 struct engine_verdict *ret_verdict);
