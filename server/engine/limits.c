@@ -113,6 +113,20 @@ static int check_together(const struct limits *l, struct ek_fault *fault)
     return 0;
 }
 
+/* What holds again after a change that runs out at `until_us`. Of changes that run out, one on top
+ * of the other, the longer one is kept; below them is what was set for good. */
+static void limits_remember(struct limits *l, uint32_t i, uint64_t until_us)
+{
+    if (l->expires_us[i] == 0)
+        l->lasting[i] = l->value[i];
+    if (l->expires_us[i] > l->before_until_us[i]) {
+        l->before[i] = l->value[i];
+        l->before_until_us[i] = l->expires_us[i];
+    }
+    if (l->before_until_us[i] <= until_us)
+        l->before_until_us[i] = 0; /* it has run out by then */
+}
+
 int limits_apply(struct limits *l, const struct limits_change *c, uint64_t now_us,
                  struct ek_fault *fault)
 {
@@ -136,6 +150,10 @@ int limits_apply(struct limits *l, const struct limits_change *c, uint64_t now_u
         int r = check_bounds(l, (enum limit_id)i, c->value[i], fault);
         if (r != 0)
             return r;
+        if (expires_us == 0)
+            next.before_until_us[i] = 0;
+        else
+            limits_remember(&next, i, expires_us);
         next.value[i] = c->value[i];
         next.changed_us[i] = now_us;
         next.expires_us[i] = expires_us;
@@ -173,8 +191,10 @@ bool limits_expire(struct limits *l, uint64_t now_us)
     for (uint32_t i = 0; i < LIMIT_COUNT; i++) {
         if (l->expires_us[i] == 0 || now_us < l->expires_us[i])
             continue;
-        l->value[i] = l->start[i];
-        l->expires_us[i] = 0;
+        bool longer = now_us < l->before_until_us[i];
+        l->value[i] = longer ? l->before[i] : l->lasting[i];
+        l->expires_us[i] = longer ? l->before_until_us[i] : 0;
+        l->before_until_us[i] = 0;
         l->changed_us[i] = now_us;
         snprintf(l->changed_by[i], sizeof(l->changed_by[i]), "expired");
     }

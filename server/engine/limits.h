@@ -40,9 +40,12 @@ struct limits {
     uint64_t ceiling[LIMIT_COUNT]; /* 0 = no bound of its own */
     uint64_t floor[LIMIT_COUNT];
     uint64_t value[LIMIT_COUNT];
-    uint64_t start[LIMIT_COUNT];      /* value at start, restored when a change expires */
+    uint64_t start[LIMIT_COUNT];      /* value at start */
     uint64_t changed_us[LIMIT_COUNT]; /* 0 = never */
-    uint64_t expires_us[LIMIT_COUNT]; /* when it goes back to its start value, 0 = never */
+    uint64_t expires_us[LIMIT_COUNT]; /* when it goes back to what held before, 0 = never */
+    uint64_t lasting[LIMIT_COUNT];    /* set for good before the change that runs out */
+    uint64_t before[LIMIT_COUNT];     /* another that runs out, later; until then, 0 = none */
+    uint64_t before_until_us[LIMIT_COUNT];
     uint64_t generation;              /* raised by each change */
     char origin[32], reason[96];      /* of the last change */
     char changed_by[LIMIT_COUNT][32]; /* origin of each one's last change, "" = never */
@@ -65,8 +68,9 @@ bool limits_are_set_by(const char *option);
  * On failure nothing has changed. */
 int limits_apply(struct limits *l, const struct limits_change *c, uint64_t now_us,
                  struct ek_fault *fault);
-/* Each limit whose last change has run out goes back to its start value, as far as those that have
- * not allow; true if there was one. */
+/* Each limit whose last change has run out goes back to what that change replaced: another one that
+ * has not run out yet, for as long as it has left, else what was set for good; as far as the limits
+ * that have not run out allow. True if there was one. */
 bool limits_expire(struct limits *l, uint64_t now_us);
 /* When the next one runs out, 0 = none does. */
 uint64_t limits_next_expiry(const struct limits *l);

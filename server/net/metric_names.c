@@ -72,7 +72,7 @@ const struct ek_metric metrics_table[] = {
     [M_LIMIT_AGE] = {"evenkeel_limit_changed_seconds", EK_GAUGE,
                      "Time since each limit's last change, or since the start.", "limit, origin"},
     [M_LIMIT_EXPIRY] = {"evenkeel_limit_expires_seconds", EK_GAUGE,
-                        "Time until a limit goes back to its start value; 0 is never.", "limit"},
+                        "Time until a limit goes back to what held before; 0 is never.", "limit"},
     [M_BLOCKS] = {"evenkeel_kv_blocks", EK_GAUGE, "KV blocks of the device.", "state"},
     [M_HOST_BLOCKS] = {"evenkeel_host_kv_blocks", EK_GAUGE,
                        "KV blocks of the host tier: used by preempted requests, cached prefixes.",

@@ -103,6 +103,49 @@ static void expires(void **state)
 }
 
 /* A change of one limit says nothing about how long another's change lasts. */
+static int sets(struct limits *l, uint64_t tokens, uint64_t now_us, uint64_t expires_in_us)
+{
+    struct limits_change c = {.set = BIT(LIMIT_BATCHED_TOKENS), .expires_in_us = expires_in_us};
+    c.value[LIMIT_BATCHED_TOKENS] = tokens;
+    return limits_apply(l, &c, now_us, NULL);
+}
+
+static void expires_to_what_held(void **state)
+{
+    (void)state;
+    static const struct {
+        struct {
+            uint64_t tokens, now_us, expires_in_us;
+        } set[3]; /* after 400 for good at 1 */
+        struct {
+            uint64_t now_us, tokens, expires_us;
+        } then[3];
+    } cases[] = {
+        {{{200, 10, 100}}, {{109, 200, 110}, {110, 400, 0}}},
+        {{{200, 10, 100}, {100, 20, 100}}, {{119, 100, 120}, {120, 400, 0}}}, /* both ran out */
+        {{{300, 10, 500}, {200, 20, 100}}, {{120, 300, 510}, {510, 400, 0}}}, /* it has time left */
+        {{{300, 10, 500}, {200, 20, 100}}, {{600, 400, 0}}},
+        {{{300, 10, 500}, {200, 20, 100}, {100, 30, 200}},
+         {{120, 100, 230}, {230, 300, 510}, {510, 400, 0}}},
+        {{{300, 10, 500}, {250, 20, 0}}, {{600, 250, 0}}}, /* for good */
+        {{{300, 10, 500}, {250, 20, 0}, {200, 30, 100}}, {{130, 250, 0}, {600, 250, 0}}},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct limits l = start();
+        l.value[LIMIT_RUNNING_SEQS] = 1;
+        assert_int_equal(sets(&l, 400, 1, 0), 0);
+        for (int k = 0; k < 3 && cases[i].set[k].tokens; k++)
+            assert_int_equal(sets(&l, cases[i].set[k].tokens, cases[i].set[k].now_us,
+                                  cases[i].set[k].expires_in_us),
+                             0);
+        for (int k = 0; k < 3 && cases[i].then[k].now_us; k++) {
+            (void)limits_expire(&l, cases[i].then[k].now_us);
+            assert_int_equal(l.value[LIMIT_BATCHED_TOKENS], cases[i].then[k].tokens);
+            assert_int_equal(l.expires_us[LIMIT_BATCHED_TOKENS], cases[i].then[k].expires_us);
+        }
+    }
+}
+
 static void expires_one_by_one(void **state)
 {
     (void)state;
@@ -168,6 +211,7 @@ int main(void)
         cmocka_unit_test(applies_a_change),
         cmocka_unit_test(refuses_as_a_whole),
         cmocka_unit_test(expires),
+        cmocka_unit_test(expires_to_what_held),
         cmocka_unit_test(keeps_marks_in_order),
         cmocka_unit_test(expires_one_by_one),
         cmocka_unit_test(names_every_limit),
