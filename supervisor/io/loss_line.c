@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "common/buf.h"
+#include "common/clock.h"
 #include "common/log.h"
 #include "supervisor/io/handoff.h"
 
@@ -20,9 +21,27 @@ struct loss_line {
     int fd, theirs; /* theirs: until the server has it */
     sd_event_source *io;
     struct handoff *handoff;
+    struct loss_rate rate;
     loss_line_fn cb;
     void *ctx;
 };
+
+bool loss_rate_count(struct loss_rate *r, uint64_t now_us)
+{
+    if (r->count == 0 || now_us - r->since_us >= LOSS_LINE_WINDOW_US) {
+        r->since_us = now_us;
+        r->count = 0;
+    }
+    return r->count++ < LOSS_LINE_MOST;
+}
+
+bool loss_rate_is_new(struct loss_rate *r, uint64_t number)
+{
+    if (number <= r->number)
+        return false;
+    r->number = number;
+    return true;
+}
 
 void loss_line_close(struct loss_line *l)
 {
@@ -72,6 +91,19 @@ int loss_line_parse(const char *text, size_t len, struct engine_end *ret_loss)
     return 0;
 }
 
+/* The server goes on by a rule of its own. */
+static int hear_no_more(struct loss_line *l)
+{
+    ek_log(EK_LOG_WARNING,
+           "a server told of more than %u lost engines in %llu minutes: it is not heard any more "
+           "until it is ready again, and goes on by a rule of its own",
+           LOSS_LINE_MOST, LOSS_LINE_WINDOW_US / 60000000);
+    l->io = sd_event_source_disable_unref(l->io);
+    close(l->fd);
+    l->fd = -1;
+    return 0;
+}
+
 static int on_message(sd_event_source *source, int fd, uint32_t revents, void *ctx)
 {
     struct loss_line *l = ctx;
@@ -83,7 +115,9 @@ static int on_message(sd_event_source *source, int fd, uint32_t revents, void *c
         return 0;
     if (n <= 0) /* it ended, or has another one's */
         return sd_event_source_set_enabled(source, SD_EVENT_OFF);
-    if (loss_line_parse(text, (size_t)n, &loss) == 0)
+    if (!loss_rate_count(&l->rate, ek_now_us()))
+        return hear_no_more(l);
+    if (loss_line_parse(text, (size_t)n, &loss) == 0 && loss_rate_is_new(&l->rate, loss.number))
         l->cb(l->ctx, &loss);
     return 0;
 }

@@ -142,9 +142,27 @@ static void test_messages(void **state)
     assert_true(l.signal == 0 && l.tokens == 0 && l.served_s == 0 && l.why[0] == '\0');
 }
 
+static void test_how_much_is_heard(void **state)
+{
+    (void)state;
+    struct loss_rate r = {0};
+    assert_true(loss_rate_is_new(&r, 3));
+    assert_false(loss_rate_is_new(&r, 3));
+    assert_false(loss_rate_is_new(&r, 2));
+    assert_true(loss_rate_is_new(&r, 4));
+    for (unsigned i = 0; i < LOSS_LINE_MOST; i++)
+        assert_true(loss_rate_count(&r, 1000 + i));
+    assert_false(loss_rate_count(&r, 1000 + LOSS_LINE_WINDOW_US - 1));
+    r = (struct loss_rate){0};
+    for (unsigned i = 0; i < LOSS_LINE_MOST; i++)
+        assert_true(loss_rate_count(&r, 1000));
+    assert_true(loss_rate_count(&r, 1000 + LOSS_LINE_WINDOW_US)); /* another ten minutes */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_how_much_is_heard),
         cmocka_unit_test(test_classes),
         cmocka_unit_test(test_ladders),
         cmocka_unit_test(test_messages),
