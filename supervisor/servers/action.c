@@ -87,14 +87,18 @@ void server_save(struct server *s)
             s->with->config->state_dir, ek_strerror(r));
 }
 
-static void keep(struct server *s)
+/* `by_operator`: bit k, the value of this knob was set by one just now. Nobody else moves what is
+ * kept of a pinned one: where a remedy holds it lower for a while, the pin is not forgotten. */
+static void keep(struct server *s, unsigned by_operator)
 {
     struct state_server *row = state_of(s->with->state, s->config->name);
     if (!row || !s->policy)
         return;
     for (int k = 0; k < KNOB_COUNT; k++) {
-        row->value[k] = policy_limit(s->policy, (enum knob)k);
-        row->pinned[k] = policy_pinned(s->policy, (enum knob)k);
+        bool pinned = policy_pinned(s->policy, (enum knob)k);
+        if (!pinned || !row->pinned[k] || !row->value[k] || by_operator & 1u << k)
+            row->value[k] = policy_limit(s->policy, (enum knob)k);
+        row->pinned[k] = pinned;
     }
     row->wall_us = ek_wall_us();
     server_save(s);
@@ -178,6 +182,8 @@ static void restore(struct server *s)
             want = row->value[k];
         if (max[k] && want > max[k])
             want = max[k];
+        if (row && row->pinned[k] && row->value[k] > want)
+            s->losses.below_pin |= 1u << k; /* by what was learned */
         if (want < min[k])
             want = min[k];
         if (k == KNOB_SEQS && s->ramp.kept)
@@ -191,6 +197,33 @@ static void restore(struct server *s)
         any = true;
     }
     if (any && control_write(s->control, &change, on_restored, s) < 0)
+        ek_log(EK_LOG_WARNING, "%s: out of memory while restoring its limits", s->config->name);
+}
+
+/* Pinned limits that a remedy for a lost engine holds lower: once it does so no more, what the
+ * operator said is written again. */
+static void pin_again(struct server *s)
+{
+    const struct state_server *row = state_find(s->with->state, s->config->name);
+    struct policy_params p = server_params(s);
+    const uint32_t max[KNOB_COUNT] = {p.seqs_max, p.tokens_max};
+    struct control_change change = {.generation = s->limits.generation,
+                                    .origin = "evenkeeld",
+                                    .reason = "pinned before a remedy"};
+    bool any = false;
+    for (int k = 0; k < KNOB_COUNT; k++) {
+        bool was = row && row->pinned[k] && s->losses.below_pin & 1u << k;
+        uint32_t want = was ? row->value[k] : 0;
+        if (max[k] && want > max[k])
+            want = max[k];
+        if (!was || s->limits.knob[k].value >= row->value[k])
+            s->losses.below_pin &= ~(1u << k);
+        else if (want > s->limits.knob[k].value) {
+            change.value[k] = want;
+            any = true;
+        }
+    }
+    if (any && !s->writing && control_write(s->control, &change, on_restored, s) < 0)
         ek_log(EK_LOG_WARNING, "%s: out of memory while restoring its limits", s->config->name);
 }
 
@@ -213,6 +246,8 @@ static void on_read(void *ctx, const struct control_result *res)
     if (!s->restored) {
         s->restored = true;
         restore(s);
+    } else if (s->losses.below_pin) {
+        pin_again(s);
     }
 }
 
@@ -264,7 +299,7 @@ static void on_applied(void *ctx, const struct control_result *res)
         policy_applied(s->policy, &d, true);
         action_take_limits(s, &res->limits);
         server_record(s, &d);
-        keep(s);
+        keep(s, 0);
         return;
     }
     policy_applied(s->policy, &d, false);
@@ -290,7 +325,7 @@ static void apply_at_edge(struct server *s, struct decision d)
     d.applied = true;
     policy_applied(s->policy, &d, true);
     server_record(s, &d);
-    keep(s);
+    keep(s, 0);
 }
 
 /* The limit in percent of its ceiling, so that HAProxy's weight follows it; 100 when not known. */
@@ -399,6 +434,7 @@ struct operation {
 
 static void after_change(struct server *s, const struct server_change *c)
 {
+    unsigned set = 0;
     for (int k = 0; k < KNOB_COUNT; k++) {
         if (!c->named[k] || !s->policy)
             continue;
@@ -406,6 +442,7 @@ static void after_change(struct server *s, const struct server_change *c)
             continue; /* nothing changes */
         if (c->has_pin)
             policy_pin(s->policy, (enum knob)k, c->pin);
+        set |= c->value[k] ? 1u << k : 0;
         server_note(s, ACT_NOTE, c->has_pin ? REASON_OPERATOR_PIN : REASON_OPERATOR,
                     "Operator%s: %s %u%s%s%.90s", c->who, knob_name((enum knob)k),
                     policy_limit(s->policy, (enum knob)k),
@@ -414,7 +451,7 @@ static void after_change(struct server *s, const struct server_change *c)
                                 : " unpinned",
                     c->reason[0] ? ": " : "", c->reason);
     }
-    keep(s);
+    keep(s, set);
 }
 
 static void on_operated(void *ctx, const struct control_result *res)

@@ -4,7 +4,8 @@
  * second at most, beside loading the next one, so nothing here asks anybody else.
  *
  * What a ladder's step taught holds as after a server's end: it is written down, its next start has
- * the flags, and until then the law does not raise the limit above it.
+ * the flags, and until then the law does not raise the limit above it. What an operator pinned is
+ * kept beside it, and written again when the remedy ends.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -49,6 +50,22 @@ static void learn(struct server *s, struct remedy_memory *m, const struct remedy
         s->remedies[cls][REMEDY_STEPS]++;
     if (a->plan.found || a->tokens)
         server_save(s);
+}
+
+/* A pin keeps the law away, not a lack of memory; it is not forgotten for that. */
+static void say_pins(struct server *s, const struct engine_answer *a)
+{
+    const uint32_t to[KNOB_COUNT] = {a->seqs, a->tokens};
+    const struct state_server *row = state_find(s->with->state, s->config->name);
+    for (int k = 0; k < KNOB_COUNT; k++) {
+        if (!to[k] || !row || !row->pinned[k] || row->value[k] <= to[k])
+            continue;
+        s->losses.below_pin |= 1u << k;
+        server_note(s, ACT_NOTE, REASON_ENGINE_LOST,
+                    "%s is pinned to %llu: that is written again when what this taught ends "
+                    "(evenkeelctl remedies)",
+                    knob_name((enum knob)k), (unsigned long long)row->value[k]);
+    }
 }
 
 static void keep_loss(struct server *s, enum crash_class cls, const char *said)
@@ -97,6 +114,8 @@ static void on_loss(void *ctx, const struct engine_end *end)
                    r == 0 ? a.why : "");
     keep_loss(s, a.verdict.cls, said);
     server_note(s, ACT_NOTE, REASON_ENGINE_LOST, "Its engine's process: %s", said);
+    if (lowers && act && r == 0)
+        say_pins(s, &a);
 }
 
 void engine_lost_listen(struct server *s)

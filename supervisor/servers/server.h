@@ -91,6 +91,7 @@ struct engine_lost {
 
 /* Of this process of the server: the last ones, at count % ENGINE_LOSSES_KEPT. */
 struct engine_losses {
+    unsigned below_pin; /* bit k: a verdict holds this knob below what an operator pinned */
     struct engine_lost at[ENGINE_LOSSES_KEPT];
     uint32_t count;
 };

@@ -294,3 +294,25 @@ def test_the_kernel_kills_it_for_memory(tmp_path, memory_group, undisturbed):  #
         assert get(a.port, "/readyz")[0] == 200
     finally:
         a.destroy()
+
+
+def test_a_pin_outlives_a_remedy(tmp_path, memory_group):
+    """What the kernel taught holds below an operator's pin, which is kept, and written again once the remedy is forgotten."""
+    a = Appliance(tmp_path, server_flags=(*FLAGS, *PATIENT))
+    a.process = subprocess.Popen(["/bin/sh", "-c", f"echo $$ > {memory_group}/cgroup.procs; exec \"$@\"", "sh", BUILD / "evenkeeld",
+                                  "--config", a.config], stdout=open(tmp_path / "evenkeeld.log", "ab"), stderr=subprocess.STDOUT)
+    tokens = lambda: limits_of(a)["max_num_batched_tokens"]["value"]
+    try:
+        listens(a.ready())
+        wait_for("its limits are known", lambda: tokens() == 512)
+        a.ctl("limits", "pin", "max_num_batched_tokens=400")
+        wait_for("it is pinned", lambda: tokens() == 400)
+        exhaust(memory_group, a.server()["pid"])
+        wait_for("it is told", lambda: any("200 instead of 400" in why for why in lost(a)))
+        assert any("max_num_batched_tokens is pinned to 400" in why for why in lost(a)), lost(a)
+        wait_for("it is read back", lambda: tokens() == 200)
+        a.ctl("limits", "set", "max_num_running_seqs=3")  # writes down what holds
+        a.ctl("remedies", "forget")
+        wait_for("the pin holds again", lambda: tokens() == 400)
+    finally:
+        a.destroy()
