@@ -49,7 +49,7 @@ uint64_t ek_cgroup_files(const char *dir)
 
 /* What the groups of a path allow, taken together. */
 struct allowed {
-    uint64_t limit_bytes, left_bytes, cores;
+    uint64_t limit_bytes, left_bytes, cores, whole_cores;
 };
 
 static void look_at_memory(const char *dir, struct allowed *a)
@@ -84,7 +84,9 @@ static void look_at_cpu(const char *dir, struct allowed *a)
     }
     if (quota == UINT64_MAX || period == UINT64_MAX || period == 0)
         return;
-    const uint64_t cores = quota < period ? 1 : quota / period;
+    const uint64_t whole = quota < period ? 1 : quota / period;
+    const uint64_t cores = quota / period + (quota % period > 0);
+    a->whole_cores = whole < a->whole_cores ? whole : a->whole_cores;
     a->cores = cores < a->cores ? cores : a->cores;
 }
 
@@ -121,7 +123,7 @@ static bool listed(const char *list, const char *controller)
 static struct allowed allowed_by(const char *controller, const char *self, const char *root,
                                  look_fn look)
 {
-    struct allowed a = {UINT64_MAX, UINT64_MAX, UINT32_MAX};
+    struct allowed a = {UINT64_MAX, UINT64_MAX, UINT32_MAX, UINT32_MAX};
     char line[PATH_MOST], own[PATH_MOST];
     FILE *f = fopen(self, "re");
 
@@ -153,9 +155,12 @@ void ek_cgroup_left(const char *self, const char *root, uint64_t *ret_limit_byte
     *ret_left_bytes = a.left_bytes;
 }
 
-uint32_t ek_cgroup_cores(const char *self, const char *root)
+uint32_t ek_cgroup_cores(const char *self, const char *root, uint32_t *ret_whole)
 {
-    return (uint32_t)allowed_by("cpu", self, root, look_at_cpu).cores;
+    const struct allowed a = allowed_by("cpu", self, root, look_at_cpu);
+
+    *ret_whole = (uint32_t)a.whole_cores;
+    return (uint32_t)a.cores;
 }
 
 /* Version 2's mount point. */

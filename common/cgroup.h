@@ -15,10 +15,10 @@
  * UINT64_MAX where there is none. `self` is EK_CGROUP_SELF, `root` /sys/fs/cgroup. */
 void ek_cgroup_left(const char *self, const char *root, uint64_t *ret_limit_bytes,
                     uint64_t *ret_left_bytes);
-/* Whole cores that the cgroup and those above it may use, at least 1; UINT32_MAX where there is no
- * quota. Of 1.5 cores it is 1: two threads that use up what both may use are stopped for the rest
- * of each period. Arguments as above. */
-uint32_t ek_cgroup_cores(const char *self, const char *root);
+/* Cores of which the cgroup and those above it may use all or a part; UINT32_MAX where there is no
+ * quota. *ret_whole: those that they may use all of, at least 1. Of 1.5 cores it is 1: two threads
+ * that use up what both may use are stopped for the rest of each period. Arguments as above. */
+uint32_t ek_cgroup_cores(const char *self, const char *root, uint32_t *ret_whole);
 /* The directory, version 2, of the process whose /proc file is `self`: 0, -ENOENT when there is
  * none, -ENAMETOOLONG, or why the file cannot be read. */
 int ek_cgroup_dir(const char *self, char *ret_path, size_t size);

@@ -24,11 +24,13 @@
 /* Of all ranks here. */
 static uint32_t all_threads(const struct ek_open_params *p)
 {
-    const uint32_t cores = cpu_usable_cores();
+    uint32_t whole;
+    const uint32_t cores = cpu_usable_cores(&whole);
 
     if (p->threads > 0)
         return p->threads;
-    return cores > p->reserve ? cores - p->reserve : 1;
+    const uint32_t left = cores > p->reserve ? cores - p->reserve : 1;
+    return left < whole ? left : whole;
 }
 
 /* Of one rank. */
@@ -128,7 +130,8 @@ static void note_ranks(const struct ek_open_params *p, struct ek_device_info *in
 /* Whether the threads have cores of their own beside those that are left to others. */
 static int check_reserve(const struct ek_open_params *p, struct ek_fault *fault)
 {
-    const uint32_t cores = cpu_usable_cores();
+    uint32_t whole;
+    const uint32_t cores = cpu_usable_cores(&whole);
 
     if (p->reserve == 0 || (p->reserve < cores && p->threads <= cores - p->reserve))
         return 0;

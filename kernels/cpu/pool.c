@@ -200,14 +200,18 @@ uint32_t cpu_pool_threads(const struct cpu_pool *p)
     return p->threads;
 }
 
-uint32_t cpu_usable_cores(void)
+uint32_t cpu_usable_cores(uint32_t *ret_whole)
 {
-    const uint32_t quota = ek_cgroup_cores(EK_CGROUP_SELF, "/sys/fs/cgroup");
     cpu_set_t set;
-    uint32_t cores = 1;
+    uint32_t cores = CPU_MOST_THREADS, whole, quota;
 
-    if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0)
+    quota = ek_cgroup_cores(EK_CGROUP_SELF, "/sys/fs/cgroup", &whole);
+    if (sched_getaffinity(0, sizeof(set), &set) != 0 || CPU_COUNT(&set) == 0)
+        cores = 1;
+    else if ((uint32_t)CPU_COUNT(&set) < cores)
         cores = (uint32_t)CPU_COUNT(&set);
-    cores = quota < cores ? quota : cores;
-    return cores < CPU_MOST_THREADS ? cores : CPU_MOST_THREADS;
+    if (quota > 0 && quota < cores)
+        cores = quota;
+    *ret_whole = whole < cores ? whole : cores;
+    return cores;
 }

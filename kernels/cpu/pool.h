@@ -33,5 +33,6 @@ void cpu_pool_barrier_last(struct cpu_pool *p, void (*last)(void *ctx), void *ct
 /* Pins the calling thread to the core of member 0, if members are pinned. */
 void cpu_pool_pin(struct cpu_pool *p);
 uint32_t cpu_pool_threads(const struct cpu_pool *p);
-/* Cores this process may use: affinity and cgroup quota. At least 1. */
-uint32_t cpu_usable_cores(void);
+/* Cores that this process may use, by affinity and the cgroup's quota; of the last perhaps a part.
+ * *ret_whole: those that it may use all of. Both at least 1. */
+uint32_t cpu_usable_cores(uint32_t *ret_whole);

@@ -381,7 +381,9 @@ static void close_lanes(struct kernels *k)
 
 int bench_kernels(const struct bench_options *o, struct ek_fault *fault)
 {
-    const uint32_t threads = o->threads ? (uint32_t)o->threads : cpu_usable_cores();
+    uint32_t whole;
+    (void)cpu_usable_cores(&whole);
+    const uint32_t threads = o->threads ? (uint32_t)o->threads : whole;
     struct kernels *k = calloc(1, sizeof(*k));
     json_t *rows = json_array();
     int r = -ENOMEM;

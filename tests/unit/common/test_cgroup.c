@@ -102,32 +102,36 @@ static void test_cores(void **state)
 {
     static const struct {
         const char *what, *self, *file[4][2];
-        uint32_t cores;
+        uint32_t cores, whole;
     } cases[] = {
         {"a unit's CPUQuota=400%",
          "0::/system.slice/a.service\n",
          {{"system.slice/a.service/cpu.max", "400000 100000\n"},
           {"system.slice/cpu.max", "max 100000\n"}},
+         4,
          4},
         {"the slice's is smaller",
          "0::/a.slice/b.service\n",
          {{"a.slice/b.service/cpu.max", "800000 100000\n"}, {"a.slice/cpu.max", "250000 100000\n"}},
+         3,
          2},
-        {"one and a half", "0::/a\n", {{"a/cpu.max", "150000 100000\n"}}, 1},
-        {"less than one", "0::/\n", {{"cpu.max", "5000 100000\n"}}, 1},
+        {"one and a half", "0::/a\n", {{"a/cpu.max", "150000 100000\n"}}, 2, 1},
+        {"less than one", "0::/\n", {{"cpu.max", "5000 100000\n"}}, 1, 1},
         {"version 1, two controllers together",
          "6:cpuset:/y\n5:cpuacct,cpu:/docker/x\n0::/\n",
          {{"cpu/docker/x/cpu.cfs_quota_us", "300000\n"},
           {"cpu/docker/x/cpu.cfs_period_us", "100000\n"},
           {"cpu/cpu.cfs_quota_us", "-1\n"},
           {"cpu/cpu.cfs_period_us", "100000\n"}},
+         3,
          3},
         {"another controller of version 1",
          "6:cpuset:/y\n",
          {{"cpu/y/cpu.cfs_quota_us", "100000\n"}, {"cpu/y/cpu.cfs_period_us", "100000\n"}},
+         UINT32_MAX,
          UINT32_MAX},
-        {"none", "0::/a\n", {{"a/cpu.max", "max 100000\n"}}, UINT32_MAX},
-        {"nonsense", "0::/a\n", {{"a/cpu.max", "1 0\n"}}, UINT32_MAX},
+        {"none", "0::/a\n", {{"a/cpu.max", "max 100000\n"}}, UINT32_MAX, UINT32_MAX},
+        {"nonsense", "0::/a\n", {{"a/cpu.max", "1 0\n"}}, UINT32_MAX, UINT32_MAX},
     };
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -137,11 +141,12 @@ static void test_cores(void **state)
         for (int k = 0; k < 4 && cases[i].file[k][0]; k++)
             put(cases[i].file[k][0], cases[i].file[k][1]);
         (void)snprintf(self, sizeof(self), "%s/self", root);
-        uint32_t cores = ek_cgroup_cores(self, root);
-        if (cores != cases[i].cores)
-            fail_msg("%s: %u", cases[i].what, cores);
+        uint32_t whole, cores = ek_cgroup_cores(self, root, &whole);
+        if (cores != cases[i].cores || whole != cases[i].whole)
+            fail_msg("%s: %u, %u whole", cases[i].what, cores, whole);
     }
-    assert_true(ek_cgroup_cores("/nonexistent", root) == UINT32_MAX);
+    uint32_t whole;
+    assert_true(ek_cgroup_cores("/nonexistent", root, &whole) == UINT32_MAX);
     clear();
 }
 

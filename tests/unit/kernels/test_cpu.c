@@ -671,7 +671,8 @@ static void test_reserved_cores(void **state)
 {
     (void)state;
     const struct ek_backend *b = ek_backend_find("cpu", NULL);
-    const uint32_t cores = cpu_usable_cores();
+    uint32_t whole;
+    const uint32_t cores = cpu_usable_cores(&whole);
     struct ek_open_params open = {.reserve = cores};
     struct ek_fault fault = {.msg = ""};
     struct ek_device_info info;
