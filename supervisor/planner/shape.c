@@ -150,8 +150,8 @@ static uint32_t usual_windows(struct reader *r, const struct plan_shape *s)
         uint32_t every = NUMBER(r, "sliding_window_pattern");
         return s->layers - s->layers / (every ? every : 6);
     }
-    if (strncmp(s->family, "gemma4", 6) == 0)
-        return s->layers - s->layers / 6;
+    if (strncmp(s->family, "gemma4", 6) == 0) /* the last sees all, too */
+        return s->layers - s->layers / 6 - (s->layers % 6 != 0);
     if (strncmp(s->family, "llama4", 6) == 0) /* every fourth sees all */
         return s->layers - s->layers / 4;
     if (strcmp(s->family, "exaone4") == 0) {
@@ -168,10 +168,13 @@ static void read_window(struct reader *r, struct plan_shape *s)
 {
     const json_t *types = json_object_get(r->j, "layer_types");
     s->window = NUMBER(r, "sliding_window");
-    if (strncmp(s->family, "gemma4", 6) == 0 && !json_object_get(r->j, "sliding_window"))
-        s->window = strncmp(s->family, "gemma4_unified", 14) == 0 ? 1024 : 512;
     if (!truth(r->j, "use_sliding_window", true))
         s->window = 0;
+    if (strncmp(s->family, "gemma4", 6) == 0) { /* its kinds differ whether there is one or not */
+        const uint32_t usual = strncmp(s->family, "gemma4_unified", 14) == 0 ? 1024 : 512;
+        s->window = json_object_get(r->j, "sliding_window") ? NUMBER(r, "sliding_window") : usual;
+        s->window = s->window ? s->window : s->max_len;
+    }
     if (strncmp(s->family, "llama4", 6) == 0)
         s->window = NUMBER(r, "attention_chunk_size");
     if (s->window == 0)
