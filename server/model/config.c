@@ -61,11 +61,13 @@ static int read_family(const struct model_json *j, struct model_config *c)
         if (name && !*first)
             first = name;
     }
-    char supported[600], nearest[96] = "";
+    char supported[600];
     const struct model_family *near = model_family_nearest(first);
     if (near)
-        (void)snprintf(nearest, sizeof(nearest), " (the nearest that is: %.60s)",
-                       near->architecture);
+        return ek_fault_set(j->fault, "architectures",
+                            "%s: architecture '%.64s' is not supported (the nearest that is: "
+                            "%.60s); take another model, of which the README lists the classes",
+                            j->file, first, near->architecture);
     model_family_list(supported, sizeof(supported));
     if (!*first)
         return ek_fault_set(j->fault, "architectures",
@@ -73,9 +75,9 @@ static int read_family(const struct model_json *j, struct model_config *c)
                             "...ForCausalLM of %s",
                             j->file, supported);
     return ek_fault_set(j->fault, "architectures",
-                        "%s: architecture '%.64s' is not supported%s; supported are the "
+                        "%s: architecture '%.64s' is not supported; supported are the "
                         "...ForCausalLM of %s",
-                        j->file, first, nearest, supported);
+                        j->file, first, supported);
 }
 
 static int read_layers(const struct model_json *j, struct model_config *c)

@@ -119,16 +119,34 @@ static int read_heads(const struct model_json *j, struct model_config *c)
     return 0;
 }
 
-/* Frequencies are those of each kind's own heads. */
-static void set_ropes(const struct model_json *j, struct model_config *c)
+/* Each kind of layers has rotations of its own; a file that names one kind names all. */
+static int check_rotations(const struct model_json *j, const struct model_config *c,
+                           const json_t *named)
 {
-    if (!json_is_object(json_object_get(j->object, "rope_parameters")) &&
-        !json_is_object(json_object_get(j->object, "rope_scaling"))) {
-        c->rope.type = ROPE_PROPORTIONAL;
-        c->rope.part = 0.25;
+    for (uint32_t i = 0; i < c->layers; i++) {
+        const char *kind = c->windowed[i] ? "sliding_attention" : "full_attention";
+        if (!json_is_object(json_object_get(named, kind)))
+            return ek_fault_set(j->fault, "rope_parameters",
+                                "%s: rope_parameters has no %s, which layer %u is; add it, or "
+                                "leave out rope_parameters for the usual ones",
+                                j->file, kind, i);
     }
+    return 0;
+}
+
+/* Frequencies are those of each kind's own heads. */
+static int set_ropes(const struct model_json *j, struct model_config *c)
+{
+    const json_t *named = json_object_get(j->object, "rope_parameters");
+    if (!json_is_object(named))
+        named = json_object_get(j->object, "rope_scaling");
     c->rope.dims = c->kinds.head_dim > 0 ? c->kinds.head_dim : c->head_dim;
     c->rope_local.dims = c->head_dim;
+    if (json_is_object(named))
+        return check_rotations(j, c, named);
+    c->rope.type = ROPE_PROPORTIONAL;
+    c->rope.part = 0.25;
+    return 0;
 }
 
 /* Each kind of the layers that read must have one before them that writes. */
@@ -234,9 +252,7 @@ static int gemma4_configure(const struct model_json *j, struct model_config *c)
         r = read_inputs(j, c);
     if (r == 0)
         r = read_mixtures(j, c);
-    if (r == 0)
-        set_ropes(j, c);
-    return r;
+    return r < 0 ? r : set_ropes(j, c);
 }
 
 /* ---- operations ---- */
