@@ -86,15 +86,27 @@ int run_as_own_dir(const struct run_as *user, const char *path)
     if (fd < 0)
         return -errno;
     int r = fstat(fd, &st) < 0 ? -errno : 0;
+    bool others = r == 0 && st.st_uid != user->uid;
+    /* First ours: a process of that other user's could leave something behind the clearing. */
+    if (others && (fchown(fd, geteuid(), (gid_t)-1) < 0 || fchmod(fd, 0700) < 0))
+        r = -errno;
     if (r == 0)
-        r = clear_dir(fd, st.st_uid == user->uid);
-    /* The mode while it is ours: that of another's directory may not be ours to change. */
-    if (r == 0 && st.st_uid != user->uid &&
-        (fchown(fd, geteuid(), (gid_t)-1) < 0 || fchmod(fd, 0700) < 0 ||
-         fchown(fd, user->uid, user->gid) < 0))
+        r = clear_dir(fd, !others);
+    if (r == 0 && others && fchown(fd, user->uid, user->gid) < 0)
+        r = -errno;
+    if (r < 0 && others && fchown(fd, st.st_uid, (gid_t)-1) < 0) /* the next try clears it too */
         r = -errno;
     close(fd);
     return r;
+}
+
+int run_as_take_back(const char *path)
+{
+    struct stat st;
+    struct run_as self = {.uid = geteuid(), .gid = getegid()};
+    if (self.uid != 0 || lstat(path, &st) < 0 || st.st_uid == self.uid)
+        return 0; /* only root may, and has to */
+    return run_as_own_dir(&self, path);
 }
 
 bool run_as_owner_answers(int fd, const char *socket_path)

@@ -30,6 +30,9 @@ int run_as_become(const struct run_as *user);
 /* Makes the directory, or makes it the user's alone; what another user left in it is removed, and
  * links in any case. */
 int run_as_own_dir(const struct run_as *user, const char *path);
+/* Makes a directory that was given to another user evenkeeld's again, likewise; 0 also where there
+ * is none, or where evenkeeld is not root and could not have given it. */
+int run_as_take_back(const char *path);
 /* A directory that is neither root's nor our own is its owner's: whether that one is who answers on
  * a socket in it, and nobody to whom a link leads. */
 bool run_as_owner_answers(int fd, const char *socket_path);

@@ -220,24 +220,26 @@ static void make_run_dir(const struct server *s)
     ek_log(EK_LOG_WARNING, "%s: cannot make %s: %s", s->config->name, path, ek_strerror(-errno));
 }
 
-/* With a user of its own: its run directory, and the folder of its cached prefixes. */
+/* To a user of its own: its run directory, and the folder of its cached prefixes. Without one the
+ * run directory is taken back from who had it before the configuration was changed. */
 static int give_dirs(const struct server *s)
 {
     const struct server_config *c = s->config;
+    const struct run_as *user = &c->run_as;
     char path[4200];
-    if (!c->run_as.set)
-        return 0;
+    if (!user->set && c->unit)
+        return 0; /* its unit alone says whose it is */
     int n = snprintf(path, sizeof(path), "%s/%s", s->with->config->run_dir, c->name);
     if (n < 0 || (size_t)n >= sizeof(path))
         return -ENAMETOOLONG;
-    int r = run_as_own_dir(&c->run_as, path);
+    int r = user->set ? run_as_own_dir(user, path) : run_as_take_back(path);
     const char *slash = c->prefix_file ? strrchr(c->prefix_file, '/') : NULL;
-    if (r < 0 || !slash)
+    if (r < 0 || !slash || !user->set)
         return r;
     n = snprintf(path, sizeof(path), "%.*s", (int)(slash - c->prefix_file), c->prefix_file);
-    if (n > 0 && (size_t)n < sizeof(path) && run_as_own_dir(&c->run_as, path) < 0)
+    if (n > 0 && (size_t)n < sizeof(path) && run_as_own_dir(user, path) < 0)
         ek_log(EK_LOG_WARNING, "%s: %s cannot be given to user %s: no cached prefixes are kept",
-               c->name, path, c->run_as.name);
+               c->name, path, user->name);
     return 0;
 }
 
@@ -355,8 +357,8 @@ void server_launch(struct server *s)
     make_run_dir(s);
     r = give_dirs(s);
     if (r < 0) {
-        (void)snprintf(what, sizeof(what), "cannot give its run directory to user %.60s",
-                       c->run_as.name);
+        (void)snprintf(what, sizeof(what), "cannot give its run directory to %.60s",
+                       c->run_as.set ? c->run_as.name : "evenkeeld's user");
         server_start_failed(s, CRASH_DISK, true, what, r);
         return;
     }

@@ -104,6 +104,22 @@ def test_what_another_user_left_is_removed(folder):
         a.destroy()
 
 
+@needs_root
+def test_without_the_key_it_is_roots_again(folder):
+    """Its directory too: nobody but that directory's owner is believed to be the server."""
+    a = Appliance(folder, extra=f"    user: {USER}\n", **for_all(folder)).start()
+    try:
+        a.ready()
+        assert a.stop() == 0 and (folder / "s1").owner() == USER
+        (folder / "s1" / "control.sock").symlink_to(folder / "other.sock")
+        a.config.write_text(a.config.read_text().replace(f"    user: {USER}\n", ""))
+        a.start().ready()
+        assert (folder / "s1").owner() == "root" and not (folder / "s1" / "control.sock").is_symlink()
+        assert status_of(a.server()["pid"])["Uid"].split() == ["0"] * 4
+    finally:
+        a.destroy()
+
+
 def check(folder, keys, before=(), build=BUILD):
     (folder / "c.yaml").write_text(f"run_dir: {folder}\nstate_dir: {folder}\nservers: {{a: {{port: 1, {keys}}}}}\n")
     return subprocess.run([*before, build / "evenkeeld", "--config", folder / "c.yaml", "--check-config"], capture_output=True, text=True, timeout=60)
