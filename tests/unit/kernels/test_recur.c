@@ -1,7 +1,7 @@
 /*
  * Operations with a recurrent state, and gates: each tier against a plain computation in double
  * over a whole text, whatever way its rows are divided into steps, beside another text, by one
- * member or three; the bits are the same then. And which of their graphs are refused.
+ * member or three; the bits are the same then. And which of their graphs are text_refused.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -16,10 +16,9 @@
 #include "common/err.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/stage.h"
-#include "tests/unit/kernels/tiny.h"
+#include "tests/unit/kernels/text.h"
 
 enum {
-    VOCAB = 64,
     HIDDEN = 24,
     K_HEADS = 2,
     V_HEADS = 4,
@@ -28,8 +27,7 @@ enum {
     KEYS = K_HEADS * K_DIM,
     VALUES = V_HEADS * V_DIM,
     CHANNELS = 2 * KEYS + VALUES,
-    KERNEL = 4,
-    TOKENS = 23
+    KERNEL = 4
 };
 
 /* Values of the graph. */
@@ -113,22 +111,7 @@ static struct tiny *recurrent(void)
     return t;
 }
 
-static const struct ek_op *op_of(const struct tiny *t, enum ek_op_kind kind)
-{
-    uint32_t i = 0;
-
-    while (i + 1 < t->g.op_count && t->op[i].kind != kind)
-        i++;
-    assert_int_equal(t->op[i].kind, kind);
-    return &t->op[i];
-}
-
 /* ---- in double ---- */
-
-static double silu(double x)
-{
-    return x / (1 + exp(-x));
-}
 
 struct plain {
     double wide[TOKENS][CHANNELS + VALUES], gates[TOKENS][2 * V_HEADS], one[TOKENS];
@@ -136,7 +119,7 @@ struct plain {
     double state[V_HEADS][K_DIM][V_DIM];
 };
 
-static void times(const struct tiny *t, uint32_t op, const float *x, double *y)
+static void times(struct tiny *t, uint32_t op, const float *x, double *y)
 {
     const struct ek_weight *w = &t->weight[t->op[op].weight];
     const float *data = tiny_data(t, t->op[op].weight);
@@ -148,23 +131,23 @@ static void times(const struct tiny *t, uint32_t op, const float *x, double *y)
     }
 }
 
-static void convolve(const struct tiny *t, struct plain *p, uint32_t at)
+static void convolve(struct tiny *t, struct plain *p, uint32_t at)
 {
-    const float *w = tiny_data(t, op_of(t, EK_OP_CONV)->weight);
-    const float *bias = tiny_data(t, op_of(t, EK_OP_CONV)->bias);
+    const float *w = tiny_data(t, text_op(t, EK_OP_CONV)->weight);
+    const float *bias = tiny_data(t, text_op(t, EK_OP_CONV)->bias);
 
     for (uint32_t c = 0; c < CHANNELS; c++) {
         double sum = (double)bias[c];
         for (uint32_t j = 0; j < KERNEL; j++)
             if (at + j >= KERNEL - 1)
                 sum += (double)w[j * CHANNELS + c] * p->wide[at + j - (KERNEL - 1)][c];
-        p->qkv[at][c] = silu(sum);
+        p->qkv[at][c] = text_silu(sum);
     }
 }
 
-static void delta(const struct tiny *t, struct plain *p, uint32_t at, uint32_t h)
+static void delta(struct tiny *t, struct plain *p, uint32_t at, uint32_t h)
 {
-    const struct ek_op *op = op_of(t, EK_OP_DELTA);
+    const struct ek_op *op = text_op(t, EK_OP_DELTA);
     const double *x = p->qkv[at], *v = x + 2 * KEYS + h * V_DIM;
     const double a = p->gates[at][V_HEADS + h] + (double)tiny_data(t, op->bias)[h];
     const double forget = exp(-exp((double)tiny_data(t, op->weight)[h]) * log(1 + exp(a)));
@@ -188,15 +171,15 @@ static void delta(const struct tiny *t, struct plain *p, uint32_t at, uint32_t h
             out += p->state[h][i][j] * q[i] / sqrt(qq) / sqrt(K_DIM);
         }
         p->out[at][h * V_DIM + j] =
-            out * silu(p->wide[at][CHANNELS + h * V_DIM + j]) / (1 + exp(-p->one[at]));
+            out * text_silu(p->wide[at][CHANNELS + h * V_DIM + j]) / (1 + exp(-p->one[at]));
     }
 }
 
 /* The logits behind the last token. */
-static void reference(const struct tiny *t, const int32_t *tokens, double *logits)
+static void reference(struct tiny *t, const int32_t *tokens, double *logits)
 {
     const float *embed = tiny_data(t, t->op[0].weight);
-    const float *head = tiny_data(t, op_of(t, EK_OP_LOGITS)->weight);
+    const float *head = tiny_data(t, text_op(t, EK_OP_LOGITS)->weight);
     struct plain *p = calloc(1, sizeof(*p));
 
     assert_non_null(p);
@@ -221,73 +204,12 @@ static void reference(const struct tiny *t, const int32_t *tokens, double *logit
     free(p);
 }
 
-/* ---- on the backend ---- */
-
-static void tokens_of(uint64_t seed, int32_t *tokens)
-{
-    for (uint32_t i = 0; i < TOKENS; i++)
-        tokens[i] = (int32_t)(tiny_next(&seed) % VOCAB);
-}
-
-/* The text in slot 1 in chunks of so many rows, with another in slot 0 before it, or alone. */
-static struct ek_result_seq run_text(struct tiny_device *x, const int32_t *tokens, uint32_t chunk,
-                                     bool alone)
-{
-    static const uint32_t table[2][4] = {{1, 2, 3, 4}, {5, 6, 7, 8}};
-    int32_t other[TOKENS];
-
-    tokens_of(99, other);
-    for (uint32_t i = 0; i < 2; i++) {
-        const struct ek_slot_set set = {.slot = i, .sampling.top_p = 1.0f, .top = EK_TOP_MOST};
-        tiny_set(x, &set);
-    }
-    for (uint32_t at = 0, rows; at < TOKENS; at += rows) {
-        rows = TOKENS - at < chunk ? TOKENS - at : chunk;
-        if (!alone)
-            tiny_add(x, 0, other, at, rows, table[0], false);
-        tiny_add(x, 1, tokens, at, rows, table[1], at + rows == TOKENS);
-        assert_int_equal(tiny_run(x, NULL), 0);
-    }
-    return x->result->seq[alone ? 0 : 1];
-}
-
-static void compare(const struct tiny *t, const char *isa)
-{
-    const uint32_t chunks[] = {TOKENS, 1, 2, 7};
-    double want[VOCAB], most = 0;
-    struct ek_result_seq first = {0};
-    int32_t tokens[TOKENS];
-    struct tiny_device x;
-
-    tokens_of(5, tokens);
-    reference(t, tokens, want);
-    for (uint32_t v = 0; v < VOCAB; v++)
-        most = fabs(want[v]) > most ? fabs(want[v]) : most;
-    for (uint32_t i = 0; i < 16; i++) {
-        assert_int_equal(tiny_open(t, isa, i % 2 == 0 ? 1 : 3, 8, 10, &x), 0);
-        const struct ek_result_seq r = run_text(&x, tokens, chunks[i / 2 % 4], i < 8);
-        tiny_close(&x);
-        assert_int_equal(r.top, EK_TOP_MOST);
-        for (uint32_t k = 0; k < r.top; k++)
-            if (fabs((double)r.top_logit[k] - want[r.top_id[k]]) > 2e-5 * most)
-                fail_msg("%s, case %u: a logit is %g instead of %g", isa, i, (double)r.top_logit[k],
-                         want[r.top_id[k]]);
-        first = i == 0 ? r : first;
-        assert_memory_equal(first.top_id, r.top_id, sizeof(r.top_id));
-        assert_memory_equal(first.top_logit, r.top_logit, sizeof(r.top_logit));
-        assert_true(first.lse == r.lse);
-    }
-}
-
 static void test_text(void **state)
 {
     (void)state;
-    const struct cpu_ops *tiers[CPU_TIERS];
     struct tiny *t = recurrent();
 
-    cpu_tier_list(tiers);
-    for (uint32_t i = 0; tiers[i]; i++)
-        compare(t, tiers[i]->name);
+    text_check(t, reference);
     tiny_free(t);
 }
 
@@ -315,20 +237,10 @@ static void test_gates(void **state)
             }
 }
 
-static void refused(struct tiny *t, const char *why)
-{
-    struct ek_fault fault = {.msg = ""};
-
-    assert_int_equal(ek_graph_check(&t->g, &fault), -EBADMSG);
-    if (!strstr(fault.msg, why))
-        fail_msg("\"%s\" instead of: %s", fault.msg, why);
-    tiny_free(t);
-}
-
 static struct ek_op *change(struct tiny **ret_tiny, enum ek_op_kind kind)
 {
     *ret_tiny = recurrent();
-    return (struct ek_op *)(uintptr_t)op_of(*ret_tiny, kind);
+    return text_op(*ret_tiny, kind);
 }
 
 static void test_refused(void **state)
@@ -340,46 +252,46 @@ static void test_refused(void **state)
 
     assert_int_equal(ek_graph_check(&t->g, &fault), 0);
     t->g.state_floats = (KERNEL - 1) * CHANNELS - 1;
-    refused(t, "convolution's state");
+    text_refused(t, "convolution's state");
     change(&t, EK_OP_CONV)->u.conv.kernel = 1;
-    refused(t, "misshapen convolution");
+    text_refused(t, "misshapen convolution");
     change(&t, EK_OP_CONV)->u.conv.first = VALUES + 1;
-    refused(t, "channels of a convolution");
+    text_refused(t, "channels of a convolution");
     change(&t, EK_OP_CONV)->bias = 0;
-    refused(t, "misshapen convolution");
+    text_refused(t, "misshapen convolution");
     change(&t, EK_OP_DELTA)->u.delta.state_at = 4097;
-    refused(t, "delta rule's state");
+    text_refused(t, "delta rule's state");
     change(&t, EK_OP_DELTA)->u.delta.k_heads = 3;
-    refused(t, "without heads");
+    text_refused(t, "without heads");
     change(&t, EK_OP_DELTA)->u.delta.v_dim++;
-    refused(t, "other widths");
+    text_refused(t, "other widths");
     change(&t, EK_OP_DELTA)->u.delta.gates = 8;
-    refused(t, "other widths");
+    text_refused(t, "other widths");
     change(&t, EK_OP_DELTA)->bias = EK_NO_WEIGHT;
-    refused(t, "weights of a delta rule");
+    text_refused(t, "weights of a delta rule");
     change(&t, EK_OP_DELTA)->u.delta.k_dim = UINT16_MAX + 1;
-    refused(t, "without heads");
+    text_refused(t, "without heads");
     t = recurrent();
     assert_int_equal(t->op[2].dst, GATES);
     t->op[2] = t->op[1];
-    refused(t, "nothing makes");
+    text_refused(t, "nothing makes");
     at = change(&t, EK_OP_CONV)->weight; /* which makes t anew */
     t->weight[at].dtype = EK_BF16;
-    refused(t, "misshapen convolution");
+    text_refused(t, "misshapen convolution");
     at = change(&t, EK_OP_CONV)->bias;
     t->weight[at].quantized = true;
-    refused(t, "misshapen convolution");
+    text_refused(t, "misshapen convolution");
     at = change(&t, EK_OP_DELTA)->bias;
     t->weight[at].dtype = EK_F16;
-    refused(t, "weights of a delta rule");
+    text_refused(t, "weights of a delta rule");
     change(&t, EK_OP_GATE)->u.gate.first++;
-    refused(t, "gate exceeds");
+    text_refused(t, "gate exceeds");
     change(&t, EK_OP_GATE)->u.gate.group = 0;
-    refused(t, "gate exceeds");
+    text_refused(t, "gate exceeds");
     change(&t, EK_OP_TAKE)->u.take.heads++;
-    refused(t, "taken exceeds");
+    text_refused(t, "taken exceeds");
     change(&t, EK_OP_TAKE)->u.take.to = VALUES / 2 + 1;
-    refused(t, "taken exceeds");
+    text_refused(t, "taken exceeds");
 }
 
 int main(void)

@@ -3,7 +3,7 @@
  * groups with weights of their own, and the square of what is positive. Each tier against a plain
  * computation in double over a whole text, whatever way its rows are divided into steps, beside
  * another text, by one member or three; the bits are the same then. And which of their graphs are
- * refused.
+ * text_refused.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -16,11 +16,9 @@
 #include <cmocka.h>
 
 #include "common/err.h"
-#include "kernels/cpu/cpu.h"
-#include "tests/unit/kernels/tiny.h"
+#include "tests/unit/kernels/text.h"
 
 enum {
-    VOCAB = 64,
     HIDDEN = 24,
     HEADS = 6,
     GROUPS = 2,
@@ -29,8 +27,7 @@ enum {
     INNER = HEADS * HEAD_DIM,
     CHANNELS = INNER + 2 * GROUPS * STATES,
     WIDE = INNER + CHANNELS + HEADS,
-    KERNEL = 4,
-    TOKENS = 23
+    KERNEL = 4
 };
 static const float LEAST = 0.2f, MOST = 1.5f;
 
@@ -104,22 +101,7 @@ static struct tiny *scanning(void)
     return t;
 }
 
-static struct ek_op *op_of(struct tiny *t, enum ek_op_kind kind)
-{
-    uint32_t i = 0;
-
-    while (i + 1 < t->g.op_count && t->op[i].kind != kind)
-        i++;
-    assert_int_equal(t->op[i].kind, kind);
-    return &t->op[i];
-}
-
 /* ---- in double ---- */
-
-static double silu(double x)
-{
-    return x / (1 + exp(-x));
-}
 
 struct plain {
     double wide[TOKENS][WIDE], xbc[CHANNELS], out[INNER];
@@ -128,7 +110,7 @@ struct plain {
 
 static void project(struct tiny *t, struct plain *p, uint32_t at, const float *x)
 {
-    const float *w = tiny_data(t, op_of(t, EK_OP_LINEAR)->weight);
+    const float *w = tiny_data(t, text_op(t, EK_OP_LINEAR)->weight);
 
     for (uint32_t i = 0; i < WIDE; i++)
         for (uint32_t j = 0; j < HIDDEN; j++)
@@ -137,21 +119,21 @@ static void project(struct tiny *t, struct plain *p, uint32_t at, const float *x
 
 static void convolve(struct tiny *t, struct plain *p, uint32_t at)
 {
-    const float *w = tiny_data(t, op_of(t, EK_OP_CONV)->weight);
-    const float *bias = tiny_data(t, op_of(t, EK_OP_CONV)->bias);
+    const float *w = tiny_data(t, text_op(t, EK_OP_CONV)->weight);
+    const float *bias = tiny_data(t, text_op(t, EK_OP_CONV)->bias);
 
     for (uint32_t c = 0; c < CHANNELS; c++) {
         double sum = (double)bias[c];
         for (uint32_t j = 0; j < KERNEL; j++)
             if (at + j >= KERNEL - 1)
                 sum += (double)w[j * CHANNELS + c] * p->wide[at + j - (KERNEL - 1)][INNER + c];
-        p->xbc[c] = silu(sum);
+        p->xbc[c] = text_silu(sum);
     }
 }
 
 static void scan(struct tiny *t, struct plain *p, uint32_t at, uint32_t h)
 {
-    const struct ek_op *op = op_of(t, EK_OP_SCAN);
+    const struct ek_op *op = text_op(t, EK_OP_SCAN);
     const double *x = p->xbc + h * HEAD_DIM, *b = p->xbc + INNER + h / (HEADS / GROUPS) * STATES;
     const double *c = b + GROUPS * STATES, skip = (double)tiny_data(t, op->u.scan.skip)[h];
     const double a = p->wide[at][INNER + CHANNELS + h] + (double)tiny_data(t, op->bias)[h];
@@ -164,13 +146,13 @@ static void scan(struct tiny *t, struct plain *p, uint32_t at, uint32_t h)
             p->state[h][i][j] = p->state[h][i][j] * left + step * b[i] * x[j];
             out += p->state[h][i][j] * c[i];
         }
-        p->out[h * HEAD_DIM + j] = out * silu(p->wide[at][h * HEAD_DIM + j]);
+        p->out[h * HEAD_DIM + j] = out * text_silu(p->wide[at][h * HEAD_DIM + j]);
     }
 }
 
 static void norm(struct tiny *t, struct plain *p)
 {
-    const float *w = tiny_data(t, op_of(t, EK_OP_NORM)->weight);
+    const float *w = tiny_data(t, text_op(t, EK_OP_NORM)->weight);
     const uint32_t n = INNER / GROUPS;
 
     for (uint32_t g = 0; g < GROUPS; g++) {
@@ -188,7 +170,7 @@ static void norm(struct tiny *t, struct plain *p)
 static void reference(struct tiny *t, const int32_t *tokens, double *logits)
 {
     const float *embed = tiny_data(t, t->op[0].weight);
-    const float *head = tiny_data(t, op_of(t, EK_OP_LOGITS)->weight);
+    const float *head = tiny_data(t, text_op(t, EK_OP_LOGITS)->weight);
     struct plain *p = calloc(1, sizeof(*p));
 
     assert_non_null(p);
@@ -207,90 +189,19 @@ static void reference(struct tiny *t, const int32_t *tokens, double *logits)
     free(p);
 }
 
-/* ---- on the backend ---- */
-
-static void tokens_of(uint64_t seed, int32_t *tokens)
-{
-    for (uint32_t i = 0; i < TOKENS; i++)
-        tokens[i] = (int32_t)(tiny_next(&seed) % VOCAB);
-}
-
-/* The text in slot 1 in chunks of so many rows, with another in slot 0 before it, or alone. */
-static struct ek_result_seq run_text(struct tiny_device *x, const int32_t *tokens, uint32_t chunk,
-                                     bool alone)
-{
-    static const uint32_t table[2][4] = {{1, 2, 3, 4}, {5, 6, 7, 8}};
-    int32_t other[TOKENS];
-
-    tokens_of(99, other);
-    for (uint32_t i = 0; i < 2; i++) {
-        const struct ek_slot_set set = {.slot = i, .sampling.top_p = 1.0f, .top = EK_TOP_MOST};
-        tiny_set(x, &set);
-    }
-    for (uint32_t at = 0, rows; at < TOKENS; at += rows) {
-        rows = TOKENS - at < chunk ? TOKENS - at : chunk;
-        if (!alone)
-            tiny_add(x, 0, other, at, rows, table[0], false);
-        tiny_add(x, 1, tokens, at, rows, table[1], at + rows == TOKENS);
-        assert_int_equal(tiny_run(x, NULL), 0);
-    }
-    return x->result->seq[alone ? 0 : 1];
-}
-
-static void compare(struct tiny *t, const char *isa)
-{
-    const uint32_t chunks[] = {TOKENS, 1, 2, 7};
-    double want[VOCAB], most = 0;
-    struct ek_result_seq first = {0};
-    int32_t tokens[TOKENS];
-    struct tiny_device x;
-
-    tokens_of(5, tokens);
-    reference(t, tokens, want);
-    for (uint32_t v = 0; v < VOCAB; v++)
-        most = fabs(want[v]) > most ? fabs(want[v]) : most;
-    for (uint32_t i = 0; i < 16; i++) {
-        assert_int_equal(tiny_open(t, isa, i % 2 == 0 ? 1 : 3, 8, 10, &x), 0);
-        const struct ek_result_seq r = run_text(&x, tokens, chunks[i / 2 % 4], i < 8);
-        tiny_close(&x);
-        assert_int_equal(r.top, EK_TOP_MOST);
-        for (uint32_t k = 0; k < r.top; k++)
-            if (fabs((double)r.top_logit[k] - want[r.top_id[k]]) > 2e-5 * most)
-                fail_msg("%s, case %u: a logit is %g instead of %g", isa, i, (double)r.top_logit[k],
-                         want[r.top_id[k]]);
-        first = i == 0 ? r : first;
-        assert_memory_equal(first.top_id, r.top_id, sizeof(r.top_id));
-        assert_memory_equal(first.top_logit, r.top_logit, sizeof(r.top_logit));
-        assert_true(first.lse == r.lse);
-    }
-}
-
 static void test_text(void **state)
 {
     (void)state;
-    const struct cpu_ops *tiers[CPU_TIERS];
     struct tiny *t = scanning();
 
-    cpu_tier_list(tiers);
-    for (uint32_t i = 0; tiers[i]; i++)
-        compare(t, tiers[i]->name);
-    tiny_free(t);
-}
-
-static void refused(struct tiny *t, const char *why)
-{
-    struct ek_fault fault = {.msg = ""};
-
-    assert_int_equal(ek_graph_check(&t->g, &fault), -EBADMSG);
-    if (!strstr(fault.msg, why))
-        fail_msg("\"%s\" instead of: %s", fault.msg, why);
+    text_check(t, reference);
     tiny_free(t);
 }
 
 static struct ek_scan *change(struct tiny **ret_tiny)
 {
     *ret_tiny = scanning();
-    return &op_of(*ret_tiny, EK_OP_SCAN)->u.scan;
+    return &text_op(*ret_tiny, EK_OP_SCAN)->u.scan;
 }
 
 static void test_refused(void **state)
@@ -301,41 +212,41 @@ static void test_refused(void **state)
 
     assert_int_equal(ek_graph_check(&t->g, &fault), 0);
     t->g.state_floats--;
-    refused(t, "scan's state");
+    text_refused(t, "scan's state");
     change(&t)->state_at = UINT32_MAX;
-    refused(t, "scan's state");
+    text_refused(t, "scan's state");
     change(&t)->groups = 4;
-    refused(t, "without heads");
+    text_refused(t, "without heads");
     change(&t)->groups = 0;
-    refused(t, "without heads");
+    text_refused(t, "without heads");
     change(&t)->state_dim = UINT16_MAX + 1;
-    refused(t, "without heads");
+    text_refused(t, "without heads");
     change(&t)->head_dim++;
-    refused(t, "other widths");
+    text_refused(t, "other widths");
     change(&t)->step_first++;
-    refused(t, "other widths");
+    text_refused(t, "other widths");
     change(&t)->steps = 5;
-    refused(t, "other widths");
+    text_refused(t, "other widths");
     change(&t)->skip = EK_NO_WEIGHT;
-    refused(t, "weights of a scan");
+    text_refused(t, "weights of a scan");
     change(&t)->most = 0.1f;
-    refused(t, "steps of a scan");
+    text_refused(t, "steps of a scan");
     change(&t)->least = -1.0f;
-    refused(t, "steps of a scan");
+    text_refused(t, "steps of a scan");
     change(&t)->most = NAN;
-    refused(t, "steps of a scan");
+    text_refused(t, "steps of a scan");
     (void)change(&t);
-    op_of(t, EK_OP_SCAN)->bias = EK_NO_WEIGHT;
-    refused(t, "weights of a scan");
+    text_op(t, EK_OP_SCAN)->bias = EK_NO_WEIGHT;
+    text_refused(t, "weights of a scan");
     (void)change(&t);
-    t->weight[op_of(t, EK_OP_SCAN)->u.scan.skip].dtype = EK_F16;
-    refused(t, "weights of a scan");
+    t->weight[text_op(t, EK_OP_SCAN)->u.scan.skip].dtype = EK_F16;
+    text_refused(t, "weights of a scan");
     (void)change(&t);
-    op_of(t, EK_OP_NORM)->u.norm.own = false;
-    refused(t, "another width");
+    text_op(t, EK_OP_NORM)->u.norm.own = false;
+    text_refused(t, "another width");
     (void)change(&t);
-    op_of(t, EK_OP_GATE)[2].u.gate.group = INNER / 2; /* of itself */
-    refused(t, "gate exceeds");
+    text_op(t, EK_OP_GATE)[2].u.gate.group = INNER / 2; /* of itself */
+    text_refused(t, "gate exceeds");
 }
 
 int main(void)
