@@ -33,6 +33,10 @@ class Daemon:
     def ctl(self, *words):
         return subprocess.run([BUILD / "evenkeelctl", "--socket", self.run / "evenkeeld.sock", *words], capture_output=True, text=True, timeout=60)
 
+    def reload(self):
+        said = self.ctl("reload")
+        assert said.returncode == 0, said.stderr + (self.run / "evenkeeld.log").read_text()
+
     def write(self, name, text=None):
         (self.dir / f"{name}.yaml").write_text(text if text is not None else
                                                f"model: {MODEL}\nserved-model-name: tiny\nport: {self.port}\nmax-num-seqs: 16\n")
@@ -58,18 +62,18 @@ def test_starts_without_servers_and_says_what_to_do(daemon):
 
 def test_adds_and_removes_a_server(daemon):
     daemon.write("one")
-    assert daemon.ctl("reload").returncode == 0
+    daemon.reload()
     wait_for("one is ready", lambda: daemon.servers()["one"]["ready"])
     assert get(daemon.port, "/v1/models")[0] == 200
     pid = daemon.servers()["one"]["pid"]
 
     daemon.write("two", f"model: {MODEL}\nport: {free_port(18200)}\n")
-    assert daemon.ctl("reload").returncode == 0
+    daemon.reload()
     wait_for("two is ready", lambda: daemon.servers()["two"]["ready"])
     assert daemon.servers()["one"]["pid"] == pid, "a server that stays is not restarted"
 
     (daemon.dir / "two.yaml").unlink()
-    assert daemon.ctl("reload").returncode == 0
+    daemon.reload()
     wait_for("two is gone", lambda: "two" not in daemon.servers())
     assert daemon.servers()["one"]["pid"] == pid
 
@@ -79,7 +83,7 @@ def test_adds_and_removes_a_server(daemon):
     (f"model: {MODEL}\nport: 99999\n", "port"), (f"model: {MODEL}\nport: PORT\n", "both have port")])
 def test_keeps_what_runs_when_a_file_is_bad(daemon, text, says):
     daemon.write("one")
-    assert daemon.ctl("reload").returncode == 0
+    daemon.reload()
     wait_for("one is ready", lambda: daemon.servers()["one"]["ready"])
     daemon.write("bad", text.replace("PORT", str(daemon.port)))
     said = daemon.ctl("reload")
@@ -87,7 +91,7 @@ def test_keeps_what_runs_when_a_file_is_bad(daemon, text, says):
     assert list(daemon.servers()) == ["one"] and daemon.servers()["one"]["ready"]
     assert b"evenkeel_supervisor_config_last_reload_successful 0" in get(daemon.page, "/metrics")[1]
     daemon.write("bad", "")
-    assert daemon.ctl("reload").returncode == 0, "an empty file hides the server"
+    daemon.reload()  # an empty file hides the server
     assert list(daemon.servers()) == ["one"]
 
 
@@ -95,22 +99,23 @@ def test_a_file_hides_the_same_name_further_back(daemon, tmp_path):
     (tmp_path / "vendor").mkdir()
     (tmp_path / "vendor/tiny.yaml").write_text(f"model: /nowhere\nport: {daemon.port}\n")
     daemon.write("tiny")
-    assert daemon.ctl("reload").returncode == 0
+    daemon.reload()
     wait_for("ours is ready", lambda: daemon.servers()["tiny"]["ready"])
 
 
 def test_settings_without_a_file_wait_for_it(daemon):
     daemon.config.write_text(daemon.config.read_text() + "servers:\n  one:\n    mode: observe\n")
-    assert daemon.ctl("reload").returncode == 0 and daemon.servers() == {}
+    daemon.reload()
+    assert daemon.servers() == {}
     assert "'one' below servers: has no file" in (daemon.run / "evenkeeld.log").read_text()
     daemon.write("one")
-    assert daemon.ctl("reload").returncode == 0
+    daemon.reload()
     assert daemon.servers()["one"]["mode"] == "observe"
 
 
 def test_hands_over_to_the_next(daemon):
     daemon.write("one")
-    assert daemon.ctl("reload").returncode == 0
+    daemon.reload()
     wait_for("one is ready", lambda: daemon.servers()["one"]["ready"])
     pid = daemon.servers()["one"]["pid"]
     daemon.process.send_signal(signal.SIGUSR1)
@@ -127,7 +132,7 @@ def test_a_reload_gives_servers_their_new_keys(daemon):
     keys.write_text("old-key-1234567890\n")
     keys.chmod(0o600)
     daemon.write("one", f"model: {MODEL}\nserved-model-name: tiny\nport: {daemon.port}\napi-key-file: {keys}\n")
-    assert daemon.ctl("reload").returncode == 0
+    daemon.reload()
     wait_for("one is ready", lambda: daemon.servers()["one"]["ready"])
     pid = daemon.servers()["one"]["pid"]
 
@@ -138,7 +143,7 @@ def test_a_reload_gives_servers_their_new_keys(daemon):
 
     assert (with_key("old-key-1234567890"), with_key("new-key-1234567890")) == (200, 401)
     keys.write_text("new-key-1234567890\n")
-    assert daemon.ctl("reload").returncode == 0
+    daemon.reload()
     wait_for("the new key is known", lambda: with_key("new-key-1234567890") == 200)
     assert with_key("old-key-1234567890") == 401 and daemon.servers()["one"]["pid"] == pid
 
@@ -146,7 +151,7 @@ def test_a_reload_gives_servers_their_new_keys(daemon):
 def test_a_flag_that_the_server_does_not_take_refuses_the_reload(daemon):
     """It stands in the server's own file, which evenkeeld does not read: evenkeel-server is asked."""
     daemon.write("one")
-    assert daemon.ctl("reload").returncode == 0
+    daemon.reload()
     wait_for("one is ready", lambda: daemon.servers()["one"]["ready"])
     pid, text = daemon.servers()["one"]["pid"], (daemon.dir / "one.yaml").read_text()
     daemon.write("one", text + "max-num-seqz: 4\n")
@@ -165,7 +170,7 @@ def test_a_flag_that_the_server_does_not_take_refuses_the_reload(daemon):
 def test_a_hangup_while_it_is_read_is_not_lost(daemon):
     """evenkeel-server is asked for its flags meanwhile; who has written the file again is heard afterwards."""
     daemon.write("one")
-    assert daemon.ctl("reload").returncode == 0
+    daemon.reload()
     wait_for("one is ready", lambda: daemon.servers()["one"]["ready"])
     pid = daemon.servers()["one"]["pid"]
     text = (daemon.dir / "one.yaml").read_text()
