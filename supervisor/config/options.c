@@ -250,6 +250,16 @@ static int replace(char **field, const char *value)
     return 0;
 }
 
+static int take_env(struct server_config *s, const struct ek_strings *from, struct ek_fault *fault)
+{
+    for (size_t i = 0; i < from->count; i++) {
+        const char *value = strchr(from->at[i], '=');
+        if (!value || value == from->at[i])
+            return ek_fault_set(fault, "env", "--env %.60s: write NAME=VALUE", from->at[i]);
+    }
+    return take_flags(&s->env, from->at, (int)from->count);
+}
+
 /* The one server of the command line. */
 static int add_flag_server(struct config *c, char **rest, int count, struct ek_fault *fault)
 {
@@ -267,6 +277,8 @@ static int add_flag_server(struct config *c, char **rest, int count, struct ek_f
     if (r == 0)
         r = replace(&s->companion, c->companion);
     if (r == 0)
+        r = replace(&s->devices, c->devices);
+    if (r == 0)
         r = replace(&s->host, c->host);
     if (r == 0)
         r = replace(&s->mode, c->mode);
@@ -274,18 +286,24 @@ static int add_flag_server(struct config *c, char **rest, int count, struct ek_f
         return r;
     s->port = c->port;
     s->poll_s = c->poll_s;
-    return take_flags(&s->args, rest, count);
+    r = take_flags(&s->args, rest, count);
+    return r == 0 ? take_env(s, &c->env, fault) : r;
 }
 
 static int add_servers(struct config *c, const uint8_t *given, char **rest, int rest_count,
                        struct ek_fault *fault)
 {
     int r = 0;
-    if (c->file && (c->model || rest_count > 0))
-        return ek_fault_set(fault, c->model ? "model" : "--",
+    const char *alone = c->model           ? "--model"
+                        : c->devices       ? "--devices"
+                        : c->env.count > 0 ? "--env"
+                        : rest_count > 0   ? "what follows --"
+                                           : NULL;
+    if (c->file && alone)
+        return ek_fault_set(fault, "config",
                             "%s describes a server without a file; leave out --config, or put it "
                             "below `servers:` in %.200s",
-                            c->model ? "--model" : "what follows --", c->file);
+                            alone, c->file);
     if (c->file) {
         struct ek_buf text = {0};
         r = config_read_file(c->file, &text, fault);

@@ -76,7 +76,8 @@ struct config {
     char *record, *replay;               /* files; NULL = none */
     char *print_options, *print_reasons; /* the format */
     char *model, *host, *mode, *name;    /* of the one server without a file */
-    char *engine, *program, *api_key_file, *companion;
+    char *engine, *program, *api_key_file, *companion, *devices;
+    struct ek_strings env; /* NAME=value, of that server */
     uint64_t port;
     double poll_s, memory_every_s;
     bool dumpable;

@@ -125,6 +125,16 @@ const struct ek_opt daemon_table[] = {
      .max = 65535,
      .def = "8000",
      .help = "Port it listens on; 0 for any free one."},
+    {.name = "devices",
+     .type = OPT_STRING,
+     .at = AT(devices),
+     .help = "GPUs of this server alone, as 0,1 (as nvidia-smi numbers them): its "
+             "CUDA_VISIBLE_DEVICES. It is started only when their memory is free."},
+    {.name = "env",
+     .type = OPT_LIST,
+     .at = AT(env),
+     .help = "NAME=VALUE in the server's environment, as often as wanted; --dry-run prints them. "
+             "Not for keys, which every process list would show: --api-key-file."},
     {.name = "mode",
      .type = OPT_CHOICE,
      .at = AT(mode),

@@ -1,9 +1,11 @@
 """Protects: nothing is started into memory or a port that somebody else has; what it waits for is said, and a device that blocks whoever
 asks it blocks only a helper. The NVIDIA library is a fake (fake_nvml.c)."""
+import json
 import os
 import pathlib
 import socket
 import subprocess
+import sys
 import time
 
 import pytest
@@ -89,6 +91,41 @@ def test_what_nvml_does_not_say_keeps_nobody_waiting(fakes, nvml):  # noqa: F811
 
 def test_without_nvml_it_starts(fakes):  # noqa: F811
     fakes(a=([], "    devices: 0\n")).ready()
+
+
+def test_devices_without_a_file(tmp_path, nvml):
+    """The one server of the command line has them as one of a file does: it waits for their memory, then sees these alone."""
+    nvml.write_text(f"{80 * GIB} 0 0 0\n{80 * GIB} {30 * GIB} 4242 {29 * GIB}\n")
+    page, log = free_port(26100), tmp_path / "log"
+    words = ["--model", MODEL, "--port", "0", "--devices", "1", "--env", "NCCL_CUMEM_ENABLE=0", "--env=A=x y", "--listen", f"127.0.0.1:{page}", "--run-dir", tmp_path / "r", "--state-dir", tmp_path / "s"]
+    with open(log, "wb") as out:
+        process = subprocess.Popen([BUILD / "evenkeeld", *words, "--", "--threads", "1"], stdout=out, stderr=out)
+    try:
+        wait_for("it is said", lambda: "process 4242 has 29.0 GiB" in log.read_text(), 60)
+        nvml.write_text(f"{80 * GIB} 0 0 0\n{80 * GIB} 0 0 0\n")
+        server = lambda: json.loads(get(page, "/api/v1/servers")[1])["servers"][0]  # noqa: E731
+        wait_for("it serves", lambda: server()["ready"], 60)
+        words = pathlib.Path(f"/proc/{server()['pid']}/environ").read_text().split("\0")
+        assert "CUDA_VISIBLE_DEVICES=1" in words and "CUDA_DEVICE_ORDER=PCI_BUS_ID" in words
+        assert "NCCL_CUMEM_ENABLE=0" in words and "A=x y" in words
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def test_devices_of_a_vllm_without_a_file(tmp_path, nvml):
+    nvml.write_text(f"{80 * GIB} 0 0 0\n" * 2)
+    words = ["--engine", "vllm", "--program", sys.executable, "--model", MODEL, "--port", str(free_port(26000)), "--run-dir", tmp_path / "r"]
+
+    def said(*more):
+        done = subprocess.run([BUILD / "evenkeeld", *words, *more, "--dry-run"], capture_output=True, text=True, timeout=60)
+        return done.returncode, done.stdout + done.stderr
+    code, text = said("--devices", "0,1", "--env", "VLLM_LOGGING_LEVEL=DEBUG")
+    assert code == 0 and "CUDA_VISIBLE_DEVICES=0,1 VLLM_LOGGING_LEVEL=DEBUG" in text and "the memory of its devices is free" in text
+    code, text = said("--devices", "2")
+    assert code == 78 and "there is no device 2: NVML knows 2" in text
+    code, text = said("--devices", "GPU-5a1f")
+    assert code in (2, 78) and "write numbers" in text
 
 
 def test_host_memory_is_waited_for(fakes):  # noqa: F811

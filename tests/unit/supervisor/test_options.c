@@ -74,6 +74,10 @@ static void test_foreign_engine(void **state)
         {{"--engine=vllm", "--model=/m", "--port=0"}, NULL, "needs a `port`"},
         {{"--engine=vllm", "--model=/m", "--api-key-file=/no/such"}, NULL, "/no/such"},
         {{"--engine=llama", "--model=/m"}, NULL, "engine"},
+        {{"--engine=vllm", "--model=/m", "--devices=0,0"}, NULL, "each once"},
+        {{"--engine=vllm", "--devices=0"}, NULL, "--model DIR"},
+        {{"--engine=vllm", "--model=/m", "--env=NCCL_DEBUG"}, NULL, "NAME=VALUE"},
+        {{"--engine=vllm", "--model=/m", "--env", "=1"}, NULL, "NAME=VALUE"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -198,10 +202,12 @@ static void test_flags(void **state)
     (void)state;
     struct config c = {0};
     struct ek_fault f = {0};
-    const char *const one[] = {"evenkeeld",      "--model", "/m",          "--port", "0",
-                               "--run-dir",      "/r",      "--state-dir", "/s",     "--",
-                               "--max-num-seqs", "4",       NULL};
+    const char *const one[] = {
+        "evenkeeld", "--model", "/m", "--port",         "0", "--run-dir", "/r", "--state-dir", "/s",
+        "--devices", "1,3",     "--", "--max-num-seqs", "4", NULL};
     assert_int_equal(parse(&c, &f, one), 0);
+    assert_string_equal(c.servers[0].devices, "1,3");
+    assert_int_equal(c.servers[0].device_set, 1u << 1 | 1u << 3);
     assert_int_equal(c.count, 1);
     const struct server_config *s = &c.servers[0];
     assert_string_equal(s->name, "main");
@@ -282,6 +288,10 @@ static void test_bad_flags(void **state)
         {{"evenkeeld", "--model=/m", "--listen=host", NULL}, "HOST:PORT"},
         {{"evenkeeld", "--model=/m", "--listen=a:99999", NULL}, "HOST:PORT"},
         {{"evenkeeld", "--model=/m", "--name=A B", NULL}, "server name"},
+        {{"evenkeeld", "--config=/c", "--model=/m", NULL}, "--model describes a server"},
+        {{"evenkeeld", "--config=/c", "--devices=0", NULL}, "--devices describes a server"},
+        {{"evenkeeld", "--config=/c", "--env=A=1", NULL}, "--env describes a server"},
+        {{"evenkeeld", "--config=/c", "--", "--x", NULL}, "what follows -- describes"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct config c = {0};
@@ -296,7 +306,8 @@ static void test_bad_flags(void **state)
 static void test_allocation(void **state)
 {
     (void)state;
-    const char *const words[] = {"evenkeeld", "--model", "/m", "--run-dir", "/r", NULL};
+    const char *const words[] = {"evenkeeld", "--model", "/m",  "--run-dir",
+                                 "/r",        "--env",   "A=1", NULL};
     for (long n = 1;; n++) {
         struct config c = {0};
         struct ek_fault f = {0};
