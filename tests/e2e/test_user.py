@@ -60,7 +60,8 @@ def test_it_runs_as_that_user(a, folder):
     a.process.wait()
     a.start().ready()
     assert a.server()["pid"] == pid and a.server()["adopted"]
-    a.ctl("restart", "--yes", "s1", check=False)
+    a.ctl("restart")
+    wait_for("it is restarted", lambda: (s := a.server())["ready"] and s["pid"] != pid, 60)
     assert a.stop() == 0
     assert json.loads((folder / "s1" / "exit.json").read_text())["code"] in (0, 77)
     assert (folder / "s1" / "exit.json").stat().st_uid == user.pw_uid
