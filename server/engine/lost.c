@@ -55,6 +55,7 @@ uint32_t sched_lost(struct sched *s, uint64_t now_us)
         replayed++;
     }
     s->host.copy_count = 0;
+    s->states.copy_count = 0;
     sched_reset_prefix(s);
     return replayed;
 }
