@@ -309,6 +309,15 @@ CASES += [
     case("nemotron-h-bias", "NemotronH", **{**NEMOTRON_H, "prompts": SHORT}, mamba_num_heads=6, n_groups=1, use_bias=True,
          layers_block_type=[FULL, "mlp", MAMBA, MAMBA, "mlp", FULL], mlp_bias=True, use_conv_bias=False, conv_kernel=3),
 ]
+NEMOTRON3 = dict(NEMOTRON_H, mamba_num_heads=4, n_groups=2, n_routed_experts=6, num_experts_per_tok=3,
+                 moe_intermediate_size=20, moe_shared_expert_intermediate_size=36, routed_scaling_factor=2.5)
+CASES += [
+    case("nemotron-h-moe", "NemotronH", **NEMOTRON3, layers_block_type=[MAMBA, "moe", MAMBA, FULL, "moe"]),
+    case("nemotron-h-latent", "NemotronH", **{**NEMOTRON3, "n_routed_experts": 9}, moe_latent_size=12, mlp_bias=True,
+         layers_block_type=["moe", MAMBA, FULL, "mlp", FULL, "moe"], n_group=3, topk_group=2, norm_topk_prob=False),
+    case("nemotron-h-joined", "NemotronH", joined=True, **{**NEMOTRON3, "prompts": ((30, 24, 0),)}, moe_latent_size=24,
+         layers_block_type=[FULL, "moe", MAMBA], tie_word_embeddings=True),
+]
 
 MOE = dict(head_dim=16, num_experts=4, num_local_experts=4, num_experts_per_tok=2,
            moe_intermediate_size=32, norm_topk_prob=True)

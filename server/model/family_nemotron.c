@@ -1,7 +1,10 @@
 /*
- * NemotronHForCausalLM (Nemotron-H, Nemotron Nano 2): each layer is one mixer behind one norm, and
- * is Mamba 2 (mamba.c), attention without positions, or a feed-forward without a gate whose
- * activation is max(x, 0) squared. Layers of experts are refused.
+ * NemotronHForCausalLM (Nemotron-H, Nemotron Nano 2, Nemotron 3): each layer is one mixer behind
+ * one norm, and is Mamba 2 (mamba.c), attention without positions, a feed-forward without a gate
+ * whose activation is max(x, 0) squared, or experts that are such feed-forwards, chosen by sigmoids
+ * with a correction, beside one that all tokens take. With moe_latent_size the experts take a
+ * narrower vector, which a product makes of the hidden state, and another one widens what they
+ * give.
  */
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +12,7 @@
 #include "common/err.h"
 #include "server/model/config_keys.h"
 #include "server/model/family.h"
-#include "server/model/graph.h"
+#include "server/model/graph_weights.h"
 #include "server/model/mamba.h"
 
 #define KIND_BYTES 40u
@@ -69,16 +72,11 @@ static char kind_at(const struct kinds *k, uint32_t layer, char text[KIND_BYTES]
     return 0;
 }
 
-static int kind_fault(const struct model_json *j, const char *key, char letter, const char *text)
+static int kind_fault(const struct model_json *j, const char *key, const char *text)
 {
-    if (letter == 'E')
-        return ek_fault_set(j->fault, key,
-                            "%s: %s has '%s': layers of experts are not supported for "
-                            "NemotronHForCausalLM; take a model without them",
-                            j->file, key, text);
     return ek_fault_set(j->fault, key,
                         "%s: %s has '%s'; supported are M (mamba, linear_attention), * (attention, "
-                        "full_attention) and - (mlp)",
+                        "full_attention), - (mlp) and E (moe)",
                         j->file, key, text);
 }
 
@@ -94,10 +92,11 @@ static int nemotron_kinds(const struct model_json *j, struct model_config *c)
                             j->file, k.key, c->layers);
     for (uint32_t i = 0; i < c->layers; i++) {
         const char letter = kind_at(&k, i, text);
-        if (letter == 0 || letter == 'E')
-            return kind_fault(j, k.key, letter, text);
+        if (letter == 0)
+            return kind_fault(j, k.key, text);
         c->recurrent[i] = letter == 'M';
-        c->forward_only[i] = letter == '-';
+        c->forward_only[i] = letter == '-' || letter == 'E';
+        c->plain[i] = letter != 'E';
         c->unrotated[i] = true;
         attend += letter == '*';
     }
@@ -121,6 +120,34 @@ static int nemotron_heads(const struct model_json *j, struct model_config *c)
     return r;
 }
 
+/* What a file says of experts counts where a layer has them. */
+static int nemotron_experts(const struct model_json *j, struct model_config *c)
+{
+    bool plain[CONFIG_LAYERS_MOST], mixed = false, given = false;
+    int64_t shared = 1, latent = 0;
+    const size_t bytes = c->layers * sizeof(plain[0]);
+    for (uint32_t i = 0; i < c->layers; i++)
+        mixed = mixed || !c->plain[i];
+    if (!mixed)
+        return 0;
+    memcpy(plain, c->plain, bytes);
+    int r = config_read_experts(j, "moe_intermediate_size", c);
+    if (r == 0)
+        r = config_read_routing(j, c);
+    memcpy(c->plain, plain, bytes);
+    c->routing.score = EK_SCORE_SIGMOID;
+    if (r == 0)
+        r = model_json_int(j, "n_shared_experts", (struct model_range){1, 1}, &shared, &given);
+    if (r == 0)
+        r = config_read_u32(j, "moe_shared_expert_intermediate_size", 1u << 20, 0,
+                            &c->shared_intermediate);
+    if (r == 0)
+        r = model_json_int(j, "moe_latent_size", (struct model_range){1, 1u << 20}, &latent,
+                           &given);
+    c->expert_latent = (uint32_t)latent;
+    return r;
+}
+
 static int nemotron_configure(const struct model_json *j, struct model_config *c)
 {
     const struct mamba_keys keys = {"mamba_num_heads", "n_groups",        "ssm_state_size",
@@ -129,6 +156,8 @@ static int nemotron_configure(const struct model_json *j, struct model_config *c
     const char *act = "silu";
     bool given = false;
     int r = nemotron_kinds(j, c);
+    if (r == 0)
+        r = nemotron_experts(j, c);
     if (r == 0)
         r = nemotron_heads(j, c);
     if (r == 0)
@@ -142,6 +171,7 @@ static int nemotron_configure(const struct model_json *j, struct model_config *c
     if (r == 0)
         r = config_read_bool(j, "attention_bias", false, &c->qkv_bias);
     c->o_bias = c->qkv_bias;
+    c->tied = false; /* whatever the file says: the class has an output layer of its own */
     if (r == 0)
         r = config_read_bool(j, "mlp_bias", false, &c->mlp_bias);
     if (r == 0)
@@ -151,8 +181,24 @@ static int nemotron_configure(const struct model_json *j, struct model_config *c
 
 struct values {
     uint16_t stream, side, qkv, heads, inner;
+    uint16_t router, mixed, shared; /* with experts, */
+    uint16_t latent, given;         /* and what they take and give, where that is narrower */
     struct mamba_values mamba;
+    const char *root; /* of the tensors' names */
 };
+
+static void experts_begin(struct graph_builder *b, struct values *v)
+{
+    const struct model_config *c = b->config;
+
+    v->router = graph_value(b, c->experts);
+    v->mixed = graph_value(b, c->hidden);
+    v->shared = graph_value(b, c->shared_intermediate);
+    if (c->expert_latent > 0) {
+        v->latent = graph_value(b, c->expert_latent);
+        v->given = graph_value(b, c->expert_latent);
+    }
+}
 
 static void nemotron_begin(struct graph_builder *b, struct values *v)
 {
@@ -164,8 +210,12 @@ static void nemotron_begin(struct graph_builder *b, struct values *v)
     v->qkv = graph_value(b, q + 2 * kv);
     v->heads = graph_value(b, q);
     v->inner = graph_value(b, c->intermediate);
+    if (c->experts > 0)
+        experts_begin(b, v);
     mamba_begin(b, &v->mamba);
-    graph_prefix(b, "backbone.");
+    /* transformers 5 calls it so inside, and in what it saves with save_original_format=False */
+    v->root = st_find(b->tensors, "model.embeddings.weight") ? "model." : "backbone.";
+    graph_prefix(b, "%s", v->root);
     graph_embed(b, v->stream, "embeddings", c->embed_scale);
 }
 
@@ -183,16 +233,46 @@ static void nemotron_attention(struct graph_builder *b, const struct values *v, 
     graph_linear(b, v->side, v->heads, &out, 1, c->o_bias);
 }
 
-static void nemotron_forward(struct graph_builder *b, const struct values *v)
+static void nemotron_forward(struct graph_builder *b, const struct values *v, const char *name,
+                             uint16_t inner)
 {
     const struct model_config *c = b->config;
-    const struct graph_part up = {"mixer.up_proj", c->intermediate};
-    const struct graph_part down = {"mixer.down_proj", c->hidden};
+    const uint32_t width = graph_width(b, inner);
+    char in[48], out[48];
+    const struct graph_part up = {in, width}, down = {out, c->hidden};
 
-    graph_linear(b, v->inner, v->side, &up, 1, c->mlp_bias);
-    graph_gate(b, v->inner, v->inner, EK_GATE_RELU,
-               (struct graph_run){.step = c->intermediate, .group = c->intermediate});
-    graph_linear(b, v->side, v->inner, &down, 1, c->mlp_bias);
+    (void)snprintf(in, sizeof(in), "%s.up_proj", name);
+    (void)snprintf(out, sizeof(out), "%s.down_proj", name);
+    graph_linear(b, inner, v->side, &up, 1, c->mlp_bias);
+    graph_gate(b, inner, inner, EK_GATE_RELU, (struct graph_run){.step = width, .group = width});
+    graph_linear(b, v->side, inner, &down, 1, c->mlp_bias);
+}
+
+/* The chosen experts' sum to the stream, then what all tokens take in place of `side`. */
+static void nemotron_mixture(struct graph_builder *b, const struct values *v)
+{
+    static const struct graph_expert_names names = {.up = "mixer.experts.%u.up_proj",
+                                                    .down = "mixer.experts.%u.down_proj",
+                                                    .correction =
+                                                        "mixer.gate.e_score_correction_bias",
+                                                    .all_in = "mixer.experts.up_proj",
+                                                    .all_out = "mixer.experts.down_proj",
+                                                    .alone = true};
+    const struct model_config *c = b->config;
+    const struct graph_part router = {"mixer.gate", c->experts};
+    const struct graph_part narrow = {"mixer.fc1_latent_proj", c->expert_latent};
+    const struct graph_part widen = {"mixer.fc2_latent_proj", c->hidden};
+
+    graph_linear_exact(b, v->router, v->side, &router, 1);
+    if (c->expert_latent > 0) {
+        graph_linear(b, v->latent, v->side, &narrow, 1, c->mlp_bias);
+        graph_experts(b, v->given, v->latent, v->router, &names);
+        graph_linear(b, v->mixed, v->given, &widen, 1, c->mlp_bias);
+    } else {
+        graph_experts(b, v->mixed, v->side, v->router, &names);
+    }
+    graph_add(b, v->stream, v->mixed);
+    nemotron_forward(b, v, "mixer.shared_experts", v->shared);
 }
 
 static void nemotron_build(struct graph_builder *b, const struct model_config *c)
@@ -201,18 +281,23 @@ static void nemotron_build(struct graph_builder *b, const struct model_config *c
 
     nemotron_begin(b, &v);
     for (uint32_t i = 0; i < c->layers; i++) {
-        graph_prefix(b, "backbone.layers.%u.", i);
+        graph_prefix(b, "%slayers.%u.", v.root, i);
         graph_norm(b, v.side, v.stream, "norm");
         if (c->recurrent[i])
             mamba_mixer(b, &v.mamba, v.side, "mixer");
+        else if (!c->plain[i])
+            nemotron_mixture(b, &v);
         else if (c->forward_only[i])
-            nemotron_forward(b, &v);
+            nemotron_forward(b, &v, "mixer", v.inner);
         else
             nemotron_attention(b, &v, i);
         graph_add(b, v.stream, v.side);
     }
+    char norm[32], embeddings[32];
+    (void)snprintf(norm, sizeof(norm), "%snorm_f", v.root);
+    (void)snprintf(embeddings, sizeof(embeddings), "%sembeddings", v.root);
     graph_prefix(b, "%s", "");
-    graph_head(b, v.stream, "backbone.norm_f", "backbone.embeddings");
+    graph_head(b, v.stream, norm, embeddings);
 }
 
 const struct model_family family_nemotron_h = {.architecture = "NemotronHForCausalLM",

@@ -360,17 +360,37 @@ void graph_by_head(struct graph_builder *b, uint16_t dst, uint16_t src,
                                     .u.heads = {.count = part->heads, .rest = rest}});
 }
 
+/* Experts without a gate: what comes up is its own. */
+static void lone_weights(struct graph_builder *b, const struct graph_expert_names *names,
+                         struct ek_op *op)
+{
+    const uint32_t inner = b->config->expert_intermediate, n = graph_width(b, op->src);
+
+    if (graph_experts_joined(b, names)) {
+        const struct graph_shape in = {3, {b->config->experts, inner, n}};
+        const struct graph_shape out = {3, {b->config->experts, n, inner}};
+        op->weight = graph_expert_slices(b, names->all_in, &in, 0, inner);
+        op->u.experts.down = graph_expert_slices(b, names->all_out, &out, 0, n);
+    } else {
+        op->weight = graph_expert_matrices(b, names->up, inner, n);
+        op->u.experts.down = graph_expert_matrices(b, names->down, n, inner);
+    }
+    op->u.experts.up = op->weight;
+}
+
 /* The matrices of all experts, and their biases. */
 static void expert_weights(struct graph_builder *b, const struct graph_expert_names *names,
                            struct ek_op *op)
 {
-    const uint32_t inner = b->config->expert_intermediate, n = b->config->hidden;
+    const uint32_t inner = b->config->expert_intermediate, n = graph_width(b, op->src);
     const uint32_t second = names->woven ? 1 : inner, step = names->woven ? 2 : 1;
     const struct graph_lane gate = {names->all_in, inner, n, 0, step, 2 * inner};
     const struct graph_lane up = {names->all_in, inner, n, second, step, 2 * inner};
     const struct graph_lane down = {names->all_out, n, inner, 0, 1, n};
 
-    if (names->woven || names->turned) {
+    if (names->alone) {
+        lone_weights(b, names, op);
+    } else if (names->woven || names->turned) {
         op->weight = graph_expert_lane(b, &gate);
         op->u.experts.up = graph_expert_lane(b, &up);
         op->u.experts.down = graph_expert_lane(b, &down);
@@ -412,7 +432,7 @@ void graph_experts(struct graph_builder *b, uint16_t dst, uint16_t src, uint16_t
                                      .down_bias = EK_NO_WEIGHT}};
     /* The router is small and decides: it stays as it is. */
     if (names->router)
-        linear_push(b, router, src, graph_weight(b, &gate, 1, c->hidden, ".weight"),
+        linear_push(b, router, src, graph_weight(b, &gate, 1, graph_width(b, src), ".weight"),
                     names->woven ? graph_weight(b, &gate, 1, 1, ".bias") : EK_NO_WEIGHT);
     op.u.experts.routing.correction =
         names->correction ? graph_weight(b, &correction, 1, 1, "") : EK_NO_WEIGHT;

@@ -95,7 +95,7 @@ void graph_latent_attention(struct graph_builder *b, uint16_t dst, uint16_t q, u
 /* dst = the experts that the router's logits choose, of src; with a `router` of NULL the caller has
  * made the logits. Weights are one matrix per expert and
  * kind, by printf format ("mlp.experts.%u.gate_proj"), or all in one tensor of three dimensions,
- * gate and up joined: then `gate` is NULL. */
+ * gate and up joined: then `gate` is NULL. They are as wide as dst and src. */
 struct graph_expert_names {
     const char *router, *gate, *up, *down;
     const char *correction; /* a tensor [experts]: see struct ek_routing; NULL: none */
@@ -103,6 +103,7 @@ struct graph_expert_names {
     /* [experts, 2 * inner, n] and [experts, n, inner], named so or with ".weight"; with `gate`,
      * too: where the files have these instead. */
     const char *all_in, *all_out;
+    bool alone;  /* no gate: `gate` is NULL, and all_in is [experts, inner, n], of `up` alone */
     bool turned; /* they lie transposed: [experts, n, 2 * inner] and [experts, inner, n] */
     /* Of all_in and all_out: they lie transposed, or as blocks of MXFP4, with gate and up in turn,
      * and have biases, as the router. */

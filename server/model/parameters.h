@@ -153,7 +153,8 @@ struct model_config {
     bool chunks;         /* the window is the running chunk of so many, see struct ek_op */
     /* Mixture of experts, 0 = none; layers that have a plain feed-forward all the same. */
     uint32_t experts, experts_per_token, expert_intermediate;
-    bool corrected;            /* where a family has a correction of experts or not */
+    uint32_t expert_latent; /* width that experts take and give, between two products; 0 = hidden */
+    bool corrected;         /* where a family has a correction of experts or not */
     struct ek_routing routing; /* but for `correction`, which the file's tensors tell */
     bool plain[CONFIG_LAYERS_MOST];
     uint32_t

@@ -368,10 +368,12 @@ static void read_nemotron(struct reader *r, struct plan_shape *s)
     s->recurrent_layers = nemotron_kinds(r, 'M', "mamba", "linear_attention", s->layers);
     if (s->recurrent_layers > s->layers - s->forward_layers)
         s->recurrent_layers = s->layers - s->forward_layers;
-    if (mixed == 0)
+    if (mixed == 0) {
         s->experts = s->shared_intermediate = 0;
-    else
+    } else {
         s->shared_intermediate = NUMBER(r, "moe_shared_expert_intermediate_size");
+        s->expert_latent = NUMBER(r, "moe_latent_size");
+    }
     s->v_heads = NUMBER(r, "mamba_num_heads");
     s->v_dim = NUMBER(r, "mamba_head_dim");
     s->k_heads = NUMBER(r, "n_groups");
@@ -638,16 +640,21 @@ static double forward(const struct plan_shape *s, double inner)
     return (s->gated ? 3 : 2) * (double)s->hidden * inner;
 }
 
+static double mixture(const struct plan_shape *s, double used)
+{
+    const double wide = s->hidden, takes = s->expert_latent ? s->expert_latent : wide;
+    return used * (s->gated ? 3 : 2) * takes * s->expert_intermediate +
+           2 * wide * s->expert_latent + forward(s, s->shared_intermediate) + wide * s->experts;
+}
+
 /* All layers; `used` experts of each mixture. */
 static double layers(const struct plan_shape *s, double used)
 {
     double mixed = s->experts ? (double)plan_forwarding(s) - s->dense_layers : 0;
     double plain = plan_forwarding(s) - mixed;
-    double mixture = used * forward(s, s->expert_intermediate) +
-                     forward(s, s->shared_intermediate) + (double)s->hidden * s->experts;
     return attention(s) + extras(s) + s->recurrent_layers * linear_attention(s) +
            (s->single ? 1.0 : 2.0) * s->layers * s->hidden + plain * forward(s, s->intermediate) +
-           mixed * mixture;
+           mixed * mixture(s, used);
 }
 
 static double tables(const struct plan_shape *s)

@@ -22,6 +22,7 @@ struct plan_shape {
     bool head_norms, qkv_bias;
     /* Mixture of experts; 0 = none. */
     uint32_t experts, experts_used, expert_intermediate, shared_intermediate, dense_layers;
+    uint32_t expert_latent; /* width that experts take and give, between two products; 0 = hidden */
     /* Multi-head latent attention (DeepSeek): what a token keeps; 0 = ordinary attention. */
     uint32_t latent, latent_rope, q_latent, nope_dim, value_dim;
     /* Layers with a state of a fixed size instead of KV: linear attention (Qwen3-Next, Qwen3.5),

@@ -52,8 +52,11 @@ static double forward(const struct plan_shape *s, double inner, uint32_t bits)
 static double mixture(const struct plan_shape *s, uint32_t bits)
 {
     double inner = s->expert_intermediate, hidden = s->hidden;
-    double expert = 2 * matrix(inner, hidden, bits) + matrix(hidden, inner, bits);
+    double takes = s->expert_latent ? s->expert_latent : hidden;
+    double expert = (s->gated ? 2 : 1) * matrix(inner, takes, bits) + matrix(takes, inner, bits);
     double shared = s->shared_intermediate ? forward(s, s->shared_intermediate, bits) : 0;
+    if (s->expert_latent)
+        shared += matrix(takes, hidden, bits) + matrix(hidden, takes, bits);
     return s->experts * expert + shared + matrix(s->experts, hidden, 16); /* the router decides */
 }
 

@@ -44,8 +44,14 @@
 #define GRANITE4(more) GRANITE4_OF("[\"mamba\", \"attention\", \"linear_attention\"]", more)
 #define NEMOTRON_OF(kinds, more)                                                                   \
     "{\"architectures\": [\"NemotronHForCausalLM\"], " kinds ", " BASE more "}"
-#define NEMOTRON(more) NEMOTRON_OF("\"hybrid_override_pattern\": \"M-*\"", more)
-#define QWEN3_5(more)  "{\"architectures\": [\"Qwen3_5ForCausalLM\"], " BASE more "}"
+#define NEMOTRON3_OF(experts, top, inner, more)                                                    \
+    NEMOTRON_OF("\"hybrid_override_pattern\": \"ME*\"",                                            \
+                ", \"n_routed_experts\": " experts ", \"num_experts_per_tok\": " top               \
+                ", \"moe_intermediate_size\": " inner                                              \
+                ", \"moe_shared_expert_intermediate_size\": 36" more)
+#define NEMOTRON3(more) NEMOTRON3_OF("6", "3", "20", more)
+#define NEMOTRON(more)  NEMOTRON_OF("\"hybrid_override_pattern\": \"M-*\"", more)
+#define QWEN3_5(more)   "{\"architectures\": [\"Qwen3_5ForCausalLM\"], " BASE more "}"
 #define QWEN2_MOE(more)                                                                            \
     "{\"architectures\": [\"Qwen2MoeForCausalLM\"], " BASE                                         \
     ", \"num_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 8" more "}"
@@ -96,6 +102,28 @@ static void test_nemotron(void **state)
     assert_true(c.recurrent[0] && c.forward_only[1] && !c.recurrent[2] && !c.forward_only[2]);
     assert_true(c.rms_eps == 0.25 && c.act == EK_ACT_RELU);
     assert_int_equal(c.head_dim, 32);
+    assert_int_equal(c.experts, 0);
+    assert_false(read_ok(NEMOTRON(", \"tie_word_embeddings\": true")).tied);
+}
+
+static void test_nemotron3(void **state)
+{
+    struct model_config c = read_ok(NEMOTRON3(""));
+    (void)state;
+    assert_true(c.plain[0] && !c.plain[1] && c.plain[2] && c.forward_only[1]);
+    assert_true(c.routing.score == EK_SCORE_SIGMOID && c.routing.normalise);
+    assert_true(c.routing.groups == 0 && c.routing.scale == 1);
+    assert_int_equal(c.experts, 6);
+    assert_int_equal(c.experts_per_token, 3);
+    assert_int_equal(c.expert_intermediate, 20);
+    assert_int_equal(c.shared_intermediate, 36);
+    assert_int_equal(c.expert_latent, 0);
+    c = read_ok(NEMOTRON3(", \"moe_latent_size\": 12, \"routed_scaling_factor\": 2.5, "
+                          "\"first_k_dense_replace\": 2, \"n_group\": 3, \"topk_group\": 2"));
+    assert_int_equal(c.expert_latent, 12);
+    assert_true(c.routing.scale == 2.5f && c.routing.groups == 3 && c.routing.groups_top == 2);
+    assert_true(!c.plain[1]);
+    assert_int_equal(read_ok(NEMOTRON3(", \"moe_latent_size\": null")).expert_latent, 0);
 }
 
 static void test_defaults(void **state)
@@ -303,10 +331,14 @@ static const struct {
     {GRANITE4_OF("[\"mamba\", \"mamba\", \"mamba\"]", ""), "layer_types",
      "no layer of layer_types"},
     {GRANITE4_OF("[\"mamba\", \"conv\", \"attention\"]", ""), "layer_types", "has 'conv'"},
-    {NEMOTRON_OF("\"hybrid_override_pattern\": \"ME*\"", ""), "hybrid_override_pattern",
-     "has 'E': layers of experts are not supported for NemotronHForCausalLM"},
-    {NEMOTRON_OF("\"layer_types\": [\"mamba\", \"moe\", \"attention\"]", ""), "layer_types",
-     "has 'moe': layers of experts are not supported"},
+    {NEMOTRON3_OF("0", "3", "20", ""), "n_routed_experts", "n_routed_experts"},
+    {NEMOTRON3_OF("6", "7", "20", ""), "num_experts_per_tok", "more than the 6 experts"},
+    {NEMOTRON3_OF("6", "3", "null", ""), "moe_intermediate_size", "is missing"},
+    {NEMOTRON3(", \"n_shared_experts\": 2"), "n_shared_experts", "n_shared_experts"},
+    {NEMOTRON3(", \"moe_latent_size\": 0"), "moe_latent_size", "moe_latent_size"},
+    {NEMOTRON3(", \"n_group\": 4"), "n_group", "6 experts do not make n_group 4 groups"},
+    {NEMOTRON_OF("\"layer_types\": [\"mamba\", \"moe\", \"attention\"]", ""), "num_local_experts",
+     "is missing"},
     {NEMOTRON_OF("\"hybrid_override_pattern\": \"MX*\"", ""), "hybrid_override_pattern",
      "has 'X'; supported are M (mamba, linear_attention)"},
     {NEMOTRON_OF("\"layers_block_type\": [1, \"mlp\", \"mlp\"]", ""), "layers_block_type",
@@ -571,6 +603,7 @@ int main(void)
         cmocka_unit_test(test_text_part),
         cmocka_unit_test(test_granite4),
         cmocka_unit_test(test_nemotron),
+        cmocka_unit_test(test_nemotron3),
         cmocka_unit_test(test_spellings),
         cmocka_unit_test(test_bad),
         cmocka_unit_test(test_generation),

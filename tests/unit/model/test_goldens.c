@@ -414,6 +414,8 @@ static void test_states_in_pairs(void **state)
     compare_rounded(GOLDENS_DIR "/lfm2", 2);
     compare_rounded(GOLDENS_DIR "/granite-hybrid-dense", 2);
     compare_rounded(GOLDENS_DIR "/nemotron-h", 2);
+    compare_rounded(GOLDENS_DIR "/nemotron-h-moe", 2);
+    compare_rounded(GOLDENS_DIR "/nemotron-h-latent", 2);
 }
 
 static void test_stages(void **state)

@@ -153,6 +153,32 @@ static void test_mixers(void **state)
     assert_int_equal(plan_attending(&s), 1);
 }
 
+/* Nemotron 3: two matrices an expert, in Super between two products. By hand, Nano: 23 x (2688 x (2
+ * x 4096 + 2048 + 64) + 4096 x 2688 + 4 x 6144) + 23 x (128 x 2 x 2688 x 1856 + 2 x 2688 x 3712 +
+ * 2688 x 128) + 6 x 2688 x (2 x 4096 + 2 x 256) + 2 x 131072 x 2688 = 31.58 G; a token takes 6 of
+ * 128 experts and no embedding: 3.23 G. Super likewise, its experts 2 x 1024 x 2688 and their
+ * products 2 x 4096 x 1024: 120.67 G and 12.23 G. */
+static void test_lone_experts(void **state)
+{
+    struct plan_shape s = shape_of("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16");
+    struct ek_fault f = {.msg = ""};
+    (void)state;
+    assert_int_equal(s.forward_layers, 23);
+    assert_true(plan_parameters(&s) > 31.577e9 && plan_parameters(&s) < 31.578e9);
+    assert_true(plan_active_parameters(&s) > 3.227e9 && plan_active_parameters(&s) < 3.228e9);
+    assert_true(plan_state_bytes(&s) == 49930240.0);
+    assert_true(plan_kv_token_bytes(&s, 1, 16) == 6144);
+    s = shape_of("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B");
+    assert_int_equal(s.expert_latent, 1024);
+    assert_true(plan_parameters(&s) > 120.66e9 && plan_parameters(&s) < 120.68e9);
+    assert_true(plan_active_parameters(&s) > 12.23e9 && plan_active_parameters(&s) < 12.24e9);
+    assert_true(plan_state_bytes(&s) == 172687360.0);
+    assert_int_equal(plan_shape_read("tests/fixtures/models/nemotron-h-latent", &s, &f), 0);
+    assert_int_equal(s.layers, 6);
+    assert_int_equal(s.experts, 9);
+    assert_int_equal(s.expert_latent, 12);
+}
+
 static void test_odd_numbers(void **state)
 {
     static const char fine[] =
@@ -178,9 +204,9 @@ static void test_odd_numbers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_published),  cmocka_unit_test(test_recurrent),
-        cmocka_unit_test(test_mamba),      cmocka_unit_test(test_mixers),
-        cmocka_unit_test(test_gemma4),     cmocka_unit_test(test_gemma4_saved),
-        cmocka_unit_test(test_odd_numbers)};
+        cmocka_unit_test(test_published),    cmocka_unit_test(test_recurrent),
+        cmocka_unit_test(test_mamba),        cmocka_unit_test(test_mixers),
+        cmocka_unit_test(test_lone_experts), cmocka_unit_test(test_gemma4),
+        cmocka_unit_test(test_gemma4_saved), cmocka_unit_test(test_odd_numbers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
