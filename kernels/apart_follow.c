@@ -226,7 +226,7 @@ static void move_block(struct follow *f, const struct apart_order *o)
     void *at = apart_at(f->m, f->m->block_at);
     int r = -ENOTSUP;
 
-    if (f->b->kv_bytes && f->b->kv_bytes(f->d) == f->m->block_bytes)
+    if (f->b->kv_bytes && f->b->kv_bytes(f->d, o->tier) == apart_tier_bytes(f->m, o->tier))
         r = o->kind == APART_KV_READ ? f->b->kv_read(f->d, o->tier, o->blocks, at)
                                      : f->b->kv_write(f->d, o->tier, o->blocks, at);
     say_code(f, r);

@@ -255,10 +255,12 @@ static int make_memory(struct lead *l, const struct ek_plan_request *q)
         layout.result_at[i] = take_room(&layout.bytes, layout.result_bytes);
     }
     struct ek_plan plan = {0};
-    if (l->open.each->kv_bytes && q->graph->state_floats == 0 &&
-        l->open.each->plan(&l->open, q, &plan, NULL) == 0)
+    if (l->open.each->kv_bytes && l->open.each->plan(&l->open, q, &plan, NULL) == 0) {
         layout.block_bytes = plan.block_bytes;
-    layout.block_at = take_room(&layout.bytes, layout.block_bytes);
+        layout.state_bytes = plan.state_bytes;
+    }
+    const uint64_t most = plan.state_bytes > plan.block_bytes ? plan.state_bytes : plan.block_bytes;
+    layout.block_at = take_room(&layout.bytes, most);
     int fd = memfd_create("evenkeel-engine", MFD_CLOEXEC);
     int r = fd < 0 || ftruncate(fd, (off_t)layout.bytes) < 0 ? -errno : 0;
     void *at = MAP_FAILED;
@@ -316,11 +318,11 @@ static int lead_kv_resize(struct ek_device *d, uint32_t blocks)
     return r;
 }
 
-static size_t lead_kv_bytes(const struct ek_device *d)
+static size_t lead_kv_bytes(const struct ek_device *d, uint32_t tier)
 {
     const struct lead *l = (const struct lead *)(const void *)d;
 
-    return l->m->block_bytes;
+    return apart_tier_bytes(l->m, tier);
 }
 
 static int lead_kv_read(struct ek_device *d, uint32_t tier, uint32_t block, void *to)
@@ -329,7 +331,7 @@ static int lead_kv_read(struct ek_device *d, uint32_t tier, uint32_t block, void
     int r = ask(l, (struct apart_order){.kind = APART_KV_READ, .blocks = block, .tier = tier});
 
     if (r == 0)
-        memcpy(to, apart_at(l->m, l->m->block_at), l->m->block_bytes);
+        memcpy(to, apart_at(l->m, l->m->block_at), lead_kv_bytes(d, tier));
     return r;
 }
 
@@ -337,7 +339,7 @@ static int lead_kv_write(struct ek_device *d, uint32_t tier, uint32_t block, con
 {
     struct lead *l = lead_of(d);
 
-    memcpy(apart_at(l->m, l->m->block_at), from, l->m->block_bytes);
+    memcpy(apart_at(l->m, l->m->block_at), from, lead_kv_bytes(d, tier));
     return ask(l, (struct apart_order){.kind = APART_KV_WRITE, .blocks = block, .tier = tier});
 }
 

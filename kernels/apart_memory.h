@@ -44,7 +44,7 @@ struct ek_apart_memory {
     struct ek_kv_params kv;
     uint64_t step_at[APART_SLOTS], masks_at[APART_SLOTS], result_at[APART_SLOTS];
     uint64_t step_bytes, masks_bytes, result_bytes; /* of one slot */
-    uint64_t block_at, block_bytes;                 /* a block's content on its way */
+    uint64_t block_at, block_bytes, state_bytes;    /* a block's or a state's content on its way */
 
     /* Of the engine that there is now; the lead clears it before it asks for one. */
     atomic_int pid;
@@ -77,4 +77,10 @@ void apart_raise(atomic_uint *word);
 static inline void *apart_at(struct ek_apart_memory *m, uint64_t at)
 {
     return (uint8_t *)m + at;
+}
+
+/* Of one block of a tier, or of a state. */
+static inline size_t apart_tier_bytes(const struct ek_apart_memory *m, uint32_t tier)
+{
+    return tier == EK_TIER_STATE ? m->state_bytes : m->block_bytes;
 }

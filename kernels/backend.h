@@ -26,7 +26,7 @@ struct ek_group; /* ranks that compute one model together */
 struct ek_wire;  /* of ranks in other processes: wire.h */
 struct ek_cluster;
 
-#define EK_BACKEND_ABI 20u
+#define EK_BACKEND_ABI 21u
 
 struct ek_device_info {
     char name[64];         /* "AMD EPYC, avx512bf16, 2 threads" */
@@ -199,8 +199,9 @@ struct ek_backend {
     bool (*is_lost)(struct ek_device *d);
 
     /* The content of a block of a tier, as bytes that mean something to a device of the same plan
-     * alone; with no step in flight. All three or none; 0 bytes: not of this device. */
-    size_t (*kv_bytes)(const struct ek_device *d); /* of one block */
+     * alone; with no step in flight. With EK_TIER_STATE it is a state slot. All three or none; 0
+     * bytes: not of this device, or the graph has no recurrent state. */
+    size_t (*kv_bytes)(const struct ek_device *d, uint32_t tier); /* of one block */
     int (*kv_read)(struct ek_device *d, uint32_t tier, uint32_t block, void *to);
     int (*kv_write)(struct ek_device *d, uint32_t tier, uint32_t block, const void *from);
 };

@@ -470,30 +470,27 @@ static int ranks_kv_resize(struct ek_device *d, uint32_t blocks)
 }
 
 /* Of all ranks, one after the other; not where some are on other nodes. */
-static size_t ranks_kv_bytes(const struct ek_device *d)
+static size_t ranks_kv_bytes(const struct ek_device *d, uint32_t tier)
 {
     const struct ranks *s = (const struct ranks *)(const void *)d;
     size_t bytes = 0;
 
     if (!s->each->kv_bytes || s->count < s->open.ranks)
         return 0;
-    for (uint32_t i = 0; i < s->count; i++) {
-        const size_t one = s->each->kv_bytes(s->rank[i].device);
-        if (one == 0)
-            return 0; /* of a stage with recurrent state: its blocks alone are of no use */
-        bytes += one;
-    }
+    for (uint32_t i = 0; i < s->count; i++)
+        bytes += s->each->kv_bytes(s->rank[i].device, tier); /* a stage may have none */
     return bytes;
 }
 
 static int ranks_kv_read(struct ek_device *d, uint32_t tier, uint32_t block, void *to)
 {
     struct ranks *s = ranks_of(d);
-    int r = ranks_kv_bytes(d) > 0 ? 0 : -ENOTSUP;
+    int r = ranks_kv_bytes(d, tier) > 0 ? 0 : -ENOTSUP;
 
     for (uint32_t i = 0; r == 0 && i < s->count; i++) {
-        r = s->each->kv_read(s->rank[i].device, tier, block, to);
-        to = (char *)to + s->each->kv_bytes(s->rank[i].device);
+        const size_t bytes = s->each->kv_bytes(s->rank[i].device, tier);
+        r = bytes > 0 ? s->each->kv_read(s->rank[i].device, tier, block, to) : 0;
+        to = (char *)to + bytes;
     }
     return r;
 }
@@ -501,11 +498,12 @@ static int ranks_kv_read(struct ek_device *d, uint32_t tier, uint32_t block, voi
 static int ranks_kv_write(struct ek_device *d, uint32_t tier, uint32_t block, const void *from)
 {
     struct ranks *s = ranks_of(d);
-    int r = ranks_kv_bytes(d) > 0 ? 0 : -ENOTSUP;
+    int r = ranks_kv_bytes(d, tier) > 0 ? 0 : -ENOTSUP;
 
     for (uint32_t i = 0; r == 0 && i < s->count; i++) {
-        r = s->each->kv_write(s->rank[i].device, tier, block, from);
-        from = (const char *)from + s->each->kv_bytes(s->rank[i].device);
+        const size_t bytes = s->each->kv_bytes(s->rank[i].device, tier);
+        r = bytes > 0 ? s->each->kv_write(s->rank[i].device, tier, block, from) : 0;
+        from = (const char *)from + bytes;
     }
     return r;
 }

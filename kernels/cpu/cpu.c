@@ -5,6 +5,7 @@
  */
 #include "kernels/cpu/cpu.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <malloc.h>
 #include <stdio.h>
@@ -414,21 +415,22 @@ static int cpu_kv_resize(struct ek_device *d, uint32_t blocks)
     return 0;
 }
 
-/* Where a sequence has a state beside its blocks, they alone are of no use. */
-static size_t cpu_block_bytes(const struct ek_device *d)
+static size_t cpu_block_bytes(const struct ek_device *d, uint32_t tier)
 {
-    return d->graph->state_floats > 0 ? 0 : d->shape.block_bytes;
+    return tier == EK_TIER_STATE ? d->shape.state_bytes : d->shape.block_bytes;
 }
 
-/* Where a block lies, NULL when there is none, it is of no use or a step may be writing to it. */
+/* Where a block or a state lies, NULL when there is none or a step may be writing to it. */
 static char *kv_place(struct ek_device *d, uint32_t tier, uint32_t block)
 {
-    const bool host = tier == EK_TIER_HOST;
+    const uint32_t count[] = {d->kv_blocks, d->host_blocks, d->state_count};
+    char *const at[] = {d->kv.at, d->host_kv.at, d->states.at};
 
-    if (tier > EK_TIER_HOST || block >= (host ? d->host_blocks : d->kv_blocks) ||
-        cpu_block_bytes(d) == 0 || !cpu_worker_idle(d->worker))
+    static_assert(EK_TIER_DEVICE == 0 && EK_TIER_HOST == 1 && EK_TIER_STATE == 2, "their order");
+    if (tier > EK_TIER_STATE || block >= count[tier] || cpu_block_bytes(d, tier) == 0 ||
+        !cpu_worker_idle(d->worker))
         return NULL;
-    return (char *)(host ? d->host_kv.at : d->kv.at) + block * d->shape.block_bytes;
+    return at[tier] + block * cpu_block_bytes(d, tier);
 }
 
 static int cpu_block_read(struct ek_device *d, uint32_t tier, uint32_t block, void *to)
@@ -436,7 +438,7 @@ static int cpu_block_read(struct ek_device *d, uint32_t tier, uint32_t block, vo
     const char *at = kv_place(d, tier, block);
 
     if (at)
-        memcpy(to, at, d->shape.block_bytes);
+        memcpy(to, at, cpu_block_bytes(d, tier));
     return at ? 0 : -EINVAL;
 }
 
@@ -445,7 +447,7 @@ static int cpu_block_write(struct ek_device *d, uint32_t tier, uint32_t block, c
     char *at = kv_place(d, tier, block);
 
     if (at)
-        memcpy(at, from, d->shape.block_bytes);
+        memcpy(at, from, cpu_block_bytes(d, tier));
     return at ? 0 : -EINVAL;
 }
 

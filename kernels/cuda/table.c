@@ -446,9 +446,9 @@ static int cuda_resize_pool(struct ek_device *d, uint32_t blocks)
     return r < 0 ? r : cuda_kv_resize(d, blocks);
 }
 
-static size_t cuda_block_bytes(const struct ek_device *d)
+static size_t cuda_block_bytes(const struct ek_device *d, uint32_t tier)
 {
-    return d->shape.block_bytes;
+    return tier == EK_TIER_STATE ? 0 : d->shape.block_bytes; /* plan() refuses such a graph */
 }
 
 static int cuda_read_block(struct ek_device *d, uint32_t tier, uint32_t block, void *to)

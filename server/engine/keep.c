@@ -27,7 +27,8 @@ struct keeping {
 static bool may_keep(const struct engine *e)
 {
     return e->p.keep.path && e->backend->kv_bytes && e->sched->flying == 0 &&
-           e->sched->value[LIMIT_PREFIX_CACHING] != 0 && e->backend->kv_bytes(e->device) > 0;
+           e->sched->value[LIMIT_PREFIX_CACHING] != 0 &&
+           e->backend->kv_bytes(e->device, EK_TIER_DEVICE) > 0;
 }
 
 static struct warm_about about_of(const struct engine *e)
@@ -35,7 +36,9 @@ static struct warm_about about_of(const struct engine *e)
     struct warm_about about = e->p.keep.about;
 
     about.block_size = e->p.block_size;
-    about.block_bytes = e->backend->kv_bytes(e->device);
+    about.block_bytes = e->backend->kv_bytes(e->device, EK_TIER_DEVICE);
+    if (e->sched->states.on)
+        about.state_bytes = e->backend->kv_bytes(e->device, EK_TIER_STATE);
     return about;
 }
 
@@ -57,7 +60,21 @@ static int read_kept(void *ctx, const struct warm_block *b, void *to)
         return -ECANCELED;
     if (e->kept_void)
         return -ECANCELED;
-    return e->backend->kv_read(e->device, b->tier, b->id, to);
+    int r = e->backend->kv_read(e->device, b->tier, b->id, to);
+    if (r == 0 && b->state != WARM_NONE)
+        r = e->backend->kv_read(e->device, EK_TIER_STATE, b->state,
+                                (char *)to + e->backend->kv_bytes(e->device, b->tier));
+    return r;
+}
+
+static int write_kept(struct engine *e, const struct warm_place *p, const char *content)
+{
+    int r = e->backend->kv_write(e->device, p->tier, p->id, content);
+
+    if (r == 0 && p->state != WARM_NONE)
+        r = e->backend->kv_write(e->device, EK_TIER_STATE, p->state,
+                                 content + e->backend->kv_bytes(e->device, p->tier));
+    return r;
 }
 
 void engine_save(struct engine *e, uint64_t most_us, ek_meanwhile_fn meanwhile)
@@ -70,12 +87,13 @@ void engine_save(struct engine *e, uint64_t most_us, ek_meanwhile_fn meanwhile)
         return;
     e->kept_void = false;
     const struct warm_about about = about_of(e);
-    const uint64_t each = about.block_bytes + warm_file_row_bytes(about.block_size);
-    const uint64_t most = warm_file_room(e->p.keep.path, e->p.keep.most_bytes) / each;
-    int r = most > 0 || e->sched->prefix.count == 0 ? 0 : -ENOSPC;
+    const struct warm_room room = {.bytes = warm_file_room(e->p.keep.path, e->p.keep.most_bytes),
+                                   .block =
+                                       about.block_bytes + warm_file_row_bytes(about.block_size),
+                                   .state = about.state_bytes};
+    int r = room.bytes >= room.block || e->sched->prefix.count == 0 ? 0 : -ENOSPC;
     if (r == 0)
-        r = warm_list(e->sched, most < WARM_NONE ? (uint32_t)most : WARM_NONE - 1, e->p.keep.owned,
-                      &list);
+        r = warm_list(e->sched, room, e->p.keep.owned, &list);
     struct keeping k = {.e = e, .until_us = from + most_us, .meanwhile = meanwhile};
     if (r == 0 && list.count > 0)
         r = warm_file_write(e->p.keep.path, &about, &list, read_kept, &k, &report.blocks,
@@ -98,8 +116,9 @@ static int bring_kept(struct keeping *k, struct warm_file *f, struct engine_warm
 {
     struct engine *e = k->e;
     const struct warm_list *l = warm_file_list(f);
+    const struct warm_about about = about_of(e);
     struct warm_into into;
-    char *block = malloc(e->backend->kv_bytes(e->device));
+    char *block = malloc(about.block_bytes + about.state_bytes);
     int r = block ? warm_begin(e->sched, l, &into) : -ENOMEM;
 
     if (r < 0) {
@@ -107,12 +126,12 @@ static int bring_kept(struct keeping *k, struct warm_file *f, struct engine_warm
         return r;
     }
     for (uint32_t i = 0; r == 0 && i < l->count && ek_now_us() < k->until_us; i++) {
-        uint32_t tier, id;
+        struct warm_place place;
         if ((l->block[i].owner != 0 && !e->p.keep.owned) ||
-            !warm_place(&into, i, ek_now_us(), &tier, &id))
+            !warm_place(&into, i, ek_now_us(), &place))
             continue;
         int read = warm_file_read(f, i, block);
-        r = read == 0 ? e->backend->kv_write(e->device, tier, id, block) : 0;
+        r = read == 0 ? write_kept(e, &place, block) : 0;
         report->damaged += read < 0;
         warm_placed(&into, i, read == 0 && r == 0, ek_now_us());
         if (r == 0 && k->meanwhile && ++k->count % LOOK_BLOCKS == 0)

@@ -80,8 +80,17 @@ static uint32_t begin(struct states *s, uint32_t at, uint64_t step)
 {
     s->at[at] = (struct snapshot){.pending = true, .step = step};
     s->pending++;
-    s->taken++;
     return at;
+}
+
+uint32_t states_place(struct states *s)
+{
+    uint32_t at = s->free;
+
+    if (at == STATES_NONE)
+        return at;
+    s->free = s->at[at].next;
+    return begin(s, at, 0);
 }
 
 uint32_t states_take(struct states *s, uint64_t step)
@@ -97,12 +106,14 @@ uint32_t states_take(struct states *s, uint64_t step)
         detach(s, at);
         s->evicted++;
     }
+    s->taken++;
     return begin(s, at, step);
 }
 
 void states_retake(struct states *s, uint32_t at, uint64_t step)
 {
     detach(s, at);
+    s->taken++;
     (void)begin(s, at, step);
 }
 

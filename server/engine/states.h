@@ -57,6 +57,8 @@ uint32_t states_find(const struct states *s, uint32_t block);
 /* A pending one that is filled by `step`: free, or that of which nobody made use for longest.
  * STATES_NONE when there is none. */
 uint32_t states_take(struct states *s, uint64_t step);
+/* The same without a step, of those that are free: its content is written by other means. */
+uint32_t states_place(struct states *s);
 /* A kept one is pending again, for another block. */
 void states_retake(struct states *s, uint32_t at, uint64_t step);
 /* A pending one is free. */

@@ -11,7 +11,7 @@
 struct lister {
     const struct sched *s;
     bool owned;
-    uint32_t most;
+    struct warm_room room;
     uint32_t *place; /* [device and host blocks] in the list, WARM_NONE = not yet */
     uint32_t *chain; /* [table_most] */
     struct warm_list l;
@@ -64,18 +64,34 @@ static bool warm_keeps(const struct lister *w, uint32_t handle)
     return name.lo == p->names[id].lo && name.hi == p->names[id].hi;
 }
 
-static void append(struct lister *w, uint32_t handle, uint32_t parent)
+static uint32_t state_of(const struct lister *w, uint32_t handle)
+{
+    const struct states *s = &w->s->states;
+    uint32_t at = is_host(w, handle) ? STATES_NONE : states_find(s, handle);
+
+    return at == STATES_NONE ? WARM_NONE : s->first + at;
+}
+
+/* False when there is no room for it. */
+static bool append(struct lister *w, uint32_t handle, uint32_t parent)
 {
     const struct prefix *p = names_of(w, handle);
-    uint32_t id = id_of(w, handle), at = w->l.count++;
+    const uint32_t id = id_of(w, handle), at = w->l.count, state = state_of(w, handle);
+    const uint64_t bytes = w->room.block + (state == WARM_NONE ? 0 : w->room.state);
 
+    if (w->room.bytes < bytes)
+        return false;
+    w->room.bytes -= bytes;
+    w->l.count++;
     w->place[handle] = at;
     w->l.block[at] = (struct warm_block){.owner = block_of(w, handle)->salt,
                                          .parent = parent,
                                          .tier = is_host(w, handle) ? EK_TIER_HOST : EK_TIER_DEVICE,
-                                         .id = id};
+                                         .id = id,
+                                         .state = state};
     memcpy(w->l.tokens + (size_t)at * p->block_size, p->tokens + (size_t)id * p->block_size,
            (size_t)p->block_size * sizeof(*p->tokens));
+    return true;
 }
 
 /* Lists a block behind those before it in its chain; a chain that is broken is found by nobody. */
@@ -90,6 +106,8 @@ static void list_chain(struct lister *w, uint32_t handle)
             parent = w->place[handle];
             break;
         }
+        if (depth == 0 && w->s->states.on && state_of(w, handle) == WARM_NONE)
+            return; /* one behind it may have one, and lists it then */
         if (depth == w->s->table_most || !warm_keeps(w, handle))
             return;
         w->chain[depth++] = handle;
@@ -100,10 +118,8 @@ static void list_chain(struct lister *w, uint32_t handle)
         if (handle == WARM_NONE)
             return;
     }
-    while (depth > 0 && w->l.count < w->most) {
-        append(w, w->chain[--depth], parent);
+    while (depth > 0 && append(w, w->chain[--depth], parent))
         parent = w->place[w->chain[depth]];
-    }
 }
 
 static void list_tier(struct lister *w, const struct blocks *b, uint32_t base)
@@ -115,18 +131,20 @@ static void list_tier(struct lister *w, const struct blocks *b, uint32_t base)
         list_chain(w, base + id);
 }
 
-int warm_list(const struct sched *s, uint32_t most, bool owned, struct warm_list *ret_list)
+int warm_list(const struct sched *s, struct warm_room room, bool owned, struct warm_list *ret_list)
 {
     const uint32_t handles = s->blocks.total + (s->host.on ? s->host.blocks.total : 0);
     const uint32_t named = s->prefix.count + (s->host.on ? s->host.names.count : 0);
-    struct lister w = {.s = s, .owned = owned, .most = most < named ? most : named};
+    const uint64_t fit = room.bytes / room.block;
+    const size_t most = fit < named ? (size_t)fit : named;
+    struct lister w = {.s = s, .owned = owned, .room = room};
     int r = 0;
 
     w.l.block_size = s->block_size;
     w.place = malloc(handles * sizeof(*w.place));
     w.chain = malloc(s->table_most * sizeof(*w.chain));
-    w.l.block = calloc((size_t)w.most + 1, sizeof(*w.l.block));
-    w.l.tokens = calloc((size_t)w.most * s->block_size + 1, sizeof(*w.l.tokens));
+    w.l.block = calloc(most + 1, sizeof(*w.l.block));
+    w.l.tokens = calloc(most * s->block_size + 1, sizeof(*w.l.tokens));
     if (!w.place || !w.chain || !w.l.block || !w.l.tokens) {
         r = -ENOMEM;
         goto out;
@@ -169,9 +187,11 @@ int warm_begin(struct sched *s, const struct warm_list *l, struct warm_into *ret
     w.name = calloc((size_t)l->count + 1, sizeof(*w.name));
     w.id = calloc((size_t)l->count + 1, sizeof(*w.id));
     w.there = calloc((size_t)l->count + 1, sizeof(*w.there));
-    if (!w.name || !w.id || !w.there) {
+    w.state = calloc((size_t)l->count + 1, sizeof(*w.state));
+    if (!w.name || !w.id || !w.there || !w.state) {
         free(w.name);
         free(w.id);
+        free(w.state);
         free(w.there);
         return -ENOMEM;
     }
@@ -193,8 +213,7 @@ static struct prefix_name parent_name(const struct warm_into *w, uint32_t i)
     return parent == WARM_NONE ? (struct prefix_name){0, 0} : w->name[parent];
 }
 
-bool warm_place(struct warm_into *w, uint32_t i, uint64_t now_us, uint32_t *ret_tier,
-                uint32_t *ret_id)
+bool warm_place(struct warm_into *w, uint32_t i, uint64_t now_us, struct warm_place *ret_place)
 {
     const struct warm_block *b = &w->l->block[i];
     const int32_t *tokens = w->l->tokens + (size_t)i * w->l->block_size;
@@ -209,8 +228,13 @@ bool warm_place(struct warm_into *w, uint32_t i, uint64_t now_us, uint32_t *ret_
     if (*room == 0 || blocks_take(warm_store(w, i), now_us, &w->id[i]) < 0)
         return false;
     --*room;
-    *ret_tier = i >= w->host_from ? EK_TIER_HOST : EK_TIER_DEVICE;
-    *ret_id = w->id[i];
+    uint32_t state = STATES_NONE;
+    if (b->state != WARM_NONE && w->s->states.count > 0 && i < w->host_from)
+        state = states_place(&w->s->states);
+    w->state[i] = state == STATES_NONE ? 0 : state + 1;
+    ret_place->tier = i >= w->host_from ? EK_TIER_HOST : EK_TIER_DEVICE;
+    ret_place->id = w->id[i];
+    ret_place->state = state == STATES_NONE ? WARM_NONE : w->s->states.first + state;
     return true;
 }
 
@@ -227,8 +251,10 @@ void warm_placed(struct warm_into *w, uint32_t i, bool there, uint64_t now_us)
         w->there[i] = true;
         return;
     }
+    if (w->state[i] != 0)
+        states_give(&w->s->states, w->state[i] - 1);
     blocks_give(warm_store(w, i), w->id[i], now_us);
-    w->id[i] = 0;
+    w->id[i] = w->state[i] = 0;
     *(host ? &w->host : &w->device) += 1;
 }
 
@@ -239,6 +265,9 @@ uint32_t warm_end(struct warm_into *w, uint64_t now_us)
     for (uint32_t i = w->l->count; i > 0; i--) { /* the last is evicted first */
         if (w->id[i - 1] == 0)
             continue;
+        if (w->state[i - 1] != 0) /* it has lost its name where all were forgotten meanwhile */
+            states_keep(&w->s->states, w->state[i - 1] - 1,
+                        w->s->blocks.at[w->id[i - 1]].named ? w->id[i - 1] : 0);
         if (i - 1 >= w->host_from)
             host_give(&w->s->host, w->id[i - 1], now_us);
         else
@@ -248,6 +277,7 @@ uint32_t warm_end(struct warm_into *w, uint64_t now_us)
     w->s->blocked_number = 0;
     free(w->name);
     free(w->id);
+    free(w->state);
     free(w->there);
     return came;
 }

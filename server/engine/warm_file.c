@@ -15,20 +15,20 @@
 #include "common/err.h"
 #include "common/file.h"
 
-#define MAGIC  "EKWARM1\n"
+#define MAGIC  "EKWARM2\n"
 #define BUFFER (1u << 20) /* between us and the file */
 
 struct warm_head {
     char magic[8];
     struct warm_about about;
-    uint32_t count, pad;
+    uint32_t count, states; /* blocks, and how many of them have a state */
     uint64_t index_at, index_bytes, index_sum;
     uint64_t sum; /* of all above */
 };
 
 struct warm_row {
     uint64_t owner, sum;
-    uint32_t parent, pad;
+    uint32_t parent, state; /* state: 1 = it has one */
 };
 
 struct warm_file {
@@ -36,6 +36,7 @@ struct warm_file {
     struct warm_head head;
     struct warm_list list;
     uint64_t *sum; /* [count] */
+    uint64_t *at;  /* [count] where its content is */
     uint32_t next; /* block that the file stands at */
 };
 
@@ -52,6 +53,16 @@ static uint64_t head_sum(const struct warm_head *h)
 uint64_t warm_file_row_bytes(uint32_t block_size)
 {
     return sizeof(struct warm_row) + block_size * sizeof(int32_t);
+}
+
+static uint64_t content_bytes(const struct warm_about *about, const struct warm_block *b)
+{
+    return about->block_bytes + (b->state == WARM_NONE ? 0 : about->state_bytes);
+}
+
+static uint64_t contents_bytes(const struct warm_head *h)
+{
+    return h->count * h->about.block_bytes + h->states * h->about.state_bytes;
 }
 
 uint64_t warm_file_room(const char *path, uint64_t most)
@@ -80,16 +91,20 @@ static int put(FILE *f, const void *data, size_t bytes)
 static int write_contents(FILE *f, const struct warm_list *l, warm_read_fn read, void *ctx,
                           struct warm_head *head, struct warm_row *row)
 {
-    char *block = malloc(head->about.block_bytes);
+    char *block = malloc(head->about.block_bytes + head->about.state_bytes);
     int r = block ? 0 : -ENOMEM;
 
     while (r == 0 && head->count < l->count) {
         const struct warm_block *b = &l->block[head->count];
         if (read(ctx, b, block) != 0)
             break;
-        row[head->count++] = (struct warm_row){
-            .owner = b->owner, .parent = b->parent, .sum = sum_of(block, head->about.block_bytes)};
-        r = put(f, block, head->about.block_bytes);
+        const uint64_t bytes = content_bytes(&head->about, b);
+        row[head->count++] = (struct warm_row){.owner = b->owner,
+                                               .parent = b->parent,
+                                               .state = b->state != WARM_NONE,
+                                               .sum = sum_of(block, bytes)};
+        head->states += b->state != WARM_NONE;
+        r = put(f, block, bytes);
     }
     free(block);
     return r;
@@ -109,7 +124,7 @@ static int write_index(FILE *f, const struct warm_list *l, struct warm_head *hea
     (void)XXH3_64bits_update(sum, l->tokens, tokens);
     head->index_sum = XXH3_64bits_digest(sum);
     (void)XXH3_freeState(sum);
-    head->index_at = sizeof(*head) + (uint64_t)head->count * head->about.block_bytes;
+    head->index_at = sizeof(*head) + contents_bytes(head);
     head->index_bytes = rows + tokens;
     int r = put(f, row, rows);
     return r < 0 ? r : put(f, l->tokens, tokens);
@@ -210,7 +225,11 @@ static int check_head(struct warm_head *h, const struct warm_about *want, uint64
                             "its blocks are of %u tokens and %llu bytes, not %u and %llu",
                             is->block_size, (unsigned long long)is->block_bytes, want->block_size,
                             (unsigned long long)want->block_bytes);
-    if (h->index_at != sizeof(*h) + h->count * is->block_bytes ||
+    if (is->state_bytes != want->state_bytes)
+        return ek_fault_set(fault, "", "its states are of %llu bytes, not %llu",
+                            (unsigned long long)is->state_bytes,
+                            (unsigned long long)want->state_bytes);
+    if (h->index_at != sizeof(*h) + contents_bytes(h) ||
         h->index_bytes != h->count * warm_file_row_bytes(is->block_size) ||
         h->index_at + h->index_bytes != file_bytes)
         return ek_fault_set(fault, "", "it is damaged");
@@ -227,16 +246,23 @@ static int take_index(struct warm_file *w, const char *index, struct ek_fault *f
     w->list.block = calloc((size_t)h->count + 1, sizeof(*w->list.block));
     w->list.tokens = malloc(tokens + 1);
     w->sum = calloc((size_t)h->count + 1, sizeof(*w->sum));
-    if (!w->list.block || !w->list.tokens || !w->sum)
+    w->at = calloc((size_t)h->count + 1, sizeof(*w->at));
+    if (!w->list.block || !w->list.tokens || !w->sum || !w->at)
         return -ENOMEM;
+    uint64_t at = sizeof(*h);
     for (uint32_t i = 0; i < h->count; i++) {
         struct warm_row row;
         memcpy(&row, index + i * sizeof(row), sizeof(row));
         if (row.parent != WARM_NONE && row.parent >= i)
             return ek_fault_set(fault, "", "it is damaged");
-        w->list.block[i] = (struct warm_block){.owner = row.owner, .parent = row.parent};
+        w->list.block[i] = (struct warm_block){
+            .owner = row.owner, .parent = row.parent, .state = row.state == 0 ? WARM_NONE : 0};
         w->sum[i] = row.sum;
+        w->at[i] = at;
+        at += content_bytes(&h->about, &w->list.block[i]);
     }
+    if (at != h->index_at)
+        return ek_fault_set(fault, "", "it is damaged");
     memcpy(w->list.tokens, index + h->count * sizeof(struct warm_row), tokens);
     w->list.count = h->count;
     return 0;
@@ -315,9 +341,9 @@ uint64_t warm_file_bytes(const struct warm_file *f)
 
 int warm_file_read(struct warm_file *w, uint32_t i, void *to)
 {
-    const uint64_t bytes = w->head.about.block_bytes;
+    const uint64_t bytes = content_bytes(&w->head.about, &w->list.block[i]);
 
-    if (i != w->next && fseeko(w->f, (off_t)(sizeof(w->head) + i * bytes), SEEK_SET) < 0)
+    if (i != w->next && fseeko(w->f, (off_t)w->at[i], SEEK_SET) < 0)
         return -errno;
     w->next = i + 1;
     if (fread(to, 1, bytes, w->f) != bytes) {
@@ -334,5 +360,6 @@ void warm_file_close(struct warm_file *w)
     (void)fclose(w->f); /* read alone */
     warm_list_done(&w->list);
     free(w->sum);
+    free(w->at);
     free(w);
 }

@@ -2,7 +2,8 @@
  * Cached blocks in a file, from one run to the next (warm.h has what is in the list).
  *
  *   head      what it is of, how many blocks, where the index is; with its sum
- *   contents  of each block in order of the list, a sum of each is in the index
+ *   contents  of each block in order of the list, with the recurrent state behind it where it has
+ *             a snapshot of that; a sum of each is in the index
  *   index     per block owner, parent and sum; then all tokens; its sum is in the head
  *
  * The head is written last and the file gets its name last: what was cut short is no file. It is
@@ -21,7 +22,8 @@
 
 struct ek_fault;
 
-/* Fills a block's content; 0 or a code. Not 0 ends the file before that block. */
+/* Fills a block's content and, behind it, its state's; 0 or a code. Not 0 ends the file before that
+ * block. */
 typedef int (*warm_read_fn)(void *ctx, const struct warm_block *b, void *to);
 
 /* Writes as many blocks of the list as `read` gives. 0, or an errno: then there is no file. */
@@ -44,6 +46,7 @@ int warm_file_open(const char *path, const struct warm_about *about, struct warm
 const struct warm_list *warm_file_list(const struct warm_file *f);
 const uint8_t *warm_file_secret(const struct warm_file *f);
 uint64_t warm_file_bytes(const struct warm_file *f);
-/* The content of the i-th: -EBADMSG when it is damaged, or another errno. */
+/* The content of the i-th, and its state's behind it: -EBADMSG when it is damaged, or another
+ * errno. */
 int warm_file_read(struct warm_file *f, uint32_t i, void *to);
 void warm_file_close(struct warm_file *f); /* accepts NULL */

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from bare import Bare
-from conftest import Appliance, metric, wait_for
+from conftest import ROOT, Appliance, metric, wait_for
 from test_engine_process import engine_state, order
 
 BEGINNINGS = [" ".join(f"{word} {k}" for k in range(60)) for word in ("The river said", "A small bear counted", "One day", "In the house", "They went")]
@@ -63,6 +63,55 @@ def test_next_start_is_warm(tmp_path, flags):
     finally:
         assert s.stop() == 0
     assert file.exists() and list(file.parent.iterdir()) == [file]
+
+
+HYBRID = ROOT / "tests/fixtures/models/served-qwen3.5"  # as save_pretrained wrote it: gated delta rule beside attention
+
+
+def follow(server, n):
+    """What follows a beginning of its own, and how many of its tokens were cached."""
+    body = {"model": "tiny", "prompt": [1 + (7 * k * k + 31 * n + k) % 250 for k in range(170)], "max_tokens": 24, "temperature": 0,
+            "ignore_eos": True, "return_token_ids": True}
+    status, _, answer = server.ask("/v1/completions", "POST", json.dumps(body))
+    assert status == 200, answer
+    answer = json.loads(answer)
+    return answer["choices"][0]["token_ids"], answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def serve_hybrid(tmp_path, *flags):
+    return Bare(tmp_path, "--max-num-seqs", 8, "--enable-prompt-tokens-details", "--prefix-file", tmp_path / "kept/prefixes", *flags, model=HYBRID)
+
+
+@pytest.mark.parametrize("flags", [(), ("--engine-process",)])
+def test_hybrid_is_warm(tmp_path, flags):
+    """Snapshots of recurrent state come back with their blocks: without them a hit has nothing to go on from."""
+    s = serve_hybrid(tmp_path, *flags)
+    try:
+        cold, warm = ([follow(s, n) for n in range(5)] for _ in range(2))
+        assert [c for _, c in cold] == [0] * 5 and [c for _, c in warm] == [160] * 5 and [t for t, _ in cold] == [t for t, _ in warm]
+    finally:
+        assert s.stop() == 0
+    s = serve_hybrid(tmp_path, *flags)
+    try:
+        assert taken(s) >= 50 and metric(s.metrics(), "evenkeel_state_snapshots") >= 5
+        assert [follow(s, n) for n in range(5)] == warm
+        if "--engine-process" in flags:
+            order(s, "restart")
+            wait_for("another engine", lambda: engine_state(s)["restarts"]["planned"] == 1)
+            assert [follow(s, n) for n in range(5)] == warm
+    finally:
+        assert s.stop() == 0
+
+
+def test_fewer_snapshots_than_were_kept(tmp_path):
+    """The rest of the prefixes is computed; another count of snapshots is no other model."""
+    s = serve_hybrid(tmp_path)
+    warm = [follow(s, n) for _ in range(2) for n in range(5)][5:]
+    assert s.stop() == 0
+    s = serve_hybrid(tmp_path, "--state-snapshots", 2)
+    again = [follow(s, n) for n in (4, 0)]
+    assert s.stop() == 0
+    assert again == [warm[4], (warm[0][0], 0)]
 
 
 def test_host_tier_is_kept(tmp_path):

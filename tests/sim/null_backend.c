@@ -422,14 +422,21 @@ static int null_revive(struct ek_device *d, ek_meanwhile_fn meanwhile, void *ctx
     return 0;
 }
 
-static size_t null_kv_bytes(const struct ek_device *d)
+static size_t null_kv_bytes(const struct ek_device *d, uint32_t tier)
 {
+    if (tier == EK_TIER_STATE)
+        return d->p.states > 0 ? sizeof(*d->states) : 0;
     return d->p.block_size * sizeof(*d->marks);
 }
 
-/* The marks of a block, NULL when there is none or a step is in flight. */
-static uint64_t *null_block(struct ek_device *d, uint32_t tier, uint32_t block)
+/* The marks of a block or a slot's state; a violation when there is none or a step is in flight. */
+static void *null_block(struct ek_device *d, uint32_t tier, uint32_t block)
 {
+    if (tier == EK_TIER_STATE) {
+        if (d->count > 0 || block >= d->p.states)
+            d->violation = "a state is moved that cannot be";
+        return &d->states[block];
+    }
     if (d->count > 0 || block == 0 ||
         block >= (tier == EK_TIER_HOST ? d->p.host_blocks : d->p.blocks))
         d->violation = "a block is moved that cannot be";
@@ -438,13 +445,13 @@ static uint64_t *null_block(struct ek_device *d, uint32_t tier, uint32_t block)
 
 static int null_kv_read(struct ek_device *d, uint32_t tier, uint32_t block, void *to)
 {
-    memcpy(to, null_block(d, tier, block), null_kv_bytes(d));
+    memcpy(to, null_block(d, tier, block), null_kv_bytes(d, tier));
     return 0;
 }
 
 static int null_kv_write(struct ek_device *d, uint32_t tier, uint32_t block, const void *from)
 {
-    memcpy(null_block(d, tier, block), from, null_kv_bytes(d));
+    memcpy(null_block(d, tier, block), from, null_kv_bytes(d, tier));
     return 0;
 }
 

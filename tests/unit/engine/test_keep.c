@@ -19,6 +19,7 @@
 #define PROMPTS 12u
 #define LONG    40u /* tokens of a prompt: five blocks, of which four can be hit */
 
+static uint32_t snapshots; /* of recurrent state; 0: the model has none */
 static char dir[] = "/tmp/ek-keep-XXXXXX", path[64];
 
 static struct told {
@@ -43,6 +44,20 @@ static int make_dir(void **state)
     return 0;
 }
 
+static int with_states(void **state)
+{
+    (void)state;
+    snapshots = 3 * PROMPTS;
+    return 0;
+}
+
+static int without_states(void **state)
+{
+    (void)state;
+    snapshots = 0;
+    return 0;
+}
+
 static int remove_dir(void **state)
 {
     (void)state;
@@ -57,6 +72,8 @@ static void prepare_kept(struct world *w, uint32_t blocks, uint32_t host_blocks)
     w->p.blocks = blocks;
     w->p.host_blocks = host_blocks;
     w->p.offload_blocks = host_blocks > 1 ? host_blocks - 1 : 0;
+    w->p.states = snapshots > 0 ? w->p.max_seqs + snapshots : 0;
+    w->p.states_every = 8;
     w->p.hash_secret[0] = (uint64_t)rand(); /* drawn at each start */
     w->p.keep = (struct engine_keep){.path = path, .most_bytes = 1u << 30, .report = on_report};
     (void)snprintf(w->p.keep.about.version, WARM_TEXT, "1");
@@ -192,6 +209,61 @@ static void the_host_tier_comes_back(void **state)
     assert_true(hits >= 6 * 32);
     engine_stats(w.e, &st);
     assert_true(st.offload_hits > 0);
+    leave(&w);
+}
+
+/* A prefix is of use up to a snapshot, so what follows its last one is not kept: each has one
+ * before its prompt's last token and one where its answer begins. */
+static void snapshots_come_back(void **state)
+{
+    (void)state;
+    struct world w;
+    (void)unlink(path);
+    prepare_kept(&w, 129, 0);
+    start(&w);
+    (void)ask_all(&w, 0, PROMPTS, 0);
+    uint64_t warm = ask_all(&w, 0, PROMPTS, 0);
+    uint32_t kept = w.e->sched->states.kept;
+    leave(&w);
+    assert_int_equal(warm, PROMPTS * 32);
+    assert_int_equal(kept, PROMPTS * 2);
+    assert_int_equal(told.last.blocks, PROMPTS * 5); /* of six */
+    uint64_t each = 64 + warm_file_row_bytes(8);
+    assert_true(told.last.bytes >= PROMPTS * 5 * each + kept * sizeof(struct null_state));
+    prepare_kept(&w, 129, 0);
+    start(&w);
+    assert_true(told.last.restored && told.last.blocks == PROMPTS * 5);
+    assert_int_equal(w.e->sched->states.kept, kept);
+    assert_int_equal(w.e->sched->states.taken, 0);
+    assert_null(sched_check(w.e->sched));
+    assert_int_equal(ask_all(&w, 0, PROMPTS, 0), warm);
+    leave(&w);
+}
+
+/* Fewer of them, or a smaller file, next time: the latest prompts have theirs. */
+static void the_latest_snapshots_are_kept(void **state)
+{
+    (void)state;
+    struct world w;
+    leave_file(129, 0);
+    snapshots = 7;
+    prepare_kept(&w, 129, 0);
+    start(&w);
+    assert_int_equal(w.e->sched->states.kept, 7);
+    assert_int_equal(ask_all(&w, PROMPTS - 1, 1, 0), 32);
+    assert_int_equal(ask_all(&w, 0, 1, 0), 0);
+    leave(&w);
+    (void)with_states(state);
+    leave_file(129, 0);
+    prepare_kept(&w, 129, 0);
+    w.p.keep.most_bytes = 2000;
+    start(&w);
+    leave(&w);
+    assert_true(told.last.bytes <= 2000 + 512); /* beside its head */
+    prepare_kept(&w, 129, 0);
+    start(&w);
+    assert_int_equal(ask_all(&w, PROMPTS - 1, 1, 0), 32);
+    assert_int_equal(ask_all(&w, 0, 1, 0), 0);
     leave(&w);
 }
 
@@ -365,6 +437,32 @@ static void a_restarted_device_has_it(void **state)
     leave(&w);
 }
 
+/* Also for who runs meanwhile; copies that were to come are not done to another's snapshot. */
+static void a_planned_restart_has_snapshots(void **state)
+{
+    (void)state;
+    struct world w;
+    struct engine_stats st;
+    prepare_kept(&w, 129, 0);
+    w.d->revivals = 10;
+    w.p.revivals = 1;
+    assert_int_equal(engine_new(&w.p, &null_reviving_backend, w.d, &w.e, NULL), 0);
+    (void)ask_all(&w, 0, PROMPTS, 0);
+    for (uint32_t i = 0; i < 3; i++) {
+        struct request *r = submit_long(&w, i, 0); /* runs meanwhile, or waits */
+        assert_int_equal(engine_device_order(w.e, ENGINE_RESTART), 0);
+        wait_planned(&w, i + 1);
+        wait_done(&w, r);
+        check_long(r);
+        request_unref(r);
+        assert_int_equal(ask_all(&w, 0, PROMPTS, 0), PROMPTS * 32);
+    }
+    engine_stats(w.e, &st);
+    assert_true(st.warmth.restored >= 3 * PROMPTS * 5);
+    leave(&w);
+    (void)unlink(path);
+}
+
 /* Orders and resets that come while a device that is there again gets its cache back. */
 static struct ek_backend busy_backend;
 static struct world *busy;
@@ -491,6 +589,8 @@ static void survives_without_memory(void **state)
     close_world(&w);
 }
 
+#define WITH_STATES(test) cmocka_unit_test_setup_teardown(test, with_states, without_states)
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -506,6 +606,13 @@ int main(void)
         cmocka_unit_test(a_reset_is_final),
         cmocka_unit_test(only_our_own_is_taken),
         cmocka_unit_test(survives_without_memory),
+        WITH_STATES(snapshots_come_back),
+        WITH_STATES(the_latest_snapshots_are_kept),
+        WITH_STATES(a_planned_restart_has_snapshots),
+        WITH_STATES(damage_is_a_miss),
+        WITH_STATES(an_order_meanwhile_is_not_lost),
+        WITH_STATES(a_reset_is_final),
+        WITH_STATES(survives_without_memory),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

@@ -455,6 +455,33 @@ static void say_free(struct ek_group *g)
     (void)g;
 }
 
+/* Rank 0 has 3 bytes of a block and no recurrent state, rank 1 has 2 and 4. */
+static size_t say_kv_bytes(const struct ek_device *d, uint32_t tier)
+{
+    static const size_t bytes[2][2] = {{3, 0}, {2, 4}};
+    const struct said *s = (const struct said *)(const void *)d;
+
+    return bytes[s->rank][tier == EK_TIER_STATE];
+}
+
+static int say_kv_read(struct ek_device *d, uint32_t tier, uint32_t block, void *to)
+{
+    if (say_kv_bytes(d, tier) == 0)
+        return -EINVAL;
+    memset(to, (int)('a' + block + said_of(d)->rank), say_kv_bytes(d, tier));
+    return 0;
+}
+
+static int say_kv_write(struct ek_device *d, uint32_t tier, uint32_t block, const void *from)
+{
+    const char *at = from;
+
+    for (size_t i = 0; i < say_kv_bytes(d, tier); i++)
+        if (at[i] != (char)('a' + block + said_of(d)->rank))
+            return -EBADMSG;
+    return say_kv_bytes(d, tier) > 0 ? 0 : -EINVAL;
+}
+
 static const struct ek_backend say_backend = {.name = "say",
                                               .open = say_open,
                                               .close = say_close,
@@ -464,6 +491,9 @@ static const struct ek_backend say_backend = {.name = "say",
                                               .forward = say_forward,
                                               .sample = say_sample,
                                               .wait = say_wait,
+                                              .kv_bytes = say_kv_bytes,
+                                              .kv_read = say_kv_read,
+                                              .kv_write = say_kv_write,
                                               .group_new = say_group,
                                               .group_abort = say_abort,
                                               .group_free = say_free};
@@ -551,6 +581,31 @@ static void test_pool_and_load(void **state)
     assert_int_equal(b->load(d, &q, &t->files, NULL, NULL, &f), EK_EDEVMEM);
     assert_string_equal(f.msg, "rank 1 cannot load");
     b->close(d);
+    tiny_free(t);
+}
+
+/* What is kept of a block or a state is each rank's part; who has none is not asked. */
+static void test_moved(void **state)
+{
+    struct tiny *t = tiny_new(&model);
+    const struct ek_open_params open = {.ranks = 2, .each = &say_backend};
+    const struct ek_backend *b = ek_ranks_backend(&say_backend);
+    struct tiny_device x;
+    char at[6] = "";
+    (void)state;
+
+    memset(&say, 0, sizeof(say));
+    assert_int_equal(tiny_open_on(b, t, &open, 16, 10, &x), 0);
+    assert_int_equal(b->kv_bytes(x.d, EK_TIER_HOST), 5);
+    assert_int_equal(b->kv_read(x.d, EK_TIER_HOST, 2, at), 0);
+    assert_string_equal(at, "cccdd");
+    assert_int_equal(b->kv_write(x.d, EK_TIER_HOST, 2, at), 0);
+    assert_int_equal(b->kv_bytes(x.d, EK_TIER_STATE), 4);
+    assert_int_equal(b->kv_read(x.d, EK_TIER_STATE, 0, at), 0);
+    assert_string_equal(at, "bbbbd");
+    assert_int_equal(b->kv_write(x.d, EK_TIER_STATE, 0, at), 0);
+    assert_int_equal(b->kv_write(x.d, EK_TIER_STATE, 1, at), -EBADMSG);
+    tiny_close(&x);
     tiny_free(t);
 }
 
@@ -667,7 +722,7 @@ int main(void)
         cmocka_unit_test(test_info),       cmocka_unit_test(test_plan),
         cmocka_unit_test(test_one_fails),  cmocka_unit_test(test_pool_and_load),
         cmocka_unit_test(test_refused),    cmocka_unit_test(test_model),
-        cmocka_unit_test(test_lost_rank),
+        cmocka_unit_test(test_lost_rank),  cmocka_unit_test(test_moved),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -102,7 +102,6 @@ static void test_twice(void **state)
     struct tiny *t = stateful();
     const int32_t tokens[2] = {1, 2};
     const uint32_t table[2][1] = {{1}, {2}};
-    char block[64];
     struct tiny_device x;
 
     assert_int_equal(tiny_open(t, NULL, 2, 8, 8, &x), 0);
@@ -118,8 +117,30 @@ static void test_twice(void **state)
             fill(&x, 3, 0.0f);
     }
     holds(&x, 3, 0.0f);
-    assert_int_equal(x.b->kv_bytes(x.d), 0);
-    assert_int_equal(x.b->kv_read(x.d, EK_TIER_DEVICE, 1, block), -EINVAL);
+    tiny_close(&x);
+    tiny_free(t);
+}
+
+/* A snapshot on its way to a file and from it: whole lines of the device's. */
+static void test_moved(void **state)
+{
+    (void)state;
+    struct tiny *t = stateful();
+    char content[(FLOATS * sizeof(float) + 63) / 64 * 64];
+    struct tiny_device x;
+
+    assert_int_equal(tiny_open(t, NULL, 2, 8, 8, &x), 0);
+    assert_true(x.b->kv_bytes(x.d, EK_TIER_DEVICE) > 0);
+    assert_int_equal(x.b->kv_bytes(x.d, EK_TIER_STATE), sizeof(content));
+    fill(&x, 16, 300.0f);
+    assert_int_equal(x.b->kv_read(x.d, EK_TIER_STATE, 16, content), 0);
+    assert_int_equal(x.b->kv_write(x.d, EK_TIER_STATE, 17, content), 0);
+    holds(&x, 17, 300.0f);
+    is_zero(&x, 18);
+    assert_int_equal(x.b->kv_read(x.d, EK_TIER_STATE, TINY_STATES - 1, content), 0);
+    assert_int_equal(x.b->kv_read(x.d, EK_TIER_STATE, TINY_STATES, content), -EINVAL);
+    assert_int_equal(x.b->kv_write(x.d, EK_TIER_STATE, TINY_STATES, content), -EINVAL);
+    assert_int_equal(x.b->kv_read(x.d, EK_TIER_STATE + 1, 1, content), -EINVAL);
     tiny_close(&x);
     tiny_free(t);
 }
@@ -172,6 +193,9 @@ static void test_stage_without(void **state)
     ek_step_layout(x.step, &q.ceiling);
     copy(&x, 0, 5);
     assert_int_equal(tiny_run(&x, NULL), 0);
+    assert_int_equal(x.b->kv_bytes(x.d, EK_TIER_STATE), 0);
+    assert_int_equal(x.b->kv_read(x.d, EK_TIER_STATE, 0, x.result), -EINVAL);
+    assert_int_equal(x.b->kv_write(x.d, EK_TIER_STATE, 0, x.result), -EINVAL);
     tiny_close(&x);
     tiny_free(t);
 }
@@ -196,11 +220,9 @@ static void test_ranks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),
-        cmocka_unit_test(test_twice),
-        cmocka_unit_test(test_planned_as_taken),
-        cmocka_unit_test(test_stage_without),
-        cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_order),         cmocka_unit_test(test_twice),
+        cmocka_unit_test(test_moved),         cmocka_unit_test(test_planned_as_taken),
+        cmocka_unit_test(test_stage_without), cmocka_unit_test(test_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
