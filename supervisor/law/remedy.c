@@ -179,6 +179,25 @@ void remedy_take(struct remedy_memory *m, const struct remedy_case *c,
     m->until_us = c->wall_us + (uint64_t)(REMEDY_KEEP_S * 1e6);
 }
 
+bool remedy_worn(struct remedy_memory *m, const struct dialect *d, bool settled, uint64_t wall_us)
+{
+    /* Nothing else is known of what runs, so no other step changes anything. */
+    struct remedy_case c = {
+        .cls = CRASH_FRAG_OOM, .dialect = d, .now = {.expandable = settled}, .wall_us = wall_us};
+    struct remedy_plan plan = remedy_next(m, &c);
+    if (!plan.found || m->caps.expandable || !plan.caps.expandable)
+        return false;
+    remedy_take(m, &c, &plan);
+    return true;
+}
+
+bool remedy_unworn(struct remedy_memory *m)
+{
+    bool had = m->caps.expandable;
+    m->caps.expandable = false;
+    return had;
+}
+
 void remedy_pass(struct remedy_memory *m, const struct remedy_case *c,
                  const struct remedy_plan *plan)
 {

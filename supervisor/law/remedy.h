@@ -89,6 +89,12 @@ void remedy_take(struct remedy_memory *m, const struct remedy_case *c,
  * against it. If not, why says so. */
 bool remedy_fits(const struct remedy_case *c, const struct remedy_facts *before,
                  const struct remedy_facts *with, char *why, size_t size);
+/* Before a restart by plan of memory that lies in pieces, though nothing failed: the first step of
+ * FRAG_OOM alone, which is then not tried a second time. settled: it is not evenkeeld's to choose.
+ * False when it changes nothing. */
+bool remedy_worn(struct remedy_memory *m, const struct dialect *d, bool settled, uint64_t wall_us);
+/* It did not start with that: without it again, and for a day not with it. False if it had none. */
+bool remedy_unworn(struct remedy_memory *m);
 /* Remembers a step as tried without taking it. */
 void remedy_pass(struct remedy_memory *m, const struct remedy_case *c,
                  const struct remedy_plan *plan);

@@ -260,6 +260,8 @@ void server_ended(struct server *s, struct child_exit e)
         companion_drop(s);
         v.retry = true; /* it is another start */
     }
+    if (starting && upkeep_tighten(s))
+        v.retry = true; /* so is that */
     switch (s->want) {
     case WANT_RUN: repair_begin(s, &v, &failure); break;
     case WANT_RESTART:

@@ -273,7 +273,7 @@ static int make_words(struct server *s, struct start_words *w)
         return r;
     bool taught = row && s->config->policy.mode == MODE_ACT && row->remedy.caps.expandable;
     remedy_read(s->config->dialect, w->argv, &s->running);
-    s->running.expandable = taught || words_expandable(&s->config->env);
+    s->running.expandable = taught || words_segments_settled(s->config);
     return 0;
 }
 

@@ -276,6 +276,7 @@ struct server {
         uint64_t engine_us;    /* since when the engine's process alone is, 0 = it is not */
         double engine_planned; /* how often it had been started again on purpose */
         bool engine_refused;   /* and the server did not want that */
+        bool loosened;         /* it starts with expandable segments by plan, and is not ready */
         bool urgent;           /* the operator's hours do not count */
         pid_t ready_pid;       /* which process was ready last; 0 = none, or not known */
         int lease;             /* -1 = not held */

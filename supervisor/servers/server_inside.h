@@ -132,6 +132,8 @@ void engine_process_step(struct server *s, uint64_t now_us);
 void upkeep_engine_done(struct server *s, bool done); /* false: it takes too long */
 /* The server is restarted as a whole instead, within the same budget. */
 void upkeep_engine_refused(struct server *s);
+/* A start failed: if expandable segments came with it by plan, they go again, and this is true. */
+bool upkeep_tighten(struct server *s);
 bool upkeep_acts(const struct server *s); /* whether a server is restarted, or only told about */
 /* A restart by plan for this reason, as soon as it may be. In modes that do not act it is told. */
 void upkeep_due(struct server *s, enum reason reason, bool urgent, const char *why);

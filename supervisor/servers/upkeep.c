@@ -121,8 +121,37 @@ static bool may_restart(struct server *s, const struct state_server *row)
     return take_turn(s);
 }
 
+/* Expandable segments for the next process, where that has PyTorch's allocator. */
+static void loosen(struct server *s)
+{
+    struct state_server *row = state_of(s->with->state, s->config->name);
+    if (s->upkeep.reason != REASON_FRAG_CHRONIC || !row ||
+        !remedy_worn(&row->remedy, s->config->dialect, s->running.expandable, ek_wall_us()))
+        return;
+    s->upkeep.loosened = true;
+    s->remedies[CRASH_FRAG_OOM][0]++;
+    server_save(s);
+    server_note(s, ACT_NOTE, REASON_REMEDY,
+                "Its memory is in pieces: the next process has expandable_segments:True in "
+                "PyTorch's allocator");
+}
+
+bool upkeep_tighten(struct server *s)
+{
+    struct state_server *row = state_of(s->with->state, s->config->name);
+    bool had = s->upkeep.loosened && row && remedy_unworn(&row->remedy);
+    s->upkeep.loosened = false;
+    if (!had)
+        return false;
+    server_save(s);
+    server_note(s, ACT_NOTE, REASON_REMEDY,
+                "It did not start with expandable_segments:True: without it again");
+    return true;
+}
+
 static void restart_server(struct server *s)
 {
+    loosen(s);
     s->upkeep.planned = true;
     server_note(s, ACT_RESTART, s->upkeep.reason, "Restarting by plan: %s", s->upkeep.why);
     server_restart_by_plan(s);
@@ -355,7 +384,7 @@ void upkeep_ready(struct server *s)
         upkeep_release(s);
     s->upkeep.due_us = s->upkeep.engine_us = 0;
     s->upkeep.waits_for = REASON_NONE;
-    s->upkeep.planned = s->upkeep.urgent = false;
+    s->upkeep.planned = s->upkeep.urgent = s->upkeep.loosened = false;
     if (planned)
         prove_served(s);
 }

@@ -6,16 +6,24 @@
 #include <string.h>
 
 #include "supervisor/config/options.h"
+#include "supervisor/config/options_table.h"
 #include "supervisor/law/remedy.h"
 #include "supervisor/law/trial.h"
 
 #define START_LIMITS "EVENKEEL_START_LIMITS=" /* server/start_limits.h */
-#define ALLOC_CONF   "PYTORCH_CUDA_ALLOC_CONF="
+#define SEGMENTS     "expandable_segments:"
+
+/* Which of them counts where several are set differs among releases of PyTorch. */
+static const char *const words_alloc[WORDS_ALLOC] = {
+    "PYTORCH_CUDA_ALLOC_CONF=", "PYTORCH_ALLOC_CONF=", "PYTORCH_HIP_ALLOC_CONF="};
 
 void words_done(struct start_words *w)
 {
     remedy_free(w->argv);
     free(w->env);
+    for (int i = 0; i < WORDS_ALLOC; i++)
+        free(w->alloc[i]);
+    memset(w->alloc, 0, sizeof(w->alloc));
     explicit_bzero(w->key, sizeof(w->key));
     w->argv = w->env = NULL;
 }
@@ -39,11 +47,54 @@ void words_add_limits(struct start_words *w, const char *limits)
         w->env[n] = w->limits;
 }
 
+/* What the operator set a variable to ("NAME="): in the configuration, or in evenkeeld's own
+ * environment, which its children inherit. NULL if in neither. */
+static const char *operators(const struct server_config *c, const char *name)
+{
+    size_t len = strlen(name);
+    char plain[40];
+    for (size_t i = 0; i < c->env.count; i++) {
+        if (strncmp(c->env.at[i], name, len) == 0)
+            return c->env.at[i] + len;
+    }
+    (void)snprintf(plain, sizeof(plain), "%.*s", (int)len - 1, name);
+    return c->unit ? NULL : getenv(plain);
+}
+
+static bool is_alloc(const char *entry)
+{
+    for (int i = 0; i < WORDS_ALLOC; i++) {
+        if (strncmp(entry, words_alloc[i], strlen(words_alloc[i])) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Each of these variables that the operator set has it behind what it said; without any, the first
+ * has it, which every release of PyTorch reads. */
+static int add_segments(const struct server_config *c, struct start_words *w, size_t *n)
+{
+    size_t begin = *n;
+    for (int i = 0; i <= WORDS_ALLOC; i++) {
+        bool last = i == WORDS_ALLOC;
+        const char *name = words_alloc[last ? 0 : i], *has = last ? "" : operators(c, name);
+        if (last ? *n > begin : !has)
+            continue;
+        char **text = &w->alloc[last ? 0 : i];
+        if (asprintf(text, "%s%s%s" SEGMENTS "True", name, has, *has ? "," : "") < 0) {
+            *text = NULL;
+            return -ENOMEM;
+        }
+        w->env[(*n)++] = *text;
+    }
+    return 0;
+}
+
 static int make_env(const struct server_config *c, bool expandable, struct start_words *w)
 {
     const struct ek_strings *e = &c->env;
     size_t n = 0;
-    w->env = calloc(e->count + 6, sizeof(*w->env));
+    w->env = calloc(e->count + 5 + WORDS_ALLOC, sizeof(*w->env));
     if (!w->env)
         return -ENOMEM;
     if (c->devices) { /* the numbers are NVML's, in the order of the bus */
@@ -52,26 +103,33 @@ static int make_env(const struct server_config *c, bool expandable, struct start
         w->env[n++] = order;
         w->env[n++] = w->devices;
     }
-    (void)snprintf(w->added, sizeof(w->added), ALLOC_CONF "expandable_segments:True");
     for (size_t i = 0; i < e->count; i++) {
-        if (expandable && strncmp(e->at[i], ALLOC_CONF, sizeof(ALLOC_CONF) - 1) == 0)
-            (void)snprintf(w->added, sizeof(w->added), "%.400s,expandable_segments:True", e->at[i]);
-        else
+        if (!expandable || !is_alloc(e->at[i]))
             w->env[n++] = e->at[i];
     }
-    if (expandable)
-        w->env[n] = w->added;
-    return 0;
+    return expandable ? add_segments(c, w, &n) : 0;
 }
 
-bool words_expandable(const struct ek_strings *env)
+/* Memory that a connector registered, or that sleep gives back, may not move: such a vLLM refuses
+ * to start with expandable segments. */
+static bool keeps_addresses(const struct server_config *c)
 {
-    for (size_t i = 0; i < env->count; i++) {
-        if (strncmp(env->at[i], ALLOC_CONF, sizeof(ALLOC_CONF) - 1) == 0 &&
-            strstr(env->at[i], "expandable_segments:"))
+    static const char *const flags[] = {"--kv-transfer-config", "--enable-sleep-mode"};
+    for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++) {
+        if (config_has_string(&c->args, flags[i]) || config_has_string(&c->command, flags[i]))
             return true;
     }
     return false;
+}
+
+bool words_segments_settled(const struct server_config *c)
+{
+    for (int i = 0; i < WORDS_ALLOC; i++) {
+        const char *has = operators(c, words_alloc[i]);
+        if (has && strstr(has, SEGMENTS))
+            return true;
+    }
+    return keeps_addresses(c);
 }
 
 int words_make(const struct server_config *c, const struct trial *trial,
@@ -79,7 +137,7 @@ int words_make(const struct server_config *c, const struct trial *trial,
 {
     char **tried = NULL;
     *w = (struct start_words){0};
-    int r = make_env(c, caps->expandable && !words_expandable(&c->env), w);
+    int r = make_env(c, caps->expandable && !words_segments_settled(c), w);
     if (r == 0)
         r = trial_argv(trial, c->argv, &tried);
     if (r == 0)

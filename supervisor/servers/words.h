@@ -1,6 +1,7 @@
 /*
  * What a server is started with: its command line and what is added to the environment, after what
- * the configuration says and what running out of memory taught. Pure.
+ * the configuration says and what running out of memory taught. Reads nothing but evenkeeld's own
+ * environment.
  */
 #pragma once
 
@@ -13,9 +14,12 @@ struct remedy_settings;
 struct server_config;
 struct trial;
 
+#define WORDS_ALLOC 3 /* names that PyTorch has had for its allocator's settings */
+
 struct start_words {
     char **argv, **env; /* env: a list of the configuration's texts, and those below */
-    char added[512], devices[96], key[KEY_MOST + 64], limits[160];
+    char *alloc[WORDS_ALLOC];
+    char devices[96], key[KEY_MOST + 64], limits[160];
 };
 
 /* 0 or -ENOMEM; then *w is empty. Ended by words_done() before the configuration. */
@@ -26,5 +30,6 @@ void words_done(struct start_words *w);
 void words_add_key(struct start_words *w, const char *name, const char *key);
 /* Adds live limits that hold from the start ("name=value,..."); "" adds nothing. */
 void words_add_limits(struct start_words *w, const char *limits);
-/* The operator has chosen about expandable segments, either way. */
-bool words_expandable(const struct ek_strings *env);
+/* Whether expandable segments are on or off is not evenkeeld's to choose: the operator has said so,
+ * either way, or a flag rules them out. */
+bool words_segments_settled(const struct server_config *c);

@@ -300,6 +300,48 @@ def test_a_part_that_is_missing(tmp_path):
         s.end()
 
 
+PIECES = """
+# SIMULATED: a CPU has no such allocator. What an unfragmented one would not grow to is grown to, unless its segments are expandable.
+import os
+if os.environ.get("EVENKEEL_COMPANION_DIR"):
+    from evenkeel_vllm import worker
+    def figures(to, torch):
+        settings = os.environ.get("PYTORCH_ALLOC_CONF", "") + os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
+        grown = os.path.exists(__file__ + ".grown") and "expandable_segments:True" not in settings
+        for name, value in (("reserved", (1 << 30) if grown else 1 << 27), ("used", 1 << 26), ("used_high", 1 << 26), ("has_pool", 1)):
+            to.set(name, value)
+    worker.figures = figures
+"""
+
+
+def test_memory_in_pieces_gets_expandable_segments(tmp_path):
+    """Simulated figures, all else real: a trim does not help, a restart by plan with what the operator set and expandable segments does."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text("try:\n" + "".join("    " + line + "\n" for line in PIECES.splitlines()) + "except ImportError:\n    pass\n")
+    more = "    policy: {warmup_s: 1, window_s: 2}\n    frag_window_s: 6\n    restart_jitter_s: 0\n"
+    s = Companion(tmp_path, more, args=FLAGS)
+    config = tmp_path / "c.yaml"
+    config.write_text(config.read_text().replace("    env: {", f"    env: {{PYTORCH_ALLOC_CONF: 'max_split_size_mb:512', PYTHONPATH: '{tmp_path}/site', "))
+    s.start()
+    try:
+        s.ready()
+        pid = s.server()["pid"]
+        wait_for("evenkeeld has seen the figures", lambda: "outside the pool" in s.said(), START_S)
+        (tmp_path / "site/sitecustomize.py.grown").touch()
+        s.ready(other_than=pid)
+        env = open(f"/proc/{s.server()['pid']}/environ").read().split("\0")
+        assert "PYTORCH_ALLOC_CONF=max_split_size_mb:512,expandable_segments:True" in env
+        assert not [e for e in env if e.startswith("PYTORCH_CUDA_ALLOC_CONF=")]
+        wait_for("the canary", lambda: any("was served" in d["why"] for d in s.decisions("FRAG_CHRONIC")), START_S)
+        reasons = [d["reason"] for d in s.decisions()][::-1]
+        assert reasons.index("FRAG_TRIM") < reasons.index("FRAG_CHRONIC") < reasons.index("DRAIN_START") and "FRAG_INEFFECTIVE" not in reasons
+        wait_for("it helped", lambda: 0 < (s.series("evenkeel_devpool_reserved_bytes") or 0) < 1 << 30)
+        assert "PYTORCH_CUDA_ALLOC_CONF" not in s.said() and len(s.decisions("REMEDY")) == 1
+        assert "expandable_segments" in s.ctl("remedies")
+    finally:
+        s.end()
+
+
 def test_off_leaves_vllm_as_it_is(tmp_path):
     s = Companion(tmp_path, args=FLAGS)
     s.companion = "off"

@@ -487,6 +487,31 @@ static void test_what_is_in_force(void **state)
     assert_true(m.until_us == 0 && m.caps.seqs == 0 && m.tried[0].steps == 0);
 }
 
+/* Worn out, not crashed: only that step, once a day, and FRAG_OOM goes on behind it. */
+static void test_worn(void **state)
+{
+    (void)state;
+    const struct dialect *vllm = dialect_find("vllm");
+    struct remedy_memory m = {.caps = {.tokens = 1536}};
+    struct remedy_case c = {.cls = CRASH_FRAG_OOM,
+                            .dialect = vllm,
+                            .now = {.tokens = 8192, .expandable = true},
+                            .wall_us = START + HOUR};
+    assert_false(remedy_worn(&m, dialect_find("evenkeel"), false, START));
+    assert_false(remedy_worn(&m, vllm, true, START)); /* the operator's own choice */
+    assert_true(m.until_us == 0 && !m.caps.expandable);
+    assert_true(remedy_worn(&m, vllm, false, START));
+    assert_true(m.caps.expandable && m.caps.tokens == 1536 && m.until_us > START);
+    assert_false(remedy_worn(&m, vllm, false, START + HOUR));
+    struct remedy_plan plan = remedy_next(&m, &c);
+    assert_true(plan.found && plan.step == 1 && plan.caps.tokens == 6144);
+    assert_true(remedy_unworn(&m)); /* it did not start with that */
+    assert_true(!m.caps.expandable && m.caps.tokens == 1536);
+    assert_false(remedy_unworn(&m) || remedy_worn(&m, vllm, false, START + HOUR));
+    assert_true(remedy_expire(&m, START + 25 * HOUR));
+    assert_true(remedy_worn(&m, vllm, false, START + 25 * HOUR));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -501,6 +526,7 @@ int main(void)
         cmocka_unit_test(test_unknown_settings_stay),
         cmocka_unit_test(test_a_step_is_looked_at),
         cmocka_unit_test(test_what_is_in_force),
+        cmocka_unit_test(test_worn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,154 @@
+/* What the allocator's variables are for the next start: the operator's words stay, in each of the
+ * names that PyTorch has had, and a choice that is made is not made again. */
+#include "supervisor/servers/words.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "supervisor/config/options.h"
+#include "supervisor/engines/dialect.h"
+#include "supervisor/law/remedy.h"
+#include "supervisor/law/trial.h"
+#include "tests/unit/alloc.h"
+
+#define CUDA "PYTORCH_CUDA_ALLOC_CONF"
+#define NEW  "PYTORCH_ALLOC_CONF"
+#define HIP  "PYTORCH_HIP_ALLOC_CONF"
+#define SEG  "expandable_segments:"
+#define ON   SEG "True"
+
+struct row {
+    const char *what, *env, *args; /* of the configuration, by '|' */
+    const char *inherited;         /* PYTORCH_ALLOC_CONF of evenkeeld's own */
+    bool settled, unit;
+    const char *want; /* the whole environment of the next start, by '|' */
+};
+
+static const struct row rows[] = {
+    {"nothing is said", "", "", NULL, false, false, CUDA "=" ON},
+    {"something else is said", "A=b|" CUDA "=a:512|C=d", "", NULL, false, false,
+     "A=b|C=d|" CUDA "=a:512," ON},
+    {"by the new name alone", NEW "=a:512", "", NULL, false, false, NEW "=a:512," ON},
+    {"by both", NEW "=a:1|" CUDA "=b:2", "", NULL, false, false,
+     CUDA "=b:2," ON "|" NEW "=a:1," ON},
+    {"for AMD", HIP "=a:1", "", NULL, false, false, HIP "=a:1," ON},
+    {"empty", CUDA "=", "", NULL, false, false, CUDA "=" ON},
+    {"inherited", "A=b", "", "a:1", false, false, "A=b|" NEW "=a:1," ON},
+    {"its own, not the inherited", NEW "=b:2", "", "a:1", false, false, NEW "=b:2," ON},
+    {"a unit inherits nothing", "A=b", "", "a:1", false, true, "A=b|" CUDA "=" ON},
+    {"off", CUDA "=" SEG "False", "", NULL, true, false, CUDA "=" SEG "False"},
+    {"on", NEW "=" ON ",a:1", "", NULL, true, false, NEW "=" ON ",a:1"},
+    {"inherited and off", "A=b", "", SEG "False", true, false, "A=b"},
+    {"a connector", "A=b", "--kv-transfer-config|{}", NULL, true, false, "A=b"},
+    {"in one word", "", "--kv-transfer-config={}", NULL, true, false, ""},
+    {"sleep", "", "--enable-sleep-mode", NULL, true, false, ""},
+};
+
+/* Into the caller's places; the list points into *text. */
+static struct ek_strings split(const char *from, char text[200], char *at[4])
+{
+    struct ek_strings list = {.at = at};
+    char *rest = NULL;
+    (void)snprintf(text, 200, "%s", from);
+    for (char *word = strtok_r(text, "|", &rest); word && list.count < 4;
+         word = strtok_r(NULL, "|", &rest))
+        at[list.count++] = word;
+    return list;
+}
+
+static struct server_config config_of(const struct row *row)
+{
+    static char vllm[] = "vllm", unit[] = "a.service", texts[2][200], *at[2][4];
+    static char *argv[] = {vllm, NULL};
+    return (struct server_config){
+        .dialect = dialect_find("vllm"),
+        .argv = argv,
+        .unit = row->unit ? unit : NULL,
+        .env = split(row->env, texts[0], at[0]),
+        .args = split(row->args, texts[1], at[1]),
+    };
+}
+
+static void inherit(const char *value)
+{
+    (void)unsetenv(CUDA);
+    (void)unsetenv(HIP);
+    if (value)
+        assert_int_equal(setenv(NEW, value, 1), 0);
+    else
+        assert_int_equal(unsetenv(NEW), 0);
+}
+
+static void keeps_what_is_said(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct server_config c = config_of(&rows[i]);
+        struct remedy_settings caps = {.expandable = true};
+        struct start_words w;
+        char got[400] = "";
+        inherit(rows[i].inherited);
+        assert_int_equal(words_make(&c, &(struct trial){0}, &caps, &w), 0);
+        for (char **at = w.env; *at; at++) {
+            size_t len = strlen(got);
+            (void)snprintf(got + len, sizeof(got) - len, "%s%s", len ? "|" : "", *at);
+        }
+        words_done(&w);
+        if (strcmp(got, rows[i].want) != 0 || words_segments_settled(&c) != rows[i].settled)
+            fail_msg("%s: '%s', not '%s'", rows[i].what, got, rows[i].want);
+    }
+    inherit(NULL);
+}
+
+static void leaves_them_without_a_cap(void **state)
+{
+    (void)state;
+    struct server_config c = config_of(&rows[1]);
+    struct remedy_settings caps = {0};
+    struct start_words w;
+    inherit(NULL);
+    assert_int_equal(words_make(&c, &(struct trial){0}, &caps, &w), 0);
+    assert_string_equal(w.env[1], CUDA "=a:512");
+    assert_string_equal(w.env[2], "C=d");
+    assert_null(w.env[3]);
+    words_done(&w);
+}
+
+static void without_memory(void **state)
+{
+    (void)state;
+    struct server_config c = config_of(&rows[1]);
+    struct remedy_settings caps = {.expandable = true};
+    inherit(NULL);
+    for (long n = 1;; n++) {
+        struct start_words w;
+        alloc_fail_at(n);
+        int r = words_make(&c, &(struct trial){0}, &caps, &w);
+        if (!alloc_failed()) {
+            assert_int_equal(r, 0);
+            words_done(&w);
+            break;
+        }
+        if (r == 0) { /* of the C library's own: asprintf() */
+            words_done(&w);
+            continue;
+        }
+        assert_int_equal(r, -ENOMEM);
+        assert_null(w.env);
+    }
+    alloc_fail_at(0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(keeps_what_is_said),
+                                       cmocka_unit_test(leaves_them_without_a_cap),
+                                       cmocka_unit_test(without_memory)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
