@@ -15,7 +15,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "supervisor/companion"), str(pathlib.Path(__file__).parent)]
 import vllm_stub  # noqa: E402
-from evenkeel_vllm import VERSION, board, control, front, limits, metrics, scheduler  # noqa: E402
+from evenkeel_vllm import VERSION, board, control, front, limits, metrics, scheduler, worker  # noqa: E402
 
 vllm_stub.install()
 
@@ -33,6 +33,61 @@ class InDirectory(unittest.TestCase):
         os.environ["EVENKEEL_COMPANION_DIR"] = self.dir
         self.addCleanup(os.environ.pop, "EVENKEEL_COMPANION_DIR")
         os.makedirs(self.dir + "/boards")
+
+
+class FakeTorch:
+    """Of one device, with PyTorch's keys: a FAKE; the real allocator is in tools/gpu-companion.py."""
+
+    def __init__(self):
+        self.cuda, self.peak = self, 0
+
+    def is_available(self):
+        return True
+
+    is_initialized = is_available
+
+    def device_count(self):
+        return 1
+
+    def memory_stats(self, _):
+        return {"reserved_bytes.all.current": self.reserved, "allocated_bytes.all.current": self.used, "allocated_bytes.all.peak": self.peak}
+
+    def has(self, reserved, used):
+        self.reserved, self.used, self.peak = reserved, used, max(self.peak, used)
+        return self
+
+
+class TestWorkerFigures(InDirectory):
+    def look(self, torch):
+        worker.figures(self.to, torch)
+        return [self.to.get(name) for name in ("reserved", "used", "used_high")]
+
+    def setUp(self):
+        super().setUp()
+        self.to = board.make(self.dir, "worker")
+
+    def test_outside_weights_and_cache_once_the_engine_is_built(self):
+        torch = FakeTorch()
+        self.assertEqual(self.look(torch.has(70, 68)), [70, 68, 68])
+        board.make(self.dir, "engine")
+        self.assertEqual(self.look(torch.has(74, 73)), [0, 0, 0])  # in the midst of a step
+        self.assertEqual(self.look(torch.has(76, 68)), [7, 0, 5])
+        self.assertEqual(self.look(torch.has(79, 70)), [10, 2, 5])
+        page = metrics.page(None, {}, {}, {os.getpid(): self.to}, 'vllm="x"', 0)
+        self.assertIn("evenkeel_devpool_reserved_bytes 10\n", page)
+        self.assertIn('item="reserved"} 79\n', page)
+
+    def test_pieces_are_seen_beside_a_large_cache(self):
+        gib = 1 << 30
+        torch = FakeTorch().has(71 * gib, 70 * gib)
+        board.make(self.dir, "engine")
+        self.look(torch)
+        reserved, _, high = self.look(torch.has(79 * gib, 71 * gib))
+        self.assertGreater(1 - high / reserved, 0.85)  # of all that it holds it would be 0.1
+
+    def test_another_engine_says_nothing(self):
+        open(board.path_of(self.dir, "engine", 1), "wb").close()
+        self.assertEqual(self.look(FakeTorch().has(70, 68)), [70, 68, 68])
 
 
 class TestLimits(unittest.TestCase):

@@ -16,7 +16,7 @@ ENGINE = ("ceiling_seqs", "ceiling_tokens", "has_watermark", "start_watermark", 
           "blocks", "blocks_used", "blocks_cached", "held_limit", "errors")
 FRONT = ("open", "streams", "gap_s", "refused_queue_full", "refused_tokens", "refused_deadline", "refused_draining", "finished_rate",
          "listening", "beat")
-WORKER = ("rank", "device", "has_pool", "reserved", "used", "used_high", "trims")
+WORKER = ("rank", "device", "has_pool", "reserved", "used", "used_high", "floor", "spare", "trims")
 KINDS = {"limits": LIMITS, "engine": ENGINE, "front": FRONT, "worker": WORKER}
 
 
@@ -52,11 +52,14 @@ class Board:
         self._map.close()
 
 
+def path_of(directory: str, kind: str, pid: int) -> str:
+    return os.path.join(directory, "boards", f"{kind}-{pid}")
+
+
 def make(directory: str, kind: str) -> Board:
     """This process's own board of a kind."""
-    where = os.path.join(directory, "boards")
-    os.makedirs(where, 0o700, exist_ok=True)
-    return Board(os.path.join(where, f"{kind}-{os.getpid()}"), kind, write=True)
+    os.makedirs(os.path.join(directory, "boards"), 0o700, exist_ok=True)
+    return Board(path_of(directory, kind, os.getpid()), kind, write=True)
 
 
 def clear(directory: str) -> None:

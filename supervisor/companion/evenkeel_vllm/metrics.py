@@ -80,12 +80,17 @@ def _engine(engines: Boards, now: float, wall: float) -> dict[str, Iterable[Samp
 def _pools(workers: Boards) -> dict[str, Iterable[Sample]]:
     ranks = [(f'rank="{rank}",device="{b.get("device"):.0f}"', b) for rank, b in enumerate(workers.values())]
     return {
-        "evenkeel_devpool_reserved_bytes": [("", total(workers, "reserved"))],
+        "evenkeel_devpool_reserved_bytes": [("", max(0.0, total(workers, "reserved")))],
         "evenkeel_devpool_used_bytes": [("", total(workers, "used"))],
         "evenkeel_devpool_used_high_bytes": [("", total(workers, "used_high"))],
-        "evenkeel_rank_bytes": [(f'{labels},item="{item}"', b.get(item)) for labels, b in ranks
+        "evenkeel_rank_bytes": [(f'{labels},item="{item}"', _whole(b, item)) for labels, b in ranks
                                 for item in ("reserved", "used", "used_high")],
     }
+
+
+def _whole(worker: Board, item: str) -> float:
+    """With weights, KV cache and spare segments, which the others are without."""
+    return worker.get(item) + worker.get("floor") + (worker.get("spare") if item == "reserved" else 0.0)
 
 
 def _resident(kinds: dict[str, Boards]) -> list[Sample]:
