@@ -17,6 +17,9 @@ void *graph_grow(struct graph_builder *b, void *array, uint32_t count, uint32_t 
 /* One more operation; the width of a value (0 after an error). */
 void graph_op_push(struct graph_builder *b, struct ek_op op);
 uint32_t graph_width(const struct graph_builder *b, uint16_t value);
+/* dst = src by a weight, which is as high as dst is wide, and a bias or EK_NO_WEIGHT. */
+void graph_linear_push(struct graph_builder *b, uint16_t dst, uint16_t src, uint32_t weight,
+                       uint32_t bias);
 
 /* The weights of a convolution, a tensor [channels, 1, kernel], as [kernel, channels]. */
 uint32_t graph_conv_weight(struct graph_builder *b, const char *name, uint32_t channels,
