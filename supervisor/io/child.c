@@ -225,6 +225,23 @@ static long clone_with(uint64_t flags, int *ret_pidfd, int cgroup)
     return syscall(SYS_clone3, &args, sizeof(args));
 }
 
+/* As fork(); with a cgroup of its own where there is a name for one and it can be made. */
+static long begin_process(struct child *c, const char *cgroup_name, int *ret_pidfd)
+{
+    long pid = -1;
+    if (cgroup_name && make_cgroup(c, cgroup_name) == 0)
+        pid = clone_with(CLONE_INTO_CGROUP, ret_pidfd, c->cgroup);
+    if (pid < 0 && errno == ENOSYS && c->cgroup >= 0) {
+        pid = fork_with(ret_pidfd, c->cgroup);
+    } else if (pid < 0) { /* no cgroup, or not allowed into it: live without */
+        forget_cgroup(c);
+        pid = clone_with(0, ret_pidfd, -1);
+        if (pid < 0 && errno == ENOSYS)
+            pid = fork_with(ret_pidfd, -1);
+    }
+    return pid;
+}
+
 int child_spawn(struct child *c, const struct child_spec *spec)
 {
     char path[4096];
@@ -233,24 +250,18 @@ int child_spawn(struct child *c, const struct child_spec *spec)
         return r;
     struct child_user user;
     char **env = merge_env(spec->env, child_user_env(spec->user, &user), spec->level_prefix);
-    if (!env)
+    char **raised = env ? child_raised_words(spec) : NULL;
+    if (!raised) {
+        free(env);
         return -ENOMEM;
+    }
     child_init(c);
     int pidfd = -1;
-    long pid = -1;
-    if (spec->cgroup_name && make_cgroup(c, spec->cgroup_name) == 0)
-        pid = clone_with(CLONE_INTO_CGROUP, &pidfd, c->cgroup);
-    if (pid < 0 && errno == ENOSYS && c->cgroup >= 0) {
-        pid = fork_with(&pidfd, c->cgroup);
-    } else if (pid < 0) { /* no cgroup, or not allowed into it: live without */
-        forget_cgroup(c);
-        pid = clone_with(0, &pidfd, -1);
-        if (pid < 0 && errno == ENOSYS)
-            pid = fork_with(&pidfd, -1);
-    }
+    long pid = begin_process(c, spec->cgroup_name, &pidfd);
     if (pid == 0)
-        child_run(path, spec, env);
+        child_run(path, spec, raised, env);
     r = pid < 0 || pidfd < 0 ? -errno : 0;
+    free(raised);
     free(env);
     if (r < 0) {
         if (pid > 0) { /* it cannot be watched */

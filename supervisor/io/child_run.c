@@ -65,25 +65,27 @@ static void become(const struct run_as *user)
     _exit(FAILED);
 }
 
-static void run_raised(const char *path, const struct child_spec *spec, char **env)
+char **child_raised_words(const struct child_spec *spec)
 {
-    char score[16];
     size_t n = 0;
     while (spec->argv[n])
         n++;
-    char name[] = "evenkeeld", how[] = CHILD_RAISED, program[4096];
-    char **argv = calloc(n + ARGS_OWN + 1, sizeof(*argv));
-    if (!argv)
-        return; /* the score stays as it is */
+    char **words = calloc(n + ARGS_OWN + 1, sizeof(*words));
+    if (words)
+        memcpy(words + ARGS_OWN, spec->argv, n * sizeof(*words));
+    return words;
+}
+
+static void run_raised(const char *path, const struct child_spec *spec, char **words, char **env)
+{
+    char score[16], name[] = "evenkeeld", how[] = CHILD_RAISED, program[4096];
     (void)snprintf(score, sizeof(score), "%d", spec->oom_score_adj);
     (void)snprintf(program, sizeof(program), "%s", path); /* of child_find_program() */
-    argv[0] = name;
-    argv[1] = how;
-    argv[2] = score;
-    argv[3] = program;
-    memcpy(argv + ARGS_OWN, spec->argv, n * sizeof(*argv));
-    (void)execve("/proc/self/exe", argv, env);
-    free(argv);
+    words[0] = name;
+    words[1] = how;
+    words[2] = score;
+    words[3] = program;
+    (void)execve("/proc/self/exe", words, env);
 }
 
 int child_exec_raised(int argc, char **argv)
@@ -95,7 +97,8 @@ int child_exec_raised(int argc, char **argv)
     fail(argv[1]);
 }
 
-_Noreturn void child_run(const char *path, const struct child_spec *spec, char **env)
+_Noreturn void child_run(const char *path, const struct child_spec *spec, char **raised_words,
+                         char **env)
 {
     sigset_t none;
     sigemptyset(&none);
@@ -111,7 +114,7 @@ _Noreturn void child_run(const char *path, const struct child_spec *spec, char *
     (void)close_range(3, ~0u, 0); /* everything of ours is close-on-exec besides */
     become(spec->user);           /* who may do that could raise the score above */
     if (!raised)
-        run_raised(path, spec, env);
+        run_raised(path, spec, raised_words, env);
     (void)execve(path, spec->argv, env);
     fail(path);
 }

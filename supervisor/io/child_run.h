@@ -22,6 +22,11 @@ char *const *child_user_env(const struct run_as *user, struct child_user *ret_us
 
 #define CHILD_RAISED "--run-with-oom-score" /* SCORE PATH ARGV...: evenkeeld's own use */
 
-_Noreturn void child_run(const char *path, const struct child_spec *spec, char **env);
+/* Room for those words and the server's, to be freed; NULL: no memory. */
+char **child_raised_words(const struct child_spec *spec);
+/* In the new process. It takes no lock and asks for no memory: another thread of evenkeeld's may
+ * have held the allocator when the copy was made. */
+_Noreturn void child_run(const char *path, const struct child_spec *spec, char **raised_words,
+                         char **env);
 /* The words after CHILD_RAISED; an exit status when it cannot be done. */
 int child_exec_raised(int argc, char **argv);

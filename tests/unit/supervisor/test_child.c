@@ -5,9 +5,11 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -25,6 +27,7 @@
 #include "supervisor/io/child.h"
 #include "supervisor/io/exit_file.h"
 #include "supervisor/io/logtail.h"
+#include "supervisor/io/run_as.h"
 #include "tests/unit/alloc.h"
 
 static int start(struct child *c, const char *script, char *const *env, int out)
@@ -102,6 +105,55 @@ static void test_exit_and_output(void **state)
     ek_buf_done(&out);
     close(fd);
     assert_int_equal(unlink(t.path), 0);
+}
+
+static atomic_bool churn_over;
+
+static void *churn_nothing(void *arg)
+{
+    free(malloc(64 + (uintptr_t)arg % 4096));
+    return arg;
+}
+
+/* Threads that begin and end, as libcurl's resolver does beside evenkeeld's loop. */
+static void *churn(void *arg)
+{
+    pthread_t t;
+    for (uintptr_t i = 0; !atomic_load(&churn_over); i++) {
+        if (pthread_create(&t, NULL, churn_nothing, (void *)(i + 1)) == 0)
+            (void)pthread_join(t, NULL);
+    }
+    return arg;
+}
+
+/* A copy of a process whose threads hold locks or are half begun: it waits for none of them. */
+static void test_starts_beside_threads(void **state)
+{
+    (void)state;
+    enum { THREADS = 3, TURNS = 300 };
+    pthread_t t[THREADS];
+    struct run_as nobody;
+    char sh[] = "true", *argv[] = {sh, NULL};
+    bool able = run_as_able() && run_as_find("nobody", &nobody) == 0;
+    for (int i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&t[i], NULL, churn, NULL), 0);
+    for (int i = 0; i < TURNS; i++) {
+        struct child c;
+        struct child_spec spec = {.argv = argv,
+                                  .out_fd = STDERR_FILENO,
+                                  .oom_score_adj = 100,
+                                  .user = able ? &nobody : NULL};
+        assert_int_equal(child_spawn(&c, &spec), 0);
+        struct pollfd p = {.fd = c.pidfd, .events = POLLIN};
+        if (poll(&p, 1, 20000) != 1)
+            (void)child_kill(&c); /* it must not outlive this */
+        struct child_exit e = wait_exit(&c);
+        assert_true(e.known && !e.signaled && e.code == 0);
+        child_done(&c);
+    }
+    atomic_store(&churn_over, true);
+    for (int i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_join(t[i], NULL), 0);
 }
 
 /* As systemd's RestrictNamespaces does: clone3 answers ENOSYS from now on. */
@@ -285,6 +337,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_left_behind),
         cmocka_unit_test(test_exit_and_output),
+        cmocka_unit_test(test_starts_beside_threads),
         cmocka_unit_test(test_starts_without_clone3),
         cmocka_unit_test(test_kill),
         cmocka_unit_test(test_not_found),
