@@ -17,7 +17,7 @@
 struct handoff {
     int sock;
     enum handoff_verb verb;
-    pid_t peer;
+    struct ucred peer;
     sd_event_source *io, *timer;
     handoff_fn cb;
     void *ctx;
@@ -41,7 +41,8 @@ void handoff_cancel(struct handoff *h)
 
 static void handoff_finish(struct handoff *h, int error, int fd, const char *text)
 {
-    struct handoff_result res = {.error = error, .fd = fd, .peer = h->peer};
+    struct handoff_result res = {
+        .error = error, .fd = fd, .peer = h->peer.pid, .peer_uid = h->peer.uid};
     (void)snprintf(res.text, sizeof(res.text), "%s", text);
     res.text[strcspn(res.text, "\r\n")] = '\0';
     handoff_fn cb = h->cb;
@@ -88,7 +89,7 @@ static int on_timeout(sd_event_source *s, uint64_t usec, void *ctx)
 }
 
 /* A Unix socket connects at once or not at all. */
-static int connect_now(const char *path, pid_t *ret_peer)
+static int connect_now(const char *path, struct ucred *ret_peer)
 {
     struct sockaddr_un sa = {.sun_family = AF_UNIX};
     if (strlen(path) >= sizeof(sa.sun_path))
@@ -97,10 +98,9 @@ static int connect_now(const char *path, pid_t *ret_peer)
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -errno;
-    struct ucred cred;
-    socklen_t len = sizeof(cred);
+    socklen_t len = sizeof(*ret_peer);
     if (connect(fd, (struct sockaddr *)&sa, sizeof(sa)) < 0 ||
-        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0) {
+        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, ret_peer, &len) < 0) {
         int r = -errno;
         close(fd);
         return r;
@@ -109,7 +109,6 @@ static int connect_now(const char *path, pid_t *ret_peer)
         close(fd);
         return -EPERM;
     }
-    *ret_peer = cred.pid;
     return fd;
 }
 

@@ -15,10 +15,11 @@ struct handoff;
 enum handoff_verb { HANDOFF_PUT, HANDOFF_GET };
 
 struct handoff_result {
-    int error; /* 0, -ECONNREFUSED/-ENOENT nobody listens, -ETIMEDOUT, -EPROTO refused, -EIO,
-                * -EMFILE we had no descriptor free for it */
-    int fd;    /* of a get: owned by the callback; else -1 */
-    pid_t peer;
+    int error;      /* 0, -ECONNREFUSED/-ENOENT nobody listens, -ETIMEDOUT, -EPROTO refused, -EIO,
+                     * -EMFILE we had no descriptor free for it */
+    int fd;         /* of a get: owned by the callback; else -1 */
+    pid_t peer;     /* who listens there, as the kernel says; 0: of another pid namespace */
+    uid_t peer_uid; /* its effective user when it began to listen */
     char text[120]; /* what the server said when it refused */
 };
 

@@ -25,7 +25,8 @@ struct run_as {
 bool run_as_able(void);
 /* 0, -ENOENT for no such user, -E2BIG for one with too many groups, another errno. */
 int run_as_find(const char *name, struct run_as *ret_user);
-/* For good: the process and what it starts. 0 or a negative errno, then it must end. */
+/* For good: a process with one thread, and what it starts. 0 or a negative errno, then it must end.
+ */
 int run_as_become(const struct run_as *user);
 /* Makes the directory, or makes it the user's alone; what another user left in it is removed, and
  * links in any case. */
@@ -33,6 +34,7 @@ int run_as_own_dir(const struct run_as *user, const char *path);
 /* Makes a directory that was given to another user evenkeeld's again, likewise; 0 also where there
  * is none, or where evenkeeld is not root and could not have given it. */
 int run_as_take_back(const char *path);
-/* A directory that is neither root's nor our own is its owner's: whether that one is who answers on
- * a socket in it, and nobody to whom a link leads. */
+/* Whether one answers on a socket who may: anybody in a directory of root's or our own that nobody
+ * else can write to; in one that others write to (/tmp) root or our own user; in another's
+ * directory its owner alone, and nobody to whom a link leads. */
 bool run_as_owner_answers(int fd, const char *socket_path);

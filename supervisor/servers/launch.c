@@ -387,11 +387,21 @@ void server_launch(struct server *s)
 
 /* Adoption */
 
-static void adopt(struct server *s, pid_t pid)
+/* `noted`: its number is from our note, and must still be that process's once it is watched. */
+static void adopt(struct server *s, pid_t pid, bool noted)
 {
     char name[64];
+    pid_t again;
     cgroup_name(s, name, sizeof(name));
     int r = child_adopt(&s->child, pid, name);
+    if (noted && r == 0 && (find_pid(s, &again) != 0 || again != pid)) {
+        child_done(&s->child);
+        r = -ESRCH;
+    }
+    if (noted && r == -ESRCH) { /* it ended just now */
+        life_none_runs(s);
+        return;
+    }
     if (r < 0) {
         ek_log(EK_LOG_ERR, "%s: process %d answers but cannot be watched: %s", s->config->name,
                (int)pid, ek_strerror(r));
@@ -413,16 +423,32 @@ static void adopt(struct server *s, pid_t pid)
     repair_say(s);
 }
 
+/* Who answers on the control socket is believed only as far as our note goes: it is the noted
+ * process or one of its session. Without a living one it may be a server that somebody else started
+ * as our own user; never where servers are another user's. */
 static void on_found(void *ctx, const struct handoff_result *res)
 {
     struct server *s = ctx;
+    pid_t pid = res->peer;
     s->handoff = NULL;
-    if (res->error == 0) {
+    bool noted = find_pid(s, &pid) == 0;
+    bool own = noted ? res->peer == pid || (res->peer > 0 && getsid(res->peer) == pid)
+                     : res->peer > 0 && res->peer_uid == geteuid() && !s->config->run_as.set;
+    if (!own)
+        ek_log(EK_LOG_WARNING, "%s: process %d of user %u answers on %s and is not believed: %s",
+               s->config->name, (int)res->peer, (unsigned)res->peer_uid, s->control_path,
+               noted ? "evenkeeld started another one" : "evenkeeld started none");
+    if (own && res->error == 0) {
         server_give_fd(s, res->fd);
         s->handed = true;
+    } else if (res->error == 0) {
+        close(res->fd);
     }
-    s->taking = res->error < 0 && res->error != -EPROTO;
-    adopt(s, res->peer);
+    s->taking = own && res->error < 0 && res->error != -EPROTO;
+    if (own || noted)
+        adopt(s, pid, noted);
+    else
+        life_none_runs(s);
 }
 
 static void attach(struct server *s, const char *how)
@@ -463,7 +489,7 @@ void server_begin(struct server *s)
     }
     if (!s->config->dialect->control_socket) {
         if (find_pid(s, &pid) == 0)
-            adopt(s, pid);
+            adopt(s, pid, true);
         else
             life_none_runs(s);
         return;

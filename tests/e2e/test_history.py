@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -113,6 +114,44 @@ def test_somebody_else_started_another(appliance):
     finally:
         other.kill()
         other.wait()
+
+
+@pytest.mark.parametrize("says", ["nothing", "OK"])
+def test_who_answers_is_not_who_was_started(appliance, says):
+    """Another process of the same user took the control socket's place while no evenkeeld watched."""
+    a = appliance()
+    before, path = a.server()["pid"], a.run / "s1/control.sock"
+    kill(a)
+    path.unlink()
+    other = subprocess.Popen([sys.executable, "-c", IMPOSTOR, str(path), says], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert other.stdout.readline() == b"listens\n"
+        a.start()
+        wait_for("the noted one is adopted", lambda: a.server()["pid"] == before and a.server()["state"] not in ("adopting", "waiting"), 60)
+        wait_for("it is told", lambda: f"process {other.pid} of user {os.geteuid()} answers on {path} and is not believed" in (a.run / "evenkeeld.log").read_text())
+        assert other.poll() is None, "nobody ended it"
+        assert not gone(before)
+    finally:
+        other.kill()
+        other.wait()
+
+
+IMPOSTOR = """
+import socket, sys, time
+s = socket.socket(socket.AF_UNIX)
+s.bind(sys.argv[1])
+s.listen()
+print("listens", flush=True)
+held = []
+while True:
+    held.append(s.accept()[0])
+    if sys.argv[2] != "nothing":
+        try:
+            with open("/dev/null") as file:
+                socket.send_fds(held[-1], [sys.argv[2].encode() + b"\\n"], [file.fileno()])
+        except OSError:
+            pass
+"""
 
 
 def test_an_upgrade_is_no_gap(appliance):
