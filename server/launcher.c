@@ -13,8 +13,10 @@
 #include <unistd.h>
 
 #include "common/cgroup.h"
+#include "common/clock.h"
 #include "common/err.h"
 #include "common/log.h"
+#include "common/oom_window.h"
 #include "server/bus.h"
 #include "server/confine.h"
 #include "server/model/find.h"
@@ -31,7 +33,7 @@ struct launching {
     struct ek_apart_memory *memory; /* of the engine there is or was, NULL = none yet */
     pid_t engine;                   /* 0 = none */
     int engine_fd;                  /* its pidfd */
-    uint64_t oom_kills;             /* in our cgroup, when it began */
+    struct ek_oom_window ooms;      /* of our cgroup */
 };
 
 /* ---- the engine ---- */
@@ -123,8 +125,8 @@ static void end_engine(struct launching *l)
         ;
     (void)close(l->engine_fd);
     l->engine = 0;
-    uint64_t kills = ek_cgroup_oom_kills(-1);
-    ek_apart_ended(l->memory, status, stopped, kills > l->oom_kills ? kills - l->oom_kills : 0);
+    ek_apart_ended(l->memory, status, stopped,
+                   ek_oom_window_kills(&l->ooms, ek_cgroup_oom_kills(-1)));
 }
 
 static void start_engine(struct launching *l, int fd)
@@ -137,7 +139,7 @@ static void start_engine(struct launching *l, int fd)
         return; /* not from our server */
     ek_apart_unmap(l->memory);
     l->memory = m;
-    l->oom_kills = ek_cgroup_oom_kills(-1);
+    ek_oom_window_begin(&l->ooms, ek_cgroup_oom_kills(-1), ek_now_us());
     pid_t pid = fork();
     if (pid == 0)
         run_engine(l);
@@ -194,8 +196,11 @@ static void run_launcher(struct launching *l)
     for (;;) {
         struct pollfd p[] = {{.fd = l->socket, .events = POLLIN},
                              {.fd = l->engine ? l->engine_fd : -1, .events = POLLIN}};
-        if (poll(p, 2, -1) < 0)
+        int n = poll(p, 2, l->engine ? (int)(EK_OOM_STEP_US / 1000) : -1);
+        if (n < 0)
             continue;
+        if (n == 0)
+            ek_oom_window_sample(&l->ooms, ek_cgroup_oom_kills(-1), ek_now_us());
         if (p[1].revents)
             end_engine(l); /* it has ended: this is its status */
         if (p[0].revents && !take_message(l))

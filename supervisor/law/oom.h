@@ -54,7 +54,7 @@ struct crash_evidence {
     double uptime_s;    /* 0 = not known: nobody watched */
     unsigned xid;       /* that the kernel reported shortly before, 0 = none */
     bool xid_final;     /* no start cures that one */
-    uint64_t oom_kills; /* growth of oom_kill in the cgroup's memory.events */
+    uint64_t oom_kills; /* growth of oom_kill in the cgroup's memory.events (oom_window.h) */
     const char *log;    /* its last output, need not end with NUL; NULL = none */
     size_t log_len;
     const struct crash_found *found; /* NULL = nothing */

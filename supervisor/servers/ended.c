@@ -81,7 +81,8 @@ static struct crash_verdict judge(struct server *s, const struct child_exit *e)
         .killed_unready = s->start_killed,
         .exit0_is_failure = true, /* nobody asked for it */
         .uptime_s = s->started_us ? (double)(ek_now_us() - s->started_us) / 1e6 : 0,
-        .oom_kills = s->unit.unit ? s->unit.oom : child_oom_kills(&s->child) - s->oom_kills,
+        .oom_kills =
+            s->unit.unit ? s->unit.oom : ek_oom_window_kills(&s->ooms, child_oom_kills(&s->child)),
     };
     if (s->log.path[0] && logtail_read(&s->log, LOG_TAIL_BYTES, &tail) == 0 && tail.data) {
         ev.log = tail.data;

@@ -26,8 +26,9 @@ static void look(struct server *s, struct engine_seen *ret_seen)
     *ret_seen = (struct engine_seen){0};
     if (!s->unit.unit) {
         uint64_t kills = child_oom_kills(&s->child);
-        ret_seen->oom_kills = kills > s->oom_kills ? kills - s->oom_kills : 0;
-        s->oom_kills = kills; /* those are told: they say nothing of the server's own end */
+        ret_seen->oom_kills = ek_oom_window_kills(&s->ooms, kills);
+        /* Those are told: they say nothing of the server's own end. */
+        ek_oom_window_begin(&s->ooms, kills, ek_now_us());
     }
     if (xid.at_us && (double)(ek_now_us() - xid.at_us) / 1e6 < FIGURES_XID_S) {
         ret_seen->xid = xid.number;

@@ -26,6 +26,7 @@
 #include <systemd/sd-event.h>
 
 #include "common/metrics.h"
+#include "common/oom_window.h"
 #include "supervisor/config/options.h"
 #include "supervisor/io/child.h"
 #include "supervisor/io/control.h"
@@ -172,12 +173,12 @@ struct server {
     struct backoff backoff;
     uint64_t restarts[RESTART_CAUSES], exits[CRASH_COUNT];
     uint64_t remedies[CRASH_COUNT][REMEDY_STEPS + 1]; /* by step; the last: there was none left */
-    uint64_t oom_kills;
-    struct trial trial;             /* until the operator restarts it without */
-    struct remedy_settings running; /* what this process was started with */
-    struct repair *repair;          /* repair.c: NULL = nothing is asked */
-    uint64_t ended_us;              /* when the last one ended, 0 = none did */
-    bool soon;                      /* that one had begun right after another ended */
+    struct ek_oom_window ooms;                        /* of its cgroup; not with a unit */
+    struct trial trial;                               /* until the operator restarts it without */
+    struct remedy_settings running;                   /* what this process was started with */
+    struct repair *repair;                            /* repair.c: NULL = nothing is asked */
+    uint64_t ended_us;                                /* when the last one ended, 0 = none did */
+    bool soon; /* that one had begun right after another ended */
 
     /* engine_lost.c */
     struct loss_line *loss_line; /* NULL = it has no engine's process that it could tell of */
