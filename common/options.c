@@ -41,6 +41,18 @@ static const struct ek_opt *options_find(const struct ek_opt *table, const char 
     return NULL;
 }
 
+bool ek_opt_is(const char *word, const char *flag, const char **ret_value)
+{
+    size_t i = 0;
+    while (flag[i] && (word[i] == flag[i] || (i > 1 && word[i] == '_' && flag[i] == '-')))
+        i++;
+    if (flag[i] || (word[i] && word[i] != '='))
+        return false;
+    if (ret_value)
+        *ret_value = word[i] ? word + i + 1 : NULL;
+    return true;
+}
+
 size_t ek_edit_distance(const char *a, const char *b)
 {
     size_t row[64], n = strlen(b);

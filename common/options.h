@@ -79,6 +79,11 @@ size_t ek_edit_distance(const char *a, const char *b);
 /* The nearest row by edit distance, NULL if none is near. */
 const struct ek_opt *ek_opt_nearest(const struct ek_opt *table, const char *name);
 
+/* Whether a word of a command line is this flag (kebab case with its dashes, "--max-num-seqs"), in
+ * either spelling ("--max_num_seqs" as vLLM's parser takes it), alone or as FLAG=VALUE. *ret_value
+ * (may be NULL) is what follows the '=', else NULL. */
+bool ek_opt_is(const char *word, const char *flag, const char **ret_value);
+
 void ek_opt_free(const struct ek_opt *table, void *into);
 
 /* Text for --help (plain), for man pages (roff, one .TP a row), for a commented YAML file and for

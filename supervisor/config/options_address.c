@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/err.h"
+#include "common/options.h"
 #include "supervisor/config/options.h"
 #include "supervisor/engines/dialect.h"
 #include "supervisor/io/peers.h"
@@ -131,14 +132,13 @@ int address_peers(const struct config *c, struct ek_fault *fault)
 static const char *value_of(const struct ek_strings *command, const char *flag)
 {
     const char *found = NULL;
-    size_t len = strlen(flag);
     for (size_t i = 0; i < command->count; i++) {
-        const char *word = command->at[i];
-        if (strncmp(word, flag, len) != 0)
+        const char *value;
+        if (!ek_opt_is(command->at[i], flag, &value))
             continue;
-        if (word[len] == '=')
-            found = word + len + 1;
-        else if (word[len] == '\0' && i + 1 < command->count)
+        if (value)
+            found = value;
+        else if (i + 1 < command->count)
             found = command->at[i + 1];
     }
     return found;

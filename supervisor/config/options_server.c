@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "common/err.h"
+#include "common/options.h"
 #include "supervisor/config/options_address.h"
 #include "supervisor/config/options_companion.h"
 #include "supervisor/config/options_user.h"
@@ -51,9 +52,8 @@ static void find_beside(const char *name, char *ret_path, size_t size)
 
 static bool has_arg(char *const *argv, const char *flag)
 {
-    size_t len = strlen(flag);
     for (size_t i = 0; argv && argv[i]; i++) {
-        if (strncmp(argv[i], flag, len) == 0 && (argv[i][len] == '\0' || argv[i][len] == '='))
+        if (ek_opt_is(argv[i], flag, NULL))
             return true;
     }
     return false;
@@ -61,10 +61,8 @@ static bool has_arg(char *const *argv, const char *flag)
 
 bool config_has_string(const struct ek_strings *list, const char *flag)
 {
-    size_t len = strlen(flag);
     for (size_t i = 0; i < list->count; i++) {
-        const char *a = list->at[i];
-        if (strncmp(a, flag, len) == 0 && (a[len] == '\0' || a[len] == '='))
+        if (ek_opt_is(list->at[i], flag, NULL))
             return true;
     }
     return false;

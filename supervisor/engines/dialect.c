@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "common/options.h"
+
 #define MANY_TOKENS 1e15 /* no counter of tokens gets there */
 #define MANY_REQS   1e7
 #define MANY_BYTES  1e14
@@ -311,10 +313,7 @@ const struct dialect_gone *dialect_gone(const struct dialect *d, char *const *ar
 {
     for (; d->gone && argv && argv[*at]; (*at)++) {
         for (const struct dialect_gone *g = d->gone; g->flag; g++) {
-            size_t n = strlen(g->flag);
-            const char *word = argv[*at];
-            bool same = strncmp(word, g->flag, n) == 0 && (word[n] == '\0' || word[n] == '=');
-            if (!same)
+            if (!ek_opt_is(argv[*at], g->flag, NULL))
                 continue;
             (*at)++;
             return g;

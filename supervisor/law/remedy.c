@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/ladder.h"
+#include "common/options.h"
 #include "common/promtext.h"
 #include "supervisor/engines/dialect.h"
 
@@ -268,17 +269,11 @@ bool remedy_expire(struct remedy_memory *m, uint64_t wall_us)
 /* Whether argv[i] is this flag; *ret_value is its value, in the same or the next word. */
 static bool is_flag(char *const *argv, size_t i, const char *flag, const char **ret_value)
 {
-    size_t len = strlen(flag);
-    if (strncmp(argv[i], flag, len) != 0)
+    if (!ek_opt_is(argv[i], flag, ret_value))
         return false;
-    if (argv[i][len] == '=') {
-        *ret_value = argv[i] + len + 1;
-        return true;
-    }
-    if (argv[i][len] != '\0' || !argv[i + 1])
-        return false;
-    *ret_value = argv[i + 1];
-    return true;
+    if (!*ret_value)
+        *ret_value = argv[i + 1];
+    return *ret_value != NULL;
 }
 
 /* The last one counts, as in the servers. */

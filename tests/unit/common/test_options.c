@@ -260,6 +260,39 @@ static void help_text(void **state)
     ek_buf_done(&out);
 }
 
+/* vLLM's parser takes '_' for '-' inside of a flag, and so does ours. */
+static void flags_in_both_spellings(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *word, *flag;
+        bool is;
+        const char *value;
+    } cases[] = {
+        {"--max-num-seqs", "--max-num-seqs", true, NULL},
+        {"--max_num_seqs", "--max-num-seqs", true, NULL},
+        {"--max_num-seqs=8", "--max-num-seqs", true, "8"},
+        {"--max-num-seqs=", "--max-num-seqs", true, ""},
+        {"--kv_transfer_config={\"a_b\":1}", "--kv-transfer-config", true, "{\"a_b\":1}"},
+        {"--max-num-seqs2", "--max-num-seqs", false, NULL},
+        {"--max-num", "--max-num-seqs", false, NULL},
+        {"__max-num-seqs", "--max-num-seqs", false, NULL},
+        {"-_max-num-seqs", "--max-num-seqs", false, NULL},
+        {"_m", "-m", false, NULL},
+        {"-m", "-m", true, NULL},
+        {"", "-m", false, NULL},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const char *value = NULL;
+        assert_int_equal(ek_opt_is(cases[i].word, cases[i].flag, &value), cases[i].is);
+        assert_int_equal(ek_opt_is(cases[i].word, cases[i].flag, NULL), cases[i].is);
+        if (cases[i].value)
+            assert_string_equal(value, cases[i].value);
+        else
+            assert_null(value);
+    }
+}
+
 static void allocation_failures(void **state)
 {
     (void)state;
@@ -288,6 +321,7 @@ int main(void)
         cmocka_unit_test(texts),
         cmocka_unit_test(man_text),
         cmocka_unit_test(help_text),
+        cmocka_unit_test(flags_in_both_spellings),
         cmocka_unit_test(allocation_failures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

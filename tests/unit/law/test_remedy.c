@@ -283,6 +283,10 @@ static void test_flags(void **state)
     assert_int_equal(got.seqs, 12);
     assert_int_equal(got.tokens, 0); /* no plain number: as the server says */
     assert_true(fabs(got.share - 0.9) < 1e-9);
+    char u[] = "--max_num_seqs=16"; /* vLLM's parser takes both spellings; the last one counts */
+    char *snake[] = {a, b, e, u, NULL};
+    remedy_read(d, snake, &got);
+    assert_int_equal(got.seqs, 16);
     struct remedy_settings caps = {.seqs = 3, .tokens = 5};
     for (long n = 1;; n++) {
         char **out = NULL;
