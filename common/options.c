@@ -133,6 +133,16 @@ static bool scale_count(const char *suffix, double *factor)
     return false;
 }
 
+bool ek_opt_count(const char *text, double *ret_value)
+{
+    double v, factor;
+    const char *rest;
+    if (!options_read_number(text, &v, &rest) || !scale_count(rest, &factor))
+        return false;
+    *ret_value = v * factor;
+    return true;
+}
+
 static bool scale_time(const char *suffix, double *factor)
 {
     static const struct {

@@ -84,6 +84,9 @@ const struct ek_opt *ek_opt_nearest(const struct ek_opt *table, const char *name
  * (may be NULL) is what follows the '=', else NULL. */
 bool ek_opt_is(const char *word, const char *flag, const char **ret_value);
 
+/* A number as a count is typed: with a suffix or without; false for what is none. */
+bool ek_opt_count(const char *text, double *ret_value);
+
 void ek_opt_free(const struct ek_opt *table, void *into);
 
 /* Text for --help (plain), for man pages (roff, one .TP a row), for a commented YAML file and for

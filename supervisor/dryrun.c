@@ -234,7 +234,7 @@ static void check_program(struct run *r, const struct server_config *s, const ch
 static int show_server(struct run *r, const struct server_config *s)
 {
     struct start_words w;
-    struct remedy_settings caps = {0}, running;
+    struct remedy_settings caps = {0};
     (void)printf("%s (%s, %s, %s)\n", s->name, s->engine, s->mode,
                  s->attach ? "attached" : s->launcher);
     if (s->attach) {
@@ -249,7 +249,6 @@ static int show_server(struct run *r, const struct server_config *s)
     int error = words_make(s, &(struct trial){0}, &caps, &w);
     if (error < 0)
         return error;
-    remedy_read(s->dialect, w.argv, &running);
     print_words(s->unit ? "would start:" : "would run:", w.argv);
     if (w.env[0])
         print_words("with in its environment:", w.env);
@@ -261,7 +260,7 @@ static int show_server(struct run *r, const struct server_config *s)
     check_program(r, s, w.argv[0]);
     check_port(r, s);
     check_host(r, s);
-    check_devices(r, s, &running);
+    check_devices(r, s, &w.running);
     check_plan(r, s, &w);
     words_done(&w);
     return 0;

@@ -8,6 +8,7 @@
 #include "common/err.h"
 #include "common/options.h"
 #include "supervisor/config/options.h"
+#include "supervisor/config/server_file.h"
 #include "supervisor/engines/dialect.h"
 #include "supervisor/io/peers.h"
 
@@ -176,10 +177,30 @@ static int take_host(struct server_config *s, const char *text, struct ek_fault 
     return 0;
 }
 
+/* What a foreign engine's own file (--config in the command) says, where its flags are silent. */
+static int read_file(const struct server_config *s, char (*values)[SERVER_FILE_VALUE])
+{
+    static const char *const flags[] = {"--port", "--host"};
+    char **argv = calloc(s->command.count + 1, sizeof(*argv));
+    if (!argv)
+        return -ENOMEM;
+    for (size_t i = 0; i < s->command.count; i++)
+        argv[i] = s->command.at[i];
+    (void)server_file_read(argv, flags, 2, values);
+    free(argv);
+    return 0;
+}
+
 int address_command(struct server_config *s, struct ek_fault *fault)
 {
+    char in_file[2][SERVER_FILE_VALUE] = {"", ""};
+    int r = s->command.count > 0 ? read_file(s, in_file) : 0;
+    if (r < 0)
+        return r;
     const char *port = value_of(&s->command, "--port"), *host = value_of(&s->command, "--host");
-    int r = port ? take_port(s, port, fault) : 0;
+    port = port || !in_file[0][0] ? port : in_file[0];
+    host = host || !in_file[1][0] ? host : in_file[1];
+    r = port ? take_port(s, port, fault) : 0;
     /* Another engine binds its own socket, perhaps to all addresses: `host` is where it is reached.
      */
     return r == 0 && host && s->dialect->control_socket ? take_host(s, host, fault) : r;

@@ -9,7 +9,6 @@
 
 #include "common/ladder.h"
 #include "common/options.h"
-#include "common/promtext.h"
 #include "supervisor/engines/dialect.h"
 
 #define MORE_FACTOR 1.01 /* blocks and buffers are rounded */
@@ -283,21 +282,26 @@ static double number_of(char *const *argv, const char *flag)
     for (size_t i = 0; flag && argv[i]; i++) {
         const char *text;
         double v;
-        if (is_flag(argv, i, flag, &text) && *text &&
-            promtext_number(text, strlen(text), &v) == strlen(text) && v > 0 && v < 1e9)
+        if (is_flag(argv, i, flag, &text) && ek_opt_count(text, &v) && v > 0 && v < 1e9)
             found = v;
     }
     return found;
 }
 
-void remedy_read(const struct dialect *d, char *const *argv, struct remedy_settings *ret_settings)
+void remedy_read(const struct dialect *d, char *const *argv, const struct remedy_settings *file,
+                 struct remedy_settings *ret_settings)
 {
-    *ret_settings = (struct remedy_settings){
+    struct remedy_settings has = {
         .tokens = (uint32_t)number_of(argv, d->tokens_flag),
         .seqs = (uint32_t)number_of(argv, d->seqs_flag),
         .share = number_of(argv, d->share_flag),
         .swap_gib = number_of(argv, d->swap_flag),
     };
+    has.tokens = has.tokens ? has.tokens : file->tokens;
+    has.seqs = has.seqs ? has.seqs : file->seqs;
+    has.share = has.share > 0 ? has.share : file->share;
+    has.swap_gib = has.swap_gib > 0 ? has.swap_gib : file->swap_gib;
+    *ret_settings = has;
 }
 
 void remedy_free(char **argv)
@@ -323,24 +327,23 @@ static bool cap_text(const struct remedy_settings *caps, enum setting s, char *t
 
 /* The operator may have written a lower value since: a cap is the most, not the value. (A share may
  * be capped upwards, which is what the step was.) */
-static bool in_force(const struct dialect *d, char *const *argv, const struct remedy_settings *caps,
-                     enum setting s, char *text, size_t size)
+static bool in_force(const struct dialect *d, const struct remedy_settings *has,
+                     const struct remedy_settings *caps, enum setting s, char *text, size_t size)
 {
     if (!flag_of(d, s) || !cap_text(caps, s, text, size))
         return false;
-    double has = number_of(argv, flag_of(d, s));
     switch (s) {
-    case SET_TOKENS: return !(has > 0) || has > caps->tokens;
-    case SET_SEQS: return !(has > 0) || has > caps->seqs;
-    case SET_SWAP: return !(has > 0) || has > caps->swap_gib;
+    case SET_TOKENS: return !has->tokens || has->tokens > caps->tokens;
+    case SET_SEQS: return !has->seqs || has->seqs > caps->seqs;
+    case SET_SWAP: return !(has->swap_gib > 0) || has->swap_gib > caps->swap_gib;
     case SET_SHARE:
     case SETTINGS: break;
     }
     return true;
 }
 
-int remedy_argv(const struct dialect *d, char *const *argv, const struct remedy_settings *caps,
-                char ***ret_argv)
+int remedy_argv(const struct dialect *d, char *const *argv, const struct remedy_settings *has,
+                const struct remedy_settings *caps, char ***ret_argv)
 {
     size_t count = 0, n = 0;
     while (argv[count])
@@ -354,7 +357,7 @@ int remedy_argv(const struct dialect *d, char *const *argv, const struct remedy_
     }
     for (int s = 0; s < SETTINGS; s++) { /* behind the others: the last of a flag counts */
         char text[32];
-        if (!in_force(d, argv, caps, (enum setting)s, text, sizeof(text)))
+        if (!in_force(d, has, caps, (enum setting)s, text, sizeof(text)))
             continue;
         if (!(out[n++] = strdup(flag_of(d, (enum setting)s))) || !(out[n++] = strdup(text)))
             goto failed;
@@ -366,18 +369,30 @@ failed:
     return -ENOMEM;
 }
 
-bool remedy_text(const struct dialect *d, char *const *argv, const struct remedy_settings *caps,
-                 char *text, size_t size)
+static double number_in(const struct remedy_settings *has, enum setting s)
+{
+    switch (s) {
+    case SET_TOKENS: return has->tokens;
+    case SET_SEQS: return has->seqs;
+    case SET_SHARE: return has->share;
+    case SET_SWAP: return has->swap_gib;
+    case SETTINGS: break;
+    }
+    return 0;
+}
+
+bool remedy_text(const struct dialect *d, const struct remedy_settings *has,
+                 const struct remedy_settings *caps, char *text, size_t size)
 {
     size_t at = 0;
     text[0] = '\0';
     for (int s = 0; s < SETTINGS && at < size; s++) {
         char to[32], was[40] = "";
-        if (!in_force(d, argv, caps, (enum setting)s, to, sizeof(to)))
+        if (!in_force(d, has, caps, (enum setting)s, to, sizeof(to)))
             continue;
-        double has = number_of(argv, flag_of(d, (enum setting)s));
-        if (has > 0)
-            (void)snprintf(was, sizeof(was), " instead of %.6g", has);
+        double from = number_in(has, (enum setting)s);
+        if (from > 0)
+            (void)snprintf(was, sizeof(was), " instead of %.6g", from);
         int n = snprintf(text + at, size - at, "%s%s %s%s", at ? ", " : "",
                          flag_of(d, (enum setting)s), to, was);
         at += n > 0 ? (size_t)n : 0;

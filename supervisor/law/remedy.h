@@ -109,14 +109,16 @@ bool remedy_expire(struct remedy_memory *m, uint64_t wall_us);
 /* Whether there is a ladder for the class at all. */
 bool remedy_exists(enum crash_class cls);
 
-/* What the flags of argv say; flags that are not there or are no plain number stay 0. */
-void remedy_read(const struct dialect *d, char *const *argv, struct remedy_settings *ret_settings);
-/* argv with the caps in force where they are lower than what it says (ret_argv's strings and the
- * list are the caller's; free with remedy_free()). 0 or -ENOMEM. */
-int remedy_argv(const struct dialect *d, char *const *argv, const struct remedy_settings *caps,
-                char ***ret_argv);
+/* What a server's flags say, and where they are silent its file (of --config; zeros without one):
+ * 0 for what neither says, or what is no number. */
+void remedy_read(const struct dialect *d, char *const *argv, const struct remedy_settings *file,
+                 struct remedy_settings *ret_settings);
+/* argv with the caps in force where they are lower than what the server has (ret_argv's strings and
+ * the list are the caller's; free with remedy_free()). 0 or -ENOMEM. */
+int remedy_argv(const struct dialect *d, char *const *argv, const struct remedy_settings *has,
+                const struct remedy_settings *caps, char ***ret_argv);
 void remedy_free(char **argv);
-/* What of the caps is in force with these flags: "--max-num-seqs 16 instead of 64, ..."; "" and
- * false when nothing is. */
-bool remedy_text(const struct dialect *d, char *const *argv, const struct remedy_settings *caps,
-                 char *text, size_t size);
+/* What of the caps is in force beside what the server has: "--max-num-seqs 16 instead of 64, ...";
+ * "" and false when nothing is. */
+bool remedy_text(const struct dialect *d, const struct remedy_settings *has,
+                 const struct remedy_settings *caps, char *text, size_t size);

@@ -273,7 +273,8 @@ static int make_words(struct server *s, struct start_words *w)
     if (r < 0)
         return r;
     bool taught = row && s->config->policy.mode == MODE_ACT && row->remedy.caps.expandable;
-    remedy_read(s->config->dialect, w->argv, &s->running);
+    s->in_file = w->file;
+    s->running = w->running;
     s->running.expandable = taught || words_segments_settled(s->config);
     return 0;
 }

@@ -235,9 +235,12 @@ double repair_learned(const struct server *s, char *text, size_t size)
 {
     const struct state_server *row = state_find(s->with->state, s->config->name);
     uint64_t now = ek_wall_us();
+    struct remedy_settings has;
     if (!row || !s->config->argv || row->remedy.until_us <= now ||
-        s->config->policy.mode != MODE_ACT ||
-        !remedy_text(s->config->dialect, s->config->argv, &row->remedy.caps, text, size))
+        s->config->policy.mode != MODE_ACT)
+        return 0;
+    remedy_read(s->config->dialect, s->config->argv, &s->in_file, &has);
+    if (!remedy_text(s->config->dialect, &has, &row->remedy.caps, text, size))
         return 0;
     return (double)(row->remedy.until_us - now) / 1e6;
 }

@@ -175,10 +175,11 @@ struct server {
     uint64_t remedies[CRASH_COUNT][REMEDY_STEPS + 1]; /* by step; the last: there was none left */
     struct ek_oom_window ooms;                        /* of its cgroup; not with a unit */
     struct trial trial;                               /* until the operator restarts it without */
-    struct remedy_settings running;                   /* what this process was started with */
-    struct repair *repair;                            /* repair.c: NULL = nothing is asked */
-    uint64_t ended_us;                                /* when the last one ended, 0 = none did */
-    bool soon; /* that one had begun right after another ended */
+    struct remedy_settings in_file; /* what the file of --config said at the last start */
+    struct remedy_settings running; /* what this process was started with */
+    struct repair *repair;          /* repair.c: NULL = nothing is asked */
+    uint64_t ended_us;              /* when the last one ended, 0 = none did */
+    bool soon;                      /* that one had begun right after another ended */
 
     /* engine_lost.c */
     struct loss_line *loss_line; /* NULL = it has no engine's process that it could tell of */

@@ -7,6 +7,7 @@
 
 #include "supervisor/config/options.h"
 #include "supervisor/config/options_table.h"
+#include "supervisor/config/server_file.h"
 #include "supervisor/law/remedy.h"
 #include "supervisor/law/trial.h"
 
@@ -140,8 +141,14 @@ int words_make(const struct server_config *c, const struct trial *trial,
     int r = make_env(c, caps->expandable && !words_segments_settled(c), w);
     if (r == 0)
         r = trial_argv(trial, c->argv, &tried);
+    if (r == 0) {
+        struct remedy_settings has;
+        server_file_settings(c->dialect, tried, &w->file);
+        remedy_read(c->dialect, tried, &w->file, &has);
+        r = remedy_argv(c->dialect, tried, &has, caps, &w->argv);
+    }
     if (r == 0)
-        r = remedy_argv(c->dialect, tried, caps, &w->argv);
+        remedy_read(c->dialect, w->argv, &w->file, &w->running);
     remedy_free(tried);
     if (r < 0)
         words_done(w);

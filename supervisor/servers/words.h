@@ -8,6 +8,7 @@
 #include <stdbool.h>
 
 #include "supervisor/io/key.h"
+#include "supervisor/law/remedy.h"
 
 struct ek_strings;
 struct remedy_settings;
@@ -19,6 +20,7 @@ struct trial;
 struct start_words {
     char **argv, **env; /* env: a list of the configuration's texts, and those below */
     char *alloc[WORDS_ALLOC];
+    struct remedy_settings file, running; /* of the file alone; what it is started with */
     char devices[96], key[KEY_MOST + 64], limits[160];
 };
 

@@ -236,7 +236,9 @@ static char **words(const struct dialect *d, const struct remedy_settings *caps,
     for (char *save = NULL, *w = strtok_r(text, " ", &save); w; w = strtok_r(NULL, " ", &save))
         argv[n++] = w;
     argv[n] = NULL;
-    assert_int_equal(remedy_argv(d, argv, caps, &out), 0);
+    struct remedy_settings has;
+    remedy_read(d, argv, &(struct remedy_settings){0}, &has);
+    assert_int_equal(remedy_argv(d, argv, &has, caps, &out), 0);
     return out;
 }
 
@@ -279,19 +281,32 @@ static void test_flags(void **state)
          g[] = "--gpu-memory-utilization=0.9";
     char *argv[] = {a, b, e, f, g, NULL};
     struct remedy_settings got;
-    remedy_read(d, argv, &got);
+    const struct remedy_settings none = {0};
+    remedy_read(d, argv, &none, &got);
     assert_int_equal(got.seqs, 12);
-    assert_int_equal(got.tokens, 0); /* no plain number: as the server says */
+    assert_int_equal(got.tokens, 2000); /* as both servers read it */
     assert_true(fabs(got.share - 0.9) < 1e-9);
     char u[] = "--max_num_seqs=16"; /* vLLM's parser takes both spellings; the last one counts */
     char *snake[] = {a, b, e, u, NULL};
-    remedy_read(d, snake, &got);
+    remedy_read(d, snake, &none, &got);
     assert_int_equal(got.seqs, 16);
+    /* A file's words hold where no flag says another, and a cap above them is none. */
+    const struct remedy_settings file = {.seqs = 4, .tokens = 900, .share = 0.5};
+    char **kept = NULL;
+    remedy_read(d, snake, &file, &got);
+    assert_true(got.seqs == 16 && got.tokens == 900 && fabs(got.share - 0.5) < 1e-9);
+    assert_int_equal(
+        remedy_argv(d, snake, &got, &(struct remedy_settings){.tokens = 1024, .seqs = 8}, &kept),
+        0);
+    assert_string_equal(kept[4], "--max-num-seqs");
+    assert_string_equal(kept[5], "8");
+    assert_null(kept[6]);
+    remedy_free(kept);
     struct remedy_settings caps = {.seqs = 3, .tokens = 5};
     for (long n = 1;; n++) {
         char **out = NULL;
         alloc_fail_at(n);
-        int r = remedy_argv(d, argv, &caps, &out);
+        int r = remedy_argv(d, argv, &got, &caps, &out);
         bool done = !alloc_failed();
         remedy_free(out);
         if (done) {
@@ -481,8 +496,10 @@ static void test_what_is_in_force(void **state)
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char text[200];
-        bool any =
-            remedy_text(dialect_find(cases[i].engine), own, &cases[i].caps, text, sizeof(text));
+        const struct dialect *d = dialect_find(cases[i].engine);
+        struct remedy_settings has;
+        remedy_read(d, own, &(struct remedy_settings){0}, &has);
+        bool any = remedy_text(d, &has, &cases[i].caps, text, sizeof(text));
         assert_string_equal(text, cases[i].want);
         assert_int_equal(any, text[0] != '\0');
     }

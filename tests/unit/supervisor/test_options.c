@@ -273,6 +273,44 @@ static void test_reads_the_address_of_a_command(void **state)
     }
 }
 
+/* What a flag does not say, the file may that the command names. */
+static void test_reads_the_address_in_a_file(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *command;
+        unsigned port;
+    } cases[] = {
+        {"[vllm, serve, m, --config, %s]", 19779},
+        {"[vllm, serve, m, --config=%s, --port, \"19778\"]", 19778},
+        {"[vllm, serve, m, --config, %s-not-there]", 8000},
+    };
+    static const char said[] = "model: m\nport: 19779\nhost: \"0.0.0.0\"\nrope: {a: 1}\n";
+    char file[] = "/tmp/evenkeel-test-XXXXXX";
+    int fd = mkstemp(file);
+    assert_true(fd >= 0 && write(fd, said, strlen(said)) == (ssize_t)strlen(said));
+    (void)close(fd);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct config c = {0};
+        struct ek_fault f = {0};
+        char command[128], text[256], path[] = "/tmp/evenkeel-test-XXXXXX";
+        const char *at = strstr(cases[i].command, "%s");
+        (void)snprintf(command, sizeof(command), "%.*s%s%s", (int)(at - cases[i].command),
+                       cases[i].command, file, at + 2);
+        (void)snprintf(text, sizeof(text), "servers:\n  a:\n    engine: vllm\n    command: %s\n",
+                       command);
+        fd = mkstemp(path);
+        assert_true(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+        (void)close(fd);
+        const char *const words[] = {"evenkeeld", "--config", path, "--run-dir", "/r", NULL};
+        assert_int_equal(parse(&c, &f, words), 0);
+        (void)unlink(path);
+        assert_int_equal(c.servers[0].port, cases[i].port);
+        config_free(&c);
+    }
+    (void)unlink(file);
+}
+
 static void test_bad_flags(void **state)
 {
     (void)state;
@@ -330,6 +368,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reads_servers),
         cmocka_unit_test(test_reads_the_address_of_a_command),
+        cmocka_unit_test(test_reads_the_address_in_a_file),
         cmocka_unit_test(test_foreign_engine),
         cmocka_unit_test(test_refuses),
         cmocka_unit_test(test_flags),

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -120,6 +122,64 @@ static void leaves_them_without_a_cap(void **state)
     words_done(&w);
 }
 
+/* What the server's own file says: a cap does not raise it. */
+static void lowers_what_a_file_says(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *flag; /* of the file; beside it on the command line */
+        uint32_t seqs, tokens, running;
+        const char *want; /* the last two words of the next start */
+    } cases[] = {
+        {"max-num-seqs: 8\n", NULL, 16, 0, 8, "--config|FILE"},
+        {"# small\nport: 9000\nmax_num_seqs: '64'\n", NULL, 16, 0, 16, "--max-num-seqs|16"},
+        {"max-num-seqs: 8\n", "--max_num_seqs=64", 16, 0, 16, "--max-num-seqs|16"},
+        {"max-num-batched-tokens: 1k\nlora: {a: 1}\n", NULL, 0, 1024, 0,
+         "--config|FILE"}, /* k is a thousand */
+        {"max-num-batched-tokens: 1K\n", NULL, 0, 1000, 0, "--max-num-batched-tokens|1000"},
+        {"- a list\n", NULL, 16, 0, 16, "--max-num-seqs|16"},
+        {"max-num-seqs: [1\n", NULL, 16, 0, 16, "--max-num-seqs|16"},
+        {"", NULL, 16, 0, 16, "--max-num-seqs|16"},
+        {NULL, NULL, 16, 0, 16, "--max-num-seqs|16"}, /* a FIFO: not waited for */
+    };
+    char dir[] = "/tmp/evenkeel-words-XXXXXX", real[64], path[64];
+    assert_non_null(mkdtemp(dir));
+    (void)snprintf(real, sizeof(real), "%s/real", dir);
+    (void)snprintf(path, sizeof(path), "%s/server.yaml", dir); /* as a ConfigMap is mounted */
+    assert_int_equal(symlink("real", path), 0);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char program[] = "vllm", verb[] = "serve", config[] = "--config", flag[40] = "--seed=1";
+        char *argv[] = {program, verb, flag, config, path, NULL};
+        if (cases[i].flag)
+            (void)snprintf(flag, sizeof(flag), "%s", cases[i].flag);
+        struct server_config c = {.dialect = dialect_find("vllm"), .argv = argv};
+        struct remedy_settings caps = {.seqs = cases[i].seqs, .tokens = cases[i].tokens};
+        struct start_words w;
+        char got[200];
+        (void)unlink(real);
+        if (cases[i].text) {
+            FILE *f = fopen(real, "we");
+            assert_non_null(f);
+            assert_true(fputs(cases[i].text, f) >= 0 && fclose(f) == 0);
+        } else {
+            assert_int_equal(mkfifo(real, 0600), 0);
+        }
+        assert_int_equal(words_make(&c, &(struct trial){0}, &caps, &w), 0);
+        size_t count = 0;
+        while (w.argv[count])
+            count++;
+        bool own = strcmp(w.argv[count - 1], path) == 0;
+        (void)snprintf(got, sizeof(got), "%s|%s", w.argv[count - 2],
+                       own ? "FILE" : w.argv[count - 1]);
+        assert_string_equal(got, cases[i].want);
+        assert_int_equal(w.running.seqs, cases[i].running);
+        words_done(&w);
+    }
+    (void)unlink(real);
+    (void)unlink(path);
+    (void)rmdir(dir);
+}
+
 static void without_memory(void **state)
 {
     (void)state;
@@ -147,8 +207,8 @@ static void without_memory(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(keeps_what_is_said),
-                                       cmocka_unit_test(leaves_them_without_a_cap),
-                                       cmocka_unit_test(without_memory)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keeps_what_is_said), cmocka_unit_test(leaves_them_without_a_cap),
+        cmocka_unit_test(lowers_what_a_file_says), cmocka_unit_test(without_memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

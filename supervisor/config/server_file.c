@@ -1,0 +1,114 @@
+/*
+ * Reads the few values that evenkeeld has to know from a server's own file: where it listens, and
+ * the limits that a remedy may lower and must not raise. The file is the operator's, and the server
+ * checks it; what cannot be read here is left to its word.
+ */
+#include "supervisor/config/server_file.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <yaml.h>
+
+#include "common/buf.h"
+#include "common/file.h"
+#include "common/options.h"
+#include "supervisor/engines/dialect.h"
+#include "supervisor/law/remedy.h"
+
+#define FILE_MOST (1u << 20)
+
+static const char *file_of(char *const *argv)
+{
+    const char *found = NULL;
+    for (size_t i = 0; argv && argv[i]; i++) {
+        const char *value;
+        if (!ek_opt_is(argv[i], "--config", &value))
+            continue;
+        found = value ? value : argv[i + 1];
+    }
+    return found;
+}
+
+static const char *plain_text(yaml_document_t *doc, int id)
+{
+    const yaml_node_t *n = yaml_document_get_node(doc, id);
+    if (!n || n->type != YAML_SCALAR_NODE ||
+        strlen((const char *)n->data.scalar.value) != n->data.scalar.length)
+        return NULL;
+    return (const char *)n->data.scalar.value;
+}
+
+/* The last one of a key counts, as where the file is read. */
+static void take_values(yaml_document_t *doc, const char *const *flags, size_t count,
+                        char (*values)[SERVER_FILE_VALUE])
+{
+    const yaml_node_t *root = yaml_document_get_root_node(doc);
+    if (!root || root->type != YAML_MAPPING_NODE)
+        return;
+    for (yaml_node_pair_t *p = root->data.mapping.pairs.start; p < root->data.mapping.pairs.top;
+         p++) {
+        const char *key = plain_text(doc, p->key), *value = plain_text(doc, p->value);
+        char flag[SERVER_FILE_VALUE];
+        if (!key || !value || strlen(value) >= SERVER_FILE_VALUE ||
+            snprintf(flag, sizeof(flag), "--%s", key) >= (int)sizeof(flag))
+            continue;
+        for (size_t i = 0; i < count; i++) {
+            if (flags[i] && !strchr(flag, '=') && ek_opt_is(flag, flags[i], NULL))
+                memcpy(values[i], value, strlen(value) + 1);
+        }
+    }
+}
+
+/* Symlinks are followed (a mounted ConfigMap is one), a FIFO at the end is not waited for. */
+static int read_text(const char *path, struct ek_buf *out)
+{
+    char *real = path ? realpath(path, NULL) : NULL;
+    int r = real ? ek_file_read_regular(real, FILE_MOST, out) : -ENOENT;
+    free(real);
+    return r;
+}
+
+bool server_file_read(char *const *argv, const char *const *flags, size_t count,
+                      char (*ret_values)[SERVER_FILE_VALUE])
+{
+    struct ek_buf text = {0};
+    yaml_parser_t parser;
+    yaml_document_t doc;
+    bool read = false;
+
+    memset(ret_values, 0, count * sizeof(*ret_values));
+    if (read_text(file_of(argv), &text) == 0 && text.len > 0 && yaml_parser_initialize(&parser)) {
+        yaml_parser_set_input_string(&parser, (const unsigned char *)text.data, text.len);
+        read = yaml_parser_load(&parser, &doc);
+        if (read) {
+            take_values(&doc, flags, count, ret_values);
+            yaml_document_delete(&doc);
+        }
+        yaml_parser_delete(&parser);
+    }
+    ek_buf_done(&text);
+    return read;
+}
+
+static double number_of(const char *text)
+{
+    double v;
+    return ek_opt_count(text, &v) && v > 0 && v < 1e9 ? v : 0;
+}
+
+void server_file_settings(const struct dialect *d, char *const *argv,
+                          struct remedy_settings *ret_settings)
+{
+    const char *const flags[] = {d->tokens_flag, d->seqs_flag, d->share_flag, d->swap_flag};
+    char values[4][SERVER_FILE_VALUE];
+    (void)server_file_read(argv, flags, 4, values);
+    *ret_settings = (struct remedy_settings){
+        .tokens = (uint32_t)number_of(values[0]),
+        .seqs = (uint32_t)number_of(values[1]),
+        .share = number_of(values[2]),
+        .swap_gib = number_of(values[3]),
+    };
+}
