@@ -46,7 +46,8 @@ def lost(w, pool, ended):
         near = [d for d in unplanned + late if r.began - slack <= d <= r.ended + slack]
         if r.how == "error" and w.options["short_drain"] and w.in_window("unavailable", r.began, r.ended, slack):
             continue  # the deadline of an operator's drain
-        if w.router and r.how == "status" and not near and not w.in_window("held", r.began, r.ended, slack):
+        # What waited in evenkeeld's socket between two servers ends with an evenkeeld that is killed then.
+        if w.router and r.how == "status" and not near and not w.in_window("held", r.began, r.ended, slack) and not w.nobody(r.ended, slack):
             yield f"HAProxy had no answer of a server that nothing had killed: {r.short()}: {when(w, r.ended)}"
         elif w.router and r.how == "status":
             continue

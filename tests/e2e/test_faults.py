@@ -159,7 +159,7 @@ def test_a_restart_that_drains_can_be_taken_back(appliance):
     a.ctl("resume")
     wait_for("it serves", lambda: a.server()["ready"] and a.server()["state"] == "ready")
     for s in streams:
-        s.join(60)
+        s.join(240)
         assert s.error is None and s.usage["completion_tokens"] == 1500
     assert [p for _, p in stream(a.port, "/v1/completions", dict(LONG, max_tokens=4)) if isinstance(p, str)]
     assert a.server()["pid"] == pid and a.server()["restarts"] == 0
