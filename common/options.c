@@ -53,6 +53,19 @@ bool ek_opt_is(const char *word, const char *flag, const char **ret_value)
     return true;
 }
 
+const char *ek_opt_last(char *const *words, size_t count, const char *flag)
+{
+    const char *found = NULL, *value;
+    for (size_t i = 0; words && i < count && words[i]; i++) {
+        if (!ek_opt_is(words[i], flag, &value))
+            continue;
+        if (!value && i + 1 < count)
+            value = words[i + 1];
+        found = value ? value : found;
+    }
+    return found;
+}
+
 size_t ek_edit_distance(const char *a, const char *b)
 {
     size_t row[64], n = strlen(b);

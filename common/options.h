@@ -84,6 +84,10 @@ const struct ek_opt *ek_opt_nearest(const struct ek_opt *table, const char *name
  * (may be NULL) is what follows the '=', else NULL. */
 bool ek_opt_is(const char *word, const char *flag, const char **ret_value);
 
+/* The value of `flag VALUE` or `flag=VALUE` among these words, the last one; NULL if there is none.
+ * They end after `count` or with a NULL; NULL for no words at all. */
+const char *ek_opt_last(char *const *words, size_t count, const char *flag);
+
 /* A number as a count is typed: with a suffix or without; false for what is none. */
 bool ek_opt_count(const char *text, double *ret_value);
 

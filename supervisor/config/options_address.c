@@ -129,22 +129,6 @@ int address_peers(const struct config *c, struct ek_fault *fault)
     return 0;
 }
 
-/* The value of `--flag VALUE` or `--flag=VALUE`, the last one; NULL if there is none. */
-static const char *value_of(const struct ek_strings *command, const char *flag)
-{
-    const char *found = NULL;
-    for (size_t i = 0; i < command->count; i++) {
-        const char *value;
-        if (!ek_opt_is(command->at[i], flag, &value))
-            continue;
-        if (value)
-            found = value;
-        else if (i + 1 < command->count)
-            found = command->at[i + 1];
-    }
-    return found;
-}
-
 static int take_port(struct server_config *s, const char *text, struct ek_fault *fault)
 {
     size_t digits = strspn(text, "0123456789");
@@ -177,30 +161,20 @@ static int take_host(struct server_config *s, const char *text, struct ek_fault 
     return 0;
 }
 
-/* What a foreign engine's own file (--config in the command) says, where its flags are silent. */
-static int read_file(const struct server_config *s, char (*values)[SERVER_FILE_VALUE])
-{
-    static const char *const flags[] = {"--port", "--host"};
-    char **argv = calloc(s->command.count + 1, sizeof(*argv));
-    if (!argv)
-        return -ENOMEM;
-    for (size_t i = 0; i < s->command.count; i++)
-        argv[i] = s->command.at[i];
-    (void)server_file_read(argv, flags, 2, values);
-    free(argv);
-    return 0;
-}
-
 int address_command(struct server_config *s, struct ek_fault *fault)
 {
-    char in_file[2][SERVER_FILE_VALUE] = {"", ""};
-    int r = s->command.count > 0 ? read_file(s, in_file) : 0;
-    if (r < 0)
-        return r;
-    const char *port = value_of(&s->command, "--port"), *host = value_of(&s->command, "--host");
-    port = port || !in_file[0][0] ? port : in_file[0];
-    host = host || !in_file[1][0] ? host : in_file[1];
-    r = port ? take_port(s, port, fault) : 0;
+    static const char *const flags[] = {"--port", "--host"};
+    const struct ek_strings *c = &s->command;
+    char in_file[2][SERVER_FILE_VALUE];
+    const char *said[2];
+    (void)server_file_read(ek_opt_last(c->at, c->count, "--config"), flags, 2, in_file);
+    for (int i = 0; i < 2; i++) {
+        said[i] = ek_opt_last(c->at, c->count, flags[i]);
+        if (!said[i] && in_file[i][0])
+            said[i] = in_file[i];
+    }
+    const char *port = said[0], *host = said[1];
+    int r = port ? take_port(s, port, fault) : 0;
     /* Another engine binds its own socket, perhaps to all addresses: `host` is where it is reached.
      */
     return r == 0 && host && s->dialect->control_socket ? take_host(s, host, fault) : r;

@@ -10,6 +10,7 @@
 
 #include "common/err.h"
 #include "supervisor/config/options_table.h"
+#include "supervisor/config/server_file.h"
 
 struct walk {
     struct config *config;
@@ -33,14 +34,6 @@ static int at_node(struct walk *w, const yaml_node_t *n, int r)
     return r;
 }
 
-static const char *scalar(const yaml_node_t *n)
-{
-    if (!n || n->type != YAML_SCALAR_NODE ||
-        strlen((const char *)n->data.scalar.value) != n->data.scalar.length)
-        return NULL;
-    return (const char *)n->data.scalar.value;
-}
-
 static yaml_node_t *node(struct walk *w, int id)
 {
     return yaml_document_get_node(&w->doc, id);
@@ -56,12 +49,12 @@ static int each_pair(struct walk *w, yaml_node_t *map, const char *name, pair_fn
     yaml_node_pair_t *from = map->data.mapping.pairs.start, *to = map->data.mapping.pairs.top;
     for (yaml_node_pair_t *p = from; p < to; p++) {
         yaml_node_t *k = node(w, p->key), *v = node(w, p->value);
-        const char *key = scalar(k);
+        const char *key = yaml_text(k);
         if (!key || !v)
             return at_node(w, k ? k : map,
                            ek_fault_set(w->fault, name, "a key must be plain text"));
         for (yaml_node_pair_t *q = from; q < p; q++) {
-            const char *other = scalar(node(w, q->key));
+            const char *other = yaml_text(node(w, q->key));
             if (other && strcmp(other, key) == 0)
                 return at_node(w, k, ek_fault_set(w->fault, key, "'%.60s' is given twice", key));
         }
@@ -145,7 +138,7 @@ static int set_list(struct walk *w, const struct ek_opt_source *src, const struc
                        ek_fault_set(w->fault, o->name, "%s must be a list, [one, two]", o->name));
     for (yaml_node_item_t *i = v->data.sequence.items.start; i < v->data.sequence.items.top; i++) {
         yaml_node_t *item = node(w, *i);
-        const char *text = scalar(item);
+        const char *text = yaml_text(item);
         if (!text)
             return at_node(w, item ? item : v,
                            ek_fault_set(w->fault, o->name, "%s: an item must be text", o->name));
@@ -161,7 +154,7 @@ static int set_row(struct walk *w, const struct ek_opt_source *src, const struct
 {
     if (o->type == OPT_LIST)
         return set_list(w, src, o, v);
-    const char *text = scalar(v);
+    const char *text = yaml_text(v);
     if (!text)
         return at_node(w, v, ek_fault_set(w->fault, o->name, "%s must be one value", o->name));
     return at_node(w, v, of_key(w, ek_opt_set(src, o->name, text, w->fault)));
@@ -182,7 +175,7 @@ static int on_bound(struct walk *w, const char *key, yaml_node_t *v, void *ctx)
     static const struct ek_opt row[] = {
         {.name = "bound", .type = OPT_UINT, .at = 0, .min = 1, .max = 1e9}, {0}};
     struct ek_opt_source src = {.table = row, .into = to};
-    const char *text = scalar(v);
+    const char *text = yaml_text(v);
     if (!text || ek_opt_set(&src, "bound", text, NULL) < 0)
         return at_node(w, v,
                        ek_fault_set(w->fault, key,
@@ -210,7 +203,7 @@ static int on_limit(struct walk *w, const char *key, yaml_node_t *v, void *ctx)
 static int on_env(struct walk *w, const char *key, yaml_node_t *v, void *ctx)
 {
     struct server_config *s = ctx;
-    const char *text = scalar(v);
+    const char *text = yaml_text(v);
     if (!text || !*key || strchr(key, '='))
         return at_node(w, v, ek_fault_set(w->fault, "env", "env: write NAME: value"));
     size_t size = strlen(key) + strlen(text) + 2;
@@ -324,7 +317,7 @@ static int on_file_key(struct walk *w, const char *key, yaml_node_t *v, void *ct
 {
     struct server_config *s = ctx;
     const struct ek_opt *o = find_row(server_table, key);
-    const char *text = scalar(v);
+    const char *text = yaml_text(v);
     if (strcmp(key, "model") == 0)
         s->file_model = text && *text;
     if (strcmp(key, "uds") == 0 && !is_null(v))

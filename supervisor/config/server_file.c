@@ -20,21 +20,8 @@
 
 #define FILE_MOST (1u << 20)
 
-static const char *file_of(char *const *argv)
+const char *yaml_text(const yaml_node_t *n)
 {
-    const char *found = NULL;
-    for (size_t i = 0; argv && argv[i]; i++) {
-        const char *value;
-        if (!ek_opt_is(argv[i], "--config", &value))
-            continue;
-        found = value ? value : argv[i + 1];
-    }
-    return found;
-}
-
-static const char *plain_text(yaml_document_t *doc, int id)
-{
-    const yaml_node_t *n = yaml_document_get_node(doc, id);
     if (!n || n->type != YAML_SCALAR_NODE ||
         strlen((const char *)n->data.scalar.value) != n->data.scalar.length)
         return NULL;
@@ -50,7 +37,8 @@ static void take_values(yaml_document_t *doc, const char *const *flags, size_t c
         return;
     for (yaml_node_pair_t *p = root->data.mapping.pairs.start; p < root->data.mapping.pairs.top;
          p++) {
-        const char *key = plain_text(doc, p->key), *value = plain_text(doc, p->value);
+        const char *key = yaml_text(yaml_document_get_node(doc, p->key)),
+                   *value = yaml_text(yaml_document_get_node(doc, p->value));
         char flag[SERVER_FILE_VALUE];
         if (!key || !value || strlen(value) >= SERVER_FILE_VALUE ||
             snprintf(flag, sizeof(flag), "--%s", key) >= (int)sizeof(flag))
@@ -71,7 +59,7 @@ static int read_text(const char *path, struct ek_buf *out)
     return r;
 }
 
-bool server_file_read(char *const *argv, const char *const *flags, size_t count,
+bool server_file_read(const char *path, const char *const *flags, size_t count,
                       char (*ret_values)[SERVER_FILE_VALUE])
 {
     struct ek_buf text = {0};
@@ -80,7 +68,7 @@ bool server_file_read(char *const *argv, const char *const *flags, size_t count,
     bool read = false;
 
     memset(ret_values, 0, count * sizeof(*ret_values));
-    if (read_text(file_of(argv), &text) == 0 && text.len > 0 && yaml_parser_initialize(&parser)) {
+    if (read_text(path, &text) == 0 && text.len > 0 && yaml_parser_initialize(&parser)) {
         yaml_parser_set_input_string(&parser, (const unsigned char *)text.data, text.len);
         read = yaml_parser_load(&parser, &doc);
         if (read) {
@@ -93,22 +81,22 @@ bool server_file_read(char *const *argv, const char *const *flags, size_t count,
     return read;
 }
 
-static double number_of(const char *text)
-{
-    double v;
-    return ek_opt_count(text, &v) && v > 0 && v < 1e9 ? v : 0;
-}
-
 void server_file_settings(const struct dialect *d, char *const *argv,
                           struct remedy_settings *ret_settings)
 {
     const char *const flags[] = {d->tokens_flag, d->seqs_flag, d->share_flag, d->swap_flag};
-    char values[4][SERVER_FILE_VALUE];
-    (void)server_file_read(argv, flags, 4, values);
-    *ret_settings = (struct remedy_settings){
-        .tokens = (uint32_t)number_of(values[0]),
-        .seqs = (uint32_t)number_of(values[1]),
-        .share = number_of(values[2]),
-        .swap_gib = number_of(values[3]),
-    };
+    enum { FLAGS = sizeof(flags) / sizeof(flags[0]) };
+    char values[FLAGS][SERVER_FILE_VALUE], texts[FLAGS][2 * SERVER_FILE_VALUE];
+    char *words[FLAGS + 1] = {NULL};
+    size_t n = 0;
+    (void)server_file_read(ek_opt_last(argv, SIZE_MAX, "--config"), flags, FLAGS, values);
+    for (size_t i = 0; i < FLAGS; i++) {
+        if (!values[i][0])
+            continue;
+        (void)snprintf(texts[n], sizeof(texts[n]), "%s=%.*s", flags[i], SERVER_FILE_VALUE - 1,
+                       values[i]);
+        words[n] = texts[n];
+        n++;
+    }
+    remedy_read(d, words, &(struct remedy_settings){0}, ret_settings);
 }

@@ -7,13 +7,17 @@
 
 struct dialect;
 struct remedy_settings;
+struct yaml_node_s;
 
 #define SERVER_FILE_VALUE 80
 
 /* The values of these flags ("--port"), "" for what the file does not say or says as no plain text
- * of that length. False when argv names no file, or it cannot be read: the server will say why. */
-bool server_file_read(char *const *argv, const char *const *flags, size_t count,
+ * of that length. False when there is no file (`path` NULL), or it cannot be read: the server will
+ * say why. */
+bool server_file_read(const char *path, const char *const *flags, size_t count,
                       char (*ret_values)[SERVER_FILE_VALUE]);
-/* The limits of memory there; zeros without a file. */
+/* The limits of memory in the file that argv's --config names; zeros without a file. */
 void server_file_settings(const struct dialect *d, char *const *argv,
                           struct remedy_settings *ret_settings);
+/* A YAML node's text; NULL for no node, what is no scalar, or a text with a NUL in it. */
+const char *yaml_text(const struct yaml_node_s *n);

@@ -325,6 +325,18 @@ static bool cap_text(const struct remedy_settings *caps, enum setting s, char *t
     return false;
 }
 
+static double number_in(const struct remedy_settings *has, enum setting s)
+{
+    switch (s) {
+    case SET_TOKENS: return has->tokens;
+    case SET_SEQS: return has->seqs;
+    case SET_SHARE: return has->share;
+    case SET_SWAP: return has->swap_gib;
+    case SETTINGS: break;
+    }
+    return 0;
+}
+
 /* The operator may have written a lower value since: a cap is the most, not the value. (A share may
  * be capped upwards, which is what the step was.) */
 static bool in_force(const struct dialect *d, const struct remedy_settings *has,
@@ -332,14 +344,8 @@ static bool in_force(const struct dialect *d, const struct remedy_settings *has,
 {
     if (!flag_of(d, s) || !cap_text(caps, s, text, size))
         return false;
-    switch (s) {
-    case SET_TOKENS: return !has->tokens || has->tokens > caps->tokens;
-    case SET_SEQS: return !has->seqs || has->seqs > caps->seqs;
-    case SET_SWAP: return !(has->swap_gib > 0) || has->swap_gib > caps->swap_gib;
-    case SET_SHARE:
-    case SETTINGS: break;
-    }
-    return true;
+    double from = number_in(has, s);
+    return s == SET_SHARE || !(from > 0) || from > number_in(caps, s);
 }
 
 int remedy_argv(const struct dialect *d, char *const *argv, const struct remedy_settings *has,
@@ -367,18 +373,6 @@ int remedy_argv(const struct dialect *d, char *const *argv, const struct remedy_
 failed:
     remedy_free(out);
     return -ENOMEM;
-}
-
-static double number_in(const struct remedy_settings *has, enum setting s)
-{
-    switch (s) {
-    case SET_TOKENS: return has->tokens;
-    case SET_SEQS: return has->seqs;
-    case SET_SHARE: return has->share;
-    case SET_SWAP: return has->swap_gib;
-    case SETTINGS: break;
-    }
-    return 0;
 }
 
 bool remedy_text(const struct dialect *d, const struct remedy_settings *has,

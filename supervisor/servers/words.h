@@ -11,7 +11,6 @@
 #include "supervisor/law/remedy.h"
 
 struct ek_strings;
-struct remedy_settings;
 struct server_config;
 struct trial;
 
