@@ -2,6 +2,8 @@
 that ends nothing, refusals before a stream, the control socket. vLLM's classes are FAKES here (vllm_stub.py); a real vLLM is in
 tests/vllm/test_companion.py. Standard library alone: python3 -m unittest discover tests/companion"""
 import asyncio
+import contextlib
+import io
 import json
 import logging
 import os
@@ -11,6 +13,7 @@ import sys
 import tempfile
 import time
 import unittest
+from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "supervisor/companion"), str(pathlib.Path(__file__).parent)]
@@ -235,7 +238,7 @@ class TestScheduler(InDirectory):
         self.assertIs(type(scheduler.build(vllm_config=vllm_stub.config())), vllm_stub.AsyncScheduler)
 
 
-class TestFront(InDirectory):
+class AroundAnApplication(InDirectory):
     """One API server's middleware around an application that answers when it is told to."""
 
     def setUp(self):
@@ -278,6 +281,8 @@ class TestFront(InDirectory):
         await f.tick()
         return f
 
+
+class TestFront(AroundAnApplication):
     def test_passes_in_order_and_forgets(self):
         async def body():
             f = await self.begin()
@@ -339,6 +344,74 @@ class TestFront(InDirectory):
             status, headers, _ = await self.ask()  # it came before the drain: served, and the connection ends
             self.assertEqual((status, headers[b"connection"]), (200, b"close"))
             await f.tick()
+        asyncio.run(body())
+
+
+class TestErrorsOfOurs(AroundAnApplication):
+    """At each place where a request passes: it is answered as by vLLM alone, one line says so, and the next one is judged again."""
+
+    # Whose, and what of it raises. Those of a refusal raise while the queue is full, the one of a drain while it holds.
+    PLACES = ((front, "path_of"), (front, "is_local"), (front, "own_name"), (front, "Held"), (front.Front, "admit"), (front.Front, "judge"),
+              (front.Front, "retry_after"), (front.Front, "drain"), (front.Front, "gap"), (front.Held, "looks_at"), (front.Held, "begins"),
+              (front.Held, "piece"), (front.Held, "took"))
+
+    def test_at_each_place(self):
+        async def body():
+            f = await self.begin()
+            self.go.set()
+            alone = (200, {b"content-type": b"text/event-stream"}, b"ab")
+            full = {"retry_after": ("queued_reqs", 1)}
+            for owner, name in self.PLACES:
+                said, (cell, value) = io.StringIO(), full.get(name, ("queued_reqs", 0))
+                self.limits.set(cell, value)
+                self.engine.set("waiting", 1)
+                await f.tick()
+                f.erred = False
+                vars(sys.modules["evenkeel_vllm"])["_said"].clear()
+                with self.subTest(place=name), contextlib.redirect_stderr(said):
+                    with mock.patch.object(owner, name, side_effect=RuntimeError("injected")) as broken:
+                        for _ in range(3):
+                            self.assertEqual(await self.ask(), alone)
+                        self.assertGreaterEqual(broken.call_count, 3)
+                    self.assertEqual(said.getvalue().count("injected"), 1)
+                    self.assertEqual(self.sent[0]["type"], "http.response.start")
+                    self.assertEqual(await self.ask(), (429, mock.ANY, mock.ANY) if value else alone)
+                    self.assertEqual((f.opened_here(), f.failed), (0, False))
+        asyncio.run(body())
+
+    def test_of_a_deadline(self):
+        """Who could have been refused waits on, and is answered; the tick goes on to the socket."""
+        async def body():
+            f = await self.begin()
+            self.limits.set("deadline_s", 1)
+            for owner, name in ((front, "overdue"), (front.Front, "text_deadline"), (front.Front, "retry_after"), (board.Board, "add")):
+                self.go.clear()
+                listened = mock.AsyncMock()
+                f.listen = listened
+                asked = asyncio.ensure_future(self.ask())
+                await asyncio.sleep(0.02)
+                held = next(iter(f.held.values())).name
+                pathlib.Path(self.dir, "boards", f"overdue-{os.getpid()}").write_text(f"cmpl-{held}-0\n")
+                with self.subTest(place=name):
+                    with mock.patch.object(owner, name, side_effect=RuntimeError("injected")):
+                        await f.tick()
+                    listened.assert_awaited_once()
+                    self.go.set()
+                    self.assertEqual((await asked)[0], 200)
+        with contextlib.redirect_stderr(io.StringIO()):
+            asyncio.run(body())
+
+    def test_those_of_vllm_and_of_the_client_are_theirs(self):
+        async def breaks(scope, receive, send):
+            await receive()
+            raise ValueError("theirs")
+
+        async def body():
+            f = await self.begin()
+            self.admission.app = breaks
+            with self.assertRaisesRegex(ValueError, "theirs"):
+                await self.ask()
+            self.assertEqual((f.erred, f.opened_here()), (False, 0))
         asyncio.run(body())
 
 

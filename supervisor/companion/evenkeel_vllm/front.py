@@ -5,6 +5,9 @@ has waited for `queue_deadline_s` without ever running; so the beginning of an a
 the engine says is a list of request ids, and each request gets an id of its own for that where its client sent none.
 
 vLLM itself listens on a Unix socket beside the control socket. Connections of that one are evenkeeld's own and pass unjudged.
+
+An error in any of this ends no request: what it was about goes on as if nothing of ours were there, and one line says so. Errors of vLLM
+and of the connection are none of ours, and pass.
 """
 from __future__ import annotations
 
@@ -40,6 +43,7 @@ class Held:
         self.task: asyncio.Task[None] | None = None
         self.streams = self.begun = self.expired = self.asked_all = False
         self.gone = asyncio.Event()
+        self.refusal: tuple[str, int] = ("", 0)  # of one that has expired: the sentence, Retry-After
         self.last = 0.0  # when its last piece went
 
     async def run(self, app: Any, scope: Any, receive: Any, send: Any) -> None:
@@ -55,7 +59,7 @@ class Held:
             if self.start is not None:  # an answer without a body
                 await send(self.start)
             return
-        await refuse(send, 429, self.front.text_deadline(), self.front.retry_after())
+        await refuse(send, 429, *self.refusal)
         _, late = await asyncio.wait({task}, timeout=1.0)
         for each in late:
             each.cancel()
@@ -63,27 +67,48 @@ class Held:
     async def give(self, message: Any) -> None:
         if self.expired:
             return
-        if message["type"] == "http.response.start" and not self.begun:
-            self.start = message
+        try:
+            goes = self.looks_at(message)
+        except Exception as error:
+            self.front.passes_by(error)
+            goes = True
+        if not goes:
             return
+        self.begun = True
         if self.start is not None:
             start, self.start = self.start, None
-            self.begins(start)
             await self.send(start)
-        self.piece()
         await self.send(message)
+
+    def looks_at(self, message: Any) -> bool:
+        """False for what is held back."""
+        if message["type"] == "http.response.start" and not self.begun:
+            self.start = message
+            return False
+        if self.start is not None:
+            self.begins(self.start)
+        self.piece()
+        return True
 
     async def take(self) -> Any:
         """As if the client had left, once it has expired: that is how vLLM takes a request back from its engine."""
-        if self.asked_all:
-            await first_of(self.receive(), self.gone.wait())
-            return {"type": "http.disconnect"}
+        try:
+            if self.asked_all:
+                await first_of(self.receive(), self.gone.wait())
+                return {"type": "http.disconnect"}
+        except Exception as error:
+            self.front.passes_by(error)
         message = await self.receive()
-        self.asked_all = not message.get("more_body", False)
+        try:
+            self.took(message)
+        except Exception as error:
+            self.front.passes_by(error)
         return message
 
+    def took(self, message: Any) -> None:
+        self.asked_all = not message.get("more_body", False)
+
     def begins(self, start: Any) -> None:
-        self.begun = True
         headers = start.get("headers") or []
         self.streams = any(k.lower() == b"content-type" and v.startswith(b"text/event-stream") for k, v in headers)
         if self.front.drain() == board.HOLDING:
@@ -97,8 +122,9 @@ class Held:
 
     def expire(self) -> None:
         if not self.begun and self.task is not None and not self.task.done():
-            self.expired = True
+            self.refusal = self.front.text_deadline(), self.front.retry_after()
             self.front.board.add("refused_deadline")
+            self.expired = True  # from here on nothing fails
             self.gone.set()
 
 
@@ -145,6 +171,7 @@ class Front:
         self.engine: dict[int, board.Board] = {}
         self.fronts_open: dict[int, board.Board] = {}
         self.held: dict[int, Held] = {}
+        self.unheld = 0  # open requests that pass unjudged because of an error of ours
         self.server: Any = None  # uvicorn's
         self.app: Any = None
         self.sock: socket.socket | None = None  # evenkeeld's listening socket
@@ -154,8 +181,14 @@ class Front:
         self.finished, self.finished_at = 0, time.monotonic()
         self.trimmed = 0.0
         self.task: asyncio.Task[None] | None = None
-        self.failed = False
+        self.failed = self.erred = False
         logging.getLogger("uvicorn.access").addFilter(WithoutPolls())
+
+    def passes_by(self, error: Exception) -> None:
+        """An error of ours at one request, which goes on without us; the next one is looked at again."""
+        if not self.erred:
+            self.erred = True
+            say(f"a request passed without us, others may: {type(error).__name__}: {error}")
 
     # The judgement
 
@@ -164,6 +197,17 @@ class Front:
 
     def drain(self) -> int:
         return int(self.value("drain"))
+
+    def admit(self, scope: Any) -> Held | tuple[int, str, int] | None:
+        """What is to become of a request: it is held, refused (status, sentence, Retry-After), or none of ours."""
+        if self.task is None and "app" in scope:
+            self.task = asyncio.ensure_future(self.run(scope["app"]))
+        if scope["type"] != "http" or scope["method"] != "POST" or is_local(scope) or path_of(scope) not in PATHS:
+            return None
+        verdict = self.judge()
+        if verdict:
+            return *verdict, self.retry_after()
+        return Held(self, own_name(scope))
 
     def judge(self) -> tuple[int, str] | None:
         """A status and a sentence for a request that is not taken."""
@@ -184,7 +228,10 @@ class Front:
 
     def opened(self) -> float:
         """Requests in all API servers; what the others wrote is a tenth of a second old."""
-        return board.total({p: b for p, b in self.fronts_open.items() if p != os.getpid()}, "open") + len(self.held)
+        return board.total({p: b for p, b in self.fronts_open.items() if p != os.getpid()}, "open") + self.opened_here()
+
+    def opened_here(self) -> int:
+        return len(self.held) + self.unheld
 
     def text_deadline(self) -> str:
         return f"The request waited for {self.value('deadline_s'):.3g} s (queue_deadline_s) and had no turn; try again later."
@@ -218,7 +265,7 @@ class Front:
         self.fronts_open = self.fronts.boards()
         now = time.monotonic()
         b = self.board
-        b.set("open", len(self.held))
+        b.set("open", self.opened_here())
         b.set("streams", sum(h.streams for h in self.held.values()))
         b.set("beat", now)
         b.set("gap_s", max([*self.gaps, *(now - h.last for h in self.held.values() if h.streams and h.last)]))
@@ -228,7 +275,10 @@ class Front:
             rate = self.finished / (now - self.finished_at)
             b.set("finished_rate", 0.8 * b.get("finished_rate") + 0.2 * rate)
             self.finished, self.finished_at = 0, now
-        self.look_for_overdue()
+        try:
+            self.look_for_overdue()
+        except Exception as error:  # the socket is served all the same
+            self.passes_by(error)
         await self.listen()
         await self.trim()
 
@@ -316,22 +366,28 @@ class Admission:
         if front is None or front.failed:
             await self.app(scope, receive, send)
             return
-        if front.task is None and "app" in scope:
-            front.task = asyncio.ensure_future(front.run(scope["app"]))
-        if scope["type"] != "http" or scope["method"] != "POST" or is_local(scope) or path_of(scope) not in PATHS:
-            await self.app(scope, receive, send)
-            return
-        verdict = front.judge()
-        if verdict:
-            await refuse(send, verdict[0], verdict[1], front.retry_after())
-            return
-        held = Held(front, own_name(scope))
-        front.held[id(held)] = held
         try:
-            await held.run(self.app, scope, receive, send)
-        finally:
-            del front.held[id(held)]
-            front.finished += 1
+            what = front.admit(scope)
+        except Exception as error:
+            front.passes_by(error)
+            opens = int(scope["type"] == "http")
+            front.unheld += opens
+            try:
+                await self.app(scope, receive, send)
+            finally:
+                front.unheld -= opens
+            return
+        if what is None:
+            await self.app(scope, receive, send)
+        elif isinstance(what, tuple):
+            await refuse(send, *what)
+        else:
+            front.held[id(what)] = what
+            try:
+                await what.run(self.app, scope, receive, send)
+            finally:
+                del front.held[id(what)]
+                front.finished += 1
 
 
 def path_of(scope: Any) -> str:
