@@ -530,5 +530,80 @@ class TestControl(InDirectory):
             control.serve(self.dir)
 
 
+class TestASocketThatIsThere(InDirectory):
+    """What a process that was killed has left is removed; all else stays, and vLLM goes on without us after one sentence."""
+
+    def bound(self, name):
+        there = socket.socket(socket.AF_UNIX)
+        self.addCleanup(there.close)
+        there.bind(f"{self.dir}/{name}")
+        return there
+
+    def begin(self):
+        """As vLLM does it; what is said."""
+        said = io.StringIO()
+        vars(sys.modules["evenkeel_vllm"])["_said"].clear()
+        with contextlib.redirect_stderr(said), mock.patch.object(sys, "orig_argv", ["vllm", "serve", "m"]):
+            control.plugin()
+        return said.getvalue()
+
+    def left_alone(self, name, says):
+        before = os.lstat(f"{self.dir}/{name}")
+        mark = pathlib.Path(self.dir, "boards", "engine-1")
+        mark.touch()
+        said = self.begin()
+        self.assertEqual(said.count("\n"), 1)
+        self.assertIn("the companion is off", said)
+        self.assertIn(f"{self.dir}/{name}", said)
+        self.assertIn(says, said)
+        self.assertEqual((control._kept, mark.exists()), ([], True))  # the boards are the others' too
+        self.assertEqual(os.lstat(f"{self.dir}/{name}").st_ino, before.st_ino)
+
+    def test_somebody_listens(self):
+        for name in ("control.sock", "api.sock"):
+            with self.subTest(name=name):
+                there = self.bound(name)
+                there.listen(0)
+                self.left_alone(name, "another process listens")
+                fill = [socket.socket(socket.AF_UNIX) for _ in range(4)]
+                for each in fill:  # until it takes no more
+                    self.addCleanup(each.close)
+                    each.setblocking(False)
+                    with contextlib.suppress(BlockingIOError):
+                        each.connect(f"{self.dir}/{name}")
+                self.left_alone(name, "another process listens")
+                there.close()
+                os.unlink(f"{self.dir}/{name}")
+
+    def test_of_another_user(self):
+        self.bound("api.sock")
+        uid = os.geteuid()
+        with mock.patch.object(os, "geteuid", return_value=uid + 1):
+            self.left_alone("api.sock", f"a socket of user {uid},")
+
+    def test_no_socket_at_all(self):
+        pathlib.Path(self.dir, "precious").write_text("1")
+        for make in (lambda path: pathlib.Path(path).write_text("x"), lambda path: os.symlink(f"{self.dir}/precious", path), os.mkdir):
+            make(f"{self.dir}/control.sock")
+            self.left_alone("control.sock", "is no socket")
+            os.rename(f"{self.dir}/control.sock", tempfile.mkdtemp(dir=self.dir) + "/away")
+
+    def test_left_by_a_process_that_was_killed(self):
+        for name in ("control.sock", "api.sock"):
+            self.bound(name).close()
+        self.assertEqual(self.begin(), "")
+        lock, server, own = control._kept
+        peer = control.Beside(f"{self.dir}/control.sock")
+        self.addCleanup(peer.close)
+        peer.request("GET", "/livez")
+        self.assertEqual(peer.getresponse().read(), b'{"status": "ok"}')
+        self.assertFalse(os.path.exists(f"{self.dir}/api.sock"))
+        own.closed = True
+        server.shutdown()
+        server.server_close()
+        os.close(lock)
+        control._kept.clear()
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -10,7 +10,6 @@ It is a thread for the socket, one for each connection, and one that looks after
 """
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import http.client
 import json
@@ -18,6 +17,7 @@ import os
 import signal
 import socket
 import socketserver
+import stat
 import sys
 import threading
 import time
@@ -376,6 +376,28 @@ class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 _kept: list[Any] = []  # the lock of the directory, the server
 
 
+def make_room(path: str) -> None:
+    """Removes what a process that was killed has left at a socket's path. OSError when it is anything else."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise OSError(f"{path} is no socket, and is left as it is; move it away")
+    if found.st_uid != os.geteuid():
+        raise OSError(f"{path} is a socket of user {found.st_uid}, and is left as it is; remove it, or name another directory")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+        peer.setblocking(False)
+        try:
+            peer.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+        except BlockingIOError:
+            pass  # somebody listens, and is busy
+    raise OSError(f"another process listens at {path}; name another directory")
+
+
 def serve(where: str) -> Control:
     """Opens the control socket. OSError when it cannot be had."""
     path = os.path.join(where, "control.sock")
@@ -386,21 +408,28 @@ def serve(where: str) -> Control:
     except OSError as error:
         os.close(lock)
         raise OSError(f"{path} is another companion's") from error
-    board.clear(where)
-    for name in (path, os.path.join(where, "api.sock")):  # of a process that was killed
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
-    control = Control(where)
-    handler = type("Bound", (Handler,), {"control": control})
-    before = os.umask(0o117)
     try:
-        server = Server(path, handler)
-    finally:
-        os.umask(before)
+        for name in (path, os.path.join(where, "api.sock")):
+            make_room(name)
+        board.clear(where)
+        control = Control(where)
+        server = open_at(path, control)
+    except OSError:
+        os.close(lock)
+        raise
     for target in (server.serve_forever, control.watch):
         threading.Thread(target=target, name="evenkeel", daemon=True).start()
     _kept.extend((lock, server, control))
     return control
+
+
+def open_at(path: str, control: Control) -> Server:
+    handler = type("Bound", (Handler,), {"control": control})
+    before = os.umask(0o117)
+    try:
+        return Server(path, handler)
+    finally:
+        os.umask(before)
 
 
 def plugin() -> None:
