@@ -12,7 +12,9 @@ import socket
 import sys
 import tempfile
 import time
+import threading
 import unittest
+from http.server import BaseHTTPRequestHandler
 from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -35,6 +37,7 @@ class InDirectory(unittest.TestCase):
         self.dir = temporary.name
         os.environ["EVENKEEL_COMPANION_DIR"] = self.dir
         self.addCleanup(os.environ.pop, "EVENKEEL_COMPANION_DIR")
+        self.addCleanup(os.environ.pop, "EVENKEEL_COMPANION_OWN", None)
         os.makedirs(self.dir + "/boards")
 
 
@@ -303,7 +306,11 @@ class TestFront(AroundAnApplication):
             self.assertIn("at most 3 may (max_num_queued_reqs)", json.loads(text)["error"]["message"])
             self.assertEqual(f.board.get("refused_queue_full"), 1)
             self.go.set()
-            self.assertEqual((await self.ask(server=("/run/api.sock", None)))[0], 200)  # evenkeeld's own request
+            self.assertEqual((await self.ask(server=(self.dir + "/api.sock", None)))[0], 429)  # a client's, through a proxy
+            for word, status in (("a word", 200), ("another", 429), ("", 429)):
+                with mock.patch.dict(os.environ, EVENKEEL_COMPANION_OWN="a word"):
+                    self.assertEqual((await self.ask(headers=[(b"x-evenkeel-own", word.encode())]))[0], status)
+            self.assertEqual((await self.ask(headers=[(b"x-evenkeel-own", b"")]))[0], 429)  # no word was made up
             self.assertEqual((await self.ask(path="/tokenize"))[0], 200)
             self.limits.set("queued_reqs", 0)
             self.limits.set("queued_tokens", 100)
@@ -351,7 +358,7 @@ class TestErrorsOfOurs(AroundAnApplication):
     """At each place where a request passes: it is answered as by vLLM alone, one line says so, and the next one is judged again."""
 
     # Whose, and what of it raises. Those of a refusal raise while the queue is full, the one of a drain while it holds.
-    PLACES = ((front, "path_of"), (front, "is_local"), (front, "own_name"), (front, "Held"), (front.Front, "admit"), (front.Front, "judge"),
+    PLACES = ((front, "path_of"), (front, "is_own"), (front, "own_name"), (front, "Held"), (front.Front, "admit"), (front.Front, "judge"),
               (front.Front, "retry_after"), (front.Front, "drain"), (front.Front, "gap"), (front.Held, "looks_at"), (front.Held, "begins"),
               (front.Held, "piece"), (front.Held, "took"))
 
@@ -502,6 +509,30 @@ class TestControl(InDirectory):
     def test_vllm_does_not_listen_yet(self):
         self.assertEqual(self.ask("GET", "/readyz")[0], 503)
         self.assertEqual(self.ask("GET", "/v1/models")[0], 503)
+
+    def test_what_is_passed_on_is_known_as_evenkeelds_own(self):
+        class Vllm(BaseHTTPRequestHandler):
+            def do_POST(self):
+                seen.append(([(k.lower().encode(), v.encode()) for k, v in self.headers.items()], self.rfile.read(2)))
+                self.send_response(200)
+                self.send_header("Content-Length", "2")
+                self.end_headers()
+                self.wfile.write(b"ok")
+
+            def log_message(self, *_):
+                return
+
+            def address_string(self):
+                return "api.sock"
+
+        seen = []
+        with control.Server(self.dir + "/api.sock", Vllm) as api:
+            threading.Thread(target=api.handle_request).start()
+            self.assertEqual(self.ask("POST", "/v1/completions", {}), (200, "ok"))
+        headers, body = seen[0]
+        self.assertEqual(body, b"{}")
+        self.assertTrue(front.is_own({"headers": headers}))
+        self.assertFalse(front.is_own({"headers": [h for h in headers if h[0] != b"x-evenkeel-own"]}))
 
     def verb(self, line, fd=-1):
         with socket.socket(socket.AF_UNIX) as peer:

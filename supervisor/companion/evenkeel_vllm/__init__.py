@@ -21,6 +21,9 @@ __version__ = VERSION = "0.1.0"
 DIRECTORY = "EVENKEEL_COMPANION_DIR"
 SUPERVISED = "EVENKEEL_COMPANION_SUPERVISED"  # evenkeeld starts it again without us when we say that we cannot
 
+OWN = "EVENKEEL_COMPANION_OWN"  # set by the first process: the word by which requests through the control socket are known
+OWN_HEADER = "X-Evenkeel-Own"
+
 _said: set[str] = set()
 _lock = threading.Lock()
 

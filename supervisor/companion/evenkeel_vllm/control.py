@@ -14,6 +14,7 @@ import fcntl
 import http.client
 import json
 import os
+import secrets
 import signal
 import socket
 import socketserver
@@ -24,7 +25,7 @@ import time
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from . import SUPERVISED, VERSION, board, directory, metrics, off, say
+from . import OWN, OWN_HEADER, SUPERVISED, VERSION, board, directory, metrics, off, say
 from .limits import TABLE, Limits, Refused, Row
 
 START_LIMITS = "EVENKEEL_START_LIMITS"  # server/start_limits.h
@@ -195,7 +196,7 @@ class Control:
         """Of vLLM itself. OSError when it does not answer."""
         peer = Beside(os.path.join(self.where, "api.sock"))
         try:
-            peer.request(method, path, body, headers)
+            peer.request(method, path, body, {**headers, OWN_HEADER: os.environ[OWN]})
             answer = peer.getresponse()
             return answer.status, answer.getheader("Content-Type", "text/plain"), answer.read()
         except http.client.HTTPException as error:
@@ -412,6 +413,7 @@ def serve(where: str) -> Control:
         for name in (path, os.path.join(where, "api.sock")):
             make_room(name)
         board.clear(where)
+        os.environ[OWN] = secrets.token_hex(16)  # API servers that are processes of their own are begun later
         control = Control(where)
         server = open_at(path, control)
     except OSError:

@@ -4,7 +4,8 @@ A refusal is a true 429 with Retry-After. A request is refused at its arrival wh
 has waited for `queue_deadline_s` without ever running; so the beginning of an answer is held back until its first piece is there. What
 the engine says is a list of request ids, and each request gets an id of its own for that where its client sent none.
 
-vLLM itself listens on a Unix socket beside the control socket. Connections of that one are evenkeeld's own and pass unjudged.
+vLLM itself listens on a Unix socket beside the control socket. What came through the control socket is evenkeeld's own, bears the word that
+the first process has made up, and passes unjudged; all else at vLLM's socket is a client's, through a proxy perhaps.
 
 An error in any of this ends no request: what it was about goes on as if nothing of ours were there, and one line says so. Errors of vLLM
 and of the connection are none of ours, and pass.
@@ -21,7 +22,7 @@ import socket
 import time
 from typing import Any
 
-from . import SUPERVISED, board, directory, off, say
+from . import OWN, OWN_HEADER, SUPERVISED, board, directory, off, say
 
 PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings", "/inference/v1/generate",
          "/generate", "/score", "/v1/score", "/rerank", "/v1/rerank", "/classify", "/pooling", "/v1/audio/transcriptions")
@@ -202,7 +203,7 @@ class Front:
         """What is to become of a request: it is held, refused (status, sentence, Retry-After), or none of ours."""
         if self.task is None and "app" in scope:
             self.task = asyncio.ensure_future(self.run(scope["app"]))
-        if scope["type"] != "http" or scope["method"] != "POST" or is_local(scope) or path_of(scope) not in PATHS:
+        if scope["type"] != "http" or scope["method"] != "POST" or path_of(scope) not in PATHS or is_own(scope):
             return None
         verdict = self.judge()
         if verdict:
@@ -395,10 +396,10 @@ def path_of(scope: Any) -> str:
     return path[len(root):] if root and path.startswith(root) else path
 
 
-def is_local(scope: Any) -> bool:
-    """Over vLLM's own Unix socket, which only evenkeeld's user can reach."""
-    server = scope.get("server")
-    return bool(server) and server[1] is None
+def is_own(scope: Any) -> bool:
+    """Passed on from the control socket, which only evenkeeld's user can reach."""
+    word, name = os.environ.get(OWN, "").encode(), OWN_HEADER.lower().encode()
+    return bool(word) and any(key == name and secrets.compare_digest(bytes(value), word) for key, value in scope["headers"])
 
 
 def own_name(scope: Any) -> bytes:
