@@ -19,6 +19,7 @@ from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "supervisor/companion"), str(pathlib.Path(__file__).parent)]
+import routes  # noqa: E402
 import vllm_stub  # noqa: E402
 from evenkeel_vllm import VERSION, board, control, front, limits, metrics, scheduler, worker  # noqa: E402
 
@@ -265,14 +266,15 @@ class AroundAnApplication(InDirectory):
         await send({"type": "http.response.body", "body": b"a", "more_body": True})
         await send({"type": "http.response.body", "body": b"b"})
 
-    async def ask(self, path="/v1/completions", server=("127.0.0.1", 80), headers=()):
+    async def ask(self, path="/v1/completions", server=("127.0.0.1", 80), headers=(), root=""):
         sent, body = [], asyncio.Queue()
         await body.put({"type": "http.request", "body": b"{}", "more_body": False})
 
         async def send(message):
             sent.append(message)
 
-        scope = {"type": "http", "method": "POST", "path": path, "headers": list(headers), "server": server}
+        scope = {"type": "http", "method": "POST", "path": path, "headers": list(headers), "server": server,
+                 "root_path": root}
         await self.admission(scope, body.get, send)
         self.sent = sent
         return sent[0]["status"], dict(sent[0]["headers"]), b"".join(m.get("body", b"") for m in sent[1:])
@@ -317,6 +319,20 @@ class TestFront(AroundAnApplication):
             self.engine.set("waiting_tokens", 100)
             await f.tick()
             self.assertIn(b"max_num_queued_tokens", (await self.ask())[2])
+        asyncio.run(body())
+
+    def test_every_route_that_computes_is_judged_and_no_other(self):
+        async def body():
+            f = await self.begin()
+            self.go.set()
+            self.limits.set("queued_reqs", 1)
+            self.engine.set("waiting", 1)
+            await f.tick()
+            for path in routes.COMPUTE:
+                self.assertEqual((await self.ask(path=path))[0], 429, path)
+                self.assertEqual((await self.ask(path="/root" + path, root="/root"))[0], 429, path)
+            for path in routes.OTHER:
+                self.assertEqual((await self.ask(path=path))[0], 200, path)
         asyncio.run(body())
 
     def test_a_deadline_is_a_429_and_vllm_hears_that_the_client_left(self):

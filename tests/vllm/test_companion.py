@@ -17,6 +17,8 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/e2e"))
 sys.path.insert(0, str(ROOT / "tests/vllm"))
+sys.path.insert(0, str(ROOT / "tests/companion"))
+import routes  # noqa: E402
 from conftest import get, wait_for  # noqa: E402
 from ask import is_newest, measured_with  # noqa: E402
 from test_supervised import KEY, LAW, START_S, Stream, Supervised, flag  # noqa: E402
@@ -131,6 +133,13 @@ def vllm(tmp_path_factory):
     s = Companion(tmp_path_factory.mktemp("c"), f"    mode: advise\n{LAW}", args=FLAGS).start()
     yield s
     s.end()
+
+
+def test_no_route_is_unknown(vllm):
+    """tests/companion/routes.py, by which the middleware is tested, has all that this one answers to POST."""
+    status, text = vllm.ready().control("GET", "/openapi.json")
+    assert status == 200
+    assert {path for path, verbs in text["paths"].items() if "post" in verbs} <= routes.COMPUTE | routes.OTHER
 
 
 def test_the_contract_of_our_own_server(vllm):

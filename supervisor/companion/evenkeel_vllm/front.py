@@ -24,8 +24,15 @@ from typing import Any
 
 from . import OWN, OWN_HEADER, SUPERVISED, board, directory, off, say
 
-PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings", "/inference/v1/generate",
-         "/generate", "/score", "/v1/score", "/rerank", "/v1/rerank", "/classify", "/pooling", "/v1/audio/transcriptions")
+# What computes in the engine, of the versions in docs/vllm.md. Not those that only tokenize, count, render or cancel, and not the WebSocket
+# /v1/realtime, whose one connection is many requests.
+PATHS = frozenset((
+    "/v1/completions", "/v1/chat/completions", "/v1/chat/completions/batch", "/v1/responses", "/v1/messages", "/v1/systemone",
+    "/generate", "/inference/v1/generate", "/invocations", "/cohere/v2/chat",
+    "/v1/embeddings", "/v2/embed", "/pooling", "/classify",
+    "/score", "/v1/score", "/generative_scoring", "/rerank", "/v1/rerank", "/v2/rerank",
+    "/v1/audio/transcriptions", "/v1/audio/translations",
+))
 POLLS = ("/health", "/metrics")
 TICK_S = 0.1
 IDLE_S = 1.0  # what was accepted before a drain has so long to send its request
