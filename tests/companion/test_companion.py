@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import threading
+import types
 import unittest
 from http.server import BaseHTTPRequestHandler
 from unittest import mock
@@ -173,6 +174,17 @@ class TestScheduler(InDirectory):
         self.step(s)
         self.assertEqual(s.max_num_active_reqs, 4)
 
+    def test_a_long_prompt_comes_in_chunks_of_the_live_limit(self):
+        s, _ = self.build()
+        self.limits.set("running_seqs", 4)
+        for name, prompt in (("short", 1), ("long", 100)):
+            s.add_request(vllm_stub.Request(name, prompt=prompt))
+        seen = []
+        for chunk, steps in ((8, 3), (0, 1), (5, 2)):  # none: as much as a step has
+            self.limits.set("prefill_chunk", chunk)
+            seen += [self.step(s).num_scheduled_tokens["long"] for _ in range(steps)]
+        self.assertEqual(seen, [8, 8, 8, 63, 5, 5])
+
     def test_an_older_vllm_may_not_run_more_than_it_allows(self):
         vllm_stub.AsyncScheduler.slots = "max_num_running_reqs"
         self.addCleanup(setattr, vllm_stub.AsyncScheduler, "slots", "max_num_active_reqs")
@@ -321,6 +333,37 @@ class TestFront(AroundAnApplication):
             self.assertIn(b"max_num_queued_tokens", (await self.ask())[2])
         asyncio.run(body())
 
+    def test_tokens_that_wait_are_limited(self):
+        """With the scheduler's part counting them: one more is refused while they wait, and is not when they run or are preempted."""
+        async def body():
+            f = await self.begin()
+            self.go.set()
+            s = scheduler.build(vllm_config=vllm_stub.config())
+            for cell, value in (("running_seqs", 1), ("queued_tokens", 100)):
+                self.limits.set(cell, value)
+
+            async def status():
+                s._keel.looked = 0.0
+                s.update_from_output(s.schedule(), None)
+                await f.tick()
+                return (await self.ask())[0]
+
+            seen = []
+            for name, prompt in (("a", 500), ("b", 60), ("c", 39), ("d", 1)):
+                s.add_request(vllm_stub.Request(name, prompt=prompt))
+                seen.append(await status())
+            self.assertEqual(seen, [200, 200, 200, 429])  # 0, 60, 99, 100 wait
+            self.assertEqual(f.board.get("refused_tokens"), 1)
+            s.finish_requests(["a"], None)
+            self.assertEqual(await status(), 200)  # b runs, 40 wait
+            s._preempt_request(s.requests["b"], 0.0)
+            s.finish_requests(["c", "d"], None)
+            s.add_request(vllm_stub.Request("e", prompt=99))
+            self.limits.set("running_seqs", 0)  # ours is silent, so that nobody is admitted
+            s.max_num_active_reqs = 0
+            self.assertEqual(await status(), 200)  # of 159 that wait b has had its turn with 60
+        asyncio.run(body())
+
     def test_every_route_that_computes_is_judged_and_no_other(self):
         async def body():
             f = await self.begin()
@@ -368,6 +411,50 @@ class TestFront(AroundAnApplication):
             self.assertEqual((status, headers[b"connection"]), (200, b"close"))
             await f.tick()
         asyncio.run(body())
+
+
+class TestTrim(AroundAnApplication):
+    """From the control socket to each worker, by vLLM's collective_rpc: here a FAKE one that calls the workers of this process."""
+
+    def test_reaches_the_workers_once(self):
+        class Client:
+            asked = []
+
+            async def collective_rpc(self, method):
+                self.asked.append(method)
+                return [getattr(worker.Worker(), method)()]
+
+        class Torch(FakeTorch):
+            def empty_cache(self):
+                self.reserved = self.used
+
+        async def body():
+            f = await self.begin()
+            f.app = types.SimpleNamespace(state=types.SimpleNamespace(engine_client=Client()))
+            self.assertEqual(trims(), 0)
+            for _ in range(3):
+                await f.tick()
+            self.assertEqual((trims(), Client.asked), (0, []))
+            own.trim()
+            for _ in range(3):
+                await f.tick()
+            self.assertEqual((trims(), Client.asked, torch.reserved), (1, ["evenkeel_trim"], 3))
+            own.trim()
+            await f.tick()
+            self.assertEqual(trims(), 2)
+            with mock.patch.object(Client, "collective_rpc", side_effect=RuntimeError("no such method")):
+                own.trim()
+                await f.tick()
+            self.assertEqual((trims(), f.failed), (2, False))
+
+        def trims():
+            page = metrics.page(None, {}, {}, workers.boards(), 'vllm="x"', 0)
+            return float(page.split('evenkeel_trims_total{rank="0"} ')[1].split("\n")[0])
+
+        own, torch, workers = control.Control(self.dir), Torch().has(9, 3), board.Reader(self.dir, "worker")
+        with mock.patch.object(worker, "_board", board.make(self.dir, "worker")), mock.patch.dict(sys.modules, torch=torch), \
+                contextlib.redirect_stderr(io.StringIO()):
+            asyncio.run(body())
 
 
 class TestErrorsOfOurs(AroundAnApplication):

@@ -28,7 +28,8 @@ class Output:
 
 
 class Scheduler:
-    """Admits in the order of arrival up to its limit; a request computes all of its prompt in its first step."""
+    """Admits in the order of arrival up to its limit. A prompt is computed in chunks of at most `long_prefill_token_threshold` when there are
+    others, as in vLLM 0.32, and of what is left of the step's tokens."""
 
     slots = "max_num_active_reqs"
 
@@ -46,10 +47,15 @@ class Scheduler:
     def schedule(self, throttle_prefills=False):
         while self.waiting and len(self.running) < getattr(self, self.slots):
             self.running.append(self.waiting.pop(0))
-        tokens = {}
+        tokens, left = {}, self.max_num_scheduled_tokens
+        chunk = self.scheduler_config.long_prefill_token_threshold if len(self.running) + len(self.waiting) > 1 else 0
         for r in self.running:
-            tokens[r.request_id] = max(1, r.num_prompt_tokens - r.num_computed_tokens)
-            r.num_computed_tokens += tokens[r.request_id]
+            new = max(1, r.num_prompt_tokens - r.num_computed_tokens)
+            new = min(new, left, chunk or new)
+            if new:
+                tokens[r.request_id] = new
+            left -= new
+            r.num_computed_tokens += new
         return Output(tokens)
 
     def update_from_output(self, scheduler_output, model_runner_output):

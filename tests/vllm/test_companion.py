@@ -227,6 +227,44 @@ def test_a_true_429(vllm):
     assert s.series("evenkeel_refused_total", 'reason="queue_full"') == 4 and s.series("evenkeel_refused_total", 'reason="deadline"') == 3
 
 
+def test_a_long_prompt_comes_in_chunks(vllm):
+    """Between the chunks others have a token each: so many come to a stream while a prompt of 400 tokens is computed."""
+    s, came = vllm, {}
+    for chunk in (0, 16):
+        s.limit(long_prefill_token_threshold=chunk)
+        other = Stream(s.port, 600)
+        wait_for("it runs", lambda: other.pieces > 1, 30)
+        before = other.pieces
+        long = Stream(s.port, 1, prompt=[(7 * i + chunk) % 200 + 1 for i in range(400)])
+        wait_for("its only token", lambda: long.pieces or not long.is_alive(), 60, 0.002)
+        came[chunk] = other.pieces - before
+        assert finished([long])[0][:2] == (200, "length") and finished([other])[0][1] == "length"
+    s.limit(long_prefill_token_threshold=0)
+    assert came[16] >= 400 // 16 - 5 > came[0], came
+
+
+def test_tokens_that_wait_are_limited(vllm):
+    s = vllm
+    s.limit(max_num_running_seqs=1, max_num_queued_tokens=100)
+    refused = s.series("evenkeel_refused_total", 'reason="tokens"')
+    first = Stream(s.port, 300)
+    wait_for("it runs", lambda: first.pieces > 1, 30)
+    second = Stream(s.port, 2, prompt=list(range(1, 151)))
+    wait_for("its prompt waits", lambda: s.series("evenkeel_queued_tokens") == 150, 20, 0.05)
+    third = wait_for("a refusal", lambda: [f for f in finished([Stream(s.port, 2)]) if f[0] == 429], 10)
+    s.limit(max_num_running_seqs=8, max_num_queued_tokens=0)
+    assert third and [f[:2] for f in finished([first, second])] == [(200, "length")] * 2
+    assert s.series("evenkeel_refused_total", 'reason="tokens"') > refused
+
+
+def test_a_trim_reaches_the_workers(vllm):
+    s = vllm
+    before = s.series("evenkeel_trims_total", 'rank="0"')
+    assert s.control("POST", "/trim", {})[0] == 200
+    wait_for("a worker has done it", lambda: s.series("evenkeel_trims_total", 'rank="0"') == before + 1, 20)
+    assert "trimming the workers is off" not in s.output()
+
+
 def test_an_operators_drain_and_resume(vllm):
     s = vllm
     running = Stream(s.port, 300)

@@ -31,6 +31,7 @@ NAMES = {
     "evenkeel_devpool_used_bytes": ("gauge", "Memory outside the KV pool: used."),
     "evenkeel_devpool_used_high_bytes": ("gauge", "The most that was ever used."),
     "evenkeel_rank_bytes": ("gauge", "Memory that the backend has allocated for one of several ranks."),
+    "evenkeel_trims_total": ("counter", "Trims that workers of a vLLM with the companion did, by rank."),
     "evenkeel_process_resident_bytes": ("gauge", "Resident memory of each process of a vLLM with the companion."),
     "evenkeel_companion_info": ("gauge", "1, with the versions of the companion and of vLLM."),
 }
@@ -55,6 +56,8 @@ def page(limits: Limits | None, engines: Boards, fronts: Boards, workers: Boards
         "evenkeel_http_active_requests": [("", open_)],
         "evenkeel_process_resident_bytes": _resident({"api": fronts, "engine": engines, "worker": workers}),
     }
+    if workers:
+        rows["evenkeel_trims_total"] = [(f'rank="{rank}"', b.get("trims")) for rank, b in enumerate(workers.values())]
     pools = {pid: b for pid, b in workers.items() if b.get("has_pool")}
     if pools:
         rows |= _pools(pools)

@@ -23,9 +23,10 @@ class Worker:
         """Gives unused segments of the allocator back to the device; True when there is such an allocator."""
         from .front import trim_heap
         trim_heap()
+        had = empty_cache()
         if _board is not None:
             _board.add("trims")
-        return empty_cache()
+        return had
 
 
 def empty_cache() -> bool:
