@@ -525,8 +525,11 @@ static int make_servers(struct loop *l)
 static void on_figures(void *ctx, const struct figures *f)
 {
     struct loop *l = ctx;
+    struct process_list all;
+    (void)process_list_read(&all); /* out of memory: the main processes alone */
     for (uint32_t i = 0; i < l->fleet.count; i++)
-        memory_line(l->fleet.servers[i], f);
+        memory_line(l->fleet.servers[i], &all, f);
+    process_list_done(&all);
 }
 
 /* Without it evenkeeld does all it does, but for what the next one will know. */

@@ -46,28 +46,42 @@ static bool own_group(const struct child *c, char *path, size_t size)
 }
 
 /* "size resident shared ...", in pages. */
-static void read_statm(const char *path, struct memory_figures *f)
+static bool read_statm(pid_t pid, double *ret_resident, double *ret_own)
 {
+    char path[40];
     unsigned long long size, resident, shared;
+    (void)snprintf(path, sizeof(path), "/proc/%d/statm", (int)pid);
     FILE *file = fopen(path, "re");
     if (!file)
-        return;
-    if (fscanf(file, "%llu %llu %llu", &size, &resident, &shared) == 3) {
+        return false;
+    bool got = fscanf(file, "%llu %llu %llu", &size, &resident, &shared) == 3;
+    (void)fclose(file); /* read only */
+    if (got) {
         double page = (double)sysconf(_SC_PAGESIZE);
-        f->resident = (double)resident * page;
-        f->own = resident > shared ? (double)(resident - shared) * page : 0;
+        *ret_resident = (double)resident * page;
+        *ret_own = resident > shared ? (double)(resident - shared) * page : 0;
     }
-    (void)fclose(file);
+    return got;
 }
 
-void figures_read(const struct child *c, struct memory_figures *ret_figures)
+/* Those that have ended since they were listed have nothing. */
+static void read_tree(const struct process_tree *t, struct memory_figures *f)
 {
-    char path[400], group[300];
-    struct memory_figures f = MEMORY_UNKNOWN;
-    if (c->pid > 0) {
-        (void)snprintf(path, sizeof(path), "/proc/%d/statm", (int)c->pid);
-        read_statm(path, &f);
+    double resident, own;
+    if (t->root <= 0 || !read_statm(t->root, &f->resident, &f->own))
+        return;
+    for (uint32_t i = 0; i < t->count; i++) {
+        if (read_statm(t->at[i], &resident, &own))
+            f->own += own;
     }
+}
+
+void figures_read(const struct child *c, const struct process_tree *t,
+                  struct memory_figures *ret_figures)
+{
+    char group[300];
+    struct memory_figures f = MEMORY_UNKNOWN;
+    read_tree(t, &f);
     if (c->pid > 0 && own_group(c, group, sizeof(group))) {
         double anon = known(ek_cgroup_number(group, "memory.stat", "anon "));
         f.own = isfinite(anon) ? anon : f.own;
@@ -79,12 +93,14 @@ void figures_read(const struct child *c, struct memory_figures *ret_figures)
     *ret_figures = f;
 }
 
-bool figures_owns(const struct child *c, pid_t pid)
+bool figures_owns(const struct child *c, const struct process_tree *t, pid_t pid)
 {
     char group[300], own[300];
     char self[40];
-    if (pid == c->pid)
+    if (process_tree_has(t, pid))
         return true;
+    if (c->pid <= 0)
+        return false;
     (void)snprintf(self, sizeof(self), "/proc/%d/cgroup", (int)pid);
     return own_group(c, group, sizeof(group)) && ek_cgroup_dir(self, own, sizeof(own)) == 0 &&
            strcmp(group, own) == 0;

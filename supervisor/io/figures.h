@@ -10,6 +10,7 @@
 #include <systemd/sd-event.h>
 
 #include "supervisor/io/gpus.h"
+#include "supervisor/io/process_tree.h"
 
 #define FIGURES_XID_S 60.0 /* an XID so shortly before an end is its reason */
 
@@ -18,8 +19,8 @@ struct figures;
 
 /* NAN where there is no such figure. */
 struct memory_figures {
-    double resident; /* of the main process, bytes */
-    double own;      /* not shared and no file: of its cgroup's processes, else of the main one */
+    double resident;     /* of the main process, bytes */
+    double own;          /* not shared and no file: of its cgroup's processes, else of its tree */
     double cgroup, most; /* of its cgroup, if it has one of its own; most: NAN = no limit */
     double files; /* of the cgroup: pages of files, which the kernel takes back; 0 = not known */
     double stalled_s; /* sum of the time that some task there waited for memory */
@@ -49,9 +50,12 @@ const struct gpus *figures_gpus(const struct figures *f); /* error < 0: not know
 struct xid figures_xid(const struct figures *f);          /* the last one */
 uint64_t figures_xids(const struct figures *f);           /* seen in all */
 
-void figures_read(const struct child *c, struct memory_figures *ret_figures);
-/* Whether it is the server's process, or one in the cgroup that the server has for itself. */
-bool figures_owns(const struct child *c, pid_t pid);
+/* t: the server's processes; c: our child, whose cgroup says it better, none of a server that is
+ * somebody else's. */
+void figures_read(const struct child *c, const struct process_tree *t,
+                  struct memory_figures *ret_figures);
+/* Whether it is one of the server's processes, or in the cgroup that the server has for itself. */
+bool figures_owns(const struct child *c, const struct process_tree *t, pid_t pid);
 /* A line of the kernel's log; false if it is no XID. Pure. */
 bool figures_parse_xid(const char *line, struct xid *ret_xid);
 /* Of XIDs that a start cannot cure: the device is lost or its memory is broken. */

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "common/cgroup.h"
@@ -16,6 +18,7 @@
 struct socket_row {
     unsigned long inode; /* 0 = none was seen */
     unsigned uid;
+    bool listens;
 };
 
 /* The socket that listens at the port; else one whose own end it is, as of a connection that was
@@ -24,18 +27,17 @@ static struct socket_row find_socket(const char *file, unsigned port)
 {
     char line[512];
     struct socket_row found = {0};
-    bool listens = false;
     FILE *f = fopen(file, "re");
-    while (f && !listens && fgets(line, sizeof(line), f)) {
+    while (f && !found.listens && fgets(line, sizeof(line), f)) {
         unsigned at, state, uid;
         unsigned long inode;
         if (sscanf(line, " %*d: %*[0-9A-Fa-f]:%x %*s %x %*s %*s %*s %u %*s %lu", &at, &state, &uid,
                    &inode) != 4 ||
             at != port || inode == 0)
             continue;
-        listens = state == LISTENING;
+        bool listens = state == LISTENING;
         if (listens || !found.inode)
-            found = (struct socket_row){.inode = inode, .uid = uid};
+            found = (struct socket_row){.inode = inode, .uid = uid, .listens = listens};
     }
     if (f)
         (void)fclose(f); /* read only */
@@ -59,37 +61,74 @@ static bool has_socket(const char *pid, unsigned long inode)
     return found;
 }
 
-static void name_process(const char *pid, char *who, size_t size)
+static void name_process(pid_t pid, char *who, size_t size)
 {
     char path[64], name[32] = "";
-    (void)snprintf(path, sizeof(path), "/proc/%.20s/comm", pid);
+    (void)snprintf(path, sizeof(path), "/proc/%d/comm", (int)pid);
     FILE *f = fopen(path, "re");
     if (f && fgets(name, sizeof(name), f))
         name[strcspn(name, "\n")] = '\0';
     if (f)
         (void)fclose(f); /* read only */
-    (void)snprintf(who, size, "process %.20s (%s)", pid, name);
+    (void)snprintf(who, size, "process %d (%s)", (int)pid, name);
+}
+
+static struct socket_row find_listening(unsigned port)
+{
+    struct socket_row row = find_socket("/proc/net/tcp", port);
+    return row.inode ? row : find_socket("/proc/net/tcp6", port);
+}
+
+/* 0: nobody's, or it may not be seen. */
+static pid_t who_has(unsigned long inode)
+{
+    pid_t least = 0;
+    DIR *dir = inode ? opendir("/proc") : NULL;
+    for (struct dirent *d; dir && (d = readdir(dir));) {
+        pid_t pid = isdigit((unsigned char)d->d_name[0]) ? (pid_t)strtol(d->d_name, NULL, 10) : 0;
+        if (pid > 0 && (!least || pid < least) && has_socket(d->d_name, inode))
+            least = pid;
+    }
+    if (dir)
+        (void)closedir(dir); /* read only */
+    return least;
 }
 
 static void find_holder(unsigned port, char *who, size_t size)
 {
-    struct socket_row row = find_socket("/proc/net/tcp", port);
-    if (!row.inode)
-        row = find_socket("/proc/net/tcp6", port);
+    struct socket_row row = find_listening(port);
     /* Descriptors of others, and of those that are not dumpable, only root may see. */
     if (row.inode)
         (void)snprintf(who, size, "a process of user %u", row.uid);
     else
         (void)snprintf(who, size, "another process");
-    DIR *dir = row.inode ? opendir("/proc") : NULL;
-    for (struct dirent *d; dir && (d = readdir(dir));) {
-        if (isdigit((unsigned char)d->d_name[0]) && has_socket(d->d_name, row.inode)) {
-            name_process(d->d_name, who, size);
-            break;
-        }
-    }
-    if (dir)
-        (void)closedir(dir); /* read only */
+    pid_t pid = who_has(row.inode);
+    if (pid > 0)
+        name_process(pid, who, size);
+}
+
+pid_t holder_of_port(unsigned port)
+{
+    struct socket_row row = find_listening(port);
+    return row.listens ? who_has(row.inode) : 0;
+}
+
+pid_t holder_of_socket(const char *path)
+{
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    struct ucred who = {0};
+    socklen_t len = sizeof(who);
+    if (strlen(path) >= sizeof(to.sun_path))
+        return 0;
+    (void)snprintf(to.sun_path, sizeof(to.sun_path), "%s", path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return 0;
+    if (connect(fd, (const struct sockaddr *)&to, sizeof(to)) < 0 ||
+        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) < 0)
+        who.pid = 0;
+    close(fd);
+    return who.pid;
 }
 
 bool holder_port_free(const char *host, unsigned port, char *who, size_t size)

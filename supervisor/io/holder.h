@@ -1,16 +1,24 @@
 /*
- * What a start needs of the machine: a port that nobody listens at, and memory. Reads /proc; quick,
- * and asked only before a start.
+ * What a start needs of the machine: a port that nobody listens at, and memory; and which process
+ * it is that listens where somebody else's server does. Reads /proc; quick, and asked only before a
+ * start or when such a server is another one.
  */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 /* Whether a program could listen at host:port now. If not, who names the holder: "process 12
  * (python3)"; "a process of user 33" or "another process" when it may not be seen. */
 bool holder_port_free(const char *host, unsigned port, char *who, size_t size);
+/* The process with the lowest number that has the listening socket of a port of this machine; 0 if
+ * there is none, or it may not be seen. */
+pid_t holder_of_port(unsigned port);
+/* The process that listens at a Unix socket; 0 if there is none, or it is in a namespace that is
+ * not seen from here. Never waits. */
+pid_t holder_of_socket(const char *path);
 /* Bytes that programs can still have: the machine's, or what the own cgroup's limits leave. 0 if
  * not known. */
 uint64_t holder_memory_bytes(void);

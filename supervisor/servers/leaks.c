@@ -50,17 +50,18 @@ static void take(struct server *s, const struct leak_verdict *v, uint64_t now)
         ask_restart(s, v, now);
 }
 
-static double of_device(const struct server *s, const struct gpu *g)
+static double of_device(const struct server *s, const struct process_tree *t, const struct gpu *g)
 {
     double own = 0;
     for (uint32_t i = 0; i < g->processes && i < GPUS_PROCESSES; i++) {
-        if (g->bytes[i] && figures_owns(&s->child, g->pid[i]))
+        if (g->bytes[i] && figures_owns(&s->child, t, g->pid[i]))
             own += (double)g->bytes[i];
     }
     return own;
 }
 
-void leaks_step(struct server *s, const struct gpus *g, double host_left)
+void leaks_step(struct server *s, const struct process_tree *t, const struct gpus *g,
+                double host_left)
 {
     uint64_t now = ek_now_us();
     const struct memory_figures *m = &s->memory;
@@ -77,7 +78,7 @@ void leaks_step(struct server *s, const struct gpus *g, double host_left)
         char name[24];
         (void)snprintf(name, sizeof(name), "device %u", i);
         double left = d->total > d->used ? (double)(d->total - d->used) : 0;
-        v = leak_step(&s->leaks.device[i], of_device(s, d), d->total ? left : (double)NAN, name,
+        v = leak_step(&s->leaks.device[i], of_device(s, t, d), d->total ? left : (double)NAN, name,
                       now);
         take(s, &v, now);
     }

@@ -31,15 +31,56 @@ static void put_devices(const struct server *s, const struct gpus *g, struct ek_
     }
 }
 
-void memory_line(struct server *s, const struct figures *f)
+bool memory_known(const struct server *s)
+{
+    return s->child.pid > 0 || s->theirs.pid > 0;
+}
+
+/* Through its control socket, which knows also a process in a container; else by its port, here. */
+static pid_t look_for_theirs(const struct server *s)
+{
+    if (s->control_path[0])
+        return holder_of_socket(s->control_path);
+    const char *host = s->config->host;
+    return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 ? holder_of_port(s->port) : 0;
+}
+
+/* Asked for again when it has ended; its growth then begins anew. */
+static void find_theirs(struct server *s)
+{
+    if (s->theirs.pid > 0 && child_start_ticks(s->theirs.pid) == s->theirs.start)
+        return;
+    s->theirs.pid = s->state == SRV_READY ? look_for_theirs(s) : 0;
+    s->theirs.start = s->theirs.pid > 0 ? child_start_ticks(s->theirs.pid) : 0;
+    if (!s->theirs.start)
+        s->theirs.pid = 0;
+    s->memory = MEMORY_UNKNOWN;
+    leaks_begin(s);
+}
+
+static void put_processes(const struct process_tree *t, const struct memory_figures *m,
+                          struct ek_buf *out)
+{
+    (void)ek_buf_puts(out, "process ");
+    (void)ek_buf_number(out, m->resident / GIB, 2, " GiB");
+    if (t->count > 0 && isfinite(m->own))
+        (void)ek_buf_printf(out, ", with %u others %.2f GiB of their own", (unsigned)t->count,
+                            m->own / GIB);
+}
+
+void memory_line(struct server *s, const struct process_list *all, const struct figures *f)
 {
     struct ek_buf out = {0};
     struct memory_figures *m = &s->memory, before = s->memory;
-    if (s->child.pid <= 0)
+    struct process_tree tree;
+    if (s->attached)
+        find_theirs(s);
+    if (!memory_known(s))
         return;
-    figures_read(&s->child, m);
-    (void)ek_buf_puts(&out, "process ");
-    (void)ek_buf_number(&out, m->resident / GIB, 2, " GiB");
+    /* out of memory: its main process alone */
+    (void)process_tree_pick(all, s->attached ? s->theirs.pid : s->child.pid, &tree);
+    figures_read(&s->child, &tree, m);
+    put_processes(&tree, m, &out);
     if (isfinite(m->cgroup))
         (void)ek_buf_printf(&out, ", cgroup %.2f GiB", m->cgroup / GIB);
     if (isfinite(m->most))
@@ -53,7 +94,7 @@ void memory_line(struct server *s, const struct figures *f)
         (void)ek_buf_printf(&out, ", outside the pool %.2f GiB",
                             s->sample.value[SIG_POOL_RESERVED] / GIB);
     uint64_t left = holder_memory_bytes(); /* 0: it could not be read */
-    leaks_step(s, figures_gpus(f), left ? (double)left : (double)NAN);
+    leaks_step(s, &tree, figures_gpus(f), left ? (double)left : (double)NAN);
     (void)ek_buf_puts(&out, ", host ");
     (void)ek_buf_number(&out, left ? (double)left / GIB : (double)NAN, 1, " GiB");
     (void)ek_buf_puts(&out, " free");
@@ -65,4 +106,5 @@ void memory_line(struct server *s, const struct figures *f)
     if (ek_buf_ok(&out))
         ek_log_event(EK_LOG_INFO, MESSAGE_ID, list, "%s: memory: %s", s->config->name, out.data);
     ek_buf_done(&out);
+    process_tree_done(&tree);
 }

@@ -257,6 +257,10 @@ struct server {
     struct ek_hist scrape_took;
 
     struct memory_figures memory; /* by memory_line.c */
+    struct {
+        pid_t pid; /* of an attached server; 0 = not known, or not on this machine */
+        unsigned long long start;
+    } theirs;
 
     /* leaks.c */
     struct {
@@ -337,7 +341,9 @@ void server_reconfigure(struct server *s, const struct server_config *config);
 /* Whether its process has been started and has no listening socket yet, which we hold for it. */
 bool server_gives_socket(const struct server *s);
 /* memory_line.c: reads the memory and says it. */
-void memory_line(struct server *s, const struct figures *f);
+void memory_line(struct server *s, const struct process_list *all, const struct figures *f);
+/* Whether a process of it is known: ours, or of one that is attached. */
+bool memory_known(const struct server *s);
 
 /* Drains and ends it; services.stopped is called when it is done. Idempotent. */
 void server_stop(struct server *s);

@@ -143,7 +143,9 @@ void upkeep_ask(struct server *s);     /* a restart in its turn */
 void upkeep_forget(struct server *s);  /* it was taken back */
 /* leaks.c */
 void leaks_begin(struct server *s); /* another process, ready */
-void leaks_step(struct server *s, const struct gpus *g, double host_left); /* at each reading */
+/* At each reading. */
+void leaks_step(struct server *s, const struct process_tree *t, const struct gpus *g,
+                double host_left);
 /* drain.c */
 #define TERM_GRACE_S  15.0
 #define DRAIN_SLACK_S 2.0 /* the server ends by its own deadline first, with its own exit code */

@@ -287,7 +287,10 @@ void upkeep_due(struct server *s, enum reason reason, bool urgent, const char *w
         return;
     }
     struct decision d = {.kind = ACT_NOTE, .reason = reason};
-    (void)snprintf(d.why, sizeof(d.why), "In mode act it would restart by plan: %.150s", why);
+    (void)snprintf(d.why, sizeof(d.why), "%s: %.150s",
+                   s->attached ? "Somebody else runs it, and should restart it"
+                               : "In mode act it would restart by plan",
+                   why);
     server_record(s, &d);
 }
 
@@ -379,7 +382,8 @@ void upkeep_ready(struct server *s)
     s->upkeep.ready_pid = s->child.pid;
     bool frag = planned && s->upkeep.reason == REASON_FRAG_CHRONIC;
     chronic_start(&s->upkeep.chronic, ek_now_us(), frag);
-    leaks_begin(s);
+    if (!s->attached) /* memory_line.c sees when that is another process */
+        leaks_begin(s);
     if (s->upkeep.engine_us && !planned) /* the server ended meanwhile */
         upkeep_release(s);
     s->upkeep.due_us = s->upkeep.engine_us = 0;

@@ -91,7 +91,7 @@ static void put_memory(const struct server *s, struct ek_buf *out)
     const struct gpus *g = figures_gpus(s->with->figures);
     (void)ek_buf_puts(out, "\"memory\":{");
     for (size_t i = 0; i < sizeof(figures) / sizeof(figures[0]); i++) {
-        if (s->child.pid > 0 && isfinite(figures[i].bytes) && figures[i].bytes > 0)
+        if (memory_known(s) && isfinite(figures[i].bytes) && figures[i].bytes > 0)
             (void)ek_buf_printf(out, "\"%s\":%.0f,", figures[i].name, figures[i].bytes);
         else
             (void)ek_buf_printf(out, "\"%s\":null,", figures[i].name);

@@ -93,9 +93,11 @@ const struct ek_metric expo_table[] = {
     [F_KV] = {P "kv_usage", EK_GAUGE, "KV usage as the policy sees it, 0 to 1.", "server"},
     [F_LAST_DECISION] = {P "last_decision_timestamp_seconds", EK_GAUGE,
                          "When the last decision was taken.", "server"},
-    [F_MEMORY] = {P "server_memory_bytes", EK_GAUGE,
-                  "Memory of the server's process, of its cgroup, and that cgroup's limit.",
-                  "server,kind"},
+    [F_MEMORY] =
+        {P "server_memory_bytes", EK_GAUGE,
+         "Memory of the server's main process, what its processes have of their own, of its "
+         "cgroup, and that cgroup's limit.",
+         "server,kind"},
     [F_GROWS] =
         {P "server_memory_exhaustion_seconds", EK_GAUGE,
          "Time for which the memory that is left lasts, by the growth of the server's processes "
@@ -299,8 +301,9 @@ static void put_memory(struct ek_expo *e, const struct server *s, const char *la
     const struct {
         const char *kind;
         double value;
-    } rows[] = {{"resident", m->resident}, {"cgroup", m->cgroup}, {"cgroup_max", m->most}};
-    for (size_t i = 0; s->child.pid > 0 && i < sizeof(rows) / sizeof(rows[0]); i++) {
+    } rows[] = {
+        {"resident", m->resident}, {"own", m->own}, {"cgroup", m->cgroup}, {"cgroup_max", m->most}};
+    for (size_t i = 0; memory_known(s) && i < sizeof(rows) / sizeof(rows[0]); i++) {
         if (isfinite(rows[i].value) && rows[i].value > 0)
             labelled(e, label, "kind", rows[i].kind, rows[i].value);
     }
@@ -308,7 +311,7 @@ static void put_memory(struct ek_expo *e, const struct server *s, const char *la
 
 static void put_grows(struct ek_expo *e, const struct server *s, const char *label)
 {
-    if (s->child.pid > 0 && isfinite(s->leaks.left_s))
+    if (memory_known(s) && isfinite(s->leaks.left_s))
         ek_expo_value(e, label, s->leaks.left_s);
 }
 

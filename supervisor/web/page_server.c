@@ -188,7 +188,7 @@ static const char *level_of(const struct server *s)
 static void put_memory(struct ek_buf *out, const struct server *s)
 {
     const struct memory_figures *m = &s->memory;
-    if (s->child.pid > 0 && m->resident > 0) {
+    if (memory_known(s) && m->resident > 0) {
         (void)ek_buf_printf(out, " · memory %.2f GiB", m->resident / GIB);
         if (m->cgroup > 0)
             (void)ek_buf_printf(out, ", cgroup %.2f", m->cgroup / GIB);

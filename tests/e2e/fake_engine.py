@@ -11,7 +11,7 @@ Flags: --load N       N endless clients press on the pool
        --engine-process  has such a process, and a restart of it mends --frag
        --frag         memory outside the pool grows to 1 GiB of which a tenth was ever used; --frag-trims  a trim gives it back
        --leak         after the first requests a block is held by nobody; --prefixes  unused prefixes fill the pool and are never hit
-       --grow N       N MiB more memory each second
+       --grow N       N MiB more memory each second; --grow-apart  in a process of its own, as of vLLM's engine
        --ranks FILE   two processes more, which hold FILE locked as a GPU is held; when one of them is killed or stops, it ends with 73 and
                       leaves the other behind; it does not start while one of an earlier run holds the file
        --no-preemptions  its page has no counter of preemptions
@@ -40,7 +40,7 @@ p.add_argument("--junk", default="")
 p.add_argument("--no-preemptions", action="store_true")
 p.add_argument("verb", nargs="?")  # as in "vllm serve"
 p.add_argument("--ranks", default="")
-for flag in ("--listen-from-control", "--oom-frag", "--ignore-term", "--oom-host", "--frag", "--frag-trims", "--engine-process", "--engine-refuses", "--leak", "--prefixes"):
+for flag in ("--listen-from-control", "--oom-frag", "--ignore-term", "--oom-host", "--frag", "--frag-trims", "--engine-process", "--engine-refuses", "--grow-apart", "--leak", "--prefixes"):
     p.add_argument(flag, action="store_true")
 ARGS = p.parse_args()
 
@@ -284,15 +284,21 @@ def watch_ranks(ranks):
 
 def grow():
     """Memory that nobody gives back, touched so that it counts."""
-    kept = []
-    while True:
+    kept, parent = [], os.getppid()
+    while os.getppid() == parent:
         kept.append(bytearray(b"x" * (ARGS.grow << 18)))
         time.sleep(0.25)
 
 
 def main():
     print("fake engine", os.getpid(), flush=True)
-    if ARGS.grow:
+    if ARGS.grow and ARGS.grow_apart:
+        apart = os.fork()
+        if not apart:
+            grow()
+            os._exit(0)
+        print("grows apart", apart, flush=True)
+    elif ARGS.grow:
         threading.Thread(target=grow, daemon=True).start()
     if ARGS.ranks:
         threading.Thread(target=watch_ranks, args=(start_ranks(),), daemon=True).start()

@@ -3,12 +3,14 @@ kept, for a day, and never repeated. The servers are fakes that run out of memor
 import json
 import os
 import signal
+import subprocess
 import time
 
 import pytest
 
 from conftest import free_port, get, metric, wait_for
-from test_supervisor import Fakes, fakes  # noqa: F401
+from test_prestart import library, nvml  # noqa: F401
+from test_supervisor import FAKE, Fakes, fakes  # noqa: F401
 
 
 def argv_of(f, name):
@@ -181,6 +183,57 @@ def test_memory_that_grows_is_told(fakes, grows):  # noqa: F811
     assert 4 < rate < 12, said
     assert metric(f.metrics(), "evenkeel_supervisor_server_memory_exhaustion_seconds", server="a") > 60
     assert f.all()["a"]["pid"] == pid  # much is left
+
+
+def test_memory_of_an_engines_process_counts(fakes, nvml, tmp_path):  # noqa: F811
+    """Without a cgroup of its own, too: what grows is a child of the process that was started, on the host and, as NVML has it, on a device.
+    What another process has there is not its."""
+    nvml.write_text("80000 1000 0 0\n")
+    f = fakes("memory_every_s: 1\n", a=(["--grow", "8", "--grow-apart"], "    memory_trend_s: 20\n"),
+              b=([], "    memory_trend_s: 20\n")).ready()
+    apart = int((tmp_path / "a.log").read_text().split("grows apart ")[1].split()[0])
+    begin, new = time.monotonic(), nvml.with_name("new")
+
+    def both():
+        grown = int(20 * (time.monotonic() - begin))
+        new.write_text(f"80000 {1000 + grown} {apart} {500 + grown}\n")
+        new.rename(nvml)
+        said = " ".join(whys(f, "a", "MEMORY_GROWS"))
+        return "host memory grows by" in said and "device 0 grows by" in said
+    wait_for("both are told", both, 60, 0.3)
+    rates = {w.split(" grows by ")[0]: float(w.split("grows by ")[1].split()[0]) / 3600 for w in whys(f, "a", "MEMORY_GROWS") if " grows by " in w}
+    assert 4 < rates["host memory"] < 12 and 10 < rates["device 0"] < 30, rates
+    assert "MEMORY_GROWS" not in f.reasons("b")
+    assert metric(f.metrics(), "evenkeel_supervisor_server_memory_bytes", server="a", kind="own") \
+        > metric(f.metrics(), "evenkeel_supervisor_server_memory_bytes", server="a", kind="resident") + (50 << 20)
+    assert ", with 1 others " in (tmp_path / "evenkeeld.log").read_text()
+
+
+def test_memory_of_somebody_elses_server_is_told(tmp_path):
+    """An attached one of this machine: it is found by its port, told, and left alone; another process begins anew."""
+    port = free_port(27400)
+    f = Fakes(tmp_path, {"a": (None, f"    attach: http://127.0.0.1:{port}\n    engine: vllm\n    mode: act\n    memory_trend_s: 20\n")})
+    f.write("memory_every_s: 1\n")
+
+    def somebody_else():
+        return subprocess.Popen([str(FAKE), "--port", str(port), "--grow", "8", "--grow-apart"], stdout=subprocess.DEVNULL)
+    theirs = somebody_else()
+    try:
+        f.start().ready()
+        wait_for("it is told", lambda: "MEMORY_GROWS" in f.reasons("a"), 60)
+        wait_for("what somebody should do", lambda: any(w.startswith("Somebody else runs it, and should restart it: host memory grows by ")
+                                                        for w in whys(f, "a", "MEMORY_GROWS")), 60)
+        assert metric(f.metrics(), "evenkeel_supervisor_server_memory_exhaustion_seconds", server="a") > 60
+        assert theirs.poll() is None and f.all()["a"]["pid"] == 0 and "DRAIN_START" not in f.reasons("a")
+        theirs.kill()
+        theirs.wait()
+        theirs = somebody_else()
+        wait_for("it is another", lambda: "exhaustion_seconds{" not in f.metrics(), 20)
+        wait_for("whose memory is read", lambda: metric(f.metrics(), "evenkeel_supervisor_server_memory_bytes", server="a", kind="own"), 60)
+    finally:
+        f.end()
+        theirs.kill()
+        theirs.wait()
 
 
 def test_a_trim_that_helps_is_enough(fakes):  # noqa: F811

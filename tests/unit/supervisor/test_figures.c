@@ -43,13 +43,14 @@ static void test_xid(void **state)
 static void test_memory(void **state)
 {
     (void)state;
+    const struct process_tree none = {0};
     struct memory_figures f;
     struct child c;
     child_init(&c);
-    figures_read(&c, &f);
+    figures_read(&c, &none, &f);
     assert_true(isnan(f.resident) && isnan(f.cgroup) && isnan(f.most) && isnan(f.stalled_s));
     c.pid = getpid();
-    figures_read(&c, &f);
+    figures_read(&c, &(struct process_tree){.root = c.pid}, &f);
     assert_true(f.resident > 100000 && f.resident < 1e10);
     assert_true(isnan(f.cgroup)); /* our own is no server's */
 }

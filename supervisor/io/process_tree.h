@@ -1,0 +1,39 @@
+/*
+ * The processes that belong to a server: its main one, what descends from it, and what is in the
+ * session that it leads, which a daemon of its own keeps after its parent has ended. For want of a
+ * cgroup of its own, which says it better; and for servers that somebody else runs.
+ *
+ * All processes of the machine are read once, into a list; trees are picked out of that. Reading
+ * needs no privilege, but where /proc hides the processes of others (hidepid) they are not there.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct process_row {
+    pid_t pid, parent, session;
+};
+
+struct process_list {
+    struct process_row *at; /* by pid, ascending */
+    size_t count;
+};
+
+struct process_tree {
+    pid_t root; /* 0 = none */
+    pid_t *at;  /* the others */
+    uint32_t count;
+};
+
+/* 0 or -ENOMEM, and then an empty list; so it is without /proc. */
+int process_list_read(struct process_list *ret_list);
+void process_list_done(struct process_list *l);
+
+/* Of a root that is not in the list, or init, the root alone. 0 or -ENOMEM, and then that, too.
+ * Pure. */
+int process_tree_pick(const struct process_list *l, pid_t root, struct process_tree *ret_tree);
+bool process_tree_has(const struct process_tree *t, pid_t pid);
+void process_tree_done(struct process_tree *t);

@@ -1,0 +1,227 @@
+/* Which processes belong to a server: of tables, and of processes that were started for it; what
+ * they have of their own; who listens at a port and at a Unix socket. */
+#include "supervisor/io/process_tree.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <math.h>
+#include <netinet/in.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "supervisor/io/child.h"
+#include "supervisor/io/figures.h"
+#include "supervisor/io/holder.h"
+#include "tests/unit/alloc.h"
+
+#define MIB 1048576.0
+
+/* As vLLM on a machine: 100 the API server and leader of its session, its engine with a number that
+ * has wrapped around, workers of it, a tracker that lives on as init's child; 200 somebody else's.
+ */
+static struct process_row rows[] = {
+    {1, 0, 1},       {2, 0, 0},     {40, 100, 100},  {41, 40, 41},    {100, 90, 100},
+    {101, 100, 100}, {120, 1, 100}, {130, 1, 130},   {131, 130, 130}, {200, 90, 200},
+    {201, 200, 200}, {300, 41, 41}, {301, 300, 301}, {302, 201, 200},
+};
+static const struct process_list table = {rows, sizeof(rows) / sizeof(rows[0])};
+
+static void test_pick(void **state)
+{
+    (void)state;
+    static const struct {
+        pid_t root, others[8];
+    } cases[] = {
+        {100, {40, 41, 101, 120, 300, 301}},
+        {200, {201, 302}},
+        {40, {41, 300, 301}}, /* leads no session: its leader's is not its own */
+        {301, {0}},
+        {1, {0}},   /* all descend from it */
+        {999, {0}}, /* has ended */
+        {0, {0}},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct process_tree t;
+        uint32_t n = 0;
+        assert_int_equal(process_tree_pick(&table, cases[i].root, &t), 0);
+        assert_int_equal(t.root, cases[i].root);
+        for (; cases[i].others[n]; n++)
+            assert_true(process_tree_has(&t, cases[i].others[n]));
+        assert_int_equal(t.count, n);
+        assert_int_equal(process_tree_has(&t, cases[i].root), cases[i].root > 0);
+        assert_false(process_tree_has(&t, 130) || process_tree_has(&t, 90));
+        process_tree_done(&t);
+    }
+}
+
+static void test_nothing_is_known(void **state)
+{
+    (void)state;
+    const struct process_list none = {0};
+    struct process_tree t;
+    assert_int_equal(process_tree_pick(&none, 100, &t), 0);
+    assert_true(process_tree_has(&t, 100) && t.count == 0);
+    process_tree_done(&t);
+}
+
+static void test_out_of_memory(void **state)
+{
+    (void)state;
+    struct process_list l;
+    struct process_tree t;
+    int failed = 0, r;
+    do {
+        alloc_fail_at(++failed);
+        r = process_list_read(&l);
+        alloc_fail_at(0);
+        assert_true(r == 0 || (r == -ENOMEM && !l.at && !l.count));
+    } while (r < 0);
+    process_list_done(&l);
+    failed = 0;
+    do {
+        alloc_fail_at(++failed);
+        r = process_tree_pick(&table, 100, &t);
+        alloc_fail_at(0);
+        assert_true(process_tree_has(&t, 100));
+        assert_int_equal(t.count, r < 0 ? 0 : 6);
+        process_tree_done(&t);
+    } while (r < 0);
+    assert_int_equal(failed, 3);
+}
+
+/* Touches so much, says its number and waits to be ended. */
+_Noreturn static void hold(size_t bytes, int say)
+{
+    volatile char *at = malloc(bytes);
+    pid_t me = getpid();
+    if (!at)
+        _exit(1);
+    for (size_t i = 0; i < bytes; i += 1024)
+        at[i] = 1;
+    if (write(say, &me, sizeof(me)) != sizeof(me))
+        _exit(2);
+    for (;;)
+        (void)pause();
+}
+
+/* A server: leader of a session, with a child, and a grandchild whose parent has ended. */
+_Noreturn static void serve(int say)
+{
+    (void)setsid();
+    if (fork() == 0)
+        hold(40u << 20, say);
+    pid_t between = fork();
+    if (between == 0) {
+        if (fork() == 0)
+            hold(20u << 20, say);
+        _exit(0);
+    }
+    (void)waitpid(between, NULL, 0);
+    hold(1u << 20, say);
+}
+
+static void test_of_processes(void **state)
+{
+    (void)state;
+    int told[2];
+    pid_t pid[3];
+    assert_int_equal(pipe(told), 0);
+    pid_t root = fork();
+    if (root == 0)
+        serve(told[1]);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(read(told[0], &pid[i], sizeof(pid[i])), sizeof(pid[i]));
+
+    struct process_list l;
+    struct process_tree t;
+    struct memory_figures f, alone;
+    struct child c;
+    child_init(&c); /* as of an attached server: no child of ours, so no cgroup */
+    assert_int_equal(process_list_read(&l), 0);
+    assert_int_equal(process_tree_pick(&l, root, &t), 0);
+    assert_int_equal(t.count, 2);
+    for (int i = 0; i < 3; i++)
+        assert_true(figures_owns(&c, &t, pid[i]));
+    assert_false(figures_owns(&c, &t, getpid()) || figures_owns(&c, &t, getppid()));
+    figures_read(&c, &t, &f);
+    figures_read(&c, &(struct process_tree){.root = root}, &alone);
+    assert_true(f.own > alone.own + 60 * MIB && f.own < alone.own + 120 * MIB);
+    assert_true(f.resident > 0 && f.resident < 40 * MIB); /* of the main process */
+    assert_true(isnan(f.cgroup));
+    (void)kill(-root, SIGKILL);
+    assert_int_equal(waitpid(root, NULL, 0), root);
+    figures_read(&c, &t, &f);
+    assert_true(isnan(f.resident) && isnan(f.own));
+    process_tree_done(&t);
+    process_list_done(&l);
+    close(told[0]);
+    close(told[1]);
+}
+
+static void test_who_listens_at_a_port(void **state)
+{
+    (void)state;
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(at);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof(at)), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &len), 0);
+    assert_int_equal(holder_of_port(ntohs(at.sin_port)), 0); /* has it, and does not listen */
+    assert_int_equal(listen(fd, 1), 0);
+    pid_t child = fork(); /* has the socket, too */
+    if (child == 0) {
+        for (;;)
+            (void)pause();
+    }
+    assert_int_equal(holder_of_port(ntohs(at.sin_port)), getpid() < child ? getpid() : child);
+    (void)kill(child, SIGKILL);
+    (void)waitpid(child, NULL, 0);
+    close(fd);
+    assert_int_equal(holder_of_port(ntohs(at.sin_port)), 0);
+}
+
+static void test_who_listens_at_a_socket(void **state)
+{
+    (void)state;
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    char dir[] = "/tmp/evenkeel-tree-XXXXXX";
+    char longer[200];
+    assert_non_null(mkdtemp(dir));
+    (void)snprintf(at.sun_path, sizeof(at.sun_path), "%s/s", dir);
+    assert_int_equal(holder_of_socket(at.sun_path), 0);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof(at)), 0);
+    assert_int_equal(holder_of_socket(at.sun_path), 0);
+    assert_int_equal(listen(fd, 4), 0);
+    assert_int_equal(holder_of_socket(at.sun_path), getpid());
+    close(fd);
+    assert_int_equal(holder_of_socket(at.sun_path), 0);
+    memset(longer, 'x', sizeof(longer));
+    longer[sizeof(longer) - 1] = '\0';
+    assert_int_equal(holder_of_socket(longer), 0);
+    (void)unlink(at.sun_path);
+    (void)rmdir(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pick),
+        cmocka_unit_test(test_nothing_is_known),
+        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_of_processes),
+        cmocka_unit_test(test_who_listens_at_a_port),
+        cmocka_unit_test(test_who_listens_at_a_socket),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
