@@ -347,6 +347,24 @@ def test_a_part_that_is_missing(tmp_path):
         s.end()
 
 
+def test_a_socket_that_is_somebody_elses(tmp_path):
+    """It stays, one sentence says so, and the next start is one of vLLM as it is."""
+    there = tmp_path / "r/main/api.sock"
+    there.parent.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as theirs:
+        theirs.bind(str(there))
+        theirs.listen()
+        inode = there.stat().st_ino
+        s = Companion(tmp_path, args=FLAGS).start()
+        try:
+            s.ready()
+            assert s.output().count(f"evenkeel_vllm: the companion is off: OSError: another process listens at {there}") == 1
+            assert flag(s.server()["pid"], "--uds") is None and finished([Stream(s.port, 5)])[0][1] == "length"
+            assert there.stat().st_ino == inode
+        finally:
+            s.end()
+
+
 PIECES = """
 # SIMULATED: a CPU has no such allocator. What an unfragmented one would not grow to is grown to, unless its segments are expandable.
 import os
