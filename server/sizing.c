@@ -59,8 +59,8 @@ static double cpu_flops(const struct ek_device_info *info)
     static const struct {
         const char *isa;
         double thread; /* per thread */
-    } tiers[] = {
-        {"ref", 2e9}, {"avx2", 6e10}, {"avx512", 1e11}, {"avx512bf16", 4e11}, {"amx", 1.2e12}};
+    } tiers[] = {{"ref", 2e9},         {"avx2", 6e10},       {"avx512", 1e11},
+                 {"avx512vnni", 1e11}, {"avx512bf16", 4e11}, {"amx", 1.2e12}};
 
     for (size_t i = 0; i < sizeof(tiers) / sizeof(tiers[0]); i++)
         if (strcmp(info->isa, tiers[i].isa) == 0)

@@ -38,13 +38,15 @@ void cpu_tier_list(const struct cpu_ops *ret_tiers[CPU_TIERS])
     __builtin_cpu_init();
     bool vectors = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                    __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    bool pairs =
-        vectors && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
+    bool fours = vectors && __builtin_cpu_supports("avx512vnni");
+    bool pairs = fours && __builtin_cpu_supports("avx512bf16");
     bool quick = __builtin_cpu_is("amd"); /* Intel's run at half the rate of a multiply-add */
     if (pairs && tiles_granted())
         ret_tiers[n++] = &cpu_ops_amx;
     if (pairs && quick)
         ret_tiers[n++] = &cpu_ops_avx512bf16;
+    if (fours)
+        ret_tiers[n++] = &cpu_ops_avx512vnni;
     if (vectors)
         ret_tiers[n++] = &cpu_ops_avx512;
     if (pairs && !quick)

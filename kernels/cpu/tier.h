@@ -1,6 +1,7 @@
 /*
  * The arithmetic of the CPU backend, one table per instruction tier: "ref" is plain C and what the
- * others are tested against; "avx2" and "avx512" come from one body (ops_vec.h); "avx512bf16"
+ * others are tested against; "avx2" and "avx512" come from one body (ops_vec.h); "avx512vnni" is
+ * the latter with products of whole numbers for weights of 8 and 4 bits; "avx512bf16" has these and
  * rounds the inputs of bf16 products to bf16 and is twice as fast in them on AMD's machines; "amx"
  * multiplies the same panels in tiles.
  *
@@ -161,11 +162,11 @@ struct cpu_ops {
  * NULL with a fault that lists the tiers when it is unknown or not offered here. */
 const struct cpu_ops *cpu_tier_find(const char *name, struct ek_fault *fault);
 /* The tiers of this machine, best first; NULL ends the list. */
-#define CPU_TIERS 6u
+#define CPU_TIERS 7u
 void cpu_tier_list(const struct cpu_ops *ret_tiers[CPU_TIERS]);
 
-extern const struct cpu_ops cpu_ops_ref, cpu_ops_avx2, cpu_ops_avx512, cpu_ops_avx512bf16,
-    cpu_ops_amx;
+extern const struct cpu_ops cpu_ops_ref, cpu_ops_avx2, cpu_ops_avx512, cpu_ops_avx512vnni,
+    cpu_ops_avx512bf16, cpu_ops_amx;
 
 /* A product of bf16 on a machine with AMX_BF16. */
 void cpu_gemm_amx(const struct cpu_gemm *g);

@@ -11,7 +11,7 @@ _evenkeel_bench() {
         case $prev in
             --dtype) words='bfloat16 float16 float32' ;;
             --endpoint) words='completions chat' ;;
-            --isa) words='ref avx2 avx512 avx512bf16 amx' ;;
+            --isa) words='ref avx2 avx512 avx512vnni avx512bf16 amx' ;;
             --print-options) words='markdown roff yaml' ;;
             *) compopt -o default; return ;;
         esac

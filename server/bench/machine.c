@@ -203,7 +203,8 @@ static void *worker_main(void *arg)
     } else if (w->what == MACHINE_PAIRS && strcmp(w->isa, "avx512bf16") == 0) {
         w->sink = dot_avx512();
         w->flops = 2.0 * 32 * 16 * FMA_ROUNDS;
-    } else if (w->what == MACHINE_FOURS && strcmp(w->isa, "avx512bf16") == 0) {
+    } else if (w->what == MACHINE_FOURS &&
+               (strcmp(w->isa, "avx512bf16") == 0 || strcmp(w->isa, "avx512vnni") == 0)) {
         w->sink = fours_avx512();
         w->flops = 2.0 * 64 * 16 * FMA_ROUNDS;
     } else if (has_16(w->isa)) {
