@@ -26,11 +26,12 @@ struct ek_group; /* ranks that compute one model together */
 struct ek_wire;  /* of ranks in other processes: wire.h */
 struct ek_cluster;
 
-#define EK_BACKEND_ABI 21u
+#define EK_BACKEND_ABI 22u
 
 struct ek_device_info {
     char name[64];         /* "AMD EPYC, avx512bf16, 2 threads" */
     char isa[32];          /* tier in use, "" on a GPU */
+    char choice[80];       /* what was measured to choose it, "" = nothing */
     uint64_t memory_bytes; /* total of the device (host memory for the CPU) */
     uint64_t free_bytes;
     uint32_t threads;

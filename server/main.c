@@ -258,9 +258,9 @@ static void *run_starter(void *arg)
     http_progress(s->http, "reading the model", 0, 0);
     int r = start_plan(t, &code, &s->fault);
     if (r == 0) {
-        ek_log(EK_LOG_INFO, "Model %s: %s, %.1f M parameters; backend %s: %s", s->o.model,
-               t->model->family, (double)t->model->parameters / 1e6, t->backend->name,
-               t->info.name);
+        ek_log(EK_LOG_INFO, "Model %s: %s, %.1f M parameters; backend %s: %s%s%s%s", s->o.model,
+               t->model->family, (double)t->model->parameters / 1e6, t->backend->name, t->info.name,
+               t->info.choice[0] ? " (" : "", t->info.choice, t->info.choice[0] ? ")" : "");
         char note[MODEL_NOTE_BYTES];
         model_weights_note(t->model, true, note);
         if (note[0])

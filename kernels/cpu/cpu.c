@@ -17,6 +17,7 @@
 
 #include "common/cgroup.h"
 #include "common/err.h"
+#include "common/log.h"
 #include "common/memplan.h"
 #include "kernels/cpu/group.h"
 #include "kernels/cpu/nodes.h"
@@ -147,6 +148,22 @@ static int check_reserve(const struct ek_open_params *p, struct ek_fault *fault)
     return -EBADMSG;
 }
 
+/* Why this tier, where it was measured. */
+static void say_choice(struct ek_device_info *info)
+{
+#if defined(__x86_64__)
+    const struct cpu_ops *have[CPU_TIERS];
+    cpu_tier_list(have);
+    for (uint32_t i = 0; have[i]; i++)
+        if (have[i] == &cpu_ops_avx512bf16 && cpu_pairs_times() > 0)
+            (void)snprintf(info->choice, sizeof(info->choice),
+                           "pairs of bf16 are multiplied %.1f times as fast as floats",
+                           cpu_pairs_times());
+#else
+    (void)info;
+#endif
+}
+
 static int cpu_probe(const struct ek_open_params *p, struct ek_device_info *ret_info,
                      struct ek_fault *fault)
 {
@@ -167,6 +184,7 @@ static int cpu_probe(const struct ek_open_params *p, struct ek_device_info *ret_
     (void)snprintf(info.isa, sizeof(info.isa), "%s", ops->name);
     (void)snprintf(info.name, sizeof(info.name), "%s, %s, %u thread%s", machine, ops->name,
                    info.threads, info.threads == 1 ? "" : "s");
+    say_choice(&info);
     note_ranks(p, &info);
     *ret_info = info;
     return 0;
@@ -303,6 +321,17 @@ static int take_memory(struct ek_device *d)
     return 0;
 }
 
+static void choose_forms(struct ek_device *d)
+{
+    double times;
+
+    d->wide = cpu_widens(d->ops, d->graph->dtype, &times);
+    if (times > 0)
+        ek_log(EK_LOG_DEBUG,
+               "Products of many rows: widening a weight once is %.2f times as fast: %s", times,
+               d->wide ? "taken" : "left");
+}
+
 static int cpu_load(struct ek_device *d, const struct ek_plan_request *q,
                     const struct ek_weight_files *files, ek_progress_fn progress, void *ctx,
                     struct ek_fault *fault)
@@ -327,6 +356,7 @@ static int cpu_load(struct ek_device *d, const struct ek_plan_request *q,
         d->vocab_begin[i] = ek_shard_vocab(q->graph->vocab, i, d->peers->ranks);
     d->plan = *q;
     d->graph = q->graph;
+    choose_forms(d);
     r = take_memory(d);
     if (r == 0)
         r = cpu_weights_load(d, files, progress, ctx, fault);

@@ -133,6 +133,7 @@ struct ek_device {
     uint32_t threads;
     struct ek_collective *peers; /* NULL: it computes alone */
     uint32_t samples;            /* jobs of that kind that are done, with peers */
+    bool wide;                   /* of the graph's products: struct cpu_gemm */
     bool heap;                   /* the heap of the process is counted here */
 
     const struct ek_graph *graph; /* NULL before load() */

@@ -162,14 +162,10 @@ INLINE void gemm_some(enum ek_dtype t, const struct cpu_gemm *g, uint32_t row, u
     }
 }
 
-INLINE void gemm_of(enum ek_dtype t, const struct cpu_gemm *g)
+INLINE void gemm_rows(enum ek_dtype t, const struct cpu_gemm *g, uint32_t blocks)
 {
-    const uint32_t most = VW == 16 ? 8 : 4;
-    uint32_t blocks = (g->rows + most - 1) / most;
-
-    if (blocks == 0)
-        return;
     uint32_t step = blocks == 1 ? panels_at_once(g->rows) : 1;
+
     for (uint32_t panel = 0; panel < g->panels; panel += step) {
         if (g->panels - panel < step)
             step = 1;
@@ -178,6 +174,58 @@ INLINE void gemm_of(enum ek_dtype t, const struct cpu_gemm *g)
             gemm_some(t, g, row, end - row, panel, step);
         }
     }
+}
+
+#define WIDE_PART   128u /* inputs: what a panel holds of them as f32 stays in the first cache */
+#define WIDE_BLOCKS 3u   /* of rows, at least */
+
+/* Inputs [0, k) of a panel as f32, in order. */
+INLINE void widen(enum ek_dtype t, const char *w, uint32_t k, float *to)
+{
+    const size_t row_bytes = CPU_PANEL * elem_bytes(t);
+
+    for (uint32_t i = 0; i < k; i++, w += row_bytes, to += CPU_PANEL) {
+        NOROLL
+        for (int h = 0; h < HALVES; h++) {
+            vf a, b;
+            v_load_pair(t, w, h, &a, &b);
+            v_store(to + h * VW, a);
+            v_store(to + 16 + h * VW, b);
+        }
+    }
+}
+
+/* Many rows: a part of a panel's inputs is widened once and used by all of them while it is in the
+ * first cache. An element's chain goes on where the part before it ended, so its bits are those of
+ * gemm_rows(). */
+INLINE void gemm_widened(enum ek_dtype t, const struct cpu_gemm *g, uint32_t blocks)
+{
+    float wide[WIDE_PART * CPU_PANEL];
+
+    for (uint32_t panel = 0; panel < g->panels; panel++)
+        for (uint32_t k = 0; k < g->k; k += WIDE_PART) {
+            const char *w = (const char *)g->w + panel * g->panel_bytes;
+            struct cpu_gemm part = *g;
+            part.k = g->k - k < WIDE_PART ? g->k - k : WIDE_PART;
+            part.panels = 1;
+            part.x = g->x + k;
+            part.w = wide;
+            part.c = g->c + (size_t)panel * CPU_PANEL;
+            part.add = g->add || k > 0;
+            widen(t, w + (size_t)k * CPU_PANEL * elem_bytes(t), part.k, wide);
+            gemm_rows(EK_F32, &part, blocks);
+        }
+}
+
+INLINE void gemm_of(enum ek_dtype t, const struct cpu_gemm *g)
+{
+    const uint32_t most = VW == 16 ? 8 : 4;
+    const uint32_t blocks = (g->rows + most - 1) / most;
+
+    if (g->wide && t != EK_F32 && blocks >= WIDE_BLOCKS)
+        gemm_widened(t, g, blocks);
+    else if (blocks > 0)
+        gemm_rows(t, g, blocks);
 }
 
 static void vec_gemm(const struct cpu_gemm *g)

@@ -36,6 +36,7 @@ static void plain(const struct ek_device *d, const struct cpu_product *p)
             .c = p->c,
             .c_stride = p->c_stride,
             .add = k > 0,
+            .wide = d->wide,
             .work = (uint32_t *)(void *)p->scratch,
         };
         d->ops->gemm(&g);

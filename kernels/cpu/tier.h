@@ -47,6 +47,7 @@ struct cpu_gemm {
     float *c;
     size_t c_stride;
     bool add;
+    bool wide;      /* many rows: bf16 and f16 become f32 once for all; the same bits */
     uint32_t *work; /* CPU_GEMM_WORK(rows, k) bytes for tiers with pairs; else may be NULL */
 };
 
@@ -164,6 +165,15 @@ const struct cpu_ops *cpu_tier_find(const char *name, struct ek_fault *fault);
 /* The tiers of this machine, best first; NULL ends the list. */
 #define CPU_TIERS 7u
 void cpu_tier_list(const struct cpu_ops *ret_tiers[CPU_TIERS]);
+
+#if defined(__x86_64__)
+/* How many times as fast products of pairs of bf16 are as products of floats, on a machine that has
+ * both; 0 when there was no memory to measure. Measured once in a process, some 4 ms. */
+double cpu_pairs_times(void);
+#endif
+/* Whether a weight of this type is widened once for many rows (struct cpu_gemm); `*ret_times`: how
+ * many times as fast that is, 0 where the tier has no choice. The bits are the same. */
+bool cpu_widens(const struct cpu_ops *ops, enum ek_dtype dtype, double *ret_times);
 
 extern const struct cpu_ops cpu_ops_ref, cpu_ops_avx2, cpu_ops_avx512, cpu_ops_avx512vnni,
     cpu_ops_avx512bf16, cpu_ops_amx;

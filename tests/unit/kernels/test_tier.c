@@ -167,9 +167,10 @@ static void gemm_shapes(const struct cpu_ops *ops, struct product_case *c, enum 
                                      .add = (r + k + p) % 2};
                 gemm_shape(ops, c, g);
             }
-    for (size_t i = 0; i < sizeof(more) / sizeof(more[0]); i++) {
-        struct cpu_gemm g = more[i];
+    for (size_t i = 0; i < 2 * sizeof(more) / sizeof(more[0]); i++) {
+        struct cpu_gemm g = more[i / 2];
         g.dtype = t;
+        g.wide = i % 2; /* a row alone never is, and has the same bits */
         gemm_shape(ops, c, g);
     }
 }
@@ -616,6 +617,13 @@ static void test_find(void **state)
     cpu_tier_list(tiers);
     assert_ptr_equal(cpu_tier_find("ref", NULL), &cpu_ops_ref);
     assert_ptr_equal(cpu_tier_find(tiers[0]->name, NULL), tiers[0]);
+    for (uint32_t i = 0; tiers[i]; i++) {
+        double times = -1;
+        bool wide = cpu_widens(tiers[i], EK_F32, &times);
+        assert_true(!wide && times == 0);
+        wide = cpu_widens(tiers[i], EK_F16, &times);
+        assert_true((times > 0) == (tiers[i] != &cpu_ops_ref) && (!wide || times > 1));
+    }
     assert_null(cpu_tier_find("sse9", &fault));
     assert_non_null(strstr(fault.msg, "sse9"));
     assert_non_null(strstr(fault.msg, "ref"));
