@@ -115,7 +115,7 @@ static int start(struct lead *l, const struct patience *p, struct ek_fault *faul
             p->progress(p->ctx, now_done, total);
         moved_us = now_done != done ? ek_now_us() : moved_us;
         done = now_done;
-        r = ek_now_us() - moved_us > LOAD_US ? -ETIMEDOUT : is_alone(l) ? EK_EDEVICE : 0;
+        r = ek_now_us() - moved_us > LOAD_US ? -ETIMEDOUT : is_alone(l) ? -EPIPE : 0;
         if (r == 0 && p->meanwhile)
             r = p->meanwhile(p->ctx);
         if (r == 0 && atomic_load(&m->state) == APART_STARTING && !has_ended(l))

@@ -11,7 +11,9 @@
 #include "common/err.h"
 #include "server/engine/engine_inside.h"
 
-#define TRY_US (2u * EK_US_PER_S) /* between two tries to have a device again */
+#define TRY_US       (2u * EK_US_PER_S) /* between two tries to have a device again; */
+#define TRY_FIRST_US 100000u            /* after a loss it begins with this, and doubles */
+#define TRY_LOOK_US  20000u             /* between two looks at what is wanted meanwhile */
 /* Of the pause for an engine that is restarted: writing down what its cache has; and reading it. */
 #define PAUSE_MOST_US EK_US_PER_S
 
@@ -64,13 +66,72 @@ static int keep_meanwhile(void *ctx)
     return engine_look_round(ctx) ? 0 : -ECANCELED;
 }
 
+/* One more is of the budget from now on. */
+static void count_loss(struct engine *e, bool fault)
+{
+    struct engine_revivals *r = &e->revivals;
+
+    e->revived_us[(r->faults + r->ends) % ENGINE_REVIVALS_MOST] = ek_now_us();
+    *(fault ? &r->faults : &r->ends) += 1;
+}
+
+/* Whether the next one may be had, where this one could not: it was ended while it was loaded, or
+ * what it needs is in use still. Another model or another version stays what it is. */
+static bool may_pass(int code)
+{
+    return code == -ENOMEM || code == -EAGAIN || code == EK_EDEVMEM || code == EK_EDEVICE;
+}
+
+/* 0 when so long has passed, -ECANCELED when no device is wanted any more. */
+static int wait_to_try(struct engine *e, uint64_t us)
+{
+    for (uint64_t until = ek_now_us() + us; ek_now_us() < until;) {
+        uint64_t piece = ek_now_us() + TRY_LOOK_US;
+        struct timespec t = {.tv_sec = (time_t)(piece / EK_US_PER_S),
+                             .tv_nsec = (long)(piece % EK_US_PER_S) * 1000};
+        pthread_mutex_lock(&e->lock);
+        (void)pthread_cond_timedwait(&e->wake, &e->lock, &t); /* it is looked anyway */
+        pthread_mutex_unlock(&e->lock);
+        int r = revive_meanwhile(e);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+/* One that is ended while it is loaded is as lost as one that computes: again within the budget,
+ * and as long as requests wait. */
+static int revive_again(struct engine *e, struct ek_fault *fault)
+{
+    uint64_t pause_us = TRY_FIRST_US;
+    int r = e->backend->revive(e->device, revive_meanwhile, e, fault);
+
+    while (may_pass(r) && may_revive(e, ek_now_us()) && !engine_away_long(e, ek_now_us())) {
+        struct ek_device_end end = {0};
+        e->backend->how_lost(e->device, &end);
+        count_loss(e, end.fault && (r == EK_EDEVICE));
+        if (e->p.away)
+            e->p.away(e->p.ctx, fault->msg[0] ? fault->msg : ek_strerror(r));
+        r = wait_to_try(e, pause_us);
+        if (r < 0)
+            break;
+        pause_us = pause_us * 2 < TRY_US ? pause_us * 2 : TRY_US;
+        *fault = (struct ek_fault){0};
+        r = e->backend->revive(e->device, revive_meanwhile, e, fault);
+    }
+    return r;
+}
+
 /* Brings one up; after a loss with what is said of it. -ECANCELED when it is not wanted any more.
  */
 static int bring(struct engine *e, const struct engine_loss *loss, struct ek_fault *fault)
 {
     e->where = ENGINE_DEVICE_STARTING;
     engine_publish(e); /* no step is in flight meanwhile */
-    int r = e->backend->revive(e->device, revive_meanwhile, e, fault);
+    /* Where it was released requests wait anyway: one try, and do_order() tries again. */
+    int r = !loss && e->order == ENGINE_ACQUIRE
+                ? e->backend->revive(e->device, revive_meanwhile, e, fault)
+                : revive_again(e, fault);
     if (loss && (r == 0 || r == -ECANCELED))
         engine_take_verdict(e, loss, revive_meanwhile);
     e->where = r == 0 ? ENGINE_DEVICE_THERE : ENGINE_DEVICE_RELEASED;
@@ -96,7 +157,6 @@ int engine_revive(struct engine *e, int code)
 {
     const uint64_t from = ek_now_us();
     struct ek_device_end end = {0};
-    struct engine_revivals *r = &e->revivals;
     struct ek_fault fault = {0};
     struct engine_loss loss;
 
@@ -104,6 +164,7 @@ int engine_revive(struct engine *e, int code)
         return code;
     e->backend->how_lost(e->device, &end);
     engine_tell_loss(e, code, &end, &loss);
+    count_loss(e, end.fault);
     go_without(e, ENGINE_DEVICE_STARTING);
     int failed = bring(e, &loss, &fault);
     if (failed < 0 && failed != -ECANCELED) {
@@ -113,8 +174,6 @@ int engine_revive(struct engine *e, int code)
         return code;
     }
     sched_found(e->sched, end.fault, ek_now_us());
-    e->revived_us[(r->faults + r->ends) % ENGINE_REVIVALS_MOST] = ek_now_us();
-    *(end.fault ? &r->faults : &r->ends) += 1;
     if (failed == 0) {
         e->order = ENGINE_ORDER_NONE; /* whatever was asked for before, it has just begun */
         go_on(e, end.why);

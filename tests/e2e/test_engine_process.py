@@ -7,13 +7,14 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import threading
 import urllib.request
 
 import pytest
 
 from bare import Bare
-from conftest import MODEL, metric, wait_for
+from conftest import MODEL, ROOT, metric, wait_for
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 60}, "age": {"type": "integer"}, "tags":
           {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 2, "maxItems": 4}}, "required": ["name", "age", "tags"]}
@@ -57,8 +58,8 @@ def said_by(text):
     return [(one[0], one[1], one[2] or None) for _, one in sorted(said.items())]
 
 
-def serve(tmp_path, *flags):
-    return Bare(tmp_path, "--engine-process", "--max-num-seqs", 8, "--max-model-len", 1024, *flags)
+def serve(tmp_path, *flags, **more):
+    return Bare(tmp_path, "--engine-process", "--max-num-seqs", 8, "--max-model-len", 1024, *flags, **more)
 
 
 def children(pid):
@@ -295,6 +296,37 @@ def test_budget(tmp_path):
         assert s.process.returncode == 76 and json.loads((tmp_path / "exit.json").read_text())["code"] == 76
     finally:
         s.stop()
+
+
+def faulty(tmp_path):
+    """The environment of a server whose engine does what files in tmp_path/faults say."""
+    library = tmp_path / "engine_faults.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, ROOT / "tests/e2e/engine_faults.c"], check=True)
+    (tmp_path / "faults").mkdir()
+    return {"LD_PRELOAD": str(library), "ENGINE_FAULTS": str(tmp_path / "faults"), "ASAN_OPTIONS": "verify_asan_link_order=0"}
+
+
+def test_ended_while_it_loads(tmp_path, undisturbed):
+    """The engine ends, and so do the next three while they load: each counts, and every text goes on."""
+    s = serve(tmp_path, env=faulty(tmp_path))
+    hold = tmp_path / "faults/hold"
+    try:
+        with always(s, undisturbed, stream=True):
+            until = tokens(s) + 50
+            wait_for("tokens are made", lambda: tokens(s) >= until, 60, 0.002)
+            hold.touch()
+            gone = engine(s)
+            for how in (signal.SIGKILL, signal.SIGSEGV, signal.SIGKILL, signal.SIGKILL):
+                os.kill(gone, how)
+                wait_for("another engine loads", lambda old=gone: engine(s) not in (None, old), 60, 0.002)
+                gone = engine(s)
+            hold.unlink()
+            wait_for("it is there", lambda: engine_state(s)["state"] == "running", 60)
+        assert engine_state(s)["restarts"] == {"planned": 0, "fault": 1, "ended": 3}
+        assert s.log().count("which is tried again: The engine could not be loaded: its process ended with signal") == 3, s.log()
+    finally:
+        hold.unlink(missing_ok=True)
+        assert s.stop() == 0
 
 
 def test_without_its_launcher(tmp_path):

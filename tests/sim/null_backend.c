@@ -412,6 +412,10 @@ static int null_revive(struct ek_device *d, ek_meanwhile_fn meanwhile, void *ctx
             return r;
         (void)usleep(500);
     }
+    if (atomic_load(&d->revive_fails) > 0) {
+        (void)atomic_fetch_sub(&d->revive_fails, 1);
+        return d->revive_code;
+    }
     if (d->revivals == 0)
         return EK_EDEVICE;
     d->revivals--;

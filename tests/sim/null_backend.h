@@ -57,6 +57,8 @@ struct ek_device {
     uint64_t failed;                             /* last step that wait_fails made fail */
     uint64_t steps, rows;
     const char *violation;
+    atomic_uint revive_fails; /* so often, with revive_code */
+    int revive_code;
     atomic_uint revivals; /* that are left; revive() fails then */
     uint32_t revived, released;
     atomic_int loads;    /* revive() has not ended while it is 1 */

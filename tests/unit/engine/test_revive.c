@@ -142,6 +142,88 @@ static void no_other_ends_it(void **state)
     close_world(&w);
 }
 
+/* The next one is ended while it loads, or finds no memory yet: it is tried again, each counts. */
+static void a_load_is_tried_again(void **state)
+{
+    (void)state;
+    static const int codes[] = {-ENOMEM, EK_EDEVMEM, EK_EDEVICE, -EAGAIN};
+    for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++) {
+        struct world w;
+        struct engine_stats st;
+        prepare(&w, 2);
+        start_reviving(&w, 8);
+        w.d->revive_code = codes[i];
+        atomic_store(&w.d->revive_fails, 2);
+        struct request *r = submit(&w, 1, 60);
+        wait_until(&w, NULL, 0, &r->out_count, 3);
+        if (i < 3)
+            atomic_store(&w.d->vanished, 1);
+        w.d->wait_fails = i < 3 ? EK_EDEVICE : 0;
+        if (i == 3) /* a restart on purpose is no other */
+            assert_int_equal(engine_device_order(w.e, ENGINE_RESTART), 0);
+        wait_done(&w, r);
+        assert_int_equal(r->finish, REQ_FIN_LENGTH);
+        check_output(r, 60);
+        request_unref(r);
+        do {
+            engine_stats(w.e, &st);
+        } while (st.device != ENGINE_DEVICE_THERE);
+        assert_int_equal(atomic_load(&told.failed), 2);
+        assert_int_equal(st.revivals.ends + st.revivals.faults, i < 3 ? 3 : 2);
+        assert_int_equal(st.revivals.planned, i == 3);
+        assert_int_equal(w.d->revived, 1);
+        close_world(&w);
+    }
+}
+
+/* What stays as it is is not tried again, and nothing longer than requests wait. */
+static void a_load_that_stays_refused(void **state)
+{
+    (void)state;
+    for (int forever = 0; forever < 2; forever++) {
+        struct world w;
+        prepare(&w, 2);
+        w.p.away_most_us = forever ? 250000 : 0;
+        start_reviving(&w, 64);
+        w.d->revive_code = forever ? -ENOMEM : -EBADMSG;
+        atomic_store(&w.d->revive_fails, 1000);
+        struct request *r = submit(&w, 1, 200);
+        wait_until(&w, NULL, 0, &r->out_count, 3);
+        w.d->wait_fails = EK_EDEVICE;
+        wait_dead(&w);
+        assert_int_equal(w.dead_code, EK_EXIT_DEVICE);
+        assert_int_equal(r->finish, REQ_FIN_ERROR);
+        assert_int_equal(r->error, forever ? -EHOSTDOWN : EK_EDEVICE);
+        const uint32_t tries = 1000 - atomic_load(&w.d->revive_fails);
+        assert_true(forever ? tries >= 2 && tries <= 4 : tries == 1);
+        request_unref(r);
+        close_world(&w);
+    }
+}
+
+/* Between two tries orders are taken: it is released, and acquired when it can be had. */
+static void released_between_two_tries(void **state)
+{
+    (void)state;
+    struct world w;
+    prepare(&w, 2);
+    start_reviving(&w, 64);
+    w.d->revive_code = -ENOMEM;
+    atomic_store(&w.d->revive_fails, 1000);
+    struct request *r = submit(&w, 1, 60);
+    wait_until(&w, NULL, 0, &r->out_count, 3);
+    w.d->wait_fails = EK_EDEVICE;
+    wait_until(&w, NULL, 0, &told.failed, 2);
+    assert_int_equal(engine_device_order(w.e, ENGINE_RELEASE), 0);
+    wait_until(&w, NULL, 0, &told.released, 1);
+    atomic_store(&w.d->revive_fails, 0);
+    assert_int_equal(engine_device_order(w.e, ENGINE_ACQUIRE), 0);
+    wait_done(&w, r);
+    check_output(r, 60);
+    request_unref(r);
+    close_world(&w);
+}
+
 /* One that makes the device fail is ended at the second time, the others are not. */
 static void the_cause_is_found(void **state)
 {
@@ -459,13 +541,22 @@ static void a_verdict_lowers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(texts_go_on),           cmocka_unit_test(an_idle_one_comes_back),
-        cmocka_unit_test(a_budget_ends_it),      cmocka_unit_test(no_other_ends_it),
-        cmocka_unit_test(the_cause_is_found),    cmocka_unit_test(restarts_are_not_seen),
-        cmocka_unit_test(released_and_acquired), cmocka_unit_test(a_load_is_given_up),
-        cmocka_unit_test(waiting_is_bounded),    cmocka_unit_test(a_restart_that_fails),
-        cmocka_unit_test(a_loss_is_judged),      cmocka_unit_test(what_may_be_memory),
+        cmocka_unit_test(texts_go_on),
+        cmocka_unit_test(an_idle_one_comes_back),
+        cmocka_unit_test(a_budget_ends_it),
+        cmocka_unit_test(no_other_ends_it),
+        cmocka_unit_test(the_cause_is_found),
+        cmocka_unit_test(restarts_are_not_seen),
+        cmocka_unit_test(released_and_acquired),
+        cmocka_unit_test(a_load_is_given_up),
+        cmocka_unit_test(waiting_is_bounded),
+        cmocka_unit_test(a_restart_that_fails),
+        cmocka_unit_test(a_loss_is_judged),
+        cmocka_unit_test(what_may_be_memory),
         cmocka_unit_test(a_verdict_lowers),
+        cmocka_unit_test(a_load_is_tried_again),
+        cmocka_unit_test(a_load_that_stays_refused),
+        cmocka_unit_test(released_between_two_tries),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
