@@ -16,16 +16,28 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/err.h"
 #include "kernels/backend.h"
 
 struct ek_apart_memory; /* apart_memory.h */
 
-/* The lead's way to the launcher: messages of one byte, START with the memory's descriptor. */
+/* The lead's way to the launcher. */
 struct ek_apart {
     int socket;
-    uint64_t stamp; /* of the model's files, for the order */
+    uint64_t stamp;  /* of the model's files, for the order */
+    uint32_t number; /* of the last message */
 };
-enum ek_apart_message { EK_APART_START = 'S', EK_APART_END = 'E' };
+/* START comes with the memory's descriptor; CHECK asks whether another engine would be begun with
+ * what is there now, and changes nothing. Both are answered, END is not. */
+enum ek_apart_what { EK_APART_START = 'S', EK_APART_END = 'E', EK_APART_CHECK = 'C' };
+struct ek_apart_message {
+    uint32_t what, number;
+};
+struct ek_apart_answer {
+    uint32_t number; /* of the message */
+    int code;        /* 0, or why not, */
+    struct ek_fault fault;
+};
 
 /* What an engine is to be, as plain data; the graph and the weights are the model's that the
  * launcher was told of. */

@@ -3,6 +3,7 @@
  * shared memory and the way to the launcher. Engine thread, but for stats().
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -21,6 +22,8 @@
 #define LOAD_US  (600u * EK_US_PER_S) /* without progress an engine that loads hangs */
 #define REPLY_US (60u * EK_US_PER_S)
 #define END_US   (10u * EK_US_PER_S) /* SIGKILL, until the process has ended */
+#define HEAR_US  (15u * EK_US_PER_S) /* until the launcher answers, who may have to end one first  \
+                                      */
 
 struct lead {
     struct ek_open_params open;
@@ -35,10 +38,10 @@ static struct lead *lead_of(struct ek_device *d)
 
 /* ---- the process ---- */
 
-static int tell(const struct lead *l, enum ek_apart_message what, int fd)
+static int tell(const struct lead *l, enum ek_apart_what what, int fd)
 {
-    char byte = (char)what;
-    struct iovec part = {.iov_base = &byte, .iov_len = 1};
+    struct ek_apart_message order = {.what = what, .number = ++l->open.apart->number};
+    struct iovec part = {.iov_base = &order, .iov_len = sizeof(order)};
     union {
         char room[CMSG_SPACE(sizeof(int))];
         struct cmsghdr align;
@@ -54,6 +57,29 @@ static int tell(const struct lead *l, enum ek_apart_message what, int fd)
         memcpy(CMSG_DATA(c), &fd, sizeof(fd));
     }
     return sendmsg(l->open.apart->socket, &msg, MSG_NOSIGNAL) < 0 ? -errno : 0;
+}
+
+/* The launcher's answer to the last message; others are of messages that nobody waits for. */
+static int hear(const struct lead *l, struct ek_fault *fault)
+{
+    const uint64_t until = ek_now_us() + HEAR_US;
+    struct pollfd p = {.fd = l->open.apart->socket, .events = POLLIN};
+    struct ek_apart_answer a;
+
+    while (ek_now_us() < until) {
+        if (poll(&p, 1, PIECE_US / 1000) <= 0)
+            continue;
+        ssize_t n = recv(p.fd, &a, sizeof(a), MSG_DONTWAIT);
+        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+            return -EPIPE;
+        if (n != (ssize_t)sizeof(a) || a.number != l->open.apart->number)
+            continue;
+        if (a.code < 0 && fault)
+            *fault = a.fault;
+        return a.code;
+    }
+    ek_fault_write(fault, "engine-process", "The process that starts engines does not answer");
+    return -ETIMEDOUT;
 }
 
 static bool has_ended(const struct lead *l)
@@ -108,6 +134,13 @@ static int start(struct lead *l, const struct patience *p, struct ek_fault *faul
     for (uint32_t i = 0; i < APART_SLOTS; i++)
         atomic_store(&m->landed[i].id, 0);
     int r = tell(l, EK_APART_START, m->fd);
+    if (r == 0)
+        r = hear(l, fault);
+    if (r < 0) { /* none was begun */
+        m->status = 0;
+        atomic_store(&m->ended, 1);
+        return r;
+    }
     while (r == 0 && atomic_load(&m->state) == APART_STARTING && !has_ended(l)) {
         uint32_t seen = atomic_load(&m->answered);
         uint64_t now_done = atomic_load(&m->done_bytes), total = atomic_load(&m->total_bytes);
@@ -229,7 +262,7 @@ static uint64_t take_room(uint64_t *end, uint64_t bytes)
     return at;
 }
 
-static int make_memory(struct lead *l, const struct ek_plan_request *q)
+static int make_memory(struct lead *l, const struct ek_plan_request *q, struct ek_fault *fault)
 {
     struct ek_apart_memory layout = {.abi = EK_BACKEND_ABI};
     const uint64_t words = ((uint64_t)q->graph->vocab + 31) / 32;
@@ -262,16 +295,20 @@ static int make_memory(struct lead *l, const struct ek_plan_request *q)
     const uint64_t most = plan.state_bytes > plan.block_bytes ? plan.state_bytes : plan.block_bytes;
     layout.block_at = take_room(&layout.bytes, most);
     int fd = memfd_create("evenkeel-engine", MFD_CLOEXEC);
-    int r = fd < 0 || ftruncate(fd, (off_t)layout.bytes) < 0 ? -errno : 0;
+    /* All of it now, as pages that could not be had later would be a SIGBUS. */
+    int r = fd < 0 || fallocate(fd, 0, 0, (off_t)layout.bytes) < 0 ? -errno : 0;
     void *at = MAP_FAILED;
     if (r == 0) {
         at = mmap(NULL, layout.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         r = at == MAP_FAILED ? -errno : 0;
     }
     if (r < 0) {
+        ek_fault_write(fault, "engine-process",
+                       "The memory that server and engine share, %.1f MiB, cannot be had: %s",
+                       (double)layout.bytes / (1 << 20), ek_strerror(r));
         if (fd >= 0)
             (void)close(fd);
-        return r;
+        return r == -ENOSPC ? -ENOMEM : r;
     }
     layout.fd = fd;
     l->m = at;
@@ -288,7 +325,7 @@ static int lead_load(struct ek_device *d, const struct ek_plan_request *q,
     (void)files; /* the engine maps them itself */
     if (l->m)
         return -EBUSY;
-    int r = make_memory(l, q);
+    int r = make_memory(l, q, fault);
     if (r == 0)
         r = start(l, &(struct patience){.progress = progress, .ctx = ctx}, fault);
     if (r < 0)
@@ -460,6 +497,14 @@ static int lead_revive(struct ek_device *d, ek_meanwhile_fn meanwhile, void *ctx
     return r;
 }
 
+static int lead_check(struct ek_device *d, struct ek_fault *fault)
+{
+    const struct lead *l = lead_of(d);
+    int r = tell(l, EK_APART_CHECK, -1);
+
+    return r == 0 ? hear(l, fault) : r;
+}
+
 static int lead_release(struct ek_device *d)
 {
     struct lead *l = lead_of(d);
@@ -491,6 +536,7 @@ static const struct ek_backend of_cpu = {.abi = EK_BACKEND_ABI,
                                          .stats = lead_stats,
                                          .revive = lead_revive,
                                          .how_lost = lead_how_lost,
+                                         .check = lead_check,
                                          .release = lead_release,
                                          .is_lost = lead_is_lost,
                                          .kv_bytes = lead_kv_bytes,

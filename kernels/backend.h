@@ -193,6 +193,9 @@ struct ek_backend {
                   struct ek_fault *fault);
     /* How it was lost, before revive(); ends what is left of it. With revive(), else NULL. */
     void (*how_lost)(struct ek_device *d, struct ek_device_end *ret_end);
+    /* Whether another one would be begun with the files and libraries that are there now; changes
+     * nothing, also with steps in flight. 0, or why not. With revive(), or NULL. */
+    int (*check)(struct ek_device *d, struct ek_fault *fault);
     /* Ends it on purpose, so that all that it had is free; revive() brings up another one. No step
      * is in flight. 0, also when it had ended already. With revive(), else NULL. */
     int (*release)(struct ek_device *d);

@@ -24,7 +24,8 @@
 #include "server/named.h"
 #include "server/options.h"
 
-#define OWN_FD 3 /* what it has besides the standard ones */
+#define OWN_FD       3 /* what it has besides the standard ones */
+#define CHECK_MOST_S 5
 
 struct launching {
     const struct options *o;
@@ -38,6 +39,28 @@ struct launching {
 
 /* ---- the engine ---- */
 
+/* The backend and the folder that this order is for. */
+static int find(const struct options *o, const struct ek_apart_order *order,
+                const struct ek_backend **ret_backend, char *ret_dir, size_t size,
+                struct ek_fault *fault)
+{
+    struct ek_chosen chosen;
+
+    int r = ek_backend_choose(o->device, &chosen, fault);
+    const struct ek_backend *b = r == 0 ? ek_backend_find(chosen.backend, fault) : NULL;
+    if (!b)
+        return r < 0 ? r : -ENODEV;
+    r = model_find(o->model, ret_dir, size, fault);
+    if (r == 0 && named_stamp(ret_dir) != order->stamp)
+        r = ek_fault_set(fault, "model",
+                         "%s: its files are not those that the server has read: an engine that "
+                         "takes the place of another one must have the same weights",
+                         ret_dir);
+    if (r == 0)
+        *ret_backend = b;
+    return r;
+}
+
 static int load(const struct options *o, struct ek_apart_memory *m, const struct ek_backend **ret_b,
                 struct ek_device **ret_device, struct model **ret_model, struct ek_fault *fault)
 {
@@ -46,20 +69,11 @@ static int load(const struct options *o, struct ek_apart_memory *m, const struct
                                         .reserve = order->reserve,
                                         .isa = order->isa[0] ? order->isa : NULL};
     char dir[4096];
-    struct ek_chosen chosen;
+    const struct ek_backend *b = NULL;
     struct model *model = NULL;
     struct ek_device *d = NULL;
 
-    int r = ek_backend_choose(o->device, &chosen, fault);
-    const struct ek_backend *b = r == 0 ? ek_backend_find(chosen.backend, fault) : NULL;
-    if (!b)
-        return r < 0 ? r : -ENODEV;
-    r = model_find(o->model, dir, sizeof(dir), fault);
-    if (r == 0 && named_stamp(dir) != order->stamp)
-        r = ek_fault_set(fault, "model",
-                         "%s: its files are not those that the server has read: an engine that "
-                         "takes the place of another one must have the same weights",
-                         dir);
+    int r = find(o, order, &b, dir, sizeof(dir), fault);
     if (r == 0)
         r = named_model(o, dir, b, &model, fault);
     if (r == 0)
@@ -129,14 +143,58 @@ static void end_engine(struct launching *l)
                    ek_oom_window_kills(&l->ooms, ek_cgroup_oom_kills(-1)));
 }
 
-static void start_engine(struct launching *l, int fd)
+static void answer(const struct launching *l, const struct ek_apart_answer *a)
 {
-    struct ek_fault fault = {0};
+    (void)send(l->socket, a, sizeof(*a), MSG_NOSIGNAL); /* if it has ended, so do we */
+}
+
+/* What a new engine would do first, in a process of its own: a backend that it looks at, or a disk
+ * that hangs, must not be in the launcher's way. */
+static void check(struct launching *l, uint32_t number)
+{
+    struct ek_apart_answer a = {.number = number};
+    int status = 0;
+
+    pid_t pid = l->memory ? fork() : -1;
+    if (pid == 0) {
+        const struct ek_backend *b = NULL;
+        char dir[4096];
+        struct model *model = NULL;
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+        (void)alarm(CHECK_MOST_S);
+        a.code = find(l->o, ek_apart_order(l->memory), &b, dir, sizeof(dir), &a.fault);
+        if (a.code == 0)
+            a.code = named_model(l->o, dir, b, &model, &a.fault);
+        answer(l, &a);
+        _exit(0);
+    }
+    while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    if (pid > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0)
+        return;
+    a.code = pid < 0 ? -EAGAIN : -ETIMEDOUT;
+    if (pid < 0)
+        ek_fault_write(&a.fault, "engine-process", "No process can be made to look at the files");
+    else
+        ek_fault_write(&a.fault, "engine-process",
+                       "The model's files could not be looked at within %d s", CHECK_MOST_S);
+    answer(l, &a);
+}
+
+static void start_engine(struct launching *l, int fd, uint32_t number)
+{
+    struct ek_apart_answer a = {.number = number};
     struct ek_apart_memory *m = NULL;
 
     end_engine(l);
-    if (fd < 0 || ek_apart_map(fd, &m) < 0)
-        return; /* not from our server */
+    a.code = fd < 0 ? -EPROTO : ek_apart_map(fd, &m);
+    if (a.code < 0) {
+        ek_fault_write(&a.fault, "engine-process",
+                       "The process that starts engines cannot use the server's memory: %s",
+                       a.code == -EPROTO ? "it is of another version" : ek_strerror(a.code));
+        answer(l, &a);
+        return;
+    }
     ek_apart_unmap(l->memory);
     l->memory = m;
     ek_oom_window_begin(&l->ooms, ek_cgroup_oom_kills(-1), ek_now_us());
@@ -149,21 +207,22 @@ static void start_engine(struct launching *l, int fd)
         (void)waitpid(pid, NULL, 0);
     }
     if (pid < 0 || l->engine_fd < 0) {
-        ek_fault_write(&fault, "engine-process", "No process can be made for the engine: %s",
+        ek_fault_write(&a.fault, "engine-process", "No process can be made for the engine: %s",
                        strerror(errno));
-        ek_apart_failed(m, -EAGAIN, &fault);
-        ek_apart_ended(m, 0, false, 0); /* nobody has to wait for it */
+        a.code = -EAGAIN;
+        answer(l, &a);
         return;
     }
     l->engine = pid;
     ek_apart_began(m, pid);
+    answer(l, &a);
 }
 
 /* One message of the server. False when it has ended. */
 static bool take_message(struct launching *l)
 {
-    char byte = 0;
-    struct iovec part = {.iov_base = &byte, .iov_len = 1};
+    struct ek_apart_message order = {0};
+    struct iovec part = {.iov_base = &order, .iov_len = sizeof(order)};
     union {
         char room[CMSG_SPACE(sizeof(int))];
         struct cmsghdr align;
@@ -179,10 +238,11 @@ static bool take_message(struct launching *l)
     const struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
     if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
         memcpy(&fd, CMSG_DATA(c), sizeof(fd));
-    if (byte == (char)EK_APART_START)
-        start_engine(l, fd);
-    else
-        end_engine(l);
+    switch ((enum ek_apart_what)order.what) {
+    case EK_APART_START: start_engine(l, fd, order.number); break;
+    case EK_APART_CHECK: check(l, order.number); break;
+    case EK_APART_END: end_engine(l); break;
+    }
     return true;
 }
 

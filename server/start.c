@@ -451,6 +451,13 @@ static void on_away(void *ctx, const char *why)
                "The engine is released: its process has ended, and requests wait until acquire");
 }
 
+static void on_refused(void *ctx, const char *why)
+{
+    (void)ctx;
+    ek_log(EK_LOG_WARNING,
+           "The engine is not restarted, and goes on: there would be none afterwards: %s", why);
+}
+
 /* The way of KV events from the engine to their readers, when they are asked for. */
 static int open_events(struct stack *s, struct ek_fault *fault)
 {
@@ -502,6 +509,7 @@ static int make_engine(struct stack *s, struct ek_fault *fault)
     p->dead = on_dead;
     p->revived = on_revived;
     p->away = on_away;
+    p->refused = on_refused;
     p->verdict_wait_us = (uint64_t)(s->o->engine_verdict_wait * 1e6);
     p->lost = on_lost;
     p->verdict = on_verdict;

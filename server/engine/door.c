@@ -10,6 +10,7 @@
 
 #define RETRY_MOST_S   60u
 #define GROWTH_MOST_US (10u * EK_US_PER_S) /* wait for the steps in flight */
+#define CHECK_MOST_US  (10u * EK_US_PER_S)
 
 /* Seconds until what waits at the door has been computed, 0 when that is not known. */
 static double predicted_wait_s(const struct engine *e)
@@ -125,7 +126,24 @@ void engine_reset_prefix_cache(struct engine *e)
     pthread_mutex_unlock(&e->lock);
 }
 
-int engine_device_order(struct engine *e, enum engine_order order)
+/* What the engine thread finds of a restart; later than that it tells the log alone. Under the
+ * lock. */
+static int wait_check(struct engine *e, struct ek_fault *fault)
+{
+    uint64_t until = ek_now_us() + CHECK_MOST_US;
+    const struct timespec t = {.tv_sec = (time_t)(until / EK_US_PER_S),
+                               .tv_nsec = (long)(until % EK_US_PER_S) * 1000};
+
+    for (int r = 0; e->check_code > 0 && r == 0;)
+        r = pthread_cond_timedwait(&e->checked, &e->lock, &t);
+    if (e->check_code >= 0)
+        return 0;
+    if (fault)
+        *fault = e->check_fault;
+    return e->check_code;
+}
+
+int engine_device_order(struct engine *e, enum engine_order order, struct ek_fault *fault)
 {
     if (!e->backend->release)
         return -ENOTSUP;
@@ -134,6 +152,10 @@ int engine_device_order(struct engine *e, enum engine_order order)
     if (r == 0)
         e->ordered = order;
     pthread_cond_signal(&e->wake);
+    if (r == 0 && order == ENGINE_RESTART && e->shared.device == ENGINE_DEVICE_THERE) {
+        e->check_code = 1;
+        r = wait_check(e, fault);
+    }
     pthread_mutex_unlock(&e->lock);
     return r;
 }

@@ -96,6 +96,10 @@ void engine_publish(struct engine *e)
         e->door_tokens += r->ask.prompt_tokens;
     }
     settle_growth(e);
+    if (e->check_code > 0 && (e->dead || e->stop)) {
+        e->check_code = -ESHUTDOWN;
+        pthread_cond_broadcast(&e->checked);
+    }
     if (e->drain == ENGINE_DRAINING && sched_idle(s) && !e->inbox)
         e->drain = ENGINE_DRAINED;
     e->shared.drain = e->drain;
@@ -173,8 +177,14 @@ static bool take_orders(struct engine *e)
         sched_reset_prefix(e->sched);
     o.forget = o.forget || e->reset_prefix;
     e->reset_prefix = false;
-    if (e->ordered != ENGINE_ORDER_NONE)
+    if (e->ordered != ENGINE_ORDER_NONE) {
         e->order = e->ordered;
+        e->unchecked = e->order == ENGINE_RESTART;
+        if (!e->unchecked && e->check_code > 0) { /* something else is wanted by now */
+            e->check_code = 0;
+            pthread_cond_broadcast(&e->checked);
+        }
+    }
     e->ordered = ENGINE_ORDER_NONE;
     o.away = engine_away_long(e, now);
     pthread_mutex_unlock(&e->lock);
@@ -332,6 +342,13 @@ static int init_lock(struct engine *e)
             if (r != 0)
                 (void)pthread_cond_destroy(&e->wake);
         }
+        if (r == 0) {
+            r = -pthread_cond_init(&e->checked, &attr);
+            if (r != 0) {
+                (void)pthread_cond_destroy(&e->grown);
+                (void)pthread_cond_destroy(&e->wake);
+            }
+        }
         (void)pthread_condattr_destroy(&attr); /* cannot fail on one that was initialised */
     }
     if (r != 0)
@@ -399,6 +416,7 @@ int engine_new(const struct engine_params *p, const struct ek_backend *backend,
     if (r == 0)
         (void)pthread_setname_np(e->thread, "engine"); /* for who looks */
     if (r != 0) {
+        (void)pthread_cond_destroy(&e->checked);
         (void)pthread_cond_destroy(&e->grown);
         (void)pthread_cond_destroy(&e->wake);
         (void)pthread_mutex_destroy(&e->lock);
@@ -436,6 +454,7 @@ void engine_free(struct engine *e)
         next = r->next;
         request_unref(r);
     }
+    (void)pthread_cond_destroy(&e->checked);
     (void)pthread_cond_destroy(&e->grown);
     (void)pthread_cond_destroy(&e->wake);
     (void)pthread_mutex_destroy(&e->lock);

@@ -48,9 +48,11 @@ void engine_reset_prefix_cache(struct engine *e);
 /* Where the device is in a process of its own: after the steps in flight it is ended, and started
  * again (RESTART), or ended until ACQUIRE. Requests wait meanwhile, and go on with the same text.
  * The newest order counts, and this does not wait for it; engine_stats() tells how far it is.
+ * A RESTART after which there would be no engine is refused with a code of its own and a fault, and
+ * the one that there is goes on; for that it waits some seconds at most, while the device looks.
  * -ENOTSUP where there is no such process, -ESHUTDOWN when the engine is dead. */
 enum engine_order { ENGINE_ORDER_NONE, ENGINE_RESTART, ENGINE_RELEASE, ENGINE_ACQUIRE };
-int engine_device_order(struct engine *e, enum engine_order order);
+int engine_device_order(struct engine *e, enum engine_order order, struct ek_fault *fault);
 void engine_stats(struct engine *e, struct engine_stats *ret_stats);
 void engine_limits(struct engine *e, struct limits *ret_limits);
 /* As limits_apply(). A larger pool is refused with EK_EDEVMEM when the device has no memory for it;

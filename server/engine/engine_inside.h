@@ -12,6 +12,7 @@
 #include <pthread.h>
 
 #include "common/clock.h"
+#include "common/err.h"
 #include "server/engine/constrain.h"
 #include "server/engine/engine.h"
 #include "server/engine/record.h"
@@ -41,6 +42,7 @@ struct engine {
     enum engine_device where;
     bool released;                            /* on purpose, and not there again since */
     enum engine_order order;                  /* that is not done yet */
+    bool unchecked;                           /* nobody has looked whether it can be done */
     uint64_t away_from_us;                    /* since when there is no device */
     uint64_t loaded_us;                       /* since when there is this one */
     uint64_t losses;                          /* of devices, that were told */
@@ -61,9 +63,12 @@ struct engine {
     uint32_t door_reqs; /* never admitted: in the inbox or waiting */
     uint64_t door_tokens;
     struct limits limits;
-    pthread_cond_t grown; /* grow_code has been decided */
-    uint32_t grow_to;     /* blocks that a change of limits waits for, 0 = none */
-    int grow_code;        /* 2 = asked for, 1 = being tried, else what came of it */
+    pthread_cond_t grown;   /* grow_code has been decided */
+    uint32_t grow_to;       /* blocks that a change of limits waits for, 0 = none */
+    int grow_code;          /* 2 = asked for, 1 = being tried, else what came of it */
+    pthread_cond_t checked; /* check_code has been decided */
+    int check_code;         /* of a restart: 1 = asked for, else 0 or why it is refused, */
+    struct ek_fault check_fault;
     bool limits_new, reset_prefix, stop, dead, shut; /* shut: by a drain */
     enum engine_order ordered;                       /* not taken yet */
     enum engine_drain drain;

@@ -31,6 +31,9 @@ typedef void (*engine_revived_fn)(void *ctx, const char *why, uint64_t pause_us,
  * not be had, which is tried again. */
 typedef void (*engine_away_fn)(void *ctx, const char *why);
 
+/* Called by the engine thread when a restart was refused, for there would be no device after it. */
+typedef void (*engine_refused_fn)(void *ctx, const char *why);
+
 /* Called by the engine thread when a device was lost, before another one is begun: true when an
  * answer may come. Must not block. */
 typedef bool (*engine_lost_fn)(void *ctx, const struct engine_loss *loss);
@@ -89,6 +92,7 @@ struct engine_params {
     engine_dead_fn dead;
     engine_revived_fn revived; /* or NULL */
     engine_away_fn away;       /* or NULL */
+    engine_refused_fn refused; /* or NULL */
     uint64_t verdict_wait_us;  /* since a loss */
     engine_lost_fn lost;       /* or NULL: nobody judges a loss */
     engine_verdict_fn verdict; /* with `lost` */

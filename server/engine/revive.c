@@ -153,6 +153,18 @@ static void go_on(struct engine *e, const char *why)
         e->p.revived(e->p.ctx, why, r->last_pause_us, e->away_requests);
 }
 
+/* Tells whoever ordered a restart what came of looking at it. */
+static void settle_check(struct engine *e, int code, const struct ek_fault *fault)
+{
+    pthread_mutex_lock(&e->lock);
+    if (e->check_code > 0) {
+        e->check_code = code;
+        e->check_fault = *fault;
+        pthread_cond_broadcast(&e->checked);
+    }
+    pthread_mutex_unlock(&e->lock);
+}
+
 int engine_revive(struct engine *e, int code)
 {
     const uint64_t from = ek_now_us();
@@ -176,6 +188,8 @@ int engine_revive(struct engine *e, int code)
     sched_found(e->sched, end.fault, ek_now_us());
     if (failed == 0) {
         e->order = ENGINE_ORDER_NONE; /* whatever was asked for before, it has just begun */
+        e->unchecked = false;
+        settle_check(e, 0, &(struct ek_fault){0});
         go_on(e, end.why);
     }
     return 0;
@@ -211,11 +225,32 @@ static int let_go(struct engine *e)
     return 0;
 }
 
+/* Before the device is ended for a restart, whether there would be another one. */
+static void check_order(struct engine *e)
+{
+    struct ek_fault fault = {0};
+    int r = 0;
+
+    if (e->where == ENGINE_DEVICE_THERE && e->backend->check)
+        r = e->backend->check(e->device, &fault);
+    e->unchecked = false;
+    if (r < 0) {
+        if (!fault.msg[0])
+            ek_fault_write(&fault, "", "%s", ek_strerror(r));
+        e->order = ENGINE_ORDER_NONE;
+        if (e->p.refused)
+            e->p.refused(e->p.ctx, fault.msg);
+    }
+    settle_check(e, r, &fault);
+}
+
 int engine_do_order(struct engine *e)
 {
     struct ek_fault fault = {0};
     int r = 0;
 
+    if (e->unchecked)
+        check_order(e);
     if (e->order == ENGINE_ORDER_NONE || e->sched->flying > 0)
         return 0;
     if (e->where == ENGINE_DEVICE_THERE && e->order != ENGINE_ACQUIRE)

@@ -1,4 +1,7 @@
 /* The control socket's routes for an engine in a process of its own. */
+#include <errno.h>
+#include <stdio.h>
+
 #include "common/err.h"
 #include "common/log.h"
 #include "server/api/openai.h"
@@ -25,14 +28,22 @@ int control_engine(struct exchange *x, struct answer *a)
 static int order_engine(struct exchange *x, struct answer *a, enum engine_order order,
                         const char *word)
 {
-    int r = engine_device_order(http_served(x->http)->engine, order);
+    struct ek_fault fault = {0};
+    char text[sizeof(fault.msg) + 80];
+    int r = engine_device_order(http_served(x->http)->engine, order, &fault);
 
     if (r == -ENOTSUP)
         answer_fault(a, 409, "",
                      "This server computes in its own process: --engine-process gives the engine "
                      "one that can be ended and started.");
-    if (r < 0 && r != -ENOTSUP)
+    if (r == -ESHUTDOWN)
         answer_fault(a, 503, "", "The server is shutting down.");
+    if (r < 0 && r != -ENOTSUP && r != -ESHUTDOWN) {
+        (void)snprintf(text, sizeof(text),
+                       "There would be no engine after a restart, so this one goes on: %s",
+                       fault.msg);
+        answer_fault(a, 503, "", text);
+    }
     if (r < 0)
         return 0;
     ek_log(EK_LOG_NOTICE, "The engine's process: %s, asked for on the control socket", word);

@@ -8,7 +8,6 @@
 
 #include "common/clock.h"
 #include "common/err.h"
-#include "common/log.h"
 #include "supervisor/engines/dialect.h"
 #include "supervisor/servers/server_inside.h"
 
@@ -23,7 +22,8 @@ static void on_ordered(void *ctx, const struct control_result *res)
 {
     struct server *s = ctx;
     if (res->error < 0)
-        ek_log(EK_LOG_WARNING, "%s: its engine's process: %s", s->config->name, res->text);
+        server_note(s, ACT_NOTE, REASON_OPERATOR,
+                    "What was asked of the engine's process was not done: %.150s", res->text);
 }
 
 int engine_process_order(struct server *s, const char *word)

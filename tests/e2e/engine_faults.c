@@ -1,7 +1,9 @@
 /* Preloaded by tests of an engine's process: while the file $ENGINE_FAULTS/hold is there, an engine
- * that loads waits before it opens weights, so that it can be ended just then. */
+ * that loads waits before it opens weights, so that it can be ended just then. With no-memory there
+ * a memfd cannot have its pages. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -28,6 +30,15 @@ static bool asked(const char *what)
         return false;
     (void)snprintf(path, sizeof(path), "%s/%s", folder, what);
     return access(path, F_OK) == 0;
+}
+
+int fallocate(int fd, int mode, off_t from, off_t bytes)
+{
+    int (*next)(int, int, off_t, off_t) =
+        (int (*)(int, int, off_t, off_t))dlsym(RTLD_NEXT, "fallocate");
+
+    errno = ENOSPC;
+    return asked("no-memory") ? -1 : next(fd, mode, from, bytes);
 }
 
 int open(const char *path, int flags, ...)

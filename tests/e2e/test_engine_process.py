@@ -360,6 +360,39 @@ def test_another_model_is_not_taken(tmp_path):
         s.stop()
 
 
+@pytest.mark.parametrize("what", ["replaced", "gone"])
+def test_a_restart_is_refused(tmp_path, undisturbed, what):
+    """After which there would be no engine: the one there is goes on, and who asked is told why; once the files are there again it is done."""
+    model = tmp_path / "model"
+    shutil.copytree(MODEL, model)
+    s = Bare(tmp_path, "--engine-process", "--max-num-seqs", 8, "--max-model-len", 1024, model=model)
+    try:
+        first, weights = engine(s), next(model.glob("*.safetensors"))
+        with always(s, undisturbed, stream=True):
+            weights.rename(tmp_path / "kept")
+            if what == "replaced":
+                shutil.copy(tmp_path / "kept", weights)
+            for word in "another version's files", "still":
+                status, _, body = s.local("/v1/engine/restart", "POST", "{}")[:3]
+                assert status == 503 and b"this one goes on" in body and b"same weights" in body, (word, body)
+            assert engine(s) == first and engine_state(s)["state"] == "running" and engine_state(s)["restarts"]["planned"] == 0
+            (tmp_path / "kept").rename(weights)
+            order(s, "restart")
+            wait_for("another engine", lambda: engine_state(s)["restarts"]["planned"] == 1, 60)
+        assert engine(s) != first and s.log().count("there would be none afterwards") == 2, s.log()
+    finally:
+        assert s.stop() == 0
+
+
+def test_no_shared_memory(tmp_path):
+    """Memory that could not be touched later is said at the start, and is no signal then."""
+    env = faulty(tmp_path)
+    (tmp_path / "faults/no-memory").touch()
+    s = Bare(tmp_path, "--engine-process", ready=False, env=env)
+    s.process.wait(20)
+    assert s.process.returncode == 79 and "MiB, cannot be had" in s.log(), (s.process.returncode, s.log())
+
+
 def test_it_ends_with_its_server(tmp_path):
     s = serve(tmp_path)
     pids = [*children(s.process.pid), engine(s)]

@@ -426,6 +426,14 @@ static int null_revive(struct ek_device *d, ek_meanwhile_fn meanwhile, void *ctx
     return 0;
 }
 
+static int null_check(struct ek_device *d, struct ek_fault *fault)
+{
+    d->checks++;
+    if (atomic_load(&d->check_code) < 0)
+        ek_fault_write(fault, "model", "its files are gone");
+    return atomic_load(&d->check_code);
+}
+
 static size_t null_kv_bytes(const struct ek_device *d, uint32_t tier)
 {
     if (tier == EK_TIER_STATE)
@@ -495,6 +503,7 @@ const struct ek_backend null_reviving_backend = {
     .stats = null_stats,
     .revive = null_revive,
     .how_lost = null_how_lost,
+    .check = null_check,
     .release = null_release,
     .is_lost = null_is_lost,
     .kv_bytes = null_kv_bytes,

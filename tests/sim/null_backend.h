@@ -57,6 +57,8 @@ struct ek_device {
     uint64_t failed;                             /* last step that wait_fails made fail */
     uint64_t steps, rows;
     const char *violation;
+    atomic_int check_code; /* what check() says, 0 = it would come back */
+    uint32_t checks;
     atomic_uint revive_fails; /* so often, with revive_code */
     int revive_code;
     atomic_uint revivals; /* that are left; revive() fails then */

@@ -423,16 +423,16 @@ static void a_restarted_device_has_it(void **state)
     assert_int_equal(engine_new(&w.p, &null_reviving_backend, w.d, &w.e, NULL), 0);
     (void)ask_all(&w, 0, PROMPTS, 0);
     for (uint32_t i = 0; i < 2; i++) {
-        assert_int_equal(engine_device_order(w.e, ENGINE_RESTART), 0);
+        assert_int_equal(engine_device_order(w.e, ENGINE_RESTART, NULL), 0);
         wait_planned(&w, i + 1);
         engine_stats(w.e, &st);
         assert_int_equal(st.warmth.restored, (i + 1) * PROMPTS * 6);
         assert_int_equal(ask_all(&w, 0, PROMPTS, 0), PROMPTS * 32);
     }
-    assert_int_equal(engine_device_order(w.e, ENGINE_RELEASE), 0);
+    assert_int_equal(engine_device_order(w.e, ENGINE_RELEASE, NULL), 0);
     wait_released(&w);
     assert_int_equal(access(path, F_OK), 0);
-    assert_int_equal(engine_device_order(w.e, ENGINE_ACQUIRE), 0);
+    assert_int_equal(engine_device_order(w.e, ENGINE_ACQUIRE, NULL), 0);
     assert_int_equal(ask_all(&w, 0, PROMPTS, 0), PROMPTS * 32);
     leave(&w);
 }
@@ -450,7 +450,7 @@ static void a_planned_restart_has_snapshots(void **state)
     (void)ask_all(&w, 0, PROMPTS, 0);
     for (uint32_t i = 0; i < 3; i++) {
         struct request *r = submit_long(&w, i, 0); /* runs meanwhile, or waits */
-        assert_int_equal(engine_device_order(w.e, ENGINE_RESTART), 0);
+        assert_int_equal(engine_device_order(w.e, ENGINE_RESTART, NULL), 0);
         wait_planned(&w, i + 1);
         wait_done(&w, r);
         check_long(r);
@@ -472,7 +472,7 @@ static bool busy_reset;
 static void interrupt_once(void)
 {
     if (busy_order != ENGINE_ORDER_NONE)
-        assert_int_equal(engine_device_order(busy->e, busy_order), 0);
+        assert_int_equal(engine_device_order(busy->e, busy_order, NULL), 0);
     if (busy_reset)
         engine_reset_prefix_cache(busy->e);
     busy_order = ENGINE_ORDER_NONE;
@@ -510,10 +510,10 @@ static void an_order_meanwhile_is_not_lost(void **state)
     struct world w;
     (void)unlink(path);
     start_busy(&w, ENGINE_RELEASE);
-    assert_int_equal(engine_device_order(w.e, ENGINE_RESTART), 0);
+    assert_int_equal(engine_device_order(w.e, ENGINE_RESTART, NULL), 0);
     wait_planned(&w, 1);
     wait_released(&w);
-    assert_int_equal(engine_device_order(w.e, ENGINE_ACQUIRE), 0);
+    assert_int_equal(engine_device_order(w.e, ENGINE_ACQUIRE, NULL), 0);
     (void)ask_all(&w, 0, PROMPTS, 0);
     leave(&w);
     (void)unlink(path);
@@ -527,21 +527,21 @@ static void a_reset_is_final(void **state)
     (void)unlink(path);
     start_busy(&w, ENGINE_ORDER_NONE);
     busy_reset = true; /* while it is restored */
-    assert_int_equal(engine_device_order(w.e, ENGINE_RESTART), 0);
+    assert_int_equal(engine_device_order(w.e, ENGINE_RESTART, NULL), 0);
     wait_planned(&w, 1);
     assert_int_equal(ask_all(&w, 0, PROMPTS, 0), 0);
     busy_backend.kv_read = busy_read;
     busy_reset = true; /* while it is saved */
-    assert_int_equal(engine_device_order(w.e, ENGINE_RESTART), 0);
+    assert_int_equal(engine_device_order(w.e, ENGINE_RESTART, NULL), 0);
     wait_planned(&w, 2);
     assert_int_equal(ask_all(&w, 0, PROMPTS, 0), 0);
-    assert_int_equal(engine_device_order(w.e, ENGINE_RELEASE), 0);
+    assert_int_equal(engine_device_order(w.e, ENGINE_RELEASE, NULL), 0);
     wait_released(&w);
     assert_int_equal(access(path, F_OK), 0);
     engine_reset_prefix_cache(w.e); /* while there is no device */
     while (access(path, F_OK) == 0)
         ;
-    assert_int_equal(engine_device_order(w.e, ENGINE_ACQUIRE), 0);
+    assert_int_equal(engine_device_order(w.e, ENGINE_ACQUIRE, NULL), 0);
     assert_int_equal(ask_all(&w, 0, PROMPTS, 0), 0);
     leave(&w);
     (void)unlink(path);

@@ -11,7 +11,7 @@
 #include "tests/unit/engine/engine_world.h"
 
 struct told {
-    atomic_uint times, released, failed;
+    atomic_uint times, released, failed, refused;
     uint32_t requests;
     char why[32];
 };
@@ -45,6 +45,7 @@ static void start_reviving(struct world *w, uint32_t budget)
     atomic_store(&told.times, 0);
     atomic_store(&told.released, 0);
     atomic_store(&told.failed, 0);
+    atomic_store(&told.refused, 0);
     w->p.away = on_away;
     w->p.revivals = budget;
     w->p.revived = on_revived;
@@ -160,7 +161,7 @@ static void a_load_is_tried_again(void **state)
             atomic_store(&w.d->vanished, 1);
         w.d->wait_fails = i < 3 ? EK_EDEVICE : 0;
         if (i == 3) /* a restart on purpose is no other */
-            assert_int_equal(engine_device_order(w.e, ENGINE_RESTART), 0);
+            assert_int_equal(engine_device_order(w.e, ENGINE_RESTART, NULL), 0);
         wait_done(&w, r);
         assert_int_equal(r->finish, REQ_FIN_LENGTH);
         check_output(r, 60);
@@ -214,10 +215,10 @@ static void released_between_two_tries(void **state)
     wait_until(&w, NULL, 0, &r->out_count, 3);
     w.d->wait_fails = EK_EDEVICE;
     wait_until(&w, NULL, 0, &told.failed, 2);
-    assert_int_equal(engine_device_order(w.e, ENGINE_RELEASE), 0);
+    assert_int_equal(engine_device_order(w.e, ENGINE_RELEASE, NULL), 0);
     wait_until(&w, NULL, 0, &told.released, 1);
     atomic_store(&w.d->revive_fails, 0);
-    assert_int_equal(engine_device_order(w.e, ENGINE_ACQUIRE), 0);
+    assert_int_equal(engine_device_order(w.e, ENGINE_ACQUIRE, NULL), 0);
     wait_done(&w, r);
     check_output(r, 60);
     request_unref(r);
@@ -262,7 +263,7 @@ static void restarts_are_not_seen(void **state)
             r[i] = submit(&w, i, 60);
         for (uint32_t k = 1; k <= 5; k++) {
             wait_until(&w, NULL, 0, &r[k]->out_count, 5 * k);
-            assert_int_equal(engine_device_order(w.e, ENGINE_RESTART), 0);
+            assert_int_equal(engine_device_order(w.e, ENGINE_RESTART, NULL), 0);
             wait_until(&w, NULL, 0, &told.times, k);
         }
         for (uint32_t i = 0; i < 8; i++) {
@@ -289,10 +290,10 @@ static void released_and_acquired(void **state)
     struct engine_stats st;
     prepare(&w, 2);
     start_reviving(&w, 1);
-    assert_int_equal(engine_device_order(w.e, ENGINE_ACQUIRE), 0); /* it is there */
+    assert_int_equal(engine_device_order(w.e, ENGINE_ACQUIRE, NULL), 0); /* it is there */
     struct request *before = submit(&w, 1, 40);
     wait_until(&w, NULL, 0, &before->out_count, 3);
-    assert_int_equal(engine_device_order(w.e, ENGINE_RELEASE), 0);
+    assert_int_equal(engine_device_order(w.e, ENGINE_RELEASE, NULL), 0);
     wait_until(&w, NULL, 0, &told.released, 1);
     struct request *after = submit(&w, 2, 20);
     struct request *left = submit(&w, 3, 20);
@@ -302,7 +303,7 @@ static void released_and_acquired(void **state)
     assert_true(st.device == ENGINE_DEVICE_RELEASED && st.released);
     assert_true(atomic_load(&after->out_count) == 0 && !st.away_long);
     w.d->revivals = 0; /* something else has it still */
-    assert_int_equal(engine_device_order(w.e, ENGINE_ACQUIRE), 0);
+    assert_int_equal(engine_device_order(w.e, ENGINE_ACQUIRE, NULL), 0);
     wait_until(&w, NULL, 0, &told.failed, 1);
     w.d->revivals = 1;
     wait_done(&w, before);
@@ -332,9 +333,9 @@ static void a_load_is_given_up(void **state)
     w.d->wait_fails = EK_EDEVICE;
     engine_finish(w.e, left, REQ_FIN_ABORT);
     wait_done(&w, left);
-    assert_int_equal(engine_device_order(w.e, ENGINE_RELEASE), 0);
+    assert_int_equal(engine_device_order(w.e, ENGINE_RELEASE, NULL), 0);
     wait_until(&w, NULL, 0, &told.released, 1);
-    assert_int_equal(engine_device_order(w.e, ENGINE_ACQUIRE), 0);
+    assert_int_equal(engine_device_order(w.e, ENGINE_ACQUIRE, NULL), 0);
     struct engine_stats st;
     do {
         engine_stats(w.e, &st);
@@ -356,7 +357,7 @@ static void waiting_is_bounded(void **state)
     start_reviving(&w, 1);
     struct request *r = submit(&w, 1, 200);
     wait_until(&w, NULL, 0, &r->out_count, 3);
-    assert_int_equal(engine_device_order(w.e, ENGINE_RELEASE), 0);
+    assert_int_equal(engine_device_order(w.e, ENGINE_RELEASE, NULL), 0);
     wait_done(&w, r);
     assert_int_equal(r->finish, REQ_FIN_ERROR);
     assert_int_equal(r->error, -EHOSTDOWN);
@@ -368,7 +369,7 @@ static void waiting_is_bounded(void **state)
     struct ek_fault fault = {0};
     assert_int_equal(engine_submit(w.e, late, NULL, &fault), -EHOSTDOWN);
     assert_non_null(strstr(fault.msg, "--engine-wait"));
-    assert_int_equal(engine_device_order(w.e, ENGINE_ACQUIRE), 0);
+    assert_int_equal(engine_device_order(w.e, ENGINE_ACQUIRE, NULL), 0);
     wait_until(&w, NULL, 0, &told.times, 1);
     do {
         engine_stats(w.e, &st);
@@ -390,14 +391,52 @@ static void a_restart_that_fails(void **state)
     prepare(&w, 2);
     start_reviving(&w, 3);
     w.d->revivals = 0;
-    assert_int_equal(engine_device_order(w.e, ENGINE_RESTART), 0);
+    assert_int_equal(engine_device_order(w.e, ENGINE_RESTART, NULL), 0);
     wait_dead(&w);
     assert_int_equal(w.dead_code, EK_EXIT_DEVICE);
-    assert_int_equal(engine_device_order(w.e, ENGINE_ACQUIRE), -ESHUTDOWN);
+    assert_int_equal(engine_device_order(w.e, ENGINE_ACQUIRE, NULL), -ESHUTDOWN);
     close_world(&w);
     prepare(&w, 1);
     start(&w);
-    assert_int_equal(engine_device_order(w.e, ENGINE_RESTART), -ENOTSUP);
+    assert_int_equal(engine_device_order(w.e, ENGINE_RESTART, NULL), -ENOTSUP);
+    close_world(&w);
+}
+
+static void on_refused(void *ctx, const char *why)
+{
+    struct world *w = ctx;
+    assert_non_null(strstr(why, "gone"));
+    pthread_mutex_lock(&w->lock);
+    atomic_fetch_add(&told.refused, 1);
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* After which there would be none: the one that there is goes on, and who asked is told why. */
+static void a_restart_is_refused(void **state)
+{
+    (void)state;
+    struct world w;
+    struct engine_stats st;
+    struct ek_fault fault = {0};
+    prepare(&w, 2);
+    w.p.refused = on_refused;
+    start_reviving(&w, 3);
+    atomic_store(&w.d->check_code, -EBADMSG);
+    struct request *r = submit(&w, 1, 60);
+    wait_until(&w, NULL, 0, &r->out_count, 3);
+    assert_int_equal(engine_device_order(w.e, ENGINE_RESTART, &fault), -EBADMSG);
+    assert_string_equal(fault.msg, "its files are gone");
+    wait_done(&w, r);
+    check_output(r, 60);
+    engine_stats(w.e, &st);
+    assert_int_equal(w.d->released + w.d->revived, 0);
+    assert_int_equal(st.revivals.planned, 0);
+    assert_int_equal(atomic_load(&told.refused), 1);
+    atomic_store(&w.d->check_code, 0);
+    assert_int_equal(engine_device_order(w.e, ENGINE_RESTART, &fault), 0);
+    wait_until(&w, NULL, 0, &told.times, 1);
+    assert_int_equal(w.d->checks, 2);
+    request_unref(r);
     close_world(&w);
 }
 
@@ -557,6 +596,7 @@ int main(void)
         cmocka_unit_test(a_load_is_tried_again),
         cmocka_unit_test(a_load_that_stays_refused),
         cmocka_unit_test(released_between_two_tries),
+        cmocka_unit_test(a_restart_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

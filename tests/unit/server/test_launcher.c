@@ -1,0 +1,158 @@
+/*
+ * The process that starts engines answers each order: memory of another version or none, memory
+ * that it cannot map, files that are not there. Nobody waits for an engine that was never begun.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "kernels/apart_memory.h"
+#include "server/launcher.h"
+#include "server/options.h"
+
+#define BYTES  (64u << 20) /* of the memory; more than what is left to one that is short */
+#define WAIT_S 20
+
+static char device[] = "cpu", model[] = "/nowhere";
+static const struct options options = {.device = device, .model = model};
+
+static int make_memory(uint32_t abi, uint64_t said_bytes)
+{
+    struct ek_apart_memory m = {.abi = abi, .bytes = said_bytes, .want.stamp = 1};
+
+    int fd = memfd_create("a test", MFD_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, BYTES), 0);
+    assert_int_equal(pwrite(fd, &m, sizeof(m), 0), sizeof(m));
+    return fd;
+}
+
+static void order(struct launcher *l, enum ek_apart_what what, int fd)
+{
+    struct ek_apart_message m = {.what = what, .number = ++l->apart.number};
+    struct iovec part = {.iov_base = &m, .iov_len = sizeof(m)};
+    union {
+        char room[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } extra = {0};
+    struct msghdr msg = {.msg_iov = &part, .msg_iovlen = 1};
+
+    if (fd >= 0) {
+        msg.msg_control = extra.room;
+        msg.msg_controllen = sizeof(extra.room);
+        struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+        *c = (struct cmsghdr){
+            .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
+        memcpy(CMSG_DATA(c), &fd, sizeof(fd));
+    }
+    assert_int_equal(sendmsg(l->apart.socket, &msg, MSG_NOSIGNAL), sizeof(m));
+}
+
+static struct ek_apart_answer answer(const struct launcher *l)
+{
+    struct ek_apart_answer a;
+    struct pollfd p = {.fd = l->apart.socket, .events = POLLIN};
+
+    assert_int_equal(poll(&p, 1, WAIT_S * 1000), 1);
+    assert_int_equal(recv(p.fd, &a, sizeof(a), 0), sizeof(a));
+    assert_int_equal(a.number, l->apart.number);
+    return a;
+}
+
+static void end(struct launcher *l)
+{
+    int status;
+
+    (void)close(l->apart.socket);
+    assert_int_equal(waitpid(l->pid, &status, 0), l->pid);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void refused_at_once(void **state)
+{
+    (void)state;
+    struct launcher l;
+    const struct {
+        uint32_t abi;
+        uint64_t bytes;
+        bool none;
+    } cases[] = {{EK_BACKEND_ABI + 1, BYTES, false},
+                 {EK_BACKEND_ABI, BYTES + 1, false},
+                 {EK_BACKEND_ABI, BYTES, true}};
+
+    assert_int_equal(launcher_begin(&l, &options), 0);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        int fd = make_memory(cases[i].abi, cases[i].bytes);
+        order(&l, EK_APART_START, cases[i].none ? -1 : fd);
+        struct ek_apart_answer a = answer(&l);
+        assert_int_equal(a.code, -EPROTO);
+        assert_non_null(strstr(a.fault.msg, "another version"));
+        (void)close(fd);
+    }
+    order(&l, EK_APART_CHECK, -1); /* there was no engine yet */
+    assert_true(answer(&l).code < 0);
+    end(&l);
+}
+
+static void short_of_memory(void **state)
+{
+    (void)state;
+    struct launcher l;
+    const struct rlimit most = {BYTES / 2, BYTES / 2};
+
+    assert_int_equal(launcher_begin(&l, &options), 0);
+    assert_int_equal(prlimit(l.pid, RLIMIT_AS, &most, NULL), 0);
+    int fd = make_memory(EK_BACKEND_ABI, BYTES);
+    order(&l, EK_APART_START, fd);
+    struct ek_apart_answer a = answer(&l);
+    assert_int_equal(a.code, -ENOMEM);
+    assert_true(a.fault.msg[0] != 0);
+    (void)close(fd);
+    end(&l);
+}
+
+/* It is begun, and fails by itself: that is said in the memory; a check tells it beforehand. */
+static void without_a_model(void **state)
+{
+    (void)state;
+    struct launcher l;
+
+    assert_int_equal(launcher_begin(&l, &options), 0);
+    int fd = make_memory(EK_BACKEND_ABI, BYTES);
+    struct ek_apart_memory *m = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_ptr_not_equal(m, MAP_FAILED);
+    order(&l, EK_APART_START, fd);
+    assert_int_equal(answer(&l).code, 0);
+    for (int i = 0; i < WAIT_S * 1000 && atomic_load(&m->ended) == 0; i++)
+        (void)usleep(1000);
+    assert_int_equal(atomic_load(&m->state), APART_FAILED);
+    order(&l, EK_APART_CHECK, -1);
+    struct ek_apart_answer a = answer(&l);
+    assert_true(a.code < 0);
+    assert_non_null(strstr(a.fault.msg, "/nowhere"));
+    (void)munmap(m, BYTES);
+    (void)close(fd);
+    end(&l);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(refused_at_once),
+        cmocka_unit_test(short_of_memory),
+        cmocka_unit_test(without_a_model),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
