@@ -65,10 +65,19 @@ void ek_apart_began(struct ek_apart_memory *m, int pid);
 /* stopped: a signal had stopped it when it was ended, which its parent alone can see for sure.
  * oom_kills: processes that the kernel killed for memory meanwhile, in its cgroup. */
 void ek_apart_ended(struct ek_apart_memory *m, int status, bool stopped, uint64_t oom_kills);
+/* Somebody outside sent the signal with which it is about to end; 0: from another namespace. For a
+ * signal handler. */
+void ek_apart_sent(struct ek_apart_memory *m, int pid);
 /* An ek_progress_fn; ctx is the memory. */
 void ek_apart_progress(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
 /* The engine cannot be made. */
 void ek_apart_failed(struct ek_apart_memory *m, int code, const struct ek_fault *fault);
+/* What a test may define in a library that it preloads: it is called around each step in the
+ * engine's process, and a code below 0 takes the place of the backend's. */
+#define EK_APART_TEST_SYMBOL "ek_apart_test"
+enum ek_apart_place { EK_APART_BEFORE, EK_APART_COMPUTED, EK_APART_SAMPLED };
+typedef int (*ek_apart_test_fn)(enum ek_apart_place place, const struct ek_step *step);
+
 /* The device is loaded: does what is ordered until the process is ended. */
 void ek_apart_serve(struct ek_apart_memory *m, const struct ek_backend *b, struct ek_device *d,
                     const struct ek_graph *graph) __attribute__((noreturn));

@@ -3,6 +3,7 @@
  * between them it waits for the oldest step. The launcher calls the first functions, the engine's
  * process the last.
  */
+#include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -32,6 +33,7 @@ struct follow {
     uint32_t flying[APART_SLOTS], count; /* slots, the oldest first */
     bool sampled[APART_SLOTS];
     uint64_t stats_us;
+    ek_apart_test_fn test; /* NULL but in a test */
 };
 
 void apart_sleep(atomic_uint *word, uint32_t seen, uint64_t timeout_us)
@@ -93,6 +95,12 @@ void ek_apart_ended(struct ek_apart_memory *m, int status, bool stopped, uint64_
     m->stopped = stopped;
     atomic_store(&m->ended, 1);
     apart_raise(&m->answered);
+}
+
+void ek_apart_sent(struct ek_apart_memory *m, int pid)
+{
+    atomic_store(&m->sent_by, pid);
+    atomic_store(&m->sent, 1);
 }
 
 void ek_apart_progress(void *ctx, uint64_t done_bytes, uint64_t total_bytes)
@@ -165,6 +173,11 @@ static void land(struct follow *f, uint32_t slot, int code)
     apart_raise(&f->m->answered);
 }
 
+static int try_test(const struct follow *f, enum ek_apart_place place, const struct ek_step *step)
+{
+    return f->test ? f->test(place, step) : 0;
+}
+
 static void forward(struct follow *f, uint32_t slot)
 {
     struct ek_step *step = step_in(f, slot);
@@ -173,7 +186,11 @@ static void forward(struct follow *f, uint32_t slot)
 
     f->sampled[slot] = false;
     if (r == 0)
+        r = try_test(f, EK_APART_BEFORE, step);
+    if (r == 0)
         r = f->b->forward(f->d, step);
+    if (r == 0)
+        r = try_test(f, EK_APART_COMPUTED, step);
     if (r < 0)
         land(f, slot, r); /* what is sampled of it is nothing */
     else
@@ -260,6 +277,8 @@ static void wait_step(struct follow *f)
 
     if (r == -ETIMEDOUT)
         return;
+    if (r == 0)
+        r = try_test(f, EK_APART_SAMPLED, step_in(f, slot));
     forget(f, 0);
     land(f, slot, r);
     if (ek_now_us() - f->stats_us >= STATS_US)
@@ -271,6 +290,7 @@ void ek_apart_serve(struct ek_apart_memory *m, const struct ek_backend *b, struc
 {
     struct follow f = {.m = m, .b = b, .d = d, .graph = graph};
 
+    *(void **)&f.test = dlsym(RTLD_DEFAULT, EK_APART_TEST_SYMBOL);
     copy_stats(&f);
     say_state(m, APART_LOADED);
     for (;;) {

@@ -22,8 +22,9 @@
 #define LOAD_US  (600u * EK_US_PER_S) /* without progress an engine that loads hangs */
 #define REPLY_US (60u * EK_US_PER_S)
 #define END_US   (10u * EK_US_PER_S) /* SIGKILL, until the process has ended */
-#define HEAR_US  (15u * EK_US_PER_S) /* until the launcher answers, who may have to end one first  \
-                                      */
+#define HEAR_US                                                                                    \
+    (15u * EK_US_PER_S) /* until the launcher answers, who may have to end one first               \
+                         */
 
 struct lead {
     struct ek_open_params open;
@@ -126,6 +127,7 @@ static int start(struct lead *l, const struct patience *p, struct ek_fault *faul
 
     atomic_store(&m->pid, 0);
     atomic_store(&m->ended, 0);
+    atomic_store(&m->sent, 0);
     atomic_store(&m->state, APART_STARTING);
     atomic_store(&m->done_bytes, 0);
     atomic_store(&m->total_bytes, 0);
@@ -469,8 +471,13 @@ static void lead_how_lost(struct ek_device *d, struct ek_device_end *ret_end)
     (void)end(l); /* or revive() does, and says what is in the way */
     if (ret_end->ended) {
         const int status = l->m->status;
+        const bool sent = WIFSIGNALED(status) && atomic_load(&l->m->sent) != 0;
         say_end(status, ret_end->why, sizeof(ret_end->why));
-        ret_end->fault = !was_killed(status);
+        size_t said = strlen(ret_end->why);
+        if (sent)
+            (void)snprintf(ret_end->why + said, sizeof(ret_end->why) - said,
+                           ", which process %d sent", atomic_load(&l->m->sent_by));
+        ret_end->fault = !sent && !was_killed(status);
         ret_end->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
         ret_end->oom_kills = ret_end->signal == SIGKILL ? l->m->oom_kills : 0;
         ret_end->status = WIFEXITED(status) ? WEXITSTATUS(status) : 0;

@@ -51,6 +51,8 @@ struct ek_apart_memory {
     atomic_uint ended; /* 1: status, stopped and oom_kills are valid */
     int status;
     bool stopped;
+    atomic_uint sent; /* its last signal came from outside, */
+    atomic_int sent_by;
     uint64_t oom_kills;
     atomic_uint state;
     int code;

@@ -98,6 +98,35 @@ static int load(const struct options *o, struct ek_apart_memory *m, const struct
     return 0;
 }
 
+/* A fault of its own, or a signal that somebody sent? That decides whether a request is suspected.
+ * A handler has no other way to what it needs. */
+static struct ek_apart_memory *g_ending;
+static const int fatal[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS};
+static struct sigaction g_before[sizeof(fatal) / sizeof(fatal[0])];
+
+static void on_end(int sig, siginfo_t *info, void *context)
+{
+    (void)context;
+    const bool sent = info->si_code <= 0 && info->si_pid != getpid();
+
+    if (sent)
+        ek_apart_sent(g_ending, info->si_pid);
+    for (size_t i = 0; i < sizeof(fatal) / sizeof(fatal[0]); i++)
+        if (fatal[i] == sig)
+            (void)sigaction(sig, &g_before[i], NULL);
+    if (info->si_code <= 0)
+        (void)raise(sig); /* else the instruction fails again */
+}
+
+static void watch_ends(struct ek_apart_memory *m)
+{
+    struct sigaction a = {.sa_sigaction = on_end, .sa_flags = SA_SIGINFO};
+
+    g_ending = m;
+    for (size_t i = 0; i < sizeof(fatal) / sizeof(fatal[0]); i++)
+        (void)sigaction(fatal[i], &a, &g_before[i]); /* without it, it counts as its own */
+}
+
 static void run_engine(const struct launching *l) __attribute__((noreturn));
 static void run_engine(const struct launching *l)
 {
@@ -112,6 +141,7 @@ static void run_engine(const struct launching *l)
     if (getppid() != l->pid)
         _exit(EK_EXIT_INTERNAL); /* the launcher ended before it could take this one along */
     (void)close(l->socket);
+    watch_ends(l->memory);
     int r = load(l->o, l->memory, &backend, &device, &model, &fault);
     if (r < 0) {
         ek_apart_failed(l->memory, r, &fault);

@@ -5,9 +5,11 @@
  *
  * What took the device away may have been a request: one that makes the program fail would end
  * device after device. So whoever was in a step then is a suspect, runs alone until a step with it
- * went well, and is the cause if the device is lost again meanwhile. That costs the others the
- * time in which each suspect's tokens are read again, and a step; where the end came from outside
- * nobody is suspected.
+ * went well, and is the cause if the device ends in the same way again meanwhile. If it ends in
+ * another way that may have been chance, such as a card that falls off the bus just then: it runs
+ * alone once more, and is the cause if there is no third step that goes well. That costs the others
+ * the time in which each suspect's tokens are read again, and a step; where the end came from
+ * outside nobody is suspected.
  */
 #include <assert.h>
 #include <errno.h>
@@ -60,21 +62,41 @@ uint32_t sched_lost(struct sched *s, uint64_t now_us)
     return replayed;
 }
 
-void sched_found(struct sched *s, bool fault, uint64_t now_us)
+/* A tenant's third such request, its sixth and so on are told once more. */
+static void note_poison(struct sched *s, uint32_t tenant)
+{
+    struct tenant *t = &s->tenants.at[tenant];
+
+    s->stats.poisons++;
+    t->poisons++;
+    s->stats.poison_tenants += t->poisons % SCHED_POISONS == 0;
+}
+
+/* Whether it alone can have been the cause of this end, too. */
+static bool is_cause(const struct entry *e, uint32_t fault)
+{
+    return fault != 0 && e->in_flight && e->suspect && (e->failed_alone || e->fault == fault);
+}
+
+void sched_found(struct sched *s, uint32_t fault, uint64_t now_us)
 {
     uint32_t next;
 
     for (uint32_t i = s->age.head; i != SCHED_NONE; i = next) {
         struct entry *e = &s->entries[i];
         next = e->in[QUEUE_AGE].next;
-        bool guilty = fault && e->in_flight && e->suspect;
-        if (fault && e->in_flight && !e->suspect) {
+        bool cause = is_cause(e, fault);
+        if (fault != 0 && e->in_flight) {
+            e->failed_alone = e->suspect;
+            s->suspects += !e->suspect;
             e->suspect = true;
-            s->suspects++;
+            e->fault = fault;
         }
         e->in_flight = false;
-        if (guilty)
+        if (cause) {
+            note_poison(s, e->tenant);
             sched_end(s, i, REQ_FIN_ERROR, -ENOTRECOVERABLE, now_us);
+        }
     }
 }
 
@@ -92,5 +114,5 @@ uint32_t sched_suspect(const struct sched *s)
 void sched_cleared(struct sched *s, struct entry *e)
 {
     s->suspects -= e->suspect;
-    e->suspect = false;
+    e->suspect = e->failed_alone = false;
 }

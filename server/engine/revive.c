@@ -75,6 +75,15 @@ static void count_loss(struct engine *e, bool fault)
     *(fault ? &r->faults : &r->ends) += 1;
 }
 
+/* A number for how it ended, the same for the same way; 0: not by what it computed. */
+static uint32_t fault_of(const struct ek_device_end *end, int code)
+{
+    const uint32_t how = end->ended ? ((uint32_t)end->signal << 8) + (uint32_t)end->status
+                                    : 1u << 16 | (uint16_t)-code;
+
+    return end->fault ? how + 1 : 0;
+}
+
 /* Whether the next one may be had, where this one could not: it was ended while it was loaded, or
  * what it needs is in use still. Another model or another version stays what it is. */
 static bool may_pass(int code)
@@ -185,7 +194,7 @@ int engine_revive(struct engine *e, int code)
                        end.why, fault.msg[0] ? fault.msg : ek_strerror(failed));
         return code;
     }
-    sched_found(e->sched, end.fault, ek_now_us());
+    sched_found(e->sched, fault_of(&end, code), ek_now_us());
     if (failed == 0) {
         e->order = ENGINE_ORDER_NONE; /* whatever was asked for before, it has just begun */
         e->unchecked = false;
@@ -220,7 +229,7 @@ static int let_go(struct engine *e)
     if (e->backend->release(e->device) < 0)
         return EK_EDEVICE; /* as if it had been lost */
     go_without(e, ENGINE_DEVICE_RELEASED);
-    sched_found(e->sched, false, e->away_from_us); /* nobody is suspected */
+    sched_found(e->sched, 0, e->away_from_us); /* nobody is suspected */
     e->try_us = 0;
     return 0;
 }

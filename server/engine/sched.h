@@ -62,6 +62,7 @@
 #define SCHED_DEPTH     2u
 #define SCHED_WINDOW    1000u
 #define SCHED_FORCED    32u    /* tokens appended at once without a choice */
+#define SCHED_POISONS   3u     /* requests of a tenant that ended the device; then it is told */
 #define SCHED_QUEUE_ANY 16384u /* places in the queue when its limit has no ceiling */
 
 enum entry_state { ENTRY_FREE, ENTRY_WAITING, ENTRY_RUNNING };
@@ -80,6 +81,8 @@ struct entry {
     bool active;       /* it counts as work of its tenant: it waits, or is being read */
     bool in_flight;    /* in a step with which the device was lost, see lost.c */
     bool suspect;      /* of having been the cause: it runs alone until a step with it went well */
+    bool failed_alone; /* it did so when the device was lost, in another way than before */
+    uint32_t fault;    /* of a suspect: how the device ended, see sched_found() */
     uint32_t tenant;   /* place */
     uint32_t paid;     /* tokens of the prompt that the tenant is charged for, or need not be */
     uint32_t seat;     /* while running */
@@ -283,10 +286,11 @@ void sched_failing(struct sched *s);
  * Returns how many requests have lost what was computed of them.
  */
 uint32_t sched_lost(struct sched *s, uint64_t now_us);
-/* It is there again. `fault`: what was computed may have been the cause, so those who were in a
- * step then run alone, one after the other, until a step with each of them went well; one that was
- * alone already is the cause, and ends with -ENOTRECOVERABLE. */
-void sched_found(struct sched *s, bool fault, uint64_t now_us);
+/* It is there again. `fault`, when it is not 0: what was computed may have been the cause, so those
+ * who were in a step then run alone, one after the other, until a step with each of them went well.
+ * It is a number for the way in which the device ended: one that was alone already is the cause,
+ * and ends with -ENOTRECOVERABLE, when that was the same way as before, or at the second time. */
+void sched_found(struct sched *s, uint32_t fault, uint64_t now_us);
 /* Counters, histograms and gauges; the engine adds what is its own. */
 void sched_stats(struct sched *s, uint64_t now_us, struct engine_stats *ret_stats);
 /* Recounts everything. NULL when all is right. */

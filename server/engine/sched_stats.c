@@ -75,6 +75,7 @@ void sched_stats(struct sched *s, uint64_t now_us, struct engine_stats *ret_stat
                                              .prompts = t->prompts,
                                              .outputs = t->outputs,
                                              .preemptions = t->preemptions,
+                                             .poisons = t->poisons,
                                              .ahead = tenants_ahead(&s->tenants, i, least)};
     }
     uint32_t oldest = s->age.head;

@@ -28,7 +28,7 @@ enum engine_drain { ENGINE_SERVING, ENGINE_DRAINING, ENGINE_DRAINED };
 
 /* Of one tenant; the tokens are those that its counter counted. */
 struct tenant_stat {
-    uint64_t prompts, outputs, preemptions;
+    uint64_t prompts, outputs, preemptions, poisons;
     uint64_t ahead; /* see tenants_ahead() */
     uint32_t stamp; /* whose numbers these are */
 };
@@ -114,8 +114,10 @@ struct engine_stats {
     struct engine_warmth warmth;
     bool replaceable; /* the device is in a process of its own */
     enum engine_device device;
-    bool released;     /* on purpose; until another one is loaded, too */
-    uint64_t away_us;  /* for so long there has been none */
-    bool away_long;    /* longer than requests wait for one */
-    uint32_t suspects; /* requests that run alone, see lost.c */
+    bool released;           /* on purpose; until another one is loaded, too */
+    uint64_t away_us;        /* for so long there has been none */
+    bool away_long;          /* longer than requests wait for one */
+    uint64_t poisons;        /* requests that ended since the device does with them, */
+    uint64_t poison_tenants; /* and how often that was the third, sixth and so on of a tenant */
+    uint32_t suspects;       /* requests that run alone, see lost.c */
 };

@@ -49,6 +49,7 @@ struct tenant {
     uint64_t due;              /* tokens of prompts that are admitted and still to be read */
     uint64_t prompts, outputs; /* tokens, as they were counted */
     uint64_t preemptions;
+    uint64_t poisons; /* requests that ended since the device does with them */
     uint32_t price, stamp;
     uint32_t active;    /* entries that wait or are being read */
     uint32_t held;      /* blocks of its own, of use within the choice of who gives way alone */

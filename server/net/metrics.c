@@ -323,6 +323,8 @@ static void write_engine(struct ek_expo *e, const struct engine_stats *s, uint64
     one(e, M_ENGINE_PAUSE, (double)s->revivals.pause_us / 1e6);
     one(e, M_ENGINE_REPLAYED, (double)s->revivals.requests);
     one(e, M_ENGINE_SUSPECTS, s->suspects);
+    one(e, M_ENGINE_POISON, (double)s->poisons);
+    one(e, M_ENGINE_POISON_KEYS, (double)s->poison_tenants);
     one(e, M_ENGINE_CUT, (double)s->revivals.cut);
     if (s->replaceable)
         ROWS(e, M_ENGINE_STATE, "state", {"running", s->device == ENGINE_DEVICE_THERE},
@@ -523,6 +525,7 @@ static void write_key(struct ek_expo *e, int m, const struct auth_stat *s,
                 : m == M_KEY_WAITING ? s->waiting
                 : m == M_KEY_AHEAD   ? (double)t->ahead
                 : m == M_KEY_WEIGHT  ? s->weight
+                : m == M_KEY_POISON  ? (double)t->poisons
                                      : (double)t->preemptions);
     }
 }

@@ -1,5 +1,6 @@
 #include "supervisor/law/shares.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -116,5 +117,36 @@ bool shares_why(const struct shares *s, bool names, char *ret_text, size_t size)
                    "weight of %g of %g%s",
                    names ? most->key->name : name, most->part * 100, time, most->key->weight,
                    weights, others);
+    return true;
+}
+
+uint32_t shares_poison(const struct shares *s, const struct keys_reading *keys, uint32_t from)
+{
+    for (uint32_t i = from > 0 ? from - 1 : 0; i < keys->count; i++) {
+        const struct key_reading *is = &keys->at[i], *was = keys_find(&s->now, is->name);
+        if (!was)
+            continue; /* it may have been told before */
+        double before = is->poisons < was->poisons ? 0 : was->poisons; /* another process */
+        if (floor(is->poisons / SHARES_POISONS) > floor(before / SHARES_POISONS))
+            return i + 1;
+    }
+    return 0;
+}
+
+bool shares_poison_why(const struct shares *s, bool names, char *ret_text, size_t size)
+{
+    const struct key_reading *most = NULL;
+    char name[KEYS_NAME];
+
+    ret_text[0] = '\0';
+    for (uint32_t i = 0; i < s->now.count; i++)
+        if (s->now.at[i].poisons >= SHARES_POISONS &&
+            (!most || s->now.at[i].poisons > most->poisons))
+            most = &s->now.at[i];
+    if (!most)
+        return false;
+    (void)snprintf(name, sizeof(name), "%u", (uint32_t)(most - s->now.at) + 1);
+    (void)snprintf(ret_text, size, "key %s has brought %.0f requests with which the engine ends",
+                   names ? most->name : name, most->poisons);
     return true;
 }

@@ -11,7 +11,8 @@
 
 #include "supervisor/engines/keys.h"
 
-#define SHARES_LOOKS 7u /* one each ten seconds: the oldest is a minute old */
+#define SHARES_POISONS 3u /* so many requests of a key that end the engine are told */
+#define SHARES_LOOKS   7u /* one each ten seconds: the oldest is a minute old */
 
 struct shares {
     struct keys_reading now, look[SHARES_LOOKS];
@@ -30,6 +31,13 @@ struct share {
 
 /* Another process answers, or none: counters begin anew. */
 void shares_start(struct shares *s);
+/* The number of the first key from `from` on whose requests that ended the engine are three, six
+ * and so on since the reading before: of shares_take(), which comes after this. 0 = there is none.
+ */
+uint32_t shares_poison(const struct shares *s, const struct keys_reading *keys, uint32_t from);
+/* "key batch-jobs has brought 3 requests with which the engine ends", of who brought most; without
+ * `names`: "key 2". False and an empty text when none has brought three. */
+bool shares_poison_why(const struct shares *s, bool names, char *ret_text, size_t size);
 void shares_take(struct shares *s, const struct keys_reading *keys, uint64_t now_us);
 /* Seconds that the shares are of; 0 = nothing is known yet. */
 double shares_span_s(const struct shares *s);

@@ -316,8 +316,13 @@ static void note_keys(struct server *s, const struct scrape_reading *reading)
     if (reading->result != SCRAPE_OK)
         return;
     keys_parse(reading->page, reading->len, &keys);
-    if (!s->shares && keys.count > 1)
+    if (!s->shares && keys.count > 0)
         s->shares = calloc(1, sizeof(*s->shares));
+    for (uint32_t n = 0; s->shares && (n = shares_poison(s->shares, &keys, n)) != 0; n++)
+        server_note(s, ACT_NOTE, REASON_POISON_KEY,
+                    "Key %u has brought %.0f requests with which the engine's process ends: each "
+                    "was ended with an error (evenkeelctl explain on this machine names the key)",
+                    n, keys.at[n - 1].poisons);
     if (s->shares)
         shares_take(s->shares, &keys, reading->sample.at_us);
 }

@@ -1,6 +1,7 @@
 #include "supervisor/web/key_table.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/buf.h"
@@ -31,10 +32,25 @@ static void put_key(const struct share *k, bool names, struct ek_buf *out)
                         k->key->ahead, k->held ? "true" : "false");
 }
 
+/* What there is to say of keys. False and an empty text: nothing. */
+static bool say_why(const struct server *s, bool names, char *ret_text, size_t size)
+{
+    char share[200] = "";
+
+    ret_text[0] = '\0';
+    if (!s->shares)
+        return false;
+    bool poison = shares_poison_why(s->shares, names, ret_text, size);
+    size_t len = strlen(ret_text);
+    if (shares_why(s->shares, names, share, sizeof(share)))
+        (void)snprintf(ret_text + len, size - len, "%s%s", poison ? "; " : "", share);
+    return ret_text[0] != '\0';
+}
+
 void key_table_json(const struct server *s, bool names, struct ek_buf *out)
 {
     struct share rows[KEYS_MOST];
-    char why[200];
+    char why[400];
     uint32_t count = rows_of(s, rows);
     (void)ek_buf_puts(out, "\"keys\":[");
     for (uint32_t i = 0; i < count; i++) {
@@ -42,7 +58,7 @@ void key_table_json(const struct server *s, bool names, struct ek_buf *out)
         put_key(&rows[i], names, out);
     }
     (void)ek_buf_puts(out, "],\"keys_why\":");
-    if (s->shares && shares_why(s->shares, names, why, sizeof(why))) {
+    if (say_why(s, names, why, sizeof(why))) {
         (void)ek_buf_puts(out, "\"");
         (void)ek_buf_json(out, why, strlen(why));
         (void)ek_buf_puts(out, "\"");
@@ -93,13 +109,13 @@ static void put_row(const struct share *k, struct ek_buf *out)
 void key_table_page(const struct server *s, struct ek_buf *out)
 {
     struct share rows[KEYS_MOST];
-    char why[200] = "";
+    char why[400] = "";
     uint32_t count = rows_of(s, rows);
     (void)ek_buf_printf(out,
                         "<div class=\"keys\"%s><h3>API keys, the last minute</h3><p "
                         "class=\"keys-why\" data-k=\"keys_why\">",
                         count ? "" : " hidden");
-    if (s->shares && shares_why(s->shares, false, why, sizeof(why)))
+    if (say_why(s, false, why, sizeof(why)))
         (void)ek_buf_puts(out, why); /* without names: words and numbers */
     (void)ek_buf_puts(out, "</p><table><thead><tr><th>Key</th><th class=\"figure\">Share</th>"
                            "<th class=\"figure\">By weight</th><th class=\"figure\">Tokens/s</th>"

@@ -7,14 +7,14 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import threading
 import urllib.request
 
 import pytest
 
 from bare import Bare
-from conftest import MODEL, ROOT, metric, wait_for
+from conftest import MODEL, metric, wait_for
+from engine_faults import WHAT, EngineFaults
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 60}, "age": {"type": "integer"}, "tags":
           {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 2, "maxItems": 4}}, "required": ["name", "age", "tags"]}
@@ -133,10 +133,11 @@ def test_texts_go_on(tmp_path, undisturbed, how, stream):
             for _ in range(4):
                 end_engine(s, how, draw.randint(20, 250))
         page = s.metrics()
-        assert replaced(s) == 4 == metric(page, "evenkeel_engine_restarts_total", cause="ended" if how == signal.SIGKILL else "fault")
+        assert replaced(s) == 4 == metric(page, "evenkeel_engine_restarts_total", cause="ended")
         assert metric(page, "evenkeel_engine_replayed_requests_total") >= 1 and metric(page, "evenkeel_engine_pause_seconds_total") > 0
         assert metric(page, "vllm:num_preemptions_total") == 0 == metric(page, "evenkeel_engine_suspect_requests")
         assert engine(s) != first and f"signal {int(how)}" in s.log()
+        assert (f"which process {os.getpid()} sent" in s.log()) == (how == signal.SIGSEGV)
     finally:
         assert s.stop() == 0
 
@@ -298,34 +299,26 @@ def test_budget(tmp_path):
         s.stop()
 
 
-def faulty(tmp_path):
-    """The environment of a server whose engine does what files in tmp_path/faults say."""
-    library = tmp_path / "engine_faults.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, ROOT / "tests/e2e/engine_faults.c"], check=True)
-    (tmp_path / "faults").mkdir()
-    return {"LD_PRELOAD": str(library), "ENGINE_FAULTS": str(tmp_path / "faults"), "ASAN_OPTIONS": "verify_asan_link_order=0"}
-
-
 def test_ended_while_it_loads(tmp_path, undisturbed):
     """The engine ends, and so do the next three while they load: each counts, and every text goes on."""
-    s = serve(tmp_path, env=faulty(tmp_path))
-    hold = tmp_path / "faults/hold"
+    faults = EngineFaults(tmp_path)
+    s = serve(tmp_path, env=faults.env)
     try:
         with always(s, undisturbed, stream=True):
             until = tokens(s) + 50
             wait_for("tokens are made", lambda: tokens(s) >= until, 60, 0.002)
-            hold.touch()
+            faults.hold = 1
             gone = engine(s)
             for how in (signal.SIGKILL, signal.SIGSEGV, signal.SIGKILL, signal.SIGKILL):
                 os.kill(gone, how)
                 wait_for("another engine loads", lambda old=gone: engine(s) not in (None, old), 60, 0.002)
                 gone = engine(s)
-            hold.unlink()
+            faults.hold = 0
             wait_for("it is there", lambda: engine_state(s)["state"] == "running", 60)
-        assert engine_state(s)["restarts"] == {"planned": 0, "fault": 1, "ended": 3}
+        assert engine_state(s)["restarts"] == {"planned": 0, "fault": 0, "ended": 4}
         assert s.log().count("which is tried again: The engine could not be loaded: its process ended with signal") == 3, s.log()
     finally:
-        hold.unlink(missing_ok=True)
+        faults.hold = 0
         assert s.stop() == 0
 
 
@@ -386,9 +379,9 @@ def test_a_restart_is_refused(tmp_path, undisturbed, what):
 
 def test_no_shared_memory(tmp_path):
     """Memory that could not be touched later is said at the start, and is no signal then."""
-    env = faulty(tmp_path)
-    (tmp_path / "faults/no-memory").touch()
-    s = Bare(tmp_path, "--engine-process", ready=False, env=env)
+    faults = EngineFaults(tmp_path)
+    faults.no_memory = 1
+    s = Bare(tmp_path, "--engine-process", ready=False, env=faults.env)
     s.process.wait(20)
     assert s.process.returncode == 79 and "MiB, cannot be had" in s.log(), (s.process.returncode, s.log())
 
@@ -399,6 +392,39 @@ def test_it_ends_with_its_server(tmp_path):
     s.process.kill()
     s.process.wait()
     wait_for("all are gone", lambda: not any(os.path.exists(f"/proc/{p}") for p in pids))
+
+
+def ids_of(server, text):
+    return json.loads(server.ask("/tokenize", "POST", json.dumps({"model": "tiny", "prompt": text}))[2])["tokens"]
+
+
+@pytest.mark.parametrize("what", ["abort", "segv", "device"])
+def test_poison(tmp_path, what):
+    """One of 51 makes the engine fail, in one of three ways: it gets its error at the second time, the others the texts they would have had."""
+    faults = EngineFaults(tmp_path)
+    s = Bare(tmp_path, "--engine-process", "--max-num-seqs", 64, "--max-model-len", 512, env=faults.env)
+    others = [{"prompt": f"{('Once upon a time', 'The little bear', 'One day', 'A river', 'The house')[i % 5]} {i}", "max_tokens": 40 + i, "seed": i,
+               "temperature": (0, 0.8)[i % 2], "ignore_eos": True, "stream": i % 3 == 0} for i in range(50)]
+    bad = {"model": "tiny", "prompt": "Ω once", "max_tokens": 40, "temperature": 0}
+    try:
+        with concurrent.futures.ThreadPoolExecutor(51) as pool:
+            want = list(pool.map(lambda a: text_of(s, a), others))
+            used = {t for a, w in zip(others, want) for t in ids_of(s, a["prompt"] + w[0][0])}
+            faults.poison_what = WHAT[what]
+            faults.poison = next(t for t in ids_of(s, bad["prompt"]) if t not in used and t > 2)
+            jobs = [pool.submit(text_of, s, a) for a in others]
+            error = s.ask("/v1/completions", "POST", json.dumps(bad))
+            assert [job.result() for job in jobs] == want
+        assert error[0] == 500 and b"failed twice" in error[2], error
+        page = s.metrics()
+        assert faults.done == 2 == metric(page, "evenkeel_engine_restarts_total", cause="fault"), s.log()
+        assert metric(page, "evenkeel_engine_poison_requests_total") == 1 and metric(page, "evenkeel_engine_suspect_requests") == 0
+        for n in 1, 2:
+            assert metric(s.metrics(), "evenkeel_engine_poison_keys_total") == 0
+            assert s.ask("/v1/completions", "POST", json.dumps(bad))[0] == 500
+        wait_for("its third one is told", lambda: metric(s.metrics(), "evenkeel_engine_poison_keys_total") == 1)
+    finally:
+        assert s.stop() == 0
 
 
 def test_a_start_that_fails(tmp_path):

@@ -174,7 +174,7 @@ lost.c@sched_reset_prefix(s);@(void)0;
 lost.c@e->suspect = true;@(void)0;
 lost.c@if (s->running_count > 0)@if (false)
 lost.c@s->suspects -= e->suspect;@(void)0;
-lost.c@fault && e->in_flight && e->suspect;@fault && e->in_flight;
+lost.c@e->in_flight && e->suspect && (@e->in_flight && (
 lost.c@e->in_flight = false;@(void)0;
 admit.c@entry = first_preempted(s);@(void)0;
 states.c@remove_kept(s, at);@(void)0;

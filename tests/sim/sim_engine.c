@@ -386,7 +386,7 @@ static void land_step(struct sim *s)
 static void lose_device(struct sim *s)
 {
     struct sched *c = s->sched;
-    bool fault = chance(s, 500000);
+    uint32_t fault = chance(s, 500000) ? 1 + chance(s, 500000) : 0;
     uint64_t failed = c->stats.finished[REQ_FIN_ERROR], alone = 0;
 
     for (uint32_t i = 0; i < c->running_count; i++)

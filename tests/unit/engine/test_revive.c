@@ -249,6 +249,44 @@ static void the_cause_is_found(void **state)
     close_world(&w);
 }
 
+/* A fault of another kind while a suspect runs alone is not laid at its door; the same one is, and
+ * so is a second one alone. */
+static void chance_is_no_cause(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t ends[4];
+        bool flies[4], guilty;
+        uint32_t tries;
+    } cases[] = {
+        {{7, 7}, {true, true}, true, 2},           {{7, 9}, {true, true}, false, 2},
+        {{7, 9, 9}, {true, true, true}, true, 3},  {{7, 9, 7}, {true, true, true}, true, 3},
+        {{7, 7}, {true, false}, false, 2},        /* it was in no step then */
+        {{7, 0, 7}, {true, true, true}, true, 3}, /* who sent SIGKILL says nothing */
+        {{7, 0, 9}, {true, true, true}, false, 3},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct world w;
+        struct sched *s;
+        prepare(&w, 2);
+        assert_int_equal(sched_new(&w.p, &s), 0);
+        struct request *r = make(1, 5);
+        assert_int_equal(sched_submit(s, r, 1), 0);
+        for (uint32_t k = 0; k < cases[i].tries; k++) {
+            assert_int_equal(atomic_load(&r->state) == REQ_DONE, false);
+            s->entries[r->entry].in_flight = cases[i].flies[k];
+            sched_found(s, cases[i].ends[k], 2 + k);
+        }
+        assert_int_equal(atomic_load(&r->state) == REQ_DONE, cases[i].guilty);
+        assert_int_equal(s->stats.poisons, cases[i].guilty);
+        assert_int_equal(s->suspects, !cases[i].guilty);
+        sched_finish_all(s, REQ_FIN_ABORT, 0, 9);
+        request_unref(r);
+        sched_free(s);
+        null_close(w.d);
+    }
+}
+
 /* Ended and started five times between steps, while all are in an answer or not begun yet. */
 static void restarts_are_not_seen(void **state)
 {
@@ -597,6 +635,7 @@ int main(void)
         cmocka_unit_test(a_load_that_stays_refused),
         cmocka_unit_test(released_between_two_tries),
         cmocka_unit_test(a_restart_is_refused),
+        cmocka_unit_test(chance_is_no_cause),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

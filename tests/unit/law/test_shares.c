@@ -63,6 +63,49 @@ static void reads_a_page(void **state)
     assert_int_equal(page("").count, 0);
 }
 
+static struct keys_reading poisons(double first, double second)
+{
+    char text[400];
+    (void)snprintf(text, sizeof(text),
+                   "vllm:num_requests_running 3\n"
+                   "evenkeel_key_poison_requests_total{key=\"batch-jobs\"} %.0f\n"
+                   "evenkeel_key_poison_requests_total{key=\"chat\"} %.0f\n",
+                   first, second);
+    return page(text);
+}
+
+/* At the third request, at the sixth, and after a restart of the server again. */
+static void says_who_brings_poison(void **state)
+{
+    (void)state;
+    struct shares *s = calloc(1, sizeof(*s));
+    char text[200];
+    static const struct {
+        double first, second;
+        uint32_t want, then;
+    } cases[] = {{9, 0, 0, 0},  {9, 2, 0, 0},  {9, 3, 2, 0}, {10, 3, 0, 0}, {11, 5, 0, 0},
+                 {12, 6, 1, 2}, {12, 6, 0, 0}, {0, 0, 0, 0}, {2, 2, 0, 0},  {5, 2, 1, 0}};
+    assert_non_null(s);
+    assert_false(shares_poison_why(s, true, text, sizeof(text)));
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct keys_reading k = poisons(cases[i].first, cases[i].second);
+        uint32_t n = shares_poison(s, &k, 0);
+        assert_int_equal(n, cases[i].want);
+        assert_int_equal(n ? shares_poison(s, &k, n + 1) : 0, cases[i].then);
+        shares_take(s, &k, (1 + i) * SEC);
+        if (i == 2) {
+            assert_true(shares_poison_why(s, true, text, sizeof(text)));
+            assert_string_equal(text, "key batch-jobs has brought 9 requests with which the "
+                                      "engine ends");
+            assert_true(shares_poison_why(s, false, text, sizeof(text)));
+            assert_non_null(strstr(text, "key 1 has"));
+        }
+        if (i == 8)
+            assert_false(shares_poison_why(s, true, text, sizeof(text)));
+    }
+    free(s);
+}
+
 static void keeps_to_its_bound(void **state)
 {
     (void)state;
@@ -145,9 +188,8 @@ static void begins_anew(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_a_page),
-        cmocka_unit_test(keeps_to_its_bound),
-        cmocka_unit_test(says_who_waits),
+        cmocka_unit_test(reads_a_page),       cmocka_unit_test(says_who_brings_poison),
+        cmocka_unit_test(keeps_to_its_bound), cmocka_unit_test(says_who_waits),
         cmocka_unit_test(begins_anew),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
