@@ -133,6 +133,11 @@ SUPERVISOR = {
         ("Ready", "short", "stat", 6, [("{{server}}", f"min by (server) (evenkeel_supervisor_server_ready{{{SUP}}})")], "1 while a server takes requests."),
         ("State", "short", "state-timeline", 9, [("{{server}} {{state}}", f"max by (server, state) (evenkeel_supervisor_server_state{{{SUP}}}) == 1")], "The state that each server is in."),
         ("Engine step age", "s", "timeseries", 9, [("{{instance}}", f"max by (instance) (evenkeel_engine_step_age_seconds{{{JOB}}})")], "Age of the step under way; grows when the engine stands still."),
+        ("Engine processes replaced", "short", "timeseries", 12, [("{{instance}} {{cause}}", f"sum by (instance, cause) (increase(evenkeel_engine_restarts_total{{{JOB}}}[{RATE}])) > 0 or sum by (instance) (0 * evenkeel_engine_restarts_total{{{JOB}}})")],
+         "With --engine-process: by cause; planned ones are on purpose. Requests wait and go on with the same text."),
+        ("Pauses for an engine", "s", "timeseries", 12, [("p50", f"histogram_quantile(0.5, sum by (le) (rate(evenkeel_engine_pause_seconds_bucket{{{JOB}}}[{RATE}])))"),
+         ("p99", f"histogram_quantile(0.99, sum by (le) (rate(evenkeel_engine_pause_seconds_bucket{{{JOB}}}[{RATE}])))"),
+         ("computed again, tokens/s", f"sum(rate(evenkeel_engine_recomputed_tokens_total{{{JOB}}}[{RATE}]))")], "How long requests waited for another engine, and what was computed again."),
     ],
     "Limits": [
         ("max_num_running_seqs", "short", "timeseries", 8, [("{{server}} limit", f'max by (server) (evenkeel_supervisor_limit{{{SUP},limit="max_num_running_seqs"}})'),

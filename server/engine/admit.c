@@ -163,7 +163,8 @@ static void note_admission(struct sched *s, struct entry *e, uint32_t cached_tok
 
     if (e->admitted) {
         if (e->lost > cached_tokens)
-            s->stats.recomputed_tokens += e->lost - cached_tokens;
+            *(e->replayed ? &s->stats.replayed_tokens : &s->stats.recomputed_tokens) +=
+                e->lost - cached_tokens;
         return;
     }
     e->admitted = true;

@@ -31,6 +31,10 @@
 #define START_MOST_US (10u * EK_US_PER_S) /* of a start: reading back what was kept */
 #define LOOK_US       500000u /* with nothing to do: between two looks at a device that may be lost */
 
+/* Seconds without a device: with a small model in the page cache, to one from a slow disk. */
+static const double pause_bounds[] = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1,
+                                      2.5,   5,    10,    30,   60,  120,  300, 600};
+
 /* What the engine thread took under the lock. */
 struct orders {
     struct request *inbox, *wishes;
@@ -383,6 +387,7 @@ int engine_new(const struct engine_params *p, const struct ek_backend *backend,
                          .limits = p->limits,
                          .constrain = {.credit = CONSTRAIN_MOST}};
     e->inbox_end = &e->inbox;
+    ek_hist_init(&e->revivals.pause, pause_bounds, sizeof(pause_bounds) / sizeof(pause_bounds[0]));
     int r = sched_new(p, &e->sched);
     if (r == -EINVAL)
         (void)ek_fault_set(fault, "",
@@ -409,6 +414,7 @@ int engine_new(const struct engine_params *p, const struct ek_backend *backend,
     engine_restore(e, START_MOST_US, NULL);
     sched_stats(e->sched, 0, &e->shared);
     e->shared.warmth = e->warmth;
+    e->shared.revivals = e->revivals;
     r = init_lock(e);
     if (r != 0)
         goto out;

@@ -33,6 +33,7 @@ void sched_replay(struct sched *s, uint32_t at, uint64_t now_us)
     struct entry *e = &s->entries[s->running[at]];
 
     e->lost = s->seats[e->seat].settled;
+    e->replayed = true;
     e->lost_us = e->lost_us != 0 ? e->lost_us : now_us;
     e->req->replays++;
     request_note(e->req, REQ_MET_REPLAY, now_us);
@@ -52,6 +53,7 @@ uint32_t sched_lost(struct sched *s, uint64_t now_us)
         if (s->entries[i].swapped.table == HOST_NONE)
             continue;
         swap_drop(s, &s->entries[i], now_us);
+        s->entries[i].replayed = true;
         s->entries[i].req->replays++;
         request_note(s->entries[i].req, REQ_MET_REPLAY, now_us);
         replayed++;

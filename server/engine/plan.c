@@ -123,6 +123,7 @@ static void preempt(struct sched *s, struct plan *p, uint32_t at)
     p->preempted = true;
     e->rows = 0;
     e->lost = s->seats[e->seat].settled;
+    e->replayed = false;
     e->lost_us = e->lost_us != 0 ? e->lost_us : p->now_us;
     bool kept = swap_out(s, e, p->now_us);
     *(kept ? &s->stats.preemptions_swap : &s->stats.preemptions_recompute) += 1;

@@ -31,7 +31,7 @@ bool engine_away_long(const struct engine *e, uint64_t now_us)
 /* Whether one more is within the budget: what fails again and again is better ended. */
 static bool may_revive(const struct engine *e, uint64_t now_us)
 {
-    uint64_t before = e->revivals.faults + e->revivals.ends;
+    uint64_t before = engine_losses(&e->revivals);
     uint64_t most = e->p.revivals < ENGINE_REVIVALS_MOST ? e->p.revivals : ENGINE_REVIVALS_MOST;
 
     if (!e->backend->revive || most == 0)
@@ -66,13 +66,26 @@ static int keep_meanwhile(void *ctx)
     return engine_look_round(ctx) ? 0 : -ECANCELED;
 }
 
-/* One more is of the budget from now on. */
-static void count_loss(struct engine *e, bool fault)
+static enum engine_cause cause_of(const struct ek_device_end *end, int code)
 {
-    struct engine_revivals *r = &e->revivals;
+    if (end->oom_kills > 0)
+        return ENGINE_LOST_OOM;
+    if (end->ended && end->signal != 0)
+        return end->fault ? ENGINE_LOST_FAULT : ENGINE_LOST_ENDED;
+    if (code == -ENOMEM || code == EK_EDEVMEM)
+        return ENGINE_LOST_OOM;
+    if (code == -ETIMEDOUT)
+        return ENGINE_LOST_HANG;
+    if (!end->ended)
+        return ENGINE_LOST_DEVICE;
+    return end->fault ? ENGINE_LOST_FAULT : ENGINE_LOST_ENDED;
+}
 
-    e->revived_us[(r->faults + r->ends) % ENGINE_REVIVALS_MOST] = ek_now_us();
-    *(fault ? &r->faults : &r->ends) += 1;
+/* One more is of the budget from now on. */
+static void count_loss(struct engine *e, const struct ek_device_end *end, int code)
+{
+    e->revived_us[engine_losses(&e->revivals) % ENGINE_REVIVALS_MOST] = ek_now_us();
+    e->revivals.lost[cause_of(end, code)]++;
 }
 
 /* A number for how it ended, the same for the same way; 0: not by what it computed. */
@@ -118,7 +131,7 @@ static int revive_again(struct engine *e, struct ek_fault *fault)
     while (may_pass(r) && may_revive(e, ek_now_us()) && !engine_away_long(e, ek_now_us())) {
         struct ek_device_end end = {0};
         e->backend->how_lost(e->device, &end);
-        count_loss(e, end.fault && (r == EK_EDEVICE));
+        count_loss(e, &end, r);
         if (e->p.away)
             e->p.away(e->p.ctx, fault->msg[0] ? fault->msg : ek_strerror(r));
         r = wait_to_try(e, pause_us);
@@ -156,7 +169,7 @@ static void go_on(struct engine *e, const char *why)
     e->released = false;
     r->requests += e->away_requests;
     r->last_pause_us = now - e->away_from_us;
-    r->pause_us += r->last_pause_us;
+    ek_hist_observe(&r->pause, (double)r->last_pause_us / 1e6);
     e->landed_us = e->loaded_us = now;
     if (e->p.revived)
         e->p.revived(e->p.ctx, why, r->last_pause_us, e->away_requests);
@@ -185,7 +198,7 @@ int engine_revive(struct engine *e, int code)
         return code;
     e->backend->how_lost(e->device, &end);
     engine_tell_loss(e, code, &end, &loss);
-    count_loss(e, end.fault);
+    count_loss(e, &end, code);
     go_without(e, ENGINE_DEVICE_STARTING);
     int failed = bring(e, &loss, &fault);
     if (failed < 0 && failed != -ECANCELED) {

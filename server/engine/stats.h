@@ -36,15 +36,36 @@ struct tenant_stat {
 /* STARTING: another one is being loaded; RELEASED: somebody asked for that. */
 enum engine_device { ENGINE_DEVICE_THERE, ENGINE_DEVICE_STARTING, ENGINE_DEVICE_RELEASED };
 
+/* By what a device was lost: what was computed; somebody else; a step without end; a lack of
+ * memory; a device that failed while its process went on. */
+enum engine_cause {
+    ENGINE_LOST_FAULT,
+    ENGINE_LOST_ENDED,
+    ENGINE_LOST_HANG,
+    ENGINE_LOST_OOM,
+    ENGINE_LOST_DEVICE,
+    ENGINE_LOST_CAUSES
+};
+
 /* Of devices that were lost and replaced. */
 struct engine_revivals {
-    uint64_t faults, ends;       /* by what was computed, and by others */
-    uint64_t planned;            /* on purpose */
-    uint64_t cut;                /* requests that ended since there was none for too long */
-    uint64_t requests, pause_us; /* computed again; during which nothing was computed */
-    uint64_t last_pause_us;
+    uint64_t lost[ENGINE_LOST_CAUSES];
+    uint64_t planned;       /* on purpose */
+    uint64_t cut;           /* requests that ended since there was none for too long */
+    uint64_t requests;      /* computed again */
+    uint64_t last_pause_us; /* in which nothing was computed; */
+    struct ek_hist pause;   /* all of them, in seconds */
     uint64_t judged, alone; /* losses with a verdict from outside, and without one */
 };
+
+static inline uint64_t engine_losses(const struct engine_revivals *r)
+{
+    uint64_t sum = 0;
+
+    for (int i = 0; i < ENGINE_LOST_CAUSES; i++)
+        sum += r->lost[i];
+    return sum;
+}
 
 /* Blocks of cached prefixes that went to a file, and that came from it. */
 struct engine_warmth {
@@ -71,6 +92,7 @@ struct engine_stats {
     uint64_t cached_tokens; /* of prompt_tokens: both count with a request's first token */
     uint64_t prefix_queries, prefix_hits; /* tokens */
     uint64_t preemptions, recomputed_tokens, evictions;
+    uint64_t replayed_tokens; /* computed again since the device was lost with them */
     uint64_t swapped_out_blocks, swapped_in_blocks;
     uint64_t swap_shared_blocks; /* of preempted ones: in the host tier already, not copied */
     uint64_t offload_out_blocks, offload_in_blocks; /* evicted prefixes */

@@ -18,10 +18,15 @@ int control_engine(struct exchange *x, struct answer *a)
     engine_stats(http_served(x->http)->engine, &s);
     (void)ek_buf_printf(&a->body,
                         "{\"process\":%s,\"state\":\"%s\",\"away_s\":%.3f,\"waiting\":%u,"
-                        "\"restarts\":{\"planned\":%llu,\"fault\":%llu,\"ended\":%llu}}",
+                        "\"restarts\":{\"planned\":%llu,\"fault\":%llu,\"ended\":%llu,"
+                        "\"hang\":%llu,\"oom\":%llu,\"device\":%llu}}",
                         s.replaceable ? "true" : "false", states[s.device], (double)s.away_us / 1e6,
                         s.waiting, (unsigned long long)s.revivals.planned,
-                        (unsigned long long)s.revivals.faults, (unsigned long long)s.revivals.ends);
+                        (unsigned long long)s.revivals.lost[ENGINE_LOST_FAULT],
+                        (unsigned long long)s.revivals.lost[ENGINE_LOST_ENDED],
+                        (unsigned long long)s.revivals.lost[ENGINE_LOST_HANG],
+                        (unsigned long long)s.revivals.lost[ENGINE_LOST_OOM],
+                        (unsigned long long)s.revivals.lost[ENGINE_LOST_DEVICE]);
     return 0;
 }
 

@@ -196,7 +196,9 @@ const struct ek_metric metrics_table[] = {
                          "Requests that ended since the masks of their form take too long.", ""},
     [M_ENGINE_RESTARTS] = {"evenkeel_engine_restarts_total", EK_COUNTER,
                            "Engine processes that were replaced: after a fault of what they "
-                           "computed, when something ended them, or on purpose.",
+                           "computed, when something ended them, after a step without end (hang), "
+                           "for lack of memory (oom), after an error of the device, or on "
+                           "purpose.",
                            "cause"},
     [M_ENGINE_VERDICTS] = {"evenkeel_engine_verdicts_total", EK_COUNTER,
                            "Ends of the engine's process that were judged, by whom; none: nobody "
@@ -207,10 +209,12 @@ const struct ek_metric metrics_table[] = {
          "Blocks of cached prefixes that went to the file of --prefix-file, that came "
          "from it, and that were damaged there.",
          "what"},
-    [M_ENGINE_PAUSE] = {"evenkeel_engine_pause_seconds_total", EK_COUNTER,
-                        "Time without an engine.", ""},
+    [M_ENGINE_PAUSE] = {"evenkeel_engine_pause_seconds", EK_HISTOGRAM,
+                        "Times without an engine, once there was one again.", ""},
     [M_ENGINE_REPLAYED] = {"evenkeel_engine_replayed_requests_total", EK_COUNTER,
                            "Requests that were computed again by another engine.", ""},
+    [M_ENGINE_RECOMPUTED] = {"evenkeel_engine_recomputed_tokens_total", EK_COUNTER,
+                             "Tokens computed again since an engine ended with them.", ""},
     [M_ENGINE_SUSPECTS] = {"evenkeel_engine_suspect_requests", EK_GAUGE,
                            "Requests that run alone since an engine failed with them.", ""},
     [M_ENGINE_POISON] = {"evenkeel_engine_poison_requests_total", EK_COUNTER,

@@ -314,14 +314,19 @@ static void write_engine(struct ek_expo *e, const struct engine_stats *s, uint64
     ROWS(e, M_DRAIN, "state", {"serving", s->drain == ENGINE_SERVING},
          {"draining", s->drain == ENGINE_DRAINING}, {"drained", s->drain == ENGINE_DRAINED});
     one(e, M_DRAIN_CUT, (double)s->finished[REQ_FIN_DEADLINE]);
-    ROWS(e, M_ENGINE_RESTARTS, "cause", {"fault", (double)s->revivals.faults},
-         {"ended", (double)s->revivals.ends}, {"planned", (double)s->revivals.planned});
+    ROWS(e, M_ENGINE_RESTARTS, "cause", {"fault", (double)s->revivals.lost[ENGINE_LOST_FAULT]},
+         {"ended", (double)s->revivals.lost[ENGINE_LOST_ENDED]},
+         {"hang", (double)s->revivals.lost[ENGINE_LOST_HANG]},
+         {"oom", (double)s->revivals.lost[ENGINE_LOST_OOM]},
+         {"device", (double)s->revivals.lost[ENGINE_LOST_DEVICE]},
+         {"planned", (double)s->revivals.planned});
     ROWS(e, M_ENGINE_VERDICTS, "by", {"evenkeeld", (double)s->revivals.judged},
          {"none", (double)s->revivals.alone});
     ROWS(e, M_PREFIX_FILE, "what", {"saved", (double)s->warmth.saved},
          {"restored", (double)s->warmth.restored}, {"damaged", (double)s->warmth.damaged});
-    one(e, M_ENGINE_PAUSE, (double)s->revivals.pause_us / 1e6);
+    hist(e, M_ENGINE_PAUSE, &s->revivals.pause);
     one(e, M_ENGINE_REPLAYED, (double)s->revivals.requests);
+    one(e, M_ENGINE_RECOMPUTED, (double)s->replayed_tokens);
     one(e, M_ENGINE_SUSPECTS, s->suspects);
     one(e, M_ENGINE_POISON, (double)s->poisons);
     one(e, M_ENGINE_POISON_KEYS, (double)s->poison_tenants);

@@ -100,6 +100,9 @@ static const struct dialect_signal own_signals[SIG_COUNT] = {
                              .label = "state", .value = "starting", .most = 1},
     [SIG_ENGINE_RELEASED] = {.name = {"evenkeel_engine_state"},
                              .label = "state", .value = "released", .most = 1},
+    [SIG_ENGINE_RESTARTS] = {.name = {"evenkeel_engine_restarts_total"},
+                             .sum = true, .most = MANY_TOKENS},
+    [SIG_ENGINE_PAUSE] = {.name = {"evenkeel_engine_pause_seconds_sum"}, .most = MANY_TOKENS},
     [SIG_ENGINE_PLANNED] = {.name = {"evenkeel_engine_restarts_total"},
                             .label = "cause", .value = "planned", .most = MANY_TOKENS},
 };

@@ -75,6 +75,8 @@ static const struct {
     [SIG_HELD_FIT] = {"held_fit_requests", false},
     [SIG_ENGINE_STARTING] = {"engine_starting", false},
     [SIG_ENGINE_RELEASED] = {"engine_released", false},
+    [SIG_ENGINE_RESTARTS] = {"engine_restarts_total", true},
+    [SIG_ENGINE_PAUSE] = {"engine_pause_seconds_total", true},
     [SIG_ENGINE_PLANNED] = {"engine_planned_total", true},
 };
 

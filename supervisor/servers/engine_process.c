@@ -18,6 +18,25 @@ bool engine_process_known(const struct server *s)
     return s->control && s->sample.good && sample_has(&s->sample, SIG_ENGINE_RELEASED);
 }
 
+bool server_engine_figures(const struct server *s, struct engine_figures *ret_figures)
+{
+    const double *v = s->sample.value;
+    if (!s->sample.good || !sample_has(&s->sample, SIG_ENGINE_RELEASED))
+        return false;
+    struct engine_figures f = {
+        .state = v[SIG_ENGINE_RELEASED] > 0   ? "released"
+                 : v[SIG_ENGINE_STARTING] > 0 ? "starting"
+                                              : "running",
+        .planned = v[SIG_ENGINE_PLANNED],
+    };
+    if (sample_has(&s->sample, SIG_ENGINE_RESTARTS))
+        f.lost = v[SIG_ENGINE_RESTARTS] - f.planned;
+    if (sample_has(&s->sample, SIG_ENGINE_PAUSE)) /* of an older server it is not known */
+        f.pause_s = v[SIG_ENGINE_PAUSE];
+    *ret_figures = f;
+    return true;
+}
+
 static void on_ordered(void *ctx, const struct control_result *res)
 {
     struct server *s = ctx;

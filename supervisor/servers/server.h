@@ -353,6 +353,12 @@ void server_reread(struct server *s);
 /* The operator's verbs: 0, or -EBUSY/-EINVAL with a sentence in text. */
 int server_drain(struct server *s, char *text, size_t size);
 int server_resume(struct server *s, char *text, size_t size);
+/* engine_process.c: what is known of a process of its own. False: it has none, or nobody knows. */
+struct engine_figures {
+    const char *state;             /* "running", "starting", "released" */
+    double planned, lost, pause_s; /* times started again on purpose; lost; seconds without one */
+};
+bool server_engine_figures(const struct server *s, struct engine_figures *ret_figures);
 /* engine_process.c: restart, release or acquire; without a drain, where there is such a process. */
 int server_engine(struct server *s, const char *word, char *text, size_t size);
 /* What it needs a restart for: how its next start differs from what runs. False, and "", when that

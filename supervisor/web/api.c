@@ -149,14 +149,12 @@ static void put_restart(const struct server *s, struct ek_buf *out)
 /* Of an engine in a process of its own, as it was read last. */
 static void put_engine_process(const struct server *s, struct ek_buf *out)
 {
-    const double *v = s->sample.value;
-    if (!s->sample.good || !sample_has(&s->sample, SIG_ENGINE_RELEASED))
-        return;
-    (void)ek_buf_printf(out, "\"engine_process\":{\"state\":\"%s\",\"planned\":%.0f},",
-                        v[SIG_ENGINE_RELEASED] > 0   ? "released"
-                        : v[SIG_ENGINE_STARTING] > 0 ? "starting"
-                                                     : "running",
-                        v[SIG_ENGINE_PLANNED]);
+    struct engine_figures f;
+    if (server_engine_figures(s, &f))
+        (void)ek_buf_printf(out,
+                            "\"engine_process\":{\"state\":\"%s\",\"planned\":%.0f,"
+                            "\"lost\":%.0f,\"pause_s\":%.3f},",
+                            f.state, f.planned, f.lost, f.pause_s);
 }
 
 int api_server(const struct server *s, struct ek_buf *out)

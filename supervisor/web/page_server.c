@@ -253,6 +253,20 @@ static void put_learned(struct ek_buf *out, const struct server *s)
     (void)ek_buf_puts(out, "</p>\n");
 }
 
+static void put_engine_process(struct ek_buf *out, const struct server *s)
+{
+    struct engine_figures f = {0};
+    bool known = server_engine_figures(s, &f);
+    (void)ek_buf_printf(out, "<p class=\"meta\" data-k=\"engine_process\"%s>",
+                        known ? "" : " hidden");
+    if (known)
+        (void)ek_buf_printf(out,
+                            "Engine process: %s; lost and replaced %.0f times, started again on "
+                            "purpose %.0f times; %.1f s of pauses together.",
+                            f.state, f.lost, f.planned, f.pause_s);
+    (void)ek_buf_puts(out, "</p>\n");
+}
+
 static const char *unit_of(enum knob k)
 {
     switch (k) {
@@ -378,6 +392,7 @@ void page_server(struct ek_buf *out, const struct server *s, bool open)
     put_limit_bar(out, s, KNOB_TOKENS);
     (void)ek_buf_puts(out, "</dl>\n");
     put_learned(out, s);
+    put_engine_process(out, s);
     (void)ek_buf_puts(out, "<div class=\"tiles\">\n");
     put_tile(out, s, "running", VIEW_RUNNING, AS_NUMBER, "");
     put_tile(out, s, "waiting", VIEW_WAITING, AS_NUMBER, "");

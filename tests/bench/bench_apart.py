@@ -85,7 +85,7 @@ def move_limits(apart, enough, seed):
 
 
 def all_ends(page):
-    return sum(metric(page, "evenkeel_engine_restarts_total", cause=c) for c in ("fault", "ended", "planned"))
+    return sum(metric(page, "evenkeel_engine_restarts_total", cause=c) for c in ("fault", "ended", "hang", "oom", "device", "planned"))
 
 
 def end_once(apart, how, draw, jobs):
@@ -128,12 +128,12 @@ class Ends:
             try:
                 while most > 0:
                     how = self.draw.choice(list(HOWS))
-                    before = metric(apart.metrics(), "evenkeel_engine_pause_seconds_total")
+                    before = metric(apart.metrics(), "evenkeel_engine_pause_seconds_sum")
                     if not end_once(apart, how, self.draw, jobs):
                         break
                     self.done[how] += 1
                     most -= 1
-                    self.pauses[how].append(1000 * (metric(apart.metrics(), "evenkeel_engine_pause_seconds_total") - before))
+                    self.pauses[how].append(1000 * (metric(apart.metrics(), "evenkeel_engine_pause_seconds_sum") - before))
                 concurrent.futures.wait(jobs)
             finally:
                 enough.set()

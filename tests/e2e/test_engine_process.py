@@ -16,6 +16,7 @@ from bare import Bare
 from conftest import MODEL, metric, wait_for
 from engine_faults import WHAT, EngineFaults
 
+LOST = ("fault", "ended", "hang", "oom", "device")
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 60}, "age": {"type": "integer"}, "tags":
           {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 2, "maxItems": 4}}, "required": ["name", "age", "tags"]}
 ASKS = [
@@ -75,7 +76,7 @@ def engine(server):
 
 def replaced(server):
     page = server.metrics()
-    return sum(metric(page, "evenkeel_engine_restarts_total", cause=c) for c in ("fault", "ended"))
+    return sum(metric(page, "evenkeel_engine_restarts_total", cause=c) for c in LOST)
 
 
 def tokens(server):
@@ -134,7 +135,9 @@ def test_texts_go_on(tmp_path, undisturbed, how, stream):
                 end_engine(s, how, draw.randint(20, 250))
         page = s.metrics()
         assert replaced(s) == 4 == metric(page, "evenkeel_engine_restarts_total", cause="ended")
-        assert metric(page, "evenkeel_engine_replayed_requests_total") >= 1 and metric(page, "evenkeel_engine_pause_seconds_total") > 0
+        assert metric(page, "evenkeel_engine_replayed_requests_total") >= 1 and metric(page, "evenkeel_engine_pause_seconds_sum") > 0
+        assert metric(page, "evenkeel_engine_pause_seconds_count") == 4 and metric(page, "evenkeel_engine_recomputed_tokens_total") > 0
+        assert metric(page, "evenkeel_recomputed_tokens_total") == 0
         assert metric(page, "vllm:num_preemptions_total") == 0 == metric(page, "evenkeel_engine_suspect_requests")
         assert engine(s) != first and f"signal {int(how)}" in s.log()
         assert (f"which process {os.getpid()} sent" in s.log()) == (how == signal.SIGSEGV)
@@ -200,7 +203,7 @@ def test_release_and_acquire(tmp_path, undisturbed):
             assert [job.result() for job in jobs] == undisturbed
             said += stream.read()
         assert said_by(said.decode()) == want
-        assert s.ask("/readyz")[0] == 200 and engine_state(s)["restarts"] == {"planned": 1, "fault": 0, "ended": 0}
+        assert s.ask("/readyz")[0] == 200 and engine_state(s)["restarts"] == {"planned": 1, **dict.fromkeys(LOST, 0)}
     finally:
         assert s.stop() == 0
 
@@ -264,7 +267,7 @@ def test_a_hang(tmp_path, undisturbed):
         os.kill(stopped, signal.SIGSTOP)
         assert text_of(s, ASKS[0]) == undisturbed[0]
         assert engine(s) != stopped and not os.path.exists(f"/proc/{stopped}")
-        assert "stopped by a signal" in s.log()
+        assert "stopped by a signal" in s.log() and metric(s.metrics(), "evenkeel_engine_restarts_total", cause="hang") == 1
     finally:
         assert s.stop() == 0
 
@@ -315,7 +318,7 @@ def test_ended_while_it_loads(tmp_path, undisturbed):
                 gone = engine(s)
             faults.hold = 0
             wait_for("it is there", lambda: engine_state(s)["state"] == "running", 60)
-        assert engine_state(s)["restarts"] == {"planned": 0, "fault": 0, "ended": 4}
+        assert engine_state(s)["restarts"] == {"planned": 0, **dict.fromkeys(LOST, 0), "ended": 4}
         assert s.log().count("which is tried again: The engine could not be loaded: its process ended with signal") == 3, s.log()
     finally:
         faults.hold = 0
@@ -417,7 +420,7 @@ def test_poison(tmp_path, what):
             assert [job.result() for job in jobs] == want
         assert error[0] == 500 and b"failed twice" in error[2], error
         page = s.metrics()
-        assert faults.done == 2 == metric(page, "evenkeel_engine_restarts_total", cause="fault"), s.log()
+        assert faults.done == 2 == metric(page, "evenkeel_engine_restarts_total", cause={"device": "device"}.get(what, "fault")), s.log()
         assert metric(page, "evenkeel_engine_poison_requests_total") == 1 and metric(page, "evenkeel_engine_suspect_requests") == 0
         for n in 1, 2:
             assert metric(s.metrics(), "evenkeel_engine_poison_keys_total") == 0

@@ -73,6 +73,9 @@ def test_a_signal_changes_no_limit(judged, undisturbed, how):  # noqa: F811
     assert metric(own, "evenkeel_supervisor_engine_exits_total", **{"class": "SIGNAL"}) == 1
     assert metric(own, "evenkeel_supervisor_exits_total", **{"class": "SIGNAL"}) == 0
     assert "evenkeeld judged the engine's end: SIGNAL: it goes on with the same limits" in log_of(a)
+    process = wait_for("its figures", lambda: (p := a.server()["engine_process"])["lost"] == 1 and p)
+    assert process["state"] == "running" and process["planned"] == 0 and process["pause_s"] > 0, process
+    assert "Engine process: running; lost and replaced 1 times" in str(get(a.page, "/"))
     assert "Its engine's process: SIGNAL" in a.ctl("explain").stdout
     assert limits_of(a)["max_num_batched_tokens"]["value"] == 512
 

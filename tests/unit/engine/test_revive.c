@@ -57,6 +57,8 @@ static void start_reviving(struct world *w, uint32_t budget)
 static void texts_go_on(void **state)
 {
     (void)state;
+    static const enum engine_cause causes[] = {ENGINE_LOST_ENDED, ENGINE_LOST_FAULT,
+                                               ENGINE_LOST_ENDED, ENGINE_LOST_HANG};
     for (int place = 0; place < 4; place++) {
         struct world w;
         struct request *r[8];
@@ -84,8 +86,10 @@ static void texts_go_on(void **state)
         assert_int_equal(w.d->revived, 1);
         assert_int_equal(atomic_load(&told.times), 1);
         assert_true(told.requests >= 1 && strcmp(told.why, "a test") == 0);
-        assert_int_equal(st.revivals.faults, place % 2);
-        assert_int_equal(st.revivals.ends, 1 - place % 2);
+        assert_int_equal(st.revivals.lost[causes[place]], 1);
+        assert_int_equal(engine_losses(&st.revivals), 1);
+        assert_int_equal(ek_hist_total(&st.revivals.pause), 1);
+        assert_true(st.replayed_tokens > 0 && st.recomputed_tokens == 0);
         assert_int_equal(st.revivals.requests, told.requests);
         assert_int_equal(st.suspects, 0);
         assert_int_equal(st.preemptions, 0); /* nobody lacked a block */
@@ -170,7 +174,7 @@ static void a_load_is_tried_again(void **state)
             engine_stats(w.e, &st);
         } while (st.device != ENGINE_DEVICE_THERE);
         assert_int_equal(atomic_load(&told.failed), 2);
-        assert_int_equal(st.revivals.ends + st.revivals.faults, i < 3 ? 3 : 2);
+        assert_int_equal(engine_losses(&st.revivals), i < 3 ? 3 : 2);
         assert_int_equal(st.revivals.planned, i == 3);
         assert_int_equal(w.d->revived, 1);
         close_world(&w);
@@ -314,7 +318,7 @@ static void restarts_are_not_seen(void **state)
         assert_int_equal(w.d->released, 5);
         assert_null(w.d->violation);
         assert_int_equal(st.revivals.planned, 5);
-        assert_int_equal(st.revivals.faults + st.revivals.ends + st.suspects, 0);
+        assert_int_equal(engine_losses(&st.revivals) + st.suspects, 0);
         assert_string_equal(told.why, "asked for");
         close_world(&w);
     }
