@@ -15,7 +15,7 @@ class EngineFaults:
 
     def __init__(self, folder):
         library, path = folder / "engine_faults.so", folder / "faults"
-        subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-D_GNU_SOURCE", f"-I{ROOT}", "-o", library, ROOT / "tests/e2e/engine_faults.c"], check=True)
+        subprocess.run(["cc", "-shared", "-fPIC", "-O2", f"-I{ROOT}", "-o", library, ROOT / "tests/e2e/engine_faults.c"], check=True)
         path.write_bytes(bytes(4096))
         with open(path, "r+b") as file:
             self.__dict__["map"] = mmap.mmap(file.fileno(), 4096)
