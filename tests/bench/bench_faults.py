@@ -66,6 +66,39 @@ def f3(a):
     assert a.server()["pid"] == pid and served(a.port)
 
 
+def engine_of(pid):
+    """The pid of its engine's process, the launcher's child, once it is there."""
+    def children(p):
+        return [int(c) for c in pathlib.Path(f"/proc/{p}/task/{p}/children").read_text().split()]
+    return wait_for("an engine", lambda: next((e for p in children(pid) for e in children(p)), None), 20, 0.002)
+
+
+def engine_ends(how):
+    """Its process ends or stands still while the streams run: another one computes them again, by the same server."""
+    def inject(a):
+        pid = a.server()["pid"]
+        gone = engine_of(pid)
+        begin = time.monotonic()
+        a.ctl("engine", "restart") if how is None else os.kill(gone, how)
+        wait_for("another engine", lambda: engine_of(pid) != gone, 20, 0.002)
+        again(a)
+        assert a.server()["pid"] == pid, "the server goes on"
+        return begin
+    return inject
+
+
+def engine_loads(a):
+    """The next one is killed as soon as it is seen, three times: each is tried again."""
+    pid, gone = a.server()["pid"], None
+    begin = time.monotonic()
+    for _ in range(4):
+        gone = wait_for("another engine", lambda old=gone: (e := engine_of(pid)) != old and e, 20, 0.002)
+        os.kill(gone, signal.SIGKILL)
+    again(a)
+    assert a.server()["pid"] == pid, "the server goes on"
+    return begin
+
+
 def f6(a):
     """Stopped by a debugger or a freezer: no progress for a moment is no hang."""
     pid = a.server()["pid"]
@@ -300,6 +333,11 @@ FAULTS = [("F1", "kill -SEGV the server", f1, 5), ("F2", "kill -KILL the server"
           ("F6", "the server stopped for 1 s: no restart", f6, 5), ("F17", "its port is taken, then free", f17, 10),
           ("F36", "a reload that is wrong", f36, 3), ("F37", "SIGTERM during the start", f37, 5), ("F38", "a restart with 4 streams, 2 s to drain", f38, 8),
           ("F42", "a state file of a newer version", f42, 3)]
+# The same with these flags.
+APART = ["--engine-process", "--step-deadline", "2"]
+ENGINE = [("F50", "the engine's process is killed", engine_ends(signal.SIGKILL), 3), ("F51", "the engine's process crashes", engine_ends(signal.SIGSEGV), 3),
+          ("F52", "it stands still, --step-deadline 2", engine_ends(signal.SIGSTOP), 6), ("F53", "it is started again on purpose", engine_ends(None), 3),
+          ("F54", "it is killed four times, also as it loads", engine_loads, 8)]
 # name, what is done, the fake's flags, lines of its configuration, whether it becomes ready first, how, at most
 FAKED = [("F4", "no step for hang_s 2, HTTP answers", LOADED, "    hang_s: 2\n", True, hang, 9),
          ("F8", "out of device memory at the start", ["--oom-start", "1200", "--max-num-batched-tokens", "2048", "--max-num-seqs", "16"], "", False, starts_at_last, 30),
@@ -323,9 +361,9 @@ FAKED = [("F4", "no step for hang_s 2, HTTP answers", LOADED, "    hang_s: 2\n",
 TOP = {falls_off_the_bus: "kernel_log: {run}/kmsg\n"}
 
 
-def on_appliance(inject):
+def on_appliance(inject, flags=()):
     with tempfile.TemporaryDirectory(dir="/var/tmp") as d:
-        a = Appliance(pathlib.Path(d), extra="    drain_deadline_s: 2\n").start().ready()
+        a = Appliance(pathlib.Path(d), flags, extra="    drain_deadline_s: 2\n").start().ready()
         clients = Clients(a.port, 4)
         try:
             time.sleep(0.5)
@@ -375,6 +413,7 @@ def main():
     repeat, rows, bad, only = int(os.environ.get("REPEAT") or "3"), [], 0, os.environ.get("ONLY", "").split()
     print(f"{'fault':5} {'what is done':42} {'median s':>9} {'worst s':>8} {'at most':>8}")
     runs = [(name, what, most, lambda i=inject: on_appliance(i)) for name, what, inject, most in FAULTS]
+    runs += [(name, what, most, lambda i=inject: on_appliance(i, APART)) for name, what, inject, most in ENGINE]
     runs += [(name, what, most, lambda h=how: on_fake(*h)) for name, what, *how, most in FAKED]
     for name, what, most, once in runs:
         if only and name not in only:
