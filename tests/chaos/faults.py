@@ -10,6 +10,7 @@ A fault runs in a thread of its own, for as long as it lasts; when its function 
 docs/chaos.md has the table for people; `make chaos` refuses to run when a fault is missing there."""
 import contextlib
 import os
+import pathlib
 import re
 import resource
 import signal
@@ -164,6 +165,49 @@ def engine_stuck(w, e):
     with w.window("stuck"), ptrace.held(tid) as held:
         for _ in hung(w, e, life) if held else ():
             ptrace.reap(tid)
+
+
+def engine_process(life):
+    """The pid of its engine's process, the launcher's child, or nothing."""
+    with contextlib.suppress(OSError):
+        for launcher in children(life.pid):
+            for pid in children(launcher):
+                return pid
+    return None
+
+
+def children(pid):
+    return [int(c) for c in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def end_engine(w, sig):
+    """Nothing is blamed: the server goes on, and no stream may notice."""
+    life = w.running()
+    pid = life and engine_process(life)
+    if pid:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, sig)
+
+
+@fault(weight=6, needs="engine")
+def engine_kill(w, e):
+    end_engine(w, signal.SIGKILL)
+
+
+@fault(weight=4, needs="engine")
+def engine_segv(w, e):
+    end_engine(w, signal.SIGSEGV)
+
+
+@fault(weight=3, needs="engine")
+def engine_halt(w, e):
+    """SIGSTOP and no SIGCONT: ended after --step-deadline, or with the next request where it was idle."""
+    end_engine(w, signal.SIGSTOP)
+
+
+@fault(weight=4, needs="engine")
+def engine_restart(w, e):
+    w.ctl("engine", "restart")
 
 
 # evenkeeld
@@ -530,6 +574,8 @@ def quietly(act):
 
 def can(need, mounts, clock, memory):
     """Why a fault cannot be made here, or nothing."""
+    if (need == "engine") != bool(os.environ.get("ENGINE")) and (need in ("engine", "memory", "trace")):
+        return "ENGINE=1 gives the engine a process of its own" if need == "engine" else "its engine is another process"
     if need == "trace" and not ptrace.allowed():
         return "no thread of another process may be stopped here"
     if need == "mounts" and not mounts:

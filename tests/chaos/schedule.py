@@ -1,5 +1,6 @@
 """What happens when: drawn from a seed, written and read as JSON, so that a failure can be told to somebody else."""
 import json
+import os
 import random
 
 from faults import TABLE, WITHHELD, Event
@@ -13,6 +14,8 @@ def draw(seed, usable):
     rng = random.Random(f"evenkeel {seed}")
     options = {"paced": rng.random() < 0.7, "seqs": rng.choice((2, 4, 8)), "blocks": rng.choice((0, 0, 140, 200)), "clients": rng.choice((2, 4, 6)),
                "short_drain": rng.random() < 0.2, "haproxy": rng.choice(("", "", "health", "agent"))}
+    if os.environ.get("ENGINE"):  # a process of its own is for the processor alone
+        options |= {"paced": False, "engine_process": True}
     events, kills, left = [], 0, rng.randint(3, 8)
     names = [n for n in TABLE if n in usable and n not in WITHHELD]
     while left > 0:

@@ -96,6 +96,7 @@ class World:
         o = self.options
         return ["--model", f"{self.run}/model", "--served-model-name", "tiny", "--max-num-seqs", str(o["seqs"]), "--threads", "1",
                 *([] if os.geteuid() == 0 else ["--dumpable"]),  # a fault holds its engine by ptrace
+                *(["--engine-process", "--engine-restarts", "64", "--step-deadline", "2"] if o.get("engine_process") else []),
                 *(["--device", "cuda"] if o["paced"] else []), *(["--num-gpu-blocks-override", str(o["blocks"])] if o["blocks"] else [])]
 
     def text(self):
@@ -239,6 +240,8 @@ class World:
                 words = pathlib.Path(f"/proc/{child}/cmdline").read_bytes()
                 if b"--dry-run" in words or b"--check-config" in words:
                     continue  # only asked whether it would start
+                if pathlib.Path(f"/proc/{child}/comm").read_text().strip() in ("evenkeel-launch", "evenkeel-engine"):
+                    continue  # of a server that has just ended, for the moment until they end as well
                 if child not in known and words and "evenkeel-server" in os.readlink(f"/proc/{child}/exe"):
                     with self.lock:
                         self.lives.append(Life(child, "evenkeel-server"))
