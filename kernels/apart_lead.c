@@ -119,6 +119,20 @@ struct patience {
     void *ctx;
 };
 
+/* What was counted goes on with the next engine; what was in memory is gone with this one. */
+static void keep_counts(struct lead *l)
+{
+    struct apart_stats *s = &l->m->stats; /* nobody else writes them now */
+
+    (void)atomic_fetch_add(&s->turn, atomic_load(&s->turn) % 2 + 1); /* it may have been ended in */
+    atomic_thread_fence(memory_order_seq_cst);
+    s->busy_us += s->stats.busy_us;
+    s->steps += s->stats.steps;
+    s->stats = (struct ek_device_stats){0};
+    atomic_thread_fence(memory_order_seq_cst);
+    (void)atomic_fetch_add(&s->turn, 1);
+}
+
 /* Asks for an engine and waits until it is loaded. */
 static int start(struct lead *l, const struct patience *p, struct ek_fault *fault)
 {
@@ -132,7 +146,7 @@ static int start(struct lead *l, const struct patience *p, struct ek_fault *faul
     atomic_store(&m->done_bytes, 0);
     atomic_store(&m->total_bytes, 0);
     atomic_store(&m->posted, 0);
-    atomic_store(&m->stats.turn, 0);
+    keep_counts(l);
     for (uint32_t i = 0; i < APART_SLOTS; i++)
         atomic_store(&m->landed[i].id, 0);
     int r = tell(l, EK_APART_START, m->fd);
@@ -450,6 +464,8 @@ static void lead_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
         before = atomic_load(&s->turn);
         atomic_thread_fence(memory_order_seq_cst);
         *ret_stats = s->stats;
+        ret_stats->busy_us += s->busy_us;
+        ret_stats->steps += s->steps;
         atomic_thread_fence(memory_order_seq_cst);
         after = atomic_load(&s->turn);
     } while ((before != after || before % 2 != 0) && !has_ended(l));
@@ -519,10 +535,7 @@ static int lead_release(struct ek_device *d)
 
     if (r < 0)
         return r;
-    struct apart_stats *s = &l->m->stats; /* nobody else writes them now */
-    (void)atomic_fetch_add(&s->turn, atomic_load(&s->turn) % 2 + 1); /* it may have been ended in */
-    s->stats = (struct ek_device_stats){0};
-    (void)atomic_fetch_add(&s->turn, 1);
+    keep_counts(l);
     return 0;
 }
 

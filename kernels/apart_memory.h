@@ -29,10 +29,12 @@ struct apart_order {
     uint32_t tier;   /* and of which tier */
 };
 
-/* Written by the engine alone, read by any thread of the lead: even = whole. */
+/* Written by the engine, or by the lead while there is none; read by any thread of the lead: even =
+ * whole. */
 struct apart_stats {
     atomic_uint turn;
     struct ek_device_stats stats; /* its texts are below */
+    uint64_t busy_us, steps;      /* of the engines before; by the lead, while there is none */
     char attention[APART_WORDS], products[APART_WORDS], note[640];
 };
 

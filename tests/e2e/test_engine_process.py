@@ -159,7 +159,7 @@ def test_planned_restarts(tmp_path, undisturbed):
     draw = random.Random(20261124)
     s = serve(tmp_path, "--engine-restarts", 1)  # they are not of its budget
     try:
-        pids = {engine(s)}
+        pids, busy = {engine(s)}, []
         with always(s, undisturbed, stream=True):
             for n in range(1, 7):
                 until = tokens(s) + draw.randint(20, 250)
@@ -167,6 +167,8 @@ def test_planned_restarts(tmp_path, undisturbed):
                 order(s, "restart")
                 wait_for("another engine", lambda: engine_state(s)["restarts"]["planned"] == n, 60)
                 pids.add(engine(s))
+                busy.append(metric(s.metrics(), "evenkeel_device_busy_seconds_total"))
+        assert busy == sorted(busy) and busy[0] > 0, "a counter that goes down is another server to who reads it"
         page = s.metrics()
         assert len(pids) == 7 and replaced(s) == 0 == metric(page, "evenkeel_engine_suspect_requests")
         assert metric(page, "evenkeel_engine_restarts_total", cause="planned") == 6 and metric(page, "vllm:num_preemptions_total") == 0
