@@ -2,8 +2,8 @@
 """make bench-apart: what an engine in a process of its own costs, and how long its end holds up clients.
 
 Two servers, one of them with --engine-process, asked in turns: the time of a step with one stream, and tokens a second of 8 and 32 streams; then the
-second one's engine is ended again and again, by signals, by a hang and on purpose, at moments that a seed chose, with 64 streams whose texts must
-stay what they are undisturbed: prompts that begin alike, a pool and a host tier that are too small, forms, penalties, n = 2, limits that move.
+second one's engine is ended again and again, by signals, by a hang, on purpose, and by faults and errors within a step (before it is computed, after
+it, when its tokens are there), at moments that a seed chose, with 64 streams whose texts must stay what they are undisturbed: prompts that begin alike, a pool and a host tier that are too small, forms, penalties, n = 2, limits that move.
 REPEAT=n (9, 0 leaves the cost out) turns, KILLS=n (200), MINUTES=n (60) at most, SEED=n. The embedded model, one thread. Writes build/reports/apart.json."""
 import concurrent.futures
 import json
@@ -22,6 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT / "tools")]
 from bare import Bare  # noqa: E402
 from conftest import metric, wait_for  # noqa: E402
+from engine_faults import PLACES, EngineFaults  # noqa: E402
 from test_engine_process import SCHEMA, engine, text_of, tokens  # noqa: E402
 
 REPEAT, KILLS, SEED = int(os.environ.get("REPEAT") or 9), int(os.environ.get("KILLS") or 200), int(os.environ.get("SEED") or 1)
@@ -61,7 +62,9 @@ def cost(one, apart):
 PREFIXES = [" ".join(f"{word} {k}" for k in range(60)) for word in ("The river said", "A small bear counted")]
 LIMITS = {"max_num_running_seqs": (12, 64), "max_num_batched_tokens": (64, 2048), "num_kv_blocks": (300, 700)}
 FORMS = [{"json": SCHEMA}, {"regex": "(yes|no|perhaps)( [a-z]{2,9}){20,60}"}, {"choice": ["a long day by the river", "a short day"]}]
-HOWS = {"SIGKILL": signal.SIGKILL, "SIGSEGV": signal.SIGSEGV, "SIGSTOP": signal.SIGSTOP, "planned": None}
+HOWS = {"SIGKILL": signal.SIGKILL, "SIGSEGV": signal.SIGSEGV, "SIGSTOP": signal.SIGSTOP, "planned": None, "abort": None, "segv": None, "device": None,
+        "host memory": None}
+INJECTED, LASTING = ("abort", "segv", "device", "host memory"), ("SIGSTOP",)
 
 
 def asks(draw):
@@ -85,24 +88,39 @@ def move_limits(apart, enough, seed):
 
 
 def all_ends(page):
-    return sum(metric(page, "evenkeel_engine_restarts_total", cause=c) for c in ("fault", "ended", "hang", "oom", "device", "planned"))
+    """Of pauses that are over: the next engine is there."""
+    return metric(page, "evenkeel_engine_pause_seconds_count")
+
+
+def inject(apart, how, draw):
+    """A fault within a step; the engine outlives a lack of memory alone."""
+    faults, places = apart.faults, PLACES[::2] if how == "host memory" else PLACES
+    done = faults.done
+    faults.once(how, draw.choice(places), draw.randint(0, 3))
+    return lambda: faults.done > done
 
 
 def end_once(apart, how, draw, jobs):
     """False when all had been answered before. A fault that follows another one while a suspect runs alone would be laid at its door: that is waited for."""
     until = tokens(apart) + draw.randint(20, 800)
     wait_for("tokens are made", lambda: tokens(apart) >= until or all(j.done() for j in jobs), 120, 0.002)
-    if how == "SIGSEGV":
+    if how in INJECTED:
         wait_for("nobody is suspected", lambda: metric(apart.metrics(), "evenkeel_engine_suspect_requests") == 0, 120, 0.01)
     if all(j.done() for j in jobs):
         return False
-    before = all_ends(apart.metrics())
+    before, happened = all_ends(apart.metrics()), lambda: True
     time.sleep(draw.uniform(0, 0.003))
-    if how == "planned":
+    if how in INJECTED:
+        happened = inject(apart, how, draw)
+    elif how == "planned":
         assert apart.local("/v1/engine/restart", "POST", "{}")[0] == 202
     else:
         os.kill(engine(apart), HOWS[how])
-    wait_for("another engine", lambda: all_ends(apart.metrics()) > before, 120, 0.005)
+    ended = happened if how == "host memory" else lambda: happened() and all_ends(apart.metrics()) > before
+    wait_for("another engine", lambda: ended() or all(j.done() for j in jobs), 120, 0.005)
+    if not ended():  # no step came any more
+        apart.faults.what = 0
+        return False
     return True
 
 
@@ -133,6 +151,8 @@ class Ends:
                         break
                     self.done[how] += 1
                     most -= 1
+                    if how == "host memory":
+                        continue
                     self.pauses[how].append(1000 * (metric(apart.metrics(), "evenkeel_engine_pause_seconds_sum") - before))
                 concurrent.futures.wait(jobs)
             finally:
@@ -150,8 +170,9 @@ class Ends:
         self.unbalanced += free + cached != total
         self.unbalanced += sum(metric(page, tier, state="used") != 0 for tier in ("evenkeel_kv_blocks", "evenkeel_host_kv_blocks"))
         self.unbalanced += metric(page, "evenkeel_engine_suspect_requests") != 0
+        self.lost += int(metric(page, "evenkeel_engine_poison_requests_total"))  # no request is one
         for name in ("vllm:num_preemptions_total", "vllm:prefix_cache_hits_total", "evenkeel_swapped_blocks_total", "evenkeel_offload_hit_tokens_total",
-                     "evenkeel_engine_replayed_requests_total"):
+                     "evenkeel_engine_replayed_requests_total", "evenkeel_engine_recomputed_tokens_total"):
             self.sums[name] = self.sums.get(name, 0) + sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith(name))
 
 
@@ -178,7 +199,7 @@ def ends(one, start):
         row(name.removeprefix("evenkeel_").removeprefix("vllm:").removesuffix("_total"), value, "", 1, False)
     for how in HOWS:
         if e.pauses[how]:
-            most = {"SIGSTOP": None}.get(how, 300.0)
+            most = None if how in LASTING else 300.0
             row(f"pause.{how}", statistics.median(e.pauses[how]), "ms", most, True, [min(e.pauses[how]), max(e.pauses[how])])
 
 
@@ -197,7 +218,14 @@ def main():
                     cost(one, apart)
                 finally:
                     apart.stop()
-            ends(one, lambda: Bare(pathlib.Path(folder, "apart"), "--engine-process", *flags, *small))
+            faults = EngineFaults(pathlib.Path(folder))
+
+            def start():
+                apart = Bare(pathlib.Path(folder, "apart"), "--engine-process", *flags, *small, env=faults.env)
+                apart.faults = faults
+                return apart
+
+            ends(one, start)
         finally:
             one.stop()
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT).stdout.strip()

@@ -79,16 +79,21 @@ def replaced(server):
     return sum(metric(page, "evenkeel_engine_restarts_total", cause=c) for c in LOST)
 
 
+def pauses(server):
+    """That are over: each engine that is lost is counted before there is another one."""
+    return metric(server.metrics(), "evenkeel_engine_pause_seconds_count")
+
+
 def tokens(server):
     return metric(server.metrics(), "vllm:generation_tokens_total")
 
 
 def end_engine(server, how, after_tokens):
     """Ends the engine once so many tokens more were made, and waits for the next one."""
-    before, until = replaced(server), tokens(server) + after_tokens
+    before, until = pauses(server), tokens(server) + after_tokens
     wait_for("tokens are made", lambda: tokens(server) >= until, 60, 0.002)
     os.kill(engine(server), how)
-    wait_for("another engine", lambda: replaced(server) > before, 60)
+    wait_for("another engine", lambda: pauses(server) > before, 60)
 
 
 @contextlib.contextmanager
