@@ -153,6 +153,20 @@ static bool pool_asked(const struct engine *e)
     return e->grow_to != e->sched->pool_floor || (e->grow_to != 0 && e->grow_code == 2);
 }
 
+/* Under the lock. */
+static void take_device_order(struct engine *e)
+{
+    if (e->ordered != ENGINE_ORDER_NONE) {
+        e->order = e->ordered;
+        e->unchecked = e->order == ENGINE_RESTART;
+        if (!e->unchecked && e->check_code > 0) { /* something else is wanted by now */
+            e->check_code = 0;
+            pthread_cond_broadcast(&e->checked);
+        }
+    }
+    e->ordered = ENGINE_ORDER_NONE;
+}
+
 /* Takes what others want. False when the engine is to stop. */
 static bool take_orders(struct engine *e)
 {
@@ -181,15 +195,7 @@ static bool take_orders(struct engine *e)
         sched_reset_prefix(e->sched);
     o.forget = o.forget || e->reset_prefix;
     e->reset_prefix = false;
-    if (e->ordered != ENGINE_ORDER_NONE) {
-        e->order = e->ordered;
-        e->unchecked = e->order == ENGINE_RESTART;
-        if (!e->unchecked && e->check_code > 0) { /* something else is wanted by now */
-            e->check_code = 0;
-            pthread_cond_broadcast(&e->checked);
-        }
-    }
-    e->ordered = ENGINE_ORDER_NONE;
+    take_device_order(e);
     o.away = engine_away_long(e, now);
     pthread_mutex_unlock(&e->lock);
 
