@@ -275,6 +275,7 @@ static void chance_is_no_cause(void **state)
         prepare(&w, 2);
         assert_int_equal(sched_new(&w.p, &s), 0);
         struct request *r = make(1, 5);
+        request_ref(r); /* one is the scheduler's */
         assert_int_equal(sched_submit(s, r, 1), 0);
         for (uint32_t k = 0; k < cases[i].tries; k++) {
             assert_int_equal(atomic_load(&r->state) == REQ_DONE, false);
