@@ -6,8 +6,9 @@ deps:
 # Offline: what a package build runs. Needs the libraries and cmocka, nothing else.
 LONG := $(patsubst %,$(B)/tests/%,sim/sim_control unit/kernels/test_cpu unit/cuda/test_cuda unit/cuda/test_nccl \
         unit/cuda/test_offload unit/model/test_goldens sim/sim_engine unit/cuda/test_packed unit/server/test_oracle)
-# `make doubling` has its test with the instruments that it needs; sanitizers look at it, too.
-TESTS = $(filter-out $(if $(SAN),,$(B)/tests/unit/api/test_doubling),$(UNIT_BINS)) $(SIM_BINS)
+# `make doubling` has its tests with the instruments that they need; sanitizers look at them, too.
+DOUBLING := $(addprefix tests/unit/api/,test_doubling test_doubling_files test_doubling_forms)
+TESTS = $(filter-out $(if $(SAN),,$(DOUBLING:%=$(B)/%)),$(UNIT_BINS)) $(SIM_BINS)
 unit: unit-bins
 	@tools/run-tests.sh $(filter $(LONG),$(TESTS)) $(filter-out $(LONG),$(TESTS))
 	@for t in $(FUZZ_BINS); do n=$${t##*/fuzz_}; \
@@ -20,9 +21,9 @@ test: all layers unit check-companion
 # No text reaches the kernels: they are the release's.
 doubling: $(B)/kernels.a
 	@$(MAKE) --no-print-directory CUDA=0 BUILD=build/count CFLAGS="-O1 -fsanitize-coverage=trace-pc" \
-	  AR_kernels="$(B)/kernels.a build/count/release/common.a" build/count/release/tests/unit/api/test_doubling
-	@build/count/release/tests/unit/api/test_doubling
-$(B)/tests/unit/api/test_doubling: WRAP += -Wl,--wrap=memmove,--wrap=memcpy,--wrap=memmem,--wrap=memchr,--wrap=strlen
+	  AR_kernels="$(B)/kernels.a build/count/release/common.a" $(DOUBLING:%=build/count/release/%)
+	@for t in $(DOUBLING); do build/count/release/$$t || exit 1; done
+$(DOUBLING:%=$(B)/%): WRAP += -Wl,--wrap=memmove,--wrap=memcpy,--wrap=memmem,--wrap=memchr,--wrap=strlen,--wrap=XXH3_64bits
 .PHONY: doubling
 
 # Each parser under clang's fuzzer, one after the other, from its corpus on; what is found lies in

@@ -194,6 +194,8 @@ static int set_reserve(struct st_set *s, size_t extra, const char *file, struct 
                             file, need, ST_TENSORS_MOST);
     if (need <= s->room)
         return 0;
+    if (need < (uint64_t)s->room * 2) /* of many files with a few tensors each */
+        need = (uint64_t)s->room * 2;
     struct st_tensor *t = realloc(s->tensor, need * sizeof(*t));
     if (!t)
         return -ENOMEM;
@@ -292,22 +294,32 @@ const char *st_file_name(const struct st_set *s, const struct st_tensor *t)
     return t->file < s->files ? s->file_name[t->file] : SINGLE;
 }
 
+/* Room for one more file. It doubles: an index may name many. */
+static int files_reserve(struct st_set *s)
+{
+    const size_t room = s->files ? (size_t)s->files * 2 : 1;
+    if (s->files & (s->files - 1))
+        return 0; /* it doubled when there were a power of two */
+    struct ek_weight_file *file = realloc(s->file, room * sizeof(*file));
+    if (!file)
+        return -ENOMEM;
+    s->file = file;
+    const char **names = realloc(s->file_name, room * sizeof(*names));
+    if (!names)
+        return -ENOMEM;
+    s->file_name = names;
+    return 0;
+}
+
 static int file_add(struct st_set *s, const char *dir, const char *name, struct ek_fault *fault)
 {
     struct ek_weight_file f = {0};
     char *copy = ek_arena_copy(&s->arena, name, strlen(name));
     if (!copy)
         return -ENOMEM;
-    struct ek_weight_file *file = realloc(s->file, (s->files + 1) * sizeof(*file));
-    if (!file)
-        return -ENOMEM;
-    s->file = file;
-    const char **names = realloc(s->file_name, (s->files + 1) * sizeof(*names));
-    if (!names)
-        return -ENOMEM;
-    s->file_name = names;
-
-    int r = model_file_map(dir, name, &f, fault);
+    int r = files_reserve(s);
+    if (r == 0)
+        r = model_file_map(dir, name, &f, fault);
     if (r < 0)
         return r;
     r = st_parse(s, copy, f.data, f.size_bytes, fault);
@@ -317,15 +329,11 @@ static int file_add(struct st_set *s, const char *dir, const char *name, struct 
     return r;
 }
 
-/* The file of that name, opened at its first mention. */
-static int shard_find(struct st_set *s, const char *dir, const char *name, uint32_t *ret_file,
+/* Opens the file of that name at its first mention; `met` has the names of those before. */
+static int shard_meet(struct st_set *s, const char *dir, const char *name, json_t *met,
                       struct ek_fault *fault)
 {
-    uint32_t i = 0;
-    while (i < s->files && strcmp(s->file_name[i], name) != 0)
-        i++;
-    *ret_file = i;
-    if (i < s->files)
+    if (json_object_get(met, name))
         return 0;
     if (!model_name_ok(name))
         return ek_fault_set(fault, "weight_map",
@@ -336,7 +344,31 @@ static int shard_find(struct st_set *s, const char *dir, const char *name, uint3
         return ek_fault_set(fault, "weight_map",
                             "%s: weight_map names more than %u files; merge some", INDEX,
                             ST_FILES_MOST);
+    if (json_object_set_new(met, name, json_true()) < 0)
+        return -ENOMEM;
     return file_add(s, dir, name, fault);
+}
+
+/* Opens all files that a weight_map names. */
+static int shards_open(struct st_set *s, const char *dir, json_t *map, struct ek_fault *fault)
+{
+    json_t *met = json_object(), *value;
+    const char *tensor;
+    int r = met ? 0 : -ENOMEM;
+    json_object_foreach(map, tensor, value)
+    {
+        if (r == 0 && !json_is_string(value))
+            r = ek_fault_set(fault, "weight_map",
+                             "%s: weight_map gives no file name for tensor '%.128s'; download "
+                             "it again",
+                             INDEX, tensor);
+        if (r == 0)
+            r = shard_meet(s, dir, json_string_value(value), met, fault);
+        if (r < 0)
+            break;
+    }
+    json_decref(met);
+    return r;
 }
 
 static int index_read(struct st_set *s, const char *dir, const json_t *root, struct ek_fault *fault)
@@ -347,19 +379,9 @@ static int index_read(struct st_set *s, const char *dir, const json_t *root, str
                             "%s: has no weight_map (tensor: file); download it again", INDEX);
     const char *tensor;
     json_t *value;
-    uint32_t file = 0;
-    json_object_foreach(map, tensor, value)
-    {
-        if (!json_is_string(value))
-            return ek_fault_set(fault, "weight_map",
-                                "%s: weight_map gives no file name for tensor '%.128s'; download "
-                                "it again",
-                                INDEX, tensor);
-        int r = shard_find(s, dir, json_string_value(value), &file, fault);
-        if (r < 0)
-            return r;
-    }
-    int r = st_sort(s, fault);
+    int r = shards_open(s, dir, map, fault);
+    if (r == 0)
+        r = st_sort(s, fault);
     if (r < 0)
         return r;
     json_object_foreach(map, tensor, value)

@@ -18,6 +18,7 @@
 #include "server/text/utf8.h"
 
 #define TOKEN_MOST  65536u /* bytes of one token */
+#define SPLIT_MOST  1024u  /* bytes of one that merges make: each way to split it is looked up */
 #define MERGES_MOST (1u << 30)
 
 static int bad_id(const char *field, const char *content, struct ek_fault *fault)
@@ -191,10 +192,15 @@ struct splits {
 };
 
 /* Every way to split token `id` in two tokens. */
-static int find_splits(const struct bpe *b, uint32_t id, struct splits *all)
+static int find_splits(const struct bpe *b, uint32_t id, struct splits *all, struct ek_fault *fault)
 {
     size_t len;
     const char *s = vocab_at(&b->keys, (int32_t)id, &len);
+    if (s && len > SPLIT_MOST)
+        return ek_fault_set(fault, "vocab",
+                            "the tokenizer's token %u has %zu bytes; one that merges make has at "
+                            "most %u",
+                            id, len, SPLIT_MOST);
     for (size_t at = 1; s && at < len; at++) {
         if (!b->byte_mode && ((uint8_t)s[at] & 0xC0) == 0x80)
             continue; /* within a character */
@@ -215,12 +221,12 @@ static int find_splits(const struct bpe *b, uint32_t id, struct splits *all)
     return 0;
 }
 
-static int merge_in_order(struct tokenizer *t, const struct tok_source *s)
+static int merge_in_order(struct tokenizer *t, const struct tok_source *s, struct ek_fault *fault)
 {
     struct splits all = {0};
     int r = 0;
     for (uint32_t i = 0; i < s->orders && r == 0; i++)
-        r = find_splits(&t->bpe, s->order[i], &all);
+        r = find_splits(&t->bpe, s->order[i], &all, fault);
     if (r == 0)
         r = bpe_reserve(&t->bpe, all.count);
     for (uint32_t i = 0; r == 0 && i < all.count; i++) {
@@ -327,7 +333,7 @@ static int read_model(struct tokenizer *t, struct tok_source *source, struct ek_
         r = fill_keys(t);
     if (r == 0)
         r = source->score   ? tok_take_scores(t, source)
-            : source->order ? merge_in_order(t, source)
+            : source->order ? merge_in_order(t, source, fault)
                             : read_merges(t, json_object_get(model, "merges"), fault);
     if (r == 0)
         r = read_basics(t, model, fault);

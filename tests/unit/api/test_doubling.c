@@ -1,16 +1,13 @@
 /*
  * Work that others choose the size of grows no faster than n log n. Every row of the table of
- * fields (server/api/fields.c), of every API that has it, and every file of a model's directory
- * that is text is fed in doubling sizes and in several shapes. What is compared is what was done,
- * not how long it took: the basic blocks of our code that ran, when it is built to count them (make
- * doubling), and the bytes that were allocated, always. A new field is covered by being in the
- * table.
- *
- * Doing without the steps that are there at any size: from n to 2n costs d, from 4n to 8n may cost
- * at most GROWTH times d (n: 4 times, n log n: about 5, n * n: 16).
+ * fields (server/api/fields.c), of every API that has it, and answers in every style of thinking
+ * and of calls are fed in doubling sizes and in several shapes; test_doubling_files.c does it with
+ * a model's files, test_doubling_forms.c with forms. What is compared is what was done, not how
+ * long it took (doubling.h): the basic blocks of our code that ran, when it is built to count them
+ * (make doubling), and the bytes that were allocated, always. A new field is covered by being in
+ * the table, a new style by its number.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,8 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -29,82 +24,18 @@
 #include "server/api/complete.h"
 #include "server/api/error.h"
 #include "server/api/fields.h"
-#include "server/model/config.h"
+#include "server/text/answer/harmony.h"
 #include "server/text/answer/reasoning.h"
 #include "server/text/answer/toolcall.h"
 #include "server/text/chat.h"
 #include "server/text/tokenizer.h"
 #include "tests/share.h"
 #include "tests/unit/alloc.h"
+#include "tests/unit/api/doubling.h"
 #include "tests/unit/api/tiny_served.h"
 
 #define MODEL  "models/evenkeel-tiny"
-#define SIZES  4u
-#define FIRST  256u   /* the smallest n */
-#define GROWTH 6.5    /* see above */
-#define UNPAID 64     /* most blocks for a unit of work */
-#define FREE   600000 /* blocks or bytes of growth that are nothing */
-
-#ifdef __clang__
-#define UNCOUNTED __attribute__((no_sanitize("coverage")))
-#else
-#define UNCOUNTED __attribute__((no_sanitize_coverage))
-#endif
-
-static uint64_t blocks;
-static bool counted;
-
-/* Called by each basic block of a build with -fsanitize-coverage=trace-pc. */
-void __sanitizer_cov_trace_pc(void);
-UNCOUNTED void __sanitizer_cov_trace_pc(void)
-{
-    counted = true;
-    blocks++;
-}
-
-/* Calls of the C library that look at many bytes, 16 of which count as a block. */
-void *__real_memmove(void *to, const void *from, size_t n);
-void *__wrap_memmove(void *to, const void *from, size_t n);
-UNCOUNTED void *__wrap_memmove(void *to, const void *from, size_t n)
-{
-    blocks += n / 16;
-    return __real_memmove(to, from, n);
-}
-
-void *__real_memcpy(void *to, const void *from, size_t n);
-void *__wrap_memcpy(void *to, const void *from, size_t n);
-UNCOUNTED void *__wrap_memcpy(void *to, const void *from, size_t n)
-{
-    blocks += n / 16;
-    return __real_memcpy(to, from, n);
-}
-
-void *__real_memmem(const void *in, size_t n, const void *what, size_t len);
-void *__wrap_memmem(const void *in, size_t n, const void *what, size_t len);
-UNCOUNTED void *__wrap_memmem(const void *in, size_t n, const void *what, size_t len)
-{
-    const char *hit = __real_memmem(in, n, what, len);
-    blocks += (hit ? (size_t)(hit - (const char *)in) : n) / 16;
-    return __real_memmem(in, n, what, len);
-}
-
-void *__real_memchr(const void *in, int what, size_t n);
-void *__wrap_memchr(const void *in, int what, size_t n);
-UNCOUNTED void *__wrap_memchr(const void *in, int what, size_t n)
-{
-    const char *hit = __real_memchr(in, what, n);
-    blocks += (hit ? (size_t)(hit - (const char *)in) : n) / 16;
-    return __real_memchr(in, what, n);
-}
-
-size_t __real_strlen(const char *s);
-size_t __wrap_strlen(const char *s);
-UNCOUNTED size_t __wrap_strlen(const char *s)
-{
-    size_t n = __real_strlen(s);
-    blocks += n / 16;
-    return n;
-}
+#define UNPAID 64 /* most blocks for a unit of work */
 
 static int load(void **state)
 {
@@ -137,21 +68,7 @@ static int unload(void **state)
 
 /* ---- shapes ---- */
 
-/* One thing after another, n times: `piece` with the number where it says %u. */
-static void put_pieces(struct ek_buf *b, const char *piece, const char *between, uint32_t n)
-{
-    const char *at = strstr(piece, "%u");
-    for (uint32_t i = 0; i < n; i++) {
-        (void)ek_buf_puts(b, i ? between : "");
-        (void)ek_buf_add(b, piece, at ? (size_t)(at - piece) : strlen(piece));
-        if (at)
-            (void)ek_buf_printf(b, "%u%s", i, at + 2);
-    }
-}
-
-static const struct shape {
-    const char *open, *piece, *between, *close;
-} shapes[] = {
+static const struct shape shapes[] = {
     {"\"", "a", "", "\""},
     {"\"", "word%u ", "", "\""},
     {"\"", "<|im_end|>", "", "\""},
@@ -234,12 +151,6 @@ static void put_body(struct ek_buf *b, enum openai_api api, const struct field *
 
 /* ---- what is measured ---- */
 
-struct cost {
-    uint64_t blocks, bytes;
-    uint64_t units; /* of work, that were paid */
-    int result;
-};
-
 /* From the bytes of a body to the tokens of its prompt. */
 static struct cost read_ask(enum openai_api api, const struct ek_buf *text)
 {
@@ -261,38 +172,6 @@ static struct cost read_ask(enum openai_api api, const struct ek_buf *text)
     token_vec_done(&tokens);
     json_decref(body);
     return c;
-}
-
-static bool grows(const uint64_t at[SIZES], double *ret_times)
-{
-    double first = at[1] > at[0] ? (double)(at[1] - at[0]) : 0;
-    double last = at[3] > at[2] ? (double)(at[3] - at[2]) : 0;
-    *ret_times = first > 0 ? last / first : 0;
-    return last > GROWTH * first + FREE;
-}
-
-/* True when it grows too fast, which is said. */
-static bool judge(const char *what, const char *shape, const struct cost cost[SIZES])
-{
-    const struct {
-        const char *name;
-        uint64_t at[SIZES];
-    } kinds[] = {
-        {"blocks", {cost[0].blocks, cost[1].blocks, cost[2].blocks, cost[3].blocks}},
-        {"bytes", {cost[0].bytes, cost[1].bytes, cost[2].bytes, cost[3].bytes}},
-    };
-    bool bad = false;
-    for (size_t k = 0; k < 2; k++) {
-        const uint64_t *at = kinds[k].at;
-        double times;
-        if (!grows(at, &times))
-            continue;
-        bad = true;
-        print_error("%s of %s: %s grow %.1f times: %llu %llu %llu %llu\n", what, shape,
-                    kinds[k].name, times, (unsigned long long)at[0], (unsigned long long)at[1],
-                    (unsigned long long)at[2], (unsigned long long)at[3]);
-    }
-    return bad;
 }
 
 /* True when work was done that nobody paid for. A basic block takes about a unit; most of what
@@ -344,141 +223,14 @@ static void test_fields(void **state)
     assert_int_equal(bad, 0);
 }
 
-/* ---- files of a model ---- */
-
-static char *read_all(const char *dir, const char *name, size_t *ret_len)
-{
-    char path[512], *text = malloc(1u << 24);
-    (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
-    FILE *f = fopen(path, "rb");
-    assert_true(f && text);
-    *ret_len = fread(text, 1, (1u << 24) - 1, f);
-    text[*ret_len] = '\0';
-    (void)fclose(f);
-    return text;
-}
-
-static void write_all(const char *dir, const char *name, const void *data, size_t len)
-{
-    char path[512];
-    (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, len, f), len);
-    assert_int_equal(fclose(f), 0);
-}
-
-static struct cost read_model(const char *dir)
-{
-    struct tokenizer *t = NULL;
-    struct chat *chat = NULL;
-    struct ek_fault f = {0};
-    struct model_config config;
-    struct model_defaults defaults;
-    size_t len = 0, more = 0;
-    char *text = read_all(dir, "config.json", &len);
-    char *generation = read_all(dir, "generation_config.json", &more);
-    uint64_t before = blocks;
-    unsigned long bytes = alloc_bytes();
-    int r = tokenizer_load(dir, &t, &f);
-    if (r == 0)
-        r = chat_load(dir, NULL, &chat, &f);
-    if (r == 0)
-        r = config_parse(text, len, &config, &f);
-    if (r == 0)
-        r = config_parse_generation(generation, more, &config, &defaults, &f);
-    struct cost c = {.blocks = blocks - before, .bytes = alloc_bytes() - bytes, .result = r};
-    tokenizer_free(t);
-    chat_free(chat);
-    free(text);
-    free(generation);
-    return c;
-}
-
-/* A JSON file gets one more member of each shape; a template gets text. */
-static void put_file(struct ek_buf *b, const char *text, size_t len, const struct shape *s,
-                     bool json, const char *member, uint32_t n)
-{
-    const char *end = json ? strrchr(text, '}') : text + len;
-    assert_non_null(end);
-    (void)ek_buf_add(b, text, (size_t)(end - text));
-    (void)ek_buf_printf(b, json ? ",\"%s\":%s" : "", member, s->open);
-    put_pieces(b, s->piece, s->between, n);
-    (void)ek_buf_puts(b, json ? s->close : "");
-    (void)ek_buf_puts(b, json ? "}" : "");
-    assert_true(ek_buf_ok(b));
-}
-
-static const struct fed_file {
-    const char *name, *member; /* NULL: of a template */
-    struct shape shape;
-} fed_files[] = {
-    {"config.json", "x", {"{", "\"k%u\":1", ",", "}"}},
-    {"config.json", "x", {"[", "\"a%u\"", ",", "]"}},
-    {"config.json", "eos_token_id", {"[", "1", ",", "]"}},
-    {"generation_config.json", "eos_token_id", {"[", "1", ",", "]"}},
-    {"generation_config.json", "x", {"{", "\"k%u\":1", ",", "}"}},
-    {"tokenizer_config.json", "x", {"{", "\"k%u\":1", ",", "}"}},
-    {"tokenizer_config.json",
-     "added_tokens_decoder",
-     {"{", "\"%u\":{\"content\":\"z\"}", ",", "}"}},
-    {"tokenizer_config.json", "additional_special_tokens", {"[", "\"t%u\"", ",", "]"}},
-    {"tokenizer_config.json", "chat_template", {"\"", "{{ a%u }}", "", "\""}},
-    {"tokenizer.json", "x", {"{", "\"k%u\":1", ",", "}"}},
-    {"tokenizer.json", "x", {"[", "[%u]", ",", "]"}},
-    {"chat_template.jinja", NULL, {"", "{{ a%u }}", "", ""}},
-    {"chat_template.jinja", NULL, {"", "word ", "", ""}},
-    {"chat_template.jinja", NULL, {"", "{% set a%u = 1 %}", "", ""}},
-    {"chat_template.jinja", NULL, {"", "{# c #}\n", "", ""}},
-    {"chat_template.jinja", NULL, {"{{ 0", "", "+1", " }}"}},
-    {"chat_template.jinja", NULL, {"", "{{ 'a\\n' }}\n", "", ""}},
-};
-
-static void test_files(void **state)
-{
-    static const char *const all[] = {"config.json", "generation_config.json", "tokenizer.json",
-                                      "tokenizer_config.json", "chat_template.jinja"};
-    char dir[] = "/tmp/evenkeel-doubling-XXXXXX", path[512];
-    int bad = 0;
-    uint32_t read = 0;
-    (void)state;
-    assert_non_null(mkdtemp(dir));
-    for (size_t i = 0; i < sizeof(fed_files) / sizeof(fed_files[0]); i++) {
-        const struct fed_file *f = &fed_files[i];
-        struct cost cost[SIZES];
-        for (size_t k = 0; k < 5; k++) {
-            size_t len;
-            char *text = read_all(MODEL, all[k], &len);
-            write_all(dir, all[k], text, len);
-            free(text);
-        }
-        size_t len;
-        char *text = read_all(MODEL, f->name, &len);
-        for (uint32_t n = 0; n < SIZES; n++) {
-            struct ek_buf b = {0};
-            put_file(&b, text, len, &f->shape, f->member != NULL, f->member, FIRST << n);
-            write_all(dir, f->name, b.data, b.len);
-            ek_buf_done(&b);
-            cost[n] = read_model(dir);
-        }
-        free(text);
-        bad += judge(f->name, f->member ? f->member : f->shape.piece, cost);
-        read += cost[0].result == 0;
-    }
-    for (size_t k = 0; k < 5; k++) {
-        (void)snprintf(path, sizeof(path), "%s/%s", dir, all[k]);
-        (void)unlink(path);
-    }
-    (void)rmdir(dir);
-    print_message("%u of %zu accepted\n", read, sizeof(fed_files) / sizeof(fed_files[0]));
-    assert_true(read >= 8);
-    assert_int_equal(bad, 0);
-}
-
 /* ---- what a model writes, which a client can choose by its forms and biases ---- */
 
 #define BLANKS "                "
 #define PARAM  "<parameter=k%u>1</parameter>\n"
+#define CALLS  "<｜tool▁calls▁begin｜>"
+#define CALL   "<｜tool▁call▁begin｜>"
+#define SEP    "<｜tool▁sep｜>"
+#define END    "<｜tool▁call▁end｜>"
 
 static const struct shape answers[] = {
     {"", BLANKS, "", ""},
@@ -505,6 +257,39 @@ static const struct shape answers[] = {
     {"<think>a", BLANKS, "", "</think>"},
     {"<think>a", "<", "", "</think>"},
     {"<think>a</think>", BLANKS, "", "b"},
+    {"<think>a</think>", "<response>", "", "b"},
+    {"<seed:tool_call><function=f>", PARAM, "", "</function></seed:tool_call>"},
+    {"<seed:tool_call>", BLANKS, "", "<function=f>"},
+    {"<seed:think>a", BLANKS, "", "</seed:think>"},
+    {"<tool_call>f", BLANKS, "", "<arg_key>k</arg_key><arg_value>1</arg_value></tool_call>"},
+    {"<tool_call>f", "<arg_key>k%u</arg_key><arg_value>1</arg_value>", "", "</tool_call>"},
+    {"<tool_call>f", "<arg_key>k1</arg_key><arg_value>1</arg_value>", "", "</tool_call>"},
+    {"<tool_call>f<arg_key>", "a", "", "</arg_key><arg_value>1</arg_value>"},
+    {"<tool_call>f<arg_key>k</arg_key>", BLANKS, "", "<arg_value>1</arg_value>"},
+    {"<tool_call>f<arg_key>k</arg_key><arg_value>", "<arg_key>", "", "</arg_value>"},
+    {"<tool_calls>", BLANKS, "", "[{\"name\": \"f\", \"arguments\": {}}]"},
+    {"<tool_calls>[", "{\"name\": \"f%u\", \"arguments\": {}}, ", "", "]</tool_calls>"},
+    {"<tool_calls>[{\"name\": \"f\", \"arguments\": {}}", BLANKS, "", "]</tool_calls>"},
+    {CALLS, BLANKS, "", CALL "function" SEP "f\n```json\n{}\n```" END},
+    {CALLS CALL, BLANKS, "", "f" SEP "{}" END},
+    {CALLS CALL "function" SEP "f\n", BLANKS, "", "```json\n{}\n```" END},
+    {CALLS CALL "function" SEP "f\n```json\n{\"k\": \"", "a", "", "\"}\n```" END},
+    {CALLS CALL "f" SEP "{\"k\": \"", "```", "", "\"}" END},
+    {CALLS, CALL "f" SEP "{}" END, "", "<｜tool▁calls▁end｜>"},
+    {CALLS CALL "f" SEP "{}", BLANKS, "", END},
+    {"<|tool_call>call:f{", "k%u:1,", "", "}<tool_call|>"},
+    {"<|tool_call>call:f{", "k1:<|\"|>a<|\"|>,", "", "}<tool_call|>"},
+    {"<|tool_call>call:f{k1:[", "[1],{a:1},", "", "]}<tool_call|>"},
+    {"<|tool_call>call:f{k1:", "[", "", "}<tool_call|>"},
+    {"<|tool_call>call:f{k1:<|\"|>", "<|\"", "", "<|\"|>}<tool_call|>"},
+    {"<|tool_call>call:f{k1:", BLANKS, "", "1}<tool_call|>"},
+    {"<|tool_call>call:f{", ",", "", "}<tool_call|>"},
+    {"<|tool_call>call:f{", "a", "", ":1}<tool_call|>"},
+    {"<|tool_call>call:f{<|\"|>", "<|}", "", "<|\"|>:1}<tool_call|>"},
+    {"<|tool_call>call:f{k1:1}", BLANKS, "", "<tool_call|>"},
+    {"<|channel>thought\n", "<channel|", "", "<channel|>b"},
+    {"<|channel>", "<|channel>a<channel|>b", "", ""},
+    {"", "<|tool_call>call:f{}<tool_call|>", "", ""},
 };
 #define ANSWERS (sizeof(answers) / sizeof(answers[0]))
 
@@ -525,6 +310,36 @@ static json_t *many_tools(uint32_t n)
     return tools;
 }
 
+/* The thinking that goes with a style of calls, so that all styles of both come. */
+static enum thinkstyle thinking_of(enum toolstyle style)
+{
+    switch (style) {
+    case TOOLS_QWEN3_CODER: return THINK_QWEN3;
+    case TOOLS_SEED_OSS: return THINK_SEED_OSS;
+    case TOOLS_ERNIE45: return THINK_ERNIE45;
+    case TOOLS_HUNYUAN: return THINK_HUNYUAN;
+    case TOOLS_GEMMA4: return THINK_GEMMA4;
+    case TOOLS_DEEPSEEK_V3: return THINK_ALWAYS;
+    case TOOLS_MISTRAL: return THINK_NONE;
+    case TOOLS_NONE:
+    case TOOLS_HERMES:
+    case TOOLS_LLAMA3_JSON:
+    case TOOLS_PYTHONIC:
+    case TOOLS_GLM45:
+    case TOOLS_DEEPSEEK_V31:
+    case TOOLS_OPENAI: break;
+    }
+    return THINK_TAGS;
+}
+
+/* Piece number i of an answer of n pieces between two others. */
+static void put_answer(struct ek_buf *b, const struct shape *s, uint32_t i, uint32_t n)
+{
+    ek_buf_clear(b);
+    put_piece(b, i == 0 ? s->open : i <= n ? s->piece : s->close, i);
+    assert_true(ek_buf_ok(b));
+}
+
 /* An answer that comes piece by piece. */
 static struct cost read_answer(enum toolstyle style, const json_t *tools, const struct shape *s,
                                uint32_t n)
@@ -535,22 +350,20 @@ static struct cost read_answer(enum toolstyle style, const json_t *tools, const 
     uint64_t before = blocks;
     unsigned long bytes = alloc_bytes();
     int r = 0;
-    reasoning_begin(&think, THINK_TAGS, "", 0);
+    reasoning_begin(&think, thinking_of(style), "", 0);
     for (uint32_t i = 0; i < n + 2 && r == 0; i++) {
-        const char *from = i == 0   ? s->open
-                           : i <= n ? s->piece
-                                    : s->close,
-                   *at = strstr(from, "%u");
-        ek_buf_clear(&piece);
+        put_answer(&piece, s, i, n);
         ek_buf_clear(&said);
-        (void)ek_buf_add(&piece, from, at ? (size_t)(at - from) : strlen(from));
-        if (at)
-            (void)ek_buf_printf(&piece, "%u%s", i, at + 2);
         if (piece.len > 0)
             r = reasoning_push(&think, piece.data, piece.len, &thought, &said);
         if (r == 0 && said.len > 0)
             r = toolcalls_push(&calls, said.data, said.len, &text);
     }
+    ek_buf_clear(&said);
+    if (r == 0)
+        r = reasoning_end(&think, &thought, &said);
+    if (r == 0 && said.len > 0)
+        r = toolcalls_push(&calls, said.data, said.len, &text);
     if (r == 0)
         r = toolcalls_end(&calls, &text);
     struct cost c = {.blocks = blocks - before, .bytes = alloc_bytes() - bytes, .result = r};
@@ -563,15 +376,49 @@ static struct cost read_answer(enum toolstyle style, const json_t *tools, const 
     return c;
 }
 
+/* The same in harmony's form, whose marks are no text: those whose bits are set come before each
+ * piece. */
+static struct cost read_harmony(const json_t *tools, uint32_t marks, const struct shape *s,
+                                uint32_t n)
+{
+    struct toolcalls calls = {.style = TOOLS_OPENAI, .tools = tools};
+    struct ek_buf thought = {0}, text = {0}, piece = {0};
+    struct harmony_out out = {&thought, &text, &calls};
+    struct harmony h;
+    uint64_t before = blocks;
+    unsigned long bytes = alloc_bytes();
+    int r = 0;
+    harmony_begin(&h, true);
+    harmony_open(&h);
+    for (uint32_t i = 0; i < n + 2 && r == 0; i++) {
+        for (uint32_t m = 0; m < HARMONY_MARKS && r == 0; m++)
+            r = marks & 1u << m ? harmony_mark(&h, (enum harmony_mark)m, &out) : 0;
+        put_answer(&piece, s, i, n);
+        if (r == 0 && piece.len > 0)
+            r = harmony_push(&h, piece.data, piece.len, &out);
+    }
+    if (r == 0)
+        r = harmony_end(&h, &out);
+    struct cost c = {.blocks = blocks - before, .bytes = alloc_bytes() - bytes, .result = r};
+    toolcalls_done(&calls);
+    ek_buf_done(&thought);
+    ek_buf_done(&text);
+    ek_buf_done(&piece);
+    return c;
+}
+
 static void test_answers(void **state)
 {
+    uint32_t all = 0, fed = 0;
     int bad = 0;
     (void)state;
-    for (size_t i = 0; i < ANSWERS * (TOOLS_PYTHONIC + 1); i++) {
-        enum toolstyle style = (enum toolstyle)(i % (TOOLS_PYTHONIC + 1));
-        const struct shape *s = &answers[i / (TOOLS_PYTHONIC + 1)];
+    for (size_t i = 0; i < ANSWERS * TOOLS_OPENAI; i++) {
+        enum toolstyle style = (enum toolstyle)(i % TOOLS_OPENAI);
+        const struct shape *s = &answers[i / TOOLS_OPENAI];
         struct cost cost[SIZES];
         char what[128];
+        if (!share_takes(all++))
+            continue;
         for (uint32_t n = 0; n < SIZES; n++) {
             json_t *tools = many_tools(FIRST << n);
             cost[n] = read_answer(style, tools, s, FIRST << n);
@@ -581,6 +428,37 @@ static void test_answers(void **state)
         (void)snprintf(what, sizeof(what), "answer in the style `%s` behind `%s`",
                        toolstyle_name(style), s->open);
         bad += judge(what, s->piece, cost);
+        fed++;
+    }
+    assert_true(fed > 0);
+    assert_int_equal(bad, 0);
+}
+
+static void test_harmony(void **state)
+{
+    static const struct shape pieces[] = {{"", "", "", ""},
+                                          {"", "a", "", ""},
+                                          {"", BLANKS, "", "a"},
+                                          {"analysis", "analysis", "", "final"},
+                                          {"commentary to=functions.f", "{\"k\": 1", "", "}"},
+                                          {"", "commentary to=functions.f", "", ""}};
+    int bad = 0;
+    (void)state;
+    for (uint32_t i = 0; i < sizeof(pieces) / sizeof(pieces[0]); i++) {
+        for (uint32_t marks = 0; marks < 1u << HARMONY_MARKS; marks++) {
+            struct cost cost[SIZES];
+            char what[128];
+            if (!share_takes(marks))
+                continue;
+            for (uint32_t n = 0; n < SIZES; n++) {
+                json_t *tools = many_tools(FIRST << n);
+                cost[n] = read_harmony(tools, marks, &pieces[i], FIRST << n);
+                assert_int_equal(cost[n].result, 0);
+                json_decref(tools);
+            }
+            (void)snprintf(what, sizeof(what), "harmony with marks 0x%x", marks);
+            bad += judge(what, pieces[i].piece, cost);
+        }
     }
     assert_int_equal(bad, 0);
 }
@@ -605,8 +483,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_finds),
         cmocka_unit_test(test_fields),
-        cmocka_unit_test(test_files),
         cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_harmony),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }
