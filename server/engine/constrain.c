@@ -146,6 +146,7 @@ static bool try_slow(struct constrain *c, struct sched *s, struct flight_seq *q,
     }
     c->credit -= work.used;
     *spent += work.used;
+    sched_charge_mask(s, q, work.used);
     if (r->mask_refused) /* nothing to choose from ends it */
         memset(bits, 0, words * sizeof(*bits));
     return done || r->mask_refused;
@@ -208,6 +209,7 @@ uint32_t constrain_fill(struct constrain *c, struct sched *s, struct flight *f,
         }
         struct ek_work work = {.fuel = CONSTRAIN_QUICK, .look = UINT64_MAX};
         r->mask_slow = r->mask_slow || !fill_row(r, &work, words, bits);
+        sched_charge_mask(s, &f->seq[i], work.used);
         slow |= r->mask_slow;
         made += !r->mask_slow;
     }

@@ -9,9 +9,10 @@
  * more is slow: it waits until the credit of all, which grows by CONSTRAIN_STEP with each step, is
  * worth a try, and what it samples meanwhile is put off. So a step is never longer than by
  * CONSTRAIN_MOST units, and in the long run by CONSTRAIN_STEP. Of several slow rows that of the
- * owner (the API key) whose rows have cost least goes first. What a try has found is kept; a row
- * that fails CONSTRAIN_TRIES times with all the credit there can be has a form that nobody can
- * afford, and its request ends.
+ * owner (the API key) whose rows have cost least goes first, and what they cost counts as if
+ * tokens had been computed for its tenant (tenants.h), so that its prompts wait for others. What a
+ * try has found is kept; a row that fails CONSTRAIN_TRIES times with all the credit there can be
+ * has a form that nobody can afford, and its request ends.
  *
  * A row upon recurrent state cannot be computed again, so there a slow row is not put off: it gets
  * all the credit there can be at once, and those that come after it wait for theirs.

@@ -272,6 +272,11 @@ void sched_apply(struct sched *s, const struct ek_result *result, uint64_t now_u
     s->flying--;
 }
 
+void sched_charge_mask(struct sched *s, const struct flight_seq *q, uint64_t units)
+{
+    tenants_mask(&s->tenants, s->entries[q->entry].tenant, units);
+}
+
 void sched_put_off(struct sched *s, struct flight_seq *q)
 {
     struct entry *e = &s->entries[q->entry];

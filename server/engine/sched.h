@@ -266,6 +266,8 @@ void sched_apply(struct sched *s, const struct ek_result *result, uint64_t now_u
  * known yet. The row is planned again, with the same result in the cache. Not of a model with
  * recurrent state. */
 void sched_put_off(struct sched *s, struct flight_seq *q);
+/* Finding the mask of one of its sequences took so many units of work: its tenant is charged. */
+void sched_charge_mask(struct sched *s, const struct flight_seq *q, uint64_t units);
 /* The newest step in flight had no effect: it is taken back and its rows will be planned again.
  * With `blame` != 0 the request that brought most rows to it ends with that error. Nothing is
  * planned before the steps that are older have been applied or taken back too. */

@@ -74,6 +74,7 @@ void sched_stats(struct sched *s, uint64_t now_us, struct engine_stats *ret_stat
         st->tenant[i] = (struct tenant_stat){.stamp = t->stamp,
                                              .prompts = t->prompts,
                                              .outputs = t->outputs,
+                                             .masks = t->masks / TENANT_MASK,
                                              .preemptions = t->preemptions,
                                              .poisons = t->poisons,
                                              .ahead = tenants_ahead(&s->tenants, i, least)};

@@ -29,6 +29,7 @@ enum engine_drain { ENGINE_SERVING, ENGINE_DRAINING, ENGINE_DRAINED };
 /* Of one tenant; the tokens are those that its counter counted. */
 struct tenant_stat {
     uint64_t prompts, outputs, preemptions, poisons;
+    uint64_t masks; /* tokens that they count for */
     uint64_t ahead; /* see tenants_ahead() */
     uint32_t stamp; /* whose numbers these are */
 };

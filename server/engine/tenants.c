@@ -97,6 +97,14 @@ void tenants_answer(struct tenants *t, uint32_t place)
     x->outputs++;
 }
 
+void tenants_mask(struct tenants *t, uint32_t place, uint64_t units)
+{
+    struct tenant *x = &t->at[place];
+
+    x->served += units * x->price / TENANT_MASK;
+    x->masks += units;
+}
+
 uint64_t tenants_least(const struct tenants *t)
 {
     uint64_t least = UINT64_MAX;

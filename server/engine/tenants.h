@@ -5,7 +5,9 @@
  *
  * Each counter grows by the tokens that its tenant is served, over its weight: a token of a prompt
  * counts once, one of an answer twice, for it is computed in a step of its own; what comes from a
- * cache, or is computed again after a preemption, counts nothing. The tenant with the least has the
+ * cache, or is computed again after a preemption, counts nothing. The masks of its forms count by
+ * the work that they took, since steps wait for them: what a form that is not hostile takes is a
+ * small part of a token. The tenant with the least has the
  * next turn: its request is the next to be admitted (there what was admitted and is still to be
  * read counts as served, or all places would be its own within one step), and its prompts are read
  * before those of others (share.c). So while two of them have work, prompts put neither ahead by
@@ -32,6 +34,9 @@
 #define TENANTS_MOST  129u  /* nobody's place, and one for each key there may be */
 #define TENANT_PRICE  1000u /* units that a token costs at weight 1 */
 #define TENANT_OUTPUT 2u    /* tokens of a prompt that one of an answer counts for */
+/* Units of work on masks (common/work.h) that count for one: 0.1 to 0.2 ms. A count and no time, so
+ * that the same requests have the same turns. */
+#define TENANT_MASK (1u << 15)
 
 /* What a request says of its tenant. All 0: it has none. */
 struct tenant_ref {
@@ -48,6 +53,7 @@ struct tenant {
     uint64_t served;           /* the counter, in units */
     uint64_t due;              /* tokens of prompts that are admitted and still to be read */
     uint64_t prompts, outputs; /* tokens, as they were counted */
+    uint64_t masks;            /* units of work */
     uint64_t preemptions;
     uint64_t poisons; /* requests that ended since the device does with them */
     uint32_t price, stamp;
@@ -75,6 +81,8 @@ void tenants_owe(struct tenants *t, uint32_t place, uint64_t tokens);
 /* So many of them are not to be read any more, of which `served` are in a step. */
 void tenants_read(struct tenants *t, uint32_t place, uint64_t tokens, uint64_t served);
 void tenants_answer(struct tenants *t, uint32_t place); /* one token */
+/* So many units of work went into its masks. */
+void tenants_mask(struct tenants *t, uint32_t place, uint64_t units);
 
 /* What decides whose turn it is to be admitted. */
 static inline uint64_t tenants_standing(const struct tenants *t, uint32_t place)

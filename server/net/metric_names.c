@@ -311,6 +311,10 @@ const struct ek_metric metrics_table[] = {
     [M_KEY_WEIGHT] = {"evenkeel_key_weight", EK_GAUGE, "Weight of a key among the others.", "key"},
     [M_KEY_POISON] = {"evenkeel_key_poison_requests_total", EK_COUNTER,
                       "Requests of a key that were ended since the engine ends with them.", "key"},
+    [M_KEY_MASKS] = {"evenkeel_key_mask_tokens_total", EK_COUNTER,
+                     "Tokens that a key has been charged for the masks of its forms, by the work "
+                     "that finding them took.",
+                     "key"},
     [M_KEY_PREEMPTIONS] = {"evenkeel_key_preemptions_total", EK_COUNTER,
                            "Preemptions of a key's requests.", "key"},
     [M_BUILD] = {"evenkeel_build_info", EK_GAUGE, "What runs.",

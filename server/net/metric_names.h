@@ -149,6 +149,7 @@ enum metric_id {
     M_KEY_AHEAD,
     M_KEY_WEIGHT,
     M_KEY_POISON,
+    M_KEY_MASKS,
     M_KEY_PREEMPTIONS,
     M_BUILD,
     M_RELOAD_OK,

@@ -531,6 +531,7 @@ static void write_key(struct ek_expo *e, int m, const struct auth_stat *s,
                 : m == M_KEY_AHEAD   ? (double)t->ahead
                 : m == M_KEY_WEIGHT  ? s->weight
                 : m == M_KEY_POISON  ? (double)t->poisons
+                : m == M_KEY_MASKS   ? (double)t->masks
                                      : (double)t->preemptions);
     }
 }

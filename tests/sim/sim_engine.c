@@ -300,12 +300,34 @@ static void fit_device(struct sim *s)
         fail(s, "the scheduler does not know how large the device's pool is");
 }
 
+/* Masks cost: what one takes is its tenant's, by its price, and nobody else's. */
+static void charge_some(struct sim *s, const struct flight *f)
+{
+    struct sched *c = s->sched;
+
+    for (uint32_t i = 0; i < f->seqs; i++) {
+        const struct flight_seq *q = &f->seq[i];
+        if (!q->sample || c->entries[q->entry].number != q->number || !chance(s, 100000))
+            continue;
+        const struct tenant *t = &c->tenants.at[c->entries[q->entry].tenant];
+        uint64_t units = pick(s, 1, 1u << 22), all = 0, now = 0, had = t->served;
+        for (uint32_t k = 0; k < TENANTS; k++)
+            all += c->tenants.at[k].served;
+        sched_charge_mask(c, q, units);
+        for (uint32_t k = 0; k < TENANTS; k++)
+            now += c->tenants.at[k].served;
+        if (t->served - had != units * t->price / TENANT_MASK || now - all != t->served - had)
+            fail(s, "a mask is not charged to who it is for");
+    }
+}
+
 /* Masks that are not found in time: now and then what a row samples is not wanted. */
 static void put_off_some(struct sim *s)
 {
     struct sched *c = s->sched;
     struct flight *f = &c->flights[(c->flight_first + c->flying - 1) % SCHED_DEPTH];
 
+    charge_some(s, f);
     for (uint32_t i = 0; i < f->seqs && s->p.states == 0; i++)
         if (f->seq[i].sample && c->entries[f->seq[i].entry].number == f->seq[i].number &&
             chance(s, 50000))
@@ -381,6 +403,18 @@ static void land_step(struct sim *s)
     start_failed(s);
 }
 
+/* Suspects whose rows are in a step, and who do not run any more. */
+static uint32_t waits_in(const struct sched *c, const struct flight *f)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < f->seqs; i++) {
+        const struct entry *e = &c->entries[f->seq[i].entry];
+        n += e->number == f->seq[i].number && e->state == ENTRY_WAITING && e->suspect;
+    }
+    return n;
+}
+
 /* The device goes away with all that was on it, with steps in flight or without. Whether it was a
  * fault decides who runs alone then; who did already is the cause. */
 static void lose_device(struct sim *s)
@@ -391,6 +425,8 @@ static void lose_device(struct sim *s)
 
     for (uint32_t i = 0; i < c->running_count; i++)
         alone += c->entries[c->running[i]].suspect;
+    for (uint32_t i = 0; i < c->flying; i++) /* it may have given way since, its step has not */
+        alone += waits_in(c, &c->flights[(c->flight_first + i) % SCHED_DEPTH]);
     uint32_t ran = c->running_count;
     if (sched_lost(c, s->now_us) < ran)
         return fail(s, "a request that ran is not computed again");

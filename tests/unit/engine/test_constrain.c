@@ -81,7 +81,8 @@ static struct request *ask(struct world *w, struct grammar *g, uint64_t owner)
                         .max_new_tokens = 1,
                         .sampling.top_p = 1,
                         .grammar = g,
-                        .cache_owner = owner};
+                        .cache_owner = owner,
+                        .tenant = {.place = (uint32_t)owner, .stamp = (uint32_t)owner}};
     struct request *r = request_new(&a);
     assert_non_null(r);
     request_ref(r);
@@ -152,6 +153,11 @@ static void test_hostile(void **state)
     }
     assert_true(quick > 4 && m.c.put_off > 10);
     assert_int_equal(m.c.refused, 2);
+    /* who sent it has paid for what it took, the others for a part of a token a mask */
+    const struct tenant *t = w.s->tenants.at;
+    assert_true(t[7].masks >= CONSTRAIN_TRIES * CONSTRAIN_MOST);
+    assert_true(t[7].served >= CONSTRAIN_TRIES * CONSTRAIN_MOST / TENANT_MASK * TENANT_PRICE);
+    assert_true(t[9].masks > 0 && t[9].masks < quick * (uint64_t)CONSTRAIN_QUICK / 4);
     assert_true(m.most <= CONSTRAIN_MOST);
     for (int i = 0; i < 2; i++)
         request_unref(slow[i]);

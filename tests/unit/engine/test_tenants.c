@@ -29,6 +29,24 @@ static void counts_by_weight(void **state)
                      20 - 1); /* by the other's 2/3 of a token, rounded down */
 }
 
+static void counts_masks_by_their_work(void **state)
+{
+    (void)state;
+    struct tenants t;
+    tenants_init(&t, SCHED_NONE);
+    (void)tenants_meet(&t, &one);
+    (void)tenants_meet(&t, &triple);
+    tenants_mask(&t, 1, 3 * TENANT_MASK);
+    tenants_mask(&t, 2, 3 * TENANT_MASK);
+    assert_int_equal(t.at[1].served, 3 * TENANT_PRICE);
+    assert_int_equal(t.at[2].served, 3 * (TENANT_PRICE / 3));
+    for (int i = 0; i < 8; i++) /* little by little is as much */
+        tenants_mask(&t, 1, TENANT_MASK / 8);
+    assert_int_equal(t.at[1].served, 4 * TENANT_PRICE);
+    assert_int_equal(t.at[1].masks, 4 * TENANT_MASK);
+    assert_int_equal(t.at[1].prompts + t.at[1].outputs, 0);
+}
+
 static void lifts_who_was_idle(void **state)
 {
     (void)state;
@@ -276,6 +294,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counts_by_weight),
+        cmocka_unit_test(counts_masks_by_their_work),
         cmocka_unit_test(lifts_who_was_idle),
         cmocka_unit_test(lifts_to_what_was_answered_since),
         cmocka_unit_test(another_key_with_live_requests_saves_nothing),
