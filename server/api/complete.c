@@ -330,7 +330,7 @@ int generation_new(const struct served *s, enum openai_api api, json_t *body,
     if (r == 0)
         r = form_settle(s, &g->ask, err);
     if (r == 0)
-        r = form_grammar(s, &g->ask, from->quick, from->work, &g->grammar, err);
+        r = form_grammar(s, &g->ask, from, from->work, &g->grammar, err);
     form_tell(&g->ask, g->grammar);
     if (r == 0)
         r = make_choices(g, from, err);

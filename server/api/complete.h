@@ -201,9 +201,10 @@ int prompt_echo(const struct choice *c, struct ek_buf *text);
  * text in which calls of strict tools keep to their schemas. */
 int form_settle(const struct served *s, struct openai_ask *a, struct api_error *err);
 /* The grammar of the form asked for, with a reference; NULL for free text. 0, -EBADMSG with err, or
- * with `quick` -EAGAIN when it has to be compiled. */
-int form_grammar(const struct served *s, const struct openai_ask *a, bool quick,
-                 const struct ek_work *within, struct grammar **ret_grammar, struct api_error *err);
+ * with from->quick -EAGAIN when it has to be compiled. It is one of its tenant's. */
+int form_grammar(const struct served *s, const struct openai_ask *a,
+                 const struct generation_origin *from, const struct ek_work *within,
+                 struct grammar **ret_grammar, struct api_error *err);
 /* Notes in the ask what a grammar (NULL is none) does not keep to. */
 void form_tell(struct openai_ask *a, const struct grammar *g);
 

@@ -365,8 +365,9 @@ static int form_text(const struct served *s, const struct openai_ask *a, struct 
     return 0;
 }
 
-int form_grammar(const struct served *s, const struct openai_ask *a, bool quick,
-                 const struct ek_work *within, struct grammar **ret_grammar, struct api_error *err)
+int form_grammar(const struct served *s, const struct openai_ask *a,
+                 const struct generation_origin *from, const struct ek_work *within,
+                 struct grammar **ret_grammar, struct api_error *err)
 {
     struct ek_fault fault = {0};
     struct ek_work work = within ? *within : (struct ek_work){0};
@@ -382,13 +383,14 @@ int form_grammar(const struct served *s, const struct openai_ask *a, bool quick,
     if (form_text(s, a, &text) < 0)
         return reply_no_memory(err);
     int r = -EAGAIN;
-    if (quick)
+    if (from->quick)
         *ret_grammar = grammar_cache_find(s->grammars, text.kind, text.at, text.len);
     else
-        r = grammar_cache_get(s->grammars, text.kind, text.at, text.len, &work, ret_grammar,
-                              &fault);
+        r = grammar_cache_get(
+            s->grammars, &(struct grammar_from){text.kind, text.at, text.len, from->tenant.place},
+            &work, ret_grammar, &fault);
     free(text.dumped);
-    if (quick)
+    if (from->quick)
         return *ret_grammar ? 0 : r;
     if (r == -EBADMSG)
         return api_refuse(err, 400, a->form_field, "`%s` cannot be used: %s.", a->form_field,

@@ -1,7 +1,9 @@
 /*
  * Grammars that were made lately: a list in the order of use, found by kind and bytes. All that are
  * alive, also those that only requests hold, share one room: before a new one is refused for want
- * of it, those go that nobody uses.
+ * of it, those go that nobody uses. No owner (API key) has more than its share of the room and of
+ * the list with forms that were made for it: before one more is, its own go first, so that whoever
+ * sends very many forms has its own compiled again and again, and not those of others.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -91,24 +93,53 @@ static void remove_at(struct grammar_cache *c, uint32_t i)
     memmove(&c->kept[i], &c->kept[i + 1], (c->stats.kept - i) * sizeof(c->kept[0]));
 }
 
-/* Under the lock: whether there is room for so many bytes more, once those are gone that nobody
- * uses, the oldest first. */
-static bool make_room(struct grammar_cache *c, uint64_t bytes)
+static bool within_share(const struct grammar_cache *c, uint32_t owner, uint64_t bytes)
 {
-    for (uint32_t i = c->stats.kept; i-- > 0;) {
-        if (atomic_load(&c->room->bytes) + bytes <= c->most_bytes)
-            return true;
-        if (grammar_is_idle(c->kept[i].grammar))
-            remove_at(c, i);
-    }
+    return owner == 0 || atomic_load(&c->room->of[owner]) + bytes <= c->most_bytes / GRAMMAR_SHARE;
+}
+
+static bool within_room(const struct grammar_cache *c, uint64_t bytes)
+{
     return atomic_load(&c->room->bytes) + bytes <= c->most_bytes;
 }
 
-/* Under the lock: puts it first; the last one falls off when the list is full. */
+/* Under the lock: whether there is room for so many bytes more, once those are gone that nobody
+ * uses, the oldest first: of its owner's for its share, of all for the rest. */
+static bool make_room(struct grammar_cache *c, uint32_t owner, uint64_t bytes)
+{
+    for (uint32_t i = c->stats.kept; i-- > 0 && !within_share(c, owner, bytes);) {
+        if (grammar_owner(c->kept[i].grammar) == owner && grammar_is_idle(c->kept[i].grammar))
+            remove_at(c, i);
+    }
+    if (!within_share(c, owner, bytes))
+        return false;
+    for (uint32_t i = c->stats.kept; i-- > 0 && !within_room(c, bytes);) {
+        if (grammar_is_idle(c->kept[i].grammar))
+            remove_at(c, i);
+    }
+    return within_room(c, bytes);
+}
+
+/* Under the lock: which one falls off a full list for one more of this owner: the oldest, or the
+ * oldest of its own when it has its share of the list. */
+static uint32_t last_for(const struct grammar_cache *c, uint32_t owner)
+{
+    uint32_t own = 0, oldest = GRAMMAR_KEPT - 1;
+
+    for (uint32_t i = 0; i < c->stats.kept && owner != 0; i++) {
+        if (grammar_owner(c->kept[i].grammar) != owner)
+            continue;
+        own++;
+        oldest = i;
+    }
+    return own >= GRAMMAR_KEPT / GRAMMAR_SHARE ? oldest : GRAMMAR_KEPT - 1;
+}
+
+/* Under the lock: puts it first; another one falls off when the list is full. */
 static void keep(struct grammar_cache *c, struct kept k)
 {
     if (c->stats.kept == GRAMMAR_KEPT)
-        remove_at(c, GRAMMAR_KEPT - 1);
+        remove_at(c, last_for(c, grammar_owner(k.grammar)));
     memmove(&c->kept[1], &c->kept[0], c->stats.kept * sizeof(k));
     grammar_ref(k.grammar);
     c->stats.bytes += grammar_bytes(k.grammar);
@@ -116,16 +147,16 @@ static void keep(struct grammar_cache *c, struct kept k)
     c->stats.kept++;
 }
 
-static void remember(struct grammar_cache *c, enum grammar_kind kind, const char *text, size_t len,
-                     struct grammar *g)
+static void remember(struct grammar_cache *c, const struct grammar_from *from, struct grammar *g)
 {
-    struct kept k = {kind, malloc(len + 1), len, g};
+    struct kept k = {from->kind, malloc(from->len + 1), from->len, g};
 
     if (!k.text)
         return; /* it is made again next time */
-    memcpy(k.text, text, len);
+    memcpy(k.text, from->text, from->len);
     pthread_mutex_lock(&c->lock);
-    struct grammar *other = cache_find(c, kind, text, len); /* somebody was faster */
+    /* somebody was faster */
+    struct grammar *other = cache_find(c, from->kind, from->text, from->len);
     if (!other)
         keep(c, k);
     pthread_mutex_unlock(&c->lock);
@@ -145,8 +176,18 @@ struct grammar *grammar_cache_find(struct grammar_cache *c, enum grammar_kind ki
     return g;
 }
 
-static int refuse_for_room(const struct grammar_cache *c, struct ek_fault *fault)
+static int refuse_for_room(const struct grammar_cache *c, uint32_t owner, struct ek_fault *fault)
 {
+    const uint64_t share = c->most_bytes / GRAMMAR_SHARE;
+
+    if (owner != 0 && within_room(c, 1)) {
+        ek_fault_write(fault, "",
+                       "the forms of this key's open requests take %.1f MiB, of which it may have "
+                       "%.1f MiB; try again later",
+                       (double)atomic_load(&c->room->of[owner]) / (1 << 20),
+                       (double)share / (1 << 20));
+        return -EBUSY;
+    }
     ek_fault_write(
         fault, "", "the forms of open requests take %.1f MiB of at most %.1f MiB; try again later",
         (double)atomic_load(&c->room->bytes) / (1 << 20), (double)c->most_bytes / (1 << 20));
@@ -154,29 +195,30 @@ static int refuse_for_room(const struct grammar_cache *c, struct ek_fault *fault
 }
 
 /* A new one that is counted. */
-static int make(struct grammar_cache *c, enum grammar_kind kind, const char *text, size_t len,
-                struct ek_work *work, struct grammar **ret_grammar, struct ek_fault *fault)
+static int make(struct grammar_cache *c, const struct grammar_from *from, struct ek_work *work,
+                struct grammar **ret_grammar, struct ek_fault *fault)
 {
+    const uint32_t owner = from->owner % GRAMMAR_OWNERS;
     struct grammar *g = NULL;
-    uint64_t from = ek_now_us();
-    int r = grammar_compile(kind, text, len, c->lexicon, work, &g, fault);
+    uint64_t begun = ek_now_us();
+    int r = grammar_compile(from->kind, from->text, from->len, c->lexicon, work, &g, fault);
     uint64_t made = ek_now_us();
     pthread_mutex_lock(&c->lock);
-    bool room = r == 0 && make_room(c, grammar_bytes(g));
+    bool room = r == 0 && make_room(c, owner, grammar_bytes(g));
     if (room)
-        grammar_count(g, c->room);
+        grammar_count(g, c->room, owner);
     c->stats.made += room;
     pthread_mutex_unlock(&c->lock);
     if (r == 0 && !room) {
         grammar_unref(g);
-        r = refuse_for_room(c, fault);
+        r = refuse_for_room(c, owner, fault);
     }
     uint64_t warm = ek_now_us();
     if (r == 0)
         grammar_warm(g, work);
     pthread_mutex_lock(&c->lock);
     c->stats.refused += r < 0;
-    c->stats.compile_us += made - from;
+    c->stats.compile_us += made - begun;
     c->stats.warm_us += ek_now_us() - warm;
     pthread_mutex_unlock(&c->lock);
     if (r == 0)
@@ -184,23 +226,25 @@ static int make(struct grammar_cache *c, enum grammar_kind kind, const char *tex
     return r;
 }
 
-int grammar_cache_get(struct grammar_cache *c, enum grammar_kind kind, const char *text, size_t len,
+int grammar_cache_get(struct grammar_cache *c, const struct grammar_from *from,
                       struct ek_work *work, struct grammar **ret_grammar, struct ek_fault *fault)
 {
+    const uint32_t owner = from->owner % GRAMMAR_OWNERS;
+
     pthread_mutex_lock(&c->lock);
-    struct grammar *g = cache_find(c, kind, text, len);
-    bool room = g || make_room(c, 1); /* else there is no sense in compiling it */
+    struct grammar *g = cache_find(c, from->kind, from->text, from->len);
+    bool room = g || make_room(c, owner, 1); /* else there is no sense in compiling it */
     c->stats.hits += g != NULL;
     c->stats.misses += g == NULL;
     c->stats.refused += !room;
     pthread_mutex_unlock(&c->lock);
     if (!room)
-        return refuse_for_room(c, fault);
+        return refuse_for_room(c, owner, fault);
     if (!g) {
-        int r = make(c, kind, text, len, work, &g, fault);
+        int r = make(c, from, work, &g, fault);
         if (r < 0)
             return r;
-        remember(c, kind, text, len, g);
+        remember(c, from, g);
     }
     *ret_grammar = g;
     return 0;

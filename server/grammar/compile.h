@@ -31,6 +31,7 @@ enum grammar_kind {
 #define GRAMMAR_TEXT_MOST (256u << 10) /* bytes of a schema, pattern, choice or grammar */
 #define GRAMMAR_KEPT      48u          /* grammars in a cache, those in use not counted */
 #define GRAMMAR_ROOM      (1ull << 30) /* bytes of all that are alive */
+#define GRAMMAR_SHARE     2u           /* one part in so many of both is the most of one owner */
 #define GRAMMAR_CHOICES   4096u
 /*
  * Units of work (common/work.h) for one form. Everything that reading and compiling does is paid
@@ -40,6 +41,14 @@ enum grammar_kind {
  * depth.
  */
 #define GRAMMAR_FUEL (1ull << 26)
+
+/* What is asked for: the text, and who has it made: a number below GRAMMAR_OWNERS, 0 = nobody. */
+struct grammar_from {
+    enum grammar_kind kind;
+    const char *text;
+    size_t len;
+    uint32_t owner;
+};
 
 struct grammar_cache_stats {
     uint64_t hits, misses, made, refused;
@@ -62,7 +71,8 @@ void grammar_cache_free(struct grammar_cache *c); /* NULL is fine */
 struct grammar *grammar_cache_find(struct grammar_cache *c, enum grammar_kind kind,
                                    const char *text, size_t len);
 /* As grammar_compile(), or from the cache; the caller gets a reference. -EBUSY with a fault while
- * the grammars in use leave no room for it. */
-int grammar_cache_get(struct grammar_cache *c, enum grammar_kind kind, const char *text, size_t len,
+ * the grammars in use leave no room for it, or those that its owner had made leave none of his
+ * share. Nobody's may take all of the room. */
+int grammar_cache_get(struct grammar_cache *c, const struct grammar_from *from,
                       struct ek_work *work, struct grammar **ret_grammar, struct ek_fault *fault);
 void grammar_cache_stats(struct grammar_cache *c, struct grammar_cache_stats *ret_stats);

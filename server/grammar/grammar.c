@@ -129,11 +129,18 @@ void grammar_ref(struct grammar *g)
     atomic_fetch_add_explicit(&g->refs, 1, memory_order_relaxed);
 }
 
-void grammar_count(struct grammar *g, struct grammar_room *room)
+void grammar_count(struct grammar *g, struct grammar_room *room, uint32_t owner)
 {
     g->room = room;
+    g->owner = owner % GRAMMAR_OWNERS;
     atomic_fetch_add_explicit(&room->refs, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&room->bytes, grammar_bytes(g), memory_order_relaxed);
+    atomic_fetch_add_explicit(&room->of[g->owner], grammar_bytes(g), memory_order_relaxed);
+}
+
+uint32_t grammar_owner(const struct grammar *g)
+{
+    return g->owner;
 }
 
 void grammar_room_unref(struct grammar_room *room)
@@ -161,8 +168,10 @@ void grammar_unref(struct grammar *g)
 {
     if (!g || atomic_fetch_sub_explicit(&g->refs, 1, memory_order_acq_rel) != 1)
         return;
-    if (g->room)
+    if (g->room) {
         atomic_fetch_sub_explicit(&g->room->bytes, grammar_bytes(g), memory_order_relaxed);
+        atomic_fetch_sub_explicit(&g->room->of[g->owner], grammar_bytes(g), memory_order_relaxed);
+    }
     grammar_room_unref(g->room);
     automaton_done(&g->a);
     free(g->near);

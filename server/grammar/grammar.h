@@ -29,9 +29,10 @@ struct grammar;
 
 /* Memory of all grammars that are alive, in the cache or in requests. Freed with its last
  * reference: the maker's or a grammar's. */
+#define GRAMMAR_OWNERS 136u /* owners beyond it share places */
 struct grammar_room {
     atomic_uint refs;
-    atomic_ullong bytes;
+    atomic_ullong bytes, of[GRAMMAR_OWNERS]; /* all of them, and by who had them made */
 };
 
 struct grammar_stats {
@@ -63,8 +64,10 @@ void grammar_warm(struct grammar *g, struct ek_work *work);
 void grammar_give_up(struct grammar *g);
 bool grammar_given_up(const struct grammar *g);
 uint64_t grammar_bytes(const struct grammar *g); /* of memory that it took; any thread */
-/* Once, before others know it: counts it in the room until its last reference is gone. */
-void grammar_count(struct grammar *g, struct grammar_room *room);
+/* Once, before others know it: counts it in the room, as one of this owner's, until its last
+ * reference is gone. */
+void grammar_count(struct grammar *g, struct grammar_room *room, uint32_t owner);
+uint32_t grammar_owner(const struct grammar *g);
 void grammar_room_unref(struct grammar_room *room);
 bool grammar_is_idle(const struct grammar *g); /* nobody but the caller has a reference */
 void grammar_stats(const struct grammar *g, struct grammar_stats *ret_stats);

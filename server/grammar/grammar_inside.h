@@ -67,6 +67,7 @@ struct near_mask {
 struct grammar {
     atomic_uint refs;
     struct grammar_room *room; /* that it counts in, or NULL; a reference */
+    uint32_t owner;            /* there */
     struct automaton a;
     uint32_t *near; /* [states of the automaton] */
     uint32_t far;   /* the most of `near` */

@@ -42,6 +42,7 @@ _Static_assert((int)BOUND_FORM_BYTES == (int)GRAMMAR_TEXT_MOST, "one limit of a 
 _Static_assert((int)BOUND_FORM_STATES == (int)AUTOMATON_STATES_MOST, "one limit of its states");
 _Static_assert((int)BOUND_SCHEMA_LEVELS == (int)SCHEMA_NESTING, "one limit of a schema's depth");
 _Static_assert((unsigned long long)BOUND_FORMS_MIB << 20 == GRAMMAR_ROOM, "one room for forms");
+_Static_assert((int)BOUND_FORMS_KEY == 100 / (int)GRAMMAR_SHARE, "one limit of those of a key");
 _Static_assert((int)BOUND_FORMS_KEPT == (int)GRAMMAR_KEPT, "one limit of forms");
 _Static_assert((int)BOUND_RESPONSES == (int)PAST_MOST, "one limit of stored responses");
 _Static_assert((int)BOUND_RESPONSES_KEY == 100 / (int)PAST_SHARE, "one limit of those of a key");

@@ -60,6 +60,8 @@ struct ek_buf;
     X(SCHEMA_LEVELS, 48, "levels", "nesting of a schema", "400")                                   \
     X(FORMS_MIB, 1024, "MiB", "compiled forms of open requests and kept ones, all together",       \
       "429 while they are open")                                                                   \
+    X(FORMS_KEY, 50, "%", "of them and of the kept ones, those made for one key",                  \
+      "429 while they are open; its oldest is compiled again")                                     \
     X(FORMS_KEPT, 48, "forms", "compiled ones that are kept", "the oldest is compiled again")      \
     X(RESPONSES, 16384, "responses",                                                               \
       "stored with --responses-store-bytes, those that later ones go on from included",            \

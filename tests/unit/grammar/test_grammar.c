@@ -183,6 +183,13 @@ static void test_chain_of_rules(void **state)
     ek_buf_done(&text);
 }
 
+static int get(struct grammar_cache *c, uint32_t owner, enum grammar_kind kind, const char *text,
+               struct grammar **ret_grammar, struct ek_fault *fault)
+{
+    const struct grammar_from from = {kind, text, strlen(text), owner};
+    return grammar_cache_get(c, &from, NULL, ret_grammar, fault);
+}
+
 static void test_cache(void **state)
 {
     struct grammar_cache *c;
@@ -192,18 +199,17 @@ static void test_cache(void **state)
     (void)state;
     assert_int_equal(grammar_cache_new(lexicon, GRAMMAR_ROOM, &c), 0);
     assert_null(grammar_cache_find(c, GRAMMAR_REGEX, "a+", 2));
-    assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, "a+", 2, NULL, &a, NULL), 0);
-    assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, "a+", 2, NULL, &b, NULL), 0);
+    assert_int_equal(get(c, 0, GRAMMAR_REGEX, "a+", &a, NULL), 0);
+    assert_int_equal(get(c, 0, GRAMMAR_REGEX, "a+", &b, NULL), 0);
     assert_ptr_equal(a, b);
     grammar_unref(b);
     b = grammar_cache_find(c, GRAMMAR_REGEX, "a+", 2);
     assert_ptr_equal(a, b);
     grammar_unref(b);
-    assert_int_equal(grammar_cache_get(c, GRAMMAR_EBNF, "a+", 2, NULL, &b, NULL), -EBADMSG);
+    assert_int_equal(get(c, 0, GRAMMAR_EBNF, "a+", &b, NULL), -EBADMSG);
     for (uint32_t i = 0; i < GRAMMAR_KEPT + 5; i++) {
         (void)snprintf(text, sizeof(text), "b{%u}", i + 1);
-        assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, text, strlen(text), NULL, &b, NULL),
-                         0);
+        assert_int_equal(get(c, 0, GRAMMAR_REGEX, text, &b, NULL), 0);
         grammar_unref(b);
     }
     grammar_cache_stats(c, &st);
@@ -234,29 +240,99 @@ static void test_room_of_all(void **state)
     assert_int_equal(grammar_cache_new(lexicon, 7 * one / 2, &c), 0); /* three and a half */
     for (uint32_t i = 0; i < 6; i++) { /* nobody uses them: the older ones go */
         (void)snprintf(text, sizeof(text), "a{%u}", i + 1);
-        assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, text, strlen(text), NULL, &more, NULL),
-                         0);
+        assert_int_equal(get(c, 0, GRAMMAR_REGEX, text, &more, NULL), 0);
         grammar_unref(more);
     }
     grammar_cache_stats(c, &st);
     assert_int_equal(st.kept, 3);
     for (uint32_t i = 0; i < 3; i++) {
         (void)snprintf(text, sizeof(text), "b{%u}", i + 1);
-        assert_int_equal(
-            grammar_cache_get(c, GRAMMAR_REGEX, text, strlen(text), NULL, &in_use[i], NULL), 0);
+        assert_int_equal(get(c, 0, GRAMMAR_REGEX, text, &in_use[i], NULL), 0);
     }
-    assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, "c", 1, NULL, &more, &f), -EBUSY);
+    assert_int_equal(get(c, 0, GRAMMAR_REGEX, "c", &more, &f), -EBUSY);
     assert_non_null(strstr(f.msg, "try again later"));
-    assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, "b{2}", 4, NULL, &more, NULL),
-                     0); /* is there */
+    assert_int_equal(get(c, 0, GRAMMAR_REGEX, "b{2}", &more, NULL), 0); /* is there */
     grammar_unref(more);
     grammar_unref(in_use[0]);
-    assert_int_equal(grammar_cache_get(c, GRAMMAR_REGEX, "c", 1, NULL, &more, NULL), 0);
+    assert_int_equal(get(c, 0, GRAMMAR_REGEX, "c", &more, NULL), 0);
     grammar_cache_free(c); /* those in use live on */
     assert_int_equal(words_fit(in_use[1], "bb"), 2);
     grammar_unref(in_use[1]);
     grammar_unref(in_use[2]);
     grammar_unref(more);
+}
+
+/* An owner has half of the room at most, in use or kept, and what is full of its own forms keeps
+ * those of others. */
+static void test_share_of_one(void **state)
+{
+    struct grammar_cache *c;
+    struct grammar *mine[3], *other, *more;
+    struct ek_fault f = {0};
+    char text[16];
+    (void)state;
+    assert_int_equal(grammar_compile(GRAMMAR_REGEX, "b{1}", 4, lexicon, NULL, &more, NULL), 0);
+    uint64_t one = grammar_bytes(more);
+    grammar_unref(more);
+    assert_int_equal(grammar_cache_new(lexicon, 13 * one / 2, &c), 0); /* six, so three of one */
+    assert_int_equal(get(c, 2, GRAMMAR_REGEX, "x", &other, NULL), 0);
+    grammar_unref(other);
+    for (uint32_t i = 0; i < 9; i++) { /* nobody uses them: its own older ones go */
+        (void)snprintf(text, sizeof(text), "a{%u}", i + 1);
+        assert_int_equal(get(c, 1, GRAMMAR_REGEX, text, &more, NULL), 0);
+        grammar_unref(more);
+    }
+    other = grammar_cache_find(c, GRAMMAR_REGEX, "x", 1);
+    assert_non_null(other);
+    grammar_unref(other);
+    for (uint32_t i = 0; i < 3; i++) {
+        (void)snprintf(text, sizeof(text), "b{%u}", i + 1);
+        assert_int_equal(get(c, 1, GRAMMAR_REGEX, text, &mine[i], NULL), 0);
+    }
+    assert_int_equal(get(c, 1, GRAMMAR_REGEX, "c", &more, &f), -EBUSY);
+    assert_non_null(strstr(f.msg, "this key's open requests"));
+    assert_int_equal(get(c, 1, GRAMMAR_REGEX, "x", &more, NULL), 0); /* is there */
+    grammar_unref(more);
+    assert_int_equal(get(c, 2, GRAMMAR_REGEX, "c", &more, NULL), 0);
+    grammar_unref(more);
+    assert_int_equal(get(c, 0, GRAMMAR_REGEX, "d", &more, NULL), 0);
+    grammar_unref(more);
+    grammar_unref(mine[0]);
+    assert_int_equal(get(c, 1, GRAMMAR_REGEX, "e", &more, NULL), 0);
+    grammar_unref(more);
+    grammar_unref(mine[1]);
+    grammar_unref(mine[2]);
+    grammar_cache_free(c);
+}
+
+/* Nor has it more than half of the list. */
+static void test_share_of_the_list(void **state)
+{
+    struct grammar_cache *c;
+    struct grammar_cache_stats st;
+    struct grammar *g;
+    char text[16];
+    (void)state;
+    assert_int_equal(grammar_cache_new(lexicon, GRAMMAR_ROOM, &c), 0);
+    for (uint32_t i = 0; i < GRAMMAR_KEPT / 2; i++) {
+        (void)snprintf(text, sizeof(text), "x{%u}", i + 1);
+        assert_int_equal(get(c, 2, GRAMMAR_REGEX, text, &g, NULL), 0);
+        grammar_unref(g);
+    }
+    for (uint32_t i = 0; i < 2 * GRAMMAR_KEPT; i++) {
+        (void)snprintf(text, sizeof(text), "a{%u}", i + 1);
+        assert_int_equal(get(c, 1, GRAMMAR_REGEX, text, &g, NULL), 0);
+        grammar_unref(g);
+    }
+    grammar_cache_stats(c, &st);
+    assert_int_equal(st.kept, GRAMMAR_KEPT);
+    for (uint32_t i = 0; i < GRAMMAR_KEPT / 2; i++) {
+        (void)snprintf(text, sizeof(text), "x{%u}", i + 1);
+        g = grammar_cache_find(c, GRAMMAR_REGEX, text, strlen(text));
+        assert_non_null(g);
+        grammar_unref(g);
+    }
+    grammar_cache_free(c);
 }
 
 /* Without end into the deep: states are forgotten, the place is found again. */
@@ -365,9 +441,10 @@ static void test_allocations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kinds),  cmocka_unit_test(test_chain_of_rules),
-        cmocka_unit_test(test_cache),  cmocka_unit_test(test_room_of_all),
-        cmocka_unit_test(test_memory), cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_kinds),        cmocka_unit_test(test_chain_of_rules),
+        cmocka_unit_test(test_cache),        cmocka_unit_test(test_room_of_all),
+        cmocka_unit_test(test_share_of_one), cmocka_unit_test(test_share_of_the_list),
+        cmocka_unit_test(test_memory),       cmocka_unit_test(test_allocations),
     };
     return cmocka_run_group_tests(tests, words_setup, words_teardown);
 }
