@@ -1,7 +1,7 @@
 #!/bin/bash
-# Who works on what a client or a model's file chose the size of is paid for (common/work.h): the functions below have a meter
-# among their arguments, and nobody in the server hands them none. A function that is written later and reads what clients send
-# goes into the list.
+# Who works on what a client or a model's file chose the size of is paid for (common/work.h). tools/meter.py finds the functions of
+# server/api and server/text that take such a thing by what they take, and knows why some need no meter; those below have one, also
+# in server/grammar, and nobody in the server hands them none.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -18,6 +18,7 @@ server/text/chat.h chat_render
 server/text/rx.h rx_work_new
 "
 bad=0
+python3 tools/meter.py || bad=1
 while read -r file name; do
   [ -n "$name" ] || continue
   if ! tr '\n' ' ' <"$file" | grep -Eq "[ *]$name\([^;]*struct ek_work \*"; then

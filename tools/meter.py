@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Which functions take what a client or a model's file chose the size of, and who pays: every declaration in the headers of server/api and
+server/text that takes JSON (`json_t *`) or a text with its length, and among its arguments nothing that has a meter (common/work.h), must
+be below with the reason why it needs none. A new one fails until somebody says so; an entry that is not needed any more fails too."""
+import glob
+import re
+import sys
+
+# Structs that have the meter of whoever calls, or are one.
+CARRIERS = ("ek_work", "field_source", "token_vec", "generation_origin", "openai_ask", "rx_work", "jr", "pretok_run")
+
+ONE = "looks at one value, or at one member by its key"
+PAID = "its caller, a reader of a field, has paid for what it holds"
+ONCE = "copies or writes each byte once, for a caller that has paid for the text"
+ANSWER = "reads what a model wrote, in time of its length alone: make doubling"
+START = "reads a file of the model once at start, in a confined child first; make doubling feeds it"
+STEP = "works on one character, or a length that is bounded"
+
+ALLOWED = {
+    "field_of": ONE, "field_bool": ONE, "field_real": ONE, "field_whole": ONE, "field_ids": PAID,
+    "forms_message": ONCE, "forms_add_call": ONE, "forms_tool": ONE, "forms_part": ONE, "forms_part_of": ONE, "forms_text": PAID,
+    "custom_note": ONE, "custom_is": ONE, "custom_input": ONCE, "custom_put": ONCE, "custom_arguments": ONCE,
+    "ollama_only_loads": ONE, "ollama_loaded": ONE, "ollama_show": ONE, "openai_is_raw": ONE,
+    "openai_load": "JSON's parser is linear; what it may become is measured before (common/json.h) and charged to the account",
+    "reply_object": ONCE, "reply_bytes": ONCE,
+    "added_put": START, "added_find": "tokenizer_encode() pays for each stretch it looks through",
+    "harmony_push": ANSWER, "reasoning_begin": "looks at the end of a prompt for marks", "reasoning_push": ANSWER, "toolcalls_push": ANSWER,
+    "tool_begin": ANSWER, "tool_args": ANSWER, "tool_json_named": ANSWER, "tool_put_param": ANSWER, "tool_schema_of": ANSWER,
+    "tool_python_value": ANSWER,
+    "charsmap_ok": START, "charsmap_run": "normalizer_run() pays for its text; a replacement has at most 256 bytes",
+    "decoder_fallback": STEP, "decoder_run": START,
+    "jinja_parse": START, "jlex_init": "of jinja_parse()",
+    "rx_new": START, "text_file_read": START,
+    "tok_build": START, "tok_build_from": START, "tok_from_spm": START, "tok_from_unigram": START, "tok_from_tekken": START,
+    "tok_read_normalizer": START, "tok_read_pretok": START, "tok_read_decoder": START, "tok_read_around": START, "tok_bool": ONE,
+    "tok_string": ONE,
+    "utf8_get": STEP, "utf8_next": STEP, "utf8_prev": STEP, "utf8_valid": ONCE, "utf8_bad": STEP, "utf8_lossy": ONCE,
+    "vocab_put": START, "vocab_find": "hashes once; no more bytes than the longest token has",
+}
+
+BARE = re.compile(r"(?:^|[;}]) ?(?:[\w ]+[ *]+)(\w+)\(([^()]*)\)(?= ?[;{])")
+TEXT = re.compile(r"const (?:char|void) \*\w+, size_t \w+")
+
+
+def declarations(text):
+    """Names and arguments, comments and macros left out."""
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
+    text = re.sub(r"^#(?:.*\\\n)*.*$", "", text, flags=re.M)
+    text = re.sub(r"\s+", " ", text)
+    return [(m.group(1), m.group(2)) for m in BARE.finditer(text)]
+
+
+def unmetered(text):
+    """Those of a header that take a client's text or JSON and have no meter."""
+    carrier = re.compile(r"struct (?:%s)\b" % "|".join(CARRIERS))
+    return [name for name, args in declarations(text) if ("json_t *" in args or TEXT.search(args)) and not carrier.search(args)]
+
+
+def check_itself():
+    """What must be found is found, and nothing else."""
+    sample = """#define X(json_t *a) \\
+        int not_this(json_t *v);
+        /* int nor_this(json_t *v); */
+        int bare_json(const json_t *v,
+                      int n);
+        struct a *bare_text(const char *s, size_t len);
+        static inline bool bare_inline(const char *s, size_t len) { return s[len]; }
+        int paid(json_t *v, struct ek_work *work); int plain(int n);"""
+    assert unmetered(sample) == ["bare_json", "bare_text", "bare_inline"], unmetered(sample)
+
+
+def main():
+    check_itself()
+    bad = 0
+    needed = set()
+    for path in sorted(glob.glob("server/api/*.h") + glob.glob("server/text/**/*.h", recursive=True)):
+        with open(path, encoding="utf-8") as f:
+            for name in unmetered(f.read()):
+                needed.add(name)
+                if name not in ALLOWED:
+                    print(f"{path}: {name}() takes what a client or a file sent, and has no meter; hand it one, or say in tools/meter.py why not")
+                    bad += 1
+    for name in sorted(set(ALLOWED) - needed):
+        print(f"tools/meter.py: {name} has a meter or is gone; take it off the list")
+        bad += 1
+    return bad > 0
+
+
+sys.exit(main())
