@@ -29,6 +29,11 @@ struct ek_buf;
       "connection closed after SLOW_READER_S")                                                     \
     X(SLOW_READER_S, 30, "seconds",                                                                \
       "more than SLOW_READER_BYTES wait and the client takes none of them", "connection closed")   \
+    X(ANSWER_S, 30, "seconds",                                                                     \
+      "reading of an answer that is not streamed, and what ANSWER_RATE gives for its bytes",       \
+      "connection closed")                                                                         \
+    X(ANSWER_RATE, 32768, "bytes/s", "least speed at which a client reads such an answer",         \
+      "connection closed")                                                                         \
     X(UNSENT_BYTES, 65536, "bytes", "of one connection that wait in the kernel unsent",            \
       "the stream waits")                                                                          \
     X(UNACKED_S, 60, "seconds",                                                                    \

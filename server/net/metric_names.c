@@ -258,7 +258,7 @@ const struct ek_metric metrics_table[] = {
     [M_HTTP_TIMEOUTS] = {"evenkeel_http_timeouts_total", EK_COUNTER,
                          "Connections closed because a request took too long to arrive.", ""},
     [M_SLOW] = {"evenkeel_http_slow_readers_total", EK_COUNTER,
-                "Streams ended because their client did not read.", ""},
+                "Answers ended because their client did not read.", ""},
     [M_HTTP_MEMORY] = {"evenkeel_http_memory_bytes", EK_GAUGE,
                        "Memory for what clients choose the size of: bodies, their JSON, answers. "
                        "Held now, the most that was held, and the bound.",

@@ -3,7 +3,9 @@
 
 #include <stdio.h>
 
+#include "common/clock.h"
 #include "server/api/complete.h"
+#include "server/net/bounds.h"
 #include "server/net/conn.h"
 #include "server/net/cors.h"
 #include "server/net/request.h"
@@ -61,8 +63,10 @@ enum MHD_Result answer_send(struct exchange *x, struct answer *a)
         return MHD_NO;
     }
     answer_headers(x, a, r);
+    uint64_t read_us = BOUND_ANSWER_S * EK_US_PER_S + a->body.len * EK_US_PER_S / BOUND_ANSWER_RATE;
     enum MHD_Result done = MHD_queue_response(x->mhd, (unsigned)a->status, r);
     MHD_destroy_response(r);
+    x->conn->deadline_us = ek_now_us() + read_us;
     x->replied = done == MHD_YES;
     x->status = a->status;
     return done;

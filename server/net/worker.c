@@ -168,7 +168,12 @@ static void scan_deadlines(struct worker *w, uint64_t now)
         if (c->deadline_us == 0 || now < c->deadline_us)
             continue;
         c->deadline_us = 0;
-        atomic_fetch_add(&w->http->timeouts, 1);
+        if (c->exchange && c->exchange->replied) { /* its answer is not read */
+            c->exchange->stalled = true;
+            atomic_fetch_add(&w->http->slow_readers, 1);
+        } else {
+            atomic_fetch_add(&w->http->timeouts, 1);
+        }
         (void)shutdown(c->fd, SHUT_RDWR); /* MHD sees the end and closes */
     }
     for (struct exchange *x = w->running; x; x = x->next)

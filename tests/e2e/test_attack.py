@@ -205,6 +205,46 @@ def test_answers_that_nobody_reads(target):
     wait_for("all is given back", lambda: metric(target.metrics(), "evenkeel_http_memory_bytes", figure="held") < 1 << 20, 60)
 
 
+def test_answers_that_trickle(target):
+    """Answers that are not streamed to clients that take a little of them now and then: cut when their time is up, and what they held is
+    given back while the clients are still there. One that reads at a fair speed has all of its own."""
+    cut = metric(target.metrics(), "evenkeel_http_slow_readers_total")
+    body = json.dumps({"model": "tiny", "prompt": "Once", "max_tokens": 1500, "ignore_eos": True, "logprobs": 5, "n": 4})
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nAuthorization: Bearer sk-evil\r\nContent-Length: {len(body)}\r\n\r\n"
+
+    def ask():
+        s = socket.socket()
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        s.connect(("127.0.0.1", target.port))
+        s.sendall(head.encode() + body.encode())
+        return s
+
+    def trickle(s):
+        got = 0
+        s.settimeout(1)
+        until = time.monotonic() + 200
+        while time.monotonic() < until:
+            try:
+                some = s.recv(512)
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                return got
+            if not some:
+                return got
+            got += len(some)
+            time.sleep(0.1)
+        raise AssertionError(f"{got} bytes later it still is not cut")
+
+    status, text, _ = post(target, EVIL, body, "/v1/completions")
+    assert status == 200 and len(text) > 1 << 19, len(text)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        for got in pool.map(trickle, [ask(), ask()]):
+            assert 0 < got < len(text) * 2 / 3, got
+    assert metric(target.metrics(), "evenkeel_http_slow_readers_total") == cut + 2
+    wait_for("all is given back", lambda: metric(target.metrics(), "evenkeel_http_memory_bytes", figure="held") < 1 << 20, 60)
+
+
 def test_a_client_that_leaves_frees_its_thread(target):
     import http.client
     for i in range(6):
