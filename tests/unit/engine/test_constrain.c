@@ -20,16 +20,17 @@
 #include "server/grammar/lexicon.h"
 #include "tests/unit/engine/world.h"
 
-#define WORDS         60000u
+#define WORDS_MOST    131072u
 #define HOSTILE_RULES 90u
 
-static char letters[WORDS][8];
+static char letters[WORDS_MOST][8];
+static uint32_t words = 60000;
 
 /* All single letters, then words of them. */
 static const char *word_bytes(void *ctx, int32_t token, size_t *ret_len)
 {
     (void)ctx;
-    if (token + 1 == (int32_t)WORDS)
+    if (token + 1 == (int32_t)words)
         return NULL;
     uint32_t x = (uint32_t)token * 2654435761u;
     size_t n = token < 26 ? 1 : 2 + (x >> 28) % 6;
@@ -105,7 +106,7 @@ static uint32_t step(struct world *w, struct masks *m)
     assert_int_equal(null_backend.forward(w->d, s), 0);
     struct flight *f = &w->s->flights[w->s->flight_first];
     uint64_t before = m->c.credit + CONSTRAIN_STEP;
-    uint32_t made = constrain_fill(&m->c, w->s, f, s, WORDS, m->at);
+    uint32_t made = constrain_fill(&m->c, w->s, f, s, words, m->at);
     before = before < CONSTRAIN_MOST ? before : CONSTRAIN_MOST;
     assert_true(m->c.credit <= before);
     m->most = before - m->c.credit > m->most ? before - m->c.credit : m->most;
@@ -122,14 +123,14 @@ static bool done(const struct request *r)
 
 static void test_hostile(void **state)
 {
-    const int32_t end = (int32_t)WORDS - 1;
+    const int32_t end = (int32_t)words - 1;
     struct engine_params p = params();
     struct masks m = {.c = {.credit = CONSTRAIN_MOST}};
     struct lexicon *l;
     struct world w;
     (void)state;
-    assert_int_equal(lexicon_new(WORDS, word_bytes, NULL, &end, 1, &l), 0);
-    m.at = calloc(1, constrain_bytes(4, WORDS));
+    assert_int_equal(lexicon_new(words, word_bytes, NULL, &end, 1, &l), 0);
+    m.at = calloc(1, constrain_bytes(4, words));
     open_world(&w, &p);
     struct grammar *bad = hostile(l), *plain = compile(GRAMMAR_REGEX, ".+", 2, l);
 
@@ -170,18 +171,27 @@ static void test_hostile(void **state)
     free(m.at);
 }
 
+/* The same with as many tokens as large models have: no more units for anybody. */
+static void test_hostile_with_many_tokens(void **state)
+{
+    const uint32_t few = words;
+    words = WORDS_MOST;
+    test_hostile(state);
+    words = few;
+}
+
 /* A row upon recurrent state is never put off: it has its mask in the step, or its request ends. */
 static void test_recurrent(void **state)
 {
-    const int32_t end = (int32_t)WORDS - 1;
+    const int32_t end = (int32_t)words - 1;
     struct engine_params p = params();
     struct constrain c = {.credit = 0};
     struct lexicon *l;
     struct world w;
     (void)state;
     p.states = p.max_seqs;
-    assert_int_equal(lexicon_new(WORDS, word_bytes, NULL, &end, 1, &l), 0);
-    struct ek_masks *masks = calloc(1, constrain_bytes(4, WORDS));
+    assert_int_equal(lexicon_new(words, word_bytes, NULL, &end, 1, &l), 0);
+    struct ek_masks *masks = calloc(1, constrain_bytes(4, words));
     open_world(&w, &p);
     struct grammar *bad = hostile(l), *cold = compile(GRAMMAR_REGEX, "[a-y]+", 6, l);
     struct request *r[2] = {ask(&w, bad, 7), ask(&w, cold, 8)};
@@ -189,7 +199,7 @@ static void test_recurrent(void **state)
     assert_int_equal(sched_plan(w.s, ++w.now_us, s), 4);
     assert_int_equal(null_backend.forward(w.d, s), 0);
     struct flight *f = &w.s->flights[w.s->flight_first];
-    assert_int_equal(constrain_fill(&c, w.s, f, s, WORDS, masks), 2);
+    assert_int_equal(constrain_fill(&c, w.s, f, s, words, masks), 2);
     assert_int_equal(c.put_off, 0);
     assert_true(r[0]->mask_refused && !r[1]->mask_refused);
     assert_true(c.credit <= CONSTRAIN_MOST);
@@ -206,6 +216,7 @@ static void test_recurrent(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_hostile),
+                                       cmocka_unit_test(test_hostile_with_many_tokens),
                                        cmocka_unit_test(test_recurrent)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
