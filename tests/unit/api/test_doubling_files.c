@@ -393,7 +393,8 @@ static void put_tekken(struct ek_buf *b, uint32_t n, size_t len, const char *spe
         for (size_t k = 0; i >= 256 && k < 3 && k < len; k++)
             token[k] = (uint8_t)('0' + (i - 256) / (k == 0 ? 1 : k == 1 ? 40 : 1600) % 40);
         (void)ek_buf_printf(b, "%s{\"rank\":%u,\"token_bytes\":\"", i ? "," : "", i);
-        put_base64(b, i < 256 ? &(uint8_t){(uint8_t)i} : token, i < 256 ? 1 : len);
+        const uint8_t byte = (uint8_t)i;
+        put_base64(b, i < 256 ? &byte : token, i < 256 ? 1 : len);
         (void)ek_buf_puts(b, "\"}");
     }
     (void)ek_buf_printf(b,
