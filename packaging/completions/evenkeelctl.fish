@@ -103,6 +103,7 @@ complete -c evenkeelctl -n '__fish_seen_subcommand_from preflight' -F
 complete -c evenkeelctl -n '__fish_seen_subcommand_from recover' -l dry-run
 complete -c evenkeelctl -n '__fish_seen_subcommand_from recover' -l max-num-seqs -x
 complete -c evenkeelctl -n '__fish_seen_subcommand_from recover' -l max-num-batched-tokens -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from recover' -l gpu-memory-utilization -x
 complete -c evenkeelctl -n '__fish_seen_subcommand_from recover' -l wait -x
 complete -c evenkeelctl -n '__fish_seen_subcommand_from recover' -l all
 complete -c evenkeelctl -n '__fish_seen_subcommand_from recover' -l below -r

@@ -34,7 +34,7 @@ struct options {
     char *socket, *below;
     bool all;
     uint64_t seqs, tokens;
-    double wait_s;
+    double share, wait_s;
     bool dry_run;
 };
 
@@ -55,6 +55,14 @@ static const struct ek_opt table[] = {
      .max = 1048576,
      .def = "8192",
      .help = "Most tokens of a step after the start."},
+    {.name = "gpu-memory-utilization",
+     .type = OPT_FRACTION,
+     .at = AT(share),
+     .min = 0.05,
+     .max = 1,
+     .def = "0.75",
+     .help = "Most of the device's memory for a server that cannot change its limits while it "
+             "runs; all three are start flags then."},
     {.name = "wait",
      .type = OPT_SECONDS,
      .at = AT(wait_s),
@@ -270,30 +278,60 @@ static json_int_t bounded(const json_t *server, const char *knob, uint64_t want)
     return ceiling > 0 && ceiling < (double)want ? (json_int_t)ceiling : (json_int_t)want;
 }
 
-static void start_one(struct recovery *r, const json_t *s)
+/* Where limits are not live they are start flags, until a restart without them; where the
+ * operator's own are lower, those stay. False when it was not restarted. */
+static bool start_bounded(struct recovery *r, const char *name)
 {
-    const char *name = json_string_value(json_object_get(s, "name"));
-    json_int_t pid = json_integer_value(json_object_get(s, "pid"));
-    json_int_t seqs = bounded(s, "max_num_running_seqs", r->o->seqs),
-               tokens = bounded(s, "max_num_batched_tokens", r->o->tokens);
-    if (!name)
-        return;
-    (void)printf("   %s: %s with at most %lld sequences and %lld tokens a step\n", name,
-                 will(r, "starting", "would start"), (long long)seqs, (long long)tokens);
-    (void)fflush(stdout);
-    if (r->o->dry_run || call(r, "POST", name, "restart", NULL) < 0)
-        return;
-    if (!calls_wait_ready(&r->api, name, pid, r->o->wait_s)) {
-        (void)printf("   %s: not ready after %.0f s; evenkeelctl explain says why\n", name,
-                     r->o->wait_s);
-        r->failed = true;
-        return;
-    }
+    json_t *body = json_pack("{s:{s:f, s:I, s:I, s:b}}", "trial", "gpu_memory_utilization",
+                             r->o->share, "max_num_seqs", (json_int_t)r->o->seqs,
+                             "max_num_batched_tokens", (json_int_t)r->o->tokens, "at_most", 1);
+    bool begun = body && call(r, "POST", name, "restart", body) >= 0;
+    json_decref(body);
+    return begun;
+}
+
+static void hold_low(struct recovery *r, const char *name, json_int_t seqs, json_int_t tokens)
+{
     json_t *body = json_pack("{s:I, s:I, s:s}", "max_num_running_seqs", seqs,
                              "max_num_batched_tokens", tokens, "reason", "recover");
     if (body && call(r, "PATCH", name, "limits", body) == 0)
         (void)printf("   %s: ready; evenkeeld raises the limits when nothing suffers\n", name);
     json_decref(body);
+}
+
+static void start_one(struct recovery *r, const json_t *s)
+{
+    const char *name = json_string_value(json_object_get(s, "name"));
+    json_int_t pid = json_integer_value(json_object_get(s, "pid"));
+    bool live = !json_is_false(json_object_get(s, "live_limits"));
+    json_int_t seqs = (json_int_t)r->o->seqs, tokens = (json_int_t)r->o->tokens;
+    char flags[80] = "";
+    if (!name)
+        return;
+    if (live) {
+        seqs = bounded(s, "max_num_running_seqs", r->o->seqs);
+        tokens = bounded(s, "max_num_batched_tokens", r->o->tokens);
+    } else {
+        (void)snprintf(flags, sizeof(flags), ", and %.2f of the memory, by start flags",
+                       r->o->share);
+    }
+    (void)printf("   %s: %s with at most %lld sequences and %lld tokens a step%s\n", name,
+                 will(r, "starting", "would start"), (long long)seqs, (long long)tokens, flags);
+    (void)fflush(stdout);
+    if (r->o->dry_run)
+        return;
+    if (live ? call(r, "POST", name, "restart", NULL) < 0 : !start_bounded(r, name))
+        return;
+    if (!calls_wait_ready(&r->api, name, pid, r->o->wait_s)) {
+        (void)printf("   %s: not ready after %.0f s; evenkeelctl explain says why\n", name,
+                     r->o->wait_s);
+        r->failed = true;
+    } else if (live) {
+        hold_low(r, name, seqs, tokens);
+    } else {
+        (void)printf("   %s: ready; it keeps these flags until: evenkeelctl restart %s\n", name,
+                     name);
+    }
 }
 
 static int recover(struct recovery *r)
@@ -344,7 +382,9 @@ const struct verb verb_recover = {
     .help =
         "Ends processes of servers whose evenkeeld is gone or forgot them (by cgroup and pidfd, "
         "never\n"
-        "by name), waits for the device's memory, restarts every server and holds its limits low.\n"
+        "by name), waits for the device's memory, restarts every server and holds its limits low:\n"
+        "live ones where it has them (evenkeel-server, a vLLM with the companion), else by start\n"
+        "flags until the next restart. A lower limit of the server's own command line stays.\n"
         "Says each step. A card is never reset; when that would be next, it is said with its risk.",
     .options = table,
     .run = recover_run};

@@ -47,6 +47,11 @@ static void bound_by_learned(const struct server *s, struct policy_params *p)
         p->tokens_max = caps->tokens;
 }
 
+bool server_limits_live(const struct server *s)
+{
+    return s->config->dialect->live_limits;
+}
+
 struct policy_params server_params(const struct server *s)
 {
     const struct server_config *c = s->config;

@@ -22,8 +22,7 @@
 /* What is tried is not kept, and a restart without it is not the one that was asked for. */
 static bool waits_plainly(const struct server *s)
 {
-    const struct trial *t = &s->trial;
-    return s->restart_waits && !(t->share > 0) && t->block_size == 0 && !t->dtype[0];
+    return s->restart_waits && trial_is_none(&s->trial);
 }
 
 static struct life life_of(const struct server *s)

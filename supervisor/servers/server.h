@@ -368,6 +368,8 @@ bool server_changes(const struct server *s, char *text, size_t size);
  * for each reader: after a reload, and now and then. */
 void server_look_changes(struct server *s);
 /* With what is to be tried, {0} = nothing. Its successor is proved first: 1 = cb follows. */
+/* Whether its limits can change while it runs; else they are start flags. */
+bool server_limits_live(const struct server *s);
 int server_restart(struct server *s, const struct trial *trial, server_fn cb, void *ctx, char *text,
                    size_t size);
 /* The same in its turn: once the others are ready and nobody holds the lease. */

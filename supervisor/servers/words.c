@@ -133,6 +133,17 @@ bool words_segments_settled(const struct server_config *c)
     return keeps_addresses(c);
 }
 
+/* The configuration's command line with what is tried. */
+static int words_trial(const struct server_config *c, const struct trial *trial,
+                       struct remedy_settings *ret_file, char ***ret_argv)
+{
+    struct remedy_settings has;
+    server_file_settings(c->dialect, c->argv, ret_file);
+    remedy_read(c->dialect, c->argv, ret_file, &has);
+    const struct trial within = trial_within(trial, &has);
+    return trial_argv(&within, c->argv, ret_argv);
+}
+
 int words_make(const struct server_config *c, const struct trial *trial,
                const struct remedy_settings *caps, struct start_words *w)
 {
@@ -140,10 +151,9 @@ int words_make(const struct server_config *c, const struct trial *trial,
     *w = (struct start_words){0};
     int r = make_env(c, caps->expandable && !words_segments_settled(c), w);
     if (r == 0)
-        r = trial_argv(trial, c->argv, &tried);
+        r = words_trial(c, trial, &w->file, &tried);
     if (r == 0) {
         struct remedy_settings has;
-        server_file_settings(c->dialect, tried, &w->file);
         remedy_read(c->dialect, tried, &w->file, &has);
         r = remedy_argv(c->dialect, tried, &has, caps, &w->argv);
     }

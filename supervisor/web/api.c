@@ -189,7 +189,8 @@ int api_server(const struct server *s, struct ek_buf *out)
     put_path(out, "config_file", c->file);
     put_path(out, "log_file", s->log.path[0] ? s->log.path : c->log_file);
     put_memory(s, out);
-    (void)ek_buf_puts(out, ",\"limits\":");
+    (void)ek_buf_printf(
+        out, ",\"live_limits\":%s,\"limits\":", server_limits_live(s) ? "true" : "false");
     api_put_limits(s, out);
     (void)ek_buf_puts(out, ",\"learned\":");
     put_learned(s, out);

@@ -11,6 +11,7 @@ import subprocess
 import pytest
 from bare import Bare
 from conftest import BUILD, MODEL, wait_for
+from test_supervisor import fakes  # noqa: F401
 
 
 def ctl(*words, env=None):
@@ -92,6 +93,29 @@ def test_recover(appliance):
     server = a.server()
     assert server["pid"] != before and server["ready"]
     assert server["limits"]["max_num_running_seqs"]["value"] <= 6  # 2, and what evenkeeld may have raised since
+
+
+@pytest.mark.parametrize("own, want", [
+    ([], {"--gpu-memory-utilization": "0.7500", "--max-num-seqs": "16", "--max-num-batched-tokens": "8192"}),
+    (["--max-num-seqs", "6", "--max-num-batched-tokens", "16384", "--gpu-memory-utilization", "0.6"],
+     {"--gpu-memory-utilization": "0.6", "--max-num-seqs": "6", "--max-num-batched-tokens": "8192"})])
+def test_recover_of_a_vllm_is_by_start_flags(fakes, own, want):  # noqa: F811
+    """No PATCH reaches it; its own lower limits stay, and a restart without the flags ends them."""
+    f = fakes(a=([*own, "--port", "{port}"], "    engine: vllm\n")).ready()
+
+    def flags():
+        argv = pathlib.Path(f"/proc/{f.all()['a']['pid']}/cmdline").read_text().split("\0")
+        return {k: v for k, v in zip(argv, argv[1:]) if k in want}
+    before = f.all()["a"]["pid"]
+    assert f.all()["a"]["live_limits"] is False
+    said = ctl("recover", "--socket", f.run / "r/evenkeeld.sock", "--below", "/nowhere", "--wait", 30)
+    assert said.returncode == 0, said.stdout
+    assert f.all()["a"]["pid"] not in (0, before) and f.all()["a"]["ready"] and flags() == want, said.stdout
+    assert "0.75 of the memory, by start flags" in said.stdout and "evenkeelctl restart a" in said.stdout
+    recovered = f.all()["a"]["pid"]
+    assert f.ask("POST", "/api/v1/servers/a/restart")[0] == 202
+    wait_for("another process", lambda: f.all()["a"]["pid"] not in (0, recovered) and f.all()["a"]["ready"], 60)
+    assert flags() == dict(zip(own[::2], own[1::2]))
 
 
 @pytest.fixture
