@@ -104,3 +104,59 @@ uint32_t stray_scan(const pid_t *kept, uint32_t kept_count, struct stray ret_str
         (void)closedir(proc);
     return count;
 }
+
+/* False: it is gone, or of another namespace. */
+static bool parent_of(pid_t pid, pid_t *ret_parent, pid_t *ret_session)
+{
+    char path[64], text[512];
+    int parent, group, session;
+    (void)snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return false;
+    size_t n = fread(text, 1, sizeof(text) - 1, f);
+    (void)fclose(f); /* only read */
+    text[n] = '\0';
+    const char *behind = strrchr(text, ')'); /* its name may have anything in it */
+    if (!behind || sscanf(behind + 1, " %*c %d %d %d", &parent, &group, &session) != 3)
+        return false;
+    *ret_parent = parent;
+    *ret_session = session;
+    return true;
+}
+
+static bool is_one_of(pid_t pid, const pid_t *servers, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (servers[i] == pid)
+            return true;
+    }
+    return false;
+}
+
+/* A scope or the root may have anything else in it. */
+static bool has_one_owner(const char *cgroup)
+{
+    static const char service[] = ".service";
+    size_t len = strlen(cgroup), tail = sizeof(service) - 1;
+    return stray_cgroup(cgroup) || (len > tail && strcmp(cgroup + len - tail, service) == 0);
+}
+
+bool stray_is_of(pid_t pid, const pid_t *servers, uint32_t count)
+{
+    char is[400], own[400];
+    pid_t parent = pid, session = 0;
+    if (is_one_of(pid, servers, count))
+        return true;
+    for (int i = 0; i < 64 && parent > 1 && parent_of(parent, &parent, &session); i++) {
+        if (is_one_of(parent, servers, count) || is_one_of(session, servers, count))
+            return true;
+    }
+    if (!stray_cgroup_of(pid, is, sizeof(is)) || !has_one_owner(is))
+        return false;
+    for (uint32_t i = 0; i < count; i++) {
+        if (stray_cgroup_of(servers[i], own, sizeof(own)) && strcmp(own, is) == 0)
+            return true;
+    }
+    return false;
+}

@@ -21,6 +21,9 @@ struct stray {
 bool stray_cgroup(const char *cgroup);
 /* All processes in such cgroups, but for those in a cgroup of one of `kept` and for ourselves. */
 uint32_t stray_scan(const pid_t *kept, uint32_t kept_count, struct stray ret_strays[STRAYS_MOST]);
+/* Whether a process is of one of these servers: it descends from it, is of its session, or is in
+ * its cgroup, where that is a service's or a server's own. */
+bool stray_is_of(pid_t pid, const pid_t *servers, uint32_t count);
 /* The cgroup of the evenkeeld that started it: ".../evenkeeld.service". "" where the cgroup does
  * not say it (units of their own: any evenkeeld may have). */
 void stray_home(const char *cgroup, char *home, size_t size);

@@ -4,6 +4,7 @@
  */
 #include <curl/curl.h>
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -25,6 +26,7 @@
 #include "supervisor/ctl/verb.h"
 
 #define SERVERS_MOST 64
+#define HOLDERS_MOST 256
 #define TERM_MS      15000
 #define KILL_MS      5000
 #define PAGE_MOST    65536
@@ -151,17 +153,24 @@ static pid_t kept_by(const struct recovery *r, const struct stray *s)
     return stray_keeper(s->cgroup);
 }
 
+/* Those of evenkeeld's servers that run. */
+static uint32_t servers_pids(const struct recovery *r, pid_t pids[SERVERS_MOST])
+{
+    uint32_t count = 0;
+    for (size_t i = 0; i < json_array_size(r->servers) && count < SERVERS_MOST; i++) {
+        json_int_t pid = json_integer_value(json_object_get(json_array_get(r->servers, i), "pid"));
+        if (pid > 0)
+            pids[count++] = (pid_t)pid;
+    }
+    return count;
+}
+
 /* Looks for processes of servers that nobody supervises; those that somebody may are counted. */
 static uint32_t find_strays(struct recovery *r, struct stray *strays, uint32_t *ret_left)
 {
     pid_t kept[SERVERS_MOST];
-    uint32_t count = 0, ours = 0;
+    uint32_t count = servers_pids(r, kept), ours = 0;
     size_t below = r->o->below ? strlen(r->o->below) : 0;
-    for (size_t i = 0; i < json_array_size(r->servers) && count < SERVERS_MOST; i++) {
-        json_int_t pid = json_integer_value(json_object_get(json_array_get(r->servers, i), "pid"));
-        if (pid > 0)
-            kept[count++] = (pid_t)pid;
-    }
     uint32_t found = stray_scan(kept, count, strays);
     *ret_left = 0;
     for (uint32_t i = 0; i < found; i++) {
@@ -205,22 +214,52 @@ static void end_strays(struct recovery *r)
 
 /* ---- device memory ---- */
 
-/* Processes on the GPUs; -1: not known. */
-static int device_processes(void)
+struct holders {
+    uint32_t all, others; /* processes on the GPUs, each once; those of no server */
+    pid_t pids[HOLDERS_MOST];
+};
+
+/* One of several cards is on several lines. What is no number counts, as nobody's. */
+static void take_holders(char *text, const pid_t *servers, uint32_t count, struct holders *h)
+{
+    char *rest = text;
+    *h = (struct holders){0};
+    for (const char *line; (line = strsep(&rest, "\n"));) {
+        uint32_t i = 0;
+        char *end;
+        long pid = strtol(line, &end, 10);
+        if (!*line)
+            continue;
+        if (end == line || pid <= 0 || pid > INT_MAX)
+            pid = 0;
+        while (pid && i < h->all && i < HOLDERS_MOST && h->pids[i] != (pid_t)pid)
+            i++;
+        if ((pid && i < h->all) || h->all == HOLDERS_MOST)
+            continue;
+        h->pids[h->all++] = (pid_t)pid;
+    }
+    for (uint32_t i = 0; i < h->all; i++) {
+        if (!stray_is_of(h->pids[i], servers, count))
+            h->pids[h->others++] = h->pids[i];
+    }
+}
+
+/* False: no driver answers. Whose they are is asked of the processes themselves: a server has as
+ * many on the GPUs as it has ranks. */
+static bool device_holders(const struct recovery *r, struct holders *h)
 {
     char program[] = "nvidia-smi", query[] = "--query-compute-apps=pid",
          form[] = "--format=csv,noheader";
-    char *argv[] = {program, query, form, NULL};
+    char *argv[] = {program, query, form, NULL}, none[] = "";
     struct ek_buf out = {.limit = PAGE_MOST}, err = {.limit = PAGE_MOST};
-    int status = 0, count = -1;
-    if (spawn_read(argv, 10, &out, &err, &status) == 0 && status == 0) {
-        count = 0;
-        for (size_t i = 0; i < out.len; i++)
-            count += out.data[i] == '\n';
-    }
+    pid_t servers[SERVERS_MOST];
+    int status = 0;
+    bool answers = spawn_read(argv, 10, &out, &err, &status) == 0 && status == 0;
+    if (answers)
+        take_holders(out.data ? out.data : none, servers, servers_pids(r, servers), h);
     ek_buf_done(&out);
     ek_buf_done(&err);
-    return count;
+    return answers;
 }
 
 static void stop_servers(struct recovery *r)
@@ -235,26 +274,38 @@ static void stop_servers(struct recovery *r)
     }
 }
 
+static void tell_holders(const struct holders *h)
+{
+    (void)fputs("   Others hold memory still:", stdout);
+    for (uint32_t i = 0; i < h->others; i++)
+        (void)(h->pids[i] ? printf(" %d", (int)h->pids[i]) : printf(" (one without a number)"));
+    (void)puts("; ps and nvidia-smi say what they are.\n"
+               "   A reset of the card (nvidia-smi --gpu-reset -i N) ends every process on it, and "
+               "on cards\n"
+               "   that share a board or NVLink with it; drain those first. This program does not "
+               "do it.");
+}
+
 static void wait_memory(const struct recovery *r)
 {
-    int left = device_processes();
-    if (left < 0) {
+    struct holders h;
+    if (!device_holders(r, &h)) {
         (void)puts("3. Device memory: no NVIDIA driver answers; nothing to wait for.");
         return;
     }
-    (void)printf("3. Device memory: %d process%s on the GPUs.\n", left, left == 1 ? "" : "es");
+    (void)printf("3. Device memory: %u process%s on the GPUs, %u of no server here.\n", h.all,
+                 h.all == 1 ? "" : "es", h.others);
+    (void)fflush(stdout);
     uint64_t until = ek_now_us() + (uint64_t)(r->o->wait_s * 1e6);
-    int supervised = (int)json_array_size(r->servers);
-    while (!r->o->dry_run && left > supervised && ek_now_us() < until) {
+    bool answers = true;
+    while (!r->o->dry_run && answers && h.others && ek_now_us() < until) {
         pause_ms(1000);
-        left = device_processes();
+        answers = device_holders(r, &h);
     }
-    if (left > supervised)
-        (void)puts(
-            "   Somebody holds memory still: nvidia-smi names the process. A reset of the card\n"
-            "   (nvidia-smi --gpu-reset -i N) ends every process on it, and on cards that share a "
-            "board\n"
-            "   or NVLink with it; drain those first. This program does not do it.");
+    if (!answers)
+        (void)puts("   The driver does not answer any more; going on.");
+    else if (h.others)
+        tell_holders(&h);
 }
 
 /* ---- the servers ---- */

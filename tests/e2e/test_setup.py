@@ -7,6 +7,7 @@ import select
 import signal
 import socket
 import subprocess
+import time
 
 import pytest
 from bare import Bare
@@ -116,6 +117,36 @@ def test_recover_of_a_vllm_is_by_start_flags(fakes, own, want):  # noqa: F811
     assert f.ask("POST", "/api/v1/servers/a/restart")[0] == 202
     wait_for("another process", lambda: f.all()["a"]["pid"] not in (0, recovered) and f.all()["a"]["ready"], 60)
     assert flags() == dict(zip(own[::2], own[1::2]))
+
+
+def test_recover_knows_its_servers_ranks_on_the_gpus(fakes, tmp_path):  # noqa: F811
+    """A server has as many processes there as ranks, each on one card or on several; only others are waited for and named."""
+    f = fakes(a=(["--ranks", str(tmp_path / "held"), "--port", "{port}"], "    engine: vllm\n")).ready()
+    shown, smi = tmp_path / "shown", tmp_path / "bin/nvidia-smi"
+    smi.parent.mkdir()
+    smi.write_text(f"#!/bin/sh\ncat {shown}\n")
+    smi.chmod(0o755)
+    env = {**os.environ, "PATH": f"{smi.parent}:{os.environ['PATH']}"}
+    words = ["recover", "--socket", f.run / "r/evenkeeld.sock", "--below", "/nowhere", "--wait", 20]
+
+    def family(pid):
+        return [pid, *(p for c in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split() for p in family(int(c)))]
+    ranks = wait_for("its ranks", lambda: (all_ := family(f.all()["a"]["pid"])) and len(all_) >= 3 and all_)
+    shown.write_text("".join(f"{p}\n" for p in ranks for _ in range(2)))
+    began = time.monotonic()
+    said = ctl(*words, env=env)
+    assert said.returncode == 0 and f"{len(ranks)} processes on the GPUs, 0 of no server" in said.stdout and "hold memory still" not in said.stdout
+    assert time.monotonic() - began < 20
+    other = subprocess.Popen(["sleep", "600"])
+    try:
+        shown.write_text(f"{other.pid}\n{f.all()['a']['pid']}\n")
+        said = ctl(*words, "--dry-run", env=env)
+        assert "2 processes on the GPUs, 1 of no server here" in said.stdout and f"still: {other.pid};" in said.stdout
+        shown.write_text("[N/A]\n")
+        assert "1 process on the GPUs, 1 of no server here" in ctl(*words, "--dry-run", env=env).stdout
+    finally:
+        other.kill()
+        other.wait()
 
 
 @pytest.fixture

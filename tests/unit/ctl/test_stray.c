@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -32,6 +33,32 @@ static void test_cgroups(void **state)
         if (stray_cgroup(cases[i].cgroup) != cases[i].ours)
             fail_msg("%s", cases[i].cgroup);
     }
+}
+
+/* A child is of the server, and a child of its session whose parent has gone; a stranger is not. */
+static void test_owner(void **state)
+{
+    (void)state;
+    const pid_t self[] = {getpid()}, nobody[] = {1 << 22};
+    int ends[2];
+    char byte;
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        (void)close(ends[1]);
+        (void)read(ends[0], &byte, 1); /* until the parent closes it */
+        _exit(0);
+    }
+    assert_true(child > 0);
+    assert_true(stray_is_of(child, self, 1) && stray_is_of(self[0], self, 1));
+    assert_false(stray_is_of(child, nobody, 1));
+    assert_false(stray_is_of(child, NULL, 0));
+    assert_false(stray_is_of(getppid(), self, 1));
+    assert_false(stray_is_of(0, self, 1));
+    (void)close(ends[1]);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    (void)close(ends[0]);
+    assert_false(stray_is_of(child, self, 1)); /* gone */
 }
 
 /* Whose server it was: nothing is a stray whose evenkeeld lives. */
@@ -80,7 +107,7 @@ static void test_scan(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cgroups),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cgroups), cmocka_unit_test(test_owner),
                                        cmocka_unit_test(test_keepers), cmocka_unit_test(test_scan)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
