@@ -266,6 +266,17 @@ void action_refresh(struct server *s, uint64_t now_us)
     (void)control_read(s->control, on_read, s); /* or at the next refresh */
 }
 
+/* What an evenkeeld before told HAProxy: what was learned for a day, what is pinned as long as it
+ * is pinned. */
+static void edge_restore(struct server *s, const struct state_server *row)
+{
+    bool pinned = row->pinned[KNOB_SEQS];
+    if (!s->edge_seqs && (pinned || is_recent(row)))
+        s->edge_seqs = row->value[KNOB_SEQS];
+    if (pinned)
+        policy_pin(s->policy, KNOB_SEQS, true);
+}
+
 void action_ready(struct server *s)
 {
     s->limits_us = ek_now_us();
@@ -281,8 +292,8 @@ void action_ready(struct server *s)
     } else if (make_policy(s)) {
         struct policy_params p = server_params(s);
         const struct state_server *row = state_of(s->with->state, s->config->name);
-        if (p.queue_outside && !s->edge_seqs && is_recent(row)) /* of an evenkeeld before */
-            s->edge_seqs = row->value[KNOB_SEQS];
+        if (p.queue_outside && row)
+            edge_restore(s, row);
         (void)policy_set(s->policy, &p); /* this start's flags; out of memory: the old ones stay */
         if (s->edge_seqs > p.seqs_max)
             s->edge_seqs = p.seqs_max;
@@ -491,20 +502,69 @@ static int check_bounds(const struct server *s, const struct server_change *c, c
     return 0;
 }
 
-int server_set_limits(struct server *s, const struct server_change *change, server_fn cb, void *ctx,
-                      char *text, size_t size)
+/* An engine without live limits, and HAProxy in front: its maxconn is the limit. */
+static int edge_set_limits(struct server *s, const struct server_change *change, char *text,
+                           size_t size)
 {
-    if (!s->control || !s->policy || !s->limits_known) {
-        const char *why = !s->control             ? "it is an engine without live limits"
-                          : s->state == SRV_READY ? "they are being read; try again in a moment"
-                                                  : NULL;
-        (void)snprintf(text, size, "the limits of %s cannot be changed now: %s%s", s->config->name,
-                       why ? why : "it is ", why ? "" : server_state_name(s->state));
-        return -EBUSY;
+    uint32_t seqs = change->value[KNOB_SEQS];
+    if (change->named[KNOB_TOKENS]) {
+        (void)snprintf(text, size,
+                       "%s of %s cannot be set in front of it: HAProxy counts requests; set %s and "
+                       "restart it",
+                       knob_name(KNOB_TOKENS), s->config->name, s->config->dialect->tokens_flag);
+        return -EBADMSG;
     }
     int r = check_bounds(s, change, text, size);
     if (r < 0)
         return r;
+    if (seqs) {
+        s->edge_seqs = seqs;
+        policy_limits(s->policy, seqs, 0);
+    }
+    after_change(s, change);
+    return 0;
+}
+
+/* One sentence that says what to do. */
+static void say_why_not(const struct server *s, char *text, size_t size)
+{
+    bool live = s->config->dialect->live_limits;
+    if (!live && !s->edge)
+        (void)snprintf(
+            text, size,
+            "the limits of %s cannot be changed while it runs: put HAProxy in front and "
+            "name its agent-check with edge, use the companion, or set %s and restart it",
+            s->config->name, s->config->dialect->seqs_flag);
+    else if (live && !s->control)
+        (void)snprintf(text, size,
+                       "the limits of %s cannot be changed: name its control_socket beside attach",
+                       s->config->name);
+    else if (live && s->state == SRV_READY)
+        (void)snprintf(
+            text, size,
+            "the limits of %s cannot be changed now: they are being read; try again in a "
+            "moment",
+            s->config->name);
+    else
+        (void)snprintf(text, size, "the limits of %s cannot be changed now: it is %s",
+                       s->config->name, server_state_name(s->state));
+}
+
+int server_set_limits(struct server *s, const struct server_change *change, server_fn cb, void *ctx,
+                      char *text, size_t size)
+{
+    bool live = s->config->dialect->live_limits;
+    if (!s->policy || (live ? !s->control || !s->limits_known : !s->edge)) {
+        say_why_not(s, text, size);
+        return -EBUSY;
+    }
+    int r = live ? check_bounds(s, change, text, size) : edge_set_limits(s, change, text, size);
+    if (r < 0)
+        return r;
+    if (!live) {
+        cb(ctx, 0, "");
+        return 0;
+    }
     struct control_change c = {.origin = "operator", .reason = change->reason};
     bool writes = false;
     for (int k = 0; k < KNOB_COUNT; k++) {

@@ -103,6 +103,44 @@ def test_a_limit_that_the_engine_cannot_change_is_kept_in_front(edge):
     assert lowered["applied"] and lowered["from"] == 24
 
 
+def test_an_operator_sets_the_limit_in_front(edge):
+    """`limits set` and `limits pin` reach a vLLM through HAProxy's maxconn, and a pin outlives both programs."""
+    f, h = edge(["--max-num-seqs", "24", "--port", "{port}"], "    engine: vllm\n")
+
+    def limits(verb, *words):
+        return subprocess.run([BUILD / "evenkeelctl", "--socket", f"{f.run}/r/evenkeeld.sock", "limits", verb, *words], capture_output=True, text=True, timeout=60)
+
+    def limit():
+        return f.all()["a"]["limits"]["max_num_running_seqs"]
+    wait_for("its flag", lambda: h.server()["slim"] == "24", 60)
+    said = limits("set", "max_num_running_seqs=7")
+    assert said.returncode == 0 and limit()["value"] == 7 and not limit()["pinned"], said
+    wait_for("seven", lambda: h.server()["slim"] == "7", 20)
+    assert limits("pin", "max_num_running_seqs=5").returncode == 0 and limit()["pinned"]
+    wait_for("five", lambda: h.server()["slim"] == "5", 20)
+    above = limits("set", "max_num_running_seqs=25")
+    assert above.returncode != 0 and "above its ceiling 24" in above.stdout + above.stderr
+    tokens = limits("set", "max_num_batched_tokens=512")
+    assert tokens.returncode != 0 and "--max-num-batched-tokens" in tokens.stdout + tokens.stderr and limit()["value"] == 5
+    pid = f.all()["a"]["pid"]
+    assert f.ask("POST", "/api/v1/servers/a/restart")[0] == 202
+    wait_for("another process", lambda: f.all()["a"]["pid"] not in (0, pid) and f.all()["a"]["ready"], 60)
+    wait_for("still five", lambda: h.server()["status"] == "UP" and h.server()["slim"] == "5", 20)
+    f.process.kill()
+    f.process.wait()
+    f.start().ready()
+    wait_for("five again", lambda: limit() == {**limit(), "value": 5, "pinned": True} and h.server()["slim"] == "5", 20)
+    assert limits("unpin", "max_num_running_seqs").returncode == 0 and not limit()["pinned"]
+    assert [d["why"] for d in f.decisions("a", "OPERATOR") if "max_num_running_seqs 7 set" in d["why"]]
+
+
+def test_without_anything_in_front_one_sentence_says_what_to_do(fakes):  # noqa: F811
+    f = fakes(a=(["--port", "{port}"], "    engine: vllm\n")).ready()
+    status, body = f.ask("PATCH", "/api/v1/servers/a/limits", '{"max_num_running_seqs": 4}')
+    said = body["error"]["message"]
+    assert status == 409 and all(word in said for word in ("edge", "companion", "--max-num-seqs")), said
+
+
 def test_limits_for_the_next_start(fakes):  # noqa: F811
     """actuator: restart. Pressure restarts nothing, but the next start, for whatever reason, has the lower limit, and the one after it too."""
     f = fakes(a=(["--load", "24", "--max-num-seqs", "24", "--port", "{port}"],
