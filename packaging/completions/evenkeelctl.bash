@@ -47,7 +47,7 @@ _evenkeelctl() {
             case $prev in
             esac ;;
         bench-fit)
-            flags='--start --step --max-num-seqs --settle --measure --use-low --use-high --preemptions --itl --prompt --output --clients --trace --speed --apply --json --restart --shares --block-sizes --dtypes --wait --server --socket --control --url --help' words='' files=1
+            flags='--start --step --max-num-seqs --settle --measure --use-low --use-high --preemptions --itl --prompt --output --clients --trace --speed --apply --json --restart --shares --batched-tokens --block-sizes --dtypes --wait --server --socket --control --url --help' words='' files=1
             case $prev in
             esac ;;
         setup)

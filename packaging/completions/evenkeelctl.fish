@@ -126,6 +126,7 @@ complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l apply
 complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l json
 complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l restart
 complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l shares -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l batched-tokens -r
 complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l block-sizes -r
 complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l dtypes -r
 complete -c evenkeelctl -n '__fish_seen_subcommand_from bench-fit' -l wait -x

@@ -47,10 +47,16 @@ static void pause_ms(long ms)
 
 static int read_limits(struct fit_target *t, double value, double ceiling)
 {
+    if (!(ceiling >= 1) && !t->live && t->o->ceiling)
+        ceiling = (double)t->o->ceiling; /* it did not say its own */
+    if (!t->live && !(value >= 1))
+        value = ceiling;
     if (!(value >= 1 && ceiling >= 1 && ceiling <= 65536))
         return fail(t, -EBADMSG,
-                    "The server's limit of running sequences is not known: it must be ready, and "
-                    "an evenkeel-server or behind one; a vLLM cannot change it while it runs");
+                    t->live ? "The server's limit of running sequences is not known yet; try again "
+                              "in a moment"
+                            : "How many sequences the server allows is not known: say how far to "
+                              "climb with --max-num-seqs");
     t->before = (uint32_t)value;
     t->ceiling = (uint32_t)ceiling;
     if (t->o->ceiling && t->o->ceiling < t->ceiling)
@@ -58,10 +64,24 @@ static int read_limits(struct fit_target *t, double value, double ceiling)
     return 0;
 }
 
+/* By restarts alone; a restart that nobody asked for is none of ours to make. */
+static int check_restarts(struct fit_target *t)
+{
+    if (t->live || (t->o->restart && !t->o->apply))
+        return 0;
+    return fail(t, -EBADMSG,
+                t->o->restart
+                    ? "%s has no live limit that --apply could leave: write the best into its "
+                      "configuration"
+                    : "%s cannot change its limits while it runs: with --restart it is restarted "
+                      "for each step, with the companion it need not be",
+                t->name);
+}
+
 static int open_direct(struct fit_target *t)
 {
     json_t *limits = NULL;
-    t->direct = true;
+    t->direct = t->live = true;
     if (!t->o->url)
         return fail(t, -EBADMSG, "--control needs --url: where the server answers");
     (void)snprintf(t->url, sizeof(t->url), "%.290s", t->o->url);
@@ -105,8 +125,11 @@ static int open_supervised(struct fit_target *t, const char *name)
         (void)snprintf(t->name, sizeof(t->name), "%.63s", is ? is : "");
         (void)snprintf(t->url, sizeof(t->url), "%.290s", url ? url : "");
         t->pinned = json_is_true(json_object_get(limit, "pinned"));
-        r = read_limits(t, json_number_value(json_object_get(limit, "value")),
-                        json_number_value(json_object_get(limit, "ceiling")));
+        t->live = !json_is_false(json_object_get(s, "live_limits"));
+        r = check_restarts(t);
+        if (r == 0)
+            r = read_limits(t, json_number_value(json_object_get(limit, "value")),
+                            json_number_value(json_object_get(limit, "ceiling")));
     }
     json_decref(list);
     return r;
@@ -125,6 +148,18 @@ int fit_open(struct fit_target *t, const struct fit_options *o, const char *name
 
 /* ---- limits ---- */
 
+/* Right after a restart evenkeeld may still have to read them: then a few times. */
+static int set_supervised(struct fit_target *t, const json_t *body, json_t **ret_answer)
+{
+    int r = -EBADMSG;
+    for (int i = 0; i < (t->o->restart ? 10 : 1) && r == -EBADMSG; i++) {
+        if (i)
+            pause_ms(500);
+        r = calls_server(&t->api, "PATCH", t->name, "limits", body, ret_answer);
+    }
+    return r;
+}
+
 static int set_limit(struct fit_target *t, uint32_t limit, bool pin)
 {
     json_t *answer = NULL;
@@ -133,7 +168,7 @@ static int set_limit(struct fit_target *t, uint32_t limit, bool pin)
     if (r == 0 && t->direct)
         r = api_call(&t->api, "PATCH", "/v1/runtime_config", body, &answer);
     else if (r == 0 && json_object_set_new(body, "pin", json_boolean(pin)) == 0)
-        r = calls_server(&t->api, "PATCH", t->name, "limits", body, &answer);
+        r = set_supervised(t, body, &answer);
     json_decref(body);
     json_decref(answer);
     if (r < 0)
@@ -290,6 +325,19 @@ static int let_pass(struct fit_target *t, double seconds, const volatile int *st
     return r;
 }
 
+/* Without live limits: the load stops, and the server starts with the limit as its flag. */
+static int start_with(struct fit_target *t, uint32_t limit)
+{
+    json_t *trial = t->settings ? json_deep_copy(t->settings) : json_object();
+    int r =
+        trial && json_object_set_new(trial, "max_num_seqs", json_integer(limit)) == 0 ? 0 : -ENOMEM;
+    fit_unload(t);
+    if (r == 0)
+        r = fit_restart(t, trial);
+    json_decref(trial);
+    return r < 0 ? r : fit_load(t);
+}
+
 int fit_measure(struct fit_target *t, uint32_t limit, const volatile int *stop,
                 struct climb_step *ret_step)
 {
@@ -298,7 +346,7 @@ int fit_measure(struct fit_target *t, uint32_t limit, const volatile int *stop,
     struct live_page first = {0}, now = {0};
     double running = 0, waiting = 0;
     uint32_t n = 0;
-    int r = set_limit(t, limit, true);
+    int r = t->live ? set_limit(t, limit, true) : start_with(t, limit);
     if (r == 0)
         r = let_pass(t, t->o->settle_s, stop);
     if (r == 0)

@@ -1,6 +1,7 @@
 /*
  * The server that `evenkeelctl bench-fit` climbs on: one of evenkeeld's, or an evenkeel-server by
- * its control socket. Its limit is put back when the climb is over, whatever ends it.
+ * its control socket. Its limit is put back when the climb is over, whatever ends it. Where limits
+ * are not live (a vLLM without the companion) each one is tried by a restart.
  */
 #pragma once
 
@@ -16,7 +17,7 @@ struct fit_options {
     uint64_t start, step, ceiling, clients, prompt, output;
     double settle_s, measure_s, use_low, use_high, preemptions, gap_s, speed, wait_s;
     bool json, apply, restart;
-    char *shares, *block_sizes, *dtypes;
+    char *shares, *tokens, *block_sizes, *dtypes;
 };
 
 struct fit_target {
@@ -28,9 +29,11 @@ struct fit_target {
     uint32_t ceiling; /* of running sequences */
     uint32_t before;  /* the limit that is put back */
     bool pinned, changed;
-    pid_t load;      /* evenkeel-bench serve, 0 = not running */
-    int load_says;   /* what it writes on standard error */
-    char error[500]; /* one sentence about the last failure */
+    bool live;              /* else each limit is a start flag, and each step a restart */
+    const json_t *settings; /* that such a restart has besides; borrowed, NULL = none */
+    pid_t load;             /* evenkeel-bench serve, 0 = not running */
+    int load_says;          /* what it writes on standard error */
+    char error[500];        /* one sentence about the last failure */
 };
 
 /* Finds the server: `name` NULL means the only one of evenkeeld. 0, or an error with its sentence.
@@ -41,7 +44,8 @@ void fit_close(struct fit_target *t, uint32_t keep);
 /* Starts the load; a closed loop has enough clients for the ceiling. */
 int fit_load(struct fit_target *t);
 void fit_unload(struct fit_target *t);
-/* Sets the limit, lets it settle and measures. -EINTR: *stop was set meanwhile. */
+/* Sets the limit, by a restart where it is not live, lets it settle and measures. -EINTR: *stop was
+ * set meanwhile; -ETIMEDOUT: it did not start with it. */
 int fit_measure(struct fit_target *t, uint32_t limit, const volatile int *stop,
                 struct climb_step *ret_step);
 /* evenkeeld restarts the server with these settings besides its own flags (NULL: with its own

@@ -1,7 +1,8 @@
 /*
  * `evenkeelctl bench-fit`: the guides' half hour of trying settings as a program. It drives a load,
  * climbs by live limits, with no restart for each trial, and says which setting to keep; with
- * --restart also which memory share, block size and type, one after the other.
+ * --restart also which memory share, token budget, block size and type, one after the other. Where
+ * limits are not live each of them is a restart, too.
  */
 #include <curl/curl.h>
 #include <errno.h>
@@ -70,8 +71,11 @@ static const struct ek_opt table[] = {
     {.name = "restart",
      .type = OPT_BOOL,
      .at = AT(restart),
-     .help = "Try memory share, block size and type too: evenkeeld restarts the server for each."},
+     .help = "Try memory share, token budget, block size and type too: evenkeeld restarts the "
+             "server for each, and for each limit where limits are not live."},
     TEXT("shares", AT(shares), "0.80,0.90", "With --restart: memory shares to try."),
+    TEXT("batched-tokens", AT(tokens), "",
+         "With --restart: token budgets of a step to try, such as 2048,8192."),
     TEXT("block-sizes", AT(block_sizes), "16,32", "With --restart: block sizes to try."),
     TEXT("dtypes", AT(dtypes), "", "With --restart: types to try, such as bfloat16,float32."),
     TIME("wait", AT(wait_s), 1, 3600, "120", "With --restart: longest wait for a start."),
@@ -135,6 +139,13 @@ static int climb(struct fit *f)
     while (r == 0 && f->climb.end == CLIMB_ON) {
         struct climb_step s;
         r = fit_measure(&f->t, climb_next(&f->climb), &stop, &s);
+        if (r == -ETIMEDOUT && f->climb.count && !stop) { /* what started before counts */
+            f->climb.end = CLIMB_HARM;
+            (void)snprintf(f->climb.why, sizeof(f->climb.why),
+                           "it does not start with %u sequences", climb_next(&f->climb));
+            r = 0;
+            break;
+        }
         if (r < 0)
             break;
         climb_note(&f->climb, &s);
@@ -185,16 +196,19 @@ static int try_one(struct fit *f, const struct trial *all, size_t count, double 
     json_t *settings = trial_json(all, count);
     char *text = settings ? json_dumps(settings, JSON_PRESERVE_ORDER) : NULL;
     if (!f->o.json)
-        (void)printf("\nRestarting with %s\n", text ? text : "?");
+        (void)printf("\nRestarting with %s%s\n", text ? text : "?",
+                     f->t.live ? "" : " and each limit");
     (void)fflush(stdout);
     free(text);
     fit_unload(&f->t);
-    int r = settings ? fit_restart(&f->t, settings) : -ENOMEM;
-    bool refused = r == -ETIMEDOUT;
-    if (r == 0)
+    f->t.settings = settings;
+    int r = !settings ? -ENOMEM : f->t.live ? fit_restart(&f->t, settings) : 0;
+    if (r == 0 && f->t.live)
         r = fit_load(&f->t);
     if (r == 0)
         r = climb(f);
+    bool refused = r == -ETIMEDOUT;
+    f->t.settings = NULL;
     *ret_score = r == 0 ? score(&f->climb) : 0;
     if (refused && !f->o.json)
         (void)printf("%s\n", f->t.error);
@@ -206,24 +220,19 @@ static int try_one(struct fit *f, const struct trial *all, size_t count, double 
     return refused && !stop ? 0 : r;
 }
 
-/* One setting after the other: each value with the best of those before it. */
-static int search(struct fit *f)
+/* One setting after the other: each value with the best of those before it. Without any value there
+ * is one climb with the server's own. */
+static int search_all(struct fit *f, struct trial *all, size_t count, double *ret_best)
 {
-    struct trial all[] = {{.key = "gpu_memory_utilization", .flag = "--gpu-memory-utilization"},
-                          {.key = "block_size", .flag = "--block-size"},
-                          {.key = "dtype", .flag = "--dtype", .text = true}};
-    char *lists[] = {f->o.shares, f->o.block_sizes, f->o.dtypes};
     double best = -1, got;
     int r = 0;
-    for (size_t i = 0; i < 3 && r == 0; i++)
-        r = split(lists[i], &all[i]);
-    for (size_t i = 0; i < 3 && r == 0; i++) {
+    for (size_t i = 0; i < count && r == 0; i++) {
         uint32_t winner = all[i].chosen;
         for (uint32_t v = 0; v < all[i].count && r == 0; v++) {
             if (best >= 0 && v == 0)
                 continue; /* it was in the trial before */
             all[i].chosen = v;
-            r = try_one(f, all, 3, &got);
+            r = try_one(f, all, count, &got);
             if (r == 0 && got > best * (1 + (best > 0 ? 0.02 : 0))) { /* not by noise alone */
                 best = got;
                 winner = v;
@@ -232,9 +241,31 @@ static int search(struct fit *f)
         }
         all[i].chosen = winner;
     }
+    if (r == 0 && best < 0) {
+        r = try_one(f, all, count, &best);
+        f->best = f->climb;
+    }
+    *ret_best = best;
+    return r;
+}
+
+static int search(struct fit *f)
+{
+    struct trial all[] = {{.key = "gpu_memory_utilization", .flag = "--gpu-memory-utilization"},
+                          {.key = "max_num_batched_tokens", .flag = "--max-num-batched-tokens"},
+                          {.key = "block_size", .flag = "--block-size"},
+                          {.key = "dtype", .flag = "--dtype", .text = true}};
+    enum { COUNT = sizeof(all) / sizeof(all[0]) };
+    char *lists[COUNT] = {f->o.shares, f->o.tokens, f->o.block_sizes, f->o.dtypes};
+    double best = -1;
+    int r = 0;
+    for (size_t i = 0; i < COUNT && r == 0; i++)
+        r = split(lists[i], &all[i]);
+    if (r == 0)
+        r = search_all(f, all, COUNT, &best);
     if (!f->o.json && r == 0)
         (void)puts("\nBest of the trials:");
-    for (size_t i = 0; i < 3 && r == 0 && !f->o.json; i++)
+    for (size_t i = 0; i < COUNT && r == 0 && !f->o.json; i++)
         if (all[i].count)
             (void)printf("  %s %s\n", all[i].flag, all[i].value[all[i].chosen]);
     if (r == 0 && best > 0)
@@ -267,8 +298,10 @@ static int bench_fit_finish(struct fit *f)
     int code = verb_print_buf(&out);
     if (f->o.apply && keep)
         (void)printf("The limit is %u now; --max-num-seqs keeps it over a restart.\n", keep);
-    else
+    else if (f->t.live)
         (void)printf("The limit is %u again.\n", f->t.before);
+    else
+        (void)puts("It has its own flags again.");
     return code != CTL_OK ? code : keep ? CTL_OK : CTL_REFUSED;
 }
 
@@ -276,8 +309,9 @@ static int bench_fit(struct fit *f, const char *name)
 {
     int r = fit_open(&f->t, &f->o, name);
     if (r == 0 && !f->o.json)
-        (void)printf("%s%sat %s, limit %u, climbing to %u at most; %s\n", f->t.name,
-                     f->t.name[0] ? " " : "", f->t.url, f->t.before, f->t.ceiling,
+        (void)printf("%s%sat %s, limit %u, climbing %sto %u at most; %s\n", f->t.name,
+                     f->t.name[0] ? " " : "", f->t.url, f->t.before,
+                     f->t.live ? "" : "by restarts ", f->t.ceiling,
                      f->o.trace ? f->o.trace : "a closed loop");
     if (r == 0 && f->o.restart) {
         f->trials = json_array();
@@ -335,6 +369,7 @@ const struct verb verb_bench_fit = {
         "climbs by live limits until 85 to 90 % of the KV cache are used or something suffers:\n"
         "preemptions, tokens too far apart, fewer tokens a second. Shows each step, the curve\n"
         "and the setting to keep, and puts the old limit back. With --restart it searches the\n"
-        "memory share, block size and type as well.",
+        "memory share, token budget, block size and type as well. A server without live limits\n"
+        "(a vLLM without the companion) wants --restart: each limit is a start flag then.",
     .options = table,
     .run = bench_fit_run};

@@ -6,6 +6,7 @@ import signal
 import subprocess
 
 from conftest import BUILD, MODEL, free_port, get, wait_for
+from test_supervisor import fakes  # noqa: F401
 
 QUICK = ["--settle", "0.2", "--measure", "0.4", "--prompt", "64", "--output", "64"]
 
@@ -81,6 +82,31 @@ def test_restarts_search_share_and_block_size(appliance):
         assert "--block-size" not in f.read().split("\0")
     status, body = refused(a)
     assert status == 400 and "cannot be tried" in body
+
+
+def test_a_vllm_without_live_limits_climbs_by_restarts(tmp_path, fakes):  # noqa: F811
+    """evenkeel-server in the place of a vLLM without companion: no control socket, so each limit is a flag of a start."""
+    port = free_port(32100)
+    command = [str(BUILD / "evenkeel-server"), "--model", str(MODEL), "--device", "cpu", "--port", str(port), "--max-num-seqs", "12"]
+    f = fakes(a=(None, f"    engine: vllm\n    command: {json.dumps(command)}\n    port: {port}\n")).ready()
+    run = f.run / "r"
+    assert "--restart" in (said := fit(run, *QUICK)).stderr and said.returncode == 1 and "companion" in said.stderr
+    assert "--apply" in fit(run, *QUICK, "--restart", "--apply").stderr
+    quiet = [*QUICK, "--restart", "--shares", "", "--block-sizes", "", "--start", 4, "--step", 4, "--wait", 60, "--json"]
+    done = fit(run, *quiet, "--max-num-seqs", 8, "--batched-tokens", "512")
+    assert done.returncode == 0, done.stdout + done.stderr
+    answer = json.loads(done.stdout)
+    assert [s["limit"] for s in answer["steps"]][:2] == [4, 8] and all(s["tokens_per_s"] > 0 for s in answer["steps"])
+    assert answer["steps"][0]["running"] <= 4 and answer["keep_max_num_seqs"] in (4, 8)
+    assert [t["settings"] for t in answer["trials"]] == [{"max_num_batched_tokens": 512}]
+    started = [d["why"] for d in f.decisions("a", "OPERATOR")]
+    assert any("restart" in w for w in started)
+    wait_for("ready", lambda: f.all()["a"]["ready"])
+    with open(f"/proc/{f.all()['a']['pid']}/cmdline") as words:
+        argv = words.read().split("\0")
+    assert [v for k, v in zip(argv, argv[1:]) if k == "--max-num-seqs"] == ["12"] and "--max-num-batched-tokens" not in argv
+    none = fit(run, *quiet, "--max-num-seqs", 4)
+    assert json.loads(none.stdout)["trials"][0]["settings"] == {} and none.returncode == 0
 
 
 def refused(a):
