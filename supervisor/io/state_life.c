@@ -32,6 +32,7 @@ static void parse_life(const json_t *j, struct life *l)
         .asked = json_is_true(json_object_get(j, "asked")),
         .waits = json_is_true(json_object_get(j, "waits")),
         .found = json_is_true(json_object_get(j, "found")),
+        .loosened = json_is_true(json_object_get(j, "loosened")),
     };
     if (planned)
         (void)snprintf(l->planned_name, sizeof(l->planned_name), "%s", planned);
@@ -87,6 +88,8 @@ static void put_life(const struct life *l, struct ek_buf *out)
         (void)ek_buf_puts(out, ",\"waits\":true");
     if (l->found)
         (void)ek_buf_puts(out, ",\"found\":true");
+    if (l->loosened)
+        (void)ek_buf_puts(out, ",\"loosened\":true");
     (void)ek_buf_puts(out, "}");
 }
 

@@ -46,7 +46,7 @@ bool life_equal(const struct life *a, const struct life *b)
     return a->boot == b->boot && a->state == b->state && a->want == b->want && a->pid == b->pid &&
            a->until_us == b->until_us && a->ramp == b->ramp && a->planned == b->planned &&
            a->asked == b->asked && a->waits == b->waits && a->found == b->found &&
-           strcmp(a->planned_name, b->planned_name) == 0;
+           a->loosened == b->loosened && strcmp(a->planned_name, b->planned_name) == 0;
 }
 
 static double at_least(double a, double b)

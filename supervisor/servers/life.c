@@ -37,6 +37,7 @@ static struct life life_of(const struct server *s)
         .asked = s->upkeep.asked,
         .waits = waits_plainly(s),
         .found = s->drain_found,
+        .loosened = s->upkeep.loosened,
     };
     bool drains = s->state == SRV_DRAINING || s->state == SRV_STOPPING;
     if (drains && !s->killed_us) /* what was killed is killed again, at any time */
@@ -85,6 +86,7 @@ static struct life_next next_of(struct server *s)
         .hang_s = c->hang_s,
     };
     s->was_taken = true;
+    s->upkeep.loosened = s->was.loosened; /* of any boot: no start with it has been ready */
     return life_go_on(&s->was, &found);
 }
 
@@ -118,6 +120,8 @@ static void tell_unseen(struct server *s)
     if (s->control_path[0])
         exit_file_read(s->control_path, s->child.pid, &e);
     ended_unseen(s, &e);
+    if (s->state == SRV_STARTING)
+        (void)upkeep_tighten(s); /* the next start is another one, if it had them */
     s->child.pid = 0;
     s->want = WANT_RUN;
     s->state = SRV_ADOPTING;

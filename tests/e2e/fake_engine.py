@@ -6,6 +6,7 @@ Flags: --load N       N endless clients press on the pool
        --pool N       blocks of the pool          --max-num-seqs N, --max-num-batched-tokens N
        --start-s S    seconds until ready         --exit-code C   end with C instead of becoming ready
        --oom-start N, --oom-burst N   run out of device memory before being ready, or --oom-after (1) seconds after, while the token budget is above N
+       --no-segments  ends with status 1 instead of becoming ready while PyTorch's segments are expandable
        --oom-frag     the same after being ready unless PyTorch's segments are expandable; --oom-host  while there is swap space
        (after being ready: a second after evenkeeld read /metrics for the second time, so that it knows)
        --engine-process  has such a process, and a restart of it mends --frag
@@ -40,7 +41,7 @@ p.add_argument("--junk", default="")
 p.add_argument("--no-preemptions", action="store_true")
 p.add_argument("verb", nargs="?")  # as in "vllm serve"
 p.add_argument("--ranks", default="")
-for flag in ("--listen-from-control", "--oom-frag", "--ignore-term", "--oom-host", "--frag", "--frag-trims", "--engine-process", "--engine-refuses", "--grow-apart", "--leak", "--prefixes"):
+for flag in ("--listen-from-control", "--oom-frag", "--no-segments", "--ignore-term", "--oom-host", "--frag", "--frag-trims", "--engine-process", "--engine-refuses", "--grow-apart", "--leak", "--prefixes"):
     p.add_argument(flag, action="store_true")
 ARGS = p.parse_args()
 
@@ -306,6 +307,9 @@ def main():
     signal.signal(signal.SIGUSR2, lambda *_: setattr(ENGINE, "load", ENGINE.load + 16))
     signal.signal(signal.SIGTERM, signal.SIG_IGN if ARGS.ignore_term else lambda *_: os._exit(0))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # evenkeel-server reads its keys again
+    if ARGS.no_segments and "expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""):
+        time.sleep(ARGS.start_s)
+        sys.exit(1)
     if ARGS.exit_code >= 0:
         time.sleep(ARGS.start_s)
         sys.exit(ARGS.exit_code)

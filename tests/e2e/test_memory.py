@@ -2,6 +2,7 @@
 kept, for a day, and never repeated. The servers are fakes that run out of memory exactly when their flags let them."""
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import time
@@ -75,6 +76,36 @@ def test_fragmentation_gets_expandable_segments(fakes):  # noqa: F811
         assert b"PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:512,expandable_segments:True" in file.read().split(b"\0")
     assert flag(argv_of(f, "a"), "--max-num-seqs") is None
     assert any("FRAG_OOM" in w for w in whys(f, "a", "CRASH"))
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_start_that_expandable_segments_end_is_made_without_them_by_the_next_evenkeeld_too(tmp_path, watched):
+    """That they were tried by plan is in the state file: the next evenkeeld sees the start fail, or finds that it has."""
+    remedy = {"until_us": int((time.time() + 3600) * 1e6), "expandable": True}
+    f = Fakes(tmp_path, {"a": (["--no-segments", "--start-s", "4", "--port", "{port}"], "    engine: vllm\n")})
+    f.ports["a"] = free_port(33310)  # it does not listen for a while: nobody else's fake may
+    f.write()
+    (f.run / "s").mkdir()
+    life = {"boot": 1, "state": "backoff", "want": "run", "pid": 0, "loosened": True}
+    (f.run / "s/state.json").write_text(json.dumps({"version": 1, "servers": {"a": {"life": life, "remedy": remedy}}}))
+    try:
+        f.start()
+        pid = wait_for("it starts", lambda: f.all()["a"]["pid"])
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            assert b"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in file.read().split(b"\0")
+        wait_for("it is written", lambda: json.loads((f.run / "s/state.json").read_text())["servers"]["a"]["life"]["pid"] == pid)
+        assert json.loads((f.run / "s/state.json").read_text())["servers"]["a"]["life"]["loosened"] is True
+        f.process.kill()
+        f.process.wait()
+        if not watched:
+            wait_for("it has ended", lambda: not pathlib.Path(f"/proc/{pid}").exists() or "Z" in pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0])
+        f.start().ready()
+        assert any("It did not start with expandable_segments:True" in w for w in whys(f, "a", "REMEDY")), f.decisions_all("a")
+        with open(f"/proc/{f.all()['a']['pid']}/environ", "rb") as file:
+            assert b"expandable_segments:True" not in file.read()
+        assert "loosened" not in json.loads((f.run / "s/state.json").read_text())["servers"]["a"]["life"]
+    finally:
+        f.end()
 
 
 def test_host_oom_shrinks_the_swap_space(fakes):  # noqa: F811

@@ -71,7 +71,8 @@ static void test_lives(void **state)
                             .planned_name = "FRAG_CHRONIC",
                             .asked = true,
                             .waits = true,
-                            .found = true};
+                            .found = true,
+                            .loosened = true};
     a->backoff = (struct backoff){.next_s = 8,
                                   .ready_us = 5,
                                   .start_class = CRASH_DISK,
@@ -97,6 +98,11 @@ static void test_lives(void **state)
     static const char before[] = "{\"version\":1,\"servers\":{\"a\":{\"breaker_open\":true}}}";
     assert_int_equal(state_parse(before, strlen(before), &back), 0);
     assert_true(back.at[0].backoff.open && back.at[0].life.boot == 0);
+    state_free(&back);
+    static const char older[] = "{\"version\":1,\"servers\":{\"a\":{\"life\":{\"boot\":7,\"state\":"
+                                "\"starting\",\"want\":\"run\",\"pid\":12}}}}";
+    assert_int_equal(state_parse(older, strlen(older), &back), 0);
+    assert_true(back.at[0].life.boot == 7 && !back.at[0].life.loosened);
     state_free(&back);
     static const char odd[] = "{\"version\":1,\"servers\":{\"a\":{\"life\":{\"boot\":-3,\"state\":"
                               "\"flying\",\"want\":5,\"pid\":1e300},\"backoff\":{\"next_s\":1e9,"
