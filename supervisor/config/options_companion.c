@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include "common/log.h"
+#include "common/options.h"
 #include "supervisor/config/options_table.h"
+#include "supervisor/config/server_file.h"
 #include "supervisor/engines/dialect.h"
 
 #define PYTHON_PATH "PYTHONPATH="
@@ -40,6 +42,21 @@ static bool find_companion(char *ret_dir, size_t size)
     return false;
 }
 
+/* Whether its command line or the file of its --config says so, with any value or this one. */
+static bool is_its_own(const struct server_config *s, const char *flag, const char *value)
+{
+    const char *text;
+    for (size_t i = 0; i < s->args.count; i++) {
+        if (!ek_opt_is(s->args.at[i], flag, &text))
+            continue;
+        if (!text && i + 1 < s->args.count)
+            text = s->args.at[i + 1];
+        if (!value || (text && strcmp(text, value) == 0))
+            return true;
+    }
+    return server_file_has(ek_opt_last(s->args.at, s->args.count, "--config"), flag, value);
+}
+
 void companion_choose(struct server_config *s)
 {
     const struct dialect *with = dialect_companion(s->dialect);
@@ -51,9 +68,15 @@ void companion_choose(struct server_config *s)
             s->dialect = with;
         return;
     }
-    if (!s->model || s->command.count > 0 || s->unit || s->next_start ||
-        config_has_string(&s->args, "--uds"))
+    if (!s->model || s->command.count > 0 || s->unit || s->next_start)
         return;
+    if (is_its_own(s, "--uds", NULL)) {
+        ek_log(EK_LOG_INFO,
+               "%s: it listens at a socket of its own (uds), which the companion would replace: no "
+               "live limits",
+               s->name);
+        return;
+    }
     if (find_companion(dir, sizeof(dir)))
         s->dialect = with;
     else
@@ -116,7 +139,8 @@ int companion_add(struct server_config *s, size_t *n)
     if (r == 0)
         r = config_append(&s->argv, n, socket);
     for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]) && r == 0; i++) {
-        if (i != 1 && config_has_string(&s->args, flags[i][0])) /* of middleware there are many */
+        bool many = i == 1; /* of middleware vLLM takes all that are named */
+        if (is_its_own(s, flags[i][0], many ? flags[i][1] : NULL))
             continue;
         r = config_append(&s->argv, n, flags[i][0]);
         if (r == 0)

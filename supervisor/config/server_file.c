@@ -1,7 +1,8 @@
 /*
- * Reads the few values that evenkeeld has to know from a server's own file: where it listens, and
- * the limits that a remedy may lower and must not raise. The file is the operator's, and the server
- * checks it; what cannot be read here is left to its word.
+ * Reads the few values that evenkeeld has to know from a server's own file: where it listens, the
+ * limits that a remedy may lower and must not raise, and what the companion's flags would replace.
+ * The file is the operator's, and the server checks it; what cannot be read here is left to its
+ * word.
  */
 #include "supervisor/config/server_file.h"
 
@@ -59,26 +60,70 @@ static int read_text(const char *path, struct ek_buf *out)
     return r;
 }
 
-bool server_file_read(const char *path, const char *const *flags, size_t count,
-                      char (*ret_values)[SERVER_FILE_VALUE])
+static bool load(const char *path, yaml_document_t *ret_doc)
 {
     struct ek_buf text = {0};
     yaml_parser_t parser;
-    yaml_document_t doc;
     bool read = false;
-
-    memset(ret_values, 0, count * sizeof(*ret_values));
     if (read_text(path, &text) == 0 && text.len > 0 && yaml_parser_initialize(&parser)) {
         yaml_parser_set_input_string(&parser, (const unsigned char *)text.data, text.len);
-        read = yaml_parser_load(&parser, &doc);
-        if (read) {
-            take_values(&doc, flags, count, ret_values);
-            yaml_document_delete(&doc);
-        }
+        read = yaml_parser_load(&parser, ret_doc);
         yaml_parser_delete(&parser);
     }
     ek_buf_done(&text);
     return read;
+}
+
+bool server_file_read(const char *path, const char *const *flags, size_t count,
+                      char (*ret_values)[SERVER_FILE_VALUE])
+{
+    yaml_document_t doc;
+    memset(ret_values, 0, count * sizeof(*ret_values));
+    if (!load(path, &doc))
+        return false;
+    take_values(&doc, flags, count, ret_values);
+    yaml_document_delete(&doc);
+    return true;
+}
+
+static bool is_said(const yaml_node_t *n, const char *value)
+{
+    const char *text = yaml_text(n);
+    if (!text || !*text || strcmp(text, "null") == 0 || strcmp(text, "~") == 0)
+        return false;
+    return !value || strcmp(text, value) == 0;
+}
+
+static bool node_has(yaml_document_t *doc, const yaml_node_t *n, const char *value)
+{
+    if (!n || n->type != YAML_SEQUENCE_NODE)
+        return is_said(n, value);
+    for (yaml_node_item_t *i = n->data.sequence.items.start; i < n->data.sequence.items.top; i++) {
+        if (is_said(yaml_document_get_node(doc, *i), value))
+            return true;
+    }
+    return false;
+}
+
+bool server_file_has(const char *path, const char *flag, const char *value)
+{
+    yaml_document_t doc;
+    bool has = false;
+    if (!load(path, &doc))
+        return false;
+    const yaml_node_t *root = yaml_document_get_root_node(&doc);
+    bool maps = root && root->type == YAML_MAPPING_NODE;
+    for (yaml_node_pair_t *p = maps ? root->data.mapping.pairs.start : NULL;
+         p && p < root->data.mapping.pairs.top; p++) {
+        const char *key = yaml_text(yaml_document_get_node(&doc, p->key));
+        char is[SERVER_FILE_VALUE];
+        if (!key || strchr(key, '=') || snprintf(is, sizeof(is), "--%s", key) >= (int)sizeof(is) ||
+            !ek_opt_is(is, flag, NULL))
+            continue;
+        has = node_has(&doc, yaml_document_get_node(&doc, p->value), value); /* the last counts */
+    }
+    yaml_document_delete(&doc);
+    return has;
 }
 
 void server_file_settings(const struct dialect *d, char *const *argv,

@@ -16,6 +16,9 @@ struct yaml_node_s;
  * say why. */
 bool server_file_read(const char *path, const char *const *flags, size_t count,
                       char (*ret_values)[SERVER_FILE_VALUE]);
+/* Whether the file says this flag, with this value (NULL: with any): as one text or in a list. A
+ * null or an empty list says nothing. */
+bool server_file_has(const char *path, const char *flag, const char *value);
 /* The limits of memory in the file that argv's --config names; zeros without a file. */
 void server_file_settings(const struct dialect *d, char *const *argv,
                           struct remedy_settings *ret_settings);

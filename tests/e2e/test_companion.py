@@ -52,6 +52,21 @@ def test_flags_of_ones_own_stay(tmp_path):
     assert words.count("--middleware") == 2
 
 
+@pytest.mark.parametrize("said, ours", [
+    ("scheduler-cls: mine.S", ("--middleware", "--uds", "--worker-extension-cls")),
+    ("worker_extension_cls: mine.W", ("--middleware", "--uds", "--scheduler-cls")),
+    ("middleware: [mine.M, other.M]", OURS), ("middleware: mine.M", OURS), ("uds: null\nscheduler-cls: ''", OURS),
+    ("middleware: [mine.M, evenkeel_vllm.front.Admission]", ("--uds", "--scheduler-cls", "--worker-extension-cls")),
+    ("uds: /run/mine.sock", ()), ("- a list", OURS)])
+def test_what_the_file_of_its_config_says_stays(tmp_path, said, ours):
+    """On the command line ours would win over the file's; of middleware vLLM takes both, and ours only once."""
+    (tmp_path / "vllm.yaml").write_text(said + "\n")
+    words, env, log = would_run(tmp_path, BASE + [f"args: [--config, {tmp_path}/vllm.yaml]"])
+    assert {flag for flag in OURS if flag in words} == set(ours), words
+    assert ("EVENKEEL_COMPANION_DIR" in env) == bool(ours)
+    assert bool(ours) or "socket of its own" in log
+
+
 @pytest.mark.parametrize("keys, env", [(["env: {PYTHONPATH: /theirs}"], {}), ([], {"PYTHONPATH": "/theirs"})])
 def test_their_python_path_is_kept_behind_ours(tmp_path, keys, env):
     assert "/companion:/theirs" in would_run(tmp_path, BASE + keys, env)[1]
