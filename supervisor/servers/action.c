@@ -62,6 +62,8 @@ struct policy_params server_params(const struct server *s)
     if (!s->limits_known) { /* an engine that does not say its own: its flags, or their defaults */
         p.seqs_max = bound(c->seqs_max, s->running.seqs); /* no more run than its flag allows */
         p.tokens_max = bound(c->tokens_max, s->running.tokens);
+        p.seqs_max = p.seqs_max ? p.seqs_max : bound(c->seqs_max, s->said.seqs);
+        p.tokens_max = p.tokens_max ? p.tokens_max : bound(c->tokens_max, s->said.tokens);
         p.seqs_max = p.seqs_max ? p.seqs_max : c->dialect->seqs_default;
         p.tokens_max = p.tokens_max ? p.tokens_max : c->dialect->tokens_default;
     }
@@ -287,6 +289,7 @@ void action_ready(struct server *s)
         policy_restart(s->policy, s->limits_us);
         s->record_ready_us = s->limits_us;
     }
+    repair_listen(s);
     if (s->control && s->config->dialect->live_limits) {
         (void)control_read(s->control, on_read, s); /* or at the next refresh */
     } else if (make_policy(s)) {

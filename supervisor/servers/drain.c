@@ -435,7 +435,7 @@ int server_restart(struct server *s, const struct trial *trial, server_fn cb, vo
         s->trial = s->prove.before;
     s->restart_waits = false;
     s->prove.before = s->trial;
-    s->trial = *trial;
+    s->trial = trial_is_none(&s->trial) ? trial_within(trial, &s->said) : *trial;
     if (s->child.pid == 0)
         return server_resume(s, text, size);
     note_asker(s);

@@ -275,6 +275,7 @@ static int make_words(struct server *s, struct start_words *w)
     bool taught = row && s->config->policy.mode == MODE_ACT && row->remedy.caps.expandable;
     s->in_file = w->file;
     s->running = w->running;
+    s->said = (struct remedy_settings){0};
     s->running.expandable = taught || words_segments_settled(s->config);
     return 0;
 }

@@ -3,7 +3,8 @@
  * ladder (remedy.h), counted from what ran and looked at before it is taken. An evenkeel-server
  * says its plan itself, in a process of its own and a moment: once for what ran, where a flag that
  * is not there has a default that only the server knows, and once for each step. Of others the
- * flags are known, their engine's defaults (dialect.h), and what they said when they were ready.
+ * flags are known, what they said when they started or were ready, and last their engine's defaults
+ * (dialect.h).
  *
  * While it asks, the server is in backoff; any other start ends the question.
  */
@@ -12,17 +13,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/buf.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "supervisor/engines/dialect.h"
 #include "supervisor/io/state.h"
 #include "supervisor/io/subprocess.h"
 #include "supervisor/law/dry_answer.h"
+#include "supervisor/law/engine_said.h"
 #include "supervisor/servers/server_inside.h"
 #include "supervisor/servers/words.h"
 
-#define PLAN_MS 20000u
-#define ALL_S   60.0 /* for all questions; then it starts as it is */
+#define LOG_MOST (1u << 20)
+#define PLAN_MS  20000u
+#define ALL_S    60.0 /* for all questions; then it starts as it is */
 
 struct repair {
     struct crash_verdict verdict;
@@ -38,6 +42,19 @@ static struct remedy_memory *memory_of(const struct server *s)
 {
     struct state_server *row = state_of(s->with->state, s->config->name);
     return row ? &row->remedy : NULL;
+}
+
+void repair_listen(struct server *s)
+{
+    struct ek_buf log = {0};
+    struct remedy_settings said = {0};
+    if (s->config->dialect->torch && s->log.path[0] && logtail_read(&s->log, LOG_MOST, &log) == 0 &&
+        log.len)
+        engine_said(log.data, log.len, &said);
+    ek_buf_done(&log);
+    s->said.tokens =
+        said.tokens ? said.tokens : s->said.tokens; /* the start may be cut off by now */
+    s->said.seqs = said.seqs ? said.seqs : s->said.seqs;
 }
 
 /* What it was started with. `said` is the server's own word, the last ceilings its word when it was
@@ -57,6 +74,8 @@ static struct remedy_settings settings_of(const struct server *s, const struct r
         now.tokens = s->limits.knob[KNOB_TOKENS].ceiling;
     if (!now.seqs)
         now.seqs = s->limits.knob[KNOB_SEQS].ceiling;
+    now.tokens = now.tokens ? now.tokens : s->said.tokens;
+    now.seqs = now.seqs ? now.seqs : s->said.seqs;
     now.tokens = now.tokens || !usual ? now.tokens : d->tokens_default;
     now.seqs = now.seqs || !usual ? now.seqs : d->seqs_default;
     now.share = now.share > 0 ? now.share : d->share_default; /* the same on every device */
@@ -214,6 +233,7 @@ void repair_begin(struct server *s, const struct crash_verdict *v, const struct 
         caps = m->caps;
     s->state = SRV_BACKOFF;
     server_arm(s, ALL_S);
+    repair_listen(s); /* it may never have been ready */
     struct remedy_facts nothing = {0};
     if (!ask_plan(s, &caps, on_before))
         begin_with(s, &nothing);

@@ -177,6 +177,7 @@ struct server {
     struct trial trial;                               /* until the operator restarts it without */
     struct remedy_settings in_file; /* what the file of --config said at the last start */
     struct remedy_settings running; /* what this process was started with */
+    struct remedy_settings said;    /* its own word at its start; engines that do not answer it */
     struct repair *repair;          /* repair.c: NULL = nothing is asked */
     uint64_t ended_us;              /* when the last one ended, 0 = none did */
     bool soon;                      /* that one had begun right after another ended */

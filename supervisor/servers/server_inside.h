@@ -51,6 +51,8 @@ void ended_rest(struct server *s);
 
 /* repair.c */
 /* Finds what the next start has other than the last; ended_restart() follows, now or later. */
+/* Reads what it said of its own limits at its start, where its log is a file of ours. */
+void repair_listen(struct server *s);
 void repair_begin(struct server *s, const struct crash_verdict *v, const struct failure *failure);
 void repair_say(struct server *s); /* what an evenkeeld before learned, after an adoption */
 /* Ends the question. The failure that it was for is kept, with what was done instead. */

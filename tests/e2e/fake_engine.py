@@ -6,6 +6,7 @@ Flags: --load N       N endless clients press on the pool
        --pool N       blocks of the pool          --max-num-seqs N, --max-num-batched-tokens N
        --start-s S    seconds until ready         --exit-code C   end with C instead of becoming ready
        --oom-start N, --oom-burst N   run out of device memory before being ready, or --oom-after (1) seconds after, while the token budget is above N
+       --says TEXT    says so first
        --no-segments  ends with status 1 instead of becoming ready while PyTorch's segments are expandable
        --oom-frag     the same after being ready unless PyTorch's segments are expandable; --oom-host  while there is swap space
        (after being ready: a second after evenkeeld read /metrics for the second time, so that it knows)
@@ -38,6 +39,7 @@ for flag, kind, default in (("--model", str, ""), ("--control-socket", str, None
                             ("--gpu-memory-utilization", float, 0.92), ("--port", int, 0), ("--grow", int, 0)):
     p.add_argument(flag, type=kind, default=default)
 p.add_argument("--junk", default="")
+p.add_argument("--says", default="")
 p.add_argument("--no-preemptions", action="store_true")
 p.add_argument("verb", nargs="?")  # as in "vllm serve"
 p.add_argument("--ranks", default="")
@@ -307,6 +309,8 @@ def main():
     signal.signal(signal.SIGUSR2, lambda *_: setattr(ENGINE, "load", ENGINE.load + 16))
     signal.signal(signal.SIGTERM, signal.SIG_IGN if ARGS.ignore_term else lambda *_: os._exit(0))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # evenkeel-server reads its keys again
+    if ARGS.says:
+        print(ARGS.says, flush=True)
     if ARGS.no_segments and "expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""):
         time.sleep(ARGS.start_s)
         sys.exit(1)

@@ -141,6 +141,21 @@ def test_without_anything_in_front_one_sentence_says_what_to_do(fakes):  # noqa:
     assert status == 409 and all(word in said for word in ("edge", "companion", "--max-num-seqs")), said
 
 
+def test_a_vllms_own_word_comes_before_what_is_assumed(fakes):  # noqa: F811
+    """No flag says them: on a large card a vLLM has other defaults, and says so when it starts."""
+    says = "INFO non-default args: {'model': '/m', 'max_num_seqs': 1024}\\nINFO [scheduler.py:216] Chunked prefill is enabled with max_num_batched_tokens=8192."
+    f = fakes(a=(["--port", "{port}", "--says", says.replace("\\n", "\n")], "    engine: vllm\n"),
+              b=(["--port", "{port}", "--says", says.replace("\\n", "\n"), "--max-num-seqs", "20"], "    engine: vllm\n")).ready()
+    limits = {n: {k: v["max"] for k, v in s["limits"].items()} for n, s in f.all().items()}
+    assert limits["a"] == {"max_num_running_seqs": 1024, "max_num_batched_tokens": 8192}
+    assert limits["b"]["max_num_running_seqs"] == 20  # a flag of the command line
+    said = subprocess.run([BUILD / "evenkeelctl", "recover", "--socket", f"{f.run}/r/evenkeeld.sock", "--below", "/nowhere", "--wait", "30"],
+                          capture_output=True, text=True, timeout=90)
+    assert said.returncode == 0, said.stdout
+    argv = pathlib.Path(f"/proc/{f.all()['a']['pid']}/cmdline").read_text().split("\0")
+    assert "16" in argv and "--max-num-batched-tokens" not in argv  # it has no more than 8192 already
+
+
 def test_limits_for_the_next_start(fakes):  # noqa: F811
     """actuator: restart. Pressure restarts nothing, but the next start, for whatever reason, has the lower limit, and the one after it too."""
     f = fakes(a=(["--load", "24", "--max-num-seqs", "24", "--port", "{port}"],
