@@ -107,8 +107,10 @@ static const struct dialect_signal own_signals[SIG_COUNT] = {
                             .label = "cause", .value = "planned", .most = MANY_TOKENS},
 };
 
-/* The companion counts a preemption when it happens: before vLLM's own number. */
+/* The companion counts a preemption when it happens: before vLLM's own number. And it knows what a
+ * stopped engine has not taken yet, which vLLM counts as nothing. */
 static const struct dialect_signal companion_signals[SIG_COUNT] = {
+    [SIG_ANSWERING] = {.name = {"evenkeel_http_active_requests"}, .sum = true, .most = MANY_REQS},
     [SIG_PREEMPTIONS] = {.name = {"evenkeel_preemptions_total", "vllm:num_preemptions_total"},
                          .sum = true, .most = MANY_TOKENS},
 };

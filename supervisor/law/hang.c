@@ -27,7 +27,8 @@ enum hang_kind hang_step(struct hang *h, const struct sample *s, uint64_t now_us
     h->read_us = now_us;
     double progress = value(s, SIG_STEPS) + value(s, SIG_PROMPT_TOKENS) + value(s, SIG_GEN_TOKENS);
     bool away = hang_away(s);
-    bool work = !away && (value(s, SIG_RUNNING) > 0 || value(s, SIG_WAITING) > 0);
+    bool work = !away && (value(s, SIG_RUNNING) > 0 || value(s, SIG_WAITING) > 0 ||
+                          value(s, SIG_ANSWERING) > 0);
     /* Any difference counts: a counter that fell is a new process, which is progress too. */
     if (!work || progress < h->progress || progress > h->progress) {
         h->progress = progress;

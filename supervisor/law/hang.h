@@ -2,10 +2,11 @@
  * Tells a hang from a slow answer. Pure.
  *
  * A server is suspect when it had work and no counter of steps or tokens moved for `hang_s`, or
- * when it could not be read at all for that long. A suspect is not yet hung: only a request of one
- * token that fails too (the canary, the caller's part) is the second proof. A single running
- * request at five tokens per second is slow, not hung.
- * Nor is one whose engine's process is being loaded, or released: it bounds that wait itself.
+ * when it could not be read at all for that long. Work is also what its API has taken and its
+ * engine has not: one that stands still takes nothing, so it seems idle. A suspect is not yet hung:
+ * only a request of one token that fails too (the canary, the caller's part) is the second proof. A
+ * single running request at five tokens per second is slow, not hung. Nor is one whose engine's
+ * process is being loaded, or released: it bounds that wait itself.
  */
 #pragma once
 

@@ -63,11 +63,17 @@ static void on_canary(void *ctx, const struct client_result *res)
         hang_start(&s->hang, now); /* said again if it goes on */
     else
         s->hang_killed = true;
-    char what[96]; /* what was read last says nothing of one that cannot be read */
-    if (s->sample.good)
+    char what[128]; /* what was read last says nothing of one that cannot be read */
+    const double *v = s->sample.value;
+    if (s->sample.good && sample_has(&s->sample, SIG_ANSWERING))
+        (void)snprintf(what, sizeof(what),
+                       "No progress for %.0f s with %.0f running, %.0f waiting and %.0f being "
+                       "answered",
+                       quiet_s, v[SIG_RUNNING], v[SIG_WAITING], v[SIG_ANSWERING]);
+    else if (s->sample.good)
         (void)snprintf(what, sizeof(what),
                        "No progress for %.0f s with %.0f running and %.0f waiting", quiet_s,
-                       s->sample.value[SIG_RUNNING], s->sample.value[SIG_WAITING]);
+                       v[SIG_RUNNING], v[SIG_WAITING]);
     else
         (void)snprintf(what, sizeof(what), "Its metrics could not be read for %.0f s",
                        (double)(now - s->hang.read_us) / 1e6);

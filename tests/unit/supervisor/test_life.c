@@ -137,6 +137,12 @@ static void test_hang(void **state)
     s = reading(0, 101); /* nothing to do */
     assert_int_equal(hang_step(&h, &s, 20 * S, 10, &for_s), HANG_NO);
     assert_int_equal(hang_step(&h, &s, 60 * S, 10, &for_s), HANG_NO);
+    s.value[SIG_ANSWERING] = 3; /* its engine took nothing of what its API has */
+    s.flags[SIG_ANSWERING] = 0;
+    assert_int_equal(hang_step(&h, &s, 69 * S, 10, &for_s), HANG_NO);
+    assert_int_equal(hang_step(&h, &s, 70 * S, 10, &for_s), HANG_NO_PROGRESS);
+    s = reading(0, 101);
+    assert_int_equal(hang_step(&h, &s, 60 * S, 10, &for_s), HANG_NO);
     sample_missing(61 * S, &s);
     assert_int_equal(hang_step(&h, &s, 61 * S, 10, &for_s), HANG_NO);
     assert_int_equal(hang_step(&h, &s, 71 * S, 10, &for_s), HANG_NO_ANSWER);
