@@ -24,7 +24,7 @@ struct loop {
     struct config **retired; /* what servers that are configured no longer still read */
     size_t retired_count;
     sd_event_source *sweep, *reap;
-    uint64_t leave_us; /* it was told to leave to the next evenkeeld, and does so by then; 0 = no */
+    uint64_t leave_us; /* when it was told to leave to the next evenkeeld; 0 = it was not */
     struct subprocesses subprocesses;
     struct reloading *reloading; /* reload.c; NULL = none is under way */
     struct state state;

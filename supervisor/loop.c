@@ -33,9 +33,8 @@
 
 #define FD_PREFIX     LOOP_FD_PREFIX
 #define TICK_S        1
-#define LOOK_TICKS    5        /* between two looks at what needs a restart */
-#define REAP_AGAIN_MS 50u      /* after one whose owner has not looked yet */
-#define LEAVE_MOST_US 2000000u /* a starting server takes its socket within milliseconds */
+#define LOOK_TICKS    5   /* between two looks at what needs a restart */
+#define REAP_AGAIN_MS 50u /* after one whose owner has not looked yet */
 #define LEAVE_LOOK_US 10000u
 #define TICK_SOON_MS  200 /* until systemd has been told that we are ready */
 #define EXTEND_S      60
@@ -292,14 +291,16 @@ static void on_stopped(void *ctx)
         (void)sd_event_source_set_enabled(l->sweep, SD_EVENT_ONESHOT);
 }
 
-/* A process that has just been started does not have its listening socket yet: nobody would. */
-static bool gives_socket(const struct loop *l)
+/* A process that has just been started does not have its listening socket yet: nobody would. How
+ * long that may take. */
+static uint64_t gives_socket_us(const struct loop *l)
 {
+    uint64_t most_us = 0;
     for (uint32_t i = 0; i < l->fleet.count; i++) {
-        if (server_gives_socket(l->fleet.servers[i]))
-            return true;
+        uint64_t us = server_gives_socket_us(l->fleet.servers[i]);
+        most_us = us > most_us ? us : most_us;
     }
-    return false;
+    return most_us;
 }
 
 static int on_leave(sd_event_source *source, uint64_t usec, void *ctx)
@@ -309,7 +310,7 @@ static int on_leave(sd_event_source *source, uint64_t usec, void *ctx)
     (void)usec;
     if (l->ending) /* it was told to end meanwhile, with its servers or without them */
         return 0;
-    if (gives_socket(l) && now < l->leave_us) {
+    if (now < l->leave_us + gives_socket_us(l)) {
         (void)sd_event_source_set_time(source, now + LEAVE_LOOK_US);
         return sd_event_source_set_enabled(source, SD_EVENT_ONESHOT);
     }
@@ -326,8 +327,13 @@ static int on_hand_over(sd_event_source *s, const struct signalfd_siginfo *si, v
     (void)si;
     if (l->ending || l->leave_us)
         return 0;
-    uint64_t now = ek_now_us();
-    l->leave_us = now + LEAVE_MOST_US;
+    uint64_t now = ek_now_us(), most_us = gives_socket_us(l);
+    l->leave_us = now;
+    if (most_us > 0)
+        ek_log(EK_LOG_NOTICE,
+               "a server starts that does not have its listening socket yet; ending for the next "
+               "evenkeeld when it has, in %.0f s at most",
+               (double)most_us / 1e6);
     return sd_event_add_time(l->fleet.with.event, NULL, CLOCK_MONOTONIC, now, 1000, on_leave, l);
 }
 

@@ -32,6 +32,9 @@
 #define MISSES_MOST    3      /* then somebody else's server counts as gone, and is waited for */
 #define HANDOFF_MS     2000u
 #define CHARTS_MS      1000u
+#define GIVES_US       2000000u   /* a starting server takes its socket within milliseconds, */
+#define GIVES_SLOW_US  120000000u /* a vLLM when Python has read it, on a busy machine in a minute \
+                                   */
 
 const char *server_state_name(enum server_state st)
 {
@@ -232,10 +235,11 @@ static void on_handed(void *ctx, const struct handoff_result *res)
     server_arm_probe(s, res->error == 0 ? 0 : PROBE_S * 4);
 }
 
-bool server_gives_socket(const struct server *s)
+uint64_t server_gives_socket_us(const struct server *s)
 {
-    return s->child.pid > 0 && s->listen_fd >= 0 && !s->handed && s->state == SRV_STARTING &&
-           s->config->dialect->control_socket;
+    bool gives = s->child.pid > 0 && s->listen_fd >= 0 && !s->handed && s->state == SRV_STARTING &&
+                 s->config->dialect->control_socket;
+    return !gives ? 0 : s->config->dialect->companion ? GIVES_SLOW_US : GIVES_US;
 }
 
 /* Tries once; what fails is tried again by the probe timer. */

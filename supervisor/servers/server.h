@@ -339,8 +339,9 @@ void server_check_exit(struct server *s);
 /* The configuration changed: bounds, policy and poll now, the rest at the next start. */
 void server_reconfigure(struct server *s, const struct server_config *config);
 
-/* Whether its process has been started and has no listening socket yet, which we hold for it. */
-bool server_gives_socket(const struct server *s);
+/* While its process has been started and has no listening socket yet, which we hold for it: how
+ * long that may take since then. Else 0. */
+uint64_t server_gives_socket_us(const struct server *s);
 /* memory_line.c: reads the memory and says it. */
 void memory_line(struct server *s, const struct process_list *all, const struct figures *f);
 /* Whether a process of it is known: ours, or of one that is attached. */

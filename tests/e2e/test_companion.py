@@ -4,7 +4,9 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
+import sys
 
 import pytest
 from conftest import BUILD, free_port, get, wait_for
@@ -104,3 +106,50 @@ def test_an_engine_that_does_not_know_the_flags_runs_without_it(tmp_path):
     finally:
         process.terminate()
         process.wait(30)
+
+
+SLOW = """#!{python}
+# FAKE: a vLLM whose companion opens its control socket when a file is there, for Python takes its time to read a vLLM.
+import os, sys, time
+sys.path.insert(0, {companion!r})
+from evenkeel_vllm import control
+while not os.path.exists({go!r}):
+    time.sleep(0.05)
+kept = control.serve(os.environ["EVENKEEL_COMPANION_DIR"])
+time.sleep(600)
+"""
+
+
+def test_evenkeeld_leaves_when_a_slow_start_has_the_socket(tmp_path):
+    """Between two evenkeelds somebody has the listening socket, also while a vLLM starts that does not have it yet."""
+    port, page = free_port(28600), free_port(29600)
+    program = tmp_path / "vllm"
+    program.write_text(SLOW.format(python=sys.executable, companion=str(BUILD.resolve() / "companion"), go=str(tmp_path / "go")))
+    program.chmod(0o755)
+    (tmp_path / "c.yaml").write_text(f"listen: 127.0.0.1:{page}\nrun_dir: {tmp_path}/r\nstate_dir: {tmp_path}/s\nservers:\n  main:\n    engine: vllm\n"
+                                     f"    program: {program}\n    model: /m\n    port: {port}\n    poll_s: 0.2\n    log_file: {tmp_path}/main.log\n")
+
+    def connects():
+        with socket.create_connection(("127.0.0.1", port), 10):
+            return True
+
+    def start():
+        with open(tmp_path / "log", "ab") as log:
+            return subprocess.Popen([BUILD / "evenkeeld", "--config", tmp_path / "c.yaml"], stdout=log, stderr=log)
+    process = start()
+    try:
+        wait_for("its port", connects, 60)
+        process.send_signal(signal.SIGUSR1)
+        wait_for("it says what it waits for", lambda: "does not have its listening socket yet" in (tmp_path / "log").read_text(), 20)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(3)
+        pid = json.loads(get(page, "/api/v1/servers")[1])["servers"][0]["pid"]
+        (tmp_path / "go").touch()
+        assert process.wait(60) == 77
+        assert all(connects() for _ in range(20))
+        process = start()
+        wait_for("the next one has it", lambda: json.loads(get(page, "/api/v1/servers")[1])["servers"][0]["pid"] == pid, 60)
+        assert connects()
+    finally:
+        process.terminate()
+        process.wait(60)
