@@ -550,10 +550,11 @@ class TestControl(InDirectory):
         self.addCleanup(self.end)
 
     def end(self):
-        lock, server, own = control._kept[-3:]
+        lock, own = control._kept[-2:]
         own.closed = True
-        server.shutdown()
-        server.server_close()
+        own.watcher.join()
+        own.server.shutdown()
+        own.server.server_close()
         os.close(lock)
         control._kept.clear()
 
@@ -658,6 +659,25 @@ class TestControl(InDirectory):
                 self.assertEqual((text, theirs.getsockname()), ("OK\n", ours.getsockname()))
         self.assertIn("unknown verb", self.verb(b"EVENKEEL-FD frobnicate\n")[0])
         self.control.listen.close()
+
+    def test_a_removed_socket_is_there_again(self):
+        """Not one that has taken its name."""
+        path = self.dir + "/control.sock"
+        for _ in range(2):
+            os.unlink(path)
+            end = time.monotonic() + 20
+            while not os.path.exists(path) and time.monotonic() < end:
+                time.sleep(0.02)
+            self.assertEqual(self.ask("GET", "/livez")[0], 200)
+            self.assertEqual((os.stat(path).st_mode & 0o777, sorted(os.listdir(self.dir))), (0o660, ["boards", "companion.lock", "control.sock"]))
+        self.control.closed = True
+        self.control.watcher.join()
+        own = self.control.server
+        os.unlink(path)
+        pathlib.Path(path).touch()
+        self.control.keep_socket()
+        self.assertIs(self.control.server, own)
+        self.assertTrue(pathlib.Path(path).is_file())
 
     def test_two_companions(self):
         with self.assertRaisesRegex(OSError, "another companion's"):

@@ -6,7 +6,7 @@
     EVENKEEL-FD put/get listen        evenkeeld's listening socket (common/fdpass.h)
     anything else                     passed on to vLLM, which listens beside it
 
-It is a thread for the socket, one for each connection, and one that looks after a drain and what runs out. `lock` guards all state.
+It is a thread for the socket, one for each connection, and one that looks after a drain, what runs out, and the socket's name. `lock` guards all state.
 """
 from __future__ import annotations
 
@@ -48,6 +48,8 @@ class Control:
         self.listen: socket.socket | None = None  # what evenkeeld handed over
         self.ends, self.deadline = False, 0.0  # of a drain
         self.drained_at = 0.0
+        self.server: Server | None = None
+        self.watcher = threading.Thread(target=self.watch, name="evenkeel", daemon=True)
         self.closed = False
 
     # Limits
@@ -161,8 +163,23 @@ class Control:
                     self.ends = False
                     say("drained: ends now")
                     os.kill(os.getpid(), signal.SIGTERM)
+                self.keep_socket()
             except Exception as error:
                 off("watching a drain", error)
+
+    def keep_socket(self) -> None:
+        """Somebody who cleans up may remove its name, and nobody could reach us any more."""
+        old = self.server
+        if old is None or os.path.lexists(old.path):
+            return
+        try:
+            self.server = Server(old.path, self).begin()
+        except OSError as error:
+            say(f"the control socket was removed and cannot be opened again: {error}")
+            return
+        say("the control socket was removed and is there again")
+        old.shutdown()
+        old.server_close()
 
     # Health and metrics
 
@@ -367,14 +384,34 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    """Listens at `path`, for our own user and group, from the moment at which the name is there."""
     daemon_threads = True
     request_queue_size = 64
+
+    def __init__(self, path: str, control: Control) -> None:
+        first = os.path.join(os.path.dirname(path), "new.sock")  # no longer than the name that it gets
+        super().__init__(first, type("Bound", (Handler,), {"control": control}), bind_and_activate=False)
+        self.path = path
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(first)
+            self.server_bind()
+            os.chmod(first, 0o660)
+            self.server_activate()
+            os.rename(first, path)
+        except OSError:
+            self.server_close()
+            raise
+
+    def begin(self) -> Server:
+        threading.Thread(target=self.serve_forever, name="evenkeel", daemon=True).start()
+        return self
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         off("one answer of the control socket", sys.exc_info()[1])
 
 
-_kept: list[Any] = []  # the lock of the directory, the server
+_kept: list[Any] = []  # the lock of the directory, what serves it
 
 
 def make_room(path: str) -> None:
@@ -415,23 +452,13 @@ def serve(where: str) -> Control:
         board.clear(where)
         os.environ[OWN] = secrets.token_hex(16)  # API servers that are processes of their own are begun later
         control = Control(where)
-        server = open_at(path, control)
+        control.server = Server(path, control).begin()
     except OSError:
         os.close(lock)
         raise
-    for target in (server.serve_forever, control.watch):
-        threading.Thread(target=target, name="evenkeel", daemon=True).start()
-    _kept.extend((lock, server, control))
+    control.watcher.start()
+    _kept.extend((lock, control))
     return control
-
-
-def open_at(path: str, control: Control) -> Server:
-    handler = type("Bound", (Handler,), {"control": control})
-    before = os.umask(0o117)
-    try:
-        return Server(path, handler)
-    finally:
-        os.umask(before)
 
 
 def plugin() -> None:
