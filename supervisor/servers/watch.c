@@ -153,7 +153,10 @@ static void look_for_hang(struct server *s, uint64_t now)
     double for_s;
     enum hang_kind kind = hang_step(&s->hang, &s->sample, now, s->config->hang_s, &for_s);
     bool waits = s->halted_us && (double)(now - s->halted_us) / 1e6 < s->config->halt_s;
-    if (kind == HANG_NO || waits || s->canary || s->hang_killed)
+    /* One that was told to end closes its page before its last process is gone, a vLLM for 10 s and
+     * more: the drain has a deadline for that. */
+    bool ends = s->state == SRV_DRAINING && (s->want == WANT_RESTART || s->want == WANT_STOP);
+    if (kind == HANG_NO || (ends && kind == HANG_NO_ANSWER) || waits || s->canary || s->hang_killed)
         return;
     (void)watch_one_token(s, (uint32_t)(s->config->hang_s * 500), on_canary,
                           &s->canary); /* or next time */

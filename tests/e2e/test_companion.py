@@ -153,3 +153,67 @@ def test_evenkeeld_leaves_when_a_slow_start_has_the_socket(tmp_path):
     finally:
         process.terminate()
         process.wait(60)
+
+
+ENDS_SLOWLY = """#!{python}
+# FAKE: what evenkeeld sees of a vLLM with the companion, one process for all. Told to end, it answers no more, but stays
+# for a while and keeps its socket, as one with several API servers does.
+import os, signal, socketserver, sys, threading, time
+from http.server import BaseHTTPRequestHandler
+sys.path.insert(0, {companion!r})
+from evenkeel_vllm import board, control
+where = os.environ["EVENKEEL_COMPANION_DIR"]
+kept = control.serve(where)
+front, engine = board.make(where, "front"), board.make(where, "engine")
+for cell, value in (("ceiling_seqs", 8), ("blocks", 100), ("ceiling_tokens", 2048)):
+    engine.set(cell, value)
+
+class Api(BaseHTTPRequestHandler):
+    def do_GET(self):
+        text = b'{{"data": [{{"id": "m"}}]}}' if "models" in self.path else b"vllm:num_requests_running 0\\nvllm:num_requests_waiting 0\\n"
+        text = text if self.command == "GET" else b'{{"choices": [{{"text": "a"}}]}}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+    def address_string(self):
+        return "-"
+
+api = socketserver.ThreadingUnixStreamServer(where + "/api.sock", Api)
+threading.Thread(target=api.serve_forever, daemon=True).start()
+over = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: over.set())
+while not over.wait(0.05):
+    front.set("beat", time.monotonic())
+    front.set("listening", kept.board.get("drain") != board.HOLDING)
+api.shutdown()
+time.sleep(6)
+os._exit(0)
+"""
+
+
+def test_a_slow_end_that_was_asked_for_is_no_hang(tmp_path):
+    port, page = free_port(28700), free_port(29700)
+    program = tmp_path / "vllm"
+    program.write_text(ENDS_SLOWLY.format(python=sys.executable, companion=str(BUILD.resolve() / "companion")))
+    program.chmod(0o755)
+    (tmp_path / "c.yaml").write_text(f"listen: 127.0.0.1:{page}\nrun_dir: {tmp_path}/r\nstate_dir: {tmp_path}/s\nservers:\n  main:\n    engine: vllm\n"
+                                     f"    program: {program}\n    model: /m\n    port: {port}\n    poll_s: 0.2\n    hang_s: 1.5\n    log_file: {tmp_path}/main.log\n")
+    with open(tmp_path / "log", "wb") as log:
+        process = subprocess.Popen([BUILD / "evenkeeld", "--config", tmp_path / "c.yaml"], stdout=log, stderr=log)
+    try:
+        def server():
+            return json.loads(get(page, "/api/v1/servers")[1])["servers"][0]
+        wait_for("ready", lambda: server()["ready"], 60)
+        before = server()["pid"]
+        done = subprocess.run([BUILD / "evenkeelctl", "--socket", tmp_path / "r/evenkeeld.sock", "restart"], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done
+        wait_for("the next", lambda: server()["ready"] and server()["pid"] not in (0, before), 60)
+        said = (tmp_path / "log").read_text()
+        assert "HANG" not in said and "[CRASH]" not in said, said
+    finally:
+        process.terminate()
+        process.wait(60)
