@@ -188,6 +188,7 @@ static const struct dialect_gone vllm_gone[] = {
     {0}};
 
 static const char *const vllm_dead[] = {"EngineDeadError", NULL};
+static const char *const vllm_lost[] = {"Worker proc ", NULL};
 static const char *const vllm_fatal[] = {"EngineCore encountered a fatal error",
                                          "EngineCore failed to start", NULL};
 
@@ -217,7 +218,7 @@ static const struct dialect_plan plan_vllm = {
     .share_flag = "--gpu-memory-utilization", \
     .seqs_default = 256, .tokens_default = 2048, .share_default = 0.92, \
     .gone = vllm_gone, .torch = true, .proves_ready = true, \
-    .exit0_is_failure = true, .dead = vllm_dead, .fatal = vllm_fatal
+    .exit0_is_failure = true, .dead = vllm_dead, .lost = vllm_lost, .fatal = vllm_fatal
 
 static const struct dialect table[] = {
     {

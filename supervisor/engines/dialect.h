@@ -74,9 +74,9 @@ struct dialect {
     double share_default;
     const struct dialect_gone *gone; /* NULL = it knows all that it ever knew */
     const struct dialect_plan *plan; /* NULL = no plan is made for it */
-    /* Its last words, lists that end with NULL: that its engine's process is gone, and that this
-     * was by an exception that the log shows. */
-    const char *const *dead, *const *fatal;
+    /* Its last words, lists that end with NULL: that its engine's process is gone, that a worker of
+     * that was before, and that it was an exception that the log shows. */
+    const char *const *dead, *const *lost, *const *fatal;
     const char *error_mark; /* what follows says why it ended; NULL = nothing does */
 };
 

@@ -420,7 +420,8 @@ static bool by_group(const struct crash_evidence *e, struct crash_verdict *v)
     return true;
 }
 
-/* A server whose engine process died ends by itself, vLLM with status 0. */
+/* A server whose engine process died ends by itself, vLLM with status 0. A vLLM that was asked to
+ * end may say the same of an engine that ended first. */
 static bool by_dead_engine(const struct crash_evidence *e, struct crash_verdict *v)
 {
     struct span log = cut_log(e->log, e->log_len), line;
@@ -428,18 +429,26 @@ static bool by_dead_engine(const struct crash_evidence *e, struct crash_verdict 
     uint32_t i = 0;
     while ((d = dialect_at(i)) != NULL && !(d->dead && last_line(log, d->dead, &line)))
         i++;
-    if (!d)
+    if (!d || (e->asked && e->unseen))
         return false;
-    if (d->fatal && last_line(log, d->fatal, &line))
+    char status[32] = "";
+    if (!e->unseen)
+        (void)snprintf(status, sizeof(status), "with status %d ", e->status);
+    if (d->lost && last_line(log, d->lost, &line))
+        verdict(v, CRASH_SIGNAL,
+                "A worker process of its engine ended (killed, or a fault of native code), so it "
+                "ended %safter %.0f s.",
+                status, e->uptime_s);
+    else if (d->fatal && last_line(log, d->fatal, &line))
         verdict(v, CRASH_UNKNOWN,
-                "Its engine process failed with an exception that the log shows; status %d after "
-                "%.0f s.",
-                e->status, e->uptime_s);
+                "Its engine process failed with an exception that the log shows, so it ended "
+                "%safter %.0f s.",
+                status, e->uptime_s);
     else
         verdict(v, CRASH_SIGNAL,
                 "Its engine process ended without a word (killed, or a fault of native code), so "
-                "it ended with status %d after %.0f s.",
-                e->status, e->uptime_s);
+                "it ended %safter %.0f s.",
+                status, e->uptime_s);
     return true;
 }
 

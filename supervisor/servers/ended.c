@@ -103,10 +103,6 @@ static struct crash_verdict judge(struct server *s, const struct child_exit *e)
     struct crash_verdict v = crash_classify(&ev);
     if (own[0])
         add_own_word(&v, own);
-    if (!e->known && v.cls == CRASH_UNKNOWN)
-        (void)snprintf(v.why, sizeof(v.why),
-                       "It ended without a word; an earlier evenkeeld started it, so its status is "
-                       "not known");
     ek_buf_done(&tail);
     return v;
 }

@@ -172,7 +172,26 @@ static void test_classes(void **state)
               "(APIServer pid=7) ERROR 11-21 [async_llm.py:906] EngineDeadError: issue\n")},
          CRASH_UNKNOWN,
          true,
-         "exception"},
+         "log shows, so it ended with status 0 after 4000 s"},
+#define WORKER_ENDED                                                                               \
+    "(EngineCore pid=8) ERROR 11-27 [multiproc_executor.py:315] Worker proc VllmWorker-0 died "    \
+    "unexpectedly (exit code: None), shutting down executor.\n"                                    \
+    "(EngineCore pid=8) ERROR 11-27 [core.py:1512] EngineCore encountered a fatal error.\n"        \
+    "(APIServer pid=7) ERROR 11-27 [async_llm.py:906] EngineDeadError: EngineCore encountered\n"
+        {{READY(0), .exit0_is_failure = true, LOG(WORKER_ENDED)},
+         CRASH_SIGNAL,
+         true,
+         "A worker process of its engine ended (killed"},
+        {{READY(0), .exit0_is_failure = true, .unseen = true, LOG(WORKER_ENDED)},
+         CRASH_SIGNAL,
+         true,
+         "so it ended after 4000 s"},
+        /* asked to end, its API server saw its engine's end and said so */
+        {{READY(0), .exit0_is_failure = true, .unseen = true, .asked = true,
+          LOG("(APIServer pid=7) ERROR 11-27 [async_llm.py:906] EngineDeadError: issue\n")},
+         CRASH_CLEAN_EXIT,
+         true,
+         "Asked to stop, and it ended"},
         {{STARTING(1), LOG("OSError: [Errno 98] Address already in use\n")},
          CRASH_PORT,
          false,
