@@ -185,6 +185,21 @@ class TestScheduler(InDirectory):
             seen += [self.step(s).num_scheduled_tokens["long"] for _ in range(steps)]
         self.assertEqual(seen, [8, 8, 8, 63, 5, 5])
 
+    def test_engines_of_data_parallelism_share_sequences(self):
+        for seqs, engines in ((5, 2), (16, 2), (7, 3), (3, 3)):
+            self.assertEqual(sum(scheduler.share(seqs, engines, i) for i in range(engines)), seqs)
+            self.assertEqual(sum(scheduler.share(seqs, engines, i) for i in range(engines, 2 * engines)), seqs)  # on another node
+        self.assertEqual([scheduler.share(1, 3, i) for i in range(3)], [1, 1, 1])
+        self.assertEqual((scheduler.share(5, 1, 0), scheduler.share(0, 2, 1), scheduler.share(5, 0, 0)), (5, 0, 5))
+        config = vllm_stub.config()
+        config.parallel_config = types.SimpleNamespace(data_parallel_index=1, data_parallel_rank=0)
+        s = scheduler.build(vllm_config=config)
+        limits_ = board.make(self.dir, "limits")
+        for cell, value in (("running_seqs", 5), ("engines", 2)):
+            limits_.set(cell, value)
+        self.step(s)
+        self.assertEqual(s.max_num_active_reqs, 2)
+
     def test_an_older_vllm_may_not_run_more_than_it_allows(self):
         vllm_stub.AsyncScheduler.slots = "max_num_running_reqs"
         self.addCleanup(setattr, vllm_stub.AsyncScheduler, "slots", "max_num_active_reqs")
@@ -588,7 +603,7 @@ class TestControl(InDirectory):
         pids, seen = [1, os.getppid()], 16  # processes that live
         out = another()
         self.assertEqual((out["max_num_running_seqs"], out["ceiling"]["max_num_running_seqs"]), (8, 32))  # as it was asked for at the start
-        self.assertEqual(self.control.board.get("running_seqs"), 4)  # for each
+        self.assertEqual((self.control.board.get("running_seqs"), self.control.board.get("engines")), (8, 2))
         self.ask("PATCH", "/v1/runtime_config", {"max_num_running_seqs": 32})
         seen = 32
         out = another()

@@ -34,7 +34,7 @@ class Scheduler:
     slots = "max_num_active_reqs"
 
     def __init__(self, vllm_config=None, blocks=101):
-        self.scheduler_config = vllm_config.scheduler_config
+        self.vllm_config, self.scheduler_config = vllm_config, vllm_config.scheduler_config
         setattr(self, self.slots, 4)
         self.max_num_scheduled_tokens = 64
         self.kv_cache_manager = types.SimpleNamespace(block_pool=Pool(blocks), watermark_blocks=0)

@@ -19,8 +19,10 @@ sys.path.insert(0, str(ROOT / "tests/e2e"))
 sys.path.insert(0, str(ROOT / "tests/vllm"))
 sys.path.insert(0, str(ROOT / "tests/companion"))
 import routes  # noqa: E402
+sys.path.append(str(ROOT / "supervisor/companion"))
 from conftest import get, wait_for  # noqa: E402
-from ask import is_newest, measured_with  # noqa: E402
+from ask import VLLM_ENV, VLLM_PYTHON as PYTHON, is_newest, measured_with  # noqa: E402
+from evenkeel_vllm import board  # noqa: E402
 from test_supervised import KEY, LAW, START_S, Stream, Supervised, flag  # noqa: E402
 
 FLAGS = ["--served-model-name", "tiny", "--dtype", "float32", "--enforce-eager", "--max-model-len", "1024", "--max-num-seqs", "8",
@@ -87,7 +89,7 @@ class Asker(threading.Thread):
 
     def __init__(self, port):
         super().__init__(daemon=True)
-        self.port, self.over, self.refused, self.cut, self.served, self.longest = port, threading.Event(), 0, 0, 0, 0.0
+        self.port, self.over, self.refused, self.unconnected, self.cut, self.served, self.longest = port, threading.Event(), 0, 0, 0, 0, 0.0
         self.start()
 
     def run(self):
@@ -98,6 +100,7 @@ class Asker(threading.Thread):
                 c.connect()
             except OSError:
                 self.refused += 1
+                self.unconnected += 1
                 time.sleep(0.05)
                 continue
             try:
@@ -123,7 +126,7 @@ def all_ended(askers):
         t.over.set()
     for t in askers:
         t.join(START_S)
-    return {"refused": sum(t.refused for t in askers), "cut": sum(t.cut for t in askers), "served": sum(t.served for t in askers),
+    return {"refused": sum(t.refused for t in askers), "unconnected": sum(t.unconnected for t in askers), "cut": sum(t.cut for t in askers), "served": sum(t.served for t in askers),
             "what": [t.what for t in askers if hasattr(t, "what")][:3]}
 
 
@@ -421,3 +424,107 @@ def test_off_leaves_vllm_as_it_is(tmp_path):
         assert c.getresponse().status == 404
     finally:
         s.end()
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory):
+    """Two engines and two API servers, which the command `vllm` alone starts; the one of this package looks for a package named vllm."""
+    run = tmp_path_factory.mktemp("s")
+    about = run / "site/vllm-0+cpu.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0+cpu\n")
+    class Several(Companion):
+        program = PYTHON.parent / "vllm"
+        env = {**VLLM_ENV, "PYTHONPATH": f"{run}/site"}
+    s = Several(run, f"    mode: advise\n{LAW}", args=[*FLAGS, "--data-parallel-size", "2", "--api-server-count", "2"]).start()
+    yield s
+    s.end()
+
+
+def boards(s, kind):
+    return list(board.Reader(str(s.run / "r/main"), kind).boards().values())
+
+
+def running_of(s):
+    """Of each engine."""
+    text = s.control("GET", "/metrics")[1]
+    return [sum(float(v) for v in re.findall(rf'^vllm:num_requests_running{{[^}}]*engine="{i}"[^}}]*}} (\S+)$', text, re.M)) for i in (0, 1)]
+
+
+def test_limits_are_shared_by_several_engines(several):
+    s = several.ready()
+    assert (len(boards(s, "front")), len(boards(s, "engine")), len(boards(s, "worker"))) == (2, 2, 2)
+    seen = s.control("GET", "/v1/runtime_config")[1]
+    assert seen["max_num_running_seqs"] == seen["ceiling"]["max_num_running_seqs"] == 16
+    assert s.series("evenkeel_kv_blocks", 'state="total"') == 138
+    assert all(s.series("evenkeel_process_resident_bytes", f'process="{kind}"') > 1e8 for kind in ("first", "api", "engine", "worker"))
+    s.ctl("limits", "set", "max_num_running_seqs=5")
+    assert s.control("GET", "/v1/runtime_config")[1]["max_num_running_seqs"] == 5
+    streams = [Stream(s.port, 200) for _ in range(16)]
+    wait_for("five run", lambda: sum(running_of(s)) == 5, 120, 0.1)
+    seen = [running_of(s) for _ in range(10)]
+    assert all(a <= 3 and b <= 2 for a, b in seen), seen
+    assert all(f[:2] == (200, "length") for f in finished(streams))
+    steps = [b.get("steps") for b in boards(s, "engine")]
+    assert all(n > 100 for n in steps), steps
+    s.limit(max_num_running_seqs=16)
+
+
+def test_a_true_429_of_several_api_servers(several):
+    s = several
+    before = s.series("evenkeel_refused_total", 'reason="queue_full"')
+    s.limit(max_num_running_seqs=2, max_num_queued_reqs=2)
+    streams = [Stream(s.port, 300)]
+    for _ in range(9):  # what one API server took the others know a moment later
+        time.sleep(0.4)
+        streams.append(Stream(s.port, 300))
+    codes = sorted(f[0] for f in finished(streams))
+    assert codes.count(429) >= 4 and codes.count(200) + codes.count(429) == 10, codes
+    assert s.series("evenkeel_refused_total", 'reason="queue_full"') - before == codes.count(429)
+    s.limit(max_num_queued_reqs=1024, queue_deadline_s=1)
+    codes = sorted(f[0] for f in finished([Stream(s.port, 500) for _ in range(6)]))
+    assert codes.count(200) <= 2 and codes.count(429) >= 4, codes
+    s.limit(max_num_running_seqs=16, queue_deadline_s=0)
+
+
+def test_a_trim_reaches_the_workers_of_several_engines(several):
+    s = several
+    before = [b.get("trims") for b in boards(s, "worker")]
+    assert s.control("POST", "/trim")[0] == 200
+    wait_for("each worker once", lambda: [b.get("trims") for b in boards(s, "worker")] == [n + 1 for n in before], 30)
+
+
+def test_a_drain_and_a_restart_of_several(several):
+    s = several
+    running = [Stream(s.port, 300) for _ in range(4)]
+    wait_for("they run", lambda: all(t.pieces > 1 for t in running), 60)
+    s.ctl("drain")
+    wait_for("new ones are refused", lambda: finished([Stream(s.port, 2)])[0][0] == 503, 20)
+    assert all(f[:2] == (200, "length") for f in finished(running))
+    wait_for("drained", lambda: s.server()["state"] == "drained", 60)
+    s.ctl("resume")
+    wait_for("it serves", lambda: finished([Stream(s.port, 2)])[0][1] == "length", 30)
+    before, askers, long = s.server()["pid"], [Asker(s.port) for _ in range(32)], [Stream(s.port, 300) for _ in range(4)]
+    wait_for("answers", lambda: sum(t.served for t in askers) > 60 and all(t.pieces > 3 for t in long), 120)
+    s.ctl("restart")
+    assert all(f[1] == "length" for f in finished(long)), [(t.status, t.finish, t.error) for t in long]
+    s.ready(before)
+    served = sum(t.served for t in askers)
+    wait_for("answers again", lambda: sum(t.served for t in askers) > served + 60, 120)
+    came = all_ended(askers)
+    assert (came["refused"], came["cut"]) == (0, 0), came
+    assert not s.decisions("CRASH", "HANG_NOPROGRESS")
+
+
+def test_one_of_several_api_servers_is_killed(several):
+    """vLLM ends when one of them does, and evenkeeld starts it again: nobody is refused."""
+    s = several
+    before, askers = s.server()["pid"], [Asker(s.port) for _ in range(16)]
+    wait_for("answers", lambda: sum(t.served for t in askers) > 30, 120)
+    os.kill(max(board.Reader(str(s.run / "r/main"), "front").boards()), signal.SIGKILL)
+    s.ready(before)
+    served = sum(t.served for t in askers)
+    wait_for("answers again", lambda: sum(t.served for t in askers) > served + 30, 120)
+    came = all_ended(askers)
+    assert came["unconnected"] == 0, came
+    assert s.decisions("CRASH"), "its end has no name"

@@ -46,6 +46,7 @@ class Supervised:
 
     companion = "off"  # test_companion.py is the one that has it
     program = PYTHON
+    env = VLLM_ENV
 
     def __init__(self, run, more="", words=None, args=()):
         self.run, self.page, self.port, self.agent = run, free_port(), free_port(), free_port()
@@ -57,7 +58,7 @@ class Supervised:
         self.process = None
 
     def write(self):
-        env = ", ".join(f"{k}: {json.dumps(v)}" for k, v in VLLM_ENV.items())
+        env = ", ".join(f"{k}: {json.dumps(v)}" for k, v in self.env.items())
         (self.run / "c.yaml").write_text(f"""\
 listen: 127.0.0.1:{self.page}
 run_dir: {self.run}/r

@@ -9,7 +9,8 @@ import mmap
 import os
 from collections.abc import Iterator
 
-LIMITS = ("running_seqs", "batched_tokens", "watermark", "prefill_chunk", "queued_reqs", "queued_tokens", "deadline_s", "drain", "trim")
+LIMITS = ("running_seqs", "batched_tokens", "watermark", "prefill_chunk", "queued_reqs", "queued_tokens", "deadline_s", "drain", "trim",
+          "engines")
 SERVING, REFUSING, HOLDING = 0, 1, 2  # of `drain`
 ENGINE = ("ceiling_seqs", "ceiling_tokens", "has_watermark", "start_watermark", "start_chunk", "running", "waiting", "waiting_preempted",
           "waiting_tokens", "oldest_arrival", "oldest_new_arrival", "steps", "step_since", "preemptions", "recomputed_tokens",

@@ -6,7 +6,8 @@
     EVENKEEL-FD put/get listen        evenkeeld's listening socket (common/fdpass.h)
     anything else                     passed on to vLLM, which listens beside it
 
-It is a thread for the socket, one for each connection, and one that looks after a drain, what runs out, and the socket's name. `lock` guards all state.
+It is a thread for the socket, one for each connection, and one that looks after a drain, what runs out, and the socket's name. `lock`
+guards all state.
 """
 from __future__ import annotations
 
@@ -73,15 +74,13 @@ class Control:
             return self.limits
 
     def write(self) -> None:
-        """To the board; a server's sequences are shared among its engines."""
+        """To the board; each engine takes its share of a server's sequences."""
         assert self.limits is not None
-        engines = max(1, len(self.engines.boards()))
+        self.board.set("engines", len(self.engines.boards()))
         for limit in TABLE:
             row = self.limits.rows.get(limit.name)
-            if row is None:
-                continue
-            shared = limit.cell == "running_seqs" and engines > 1
-            self.board.set(limit.cell, -(-row.value // engines) if shared else row.value)
+            if row is not None:
+                self.board.set(limit.cell, row.value)
 
     def get(self) -> dict[str, object]:
         limits = self.found()

@@ -55,6 +55,13 @@ def lacks(base: Any) -> str:
     return next((name for name in ("schedule", "update_from_output", "finish_requests") if not hasattr(base, name)), "")
 
 
+def share(seqs: int, engines: int, index: int) -> int:
+    """Of a server's sequences, for one engine of several: all shares make the whole, but none is without any, for requests wait at one."""
+    if engines <= 1 or seqs <= 0:
+        return seqs
+    return max(1, seqs // engines + (index % engines < seqs % engines))
+
+
 class Kept:
     """Mixed into vLLM's scheduler; owned by the engine core's thread."""
 
@@ -121,6 +128,8 @@ class Keel:
 
     def _begin(self) -> None:
         s, b = self.scheduler, self.board
+        parallel = getattr(getattr(s, "vllm_config", None), "parallel_config", None)
+        self.index = int(getattr(parallel, "data_parallel_index", None) or getattr(parallel, "data_parallel_rank", 0) or 0)
         self.ceiling_seqs = int(getattr(s, self.cap))
         self.ceiling_tokens = int(s.max_num_scheduled_tokens)
         b.set("ceiling_seqs", self.ceiling_seqs)
@@ -162,7 +171,7 @@ class Keel:
         if b is None:
             return
         s = self.scheduler
-        seqs, tokens = int(b.get("running_seqs")), int(b.get("batched_tokens"))
+        seqs, tokens = share(int(b.get("running_seqs")), int(b.get("engines")), self.index), int(b.get("batched_tokens"))
         if seqs > 0:
             # Before 0.32 vLLM asserts that no more run than it may.
             setattr(s, self.cap, min(self.ceiling_seqs, seqs if self.active else max(seqs, len(s.running))))
