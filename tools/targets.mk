@@ -235,7 +235,7 @@ build/tokenizers-venv/ready:
 # companion, figures into docs/vllm.md. Another version: make check-vllm-companion
 # VLLM=build/vllm-0.31.0 (the folder's name is its version; documents are left as they are).
 VLLM_VERSION := $(patsubst vllm-%,%,$(filter vllm-%,$(notdir $(VLLM))))
-check-vllm: check-vllm-answers check-vllm-supervised check-vllm-companion
+check-vllm: check-vllm-answers check-vllm-supervised check-vllm-companion check-vllm-chaos
 check-vllm-answers: all $(VLLM)/ready
 	@B=$(B) python3 tests/vllm/ask.py vllm $(VLLM)/theirs.jsonl
 	@B=$(B) python3 tests/vllm/ask.py evenkeel $(VLLM)/ours.jsonl
@@ -248,19 +248,33 @@ check-vllm-supervised: all venv $(VLLM)/ready
 	@VLLM=$(VLLM) build/venv/bin/python -m pytest -q --no-header tests/vllm/test_supervised.py
 check-vllm-companion: all venv $(VLLM)/ready
 	@VLLM=$(VLLM) build/venv/bin/python -m pytest -q --no-header tests/vllm/test_companion.py
-# One overload trace on it, alone, behind HAProxy, with the companion, and at fixed limits: 40 minutes.
-#   make bench-control-vllm [OVERLOAD_S=150] [ARMS=companion,alone,edge,fixed] [RATE=answers/s]
+# It, evenkeeld and clients, while they are killed, stopped and replaced in the order of a seed.
+#   make check-vllm-chaos [SEED=day] [ONLY="api_kill restart"]
+check-vllm-chaos: all venv $(VLLM)/ready
+	@VLLM=$(VLLM) SEED="$(SEED)" ONLY="$(ONLY)" build/venv/bin/python -m pytest -q -s --no-header \
+	  tests/vllm/test_chaos.py
+# What the companion costs it: turns with and without, in pairs; on a quiet machine.
+#   make bench-companion-vllm [PAIRS=10] [TURN_S=20] [CLIENTS=8]
+#                                            -> build/reports/bench-companion-vllm.json, docs/vllm.md
+bench-companion-vllm: all venv $(VLLM)/ready
+	@VLLM=$(VLLM) build/venv/bin/python tests/bench/bench_companion_vllm.py --pairs $(or $(PAIRS),10) \
+	  --turn-s $(or $(TURN_S),20) --clients $(or $(CLIENTS),8)
+# One overload trace on it, alone, behind HAProxy, with the companion, and at fixed limits: 30 minutes
+# on two quiet cores, or TIME seconds; or in parts, with RATE, PROMISE_MS and OVERLOAD_S of the first.
+#   make bench-control-vllm [OVERLOAD_S=150 | TIME=1800] [ARMS=companion,alone,edge,fixed] \
+#     [POINTS=4,6,8,10] [RATE=answers/s PROMISE_MS=ms]
 #                                            -> build/reports/bench-control-vllm.json, docs/vllm.md
 bench-control-vllm: all venv $(VLLM)/ready
 	@VLLM=$(VLLM) build/venv/bin/python tests/bench/bench_control_vllm.py --seconds $(or $(OVERLOAD_S),150) \
-	  --arms $(or $(ARMS),alone,edge,companion,fixed) --rate $(or $(RATE),0)
+	  --arms $(or $(ARMS),alone,edge,companion,fixed) --rate $(or $(RATE),0) \
+	  --promise-ms $(or $(PROMISE_MS),100) --time $(or $(TIME),0) --points "$(or $(POINTS),4,6,8,10)"
 # Parsers of tool calls and thinking beside vLLM's, on what TEMPLATES make of conversations.
 TEMPLATES ?= build/templates
 check-vllm-parsers: $(B)/tests/tools/sift $(VLLM)/ready
 	@$(VLLM)/venv/bin/python tests/vllm/parsers.py $(B)/tests/tools/sift $(TEMPLATES)
 $(B)/tests/tools/sift: $(patsubst %,$(B)/%.o,$(wildcard server/text/answer/*.c) server/text/utf8.c)
-.PHONY: check-vllm check-vllm-answers check-vllm-supervised check-vllm-companion \
-  check-vllm-parsers bench-control-vllm
+.PHONY: check-vllm check-vllm-answers check-vllm-supervised check-vllm-companion check-vllm-chaos \
+  check-vllm-parsers bench-control-vllm bench-companion-vllm
 
 # The pages of evenkeel-server are built into it as they are.
 $(B)/server/net/pages.c.o: server/net/chat.html server/net/docs.html
