@@ -471,7 +471,7 @@ def test_limits_are_shared_by_several_engines(several):
 
 
 def test_a_true_429_of_several_api_servers(several):
-    s = several
+    s = several.ready()
     before = s.series("evenkeel_refused_total", 'reason="queue_full"')
     s.limit(max_num_running_seqs=2, max_num_queued_reqs=2)
     streams = [Stream(s.port, 300)]
@@ -488,14 +488,14 @@ def test_a_true_429_of_several_api_servers(several):
 
 
 def test_a_trim_reaches_the_workers_of_several_engines(several):
-    s = several
+    s = several.ready()
     before = [b.get("trims") for b in boards(s, "worker")]
     assert s.control("POST", "/trim")[0] == 200
     wait_for("each worker once", lambda: [b.get("trims") for b in boards(s, "worker")] == [n + 1 for n in before], 30)
 
 
 def test_a_drain_and_a_restart_of_several(several):
-    s = several
+    s = several.ready()
     running = [Stream(s.port, 300) for _ in range(4)]
     wait_for("they run", lambda: all(t.pieces > 1 for t in running), 60)
     s.ctl("drain")
@@ -518,7 +518,7 @@ def test_a_drain_and_a_restart_of_several(several):
 
 def test_one_of_several_api_servers_is_killed(several):
     """vLLM ends when one of them does, and evenkeeld starts it again: nobody is refused."""
-    s = several
+    s = several.ready()
     before, askers = s.server()["pid"], [Asker(s.port) for _ in range(16)]
     wait_for("answers", lambda: sum(t.served for t in askers) > 30, 120)
     os.kill(max(board.Reader(str(s.run / "r/main"), "front").boards()), signal.SIGKILL)
