@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
@@ -11,6 +12,10 @@
 
 #include "common/buf.h"
 #include "common/file.h"
+#include "common/fnv.h"
+
+#define SEEN_SLOTS (1u << 17) /* hashes of lines; lines beyond three quarters of them stay */
+#define LINE_SHORT 24
 
 int logtail_open(struct logtail *t)
 {
@@ -117,4 +122,49 @@ int logtail_read(const struct logtail *t, size_t most, struct ek_buf *out)
 out:
     close(fd);
     return r;
+}
+
+struct seen {
+    uint64_t *hash; /* SEEN_SLOTS, 0 = free */
+    uint32_t count;
+};
+
+/* Whether a line is the repeat of one; else it is remembered. */
+static bool seen_before(struct seen *s, const char *line, size_t len)
+{
+    uint64_t h = ek_fnv(EK_FNV_BEGIN, line, len) | 1;
+    size_t i = (size_t)(h >> 7) % SEEN_SLOTS;
+    while (s->hash[i] && s->hash[i] != h)
+        i = (i + 1) % SEEN_SLOTS;
+    if (s->hash[i])
+        return true;
+    if (s->count < SEEN_SLOTS / 4 * 3) {
+        s->hash[i] = h;
+        s->count++;
+    }
+    return false;
+}
+
+void logtail_squeeze(struct ek_buf *b, size_t most)
+{
+    struct seen seen = {.hash = calloc(SEEN_SLOTS, sizeof(uint64_t))};
+    size_t kept = 0;
+    for (size_t at = 0, len; seen.hash && at < b->len; at += len) {
+        const char *line = b->data + at, *nl = memchr(line, '\n', b->len - at);
+        len = nl ? (size_t)(nl + 1 - line) : b->len - at;
+        if (len > LINE_SHORT && seen_before(&seen, line, len))
+            continue;
+        memmove(b->data + kept, line, len);
+        kept += len;
+    }
+    if (seen.hash && b->data) { /* without memory all lines stay */
+        b->len = kept;
+        b->data[kept] = '\0';
+    }
+    free(seen.hash);
+    if (b->len > most) {
+        const char *nl = memchr(b->data + b->len - most, '\n', most);
+        bool whole = nl && nl + 1 < b->data + b->len;
+        ek_buf_drop(b, whole ? (size_t)(nl + 1 - b->data) : b->len - most);
+    }
 }

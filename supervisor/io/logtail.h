@@ -26,3 +26,7 @@ void logtail_mark(struct logtail *t);
 int logtail_bound(struct logtail *t);
 /* The last most bytes since the start, whole lines. 0 or a negative errno. */
 int logtail_read(const struct logtail *t, size_t most, struct ek_buf *out);
+/* Takes lines out that stood there before, letter by letter, and what is then before the last most
+ * bytes. A server whose engine died may write the same trace for each open request, a vLLM 6 KiB,
+ * and the cause stands above all of them. Short lines stay: they are blank ones and brackets. */
+void logtail_squeeze(struct ek_buf *b, size_t most);

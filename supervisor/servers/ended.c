@@ -20,7 +20,8 @@
 #include "supervisor/servers/postmortem_keep.h"
 #include "supervisor/servers/server_inside.h"
 
-#define LOG_TAIL_BYTES 65536u
+#define LOG_READ_BYTES (4u << 20) /* traces of 500 requests may stand below the cause */
+#define LOG_TAIL_BYTES (256u << 10)
 #define OWN_FIRST      48u        /* bytes by which a sentence is known again */
 #define RETRY_S        60u        /* what clients are told while the breaker is open */
 #define SOON_US        120000000u /* memory of the process before may not be given back yet */
@@ -65,7 +66,7 @@ static struct crash_verdict judge(struct server *s, const struct child_exit *e)
     bool clean = e->code == EK_EXIT_OK || e->code == EK_EXIT_RESTART; /* nothing to add to that */
     if (e->known && !e->signaled && !clean && s->control_path[0])
         exit_file_why(s->control_path, s->child.pid, own, sizeof(own));
-    struct ek_buf tail = {.limit = LOG_TAIL_BYTES * 2};
+    struct ek_buf tail = {.limit = LOG_READ_BYTES * 2};
     s->companion_blamed = false;
     struct crash_evidence ev = {
         .signaled = e->known && e->signaled,
@@ -84,7 +85,8 @@ static struct crash_verdict judge(struct server *s, const struct child_exit *e)
         .oom_kills =
             s->unit.unit ? s->unit.oom : ek_oom_window_kills(&s->ooms, child_oom_kills(&s->child)),
     };
-    if (s->log.path[0] && logtail_read(&s->log, LOG_TAIL_BYTES, &tail) == 0 && tail.data) {
+    if (s->log.path[0] && logtail_read(&s->log, LOG_READ_BYTES, &tail) == 0 && tail.data) {
+        logtail_squeeze(&tail, LOG_TAIL_BYTES);
         ev.log = tail.data;
         ev.log_len = tail.len;
         s->companion_blamed = companion_blamed(tail.data, tail.len);

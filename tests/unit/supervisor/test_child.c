@@ -269,6 +269,36 @@ static void test_log_is_bounded(void **state)
     assert_int_equal(unlink(t.path), 0);
 }
 
+static void test_repeated_traces_hide_no_cause(void **state)
+{
+    (void)state;
+    struct ek_buf b = {0};
+    static const char cause[] = "(EngineCore pid=8) torch.OutOfMemoryError: CUDA out of memory.\n";
+    static const char trace[] =
+        "(APIServer pid=7) ERROR 11-27 13:05:46 [serving.py:500] Traceback\n"
+        "\n"
+        "(APIServer pid=7) ERROR 11-27 13:05:46 [serving.py:500]   File x\n";
+    logtail_squeeze(&b, 1000); /* nothing in, nothing out */
+    assert_int_equal(b.len, 0);
+    assert_int_equal(ek_buf_puts(&b, cause), 0);
+    for (int i = 0; i < 500; i++) {
+        assert_int_equal(ek_buf_puts(&b, trace), 0);
+        assert_int_equal(ek_buf_printf(&b, "INFO: 127.0.0.1:%d - \"POST\" 500\n", 40000 + i), 0);
+    }
+    logtail_squeeze(&b, 32768);
+    assert_true(strncmp(b.data, cause, sizeof(cause) - 1) == 0);
+    assert_non_null(strstr(b.data, trace));
+    assert_non_null(strstr(b.data, "40499 - \"POST\" 500\n"));
+    assert_int_equal(b.len, strlen(b.data));
+    logtail_squeeze(&b, 40); /* the end, whole lines: of the trace a blank one is left */
+    assert_string_equal(b.data, "\nINFO: 127.0.0.1:40499 - \"POST\" 500\n");
+    ek_buf_clear(&b);
+    assert_int_equal(ek_buf_puts(&b, "a line without its end, a line without its end"), 0);
+    logtail_squeeze(&b, 10);
+    assert_string_equal(b.data, "ut its end");
+    ek_buf_done(&b);
+}
+
 /* Whatever a server puts in the place of what evenkeeld reads: no wait, nothing of it is taken. */
 static void test_foreign_files(void **state)
 {
@@ -343,6 +373,7 @@ int main(void)
         cmocka_unit_test(test_not_found),
         cmocka_unit_test(test_pid_file),
         cmocka_unit_test(test_log_is_bounded),
+        cmocka_unit_test(test_repeated_traces_hide_no_cause),
         cmocka_unit_test(test_foreign_files),
         cmocka_unit_test(test_allocation),
     };
