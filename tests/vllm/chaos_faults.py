@@ -94,7 +94,7 @@ class Client(threading.Thread):
         return how_of(answer.status), f"{answer.status} {body}"[:200]
 
     def stream(self):
-        s = Stream(self.port, 200)
+        s = Stream(self.port, 200, patience_s=START_S)  # a start may take minutes
         s.join(START_S)
         if isinstance(s.error, ConnectionRefusedError):
             return "refused", ""

@@ -73,9 +73,8 @@ def test_chaos(world):
     wait_for("answers again", lambda: world.done() > before + 30, START_S)
     said = world.asked()
     print(f"  {len(said)} requests: {world.line()}", flush=True)
-    assert not [r for r in said if r.how == "refused"], world.of("refused")
-    assert not world.unexplained(), world.unexplained()[:5]
-    assert not world.wrong, world.wrong
+    refused, wrong = [r for r in said if r.how == "refused"], world.unexplained()
+    assert not refused and not wrong and not world.wrong, (refused[:5], wrong[:5], world.wrong)
 
 
 def test_both_are_well_afterwards(world):

@@ -128,16 +128,16 @@ servers:
 class Stream(threading.Thread):
     """A streaming completion; what came of it."""
 
-    def __init__(self, port, tokens, key=KEY, prompt=None):
+    def __init__(self, port, tokens, key=KEY, prompt=None, patience_s=120):
         super().__init__(daemon=True)
-        self.port, self.tokens, self.key = port, tokens, key
+        self.port, self.tokens, self.key, self.patience_s = port, tokens, key, patience_s
         self.prompt = prompt or f"Once upon a time {id(self)}"
         self.status, self.finish, self.pieces, self.error = 0, None, 0, None
         self.start()
 
     def run(self):
         try:
-            c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+            c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.patience_s)
             c.request("POST", "/v1/completions", json.dumps({"prompt": self.prompt, "max_tokens": self.tokens, "stream": True,
                                                              "ignore_eos": True, "temperature": 0}),
                       {"Content-Type": "application/json", "Authorization": f"Bearer {self.key}"})
