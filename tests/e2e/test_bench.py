@@ -3,12 +3,13 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 import xml.dom.minidom
 
 import pytest
 
 from bare import Bare
-from conftest import BUILD, MODEL
+from conftest import BUILD, MODEL, ROOT
 
 
 def bench(*words, **env):
@@ -69,3 +70,13 @@ def test_the_plain_tier_warns(tmp_path):
     if "amx_tile" not in pathlib.Path("/proc/cpuinfo").read_text():
         lacking = said("amx")
         assert lacking.returncode != 0 and 'no instruction tier "amx"' in lacking.stderr and "it has" in lacking.stderr
+
+
+def test_the_interval_of_a_median():
+    """Ranks from tables of the sign test: 95 % from six values on; fewer say how sure they are."""
+    sys.path.insert(0, str(ROOT / "tests/bench"))
+    from bench_companion_vllm import median_interval
+    for n, low, high, sure in ((1, 1, 1, 0.0), (3, 1, 3, 75.0), (5, 1, 5, 93.75), (6, 1, 6, 96.875), (8, 1, 8, 99.22), (9, 2, 8, 96.09), (15, 4, 12, 96.48),
+                               (20, 6, 15, 95.86)):
+        mid, *interval, percent = median_interval(list(range(n, 0, -1)))
+        assert (mid, interval) == ((n + 1) / 2, [low, high]) and abs(percent - sure) < 0.01, (n, mid, interval, percent)
