@@ -427,19 +427,21 @@ static bool by_dead_engine(const struct crash_evidence *e, struct crash_verdict 
     struct span log = cut_log(e->log, e->log_len), line;
     const struct dialect *d;
     uint32_t i = 0;
-    while ((d = dialect_at(i)) != NULL && !(d->dead && last_line(log, d->dead, &line)))
+    while ((d = dialect_at(i)) != NULL && !(d->dead && last_line(log, d->dead, &line)) &&
+           !(d->lost && last_line(log, d->lost, &line)))
         i++;
     if (!d || (e->asked && e->unseen))
         return false;
     char status[32] = "";
     if (!e->unseen)
         (void)snprintf(status, sizeof(status), "with status %d ", e->status);
-    if (d->lost && last_line(log, d->lost, &line))
+    if (d->lost && last_line(log, d->lost, &line)) {
         verdict(v, CRASH_SIGNAL,
                 "A worker process of its engine ended (killed, or a fault of native code), so it "
                 "ended %safter %.0f s.",
                 status, e->uptime_s);
-    else if (d->fatal && last_line(log, d->fatal, &line))
+        v->remedy = "Find who ended it: an operator, a script, or the kernel (journalctl -k).";
+    } else if (d->fatal && last_line(log, d->fatal, &line))
         verdict(v, CRASH_UNKNOWN,
                 "Its engine process failed with an exception that the log shows, so it ended "
                 "%safter %.0f s.",
@@ -457,6 +459,8 @@ static bool by_catalog(const struct crash_evidence *e, struct crash_verdict *v)
 {
     const struct crash_found *f = e->found;
     if (!f || (f->cls == CRASH_CONFIG && e->phase != PHASE_STARTING))
+        return false;
+    if (strcmp(f->id, "worker-sigkill") == 0) /* host memory is a guess; the kernel counts kills */
         return false;
     if (f->cls == CRASH_CONFIG)
         verdict(v, f->cls, "It refused its flags or model (%s): %s", f->id, f->line);

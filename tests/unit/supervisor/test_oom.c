@@ -182,6 +182,15 @@ static void test_classes(void **state)
          CRASH_SIGNAL,
          true,
          "A worker process of its engine ended (killed"},
+        {{READY(1), LOG("ERROR [multiproc_executor.py:150] Worker proc VllmWorker-1 died "
+                        "unexpectedly (exit code: -9), shutting down executor.\n")},
+         CRASH_SIGNAL, /* the kernel's count, not a guess, says that host memory ran out */
+         true,
+         "A worker process"},
+        {{READY(1), .oom_kills = 1, LOG("Worker proc VllmWorker-1 died unexpectedly\n")},
+         CRASH_HOST_OOM,
+         true,
+         "OOM killer"},
         {{READY(0), .exit0_is_failure = true, .unseen = true, LOG(WORKER_ENDED)},
          CRASH_SIGNAL,
          true,
