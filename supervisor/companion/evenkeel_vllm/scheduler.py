@@ -197,18 +197,23 @@ class Keel:
                 if request is not None and name in out.num_scheduled_tokens:
                     kept = int(request.num_computed_tokens) - int(out.num_scheduled_tokens[name])  # found in the prefix cache
                     self.board.add("recomputed_tokens", max(0, lost - max(0, kept)))
-        self.publish()
+        self.publish_running()
 
     def stepped(self, scheduler_output: Any) -> None:
         if scheduler_output.total_num_scheduled_tokens > 0 and self.in_flight:
             self.in_flight.popleft()
         self.publish()
 
+    def publish_running(self) -> int:
+        """What must be known when a step begins that may never end; the rest follows after it."""
+        running = len(self.scheduler.running)
+        self.board.set("step_since", self.in_flight[0] if self.in_flight else 0.0)
+        self.board.set("running", running)
+        return running
+
     def publish(self) -> None:
         s, b = self.scheduler, self.board
-        b.set("step_since", self.in_flight[0] if self.in_flight else 0.0)
-        running = len(s.running)
-        b.set("running", running)
+        running = self.publish_running()
         waiting = self._waiting()
         if self.pool is not None:
             free = int(self.pool.get_num_free_blocks())
