@@ -9,7 +9,10 @@
 The trace: arrivals at random from a printed seed, half of what the machine was just seen to do, then 1.6 times as much, then 0.6 times;
 answers of 300 tokens on average, about eight of which fit into the pool at once. All arms get the same file. Goodput counts answers
 whose first token came within the promise and whose tokens came at least as often, on average, as promised: 2.5 times what four at once
-were seen to need. Written to build/reports/bench-control-vllm.json and, when all arms ran, docs/vllm.md."""
+were seen to need. Written to build/reports/bench-control-vllm.json and, when all arms ran, docs/vllm.md.
+
+It is bounded: --time gives the whole run so many seconds, of which starts and looking take what they take, and each arm the same share of the
+rest. Or in parts: with --rate and --promise-ms as the first part printed them, arms and points of an earlier run of the same trace are kept."""
 import argparse
 import json
 import os
@@ -20,6 +23,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/vllm"), str(ROOT / "tests/e2e")]
@@ -33,6 +37,10 @@ FLAGS = ["--served-model-name", "tiny", "--dtype", "float32", "--enforce-eager",
          "--block-size", "32", "--num-gpu-blocks-override", "70"]
 TTFT_S = 5.0
 FIXED = (4, 6, 8, 10)
+AFTER = 1.4  # an arm lasts so many times as long as its trace: what waits at its end is answered
+LEAST_S, MOST_S = 60, 300  # of a trace that --time chooses
+GOALS = {"companion.of_best_fixed": 0.97, "companion.preemptions_saved": 0.7, "companion.of_alone": 1.5}
+REPORT = ROOT / "build/reports/bench-control-vllm.json"
 PHASES = ((0.2, 0.5), (0.5, 1.6), (0.3, 0.6))  # share of the time, rate as a share of what the machine can do
 DOC, MARK = ROOT / "docs/vllm.md", "<!-- written by make bench-control-vllm -->\n"
 
@@ -127,47 +135,101 @@ def calibrate(arm):
     return max(rate for rate, _ in rates.values()), 2.5 * rates[4][1]
 
 
-def main():
+def goals(rows):
+    """As all reports have them; those whose arms ran."""
+    at = {r["arm"]: r for r in rows}
+    own, alone, fixed = at.get("companion"), at.get("alone"), [r for r in rows if r["arm"].startswith("fixed")]
+    values = {}
+    if own and fixed and max(r["goodput"] for r in fixed):
+        values["companion.of_best_fixed"] = own["goodput"] / max(r["goodput"] for r in fixed)
+    if own and alone and alone["preemptions"]:
+        values["companion.preemptions_saved"] = 1 - own["preemptions"] / alone["preemptions"]
+    if own and alone and alone["goodput"]:
+        values["companion.of_alone"] = own["goodput"] / alone["goodput"]
+    return [{"cell": cell, "value": round(v, 3), "unit": "ratio", "spread": None, "goal": GOALS[cell], "met": v >= GOALS[cell]} for cell, v in values.items()]
+
+
+def earlier(trace):
+    """Rows of an earlier run of the same trace."""
+    try:
+        report = json.loads(REPORT.read_text())
+    except (OSError, ValueError):
+        return []
+    return report["arms"] if report.get("trace") == trace else []
+
+
+def share_of(budget_s, begin, starts_s, starts, plays):
+    """Seconds of each trace, so that all of it ends in time."""
+    left = budget_s - (time.monotonic() - begin) - max(0, starts - 1) * starts_s
+    return max(LEAST_S, min(MOST_S, left / max(1, plays) / AFTER))
+
+
+def options_of(words):
     options = argparse.ArgumentParser()
     options.add_argument("--seconds", type=float, default=300)
+    options.add_argument("--time", type=float, default=0, help="seconds that all of it may take; chooses --seconds")
     options.add_argument("--seed", type=int, default=7)
     options.add_argument("--arms", default="alone,edge,companion,fixed")
+    options.add_argument("--points", default=",".join(map(str, FIXED)), help="the fixed limits")
     options.add_argument("--about", default="")
     options.add_argument("--rate", type=float, default=0, help="answers a second that the machine can do, instead of looking")
     options.add_argument("--promise-ms", type=float, default=100, help="with --rate: a token each")
-    o = options.parse_args()
-    where = pathlib.Path(tempfile.mkdtemp(prefix="bcv."))
-    rows, rate, gap_s, trace, count = [], o.rate, o.promise_ms / 1e3, where / "trace.csv", 0
+    o = options.parse_args(words)
+    o.points = re.findall(r"\d+", o.points) if "fixed" in o.arms else []
+    if any(not 1 <= int(n) <= SEQS for n in o.points):
+        options.error(f"points are 1 to {SEQS}")
+    return o
+
+
+def play_all(o, where):
+    """Rows of the arms that were asked for, and the trace that they had."""
+    begin, rows, trace, count = time.monotonic(), [], where / "trace.csv", 0
+    what = {"seconds": o.seconds, "seed": o.seed, "rate": o.rate, "gap_s": round(o.promise_ms / 1e3, 4)}
     kinds = [k for k in o.arms.split(",") if k != "fixed"]
-    if "fixed" in o.arms or not rate:
+    plays = len(kinds) + len(o.points)
+    if o.points or not o.rate:
         kinds.insert(0, "fixed")  # the first one tells what the machine can do
     for kind in kinds:
         (where / kind).mkdir()
-        arm = Arm(where / kind, kind)
+        arm, starts = Arm(where / kind, kind), time.monotonic()
         try:
             arm.begin()
-            if not rate:
+            starts = time.monotonic() - starts
+            if not what["rate"]:
                 rate, gap_s = calibrate(arm)
+                what |= {"rate": round(rate, 3), "gap_s": round(gap_s, 4)}
             if not count:
-                count = make_trace(trace, o.seed, o.seconds, rate)
-                print(f"{rate:.2f} answers/s, promise {1e3 * gap_s:.0f} ms a token, {count} requests", flush=True)
-            names = [f"fixed {n}" for n in FIXED] if kind == "fixed" and "fixed" in o.arms else [kind] if kind != "fixed" else []
-            for name in names:
+                if o.time:
+                    what["seconds"] = round(share_of(o.time, begin, starts, len(kinds), plays))
+                count = make_trace(trace, o.seed, what["seconds"], what["rate"])
+                print(f"{plays} times {count} requests in {what['seconds']:.0f} s; parts of it later: RATE={what['rate']:g} "
+                      f"PROMISE_MS={1e3 * what['gap_s']:g} OVERLOAD_S={what['seconds']:.0f}", flush=True)
+            for name in [f"fixed {n}" for n in o.points] if kind == "fixed" else [kind]:
                 if kind == "fixed":
                     arm.s.limit(max_num_running_seqs=int(name.split()[1]), queue_deadline_s=0.8 * TTFT_S)
-                rows.append(row_of(name, arm.play(trace, gap_s, count), o.seconds))
+                rows.append(row_of(name, arm.play(trace, what["gap_s"], count), what["seconds"]))
                 print(json.dumps(rows[-1]), flush=True)
         finally:
             arm.end()
+    return rows, what
+
+
+def main():
+    o, begin, where = options_of(sys.argv[1:]), time.monotonic(), pathlib.Path(tempfile.mkdtemp(prefix="bcv."))
+    rows, what = play_all(o, where)
+    rows += [r for r in earlier(what) if r["arm"] not in {mine["arm"] for mine in rows}]
     order = ["alone", "edge", "companion"]
-    rows.sort(key=lambda r: (order.index(r["arm"]) if r["arm"] in order else 9))
-    report = ROOT / "build/reports/bench-control-vllm.json"
-    report.parent.mkdir(parents=True, exist_ok=True)
-    report.write_text(json.dumps({"target": "bench-control-vllm", "seconds": o.seconds, "seed": o.seed, "rate": rate, "gap_s": gap_s, "rows": rows}, indent=1) + "\n")
+    rows.sort(key=lambda r: (order.index(r["arm"]), 0) if r["arm"] in order else (9, int(r["arm"].split()[1])))
+    met = goals(rows)
+    REPORT.parent.mkdir(parents=True, exist_ok=True)
+    REPORT.write_text(json.dumps({"target": "bench-control-vllm", "trace": what, "arms": rows, "rows": met}, indent=1) + "\n")
     shutil.rmtree(where)
-    if len(rows) == 3 + len(FIXED):
-        text = table(rows, f"{o.about + ': ' if o.about else ''}{rows[0]['asked']} requests in {o.seconds:.0f} s, seed {o.seed}; the machine did {rate:.2f} "
-                     f"answers/s; promised: first token within {TTFT_S:g} s, then one each {1e3 * gap_s:.0f} ms.")
+    for r in met:
+        print(f"{r['cell']:<28} {r['value']:6.2f}  goal {r['goal']:g}: {'met' if r['met'] else 'MISSED'}")
+    print(f"{time.monotonic() - begin:.0f} s in all")
+    if set(order) | {f"fixed {n}" for n in FIXED} <= {r["arm"] for r in rows}:
+        text = table(rows, f"{o.about + ': ' if o.about else ''}{rows[0]['asked']} requests in {what['seconds']:.0f} s, seed {o.seed}; the machine did "
+                     f"{what['rate']:.2f} answers/s; promised: first token within {TTFT_S:g} s, then one each {1e3 * what['gap_s']:.0f} ms.")
         print(text)
         head, rest = DOC.read_text().split(MARK)
         DOC.write_text(head + MARK + text + "<!-- end -->" + rest.split("<!-- end -->", 1)[1])
