@@ -9,10 +9,11 @@ import logging
 import os
 import pathlib
 import socket
+import socketserver
 import sys
 import tempfile
-import time
 import threading
+import time
 import types
 import unittest
 from http.server import BaseHTTPRequestHandler
@@ -645,7 +646,7 @@ class TestControl(InDirectory):
                 return "api.sock"
 
         seen = []
-        with control.Server(self.dir + "/api.sock", Vllm) as api:
+        with socketserver.UnixStreamServer(self.dir + "/api.sock", Vllm) as api:
             threading.Thread(target=api.handle_request).start()
             self.assertEqual(self.ask("POST", "/v1/completions", {}), (200, "ok"))
         headers, body = seen[0]
@@ -761,13 +762,15 @@ class TestASocketThatIsThere(InDirectory):
         for name in ("control.sock", "api.sock"):
             self.bound(name).close()
         self.assertEqual(self.begin(), "")
-        lock, server, own = control._kept
+        lock, own = control._kept
+        server = own.server
         peer = control.Beside(f"{self.dir}/control.sock")
         self.addCleanup(peer.close)
         peer.request("GET", "/livez")
         self.assertEqual(peer.getresponse().read(), b'{"status": "ok"}')
         self.assertFalse(os.path.exists(f"{self.dir}/api.sock"))
         own.closed = True
+        own.watcher.join()  # it would open the name again
         server.shutdown()
         server.server_close()
         os.close(lock)

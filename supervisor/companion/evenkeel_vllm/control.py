@@ -11,6 +11,7 @@ guards all state.
 """
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import http.client
 import json
