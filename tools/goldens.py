@@ -15,7 +15,8 @@ Each directory holds what save_pretrained of model and tokenizer wrote, every fi
 (weights in bf16, one case in shards), and golden.safetensors:
   meta      I32 [sequences, 3]: tokens of the prompt, tokens in all, length to serve with (0 = any)
   tokens.N  I32 [tokens]: the prompt, then greedy tokens
-  logits.N  F32 [tokens, vocab]: float32, eager attention, at every position
+  logits.N  F32 [tokens, vocab]: float32, eager attention, at every position, or
+  at.N      I32 [stored]: at these alone, of long texts
 Weights are drawn so that each part matters: a model as initialised for training hardly attends. A
 seed is passed over when two logits along the greedy path lie so close that rounding decides, and
 so are sizes that --vary drew when no seed does.
@@ -37,6 +38,7 @@ VOCAB, GREEDY = 64, 64
 OLD = int(transformers.__version__.split(".")[0]) < 5
 UNSURE = 5e-5  # of the largest logit
 MARGIN = 2e-3  # between the two largest logits
+STORED, EACH = 256, 41  # longer texts keep the logits of one position in so many, and of the answer
 DRAWS = 8  # of sizes, where no weights for the first ones do
 LEAST_DIFFERENT = (12, 8)  # tokens in the first sequence; of quantized models
 SMALL = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
@@ -319,6 +321,18 @@ CASES += [
          layers_block_type=[FULL, "moe", MAMBA], tie_word_embeddings=True),
 ]
 
+# Also with long prompts.
+LONG = ("llama", "mistral-window", "gemma3", "qwen3-moe", "gpt-oss", "glm4-moe", "llama4", "deepseek-v2", "deepseek-v3",
+        "qwen3-next", "qwen3.5", "qwen3.5-moe", "lfm2", "lfm2-moe", "gemma4", "gemma4-input", "granite-hybrid-dense",
+        "nemotron-h", "nemotron-h-moe")
+for each in CASES:
+    if each["name"] in LONG:
+        each["prompts"] = (*each["prompts"], (300, 24, 0), (600, 24, 0))
+        each["config"]["max_position_embeddings"] = 1024
+        rope = each["config"].get("rope_parameters", {})
+        if rope.get("rope_type") == "yarn":
+            each["config"]["rope_parameters"] = {**rope, "factor": 32.0}
+
 MOE = dict(head_dim=16, num_experts=4, num_local_experts=4, num_experts_per_tok=2,
            moe_intermediate_size=32, norm_topk_prob=True)
 
@@ -441,9 +455,11 @@ def stretched(model, prompt, count):
 
 
 def extend(model, tokens, count):
-    """Greedy tokens, and how far apart the two largest logits at least lay."""
+    """Greedy tokens, and how far apart the two largest logits at least lay; it ends where they do not."""
     margin = float("inf")
     for _ in range(count):
+        if margin <= MARGIN:
+            break
         last = logits_of(model, tokens)[-1]
         best = torch.topk(last, 2)
         margin = min(margin, float((best.values[0] - best.values[1]) / last.abs().max()))
@@ -461,6 +477,15 @@ def unsure(model, sequences):
         off = (logits - exact).abs().max(-1).values / exact.abs().max(-1).values
         worst = max(worst, float(off.max()))
     return worst
+
+
+def keep_some(tensors, meta):
+    """Of long texts, which positions keep their logits."""
+    for i, (prompt, tokens, _) in enumerate(meta):
+        if tokens > STORED:
+            at = [n for n in range(tokens) if n % EACH == 0 or n >= prompt - 1]
+            tensors[f"at.{i}"] = torch.tensor(at, dtype=torch.int32)
+            tensors[f"logits.{i}"] = tensors[f"logits.{i}"][at].contiguous()
 
 
 def packed_state(model, stored, how):
@@ -540,17 +565,22 @@ def write(case, out, seed):
                 tokens, least, logits = stretched(model, tokens, more)
             else:
                 tokens, least = extend(model, tokens, more)
-                logits = logits_of(model, tokens)
+                logits = logits_of(model, tokens) if least > MARGIN else None
             margin = min(margin, least)
+            if margin <= MARGIN:
+                break
             tensors[f"tokens.{i}"] = torch.tensor(tokens, dtype=torch.int32)
             tensors[f"logits.{i}"] = logits
             meta.append([prompt, len(tokens), served])
+        if margin <= MARGIN:
+            continue
         tensors["meta"] = torch.tensor(meta, dtype=torch.int32)
         if case["config"].get("linear_conv_kernel_dim") and unsure(model, [
                 (tensors[f"tokens.{i}"].tolist(), tensors[f"logits.{i}"]) for i in range(len(meta))]) > UNSURE:
             continue
+        keep_some(tensors, meta)
         different = len(set(tensors["tokens.0"].tolist()))
-        if margin > MARGIN and different >= LEAST_DIFFERENT[bool(stored)]:
+        if different >= LEAST_DIFFERENT[bool(stored)]:
             break
     else:
         return False
