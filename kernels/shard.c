@@ -447,12 +447,17 @@ static int shard_heads(struct sharding *s)
     return set_width(s, s->op.dst, width);
 }
 
-/* Of queries that a product by heads reads: those of the rank. */
+/* Of queries that a product by heads or latent attention reads: those of the rank. */
 static int rope_by_heads(struct sharding *s)
 {
     const struct ek_op *next = reader(s);
+    uint32_t heads = 0;
 
-    if (!next || next->kind != EK_OP_HEADS || s->op.u.rope.heads != next->u.heads.count)
+    if (next && next->kind == EK_OP_HEADS)
+        heads = next->u.heads.count;
+    else if (next && next->kind == EK_OP_ATTENTION)
+        heads = next->u.attention.q_heads;
+    if (s->op.u.rope.heads != heads)
         return no_rule(s, "of divided columns");
     s->op.u.rope.heads /= s->ranks;
     return 0;

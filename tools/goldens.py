@@ -213,6 +213,34 @@ CASES += [
          **{**DEEPSEEK, "first_k_dense_replace": 0, "num_hidden_layers": 2, "prompts": ((30, 24, 0),)}),
 ]
 
+# More of the last years, most with the parts of others.
+MLA = dict(DEEPSEEK, q_lora_rank=20, n_group=1, topk_group=1, n_shared_experts=1)
+CASES += [
+    case("hunyuan-moe", "HunYuanMoEV1", prompts=SHORT, head_dim=16, num_experts=6, moe_topk=[3, 3],
+         intermediate_size=20, rope_parameters=dict(rope_type="dynamic", rope_theta=10000.0, alpha=1000.0, factor=1.0,
+                                                    beta_fast=32, beta_slow=1, mscale=1.0, mscale_all_dim=1.0)),
+    case("glm4-moe-lite", "Glm4MoeLite", **{k: v for k, v in MLA.items() if k != "first_k_dense_replace"},
+         routed_scaling_factor=1.8, mlp_layer_types=["dense", "sparse", "sparse"]),
+    case("minimax-m2", "MiniMaxM2", prompts=SHORT, head_dim=16, num_local_experts=6, num_experts_per_tok=3,
+         intermediate_size=20, rope_parameters=dict(rope_type="default", rope_theta=5e6, partial_rotary_factor=0.5)),
+    case("solar-open", "SolarOpen", **GLM_MOE, attention_bias=True, n_shared_experts=1,
+         rope_parameters=dict(YARN, partial_rotary_factor=1.0)),
+    case("exaone-moe", "ExaoneMoe", prompts=SHORT, num_hidden_layers=4, head_dim=16, sliding_window=12,
+         num_experts=9, num_experts_per_tok=3, moe_intermediate_size=20, num_shared_experts=2, n_group=3, topk_group=2),
+    case("dots1", "Dots1", **GLM_MOE, first_k_dense_replace=1, attention_bias=True, norm_topk_prob=True,
+         n_shared_experts=2, sliding_window=11, max_window_layers=2),
+    case("mistral4", "Mistral4", **MLA, rope_parameters=dict(
+        YARN, beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.5)),
+    case("mistral4-groups", "Mistral4", joined=True, **{
+        **MLA, "n_group": 3, "topk_group": 2, "n_shared_experts": 2, "q_lora_rank": None, "prompts": ((30, 24, 0),)},
+         norm_topk_prob=False, routed_scaling_factor=2.0, rope_parameters=dict(YARN, llama_4_scaling_beta=0.2)),
+    case("arcee", "Arcee", prompts=SHORT, mlp_bias=True, attention_bias=True, rope_parameters=YARN),
+    case("granite-moe-shared", "GraniteMoeShared", prompts=SHORT, num_local_experts=4, num_experts_per_tok=2,
+         intermediate_size=24, shared_intermediate_size=28, embedding_multiplier=2.0, attention_multiplier=0.3,
+         residual_multiplier=0.7, logits_scaling=2.0),
+    case("cwm", "Cwm", prompts=SHORT, num_hidden_layers=5, head_dim=16, sliding_window=12, rope_parameters=LLAMA3),
+]
+
 # Hybrids: most layers keep a state instead of keys and values.
 LINEAR = "linear_attention"
 HYBRID = dict(prompts=((1, 24, 0), (5, 24, 0), (70, 24, 0), (150, 24, 0)), num_hidden_layers=4, head_dim=16,
@@ -346,7 +374,8 @@ OLDER = {
     "4.57": ["qwen2-window", "qwen2-yarn", "qwen3", "qwen3-yarn", "ministral", "gemma3", "smollm3",
              "smollm3-window", "olmo3", "qwen3-moe", "qwen3-moe-plain", "gpt-oss", "served-llama",
              "sees-gemma3", "sees-qwen2.5-vl", "glm4", "glm4-moe", "ernie-moe", "exaone4", "hunyuan", "llama4",
-             "deepseek-v2-groups", "deepseek-v3", "qwen3-next", "qwen2-moe", "lfm2", "granite-hybrid"],
+             "deepseek-v2-groups", "deepseek-v3", "qwen3-next", "qwen2-moe", "lfm2", "granite-hybrid", "hunyuan-moe",
+             "dots1", "arcee", "granite-moe-shared"],
 }
 
 

@@ -61,23 +61,20 @@ static int read_family(const struct model_json *j, struct model_config *c)
         if (name && !*first)
             first = name;
     }
-    char supported[600];
     const struct model_family *near = model_family_nearest(first);
     if (near)
         return ek_fault_set(j->fault, "architectures",
                             "%s: architecture '%.64s' is not supported (the nearest that is: "
                             "%.60s); take another model, of which the README lists the classes",
                             j->file, first, near->architecture);
-    model_family_list(supported, sizeof(supported));
     if (!*first)
         return ek_fault_set(j->fault, "architectures",
-                            "%s: architectures names no model class; supported are the "
-                            "...ForCausalLM of %s",
-                            j->file, supported);
+                            "%s: architectures names no model class; download the file again",
+                            j->file);
     return ek_fault_set(j->fault, "architectures",
-                        "%s: architecture '%.64s' is not supported; supported are the "
-                        "...ForCausalLM of %s",
-                        j->file, first, supported);
+                        "%s: architecture '%.64s' is not supported; take another model, of which "
+                        "the README lists the classes",
+                        j->file, first);
 }
 
 static int read_layers(const struct model_json *j, struct model_config *c)

@@ -157,6 +157,42 @@ int config_read_routing(const struct model_json *j, struct model_config *c)
     return r;
 }
 
+int config_read_warm(const struct model_json *j, struct model_config *c)
+{
+    const json_t *inner = json_object_get(j->object, "rope_parameters");
+    if (!json_is_object(inner))
+        inner = json_object_get(j->object, "rope_scaling");
+    const struct model_json rope = {.file = j->file, .object = inner, .fault = j->fault};
+    uint32_t every = c->max_model_len;
+    int r =
+        config_read_float(&rope, "llama_4_scaling_beta", (struct model_range){0, 100}, &c->warm);
+    if (r == 0)
+        r = config_read_u32(&rope, "original_max_position_embeddings", 1u << 26, every, &every);
+    c->warm_every = c->warm > 0 ? every : 0;
+    return r;
+}
+
+int config_read_mlp_types(const struct model_json *j, struct model_config *c)
+{
+    static const char KEY[] = "mlp_layer_types";
+    const json_t *types = json_object_get(j->object, KEY);
+
+    if (!types || json_is_null(types))
+        return 0;
+    if (json_array_size(types) != c->layers)
+        return ek_fault_set(j->fault, KEY,
+                            "%s: %s must name the kind of each of the %u layers; correct it",
+                            j->file, KEY, c->layers);
+    for (uint32_t i = 0; i < c->layers; i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        c->plain[i] = type && strcmp(type, "dense") == 0;
+        if (!c->plain[i] && (!type || strcmp(type, "sparse") != 0))
+            return ek_fault_set(j->fault, KEY, "%s: %s has '%.32s'; supported are dense and sparse",
+                                j->file, KEY, type ? type : "something that is no text");
+    }
+    return 0;
+}
+
 int config_read_layers(const struct model_json *j, const char *key, bool value,
                        const struct model_config *c, bool *flags)
 {

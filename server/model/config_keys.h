@@ -30,6 +30,10 @@ int config_read_layers(const struct model_json *j, const char *key, bool value,
  * decoder_sparse_step-th.
  */
 int config_read_plain(const struct model_json *j, struct model_config *c);
+/* The same as mlp_layer_types names them: dense or sparse; not there: as they are. */
+int config_read_mlp_types(const struct model_json *j, struct model_config *c);
+/* Queries that grow with the position, as rope_parameters or rope_scaling tell. */
+int config_read_warm(const struct model_json *j, struct model_config *c);
 /* sliding_window and layer_types; with `chunks` set attention_chunk_size. Without layer_types, a
  * window counts if `use` says so, in layers from `first_layer`, but for every `full_every`th (0 =
  * none); `if_missing`: the window where the file has no such key. */

@@ -2,20 +2,35 @@
 #include "server/model/family.h"
 
 #include <ctype.h>
-#include <stdio.h>
 #include <string.h>
 
 static const struct model_family *const families[] = {
-    &family_deepseek_v2,    &family_deepseek_v3,    &family_ernie,      &family_ernie_moe,
-    &family_exaone4,        &family_gemma,          &family_gemma2,     &family_gemma3,
-    &family_gemma4,         &family_gemma4_unified, &family_glm,        &family_glm4,
-    &family_glm4_moe,       &family_gpt_oss,        &family_granite,    &family_granite_moe,
-    &family_granite_hybrid, &family_hunyuan,        &family_lfm2,       &family_lfm2_moe,
-    &family_llama,          &family_llama4,         &family_ministral,  &family_ministral3,
-    &family_mistral,        &family_mixtral,        &family_nemotron_h, &family_olmo2,
-    &family_olmo3,          &family_olmoe,          &family_phi3,       &family_qwen2,
-    &family_qwen2_moe,      &family_qwen3,          &family_qwen3_5,    &family_qwen3_5_moe,
-    &family_qwen3_moe,      &family_qwen3_next,     &family_seed_oss,   &family_smollm3,
+    &family_arcee,          &family_cwm,
+    &family_deepseek_v2,    &family_deepseek_v3,
+    &family_dots1,          &family_ernie,
+    &family_ernie_moe,      &family_exaone4,
+    &family_exaone_moe,     &family_exaone_moe_hub,
+    &family_gemma,          &family_gemma2,
+    &family_gemma3,         &family_gemma4,
+    &family_gemma4_unified, &family_glm,
+    &family_glm4,           &family_glm4_moe,
+    &family_glm4_moe_lite,  &family_gpt_oss,
+    &family_granite,        &family_granite_hybrid,
+    &family_granite_moe,    &family_granite_shared,
+    &family_hunyuan,        &family_hunyuan_moe,
+    &family_lfm2,           &family_lfm2_moe,
+    &family_llama,          &family_llama4,
+    &family_minimax_m2,     &family_ministral,
+    &family_ministral3,     &family_mistral,
+    &family_mistral4,       &family_mixtral,
+    &family_nemotron_h,     &family_olmo2,
+    &family_olmo3,          &family_olmoe,
+    &family_phi3,           &family_qwen2,
+    &family_qwen2_moe,      &family_qwen3,
+    &family_qwen3_5,        &family_qwen3_5_moe,
+    &family_qwen3_moe,      &family_qwen3_next,
+    &family_seed_oss,       &family_smollm3,
+    &family_solar_open,
 };
 #define LETTERS_ALIKE 4u
 #define FAMILIES      (sizeof(families) / sizeof(families[0]))
@@ -44,16 +59,4 @@ const struct model_family *model_family_nearest(const char *architecture)
         most = n;
     }
     return nearest;
-}
-
-void model_family_list(char *text, size_t bytes)
-{
-    size_t at = 0;
-    for (size_t i = 0; i < FAMILIES && at < bytes; i++) {
-        const char *before = i == 0 ? "" : i + 1 == FAMILIES ? " and " : ", ";
-        const char *name = families[i]->architecture, *end = strstr(name, "ForCausalLM");
-        int n = snprintf(text + at, bytes - at, "%s%.*s", before,
-                         (int)(end ? (size_t)(end - name) : strlen(name)), name);
-        at += n > 0 ? (size_t)n : 0;
-    }
 }

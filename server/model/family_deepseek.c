@@ -3,7 +3,9 @@
  * Kimi-K2, Moonlight): latent attention (latent.c), first layers that are plain, then mixtures with
  * experts that all tokens share. V2 chooses by shares of the softmax, a group being worth its best
  * expert; V3 by sigmoids with a correction, a group being worth its two best. Layers for drafts
- * behind the others are passed over.
+ * behind the others are passed over. Glm4MoeLiteForCausalLM (GLM-4.7-Flash) is as V3.
+ * Mistral4ForCausalLM (Mistral Small 4) has softmax shares that may be normalised, groups worth
+ * their two best, and queries that grow with the position.
  */
 #include <math.h>
 #include <string.h>
@@ -144,6 +146,22 @@ static int deepseek_v3_configure(const struct model_json *j, struct model_config
     return r;
 }
 
+static int glm4_moe_lite_configure(const struct model_json *j, struct model_config *c)
+{
+    int r = deepseek_v3_configure(j, c);
+
+    c->plain[0] = c->plain[0] || !json_object_get(j->object, "first_k_dense_replace");
+    return r < 0 ? r : config_read_mlp_types(j, c);
+}
+
+static int mistral4_configure(const struct model_json *j, struct model_config *c)
+{
+    int r = read_attention(j, c);
+    if (r == 0)
+        r = config_read_warm(j, c);
+    return r < 0 ? r : read_mixtures(j, c);
+}
+
 static void deepseek_v2_build(struct graph_builder *b, const struct model_config *c)
 {
     struct layers l = {.shared = "mlp.shared_experts",
@@ -171,3 +189,13 @@ const struct model_family family_deepseek_v3 = {.architecture = "DeepseekV3ForCa
                                                 .head_dim = 64,
                                                 .configure = deepseek_v3_configure,
                                                 .build = deepseek_v3_build};
+const struct model_family family_glm4_moe_lite = {.architecture = "Glm4MoeLiteForCausalLM",
+                                                  .head_dim = 64,
+                                                  .rms_eps = 1e-5,
+                                                  .configure = glm4_moe_lite_configure,
+                                                  .build = deepseek_v3_build};
+const struct model_family family_mistral4 = {.architecture = "Mistral4ForCausalLM",
+                                             .head_dim = 64,
+                                             .partial_rotary = true,
+                                             .configure = mistral4_configure,
+                                             .build = deepseek_v2_build};

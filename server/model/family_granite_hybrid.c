@@ -2,6 +2,7 @@
  * GraniteMoeHybridForCausalLM (Granite 4): most layers have Mamba 2 instead of attention (mamba.c),
  * the others attend, with rotary positions or without. Behind either comes a feed-forward that all
  * tokens take (shared_mlp), beside experts where num_local_experts is not 0. Granite's multipliers.
+ * GraniteMoeSharedForCausalLM is that with attention and positions in all layers.
  */
 #include <string.h>
 
@@ -111,6 +112,21 @@ static int granite_hybrid_configure(const struct model_json *j, struct model_con
     return r;
 }
 
+static int granite_shared_configure(const struct model_json *j, struct model_config *c)
+{
+    int64_t width = 0;
+    bool given = false;
+    int r = family_granite.configure(j, c);
+    if (r == 0)
+        r = config_read_experts(j, "intermediate_size", c);
+    if (r == 0)
+        r = model_json_int(j, "shared_intermediate_size", (struct model_range){0, 1u << 20}, &width,
+                           &given);
+    c->routing.normalise = true;
+    c->shared_intermediate = (uint32_t)width;
+    return r;
+}
+
 /* From `side` to the stream. */
 static void granite_mlp(struct graph_builder *b, const struct layers *l)
 {
@@ -124,6 +140,8 @@ static void granite_mlp(struct graph_builder *b, const struct layers *l)
         graph_experts(b, l->mixed, l->side, l->router, &l->experts);
         graph_add(b, l->stream, l->mixed);
     }
+    if (mixed && b->config->shared_intermediate == 0)
+        return;
     graph_linear(b, gate_up, l->side, &in, 1, false);
     graph_glu(b, inner, gate_up);
     graph_linear(b, l->side, inner, &out, 1, false);
@@ -138,7 +156,8 @@ static void granite_hybrid_build(struct graph_builder *b, const struct model_con
     struct mamba_values v;
 
     layers_begin(b, &l);
-    mamba_begin(b, &v);
+    if (c->scan.heads > 0)
+        mamba_begin(b, &v);
     for (uint32_t i = 0; i < c->layers; i++) {
         graph_prefix(b, "model.layers.%u.", i);
         graph_norm(b, l.side, l.stream, "input_layernorm");
@@ -155,4 +174,7 @@ static void granite_hybrid_build(struct graph_builder *b, const struct model_con
 
 const struct model_family family_granite_hybrid = {.architecture = "GraniteMoeHybridForCausalLM",
                                                    .configure = granite_hybrid_configure,
+                                                   .build = granite_hybrid_build};
+const struct model_family family_granite_shared = {.architecture = "GraniteMoeSharedForCausalLM",
+                                                   .configure = granite_shared_configure,
                                                    .build = granite_hybrid_build};

@@ -1,7 +1,8 @@
 /*
  * LlamaForCausalLM, MistralForCausalLM and MinistralForCausalLM: pre-norm, grouped-query attention
  * with rotary positions, gated feed-forward. Llama may have biases, the others a sliding window
- * (Ministral in some layers).
+ * (Ministral in some layers). CwmForCausalLM: a window in all but every fourth layer.
+ * ArceeForCausalLM (AFM): the feed-forward has no gate, its activation is max(x, 0) squared.
  */
 #include "server/model/config_keys.h"
 #include "server/model/family.h"
@@ -29,25 +30,33 @@ static int seed_oss_configure(const struct model_json *j, struct model_config *c
     return r < 0 ? r : config_read_bool(j, "mlp_bias", false, &c->mlp_bias);
 }
 
-/* Queries grow with the position, which rope_parameters tell. */
+static int cwm_configure(const struct model_json *j, struct model_config *c)
+{
+    const json_t *types = json_object_get(j->object, "layer_types");
+    int r = config_read_window(j, (struct config_window){.use = true, .if_missing = 8192}, c);
+
+    for (uint32_t i = 0; r == 0 && i < c->layers && !json_is_array(types); i++)
+        c->windowed[i] = i % 4 != 0;
+    return r;
+}
+
 static int ministral3_configure(const struct model_json *j, struct model_config *c)
 {
-    const json_t *inner = json_object_get(j->object, "rope_parameters");
-    if (!json_is_object(inner))
-        inner = json_object_get(j->object, "rope_scaling");
-    const struct model_json rope = {.file = j->file, .object = inner, .fault = j->fault};
-    uint32_t every = c->max_model_len;
-    int r =
-        config_read_float(&rope, "llama_4_scaling_beta", (struct model_range){0, 100}, &c->warm);
-    if (r == 0)
-        r = config_read_u32(&rope, "original_max_position_embeddings", 1u << 26, every, &every);
-    c->warm_every = c->warm > 0 ? every : 0;
+    int r = config_read_warm(j, c);
+
     return r < 0 ? r : mistral_configure(j, c);
 }
 
 static void llama_build(struct graph_builder *b, const struct model_config *c)
 {
     struct layers l = {.qk_norm = NORM_NONE};
+
+    layers_write(b, &l, c);
+}
+
+static void arcee_build(struct graph_builder *b, const struct model_config *c)
+{
+    struct layers l = {.ungated = true};
 
     layers_write(b, &l, c);
 }
@@ -68,3 +77,15 @@ const struct model_family family_seed_oss = {.architecture = "SeedOssForCausalLM
                                              .head_dim = 128,
                                              .configure = seed_oss_configure,
                                              .build = llama_build};
+const struct model_family family_cwm = {.architecture = "CwmForCausalLM",
+                                        .head_dim = 128,
+                                        .rope_theta = 1e6,
+                                        .rms_eps = 1e-5,
+                                        .configure = cwm_configure,
+                                        .build = llama_build};
+const struct model_family family_arcee = {.architecture = "ArceeForCausalLM",
+                                          .rms_eps = 1e-5,
+                                          .act = "relu2",
+                                          .act_key = "hidden_act",
+                                          .configure = llama_configure,
+                                          .build = arcee_build};

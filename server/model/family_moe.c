@@ -1,8 +1,9 @@
 /*
  * Mixtures of experts in place of the feed-forward: MixtralForCausalLM, Qwen2MoeForCausalLM (with a
  * shared expert that is gated by one number for each token) and Qwen3MoeForCausalLM (some layers
- * may be plain in both), OlmoeForCausalLM (norms over all heads of q and k) and
- * GraniteMoeForCausalLM (experts in one tensor, and Granite's multipliers).
+ * may be plain in both), OlmoeForCausalLM (norms over all heads of q and k), GraniteMoeForCausalLM
+ * (experts in one tensor, and Granite's multipliers) and MiniMaxM2ForCausalLM (sigmoid scores with
+ * a correction of the choice, norms over all heads of q and k, heads that turn in part).
  */
 #include "common/err.h"
 #include "server/model/config_keys.h"
@@ -81,6 +82,21 @@ static int granite_moe_configure(const struct model_json *j, struct model_config
     return r < 0 ? r : config_read_experts(j, "intermediate_size", c);
 }
 
+static int minimax_m2_configure(const struct model_json *j, struct model_config *c)
+{
+    uint32_t dims = c->rope.dims; /* which its own files tell so */
+    int r = config_read_experts(j, "intermediate_size", c);
+    c->routing.score = EK_SCORE_SIGMOID;
+    c->routing.normalise = true;
+    if (r == 0)
+        r = config_read_u32(j, "rotary_dim", c->head_dim, dims, &dims);
+    if (r == 0 && dims % 2 != 0)
+        r = ek_fault_set(j->fault, "rotary_dim",
+                         "%s: rotary_dim is %u; it must be even, correct it", j->file, dims);
+    c->rope.dims = dims;
+    return r;
+}
+
 static void build(struct graph_builder *b, const struct model_config *c, struct layers l)
 {
     layers_write(b, &l, c);
@@ -90,6 +106,17 @@ static void mixtral_build(struct graph_builder *b, const struct model_config *c)
 {
     build(b, c,
           (struct layers){.experts = {.router = "block_sparse_moe.gate",
+                                      .gate = "block_sparse_moe.experts.%u.w1",
+                                      .up = "block_sparse_moe.experts.%u.w3",
+                                      .down = "block_sparse_moe.experts.%u.w2"}});
+}
+
+static void minimax_m2_build(struct graph_builder *b, const struct model_config *c)
+{
+    build(b, c,
+          (struct layers){.qk_norm = NORM_WHOLE,
+                          .experts = {.router = "block_sparse_moe.gate",
+                                      .correction = "block_sparse_moe.e_score_correction_bias",
                                       .gate = "block_sparse_moe.experts.%u.w1",
                                       .up = "block_sparse_moe.experts.%u.w3",
                                       .down = "block_sparse_moe.experts.%u.w2"}});
@@ -141,3 +168,9 @@ const struct model_family family_olmoe = {.architecture = "OlmoeForCausalLM",
 const struct model_family family_granite_moe = {.architecture = "GraniteMoeForCausalLM",
                                                 .configure = granite_moe_configure,
                                                 .build = granite_moe_build};
+const struct model_family family_minimax_m2 = {.architecture = "MiniMaxM2ForCausalLM",
+                                               .head_dim = 128,
+                                               .rope_theta = 5e6,
+                                               .partial_rotary = true,
+                                               .configure = minimax_m2_configure,
+                                               .build = minimax_m2_build};

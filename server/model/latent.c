@@ -65,6 +65,8 @@ void latent_attention(struct graph_builder *b, const struct layers *l, uint16_t 
     graph_norm_first(b, l->latent.keys, "self_attn.kv_a_layernorm", t->rank, LATENT_EPS);
     graph_rotate_heads(b, l->latent.keys, l->rope, (struct graph_heads){t->rank, t->rope_dim, 1});
     graph_by_head(b, l->latent.wide, l->latent.q, &part, t->rope_dim);
+    if (c->warm_every > 0)
+        graph_warm(b, l->latent.wide, 0, c->q_heads);
     graph_latent_attention(b, l->latent.latents, l->latent.wide, l->latent.keys, layer);
     part.first = t->nope_dim;
     part.rows = t->value_dim;

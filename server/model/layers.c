@@ -61,7 +61,8 @@ void layers_begin(struct graph_builder *b, struct layers *l)
     for (uint32_t i = 0; i < c->layers; i++)
         plain = plain || c->plain[i];
     if (plain) {
-        l->gate_up = graph_value(b, 2 * c->intermediate);
+        if (!l->ungated)
+            l->gate_up = graph_value(b, 2 * c->intermediate);
         l->inner = graph_value(b, c->intermediate);
     }
     l->rope = graph_rope(b, &c->rope);
@@ -144,6 +145,13 @@ void layers_gated(struct graph_builder *b, const struct layers *l, const struct 
     (void)snprintf(up, sizeof(up), "%s.%s", f->name, l->up ? l->up : "up_proj");
     (void)snprintf(both, sizeof(both), "%s.gate_up_proj", f->name);
     (void)snprintf(down, sizeof(down), "%s.%s", f->name, l->down ? l->down : "down_proj");
+    if (l->ungated) {
+        graph_linear(b, f->inner, f->src, &parts[1], 1, b->config->mlp_bias);
+        graph_gate(b, f->inner, f->inner, EK_GATE_RELU,
+                   (struct graph_run){.step = f->width, .group = f->width});
+        graph_linear(b, l->side, f->inner, &out, 1, b->config->mlp_bias);
+        return;
+    }
     graph_linear(b, f->gate_up, f->src, l->fused_gate_up ? &fused : parts, l->fused_gate_up ? 1 : 2,
                  b->config->mlp_bias);
     graph_glu(b, f->inner, f->gate_up);
