@@ -384,11 +384,55 @@ def moe_case(how, **config):
                 spelled4={"num_experts": 4, "num_local_experts": None})
 
 
+ONE = ((30, 24, 0),)
+# Families beside Llama's, of sizes that all forms can pack: the products of each kind of layer.
+FORMS = {
+    "qwen3.5": ("Qwen3_5Text", {**HYBRID, "prompts": ONE, "linear_value_head_dim": 16, "linear_key_head_dim": 16,
+                                "num_hidden_layers": 2, "layer_types": [LINEAR, FULL]}),
+    "glm4-moe": ("Glm4Moe", {**GLM_MOE, "prompts": ONE, "moe_intermediate_size": 32, "num_hidden_layers": 2,
+                             "n_routed_experts": 4, "use_qk_norm": True}),
+    "gemma4": ("Gemma4Text", {**GEMMA4_INPUT, "prompts": ONE, "hidden_size_per_layer_input": 16, "num_hidden_layers": 4,
+                              "head_dim": 16, "global_head_dim": 32, "layer_types": [SLIDING, FULL] * 2,
+                              "num_kv_shared_layers": 2}),
+    "granite4": ("GraniteMoeHybrid", {**GRANITE4, "prompts": ONE, "num_hidden_layers": 2, "layer_types": [MAMBA, FULL],
+                                      "num_local_experts": 0, "mamba_n_heads": 32, "mamba_d_state": 16,
+                                      "shared_intermediate_size": 48}),
+    "nemotron3": ("NemotronH", {**NEMOTRON3, "prompts": ONE, "layers_block_type": [MAMBA, "moe", FULL, "mlp"],
+                                "mamba_num_heads": 16, "moe_intermediate_size": 32,
+                                "moe_shared_expert_intermediate_size": 48, "n_routed_experts": 4}),
+    "lfm2": ("Lfm2", {**LFM2, "prompts": ONE, "num_hidden_layers": 2, "layer_types": ["conv", FULL],
+                      "block_multiple_of": 16}),
+    "llama4": ("Llama4Text", {**LLAMA4, "prompts": ONE, "num_hidden_layers": 2, "head_dim": 16, "intermediate_size": 32,
+                              "intermediate_size_mlp": 48, "num_experts_per_tok": 1}),
+}
+
+
+# Which of them are kept; all families' of the packers are made by `make check-hf`.
+KEPT_FORMS = {"qwen3.5": ("fp8-block", "awq", "w4a16"), "glm4-moe": ("fp8-block", "fp8-row"), "gemma4": ("w4a16", "gptq"),
+              "granite4": ("fp8-row", "awq"), "nemotron3": ("modelopt", "gptq"), "lfm2": ("w4a16", "fp8-block"),
+              "llama4": ("w4a16", "fp8-row")}
+
+
+def form_cases(prefix, forms, unit=1):
+    """forms: of each family; unit: of what products have as columns."""
+    widths = ("hidden_size", "intermediate_size", "moe_intermediate_size", "moe_shared_expert_intermediate_size",
+              "shared_intermediate_size", "intermediate_size_mlp", "hidden_size_per_layer_input", "block_multiple_of",
+              "linear_value_head_dim")
+    cases = []
+    for family, (cls, config) in FORMS.items():
+        c = {**SMALL, **config, **({"hidden_size": 64} if unit > 1 else {})}
+        c.update({k: -(-c[k] // unit) * unit for k in widths if k in c})
+        cases += [case(f"{prefix}{family}-{how}", cls, quant=how, **c) for how in forms[family]]
+    return cases
+
+
 def packer_cases(directory):
     import packers
     packers.load(directory)
     quantize.FORMATS.update(packers.formats())
-    return [case("packer-" + how, "Llama", quant=how, prompts=((30, 24, 0),), **packers.SIZES)
+    return form_cases("packer-", dict.fromkeys(
+        FORMS, ("ct-w4a16", "ct-fp8", "gptq-4", "awq-gemm")), packers.GROUP) + [
+        case("packer-" + how, "Llama", quant=how, prompts=((30, 24, 0),), **packers.SIZES)
             for how in packers.formats()] + [
         {**moe_case(how, **packers.SIZES), "name": "packer-moe-" + how}
         for how in ("ct-w4a16", "ct-int8", "ct-fp8", "gptq-4", "awq-gemm")]
@@ -403,6 +447,9 @@ if not OLD:
                   **HYBRID_MOE, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32,
                   "linear_value_head_dim": 8, "num_hidden_layers": 2, "prompts": ((30, 24, 0),)},
                    layer_types=[LINEAR, FULL])]
+    CASES += form_cases("quant-", KEPT_FORMS)
+    CASES += [case("quant-sees-qwen3.5-w4a16", "Qwen3_5", quant="w4a16", sees=QWEN_VISION, tie_word_embeddings=True,
+                   **{**FORMS["qwen3.5"][1], "rope_parameters": MROPE})]
     CASES += [case("quant-" + how, "Qwen2" if how == "gptq-v2" else "Llama", quant=how,
                    prompts=((30, 24, 0),)) for how in quantize.FORMATS if how != "mxfp4"]
 
@@ -517,11 +564,9 @@ def keep_some(tensors, meta):
             tensors[f"logits.{i}"] = tensors[f"logits.{i}"][at].contiguous()
 
 
-def packed_state(model, stored, how):
+def packed_state(model, stored, gone):
     """What a quantized checkpoint holds: packed matrices in place of those that they stand for."""
-    gone = (("experts.gate_up_proj", "experts.down_proj") if how == "mxfp4"
-            else (*quantize.PRODUCTS, "experts.gate_up_proj", "experts.down_proj"))
-    left = {k: v.to(torch.bfloat16) for k, v in model.state_dict().items() if not k.endswith(gone)}
+    left = {k: v.to(torch.bfloat16) for k, v in model.state_dict().items() if k not in gone}
     return {**left, **stored}
 
 
@@ -585,7 +630,7 @@ def write(case, out, seed):
         config._experts_implementation = "eager"
         model = getattr(transformers, name)(config).float().eval()
         draw(model, g, around_zero="Gemma" in case["cls"] and "Gemma4" not in case["cls"])
-        stored = quantize.apply(model, case["quant"]) if case["quant"] else {}
+        stored, gone = quantize.apply(model, case["quant"]) if case["quant"] else ({}, set())
         tensors, meta, margin = {}, [], float("inf")
         for i, (prompt, more, served) in enumerate(case["prompts"]):
             tokens = torch.randint(3, vocab, (prompt,), generator=g).tolist()
@@ -615,7 +660,7 @@ def write(case, out, seed):
         return False
     path = os.path.join(out, case["name"])
     os.makedirs(path, exist_ok=True)
-    state = packed_state(model, stored, case["quant"]) if stored else None
+    state = packed_state(model, stored, gone) if stored else None
     model.to(torch.bfloat16)
     if stored:
         model.config.quantization_config = quantize.FORMATS[case["quant"]][1]

@@ -103,6 +103,13 @@ def fp8(w, scales="block", name="weight_scale_inv", block=(20, 24)):
     return {"weight": number.to(torch.float8_e4m3fn), name: stored}, result
 
 
+def modelopt(w):
+    """One scale without a dimension, and one of the inputs, which float32 does not round."""
+    tensors, result = fp8(w, "tensor", "weight_scale")
+    scale = tensors["weight_scale"].reshape(())
+    return {**tensors, "weight_scale": scale, "input_scale": torch.tensor(0.01)}, result
+
+
 def compressed(form, bits, kind="int", **weights):
     about = {"num_bits": bits, "type": kind, "symmetric": True, "strategy": "channel", **weights}
     group = {"targets": ["Linear"], "weights": about}
@@ -149,6 +156,7 @@ FORMATS = {
     "fp8-block": (fp8, {"quant_method": "fp8", "weight_block_size": [20, 24],
                         "activation_scheme": "dynamic"}),
     "fp8-tensor": (lambda w: fp8(w, "tensor", "weight_scale"), {"quant_method": "fp8"}),
+    "modelopt": (modelopt, {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head"]}),
     "mxfp4": (mxfp4, {"quant_method": "mxfp4", "modules_to_not_convert": [
         "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}),
     "fp8-row": (lambda w: fp8(w, "row", "weight_scale"), compressed("float-quantized", 8, "float")),
@@ -157,11 +165,15 @@ FORMATS = {
 
 # Names of parameters; those of a hybrid's gates and convolutions stay as they are.
 PRODUCTS = ("_proj.weight", "_proj_with_mqa.weight", "in_proj_qkv.weight", "in_proj_z.weight",
-            "in_proj_qkvz.weight")
+            "in_proj_qkvz.weight", "feed_forward.w1.weight", "feed_forward.w2.weight", "feed_forward.w3.weight",
+            "shared_mlp.input_linear.weight", "shared_mlp.output_linear.weight", "per_layer_input_gate.weight",
+            "per_layer_projection.weight")
 
 
-def matrices(name, p, how):
-    """(stored name, view) of the matrices of a parameter: one, or those of all experts."""
+def matrices(name, p, how, turned):
+    """(stored name, view) of the matrices of a parameter: one, or those of all experts, which may lie transposed."""
+    if turned and p.dim() == 3:
+        p = p.transpose(1, 2)
     if how == "mxfp4":
         if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
             yield name + "_", p
@@ -172,19 +184,24 @@ def matrices(name, p, how):
         for e in range(p.shape[0]):
             yield name.replace("gate_up_proj", f"{e}.gate_proj."), p[e, :half]
             yield name.replace("gate_up_proj", f"{e}.up_proj."), p[e, half:]
-    elif name.endswith("experts.down_proj"):
+    elif name.endswith(("experts.down_proj", "experts.up_proj")):
+        kind = name.rsplit(".", 1)[1]
         for e in range(p.shape[0]):
-            yield name.replace("down_proj", f"{e}.down_proj."), p[e]
+            yield name.removesuffix(kind) + f"{e}.{kind}.", p[e]
 
 
 def apply(model, how):
-    """Quantizes the products of all layers in place; {stored name: tensor} to save instead."""
-    stored = {}
+    """Quantizes the products of all layers in place; {stored name: tensor} to save instead of the parameters named."""
+    stored, gone = {}, []
+    turned = model.config.model_type.startswith("llama4")
     with torch.no_grad():
         for name, p in model.named_parameters():
-            for prefix, matrix in matrices(name, p, how):
-                tensors, result = FORMATS[how][0](matrix.float())
+            if "visual." in name or "vision" in name:
+                continue  # as published: what sees stays as it is
+            for prefix, matrix in matrices(name, p, how, turned):
+                tensors, result = FORMATS[how][0](matrix.float().contiguous())
                 matrix.copy_(result)
                 for part, tensor in tensors.items():
                     stored[prefix + part] = tensor.contiguous()
-    return stored
+                gone.append(name)
+    return stored, set(gone)

@@ -108,6 +108,9 @@ static void build(struct graph_builder *b, const struct model_config *c)
                        .mlp = "feed_forward",
                        .shared = "feed_forward.shared_expert",
                        .experts = {.router = "feed_forward.router",
+                                   .gate = "feed_forward.experts.%u.gate_proj",
+                                   .up = "feed_forward.experts.%u.up_proj",
+                                   .down = "feed_forward.experts.%u.down_proj",
                                    .all_in = "feed_forward.experts.gate_up_proj",
                                    .all_out = "feed_forward.experts.down_proj",
                                    .turned = true}};

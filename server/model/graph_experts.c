@@ -31,14 +31,15 @@ static void experts_all(struct graph_builder *b, const struct graph_expert_names
     const struct graph_lane gate = {names->all_in, inner, n, 0, step, 2 * inner};
     const struct graph_lane up = {names->all_in, inner, n, second, step, 2 * inner};
     const struct graph_lane down = {names->all_out, n, inner, 0, 1, n};
+    const bool each = names->gate && !graph_experts_joined(b, names);
 
     if (names->alone) {
         experts_lone(b, names, op);
-    } else if (names->woven || names->turned) {
+    } else if (names->woven || (names->turned && !each)) {
         op->weight = graph_expert_lane(b, &gate);
         op->u.experts.up = graph_expert_lane(b, &up);
         op->u.experts.down = graph_expert_lane(b, &down);
-    } else if (names->gate && !graph_experts_joined(b, names)) {
+    } else if (each) {
         op->weight = graph_expert_matrices(b, names->gate, inner, n);
         op->u.experts.up = graph_expert_matrices(b, names->up, inner, n);
         op->u.experts.down = graph_expert_matrices(b, names->down, n, inner);
