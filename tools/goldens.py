@@ -343,6 +343,8 @@ NEMOTRON3 = dict(NEMOTRON_H, mamba_num_heads=4, n_groups=2, n_routed_experts=6, 
                  moe_intermediate_size=20, moe_shared_expert_intermediate_size=36, routed_scaling_factor=2.5)
 CASES += [
     case("nemotron-h-moe", "NemotronH", **NEMOTRON3, layers_block_type=[MAMBA, "moe", MAMBA, FULL, "moe"]),
+    case("nemotron-h-shared", "NemotronH", **{**NEMOTRON3, "prompts": ((30, 24, 0),)}, n_shared_experts=2,
+         layers_block_type=["moe", FULL, MAMBA]),
     case("nemotron-h-latent", "NemotronH", **{**NEMOTRON3, "n_routed_experts": 9}, moe_latent_size=12, mlp_bias=True,
          layers_block_type=["moe", MAMBA, FULL, "mlp", FULL, "moe"], n_group=3, topk_group=2, norm_topk_prob=False),
     case("nemotron-h-joined", "NemotronH", joined=True, **{**NEMOTRON3, "prompts": ((30, 24, 0),)}, moe_latent_size=24,

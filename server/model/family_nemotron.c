@@ -120,7 +120,8 @@ static int nemotron_heads(const struct model_json *j, struct model_config *c)
     return r;
 }
 
-/* What a file says of experts counts where a layer has them. */
+/* What a file says of experts counts where a layer has them. However many are shared, they are one
+ * matrix, whose width is said by itself. */
 static int nemotron_experts(const struct model_json *j, struct model_config *c)
 {
     bool plain[CONFIG_LAYERS_MOST], mixed = false, given = false;
@@ -137,7 +138,7 @@ static int nemotron_experts(const struct model_json *j, struct model_config *c)
     memcpy(c->plain, plain, bytes);
     c->routing.score = EK_SCORE_SIGMOID;
     if (r == 0)
-        r = model_json_int(j, "n_shared_experts", (struct model_range){1, 1}, &shared, &given);
+        r = model_json_int(j, "n_shared_experts", (struct model_range){1, 64}, &shared, &given);
     if (r == 0)
         r = config_read_u32(j, "moe_shared_expert_intermediate_size", 1u << 20, 0,
                             &c->shared_intermediate);

@@ -393,7 +393,7 @@ static const struct {
     {NEMOTRON3_OF("0", "3", "20", ""), "n_routed_experts", "n_routed_experts"},
     {NEMOTRON3_OF("6", "7", "20", ""), "num_experts_per_tok", "more than the 6 experts"},
     {NEMOTRON3_OF("6", "3", "null", ""), "moe_intermediate_size", "is missing"},
-    {NEMOTRON3(", \"n_shared_experts\": 2"), "n_shared_experts", "n_shared_experts"},
+    {NEMOTRON3(", \"n_shared_experts\": 0"), "n_shared_experts", "n_shared_experts"},
     {NEMOTRON3(", \"moe_latent_size\": 0"), "moe_latent_size", "moe_latent_size"},
     {NEMOTRON3(", \"n_group\": 4"), "n_group", "6 experts do not make n_group 4 groups"},
     {NEMOTRON_OF("\"layer_types\": [\"mamba\", \"moe\", \"attention\"]", ""), "num_local_experts",
