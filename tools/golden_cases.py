@@ -291,6 +291,19 @@ CASES += [
          mamba_proj_bias=True, attention_bias=True, time_step_limit=(0.1, 2.0)),
 ]
 
+# Mamba 2 and attention in each layer, with multipliers.
+FALCON_H1 = dict(prompts=((1, 24, 0), (5, 24, 0), (70, 24, 0), (150, 24, 0)), mamba_d_ssm=48, mamba_n_heads=4,
+                 mamba_d_state=12, mamba_chunk_size=32)
+CASES += [
+    case("falcon-h1", "FalconH1", **FALCON_H1, embedding_multiplier=2.5, lm_head_multiplier=0.7, key_multiplier=0.6,
+         mlp_multipliers=[0.8, 1.4], attention_in_multiplier=0.9, attention_out_multiplier=0.7, ssm_in_multiplier=1.2,
+         ssm_out_multiplier=0.5, ssm_multipliers=[0.6, 1.3, 0.7, 1.5, 0.8]),
+    case("falcon-h1-norm", "FalconH1", **{**FALCON_H1, "mamba_d_ssm": None, "prompts": SHORT}, mamba_rms_norm=True,
+         mamba_n_groups=2, mamba_proj_bias=True, attention_bias=True, mlp_bias=True, tie_word_embeddings=True),
+    case("falcon-h1-gate", "FalconH1", **{**FALCON_H1, "prompts": ONE}, mamba_rms_norm=True, projectors_bias=True,
+         mamba_norm_before_gate=False, mamba_conv_bias=False, ssm_multipliers=[1.0, 1.0, 0.7, 1.5, 1.0]),
+]
+
 # Each layer is one mixer. The least step, which is said to be of drawing weights, is taken by chunks for a limit.
 NEMOTRON_H = dict(prompts=((1, 24, 0), (5, 24, 0), (70, 24, 0), (150, 24, 0)), head_dim=16, mamba_head_dim=16,
                   ssm_state_size=12, chunk_size=32, layer_norm_epsilon=1e-5, time_step_min=1e-9)
@@ -315,7 +328,7 @@ CASES += [
 # Also with long prompts.
 LONG = ("llama", "mistral-window", "gemma3", "qwen3-moe", "gpt-oss", "glm4-moe", "llama4", "deepseek-v2", "deepseek-v3",
         "qwen3-next", "qwen3.5", "qwen3.5-moe", "lfm2", "lfm2-moe", "gemma4", "gemma4-input", "granite-hybrid-dense",
-        "nemotron-h", "nemotron-h-moe")
+        "nemotron-h", "nemotron-h-moe", "falcon-h1")
 for each in CASES:
     if each["name"] in LONG:
         each["prompts"] = (*each["prompts"], (300, 24, 0), (600, 24, 0))
@@ -338,7 +351,7 @@ OLDER = {
              "smollm3-window", "olmo3", "qwen3-moe", "qwen3-moe-plain", "gpt-oss", "served-llama",
              "sees-gemma3", "sees-qwen2.5-vl", "glm4", "glm4-moe", "ernie-moe", "exaone4", "hunyuan", "llama4",
              "deepseek-v2-groups", "deepseek-v3", "qwen3-next", "qwen2-moe", "lfm2", "granite-hybrid", "hunyuan-moe",
-             "dots1", "arcee", "granite-moe-shared"],
+             "dots1", "arcee", "granite-moe-shared", "falcon-h1"],
 }
 
 

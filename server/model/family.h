@@ -38,9 +38,9 @@ struct model_family {
 
 extern const struct model_family family_arcee, family_cwm, family_deepseek_v2, family_deepseek_v3,
     family_dots1, family_ernie, family_ernie_moe, family_exaone4, family_exaone_moe,
-    family_exaone_moe_hub, family_gemma, family_gemma2, family_gemma3, family_gemma4,
-    family_gemma4_unified, family_glm, family_glm4, family_glm4_moe, family_glm4_moe_lite,
-    family_gpt_oss, family_granite, family_granite_hybrid, family_granite_moe,
+    family_exaone_moe_hub, family_falcon_h1, family_gemma, family_gemma2, family_gemma3,
+    family_gemma4, family_gemma4_unified, family_glm, family_glm4, family_glm4_moe,
+    family_glm4_moe_lite, family_gpt_oss, family_granite, family_granite_hybrid, family_granite_moe,
     family_granite_shared, family_hunyuan, family_hunyuan_moe, family_lfm2, family_lfm2_moe,
     family_llama, family_llama4, family_minimax_m2, family_ministral, family_ministral3,
     family_mistral, family_mistral4, family_mixtral, family_nemotron_h, family_olmo2, family_olmo3,

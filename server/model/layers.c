@@ -154,6 +154,11 @@ void layers_gated(struct graph_builder *b, const struct layers *l, const struct 
     }
     graph_linear(b, f->gate_up, f->src, l->fused_gate_up ? &fused : parts, l->fused_gate_up ? 1 : 2,
                  b->config->mlp_bias);
+    if (l->gate_times > 0 && l->gate_times != 1.0f) {
+        graph_take(b, f->inner, f->gate_up, (struct graph_run){.group = f->width, .heads = 1});
+        graph_scale(b, f->inner, l->gate_times, NULL);
+        graph_take(b, f->gate_up, f->inner, (struct graph_run){.group = f->width, .heads = 1});
+    }
     graph_glu(b, f->inner, f->gate_up);
     graph_linear(b, l->side, f->inner, &out, 1, b->config->mlp_bias);
 }

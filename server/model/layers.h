@@ -17,6 +17,7 @@ struct delta_values { /* of linear attention, see delta.c */
 
 struct layers {
     bool fused_qkv, fused_gate_up; /* weights qkv_proj and gate_up_proj */
+    float gate_times;              /* of the gate before its activation; 0 = 1 */
     bool ungated;                  /* a feed-forward is up, max(x, 0) squared and down */
     float embed_scale;             /* 0 = the configuration's */
     /* Of q and k, before they turn: of each head, or of all together. NORM_TURNED: of each head

@@ -1,7 +1,8 @@
 /*
  * Mamba 2 as Granite 4 and Nemotron-H have it: in_proj gives [z | x B C | steps], x, B and C go
  * through a short convolution with SiLU, the scan (struct ek_scan) follows, what comes out is gated
- * by z, and then normed in as many groups as B and C have.
+ * by z, and then normed in as many groups as B and C have. In Falcon-H1 the parts of in_proj's
+ * result have multipliers, and the norm comes before the gate or is not there.
  */
 #include "server/model/mamba.h"
 
@@ -11,6 +12,7 @@
 
 #include "common/err.h"
 #include "server/model/config_keys.h"
+#include "server/model/graph_weights.h"
 
 #define MAMBA_HEADS_MOST  4096u
 #define MAMBA_GROUPS_MOST 1024u
@@ -64,6 +66,7 @@ int mamba_configure(const struct model_json *j, const struct mamba_keys *k, stru
         r = config_read_bool(j, k->conv_bias, true, &c->delta.conv_bias);
     if (r == 0)
         r = config_read_bool(j, k->bias, false, &s->bias);
+    s->out_bias = s->bias;
     if (r == 0)
         r = read_limits(j, s);
     if (r == 0 && s->heads % s->groups != 0)
@@ -81,6 +84,35 @@ void mamba_begin(struct graph_builder *b, struct mamba_values *v)
     v->wide = graph_value(b, 2 * inner + both + s->heads);
     v->xbc = graph_value(b, inner + both);
     v->out = graph_value(b, inner);
+    if (s->times[0] > 0) {
+        v->shared = graph_value(b, s->groups * s->state_dim);
+        v->steps = graph_value(b, s->heads);
+    }
+}
+
+/* Columns of a value from `first`, as many as `by` is wide, times a number; `by` is overwritten. */
+static void mamba_times(struct graph_builder *b, uint16_t value, uint16_t by, uint32_t first,
+                        float times)
+{
+    const uint32_t n = graph_width(b, by);
+
+    if (times == 1.0f)
+        return;
+    graph_take(b, by, value, (struct graph_run){.first = first, .group = n, .heads = 1});
+    graph_scale(b, by, times, NULL);
+    graph_take(b, value, by, (struct graph_run){.group = n, .heads = 1, .to = first});
+}
+
+static void mamba_parts(struct graph_builder *b, const struct mamba_values *v)
+{
+    const struct config_scan *s = &b->config->scan;
+    const uint32_t inner = s->heads * s->head_dim, both = s->groups * s->state_dim;
+
+    mamba_times(b, v->wide, v->out, 0, s->times[0]);
+    mamba_times(b, v->wide, v->out, inner, s->times[1]);
+    mamba_times(b, v->wide, v->shared, 2 * inner, s->times[2]);
+    mamba_times(b, v->wide, v->shared, 2 * inner + both, s->times[3]);
+    mamba_times(b, v->wide, v->steps, 2 * inner + 2 * both, s->times[4]);
 }
 
 void mamba_mixer(struct graph_builder *b, const struct mamba_values *v, uint16_t value,
@@ -102,9 +134,14 @@ void mamba_mixer(struct graph_builder *b, const struct mamba_values *v, uint16_t
     (void)snprintf(conv, sizeof(conv), "%s.conv1d", name);
     (void)snprintf(norm, sizeof(norm), "%s.norm", name);
     graph_linear(b, v->wide, value, &in_proj, 1, s->bias);
+    if (s->times[0] > 0)
+        mamba_parts(b, v);
     graph_convolve(b, v->xbc, v->wide, &c);
     graph_scan(b, v->out, v->xbc, v->wide, inner + xbc, name);
+    if (!s->unnormed && s->norm_first)
+        graph_norm_own(b, v->out, norm, inner / s->groups);
     graph_gate(b, v->out, v->wide, EK_GATE_SILU, (struct graph_run){.step = inner, .group = inner});
-    graph_norm_own(b, v->out, norm, inner / s->groups);
-    graph_linear(b, value, v->out, &out_proj, 1, s->bias);
+    if (!s->unnormed && !s->norm_first)
+        graph_norm_own(b, v->out, norm, inner / s->groups);
+    graph_linear(b, value, v->out, &out_proj, 1, s->out_bias);
 }

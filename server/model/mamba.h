@@ -18,6 +18,7 @@ int mamba_configure(const struct model_json *j, const struct mamba_keys *k, stru
 
 struct mamba_values {
     uint16_t wide, xbc, out;
+    uint16_t shared, steps; /* of the width of B, and of steps, where parts have multipliers */
 };
 
 void mamba_begin(struct graph_builder *b, struct mamba_values *v);

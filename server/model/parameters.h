@@ -107,11 +107,22 @@ struct config_kinds {
     uint32_t input;              /* elements of a token's second embedding for a layer, 0 = none */
 };
 
+#define CONFIG_SCAN_PARTS 5u /* of what goes in: gate, x, B, C, steps */
+
 /* Layers of Mamba 2 (struct ek_scan); their convolution is told as that of linear attention. */
 struct config_scan {
     uint32_t heads, groups, head_dim, state_dim;
-    float least, most; /* of a step */
-    bool bias;         /* of the products before and after */
+    float least, most;              /* of a step */
+    bool bias, out_bias;            /* of the products before and after */
+    bool unnormed;                  /* what comes out is gated and not normed, */
+    bool norm_first;                /* or normed before it is gated */
+    float times[CONFIG_SCAN_PARTS]; /* what the parts are multiplied with; 0 = none is */
+};
+
+/* Falcon-H1: what keys, the inputs and results of attention and of Mamba 2, and the gate and the
+ * result of the feed-forward are multiplied with. */
+struct config_falcon {
+    float keys, attention_in, attention_out, scan_in, scan_out, mlp[2];
 };
 
 /* What a checkpoint was made to give: text; numbers for classes (...ForSequenceClassification); its
@@ -133,6 +144,7 @@ struct model_config {
     struct config_delta delta;
     struct config_kinds kinds;
     struct config_scan scan;
+    struct config_falcon falcon;
     bool
         recurrent[CONFIG_LAYERS_MOST]; /* layers that have a recurrent state instead of attention */
     bool forward_only[CONFIG_LAYERS_MOST]; /* layers that are a feed-forward and nothing else */

@@ -1,0 +1,131 @@
+/*
+ * config.json of classes that take the parts of others: what their files say in numbers for each
+ * layer or in other words, what is taken where they say nothing, and what is refused.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/err.h"
+#include "server/model/config.h"
+#include "server/model/family.h"
+
+#define BASE                                                                                       \
+    "\"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 3, "                   \
+    "\"num_attention_heads\": 4, \"vocab_size\": 100, \"max_position_embeddings\": 1024"
+#define GLM_EXPERTS                                                                                \
+    ", \"n_routed_experts\": 8, \"num_experts_per_tok\": 3, \"moe_intermediate_size\": 8"
+#define LLAMA4_EXPERTS ", \"num_local_experts\": 4, \"num_experts_per_tok\": 1"
+#define HUNYUAN_MOE(more)                                                                          \
+    "{\"architectures\": [\"HunYuanMoEV1ForCausalLM\"], " BASE ", \"num_experts\": 8" more "}"
+#define MINIMAX(more)                                                                              \
+    "{\"architectures\": [\"MiniMaxM2ForCausalLM\"], " BASE LLAMA4_EXPERTS more "}"
+#define GLM_LITE(more)                                                                             \
+    "{\"architectures\": [\"Glm4MoeLiteForCausalLM\"], " BASE GLM_EXPERTS more "}"
+#define FALCON(more)                                                                               \
+    "{\"architectures\": [\"FalconH1ForCausalLM\"], \"mamba_n_heads\": 8, " BASE more "}"
+
+static struct model_config read_ok(const char *text)
+{
+    struct model_config c = {0};
+    struct ek_fault f = {0};
+    if (config_parse(text, strlen(text), &c, &f) != 0)
+        fail_msg("%s: %s", text, f.msg);
+    return c;
+}
+
+/* Numbers for each layer, and what other files say where transformers writes a list. */
+static void test_newer_spellings(void **state)
+{
+    (void)state;
+    struct model_config c =
+        read_ok(HUNYUAN_MOE(", \"moe_topk\": [3, 3, 3], \"moe_intermediate_size\": [20, 20, 20], "
+                            "\"num_shared_expert\": [2, 2, 2], \"norm_topk_prob\": false"));
+    assert_true(c.experts == 8 && c.experts_per_token == 3 && c.expert_intermediate == 20);
+    assert_true(c.shared_intermediate == 2 * 96 && c.routing.normalise);
+    c = read_ok(HUNYUAN_MOE(", \"moe_topk\": 2"));
+    assert_true(c.experts_per_token == 2 && c.expert_intermediate == 96);
+
+    c = read_ok(MINIMAX(", \"rotary_dim\": 64"));
+    assert_true(c.head_dim == 128 && c.rope.dims == 64 && c.rope.theta == 5e6);
+    assert_int_equal(read_ok(MINIMAX("")).rope.dims, 128);
+
+    c = read_ok(GLM_LITE(""));
+    assert_true(c.plain[0] && !c.plain[1] && !c.plain[2]);
+    c = read_ok(GLM_LITE(", \"first_k_dense_replace\": 2"));
+    assert_true(c.plain[0] && c.plain[1] && !c.plain[2]);
+    c = read_ok(GLM_LITE(", \"mlp_layer_types\": [\"sparse\", \"sparse\", \"dense\"]"));
+    assert_true(!c.plain[0] && !c.plain[1] && c.plain[2]);
+
+    c = read_ok("{\"architectures\": [\"ExaoneMoEForCausalLM\"], " BASE
+                ", \"num_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 8, "
+                "\"sliding_window\": 128, \"sliding_window_pattern\": 2}");
+    assert_true(c.windowed[0] && !c.windowed[1] && !c.unrotated[0] && c.unrotated[1]);
+    assert_true(c.plain[0] && !c.plain[1] && c.shared_intermediate == 8);
+    c = read_ok(
+        FALCON(", \"mamba_d_ssm\": null, \"mamba_d_head\": \"auto\", \"key_multiplier\": 0.25"));
+    assert_true(c.scan.head_dim == 16 && c.attention_scale == 0.0625f && c.scan.unnormed);
+    assert_int_equal(read_ok(FALCON("")).scan.head_dim, 128);
+    c = read_ok("{\"architectures\": [\"CwmForCausalLM\"], " BASE "}");
+    assert_true(c.window == 8192 && !c.windowed[0] && c.windowed[1] && c.windowed[2]);
+    c = read_ok("{\"architectures\": [\"Mistral4ForCausalLM\"], " BASE GLM_EXPERTS
+                ", \"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4.0, "
+                "\"original_max_position_embeddings\": 32, \"partial_rotary_factor\": 0.5, "
+                "\"llama_4_scaling_beta\": 0.1}}");
+    assert_true(c.warm_every == 32 && c.warm == 0.1f && c.rope.dims == 64);
+}
+
+static const struct {
+    const char *text, *field, *says;
+} bad_cases[] = {
+    {FALCON(", \"mamba_d_ssm\": 60"), "mamba_n_heads", "are not mamba_d_ssm 60"},
+    {FALCON(", \"mamba_d_ssm\": 64, \"mamba_d_head\": 16"), "mamba_n_heads",
+     "mamba_n_heads 8 of mamba_d_head 16 are not mamba_d_ssm 64"},
+    {FALCON(", \"mlp_multipliers\": [1.0]"), "mlp_multipliers", "must be 2 numbers"},
+    {FALCON(", \"ssm_multipliers\": [1, 1, 1, 1, \"1\"]"), "ssm_multipliers", "must be 5 numbers"},
+    {FALCON(", \"ssm_multipliers\": [1, 1, 0, 1, 1]"), "ssm_multipliers", "must be 5 numbers"},
+    {FALCON(", \"key_multiplier\": 0"), "key_multiplier", "key_multiplier"},
+    {FALCON(", \"hidden_act\": \"gelu\""), "hidden_act", "must be silu for FalconH1"},
+    {HUNYUAN_MOE(", \"moe_topk\": [2, 2, 3]"), "moe_topk", "the same for each layer"},
+    {HUNYUAN_MOE(", \"moe_topk\": []"), "moe_topk", "the same for each layer"},
+    {HUNYUAN_MOE(", \"moe_topk\": [2.5]"), "moe_topk", "the same for each layer"},
+    {HUNYUAN_MOE(", \"moe_topk\": 9"), "moe_topk", "moe_topk 9 is more than num_experts 8"},
+    {HUNYUAN_MOE(", \"moe_intermediate_size\": \"20\""), "moe_intermediate_size", "from 1 to"},
+    {HUNYUAN_MOE(", \"use_cla\": true"), "use_cla", "not supported"},
+    {MINIMAX(", \"rotary_dim\": 7"), "rotary_dim", "rotary_dim is 7; it must be even"},
+    {MINIMAX(", \"rotary_dim\": 130"), "rotary_dim", "from 1 to 128"},
+    {GLM_LITE(", \"mlp_layer_types\": [\"dense\", \"sparse\"]"), "mlp_layer_types",
+     "kind of each of the 3 layers"},
+    {GLM_LITE(", \"mlp_layer_types\": [\"dense\", \"sparse\", \"moe\"]"), "mlp_layer_types",
+     "has 'moe'; supported are dense and sparse"},
+    {GLM_LITE(", \"mlp_layer_types\": [\"dense\", 1, \"sparse\"]"), "mlp_layer_types",
+     "something that is no text"},
+    {"{\"architectures\": [\"ArceeForCausalLM\"], " BASE ", \"hidden_act\": \"silu\"}",
+     "hidden_act", "must be relu2 for Arcee"},
+};
+
+static void test_refused(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(bad_cases) / sizeof(bad_cases[0]); i++) {
+        struct model_config c = {.vocab = 77};
+        struct ek_fault f = {0};
+        int r = config_parse(bad_cases[i].text, strlen(bad_cases[i].text), &c, &f);
+        if (r != -EBADMSG || strcmp(f.field, bad_cases[i].field) != 0 ||
+            !strstr(f.msg, bad_cases[i].says))
+            fail_msg("case %zu: %d [%s] %s", i, r, f.field, f.msg);
+        assert_int_equal(c.vocab, 77);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_newer_spellings),
+                                       cmocka_unit_test(test_refused)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
