@@ -326,6 +326,10 @@ static void test_layouts(void **state)
         {256 * 2, 512 * 2, 2, 2, {8, 4, 2}, {1, 8, 256}, {32, 512}},
     };
 
+    if (g_fake.real) {
+        print_message("layouts: of the emulation, which is not there on a card\n");
+        skip();
+    }
     for (size_t c = 0; c < sizeof(columns) / sizeof(columns[0]); c++)
         for (uint32_t i = 0; i < columns[c].shape[0] * columns[c].shape[1] * 2; i++)
             for (uint32_t k = 0; k < 16; k++) {
