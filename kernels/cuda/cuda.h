@@ -28,8 +28,7 @@
 #define CUDA_ALIGN       256u          /* of every array */
 #define CUDA_MOST_SPLITS 1024u         /* parts of contexts in one step, besides one per row */
 #define CUDA_HANDLE      (64ull << 20) /* bytes of a piece of the KV pool */
-#define CUDA_GRAPH_ROWS  512u          /* decode steps up to this many rows are recorded */
-#define CUDA_BUCKETS     24u           /* numbers of rows for which they are */
+#define CUDA_BUCKETS     29u           /* sizes of recorded decode steps below the most */
 #define CUDA_EXPERT_ROWS 1024u         /* rows whose experts are computed together */
 #define CUDA_LT_SPACE    (32ull << 20) /* workspace of cuBLASLt */
 #define CUDA_PANEL       (64ull << 20) /* of a packed weight that are expanded together */
@@ -253,8 +252,8 @@ struct ek_device {
     bool host_pinned;
 
     struct cuda_flight flight[2];
-    cu_handle recorded[CUDA_BUCKETS];
-    uint8_t seen[CUDA_BUCKETS]; /* steps of a bucket that ran before it is recorded */
+    cu_handle recorded[CUDA_BUCKETS + 1]; /* the last: of as many rows as there can be */
+    uint8_t seen[CUDA_BUCKETS + 1];       /* steps of a bucket that ran before it is recorded */
     bool records;
 
     _Atomic uint64_t weight_bytes, arena_bytes, kv_bytes, host_kv_bytes, steps, busy_us;
@@ -367,7 +366,8 @@ int cuda_rank_wait(struct ek_device *d, uint64_t id, struct ek_result *ret_resul
 /* graph.c: runs a decode step of so many rows, recorded where that can be. */
 int cuda_graph_run(struct ek_device *d, uint32_t rows, uint32_t items);
 void cuda_graphs_free(struct ek_device *d);
-uint32_t cuda_bucket_rows(uint32_t bucket); /* rising; 0 behind the last */
+uint32_t cuda_bucket_rows(const struct ek_device *d,
+                          uint32_t bucket); /* rising; 0 behind the last */
 
 static inline cu_ptr cuda_arena(const struct ek_device *d, size_t at)
 {

@@ -12,23 +12,34 @@
 #include "kernels/cuda/group.h"
 
 /* Few at the small end, where steps differ most in what they cost. */
-static const uint16_t buckets[CUDA_BUCKETS + 1] = {1,   2,   4,   8,   12,  16,  24,  32,
-                                                   48,  64,  80,  96,  112, 128, 160, 192,
-                                                   224, 256, 320, 384, 448, 512, 0};
+static const uint16_t buckets[CUDA_BUCKETS] = {1,   2,   4,   8,   12,  16,   24,   32,   48,  64,
+                                               80,  96,  112, 128, 160, 192,  224,  256,  320, 384,
+                                               448, 512, 640, 768, 896, 1024, 1536, 2048, 3072};
 
-uint32_t cuda_bucket_rows(uint32_t bucket)
+/* Rows of the largest step that decodes and nothing else: the last bucket is for these, whatever
+ * the table has below and above. */
+static uint32_t most_decodes(const struct ek_device *d)
 {
-    return bucket < CUDA_BUCKETS ? buckets[bucket] : 0;
+    const struct ek_step_ceiling *c = &d->plan.ceiling;
+    const uint32_t most = c->rows < c->seqs ? c->rows : c->seqs;
+
+    return most < d->plan.logit_rows ? most : d->plan.logit_rows;
+}
+
+uint32_t cuda_bucket_rows(const struct ek_device *d, uint32_t bucket)
+{
+    const uint32_t most = most_decodes(d);
+
+    if (bucket > 0 && (bucket > CUDA_BUCKETS || buckets[bucket - 1] >= most))
+        return 0;
+    return bucket < CUDA_BUCKETS && buckets[bucket] < most ? buckets[bucket] : most;
 }
 
 static uint32_t bucket_of(const struct ek_device *d, uint32_t rows)
 {
-    for (uint32_t b = 0; cuda_bucket_rows(b) > 0; b++)
-        if (rows <= cuda_bucket_rows(b))
-            return cuda_bucket_rows(b) <= d->plan.ceiling.rows &&
-                           cuda_bucket_rows(b) <= d->plan.logit_rows
-                       ? b
-                       : UINT32_MAX;
+    for (uint32_t b = 0; cuda_bucket_rows(d, b) > 0; b++)
+        if (rows <= cuda_bucket_rows(d, b))
+            return b;
     return UINT32_MAX;
 }
 
@@ -52,7 +63,7 @@ static int begin_recording(struct ek_device *d)
 /* The graph of a bucket, or NULL; a step that could not be recorded is not tried again. */
 static int record(struct ek_device *d, uint32_t bucket, cu_handle *ret_graph)
 {
-    uint32_t rows = cuda_bucket_rows(bucket);
+    uint32_t rows = cuda_bucket_rows(d, bucket);
     cu_handle graph = NULL, made = NULL;
 
     int r = begin_recording(d);
@@ -93,7 +104,7 @@ int cuda_graph_run(struct ek_device *d, uint32_t rows, uint32_t items)
 
 void cuda_graphs_free(struct ek_device *d)
 {
-    for (uint32_t b = 0; b < CUDA_BUCKETS; b++) {
+    for (uint32_t b = 0; b <= CUDA_BUCKETS; b++) {
         if (d->recorded[b])
             (void)d->cu.exec_free(d->recorded[b]);
         d->recorded[b] = NULL;

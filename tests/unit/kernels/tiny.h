@@ -573,33 +573,43 @@ static inline void tiny_close(struct tiny_device *x)
     *x = (struct tiny_device){0};
 }
 
-static inline int tiny_open_on(const struct ek_backend *b, const struct tiny *t,
-                               const struct ek_open_params *open, uint32_t block_size,
-                               uint32_t blocks, struct tiny_device *x)
+/* With ceilings of the test's own. */
+static inline int tiny_open_for(const struct ek_backend *b, const struct tiny *t,
+                                const struct ek_open_params *open, const struct ek_plan_request *q,
+                                uint32_t blocks, struct tiny_device *x)
 {
-    struct ek_plan_request q = {.graph = &t->g,
-                                .ceiling = {512, 16, 1024, 8, 4096, 8},
-                                .logit_rows = 24,
-                                .block_size = block_size,
-                                .offload_bytes = t->p.offload};
-    const struct ek_kv_params kv = {blocks, 4, block_size, t->g.state_floats > 0 ? TINY_STATES : 0};
+    const struct ek_kv_params kv = {blocks, 4, q->block_size,
+                                    t->g.state_floats > 0 ? TINY_STATES : 0};
 
     *x = (struct tiny_device){
-        .b = b, .ceiling = q.ceiling, .block_size = block_size, .prompt = t->p.prompt};
+        .b = b, .ceiling = q->ceiling, .block_size = q->block_size, .prompt = t->p.prompt};
     int r = x->b->open(open, &x->d, NULL);
     if (r == 0)
-        r = x->b->load(x->d, &q, &t->files, NULL, NULL, NULL);
+        r = x->b->load(x->d, q, &t->files, NULL, NULL, NULL);
     if (r == 0)
         r = x->b->kv_open(x->d, &kv);
-    x->step = calloc(1, ek_step_size(&q.ceiling));
-    x->result = calloc(1, ek_result_bytes(q.ceiling.seqs, q.ceiling.scores, q.ceiling.seqs, 64));
+    x->step = calloc(1, ek_step_size(&q->ceiling));
+    x->result = calloc(1, ek_result_bytes(q->ceiling.seqs, q->ceiling.scores, q->ceiling.seqs, 64));
     if (r == 0 && (!x->step || !x->result))
         r = -12;
     if (r < 0)
         tiny_close(x);
     else
-        ek_step_layout(x->step, &q.ceiling);
+        ek_step_layout(x->step, &q->ceiling);
     return r;
+}
+
+static inline int tiny_open_on(const struct ek_backend *b, const struct tiny *t,
+                               const struct ek_open_params *open, uint32_t block_size,
+                               uint32_t blocks, struct tiny_device *x)
+{
+    const struct ek_plan_request q = {.graph = &t->g,
+                                      .ceiling = {512, 16, 1024, 8, 4096, 8},
+                                      .logit_rows = 24,
+                                      .block_size = block_size,
+                                      .offload_bytes = t->p.offload};
+
+    return tiny_open_for(b, t, open, &q, blocks, x);
 }
 
 static inline int tiny_open(const struct tiny *t, const char *isa, uint32_t threads,

@@ -1,0 +1,133 @@
+/*
+ * How a step is divided among a card's blocks: which decode steps are recorded, up to the largest
+ * there can be; and in which parts contexts are read, by what they need and not by how many there
+ * are. Answers are those of a plain computation, whatever the division.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kernels/cuda/cuda.h"
+#include "tests/unit/cuda/fake_card.h"
+#include "tests/unit/kernels/tiny.h"
+
+enum { VOCAB = 20, SIZE = 16 };
+#define CARD ((size_t)4 << 30)
+
+#define MODEL(type, width, q, kv, dim, ...)                                                        \
+    {                                                                                              \
+        .dtype = (type), .layers = 1, .hidden = (width), .q_heads = (q), .kv_heads = (kv),         \
+        .head_dim = (dim), .rotary = (dim), .ffn = 20, .vocab = VOCAB, __VA_ARGS__                 \
+    }
+
+static const struct ek_slot_set g_greedy = {.sampling.top_p = 1.0f, .top = EK_TOP_MOST};
+
+static void open_model(const struct tiny *t, struct ek_step_ceiling ceiling, uint32_t logit_rows,
+                       uint32_t blocks, struct tiny_device *x)
+{
+    const struct ek_plan_request q = {
+        .graph = &t->g, .ceiling = ceiling, .logit_rows = logit_rows, .block_size = SIZE};
+    const struct ek_open_params open = {.device = 0};
+
+    g_fake.card(CARD, true);
+    assert_int_equal(tiny_open_for(cuda_backend(), t, &open, &q, blocks, x), 0);
+}
+
+static void make_tokens(int32_t *tokens, uint32_t n, uint64_t seed)
+{
+    for (uint32_t i = 0; i < n; i++)
+        tokens[i] = (int32_t)(tiny_next(&seed) % VOCAB);
+}
+
+static void check_close(const struct tiny *t, const struct ek_result_seq *s, const int32_t *tokens,
+                        uint32_t n)
+{
+    const double slack = t->p.dtype == EK_F32 ? 2e-4 : t->p.dtype == EK_F16 ? 2e-2 : 1.2e-1;
+    double want[VOCAB];
+
+    tiny_reference(t, tokens, n, want);
+    assert_int_equal(s->top, VOCAB);
+    for (uint32_t i = 0; i < VOCAB; i++)
+        if (!(fabs((double)s->top_logit[i] - want[s->top_id[i]]) < slack))
+            fail_msg("slot %u, %u tokens: logit %d is %g instead of %g", s->slot, n, s->top_id[i],
+                     (double)s->top_logit[i], want[s->top_id[i]]);
+}
+
+/* As many sequences as there may be, whatever bounds them, in steps that decode: the second one is
+ * recorded and launched. */
+static void test_most_rows_are_recorded(void **state)
+{
+    (void)state;
+    enum { STEPS = 3, MOST = 600 };
+    static const struct {
+        uint32_t rows, seqs, logit_rows, run;
+    } cases[] = {{512, 13, 24, 13}, {512, 13, 24, 5}, {64, 40, 24, 24},    {21, 40, 64, 21},
+                 {64, 1, 1, 1},     {64, 16, 16, 16}, {700, 600, 600, 600}};
+    const struct tiny_params p = MODEL(EK_F32, 24, 3, 3, 8, .act = EK_ACT_SILU);
+    struct tiny *t = tiny_new(&p);
+    int32_t tokens[MOST + STEPS];
+    uint32_t table[MOST];
+
+    make_tokens(tokens, MOST + STEPS, 7);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const struct ek_step_ceiling c = {cases[i].rows, cases[i].seqs, 1024, 8, 4096, 8};
+        const uint32_t n = cases[i].run;
+        struct tiny_device x;
+        open_model(t, c, cases[i].logit_rows, n + 1, &x);
+        for (uint32_t s = 0; s < n; s++) {
+            struct ek_slot_set set = g_greedy;
+            set.slot = s;
+            set.top = n > 50 && s % 37 > 0 ? 0 : set.top; /* that one is not looked at */
+            tiny_set(&x, &set);
+            table[s] = 1 + s;
+        }
+        for (uint32_t at = 0; at < STEPS; at++) {
+            for (uint32_t s = 0; s < n; s++)
+                tiny_add(&x, s, tokens + s, at, 1, &table[s], true);
+            assert_int_equal(tiny_run(&x, NULL), 0);
+            for (uint32_t s = 0; s<n; s += n> 50 ? 37 : 1)
+                check_close(t, &x.result->seq[s], tokens + s, at + 1);
+        }
+        if (!g_fake.real && g_fake.calls("cuGraphLaunch") != STEPS - 1)
+            fail_msg("%u of %u, %u and %u rows: %u graphs launched", n, cases[i].rows,
+                     cases[i].seqs, cases[i].logit_rows, g_fake.calls("cuGraphLaunch"));
+        tiny_close(&x);
+        assert_true(g_fake.real || (g_fake.objects() == 0 && g_fake.used() == 0));
+    }
+    tiny_free(t);
+}
+
+/* Sizes rise, and the last is that of the largest step. */
+static void test_sizes(void **state)
+{
+    (void)state;
+    static const uint32_t most[] = {1, 2, 3, 8, 13, 200, 512, 513, 1024, 3072, 3073, 4096};
+
+    for (size_t i = 0; i < sizeof(most) / sizeof(most[0]); i++) {
+        struct ek_device *d = calloc(1, sizeof(*d));
+        assert_non_null(d);
+        d->plan.ceiling = (struct ek_step_ceiling){.rows = 8192, .seqs = most[i]};
+        d->plan.logit_rows = most[i] + 7;
+        uint32_t before = 0, b = 0;
+        for (; cuda_bucket_rows(d, b) > 0; b++) {
+            assert_true(b <= CUDA_BUCKETS && cuda_bucket_rows(d, b) > before);
+            before = cuda_bucket_rows(d, b);
+        }
+        assert_int_equal(before, most[i]);
+        free(d);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_most_rows_are_recorded),
+    };
+    return cmocka_run_group_tests_name("divide", tests, fake_setup, NULL);
+}
