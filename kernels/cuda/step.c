@@ -45,21 +45,17 @@ static uint32_t put(struct pack *p, const void *from, uint32_t count, size_t siz
     return at;
 }
 
-/* Positions that one part of a context covers, so that the card is busy but not more than that. */
+/* Positions that one part of a context covers: a share of all positions, so that the card is busy
+ * but not more than that. Where rows are many and alike it is more than any of them has; a long
+ * one among short ones is more than its share, however many they are. */
 static uint32_t part_size(const struct ek_device *d, const struct ek_step *step)
 {
     const struct ek_step_seq *q = ek_step_seqs(step);
-    uint64_t rows = 0, positions = 0, heads = d->graph->kv_heads;
+    uint64_t positions = 0, items = d->multiprocessors * 3ull / d->graph->kv_heads;
 
     for (uint32_t i = 0; i < step->seqs; i++)
-        if (q[i].rows == 1) {
-            rows++;
-            positions += q[i].context;
-        }
-    uint64_t wanted = d->multiprocessors * 3ull;
-    if (rows * heads >= wanted)
-        return UINT32_MAX;
-    uint64_t items = wanted / heads > CUDA_MOST_SPLITS ? CUDA_MOST_SPLITS : wanted / heads;
+        positions += q[i].rows == 1 ? q[i].context : 0;
+    items = items > CUDA_MOST_SPLITS ? CUDA_MOST_SPLITS : items;
     uint64_t size = positions / (items + !items) / 64 * 64 + 64;
     return size < CU_SPLIT_LEAST ? CU_SPLIT_LEAST : size > UINT32_MAX ? UINT32_MAX : (uint32_t)size;
 }

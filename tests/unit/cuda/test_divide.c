@@ -22,7 +22,8 @@ enum { VOCAB = 20, SIZE = 16 };
 #define MODEL(type, width, q, kv, dim, ...)                                                        \
     {                                                                                              \
         .dtype = (type), .layers = 1, .hidden = (width), .q_heads = (q), .kv_heads = (kv),         \
-        .head_dim = (dim), .rotary = (dim), .ffn = 20, .vocab = VOCAB, __VA_ARGS__                 \
+        .head_dim = (dim), .rotary = (dim) > 128 ? 100 : (dim), .ffn = 20, .vocab = VOCAB,         \
+        __VA_ARGS__                                                                                \
     }
 
 static const struct ek_slot_set g_greedy = {.sampling.top_p = 1.0f, .top = EK_TOP_MOST};
@@ -123,11 +124,85 @@ static void test_sizes(void **state)
     }
 }
 
+/* Parts of a row's context: all of it, once, in order. The longest of all. */
+static uint32_t check_items(const struct tiny_device *x, const uint32_t *context, uint32_t rows,
+                            uint32_t *ret_items)
+{
+    const struct cu_step *s = (const struct cu_step *)(void *)x->d->flight[x->id & 1].up;
+    const struct cu_item *item =
+        (const struct cu_item *)(const void *)((const char *)s + s->item_at);
+    uint32_t longest = 0, at = 0;
+
+    for (uint32_t r = 0; r < rows; r++) {
+        uint32_t seen = 0;
+        for (uint32_t k = 0, parts = item[at].parts; k < parts; k++, at++) {
+            assert_true(item[at].row == r && item[at].part == k && item[at].from == seen);
+            seen = item[at].to;
+            longest = seen - item[at].from > longest ? seen - item[at].from : longest;
+        }
+        assert_int_equal(seen, context[r]);
+    }
+    assert_int_equal(at, s->items);
+    *ret_items = s->items;
+    return longest;
+}
+
+/* One long context among many short ones is divided, though they fill the card; as many that are
+ * alike are not. */
+static void test_long_among_short(void **state)
+{
+    (void)state;
+    enum { SEQS = 16, MOST = 640, BLOCKS = MOST / SIZE + 1 };
+    static const struct {
+        uint32_t first, others; /* contexts */
+        uint32_t longest;       /* part: of two multiprocessors and two heads a third of all */
+        uint32_t items;
+    } cases[] = {{600, 20, 320, 17}, {20, 20, 20, 16}, {130, 130, 130, 16}};
+    const struct tiny_params p = MODEL(EK_BF16, 40, 4, 2, 32, .act = EK_ACT_SILU);
+    struct tiny *t = tiny_new(&p);
+    const struct ek_step_ceiling c = {2048, SEQS, 4096, 8, 4096, 8};
+    int32_t tokens[MOST + SEQS];
+    uint32_t table[SEQS][BLOCKS], context[SEQS];
+
+    make_tokens(tokens, MOST + SEQS, 3);
+    for (uint32_t s = 0; s < SEQS; s++)
+        for (uint32_t i = 0; i < BLOCKS; i++)
+            table[s][i] = 1 + i * SEQS + s;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct tiny_device x;
+        open_model(t, c, SEQS, 1 + SEQS * BLOCKS, &x);
+        for (uint32_t s = 0; s < SEQS; s++) {
+            struct ek_slot_set set = g_greedy;
+            set.slot = s;
+            tiny_set(&x, &set);
+            context[s] = s == 0 ? cases[i].first : cases[i].others;
+            if (s > 0 && cases[i].others > 100 && s % 4 == 0) /* as many rows as a step takes */
+                assert_int_equal(tiny_run(&x, NULL), 0);
+            tiny_add(&x, s, tokens + s, 0, context[s] - 1, table[s], false);
+        }
+        assert_int_equal(tiny_run(&x, NULL), 0);
+        for (uint32_t s = 0; s < SEQS; s++)
+            tiny_add(&x, s, tokens + s, context[s] - 1, 1, table[s], true);
+        assert_int_equal(tiny_run(&x, NULL), 0);
+        for (uint32_t s = 0; s < SEQS; s += 9)
+            check_close(t, &x.result->seq[s], tokens + s, context[s]);
+        if (!g_fake.real) {
+            uint32_t items = 0, longest = check_items(&x, context, SEQS, &items);
+            if (longest > cases[i].longest || items != cases[i].items)
+                fail_msg("%u among %u: %u parts, the longest %u", cases[i].first, cases[i].others,
+                         items, longest);
+        }
+        tiny_close(&x);
+    }
+    tiny_free(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_most_rows_are_recorded),
+        cmocka_unit_test(test_long_among_short),
     };
     return cmocka_run_group_tests_name("divide", tests, fake_setup, NULL);
 }
