@@ -1,9 +1,12 @@
 /*
  * Large products by cuBLASLt, which is looked for at load (library.h; EVENKEEL_CUBLASLT names a
  * file, or "off"); without it the own kernels compute everything, correctly and slower. Descriptors
- * and the chosen algorithm are kept per shape; numbers of rows are rounded up, so that there are
- * few shapes and an answer does not change with each row more (the values have room for it, the
- * rows behind the last one are never read). Its workspace lies in the arena.
+ * and the chosen algorithm are kept for as many shapes as a server has, by a hash; one more takes
+ * the place of the one that was not used for longest. The heuristic names several algorithms, of
+ * which its first is taken, or the one that EVENKEEL_CUBLASLT_CANDIDATE numbers. Numbers of rows
+ * are rounded up, so that there are few shapes and an answer does not change with each row more
+ * (the values have room for it, the rows behind the last one are never read). Its workspace lies in
+ * the arena.
  *
  * Inputs and weights of E4M3 (rounded.cu) are multiplied as bytes, with the scales that they have:
  * of rows, of groups by blocks (both only Hopper has), or none, and a kernel of our own multiplies
@@ -18,12 +21,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <xxhash.h>
+
 #include "common/err.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/library.h"
 #include "kernels/cuda/lt.h"
 
-#define KEPT 128u /* shapes with their descriptors */
+#define KEPT       1024u /* shapes with their descriptors: 8,192 rows of four products are 536 */
+#define CHAINS     2048u /* by a hash of the shape */
+#define CANDIDATES 8     /* that the heuristic is asked for */
 
 /* What is multiplied: numbers of 16 bits, or E4M3 with scales. */
 enum lt_form { LT_PLAIN, LT_ROWS, LT_BLOCKS, LT_BARE };
@@ -37,6 +44,8 @@ struct lt_plan {
     enum { LT_EMPTY, LT_READY, LT_REFUSED } state;
     lt_handle desc, w, x, c;
     struct lt_result best;
+    uint64_t used;  /* when last, by a clock that counts products */
+    uint32_t after; /* next of its chain, from 1; 0 = it is the last */
 };
 
 struct cuda_lt {
@@ -44,8 +53,11 @@ struct cuda_lt {
     LT_FUNCTIONS(LT_FIELD)
 #undef LT_FIELD
     lt_handle handle, preference;
-    int type; /* of the products */
-    uint32_t next;
+    int type;        /* of the products */
+    uint32_t choice; /* which of the candidates, from 0 */
+    uint32_t taken;  /* plans */
+    uint64_t clock;
+    uint32_t first[CHAINS]; /* as lt_plan.after */
     struct lt_plan plan[KEPT];
 };
 
@@ -99,6 +111,16 @@ static void note_missing(struct ek_device *d, const char *where)
                    at > 0 ? " " : "", where);
 }
 
+/* What EVENKEEL_CUBLASLT_CANDIDATE says, for measuring. */
+static uint32_t wanted_choice(void)
+{
+    const char *wanted = getenv("EVENKEEL_CUBLASLT_CANDIDATE");
+
+    return wanted && wanted[0] > '0' && wanted[0] < '0' + CANDIDATES && !wanted[1]
+               ? (uint32_t)(wanted[0] - '0')
+               : 0;
+}
+
 struct cuda_lt *cuda_lt_open(struct ek_device *d)
 {
     size_t space = CUDA_LT_SPACE;
@@ -110,6 +132,7 @@ struct cuda_lt *cuda_lt_open(struct ek_device *d)
     struct cuda_lt *lt = calloc(1, sizeof(*lt));
     if (!lt)
         return NULL;
+    lt->choice = wanted_choice();
     lt->type = d->graph->dtype == EK_F16 ? LT_R_16F : LT_R_16BF;
     if (!find_library(lt, where, sizeof(where))) {
         const char *wish = getenv("EVENKEEL_CUBLASLT");
@@ -167,10 +190,25 @@ static bool set_scales(struct cuda_lt *lt, struct lt_plan *p, const struct cu_ge
            lt->desc_set(p->desc, LT_B_SCALE, &x, sizeof(x)) == LT_OK;
 }
 
+/* The candidate that is wanted of those that work, the last one where they are fewer. */
+static bool choose(const struct cuda_lt *lt, const struct lt_result *found, int count,
+                   struct lt_result *ret_best)
+{
+    uint32_t working = 0;
+
+    for (int i = 0; i < count && working <= lt->choice; i++)
+        if (found[i].state == LT_OK) {
+            *ret_best = found[i];
+            working++;
+        }
+    return working > 0;
+}
+
 static bool make_plan(struct cuda_lt *lt, struct lt_plan *p, const struct cu_gemm_args *g)
 {
     const struct lt_key *key = &p->key;
     const int transposed = LT_OP_T;
+    struct lt_result result[CANDIDATES];
     int c_type = key->c_dtype == EK_F32 ? LT_R_32F : lt->type, found = 0;
     int type = key->form == LT_PLAIN ? lt->type : LT_R_E4M3;
     uint64_t stride = key->form == LT_PLAIN ? (key->k + 31) / 32 * 32 : key->k;
@@ -181,20 +219,49 @@ static bool make_plan(struct cuda_lt *lt, struct lt_plan *p, const struct cu_gem
            lt->layout_new(&p->w, type, key->k, key->n, (int64_t)stride) == LT_OK &&
            lt->layout_new(&p->x, type, key->k, key->rows, key->x_stride) == LT_OK &&
            lt->layout_new(&p->c, c_type, key->n, key->rows, key->c_stride) == LT_OK &&
-           lt->heuristic(lt->handle, p->desc, p->w, p->x, p->c, p->c, lt->preference, 1, &p->best,
-                         &found) == LT_OK &&
-           found > 0 && p->best.state == LT_OK;
+           lt->heuristic(lt->handle, p->desc, p->w, p->x, p->c, p->c, lt->preference, CANDIDATES,
+                         result, &found) == LT_OK &&
+           choose(lt, result, found, &p->best);
+}
+
+static uint32_t *chain_of(struct cuda_lt *lt, const struct lt_key *key)
+{
+    return &lt->first[XXH3_64bits(key, sizeof(*key)) % CHAINS];
+}
+
+/* An unused place, or that of the plan which was not used for longest, taken out of its chain. */
+static struct lt_plan *free_place(struct cuda_lt *lt)
+{
+    struct lt_plan *p = &lt->plan[0];
+
+    if (lt->taken < KEPT)
+        return &lt->plan[lt->taken++];
+    for (uint32_t i = 1; i < KEPT; i++)
+        p = lt->plan[i].used < p->used ? &lt->plan[i] : p;
+    uint32_t *at = chain_of(lt, &p->key);
+    while (&lt->plan[*at - 1] != p)
+        at = &lt->plan[*at - 1].after;
+    *at = p->after;
+    forget(lt, p);
+    return p;
 }
 
 static struct lt_plan *plan_of(struct cuda_lt *lt, const struct lt_key *key,
                                const struct cu_gemm_args *g)
 {
-    for (uint32_t i = 0; i < KEPT; i++)
-        if (lt->plan[i].state != LT_EMPTY && memcmp(&lt->plan[i].key, key, sizeof(*key)) == 0)
-            return &lt->plan[i];
-    struct lt_plan *p = &lt->plan[lt->next++ % KEPT];
-    forget(lt, p);
+    uint32_t *chain = chain_of(lt, key);
+
+    lt->clock++;
+    for (uint32_t i = *chain; i > 0; i = lt->plan[i - 1].after)
+        if (memcmp(&lt->plan[i - 1].key, key, sizeof(*key)) == 0) {
+            lt->plan[i - 1].used = lt->clock;
+            return &lt->plan[i - 1];
+        }
+    struct lt_plan *p = free_place(lt);
     p->key = *key;
+    p->used = lt->clock;
+    p->after = *chain;
+    *chain = (uint32_t)(p - lt->plan) + 1;
     p->state = make_plan(lt, p, g) ? LT_READY : LT_REFUSED;
     return p;
 }

@@ -41,6 +41,8 @@ unsigned fake_calls(const char *symbol); /* since fake_card() */
  * or, forgiven, gives the documented error, and said() is the last sentence ("" = none since). */
 void fake_forgive(bool forgives);
 const char *fake_said(void);
+/* Which of the algorithms that cuBLASLt offered the last product was made with. */
+unsigned fake_lt_algorithm(void);
 size_t fake_used(void); /* bytes of device memory taken, of all cards */
 size_t fake_card_used(int card);
 unsigned fake_objects(void); /* allocations, handles, events, communicators that are alive */

@@ -20,7 +20,7 @@
 #define PAGE   ((size_t)2 << 20)
 
 enum {
-    MOST_OBJECTS = 2048,
+    MOST_OBJECTS = 8192,
     MOST_FAILURES = 4,
     MOST_COUNTED = 64,
     MOST_CARDS = 8,

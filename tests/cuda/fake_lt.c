@@ -11,11 +11,20 @@
 #include "tests/cuda/fake_inner.h"
 
 enum {
-    CHOSEN = 0x1234,   /* the algorithm, */
+    CHOSEN = 0x1234,   /* the first algorithm, */
+    OFFERED = 4,       /* of so many, */
+    BROKEN = 2,        /* one of which does not work; */
     NEEDS = 1 << 20,   /* its workspace, */
     SPACE_ALIGN = 256, /* and how that lies */
     VECTOR = 16,       /* bytes that tensor cores read at once: of columns, too */
 };
+
+static unsigned g_algorithm;
+
+EXPORT unsigned fake_lt_algorithm(void)
+{
+    return g_algorithm;
+}
 
 #define DECLARE_LT(field, symbol, args) API symbol args;
 LT_FUNCTIONS(DECLARE_LT)
@@ -189,12 +198,16 @@ API cublasLtMatmulAlgoGetHeuristic(lt_handle h, lt_handle desc, lt_handle w, lt_
                           : why_not(desc, w, x, c);
     if (why)
         return fake_leave(fake_broken(LT_INVALID_VALUE, "cuBLASLt: a product: %s", why));
-    memset(results, 0xff, sizeof(*results));
-    results->algo[0] = CHOSEN;
-    results->workspace = NEEDS;
     const bool lacks = inner(desc)->lt[1] && fake_g.capability != 90; /* such scales */
-    results->state = inner(wish)->lt[0] < NEEDS || lacks ? LT_NOT_SUPPORTED : LT_OK;
-    *ret_count = results->state == LT_OK;
+    const bool offers = inner(wish)->lt[0] >= NEEDS && !lacks;
+    *ret_count = most < OFFERED ? most : OFFERED;
+    memset(results, 0xff, (size_t)*ret_count * sizeof(*results));
+    for (int i = 0; i < *ret_count; i++) {
+        results[i].algo[0] = CHOSEN + (uint64_t)i;
+        results[i].workspace = NEEDS;
+        results[i].state = !offers || i == BROKEN ? LT_NOT_SUPPORTED : LT_OK;
+    }
+    *ret_count = offers ? *ret_count : 0;
     return fake_leave(LT_OK);
 }
 
@@ -239,7 +252,8 @@ API cublasLtMatmul(lt_handle h, lt_handle desc, const void *alpha, const void *w
         why = "handle, stream and context are not of one card";
     if (!why && (c != d || c_at != d_at || factor != 0.0f))
         why = "what is added is not offered";
-    if (!why && (chosen != CHOSEN || space_bytes < NEEDS))
+    const bool known = chosen - CHOSEN < OFFERED && chosen - CHOSEN != BROKEN;
+    if (!why && (!known || space_bytes < NEEDS))
         why = "the algorithm is none, or has too little workspace";
     if (why)
         return fake_leave(fake_broken(LT_INVALID_VALUE, "cublasLtMatmul: %s", why));
@@ -261,6 +275,7 @@ API cublasLtMatmul(lt_handle h, lt_handle desc, const void *alpha, const void *w
                              .w_scale = (const float *)(uintptr_t)inner(desc)->lt[2],
                              .x_scale = (const float *)(uintptr_t)inner(desc)->lt[3]};
     memcpy(&p.alpha, alpha, sizeof(p.alpha));
+    g_algorithm = (unsigned)(chosen - CHOSEN);
     why = where_not(&p, a, b, out);
     if (why)
         return fake_leave(fake_broken(LT_INVALID_VALUE, "cublasLtMatmul: %s", why));

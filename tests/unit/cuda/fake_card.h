@@ -36,6 +36,7 @@ struct fake_card {
     const char *(*said)(void);
     void (*capability)(int capability);
     void (*lame)(const char *part);
+    unsigned (*algorithm)(void);
 };
 
 const struct ek_backend *ek_backend_get(uint32_t abi); /* kernels/cuda/table.c */
@@ -126,7 +127,8 @@ static inline void fake_open(struct fake_card *f)
                   {"fake_said", &f->said},
 
                   {"fake_capability", &f->capability},
-                  {"fake_lame", &f->lame}};
+                  {"fake_lame", &f->lame},
+                  {"fake_lt_algorithm", &f->algorithm}};
     for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
         void *at = fake_symbol(f->library, wanted[i].name);
         memcpy(wanted[i].to, &at, sizeof(at));

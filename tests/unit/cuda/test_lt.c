@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "common/err.h"
+#include "kernels/cuda/cuda.h"
 #include "kernels/cuda/library.h"
 #include "kernels/cuda/lt.h"
 #include "tests/unit/cuda/fake_card.h"
@@ -288,12 +289,87 @@ static void test_says(void **state)
     tiny_free(t);
 }
 
+/* One of many small products that differ in shape. */
+static void multiply(struct tiny_device *x, uint32_t shape)
+{
+    const cu_ptr at = cuda_arena(x->d, x->d->shape.space_at);
+    const struct cu_gemm_args g = {.x = {.at = at, .stride = 8, .dtype = EK_BF16},
+                                   .c = {.at = at + 8192, .stride = 64 + shape / 64 * 4},
+                                   .w = at + 65536,
+                                   .n = 1 + shape % 64,
+                                   .k = 8,
+                                   .scale = 1.0f};
+
+    assert_int_equal(cuda_lt_gemm(x->d, &g, 16), 1);
+}
+
+/* What a shape was found to be is kept for as many shapes as a server has: 134 numbers of rows and
+ * four products; then the one goes that was not used for longest. */
+static void test_plans_are_kept(void **state)
+{
+    (void)state;
+    enum { SERVED = 134 * 4, ROOM = 1024 };
+    struct tiny *t = tiny_new(&g_models[0]);
+    struct tiny_device x;
+
+    assert_int_equal(open_model(t, (struct planted){0}, &x), 0);
+    assert_int_equal(x.d->cu.ctx_set(x.d->context), CU_OK);
+    const unsigned before = g_fake.calls("cublasLtMatmulAlgoGetHeuristic");
+    for (int turn = 0; turn < 3; turn++)
+        for (uint32_t i = 0; i < SERVED; i++)
+            multiply(&x, i);
+    assert_int_equal(g_fake.calls("cublasLtMatmulAlgoGetHeuristic") - before, SERVED);
+    for (uint32_t i = SERVED; i < ROOM; i++)
+        multiply(&x, i);
+    multiply(&x, 0);
+    assert_int_equal(g_fake.calls("cublasLtMatmulAlgoGetHeuristic") - before, ROOM);
+    for (uint32_t i = 0; i < 40; i++) { /* in the places of 1 to 40 */
+        multiply(&x, ROOM + i);
+        multiply(&x, 0);
+    }
+    for (uint32_t i = 41; i < ROOM; i++)
+        multiply(&x, i);
+    assert_int_equal(g_fake.calls("cublasLtMatmulAlgoGetHeuristic") - before, ROOM + 40);
+    multiply(&x, 40);
+    assert_int_equal(g_fake.calls("cublasLtMatmulAlgoGetHeuristic") - before, ROOM + 41);
+    assert_int_equal(x.d->cu.stream_wait(x.d->stream), CU_OK);
+    close_model(&x);
+    tiny_free(t);
+}
+
+/* The heuristic's first algorithm, or another one of those that work. */
+static void test_candidates(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *wanted;
+        unsigned made; /* the library offers four, of which number 2 does not work */
+    } cases[] = {{NULL, 0}, {"0", 0}, {"1", 1}, {"2", 3}, {"7", 3}, {"8", 0}, {"12", 0}, {"a", 0}};
+    struct tiny *t = tiny_new(&g_models[0]);
+    int32_t tokens[LONG];
+
+    make_tokens(tokens, LONG, 5);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct tiny_device x;
+        if (cases[i].wanted)
+            setenv("EVENKEEL_CUBLASLT_CANDIDATE", cases[i].wanted, 1);
+        assert_int_equal(open_model(t, (struct planted){0}, &x), 0);
+        assert_int_equal(run_prompt(&x, tokens, 40), 0);
+        check_close(t, &x.result->seq[0], tokens, 40);
+        assert_int_equal(g_fake.algorithm(), cases[i].made);
+        close_model(&x);
+    }
+    unsetenv("EVENKEEL_CUBLASLT_CANDIDATE");
+    tiny_free(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_prompts),  cmocka_unit_test(test_recorded),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_python_packages),
-        cmocka_unit_test(test_says),
+        cmocka_unit_test(test_prompts),    cmocka_unit_test(test_recorded),
+        cmocka_unit_test(test_refusals),   cmocka_unit_test(test_python_packages),
+        cmocka_unit_test(test_says),       cmocka_unit_test(test_plans_are_kept),
+        cmocka_unit_test(test_candidates),
     };
     if (getenv("EVENKEEL_GPU"))
         return cmocka_run_group_tests_name("lt", ((struct CMUnitTest[]){tests[0], tests[1]}),
