@@ -20,6 +20,8 @@ typedef uint64_t cu_addr;
 #define CU_TILE_ROWS   64u /* query rows (token, head) of a block of prefill attention */
 #define CU_HEADS       8u  /* query heads of a KV head that one block of decode attention takes */
 #define CU_SPLIT_LEAST 128u
+#define CU_TILE_UNIT   128u /* positions: a part of a tile's context begins at a multiple, */
+#define CU_TILE_LEAST  512u /* and has about so many at least */
 #define CU_DIM_MOST    256u
 
 /* One row that attends alone, or a part of its context: attention for one KV head of it. */
@@ -31,9 +33,12 @@ struct cu_item {
     uint32_t first_partial; /* index of part 0 among all partial results of heads */
 };
 
-/* Rows of one sequence that attend together. */
+/* Rows of one sequence that attend together, or a part of their context. */
 struct cu_tile {
     uint32_t row, rows, table, position; /* of its first row */
+    uint32_t from, to;                   /* positions of this part; a first one is a multiple */
+    uint32_t part, parts;                /* of CU_TILE_UNIT; which of how many */
+    uint32_t first_partial, pad;         /* of part 0 among the results of parts */
 };
 
 /* Header of the step on the device; `*_at` are byte offsets from its start. */
@@ -200,6 +205,7 @@ struct cu_attend_args {
     float scale, softcap, v_scale;
     uint32_t pad;
     uint64_t block_bytes, plane_bytes, layer_at;
+    cu_addr tile_partials, tile_counters; /* of tiles' parts: attend.cuh; [part][kv_head] */
 };
 
 /* A mixture of experts, for rows [first, first + chunk) of the step. A pair is a row and one of its
@@ -239,7 +245,7 @@ struct cu_sample_args {
 #define CU_SAME(type, bytes) _Static_assert(sizeof(type) == (bytes), "layout")
 #endif
 CU_SAME(struct cu_item, 32);
-CU_SAME(struct cu_tile, 16);
+CU_SAME(struct cu_tile, 40);
 CU_SAME(struct cu_step, 88);
 CU_SAME(struct cu_view, 16);
 CU_SAME(struct cu_packing, 32);

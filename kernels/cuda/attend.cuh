@@ -75,3 +75,58 @@ DEV struct tile_rows rows_of_tile(const struct cu_attend_args *a, const struct c
     }
     return r;
 }
+
+/*
+ * Parts of a tile's context leave sums that are not divided yet, with the maximum and the sum of
+ * weights of each (row, head) pair: o [PAIRS][head_dim], then m and l [PAIRS][2]. The block that
+ * comes last makes the tile's results of them, in the order of the parts.
+ */
+template <int PAIRS>
+DEV float *tile_part(const struct cu_attend_args *a, const struct cu_tile *tile, uint32_t part,
+                     uint32_t kv_head)
+{
+    return at<float>(a->tile_partials) +
+           ((uint64_t)(tile->first_partial + part) * a->kv_heads + kv_head) * PAIRS *
+               (a->head_dim + 2);
+}
+
+/* A lane's m and l of its two rows. */
+template <int PAIRS>
+DEV void tile_ends(const struct cu_attend_args *a, float *part, int i, float m, float l)
+{
+    const uint32_t pair = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + i * 8;
+
+    if (threadIdx.x % 4 == 0)
+        *(float2 *)(part + PAIRS * a->head_dim + pair * 2) = make_float2(m, l);
+}
+
+/* All threads of a block come here. */
+template <class T, int PAIRS>
+DEV void tile_merge(const struct cu_attend_args *a, const struct cu_tile *tile, uint32_t kv_head)
+{
+    const uint32_t n = a->head_dim, per_kv = a->q_heads / a->kv_heads;
+    const uint64_t stride = (uint64_t)a->kv_heads * PAIRS * (n + 2);
+    const float *first = tile_part<PAIRS>(a, tile, 0, kv_head);
+
+    if (!last_of(at<uint32_t>(a->tile_counters) + tile->first_partial * a->kv_heads + kv_head,
+                 tile->parts))
+        return;
+    for (uint32_t i = threadIdx.x * 4; i < tile->rows * per_kv * n; i += blockDim.x * 4) {
+        const uint32_t pair = i / n, head = kv_head * per_kv + pair % per_kv;
+        const float *ends = first + PAIRS * n + pair * 2;
+        float most = -INFINITY, sum = 0.0f;
+        float4 value = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        for (uint32_t p = 0; p < tile->parts; p++)
+            most = fmaxf(most, ends[p * stride]);
+        for (uint32_t p = 0; p < tile->parts; p++) {
+            const float w = weight_of(ends[p * stride], most);
+            const float4 v = *(const float4 *)(first + p * stride + i);
+            sum += w * ends[p * stride + 1];
+            value.x += w * v.x, value.y += w * v.y, value.z += w * v.z, value.w += w * v.w;
+        }
+        const float by = whole_of(a, head, most, sum);
+        *(uint2 *)(at<uint16_t>(a->dst.at) + (uint64_t)(tile->row + pair / per_kv) * a->dst.stride +
+                   (uint64_t)head * n + i % n) = make_uint2(pack(T{}, value.x * by, value.y * by),
+                                                            pack(T{}, value.z * by, value.w * by));
+    }
+}

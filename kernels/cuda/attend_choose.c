@@ -121,7 +121,9 @@ static void fill_trial(const struct ek_device *d, struct trial *t)
             const uint32_t row = k * t->tile_rows[i], left = ROWS - row;
             tile[k] = (struct cu_tile){.row = row,
                                        .rows = left < t->tile_rows[i] ? left : t->tile_rows[i],
-                                       .position = CONTEXT - ROWS + row};
+                                       .position = CONTEXT - ROWS + row,
+                                       .parts = 1};
+            tile[k].to = tile[k].position + tile[k].rows;
         }
         for (uint32_t k = 0; k < t->entries; k++)
             table[k] = t->entries - k; /* scattered: backwards */

@@ -1,7 +1,7 @@
 /*
  * Attention over the paged cache, of rows of prompts by mma, for all cards: a block of
  * ek_attend_tile_* takes 64 (row, head) pairs of one KV head and walks the context in tiles in
- * shared memory, two in flight.
+ * shared memory, two in flight; where rows are few and the context is long, a part of it.
  *
  * A cache of E4M3 (names that end in _f8) is expanded to the type of the model, exactly, from one
  * place of shared memory to another. The scale of K is in that of the scores, the scale of V is
@@ -145,6 +145,29 @@ DEV void tile_mix(const uint16_t *v, const float s[KEYS / 8][4], float o[DIM / 8
     }
 }
 
+/* This part's sums. */
+template <int DIM>
+DEV void tile_leave(const struct cu_attend_args &a, const struct cu_tile &tile,
+                    const struct tile_rows &r, const float o[DIM / 8][4], const float m[2],
+                    const float l[2])
+{
+    float *part = tile_part<CU_TILE_ROWS>(&a, &tile, tile.part, blockIdx.y);
+    const uint32_t t = threadIdx.x % 4;
+
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const uint32_t pair = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + i * 8;
+        tile_ends<CU_TILE_ROWS>(&a, part, i, m[i], l[i]);
+#pragma unroll
+        for (int n = 0; n < DIM / 8; n++) {
+            const uint32_t d = n * 8 + 2 * t;
+            if (r.there[i] && d < a.head_dim)
+                *(float2 *)(part + pair * a.head_dim + d) =
+                    make_float2(o[n][2 * i], o[n][2 * i + 1]);
+        }
+    }
+}
+
 template <class T, class KV, int DIM, int KEYS> DEV void attend_tile(const struct cu_attend_args &a)
 {
     EK_DYNAMIC(shared);
@@ -154,14 +177,15 @@ template <class T, class KV, int DIM, int KEYS> DEV void attend_tile(const struc
     const struct cu_tile tile = array_of<struct cu_tile>(s, s->tile_at)[blockIdx.x];
     const uint32_t *table = array_of<uint32_t>(s, s->table_at) + tile.table;
     const struct tile_rows r = rows_of_tile(&a, &tile, blockIdx.y);
-    const uint32_t to = tile.position + tile.rows, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    const uint32_t first = first_seen(tile.position, a.window) / KEYS * KEYS;
+    const uint32_t to = tile.to, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const uint32_t first = max(tile.from, first_seen(tile.position, a.window) / KEYS * KEYS);
     /* halves of one K and V as they are fetched; behind two of them room for one expanded */
     const uint32_t half = KV::PACKED ? KEYS * DIM : 2 * KEYS * (DIM + 8);
     uint16_t *stage = (uint16_t *)shared;
     float o[DIM / 8][4] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {0.0f, 0.0f};
 
-    tile_fetch<DIM, KEYS>(KV{}, a, s, table, blockIdx.y, stage, first, to);
+    if (first < to) /* else no row of it sees this part */
+        tile_fetch<DIM, KEYS>(KV{}, a, s, table, blockIdx.y, stage, first, to);
     for (uint32_t base = first, turn = 0; base < to; base += KEYS, turn ^= 1) {
         if (base + KEYS < to) {
             tile_fetch<DIM, KEYS>(KV{}, a, s, table, blockIdx.y, stage + (turn ^ 1) * half,
@@ -197,6 +221,15 @@ template <class T, class KV, int DIM, int KEYS> DEV void attend_tile(const struc
     for (int i = 0; i < 2; i++) {
         l[i] += __shfl_xor_sync(0xffffffffu, l[i], 1);
         l[i] += __shfl_xor_sync(0xffffffffu, l[i], 2);
+    }
+    const struct cu_tile done = array_of<struct cu_tile>(s, s->tile_at)[blockIdx.x];
+    if (done.parts > 1) {
+        tile_leave<DIM>(a, done, r, o, m, l);
+        tile_merge<T, CU_TILE_ROWS>(&a, &done, blockIdx.y);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
         const float by = whole_of(&a, head_of_row(&a, blockIdx.y, i), m[i], l[i]);
 #pragma unroll
         for (int n = 0; n < DIM / 8; n++)

@@ -114,19 +114,19 @@ struct running {
 /* What no row of a tile may skip: -infinity for scores that do not count. */
 template <int KEYS>
 DEV void mask_scores(const struct cu_attend_args &a, const struct tile_rows &r, uint32_t base,
-                     float (&x)[KEYS / 2])
+                     uint32_t to, float (&x)[KEYS / 2])
 {
     const uint32_t t = threadIdx.x % 4;
 
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        const uint32_t from = first_seen(r.position[i], a.window);
+        const uint32_t from = first_seen(r.position[i], a.window), end = min(r.position[i] + 1, to);
 #pragma unroll
         for (int j = 0; j < KEYS / 8; j++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 const uint32_t position = base + j * 8 + 2 * t + e;
-                if (position < from || position > r.position[i])
+                if (position < from || position >= end)
                     x[4 * j + 2 * i + e] = -INFINITY;
             }
     }
@@ -165,7 +165,8 @@ DEV void weigh_tile(const struct cu_attend_args &a, const struct cu_tile &tile,
                     float (&x)[KEYS / 2], float (&factor)[2])
 {
     const uint32_t last = tile.position + tile.rows - 1;
-    const bool whole = base + KEYS <= tile.position + 1 && first_seen(last, a.window) <= base;
+    const bool whole =
+        base + KEYS <= min(tile.position + 1, tile.to) && first_seen(last, a.window) <= base;
 
     if (a.softcap > 0.0f) {
 #pragma unroll
@@ -173,23 +174,35 @@ DEV void weigh_tile(const struct cu_attend_args &a, const struct cu_tile &tile,
             x[i] = capped(x[i], a.scale, a.softcap);
     }
     if (!whole)
-        mask_scores<KEYS>(a, r, base, x);
+        mask_scores<KEYS>(a, r, base, tile.to, x);
     weigh<KEYS>(w, x, factor);
 }
 
+/* This part's sums, or the tile's results where it is all of the context. */
 template <class T, int DIM>
-DEV void finish_tile(const struct cu_attend_args &a, const struct tile_rows &r,
-                     const struct running &w, const float (&o)[DIM / 2])
+DEV void finish_tile(const struct cu_attend_args &a, const struct cu_tile &tile,
+                     const struct tile_rows &r, const struct running &w, const float (&o)[DIM / 2])
 {
     const uint32_t t = threadIdx.x % 4;
+    float *part = tile_part<QUERIES>(&a, &tile, tile.part, blockIdx.y);
 
 #pragma unroll
     for (int i = 0; i < 2; i++) {
+        const uint32_t pair = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + i * 8;
+        const float m = w.m[i] * (w.by / LOG2E); /* as that of scores that were scaled */
         float l = w.l[i];
         l += __shfl_xor_sync(0xffffffffu, l, 1);
         l += __shfl_xor_sync(0xffffffffu, l, 2);
-        /* the maximum as that of scores that were scaled */
-        const float by = whole_of(&a, head_of_row(&a, blockIdx.y, i), w.m[i] * (w.by / LOG2E), l);
+        if (tile.parts > 1) {
+            tile_ends<QUERIES>(&a, part, i, m, l);
+#pragma unroll
+            for (int n = 0; n < DIM / 8; n++)
+                if (r.there[i] && n * 8 + 2 * t < a.head_dim)
+                    *(float2 *)(part + pair * a.head_dim + n * 8 + 2 * t) =
+                        make_float2(o[4 * n + 2 * i], o[4 * n + 2 * i + 1]);
+            continue;
+        }
+        const float by = whole_of(&a, head_of_row(&a, blockIdx.y, i), m, l);
         uint16_t *to = at<uint16_t>(a.dst.at) + r.out[i];
 #pragma unroll
         for (int n = 0; n < DIM / 8; n++) {
@@ -209,15 +222,17 @@ template <class T, int DIM, int KEYS> DEV void attend_wgmma(const struct cu_atte
     /* the longest first: those of a prompt come in its order */
     const struct cu_tile tile = array_of<struct cu_tile>(s, s->tile_at)[s->tiles - 1 - blockIdx.x];
     const struct source from = {array_of<uint32_t>(s, s->table_at) + tile.table, s->kv, blockIdx.y,
-                                tile.position + tile.rows};
-    const uint32_t first = first_seen(tile.position, a.window), stage = KEYS * DIM * 2;
-    const uint32_t turns = (from.to - first + KEYS - 1) / KEYS, group = threadIdx.x / 128;
+                                tile.to};
+    const uint32_t first = max(tile.from, first_seen(tile.position, a.window));
+    const uint32_t turns = first < tile.to ? (tile.to - first + KEYS - 1) / KEYS : 0;
+    const uint32_t group = threadIdx.x / 128, stage = KEYS * DIM * 2;
     unsigned char *q = raw + (0u - shared_at(raw)) % WGMMA_ATOM, *k = q + QUERIES * DIM * 2,
                   *v = k + 2 * stage;
     const uint64_t q_of = wgmma_matrix(shared_at(q) + group * 64 * WGMMA_ROW, 0),
                    k_of = wgmma_matrix(shared_at(k), 0),
                    v_of = wgmma_matrix(shared_at(v), KEYS * WGMMA_ROW);
-    const bool works = group * 64 < tile.rows * (a.q_heads / a.kv_heads);
+    const bool there = group * 64 < tile.rows * (a.q_heads / a.kv_heads),
+               works = there && turns > 0;
     const struct tile_rows r = rows_of_tile(&a, &tile, blockIdx.y);
     struct running w = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}, LOG2E};
     float x[KEYS / 2], o[DIM / 2], factor[2];
@@ -274,13 +289,18 @@ template <class T, int DIM, int KEYS> DEV void attend_wgmma(const struct cu_atte
     async_wait<0>();
     async_visible();
     __syncthreads();
-    if (!works)
-        return;
-    wgmma_fence();
-    begin_mix<T, DIM, KEYS>(o, p, v_of + (turns - 1) % 2 * (stage / 16));
-    wgmma_wait<0>();
-    wgmma_done(o);
-    finish_tile<T, DIM>(a, r, w, o);
+    if (works) {
+        wgmma_fence();
+        begin_mix<T, DIM, KEYS>(o, p, v_of + (turns - 1) % 2 * (stage / 16));
+        wgmma_wait<0>();
+        wgmma_done(o);
+    }
+    /* read again, so that the loop's registers need not hold it */
+    const struct cu_tile done = array_of<struct cu_tile>(s, s->tile_at)[s->tiles - 1 - blockIdx.x];
+    if (there)
+        finish_tile<T, DIM>(a, done, rows_of_tile(&a, &done, blockIdx.y), w, o);
+    if (done.parts > 1)
+        tile_merge<T, QUERIES>(&a, &done, blockIdx.y);
 }
 
 #define ATTEND_WGMMA(type, dim, keys)                                                              \

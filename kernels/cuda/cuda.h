@@ -27,6 +27,7 @@
 
 #define CUDA_ALIGN       256u          /* of every array */
 #define CUDA_MOST_SPLITS 1024u         /* parts of contexts in one step, besides one per row */
+#define CUDA_TILE_PAIRS  32768u        /* rows and heads with results of parts of tiles' contexts */
 #define CUDA_HANDLE      (64ull << 20) /* bytes of a piece of the KV pool */
 #define CUDA_BUCKETS     29u           /* sizes of recorded decode steps below the most */
 #define CUDA_EXPERT_ROWS 1024u         /* rows whose experts are computed together */
@@ -118,6 +119,8 @@ struct cuda_shape {
     uint32_t inner_stride, out_stride;
     size_t route_at, order_at, from_at, inner_at, out_at;
     size_t word_at, adjusted_at, partial_at, counter_at, space_at;
+    uint32_t most_tile_parts; /* of contexts of tiles, of either kernel */
+    size_t tile_partial_at, tile_counter_at;
     size_t panel_at; /* scratch for a panel of a packed weight, or for parts of sums */
     size_t rounded_at, row_scale_at; /* of the product at hand, where some round their inputs */
     bool rounds, rounds_f8;          /* to int8, to E4M3 */

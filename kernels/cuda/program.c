@@ -332,7 +332,9 @@ static void make_attention(struct maker *m)
         .v_scale = f8 ? or_one(op->u.attention.v_scale) : 1.0f,
         .block_bytes = d->shape.block_bytes,
         .plane_bytes = d->shape.plane_bytes,
-        .layer_at = op->layer * d->shape.layer_bytes};
+        .layer_at = op->layer * d->shape.layer_bytes,
+        .tile_partials = cuda_arena(d, d->shape.tile_partial_at),
+        .tile_counters = cuda_arena(d, d->shape.tile_counter_at)};
 }
 
 /* From an expert to the next one of those that lie together. */

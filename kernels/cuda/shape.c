@@ -358,11 +358,14 @@ static void shape_attention(const struct ek_plan_request *q, struct cuda_shape *
     bool fast = g->dtype != EK_F32 && g->head_dim % unit == 0 && least > 0 && heads > 0;
     s->tile_rows = fast ? least : 0;
     s->most_items = fast ? q->ceiling.seqs + CUDA_MOST_SPLITS : 0;
-    s->most_tiles = fast ? q->ceiling.rows / least + q->ceiling.seqs + 1 : 0;
+    s->most_tile_parts = fast ? CUDA_TILE_PAIRS / CU_TILE_ROWS / g->kv_heads : 0;
+    s->most_tiles = fast ? q->ceiling.rows / least + q->ceiling.seqs + 1 + s->most_tile_parts : 0;
     partials = (size_t)s->most_items * heads;
     s->partial_at = cuda_shape_take(&s->arena_bytes, partials, (g->head_dim + 2) * sizeof(float));
     s->counter_at = cuda_shape_take(&s->arena_bytes, (size_t)s->most_items * g->kv_heads,
                                     groups * sizeof(uint32_t));
+    s->tile_counter_at = cuda_shape_take(&s->arena_bytes, (size_t)s->most_tile_parts * g->kv_heads,
+                                         sizeof(uint32_t));
     size_t plane = 0;
     (void)cuda_shape_take(&plane, (size_t)g->kv_heads * g->head_dim, q->block_size * elem);
     s->plane_bytes = plane;
@@ -495,6 +498,8 @@ int cuda_shape_of(const struct ek_plan_request *q, struct cuda_shape *ret_shape,
     shape_step(q, &s);
     const size_t sums = shape_fused(g, &s);
     s.zeroed_bytes = s.arena_bytes;
+    s.tile_partial_at = cuda_shape_take(&s.arena_bytes, s.tile_rows > 0 ? CUDA_TILE_PAIRS : 0,
+                                        ((size_t)g->head_dim + 2) * sizeof(float));
     s.space_at = cuda_shape_take(&s.arena_bytes, 1, g->dtype == EK_F32 ? 0 : CUDA_LT_SPACE);
     shape_forms(g, &s, sums);
     shape_rounded(g, &s);

@@ -60,10 +60,9 @@ static uint32_t part_size(const struct ek_device *d, const struct ek_step *step)
     return size < CU_SPLIT_LEAST ? CU_SPLIT_LEAST : size > UINT32_MAX ? UINT32_MAX : (uint32_t)size;
 }
 
-/* What attends alone, in parts, and the tiles of prompts. */
-static void plan_attention(struct pack *p)
+/* What attends alone, in parts. */
+static void plan_rows(struct pack *p)
 {
-    const uint32_t tile_rows = p->d->tile_rows;
     const struct ek_step_seq *q = ek_step_seqs(p->step);
     uint32_t size = part_size(p->d, p->step), partials = 0, spare = CUDA_MOST_SPLITS;
 
@@ -89,17 +88,66 @@ static void plan_attention(struct pack *p)
         partials += parts > 1 ? parts : 0;
     }
     (void)cuda_step_take(p, p->head->items, sizeof(*item));
-    p->head->tile_at = cuda_step_take(p, 0, 1);
+}
+
+/* The tile's context in parts of about `size` positions, as far as there is room for results. */
+static void put_tile(struct pack *p, struct cu_tile t, uint32_t size, uint32_t *spare)
+{
     struct cu_tile *tile = (struct cu_tile *)(void *)((char *)p->head + p->head->tile_at);
+    const uint32_t context = t.position + t.rows;
+    uint32_t parts = (uint32_t)(((uint64_t)context + size / 2) / size);
+
+    parts = parts > *spare ? *spare : parts;
+    uint32_t each = context / (parts + !parts) / CU_TILE_UNIT * CU_TILE_UNIT + CU_TILE_UNIT;
+    parts = parts < 2 ? 1 : (context + each - 1) / each;
+    for (uint32_t k = 0; k < parts; k++) {
+        t.from = k * each;
+        t.to = k + 1 < parts ? t.from + each : context;
+        t.part = k;
+        t.parts = parts;
+        tile[p->head->tiles++] = t;
+    }
+    *spare -= parts > 1 ? parts : 0;
+}
+
+/* The same as part_size() for tiles, of which a multiprocessor holds one or two. */
+static uint32_t tile_size(const struct ek_device *d, const struct ek_step *step)
+{
+    const struct ek_step_seq *q = ek_step_seqs(step);
+    const uint64_t blocks = d->multiprocessors * (d->attend_tile == K_ATTEND_WGMMA ? 1ull : 2ull);
+    uint64_t positions = 0, items = blocks / d->graph->kv_heads;
+
+    for (uint32_t i = 0; i < step->seqs; i++) {
+        const uint64_t tiles = (q[i].rows + d->tile_rows - 1) / d->tile_rows;
+        if (q[i].rows > 1) /* all tiles but the last see less */
+            positions += tiles * q[i].context - tiles * (tiles - 1) / 2 * d->tile_rows;
+    }
+    uint64_t size = positions / (items + !items) / CU_TILE_UNIT * CU_TILE_UNIT + CU_TILE_UNIT;
+    return size < CU_TILE_LEAST ? CU_TILE_LEAST : size > UINT32_MAX ? UINT32_MAX : (uint32_t)size;
+}
+
+/* Tiles of prompts, a short one behind a long context in parts of that. */
+static void plan_tiles(struct pack *p)
+{
+    const struct ek_device *d = p->d;
+    const struct ek_step_seq *q = ek_step_seqs(p->step);
+    const uint32_t pairs = d->attend_tile == K_ATTEND_WGMMA ? 2 * CU_TILE_ROWS : CU_TILE_ROWS;
+    const uint32_t size = tile_size(d, p->step),
+                   most = CUDA_TILE_PAIRS / pairs / d->graph->kv_heads;
+    uint32_t spare = most;
+
+    p->head->tile_at = cuda_step_take(p, 0, 1);
     for (uint32_t i = 0; i < p->step->seqs; i++)
-        for (uint32_t at = 0; q[i].rows > 1 && at < q[i].rows; at += tile_rows) {
-            uint32_t left = q[i].rows - at;
-            tile[p->head->tiles++] = (struct cu_tile){.row = q[i].row + at,
-                                                      .rows = left < tile_rows ? left : tile_rows,
-                                                      .table = q[i].table,
-                                                      .position = q[i].context - q[i].rows + at};
+        for (uint32_t at = 0; q[i].rows > 1 && at < q[i].rows; at += d->tile_rows) {
+            const uint32_t left = q[i].rows - at;
+            const struct cu_tile t = {.row = q[i].row + at,
+                                      .rows = left < d->tile_rows ? left : d->tile_rows,
+                                      .table = q[i].table,
+                                      .position = q[i].context - q[i].rows + at,
+                                      .first_partial = most - spare};
+            put_tile(p, t, size, &spare);
         }
-    (void)cuda_step_take(p, p->head->tiles, sizeof(*tile));
+    (void)cuda_step_take(p, p->head->tiles, sizeof(struct cu_tile));
 }
 
 /* What is asked for beside tokens; in the order of the logit rows. */
@@ -141,8 +189,10 @@ static uint32_t pack_step(struct ek_device *d, const struct ek_step *s, char *to
     p.head->set_at = put(&p, ek_step_sets(s), s->sets, sizeof(struct ek_slot_set));
     p.head->word_at = put(&p, ek_step_words(s), s->words, sizeof(uint32_t));
     pack_wishes(&p);
-    if (d->shape.tile_rows > 0)
-        plan_attention(&p);
+    if (d->shape.tile_rows > 0) {
+        plan_rows(&p);
+        plan_tiles(&p);
+    }
     return p.end;
 }
 

@@ -197,10 +197,118 @@ static void test_long_among_short(void **state)
     tiny_free(t);
 }
 
+/* Tiles and their parts: of each tile all of the context, once. How many; `ret_longest` positions.
+ */
+static uint32_t check_tiles(const struct tiny_device *x, uint32_t *ret_longest)
+{
+    const struct cu_step *s = (const struct cu_step *)(void *)x->d->flight[x->id & 1].up;
+    const struct cu_tile *tile =
+        (const struct cu_tile *)(const void *)((const char *)s + s->tile_at);
+    uint32_t longest = 0;
+
+    for (uint32_t at = 0; at < s->tiles;) {
+        uint32_t seen = 0;
+        for (uint32_t k = 0, parts = tile[at].parts; k < parts; k++, at++) {
+            assert_true(tile[at].part == k && tile[at].from == seen);
+            assert_int_equal(tile[at].from % CU_TILE_UNIT, 0);
+            seen = tile[at].to;
+            longest = seen - tile[at].from > longest ? seen - tile[at].from : longest;
+            if (k + 1 == parts)
+                assert_int_equal(seen, tile[at].position + tile[at].rows);
+        }
+    }
+    *ret_longest = longest;
+    return s->tiles;
+}
+
+/* A cache of numbers of either sign up to 1. */
+static void fill_cache(struct tiny_device *x, const struct tiny *t, uint32_t blocks)
+{
+    const size_t bytes = x->d->shape.block_bytes;
+    char *block = malloc(bytes);
+    uint64_t random = 21;
+
+    assert_non_null(block);
+    for (uint32_t b = 0; b < blocks; b++) {
+        for (size_t i = 0; t->g.kv_f8 && i < bytes; i++)
+            block[i] = (char)(tiny_next(&random) & 0xb7); /* E4M3 below 1 */
+        for (size_t i = 0; !t->g.kv_f8 && i < bytes / 2; i++)
+            cpu_store(t->p.dtype, block, i, tiny_float(&random));
+        assert_int_equal(x->b->kv_write(x->d, EK_TIER_DEVICE, b, block), 0);
+    }
+    free(block);
+}
+
+/* A few new rows behind a long cached context, on a card that they would leave idle: in parts, as
+ * if in one, with either kernel, windows that begin within a part, and parts that some or all rows
+ * do not see. */
+static void test_suffixes(void **state)
+{
+    (void)state;
+    enum { MOST = 1700, BLOCKS = MOST / SIZE + 1 };
+    static const struct {
+        const char *wgmma;
+        uint32_t cached, rows, parts;
+        struct tiny_params p;
+    } cases[] = {
+        {"off", 1500, 9, 3, MODEL(EK_BF16, 40, 4, 2, 32, .act = EK_ACT_SILU)},
+        {"on", 1500, 9, 3, MODEL(EK_BF16, 40, 4, 2, 64, .act = EK_ACT_SILU)},
+        {"on", 1274, 16, 3, MODEL(EK_F16, 40, 7, 1, 128, .sinks = true)}, /* from 1280: 10 rows */
+        {"off", 1274, 7, 3, MODEL(EK_F16, 40, 7, 1, 128, .sinks = true)},
+        {"on", 1100, 20, 2, MODEL(EK_F16, 40, 2, 2, 256, .window = 700)},
+        {"off", 1100, 20, 2, MODEL(EK_F16, 40, 2, 2, 256, .window = 700)},
+        {"on", 1600, 3, 3, MODEL(EK_BF16, 40, 2, 1, 64, .window = 40, .softcap = 4.0f)},
+        {"off", 1600, 3, 3, MODEL(EK_BF16, 40, 2, 1, 64, .window = 40, .softcap = 4.0f)},
+        {"off", 1100, 5, 2, MODEL(EK_F16, 40, 4, 2, 64, .k_scale = 1.0f, .v_scale = 0.5f)},
+        {"on", 1100, 70, 6, MODEL(EK_BF16, 40, 4, 1, 136, .act = EK_ACT_SILU)}, /* three tiles */
+        {"on", 600, 9, 1, MODEL(EK_BF16, 40, 4, 2, 64, .act = EK_ACT_SILU)},
+    };
+    const struct ek_step_ceiling c = {128, 4, 1024, 8, 4096, 8};
+    int32_t tokens[MOST];
+    uint32_t table[BLOCKS];
+
+    make_tokens(tokens, MOST, 13);
+    for (uint32_t i = 0; i < BLOCKS; i++)
+        table[i] = 1 + i * 29 % 131; /* no common factor: all different */
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const uint32_t n = cases[i].cached, rows = cases[i].rows;
+        const float slack = cases[i].p.dtype == EK_F16 ? 2e-3f : 2e-2f;
+        struct tiny *t = tiny_new(&cases[i].p);
+        float logit[3][VOCAB];
+        struct tiny_device x;
+        uint32_t longest = 0, tiles = 0;
+        setenv("EVENKEEL_WGMMA", cases[i].wgmma, 1);
+        open_model(t, c, 4, 133, &x);
+        fill_cache(&x, t, 133);
+        tiny_set(&x, &g_greedy);
+        for (int turn = 0; turn < 3; turn++) {
+            x.d->multiprocessors = turn == 0 ? 0 : 132;
+            tiny_add(&x, 0, tokens, n, rows, table, true);
+            assert_int_equal(tiny_run(&x, NULL), 0);
+            const struct ek_result_seq *s = &x.result->seq[0];
+            for (uint32_t k = 0; k < VOCAB; k++)
+                logit[turn][s->top_id[k]] = s->top_logit[k];
+            tiles = check_tiles(&x, &longest);
+            if (tiles !=
+                (turn == 0 ? (rows + x.d->tile_rows - 1) / x.d->tile_rows : cases[i].parts))
+                fail_msg("case %zu, turn %d: %u tiles, the longest of %u", i, turn, tiles, longest);
+        }
+        for (uint32_t k = 0; k < VOCAB; k++)
+            if (!(fabsf(logit[1][k] - logit[0][k]) < slack))
+                fail_msg("case %zu: logit %u is %g in parts, %g in one", i, k, (double)logit[1][k],
+                         (double)logit[0][k]);
+        assert_memory_equal(logit[1], logit[2], sizeof(logit[1])); /* counters are as they were */
+        tiny_close(&x);
+        tiny_free(t);
+    }
+    setenv("EVENKEEL_WGMMA", "off", 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_suffixes),
         cmocka_unit_test(test_most_rows_are_recorded),
         cmocka_unit_test(test_long_among_short),
     };
