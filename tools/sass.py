@@ -5,7 +5,7 @@
 
 Of each ek_attend_wgmma_* in an image for sm_90: in the loop over the context two products are begun, the first is waited for, and
 between that wait and the next one lie the exponentials of a tile. If the assembler moves the second wait up, as it may, products and
-exponentials take turns instead, and nothing but the time says so. Needs nvdisasm: of the CUDA toolkit, or build/venv-sass (nvidia-cuda-nvdisasm).
+exponentials take turns instead, and nothing but the time says so. And whether kernels that move rows do so 16 bytes at a time. Needs nvdisasm: of the CUDA toolkit, or build/venv-sass (nvidia-cuda-nvdisasm).
 """
 import glob
 import os
@@ -17,6 +17,9 @@ import sys
 import tempfile
 
 KEYS = {"64": 128, "128": 128, "256": 64}  # positions of a tile by the head's size; a lane makes half as many weights
+
+
+WIDE = {"ek_norm": (4, 2), "ek_rope": (8, 2)}  # loads and stores of 16 bytes at least, in the listing
 
 
 def nvdisasm():
@@ -58,6 +61,19 @@ def kernels(text):
     return found
 
 
+def wide(text):
+    """name -> loads and stores of 16 bytes in global memory, of those in WIDE"""
+    found, name = {}, None
+    for line in text.splitlines():
+        if m := re.match(r"\s*\.section\s+\.text\.(\w+)", line):
+            name = m[1] if m[1] in WIDE else None
+            if name:
+                found[name] = [0, 0]
+        elif name and (m := re.search(r"(LDG|STG)\.E\.128", line)):
+            found[name][m[1] == "STG"] += 1
+    return found
+
+
 def beside(events):
     """Exponentials between the wait that leaves a group under way and the next one; those behind that, before the next product."""
     if "0x1" not in events:
@@ -73,10 +89,15 @@ def main():
     if not tool:
         print("  skipped: no nvdisasm (of the CUDA toolkit, or pip's nvidia-cuda-nvdisasm): the order of products and exponentials is not looked at")
         return
-    count, bad = 0, []
+    count, rows, bad = 0, 0, []
     for path in sys.argv[1:]:
         for image in images(path):
-            for name, events in sorted(kernels(listing(tool, image)).items()):
+            text = listing(tool, image)
+            for name, has in sorted(wide(text).items()):
+                rows += 1
+                if has[0] < WIDE[name][0] or has[1] < WIDE[name][1]:
+                    bad.append(f"{name}: {has[0]} loads and {has[1]} stores of 16 bytes; {WIDE[name]} were meant")
+            for name, events in sorted(kernels(text).items()):
                 m = re.match(r"ek_attend_wgmma_\w+_(\d+)$", name)
                 if not m:
                     continue
@@ -87,8 +108,8 @@ def main():
     for line in bad:
         print(f"  {line}")
     if bad:
-        sys.exit(f"{len(bad)} kernels wait for their products before they compute what should run beside them")
-    print(f"  ok    {count} kernels compute beside their products")
+        sys.exit(f"{len(bad)} kernels are not as they were meant")
+    print(f"  ok    {count} kernels compute beside their products, {rows} move 16 bytes at a time")
 
 
 if __name__ == "__main__":

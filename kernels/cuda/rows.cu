@@ -69,6 +69,36 @@ EK_KERNEL(ek_embed, struct cu_embed_args, 256)
     }
 }
 
+/* Four numbers at a time: 16 bytes of the residual stream and of the weights. */
+DEV void norm_fours(const struct cu_norm_args &a, uint64_t from, uint64_t to, uint64_t add,
+                    float *work)
+{
+    const float4 *w = at<const float4>(a.weight);
+    float sum = 0.0f;
+
+    for (uint32_t i = threadIdx.x * 4; i < a.group; i += blockDim.x * 4) {
+        float x[4], y[4];
+        load4(&a.src, from + i, x);
+        if (a.adds) {
+            load4(&a.add, add + i, y);
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                x[k] += y[k] * a.add_scale;
+            store4(&a.src, from + i, x); /* read again below, by the same thread */
+        }
+        sum += x[0] * x[0] + x[1] * x[1] + x[2] * x[2] + x[3] * x[3];
+    }
+    const float scale = rsqrtf(block_sum(sum, work) / (float)a.group + a.eps);
+    for (uint32_t i = threadIdx.x * 4; i < a.group; i += blockDim.x * 4) {
+        const float4 by = w ? w[i / 4] : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
+        float x[4];
+        load4(&a.src, from + i, x);
+        x[0] *= scale * (by.x + a.offset), x[1] *= scale * (by.y + a.offset);
+        x[2] *= scale * (by.z + a.offset), x[3] *= scale * (by.w + a.offset);
+        store4(&a.dst, to + i, x);
+    }
+}
+
 /* A block: one group of one row. The sum is of f32 terms, the result rounded once. */
 EK_KERNEL(ek_norm, struct cu_norm_args, 1024)
 {
@@ -82,6 +112,10 @@ EK_KERNEL(ek_norm, struct cu_norm_args, 1024)
     const float *w = at<const float>(a.weight);
     float sum = 0.0f;
 
+    if (a.group % 4 == 0 && a.first % 4 == 0) {
+        norm_fours(a, from, to, (uint64_t)row * a.add.stride, work);
+        return;
+    }
     if (a.adds)
         for (uint32_t i = threadIdx.x; i < a.group; i += blockDim.x) {
             float x = load(&a.src, from + i) +
@@ -127,8 +161,8 @@ EK_KERNEL(ek_angles, struct cu_angle_args, 128)
     const bool beyond = length > a.above;
     double step = 0; /* of the frequencies' logs, see ek_rope_log_base() */
     if (beyond)
-        step = -(log(a.theta) + log(a.grow * length / a.above - (a.grow - 1)) * a.count /
-                                    (a.count - 1.0)) /
+        step = -(log(a.theta) +
+                 log(a.grow * length / a.above - (a.grow - 1)) * a.count / (a.count - 1.0)) /
                a.count;
     float2 *to = at<float2>(a.table) + (uint64_t)row * a.count;
 
@@ -140,8 +174,59 @@ EK_KERNEL(ek_angles, struct cu_angle_args, 128)
     }
 }
 
+/* Eight pairs at a time, whose halves lie 16 bytes or more apart, each 16 bytes of the row. */
+DEV void turn_eights(const struct cu_rope_args &a, uint64_t first, const float2 *angle)
+{
+    const uint32_t half = a.rotary / 2, eights = half / 8;
+
+    for (uint32_t i = threadIdx.x; i < a.heads * eights; i += blockDim.x) {
+        const uint32_t k = i % eights * 8;
+        const uint64_t from = first + (uint64_t)(i / eights) * a.head_dim + k;
+        const float4 *by = (const float4 *)(angle + k); /* of two pairs each */
+        float p[8], q[8];
+        load8(&a.x, from, p);
+        load8(&a.x, from + half, q);
+#pragma unroll
+        for (int e = 0; e < 8; e += 2) {
+            const float4 r = by[e / 2];
+            const float p0 = p[e], p1 = p[e + 1];
+            p[e] = p0 * r.x - q[e] * r.y;
+            q[e] = q[e] * r.x + p0 * r.y;
+            p[e + 1] = p1 * r.z - q[e + 1] * r.w;
+            q[e + 1] = q[e + 1] * r.z + p1 * r.w;
+        }
+        store8(&a.x, from, p);
+        store8(&a.x, from + half, q);
+    }
+}
+
+/* K and V of a row to their place in the cache, eight numbers at a time. */
+DEV void cache_eights(const struct cu_rope_args &a, uint64_t from, cu_addr to, uint32_t offset)
+{
+    const uint32_t n = a.kv_heads * a.head_dim;
+
+    for (uint32_t i = threadIdx.x * 8; i < 2 * n; i += blockDim.x * 8) {
+        const uint32_t e = i < n ? i : i - n, head = e / a.head_dim;
+        const cu_addr plane = to + (i < n ? 0 : a.plane_bytes);
+        const uint64_t index =
+            (uint64_t)((head << a.block_shift) + offset) * a.head_dim + e % a.head_dim;
+        if (!a.kv_f8) {
+            *(uint4 *)&at<uint16_t>(plane)[index] =
+                *(const uint4 *)&at<const uint16_t>(a.x.at)[from + i];
+            continue;
+        }
+        float f[8];
+        uint32_t w[2] = {0, 0};
+        load8(&a.x, from + i, f);
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            w[k / 4] |= (uint32_t)e4m3_of(f[k] / (i < n ? a.k_scale : a.v_scale)) << k % 4 * 8;
+        *(uint2 *)&at<uint8_t>(plane)[index] = make_uint2(w[0], w[1]);
+    }
+}
+
 /* A block: one row. Heads are rotated in place, then K and V copied to the cache as they are, or
- * made E4M3. */
+ * made E4M3; 16 bytes at a time where heads of 16-bit numbers let that be. */
 EK_KERNEL(ek_rope, struct cu_rope_args, 256)
 {
     const struct cu_step *s = step_of(a.step);
@@ -150,10 +235,15 @@ EK_KERNEL(ek_rope, struct cu_rope_args, 256)
         return;
     const float2 *angle = at<const float2>(a.table) + (uint64_t)row * half;
     const uint64_t x = (uint64_t)row * a.x.stride;
+    const bool wide = a.x.dtype != EK_F32 && a.head_dim % 8 == 0;
+    const bool wide_turns = wide && half % 8 == 0 && a.first_col % 8 == 0 && !a.neighbours;
 
-    for (uint32_t i = threadIdx.x; i < a.heads * half; i += blockDim.x) {
+    if (wide_turns)
+        turn_eights(a, x + a.first_col, angle);
+    for (uint32_t i = threadIdx.x; !wide_turns && i < a.heads * half; i += blockDim.x) {
         uint32_t k = i % half, apart = a.neighbours ? 1 : half;
-        uint64_t first = x + a.first_col + (uint64_t)(i / half) * a.head_dim + (a.neighbours ? 2 * k : k);
+        uint64_t first =
+            x + a.first_col + (uint64_t)(i / half) * a.head_dim + (a.neighbours ? 2 * k : k);
         float2 r = angle[k];
         float p = load(&a.x, first), q = load(&a.x, first + apart);
         store(&a.x, first, p * r.x - q * r.y);
@@ -175,6 +265,10 @@ EK_KERNEL(ek_rope, struct cu_rope_args, 256)
     const uint32_t n = a.kv_heads * a.head_dim;
     cu_addr to = s->kv + block * a.block_bytes + a.layer_at;
 
+    if (wide) {
+        cache_eights(a, x + a.k_col, to, offset);
+        return;
+    }
     for (uint32_t i = threadIdx.x; i < 2 * n; i += blockDim.x) {
         uint32_t e = i < n ? i : i - n, head = e / a.head_dim;
         uint64_t plane = i < n ? 0 : a.plane_bytes;
