@@ -33,7 +33,7 @@ _evenkeelctl() {
                 --lang) flags='' files=0 words='en zh' value=1 ;;
             esac ;;
         plan)
-            flags='--gpu --device-memory --gpus --nnodes --gpu-memory-utilization --tensor-parallel-size --pipeline-parallel-size --max-model-len --max-num-seqs --max-num-batched-tokens --weight-bits --kv-cache-dtype --rate --prompt --output --trace --ttft --itl --price --bandwidth --tflops --measure --machine --explain --json --html --list-gpus --page --help' words='' files=1
+            flags='--gpu --device-memory --gpus --nnodes --gpu-memory-utilization --tensor-parallel-size --pipeline-parallel-size --max-model-len --max-num-seqs --max-num-batched-tokens --weight-bits --kv-cache-dtype --rate --prompt --output --trace --ttft --itl --price --bandwidth --tflops --measure --machine --estimate --explain --json --html --list-gpus --page --help' words='' files=1
             case $prev in
                 --weight-bits) flags='' files=0 words='auto 16 8 4' value=1 ;;
                 --kv-cache-dtype) flags='' files=0 words='any auto fp8' value=1 ;;

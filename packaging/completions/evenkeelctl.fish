@@ -91,6 +91,7 @@ complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l bandwidth -x
 complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l tflops -x
 complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l measure
 complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l machine -r
+complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l estimate
 complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l explain
 complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l json
 complete -c evenkeelctl -n '__fish_seen_subcommand_from plan' -l html -r

@@ -13,68 +13,40 @@
 
 #include "common/buf.h"
 #include "common/err.h"
+#include "common/families.h"
+#include "common/textpart.h"
 #include "server/model/config_keys.h"
 #include "server/model/family.h"
 #include "server/model/quant.h"
 #include "server/model/rope.h"
-#include "server/model/textpart.h"
 
 static const char CONFIG[] = "config.json";
 static const char GENERATION[] = "generation_config.json";
 
-/* Classes with the same layers and another output: Qwen3ForSequenceClassification, Qwen3Model; of
- * Gemma 3, whose text part is a class of its own, Gemma3TextModel. */
-static const struct model_family *family_of(const char *name, enum config_output *ret_output)
-{
-    static const struct {
-        const char *ending;
-        enum config_output output;
-    } others[] = {{"TextForSequenceClassification", CONFIG_CLASSES},
-                  {"ForSequenceClassification", CONFIG_CLASSES},
-                  {"TextModel", CONFIG_STATES},
-                  {"Model", CONFIG_STATES}};
-    const struct model_family *f = model_family_find(name);
-    size_t len = strlen(name);
-    *ret_output = CONFIG_TEXT;
-    for (size_t i = 0; !f && i < sizeof(others) / sizeof(others[0]); i++) {
-        size_t n = strlen(others[i].ending);
-        char text[96];
-        if (len <= n || strcmp(name + len - n, others[i].ending) != 0)
-            continue;
-        (void)snprintf(text, sizeof(text), "%.*sForCausalLM", (int)(len - n < 64 ? len - n : 64),
-                       name);
-        f = model_family_find(text);
-        *ret_output = others[i].output;
-    }
-    return f;
-}
-
 static int read_family(const struct model_json *j, struct model_config *c)
 {
-    const json_t *list = json_object_get(j->object, "architectures");
-    const char *first = "";
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const char *name = json_string_value(json_array_get(list, i));
-        c->family = name ? family_of(name, &c->output) : NULL;
-        if (c->family)
-            return 0;
-        if (name && !*first)
-            first = name;
-    }
-    const struct model_family *near = model_family_nearest(first);
+    static const enum config_output outputs[] = {[EK_FAMILY_TEXT] = CONFIG_TEXT,
+                                                 [EK_FAMILY_CLASSES] = CONFIG_CLASSES,
+                                                 [EK_FAMILY_STATES] = CONFIG_STATES};
+    const struct ek_family_name name = ek_family_of(j->object);
+    c->output = outputs[name.use];
+    c->family = name.family ? model_family_find(name.family) : NULL;
+    if (c->family)
+        return 0;
+    const char *near = ek_family_nearest(name.first);
     if (near)
         return ek_fault_set(j->fault, "architectures",
                             "%s: architecture '%.64s' is not supported (the nearest that is: "
                             "%.60s); take another model, of which the README lists the classes",
-                            j->file, first, near->architecture);
-    if (!*first)
+                            j->file, name.first, near);
+    if (!*name.first)
         return ek_fault_set(j->fault, "architectures",
                             "%s: architectures names no model class; download the file again",
                             j->file);
     return ek_fault_set(j->fault, "architectures",
                         "%s: architecture '%.64s' is not supported; take another model, of which "
                         "the README lists the classes",
-                        j->file, first);
+                        j->file, name.first);
 }
 
 static int read_layers(const struct model_json *j, struct model_config *c)
@@ -297,7 +269,7 @@ int config_parse(const char *text, size_t len, struct model_config *ret_config,
     struct model_json j = {.file = CONFIG, .object = root, .fault = fault};
     r = model_json_string(&j, "model_type", &type, &given);
     if (r == 0)
-        r = text_part_config(root, &part);
+        r = ek_text_part(root, &part);
     c.text_part = part != NULL;
     j.object = part ? part : root;
     if (r == 0)

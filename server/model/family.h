@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/families.h"
 #include "server/model/json.h"
 #include "server/model/parameters.h"
 
@@ -36,18 +37,8 @@ struct model_family {
     void (*build)(struct graph_builder *b, const struct model_config *c);
 };
 
-extern const struct model_family family_arcee, family_cwm, family_deepseek_v2, family_deepseek_v3,
-    family_dots1, family_ernie, family_ernie_moe, family_exaone4, family_exaone_moe,
-    family_exaone_moe_hub, family_falcon_h1, family_gemma, family_gemma2, family_gemma3,
-    family_gemma4, family_gemma4_unified, family_glm, family_glm4, family_glm4_moe,
-    family_glm4_moe_lite, family_gpt_oss, family_granite, family_granite_hybrid, family_granite_moe,
-    family_granite_shared, family_hunyuan, family_hunyuan_moe, family_lfm2, family_lfm2_moe,
-    family_llama, family_llama4, family_minimax_m2, family_ministral, family_ministral3,
-    family_mistral, family_mistral4, family_mixtral, family_nemotron_h, family_olmo2, family_olmo3,
-    family_olmoe, family_phi3, family_qwen2, family_qwen2_moe, family_qwen3, family_qwen3_5,
-    family_qwen3_5_moe, family_qwen3_moe, family_qwen3_next, family_seed_oss, family_smollm3,
-    family_solar_open;
+#define ROW(row, class) extern const struct model_family family_##row;
+EK_FAMILIES(ROW)
+#undef ROW
 
 const struct model_family *model_family_find(const char *architecture); /* NULL: not supported */
-/* The one whose name begins most alike, at least by four letters; NULL: none does. */
-const struct model_family *model_family_nearest(const char *architecture);

@@ -20,6 +20,8 @@ void plan_write(const struct plan_question *q, const struct plan_answer *a,
                 const struct plan_style *style, struct ek_buf *out);
 /* "It fits with 8-bit weights." */
 const char *plan_verdict(const struct plan_question *q, const struct plan_answer *a);
+/* Whether the engine of the table has a `plan`, and loads such a model as far as is known. */
+bool plan_commands(const struct plan_question *q, const struct dialect *d);
 /* A command line ready to paste, of an engine with a `plan` in the table. */
 void plan_flags(const struct plan_question *q, const struct plan_answer *a, const struct dialect *d,
                 struct ek_buf *out);

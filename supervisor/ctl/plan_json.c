@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/buf.h"
+#include "common/families.h"
 #include "supervisor/ctl/plan.h"
 #include "supervisor/engines/dialect.h"
 
@@ -59,6 +60,12 @@ json_t *plan_json(const struct plan_question *q, const struct plan_answer *a)
                   "what_would_fit", what, "device", q->device, "cards", (int)q->cards, "model",
                   model_json(&q->shape), "memory", fit_json(&a->chosen), "choices", ways,
                   "cards_needed", (int)a->cards_needed);
+    if (j && q->shape.refused[0]) {
+        const char *near = ek_family_nearest(q->shape.refused);
+        (void)json_object_set_new(j, "estimate", json_true());
+        (void)json_object_set_new(j, "architecture", json_string(q->shape.refused));
+        (void)json_object_set_new(j, "nearest", near ? json_string(near) : json_null());
+    }
     if (!j || !a->fits)
         return j;
     json_t *more = json_pack(
@@ -72,7 +79,7 @@ json_t *plan_json(const struct plan_question *q, const struct plan_answer *a)
     for (uint32_t i = 0; more && dialect_at(i); i++) {
         char key[40];
         (void)snprintf(key, sizeof(key), "%s_flags", dialect_at(i)->name);
-        if (dialect_at(i)->plan &&
+        if (plan_commands(q, dialect_at(i)) &&
             json_object_set_new(more, key, flags_json(q, a, dialect_at(i))) < 0) {
             json_decref(more);
             more = NULL;

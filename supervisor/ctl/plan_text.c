@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/buf.h"
+#include "common/err.h"
 #include "common/memplan.h"
 #include "supervisor/ctl/plan.h"
 #include "supervisor/engines/dialect.h"
@@ -352,6 +353,11 @@ static void put_counted(struct ek_buf *out, const char *text, uint32_t n)
     }
 }
 
+bool plan_commands(const struct plan_question *q, const struct dialect *d)
+{
+    return d->plan && !(d->exit_word && q->shape.refused[0]);
+}
+
 void plan_flags(const struct plan_question *q, const struct plan_answer *a, const struct dialect *d,
                 struct ek_buf *out)
 {
@@ -433,7 +439,7 @@ static void put_settings(const struct plan_question *q, const struct plan_answer
                       "evenkeel-server serves models whose layers differ in their heads on the CPU "
                       "for now: on this card it refuses the model.");
     for (uint32_t i = 0; dialect_at(i); i++) {
-        if (dialect_at(i)->plan)
+        if (plan_commands(q, dialect_at(i)))
             put_command(q, a, dialect_at(i), out);
     }
     if (!q->load_known) {
@@ -469,6 +475,7 @@ static void put_title(const struct plan_question *q, const struct plan_answer *a
     const struct plan_shape *s = &q->shape;
     char size[24];
     double count = plan_parameters(s);
+    struct ek_fault refused;
     plan_text_put(out, 0,
                   "%s: %.4g %s parameters, %s of weights in %u bit, %u layers, up to %u tokens",
                   s->family, count < 1e9 ? count * 1e-6 : count * 1e-9, count < 1e9 ? "M" : "B",
@@ -484,6 +491,8 @@ static void put_title(const struct plan_question *q, const struct plan_answer *a
                         : a->note[0]                   ? "\033[1;33m"
                                                        : "\033[1;32m",
                         plan_verdict(q, a), colour ? "\033[0m" : "");
+    if (plan_shape_loads(&q->shape, &refused) < 0)
+        plan_text_put(out, 0, "An estimate: %s.", refused.msg);
     if (a->note[0])
         plan_text_put(out, 0, "%s", a->note);
     plan_text_put(out, 0, "%s", a->why);

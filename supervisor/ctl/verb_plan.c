@@ -26,7 +26,7 @@ struct options {
     char *gpu, *trace, *html, *weights, *kv, *machine;
     double memory_gib, share, rate, prompt, output, ttft, itl, price, bandwidth, tflops;
     uint64_t gpus, max_model_len, seqs, tokens, parallel, stages, nodes;
-    bool json, explain, list, page, measure;
+    bool json, explain, list, page, measure, estimate;
 };
 
 #define AT(field) offsetof(struct options, field)
@@ -171,6 +171,11 @@ static const struct ek_opt table[] = {
      .at = AT(machine),
      .help = "The same from a file that `evenkeel-bench kernels --limits --report FILE` wrote, on "
              "another machine perhaps; --device-memory is then that one's."},
+    {.name = "estimate",
+     .type = OPT_BOOL,
+     .at = AT(estimate),
+     .help = "Plan also an architecture that evenkeel-server does not load, for another engine: by "
+             "the usual keys of its config.json, whatever else it has."},
     {.name = "explain", .type = OPT_BOOL, .at = AT(explain), .help = "Show the arithmetic."},
     {.name = "json", .alias = "j", .type = OPT_BOOL, .at = AT(json), .help = "Answer in JSON."},
     {.name = "html", .type = OPT_STRING, .at = AT(html), .help = "Write a report to this file."},
@@ -332,6 +337,17 @@ static int check_layout(const struct options *o, struct ek_fault *fault)
                         stages, cards, nodes, (unsigned long long)o->gpus);
 }
 
+/* A number for an architecture that nobody here knows is worse than none. */
+static int check_loads(const struct plan_shape *s, struct ek_fault *fault)
+{
+    struct ek_fault why = {0};
+    int r = plan_shape_loads(s, &why);
+    return r < 0 ? ek_fault_set(fault, "architectures",
+                                "%.380s; take another model, or --estimate for another engine",
+                                why.msg)
+                 : 0;
+}
+
 static int set_question(const struct options *o, const char *model, struct plan_question *q,
                         struct ek_fault *fault)
 {
@@ -354,6 +370,8 @@ static int set_question(const struct options *o, const char *model, struct plan_
     if (r < 0)
         return r;
     r = plan_shape_read(model, &q->shape, fault);
+    if (r == 0 && !o->estimate)
+        r = check_loads(&q->shape, fault);
     if (r == 0 && q->max_len > q->shape.max_len)
         r = ek_fault_set(fault, "max-model-len", "--max-model-len %u is more than the model's %u",
                          q->max_len, q->shape.max_len);
@@ -497,6 +515,7 @@ const struct verb verb_plan = {
         "Answers from a model directory (or its config.json alone) and a card: the memory of one\n"
         "card, the settings that fit, predicted speed with its band, what binds, how many\n"
         "replicas a load needs and what that costs, and flags to paste for evenkeel-server and\n"
-        "vLLM. Exit status 1: it does not fit, and what would.",
+        "vLLM. Exit status 1: it does not fit, and what would; 2: evenkeel-server does not load\n"
+        "the architecture (--estimate plans it for another engine).",
     .options = table,
     .run = plan_run};

@@ -162,6 +162,8 @@ static int plan(const struct options *o, struct plan_question *q, struct plan_an
                             o->gpu);
     *q = (struct plan_question){.cards = (uint32_t)o->gpus, .share = o->share, .gpu = g != NULL};
     int r = plan_shape_read(o->model, &q->shape, fault);
+    if (r == 0)
+        r = plan_shape_loads(&q->shape, fault);
     if (r < 0)
         return r;
     double most = q->shape.max_len;

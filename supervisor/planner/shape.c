@@ -10,8 +10,10 @@
 
 #include "common/buf.h"
 #include "common/err.h"
+#include "common/families.h"
 #include "common/file.h"
 #include "common/json.h"
+#include "common/textpart.h"
 
 #define FILE_MOST      (4u << 20)
 #define VALUE_MOST     100000000.0
@@ -432,21 +434,27 @@ static void read_vectors(struct reader *r, struct plan_shape *s)
     s->qkv_bias = truth(r->j, "attention_bias", usual) || truth(r->j, "use_bias", false);
 }
 
-/* What a text_config may leave out, as the published ones of Gemma 3 do: transformers' defaults. */
-static void add_defaults(json_t *config)
+/* What a class has where the file does not say, as server/model/family_*.c. */
+struct usual {
+    const char *type; /* model_type, or its beginning */
+    uint32_t head_dim;
+    bool tied;
+};
+
+static struct usual usual_of(const char *family)
 {
-    static const struct {
-        const char *key;
-        json_int_t value;
-    } gemma3[] = {{"num_attention_heads", 8},
-                  {"num_key_value_heads", 4},
-                  {"head_dim", 256},
-                  {"vocab_size", 262208},
-                  {"max_position_embeddings", 131072}};
-    const char *type = json_string_value(json_object_get(config, "model_type"));
-    for (size_t i = 0; type && i < sizeof(gemma3) / sizeof(gemma3[0]); i++)
-        if (strcmp(type, "gemma3_text") == 0 && !json_object_get(config, gemma3[i].key))
-            (void)json_object_set_new(config, gemma3[i].key, json_integer(gemma3[i].value));
+    static const struct usual table[] = {
+        {"ernie4_5_moe", 0, true},  {"ernie4_5", 128, true},    {"gemma", 256, true},
+        {"glm4_moe", 0, false},     {"glm", 128, false},        {"gpt_oss", 64, false},
+        {"llama4", 128, false},     {"ministral3", 128, false}, {"nemotron_h", 128, false},
+        {"qwen3_5", 256, false},    {"qwen3_next", 256, false}, {"qwen3_moe", 0, false},
+        {"qwen3_vl_moe", 0, false}, {"qwen3", 128, false},      {"seed_oss", 128, false},
+        {"smollm3", 0, true},
+    };
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
+        if (strncmp(family, table[i].type, strlen(table[i].type)) == 0)
+            return table[i];
+    return (struct usual){.type = ""};
 }
 
 static void read_shape(struct reader *r, struct plan_shape *s)
@@ -464,8 +472,9 @@ static void read_shape(struct reader *r, struct plan_shape *s)
     if (s->kv_heads == 0)
         s->kv_heads = truth(r->j, "multi_query", false) ? 1 : s->heads;
     s->head_dim = NUMBER(r, "head_dim", "attention_head_dim");
-    if (s->head_dim == 0 && strcmp(s->family, "nemotron_h") == 0)
-        s->head_dim = 128;
+    const struct usual of = usual_of(s->family);
+    if (s->head_dim == 0)
+        s->head_dim = of.head_dim;
     if (s->head_dim == 0 && s->heads > 0)
         s->head_dim = s->hidden / s->heads;
     s->intermediate = NUMBER(r, "intermediate_size", "n_inner", "ffn_dim");
@@ -474,7 +483,7 @@ static void read_shape(struct reader *r, struct plan_shape *s)
     s->max_len = NUMBER(r, "max_position_embeddings", "n_positions", "seq_length", "max_seq_len");
     if (s->max_len == 0)
         s->max_len = 2048;
-    s->tied = truth(r->j, "tie_word_embeddings", strncmp(s->family, "gemma", 5) == 0);
+    s->tied = truth(r->j, "tie_word_embeddings", of.tied);
     s->gated = true;
     for (size_t i = 0; i < sizeof(plain) / sizeof(plain[0]); i++)
         s->gated &= strcmp(s->family, plain[i]) != 0;
@@ -499,19 +508,26 @@ int plan_shape_parse(const char *text, size_t len, struct plan_shape *ret_shape,
     if (!root)
         return ek_fault_set(fault, "config.json", "config.json line %d: %s", where.line,
                             where.text);
-    json_t *inner = json_object_get(root, "text_config"); /* of models that see, too */
-    if (json_is_object(inner))
-        add_defaults(inner);
+    json_t *part = NULL; /* of models that see, too: as evenkeel-server reads it, if it does */
+    if (json_is_object(root) && ek_text_part(root, &part) < 0) {
+        json_decref(root);
+        return -ENOMEM;
+    }
+    json_t *inner = part ? part : json_object_get(root, "text_config");
     struct reader r = {json_is_object(inner) ? inner : root, fault, false};
     if (!json_is_object(root)) {
         ek_fault_write(fault, "config.json", "config.json is no JSON object");
         r.bad = true;
     } else {
+        const struct ek_family_name name = ek_family_of(part ? part : root);
+        if (!name.family)
+            (void)snprintf(s.refused, sizeof(s.refused), "%s", name.first);
         read_shape(&r, &s);
         s.weight_bits = bits_of(root);
         if (s.weight_bits == 16)
             s.weight_bits = bits_of(r.j);
     }
+    json_decref(part);
     json_decref(root);
     if (r.bad)
         return -EBADMSG;
@@ -523,6 +539,17 @@ int plan_shape_parse(const char *text, size_t len, struct plan_shape *ret_shape,
                             plan_parameters(&s), s.layers, s.max_len);
     *ret_shape = s;
     return 0;
+}
+
+int plan_shape_loads(const struct plan_shape *s, struct ek_fault *fault)
+{
+    const char *near = ek_family_nearest(s->refused);
+    if (!s->refused[0])
+        return 0;
+    return ek_fault_set(fault, "architectures",
+                        "evenkeel-server does not load the architecture '%s'%s%s%s", s->refused,
+                        near ? " (the nearest that it does: " : "", near ? near : "",
+                        near ? ")" : ", nor one that is like it");
 }
 
 /* Bytes of the weight files in the directory. */

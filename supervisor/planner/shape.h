@@ -12,7 +12,8 @@
 struct ek_fault;
 
 struct plan_shape {
-    char family[48]; /* model_type */
+    char family[48];  /* model_type */
+    char refused[64]; /* the class, where evenkeel-server does not load it; "" = it does */
     uint32_t hidden, layers, heads, kv_heads, head_dim, intermediate, vocab;
     uint32_t max_len;     /* positions */
     uint32_t weight_bits; /* as stored: 32, 16, 8, 4 */
@@ -47,6 +48,10 @@ int plan_shape_parse(const char *text, size_t len, struct plan_shape *ret_shape,
                      struct ek_fault *fault);
 /* path: config.json or a directory that holds it; weight files beside it are measured. */
 int plan_shape_read(const char *path, struct plan_shape *ret_shape, struct ek_fault *fault);
+
+/* -EBADMSG with a sentence that names the nearest class, when evenkeel-server does not load it. A
+ * config.json that names no class is not refused. */
+int plan_shape_loads(const struct plan_shape *s, struct ek_fault *fault);
 
 /* Layers that attend, by their heads: all, or those with a window and those without. */
 struct plan_heads {

@@ -142,6 +142,38 @@ def test_no_weights_and_no_sense(tmp_path):
     assert "<h1>llama on 1 x NVIDIA L4</h1>" in page.read_text()
 
 
+UNKNOWN = {"DeepseekV32ForCausalLM": "DeepseekV3ForCausalLM", "MiniMaxM2ForCausalLM": None, "Glm4MoeLiteForCausalLM": "Glm4MoeForCausalLM",
+           "Sphinx9ForCausalLM": None, "Qwen3OmniMoeForConditionalGeneration": "Qwen3MoeForCausalLM"}
+
+
+@pytest.mark.parametrize("architecture", UNKNOWN)
+def test_no_numbers_for_what_the_server_refuses(tmp_path, architecture):
+    """plan and setup say of an architecture what the server says of it; an estimate is asked for, and marked."""
+    write_model(tmp_path / "m", "llama")
+    file = tmp_path / "m/config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "architectures": [architecture]}))
+    server = subprocess.run([BUILD / "evenkeel-server", "--model", tmp_path / "m", "--dry-run"], capture_output=True, text=True, timeout=60)
+    assert server.returncode and architecture in server.stderr
+    nearest = UNKNOWN[architecture]
+    for words in ([file], [tmp_path / "m"], [file, "--gpu", "l4"]):
+        refused = plan(*words, "--json", status=2)
+        assert architecture in refused.stderr and "--estimate" in refused.stderr and not refused.stdout
+        for text in (refused.stderr, server.stderr):
+            assert f": {nearest})" in text if nearest else "nearest" not in text, text
+    setup = subprocess.run([BUILD / "evenkeelctl", "setup", "--model", tmp_path / "m", "--gpu", "l4", "--dry-run"], capture_output=True, text=True, timeout=60)
+    assert setup.returncode and architecture in setup.stderr, setup.stderr
+    answer = json.loads(plan(file, "--gpu", "l4", "--estimate", "--json").stdout)
+    assert answer["estimate"] is True and answer["architecture"] == architecture and answer["nearest"] == nearest
+    assert "evenkeel_flags" not in answer and answer["vllm_flags"]
+    text = plan(file, "--gpu", "l4", "--estimate").stdout
+    assert "An estimate:" in text and "vllm serve" in text and "evenkeel-server --model" not in text
+    shutil.rmtree(tmp_path / "m")
+
+
+def test_what_it_loads_is_no_estimate():
+    assert "estimate" not in json.loads(plan(MODEL, "--gpu", "l4", "--json").stdout)
+
+
 def test_a_cache_of_8_bits():
     answer = json.loads(plan(MODEL, "--kv-cache-dtype", "fp8", "--json").stdout)
     assert answer["memory"]["kv_bits"] == 8 and "--kv-cache-dtype int8_per_token_head" in answer["evenkeel_flags"]

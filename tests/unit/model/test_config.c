@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "common/err.h"
+#include "common/families.h"
 #include "server/model/config.h"
 #include "server/model/family.h"
 #include "server/model/rope.h"
@@ -239,9 +240,9 @@ static void test_text_part(void **state)
                 {"GemmaXForCausalLM", "GemmaForCausalLM"},
                 {"MistralXForCausalLM", "MistralForCausalLM"}};
     for (size_t i = 0; i < sizeof(near) / sizeof(near[0]); i++)
-        assert_string_equal(model_family_nearest(near[i].name)->architecture, near[i].nearest);
-    assert_null(model_family_nearest("T5ForConditionalGeneration"));
-    assert_null(model_family_nearest(""));
+        assert_string_equal(ek_family_nearest(near[i].name), near[i].nearest);
+    assert_null(ek_family_nearest("T5ForConditionalGeneration"));
+    assert_null(ek_family_nearest(""));
 }
 
 static void test_spellings(void **state)

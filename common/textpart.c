@@ -1,0 +1,148 @@
+/*
+ * transformers writes models that see in two ways. A configuration of its own for each part:
+ *
+ *   {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": {"model_type":
+ *    "gemma3_text", ...}, "vision_config": {...}, "eos_token_id": ..., "torch_dtype": ...}
+ *
+ * or, in the first Qwen2-VL and 2.5-VL, the text part's keys beside vision_config. A text_config
+ * may leave out what the class has as default, which published checkpoints do: the numbers below.
+ *
+ * Positions in three dimensions (mrope) are one and the same for text, which is rope as usual.
+ */
+#include "common/textpart.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/families.h"
+
+enum { DEFAULTS = 10 };
+
+static const char *const keys[DEFAULTS] = {
+    "hidden_size",         "intermediate_size",  "num_hidden_layers",       "num_attention_heads",
+    "num_key_value_heads", "vocab_size",         "max_position_embeddings", "moe_intermediate_size",
+    "num_experts",         "num_experts_per_tok"};
+
+static const struct part {
+    const char *type, *architecture;
+    uint32_t numbers[DEFAULTS]; /* by `keys`; 0: must be in the file */
+} parts[] = {
+    {"gemma3_text", "Gemma3ForCausalLM", {2304, 9216, 26, 8, 4, 262208, 131072}},
+    {"gemma4_text", "Gemma4ForCausalLM", {2304, 9216, 30, 8, 4, 262144, 131072}},
+    {"gemma4_unified_text", "Gemma4UnifiedForCausalLM", {2304, 9216, 30, 8, 4, 262144, 262144}},
+    {"granite", "GraniteForCausalLM", {0}},
+    {"llama", "LlamaForCausalLM", {4096, 11008, 32, 32, 0, 32000, 2048}},
+    {"llama4_text", "Llama4ForCausalLM", {5120, 8192, 48, 40, 8, 202048, 131072}},
+    {"ministral3", "Ministral3ForCausalLM", {4096, 14336, 34, 32, 8, 131072, 262144}},
+    {"mistral", "MistralForCausalLM", {4096, 14336, 32, 32, 8, 32000, 131072}},
+    {"phi3", "Phi3ForCausalLM", {0}},
+    {"qwen2", "Qwen2ForCausalLM", {0}},
+    {"qwen2_5_vl_text", "Qwen2ForCausalLM", {0}},
+    {"qwen2_vl_text", "Qwen2ForCausalLM", {0}},
+    {"qwen3", "Qwen3ForCausalLM", {0}},
+    {"qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", {2048, 0, 40, 16, 2, 248320, 32768, 512, 256, 8}},
+    {"qwen3_5_text", "Qwen3_5ForCausalLM", {4096, 12288, 32, 16, 4, 248320, 32768}},
+    {"qwen3_vl_text", "Qwen3ForCausalLM", {0}},
+    {"smollm3", "SmolLM3ForCausalLM", {0}},
+    /* one configuration for all */
+    {"qwen2_vl", "Qwen2ForCausalLM", {0}},
+    {"qwen2_5_vl", "Qwen2ForCausalLM", {0}},
+};
+
+static const char *text_of(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text ? text : "";
+}
+
+static const struct part *part_find(const char *type)
+{
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
+        if (strcmp(parts[i].type, type) == 0)
+            return &parts[i];
+    return NULL;
+}
+
+static bool is_text_model(const json_t *root)
+{
+    const json_t *list = json_object_get(root, "architectures");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *name = json_string_value(json_array_get(list, i));
+        if (name && ek_family_loads(name))
+            return true;
+    }
+    return false;
+}
+
+/* What holds for the whole: the type that the weights have and the tokens that end a text are the
+ * outer ones, where both say something; packing and tying where the inner says nothing. */
+static int add_outer(json_t *config, const json_t *root)
+{
+    static const char *const outer[] = {"dtype", "torch_dtype", "eos_token_id", "bos_token_id"};
+    static const char *const missing[] = {"quantization_config", "tie_word_embeddings"};
+    int r = 0;
+    for (size_t i = 0; i < sizeof(outer) / sizeof(outer[0]); i++) {
+        json_t *v = json_object_get(root, outer[i]);
+        if (v && !json_is_null(v))
+            r |= json_object_set(config, outer[i], v);
+    }
+    for (size_t i = 0; i < sizeof(missing) / sizeof(missing[0]); i++) {
+        json_t *v = json_object_get(root, missing[i]);
+        if (v && !json_object_get(config, missing[i]))
+            r |= json_object_set(config, missing[i], v);
+    }
+    return r;
+}
+
+/* The text model's class, or that of classes where the whole is one (Qwen3_5ForSequence...). */
+static json_t *architectures_of(const struct part *p, const json_t *root)
+{
+    static const char classes[] = "ForSequenceClassification";
+    const char *name = json_string_value(json_array_get(json_object_get(root, "architectures"), 0));
+    const size_t len = name ? strlen(name) : 0, n = sizeof(classes) - 1;
+    const size_t family = strlen(p->architecture) - strlen("ForCausalLM");
+    char text[96];
+    if (len <= n || strcmp(name + len - n, classes) != 0)
+        return json_pack("[s]", p->architecture);
+    (void)snprintf(text, sizeof(text), "%.*s%s", (int)family, p->architecture, classes);
+    return json_pack("[s]", text);
+}
+
+/* For text, positions in three dimensions are those in one. */
+static int drop_mrope(json_t *config)
+{
+    const json_t *scaling = json_object_get(config, "rope_scaling");
+    if (strcmp(text_of(scaling, "type"), "mrope") == 0 ||
+        strcmp(text_of(scaling, "rope_type"), "mrope") == 0)
+        return json_object_set_new(config, "rope_scaling", json_null());
+    return 0;
+}
+
+int ek_text_part(const json_t *root, json_t **ret_config)
+{
+    json_t *inner = json_object_get(root, "text_config");
+    const bool nested = json_is_object(inner), sees = json_object_get(root, "vision_config");
+    *ret_config = NULL;
+    const struct part *p = part_find(text_of(nested ? inner : root, "model_type"));
+    if ((!nested && !sees) || !p || is_text_model(root))
+        return 0;
+    json_t *config = nested ? json_copy(inner) : json_copy((json_t *)(uintptr_t)root);
+    int r = config ? add_outer(config, root) : -1;
+    for (size_t i = 0; r == 0 && nested && i < DEFAULTS; i++)
+        if (p->numbers[i] > 0 && !json_object_get(config, keys[i]))
+            r = json_object_set_new(config, keys[i], json_integer(p->numbers[i]));
+    if (r == 0)
+        r = drop_mrope(config);
+    if (r == 0)
+        r = json_object_set_new(config, "architectures", architectures_of(p, root));
+    if (r != 0) {
+        json_decref(config);
+        return -ENOMEM;
+    }
+    *ret_config = config;
+    return 0;
+}
