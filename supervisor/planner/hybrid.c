@@ -15,6 +15,7 @@ static void read_short(struct plan_reader *r, struct plan_shape *s)
     const uint32_t multiple = step ? step : 256;
     s->conv = NUMBER(r, "conv_L_cache");
     s->conv = s->conv ? s->conv : 3;
+    s->conv_bias = s->mixer_bias = reader_truth(r->j, "conv_bias", false);
     s->recurrent_layers = reader_kinds(types, "conv", s->layers);
     if (!json_is_array(types) && attend > 0 && attend < s->layers)
         s->recurrent_layers = s->layers - (uint32_t)attend;
@@ -48,6 +49,9 @@ static void read_granite4(struct plan_reader *r, struct plan_shape *s)
     s->conv = s->conv ? s->conv : 4;
     s->v_dim = (uint32_t)fmin((expand ? expand : 2) * (double)s->hidden / s->v_heads, READER_MOST);
     s->gates = s->v_heads;
+    s->scan = true;
+    s->conv_bias = reader_truth(r->j, "mamba_conv_bias", true);
+    s->mixer_bias = reader_truth(r->j, "mamba_proj_bias", false);
     s->recurrent_layers = reader_kinds(types, "mamba", s->layers) +
                           reader_kinds(types, "linear_attention", s->layers);
     if (s->recurrent_layers > s->layers || !json_is_array(types))
@@ -102,7 +106,8 @@ static void read_nemotron(struct plan_reader *r, struct plan_shape *s)
     s->single = true;
     s->norms = 1;
     s->gated = false;
-    s->qkv_bias = reader_truth(r->j, "attention_bias", false);
+    s->qkv_bias = s->out_bias = reader_truth(r->j, "attention_bias", false);
+    s->tied = false; /* it has an output layer of its own whatever the file says */
     s->dense_layers = dense;
     s->forward_layers = mixed + dense;
     s->recurrent_layers = nemotron_kinds(r, 'M', "mamba", "linear_attention", s->layers);
@@ -125,6 +130,9 @@ static void read_nemotron(struct plan_reader *r, struct plan_shape *s)
     s->k_dim = s->k_dim ? s->k_dim : 128;
     s->conv = s->conv ? s->conv : 4;
     s->gates = s->v_heads;
+    s->scan = true;
+    s->conv_bias = reader_truth(r->j, "use_conv_bias", true);
+    s->mixer_bias = reader_truth(r->j, "use_bias", false);
 }
 
 void plan_read_recurrent(struct plan_reader *r, struct plan_shape *s)

@@ -67,6 +67,21 @@ static uint32_t ernie_dense(struct plan_reader *r, const struct plan_shape *s)
     return dense;
 }
 
+/* Qwen: those that mlp_only_layers names, and all but every decoder_sparse_step-th. */
+static uint32_t qwen_dense(struct plan_reader *r, const struct plan_shape *s)
+{
+    const json_t *plain = json_object_get(r->j, "mlp_only_layers");
+    const uint32_t step = NUMBER(r, "decoder_sparse_step");
+    uint32_t dense = 0;
+    for (uint32_t i = 0; i < s->layers && i < LAYERS_COUNTED; i++) {
+        bool named = false;
+        for (size_t k = 0; k < json_array_size(plain) && !named; k++)
+            named = json_integer_value(json_array_get(plain, k)) == (json_int_t)i;
+        dense += named || (step > 1 && (i + 1) % step != 0);
+    }
+    return dense;
+}
+
 /* Llama 4: plain layers have another width, and every mixture an expert that all tokens share. */
 static void llama4_experts(struct plan_reader *r, struct plan_shape *s)
 {
@@ -95,6 +110,8 @@ static void read_experts(struct plan_reader *r, struct plan_shape *s)
         s->shared_intermediate =
             NUMBER(r, "n_shared_experts", "moe_num_shared_experts") * s->expert_intermediate;
     s->dense_layers = NUMBER(r, "first_k_dense_replace");
+    if (strncmp(s->family, "qwen", 4) == 0)
+        s->dense_layers = qwen_dense(r, s);
     if (strncmp(s->family, "ernie4_5", 8) == 0)
         s->dense_layers = ernie_dense(r, s);
     if (strncmp(s->family, "llama4", 6) == 0)
@@ -220,20 +237,36 @@ static void read_latent(struct plan_reader *r, struct plan_shape *s)
     s->head_dim = s->latent + s->latent_rope;
 }
 
+static bool one_of(const char *family, const char *const *types)
+{
+    bool is = false;
+    for (; *types; types++)
+        is |= strncmp(family, *types, strlen(*types)) == 0;
+    return is;
+}
+#define ONE_OF(s, ...) one_of((s)->family, (const char *const[]){__VA_ARGS__, NULL})
+
+/* Norms and biases. How a type begins names it and those that come from it (qwen3_moe). */
 static void read_vectors(struct plan_reader *r, struct plan_shape *s)
 {
-    static const char *const head_norms[] = {"qwen3", "gemma3", "gemma4", "exaone4",
-                                             "hunyuan_v1_dense"};
-    bool four = strncmp(s->family, "gemma2", 6) == 0 || strncmp(s->family, "gemma3", 6) == 0 ||
-                strncmp(s->family, "gemma4", 6) == 0 || strcmp(s->family, "glm4") == 0;
+    const bool usual = ONE_OF(s, "qwen2", "seed_oss") || strcmp(s->family, "glm") == 0;
+    const bool bias = reader_truth(r->j, "attention_bias", strcmp(s->family, "gpt_oss") == 0) ||
+                      reader_truth(r->j, "use_bias", false);
+    const bool four = ONE_OF(s, "gemma2", "gemma3", "gemma4") || strcmp(s->family, "glm4") == 0;
     s->norms = four ? 4 : 2;
-    s->head_norms = strcmp(s->family, "glm4_moe") == 0 && reader_truth(r->j, "use_qk_norm", false);
-    for (size_t i = 0; i < sizeof(head_norms) / sizeof(head_norms[0]); i++)
-        s->head_norms |= strncmp(s->family, head_norms[i], strlen(head_norms[i])) == 0;
-    bool usual = strncmp(s->family, "qwen2", 5) == 0 || strcmp(s->family, "seed_oss") == 0 ||
-                 strcmp(s->family, "glm") == 0;
-    s->qkv_bias =
-        reader_truth(r->j, "attention_bias", usual) || reader_truth(r->j, "use_bias", false);
+    s->head_norms = ONE_OF(s, "qwen3", "gemma3", "gemma4", "exaone4", "hunyuan_v1_dense", "lfm2") ||
+                    (ONE_OF(s, "glm4_moe") && reader_truth(r->j, "use_qk_norm", false));
+    s->wide_norms = ONE_OF(s, "olmo");
+    s->qkv_bias = bias || reader_truth(r->j, "qkv_bias", false) ||
+                  (usual && !json_object_get(r->j, "attention_bias"));
+    s->out_bias = ONE_OF(s, "seed_oss") ? reader_truth(r->j, "attention_out_bias", false)
+                                        : bias && !ONE_OF(s, "glm", "qwen2");
+    s->forward_bias = reader_truth(r->j, "mlp_bias", false) ||
+                      (ONE_OF(s, "ernie4_5") && reader_truth(r->j, "use_bias", false));
+    s->sinks = s->expert_bias = ONE_OF(s, "gpt_oss");
+    s->correction = ONE_OF(s, "deepseek_v3", "kimi", "glm4", "ernie4_5_moe", "nemotron_h") ||
+                    (ONE_OF(s, "lfm2_moe") && reader_truth(r->j, "use_expert_bias", true));
+    s->shared_gate = ONE_OF(s, "qwen2_moe", "qwen3_next", "qwen3_5_moe");
 }
 
 /* What a class has where the file does not say, as server/model/family_*.c. */
@@ -297,8 +330,6 @@ static void read_shape(struct plan_reader *r, struct plan_shape *s)
     plan_read_recurrent(r, s);
     /* published so: only the experts of gpt-oss */
     s->experts_only = strcmp(s->family, "gpt_oss") == 0;
-    if (s->experts_only)
-        s->qkv_bias = reader_truth(r->j, "attention_bias", true);
 }
 
 int plan_shape_parse(const char *text, size_t len, struct plan_shape *ret_shape,
@@ -325,6 +356,9 @@ int plan_shape_parse(const char *text, size_t len, struct plan_shape *ret_shape,
         if (!name.family)
             (void)snprintf(s.refused, sizeof(s.refused), "%s", name.first);
         read_shape(&r, &s);
+        /* classes and embeddings have no output layer; of a text part either may say it */
+        s.tied = s.tied || name.use != EK_FAMILY_TEXT ||
+                 (part && reader_truth(root, "tie_word_embeddings", false));
         s.weight_bits = bits_of(root);
         if (s.weight_bits == 16)
             s.weight_bits = bits_of(r.j);

@@ -15,12 +15,14 @@ struct plan_shape {
     char family[48];  /* model_type */
     char refused[64]; /* the class, where evenkeel-server does not load it; "" = it does */
     uint32_t hidden, layers, heads, kv_heads, head_dim, intermediate, vocab;
-    uint32_t max_len;     /* positions */
-    uint32_t weight_bits; /* as stored: 32, 16, 8, 4 */
-    bool experts_only;    /* are of so many bits; the rest has 16 */
-    bool tied, gated;     /* embeddings serve as head; gate, up and down */
-    uint32_t norms;       /* of a layer, as wide as the model */
-    bool head_norms, qkv_bias;
+    uint32_t max_len;            /* positions */
+    uint32_t weight_bits;        /* as stored: 32, 16, 8, 4 */
+    bool experts_only;           /* are of so many bits; the rest has 16 */
+    bool tied, gated;            /* embeddings serve as head; gate, up and down */
+    uint32_t norms;              /* of a layer, as wide as the model */
+    bool head_norms, wide_norms; /* of q and k: of each head, or as a whole */
+    bool qkv_bias, out_bias, forward_bias;
+    bool sinks, expert_bias, correction, shared_gate; /* of heads; of experts and their choice */
     /* Mixture of experts; 0 = none. */
     uint32_t experts, experts_used, expert_intermediate, shared_intermediate, dense_layers;
     uint32_t expert_latent; /* width that experts take and give, between two products; 0 = hidden */
@@ -30,6 +32,7 @@ struct plan_shape {
      * Mamba 2 (Granite 4, Nemotron-H: k_heads are groups), or without v_heads a short convolution
      * (LFM2). gates: numbers of a token beside. */
     uint32_t recurrent_layers, k_heads, v_heads, k_dim, v_dim, conv, gates;
+    bool scan, conv_bias, mixer_bias; /* Mamba 2; biases of convolutions, of the products around */
     /* Nemotron-H: a layer is a recurrent one, attends, or is one of these, a feed-forward. */
     bool single;
     uint32_t forward_layers;

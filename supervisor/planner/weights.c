@@ -17,6 +17,8 @@ static double up(double n, double to)
 static double grouped(double rows, double cols, uint32_t bits, double group)
 {
     double panel = PANEL * bits / 8 * up(cols, 2);
+    if (rows <= 0 || cols <= 0)
+        return 0;
     if (bits <= 8)
         panel = up(PANEL * bits / 8 * up(cols, EIGHT), LINE) +
                 PANEL * sizeof(float) * ceil(cols / fmin(group, cols));
@@ -28,68 +30,114 @@ static double matrix(double rows, double cols, uint32_t bits)
     return grouped(rows, cols, bits, bits == 8 ? EK_INT8_GROUP : ek_int4_group((uint32_t)cols));
 }
 
-/* Norms and biases are floats. */
-static double vectors(const struct plan_shape *s)
+/* A norm, a bias or another vector: floats. */
+static double vector(double n)
 {
-    double hidden = up(s->hidden * sizeof(float), LINE), sum = s->layers * hidden * s->norms;
-    struct plan_heads of[2];
-    for (uint32_t n = plan_heads_of(s, of), i = 0; i < n; i++) {
-        double heads = s->heads + 2.0 * of[i].kv_heads, all = n > 1 ? of[i].layers : s->layers;
-        sum += s->head_norms ? 2 * all * up(of[i].head_dim * sizeof(float), LINE) : 0;
-        sum += s->qkv_bias ? all * up(heads * of[i].head_dim * sizeof(float), LINE) : 0;
-    }
-    if (s->full_head_dim > 0) /* a number for each layer, and norms and factors of experts */
-        sum += s->layers * (LINE + (s->layer_input ? hidden : 0) +
-                            (s->experts ? 4 * hidden + up(s->experts * sizeof(float), LINE) : 0));
-    return sum + hidden;
+    return up(n * sizeof(float), LINE);
 }
 
-static double forward(const struct plan_shape *s, double inner, uint32_t bits)
-{
-    return matrix((s->gated ? 2 : 1) * inner, s->hidden, bits) + matrix(s->hidden, inner, bits);
-}
-
-static double mixture(const struct plan_shape *s, uint32_t bits)
-{
-    double inner = s->expert_intermediate, hidden = s->hidden;
-    double takes = s->expert_latent ? s->expert_latent : hidden;
-    double expert = (s->gated ? 2 : 1) * matrix(inner, takes, bits) + matrix(takes, inner, bits);
-    double shared = s->shared_intermediate ? forward(s, s->shared_intermediate, bits) : 0;
-    if (s->expert_latent)
-        shared += matrix(takes, hidden, bits) + matrix(hidden, takes, bits);
-    return s->experts * expert + shared + matrix(s->experts, hidden, 16); /* the router decides */
-}
-
-/* b and a stay as they are, and the convolution's weights are floats. */
-static double linear_attention(const struct plan_shape *s, uint32_t bits)
-{
-    double keys = (double)s->k_heads * s->k_dim, values = (double)s->v_heads * s->v_dim;
-    if (s->recurrent_layers == 0)
-        return 0;
-    if (s->v_heads == 0) /* a short convolution between two gates */
-        return matrix(3.0 * s->hidden, s->hidden, bits) + matrix(s->hidden, s->hidden, bits) +
-               (double)s->hidden * s->conv * sizeof(float);
-    return matrix(2 * keys + 2 * values, s->hidden, bits) + matrix(s->hidden, values, bits) +
-           matrix(s->gates, s->hidden, bits < 16 ? 16 : bits) +
-           (2 * keys + values) * s->conv * sizeof(float);
-}
-
-/* Products of all layers that attend. */
-static double attention(const struct plan_shape *s, uint32_t bits)
+/* Norms and biases of what attends. */
+static double attention_vectors(const struct plan_shape *s)
 {
     struct plan_heads of[2];
     double sum = 0;
     for (uint32_t n = plan_heads_of(s, of), i = 0; i < n; i++) {
+        const double q = (double)s->heads * of[i].head_dim;
+        const double kv = (double)of[i].kv_heads * of[i].head_dim;
+        const double reading = of[i].layers - of[i].keeping; /* have queries alone */
+        if (s->head_norms)
+            sum += (of[i].layers + of[i].keeping) * vector(of[i].head_dim);
+        if (s->wide_norms)
+            sum += of[i].layers * (vector(q) + vector(kv));
+        if (s->qkv_bias)
+            sum += of[i].keeping *
+                       vector((s->output_gate ? 2 : 1) * q + (of[i].keys_as_values ? 1 : 2) * kv) +
+                   reading * vector(q);
+        sum += of[i].layers *
+               ((s->out_bias ? vector(s->hidden) : 0) + (s->sinks ? vector(s->heads) : 0));
+    }
+    return sum;
+}
+
+/* Products of all layers that attend; the keys and values of latent attention for each head. */
+static double attention(const struct plan_shape *s, uint32_t bits)
+{
+    struct plan_heads of[2];
+    const uint32_t kinds = plan_heads_of(s, of);
+    double sum = 0;
+    if (s->latent > 0) {
+        const double turned = s->latent_rope, keys = s->latent + turned;
+        const double q = s->heads * (s->nope_dim + turned), from = s->q_latent;
+        const double head =
+            matrix(s->latent, s->nope_dim, bits) + matrix(s->value_dim, s->latent, bits);
+        sum = (from > 0
+                   ? matrix(from, s->hidden, bits) + vector(from) + (s->qkv_bias ? vector(from) : 0)
+                   : 0) +
+              matrix(q, from > 0 ? from : s->hidden, bits) + matrix(keys, s->hidden, bits) +
+              vector(s->latent) + s->heads * head +
+              matrix(s->hidden, (double)s->heads * s->value_dim, bits);
+        sum += s->qkv_bias ? vector(keys) : 0;
+        return plan_attending(s) * (sum + (s->out_bias ? vector(s->hidden) : 0));
+    }
+    for (uint32_t i = 0; i < kinds; i++) {
         double q = (double)s->heads * of[i].head_dim, kv = (double)of[i].kv_heads * of[i].head_dim;
         double own = (of[i].keys_as_values ? 1 : 2) * kv;
         sum += of[i].keeping * matrix((s->output_gate ? 2 : 1) * q + own, s->hidden, bits) +
                (of[i].layers - of[i].keeping) * matrix(q, s->hidden, bits) +
                of[i].layers * matrix(s->hidden, q, bits);
     }
-    return sum;
+    return sum + attention_vectors(s);
 }
 
-/* Gemma 4's second embedding and what brings it into the layers; wider feed-forwards. */
+static double forward(const struct plan_shape *s, double inner, uint32_t bits)
+{
+    const double rows = (s->gated ? 2 : 1) * inner;
+    return matrix(rows, s->hidden, bits) + matrix(s->hidden, inner, bits) +
+           (s->forward_bias ? vector(rows) + vector(s->hidden) : 0);
+}
+
+/* The router decides, and is not quantized; a gate of the shared expert is of floats. */
+static double mixture(const struct plan_shape *s, uint32_t bits)
+{
+    const double inner = s->expert_intermediate, hidden = s->hidden, n = s->experts;
+    const double takes = s->expert_latent ? s->expert_latent : hidden, gates = s->gated ? 2 : 1;
+    double sum = n * (gates * matrix(inner, takes, bits) + matrix(takes, inner, bits)) +
+                 matrix(n, hidden, bits < 16 ? 16 : bits);
+    if (s->shared_intermediate)
+        sum +=
+            forward(s, s->shared_intermediate, bits) + (s->shared_gate ? matrix(1, hidden, 32) : 0);
+    if (s->expert_latent)
+        sum += matrix(takes, hidden, bits) + matrix(hidden, takes, bits) +
+               (s->forward_bias ? vector(takes) + vector(hidden) : 0);
+    if (s->expert_bias) /* of each expert, and of the router */
+        sum += gates * vector(n * inner) + vector(n * takes) + vector(n);
+    return sum + (s->correction ? vector(n) : 0);
+}
+
+/* The convolution's weights are floats. A delta rule has b and a beside its product, which stay as
+ * they are, and a rate and a shift for each head; Mamba has all in one product and a third. */
+static double linear_attention(const struct plan_shape *s, uint32_t bits)
+{
+    const double keys = (double)s->k_heads * s->k_dim, values = (double)s->v_heads * s->v_dim;
+    const double hidden = s->hidden, wide = s->v_heads ? 2 * keys + values : hidden;
+    const double rows = s->v_heads == 0 ? 3 * hidden
+                        : s->scan       ? 2 * keys + 2 * values + s->gates
+                                        : 2 * keys + 2 * values;
+    double sum = matrix(rows, hidden, bits) + vector(wide * s->conv) +
+                 matrix(hidden, s->v_heads ? values : hidden, bits);
+    if (s->recurrent_layers == 0)
+        return 0;
+    if (s->v_heads && !s->scan)
+        sum += matrix(s->gates, hidden, bits < 16 ? 16 : bits) + 2 * vector(s->v_heads) +
+               vector(s->v_dim);
+    if (s->scan)
+        sum += 3 * vector(s->v_heads) + vector(values);
+    return sum + (s->conv_bias ? vector(wide) : 0) +
+           (s->mixer_bias ? vector(rows) + vector(hidden) : 0);
+}
+
+/* Gemma 4: a factor for each layer, its second embedding and what brings it into the layers, wider
+ * feed-forwards, and norms and factors of experts. */
 static double extras(const struct plan_shape *s, uint32_t bits)
 {
     double n = s->layer_input, sum = 0;
@@ -98,8 +146,11 @@ static double extras(const struct plan_shape *s, uint32_t bits)
                (forward(s, 2.0 * s->intermediate, bits) - forward(s, s->intermediate, bits));
     if (n > 0)
         sum += up((double)s->vocab * s->layers * n * (bits == 32 ? 4 : 2), LINE) +
-               matrix(s->layers * n, s->hidden, bits) +
-               s->layers * (matrix(n, s->hidden, bits) + matrix(s->hidden, n, bits));
+               matrix(s->layers * n, s->hidden, bits) + vector(n) +
+               s->layers *
+                   (matrix(n, s->hidden, bits) + matrix(s->hidden, n, bits) + vector(s->hidden));
+    if (s->full_head_dim > 0)
+        sum += s->layers * (LINE + (s->experts ? 4 * vector(s->hidden) + vector(s->experts) : 0));
     return sum;
 }
 
@@ -107,14 +158,15 @@ double plan_own_weights(const struct plan_shape *s, uint32_t bits)
 {
     uint32_t b = bits ? bits : s->weight_bits;
     double mixed = s->experts ? (double)plan_forwarding(s) - s->dense_layers : 0;
-    if (s->weight_bits <= 8 || s->latent > 0)
+    if (s->weight_bits <= 8)
         return plan_weight_bytes(s, bits);
     double layers = attention(s, b) + extras(s, b) + s->recurrent_layers * linear_attention(s, b) +
                     (plan_forwarding(s) - mixed) * forward(s, s->intermediate, b) +
                     mixed * (mixed > 0 ? mixture(s, b) : 0);
     double head = grouped(s->vocab, s->hidden, b > 8 ? b : 8, EK_HEAD_GROUP);
     double embedding = s->tied ? 0 : (double)s->vocab * s->hidden * (b == 32 ? 4 : 2);
-    return layers + head + up(embedding, LINE) + vectors(s);
+    double norms = ((double)s->layers * s->norms + 1) * vector(s->hidden);
+    return layers + head + up(embedding, LINE) + norms;
 }
 
 double plan_weights_of(const struct plan_shape *s, uint32_t bits, bool own)

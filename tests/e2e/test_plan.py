@@ -125,6 +125,52 @@ def test_bytes_are_the_servers(tmp_path, family, form, bits):
     shutil.rmtree(model)
 
 
+GOLDENS = ROOT / "tests/fixtures/models"
+PACKED = ("packer-", "quant-", "gpt-oss-mxfp4")  # their bytes are those of the files
+LETTERS = {"version": "1.0", "added_tokens": [], "decoder": {"type": "Fuse"}, "model": {"type": "BPE", "vocab": {chr(97 + i): i for i in range(26)}, "merges": []}}
+
+
+def with_letters(golden, where):
+    """The golden with a tokenizer, which those that are only computed lack."""
+    shutil.copytree(golden, where)
+    if not (where / "tokenizer.json").exists():
+        (where / "tokenizer.json").write_text(json.dumps(LETTERS))
+        (where / "tokenizer_config.json").write_text("{}")
+    return where
+
+
+@pytest.mark.parametrize("bits", [0, 8, 4])
+def test_weights_of_every_golden(tmp_path, bits):
+    """From config.json alone, to the byte what the server packs of the weights beside it: every class, hybrids, latent attention, mixtures."""
+    goldens = [d for d in sorted(GOLDENS.iterdir()) if d.is_dir() and not d.name.startswith(PACKED)]
+    if bits:  # the same shapes again, and every class once is enough
+        goldens = [d for d in goldens if not re.search(r"-4\.\d+$", d.name)]
+    wrong = []
+    for golden in goldens:
+        model = with_letters(golden, tmp_path / golden.name)
+        command = [BUILD / "evenkeel-server", "--model", model, "--device", "cpu", "--dry-run", "--json", *(["--quantization", f"int{bits}"] if bits else [])]
+        server = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout)["bytes"]["weights"]
+        own = json.loads(plan(golden / "config.json", "--weight-bits", bits or "auto", "--json").stdout)["memory"]["weight_bytes"]
+        if own != server:
+            wrong.append((golden.name, own, server))
+        shutil.rmtree(model)
+    assert not wrong and len(goldens) > 60
+
+
+@pytest.mark.parametrize("name", ["qwen3-next", "qwen3.5-moe", "granite-hybrid", "nemotron-h-latent", "lfm2-moe", "deepseek-v3", "served-gemma4", "qwen3-moe-plain"])
+def test_bytes_of_other_kinds(tmp_path, name):
+    """As above, of layers with a recurrent state, latent attention, layers whose heads differ, and layers without experts among mixtures."""
+    model = with_letters(GOLDENS / name, tmp_path / "m")
+    words = ["--max-num-seqs", 4, "--gpu-memory-utilization", 0.1]
+    answer = json.loads(plan(model, *words, "--json").stdout)["evenkeel_server_plan"]
+    page = metrics_of(model, *words)
+    for item, size in answer["bytes"].items():
+        if item not in ("program_and_tables", "kv_pool"):
+            assert size == metric(page, "evenkeel_planned_bytes", item=item), item
+    assert answer["bytes"].get("recurrent_state", 0) > 0 or not name.startswith(("qwen3-next", "qwen3.5", "granite-h", "nemotron", "lfm2"))
+    shutil.rmtree(model)
+
+
 def test_no_weights_and_no_sense(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "model_type": "llama"}))
     assert json.loads(plan(tmp_path, "--gpu", "l4", "--json").stdout)["fits"]
