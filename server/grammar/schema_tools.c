@@ -98,6 +98,12 @@ static const struct tool_marks {
     {"deepseek_v3", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"},
     {"deepseek_v31", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"},
     {"gemma4", "<|tool_call>", "<tool_call|>"},
+    {"kimi_k2", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"},
+    {"granite", "<|tool_call|>", ""},
+    {"phi4_mini_json", "functools[", ""}, /* the word alone is text */
+    {"nemotron_json", "<TOOLCALL>", "</TOOLCALL>"},
+    {"lfm2", "<|tool_call_start|>", "<|tool_call_end|>"},
+    {"olmo3", "<function_calls>", "</function_calls>"},
     {"", "<tool_call>", "</tool_call>"}, /* the others' */
 };
 
@@ -133,6 +139,33 @@ static int read_deepseek_call(struct schema_reader *r, const json_t *tool, bool 
     return code;
 }
 
+static bool is_one_of(const char *style, const char *const *names)
+{
+    while (*names && strcmp(*names, style) != 0)
+        names++;
+    return *names != NULL;
+}
+#define ONE_OF(style, ...) is_one_of((style), (const char *const[]){__VA_ARGS__, NULL})
+
+/* call_begin functions.NAME:0 argument_begin arguments call_end */
+static int read_kimi_call(struct schema_reader *r, const json_t *tool, bool bound,
+                          uint32_t *ret_expr)
+{
+    struct expr_list all = {.set = r->set};
+    uint32_t arguments = EXPR_EMPTY, digit = expr_byte(r->set, '0', '9');
+    int code = read_arguments(r, tool, bound, &arguments);
+
+    expr_push(&all, expr_text(r->set, "<|tool_call_begin|>functions."));
+    expr_push(&all, expr_text(r->set, name_of(tool)));
+    expr_push(&all, expr_text(r->set, ":"));
+    expr_push(&all, expr_repeat(r->set, digit, 1, 3));
+    expr_push(&all, expr_text(r->set, "<|tool_call_argument_begin|>"));
+    expr_push(&all, arguments);
+    expr_push(&all, expr_text(r->set, "<|tool_call_end|>"));
+    *ret_expr = expr_seq(&all);
+    return code;
+}
+
 /* One call of any of the tools, in the frame of a style. */
 static int read_any_call(struct schema_reader *r, const json_t *tools, const char *style,
                          const char *before, uint32_t *ret_expr)
@@ -154,7 +187,9 @@ static int read_any_call(struct schema_reader *r, const json_t *tools, const cha
             code = tool_read_gemma(r, tool, bound, &e);
         else if (is_deepseek(style))
             code = read_deepseek_call(r, tool, strcmp(style, "deepseek_v3") == 0, bound, &e);
-        else if (strcmp(style, "pythonic") == 0)
+        else if (strcmp(style, "kimi_k2") == 0)
+            code = read_kimi_call(r, tool, bound, &e);
+        else if (ONE_OF(style, "pythonic", "lfm2", "olmo3"))
             code = tool_read_python(r, tool, bound, &e);
         else
             code = read_object_call(r, tool, before,
@@ -192,31 +227,40 @@ static int read_marked(struct schema_reader *r, const json_t *tools, const char 
 {
     struct expr_set *s = r->set;
     uint32_t line = expr_maybe(s, expr_text(s, "\n")), e = EXPR_NEVER, named = EXPR_NEVER;
-    int code = read_any_call(r, tools, style, "", &e);
-    bool mistral = strcmp(style, "mistral") == 0, deepseek = is_deepseek(style);
+    const bool mistral = strcmp(style, "mistral") == 0, olmo = strcmp(style, "olmo3") == 0;
+    const bool row = is_deepseek(style) || olmo || strcmp(style, "kimi_k2") == 0;
+    const bool python = olmo || strcmp(style, "lfm2") == 0;
+    const bool list = ONE_OF(style, "mistral", "hunyuan_a13b", "granite", "phi4_mini_json",
+                             "nemotron_json", "lfm2");
     uint32_t end = expr_text(s, marks_of(style)->end);
 
-    if (!mistral && !deepseek && strcmp(style, "hunyuan_a13b") != 0) {
+    r->python = python;
+    int code = read_any_call(r, tools, style, "", &e);
+    r->python = false;
+    if (!row && !list) {
         *ret_expr = expr_pair(s, line, expr_pair(s, e, expr_pair(s, line, end)));
         return code;
     }
     if (code == 0 && mistral)
         code = read_named_call(r, tools, &named);
     uint32_t call = json_as_call(r, e, "call"), more = EXPR_EMPTY;
-    uint32_t next = expr_pair(s, deepseek ? line : expr_text(s, ", "), call);
+    uint32_t between = olmo ? expr_text(s, "\n") : row ? line : expr_text(s, ", ");
     if (!one)
-        more = expr_repeat(s, next, 0, EXPR_MANY);
-    if (deepseek) {
-        *ret_expr = expr_pair(s, call, expr_pair(s, more, end));
+        more = expr_repeat(s, expr_pair(s, between, call), 0, EXPR_MANY);
+    uint32_t calls = expr_pair(s, call, more);
+    if (row) {
+        uint32_t begin = olmo ? line : EXPR_EMPTY, last = expr_pair(s, begin, end);
+        *ret_expr = expr_pair(s, begin, expr_pair(s, calls, last));
         return code;
     }
-    uint32_t list =
-        expr_pair(s, expr_pair(s, expr_text(s, "["), call), expr_pair(s, more, expr_text(s, "]")));
-    if (!mistral) {
-        *ret_expr = expr_pair(s, line, expr_pair(s, list, expr_pair(s, line, end)));
-        return code;
-    }
-    *ret_expr = expr_pair(s, expr_maybe(s, expr_text(s, " ")), expr_either(s, list, named));
+    const char *open = strcmp(style, "phi4_mini_json") == 0 ? "" : "[";
+    calls = expr_pair(s, expr_text(s, open), expr_pair(s, calls, expr_text(s, "]")));
+    if (mistral || strcmp(style, "granite") == 0) /* no mark ends it */
+        *ret_expr = expr_pair(s, expr_maybe(s, expr_text(s, " ")), expr_either(s, calls, named));
+    else if (*marks_of(style)->end)
+        *ret_expr = expr_pair(s, line, expr_pair(s, calls, expr_pair(s, line, end)));
+    else
+        *ret_expr = calls;
     return code;
 }
 
@@ -227,10 +271,11 @@ static int read_tags(struct schema_reader *r, const json_t *root, const char *st
     uint32_t call = EXPR_NEVER;
     int code = read_marked(r, json_object_get(root, "tools"), style, one, &call);
     uint32_t inner = json_as_call(r, call, "call");
-    struct text_word mark = {marks_of(style)->begin,
-                             one ? inner : expr_pair(r->set, inner, expr_call(r->set, rule))};
+    uint32_t then = one ? inner : expr_pair(r->set, inner, expr_call(r->set, rule));
+    struct text_word mark[] = {{marks_of(style)->begin, then}, {"<tool_call>", then}};
 
-    expr_text_write(r->set, rule, &mark, 1, true, false);
+    /* Granite 3.0 and 3.1 have different marks. */
+    expr_text_write(r->set, rule, mark, strcmp(style, "granite") == 0 ? 2 : 1, true, false);
     return code;
 }
 

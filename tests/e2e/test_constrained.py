@@ -147,9 +147,12 @@ BEGIN = {"hermes": ["<tool_call>", "I will look.\n<tool_call>\n{\"name\": \"", "
          "glm45": ["<tool_call>", "So:\n<tool_call>f"], "ernie45": ["<tool_call>"],
          "hunyuan_a13b": ["<tool_calls>", "<tool_calls>[{\"name\": \"f"], "deepseek_v3": ["<｜tool▁calls▁begin｜>"],
          "deepseek_v31": ["<｜tool▁calls▁begin｜>", "Well.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f"],
-         "gemma4": ["<|tool_call>", "<|tool_call>call:f"]}
-LISTS = ("mistral", "hunyuan_a13b", "deepseek_v3", "deepseek_v31")
-APART = ("qwen3_coder", "pythonic", "mistral", "seed_oss", "glm45", "gemma4")  # a parameter at a time, or no names for g
+         "gemma4": ["<|tool_call>", "<|tool_call>call:f"], "kimi_k2": ["<|tool_calls_section_begin|>"],
+         "granite": ["<|tool_call|>", "So <tool_call> [{"], "phi4_mini_json": ["functools[", "so functools[{\"name\""],
+         "nemotron_json": ["<TOOLCALL>", "Well.<TOOLCALL>[{"], "lfm2": ["<|tool_call_start|>", "Hm.<|tool_call_start|>[f("],
+         "olmo3": ["<function_calls>", "Hm.\n<function_calls>\nf("]}
+LISTS = ("mistral", "hunyuan_a13b", "deepseek_v3", "deepseek_v31", "kimi_k2", "granite", "phi4_mini_json", "nemotron_json", "lfm2", "olmo3")
+APART = ("qwen3_coder", "pythonic", "mistral", "seed_oss", "glm45", "gemma4", "lfm2", "olmo3")  # a parameter at a time, or no names for g
 
 
 def a_tool(seed, style):
@@ -160,7 +163,7 @@ def a_tool(seed, style):
              {"type": "string"}, {"type": "string", "enum": ["one", "two words", "3"]}, {"type": "number", "minimum": 0}, {"type": "null"},
              {"type": "object", "properties": {"k": {"type": "string"}, "n": {"type": "null"}}, "required": ["n"]}]
     names = r.sample(["city", "unit", "a_b", "x1", "query", "Z"], r.randint(0, 4))
-    whole = style not in ("qwen3_coder", "pythonic", "seed_oss", "glm45", "gemma4")
+    whole = style not in ("qwen3_coder", "pythonic", "seed_oss", "glm45", "gemma4", "lfm2", "olmo3")
     properties = {n: m.schema(2) if whole and r.random() < 0.5 else r.choice(plain) for n in names}
     schema = {"type": "object", "properties": properties, "required": [n for n in names if r.random() < 0.6], "additionalProperties": False}
     if m.defs:

@@ -41,11 +41,31 @@ MODELS = [
     ("deepseek_v3", None, "llama-cpp-deepseek-r1", {"tools": None}), ("hunyuan_a13b", "hunyuan_a13b", "tool_chat_template_hunyuan_a13b", {}),
     ("ernie45", "ernie45", "Qwen-Qwen3-0.6B", {}), ("qwen3_coder", "qwen3", "Qwen3.5-4B", {}), ("hermes", "qwen3", "Qwen-Qwen3-0.6B", {}),
 ]
+# Forms for which no template is at hand: how a list of calls and a thought are written. Parser of calls, of thinking.
+OBJECTS = lambda calls: json.dumps([{"name": n, "arguments": a} for n, a in calls], ensure_ascii=False)
+PYTHON = lambda n, a: f"{n}({', '.join(f'{k}={v!r}' for k, v in a.items())})"
+TAGS = "<think>{}</think>"
+WRITTEN = [
+    ("granite", "granite", lambda calls: "<|tool_call|>" + OBJECTS(calls), "Here is my thought process:{}Here is my response:"),
+    ("granite", None, lambda calls: "<tool_call> " + OBJECTS(calls), None),
+    ("granite4", None, lambda calls: "\n".join(f"<tool_call>\n{OBJECTS([c])[1:-1]}\n</tool_call>" for c in calls), None),
+    ("phi4_mini_json", None, lambda calls: "functools" + OBJECTS(calls), None),
+    ("lfm2", None, lambda calls: f"<|tool_call_start|>[{', '.join(PYTHON(*c) for c in calls)}]<|tool_call_end|>", None),
+    ("olmo3", "olmo3", lambda calls: "<function_calls>" + "\n".join(PYTHON(*c) for c in calls) + "</function_calls>", TAGS),
+    ("kimi_k2", "kimi_k2", lambda calls: "<|tool_calls_section_begin|>" + "".join(
+        f"<|tool_call_begin|>functions.{n}:{i}<|tool_call_argument_begin|>{json.dumps(a, ensure_ascii=False)}<|tool_call_end|>"
+        for i, (n, a) in enumerate(calls)) + "<|tool_calls_section_end|>", TAGS),
+    ("qwen3_coder", "nemotron_v3", lambda calls: "\n".join(
+        f"<tool_call>\n<function={n}>\n" + "".join(f"<parameter={k}>\n{v if isinstance(v, str) else json.dumps(v)}\n</parameter>\n" for k, v in a.items())
+        + "</function>\n</tool_call>" for n, a in calls), TAGS),
+]
 MARKS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<seed:think>",
          "</seed:think>", "<seed:tool_call>", "</seed:tool_call>", "<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|\"|>",
          "<|turn>", "<turn|>", "<|tool_response>", "<tool_response|>", "<|im_start|>", "<|im_end|>", "<seed:bos>", "<seed:eos>", "<response>",
          "</response>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>",
-         "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>", "<｜end▁of▁sentence｜>", "<|eos|>"]
+         "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>", "<｜end▁of▁sentence｜>", "<|eos|>", "<|tool_call|>",
+         "<|tool_call_start|>", "<|tool_call_end|>", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>",
+         "<|tool_call_argument_begin|>"]
 ENDS = ["<turn|>", "<|im_end|>", "<seed:eos>", "<｜end▁of▁sentence｜>", "<|eos|>", "<|tool_response>", "<|observation|>", "<|user|>"]
 
 
@@ -92,6 +112,18 @@ def answers(template, given, rng):
         yield prompt[-60:], answer, [list(p) for p in picked]
         if rng.random() < 0.5 and len(answer) > 4:
             yield prompt[-60:], answer[:rng.randrange(2, len(answer))], None
+
+
+def written(calls_of, thought_of, rng):
+    """The same of a form: text, calls and thoughts as it writes them."""
+    for text, thought, count in itertools.product(TEXTS, THOUGHTS, (0, 1, 2, 3)):
+        if not text and not count:
+            continue
+        picked = rng.sample(ARGUMENTS, count)
+        answer = (thought_of.format(thought or "So.") if thought_of else "") + text + (calls_of(picked) if count else "")
+        yield "", answer, [list(p) for p in picked]
+        if rng.random() < 0.5 and len(answer) > 4:
+            yield "", answer[:rng.randrange(2, len(answer))], None
 
 
 THOUGHT_OPENS = {"<think>", "</think>", "<think></think>", "<|channel>thought\n<channel|>"}
@@ -154,14 +186,16 @@ def main():
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.parser.parser_manager import ParserManager
     dump = open(args.dump, "w", encoding="utf-8") if args.dump else None
-    for tool, think, name, given in MODELS:
-        path = next(args.templates.rglob(name + ".jinja"), None)
-        if path is None:
+    for tool, think, name, given in MODELS + [(tool, think, i, {}) for i, (tool, think, *_) in enumerate(WRITTEN)]:
+        if isinstance(name, int):
+            cases, name = list(written(*WRITTEN[name][2:], rng)), "as written"
+        elif (path := next(args.templates.rglob(name + ".jinja"), None)) is None:
             print(f"{tool:14} no template {name}")
             continue
-        env = templates.environment()
-        env.globals["strftime_now"] = lambda form: "Monday" if form == "%A" else "2026-11-23"
-        cases = list(answers(env.from_string(path.read_text()), given, rng))
+        else:
+            env = templates.environment()
+            env.globals["strftime_now"] = lambda form: "Monday" if form == "%A" else "2026-11-23"
+            cases = list(answers(env.from_string(path.read_text()), given, rng))
         parser = ParserManager.get_parser(tool_parser_name=tool, reasoning_parser_name=think, enable_auto_tools=True)
         request = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "?"}], tools=TOOLS, tool_choice="auto",
                                         chat_template_kwargs=given)

@@ -8,7 +8,7 @@
 
 /* Marks that a style lacks are NULL. */
 static const struct think_form {
-    const char *open, *close;
+    const char *open, *close, *open_too, *close_too;
     const char *label;            /* behind `open`; alone at the beginning it opens, too */
     const char *call;             /* ends the thinking and stays */
     const char *text[MARKS_MOST]; /* outside of it these are dropped, with the blanks around */
@@ -31,6 +31,15 @@ static const struct think_form {
                       .label = "thought\n",
                       .call = "<|tool_call>",
                       .again = true},
+    [THINK_MISTRAL] = {.open = "[THINK]", .close = "[/THINK]", .call = "[TOOL_CALLS]"},
+    [THINK_GRANITE] = {.open = "Here is my thought process:",
+                       .open_too = "Here's my thought process:",
+                       .close = "Here is my response:",
+                       .close_too = "Here's my response:"},
+    [THINK_KIMI_K2] = {.open = "<think>",
+                       .close = "</think>",
+                       .call = "<|tool_calls_section_begin|>",
+                       .always = true},
     [THINK_HARMONY] = {0},
 };
 
@@ -41,7 +50,8 @@ static const struct {
     {"deepseek_r1", THINK_ALWAYS},    {"deepseek_v3", THINK_TAGS},     {"qwen3", THINK_QWEN3},
     {"glm45", THINK_QWEN3},           {"glm47", THINK_QWEN3},          {"seed_oss", THINK_SEED_OSS},
     {"ernie45", THINK_ERNIE45},       {"hunyuan_a13b", THINK_HUNYUAN}, {"gemma4", THINK_GEMMA4},
-    {"openai_gptoss", THINK_HARMONY},
+    {"openai_gptoss", THINK_HARMONY}, {"mistral", THINK_MISTRAL},      {"granite", THINK_GRANITE},
+    {"kimi_k2", THINK_KIMI_K2},       {"olmo3", THINK_ALWAYS},         {"nemotron_v3", THINK_QWEN3},
 };
 
 enum thinkstyle thinkstyle_find(const char *name)
@@ -55,7 +65,8 @@ enum thinkstyle thinkstyle_find(const char *name)
 
 bool thinkstyle_special(enum thinkstyle style)
 {
-    return style == THINK_SEED_OSS || style == THINK_GEMMA4;
+    return style == THINK_SEED_OSS || style == THINK_GEMMA4 || style == THINK_MISTRAL ||
+           style == THINK_KIMI_K2;
 }
 
 static bool is_blank(char c)
@@ -128,10 +139,12 @@ static bool find_begin(struct reasoning *r)
     const struct think_form *f = &forms[r->style];
     size_t at = blanks_held(r);
     int open = begins(r, at, f->open), label = begins(r, at, f->label);
-    if (open == 0 || (open < 0 && label == 0))
+    const int too = begins(r, at, f->open_too);
+    if (open == 0 || (open < 0 && (label == 0 || too == 0)))
         return false;
-    if (open > 0)
-        drop_held(r, at + strlen(f->open));
+    if (open > 0 || too > 0)
+        drop_held(r, at + strlen(open > 0 ? f->open : f->open_too));
+    open = open > too ? open : too;
     r->inside = open > 0 || label > 0 || r->always;
     r->label = f->label && r->inside;
     r->after = open > 0; /* blanks behind the mark */
@@ -165,7 +178,7 @@ static size_t find_marks(const char *p, size_t len, const char *const *mark, siz
 static int take_thought(struct reasoning *r, struct ek_buf *thought)
 {
     const struct think_form *f = &forms[r->style];
-    const char *const ends[] = {f->close, f->call};
+    const char *const ends[] = {f->close, f->close_too, f->call};
     int label = r->label ? begins(r, 0, f->label) : -1;
     size_t mark, skip;
     if (label == 0)
@@ -175,18 +188,18 @@ static int take_thought(struct reasoning *r, struct ek_buf *thought)
         drop_held(r, strlen(f->label));
     size_t blanks = blanks_held(r);
     const char *p = r->held.data;
-    size_t len = blanks + find_marks(p + blanks, r->held.len - blanks, ends, 2, &mark);
+    size_t len = blanks + find_marks(p + blanks, r->held.len - blanks, ends, 3, &mark);
     /* Blanks before the mark are nobody's; what is held may be nothing else. */
     size_t said = len > blanks ? len : 0;
     while (said > 0 && is_blank(p[said - 1]))
         said--;
     int code = ek_buf_add(thought, p, said);
-    skip = mark == 0 ? strlen(f->close) : 0;
-    if (mark < 2 || said > 0)
-        drop_held(r, mark < 2 ? len + skip : said);
-    if (mark < 2) {
+    skip = mark < 2 ? strlen(ends[mark]) : 0;
+    if (mark < 3 || said > 0)
+        drop_held(r, mark < 3 ? len + skip : said);
+    if (mark < 3) {
         r->inside = false;
-        r->after = mark == 0;
+        r->after = mark < 2;
     }
     return code;
 }

@@ -7,6 +7,10 @@
  *     <think>...</think> <response>answer</response>         ernie45
  *     <think>...</think> <answer>answer</answer>             hunyuan_a13b
  *     <|channel>thought ...<channel|>, anywhere              gemma4
+ *     [THINK]...[/THINK]                                     mistral
+ *     Here is my thought process: ... Here is my response:   granite
+ *
+ * kimi_k2 and olmo3 are as deepseek_r1, nemotron_v3 as qwen3.
  *
  * It comes in pieces cut anywhere, which changes nothing; what may become a mark is held back. The
  * template often opens the thinking already in the prompt: then it begins inside. Where a family
@@ -28,6 +32,9 @@ enum thinkstyle {
     THINK_ERNIE45, /* as THINK_ALWAYS */
     THINK_HUNYUAN,
     THINK_GEMMA4,
+    THINK_MISTRAL,
+    THINK_GRANITE,
+    THINK_KIMI_K2, /* as THINK_ALWAYS; calls end it */
     THINK_HARMONY, /* harmony.h takes it out, not this */
 };
 

@@ -12,20 +12,28 @@ static const char deepseek_calls[] = "<｜tool▁calls▁begin｜>";
 
 static const struct {
     const char *name, *begin, *end;
+    bool lists;         /* of JSON objects */
+    const char *second; /* a mark that may stand for `begin`, or NULL */
 } styles[] = {
     [TOOLS_NONE] = {"", "", ""},
     [TOOLS_HERMES] = {"hermes", tool_call, tool_call_end},
     [TOOLS_LLAMA3_JSON] = {"llama3_json", "<|python_tag|>", ""},
-    [TOOLS_MISTRAL] = {"mistral", "[TOOL_CALLS]", ""},
+    [TOOLS_MISTRAL] = {"mistral", "[TOOL_CALLS]", "", true},
     [TOOLS_QWEN3_CODER] = {"qwen3_coder", tool_call, tool_call_end},
     [TOOLS_PYTHONIC] = {"pythonic", "<|python_start|>", ""},
     [TOOLS_SEED_OSS] = {"seed_oss", "<seed:tool_call>", "</seed:tool_call>"},
     [TOOLS_GLM45] = {"glm45", tool_call, tool_call_end},
     [TOOLS_ERNIE45] = {"ernie45", tool_call, tool_call_end},
-    [TOOLS_HUNYUAN] = {"hunyuan_a13b", "<tool_calls>", "</tool_calls>"},
+    [TOOLS_HUNYUAN] = {"hunyuan_a13b", "<tool_calls>", "</tool_calls>", true},
     [TOOLS_DEEPSEEK_V3] = {"deepseek_v3", deepseek_calls, ""},
     [TOOLS_DEEPSEEK_V31] = {"deepseek_v31", deepseek_calls, ""},
     [TOOLS_GEMMA4] = {"gemma4", "<|tool_call>", "<tool_call|>"},
+    [TOOLS_KIMI_K2] = {"kimi_k2", "<|tool_calls_section_begin|>", ""},
+    [TOOLS_GRANITE] = {"granite", "<|tool_call|>", "", true, tool_call},
+    [TOOLS_PHI4_MINI] = {"phi4_mini_json", "functools", "", true},
+    [TOOLS_NEMOTRON] = {"nemotron_json", "<TOOLCALL>", "</TOOLCALL>", true},
+    [TOOLS_LFM2] = {"lfm2", "<|tool_call_start|>", "<|tool_call_end|>"},
+    [TOOLS_OLMO3] = {"olmo3", "<function_calls>", "</function_calls>"},
     [TOOLS_OPENAI] = {"openai", "", ""},
 };
 
@@ -35,9 +43,8 @@ static const struct {
     enum toolstyle style;
 } aliases[] = {
     {"llama4_pythonic", TOOLS_PYTHONIC}, /* it has Llama 4's mark */
-    {"llama4_json", TOOLS_LLAMA3_JSON},
-    {"qwen3_xml", TOOLS_QWEN3_CODER},
-    {"glm47", TOOLS_GLM45},
+    {"llama4_json", TOOLS_LLAMA3_JSON},  {"qwen3_xml", TOOLS_QWEN3_CODER}, {"glm47", TOOLS_GLM45},
+    {"granite4", TOOLS_HERMES},
 };
 
 enum toolstyle toolstyle_find(const char *name)
@@ -63,9 +70,19 @@ const char *toolstyle_begin(enum toolstyle style)
     return styles[style].begin;
 }
 
+const char *toolstyle_second(enum toolstyle style)
+{
+    return styles[style].second ? styles[style].second : "";
+}
+
 const char *toolstyle_end(enum toolstyle style)
 {
     return styles[style].end;
+}
+
+bool toolstyle_lists(enum toolstyle style)
+{
+    return styles[style].lists;
 }
 
 bool tool_full(const struct toolcalls *t)
@@ -180,17 +197,18 @@ static size_t plain(struct toolcalls *t, const char *mark, bool *ret_mark)
 }
 
 /* Styles whose calls have a marker. Qwen3-Coder often leaves its first one out, and so may a model
- * that was taught the same. */
+ * that was taught the same; Granite 3.0 and 3.1 have different ones. */
 static int look_for_mark(struct toolcalls *t, struct ek_buf *text)
 {
     const char *mark = styles[t->style].begin;
     bool found = false, other = false;
     size_t n = t->held.len ? plain(t, mark, &found) : 0;
     bool bare = t->style == TOOLS_QWEN3_CODER || t->style == TOOLS_SEED_OSS;
-    if (bare && !t->marked && t->held.len) {
-        size_t m = plain(t, tool_qwen_mark, &other);
+    const char *second = bare && !t->marked ? tool_qwen_mark : toolstyle_second(t->style);
+    if (*second && t->held.len) {
+        size_t m = plain(t, second, &other);
         if (other && (!found || m < n))
-            mark = tool_qwen_mark;
+            mark = second;
         n = found && !other ? n : other && !found ? m : m < n ? m : n;
         found = found || other;
     }
@@ -249,6 +267,8 @@ static int look_at_either(struct toolcalls *t, struct ek_buf *text)
 {
     bool row = t->style == TOOLS_LLAMA3_JSON || t->style == TOOLS_PYTHONIC;
     int best = tool_word(t, 0, styles[t->style].begin);
+    int second = *toolstyle_second(t->style) ? tool_word(t, 0, toolstyle_second(t->style)) : -1;
+    best = second > best ? second : best;
     for (size_t i = 0; row && best <= 0 && i < json_array_size(t->tools); i++) {
         int one = begins_call(t, json_array_get(t->tools, i));
         if (one == -ENOMEM)
@@ -275,11 +295,17 @@ static int step_head(struct toolcalls *t, struct ek_buf *text)
     case TOOLS_GLM45: return tool_glm_head(t, text);
     case TOOLS_GEMMA4: return tool_gemma_head(t, text);
     case TOOLS_PYTHONIC: return tool_python_list(t, text);
+    case TOOLS_LFM2: return tool_lfm_head(t, text);
+    case TOOLS_OLMO3: return tool_olmo_head(t, text);
+    case TOOLS_KIMI_K2: return tool_kimi_head(t, text);
     case TOOLS_DEEPSEEK_V3:
     case TOOLS_DEEPSEEK_V31: return tool_deepseek_head(t, text);
     case TOOLS_HERMES:
     case TOOLS_ERNIE45:
     case TOOLS_HUNYUAN:
+    case TOOLS_GRANITE:
+    case TOOLS_PHI4_MINI:
+    case TOOLS_NEMOTRON:
     case TOOLS_LLAMA3_JSON:
     case TOOLS_MISTRAL: break;
     }
@@ -315,7 +341,9 @@ static int step_tail(struct toolcalls *t, struct ek_buf *text)
     char c = t->held.data[at];
     if (t->style == TOOLS_DEEPSEEK_V3 || t->style == TOOLS_DEEPSEEK_V31)
         return tool_deepseek_tail(t);
-    if (t->listed && (t->style == TOOLS_MISTRAL || t->style == TOOLS_HUNYUAN)) {
+    if (t->style == TOOLS_KIMI_K2)
+        return tool_kimi_tail(t);
+    if (t->listed && styles[t->style].lists) {
         if (step_list(t, at) == TOOL_MORE)
             return TOOL_MORE; /* held is empty, or the next object is looked for */
         at = tool_blanks(t, 0);
@@ -368,6 +396,8 @@ int toolcalls_end(struct toolcalls *t, struct ek_buf *text)
     bool inside = t->state == TOOL_ARGS || t->state == TOOL_REST || t->state == TOOL_PARAMS;
     if (r < 0)
         return r;
+    if (t->style == TOOLS_OLMO3 && t->state == TOOL_HEAD && t->listed && !t->scanning)
+        inside = true; /* of the mark that ends them */
     size_t blanks = tool_blanks(t, 0);
     if (inside || (t->state == TOOL_TAIL && t->held.len > 0 && blanks < t->held.len))
         ek_buf_clear(&t->held); /* of a call that was cut off, or its end marker */

@@ -14,7 +14,12 @@
  *                  call_end calls_end: its marks are special tokens
  *     deepseek_v31 calls_begin call_begin f sep {...} call_end calls_end
  *     gemma4       <|tool_call>call:f{x:1,s:<|"|>text<|"|>}<tool_call|>
- *     pythonic     [f(x=1), g()]                                      the whole answer
+ *     kimi_k2      section_begin call_begin functions.f:0 argument_begin {...} call_end
+ * section_end: special tokens, too granite      <|tool_call|>[{"name": "f", "arguments": {...}}] or
+ * <tool_call>[...] phi4_mini_json functools[{"name": "f", "arguments": {...}}] nemotron_json
+ * <TOOLCALL>[{"name": "f", "arguments": {...}}]</TOOLCALL> pythonic     [f(x=1), g()] the whole
+ * answer lfm2         <|tool_call_start|>[f(x=1), g()]<|tool_call_end|> olmo3 <function_calls>,
+ * f(x=1) and g() on a line each, </function_calls>
  *
  * The text comes in pieces cut anywhere, which changes nothing. What may still become a call is
  * held back, the rest is passed on at once; a call is known when its name and the beginning of its
@@ -49,6 +54,12 @@ enum toolstyle {
     TOOLS_DEEPSEEK_V3,
     TOOLS_DEEPSEEK_V31,
     TOOLS_GEMMA4,
+    TOOLS_KIMI_K2,
+    TOOLS_GRANITE,
+    TOOLS_PHI4_MINI,
+    TOOLS_NEMOTRON,
+    TOOLS_LFM2,
+    TOOLS_OLMO3,
     TOOLS_OPENAI /* harmony.h takes them out, not this */
 };
 
@@ -141,9 +152,13 @@ int tool_word(const struct toolcalls *t, size_t at, const char *word);
 /* The held bytes are no call: text, and whether there may be one later. */
 int tool_text(struct toolcalls *t, struct ek_buf *text, enum toolstate then);
 
-/* The mark that calls of the style begin with, and the one behind each of them, or "". */
+/* The mark that calls of the style begin with, another that may stand for it, or "", and the one
+ * behind each of them, or "". */
 const char *toolstyle_begin(enum toolstyle style);
+const char *toolstyle_second(enum toolstyle style);
 const char *toolstyle_end(enum toolstyle style);
+/* Whether its calls are a list of JSON objects. */
+bool toolstyle_lists(enum toolstyle style);
 /* Forgets what was seen of a call that may begin. */
 void tool_begin_head(struct toolcalls *t);
 
@@ -169,8 +184,13 @@ const json_t *tool_schema_of(struct toolcalls *t, const char *key, size_t key_le
 /* toolcall_gemma.c, */
 int tool_gemma_head(struct toolcalls *t, struct ek_buf *text);
 int tool_gemma_params(struct toolcalls *t, bool over);
+/* toolcall_kimi.c, */
+int tool_kimi_head(struct toolcalls *t, struct ek_buf *text);
+int tool_kimi_tail(struct toolcalls *t);
 /* toolcall_python.c. */
 int tool_python_list(struct toolcalls *t, struct ek_buf *text);
+int tool_lfm_head(struct toolcalls *t, struct ek_buf *text);
+int tool_olmo_head(struct toolcalls *t, struct ek_buf *text);
 /* Appends a Python literal as JSON. False when it is none; then out has rubbish behind what it had.
  */
 bool tool_python_value(const char *text, size_t len, struct ek_buf *out);

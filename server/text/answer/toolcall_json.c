@@ -210,9 +210,12 @@ static int mistral_named(struct toolcalls *t, size_t begin, struct ek_buf *text)
 static int find_object(struct toolcalls *t, struct ek_buf *text)
 {
     size_t at = tool_blanks(t, 0);
-    if (!t->listed && tool_word(t, at, toolstyle_begin(t->style)) > 0)
-        at = tool_blanks(t, at + strlen(toolstyle_begin(t->style)));
-    bool lists = t->style == TOOLS_MISTRAL || t->style == TOOLS_HUNYUAN;
+    const char *mark = toolstyle_begin(t->style), *second = toolstyle_second(t->style);
+    if (!t->listed && *second && tool_word(t, at, second) > 0)
+        mark = second;
+    if (!t->listed && tool_word(t, at, mark) > 0)
+        at = tool_blanks(t, at + strlen(mark));
+    bool lists = toolstyle_lists(t->style);
     if (at < t->held.len && lists && !t->listed && t->held.data[at] == '[') {
         at = tool_blanks(t, at + 1);
         t->listing = true;

@@ -237,11 +237,17 @@ static bool find_end(struct toolcalls *t)
             s->key[0] = c;
         } else if (strchr("[({", c) && c) {
             s->depth++;
-        } else if (strchr("])}", c) && c && --s->depth == 0) {
+        } else if (strchr("])}", c) && c && (s->depth == 0 || --s->depth == 0)) {
             return true;
         }
     }
     return false;
+}
+
+/* What was tried is no call. */
+static int python_text(struct toolcalls *t, struct ek_buf *text)
+{
+    return tool_text(t, text, t->style == TOOLS_PYTHONIC ? TOOL_PLAIN : TOOL_OUTSIDE);
 }
 
 int tool_python_list(struct toolcalls *t, struct ek_buf *text)
@@ -263,9 +269,67 @@ int tool_python_list(struct toolcalls *t, struct ek_buf *text)
         return code;
     if (r.failed || r.at != r.end) {
         forget(t, before);
-        return tool_text(t, text, TOOL_PLAIN);
+        return python_text(t, text);
     }
     tool_drop(t, t->looked);
     t->state = TOOL_TAIL;
+    return TOOL_MORE;
+}
+
+/* Behind the mark, or at the beginning where it was read before. */
+static size_t python_begin(struct toolcalls *t)
+{
+    size_t at = tool_blanks(t, 0);
+    return t->listed ? at : tool_blanks(t, at + strlen(toolstyle_begin(t->style)));
+}
+
+/* The same list behind a mark. */
+int tool_lfm_head(struct toolcalls *t, struct ek_buf *text)
+{
+    if (!t->scanning) {
+        size_t at = python_begin(t);
+        if (at >= t->held.len)
+            return TOOL_WAIT;
+        t->looked = at;
+        if (t->held.data[at] != '[')
+            return python_text(t, text);
+    }
+    return tool_python_list(t, text);
+}
+
+/* A call on each line behind a mark, up to the mark that ends them. Each is read when its bracket
+ * closes. */
+int tool_olmo_head(struct toolcalls *t, struct ek_buf *text)
+{
+    if (!t->scanning) {
+        size_t at = python_begin(t);
+        int end = at < t->held.len ? tool_word(t, at, toolstyle_end(t->style)) : 0;
+        if (end == 0)
+            return TOOL_WAIT;
+        if (end > 0 && t->listed) { /* the tail takes it */
+            tool_drop(t, at);
+            t->listed = false;
+            t->state = TOOL_TAIL;
+            return TOOL_MORE;
+        }
+        t->begin = t->looked = at;
+        if (!is_word_byte(t->held.data[at], true))
+            return python_text(t, text);
+        t->scanning = true;
+    }
+    if (!find_end(t))
+        return t->scan.depth == 0 && t->looked - t->begin > TOOLCALL_NAME_LEN ? python_text(t, text)
+                                                                              : TOOL_WAIT;
+    struct reader r = {t->held.data + t->begin, t->held.data + t->looked, false};
+    int code = read_call(&r, t);
+    t->open = false;
+    if (code < 0)
+        return code;
+    if (r.failed)
+        return python_text(t, text);
+    tool_drop(t, t->looked);
+    t->midst = false;
+    tool_begin_head(t);
+    t->listed = true;
     return TOOL_MORE;
 }

@@ -64,10 +64,68 @@ static const struct {
 #define CALL_END    "<｜tool▁call▁end｜>"
 #define SEP         "<｜tool▁sep｜>"
 
+#define KIMI_BEGIN    "<|tool_calls_section_begin|>"
+#define KIMI_END      "<|tool_calls_section_end|>"
+#define KIMI_CALL     "<|tool_call_begin|>"
+#define KIMI_ARGS     "<|tool_call_argument_begin|>"
+#define KIMI_CALL_END "<|tool_call_end|>"
+
 static const struct {
     enum toolstyle style;
     const char *in, *want;
 } styles[] = {
+    {TOOLS_GRANITE,
+     "<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": [1]}}, {\"name\": \"g\", "
+     "\"arguments\": {}}]",
+     "|f:{\"a\": [1]}|g:{}"},
+    {TOOLS_GRANITE, "So:\n<tool_call> [{\"name\":\"f\",\"arguments\":{}}] done", "So:\n done|f:{}"},
+    {TOOLS_GRANITE, "<tool_call>no<|tool_call|>[{\"name\":\"f\",\"arguments\":{}}]",
+     "<tool_call>no|f:{}"},
+    {TOOLS_GRANITE, "a <|tool_c", "a <|tool_c"},
+    {TOOLS_GRANITE, "a <tool_c", "a <tool_c"},
+    {TOOLS_PHI4_MINI,
+     "functools[{\"name\": \"f\", \"arguments\": {\"city\": \"S[o]fia\"}},"
+     "{\"arguments\":{},\"name\":\"g\"}]",
+     "|f:{\"city\": \"S[o]fia\"}|g:{}"},
+    {TOOLS_PHI4_MINI, "Use functools.partial here", "Use functools.partial here"},
+    {TOOLS_PHI4_MINI, "functools[{\"name\":\"f\",\"parameters\":{\"a\":1}}]", "|f:{\"a\":1}"},
+    {TOOLS_NEMOTRON,
+     "<TOOLCALL>[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\", "
+     "\"arguments\": {}}]</TOOLCALL>",
+     "|f:{\"a\": 1}|g:{}"},
+    {TOOLS_NEMOTRON, "Hm.\n<TOOLCALL>\n[{\"name\":\"f\",\"arguments\":{}}]\n</TOOLCALL>\n",
+     "Hm.\n|f:{}"},
+    {TOOLS_NEMOTRON, "<TOOLCALL>[{\"name\":\"f\",\"arguments\":{\"a\":\"b", "|f:{\"a\":\"b"},
+    {TOOLS_LFM2,
+     "<|tool_call_start|>[get(city=\"Paris\", days=3, now=True), g()]<|tool_call_end|>Wait.",
+     "Wait.|get:{\"city\": \"Paris\", \"days\": 3, \"now\": true}|g:{}"},
+    {TOOLS_LFM2, "I look.<|tool_call_start|>[g(s=\"]<|tool_call_end|>\")]<|tool_call_end|>",
+     "I look.|g:{\"s\": \"]<|tool_call_end|>\"}"},
+    {TOOLS_LFM2, "<|tool_call_start|>g()<|tool_call_end|>",
+     "<|tool_call_start|>g()<|tool_call_end|>"},
+    {TOOLS_LFM2, "<|tool_call_start|>[not a call]<|tool_call_end|>[g()]",
+     "<|tool_call_start|>[not a call]<|tool_call_end|>[g()]"},
+    {TOOLS_OLMO3, "<function_calls>get(city=\"Paris\")\ng(a=null, b=[true])</function_calls>",
+     "|get:{\"city\": \"Paris\"}|g:{\"a\": null, \"b\": [true]}"},
+    {TOOLS_OLMO3, "So:\n<function_calls>\ng()\n</function_calls>\nend", "So:\n\nend|g:{}"},
+    {TOOLS_OLMO3, "<function_calls>\ng(s=\"</function_calls>\")\n</function_",
+     "|g:{\"s\": "
+     "\"</function_calls>\"}"},
+    {TOOLS_OLMO3, "<function_calls></function_calls>", "<function_calls></function_calls>"},
+    {TOOLS_OLMO3, "<function_calls>g)</function_calls>", "<function_calls>g)</function_calls>"},
+    {TOOLS_OLMO3, "<function_calls>12</function_calls>", "<function_calls>12</function_calls>"},
+    {TOOLS_KIMI_K2,
+     KIMI_BEGIN KIMI_CALL "functions.get_weather:0" KIMI_ARGS
+                          "{\"city\": \"Tokyo\"}" KIMI_CALL_END KIMI_CALL "functions.g:1" KIMI_ARGS
+                          "{}" KIMI_CALL_END KIMI_END,
+     "|get_weather:{\"city\": \"Tokyo\"}|g:{}"},
+    {TOOLS_KIMI_K2, "I look." KIMI_BEGIN "\n" KIMI_CALL " g:0 \n" KIMI_ARGS " {\"a\": \"x",
+     "I look.|g:{\"a\": \"x"},
+    {TOOLS_KIMI_K2, KIMI_BEGIN KIMI_CALL "f" KIMI_ARGS "{}" KIMI_CALL_END KIMI_END " b", " b|f:{}"},
+    {TOOLS_KIMI_K2, KIMI_BEGIN KIMI_CALL "functions.:0" KIMI_ARGS "{}",
+     KIMI_BEGIN KIMI_CALL "functions.:0" KIMI_ARGS "{}"},
+    {TOOLS_KIMI_K2, KIMI_BEGIN KIMI_CALL "f:0" KIMI_ARGS "[1]" KIMI_CALL_END,
+     KIMI_BEGIN KIMI_CALL "f:0" KIMI_ARGS "[1]" KIMI_CALL_END},
     {TOOLS_LLAMA3_JSON, "{\"name\": \"f\", \"parameters\": {\"a\": 1}}", "|f:{\"a\": 1}"},
     {TOOLS_LLAMA3_JSON, "<|python_tag|>{\"name\":\"f\",\"arguments\":{}}\n", "|f:{}"},
     {TOOLS_LLAMA3_JSON,
@@ -283,6 +341,18 @@ static const struct {
      "I see|Yes, a < b"},
     {THINK_HUNYUAN, "a<think>\n\n</think>\n", "<answer>\nYes\n</answer>", "|Yes"},
     {THINK_HUNYUAN, "", "Yes </answ", "|Yes </answ"},
+    {THINK_MISTRAL, "", "[THINK]I see[/THINK]Yes", "I see|Yes"},
+    {THINK_MISTRAL, "", "[THINK]I see[TOOL_CALLS]f{}", "I see|[TOOL_CALLS]f{}"},
+    {THINK_MISTRAL, "", "Yes [THINK]", "|Yes [THINK]"},
+    {THINK_GRANITE, "", "Here is my thought process: I see Here is my response: Yes", "I see|Yes"},
+    {THINK_GRANITE, "", "Here's my thought process:\nHere is my\n\nHere's my response:\nYes",
+     "Here is my|Yes"},
+    {THINK_GRANITE, "", "Here is my answer: Yes", "|Here is my answer: Yes"},
+    {THINK_GRANITE, "", "Here", "|Here"},
+    {THINK_KIMI_K2, "", "I see</think>Yes", "I see|Yes"},
+    {THINK_KIMI_K2, "<think></think>", "Yes", "|Yes"},
+    {THINK_KIMI_K2, "", "<think>I see" KIMI_BEGIN KIMI_CALL "f:0",
+     "I see|" KIMI_BEGIN KIMI_CALL "f:0"},
     {THINK_GEMMA4, "a<|turn>model\n", "<|channel>thought\nI see\n<channel|>Yes", "I see|Yes"},
     {THINK_GEMMA4, "a", "<|channel>\nI see<channel|>Yes<|channel>thought\nMore<channel|> then",
      "I seeMore|Yesthen"},
@@ -488,6 +558,30 @@ static const char *const whole_calls[][3] = {
                      "<tool_call>g<arg_key>x</arg_key><arg_value>a</arg_value><arg_key>y"},
     [TOOLS_ERNIE45] = {CALL("{\"a\": [\"}\"]}"), "\n\n" CALL("{}") "\n" CALL("{}") "\n",
                        CALL("{}")},
+    [TOOLS_KIMI_K2] = {KIMI_BEGIN KIMI_CALL "functions.f:0" KIMI_ARGS
+                                            "{\"a\": [1]}" KIMI_CALL_END KIMI_END,
+                       KIMI_BEGIN KIMI_CALL "functions.f:0" KIMI_ARGS "{}" KIMI_CALL_END
+                                            "\n" KIMI_CALL "g:1" KIMI_ARGS
+                                            "{\"b\": 2}" KIMI_CALL_END KIMI_END,
+                       KIMI_BEGIN KIMI_CALL "functions.f:0" KIMI_ARGS "{\"a\": \"x"},
+    [TOOLS_GRANITE] = {"<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": [1]}}]",
+                       "<tool_call> [{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\", "
+                       "\"arguments\": {\"a\": 1}}]",
+                       "<tool_call>[{\"name\": \"g\", \"arguments\": {"},
+    [TOOLS_PHI4_MINI] = {"functools[{\"name\": \"f\", \"arguments\": {\"a\": [1]}}]",
+                         "functools[{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\", "
+                         "\"arguments\": {\"a\": 1}}]",
+                         "functools [{\"name\": \"f\", \"arguments\": {}}]"},
+    [TOOLS_NEMOTRON] = {"<TOOLCALL>[{\"name\": \"f\", \"arguments\": {\"a\": [1]}}]</TOOLCALL>",
+                        "<TOOLCALL>[{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\", "
+                        "\"arguments\": {\"a\": 1}}]</TOOLCALL>",
+                        "<TOOLCALL>\n[{\"name\": \"g\", \"arguments\": {}}]\n</TOOLCALL>"},
+    [TOOLS_LFM2] = {"<|tool_call_start|>[f(x=1, y='it\\'s'), g()]<|tool_call_end|>",
+                    "<|tool_call_start|>[g()]<|tool_call_end|>",
+                    "<|tool_call_start|>[f(d={'k': (1, 2,)})]"},
+    [TOOLS_OLMO3] = {"<function_calls>f(x=1, y=\"it's\")\ng()</function_calls>",
+                     "<function_calls>\ng()\n</function_calls>",
+                     "<function_calls>f(d={'k': [null, true]})\n"},
     [TOOLS_HUNYUAN] = {"<tool_calls>[{\"name\": \"f\", \"arguments\": {\"a\": [1]}}]</tool_calls>",
                        "<tool_calls>[{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\", "
                        "\"arguments\": {\"a\": 1}}]</tool_calls>",
@@ -600,9 +694,9 @@ static void sift(enum toolstyle style, enum thinkstyle think, const json_t *tool
 
 static void test_any_split(void **state)
 {
-    static const enum thinkstyle thinks[] = {THINK_NONE,     THINK_TAGS,    THINK_ALWAYS,
-                                             THINK_QWEN3,    THINK_ERNIE45, THINK_HUNYUAN,
-                                             THINK_SEED_OSS, THINK_GEMMA4};
+    static const enum thinkstyle thinks[] = {
+        THINK_NONE,     THINK_TAGS,   THINK_ALWAYS,  THINK_QWEN3,   THINK_ERNIE45, THINK_HUNYUAN,
+        THINK_SEED_OSS, THINK_GEMMA4, THINK_MISTRAL, THINK_GRANITE, THINK_KIMI_K2};
     json_t *tools = json_loads(TOOLS, 0, NULL);
     struct ek_buf whole = {0}, cut = {0};
     uint64_t seed = 0x9e3779b97f4a7c15u;
@@ -611,7 +705,7 @@ static void test_any_split(void **state)
     for (unsigned i = 0; i < 30000; i++) {
         enum toolstyle style =
             (enum toolstyle)(TOOLS_HERMES + (int)(i % (TOOLS_OPENAI - TOOLS_HERMES)));
-        enum thinkstyle think = thinks[draw(&seed) % 8];
+        enum thinkstyle think = thinks[draw(&seed) % (sizeof(thinks) / sizeof(thinks[0]))];
         char in[512];
         make_text(&seed, style, in, sizeof(in));
         sift(style, think, tools, in, 0, &whole);

@@ -1,0 +1,84 @@
+/*
+ * Calls as Kimi K2 writes them: behind the mark of a section each has its own, an id that has the
+ * name in it (functions.get_weather:0), and the arguments as JSON. The section may end in a mark.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/text/answer/toolcall.h"
+
+static const char call_begin[] = "<|tool_call_begin|>", call_end[] = "<|tool_call_end|>";
+static const char arguments[] = "<|tool_call_argument_begin|>";
+static const char section_end[] = "<|tool_calls_section_end|>";
+static const char prefix[] = "functions.";
+
+/* The name in the id: without what stands before it, its number and blanks. */
+static void name_in(const char *held, size_t *from, size_t *to)
+{
+    while (*from < *to && tool_blank(held[*from]))
+        ++*from;
+    const char *colon = memchr(held + *from, ':', *to - *from);
+    if (colon)
+        *to = (size_t)(colon - held);
+    while (*to > *from && tool_blank(held[*to - 1]))
+        --*to;
+    if (*to - *from >= strlen(prefix) && memcmp(held + *from, prefix, strlen(prefix)) == 0)
+        *from += strlen(prefix);
+}
+
+int tool_kimi_head(struct toolcalls *t, struct ek_buf *text)
+{
+    size_t at = tool_blanks(t, 0);
+    if (!t->listed)
+        at = tool_blanks(t, at + strlen(toolstyle_begin(t->style)));
+    int there = at < t->held.len ? tool_word(t, at, call_begin) : 0;
+    if (there == 0)
+        return TOOL_WAIT;
+    if (there < 0 || tool_full(t))
+        return tool_text(t, text, TOOL_OUTSIDE);
+    size_t from = at + strlen(call_begin), len = t->held.len - from, n = strlen(arguments);
+    const char *mark = memmem(t->held.data + from, len, arguments, n);
+    if (!mark && len < TOOLCALL_NAME_LEN + n)
+        return TOOL_WAIT;
+    size_t to = mark ? (size_t)(mark - t->held.data) : from, next = to + n;
+    if (mark)
+        name_in(t->held.data, &from, &to);
+    bool named =
+        from < to && to - from < TOOLCALL_NAME_LEN && !memchr(t->held.data + from, '\0', to - from);
+    if (!named)
+        return tool_text(t, text, TOOL_OUTSIDE);
+    next = tool_blanks(t, next);
+    if (next == t->held.len)
+        return TOOL_WAIT;
+    if (t->held.data[next] != '{')
+        return tool_text(t, text, TOOL_OUTSIDE);
+    t->listed = true;
+    return tool_json_named(t, t->held.data + from, to - from, next);
+}
+
+/* Behind the arguments: the marks, the next call. What else is there is text. */
+int tool_kimi_tail(struct toolcalls *t)
+{
+    const char *const ends[] = {call_end, section_end};
+    size_t at = 0;
+    for (size_t i = 0; i < 2; i++) {
+        size_t next = tool_blanks(t, at);
+        int there = next < t->held.len ? tool_word(t, next, ends[i]) : 0;
+        if (there == 0)
+            return TOOL_WAIT;
+        if (there > 0)
+            at = next + strlen(ends[i]);
+        t->listed = t->listed && !(there > 0 && i == 1);
+    }
+    size_t next = tool_blanks(t, at);
+    int more = !t->listed ? -1 : next < t->held.len ? tool_word(t, next, call_begin) : 0;
+    if (more == 0)
+        return TOOL_WAIT;
+    tool_drop(t, more > 0 ? next : at);
+    t->listed = more > 0;
+    if (more > 0)
+        tool_begin_head(t);
+    else
+        t->state = TOOL_OUTSIDE;
+    return TOOL_MORE;
+}
