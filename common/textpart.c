@@ -31,10 +31,14 @@ static const struct part {
     const char *type, *architecture;
     uint32_t numbers[DEFAULTS]; /* by `keys`; 0: must be in the file */
 } parts[] = {
+    {"exaone4", "Exaone4ForCausalLM", {0}},
+    {"exaone4_5_text", "Exaone4ForCausalLM", {0}},
     {"gemma3_text", "Gemma3ForCausalLM", {2304, 9216, 26, 8, 4, 262208, 131072}},
     {"gemma4_text", "Gemma4ForCausalLM", {2304, 9216, 30, 8, 4, 262144, 131072}},
     {"gemma4_unified_text", "Gemma4UnifiedForCausalLM", {2304, 9216, 30, 8, 4, 262144, 262144}},
+    {"glm4v_moe_text", "Glm4MoeForCausalLM", {0}},
     {"granite", "GraniteForCausalLM", {0}},
+    {"lfm2", "Lfm2ForCausalLM", {0}},
     {"llama", "LlamaForCausalLM", {4096, 11008, 32, 32, 0, 32000, 2048}},
     {"llama4_text", "Llama4ForCausalLM", {5120, 8192, 48, 40, 8, 202048, 131072}},
     {"ministral3", "Ministral3ForCausalLM", {4096, 14336, 34, 32, 8, 131072, 262144}},

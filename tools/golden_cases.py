@@ -337,6 +337,19 @@ for each in CASES:
         if rope.get("rope_type") == "yarn":
             each["config"]["rope_parameters"] = {**rope, "factor": 32.0}
 
+# Further classes that see, of whose text parts the families are above.
+ONE = ((30, 24, 0),)
+GLM_VISION = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32, patch_size=14, image_size=28)
+CASES += [
+    case("sees-glm4v-moe", "Glm4vMoe", sees=GLM_VISION, tie_word_embeddings=False, attention_bias=True, **{**GLM_MOE, "prompts": ONE,
+         "rope_parameters": dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5, mrope_section=[2, 1, 1])}),
+    case("sees-lfm2-vl", "Lfm2Vl", sees=dict(VISION, model_type="siglip2_vision_model", num_patches=16), model_type="lfm2",
+         **{**LFM2, "prompts": ONE}, layer_types=["conv", FULL, "conv", FULL], block_multiple_of=16),
+    case("sees-exaone4.5", "Exaone4_5_", prompts=ONE, sees=dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2,
+         num_key_value_heads=2, out_hidden_size=32, fullatt_block_indexes=[0]), model_type="exaone4", num_hidden_layers=4,
+         sliding_window=12, tie_word_embeddings=False),
+]
+
 MOE = dict(head_dim=16, num_experts=4, num_local_experts=4, num_experts_per_tok=2,
            moe_intermediate_size=32, norm_topk_prob=True)
 

@@ -51,7 +51,7 @@ WRITTEN = [
     ("granite4", None, lambda calls: "\n".join(f"<tool_call>\n{OBJECTS([c])[1:-1]}\n</tool_call>" for c in calls), None),
     ("phi4_mini_json", None, lambda calls: "functools" + OBJECTS(calls), None),
     ("lfm2", None, lambda calls: f"<|tool_call_start|>[{', '.join(PYTHON(*c) for c in calls)}]<|tool_call_end|>", None),
-    ("olmo3", "olmo3", lambda calls: "<function_calls>" + "\n".join(PYTHON(*c) for c in calls) + "</function_calls>", TAGS),
+    ("olmo3", None, lambda calls: "<function_calls>" + "\n".join(PYTHON(*c) for c in calls) + "</function_calls>", None),  # its thinking needs a vocabulary of its own
     ("kimi_k2", "kimi_k2", lambda calls: "<|tool_calls_section_begin|>" + "".join(
         f"<|tool_call_begin|>functions.{n}:{i}<|tool_call_argument_begin|>{json.dumps(a, ensure_ascii=False)}<|tool_call_end|>"
         for i, (n, a) in enumerate(calls)) + "<|tool_calls_section_end|>", TAGS),

@@ -15,11 +15,15 @@
  *     deepseek_v31 calls_begin call_begin f sep {...} call_end calls_end
  *     gemma4       <|tool_call>call:f{x:1,s:<|"|>text<|"|>}<tool_call|>
  *     kimi_k2      section_begin call_begin functions.f:0 argument_begin {...} call_end
- * section_end: special tokens, too granite      <|tool_call|>[{"name": "f", "arguments": {...}}] or
- * <tool_call>[...] phi4_mini_json functools[{"name": "f", "arguments": {...}}] nemotron_json
- * <TOOLCALL>[{"name": "f", "arguments": {...}}]</TOOLCALL> pythonic     [f(x=1), g()] the whole
- * answer lfm2         <|tool_call_start|>[f(x=1), g()]<|tool_call_end|> olmo3 <function_calls>,
- * f(x=1) and g() on a line each, </function_calls>
+ *                  section_end: special tokens, too
+ *     granite      <|tool_call|>[{"name": "f", "arguments": {...}}] or <tool_call>[...]
+ *     phi4_mini_json
+ *                  functools[{"name": "f", "arguments": {...}}]
+ *     nemotron_json
+ *                  <TOOLCALL>[{"name": "f", "arguments": {...}}]</TOOLCALL>
+ *     pythonic     [f(x=1), g()]                                      the whole answer
+ *     lfm2         <|tool_call_start|>[f(x=1), g()]<|tool_call_end|>
+ *     olmo3        <function_calls>, f(x=1) and g() on a line each, </function_calls>
  *
  * The text comes in pieces cut anywhere, which changes nothing. What may still become a call is
  * held back, the rest is passed on at once; a call is known when its name and the beginning of its

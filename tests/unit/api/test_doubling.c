@@ -227,6 +227,7 @@ static void test_fields(void **state)
 
 #define BLANKS "                "
 #define PARAM  "<parameter=k%u>1</parameter>\n"
+#define KIMI   "<|tool_calls_section_begin|>"
 #define CALLS  "<｜tool▁calls▁begin｜>"
 #define CALL   "<｜tool▁call▁begin｜>"
 #define SEP    "<｜tool▁sep｜>"
@@ -290,6 +291,32 @@ static const struct shape answers[] = {
     {"<|channel>thought\n", "<channel|", "", "<channel|>b"},
     {"<|channel>", "<|channel>a<channel|>b", "", ""},
     {"", "<|tool_call>call:f{}<tool_call|>", "", ""},
+    {KIMI "<|tool_call_begin|>", BLANKS, "",
+     "functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>"},
+    {KIMI "<|tool_call_begin|>functions.", "f", "",
+     ":0<|tool_call_argument_begin|>{}<|tool_call_end|>"},
+    {KIMI, "<|tool_call_begin|>functions.f:%u<|tool_call_argument_begin|>{}<|tool_call_end|>", "",
+     "<|tool_calls_section_end|>"},
+    {KIMI "<|tool_call_begin|>f:0<|tool_call_argument_begin|>{\"k\": \"", "<|tool_call_", "",
+     "\"}<|tool_call_end|>"},
+    {KIMI, BLANKS, "", "<|tool_calls_section_end|>"},
+    {"<|tool_call|>", BLANKS, "", "[{\"name\": \"f\", \"arguments\": {}}]"},
+    {"<tool_call>[", "{\"name\": \"f%u\", \"arguments\": {}}, ", "", "]"},
+    {"<tool_call>", "<|tool_call|>", "", "[{\"name\": \"f\", \"arguments\": {}}]"},
+    {"", "functools", "", "[{\"name\": \"f\", \"arguments\": {}}]"},
+    {"functools[", "{\"name\": \"f%u\", \"arguments\": {}}, ", "", "]"},
+    {"<TOOLCALL>", BLANKS, "", "[{\"name\": \"f\", \"arguments\": {}}]</TOOLCALL>"},
+    {"<TOOLCALL>[", "{\"name\": \"f%u\", \"arguments\": {}}, ", "", "]</TOOLCALL>"},
+    {"<|tool_call_start|>[", "f(k1=%u), ", "", "g()]<|tool_call_end|>"},
+    {"<|tool_call_start|>[f(k1=\"", "]<|tool_call_end|>", "", "\")]<|tool_call_end|>"},
+    {"", "<|tool_call_start|>[f()]<|tool_call_end|>", "", ""},
+    {"<function_calls>", "f(k1=%u)\n", "", "</function_calls>"},
+    {"<function_calls>f(k1=\"", "</function_calls>", "", "\")</function_calls>"},
+    {"<function_calls>", BLANKS, "", "f()</function_calls>"},
+    {"[THINK]a", "[/THINK", "", "[/THINK]b"},
+    {"[THINK]a", BLANKS, "", "[/THINK]b"},
+    {"Here is my thought process:", "Here is my response", "", ": b"},
+    {"", "Here is my ", "", "thought process: a"},
 };
 #define ANSWERS (sizeof(answers) / sizeof(answers[0]))
 
@@ -319,6 +346,9 @@ static enum thinkstyle thinking_of(enum toolstyle style)
     case TOOLS_ERNIE45: return THINK_ERNIE45;
     case TOOLS_HUNYUAN: return THINK_HUNYUAN;
     case TOOLS_GEMMA4: return THINK_GEMMA4;
+    case TOOLS_KIMI_K2: return THINK_KIMI_K2;
+    case TOOLS_GRANITE: return THINK_GRANITE;
+    case TOOLS_PHI4_MINI: return THINK_MISTRAL;
     case TOOLS_DEEPSEEK_V3: return THINK_ALWAYS;
     case TOOLS_MISTRAL: return THINK_NONE;
     case TOOLS_NONE:
@@ -327,6 +357,9 @@ static enum thinkstyle thinking_of(enum toolstyle style)
     case TOOLS_PYTHONIC:
     case TOOLS_GLM45:
     case TOOLS_DEEPSEEK_V31:
+    case TOOLS_NEMOTRON:
+    case TOOLS_LFM2:
+    case TOOLS_OLMO3:
     case TOOLS_OPENAI: break;
     }
     return THINK_TAGS;
