@@ -4,7 +4,7 @@
 
 uint32_t plan_attending(const struct plan_shape *s)
 {
-    return s->layers - s->recurrent_layers - s->forward_layers;
+    return s->layers - (s->beside ? 0 : s->recurrent_layers) - s->forward_layers;
 }
 
 uint32_t plan_forwarding(const struct plan_shape *s)

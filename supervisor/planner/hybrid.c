@@ -15,7 +15,7 @@ static void read_short(struct plan_reader *r, struct plan_shape *s)
     const uint32_t multiple = step ? step : 256;
     s->conv = NUMBER(r, "conv_L_cache");
     s->conv = s->conv ? s->conv : 3;
-    s->conv_bias = s->mixer_bias = reader_truth(r->j, "conv_bias", false);
+    s->conv_bias = s->mixer_bias = s->mixer_out_bias = reader_truth(r->j, "conv_bias", false);
     s->recurrent_layers = reader_kinds(types, "conv", s->layers);
     if (!json_is_array(types) && attend > 0 && attend < s->layers)
         s->recurrent_layers = s->layers - (uint32_t)attend;
@@ -51,7 +51,7 @@ static void read_granite4(struct plan_reader *r, struct plan_shape *s)
     s->gates = s->v_heads;
     s->scan = true;
     s->conv_bias = reader_truth(r->j, "mamba_conv_bias", true);
-    s->mixer_bias = reader_truth(r->j, "mamba_proj_bias", false);
+    s->mixer_bias = s->mixer_out_bias = reader_truth(r->j, "mamba_proj_bias", false);
     s->recurrent_layers = reader_kinds(types, "mamba", s->layers) +
                           reader_kinds(types, "linear_attention", s->layers);
     if (s->recurrent_layers > s->layers || !json_is_array(types))
@@ -60,6 +60,32 @@ static void read_granite4(struct plan_reader *r, struct plan_shape *s)
         s->shared_intermediate = shared ? shared : 1024;
     else
         s->intermediate = shared ? shared : 1024;
+}
+
+/* Falcon H1: in each layer Mamba 2 and attention read the same. */
+static void read_falcon(struct plan_reader *r, struct plan_shape *s)
+{
+    const json_t *inner = json_object_get(r->j, "mamba_d_ssm");
+    const uint32_t expand = NUMBER(r, "mamba_expand"), given = NUMBER(r, "mamba_d_ssm");
+    double wide = given ? given : 1024;
+    if (json_is_null(inner))
+        wide = (expand ? expand : 2) * (double)s->hidden;
+    s->v_heads = NUMBER(r, "mamba_n_heads");
+    s->k_heads = NUMBER(r, "mamba_n_groups");
+    s->k_dim = NUMBER(r, "mamba_d_state");
+    s->conv = NUMBER(r, "mamba_d_conv");
+    s->v_heads = s->v_heads ? s->v_heads : 128;
+    s->k_heads = s->k_heads ? s->k_heads : 1;
+    s->k_dim = s->k_dim ? s->k_dim : 256;
+    s->conv = s->conv ? s->conv : 4;
+    s->v_dim = (uint32_t)fmin(wide / s->v_heads, READER_MOST);
+    s->gates = s->v_heads;
+    s->scan = s->beside = true;
+    s->unnormed = !reader_truth(r->j, "mamba_rms_norm", false);
+    s->conv_bias = reader_truth(r->j, "mamba_conv_bias", true);
+    s->mixer_bias = reader_truth(r->j, "mamba_proj_bias", false);
+    s->mixer_out_bias = reader_truth(r->j, "projectors_bias", false);
+    s->recurrent_layers = s->layers;
 }
 
 /* What Nemotron-H names its layers: the list, or the text with a letter for each. */
@@ -132,7 +158,7 @@ static void read_nemotron(struct plan_reader *r, struct plan_shape *s)
     s->gates = s->v_heads;
     s->scan = true;
     s->conv_bias = reader_truth(r->j, "use_conv_bias", true);
-    s->mixer_bias = reader_truth(r->j, "use_bias", false);
+    s->mixer_bias = s->mixer_out_bias = reader_truth(r->j, "use_bias", false);
 }
 
 void plan_read_recurrent(struct plan_reader *r, struct plan_shape *s)
@@ -147,6 +173,10 @@ void plan_read_recurrent(struct plan_reader *r, struct plan_shape *s)
     }
     if (strcmp(s->family, "nemotron_h") == 0) {
         read_nemotron(r, s);
+        return;
+    }
+    if (strcmp(s->family, "falcon_h1") == 0) {
+        read_falcon(r, s);
         return;
     }
     s->v_heads = NUMBER(r, "linear_num_value_heads");

@@ -82,6 +82,27 @@ static uint32_t qwen_dense(struct plan_reader *r, const struct plan_shape *s)
     return dense;
 }
 
+/* A count, or the same one for each layer, as Hunyuan writes it. */
+static uint32_t each_number(struct plan_reader *r, const char *key)
+{
+    const json_t *list = json_object_get(r->j, key);
+    if (!json_is_array(list))
+        return NUMBER(r, key);
+    const json_int_t n = json_integer_value(json_array_get(list, 0));
+    return n > 0 && n <= (json_int_t)READER_MOST ? (uint32_t)n : 0;
+}
+
+/* Experts that all tokens take, beside those that are chosen. */
+static uint32_t shared_experts(struct plan_reader *r, const struct plan_shape *s)
+{
+    static const char *const keys[] = {"n_shared_experts", "moe_num_shared_experts",
+                                       "num_shared_experts", "num_shared_expert"};
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+        if (json_object_get(r->j, keys[i]))
+            return each_number(r, keys[i]);
+    return strcmp(s->family, "hunyuan_v1_moe") == 0 || strcmp(s->family, "exaone_moe") == 0;
+}
+
 /* Llama 4: plain layers have another width, and every mixture an expert that all tokens share. */
 static void llama4_experts(struct plan_reader *r, struct plan_shape *s)
 {
@@ -100,16 +121,21 @@ static void read_experts(struct plan_reader *r, struct plan_shape *s)
         NUMBER(r, "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts");
     if (s->experts == 0)
         return;
-    s->experts_used =
-        NUMBER(r, "num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k");
+    s->experts_used = NUMBER(r, "num_experts_per_tok", "num_experts_per_token", "moe_k");
+    if (s->experts_used == 0)
+        s->experts_used = each_number(r, "moe_topk");
     s->expert_intermediate = NUMBER(r, "moe_intermediate_size", "expert_ffn_hidden_size");
     if (s->expert_intermediate == 0)
         s->expert_intermediate = s->intermediate;
     s->shared_intermediate = NUMBER(r, "shared_expert_intermediate_size");
     if (s->shared_intermediate == 0)
-        s->shared_intermediate =
-            NUMBER(r, "n_shared_experts", "moe_num_shared_experts") * s->expert_intermediate;
+        s->shared_intermediate = shared_experts(r, s) * s->expert_intermediate;
+    if (strcmp(s->family, "granitemoeshared") == 0)
+        s->shared_intermediate = NUMBER(r, "shared_intermediate_size");
     s->dense_layers = NUMBER(r, "first_k_dense_replace");
+    if (json_is_array(json_object_get(r->j, "mlp_layer_types")))
+        s->dense_layers =
+            reader_kinds(json_object_get(r->j, "mlp_layer_types"), "dense", s->layers);
     if (strncmp(s->family, "qwen", 4) == 0)
         s->dense_layers = qwen_dense(r, s);
     if (strncmp(s->family, "ernie4_5", 8) == 0)
@@ -254,17 +280,20 @@ static void read_vectors(struct plan_reader *r, struct plan_shape *s)
                       reader_truth(r->j, "use_bias", false);
     const bool four = ONE_OF(s, "gemma2", "gemma3", "gemma4") || strcmp(s->family, "glm4") == 0;
     s->norms = four ? 4 : 2;
-    s->head_norms = ONE_OF(s, "qwen3", "gemma3", "gemma4", "exaone4", "hunyuan_v1_dense", "lfm2") ||
-                    (ONE_OF(s, "glm4_moe") && reader_truth(r->j, "use_qk_norm", false));
-    s->wide_norms = ONE_OF(s, "olmo");
+    s->head_norms =
+        ONE_OF(s, "qwen3", "gemma3", "gemma4", "exaone", "hunyuan_v1", "lfm2", "dots1") ||
+        (ONE_OF(s, "glm4_moe") && reader_truth(r->j, "use_qk_norm", false));
+    s->wide_norms =
+        ONE_OF(s, "olmo") || (ONE_OF(s, "minimax_m2") && reader_truth(r->j, "use_qk_norm", true));
     s->qkv_bias = bias || reader_truth(r->j, "qkv_bias", false) ||
                   (usual && !json_object_get(r->j, "attention_bias"));
     s->out_bias = ONE_OF(s, "seed_oss") ? reader_truth(r->j, "attention_out_bias", false)
-                                        : bias && !ONE_OF(s, "glm", "qwen2");
+                                        : bias && !ONE_OF(s, "glm", "qwen2", "solar_open");
     s->forward_bias = reader_truth(r->j, "mlp_bias", false) ||
                       (ONE_OF(s, "ernie4_5") && reader_truth(r->j, "use_bias", false));
     s->sinks = s->expert_bias = ONE_OF(s, "gpt_oss");
-    s->correction = ONE_OF(s, "deepseek_v3", "kimi", "glm4", "ernie4_5_moe", "nemotron_h") ||
+    s->correction = ONE_OF(s, "deepseek_v3", "kimi", "glm4", "ernie4_5_moe", "nemotron_h", "dots1",
+                           "exaone_moe", "minimax_m2", "solar_open") ||
                     (ONE_OF(s, "lfm2_moe") && reader_truth(r->j, "use_expert_bias", true));
     s->shared_gate = ONE_OF(s, "qwen2_moe", "qwen3_next", "qwen3_5_moe");
 }
@@ -295,7 +324,7 @@ static struct usual usual_of(const char *family)
 static void read_shape(struct plan_reader *r, struct plan_shape *s)
 {
     static const char *const plain[] = {"gpt2", "opt",        "gpt_neox",    "falcon", "bloom",
-                                        "phi",  "starcoder2", "gpt_bigcode", "mpt"};
+                                        "phi",  "starcoder2", "gpt_bigcode", "mpt",    "arcee"};
     const char *family = json_string_value(json_object_get(r->j, "model_type"));
     (void)snprintf(s->family, sizeof(s->family), "%.47s", family ? family : "model");
     s->hidden = needed(r, "hidden_size", NUMBER(r, "hidden_size", "n_embd", "d_model"));

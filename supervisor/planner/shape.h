@@ -29,10 +29,12 @@ struct plan_shape {
     /* Multi-head latent attention (DeepSeek): what a token keeps; 0 = ordinary attention. */
     uint32_t latent, latent_rope, q_latent, nope_dim, value_dim;
     /* Layers with a state of a fixed size instead of KV: linear attention (Qwen3-Next, Qwen3.5),
-     * Mamba 2 (Granite 4, Nemotron-H: k_heads are groups), or without v_heads a short convolution
-     * (LFM2). gates: numbers of a token beside. */
+     * Mamba 2 (Granite 4, Nemotron-H, Falcon H1: k_heads are groups), or without v_heads a short
+     * convolution (LFM2). gates: numbers of a token beside. */
     uint32_t recurrent_layers, k_heads, v_heads, k_dim, v_dim, conv, gates;
-    bool scan, conv_bias, mixer_bias; /* Mamba 2; biases of convolutions, of the products around */
+    bool scan, conv_bias;            /* Mamba 2; biases of convolutions */
+    bool mixer_bias, mixer_out_bias; /* and of the products around */
+    bool beside, unnormed; /* it and attention in each layer (Falcon H1); Mamba 2 without a norm */
     /* Nemotron-H: a layer is a recurrent one, attends, or is one of these, a feed-forward. */
     bool single;
     uint32_t forward_layers;

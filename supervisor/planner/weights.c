@@ -131,9 +131,9 @@ static double linear_attention(const struct plan_shape *s, uint32_t bits)
         sum += matrix(s->gates, hidden, bits < 16 ? 16 : bits) + 2 * vector(s->v_heads) +
                vector(s->v_dim);
     if (s->scan)
-        sum += 3 * vector(s->v_heads) + vector(values);
-    return sum + (s->conv_bias ? vector(wide) : 0) +
-           (s->mixer_bias ? vector(rows) + vector(hidden) : 0);
+        sum += 3 * vector(s->v_heads) + (s->unnormed ? 0 : vector(values));
+    return sum + (s->conv_bias ? vector(wide) : 0) + (s->mixer_bias ? vector(rows) : 0) +
+           (s->mixer_out_bias ? vector(hidden) : 0);
 }
 
 /* Gemma 4: a factor for each layer, its second embedding and what brings it into the layers, wider

@@ -188,7 +188,7 @@ def test_no_weights_and_no_sense(tmp_path):
     assert "<h1>llama on 1 x NVIDIA L4</h1>" in page.read_text()
 
 
-UNKNOWN = {"DeepseekV32ForCausalLM": "DeepseekV3ForCausalLM", "MiniMaxM2ForCausalLM": None, "Glm4MoeLiteForCausalLM": "Glm4MoeForCausalLM",
+UNKNOWN = {"DeepseekV32ForCausalLM": "DeepseekV3ForCausalLM", "KimiLinearForCausalLM": None, "GlmMoeDsaForCausalLM": "Glm4MoeForCausalLM",
            "Sphinx9ForCausalLM": None, "Qwen3OmniMoeForConditionalGeneration": "Qwen3MoeForCausalLM"}
 
 
