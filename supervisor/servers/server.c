@@ -32,9 +32,10 @@
 #define MISSES_MOST    3      /* then somebody else's server counts as gone, and is waited for */
 #define HANDOFF_MS     2000u
 #define CHARTS_MS      1000u
-#define GIVES_US       2000000u   /* a starting server takes its socket within milliseconds, */
-#define GIVES_SLOW_US  120000000u /* a vLLM when Python has read it, on a busy machine in a minute \
-                                   */
+#define GIVES_US       2000000u /* a starting server takes its socket within milliseconds, */
+#define GIVES_SLOW_US                                                                              \
+    120000000u /* a vLLM when Python has read it, on a busy machine in a minute                    \
+                */
 
 const char *server_state_name(enum server_state st)
 {
