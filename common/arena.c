@@ -1,3 +1,10 @@
+/*
+ * Memory freed at once: of a request (server/engine/request.c), a template's parse or rendering
+ * (server/text), a safetensors header, the catalog of evenkeelctl. Chunks hang in a list, the
+ * newest first, and only the newest is filled: what is left in an older one is given up. Small
+ * chunks come from calloc(), large ones from mmap(), so that both are zeroed and a large one costs
+ * only the pages that are written.
+ */
 #include "common/arena.h"
 
 #include <stdint.h>

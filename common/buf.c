@@ -1,3 +1,10 @@
+/*
+ * The growing buffer that nearly every module of both programs writes its text with: JSON answers,
+ * metrics pages, plans, log lines, screens of evenkeelctl. Room doubles, and one place, the
+ * reserve, keeps the limit and sets `failed`. Below it is what writers of text share: escaping for
+ * JSON, en dashes for numbers that are not known, and breaking lines for a terminal, where Chinese
+ * characters are two columns wide and need no blank between them.
+ */
 #include "common/buf.h"
 
 #include <assert.h>

@@ -1,3 +1,7 @@
+/*
+ * Reads the clocks for the threads that do things (engine loop, network threads, evenkeeld's loop),
+ * which pass the time on to the modules that decide.
+ */
 #include "common/clock.h"
 
 #include <time.h>

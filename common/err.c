@@ -1,3 +1,8 @@
+/*
+ * Texts for failures: the sentence of a fault, which readers of options, models and requests fill
+ * and their callers print or send, and a constant text for each code. A sentence that is too long
+ * is cut, since a fault must never fail itself.
+ */
 #include "common/err.h"
 
 #include <stdarg.h>

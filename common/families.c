@@ -1,3 +1,12 @@
+/*
+ * Looking up model classes in the table of families.h, for the loader (server/model/config.c) and
+ * the planner of evenkeelctl. The name is looked for as it is, then with its ending replaced by
+ * ForCausalLM: a classifier or an encoder has the layers of a family and another output.
+ *
+ * For a class that is refused, the nearest row is found by edit distance over the part before
+ * "For", among rows that share its first word: without that condition "nearest" would name families
+ * that have nothing to do with each other.
+ */
 #include "common/families.h"
 
 #include <ctype.h>
@@ -80,8 +89,8 @@ static int lower(char c)
     return tolower((unsigned char)c);
 }
 
-/* Whether a word ends before the n-th letter: at the end, or where a capital, a digit or a line
- * follows what is none. */
+/* Whether a word ends before the n-th letter: at the end, before an underscore, or where a capital
+ * follows another letter or a digit follows what is no digit. */
 static bool word_ends(const char *name, size_t n, size_t stem)
 {
     const unsigned char c = (unsigned char)name[n], before = (unsigned char)name[n - 1];
@@ -89,7 +98,8 @@ static bool word_ends(const char *name, size_t n, size_t stem)
            (isdigit(c) && !isdigit(before));
 }
 
-/* Mini of MiniMax is not the beginning of Ministral, and Minis of Ministral none of MiniMax. */
+/* Whether both begin with the same word. MiniMax and Ministral do not: in Ministral no word ends
+ * behind the letters that they share. */
 static bool begin_alike(const char *a, size_t a_len, const char *b, size_t b_len)
 {
     for (size_t n = 1; n <= a_len && n <= b_len && lower(a[n - 1]) == lower(b[n - 1]); n++)

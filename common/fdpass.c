@@ -1,3 +1,11 @@
+/*
+ * Sockets that outlive a server: making them and handing them over. evenkeeld binds with
+ * ek_listen_tcp() and passes the descriptor (supervisor/io/handoff.c); the server's control socket
+ * (server/net/control.c) answers `put` and `get`. A server that runs alone binds for itself.
+ *
+ * Each message is a single sendmsg() or recvmsg(); descriptors beyond the first are closed at once,
+ * so that a peer cannot fill the table of open files.
+ */
 #include "common/fdpass.h"
 
 #include <arpa/inet.h>

@@ -1,3 +1,9 @@
+/*
+ * Small files, read whole or replaced whole: keys and certificates, configuration, exit.json,
+ * evenkeeld's state, what its units read. Nobody ever sees half a file: the new text goes to
+ * PATH.new, which is opened with O_EXCL and O_NOFOLLOW, and takes the name when it is complete. A
+ * failure on the way leaves the old file untouched.
+ */
 #include "common/file.h"
 
 #include <errno.h>

@@ -1,3 +1,8 @@
+/*
+ * The table of steps after memory ran out, and how far each one goes. supervisor/law/remedy.c takes
+ * the steps at restarts, supervisor/doctor/advise.c recommends them from a log. Each function that
+ * lowers a value gives 0 when nothing lower is allowed, and the caller goes on to the next step.
+ */
 #include "common/ladder.h"
 
 #include <math.h>

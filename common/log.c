@@ -1,3 +1,12 @@
+/*
+ * From ek_log() to the journal or stderr. The caller's thread formats the line, makes control
+ * characters blanks and pushes one record, a log_head, the line and its fields, into the spool; the
+ * spool's thread writes it. Before ek_log_open(), or when there is no memory for a spool, the
+ * caller writes.
+ *
+ * State is a global, as an exception: any code may log. `torn` belongs to the thread that writes:
+ * after an incomplete write the next line starts with a newline.
+ */
 #include "common/log.h"
 
 #include <errno.h>

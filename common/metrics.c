@@ -1,3 +1,9 @@
+/*
+ * Writes metrics pages for server/net/metrics.c and supervisor/web/expo.c, and counts into
+ * histograms for their owners. The buffer keeps failures until ek_expo_end(). Numbers are printed
+ * without printf() where they are whole or short, because a page is made at each scrape; the bounds
+ * of buckets are spelled as Python's client spells them, since dashboards match on that text.
+ */
 #include "common/metrics.h"
 
 #include <assert.h>

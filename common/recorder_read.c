@@ -1,3 +1,10 @@
+/*
+ * The reading side of the flight recorder, for evenkeeld's post-mortems
+ * (supervisor/servers/postmortem_keep.c). First the head and the places of the rings are checked
+ * against the size of the file, then each record against its own sum. A record counts when its
+ * number belongs to its place and is not older than one turn of the ring; anything else that is not
+ * all zeros counts as torn.
+ */
 #include "common/recorder_read.h"
 
 #include <errno.h>
