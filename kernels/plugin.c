@@ -1,3 +1,8 @@
+/*
+ * Loads the CUDA back end for kernels/backend.c and the MPI module for kernels/mpi/load.c, only
+ * where they are wanted, so that a machine without their libraries can run the programs. A file
+ * beside the program comes first: a build tree uses its own plug-ins, not those that are installed.
+ */
 #include "kernels/plugin.h"
 
 #include <dlfcn.h>

@@ -1,3 +1,15 @@
+/*
+ * Chooses the weights for --cpu-offload-gb, at load, for the memory plan and the loader (shape.c).
+ * What is chosen is a part: the matrix of a linear operation, or the gates and ups, or the downs,
+ * of some experts of a mixture.
+ *
+ * The card gains the bytes of all parts chosen, less the two buffers, each as large as the largest
+ * of them. So each size of part is tried as the largest, and the one with the highest gain wins.
+ * Among the parts that are small enough, those are taken that keep the sum in proportion to how far
+ * the step has come: a copy then hides behind the operations between it and the one before. A part
+ * that two operations read is never chosen. The embedding table goes first where the budget holds
+ * it: a step reads few rows of it, so it needs no buffer.
+ */
 #include "kernels/cuda/offload.h"
 
 #include <errno.h>

@@ -1,3 +1,10 @@
+/*
+ * The messages of ek_wire, called by the thread of a node that computes (kernels/cpu/span.c) and by
+ * the group of CUDA ranks (kernels/cuda/group.c). All calls but ek_wire_tell() build a list of
+ * messages and wait for all of them in ek_mpi_move(); ek_wire_tell() keeps copies in a small ring
+ * and waits only for the oldest. The first failure is reported once, with the node, and cuts the
+ * wire; from then on each call returns EK_ECOMM.
+ */
 #include "kernels/mpi/wire.h"
 
 #include <errno.h>
