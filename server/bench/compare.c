@@ -1,3 +1,9 @@
+/*
+ * `evenkeel-bench compare A.json B.json`: reads both reports, prints a line for each cell and
+ * counts what became worse, which decides the exit code (main.c). A difference counts when it is
+ * above the tolerance and the spreads do not overlap: one slow run in a noisy cell is no
+ * regression. Whether less is better follows from the unit.
+ */
 #include "server/bench/compare.h"
 
 #include <errno.h>

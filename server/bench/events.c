@@ -1,3 +1,9 @@
+/*
+ * Reads streaming answers for `evenkeel-bench serve` (serve.c), one struct for each connection.
+ * Bytes are collected up to the end of a line; only "data:" lines matter. Tokens are counted twice:
+ * by events that carried some, for the times between them, and by `usage`, for how many there were,
+ * because one event may bring several tokens.
+ */
 #include "server/bench/events.h"
 
 #include <jansson.h>

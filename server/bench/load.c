@@ -1,3 +1,9 @@
+/*
+ * Makes the requests that `evenkeel-bench serve` sends (serve.c). All random numbers are a hash of
+ * the seed and a count, so any prompt can be made at any time, in any order, without being stored,
+ * and the same seed gives the same load. With a trace that says what prompts share, words come from
+ * the ids of its pieces, so that equal pieces are equal text and a prefix cache finds them.
+ */
 #include "server/bench/load.h"
 
 #include <errno.h>

@@ -1,3 +1,7 @@
+/*
+ * The tables of evenkeel-bench's options, one for each command, and the choice of the command; used
+ * by main.c, and for the manual page by --print-options. Rows that commands share are macros.
+ */
 #include "server/bench/options.h"
 
 #include <errno.h>

@@ -1,3 +1,8 @@
+/*
+ * Draws the SVG of `evenkeel-bench serve --picture`: three panels, one below the other, with scales
+ * from 0 to the next round number. All colours are variables in one style element, with a second
+ * set for dark screens. The only text from outside, the title, is escaped.
+ */
 #include "server/bench/picture.h"
 
 #include <math.h>

@@ -1,3 +1,7 @@
+/*
+ * The progress bar of the commands that measure (kernels, engine, serve). It is drawn on stderr, at
+ * most ten times a second, so that it costs nothing that would be measured.
+ */
 #include "server/bench/progress.h"
 
 #include <stdio.h>

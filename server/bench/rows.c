@@ -1,3 +1,8 @@
+/*
+ * The report that all measuring commands of evenkeel-bench write with --report, and the statistics
+ * that they share: median and spread of repeats, quantiles of sorted values. compare.c reads the
+ * file. Jansson's functions accept NULL, so failures of memory are collected and tested once.
+ */
 #include "server/bench/rows.h"
 
 #include <errno.h>

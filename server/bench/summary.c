@@ -1,3 +1,8 @@
+/*
+ * From the answers of a run to figures, for serve.c: a table on stdout and rows of the report. An
+ * answer that failed counts in the tokens and the seconds but in no distribution; a good answer
+ * meets both objectives, that of its first token and that of its mean time per token.
+ */
 #include "server/bench/summary.h"
 
 #include <errno.h>

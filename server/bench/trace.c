@@ -1,3 +1,9 @@
+/*
+ * Reads trace files for load.c and the benchmark of the scheduler (tests/bench/bench_sched.c),
+ * through zlib, which also reads plain files. Lines are parsed by hand, because a trace has up to
+ * hundreds of thousands of them. At the end arrivals are made relative to the first, and those that
+ * go back are set to the one before.
+ */
 #include "server/bench/trace.h"
 
 #include <errno.h>
