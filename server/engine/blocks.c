@@ -1,3 +1,13 @@
+/*
+ * The lists and counts behind the states of a KV block (blocks.h has them), for the scheduler, the
+ * host tier and the prefix cache. Links are indexes within the blocks, so every change of state
+ * takes constant time, whatever the pool's size; only a resize, a new cap,
+ * forgetting all and the check walk.
+ *
+ * Freed blocks go to the front of the free list and cached ones to the back of the eviction list:
+ * the list's head is what is taken next, or evicted next. A block is taken out of the cache by one
+ * function, which keeps the lists by salt (salts.c) in step.
+ */
 #include "server/engine/blocks.h"
 
 #include <assert.h>

@@ -1,3 +1,10 @@
+/*
+ * How long answers still get, as a survival curve. In each range of lengths the rate of ends is
+ * ends / tokens made (a hazard), with a prior worth two answers of GROWTH_MEAN tokens. The share of
+ * answers that get from a to b tokens is exp(-(sum of the rates from a to b)), and sum_up() keeps
+ * those sums, so that a question costs the same for any number of tokens. results.c reports each
+ * token made, foresee.c asks at each admission.
+ */
 #include "server/engine/growth.h"
 
 #include <math.h>

@@ -1,3 +1,9 @@
+/*
+ * The ring between the engine and the publisher of KV events. On the engine thread the prefix cache
+ * and the scheduler write, and the engine commits; server/kvpub.c reads on its own thread. Each
+ * index is stored by one side with release and read by the other with acquire; the eventfd only
+ * wakes.
+ */
 #include "server/engine/kvlog.h"
 
 #include <assert.h>

@@ -1,3 +1,10 @@
+/*
+ * The map from names to blocks of one tier, for the scheduler and the host tier: an open-addressed
+ * table of block ids with twice as many cells as blocks, so that it never fills, and arrays by
+ * block id with the name, the parent and the tokens. A removal moves later cells up instead of
+ * leaving a mark, so searches stay short however long the server runs. Gains and losses of names go
+ * to the KV log when there is one.
+ */
 #include "server/engine/prefix.h"
 
 #include <assert.h>

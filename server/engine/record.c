@@ -1,3 +1,9 @@
+/*
+ * From the engine's structs to records of the flight recorder, so that common/recorder.c need not
+ * know them: called by flights.c (a step begins), engine.c (it landed) and entries.c (a request
+ * came or ended). Counters go in as differences or low bits; evenkeeld's post-mortem puts them
+ * together again.
+ */
 #include "server/engine/record.h"
 
 #include <stdatomic.h>

@@ -1,3 +1,9 @@
+/*
+ * Lists of cached blocks by salt, for blocks.c. A hash table with chains finds the salt's node;
+ * from it a doubly linked list by block id leads from the oldest to the youngest. Nodes are taken
+ * from a free list and given back with the last block, so a client that sends a new salt each time
+ * costs no memory.
+ */
 #include "server/engine/salts.h"
 
 #include <assert.h>

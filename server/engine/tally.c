@@ -1,3 +1,8 @@
+/*
+ * The histograms of requests: sched.c sets them up, results.c reports tokens, entries.c ends.
+ * Engine thread. Ends by an error or an abort are counted, but their times go into no histogram,
+ * since they say nothing about the service. The bounds are vLLM's.
+ */
 #include "server/engine/tally.h"
 
 #include <string.h>

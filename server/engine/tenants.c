@@ -1,3 +1,9 @@
+/*
+ * The counters of fair queueing (tenants.h has the rules): entries.c meets, begins and ends, plan.c
+ * and results.c report what was read and answered. Looking for the least counter walks the places
+ * that were ever used, at most TENANTS_MOST. All arithmetic is in whole units, so the same requests
+ * have the same turns on every machine.
+ */
 #include "server/engine/tenants.h"
 
 #include <assert.h>
@@ -24,8 +30,8 @@ static bool find_least(const struct tenants *t, uint64_t *ret_least)
     return found;
 }
 
-/* Where one begins who had no work. The last one's counter is read now: what its requests answered
- * since they were read is in it. */
+/* What a tenant's counter is lifted to, at least, when it has work again. When nobody has work that
+ * is the last one's counter as it is now, with what its requests answered since they were read. */
 static uint64_t find_floor(const struct tenants *t)
 {
     uint64_t least = t->at[t->last].served;

@@ -1,3 +1,9 @@
+/*
+ * What judge.c, which waits for evenkeeld's answer about a lost device, decides by: the own rule,
+ * and the filter that an answer from outside passes too. It can only lower limits, and not below
+ * their floors, so a wrong answer costs speed and never memory. The own rule's change expires;
+ * evenkeeld's stays until evenkeeld lifts it.
+ */
 #include "server/engine/verdict.h"
 
 #include <errno.h>

@@ -1,3 +1,13 @@
+/*
+ * Makes and takes in the list of cached blocks, for keep.c: before the device goes and after it has
+ * come.
+ *
+ * Out: both tiers are one row of handles, device ids first. For each block in order of worth its
+ * chain is followed back to a block that is listed or that begins a chain, then listed forwards; a
+ * chain with a gap is left out. In: blocks are taken in order of the list and named again; the
+ * first that does not fit on the device sends itself and all later ones to the host tier. They are
+ * given back in reverse order, so that the least worthy is evicted first.
+ */
 #include "server/engine/warm.h"
 
 #include <assert.h>
@@ -37,7 +47,7 @@ static const struct block *block_of(const struct lister *w, uint32_t handle)
     return is_host(w, handle) ? &w->s->host.blocks.at[id_of(w, handle)] : &w->s->blocks.at[handle];
 }
 
-/* Who has the name, rather on the device; WARM_NONE when nobody has. */
+/* The block with this name, the device's before the host's; WARM_NONE when there is none. */
 static uint32_t holder_of(const struct lister *w, struct prefix_name name)
 {
     uint32_t id = prefix_holder(&w->s->prefix, name);

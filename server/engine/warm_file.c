@@ -1,3 +1,10 @@
+/*
+ * Writes and reads the file of warm blocks (warm_file.h has its layout), for keep.c. Contents go
+ * through one buffer, block by block, so a cache of many gigabytes needs little memory. The reader
+ * trusts nothing: head and index are checked by sum and size before they are used, a parent lies
+ * before its block, and the content of each block is checked when it is read, so damage in one
+ * place costs one block and what is behind it in its chain.
+ */
 #include "server/engine/warm_file.h"
 
 #include <errno.h>
