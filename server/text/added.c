@@ -1,3 +1,9 @@
+/*
+ * Finds special and added tokens in a prompt before anything else looks at it: tokload.c fills the
+ * trie, tokenizer.c searches. Nodes lie in one array and link by index; the children of a node are
+ * a list, since few contents begin alike. `first` skips text that cannot begin a token, which is
+ * nearly all of it.
+ */
 #include "server/text/added.h"
 
 #include <assert.h>

@@ -1,3 +1,13 @@
+/*
+ * Byte-pair encoding for tokenizer.c (and its tables for tokload.c). Merges are a hash table of
+ * pairs, open addressing, with the rank; the product is found by the rank.
+ *
+ * merge_short() looks for the lowest rank in an array each time: quadratic, but fastest for a word.
+ * merge_long() keeps symbols in a linked list and their pairs in a 4-ary heap, ordered by rank,
+ * then position. A merge only changes the ranks of the two pairs beside it; their old entries stay
+ * in the heap and are recognised when they come up, by a rank that is no longer the node's. Both
+ * apply the merges in the same order, so they give the same tokens.
+ */
 #include "server/text/bpe.h"
 
 #include <assert.h>

@@ -1,3 +1,8 @@
+/*
+ * Runs the decoder of a tokenizer over each token once, when tokload.c fills the table of texts;
+ * afterwards detok.c only copies bytes. Steps alternate between two buffers, the last one appends
+ * to the result.
+ */
 #include "server/text/decoder.h"
 
 #include <errno.h>

@@ -1,3 +1,9 @@
+/*
+ * Tokens to text for the answers (server/api: choice.c, pair.c, prompt.c) and for /detokenize. The
+ * text goes out as soon as it cannot change: `held` is whole characters, then bytes that may be the
+ * start of one. Of the characters, those are held back that may begin a stop string. Work per token
+ * depends on the length of the stop strings, not on that of the answer.
+ */
 #include "server/text/detok.h"
 
 #include <errno.h>

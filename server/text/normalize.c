@@ -1,3 +1,9 @@
+/*
+ * The normalizer of a tokenizer, run by tokenizer.c over each prompt and by tokload.c over added
+ * tokens. Steps alternate between the caller's two buffers; one that would change nothing makes no
+ * copy, which is the usual case for NFC over ASCII. utf8proc decomposes and composes, but marks are
+ * sorted here: its own sort is quadratic in a run of marks, and a client chooses the run.
+ */
 #include "server/text/normalize.h"
 
 #include <assert.h>

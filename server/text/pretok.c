@@ -1,3 +1,9 @@
+/*
+ * Splits text for tokenizer.c. Each step sends its pieces to the next by run_from(), the last one
+ * to the sink, which encodes them; so a piece passes all steps before the next is looked for, and
+ * memory depends on the longest piece. A step that rewrites text has a scratch buffer of its own,
+ * since the steps before it still hold theirs.
+ */
 #include "server/text/pretok.h"
 
 #include <errno.h>

@@ -1,3 +1,9 @@
+/*
+ * Regular expressions for normalize.c, pretok.c and the loading of tokenizers (toksteps.c). A
+ * pattern is translated from Oniguruma's dialect character by character: only escapes and bracketed
+ * classes are looked at, and what PCRE2 would read otherwise and cannot be said in its words is
+ * refused, so that no text is split in another way than the model was trained with.
+ */
 #include "server/text/rx.h"
 
 #include <errno.h>

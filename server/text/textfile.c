@@ -1,3 +1,8 @@
+/*
+ * Reads tokenizer and template files at start, for chat.c, tokfiles.c and tokinfo.c. Unlike
+ * ek_file_open_regular() it follows symlinks: model directories of the Hugging Face cache consist
+ * of them.
+ */
 #include "server/text/textfile.h"
 
 #include <errno.h>

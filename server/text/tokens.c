@@ -1,3 +1,7 @@
+/*
+ * The list that tokenizer.c, bpe.c and unigram.c append tokens to. The limit is tested at each
+ * token, so a prompt that is far too long is given up early.
+ */
 #include "server/text/tokens.h"
 
 #include <errno.h>

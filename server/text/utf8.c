@@ -1,3 +1,8 @@
+/*
+ * UTF-8 for the tokenizer, the detokenizer and the grammars. form() has what Unicode allows for
+ * each lead byte, and checking and repairing both follow it. ASCII is skipped eight bytes at a
+ * time, as most text is that. utf8_next() tests little and is only for text that was checked.
+ */
 #include "server/text/utf8.h"
 
 #include <string.h>

@@ -1,3 +1,8 @@
+/*
+ * The vocabulary's strings, filled by tokload.c and tekken.c. The slots of the index hold half of
+ * the hash, so that nearly every probe that misses does not touch the pool; strings longer than the
+ * longest token are not hashed at all. The table is at most half full.
+ */
 #include "server/text/vocab.h"
 
 #include <assert.h>

@@ -1,3 +1,11 @@
+/*
+ * Expressions of a chat template: jeval() walks the tree, for exec.c (statements) and run.c.
+ * Attributes and items follow Python: a missing one is undefined, and only its use is an error.
+ *
+ * Templates come with models, and data from clients, so each node costs fuel and a level of depth,
+ * and work that grows with a value (search in a dict, copies) costs more. An error keeps the place
+ * of the innermost node.
+ */
 #include "server/text/jinja/eval.h"
 
 #include <errno.h>

@@ -1,3 +1,9 @@
+/*
+ * Calls of filters, tests, methods and globals: eval.c binds arguments through jfunc_call(), the
+ * files with the tables (filters.c, tests.c, methods.c, globals.c) use the helpers for arguments.
+ * The second half is Python's % formatting of strings, with widths and precisions bounded so that a
+ * template cannot ask for a gigabyte of blanks.
+ */
 #include "server/text/jinja/func.h"
 
 #include <stdio.h>

@@ -1,3 +1,10 @@
+/*
+ * The lexer of chat templates, called by parse.c for each token. It has three modes: in text it
+ * looks for the next tag, in a block or a print tag it reads names, numbers, strings and operators
+ * until the bracket that ends it. Brackets inside a tag are counted, so that "}}" of a dict is not
+ * taken for the end. Whitespace control is decided where a tag begins and ends, in strip_before()
+ * and pass_end(), and nowhere else.
+ */
 #include "server/text/jinja/lex.h"
 
 #include <assert.h>

@@ -1,3 +1,8 @@
+/*
+ * Values as text, for output, filters such as tojson, and messages. str() and repr() of lists and
+ * dicts share their walk with JSON (write_members()); only quoting and separators differ. Exactness
+ * matters: a model was trained on what Python printed, down to the blank behind a comma.
+ */
 #include "server/text/jinja/print.h"
 
 #include <math.h>
@@ -250,7 +255,7 @@ static int write_key(struct jr *r, const struct jv *key, const struct jprint_jso
     return res < 0 ? res : jr_write(r, out, JSTR("\""));
 }
 
-/* The pair that comes i-th: in order of insertion, or of the keys. */
+/* A copy of the pairs in the order of their keys. */
 static int sorted_pairs(struct jr *r, const struct jv_dict *d, const struct jv_pair **ret_at)
 {
     struct jv_pair *at;

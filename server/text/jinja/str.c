@@ -1,3 +1,8 @@
+/*
+ * Python's strings for the template engine, and for chat.c. Indexes count code points, so finding
+ * one is linear. Numbers are read and written without the locale. Cases and classes come from
+ * utf8proc.
+ */
 #include "server/text/jinja/str.h"
 
 #include <errno.h>

@@ -1,3 +1,9 @@
+/*
+ * Values of a rendering: building, comparing and iterating them as Python does, for all files of
+ * this folder. Memory comes from the rendering's arena and is bounded by jr_take(); time is bounded
+ * by fuel, which is burned in proportion to the work. Dicts are arrays searched from the start:
+ * those of templates have few keys, and a search in a large one costs its fuel.
+ */
 #include "server/text/jinja/value.h"
 
 #include <errno.h>
