@@ -1,3 +1,8 @@
+/*
+ * Writes exit.json for main.c, which opens it early and writes it on the way out. evenkeeld reads
+ * it to tell why a server ended; without it the exit code alone has to do. The old file goes at the
+ * start, so that nobody takes it for this process's end.
+ */
 #include "server/note.h"
 
 #include <errno.h>

@@ -1,3 +1,7 @@
+/*
+ * The options of evenkeel-server that print and end, for main.c, and the plan for --dry-run and the
+ * log. Each text is made in a buffer first and printed whole, or not at all.
+ */
 #include "server/print.h"
 
 #include <stdio.h>

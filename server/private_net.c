@@ -1,3 +1,9 @@
+/*
+ * Looks for a public address among the interfaces that MPI will use, for nodes.c, which refuses to
+ * start then unless --allow-unencrypted-network is given: the traffic between nodes is plain. Lists
+ * are in the form of MPI's own options, with names and IPv4 networks. When interfaces cannot be
+ * listed it says that there is one.
+ */
 #include "server/private_net.h"
 
 #include <arpa/inet.h>

@@ -1,3 +1,8 @@
+/*
+ * The table per rank below the memory plan, for print.c and start.c. Each rank's plan is asked of
+ * the kernels again (ek_rank_plan()), with the request that the whole plan was made of, so both say
+ * the same.
+ */
 #include "server/rank_table.h"
 
 #include <inttypes.h>

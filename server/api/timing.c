@@ -1,3 +1,9 @@
+/*
+ * The "metrics" of an answer, written by reply.c for a whole answer and by sse.c with the last
+ * chunk of a stream. On an HTTP thread: of a request that has ended, times are read; of one that a
+ * stop string ended here first, the engine may still be at work, so its end is now. Times that make
+ * no sense (no token came, or one only) are null.
+ */
 #include "server/api/timing.h"
 
 #include <stdatomic.h>

@@ -1,3 +1,8 @@
+/*
+ * Prints the list of limits (--print-limits, by server/print.c) and proves at compile time that it
+ * says what the other layers do: they may not include net, so their own constants are compared with
+ * the rows here.
+ */
 #include "server/net/bounds.h"
 
 #include <errno.h>
