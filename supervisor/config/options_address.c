@@ -1,3 +1,8 @@
+/*
+ * Checks addresses when evenkeeld reads its configuration, at start and at a reload: options.c for
+ * its own keys, options_server.c for those of each server. A server's --port and --host may stand
+ * in its command or in the file of its --config too, so these are read to find contradictions.
+ */
 #include "supervisor/config/options_address.h"
 
 #include <arpa/inet.h>

@@ -1,3 +1,10 @@
+/*
+ * Decides while the configuration is read (options_server.c) whether a vLLM gets the companion, and
+ * adds the words for it to the command line that evenkeeld will run. Left alone are servers that
+ * evenkeeld does not start from a model by itself (command, unit, attach), and flags that the
+ * operator has set. Without the package the server starts as it would, and a line says what is
+ * missing.
+ */
 #include "supervisor/config/options_companion.h"
 
 #include <errno.h>

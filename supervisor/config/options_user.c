@@ -1,3 +1,8 @@
+/*
+ * Checks `user` of a server while the configuration is read (options_server.c), so that what cannot
+ * work is said at a start or reload and not when the server is restarted at night. The decision is
+ * apart from the look-ups: user_refused() gets the facts in a struct and is tested without root.
+ */
 #include "supervisor/config/options_user.h"
 
 #include <errno.h>
