@@ -157,7 +157,7 @@ def test_plan_for_a_card_is_that_of_the_card(tmp_path, server):
     (24, [], 256, 4096), (80, [], 512, 16384), (141, [], 512, 24576), (192, [], 512, 32768),
     (80, ["--max-num-seqs", "7", "--max-num-batched-tokens", "99"], 7, 99),
     (24, ["--num-gpu-blocks-override", "1025"], 64, 4096),
-    (24, ["--gpu-memory-utilization", "0.031"], 16, 4096), (24, ["--gpu-memory-utilization", "0.03"], 16, 2048),
+    (24, ["--gpu-memory-utilization", "0.0313"], 16, 4096), (24, ["--gpu-memory-utilization", "0.03"], 16, 2048),
 ])
 def test_what_nobody_chose_is_by_the_card(gib, more, seqs, tokens):
     done = subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, "--device", "cuda", "--dry-run", "--dry-run-memory", str(gib), *more, "--json"],

@@ -3,6 +3,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -97,6 +98,12 @@ def test_one_that_was_asked_to_end_meanwhile(appliance):
     assert len(told) == 1 and "left no word" not in told[0], a.decisions()
 
 
+def listens(path):
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.connect(str(path))
+    return True
+
+
 def test_somebody_else_started_another(appliance):
     a = appliance()
     before = a.server()["pid"]
@@ -107,7 +114,7 @@ def test_somebody_else_started_another(appliance):
     wait_for("it is gone", lambda: gone(before))
     other = subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        wait_for("its control socket", lambda: (a.run / "s1/control.sock").exists())
+        wait_for("its control socket", lambda: listens(a.run / "s1/control.sock"))  # the file is there from before
         a.start()
         wait_for("it is adopted", lambda: a.server()["pid"] == other.pid, 60)
         assert any(f"Process {before} ended" in w and "somebody else had started another" in w for w in whys(a, "UNWATCHED")), a.decisions()
