@@ -43,12 +43,20 @@ def sections(build, out, shape):
     def unit(name, **env):
         return [str(build / "tests/unit/cuda" / name)], {**gpu, **env}
 
-    def bench(of, section, weights="bf16", kv="bf16", offload=0, **env):
-        name = "-".join([of, section, weights] + ["kv-" + kv] * (kv != "bf16") + ["offload"] * bool(offload)
-                        + ["mma"] * (env.get("EVENKEEL_WGMMA") == "off"))
+    def bench(of, section, weights="bf16", kv="bf16", offload=0):
+        name = "-".join([of, section, weights] + ["kv-" + kv] * (kv != "bf16") + ["offload"] * bool(offload))
         words = [str(build / "evenkeel-bench-cuda"), "--shape", of, "--section", section, "--weights", weights, "--kv", kv, "--offload", str(offload),
                  "--bandwidth", os.environ.get("BANDWIDTH", "4300"), "--tflops", os.environ.get("TFLOPS", "790"), "--report", str(out / f"{name}.json")]
-        return words, env
+        return words, {}
+
+    def switched(section, switch, *values):
+        """The same cells with each value of a switch; the first (by name) is what the others are held against."""
+        found = []
+        for value in values:
+            words, _ = bench(shape, section)
+            words[-1] = str(out / f"ab-{section}@{switch}={value}.json")
+            found.append((words, {switch: value}))
+        return found
 
     def model(report, *words):
         return [sys.executable, str(ROOT / "tools/gpu-model.py"), str(build), str(out / report), *words], {}
@@ -81,7 +89,8 @@ def sections(build, out, shape):
         Section("decode", 40, 240, bench(shape, "decode")),
         Section("prefill", 40, 240, bench(shape, "prefill")),
         # third: with and without, and what is rare
-        Section("prefill-mma", 40, 240, bench(shape, "prefill", EVENKEEL_WGMMA="off")),
+        Section("ab-candidate", 60, 540, *switched("prefill", "EVENKEEL_CUBLASLT_CANDIDATE", *map(str, range(8)))),
+        Section("ab-wgmma", 60, 400, *switched("prefill", "EVENKEEL_WGMMA", "off", "on")),
         Section("ops-mma", 30, 240, unit("test_cuda", EVENKEEL_WGMMA="off")),
         Section("own-gemm", 30, 240, unit("test_cuda", EVENKEEL_CUBLASLT="off"), unit("test_packed", EVENKEEL_CUBLASLT="off")),
         Section("decode-7b", 40, 240, bench("7b", "decode")),
@@ -188,6 +197,19 @@ def probe(build, machine):
     return None if small.returncode == 0 else "A small model does not run: " + (small.stderr.strip() or f"exit status {small.returncode}")[-400:]
 
 
+def ratios(found):
+    """Of every cell measured with several values of a switch (CELL@SWITCH=VALUE): each against that of the first value."""
+    first, told = {}, []
+    for row in found:
+        cell, _, setting = row["cell"].partition("@")
+        if not setting:
+            continue
+        base = first.setdefault((cell, setting.split("=")[0]), row["value"])
+        if base > 0:
+            told.append({"cell": row["cell"] + ".ratio", "value": row["value"] / base, "unit": "1"})
+    return told
+
+
 def rows(out):
     found = []
     for path in sorted(out.glob("*.json")):
@@ -195,9 +217,13 @@ def rows(out):
             continue
         text = path.read_text(errors="replace")
         try:
-            found += json.loads(text)["rows"]
+            read = json.loads(text)["rows"]
         except (ValueError, KeyError):  # its writer was ended: what is whole of it counts
-            found += [json.loads(row) for row in re.findall(r'\{"cell":[^{}]*\}', text)]
+            read = [json.loads(row) for row in re.findall(r'\{"cell":[^{}]*\}', text)]
+        if "@" in path.stem:
+            read = [{**row, "cell": f"{row['cell']}@{path.stem.split('@')[1]}"} for row in read]
+        found += read
+    found += ratios(found)
     for row in found:
         if row["cell"] in GOALS:
             row["goal"] = GOALS[row["cell"]]

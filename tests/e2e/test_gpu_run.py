@@ -78,6 +78,19 @@ def test_goes_on(stand_in, tmp_path):
     assert run(stand_in, tmp_path / "c", "no-such")[0].returncode == 2
 
 
+def test_switch(stand_in, tmp_path):
+    """The same cell with every value of a switch, each against the first; the switch reaches the program."""
+    bench = stand_in / "evenkeel-bench-cuda"
+    row = (ROW % ("8b.prefill.2048", 0)).replace(" 0,", " 10$EVENKEEL_CUBLASLT_CANDIDATE,").replace('"', '\\"')
+    bench.write_text(BENCH.replace("first)", f'prefill) echo "{{\\"rows\\": [{row}]}}" >"$report" ;;\nfirst)'))
+    done, report = run(stand_in, tmp_path / "out", "ab-candidate")
+    assert done.returncode == 0, done.stdout + done.stderr
+    values = {r["cell"]: r["value"] for r in report["rows"]}
+    cell = "8b.prefill.2048@EVENKEEL_CUBLASLT_CANDIDATE="
+    assert values[cell + "0"] == 100 and values[cell + "7"] == 107
+    assert values[cell + "7.ratio"] == 1.07 and values[cell + "0.ratio"] == 1 and "8b.prefill.2048" not in values
+
+
 def test_no_card(stand_in, tmp_path):
     (stand_in / "evenkeel-server").write_text("#!/bin/sh\necho 'cuda  not usable: no NVIDIA driver'\n")
     done, report = run(stand_in, tmp_path / "out")
