@@ -97,6 +97,24 @@ def test_no_card(stand_in, tmp_path):
     assert done.returncode == 3 and "no NVIDIA driver" in done.stderr and report["sections"][0]["name"] == "probe"
 
 
+def test_no_cublaslt(stand_in, tmp_path):
+    """Figures without cuBLASLt are not what was wanted: nothing is run, unless it was turned off."""
+    bench = stand_in / "evenkeel-bench-cuda"
+    bench.write_text(BENCH.replace("cuBLASLt (/lib/libcublasLt.so.13)", "own kernels"))
+    done, report = run(stand_in, tmp_path / "out", "first")
+    assert done.returncode == 3 and "cuBLASLt is not found" in report["sections"][0]["why"][0]
+    assert run(stand_in, tmp_path / "off", "first", EVENKEEL_CUBLASLT="off")[0].returncode == 0
+
+
+@pytest.mark.parametrize("took, met", [(149, True), (151, False)])
+def test_most(stand_in, tmp_path, took, met):
+    """Host time a step: less is better."""
+    bench = BENCH.replace("ROW2", ROW % ("8b.host_us.256", took))
+    (stand_in / "evenkeel-bench-cuda").write_text(bench)
+    _, report = run(stand_in, tmp_path / "out", "first")
+    assert report["rows"][0]["goal"] == 150 and report["rows"][0]["met"] is met
+
+
 def test_stopped_from_outside(stand_in, tmp_path):
     """A runner that is killed itself has written what it had."""
     p = subprocess.Popen([sys.executable, ROOT / "tools/gpu_run.py", "--build", stand_in, "--out", tmp_path / "out", "first", "decode"],
