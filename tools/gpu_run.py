@@ -11,6 +11,7 @@ BANDWIDTH (GB/s, 4300) and TFLOPS (790) are what shares are of: an H200's. SHAPE
 """
 import argparse
 import glob
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -178,6 +179,12 @@ def packages():
     return [p for p in sys.path if glob.glob(os.path.join(p, "nvidia", "*", "lib"))]
 
 
+def versions():
+    """Of CUDA's libraries and torch that are Python packages."""
+    found = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions()}
+    return {name: v for name, v in sorted(found.items(), key=str) if name and (name.startswith("nvidia-") or name in ("torch", "vllm"))}
+
+
 def probe(build, machine):
     """Is there a card that the plug-in takes, and what does it compute with? Fills machine; a sentence when not."""
     if packages():
@@ -187,7 +194,7 @@ def probe(build, machine):
     except (OSError, subprocess.TimeoutExpired) as e:
         return f"{build}/evenkeel-server: {e}"
     line = next((line for line in listed.splitlines() if line.startswith("cuda")), "cuda: no plug-in")
-    machine.update(gpu=line, cards=nvidia_smi(), python_packages=packages())
+    machine.update(gpu=line, cards=nvidia_smi(), python_packages=packages(), versions=versions())
     if "not usable" in line or "no plug-in" in line:
         return line
     try:

@@ -115,6 +115,15 @@ def test_most(stand_in, tmp_path, took, met):
     assert report["rows"][0]["goal"] == 150 and report["rows"][0]["met"] is met
 
 
+def test_versions(stand_in, tmp_path):
+    """Of CUDA's libraries in Python packages, in the report."""
+    info = tmp_path / "packages/nvidia_cublas-13.1.0.3.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nvidia-cublas\nVersion: 13.1.0.3\n")
+    _, report = run(stand_in, tmp_path / "out", "first", PYTHONPATH=str(tmp_path / "packages"))
+    assert report["machine"]["versions"]["nvidia-cublas"] == "13.1.0.3"
+
+
 def test_stopped_from_outside(stand_in, tmp_path):
     """A runner that is killed itself has written what it had."""
     p = subprocess.Popen([sys.executable, ROOT / "tools/gpu_run.py", "--build", stand_in, "--out", tmp_path / "out", "first", "decode"],
