@@ -342,7 +342,8 @@ static inline void check_turns(struct sim *s, uint64_t lease)
 }
 
 /* While two tenants have requests that wait, neither is served more than the other, for its weight,
- * by more than what its longest request and all that may run at once come to. */
+ * by more than what its longest request and all that may run at once come to. What the other was
+ * charged for masks counts as served; what it was charged itself only makes it wait longer. */
 static inline void check_pairs(struct sim *s)
 {
     const struct sched *c = s->sched;
@@ -354,11 +355,13 @@ static inline void check_pairs(struct sim *s)
             bool both = x->queue.head != SCHED_NONE && y->queue.head != SCHED_NONE;
             if (both && !s->pair[a][b].on) {
                 s->pair[a][b].mine = x->prompts + TENANT_OUTPUT * x->outputs;
-                s->pair[a][b].its = y->prompts + TENANT_OUTPUT * y->outputs;
+                s->pair[a][b].its =
+                    y->prompts + TENANT_OUTPUT * y->outputs + y->masks / TENANT_MASK;
             }
             s->pair[a][b].on = both;
             uint64_t mine = x->prompts + TENANT_OUTPUT * x->outputs - s->pair[a][b].mine;
-            uint64_t its = y->prompts + TENANT_OUTPUT * y->outputs - s->pair[a][b].its;
+            uint64_t its = y->prompts + TENANT_OUTPUT * y->outputs + y->masks / TENANT_MASK -
+                           s->pair[a][b].its;
             uint64_t price = s->price[a] > s->price[b] ? s->price[a] : s->price[b];
             if (both && mine * s->price[a] > its * s->price[b] + most * price)
                 fail(s, "a tenant is served more than its part while another one waits");
