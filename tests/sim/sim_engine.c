@@ -300,6 +300,22 @@ static void fit_device(struct sim *s)
         fail(s, "the scheduler does not know how large the device's pool is");
 }
 
+/* Each token of an answer counts for its tenant by the price of that. */
+static void apply_counted(struct sim *s)
+{
+    const struct tenants *t = &s->sched->tenants;
+    struct tenant before[TENANTS];
+
+    memcpy(before, t->at, sizeof(before));
+    sched_apply(s->sched, s->result, s->now_us);
+    for (uint32_t i = 0; i < TENANTS; i++) {
+        const uint64_t tokens = t->at[i].prompts - before[i].prompts +
+                                TENANT_OUTPUT * (t->at[i].outputs - before[i].outputs);
+        if (t->at[i].served - before[i].served < tokens * before[i].price)
+            fail(s, "an answer's token is not counted");
+    }
+}
+
 /* Masks cost: what one takes is its tenant's, by its price, and nobody else's. */
 static void charge_some(struct sim *s, const struct flight *f)
 {
@@ -389,7 +405,7 @@ static void land_step(struct sim *s)
         return fail(s, s->device->violation);
     if (s->result->error == 0) {
         s->result->copy_us = (uint64_t)c->flights[c->flight_first].copies * s->copy_us;
-        sched_apply(c, s->result, s->now_us);
+        apply_counted(s);
         s->steps_done++;
         return;
     }
