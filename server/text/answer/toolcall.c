@@ -174,6 +174,31 @@ void tool_begin_head(struct toolcalls *t)
     t->scan = (struct toolscan){0};
 }
 
+int tool_section_tail(struct toolcalls *t, const char *const *ends, size_t count, const char *begin)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < count; i++) {
+        size_t next = tool_blanks(t, at);
+        int there = next < t->held.len ? tool_word(t, next, ends[i]) : 0;
+        if (there == 0)
+            return TOOL_WAIT;
+        if (there > 0)
+            at = next + strlen(ends[i]);
+        t->listed = t->listed && !(there > 0 && i + 1 == count);
+    }
+    size_t next = tool_blanks(t, at);
+    int more = !t->listed ? -1 : next < t->held.len ? tool_word(t, next, begin) : 0;
+    if (more == 0)
+        return TOOL_WAIT;
+    tool_drop(t, more > 0 ? next : at);
+    t->listed = more > 0;
+    if (more > 0)
+        tool_begin_head(t);
+    else
+        t->state = TOOL_OUTSIDE;
+    return TOOL_MORE;
+}
+
 /* ---- outside of calls ---- */
 
 /* How many bytes are text for certain; *ret_mark: a marker follows them. */

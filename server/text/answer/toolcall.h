@@ -165,6 +165,10 @@ const char *toolstyle_end(enum toolstyle style);
 bool toolstyle_lists(enum toolstyle style);
 /* Forgets what was seen of a call that may begin. */
 void tool_begin_head(struct toolcalls *t);
+/* Behind a call's arguments in a section: the marks that may follow, the last of which ends the
+ * section, then `begin` of the next call. */
+int tool_section_tail(struct toolcalls *t, const char *const *ends, size_t count,
+                      const char *begin);
 
 /* One step each, in the state of their names: toolcall_json.c, */
 int tool_json_head(struct toolcalls *t, struct ek_buf *text);

@@ -82,27 +82,7 @@ int tool_deepseek_head(struct toolcalls *t, struct ek_buf *text)
 /* Behind the arguments: the fence, the marks, the next call. What else is there is text. */
 int tool_deepseek_tail(struct toolcalls *t)
 {
-    const char *const ends[] = {fence, call_end, calls_end};
-    size_t at = 0;
-    for (size_t i = t->style == TOOLS_DEEPSEEK_V3 ? 0 : 1; i < 3; i++) {
-        size_t next = tool_blanks(t, at);
-        int there = next < t->held.len ? tool_word(t, next, ends[i]) : 0;
-        if (there == 0)
-            return TOOL_WAIT;
-        if (there > 0)
-            at = next + strlen(ends[i]);
-        if (there > 0 && i == 2)
-            t->listed = false;
-    }
-    size_t next = tool_blanks(t, at);
-    int more = !t->listed ? -1 : next < t->held.len ? tool_word(t, next, call_begin) : 0;
-    if (more == 0)
-        return TOOL_WAIT;
-    tool_drop(t, more > 0 ? next : at);
-    t->listed = more > 0;
-    if (more > 0)
-        tool_begin_head(t);
-    else
-        t->state = TOOL_OUTSIDE;
-    return TOOL_MORE;
+    static const char *const ends[] = {fence, call_end, calls_end};
+    const size_t fences = t->style == TOOLS_DEEPSEEK_V3 ? 0 : 1; /* left out */
+    return tool_section_tail(t, ends + fences, 3 - fences, call_begin);
 }

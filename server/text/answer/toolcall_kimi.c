@@ -59,26 +59,6 @@ int tool_kimi_head(struct toolcalls *t, struct ek_buf *text)
 /* Behind the arguments: the marks, the next call. What else is there is text. */
 int tool_kimi_tail(struct toolcalls *t)
 {
-    const char *const ends[] = {call_end, section_end};
-    size_t at = 0;
-    for (size_t i = 0; i < 2; i++) {
-        size_t next = tool_blanks(t, at);
-        int there = next < t->held.len ? tool_word(t, next, ends[i]) : 0;
-        if (there == 0)
-            return TOOL_WAIT;
-        if (there > 0)
-            at = next + strlen(ends[i]);
-        t->listed = t->listed && !(there > 0 && i == 1);
-    }
-    size_t next = tool_blanks(t, at);
-    int more = !t->listed ? -1 : next < t->held.len ? tool_word(t, next, call_begin) : 0;
-    if (more == 0)
-        return TOOL_WAIT;
-    tool_drop(t, more > 0 ? next : at);
-    t->listed = more > 0;
-    if (more > 0)
-        tool_begin_head(t);
-    else
-        t->state = TOOL_OUTSIDE;
-    return TOOL_MORE;
+    static const char *const ends[] = {call_end, section_end};
+    return tool_section_tail(t, ends, 2, call_begin);
 }
