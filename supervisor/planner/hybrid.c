@@ -30,6 +30,31 @@ static void read_short(struct plan_reader *r, struct plan_shape *s)
     }
 }
 
+/* Mamba 2 as Granite 4 and Falcon H1 spell it; `wide`: elements of all its heads. */
+static void read_mamba(struct plan_reader *r, struct plan_shape *s, double wide)
+{
+    s->v_heads = NUMBER(r, "mamba_n_heads");
+    s->k_heads = NUMBER(r, "mamba_n_groups");
+    s->k_dim = NUMBER(r, "mamba_d_state");
+    s->conv = NUMBER(r, "mamba_d_conv");
+    s->v_heads = s->v_heads ? s->v_heads : 128;
+    s->k_heads = s->k_heads ? s->k_heads : 1;
+    s->k_dim = s->k_dim ? s->k_dim : 256;
+    s->conv = s->conv ? s->conv : 4;
+    s->v_dim = (uint32_t)fmin(wide / s->v_heads, READER_MOST);
+    s->gates = s->v_heads;
+    s->scan = true;
+    s->conv_bias = reader_truth(r->j, "mamba_conv_bias", true);
+    s->mixer_bias = s->mixer_out_bias = reader_truth(r->j, "mamba_proj_bias", false);
+}
+
+/* What its heads have together where they are so many times as wide as the model. */
+static double mamba_expanded(struct plan_reader *r, const struct plan_shape *s)
+{
+    const uint32_t expand = NUMBER(r, "mamba_expand");
+    return (expand ? expand : 2) * (double)s->hidden;
+}
+
 /* Granite 4: a feed-forward that all tokens take, beside experts or alone; Mamba 2 keeps for each
  * of its heads what a delta rule keeps, with groups of B and C in place of heads of keys. */
 static void read_granite4(struct plan_reader *r, struct plan_shape *s)
@@ -38,20 +63,7 @@ static void read_granite4(struct plan_reader *r, struct plan_shape *s)
     const json_t *types = json_object_get(r->j, "layer_types");
     if (!json_is_array(types))
         types = json_object_get(r->j, "layers_block_type");
-    s->v_heads = NUMBER(r, "mamba_n_heads");
-    s->k_heads = NUMBER(r, "mamba_n_groups");
-    s->k_dim = NUMBER(r, "mamba_d_state");
-    s->conv = NUMBER(r, "mamba_d_conv");
-    const uint32_t expand = NUMBER(r, "mamba_expand");
-    s->v_heads = s->v_heads ? s->v_heads : 128;
-    s->k_heads = s->k_heads ? s->k_heads : 1;
-    s->k_dim = s->k_dim ? s->k_dim : 256;
-    s->conv = s->conv ? s->conv : 4;
-    s->v_dim = (uint32_t)fmin((expand ? expand : 2) * (double)s->hidden / s->v_heads, READER_MOST);
-    s->gates = s->v_heads;
-    s->scan = true;
-    s->conv_bias = reader_truth(r->j, "mamba_conv_bias", true);
-    s->mixer_bias = s->mixer_out_bias = reader_truth(r->j, "mamba_proj_bias", false);
+    read_mamba(r, s, mamba_expanded(r, s));
     s->recurrent_layers = reader_kinds(types, "mamba", s->layers) +
                           reader_kinds(types, "linear_attention", s->layers);
     if (s->recurrent_layers > s->layers || !json_is_array(types))
@@ -65,25 +77,11 @@ static void read_granite4(struct plan_reader *r, struct plan_shape *s)
 /* Falcon H1: in each layer Mamba 2 and attention read the same. */
 static void read_falcon(struct plan_reader *r, struct plan_shape *s)
 {
-    const json_t *inner = json_object_get(r->j, "mamba_d_ssm");
-    const uint32_t expand = NUMBER(r, "mamba_expand"), given = NUMBER(r, "mamba_d_ssm");
-    double wide = given ? given : 1024;
-    if (json_is_null(inner))
-        wide = (expand ? expand : 2) * (double)s->hidden;
-    s->v_heads = NUMBER(r, "mamba_n_heads");
-    s->k_heads = NUMBER(r, "mamba_n_groups");
-    s->k_dim = NUMBER(r, "mamba_d_state");
-    s->conv = NUMBER(r, "mamba_d_conv");
-    s->v_heads = s->v_heads ? s->v_heads : 128;
-    s->k_heads = s->k_heads ? s->k_heads : 1;
-    s->k_dim = s->k_dim ? s->k_dim : 256;
-    s->conv = s->conv ? s->conv : 4;
-    s->v_dim = (uint32_t)fmin(wide / s->v_heads, READER_MOST);
-    s->gates = s->v_heads;
-    s->scan = s->beside = true;
+    const uint32_t given = NUMBER(r, "mamba_d_ssm");
+    const bool none = json_is_null(json_object_get(r->j, "mamba_d_ssm"));
+    read_mamba(r, s, none ? mamba_expanded(r, s) : given ? given : 1024);
+    s->beside = true;
     s->unnormed = !reader_truth(r->j, "mamba_rms_norm", false);
-    s->conv_bias = reader_truth(r->j, "mamba_conv_bias", true);
-    s->mixer_bias = reader_truth(r->j, "mamba_proj_bias", false);
     s->mixer_out_bias = reader_truth(r->j, "projectors_bias", false);
     s->recurrent_layers = s->layers;
 }
