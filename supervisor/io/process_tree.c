@@ -11,10 +11,11 @@
 #define FIRST_ROWS 256u
 
 /* "pid (name) state parent group session ...", where a name may hold anything. */
-static bool read_row(pid_t pid, struct process_row *ret_row)
+bool process_row_read(pid_t pid, struct process_row *ret_row)
 {
     char file[64], text[512] = {0};
     int parent = 0, session = 0;
+    char state = 0;
     (void)snprintf(file, sizeof(file), "/proc/%d/stat", (int)pid);
     int fd = open(file, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
@@ -22,9 +23,10 @@ static bool read_row(pid_t pid, struct process_row *ret_row)
     ssize_t n = read(fd, text, sizeof(text) - 1);
     close(fd);
     const char *end = n > 0 ? strrchr(text, ')') : NULL;
-    if (!end || sscanf(end + 1, " %*c %d %*d %d", &parent, &session) != 2)
+    if (!end || sscanf(end + 1, " %c %d %*d %d", &state, &parent, &session) != 3)
         return false;
-    *ret_row = (struct process_row){.pid = pid, .parent = parent, .session = session};
+    *ret_row =
+        (struct process_row){.pid = pid, .parent = parent, .session = session, .state = state};
     return true;
 }
 
@@ -58,7 +60,7 @@ int process_list_read(struct process_list *ret_list)
     for (struct dirent *e; r == 0 && proc && (e = readdir(proc));) {
         char *rest;
         long pid = strtol(e->d_name, &rest, 10);
-        if (pid > 0 && !*rest && read_row((pid_t)pid, &row))
+        if (pid > 0 && !*rest && process_row_read((pid_t)pid, &row))
             r = add_row(&l, &room, &row);
     }
     if (proc)

@@ -15,6 +15,7 @@
 
 struct process_row {
     pid_t pid, parent, session;
+    char state; /* 'Z': a zombie */
 };
 
 struct process_list {
@@ -28,6 +29,8 @@ struct process_tree {
     uint32_t count;
 };
 
+/* False when there is no such process (any more). */
+bool process_row_read(pid_t pid, struct process_row *ret_row);
 /* 0 or -ENOMEM, and then an empty list; so it is without /proc. */
 int process_list_read(struct process_list *ret_list);
 void process_list_done(struct process_list *l);

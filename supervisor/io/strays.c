@@ -2,28 +2,18 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "supervisor/io/process_tree.h"
 
 /* Whether it runs in that session; a zombie does not. */
 static bool is_in(pid_t pid, pid_t session)
 {
-    char file[64], text[512] = {0}, state = 0;
-    int sid = 0;
-    (void)snprintf(file, sizeof(file), "/proc/%d/stat", (int)pid);
-    int fd = open(file, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return false;
-    ssize_t n = read(fd, text, sizeof(text) - 1);
-    close(fd);
-    const char *end = n > 0 ? strrchr(text, ')') : NULL; /* a name may hold anything */
-    return end && sscanf(end + 1, " %c %*d %*d %d", &state, &sid) == 2 && state != 'Z' &&
-           sid == session;
+    struct process_row row;
+    return process_row_read(pid, &row) && row.state != 'Z' && row.session == session;
 }
 
 static void end_one(pid_t pid, pid_t session)
