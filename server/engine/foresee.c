@@ -47,22 +47,22 @@ static void add_entry(const struct sched *s, const struct entry *e, double held,
 bool sched_foresee(const struct sched *s, const struct entry *e, uint64_t blocks)
 {
     struct outlook o = {0};
-    double used = s->blocks.referenced - s->migrant_count;
+    double used = s->blocks.referenced - s->pool.migrant_count;
     /* What two share is given back by neither: each counts for its part. */
-    double own = s->held_blocks > 0 ? fmin(1, used / (double)s->held_blocks) : 1;
+    double own = s->seats.held_blocks > 0 ? fmin(1, used / (double)s->seats.held_blocks) : 1;
     double pool = (s->blocks.usable - 1) * (1 - (double)s->value[LIMIT_WATERMARK] * 1e-6);
-    double fresh = (double)blocks * s->block_size;
+    double fresh = (double)blocks * s->fixed.block_size;
 
     if (s->value[LIMIT_STALLED_SHARE] == 0)
         return true;
-    for (uint32_t i = 0; i < s->running_count; i++) {
-        const struct entry *other = &s->entries[s->running[i]];
-        add_entry(s, other, s->seats[other->seat].blocks * own * s->block_size, &o);
+    for (uint32_t i = 0; i < s->entries.running_count; i++) {
+        const struct entry *other = entries_running(&s->entries, i);
+        add_entry(s, other, s->seats.at[other->seat].blocks * own * s->fixed.block_size, &o);
     }
     add_entry(s, e, fresh, &o);
     for (uint32_t i = 0; i < LOOKS; i++) {
-        double all = used * s->block_size + fresh + o.more[i];
-        if (all + s->stats.caution * sqrt(o.variance[i]) > pool * s->block_size)
+        double all = used * s->fixed.block_size + fresh + o.more[i];
+        if (all + s->stats.caution * sqrt(o.variance[i]) > pool * s->fixed.block_size)
             return false;
     }
     return true;
@@ -88,14 +88,15 @@ static double expected_tokens(const struct sched *s, const struct entry *e)
 void sched_foresee_note(struct sched *s, const struct entry *e)
 {
     struct engine_stats *st = &s->stats;
-    double sum = ceil(expected_tokens(s, e) / s->block_size);
+    double sum = ceil(expected_tokens(s, e) / s->fixed.block_size);
 
-    for (uint32_t i = 0; i < s->running_count; i++)
-        sum += ceil(expected_tokens(s, &s->entries[s->running[i]]) / s->block_size);
-    double each = fmax(1, sum / (s->running_count + 1));
+    for (uint32_t i = 0; i < s->entries.running_count; i++)
+        sum += ceil(expected_tokens(s, entries_running(&s->entries, i)) / s->fixed.block_size);
+    double each = fmax(1, sum / (s->entries.running_count + 1));
     st->expected_blocks = (uint32_t)lround(each);
     /* With room kept for those that grow longer than that, fewer may run; what runs does fit. */
-    st->expected_fit = (uint32_t)fmax(s->running_count, floor((s->blocks.usable - 1) / each));
+    st->expected_fit =
+        (uint32_t)fmax(s->entries.running_count, floor((s->blocks.usable - 1) / each));
 }
 
 void sched_foresee_init(struct sched *s)
@@ -122,5 +123,5 @@ void sched_answered(struct sched *s, const struct entry *e, enum req_finish how)
     growth_ended(&s->growth, e->known - e->req->ask.prompt_tokens, by_itself);
     s->stats.caution = fmax(s->stats.caution - CAUTION_STEP * share, CAUTION_LEAST);
     if (share > 0)
-        s->blocked_number = 0; /* the next in the queue may have room to grow now */
+        admission_again(&s->admission); /* the next in the queue may have room to grow now */
 }
