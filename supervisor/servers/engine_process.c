@@ -15,13 +15,14 @@
 
 bool engine_process_known(const struct server *s)
 {
-    return s->control && s->sample.good && sample_has(&s->sample, SIG_ENGINE_RELEASED);
+    return s->act.control && s->watch.sample.good &&
+           sample_has(&s->watch.sample, SIG_ENGINE_RELEASED);
 }
 
 bool server_engine_figures(const struct server *s, struct engine_figures *ret_figures)
 {
-    const double *v = s->sample.value;
-    if (!s->sample.good || !sample_has(&s->sample, SIG_ENGINE_RELEASED))
+    const double *v = s->watch.sample.value;
+    if (!s->watch.sample.good || !sample_has(&s->watch.sample, SIG_ENGINE_RELEASED))
         return false;
     struct engine_figures f = {
         .state = v[SIG_ENGINE_RELEASED] > 0   ? "released"
@@ -29,9 +30,9 @@ bool server_engine_figures(const struct server *s, struct engine_figures *ret_fi
                                               : "running",
         .planned = v[SIG_ENGINE_PLANNED],
     };
-    if (sample_has(&s->sample, SIG_ENGINE_RESTARTS))
+    if (sample_has(&s->watch.sample, SIG_ENGINE_RESTARTS))
         f.lost = v[SIG_ENGINE_RESTARTS] - f.planned;
-    if (sample_has(&s->sample, SIG_ENGINE_PAUSE)) /* of an older server it is not known */
+    if (sample_has(&s->watch.sample, SIG_ENGINE_PAUSE)) /* of an older server it is not known */
         f.pause_s = v[SIG_ENGINE_PAUSE];
     *ret_figures = f;
     return true;
@@ -47,7 +48,7 @@ static void on_ordered(void *ctx, const struct control_result *res)
 
 int engine_process_order(struct server *s, const char *word)
 {
-    return control_engine(s->control, word, on_ordered, s);
+    return control_engine(s->act.control, word, on_ordered, s);
 }
 
 static void on_by_plan(void *ctx, const struct control_result *res)
@@ -66,11 +67,11 @@ static void on_by_plan(void *ctx, const struct control_result *res)
 
 int engine_process_by_plan(struct server *s)
 {
-    if (control_engine(s->control, "restart", on_by_plan, s) < 0)
+    if (control_engine(s->act.control, "restart", on_by_plan, s) < 0)
         return -ENOMEM;
     s->upkeep.engine_us = ek_now_us();
     s->upkeep.engine_refused = false;
-    s->upkeep.engine_planned = s->sample.value[SIG_ENGINE_PLANNED];
+    s->upkeep.engine_planned = s->watch.sample.value[SIG_ENGINE_PLANNED];
     server_note(s, ACT_RESTART, REASON_ENGINE_RESTART,
                 "Restarting the engine's process alone by plan, which is enough and needs no "
                 "drain: %.150s",
@@ -80,7 +81,7 @@ int engine_process_by_plan(struct server *s)
 
 void engine_process_step(struct server *s, uint64_t now_us)
 {
-    const double *v = s->sample.value;
+    const double *v = s->watch.sample.value;
     double took_s = (double)(now_us - s->upkeep.engine_us) / 1e6;
     if (s->upkeep.engine_refused) {
         upkeep_engine_refused(s);
@@ -101,7 +102,7 @@ void engine_process_step(struct server *s, uint64_t now_us)
 int server_engine(struct server *s, const char *word, char *text, size_t size)
 {
     /* One that was released is not ready, and an evenkeeld that adopts it has no figures of it. */
-    bool adopted = s->state == SRV_STARTING && s->adopted && s->control &&
+    bool adopted = s->state == SRV_STARTING && s->process.adopted && s->act.control &&
                    s->config->dialect->exit_word && strcmp(word, "acquire") == 0;
     if (s->state != SRV_READY && !adopted) {
         (void)snprintf(text, size, "%s does not serve now: its engine is left alone",

@@ -126,7 +126,7 @@ static void take_process(struct server *s, const struct unit_facts *f)
 {
     bool found = s->unit.phase == UNIT_LOOKING;
     s->unit.said = false;
-    int r = child_adopt(&s->child, f->main_pid, NULL);
+    int r = child_adopt(&s->process.child, f->main_pid, NULL);
     if (r == -ESRCH) { /* it ended just now: the next look tells how */
         server_arm_probe(s, LOOK_S);
         return;
@@ -137,13 +137,13 @@ static void take_process(struct server *s, const struct unit_facts *f)
     }
     bool asked = s->unit.phase == UNIT_ASKED;
     s->unit.phase = UNIT_RUNNING;
-    s->adopted = !asked;
-    if (asked && s->cause != RESTART_CAUSES) {
-        s->restarts[s->cause]++;
+    s->process.adopted = !asked;
+    if (asked && s->process.cause != RESTART_CAUSES) {
+        s->ends.restarts[s->process.cause]++;
         past_restarted(s);
     }
-    s->cause = CAUSE_CRASH;
-    s->taking = !asked && s->config->dialect->control_socket;
+    s->process.cause = CAUSE_CRASH;
+    s->socket.taking = !asked && s->config->dialect->control_socket;
     if (found)
         (void)launch_note_words(s); /* what it most likely was started with */
     launch_started(s, asked ? "Started" : "Adopted", asked ? REASON_STARTED : REASON_ADOPTED);
@@ -247,7 +247,7 @@ static void take_facts(struct server *s, const struct unit_facts *f)
             server_arm_probe(s, LOOK_S);
         return;
     case UNIT_ENDING:
-        if (f->last_pid == s->child.pid && f->main_pid == 0 && f->code != 0)
+        if (f->last_pid == s->process.child.pid && f->main_pid == 0 && f->code != 0)
             end_with(s, f);
         else if ((double)(ek_now_us() - s->unit.ended_us) / 1e6 > END_MOST_S)
             end_with(s, NULL);
@@ -289,7 +289,7 @@ static void on_changed(void *ctx)
 {
     struct server *s = ctx;
     bool waits = s->state == SRV_STARTING || s->state == SRV_ADOPTING;
-    if (s->unit.phase == UNIT_ENDING || (waits && s->child.pid == 0))
+    if (s->unit.phase == UNIT_ENDING || (waits && s->process.child.pid == 0))
         launch_unit_look(s);
 }
 
@@ -313,7 +313,7 @@ void launch_unit(struct server *s, const struct start_words *words)
         return;
     }
     s->state = SRV_STARTING;
-    s->started_us = ek_now_us();
+    s->process.started_us = ek_now_us();
     s->unit.phase = UNIT_WAITING;
     server_arm(s, s->config->start_deadline_s);
     look(s);
@@ -325,7 +325,7 @@ void launch_unit_ended(struct server *s)
 {
     if (s->unit.phase == UNIT_ENDING)
         return;
-    s->exit_io = sd_event_source_disable_unref(s->exit_io); /* it stays readable */
+    s->process.exit_io = sd_event_source_disable_unref(s->process.exit_io); /* it stays readable */
     s->unit.phase = UNIT_ENDING;
     s->unit.ended_us = ek_now_us();
     look(s);
@@ -335,9 +335,9 @@ static void on_killed(void *ctx, int error, const struct unit_facts *facts, cons
 {
     struct server *s = ctx;
     (void)facts;
-    if (error == 0 || s->child.pid == 0)
+    if (error == 0 || s->process.child.pid == 0)
         return;
-    int r = child_signal(&s->child, s->unit.sig); /* allowed when it is of our own user */
+    int r = child_signal(&s->process.child, s->unit.sig); /* allowed when it is of our own user */
     if (r < 0 && r != -ESRCH)
         ek_log(EK_LOG_ERR, "%s: could not send signal %d to %s: %s", s->config->name, s->unit.sig,
                s->config->unit, text);

@@ -54,7 +54,7 @@ static double of_device(const struct server *s, const struct process_tree *t, co
 {
     double own = 0;
     for (uint32_t i = 0; i < g->processes && i < GPUS_PROCESSES; i++) {
-        if (g->bytes[i] && figures_owns(&s->child, t, g->pid[i]))
+        if (g->bytes[i] && figures_owns(&s->process.child, t, g->pid[i]))
             own += (double)g->bytes[i];
     }
     return own;
@@ -64,7 +64,7 @@ void leaks_step(struct server *s, const struct process_tree *t, const struct gpu
                 double host_left)
 {
     uint64_t now = ek_now_us();
-    const struct memory_figures *m = &s->memory;
+    const struct memory_figures *m = &s->memory.now;
     struct leak_verdict v;
     s->leaks.left_s = NAN;
     if (s->state != SRV_READY)

@@ -212,10 +212,10 @@ static int put_reloaded(const struct fleet *all, struct ek_buf *out)
     (void)ek_buf_printf(out, "{\"servers\":%u,\"restart\":[", all->count);
     for (uint32_t i = 0; i < all->count; i++) {
         const struct server *s = all->servers[i];
-        if (!s->needs[0])
+        if (!s->prove.needs[0])
             continue;
         (void)ek_buf_printf(out, "%s{\"server\":\"%s\",\"for\":\"", comma, s->config->name);
-        (void)ek_buf_json(out, s->needs, strlen(s->needs));
+        (void)ek_buf_json(out, s->prove.needs, strlen(s->prove.needs));
         (void)ek_buf_puts(out, "\"}");
         comma = ",";
     }
