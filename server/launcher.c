@@ -17,6 +17,7 @@
 #include "common/err.h"
 #include "common/log.h"
 #include "common/oom_window.h"
+#include "kernels/registry.h"
 #include "server/bus.h"
 #include "server/confine.h"
 #include "server/model/find.h"

@@ -24,6 +24,7 @@
 #include "common/err.h"
 #include "common/fdpass.h"
 #include "common/log.h"
+#include "kernels/registry.h"
 #include "server/confine.h"
 #include "server/model/model.h"
 #include "server/net/http.h"

@@ -15,6 +15,7 @@
 #include "common/err.h"
 #include "common/log.h"
 #include "common/recorder.h"
+#include "kernels/registry.h"
 #include "server/api/fim.h"
 #include "server/api/past.h"
 #include "server/bus.h"

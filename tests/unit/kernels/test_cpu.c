@@ -20,6 +20,7 @@
 #include "common/memplan.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/tier.h"
+#include "kernels/registry.h"
 #include "tests/share.h"
 #include "tests/unit/alloc.h"
 #include "tests/unit/kernels/alone.h"

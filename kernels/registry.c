@@ -1,7 +1,7 @@
 /*
  * Finds a backend by name. The CPU's table is linked in; the CUDA one comes from a plug-in.
  */
-#include "kernels/backend.h"
+#include "kernels/registry.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -13,6 +13,7 @@
 
 #include "common/buf.h"
 #include "common/err.h"
+#include "kernels/backend.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/plugin.h"
 
