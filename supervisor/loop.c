@@ -28,7 +28,7 @@
 #include "supervisor/io/reap.h"
 #include "supervisor/io/unit.h"
 #include "supervisor/reload.h"
-#include "supervisor/servers/past.h"
+#include "supervisor/servers/server_past.h"
 #include "supervisor/web/status.h"
 
 #define FD_PREFIX     LOOP_FD_PREFIX

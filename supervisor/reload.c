@@ -23,7 +23,7 @@
 #include "supervisor/engines/dialect.h"
 #include "supervisor/io/subprocess.h"
 #include "supervisor/law/dry_answer.h"
-#include "supervisor/servers/past.h"
+#include "supervisor/servers/server_past.h"
 
 #define ASK_MS 20000u
 

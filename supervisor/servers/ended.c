@@ -16,9 +16,9 @@
 #include "supervisor/io/look.h"
 #include "supervisor/io/shut.h"
 #include "supervisor/io/state.h"
-#include "supervisor/servers/past.h"
 #include "supervisor/servers/postmortem_keep.h"
 #include "supervisor/servers/server_inside.h"
+#include "supervisor/servers/server_past.h"
 
 #define LOG_READ_BYTES (4u << 20) /* traces of 500 requests may stand below the cause */
 #define LOG_TAIL_BYTES (256u << 10)

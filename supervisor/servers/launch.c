@@ -25,8 +25,8 @@
 #include "supervisor/io/handoff.h"
 #include "supervisor/io/shut.h"
 #include "supervisor/io/state.h"
-#include "supervisor/servers/past.h"
 #include "supervisor/servers/server_inside.h"
+#include "supervisor/servers/server_past.h"
 #include "supervisor/servers/words.h"
 
 #define HANDOFF_MS     2000u

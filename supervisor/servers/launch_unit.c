@@ -30,8 +30,8 @@
 #include "supervisor/config/options_user.h"
 #include "supervisor/engines/dialect.h"
 #include "supervisor/io/unit.h"
-#include "supervisor/servers/past.h"
 #include "supervisor/servers/server_inside.h"
+#include "supervisor/servers/server_past.h"
 #include "supervisor/servers/words.h"
 
 #define UNITS_DIR  ".units"

@@ -1,4 +1,4 @@
-#include "supervisor/servers/past.h"
+#include "supervisor/servers/server_past.h"
 
 #include <errno.h>
 #include <jansson.h>

@@ -22,9 +22,9 @@
 #include "supervisor/io/shut.h"
 #include "supervisor/io/unit.h"
 #include "supervisor/law/window.h"
-#include "supervisor/servers/past.h"
 #include "supervisor/servers/record.h"
 #include "supervisor/servers/server_inside.h"
+#include "supervisor/servers/server_past.h"
 
 #define PROBE_S        0.05 /* between two tries while it starts */
 #define PROBE_MS       1000u

@@ -15,7 +15,7 @@
 #include "supervisor/io/aside.h"
 #include "supervisor/io/peers.h"
 #include "supervisor/servers/fleet.h"
-#include "supervisor/servers/past.h"
+#include "supervisor/servers/server_past.h"
 #include "supervisor/web/api_parts.h"
 #include "supervisor/web/api_postmortem.h"
 #include "supervisor/web/key_table.h"

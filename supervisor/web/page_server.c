@@ -7,8 +7,8 @@
 
 #include "common/buf.h"
 #include "common/clock.h"
-#include "supervisor/servers/past.h"
 #include "supervisor/servers/server.h"
+#include "supervisor/servers/server_past.h"
 #include "supervisor/web/key_table.h"
 #include "supervisor/web/page.h"
 
