@@ -61,12 +61,6 @@ done
 known='
 kernels/cuda/cuda kernels/cuda/offload
 kernels/cuda/gemv kernels/cuda/packed
-server/api/complete server/api/items
-server/api/complete server/api/reply
-server/api/embed server/api/reply
-server/api/fields server/api/forms
-server/api/forms server/api/reply
-server/api/openai server/api/fields
 '
 # shellcheck disable=SC2046
 awk -v known="$known" -f tools/circles.awk $(find common kernels server supervisor \
