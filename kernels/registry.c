@@ -2,6 +2,7 @@
  * Finds a backend by name. The CPU's table is linked in; the CUDA one comes from a plug-in.
  */
 #include "kernels/registry.h"
+#include "kernels/cpu/cpu.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -14,7 +15,6 @@
 #include "common/buf.h"
 #include "common/err.h"
 #include "kernels/backend.h"
-#include "kernels/cpu/cpu.h"
 #include "kernels/plugin.h"
 
 #define PLUGIN "libevenkeel-cuda.so"
