@@ -415,7 +415,8 @@ int engine_new(const struct engine_params *p, const struct ek_backend *backend,
     e->masks = calloc(1, constrain_bytes(p->max_seqs, p->vocab));
     if (!e->result || !e->masks || !e->steps[0] || !e->steps[1])
         goto out;
-    e->sched->pool.resizable = backend->kv_resize != NULL;
+    if (backend->kv_resize)
+        sched_pool_resizable(e->sched);
     e->loaded_us = ek_now_us();
     engine_restore(e, START_MOST_US, NULL);
     sched_stats(e->sched, 0, &e->shared);

@@ -26,6 +26,11 @@ void pool_done(struct pool *p)
     free(p->migrants);
 }
 
+void sched_pool_resizable(struct sched *s)
+{
+    s->pool.resizable = true;
+}
+
 void sched_door(struct sched *s, uint64_t kv_blocks)
 {
     s->pool.door =

@@ -30,6 +30,8 @@ struct pool {
 int pool_init(struct pool *p, uint32_t blocks, uint32_t copies);
 void pool_done(struct pool *p);
 
+/* The device can take and give back memory for blocks, until it says that it cannot. */
+void sched_pool_resizable(struct sched *s);
 /* What the door lets in, by the limit of blocks; 0 = all. */
 void sched_door(struct sched *s, uint64_t kv_blocks);
 /* The limit has changed to that. */
