@@ -78,10 +78,11 @@ struct sched_fixed {
 };
 
 /*
- * Each part is written by its owner and read by all. sched.h's own files are: sched.c (`fixed`,
- * `value`), entries.c (`entries`, `news`), seats.c, flight.c, pool.c, admit.c, plan.c (`turn`),
- * share.c (`share`), results.c (`rates`, `gaps`), foresee.c (`growth`), lost.c (`suspects`), the
- * host tier's three files and snapshots.c.
+ * Each part is changed by its owner, or through its owner's functions, and read by all; a step's
+ * progress in entries and seats, and the counters of `stats`, by those who make it. The owners:
+ * sched.c (`fixed`, `value`), entries.c (`entries`, `news`), seats.c, flight.c, pool.c, admit.c,
+ * plan.c (`turn`), share.c (`share`), results.c (`rates`, `gaps`), foresee.c (`growth`), lost.c
+ * (`suspects`), the host tier's three files and snapshots.c.
  */
 struct sched {
     struct sched_fixed fixed;

@@ -2,7 +2,9 @@
  * Seats: what a running entry occupies on the device, a sampling slot and a block table. A seat is
  * free, taken, or leaving (its entry is gone while a step in flight uses it). The module owns the
  * tables and the references that they hold to blocks; so it knows without a look at them how many
- * blocks a preemption would give back. Part of the scheduler's state; engine thread.
+ * blocks a preemption would give back. What a step plans and brings of a seat (how much is settled
+ * and named, what is to be sent, its snapshot) is written by admit.c, plan.c, results.c and
+ * snapshots.c. Part of the scheduler's state; engine thread.
  */
 #pragma once
 
