@@ -361,8 +361,10 @@ struct engine_figures {
     double planned, lost, pause_s; /* times started again on purpose; lost; seconds without one */
 };
 bool server_engine_figures(const struct server *s, struct engine_figures *ret_figures);
-/* engine_process.c: restart, release or acquire; without a drain, where there is such a process. */
-int server_engine(struct server *s, const char *word, char *text, size_t size);
+/* engine_process.c: restart, release or acquire; without a drain, where there is such a process.
+ * 1 = cb follows with what the server says to it. */
+int server_engine(struct server *s, const char *word, server_fn cb, void *ctx, char *text,
+                  size_t size);
 /* What it needs a restart for: how its next start differs from what runs. False, and "", when that
  * is nothing, or cannot be seen (an engine that renames itself, somebody else's). */
 bool server_changes(const struct server *s, char *text, size_t size);
