@@ -70,10 +70,12 @@ static void read_tree(const struct process_tree *t, struct memory_figures *f)
     double resident, own;
     if (t->root <= 0 || !read_statm(t->root, &f->resident, &f->own))
         return;
+    f->others = 0;
     for (uint32_t i = 0; i < t->count; i++) {
         if (read_statm(t->at[i], &resident, &own))
-            f->own += own;
+            f->others += own;
     }
+    f->own += f->others;
 }
 
 void figures_read(const struct child *c, const struct process_tree *t,

@@ -268,6 +268,8 @@ struct server {
         struct leak host, device[GPUS_MOST];
         double left_s; /* until memory runs out, by the trend that leaves least; NAN = none grows */
         uint64_t asked_us; /* for a restart, last; 0 = not yet */
+        struct leak engine; /* host memory of its engine's process */
+        bool in_engine;     /* what a restart was asked for grows there */
         bool acted;        /* in a mode that acts */
     } leaks;
 
