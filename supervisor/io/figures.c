@@ -104,8 +104,10 @@ bool figures_owns(const struct child *c, const struct process_tree *t, pid_t pid
     if (c->pid <= 0)
         return false;
     (void)snprintf(self, sizeof(self), "/proc/%d/cgroup", (int)pid);
-    return own_group(c, group, sizeof(group)) && ek_cgroup_dir(self, own, sizeof(own)) == 0 &&
-           strcmp(group, own) == 0;
+    if (!own_group(c, group, sizeof(group)) || ek_cgroup_dir(self, own, sizeof(own)) < 0)
+        return false;
+    ek_cgroup_own(own);
+    return strcmp(group, own) == 0;
 }
 
 /* The kernel's log: "... NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus." */

@@ -82,8 +82,9 @@ static struct crash_verdict judge(struct server *s, const struct child_exit *e)
         .killed_unready = s->start_killed,
         .exit0_is_failure = true, /* nobody asked for it */
         .uptime_s = s->started_us ? (double)(ek_now_us() - s->started_us) / 1e6 : 0,
-        .oom_kills =
-            s->unit.unit ? s->unit.oom : ek_oom_window_kills(&s->ooms, child_oom_kills(&s->child)),
+        .oom_kills = !s->unit.unit       ? ek_oom_window_kills(&s->ooms, server_oom_kills(s))
+                     : s->unit.kills > 0 ? s->unit.kills
+                                         : s->unit.oom,
     };
     if (s->log.path[0] && logtail_read(&s->log, LOG_READ_BYTES, &tail) == 0 && tail.data) {
         logtail_squeeze(&tail, LOG_TAIL_BYTES);

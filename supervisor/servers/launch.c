@@ -181,9 +181,9 @@ void launch_started(struct server *s, const char *how, enum reason reason)
         s->upkeep.asked = s->restart_waits = false; /* this is the restart that was to wait */
     s->prestart.lack_wait_s = 0;
     s->started_us = ek_now_us() - (s->adopted ? (uint64_t)(child_age_s(&s->child) * 1e6) : 0);
-    if (!s->unit.unit)
-        ek_oom_window_begin(&s->ooms, child_oom_kills(&s->child), ek_now_us());
+    ek_oom_window_begin(&s->ooms, server_oom_kills(s), ek_now_us());
     s->unit.oom = false;
+    s->unit.kills = 0;
     s->needs[0] = s->refused[0] = '\0';
     s->memory = MEMORY_UNKNOWN;
     s->leaks.left_s = NAN;

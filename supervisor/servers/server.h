@@ -173,7 +173,7 @@ struct server {
     struct backoff backoff;
     uint64_t restarts[RESTART_CAUSES], exits[CRASH_COUNT];
     uint64_t remedies[CRASH_COUNT][REMEDY_STEPS + 1]; /* by step; the last: there was none left */
-    struct ek_oom_window ooms;                        /* of its cgroup; not with a unit */
+    struct ek_oom_window ooms;                        /* of its cgroup */
     struct trial trial;                               /* until the operator restarts it without */
     struct remedy_settings in_file; /* what the file of --config said at the last start */
     struct remedy_settings running; /* what this process was started with */
@@ -204,6 +204,8 @@ struct server {
         int sig;
         pid_t before; /* the last process before the start */
         uint64_t ended_us;
+        uint64_t kills;   /* for memory, that its end may be: its cgroup is gone soon after it */
+        char cgroup[256]; /* its directory, "" = not known */
     } unit;
 
     /* prestart.c */
@@ -266,10 +268,10 @@ struct server {
     /* leaks.c */
     struct {
         struct leak host, device[GPUS_MOST];
-        double left_s; /* until memory runs out, by the trend that leaves least; NAN = none grows */
-        uint64_t asked_us; /* for a restart, last; 0 = not yet */
         struct leak engine; /* host memory of its engine's process */
         bool in_engine;     /* what a restart was asked for grows there */
+        double left_s; /* until memory runs out, by the trend that leaves least; NAN = none grows */
+        uint64_t asked_us; /* for a restart, last; 0 = not yet */
         bool acted;        /* in a mode that acts */
     } leaks;
 

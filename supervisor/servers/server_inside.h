@@ -120,6 +120,8 @@ int watch_one_token(struct server *s, uint32_t timeout_ms, client_fn cb,
 /* upkeep.c */
 void upkeep_step(struct server *s, uint64_t now_us); /* at each sample */
 void upkeep_ready(struct server *s);                 /* forgets what was worn out */
+/* launch_unit.c: what the kernel killed for memory in its cgroup so far; 0 where nobody counts. */
+uint64_t server_oom_kills(const struct server *s);
 /* engine_process.c: whether its engine is a process of its own. */
 bool engine_process_known(const struct server *s);
 /* engine_lost.c: from here on it tells when that process was lost; and no more. */

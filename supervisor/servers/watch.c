@@ -365,8 +365,8 @@ static void on_sample(void *ctx, const struct scrape_reading *reading)
         look_for_halt(s, now);
         look_for_hang(s, now);
     }
-    if (!s->unit.unit && ek_oom_window_due(&s->ooms, now))
-        ek_oom_window_sample(&s->ooms, child_oom_kills(&s->child), now);
+    if (ek_oom_window_due(&s->ooms, now))
+        ek_oom_window_sample(&s->ooms, server_oom_kills(s), now);
     look_for_drained(s);
     server_bound_log(s);
     if (s->state == SRV_READY && now - s->probed_us >= PROBE_EVERY_US)

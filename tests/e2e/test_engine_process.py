@@ -387,6 +387,38 @@ def test_a_restart_is_refused(tmp_path, undisturbed, what):
         assert s.stop() == 0
 
 
+def group_of(pid):
+    with open(f"/proc/{pid}/cgroup") as f:
+        return next((line[3:].strip() for line in f if line.startswith("0::")), None)
+
+
+def test_it_has_a_cgroup(tmp_path, undisturbed):
+    """Below the server's, and the next one is in it again. The kernel, when it lacks memory, chooses the engine first."""
+    s = serve(tmp_path)
+    try:
+        pid, launcher = s.process.pid, children(s.process.pid)[0]
+        scores = []
+        for p in (pid, engine(s)):
+            with open(f"/proc/{p}/oom_score_adj") as f:
+                scores.append(int(f.read()))
+        assert scores[1] == min(1000, scores[0] + 200), scores
+        if "shares the server's cgroup" in s.log():
+            assert group_of(engine(s)) == group_of(pid)
+            pytest.skip("no cgroup can be made here: " + s.log().split("shares the server's cgroup")[1].splitlines()[0])
+        assert "has the cgroup " in s.log() and s.log().count("The engine's process has") == 1
+        path = s.log().split("has the cgroup ")[1].split(",")[0]
+        assert path.endswith(group_of(engine(s))) and group_of(engine(s)).endswith(f"/evenkeel-engine.{pid}")
+        assert group_of(pid) != group_of(launcher) == group_of(engine(s))
+        with always(s, undisturbed, stream=True):
+            end_engine(s, signal.SIGKILL, 50)
+        assert group_of(engine(s)).endswith(f"/evenkeel-engine.{pid}") and replaced(s) == 1
+    finally:
+        assert s.stop() == 0
+    again = serve(tmp_path)
+    again.stop()
+    assert not os.path.exists(path), "the next server removes what one by hand left"
+
+
 def test_no_shared_memory(tmp_path):
     """Memory that could not be touched later is said at the start, and is no signal then."""
     faults = EngineFaults(tmp_path)
