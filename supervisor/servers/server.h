@@ -375,9 +375,11 @@ bool server_changes(const struct server *s, char *text, size_t size);
 /* The same for all who read it, in `needs`. It looks into /proc and at files, so that is not done
  * for each reader: after a reload, and now and then. */
 void server_look_changes(struct server *s);
-/* With what is to be tried, {0} = nothing. Its successor is proved first: 1 = cb follows. */
 /* Whether its limits can change while it runs; else they are start flags. */
 bool server_limits_live(const struct server *s);
+/* What it may go up to, by its own word or by its flags; 0: nobody has said it. */
+uint32_t server_ceiling(const struct server *s, enum knob k);
+/* With what is to be tried, {0} = nothing. Its successor is proved first: 1 = cb follows. */
 int server_restart(struct server *s, const struct trial *trial, server_fn cb, void *ctx, char *text,
                    size_t size);
 /* The same in its turn: once the others are ready and nobody holds the lease. */
