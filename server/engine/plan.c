@@ -402,6 +402,8 @@ static void write_step(struct sched *s, const struct plan *p, struct ek_step *st
     }
     host_write(s, step);
     f->copies = step->copies;
+    for (uint32_t i = 0; i < step->seqs; i++)
+        f->context += ek_step_seqs(step)[i].rows == 1 ? ek_step_seqs(step)[i].context : 0;
     states_write(&s->states, step);
     f->rows = step->rows;
     s->flying++;
@@ -432,11 +434,27 @@ uint64_t sched_plan_after(const struct sched *s)
     return takes_us < LATE_LEAST_US ? 0 : begun_us + takes_us - takes_us / LATE_PART;
 }
 
+/* Those who answer. */
+static uint32_t decodes(const struct sched *s)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < s->running_count; i++)
+        count += sched_rows_wanted(&s->entries[s->running[i]]) == 1;
+    return count;
+}
+
+uint32_t sched_budget(const struct sched *s)
+{
+    uint64_t limit = s->value[LIMIT_BATCHED_TOKENS];
+
+    return limit < s->max_rows ? (uint32_t)limit : s->max_rows;
+}
+
 uint32_t sched_plan(struct sched *s, uint64_t now_us, struct ek_step *step)
 {
-    uint64_t budget = s->value[LIMIT_BATCHED_TOKENS];
     struct plan p = {.now_us = now_us,
-                     .budget = budget < s->max_rows ? (uint32_t)budget : s->max_rows,
+                     .budget = pace_rows(&s->pace, sched_budget(s), decodes(s)),
                      .words = s->ceiling.words - s->ceiling.scores,
                      .scores = s->ceiling.scores};
     uint32_t most = p.budget;

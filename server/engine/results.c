@@ -223,6 +223,8 @@ static void measure_rates(struct sched *s, const struct flight *f, uint64_t copy
     s->applied_us = now_us;
     s->landed_took_us = now_us > from ? now_us - from : 0;
     s->landed_rows = f->rows;
+    if (f->copies == 0)
+        pace_landed(&s->pace, f->rows, f->context, s->landed_took_us);
     if (f->prefill_rows == 0 || now_us <= from)
         return;
     measure_prefill(s, f->prefill_rows * 1e6 / (double)(now_us - from), f->full);

@@ -51,6 +51,7 @@
 #include "kernels/step.h"
 #include "server/engine/blocks.h"
 #include "server/engine/growth.h"
+#include "server/engine/pace.h"
 #include "server/engine/params.h"
 #include "server/engine/prefix.h"
 #include "server/engine/sched_host.h"
@@ -135,6 +136,7 @@ struct flight {
     uint64_t id; /* of the step, 0 = none */
     uint64_t planned_us;
     uint32_t seqs, rows, prefill_rows, copies;
+    uint64_t context;       /* tokens that those with one row have after it */
     bool full;              /* it took all of the budget */
     struct flight_seq *seq; /* [max_seqs] */
 };
@@ -208,6 +210,7 @@ struct sched {
     uint64_t landed_took_us; /* how long that step took, */
     uint32_t landed_rows;    /* and its rows; 0 = there was none yet */
     struct growth growth;    /* of answers */
+    struct pace pace;        /* of steps */
 };
 
 /* Uses sizes, policy and limits of p; the rest is the engine's. 0, -EINVAL for sizes that cannot
@@ -298,6 +301,9 @@ void sched_found(struct sched *s, uint32_t fault, uint64_t now_us);
 void sched_stats(struct sched *s, uint64_t now_us, struct engine_stats *ret_stats);
 /* Recounts everything. NULL when all is right. */
 const char *sched_check(struct sched *s);
+
+/* Tokens that a step takes at most, by the limit alone. */
+uint32_t sched_budget(const struct sched *s);
 
 /* Shared between the scheduler's own files. */
 struct plan {

@@ -85,6 +85,10 @@ void sched_stats(struct sched *s, uint64_t now_us, struct engine_stats *ret_stat
         st->oldest_wait_us = now_us - s->entries[oldest].req->queued_us;
     st->step_started_us = s->flying > 0 ? s->flights[s->flight_first].planned_us : 0;
     st->copy_rate = s->copy_rate;
+    st->step_rows = pace_budget(&s->pace, sched_budget(s), 0);
+    st->step_fixed_us = s->pace.known ? s->pace.fixed_us : 0;
+    st->step_row_us = s->pace.known ? s->pace.row_us : 0;
+    st->step_context_us = s->pace.known ? s->pace.context_us : 0;
     st->prefill_rate = s->prefill_known ? s->prefill_rate : 0;
     st->admission_paused = s->paused;
     st->evicted_age = s->blocks.evicted_age;

@@ -105,6 +105,7 @@ static const struct dialect_signal own_signals[SIG_COUNT] = {
     [SIG_ENGINE_PAUSE] = {.name = {"evenkeel_engine_pause_seconds_sum"}, .most = MANY_TOKENS},
     [SIG_ENGINE_PLANNED] = {.name = {"evenkeel_engine_restarts_total"},
                             .label = "cause", .value = "planned", .most = MANY_TOKENS},
+    [SIG_STEP_TOKENS] = {.name = {"evenkeel_step_tokens"}, .most = 1e9},
 };
 
 /* The companion counts a preemption when it happens: before vLLM's own number. And it knows what a
