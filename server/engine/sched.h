@@ -209,7 +209,7 @@ struct sched {
     uint64_t beside_us;      /* when a step was planned in which a prompt ends beside others */
     uint64_t landed_took_us; /* how long that step took, */
     uint32_t landed_rows;    /* and its rows; 0 = there was none yet */
-    struct growth growth;    /* of answers */
+    struct growths growth;   /* of answers */
     struct pace pace;        /* of steps */
 };
 
