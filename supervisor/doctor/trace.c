@@ -177,8 +177,8 @@ static const char *package_of(const char *path, const char *end)
 
 static bool is_engine(const char *path, size_t len)
 {
-    static const char *const engines[] = {"vllm/", "sglang/", "lmdeploy/", "tensorrt_llm/",
-                                          "vllm_"};
+    static const char *const engines[] = {"vllm/",         "sglang/", "lmdeploy/",
+                                          "tensorrt_llm/", "vllm_",   "text_generation_server/"};
     for (size_t i = 0; i < sizeof(engines) / sizeof(engines[0]); i++) {
         if (memmem(path, len, engines[i], strlen(engines[i])))
             return true;
