@@ -99,8 +99,8 @@ bool doctor_trace_mild(const char *line, size_t len)
     static const char *const spared[] = {"Warning:",    "Skipping ", "skipping ",
                                          "alling back", "gnoring ",  "will be disabled"};
     size_t most = len < PREFIX_MOST ? len : PREFIX_MOST;
-    if (is_event(line, len))
-        return false;
+    if (is_event(line, len) || memmem(line, len, "undefined symbol", 16))
+        return false; /* the kernels of the engine are not there, however mildly it is said */
     for (size_t i = 0; i < sizeof(levels) / sizeof(levels[0]); i++) {
         const char *at = memmem(line, most, levels[i], strlen(levels[i]));
         if (at && alone(line, len, at, strlen(levels[i])))
