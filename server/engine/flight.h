@@ -24,6 +24,7 @@ struct flight {
     uint64_t id; /* of the step, 0 = none */
     uint64_t planned_us;
     uint32_t seqs, rows, prefill_rows, copies;
+    uint64_t context;       /* tokens that those with one row have after it */
     bool full;              /* it took all of the budget */
     struct flight_seq *seq; /* [max_seqs] */
 };

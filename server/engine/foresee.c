@@ -27,6 +27,11 @@ struct outlook {
     double more[LOOKS], variance[LOOKS]; /* tokens, against now */
 };
 
+static uint32_t kind_of(const struct entry *e)
+{
+    return growths_kind(e->tenant, e->req->ask.prompt_tokens);
+}
+
 /* An entry that holds `held` tokens' room: it grows until max_new_tokens unless it ends before. */
 static void add_entry(const struct sched *s, const struct entry *e, double held, struct outlook *o)
 {
@@ -37,7 +42,7 @@ static void add_entry(const struct sched *s, const struct entry *e, double held,
     for (uint32_t i = 0, before = 0; i < LOOKS; before = ahead[i++]) {
         /* One that is to end between two looks is at its largest just before. */
         uint32_t more = left < ahead[i] ? left : ahead[i];
-        double runs = left > before ? growth_share(&s->growth, got, more) : 0;
+        double runs = left > before ? growths_share(&s->growth, kind_of(e), got, more) : 0;
         double room = held + more;
         o->more[i] += runs * room - held;
         o->variance[i] += runs * (1 - runs) * room * room;
@@ -78,7 +83,7 @@ static double expected_tokens(const struct sched *s, const struct entry *e)
 
     for (uint32_t i = 0, before = 0; i < LOOKS && before < left; before = ahead[i++]) {
         uint32_t at = left < ahead[i] ? left : ahead[i];
-        double then = growth_share(&s->growth, got, at);
+        double then = growths_share(&s->growth, kind_of(e), got, at);
         more += (at - before) * (runs + then) / 2;
         runs = then;
     }
@@ -101,7 +106,7 @@ void sched_foresee_note(struct sched *s, const struct entry *e)
 
 void sched_foresee_init(struct sched *s)
 {
-    growth_init(&s->growth);
+    growths_init(&s->growth);
     s->stats.caution = CAUTION_FIRST;
 }
 
@@ -120,7 +125,7 @@ void sched_answered(struct sched *s, const struct entry *e, enum req_finish how)
     /* One that was cut off at a length that was known says nothing of how long answers are. */
     bool by_itself = how == REQ_FIN_STOP || how == REQ_FIN_ABORT;
 
-    growth_ended(&s->growth, e->known - e->req->ask.prompt_tokens, by_itself);
+    growths_ended(&s->growth, kind_of(e), e->known - e->req->ask.prompt_tokens, by_itself);
     s->stats.caution = fmax(s->stats.caution - CAUTION_STEP * share, CAUTION_LEAST);
     if (share > 0)
         admission_again(&s->admission); /* the next in the queue may have room to grow now */

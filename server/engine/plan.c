@@ -339,6 +339,8 @@ static void write_step(struct sched *s, const struct plan *p, struct ek_step *st
     }
     host_write(s, step);
     f->copies = step->copies;
+    for (uint32_t i = 0; i < step->seqs; i++)
+        f->context += ek_step_seqs(step)[i].rows == 1 ? ek_step_seqs(step)[i].context : 0;
     states_write(&s->states, step);
     f->rows = step->rows;
 }
@@ -350,11 +352,27 @@ uint64_t sched_plan_after(const struct sched *s)
     return s->flights.count == 1 && f->seqs > 0 ? rates_plan_after(&s->rates, f) : 0;
 }
 
+/* Those who answer. */
+static uint32_t decodes(const struct sched *s)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < s->entries.running_count; i++)
+        count += sched_rows_wanted(entries_running(&s->entries, i)) == 1;
+    return count;
+}
+
+uint32_t sched_budget(const struct sched *s)
+{
+    uint64_t limit = s->value[LIMIT_BATCHED_TOKENS];
+
+    return limit < s->fixed.max_rows ? (uint32_t)limit : s->fixed.max_rows;
+}
+
 uint32_t sched_plan(struct sched *s, uint64_t now_us, struct ek_step *step)
 {
-    uint64_t budget = s->value[LIMIT_BATCHED_TOKENS];
     struct plan p = {.now_us = now_us,
-                     .budget = budget < s->fixed.max_rows ? (uint32_t)budget : s->fixed.max_rows,
+                     .budget = pace_rows(&s->rates.pace, sched_budget(s), decodes(s)),
                      .words = s->fixed.ceiling.words - s->fixed.ceiling.scores,
                      .scores = s->fixed.ceiling.scores};
     uint32_t most = p.budget;

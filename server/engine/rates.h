@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "server/engine/pace.h"
+
 struct flight;
 
 struct rates {
@@ -17,6 +19,7 @@ struct rates {
     uint64_t applied_us;     /* when the last result came */
     uint64_t landed_took_us; /* how long that step took, */
     uint32_t landed_rows;    /* and its rows; 0 = there was none yet */
+    struct pace pace;        /* how large a step has to be */
 };
 
 /* A step with rows is done. */

@@ -49,7 +49,7 @@ static void append_token(struct sched *s, struct entry *e, struct req_token t,
             (struct req_top){.id = got->top_id[k], .logprob = got->top_logit[k] - got->lse};
     e->known++;
     s->stats.generation_tokens++;
-    growth_made(&s->growth, n);
+    growths_made(&s->growth, growths_kind(e->tenant, r->ask.prompt_tokens), n);
     tenants_answer(&s->tenants, e->tenant);
     if (n == 0) {
         r->first_token_us = now_us;

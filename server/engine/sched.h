@@ -105,7 +105,7 @@ struct sched {
     uint32_t suspects; /* entries */
     struct rates rates;
     struct gaps gaps;
-    struct growth growth;         /* of answers */
+    struct growths growth;        /* of answers */
     struct engine_stats stats;    /* counters and histograms */
     struct ek_recorder *recorder; /* is told of requests, or NULL */
     uint32_t news;                /* bit per worker */
@@ -187,6 +187,9 @@ void sched_found(struct sched *s, uint32_t fault, uint64_t now_us);
 void sched_stats(struct sched *s, uint64_t now_us, struct engine_stats *ret_stats);
 /* Recounts everything. NULL when all is right. */
 const char *sched_check(struct sched *s);
+
+/* Tokens that a step takes at most, by the limit alone. */
+uint32_t sched_budget(const struct sched *s);
 
 /* Shared between the scheduler's own files. */
 struct plan {

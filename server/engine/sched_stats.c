@@ -74,6 +74,10 @@ void sched_stats(struct sched *s, uint64_t now_us, struct engine_stats *ret_stat
         st->oldest_wait_us = now_us - s->entries.at[oldest].req->queued_us;
     st->step_started_us = s->flights.count > 0 ? s->flights.at[s->flights.first].planned_us : 0;
     st->copy_rate = s->rates.copy;
+    st->step_rows = pace_budget(&s->rates.pace, sched_budget(s), 0);
+    st->step_fixed_us = s->rates.pace.known ? s->rates.pace.fixed_us : 0;
+    st->step_row_us = s->rates.pace.known ? s->rates.pace.row_us : 0;
+    st->step_context_us = s->rates.pace.known ? s->rates.pace.context_us : 0;
     st->prefill_rate = s->rates.prefill_known ? s->rates.prefill : 0;
     st->admission_paused = s->admission.paused;
     st->evicted_age = s->blocks.evicted_age;

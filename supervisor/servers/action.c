@@ -52,6 +52,16 @@ bool server_limits_live(const struct server *s)
     return s->config->dialect->live_limits;
 }
 
+uint32_t server_ceiling(const struct server *s, enum knob k)
+{
+    const struct remedy_settings *flags = &s->repair.running, *said = &s->repair.said;
+    if (s->act.limits.knob[k].ceiling)
+        return s->act.limits.knob[k].ceiling;
+    if (k == KNOB_SEQS)
+        return flags->seqs ? flags->seqs : said->seqs;
+    return flags->tokens ? flags->tokens : said->tokens;
+}
+
 struct policy_params server_params(const struct server *s)
 {
     const struct server_config *c = s->config;
@@ -59,15 +69,12 @@ struct policy_params server_params(const struct server *s)
     struct policy_params p = c->policy;
     p.seqs_max = bound(c->seqs_max, l->knob[KNOB_SEQS].ceiling);
     p.tokens_max = bound(c->tokens_max, l->knob[KNOB_TOKENS].ceiling);
-    if (!s->act.limits_known) { /* an engine that does not say its own: its flags, or their defaults
-                                 */
-        p.seqs_max =
-            bound(c->seqs_max, s->repair.running.seqs); /* no more run than its flag allows */
-        p.tokens_max = bound(c->tokens_max, s->repair.running.tokens);
-        p.seqs_max = p.seqs_max ? p.seqs_max : bound(c->seqs_max, s->repair.said.seqs);
-        p.tokens_max = p.tokens_max ? p.tokens_max : bound(c->tokens_max, s->repair.said.tokens);
-        p.seqs_max = p.seqs_max ? p.seqs_max : c->dialect->seqs_default;
-        p.tokens_max = p.tokens_max ? p.tokens_max : c->dialect->tokens_default;
+    if (!s->act.limits_known) { /* an engine that does not say its own: its flags, or no more than
+                                   any default */
+        p.seqs_max = bound(c->seqs_max, server_ceiling(s, KNOB_SEQS));
+        p.tokens_max = bound(c->tokens_max, server_ceiling(s, KNOB_TOKENS));
+        p.seqs_max = p.seqs_max ? p.seqs_max : c->dialect->seqs_default_most;
+        p.tokens_max = p.tokens_max ? p.tokens_max : c->dialect->tokens_default_most;
     }
     bound_by_learned(s, &p);
     p.seqs_min = at_least(c->seqs_min, l->knob[KNOB_SEQS].floor, 1);

@@ -83,9 +83,9 @@ static struct crash_verdict judge(struct server *s, const struct child_exit *e)
         .killed_unready = s->process.start_killed,
         .exit0_is_failure = true, /* nobody asked for it */
         .uptime_s = s->process.started_us ? (double)(ek_now_us() - s->process.started_us) / 1e6 : 0,
-        .oom_kills = s->unit.unit
-                         ? s->unit.oom
-                         : ek_oom_window_kills(&s->ends.ooms, child_oom_kills(&s->process.child)),
+        .oom_kills = !s->unit.unit       ? ek_oom_window_kills(&s->ends.ooms, server_oom_kills(s))
+                     : s->unit.kills > 0 ? s->unit.kills
+                                         : s->unit.oom,
     };
     if (s->process.log.path[0] && logtail_read(&s->process.log, LOG_READ_BYTES, &tail) == 0 &&
         tail.data) {

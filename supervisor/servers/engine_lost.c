@@ -24,12 +24,10 @@ static void look(struct server *s, struct engine_seen *ret_seen)
 {
     struct xid xid = figures_xid(s->with->figures);
     *ret_seen = (struct engine_seen){0};
-    if (!s->unit.unit) {
-        uint64_t kills = child_oom_kills(&s->process.child);
-        ret_seen->oom_kills = ek_oom_window_kills(&s->ends.ooms, kills);
-        /* Those are told: they say nothing of the server's own end. */
-        ek_oom_window_begin(&s->ends.ooms, kills, ek_now_us());
-    }
+    uint64_t kills = server_oom_kills(s);
+    ret_seen->oom_kills = ek_oom_window_kills(&s->ends.ooms, kills);
+    /* Those are told: they say nothing of the server's own end. */
+    ek_oom_window_begin(&s->ends.ooms, kills, ek_now_us());
     if (xid.at_us && (double)(ek_now_us() - xid.at_us) / 1e6 < FIGURES_XID_S) {
         ret_seen->xid = xid.number;
         ret_seen->xid_final = figures_is_final(xid.number);

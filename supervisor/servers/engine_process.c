@@ -4,6 +4,7 @@
  */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/clock.h"
@@ -38,17 +39,33 @@ bool server_engine_figures(const struct server *s, struct engine_figures *ret_fi
     return true;
 }
 
+/* Who asked waits for the server's word: it may refuse, and says why. */
+struct engine_ask {
+    struct server *server;
+    server_fn cb;
+    void *ctx;
+};
+
 static void on_ordered(void *ctx, const struct control_result *res)
 {
-    struct server *s = ctx;
+    struct engine_ask *ask = ctx;
     if (res->error < 0)
-        server_note(s, ACT_NOTE, REASON_OPERATOR,
+        server_note(ask->server, ACT_NOTE, REASON_OPERATOR,
                     "What was asked of the engine's process was not done: %.150s", res->text);
+    ask->cb(ask->ctx, res->error, res->text);
+    free(ask);
 }
 
-int engine_process_order(struct server *s, const char *word)
+static int engine_process_order(struct server *s, const char *word, server_fn cb, void *ctx)
 {
-    return control_engine(s->act.control, word, on_ordered, s);
+    struct engine_ask *ask = malloc(sizeof(*ask));
+    if (!ask)
+        return -ENOMEM;
+    *ask = (struct engine_ask){.server = s, .cb = cb, .ctx = ctx};
+    int r = control_engine(s->act.control, word, on_ordered, ask);
+    if (r < 0)
+        free(ask);
+    return r;
 }
 
 static void on_by_plan(void *ctx, const struct control_result *res)
@@ -99,7 +116,8 @@ void engine_process_step(struct server *s, uint64_t now_us)
     upkeep_engine_done(s, false);
 }
 
-int server_engine(struct server *s, const char *word, char *text, size_t size)
+int server_engine(struct server *s, const char *word, server_fn cb, void *ctx, char *text,
+                  size_t size)
 {
     /* One that was released is not ready, and an evenkeeld that adopts it has no figures of it. */
     bool adopted = s->state == SRV_STARTING && s->process.adopted && s->act.control &&
@@ -116,11 +134,11 @@ int server_engine(struct server *s, const char *word, char *text, size_t size)
                        s->config->name);
         return -EINVAL;
     }
-    if (engine_process_order(s, word) < 0) {
+    if (engine_process_order(s, word, cb, ctx) < 0) {
         (void)snprintf(text, size, "out of memory");
         return -ENOMEM;
     }
     server_note(s, ACT_NOTE, REASON_OPERATOR, "Operator%s: %s of the engine's process, no drain",
                 server_asker(s), word);
-    return 0;
+    return 1;
 }

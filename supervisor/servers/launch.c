@@ -184,9 +184,9 @@ void launch_started(struct server *s, const char *how, enum reason reason)
     s->prestart.lack_wait_s = 0;
     s->process.started_us =
         ek_now_us() - (s->process.adopted ? (uint64_t)(child_age_s(&s->process.child) * 1e6) : 0);
-    if (!s->unit.unit)
-        ek_oom_window_begin(&s->ends.ooms, child_oom_kills(&s->process.child), ek_now_us());
+    ek_oom_window_begin(&s->ends.ooms, server_oom_kills(s), ek_now_us());
     s->unit.oom = false;
+    s->unit.kills = 0;
     s->prove.needs[0] = s->drain.refused[0] = '\0';
     s->memory.now = MEMORY_UNKNOWN;
     s->leaks.left_s = NAN;

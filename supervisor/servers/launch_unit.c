@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "common/buf.h"
+#include "common/cgroup.h"
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/file.h"
@@ -135,6 +136,8 @@ static void take_process(struct server *s, const struct unit_facts *f)
         server_start_failed(s, CRASH_UNKNOWN, true, "cannot watch the unit's process", r);
         return;
     }
+    if (child_cgroup(&s->process.child, s->unit.cgroup, sizeof(s->unit.cgroup)) < 0)
+        s->unit.cgroup[0] = '\0';
     bool asked = s->unit.phase == UNIT_ASKED;
     s->unit.phase = UNIT_RUNNING;
     s->process.adopted = !asked;
@@ -321,11 +324,24 @@ void launch_unit(struct server *s, const struct start_words *words)
 
 /* End */
 
+/* With OOMPolicy=continue systemd counts them no longer as the reason of an end. */
+static uint64_t unit_oom_kills(const struct server *s)
+{
+    uint64_t kills = ek_cgroup_number(s->unit.cgroup, "memory.events", "oom_kill ");
+    return kills == UINT64_MAX ? 0 : kills;
+}
+
+uint64_t server_oom_kills(const struct server *s)
+{
+    return s->unit.unit ? unit_oom_kills(s) : child_oom_kills(&s->process.child);
+}
+
 void launch_unit_ended(struct server *s)
 {
     if (s->unit.phase == UNIT_ENDING)
         return;
     s->process.exit_io = sd_event_source_disable_unref(s->process.exit_io); /* it stays readable */
+    s->unit.kills = ek_oom_window_kills(&s->ends.ooms, server_oom_kills(s));
     s->unit.phase = UNIT_ENDING;
     s->unit.ended_us = ek_now_us();
     look(s);

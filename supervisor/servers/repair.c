@@ -58,12 +58,12 @@ void repair_listen(struct server *s)
 }
 
 /* What it was started with. `said` is the server's own word, the last ceilings its word when it was
- * ready; an engine's usual default comes last, and only of engines that have one. */
+ * ready. What nobody said stays unknown and is not lowered: a number that is only assumed may lie
+ * above the one that failed. */
 static struct remedy_settings settings_of(const struct server *s, const struct remedy_facts *said)
 {
     const struct dialect *d = s->config->dialect;
     struct remedy_settings now = s->repair.running, plans = said->plans;
-    bool usual = !d->exit_word;
     if (said->known && said->fits) {
         now.tokens = plans.tokens ? plans.tokens : now.tokens;
         now.seqs = plans.seqs ? plans.seqs : now.seqs;
@@ -76,8 +76,6 @@ static struct remedy_settings settings_of(const struct server *s, const struct r
         now.seqs = s->act.limits.knob[KNOB_SEQS].ceiling;
     now.tokens = now.tokens ? now.tokens : s->repair.said.tokens;
     now.seqs = now.seqs ? now.seqs : s->repair.said.seqs;
-    now.tokens = now.tokens || !usual ? now.tokens : d->tokens_default;
-    now.seqs = now.seqs || !usual ? now.seqs : d->seqs_default;
     now.share = now.share > 0 ? now.share : d->share_default; /* the same on every device */
     return now;
 }

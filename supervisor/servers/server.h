@@ -141,17 +141,21 @@ struct engine_figures {
     double planned, lost, pause_s; /* times started again on purpose; lost; seconds without one */
 };
 bool server_engine_figures(const struct server *s, struct engine_figures *ret_figures);
-/* engine_process.c: restart, release or acquire; without a drain, where there is such a process. */
-int server_engine(struct server *s, const char *word, char *text, size_t size);
+/* engine_process.c: restart, release or acquire; without a drain, where there is such a process.
+ * 1 = cb follows with what the server says to it. */
+int server_engine(struct server *s, const char *word, server_fn cb, void *ctx, char *text,
+                  size_t size);
 /* What it needs a restart for: how its next start differs from what runs. False, and "", when that
  * is nothing, or cannot be seen (an engine that renames itself, somebody else's). */
 bool server_changes(const struct server *s, char *text, size_t size);
 /* The same for all who read it, in `needs`. It looks into /proc and at files, so that is not done
  * for each reader: after a reload, and now and then. */
 void server_look_changes(struct server *s);
-/* With what is to be tried, {0} = nothing. Its successor is proved first: 1 = cb follows. */
 /* Whether its limits can change while it runs; else they are start flags. */
 bool server_limits_live(const struct server *s);
+/* What it may go up to, by its own word or by its flags; 0: nobody has said it. */
+uint32_t server_ceiling(const struct server *s, enum knob k);
+/* With what is to be tried, {0} = nothing. Its successor is proved first: 1 = cb follows. */
 int server_restart(struct server *s, const struct trial *trial, server_fn cb, void *ctx, char *text,
                    size_t size);
 /* The same in its turn: once the others are ready and nobody holds the lease. */

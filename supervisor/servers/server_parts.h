@@ -149,7 +149,7 @@ struct server_ends {
     struct backoff backoff;
     uint64_t restarts[RESTART_CAUSES], exits[CRASH_COUNT];
     uint64_t remedies[CRASH_COUNT][REMEDY_STEPS + 1]; /* by step; the last: there was none left */
-    struct ek_oom_window ooms;                        /* of its cgroup; not with a unit */
+    struct ek_oom_window ooms;                        /* of its cgroup */
     uint64_t last_us;                                 /* 0 = none did */
     bool soon;                /* that one had begun right after another ended */
     struct failures failures; /* past.c reads those before */
@@ -187,6 +187,8 @@ struct server_unit {
     int sig;
     pid_t before; /* the last process before the start */
     uint64_t ended_us;
+    uint64_t kills;   /* for memory, that its end may be: its cgroup is gone soon after it */
+    char cgroup[256]; /* its directory, "" = not known */
 };
 
 /* prestart.c */
@@ -264,6 +266,8 @@ struct server_memory {
 /* leaks.c */
 struct server_leaks {
     struct leak host, device[GPUS_MOST];
+    struct leak engine; /* host memory of its engine's process */
+    bool in_engine;     /* what a restart was asked for grows there */
     double left_s;     /* until memory runs out, by the trend that leaves least; NAN = none grows */
     uint64_t asked_us; /* for a restart, last; 0 = not yet */
     bool acted;        /* in a mode that acts */

@@ -183,7 +183,7 @@ static void try_restart(struct server *s, uint64_t now)
         return;
     }
     s->upkeep.due_us = 0;
-    bool engine = planned_of_engine(s->upkeep.reason, engine_process_known(s));
+    bool engine = planned_of_engine(s->upkeep.reason, engine_process_known(s), s->leaks.in_engine);
     if (!engine || engine_process_by_plan(s) < 0)
         restart_server(s);
 }

@@ -369,8 +369,8 @@ static void on_sample(void *ctx, const struct scrape_reading *reading)
         look_for_halt(s, now);
         look_for_hang(s, now);
     }
-    if (!s->unit.unit && ek_oom_window_due(&s->ends.ooms, now))
-        ek_oom_window_sample(&s->ends.ooms, child_oom_kills(&s->process.child), now);
+    if (ek_oom_window_due(&s->ends.ooms, now))
+        ek_oom_window_sample(&s->ends.ooms, server_oom_kills(s), now);
     look_for_drained(s);
     server_bound_log(s);
     if (s->state == SRV_READY && now - s->probe.last_us >= PROBE_EVERY_US)

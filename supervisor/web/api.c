@@ -53,10 +53,11 @@ void api_put_limits(const struct server *s, struct ek_buf *out)
     (void)ek_buf_puts(out, "{");
     for (int k = 0; k < KNOB_COUNT; k++) {
         (void)ek_buf_printf(out, "%s\"%s\":{", k ? "," : "", knob_name((enum knob)k));
-        put_number(out, "value", s->law.policy ? policy_limit(s->law.policy, (enum knob)k) : 0);
+        uint32_t ceiling = server_ceiling(s, (enum knob)k);
+        bool shown = s->law.policy && (ceiling || server_limits_live(s) || s->config->edge);
+        put_number(out, "value", shown ? policy_limit(s->law.policy, (enum knob)k) : 0);
         (void)ek_buf_puts(out, ",");
-        put_number(out, "ceiling",
-                   s->act.limits.knob[k].ceiling ? s->act.limits.knob[k].ceiling : max[k]);
+        put_number(out, "ceiling", ceiling);
         (void)ek_buf_puts(out, ",");
         put_number(out, "max", max[k]);
         (void)ek_buf_printf(out, ",\"min\":%u,\"pinned\":%s}", min[k],

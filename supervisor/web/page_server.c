@@ -134,16 +134,17 @@ static void put_kv_bar(struct ek_buf *out, const struct server *s)
 static void put_limit_bar(struct ek_buf *out, const struct server *s, enum knob k)
 {
     struct policy_params p = server_params(s);
-    uint32_t ceiling = s->act.limits.knob[k].ceiling;
+    uint32_t ceiling = server_ceiling(s, k);
     uint32_t max = ceiling ? ceiling : k == KNOB_SEQS ? p.seqs_max : p.tokens_max;
-    uint32_t value = s->law.policy ? policy_limit(s->law.policy, k) : 0;
+    bool shown = s->law.policy && (ceiling || server_limits_live(s) || s->config->edge);
+    uint32_t value = shown ? policy_limit(s->law.policy, k) : 0;
     bool pinned = s->law.policy && policy_pinned(s->law.policy, k);
     const char *name = knob_name(k);
     (void)ek_buf_printf(out, "<div><dt><span>%s</span><span><b data-k=\"limit_%s\">", name, name);
     put_shaped(out, value ? value : (double)NAN, AS_NUMBER);
     (void)ek_buf_printf(out, "%s</b> of <span data-k=\"ceiling_%s\">", pinned ? " pinned" : "",
                         name);
-    put_shaped(out, max ? max : (double)NAN, AS_NUMBER);
+    put_shaped(out, ceiling ? ceiling : (double)NAN, AS_NUMBER);
     double runs = k == KNOB_SEQS && max ? part(s->watch.view.value[VIEW_RUNNING] / max) : 0;
     (void)ek_buf_printf(out,
                         "</span></span></dt><dd><svg class=\"bar\" data-bar=\"%s\" "

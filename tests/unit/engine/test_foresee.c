@@ -102,8 +102,8 @@ static void learns_that_answers_are_short(void **state)
     assert_int_equal(w.s->entries.running_count, 1);
     for (uint32_t i = 0; i < 400; i++) {
         for (uint32_t k = 0; k < 7; k++)
-            growth_made(&w.s->growth, k);
-        growth_ended(&w.s->growth, 7, true);
+            growths_made(&w.s->growth, 0, k);
+        growths_ended(&w.s->growth, 0, 7, true);
     }
     step_once(&w, 0);
     assert_int_equal(w.s->entries.running_count, 1); /* not looked at before somebody has ended */
