@@ -6,6 +6,7 @@
  */
 #include "common/cgroup.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -202,6 +203,37 @@ int ek_cgroup_dir(const char *self, char *ret_path, size_t size)
     }
     (void)fclose(f); /* read only */
     return r;
+}
+
+/* Whether this is the name of a group that a server makes. */
+static bool is_servers_part(const char *name)
+{
+    const size_t len = strlen(EK_CGROUP_ENGINE);
+    return strcmp(name, EK_CGROUP_BESIDE) == 0 ||
+           (strncmp(name, EK_CGROUP_ENGINE, len) == 0 && name[len] &&
+            name[len + strspn(name + len, "0123456789")] == '\0');
+}
+
+void ek_cgroup_own(char *path)
+{
+    char *slash = strrchr(path, '/');
+    if (slash && is_servers_part(slash + 1))
+        *slash = '\0';
+}
+
+int ek_cgroup_remove(const char *dir)
+{
+    char path[PATH_MOST];
+    DIR *d = opendir(dir);
+    for (const struct dirent *e; d && (e = readdir(d));) {
+        int n =
+            is_servers_part(e->d_name) ? snprintf(path, sizeof(path), "%s/%s", dir, e->d_name) : 0;
+        if (n > 0 && (size_t)n < sizeof(path))
+            (void)rmdir(path); /* else the next one fails, and says why */
+    }
+    if (d)
+        (void)closedir(d);
+    return rmdir(dir) < 0 ? -errno : 0;
 }
 
 /* The line of /proc/self/cgroup that begins with `tag` after its number gives the rest of the path.

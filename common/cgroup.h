@@ -22,6 +22,14 @@ uint32_t ek_cgroup_cores(const char *self, const char *root, uint32_t *ret_whole
 /* The directory, version 2, of the process whose /proc file is `self`: 0, -ENOENT when there is
  * none, -ENAMETOOLONG, or why the file cannot be read. */
 int ek_cgroup_dir(const char *self, char *ret_path, size_t size);
+/* Groups that a server with --engine-process makes below the one it was started in: its engine's,
+ * followed by its own pid, and the one that it moves to itself. */
+#define EK_CGROUP_ENGINE "evenkeel-engine."
+#define EK_CGROUP_BESIDE "evenkeel-main"
+/* Cuts such a name off the end of a path or directory: what is left is the whole server's group. */
+void ek_cgroup_own(char *path);
+/* Removes a group in which nothing lives, with such groups below it. 0, -EBUSY, or why not. */
+int ek_cgroup_remove(const char *dir);
 /* The number in DIR/NAME behind the first `before` ("" = that it begins with); UINT64_MAX for
  * "max", for what is no number, or when it is not there. */
 uint64_t ek_cgroup_number(const char *dir, const char *name, const char *before);

@@ -16,6 +16,8 @@
 #include "common/buf.h"
 #include "common/err.h"
 
+#define PART_MOST 4400 /* bytes of a path with .new behind it */
+
 int ek_file_open_regular(const char *path)
 {
     struct stat st;
@@ -88,18 +90,26 @@ static int write_all(int fd, const char *data, size_t len)
     return 0;
 }
 
-int ek_file_replace(const char *path, const void *data, size_t len, unsigned mode,
-                    enum ek_file_how how)
+/* The name that a file has while it is written. */
+static int name_part(const char *path, char *ret_part, size_t size)
 {
-    char part[4400];
-    int n = snprintf(part, sizeof(part), "%s.new", path);
-    if (n < 0 || (size_t)n >= sizeof(part))
+    int n = snprintf(ret_part, size, "%s.new", path);
+
+    return n >= 0 && (size_t)n < size ? 0 : -ENAMETOOLONG;
+}
+
+int ek_file_replace_by(const char *path, unsigned mode, enum ek_file_how how, ek_file_fill_fn fill,
+                       void *ctx)
+{
+    char part[PART_MOST];
+
+    if (name_part(path, part, sizeof(part)) < 0)
         return -ENAMETOOLONG;
     (void)unlink(part); /* one that was cut short, or that somebody else put there */
     int fd = open(part, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
     if (fd < 0)
         return -errno;
-    int r = write_all(fd, data, len);
+    int r = fill(ctx, fd);
     if (r == 0 && how != EK_FILE_PLAIN && fdatasync(fd) < 0)
         r = -errno;
     if (close(fd) < 0 && r == 0)
@@ -110,4 +120,33 @@ int ek_file_replace(const char *path, const void *data, size_t len, unsigned mod
     if (r < 0 || how == EK_FILE_NEW)
         (void)unlink(part);
     return r;
+}
+
+struct whole {
+    const void *data;
+    size_t len;
+};
+
+/* An ek_file_fill_fn. */
+static int fill_whole(void *ctx, int fd)
+{
+    const struct whole *w = ctx;
+
+    return write_all(fd, w->data, w->len);
+}
+
+int ek_file_replace(const char *path, const void *data, size_t len, unsigned mode,
+                    enum ek_file_how how)
+{
+    struct whole w = {data, len};
+
+    return ek_file_replace_by(path, mode, how, fill_whole, &w);
+}
+
+void ek_file_drop_part(const char *path)
+{
+    char part[PART_MOST];
+
+    if (name_part(path, part, sizeof(part)) == 0)
+        (void)unlink(part); /* seldom there */
 }

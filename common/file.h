@@ -32,3 +32,12 @@ enum ek_file_how {
  * of a path at a time. */
 int ek_file_replace(const char *path, const void *data, size_t len, unsigned mode,
                     enum ek_file_how how);
+
+/* Writes what the file is to be to `fd`, which stays the caller's. 0, or a negative code. */
+typedef int (*ek_file_fill_fn)(void *ctx, int fd);
+/* The same of a file that is not in memory as a whole. What `fill` says instead of 0 is the code;
+ * then the old file is as it was. */
+int ek_file_replace_by(const char *path, unsigned mode, enum ek_file_how how, ek_file_fill_fn fill,
+                       void *ctx);
+/* Removes what a writer of the path that was cut short left beside it. */
+void ek_file_drop_part(const char *path);

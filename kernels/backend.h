@@ -1,7 +1,7 @@
 /*
  * Everything from token ids to sampled ids lies below this table: layers, sampling, masks,
  * collectives, reading weights from file ranges. Two bodies: cpu (the reference) and cuda (a
- * plug-in loaded at run time). The only header of kernels/ that others may include.
+ * plug-in loaded at run time). Who finds them is registry.h. Others include no more of kernels/.
  *
  * Threads: one caller (the engine thread), except `stats`, which any thread may call. forward() and
  * sample() enqueue and return; wait() blocks until that step's result is there. At most two steps
@@ -214,20 +214,6 @@ struct ek_backend {
 #define EK_BACKEND_SYMBOL "ek_backend_get"
 typedef const struct ek_backend *(*ek_backend_get_fn)(uint32_t abi);
 
-/* By name: "cpu", "cuda", or "auto" (cuda when there is a usable device, else cpu). NULL with a
- * fault when it is unknown or cannot be loaded. */
-const struct ek_backend *ek_backend_find(const char *name, struct ek_fault *fault);
-/* "cuda:2,3" is the backend cuda with cards 2 and 3, in that order of ranks; without a list the
- * count is 0. -EBADMSG when a number is none, comes twice, there are too many, or it is not cuda.
- */
-struct ek_chosen {
-    char backend[16];
-    uint32_t cards, card[EK_MOST_RANKS];
-};
-int ek_backend_choose(const char *device, struct ek_chosen *ret_chosen, struct ek_fault *fault);
-/* Before the process has threads: what libraries of backends read from the environment and nobody
- * has set; `alone`: all ranks will be in this process. */
-void ek_backend_prepare(bool alone);
 /* A device of several ranks that looks like one of `each`: it divides the graph (shard.h, stage.h),
  * runs each rank that is here on a device of ek_open_params.each, and gives the answer of the first
  * rank of the last stage when all ranks of that have the same. */
@@ -238,6 +224,3 @@ struct ek_rank_place {
 };
 int ek_rank_plan(const struct ek_open_params *p, const struct ek_plan_request *q, uint32_t rank,
                  struct ek_rank_place *ret_place, struct ek_plan *ret_plan, struct ek_fault *fault);
-/* Fills text with one line per backend: name, device, tier, or why it cannot be used. */
-struct ek_buf;
-int ek_backend_list(struct ek_buf *text);

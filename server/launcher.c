@@ -2,9 +2,11 @@
 #include "server/launcher.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -17,6 +19,7 @@
 #include "common/err.h"
 #include "common/log.h"
 #include "common/oom_window.h"
+#include "kernels/registry.h"
 #include "server/bus.h"
 #include "server/confine.h"
 #include "server/model/find.h"
@@ -24,8 +27,13 @@
 #include "server/named.h"
 #include "server/options.h"
 
-#define OWN_FD       3 /* what it has besides the standard ones */
+#define OWN_FD       3 /* what it has besides the standard ones: the socket, and the cgroup */
+#define HIGH_FD      64
 #define CHECK_MOST_S 5
+/* Added to the score by which the kernel chooses whom to kill for memory: a fifth of what there is.
+ * Requests survive the engine, and not the server. */
+#define SCORE_MORE 200
+#define SCORE_MOST 1000
 
 struct launching {
     const struct options *o;
@@ -34,7 +42,8 @@ struct launching {
     struct ek_apart_memory *memory; /* of the engine there is or was, NULL = none yet */
     pid_t engine;                   /* 0 = none */
     int engine_fd;                  /* its pidfd */
-    struct ek_oom_window ooms;      /* of our cgroup */
+    struct engine_cgroup cgroup;    /* for both of us, where one can be made; else the server's: */
+    struct ek_oom_window ooms;      /* what was killed in it */
 };
 
 /* ---- the engine ---- */
@@ -141,6 +150,8 @@ static void run_engine(const struct launching *l)
     if (getppid() != l->pid)
         _exit(EK_EXIT_INTERNAL); /* the launcher ended before it could take this one along */
     (void)close(l->socket);
+    if (l->cgroup.dir >= 0)
+        (void)close(l->cgroup.dir);
     watch_ends(l->memory);
     int r = load(l->o, l->memory, &backend, &device, &model, &fault);
     if (r < 0) {
@@ -167,10 +178,11 @@ static void end_engine(struct launching *l)
     (void)kill(l->engine, SIGKILL);
     while (waitpid(l->engine, &status, 0) < 0 && errno == EINTR)
         ;
+    (void)engine_cgroup_clear(&l->cgroup); /* what it has started, too */
     (void)close(l->engine_fd);
     l->engine = 0;
     ek_apart_ended(l->memory, status, stopped,
-                   ek_oom_window_kills(&l->ooms, ek_cgroup_oom_kills(-1)));
+                   ek_oom_window_kills(&l->ooms, ek_cgroup_oom_kills(l->cgroup.dir)));
 }
 
 static void answer(const struct launching *l, const struct ek_apart_answer *a)
@@ -227,7 +239,7 @@ static void start_engine(struct launching *l, int fd, uint32_t number)
     }
     ek_apart_unmap(l->memory);
     l->memory = m;
-    ek_oom_window_begin(&l->ooms, ek_cgroup_oom_kills(-1), ek_now_us());
+    ek_oom_window_begin(&l->ooms, ek_cgroup_oom_kills(l->cgroup.dir), ek_now_us());
     pid_t pid = fork();
     if (pid == 0)
         run_engine(l);
@@ -282,7 +294,6 @@ static void run_launcher(struct launching *l)
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
     (void)prctl(PR_SET_NAME, "evenkeel-launch");
     l->pid = getpid();
-    (void)close_range(OWN_FD + 1, ~0u, 0);
     for (;;) {
         struct pollfd p[] = {{.fd = l->socket, .events = POLLIN},
                              {.fd = l->engine ? l->engine_fd : -1, .events = POLLIN}};
@@ -290,7 +301,7 @@ static void run_launcher(struct launching *l)
         if (n < 0)
             continue;
         if (n == 0)
-            ek_oom_window_sample(&l->ooms, ek_cgroup_oom_kills(-1), ek_now_us());
+            ek_oom_window_sample(&l->ooms, ek_cgroup_oom_kills(l->cgroup.dir), ek_now_us());
         if (p[1].revents)
             end_engine(l); /* it has ended: this is its status */
         if (p[0].revents && !take_message(l))
@@ -300,25 +311,86 @@ static void run_launcher(struct launching *l)
     _exit(0);
 }
 
-int launcher_begin(struct launcher *l, const struct options *o)
+/* The descriptors that it keeps, from OWN_FD on; all others are closed. */
+static bool keep_files(struct launching *l)
 {
-    int ends[2];
+    int *const files[] = {&l->socket, &l->cgroup.dir};
+    int n = 0;
+
+    for (int i = 0; i < 2; i++) /* first out of the way of each other */
+        if (*files[i] >= 0 && (*files[i] = fcntl(*files[i], F_DUPFD, HIGH_FD)) < 0)
+            return false;
+    for (int i = 0; i < 2; i++) {
+        if (*files[i] < 0)
+            continue;
+        if (dup2(*files[i], OWN_FD + n) < 0)
+            return false;
+        *files[i] = OWN_FD + n++;
+    }
+    (void)close_range((unsigned)(OWN_FD + n), ~0u, 0);
+    return true;
+}
+
+/* Adds to the score, which processes inherit that are forked now. False: it is as it was. */
+static bool set_score(int fd, int more, int *ret_before)
+{
+    char text[16] = {0};
+    ssize_t n = fd < 0 ? -1 : pread(fd, text, sizeof(text) - 1, 0);
+
+    if (n <= 0)
+        return false;
+    const int score = (int)strtol(text, NULL, 10);
+    const int now = score + more < SCORE_MOST ? score + more : SCORE_MOST;
+    int len = snprintf(text, sizeof(text), "%d", now);
+    *ret_before = score;
+    return pwrite(fd, text, (size_t)len, 0) == len;
+}
+
+static void restore_score(int fd, int score)
+{
+    char text[16];
+    int len = snprintf(text, sizeof(text), "%d", score);
+
+    (void)pwrite(fd, text, (size_t)len, 0); /* one may always go back to what one had */
+}
+
+int launcher_score_open(void)
+{
+    return open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC);
+}
+
+int launcher_begin(struct launcher *l, const struct options *o, struct engine_cgroup *group,
+                   int score)
+{
+    int ends[2], before = 0;
 
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
         return -errno;
+    const bool raised = set_score(score, SCORE_MORE, &before);
     pid_t pid = fork();
     if (pid == 0) {
-        struct launching own = {.o = o, .socket = OWN_FD, .engine_fd = -1};
-        if (ends[1] != OWN_FD && dup2(ends[1], OWN_FD) < 0)
+        struct launching own = {.o = o, .socket = ends[1], .engine_fd = -1, .cgroup = *group};
+        const int entered = engine_cgroup_enter(group);
+        if (entered < 0) {
+            ek_log(EK_LOG_WARNING, "The engine's process stays in the server's cgroup: %s",
+                   ek_strerror(entered));
+            own.cgroup.dir = -1;
+        }
+        if (!keep_files(&own))
             _exit(EK_EXIT_INTERNAL);
         run_launcher(&own);
     }
     int r = pid < 0 ? -errno : 0;
+    if (raised)
+        restore_score(score, before);
+    engine_cgroup_done(group);
     (void)close(ends[1]);
     if (r < 0) {
         (void)close(ends[0]);
         return r;
     }
-    *l = (struct launcher){.apart = {.socket = ends[0]}, .pid = pid};
+    *l = (struct launcher){.apart = {.socket = ends[0]},
+                           .pid = pid,
+                           .most_bytes = group->most_bytes < UINT64_MAX ? group->most_bytes : 0};
     return 0;
 }

@@ -9,14 +9,21 @@
 #include <sys/types.h>
 
 #include "kernels/apart.h"
+#include "server/engine_cgroup.h"
 
 struct options;
 
 struct launcher {
     struct ek_apart apart;
     pid_t pid;
+    uint64_t most_bytes; /* the engine's memory limit of its own; 0 = none */
 };
 
+/* The file that says how readily the kernel kills this process for memory; -1 = it cannot be had.
+ * Before confine_memory(), which closes it to the process itself, too. */
+int launcher_score_open(void);
 /* Before the process has a second thread or opens anything that an engine should not have: of the
- * descriptors it keeps the first three. 0 or a negative errno. */
-int launcher_begin(struct launcher *l, const struct options *o);
+ * descriptors it keeps the first three. The group's are closed here. `score` is of
+ * launcher_score_open(), and stays the caller's. 0 or a negative errno. */
+int launcher_begin(struct launcher *l, const struct options *o, struct engine_cgroup *group,
+                   int score);

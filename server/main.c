@@ -24,6 +24,7 @@
 #include "common/err.h"
 #include "common/fdpass.h"
 #include "common/log.h"
+#include "kernels/registry.h"
 #include "server/confine.h"
 #include "server/model/model.h"
 #include "server/net/http.h"
@@ -58,6 +59,7 @@ struct instance {
     struct options o;
     struct note note;
     struct confined confined;
+    struct engine_cgroup engine_group; /* as it was made */
     struct stack stack;
     struct http *http;
     pthread_t starter;
@@ -719,6 +721,22 @@ static int main_run(struct instance *s)
     return code;
 }
 
+/* Where the engine runs, and what that is good for; once. */
+static void say_engine_group(const struct engine_cgroup *g)
+{
+    if (!g->path[0])
+        ek_log(EK_LOG_WARNING,
+               "The engine's process shares the server's cgroup, and their memory limit: %s",
+               g->why);
+    else if (g->most_bytes < UINT64_MAX)
+        ek_log(EK_LOG_INFO, "The engine's process has the cgroup %s, and at most %.2f GiB in it",
+               g->path, (double)g->most_bytes / 0x1p30);
+    else
+        ek_log(EK_LOG_INFO,
+               "The engine's process has the cgroup %s, without a memory limit of its own: %s",
+               g->path, g->why);
+}
+
 int main(int argc, char **argv)
 {
     struct instance s = {0};
@@ -727,6 +745,7 @@ int main(int argc, char **argv)
     sigset_t set;
     if (hold_signals(SIG_BLOCK, &set) != 0)
         return EK_EXIT_INTERNAL;
+    const int score = launcher_score_open();
     confine_memory(false, &s.confined); /* before there is a key in it */
     ek_log_begin("evenkeel-server", level);
     int code = EK_EXIT_USAGE;
@@ -751,16 +770,23 @@ int main(int argc, char **argv)
     check_model(&s.stack.check, &s.o); /* this and the next while there is one thread */
     if (!s.o.dry_run)
         prefix_file_folder(&s.o);
+    if (s.o.engine_process && !s.o.dry_run)
+        engine_cgroup_make(&s.engine_group, (uint64_t)(s.o.engine_memory_max * 0x1p30));
     if (!s.o.dry_run)
         confine_files(&s.o, &s.confined);
     (void)ek_log_parse_level(s.o.log_level, &level);
     ek_log_set_most(level);
-    if (s.o.engine_process && !s.o.dry_run && launcher_begin(&s.stack.launcher, &s.o) < 0) {
+    if (s.o.engine_process && !s.o.dry_run &&
+        launcher_begin(&s.stack.launcher, &s.o, &s.engine_group, score) < 0) {
         ek_log(EK_LOG_ERR, "--engine-process: no process can be made for it");
         code = EK_EXIT_INTERNAL;
         goto out;
     }
+    if (score >= 0)
+        (void)close(score); /* the kernel has taken what was written */
     ek_log_open("evenkeel-server", level);
+    if (s.o.engine_process && !s.o.dry_run)
+        say_engine_group(&s.engine_group);
     s.stack.o = &s.o;
     if (s.o.dry_run) /* its caller may end it with a signal */
         (void)hold_signals(SIG_UNBLOCK, &set);

@@ -387,6 +387,15 @@ const struct ek_opt option_table[] = {
      .help = "With --engine-process: how long requests wait while there is no engine, lost or "
              "released; then they end with 503 or the error event, and new ones are refused; 0 "
              "is for ever."},
+    {.name = "engine-memory-max",
+     .type = OPT_FRACTION,
+     .at = AT(engine_memory_max),
+     .max = 65536,
+     .def = "0",
+     .help =
+         "With --engine-process, where that process has a cgroup of its own whose memory can be "
+         "limited: GiB that it may have, files that it reads included; 0 is the smallest limit "
+         "above it, less a sixteenth of it or 1 GiB for the server."},
     {.name = "engine-verdict-wait",
      .type = OPT_SECONDS,
      .at = AT(engine_verdict_wait),

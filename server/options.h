@@ -30,6 +30,7 @@ struct options {
 
     double gpu_memory_utilization;
     uint64_t kv_cache_memory_bytes, num_gpu_blocks_override, block_size;
+    double engine_memory_max;                              /* GiB */
     double swap_space, kv_offloading_size, cpu_offload_gb; /* GiB */
     int64_t state_snapshots;                               /* -1 = by the plan */
     char *kv_cache_dtype;                                  /* options_kv_i8(), options_kv_f8() */

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "common/err.h"
-#include "kernels/backend.h"
+#include "kernels/registry.h"
 #include "server/kvevents.h"
 #include "server/net/tracer.h"
 #include "server/nodes.h"

@@ -11,6 +11,7 @@
 #include "common/err.h"
 #include "common/log.h"
 #include "kernels/backend.h"
+#include "kernels/registry.h"
 #include "server/engine/limits.h"
 #include "server/net/bounds.h"
 #include "server/net/metrics.h"

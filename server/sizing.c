@@ -10,6 +10,7 @@
 #include "common/budget.h"
 #include "common/clock.h"
 #include "common/log.h"
+#include "kernels/registry.h"
 #include "server/engine/sizes.h"
 #include "server/model/model.h"
 #include "server/net/bounds.h"

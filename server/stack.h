@@ -10,6 +10,7 @@
 #include "common/memplan.h"
 #include "kernels/backend.h"
 #include "kernels/mpi/cluster.h"
+#include "kernels/registry.h"
 #include "server/check.h"
 #include "server/engine/engine.h"
 #include "server/launcher.h"

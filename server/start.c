@@ -15,6 +15,7 @@
 #include "common/err.h"
 #include "common/log.h"
 #include "common/recorder.h"
+#include "kernels/registry.h"
 #include "server/api/fim.h"
 #include "server/api/past.h"
 #include "server/bus.h"
@@ -104,6 +105,11 @@ static int choose_process(struct stack *s, struct ek_fault *fault)
     return 0;
 }
 
+static uint64_t least_of(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
 static int find_device(struct stack *s, struct ek_fault *fault)
 {
     int r = ek_backend_choose(s->o->device, &s->chosen, fault);
@@ -141,6 +147,10 @@ static int find_device(struct stack *s, struct ek_fault *fault)
         return 0;
     }
     r = s->backend->probe(&s->open, &s->info, fault);
+    if (r == 0 && s->launcher.most_bytes) { /* what is planned lies in the engine's process */
+        s->info.memory_bytes = least_of(s->info.memory_bytes, s->launcher.most_bytes);
+        s->info.free_bytes = least_of(s->info.free_bytes, s->launcher.most_bytes);
+    }
     if (r == 0 && s->info.note[0])
         ek_log(EK_LOG_WARNING, "%s", s->info.note);
     if (r == 0 && strcmp(s->info.isa, "ref") == 0)

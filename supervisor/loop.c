@@ -28,7 +28,7 @@
 #include "supervisor/io/reap.h"
 #include "supervisor/io/unit.h"
 #include "supervisor/reload.h"
-#include "supervisor/servers/past.h"
+#include "supervisor/servers/server_past.h"
 #include "supervisor/web/status.h"
 
 #define FD_PREFIX     LOOP_FD_PREFIX
@@ -178,7 +178,7 @@ static bool tried(const struct server *s)
 {
     uint64_t ends = 0;
     for (int i = 0; i < CRASH_COUNT; i++)
-        ends += s->exits[i];
+        ends += s->ends.exits[i];
     return ends > 0 || (s->state != SRV_ADOPTING && s->state != SRV_STARTING);
 }
 
@@ -196,11 +196,11 @@ static bool all_tried(const struct loop *l)
 static const char *last_word(const struct server *s, uint64_t since_us)
 {
     const struct decision *d = NULL;
-    for (uint32_t i = 0; i < 4 && (d = decisions_at(&s->decisions, i)); i++) {
+    for (uint32_t i = 0; i < 4 && (d = decisions_at(&s->law.decisions, i)); i++) {
         if (d->reason == REASON_CRASH && d->wall_us >= since_us)
             return d->why;
     }
-    d = decisions_at(&s->decisions, 0);
+    d = decisions_at(&s->law.decisions, 0);
     return d ? d->why : "";
 }
 
@@ -211,8 +211,8 @@ static void say_status(struct loop *l)
     uint32_t ready = 0;
     char text[sizeof(l->said)];
     for (uint32_t i = 0; i < l->fleet.count; i++) {
-        ready += l->fleet.servers[i]->ready;
-        if (!l->fleet.servers[i]->ready && !bad)
+        ready += l->fleet.servers[i]->probe.ready;
+        if (!l->fleet.servers[i]->probe.ready && !bad)
             bad = l->fleet.servers[i];
     }
     const char *why = bad ? last_word(bad, l->fleet.started_wall_us) : "";
@@ -247,7 +247,7 @@ static void say_ready(struct loop *l)
 static void end_if_stopped(struct loop *l)
 {
     for (uint32_t i = 0; i < l->fleet.count; i++) {
-        if (l->fleet.servers[i]->child.pid > 0)
+        if (l->fleet.servers[i]->process.child.pid > 0)
             return;
     }
     (void)sd_event_exit(l->fleet.with.event, 0);
@@ -276,7 +276,7 @@ static bool peers_ready(void *ctx, const struct server *self)
     const struct loop *l = ctx;
     for (uint32_t i = 0; i < l->fleet.count; i++) {
         const struct server *s = l->fleet.servers[i];
-        if (s != self && s->want == WANT_RUN && !s->ready)
+        if (s != self && s->want == WANT_RUN && !s->probe.ready)
             return false;
     }
     return true;
@@ -345,7 +345,7 @@ static int on_end(sd_event_source *s, const struct signalfd_siginfo *si, void *c
     if (l->ending) {
         ek_log(EK_LOG_WARNING, "told again to end: the servers are ended without a drain");
         for (uint32_t i = 0; i < l->fleet.count; i++)
-            (void)child_signal(&l->fleet.servers[i]->child, SIGTERM); /* gone is as good */
+            (void)child_signal(&l->fleet.servers[i]->process.child, SIGTERM); /* gone is as good */
         return 0;
     }
     l->ending = true;
@@ -365,7 +365,7 @@ static bool owned(const void *ctx, pid_t pid)
 {
     const struct loop *l = ctx;
     for (uint32_t i = 0; i < l->fleet.count; i++) {
-        if (l->fleet.servers[i]->child.pid == pid)
+        if (l->fleet.servers[i]->process.child.pid == pid)
             return true;
     }
     return subprocess_owns(&l->subprocesses, pid);
@@ -607,7 +607,7 @@ static int begin(struct loop *l)
 static void sweep(struct loop *l)
 {
     for (uint32_t i = 0; i < l->fleet.count; i++) {
-        for (int n = 0; n < 20 && !child_sweep(&l->fleet.servers[i]->child); n++)
+        for (int n = 0; n < 20 && !child_sweep(&l->fleet.servers[i]->process.child); n++)
             (void)usleep(5000);
     }
 }

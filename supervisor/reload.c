@@ -23,7 +23,7 @@
 #include "supervisor/engines/dialect.h"
 #include "supervisor/io/subprocess.h"
 #include "supervisor/law/dry_answer.h"
-#include "supervisor/servers/past.h"
+#include "supervisor/servers/server_past.h"
 
 #define ASK_MS 20000u
 
@@ -155,8 +155,8 @@ static void say_changes(const struct loop *l)
     for (uint32_t i = 0; i < l->fleet.count; i++) {
         struct server *s = l->fleet.servers[i];
         server_look_changes(s);
-        if (s->needs[0])
-            ek_log(EK_LOG_NOTICE, "%s needs a restart for %s", s->config->name, s->needs);
+        if (s->prove.needs[0])
+            ek_log(EK_LOG_NOTICE, "%s needs a restart for %s", s->config->name, s->prove.needs);
     }
 }
 
@@ -240,7 +240,7 @@ static int ask_next(struct loop *l, struct reloading *g)
         const struct server_config *old = config_find(l->fleet.config, c->name);
         const struct server *s = fleet_find(&l->fleet, c->name);
         /* One that serves is asked in any case: what it reads itself (--config) may be new. */
-        bool known = old && same_command(old->argv, c->argv) && !(s && s->ready);
+        bool known = old && same_command(old->argv, c->argv) && !(s && s->probe.ready);
         if (!known && !c->unit && !c->attach && dry_answer_can(c->argv) &&
             ask_flags(l, g, c->argv) == 0)
             return 1;
@@ -327,7 +327,7 @@ void reload_sweep(struct loop *l)
     for (uint32_t i = 0; i < l->fleet.count; i++) {
         struct server *s = l->fleet.servers[i];
         bool gone = !config_find(l->fleet.config, s->config->name);
-        if (gone && s->state == SRV_STOPPED && s->child.pid == 0) {
+        if (gone && s->state == SRV_STOPPED && s->process.child.pid == 0) {
             ek_log(EK_LOG_NOTICE, "%s: it ended and is no longer configured", s->config->name);
             (void)sd_notifyf(0, "FDSTOREREMOVE=1\nFDNAME=" LOOP_FD_PREFIX "%s", s->config->name);
             server_free(s);

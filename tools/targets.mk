@@ -266,8 +266,8 @@ bench-companion-vllm: all venv $(VLLM)/ready
 #                                            -> build/reports/bench-control-vllm.json, docs/vllm.md
 bench-control-vllm: all venv $(VLLM)/ready
 	@VLLM=$(VLLM) build/venv/bin/python tests/bench/bench_control_vllm.py --seconds $(or $(OVERLOAD_S),150) \
-	  --arms $(or $(ARMS),alone,edge,companion,fixed) --rate $(or $(RATE),0) \
-	  --promise-ms $(or $(PROMISE_MS),100) --time $(or $(TIME),0) --points "$(or $(POINTS),4,6,8,10)"
+	  $(if $(ARMS),--arms $(ARMS)) $(if $(POINTS),--points $(POINTS)) $(if $(RATE),--rate $(RATE)) \
+	  $(if $(PROMISE_MS),--promise-ms $(PROMISE_MS)) $(if $(TIME),--time $(TIME))
 # Parsers of tool calls and thinking beside vLLM's, on what TEMPLATES make of conversations.
 TEMPLATES ?= build/templates
 check-vllm-parsers: $(B)/tests/tools/sift $(VLLM)/ready

@@ -8,7 +8,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/adjust.h"
+#include "kernels/cpu/device.h"
 
 static uint32_t *words_of(const struct ek_device *d, uint32_t slot)
 {

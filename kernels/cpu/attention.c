@@ -20,8 +20,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/cpu/attention.h"
 #include "kernels/cpu/cache.h"
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/device.h"
 
 #define SCORES (CPU_TILE + CPU_SLACK) /* floats from one query's scores to the next one's */
 

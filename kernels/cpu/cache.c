@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/device.h"
 
 bool cpu_cache_pairs(const struct ek_device *d, const struct cpu_cells *c)
 {

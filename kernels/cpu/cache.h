@@ -14,9 +14,15 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "kernels/cpu/tier.h"
+
+struct cpu_cells;
+struct ek_device;
+struct ek_op;
+struct ek_step;
 
 #define CPU_QUAD_DIM_MOST 512u /* elements of a head: sums of products fit 32 bits */
 
@@ -63,3 +69,10 @@ static inline size_t cpu_quad_value_index(uint32_t dim, uint32_t i, uint32_t key
 {
     return ((size_t)(key / 4) * dim + i) * 4 + key % 4;
 }
+
+void cpu_kv_write(const struct ek_device *d, const struct ek_step *step, const struct ek_op *op,
+                  uint32_t row);
+/* K and V of a layer lie in pairs of bf16. */
+bool cpu_cache_pairs(const struct ek_device *d, const struct cpu_cells *c);
+/* What attends over int8 in quads; NULL: they do not lie so. */
+const struct cpu_quad_cache *cpu_cache_quads(const struct ek_device *d, const struct cpu_cells *c);

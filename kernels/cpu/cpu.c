@@ -19,8 +19,14 @@
 #include "common/err.h"
 #include "common/log.h"
 #include "common/memplan.h"
+#include "kernels/cpu/device.h"
 #include "kernels/cpu/group.h"
 #include "kernels/cpu/nodes.h"
+#include "kernels/cpu/pool.h"
+#include "kernels/cpu/shape.h"
+#include "kernels/cpu/states.h"
+#include "kernels/cpu/weights.h"
+#include "kernels/cpu/worker.h"
 #include "kernels/shard.h"
 
 /* Of all ranks here. */

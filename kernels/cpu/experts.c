@@ -9,7 +9,12 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/experts.h"
+#include "kernels/cpu/pool.h"
+#include "kernels/cpu/product.h"
+#include "kernels/cpu/route.h"
+#include "kernels/cpu/rows.h"
 
 #define PANELS 8u /* of an output that are computed together, in scratch */
 

@@ -75,7 +75,7 @@ struct end {
     struct link *before, *behind;
     struct cpu_pool *pool;
     int result; /* of the last meeting: written by the last member, read behind the barrier */
-    int (*fn)(void *ctx); /* of cpu_group_meet(): written by member 0, read by the last one */
+    int (*fn)(void *ctx); /* of group_meet(): written by member 0, read by the last one */
     void *ctx;
 };
 
@@ -214,7 +214,8 @@ static void meet_last_with(void *ctx)
     e->result = meet(e, e->fn, e->ctx);
 }
 
-int cpu_group_meet(struct ek_collective *c, uint32_t member, int (*fn)(void *ctx), void *ctx)
+/* See struct cpu_span_meet. */
+static int group_meet(struct ek_collective *c, uint32_t member, int (*fn)(void *ctx), void *ctx)
 {
     struct end *e = end_of(c);
 
@@ -234,7 +235,7 @@ static void go_alone(void *ctx)
     e->result = atomic_load(&e->group->failed) ? EK_ECOMM : 0;
 }
 
-int cpu_group_alone(struct ek_collective *c, uint32_t member, int (*fn)(void *ctx), void *ctx)
+static int group_alone(struct ek_collective *c, uint32_t member, int (*fn)(void *ctx), void *ctx)
 {
     struct end *e = end_of(c);
 
@@ -415,6 +416,7 @@ int cpu_group_join(struct ek_group *g, uint32_t rank, struct cpu_pool *pool,
                                                  .hear = group_hear,
                                                  .state = group_state,
                                                  .leave = group_leave};
+    static const struct cpu_span_meet meet = {.all = group_meet, .own = group_alone};
     const uint32_t first = g->span ? cpu_span_first(g->span) : 0;
 
     if (rank < first || rank - first >= g->ranks)
@@ -435,7 +437,7 @@ int cpu_group_join(struct ek_group *g, uint32_t rank, struct cpu_pool *pool,
         *ret_end = &e->base;
         return 0;
     }
-    int r = cpu_span_join(g->span, &e->base, pool, ret_end);
+    int r = cpu_span_join(g->span, &e->base, &meet, pool, ret_end);
     if (r < 0)
         free(e);
     return r;

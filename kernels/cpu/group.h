@@ -31,8 +31,3 @@ int cpu_group_join(struct ek_group *g, uint32_t rank, struct cpu_pool *pool,
                    struct ek_collective **ret_end);
 /* The rank that was waited for when the group failed; UINT32_MAX: none. */
 uint32_t cpu_group_missing(const struct ek_group *g);
-/* A barrier of all members of all ranks of the group; the last one calls fn(ctx) before any goes
- * on, with a deadline of its own. When fn fails, so has the group. */
-int cpu_group_meet(struct ek_collective *c, uint32_t member, int (*fn)(void *ctx), void *ctx);
-/* The same of the members of one rank. */
-int cpu_group_alone(struct ek_collective *c, uint32_t member, int (*fn)(void *ctx), void *ctx);

@@ -6,7 +6,10 @@
  */
 #include <string.h>
 
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/heads.h"
+#include "kernels/cpu/product.h"
+#include "kernels/cpu/rows.h"
 
 /* Some panels of a head, for some rows. */
 struct heads_part {

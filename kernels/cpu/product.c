@@ -10,8 +10,9 @@
  */
 #include <string.h>
 
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/device.h"
 #include "kernels/cpu/num.h"
+#include "kernels/cpu/product.h"
 #include "kernels/quant.h"
 
 _Static_assert(CPU_K_CHUNK % CPU_K_STEP == 0, "sums are continued");

@@ -8,7 +8,10 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/pool.h"
+#include "kernels/cpu/recur.h"
+#include "kernels/cpu/rows.h"
 
 /* Runs of units, `each` for every sequence: the next one of this member, within one sequence. */
 struct recur_share {

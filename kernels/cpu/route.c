@@ -5,7 +5,8 @@
  */
 #include <math.h>
 
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/route.h"
 
 /* Unscaled: of softmax e^(logit - largest), to be divided by the sum over all. */
 static float worth(const struct ek_routing *r, float logit, float largest)

@@ -6,8 +6,10 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/device.h"
 #include "kernels/cpu/num.h"
+#include "kernels/cpu/product.h"
+#include "kernels/cpu/rows.h"
 #include "kernels/quant.h"
 
 /* cos and sin of a row, [count] each, times the table's factor. */

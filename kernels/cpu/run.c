@@ -9,8 +9,19 @@
 
 #include "common/clock.h"
 #include "common/err.h"
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/adjust.h"
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/cache.h"
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/experts.h"
+#include "kernels/cpu/heads.h"
+#include "kernels/cpu/pool.h"
+#include "kernels/cpu/product.h"
+#include "kernels/cpu/recur.h"
+#include "kernels/cpu/rows.h"
+#include "kernels/cpu/run.h"
 #include "kernels/cpu/share.h"
+#include "kernels/cpu/states.h"
 
 struct run {
     struct ek_device *d;

@@ -9,7 +9,10 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/adjust.h"
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/pool.h"
+#include "kernels/cpu/sample.h"
 
 #define COLDEST 1e-5f /* temperatures below are greedy */
 

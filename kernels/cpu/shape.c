@@ -7,8 +7,12 @@
 #include <sys/mman.h>
 
 #include "common/err.h"
+#include "kernels/cpu/attention.h"
 #include "kernels/cpu/cache.h"
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/experts.h"
+#include "kernels/cpu/product.h"
+#include "kernels/cpu/shape.h"
 #include "kernels/quant.h"
 
 #define LINE     64u /* alignment of every array */

@@ -3,7 +3,8 @@
  */
 #include "kernels/cpu/share.h"
 
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/product.h"
 
 #define PIECES      8u /* that a member's part is cut into, at most */
 #define PIECE_UNITS 4u /* of at least so many panels: neighbours share what they fetch ahead */

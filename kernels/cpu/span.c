@@ -17,7 +17,6 @@
 #include <string.h>
 
 #include "common/err.h"
-#include "kernels/cpu/group.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/mpi/wire.h"
 
@@ -43,6 +42,7 @@ struct cpu_span {
 struct end {
     struct ek_collective base;
     struct ek_collective *inner;
+    const struct cpu_span_meet *meet;
     struct cpu_span *span;
     struct cpu_pool *pool;
     const struct ek_exchange *out; /* what is sent: by the last member of the team */
@@ -204,11 +204,11 @@ static void take_columns(const struct end *e, const struct ek_exchange *x, const
 /* Adds what the ranks of all nodes have, a slice on each node. */
 static int add_by_slices(struct end *e, const struct ek_exchange *x, const struct piece *p)
 {
-    int r = cpu_group_meet(e->inner, x->member, scatter, e->span);
+    int r = e->meet->all(e->inner, x->member, scatter, e->span);
     if (r < 0)
         return r;
     add_slice(e, x, (size_t)p->rows * p->cols);
-    r = cpu_group_meet(e->inner, x->member, collect, e->span);
+    r = e->meet->all(e->inner, x->member, collect, e->span);
     if (r == 0)
         take_sum(e, x, p, true);
     return r;
@@ -225,7 +225,7 @@ static int do_piece(struct end *e, const struct ek_exchange *x, const struct pie
     if (!x->begin && by_slices(e->span, each)) {
         r = add_by_slices(e, x, p);
     } else {
-        r = cpu_group_meet(e->inner, x->member, share, e->span);
+        r = e->meet->all(e->inner, x->member, share, e->span);
         if (r == 0 && x->begin)
             take_columns(e, x, p);
         else if (r == 0)
@@ -284,7 +284,7 @@ static int span_barrier(struct ek_collective *c, uint32_t member)
         return e->inner->ops->barrier(e->inner, member);
     if (member == 0)
         atomic_store(&e->span->each, 1);
-    return cpu_group_meet(e->inner, member, share, e->span);
+    return e->meet->all(e->inner, member, share, e->span);
 }
 
 /* ---- from stage to stage ---- */
@@ -351,7 +351,7 @@ static int span_send(struct ek_collective *c, const struct ek_exchange *x)
         return e->inner->ops->state(e->inner);
     if (x->member == 0)
         e->out = x;
-    return cpu_group_alone(e->inner, x->member, send_rows, e);
+    return e->meet->own(e->inner, x->member, send_rows, e);
 }
 
 static int recv_rows(void *ctx)
@@ -371,7 +371,7 @@ static int span_recv(struct ek_collective *c, const struct ek_exchange *x)
         return e->inner->ops->recv(e->inner, x);
     if (e->inner->rank == 0 && x->member == 0)
         e->span->in = *x;
-    int r = cpu_group_meet(e->inner, x->member, recv_rows, e->span);
+    int r = e->meet->all(e->inner, x->member, recv_rows, e->span);
     if (r < 0 || e->inner->ranks == 1)
         return r;
     uint32_t row, end;
@@ -422,8 +422,8 @@ static void span_leave(struct ek_collective *c)
     free(e);
 }
 
-int cpu_span_join(struct cpu_span *s, struct ek_collective *inner, struct cpu_pool *pool,
-                  struct ek_collective **ret_end)
+int cpu_span_join(struct cpu_span *s, struct ek_collective *inner, const struct cpu_span_meet *meet,
+                  struct cpu_pool *pool, struct ek_collective **ret_end)
 {
     static const struct ek_collective_ops ops = {.barrier = span_barrier,
                                                  .reduce = span_reduce,
@@ -441,6 +441,7 @@ int cpu_span_join(struct cpu_span *s, struct ek_collective *inner, struct cpu_po
     *e = (struct end){.base = {&ops, s->at.first % s->shares + inner->rank, s->shares,
                                s->stage + inner->stage, s->at.stages},
                       .inner = inner,
+                      .meet = meet,
                       .span = s,
                       .pool = pool};
     *ret_end = &e->base;

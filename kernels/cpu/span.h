@@ -34,6 +34,17 @@ void cpu_span_free(struct cpu_span *s); /* accepts NULL */
 uint64_t cpu_span_bytes(uint32_t ranks);
 uint32_t cpu_span_first(const struct cpu_span *s);
 struct ek_wire *cpu_span_wire(const struct cpu_span *s);
-/* The end of a rank whose end in its node's group is `inner`, which leaves with it. */
-int cpu_span_join(struct cpu_span *s, struct ek_collective *inner, struct cpu_pool *pool,
-                  struct ek_collective **ret_end);
+
+/* How members meet within a node: by the group that the ends there are of. */
+struct cpu_span_meet {
+    /* A barrier of all members of all ranks of the group; the last one calls fn(ctx) before any
+     * goes on, with a deadline of its own. When fn fails, so has the group. */
+    int (*all)(struct ek_collective *c, uint32_t member, int (*fn)(void *ctx), void *ctx);
+    /* The same of the members of one rank. */
+    int (*own)(struct ek_collective *c, uint32_t member, int (*fn)(void *ctx), void *ctx);
+};
+
+/* The end of a rank whose end in its node's group is `inner`, which leaves with it. `meet` outlives
+ * both. */
+int cpu_span_join(struct cpu_span *s, struct ek_collective *inner, const struct cpu_span_meet *meet,
+                  struct cpu_pool *pool, struct ek_collective **ret_end);

@@ -6,7 +6,9 @@
 #include <string.h>
 
 #include "common/err.h"
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/shape.h"
+#include "kernels/cpu/states.h"
 
 int cpu_states_map(const struct ek_device *d, uint32_t states, struct cpu_memory *ret_memory)
 {

@@ -16,7 +16,11 @@
 
 #include "common/clock.h"
 #include "common/err.h"
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/pool.h"
+#include "kernels/cpu/run.h"
+#include "kernels/cpu/sample.h"
+#include "kernels/cpu/worker.h"
 
 #define JOBS  4    /* two flights, two jobs each */
 #define SPINS 1500 /* pauses before the device thread sleeps: some 30 us */

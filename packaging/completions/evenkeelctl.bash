@@ -43,7 +43,7 @@ _evenkeelctl() {
             case $prev in
             esac ;;
         recover)
-            flags='--dry-run --max-num-seqs --max-num-batched-tokens --gpu-memory-utilization --wait --all --below --socket --help' words='' files=0
+            flags='--dry-run --max-num-seqs --max-num-batched-tokens --gpu-memory-utilization --wait --timeout --all --below --socket --help' words='' files=0
             case $prev in
             esac ;;
         bench-fit)

@@ -106,6 +106,7 @@ complete -c evenkeelctl -n '__fish_seen_subcommand_from recover' -l max-num-seqs
 complete -c evenkeelctl -n '__fish_seen_subcommand_from recover' -l max-num-batched-tokens -x
 complete -c evenkeelctl -n '__fish_seen_subcommand_from recover' -l gpu-memory-utilization -x
 complete -c evenkeelctl -n '__fish_seen_subcommand_from recover' -l wait -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from recover' -l timeout -x
 complete -c evenkeelctl -n '__fish_seen_subcommand_from recover' -l all
 complete -c evenkeelctl -n '__fish_seen_subcommand_from recover' -l below -r
 complete -c evenkeelctl -n '__fish_seen_subcommand_from recover' -l socket -r

@@ -5,7 +5,9 @@
 
 #include "common/buf.h"
 #include "server/api/error.h"
+#include "server/api/fields.h"
 #include "server/api/forms.h"
+#include "server/api/readers.h"
 #include "server/api/reply.h"
 #include "server/api/served.h"
 
@@ -47,7 +49,7 @@ static int system_text(const json_t *v, struct ek_buf *text, struct api_error *e
             return -EBADMSG;
         add_system(text, one);
     }
-    return ek_buf_ok(text) ? 0 : reply_no_memory(err);
+    return ek_buf_ok(text) ? 0 : api_no_memory(err);
 }
 
 int read_anthropic_system(const struct field_source *from, json_t *v, struct openai_ask *a,
@@ -60,7 +62,7 @@ int read_anthropic_system(const struct field_source *from, json_t *v, struct ope
     if (r < 0)
         return r;
     if (json_object_set_new(from->body, "\1system", joined) < 0)
-        return reply_no_memory(err);
+        return api_no_memory(err);
     a->system = joined;
     return 0;
 }
@@ -84,7 +86,7 @@ static int close_turn(struct turns *t, struct api_error *err)
                          : NULL;
     t->open = false;
     ek_buf_clear(&t->text);
-    return json_object_set_new(last, "content", joined) < 0 ? reply_no_memory(err) : 0;
+    return json_object_set_new(last, "content", joined) < 0 ? api_no_memory(err) : 0;
 }
 
 /* A text block: onto the last message when it has the role and nothing else, else a new one.
@@ -99,7 +101,7 @@ static int add_text(struct turns *t, const char *role, const json_t *text, struc
         if (close_turn(t, err) < 0)
             return -EBADMSG;
         json_t *m = forms_message(role, json_string_value(text), json_string_length(text));
-        return json_array_append_new(t->list, m) < 0 ? reply_no_memory(err) : 0;
+        return json_array_append_new(t->list, m) < 0 ? api_no_memory(err) : 0;
     }
     if (!t->open) {
         const json_t *had = json_object_get(last, "content");
@@ -108,7 +110,7 @@ static int add_text(struct turns *t, const char *role, const json_t *text, struc
     }
     (void)ek_buf_puts(&t->text, t->text.len ? "\n" : "");
     (void)ek_buf_add(&t->text, json_string_value(text), json_string_length(text));
-    return ek_buf_ok(&t->text) ? 0 : reply_no_memory(err);
+    return ek_buf_ok(&t->text) ? 0 : api_no_memory(err);
 }
 
 static int add_use(json_t *list, const json_t *block, struct api_error *err)
@@ -122,7 +124,7 @@ static int add_use(json_t *list, const json_t *block, struct api_error *err)
     char *arguments = json_dumps(input, JSON_COMPACT);
     int r = arguments ? forms_add_call(list, id, name, arguments) : -ENOMEM;
     free(arguments);
-    return r < 0 ? reply_no_memory(err) : 0;
+    return r < 0 ? api_no_memory(err) : 0;
 }
 
 static int add_result(json_t *list, const json_t *block, struct api_error *err)
@@ -139,7 +141,7 @@ static int add_result(json_t *list, const json_t *block, struct api_error *err)
     if (r == 0) {
         m = forms_message("tool", text.data, text.len);
         if (!m || json_object_set(m, "tool_call_id", id) < 0 || json_array_append(list, m) < 0)
-            r = reply_no_memory(err);
+            r = api_no_memory(err);
     }
     json_decref(m);
     ek_buf_done(&text);
@@ -204,13 +206,13 @@ int read_anthropic_messages(const struct field_source *from, json_t *v, struct o
                             struct api_error *err)
 {
     json_t *list = json_array();
-    int r = list ? 0 : reply_no_memory(err);
+    int r = list ? 0 : api_no_memory(err);
     if (r == 0 && (!json_is_array(v) || json_array_size(v) == 0))
         r = api_refuse(err, 400, "messages", "`messages` must be a list, not empty.");
     if (r == 0 && a->system &&
         json_array_append_new(list, forms_message("system", json_string_value(a->system),
                                                   json_string_length(a->system))) < 0)
-        r = reply_no_memory(err);
+        r = api_no_memory(err);
     struct turns turns = {.ask = a, .list = list};
     for (size_t i = 0; r == 0 && i < json_array_size(v); i++)
         r = add_message(&turns, json_array_get(v, i), err);
@@ -257,7 +259,7 @@ int read_anthropic_tools(const struct field_source *from, json_t *v, struct open
                                                    json_is_true(json_object_get(tool, "strict")))) <
             0) {
             json_decref(list);
-            return reply_no_memory(err);
+            return api_no_memory(err);
         }
     }
     if (list && json_array_size(list) == 0) {
@@ -265,7 +267,7 @@ int read_anthropic_tools(const struct field_source *from, json_t *v, struct open
         return 0;
     }
     if (!list || json_object_set_new(from->body, "\1tools", list) < 0)
-        return reply_no_memory(err);
+        return api_no_memory(err);
     a->tools = list;
     return 0;
 }

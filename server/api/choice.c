@@ -6,6 +6,7 @@
 #include "server/api/error.h"
 #include "server/api/forms.h"
 #include "server/api/infill.h"
+#include "server/api/items.h"
 #include "server/api/reply.h"
 #include "server/api/served.h"
 

@@ -11,6 +11,7 @@
 #include "server/api/error.h"
 #include "server/api/fields.h"
 #include "server/api/forms.h"
+#include "server/api/openai.h"
 #include "server/api/pair.h"
 #include "server/api/past.h"
 #include "server/api/reply.h"
@@ -236,7 +237,7 @@ static int add_prompt(struct generation *g, uint32_t prompt, size_t *cap, struct
         size_t more = 2 * have + tokens.count;
         int32_t *ids = realloc(g->ids, more * sizeof(*ids));
         if (!ids) {
-            r = reply_no_memory(err);
+            r = api_no_memory(err);
             goto out;
         }
         g->ids = ids;
@@ -260,7 +261,7 @@ static int make_choices(struct generation *g, const struct generation_origin *fr
     g->choice = calloc(count, sizeof(*g->choice));
     g->end = calloc(a->prompts, sizeof(*g->end));
     if (!g->choice || !g->end)
-        return reply_no_memory(err);
+        return api_no_memory(err);
     for (uint32_t i = 0; i < a->prompts && r == 0; i++)
         r = add_prompt(g, i, &cap, err);
     if (r < 0)
@@ -307,7 +308,7 @@ int generation_new(const struct served *s, enum openai_api api, json_t *body,
     if (!g) {
         json_decref(body);
         past_drop(s->pasts, from->before);
-        return reply_no_memory(err);
+        return api_no_memory(err);
     }
     g->served = s;
     g->body = body;
@@ -335,7 +336,7 @@ int generation_new(const struct served *s, enum openai_api api, json_t *body,
     if (r == 0)
         r = make_choices(g, from, err);
     if (r == 0 && g->ask.keep && responses_brought(g) < 0)
-        r = reply_no_memory(err);
+        r = api_no_memory(err);
     if (r < 0)
         goto out;
     *ret_gen = g;
@@ -598,7 +599,7 @@ bool generation_pump(struct generation *g)
 static int check_choice(const struct choice *c, struct api_error *err)
 {
     if (!ek_buf_ok(&c->text) || !ek_buf_ok(&c->lp[0]))
-        return reply_no_memory(err);
+        return api_no_memory(err);
     switch (c->finish) {
     case REQ_FIN_NONE:
     case REQ_FIN_STOP:
@@ -644,23 +645,10 @@ int generation_check(const struct generation *g, struct api_error *err)
     if (g->refused)
         return refusal(g, err);
     if (!ek_buf_ok(&g->out))
-        return reply_no_memory(err);
+        return api_no_memory(err);
     for (uint32_t i = 0; i < g->count; i++) {
         if (g->choice[i].over && check_choice(&g->choice[i], err) < 0)
             return -EBADMSG;
     }
     return 0;
-}
-
-uint32_t generation_prompt_tokens(const struct generation *g)
-{
-    return (uint32_t)g->end[g->ask.prompts - 1];
-}
-
-uint32_t generation_seen(const struct generation *g)
-{
-    uint32_t n = g->ask.no_output ? 0 : g->seen;
-    for (uint32_t i = 0; i < g->count && !g->ask.no_output; i++)
-        n += g->choice[i].seen;
-    return n;
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/buf.h"
+#include "server/api/ask.h"
 #include "server/api/forms.h"
 #include "server/api/reply.h"
 #include "server/grammar/schema.h"

@@ -4,6 +4,7 @@
 
 #include "server/api/error.h"
 #include "server/api/fields.h"
+#include "server/api/readers.h"
 
 /* llama.cpp's clients send "" for none. */
 int read_gbnf(const struct field_source *from, json_t *v, struct openai_ask *a,

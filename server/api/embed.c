@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "common/buf.h"
-#include "server/api/complete.h"
 #include "server/api/error.h"
+#include "server/api/generation.h"
 #include "server/api/reply.h"
 #include "server/api/served.h"
 

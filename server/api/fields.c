@@ -9,7 +9,7 @@
 #include "common/work.h"
 #include "server/api/dialect_rows.h"
 #include "server/api/error.h"
-#include "server/api/forms.h"
+#include "server/api/readers.h"
 #include "server/api/served.h"
 
 #define NODE 8u /* units of work (common/work.h) for a value of JSON */
@@ -82,7 +82,8 @@ static int read_model(const struct field_source *from, json_t *v, struct openai_
         return api_refuse(err, 400, "model", "`model` must be a string without zero bytes.");
     if (json_string_length(v) > 0)
         a->model = json_string_value(v);
-    return (openai_is_ollama(a->api) ? ollama_model : openai_model)(from->served, a->model, err);
+    return (openai_is_ollama(a->api) ? served_model_tagged : served_model)(from->served, a->model,
+                                                                           err);
 }
 
 static int read_stream_options(const struct field_source *from, json_t *v, struct openai_ask *a,

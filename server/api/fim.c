@@ -7,6 +7,7 @@
 #include "common/buf.h"
 #include "server/api/error.h"
 #include "server/api/fields.h"
+#include "server/api/readers.h"
 #include "server/api/served.h"
 #include "server/text/tokenizer.h"
 

@@ -14,6 +14,7 @@
 #include "server/api/complete.h"
 #include "server/api/error.h"
 #include "server/api/fields.h"
+#include "server/api/readers.h"
 #include "server/api/reply.h"
 #include "server/api/served.h"
 #include "server/grammar/compile.h"
@@ -382,7 +383,7 @@ int form_grammar(const struct served *s, const struct openai_ask *a,
         return api_refuse(err, 400, a->form_field, "`%s` is not offered by this server.",
                           a->form_field);
     if (form_text(s, a, &text) < 0)
-        return reply_no_memory(err);
+        return api_no_memory(err);
     int r = -EAGAIN;
     if (from->quick)
         *ret_grammar = grammar_cache_find(s->grammars, text.kind, text.at, text.len);
@@ -407,7 +408,7 @@ int form_grammar(const struct served *s, const struct openai_ask *a,
         err->retry_after_s = 1;
         return -EBADMSG;
     }
-    return r < 0 ? reply_no_memory(err) : 0;
+    return r < 0 ? api_no_memory(err) : 0;
 }
 
 void form_tell(struct openai_ask *a, const struct grammar *g)

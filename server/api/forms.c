@@ -6,7 +6,8 @@
 
 #include "common/buf.h"
 #include "server/api/error.h"
-#include "server/api/reply.h"
+#include "server/api/fields.h"
+#include "server/api/readers.h"
 #include "server/api/served.h"
 
 json_t *forms_message(const char *role, const char *text, size_t len)
@@ -24,7 +25,7 @@ int forms_messages(const struct field_source *from, json_t *list, struct openai_
                    struct api_error *err)
 {
     if (!list || json_object_set_new(from->body, "\1messages", list) < 0)
-        return reply_no_memory(err);
+        return api_no_memory(err);
     return read_messages(from, list, a, err);
 }
 
@@ -89,7 +90,7 @@ int forms_text(const json_t *content, const char *const *types, const char *name
 {
     if (json_is_string(content)) {
         (void)ek_buf_add(ret_text, json_string_value(content), json_string_length(content));
-        return ek_buf_ok(ret_text) ? 0 : reply_no_memory(err);
+        return ek_buf_ok(ret_text) ? 0 : api_no_memory(err);
     }
     if (!json_is_array(content))
         return api_refuse(err, 400, name, "`%s` must be a string or a list of text parts.", name);
@@ -101,5 +102,5 @@ int forms_text(const json_t *content, const char *const *types, const char *name
             (void)ek_buf_puts(ret_text, "\n");
         (void)ek_buf_add(ret_text, json_string_value(text), json_string_length(text));
     }
-    return ek_buf_ok(ret_text) ? 0 : reply_no_memory(err);
+    return ek_buf_ok(ret_text) ? 0 : api_no_memory(err);
 }

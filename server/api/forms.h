@@ -5,37 +5,17 @@
  */
 #pragma once
 
-#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
 
-#include "server/api/fields.h"
+#include <jansson.h>
 
 struct api_error;
 struct choice;
 struct ek_buf;
+struct field_source;
 struct generation;
-
-/* Readers, see fields.h. responses_in.c: */
-int read_responses_input(const struct field_source *from, json_t *v, struct openai_ask *a,
-                         struct api_error *err);
-int read_instructions(const struct field_source *from, json_t *v, struct openai_ask *a,
-                      struct api_error *err);
-int read_responses_tools(const struct field_source *from, json_t *v, struct openai_ask *a,
-                         struct api_error *err);
-int read_include(const struct field_source *from, json_t *v, struct openai_ask *a,
-                 struct api_error *err);
-int read_responses_text(const struct field_source *from, json_t *v, struct openai_ask *a,
-                        struct api_error *err);
-/* anthropic_in.c: */
-int read_anthropic_system(const struct field_source *from, json_t *v, struct openai_ask *a,
-                          struct api_error *err);
-int read_anthropic_messages(const struct field_source *from, json_t *v, struct openai_ask *a,
-                            struct api_error *err);
-int read_anthropic_tools(const struct field_source *from, json_t *v, struct openai_ask *a,
-                         struct api_error *err);
-int read_anthropic_choice(const struct field_source *from, json_t *v, struct openai_ask *a,
-                          struct api_error *err);
-int read_stop_sequences(const struct field_source *from, json_t *v, struct openai_ask *a,
-                        struct api_error *err);
+struct openai_ask;
 
 /* Takes over `list` as the chat's messages, checked like those of any chat. */
 int forms_messages(const struct field_source *from, json_t *list, struct openai_ask *a,
@@ -85,10 +65,6 @@ struct response_at {
 };
 /* Stores the response, which ends `out`. Where there is no room it says that it is not. */
 void responses_keep(struct generation *g, struct ek_buf *out, const struct response_at *at);
-int read_store(const struct field_source *from, json_t *v, struct openai_ask *a,
-               struct api_error *err);
-int read_previous(const struct field_source *from, json_t *v, struct openai_ask *a,
-                  struct api_error *err);
 
 /* Answers: whole, and as events. */
 void responses_reply(struct ek_buf *out, struct generation *g);

@@ -4,6 +4,7 @@
 #include "common/buf.h"
 #include "server/api/error.h"
 #include "server/api/fields.h"
+#include "server/api/readers.h"
 #include "server/api/reply.h"
 
 #define INFILL_FIELDS 64u /* names of fields that are to be answered */
@@ -32,7 +33,7 @@ int read_infill_prefix(const struct field_source *from, json_t *v, struct openai
         ek_buf_ok(&text) ? json_stringn_nocheck(text.data ? text.data : "", text.len) : NULL;
     ek_buf_done(&text);
     if (json_object_set_new(from->body, "\1prompt", both) < 0)
-        return reply_no_memory(err);
+        return api_no_memory(err);
     a->prompt = both;
     return 0;
 }

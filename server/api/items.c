@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "server/api/complete.h"
+#include "server/api/generation.h"
 #include "server/api/reply.h"
 
 /* The last item, a text, has all log probabilities so far. */

@@ -13,23 +13,7 @@
 
 struct choice;
 struct ek_buf;
-
-enum item_kind { ITEM_THOUGHT, ITEM_TEXT, ITEM_CALL };
-
-struct item {
-    enum item_kind kind;
-    size_t from, to;       /* in the choice's thought or text, or in the call's arguments */
-    size_t lp_from, lp_to; /* of a text: in the choice's log probabilities */
-    uint32_t call;
-};
-
-struct items {
-    struct item *at;
-    uint32_t count, cap;
-    bool open;                         /* the last one may grow */
-    size_t thought_at, text_at, lp_at; /* what is in items */
-    uint32_t calls;
-};
+struct items;
 
 /* What becomes of items in a stream; each may be NULL. */
 struct item_sink {

@@ -5,6 +5,7 @@
 
 #include "server/api/error.h"
 #include "server/api/fields.h"
+#include "server/api/readers.h"
 #include "server/api/served.h"
 
 static int read_one_prompt(const struct served *s, const json_t *p, const char *name,

@@ -6,6 +6,8 @@
 #include "server/api/error.h"
 #include "server/api/fields.h"
 #include "server/api/forms.h"
+#include "server/api/openai.h"
+#include "server/api/readers.h"
 #include "server/api/reply.h"
 #include "server/api/served.h"
 
@@ -74,7 +76,7 @@ static int read_custom_call(json_t *call, size_t at, size_t index, struct api_er
     json_t *fn = json_pack("{s:O,s:{s:O}}", "name", name, "arguments", "input", input);
     if (json_object_set_new(call, "function", fn) < 0 ||
         json_object_set_new(call, "type", json_string("function")) < 0)
-        return reply_no_memory(err);
+        return api_no_memory(err);
     (void)json_object_del(call, "custom"); /* it is there */
     return 0;
 }
@@ -95,7 +97,7 @@ static int read_calls(json_t *message, size_t at, struct api_error *err)
             return api_refuse(err, 400, "messages",
                               "`messages[%zu].tool_calls[%zu].function` must have a name.", at, i);
         if (!json_is_object(args) && json_object_set_new(fn, "arguments", call_arguments(args)) < 0)
-            return reply_no_memory(err);
+            return api_no_memory(err);
     }
     return 0;
 }
@@ -107,7 +109,7 @@ static int read_old_call(json_t *m, const char *role, size_t at, struct api_erro
     json_t *call = field_of(m, "function_call");
     bool result = strcmp(role, "function") == 0;
     if (result && json_object_set_new(m, "role", json_string("tool")) < 0)
-        return reply_no_memory(err);
+        return api_no_memory(err);
     if (!call || field_of(m, "tool_calls"))
         return 0;
     if (!json_is_object(call))
@@ -115,7 +117,7 @@ static int read_old_call(json_t *m, const char *role, size_t at, struct api_erro
                           at);
     json_t *calls = json_pack("[{s:s,s:O}]", "type", "function", "function", call);
     if (json_object_set_new(m, "tool_calls", calls) < 0)
-        return reply_no_memory(err);
+        return api_no_memory(err);
     (void)json_object_del(m, "function_call"); /* it is there */
     return 0;
 }
@@ -150,7 +152,7 @@ static int read_message(json_t *m, size_t at, struct api_error *err)
         return -EBADMSG;
     if (!content && !field_of(m, "tool_calls") &&
         json_object_set_new(m, "content", json_string("")) < 0) /* templates want a text */
-        return reply_no_memory(err);
+        return api_no_memory(err);
     return read_calls(m, at, err);
 }
 
@@ -186,7 +188,7 @@ static int read_custom_tool(const struct field_source *from, const json_t *tool,
     if (!json_is_string(name))
         return api_refuse(err, 400, "tools", "`tools[%zu].custom.name` must be a string.", at);
     *ret_tool = custom_note(from->body, name) == 0 ? custom_tool(a, from->body, custom) : NULL;
-    return *ret_tool ? 0 : reply_no_memory(err);
+    return *ret_tool ? 0 : api_no_memory(err);
 }
 
 static bool is_custom_tool(const struct openai_ask *a, const json_t *tool)
@@ -206,7 +208,7 @@ int read_tools(const struct field_source *from, json_t *v, struct openai_ask *a,
             if (read_custom_tool(from, tool, i, a, &tool, err) < 0)
                 return -EBADMSG;
             if (json_array_set_new(v, i, tool) < 0)
-                return reply_no_memory(err);
+                return api_no_memory(err);
             type = field_of(tool, "type");
         }
         const json_t *fn = json_object_get(tool, "function");
@@ -216,7 +218,7 @@ int read_tools(const struct field_source *from, json_t *v, struct openai_ask *a,
             return api_refuse(err, 400, "tools", "`tools[%zu].type` must be function or custom.",
                               i);
         if (!type && json_object_set_new(tool, "type", json_string("function")) < 0)
-            return reply_no_memory(err); /* templates show it */
+            return api_no_memory(err); /* templates show it */
     }
     a->tools = json_array_size(v) > 0 ? v : NULL; /* clients send an empty list for none */
     return 0;
@@ -265,7 +267,7 @@ static int keep_tools(const json_t *list, struct openai_ask *a, struct api_error
     json_t *kept = allowed ? tools_of(a, allowed) : NULL;
     const char *name;
     json_t *one;
-    int r = known && kept ? 0 : reply_no_memory(err);
+    int r = known && kept ? 0 : api_no_memory(err);
     json_object_foreach(allowed, name, one)
     {
         if (r == 0 && !json_object_get(known, name))
@@ -273,7 +275,7 @@ static int keep_tools(const json_t *list, struct openai_ask *a, struct api_error
                            name);
     }
     if (r == 0 && (json_array_clear(a->tools) < 0 || json_array_extend(a->tools, kept) < 0))
-        r = reply_no_memory(err);
+        r = api_no_memory(err);
     if (r == 0 && json_array_size(kept) == 0)
         a->tools = NULL;
     json_decref(known);

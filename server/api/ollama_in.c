@@ -4,8 +4,10 @@
 #include <string.h>
 
 #include "server/api/error.h"
+#include "server/api/fields.h"
 #include "server/api/forms.h"
 #include "server/api/ollama.h"
+#include "server/api/readers.h"
 #include "server/api/reply.h"
 #include "server/api/served.h"
 
@@ -40,7 +42,7 @@ static int name_calls(json_t *m, json_t *ids, struct api_error *err)
         if ((!field_of(call, "id") && json_object_set_new(call, "id", json_string(id)) < 0) ||
             json_object_set_new(call, "type", json_string("function")) < 0 ||
             json_array_append(ids, field_of(call, "id")) < 0)
-            return reply_no_memory(err);
+            return api_no_memory(err);
     }
     return 0;
 }
@@ -51,7 +53,7 @@ static int name_result(json_t *m, const json_t *ids, uint32_t *results, struct a
     json_t *tool = field_of(m, "tool_name"), *id = json_array_get(ids, (*results)++);
     if ((id && !field_of(m, "tool_call_id") && json_object_set(m, "tool_call_id", id) < 0) ||
         (tool && !field_of(m, "name") && json_object_set(m, "name", tool) < 0))
-        return reply_no_memory(err);
+        return api_no_memory(err);
     return 0;
 }
 
@@ -60,7 +62,7 @@ int read_ollama_messages(const struct field_source *from, json_t *v, struct open
 {
     json_t *ids = json_array();
     uint32_t results = 0;
-    int r = ids ? 0 : reply_no_memory(err);
+    int r = ids ? 0 : api_no_memory(err);
     for (size_t i = 0; r == 0 && i < json_array_size(v); i++) {
         json_t *m = json_array_get(v, i);
         const char *role = json_string_value(json_object_get(m, "role"));
@@ -71,7 +73,7 @@ int read_ollama_messages(const struct field_source *from, json_t *v, struct open
             r = name_result(m, ids, &results, err);
         if (r == 0 && role && json_is_object(m) && !field_of(m, "content") &&
             json_object_set_new(m, "content", json_string("")) < 0)
-            r = reply_no_memory(err);
+            r = api_no_memory(err);
     }
     json_decref(ids);
     return r == 0 ? read_messages(from, v, a, err) : r;
@@ -99,7 +101,7 @@ int read_ollama_prompt(const struct field_source *from, json_t *v, struct openai
     if (r == 0)
         return forms_messages(from, list, a, err);
     json_decref(list);
-    return reply_no_memory(err);
+    return api_no_memory(err);
 }
 
 /* Its client sends an empty list for no tools. */
@@ -139,10 +141,10 @@ int read_ollama_think(const struct field_source *from, json_t *v, struct openai_
     json_t *given = a->template_args, *args = given ? json_copy(given) : json_object();
     if (!args || json_object_set(args, "enable_thinking", level ? json_true() : v) < 0) {
         json_decref(args);
-        return reply_no_memory(err);
+        return api_no_memory(err);
     }
     if (json_object_set_new(from->body, "\1arguments", args) < 0)
-        return reply_no_memory(err);
+        return api_no_memory(err);
     a->template_args = args;
     return 0;
 }

@@ -278,7 +278,8 @@ void ollama_show(struct ek_buf *out, const struct served *s, json_t *body, uint6
                  struct api_error *ret_err)
 {
     const json_t *model = json_object_get(body, "model"), *name = json_object_get(body, "name");
-    if (ollama_model(s, json_string_value(json_is_string(model) ? model : name), ret_err) < 0)
+    if (served_model_tagged(s, json_string_value(json_is_string(model) ? model : name), ret_err) <
+        0)
         return;
     *ret_err = (struct api_error){0};
     (void)ek_buf_puts(out, "{\"license\":\"\",\"modelfile\":\"\",\"parameters\":\"\","

@@ -2,7 +2,6 @@
 #include "server/api/openai.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -11,17 +10,6 @@
 #include "server/api/error.h"
 #include "server/api/fields.h"
 #include "server/api/served.h"
-
-int api_refuse(struct api_error *err, int status, const char *param, const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    *err = (struct api_error){.status = status};
-    (void)vsnprintf(err->msg, sizeof(err->msg), fmt, ap);
-    va_end(ap);
-    (void)snprintf(err->param, sizeof(err->param), "%s", param ? param : "");
-    return -EBADMSG;
-}
 
 static bool too_deep(const json_t *v, unsigned depth)
 {
@@ -91,70 +79,9 @@ json_t *openai_load(const char *bytes, size_t len, struct api_error *err)
     return NULL;
 }
 
-int openai_model(const struct served *s, const char *name, struct api_error *err)
-{
-    for (uint32_t i = 0; name && i < s->names; i++) {
-        if (strcmp(name, s->name[i]) == 0)
-            return 0;
-    }
-    if (!name || !name[0]) /* whichever is served */
-        return 0;
-    char served[400] = "";
-    size_t len = 0;
-    for (uint32_t i = 0; i < s->names && len < sizeof(served); i++)
-        len += (size_t)snprintf(served + len, sizeof(served) - len, "%s`%.100s`", i ? ", " : "",
-                                s->name[i]);
-    return api_refuse(err, 404, "model",
-                      "The model `%.64s` does not exist; GET /v1/models lists those that do: %s.",
-                      name, served);
-}
-
 bool openai_is_raw(const struct served *s, const json_t *body)
 {
     return !s->chat || json_is_true(json_object_get(body, "raw"));
-}
-
-int ollama_model(const struct served *s, const char *name, struct api_error *err)
-{
-    static const char tag[] = ":latest";
-    size_t len = name ? strlen(name) : 0, n = sizeof(tag) - 1;
-    bool tagged = len > n && strcmp(name + len - n, tag) == 0;
-    for (uint32_t i = 0; tagged && i < s->names; i++) {
-        if (strlen(s->name[i]) == len - n && strncmp(name, s->name[i], len - n) == 0)
-            return 0;
-    }
-    return openai_model(s, name, err);
-}
-
-void openai_ignore(struct openai_ask *a, const char *inside, const char *name)
-{
-    static const char fine[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
-    static const char more[] = ", ...";
-    size_t len = strlen(a->ignored), in = strlen(inside), n = strlen(name);
-    bool plain = n > 0 && n <= 64 && strspn(name, fine) == n; /* it is told in a header */
-    if (len >= sizeof(more) && strcmp(a->ignored + len + 1 - sizeof(more), more) == 0)
-        return;
-    for (const char *at = a->ignored; *at; at += strspn(at, ", ")) {
-        size_t have = strcspn(at, ",");
-        if (have == in + n && memcmp(at, inside, in) == 0 && memcmp(at + in, name, n) == 0)
-            return;
-        at += have;
-    }
-    if (!plain || len + 2 + in + n + sizeof(more) > sizeof(a->ignored))
-        (void)snprintf(a->ignored + len, sizeof(a->ignored) - len, "%s", more + (len ? 0 : 2));
-    else
-        (void)snprintf(a->ignored + len, sizeof(a->ignored) - len, "%s%s%s", len ? ", " : "",
-                       inside, name);
-}
-
-struct openai_prompt openai_prompt(const struct openai_ask *a, uint32_t i)
-{
-    const json_t *p = a->prompt;
-    if (json_is_array(p) && !json_is_integer(json_array_get(p, 0)))
-        p = json_array_get(p, i);
-    if (json_is_string(p))
-        return (struct openai_prompt){json_string_value(p), json_string_length(p), NULL};
-    return (struct openai_prompt){NULL, 0, p};
 }
 
 static int check_sampling(const struct served *s, struct openai_ask *a, struct api_error *err)
@@ -209,16 +136,6 @@ static int check_together(const struct served *s, struct openai_ask *a, struct a
 uint64_t openai_fuel(size_t body_bytes)
 {
     return ek_work_fuel(OPENAI_FUEL, body_bytes, OPENAI_FUEL_BYTE);
-}
-
-int api_refuse_work(const struct ek_work *work, const char *field, struct api_error *err)
-{
-    struct ek_fault fault = {0};
-    int r = ek_work_refuse(work, &fault, field);
-    (void)api_refuse(err, r == -EBADMSG ? 400 : 503, field, "`%s` cannot be used: %s.",
-                     field[0] ? field : "body", fault.msg);
-    err->retry_after_s = r == -EBADMSG ? 0 : 1;
-    return -EBADMSG;
 }
 
 int openai_parse(const struct served *s, enum openai_api api, json_t *body, struct ek_work *work,

@@ -10,6 +10,7 @@
 #include "server/api/error.h"
 #include "server/api/fields.h"
 #include "server/api/openai.h"
+#include "server/api/readers.h"
 #include "server/api/served.h"
 #include "server/text/chat.h"
 #include "server/text/detok.h"

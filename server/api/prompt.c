@@ -210,7 +210,7 @@ static int render_chat(const struct served *s, const struct openai_ask *a, struc
         context ? chat_render(s->chat, s->tok, context, a->work, text, ret_guard, &fault) : -ENOMEM;
     json_decref(context);
     if (r == -ENOMEM)
-        return reply_no_memory(err);
+        return api_no_memory(err);
     if (r < 0 && ek_work_stopped(a->work))
         return api_refuse_work(a->work, prompt_field(a), err);
     if (r < 0)
@@ -325,7 +325,7 @@ int prompt_tokens(const struct served *s, const struct openai_ask *a, uint32_t i
     else if (r == -E2BIG)
         r = prompt_refuse_length(s, (size_t)s->max_model_len + 1, true, a->max_tokens, err);
     else if (r < 0)
-        r = reply_no_memory(err);
+        r = api_no_memory(err);
     else if (out->count == 0 && a->api != API_TOKENIZE)
         r = api_refuse(err, 400, field, "The prompt has no tokens.");
     else if (a->truncate)

@@ -5,12 +5,9 @@
 #include <string.h>
 
 #include "common/buf.h"
-#include "server/api/complete.h"
-#include "server/api/embed.h"
 #include "server/api/error.h"
 #include "server/api/forms.h"
-#include "server/api/infill.h"
-#include "server/api/ollama.h"
+#include "server/api/generation.h"
 #include "server/api/served.h"
 #include "server/api/timing.h"
 #include "server/text/tokenizer.h"
@@ -53,13 +50,6 @@ void reply_error(struct ek_buf *out, const struct api_error *err)
     else
         (void)ek_buf_puts(out, "null");
     (void)ek_buf_printf(out, ",\"code\":%d}}", err->status);
-}
-
-int reply_no_memory(struct api_error *err)
-{
-    int r = api_refuse(err, 503, "", "The server is out of memory for this request.");
-    err->retry_after_s = 1;
-    return r;
 }
 
 void reply_head(struct ek_buf *out, const struct generation *g, const char *object)
@@ -444,28 +434,6 @@ static void put_choice(struct ek_buf *out, const struct choice *c)
     reply_finish(out, c);
     reply_ids(out, c);
     (void)ek_buf_puts(out, ",\"routed_experts\":null}");
-}
-
-void reply_generation(struct ek_buf *out, struct generation *g)
-{
-    switch (g->ask.api) {
-    case API_CHAT:
-    case API_PLAIN: reply_completion(out, g); break;
-    case API_RESPONSES: responses_reply(out, g); break;
-    case API_MESSAGES: anthropic_reply(out, g); break;
-    case API_EMBED: embed_reply(out, g); break;
-    case API_OLLAMA_CHAT:
-    case API_OLLAMA_TEXT: ollama_reply(out, g); break;
-    case API_OLLAMA_EMBED: ollama_embed_reply(out, g); break;
-    case API_INFILL: infill_reply(out, g); break;
-    case API_RERANK:
-    case API_SCORE:
-    case API_CLASSIFY:
-    case API_POOLING: scored_reply(out, g); break;
-    case API_TOKENIZE:
-    case API_DETOKENIZE:
-    case API_COUNT: break;
-    }
 }
 
 void reply_completion(struct ek_buf *out, const struct generation *g)

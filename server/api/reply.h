@@ -20,10 +20,7 @@ void reply_object(struct ek_buf *out, const char *text, size_t len);
 /* A string in quotes. */
 void reply_string(struct ek_buf *out, const char *s);
 void reply_bytes(struct ek_buf *out, const char *bytes, size_t len);
-/* Fills err with a 503; -EBADMSG. */
-int reply_no_memory(struct api_error *err);
-/* The body of a generation that is over, in the form of its API; of chats and completions. */
-void reply_generation(struct ek_buf *out, struct generation *g);
+/* The body of a chat or a completion that is over. */
 void reply_completion(struct ek_buf *out, const struct generation *g);
 /* `chunk` = of a stream that goes on. */
 void reply_usage(struct ek_buf *out, const struct generation *g, bool chunk);

@@ -5,7 +5,9 @@
 
 #include "common/buf.h"
 #include "server/api/error.h"
+#include "server/api/fields.h"
 #include "server/api/forms.h"
+#include "server/api/readers.h"
 #include "server/api/reply.h"
 #include "server/api/served.h"
 
@@ -28,7 +30,7 @@ static int add_message(json_t *list, const json_t *item, struct api_error *err)
     int r = role ? forms_text(json_object_get(item, "content"), text_types, "input", &text, err)
                  : api_refuse(err, 400, "input", "`input` holds a message without a `role`.");
     if (r == 0 && json_array_append_new(list, forms_message(role, text.data, text.len)) < 0)
-        r = reply_no_memory(err);
+        r = api_no_memory(err);
     ek_buf_done(&text);
     return r;
 }
@@ -42,7 +44,7 @@ static int add_call(json_t *list, const json_t *item, struct api_error *err)
         return api_refuse(err, 400, "input",
                           "`input` holds a function_call without `call_id`, `name` or "
                           "`arguments`.");
-    return forms_add_call(list, id, name, arguments) < 0 ? reply_no_memory(err) : 0;
+    return forms_add_call(list, id, name, arguments) < 0 ? api_no_memory(err) : 0;
 }
 
 static int add_result(json_t *list, const json_t *item, struct api_error *err)
@@ -56,7 +58,7 @@ static int add_result(json_t *list, const json_t *item, struct api_error *err)
     if (r == 0) {
         m = forms_message("tool", text.data, text.len);
         if (!m || json_object_set(m, "tool_call_id", id) < 0 || json_array_append(list, m) < 0)
-            r = reply_no_memory(err);
+            r = api_no_memory(err);
     }
     json_decref(m);
     ek_buf_done(&text);
@@ -75,7 +77,7 @@ static int add_custom(json_t *list, const json_t *item, struct api_error *err)
     char *arguments = custom_arguments(input);
     int r = arguments ? forms_add_call(list, id, name, arguments) : -ENOMEM;
     free(arguments);
-    return r < 0 ? reply_no_memory(err) : 0;
+    return r < 0 ? api_no_memory(err) : 0;
 }
 
 /* Items of tools that run elsewhere, and of how a client keeps its conversation: no template has
@@ -131,15 +133,15 @@ int read_responses_input(const struct field_source *from, json_t *v, struct open
                          struct api_error *err)
 {
     json_t *list = json_array();
-    int r = list ? 0 : reply_no_memory(err);
+    int r = list ? 0 : api_no_memory(err);
     if (r == 0 && a->system &&
         json_array_append_new(list, forms_message("system", json_string_value(a->system),
                                                   json_string_length(a->system))) < 0)
-        r = reply_no_memory(err);
+        r = api_no_memory(err);
     if (r == 0 && json_is_string(v) &&
         json_array_append_new(
             list, forms_message("user", json_string_value(v), json_string_length(v))) < 0)
-        r = reply_no_memory(err);
+        r = api_no_memory(err);
     if (r == 0 && !json_is_string(v) && (!json_is_array(v) || json_array_size(v) == 0))
         r = api_refuse(err, 400, "input", "`input` must be a string or a list, not empty.");
     for (size_t i = 0; r == 0 && i < json_array_size(v); i++)
@@ -166,12 +168,12 @@ static int read_tool(const struct field_source *from, json_t *tool, size_t at, s
         return 0;
     }
     if (custom && custom_note(from->body, name) < 0)
-        return reply_no_memory(err);
+        return api_no_memory(err);
     *ret_tool = custom
                     ? custom_tool(a, from->body, tool)
                     : forms_tool(name, field_of(tool, "description"), field_of(tool, "parameters"),
                                  json_is_true(json_object_get(tool, "strict")));
-    return *ret_tool ? 0 : reply_no_memory(err);
+    return *ret_tool ? 0 : api_no_memory(err);
 }
 
 int read_responses_tools(const struct field_source *from, json_t *v, struct openai_ask *a,
@@ -182,19 +184,19 @@ int read_responses_tools(const struct field_source *from, json_t *v, struct open
     if (json_array_size(v) == 0)
         return 0;
     json_t *list = json_array();
-    int r = list ? 0 : reply_no_memory(err);
+    int r = list ? 0 : api_no_memory(err);
     for (size_t i = 0; r == 0 && i < json_array_size(v); i++) {
         json_t *tool = NULL;
         r = read_tool(from, json_array_get(v, i), i, a, &tool, err);
         if (tool && json_array_append_new(list, tool) < 0)
-            r = reply_no_memory(err);
+            r = api_no_memory(err);
     }
     if (r < 0 || json_array_size(list) == 0) {
         json_decref(list);
         return r;
     }
     if (json_object_set_new(from->body, "\1tools", list) < 0)
-        return reply_no_memory(err);
+        return api_no_memory(err);
     a->tools = list;
     return 0;
 }

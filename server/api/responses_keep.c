@@ -13,8 +13,11 @@
 #include "common/buf.h"
 #include "common/clock.h"
 #include "server/api/complete.h"
+#include "server/api/error.h"
+#include "server/api/fields.h"
 #include "server/api/forms.h"
 #include "server/api/past.h"
+#include "server/api/readers.h"
 #include "server/api/served.h"
 
 int read_store(const struct field_source *from, json_t *v, struct openai_ask *a,

@@ -10,6 +10,7 @@
 #include "server/api/complete.h"
 #include "server/api/error.h"
 #include "server/api/forms.h"
+#include "server/api/items.h"
 #include "server/api/reply.h"
 #include "server/api/served.h"
 

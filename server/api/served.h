@@ -10,6 +10,7 @@
 #include "server/text/answer/reasoning.h"
 #include "server/text/answer/toolcall.h"
 
+struct api_error;
 struct chat;
 struct fim;
 struct grammar_cache;
@@ -97,3 +98,8 @@ struct served {
     uint32_t items;
     uint64_t memory_planned[HTTP_PLACES], memory_taken[HTTP_PLACES]; /* at the start */
 };
+
+/* 0, or a 404 in err. `name` may be NULL or empty: whichever is served. Of Ollama's names "latest"
+ * is the one tag. */
+int served_model_tagged(const struct served *s, const char *name, struct api_error *err);
+int served_model(const struct served *s, const char *name, struct api_error *err);

@@ -12,7 +12,7 @@
 
 #include "common/buf.h"
 #include "common/clock.h"
-#include "server/api/complete.h"
+#include "server/api/generation.h"
 #include "server/api/served.h"
 
 static void put_ms(struct ek_buf *out, const char *name, uint64_t from_us, uint64_t to_us,

@@ -77,7 +77,7 @@ int words_make(const struct served *s, const struct openai_ask *a, struct req_as
         return 0;
     uint32_t *words = calloc(room, sizeof(*words));
     if (!words)
-        return reply_no_memory(err);
+        return api_no_memory(err);
     put_allowed(a->allowed_ids, words);
     put_biases(a->logit_bias, words + allowed);
     int r = put_bad(s, a, words + allowed + 2 * (size_t)biases, &bad);
@@ -90,7 +90,7 @@ int words_make(const struct served *s, const struct openai_ask *a, struct req_as
                               "`bad_words` have more than %u tokens, counted with and without a "
                               "blank before them; send fewer.",
                               EK_BAD_WORDS);
-        return reply_no_memory(err);
+        return api_no_memory(err);
     }
     q->allowed = allowed;
     q->biases = biases;

@@ -14,6 +14,7 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "kernels/backend.h"
+#include "kernels/registry.h"
 #include "server/bench/bench.h"
 #include "server/bench/machine.h"
 #include "server/bench/options.h"

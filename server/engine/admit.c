@@ -4,15 +4,28 @@
  * in the host tier, found by name or saved by the entry's own preemption.
  */
 #include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
 
 #include "server/engine/sched.h"
 
+int admission_init(struct admission *a, uint32_t table_most)
+{
+    a->bring = calloc(table_most, sizeof(*a->bring));
+    return a->bring ? 0 : -ENOMEM;
+}
+
+void admission_done(struct admission *a)
+{
+    free(a->bring);
+}
+
 /* What need not be computed. */
 struct found {
-    uint32_t hits;           /* blocks on the device */
-    uint32_t bring;          /* blocks after them that come from the host tier: s->bring[] */
-    uint32_t tokens;         /* of both */
-    uint32_t chain;          /* blocks on the device, with recurrent state: hits have a snapshot */
+    uint32_t hits;   /* blocks on the device */
+    uint32_t bring;  /* blocks after them that come from the host tier: s->admission.bring[] */
+    uint32_t tokens; /* of both */
+    uint32_t chain;  /* blocks on the device, with recurrent state: hits have a snapshot */
     struct prefix_name tail; /* of the last hit */
 };
 
@@ -23,13 +36,13 @@ static bool find_named(struct sched *s, const struct entry *e, uint32_t index, b
 {
     struct prefix_name parent = *name;
 
-    for (uint32_t i = 0; i < s->block_size; i++)
-        s->scratch[i] = sched_token(e, index * s->block_size + i);
-    *name = prefix_hash(&s->prefix, parent, sched_salt(s, e), s->scratch);
+    for (uint32_t i = 0; i < s->fixed.block_size; i++)
+        s->scratch.tokens[i] = sched_token(e, index * s->fixed.block_size + i);
+    *name = prefix_hash(&s->prefix, parent, sched_salt(s, e), s->scratch.tokens);
     if (device)
-        *ret_id = prefix_find(&s->prefix, *name, parent, s->scratch);
+        *ret_id = prefix_find(&s->prefix, *name, parent, s->scratch.tokens);
     if (*ret_id == 0)
-        *ret_host = offload_find(s, *name, parent, s->scratch);
+        *ret_host = offload_find(s, *name, parent, s->scratch.tokens);
     return *ret_id != 0 || *ret_host != 0;
 }
 
@@ -39,13 +52,13 @@ static struct found find_content(struct sched *s, const struct entry *e, uint32_
 {
     struct found f = {0};
     struct prefix_name name = {0, 0};
-    uint32_t most = (e->known - 1) / s->block_size;
+    uint32_t most = (e->known - 1) / s->fixed.block_size;
     bool named = sched_caches(s);
 
     if (sched_wants_scores(e)) /* their rows have to be computed */
-        most = most < e->scoring / s->block_size ? most : e->scoring / s->block_size;
+        most = most < e->scoring / s->fixed.block_size ? most : e->scoring / s->fixed.block_size;
 
-    for (uint32_t n = 0; n < s->table_most; n++) {
+    for (uint32_t n = 0; n < s->seats.table_most; n++) {
         uint32_t id = 0, host = 0;
         if (named && n < most && find_named(s, e, n, f.bring == 0, &name, &id, &host) && id != 0) {
             table[n] = id;
@@ -59,13 +72,13 @@ static struct found find_content(struct sched *s, const struct entry *e, uint32_
         uint32_t own = swap_find(s, e, n);
         if (host == 0 && own == 0)
             break;
-        s->bring[f.bring++] = host != 0 ? host : own;
-        if (host == 0 && (n + 1) * s->block_size > e->swapped.tokens) {
+        s->admission.bring[f.bring++] = host != 0 ? host : own;
+        if (host == 0 && (n + 1) * s->fixed.block_size > e->swapped.tokens) {
             f.tokens = e->swapped.tokens; /* its last block is not full */
             return f;
         }
     }
-    f.tokens = (f.hits + f.bring) * s->block_size;
+    f.tokens = (f.hits + f.bring) * s->fixed.block_size;
     return f;
 }
 
@@ -77,16 +90,16 @@ static bool choose_bring(struct sched *s, const struct entry *e, struct found *f
     uint32_t room = s->host.most - s->host.copy_count;
 
     for (uint32_t i = 0; i < f->bring; i++)
-        if (offload_moving(s, s->bring[i]))
+        if (offload_moving(s, s->admission.bring[i]))
             return false;
     if (f->bring > room) {
         f->bring = room;
-        f->tokens = (f->hits + room) * s->block_size;
+        f->tokens = (f->hits + room) * s->fixed.block_size;
     }
     if (f->bring > 0 && e->swapped.table == HOST_NONE &&
-        !host_worth(s, f->bring, f->bring * s->block_size, &s->stats.offloads_declined)) {
+        !host_worth(s, f->bring, f->bring * s->fixed.block_size, &s->stats.offloads_declined)) {
         f->bring = 0;
-        f->tokens = f->hits * s->block_size;
+        f->tokens = f->hits * s->fixed.block_size;
     }
     return true;
 }
@@ -95,24 +108,24 @@ static bool choose_bring(struct sched *s, const struct entry *e, struct found *f
 static void bring_blocks(struct sched *s, uint32_t seat, const struct found *f, uint64_t now_us)
 {
     struct host *h = &s->host;
-    uint32_t *table = sched_table(s, seat);
+    uint32_t *table = seats_table(&s->seats, seat);
 
     for (uint32_t i = 0; i < f->bring; i++)
-        blocks_ref(&h->blocks, s->bring[i]); /* taking a block may bring another here */
+        blocks_ref(&h->blocks, s->admission.bring[i]); /* taking a block may bring another here */
     h->held = f->bring;
     for (uint32_t i = 0; i < f->bring; i++) {
         int r = blocks_take(&s->blocks, now_us, &table[f->hits + i]);
         assert(r == 0);
-        sched_grown(s, seat);
+        seats_grown(&s->seats, &s->blocks, seat);
         h->held--;
-        host_copy(h, (struct ek_block_copy){.from = s->bring[i],
+        host_copy(h, (struct ek_block_copy){.from = s->admission.bring[i],
                                             .to = table[f->hits + i],
                                             .from_tier = EK_TIER_HOST,
                                             .to_tier = EK_TIER_DEVICE});
-        h->moves[s->bring[i]].in_step = s->next_step;
+        h->moves[s->admission.bring[i]].in_step = s->flights.next_step;
     }
     for (uint32_t i = f->bring; i > 0; i--) /* the deepest first: it is evicted first */
-        host_give(h, s->bring[i - 1], now_us);
+        host_give(h, s->admission.bring[i - 1], now_us);
 }
 
 /* Blocks to be left over when this entry is admitted beside others: the watermark; for one that was
@@ -120,10 +133,10 @@ static void bring_blocks(struct sched *s, uint32_t seat, const struct found *f, 
  * that it is not preempted again at once. */
 static uint32_t blocks_to_spare(const struct sched *s, const struct entry *e)
 {
-    if (s->running_count == 0)
+    if (s->entries.running_count == 0)
         return 0;
     uint64_t mark = (uint64_t)(s->blocks.usable - 1) * s->value[LIMIT_WATERMARK] / 1000000u;
-    return e->admitted ? s->running_count : (uint32_t)mark;
+    return e->admitted ? s->entries.running_count : (uint32_t)mark;
 }
 
 /* Whether there is room for so many blocks, and for a new one also while all running ones grow. */
@@ -131,14 +144,14 @@ static bool has_room(struct sched *s, struct entry *e, uint64_t blocks, uint32_t
 {
     s->stats.held_needed = (uint32_t)blocks;
     s->stats.held_available = available;
-    s->blocked_held = HELD_BLOCKS;
+    s->admission.blocked_held = HELD_BLOCKS;
     if (blocks + blocks_to_spare(s, e) > available)
         return false;
-    if (e->admitted || s->running_count == 0 || sched_foresee(s, e, blocks))
+    if (e->admitted || s->entries.running_count == 0 || sched_foresee(s, e, blocks))
         return true;
     s->stats.admissions_put_off += !e->put_off;
     e->put_off = true;
-    s->blocked_held = HELD_GROWTH;
+    s->admission.blocked_held = HELD_GROWTH;
     sched_foresee_note(s, e);
     return false;
 }
@@ -146,14 +159,15 @@ static bool has_room(struct sched *s, struct entry *e, uint64_t blocks, uint32_t
 static void note_query(struct sched *s, uint32_t queries, uint32_t hits)
 {
     struct engine_stats *st = &s->stats;
-    uint32_t at = s->window_at++ % SCHED_WINDOW;
+    struct admission *a = &s->admission;
+    uint32_t at = a->window_at++ % SCHED_WINDOW;
 
     st->prefix_queries += queries;
     st->prefix_hits += hits;
-    st->window_queries += queries - (uint64_t)s->window[at].queries;
-    st->window_hits += hits - (uint64_t)s->window[at].hits;
-    s->window[at].queries = queries;
-    s->window[at].hits = hits;
+    st->window_queries += queries - (uint64_t)a->window[at].queries;
+    st->window_hits += hits - (uint64_t)a->window[at].hits;
+    a->window[at].queries = queries;
+    a->window[at].hits = hits;
 }
 
 static void note_admission(struct sched *s, struct entry *e, uint32_t cached_tokens,
@@ -167,8 +181,7 @@ static void note_admission(struct sched *s, struct entry *e, uint32_t cached_tok
                 e->lost - cached_tokens;
         return;
     }
-    e->admitted = true;
-    s->admitted_count++;
+    entries_admit(&s->entries, e);
     r->first_scheduled_us = now_us;
     r->cached_tokens = cached_tokens;
     e->paid = cached_tokens;
@@ -177,52 +190,43 @@ static void note_admission(struct sched *s, struct entry *e, uint32_t cached_tok
         note_query(s, r->ask.prompt_tokens, cached_tokens);
 }
 
-static void insert_running(struct sched *s, uint32_t entry)
-{
-    uint32_t i = s->running_count++;
-
-    for (; i > 0 && sched_before(s, entry, s->running[i - 1]); i--)
-        s->running[i] = s->running[i - 1];
-    s->running[i] = entry;
-}
-
 /* Takes blocks for the whole of the entry. False when they do not fit now, or must be waited for.
  */
 static bool take_blocks(struct sched *s, struct entry *e, uint32_t seat, uint64_t now_us,
                         struct found *ret_found)
 {
-    struct seat *t = &s->seats[seat];
-    uint32_t *table = sched_table(s, seat);
+    struct seat *t = &s->seats.at[seat];
+    uint32_t *table = seats_table(&s->seats, seat);
     uint32_t available = blocks_available(&s->blocks), idle = 0;
 
-    if (s->running_count > 0 && s->blocked_number == e->number &&
-        available <= s->blocked_available) {
-        s->held = s->blocked_held;
+    if (s->entries.running_count > 0 && s->admission.blocked_number == e->number &&
+        available <= s->admission.blocked_available) {
+        s->admission.held = s->admission.blocked_held;
         return false;
     }
     struct found f = find_content(s, e, table);
-    s->held = HELD_COPIES;
+    s->admission.held = HELD_COPIES;
     if (!choose_bring(s, e, &f))
         return false;
     for (uint32_t i = 0; i < f.hits; i++)
         idle += s->blocks.at[table[i]].refs == 0;
-    uint64_t fresh = sched_blocks_for(s, e->known) - f.hits;
+    uint64_t fresh = seats_blocks_for(&s->seats, e->known) - f.hits;
     if (!has_room(s, e, fresh + idle, available)) {
-        s->blocked_number = e->number;
-        s->blocked_available = available;
-        s->held = s->blocked_held;
+        s->admission.blocked_number = e->number;
+        s->admission.blocked_available = available;
+        s->admission.held = s->admission.blocked_held;
         return false;
     }
     for (uint32_t i = 0; i < f.hits; i++) {
         blocks_ref(&s->blocks, table[i]);
-        sched_grown(s, seat);
+        seats_grown(&s->seats, &s->blocks, seat);
     }
     bring_blocks(s, seat, &f, now_us);
     t->tail = f.tail;
     t->named = f.hits;
-    t->sure = f.hits * s->block_size;
+    t->sure = f.hits * s->fixed.block_size;
     t->settled = f.tokens;
-    int r = sched_grow(s, seat, e->known, now_us);
+    int r = seats_grow(&s->seats, &s->blocks, seat, e->known, now_us);
     assert(r == 0);
     *ret_found = f;
     return true;
@@ -238,7 +242,7 @@ static void note_bring(struct sched *s, struct entry *e, const struct found *f, 
     } else {
         s->host.back += f->bring;
         s->stats.offload_in_blocks += f->bring;
-        s->stats.offload_hits += (uint64_t)f->bring * s->block_size;
+        s->stats.offload_hits += (uint64_t)f->bring * s->fixed.block_size;
     }
 }
 
@@ -248,26 +252,26 @@ static bool admission_paused(struct sched *s)
     uint64_t high = s->value[LIMIT_ADMISSION_HIGH], low = s->value[LIMIT_ADMISSION_LOW];
     uint64_t used = s->blocks.referenced * (uint64_t)1000000u;
     uint64_t pool = s->blocks.usable - 1;
-    bool before = s->paused;
+    bool before = s->admission.paused;
 
-    if (high == 0 || s->running_count == 0 || used < low * pool)
-        s->paused = false;
+    if (high == 0 || s->entries.running_count == 0 || used < low * pool)
+        s->admission.paused = false;
     else if (used >= high * pool)
-        s->paused = true;
-    s->stats.admission_pauses += s->paused && !before;
-    return s->paused;
+        s->admission.paused = true;
+    s->stats.admission_pauses += s->admission.paused && !before;
+    return s->admission.paused;
 }
 
 /* What keeps an entry out before its blocks are looked at. */
 static enum engine_held held_before(struct sched *s, const struct plan *p, uint32_t entry)
 {
-    struct entry *e = &s->entries[entry];
+    struct entry *e = &s->entries.at[entry];
 
-    if (s->free_seat_count == 0 || s->running_count >= s->value[LIMIT_RUNNING_SEQS])
+    if (s->seats.free_count == 0 || s->entries.running_count >= s->value[LIMIT_RUNNING_SEQS])
         return HELD_LIMIT;
     if (!sched_share_has_turn(s, p, entry))
         return HELD_TOKENS;
-    if (!e->admitted && s->admitted_count >= 2 * s->max_seqs)
+    if (!e->admitted && s->entries.admitted_count >= 2 * s->fixed.max_seqs)
         return HELD_PREEMPTED; /* priorities pile up preempted ones: first they go on */
     if (!e->admitted && admission_paused(s))
         return HELD_PAUSED;
@@ -280,11 +284,11 @@ static enum engine_held held_before(struct sched *s, const struct plan *p, uint3
 /* Whether `a` of one tenant is to be admitted before `b` of another. */
 static bool has_turn(const struct sched *s, uint32_t a, uint32_t b)
 {
-    const struct entry *x = &s->entries[a], *y = &s->entries[b];
+    const struct entry *x = &s->entries.at[a], *y = &s->entries.at[b];
     uint64_t left = tenants_standing(&s->tenants, x->tenant);
     uint64_t right = tenants_standing(&s->tenants, y->tenant);
 
-    if (s->priority_policy && x->req->ask.priority != y->req->ask.priority)
+    if (entries_ranked(&s->entries, x, y))
         return x->req->ask.priority < y->req->ask.priority;
     return left != right ? left < right : x->number < y->number;
 }
@@ -306,49 +310,64 @@ uint32_t sched_head(const struct sched *s)
 /* Of those that were admitted before, the one that came first. */
 static uint32_t first_preempted(const struct sched *s)
 {
-    uint32_t i = s->age.head;
+    uint32_t i = s->entries.age.head;
 
-    while (!s->entries[i].admitted)
-        i = s->entries[i].in[QUEUE_AGE].next;
+    while (!s->entries.at[i].admitted)
+        i = s->entries.at[i].in[QUEUE_AGE].next;
     return i;
 }
 
-bool sched_admit(struct sched *s, struct plan *p)
+/* Admits the one whose turn it is. False when it cannot be. */
+static bool admit_one(struct sched *s, struct plan *p)
 {
     uint32_t entry = sched_head(s);
 
-    s->held = HELD_NONE;
+    s->admission.held = HELD_NONE;
     if (entry == SCHED_NONE)
         return false;
-    s->held = held_before(s, p, entry);
-    if (s->held == HELD_PREEMPTED && s->running_count == 0) { /* somebody has to go on */
+    s->admission.held = held_before(s, p, entry);
+    if (s->admission.held == HELD_PREEMPTED &&
+        s->entries.running_count == 0) { /* somebody has to go on */
         entry = first_preempted(s);
-        s->held = held_before(s, p, entry);
+        s->admission.held = held_before(s, p, entry);
     }
-    struct entry *e = &s->entries[entry];
-    if (s->held != HELD_NONE)
+    struct entry *e = &s->entries.at[entry];
+    if (s->admission.held != HELD_NONE)
         return false;
-    uint32_t seat = s->free_seats[s->free_seat_count - 1];
+    uint32_t seat = seats_next(&s->seats);
     struct found f;
     if (!take_blocks(s, e, seat, p->now_us, &f))
         return false;
 
-    assert(e->pending == 0);
-    s->free_seat_count--;
-    struct seat *t = &s->seats[seat];
-    t->entry = entry;
-    t->lease = s->next_lease++;
-    t->set_due = true;
-    sched_dequeue(s, entry);
-    e->state = ENTRY_RUNNING;
-    e->seat = seat;
+    seats_take(&s->seats, entry);
+    sched_seat(s, entry, seat);
     note_bring(s, e, &f, p->now_us);
-    note_admission(s, e, t->settled, p->now_us);
-    e->computed = t->settled;
+    note_admission(s, e, s->seats.at[seat].settled, p->now_us);
+    e->computed = s->seats.at[seat].settled;
     if (s->states.on)
         snapshot_begin(s, e, f.tokens, f.chain);
     sched_share_admitted(s, p, e);
-    insert_running(s, entry);
-    atomic_store_explicit(&e->req->state, REQ_RUNNING, memory_order_release);
+    entries_run(&s->entries, entry);
     return true;
+}
+
+void sched_admit(struct sched *s, struct plan *p)
+{
+    s->admission.held = HELD_PREEMPTED;
+    while (!p->preempted && !p->lacking && admit_one(s, p))
+        continue;
+}
+
+const char *admission_check(const struct sched *s)
+{
+    const struct admission *a = &s->admission;
+    uint64_t queries = 0, hits = 0;
+
+    for (uint32_t i = 0; i < SCHED_WINDOW; i++) {
+        queries += a->window[i].queries;
+        hits += a->window[i].hits;
+    }
+    if (queries != s->stats.window_queries || hits != s->stats.window_hits || hits > queries)
+        return "the window of prefix hits is wrong";
+    return NULL;
 }

@@ -39,7 +39,7 @@ bool constrain_begun(struct request *r, uint32_t count, uint32_t *ret_first)
 /* The request that the row is sampled for, NULL when it has ended or is free text. */
 static struct request *constrained(const struct sched *s, const struct flight_seq *q)
 {
-    const struct entry *e = &s->entries[q->entry];
+    const struct entry *e = &s->entries.at[q->entry];
 
     return q->sample && !q->put_off && e->number == q->number && e->req->ask.grammar ? e->req
                                                                                      : NULL;
@@ -111,7 +111,7 @@ static struct flight_seq *next_slow(struct constrain *c, const struct sched *s, 
         const struct request *r = constrained(s, &f->seq[i]);
         if (!r || !r->mask_slow)
             continue;
-        uint64_t spent = *spent_by(c, sched_owner(&s->entries[f->seq[i].entry]));
+        uint64_t spent = *spent_by(c, sched_owner(&s->entries.at[f->seq[i].entry]));
         if (best && spent >= best_spent)
             continue;
         best = &f->seq[i];
@@ -124,8 +124,8 @@ static struct flight_seq *next_slow(struct constrain *c, const struct sched *s, 
 static bool try_slow(struct constrain *c, struct sched *s, struct flight_seq *q, uint32_t words,
                      uint32_t *bits)
 {
-    struct request *r = s->entries[q->entry].req;
-    uint64_t *spent = spent_by(c, sched_owner(&s->entries[q->entry]));
+    struct request *r = s->entries.at[q->entry].req;
+    uint64_t *spent = spent_by(c, sched_owner(&s->entries.at[q->entry]));
     struct ek_work work = {.fuel = c->credit, .look = UINT64_MAX};
     bool all = c->credit >= CONSTRAIN_MOST, done = false;
 
@@ -161,7 +161,7 @@ static uint32_t fill_slow(struct constrain *c, struct sched *s, struct flight *f
     for (uint32_t i = 0; i < CONSTRAIN_OWNERS; i++)
         c->owner[i].spent -= c->owner[i].spent >> 10;
     for (struct flight_seq *q; (q = next_slow(c, s, f));) {
-        struct request *r = s->entries[q->entry].req;
+        struct request *r = s->entries.at[q->entry].req;
         uint32_t *bits = masks->bits + (size_t)at[q - f->seq].logit_row * masks->words;
         bool ends = grammar_given_up(r->ask.grammar);
         if (s->states.on) { /* it cannot be put off: others get their credit later */

@@ -61,10 +61,10 @@ static void settle_growth(struct engine *e)
         return;
     if (e->dead || e->stop)
         e->grow_code = -ESHUTDOWN;
-    else if (e->grow_code == 1 && s->device_blocks >= e->grow_to)
+    else if (e->grow_code == 1 && s->pool.device >= e->grow_to)
         e->grow_code = 0;
-    else if (e->grow_code == 1 && s->pool_error != 0)
-        e->grow_code = s->pool_error;
+    else if (e->grow_code == 1 && s->pool.error != 0)
+        e->grow_code = s->pool.error;
     if (e->grow_code <= 0)
         pthread_cond_broadcast(&e->grown);
 }
@@ -93,8 +93,8 @@ void engine_publish(struct engine *e)
     e->shared.masks_refused = e->constrain.refused;
     e->shared_us = now;
     e->prefill_rate = e->shared.prefill_rate;
-    e->door_reqs = s->waiting_count - s->preempted_count;
-    e->door_tokens = s->waiting_tokens;
+    e->door_reqs = s->entries.waiting_count - s->entries.preempted_count;
+    e->door_tokens = s->entries.waiting_tokens;
     for (const struct request *r = e->inbox; r; r = r->next) {
         e->door_reqs++;
         e->door_tokens += r->ask.prompt_tokens;
@@ -150,7 +150,7 @@ static void take_wishes(struct engine *e, struct request *wishes, uint64_t now_u
 
 static bool pool_asked(const struct engine *e)
 {
-    return e->grow_to != e->sched->pool_floor || (e->grow_to != 0 && e->grow_code == 2);
+    return e->grow_to != e->sched->pool.floor || (e->grow_to != 0 && e->grow_code == 2);
 }
 
 /* Under the lock. */
@@ -208,7 +208,7 @@ static bool take_orders(struct engine *e)
     if (o.cut)
         end_all(e, REQ_FIN_DEADLINE, 0);
     if (o.away) {
-        e->revivals.cut += e->sched->running_count + e->sched->waiting_count;
+        e->revivals.cut += e->sched->entries.running_count + e->sched->entries.waiting_count;
         end_all(e, REQ_FIN_ERROR, -EHOSTDOWN);
     }
     return !o.stop;
@@ -309,7 +309,7 @@ static void *engine_main(void *arg)
         engine_publish(e);
         deliver(e);
         record(e);
-        if (r == 0 && e->sched->flying > 0) {
+        if (r == 0 && e->sched->flights.count > 0) {
             r = engine_land_step(e);
             recount(e);
             engine_publish(e);
@@ -370,9 +370,9 @@ static void free_memory(struct engine *e)
 {
     /* After a hang the backend may still read the steps: then they are left to the process's end.
      */
-    for (uint32_t i = 0; i < SCHED_DEPTH && (!e->sched || e->sched->flying == 0); i++)
+    for (uint32_t i = 0; i < SCHED_DEPTH && (!e->sched || e->sched->flights.count == 0); i++)
         free(e->steps[i]);
-    if (!e->sched || e->sched->flying == 0)
+    if (!e->sched || e->sched->flights.count == 0)
         free(e->masks);
     sched_free(e->sched);
     free(e->result);
@@ -415,7 +415,8 @@ int engine_new(const struct engine_params *p, const struct ek_backend *backend,
     e->masks = calloc(1, constrain_bytes(p->max_seqs, p->vocab));
     if (!e->result || !e->masks || !e->steps[0] || !e->steps[1])
         goto out;
-    e->sched->resizable = backend->kv_resize != NULL;
+    if (backend->kv_resize)
+        sched_pool_resizable(e->sched);
     e->loaded_us = ek_now_us();
     engine_restore(e, START_MOST_US, NULL);
     sched_stats(e->sched, 0, &e->shared);

@@ -54,7 +54,7 @@ static void note_landing(struct engine *e, const struct flight *f, uint64_t begu
 static int newest_failed(struct engine *e, int code)
 {
     const struct sched *s = e->sched;
-    const struct flight *f = &s->flights[(s->flight_first + s->flying - 1) % SCHED_DEPTH];
+    const struct flight *f = &s->flights.at[flights_newest(&s->flights)];
 
     note_landing(e, f, f->planned_us, ek_now_us(), code);
     return step_failed(e, code, 1);
@@ -64,7 +64,7 @@ static int newest_failed(struct engine *e, int code)
 static int fit_device(struct engine *e)
 {
     uint64_t now = ek_now_us();
-    uint32_t blocks = e->sched->flying == 0 ? sched_pool_due(e->sched, now) : 0;
+    uint32_t blocks = e->sched->flights.count == 0 ? sched_pool_due(e->sched, now) : 0;
 
     if (blocks == 0)
         return 0;
@@ -79,7 +79,7 @@ static int fit_device(struct engine *e)
 static int sample_step(struct engine *e, const struct ek_step *step)
 {
     struct sched *s = e->sched;
-    struct flight *f = &s->flights[(s->flight_first + s->flying - 1) % SCHED_DEPTH];
+    struct flight *f = &s->flights.at[flights_newest(&s->flights)];
 
     if (!constrain_needed(s, f))
         return e->backend->sample(e->device, step, NULL);
@@ -103,8 +103,8 @@ int engine_start_steps(struct engine *e)
     int lost = fit_device(e);
     if (lost != 0)
         return lost;
-    while (s->flying < s->depth) {
-        struct ek_step *step = e->steps[(s->flight_first + s->flying) % SCHED_DEPTH];
+    while (s->flights.count < s->fixed.depth) {
+        struct ek_step *step = e->steps[flights_place(&s->flights, s->flights.count)];
         uint64_t from = ek_now_us();
         if (sched_plan_after(s) > from)
             return 0;
@@ -114,9 +114,8 @@ int engine_start_steps(struct engine *e)
             return 0;
         record_begin(e->p.recorder, s, ek_now_us());
         int r = e->backend->forward(e->device, step);
-        bool waits =
-            s->flying > 1 &&
-            constrain_needed(s, &s->flights[(s->flight_first + s->flying - 1) % SCHED_DEPTH]);
+        bool waits = s->flights.count > 1 &&
+                     constrain_needed(s, &s->flights.at[flights_newest(&s->flights)]);
         if (r == 0 && waits)
             e->unsampled = step;
         else if (r == 0)
@@ -164,9 +163,9 @@ static int wait_step(struct engine *e, const struct flight *f, uint64_t until_us
 int engine_land_step(struct engine *e)
 {
     struct sched *s = e->sched;
-    const struct flight *f = &s->flights[s->flight_first];
+    const struct flight *f = &s->flights.at[s->flights.first];
     uint64_t before = e->landed_us; /* the one before it had the device until then */
-    uint64_t plan_us = s->flying < s->depth ? sched_plan_after(s) : 0;
+    uint64_t plan_us = s->flights.count < s->fixed.depth ? sched_plan_after(s) : 0;
     int r = wait_step(e, f, plan_us > ek_now_us() ? plan_us : UINT64_MAX);
 
     if (r == WAIT_PLAN)
@@ -180,8 +179,8 @@ int engine_land_step(struct engine *e)
         return sample_waiting(e);
     }
     engine_give_up_sampling(e);
-    uint32_t steps = s->flying;
-    const struct flight *behind = &s->flights[(s->flight_first + 1) % SCHED_DEPTH];
+    uint32_t steps = s->flights.count;
+    const struct flight *behind = &s->flights.at[flights_place(&s->flights, 1)];
     if (steps > 1) { /* what was planned on top of the failed step is worth nothing */
         int next = lacks_memory(r) ? wait_step(e, behind, UINT64_MAX) : 0;
         bool worse = next != 0 && !lacks_memory(next);
@@ -198,11 +197,11 @@ void engine_land_rest(struct engine *e)
     uint32_t landed = 0;
 
     engine_give_up_sampling(e);
-    for (; landed < s->flying; landed++) {
-        const struct flight *f = &s->flights[(s->flight_first + landed) % SCHED_DEPTH];
+    for (; landed < s->flights.count; landed++) {
+        const struct flight *f = &s->flights.at[flights_place(&s->flights, landed)];
         if (e->backend->wait(e->device, f->id, e->result, e->result_bytes, CLOSING_WAIT_US) != 0)
             return; /* it still reads what it was given */
     }
-    while (s->flying > 0)
+    while (s->flights.count > 0)
         sched_cancel(s, 0, ek_now_us()); /* no request is left that waits for a result */
 }

@@ -27,6 +27,11 @@ struct outlook {
     double more[LOOKS], variance[LOOKS]; /* tokens, against now */
 };
 
+static uint32_t kind_of(const struct entry *e)
+{
+    return growths_kind(e->tenant, e->req->ask.prompt_tokens);
+}
+
 /* An entry that holds `held` tokens' room: it grows until max_new_tokens unless it ends before. */
 static void add_entry(const struct sched *s, const struct entry *e, double held, struct outlook *o)
 {
@@ -37,7 +42,7 @@ static void add_entry(const struct sched *s, const struct entry *e, double held,
     for (uint32_t i = 0, before = 0; i < LOOKS; before = ahead[i++]) {
         /* One that is to end between two looks is at its largest just before. */
         uint32_t more = left < ahead[i] ? left : ahead[i];
-        double runs = left > before ? growth_share(&s->growth, got, more) : 0;
+        double runs = left > before ? growths_share(&s->growth, kind_of(e), got, more) : 0;
         double room = held + more;
         o->more[i] += runs * room - held;
         o->variance[i] += runs * (1 - runs) * room * room;
@@ -47,22 +52,22 @@ static void add_entry(const struct sched *s, const struct entry *e, double held,
 bool sched_foresee(const struct sched *s, const struct entry *e, uint64_t blocks)
 {
     struct outlook o = {0};
-    double used = s->blocks.referenced - s->migrant_count;
+    double used = s->blocks.referenced - s->pool.migrant_count;
     /* What two share is given back by neither: each counts for its part. */
-    double own = s->held_blocks > 0 ? fmin(1, used / (double)s->held_blocks) : 1;
+    double own = s->seats.held_blocks > 0 ? fmin(1, used / (double)s->seats.held_blocks) : 1;
     double pool = (s->blocks.usable - 1) * (1 - (double)s->value[LIMIT_WATERMARK] * 1e-6);
-    double fresh = (double)blocks * s->block_size;
+    double fresh = (double)blocks * s->fixed.block_size;
 
     if (s->value[LIMIT_STALLED_SHARE] == 0)
         return true;
-    for (uint32_t i = 0; i < s->running_count; i++) {
-        const struct entry *other = &s->entries[s->running[i]];
-        add_entry(s, other, s->seats[other->seat].blocks * own * s->block_size, &o);
+    for (uint32_t i = 0; i < s->entries.running_count; i++) {
+        const struct entry *other = entries_running(&s->entries, i);
+        add_entry(s, other, s->seats.at[other->seat].blocks * own * s->fixed.block_size, &o);
     }
     add_entry(s, e, fresh, &o);
     for (uint32_t i = 0; i < LOOKS; i++) {
-        double all = used * s->block_size + fresh + o.more[i];
-        if (all + s->stats.caution * sqrt(o.variance[i]) > pool * s->block_size)
+        double all = used * s->fixed.block_size + fresh + o.more[i];
+        if (all + s->stats.caution * sqrt(o.variance[i]) > pool * s->fixed.block_size)
             return false;
     }
     return true;
@@ -78,7 +83,7 @@ static double expected_tokens(const struct sched *s, const struct entry *e)
 
     for (uint32_t i = 0, before = 0; i < LOOKS && before < left; before = ahead[i++]) {
         uint32_t at = left < ahead[i] ? left : ahead[i];
-        double then = growth_share(&s->growth, got, at);
+        double then = growths_share(&s->growth, kind_of(e), got, at);
         more += (at - before) * (runs + then) / 2;
         runs = then;
     }
@@ -88,19 +93,20 @@ static double expected_tokens(const struct sched *s, const struct entry *e)
 void sched_foresee_note(struct sched *s, const struct entry *e)
 {
     struct engine_stats *st = &s->stats;
-    double sum = ceil(expected_tokens(s, e) / s->block_size);
+    double sum = ceil(expected_tokens(s, e) / s->fixed.block_size);
 
-    for (uint32_t i = 0; i < s->running_count; i++)
-        sum += ceil(expected_tokens(s, &s->entries[s->running[i]]) / s->block_size);
-    double each = fmax(1, sum / (s->running_count + 1));
+    for (uint32_t i = 0; i < s->entries.running_count; i++)
+        sum += ceil(expected_tokens(s, entries_running(&s->entries, i)) / s->fixed.block_size);
+    double each = fmax(1, sum / (s->entries.running_count + 1));
     st->expected_blocks = (uint32_t)lround(each);
     /* With room kept for those that grow longer than that, fewer may run; what runs does fit. */
-    st->expected_fit = (uint32_t)fmax(s->running_count, floor((s->blocks.usable - 1) / each));
+    st->expected_fit =
+        (uint32_t)fmax(s->entries.running_count, floor((s->blocks.usable - 1) / each));
 }
 
 void sched_foresee_init(struct sched *s)
 {
-    growth_init(&s->growth);
+    growths_init(&s->growth);
     s->stats.caution = CAUTION_FIRST;
 }
 
@@ -119,8 +125,8 @@ void sched_answered(struct sched *s, const struct entry *e, enum req_finish how)
     /* One that was cut off at a length that was known says nothing of how long answers are. */
     bool by_itself = how == REQ_FIN_STOP || how == REQ_FIN_ABORT;
 
-    growth_ended(&s->growth, e->known - e->req->ask.prompt_tokens, by_itself);
+    growths_ended(&s->growth, kind_of(e), e->known - e->req->ask.prompt_tokens, by_itself);
     s->stats.caution = fmax(s->stats.caution - CAUTION_STEP * share, CAUTION_LEAST);
     if (share > 0)
-        s->blocked_number = 0; /* the next in the queue may have room to grow now */
+        admission_again(&s->admission); /* the next in the queue may have room to grow now */
 }

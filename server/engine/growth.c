@@ -8,9 +8,12 @@
 #include "server/engine/growth.h"
 
 #include <math.h>
+#include <stddef.h>
 
 #define FORGET 0.998 /* an end leaves so much of what is known: it is of the last 500 answers */
-#define PRIOR  2.0   /* answers that the assumption is worth */
+#define PRIOR  2.0   /* answers that the assumption is worth, */
+#define OF_ALL 8.0   /* and those of all for a kind */
+#define SIZES  8u    /* of prompts, from 32 tokens on a factor of 4 each */
 #define LINEAR 16u   /* ranges of 4 below, four ranges an octave above */
 
 static uint32_t range_of(uint32_t tokens)
@@ -27,37 +30,60 @@ static uint32_t first_of(uint32_t range)
     return range < 4 ? 4 * range : (4 + range % 4) << (range / 4 + 1);
 }
 
-static void sum_up(struct growth *g)
+/* `all` = NULL: it is that one. */
+static void sum_up(struct growth *g, const struct growth *all)
 {
     double sum = 0;
 
     for (uint32_t i = 0; i < GROWTH_RANGES; i++) {
-        double wide = first_of(i + 1) - first_of(i);
-        g->rate[i] = (g->ended[i] + PRIOR * wide / GROWTH_MEAN) / (g->made[i] + PRIOR * wide);
+        double wide = (all ? OF_ALL : PRIOR) * (first_of(i + 1) - first_of(i));
+        double rate = all ? all->rate[i] : 1 / GROWTH_MEAN;
+        g->rate[i] = (g->ended[i] + rate * wide) / (g->made[i] + wide);
         g->sum[i] = sum;
-        sum += g->rate[i] * wide;
+        sum += g->rate[i] * (first_of(i + 1) - first_of(i));
     }
 }
 
-void growth_init(struct growth *g)
+void growths_init(struct growths *g)
 {
-    *g = (struct growth){0};
-    sum_up(g);
+    *g = (struct growths){0};
+    sum_up(&g->all, NULL);
 }
 
-void growth_made(struct growth *g, uint32_t tokens)
+uint32_t growths_kind(uint32_t tenant, uint32_t prompt_tokens)
 {
-    g->made[range_of(tokens)]++;
+    uint32_t size = 0;
+
+    while (size + 1 < SIZES && prompt_tokens >= 32u << 2 * size)
+        size++;
+    return (tenant * SIZES + size) % GROWTH_KINDS;
 }
 
-void growth_ended(struct growth *g, uint32_t tokens, bool by_itself)
+void growths_made(struct growths *g, uint32_t kind, uint32_t tokens)
 {
-    g->ended[range_of(tokens > 0 ? tokens - 1 : 0)] += by_itself; /* where it made its last one */
+    uint32_t i = range_of(tokens);
+
+    g->all.made[i]++;
+    g->kind[kind].made[i]++;
+}
+
+static void ended(struct growth *g, const struct growth *all, uint32_t range, bool by_itself)
+{
+    g->ended[range] += by_itself;
     for (uint32_t i = 0; i < GROWTH_RANGES; i++) {
         g->made[i] *= FORGET;
         g->ended[i] *= FORGET;
     }
-    sum_up(g);
+    g->told = true;
+    sum_up(g, all);
+}
+
+void growths_ended(struct growths *g, uint32_t kind, uint32_t tokens, bool by_itself)
+{
+    uint32_t range = range_of(tokens > 0 ? tokens - 1 : 0); /* where it made its last one */
+
+    ended(&g->all, NULL, range, by_itself);
+    ended(&g->kind[kind], &g->all, range, by_itself);
 }
 
 static double sum_to(const struct growth *g, uint32_t tokens)
@@ -66,7 +92,9 @@ static double sum_to(const struct growth *g, uint32_t tokens)
     return g->sum[i] + g->rate[i] * (tokens - first_of(i));
 }
 
-double growth_share(const struct growth *g, uint32_t tokens, uint32_t more)
+double growths_share(const struct growths *g, uint32_t kind, uint32_t tokens, uint32_t more)
 {
-    return exp(sum_to(g, tokens) - sum_to(g, tokens + more));
+    const struct growth *of = g->kind[kind].told ? &g->kind[kind] : &g->all;
+
+    return exp(sum_to(of, tokens) - sum_to(of, tokens + more));
 }

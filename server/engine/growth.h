@@ -8,6 +8,10 @@
  * answers that still run count too: judged by those that have ended, answers look shorter than they
  * are, above all after a start. Old answers are forgotten by and by. Before there are any it
  * assumes a mean of GROWTH_MEAN tokens.
+ *
+ * A tenant's answers to prompts of about one length are a kind: a program that sums up documents
+ * and one that chats differ, and each is like itself. A kind has a curve of its own, which begins
+ * as the curve of all and leaves it as its own answers come.
  */
 #pragma once
 
@@ -21,12 +25,21 @@ struct growth {
     double made[GROWTH_RANGES], ended[GROWTH_RANGES];
     double rate[GROWTH_RANGES]; /* ends a token */
     double sum[GROWTH_RANGES];  /* of the rates of all tokens before the range */
+    bool told;                  /* one has ended */
 };
 
-void growth_init(struct growth *g);
+#define GROWTH_KINDS 128u
+
+struct growths {
+    struct growth all, kind[GROWTH_KINDS];
+};
+
+void growths_init(struct growths *g);
+/* Below GROWTH_KINDS. Tenants may share one, if there are many. */
+uint32_t growths_kind(uint32_t tenant, uint32_t prompt_tokens);
 /* An answer of `tokens` got one more. */
-void growth_made(struct growth *g, uint32_t tokens);
+void growths_made(struct growths *g, uint32_t kind, uint32_t tokens);
 /* One is over with so many: it ended by itself, or was cut off. */
-void growth_ended(struct growth *g, uint32_t tokens, bool by_itself);
-/* The share of answers of `tokens` that get at least `more`, 0 to 1. */
-double growth_share(const struct growth *g, uint32_t tokens, uint32_t more);
+void growths_ended(struct growths *g, uint32_t kind, uint32_t tokens, bool by_itself);
+/* The share of the kind's answers of `tokens` that get at least `more`, 0 to 1. */
+double growths_share(const struct growths *g, uint32_t kind, uint32_t tokens, uint32_t more);

@@ -22,7 +22,7 @@ void engine_tell_loss(struct engine *e, int code, const struct ek_device_end *en
         .exit_code = engine_exit_code(code),
         .end = *end,
         .steps = s->stats.steps,
-        .running = s->running_count,
+        .running = s->entries.running_count,
         .tokens = (uint32_t)s->value[LIMIT_BATCHED_TOKENS],
         .seqs = (uint32_t)s->value[LIMIT_RUNNING_SEQS],
         .swap_bytes = (uint64_t)s->host.swap_most * e->p.block_bytes,

@@ -26,7 +26,7 @@ struct keeping {
 
 static bool may_keep(const struct engine *e)
 {
-    return e->p.keep.path && e->backend->kv_bytes && e->sched->flying == 0 &&
+    return e->p.keep.path && e->backend->kv_bytes && e->sched->flights.count == 0 &&
            e->sched->value[LIMIT_PREFIX_CACHING] != 0 &&
            e->backend->kv_bytes(e->device, EK_TIER_DEVICE) > 0;
 }

@@ -18,10 +18,10 @@
 
 void sched_failing(struct sched *s)
 {
-    for (uint32_t i = 0; i < s->flying; i++) {
-        const struct flight *f = &s->flights[(s->flight_first + i) % SCHED_DEPTH];
+    for (uint32_t i = 0; i < s->flights.count; i++) {
+        const struct flight *f = &s->flights.at[flights_place(&s->flights, i)];
         for (uint32_t k = 0; k < f->seqs; k++) {
-            struct entry *e = &s->entries[f->seq[k].entry];
+            struct entry *e = &s->entries.at[f->seq[k].entry];
             if (e->number == f->seq[k].number)
                 e->in_flight = true;
         }
@@ -30,9 +30,9 @@ void sched_failing(struct sched *s)
 
 void sched_replay(struct sched *s, uint32_t at, uint64_t now_us)
 {
-    struct entry *e = &s->entries[s->running[at]];
+    struct entry *e = entries_running(&s->entries, at);
 
-    e->lost = s->seats[e->seat].settled;
+    e->lost = s->seats.at[e->seat].settled;
     e->replayed = true;
     e->lost_us = e->lost_us != 0 ? e->lost_us : now_us;
     e->req->replays++;
@@ -42,20 +42,21 @@ void sched_replay(struct sched *s, uint32_t at, uint64_t now_us)
 
 uint32_t sched_lost(struct sched *s, uint64_t now_us)
 {
-    uint32_t replayed = s->running_count;
+    uint32_t replayed = s->entries.running_count;
 
     sched_failing(s);
-    while (s->flying > 0)
+    while (s->flights.count > 0)
         sched_cancel(s, 0, now_us);
-    for (uint32_t at = s->running_count; at > 0; at--)
+    for (uint32_t at = s->entries.running_count; at > 0; at--)
         sched_replay(s, at - 1, now_us);
-    for (uint32_t i = s->age.head; i != SCHED_NONE; i = s->entries[i].in[QUEUE_AGE].next) {
-        if (s->entries[i].swapped.table == HOST_NONE)
+    for (uint32_t i = s->entries.age.head; i != SCHED_NONE;
+         i = s->entries.at[i].in[QUEUE_AGE].next) {
+        if (s->entries.at[i].swapped.table == HOST_NONE)
             continue;
-        swap_drop(s, &s->entries[i], now_us);
-        s->entries[i].replayed = true;
-        s->entries[i].req->replays++;
-        request_note(s->entries[i].req, REQ_MET_REPLAY, now_us);
+        swap_drop(s, &s->entries.at[i], now_us);
+        s->entries.at[i].replayed = true;
+        s->entries.at[i].req->replays++;
+        request_note(s->entries.at[i].req, REQ_MET_REPLAY, now_us);
         replayed++;
     }
     s->host.copy_count = 0;
@@ -84,8 +85,8 @@ void sched_found(struct sched *s, uint32_t fault, uint64_t now_us)
 {
     uint32_t next;
 
-    for (uint32_t i = s->age.head; i != SCHED_NONE; i = next) {
-        struct entry *e = &s->entries[i];
+    for (uint32_t i = s->entries.age.head; i != SCHED_NONE; i = next) {
+        struct entry *e = &s->entries.at[i];
         next = e->in[QUEUE_AGE].next;
         bool cause = is_cause(e, fault);
         if (fault != 0 && e->in_flight) {
@@ -104,12 +105,12 @@ void sched_found(struct sched *s, uint32_t fault, uint64_t now_us)
 
 uint32_t sched_suspect(const struct sched *s)
 {
-    uint32_t i = s->age.head;
+    uint32_t i = s->entries.age.head;
 
-    if (s->running_count > 0)
+    if (s->entries.running_count > 0)
         return SCHED_NONE;
-    while (i != SCHED_NONE && !s->entries[i].suspect)
-        i = s->entries[i].in[QUEUE_AGE].next;
+    while (i != SCHED_NONE && !s->entries.at[i].suspect)
+        i = s->entries.at[i].in[QUEUE_AGE].next;
     return i;
 }
 

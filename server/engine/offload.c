@@ -13,8 +13,8 @@
 static bool pays(struct sched *s)
 {
     struct host *h = &s->host;
-    double copy = s->copy_rate > 0 ? 1 / s->copy_rate : 0;
-    double compute = s->prefill_rate > 0 ? s->block_size / s->prefill_rate : 0;
+    double copy = s->rates.copy > 0 ? 1 / s->rates.copy : 0;
+    double compute = s->rates.prefill > 0 ? s->fixed.block_size / s->rates.prefill : 0;
 
     if (h->gone < h->cached_most || copy == 0 || compute == 0)
         return true;
@@ -48,7 +48,7 @@ void offload_evicted(void *ctx, uint32_t id, uint64_t now_us)
     }
     /* Half of a step's copies are left to those that are preempted. */
     if (blocks_available(&h->blocks) == 0 || h->copy_count + h->held >= h->most / 2 ||
-        !host_worth(s, 2, s->block_size, &s->stats.offloads_declined) || !pays(s))
+        !host_worth(s, 2, s->fixed.block_size, &s->stats.offloads_declined) || !pays(s))
         return;
     host_give(h, host_take(s, id, now_us), now_us);
     s->stats.offload_out_blocks++;
@@ -65,6 +65,6 @@ bool offload_moving(const struct sched *s, uint32_t id)
 {
     uint64_t step = s->host.moves[id].in_step;
 
-    return step != 0 &&
-           (step == s->next_step || (s->flying > 0 && step >= s->flights[s->flight_first].id));
+    return step != 0 && (step == s->flights.next_step ||
+                         (s->flights.count > 0 && step >= s->flights.at[s->flights.first].id));
 }

@@ -9,43 +9,6 @@
 
 #include "server/engine/sched.h"
 
-#define LATE_LEAST_US 30000u /* a step that takes less is not waited for to plan the next one */
-#define LATE_PART     16u    /* this part of its time is left when the next one is planned */
-#define SCAN_MOST     64u    /* waiting entries looked at in a step for a deadline of their own */
-
-static void refuse_late(struct sched *s, uint32_t entry, uint64_t now_us)
-{
-    s->stats.refused_deadline++;
-    sched_end(s, entry, REQ_FIN_ERROR, -ETIMEDOUT, now_us);
-}
-
-/* The age queue is in order of arrival, so for the common deadline its head is enough; deadlines of
- * requests are looked for a piece at a time. */
-void sched_expire(struct sched *s, uint64_t now_us)
-{
-    uint64_t most = s->value[LIMIT_QUEUE_DEADLINE];
-    uint32_t next;
-
-    for (uint32_t i = s->age.head; most != 0 && i != SCHED_NONE; i = next) {
-        const struct entry *e = &s->entries[i];
-        next = e->in[QUEUE_AGE].next;
-        if (e->admitted)
-            continue;
-        if (now_us < e->req->queued_us + most)
-            break;
-        refuse_late(s, i, now_us);
-    }
-    if (s->scan == SCHED_NONE)
-        s->scan = s->age.head;
-    for (uint32_t n = 0; n < SCAN_MOST && s->scan != SCHED_NONE; n++) {
-        uint32_t i = s->scan;
-        const struct entry *e = &s->entries[i];
-        s->scan = e->in[QUEUE_AGE].next;
-        if (!e->admitted && e->req->ask.deadline_us != 0 && now_us >= e->req->ask.deadline_us)
-            refuse_late(s, i, now_us);
-    }
-}
-
 uint32_t sched_rows_wanted(const struct entry *e)
 {
     const struct req_ask *ask = &e->req->ask;
@@ -101,28 +64,18 @@ void sched_refund(struct plan *p, const struct entry *e, bool set_due)
     p->words += set_due ? sched_words_of_set(e) : 0;
 }
 
-/* Blocks that come back when steps in flight are done. */
-static uint32_t blocks_in_limbo(const struct sched *s)
-{
-    uint32_t n = 0;
-
-    for (uint32_t i = 0; i < s->leaving_count; i++)
-        n += s->seats[s->leaving[i]].own;
-    return n;
-}
-
 /* The blocks go back (named ones stay as cache while they can, the content goes to the host tier if
  * there is room), the tokens stay. */
 static void preempt(struct sched *s, struct plan *p, uint32_t at)
 {
-    struct entry *e = &s->entries[s->running[at]];
+    struct entry *e = entries_running(&s->entries, at);
 
     if (p->at != SCHED_NONE && at <= p->at)
         p->at--;
-    sched_refund(p, e, s->seats[e->seat].set_due);
+    sched_refund(p, e, s->seats.at[e->seat].set_due);
     p->preempted = true;
     e->rows = 0;
-    e->lost = s->seats[e->seat].settled;
+    e->lost = s->seats.at[e->seat].settled;
     e->replayed = false;
     e->lost_us = e->lost_us != 0 ? e->lost_us : p->now_us;
     bool kept = swap_out(s, e, p->now_us);
@@ -135,29 +88,13 @@ static void preempt(struct sched *s, struct plan *p, uint32_t at)
     sched_unseat(s, at, p->now_us);
 }
 
-int sched_grow(struct sched *s, uint32_t seat, uint32_t tokens, uint64_t now_us)
-{
-    struct seat *t = &s->seats[seat];
-    uint32_t *table = sched_table(s, seat);
-    uint32_t need = sched_blocks_for(s, tokens);
-
-    assert(need <= s->table_most);
-    while (t->blocks < need) {
-        int r = blocks_take(&s->blocks, now_us, &table[t->blocks]);
-        if (r != 0)
-            return r;
-        sched_grown(s, seat);
-    }
-    return 0;
-}
-
 /* Who gives way, by its place among the running: of the least important the last one of the tenant
  * that holds most for its weight, counting what would come back; never the first in line unless it
  * is alone. */
 static uint32_t choose_victim(struct sched *s)
 {
-    uint32_t last = s->running_count - 1, victim = last;
-    const struct request *least = s->entries[s->running[last]].req;
+    uint32_t last = s->entries.running_count - 1, victim = last;
+    const struct entry *least = entries_running(&s->entries, last);
     uint64_t most = 0;
 
     if (s->tenants.count == 1)
@@ -165,13 +102,13 @@ static uint32_t choose_victim(struct sched *s)
     for (uint32_t i = 0; i < s->tenants.count; i++)
         s->tenants.at[i].held = 0;
     for (uint32_t i = 0; i <= last; i++) {
-        const struct entry *e = &s->entries[s->running[i]];
-        s->tenants.at[e->tenant].held += s->seats[e->seat].own;
+        const struct entry *e = entries_running(&s->entries, i);
+        s->tenants.at[e->tenant].held += s->seats.at[e->seat].own;
     }
     for (uint32_t i = last; i > 0; i--) {
-        const struct entry *e = &s->entries[s->running[i]];
+        const struct entry *e = entries_running(&s->entries, i);
         const struct tenant *t = &s->tenants.at[e->tenant];
-        if (s->priority_policy && e->req->ask.priority != least->ask.priority)
+        if (entries_ranked(&s->entries, e, least))
             break;
         if ((uint64_t)t->held * t->price <= most)
             continue;
@@ -183,21 +120,21 @@ static uint32_t choose_victim(struct sched *s)
 
 void sched_plan_rows(struct sched *s, struct plan *p, uint32_t entry, uint32_t rows)
 {
-    struct entry *e = &s->entries[entry];
-    bool set_due = s->seats[e->seat].set_due;
+    struct entry *e = &s->entries.at[entry];
+    bool set_due = s->seats.at[e->seat].set_due;
 
     rows = sched_rows_that_fit(p, e, rows, set_due);
     if (rows == 0) {
         p->lacking = true;
         return;
     }
-    while (sched_grow(s, e->seat, e->computed + rows, p->now_us) != 0) {
-        if (blocks_in_limbo(s) > 0) {
+    while (seats_grow(&s->seats, &s->blocks, e->seat, e->computed + rows, p->now_us) != 0) {
+        if (seats_limbo(&s->seats) > 0) {
             p->lacking = true;
             return;
         }
         uint32_t victim = choose_victim(s);
-        bool itself = s->running[victim] == entry;
+        bool itself = s->entries.running[victim] == entry;
         preempt(s, p, victim);
         if (itself)
             return;
@@ -216,9 +153,9 @@ bool sched_is_decode(const struct entry *e, uint32_t want)
  * budget, SCHED_NONE when all were served. */
 static uint32_t plan_decodes(struct sched *s, struct plan *p, uint32_t from, uint32_t to)
 {
-    for (p->at = from; p->at < to && p->at < s->running_count; p->at++) {
-        uint32_t entry = s->running[p->at];
-        const struct entry *e = &s->entries[entry];
+    for (p->at = from; p->at < to && p->at < s->entries.running_count; p->at++) {
+        uint32_t entry = s->entries.running[p->at];
+        const struct entry *e = &s->entries.at[entry];
         uint32_t want = sched_rows_wanted(e);
         if (e->rows > 0 || !sched_is_decode(e, want)) /* a preemption may have moved it here */
             continue;
@@ -232,7 +169,7 @@ static uint32_t plan_decodes(struct sched *s, struct plan *p, uint32_t from, uin
 static void plan_running(struct sched *s, struct plan *p)
 {
     /* While a lowered budget does not cover all decodes, they take turns. */
-    uint32_t turn = s->turn < s->running_count ? s->turn : 0;
+    uint32_t turn = s->turn < s->entries.running_count ? s->turn : 0;
     uint32_t stop = plan_decodes(s, p, turn, SCHED_NONE);
     if (stop == SCHED_NONE)
         stop = plan_decodes(s, p, 0, turn);
@@ -245,13 +182,14 @@ static void write_rows(const struct sched *s, const struct entry *e, struct ek_s
     int32_t *tokens = ek_step_tokens(step) + step->rows;
     uint32_t *positions = ek_step_positions(step) + step->rows;
     uint32_t *kv_slots = ek_step_kv_slots(step) + step->rows;
-    const uint32_t *table = sched_table(s, e->seat);
+    const uint32_t *table = seats_table(&s->seats, e->seat);
 
     for (uint32_t i = 0; i < e->rows; i++) {
         uint32_t at = e->computed + i;
         tokens[i] = at < e->known ? sched_token(e, at) : EK_FROM_PREVIOUS;
         positions[i] = at;
-        kv_slots[i] = table[at / s->block_size] * s->block_size + at % s->block_size;
+        kv_slots[i] =
+            table[at / s->fixed.block_size] * s->fixed.block_size + at % s->fixed.block_size;
     }
     step->rows += e->rows;
 }
@@ -326,9 +264,9 @@ static void charge_tenant(struct sched *s, struct entry *e, uint32_t after)
 
 static void write_entry(struct sched *s, struct flight *f, uint32_t entry, struct ek_step *step)
 {
-    struct entry *e = &s->entries[entry];
-    struct seat *t = &s->seats[e->seat];
-    uint32_t after = e->computed + e->rows, blocks = sched_blocks_for(s, after);
+    struct entry *e = &s->entries.at[entry];
+    struct seat *t = &s->seats.at[e->seat];
+    uint32_t after = e->computed + e->rows, blocks = seats_blocks_for(&s->seats, after);
     uint32_t scores = scores_in(e, e->rows);
     bool sample = after == e->known + e->pending;
 
@@ -359,7 +297,7 @@ static void write_entry(struct sched *s, struct flight *f, uint32_t entry, struc
         snapshot_take(s, e);
     if (scores > 0)
         write_targets(e, scores, &ek_step_seqs(step)[step->seqs - 1], step);
-    memcpy(ek_step_tables(step) + step->entries, sched_table(s, e->seat),
+    memcpy(ek_step_tables(step) + step->entries, seats_table(&s->seats, e->seat),
            blocks * sizeof(uint32_t));
     step->entries += blocks;
     write_rows(s, e, step);
@@ -383,18 +321,17 @@ static void write_entry(struct sched *s, struct flight *f, uint32_t entry, struc
 /* Writes the decision: sequences with one row first, then the chunks. */
 static void write_step(struct sched *s, const struct plan *p, struct ek_step *step)
 {
-    struct flight *f = &s->flights[(s->flight_first + s->flying) % SCHED_DEPTH];
+    struct flight *f = flights_begin(&s->flights, p->now_us);
 
-    ek_step_layout(step, &s->ceiling);
-    step->id = s->next_step++;
-    *f = (struct flight){
-        .id = step->id, .planned_us = p->now_us, .full = p->budget == 0, .seq = f->seq};
-    for (uint32_t i = 0; i < s->running_count; i++)
-        if (s->entries[s->running[i]].rows == 1)
-            write_entry(s, f, s->running[i], step);
-    for (uint32_t i = 0; i < s->running_count; i++)
-        if (s->entries[s->running[i]].rows > 0)
-            write_entry(s, f, s->running[i], step);
+    ek_step_layout(step, &s->fixed.ceiling);
+    step->id = f->id;
+    f->full = p->budget == 0;
+    for (uint32_t i = 0; i < s->entries.running_count; i++)
+        if (s->entries.at[s->entries.running[i]].rows == 1)
+            write_entry(s, f, s->entries.running[i], step);
+    for (uint32_t i = 0; i < s->entries.running_count; i++)
+        if (s->entries.at[s->entries.running[i]].rows > 0)
+            write_entry(s, f, s->entries.running[i], step);
     for (uint32_t i = 0; i < step->seqs; i++) {
         struct ek_step_seq *q = &ek_step_seqs(step)[i];
         q->score_row = q->scores > 0 ? step->logit_rows : 0;
@@ -402,60 +339,57 @@ static void write_step(struct sched *s, const struct plan *p, struct ek_step *st
     }
     host_write(s, step);
     f->copies = step->copies;
+    for (uint32_t i = 0; i < step->seqs; i++)
+        f->context += ek_step_seqs(step)[i].rows == 1 ? ek_step_seqs(step)[i].context : 0;
     states_write(&s->states, step);
     f->rows = step->rows;
-    s->flying++;
-}
-
-/* The time of a step, guessed low: what comes of it early costs nothing, what comes late leaves the
- * device idle. A step with less rows than the last one takes at least its part of that one's time,
- * one with more takes as long at least; and prompts are read no faster than full steps were. */
-static uint64_t guess_us(const struct sched *s, const struct flight *f)
-{
-    uint32_t rows = f->rows < s->landed_rows ? f->rows : s->landed_rows;
-    uint64_t least = s->landed_took_us * rows / s->landed_rows;
-    double reads = s->prefill_known ? f->prefill_rows * 1e6 / s->prefill_rate : 0;
-
-    return reads > (double)least ? (uint64_t)reads : least;
 }
 
 uint64_t sched_plan_after(const struct sched *s)
 {
-    const struct flight *f = &s->flights[s->flight_first];
+    const struct flight *f = &s->flights.at[s->flights.first];
 
-    if (s->flying != 1 || f->seqs == 0)
-        return 0;
-    if (s->landed_rows == 0)
-        return UINT64_MAX;
-    uint64_t begun_us = f->planned_us > s->applied_us ? f->planned_us : s->applied_us;
-    uint64_t takes_us = guess_us(s, f);
-    return takes_us < LATE_LEAST_US ? 0 : begun_us + takes_us - takes_us / LATE_PART;
+    return s->flights.count == 1 && f->seqs > 0 ? rates_plan_after(&s->rates, f) : 0;
+}
+
+/* Those who answer. */
+static uint32_t decodes(const struct sched *s)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < s->entries.running_count; i++)
+        count += sched_rows_wanted(entries_running(&s->entries, i)) == 1;
+    return count;
+}
+
+uint32_t sched_budget(const struct sched *s)
+{
+    uint64_t limit = s->value[LIMIT_BATCHED_TOKENS];
+
+    return limit < s->fixed.max_rows ? (uint32_t)limit : s->fixed.max_rows;
 }
 
 uint32_t sched_plan(struct sched *s, uint64_t now_us, struct ek_step *step)
 {
-    uint64_t budget = s->value[LIMIT_BATCHED_TOKENS];
     struct plan p = {.now_us = now_us,
-                     .budget = budget < s->max_rows ? (uint32_t)budget : s->max_rows,
-                     .words = s->ceiling.words - s->ceiling.scores,
-                     .scores = s->ceiling.scores};
+                     .budget = pace_rows(&s->rates.pace, sched_budget(s), decodes(s)),
+                     .words = s->fixed.ceiling.words - s->fixed.ceiling.scores,
+                     .scores = s->fixed.ceiling.scores};
     uint32_t most = p.budget;
 
     p.most = most;
-    assert(s->flying < s->depth);
+    assert(s->flights.count < s->fixed.depth);
     sched_expire(s, now_us);
-    if (s->blocks.usable > s->pool_blocks)
+    if (s->blocks.usable > s->pool.limit)
         sched_fit_pool(s, now_us);
     if (sched_pool_holds(s, now_us)) {
-        if (s->flying > 0)
+        if (s->flights.count > 0)
             return 0;
         if (sched_migrate(s, now_us, step))
             return 1;
     }
     plan_running(s, &p);
-    s->held = HELD_PREEMPTED;
-    while (!p.preempted && !p.lacking && sched_admit(s, &p))
-        continue;
+    sched_admit(s, &p);
     sched_share_rest(s, &p);
     if (p.budget == most)
         return 0;

@@ -14,11 +14,11 @@
 /* What a step finds, and what it leaves. */
 static void fill_state(const struct sched *s, struct ek_recorder_step *to)
 {
-    to->running = s->running_count;
-    to->waiting = s->waiting_count;
-    to->preempted = s->preempted_count;
+    to->running = s->entries.running_count;
+    to->waiting = s->entries.waiting_count;
+    to->preempted = s->entries.preempted_count;
     to->blocks_total = s->blocks.total - 1 - s->blocks.retired;
-    to->blocks_used = s->blocks.referenced - s->migrant_count;
+    to->blocks_used = s->blocks.referenced - s->pool.migrant_count;
     to->blocks_cached = s->blocks.cached.count;
     to->blocks_free = s->blocks.free.count;
     to->limit_seqs = (uint32_t)s->value[LIMIT_RUNNING_SEQS];
@@ -30,7 +30,7 @@ void record_begin(struct ek_recorder *r, const struct sched *s, uint64_t now_us)
 {
     if (!r)
         return;
-    const struct flight *f = &s->flights[(s->flight_first + s->flying - 1) % SCHED_DEPTH];
+    const struct flight *f = &s->flights.at[flights_newest(&s->flights)];
     struct ek_recorder_step step = {.at_us = now_us,
                                     .id = f->id,
                                     .rows = f->rows,

@@ -13,40 +13,26 @@
 #include "server/engine/sched.h"
 #include "server/engine/tally.h"
 
-#define RATE_WEIGHT 0.2 /* of a new sample in the measured rates */
-
 /* Gives names to blocks that have become full, so that others can share them. */
 static void name_blocks(struct sched *s, const struct entry *e, uint32_t seat)
 {
-    struct seat *t = &s->seats[seat];
-    const uint32_t *table = sched_table(s, seat);
+    struct seat *t = &s->seats.at[seat];
+    const uint32_t *table = seats_table(&s->seats, seat);
 
     if (!sched_caches(s) || t->quiet)
         return;
-    while ((t->named + 1) * s->block_size <= t->settled) {
-        for (uint32_t i = 0; i < s->block_size; i++)
-            s->scratch[i] = sched_token(e, t->named * s->block_size + i);
-        struct prefix_name name = prefix_hash(&s->prefix, t->tail, sched_salt(s, e), s->scratch);
+    while ((t->named + 1) * s->fixed.block_size <= t->settled) {
+        for (uint32_t i = 0; i < s->fixed.block_size; i++)
+            s->scratch.tokens[i] = sched_token(e, t->named * s->fixed.block_size + i);
+        struct prefix_name name =
+            prefix_hash(&s->prefix, t->tail, sched_salt(s, e), s->scratch.tokens);
         uint32_t id = table[t->named];
-        if (prefix_add(&s->prefix, id, name, t->tail, s->scratch))
+        if (prefix_add(&s->prefix, id, name, t->tail, s->scratch.tokens))
             blocks_name(&s->blocks, id, sched_owner(e));
         t->tail = name;
         t->named++;
         snapshot_named(s, t);
     }
-}
-
-static void note_gap(struct sched *s, uint64_t gap_us, uint64_t now_us)
-{
-    uint64_t second = now_us / EK_US_PER_S;
-
-    for (; s->gap_second < second; s->gap_second++) {
-        if (second - s->gap_second > 10)
-            s->gap_second = second - 10;
-        s->gap_us[(s->gap_second + 1) % 10] = 0;
-    }
-    if (gap_us > s->gap_us[second % 10])
-        s->gap_us[second % 10] = gap_us;
 }
 
 /* `got` = NULL: it came without a step. `gap`: it is the first of its step. */
@@ -63,7 +49,7 @@ static void append_token(struct sched *s, struct entry *e, struct req_token t,
             (struct req_top){.id = got->top_id[k], .logprob = got->top_logit[k] - got->lse};
     e->known++;
     s->stats.generation_tokens++;
-    growth_made(&s->growth, n);
+    growths_made(&s->growth, growths_kind(e->tenant, r->ask.prompt_tokens), n);
     tenants_answer(&s->tenants, e->tenant);
     if (n == 0) {
         r->first_token_us = now_us;
@@ -71,7 +57,7 @@ static void append_token(struct sched *s, struct entry *e, struct req_token t,
     } else if (gap) {
         uint64_t waited = now_us > e->last_token_us ? now_us - e->last_token_us : 0;
         tally_gap(&s->stats, r, waited, now_us);
-        note_gap(s, waited, now_us);
+        gaps_note(&s->gaps, waited, now_us);
         sched_resumed(s, e, waited);
     }
     e->last_token_us = now_us;
@@ -112,7 +98,7 @@ static bool stops_at(const struct req_ask *ask, int32_t token, uint32_t produced
 /* Whether the token that came last ends the request, and then ends it. */
 static bool ends_with(struct sched *s, uint32_t entry, int32_t token, uint64_t now_us)
 {
-    const struct entry *e = &s->entries[entry];
+    const struct entry *e = &s->entries.at[entry];
     const struct req_ask *ask = &e->req->ask;
     uint32_t produced = e->known - ask->prompt_tokens;
 
@@ -131,10 +117,10 @@ static bool ends_with(struct sched *s, uint32_t entry, int32_t token, uint64_t n
 /* What later steps in flight sample for the entry is for places that are known now. */
 static void drop_samples(struct sched *s, uint32_t entry)
 {
-    struct entry *e = &s->entries[entry];
+    struct entry *e = &s->entries.at[entry];
 
-    for (uint32_t i = 1; i < s->flying; i++) {
-        struct flight *f = &s->flights[(s->flight_first + i) % SCHED_DEPTH];
+    for (uint32_t i = 1; i < s->flights.count; i++) {
+        struct flight *f = &s->flights.at[flights_place(&s->flights, i)];
         for (uint32_t k = 0; k < f->seqs; k++) {
             struct flight_seq *q = &f->seq[k];
             if (q->entry != entry || q->number != e->number || !q->sample || q->put_off)
@@ -148,7 +134,7 @@ static void drop_samples(struct sched *s, uint32_t entry)
 /* Appends the tokens that the grammar leaves no choice about. */
 static void append_forced(struct sched *s, uint32_t entry, uint64_t now_us)
 {
-    struct entry *e = &s->entries[entry];
+    struct entry *e = &s->entries.at[entry];
     struct request *r = e->req;
     uint32_t n = atomic_load_explicit(&r->out_count, memory_order_relaxed);
     int32_t token[SCHED_FORCED];
@@ -179,7 +165,7 @@ static void append_forced(struct sched *s, uint32_t entry, uint64_t now_us)
 static void apply_tokens(struct sched *s, uint32_t entry, const struct ek_result_seq *got,
                          uint64_t now_us)
 {
-    struct entry *e = &s->entries[entry];
+    struct entry *e = &s->entries.at[entry];
     uint32_t count = got->tokens < EK_STEP_TOKENS ? got->tokens : EK_STEP_TOKENS;
 
     if (count == 0) { /* every token was excluded, or the logits are no numbers */
@@ -197,53 +183,22 @@ static void apply_tokens(struct sched *s, uint32_t entry, const struct ek_result
         append_forced(s, entry, now_us);
 }
 
-static void mix_rate(double *rate, double sample)
-{
-    *rate = *rate == 0 ? sample : *rate + RATE_WEIGHT * (sample - *rate);
-}
-
-/* A step with room left would have taken more prompts in nearly the same time, had there been any:
- * its rate is a lower bound. */
-static void measure_prefill(struct sched *s, double rate, bool full)
-{
-    if (full && !s->prefill_known)
-        s->prefill_rate = rate;
-    else if (full || rate > s->prefill_rate)
-        mix_rate(&s->prefill_rate, rate);
-    s->prefill_known |= full;
-}
-
-static void measure_rates(struct sched *s, const struct flight *f, uint64_t copy_us,
-                          uint64_t now_us)
-{
-    if (f->copies > 0 && copy_us > 0)
-        mix_rate(&s->copy_rate, f->copies * 1e6 / (double)copy_us);
-    uint64_t from = f->planned_us > s->applied_us ? f->planned_us : s->applied_us;
-
-    s->applied_us = now_us;
-    s->landed_took_us = now_us > from ? now_us - from : 0;
-    s->landed_rows = f->rows;
-    if (f->prefill_rows == 0 || now_us <= from)
-        return;
-    measure_prefill(s, f->prefill_rows * 1e6 / (double)(now_us - from), f->full);
-}
-
 void sched_apply(struct sched *s, const struct ek_result *result, uint64_t now_us)
 {
-    struct flight *f = &s->flights[s->flight_first];
+    struct flight *f = &s->flights.at[s->flights.first];
     const struct ek_result_score *score = ek_result_scores(result);
     uint32_t hiddens = 0;
 
-    assert(s->flying > 0 && result->step == f->id && result->seqs == f->seqs);
+    assert(s->flights.count > 0 && result->step == f->id && result->seqs == f->seqs);
     for (uint32_t i = 0; i < f->seqs; i++) {
         const struct flight_seq *q = &f->seq[i];
-        struct entry *e = &s->entries[q->entry];
+        struct entry *e = &s->entries.at[q->entry];
         bool live = e->number == q->number;
 
         /* In this order: the token completes what is known, naming reads it, the end frees. */
         if (live) {
             e->pending -= q->sample && !q->put_off;
-            s->seats[q->seat].settled = q->first + q->rows - q->put_off;
+            s->seats.at[q->seat].settled = q->first + q->rows - q->put_off;
             if (q->first + q->rows >= e->lost)
                 sched_recovered(s, e, now_us);
             name_blocks(s, e, q->seat);
@@ -258,29 +213,27 @@ void sched_apply(struct sched *s, const struct ek_result *result, uint64_t now_u
         }
         score += q->scores;
         hiddens += q->hidden;
-        sched_landed(s, q->seat, now_us);
+        seats_landed(&s->seats, &s->blocks, &s->states, q->seat, now_us);
     }
     if (f->seqs > 0)
-        measure_rates(s, f, result->copy_us, now_us);
+        rates_landed(&s->rates, f, result->copy_us, now_us);
     else
         sched_migrated(s, true, now_us);
     s->stats.steps++;
     s->stats.last_step_us = now_us;
     ek_hist_observe(&s->stats.iteration_tokens, f->rows);
-    f->id = 0;
-    s->flight_first = (s->flight_first + 1) % SCHED_DEPTH;
-    s->flying--;
+    flights_land(&s->flights);
 }
 
 void sched_charge_mask(struct sched *s, const struct flight_seq *q, uint64_t units)
 {
-    tenants_mask(&s->tenants, s->entries[q->entry].tenant, units);
+    tenants_mask(&s->tenants, s->entries.at[q->entry].tenant, units);
 }
 
 void sched_put_off(struct sched *s, struct flight_seq *q)
 {
-    struct entry *e = &s->entries[q->entry];
-    struct seat *t = &s->seats[q->seat];
+    struct entry *e = &s->entries.at[q->entry];
+    struct seat *t = &s->seats.at[q->seat];
 
     assert(!s->states.on && q->sample && !q->put_off && e->number == q->number && e->pending > 0);
     assert(e->computed == q->first + q->rows);
@@ -292,38 +245,28 @@ void sched_put_off(struct sched *s, struct flight_seq *q)
     t->set_due |= request_has_history(&e->req->ask);
 }
 
-/* Among the running. */
-static uint32_t place_of(const struct sched *s, uint32_t entry)
-{
-    uint32_t at = 0;
-
-    while (s->running[at] != entry)
-        at++;
-    return at;
-}
-
 void sched_cancel(struct sched *s, int blame, uint64_t now_us)
 {
-    assert(s->flying > 0);
-    struct flight *f = &s->flights[(s->flight_first + s->flying - 1) % SCHED_DEPTH];
+    assert(s->flights.count > 0);
+    struct flight *f = &s->flights.at[flights_newest(&s->flights)];
     uint32_t worst = SCHED_NONE, worst_rows = 0;
 
     for (uint32_t i = 0; i < f->seqs; i++) {
         const struct flight_seq *q = &f->seq[i];
-        struct entry *e = &s->entries[q->entry];
+        struct entry *e = &s->entries.at[q->entry];
         if (e->number == q->number) {
             e->pending -= q->sample && !q->put_off;
-            bool seated = e->state == ENTRY_RUNNING && s->seats[e->seat].lease == q->lease;
+            bool seated = e->state == ENTRY_RUNNING && s->seats.at[e->seat].lease == q->lease;
             if (seated && s->states.on) {
-                sched_replay(s, place_of(s, q->entry), now_us);
+                sched_replay(s, entries_place(&s->entries, q->entry), now_us);
             } else if (seated) {
                 e->computed = q->sure;
                 e->scoring -= q->scores;
-                if (s->seats[q->seat].settled > q->sure)
-                    s->seats[q->seat].settled = q->sure;
+                if (s->seats.at[q->seat].settled > q->sure)
+                    s->seats.at[q->seat].settled = q->sure;
                 /* a newer step may have added to the history before the older one was seen to
                  * have failed */
-                s->seats[q->seat].set_due |=
+                s->seats.at[q->seat].set_due |=
                     q->set || (q->sample && request_has_history(&e->req->ask));
             } else if (e->swapped.tokens > q->sure) {
                 e->swapped.tokens = q->sure; /* the rest of what was saved never came to be */
@@ -333,14 +276,13 @@ void sched_cancel(struct sched *s, int blame, uint64_t now_us)
                 worst_rows = q->rows;
             }
         }
-        sched_landed(s, q->seat, now_us);
+        seats_landed(&s->seats, &s->blocks, &s->states, q->seat, now_us);
     }
     host_cancel(s, f->id, now_us);
     snapshot_cancel(s, f->id);
     if (f->seqs == 0)
         sched_migrated(s, false, now_us);
-    f->id = 0;
-    s->flying--;
+    flights_cancel(&s->flights);
     if (blame != 0 && worst != SCHED_NONE)
         sched_end(s, worst, REQ_FIN_ERROR, blame, now_us);
 }

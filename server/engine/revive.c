@@ -273,7 +273,7 @@ int engine_do_order(struct engine *e)
 
     if (e->unchecked)
         check_order(e);
-    if (e->order == ENGINE_ORDER_NONE || e->sched->flying > 0)
+    if (e->order == ENGINE_ORDER_NONE || e->sched->flights.count > 0)
         return 0;
     if (e->where == ENGINE_DEVICE_THERE && e->order != ENGINE_ACQUIRE)
         r = let_go(e);

@@ -50,164 +50,69 @@
 
 #include "kernels/step.h"
 #include "server/engine/blocks.h"
+#include "server/engine/flight.h"
 #include "server/engine/growth.h"
 #include "server/engine/params.h"
 #include "server/engine/prefix.h"
+#include "server/engine/rates.h"
+#include "server/engine/sched_admission.h"
+#include "server/engine/sched_entries.h"
 #include "server/engine/sched_host.h"
+#include "server/engine/sched_pool.h"
+#include "server/engine/seats.h"
 #include "server/engine/states.h"
 #include "server/engine/stats.h"
+#include "server/engine/tally.h"
 #include "server/engine/tenants.h"
 
-#define SCHED_NONE      UINT32_MAX
-#define SCHED_DEPTH     2u
-#define SCHED_WINDOW    1000u
+#define SCHED_NONE      SEATS_NONE
 #define SCHED_FORCED    32u    /* tokens appended at once without a choice */
 #define SCHED_POISONS   3u     /* requests of a tenant that ended the device; then it is told */
 #define SCHED_QUEUE_ANY 16384u /* places in the queue when its limit has no ceiling */
 
-enum entry_state { ENTRY_FREE, ENTRY_WAITING, ENTRY_RUNNING };
-
-/* Lists of waiting entries: of a tenant by policy, and of all by arrival. With one tenant they are
- * the same order under fcfs. */
-enum queue_id { QUEUE_POLICY, QUEUE_AGE, QUEUE_COUNT };
-
-struct entry {
-    struct request *req;
-    uint64_t number; /* order of arrival, never used twice */
-    enum entry_state state;
-    bool admitted;     /* ever */
-    bool thrown_out;   /* preempted, and has made no token since */
-    bool put_off;      /* once it fitted, but others will grow */
-    bool active;       /* it counts as work of its tenant: it waits, or is being read */
-    bool in_flight;    /* in a step with which the device was lost, see lost.c */
-    bool suspect;      /* of having been the cause: it runs alone until a step with it went well */
-    bool replayed;     /* what it lost went with the device */
-    bool failed_alone; /* it did so when the device was lost, in another way than before */
-    uint32_t fault;    /* of a suspect: how the device ended, see sched_found() */
-    uint32_t tenant;   /* place */
-    uint32_t paid;     /* tokens of the prompt that the tenant is charged for, or need not be */
-    uint32_t seat;     /* while running */
-    uint32_t known;    /* tokens whose ids are here: prompt and output */
-    uint32_t pending;  /* tokens that steps in flight sample, ids not here yet */
-    uint32_t computed; /* tokens in the cache once the steps in flight are done */
-    uint32_t lost;     /* tokens that were in the cache at the preemption */
-    uint64_t lost_us;  /* when that was, 0 = they are back */
-    uint32_t rows;     /* in the step that is being planned */
-    uint32_t scored;   /* positions of the prompt whose next token has its score here */
-    uint32_t scoring;  /* and once the steps in flight are done */
-    uint32_t cut[2];   /* where its pieces end for a snapshot, 0 = nowhere */
-    struct swapped swapped;
-    uint64_t last_token_us;
-    struct {
-        uint32_t prev, next;
-    } in[QUEUE_COUNT];
-};
-
-struct seat {
-    uint32_t entry;           /* SCHED_NONE: free or leaving */
-    uint64_t lease;           /* which stay this is, never used twice */
-    uint32_t inflight;        /* steps in flight that use it */
-    uint32_t blocks;          /* of its table */
-    uint32_t own;             /* of them those that are in no other table */
-    uint32_t settled;         /* tokens in the cache by steps that are done */
-    uint32_t named;           /* full blocks that went through the prefix cache */
-    struct prefix_name tail;  /* name of the last of them */
-    uint32_t adjacent;        /* blocks of its table that follow the one before in memory */
-    bool quiet;               /* its blocks get no names: the cache was reset since */
-    bool set_due;             /* the slot's sampling state is to be sent */
-    uint32_t saved;           /* where its last snapshot was taken, or what it goes on from */
-    uint32_t pending, rolled; /* snapshot + 1, 0 = none: of a block that has no name yet; that the
-                                 next one may replace */
-    uint32_t sure; /* tokens in the cache even if the next step is taken back, with its copies */
-};
-
-struct flight_seq {
-    uint32_t entry, seat;
-    uint64_t number, lease;
-    uint32_t first, rows; /* positions */
-    uint32_t scores;      /* of them, the last ones before a sampled one */
-    uint32_t sure;        /* tokens in the cache when the step is taken back */
-    bool sample, set, hidden;
-    bool put_off; /* what it samples is dropped, see sched_put_off() */
-};
-
-struct flight {
-    uint64_t id; /* of the step, 0 = none */
-    uint64_t planned_us;
-    uint32_t seqs, rows, prefill_rows, copies;
-    bool full;              /* it took all of the budget */
-    struct flight_seq *seq; /* [max_seqs] */
-};
-
-struct sched {
-    uint32_t max_seqs, max_rows, max_model_len, block_size, table_most, depth;
+/* What it was made for; nobody writes it after sched_new(). */
+struct sched_fixed {
+    uint32_t max_seqs, max_rows, max_model_len, block_size, depth;
     uint32_t stretched_above, share_least; /* see struct engine_params */
     struct ek_step_ceiling ceiling;
-    uint32_t entry_count;
-    bool priority_policy;
+};
 
-    struct entry *entries;
-    uint32_t *free_entries, free_entry_count;
-    struct seat *seats; /* [max_seqs] */
-    uint32_t *tables;   /* [max_seqs][table_most] */
-    uint32_t *free_seats, free_seat_count;
-    uint32_t *leaving, leaving_count; /* seats */
-    uint32_t *running, running_count; /* entries in order */
-    uint32_t *readers;                /* [max_seqs] entries, of use within a plan alone */
-    struct tenants tenants;           /* with the queues by policy */
-    struct queue age;
-    uint32_t waiting_count, preempted_count, admitted_count;
-    uint64_t waiting_tokens; /* prompt tokens of entries that were never admitted */
-    uint32_t scan;           /* where the search for expired entries goes on */
-    uint32_t turn;           /* first decode when the budget is too small for all */
-    uint64_t blocked_number; /* head of the queue that did not fit, and into how many blocks */
-    uint32_t blocked_available;
-    enum engine_held blocked_held; /* why it did not */
-    enum engine_held held;         /* why the last plan admitted no more */
-    uint32_t suspects;             /* entries */
-    uint64_t next_number, next_lease, next_step;
-
+/*
+ * Each part is changed by its owner, or through its owner's functions, and read by all; a step's
+ * progress in entries and seats, and the counters of `stats`, by those who make it. The owners:
+ * sched.c (`fixed`, `value`), entries.c (`entries`, `news`), seats.c, flight.c, pool.c, admit.c,
+ * plan.c (`turn`), share.c (`share`), results.c (`rates`, `gaps`), foresee.c (`growth`), lost.c
+ * (`suspects`), the host tier's three files and snapshots.c.
+ */
+struct sched {
+    struct sched_fixed fixed;
+    uint64_t value[LIMIT_COUNT]; /* live limits */
+    struct entries entries;
+    struct tenants tenants; /* with the queues by policy */
+    struct seats seats;
+    struct flights flights;
     struct blocks blocks;
     struct prefix prefix;
     struct host host;
     struct states states;
-    struct flight flights[SCHED_DEPTH];
-    uint32_t flying; /* steps in flight, oldest is flights[flight_first] */
-    uint32_t flight_first;
-    uint64_t value[LIMIT_COUNT]; /* live limits */
-    uint32_t pool_blocks;        /* by the limit; more are usable while a live request needs them */
-    uint32_t door_blocks;        /* the same for the door, which learns of a change at once */
-    uint32_t pool_floor;         /* more are wanted for a change of the limit that is to come */
-    uint32_t wanted_blocks;      /* of all that; usable are so many, but not above the device's */
-    uint32_t device_blocks;      /* that the device has memory for */
-    bool resizable;              /* the device can take and give back memory for blocks */
-    int pool_error;              /* of the last resize */
-    uint64_t pool_retry_us;      /* a resize failed: not again before */
-    struct ek_block_copy *migrants; /* [copies of a step] in flight, from above the pool's end */
-    uint32_t migrant_count;
+    struct pool pool;
+    struct admission admission;
+    struct {
+        uint32_t *readers;  /* [max_seqs] entries, of use within a plan alone */
+        uint64_t beside_us; /* when a step was planned in which a prompt ends beside others */
+    } share;
+    uint32_t turn;     /* first decode when the budget is too small for all */
+    uint32_t suspects; /* entries */
+    struct rates rates;
+    struct gaps gaps;
+    struct growths growth;        /* of answers */
+    struct engine_stats stats;    /* counters and histograms */
     struct ek_recorder *recorder; /* is told of requests, or NULL */
     uint32_t news;                /* bit per worker */
-    int32_t *scratch;             /* [block_size] tokens */
-    uint32_t *recount;            /* [blocks or host blocks] for sched_check() */
-    uint32_t *bring; /* [table_most] for an admission: host blocks, 0 = on the device */
-
-    struct engine_stats stats; /* counters and histograms */
-    uint64_t gap_us[10];       /* largest inter-token gap of each of the last seconds */
-    uint64_t gap_second;
     struct {
-        uint32_t queries, hits;
-    } window[SCHED_WINDOW]; /* prefix tokens of the last admitted requests */
-    uint32_t window_at;
-    uint64_t held_blocks, held_adjacent; /* sums over seats */
-    bool paused;                         /* admission, between its two marks */
-    double copy_rate;                    /* blocks a second, 0 = not measured yet */
-    double prefill_rate;                 /* prompt tokens a second, 0 = not measured yet */
-    bool prefill_known;      /* by a step that took all of the budget; else it is more */
-    uint64_t applied_us;     /* when the last result came */
-    uint64_t beside_us;      /* when a step was planned in which a prompt ends beside others */
-    uint64_t landed_took_us; /* how long that step took, */
-    uint32_t landed_rows;    /* and its rows; 0 = there was none yet */
-    struct growth growth;    /* of answers */
+        int32_t *tokens;   /* [block_size] of use within one call */
+        uint32_t *recount; /* [blocks or host blocks], the same */
+    } scratch;
 };
 
 /* Uses sizes, policy and limits of p; the rest is the engine's. 0, -EINVAL for sizes that cannot
@@ -221,8 +126,6 @@ void sched_ceiling(const struct engine_params *p, struct ek_step_ceiling *ret_ce
  * under too. */
 int sched_fit(const struct sched *s, const struct req_ask *ask, struct ek_fault *fault);
 
-void sched_door(struct sched *s, uint64_t kv_blocks); /* the limit, 0 = all */
-
 /* Takes over one reference on success. -EBUSY when every entry is taken. */
 int sched_submit(struct sched *s, struct request *r, uint64_t now_us);
 /* Ends a live request; nothing when it is not live. `error` is for REQ_FIN_ERROR. */
@@ -235,20 +138,6 @@ void sched_limits(struct sched *s, const struct limits *l, uint64_t now_us);
 
 /* Forgets all names of blocks; see engine_reset_prefix_cache(). */
 void sched_reset_prefix(struct sched *s);
-
-/*
- * The pool's size. A device that is `resizable` has memory for `device_blocks`: when the pool was
- * made smaller and nobody uses a block above its end, or is to be larger, the owner resizes the
- * device with no step in flight. What is in use above the end is moved below it by a step of its
- * own, as soon as there is room; nobody is preempted for it.
- */
-/* The number of blocks that the device is to have now, 0 = it is right. With no step in flight. */
-uint32_t sched_pool_due(const struct sched *s, uint64_t now_us);
-/* What came of it: 0 or a code. Requests that cannot fit without the memory end with the code;
- * after -ENOTSUP the device is not resizable. */
-void sched_pool_done(struct sched *s, uint32_t blocks, int code, uint64_t now_us);
-/* The device is to have at least so many blocks, whatever the limit says; 0 = no more than that. */
-void sched_pool_floor(struct sched *s, uint32_t blocks, uint64_t now_us);
 
 /* Ends waiting requests that were never admitted and are past a deadline: a plan begins with it. */
 void sched_expire(struct sched *s, uint64_t now_us);
@@ -275,7 +164,7 @@ void sched_cancel(struct sched *s, int blame, uint64_t now_us);
 
 static inline bool sched_idle(const struct sched *s)
 {
-    return s->running_count == 0 && s->waiting_count == 0 && s->flying == 0;
+    return s->entries.running_count == 0 && s->entries.waiting_count == 0 && s->flights.count == 0;
 }
 
 /* Workers that have news since the last call, a bit each. */
@@ -299,6 +188,9 @@ void sched_stats(struct sched *s, uint64_t now_us, struct engine_stats *ret_stat
 /* Recounts everything. NULL when all is right. */
 const char *sched_check(struct sched *s);
 
+/* Tokens that a step takes at most, by the limit alone. */
+uint32_t sched_budget(const struct sched *s);
+
 /* Shared between the scheduler's own files. */
 struct plan {
     uint64_t now_us;
@@ -318,10 +210,6 @@ struct plan {
     bool preempted;
     bool lacking; /* somebody goes without a row because blocks are still in flight */
 };
-/* Who is to be admitted next, SCHED_NONE when nobody waits. */
-uint32_t sched_head(const struct sched *s);
-/* Admits it. False when it cannot be. */
-bool sched_admit(struct sched *s, struct plan *p);
 /* Whether all running ones will have room to grow when the entry takes so many blocks now. */
 bool sched_foresee(const struct sched *s, const struct entry *e, uint64_t blocks);
 /* What to say of an entry that sched_foresee() puts off: in the stats. */
@@ -331,8 +219,6 @@ void sched_foresee_init(struct sched *s);
 void sched_resumed(struct sched *s, struct entry *e, uint64_t waited_us);
 /* An entry that was admitted ends. */
 void sched_answered(struct sched *s, const struct entry *e, enum req_finish how);
-/* Makes the table long enough for `tokens`. -EAGAIN when no block is left; what was got stays. */
-int sched_grow(struct sched *s, uint32_t seat, uint32_t tokens, uint64_t now_us);
 /* Rows that the entry could use now. */
 uint32_t sched_rows_wanted(const struct entry *e);
 bool sched_wants_scores(const struct entry *e);
@@ -358,10 +244,6 @@ void sched_share_admitted(struct sched *s, struct plan *p, struct entry *e);
 void sched_share_rest(struct sched *s, struct plan *p);
 /* Of the whole request. The last token is never read again, so it needs no place in the cache. */
 uint64_t sched_blocks_needed(const struct sched *s, const struct req_ask *ask);
-/* A step in flight that used the seat is over. */
-void sched_landed(struct sched *s, uint32_t seat, uint64_t now_us);
-/* What a preemption took is back, or nobody wants it any more. */
-void sched_recovered(struct sched *s, struct entry *e, uint64_t now_us);
 /* A running entry has to be computed again: it gives its seat back and waits. */
 void sched_replay(struct sched *s, uint32_t at, uint64_t now_us);
 /* Whether blocks get names, and are found by them. */
@@ -374,25 +256,14 @@ uint32_t snapshot_cut(const struct sched *s, const struct entry *e, uint32_t row
 void snapshot_take(struct sched *s, const struct entry *e);
 /* The seat's blocks have names up to `named`. */
 void snapshot_named(struct sched *s, struct seat *t);
-/* What the seat has pending is wanted no more. */
-void snapshot_drop(struct sched *s, struct seat *t);
 void snapshot_cancel(struct sched *s, uint64_t step); /* it is taken back */
 const char *snapshot_check(const struct sched *s);
-void sched_grown(struct sched *s, uint32_t seat); /* its table got one block more */
-void sched_fit_pool(struct sched *s, uint64_t now_us);
-/* Whether the next step has to wait until none is in flight, for the pool's sake. */
-bool sched_pool_holds(const struct sched *s, uint64_t now_us);
-/* Plans a step that only moves blocks. False when none is needed. */
-bool sched_migrate(struct sched *s, uint64_t now_us, struct ek_step *step);
-/* That step is done, or taken back. */
-void sched_migrated(struct sched *s, bool done, uint64_t now_us);
-int32_t sched_token(const struct entry *e, uint32_t position);
 /* What the names of an entry's blocks start from. Where frequencies change with the length of the
  * prompt, blocks of prompts of different lengths are not the same. */
 static inline uint64_t sched_salt(const struct sched *s, const struct entry *e)
 {
     uint32_t prompt = e->req->ask.prompt_tokens;
-    bool apart = s->stretched_above > 0 && prompt > s->stretched_above;
+    bool apart = s->fixed.stretched_above > 0 && prompt > s->fixed.stretched_above;
     return e->req->ask.cache_salt ^ (apart ? (uint64_t)prompt * 0x9E3779B97F4A7C15ull : 0);
 }
 /* Whose share of the cache an entry's blocks count for. */
@@ -401,23 +272,6 @@ static inline uint64_t sched_owner(const struct entry *e)
     const struct req_ask *ask = &e->req->ask;
     return ask->cache_owner != 0 ? ask->cache_owner : ask->cache_salt;
 }
-void sched_enqueue(struct sched *s, uint32_t entry);
-void sched_dequeue(struct sched *s, uint32_t entry);
-/* A running entry gives its seat back and waits again, with nothing computed. */
-void sched_unseat(struct sched *s, uint32_t at, uint64_t now_us);
 /* The suspect whose turn it is, SCHED_NONE while another request runs. */
 uint32_t sched_suspect(const struct sched *s);
 void sched_cleared(struct sched *s, struct entry *e); /* it is a suspect no more */
-/* The seat's entry is gone: frees it now, or when the steps that use it are done. */
-void sched_leave(struct sched *s, uint32_t seat, uint64_t now_us);
-void sched_end(struct sched *s, uint32_t entry, enum req_finish how, int error, uint64_t now_us);
-/* True when `a` comes before `b`. */
-bool sched_before(const struct sched *s, uint32_t a, uint32_t b);
-static inline uint32_t *sched_table(const struct sched *s, uint32_t seat)
-{
-    return s->tables + (size_t)seat * s->table_most;
-}
-static inline uint32_t sched_blocks_for(const struct sched *s, uint32_t tokens)
-{
-    return (tokens + s->block_size - 1) / s->block_size;
-}

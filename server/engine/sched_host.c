@@ -22,7 +22,7 @@ int host_init(struct sched *s, const struct engine_params *p)
 {
     struct host *h = &s->host;
 
-    h->most = host_copies(s->table_most);
+    h->most = host_copies(s->seats.table_most);
     h->copies = calloc(h->most, sizeof(*h->copies));
     if (!h->copies)
         return -ENOMEM;
@@ -31,8 +31,8 @@ int host_init(struct sched *s, const struct engine_params *p)
     h->on = true;
     h->cached_most = p->offload_blocks;
     h->swap_most = p->host_blocks - 1 - p->offload_blocks;
-    h->table_count = s->max_seqs;
-    h->tables = calloc((size_t)h->table_count * s->table_most, sizeof(*h->tables));
+    h->table_count = s->fixed.max_seqs;
+    h->tables = calloc((size_t)h->table_count * s->seats.table_most, sizeof(*h->tables));
     h->free_tables = calloc(h->table_count, sizeof(*h->free_tables));
     h->moves = calloc(p->host_blocks, sizeof(*h->moves));
     if (!h->tables || !h->free_tables || !h->moves)
@@ -111,7 +111,7 @@ uint32_t host_take(struct sched *s, uint32_t device_block, uint64_t now_us)
     if (b->named && prefix_add(&h->names, id, p->names[device_block], p->parents[device_block],
                                p->tokens + (size_t)device_block * p->block_size))
         blocks_name(&h->blocks, id, b->salt);
-    h->moves[id] = (struct host_move){.out_step = s->next_step};
+    h->moves[id] = (struct host_move){.out_step = s->flights.next_step};
     host_copy(h, (struct ek_block_copy){.from = device_block,
                                         .to = id,
                                         .from_tier = EK_TIER_DEVICE,
@@ -123,8 +123,7 @@ bool host_worth(struct sched *s, uint32_t copies, uint32_t tokens, uint64_t *dec
 {
     struct host *h = &s->host;
 
-    if (s->copy_rate <= 0 || s->prefill_rate <= 0 ||
-        copies / s->copy_rate <= tokens / s->prefill_rate || h->declined >= PROBE_EVERY) {
+    if (rates_copies_pay(&s->rates, copies, tokens) || h->declined >= PROBE_EVERY) {
         h->declined = 0;
         return true;
     }
@@ -138,7 +137,8 @@ static bool filled_by(const struct sched *s, const struct entry *e, uint64_t ste
     const struct host *h = &s->host;
 
     for (uint32_t i = 0; e->swapped.table != HOST_NONE && i < e->swapped.blocks; i++)
-        if (h->moves[h->tables[(size_t)e->swapped.table * s->table_most + i]].out_step == step)
+        if (h->moves[h->tables[(size_t)e->swapped.table * s->seats.table_most + i]].out_step ==
+            step)
             return true;
     return false;
 }
@@ -149,9 +149,9 @@ void host_cancel(struct sched *s, uint64_t step, uint64_t now_us)
 
     if (!h->on)
         return;
-    for (uint32_t i = s->age.head; i != SCHED_NONE; i = s->entries[i].in[QUEUE_AGE].next)
-        if (filled_by(s, &s->entries[i], step))
-            swap_drop(s, &s->entries[i], now_us);
+    for (uint32_t i = s->entries.age.head; i != SCHED_NONE; i = s->entries.at[i].in[QUEUE_AGE].next)
+        if (filled_by(s, &s->entries.at[i], step))
+            swap_drop(s, &s->entries.at[i], now_us);
     for (uint32_t id = 1; id < h->blocks.total; id++)
         if (h->blocks.at[id].named && h->moves[id].out_step == step)
             blocks_forget(&h->blocks, id);
@@ -175,21 +175,21 @@ const char *host_check(struct sched *s)
         return "the copies of the next step do not add up";
     if (!h->on)
         return NULL;
-    memset(s->recount, 0, h->blocks.total * sizeof(*s->recount));
-    for (uint32_t i = 0; i < s->entry_count; i++) {
-        const struct entry *e = &s->entries[i];
+    memset(s->scratch.recount, 0, h->blocks.total * sizeof(*s->scratch.recount));
+    for (uint32_t i = 0; i < s->entries.count; i++) {
+        const struct entry *e = &s->entries.at[i];
         if (e->state == ENTRY_FREE || e->swapped.table == HOST_NONE)
             continue;
         if (e->state != ENTRY_WAITING || e->swapped.tokens > e->known)
             return "an entry holds host blocks that it cannot use";
         tables++;
         for (uint32_t k = 0; k < e->swapped.blocks; k++)
-            s->recount[h->tables[(size_t)e->swapped.table * s->table_most + k]]++;
+            s->scratch.recount[h->tables[(size_t)e->swapped.table * s->seats.table_most + k]]++;
     }
     if (tables + h->free_count != h->table_count)
         return "the host tables do not add up";
     if (h->blocks.referenced > h->swap_most || h->blocks.cached.count > h->cached_most)
         return "a guest of the host tier holds more than its share";
-    const char *wrong = blocks_check(&h->blocks, s->recount);
+    const char *wrong = blocks_check(&h->blocks, s->scratch.recount);
     return wrong ? wrong : prefix_check(&h->names, &h->blocks);
 }

@@ -76,7 +76,7 @@ static int compare_turns(const struct sched *s, const struct entry *x, const str
 {
     uint64_t left = s->tenants.at[x->tenant].served, right = s->tenants.at[y->tenant].served;
 
-    if (s->priority_policy && x->req->ask.priority != y->req->ask.priority)
+    if (entries_ranked(&s->entries, x, y))
         return x->req->ask.priority < y->req->ask.priority ? -1 : 1;
     return left < right ? -1 : left > right;
 }
@@ -84,7 +84,7 @@ static int compare_turns(const struct sched *s, const struct entry *x, const str
 /* Whether `a` is to be done before `b`. */
 static bool goes_before(const struct sched *s, uint32_t a, uint32_t b)
 {
-    const struct entry *x = &s->entries[a], *y = &s->entries[b];
+    const struct entry *x = &s->entries.at[a], *y = &s->entries.at[b];
     uint32_t left = unread(x), right = unread(y);
     int turns = compare_turns(s, x, y);
 
@@ -120,15 +120,15 @@ static void plan_half(struct sched *s, struct plan *p)
 {
     uint32_t first = SCHED_NONE, half = p->budget - p->budget / 2, kept = p->scores / 2;
 
-    for (uint32_t i = 0; i < s->running_count; i++) {
-        const struct entry *e = &s->entries[s->running[i]];
-        if (is_reader(e) && (first == SCHED_NONE || compare_turns(s, e, &s->entries[first]) < 0))
-            first = s->running[i];
+    for (uint32_t i = 0; i < s->entries.running_count; i++) {
+        const struct entry *e = entries_running(&s->entries, i);
+        if (is_reader(e) && (first == SCHED_NONE || compare_turns(s, e, &s->entries.at[first]) < 0))
+            first = s->entries.running[i];
     }
     p->first = first;
     if (first == SCHED_NONE || half == 0)
         return;
-    uint32_t most = chunk(s, &s->entries[first]);
+    uint32_t most = chunk(s, &s->entries.at[first]);
     p->scores -= kept;
     sched_plan_rows(s, p, first, most < half ? most : half);
     p->scores += kept;
@@ -138,14 +138,14 @@ void sched_share_first(struct sched *s, struct plan *p)
 {
     p->at = SCHED_NONE;
     plan_half(s, p);
-    for (p->at = 0; p->at < s->running_count && p->budget > 0; p->at++)
-        if (is_reader(&s->entries[s->running[p->at]]))
-            sched_plan_rows(s, p, s->running[p->at], 1);
+    for (p->at = 0; p->at < s->entries.running_count && p->budget > 0; p->at++)
+        if (is_reader(entries_running(&s->entries, p->at)))
+            sched_plan_rows(s, p, s->entries.running[p->at], 1);
     p->at = SCHED_NONE;
     p->reading = 0;
     p->unread = 0;
-    for (uint32_t i = 0; i < s->running_count; i++)
-        note_reader(s, p, &s->entries[s->running[i]]);
+    for (uint32_t i = 0; i < s->entries.running_count; i++)
+        note_reader(s, p, entries_running(&s->entries, i));
 }
 
 bool sched_share_has_turn(const struct sched *s, const struct plan *p, uint32_t entry)
@@ -156,9 +156,9 @@ bool sched_share_has_turn(const struct sched *s, const struct plan *p, uint32_t 
         return false;
     if (p->unread < p->budget || p->reading < SHARE_OPEN)
         return true;
-    for (uint32_t i = 0; i < s->running_count; i++) {
-        const struct entry *e = &s->entries[s->running[i]];
-        if (still_reads(s, e) && goes_before(s, s->running[i], entry))
+    for (uint32_t i = 0; i < s->entries.running_count; i++) {
+        const struct entry *e = entries_running(&s->entries, i);
+        if (still_reads(s, e) && goes_before(s, s->entries.running[i], entry))
             before += chunk(s, e) - e->rows;
     }
     return before < p->budget;
@@ -174,12 +174,13 @@ void sched_share_admitted(struct sched *s, struct plan *p, struct entry *e)
 /* As many rows as it can use, are left and can be sent, up to `most`; its blocks are there. */
 static void raise_rows(struct sched *s, struct plan *p, uint32_t entry, uint32_t most)
 {
-    struct entry *e = &s->entries[entry];
-    const struct seat *t = &s->seats[e->seat];
+    struct entry *e = &s->entries.at[entry];
+    const struct seat *t = &s->seats.at[e->seat];
     uint32_t before = e->rows;
 
-    (void)sched_grow(s, e->seat, e->computed + most, p->now_us); /* or it reads less */
-    uint32_t room = t->blocks * s->block_size - e->computed;
+    (void)seats_grow(&s->seats, &s->blocks, e->seat, e->computed + most,
+                     p->now_us); /* or it reads less */
+    uint32_t room = t->blocks * s->fixed.block_size - e->computed;
     sched_refund(p, e, t->set_due);
     most = most < room ? most : room;
     most = most < p->budget ? most : p->budget;
@@ -191,7 +192,7 @@ static void raise_rows(struct sched *s, struct plan *p, uint32_t entry, uint32_t
 /* Adds what the step has of an entry to the sums; a decode that has its rows is in none. */
 static void add_rows(struct plan *p, const struct sched *s, uint32_t entry)
 {
-    const struct entry *e = &s->entries[entry];
+    const struct entry *e = &s->entries.at[entry];
     uint32_t want = sched_rows_wanted(e);
     bool unanswered = e->known + e->pending == e->req->ask.prompt_tokens;
 
@@ -219,7 +220,7 @@ static void bound_rows(const struct plan *p, uint32_t *ret_first, uint32_t *ret_
 
 static void set_rows(struct sched *s, struct plan *p, struct entry *e, uint32_t rows)
 {
-    bool set_due = s->seats[e->seat].set_due;
+    bool set_due = s->seats.at[e->seat].set_due;
 
     sched_refund(p, e, set_due);
     e->rows = rows;
@@ -230,7 +231,7 @@ static void set_rows(struct sched *s, struct plan *p, struct entry *e, uint32_t 
  * the order gets no more either. */
 static bool share_with(struct sched *s, struct plan *p, uint32_t entry)
 {
-    struct entry *e = &s->entries[entry];
+    struct entry *e = &s->entries.at[entry];
     uint32_t *sum = entry == p->first ? &p->half : &p->others;
     uint32_t before = e->rows, whole = sched_rows_wanted(e), want = chunk(s, e), first, others;
 
@@ -255,24 +256,24 @@ void sched_share_rest(struct sched *s, struct plan *p)
 {
     uint32_t count = 0, part = p->most / SHARE_BESIDE, first, others;
 
-    p->beside = part > s->share_least ? part : s->share_least;
-    p->recent = s->beside_us != 0 && p->now_us < s->beside_us + SHARE_RECENT_US;
-    for (uint32_t i = 0; i < s->running_count; i++) {
-        uint32_t entry = s->running[i], at = count;
+    p->beside = part > s->fixed.share_least ? part : s->fixed.share_least;
+    p->recent = s->share.beside_us != 0 && p->now_us < s->share.beside_us + SHARE_RECENT_US;
+    for (uint32_t i = 0; i < s->entries.running_count; i++) {
+        uint32_t entry = s->entries.running[i], at = count;
         add_rows(p, s, entry);
-        if (p->budget == 0 || !still_reads(s, &s->entries[entry]))
+        if (p->budget == 0 || !still_reads(s, &s->entries.at[entry]))
             continue;
-        for (count++; at > 0 && goes_before(s, entry, s->readers[at - 1]); at--)
-            s->readers[at] = s->readers[at - 1];
-        s->readers[at] = entry;
+        for (count++; at > 0 && goes_before(s, entry, s->share.readers[at - 1]); at--)
+            s->share.readers[at] = s->share.readers[at - 1];
+        s->share.readers[at] = entry;
     }
     for (uint32_t i = 0; i < count && p->budget > 0; i++)
-        if (!share_with(s, p, s->readers[i]))
+        if (!share_with(s, p, s->share.readers[i]))
             break;
     /* The first in line was given its half before it was known what ends in the step. */
     bound_rows(p, &first, &others);
     if (p->half > first)
-        set_rows(s, p, &s->entries[p->first], first);
+        set_rows(s, p, &s->entries.at[p->first], first);
     if (p->ending > 0 && p->half + p->others > 0)
-        s->beside_us = p->now_us;
+        s->share.beside_us = p->now_us;
 }

@@ -32,9 +32,9 @@ static bool takes(const struct sched *s, const struct seat *t)
 
 void snapshot_begin(struct sched *s, struct entry *e, uint32_t tokens, uint32_t chain)
 {
-    struct seat *t = &s->seats[e->seat];
-    uint32_t last = (e->known - 1) / s->block_size * s->block_size;
-    uint32_t part = chain * s->block_size, every = s->states.every;
+    struct seat *t = &s->seats.at[e->seat];
+    uint32_t last = (e->known - 1) / s->fixed.block_size * s->fixed.block_size;
+    uint32_t part = chain * s->fixed.block_size, every = s->states.every;
 
     t->saved = tokens;
     t->pending = t->rolled = 0;
@@ -43,16 +43,17 @@ void snapshot_begin(struct sched *s, struct entry *e, uint32_t tokens, uint32_t 
     e->cut[1] = last >= tokens + every ? last : 0;
     if (t->saved == 0)
         return;
-    uint32_t at = states_find(&s->states, sched_table(s, e->seat)[t->saved / s->block_size - 1]);
+    uint32_t at = states_find(&s->states,
+                              seats_table(&s->seats, e->seat)[t->saved / s->fixed.block_size - 1]);
     states_copy(&s->states, s->states.first + at, e->seat);
     states_touch(&s->states, at);
 }
 
 uint32_t snapshot_cut(const struct sched *s, const struct entry *e, uint32_t rows)
 {
-    const uint32_t piece = s->states.every * LONG_TIMES / s->block_size * s->block_size;
+    const uint32_t piece = s->states.every * LONG_TIMES / s->fixed.block_size * s->fixed.block_size;
 
-    if (e->state != ENTRY_RUNNING || !takes(s, &s->seats[e->seat]))
+    if (e->state != ENTRY_RUNNING || !takes(s, &s->seats.at[e->seat]))
         return rows;
     for (uint32_t i = 0; i < 2; i++)
         if (e->cut[i] > e->computed && e->cut[i] - e->computed < rows)
@@ -64,7 +65,7 @@ uint32_t snapshot_cut(const struct sched *s, const struct entry *e, uint32_t row
 
 void snapshot_named(struct sched *s, struct seat *t)
 {
-    if (t->pending == 0 || t->named * s->block_size != t->saved)
+    if (t->pending == 0 || t->named * s->fixed.block_size != t->saved)
         return; /* or the step before it has not landed */
     states_keep(&s->states, t->pending - 1, prefix_holder(&s->prefix, t->tail));
     t->pending = 0;
@@ -72,20 +73,20 @@ void snapshot_named(struct sched *s, struct seat *t)
 
 void snapshot_take(struct sched *s, const struct entry *e)
 {
-    struct seat *t = &s->seats[e->seat];
+    struct seat *t = &s->seats.at[e->seat];
     const uint32_t at = e->computed;
     const bool stays = at == e->cut[0] || at == e->cut[1];
 
-    if (!takes(s, t) || at <= t->saved || at % s->block_size != 0 ||
+    if (!takes(s, t) || at <= t->saved || at % s->fixed.block_size != 0 ||
         (!stays && at - t->saved < s->states.every))
         return;
-    snapshot_drop(s, t);
+    seat_drop_snapshot(t, &s->states);
     uint32_t to = t->rolled - 1;
     bool again = !stays && t->rolled != 0 && s->states.at[to].owner == t->lease;
     if (again)
-        states_retake(&s->states, to, s->next_step - 1);
+        states_retake(&s->states, to, s->flights.next_step - 1);
     else
-        to = states_take(&s->states, s->next_step - 1);
+        to = states_take(&s->states, s->flights.next_step - 1);
     if (to == STATES_NONE)
         return;
     if (!stays) {
@@ -98,20 +99,12 @@ void snapshot_take(struct sched *s, const struct entry *e)
     snapshot_named(s, t);
 }
 
-void snapshot_drop(struct sched *s, struct seat *t)
-{
-    if (t->pending == 0)
-        return;
-    states_give(&s->states, t->pending - 1);
-    t->pending = 0;
-}
-
 void snapshot_cancel(struct sched *s, uint64_t step)
 {
-    for (uint32_t i = 0; s->states.on && i < s->max_seqs; i++) {
-        struct seat *t = &s->seats[i];
+    for (uint32_t i = 0; s->states.on && i < s->fixed.max_seqs; i++) {
+        struct seat *t = &s->seats.at[i];
         if (t->pending != 0 && s->states.at[t->pending - 1].step == step)
-            snapshot_drop(s, t);
+            seat_drop_snapshot(t, &s->states);
     }
     states_cancel(&s->states, step);
 }
@@ -122,8 +115,8 @@ const char *snapshot_check(const struct sched *s)
 
     if (!s->states.on)
         return NULL;
-    for (uint32_t i = 0; i < s->max_seqs; i++) {
-        const struct seat *t = &s->seats[i];
+    for (uint32_t i = 0; i < s->fixed.max_seqs; i++) {
+        const struct seat *t = &s->seats.at[i];
         pending += t->pending != 0;
         if (t->pending != 0 && t->entry == SCHED_NONE && t->inflight == 0)
             return "a snapshot is pending for nobody";

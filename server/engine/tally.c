@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "common/clock.h"
 #include "server/engine/request.h"
 #include "server/engine/stats.h"
 
@@ -89,4 +90,30 @@ void tally_done(struct engine_stats *st, const struct request *r, uint64_t last_
     ek_hist_observe(&st->generation_len, tokens);
     ek_hist_observe(&st->max_tokens_param, r->ask.max_new_tokens);
     ek_hist_observe(&st->request_preemptions, r->preemptions);
+}
+
+void gaps_note(struct gaps *g, uint64_t gap_us, uint64_t now_us)
+{
+    uint64_t second = now_us / EK_US_PER_S;
+
+    for (; g->second < second; g->second++) {
+        if (second - g->second > GAPS_SECONDS)
+            g->second = second - GAPS_SECONDS;
+        g->us[(g->second + 1) % GAPS_SECONDS] = 0;
+    }
+    if (gap_us > g->us[second % GAPS_SECONDS])
+        g->us[second % GAPS_SECONDS] = gap_us;
+}
+
+uint64_t gaps_largest(const struct gaps *g, uint64_t now_us)
+{
+    uint64_t most = 0, second = now_us / EK_US_PER_S;
+
+    for (uint32_t i = 0; i < GAPS_SECONDS; i++) {
+        /* Seconds that have passed since the last gap are still to be cleared. */
+        uint64_t at = g->second >= i ? g->second - i : 0;
+        if (second - at < GAPS_SECONDS && g->us[at % GAPS_SECONDS] > most)
+            most = g->us[at % GAPS_SECONDS];
+    }
+    return most;
 }

@@ -10,6 +10,17 @@
 struct engine_stats;
 struct request;
 
+/* Largest inter-token gap of each of the last seconds. */
+#define GAPS_SECONDS 10u
+
+struct gaps {
+    uint64_t us[GAPS_SECONDS]; /* of a second, at its number % GAPS_SECONDS */
+    uint64_t second;           /* the last one that was begun */
+};
+
+void gaps_note(struct gaps *g, uint64_t gap_us, uint64_t now_us);
+uint64_t gaps_largest(const struct gaps *g, uint64_t now_us);
+
 /* Sets the buckets; length buckets are 1, 2, 5, 10, ... up to max_model_len. */
 void tally_init(struct engine_stats *st, uint32_t max_model_len);
 void tally_first_token(struct engine_stats *st, const struct request *r);

@@ -67,7 +67,7 @@ static bool warm_keeps(const struct lister *w, uint32_t handle)
 
     if (!b->named || (b->salt != 0 && !w->owned))
         return false;
-    if (is_host(w, handle) && w->s->host.moves[id].out_step >= w->s->next_step)
+    if (is_host(w, handle) && w->s->host.moves[id].out_step >= w->s->flights.next_step)
         return false; /* by a step that was not made */
     struct prefix_name name =
         prefix_hash(p, p->parents[id], b->salt, p->tokens + (size_t)id * p->block_size);
@@ -118,7 +118,7 @@ static void list_chain(struct lister *w, uint32_t handle)
         }
         if (depth == 0 && w->s->states.on && state_of(w, handle) == WARM_NONE)
             return; /* one behind it may have one, and lists it then */
-        if (depth == w->s->table_most || !warm_keeps(w, handle))
+        if (depth == w->s->seats.table_most || !warm_keeps(w, handle))
             return;
         w->chain[depth++] = handle;
         struct prefix_name before = names_of(w, handle)->parents[id_of(w, handle)];
@@ -150,11 +150,11 @@ int warm_list(const struct sched *s, struct warm_room room, bool owned, struct w
     struct lister w = {.s = s, .owned = owned, .room = room};
     int r = 0;
 
-    w.l.block_size = s->block_size;
+    w.l.block_size = s->fixed.block_size;
     w.place = malloc(handles * sizeof(*w.place));
-    w.chain = malloc(s->table_most * sizeof(*w.chain));
+    w.chain = malloc(s->seats.table_most * sizeof(*w.chain));
     w.l.block = calloc(most + 1, sizeof(*w.l.block));
-    w.l.tokens = calloc(most * s->block_size + 1, sizeof(*w.l.tokens));
+    w.l.tokens = calloc(most * s->fixed.block_size + 1, sizeof(*w.l.tokens));
     if (!w.place || !w.chain || !w.l.block || !w.l.tokens) {
         r = -ENOMEM;
         goto out;
@@ -284,7 +284,7 @@ uint32_t warm_end(struct warm_into *w, uint64_t now_us)
             blocks_give(&w->s->blocks, w->id[i - 1], now_us);
         came++;
     }
-    w->s->blocked_number = 0;
+    admission_again(&w->s->admission);
     free(w->name);
     free(w->id);
     free(w->state);

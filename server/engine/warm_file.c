@@ -8,7 +8,6 @@
 #include "server/engine/warm_file.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -158,56 +157,50 @@ static int write_all(FILE *f, const struct warm_list *l, warm_read_fn read, void
     return r == 0 && fflush(f) != 0 ? -errno : r;
 }
 
-/* The name that a file has while it is written. */
-static int name_fresh(const char *path, char ret_fresh[PATH_MAX])
-{
-    return snprintf(ret_fresh, PATH_MAX, "%s.new", path) < PATH_MAX ? 0 : -ENAMETOOLONG;
-}
-
-static void forget_fresh(const char *path)
-{
-    char fresh[PATH_MAX];
-
-    if (name_fresh(path, fresh) == 0)
-        (void)unlink(fresh); /* seldom there */
-}
-
 void warm_file_forget(const char *path)
 {
-    forget_fresh(path);
+    ek_file_drop_part(path);
     (void)unlink(path); /* it may not be there */
+}
+
+struct writing {
+    struct warm_head head;
+    const struct warm_list *l;
+    warm_read_fn read;
+    void *ctx;
+};
+
+/* An ek_file_fill_fn. */
+static int fill_file(void *ctx, int fd)
+{
+    struct writing *w = ctx;
+    int own = dup(fd); /* fclose() closes it */
+    FILE *f = own < 0 ? NULL : fdopen(own, "w");
+    int r = f ? 0 : -errno;
+
+    if (!f) {
+        if (own >= 0)
+            (void)close(own);
+        return r;
+    }
+    (void)setvbuf(f, NULL, _IOFBF, BUFFER);
+    r = write_all(f, w->l, w->read, w->ctx, &w->head);
+    if (fclose(f) != 0 && r == 0)
+        r = -errno;
+    return r;
 }
 
 int warm_file_write(const char *path, const struct warm_about *about, const struct warm_list *l,
                     warm_read_fn read, void *ctx, uint32_t *ret_blocks, uint64_t *ret_bytes)
 {
-    struct warm_head head = {.magic = MAGIC, .about = *about};
-    char fresh[PATH_MAX];
+    struct writing w = {
+        .head = {.magic = MAGIC, .about = *about}, .l = l, .read = read, .ctx = ctx};
+    int r = ek_file_replace_by(path, 0600, EK_FILE_PLAIN, fill_file, &w);
 
-    if (name_fresh(path, fresh) < 0)
-        return -ENAMETOOLONG;
-    if (unlink(fresh) < 0 && errno != ENOENT)
-        return -errno;
-    int fd = open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
-    int r = f ? 0 : -errno;
-    if (!f && fd >= 0)
-        (void)close(fd);
-    if (f) {
-        (void)setvbuf(f, NULL, _IOFBF, BUFFER);
-        r = write_all(f, l, read, ctx, &head);
-        if (fclose(f) != 0 && r == 0)
-            r = -errno;
-    }
-    if (r == 0 && rename(fresh, path) < 0)
-        r = -errno;
-    if (r < 0) {
-        if (fd >= 0)
-            (void)unlink(fresh);
+    if (r < 0)
         return r;
-    }
-    *ret_blocks = head.count;
-    *ret_bytes = head.index_at + head.index_bytes;
+    *ret_blocks = w.head.count;
+    *ret_bytes = w.head.index_at + w.head.index_bytes;
     return 0;
 }
 
@@ -299,7 +292,7 @@ int warm_file_open(const char *path, const struct warm_about *about, struct warm
 {
     struct stat st;
 
-    forget_fresh(path);
+    ek_file_drop_part(path);
     int fd = ek_file_open_regular(path);
     if (fd < 0)
         return fd;

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "server/api/ask.h"
+#include "server/api/error.h"
 #include "server/api/forms.h"
 #include "server/api/ollama.h"
 #include "server/api/reply.h"

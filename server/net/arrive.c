@@ -8,6 +8,7 @@
 #include <strings.h>
 
 #include "common/json.h"
+#include "server/api/error.h"
 #include "server/api/openai.h"
 #include "server/net/answer.h"
 #include "server/net/conn.h"

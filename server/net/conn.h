@@ -1,6 +1,7 @@
 /*
- * Connections and the threads that have them: plain data. A conn belongs to its worker's thread;
- * nobody else touches it. Shared are the atomics, and the inbox under its lock.
+ * Connections and the threads that have them: plain data, and how a thread is handed something. A
+ * conn belongs to its worker's thread; nobody else touches it. Shared are the atomics, and the
+ * inbox under its lock.
  */
 #pragma once
 
@@ -54,3 +55,10 @@ struct worker {
     int inbox[HTTP_INBOX]; /* under lock: accepted sockets to take over */
     uint32_t inbox_count;
 };
+
+/* Gives it an accepted socket; any thread. -EAGAIN when its inbox is full (fd stays the caller's).
+ */
+int worker_give(struct worker *w, int fd);
+void worker_wake(struct worker *w);
+/* Adds fd to the worker's epoll. what = first member `enum watch`. */
+int worker_watch(struct worker *w, int fd, uint32_t events, enum watch *what);

@@ -14,6 +14,7 @@
 #include "common/err.h"
 #include "common/fdpass.h"
 #include "common/log.h"
+#include "server/api/error.h"
 #include "server/api/openai.h"
 #include "server/engine/limits.h"
 #include "server/net/answer.h"

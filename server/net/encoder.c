@@ -14,7 +14,6 @@
 #include "server/net/conn.h"
 #include "server/net/params.h"
 #include "server/net/request.h"
-#include "server/net/worker.h"
 
 #define ENCODER_NICE 10
 #define TURN_KEYS    256u /* keys that are told apart; others share a place */

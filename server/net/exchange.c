@@ -8,6 +8,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "server/api/body.h"
 #include "server/api/complete.h"
 #include "server/api/forms.h"
 #include "server/api/openai.h"
@@ -282,7 +283,7 @@ static void render_whole(struct exchange *x, struct answer *a)
     if (x->crowded < 0)
         arrive_refuse_room(x, x->crowded, "The answer", a);
     else
-        reply_generation(&a->body, g);
+        body_write(&a->body, g);
     drop_generation(x);
     ek_bill_force(&x->bill, x->json_bytes + a->body.cap);
 }

@@ -4,7 +4,10 @@
 
 #include "common/clock.h"
 #include "server/api/complete.h"
+#include "server/api/error.h"
 #include "server/api/ollama.h"
+#include "server/api/openai.h"
+#include "server/api/served.h"
 #include "server/net/answer.h"
 #include "server/net/arrive.h"
 #include "server/net/auth.h"
@@ -38,7 +41,7 @@ static int answer_loaded(struct exchange *x, enum openai_api api, json_t *body, 
 {
     const struct served *s = http_served(x->http);
     struct api_error err;
-    if (ollama_model(s, json_string_value(json_object_get(body, "model")), &err) < 0)
+    if (served_model_tagged(s, json_string_value(json_object_get(body, "model")), &err) < 0)
         generation_answer_error(a, api, &err);
     else
         ollama_loaded(&a->body, s, api, body, ek_wall_us());

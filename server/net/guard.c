@@ -10,6 +10,7 @@
 #include "common/err.h"
 #include "common/hostname.h"
 #include "common/log.h"
+#include "server/api/error.h"
 #include "server/api/openai.h"
 #include "server/net/answer.h"
 #include "server/net/auth.h"

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "server/api/error.h"
 #include "server/api/openai.h"
 #include "server/net/bounds.h"
 

@@ -8,6 +8,7 @@
 
 #include "common/clock.h"
 #include "server/api/openai.h"
+#include "server/api/served.h"
 #include "server/net/accept.h"
 #include "server/net/answer.h"
 #include "server/net/conn.h"
@@ -220,7 +221,7 @@ int models_get(struct exchange *x, struct answer *a)
             return 0;
         }
     }
-    (void)openai_model(s, name, &err);
+    (void)served_model(s, name, &err);
     answer_error(a, &err);
     return 0;
 }

@@ -17,7 +17,6 @@
 #include "server/net/control.h"
 #include "server/net/peers.h"
 #include "server/net/state.h"
-#include "server/net/worker.h"
 
 #define ACCEPT_ONCE 64
 #define LOOK_BYTES  32

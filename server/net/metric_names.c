@@ -151,6 +151,14 @@ const struct ek_metric metrics_table[] = {
                   "1 while admission waits for the low mark.", ""},
     [M_PAUSES] = {"evenkeel_admission_pauses_total", EK_COUNTER,
                   "Times that the high mark paused admission.", ""},
+    [M_STEP_TOKENS] = {"evenkeel_step_tokens", EK_GAUGE,
+                       "Tokens of prompts that a step takes at most: the limit, or the smallest "
+                       "number that reads prompts 98 % as fast.",
+                       ""},
+    [M_STEP_COST] = {"evenkeel_step_cost_seconds", EK_GAUGE,
+                     "Learned of steps: the time of one besides its tokens, of a token, and of a "
+                     "token of context; all 0 is not known.",
+                     "of"},
     [M_CAUTION] = {"evenkeel_admission_caution", EK_GAUGE,
                    "Standard deviations of growth that an admission leaves room for.", ""},
     [M_STALLS] = {"evenkeel_stalls_total", EK_COUNTER,

@@ -82,6 +82,8 @@ enum metric_id {
     M_HIT_RATE,
     M_PAUSED,
     M_PAUSES,
+    M_STEP_TOKENS,
+    M_STEP_COST,
     M_CAUTION,
     M_STALLS,
     M_PUT_OFF,

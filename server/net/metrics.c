@@ -259,6 +259,9 @@ static void write_memory(struct ek_expo *e, const struct engine_stats *s)
     one(e, M_HIT_RATE, ratio((double)s->window_hits, (double)s->window_queries));
     one(e, M_PAUSED, s->admission_paused);
     one(e, M_PAUSES, (double)s->admission_pauses);
+    one(e, M_STEP_TOKENS, s->step_rows);
+    ROWS(e, M_STEP_COST, "of", {"step", s->step_fixed_us / 1e6}, {"token", s->step_row_us / 1e6},
+         {"context_token", s->step_context_us / 1e6});
     one(e, M_CAUTION, s->caution);
     one(e, M_STALLS, (double)s->stalls);
     one(e, M_PUT_OFF, (double)s->admissions_put_off);

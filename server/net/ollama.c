@@ -1,6 +1,7 @@
 /* The routes of Ollama's API that make no text: what is served. */
 #include "server/api/ollama.h"
 #include "common/clock.h"
+#include "server/api/openai.h"
 #include "server/net/answer.h"
 #include "server/net/health.h"
 #include "server/net/request.h"

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "server/api/error.h"
 #include "server/api/fields.h"
 #include "server/api/past.h"
 #include "server/api/reply.h"

@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "server/api/complete.h"
+#include "server/api/error.h"
+#include "server/api/openai.h"
 #include "server/api/past.h"
 #include "server/api/reply.h"
 #include "server/net/answer.h"
@@ -183,7 +185,7 @@ static int count_tokens(struct exchange *x, enum openai_api api, struct answer *
     if (r == 0)
         r = openai_parse(s, api, body, &x->work, &ask, &err);
     else if (body)
-        r = reply_no_memory(&err);
+        r = api_no_memory(&err);
     if (r == 0)
         r = prompt_tokens(s, &ask, 0, &v, &err);
     if (r < 0)

@@ -14,9 +14,3 @@
 int worker_start(struct worker *w);
 /* Ends what is in progress, then the thread. Fine when it never started. */
 void worker_stop(struct worker *w);
-/* Gives it an accepted socket; any thread. -EAGAIN when its inbox is full (fd stays the caller's).
- */
-int worker_give(struct worker *w, int fd);
-void worker_wake(struct worker *w);
-/* Adds fd to the worker's epoll. what = first member `enum watch`. */
-int worker_watch(struct worker *w, int fd, uint32_t events, enum watch *what);

@@ -94,6 +94,11 @@ static void limit_line(struct screen *s, const struct figures *f, const char *wo
     double now = json_number_value(json_object_get(l, "value"));
     double ceiling = json_number_value(json_object_get(l, "ceiling"));
     label(s, word);
+    if (!(now > 0 && ceiling > 0)) {
+        (void)ek_buf_puts(&s->line, "not known; it has not said what it may go up to");
+        screen_end_line(s);
+        return;
+    }
     screen_colour(s, now < ceiling ? "33" : "32");
     show_bar(&s->line, part, now, ceiling, bar_width(s));
     screen_colour(s, "0");

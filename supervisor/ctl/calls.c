@@ -10,6 +10,8 @@
 #include "supervisor/ctl/api.h"
 #include "supervisor/ctl/exits.h"
 
+#define LOOKS_DOWN 6 /* three seconds, in which a start is taken up */
+
 int calls_failed(const struct api *a, int r)
 {
     (void)fprintf(stderr, "evenkeelctl: %s\n", r == -ENOMEM ? "Out of memory." : a->error);
@@ -82,14 +84,21 @@ bool calls_wait_ready(struct api *a, const char *name, json_int_t before, double
 {
     uint64_t until = ek_now_us() + (uint64_t)(seconds * 1e6);
     const struct timespec pause = {0, 500000000};
+    bool tried = false; /* it was down, and was started */
+    uint32_t looks_down = 0;
     while (ek_now_us() < until) {
         json_t *list;
         const json_t *s = calls_row(a, name, &list);
         bool ready = json_is_true(json_object_get(s, "ready")) &&
                      json_integer_value(json_object_get(s, "pid")) != before;
+        const char *state = json_string_value(json_object_get(s, "state"));
+        bool down = state && strcmp(state, "breaker_open") == 0;
+        tried |= state && !down;
         json_decref(list);
         if (ready)
             return true;
+        if (down && (tried || ++looks_down > LOOKS_DOWN))
+            return false;
         (void)nanosleep(&pause, NULL); /* shorter by a signal: then it asks sooner */
     }
     return false;

@@ -18,5 +18,6 @@ int calls_server(struct api *a, const char *method, const char *name, const char
 /* Its row as it is now; NULL when it cannot be had. The list is the caller's, the row lies in it.
  */
 const json_t *calls_row(struct api *a, const char *name, json_t **ret_list);
-/* Waits until it is ready with another process than `before`. */
+/* Waits until it is ready with another process than `before`; false: not in this time, or it failed
+ * to start and is down. */
 bool calls_wait_ready(struct api *a, const char *name, json_int_t before, double seconds);

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/cgroup.h"
+
 bool stray_cgroup(const char *cgroup)
 {
     const char *unit = strstr(cgroup, "/evenkeel-server@");
@@ -76,8 +78,10 @@ bool stray_cgroup_of(pid_t pid, char *cgroup, size_t size)
     }
     if (f)
         (void)fclose(f); /* only read */
-    if (found)
+    if (found) {
         (void)snprintf(cgroup, size, "%s", line + 3);
+        ek_cgroup_own(cgroup); /* its engine's is the server's, too */
+    }
     return found;
 }
 

@@ -31,5 +31,6 @@ void stray_home(const char *cgroup, char *home, size_t size);
 bool stray_is_keeper(const char *cgroup, const char *home);
 /* The evenkeeld that may supervise it still: a process in its home. 0: there is none. */
 pid_t stray_keeper(const char *cgroup);
-/* The process's cgroup (v2). False: it is gone, or there is none. */
+/* The process's cgroup (v2), of a server's engine the server's. False: it is gone, or there is
+ * none. */
 bool stray_cgroup_of(pid_t pid, char *cgroup, size_t size);

@@ -36,7 +36,7 @@ struct options {
     char *socket, *below;
     bool all;
     uint64_t seqs, tokens;
-    double share, wait_s;
+    double share, wait_s, timeout_s;
     bool dry_run;
 };
 
@@ -71,8 +71,15 @@ static const struct ek_opt table[] = {
      .min = 1,
      .max = 3600,
      .def = "60",
-     .help = "Longest wait for a stray to end by itself (at most 15 s), for the device's memory, "
-             "and for each server to be ready."},
+     .help = "Longest wait for a stray to end by itself (at most 15 s), and for the device's "
+             "memory."},
+    {.name = "timeout",
+     .type = OPT_SECONDS,
+     .at = AT(timeout_s),
+     .min = 1,
+     .max = 86400,
+     .def = "600",
+     .help = "Longest wait for each server to be ready; a large model loads for minutes."},
     {.name = "all",
      .type = OPT_BOOL,
      .at = AT(all),
@@ -373,9 +380,10 @@ static void start_one(struct recovery *r, const json_t *s)
         return;
     if (live ? call(r, "POST", name, "restart", NULL) < 0 : !start_bounded(r, name))
         return;
-    if (!calls_wait_ready(&r->api, name, pid, r->o->wait_s)) {
+    uint64_t begun = ek_now_us();
+    if (!calls_wait_ready(&r->api, name, pid, r->o->timeout_s)) {
         (void)printf("   %s: not ready after %.0f s; evenkeelctl explain says why\n", name,
-                     r->o->wait_s);
+                     (double)(ek_now_us() - begun) / 1e6);
         r->failed = true;
     } else if (live) {
         hold_low(r, name, seqs, tokens);

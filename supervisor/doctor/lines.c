@@ -6,6 +6,7 @@
 #define ESC          '\033'
 #define RANK_WITHIN  200 /* bytes from the start in which a prefix is looked for */
 #define ENVELOPE_KEY 4
+#define INDENT_MOST  16 /* spaces before a member of an object */
 
 /* Length of the escape sequence at s, at least 1. */
 static size_t escape_length(const char *s, size_t len)
@@ -26,18 +27,31 @@ static size_t escape_length(const char *s, size_t len)
     return 2;
 }
 
+/* Where a line of JSON begins: an object, or a member of one that was printed over lines; NULL. */
+static const char *json_at(const char *line, size_t len)
+{
+    size_t i = 0;
+    while (i < len && i < INDENT_MOST && (line[i] == ' ' || line[i] == '\t'))
+        i++;
+    return i < len && (line[i] == '{' || line[i] == '"') ? line + i : NULL;
+}
+
 /* The text of the envelope: where its string begins, or NULL. */
 static const char *unwrap(const char *line, size_t len)
 {
     static const char *const keys[ENVELOPE_KEY] = {"\"log\"", "\"message\"", "\"MESSAGE\"",
                                                    "\"msg\""};
-    if (len == 0 || line[0] != '{')
+    const char *json = json_at(line, len), *end = line + len;
+    if (!json)
         return NULL;
     for (size_t i = 0; i < ENVELOPE_KEY; i++) {
-        const char *key = memmem(line, len, keys[i], strlen(keys[i]));
+        size_t n = strlen(keys[i]), room = (size_t)(end - json);
+        const char *key = *json == '{' ? memmem(json, room, keys[i], n)
+                          : room >= n && memcmp(json, keys[i], n) == 0 ? json
+                                                                       : NULL;
         if (!key)
             continue;
-        const char *at = key + strlen(keys[i]), *end = line + len;
+        const char *at = key + n;
         while (at < end && (*at == ' ' || *at == ':'))
             at++;
         if (at < end && *at == '"')
@@ -61,7 +75,7 @@ static char next_inside(const char **at, const char *end)
 
 bool doctor_line_dirty(const char *line, size_t len)
 {
-    if (len > 0 && (line[0] == '{' || line[len - 1] == '\r'))
+    if (len > 0 && (line[len - 1] == '\r' || json_at(line, len)))
         return true;
     return memchr(line, ESC, len) != NULL;
 }

@@ -448,15 +448,20 @@ static const struct trace_process *first_process(const struct doctor_scan *s)
     return p ? p : doctor_trace_first(&s->older);
 }
 
-/* The entry that a hint names for the decisive line, by what was raised and where; TRACE_NONE. */
+/* The entry that a hint names for the decisive line, by what was raised and where, when it weighs
+ * more than the one that knows its words (TRACE_NONE: none does); else that one. */
 static uint32_t name_by_place(struct doctor_scan *s, const struct trace_process *first)
 {
+    const struct doctor_signature *all = s->catalog->signatures;
+    uint32_t by_words = first->signature;
+    if (by_words != TRACE_NONE && all[by_words].rank >= CERTAIN)
+        return by_words;
     const struct doctor_hint *h = doctor_hint_of_process(s->catalog, first, s->match, s->context);
     const struct doctor_signature *named =
         h && h->names ? doctor_catalog_find(s->catalog, h->names) : NULL;
-    if (!named)
-        return TRACE_NONE;
-    uint32_t at = (uint32_t)(named - s->catalog->signatures);
+    if (!named || (by_words != TRACE_NONE && named->rank <= all[by_words].rank))
+        return by_words;
+    uint32_t at = (uint32_t)(named - all);
     struct doctor_finding *f = &s->finding[at];
     if (f->count == 0)
         *f = (struct doctor_finding){.signature = named,
@@ -481,9 +486,7 @@ int doctor_scan_finish(struct doctor_scan *s, const struct doctor_finding **ret_
     s->rest.len = 0;
     s->finding_count = 0;
     const struct trace_process *first = first_process(s);
-    uint32_t decisive = first ? first->signature : TRACE_NONE;
-    if (first && decisive == TRACE_NONE)
-        decisive = name_by_place(s, first);
+    uint32_t decisive = first ? name_by_place(s, first) : TRACE_NONE;
     for (uint32_t i = 0; i < s->catalog->signature_count; i++) {
         if (s->finding[i].count == 0 || s->finding[i].count < s->catalog->signatures[i].times)
             continue;

@@ -99,8 +99,8 @@ bool doctor_trace_mild(const char *line, size_t len)
     static const char *const spared[] = {"Warning:",    "Skipping ", "skipping ",
                                          "alling back", "gnoring ",  "will be disabled"};
     size_t most = len < PREFIX_MOST ? len : PREFIX_MOST;
-    if (is_event(line, len))
-        return false;
+    if (is_event(line, len) || memmem(line, len, "undefined symbol", 16))
+        return false; /* the kernels of the engine are not there, however mildly it is said */
     for (size_t i = 0; i < sizeof(levels) / sizeof(levels[0]); i++) {
         const char *at = memmem(line, most, levels[i], strlen(levels[i]));
         if (at && alone(line, len, at, strlen(levels[i])))
@@ -177,13 +177,28 @@ static const char *package_of(const char *path, const char *end)
 
 static bool is_engine(const char *path, size_t len)
 {
-    static const char *const engines[] = {"vllm/", "sglang/", "lmdeploy/", "tensorrt_llm/",
-                                          "vllm_"};
+    static const char *const engines[] = {"vllm/",         "sglang/", "lmdeploy/",
+                                          "tensorrt_llm/", "vllm_",   "text_generation_server/"};
     for (size_t i = 0; i < sizeof(engines) / sizeof(engines[0]); i++) {
         if (memmem(path, len, engines[i], strlen(engines[i])))
             return true;
     }
     return false;
+}
+
+/* The frames of one process; the oldest entry gives way to a new one when `add`, else NULL. */
+static struct trace_frames *frames_of(struct doctor_trace *t, uint64_t key, bool add)
+{
+    for (uint32_t i = 0; i < TRACE_PROCESSES; i++) {
+        if (t->frames[i].used && t->frames[i].key == key)
+            return &t->frames[i];
+    }
+    if (!add)
+        return NULL;
+    struct trace_frames *f = &t->frames[t->frames_next];
+    t->frames_next = (t->frames_next + 1) % TRACE_PROCESSES;
+    *f = (struct trace_frames){.key = key, .used = true};
+    return f;
 }
 
 void doctor_trace_frame(struct doctor_trace *t, const char *line, size_t len)
@@ -194,14 +209,10 @@ void doctor_trace_frame(struct doctor_trace *t, const char *line, size_t len)
     const char *quote = memchr(from, '"', (size_t)(end - from));
     if (!quote || quote == from)
         return;
-    uint64_t key = process_of(line, (size_t)(at - line));
-    if (key != t->frames_of)
-        t->frames = (struct trace_where){.own = ""};
-    t->frames_of = key;
+    struct trace_where *w = &frames_of(t, process_of(line, (size_t)(at - line)), true)->where;
     from = package_of(from, quote);
     const char *in = memmem(quote, (size_t)(end - quote), ", in ", 5);
     size_t path = (size_t)(quote - from), name = in ? (size_t)(end - in - 5) : 0;
-    struct trace_where *w = &t->frames;
     (void)snprintf(w->inner, sizeof(w->inner), "%.*s:%.*s", path > 80 ? 80 : (int)path, from,
                    name > 36 ? 36 : (int)name, in ? in + 5 : "");
     if (is_engine(from, path))
@@ -284,8 +295,10 @@ void doctor_trace_note(struct doctor_trace *t, uint64_t at, const char *line, si
     p->last_line = at;
     p->signature = signature;
     p->plain = !names_exception(line, len);
-    p->where = t->frames_of == key ? t->frames : (struct trace_where){.own = ""};
-    t->frames = (struct trace_where){.own = ""};
+    struct trace_frames *f = frames_of(t, key, false);
+    p->where = f ? f->where : (struct trace_where){.own = ""};
+    if (f)
+        f->where = (struct trace_where){.own = ""};
     doctor_trace_copy(line, len, p->text, sizeof(p->text));
 }
 

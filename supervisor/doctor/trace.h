@@ -20,6 +20,13 @@ struct trace_where {
     char inner[TRACE_FRAME]; /* the deepest frame */
 };
 
+/* The traceback that a process is writing. */
+struct trace_frames {
+    uint64_t key;
+    bool used;
+    struct trace_where where;
+};
+
 struct trace_process {
     uint64_t key; /* what names it in a line's prefix, hashed */
     uint64_t first_line, last_line;
@@ -33,8 +40,8 @@ struct doctor_trace {
     struct trace_process process[TRACE_PROCESSES]; /* in the order of their first exception */
     uint32_t count;
     uint64_t ignored_until; /* "Exception ignored in": what follows is no failure */
-    uint64_t frames_of;     /* whose traceback `frames` is */
-    struct trace_where frames;
+    struct trace_frames frames[TRACE_PROCESSES]; /* ranks write theirs line by line in turn */
+    uint32_t frames_next;                        /* which of them gives way to the next process */
     uint64_t loud_line; /* the first line that complains without an exception, 0: none */
     char loud[TRACE_TEXT];
 };

@@ -105,6 +105,7 @@ static const struct dialect_signal own_signals[SIG_COUNT] = {
     [SIG_ENGINE_PAUSE] = {.name = {"evenkeel_engine_pause_seconds_sum"}, .most = MANY_TOKENS},
     [SIG_ENGINE_PLANNED] = {.name = {"evenkeel_engine_restarts_total"},
                             .label = "cause", .value = "planned", .most = MANY_TOKENS},
+    [SIG_STEP_TOKENS] = {.name = {"evenkeel_step_tokens"}, .most = 1e9},
 };
 
 /* The companion counts a preemption when it happens: before vLLM's own number. And it knows what a
@@ -216,7 +217,7 @@ static const struct dialect_plan plan_vllm = {
     .drain_flag = "--shutdown-timeout", .key_env = "VLLM_API_KEY", \
     .seqs_flag = "--max-num-seqs", .tokens_flag = "--max-num-batched-tokens", \
     .share_flag = "--gpu-memory-utilization", \
-    .seqs_default = 256, .tokens_default = 2048, .share_default = 0.92, \
+    .seqs_default_most = 1024, .tokens_default_most = 16384, .share_default = 0.92, \
     .gone = vllm_gone, .torch = true, .proves_ready = true, \
     .exit0_is_failure = true, .dead = vllm_dead, .lost = vllm_lost, .fatal = vllm_fatal
 
@@ -244,8 +245,8 @@ static const struct dialect table[] = {
         .tokens_flag = "--max-num-batched-tokens",
         .share_flag = "--gpu-memory-utilization",
         .swap_flag = "--swap-space",
-        .seqs_default = 256, /* on a GPU */
-        .tokens_default = 8192,
+        .seqs_default_most = 512, /* on a GPU of 80 GB and more */
+        .tokens_default_most = 32768,
         .share_default = 0.92,
         .error_mark = "evenkeel-server error: ",
         .plan = &plan_evenkeel,

@@ -70,7 +70,9 @@ struct dialect {
     const char *key_env;                    /* variable that sets its API key; NULL = none */
     const char *seqs_flag, *tokens_flag;    /* to set limits by restart; NULL = none */
     const char *share_flag, *swap_flag;
-    uint32_t seqs_default, tokens_default; /* where no flag says another; 0 = not known */
+    /* The highest defaults of any release on any card: a bound of the law where neither a flag nor
+     * the engine says its limit, never taken for that limit. 0 = none is known. */
+    uint32_t seqs_default_most, tokens_default_most;
     double share_default;
     const struct dialect_gone *gone; /* NULL = it knows all that it ever knew */
     const struct dialect_plan *plan; /* NULL = no plan is made for it */

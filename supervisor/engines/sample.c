@@ -79,6 +79,7 @@ static const struct {
     [SIG_ENGINE_RESTARTS] = {"engine_restarts_total", true},
     [SIG_ENGINE_PAUSE] = {"engine_pause_seconds_total", true},
     [SIG_ENGINE_PLANNED] = {"engine_planned_total", true},
+    [SIG_STEP_TOKENS] = {"step_tokens", false},
 };
 
 const char *signal_name(enum signal_id i)

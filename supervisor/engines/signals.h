@@ -47,6 +47,7 @@ enum signal_id {
     SIG_ENGINE_RESTARTS, /* counter: all times that it was replaced */
     SIG_ENGINE_PAUSE,    /* counter: seconds without one */
     SIG_ENGINE_PLANNED,  /* counter: times that it was started again on purpose */
+    SIG_STEP_TOKENS,     /* of prompts in a step, at most: the limit or less, by what steps cost */
     SIG_COUNT
 };
 

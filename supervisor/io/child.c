@@ -1,5 +1,6 @@
 #include "supervisor/io/child.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sched.h>
@@ -47,7 +48,7 @@ static void forget_cgroup(struct child *c)
     if (c->cgroup >= 0)
         close(c->cgroup);
     if (c->cgroup_path[0])
-        (void)rmdir(c->cgroup_path); /* fails while something lives in it, as it should */
+        (void)ek_cgroup_remove(c->cgroup_path); /* not while something lives in it */
     c->cgroup = -1;
     c->cgroup_path[0] = '\0';
 }
@@ -66,7 +67,7 @@ void child_done(struct child *c)
 
 bool child_sweep(struct child *c)
 {
-    if (!c->stale_path[0] || rmdir(c->stale_path) == 0 || errno != EBUSY)
+    if (!c->stale_path[0] || ek_cgroup_remove(c->stale_path) != -EBUSY)
         c->stale_path[0] = '\0';
     return !c->stale_path[0];
 }
@@ -80,7 +81,10 @@ int child_cgroup(const struct child *c, char *ret_path, size_t size)
 {
     char file[64];
     (void)snprintf(file, sizeof(file), "/proc/%d/cgroup", (int)c->pid);
-    return ek_cgroup_dir(file, ret_path, size);
+    int r = ek_cgroup_dir(file, ret_path, size);
+    if (r == 0)
+        ek_cgroup_own(ret_path); /* it may have moved aside, for its engine's */
+    return r;
 }
 
 /*
@@ -98,7 +102,7 @@ static int make_cgroup(struct child *c, const char *name)
             r = -ENAMETOOLONG;
             break;
         }
-        (void)rmdir(c->cgroup_path); /* an empty one of before */
+        (void)ek_cgroup_remove(c->cgroup_path); /* an empty one of before */
         bool made = mkdir(c->cgroup_path, 0755) == 0;
         if (!made && errno != EEXIST) {
             r = -errno;
@@ -322,16 +326,33 @@ int child_kill(const struct child *c)
     return child_signal(c, SIGKILL);
 }
 
-static unsigned count_in_cgroup(int cgroup)
+/* Of it alone, or of one of the groups below it. */
+static unsigned count_in(int cgroup, const char *below)
 {
-    char line[32];
+    char line[32], name[300];
     unsigned n = 0;
-    int fd = openat(cgroup, "cgroup.procs", O_RDONLY | O_CLOEXEC);
+    (void)snprintf(name, sizeof(name), "%s/cgroup.procs", below);
+    int fd = openat(cgroup, name, O_RDONLY | O_CLOEXEC);
     FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
     while (f && fgets(line, sizeof(line), f))
         n++;
     if (f)
         (void)fclose(f); /* read only */
+    else if (fd >= 0)
+        close(fd);
+    return n;
+}
+
+/* With the groups that it made below its own. */
+static unsigned count_in_cgroup(int cgroup)
+{
+    unsigned n = count_in(cgroup, ".");
+    int fd = openat(cgroup, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    for (const struct dirent *e; d && (e = readdir(d));)
+        n += e->d_type == DT_DIR && e->d_name[0] != '.' ? count_in(cgroup, e->d_name) : 0;
+    if (d)
+        (void)closedir(d);
     else if (fd >= 0)
         close(fd);
     return n;

@@ -19,6 +19,7 @@ struct control_call {
     struct client_call *http;
     struct control_change want; /* of a write */
     bool writing, verb;         /* verb: drain or resume, no limits in the answer */
+    uint32_t timeout_ms;
     control_fn cb;
     void *ctx;
 };
@@ -156,7 +157,7 @@ static int control_ask(struct control_call *c, const char *method, const char *u
                              .method = method,
                              .url = url,
                              .body = body,
-                             .timeout_ms = CONTROL_DEADLINE_MS,
+                             .timeout_ms = c->timeout_ms,
                              .most_bytes = 65536};
     return client_start(c->control->client, &req, cb, c, &c->http);
 }
@@ -196,7 +197,7 @@ static void on_read(void *ctx, const struct client_result *res)
 static void on_written(void *ctx, const struct client_result *res)
 {
     struct control_call *c = ctx;
-    char text[240];
+    char text[CONTROL_TEXT];
     c->http = NULL;
     if (res->error < 0) {
         fail(c, res->error, ek_strerror(res->error));
@@ -205,7 +206,12 @@ static void on_written(void *ctx, const struct client_result *res)
     if (res->status / 100 != 2) {
         error_text(res, text, sizeof(text));
         int stale = res->status == 409 || res->status == 412;
-        fail(c, stale ? EK_ESTALE : res->status / 100 == 4 ? -EBADMSG : -EIO, text);
+        fail(c,
+             stale                    ? EK_ESTALE
+             : res->status == 503     ? -EBUSY
+             : res->status / 100 == 4 ? -EBADMSG
+                                      : -EIO,
+             text);
         return;
     }
     if (c->verb) {
@@ -222,6 +228,7 @@ static struct control_call *call_new(struct control *c, control_fn cb, void *ctx
     if (!call)
         return NULL;
     call->control = c;
+    call->timeout_ms = CONTROL_DEADLINE_MS;
     call->cb = cb;
     call->ctx = ctx;
     call->next = c->calls;
@@ -276,16 +283,23 @@ int control_write(struct control *c, const struct control_change *change, contro
     return r;
 }
 
-static int verb(struct control *c, const char *url, const char *body, control_fn cb, void *ctx)
+static int verb_within(struct control *c, const char *url, const char *body, uint32_t timeout_ms,
+                       control_fn cb, void *ctx)
 {
     struct control_call *call = call_new(c, cb, ctx);
     if (!call)
         return -ENOMEM;
     call->verb = true;
+    call->timeout_ms = timeout_ms;
     int r = control_ask(call, "POST", url, body, on_written);
     if (r < 0)
         call_free(call);
     return r;
+}
+
+static int verb(struct control *c, const char *url, const char *body, control_fn cb, void *ctx)
+{
+    return verb_within(c, url, body, CONTROL_DEADLINE_MS, cb, ctx);
 }
 
 int control_drain(struct control *c, double deadline_s, bool hold, bool leave, control_fn cb,
@@ -306,7 +320,7 @@ int control_engine(struct control *c, const char *word, control_fn cb, void *ctx
 {
     char url[64];
     (void)snprintf(url, sizeof(url), "http://localhost/v1/engine/%s", word);
-    return verb(c, url, "{}", cb, ctx);
+    return verb_within(c, url, "{}", CONTROL_ENGINE_MS, cb, ctx);
 }
 
 int control_trim(struct control *c, control_fn cb, void *ctx)

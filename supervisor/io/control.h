@@ -14,6 +14,9 @@ struct client;
 struct control;
 
 #define CONTROL_DEADLINE_MS 2000u
+/* A server first looks, for 5 s at most, at what the next engine would begin with. */
+#define CONTROL_ENGINE_MS 8000u
+#define CONTROL_TEXT      640 /* a server's sentence may name a path */
 
 struct control_limits {
     uint64_t generation;
@@ -40,10 +43,10 @@ struct control_change {
 };
 
 struct control_result {
-    int error; /* 0; EK_ESTALE; -EBADMSG refused (text says why); -EIO not read back as asked;
-                  else as in client.h */
+    int error; /* 0; EK_ESTALE; -EBADMSG refused, -EBUSY refused for now (text says why); -EIO not
+                  read back as asked; else as in client.h */
     struct control_limits limits; /* with error 0 */
-    char text[240];
+    char text[CONTROL_TEXT];
 };
 
 typedef void (*control_fn)(void *ctx, const struct control_result *res);

@@ -70,10 +70,12 @@ static void read_tree(const struct process_tree *t, struct memory_figures *f)
     double resident, own;
     if (t->root <= 0 || !read_statm(t->root, &f->resident, &f->own))
         return;
+    f->others = 0;
     for (uint32_t i = 0; i < t->count; i++) {
         if (read_statm(t->at[i], &resident, &own))
-            f->own += own;
+            f->others += own;
     }
+    f->own += f->others;
 }
 
 void figures_read(const struct child *c, const struct process_tree *t,
@@ -102,8 +104,10 @@ bool figures_owns(const struct child *c, const struct process_tree *t, pid_t pid
     if (c->pid <= 0)
         return false;
     (void)snprintf(self, sizeof(self), "/proc/%d/cgroup", (int)pid);
-    return own_group(c, group, sizeof(group)) && ek_cgroup_dir(self, own, sizeof(own)) == 0 &&
-           strcmp(group, own) == 0;
+    if (!own_group(c, group, sizeof(group)) || ek_cgroup_dir(self, own, sizeof(own)) < 0)
+        return false;
+    ek_cgroup_own(own);
+    return strcmp(group, own) == 0;
 }
 
 /* The kernel's log: "... NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus." */

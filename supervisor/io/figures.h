@@ -21,12 +21,13 @@ struct figures;
 struct memory_figures {
     double resident;     /* of the main process, bytes */
     double own;          /* not shared and no file: of its cgroup's processes, else of its tree */
+    double others;       /* the same of its tree, but for the main process */
     double cgroup, most; /* of its cgroup, if it has one of its own; most: NAN = no limit */
     double files; /* of the cgroup: pages of files, which the kernel takes back; 0 = not known */
     double stalled_s; /* sum of the time that some task there waited for memory */
 };
 
-#define MEMORY_UNKNOWN ((struct memory_figures){NAN, NAN, NAN, NAN, 0, NAN})
+#define MEMORY_UNKNOWN ((struct memory_figures){NAN, NAN, NAN, NAN, NAN, 0, NAN})
 
 struct xid {
     unsigned number;

@@ -48,6 +48,9 @@ void engine_said(const char *log, size_t len, struct remedy_settings *ret_said)
         } else if (line_has(at, n, "Defaulting max_num_")) {
             take_key(at, n, "Defaulting max_num_batched_tokens to ", &said.tokens);
             take_key(at, n, "Defaulting max_num_seqs to ", &said.seqs);
+        } else if (line_has(at, n, "occurred when warming up ")) { /* with all that may run */
+            take_key(at, n, "warming up sampler with ", &said.seqs);
+            take_key(at, n, "warming up pooler with ", &said.seqs);
         }
         at += n + (eol != NULL);
     }

@@ -119,3 +119,8 @@ struct leak_verdict leak_step(struct leak *l, double used, double left, const ch
     say(&v, what);
     return v;
 }
+
+bool leak_is_of(const struct leak_verdict *all, const struct leak_verdict *part)
+{
+    return all->grows && part->grows && part->rate >= LEAK_PART * all->rate;
+}

@@ -28,6 +28,7 @@
 #define LEAK_DUE_S                                                                                 \
     86400.0 /* left for less: a restart by plan is due; a day has the operator's hours */
 #define LEAK_URGENT_S 7200.0 /* left for less: those hours no longer count */
+#define LEAK_PART     0.8    /* of what all of it grows by: a restart of this part is enough */
 
 /* Minima of equal times; when all are taken, two become one of twice the time. */
 struct leak {
@@ -61,3 +62,5 @@ void leak_start(struct leak *l, double sure_s, uint64_t now_us);
  * "device 0", for the sentence. */
 struct leak_verdict leak_step(struct leak *l, double used, double left, const char *what,
                               uint64_t now_us);
+/* Whether what grows is mostly in a part whose readings had this verdict in the same turn. */
+bool leak_is_of(const struct leak_verdict *all, const struct leak_verdict *part);

@@ -30,10 +30,11 @@ struct planned_params {
 enum planned_verdict { PLANNED_OK, PLANNED_BUDGET, PLANNED_HOURS, PLANNED_OFF };
 
 /* Whether it is enough to start the engine's process again. Blocks that nobody gives back are the
- * server's own, and of memory that grows nobody knows in which process. */
-static inline bool planned_of_engine(enum reason reason, bool engine_process)
+ * server's own. grows_there: what grows is mostly that process's memory. */
+static inline bool planned_of_engine(enum reason reason, bool engine_process, bool grows_there)
 {
-    return engine_process && reason == REASON_FRAG_CHRONIC;
+    return engine_process &&
+           (reason == REASON_FRAG_CHRONIC || (reason == REASON_MEMORY_GROWS && grows_there));
 }
 
 void planned_note(struct planned_log *log, uint64_t wall_us);

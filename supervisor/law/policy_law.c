@@ -116,6 +116,7 @@ bool law_measure(const struct policy *p, const struct sample *s, struct facts *r
         f.deadline_s = s->value[SIG_LIMIT_DEADLINE_S];
         f.queue_oldest_s = s->value[SIG_QUEUE_OLDEST_S];
     }
+    f.step_tokens = sample_has(s, SIG_STEP_TOKENS) ? s->value[SIG_STEP_TOKENS] : 0;
     f.has_reserve = sample_has(s, SIG_LIMIT_RESERVE) && p->par.reserve_most > 0;
     f.reserve = f.has_reserve ? s->value[SIG_LIMIT_RESERVE] : 0;
     f.stalls =
@@ -362,7 +363,9 @@ bool law_lower_tokens(const struct policy *p, const struct facts *f, struct deci
     if (limit == 0 || p->pinned[KNOB_TOKENS] || is_locked(p, KNOB_TOKENS) ||
         !policy_since(p, p->cut_us, p->par.settle_s))
         return false;
-    uint32_t to = round_down(p->par.tokens_cut_factor * limit);
+    /* a limit above what steps take by themselves does nothing */
+    double binds = f->step_tokens > 0 ? fmin(limit, f->step_tokens) : limit;
+    uint32_t to = round_down(p->par.tokens_cut_factor * binds);
     uint32_t least = p->par.tokens_min;
     if (p->limit[KNOB_SEQS] > least)
         least = p->limit[KNOB_SEQS]; /* each running sequence needs a token */

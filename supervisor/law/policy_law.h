@@ -26,8 +26,9 @@ struct facts {
     bool has_itl;
     double itl_p99;
     double gen_rate, prompt_rate, prefill_share;
-    bool full, harm; /* usage high for the window; it hurts */
-    bool pressure;   /* both */
+    double step_tokens; /* prompts get no more of a step than this, 0 = as many as the limit */
+    bool full, harm;    /* usage high for the window; it hurts */
+    bool pressure;      /* both */
     double queue_oldest_s, deadline_s;
     bool has_deadline; /* and it is known */
     bool has_reserve;

@@ -37,7 +37,7 @@ static uint32_t at_least(uint64_t configured, uint32_t floor, uint32_t def)
 static void bound_by_learned(const struct server *s, struct policy_params *p)
 {
     const struct state_server *row = state_find(s->with->state, s->config->name);
-    if (!row || p->mode != MODE_ACT || !s->limits_known || !s->config->dialect->live_limits ||
+    if (!row || p->mode != MODE_ACT || !s->act.limits_known || !s->config->dialect->live_limits ||
         row->remedy.until_us <= ek_wall_us())
         return;
     const struct remedy_settings *caps = &row->remedy.caps;
@@ -52,20 +52,29 @@ bool server_limits_live(const struct server *s)
     return s->config->dialect->live_limits;
 }
 
+uint32_t server_ceiling(const struct server *s, enum knob k)
+{
+    const struct remedy_settings *flags = &s->repair.running, *said = &s->repair.said;
+    if (s->act.limits.knob[k].ceiling)
+        return s->act.limits.knob[k].ceiling;
+    if (k == KNOB_SEQS)
+        return flags->seqs ? flags->seqs : said->seqs;
+    return flags->tokens ? flags->tokens : said->tokens;
+}
+
 struct policy_params server_params(const struct server *s)
 {
     const struct server_config *c = s->config;
-    const struct control_limits *l = &s->limits;
+    const struct control_limits *l = &s->act.limits;
     struct policy_params p = c->policy;
     p.seqs_max = bound(c->seqs_max, l->knob[KNOB_SEQS].ceiling);
     p.tokens_max = bound(c->tokens_max, l->knob[KNOB_TOKENS].ceiling);
-    if (!s->limits_known) { /* an engine that does not say its own: its flags, or their defaults */
-        p.seqs_max = bound(c->seqs_max, s->running.seqs); /* no more run than its flag allows */
-        p.tokens_max = bound(c->tokens_max, s->running.tokens);
-        p.seqs_max = p.seqs_max ? p.seqs_max : bound(c->seqs_max, s->said.seqs);
-        p.tokens_max = p.tokens_max ? p.tokens_max : bound(c->tokens_max, s->said.tokens);
-        p.seqs_max = p.seqs_max ? p.seqs_max : c->dialect->seqs_default;
-        p.tokens_max = p.tokens_max ? p.tokens_max : c->dialect->tokens_default;
+    if (!s->act.limits_known) { /* an engine that does not say its own: its flags, or no more than
+                                   any default */
+        p.seqs_max = bound(c->seqs_max, server_ceiling(s, KNOB_SEQS));
+        p.tokens_max = bound(c->tokens_max, server_ceiling(s, KNOB_TOKENS));
+        p.seqs_max = p.seqs_max ? p.seqs_max : c->dialect->seqs_default_most;
+        p.tokens_max = p.tokens_max ? p.tokens_max : c->dialect->tokens_default_most;
     }
     bound_by_learned(s, &p);
     p.seqs_min = at_least(c->seqs_min, l->knob[KNOB_SEQS].floor, 1);
@@ -77,7 +86,8 @@ struct policy_params server_params(const struct server *s)
     p.queue_start_s = l->deadline_start_s;
     p.reserve_start = l->reserve_start;
     p.queue_outside = c->edge && !c->dialect->live_limits;
-    bool can = c->dialect->live_limits && s->limits_known && s->write_failures < FAILURES_MOST;
+    bool can =
+        c->dialect->live_limits && s->act.limits_known && s->act.write_failures < FAILURES_MOST;
     if (p.mode == MODE_ACT && !can && !p.queue_outside)
         p.mode = MODE_ADVISE;
     return p;
@@ -99,12 +109,12 @@ void server_save(struct server *s)
 static void keep(struct server *s, unsigned by_operator)
 {
     struct state_server *row = state_of(s->with->state, s->config->name);
-    if (!row || !s->policy)
+    if (!row || !s->law.policy)
         return;
     for (int k = 0; k < KNOB_COUNT; k++) {
-        bool pinned = policy_pinned(s->policy, (enum knob)k);
+        bool pinned = policy_pinned(s->law.policy, (enum knob)k);
         if (!pinned || !row->pinned[k] || !row->value[k] || by_operator & 1u << k)
-            row->value[k] = policy_limit(s->policy, (enum knob)k);
+            row->value[k] = policy_limit(s->law.policy, (enum knob)k);
         row->pinned[k] = pinned;
     }
     row->wall_us = ek_wall_us();
@@ -113,21 +123,21 @@ static void keep(struct server *s, unsigned by_operator)
 
 void action_take_limits(struct server *s, const struct control_limits *l)
 {
-    s->limits = *l;
-    s->limits_known = true;
-    if (!s->policy)
+    s->act.limits = *l;
+    s->act.limits_known = true;
+    if (!s->law.policy)
         return;
     struct policy_params p = server_params(s);
-    (void)policy_set(s->policy, &p); /* out of memory: the old constants stay */
-    policy_limits(s->policy, l->knob[KNOB_SEQS].value, l->knob[KNOB_TOKENS].value);
+    (void)policy_set(s->law.policy, &p); /* out of memory: the old constants stay */
+    policy_limits(s->law.policy, l->knob[KNOB_SEQS].value, l->knob[KNOB_TOKENS].value);
 }
 
 static bool make_policy(struct server *s)
 {
-    if (s->policy)
+    if (s->law.policy)
         return true;
     struct policy_params p = server_params(s);
-    return policy_new(&p, &s->policy) == 0; /* else again at the next refresh */
+    return policy_new(&p, &s->law.policy) == 0; /* else again at the next refresh */
 }
 
 /* After a start: the configured maximum, pins, and what was learned in the last day. */
@@ -162,7 +172,7 @@ void action_start_limits(const struct server *s, char *text, size_t size)
         if (max[k] && (want > max[k] || (act && !want))) /* a bound holds from the start, too */
             want = max[k];
         if (k == KNOB_SEQS && act && s->upkeep.planned && !row->pinned[k]) {
-            uint32_t all = want ? (uint32_t)want : s->limits.knob[k].ceiling;
+            uint32_t all = want ? (uint32_t)want : s->act.limits.knob[k].ceiling;
             want = ramp_first(s, c->seqs_min ? (uint32_t)c->seqs_min : 1, all);
         }
         int n = want ? snprintf(text + at, size - at, "%s%s=%llu", at ? "," : "",
@@ -179,18 +189,18 @@ static void restore(struct server *s)
     const uint32_t max[KNOB_COUNT] = {p.seqs_max, p.tokens_max};
     const uint32_t min[KNOB_COUNT] = {p.seqs_min, p.tokens_min};
     struct control_change change = {
-        .generation = s->limits.generation, .origin = "evenkeeld", .reason = "restored"};
+        .generation = s->act.limits.generation, .origin = "evenkeeld", .reason = "restored"};
     bool recent = is_recent(row), any = false;
     for (int k = 0; k < KNOB_COUNT; k++) {
-        uint32_t live = s->limits.knob[k].value, want = live;
+        uint32_t live = s->act.limits.knob[k].value, want = live;
         if (row && row->pinned[k])
-            policy_pin(s->policy, (enum knob)k, true);
-        if (row && row->value[k] && (row->pinned[k] || (recent && !s->adopted)))
+            policy_pin(s->law.policy, (enum knob)k, true);
+        if (row && row->value[k] && (row->pinned[k] || (recent && !s->process.adopted)))
             want = row->value[k];
         if (max[k] && want > max[k])
             want = max[k];
         if (row && row->pinned[k] && row->value[k] > want)
-            s->losses.below_pin |= 1u << k; /* by what was learned */
+            s->engine.losses.below_pin |= 1u << k; /* by what was learned */
         if (want < min[k])
             want = min[k];
         if (k == KNOB_SEQS && s->ramp.kept)
@@ -198,12 +208,12 @@ static void restore(struct server *s)
         else if (k == KNOB_SEQS)
             want = ramp_begin(s, &p, want);
         bool may = p.mode == MODE_ACT || (row && row->pinned[k]); /* a pin is an operator's word */
-        if (!s->limits.knob[k].known || want == live || !may)
+        if (!s->act.limits.knob[k].known || want == live || !may)
             continue;
         change.value[k] = want;
         any = true;
     }
-    if (any && control_write(s->control, &change, on_restored, s) < 0)
+    if (any && control_write(s->act.control, &change, on_restored, s) < 0)
         ek_log(EK_LOG_WARNING, "%s: out of memory while restoring its limits", s->config->name);
 }
 
@@ -214,23 +224,23 @@ static void pin_again(struct server *s)
     const struct state_server *row = state_find(s->with->state, s->config->name);
     struct policy_params p = server_params(s);
     const uint32_t max[KNOB_COUNT] = {p.seqs_max, p.tokens_max};
-    struct control_change change = {.generation = s->limits.generation,
+    struct control_change change = {.generation = s->act.limits.generation,
                                     .origin = "evenkeeld",
                                     .reason = "pinned before a remedy"};
     bool any = false;
     for (int k = 0; k < KNOB_COUNT; k++) {
-        bool was = row && row->pinned[k] && s->losses.below_pin & 1u << k;
+        bool was = row && row->pinned[k] && s->engine.losses.below_pin & 1u << k;
         uint32_t want = was ? row->value[k] : 0;
         if (max[k] && want > max[k])
             want = max[k];
-        if (!was || s->limits.knob[k].value >= row->value[k])
-            s->losses.below_pin &= ~(1u << k);
-        else if (want > s->limits.knob[k].value) {
+        if (!was || s->act.limits.knob[k].value >= row->value[k])
+            s->engine.losses.below_pin &= ~(1u << k);
+        else if (want > s->act.limits.knob[k].value) {
             change.value[k] = want;
             any = true;
         }
     }
-    if (any && !s->writing && control_write(s->control, &change, on_restored, s) < 0)
+    if (any && !s->act.writing && control_write(s->act.control, &change, on_restored, s) < 0)
         ek_log(EK_LOG_WARNING, "%s: out of memory while restoring its limits", s->config->name);
 }
 
@@ -241,31 +251,32 @@ static void on_read(void *ctx, const struct control_result *res)
         ek_log(EK_LOG_DEBUG, "%s: cannot read its limits: %s", s->config->name, res->text);
         return;
     }
-    if (s->write_failures >= FAILURES_MOST)
+    if (s->act.write_failures >= FAILURES_MOST)
         ek_log(EK_LOG_NOTICE, "%s: its limits can be read again; writing them again",
                s->config->name);
-    s->write_failures = 0;
-    s->limits = res->limits;
-    s->limits_known = true;
+    s->act.write_failures = 0;
+    s->act.limits = res->limits;
+    s->act.limits_known = true;
     if (!make_policy(s))
         return;
     action_take_limits(s, &res->limits);
-    if (!s->restored) {
-        s->restored = true;
+    if (!s->act.restored) {
+        s->act.restored = true;
         restore(s);
-    } else if (s->losses.below_pin) {
+    } else if (s->engine.losses.below_pin) {
         pin_again(s);
     }
 }
 
 void action_refresh(struct server *s, uint64_t now_us)
 {
-    uint64_t every = s->limits_known && s->policy ? REFRESH_US : RETRY_US;
-    if (!s->control || !s->config->dialect->live_limits || s->state == SRV_STARTING ||
-        (s->child.pid == 0 && !s->attached) || s->writing || now_us - s->limits_us < every)
+    uint64_t every = s->act.limits_known && s->law.policy ? REFRESH_US : RETRY_US;
+    if (!s->act.control || !s->config->dialect->live_limits || s->state == SRV_STARTING ||
+        (s->process.child.pid == 0 && !s->process.attached) || s->act.writing ||
+        now_us - s->act.limits_us < every)
         return;
-    s->limits_us = now_us;
-    (void)control_read(s->control, on_read, s); /* or at the next refresh */
+    s->act.limits_us = now_us;
+    (void)control_read(s->act.control, on_read, s); /* or at the next refresh */
 }
 
 /* What an evenkeeld before told HAProxy: what was learned for a day, what is pinned as long as it
@@ -273,76 +284,77 @@ void action_refresh(struct server *s, uint64_t now_us)
 static void edge_restore(struct server *s, const struct state_server *row)
 {
     bool pinned = row->pinned[KNOB_SEQS];
-    if (!s->edge_seqs && (pinned || is_recent(row)))
-        s->edge_seqs = row->value[KNOB_SEQS];
+    if (!s->act.edge_seqs && (pinned || is_recent(row)))
+        s->act.edge_seqs = row->value[KNOB_SEQS];
     if (pinned)
-        policy_pin(s->policy, KNOB_SEQS, true);
+        policy_pin(s->law.policy, KNOB_SEQS, true);
 }
 
 void action_ready(struct server *s)
 {
-    s->limits_us = ek_now_us();
-    s->restored = false;
+    s->act.limits_us = ek_now_us();
+    s->act.restored = false;
     s->ramp.target = 0;
     s->ramp.due = s->upkeep.planned;
-    if (s->policy) {
-        policy_restart(s->policy, s->limits_us);
-        s->record_ready_us = s->limits_us;
+    if (s->law.policy) {
+        policy_restart(s->law.policy, s->act.limits_us);
+        s->record.ready_us = s->act.limits_us;
     }
     repair_listen(s);
-    if (s->control && s->config->dialect->live_limits) {
-        (void)control_read(s->control, on_read, s); /* or at the next refresh */
+    if (s->act.control && s->config->dialect->live_limits) {
+        (void)control_read(s->act.control, on_read, s); /* or at the next refresh */
     } else if (make_policy(s)) {
         struct policy_params p = server_params(s);
         const struct state_server *row = state_of(s->with->state, s->config->name);
         if (p.queue_outside && row)
             edge_restore(s, row);
-        (void)policy_set(s->policy, &p); /* this start's flags; out of memory: the old ones stay */
-        if (s->edge_seqs > p.seqs_max)
-            s->edge_seqs = p.seqs_max;
+        (void)policy_set(s->law.policy,
+                         &p); /* this start's flags; out of memory: the old ones stay */
+        if (s->act.edge_seqs > p.seqs_max)
+            s->act.edge_seqs = p.seqs_max;
         if (p.queue_outside) /* of tokens the edge knows nothing */
-            policy_limits(s->policy, s->edge_seqs ? s->edge_seqs : p.seqs_max, 0);
+            policy_limits(s->law.policy, s->act.edge_seqs ? s->act.edge_seqs : p.seqs_max, 0);
         else
-            policy_limits(s->policy, p.seqs_max, p.tokens_max);
+            policy_limits(s->law.policy, p.seqs_max, p.tokens_max);
     }
 }
 
 static void on_applied(void *ctx, const struct control_result *res)
 {
     struct server *s = ctx;
-    struct decision d = s->pending;
-    s->writing = false;
+    struct decision d = s->act.pending;
+    s->act.writing = false;
     d.applied = res->error == 0;
     if (d.applied) {
-        s->write_failures = 0;
-        policy_applied(s->policy, &d, true);
+        s->act.write_failures = 0;
+        policy_applied(s->law.policy, &d, true);
         action_take_limits(s, &res->limits);
         server_record(s, &d);
         keep(s, 0);
         return;
     }
-    policy_applied(s->policy, &d, false);
-    s->record_write_failed = true;
+    policy_applied(s->law.policy, &d, false);
+    s->record.write_failed = true;
     server_record(s, &d);
-    s->write_failures++;
-    s->limits_us = 0; /* read them soon: never assume */
-    if (s->write_failures == FAILURES_MOST) {
+    s->act.write_failures++;
+    s->act.limits_us = 0; /* read them soon: never assume */
+    if (s->act.write_failures == FAILURES_MOST) {
         struct policy_params p = server_params(s);
-        (void)policy_set(s->policy, &p); /* out of memory: the old constants stay */
-        s->limits_us = ek_now_us();
+        (void)policy_set(s->law.policy, &p); /* out of memory: the old constants stay */
+        s->act.limits_us = ek_now_us();
         server_note(s, ACT_NOTE, REASON_LIMIT_APPLY_FAILED,
                     "%u writes of limits failed, the last one: %.100s; only advising until they "
                     "can be read again",
-                    s->write_failures, res->text);
+                    s->act.write_failures, res->text);
     }
 }
 
 /* HAProxy asks for it at its next check; nothing comes back that could be compared. */
 static void apply_at_edge(struct server *s, struct decision d)
 {
-    s->edge_seqs = d.to;
+    s->act.edge_seqs = d.to;
     d.applied = true;
-    policy_applied(s->policy, &d, true);
+    policy_applied(s->law.policy, &d, true);
     server_record(s, &d);
     keep(s, 0);
 }
@@ -350,8 +362,9 @@ static void apply_at_edge(struct server *s, struct decision d)
 /* The limit in percent of its ceiling, so that HAProxy's weight follows it; 100 when not known. */
 static unsigned share_of_ceiling(const struct server *s)
 {
-    uint64_t value = s->limits.knob[KNOB_SEQS].value, most = s->limits.knob[KNOB_SEQS].ceiling;
-    if (!s->limits_known || !s->config->dialect->live_limits || value == 0 || value >= most)
+    uint64_t value = s->act.limits.knob[KNOB_SEQS].value,
+             most = s->act.limits.knob[KNOB_SEQS].ceiling;
+    if (!s->act.limits_known || !s->config->dialect->live_limits || value == 0 || value >= most)
         return 100;
     return (unsigned)((100 * value + most - 1) / most);
 }
@@ -359,9 +372,9 @@ static unsigned share_of_ceiling(const struct server *s)
 /* A process that has just begun has a cold cache: its share of the work grows. */
 static unsigned edge_weight(const struct server *s)
 {
-    double up_s = (double)(ek_now_us() - s->ready_us) / 1e6, ramp_s = s->config->edge_ramp_s;
+    double up_s = (double)(ek_now_us() - s->probe.ready_us) / 1e6, ramp_s = s->config->edge_ramp_s;
     unsigned share = share_of_ceiling(s);
-    if (s->adopted || up_s >= ramp_s)
+    if (s->process.adopted || up_s >= ramp_s)
         return share;
     unsigned begun = 10 + (unsigned)(90 * up_s / ramp_s);
     return begun < share ? begun : share;
@@ -372,10 +385,10 @@ void action_edge_line(void *ctx, char *line, size_t size)
     const struct server *s = ctx;
     bool leaves = s->state == SRV_DRAINING || s->state == SRV_DRAINED ||
                   (s->state == SRV_STOPPING && s->want != WANT_RUN);
-    uint32_t now = s->policy ? policy_limit(s->policy, KNOB_SEQS) : 0;
+    uint32_t now = s->law.policy ? policy_limit(s->law.policy, KNOB_SEQS) : 0;
     if (leaves)
         (void)snprintf(line, size, "drain\n");
-    else if (s->state != SRV_READY || !s->ready)
+    else if (s->state != SRV_READY || !s->probe.ready)
         (void)snprintf(line, size, "down\n");
     else if (now && !s->config->dialect->live_limits)
         (void)snprintf(line, size, "up ready %u%% maxconn:%u\n", edge_weight(s), now);
@@ -385,11 +398,11 @@ void action_edge_line(void *ctx, char *line, size_t size)
 
 void action_apply(struct server *s, const struct decision *d)
 {
-    if (!s->control && s->edge) {
+    if (!s->act.control && s->act.edge) {
         apply_at_edge(s, *d);
         return;
     }
-    struct control_change change = {.generation = s->limits.generation,
+    struct control_change change = {.generation = s->act.limits.generation,
                                     .origin = "evenkeeld",
                                     .reason = reason_name(d->reason)};
     if (d->knob == KNOB_DEADLINE) {
@@ -401,9 +414,9 @@ void action_apply(struct server *s, const struct decision *d)
     } else {
         change.value[d->knob] = d->to;
     }
-    s->pending = *d;
-    s->writing = true;
-    if (control_write(s->control, &change, on_applied, s) < 0) {
+    s->act.pending = *d;
+    s->act.writing = true;
+    if (control_write(s->act.control, &change, on_applied, s) < 0) {
         struct control_result res = {.error = -ENOMEM, .text = "out of memory"};
         on_applied(s, &res);
     }
@@ -425,20 +438,20 @@ void action_for_next_start(struct server *s, const struct decision *d)
 
 void action_stop(struct server *s)
 {
-    if (s->writing && s->policy) {
-        policy_applied(s->policy, &s->pending, false);
-        s->record_write_failed = true;
+    if (s->act.writing && s->law.policy) {
+        policy_applied(s->law.policy, &s->act.pending, false);
+        s->record.write_failed = true;
     }
-    s->writing = false;
-    s->limits_known = false;
-    s->write_failures = 0;
-    if (!s->control)
+    s->act.writing = false;
+    s->act.limits_known = false;
+    s->act.write_failures = 0;
+    if (!s->act.control)
         return;
     /* What is under way was for the process that ended. */
     struct control *fresh;
-    if (control_new(s->with->client, s->control_path, &fresh) == 0) {
-        control_free(s->control);
-        s->control = fresh;
+    if (control_new(s->with->client, s->address.control_path, &fresh) == 0) {
+        control_free(s->act.control);
+        s->act.control = fresh;
     }
 }
 
@@ -455,16 +468,16 @@ static void after_change(struct server *s, const struct server_change *c)
 {
     unsigned set = 0;
     for (int k = 0; k < KNOB_COUNT; k++) {
-        if (!c->named[k] || !s->policy)
+        if (!c->named[k] || !s->law.policy)
             continue;
-        if (!c->value[k] && c->pin == policy_pinned(s->policy, (enum knob)k))
+        if (!c->value[k] && c->pin == policy_pinned(s->law.policy, (enum knob)k))
             continue; /* nothing changes */
         if (c->has_pin)
-            policy_pin(s->policy, (enum knob)k, c->pin);
+            policy_pin(s->law.policy, (enum knob)k, c->pin);
         set |= c->value[k] ? 1u << k : 0;
         server_note(s, ACT_NOTE, c->has_pin ? REASON_OPERATOR_PIN : REASON_OPERATOR,
                     "Operator%s: %s %u%s%s%.90s", c->who, knob_name((enum knob)k),
-                    policy_limit(s->policy, (enum knob)k),
+                    policy_limit(s->law.policy, (enum knob)k),
                     !c->has_pin ? " set"
                     : c->pin    ? " pinned"
                                 : " unpinned",
@@ -497,7 +510,7 @@ static int check_bounds(const struct server *s, const struct server_change *c, c
             continue;
         (void)snprintf(text, size, "%s %u is above its ceiling %u; choose 1 to %u, or %s",
                        knob_name((enum knob)k), c->value[k], max[k], max[k],
-                       max[k] < s->limits.knob[k].ceiling && learned
+                       max[k] < s->act.limits.knob[k].ceiling && learned
                            ? "end what running out of memory taught (evenkeelctl remedies forget)"
                            : "start the server with a higher one");
         return -EBADMSG;
@@ -521,8 +534,8 @@ static int edge_set_limits(struct server *s, const struct server_change *change,
     if (r < 0)
         return r;
     if (seqs) {
-        s->edge_seqs = seqs;
-        policy_limits(s->policy, seqs, 0);
+        s->act.edge_seqs = seqs;
+        policy_limits(s->law.policy, seqs, 0);
     }
     after_change(s, change);
     return 0;
@@ -532,13 +545,13 @@ static int edge_set_limits(struct server *s, const struct server_change *change,
 static void say_why_not(const struct server *s, char *text, size_t size)
 {
     bool live = s->config->dialect->live_limits;
-    if (!live && !s->edge)
+    if (!live && !s->act.edge)
         (void)snprintf(
             text, size,
             "the limits of %s cannot be changed while it runs: put HAProxy in front and "
             "name its agent-check with edge, use the companion, or set %s and restart it",
             s->config->name, s->config->dialect->seqs_flag);
-    else if (live && !s->control)
+    else if (live && !s->act.control)
         (void)snprintf(text, size,
                        "the limits of %s cannot be changed: name its control_socket beside attach",
                        s->config->name);
@@ -557,7 +570,7 @@ int server_set_limits(struct server *s, const struct server_change *change, serv
                       char *text, size_t size)
 {
     bool live = s->config->dialect->live_limits;
-    if (!s->policy || (live ? !s->control || !s->limits_known : !s->edge)) {
+    if (!s->law.policy || (live ? !s->act.control || !s->act.limits_known : !s->act.edge)) {
         say_why_not(s, text, size);
         return -EBUSY;
     }
@@ -582,7 +595,7 @@ int server_set_limits(struct server *s, const struct server_change *change, serv
     struct operation *o = malloc(sizeof(*o));
     if (o) {
         *o = (struct operation){.server = s, .change = *change, .cb = cb, .ctx = ctx};
-        if (control_write(s->control, &c, on_operated, o) == 0)
+        if (control_write(s->act.control, &c, on_operated, o) == 0)
             return 0;
     }
     free(o);
@@ -595,20 +608,20 @@ void server_reconfigure(struct server *s, const struct server_config *fresh)
     const char *old = s->config->record ? s->config->record : "";
     const struct server_config *config = companion_plain(s, fresh);
     if (strcmp(old, config->record ? config->record : "") != 0) {
-        record_close(s->record);
-        s->record = NULL;
-        s->record_failed = false;
+        record_close(s->record.file);
+        s->record.file = NULL;
+        s->record.failed = false;
     }
     s->config = config;
-    scrape_interval(s->scrape, (uint64_t)(config->poll_s * 1e6));
+    scrape_interval(s->watch.scrape, (uint64_t)(config->poll_s * 1e6));
     if (s->state == SRV_BREAKER || s->state == SRV_BACKOFF) {
-        backoff_reset(&s->backoff); /* a changed configuration may have cured it */
+        backoff_reset(&s->ends.backoff); /* a changed configuration may have cured it */
         server_arm(s, 0);
     }
-    if (!s->policy)
+    if (!s->law.policy)
         return;
     struct policy_params p = server_params(s);
-    (void)policy_set(s->policy, &p); /* out of memory: the old constants stay */
-    s->restored = false;             /* new bounds are written at the next reading */
-    s->limits_us = 0;
+    (void)policy_set(s->law.policy, &p); /* out of memory: the old constants stay */
+    s->act.restored = false;             /* new bounds are written at the next reading */
+    s->act.limits_us = 0;
 }

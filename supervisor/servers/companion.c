@@ -35,31 +35,31 @@ bool companion_blamed(const char *log, size_t len)
 
 const struct server_config *companion_plain(struct server *s, const struct server_config *config)
 {
-    if (!s->companion_gone || !config->dialect->companion)
+    if (!s->companion.gone || !config->dialect->companion)
         return config;
-    s->plain = *config;
-    s->plain.dialect = dialect_find(config->engine);
-    s->plain.argv = config->plain_argv;
-    s->plain.env.count = config->plain_env;
-    return &s->plain;
+    s->companion.plain = *config;
+    s->companion.plain.dialect = dialect_find(config->engine);
+    s->companion.plain.argv = config->plain_argv;
+    s->companion.plain.env.count = config->plain_env;
+    return &s->companion.plain;
 }
 
 void companion_drop(struct server *s)
 {
-    s->companion_gone = true;
+    s->companion.gone = true;
     s->config = companion_plain(s, s->config);
-    shut_free(s->shut);
-    s->shut = NULL;
-    if (s->listen_fd >= 0) {
-        close(s->listen_fd);
-        s->listen_fd = -1;
+    shut_free(s->socket.shut);
+    s->socket.shut = NULL;
+    if (s->socket.fd >= 0) {
+        close(s->socket.fd);
+        s->socket.fd = -1;
         s->with->keep_fd(s->with->ctx, s->config->name, -1);
     }
-    control_free(s->control);
-    s->control = NULL;
-    s->control_path[0] = '\0';
-    s->limits = (struct control_limits){0};
-    s->limits_known = false;
+    control_free(s->act.control);
+    s->act.control = NULL;
+    s->address.control_path[0] = '\0';
+    s->act.limits = (struct control_limits){0};
+    s->act.limits_known = false;
     server_set_urls(s);
     watch_point(s);
     server_note(s, ACT_NOTE, REASON_CRASH,

@@ -26,7 +26,7 @@ static void tell_edge(struct server *s, const char *why);
 static void terminate(struct server *s)
 {
     const struct dialect *d = s->config->dialect;
-    s->telling_edge = false;
+    s->drain.telling_edge = false;
     s->state = SRV_STOPPING;
     server_signal(s, SIGTERM);
     /* Without a drain of its own, SIGTERM is the drain. */
@@ -43,8 +43,8 @@ static void on_drain(void *ctx, const struct control_result *res)
         s->want = WANT_RUN;
         s->state = SRV_READY;
         server_arm(s, -1);
-    } else if (s->drain_tries++ < DRAIN_TRIES) {
-        s->drain_unsure = true; /* its next answer begins the drain, see drain_answered() */
+    } else if (s->drain.tries++ < DRAIN_TRIES) {
+        s->drain.unsure = true; /* its next answer begins the drain, see drain_answered() */
         server_arm_probe(s, 1.0);
     } else {
         terminate(s);
@@ -55,24 +55,24 @@ static void begin_drain(struct server *s, bool hold, bool leave, const char *why
 {
     const struct server_config *c = s->config;
     s->state = SRV_DRAINING;
-    s->ready = false;
-    s->drain_tries = 0;
+    s->probe.ready = false;
+    s->drain.tries = 0;
     server_note(s, ACT_DRAIN, REASON_DRAIN_START, "Draining %s, deadline %.0f s", why,
                 c->drain_deadline_s);
     /* An operator's drain has no deadline of ours: it waits until somebody says resume. */
     server_arm(s, leave ? c->drain_deadline_s + DRAIN_SLACK_S : -1);
-    if (control_drain(s->control, c->drain_deadline_s, hold, leave, on_drain, s) < 0)
+    if (control_drain(s->act.control, c->drain_deadline_s, hold, leave, on_drain, s) < 0)
         terminate(s);
 }
 
 void drain_go_on(struct server *s, enum server_state state, double left_s)
 {
     s->state = state;
-    s->ready = false;
+    s->probe.ready = false;
     watch_drain(s);
     server_arm(s, left_s);
-    if (s->config->dialect->drain_path && s->control)
-        s->drain_unsure = true;
+    if (s->config->dialect->drain_path && s->act.control)
+        s->drain.unsure = true;
     else if (s->want == WANT_RESTART) /* SIGTERM is its drain, and HAProxy may not know yet */
         tell_edge(s, "to restart");
 }
@@ -82,27 +82,27 @@ void drain_answered(struct server *s, bool serves, bool drains)
     bool going = s->state == SRV_DRAINING || s->state == SRV_DRAINED;
     double left_s = s->config->drain_deadline_s;
     if (s->state == SRV_STARTING && drains &&
-        !s->attached) { /* somebody's, before anything was written of it */
-        s->drain_found = true;
+        !s->process.attached) { /* somebody's, before anything was written of it */
+        s->drain.found = true;
         s->want = WANT_RESTART;
         server_note(s, ACT_NOTE, REASON_DRAIN_START,
                     "It drains, and nobody has written why: resume ends that; if it ends, it is "
                     "started again");
         drain_go_on(s, SRV_DRAINING, -1);
-        s->drain_unsure = false;
+        s->drain.unsure = false;
         return;
     }
-    if (!going || !s->drain_unsure)
+    if (!going || !s->drain.unsure)
         return;
     if (!serves && !drains) {
         server_arm_probe(s, 1.0);
         return;
     }
-    s->drain_unsure = false;
+    s->drain.unsure = false;
     if (drains)
         return;
-    if (s->drain_found) { /* somebody has resumed it since */
-        s->drain_found = false;
+    if (s->drain.found) { /* somebody has resumed it since */
+        s->drain.found = false;
         s->want = WANT_RUN;
         s->state = SRV_STARTING;
         server_arm_probe(s, 0);
@@ -111,11 +111,11 @@ void drain_answered(struct server *s, bool serves, bool drains)
     /* The evenkeeld before was killed between writing it and saying it. */
     bool leave = s->want == WANT_RESTART;
     uint64_t now = ek_now_us();
-    if (leave && s->armed_us)
-        left_s = s->armed_us > now ? (double)(s->armed_us - now) / 1e6 : 0;
+    if (leave && s->timer.due_us)
+        left_s = s->timer.due_us > now ? (double)(s->timer.due_us - now) / 1e6 : 0;
     s->state = SRV_DRAINING;
-    if (control_drain(s->control, left_s, leave, leave, on_drain, s) < 0)
-        s->drain_unsure = true; /* out of memory: at the next answer */
+    if (control_drain(s->act.control, left_s, leave, leave, on_drain, s) < 0)
+        s->drain.unsure = true; /* out of memory: at the next answer */
 }
 
 /* After SIGTERM it refuses what still comes, some engines with 500: who sends it must stop before.
@@ -123,8 +123,8 @@ void drain_answered(struct server *s, bool serves, bool drains)
 static void tell_edge(struct server *s, const char *why)
 {
     s->state = SRV_DRAINING;
-    s->ready = false;
-    s->telling_edge = true;
+    s->probe.ready = false;
+    s->drain.telling_edge = true;
     server_note(s, ACT_DRAIN, REASON_DRAIN_START,
                 "Draining %s, deadline %.0f s; SIGTERM in %.0f s, when HAProxy knows", why,
                 s->config->drain_deadline_s, EDGE_S);
@@ -137,10 +137,10 @@ static void end_process(struct server *s, bool hold, const char *why)
     bool serves = s->state == SRV_READY || s->state == SRV_DRAINING || s->state == SRV_DRAINED;
     if (s->state == SRV_STOPPING)
         return;
-    s->drain_found = false; /* now it is known why */
-    if (serves && s->config->dialect->drain_path && s->control)
+    s->drain.found = false; /* now it is known why */
+    if (serves && s->config->dialect->drain_path && s->act.control)
         begin_drain(s, hold, true, why);
-    else if (serves && s->edge && s->state != SRV_DRAINING)
+    else if (serves && s->act.edge && s->state != SRV_DRAINING)
         tell_edge(s, why);
     else
         terminate(s);
@@ -156,7 +156,7 @@ void server_stop(struct server *s)
     if (s->want == WANT_STOP)
         return;
     s->want = WANT_STOP;
-    if (s->child.pid > 0) {
+    if (s->process.child.pid > 0) {
         end_process(s, false, "to stop");
         return;
     }
@@ -166,11 +166,11 @@ void server_stop(struct server *s)
     obstacle_stop(s);
     if (s->unit.unit)
         launch_unit_stop(s);
-    handoff_cancel(s->handoff); /* what would be adopted goes on without us */
-    s->handoff = NULL;
+    handoff_cancel(s->socket.handoff); /* what would be adopted goes on without us */
+    s->socket.handoff = NULL;
     server_arm(s, -1);
-    shut_free(s->shut);
-    s->shut = NULL;
+    shut_free(s->socket.shut);
+    s->socket.shut = NULL;
     s->state = SRV_STOPPED;
     s->with->stopped(s->with->ctx);
 }
@@ -184,7 +184,7 @@ static int drain_refuse(const struct server *s, const char *what, char *text, si
 /* For what is done later, when it is proved or the server has answered. */
 static void note_asker(struct server *s)
 {
-    (void)snprintf(s->asked_by, sizeof(s->asked_by), "%s", server_asker(s));
+    (void)snprintf(s->drain.asked_by, sizeof(s->drain.asked_by), "%s", server_asker(s));
 }
 
 int server_drain(struct server *s, char *text, size_t size)
@@ -193,7 +193,7 @@ int server_drain(struct server *s, char *text, size_t size)
         return 0;
     if (s->state != SRV_READY)
         return drain_refuse(s, "only a ready server can be drained", text, size);
-    if (!s->control || !s->config->dialect->drain_path) {
+    if (!s->act.control || !s->config->dialect->drain_path) {
         (void)snprintf(text, size, "the engine of %s cannot drain and go on; use restart",
                        s->config->name);
         return -EINVAL;
@@ -201,7 +201,7 @@ int server_drain(struct server *s, char *text, size_t size)
     char why[WHO_BYTES + 24];
     (void)snprintf(why, sizeof(why), "for the operator%s", server_asker(s));
     s->want = WANT_DRAINED;
-    s->resuming = false;
+    s->drain.resuming = false;
     begin_drain(s, false, false, why);
     return 0;
 }
@@ -211,12 +211,12 @@ static void go_on(struct server *s)
     bool restart = s->want == WANT_RESTART;
     s->want = WANT_RUN;
     s->state = SRV_READY;
-    s->drain_unsure = s->drain_found = s->resuming = s->restart_waits = false;
+    s->drain.unsure = s->drain.found = s->drain.resuming = s->drain.restart_waits = false;
     if (restart) /* what it was to try */
-        memset(&s->trial, 0, sizeof(s->trial));
+        memset(&s->repair.trial, 0, sizeof(s->repair.trial));
     upkeep_forget(s);
     server_arm(s, -1);
-    server_note(s, ACT_NOTE, REASON_OPERATOR, "Operator%s: resumed%s", s->asked_by,
+    server_note(s, ACT_NOTE, REASON_OPERATOR, "Operator%s: resumed%s", s->drain.asked_by,
                 restart ? "; the restart is taken back" : "");
     server_probe(s);
 }
@@ -236,7 +236,7 @@ static void on_resume(void *ctx, const struct control_result *res)
 /* A restart that was promised does not come: its client reads that in the API. */
 static void refuse_later(struct server *s, const char *why)
 {
-    (void)snprintf(s->refused, sizeof(s->refused), "%s", why);
+    (void)snprintf(s->drain.refused, sizeof(s->drain.refused), "%s", why);
 }
 
 /* A restart that has not ended anything yet is taken back, and one that waits for its turn. */
@@ -250,12 +250,12 @@ static int take_back(struct server *s, char *text, size_t size)
         return 0;
     }
     note_asker(s);
-    if (s->telling_edge) { /* it has not been told yet */
-        s->telling_edge = false;
+    if (s->drain.telling_edge) { /* it has not been told yet */
+        s->drain.telling_edge = false;
         go_on(s);
         return 0;
     }
-    if (control_resume(s->control, on_resume, s) == 0)
+    if (control_resume(s->act.control, on_resume, s) == 0)
         return 0;
     (void)snprintf(text, size, "out of memory");
     return -ENOMEM;
@@ -263,31 +263,31 @@ static int take_back(struct server *s, char *text, size_t size)
 
 int server_resume(struct server *s, char *text, size_t size)
 {
-    bool drained = s->want == WANT_DRAINED || s->drain_found;
-    if (drained && (s->child.pid > 0 || s->attached)) {
+    bool drained = s->want == WANT_DRAINED || s->drain.found;
+    if (drained && (s->process.child.pid > 0 || s->process.attached)) {
         note_asker(s);
-        s->resuming = true; /* also if it ends before it answers, see server_ended() */
-        if (control_resume(s->control, on_resume, s) == 0)
+        s->drain.resuming = true; /* also if it ends before it answers, see server_ended() */
+        if (control_resume(s->act.control, on_resume, s) == 0)
             return 0;
         (void)snprintf(text, size, "out of memory");
         return -ENOMEM;
     }
-    if (s->restart_waits) {
-        s->restart_waits = false;
+    if (s->drain.restart_waits) {
+        s->drain.restart_waits = false;
         refuse_later(s, "an operator took it back");
-        s->trial = s->prove.before;
+        s->repair.trial = s->prove.before;
         server_note(s, ACT_NOTE, REASON_OPERATOR, "Operator%s: no restart when it is ready",
                     server_asker(s));
         return 0;
     }
-    bool drains = s->state == SRV_DRAINING && s->want == WANT_RESTART && s->child.pid > 0;
-    if ((drains && (s->telling_edge || (s->control && s->config->dialect->drain_path))) ||
+    bool drains = s->state == SRV_DRAINING && s->want == WANT_RESTART && s->process.child.pid > 0;
+    if ((drains && (s->drain.telling_edge || (s->act.control && s->config->dialect->drain_path))) ||
         (s->upkeep.asked && s->state == SRV_READY))
         return take_back(s, text, size);
     if (s->state == SRV_STOPPED || s->state == SRV_BREAKER || s->state == SRV_BACKOFF) {
         s->want = WANT_RUN;
-        s->cause = CAUSE_OPERATOR;
-        backoff_reset(&s->backoff);
+        s->process.cause = CAUSE_OPERATOR;
+        backoff_reset(&s->ends.backoff);
         prestart_stop(s);
         server_note(s, ACT_RESTART, REASON_OPERATOR, "Operator%s: start now", server_asker(s));
         server_launch(s);
@@ -300,7 +300,7 @@ int server_resume(struct server *s, char *text, size_t size)
 static bool can_restart(const struct server *s)
 {
     bool serves = s->state == SRV_READY || s->state == SRV_DRAINING || s->state == SRV_DRAINED;
-    return serves && s->child.pid > 0 && s->want != WANT_STOP;
+    return serves && s->process.child.pid > 0 && s->want != WANT_STOP;
 }
 
 static void on_plan_proved(struct server *s, const struct prove_for *whom, int error,
@@ -315,7 +315,7 @@ static void on_plan_proved(struct server *s, const struct prove_for *whom, int e
     s->upkeep.planned = false;
     upkeep_release(s);
     refuse_later(s, error ? text : "it is no longer ready");
-    server_note(s, ACT_NOTE, s->upkeep.reason, "Not restarted by plan: %.200s", s->refused);
+    server_note(s, ACT_NOTE, s->upkeep.reason, "Not restarted by plan: %.200s", s->drain.refused);
 }
 
 void server_restart_by_plan(struct server *s)
@@ -336,9 +336,9 @@ static void drain_tell(const struct prove_for *whom, int error, const char *text
 
 static void roll_now(struct server *s)
 {
-    s->refused[0] = '\0';
+    s->drain.refused[0] = '\0';
     upkeep_ask(s);
-    server_note(s, ACT_NOTE, REASON_OPERATOR, "Operator%s: restart in its turn", s->asked_by);
+    server_note(s, ACT_NOTE, REASON_OPERATOR, "Operator%s: restart in its turn", s->drain.asked_by);
 }
 
 static void on_roll_proved(struct server *s, const struct prove_for *whom, int error,
@@ -351,7 +351,7 @@ static void on_roll_proved(struct server *s, const struct prove_for *whom, int e
 
 int server_roll(struct server *s, server_fn cb, void *ctx, char *text, size_t size)
 {
-    if (s->attached)
+    if (s->process.attached)
         return drain_refuse(s, "somebody else runs it, so somebody else restarts it", text, size);
     if (s->state != SRV_READY || s->want != WANT_RUN)
         return drain_refuse(s, "only a ready server can wait for its turn", text, size);
@@ -368,9 +368,9 @@ static void restart_now(struct server *s)
     char text[CHANGES_TEXT];
     bool differs = server_changes(s, text, sizeof(text));
     s->want = WANT_RESTART;
-    s->refused[0] = '\0';
-    backoff_reset(&s->backoff);
-    server_note(s, ACT_RESTART, REASON_OPERATOR, "Operator%s: restart%s%.150s", s->asked_by,
+    s->drain.refused[0] = '\0';
+    backoff_reset(&s->ends.backoff);
+    server_note(s, ACT_RESTART, REASON_OPERATOR, "Operator%s: restart%s%.150s", s->drain.asked_by,
                 differs ? " with " : "", text);
     end_process(s, true, "to restart");
 }
@@ -381,9 +381,11 @@ static void restart_now(struct server *s)
 static bool waits_until_ready(const struct server *s)
 {
     char text[CHANGES_TEXT];
-    bool has_socket = s->handed || s->handoff || s->adopted; /* or is about to have it */
-    return s->state == SRV_STARTING && has_socket && s->control && s->config->dialect->drain_path &&
-           (s->adopted || !server_changes(s, text, sizeof(text)));
+    bool has_socket =
+        s->socket.handed || s->socket.handoff || s->process.adopted; /* or is about to have it */
+    return s->state == SRV_STARTING && has_socket && s->act.control &&
+           s->config->dialect->drain_path &&
+           (s->process.adopted || !server_changes(s, text, sizeof(text)));
 }
 
 static void on_ready_proved(struct server *s, const struct prove_for *whom, int error,
@@ -394,18 +396,18 @@ static void on_ready_proved(struct server *s, const struct prove_for *whom, int 
         restart_now(s);
         return;
     }
-    s->trial = s->prove.before;
+    s->repair.trial = s->prove.before;
     refuse_later(s, error ? text : "it is no longer ready");
-    server_note(s, ACT_NOTE, REASON_OPERATOR, "Not restarted as asked: %.200s", s->refused);
+    server_note(s, ACT_NOTE, REASON_OPERATOR, "Not restarted as asked: %.200s", s->drain.refused);
 }
 
 void drain_ready(struct server *s)
 {
     const struct prove_for nobody = {0};
     char text[320] = "";
-    if (!s->restart_waits)
+    if (!s->drain.restart_waits)
         return;
-    s->restart_waits = false;
+    s->drain.restart_waits = false;
     int r = prove_next(s, on_ready_proved, &nobody, text, sizeof(text));
     if (r <= 0)
         on_ready_proved(s, &nobody, r, text);
@@ -418,7 +420,7 @@ static void on_restart_proved(struct server *s, const struct prove_for *whom, in
     if (error == 0 && can)
         restart_now(s);
     else
-        s->trial = s->prove.before;
+        s->repair.trial = s->prove.before;
     drain_tell(whom, error == 0 && !can ? -EBUSY : error,
                error == 0 && !can ? "it is no longer ready; try again" : text);
 }
@@ -426,24 +428,25 @@ static void on_restart_proved(struct server *s, const struct prove_for *whom, in
 int server_restart(struct server *s, const struct trial *trial, server_fn cb, void *ctx, char *text,
                    size_t size)
 {
-    if (s->attached)
+    if (s->process.attached)
         return drain_refuse(s, "somebody else runs it, so somebody else restarts it", text, size);
     if (s->want == WANT_STOP)
         return drain_refuse(s, "evenkeeld is ending", text, size);
     prove_stop(s);
-    if (s->restart_waits) /* this one replaces it */
-        s->trial = s->prove.before;
-    s->restart_waits = false;
-    s->prove.before = s->trial;
-    s->trial = trial_is_none(&s->trial) ? trial_within(trial, &s->said) : *trial;
-    if (s->child.pid == 0)
+    if (s->drain.restart_waits) /* this one replaces it */
+        s->repair.trial = s->prove.before;
+    s->drain.restart_waits = false;
+    s->prove.before = s->repair.trial;
+    s->repair.trial =
+        trial_is_none(&s->repair.trial) ? trial_within(trial, &s->repair.said) : *trial;
+    if (s->process.child.pid == 0)
         return server_resume(s, text, size);
     note_asker(s);
     if (waits_until_ready(s)) {
-        s->restart_waits = true;
-        s->refused[0] = '\0';
+        s->drain.restart_waits = true;
+        s->drain.refused[0] = '\0';
         server_note(s, ACT_NOTE, REASON_OPERATOR, "Operator%s: restart when it is ready",
-                    s->asked_by);
+                    s->drain.asked_by);
         return 0;
     }
     const struct prove_for whom = {.done = cb, .ctx = ctx};
@@ -451,6 +454,6 @@ int server_restart(struct server *s, const struct trial *trial, server_fn cb, vo
     if (r == 0)
         restart_now(s);
     else if (r < 0)
-        s->trial = s->prove.before;
+        s->repair.trial = s->prove.before;
     return r;
 }

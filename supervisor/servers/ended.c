@@ -16,9 +16,9 @@
 #include "supervisor/io/look.h"
 #include "supervisor/io/shut.h"
 #include "supervisor/io/state.h"
-#include "supervisor/servers/past.h"
 #include "supervisor/servers/postmortem_keep.h"
 #include "supervisor/servers/server_inside.h"
+#include "supervisor/servers/server_past.h"
 
 #define LOG_READ_BYTES (4u << 20) /* traces of 500 requests may stand below the cause */
 #define LOG_TAIL_BYTES (256u << 10)
@@ -30,18 +30,19 @@ static void forget_process(struct server *s)
 {
     watch_stop(s);
     action_stop(s);
-    handoff_cancel(s->handoff);
-    s->handoff = NULL;
-    client_cancel(s->probe);
-    s->probe = NULL;
-    s->exit_io = sd_event_source_disable_unref(s->exit_io);
-    (void)sd_event_source_set_enabled(s->probe_timer, SD_EVENT_OFF);
+    handoff_cancel(s->socket.handoff);
+    s->socket.handoff = NULL;
+    client_cancel(s->probe.call);
+    s->probe.call = NULL;
+    s->process.exit_io = sd_event_source_disable_unref(s->process.exit_io);
+    (void)sd_event_source_set_enabled(s->probe.timer, SD_EVENT_OFF);
     server_arm(s, -1);
     prove_stop(s);
-    child_done(&s->child);
-    s->ready = s->handed = s->taking = s->adopted = s->telling_edge = false;
-    s->losses.count = 0;
-    s->was_ready = s->drain_unsure = s->drain_found = s->resuming = false;
+    child_done(&s->process.child);
+    s->probe.ready = s->socket.handed = s->socket.taking = s->process.adopted =
+        s->drain.telling_edge = false;
+    s->engine.losses.count = 0;
+    s->life.was_ready = s->drain.unsure = s->drain.found = s->drain.resuming = false;
 }
 
 /* "Exit code 78: configuration or model files." becomes "... files: config.json: there is no ..."
@@ -64,10 +65,10 @@ static struct crash_verdict judge(struct server *s, const struct child_exit *e)
 {
     char own[600] = "";
     bool clean = e->code == EK_EXIT_OK || e->code == EK_EXIT_RESTART; /* nothing to add to that */
-    if (e->known && !e->signaled && !clean && s->control_path[0])
-        exit_file_why(s->control_path, s->child.pid, own, sizeof(own));
+    if (e->known && !e->signaled && !clean && s->address.control_path[0])
+        exit_file_why(s->address.control_path, s->process.child.pid, own, sizeof(own));
     struct ek_buf tail = {.limit = LOG_READ_BYTES * 2};
-    s->companion_blamed = false;
+    s->companion.blamed = false;
     struct crash_evidence ev = {
         .signaled = e->known && e->signaled,
         .status = e->code,
@@ -77,19 +78,21 @@ static struct crash_verdict judge(struct server *s, const struct child_exit *e)
                  : s->state == SRV_DRAINING || s->state == SRV_DRAINED ? PHASE_DRAINING
                                                                        : PHASE_READY,
         .asked = s->want != WANT_RUN,
-        .killed = s->killed_us || s->unit.unit,
-        .killed_for_hang = s->hang_killed,
-        .killed_unready = s->start_killed,
+        .killed = s->process.killed_us || s->unit.unit,
+        .killed_for_hang = s->watch.hang_killed,
+        .killed_unready = s->process.start_killed,
         .exit0_is_failure = true, /* nobody asked for it */
-        .uptime_s = s->started_us ? (double)(ek_now_us() - s->started_us) / 1e6 : 0,
-        .oom_kills =
-            s->unit.unit ? s->unit.oom : ek_oom_window_kills(&s->ooms, child_oom_kills(&s->child)),
+        .uptime_s = s->process.started_us ? (double)(ek_now_us() - s->process.started_us) / 1e6 : 0,
+        .oom_kills = !s->unit.unit       ? ek_oom_window_kills(&s->ends.ooms, server_oom_kills(s))
+                     : s->unit.kills > 0 ? s->unit.kills
+                                         : s->unit.oom,
     };
-    if (s->log.path[0] && logtail_read(&s->log, LOG_READ_BYTES, &tail) == 0 && tail.data) {
+    if (s->process.log.path[0] && logtail_read(&s->process.log, LOG_READ_BYTES, &tail) == 0 &&
+        tail.data) {
         logtail_squeeze(&tail, LOG_TAIL_BYTES);
         ev.log = tail.data;
         ev.log_len = tail.len;
-        s->companion_blamed = companion_blamed(tail.data, tail.len);
+        s->companion.blamed = companion_blamed(tail.data, tail.len);
     } else if (own[0]) { /* its output went to the journal */
         ev.log = own;
         ev.log_len = strlen(own);
@@ -114,7 +117,7 @@ static struct crash_verdict judge(struct server *s, const struct child_exit *e)
 static struct failure failure_of(const struct server *s, const struct crash_verdict *v,
                                  bool starting)
 {
-    const double *seen = s->view.value;
+    const double *seen = s->watch.view.value;
     struct crash_cache cache = {
         .hit_frac = seen[VIEW_PREFIX_HIT_RATE],
         .cached_frac = seen[VIEW_BLOCKS_CACHED] / seen[VIEW_BLOCKS_TOTAL], /* NAN without them */
@@ -123,7 +126,7 @@ static struct failure failure_of(const struct server *s, const struct crash_verd
         .wall_us = ek_wall_us(),
         .cls = v->cls,
         .starting = starting,
-        .uptime_s = s->started_us ? (double)(ek_now_us() - s->started_us) / 1e6 : 0,
+        .uptime_s = s->process.started_us ? (double)(ek_now_us() - s->process.started_us) / 1e6 : 0,
         .remedy = v->remedy,
     };
     memcpy(f.why, v->why, sizeof(f.why));
@@ -141,8 +144,8 @@ static const char *wait_text(double wait_s, char *text, size_t size)
 
 static void ended_shut(struct server *s, const char *why)
 {
-    if (s->listen_fd >= 0 && !s->shut) /* out of memory: clients wait, as before */
-        (void)shut_new(s->with->event, s->listen_fd, RETRY_S, why, &s->shut);
+    if (s->socket.fd >= 0 && !s->socket.shut) /* out of memory: clients wait, as before */
+        (void)shut_new(s->with->event, s->socket.fd, RETRY_S, why, &s->socket.shut);
 }
 
 void ended_rest(struct server *s)
@@ -155,7 +158,7 @@ void ended_rest(struct server *s)
 
 void ended_keep(struct server *s, const struct failure *failure)
 {
-    failures_push(&s->failures, failure);
+    failures_push(&s->ends.failures, failure);
     past_failure(s, failure);
 }
 
@@ -197,14 +200,14 @@ void ended_restart(struct server *s, const struct crash_verdict *v,
     int why = (int)(len > 0 && v->why[len - 1] == '.' ? len - 1 : len); /* more of it follows */
     char wait[48];
     enum obstacle obstacle = starting ? obstacle_of(v) : OBSTACLE_NONE;
-    struct backoff_plan plan = backoff_exit(&s->backoff, v, starting, ek_now_us());
+    struct backoff_plan plan = backoff_exit(&s->ends.backoff, v, starting, ek_now_us());
     if (plan.wait_s < remedy->wait_s)
         plan.wait_s = remedy->wait_s;
-    s->cause = v->cls == CRASH_CLEAN_EXIT    ? CAUSE_PLANNED
-               : starting                    ? CAUSE_START
-               : v->cls == CRASH_HANG_KILLED ? CAUSE_HANG
-               : v->cls == CRASH_LOOP        ? CAUSE_HANG
-                                             : CAUSE_CRASH;
+    s->process.cause = v->cls == CRASH_CLEAN_EXIT    ? CAUSE_PLANNED
+                       : starting                    ? CAUSE_START
+                       : v->cls == CRASH_HANG_KILLED ? CAUSE_HANG
+                       : v->cls == CRASH_LOOP        ? CAUSE_HANG
+                                                     : CAUSE_CRASH;
     s->state = plan.open ? SRV_BREAKER : SRV_BACKOFF;
     if (plan.open) {
         s->upkeep.planned = false; /* others need not wait for it */
@@ -234,27 +237,28 @@ void ended_restart(struct server *s, const struct crash_verdict *v,
 void server_ended(struct server *s, struct child_exit e)
 {
     if (!e.known) /* adopted: its own word is all there is */
-        exit_file_read(s->control_path, s->child.pid, &e);
+        exit_file_read(s->address.control_path, s->process.child.pid, &e);
     bool starting = s->state == SRV_STARTING;
-    if (s->want == WANT_DRAINED && s->resuming) /* it died before it heard of that */
+    if (s->want == WANT_DRAINED && s->drain.resuming) /* it died before it heard of that */
         s->want = WANT_RUN;
     struct crash_verdict v = judge(s, &e);
     v.vanishes = starting && crash_vanishes(v.cls, e.known && !e.signaled ? e.code : 0, &v.numbers);
     struct failure failure = failure_of(s, &v, starting);
     postmortem_keep(s, &v, starting, false);
     past_ended(s);
-    s->exits[v.cls]++;
+    s->ends.exits[v.cls]++;
     journal_crash(s->config->name, &v, e.code, e.signaled);
-    unsigned left = s->unit.unit ? 0 : child_clear(&s->child);
+    unsigned left = s->unit.unit ? 0 : child_clear(&s->process.child);
     if (left)
         ek_log(EK_LOG_NOTICE, "%s: ended %u process%s that process %d left behind", s->config->name,
-               left, left == 1 ? "" : "es", (int)s->child.pid);
+               left, left == 1 ? "" : "es", (int)s->process.child.pid);
     forget_process(s);
-    s->soon = s->ended_us && s->started_us > s->ended_us && s->started_us - s->ended_us < SOON_US;
-    s->ended_us = ek_now_us();
-    s->hang_killed = s->start_killed = s->stuck = false;
-    s->killed_us = 0;
-    if (starting && s->companion_blamed && s->config->dialect->companion &&
+    s->ends.soon = s->ends.last_us && s->process.started_us > s->ends.last_us &&
+                   s->process.started_us - s->ends.last_us < SOON_US;
+    s->ends.last_us = ek_now_us();
+    s->watch.hang_killed = s->process.start_killed = s->process.stuck = false;
+    s->process.killed_us = 0;
+    if (starting && s->companion.blamed && s->config->dialect->companion &&
         (v.cls == CRASH_UNKNOWN || v.cls == CRASH_CONFIG)) {
         companion_drop(s);
         v.retry = true; /* it is another start */
@@ -271,7 +275,7 @@ void server_ended(struct server *s, struct child_exit e)
             ended_keep(s, &failure);
         }
         s->want = WANT_RUN;
-        s->cause = s->upkeep.planned ? CAUSE_PLANNED : CAUSE_OPERATOR;
+        s->process.cause = s->upkeep.planned ? CAUSE_PLANNED : CAUSE_OPERATOR;
         server_launch(s);
         break;
     case WANT_DRAINED:
@@ -294,7 +298,7 @@ void ended_unseen(struct server *s, const struct child_exit *e)
     struct failure failure = failure_of(s, &v, s->state == SRV_STARTING);
     bool clean = v.cls == CRASH_CLEAN_EXIT;
     postmortem_keep(s, &v, s->state == SRV_STARTING, true);
-    s->exits[v.cls]++;
+    s->ends.exits[v.cls]++;
     journal_crash(s->config->name, &v, e->code, e->signaled);
     (void)snprintf(failure.next, sizeof(failure.next), "started again by the next evenkeeld");
     server_note(s, ACT_NOTE, clean ? REASON_DRAIN_DONE : REASON_CRASH,
@@ -308,7 +312,7 @@ void ended_unseen(struct server *s, const struct child_exit *e)
 void server_check_exit(struct server *s)
 {
     struct child_exit e;
-    if (s->child.pid <= 0 || child_reap(&s->child, &e) != 1)
+    if (s->process.child.pid <= 0 || child_reap(&s->process.child, &e) != 1)
         return;
     if (s->unit.unit)
         launch_unit_ended(s);
@@ -324,7 +328,7 @@ void server_start_failed(struct server *s, enum crash_class cls, bool retry, con
     v.vanishes = crash_vanishes(cls, 0, NULL) || cls == CRASH_DEVICE || cls == CRASH_HOST_OOM;
     (void)snprintf(v.why, sizeof(v.why), "%s%s%s", what, r ? ": " : "", r ? ek_strerror(r) : "");
     struct failure failure = failure_of(s, &v, true);
-    s->exits[cls]++;
+    s->ends.exits[cls]++;
     journal_crash(s->config->name, &v, -r, false);
     forget_process(s);
     repair_begin(s, &v, &failure);
@@ -336,7 +340,7 @@ void server_start_waits(struct server *s, enum crash_class cls, const char *what
     (void)snprintf(v.why, sizeof(v.why), "%s", what);
     struct failure failure = failure_of(s, &v, true);
     (void)snprintf(failure.next, sizeof(failure.next), "tried again until the cause is gone");
-    s->exits[cls]++;
+    s->ends.exits[cls]++;
     journal_crash(s->config->name, &v, 0, false);
     server_note(s, ACT_NOTE, REASON_CRASH, "%s: %s", crash_name(cls), what);
     ended_keep(s, &failure);

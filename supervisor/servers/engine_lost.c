@@ -24,12 +24,10 @@ static void look(struct server *s, struct engine_seen *ret_seen)
 {
     struct xid xid = figures_xid(s->with->figures);
     *ret_seen = (struct engine_seen){0};
-    if (!s->unit.unit) {
-        uint64_t kills = child_oom_kills(&s->child);
-        ret_seen->oom_kills = ek_oom_window_kills(&s->ooms, kills);
-        /* Those are told: they say nothing of the server's own end. */
-        ek_oom_window_begin(&s->ooms, kills, ek_now_us());
-    }
+    uint64_t kills = server_oom_kills(s);
+    ret_seen->oom_kills = ek_oom_window_kills(&s->ends.ooms, kills);
+    /* Those are told: they say nothing of the server's own end. */
+    ek_oom_window_begin(&s->ends.ooms, kills, ek_now_us());
     if (xid.at_us && (double)(ek_now_us() - xid.at_us) / 1e6 < FIGURES_XID_S) {
         ret_seen->xid = xid.number;
         ret_seen->xid_final = figures_is_final(xid.number);
@@ -43,12 +41,12 @@ static void learn(struct server *s, struct remedy_memory *m, const struct remedy
     enum crash_class cls = a->verdict.cls;
     if (a->plan.found) {
         remedy_take(m, c, &a->plan);
-        s->remedies[cls][a->plan.step]++;
+        s->ends.remedies[cls][a->plan.step]++;
     } else if (a->tokens) {
         (void)remedy_cap(m, 0, a->tokens, c->wall_us);
     }
     if (!a->plan.found && remedy_exists(cls))
-        s->remedies[cls][REMEDY_STEPS]++;
+        s->ends.remedies[cls][REMEDY_STEPS]++;
     if (a->plan.found || a->tokens)
         server_save(s);
 }
@@ -61,7 +59,7 @@ static void say_pins(struct server *s, const struct engine_answer *a)
     for (int k = 0; k < KNOB_COUNT; k++) {
         if (!to[k] || !row || !row->pinned[k] || row->value[k] <= to[k])
             continue;
-        s->losses.below_pin |= 1u << k;
+        s->engine.losses.below_pin |= 1u << k;
         server_note(s, ACT_NOTE, REASON_ENGINE_LOST,
                     "%s is pinned to %llu: that is written again when what this taught ends "
                     "(evenkeelctl remedies)",
@@ -71,7 +69,7 @@ static void say_pins(struct server *s, const struct engine_answer *a)
 
 static void keep_loss(struct server *s, enum crash_class cls, const char *said)
 {
-    struct engine_losses *l = &s->losses;
+    struct engine_losses *l = &s->engine.losses;
     struct engine_lost *one = &l->at[l->count % ENGINE_LOSSES_KEPT];
     l->count++;
     one->wall_us = ek_wall_us();
@@ -98,12 +96,12 @@ static void on_loss(void *ctx, const struct engine_end *end)
     engine_end_judge(end, &seen, m, &c, &a);
     int r = end->until_us && ek_now_us() >= end->until_us
                 ? -ETIMEDOUT
-                : loss_line_answer(s->loss_line, end, &a, act); /* before all else: it waits */
+                : loss_line_answer(s->engine.line, end, &a, act); /* before all else: it waits */
     bool lowers = a.why[0] != '\0';
     if (lowers && act && r == 0)
         learn(s, m, &c, &a);
-    s->engine_exits[a.verdict.cls]++;
-    s->limits_us = 0; /* read again soon */
+    s->engine.exits[a.verdict.cls]++;
+    s->act.limits_us = 0; /* read again soon */
     size_t len = strlen(a.verdict.why);
     int why = (int)(len > 0 && a.verdict.why[len - 1] == '.' ? len - 1 : len);
     (void)snprintf(said, sizeof(said), "%s: %.*s; %s%.80s", crash_name(a.verdict.cls),
@@ -122,9 +120,9 @@ static void on_loss(void *ctx, const struct engine_end *end)
 void engine_lost_listen(struct server *s)
 {
     engine_lost_stop(s);
-    if (!s->config->dialect->exit_word || !s->control_path[0])
+    if (!s->config->dialect->exit_word || !s->address.control_path[0])
         return;
-    int r = loss_line_open(s->with->event, s->control_path, on_loss, s, &s->loss_line);
+    int r = loss_line_open(s->with->event, s->address.control_path, on_loss, s, &s->engine.line);
     if (r < 0)
         ek_log(EK_LOG_WARNING,
                "%s: it cannot be heard when its engine's process is lost: %s; it goes on by a rule "
@@ -134,6 +132,6 @@ void engine_lost_listen(struct server *s)
 
 void engine_lost_stop(struct server *s)
 {
-    loss_line_close(s->loss_line);
-    s->loss_line = NULL;
+    loss_line_close(s->engine.line);
+    s->engine.line = NULL;
 }

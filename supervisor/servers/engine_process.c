@@ -4,6 +4,7 @@
  */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/clock.h"
@@ -15,13 +16,14 @@
 
 bool engine_process_known(const struct server *s)
 {
-    return s->control && s->sample.good && sample_has(&s->sample, SIG_ENGINE_RELEASED);
+    return s->act.control && s->watch.sample.good &&
+           sample_has(&s->watch.sample, SIG_ENGINE_RELEASED);
 }
 
 bool server_engine_figures(const struct server *s, struct engine_figures *ret_figures)
 {
-    const double *v = s->sample.value;
-    if (!s->sample.good || !sample_has(&s->sample, SIG_ENGINE_RELEASED))
+    const double *v = s->watch.sample.value;
+    if (!s->watch.sample.good || !sample_has(&s->watch.sample, SIG_ENGINE_RELEASED))
         return false;
     struct engine_figures f = {
         .state = v[SIG_ENGINE_RELEASED] > 0   ? "released"
@@ -29,25 +31,41 @@ bool server_engine_figures(const struct server *s, struct engine_figures *ret_fi
                                               : "running",
         .planned = v[SIG_ENGINE_PLANNED],
     };
-    if (sample_has(&s->sample, SIG_ENGINE_RESTARTS))
+    if (sample_has(&s->watch.sample, SIG_ENGINE_RESTARTS))
         f.lost = v[SIG_ENGINE_RESTARTS] - f.planned;
-    if (sample_has(&s->sample, SIG_ENGINE_PAUSE)) /* of an older server it is not known */
+    if (sample_has(&s->watch.sample, SIG_ENGINE_PAUSE)) /* of an older server it is not known */
         f.pause_s = v[SIG_ENGINE_PAUSE];
     *ret_figures = f;
     return true;
 }
 
+/* Who asked waits for the server's word: it may refuse, and says why. */
+struct engine_ask {
+    struct server *server;
+    server_fn cb;
+    void *ctx;
+};
+
 static void on_ordered(void *ctx, const struct control_result *res)
 {
-    struct server *s = ctx;
+    struct engine_ask *ask = ctx;
     if (res->error < 0)
-        server_note(s, ACT_NOTE, REASON_OPERATOR,
+        server_note(ask->server, ACT_NOTE, REASON_OPERATOR,
                     "What was asked of the engine's process was not done: %.150s", res->text);
+    ask->cb(ask->ctx, res->error, res->text);
+    free(ask);
 }
 
-int engine_process_order(struct server *s, const char *word)
+static int engine_process_order(struct server *s, const char *word, server_fn cb, void *ctx)
 {
-    return control_engine(s->control, word, on_ordered, s);
+    struct engine_ask *ask = malloc(sizeof(*ask));
+    if (!ask)
+        return -ENOMEM;
+    *ask = (struct engine_ask){.server = s, .cb = cb, .ctx = ctx};
+    int r = control_engine(s->act.control, word, on_ordered, ask);
+    if (r < 0)
+        free(ask);
+    return r;
 }
 
 static void on_by_plan(void *ctx, const struct control_result *res)
@@ -66,11 +84,11 @@ static void on_by_plan(void *ctx, const struct control_result *res)
 
 int engine_process_by_plan(struct server *s)
 {
-    if (control_engine(s->control, "restart", on_by_plan, s) < 0)
+    if (control_engine(s->act.control, "restart", on_by_plan, s) < 0)
         return -ENOMEM;
     s->upkeep.engine_us = ek_now_us();
     s->upkeep.engine_refused = false;
-    s->upkeep.engine_planned = s->sample.value[SIG_ENGINE_PLANNED];
+    s->upkeep.engine_planned = s->watch.sample.value[SIG_ENGINE_PLANNED];
     server_note(s, ACT_RESTART, REASON_ENGINE_RESTART,
                 "Restarting the engine's process alone by plan, which is enough and needs no "
                 "drain: %.150s",
@@ -80,7 +98,7 @@ int engine_process_by_plan(struct server *s)
 
 void engine_process_step(struct server *s, uint64_t now_us)
 {
-    const double *v = s->sample.value;
+    const double *v = s->watch.sample.value;
     double took_s = (double)(now_us - s->upkeep.engine_us) / 1e6;
     if (s->upkeep.engine_refused) {
         upkeep_engine_refused(s);
@@ -98,10 +116,11 @@ void engine_process_step(struct server *s, uint64_t now_us)
     upkeep_engine_done(s, false);
 }
 
-int server_engine(struct server *s, const char *word, char *text, size_t size)
+int server_engine(struct server *s, const char *word, server_fn cb, void *ctx, char *text,
+                  size_t size)
 {
     /* One that was released is not ready, and an evenkeeld that adopts it has no figures of it. */
-    bool adopted = s->state == SRV_STARTING && s->adopted && s->control &&
+    bool adopted = s->state == SRV_STARTING && s->process.adopted && s->act.control &&
                    s->config->dialect->exit_word && strcmp(word, "acquire") == 0;
     if (s->state != SRV_READY && !adopted) {
         (void)snprintf(text, size, "%s does not serve now: its engine is left alone",
@@ -115,11 +134,11 @@ int server_engine(struct server *s, const char *word, char *text, size_t size)
                        s->config->name);
         return -EINVAL;
     }
-    if (engine_process_order(s, word) < 0) {
+    if (engine_process_order(s, word, cb, ctx) < 0) {
         (void)snprintf(text, size, "out of memory");
         return -ENOMEM;
     }
     server_note(s, ACT_NOTE, REASON_OPERATOR, "Operator%s: %s of the engine's process, no drain",
                 server_asker(s), word);
-    return 0;
+    return 1;
 }

@@ -25,8 +25,8 @@
 #include "supervisor/io/handoff.h"
 #include "supervisor/io/shut.h"
 #include "supervisor/io/state.h"
-#include "supervisor/servers/past.h"
 #include "supervisor/servers/server_inside.h"
+#include "supervisor/servers/server_past.h"
 #include "supervisor/servers/words.h"
 
 #define HANDOFF_MS     2000u
@@ -41,45 +41,46 @@ void server_set_urls(struct server *s)
     if (!*host || strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0)
         host = "127.0.0.1";
     bool v6 = strchr(host, ':') != NULL;
-    (void)snprintf(s->url, sizeof(s->url), "http://%s%s%s:%u", v6 ? "[" : "", host, v6 ? "]" : "",
-                   s->port);
-    (void)snprintf(s->where, sizeof(s->where), "%s/metrics",
-                   s->control_path[0] ? "http://localhost" : s->url);
+    (void)snprintf(s->address.url, sizeof(s->address.url), "http://%s%s%s:%u", v6 ? "[" : "", host,
+                   v6 ? "]" : "", s->address.port);
+    (void)snprintf(s->address.where, sizeof(s->address.where), "%s/metrics",
+                   s->address.control_path[0] ? "http://localhost" : s->address.url);
 }
 
 static void take_port(struct server *s)
 {
     struct sockaddr_storage sa = {0};
     socklen_t len = sizeof(sa);
-    if (s->listen_fd < 0 || getsockname(s->listen_fd, (struct sockaddr *)&sa, &len) < 0)
+    if (s->socket.fd < 0 || getsockname(s->socket.fd, (struct sockaddr *)&sa, &len) < 0)
         return;
     if (sa.ss_family == AF_INET)
-        s->port = ntohs(((struct sockaddr_in *)(void *)&sa)->sin_port);
+        s->address.port = ntohs(((struct sockaddr_in *)(void *)&sa)->sin_port);
     else if (sa.ss_family == AF_INET6)
-        s->port = ntohs(((struct sockaddr_in6 *)(void *)&sa)->sin6_port);
+        s->address.port = ntohs(((struct sockaddr_in6 *)(void *)&sa)->sin6_port);
     server_set_urls(s);
 }
 
 void server_give_fd(struct server *s, int fd)
 {
-    if (s->listen_fd >= 0 || !s->config->dialect->control_socket) {
+    if (s->socket.fd >= 0 || !s->config->dialect->control_socket) {
         close(fd);
         return;
     }
-    s->listen_fd = fd;
+    s->socket.fd = fd;
     take_port(s);
 }
 
 int server_bind(struct server *s)
 {
-    if (s->listen_fd >= 0 || !s->config->dialect->control_socket)
+    if (s->socket.fd >= 0 || !s->config->dialect->control_socket)
         return 0;
     unsigned port = 0;
     int fd = ek_listen_tcp(*s->config->host ? s->config->host : NULL,
-                           s->port ? s->port : (unsigned)s->config->port, LISTEN_BACKLOG, &port);
+                           s->address.port ? s->address.port : (unsigned)s->config->port,
+                           LISTEN_BACKLOG, &port);
     if (fd < 0)
         return fd;
-    s->listen_fd = fd;
+    s->socket.fd = fd;
     take_port(s);
     s->with->keep_fd(s->with->ctx, s->config->name, fd);
     return 0;
@@ -96,41 +97,42 @@ static int on_exit_io(sd_event_source *source, int fd, uint32_t revents, void *c
 
 static bool watch_exit(struct server *s)
 {
-    return sd_event_add_io(s->with->event, &s->exit_io, s->child.pidfd, EPOLLIN, on_exit_io, s) >=
-           0;
+    return sd_event_add_io(s->with->event, &s->process.exit_io, s->process.child.pidfd, EPOLLIN,
+                           on_exit_io, s) >= 0;
 }
 
 /* Start */
 
 void server_bound_log(struct server *s)
 {
-    if (s->log.path[0] && logtail_bound(&s->log) == 1)
-        ek_log(EK_LOG_INFO, "%s: rotated %s", s->config->name, s->log.path);
+    if (s->process.log.path[0] && logtail_bound(&s->process.log) == 1)
+        ek_log(EK_LOG_INFO, "%s: rotated %s", s->config->name, s->process.log.path);
 }
 
 static int open_output(struct server *s)
 {
     const struct server_config *c = s->config;
-    s->log.most_bytes = c->log_max_bytes;
-    s->log.path[0] = '\0';
+    s->process.log.most_bytes = c->log_max_bytes;
+    s->process.log.path[0] = '\0';
     /* An engine that leaves no exit.json explains itself by its output alone: that goes to a file,
      * where it can be read when the process has ended. */
     if (!c->log_file && s->with->journal && c->dialect->exit_word)
         return sd_journal_stream_fd(c->name, EK_LOG_INFO, 1);
-    int n = c->log_file ? snprintf(s->log.path, sizeof(s->log.path), "%s", c->log_file)
-                        : snprintf(s->log.path, sizeof(s->log.path), "%s/%s.log",
-                                   s->with->config->state_dir, c->name);
-    if (n < 0 || (size_t)n >= sizeof(s->log.path)) {
-        s->log.path[0] = '\0';
+    int n = c->log_file
+                ? snprintf(s->process.log.path, sizeof(s->process.log.path), "%s", c->log_file)
+                : snprintf(s->process.log.path, sizeof(s->process.log.path), "%s/%s.log",
+                           s->with->config->state_dir, c->name);
+    if (n < 0 || (size_t)n >= sizeof(s->process.log.path)) {
+        s->process.log.path[0] = '\0';
         return -ENAMETOOLONG;
     }
     server_bound_log(s); /* what the one before wrote after the last look */
-    int fd = logtail_open(&s->log);
+    int fd = logtail_open(&s->process.log);
     if (fd != -EROFS && fd != -ENOSPC && fd != -EDQUOT)
         return fd;
-    ek_log(EK_LOG_WARNING, "%s: %s cannot be written: %s; its output is lost", c->name, s->log.path,
-           ek_strerror(fd));
-    s->log.path[0] = '\0';
+    ek_log(EK_LOG_WARNING, "%s: %s cannot be written: %s; its output is lost", c->name,
+           s->process.log.path, ek_strerror(fd));
+    s->process.log.path[0] = '\0';
     fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
     return fd < 0 ? -errno : fd;
 }
@@ -138,11 +140,11 @@ static int open_output(struct server *s)
 /* A unit's output is the unit's; a file that it appends to may be named. */
 static int note_output(struct server *s)
 {
-    s->log.path[0] = '\0';
+    s->process.log.path[0] = '\0';
     if (s->config->log_file) {
-        (void)snprintf(s->log.path, sizeof(s->log.path), "%s", s->config->log_file);
-        s->log.most_bytes = UINT64_MAX; /* who writes it bounds it */
-        logtail_mark(&s->log);
+        (void)snprintf(s->process.log.path, sizeof(s->process.log.path), "%s", s->config->log_file);
+        s->process.log.most_bytes = UINT64_MAX; /* who writes it bounds it */
+        logtail_mark(&s->process.log);
     }
     return -1;
 }
@@ -177,19 +179,20 @@ void launch_started(struct server *s, const char *how, enum reason reason)
 {
     char path[300];
     s->state = SRV_STARTING;
-    if (!s->adopted)
-        s->upkeep.asked = s->restart_waits = false; /* this is the restart that was to wait */
+    if (!s->process.adopted)
+        s->upkeep.asked = s->drain.restart_waits = false; /* this is the restart that was to wait */
     s->prestart.lack_wait_s = 0;
-    s->started_us = ek_now_us() - (s->adopted ? (uint64_t)(child_age_s(&s->child) * 1e6) : 0);
-    if (!s->unit.unit)
-        ek_oom_window_begin(&s->ooms, child_oom_kills(&s->child), ek_now_us());
+    s->process.started_us =
+        ek_now_us() - (s->process.adopted ? (uint64_t)(child_age_s(&s->process.child) * 1e6) : 0);
+    ek_oom_window_begin(&s->ends.ooms, server_oom_kills(s), ek_now_us());
     s->unit.oom = false;
-    s->needs[0] = s->refused[0] = '\0';
-    s->memory = MEMORY_UNKNOWN;
+    s->unit.kills = 0;
+    s->prove.needs[0] = s->drain.refused[0] = '\0';
+    s->memory.now = MEMORY_UNKNOWN;
     s->leaks.left_s = NAN;
-    s->model[0] = '\0';
+    s->address.model[0] = '\0';
     pid_path(s, path, sizeof(path));
-    int r = child_note_pid(&s->child, path);
+    int r = child_note_pid(&s->process.child, path);
     if (r < 0)
         ek_log(EK_LOG_WARNING, "%s: cannot write %s: %s", s->config->name, path, ek_strerror(r));
     if (!watch_exit(s)) {
@@ -199,11 +202,11 @@ void launch_started(struct server *s, const char *how, enum reason reason)
     }
     past_settle(s);
     past_runs(s);
-    server_note(s, ACT_NOTE, reason, "%s process %d%s", how, (int)s->child.pid,
-                s->child.cgroup >= 0 ? " in a cgroup of its own" : "");
+    server_note(s, ACT_NOTE, reason, "%s process %d%s", how, (int)s->process.child.pid,
+                s->process.child.cgroup >= 0 ? " in a cgroup of its own" : "");
     server_arm(s, s->config->start_deadline_s);
     server_arm_probe(s, 0);
-    if (s->adopted)
+    if (s->process.adopted)
         life_adopted(s);
 }
 
@@ -251,11 +254,11 @@ int launch_words(const struct server *s, struct start_words *w)
     char limits[128] = "";
     if (row && s->config->policy.mode == MODE_ACT)
         caps = row->remedy.caps;
-    int r = words_make(s->config, &s->trial, &caps, w);
+    int r = words_make(s->config, &s->repair.trial, &caps, w);
     if (r < 0)
         return r;
-    if (s->config->dialect->key_env && s->key[0])
-        words_add_key(w, s->config->dialect->key_env, s->key);
+    if (s->config->dialect->key_env && s->address.key[0])
+        words_add_key(w, s->config->dialect->key_env, s->address.key);
     action_start_limits(s, limits, sizeof(limits));
     words_add_limits(w, limits);
     return 0;
@@ -273,10 +276,10 @@ static int make_words(struct server *s, struct start_words *w)
     if (r < 0)
         return r;
     bool taught = row && s->config->policy.mode == MODE_ACT && row->remedy.caps.expandable;
-    s->in_file = w->file;
-    s->running = w->running;
-    s->said = (struct remedy_settings){0};
-    s->running.expandable = taught || words_segments_settled(s->config);
+    s->repair.in_file = w->file;
+    s->repair.running = w->running;
+    s->repair.said = (struct remedy_settings){0};
+    s->repair.running.expandable = taught || words_segments_settled(s->config);
     return 0;
 }
 
@@ -298,22 +301,22 @@ static void spawn(struct server *s, const struct start_words *words, int out)
                               .env = words->env,
                               .out_fd = out,
                               .cgroup_name = name,
-                              .level_prefix = !s->log.path[0],
+                              .level_prefix = !s->process.log.path[0],
                               .user = &s->config->run_as,
                               .oom_score_adj = OOM_SCORE_ADJ};
-    int r = child_spawn(&s->child, &spec);
+    int r = child_spawn(&s->process.child, &spec);
     if (r < 0) {
         (void)snprintf(what, sizeof(what), "cannot run %.120s", s->config->argv[0]);
         if (!prestart_wait_lack(s, what, r))
             server_start_failed(s, CRASH_CONFIG, false, what, r);
         return;
     }
-    bool first = s->cause == RESTART_CAUSES;
+    bool first = s->process.cause == RESTART_CAUSES;
     if (!first) {
-        s->restarts[s->cause]++;
+        s->ends.restarts[s->process.cause]++;
         past_restarted(s);
     }
-    s->cause = CAUSE_CRASH;
+    s->process.cause = CAUSE_CRASH;
     launch_started(s, "Started", REASON_STARTED);
     if (first)
         repair_say(s);
@@ -325,12 +328,12 @@ static void read_key(struct server *s)
     char fresh[KEY_MOST];
     int r = key_read(s->config->api_key_file, fresh, sizeof(fresh));
     if (r == 0)
-        memcpy(s->key, fresh, sizeof(fresh));
+        memcpy(s->address.key, fresh, sizeof(fresh));
     else
         ek_log(EK_LOG_WARNING, "%s: cannot read its API key from %s: %s", s->config->name,
                s->config->api_key_file, ek_strerror(r));
     explicit_bzero(fresh, sizeof(fresh));
-    s->asked_key = false;
+    s->address.asked_key = false;
 }
 
 void server_launch(struct server *s)
@@ -338,8 +341,8 @@ void server_launch(struct server *s)
     const struct server_config *c = s->config;
     char what[160];
     repair_stop(s, "started again before a remedy was found");
-    shut_free(s->shut);
-    s->shut = NULL;
+    shut_free(s->socket.shut);
+    s->socket.shut = NULL;
     obstacle_stop(s);
     int r = server_bind(s);
     if (r == -EADDRINUSE || r == -EADDRNOTAVAIL) {
@@ -348,7 +351,7 @@ void server_launch(struct server *s)
     }
     if (r < 0) {
         (void)snprintf(what, sizeof(what), "cannot listen on %s port %u", c->host,
-                       s->port ? s->port : (unsigned)c->port);
+                       s->address.port ? s->address.port : (unsigned)c->port);
         if (!prestart_wait_lack(s, what, r))
             server_start_failed(s, CRASH_CONFIG, false, what, r);
         return;
@@ -367,7 +370,7 @@ void server_launch(struct server *s)
     }
     int out = s->unit.unit ? note_output(s) : open_output(s);
     if (out < 0 && !s->unit.unit) {
-        (void)snprintf(what, sizeof(what), "cannot open its output %.100s", s->log.path);
+        (void)snprintf(what, sizeof(what), "cannot open its output %.100s", s->process.log.path);
         bool wrong = out == -ENOENT || out == -ENOTDIR || out == -EISDIR || out == -EACCES;
         if (!prestart_wait_lack(s, what, out))
             server_start_failed(s, wrong ? CRASH_CONFIG : CRASH_DISK, !wrong, what, out);
@@ -396,9 +399,9 @@ static void adopt(struct server *s, pid_t pid, bool noted)
     char name[64];
     pid_t again;
     cgroup_name(s, name, sizeof(name));
-    int r = child_adopt(&s->child, pid, name);
+    int r = child_adopt(&s->process.child, pid, name);
     if (noted && r == 0 && (find_pid(s, &again) != 0 || again != pid)) {
-        child_done(&s->child);
+        child_done(&s->process.child);
         r = -ESRCH;
     }
     if (noted && r == -ESRCH) { /* it ended just now */
@@ -409,19 +412,19 @@ static void adopt(struct server *s, pid_t pid, bool noted)
         ek_log(EK_LOG_ERR, "%s: process %d answers but cannot be watched: %s", s->config->name,
                (int)pid, ek_strerror(r));
         s->state = SRV_BACKOFF;
-        s->cause = RESTART_CAUSES;
+        s->process.cause = RESTART_CAUSES;
         server_arm(s, 1.0);
         return;
     }
-    s->adopted = true;
-    s->cause = CAUSE_CRASH;
+    s->process.adopted = true;
+    s->process.cause = CAUSE_CRASH;
     (void)launch_note_words(s); /* what it most likely was started with */
     server_set_urls(s);
     int out = open_output(s);
     if (out >= 0)
         close(out); /* the server has its own */
-    if (s->log.path[0])
-        logtail_mark(&s->log);
+    if (s->process.log.path[0])
+        logtail_mark(&s->process.log);
     launch_started(s, "Adopted", REASON_ADOPTED);
     repair_say(s);
 }
@@ -433,21 +436,21 @@ static void on_found(void *ctx, const struct handoff_result *res)
 {
     struct server *s = ctx;
     pid_t pid = res->peer;
-    s->handoff = NULL;
+    s->socket.handoff = NULL;
     bool noted = find_pid(s, &pid) == 0;
     bool own = noted ? res->peer == pid || (res->peer > 0 && getsid(res->peer) == pid)
                      : res->peer > 0 && res->peer_uid == geteuid() && !s->config->run_as.set;
     if (!own)
         ek_log(EK_LOG_WARNING, "%s: process %d of user %u answers on %s and is not believed: %s",
-               s->config->name, (int)res->peer, (unsigned)res->peer_uid, s->control_path,
+               s->config->name, (int)res->peer, (unsigned)res->peer_uid, s->address.control_path,
                noted ? "evenkeeld started another one" : "evenkeeld started none");
     if (own && res->error == 0) {
         server_give_fd(s, res->fd);
-        s->handed = true;
+        s->socket.handed = true;
     } else if (res->error == 0) {
         close(res->fd);
     }
-    s->taking = own && res->error < 0 && res->error != -EPROTO;
+    s->socket.taking = own && res->error < 0 && res->error != -EPROTO;
     if (own || noted)
         adopt(s, pid, noted);
     else
@@ -457,10 +460,10 @@ static void on_found(void *ctx, const struct handoff_result *res)
 static void attach(struct server *s, const char *how)
 {
     s->state = SRV_STARTING; /* without a deadline: it is not ours */
-    s->started_us = ek_now_us();
-    s->model[0] = '\0';
+    s->process.started_us = ek_now_us();
+    s->address.model[0] = '\0';
     server_set_urls(s);
-    server_note(s, ACT_NOTE, REASON_ATTACHED, "%s %s", how, s->url);
+    server_note(s, ACT_NOTE, REASON_ATTACHED, "%s %s", how, s->address.url);
     life_attached(s);
     server_arm_probe(s, 0);
 }
@@ -469,7 +472,7 @@ void server_detached(struct server *s)
 {
     watch_stop(s);
     action_stop(s);
-    s->ready = false;
+    s->probe.ready = false;
     attach(s, "Waiting for");
 }
 
@@ -479,12 +482,12 @@ void server_begin(struct server *s)
     life_read(s); /* with an open breaker there is one try now; the next ones wait as before */
     s->want = WANT_RUN;
     read_key(s);
-    if (s->attached) {
+    if (s->process.attached) {
         attach(s, "Attached to");
         return;
     }
     s->state = SRV_ADOPTING;
-    s->cause = RESTART_CAUSES; /* the first start is no restart */
+    s->process.cause = RESTART_CAUSES; /* the first start is no restart */
     make_run_dir(s);
     if (s->unit.unit) {
         launch_unit_begin(s);
@@ -497,12 +500,12 @@ void server_begin(struct server *s)
             life_none_runs(s);
         return;
     }
-    struct handoff_ask ask = {.path = s->control_path,
+    struct handoff_ask ask = {.path = s->address.control_path,
                               .verb = HANDOFF_GET,
                               .name = "listen",
                               .fd = -1,
                               .timeout_ms = HANDOFF_MS};
-    int r = handoff_start(s->with->event, &ask, on_found, s, &s->handoff);
+    int r = handoff_start(s->with->event, &ask, on_found, s, &s->socket.handoff);
     if (r < 0)
         life_none_runs(s);
 }

@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "common/buf.h"
+#include "common/cgroup.h"
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/file.h"
@@ -30,8 +31,8 @@
 #include "supervisor/config/options_user.h"
 #include "supervisor/engines/dialect.h"
 #include "supervisor/io/unit.h"
-#include "supervisor/servers/past.h"
 #include "supervisor/servers/server_inside.h"
+#include "supervisor/servers/server_past.h"
 #include "supervisor/servers/words.h"
 
 #define UNITS_DIR  ".units"
@@ -126,7 +127,7 @@ static void take_process(struct server *s, const struct unit_facts *f)
 {
     bool found = s->unit.phase == UNIT_LOOKING;
     s->unit.said = false;
-    int r = child_adopt(&s->child, f->main_pid, NULL);
+    int r = child_adopt(&s->process.child, f->main_pid, NULL);
     if (r == -ESRCH) { /* it ended just now: the next look tells how */
         server_arm_probe(s, LOOK_S);
         return;
@@ -135,15 +136,17 @@ static void take_process(struct server *s, const struct unit_facts *f)
         server_start_failed(s, CRASH_UNKNOWN, true, "cannot watch the unit's process", r);
         return;
     }
+    if (child_cgroup(&s->process.child, s->unit.cgroup, sizeof(s->unit.cgroup)) < 0)
+        s->unit.cgroup[0] = '\0';
     bool asked = s->unit.phase == UNIT_ASKED;
     s->unit.phase = UNIT_RUNNING;
-    s->adopted = !asked;
-    if (asked && s->cause != RESTART_CAUSES) {
-        s->restarts[s->cause]++;
+    s->process.adopted = !asked;
+    if (asked && s->process.cause != RESTART_CAUSES) {
+        s->ends.restarts[s->process.cause]++;
         past_restarted(s);
     }
-    s->cause = CAUSE_CRASH;
-    s->taking = !asked && s->config->dialect->control_socket;
+    s->process.cause = CAUSE_CRASH;
+    s->socket.taking = !asked && s->config->dialect->control_socket;
     if (found)
         (void)launch_note_words(s); /* what it most likely was started with */
     launch_started(s, asked ? "Started" : "Adopted", asked ? REASON_STARTED : REASON_ADOPTED);
@@ -247,7 +250,7 @@ static void take_facts(struct server *s, const struct unit_facts *f)
             server_arm_probe(s, LOOK_S);
         return;
     case UNIT_ENDING:
-        if (f->last_pid == s->child.pid && f->main_pid == 0 && f->code != 0)
+        if (f->last_pid == s->process.child.pid && f->main_pid == 0 && f->code != 0)
             end_with(s, f);
         else if ((double)(ek_now_us() - s->unit.ended_us) / 1e6 > END_MOST_S)
             end_with(s, NULL);
@@ -289,7 +292,7 @@ static void on_changed(void *ctx)
 {
     struct server *s = ctx;
     bool waits = s->state == SRV_STARTING || s->state == SRV_ADOPTING;
-    if (s->unit.phase == UNIT_ENDING || (waits && s->child.pid == 0))
+    if (s->unit.phase == UNIT_ENDING || (waits && s->process.child.pid == 0))
         launch_unit_look(s);
 }
 
@@ -313,7 +316,7 @@ void launch_unit(struct server *s, const struct start_words *words)
         return;
     }
     s->state = SRV_STARTING;
-    s->started_us = ek_now_us();
+    s->process.started_us = ek_now_us();
     s->unit.phase = UNIT_WAITING;
     server_arm(s, s->config->start_deadline_s);
     look(s);
@@ -321,11 +324,24 @@ void launch_unit(struct server *s, const struct start_words *words)
 
 /* End */
 
+/* With OOMPolicy=continue systemd counts them no longer as the reason of an end. */
+static uint64_t unit_oom_kills(const struct server *s)
+{
+    uint64_t kills = ek_cgroup_number(s->unit.cgroup, "memory.events", "oom_kill ");
+    return kills == UINT64_MAX ? 0 : kills;
+}
+
+uint64_t server_oom_kills(const struct server *s)
+{
+    return s->unit.unit ? unit_oom_kills(s) : child_oom_kills(&s->process.child);
+}
+
 void launch_unit_ended(struct server *s)
 {
     if (s->unit.phase == UNIT_ENDING)
         return;
-    s->exit_io = sd_event_source_disable_unref(s->exit_io); /* it stays readable */
+    s->process.exit_io = sd_event_source_disable_unref(s->process.exit_io); /* it stays readable */
+    s->unit.kills = ek_oom_window_kills(&s->ends.ooms, server_oom_kills(s));
     s->unit.phase = UNIT_ENDING;
     s->unit.ended_us = ek_now_us();
     look(s);
@@ -335,9 +351,9 @@ static void on_killed(void *ctx, int error, const struct unit_facts *facts, cons
 {
     struct server *s = ctx;
     (void)facts;
-    if (error == 0 || s->child.pid == 0)
+    if (error == 0 || s->process.child.pid == 0)
         return;
-    int r = child_signal(&s->child, s->unit.sig); /* allowed when it is of our own user */
+    int r = child_signal(&s->process.child, s->unit.sig); /* allowed when it is of our own user */
     if (r < 0 && r != -ESRCH)
         ek_log(EK_LOG_ERR, "%s: could not send signal %d to %s: %s", s->config->name, s->unit.sig,
                s->config->unit, text);

@@ -22,7 +22,7 @@
 /* What is tried is not kept, and a restart without it is not the one that was asked for. */
 static bool waits_plainly(const struct server *s)
 {
-    return s->restart_waits && trial_is_none(&s->trial);
+    return s->drain.restart_waits && trial_is_none(&s->repair.trial);
 }
 
 static struct life life_of(const struct server *s)
@@ -31,17 +31,17 @@ static struct life life_of(const struct server *s)
         .boot = s->with->boot,
         .state = s->state,
         .want = s->want,
-        .pid = (int32_t)s->child.pid,
+        .pid = (int32_t)s->process.child.pid,
         .ramp = s->ramp.target,
         .planned = s->upkeep.planned,
         .asked = s->upkeep.asked,
         .waits = waits_plainly(s),
-        .found = s->drain_found,
+        .found = s->drain.found,
         .loosened = s->upkeep.loosened,
     };
     bool drains = s->state == SRV_DRAINING || s->state == SRV_STOPPING;
-    if (drains && !s->killed_us) /* what was killed is killed again, at any time */
-        l.until_us = s->armed_us;
+    if (drains && !s->process.killed_us) /* what was killed is killed again, at any time */
+        l.until_us = s->timer.due_us;
     if (l.planned)
         (void)snprintf(l.planned_name, sizeof(l.planned_name), "%s", reason_name(s->upkeep.reason));
     return l;
@@ -49,12 +49,12 @@ static struct life life_of(const struct server *s)
 
 void server_turn(struct server *s)
 {
-    struct state_server *row = s->was_taken ? state_of(s->with->state, s->config->name) : NULL;
+    struct state_server *row = s->life.taken ? state_of(s->with->state, s->config->name) : NULL;
     struct life now = life_of(s);
-    if (!row || (life_equal(&row->life, &now) && backoff_equal(&row->backoff, &s->backoff)))
+    if (!row || (life_equal(&row->life, &now) && backoff_equal(&row->backoff, &s->ends.backoff)))
         return;
     row->life = now;
-    row->backoff = s->backoff;
+    row->backoff = s->ends.backoff;
     server_save(s);
 }
 
@@ -63,14 +63,14 @@ void server_turn(struct server *s)
 void life_read(struct server *s)
 {
     const struct state_server *row = state_of(s->with->state, s->config->name);
-    if (!row || s->was_taken)
+    if (!row || s->life.taken)
         return;
-    s->was = row->life;
-    if (!s->begun)
-        s->backoff = row->backoff;
-    if (!s->begun && row->life.boot != s->with->boot) /* times of another boot mean nothing */
-        backoff_forget_times(&s->backoff);
-    s->begun = true;
+    s->life.was = row->life;
+    if (!s->life.begun)
+        s->ends.backoff = row->backoff;
+    if (!s->life.begun && row->life.boot != s->with->boot) /* times of another boot mean nothing */
+        backoff_forget_times(&s->ends.backoff);
+    s->life.begun = true;
 }
 
 static struct life_next next_of(struct server *s)
@@ -79,15 +79,15 @@ static struct life_next next_of(struct server *s)
     struct life_found found = {
         .boot = s->with->boot,
         .now_us = ek_now_us(),
-        .pid = (int32_t)s->child.pid,
-        .age_s = s->child.pid > 0 ? child_age_s(&s->child) : 0,
+        .pid = (int32_t)s->process.child.pid,
+        .age_s = s->process.child.pid > 0 ? child_age_s(&s->process.child) : 0,
         .start_deadline_s = c->start_deadline_s,
         .drain_most_s = c->drain_deadline_s + TERM_GRACE_S + DRAIN_SLACK_S,
         .hang_s = c->hang_s,
     };
-    s->was_taken = true;
-    s->upkeep.loosened = s->was.loosened; /* of any boot: no start with it has been ready */
-    return life_go_on(&s->was, &found);
+    s->life.taken = true;
+    s->upkeep.loosened = s->life.was.loosened; /* of any boot: no start with it has been ready */
+    return life_go_on(&s->life.was, &found);
 }
 
 static enum reason reason_of(const char *name)
@@ -101,10 +101,10 @@ static enum reason reason_of(const char *name)
 static void take_plan(struct server *s)
 {
     char who[160];
-    if (!s->was.planned)
+    if (!s->life.was.planned)
         return;
     s->upkeep.planned = true;
-    s->upkeep.reason = reason_of(s->was.planned_name);
+    s->upkeep.reason = reason_of(s->life.was.planned_name);
     if (s->upkeep.lease < 0)
         (void)lease_take(s->with->config->restart_lease, s->config->name, &s->upkeep.lease, who,
                          sizeof(who));
@@ -114,15 +114,15 @@ static void take_plan(struct server *s)
 static void tell_unseen(struct server *s)
 {
     struct child_exit e = {.known = false};
-    s->child.pid = s->was.pid;
-    s->state = s->was.state;
-    s->want = s->was.want;
-    if (s->control_path[0])
-        exit_file_read(s->control_path, s->child.pid, &e);
+    s->process.child.pid = s->life.was.pid;
+    s->state = s->life.was.state;
+    s->want = s->life.was.want;
+    if (s->address.control_path[0])
+        exit_file_read(s->address.control_path, s->process.child.pid, &e);
     ended_unseen(s, &e);
     if (s->state == SRV_STARTING)
         (void)upkeep_tighten(s); /* the next start is another one, if it had them */
-    s->child.pid = 0;
+    s->process.child.pid = 0;
     s->want = WANT_RUN;
     s->state = SRV_ADOPTING;
 }
@@ -134,22 +134,22 @@ void life_none_runs(struct server *s)
         int r = server_bind(s); /* so that clients are answered and not refused */
         if (r < 0)
             ek_log(EK_LOG_WARNING, "%s: cannot listen on port %u while it is stopped: %s",
-                   s->config->name, s->port, ek_strerror(r));
+                   s->config->name, s->address.port, ek_strerror(r));
         ended_rest(s);
         server_note(s, ACT_NOTE, REASON_OPERATOR,
                     "An operator drained it and it has ended since: resume or restart starts it");
         return;
     }
-    bool ran = n.known && s->was.pid > 0;
+    bool ran = n.known && s->life.was.pid > 0;
     if (ran)
         tell_unseen(s);
-    if (ran && s->was.want == WANT_RESTART) {
+    if (ran && s->life.was.want == WANT_RESTART) {
         take_plan(s);
-        s->cause = s->was.planned ? CAUSE_PLANNED : CAUSE_OPERATOR;
-    } else if (ran && s->was.want == WANT_RUN) {
-        s->cause = CAUSE_CRASH;
+        s->process.cause = s->life.was.planned ? CAUSE_PLANNED : CAUSE_OPERATOR;
+    } else if (ran && s->life.was.want == WANT_RUN) {
+        s->process.cause = CAUSE_CRASH;
     }
-    s->was = (struct life){0};
+    s->life.was = (struct life){0};
     server_launch(s);
 }
 
@@ -157,7 +157,7 @@ void life_adopted(struct server *s)
 {
     struct life_next n = next_of(s);
     s->want = n.want;
-    s->was_ready = n.step == LIFE_ASK_LONG;
+    s->life.was_ready = n.step == LIFE_ASK_LONG;
     switch (n.step) {
     case LIFE_START: /* it runs, so these are not for it */
     case LIFE_REST:
@@ -166,15 +166,15 @@ void life_adopted(struct server *s)
     case LIFE_ASK_LONG:
         if (n.known) {
             take_plan(s);
-            s->upkeep.asked = s->was.asked;
-            s->restart_waits = s->was.waits;
-            s->ramp.kept = s->was.ramp;
+            s->upkeep.asked = s->life.was.asked;
+            s->drain.restart_waits = s->life.was.waits;
+            s->ramp.kept = s->life.was.ramp;
         }
         server_arm(s, n.left_s);
         break;
     case LIFE_DRAIN:
         take_plan(s);
-        s->drain_found = s->was.found;
+        s->drain.found = s->life.was.found;
         drain_go_on(s, n.state, n.left_s);
         break;
     case LIFE_END:
@@ -183,18 +183,18 @@ void life_adopted(struct server *s)
         server_arm(s, n.left_s);
         break;
     }
-    s->was = (struct life){0};
+    s->life.was = (struct life){0};
     server_arm_probe(s, 0);
 }
 
 void life_attached(struct server *s)
 {
-    s->was_taken = true;
-    bool drained = s->was.boot == s->with->boot && s->was.want == WANT_DRAINED &&
-                   (s->was.state == SRV_DRAINING || s->was.state == SRV_DRAINED);
+    s->life.taken = true;
+    bool drained = s->life.was.boot == s->with->boot && s->life.was.want == WANT_DRAINED &&
+                   (s->life.was.state == SRV_DRAINING || s->life.was.state == SRV_DRAINED);
     if (drained) {
         s->want = WANT_DRAINED;
-        drain_go_on(s, s->was.state, -1);
+        drain_go_on(s, s->life.was.state, -1);
     }
-    s->was = (struct life){0};
+    s->life.was = (struct life){0};
 }

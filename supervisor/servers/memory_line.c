@@ -33,28 +33,31 @@ static void put_devices(const struct server *s, const struct gpus *g, struct ek_
 
 bool memory_known(const struct server *s)
 {
-    return s->child.pid > 0 || s->theirs.pid > 0;
+    return s->process.child.pid > 0 || s->memory.theirs.pid > 0;
 }
 
 /* Through its control socket, which knows also a process in a container; else by its port, here. */
 static pid_t look_for_theirs(const struct server *s)
 {
-    if (s->control_path[0])
-        return holder_of_socket(s->control_path);
+    if (s->address.control_path[0])
+        return holder_of_socket(s->address.control_path);
     const char *host = s->config->host;
-    return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 ? holder_of_port(s->port) : 0;
+    return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0
+               ? holder_of_port(s->address.port)
+               : 0;
 }
 
 /* Asked for again when it has ended; its growth then begins anew. */
 static void find_theirs(struct server *s)
 {
-    if (s->theirs.pid > 0 && child_start_ticks(s->theirs.pid) == s->theirs.start)
+    if (s->memory.theirs.pid > 0 &&
+        child_start_ticks(s->memory.theirs.pid) == s->memory.theirs.start)
         return;
-    s->theirs.pid = s->state == SRV_READY ? look_for_theirs(s) : 0;
-    s->theirs.start = s->theirs.pid > 0 ? child_start_ticks(s->theirs.pid) : 0;
-    if (!s->theirs.start)
-        s->theirs.pid = 0;
-    s->memory = MEMORY_UNKNOWN;
+    s->memory.theirs.pid = s->state == SRV_READY ? look_for_theirs(s) : 0;
+    s->memory.theirs.start = s->memory.theirs.pid > 0 ? child_start_ticks(s->memory.theirs.pid) : 0;
+    if (!s->memory.theirs.start)
+        s->memory.theirs.pid = 0;
+    s->memory.now = MEMORY_UNKNOWN;
     leaks_begin(s);
 }
 
@@ -71,15 +74,16 @@ static void put_processes(const struct process_tree *t, const struct memory_figu
 void memory_line(struct server *s, const struct process_list *all, const struct figures *f)
 {
     struct ek_buf out = {0};
-    struct memory_figures *m = &s->memory, before = s->memory;
+    struct memory_figures *m = &s->memory.now, before = s->memory.now;
     struct process_tree tree;
-    if (s->attached)
+    if (s->process.attached)
         find_theirs(s);
     if (!memory_known(s))
         return;
     /* out of memory: its main process alone */
-    (void)process_tree_pick(all, s->attached ? s->theirs.pid : s->child.pid, &tree);
-    figures_read(&s->child, &tree, m);
+    (void)process_tree_pick(all, s->process.attached ? s->memory.theirs.pid : s->process.child.pid,
+                            &tree);
+    figures_read(&s->process.child, &tree, m);
     put_processes(&tree, m, &out);
     if (isfinite(m->cgroup))
         (void)ek_buf_printf(&out, ", cgroup %.2f GiB", m->cgroup / GIB);
@@ -88,11 +92,11 @@ void memory_line(struct server *s, const struct process_list *all, const struct 
     if (isfinite(m->stalled_s) && m->stalled_s > before.stalled_s)
         (void)ek_buf_printf(&out, ", waited %.2f s for memory since the last line",
                             m->stalled_s - before.stalled_s);
-    if (sample_has(&s->sample, SIG_KV_USAGE))
-        (void)ek_buf_printf(&out, ", KV %.0f %%", s->sample.value[SIG_KV_USAGE] * 100);
-    if (sample_has(&s->sample, SIG_POOL_RESERVED))
+    if (sample_has(&s->watch.sample, SIG_KV_USAGE))
+        (void)ek_buf_printf(&out, ", KV %.0f %%", s->watch.sample.value[SIG_KV_USAGE] * 100);
+    if (sample_has(&s->watch.sample, SIG_POOL_RESERVED))
         (void)ek_buf_printf(&out, ", outside the pool %.2f GiB",
-                            s->sample.value[SIG_POOL_RESERVED] / GIB);
+                            s->watch.sample.value[SIG_POOL_RESERVED] / GIB);
     uint64_t left = holder_memory_bytes(); /* 0: it could not be read */
     leaks_step(s, &tree, figures_gpus(f), left ? (double)left : (double)NAN);
     (void)ek_buf_puts(&out, ", host ");

@@ -74,7 +74,8 @@ static void on_gpus(void *ctx, const struct gpus *g)
 {
     struct server *s = ctx;
     char why[200];
-    double share = s->running.share > 0 ? s->running.share : s->config->dialect->share_default;
+    double share =
+        s->repair.running.share > 0 ? s->repair.running.share : s->config->dialect->share_default;
     s->obstacle.gpus = NULL;
     if (g->error == 0 && gpus_are_free(g, s->config->device_set, share, why, sizeof(why)))
         gone(s, "The memory of its devices is free");
@@ -86,16 +87,18 @@ static int obstacle_on_timer(sd_event_source *source, uint64_t usec, void *ctx)
 {
     struct server *s = ctx;
     const struct server_config *c = s->config;
-    char who[80], own[sizeof(s->control_path)]; /* where its control socket comes and goes */
+    char who[80],
+        own[sizeof(s->address.control_path)]; /* where its control socket comes and goes */
     int r = 0;
-    memcpy(own, s->control_path, sizeof(own));
+    memcpy(own, s->address.control_path, sizeof(own));
     own[strrchr(own, '/') ? strrchr(own, '/') - own : 0] = '\0';
     (void)source;
     (void)usec;
     switch (s->obstacle.kind) {
     case OBSTACLE_NONE: return 0;
     case OBSTACLE_PORT:
-        if (c->dialect->control_socket || holder_port_free(c->host, s->port, who, sizeof(who)))
+        if (c->dialect->control_socket ||
+            holder_port_free(c->host, s->address.port, who, sizeof(who)))
             gone(s, "Its port is free");
         else
             arm(s);
@@ -124,7 +127,7 @@ void obstacle_watch(struct server *s, enum obstacle kind)
     obstacle_stop(s);
     s->obstacle.kind = s->obstacle.last = kind;
     s->obstacle.seen = again && s->obstacle.seen; /* what changed while it failed counts too */
-    if (kind == OBSTACLE_NONE || s->attached || !s->config->argv)
+    if (kind == OBSTACLE_NONE || s->process.attached || !s->config->argv)
         return;
     if (!s->obstacle.timer && sd_event_add_time(s->with->event, &s->obstacle.timer, CLOCK_MONOTONIC,
                                                 0, 100000, obstacle_on_timer, s) < 0)

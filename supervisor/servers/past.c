@@ -1,4 +1,4 @@
-#include "supervisor/servers/past.h"
+#include "supervisor/servers/server_past.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -59,7 +59,7 @@ void past_runs(const struct server *s)
         return;
     (void)ek_buf_printf(
         &json, "{\"server\":\"%s\",\"pid\":%d,\"start\":%llu,\"boot\":\"%016llx\",\"at_s\":%.6f}",
-        s->config->name, (int)s->child.pid, child_start_ticks(s->child.pid),
+        s->config->name, (int)s->process.child.pid, child_start_ticks(s->process.child.pid),
         (unsigned long long)s->with->boot, (double)ek_wall_us() * 1e-6);
     append(s->with, "life", &json);
 }
@@ -69,7 +69,7 @@ void past_ended(struct server *s)
     struct ek_buf json = {0};
     s->past.pid = 0;
     (void)ek_buf_printf(&json, "{\"server\":\"%s\",\"pid\":%d,\"at_s\":%.6f}", s->config->name,
-                        (int)s->child.pid, (double)ek_wall_us() * 1e-6);
+                        (int)s->process.child.pid, (double)ek_wall_us() * 1e-6);
     append(s->with, "end", &json);
 }
 
@@ -77,7 +77,7 @@ uint64_t past_restarts(const struct server *s)
 {
     uint64_t n = s->past.restarts;
     for (int i = 0; i < RESTART_CAUSES; i++)
-        n += s->restarts[i];
+        n += s->ends.restarts[i];
     return n;
 }
 
@@ -269,14 +269,14 @@ static void refill(struct server *s, const struct ring *decisions, const struct 
         uint32_t at = (decisions->next + decisions->size - decisions->count + i) % decisions->size;
         json_t *j = json_loadb(decisions->at[at].json, decisions->at[at].len, 0, NULL);
         if (parse_decision(j, &d))
-            decisions_refill(&s->decisions, &d);
+            decisions_refill(&s->law.decisions, &d);
         json_decref(j);
     }
     for (uint32_t i = 0; i < failures->count; i++) {
         uint32_t at = (failures->next + failures->size - failures->count + i) % failures->size;
         json_t *j = json_loadb(failures->at[at].json, failures->at[at].len, 0, NULL);
         if (parse_failure(j, &f))
-            failures_push(&s->failures, &f);
+            failures_push(&s->ends.failures, &f);
         json_decref(j);
     }
 }
@@ -288,7 +288,7 @@ static uint64_t unwatched_since(const struct load *l)
     if (!l->watch.known || strcmp(l->watch.what, "begin") != 0)
         return l->watch.known ? l->watch.at_us : 0;
     for (uint32_t i = 0; i < l->count; i++) { /* a chart has a row a second */
-        const struct history *h = l->servers[i]->history;
+        const struct history *h = l->servers[i]->watch.history;
         uint32_t newest = h->count ? h->at_s[(h->next + HISTORY_ROWS - 1) % HISTORY_ROWS] : 0;
         if (newest * EK_US_PER_S > last)
             last = newest * EK_US_PER_S;
@@ -331,7 +331,7 @@ static void tell_gap(const struct load *l, uint64_t since_us)
     for (uint32_t i = 0; i < l->count; i++) {
         struct server *s = l->servers[i];
         s->past.unwatched_us = since_us;
-        if (s->decisions.count > 0)
+        if (s->law.decisions.count > 0)
             server_note(s, ACT_NOTE, REASON_UNWATCHED, "%s; nobody watched for %s", how, gap);
     }
 }
@@ -360,7 +360,7 @@ static void load_charts(const struct services *with, struct server *s)
 {
     uint32_t damaged = 0;
     int r = charts_open(with->behind, with->config->state_dir, s->config->name, ek_wall_us(),
-                        s->history, &s->charts, &damaged);
+                        s->watch.history, &s->watch.charts, &damaged);
     if (r < 0 && r != -EROFS) /* that was said of the directory */
         ek_log(EK_LOG_WARNING, "%s: its charts cannot be kept in %s: %s", s->config->name,
                with->config->state_dir, ek_strerror(r));
@@ -410,13 +410,14 @@ void past_settle(struct server *s)
         return;
     s->past.pid = 0;
     bool same = s->past.boot == s->with->boot;
-    if (same && (s->child.pid == pid || (s->past.start && child_start_ticks(pid) == s->past.start)))
+    if (same &&
+        (s->process.child.pid == pid || (s->past.start && child_start_ticks(pid) == s->past.start)))
         return;
     span(since && now > since ? (double)(now - since) / 1e6 : 0, gap, sizeof(gap));
     server_note(s, ACT_NOTE, REASON_UNWATCHED, "Process %d ended %s while nobody watched (%s)%s",
                 (int)pid,
                 same ? "of a cause that is not known" : "with the machine, which was booted", gap,
-                same && s->adopted ? "; somebody else had started another" : "");
+                same && s->process.adopted ? "; somebody else had started another" : "");
 }
 
 /* Decisions of long ago */
@@ -429,7 +430,7 @@ struct since {
 bool past_ask(const struct server *s, uint64_t since_us, uint32_t most, struct past_query *ret_q)
 {
     const struct decision *oldest =
-        s->decisions.count ? decisions_at(&s->decisions, s->decisions.count - 1) : NULL;
+        s->law.decisions.count ? decisions_at(&s->law.decisions, s->law.decisions.count - 1) : NULL;
     *ret_q = (struct past_query){
         .from_us = since_us, .before_us = oldest ? oldest->wall_us : UINT64_MAX, .most = most};
     (void)snprintf(ret_q->server, sizeof(ret_q->server), "%s", s->config->name);

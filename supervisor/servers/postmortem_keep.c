@@ -112,13 +112,14 @@ static int open_recording(const struct server *s, char *ret_lacks, size_t size)
     char path[300];
     int fd = -ENOENT;
     const struct dialect *d = s->config->dialect;
-    if (!d->control_socket || d->companion || !s->control_path[0]) {
+    if (!d->control_socket || d->companion || !s->address.control_path[0]) {
         (void)snprintf(ret_lacks, size, "this engine has none");
         return -1;
     }
     for (size_t i = 0; fd < 0 && i < sizeof(names) / sizeof(names[0]); i++) {
-        int n = snprintf(path, sizeof(path), "%s%s", s->control_path, names[i]);
-        int r = n < (int)sizeof(path) ? ek_recorded_open(path, s->child.pid) : -ENAMETOOLONG;
+        int n = snprintf(path, sizeof(path), "%s%s", s->address.control_path, names[i]);
+        int r =
+            n < (int)sizeof(path) ? ek_recorded_open(path, s->process.child.pid) : -ENAMETOOLONG;
         fd = r >= 0 || i == 0 ? r : fd; /* the first says what is wrong */
     }
     if (fd < 0)
@@ -133,7 +134,7 @@ static int open_recording(const struct server *s, char *ret_lacks, size_t size)
 
 static void copy_losses(const struct server *s, struct postmortem *p)
 {
-    const struct engine_losses *l = &s->losses;
+    const struct engine_losses *l = &s->engine.losses;
     uint32_t kept = l->count < ENGINE_LOSSES_KEPT ? l->count : ENGINE_LOSSES_KEPT;
     p->losses = l->count;
     for (uint32_t i = l->count - kept; i < l->count && p->loss_count < POSTMORTEM_LOSSES; i++) {
@@ -168,19 +169,19 @@ void postmortem_keep(struct server *s, const struct crash_verdict *v, bool start
         .engine = k->engine,
         .cls = k->cls,
         .why = k->why,
-        .pid = (int)s->child.pid,
+        .pid = (int)s->process.child.pid,
         .starting = starting,
         .unseen = unseen,
         .wall_us = wall_us,
         .now_us = now_us,
-        .uptime_s = s->started_us ? (double)(now_us - s->started_us) / 1e6 : 0,
-        .resident = s->memory.resident,
-        .cgroup = s->memory.cgroup,
-        .cgroup_most = s->memory.most,
+        .uptime_s = s->process.started_us ? (double)(now_us - s->process.started_us) / 1e6 : 0,
+        .resident = s->memory.now.resident,
+        .cgroup = s->memory.now.cgroup,
+        .cgroup_most = s->memory.now.most,
     };
     copy_losses(s, &k->p);
-    int r =
-        history_json(s->history, (uint32_t)(wall_us / EK_US_PER_S) - POSTMORTEM_S, 1, &k->samples);
+    int r = history_json(s->watch.history, (uint32_t)(wall_us / EK_US_PER_S) - POSTMORTEM_S, 1,
+                         &k->samples);
     k->p.samples = k->samples.data;
     if (r == 0) {
         k->fd = open_recording(s, k->lacks, sizeof(k->lacks));

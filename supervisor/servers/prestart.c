@@ -55,7 +55,7 @@ static bool wait_again(struct server *s, double *wait_s, enum crash_class cls, c
 void prestart_wait_port(struct server *s, int error)
 {
     const struct server_config *c = s->config;
-    unsigned port = s->port ? s->port : (unsigned)c->port;
+    unsigned port = s->address.port ? s->address.port : (unsigned)c->port;
     char who[sizeof(s->prestart.holder)] = "nobody", what[200];
     if (error == -EADDRNOTAVAIL)
         (void)snprintf(what, sizeof(what), "the address %.60s is none of this machine now",
@@ -129,7 +129,8 @@ static void on_gpus(void *ctx, const struct gpus *g)
 {
     struct server *s = ctx;
     char why[200];
-    double share = s->running.share > 0 ? s->running.share : s->config->dialect->share_default;
+    double share =
+        s->repair.running.share > 0 ? s->repair.running.share : s->config->dialect->share_default;
     s->prestart.asks = NULL;
     if (g->error == -ENOENT) {
         ek_log(EK_LOG_INFO, "%s: %s: its devices are not looked at", s->config->name, g->text);
@@ -154,7 +155,8 @@ bool prestart_check(struct server *s)
     }
     if (s->prestart.asks)
         return false; /* the answer launches */
-    if (!c->dialect->control_socket && !holder_port_free(c->host, s->port, who, sizeof(who))) {
+    if (!c->dialect->control_socket &&
+        !holder_port_free(c->host, s->address.port, who, sizeof(who))) {
         prestart_wait_port(s, -EADDRINUSE);
         return false;
     }

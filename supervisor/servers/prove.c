@@ -156,7 +156,8 @@ static const char *newer_file(const struct server *s, char *const *argv)
     if (!argv[i] || !argv[i + 1] || stat(argv[i + 1], &st) < 0)
         return NULL;
     double written_s = (double)st.st_mtim.tv_sec + (double)st.st_mtim.tv_nsec * 1e-9;
-    double began_s = (double)ek_wall_us() * 1e-6 - (double)(ek_now_us() - s->started_us) * 1e-6;
+    double began_s =
+        (double)ek_wall_us() * 1e-6 - (double)(ek_now_us() - s->process.started_us) * 1e-6;
     return written_s > began_s ? argv[i + 1] : NULL;
 }
 
@@ -166,11 +167,11 @@ bool server_changes(const struct server *s, char *text, size_t size)
     char *line = NULL, **now = NULL;
     bool known = false;
     text[0] = '\0';
-    if (s->child.pid <= 0 || s->attached || !s->config->argv)
+    if (s->process.child.pid <= 0 || s->process.attached || !s->config->argv)
         return false;
     line = malloc(CMDLINE_MOST);
     if (line)
-        now = cmdline_of(s->child.pid, line, CMDLINE_MOST);
+        now = cmdline_of(s->process.child.pid, line, CMDLINE_MOST);
     known = now && launch_words(s, &next) == 0;
     size_t own = 0;
     while (known && own < PROGRAM_MOST && now[own] &&
@@ -192,5 +193,5 @@ bool server_changes(const struct server *s, char *text, size_t size)
 
 void server_look_changes(struct server *s)
 {
-    (void)server_changes(s, s->needs, sizeof(s->needs));
+    (void)server_changes(s, s->prove.needs, sizeof(s->prove.needs));
 }

@@ -24,7 +24,7 @@ uint32_t ramp_begin(struct server *s, const struct policy_params *p, uint32_t wa
     bool due = s->ramp.due;
     s->ramp.due = false;
     if (!due || !(every_s > 0) || p->mode != MODE_ACT || from == 0 || from >= want ||
-        (s->policy && policy_pinned(s->policy, KNOB_SEQS)))
+        (s->law.policy && policy_pinned(s->law.policy, KNOB_SEQS)))
         return want;
     s->ramp.target = want;
     s->ramp.at = from;
@@ -37,7 +37,7 @@ uint32_t ramp_begin(struct server *s, const struct policy_params *p, uint32_t wa
 
 void ramp_go_on(struct server *s)
 {
-    uint32_t live = s->limits.knob[KNOB_SEQS].value, target = s->ramp.kept;
+    uint32_t live = s->act.limits.knob[KNOB_SEQS].value, target = s->ramp.kept;
     s->ramp.kept = 0;
     if (live == 0 || live >= target || !(s->config->ramp_every_s > 0))
         return;
@@ -60,7 +60,7 @@ static void on_written(void *ctx, const struct control_result *res)
     struct server *s = ctx;
     if (res->error < 0) {
         ek_log(EK_LOG_WARNING, "%s: a step of its ramp failed: %s", s->config->name, res->text);
-        s->ramp.at = s->limits.knob[KNOB_SEQS].value; /* the next one writes again */
+        s->ramp.at = s->act.limits.knob[KNOB_SEQS].value; /* the next one writes again */
         return;
     }
     action_take_limits(s, &res->limits);
@@ -70,13 +70,13 @@ static void on_written(void *ctx, const struct control_result *res)
 
 void ramp_step(struct server *s, uint64_t now_us)
 {
-    const struct sample *x = &s->sample;
-    uint32_t live = s->limits.knob[KNOB_SEQS].value;
-    if (!s->ramp.target || now_us < s->ramp.next_us || s->writing || !s->limits_known)
+    const struct sample *x = &s->watch.sample;
+    uint32_t live = s->act.limits.knob[KNOB_SEQS].value;
+    if (!s->ramp.target || now_us < s->ramp.next_us || s->act.writing || !s->act.limits_known)
         return;
     s->ramp.next_us = now_us + (uint64_t)(s->config->ramp_every_s * 1e6);
     bool counts = sample_has(x, SIG_PREEMPTIONS);
-    bool absent = s->policy && !policy_counts(s->policy); /* this engine has none */
+    bool absent = s->law.policy && !policy_counts(s->law.policy); /* this engine has none */
     if (!sample_has(x, SIG_KV_USAGE) || (!counts && !absent))
         return; /* hold */
     if (s->state != SRV_READY || live != s->ramp.at || s->config->policy.mode != MODE_ACT) {
@@ -93,11 +93,11 @@ void ramp_step(struct server *s, uint64_t now_us)
         return; /* hold until there is room */
     uint32_t step = s->ramp.target / STEP_PART > 0 ? s->ramp.target / STEP_PART : 1;
     uint32_t to = live + step < s->ramp.target ? live + step : s->ramp.target;
-    struct control_change change = {.generation = s->limits.generation,
+    struct control_change change = {.generation = s->act.limits.generation,
                                     .origin = "evenkeeld",
                                     .reason = reason_name(REASON_RAMP)};
     change.value[KNOB_SEQS] = to;
     s->ramp.at = to;
-    if (control_write(s->control, &change, on_written, s) < 0)
+    if (control_write(s->act.control, &change, on_written, s) < 0)
         s->ramp.at = live; /* out of memory: at the next step */
 }

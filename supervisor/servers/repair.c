@@ -48,22 +48,22 @@ void repair_listen(struct server *s)
 {
     struct ek_buf log = {0};
     struct remedy_settings said = {0};
-    if (s->config->dialect->torch && s->log.path[0] && logtail_read(&s->log, LOG_MOST, &log) == 0 &&
-        log.len)
+    if (s->config->dialect->torch && s->process.log.path[0] &&
+        logtail_read(&s->process.log, LOG_MOST, &log) == 0 && log.len)
         engine_said(log.data, log.len, &said);
     ek_buf_done(&log);
-    s->said.tokens =
-        said.tokens ? said.tokens : s->said.tokens; /* the start may be cut off by now */
-    s->said.seqs = said.seqs ? said.seqs : s->said.seqs;
+    s->repair.said.tokens =
+        said.tokens ? said.tokens : s->repair.said.tokens; /* the start may be cut off by now */
+    s->repair.said.seqs = said.seqs ? said.seqs : s->repair.said.seqs;
 }
 
 /* What it was started with. `said` is the server's own word, the last ceilings its word when it was
- * ready; an engine's usual default comes last, and only of engines that have one. */
+ * ready. What nobody said stays unknown and is not lowered: a number that is only assumed may lie
+ * above the one that failed. */
 static struct remedy_settings settings_of(const struct server *s, const struct remedy_facts *said)
 {
     const struct dialect *d = s->config->dialect;
-    struct remedy_settings now = s->running, plans = said->plans;
-    bool usual = !d->exit_word;
+    struct remedy_settings now = s->repair.running, plans = said->plans;
     if (said->known && said->fits) {
         now.tokens = plans.tokens ? plans.tokens : now.tokens;
         now.seqs = plans.seqs ? plans.seqs : now.seqs;
@@ -71,21 +71,19 @@ static struct remedy_settings settings_of(const struct server *s, const struct r
         now.swap_gib = plans.swap_gib > 0 ? plans.swap_gib : now.swap_gib;
     }
     if (!now.tokens)
-        now.tokens = s->limits.knob[KNOB_TOKENS].ceiling;
+        now.tokens = s->act.limits.knob[KNOB_TOKENS].ceiling;
     if (!now.seqs)
-        now.seqs = s->limits.knob[KNOB_SEQS].ceiling;
-    now.tokens = now.tokens ? now.tokens : s->said.tokens;
-    now.seqs = now.seqs ? now.seqs : s->said.seqs;
-    now.tokens = now.tokens || !usual ? now.tokens : d->tokens_default;
-    now.seqs = now.seqs || !usual ? now.seqs : d->seqs_default;
+        now.seqs = s->act.limits.knob[KNOB_SEQS].ceiling;
+    now.tokens = now.tokens ? now.tokens : s->repair.said.tokens;
+    now.seqs = now.seqs ? now.seqs : s->repair.said.seqs;
     now.share = now.share > 0 ? now.share : d->share_default; /* the same on every device */
     return now;
 }
 
 static void repair_finish(struct server *s)
 {
-    struct repair *r = s->repair;
-    s->repair = NULL;
+    struct repair *r = s->repair.ask;
+    s->repair.ask = NULL;
     ended_restart(s, &r->verdict, &r->plan, &r->failure);
     free(r);
 }
@@ -93,15 +91,15 @@ static void repair_finish(struct server *s)
 /* The step that was found is taken, if this server may be changed; without one, none was left. */
 static void repair_settle(struct server *s)
 {
-    struct repair *r = s->repair;
+    struct repair *r = s->repair.ask;
     struct remedy_memory *m = memory_of(s);
     enum crash_class cls = r->verdict.cls;
     bool may = s->config->policy.mode == MODE_ACT;
     if (r->plan.found && may && m) {
         remedy_take(m, &r->c, &r->plan);
-        s->remedies[cls][r->plan.step]++;
+        s->ends.remedies[cls][r->plan.step]++;
         server_save(s);
-        s->backoff.start_failures = 0; /* the next start is another one */
+        s->ends.backoff.start_failures = 0; /* the next start is another one */
         r->verdict.retry = true;
     } else if (r->plan.found) {
         struct decision d = {.kind = ACT_NOTE, .reason = REASON_REMEDY};
@@ -110,7 +108,7 @@ static void repair_settle(struct server *s)
         server_record(s, &d);
         r->plan = (struct remedy_plan){.found = false};
     } else if (may) {
-        s->remedies[cls][REMEDY_STEPS]++;
+        s->ends.remedies[cls][REMEDY_STEPS]++;
         if (r->tried && cls == CRASH_STARTUP_OOM)
             r->verdict.retry = false; /* every step was tried: the same again will fail again */
     }
@@ -123,12 +121,13 @@ static bool ask_plan(struct server *s, const struct remedy_settings *caps, subpr
     static char dry[] = "--dry-run", json[] = "--json", *flags[] = {dry, json, NULL};
     struct start_words words;
     if (s->unit.unit || !s->config->dialect->exit_word ||
-        words_make(s->config, &s->trial, caps, &words) < 0)
+        words_make(s->config, &s->repair.trial, caps, &words) < 0)
         return false;
     struct subprocess_spec spec = {
         .argv = words.argv, .flags = flags, .env = words.env, .timeout_ms = PLAN_MS};
-    bool asked = dry_answer_can(words.argv) && subprocess_run(s->with->subprocesses, s->with->event,
-                                                              &spec, fn, s, &s->repair->ask) == 0;
+    bool asked =
+        dry_answer_can(words.argv) && subprocess_run(s->with->subprocesses, s->with->event, &spec,
+                                                     fn, s, &s->repair.ask->ask) == 0;
     words_done(&words);
     return asked;
 }
@@ -138,7 +137,7 @@ static void on_step(void *ctx, const struct subprocess_result *res);
 /* The next step that has a chance, or none. */
 static void repair_choose(struct server *s)
 {
-    struct repair *r = s->repair;
+    struct repair *r = s->repair.ask;
     struct remedy_memory *m = memory_of(s);
     r->plan = (struct remedy_plan){.found = false};
     if (m)
@@ -151,7 +150,7 @@ static void repair_choose(struct server *s)
 static void on_step(void *ctx, const struct subprocess_result *res)
 {
     struct server *s = ctx;
-    struct repair *r = s->repair;
+    struct repair *r = s->repair.ask;
     struct remedy_memory *m = memory_of(s);
     struct remedy_facts with;
     char why[120];
@@ -169,8 +168,8 @@ static void on_step(void *ctx, const struct subprocess_result *res)
 
 static void begin_with(struct server *s, const struct remedy_facts *said)
 {
-    s->repair->before = *said;
-    s->repair->c.now = settings_of(s, said);
+    s->repair.ask->before = *said;
+    s->repair.ask->c.now = settings_of(s, said);
     repair_choose(s);
 }
 
@@ -178,7 +177,7 @@ static void on_before(void *ctx, const struct subprocess_result *res)
 {
     struct server *s = ctx;
     struct remedy_facts said;
-    s->repair->ask = NULL;
+    s->repair.ask->ask = NULL;
     dry_answer_plan(res->status, res->text, res->len, &said);
     begin_with(s, &said);
 }
@@ -208,14 +207,14 @@ void repair_begin(struct server *s, const struct crash_verdict *v, const struct 
     repair_stop(s, "another end followed");
     ended_say(s, v, failure);
     bool forgot = give_up_caps(s, &verdict);
-    s->repair = m && remedy_exists(v->cls) && verdict.retry && !forgot
-                    ? calloc(1, sizeof(*s->repair))
-                    : NULL;
-    if (!s->repair) { /* no ladder, no cure by it, or no memory for one */
+    s->repair.ask = m && remedy_exists(v->cls) && verdict.retry && !forgot
+                        ? calloc(1, sizeof(*s->repair.ask))
+                        : NULL;
+    if (!s->repair.ask) { /* no ladder, no cure by it, or no memory for one */
         ended_restart(s, &verdict, &none, &failed);
         return;
     }
-    struct repair *r = s->repair;
+    struct repair *r = s->repair.ask;
     r->verdict = verdict;
     r->failure = failed;
     r->c = (struct remedy_case){
@@ -224,7 +223,7 @@ void repair_begin(struct server *s, const struct crash_verdict *v, const struct 
         .dialect = s->config->dialect,
         .tokens_min = (uint32_t)s->config->tokens_min,
         .seqs_min = (uint32_t)s->config->seqs_min,
-        .soon = s->soon && (s->config->device_set || !s->config->dialect->exit_word),
+        .soon = s->ends.soon && (s->config->device_set || !s->config->dialect->exit_word),
         .wall_us = ek_wall_us(),
     };
     (void)remedy_expire(m, r->c.wall_us);
@@ -241,10 +240,10 @@ void repair_begin(struct server *s, const struct crash_verdict *v, const struct 
 
 void repair_stop(struct server *s, const char *next)
 {
-    struct repair *r = s->repair;
+    struct repair *r = s->repair.ask;
     if (!r)
         return;
-    s->repair = NULL;
+    s->repair.ask = NULL;
     subprocess_cancel(r->ask);
     (void)snprintf(r->failure.next, sizeof(r->failure.next), "%s", next);
     ended_keep(s, &r->failure);
@@ -259,7 +258,7 @@ double repair_learned(const struct server *s, char *text, size_t size)
     if (!row || !s->config->argv || row->remedy.until_us <= now ||
         s->config->policy.mode != MODE_ACT)
         return 0;
-    remedy_read(s->config->dialect, s->config->argv, &s->in_file, &has);
+    remedy_read(s->config->dialect, s->config->argv, &s->repair.in_file, &has);
     if (!remedy_text(s->config->dialect, &has, &row->remedy.caps, text, size))
         return 0;
     return (double)(row->remedy.until_us - now) / 1e6;
@@ -287,7 +286,7 @@ int server_forget(struct server *s, char *text, size_t size)
     }
     remedy_forget(m);
     server_save(s);
-    s->limits_us = 0; /* what serves is not held below it any more, either */
+    s->act.limits_us = 0; /* what serves is not held below it any more, either */
     if (left_s > 0)
         server_note(s, ACT_NOTE, REASON_OPERATOR,
                     "Operator%s: forget %.110s; the next start has its own flags", server_asker(s),

@@ -22,9 +22,9 @@
 #include "supervisor/io/shut.h"
 #include "supervisor/io/unit.h"
 #include "supervisor/law/window.h"
-#include "supervisor/servers/past.h"
 #include "supervisor/servers/record.h"
 #include "supervisor/servers/server_inside.h"
+#include "supervisor/servers/server_past.h"
 
 #define PROBE_S        0.05 /* between two tries while it starts */
 #define PROBE_MS       1000u
@@ -55,7 +55,7 @@ void server_record(struct server *s, struct decision *d)
         d->at_us = ek_now_us();
     d->wall_us = ek_wall_us();
     ek_text_unknown(d->why); /* of a sample that is missing */
-    decisions_push(&s->decisions, d);
+    decisions_push(&s->law.decisions, d);
     past_decision(s, d);
     journal_decision(s->config->name, d);
 }
@@ -77,40 +77,40 @@ const char *server_asker(const struct server *s)
 
 void server_arm(struct server *s, double seconds)
 {
-    s->armed_us = seconds < 0 ? 0 : ek_now_us() + (uint64_t)(seconds * 1e6);
+    s->timer.due_us = seconds < 0 ? 0 : ek_now_us() + (uint64_t)(seconds * 1e6);
     if (seconds < 0) {
-        (void)sd_event_source_set_enabled(s->timer, SD_EVENT_OFF); /* our own live timer */
+        (void)sd_event_source_set_enabled(s->timer.source, SD_EVENT_OFF); /* our own live timer */
         return;
     }
-    (void)sd_event_source_set_time(s->timer, s->armed_us);
-    (void)sd_event_source_set_enabled(s->timer, SD_EVENT_ONESHOT);
+    (void)sd_event_source_set_time(s->timer.source, s->timer.due_us);
+    (void)sd_event_source_set_enabled(s->timer.source, SD_EVENT_ONESHOT);
 }
 
 void server_arm_probe(struct server *s, double seconds)
 {
-    (void)sd_event_source_set_time(s->probe_timer, ek_now_us() + (uint64_t)(seconds * 1e6));
-    (void)sd_event_source_set_enabled(s->probe_timer, SD_EVENT_ONESHOT);
+    (void)sd_event_source_set_time(s->probe.timer, ek_now_us() + (uint64_t)(seconds * 1e6));
+    (void)sd_event_source_set_enabled(s->probe.timer, SD_EVENT_ONESHOT);
 }
 
 void server_signal(struct server *s, int sig)
 {
     if (sig == SIGKILL) {
-        s->killed_us = s->killed_us ? s->killed_us : ek_now_us();
+        s->process.killed_us = s->process.killed_us ? s->process.killed_us : ek_now_us();
         server_arm(s, s->config->kill_wait_s);
     }
     if (s->unit.unit) {
         launch_unit_signal(s, sig);
         return;
     }
-    int r = sig == SIGKILL ? child_kill(&s->child) : child_signal(&s->child, sig);
+    int r = sig == SIGKILL ? child_kill(&s->process.child) : child_signal(&s->process.child, sig);
     if (r < 0 && r != -ESRCH)
         ek_log(EK_LOG_ERR, "%s: could not send signal %d to process %d: %s", s->config->name, sig,
-               (int)s->child.pid, ek_strerror(r));
+               (int)s->process.child.pid, ek_strerror(r));
 }
 
 void server_reread(struct server *s)
 {
-    if (s->config->dialect->rereads && s->ready && !s->attached)
+    if (s->config->dialect->rereads && s->probe.ready && !s->process.attached)
         server_signal(s, SIGHUP);
 }
 
@@ -118,23 +118,23 @@ void server_reread(struct server *s)
 
 static void became_ready(struct server *s)
 {
-    bool first = !s->ready;
+    bool first = !s->probe.ready;
     if (s->state == SRV_DRAINING || s->state == SRV_DRAINED || s->state == SRV_STOPPING)
         return; /* an answer from before it was told to leave */
-    s->ready = true;
+    s->probe.ready = true;
     if (!first)
         return;
-    s->ready_us = ek_now_us();
-    uint64_t since_us = s->adopted ? s->backoff.ready_us : 0; /* it was ready before */
-    backoff_ready(&s->backoff, since_us ? since_us : s->ready_us);
+    s->probe.ready_us = ek_now_us();
+    uint64_t since_us = s->process.adopted ? s->ends.backoff.ready_us : 0; /* it was ready before */
+    backoff_ready(&s->ends.backoff, since_us ? since_us : s->probe.ready_us);
     if (s->state == SRV_STARTING) {
         s->state = SRV_READY;
         server_arm(s, -1);
-        if (s->adopted || s->attached || s->drain_unsure)
-            server_note(s, ACT_NOTE, REASON_READY, "Ready at %s", s->url);
+        if (s->process.adopted || s->process.attached || s->drain.unsure)
+            server_note(s, ACT_NOTE, REASON_READY, "Ready at %s", s->address.url);
         else
             server_note(s, ACT_NOTE, REASON_READY, "Ready after %.1f s at %s",
-                        (double)(s->ready_us - s->started_us) / 1e6, s->url);
+                        (double)(s->probe.ready_us - s->process.started_us) / 1e6, s->address.url);
     }
     watch_ready(s);
     drain_ready(s);
@@ -145,19 +145,19 @@ static bool only_refused(struct server *s, const struct client_result *res)
 {
     if (res->error || res->status / 100 != 4 || res->status == 429)
         return false;
-    if (!s->asked_key && (res->status == 401 || res->status == 403))
+    if (!s->address.asked_key && (res->status == 401 || res->status == 403))
         ek_log(EK_LOG_WARNING,
                "%s: it asks for an API key: give it as api_key_file, else readiness and hangs are "
                "judged without a request of one token",
                s->config->name);
-    s->asked_key = true;
+    s->address.asked_key = true;
     return true;
 }
 
 static void on_first_token(void *ctx, const struct client_result *res)
 {
     struct server *s = ctx;
-    s->probe = NULL;
+    s->probe.call = NULL;
     if ((res->error == 0 && res->status == 200) || only_refused(s, res))
         became_ready(s);
     if (s->state == SRV_STARTING)
@@ -180,23 +180,23 @@ static bool waits_for_nodes(const struct client_result *res)
 static void on_probe(void *ctx, const struct client_result *res)
 {
     struct server *s = ctx;
-    s->probe = NULL;
+    s->probe.call = NULL;
     bool good = res->error == 0 && res->status == 200;
-    s->misses = good ? 0 : s->misses + 1;
+    s->probe.misses = good ? 0 : s->probe.misses + 1;
     if (good && s->state == SRV_STARTING && s->config->dialect->proves_ready &&
-        watch_one_token(s, FIRST_TOKEN_MS, on_first_token, &s->probe) == 0)
+        watch_one_token(s, FIRST_TOKEN_MS, on_first_token, &s->probe.call) == 0)
         return;
-    if (s->adopted || s->attached || s->drain_unsure)
+    if (s->process.adopted || s->process.attached || s->drain.unsure)
         drain_answered(s, good, says_draining(res));
     if (good)
         became_ready(s);
     else if (s->state != SRV_STARTING)
-        s->ready = false;
+        s->probe.ready = false;
     if (s->state == SRV_STARTING && waits_for_nodes(res))
         server_arm(s, s->config->start_deadline_s);
     if (s->state == SRV_STARTING)
-        server_arm_probe(s, s->attached ? 1.0 : s->adopted ? PROBE_S * 4 : PROBE_S);
-    if (s->attached && s->state == SRV_READY && s->misses >= MISSES_MOST)
+        server_arm_probe(s, s->process.attached ? 1.0 : s->process.adopted ? PROBE_S * 4 : PROBE_S);
+    if (s->process.attached && s->state == SRV_READY && s->probe.misses >= MISSES_MOST)
         server_detached(s);
 }
 
@@ -204,16 +204,17 @@ void server_probe(struct server *s)
 {
     const struct dialect *d = s->config->dialect;
     char url[240];
-    (void)snprintf(url, sizeof(url), "%s%s", s->control_path[0] ? "http://localhost" : s->url,
-                   d->ready_path);
-    struct client_req req = {.unix_path = s->control_path[0] ? s->control_path : NULL,
+    (void)snprintf(url, sizeof(url), "%s%s",
+                   s->address.control_path[0] ? "http://localhost" : s->address.url, d->ready_path);
+    struct client_req req = {.unix_path =
+                                 s->address.control_path[0] ? s->address.control_path : NULL,
                              .method = "GET",
                              .url = url,
-                             .key = s->key,
+                             .key = s->address.key,
                              .timeout_ms = PROBE_MS,
                              .most_bytes = 65536};
-    s->probed_us = ek_now_us();
-    if (!s->probe && client_start(s->with->client, &req, on_probe, s, &s->probe) < 0)
+    s->probe.last_us = ek_now_us();
+    if (!s->probe.call && client_start(s->with->client, &req, on_probe, s, &s->probe.call) < 0)
         server_arm_probe(s, 1.0);
 }
 
@@ -222,14 +223,14 @@ void server_probe(struct server *s)
 static void on_handed(void *ctx, const struct handoff_result *res)
 {
     struct server *s = ctx;
-    s->handoff = NULL;
+    s->socket.handoff = NULL;
     if (res->error == 0) {
         if (res->fd >= 0)
             server_give_fd(s, res->fd);
-        s->handed = true;
-        s->taking = false;
-    } else if (res->error == -EPROTO && s->taking) {
-        s->taking = false; /* it has none: it gets ours */
+        s->socket.handed = true;
+        s->socket.taking = false;
+    } else if (res->error == -EPROTO && s->socket.taking) {
+        s->socket.taking = false; /* it has none: it gets ours */
     } else {
         ek_log(EK_LOG_DEBUG, "%s: handing the socket over: %s", s->config->name, res->text);
     }
@@ -238,22 +239,22 @@ static void on_handed(void *ctx, const struct handoff_result *res)
 
 uint64_t server_gives_socket_us(const struct server *s)
 {
-    bool gives = s->child.pid > 0 && s->listen_fd >= 0 && !s->handed && s->state == SRV_STARTING &&
-                 s->config->dialect->control_socket;
+    bool gives = s->process.child.pid > 0 && s->socket.fd >= 0 && !s->socket.handed &&
+                 s->state == SRV_STARTING && s->config->dialect->control_socket;
     return !gives ? 0 : s->config->dialect->companion ? GIVES_SLOW_US : GIVES_US;
 }
 
 /* Tries once; what fails is tried again by the probe timer. */
 static void hand_over(struct server *s)
 {
-    int r = s->taking ? 0 : server_bind(s);
-    struct handoff_ask ask = {.path = s->control_path,
-                              .verb = s->taking ? HANDOFF_GET : HANDOFF_PUT,
+    int r = s->socket.taking ? 0 : server_bind(s);
+    struct handoff_ask ask = {.path = s->address.control_path,
+                              .verb = s->socket.taking ? HANDOFF_GET : HANDOFF_PUT,
                               .name = "listen",
-                              .fd = s->listen_fd,
+                              .fd = s->socket.fd,
                               .timeout_ms = HANDOFF_MS};
     if (r == 0)
-        r = handoff_start(s->with->event, &ask, on_handed, s, &s->handoff);
+        r = handoff_start(s->with->event, &ask, on_handed, s, &s->socket.handoff);
     if (r < 0)
         server_arm_probe(s, PROBE_S);
 }
@@ -264,17 +265,17 @@ static int on_probe_timer(sd_event_source *source, uint64_t usec, void *ctx)
     (void)source;
     (void)usec;
     server_bound_log(s); /* it may write a lot without ever becoming ready */
-    if (s->attached) {
+    if (s->process.attached) {
         server_probe(s);
         return 0;
     }
-    if (s->unit.unit && (s->child.pid == 0 || s->unit.phase == UNIT_ENDING)) {
+    if (s->unit.unit && (s->process.child.pid == 0 || s->unit.phase == UNIT_ENDING)) {
         launch_unit_look(s);
         return 0;
     }
-    if (s->child.pid == 0 || s->handoff)
+    if (s->process.child.pid == 0 || s->socket.handoff)
         return 0;
-    if (s->config->dialect->control_socket && !s->handed)
+    if (s->config->dialect->control_socket && !s->socket.handed)
         hand_over(s);
     else
         server_probe(s);
@@ -287,7 +288,7 @@ static int on_probe_timer(sd_event_source *source, uint64_t usec, void *ctx)
  * It is watched as any server that is ready, and two proofs of a hang end it. */
 static void watch_silent(struct server *s)
 {
-    s->was_ready = false;
+    s->life.was_ready = false;
     s->state = SRV_READY;
     server_arm(s, -1);
     server_note(s, ACT_NOTE, REASON_SIGNAL_DEGRADED,
@@ -299,20 +300,21 @@ static void watch_silent(struct server *s)
  * device, so nothing is started beside it; if it ends after all, that goes on as always. */
 static void still_there(struct server *s)
 {
-    char letter = child_run_state(&s->child);
-    if (!s->stuck)
+    char letter = child_run_state(&s->process.child);
+    if (!s->process.stuck)
         server_note(
             s, ACT_NOTE, REASON_STUCK_UNKILLABLE,
             "Process %d is still there %.0f s after SIGKILL, in state %c; no other is started "
             "beside it",
-            (int)s->child.pid, (double)(ek_now_us() - s->killed_us) / 1e6, letter ? letter : '?');
-    s->stuck = true;
-    s->ready = false;
+            (int)s->process.child.pid, (double)(ek_now_us() - s->process.killed_us) / 1e6,
+            letter ? letter : '?');
+    s->process.stuck = true;
+    s->probe.ready = false;
     if (s->state != SRV_STARTING) /* how a start ended is judged by it */
         s->state = SRV_STOPPING;
     if (s->want == WANT_STOP) { /* the next evenkeeld finds it by its socket or its pid file */
-        s->exit_io = sd_event_source_disable_unref(s->exit_io);
-        child_done(&s->child);
+        s->process.exit_io = sd_event_source_disable_unref(s->process.exit_io);
+        child_done(&s->process.child);
         s->state = SRV_STOPPED;
         s->with->stopped(s->with->ctx);
         return;
@@ -325,30 +327,30 @@ static int server_on_timer(sd_event_source *source, uint64_t usec, void *ctx)
     struct server *s = ctx;
     (void)source;
     (void)usec;
-    if (s->killed_us) {
+    if (s->process.killed_us) {
         still_there(s);
         return 0;
     }
     switch (s->state) {
     case SRV_STARTING:
-        if (s->was_ready) {
+        if (s->life.was_ready) {
             watch_silent(s);
             break;
         }
         server_note(s, ACT_NOTE, REASON_CRASH, "Not ready within %.0f s; ending it",
                     s->config->start_deadline_s);
-        s->start_killed = true;
+        s->process.start_killed = true;
         server_signal(s, SIGKILL);
         break;
     case SRV_BACKOFF:
-        if (s->cause == RESTART_CAUSES)
+        if (s->process.cause == RESTART_CAUSES)
             server_begin(s);
         else
             server_launch(s);
         break;
     case SRV_BREAKER: server_launch(s); break;
     case SRV_DRAINING:
-        if (s->telling_edge) {
+        if (s->drain.telling_edge) {
             drain_edge_told(s);
             break;
         }
@@ -385,25 +387,26 @@ int server_new(const struct services *with, const struct server_config *config,
         goto out;
     s->with = with;
     s->config = config;
-    s->listen_fd = s->upkeep.lease = -1;
-    s->port = (unsigned)config->port;
-    child_init(&s->child);
-    s->attached = config->attach != NULL;
+    s->socket.fd = s->upkeep.lease = -1;
+    s->address.port = (unsigned)config->port;
+    child_init(&s->process.child);
+    s->process.attached = config->attach != NULL;
     if (config->control_socket && config->dialect->control_socket) /* its length was checked */
-        (void)snprintf(s->control_path, sizeof(s->control_path), "%s", config->control_socket);
+        (void)snprintf(s->address.control_path, sizeof(s->address.control_path), "%s",
+                       config->control_socket);
     server_set_urls(s);
-    r = add_timer(s, server_on_timer, &s->timer);
+    r = add_timer(s, server_on_timer, &s->timer.source);
     if (r >= 0)
-        r = add_timer(s, on_probe_timer, &s->probe_timer);
-    if (r >= 0 && s->control_path[0])
-        r = control_new(with->client, s->control_path, &s->control);
+        r = add_timer(s, on_probe_timer, &s->probe.timer);
+    if (r >= 0 && s->address.control_path[0])
+        r = control_new(with->client, s->address.control_path, &s->act.control);
     if (r >= 0 && config->unit)
         r = launch_unit_open(s);
     if (r >= 0)
         r = watch_open(s);
     if (r >= 0 && config->edge)
         r = edge_new(with->event, config->edge_host, config->edge_port, action_edge_line, s,
-                     &s->edge);
+                     &s->act.edge);
     if (r < 0 && config->edge)
         ek_log(EK_LOG_ERR, "%s: cannot answer the agent-check at %s: %s", config->name,
                config->edge, ek_strerror(r));
@@ -421,36 +424,36 @@ void server_free(struct server *s)
 {
     if (!s)
         return;
-    client_cancel(s->probe);
-    client_cancel(s->canary);
+    client_cancel(s->probe.call);
+    client_cancel(s->watch.canary);
     client_cancel(s->upkeep.canary);
     upkeep_release(s);
-    shut_free(s->shut);
-    edge_free(s->edge);
-    handoff_cancel(s->handoff);
+    shut_free(s->socket.shut);
+    edge_free(s->act.edge);
+    handoff_cancel(s->socket.handoff);
     unit_free(s->unit.unit);
     prestart_stop(s);
     prove_free(s); /* its callers are gone already */
     repair_stop(s, "left to the next evenkeeld");
     obstacle_stop(s);
     sd_event_source_disable_unref(s->obstacle.timer);
-    scrape_free(s->scrape);
-    record_close(s->record);
-    control_free(s->control);
-    policy_free(s->policy);
-    sd_event_source_disable_unref(s->exit_io);
-    sd_event_source_disable_unref(s->timer);
-    sd_event_source_disable_unref(s->probe_timer);
-    if (s->child.pidfd >= 0)
-        close(s->child.pidfd);
-    if (s->child.cgroup >= 0)
-        close(s->child.cgroup);
-    if (s->listen_fd >= 0)
-        close(s->listen_fd);
-    if (s->charts && behind_flush(s->with->behind, CHARTS_MS))
-        charts_free(s->charts); /* else the thread that hangs has it */
-    free(s->history);
-    window_free(s->seen);
-    free(s->shares);
+    scrape_free(s->watch.scrape);
+    record_close(s->record.file);
+    control_free(s->act.control);
+    policy_free(s->law.policy);
+    sd_event_source_disable_unref(s->process.exit_io);
+    sd_event_source_disable_unref(s->timer.source);
+    sd_event_source_disable_unref(s->probe.timer);
+    if (s->process.child.pidfd >= 0)
+        close(s->process.child.pidfd);
+    if (s->process.child.cgroup >= 0)
+        close(s->process.child.cgroup);
+    if (s->socket.fd >= 0)
+        close(s->socket.fd);
+    if (s->watch.charts && behind_flush(s->with->behind, CHARTS_MS))
+        charts_free(s->watch.charts); /* else the thread that hangs has it */
+    free(s->watch.history);
+    window_free(s->watch.seen);
+    free(s->watch.shares);
     free(s);
 }

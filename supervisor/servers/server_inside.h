@@ -120,10 +120,10 @@ int watch_one_token(struct server *s, uint32_t timeout_ms, client_fn cb,
 /* upkeep.c */
 void upkeep_step(struct server *s, uint64_t now_us); /* at each sample */
 void upkeep_ready(struct server *s);                 /* forgets what was worn out */
-/* engine_process.c: whether its engine is a process of its own; orders as control_engine() has
- * them, where it is. 0 or -ENOMEM. */
+/* launch_unit.c: what the kernel killed for memory in its cgroup so far; 0 where nobody counts. */
+uint64_t server_oom_kills(const struct server *s);
+/* engine_process.c: whether its engine is a process of its own. */
 bool engine_process_known(const struct server *s);
-int engine_process_order(struct server *s, const char *word);
 /* engine_lost.c: from here on it tells when that process was lost; and no more. */
 void engine_lost_listen(struct server *s);
 void engine_lost_stop(struct server *s);

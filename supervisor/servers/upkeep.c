@@ -30,7 +30,7 @@
 
 bool upkeep_acts(const struct server *s)
 {
-    return s->config->policy.mode == MODE_ACT && !s->attached;
+    return s->config->policy.mode == MODE_ACT && !s->process.attached;
 }
 
 /* A sentence of this kind is said once until the server has restarted or the reason changed. */
@@ -63,7 +63,8 @@ void upkeep_release(struct server *s)
 static bool peers_agree(struct server *s)
 {
     char why[200] = "";
-    double usage = sample_has(&s->sample, SIG_KV_USAGE) ? s->sample.value[SIG_KV_USAGE] : 0;
+    double usage =
+        sample_has(&s->watch.sample, SIG_KV_USAGE) ? s->watch.sample.value[SIG_KV_USAGE] : 0;
     int r = peers_take(s->with->peers, usage, why, sizeof(why));
     if (r == 0)
         return true;
@@ -126,10 +127,10 @@ static void loosen(struct server *s)
 {
     struct state_server *row = state_of(s->with->state, s->config->name);
     if (s->upkeep.reason != REASON_FRAG_CHRONIC || !row ||
-        !remedy_worn(&row->remedy, s->config->dialect, s->running.expandable, ek_wall_us()))
+        !remedy_worn(&row->remedy, s->config->dialect, s->repair.running.expandable, ek_wall_us()))
         return;
     s->upkeep.loosened = true;
-    s->remedies[CRASH_FRAG_OOM][0]++;
+    s->ends.remedies[CRASH_FRAG_OOM][0]++;
     server_save(s);
     server_note(s, ACT_NOTE, REASON_REMEDY,
                 "Its memory is in pieces: the next process has expandable_segments:True in "
@@ -165,7 +166,7 @@ static void try_restart(struct server *s, uint64_t now)
     if (!row || now < s->upkeep.due_us || s->want != WANT_RUN)
         return;
     s->upkeep.due_us = now + (uint64_t)(TRY_AGAIN_S * 1e6);
-    if (engine_process_known(s) && hang_away(&s->sample)) {
+    if (engine_process_known(s) && hang_away(&s->watch.sample)) {
         upkeep_release(s); /* somebody's order to release it comes first */
         return;
     }
@@ -182,7 +183,7 @@ static void try_restart(struct server *s, uint64_t now)
         return;
     }
     s->upkeep.due_us = 0;
-    bool engine = planned_of_engine(s->upkeep.reason, engine_process_known(s));
+    bool engine = planned_of_engine(s->upkeep.reason, engine_process_known(s), s->leaks.in_engine);
     if (!engine || engine_process_by_plan(s) < 0)
         restart_server(s);
 }
@@ -205,7 +206,7 @@ static void try_asked(struct server *s, uint64_t now)
 {
     if (s->want != WANT_RUN)
         upkeep_release(s);
-    if (now < s->upkeep.due_us || s->want != WANT_RUN || !s->ready)
+    if (now < s->upkeep.due_us || s->want != WANT_RUN || !s->probe.ready)
         return;
     s->upkeep.due_us = now + (uint64_t)(TURN_S * 1e6);
     if (!take_turn(s))
@@ -268,8 +269,8 @@ static void cap_prefixes(struct server *s)
                                     .cached_share = CHRONIC_CACHE_TO,
                                     .origin = "evenkeeld",
                                     .reason = reason_name(REASON_PREFIX_CAP)};
-    if (s->control && s->config->dialect->live_limits && upkeep_acts(s)) {
-        (void)control_write(s->control, &change, on_capped, s); /* out of memory: never mind */
+    if (s->act.control && s->config->dialect->live_limits && upkeep_acts(s)) {
+        (void)control_write(s->act.control, &change, on_capped, s); /* out of memory: never mind */
         return;
     }
     struct control_result res = {.error = -EPERM};
@@ -288,8 +289,8 @@ void upkeep_due(struct server *s, enum reason reason, bool urgent, const char *w
     }
     struct decision d = {.kind = ACT_NOTE, .reason = reason};
     (void)snprintf(d.why, sizeof(d.why), "%s: %.150s",
-                   s->attached ? "Somebody else runs it, and should restart it"
-                               : "In mode act it would restart by plan",
+                   s->process.attached ? "Somebody else runs it, and should restart it"
+                                       : "In mode act it would restart by plan",
                    why);
     server_record(s, &d);
 }
@@ -301,8 +302,8 @@ static void take_verdict(struct server *s, const struct chronic_verdict *v)
     case CHRONIC_NONE: return;
     case CHRONIC_TRIM:
         server_note(s, ACT_NOTE, REASON_FRAG_TRIM, "%s", v->why);
-        if (s->control && upkeep_acts(s))
-            (void)control_trim(s->control, on_trimmed, s); /* else a restart follows */
+        if (s->act.control && upkeep_acts(s))
+            (void)control_trim(s->act.control, on_trimmed, s); /* else a restart follows */
         return;
     case CHRONIC_RESTART:
     case CHRONIC_LEAK:
@@ -334,12 +335,12 @@ void upkeep_step(struct server *s, uint64_t now)
         engine_process_step(s, now);
         return;
     }
-    if (s->state != SRV_READY || !s->policy || s->config->policy.mode == MODE_OBSERVE)
+    if (s->state != SRV_READY || !s->law.policy || s->config->policy.mode == MODE_OBSERVE)
         return;
-    if (policy_state(s->policy) == POL_DEGRADED)
+    if (policy_state(s->law.policy) == POL_DEGRADED)
         return; /* no restart on signals that cannot be trusted */
     struct chronic_verdict v =
-        chronic_step(&s->upkeep.chronic, &s->config->chronic, &s->sample, now);
+        chronic_step(&s->upkeep.chronic, &s->config->chronic, &s->watch.sample, now);
     take_verdict(s, &v);
     if (s->upkeep.due_us)
         try_restart(s, now);
@@ -362,12 +363,13 @@ static void prove_served(struct server *s)
 {
     char url[240];
     static const char body[] = "{\"prompt\":\"a\",\"max_tokens\":1}";
-    (void)snprintf(url, sizeof(url), "%s/v1/completions", s->url);
-    struct client_req req = {.unix_path = s->control_path[0] ? s->control_path : NULL,
+    (void)snprintf(url, sizeof(url), "%s/v1/completions", s->address.url);
+    struct client_req req = {.unix_path =
+                                 s->address.control_path[0] ? s->address.control_path : NULL,
                              .method = "POST",
                              .url = url,
                              .body = body,
-                             .key = s->key,
+                             .key = s->address.key,
                              .timeout_ms = CANARY_MS,
                              .most_bytes = 65536};
     if (client_start(s->with->client, &req, on_served, s, &s->upkeep.canary) < 0)
@@ -377,12 +379,12 @@ static void prove_served(struct server *s)
 void upkeep_ready(struct server *s)
 {
     bool planned = s->upkeep.planned;
-    if (!planned && s->child.pid > 0 && s->upkeep.ready_pid == s->child.pid)
+    if (!planned && s->process.child.pid > 0 && s->upkeep.ready_pid == s->process.child.pid)
         return; /* it was silent or drained for a while: what was worn out still is */
-    s->upkeep.ready_pid = s->child.pid;
+    s->upkeep.ready_pid = s->process.child.pid;
     bool frag = planned && s->upkeep.reason == REASON_FRAG_CHRONIC;
     chronic_start(&s->upkeep.chronic, ek_now_us(), frag);
-    if (!s->attached) /* memory_line.c sees when that is another process */
+    if (!s->process.attached) /* memory_line.c sees when that is another process */
         leaks_begin(s);
     if (s->upkeep.engine_us && !planned) /* the server ended meanwhile */
         upkeep_release(s);

@@ -36,10 +36,10 @@ static void on_canary(void *ctx, const struct client_result *res)
 {
     struct server *s = ctx;
     uint64_t now = ek_now_us();
-    double quiet_s = (double)(now - s->hang.moved_us) / 1e6;
-    s->canary = NULL;
+    double quiet_s = (double)(now - s->watch.hang.moved_us) / 1e6;
+    s->watch.canary = NULL;
     if (res->error == 0 && res->status == 200) {
-        hang_start(&s->hang, now);
+        hang_start(&s->watch.hang, now);
         ek_log(EK_LOG_WARNING,
                "%s: no progress for %.0f s, but a request of one token was served "
                "in %.1f s: slow, not hung",
@@ -47,50 +47,50 @@ static void on_canary(void *ctx, const struct client_result *res)
         return;
     }
     if (res->error == 0 && res->status / 100 == 4 && res->status != 429) {
-        hang_start(&s->hang, now); /* it judged the request, not the engine: no proof */
+        hang_start(&s->watch.hang, now); /* it judged the request, not the engine: no proof */
         ek_log(EK_LOG_WARNING,
                "%s: no progress for %.0f s; the request of one token was refused "
                "with status %ld, which proves nothing",
                s->config->name, quiet_s, res->status);
         return;
     }
-    if (s->sample.good && hang_away(&s->sample)) {
-        hang_start(&s->hang, now); /* its engine has been taken away meanwhile */
+    if (s->watch.sample.good && hang_away(&s->watch.sample)) {
+        hang_start(&s->watch.hang, now); /* its engine has been taken away meanwhile */
         return;
     }
-    s->hangs++;
-    if (s->attached)
-        hang_start(&s->hang, now); /* said again if it goes on */
+    s->watch.hangs++;
+    if (s->process.attached)
+        hang_start(&s->watch.hang, now); /* said again if it goes on */
     else
-        s->hang_killed = true;
+        s->watch.hang_killed = true;
     char what[128]; /* what was read last says nothing of one that cannot be read */
-    const double *v = s->sample.value;
-    if (s->sample.good && sample_has(&s->sample, SIG_ANSWERING))
+    const double *v = s->watch.sample.value;
+    if (s->watch.sample.good && sample_has(&s->watch.sample, SIG_ANSWERING))
         (void)snprintf(what, sizeof(what),
                        "No progress for %.0f s with %.0f running, %.0f waiting and %.0f being "
                        "answered",
                        quiet_s, v[SIG_RUNNING], v[SIG_WAITING], v[SIG_ANSWERING]);
-    else if (s->sample.good)
+    else if (s->watch.sample.good)
         (void)snprintf(what, sizeof(what),
                        "No progress for %.0f s with %.0f running and %.0f waiting", quiet_s,
                        v[SIG_RUNNING], v[SIG_WAITING]);
     else
         (void)snprintf(what, sizeof(what), "Its metrics could not be read for %.0f s",
-                       (double)(now - s->hang.read_us) / 1e6);
+                       (double)(now - s->watch.hang.read_us) / 1e6);
     server_note(s, ACT_NOTE, REASON_HANG_NOPROGRESS,
                 "%s, and a request of one token failed too (%s)%s", what,
                 res->error == -ETIMEDOUT ? "no answer"
                 : res->error             ? "no connection"
                                          : "an error",
-                s->attached ? "; it is not ours to kill" : "; killing it");
-    if (!s->attached)
+                s->process.attached ? "; it is not ours to kill" : "; killing it");
+    if (!s->process.attached)
         server_signal(s, SIGKILL);
 }
 
 /* The control socket, where there is one: it asks for no API key. */
 static const char *own_path(const struct server *s)
 {
-    return s->control_path[0] ? s->control_path : NULL;
+    return s->address.control_path[0] ? s->address.control_path : NULL;
 }
 
 int watch_one_token(struct server *s, uint32_t timeout_ms, client_fn cb,
@@ -98,11 +98,11 @@ int watch_one_token(struct server *s, uint32_t timeout_ms, client_fn cb,
 {
     struct ek_buf body = {0};
     char url[240];
-    (void)snprintf(url, sizeof(url), "%s/v1/completions", s->url);
+    (void)snprintf(url, sizeof(url), "%s/v1/completions", s->address.url);
     (void)ek_buf_puts(&body, "{\"prompt\":\"a\",\"max_tokens\":1");
-    if (s->model[0]) {
+    if (s->address.model[0]) {
         (void)ek_buf_puts(&body, ",\"model\":\"");
-        (void)ek_buf_json(&body, s->model, strlen(s->model));
+        (void)ek_buf_json(&body, s->address.model, strlen(s->address.model));
         (void)ek_buf_puts(&body, "\"");
     }
     (void)ek_buf_puts(&body, "}");
@@ -110,7 +110,7 @@ int watch_one_token(struct server *s, uint32_t timeout_ms, client_fn cb,
                              .method = "POST",
                              .url = url,
                              .body = body.data,
-                             .key = s->key,
+                             .key = s->address.key,
                              .timeout_ms = timeout_ms,
                              .most_bytes = 65536};
     int r = ek_buf_ok(&body) ? client_start(s->with->client, &req, cb, s, ret_call) : -ENOMEM;
@@ -122,44 +122,46 @@ int watch_one_token(struct server *s, uint32_t timeout_ms, client_fn cb,
  * at once. One that answers was not stopped for long enough to matter. */
 static void look_for_halt(struct server *s, uint64_t now)
 {
-    uint64_t since = s->halted_us;
-    char letter = child_run_state(&s->child);
-    if (!since && s->sample.good)
+    uint64_t since = s->watch.halted_us;
+    char letter = child_run_state(&s->process.child);
+    if (!since && s->watch.sample.good)
         return;
-    switch (halt_step(&s->halted_us, letter, now, s->config->halt_s)) {
+    switch (halt_step(&s->watch.halted_us, letter, now, s->config->halt_s)) {
     case HALT_BEGINS:
-        s->ready = false;
+        s->probe.ready = false;
         server_note(s, ACT_NOTE, REASON_SIGNAL_DEGRADED,
                     "Process %d is stopped by a signal or a debugger (kill -CONT %d lets it go "
                     "on); it is given %.0f s (halt_s)",
-                    (int)s->child.pid, (int)s->child.pid, s->config->halt_s);
+                    (int)s->process.child.pid, (int)s->process.child.pid, s->config->halt_s);
         break;
     case HALT_NO:
         if (!since ||
-            s->hang_killed) /* what was killed is not stopped any more, and does not go on */
+            s->watch.hang_killed) /* what was killed is not stopped any more, and does not go on */
             break;
-        hang_start(&s->hang, now); /* it could make no progress meanwhile */
+        hang_start(&s->watch.hang, now); /* it could make no progress meanwhile */
         server_note(s, ACT_NOTE, REASON_SIGNAL_DEGRADED, "Process %d goes on after %.0f s",
-                    (int)s->child.pid, (double)(now - since) / 1e6);
+                    (int)s->process.child.pid, (double)(now - since) / 1e6);
         server_probe(s);
         break;
     case HALT_WAITS:
-    case HALT_TOO_LONG: s->ready = false; break;
+    case HALT_TOO_LONG: s->probe.ready = false; break;
     }
 }
 
 static void look_for_hang(struct server *s, uint64_t now)
 {
     double for_s;
-    enum hang_kind kind = hang_step(&s->hang, &s->sample, now, s->config->hang_s, &for_s);
-    bool waits = s->halted_us && (double)(now - s->halted_us) / 1e6 < s->config->halt_s;
+    enum hang_kind kind =
+        hang_step(&s->watch.hang, &s->watch.sample, now, s->config->hang_s, &for_s);
+    bool waits = s->watch.halted_us && (double)(now - s->watch.halted_us) / 1e6 < s->config->halt_s;
     /* One that was told to end closes its page before its last process is gone, a vLLM for 10 s and
      * more: the drain has a deadline for that. */
     bool ends = s->state == SRV_DRAINING && (s->want == WANT_RESTART || s->want == WANT_STOP);
-    if (kind == HANG_NO || (ends && kind == HANG_NO_ANSWER) || waits || s->canary || s->hang_killed)
+    if (kind == HANG_NO || (ends && kind == HANG_NO_ANSWER) || waits || s->watch.canary ||
+        s->watch.hang_killed)
         return;
     (void)watch_one_token(s, (uint32_t)(s->config->hang_s * 500), on_canary,
-                          &s->canary); /* or next time */
+                          &s->watch.canary); /* or next time */
 }
 
 /* Names */
@@ -167,44 +169,44 @@ static void look_for_hang(struct server *s, uint64_t now)
 static void on_models(void *ctx, const struct client_result *res)
 {
     struct server *s = ctx;
-    s->canary = NULL;
+    s->watch.canary = NULL;
     if (res->error || res->status != 200)
         return;
     json_t *root = json_loadb(res->body, res->len, 0, NULL);
     const json_t *first = json_array_get(json_object_get(root, "data"), 0);
     const char *id = json_string_value(json_object_get(first, "id"));
     if (id)
-        (void)snprintf(s->model, sizeof(s->model), "%s", id);
+        (void)snprintf(s->address.model, sizeof(s->address.model), "%s", id);
     json_decref(root);
 }
 
 static void ask_model(struct server *s)
 {
     char url[240];
-    (void)snprintf(url, sizeof(url), "%s/v1/models", s->url);
+    (void)snprintf(url, sizeof(url), "%s/v1/models", s->address.url);
     struct client_req req = {.unix_path = own_path(s),
                              .method = "GET",
                              .url = url,
-                             .key = s->key,
+                             .key = s->address.key,
                              .timeout_ms = 2000,
                              .most_bytes = 1u << 20};
-    if (!s->canary) /* never both at once: one is for the start, the other for much later */
-        (void)client_start(s->with->client, &req, on_models, s, &s->canary);
+    if (!s->watch.canary) /* never both at once: one is for the start, the other for much later */
+        (void)client_start(s->with->client, &req, on_models, s, &s->watch.canary);
 }
 
 /* Readings */
 
 static void keep_history(struct server *s)
 {
-    const double *v = s->view.value;
-    bool policy = s->policy != NULL;
+    const double *v = s->watch.view.value;
+    bool policy = s->law.policy != NULL;
     double blocks = v[VIEW_BLOCKS_TOTAL];
     float row[HISTORY_COLUMNS] = {
         [HIST_KV_USAGE] = (float)v[VIEW_KV_USAGE],
         [HIST_RUNNING] = (float)v[VIEW_RUNNING],
         [HIST_WAITING] = (float)v[VIEW_WAITING],
-        [HIST_LIMIT_SEQS] = policy ? (float)policy_limit(s->policy, KNOB_SEQS) : NAN,
-        [HIST_LIMIT_TOKENS] = policy ? (float)policy_limit(s->policy, KNOB_TOKENS) : NAN,
+        [HIST_LIMIT_SEQS] = policy ? (float)policy_limit(s->law.policy, KNOB_SEQS) : NAN,
+        [HIST_LIMIT_TOKENS] = policy ? (float)policy_limit(s->law.policy, KNOB_TOKENS) : NAN,
         [HIST_PREEMPTION_RATE] = (float)v[VIEW_PREEMPTION_RATE],
         [HIST_GEN_TPS] = (float)v[VIEW_GEN_TPS],
         [HIST_PROMPT_TPS] = (float)v[VIEW_PROMPT_TPS],
@@ -213,8 +215,8 @@ static void keep_history(struct server *s)
         [HIST_QUEUE_OLDEST] = (float)v[VIEW_QUEUE_OLDEST],
         [HIST_CACHED] = blocks > 0 ? (float)(v[VIEW_BLOCKS_CACHED] / blocks) : NAN,
     };
-    history_push(s->history, ek_wall_us(), row);
-    charts_put(s->charts, s->history);
+    history_push(s->watch.history, ek_wall_us(), row);
+    charts_put(s->watch.charts, s->watch.history);
 }
 
 /* Whether they are not what the decisions before have made of them: read back, restored, or set by
@@ -222,7 +224,7 @@ static void keep_history(struct server *s)
 static bool limits_moved(const struct server *s)
 {
     for (int k = 0; k < KNOB_COUNT; k++)
-        if (policy_limit(s->policy, (enum knob)k) != s->record_limit[k])
+        if (policy_limit(s->law.policy, (enum knob)k) != s->record.limit[k])
             return true;
     return false;
 }
@@ -232,55 +234,56 @@ static void record(struct server *s, const struct scrape_reading *reading)
 {
     const struct server_config *c = s->config;
     int r = 0;
-    if (!c->record || s->record_failed)
+    if (!c->record || s->record.failed)
         return;
-    if (!s->record)
-        r = record_open(c->record, c->record_max_bytes, &s->record);
+    if (!s->record.file)
+        r = record_open(c->record, c->record_max_bytes, &s->record.file);
     if (r == 0) {
         struct record_head head = {
             .engine = c->dialect->name, .server = c->name, .params = server_params(s)};
         for (int k = 0; k < KNOB_COUNT; k++)
-            head.pinned[k] = policy_pinned(s->policy, (enum knob)k);
+            head.pinned[k] = policy_pinned(s->law.policy, (enum knob)k);
         if (!c->dialect->live_limits || limits_moved(s)) { /* else a replay knows them */
             for (int k = 0; k < KNOB_COUNT; k++)
-                head.limit[k] = s->record_limit[k] = policy_limit(s->policy, (enum knob)k);
+                head.limit[k] = s->record.limit[k] = policy_limit(s->law.policy, (enum knob)k);
         }
-        head.write_failed = s->record_write_failed;
-        s->record_write_failed = false;
-        if (s->record_ready_us)
-            record_ready(s->record, s->record_ready_us);
-        s->record_ready_us = 0;
-        r = record_poll(s->record, &head, reading->sample.at_us, reading->page, reading->len);
+        head.write_failed = s->record.write_failed;
+        s->record.write_failed = false;
+        if (s->record.ready_us)
+            record_ready(s->record.file, s->record.ready_us);
+        s->record.ready_us = 0;
+        r = record_poll(s->record.file, &head, reading->sample.at_us, reading->page, reading->len);
     }
     if (r == 0)
         return;
     ek_log(EK_LOG_WARNING, "%s: recording to %s ended: %s", c->name, c->record,
            r == -EFBIG ? "it reached record_max_bytes" : ek_strerror(r));
-    s->record_failed = true;
-    record_close(s->record);
-    s->record = NULL;
+    s->record.failed = true;
+    record_close(s->record.file);
+    s->record.file = NULL;
 }
 
 static void step_policy(struct server *s, const struct scrape_reading *reading)
 {
     uint64_t now = reading->sample.at_us; /* the recording's clock */
-    if (!s->policy || s->state != SRV_READY)
+    if (!s->law.policy || s->state != SRV_READY)
         return;
     record(s, reading);
-    struct decision d = policy_step(s->policy, &s->sample, now);
+    struct decision d = policy_step(s->law.policy, &s->watch.sample, now);
     if (d.act && d.knob < KNOB_COUNT)
-        s->record_limit[d.knob] = d.to; /* unless it turns out not to be written */
+        s->record.limit[d.knob] = d.to; /* unless it turns out not to be written */
     ek_log(EK_LOG_DEBUG,
            "%s: %s, usage %.3f, running %.0f of %u, waiting %.0f, preemptions %.0f: %s %s %s",
-           s->config->name, policy_state_name(policy_state(s->policy)),
-           s->sample.value[SIG_KV_USAGE], s->sample.value[SIG_RUNNING],
-           policy_limit(s->policy, KNOB_SEQS), s->sample.value[SIG_WAITING],
-           s->sample.value[SIG_PREEMPTIONS], action_name(d.kind), reason_name(d.reason), d.why);
+           s->config->name, policy_state_name(policy_state(s->law.policy)),
+           s->watch.sample.value[SIG_KV_USAGE], s->watch.sample.value[SIG_RUNNING],
+           policy_limit(s->law.policy, KNOB_SEQS), s->watch.sample.value[SIG_WAITING],
+           s->watch.sample.value[SIG_PREEMPTIONS], action_name(d.kind), reason_name(d.reason),
+           d.why);
     switch (d.kind) {
     case ACT_NONE:
         d.wall_us = ek_wall_us();
         ek_text_unknown(d.why);
-        s->waits = d;
+        s->law.waits = d;
         break;
     case ACT_LOWER:
     case ACT_RAISE:
@@ -307,12 +310,12 @@ static void step_policy(struct server *s, const struct scrape_reading *reading)
 static void note_engine(struct server *s)
 {
     struct decision d;
-    uint32_t limit = s->policy ? policy_limit(s->policy, KNOB_SEQS) : 0;
-    (void)waiting_why(&s->sample, limit, s->waiting_why, sizeof(s->waiting_why));
-    ek_text_unknown(s->waiting_why);
-    if (s->state == SRV_READY && s->policy &&
-        waiting_step(&s->waiting, &s->sample, policy_window(s->policy), limit, s->sample.at_us,
-                     &d)) {
+    uint32_t limit = s->law.policy ? policy_limit(s->law.policy, KNOB_SEQS) : 0;
+    (void)waiting_why(&s->watch.sample, limit, s->watch.waiting_why, sizeof(s->watch.waiting_why));
+    ek_text_unknown(s->watch.waiting_why);
+    if (s->state == SRV_READY && s->law.policy &&
+        waiting_step(&s->watch.waiting, &s->watch.sample, policy_window(s->law.policy), limit,
+                     s->watch.sample.at_us, &d)) {
         d.applied = true; /* it was said, which is all there is to do */
         server_record(s, &d);
     }
@@ -325,22 +328,23 @@ static void note_keys(struct server *s, const struct scrape_reading *reading)
     if (reading->result != SCRAPE_OK)
         return;
     keys_parse(reading->page, reading->len, &keys);
-    if (!s->shares && keys.count > 0)
-        s->shares = calloc(1, sizeof(*s->shares));
-    for (uint32_t n = 0; s->shares && (n = shares_poison(s->shares, &keys, n)) != 0; n++)
+    if (!s->watch.shares && keys.count > 0)
+        s->watch.shares = calloc(1, sizeof(*s->watch.shares));
+    for (uint32_t n = 0; s->watch.shares && (n = shares_poison(s->watch.shares, &keys, n)) != 0;
+         n++)
         server_note(s, ACT_NOTE, REASON_POISON_KEY,
                     "Key %u has brought %.0f requests with which the engine's process ends: each "
                     "was ended with an error (evenkeelctl explain on this machine names the key)",
                     n, keys.at[n - 1].poisons);
-    if (s->shares)
-        shares_take(s->shares, &keys, reading->sample.at_us);
+    if (s->watch.shares)
+        shares_take(s->watch.shares, &keys, reading->sample.at_us);
 }
 
 static void look_for_drained(struct server *s)
 {
-    if (s->state != SRV_DRAINING || (s->want != WANT_DRAINED && !s->drain_found) ||
-        !sample_has(&s->sample, SIG_RUNNING) || !sample_has(&s->sample, SIG_WAITING) ||
-        s->sample.value[SIG_RUNNING] > 0 || s->sample.value[SIG_WAITING] > 0)
+    if (s->state != SRV_DRAINING || (s->want != WANT_DRAINED && !s->drain.found) ||
+        !sample_has(&s->watch.sample, SIG_RUNNING) || !sample_has(&s->watch.sample, SIG_WAITING) ||
+        s->watch.sample.value[SIG_RUNNING] > 0 || s->watch.sample.value[SIG_WAITING] > 0)
         return;
     s->state = SRV_DRAINED;
     server_arm(s, -1);
@@ -351,25 +355,25 @@ static void on_sample(void *ctx, const struct scrape_reading *reading)
 {
     struct server *s = ctx;
     uint64_t now = ek_now_us();
-    s->scrapes[reading->result]++;
-    ek_hist_observe(&s->scrape_took, reading->took_s);
-    s->sample = reading->sample;
+    s->watch.scrapes[reading->result]++;
+    ek_hist_observe(&s->watch.scrape_took, reading->took_s);
+    s->watch.sample = reading->sample;
     step_policy(s, reading);
     note_engine(s);
     note_keys(s, reading);
-    window_push(s->seen, &s->sample);
-    view_take(&s->view, &s->sample, s->seen);
+    window_push(s->watch.seen, &s->watch.sample);
+    view_take(&s->watch.view, &s->watch.sample, s->watch.seen);
     keep_history(s);
-    backoff_tick(&s->backoff, now);
+    backoff_tick(&s->ends.backoff, now);
     if (s->state == SRV_READY || s->state == SRV_DRAINING) {
         look_for_halt(s, now);
         look_for_hang(s, now);
     }
-    if (!s->unit.unit && ek_oom_window_due(&s->ooms, now))
-        ek_oom_window_sample(&s->ooms, child_oom_kills(&s->child), now);
+    if (ek_oom_window_due(&s->ends.ooms, now))
+        ek_oom_window_sample(&s->ends.ooms, server_oom_kills(s), now);
     look_for_drained(s);
     server_bound_log(s);
-    if (s->state == SRV_READY && now - s->probed_us >= PROBE_EVERY_US)
+    if (s->state == SRV_READY && now - s->probe.last_us >= PROBE_EVERY_US)
         server_probe(s);
     action_refresh(s, now);
     ramp_step(s, now);
@@ -380,9 +384,9 @@ static struct scrape_setup setup_of(const struct server *s)
 {
     return (struct scrape_setup){
         .dialect = s->config->dialect,
-        .unix_path = s->control_path[0] ? s->control_path : NULL,
-        .url = s->where,
-        .key = s->key,
+        .unix_path = s->address.control_path[0] ? s->address.control_path : NULL,
+        .url = s->address.where,
+        .key = s->address.key,
         .poll_us = (uint64_t)(s->config->poll_s * 1e6),
     };
 }
@@ -390,62 +394,62 @@ static struct scrape_setup setup_of(const struct server *s)
 void watch_point(struct server *s)
 {
     struct scrape_setup setup = setup_of(s);
-    scrape_point(s->scrape, &setup);
+    scrape_point(s->watch.scrape, &setup);
 }
 
 int watch_open(struct server *s)
 {
     struct scrape_setup setup = setup_of(s);
-    ek_hist_init(&s->scrape_took, took_bounds, sizeof(took_bounds) / sizeof(took_bounds[0]));
-    view_unknown(&s->view);
-    s->history = calloc(1, sizeof(*s->history));
-    if (!s->history)
+    ek_hist_init(&s->watch.scrape_took, took_bounds, sizeof(took_bounds) / sizeof(took_bounds[0]));
+    view_unknown(&s->watch.view);
+    s->watch.history = calloc(1, sizeof(*s->watch.history));
+    if (!s->watch.history)
         return -ENOMEM;
-    int r = window_new(s->config->policy.window_s, SEEN_SLOTS, &s->seen);
+    int r = window_new(s->config->policy.window_s, SEEN_SLOTS, &s->watch.seen);
     if (r < 0)
         return r;
-    return scrape_new(s->with->event, s->with->client, &setup, on_sample, s, &s->scrape);
+    return scrape_new(s->with->event, s->with->client, &setup, on_sample, s, &s->watch.scrape);
 }
 
 void watch_ready(struct server *s)
 {
     uint64_t now = ek_now_us();
-    hang_start(&s->hang, now);
-    s->halted_us = 0;
-    waiting_start(&s->waiting);
+    hang_start(&s->watch.hang, now);
+    s->watch.halted_us = 0;
+    waiting_start(&s->watch.waiting);
     ask_model(s);
     engine_lost_listen(s);
     action_ready(s);
     upkeep_ready(s);
-    scrape_start(s->scrape);
+    scrape_start(s->watch.scrape);
 }
 
 void watch_drain(struct server *s)
 {
-    hang_start(&s->hang, ek_now_us());
-    s->halted_us = 0;
+    hang_start(&s->watch.hang, ek_now_us());
+    s->watch.halted_us = 0;
     ask_model(s);
-    scrape_start(s->scrape);
+    scrape_start(s->watch.scrape);
 }
 
 void watch_stop(struct server *s)
 {
-    scrape_stop(s->scrape);
+    scrape_stop(s->watch.scrape);
     engine_lost_stop(s);
     upkeep_stop(s);
-    client_cancel(s->canary);
-    s->canary = NULL;
-    sample_missing(ek_now_us(), &s->sample);
-    view_unknown(&s->view);
-    s->waiting_why[0] = '\0';
-    if (s->shares)
-        shares_start(s->shares);
-    s->waits = (struct decision){0};
-    s->halted_us = 0;
-    window_clear(s->seen);
+    client_cancel(s->watch.canary);
+    s->watch.canary = NULL;
+    sample_missing(ek_now_us(), &s->watch.sample);
+    view_unknown(&s->watch.view);
+    s->watch.waiting_why[0] = '\0';
+    if (s->watch.shares)
+        shares_start(s->watch.shares);
+    s->law.waits = (struct decision){0};
+    s->watch.halted_us = 0;
+    window_clear(s->watch.seen);
 }
 
 bool server_is_open(const struct server *s)
 {
-    return sample_has(&s->sample, SIG_OPEN) && s->sample.value[SIG_OPEN] > 0;
+    return sample_has(&s->watch.sample, SIG_OPEN) && s->watch.sample.value[SIG_OPEN] > 0;
 }

@@ -15,7 +15,7 @@
 #include "supervisor/io/aside.h"
 #include "supervisor/io/peers.h"
 #include "supervisor/servers/fleet.h"
-#include "supervisor/servers/past.h"
+#include "supervisor/servers/server_past.h"
 #include "supervisor/web/api_parts.h"
 #include "supervisor/web/api_postmortem.h"
 #include "supervisor/web/key_table.h"
@@ -53,13 +53,16 @@ void api_put_limits(const struct server *s, struct ek_buf *out)
     (void)ek_buf_puts(out, "{");
     for (int k = 0; k < KNOB_COUNT; k++) {
         (void)ek_buf_printf(out, "%s\"%s\":{", k ? "," : "", knob_name((enum knob)k));
-        put_number(out, "value", s->policy ? policy_limit(s->policy, (enum knob)k) : 0);
+        uint32_t ceiling = server_ceiling(s, (enum knob)k);
+        bool shown = s->law.policy && (ceiling || server_limits_live(s) || s->config->edge);
+        put_number(out, "value", shown ? policy_limit(s->law.policy, (enum knob)k) : 0);
         (void)ek_buf_puts(out, ",");
-        put_number(out, "ceiling", s->limits.knob[k].ceiling ? s->limits.knob[k].ceiling : max[k]);
+        put_number(out, "ceiling", ceiling);
         (void)ek_buf_puts(out, ",");
         put_number(out, "max", max[k]);
         (void)ek_buf_printf(out, ",\"min\":%u,\"pinned\":%s}", min[k],
-                            s->policy && policy_pinned(s->policy, (enum knob)k) ? "true" : "false");
+                            s->law.policy && policy_pinned(s->law.policy, (enum knob)k) ? "true"
+                                                                                        : "false");
     }
     (void)ek_buf_puts(out, "}");
 }
@@ -81,7 +84,7 @@ static void put_learned(const struct server *s, struct ek_buf *out)
 /* Read once a minute; null where it is not known. */
 static void put_memory(const struct server *s, struct ek_buf *out)
 {
-    const struct memory_figures *m = &s->memory;
+    const struct memory_figures *m = &s->memory.now;
     const struct {
         const char *name;
         double bytes;
@@ -136,13 +139,13 @@ static void put_path(struct ek_buf *out, const char *key, const char *path)
 static void put_restart(const struct server *s, struct ek_buf *out)
 {
     bool turn = s->upkeep.asked;
-    if (turn || s->restart_waits)
+    if (turn || s->drain.restart_waits)
         (void)ek_buf_printf(out, "\"restart_waits\":\"%s\",",
                             turn ? "for its turn" : "until it is ready");
-    if (!s->refused[0])
+    if (!s->drain.refused[0])
         return;
     (void)ek_buf_puts(out, "\"restart_refused\":\"");
-    (void)ek_buf_json(out, s->refused, strlen(s->refused));
+    (void)ek_buf_json(out, s->drain.refused, strlen(s->drain.refused));
     (void)ek_buf_puts(out, "\",");
 }
 
@@ -160,34 +163,36 @@ static void put_engine_process(const struct server *s, struct ek_buf *out)
 int api_server(const struct server *s, struct ek_buf *out)
 {
     const struct server_config *c = s->config;
-    bool runs = s->child.pid > 0;
-    double uptime = runs ? (double)(ek_now_us() - s->started_us) / 1e6 : 0;
+    bool runs = s->process.child.pid > 0;
+    double uptime = runs ? (double)(ek_now_us() - s->process.started_us) / 1e6 : 0;
     (void)ek_buf_printf(out, "{\"name\":\"%s\",\"engine\":\"%s\",\"state\":\"%s\",\"model\":\"",
                         c->name, c->engine, server_state_name(s->state));
-    (void)ek_buf_json(out, s->model, strlen(s->model));
+    (void)ek_buf_json(out, s->address.model, strlen(s->address.model));
     (void)ek_buf_printf(out,
                         "\",\"pid\":%d,\"uptime_s\":%.1f,\"ready\":%s,\"halted\":%s,"
                         "\"adopted\":%s,",
-                        (int)s->child.pid, uptime, s->ready ? "true" : "false",
-                        s->halted_us ? "true" : "false", s->adopted ? "true" : "false");
+                        (int)s->process.child.pid, uptime, s->probe.ready ? "true" : "false",
+                        s->watch.halted_us ? "true" : "false",
+                        s->process.adopted ? "true" : "false");
     (void)ek_buf_printf(out, "\"mode\":\"%s\",\"policy_state\":\"%s\",\"restarts\":%llu,",
                         mode_name(c->policy.mode),
-                        policy_state_name(s->policy ? policy_state(s->policy) : POL_INIT),
+                        policy_state_name(s->law.policy ? policy_state(s->law.policy) : POL_INIT),
                         (unsigned long long)past_restarts(s));
     (void)ek_buf_printf(out, "\"url\":\"%s\",\"poll_s\":%g,\"usage_high\":%g,\"signal_good\":%s,",
-                        s->url, c->poll_s, c->policy.usage_high, s->sample.good ? "true" : "false");
+                        s->address.url, c->poll_s, c->policy.usage_high,
+                        s->watch.sample.good ? "true" : "false");
     if (c->edge)
         (void)ek_buf_printf(out, "\"edge\":\"%s\",", c->edge);
-    if (s->needs[0]) {
+    if (s->prove.needs[0]) {
         (void)ek_buf_puts(out, "\"needs_restart\":\"");
-        (void)ek_buf_json(out, s->needs, strlen(s->needs));
+        (void)ek_buf_json(out, s->prove.needs, strlen(s->prove.needs));
         (void)ek_buf_puts(out, "\",");
     }
     put_restart(s, out);
     put_engine_process(s, out);
     (void)ek_buf_printf(out, "\"open_without_key\":%s,", server_is_open(s) ? "true" : "false");
     put_path(out, "config_file", c->file);
-    put_path(out, "log_file", s->log.path[0] ? s->log.path : c->log_file);
+    put_path(out, "log_file", s->process.log.path[0] ? s->process.log.path : c->log_file);
     put_memory(s, out);
     (void)ek_buf_printf(
         out, ",\"live_limits\":%s,\"limits\":", server_limits_live(s) ? "true" : "false");
@@ -195,21 +200,21 @@ int api_server(const struct server *s, struct ek_buf *out)
     (void)ek_buf_puts(out, ",\"learned\":");
     put_learned(s, out);
     (void)ek_buf_puts(out, ",\"signals\":");
-    int r = view_json(&s->view, out);
-    (void)ek_buf_printf(out, ",\"waiting_why\":%s", s->waiting_why[0] ? "\"" : "null");
-    if (s->waiting_why[0]) {
-        (void)ek_buf_json(out, s->waiting_why, strlen(s->waiting_why));
+    int r = view_json(&s->watch.view, out);
+    (void)ek_buf_printf(out, ",\"waiting_why\":%s", s->watch.waiting_why[0] ? "\"" : "null");
+    if (s->watch.waiting_why[0]) {
+        (void)ek_buf_json(out, s->watch.waiting_why, strlen(s->watch.waiting_why));
         (void)ek_buf_puts(out, "\"");
     }
     (void)ek_buf_puts(out, ",");
     key_table_json(s, false, out);
     (void)ek_buf_puts(out, ",\"waits_for\":");
-    if (r == 0 && s->waits.reason != REASON_NONE)
-        r = decision_json(&s->waits, c->name, out);
+    if (r == 0 && s->law.waits.reason != REASON_NONE)
+        r = decision_json(&s->law.waits, c->name, out);
     else
         (void)ek_buf_puts(out, "null");
     (void)ek_buf_puts(out, ",\"last_decision\":");
-    const struct decision *last = decisions_at(&s->decisions, 0);
+    const struct decision *last = decisions_at(&s->law.decisions, 0);
     if (r == 0 && last)
         r = decision_json(last, c->name, out);
     else
@@ -364,11 +369,11 @@ static int put_decisions(const struct server *s, uint64_t since_us, uint32_t lim
     uint32_t n = 0;
     struct past_query query;
     const struct decision *d;
-    while (n < limit && (d = decisions_at(&s->decisions, n)) && d->wall_us >= since_us)
+    while (n < limit && (d = decisions_at(&s->law.decisions, n)) && d->wall_us >= since_us)
         n++;
     (void)ek_buf_puts(out, "{\"decisions\":");
-    int r = decisions_json(&s->decisions, s->config->name, n, out);
-    if (r == 0 && since_us > 0 && n == s->decisions.count &&
+    int r = decisions_json(&s->law.decisions, s->config->name, n, out);
+    if (r == 0 && since_us > 0 && n == s->law.decisions.count &&
         past_ask(s, since_us, limit - n, &query)) {
         out->len--; /* the bracket: the list goes on */
         return put_past(s, &query, n ? "," : "", cb, ctx, out);
@@ -398,7 +403,7 @@ static int read_server(const struct server *s, const char *verb, api_query_fn qu
             return api_error(out, 400, "limit", "limit must be a number from 0 to %d",
                              FAILURES_KEPT);
         (void)ek_buf_puts(out, "{\"failures\":");
-        r = failures_json(&s->failures, (uint32_t)limit, out);
+        r = failures_json(&s->ends.failures, (uint32_t)limit, out);
         (void)ek_buf_puts(out, "}");
     } else if (strcmp(verb, "history") == 0) {
         if (!query_number(query, ctx, "since", 0, UINT32_MAX, &since))
@@ -406,7 +411,7 @@ static int read_server(const struct server *s, const char *verb, api_query_fn qu
         if (!query_number(query, ctx, "every", 1, HISTORY_ROWS, &every))
             return api_error(out, 400, "every", "every must be a number from 1 to %d",
                              HISTORY_ROWS);
-        r = history_json(s->history, (uint32_t)since, (uint32_t)every, out);
+        r = history_json(s->watch.history, (uint32_t)since, (uint32_t)every, out);
     } else if (strcmp(verb, "postmortem") == 0) {
         if (!query_number(query, ctx, "end", 1, 1000, &end) || end == 0)
             return api_error(out, 400, "end", "end must be a number from 1, the newest, to 1000");
@@ -431,9 +436,9 @@ static int put_lease(const struct fleet *all, struct ek_buf *out)
     uint32_t known = 0;
     for (uint32_t i = 0; i < all->count; i++) {
         const struct server *s = all->servers[i];
-        card.ready = card.ready && (s->want != WANT_RUN || s->ready);
-        if (sample_has(&s->sample, SIG_KV_USAGE)) {
-            card.usage += s->sample.value[SIG_KV_USAGE];
+        card.ready = card.ready && (s->want != WANT_RUN || s->probe.ready);
+        if (sample_has(&s->watch.sample, SIG_KV_USAGE)) {
+            card.usage += s->watch.sample.value[SIG_KV_USAGE];
             known++;
         }
     }

@@ -151,16 +151,18 @@ static void on_verb_done(void *ctx, int error, const char *text)
     free(w);
 }
 
-/* Restart and roll prove first what would be started: the answer may come later. */
-static int write_later(struct server *s, const struct trial *trial, api_fn cb, void *ctx,
-                       char *text, size_t size)
+/* Restart and roll prove first what would be started, and an order to the engine's process is the
+ * server's to refuse (`engine`, else NULL): the answer may come later. */
+static int write_later(struct server *s, const struct trial *trial, const char *engine, api_fn cb,
+                       void *ctx, char *text, size_t size)
 {
     struct writing *w = malloc(sizeof(*w));
     if (!w)
         return -ENOMEM;
     *w = (struct writing){.server = s, .cb = cb, .ctx = ctx};
-    int r = trial ? server_restart(s, trial, on_verb_done, w, text, size)
-                  : server_roll(s, on_verb_done, w, text, size);
+    int r = engine  ? server_engine(s, engine, on_verb_done, w, text, size)
+            : trial ? server_restart(s, trial, on_verb_done, w, text, size)
+                    : server_roll(s, on_verb_done, w, text, size);
     if (r <= 0)
         free(w);
     return r;
@@ -185,11 +187,11 @@ static int write_verb(struct server *s, const char *verb, const char *body, size
     else if (strcmp(verb, "restart") == 0)
         r = trial_parse(body, len, &trial, text, sizeof(text), &field) < 0
                 ? -EBADMSG
-                : write_later(s, &trial, cb, ctx, text, sizeof(text));
+                : write_later(s, &trial, NULL, cb, ctx, text, sizeof(text));
     else if (strcmp(verb, "roll") == 0)
-        r = write_later(s, NULL, cb, ctx, text, sizeof(text));
+        r = write_later(s, NULL, NULL, cb, ctx, text, sizeof(text));
     else if (strncmp(verb, "engine-", 7) == 0 && api_engine_word(verb + 7))
-        r = server_engine(s, verb + 7, text, sizeof(text));
+        r = write_later(s, NULL, verb + 7, cb, ctx, text, sizeof(text));
     else if (strcmp(verb, "forget") == 0)
         r = server_forget(s, text, sizeof(text));
     else
@@ -212,10 +214,10 @@ static int put_reloaded(const struct fleet *all, struct ek_buf *out)
     (void)ek_buf_printf(out, "{\"servers\":%u,\"restart\":[", all->count);
     for (uint32_t i = 0; i < all->count; i++) {
         const struct server *s = all->servers[i];
-        if (!s->needs[0])
+        if (!s->prove.needs[0])
             continue;
         (void)ek_buf_printf(out, "%s{\"server\":\"%s\",\"for\":\"", comma, s->config->name);
-        (void)ek_buf_json(out, s->needs, strlen(s->needs));
+        (void)ek_buf_json(out, s->prove.needs, strlen(s->prove.needs));
         (void)ek_buf_puts(out, "\"}");
         comma = ",";
     }

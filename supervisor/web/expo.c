@@ -154,12 +154,12 @@ static void labelled(struct ek_expo *e, const char *label, const char *key, cons
 
 static void put_up(struct ek_expo *e, const struct server *s, const char *label)
 {
-    ek_expo_value(e, label, s->child.pid > 0);
+    ek_expo_value(e, label, s->process.child.pid > 0);
 }
 
 static void put_ready(struct ek_expo *e, const struct server *s, const char *label)
 {
-    ek_expo_value(e, label, s->ready);
+    ek_expo_value(e, label, s->probe.ready);
 }
 
 static void put_state(struct ek_expo *e, const struct server *s, const char *label)
@@ -172,12 +172,12 @@ static void put_scrapes(struct ek_expo *e, const struct server *s, const char *l
 {
     for (int i = 0; i < SCRAPE_RESULTS; i++)
         labelled(e, label, "result", scrape_result_name((enum scrape_result)i),
-                 (double)s->scrapes[i]);
+                 (double)s->watch.scrapes[i]);
 }
 
 static void put_took(struct ek_expo *e, const struct server *s, const char *label)
 {
-    ek_expo_hist(e, label, &s->scrape_took);
+    ek_expo_hist(e, label, &s->watch.scrape_took);
 }
 
 static void put_decisions(struct ek_expo *e, const struct server *s, const char *label)
@@ -185,7 +185,7 @@ static void put_decisions(struct ek_expo *e, const struct server *s, const char 
     for (int a = 0; a < ACTION_COUNT; a++) {
         for (int r = 0; r < REASON_COUNT; r++) {
             for (int applied = 0; applied < 2; applied++) {
-                uint64_t n = s->decisions.total[a][r][applied];
+                uint64_t n = s->law.decisions.total[a][r][applied];
                 char all[200];
                 if (n == 0)
                     continue;
@@ -201,9 +201,9 @@ static void put_decisions(struct ek_expo *e, const struct server *s, const char 
 static void put_limit(struct ek_expo *e, const struct server *s, const char *label)
 {
     for (int k = 0; k < KNOB_COUNT; k++) {
-        if (s->policy && policy_limit(s->policy, (enum knob)k))
+        if (s->law.policy && policy_limit(s->law.policy, (enum knob)k))
             labelled(e, label, "limit", knob_name((enum knob)k),
-                     policy_limit(s->policy, (enum knob)k));
+                     policy_limit(s->law.policy, (enum knob)k));
     }
 }
 
@@ -227,33 +227,33 @@ static void put_pinned(struct ek_expo *e, const struct server *s, const char *la
 {
     for (int k = 0; k < KNOB_COUNT; k++)
         labelled(e, label, "limit", knob_name((enum knob)k),
-                 s->policy && policy_pinned(s->policy, (enum knob)k));
+                 s->law.policy && policy_pinned(s->law.policy, (enum knob)k));
 }
 
 static void put_policy(struct ek_expo *e, const struct server *s, const char *label)
 {
     for (int i = POL_INIT; i <= POL_DEGRADED; i++)
         labelled(e, label, "state", policy_state_name((enum policy_state)i),
-                 s->policy && (int)policy_state(s->policy) == i);
+                 s->law.policy && (int)policy_state(s->law.policy) == i);
 }
 
 static void put_restarts(struct ek_expo *e, const struct server *s, const char *label)
 {
     for (int i = 0; i < RESTART_CAUSES; i++)
         labelled(e, label, "cause", restart_cause_name((enum restart_cause)i),
-                 (double)s->restarts[i]);
+                 (double)s->ends.restarts[i]);
 }
 
 static void put_exits(struct ek_expo *e, const struct server *s, const char *label)
 {
     for (int i = 0; i < CRASH_COUNT; i++)
-        labelled(e, label, "class", crash_name((enum crash_class)i), (double)s->exits[i]);
+        labelled(e, label, "class", crash_name((enum crash_class)i), (double)s->ends.exits[i]);
 }
 
 static void put_engine_exits(struct ek_expo *e, const struct server *s, const char *label)
 {
     for (int i = 0; i < CRASH_COUNT; i++)
-        labelled(e, label, "class", crash_name((enum crash_class)i), (double)s->engine_exits[i]);
+        labelled(e, label, "class", crash_name((enum crash_class)i), (double)s->engine.exits[i]);
 }
 
 static void put_remedies(struct ek_expo *e, const struct server *s, const char *label)
@@ -266,38 +266,38 @@ static void put_remedies(struct ek_expo *e, const struct server *s, const char *
             if (!name)
                 continue;
             (void)snprintf(more, sizeof(more), "%s,class=\"%s\"", label, crash_name(cls));
-            labelled(e, more, "remedy", name, (double)s->remedies[i][step]);
+            labelled(e, more, "remedy", name, (double)s->ends.remedies[i][step]);
         }
     }
 }
 
 static void put_hangs(struct ek_expo *e, const struct server *s, const char *label)
 {
-    ek_expo_value(e, label, (double)s->hangs);
+    ek_expo_value(e, label, (double)s->watch.hangs);
 }
 
 static void put_good(struct ek_expo *e, const struct server *s, const char *label)
 {
     if (s->state == SRV_READY || s->state == SRV_DRAINING)
-        ek_expo_value(e, label, s->sample.good);
+        ek_expo_value(e, label, s->watch.sample.good);
 }
 
 static void put_kv(struct ek_expo *e, const struct server *s, const char *label)
 {
-    if (sample_has(&s->sample, SIG_KV_USAGE))
-        ek_expo_value(e, label, s->sample.value[SIG_KV_USAGE]);
+    if (sample_has(&s->watch.sample, SIG_KV_USAGE))
+        ek_expo_value(e, label, s->watch.sample.value[SIG_KV_USAGE]);
 }
 
 static void put_last(struct ek_expo *e, const struct server *s, const char *label)
 {
-    const struct decision *d = decisions_at(&s->decisions, 0);
+    const struct decision *d = decisions_at(&s->law.decisions, 0);
     if (d)
         ek_expo_value(e, label, (double)d->wall_us / 1e6);
 }
 
 static void put_memory(struct ek_expo *e, const struct server *s, const char *label)
 {
-    const struct memory_figures *m = &s->memory;
+    const struct memory_figures *m = &s->memory.now;
     const struct {
         const char *kind;
         double value;
@@ -317,8 +317,8 @@ static void put_grows(struct ek_expo *e, const struct server *s, const char *lab
 
 static void put_stalled(struct ek_expo *e, const struct server *s, const char *label)
 {
-    if (s->child.pid > 0 && isfinite(s->memory.stalled_s))
-        ek_expo_value(e, label, s->memory.stalled_s);
+    if (s->process.child.pid > 0 && isfinite(s->memory.now.stalled_s))
+        ek_expo_value(e, label, s->memory.now.stalled_s);
 }
 
 static void device_families(struct ek_expo *e, const struct fleet *all)

@@ -14,7 +14,7 @@
 
 static uint32_t rows_of(const struct server *s, struct share rows[KEYS_MOST])
 {
-    return s->shares ? shares_rows(s->shares, rows) : 0;
+    return s->watch.shares ? shares_rows(s->watch.shares, rows) : 0;
 }
 
 static void put_key(const struct share *k, bool names, struct ek_buf *out)
@@ -38,11 +38,11 @@ static bool say_why(const struct server *s, bool names, char *ret_text, size_t s
     char share[200] = "";
 
     ret_text[0] = '\0';
-    if (!s->shares)
+    if (!s->watch.shares)
         return false;
-    bool poison = shares_poison_why(s->shares, names, ret_text, size);
+    bool poison = shares_poison_why(s->watch.shares, names, ret_text, size);
     size_t len = strlen(ret_text);
-    if (shares_why(s->shares, names, share, sizeof(share)))
+    if (shares_why(s->watch.shares, names, share, sizeof(share)))
         (void)snprintf(ret_text + len, size - len, "%s%s", poison ? "; " : "", share);
     return ret_text[0] != '\0';
 }

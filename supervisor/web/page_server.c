@@ -7,8 +7,8 @@
 
 #include "common/buf.h"
 #include "common/clock.h"
-#include "supervisor/servers/past.h"
 #include "supervisor/servers/server.h"
+#include "supervisor/servers/server_past.h"
 #include "supervisor/web/key_table.h"
 #include "supervisor/web/page.h"
 
@@ -53,14 +53,15 @@ static void put_tile(struct ek_buf *out, const struct server *s, const char *lab
                      enum shape shape, const char *after)
 {
     (void)ek_buf_printf(out, "<div class=\"tile\"><b><span data-k=\"%s\">", view_name(id));
-    put_shaped(out, s->view.value[id], shape);
+    put_shaped(out, s->watch.view.value[id], shape);
     (void)ek_buf_printf(out, "</span>%s</b><span>%s</span></div>\n", after, label);
 }
 
 /* Of requests that got theirs; when none did of late, the wait of the first one in the queue. */
 static void put_first_token(struct ek_buf *out, const struct server *s)
 {
-    double ttft = s->view.value[VIEW_TTFT_P99], oldest = s->view.value[VIEW_QUEUE_OLDEST];
+    double ttft = s->watch.view.value[VIEW_TTFT_P99],
+           oldest = s->watch.view.value[VIEW_QUEUE_OLDEST];
     bool waits = !isfinite(ttft) && isfinite(oldest) && oldest > 0;
     (void)ek_buf_puts(out, waits ? "&gt; " : "");
     put_shaped(out, waits ? oldest : ttft, AS_SECONDS);
@@ -103,7 +104,7 @@ static void put_kv_part(struct ek_buf *out, const char *name, const char *word, 
 
 static void put_kv_bar(struct ek_buf *out, const struct server *s)
 {
-    const double *v = s->view.value;
+    const double *v = s->watch.view.value;
     double used = part(v[VIEW_KV_USAGE]), blocks = v[VIEW_BLOCKS_TOTAL];
     double cached = blocks > 0 ? part(v[VIEW_BLOCKS_CACHED] / blocks) : 0;
     if (used + cached > 1)
@@ -133,17 +134,18 @@ static void put_kv_bar(struct ek_buf *out, const struct server *s)
 static void put_limit_bar(struct ek_buf *out, const struct server *s, enum knob k)
 {
     struct policy_params p = server_params(s);
-    uint32_t ceiling = s->limits.knob[k].ceiling;
+    uint32_t ceiling = server_ceiling(s, k);
     uint32_t max = ceiling ? ceiling : k == KNOB_SEQS ? p.seqs_max : p.tokens_max;
-    uint32_t value = s->policy ? policy_limit(s->policy, k) : 0;
-    bool pinned = s->policy && policy_pinned(s->policy, k);
+    bool shown = s->law.policy && (ceiling || server_limits_live(s) || s->config->edge);
+    uint32_t value = shown ? policy_limit(s->law.policy, k) : 0;
+    bool pinned = s->law.policy && policy_pinned(s->law.policy, k);
     const char *name = knob_name(k);
     (void)ek_buf_printf(out, "<div><dt><span>%s</span><span><b data-k=\"limit_%s\">", name, name);
     put_shaped(out, value ? value : (double)NAN, AS_NUMBER);
     (void)ek_buf_printf(out, "%s</b> of <span data-k=\"ceiling_%s\">", pinned ? " pinned" : "",
                         name);
-    put_shaped(out, max ? max : (double)NAN, AS_NUMBER);
-    double runs = k == KNOB_SEQS && max ? part(s->view.value[VIEW_RUNNING] / max) : 0;
+    put_shaped(out, ceiling ? ceiling : (double)NAN, AS_NUMBER);
+    double runs = k == KNOB_SEQS && max ? part(s->watch.view.value[VIEW_RUNNING] / max) : 0;
     (void)ek_buf_printf(out,
                         "</span></span></dt><dd><svg class=\"bar\" data-bar=\"%s\" "
                         "aria-hidden=\"true\"><rect class=\"limit\" height=\"10\" "
@@ -160,8 +162,8 @@ static void put_limit_bar(struct ek_buf *out, const struct server *s, enum knob 
 /* "breaker open" */
 static void put_state(struct ek_buf *out, const struct server *s)
 {
-    if (s->state == SRV_READY && !s->ready) {
-        (void)ek_buf_puts(out, s->halted_us ? "halted" : "not ready");
+    if (s->state == SRV_READY && !s->probe.ready) {
+        (void)ek_buf_puts(out, s->watch.halted_us ? "halted" : "not ready");
         return;
     }
     for (const char *c = server_state_name(s->state); *c; c++)
@@ -171,7 +173,7 @@ static void put_state(struct ek_buf *out, const struct server *s)
 static const char *level_of(const struct server *s)
 {
     switch (s->state) {
-    case SRV_READY: return s->ready ? "good" : "warn";
+    case SRV_READY: return s->probe.ready ? "good" : "warn";
     case SRV_BACKOFF:
     case SRV_BREAKER: return "bad";
     case SRV_ADOPTING:
@@ -187,7 +189,7 @@ static const char *level_of(const struct server *s)
 
 static void put_memory(struct ek_buf *out, const struct server *s)
 {
-    const struct memory_figures *m = &s->memory;
+    const struct memory_figures *m = &s->memory.now;
     if (memory_known(s) && m->resident > 0) {
         (void)ek_buf_printf(out, " · memory %.2f GiB", m->resident / GIB);
         if (m->cgroup > 0)
@@ -216,13 +218,13 @@ static void put_head(struct ek_buf *out, const struct server *s)
                         c->name, level_of(s));
     put_state(out, s);
     (void)ek_buf_puts(out, "</span><span class=\"meta\">");
-    (void)page_escape(out, s->model[0] ? s->model : c->engine);
+    (void)page_escape(out, s->address.model[0] ? s->address.model : c->engine);
     (void)ek_buf_puts(out, " at ");
-    (void)page_escape(out, s->url);
+    (void)page_escape(out, s->address.url);
     (void)ek_buf_puts(out, " · <span data-k=\"uptime\">");
-    if (s->child.pid > 0)
-        (void)ek_buf_printf(out, "process %d, up %.0f s", (int)s->child.pid,
-                            (double)(ek_now_us() - s->started_us) / 1e6);
+    if (s->process.child.pid > 0)
+        (void)ek_buf_printf(out, "process %d, up %.0f s", (int)s->process.child.pid,
+                            (double)(ek_now_us() - s->process.started_us) / 1e6);
     else
         (void)ek_buf_puts(out, "no process");
     (void)ek_buf_printf(out,
@@ -230,7 +232,7 @@ static void put_head(struct ek_buf *out, const struct server *s)
                         "data-k=\"mode\">%s</span> · controller: <span data-k=\"policy_state\">"
                         "%s</span><span data-k=\"memory\">",
                         (unsigned long long)past_restarts(s), c->mode,
-                        state_words(s->policy ? policy_state(s->policy) : POL_INIT));
+                        state_words(s->law.policy ? policy_state(s->law.policy) : POL_INIT));
     put_memory(out, s);
     (void)ek_buf_printf(out,
                         "<p class=\"open\"%s>Anybody who reaches its address may use it: there is "
@@ -282,12 +284,12 @@ static void put_decisions(struct ek_buf *out, const struct server *s)
 {
     (void)ek_buf_puts(out, "<div class=\"say\"><h3>What evenkeeld did, and why</h3>"
                            "<p class=\"waits\">");
-    (void)page_escape(out, s->waits.why);
+    (void)page_escape(out, s->law.waits.why);
     (void)ek_buf_puts(out, "</p><div class=\"scroll\"><table><thead><tr><th>Time</th><th>Action"
                            "</th><th>Why</th><th class=\"reason\">Reason</th></tr></thead>"
                            "<tbody class=\"decisions\">\n");
     for (uint32_t i = 0; i < SHOWN; i++) {
-        const struct decision *d = decisions_at(&s->decisions, i);
+        const struct decision *d = decisions_at(&s->law.decisions, i);
         if (!d)
             break;
         (void)ek_buf_printf(out, "<tr data-kind=\"%s\" data-reason=\"%s\"><td class=\"time\">",
@@ -349,7 +351,7 @@ static void put_failure(struct ek_buf *out, const struct failure *f)
 
 static void put_failures(struct ek_buf *out, const struct server *s)
 {
-    const struct failure *f = failures_at(&s->failures, 0);
+    const struct failure *f = failures_at(&s->ends.failures, 0);
     bool recent = f && ek_wall_us() < f->wall_us + RECENT_US;
     (void)ek_buf_printf(out, "<details class=\"failed\"%s%s><summary>", f ? "" : " hidden",
                         recent ? " open" : "");
@@ -362,7 +364,7 @@ static void put_failures(struct ek_buf *out, const struct server *s)
     if (f)
         put_failure(out, f);
     (void)ek_buf_puts(out, "</div><table class=\"before\"><caption>Before</caption><tbody>");
-    for (uint32_t i = 1; (f = failures_at(&s->failures, i)); i++) {
+    for (uint32_t i = 1; (f = failures_at(&s->ends.failures, i)); i++) {
         (void)ek_buf_puts(out, "<tr><td class=\"time\">");
         put_time(out, f->wall_us);
         (void)ek_buf_printf(out, "</td><td class=\"what\"><b>%s</b></td><td>", crash_name(f->cls));
@@ -378,11 +380,11 @@ void page_server(struct ek_buf *out, const struct server *s, bool open)
                         "<section class=\"server\" id=\"server-%s\" data-server=\"%s\" "
                         "aria-label=\"Server %s\"%s>\n",
                         s->config->name, s->config->name, s->config->name,
-                        s->sample.good ? "" : " data-off");
+                        s->watch.sample.good ? "" : " data-off");
     put_head(out, s);
     put_failures(out, s);
     (void)ek_buf_puts(out, "<p class=\"why\" data-k=\"waiting_why\">");
-    (void)page_escape(out, s->waiting_why);
+    (void)page_escape(out, s->watch.waiting_why);
     (void)ek_buf_printf(out,
                         "</p>\n<details class=\"fold\"%s><summary>Figures, charts and history"
                         "</summary>\n<dl class=\"bars\">\n",
@@ -416,7 +418,7 @@ void page_server(struct ek_buf *out, const struct server *s, bool open)
 static void put_cell(struct ek_buf *out, const struct server *s, enum view_id id, enum shape shape)
 {
     (void)ek_buf_printf(out, "<td class=\"figure\" data-k=\"%s\">", view_name(id));
-    put_shaped(out, s->view.value[id], shape);
+    put_shaped(out, s->watch.view.value[id], shape);
     (void)ek_buf_puts(out, "</td>");
 }
 
@@ -431,7 +433,7 @@ void page_overview(struct ek_buf *out, struct server *const *servers, uint32_t c
                            "<tbody>\n");
     for (uint32_t i = 0; i < count; i++) {
         const struct server *s = servers[i];
-        const struct decision *d = decisions_at(&s->decisions, 0);
+        const struct decision *d = decisions_at(&s->law.decisions, 0);
         (void)ek_buf_printf(out,
                             "<tr data-row=\"%s\"><td class=\"what\"><a href=\"#server-%s\">%s</a>"
                             "</td><td><span class=\"badge\" data-k=\"state\" data-level=\"%s\">",
@@ -441,7 +443,8 @@ void page_overview(struct ek_buf *out, struct server *const *servers, uint32_t c
         put_cell(out, s, VIEW_KV_USAGE, AS_PERCENT);
         put_cell(out, s, VIEW_RUNNING, AS_NUMBER);
         (void)ek_buf_puts(out, "<td class=\"figure\" data-k=\"limit\">");
-        put_shaped(out, s->policy ? policy_limit(s->policy, KNOB_SEQS) : (double)NAN, AS_NUMBER);
+        put_shaped(out, s->law.policy ? policy_limit(s->law.policy, KNOB_SEQS) : (double)NAN,
+                   AS_NUMBER);
         (void)ek_buf_puts(out, "</td>");
         put_cell(out, s, VIEW_WAITING, AS_NUMBER);
         put_cell(out, s, VIEW_GEN_TPS, AS_NUMBER);

@@ -28,6 +28,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/vllm"), str(ROOT / "tests/e2e")]
 from conftest import BUILD, get, wait_for  # noqa: E402
+from ask import measured_with  # noqa: E402
 from test_companion import Companion  # noqa: E402
 from test_edge import HAProxy  # noqa: E402
 from test_supervised import KEY, LAW, Supervised  # noqa: E402
@@ -171,7 +172,6 @@ def options_of(words):
     options.add_argument("--seed", type=int, default=7)
     options.add_argument("--arms", default="alone,edge,companion,fixed")
     options.add_argument("--points", default=",".join(map(str, FIXED)), help="the fixed limits")
-    options.add_argument("--about", default="")
     options.add_argument("--rate", type=float, default=0, help="answers a second that the machine can do, instead of looking")
     options.add_argument("--promise-ms", type=float, default=100, help="with --rate: a token each")
     o = options.parse_args(words)
@@ -228,7 +228,7 @@ def main():
         print(f"{r['cell']:<28} {r['value']:6.2f}  goal {r['goal']:g}: {'met' if r['met'] else 'MISSED'}")
     print(f"{time.monotonic() - begin:.0f} s in all")
     if set(order) | {f"fixed {n}" for n in FIXED} <= {r["arm"] for r in rows}:
-        text = table(rows, f"{o.about + ': ' if o.about else ''}{rows[0]['asked']} requests in {what['seconds']:.0f} s, seed {o.seed}; the machine did "
+        text = table(rows, f"{measured_with().rstrip(':')}; {rows[0]['asked']} requests in {what['seconds']:.0f} s, seed {o.seed}; the machine did "
                      f"{what['rate']:.2f} answers/s; promised: first token within {TTFT_S:g} s, then one each {1e3 * what['gap_s']:.0f} ms.")
         print(text)
         head, rest = DOC.read_text().split(MARK)

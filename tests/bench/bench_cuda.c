@@ -24,6 +24,7 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/memplan.h"
+#include "kernels/registry.h"
 #include "tests/bench/bench_cuda.h"
 
 #define BLOCK_SIZE 16u

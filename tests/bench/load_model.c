@@ -12,6 +12,7 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "kernels/backend.h"
+#include "kernels/registry.h"
 #include "server/model/model.h"
 
 /* A line of /proc/self/status, in bytes. */

@@ -167,6 +167,7 @@ static void view(const struct plant *p, struct plant_view *v)
     v->steps += (double)st.steps;
     v->oldest_s = (double)st.oldest_wait_us / 1e6;
     v->gap_s = (double)st.largest_gap_us / 1e6;
+    v->step_tokens = st.step_rows;
     v->finished += (double)st.finished[REQ_FIN_LENGTH] + (double)st.finished[REQ_FIN_STOP];
     memcpy(v->itl, p->itl, sizeof(v->itl));
     v->limits = p->limits;
@@ -476,6 +477,7 @@ int plant_page(const struct plant_view *v, struct ek_buf *out)
         {"evenkeel_engine_steps_total", v->steps},
         {"evenkeel_max_gap_seconds", v->gap_s},
         {"evenkeel_queue_oldest_seconds", v->oldest_s},
+        {"evenkeel_step_tokens", v->step_tokens},
         {"evenkeel_limit{limit=\"max_num_running_seqs\"}", v->limits.seqs},
         {"evenkeel_limit{limit=\"max_num_batched_tokens\"}", v->limits.tokens},
         {"evenkeel_limit{limit=\"queue_deadline_s\"}", v->limits.deadline_s},

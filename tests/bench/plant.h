@@ -37,7 +37,7 @@ struct plant_limits {
 #define PLANT_BUCKETS 8
 struct plant_view {
     double now_s, usage, running, waiting, preemptions, recomputed, prompts, generated, steps;
-    double oldest_s, gap_s, finished;
+    double oldest_s, gap_s, finished, step_tokens;
     double itl[PLANT_BUCKETS]; /* cumulative */
     struct plant_limits limits;
     uint32_t lives; /* processes so far */

@@ -321,8 +321,8 @@ static int violated(const struct replay *r)
 
 static int start_steps(struct replay *r)
 {
-    while (r->s->flying < r->ep.depth && sched_plan_after(r->s) <= (uint64_t)r->now_us + 1) {
-        uint32_t at = (r->s->flight_first + r->s->flying) % SCHED_DEPTH;
+    while (r->s->flights.count < r->ep.depth && sched_plan_after(r->s) <= (uint64_t)r->now_us + 1) {
+        uint32_t at = flights_place(&r->s->flights, r->s->flights.count);
         unsigned long before = alloc_count();
         double from = host_us();
         uint32_t rows = sched_plan(r->s, (uint64_t)r->now_us + 1, r->steps[at]);
@@ -337,20 +337,20 @@ static int start_steps(struct replay *r)
         r->free_us = begin + cost_us(r, r->steps[at]);
         r->end_us[at] = r->free_us;
         r->entries += r->steps[at]->entries;
-        r->running += r->s->running_count;
+        r->running += r->s->entries.running_count;
     }
     return 0;
 }
 
 static int land_step(struct replay *r)
 {
-    uint32_t at = r->s->flight_first;
+    uint32_t at = r->s->flights.first;
 
-    if (null_backend.wait(r->device, r->s->flights[at].id, r->result, r->result_bytes, 0) != 0 ||
+    if (null_backend.wait(r->device, r->s->flights.at[at].id, r->result, r->result_bytes, 0) != 0 ||
         r->result->error != 0)
         return violated(r);
     r->now_us = r->end_us[at];
-    r->result->copy_us = (uint64_t)(r->s->flights[at].copies * COPY_TOKEN_US * r->p->block_size);
+    r->result->copy_us = (uint64_t)(r->s->flights.at[at].copies * COPY_TOKEN_US * r->p->block_size);
     unsigned long before = alloc_count();
     double from = host_us();
     sched_apply(r->s, r->result, (uint64_t)r->now_us + 1);
@@ -392,7 +392,8 @@ static bool wait_to_plan(struct replay *r)
 {
     double at = (double)sched_plan_after(r->s);
 
-    if (r->s->flying == r->ep.depth || at <= r->now_us || at >= r->end_us[r->s->flight_first])
+    if (r->s->flights.count == r->ep.depth || at <= r->now_us ||
+        at >= r->end_us[r->s->flights.first])
         return false;
     r->now_us = at;
     return true;
@@ -408,9 +409,9 @@ static int run(struct replay *r)
         code = submit_due(r);
         if (code == 0)
             code = start_steps(r);
-        if (code == 0 && r->s->flying > 0 && wait_to_plan(r))
+        if (code == 0 && r->s->flights.count > 0 && wait_to_plan(r))
             continue;
-        if (code == 0 && r->s->flying > 0) {
+        if (code == 0 && r->s->flights.count > 0) {
             code = land_step(r);
             idle = 0;
         } else if (r->next < r->t->count) {

@@ -60,7 +60,7 @@ class Engine:
         self.load, self.hung, self.draining, self.leave = ARGS.load, False, False, False
         self.ready_at = time.monotonic() + ARGS.start_s
         self.step_at = time.monotonic()
-        self.trimmed, self.read, self.known_at, self.replaced = False, 0, None, 0
+        self.trimmed, self.read, self.known_at, self.replaced, self.apart = False, 0, None, 0, 0
         self.limits["cached_share"], self.ceiling["cached_share"] = 1.0, 1.0
 
     def used(self):
@@ -179,6 +179,8 @@ def answer(method, path, body):
         return 409, {"error": {"message": "not now"}}
     if path == "/v1/engine/restart" and ARGS.engine_process:
         ENGINE.trimmed, ENGINE.replaced = True, ENGINE.replaced + 1
+        if ENGINE.apart:
+            os.kill(ENGINE.apart, signal.SIGUSR1)
         return 202, {}
     if path == "/trim":
         ENGINE.trimmed = ARGS.frag_trims
@@ -288,6 +290,8 @@ def watch_ranks(ranks):
 def grow():
     """Memory that nobody gives back, touched so that it counts."""
     kept, parent = [], os.getppid()
+    if ARGS.grow_apart:
+        signal.signal(signal.SIGUSR1, lambda *_: kept.clear())  # a restart of the engine's process
     while os.getppid() == parent:
         kept.append(bytearray(b"x" * (ARGS.grow << 18)))
         time.sleep(0.25)
@@ -300,6 +304,7 @@ def main():
         if not apart:
             grow()
             os._exit(0)
+        ENGINE.apart = apart
         print("grows apart", apart, flush=True)
     elif ARGS.grow:
         threading.Thread(target=grow, daemon=True).start()

@@ -7,13 +7,14 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import threading
 import urllib.request
 
 import pytest
 
 from bare import Bare
-from conftest import MODEL, metric, wait_for
+from conftest import BUILD, MODEL, ROOT, metric, wait_for
 from engine_faults import WHAT, EngineFaults
 
 LOST = ("fault", "ended", "hang", "oom", "device")
@@ -383,6 +384,79 @@ def test_a_restart_is_refused(tmp_path, undisturbed, what):
             order(s, "restart")
             wait_for("another engine", lambda: engine_state(s)["restarts"]["planned"] == 1, 60)
         assert engine(s) != first and s.log().count("there would be none afterwards") == 2, s.log()
+    finally:
+        assert s.stop() == 0
+
+
+def group_of(pid):
+    with open(f"/proc/{pid}/cgroup") as f:
+        return next((line[3:].strip() for line in f if line.startswith("0::")), None)
+
+
+def test_it_has_a_cgroup(tmp_path, undisturbed):
+    """Below the server's, and the next one is in it again. The kernel, when it lacks memory, chooses the engine first."""
+    s = serve(tmp_path)
+    try:
+        pid, launcher = s.process.pid, children(s.process.pid)[0]
+        scores = []
+        for p in (pid, engine(s)):
+            with open(f"/proc/{p}/oom_score_adj") as f:
+                scores.append(int(f.read()))
+        assert scores[1] == min(1000, scores[0] + 200), scores
+        if "shares the server's cgroup" in s.log():
+            assert group_of(engine(s)) == group_of(pid)
+            pytest.skip("no cgroup can be made here: " + s.log().split("shares the server's cgroup")[1].splitlines()[0])
+        assert "has the cgroup " in s.log() and s.log().count("The engine's process has") == 1
+        path = s.log().split("has the cgroup ")[1].split(",")[0]
+        assert path.endswith(group_of(engine(s))) and group_of(engine(s)).endswith(f"/evenkeel-engine.{pid}")
+        assert group_of(pid) != group_of(launcher) == group_of(engine(s))
+        with always(s, undisturbed, stream=True):
+            end_engine(s, signal.SIGKILL, 50)
+        assert group_of(engine(s)).endswith(f"/evenkeel-engine.{pid}") and replaced(s) == 1
+    finally:
+        assert s.stop() == 0
+    again = serve(tmp_path)
+    again.stop()
+    assert not os.path.exists(path), "the next server removes what one by hand left"
+
+
+def plug_in(source, folder):
+    """Puts a plug-in beside the server in the way of a package: another file takes the name."""
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-std=gnu17", "-D_GNU_SOURCE", f"-I{ROOT}", "-o", folder / "new.so", source], check=True)
+    (folder / "new.so").rename(folder / "libevenkeel-cuda.so")
+    return (folder / "libevenkeel-cuda.so").stat().st_ino
+
+
+def loaded(pid):
+    """The inodes of plug-ins in the process."""
+    with open(f"/proc/{pid}/maps") as f:
+        return {int(line.split()[4]) for line in f if "libevenkeel-cuda.so" in line}
+
+
+def test_another_plug_in(tmp_path, undisturbed):
+    """While all of it runs: one of another version is refused and the engine goes on; a newer one is what the next engine has. No stream is
+    lost, every text is that of an undisturbed server. The plug-in is the CPU backend under CUDA's name (tests/sim/paced_backend.c)."""
+    build, paced, other = tmp_path / "build", ROOT / "tests/sim/paced_backend.c", tmp_path / "other.c"
+    build.mkdir()
+    shutil.copy(BUILD / "evenkeel-server", build)
+    other.write_text("const void *ek_backend_get(unsigned abi) { return abi ? 0 : \"\"; }\n")
+    before = plug_in(paced, build)
+    s = serve(tmp_path, "--device", "cuda", build=build)
+    try:
+        first = engine(s)
+        assert loaded(first) == {before}
+        with always(s, undisturbed, stream=True):
+            plug_in(other, build)
+            status, _, body = s.local("/v1/engine/restart", "POST", "{}")[:3]
+            assert status == 503 and b"this one goes on" in body and b"of another version than this program" in body, body
+            assert engine(s) == first and engine_state(s)["state"] == "running"
+            newer = plug_in(paced, build)
+            until = tokens(s) + 50
+            wait_for("tokens are made", lambda: tokens(s) >= until, 60, 0.002)
+            order(s, "restart")
+            wait_for("another engine", lambda: engine_state(s)["restarts"]["planned"] == 1, 60)
+        assert loaded(engine(s)) == {newer} != {before} and replaced(s) == 0
+        assert metric(s.metrics(), "evenkeel_engine_replayed_requests_total") >= 1
     finally:
         assert s.stop() == 0
 

@@ -241,6 +241,22 @@ def test_memory_of_an_engines_process_counts(fakes, nvml, tmp_path):  # noqa: F8
     assert ", with 1 others " in (tmp_path / "evenkeeld.log").read_text()
 
 
+@pytest.mark.parametrize("apart", [True, False])
+def test_memory_that_grows_in_an_engines_process(fakes, apart):  # noqa: F811
+    """What grows there needs no drain: that process alone is started again, and it is gone. In the server's own process it needs one."""
+    f = fakes("memory_every_s: 1\n", a=(["--engine-process", "--grow", "48", *(["--grow-apart"] if apart else [])], WORN + "    memory_trend_s: 20\n")).ready()
+    pid = f.all()["a"]["pid"]
+    if apart:
+        said = wait_for("its engine is started again", lambda: [w for w in whys(f, "a", "ENGINE_RESTART") if "needs no drain" in w], 90)
+        assert "needs no drain: host memory grows by " in said[0]
+        wait_for("the canary", lambda: any("was served" in w for w in whys(f, "a", "ENGINE_RESTART")), 60)
+        assert f.all()["a"]["pid"] == pid and f.all()["a"]["engine_process"]["planned"] == 1 and "DRAIN_START" not in f.reasons("a")
+    else:
+        wait_for("another process", lambda: f.all()["a"]["pid"] not in (0, pid) and f.all()["a"]["ready"], 90)
+        assert "ENGINE_RESTART" not in f.reasons("a") and "DRAIN_START" in f.reasons("a")
+    assert len(json.loads((f.run / "s/state.json").read_text())["servers"]["a"]["planned"]["wall_us"]) == 1
+
+
 def test_memory_of_somebody_elses_server_is_told(tmp_path):
     """An attached one of this machine: it is found by its port, told, and left alone; another process begins anew."""
     port = free_port(27400)

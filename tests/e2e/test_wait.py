@@ -2,9 +2,10 @@
 import http.client
 import json
 import re
+import shutil
 import subprocess
 
-from conftest import BUILD, wait_for
+from conftest import BUILD, MODEL, wait_for
 
 
 def ctl(a, *words):
@@ -73,6 +74,23 @@ def test_another_evenkeeld_acquires(appliance):
     wait_for("it is adopted, and acquired", lambda: a.server()["pid"] == pid and ctl(a, "engine", "acquire").returncode == 0)
     wait_for("it is ready", lambda: a.server()["ready"])
     assert a.server()["pid"] == pid
+
+
+def test_a_restart_that_the_server_refuses(appliance, tmp_path):
+    """Its sentence is evenkeelctl's, with an exit code; nothing is restarted. With the files there again it is done."""
+    model = tmp_path / "model"
+    shutil.copytree(MODEL, model)
+    a = appliance(server_flags=["--engine-process"], model=model)
+    pid, weights = a.server()["pid"], next(model.glob("*.safetensors"))
+    weights.rename(tmp_path / "kept")
+    for words in [], ["--wait"]:
+        refused = ctl(a, "engine", "restart", *words)
+        assert refused.returncode == 1 and refused.stdout == "", refused
+        assert "There would be no engine after a restart, so this one goes on: " in refused.stderr and "weights" in refused.stderr, refused
+    wait_for("it is told, too", lambda: "There would be no engine" in ctl(a, "explain").stdout)
+    (tmp_path / "kept").rename(weights)
+    done = ctl(a, "engine", "restart", "--wait")
+    assert done.returncode == 0 and a.server()["pid"] == pid and a.server()["engine_process"]["planned"] == 1, done
 
 
 def test_without_an_engines_process(appliance):

@@ -52,5 +52,24 @@ def test_a_limit_of_the_servers_own_unit(m):
     m.run("printf 'servers:\\n  tiny:\\n    launcher: systemd\\n' >>/etc/evenkeel/evenkeeld.yaml; systemctl restart evenkeeld")
     ready(m, SLOW)
     hit(m, "evenkeel-managed@tiny")
-    assert "oom-kill" in m.run("journalctl -o cat -u evenkeel-managed@tiny -u init.scope", check=False).stdout
+    assert "OOM killer" in m.run("journalctl -o cat -u evenkeel-managed@tiny -u init.scope", check=False).stdout
     assert "memory" in m.run("cat /sys/fs/cgroup/evenkeel.slice/cgroup.controllers").stdout
+
+
+def test_a_limit_of_the_engines_own(m):
+    """The engine's process has a cgroup below the unit's with a smaller limit; what the kernel kills there is replaced, and the server stays."""
+    m.run("sed -i 's/launcher: systemd/launcher: systemd\\n    args: [--engine-process]/' /etc/evenkeel/evenkeeld.yaml")
+    m.run("systemctl set-property --runtime evenkeel-managed@tiny MemoryMax=2G; systemctl restart evenkeeld; evenkeelctl restart --wait --timeout 180")
+    pid = ready(m, SLOW)["pid"]
+    unit = "/sys/fs/cgroup/evenkeel.slice/evenkeel-managed@tiny.service"
+    group = m.run(f"ls -d {unit}/evenkeel-engine.*").stdout.strip()
+    assert m.run(f"cat {unit}/evenkeel-main/cgroup.procs").stdout.split()[0] == str(pid)
+    assert int(m.run(f"cat {group}/memory.max").stdout) == (2 << 30) - (2 << 30) // 16
+    engine = m.run("pgrep -x evenkeel-engine").stdout.strip()
+    assert engine in m.run(f"cat {group}/cgroup.procs").stdout.split()
+    m.run(f"echo {least(m, engine)} >{group}/memory.max")
+    wait("the kernel ended the engine", lambda: m.run("pgrep -x evenkeel-engine", check=False).stdout.strip() not in ("", engine), SLOW)
+    m.run(f"echo max >{group}/memory.max")
+    wait("it serves again", lambda: server(m).get("ready"), SLOW)
+    assert server(m)["pid"] == pid and m.show("evenkeel-managed@tiny", "ActiveState") == "active"
+    assert "HOST_OOM" in m.run("evenkeelctl explain").stdout and "text" in m.run(ANSWER).stdout

@@ -63,12 +63,12 @@ blocks.c@if (id >= b->usable) {@if (false) {
 prefix.c@in.salt = salt;@in.salt = 0;
 prefix.c@in.parent = parent;@in.parent = (struct prefix_name){0, 0};
 prefix.c@p->map[hole] = p->map[c];@(void)0;
-entries.c@for (uint32_t i = t->blocks; i > 0; i--)@for (uint32_t i = t->blocks; i > 1; i--)
-entries.c@if (s->seats[seat].inflight == 0)@if (true)
+seats.c@for (uint32_t i = t->blocks; i > 0; i--)@for (uint32_t i = t->blocks; i > 1; i--)
+seats.c@if (s->at[seat].inflight == 0)@if (true)
 results.c@e->pending -= q->sample && !q->put_off;@e->pending = 0;
 results.c@e->pending -= q->sample && !q->put_off;@e->pending -= q->sample;
 results.c@bool live = e->number == q->number;@bool live = e->number != 0;
-results.c@(t->named + 1) * s->block_size <= t->settled@t->named * s->block_size <= t->settled
+results.c@(t->named + 1) * s->fixed.block_size <= t->settled@t->named * s->fixed.block_size <= t->settled
 results.c@t->tail = name;@(void)name;
 results.c@if (produced >= ask->max_new_tokens) {@if (produced > ask->max_new_tokens) {
 results.c@if (produced < ask->min_tokens)@if (produced <= ask->min_tokens)
@@ -78,28 +78,28 @@ results.c@q->set || (q->sample@q->set || (false
 results.c@e->scored = at - 1;@(void)0;
 results.c@e->scoring -= q->scores;@(void)0;
 results.c@e->swapped.tokens = q->sure;@(void)0;
-entries.c@s->waiting_tokens -= e->req->ask.prompt_tokens;@(void)0;
+entries.c@s->entries.waiting_tokens -= e->req->ask.prompt_tokens;@(void)0;
 entries.c@swap_drop(s, e, now_us);@(void)0;
-entries.c@s->admitted_count--;@(void)0;
+entries.c@s->entries.admitted_count--;@(void)0;
 plan.c@p->budget += e->rows;@(void)0;
-entries.c@s->running_count--;@(void)0;
-plan.c@if (blocks_in_limbo(s) > 0) {@if (blocks_in_limbo(s) > 9999) {
-admit.c@(e->known - 1) / s->block_size@e->known / s->block_size
+entries.c@l->running_count--;@(void)0;
+plan.c@if (seats_limbo(&s->seats) > 0) {@if (seats_limbo(&s->seats) > 9999) {
+admit.c@(e->known - 1) / s->fixed.block_size@e->known / s->fixed.block_size
 admit.c@table[n] = id;@table[n] = id > 1 ? id - 1 : id;
 admit.c@blocks_ref(&s->blocks, table[i]);@(void)0;
-admit.c@s->running_count >= s->value[LIMIT_RUNNING_SEQS]@false
+admit.c@s->entries.running_count >= s->value[LIMIT_RUNNING_SEQS]@false
 plan.c@at < e->known ? sched_token(e, at) : EK_FROM_PREVIOUS@sched_token(e, at)
 plan.c@positions[i] = at;@positions[i] = i;
 plan.c@bool sample = after == e->known + e->pending;@bool sample = true;
-admit.c@t->set_due = true;@t->set_due = false;
+seats.c@t->set_due = true;@t->set_due = false;
 plan.c@e->computed = after;@e->computed = after - 1;
 plan.c@t->inflight++;@(void)0;
-plan.c@while (!p.preempted && !p.lacking && sched_admit(s, &p))@while (!p.lacking && sched_admit(s, &p))
+admit.c@while (!p->preempted && !p->lacking && admit_one(s, p))@while (!p->lacking && admit_one(s, p))
 share.c@half = p->budget - p->budget / 2,@half = 1,
 share.c@left < right@left > right
 share.c@sched_refund(p, e, set_due);@(void)0;
 share.c@most = most < p->budget ? most : p->budget;@(void)0;
-share.c@if (!share_with(s, p, s->readers[i]))@if (true)
+share.c@if (!share_with(s, p, s->share.readers[i]))@if (true)
 share.c@p->ending += whole;@(void)0;
 share.c@*ret_others = p->half > 0 ? all / 2 : all;@*ret_others = all;
 share.c@if (p->half > first)@if (false)
@@ -119,22 +119,22 @@ entries.c@tenants_read(&s->tenants, e->tenant, r->ask.prompt_tokens - e->paid, 0
 admit.c@tenants_owe(&s->tenants, e->tenant, r->ask.prompt_tokens - cached_tokens);@(void)0;
 admit.c@return left != right ? left < right : x->number < y->number;@return x->number < y->number;
 share.c@return left < right ? -1 : left > right;@return 0;
-share.c@compare_turns(s, e, &s->entries[first]) < 0@false
+share.c@compare_turns(s, e, &s->entries.at[first]) < 0@false
 tenants.c@x->served = x->served > least ? x->served : least;@(void)least;
 tenants.c@x->served += (uint64_t)TENANT_OUTPUT * x->price;@(void)0;
 tenants.c@x->served += served * x->price;@(void)0;
 tenants.c@x->due -= tokens;@(void)0;
 tenants.c@t->at[i].active == 0 ||@false ||
 admit.c@has_room(s, e, fresh + idle, available)@has_room(s, e, fresh, available)
-plan.c@if (e->admitted)@if (false)
+entries.c@        if (e->admitted)@        if (false)
 plan.c@s->turn = stop == SCHED_NONE ? 0 : stop;@s->turn = 0;
-entries.c@s->held_adjacent -= t->adjacent;@(void)0;
+seats.c@s->held_adjacent -= t->adjacent;@(void)0;
 sched.c@if (s->value[LIMIT_PREFIX_CACHING] == 0 && s->prefix.count + s->host.names.count > 0)@if (false)
 admit.c@st->window_hits += hits@st->window_hits += 2 * hits
 admit.c@if (!e->admitted && admission_paused(s))@if (false)
-admit.c@s->running_count == 0 || used@used
-sched_host.c@(struct host_move){.out_step = s->next_step}@(struct host_move){.out_step = s->next_step - 1}
-sched_host.c@if (filled_by(s, &s->entries[i], step))@if (false)
+admit.c@s->entries.running_count == 0 || used@used
+sched_host.c@(struct host_move){.out_step = s->flights.next_step}@(struct host_move){.out_step = s->flights.next_step - 1}
+sched_host.c@if (filled_by(s, &s->entries.at[i], step))@if (false)
 sched_host.c@blocks_forget(&h->blocks, id);@(void)0;
 sched_host.c@h->copy_count = 0;@(void)0;
 sched_host.c@step->copies = h->copy_count;@step->copies = h->copy_count / 2;
@@ -143,36 +143,36 @@ swap.c@more > h->swap_most - h->blocks.referenced@false
 swap.c@host_give(h, table[i - 1], now_us);@(void)0;
 sched_host.c@if (h->blocks.cached.count > h->cached_most)@if (false)
 offload.c@host_give(h, host_take(s, id, now_us), now_us);@(void)host_take(s, id, now_us);
-admit.c@blocks_ref(&h->blocks, s->bring[i]);@(void)0;
-admit.c@if (offload_moving(s, s->bring[i]))@if (false)
-admit.c@in_step = s->next_step;@in_step = 0;
+admit.c@blocks_ref(&h->blocks, s->admission.bring[i]);@(void)0;
+admit.c@if (offload_moving(s, s->admission.bring[i]))@if (false)
+admit.c@in_step = s->flights.next_step;@in_step = 0;
 admit.c@f.bring == 0, &name@true, &name
-admit.c@f.tokens = e->swapped.tokens;@f.tokens = (f.hits + f.bring) * s->block_size;
-admit.c@t->sure = f.hits * s->block_size;@t->sure = f.tokens;
+admit.c@f.tokens = e->swapped.tokens;@f.tokens = (f.hits + f.bring) * s->fixed.block_size;
+admit.c@t->sure = f.hits * s->fixed.block_size;@t->sure = f.tokens;
 sched.c@blocks_forget_all(&s->host.blocks);@(void)0;
 pool.c@if (usable != s->blocks.usable)@if (false)
 pool.c@if (need > wanted)@if (false)
 pool.c@blocks_above(&s->blocks) == 0 &&@true &&
 pool.c@s->host.copy_count == 0;@true;
-pool.c@return s->wanted_blocks;@return s->wanted_blocks - 1;
-pool.c@s->device_blocks = blocks;@(void)blocks;
+pool.c@return s->pool.wanted;@return s->pool.wanted - 1;
+pool.c@s->pool.device = blocks;@(void)blocks;
 pool.c@above <= blocks_available(&s->blocks)@true
 pool.c@prefix_move(&s->prefix, from, to);@prefix_forget(&s->prefix, from);
 pool.c@blocks_move(&s->blocks, from, to);@(void)0;
-pool.c@table[i] = s->recount[table[i]];@(void)0;
+seats.c@table[i] = to[table[i]];@(void)0;
 pool.c@if (!done || s->blocks.at[from].refs == 0)@if (s->blocks.at[from].refs == 0)
-pool.c@s->held_adjacent += adjacent;@(void)0;
+seats.c@        s->held_adjacent += adjacent;@(void)0;
 pool.c@sched_end(s, i, REQ_FIN_ERROR, code, now_us);@(void)0;
-pool.c@return s->migrant_count > 0 ||@return false &&
+pool.c@return s->pool.migrant_count > 0 ||@return false &&
 blocks.c@y->refs = x->refs;@(void)0;
 blocks.c@y->named = x->named;@(void)0;
 prefix.c@p->parents[to] = p->parents[from];@(void)0;
-entries.c@s->pool_retry_us = 0;@(void)0;
+pool.c@s->pool.retry_us = 0; /* it gets the memory now, or ends */@(void)0;
 results.c@sched_migrated(s, true, now_us);@sched_migrated(s, false, now_us);
-lost.c@swap_drop(s, &s->entries[i], now_us);@(void)0;
+lost.c@swap_drop(s, &s->entries.at[i], now_us);@(void)0;
 lost.c@sched_reset_prefix(s);@(void)0;
 lost.c@e->suspect = true;@(void)0;
-lost.c@if (s->running_count > 0)@if (false)
+lost.c@if (s->entries.running_count > 0)@if (false)
 lost.c@s->suspects -= e->suspect;@(void)0;
 lost.c@e->in_flight && e->suspect && (@e->in_flight && (
 lost.c@e->in_flight = false;@(void)0;
@@ -182,8 +182,8 @@ states.c@s->of_block[s->at[at].block] = 0;@(void)0;
 states.c@s->of_block[from] = 0;@(void)0;
 snapshots.c@t->saved = tokens;@t->saved = 0;
 snapshots.c@states_copy(&s->states, s->states.first + at, e->seat);@(void)at;
-snapshots.c@t->named * s->block_size != t->saved@t->named * s->block_size > t->saved
-snapshots.c@states_retake(&s->states, to, s->next_step - 1);@states_retake(&s->states, to, s->next_step);
+snapshots.c@t->named * s->fixed.block_size != t->saved@t->named * s->fixed.block_size > t->saved
+snapshots.c@states_retake(&s->states, to, s->flights.next_step - 1);@states_retake(&s->states, to, s->flights.next_step);
 snapshots.c@states_copy(&s->states, e->seat, s->states.first + to);@(void)0;
 snapshots.c@states_cancel(&s->states, step);@(void)step;
 results.c@snapshot_cancel(s, f->id);@(void)0;

@@ -18,6 +18,7 @@
 #include <time.h>
 
 #include "kernels/backend.h"
+#include "kernels/registry.h"
 
 #define STEPS_MOST (1u << 20) /* of a log */
 #define FLYING     4u         /* more than there are steps in flight */

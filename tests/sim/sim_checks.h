@@ -66,7 +66,7 @@ static inline void check_extras(struct sim *s, const struct request *r)
 /* Nobody preempts whoever is first in line. */
 static inline void check_first(struct sim *s, uint32_t entry, uint64_t number)
 {
-    const struct entry *e = &s->sched->entries[entry];
+    const struct entry *e = &s->sched->entries.at[entry];
 
     if (e->number == number && e->state != ENTRY_RUNNING)
         fail(s, "the first in line was preempted");
@@ -97,7 +97,8 @@ static inline bool refilled(const struct ek_step *step, uint32_t count, uint32_t
 /* A block that comes back from the host tier comes once, whoever shares it. */
 static inline void check_copies(struct sim *s, const struct ek_step *step)
 {
-    const struct ek_step *other = s->sched->flying == 2 ? s->steps[s->sched->flight_first] : NULL;
+    const struct ek_step *other =
+        s->sched->flights.count == 2 ? s->steps[s->sched->flights.first] : NULL;
 
     for (uint32_t i = 0; i < step->copies; i++) {
         const struct ek_block_copy *c = &ek_step_copies(step)[i];
@@ -118,15 +119,15 @@ static inline void check_plan(struct sim *s, const struct ek_step *step, uint32_
         fail(s, "the plan does not say how many rows it has");
     if (step->rows > s->limits.value[LIMIT_BATCHED_TOKENS])
         fail(s, "the token budget is exceeded");
-    if (s->sched->running_count > s->limits.value[LIMIT_RUNNING_SEQS] &&
-        s->sched->running_count > s->running_before)
+    if (s->sched->entries.running_count > s->limits.value[LIMIT_RUNNING_SEQS] &&
+        s->sched->entries.running_count > s->running_before)
         fail(s, "the cap on running sequences is exceeded");
 }
 
 /* Rows that a sequence of the newest step would have taken if it were alone. */
 static inline uint32_t wanted(const struct sim *s, const struct flight_seq *q)
 {
-    const struct entry *e = &s->sched->entries[q->entry];
+    const struct entry *e = &s->sched->entries.at[q->entry];
 
     return q->rows + e->known + e->pending - q->sample - e->computed;
 }
@@ -140,7 +141,7 @@ static inline bool capped(const struct sim *s)
 static inline uint32_t could_use(const struct sim *s, const struct flight_seq *q)
 {
     uint64_t cap = s->sched->value[LIMIT_LONG_PREFILL];
-    const struct entry *e = &s->sched->entries[q->entry];
+    const struct entry *e = &s->sched->entries.at[q->entry];
     uint32_t want = wanted(s, q);
 
     want = cap != 0 && cap < want ? (uint32_t)cap : want;
@@ -156,7 +157,7 @@ static inline uint32_t could_use(const struct sim *s, const struct flight_seq *q
  */
 static inline bool reads(const struct sim *s, const struct flight_seq *q)
 {
-    const struct req_ask *ask = &s->sched->entries[q->entry].req->ask;
+    const struct req_ask *ask = &s->sched->entries.at[q->entry].req->ask;
     uint32_t want = wanted(s, q);
 
     return !ask->score && want > 1 && (q->first < ask->prompt_tokens || want > SCHED_FORCED + 1);
@@ -165,7 +166,7 @@ static inline bool reads(const struct sim *s, const struct flight_seq *q)
 /* What the tenant of a sequence had been served when the step was planned. */
 static inline uint64_t served_before(const struct sim *s, const struct flight_seq *q)
 {
-    return s->served[s->sched->entries[q->entry].tenant];
+    return s->served[s->sched->entries.at[q->entry].tenant];
 }
 
 /* Whether `q` comes before `o` for the half that the first in line has. */
@@ -173,11 +174,11 @@ static inline bool leads(const struct sim *s, const struct flight_seq *q,
                          const struct flight_seq *o)
 {
     const struct sched *c = s->sched;
-    const struct entry *x = &c->entries[q->entry], *y = &c->entries[o->entry];
+    const struct entry *x = &c->entries.at[q->entry], *y = &c->entries.at[o->entry];
 
-    if ((c->priority_policy && x->req->ask.priority != y->req->ask.priority) ||
+    if ((c->entries.priority_policy && x->req->ask.priority != y->req->ask.priority) ||
         served_before(s, q) == served_before(s, o))
-        return sched_before(c, q->entry, o->entry);
+        return entries_before(&c->entries, q->entry, o->entry);
     return served_before(s, q) < served_before(s, o);
 }
 
@@ -193,7 +194,7 @@ struct shares {
 /* Whether its first token, or the next one after a preemption, comes of the step. */
 static inline bool ends_here(const struct sim *s, const struct flight_seq *q, uint64_t lease)
 {
-    const struct entry *e = &s->sched->entries[q->entry];
+    const struct entry *e = &s->sched->entries.at[q->entry];
     uint32_t want = wanted(s, q), prompt = e->req->ask.prompt_tokens;
     bool unanswered = e->known + e->pending - q->sample == prompt;
     bool decode = want == 1 || (q->lease < lease && want <= SCHED_FORCED + 1 && q->first >= prompt);
@@ -204,13 +205,13 @@ static inline bool ends_here(const struct sim *s, const struct flight_seq *q, ui
 static inline struct shares add_shares(struct sim *s, uint32_t rows, uint64_t lease)
 {
     const struct sched *c = s->sched;
-    const struct flight *f = &c->flights[(c->flight_first + c->flying - 1) % SCHED_DEPTH];
+    const struct flight *f = &c->flights.at[flights_newest(&c->flights)];
     struct shares sum = {.left = (uint32_t)s->limits.value[LIMIT_BATCHED_TOKENS] - rows,
                          .places = (uint32_t)s->limits.value[LIMIT_BATCHED_TOKENS]};
 
     for (uint32_t i = 0; i < f->seqs; i++) {
         const struct flight_seq *q = &f->seq[i];
-        const struct entry *e = &c->entries[q->entry];
+        const struct entry *e = &c->entries.at[q->entry];
         uint32_t end = q->first + q->rows, prompt = e->req->ask.prompt_tokens;
         if (e->paid < (end < prompt ? end : prompt))
             fail(s, "nobody is charged for what is read of a prompt");
@@ -242,7 +243,7 @@ static inline uint32_t check_length(struct sim *s, const struct shares *h)
     const struct sched *c = s->sched;
     uint32_t least = s->p.share_least != 0 ? s->p.share_least : SHARE_LEAST;
     uint32_t most = (uint32_t)s->limits.value[LIMIT_BATCHED_TOKENS];
-    bool recent = c->beside_us != 0 && s->now_us < c->beside_us + 1000000u;
+    bool recent = c->share.beside_us != 0 && s->now_us < c->share.beside_us + 1000000u;
 
     least = least > most / 4 ? least : most / 4;
     uint32_t all = h->ending > least ? h->ending : least, first = h->ending + h->others;
@@ -259,7 +260,7 @@ static inline uint32_t check_length(struct sim *s, const struct shares *h)
     uint32_t its = h->first ? all / 2 : all;
     if (h->left > 0 && h->short_one && !h->first && h->others < all)
         fail(s, "a step is shorter than it has to be");
-    bool in_order = !c->priority_policy && !capped(s); /* by length */
+    bool in_order = !c->entries.priority_policy && !capped(s); /* by length */
     if (bound && in_order && h->others > (its > h->other_count ? its : h->other_count))
         fail(s, "prompts that go on make a step long in which others end");
     if (bound && h->first && h->first->rows > first)
@@ -274,7 +275,7 @@ static inline uint32_t check_length(struct sim *s, const struct shares *h)
 static inline void check_share(struct sim *s, uint32_t rows, uint64_t lease)
 {
     const struct sched *c = s->sched;
-    const struct flight *f = &c->flights[(c->flight_first + c->flying - 1) % SCHED_DEPTH];
+    const struct flight *f = &c->flights.at[flights_newest(&c->flights)];
     const struct shares h = add_shares(s, rows, lease);
     const struct flight_seq *first = h.first;
     uint32_t half = (h.places + 1) / 2, most = check_length(s, &h);
@@ -289,7 +290,7 @@ static inline void check_share(struct sim *s, uint32_t rows, uint64_t lease)
         for (uint32_t k = 0; k < f->seqs; k++) {
             const struct flight_seq *o = &f->seq[k];
             uint32_t mine = could_use(s, q), its = could_use(s, o);
-            if (c->priority_policy || capped(s) || !reads(s, o) || o->rows >= its)
+            if (c->entries.priority_policy || capped(s) || !reads(s, o) || o->rows >= its)
                 continue;
             if (served_before(s, o) < served_before(s, q))
                 fail(s, "a tenant's prompt is read before that of one that was served less");
@@ -306,11 +307,11 @@ static inline void check_marks(struct sim *s, uint64_t lease)
     const struct sched *c = s->sched;
     uint64_t high = s->limits.value[LIMIT_ADMISSION_HIGH];
 
-    for (uint32_t i = 0; high != 0 && i < c->running_count; i++) {
-        const struct entry *e = &c->entries[c->running[i]];
-        const struct seat *t = &c->seats[e->seat];
-        if (t->lease < lease || t->lease + 1 != c->next_lease ||
-            e->req->preemptions + e->req->replays > 0 || c->running_count == 1)
+    for (uint32_t i = 0; high != 0 && i < c->entries.running_count; i++) {
+        const struct entry *e = entries_running(&c->entries, i);
+        const struct seat *t = &c->seats.at[e->seat];
+        if (t->lease < lease || t->lease + 1 != c->seats.next_lease ||
+            e->req->preemptions + e->req->replays > 0 || c->entries.running_count == 1)
             continue;
         uint64_t before = c->blocks.referenced - (uint64_t)t->blocks;
         if (before * 1000000u >= high * (c->blocks.usable - 1))
@@ -324,12 +325,13 @@ static inline void check_turns(struct sim *s, uint64_t lease)
 {
     const struct sched *c = s->sched;
 
-    for (uint32_t i = 0; i < c->running_count && !c->priority_policy; i++) {
-        const struct entry *e = &c->entries[c->running[i]];
-        if (c->seats[e->seat].lease < lease || c->seats[e->seat].lease + 1 != c->next_lease)
+    for (uint32_t i = 0; i < c->entries.running_count && !c->entries.priority_policy; i++) {
+        const struct entry *e = entries_running(&c->entries, i);
+        if (c->seats.at[e->seat].lease < lease ||
+            c->seats.at[e->seat].lease + 1 != c->seats.next_lease)
             continue;
         bool again = e->req->preemptions + e->req->replays > 0;
-        if (again && c->running_count == 1)
+        if (again && c->entries.running_count == 1)
             continue; /* where too many have been admitted one of them goes on */
         uint64_t owed = again ? 0 : e->req->ask.prompt_tokens;
         uint64_t before = tenants_standing(&c->tenants, e->tenant);
@@ -347,9 +349,10 @@ static inline void check_turns(struct sim *s, uint64_t lease)
 static inline void check_pairs(struct sim *s)
 {
     const struct sched *c = s->sched;
-    uint64_t most = 2ull * PROMPT_MOST + 2ull * TENANT_OUTPUT * c->max_seqs * c->max_model_len;
+    uint64_t most =
+        2ull * PROMPT_MOST + 2ull * TENANT_OUTPUT * c->fixed.max_seqs * c->fixed.max_model_len;
 
-    for (uint32_t a = 0; a < s->tenants && !c->priority_policy; a++) {
+    for (uint32_t a = 0; a < s->tenants && !c->entries.priority_policy; a++) {
         for (uint32_t b = 0; b < s->tenants; b++) {
             const struct tenant *x = &c->tenants.at[a], *y = &c->tenants.at[b];
             bool both = x->queue.head != SCHED_NONE && y->queue.head != SCHED_NONE;
@@ -373,16 +376,16 @@ static inline void check_pairs(struct sim *s)
 static inline void check_progress(struct sim *s)
 {
     const struct sched *c = s->sched;
-    uint32_t first = c->running_count > 0 ? c->running[0] : SCHED_NONE;
+    uint32_t first = c->entries.running_count > 0 ? c->entries.running[0] : SCHED_NONE;
     uint32_t head = sched_head(c);
 
     /* With several tenants the head may be older and wait for its turn, while the first gets on. */
     if (first == SCHED_NONE ||
-        (head != SCHED_NONE && s->tenants == 1 && sched_before(c, head, first)))
+        (head != SCHED_NONE && s->tenants == 1 && entries_before(&c->entries, head, first)))
         first = head;
     if (first == SCHED_NONE)
         return;
-    const struct entry *e = &c->entries[first];
+    const struct entry *e = &c->entries.at[first];
     uint32_t out = atomic_load(&e->req->out_count);
     if (e->number != s->first_number || out != s->first_out)
         s->stuck = 0;
@@ -398,7 +401,7 @@ static inline void check_pace(struct sim *s)
     for (uint32_t i = 0; i < s->live_count; i++) {
         const struct request *r = s->live[i];
         uint32_t out = atomic_load(&r->out_count);
-        const struct entry *e = r->entry == SCHED_NONE ? NULL : &s->sched->entries[r->entry];
+        const struct entry *e = r->entry == SCHED_NONE ? NULL : &s->sched->entries.at[r->entry];
         if (!e || e->state != ENTRY_RUNNING || e->known + e->pending > e->computed + 1 ||
             out != s->pace[i].out)
             s->pace[i].turns = 0;

@@ -123,7 +123,7 @@ static int sim_open(struct sim *s, uint64_t seed, uint32_t depth)
     const struct null_params np = {c, blocks, s->p.host_blocks, block_size, s->vocab, s->p.states};
     if (sched_new(&s->p, &s->sched) != 0 || null_open(&np, &s->device) != 0)
         return -ENOMEM;
-    s->sched->resizable = chance(s, 700000);
+    s->sched->pool.resizable = chance(s, 700000);
     s->result_bytes = ek_result_bytes(c.seqs, c.scores, c.seqs, NULL_WIDTH);
     s->result = calloc(1, s->result_bytes);
     if (chance(s, 300000) && sim_form_open(&s->form, s->vocab, pick(s, 1, SCHED_FORCED)) != 0)
@@ -286,7 +286,7 @@ static void start_failed(struct sim *s)
 /* What the engine does between steps when none is in flight. */
 static void fit_device(struct sim *s)
 {
-    uint32_t due = s->sched->flying == 0 ? sched_pool_due(s->sched, s->now_us) : 0;
+    uint32_t due = s->sched->flights.count == 0 ? sched_pool_due(s->sched, s->now_us) : 0;
 
     if (due == 0)
         return;
@@ -296,7 +296,7 @@ static void fit_device(struct sim *s)
     if (r != 0 && r != EK_EDEVMEM)
         return fail(s, s->device->violation);
     sched_pool_done(s->sched, due, r, s->now_us);
-    if (s->device->p.blocks != s->sched->device_blocks)
+    if (s->device->p.blocks != s->sched->pool.device)
         fail(s, "the scheduler does not know how large the device's pool is");
 }
 
@@ -323,9 +323,9 @@ static void charge_some(struct sim *s, const struct flight *f)
 
     for (uint32_t i = 0; i < f->seqs; i++) {
         const struct flight_seq *q = &f->seq[i];
-        if (!q->sample || c->entries[q->entry].number != q->number || !chance(s, 100000))
+        if (!q->sample || c->entries.at[q->entry].number != q->number || !chance(s, 100000))
             continue;
-        const struct tenant *t = &c->tenants.at[c->entries[q->entry].tenant];
+        const struct tenant *t = &c->tenants.at[c->entries.at[q->entry].tenant];
         uint64_t units = pick(s, 1, 1u << 22), all = 0, now = 0, had = t->served;
         for (uint32_t k = 0; k < TENANTS; k++)
             all += c->tenants.at[k].served;
@@ -341,11 +341,11 @@ static void charge_some(struct sim *s, const struct flight *f)
 static void put_off_some(struct sim *s)
 {
     struct sched *c = s->sched;
-    struct flight *f = &c->flights[(c->flight_first + c->flying - 1) % SCHED_DEPTH];
+    struct flight *f = &c->flights.at[flights_newest(&c->flights)];
 
     charge_some(s, f);
     for (uint32_t i = 0; i < f->seqs && s->p.states == 0; i++)
-        if (f->seq[i].sample && c->entries[f->seq[i].entry].number == f->seq[i].number &&
+        if (f->seq[i].sample && c->entries.at[f->seq[i].entry].number == f->seq[i].number &&
             chance(s, 50000))
             sched_put_off(c, &f->seq[i]);
 }
@@ -353,17 +353,17 @@ static void put_off_some(struct sim *s)
 static void start_steps(struct sim *s)
 {
     fit_device(s);
-    while (s->sched->flying < s->p.depth && !s->wrong) {
-        struct ek_step *step = s->steps[(s->sched->flight_first + s->sched->flying) % SCHED_DEPTH];
+    while (s->sched->flights.count < s->p.depth && !s->wrong) {
+        struct ek_step *step = s->steps[flights_place(&s->sched->flights, s->sched->flights.count)];
         if (s->plans_late && sched_plan_after(s->sched) > s->now_us)
             return;
-        s->running_before = s->sched->running_count;
+        s->running_before = s->sched->entries.running_count;
         uint64_t preempted = s->sched->stats.preemptions;
-        uint64_t before = s->sched->next_lease;
+        uint64_t before = s->sched->seats.next_lease;
         for (uint32_t i = 0; i < TENANTS; i++)
             s->served[i] = s->sched->tenants.at[i].served;
-        uint32_t first = s->running_before > 0 ? s->sched->running[0] : 0;
-        uint64_t number = s->running_before > 0 ? s->sched->entries[first].number : 0;
+        uint32_t first = s->running_before > 0 ? s->sched->entries.running[0] : 0;
+        uint64_t number = s->running_before > 0 ? s->sched->entries.at[first].number : 0;
         bool suspects = s->sched->suspects > 0;
         uint32_t rows = sched_plan(s->sched, s->now_us, step);
         check_marks(s, before);
@@ -374,7 +374,8 @@ static void start_steps(struct sim *s)
         check_pairs(s);
         if (number != 0)
             check_first(s, first, number);
-        if (s->sched->stats.preemptions > preempted && s->sched->running_count >= s->running_before)
+        if (s->sched->stats.preemptions > preempted &&
+            s->sched->entries.running_count >= s->running_before)
             fail(s, "a request was admitted in a step that preempted");
         if (rows == 0)
             return;
@@ -399,18 +400,18 @@ static void land_step(struct sim *s)
 
     if (fails_now(s))
         s->device->wait_fails = -ENOMEM;
-    (void)null_backend.wait(s->device, c->flights[c->flight_first].id, s->result, s->result_bytes,
-                            0); /* what goes wrong shows as a violation */
+    (void)null_backend.wait(s->device, c->flights.at[c->flights.first].id, s->result,
+                            s->result_bytes, 0); /* what goes wrong shows as a violation */
     if (s->device->violation)
         return fail(s, s->device->violation);
     if (s->result->error == 0) {
-        s->result->copy_us = (uint64_t)c->flights[c->flight_first].copies * s->copy_us;
+        s->result->copy_us = (uint64_t)c->flights.at[c->flights.first].copies * s->copy_us;
         apply_counted(s);
         s->steps_done++;
         return;
     }
-    if (c->flying == 2) {
-        (void)null_backend.wait(s->device, c->flights[1 - c->flight_first].id, s->result,
+    if (c->flights.count == 2) {
+        (void)null_backend.wait(s->device, c->flights.at[1 - c->flights.first].id, s->result,
                                 s->result_bytes, 0);
         if (s->device->violation)
             return fail(s, s->device->violation);
@@ -425,7 +426,7 @@ static uint32_t waits_in(const struct sched *c, const struct flight *f)
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < f->seqs; i++) {
-        const struct entry *e = &c->entries[f->seq[i].entry];
+        const struct entry *e = &c->entries.at[f->seq[i].entry];
         n += e->number == f->seq[i].number && e->state == ENTRY_WAITING && e->suspect;
     }
     return n;
@@ -439,15 +440,16 @@ static void lose_device(struct sim *s)
     uint32_t fault = chance(s, 500000) ? 1 + chance(s, 500000) : 0;
     uint64_t failed = c->stats.finished[REQ_FIN_ERROR], alone = 0;
 
-    for (uint32_t i = 0; i < c->running_count; i++)
-        alone += c->entries[c->running[i]].suspect;
-    for (uint32_t i = 0; i < c->flying; i++) /* it may have given way since, its step has not */
-        alone += waits_in(c, &c->flights[(c->flight_first + i) % SCHED_DEPTH]);
-    uint32_t ran = c->running_count;
+    for (uint32_t i = 0; i < c->entries.running_count; i++)
+        alone += c->entries.at[c->entries.running[i]].suspect;
+    for (uint32_t i = 0; i < c->flights.count;
+         i++) /* it may have given way since, its step has not */
+        alone += waits_in(c, &c->flights.at[flights_place(&c->flights, i)]);
+    uint32_t ran = c->entries.running_count;
     if (sched_lost(c, s->now_us) < ran)
         return fail(s, "a request that ran is not computed again");
     null_lose(s->device);
-    if (c->running_count > 0 || c->flying > 0 || c->blocks.referenced > 0 ||
+    if (c->entries.running_count > 0 || c->flights.count > 0 || c->blocks.referenced > 0 ||
         c->blocks.cached.count > 0)
         return fail(s, "something is left of a device that was lost");
     sched_found(c, fault, s->now_us);
@@ -464,13 +466,13 @@ static void check_suspects(struct sim *s)
     const struct sched *c = s->sched;
     uint32_t suspects = 0, alone = 0;
 
-    for (uint32_t i = 0; i < c->entry_count; i++)
-        suspects += c->entries[i].state != ENTRY_FREE && c->entries[i].suspect;
-    for (uint32_t i = 0; i < c->running_count; i++)
-        alone += c->entries[c->running[i]].suspect;
+    for (uint32_t i = 0; i < c->entries.count; i++)
+        suspects += c->entries.at[i].state != ENTRY_FREE && c->entries.at[i].suspect;
+    for (uint32_t i = 0; i < c->entries.running_count; i++)
+        alone += c->entries.at[c->entries.running[i]].suspect;
     if (suspects != c->suspects)
         fail(s, "the suspects are counted wrong");
-    if (alone > 0 && c->running_count > 1)
+    if (alone > 0 && c->entries.running_count > 1)
         fail(s, "a suspect does not run alone");
 }
 
@@ -481,7 +483,7 @@ static void turn(struct sim *s, bool arrivals)
     if (!s->wrong && chance(s, s->lose_ppm))
         lose_device(s);
     check_suspects(s);
-    if (!s->wrong && s->sched->flying > 0)
+    if (!s->wrong && s->sched->flights.count > 0)
         land_step(s);
     else
         s->idle_turns++;
@@ -517,9 +519,9 @@ static void check_end(struct sim *s)
     sched_pool_floor(s->sched, 0, s->now_us); /* tries again at once */
     for (uint32_t i = 0; i < 4 && !s->wrong; i++)
         turn(s, false);
-    if (s->sched->blocks.usable != s->sched->pool_blocks)
+    if (s->sched->blocks.usable != s->sched->pool.limit)
         fail(s, "the pool did not become as small as wanted");
-    if (s->sched->resizable && s->device->p.blocks != s->sched->pool_blocks)
+    if (s->sched->pool.resizable && s->device->p.blocks != s->sched->pool.limit)
         fail(s, "the device keeps memory that it should give back");
 }
 

@@ -12,6 +12,7 @@
 #include "common/clock.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/device.h"
 
 #define IN_FLIGHT 2u
 

@@ -1,6 +1,7 @@
 """Protects: the companion in a real vLLM under evenkeeld. Live limits obeyed while it serves, preemptions as they happen, a true 429, a drain
 that cuts nobody, restarts and a kill -9 that refuse nobody, the law on live limits, and vLLM as it is where a part is missing or the
 companion is off. Opt-in (make check-vllm). What was measured goes to build/reports/check-vllm-companion.json and docs/vllm.md."""
+import concurrent.futures
 import http.client
 import json
 import os
@@ -8,6 +9,7 @@ import pathlib
 import re
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -20,7 +22,7 @@ sys.path.insert(0, str(ROOT / "tests/vllm"))
 sys.path.insert(0, str(ROOT / "tests/companion"))
 import routes  # noqa: E402
 sys.path.append(str(ROOT / "supervisor/companion"))
-from conftest import get, wait_for  # noqa: E402
+from conftest import BUILD, MODEL, get, wait_for  # noqa: E402
 from ask import VLLM_ENV, VLLM_PYTHON as PYTHON, is_newest, measured_with  # noqa: E402
 from evenkeel_vllm import board  # noqa: E402
 from test_supervised import KEY, LAW, START_S, Stream, Supervised, flag  # noqa: E402
@@ -422,6 +424,78 @@ def test_off_leaves_vllm_as_it_is(tmp_path):
         c = http.client.HTTPConnection("127.0.0.1", s.port, timeout=20)
         c.request("GET", "/v1/runtime_config", headers={"Authorization": f"Bearer {KEY}"})
         assert c.getresponse().status == 404
+    finally:
+        s.end()
+
+
+class Apart(Companion):
+    """A vLLM in namespaces of its own, as in a container, which evenkeeld only attaches to. Nothing but a folder is common to both."""
+
+    def __init__(self, run):
+        self.shared = run / "shared"
+        self.shared.mkdir()
+        super().__init__(run)
+        words = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--net", "--ipc", "--uts", "sh", "-c",
+                 'mount -t tmpfs none /dev/shm && ip link set lo up && exec "$@"', "sh", PYTHON, "-m", "vllm.entrypoints.openai.api_server",
+                 "--model", MODEL, "--port", str(self.port), "--uds", self.shared / "api.sock", *FLAGS,
+                 "--scheduler-cls", "evenkeel_vllm.scheduler.build", "--middleware", "evenkeel_vllm.front.Admission",
+                 "--worker-extension-cls", "evenkeel_vllm.worker.Worker"]
+        env = {**os.environ, **VLLM_ENV, "VLLM_API_KEY": KEY, "PYTHONPATH": str(BUILD / "companion"), "EVENKEEL_COMPANION_DIR": str(self.shared)}
+        with open(run / "vllm.log", "wb") as log:
+            self.container = subprocess.Popen(list(map(str, words)), stdout=log, stderr=log, env=env)
+
+    def write(self):
+        (self.run / "c.yaml").write_text(f"""\
+listen: 127.0.0.1:{self.page}
+run_dir: {self.run}/r
+state_dir: {self.run}/s
+servers:
+  main:
+    engine: vllm
+    attach: http://127.0.0.1:{self.port}
+    control_socket: {self.shared}/control.sock
+    api_key_file: {self.run}/key
+    poll_s: 0.5
+""")
+
+    def ask(self, tokens):
+        c = Control(self.shared / "api.sock")
+        c.request("POST", "/v1/completions", json.dumps({"prompt": f"Once {time.monotonic_ns()}", "max_tokens": tokens, "ignore_eos": True}),
+                  {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"})
+        c.sock.settimeout(180)
+        answer = c.getresponse()
+        body = json.loads(answer.read())
+        c.close()
+        return answer.status, body["choices"][0]["finish_reason"] if answer.status == 200 else None
+
+    def end(self):
+        self.container.kill()  # unshare ignores SIGTERM, and its child ends with it
+        self.container.wait(60)
+        return super().end()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes namespaces, which needs root")
+def test_in_namespaces_of_its_own(tmp_path):
+    """What a container is to evenkeeld: it sees neither its processes nor its ports, and has all by the control socket."""
+    s = Apart(tmp_path)
+    try:
+        wait_for("its sockets", lambda: (s.shared / "control.sock").exists() and (s.shared / "api.sock").exists(), START_S)
+        s.start()
+        wait_for("ready", lambda: s.server()["ready"], START_S, 0.2)
+        assert s.server()["live_limits"] and s.server()["limits"]["max_num_running_seqs"]["ceiling"] == 8
+        with pytest.raises(OSError):
+            socket.create_connection(("127.0.0.1", s.port), 2)
+        s.ctl("limits", "set", "max_num_running_seqs=2")
+        with concurrent.futures.ThreadPoolExecutor(6) as pool:
+            asked = [pool.submit(s.ask, 300) for _ in range(6)]
+            seen = wait_for("two run and four wait", lambda: (g := s.server()["signals"])["running"] == 2 and g["waiting"] == 4 and g, 60, 0.1)
+            assert seen["kv_usage"] > 0
+            s.ctl("drain")
+            wait_for("new ones are refused", lambda: s.ask(2)[0] == 503, 20)
+            assert [a.result() for a in asked] == [(200, "length")] * 6
+        wait_for("drained", lambda: s.server()["state"] == "drained", 60)
+        s.ctl("resume")
+        wait_for("it serves", lambda: s.ask(2) == (200, "length"), 30)
     finally:
         s.end()
 

@@ -13,6 +13,7 @@
 #include "common/err.h"
 #include "server/api/complete.h"
 #include "server/api/error.h"
+#include "server/api/openai.h"
 #include "server/api/reply.h"
 #include "server/api/served.h"
 #include "server/api/sse.h"
@@ -65,7 +66,7 @@ static int make(const char *text, struct generation **ret_gen, struct api_error 
             continue;
         generation_free(*ret_gen);
         *ret_gen = NULL;
-        r = reply_no_memory(err);
+        r = api_no_memory(err);
     }
     return r;
 }

@@ -24,6 +24,7 @@
 #include "server/api/complete.h"
 #include "server/api/error.h"
 #include "server/api/fields.h"
+#include "server/api/openai.h"
 #include "server/text/answer/harmony.h"
 #include "server/text/answer/reasoning.h"
 #include "server/text/answer/toolcall.h"

@@ -15,6 +15,7 @@
 #include "common/err.h"
 #include "server/api/complete.h"
 #include "server/api/error.h"
+#include "server/api/openai.h"
 #include "server/api/reply.h"
 #include "server/api/served.h"
 #include "server/api/sse.h"
@@ -124,7 +125,7 @@ static int make_as(enum openai_api api, const char *text, struct generation **re
             continue;
         generation_free(*ret_gen);
         *ret_gen = NULL;
-        r = reply_no_memory(err);
+        r = api_no_memory(err);
     }
     return r;
 }

@@ -18,6 +18,7 @@
 #include "server/api/complete.h"
 #include "server/api/error.h"
 #include "server/api/fields.h"
+#include "server/api/openai.h"
 #include "server/api/pair.h"
 #include "server/text/chat.h"
 #include "server/text/tokenizer.h"

@@ -193,13 +193,43 @@ static void test_dir(void **state)
     clear();
 }
 
+/* Groups that a server makes below its own; others with names like them are left alone. */
+static void test_parts(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"/a.service/evenkeel-engine.12", "/a.service"},
+        {"/a.service/evenkeel-main", "/a.service"},
+        {"/evenkeel-main", ""},
+        {"/a/evenkeel-engine.5-0badcafe.0", "/a/evenkeel-engine.5-0badcafe.0"}, /* of "engine.5" */
+        {"/a/evenkeel-main-0badcafe.0", "/a/evenkeel-main-0badcafe.0"},
+        {"/a/evenkeel-engine.", "/a/evenkeel-engine."},
+        {"/evenkeel-engine.12/b", "/evenkeel-engine.12/b"},
+        {"", ""},
+    };
+    char path[160], dir[128];
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        (void)snprintf(path, sizeof(path), "%s", cases[i][0]);
+        ek_cgroup_own(path);
+        assert_string_equal(path, cases[i][1]);
+    }
+    (void)snprintf(dir, sizeof(dir), "%s/whole", root);
+    assert_int_equal(mkdir(dir, 0700), 0);
+    (void)snprintf(path, sizeof(path), "%s/evenkeel-engine.7", dir);
+    assert_int_equal(mkdir(path, 0700), 0);
+    (void)snprintf(path, sizeof(path), "%s/theirs", dir);
+    assert_int_equal(mkdir(path, 0700), 0);
+    assert_int_equal(ek_cgroup_remove(dir), -ENOTEMPTY);
+    assert_int_equal(rmdir(path), 0);
+    assert_int_equal(ek_cgroup_remove(dir), 0);
+    assert_int_equal(ek_cgroup_remove(dir), -ENOENT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_cores),
-        cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_dir),
+        cmocka_unit_test(test_parts),   cmocka_unit_test(test_limits), cmocka_unit_test(test_cores),
+        cmocka_unit_test(test_numbers), cmocka_unit_test(test_dir),
     };
     (void)snprintf(root, sizeof(root), "/tmp/cgroup-XXXXXX");
     if (!mkdtemp(root))

@@ -110,12 +110,37 @@ static void test_no_way(void **state)
     assert_int_equal(rmdir(path), 0);
 }
 
+/* An ek_file_fill_fn: ctx is what it says in the end. */
+static int fill_half(void *ctx, int fd)
+{
+    assert_int_equal(write(fd, "half", 4), 4);
+    return *(const int *)ctx;
+}
+
+/* A file that is written piece by piece is there as a whole or not at all. */
+static void test_filled(void **state)
+{
+    (void)state;
+    int says = -ECANCELED;
+    assert_int_equal(ek_file_replace(path, "old", 3, 0600, EK_FILE_PLAIN), 0);
+    assert_int_equal(ek_file_replace_by(path, 0600, EK_FILE_PLAIN, fill_half, &says), -ECANCELED);
+    holds(path, "old");
+    assert_int_not_equal(access(part, F_OK), 0);
+    says = 0;
+    assert_int_equal(ek_file_replace_by(path, 0600, EK_FILE_SYNC, fill_half, &says), 0);
+    holds(path, "half");
+    assert_int_equal(ek_file_replace(part, "cut", 3, 0600, EK_FILE_PLAIN), 0);
+    ek_file_drop_part(path);
+    assert_int_not_equal(access(part, F_OK), 0);
+    holds(path, "half");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_replaced, start), cmocka_unit_test_setup(test_new, start),
         cmocka_unit_test_setup(test_symlink, start),  cmocka_unit_test_setup(test_full, start),
-        cmocka_unit_test_setup(test_no_way, start),
+        cmocka_unit_test_setup(test_no_way, start),   cmocka_unit_test_setup(test_filled, start),
     };
     if (!mkdtemp(dir))
         return 1;

@@ -19,6 +19,7 @@ static void test_cgroups(void **state)
         {"/evenkeel.slice/evenkeel-server@main.service", true},
         {"/system.slice/evenkeel-server@a-b.service/x", true},
         {"/system.slice/evenkeeld.service/evenkeel-main-0badcafe.0", true},
+        {"/system.slice/evenkeeld.service/evenkeel-main-0badcafe.0/evenkeel-engine.7", true},
         {"/system.slice/evenkeeld.service/helper", false},
         {"/system.slice/evenkeeld.service", false},
         {"/system.slice/evenkeeld.service/", false},

@@ -23,6 +23,7 @@
 #include "common/memplan.h"
 #include "kernels/cuda/driver.h"
 #include "kernels/cuda/nccl.h"
+#include "kernels/registry.h"
 #include "kernels/shard.h"
 #include "tests/share.h"
 #include "tests/unit/alloc.h"

@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "common/err.h"
+#include "kernels/registry.h"
 #include "tests/share.h"
 #include "tests/unit/cuda/fake_card.h"
 #include "tests/unit/kernels/tiny.h"

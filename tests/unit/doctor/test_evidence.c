@@ -74,7 +74,7 @@ static void test_first_process(void **state)
         /* What a pipe or a task says when its other end is gone follows from the first. */
         {BEGIN("0.8.0") "Fatal Python error: Bus error\nTraceback (most recent call last):\n"
                         "EOFError\n",
-         "engine-bug"},
+         "bus-error"},
         {BEGIN("0.6.1") "IndexError: pop from an empty kelp\nERROR:    Exception in ASGI "
                         "application\nasyncio.exceptions.CancelledError: Cancelled by scope 7\n",
          "engine-fault"},
@@ -94,6 +94,27 @@ static void test_first_process(void **state)
         {"Traceback (most recent call last):\n  File \"/x/site-packages/vllm/model_executor/models/"
          "kelp.py\", line 9, in load_weights\n    p[name]\nKeyError: 'kelp.proj.weight'\n",
          "weights-unexpected"},
+        {"Traceback (most recent call last):\n  File \"/x/site-packages/vllm/config.py\", line 9, "
+         "in kelp\n    f()\nAssertionError: kelp 7\n",
+         "engine-refuses"},
+        /* A place that leaves one kind outweighs an entry that knows the bare exception. */
+        {"Traceback (most recent call last):\n  File \"/x/site-packages/vllm/v1/attention/backends/"
+         "kelp.py\", line 9, in __init__\n    assert kelp\nAssertionError\n",
+         "attention-backend-unsupported"},
+        {"Traceback (most recent call last):\n  File \"/x/site-packages/vllm/v1/core/kelp.py\", "
+         "line 9, in step\n    assert kelp\nAssertionError\n",
+         "engine-fault"},
+        /* Whose call was refused: the engine's own class, a package's, the user's option. */
+        {"TypeError: KelpWorker.__init__() got an unexpected keyword argument 'kelp'\n",
+         "engine-fault"},
+        {"TypeError: KelpModel.__init__() got an unexpected keyword argument 'kelp'\n",
+         "python-version-mix"},
+        {"TypeError: EngineArgs.__init__() got an unexpected keyword argument 'kelp'\n",
+         "engine-refuses"},
+        /* A member of an object that was printed over lines. */
+        {"{\n  \"level\": \"ERROR\",\n  \"message\": \"OSError: [Errno 28] No space left on "
+         "device: '/kelp'\"\n}\n",
+         "disk-full"},
         /* A template that the server prints is no failure of it. */
         {BEGIN("0.8.0") "{{ raise_exception(\"Conversation roles must alternate user/assistant\") "
                         "}}\ndecode: failed to find a memory slot for batch of size 64\n",
@@ -128,8 +149,8 @@ static void test_unknown(void **state)
         {"WARNING FooError: this went on\n", "", DOCTOR_CLASSES},
         /* the same exception where settings are read may be a setting */
         {"Traceback (most recent call last):\n  File \"/x/site-packages/vllm/config.py\", line 9, "
-         "in kelp\n    f()\nAssertionError: kelp 7\n",
-         "AssertionError", DOCTOR_CONFIG},
+         "in kelp\n    f()\nOddError: kelp 7\n",
+         "OddError", DOCTOR_CONFIG},
         /* by where it was raised: the same words in another place are another kind */
         {"Traceback (most recent call last):\n  File "
          "\"/usr/lib/python3.12/site-packages/vllm/distributed/parallel_state.py\", line 9, in "

@@ -100,11 +100,11 @@ struct masks {
 /* One step: returns the rows that got a mask. */
 static uint32_t step(struct world *w, struct masks *m)
 {
-    struct ek_step *s = w->steps[w->s->flight_first];
+    struct ek_step *s = w->steps[w->s->flights.first];
     if (sched_plan(w->s, ++w->now_us, s) == 0)
         return 0;
     assert_int_equal(null_backend.forward(w->d, s), 0);
-    struct flight *f = &w->s->flights[w->s->flight_first];
+    struct flight *f = &w->s->flights.at[w->s->flights.first];
     uint64_t before = m->c.credit + CONSTRAIN_STEP;
     uint32_t made = constrain_fill(&m->c, w->s, f, s, words, m->at);
     before = before < CONSTRAIN_MOST ? before : CONSTRAIN_MOST;
@@ -195,10 +195,10 @@ static void test_recurrent(void **state)
     open_world(&w, &p);
     struct grammar *bad = hostile(l), *cold = compile(GRAMMAR_REGEX, "[a-y]+", 6, l);
     struct request *r[2] = {ask(&w, bad, 7), ask(&w, cold, 8)};
-    struct ek_step *s = w.steps[w.s->flight_first];
+    struct ek_step *s = w.steps[w.s->flights.first];
     assert_int_equal(sched_plan(w.s, ++w.now_us, s), 4);
     assert_int_equal(null_backend.forward(w.d, s), 0);
-    struct flight *f = &w.s->flights[w.s->flight_first];
+    struct flight *f = &w.s->flights.at[w.s->flights.first];
     assert_int_equal(constrain_fill(&c, w.s, f, s, words, masks), 2);
     assert_int_equal(c.put_off, 0);
     assert_true(r[0]->mask_refused && !r[1]->mask_refused);

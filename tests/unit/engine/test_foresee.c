@@ -32,7 +32,7 @@ static void puts_off_whom_others_outgrow(void **state)
         struct request *a = submit(&w, 8, cases[i].first, 100);
         struct request *b = submit(&w, 8, cases[i].second, 300);
         step_once(&w, 0);
-        assert_int_equal(w.s->running_count, cases[i].run);
+        assert_int_equal(w.s->entries.running_count, cases[i].run);
         assert_int_equal(w.s->stats.admissions_put_off, cases[i].run == 1);
         step_once(&w, 0);
         assert_int_equal(w.s->stats.admissions_put_off, cases[i].run == 1); /* once each */
@@ -99,17 +99,17 @@ static void learns_that_answers_are_short(void **state)
     w.s->stats.caution = 0;
     struct request *a = submit(&w, 4, 28, 100), *b = submit(&w, 4, 28, 300);
     step_once(&w, 0);
-    assert_int_equal(w.s->running_count, 1);
+    assert_int_equal(w.s->entries.running_count, 1);
     for (uint32_t i = 0; i < 400; i++) {
         for (uint32_t k = 0; k < 7; k++)
-            growth_made(&w.s->growth, k);
-        growth_ended(&w.s->growth, 7, true);
+            growths_made(&w.s->growth, 0, k);
+        growths_ended(&w.s->growth, 0, 7, true);
     }
     step_once(&w, 0);
-    assert_int_equal(w.s->running_count, 1); /* not looked at before somebody has ended */
-    w.s->blocked_number = 0;
+    assert_int_equal(w.s->entries.running_count, 1); /* not looked at before somebody has ended */
+    w.s->admission.blocked_number = 0;
     step_once(&w, 0);
-    assert_int_equal(w.s->running_count, 2);
+    assert_int_equal(w.s->entries.running_count, 2);
     run_out(&w);
     request_unref(a);
     request_unref(b);

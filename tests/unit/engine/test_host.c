@@ -10,7 +10,7 @@ static bool swaps_at(uint64_t copy_us, uint64_t *ret_lost_us)
     p.limits.value[LIMIT_PREFIX_CACHING] = 0;
     struct world w;
     open_world(&w, &p);
-    w.s->copy_rate = copy_us ? 1e6 / (double)copy_us : 0;
+    w.s->rates.copy = copy_us ? 1e6 / (double)copy_us : 0;
     struct request *a = submit(&w, 8, 20, 100), *b = submit(&w, 8, 20, 300);
     while (w.s->stats.preemptions == 0)
         step_once(&w, copy_us);
@@ -20,7 +20,7 @@ static bool swaps_at(uint64_t copy_us, uint64_t *ret_lost_us)
         step_once(&w, copy_us);
     *ret_lost_us = w.s->stats.preemption_lost_us;
     assert_int_equal(atomic_load(&b->out_count), 20);
-    assert_true((w.s->copy_rate > 0) == (copy_us > 0));
+    assert_true((w.s->rates.copy > 0) == (copy_us > 0));
     request_unref(a);
     request_unref(b);
     close_world(&w);
@@ -51,7 +51,7 @@ static void evict_a_prefix(struct world *w, double copy_rate, struct request *r[
     open_world(w, &p);
     r[0] = submit(w, 12, 1, 100);
     step_once(w, 0);
-    w->s->copy_rate = copy_rate;
+    w->s->rates.copy = copy_rate;
     r[1] = submit(w, 28, 5, 500);
     while (!sched_idle(w->s))
         step_once(w, copy_rate > 0 ? (uint64_t)(1e6 / copy_rate) : 0);
@@ -104,7 +104,7 @@ static void computes_prefixes_when_that_is_faster(void **state)
 
     evict_a_prefix(&w, 1e6, r); /* it left; meanwhile copying has become slow */
     assert_int_equal(w.s->stats.offload_out_blocks, 3);
-    w.s->copy_rate = 1;
+    w.s->rates.copy = 1;
     r[2] = submit(&w, 12, 1, 100);
     run_out(&w);
     assert_int_equal(r[2]->cached_tokens, 0);
@@ -154,9 +154,9 @@ static void swaps_shared_blocks_once(void **state)
     struct request *b = submit(&w, 9, 20, 300);
     step_once(&w, 0);
     struct request *c = submit(&w, 9, 20, 300); /* shares two blocks with b */
-    while (w.s->preempted_count < 2 && !sched_idle(w.s))
+    while (w.s->entries.preempted_count < 2 && !sched_idle(w.s))
         step_once(&w, 0);
-    assert_int_equal(w.s->preempted_count, 2);
+    assert_int_equal(w.s->entries.preempted_count, 2);
     assert_true(w.s->stats.swap_shared_blocks >= 2);
     assert_int_equal(w.s->host.blocks.referenced, w.s->stats.swapped_out_blocks);
     run_out(&w);

@@ -279,7 +279,7 @@ static void chance_is_no_cause(void **state)
         assert_int_equal(sched_submit(s, r, 1), 0);
         for (uint32_t k = 0; k < cases[i].tries; k++) {
             assert_int_equal(atomic_load(&r->state) == REQ_DONE, false);
-            s->entries[r->entry].in_flight = cases[i].flies[k];
+            s->entries.at[r->entry].in_flight = cases[i].flies[k];
             sched_found(s, cases[i].ends[k], 2 + k);
         }
         assert_int_equal(atomic_load(&r->state) == REQ_DONE, cases[i].guilty);

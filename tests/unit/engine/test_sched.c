@@ -90,8 +90,8 @@ static void preempts_the_last_and_resumes_it(void **state)
     open_world(&w, &p);
     struct request *a = submit(&w, 8, 20, 100), *b = submit(&w, 8, 20, 300);
     while (w.s->stats.preemptions == 0) {
-        assert_true(sched_plan(w.s, w.now_us, w.steps[w.s->flight_first]) > 0);
-        assert_int_equal(null_backend.forward(w.d, w.steps[w.s->flight_first]), 0);
+        assert_true(sched_plan(w.s, w.now_us, w.steps[w.s->flights.first]) > 0);
+        assert_int_equal(null_backend.forward(w.d, w.steps[w.s->flights.first]), 0);
         land(&w);
     }
     assert_int_equal(a->preemptions, 0);
@@ -122,8 +122,8 @@ static void pauses_between_marks(void **state)
     struct request *a = submit(&w, 12, 3, 100), *b = submit(&w, 12, 12, 200);
     struct request *c = submit(&w, 4, 2, 300);
     step_once(&w, 0); /* a, and of b what the budget holds; c waits above 6 of 10 blocks */
-    assert_int_equal(w.s->running_count, 2);
-    assert_true(w.s->paused);
+    assert_int_equal(w.s->entries.running_count, 2);
+    assert_true(w.s->admission.paused);
     assert_int_equal(w.s->stats.admission_pauses, 1);
     while (atomic_load(&a->state) != REQ_DONE)
         step_once(&w, 0);
@@ -132,7 +132,7 @@ static void pauses_between_marks(void **state)
     assert_int_equal(atomic_load(&c->state), REQ_WAITING);
     run_out(&w); /* with nobody running c is admitted */
     assert_int_equal(c->finish, REQ_FIN_LENGTH);
-    assert_false(w.s->paused);
+    assert_false(w.s->admission.paused);
     request_unref(a);
     request_unref(b);
     request_unref(c);
@@ -387,7 +387,7 @@ static void keeps_stretched_prompts_apart(void **state)
         struct request *a = submit(&w, cases[i].first, 1, 100);
         run_out(&w);
         struct request *b = submit(&w, cases[i].second, 1, 100);
-        const struct ek_step *step = w.steps[w.s->flight_first];
+        const struct ek_step *step = w.steps[w.s->flights.first];
         assert_ptr_equal(plan(&w, cases[i].second - cases[i].cached), step);
         assert_int_equal(ek_step_seqs(step)[0].prompt, cases[i].second);
         land(&w);
@@ -421,9 +421,9 @@ static void counts_blocks_for_their_owner(void **state)
     assert_int_equal(sched_submit(w.s, r, w.now_us), 0);
     plan(&w, 12);
     land(&w); /* and all is recounted */
-    const struct seat *seat = &w.s->seats[w.s->entries[r->entry].seat];
+    const struct seat *seat = &w.s->seats.at[w.s->entries.at[r->entry].seat];
     assert_int_equal(seat->named, 3);
-    assert_int_equal(w.s->blocks.at[sched_table(w.s, 0)[0]].salt, 5);
+    assert_int_equal(w.s->blocks.at[seats_table(&w.s->seats, 0)[0]].salt, 5);
     run_out(&w);
     request_unref(r);
     close_world(&w);
@@ -443,8 +443,8 @@ static void counts_cached_tokens_with_their_prompts(void **state)
     struct request *b = submit(&w, 40, 1, 100); /* 12 are there: two steps of 16 and 12 */
     uint64_t fresh = 12;                        /* so far */
     while (!sched_idle(w.s)) {
-        assert_true(sched_plan(w.s, w.now_us, w.steps[w.s->flight_first]) > 0);
-        assert_int_equal(null_backend.forward(w.d, w.steps[w.s->flight_first]), 0);
+        assert_true(sched_plan(w.s, w.now_us, w.steps[w.s->flights.first]) > 0);
+        assert_int_equal(null_backend.forward(w.d, w.steps[w.s->flights.first]), 0);
         sched_stats(w.s, w.now_us, &st);
         assert_true(st.prompt_tokens - st.cached_tokens >= fresh);
         fresh = st.prompt_tokens - st.cached_tokens;

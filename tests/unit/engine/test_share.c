@@ -15,10 +15,10 @@ static struct engine_params roomy(void)
 static uint32_t rows_of(const struct world *w, const struct request *r)
 {
     const struct sched *s = w->s;
-    const struct flight *f = &s->flights[(s->flight_first + s->flying - 1) % SCHED_DEPTH];
+    const struct flight *f = &s->flights.at[flights_newest(&s->flights)];
 
     for (uint32_t i = 0; i < f->seqs; i++)
-        if (s->entries[f->seq[i].entry].req == r)
+        if (s->entries.at[f->seq[i].entry].req == r)
             return f->seq[i].rows;
     return 0;
 }
@@ -62,7 +62,7 @@ static void starves_nobody(void **state)
     open_world(&w, &p);
     struct request *l = submit(&w, 120, 1, 0), *m = submit(&w, 100, 1, 200);
     for (int32_t i = 0, step = 1; atomic_load(&m->state) != REQ_DONE; step++) {
-        for (; w.s->waiting_count < 4; i++) {
+        for (; w.s->entries.waiting_count < 4; i++) {
             struct request *r = submit(&w, 8, 1, 400 + i % 500);
             request_unref(r);
         }
@@ -94,8 +94,8 @@ static void reads_few_at_a_time(void **state)
     for (int32_t i = 3; i < 8; i++)
         l[i] = submit(&w, 100, 2, 100 * i);
     plan(&w, 16);
-    assert_int_equal(w.s->running_count, 5);
-    assert_int_equal(w.s->held, HELD_TOKENS);
+    assert_int_equal(w.s->entries.running_count, 5);
+    assert_int_equal(w.s->admission.held, HELD_TOKENS);
     assert_int_equal(rows_of(&w, l[3]), 1);
     land(&w);
     run_out(&w);

@@ -242,11 +242,11 @@ static void test_taken_back(void **state)
     assert_int_equal(w.s->states.kept, 1);
     w.d->wait_fails = -ENOMEM;
     assert_int_equal(
-        null_backend.wait(w.d, w.s->flights[w.s->flight_first].id, w.result, w.bytes, 0), 0);
+        null_backend.wait(w.d, w.s->flights.at[w.s->flights.first].id, w.result, w.bytes, 0), 0);
     sched_cancel(w.s, 0, w.now_us);
     assert_null(sched_check(w.s));
     assert_int_equal(w.s->states.kept, 0);
-    assert_int_equal(w.s->running_count, 0);
+    assert_int_equal(w.s->entries.running_count, 0);
     run_out(&w);
     assert_int_equal(r->finish, REQ_FIN_LENGTH);
     assert_int_equal(r->replays, 1);

@@ -174,7 +174,7 @@ static uint32_t waiting_of(const struct world *w, uint32_t place)
     uint32_t n = 0;
 
     for (uint32_t i = w->s->tenants.at[place].queue.head; i != SCHED_NONE;
-         i = w->s->entries[i].in[QUEUE_POLICY].next)
+         i = w->s->entries.at[i].in[QUEUE_POLICY].next)
         n++;
     return n;
 }
@@ -249,7 +249,7 @@ static void shared_blocks_are_nobodys_own(void **state)
     }
     struct request *c = submit_of(&w, two, 20, 10, 200);
     step_once(&w, 0);
-    assert_int_equal(w.s->running_count, 4);
+    assert_int_equal(w.s->entries.running_count, 4);
     for (int i = 0; i < 20 && w.s->stats.preemptions == 0; i++)
         step_once(&w, 0);
     assert_int_equal(w.s->stats.preemptions, 1);

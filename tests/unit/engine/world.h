@@ -100,7 +100,7 @@ static inline struct request *submit(struct world *w, uint32_t prompt_tokens, ui
 
 static inline struct ek_step *plan(struct world *w, uint32_t rows)
 {
-    struct ek_step *step = w->steps[(w->s->flight_first + w->s->flying) % SCHED_DEPTH];
+    struct ek_step *step = w->steps[flights_place(&w->s->flights, w->s->flights.count)];
     assert_int_equal(sched_plan(w->s, w->now_us, step), rows);
     if (rows == 0)
         return NULL;
@@ -113,7 +113,8 @@ static inline void land(struct world *w)
 {
     w->now_us += 1000;
     assert_int_equal(
-        null_backend.wait(w->d, w->s->flights[w->s->flight_first].id, w->result, w->bytes, 0), 0);
+        null_backend.wait(w->d, w->s->flights.at[w->s->flights.first].id, w->result, w->bytes, 0),
+        0);
     sched_apply(w->s, w->result, w->now_us);
     assert_null(sched_check(w->s));
 }
@@ -121,7 +122,7 @@ static inline void land(struct world *w)
 static inline void run_out(struct world *w)
 {
     for (int i = 0; i < 1000 && !sched_idle(w->s); i++) {
-        struct ek_step *step = w->steps[w->s->flight_first];
+        struct ek_step *step = w->steps[w->s->flights.first];
         assert_true(sched_plan(w->s, w->now_us, step) > 0);
         assert_int_equal(null_backend.forward(w->d, step), 0);
         land(w);
@@ -132,8 +133,8 @@ static inline void run_out(struct world *w)
 /* One step; the copies in it take copy_us each. */
 static inline void step_once(struct world *w, uint64_t copy_us)
 {
-    struct ek_step *step = w->steps[w->s->flight_first];
-    const struct flight *f = &w->s->flights[w->s->flight_first];
+    struct ek_step *step = w->steps[w->s->flights.first];
+    const struct flight *f = &w->s->flights.at[w->s->flights.first];
     assert_true(sched_plan(w->s, w->now_us, step) > 0);
     assert_int_equal(null_backend.forward(w->d, step), 0);
     w->now_us += 1000;

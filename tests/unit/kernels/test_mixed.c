@@ -16,6 +16,7 @@
 #include "common/err.h"
 #include "common/memplan.h"
 #include "kernels/cpu/tier.h"
+#include "kernels/registry.h"
 #include "kernels/shard.h"
 #include "kernels/stage.h"
 #include "tests/unit/kernels/alone.h"

@@ -23,6 +23,7 @@
 #include "kernels/cpu/nodes.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/ranks.h"
+#include "kernels/registry.h"
 #include "kernels/shard.h"
 #include "tests/unit/kernels/tiny.h"
 

@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "common/err.h"
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/device.h"
 #include "kernels/stage.h"
 #include "tests/unit/kernels/text.h"
 

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/product.h"
 #include "kernels/cpu/share.h"
 
 #define MOST 24u

@@ -17,6 +17,7 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "common/memplan.h"
+#include "kernels/registry.h"
 #include "kernels/shard.h"
 #include "kernels/stage.h"
 #include "tests/unit/alloc.h"

@@ -17,6 +17,7 @@
 
 #include "common/err.h"
 #include "kernels/mpi/wire.h"
+#include "kernels/registry.h"
 #include "tests/unit/alloc.h"
 #include "tests/unit/kernels/flow.h"
 #include "tests/unit/kernels/mailbox.h"

@@ -12,7 +12,8 @@
 
 #include "common/err.h"
 #include "common/memplan.h"
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/device.h"
+#include "kernels/registry.h"
 #include "kernels/shard.h"
 #include "kernels/stage.h"
 #include "tests/unit/kernels/tiny.h"

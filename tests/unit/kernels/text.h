@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/device.h"
 #include "tests/unit/kernels/tiny.h"
 
 enum { VOCAB = 64, TOKENS = 23 };

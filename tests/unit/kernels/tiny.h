@@ -12,6 +12,7 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/num.h"
 #include "kernels/quant.h"
+#include "kernels/registry.h"
 
 #define TINY_OPS     96
 #define TINY_WEIGHTS 128

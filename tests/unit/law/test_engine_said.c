@@ -33,6 +33,11 @@ static void test_lines(void **state)
         {"DEBUG [arg_utils.py:9] Defaulting max_num_batched_tokens to 16384 for LLM_CLASS usage "
          "context.\nDEBUG Defaulting max_num_seqs to 256 for OPENAI_API_SERVER usage context.\n",
          16384, 256},
+        /* it says the number that it may run when that was too many */
+        {"RuntimeError: CUDA out of memory occurred when warming up sampler with 1024 dummy "
+         "requests. Please try lowering `max_num_seqs` or `gpu_memory_utilization`\n",
+         0, 1024},
+        {"INFO warming up sampler with 1024 dummy requests\n", 0, 0},
         /* one start after the other: the last one */
         {"Chunked prefill is enabled with max_num_batched_tokens=8192.\n"
          "Chunked prefill is enabled with max_num_batched_tokens=512.\n",

@@ -193,12 +193,47 @@ static void test_little_left_is_no_leak(void **state)
                          .grows);
 }
 
+/* A leak of one of two processes, or of both, while the other has a day's cycle: whose it is. */
+static void test_whose_it_is(void **state)
+{
+    (void)state;
+    static const struct {
+        double engine, server; /* of the leak, their parts */
+        bool of_engine;
+    } cases[] = {{1, 0, true}, {0.95, 0.05, true}, {0.6, 0.4, false}, {0, 1, false}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct leak all, part;
+        int due = 0, said = 0;
+        leak_start(&all, LEAK_SURE_S, MINUTE);
+        leak_start(&part, LEAK_SURE_S, MINUTE);
+        for (uint64_t m = 2; m < 400 * 60; m++) {
+            double leaked = TOTAL * 0.002 * (double)m / 60;
+            double day = TOTAL * 0.005 * (0.5 - 0.5 * cos(2 * PI * (double)m / 1440));
+            double engine = (0.3 * TOTAL + leaked * cases[i].engine) * (1 + uniform(-NOISE, NOISE));
+            double own = engine + 0.02 * TOTAL + day + leaked * cases[i].server, left = TOTAL - own;
+            struct leak_verdict v = leak_step(&all, own, left, "host memory", m * MINUTE);
+            struct leak_verdict p = leak_step(&part, engine, left, "", m * MINUTE);
+            due += v.due;
+            said += v.due && leak_is_of(&v, &p);
+            if (left < 0.02 * TOTAL)
+                break;
+        }
+        print_message("%zu: due %d times, of the engine %d times\n", i, due, said);
+        assert_true(due > 0);
+        if (cases[i].of_engine)
+            assert_true(said > 0.9 * due);
+        else
+            assert_int_equal(said, 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_leaks_are_found),          cmocka_unit_test(test_sawtooths_are_none),
         cmocka_unit_test(test_days_and_caches_are_none), cmocka_unit_test(test_told_once),
-        cmocka_unit_test(test_little_left_is_no_leak),
+        cmocka_unit_test(test_little_left_is_no_leak),   cmocka_unit_test(test_whose_it_is),
     };
     print_message("seed %u\n", SEED);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -358,11 +358,14 @@ static void test_planned(void **state)
 static void test_of_engine(void **state)
 {
     (void)state;
-    assert_true(planned_of_engine(REASON_FRAG_CHRONIC, true));
-    assert_false(planned_of_engine(REASON_FRAG_CHRONIC, false));
-    assert_false(planned_of_engine(REASON_BLOCK_LEAK, true));
-    assert_false(planned_of_engine(REASON_MEMORY_GROWS, true));
-    assert_false(planned_of_engine(REASON_OPERATOR, true));
+    for (int there = 0; there < 2; there++) {
+        assert_true(planned_of_engine(REASON_FRAG_CHRONIC, true, there));
+        assert_false(planned_of_engine(REASON_FRAG_CHRONIC, false, there));
+        assert_false(planned_of_engine(REASON_BLOCK_LEAK, true, there));
+        assert_int_equal(planned_of_engine(REASON_MEMORY_GROWS, true, there), there);
+        assert_false(planned_of_engine(REASON_MEMORY_GROWS, false, there));
+        assert_false(planned_of_engine(REASON_OPERATOR, true, there));
+    }
 }
 
 static void test_hours(void **state)

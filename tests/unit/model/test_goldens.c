@@ -22,6 +22,7 @@
 
 #include "common/err.h"
 #include "kernels/backend.h"
+#include "kernels/registry.h"
 #include "server/model/files.h"
 #include "server/model/model.h"
 #include "server/model/safetensors.h"

@@ -20,6 +20,7 @@
 #include "common/clock.h"
 #include "server/api/complete.h"
 #include "server/api/error.h"
+#include "server/api/openai.h"
 #include "server/api/served.h"
 #include "server/engine/engine.h"
 #include "server/net/control.h"

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/registry.h"
 #include "kernels/stage.h"
 #include "tests/unit/server/oracle_world.h"
 

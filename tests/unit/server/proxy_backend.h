@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "kernels/backend.h"
+#include "kernels/registry.h"
 
 #define PROXY_BYTES (1u << 20) /* of one buffer */
 

@@ -16,6 +16,7 @@
 
 #include "common/err.h"
 #include "kernels/backend.h"
+#include "kernels/registry.h"
 #include "server/model/model.h"
 #include "tests/share.h"
 #include "tests/unit/kernels/tiles.h"

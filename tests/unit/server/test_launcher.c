@@ -26,6 +26,7 @@
 #define WAIT_S 20
 
 static char device[] = "cpu", model[] = "/nowhere";
+static struct engine_cgroup none = {.dir = -1, .procs = -1};
 static const struct options options = {.device = device, .model = model};
 
 static int make_memory(uint32_t abi, uint64_t said_bytes)
@@ -92,7 +93,7 @@ static void refused_at_once(void **state)
                  {EK_BACKEND_ABI, BYTES + 1, false},
                  {EK_BACKEND_ABI, BYTES, true}};
 
-    assert_int_equal(launcher_begin(&l, &options), 0);
+    assert_int_equal(launcher_begin(&l, &options, &none, -1), 0);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         int fd = make_memory(cases[i].abi, cases[i].bytes);
         order(&l, EK_APART_START, cases[i].none ? -1 : fd);
@@ -112,7 +113,7 @@ static void short_of_memory(void **state)
     struct launcher l;
     const struct rlimit most = {BYTES / 2, BYTES / 2};
 
-    assert_int_equal(launcher_begin(&l, &options), 0);
+    assert_int_equal(launcher_begin(&l, &options, &none, -1), 0);
     assert_int_equal(prlimit(l.pid, RLIMIT_AS, &most, NULL), 0);
     int fd = make_memory(EK_BACKEND_ABI, BYTES);
     order(&l, EK_APART_START, fd);
@@ -129,7 +130,7 @@ static void without_a_model(void **state)
     (void)state;
     struct launcher l;
 
-    assert_int_equal(launcher_begin(&l, &options), 0);
+    assert_int_equal(launcher_begin(&l, &options, &none, -1), 0);
     int fd = make_memory(EK_BACKEND_ABI, BYTES);
     struct ek_apart_memory *m = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     assert_ptr_not_equal(m, MAP_FAILED);

@@ -85,6 +85,64 @@ static void test_left_behind(void **state)
     close(out[0]);
 }
 
+static void put_into(const char *group, pid_t pid)
+{
+    char path[400];
+    (void)snprintf(path, sizeof(path), "%s/cgroup.procs", group);
+    FILE *f = fopen(path, "we");
+    assert_non_null(f);
+    assert_true(fprintf(f, "%d", (int)pid) > 0);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* A server that moved aside, and its engine in a group of its own: still one server, which ends as
+ * a whole and leaves no group behind. */
+static void test_groups_below(void **state)
+{
+    (void)state;
+    struct child c;
+    char sh[] = "sh", flag[] = "-c", text[] = "sleep 1000 & echo $!; wait", line[16] = {0},
+         name[] = "evenkeel-test-child", whole[256], engine[300], beside[300], is[256];
+    char *argv[] = {sh, flag, text, NULL};
+    int out[2];
+    assert_int_equal(pipe2(out, O_CLOEXEC), 0);
+    struct child_spec spec = {.argv = argv, .out_fd = out[1], .cgroup_name = name};
+    assert_int_equal(child_spawn(&c, &spec), 0);
+    assert_true(read(out[0], line, sizeof(line) - 1) > 0);
+    if (c.cgroup < 0) {
+        print_message("left out: no cgroup can be made here\n");
+        (void)child_kill(&c);
+        (void)wait_exit(&c);
+        child_done(&c);
+        skip();
+    }
+    memcpy(whole, c.cgroup_path, sizeof(whole));
+    (void)snprintf(engine, sizeof(engine), "%s/evenkeel-engine.%d", whole, (int)c.pid);
+    (void)snprintf(beside, sizeof(beside), "%s/evenkeel-main", whole);
+    assert_int_equal(mkdir(engine, 0755), 0);
+    assert_int_equal(mkdir(beside, 0755), 0);
+    put_into(engine, (pid_t)strtol(line, NULL, 10));
+    put_into(beside, c.pid);
+    assert_int_equal(child_cgroup(&c, is, sizeof(is)), 0);
+    assert_string_equal(is, whole);
+    struct child again;
+    assert_int_equal(child_adopt(&again, c.pid, name), 0);
+    assert_true(again.cgroup >= 0);
+    assert_string_equal(again.cgroup_path, whole);
+    close(again.cgroup);
+    close(again.pidfd);
+    assert_int_equal(child_signal(&c, SIGKILL), 0);
+    (void)wait_exit(&c);
+    assert_int_equal(child_clear(&c), 1); /* the engine */
+    close(out[1]);
+    assert_int_equal(read(out[0], line, sizeof(line)), 0);
+    child_done(&c);
+    for (int i = 0; i < 5000 && !child_sweep(&c); i++)
+        (void)poll(NULL, 0, 1);
+    assert_int_equal(access(whole, F_OK), -1);
+    close(out[0]);
+}
+
 static void test_exit_and_output(void **state)
 {
     (void)state;
@@ -365,6 +423,7 @@ static void test_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_groups_below),
         cmocka_unit_test(test_left_behind),
         cmocka_unit_test(test_exit_and_output),
         cmocka_unit_test(test_starts_beside_threads),

@@ -168,7 +168,7 @@ static void test_page(void **state)
     struct world w;
     struct ek_buf out = {0};
     set_up(&w);
-    (void)strcpy(w.servers[0]->model, "<script>alert('x')</script>");
+    (void)strcpy(w.servers[0]->address.model, "<script>alert('x')</script>");
     assert_int_equal(page_write(&w.loop.fleet, "abc123", &out), 0);
     assert_non_null(strstr(out.data, "data-server=\"main\""));
     assert_non_null(strstr(out.data, "<style nonce=\"abc123\">"));
@@ -183,9 +183,9 @@ static void test_page(void **state)
     assert_null(strstr(out.data, "&gt; 12.00 s"));
     ek_buf_clear(&out);
     /* 20 wait and nobody had a first token of late: then as long as the first has waited. */
-    w.servers[0]->view.value[VIEW_QUEUE_OLDEST] = 12;
-    w.servers[0]->view.value[VIEW_CPU] = 1.84;
-    (void)strcpy(w.servers[0]->waiting_why, "20 wait: 8 run, the limit is 8");
+    w.servers[0]->watch.view.value[VIEW_QUEUE_OLDEST] = 12;
+    w.servers[0]->watch.view.value[VIEW_CPU] = 1.84;
+    (void)strcpy(w.servers[0]->watch.waiting_why, "20 wait: 8 run, the limit is 8");
     assert_int_equal(page_write(&w.loop.fleet, "abc123", &out), 0);
     assert_non_null(
         strstr(out.data, "data-k=\"ttft_p99_s\">&gt; 12.00 s</span></b><span>TTFT p99"));
@@ -238,7 +238,7 @@ static void test_failures(void **state)
         struct failure f = burst("2 <GiB> were asked for", cases[i].hit_frac);
         assert_true(f.asked);
         assert_int_equal(failure_case(&f), ASK_BURST);
-        failures_push(&w.servers[0]->failures, &f);
+        failures_push(&w.servers[0]->ends.failures, &f);
         json_t *j = ask(&w, "/api/v1/servers/main/failures");
         const json_t *one = json_array_get(json_object_get(j, "failures"), 0);
         const json_t *asked = json_object_get(one, "questions");
@@ -279,7 +279,7 @@ static void test_overview(void **state)
     w.servers[1] = w.servers[0];
     w.servers[0]->state = SRV_BREAKER;
     w.loop.fleet.count = 2;
-    decisions_push(&w.servers[0]->decisions,
+    decisions_push(&w.servers[0]->law.decisions,
                    &(struct decision){.kind = ACT_NOTE,
                                       .reason = REASON_OPERATOR,
                                       .why = "Operator: restart in its turn"});
@@ -305,7 +305,7 @@ static void test_metrics(void **state)
     struct world w;
     struct ek_buf out = {0}, names = {0};
     set_up(&w);
-    w.servers[0]->restarts[CAUSE_HANG] = 3;
+    w.servers[0]->ends.restarts[CAUSE_HANG] = 3;
     assert_int_equal(expo_write(&w.loop.fleet, EK_EXPO_TEXT, &out), 0);
     assert_non_null(strstr(out.data, "evenkeel_supervisor_server_up{server=\"main\"} 0\n"));
     assert_non_null(

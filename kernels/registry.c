@@ -1,7 +1,8 @@
 /*
  * Finds a backend by name. The CPU's table is linked in; the CUDA one comes from a plug-in.
  */
-#include "kernels/backend.h"
+#include "kernels/registry.h"
+#include "kernels/cpu/cpu.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -13,7 +14,7 @@
 
 #include "common/buf.h"
 #include "common/err.h"
-#include "kernels/cpu/cpu.h"
+#include "kernels/backend.h"
 #include "kernels/plugin.h"
 
 #define PLUGIN "libevenkeel-cuda.so"

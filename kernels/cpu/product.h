@@ -1,0 +1,45 @@
+/* Products of rows with packed weights. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/cpu/device.h"
+
+/* c[rows, panels * 32] = x * w^T of some panels of a weight, of any type. */
+struct cpu_product {
+    const struct cpu_weight *w;
+    const float *x;
+    size_t x_stride;
+    float *c; /* at the first panel */
+    size_t c_stride;
+    uint32_t rows, panel, panels; /* rows <= CPU_ROW_CHUNK */
+    char *scratch;                /* CPU_PRODUCT_BYTES */
+};
+void cpu_multiply(const struct ek_device *d, const struct cpu_product *p);
+/* What a kept number of a panel is worth. */
+float cpu_kept_value(const struct ek_device *d, const struct cpu_weight *w, const char *panel,
+                     uint32_t k, uint32_t col);
+#define CPU_ROW_CHUNK     128u  /* rows of a product done together: their inputs stay in L2 */
+#define CPU_K_CHUNK       1024u /* and inputs, so that the panel stays in L1 and L2; even */
+#define CPU_EXPAND_PANELS 4u    /* panels of kept numbers that are expanded together */
+#define CPU_EXPAND_BYTES  (32u << 10)
+/* Rounded inputs, expanded numbers, the sums of a group. */
+#define CPU_PRODUCT_BYTES                                                                          \
+    ((size_t)CPU_ROW_CHUNK * CPU_K_CHUNK * 2 + CPU_EXPAND_BYTES +                                  \
+     (size_t)CPU_ROW_CHUNK * CPU_EXPAND_PANELS * CPU_PANEL * sizeof(float))
+
+/* Bytes of a scale in a panel. */
+static inline size_t cpu_scale_bytes(enum ek_dtype t)
+{
+    return t == EK_F4_E2M1 ? 1 : sizeof(float);
+}
+
+/* Whether a weight is multiplied as whole numbers and lies in memory so. */
+static inline bool cpu_in_quads(const struct ek_device *d, const struct cpu_weight *w)
+{
+    return d->ops->quads && d->graph->dtype == EK_BF16 &&
+           (w->dtype == EK_I8 || w->dtype == EK_I4 || w->dtype == EK_F4_E2M1) &&
+           (w->groups == 1 || w->group % QUADS_GROUP == 0);
+}

@@ -1,0 +1,142 @@
+/*
+ * The budget of a step from what steps cost, see pace.h: least squares over the steps of late, with
+ * rows and context as regressors. plan.c asks for each step, results.c reports each one that has
+ * landed.
+ *
+ * Steps of few rows are another kind: they take as long as the weights take to be read, however few
+ * they are, so they tell nothing of larger ones and are left out. Rows and context have to vary or
+ * nothing can be told apart: what prompts leave empty varies the rows by itself, and every
+ * PACE_EXPLORE-th step is made larger or smaller on purpose. Of context that hardly varies the cost
+ * counts as fixed, and so does what one standard deviation leaves open: both err towards large
+ * steps.
+ */
+#include "server/engine/pace.h"
+
+#include <math.h>
+
+#define ROWS_LEAST    192u  /* steps with less are not learned from */
+#define FORGET        0.998 /* a step leaves so much of what is known: it is of the last 500 */
+#define STEPS_LEAST   64.0  /* in the sums, before anything is chosen */
+#define SPREAD_LEAST  0.1   /* of rows, as a share of their mean, before anything is told */
+#define OUTLIER       2.0   /* times what was expected */
+#define PACE_EXPLORE  32u
+#define CHOOSE_EVERY  32u
+#define LOSS_TO_RAISE 0.03 /* more than PACE_LOSS, so that the choice does not go to and fro */
+#define RIDGE         1e-3 /* of the context's square, added to its spread */
+
+void pace_init(struct pace *p)
+{
+    *p = (struct pace){0};
+}
+
+/* False when the steps do not tell. */
+static bool fit(struct pace *p)
+{
+    double sxx = p->xx - p->x * p->x / p->n, sxc = p->xc - p->x * p->c / p->n;
+    double scc = p->cc - p->c * p->c / p->n + RIDGE * p->cc;
+    double sxt = p->xt - p->x * p->t / p->n, sct = p->ct - p->c * p->t / p->n;
+    double mean = p->x / p->n;
+
+    if (p->n < STEPS_LEAST || sxx / p->n < SPREAD_LEAST * SPREAD_LEAST * mean * mean)
+        return false;
+    double det = sxx * scc - sxc * sxc, row = sxt / sxx, context = 0;
+    if (scc > 0 && det > 1e-9 * sxx * scc) {
+        context = (sct * sxx - sxt * sxc) / det;
+        row = (sxt * scc - sct * sxc) / det;
+    }
+    if (context < 0) {
+        context = 0;
+        row = sxt / sxx;
+    }
+    double fixed = (p->t - row * p->x - context * p->c) / p->n;
+    double rest = fmax(0, p->tt - p->t * p->t / p->n - row * sxt - context * sct);
+    double error = sqrt(rest / p->n / sxx); /* of the time of a row, one standard deviation */
+    if (!(row > error)) {
+        p->budget = 0; /* it takes what it takes, however many rows: the largest is the best */
+        return false;
+    }
+    p->row_us = row - error;
+    p->context_us = context;
+    p->fixed_us = fmax(fixed, 0) + error * mean;
+    return true;
+}
+
+/* Rows of prompts a microsecond in steps of so many. */
+static double speed(const struct pace *p, uint32_t rows)
+{
+    return rows / (p->fixed_us + p->row_us * rows);
+}
+
+/* 512, 768, 1024, 1536, ... */
+static uint32_t next_budget(uint32_t rows)
+{
+    return (rows & (rows - 1)) == 0 ? rows + rows / 2 : rows / 3 * 4;
+}
+
+static uint32_t smallest(const struct pace *p, uint32_t most, double loss)
+{
+    double least = speed(p, most) * (1 - loss);
+    uint32_t rows = PACE_LEAST;
+
+    while (rows < most && speed(p, rows) < least)
+        rows = next_budget(rows);
+    return rows < most ? rows : most;
+}
+
+static void choose(struct pace *p, uint32_t most)
+{
+    p->landed = 0;
+    p->known = fit(p);
+    if (!p->known || most <= PACE_LEAST)
+        return;
+    uint32_t down = smallest(p, most, PACE_LOSS), up = smallest(p, most, LOSS_TO_RAISE);
+    uint32_t now = p->budget ? p->budget : most;
+    if (now > down)
+        p->budget = down;
+    else if (now < up)
+        p->budget = up;
+}
+
+/* The longest that is believed of such a step: beyond it somebody else had the machine. */
+static double longest(const struct pace *p, double rows, double context)
+{
+    if (p->known)
+        return OUTLIER * (p->fixed_us + p->row_us * rows + p->context_us * context);
+    return p->n < 4 ? (double)INFINITY : OUTLIER * fmax(p->t / p->n, p->t / p->x * rows);
+}
+
+void pace_landed(struct pace *p, uint32_t rows, uint64_t context, uint64_t took_us)
+{
+    double x = rows, c = (double)context, t = fmin((double)took_us, longest(p, x, c));
+
+    if (rows < ROWS_LEAST || took_us == 0)
+        return;
+    p->landed++;
+    double *const sums[] = {&p->n,  &p->x,  &p->c,  &p->t,  &p->xx,
+                            &p->xc, &p->cc, &p->xt, &p->ct, &p->tt};
+    const double add[] = {1, x, c, t, x * x, x * c, c * c, x * t, c * t, t * t};
+    for (uint32_t i = 0; i < sizeof(add) / sizeof(add[0]); i++)
+        *sums[i] = FORGET * *sums[i] + add[i];
+}
+
+static uint32_t beside(uint32_t rows, uint32_t most, uint32_t decodes)
+{
+    return decodes < most && rows < most - decodes ? rows + decodes : most;
+}
+
+uint32_t pace_budget(const struct pace *p, uint32_t most, uint32_t decodes)
+{
+    return beside(p->budget ? p->budget : most, most, decodes);
+}
+
+uint32_t pace_rows(struct pace *p, uint32_t most, uint32_t decodes)
+{
+    if (most <= PACE_LEAST)
+        return most;
+    if (p->landed >= CHOOSE_EVERY)
+        choose(p, most);
+    uint32_t rows = p->budget && p->budget < most ? p->budget : most;
+    if (++p->planned % PACE_EXPLORE == 0)
+        rows = rows < most ? 2 * rows : rows / 2;
+    return beside(rows, most, decodes);
+}

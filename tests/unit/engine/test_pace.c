@@ -1,0 +1,153 @@
+/* The budget of a step from what steps cost: devices of several kinds, whose times are noisy, play
+ * steps of random sizes; what is chosen must lose no more of the speed of prompts than promised. */
+#include "server/engine/pace.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+struct device {
+    double least_us, fixed_us, row_us, context_us; /* the longer of least and rows, and the rest */
+};
+
+static uint64_t g_seed;
+
+static double chance(void)
+{
+    g_seed = g_seed * 6364136223846793005u + 1442695040888963407u;
+    return (double)(g_seed >> 11) / 9007199254740992.0;
+}
+
+static double time_of(const struct device *d, double rows, double context)
+{
+    return fmax(d->least_us, d->row_us * rows) + d->fixed_us + d->context_us * context;
+}
+
+/* Prompts of random lengths are read beside `decodes` answers; each step takes its time, a fifth
+ * more or less by chance. Returns the budget at the end. */
+static uint32_t play(struct pace *p, const struct device *d, uint32_t most, uint32_t decodes,
+                     uint32_t steps, double noise)
+{
+    double left = 0, context = 20000;
+
+    for (uint32_t i = 0; i < steps; i++) {
+        uint32_t rows = pace_rows(p, most, decodes);
+        assert_in_range(rows, most < decodes ? most : 1, most);
+        while (left < 1)
+            left = floor(64 + 3000 * chance() * chance());
+        double read = fmin(left, rows > decodes ? rows - decodes : 0);
+        left -= read;
+        context = fmax(1000, context + 4000 * (chance() - 0.5));
+        double us = time_of(d, read + decodes, context) * (1 + noise * (2 * chance() - 1));
+        if (chance() < 0.01)
+            us *= 20; /* somebody else had the machine */
+        pace_landed(p, (uint32_t)read + decodes, (uint64_t)context, (uint64_t)us);
+    }
+    return pace_budget(p, most, 0);
+}
+
+/* Of prompts, in steps full of them. */
+static double speed(const struct device *d, uint32_t rows)
+{
+    return rows / time_of(d, rows, 0);
+}
+
+static void test_no_more_is_lost_than_promised(void **state)
+{
+    (void)state;
+    static const struct {
+        struct device d;
+        uint32_t most, least, largest; /* what may be chosen */
+    } cases[] = {
+        {{8000, 0, 80, 0.07}, 2048, 512, 1024},      /* the cost model of replay.h */
+        {{8000, 20000, 80, 0.07}, 8192, 4096, 8192}, /* a fixed cost a step */
+        {{5000, 1000, 18, 0.01}, 8192, 1024, 4096},
+        {{0, 0, 3000, 0}, 2048, 512, 1024}, /* a processor */
+        {{0, 30000, 0.5, 0}, 4096, 4096, 4096},
+    };
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+            struct pace p;
+            g_seed = seed;
+            pace_init(&p);
+            uint32_t rows = play(&p, &cases[i].d, cases[i].most, 40, 3000, 0.2);
+            double lost = 1 - speed(&cases[i].d, rows) / speed(&cases[i].d, cases[i].most);
+            if (rows < cases[i].least || rows > cases[i].largest || lost > 2.5 * PACE_LOSS)
+                fail_msg("case %zu, seed %u: %u rows, %.3f lost", i, (unsigned)seed, rows, lost);
+        }
+    }
+}
+
+/* Another model, another load: what was learned is forgotten. */
+static void test_it_follows(void **state)
+{
+    (void)state;
+    const struct device cheap = {8000, 0, 80, 0.07}, dear = {8000, 60000, 80, 0.07};
+    struct pace p;
+
+    g_seed = 3;
+    pace_init(&p);
+    assert_int_equal(play(&p, &cheap, 2048, 40, 2000, 0.02), 512);
+    assert_int_equal(play(&p, &dear, 2048, 40, 4000, 0.02), 2048);
+    assert_int_equal(play(&p, &cheap, 2048, 40, 4000, 0.02), 512);
+}
+
+static void test_nothing_is_chosen_of_too_little(void **state)
+{
+    (void)state;
+    const struct device d = {8000, 0, 80, 0};
+    struct pace p;
+
+    g_seed = 4;
+    pace_init(&p);
+    assert_int_equal(pace_rows(&p, 2048, 0), 2048);
+    assert_int_equal(play(&p, &d, 2048, 40, 30, 0), 2048); /* too few */
+    pace_init(&p);
+    for (uint32_t i = 0; i < 1000; i++) { /* of one size; no time; few rows */
+        (void)pace_rows(&p, 2048, 0);
+        pace_landed(&p, 2048, 100000, 164000);
+        pace_landed(&p, 1024, 100000, 0);
+        pace_landed(&p, 64, 100000, 8000);
+    }
+    assert_int_equal(pace_budget(&p, 2048, 0), 2048);
+    assert_false(p.known);
+    for (uint32_t most = 1; most <= PACE_LEAST; most++) { /* a small limit is the operator's */
+        for (uint32_t i = 0; i < 100; i++)
+            assert_int_equal(pace_rows(&p, most, 3), most);
+    }
+}
+
+/* Answers come on top, and never beyond the limit. */
+static void test_answers_have_their_rows(void **state)
+{
+    (void)state;
+    const struct device d = {8000, 0, 80, 0.07};
+    struct pace p;
+
+    g_seed = 5;
+    pace_init(&p);
+    uint32_t rows = play(&p, &d, 2048, 40, 4000, 0.02);
+    assert_true(rows < 2048);
+    assert_int_equal(pace_budget(&p, 2048, 200), rows + 200);
+    assert_int_equal(pace_budget(&p, 2048, 1900), 2048);
+    assert_int_equal(pace_budget(&p, 600, 200), 600);
+    assert_int_equal(pace_budget(&p, 600, 700), 600);
+    uint32_t other = 0;
+    for (uint32_t i = 0; i < 320; i++)
+        other += pace_rows(&p, 2048, 200) != rows + 200;
+    assert_int_equal(other, 10); /* to learn from */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_no_more_is_lost_than_promised),
+        cmocka_unit_test(test_it_follows),
+        cmocka_unit_test(test_nothing_is_chosen_of_too_little),
+        cmocka_unit_test(test_answers_have_their_rows),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
