@@ -113,6 +113,8 @@ static void add_op(uint64_t *s, const struct ek_op *op)
         add_u32(s, op->u.norm.heads);
         if (op->u.norm.own)
             add_u32(s, true);
+        if (op->u.norm.centred)
+            add_u32(s, 2);
         break;
     case EK_OP_ROPE: add_rope(s, op); break;
     case EK_OP_ATTENTION: add_attention(s, op); break;
@@ -129,6 +131,11 @@ static void add_op(uint64_t *s, const struct ek_op *op)
         add_u32(s, op->u.gate.step);
         add_u32(s, op->u.gate.group);
         add_u32(s, (uint32_t)op->u.gate.act);
+        if (op->u.gate.act == EK_GATE_XIELU) {
+            add_float(s, op->u.gate.numbers.rising);
+            add_float(s, op->u.gate.numbers.falling);
+            add_float(s, op->u.gate.numbers.slope);
+        }
         break;
     case EK_OP_CONV:
         add_u32(s, op->u.conv.first);

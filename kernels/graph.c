@@ -66,8 +66,12 @@ static const char *check_norm(const struct check *c)
     const uint64_t vectors = op->u.norm.own ? heads : 1;
     if (op->u.norm.own && op->u.norm.whole > 0)
         return "a norm of all ranks in groups";
-    return vector(c, op->weight, vectors * op->u.norm.group) ? NULL
-                                                             : "a norm's weight has another width";
+    if (op->u.norm.whole > 0 && (op->u.norm.centred || op->bias != EK_NO_WEIGHT))
+        return "a norm of all ranks that is centred or has a bias";
+    return vector(c, op->weight, vectors * op->u.norm.group) &&
+                   vector(c, op->bias, vectors * op->u.norm.group) && plain(c, op->bias)
+               ? NULL
+               : "a norm's weight or bias has another width";
 }
 
 static const char *check_rope(const struct check *c)
@@ -268,6 +272,10 @@ static const char *check_gate(const struct check *c)
     const struct ek_op *op = c->op;
     const uint64_t group = op->u.gate.group, n = width(c, op->dst);
 
+    const struct ek_gate_numbers *x = &op->u.gate.numbers;
+    if (op->u.gate.act == EK_GATE_XIELU &&
+        !(isfinite(x->rising) && isfinite(x->falling) && isfinite(x->slope)))
+        return "a gate's numbers are out of range";
     const bool itself = op->dst == op->src && (op->u.gate.first > 0 || group != n);
     if (itself || group == 0 || n % group != 0 ||
         op->u.gate.first + (n / group - 1) * op->u.gate.step + group > width(c, op->src))

@@ -114,8 +114,9 @@ struct ek_weight {
 
 enum ek_op_kind {
     EK_OP_EMBED,  /* dst[rows, n] = weight[token] * scale */
-    EK_OP_NORM,   /* dst = src / rms(src) * (weight + offset); over groups of `group` elements
-                     (group = width for a plain norm, head_dim for q/k norms) */
+    EK_OP_NORM,   /* dst = src / rms(src) * (weight + offset) (+ bias); over groups of `group`
+                     elements (group = width for a plain norm, head_dim for q/k norms). `centred`:
+                     of src less its mean (LayerNorm) */
     EK_OP_LINEAR, /* dst[rows, N] = src[rows, K] * weight[N, K]^T (+ bias[N]) */
     EK_OP_HEADS,  /* a product for each of `count` heads, which lie side by side: a head of dst is
                      [the first K elements of that of src * weight[N, K]^T | the `rest` behind
@@ -200,8 +201,23 @@ struct ek_routing {
     uint32_t each; /* weight f32 [count] that multiplies the shares, or EK_NO_WEIGHT */
 };
 
-/* Of EK_OP_GATE: 1 / (1 + e^-x), x / (1 + e^-x), x, x or 0. */
-enum ek_gate { EK_GATE_SIGMOID, EK_GATE_SILU, EK_GATE_TIMES, EK_GATE_RELU };
+/* Of EK_OP_GATE: 1 / (1 + e^-x), x / (1 + e^-x), x, x or 0; GELU's share of x by its tanh and as it
+ * is, (1 + erf(x / sqrt(2))) / 2; and xIELU's (Huang, Schlag, "Deriving Activation Functions Using
+ * Integration", 2024) with the operation's `rising`, `falling` and `slope`:
+ * rising * x + slope for x > 0, falling * ((e^x - 1) / x - 1) + slope below. */
+enum ek_gate {
+    EK_GATE_SIGMOID,
+    EK_GATE_SILU,
+    EK_GATE_TIMES,
+    EK_GATE_RELU,
+    EK_GATE_GELU_TANH,
+    EK_GATE_GELU,
+    EK_GATE_XIELU
+};
+
+struct ek_gate_numbers {
+    float rising, falling, slope; /* of EK_GATE_XIELU */
+};
 
 /*
  * Linear attention by the gated delta rule (Yang, Kautz, Hatamizadeh, "Gated Delta Networks", 2024,
@@ -273,6 +289,7 @@ struct ek_op {
             uint32_t
                 whole; /* of a rank: rms is of so many elements, on all ranks; 0 = of `group` */
             bool own;  /* each group has weights of its own: [heads * group] */
+            bool centred;
         } norm;
         struct {
             uint32_t first_col, heads, head_dim, rotary_dim; /* heads begin head_dim apart */
@@ -317,6 +334,7 @@ struct ek_op {
         struct {
             uint32_t first, step, group;
             enum ek_gate act;
+            struct ek_gate_numbers numbers;
         } gate;
         struct {
             uint32_t first, kernel;

@@ -335,6 +335,51 @@ static int linear_by_heads(struct sharding *s, const struct ek_op *next)
     return r < 0 ? r : set_width(s, s->op.dst, c.count);
 }
 
+/* Whether a gate takes all of a value, element by element. */
+static bool gate_whole(const struct sharding *s, const struct ek_op *gate)
+{
+    const uint32_t n = s->g->value_width[gate->dst];
+
+    return gate->u.gate.first == 0 && gate->u.gate.group == n && s->g->value_width[gate->src] == n;
+}
+
+/* A product that gates what attention gives: the rows of the rank's heads. */
+static int linear_of_heads(struct sharding *s)
+{
+    const uint32_t n = s->g->value_width[s->op.dst];
+    const struct cut c = {n / s->ranks * s->rank, n / s->ranks};
+
+    int r = cut_rows(s, s->op.weight, &c, 1);
+    if (r == 0)
+        r = cut_rows(s, s->op.bias, &c, 1);
+    push(s, &s->op);
+    s->held[s->op.dst] = (struct held){COLUMNS, c};
+    return r < 0 ? r : set_width(s, s->op.dst, c.count);
+}
+
+/* Whether the value that a gate works on is what attention gives. */
+static bool gates_heads(const struct sharding *s, const struct ek_op *gate)
+{
+    for (const struct ek_op *op = gate - 1; op >= s->g->ops; op--)
+        if (op->dst == gate->dst)
+            return op->kind == EK_OP_ATTENTION;
+    return false;
+}
+
+static int shard_gate(struct sharding *s)
+{
+    const struct held *dst = &s->held[s->op.dst], *src = &s->held[s->op.src];
+
+    if (dst->form == WHOLE && src->form == WHOLE)
+        return push_whole(s);
+    if (dst->form != COLUMNS || src->form != COLUMNS || !gate_whole(s, &s->op) ||
+        dst->columns.first != src->columns.first || dst->columns.count != src->columns.count)
+        return no_rule(s, "of divided columns");
+    s->op.u.gate.step = s->op.u.gate.group = dst->columns.count;
+    push(s, &s->op);
+    return 0;
+}
+
 static int shard_linear(struct sharding *s)
 {
     const struct held *src = &s->held[s->op.src];
@@ -354,6 +399,9 @@ static int shard_linear(struct sharding *s)
         return linear_by_heads(s, next);
     if (next && next->kind == EK_OP_GLU && next->src == s->op.dst)
         return linear_inner(s, next);
+    if (next && next->kind == EK_OP_GATE && next->src == s->op.dst && gate_whole(s, next) &&
+        gates_heads(s, next))
+        return linear_of_heads(s);
     return push_whole(s);
 }
 
@@ -417,6 +465,8 @@ static int shard_norm(struct sharding *s)
     const struct ek_op *a = attention_of(s, s->op.src);
     if (src->form != HEADS || s->op.dst != s->op.src || !a)
         return no_rule(s, "of divided columns");
+    if (s->op.u.norm.own || s->op.u.norm.centred)
+        return no_rule(s, "of heads that have weights of their own or are centred");
     if (s->op.u.norm.group != a->u.attention.head_dim)
         return norm_all_heads(s, a);
     int r = move_heads(s, s->op.src, &s->op.u.norm.first, &s->op.u.norm.heads);
@@ -576,8 +626,8 @@ static int shard_op(struct sharding *s, bool after_logits)
     case EK_OP_ATTENTION: return shard_attention(s);
     case EK_OP_GLU: return shard_glu(s);
     case EK_OP_EXPERTS: return shard_experts(s);
+    case EK_OP_GATE: return shard_gate(s);
     case EK_OP_ADD:
-    case EK_OP_GATE:
     case EK_OP_PICK: return shard_alike(s, true, false);
     case EK_OP_SOFTCAP: return shard_alike(s, false, after_logits);
     case EK_OP_TAKE:

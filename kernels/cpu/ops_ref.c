@@ -116,13 +116,29 @@ static void ref_glu(float *dst, const float *gate, const float *up, uint32_t n,
         dst[i] = activate(gate[i], a) * up[i];
 }
 
-static void ref_gate(float *dst, const float *src, uint32_t n, enum ek_gate g)
+static float gate_of(float x, enum ek_gate g, const struct ek_gate_numbers *numbers)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        const float x = src[i], sigmoid = 1.0f / (1.0f + expf(-x));
-        const float plain = g == EK_GATE_RELU && x < 0.0f ? 0.0f : x;
-        dst[i] *= g == EK_GATE_SIGMOID ? sigmoid : g == EK_GATE_SILU ? x * sigmoid : plain;
+    switch (g) {
+    case EK_GATE_SIGMOID: return 1.0f / (1.0f + expf(-x));
+    case EK_GATE_SILU: return x / (1.0f + expf(-x));
+    case EK_GATE_TIMES: return x;
+    case EK_GATE_RELU: return x < 0.0f ? 0.0f : x;
+    case EK_GATE_GELU_TANH:
+        return 1.0f / (1.0f + expf(-1.5957691216f * (x + 0.044715f * x * x * x)));
+    case EK_GATE_GELU: return 0.5f * (1.0f + erff(x * 0.7071067812f));
+    case EK_GATE_XIELU:
+        if (x > 0.0f)
+            return numbers->rising * x + numbers->slope;
+        return (x < 0.0f ? numbers->falling * (expm1f(x) / x - 1.0f) : x) + numbers->slope;
     }
+    return x;
+}
+
+static void ref_gate(float *dst, const float *src, uint32_t n, enum ek_gate g,
+                     const struct ek_gate_numbers *numbers)
+{
+    for (uint32_t i = 0; i < n; i++)
+        dst[i] *= gate_of(src[i], g, numbers);
 }
 
 static void ref_conv(const struct cpu_conv *c)

@@ -15,24 +15,52 @@
 #define DELTA_CHAINS (VW == 16 ? 4u : 1u) /* so many sums at once hide the latency of additions */
 #define UNROLL_ALL   _Pragma("GCC unroll 16")
 
-INLINE vf gate_of(vf x, enum ek_gate g)
+/* The division is by what is no more than a number next to 0, where the exponent is 1 and so the
+ * quotient 0 instead of 1: what it is then multiplied with is as small. */
+INLINE vf xielu_of(vf x, const struct ek_gate_numbers *a)
 {
-    if (g == EK_GATE_TIMES)
-        return x;
-    if (g == EK_GATE_RELU)
-        return v_max(v_set1(0.0f), x);
-    const vf below = v_set1(1.0f) + v_exp(v_set1(0.0f) - x);
-    return (g == EK_GATE_SILU ? x : v_set1(1.0f)) / below;
+    const vf least = v_set1(-1e-20f), one = v_set1(1.0f), slope = v_set1(a->slope);
+    const vf low = v_below(x, least, x, least);
+    const vf below = v_fma(v_set1(a->falling), (v_exp(low) - one) / low - one, slope);
+
+    return v_below(v_set1(0.0f), x, v_fma(v_set1(a->rising), x, slope), below);
 }
 
-static void vec_gate(float *dst, const float *src, uint32_t n, enum ek_gate g)
+INLINE vf gate_of(vf x, enum ek_gate g, const struct ek_gate_numbers *numbers)
+{
+    const vf one = v_set1(1.0f), zero = v_set1(0.0f);
+
+    switch (g) {
+    case EK_GATE_SIGMOID: return one / (one + v_exp(zero - x));
+    case EK_GATE_SILU: return x / (one + v_exp(zero - x));
+    case EK_GATE_TIMES: return x;
+    case EK_GATE_RELU: return v_max(zero, x);
+    case EK_GATE_GELU_TANH: {
+        vf inner = v_fma(x * x * x, v_set1(0.044715f), x) * v_set1(-1.5957691216f);
+        return one / (one + v_exp(inner));
+    }
+    case EK_GATE_GELU: {
+        float lane[VW];
+        memcpy(lane, &x, sizeof(x));
+        for (uint32_t i = 0; i < VW; i++)
+            lane[i] = 0.5f * (1.0f + erff(lane[i] * 0.7071067812f));
+        return v_read(lane);
+    }
+    case EK_GATE_XIELU: return xielu_of(x, numbers);
+    }
+    return x;
+}
+
+static void vec_gate(float *dst, const float *src, uint32_t n, enum ek_gate g,
+                     const struct ek_gate_numbers *numbers)
 {
     uint32_t i = 0;
 
     for (; i + VW <= n; i += VW)
-        v_store(dst + i, v_read(dst + i) * gate_of(v_read(src + i), g));
+        v_store(dst + i, v_read(dst + i) * gate_of(v_read(src + i), g, numbers));
     if (i < n) {
-        vf v = v_read_part(dst + i, n - i, 0.0f) * gate_of(v_read_part(src + i, n - i, 0.0f), g);
+        vf v = v_read_part(dst + i, n - i, 0.0f) *
+               gate_of(v_read_part(src + i, n - i, 0.0f), g, numbers);
         memcpy(dst + i, &v, (n - i) * sizeof(float));
     }
 }

@@ -112,18 +112,38 @@ static void embed_row(const struct ek_device *d, const struct ek_op *op, uint32_
         dst[k] = cpu_load(w->dtype, at, (size_t)token * w->cols + k) * scale;
 }
 
+/* dst = src less its mean. So many sums side by side are rounded less than one. */
+static void centre(float *dst, const float *src, uint32_t n)
+{
+    enum { SUMS = 16 };
+    float part[SUMS] = {0}, sum = 0.0f;
+
+    for (uint32_t i = 0; i < n; i++)
+        part[i % SUMS] += src[i];
+    for (uint32_t i = 0; i < SUMS; i++)
+        sum += part[i];
+    const float mean = sum / (float)n;
+    for (uint32_t i = 0; i < n; i++)
+        dst[i] = src[i] - mean;
+}
+
 static void norm_row(const struct ek_device *d, const struct ek_op *op, uint32_t row)
 {
-    uint32_t heads = op->u.norm.heads ? op->u.norm.heads : 1;
-
-    const float *w = cpu_vector(d, op->weight);
+    const uint32_t heads = op->u.norm.heads ? op->u.norm.heads : 1, n = op->u.norm.group;
+    const float *w = cpu_vector(d, op->weight), *bias = cpu_vector(d, op->bias);
 
     for (uint32_t h = 0; h < heads; h++) {
-        size_t col = op->u.norm.first + (size_t)h * op->u.norm.group;
-        d->ops->norm(cpu_row(d, op->dst, row) + col, cpu_row(d, op->src, row) + col, w,
-                     op->u.norm.group, op->u.norm.eps, op->u.norm.offset);
-        if (op->u.norm.own && w)
-            w += op->u.norm.group;
+        const size_t col = op->u.norm.first + (size_t)h * n;
+        const size_t own = op->u.norm.own ? (size_t)h * n : 0;
+        float *dst = cpu_row(d, op->dst, row) + col;
+        const float *src = cpu_row(d, op->src, row) + col;
+        if (op->u.norm.centred) {
+            centre(dst, src, n);
+            src = dst;
+        }
+        d->ops->norm(dst, src, w ? w + own : NULL, n, op->u.norm.eps, op->u.norm.offset);
+        if (bias)
+            d->ops->add(dst, bias + own, n, 1.0f);
     }
 }
 
@@ -145,12 +165,13 @@ static void gate_row(const struct ek_device *d, const struct ek_op *op, uint32_t
 
     if (step == 0 && group == 1) {
         float by = 1.0f;
-        d->ops->gate(&by, src, 1, op->u.gate.act);
+        d->ops->gate(&by, src, 1, op->u.gate.act, &op->u.gate.numbers);
         d->ops->scale(dst, dst, n, by);
         return;
     }
     for (uint32_t h = 0; h < n / group; h++)
-        d->ops->gate(dst + (size_t)h * group, src + (size_t)h * step, group, op->u.gate.act);
+        d->ops->gate(dst + (size_t)h * group, src + (size_t)h * step, group, op->u.gate.act,
+                     &op->u.gate.numbers);
 }
 
 static void scale_row(const struct ek_device *d, const struct ek_op *op, uint32_t row)

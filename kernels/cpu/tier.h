@@ -139,7 +139,9 @@ struct cpu_ops {
     /* dst = src / sqrt(mean(src^2) + eps) * (w + offset); w may be NULL (all ones). */
     void (*norm)(float *dst, const float *src, const float *w, uint32_t n, float eps, float offset);
     void (*glu)(float *dst, const float *gate, const float *up, uint32_t n, enum ek_activation a);
-    void (*gate)(float *dst, const float *src, uint32_t n, enum ek_gate g); /* dst *= act(src) */
+    /* dst *= act(src); numbers: of EK_GATE_XIELU, others do not look. */
+    void (*gate)(float *dst, const float *src, uint32_t n, enum ek_gate g,
+                 const struct ek_gate_numbers *numbers);
     void (*conv)(const struct cpu_conv *c);
     void (*delta)(const struct cpu_delta *t);
     void (*scan)(const struct cpu_scan *t);

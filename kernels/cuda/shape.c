@@ -45,7 +45,8 @@ static const char *refuse_op(const struct ek_op *op)
     if ((op->kind == EK_OP_GLU && op->u.glu.act == EK_ACT_RELU) ||
         (op->kind == EK_OP_EXPERTS &&
          (op->u.experts.act == EK_ACT_RELU || op->u.experts.up == op->weight)) ||
-        (op->kind == EK_OP_NORM && op->u.norm.own))
+        (op->kind == EK_OP_NORM &&
+         (op->u.norm.own || op->u.norm.centred || op->bias != EK_NO_WEIGHT)))
         return "has an activation or a norm that is served on the CPU for now";
     if (op->kind == EK_OP_ATTENTION && op->u.attention.head_dim > CU_DIM_MOST)
         return "has attention heads of more than 256 elements, which the CUDA backend does not do";

@@ -213,6 +213,49 @@ static void test_text(void **state)
     tiny_free(t);
 }
 
+static const struct ek_gate_numbers numbers = {.rising = 0.7f, .falling = 1.3f, .slope = 0.5f};
+
+static double gate_by(enum ek_gate g, double v)
+{
+    const double s = 1 / (1 + exp(-v)), down = v != 0 ? expm1(v) / v - 1 : 0;
+
+    switch (g) {
+    case EK_GATE_SIGMOID: return s;
+    case EK_GATE_SILU: return v * s;
+    case EK_GATE_TIMES: return v;
+    case EK_GATE_RELU: return v > 0 ? v : 0;
+    case EK_GATE_GELU_TANH: return 0.5 + 0.5 * tanh(sqrt(2 / M_PI) * (v + 0.044715 * v * v * v));
+    case EK_GATE_GELU: return 0.5 + 0.5 * erf(v / sqrt(2.0));
+    case EK_GATE_XIELU:
+        return (double)numbers.slope +
+               (v > 0 ? (double)numbers.rising * v : (double)numbers.falling * down);
+    }
+    return 0;
+}
+
+/* A feed-forward's activation is a gate of a value by itself, which is then small where it divides
+ * by next to nothing. */
+static void test_gates_near_nothing(void **state)
+{
+    (void)state;
+    static const float near[] = {0.0f,   -0.0f, 1e-38f, -1e-38f, 1e-20f, -1e-20f, 1e-7f,
+                                 -1e-7f, 1e-3f, -1e-3f, 88.0f,   -88.0f, -200.0f, 1e-30f};
+    const uint32_t n = sizeof(near) / sizeof(near[0]);
+    const struct cpu_ops *tiers[CPU_TIERS];
+
+    cpu_tier_list(tiers);
+    for (uint32_t i = 0; tiers[i]; i++)
+        for (uint32_t g = EK_GATE_SIGMOID; g <= EK_GATE_XIELU; g++) {
+            float y[sizeof(near) / sizeof(near[0])];
+            memcpy(y, near, sizeof(y));
+            tiers[i]->gate(y, y, n, (enum ek_gate)g, &numbers);
+            for (uint32_t k = 0; k < n; k++) {
+                const double v = (double)near[k], want = v * gate_by((enum ek_gate)g, v);
+                assert_true(fabs((double)y[k] - want) < 1e-6 + 1e-6 * fabs(want));
+            }
+        }
+}
+
 /* Gates of each kind against libm. */
 static void test_gates(void **state)
 {
@@ -222,16 +265,15 @@ static void test_gates(void **state)
     cpu_tier_list(tiers);
     for (uint32_t i = 0; tiers[i]; i++)
         for (uint32_t n = 1; n < 40; n++)
-            for (uint32_t g = EK_GATE_SIGMOID; g <= EK_GATE_TIMES; g++) {
+            for (uint32_t g = EK_GATE_SIGMOID; g <= EK_GATE_XIELU; g++) {
                 float x[40], y[40];
                 for (uint32_t k = 0; k < 40; k++) {
                     x[k] = 3.0f * sinf((float)(k + n));
                     y[k] = 2.0f;
                 }
-                tiers[i]->gate(y, x, n, (enum ek_gate)g);
+                tiers[i]->gate(y, x, n, (enum ek_gate)g, &numbers);
                 for (uint32_t k = 0; k < 40; k++) {
-                    const double v = (double)x[k], s = 1 / (1 + exp(-v));
-                    const double by = g == EK_GATE_SIGMOID ? s : g == EK_GATE_SILU ? v * s : v;
+                    const double by = gate_by((enum ek_gate)g, (double)x[k]);
                     assert_true(fabs((double)y[k] - (k < n ? 2 * by : 2)) < 2e-6);
                 }
             }
@@ -286,6 +328,10 @@ static void test_refused(void **state)
     text_refused(t, "weights of a delta rule");
     change(&t, EK_OP_GATE)->u.gate.first++;
     text_refused(t, "gate exceeds");
+    struct ek_op *gate = change(&t, EK_OP_GATE);
+    gate->u.gate.act = EK_GATE_XIELU;
+    gate->u.gate.numbers.falling = NAN;
+    text_refused(t, "gate's numbers");
     change(&t, EK_OP_GATE)->u.gate.group = 0;
     text_refused(t, "gate exceeds");
     change(&t, EK_OP_TAKE)->u.take.heads++;
@@ -297,6 +343,7 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_text), cmocka_unit_test(test_gates),
+                                       cmocka_unit_test(test_gates_near_nothing),
                                        cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
