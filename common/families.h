@@ -11,7 +11,11 @@
 
 /* X(row, class): the class is family_<row> of server/model/family.h. */
 #define EK_FAMILIES(X)                                                                             \
+    X(afmoe, "AfmoeForCausalLM")                                                                   \
+    X(apertus, "ApertusForCausalLM")                                                               \
     X(arcee, "ArceeForCausalLM")                                                                   \
+    X(cohere, "CohereForCausalLM")                                                                 \
+    X(cohere2, "Cohere2ForCausalLM")                                                               \
     X(cwm, "CwmForCausalLM")                                                                       \
     X(deepseek_v2, "DeepseekV2ForCausalLM")                                                        \
     X(deepseek_v3, "DeepseekV3ForCausalLM")                                                        \
@@ -48,6 +52,7 @@
     X(mistral, "MistralForCausalLM")                                                               \
     X(mistral4, "Mistral4ForCausalLM")                                                             \
     X(mixtral, "MixtralForCausalLM")                                                               \
+    X(nemotron, "NemotronForCausalLM")                                                             \
     X(nemotron_h, "NemotronHForCausalLM")                                                          \
     X(olmo2, "Olmo2ForCausalLM")                                                                   \
     X(olmo3, "Olmo3ForCausalLM")                                                                   \
@@ -62,7 +67,8 @@
     X(qwen3_next, "Qwen3NextForCausalLM")                                                          \
     X(seed_oss, "SeedOssForCausalLM")                                                              \
     X(smollm3, "SmolLM3ForCausalLM")                                                               \
-    X(solar_open, "SolarOpenForCausalLM")
+    X(solar_open, "SolarOpenForCausalLM")                                                          \
+    X(starcoder2, "Starcoder2ForCausalLM")
 
 /* What the class is for, by the end of its name. */
 enum ek_family_use {

@@ -202,6 +202,28 @@ CASES += [
     case("cwm", "Cwm", prompts=SHORT, num_hidden_layers=5, head_dim=16, sliding_window=12, rope_parameters=LLAMA3),
 ]
 
+# Norms less the mean, halves side by side, feed-forwards without a gate.
+CASES += [
+    case("cohere", "Cohere", prompts=SHORT, logit_scale=0.8),
+    case("cohere-norms", "Cohere", prompts=((30, 24, 0),), use_qk_norm=True, attention_bias=True, logit_scale=0.25,
+         tie_word_embeddings=False),
+    case("cohere2", "Cohere2", prompts=SHORT, num_hidden_layers=4, sliding_window=12, logit_scale=0.25,
+         rope_parameters=dict(rope_type="default", rope_theta=50000.0)),
+    case("starcoder2", "Starcoder2", prompts=SHORT, sliding_window=13),
+    case("starcoder2-plain", "Starcoder2", prompts=((30, 24, 0),), use_bias=False, hidden_act="gelu",
+         tie_word_embeddings=False),
+    case("nemotron", "Nemotron", prompts=SHORT, attention_bias=True, mlp_bias=True),
+    case("apertus", "Apertus", prompts=SHORT, rope_parameters=LLAMA3),
+    case("apertus-bias", "Apertus", prompts=((30, 24, 0),), attention_bias=True, tie_word_embeddings=True,
+         rope_parameters=dict(rope_type="default", rope_theta=12e6)),
+    case("afmoe", "Afmoe", prompts=SHORT, num_hidden_layers=3, layer_types=[SLIDING, FULL, SLIDING], head_dim=16,
+         sliding_window=12, num_experts=6, num_local_experts=6, num_experts_per_tok=3, moe_intermediate_size=20,
+         num_shared_experts=2, num_dense_layers=1, route_scale=2.8, mup_enabled=True),
+    case("afmoe-joined", "Afmoe", joined=True, prompts=((30, 24, 0),), head_dim=16, num_experts=6, num_local_experts=6,
+         num_experts_per_tok=2, moe_intermediate_size=20, num_shared_experts=1, num_dense_layers=0,
+         layer_types=[FULL, SLIDING], attention_bias=True, sliding_window=9),
+]
+
 # Hybrids: most layers keep a state instead of keys and values.
 LINEAR = "linear_attention"
 HYBRID = dict(prompts=((1, 24, 0), (5, 24, 0), (70, 24, 0), (150, 24, 0)), num_hidden_layers=4, head_dim=16,

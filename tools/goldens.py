@@ -47,7 +47,7 @@ LEAST_DIFFERENT = (12, 8)  # tokens in the first sequence; of quantized models
 OWN_HEAD_DIM = ("GptOss", "Llama", "Mistral", "Ministral", "Mixtral", "Qwen3", "Qwen3Moe", "Gemma", "Gemma2",
                 "Gemma3Text", "Glm", "Glm4", "Glm4Moe", "SeedOss", "Ernie4_5", "Exaone4", "HunYuanDenseV1",
                 "Ministral3", "Llama4Text", "Gemma4Text", "HunYuanMoEV1", "MiniMaxM2", "SolarOpen", "ExaoneMoe",
-                "Dots1", "Cwm")
+                "Dots1", "Cwm", "Afmoe")
 
 
 def old_case(case):
@@ -83,7 +83,7 @@ def draw(model, generator, around_zero):
                 noise = noise - 2  # so that a state is remembered for some dozen tokens
             elif name.endswith("bias"):
                 noise *= 0.3
-            elif p.dim() == 1:
+            elif p.dim() == 1 or name.endswith("_norm.weight"):
                 noise = 0.2 * noise + (0 if around_zero else 1)
             elif "embed" in name:
                 noise *= 0.1 if scaled else 0.5  # tied logits must not only repeat the token
@@ -220,7 +220,7 @@ def write(case, out, seed):
         config._attn_implementation = "eager"
         config._experts_implementation = "eager"
         model = getattr(transformers, name)(config).float().eval()
-        draw(model, g, around_zero="Gemma" in case["cls"] and "Gemma4" not in case["cls"])
+        draw(model, g, around_zero=case["cls"] == "Nemotron" or ("Gemma" in case["cls"] and "Gemma4" not in case["cls"]))
         stored, gone = quantize.apply(model, case["quant"]) if case["quant"] else ({}, set())
         tensors, meta, margin = {}, [], float("inf")
         for i, (prompt, more, served) in enumerate(case["prompts"]):

@@ -148,7 +148,7 @@ static int read_act(const struct model_json *j, struct model_config *c)
         c->act = EK_ACT_GELU_TANH;
     else if (strcmp(act, "gelu") == 0)
         c->act = EK_ACT_GELU;
-    else if (f->act_key) /* relu2: max(x, 0) * x */
+    else if (f->act_key) /* relu2: max(x, 0) * x; xielu, which no product is gated by */
         c->act = EK_ACT_RELU;
     else
         return ek_fault_set(j->fault, key,
@@ -162,7 +162,8 @@ static int read_numerics(const struct model_json *j, struct model_config *c)
 {
     bool given = false;
     c->rms_eps = c->family->rms_eps > 0 ? c->family->rms_eps : 1e-6;
-    int r = model_json_float(j, "rms_norm_eps", (struct model_range){0, 1}, &c->rms_eps, &given);
+    const char *eps = c->family->eps_key ? c->family->eps_key : "rms_norm_eps";
+    int r = model_json_float(j, eps, (struct model_range){0, 1}, &c->rms_eps, &given);
     if (r < 0)
         return r;
 

@@ -56,7 +56,7 @@ static void llama_build(struct graph_builder *b, const struct model_config *c)
 
 static void arcee_build(struct graph_builder *b, const struct model_config *c)
 {
-    struct layers l = {.ungated = true};
+    struct layers l = {.ungated = true, .of_itself = EK_GATE_RELU};
 
     layers_write(b, &l, c);
 }

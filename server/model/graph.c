@@ -159,15 +159,21 @@ static void norm_with(struct graph_builder *b, uint16_t dst, uint16_t src, uint3
                                                .offset = b->config->norm_offset,
                                                .group = h.group,
                                                .first = h.first,
-                                               .heads = h.heads}});
+                                               .heads = h.heads,
+                                               .centred = b->config->norm_centred}});
 }
 
 static void norm_push(struct graph_builder *b, uint16_t dst, uint16_t src, const char *name,
                       struct graph_heads h)
 {
-    struct graph_part part = {name, 1};
+    const struct graph_part part = {name, 1}, column = {name, h.group};
 
     norm_with(b, dst, src, name ? graph_weight(b, &part, 1, h.group, ".weight") : EK_NO_WEIGHT, h);
+    if (!name || !b->config->norm_bias)
+        return;
+    const uint32_t bias = graph_weight(b, &column, 1, 1, ".bias");
+    if (!b->error)
+        b->graph->ops[b->graph->op_count - 1].bias = bias;
 }
 
 void graph_norm_by(struct graph_builder *b, uint16_t dst, uint16_t src, const char *tensor)
@@ -188,6 +194,14 @@ void graph_head_norm(struct graph_builder *b, uint16_t value, const char *name,
                      struct graph_heads h)
 {
     norm_push(b, value, value, name, h);
+}
+
+void graph_head_norm_own(struct graph_builder *b, uint16_t value, const char *name,
+                         struct graph_heads h)
+{
+    norm_with(b, value, value, graph_head_weight(b, name, h.heads, h.group), h);
+    if (!b->error)
+        b->graph->ops[b->graph->op_count - 1].u.norm.own = true;
 }
 
 void graph_norm_first(struct graph_builder *b, uint16_t value, const char *name, uint32_t group,

@@ -59,6 +59,9 @@ struct graph_heads {
 };
 void graph_head_norm(struct graph_builder *b, uint16_t value, const char *name,
                      struct graph_heads h);
+/* The same with weights for each group, which the files have as [heads, group]. */
+void graph_head_norm_own(struct graph_builder *b, uint16_t value, const char *name,
+                         struct graph_heads h);
 /* Of one group, from column 0, with an eps of its own. */
 void graph_norm_first(struct graph_builder *b, uint16_t value, const char *name, uint32_t group,
                       double eps);
@@ -125,6 +128,9 @@ void graph_take(struct graph_builder *b, uint16_t dst, uint16_t src, struct grap
 /* dst *= act(src), see EK_OP_GATE; of the run its first three. */
 void graph_gate(struct graph_builder *b, uint16_t dst, uint16_t src, enum ek_gate act,
                 struct graph_run run);
+/* value *= the share that xIELU leaves of it: the activation in place. Its numbers are read here,
+ * of the tensors NAME.alpha_p, NAME.alpha_n and, where they are, NAME.beta and NAME.eps. */
+void graph_xielu(struct graph_builder *b, uint16_t value, const char *name);
 /* A norm of all groups of a value in place, times the weight as it is. */
 void graph_norm_groups(struct graph_builder *b, uint16_t value, const char *name, uint32_t group);
 /* The width of dst in columns of src from `first`, weights NAME.weight [channels, 1, kernel] and,

@@ -1,8 +1,9 @@
 /*
- * Operations of layers with a recurrent state, and the gates around them. Each has its part of a
- * sequence's state, in order of the operations, on whole lines of 64 bytes.
+ * Operations of layers with a recurrent state, and gates, around them and of feed-forwards. Each
+ * state has its part of a sequence's, in order of the operations, on whole lines of 64 bytes.
  */
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
 
 #include "common/err.h"
@@ -35,6 +36,49 @@ void graph_gate(struct graph_builder *b, uint16_t dst, uint16_t src, enum ek_gat
                .weight = EK_NO_WEIGHT,
                .bias = EK_NO_WEIGHT,
                .u.gate = {.first = run.first, .step = run.step, .group = run.group, .act = act}});
+}
+
+/* The one number of a tensor, *number where there need not be one. */
+static void number_read(struct graph_builder *b, const char *name, const char *what, bool needed,
+                        float *number)
+{
+    char full[96];
+
+    (void)snprintf(full, sizeof(full), "%s%s.%s", b->prefix, name, what);
+    struct st_tensor *t = b->error ? NULL : st_find(b->tensors, full);
+    if (b->error || (!t && !needed))
+        return;
+    float f = NAN;
+    if (!t || st_number(b->tensors, t, &f) < 0 || !isfinite(f)) {
+        b->error = ek_fault_set(b->fault, full,
+                                "*.safetensors: tensor '%s' is missing or not one finite number; "
+                                "download the model again",
+                                full);
+        return;
+    }
+    t->used = true;
+    *number = f;
+}
+
+static float softplus(float x)
+{
+    return x > 20.0f ? x : log1pf(expf(x));
+}
+
+/* The file's eps keeps the exponent's argument from 0, which changes nothing that a float shows. */
+void graph_xielu(struct graph_builder *b, uint16_t value, const char *name)
+{
+    float rising = 0.0f, falling = 0.0f, slope = 0.5f, eps = 0.0f;
+    const uint32_t n = graph_width(b, value);
+
+    number_read(b, name, "alpha_p", true, &rising);
+    number_read(b, name, "alpha_n", true, &falling);
+    number_read(b, name, "beta", false, &slope);
+    number_read(b, name, "eps", false, &eps);
+    graph_gate(b, value, value, EK_GATE_XIELU, (struct graph_run){.step = n, .group = n});
+    if (!b->error)
+        b->graph->ops[b->graph->op_count - 1].u.gate.numbers =
+            (struct ek_gate_numbers){softplus(rising), slope + softplus(falling), slope};
 }
 
 /* Room for the state of the last operation; where it begins. */

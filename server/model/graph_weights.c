@@ -218,6 +218,28 @@ uint32_t graph_conv_weight(struct graph_builder *b, const char *name, uint32_t c
     return weight_push(b, &w);
 }
 
+uint32_t graph_head_weight(struct graph_builder *b, const char *name, uint32_t heads,
+                           uint32_t group)
+{
+    const struct graph_shape shape = {2, {heads, group}};
+    char full[WEIGHT_NAME];
+    if (b->error)
+        return EK_NO_WEIGHT;
+    int n = snprintf(full, sizeof(full), "%s%s.weight", b->prefix, name);
+    assert(n > 0 && (size_t)n < sizeof(full));
+    const struct st_tensor *t = tensor_get(b, full, &shape);
+    if (!t)
+        return EK_NO_WEIGHT;
+    struct ek_weight w = {.source = t->dtype,
+                          .dtype = EK_F32,
+                          .rows = 1,
+                          .cols = heads * group,
+                          .parts = 1,
+                          .part = {{.file = t->file, .offset_bytes = t->begin, .rows = 1}}};
+    (void)memcpy(w.name, full, sizeof(w.name));
+    return weight_push(b, &w);
+}
+
 /* The form in which all parts of a quantized weight can be kept. */
 static bool form_of(const struct ek_graph *g, const struct ek_weight *w, enum ek_dtype *ret_dtype,
                     uint32_t *ret_group)

@@ -24,6 +24,9 @@ void graph_linear_push(struct graph_builder *b, uint16_t dst, uint16_t src, uint
 /* The weights of a convolution, a tensor [channels, 1, kernel], as [kernel, channels]. */
 uint32_t graph_conv_weight(struct graph_builder *b, const char *name, uint32_t channels,
                            uint32_t kernel);
+/* The weights of a norm for each head, a tensor [heads, group], one after the other. */
+uint32_t graph_head_weight(struct graph_builder *b, const char *name, uint32_t heads,
+                           uint32_t group);
 /* Decides how a matrix that only products read is kept. */
 void graph_keep(struct graph_builder *b, uint32_t index);
 /* The output layer is read whole for each token. Quantized while loading it takes 8 bits, whatever

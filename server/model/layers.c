@@ -46,6 +46,8 @@ void layers_begin(struct graph_builder *b, struct layers *l)
     }
     if (c->output_gate)
         l->gated = graph_value(b, 2 * q + 2 * kv);
+    if (l->gate_proj)
+        l->gates = graph_value(b, q);
     if (c->delta.v_heads > 0)
         delta_begin(b, l);
     if (c->experts > 0) {
@@ -79,6 +81,11 @@ static void norm_heads(struct graph_builder *b, const struct layers *l)
     const char *q_name = l->q_norm ? l->q_norm : "self_attn.q_norm";
     const char *k_name = l->k_norm ? l->k_norm : "self_attn.k_norm";
 
+    if (l->qk_norm == NORM_OWN) {
+        graph_head_norm_own(b, l->qkv, q_name, (struct graph_heads){0, d, c->q_heads});
+        graph_head_norm_own(b, l->qkv, k_name, (struct graph_heads){q, d, c->kv_heads});
+        return;
+    }
     graph_head_norm(b, l->qkv, bare ? NULL : q_name,
                     whole ? (struct graph_heads){0, q, 1} : (struct graph_heads){0, d, c->q_heads});
     graph_head_norm(b, l->qkv, bare ? NULL : k_name,
@@ -111,6 +118,7 @@ void layers_attention_of(struct graph_builder *b, const struct layers *l, uint16
     const uint32_t d = c->head_dim, q = c->q_heads * d;
     const struct graph_part out = {l->o_proj ? l->o_proj : "self_attn.o_proj", c->hidden};
     const uint32_t table = c->windowed[layer] ? l->rope_local : l->rope;
+    const struct graph_part gate = {l->gate_proj, q};
     const bool turns = !c->unrotated[layer];
 
     if (c->latent.rank > 0) {
@@ -118,7 +126,9 @@ void layers_attention_of(struct graph_builder *b, const struct layers *l, uint16
         return;
     }
     queries_and_keys(b, l, src);
-    if (l->qk_norm == NORM_HEADS || l->qk_norm == NORM_WHOLE)
+    if (l->gate_proj)
+        graph_linear(b, l->gates, src, &gate, 1, false);
+    if (l->qk_norm == NORM_HEADS || l->qk_norm == NORM_WHOLE || l->qk_norm == NORM_OWN)
         norm_heads(b, l);
     if (turns)
         graph_rotate(b, l->qkv, table, 0, c->q_heads);
@@ -132,6 +142,9 @@ void layers_attention_of(struct graph_builder *b, const struct layers *l, uint16
     if (c->output_gate)
         graph_gate(b, l->heads, l->gated, EK_GATE_SIGMOID,
                    (struct graph_run){.first = d, .step = 2 * d, .group = d});
+    if (l->gate_proj)
+        graph_gate(b, l->heads, l->gates, EK_GATE_SIGMOID,
+                   (struct graph_run){.step = q, .group = q});
     graph_linear(b, l->side, l->heads, &out, 1, c->o_bias);
 }
 
@@ -147,8 +160,11 @@ void layers_gated(struct graph_builder *b, const struct layers *l, const struct 
     (void)snprintf(down, sizeof(down), "%s.%s", f->name, l->down ? l->down : "down_proj");
     if (l->ungated) {
         graph_linear(b, f->inner, f->src, &parts[1], 1, b->config->mlp_bias);
-        graph_gate(b, f->inner, f->inner, EK_GATE_RELU,
-                   (struct graph_run){.step = f->width, .group = f->width});
+        if (l->of_itself == EK_GATE_XIELU)
+            graph_xielu(b, f->inner, "mlp.act_fn");
+        else
+            graph_gate(b, f->inner, f->inner, l->of_itself,
+                       (struct graph_run){.step = f->width, .group = f->width});
         graph_linear(b, l->side, f->inner, &out, 1, b->config->mlp_bias);
         return;
     }

@@ -18,11 +18,13 @@ struct delta_values { /* of linear attention, see delta.c */
 struct layers {
     bool fused_qkv, fused_gate_up; /* weights qkv_proj and gate_up_proj */
     float gate_times;              /* of the gate before its activation; 0 = 1 */
-    bool ungated;                  /* a feed-forward is up, max(x, 0) squared and down */
+    bool ungated;                  /* a feed-forward is up, an activation and down: */
+    enum ek_gate of_itself;        /* what comes up times this of itself */
     float embed_scale;             /* 0 = the configuration's */
     /* Of q and k, before they turn: of each head, or of all together. NORM_TURNED: of each head
-     * afterwards; NORM_BARE: so without weights, in layers that turn. */
-    enum { NORM_NONE, NORM_HEADS, NORM_WHOLE, NORM_TURNED, NORM_BARE } qk_norm;
+     * afterwards; NORM_BARE: so without weights, in layers that turn; NORM_OWN: of each head, with
+     * weights for each. */
+    enum { NORM_NONE, NORM_HEADS, NORM_WHOLE, NORM_TURNED, NORM_BARE, NORM_OWN } qk_norm;
     const char *q_norm, *k_norm;                       /* NULL = "self_attn.q_norm" */
     const char *o_proj;                                /* NULL = "self_attn.o_proj" */
     const char *mlp;                                   /* NULL = "mlp" */
@@ -37,7 +39,9 @@ struct layers {
     struct latent_values latent; /* set by latent_begin() */
     bool delta_by_heads;         /* linear attention's products lie by heads of k */
     struct delta_values delta;   /* set by delta_begin() */
-    uint16_t gated;              /* attention with a gate: [q, gate of each head | k | v] */
+    uint16_t gated;              /* attention with a gate: [q, gate of each head | k | v], */
+    const char *gate_proj;       /* or with a product of its own for it; NULL = none */
+    uint16_t gates;
 };
 
 /* Values, frequencies and the embedding. `l` tells the fields up to `mlp`, and the names of

@@ -50,9 +50,10 @@ static double attention(const struct plan_shape *s)
                 s->latent * heads * (s->nope_dim + s->value_dim) + heads * s->value_dim * h);
     }
     for (uint32_t i = 0; i < kinds; i++)
-        sum += of[i].layers * ((s->output_gate ? 3 : 2) * h * heads * of[i].head_dim) +
-               of[i].keeping *
-                   ((of[i].keys_as_values ? 1 : 2) * h * (double)of[i].kv_heads * of[i].head_dim);
+        sum +=
+            of[i].layers * ((s->output_gate || s->gate_proj ? 3 : 2) * h * heads * of[i].head_dim) +
+            of[i].keeping *
+                ((of[i].keys_as_values ? 1 : 2) * h * (double)of[i].kv_heads * of[i].head_dim);
     return sum;
 }
 

@@ -100,6 +100,8 @@ static uint32_t shared_experts(struct plan_reader *r, const struct plan_shape *s
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
         if (json_object_get(r->j, keys[i]))
             return each_number(r, keys[i]);
+    if (strcmp(s->family, "afmoe") == 0)
+        return 2;
     return strcmp(s->family, "hunyuan_v1_moe") == 0 || strcmp(s->family, "exaone_moe") == 0;
 }
 
@@ -138,6 +140,9 @@ static void read_experts(struct plan_reader *r, struct plan_shape *s)
             reader_kinds(json_object_get(r->j, "mlp_layer_types"), "dense", s->layers);
     if (strncmp(s->family, "qwen", 4) == 0)
         s->dense_layers = qwen_dense(r, s);
+    if (strcmp(s->family, "afmoe") == 0)
+        s->dense_layers =
+            json_object_get(r->j, "num_dense_layers") ? NUMBER(r, "num_dense_layers") : 1;
     if (strncmp(s->family, "ernie4_5", 8) == 0)
         s->dense_layers = ernie_dense(r, s);
     if (strncmp(s->family, "llama4", 6) == 0)
@@ -161,12 +166,13 @@ static uint32_t usual_windows(struct plan_reader *r, const struct plan_shape *s)
         return s->layers - s->layers / 6 - (s->layers % 6 != 0);
     if (strncmp(s->family, "llama4", 6) == 0) /* every fourth sees all */
         return s->layers - s->layers / 4;
-    if (strcmp(s->family, "exaone4") == 0) {
-        uint32_t every = NUMBER(r, "sliding_window_pattern");
+    if (strcmp(s->family, "exaone4") == 0 || strcmp(s->family, "cohere2") == 0 ||
+        strcmp(s->family, "afmoe") == 0) {
+        uint32_t every = NUMBER(r, "sliding_window_pattern", "global_attn_every_n_layers");
         return s->layers - s->layers / (every ? every : 4);
     }
     return strcmp(s->family, "mistral") == 0 || strcmp(s->family, "phi3") == 0 ||
-                   strcmp(s->family, "mixtral") == 0
+                   strcmp(s->family, "mixtral") == 0 || strcmp(s->family, "starcoder2") == 0
                ? s->layers
                : 0;
 }
@@ -175,6 +181,10 @@ static void read_window(struct plan_reader *r, struct plan_shape *s)
 {
     const json_t *types = json_object_get(r->j, "layer_types");
     s->window = NUMBER(r, "sliding_window");
+    if (!json_object_get(r->j, "sliding_window") && strcmp(s->family, "cohere2") == 0)
+        s->window = 4096;
+    if (!json_object_get(r->j, "sliding_window") && strcmp(s->family, "afmoe") == 0)
+        s->window = 1024;
     if (!reader_truth(r->j, "use_sliding_window", true))
         s->window = 0;
     if (strncmp(s->family, "gemma4", 6) == 0) { /* its kinds differ whether there is one or not */
@@ -277,23 +287,28 @@ static void read_vectors(struct plan_reader *r, struct plan_shape *s)
 {
     const bool usual = ONE_OF(s, "qwen2", "seed_oss") || strcmp(s->family, "glm") == 0;
     const bool bias = reader_truth(r->j, "attention_bias", strcmp(s->family, "gpt_oss") == 0) ||
-                      reader_truth(r->j, "use_bias", false);
-    const bool four = ONE_OF(s, "gemma2", "gemma3", "gemma4") || strcmp(s->family, "glm4") == 0;
-    s->norms = four ? 4 : 2;
-    s->head_norms =
-        ONE_OF(s, "qwen3", "gemma3", "gemma4", "exaone", "hunyuan_v1", "lfm2", "dots1") ||
-        (ONE_OF(s, "glm4_moe") && reader_truth(r->j, "use_qk_norm", false));
-    s->wide_norms =
-        ONE_OF(s, "olmo") || (ONE_OF(s, "minimax_m2") && reader_truth(r->j, "use_qk_norm", true));
+                      reader_truth(r->j, "use_bias", ONE_OF(s, "starcoder2"));
+    const bool four =
+        ONE_OF(s, "gemma2", "gemma3", "gemma4", "afmoe") || strcmp(s->family, "glm4") == 0;
+    s->norms = four ? 4 : ONE_OF(s, "cohere") ? 1 : 2;
+    s->norm_bias = ONE_OF(s, "starcoder2") || strcmp(s->family, "nemotron") == 0;
+    s->head_norms = ONE_OF(s, "qwen3", "gemma3", "gemma4", "exaone", "hunyuan_v1", "lfm2", "dots1",
+                           "apertus", "afmoe") ||
+                    (ONE_OF(s, "glm4_moe") && reader_truth(r->j, "use_qk_norm", false));
+    s->wide_norms = ONE_OF(s, "olmo") ||
+                    (ONE_OF(s, "minimax_m2") && reader_truth(r->j, "use_qk_norm", true)) ||
+                    (ONE_OF(s, "cohere") && reader_truth(r->j, "use_qk_norm", false));
+    s->gate_proj = ONE_OF(s, "afmoe");
     s->qkv_bias = bias || reader_truth(r->j, "qkv_bias", false) ||
                   (usual && !json_object_get(r->j, "attention_bias"));
     s->out_bias = ONE_OF(s, "seed_oss") ? reader_truth(r->j, "attention_out_bias", false)
                                         : bias && !ONE_OF(s, "glm", "qwen2", "solar_open");
     s->forward_bias = reader_truth(r->j, "mlp_bias", false) ||
-                      (ONE_OF(s, "ernie4_5") && reader_truth(r->j, "use_bias", false));
+                      (ONE_OF(s, "ernie4_5") && reader_truth(r->j, "use_bias", false)) ||
+                      (ONE_OF(s, "starcoder2") && bias);
     s->sinks = s->expert_bias = ONE_OF(s, "gpt_oss");
     s->correction = ONE_OF(s, "deepseek_v3", "kimi", "glm4", "ernie4_5_moe", "nemotron_h", "dots1",
-                           "exaone_moe", "minimax_m2", "solar_open") ||
+                           "exaone_moe", "minimax_m2", "solar_open", "afmoe") ||
                     (ONE_OF(s, "lfm2_moe") && reader_truth(r->j, "use_expert_bias", true));
     s->shared_gate = ONE_OF(s, "qwen2_moe", "qwen3_next", "qwen3_5_moe");
 }
@@ -308,6 +323,7 @@ struct usual {
 static struct usual usual_of(const char *family)
 {
     static const struct usual table[] = {
+        {"afmoe", 128, false},      {"cohere", 0, true},        {"starcoder2", 0, true},
         {"ernie4_5_moe", 0, true},  {"ernie4_5", 128, true},    {"gemma", 256, true},
         {"glm4_moe", 0, false},     {"glm", 128, false},        {"gpt_oss", 64, false},
         {"llama4", 128, false},     {"ministral3", 128, false}, {"nemotron_h", 128, false},
@@ -323,8 +339,9 @@ static struct usual usual_of(const char *family)
 
 static void read_shape(struct plan_reader *r, struct plan_shape *s)
 {
-    static const char *const plain[] = {"gpt2", "opt",        "gpt_neox",    "falcon", "bloom",
-                                        "phi",  "starcoder2", "gpt_bigcode", "mpt",    "arcee"};
+    static const char *const plain[] = {"gpt2",  "opt",   "gpt_neox",   "falcon",
+                                        "bloom", "phi",   "starcoder2", "gpt_bigcode",
+                                        "mpt",   "arcee", "apertus",    "nemotron"};
     const char *family = json_string_value(json_object_get(r->j, "model_type"));
     (void)snprintf(s->family, sizeof(s->family), "%.47s", family ? family : "model");
     s->hidden = needed(r, "hidden_size", NUMBER(r, "hidden_size", "n_embd", "d_model"));

@@ -21,6 +21,7 @@ struct plan_shape {
     bool tied, gated;            /* embeddings serve as head; gate, up and down */
     uint32_t norms;              /* of a layer, as wide as the model */
     bool head_norms, wide_norms; /* of q and k: of each head, or as a whole */
+    bool norm_bias;
     bool qkv_bias, out_bias, forward_bias;
     bool sinks, expert_bias, correction, shared_gate; /* of heads; of experts and their choice */
     /* Mixture of experts; 0 = none. */
@@ -39,6 +40,7 @@ struct plan_shape {
     bool single;
     uint32_t forward_layers;
     bool output_gate;                 /* of attention: q_proj is twice as wide */
+    bool gate_proj;                   /* or there is a product beside it, as wide as q_proj */
     uint32_t window, windowed_layers; /* layers that keep only so many tokens */
     /* Gemma 4: heads of layers without a window, 0 = as the others; there keys may serve as values.
      * The last layers that read the KV of others, of them with a window, and whether they have a

@@ -82,7 +82,8 @@ static double attention(const struct plan_shape *s, uint32_t bits)
     for (uint32_t i = 0; i < kinds; i++) {
         double q = (double)s->heads * of[i].head_dim, kv = (double)of[i].kv_heads * of[i].head_dim;
         double own = (of[i].keys_as_values ? 1 : 2) * kv;
-        sum += of[i].keeping * matrix((s->output_gate ? 2 : 1) * q + own, s->hidden, bits) +
+        sum += (s->gate_proj ? of[i].layers * matrix(q, s->hidden, bits) : 0) +
+               of[i].keeping * matrix((s->output_gate ? 2 : 1) * q + own, s->hidden, bits) +
                (of[i].layers - of[i].keeping) * matrix(q, s->hidden, bits) +
                of[i].layers * matrix(s->hidden, q, bits);
     }
@@ -165,7 +166,7 @@ double plan_own_weights(const struct plan_shape *s, uint32_t bits)
                     mixed * (mixed > 0 ? mixture(s, b) : 0);
     double head = grouped(s->vocab, s->hidden, b > 8 ? b : 8, EK_HEAD_GROUP);
     double embedding = s->tied ? 0 : (double)s->vocab * s->hidden * (b == 32 ? 4 : 2);
-    double norms = ((double)s->layers * s->norms + 1) * vector(s->hidden);
+    double norms = ((double)s->layers * s->norms + 1) * vector(s->hidden) * (s->norm_bias ? 2 : 1);
     return layers + head + up(embedding, LINE) + norms;
 }
 

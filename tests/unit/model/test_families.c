@@ -30,6 +30,11 @@
 #define FALCON(more)                                                                               \
     "{\"architectures\": [\"FalconH1ForCausalLM\"], \"mamba_n_heads\": 8, " BASE more "}"
 
+#define OF(class, more) "{\"architectures\": [\"" class "ForCausalLM\"], " BASE more "}"
+#define AFMOE(more)                                                                                \
+    OF("Afmoe", ", \"num_experts\": 8, \"num_experts_per_tok\": 2, "                               \
+                "\"moe_intermediate_size\": 8" more)
+
 static struct model_config read_ok(const char *text)
 {
     struct model_config c = {0};
@@ -80,9 +85,53 @@ static void test_newer_spellings(void **state)
     assert_true(c.warm_every == 32 && c.warm == 0.1f && c.rope.dims == 64);
 }
 
+/* What is taken where their files say nothing. */
+static void test_side_by_side(void **state)
+{
+    (void)state;
+    struct model_config c = read_ok(OF("Cohere", ""));
+    assert_true(c.norm_centred && !c.norm_bias && c.neighbours && c.tied && !c.qk_norm);
+    assert_true(c.rms_eps == 1e-5 && c.rope.theta == 5e5 && c.logits_scale == 0.0625f);
+    c = read_ok(
+        OF("Cohere", ", \"layer_norm_eps\": 0.25, \"rms_norm_eps\": 0.5, \"logit_scale\": 2"));
+    assert_true(c.rms_eps == 0.25 && c.logits_scale == 2);
+    c = read_ok(OF("Cohere2", ", \"sliding_window_pattern\": 2"));
+    assert_true(c.window == 4096 && c.windowed[0] && !c.windowed[1] && c.windowed[2]);
+    assert_true(!c.unrotated[0] && c.unrotated[1] && !c.unrotated[2]);
+    c = read_ok(OF("Cohere2", ", \"sliding_window\": null"));
+    assert_true(c.window == 0 && c.unrotated[0] && c.unrotated[2]);
+
+    c = read_ok(OF("Starcoder2", ""));
+    assert_true(c.norm_centred && c.norm_bias && c.qkv_bias && c.o_bias && c.mlp_bias && c.tied);
+    assert_true(c.act == EK_ACT_GELU_TANH && c.window == 0);
+    c = read_ok(OF("Starcoder2", ", \"use_bias\": false, \"norm_epsilon\": 0.5"));
+    assert_true(!c.qkv_bias && !c.mlp_bias && c.norm_bias && c.rms_eps == 0.5);
+    c = read_ok(OF("Nemotron", ", \"norm_eps\": 0.5"));
+    assert_true(c.norm_centred && c.norm_bias && c.norm_offset == 1 && c.rms_eps == 0.5);
+    assert_int_equal(c.rope.dims, 8);
+    c = read_ok(OF("Apertus", ""));
+    assert_true(c.rope.theta == 12e6 && c.rms_eps == 1e-5 && !c.norm_centred);
+
+    c = read_ok(AFMOE(", \"mup_enabled\": true, \"global_attn_every_n_layers\": 3"));
+    assert_true(c.window == 1024 && c.windowed[1] && !c.windowed[2] && c.unrotated[2]);
+    assert_true(c.head_dim == 128 && c.embed_scale == 8 && c.shared_intermediate == 16);
+    assert_true(c.plain[0] && !c.plain[1] && c.routing.score == EK_SCORE_SIGMOID);
+    c = read_ok(
+        AFMOE(", \"num_dense_layers\": 0, \"num_shared_experts\": 1, \"route_scale\": 2.5"));
+    assert_true(!c.plain[0] && c.shared_intermediate == 8 && c.routing.scale == 2.5f);
+}
+
 static const struct {
     const char *text, *field, *says;
 } bad_cases[] = {
+    {AFMOE(", \"score_func\": \"softmax\""), "score_func", "must be sigmoid"},
+    {AFMOE(", \"route_norm\": false"), "score_func", "route_norm true"},
+    {AFMOE(", \"n_group\": 2"), "n_group", "from 1 to 1"},
+    {AFMOE(", \"num_shared_experts\": 0"), "num_shared_experts", "from 1 to 64"},
+    {OF("Cohere", ", \"logit_scale\": 0"), "logit_scale", "logit_scale"},
+    {OF("Starcoder2", ", \"hidden_act\": \"relu\""), "hidden_act", "'relu' is not supported"},
+    {OF("Apertus", ", \"hidden_act\": \"silu\""), "hidden_act", "must be xielu for Apertus"},
+    {OF("Nemotron", ", \"hidden_act\": \"silu\""), "hidden_act", "must be relu2 for Nemotron"},
     {FALCON(", \"mamba_d_ssm\": 60"), "mamba_n_heads", "are not mamba_d_ssm 60"},
     {FALCON(", \"mamba_d_ssm\": 64, \"mamba_d_head\": 16"), "mamba_n_heads",
      "mamba_n_heads 8 of mamba_d_head 16 are not mamba_d_ssm 64"},
@@ -126,6 +175,7 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_newer_spellings),
+                                       cmocka_unit_test(test_side_by_side),
                                        cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

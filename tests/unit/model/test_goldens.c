@@ -374,7 +374,9 @@ static void compare_ranks(const char *dir, const char *name)
     for (uint32_t i = 0; i < m->graph.op_count; i++) {
         if (m->graph.ops[i].kind == EK_OP_ATTENTION)
             heads = m->graph.ops[i].u.attention.q_heads;
-        hybrid = hybrid || m->graph.ops[i].kind == EK_OP_SCALE; /* nor for Gemma 4 */
+        hybrid = hybrid || m->graph.ops[i].kind == EK_OP_SCALE;   /* nor for Gemma 4, */
+        hybrid = hybrid || (m->graph.ops[i].kind == EK_OP_NORM && /* nor norms of Command R+ */
+                            m->graph.ops[i].u.norm.own);
     }
     model_free(m);
     for (uint32_t ranks = 2; !hybrid && ranks <= 4 && heads % ranks == 0; ranks *= 2)
