@@ -539,23 +539,25 @@ const struct ek_opt option_table[] = {
      .at = AT(tool_call_parser),
      .choices = "hermes|llama3_json|mistral|qwen3_coder|pythonic|llama4_pythonic|llama4_json|"
                 "qwen3_xml|seed_oss|glm45|glm47|ernie45|hunyuan_a13b|deepseek_v3|deepseek_v31|"
-                "gemma4|granite|granite4|kimi_k2|lfm2|nemotron_json|olmo3|phi4_mini_json|openai",
+                "gemma4|granite|granite4|kimi_k2|lfm2|minimax_m2|nemotron_json|olmo3|"
+                "phi4_mini_json|openai",
      .help = "How the model writes tool calls, by vLLM's names: hermes and ernie45 are <tool_call> "
              "and JSON, llama3_json and llama4_json JSON alone, mistral [TOOL_CALLS], qwen3_coder "
              "and qwen3_xml <function=...>, seed_oss the same in marks of its own, glm45 and glm47 "
              "<arg_key>, hunyuan_a13b a list in <tool_calls>, pythonic and llama4_pythonic a list "
              "of calls, lfm2 and olmo3 such calls in marks, granite, phi4_mini_json and "
              "nemotron_json a list of JSON behind <|tool_call|>, functools and <TOOLCALL>, "
-             "granite4 hermes, deepseek_v3, deepseek_v31, gemma4 and kimi_k2 what their models "
-             "write; openai is that of gpt-oss, which is chosen by itself."},
+             "granite4 hermes, deepseek_v3, deepseek_v31, gemma4, kimi_k2 and minimax_m2 what "
+             "their models write; openai is that of gpt-oss, which is chosen by itself."},
     {.name = "reasoning-parser",
      .type = OPT_CHOICE,
      .at = AT(reasoning_parser),
      .choices = "deepseek_r1|deepseek_v3|qwen3|glm45|glm47|seed_oss|ernie45|hunyuan_a13b|gemma4|"
-                "granite|kimi_k2|mistral|nemotron_v3|olmo3|openai_gptoss",
+                "granite|kimi_k2|minimax_m2|mistral|nemotron_v3|olmo3|openai_gptoss",
      .help = "Thinking goes into `reasoning` of a chat's answer, by vLLM's names: what stands "
-             "between <think> and </think> (deepseek_r1, ernie45, kimi_k2 and olmo3 always begin "
-             "with it, deepseek_v3, qwen3, nemotron_v3, glm45, glm47 and hunyuan_a13b where prompt "
+             "between <think> and </think> (deepseek_r1, ernie45, kimi_k2, minimax_m2 and olmo3 "
+             "always begin with it, deepseek_v3, qwen3, nemotron_v3, glm45, glm47 and hunyuan_a13b "
+             "where prompt "
              "or answer open it), the marks of seed_oss and mistral, the sentences of granite or "
              "the channels of gemma4. ernie45 and hunyuan_a13b take "
              "<response> and <answer> off the answer, too. openai_gptoss takes the channels of "

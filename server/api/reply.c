@@ -341,7 +341,12 @@ void reply_bytes(struct ek_buf *out, const char *bytes, size_t len)
 void reply_call_id(struct ek_buf *out, const struct choice *c, uint32_t index)
 {
     unsigned long long high = c->of->call_key[0], low = c->of->call_key[1];
+    const char *own = c->calls.call[index].id;
 
+    if (own) { /* the template shows it again */
+        (void)ek_buf_json(out, own, strlen(own));
+        return;
+    }
     high += (unsigned long long)c->index * TOOLCALL_MOST + index;
     (void)ek_buf_printf(out, "chatcmpl-tool-%016llx%016llx", high, low);
 }

@@ -38,6 +38,7 @@ void reply_prompt_ids(struct ek_buf *out, const struct choice *c, bool shown);
 void reply_ids(struct ek_buf *out, const struct choice *c);
 /* How many tool calls the client gets. */
 uint32_t reply_calls(const struct choice *c);
+/* Inside of quotes: the id that the model gave the call, or one of its own. */
 void reply_call_id(struct ek_buf *out, const struct choice *c, uint32_t index);
 /* Whether the tool that is called takes one text: then the client gets that. */
 bool reply_is_custom(const struct choice *c, uint32_t index);

@@ -1,7 +1,7 @@
 /*
  * Calls whose arguments stand one by one: <parameter=key> of qwen3_coder and seed_oss, <arg_key> of
- * glm45, key:value of gemma4 and key=value of pythonic. Only what `properties` declares is written,
- * in its order.
+ * glm45, <parameter name="key"> of minimax_m2, key:value of gemma4 and key=value of pythonic. Only
+ * what `properties` declares is written, in its order.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -172,6 +172,8 @@ static const struct raw_form qwen_form = {
     "", "</parameter>", "\n</parameter>", {"<parameter=", "</function>"}};
 static const struct raw_form glm_form = {
     "", "</arg_value>", "</arg_value>", {"<arg_key>", "</tool_call>"}};
+static const struct raw_form minimax_form = {
+    "", "</parameter>", "</parameter>", {"<parameter name=", "</invoke>"}};
 static const struct raw_form gemma_form = {
     "<|\"|>", "<|\"|>", "", {"<|tool_call>", "<tool_call|>"}};
 
@@ -299,6 +301,37 @@ int tool_read_glm(struct schema_reader *r, const json_t *tool, bool bound, uint3
     int code = read_arguments(r, &frame, tool, bound, free_ones, &arguments);
     uint32_t name = expr_pair(s, expr_text(s, function_name(tool)), line);
     *ret_expr = expr_pair(s, name, arguments);
+    return code;
+}
+
+/* ---- minimax_m2 ---- */
+
+static int minimax_value(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr)
+{
+    return raw_value(r, &minimax_form, schema, ret_expr);
+}
+
+int tool_read_minimax(struct schema_reader *r, const json_t *tool, bool bound, uint32_t *ret_expr)
+{
+    static const struct frame frame = {"<parameter name=\"", "\">", "\n", "",
+                                       minimax_value,        false, NULL};
+    struct expr_set *s = r->set;
+    struct expr_list all = {.set = s}, any = {.set = s};
+    uint32_t arguments = EXPR_EMPTY;
+
+    expr_push(&any, expr_text(s, frame.before));
+    expr_push(&any, word(s));
+    expr_push(&any, expr_text(s, frame.between));
+    expr_push(&any, raw_text(r, &minimax_form));
+    expr_push(&any, expr_text(s, frame.after));
+    uint32_t free_ones = expr_repeat(s, expr_seq(&any), 0, EXPR_MANY);
+    int code = read_arguments(r, &frame, tool, bound, free_ones, &arguments);
+    expr_push(&all, expr_text(s, "<invoke name=\""));
+    expr_push(&all, expr_text(s, function_name(tool)));
+    expr_push(&all, expr_text(s, "\">\n"));
+    expr_push(&all, arguments);
+    expr_push(&all, expr_text(s, "</invoke>"));
+    *ret_expr = expr_seq(&all);
     return code;
 }
 

@@ -99,6 +99,7 @@ static const struct tool_marks {
     {"deepseek_v31", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"},
     {"gemma4", "<|tool_call>", "<tool_call|>"},
     {"kimi_k2", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"},
+    {"minimax_m2", "<minimax:tool_call>", "</minimax:tool_call>"},
     {"granite", "<|tool_call|>", ""},
     {"phi4_mini_json", "functools[", ""}, /* the word alone is text */
     {"nemotron_json", "<TOOLCALL>", "</TOOLCALL>"},
@@ -183,6 +184,8 @@ static int read_any_call(struct schema_reader *r, const json_t *tools, const cha
             code = tool_read_qwen(r, tool, bound, &e);
         else if (strcmp(style, "glm45") == 0)
             code = tool_read_glm(r, tool, bound, &e);
+        else if (strcmp(style, "minimax_m2") == 0)
+            code = tool_read_minimax(r, tool, bound, &e);
         else if (strcmp(style, "gemma4") == 0)
             code = tool_read_gemma(r, tool, bound, &e);
         else if (is_deepseek(style))
@@ -228,7 +231,8 @@ static int read_marked(struct schema_reader *r, const json_t *tools, const char 
     struct expr_set *s = r->set;
     uint32_t line = expr_maybe(s, expr_text(s, "\n")), e = EXPR_NEVER, named = EXPR_NEVER;
     const bool mistral = strcmp(style, "mistral") == 0, olmo = strcmp(style, "olmo3") == 0;
-    const bool row = is_deepseek(style) || olmo || strcmp(style, "kimi_k2") == 0;
+    const bool lines = olmo || strcmp(style, "minimax_m2") == 0; /* a call on each */
+    const bool row = is_deepseek(style) || lines || strcmp(style, "kimi_k2") == 0;
     const bool python = olmo || strcmp(style, "lfm2") == 0;
     const bool list = ONE_OF(style, "mistral", "hunyuan_a13b", "granite", "phi4_mini_json",
                              "nemotron_json", "lfm2");
@@ -244,12 +248,12 @@ static int read_marked(struct schema_reader *r, const json_t *tools, const char 
     if (code == 0 && mistral)
         code = read_named_call(r, tools, &named);
     uint32_t call = json_as_call(r, e, "call"), more = EXPR_EMPTY;
-    uint32_t between = olmo ? expr_text(s, "\n") : row ? line : expr_text(s, ", ");
+    uint32_t between = lines ? expr_text(s, "\n") : row ? line : expr_text(s, ", ");
     if (!one)
         more = expr_repeat(s, expr_pair(s, between, call), 0, EXPR_MANY);
     uint32_t calls = expr_pair(s, call, more);
     if (row) {
-        uint32_t begin = olmo ? line : EXPR_EMPTY, last = expr_pair(s, begin, end);
+        uint32_t begin = lines ? line : EXPR_EMPTY, last = expr_pair(s, begin, end);
         *ret_expr = expr_pair(s, begin, expr_pair(s, calls, last));
         return code;
     }

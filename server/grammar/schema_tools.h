@@ -6,6 +6,7 @@
 /* Behind the mark, without what ends the call. `bound`: the arguments keep to the schema. */
 int tool_read_qwen(struct schema_reader *r, const json_t *tool, bool bound, uint32_t *ret_expr);
 int tool_read_glm(struct schema_reader *r, const json_t *tool, bool bound, uint32_t *ret_expr);
+int tool_read_minimax(struct schema_reader *r, const json_t *tool, bool bound, uint32_t *ret_expr);
 int tool_read_gemma(struct schema_reader *r, const json_t *tool, bool bound, uint32_t *ret_expr);
 /* name(key=value, ...) */
 int tool_read_python(struct schema_reader *r, const json_t *tool, bool bound, uint32_t *ret_expr);

@@ -55,6 +55,9 @@ WRITTEN = [
     ("kimi_k2", "kimi_k2", lambda calls: "<|tool_calls_section_begin|>" + "".join(
         f"<|tool_call_begin|>functions.{n}:{i}<|tool_call_argument_begin|>{json.dumps(a, ensure_ascii=False)}<|tool_call_end|>"
         for i, (n, a) in enumerate(calls)) + "<|tool_calls_section_end|>", TAGS),
+    ("minimax_m2", "minimax_m2", lambda calls: "<minimax:tool_call>\n" + "".join(
+        f"<invoke name=\"{n}\">\n" + "".join(f"<parameter name=\"{k}\">{v if isinstance(v, str) else json.dumps(v)}</parameter>\n"
+                                            for k, v in a.items()) + "</invoke>\n" for n, a in calls) + "</minimax:tool_call>", TAGS),
     ("qwen3_coder", "nemotron_v3", lambda calls: "\n".join(
         f"<tool_call>\n<function={n}>\n" + "".join(f"<parameter={k}>\n{v if isinstance(v, str) else json.dumps(v)}\n</parameter>\n" for k, v in a.items())
         + "</function>\n</tool_call>" for n, a in calls), TAGS),
@@ -65,7 +68,7 @@ MARKS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<arg_key>", "</a
          "</response>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>",
          "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>", "<｜end▁of▁sentence｜>", "<|eos|>", "<|tool_call|>",
          "<|tool_call_start|>", "<|tool_call_end|>", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>",
-         "<|tool_call_argument_begin|>"]
+         "<|tool_call_argument_begin|>", "<minimax:tool_call>", "</minimax:tool_call>"]
 ENDS = ["<turn|>", "<|im_end|>", "<seed:eos>", "<｜end▁of▁sentence｜>", "<|eos|>", "<|tool_response>", "<|observation|>", "<|user|>"]
 
 

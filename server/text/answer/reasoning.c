@@ -40,6 +40,10 @@ static const struct think_form {
                        .close = "</think>",
                        .call = "<|tool_calls_section_begin|>",
                        .always = true},
+    [THINK_MINIMAX_M2] = {.open = "<think>",
+                          .close = "</think>",
+                          .call = "<minimax:tool_call>",
+                          .always = true},
     [THINK_HARMONY] = {0},
 };
 
@@ -52,6 +56,7 @@ static const struct {
     {"ernie45", THINK_ERNIE45},       {"hunyuan_a13b", THINK_HUNYUAN}, {"gemma4", THINK_GEMMA4},
     {"openai_gptoss", THINK_HARMONY}, {"mistral", THINK_MISTRAL},      {"granite", THINK_GRANITE},
     {"kimi_k2", THINK_KIMI_K2},       {"olmo3", THINK_ALWAYS},         {"nemotron_v3", THINK_QWEN3},
+    {"minimax_m2", THINK_MINIMAX_M2},
 };
 
 enum thinkstyle thinkstyle_find(const char *name)
@@ -66,7 +71,7 @@ enum thinkstyle thinkstyle_find(const char *name)
 bool thinkstyle_special(enum thinkstyle style)
 {
     return style == THINK_SEED_OSS || style == THINK_GEMMA4 || style == THINK_MISTRAL ||
-           style == THINK_KIMI_K2;
+           style == THINK_KIMI_K2 || style == THINK_MINIMAX_M2;
 }
 
 static bool is_blank(char c)

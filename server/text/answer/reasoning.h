@@ -10,7 +10,7 @@
  *     [THINK]...[/THINK]                                     mistral
  *     Here is my thought process: ... Here is my response:   granite
  *
- * kimi_k2 and olmo3 are as deepseek_r1, nemotron_v3 as qwen3.
+ * kimi_k2, minimax_m2 and olmo3 are as deepseek_r1, nemotron_v3 as qwen3.
  *
  * It comes in pieces cut anywhere, which changes nothing; what may become a mark is held back. The
  * template often opens the thinking already in the prompt: then it begins inside. Where a family
@@ -34,8 +34,9 @@ enum thinkstyle {
     THINK_GEMMA4,
     THINK_MISTRAL,
     THINK_GRANITE,
-    THINK_KIMI_K2, /* as THINK_ALWAYS; calls end it */
-    THINK_HARMONY, /* harmony.h takes it out, not this */
+    THINK_KIMI_K2,    /* as THINK_ALWAYS; calls end it */
+    THINK_MINIMAX_M2, /* likewise, with marks of calls of its own */
+    THINK_HARMONY,    /* harmony.h takes it out, not this */
 };
 
 /* All zero but style and inside at the beginning. */

@@ -29,6 +29,7 @@ static const struct {
     [TOOLS_DEEPSEEK_V31] = {"deepseek_v31", deepseek_calls, ""},
     [TOOLS_GEMMA4] = {"gemma4", "<|tool_call>", "<tool_call|>"},
     [TOOLS_KIMI_K2] = {"kimi_k2", "<|tool_calls_section_begin|>", ""},
+    [TOOLS_MINIMAX_M2] = {"minimax_m2", "<minimax:tool_call>", ""},
     [TOOLS_GRANITE] = {"granite", "<|tool_call|>", "", true, tool_call},
     [TOOLS_PHI4_MINI] = {"phi4_mini_json", "functools", "", true},
     [TOOLS_NEMOTRON] = {"nemotron_json", "<TOOLCALL>", "</TOOLCALL>", true},
@@ -106,6 +107,16 @@ int tool_begin(struct toolcalls *t, const char *name, size_t len)
     t->call[t->count++] = c;
     t->open = true;
     return 0;
+}
+
+int tool_named(struct toolcalls *t, const char *id, size_t len)
+{
+    struct toolcall *last = &t->call[t->count - 1];
+    for (const struct toolcall *c = t->call; c < last; c++)
+        if (c->id && strlen(c->id) == len && memcmp(c->id, id, len) == 0)
+            return 0;
+    last->id = strndup(id, len);
+    return last->id ? 0 : -ENOMEM;
 }
 
 int tool_args(struct toolcalls *t, const char *bytes, size_t len)
@@ -323,6 +334,7 @@ static int step_head(struct toolcalls *t, struct ek_buf *text)
     case TOOLS_LFM2: return tool_lfm_head(t, text);
     case TOOLS_OLMO3: return tool_olmo_head(t, text);
     case TOOLS_KIMI_K2: return tool_kimi_head(t, text);
+    case TOOLS_MINIMAX_M2: return tool_minimax_head(t, text);
     case TOOLS_DEEPSEEK_V3:
     case TOOLS_DEEPSEEK_V31: return tool_deepseek_head(t, text);
     case TOOLS_HERMES:
@@ -368,6 +380,8 @@ static int step_tail(struct toolcalls *t, struct ek_buf *text)
         return tool_deepseek_tail(t);
     if (t->style == TOOLS_KIMI_K2)
         return tool_kimi_tail(t);
+    if (t->style == TOOLS_MINIMAX_M2)
+        return tool_minimax_tail(t);
     if (t->listed && styles[t->style].lists) {
         if (step_list(t, at) == TOOL_MORE)
             return TOOL_MORE; /* held is empty, or the next object is looked for */
@@ -437,6 +451,7 @@ void toolcalls_done(struct toolcalls *t)
 {
     for (uint32_t i = 0; i < t->count; i++) {
         free(t->call[i].name);
+        free(t->call[i].id);
         ek_buf_done(&t->call[i].args);
     }
     free(t->call);

@@ -8,6 +8,8 @@
  *                  (the first mark may be missing)
  *                  ernie45 is hermes with its own thinking; seed_oss this with other marks:
  *                  <seed:tool_call>
+ *     minimax_m2   <minimax:tool_call><invoke name="f"><parameter name="x">1</parameter></invoke>
+ *                  </minimax:tool_call>
  *     glm45        <tool_call>f<arg_key>x</arg_key><arg_value>1</arg_value></tool_call>
  *     hunyuan_a13b <tool_calls>[{"name": "f", "arguments": {...}}]</tool_calls>
  *     deepseek_v3  calls_begin call_begin function sep f, a line with ```json, {...}, ```,
@@ -59,6 +61,7 @@ enum toolstyle {
     TOOLS_DEEPSEEK_V31,
     TOOLS_GEMMA4,
     TOOLS_KIMI_K2,
+    TOOLS_MINIMAX_M2,
     TOOLS_GRANITE,
     TOOLS_PHI4_MINI,
     TOOLS_NEMOTRON,
@@ -69,6 +72,7 @@ enum toolstyle {
 
 struct toolcall {
     char *name;
+    char *id;           /* that the model gave it; NULL: none, or that of a call before it */
     struct ek_buf args; /* JSON text of an object, so far */
 };
 
@@ -143,6 +147,8 @@ static inline bool tool_blank(char c)
 }
 /* Begins a call with this name; -ENOMEM. tool_full(): no more of them. */
 int tool_begin(struct toolcalls *t, const char *name, size_t len);
+/* The model's id of the last call, which counts if no call before it has the same; -ENOMEM. */
+int tool_named(struct toolcalls *t, const char *id, size_t len);
 bool tool_full(const struct toolcalls *t);
 /* Adds to the arguments of the last call. */
 int tool_args(struct toolcalls *t, const char *bytes, size_t len);
@@ -195,6 +201,8 @@ int tool_gemma_params(struct toolcalls *t, bool over);
 /* toolcall_kimi.c, */
 int tool_kimi_head(struct toolcalls *t, struct ek_buf *text);
 int tool_kimi_tail(struct toolcalls *t);
+int tool_minimax_head(struct toolcalls *t, struct ek_buf *text); /* of toolcall_qwen.c */
+int tool_minimax_tail(struct toolcalls *t);
 /* toolcall_python.c. */
 int tool_python_list(struct toolcalls *t, struct ek_buf *text);
 int tool_lfm_head(struct toolcalls *t, struct ek_buf *text);

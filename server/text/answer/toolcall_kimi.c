@@ -2,6 +2,7 @@
  * Calls as Kimi K2 writes them: behind the mark of a section each has its own, an id that has the
  * name in it (functions.get_weather:0), and the arguments as JSON. The section may end in a mark.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,11 +13,30 @@ static const char arguments[] = "<|tool_call_argument_begin|>";
 static const char section_end[] = "<|tool_calls_section_end|>";
 static const char prefix[] = "functions.";
 
-/* The name in the id: without what stands before it, its number and blanks. */
-static void name_in(const char *held, size_t *from, size_t *to)
+/* The id without the blanks around it. */
+static void id_in(const char *held, size_t *from, size_t *to)
 {
     while (*from < *to && tool_blank(held[*from]))
         ++*from;
+    while (*to > *from && tool_blank(held[*to - 1]))
+        --*to;
+}
+
+/* Whether the id is one that the template shows again: it has a number behind a colon. */
+static bool is_id(const char *id, size_t len)
+{
+    const char *colon = memrchr(id, ':', len);
+    if (!colon || colon == id || colon + 1 == id + len)
+        return false;
+    for (const char *c = colon + 1; c < id + len; c++)
+        if (*c < '0' || *c > '9')
+            return false;
+    return true;
+}
+
+/* The name in the id: without what stands before it, its number and blanks. */
+static void name_in(const char *held, size_t *from, size_t *to)
+{
     const char *colon = memchr(held + *from, ':', *to - *from);
     if (colon)
         *to = (size_t)(colon - held);
@@ -41,8 +61,9 @@ int tool_kimi_head(struct toolcalls *t, struct ek_buf *text)
     if (!mark && len < TOOLCALL_NAME_LEN + n)
         return TOOL_WAIT;
     size_t to = mark ? (size_t)(mark - t->held.data) : from, next = to + n;
-    if (mark)
-        name_in(t->held.data, &from, &to);
+    id_in(t->held.data, &from, &to);
+    const size_t id = from, id_len = to - from;
+    name_in(t->held.data, &from, &to);
     bool named =
         from < to && to - from < TOOLCALL_NAME_LEN && !memchr(t->held.data + from, '\0', to - from);
     if (!named)
@@ -53,7 +74,12 @@ int tool_kimi_head(struct toolcalls *t, struct ek_buf *text)
     if (t->held.data[next] != '{')
         return tool_text(t, text, TOOL_OUTSIDE);
     t->listed = true;
-    return tool_json_named(t, t->held.data + from, to - from, next);
+    char own[TOOLCALL_NAME_LEN + sizeof(prefix)]; /* the held bytes are dropped */
+    const bool numbered = id_len < sizeof(own) && is_id(t->held.data + id, id_len);
+    if (numbered)
+        memcpy(own, t->held.data + id, id_len);
+    int r = tool_json_named(t, t->held.data + from, to - from, next);
+    return r > 0 && numbered && tool_named(t, own, id_len) < 0 ? -ENOMEM : r;
 }
 
 /* Behind the arguments: the marks, the next call. What else is there is text. */

@@ -1,6 +1,7 @@
 /*
  * Calls that have an element for each parameter, its value as plain text: those of Qwen3-Coder,
- * of Seed-OSS, which differ in the mark around them, and those of GLM 4.5 and later. What type a
+ * of Seed-OSS, which differ in the mark around them, of GLM 4.5 and later, and of MiniMax M2, where
+ * several stand in one section. What type a
  * value has is said by the tool's schema; a value that is not of it stays a string. Each parameter
  * goes into the arguments when it is complete.
  */
@@ -22,12 +23,27 @@ static const struct element_marks qwen_marks = {"<parameter=",  ">",           "
                                                 "</parameter>", "</function>", true};
 static const struct element_marks glm_marks = {"<arg_key>",    "</arg_key>",   "<arg_value>",
                                                "</arg_value>", "</tool_call>", false};
+static const char minimax_invoke[] = "<invoke name=", minimax_end[] = "</minimax:tool_call>";
+static const struct element_marks minimax_marks = {"<parameter name=", ">",         "",
+                                                   "</parameter>",     "</invoke>", false};
 #define MARK_MOST  (sizeof("</parameter>") - 1) /* the longest of them */
 #define TYPES_MOST 256u                         /* of a schema, that a value is compared with */
 
 static const struct element_marks *marks_of(const struct toolcalls *t)
 {
-    return t->style == TOOLS_GLM45 ? &glm_marks : &qwen_marks;
+    return t->style == TOOLS_GLM45        ? &glm_marks
+           : t->style == TOOLS_MINIMAX_M2 ? &minimax_marks
+                                          : &qwen_marks;
+}
+
+/* MiniMax M2 writes names in quotes, and may leave them out. */
+static void unquote(const char **text, size_t *len)
+{
+    const char c = *len >= 2 ? **text : '\0';
+    if ((c == '"' || c == '\'') && (*text)[*len - 1] == c) {
+        ++*text;
+        *len -= 2;
+    }
 }
 
 /* A call has begun, its parameters are behind the first n held bytes. */
@@ -82,6 +98,35 @@ int tool_qwen_head(struct toolcalls *t, struct ek_buf *text)
     if (len == 0 || len >= TOOLCALL_NAME_LEN || memchr(p + name, '\0', len) || tool_full(t))
         return tool_text(t, text, TOOL_OUTSIDE);
     return begin_elements(t, p + name, len, name + len + 1);
+}
+
+/* <minimax:tool_call> <invoke name="NAME">, of which a further call has the latter alone. */
+int tool_minimax_head(struct toolcalls *t, struct ek_buf *text)
+{
+    size_t at = tool_blanks(t, 0);
+    if (!t->listed)
+        at = tool_blanks(t, at + strlen(toolstyle_begin(t->style)));
+    int word = at < t->held.len ? tool_word(t, at, minimax_invoke) : 0;
+    if (word == 0)
+        return TOOL_WAIT;
+    const size_t from = at + strlen(minimax_invoke);
+    const char *name = t->held.data + from;
+    const char *end = word > 0 ? memchr(name, '>', t->held.len - from) : NULL;
+    if (word > 0 && !end && t->held.len - from < TOOLCALL_NAME_LEN)
+        return TOOL_WAIT;
+    size_t len = end ? (size_t)(end - name) : 0;
+    const size_t next = from + len + 1;
+    unquote(&name, &len);
+    if (len == 0 || len >= TOOLCALL_NAME_LEN || memchr(name, '\0', len) || tool_full(t))
+        return tool_text(t, text, TOOL_OUTSIDE);
+    t->listed = true;
+    return begin_elements(t, name, len, next);
+}
+
+int tool_minimax_tail(struct toolcalls *t)
+{
+    static const char *const ends[] = {minimax_end};
+    return tool_section_tail(t, ends, 1, minimax_invoke);
 }
 
 /* What the request's tools say about the parameters of the last call; NULL when they do not. */
@@ -269,7 +314,11 @@ static int read_param(struct toolcalls *t, size_t at, bool over)
         value++;
     if (m->lines && last && value < to)
         to--;
-    r = tool_put_param(t, p + key, t->key_end - key, p + value, to - value);
+    const char *named = p + key;
+    size_t named_len = t->key_end - key;
+    if (t->style == TOOLS_MINIMAX_M2)
+        unquote(&named, &named_len);
+    r = tool_put_param(t, named, named_len, p + value, to - value);
     if (r < 0)
         return r;
     tool_drop(t, next);

@@ -70,6 +70,9 @@ static const struct {
 #define KIMI_ARGS     "<|tool_call_argument_begin|>"
 #define KIMI_CALL_END "<|tool_call_end|>"
 
+#define MINIMAX     "<minimax:tool_call>"
+#define MINIMAX_END "</minimax:tool_call>"
+
 static const struct {
     enum toolstyle style;
     const char *in, *want;
@@ -126,6 +129,21 @@ static const struct {
      KIMI_BEGIN KIMI_CALL "functions.:0" KIMI_ARGS "{}"},
     {TOOLS_KIMI_K2, KIMI_BEGIN KIMI_CALL "f:0" KIMI_ARGS "[1]" KIMI_CALL_END,
      KIMI_BEGIN KIMI_CALL "f:0" KIMI_ARGS "[1]" KIMI_CALL_END},
+    {TOOLS_MINIMAX_M2,
+     "I look.\n" MINIMAX
+     "\n<invoke name=\"f\">\n<parameter name=\"s\">a\n</parameter>\n<parameter name=\"n\">12"
+     "</parameter>\n</invoke>\n<invoke name=\"g\">\n</invoke>\n" MINIMAX_END,
+     "I look.\n|f:{\"s\": \"a\\n\", \"n\": 12}|g:{}"},
+    {TOOLS_MINIMAX_M2,
+     MINIMAX "<invoke name=f><parameter name='s'>x</parameter></invoke>" MINIMAX_END " b",
+     " b|f:{\"s\": \"x\"}"},
+    {TOOLS_MINIMAX_M2, MINIMAX "<invoke name=\"f\"><parameter name=\"n\">1", "|f:{\"n\": 1}"},
+    {TOOLS_MINIMAX_M2, MINIMAX "<invoke name=\"f\"><parameter name=\"n\">7</invoke>" MINIMAX_END,
+     "|f:{\"n\": 7}"},
+    {TOOLS_MINIMAX_M2, MINIMAX "<invoke name=\"\"></invoke>" MINIMAX_END,
+     MINIMAX "<invoke name=\"\"></invoke>" MINIMAX_END},
+    {TOOLS_MINIMAX_M2, "a <invoke name=\"f\">", "a <invoke name=\"f\">"},
+    {TOOLS_MINIMAX_M2, "a <minimax:tool", "a <minimax:tool"},
     {TOOLS_LLAMA3_JSON, "{\"name\": \"f\", \"parameters\": {\"a\": 1}}", "|f:{\"a\": 1}"},
     {TOOLS_LLAMA3_JSON, "<|python_tag|>{\"name\":\"f\",\"arguments\":{}}\n", "|f:{}"},
     {TOOLS_LLAMA3_JSON,
@@ -349,6 +367,8 @@ static const struct {
      "Here is my|Yes"},
     {THINK_GRANITE, "", "Here is my answer: Yes", "|Here is my answer: Yes"},
     {THINK_GRANITE, "", "Here", "|Here"},
+    {THINK_MINIMAX_M2, "<think>\n", "I see</think>Yes", "I see|Yes"},
+    {THINK_MINIMAX_M2, "<think>\n", "I see" MINIMAX "<invoke", "I see|" MINIMAX "<invoke"},
     {THINK_KIMI_K2, "", "I see</think>Yes", "I see|Yes"},
     {THINK_KIMI_K2, "<think></think>", "Yes", "|Yes"},
     {THINK_KIMI_K2, "", "<think>I see" KIMI_BEGIN KIMI_CALL "f:0",
@@ -564,6 +584,12 @@ static const char *const whole_calls[][3] = {
                                             "\n" KIMI_CALL "g:1" KIMI_ARGS
                                             "{\"b\": 2}" KIMI_CALL_END KIMI_END,
                        KIMI_BEGIN KIMI_CALL "functions.f:0" KIMI_ARGS "{\"a\": \"x"},
+    [TOOLS_MINIMAX_M2] =
+        {MINIMAX
+         "\n<invoke name=\"f\">\n<parameter name=\"n\">1</parameter>\n</invoke>\n" MINIMAX_END,
+         MINIMAX "<invoke name=\"f\"></invoke>\n<invoke name='g'><parameter name=x>a</parameter>"
+                 "</invoke>" MINIMAX_END,
+         MINIMAX "<invoke name=\"g\"><parameter name=\"x\">a</parameter><parameter name=\"y\">b"},
     [TOOLS_GRANITE] = {"<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": [1]}}]",
                        "<tool_call> [{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\", "
                        "\"arguments\": {\"a\": 1}}]",
@@ -694,9 +720,10 @@ static void sift(enum toolstyle style, enum thinkstyle think, const json_t *tool
 
 static void test_any_split(void **state)
 {
-    static const enum thinkstyle thinks[] = {
-        THINK_NONE,     THINK_TAGS,   THINK_ALWAYS,  THINK_QWEN3,   THINK_ERNIE45, THINK_HUNYUAN,
-        THINK_SEED_OSS, THINK_GEMMA4, THINK_MISTRAL, THINK_GRANITE, THINK_KIMI_K2};
+    static const enum thinkstyle thinks[] = {THINK_NONE,     THINK_TAGS,    THINK_ALWAYS,
+                                             THINK_QWEN3,    THINK_ERNIE45, THINK_HUNYUAN,
+                                             THINK_SEED_OSS, THINK_GEMMA4,  THINK_MISTRAL,
+                                             THINK_GRANITE,  THINK_KIMI_K2, THINK_MINIMAX_M2};
     json_t *tools = json_loads(TOOLS, 0, NULL);
     struct ek_buf whole = {0}, cut = {0};
     uint64_t seed = 0x9e3779b97f4a7c15u;
@@ -747,6 +774,34 @@ static void test_long_values(void **state)
     }
 }
 
+/* The id that Kimi K2 gave a call is kept where it has a number and no call before it has it. */
+static void test_ids(void **state)
+{
+    static const char text[] = KIMI_BEGIN KIMI_CALL
+        " functions.f:3 " KIMI_ARGS "{}" KIMI_CALL_END KIMI_CALL "functions.f:3" KIMI_ARGS
+        "{}" KIMI_CALL_END KIMI_CALL "g" KIMI_ARGS "{}" KIMI_CALL_END KIMI_CALL
+        "functions.a:b:12" KIMI_ARGS "{}" KIMI_CALL_END KIMI_CALL "g:" KIMI_ARGS "{}" KIMI_END;
+    static const char *const ids[] = {"functions.f:3", NULL, NULL, "functions.a:b:12", NULL};
+    (void)state;
+    for (size_t step = 1; step < 9; step++) {
+        struct toolcalls t = {.style = TOOLS_KIMI_K2};
+        struct ek_buf out = {0};
+        for (size_t at = 0, n; at < sizeof(text) - 1; at += n) {
+            n = step < sizeof(text) - 1 - at ? step : sizeof(text) - 1 - at;
+            assert_int_equal(toolcalls_push(&t, text + at, n, &out), 0);
+        }
+        assert_int_equal(toolcalls_end(&t, &out), 0);
+        assert_int_equal(t.count, 5);
+        for (uint32_t i = 0; i < t.count; i++) {
+            assert_true(!t.call[i].id == !ids[i]);
+            if (ids[i])
+                assert_string_equal(t.call[i].id, ids[i]);
+        }
+        toolcalls_done(&t);
+        ek_buf_done(&out);
+    }
+}
+
 /* vLLM's names, also those of families whose form is another's. */
 static void test_names(void **state)
 {
@@ -764,6 +819,7 @@ static void test_names(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ids),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_cases),
         cmocka_unit_test(test_styles),

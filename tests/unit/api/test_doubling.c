@@ -229,6 +229,7 @@ static void test_fields(void **state)
 #define BLANKS "                "
 #define PARAM  "<parameter=k%u>1</parameter>\n"
 #define KIMI   "<|tool_calls_section_begin|>"
+#define INVOKE "<minimax:tool_call><invoke name="
 #define CALLS  "<｜tool▁calls▁begin｜>"
 #define CALL   "<｜tool▁call▁begin｜>"
 #define SEP    "<｜tool▁sep｜>"
@@ -301,6 +302,12 @@ static const struct shape answers[] = {
     {KIMI "<|tool_call_begin|>f:0<|tool_call_argument_begin|>{\"k\": \"", "<|tool_call_", "",
      "\"}<|tool_call_end|>"},
     {KIMI, BLANKS, "", "<|tool_calls_section_end|>"},
+    {"<minimax:tool_call>", BLANKS, "", "<invoke name=\"f\"></invoke></minimax:tool_call>"},
+    {INVOKE, "f", "", "></invoke></minimax:tool_call>"},
+    {INVOKE "\"f\">", "<parameter name=\"k%u\">1</parameter>\n", "", "</invoke>"},
+    {INVOKE "\"f\"><parameter name=\"k1\">", "</param", "", "</parameter></invoke>"},
+    {INVOKE "\"f\"><parameter name=\"", "k", "", "\">1</parameter></invoke>"},
+    {"<minimax:tool_call>", "<invoke name=\"f\"></invoke>", "", "</minimax:tool_call>"},
     {"<|tool_call|>", BLANKS, "", "[{\"name\": \"f\", \"arguments\": {}}]"},
     {"<tool_call>[", "{\"name\": \"f%u\", \"arguments\": {}}, ", "", "]"},
     {"<tool_call>", "<|tool_call|>", "", "[{\"name\": \"f\", \"arguments\": {}}]"},
@@ -348,6 +355,7 @@ static enum thinkstyle thinking_of(enum toolstyle style)
     case TOOLS_HUNYUAN: return THINK_HUNYUAN;
     case TOOLS_GEMMA4: return THINK_GEMMA4;
     case TOOLS_KIMI_K2: return THINK_KIMI_K2;
+    case TOOLS_MINIMAX_M2: return THINK_MINIMAX_M2;
     case TOOLS_GRANITE: return THINK_GRANITE;
     case TOOLS_PHI4_MINI: return THINK_MISTRAL;
     case TOOLS_DEEPSEEK_V3: return THINK_ALWAYS;

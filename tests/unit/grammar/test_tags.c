@@ -126,6 +126,16 @@ static const struct {
      "{}<|tool_call_end|><|tool_call_begin|>functions.f:12<|tool_call_argument_begin|>{\"n\"",
      1, 0},
     {"kimi_k2", "<|tool_calls_section_begin|><|tool_call_begin|>functions.h", 0, 0},
+    {"minimax_m2",
+     "a <minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"n\">3</parameter>\n"
+     "<parameter name=\"s\">x < y</parameter>\n</invoke>\n</minimax:tool_call>",
+     2, 2},
+    {"minimax_m2",
+     "<minimax:tool_call>\n<invoke name=\"g\">\n<parameter name=\"z\">[1]</parameter>\n</invoke>\n"
+     "<invoke name=\"f\">\n<parameter name=\"n\"",
+     1, 0},
+    {"minimax_m2", "<minimax:tool_call>\n<invoke name=\"f\">\n</invoke>", 0, 0},
+    {"minimax_m2", "<minimax:tool_call>\n<invoke name=\"h", 0, 0},
     {"mistral", "so [TOOL] [TOOL_CALLS]f{\"n\": 3}", 2, 2},
     {"mistral", "[TOOL_CALLS]f[ARGS]{\"n\": 3} text", 2, 0},
     {"mistral", "[TOOL_CALLS]f[ARGS]{\"m\"", 0, 0},
