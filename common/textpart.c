@@ -31,13 +31,17 @@ static const struct part {
     const char *type, *architecture;
     uint32_t numbers[DEFAULTS]; /* by `keys`; 0: must be in the file */
 } parts[] = {
+    {"cohere2", "Cohere2ForCausalLM", {8192, 22528, 40, 64, 0, 256000, 8192}},
+    {"deepseek_v3", "DeepseekV3ForCausalLM", {0}},
     {"exaone4", "Exaone4ForCausalLM", {0}},
     {"exaone4_5_text", "Exaone4ForCausalLM", {0}},
     {"gemma3_text", "Gemma3ForCausalLM", {2304, 9216, 26, 8, 4, 262208, 131072}},
     {"gemma4_text", "Gemma4ForCausalLM", {2304, 9216, 30, 8, 4, 262144, 131072}},
     {"gemma4_unified_text", "Gemma4UnifiedForCausalLM", {2304, 9216, 30, 8, 4, 262144, 262144}},
+    {"glm4v_text", "Glm4ForCausalLM", {0}},
     {"glm4v_moe_text", "Glm4MoeForCausalLM", {0}},
     {"granite", "GraniteForCausalLM", {0}},
+    {"kimi_k2", "DeepseekV3ForCausalLM", {0}},
     {"lfm2", "Lfm2ForCausalLM", {0}},
     {"llama", "LlamaForCausalLM", {4096, 11008, 32, 32, 0, 32000, 2048}},
     {"llama4_text", "Llama4ForCausalLM", {5120, 8192, 48, 40, 8, 202048, 131072}},
@@ -50,6 +54,7 @@ static const struct part {
     {"qwen3", "Qwen3ForCausalLM", {0}},
     {"qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", {2048, 0, 40, 16, 2, 248320, 32768, 512, 256, 8}},
     {"qwen3_5_text", "Qwen3_5ForCausalLM", {4096, 12288, 32, 16, 4, 248320, 32768}},
+    {"qwen3_vl_moe_text", "Qwen3MoeForCausalLM", {0}},
     {"qwen3_vl_text", "Qwen3ForCausalLM", {0}},
     {"smollm3", "SmolLM3ForCausalLM", {0}},
     /* one configuration for all */

@@ -13,12 +13,13 @@ VISION = dict(model_type="siglip_vision_model", hidden_size=16, intermediate_siz
 
 
 def case(name, cls, spelled4=None, prompts=((5, GREEDY, 0), (50, GREEDY, 0)), quant=None, words=None,
-         shards="5GB", sees=None, joined=False, **config):
+         shards="5GB", sees=None, outer=None, joined=False, **config):
     """spelled4: what the old spelling has besides, or None for keys that it lacks. words: the kind
     of a tokenizer that is saved beside. sees: the vision part of a class that has one beside the text
-    part of this configuration. joined: all experts of a layer in one tensor, as transformers 5 computes."""
+    part of this configuration; outer: what its own has beside these. joined: all experts of a layer in one
+    tensor, as transformers 5 computes."""
     return dict(name=name, cls=cls, config={**SMALL, **config}, spelled4=spelled4 or {},
-                prompts=prompts, quant=quant, words=words, shards=shards, sees=sees, joined=joined)
+                prompts=prompts, quant=quant, words=words, shards=shards, sees=sees, outer=outer or {}, joined=joined)
 
 
 CASES = [
@@ -367,6 +368,16 @@ CASES += [
          "rope_parameters": dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5, mrope_section=[2, 1, 1])}),
     case("sees-lfm2-vl", "Lfm2Vl", sees=dict(VISION, model_type="siglip2_vision_model", num_patches=16), model_type="lfm2",
          **{**LFM2, "prompts": ONE}, layer_types=["conv", FULL, "conv", FULL], block_multiple_of=16),
+    case("sees-glm4v", "Glm4v", sees=GLM_VISION, tie_word_embeddings=False, prompts=ONE, head_dim=8, attention_bias=True,
+         rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5, mrope_section=[1, 1, 0])),
+    # transformers leaves the scale of this one's logits out, vLLM does not
+    case("sees-cohere2", "Cohere2Vision", prompts=ONE, sees=VISION, outer=dict(alignment_intermediate_size=16),
+         model_type="cohere2", num_hidden_layers=4, sliding_window=12, logit_scale=1.0),
+    case("sees-qwen3-vl-moe", "Qwen3VLMoe", prompts=ONE, sees=dict(
+         depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32, patch_size=14,
+         num_position_embeddings=16, deepstack_visual_indexes=[0]), head_dim=8, tie_word_embeddings=False, num_experts=6,
+         num_local_experts=6, num_experts_per_tok=3, moe_intermediate_size=20,
+         rope_parameters=dict(rope_type="default", rope_theta=1e6, mrope_section=[2, 1, 1], mrope_interleaved=True)),
     case("sees-exaone4.5", "Exaone4_5_", prompts=ONE, sees=dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2,
          num_key_value_heads=2, out_hidden_size=32, fullatt_block_indexes=[0]), model_type="exaone4", num_hidden_layers=4,
          sliding_window=12, tie_word_embeddings=False),

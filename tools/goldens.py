@@ -213,7 +213,7 @@ def write(case, out, seed):
         g = torch.Generator().manual_seed(seed * 1000 + attempt)
         kwargs = copy.deepcopy(case["config"])
         if case["sees"]:
-            kwargs = dict(text_config=kwargs, vision_config=dict(case["sees"]),
+            kwargs = dict(text_config=kwargs, vision_config=dict(case["sees"]), **case["outer"],
                           tie_word_embeddings=kwargs.get("tie_word_embeddings", True))
         config = config_cls(**kwargs)
         vocab = case["config"]["vocab_size"]

@@ -5,6 +5,8 @@
  * (experts in one tensor, and Granite's multipliers) and MiniMaxM2ForCausalLM (sigmoid scores with
  * a correction of the choice, norms over all heads of q and k, heads that turn in part).
  */
+#include <string.h>
+
 #include "common/err.h"
 #include "server/model/config_keys.h"
 #include "server/model/family.h"
@@ -46,10 +48,15 @@ static int qwen2_moe_configure(const struct model_json *j, struct model_config *
 
 static int qwen3_moe_configure(const struct model_json *j, struct model_config *c)
 {
+    /* the text part of Qwen3-VL: shares always sum to 1, and experts lie transposed */
+    const char *type = json_string_value(json_object_get(j->object, "model_type"));
+    const bool sees = type && strcmp(type, "qwen3_vl_moe_text") == 0;
     bool window = false;
     int r = config_read_experts(j, "moe_intermediate_size", c);
     if (r == 0)
-        r = config_read_bool(j, "norm_topk_prob", false, &c->routing.normalise);
+        r = config_read_bool(j, "norm_topk_prob", sees, &c->routing.normalise);
+    c->routing.normalise = c->routing.normalise || sees;
+    c->turned = sees;
     if (r == 0)
         r = config_read_bool(j, "attention_bias", false, &c->qkv_bias);
     c->o_bias = c->qkv_bias;
@@ -129,7 +136,10 @@ static void minimax_m2_build(struct graph_builder *b, const struct model_config 
 
 static void qwen3_moe_build(struct graph_builder *b, const struct model_config *c)
 {
-    build(b, c, (struct layers){.qk_norm = NORM_HEADS, .experts = EXPERTS});
+    struct layers l = {.qk_norm = NORM_HEADS, .experts = EXPERTS};
+
+    l.experts.turned = c->turned;
+    build(b, c, l);
 }
 
 static void qwen2_moe_build(struct graph_builder *b, const struct model_config *c)

@@ -107,7 +107,7 @@ struct graph_expert_names {
      * too: where the files have these instead. */
     const char *all_in, *all_out;
     bool alone;  /* no gate: `gate` is NULL, and all_in is [experts, inner, n], of `up` alone */
-    bool turned; /* they lie transposed: [experts, n, 2 * inner] and [experts, inner, n] */
+    bool turned; /* they may lie transposed: [experts, n, 2 * inner] and [experts, inner, n] */
     /* Of all_in and all_out: they lie transposed, or as blocks of MXFP4, with gate and up in turn,
      * and have biases, as the router. */
     bool woven;

@@ -2,6 +2,8 @@
  * The operation of experts: in which of the forms that are published the files have their matrices,
  * the router's product, and what the routing needs beside it.
  */
+#include <stdio.h>
+
 #include "server/model/graph_weights.h"
 
 /* Experts without a gate: what comes up is its own. */
@@ -22,6 +24,22 @@ static void experts_lone(struct graph_builder *b, const struct graph_expert_name
     op->u.experts.up = op->weight;
 }
 
+/* Whether experts of one tensor lie transposed, as they are published and not always saved again:
+ * `down` is [experts, inner, n] then. Where the two are equal, gate and up tell. */
+static bool experts_turned(const struct graph_builder *b, const struct graph_expert_names *names,
+                           uint32_t n)
+{
+    const uint32_t inner = b->config->expert_intermediate;
+    const char *name = inner != n ? names->all_out : names->all_in;
+    char full[96];
+
+    if (b->error || !names->turned || !name)
+        return false;
+    (void)snprintf(full, sizeof(full), "%s%s", b->prefix, name);
+    const struct st_tensor *t = st_find(b->tensors, full);
+    return !t || t->dims != 3 || t->shape[2] == (inner != n ? n : 2 * inner);
+}
+
 /* The matrices of all experts, and their biases. */
 static void experts_all(struct graph_builder *b, const struct graph_expert_names *names,
                         struct ek_op *op)
@@ -35,7 +53,7 @@ static void experts_all(struct graph_builder *b, const struct graph_expert_names
 
     if (names->alone) {
         experts_lone(b, names, op);
-    } else if (names->woven || (names->turned && !each)) {
+    } else if (names->woven || (!each && experts_turned(b, names, n))) {
         op->weight = graph_expert_lane(b, &gate);
         op->u.experts.up = graph_expert_lane(b, &up);
         op->u.experts.down = graph_expert_lane(b, &down);

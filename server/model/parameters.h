@@ -167,6 +167,7 @@ struct model_config {
     uint32_t experts, experts_per_token, expert_intermediate;
     uint32_t expert_latent; /* width that experts take and give, between two products; 0 = hidden */
     bool corrected;         /* where a family has a correction of experts or not */
+    bool turned; /* all experts of a layer in one tensor may lie transposed: [experts, in, out] */
     struct ek_routing routing; /* but for `correction`, which the file's tensors tell */
     bool plain[CONFIG_LAYERS_MOST];
     uint32_t

@@ -288,8 +288,8 @@ static void read_vectors(struct plan_reader *r, struct plan_shape *s)
     const bool usual = ONE_OF(s, "qwen2", "seed_oss") || strcmp(s->family, "glm") == 0;
     const bool bias = reader_truth(r->j, "attention_bias", strcmp(s->family, "gpt_oss") == 0) ||
                       reader_truth(r->j, "use_bias", ONE_OF(s, "starcoder2"));
-    const bool four =
-        ONE_OF(s, "gemma2", "gemma3", "gemma4", "afmoe") || strcmp(s->family, "glm4") == 0;
+    const bool four = ONE_OF(s, "gemma2", "gemma3", "gemma4", "afmoe") ||
+                      strcmp(s->family, "glm4") == 0 || strcmp(s->family, "glm4v_text") == 0;
     s->norms = four ? 4 : ONE_OF(s, "cohere") ? 1 : 2;
     s->norm_bias = ONE_OF(s, "starcoder2") || strcmp(s->family, "nemotron") == 0;
     s->head_norms = ONE_OF(s, "qwen3", "gemma3", "gemma4", "exaone", "hunyuan_v1", "lfm2", "dots1",

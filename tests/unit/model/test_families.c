@@ -121,6 +121,29 @@ static void test_side_by_side(void **state)
     assert_true(!c.plain[0] && c.shared_intermediate == 8 && c.routing.scale == 2.5f);
 }
 
+/* The text part of Kimi K2.5 is a DeepSeek-V3 by either name, that of Qwen3-VL's mixtures has its
+ * experts transposed. */
+static void test_text_parts(void **state)
+{
+    (void)state;
+    static const char kimi[] =
+        "{\"architectures\": [\"KimiK25ForConditionalGeneration\"], \"model_type\": \"kimi_k25\", "
+        "\"vision_config\": {}, \"text_config\": {\"model_type\": \"kimi_k2\", " BASE GLM_EXPERTS
+        ", \"kv_lora_rank\": 32, \"q_lora_rank\": 24, \"qk_nope_head_dim\": 16, "
+        "\"qk_rope_head_dim\": 8, \"v_head_dim\": 16, \"n_shared_experts\": 1, "
+        "\"first_k_dense_replace\": 1}}";
+    static const char qwen[] =
+        "{\"architectures\": [\"Qwen3VLMoeForConditionalGeneration\"], \"vision_config\": {}, "
+        "\"text_config\": {\"model_type\": \"qwen3_vl_moe_text\", " BASE LLAMA4_EXPERTS
+        ", \"moe_intermediate_size\": 8}}";
+    struct model_config c = read_ok(kimi);
+    assert_true(c.text_part && c.latent.rank == 32 && c.plain[0] && !c.plain[1]);
+    assert_string_equal(c.family->architecture, "DeepseekV3ForCausalLM");
+    c = read_ok(qwen);
+    assert_true(c.text_part && c.turned && c.routing.normalise);
+    assert_string_equal(c.family->architecture, "Qwen3MoeForCausalLM");
+}
+
 static const struct {
     const char *text, *field, *says;
 } bad_cases[] = {
@@ -174,8 +197,8 @@ static void test_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_newer_spellings),
-                                       cmocka_unit_test(test_side_by_side),
-                                       cmocka_unit_test(test_refused)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_newer_spellings), cmocka_unit_test(test_side_by_side),
+        cmocka_unit_test(test_text_parts), cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
