@@ -131,6 +131,17 @@ static int drop_mrope(json_t *config)
     return 0;
 }
 
+/* GLM-4.1V has heads of this size, and biases, whatever the file says. */
+static int fix_glm4v(json_t *config)
+{
+    const json_int_t hidden = json_integer_value(json_object_get(config, "hidden_size"));
+    const json_int_t heads = json_integer_value(json_object_get(config, "num_attention_heads"));
+    if (strcmp(text_of(config, "model_type"), "glm4v_text") != 0)
+        return 0;
+    return json_object_set_new(config, "attention_bias", json_true()) |
+           (heads > 0 ? json_object_set_new(config, "head_dim", json_integer(hidden / heads)) : 0);
+}
+
 int ek_text_part(const json_t *root, json_t **ret_config)
 {
     json_t *inner = json_object_get(root, "text_config");
@@ -146,6 +157,8 @@ int ek_text_part(const json_t *root, json_t **ret_config)
             r = json_object_set_new(config, keys[i], json_integer(p->numbers[i]));
     if (r == 0)
         r = drop_mrope(config);
+    if (r == 0)
+        r = fix_glm4v(config);
     if (r == 0)
         r = json_object_set_new(config, "architectures", architectures_of(p, root));
     if (r != 0) {

@@ -368,7 +368,7 @@ CASES += [
          "rope_parameters": dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5, mrope_section=[2, 1, 1])}),
     case("sees-lfm2-vl", "Lfm2Vl", sees=dict(VISION, model_type="siglip2_vision_model", num_patches=16), model_type="lfm2",
          **{**LFM2, "prompts": ONE}, layer_types=["conv", FULL, "conv", FULL], block_multiple_of=16),
-    case("sees-glm4v", "Glm4v", sees=GLM_VISION, tie_word_embeddings=False, prompts=ONE, head_dim=8, attention_bias=True,
+    case("sees-glm4v", "Glm4v", sees=GLM_VISION, tie_word_embeddings=False, prompts=ONE,
          rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5, mrope_section=[1, 1, 0])),
     # transformers leaves the scale of this one's logits out, vLLM does not
     case("sees-cohere2", "Cohere2Vision", prompts=ONE, sees=VISION, outer=dict(alignment_intermediate_size=16),
@@ -423,6 +423,12 @@ FORMS = {
                                 "moe_shared_expert_intermediate_size": 48, "n_routed_experts": 4}),
     "lfm2": ("Lfm2", {**LFM2, "prompts": ONE, "num_hidden_layers": 2, "layer_types": ["conv", FULL],
                       "block_multiple_of": 16}),
+    "cohere2": ("Cohere2", {"prompts": ONE, "num_hidden_layers": 2, "layer_types": [SLIDING, FULL], "sliding_window": 12,
+                            "logit_scale": 0.25}),
+    "afmoe": ("Afmoe", {"prompts": ONE, "head_dim": 16, "num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2,
+                        "moe_intermediate_size": 32, "num_shared_experts": 1, "num_dense_layers": 1, "sliding_window": 12,
+                        "layer_types": [SLIDING, FULL], "mup_enabled": True}),
+    "apertus": ("Apertus", {"prompts": ONE, "rope_parameters": LLAMA3}),
     "llama4": ("Llama4Text", {**LLAMA4, "prompts": ONE, "num_hidden_layers": 2, "head_dim": 16, "intermediate_size": 32,
                               "intermediate_size_mlp": 48, "num_experts_per_tok": 1}),
 }
@@ -431,7 +437,8 @@ FORMS = {
 # Which of them are kept; all families' of the packers are made by `make check-hf`.
 KEPT_FORMS = {"qwen3.5": ("fp8-block", "awq", "w4a16"), "glm4-moe": ("fp8-block", "fp8-row"), "gemma4": ("w4a16", "gptq"),
               "granite4": ("fp8-row", "awq"), "nemotron3": ("modelopt", "gptq"), "lfm2": ("w4a16", "fp8-block"),
-              "llama4": ("w4a16", "fp8-row")}
+              "llama4": ("w4a16", "fp8-row"), "cohere2": ("awq", "fp8-row"), "afmoe": ("fp8-block", "w4a16"),
+              "apertus": ("w4a16", "fp8-row")}
 
 
 def form_cases(prefix, forms, unit=1):

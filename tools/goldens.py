@@ -177,6 +177,9 @@ def vary(case, rng):
         c["head_dim"] = head
     else:
         c["hidden_size"] = c["num_attention_heads"] * head
+    if case["cls"] == "Glm4v":  # its parts must be all that turns
+        turned = int(head * c["rope_parameters"]["partial_rotary_factor"]) // 2
+        c["rope_parameters"]["mrope_section"] = [turned - 2 * (turned // 3), turned // 3, turned // 3]
     c["intermediate_size"] = rng.randrange(8, 80)
     for key, values in (("attention_bias", [False, True]), ("mlp_bias", [False, True]),
                         ("tie_word_embeddings", [False, True]), ("rms_norm_eps", [1e-6, 1e-5, 1e-3]),
