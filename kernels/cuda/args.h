@@ -230,12 +230,41 @@ struct cu_experts_args {
     uint32_t pad;
 };
 
+/* The sampler: a piece of so many logits is a warp's at a time; weights are counted in buckets by
+ * their upper bits; so many tokens are collected of a row with a top-k or top-p. */
+#define CU_COLDEST 1e-5f /* temperatures below are greedy */
+/* Words of an adjusted row: logits, a bit per token; the next begins at a multiple of 16 bytes. */
+#define CU_ADJUSTED(stride, words) ((stride) + (((words) + 3u) & ~3u))
+#define CU_PIECE                   1024u
+#define CU_DRAW_BUCKETS            1024u
+#define CU_DRAW_LIST               2048u
+
+/* What is found of a piece of a row of logits. Places: a logit's key above, its inverted id below,
+ * so that the larger one comes first and of equals the lower id; 0 = none. */
+struct cu_piece {
+    unsigned long long largest, best; /* of the raw logits; of those that may be chosen */
+    unsigned long long mass;          /* of all weights, in units of 2^-40 */
+    float sum;                        /* of exp(raw logit - largest) */
+    uint32_t count;                   /* of weights above 0 */
+};
+
+/* Of a row from which a token is drawn. */
+struct cu_draw {
+    unsigned long long mass[CU_DRAW_BUCKETS];
+    uint32_t count[CU_DRAW_BUCKETS];
+    uint32_t listed, pad;
+    unsigned long long list[CU_DRAW_LIST]; /* bits of the weight above, inverted id below */
+};
+#define CU_DRAW_CLEARED (CU_DRAW_BUCKETS * 12u + 8u) /* bytes before `list` */
+
 /* results: struct cu_flags, the sequences, the scores, the hidden states. */
 struct cu_sample_args {
     cu_addr step, slots, words, logits, masks, results; /* masks 0 = none */
     cu_addr adjusted;                                   /* [logit row] f32 and a bit per token */
+    cu_addr pieces, draws;                              /* [logit row][piece], [logit row] */
     struct cu_view hidden;                              /* what the logits are made of */
-    uint32_t vocab, logit_stride, mask_words, slot_words, hidden_width, pad;
+    uint32_t vocab, logit_stride, mask_words, slot_words, hidden_width;
+    uint32_t weighed, collected, pad; /* which kernels ran before ek_sample */
 };
 
 /* Sizes and alignment are the same on both sides. */
@@ -249,4 +278,6 @@ CU_SAME(struct cu_tile, 40);
 CU_SAME(struct cu_step, 88);
 CU_SAME(struct cu_view, 16);
 CU_SAME(struct cu_packing, 32);
+CU_SAME(struct cu_piece, 32);
+CU_SAME(struct cu_draw, CU_DRAW_CLEARED + CU_DRAW_LIST * 8);
 CU_SAME(struct cu_slot, sizeof(struct ek_slot_set) + 8);

@@ -74,6 +74,9 @@ enum cuda_kernel {
     K_EXPERT_DOWN = K_EXPERT_UP + CU_FORMS,
     K_EXPERT_SUM = K_EXPERT_DOWN + CU_FORMS,
     K_SAMPLE,
+    K_SAMPLE_SCAN,
+    K_SAMPLE_WEIGH,
+    K_SAMPLE_COLLECT,
     K_SCORE,
     K_HIDDEN,
     K_UNPACK,
@@ -118,7 +121,7 @@ struct cuda_shape {
     size_t pair_most;     /* and what the arena would grow by if those of all rows were */
     uint32_t inner_stride, out_stride;
     size_t route_at, order_at, from_at, inner_at, out_at;
-    size_t word_at, adjusted_at, partial_at, counter_at, space_at;
+    size_t word_at, adjusted_at, piece_at, draw_at, partial_at, counter_at, space_at;
     uint32_t most_tile_parts; /* of contexts of tiles, of either kernel */
     size_t tile_partial_at, tile_counter_at;
     size_t panel_at; /* scratch for a panel of a packed weight, or for parts of sums */
@@ -187,6 +190,9 @@ struct cuda_launch {
     } args;
 };
 
+/* What a slot's setting asks of the sampler: kernels that none of a step asks for are left out. */
+enum cuda_draws { DRAWS_GREEDY = 0, DRAWS_ALL = 1, DRAWS_CUT = 2 };
+
 enum cuda_flight_state { CUDA_FREE, CUDA_FORWARD, CUDA_SAMPLE };
 
 struct cuda_flight {
@@ -226,6 +232,7 @@ struct ek_device {
     struct cuda_launch *program;
     uint32_t launches;
     struct cu_view hidden; /* what the logits are made of */
+    uint8_t *draws;        /* [slot] how its tokens are found: enum cuda_draws */
     struct cuda_buffer weight_memory, arena;
     struct cuda_lt *lt;           /* NULL: own products only */
     uint32_t fused_rows;          /* up to so many: products take packed weights as they are */

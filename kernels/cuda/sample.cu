@@ -4,38 +4,52 @@
  * mask, then greedy, or temperature, min-p, typical-p, top-k, top-p in this order and one random
  * number, a function of (seed, position of the new token) alone. Ties go to the lower id.
  *
- * One block per sequence, no sort. In the order "heaviest first, lower id first" the top k are a
- * beginning of the list, what top-p keeps is a beginning of that, and the token drawn lies in it;
- * so the same question is asked again and again: at which weight does a running count or sum reach
- * a limit? A search over the bits of the weights answers it in three passes. Sums are of integers
- * (weights times 2^40), so that no order of adding changes them.
+ * One block per sequence, after sample_scan.cu has read its logits with many: what is left is to
+ * look at the pieces. Greedy takes the best of them. A draw from all tokens finds its piece by
+ * sums of theirs and walks there. A draw under a top-k or top-p sorts the tokens that were
+ * collected: the top k are a beginning of the list, what top-p keeps is a beginning of that, and
+ * the token drawn lies in it.
+ *
+ * Where too many tokens weigh about the same to be collected, and for typical-p, the block searches
+ * the row itself, without sorting. The question is always at which weight a running count or sum
+ * reaches a limit; a search over the bits of the weights answers it in three passes. Sums are of
+ * integers (weights times 2^40), so both ways give the same token, whatever adds them first.
  */
-#include "kernels/cuda/dev.cuh"
+#include "kernels/cuda/sample.cuh"
 
 #define THREADS  1024
 #define WARPS    (THREADS / 32)
 #define BUCKETS  1024
 #define FARTHEST 0x7fffffffu
-#define COLDEST  1e-5f            /* temperatures below are greedy */
-#define UNIT     1099511627776.0f /* 2^40: a weight of 1 */
 
-typedef unsigned long long u64;
-
-struct row {
-    const float *x;
-    const uint32_t *mask; /* or NULL */
-    uint32_t n;
-    float max, factor, min_p;
-};
+/* Apart from sm_100 on: registers are few, and there the assembler spills with all in one. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+#define APART_LATE APART
+#else
+#define APART_LATE DEV
+#endif
 
 /* For typical-p: the weight of all, and the surprise that is expected. */
 struct surprise {
     double total, expected;
 };
 
-struct work {
+/* Weights by some of their bits. */
+struct histogram {
     u64 mass[BUCKETS];
     uint32_t count[BUCKETS];
+};
+
+/* Tokens heaviest first (bits of the weight, inverted id), and the mass of each beginning. */
+struct sorted {
+    u64 token[CU_DRAW_LIST], mass[CU_DRAW_LIST];
+};
+
+struct work {
+    union {
+        struct histogram h;
+        struct sorted s;
+    };
     u64 warp_mass[WARPS];
     uint32_t warp_count[WARPS];
     float warp_float[WARPS];
@@ -46,46 +60,15 @@ struct work {
     struct row row; /* that is sampled, here so that it takes no registers all the time */
 };
 
-/* Larger floats have larger keys; -0 and 0 the same. */
-DEV uint32_t key_of(float f)
-{
-    uint32_t u = __float_as_uint(f + 0.0f);
-    return u & 0x80000000u ? ~u : u | 0x80000000u;
-}
-
-DEV bool allowed(const struct row *r, uint32_t id)
-{
-    return !r->mask || (r->mask[id / 32] >> (id % 32) & 1u);
-}
-
 /* How far a weight's surprise is from the expected one, as bits that order like the number. */
 DEV uint32_t distance(const struct surprise &s, float w)
 {
     return __float_as_uint((float)fabs(-log((double)w / s.total) - s.expected));
 }
 
-DEV float weight(const struct row *r, uint32_t id)
-{
-    if (!allowed(r, id))
-        return 0.0f;
-    float w = expf((r->x[id] - r->max) * r->factor);
-    return w >= r->min_p ? w : 0.0f; /* not-a-number is no weight either */
-}
-
-DEV u64 mass_of(float w)
-{
-    return (u64)(w * UNIT);
-}
-
-DEV u64 max64(u64 a, u64 b)
-{
-    return a > b ? a : b;
-}
-
 DEV u64 block_max64(u64 v, struct work *w)
 {
-    for (int i = 16; i > 0; i >>= 1)
-        v = max64(v, __shfl_xor_sync(0xffffffffu, v, i));
+    v = warp_max64(v);
     __syncthreads();
     if (threadIdx.x % 32 == 0)
         w->warp_mass[threadIdx.x / 32] = v;
@@ -96,17 +79,17 @@ DEV u64 block_max64(u64 v, struct work *w)
     return most;
 }
 
-/* The largest value and, of equals, the lowest id: value's key above, inverted id below. 0 when
- * there is none. Only ids that come behind `before` in that order, if it is not 0. */
-DEV u64 largest(const struct row *r, bool masked, u64 before, struct work *w)
+/* The largest of these ids, 0 when there is none: of those that come behind `before`, unless it is
+ * 0. */
+DEV u64 largest(const struct row *r, uint32_t from, uint32_t to, u64 before, struct work *w)
 {
     u64 most = 0;
 
-    for (uint32_t id = threadIdx.x; id < r->n; id += THREADS) {
+    for (uint32_t id = from + threadIdx.x; id < to; id += THREADS) {
         float x = r->x[id];
-        if (x != x || (masked && !allowed(r, id)))
+        if (x != x)
             continue;
-        u64 v = (u64)key_of(x) << 32 | (0xffffffffu - id);
+        u64 v = place_of(x, id);
         if (before == 0 || v < before)
             most = max64(most, v);
     }
@@ -141,12 +124,20 @@ DEV double random_at(uint64_t seed, uint64_t position)
     return (double)(((uint64_t)c[0] << 32 | c[1]) >> 11) * 0x1p-53;
 }
 
-DEV void warp_totals(u64 *mass, uint32_t *count)
+/* Over the block, for all its threads. */
+DEV void block_totals(struct work *w, uint32_t *count, u64 *mass)
 {
-    for (int i = 16; i > 0; i >>= 1) {
-        *mass += __shfl_xor_sync(0xffffffffu, *mass, i);
-        *count += __shfl_xor_sync(0xffffffffu, *count, i);
+    warp_totals(mass, count);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) {
+        w->warp_mass[threadIdx.x / 32] = *mass;
+        w->warp_count[threadIdx.x / 32] = *count;
     }
+    __syncthreads();
+    *mass = w->warp_mass[threadIdx.x % 32]; /* as many warps as lanes */
+    *count = w->warp_count[threadIdx.x % 32];
+    warp_totals(mass, count);
+    __syncthreads();
 }
 
 /* Number and mass of all weights above zero. */
@@ -160,19 +151,9 @@ DEV void totals(const struct row *r, struct work *w, uint32_t *ret_count, u64 *r
         mass += mass_of(f);
         count += f > 0.0f;
     }
-    warp_totals(&mass, &count);
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) {
-        w->warp_mass[threadIdx.x / 32] = mass;
-        w->warp_count[threadIdx.x / 32] = count;
-    }
-    __syncthreads();
-    mass = w->warp_mass[threadIdx.x % 32]; /* as many warps as lanes */
-    count = w->warp_count[threadIdx.x % 32];
-    warp_totals(&mass, &count);
+    block_totals(w, &count, &mass);
     *ret_mass = mass;
     *ret_count = count;
-    __syncthreads();
 }
 
 /* A weight at which the order is cut, and what lies before all of that weight. */
@@ -187,8 +168,8 @@ struct cut {
 DEV uint32_t find_bucket(struct work *w, u64 limit, bool by_count, struct cut *c)
 {
     const uint32_t bucket = BUCKETS - 1 - threadIdx.x, lane = threadIdx.x % 32;
-    const u64 mass = w->mass[bucket];
-    const uint32_t count = w->count[bucket];
+    const u64 mass = w->h.mass[bucket];
+    const uint32_t count = w->h.count[bucket];
     u64 upto_mass = mass;
     uint32_t upto_count = count;
 
@@ -247,15 +228,15 @@ DEV struct cut find_cut(const struct row *r, struct work *w, u64 limit, bool by_
     struct cut c = {0, 0, 0};
 
     for (int shift = O::HIGHEST; shift >= 0; shift -= 10) {
-        w->mass[threadIdx.x] = 0;
-        w->count[threadIdx.x] = 0;
+        w->h.mass[threadIdx.x] = 0;
+        w->h.count[threadIdx.x] = 0;
         __syncthreads();
         for (uint32_t id = threadIdx.x; id < r->n; id += THREADS) {
             float f = weight(r, id);
             uint32_t bits = f > 0.0f ? order_bits(order, f) : 0;
             if (f > 0.0f && (u64)bits >> (shift + 10) == (u64)c.bits >> (shift + 10)) {
-                atomicAdd(&w->mass[bits >> shift & (BUCKETS - 1)], mass_of(f));
-                atomicAdd(&w->count[bits >> shift & (BUCKETS - 1)], 1u);
+                atomicAdd(&w->h.mass[bits >> shift & (BUCKETS - 1)], mass_of(f));
+                atomicAdd(&w->h.count[bits >> shift & (BUCKETS - 1)], 1u);
             }
         }
         __syncthreads();
@@ -290,12 +271,13 @@ DEV u64 measure_of(const at_distance &m, float f)
     return f > 0.0f && FARTHEST - distance(*m.s, f) == m.bits ? mass_of(f) : 0;
 }
 
-/* In order of ids: the first at which a running sum reaches limit. Warps share the range until it
- * is short, then one thread walks. */
-template <class M> DEV uint32_t find_id(const struct row *r, struct work *w, u64 limit, const M &m)
+/* In order of ids: the first of these at which a running sum reaches limit. Warps share the range
+ * until it is short, then one thread walks. */
+template <class M>
+DEV uint32_t find_id(const struct row *r, struct work *w, u64 limit, const M &m, uint32_t from,
+                     uint32_t to)
 {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    uint32_t from = 0, to = r->n;
     u64 before = 0;
 
     while (to - from > 128) {
@@ -346,13 +328,6 @@ DEV u64 mass_upto(const struct cut *c, uint32_t count)
     return c->mass + (u64)(count - c->count) * mass_of(__uint_as_float(c->bits));
 }
 
-/* The smallest mass that is not below `wanted`, one at least. */
-DEV u64 mass_for(double wanted)
-{
-    u64 limit = (u64)wanted;
-    return limit + ((double)limit < wanted || limit == 0);
-}
-
 DEV double block_sum_double(double f, double *work)
 {
     for (int i = 16; i > 0; i >>= 1)
@@ -392,7 +367,7 @@ APART void keep_typical(struct work *w, float typical_p)
     __syncthreads();
     const u64 limit = mass_for((double)typical_p * (double)mass);
     struct cut c = find_cut(r, w, limit, false, by_distance{&w->surprise});
-    uint32_t last = find_id(r, w, limit - c.mass, at_distance{c.bits, &w->surprise});
+    uint32_t last = find_id(r, w, limit - c.mass, at_distance{c.bits, &w->surprise}, 0, r->n);
     for (uint32_t id = threadIdx.x; id < r->n; id += THREADS) {
         float f = weight(r, id);
         uint32_t d = f > 0.0f ? distance(w->surprise, f) : 0, far = FARTHEST - c.bits;
@@ -402,20 +377,16 @@ APART void keep_typical(struct work *w, float typical_p)
     __syncthreads();
 }
 
-DEV bool wants_typical(const struct ek_sampling *p)
+/* From the row in w alone. */
+DEV uint32_t draw(struct work *w, const struct ek_sampling *p, uint32_t position)
 {
-    return p->typical_p > 0.0f && p->typical_p < 1.0f;
-}
-
-DEV uint32_t draw(const struct row *r, const struct ek_sampling *p, uint32_t position,
-                  struct work *w)
-{
+    const struct row *r = &w->row;
     uint32_t count;
     u64 kept;
 
     totals(r, w, &count, &kept);
-    if (p->top_k == 0 && p->top_p >= 1.0f)
-        return find_id(r, w, share_of(random_at(p->seed, position), kept) + 1, of_all{});
+    if (!wants_cut(p))
+        return find_id(r, w, share_of(random_at(p->seed, position), kept) + 1, of_all{}, 0, r->n);
     if (p->top_k > 0 && p->top_k < count) {
         struct cut c = find_cut(r, w, p->top_k, true, by_weight{});
         kept = mass_upto(&c, p->top_k);
@@ -429,135 +400,163 @@ DEV uint32_t draw(const struct row *r, const struct ek_sampling *p, uint32_t pos
     u64 limit = share_of(random_at(p->seed, position), kept) + 1;
     struct cut c = find_cut(r, w, limit, false, by_weight{});
     u64 rank = (limit - c.mass - 1) / mass_of(__uint_as_float(c.bits));
-    return find_id(r, w, rank + 1, of_weight{c.bits});
+    return find_id(r, w, rank + 1, of_weight{c.bits}, 0, r->n);
 }
 
-DEV float value_of(u64 v)
+/* ---- from what sample_scan.cu has found ---- */
+
+/* Number and mass of the row's weights. */
+DEV void piece_totals(const struct cu_piece *piece, uint32_t pieces, struct work *w,
+                      uint32_t *ret_count, u64 *ret_mass)
 {
-    uint32_t key = (uint32_t)(v >> 32);
-    return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+    u64 mass = 0;
+    uint32_t count = 0;
+
+    for (uint32_t i = threadIdx.x; i < pieces; i += THREADS) {
+        mass += piece[i].mass;
+        count += piece[i].count;
+    }
+    block_totals(w, &count, &mass);
+    *ret_mass = mass;
+    *ret_count = count;
 }
-DEV uint32_t id_of(u64 v)
+
+/* The sum over threads up to this one. */
+DEV u64 block_running(u64 v, struct work *w)
 {
-    return 0xffffffffu - (uint32_t)v;
+    const uint32_t lane = threadIdx.x % 32;
+
+    for (int i = 1; i < 32; i <<= 1) {
+        u64 before = __shfl_up_sync(0xffffffffu, v, i);
+        v += lane >= (uint32_t)i ? before : 0;
+    }
+    __syncthreads();
+    if (lane == 31)
+        w->warp_mass[threadIdx.x / 32] = v;
+    __syncthreads();
+    for (uint32_t i = 0; i < threadIdx.x / 32; i++)
+        v += w->warp_mass[i];
+    return v;
+}
+
+/* Among all that have weight: first the piece, then the token in it. */
+APART_LATE uint32_t draw_from_pieces(const struct row *r, const struct cu_piece *piece, u64 limit,
+                                     struct work *w)
+{
+    const uint32_t pieces = pieces_of(r->n);
+    u64 sum = 0;
+
+    for (uint32_t first = 0; first < pieces; first += THREADS) {
+        const uint32_t i = first + threadIdx.x;
+        const u64 own = i < pieces ? piece[i].mass : 0, upto = sum + block_running(own, w);
+        if (upto - own < limit && upto >= limit) { /* one thread of one turn */
+            w->found = i;
+            w->answer[0] = upto - own;
+        }
+        if (threadIdx.x == THREADS - 1)
+            w->answer[1] = upto;
+        __syncthreads();
+        sum = w->answer[1];
+    }
+    const uint32_t from = w->found * CU_PIECE;
+    const u64 before = w->answer[0];
+    __syncthreads();
+    return find_id(r, w, limit - before, of_all{}, from, min(from + CU_PIECE, r->n));
+}
+
+/* Sorts what was collected, heaviest first and of equals the lower id, and sums up. */
+DEV void sort_list(const struct cu_draw *list, uint32_t count, struct work *w)
+{
+    struct sorted *s = &w->s;
+    uint32_t size = 32;
+
+    while (size < count)
+        size *= 2;
+    for (uint32_t i = threadIdx.x; i < CU_DRAW_LIST; i += THREADS)
+        s->token[i] = i < count ? list->list[i] : 0;
+    __syncthreads();
+    for (uint32_t k = 2; k <= size; k *= 2)
+        for (uint32_t j = k / 2; j > 0; j /= 2) {
+            for (uint32_t i = threadIdx.x; i < size; i += THREADS) {
+                if (i > (i ^ j))
+                    continue; /* the other one's */
+                const u64 a = s->token[i], b = s->token[i ^ j];
+                if (i & k ? a > b : a < b) {
+                    s->token[i] = b;
+                    s->token[i ^ j] = a;
+                }
+            }
+            __syncthreads();
+        }
+    const uint32_t i = 2 * threadIdx.x;
+    const u64 first = mass_of(__uint_as_float((uint32_t)(s->token[i] >> 32)));
+    const u64 second = mass_of(__uint_as_float((uint32_t)(s->token[i + 1] >> 32)));
+    const u64 upto = block_running(first + second, w);
+    s->mass[i] = upto - second;
+    s->mass[i + 1] = upto;
+    __syncthreads();
+}
+
+/* Where the running mass reaches limit. */
+DEV uint32_t reaches(const struct sorted *s, u64 limit)
+{
+    uint32_t from = 0, to = CU_DRAW_LIST - 1;
+
+    while (from < to) {
+        const uint32_t middle = (from + to) / 2;
+        if (s->mass[middle] >= limit)
+            to = middle;
+        else
+            from = middle + 1;
+    }
+    return from;
+}
+
+/* Among the heaviest top_k that together hold top_p, all of which were collected. */
+APART uint32_t draw_from_list(const struct cu_draw *list, const struct cu_piece *piece,
+                              const struct ek_sampling *p, uint32_t position, struct work *w)
+{
+    uint32_t count;
+    u64 kept;
+
+    piece_totals(piece, pieces_of(w->row.n), w, &count, &kept);
+    sort_list(list, list->listed, w);
+    if (p->top_k > 0 && p->top_k < count)
+        kept = w->s.mass[p->top_k - 1];
+    if (p->top_p < 1.0f)
+        kept = w->s.mass[reaches(&w->s, mass_for((double)p->top_p * (double)kept))];
+    const u64 limit = share_of(random_at(p->seed, position), kept) + 1;
+    return id_of(w->s.token[reaches(&w->s, limit)]);
 }
 
 /* The token of the row in w, -1 if none may be chosen. */
-DEV int32_t choose(const struct ek_sampling *p, uint32_t position, struct work *w)
+DEV int32_t choose(const struct cu_sample_args &a, uint32_t logit_row, u64 best,
+                   const struct ek_sampling *p, uint32_t position, struct work *w)
 {
-    struct row *r = &w->row;
-    u64 best = largest(r, true, 0, w);
-    float max = best ? value_of(best) : -INFINITY;
+    const struct cu_piece *piece = pieces_at(&a, logit_row);
+    const struct cu_draw *list = draw_at(&a, logit_row);
+    struct row r = w->row;
+    const bool draws = temper(&r, p, best);
+    uint32_t count;
+    u64 mass;
 
-    if (!(fabsf(max) <= 3.4028234664e38f))
+    if (!(fabsf(r.max) <= 3.4028234664e38f))
         return -1;
-    if (p->temperature < COLDEST)
+    if (!draws)
         return (int32_t)id_of(best);
-    if (threadIdx.x == 0) {
-        r->max = max;
-        r->factor = 1.0f / p->temperature;
-        r->min_p = p->min_p;
-    }
+    __syncthreads();
+    if (threadIdx.x == 0)
+        w->row = r;
     __syncthreads();
     if (wants_typical(p))
         keep_typical(w, p->typical_p);
-    return (int32_t)draw(r, p, position, w);
-}
-
-/* ek_sampling_penalizes() for the device. */
-DEV bool has_penalties(const struct ek_sampling *p)
-{
-    return p->frequency != 0.0f || p->presence != 0.0f ||
-           (p->repetition != 0.0f && p->repetition != 1.0f);
-}
-
-DEV bool adjusts(const struct ek_slot_set *s)
-{
-    return s->allowed > 0 || s->biases > 0 || s->banned > 0 || s->bad > 0 ||
-           (has_penalties(&s->sampling) && s->prompt + s->output > 0) ||
-           wants_typical(&s->sampling);
-}
-
-/* True for one of the threads that ask for an id. */
-DEV bool first_time(uint32_t *seen, uint32_t id)
-{
-    return !(atomicOr(&seen[id / 32], 1u << (id % 32)) >> (id % 32) & 1u);
-}
-
-DEV void clear_seen(uint32_t *seen, uint32_t n)
-{
-    __syncthreads();
-    for (uint32_t i = threadIdx.x; i < (n + 31) / 32; i += THREADS)
-        seen[i] = 0;
-    __syncthreads();
-}
-
-DEV void penalise(float *x, uint32_t n, const struct ek_slot_set *s, const uint32_t *history,
-                  uint32_t *seen)
-{
-    const struct ek_sampling *p = &s->sampling;
-    const uint32_t *output = history + s->prompt;
-
-    if (p->repetition != 0.0f && p->repetition != 1.0f) {
-        clear_seen(seen, n);
-        for (uint32_t i = threadIdx.x; i < s->prompt + s->output; i += THREADS) {
-            uint32_t id = history[i];
-            if (first_time(seen, id))
-                x[id] = x[id] > 0.0f ? x[id] / p->repetition : x[id] * p->repetition;
-        }
-    }
-    if (p->frequency == 0.0f && p->presence == 0.0f)
-        return;
-    clear_seen(seen, n);
-    for (uint32_t i = threadIdx.x; i < s->output; i += THREADS)
-        atomicAdd(&x[output[i]], -p->frequency); /* of one id all alike: any order */
-    __syncthreads();
-    for (uint32_t i = threadIdx.x; i < s->output; i += THREADS)
-        if (first_time(seen, output[i]))
-            x[output[i]] -= p->presence;
-}
-
-/* Atomically, because several threads may ask for the same. */
-DEV void forbid(float *x, uint32_t id)
-{
-    atomicExch(&x[id], -INFINITY);
-}
-
-/* A sequence whose last token would come next, after all the others have just come, ends there. */
-DEV void break_sequences(float *x, const uint32_t *bad, uint32_t count, const uint32_t *output,
-                         uint32_t outputs)
-{
-    for (uint32_t i = 0; i < count; i += bad[i] + 1) {
-        uint32_t before = bad[i] - 1;
-        bool same = before <= outputs;
-        for (uint32_t k = 0; same && k < before; k++)
-            same = bad[i + 1 + k] == output[outputs - before + k];
-        if (same)
-            forbid(x, bad[i + bad[i]]);
-    }
-}
-
-/* x: a copy of the logits as the slot wants them; lists: its words. */
-DEV void adjust(const struct row *r, const struct ek_slot_set *s, const uint32_t *lists,
-                uint32_t position, float *x, uint32_t *seen)
-{
-    const uint32_t *biases = lists + s->allowed, *banned = biases + 2 * (uint64_t)s->biases;
-    const uint32_t *bad = banned + s->banned, *history = bad + s->bad;
-
-    for (uint32_t id = threadIdx.x; id < r->n; id += THREADS)
-        x[id] = s->allowed == 0 || (lists[id / 32] >> (id % 32) & 1u) ? r->x[id] : -INFINITY;
-    __syncthreads();
-    if (threadIdx.x == 0)
-        break_sequences(x, bad, s->bad, history + s->prompt, s->output);
-    for (uint32_t i = threadIdx.x; i < s->banned && position < s->banned_until; i += THREADS)
-        forbid(x, banned[i]);
-    __syncthreads();
-    for (uint32_t i = threadIdx.x; i < s->biases; i += THREADS)
-        atomicAdd(&x[biases[2 * i]], __uint_as_float(biases[2 * i + 1]));
-    __syncthreads();
-    if (has_penalties(&s->sampling) && s->prompt + s->output > 0)
-        penalise(x, r->n, s, history, seen);
-    __syncthreads();
+    if (wants_typical(p) || !a.weighed || (wants_cut(p) && (!a.collected || list->listed == 0)))
+        return (int32_t)draw(w, p, position);
+    if (wants_cut(p))
+        return (int32_t)draw_from_list(list, piece, p, position, w);
+    piece_totals(piece, pieces_of(w->row.n), w, &count, &mass);
+    const u64 limit = share_of(random_at(p->seed, position), mass) + 1;
+    return (int32_t)draw_from_pieces(&w->row, piece, limit, w);
 }
 
 /* The largest of all, largest first; the same for every thread. */
@@ -569,7 +568,7 @@ DEV uint32_t alternatives(const struct row *r, int32_t *ids, float *logits, uint
 
     top = min(top, min(r->n, EK_TOP_MOST));
     while (count < top) {
-        before = largest(r, false, before, w);
+        before = largest(r, 0, r->n, before, w);
         if (before == 0)
             break;
         if (threadIdx.x == 0) {
@@ -593,18 +592,37 @@ DEV void push(struct cu_slot *slot, uint32_t *lists, uint32_t room, int32_t toke
     s->output++;
 }
 
-DEV struct row row_at(const struct cu_sample_args *a, uint32_t logit_row)
+/* The same by pieces, of which each tells its largest: only that of the one taken is sought anew.
+ */
+APART_LATE uint32_t alternatives_of(const struct row *r, struct cu_piece *piece, int32_t *ids,
+                                    float *logits, uint32_t top, struct work *w)
 {
-    struct row r = {};
+    const uint32_t pieces = pieces_of(r->n);
+    uint32_t count = 0;
 
-    r.x = at<const float>(a->logits) + (uint64_t)logit_row * a->logit_stride;
-    r.n = a->vocab;
-    return r;
+    top = min(top, min(r->n, EK_TOP_MOST));
+    for (; count < top; count++) {
+        u64 most = 0;
+        for (uint32_t i = threadIdx.x; i < pieces; i += THREADS)
+            most = max64(most, piece[i].largest);
+        most = block_max64(most, w);
+        if (most == 0)
+            break;
+        const uint32_t id = id_of(most), from = id / CU_PIECE * CU_PIECE;
+        const u64 next = largest(r, from, min(from + CU_PIECE, r->n), most, w);
+        if (threadIdx.x == 0) {
+            ids[count] = (int32_t)id;
+            logits[count] = r->x[id];
+            piece[id / CU_PIECE].largest = next;
+        }
+        __syncthreads();
+    }
+    return count;
 }
 
 DEV float lse_of_row(const struct row *r, struct work *w)
 {
-    u64 best = largest(r, false, 0, w);
+    u64 best = largest(r, 0, r->n, 0, w);
     return lse_of(r, best ? value_of(best) : -INFINITY, w);
 }
 
@@ -613,26 +631,26 @@ DEV cu_addr results_at(const struct cu_sample_args *a)
     return a->results + sizeof(struct cu_flags);
 }
 
-/* The token of one sequence. What it is found with is not held beyond: registers are few. */
-DEV int32_t sample_row(const struct cu_sample_args &a, const struct cu_step *s, struct work *w)
+/* Of the pieces: the best that may be chosen, and the log of the sum of exp. */
+DEV u64 sum_up(const struct cu_piece *piece, uint32_t pieces, struct work *w, float *ret_lse)
 {
-    const struct ek_step_seq *q = array_of<struct ek_step_seq>(s, s->seq_at) + blockIdx.x;
-    const uint32_t logit_row = q->logit_row, position = q->context;
-    const struct ek_slot_set *set = &(at<struct cu_slot>(a.slots) + q->slot)->set;
-    struct row r = row_at(&a, logit_row);
+    u64 largest = 0, best = 0;
+    float sum = 0.0f;
 
-    if (adjusts(set)) {
-        uint64_t words = (uint64_t)a.logit_stride + a.mask_words;
-        float *x = at<float>(a.adjusted) + logit_row * words;
-        adjust(&r, set, at<uint32_t>(a.words) + (uint64_t)q->slot * a.slot_words, position, x,
-               (uint32_t *)(x + a.logit_stride));
-        r.x = x;
+    for (uint32_t i = threadIdx.x; i < pieces; i += THREADS) {
+        largest = max64(largest, piece[i].largest);
+        best = max64(best, piece[i].best);
     }
-    r.mask = a.masks ? at<const uint32_t>(a.masks) + (uint64_t)logit_row * a.mask_words : NULL;
+    largest = block_max64(largest, w);
+    const float max = largest ? value_of(largest) : -INFINITY;
+    for (uint32_t i = threadIdx.x; i < pieces; i += THREADS) {
+        const float own = piece[i].largest ? value_of(piece[i].largest) : -INFINITY;
+        sum += piece[i].sum * (own == max ? 1.0f : expf(own - max));
+    }
+    sum = block_sum(sum, w->warp_float);
     if (threadIdx.x == 0)
-        w->row = r;
-    __syncthreads();
-    return choose(&set->sampling, position, w);
+        *ret_lse = max + logf(sum);
+    return block_max64(best, w);
 }
 
 EK_KERNEL(ek_sample, struct cu_sample_args, THREADS)
@@ -651,15 +669,19 @@ EK_KERNEL(ek_sample, struct cu_sample_args, THREADS)
         out->slot = q->slot;
     if (!q->sample)
         return;
-    const int32_t token = sample_row(a, s, &w);
-    const struct row raw = row_at(&a, q->logit_row);
     struct cu_slot *slot = at<struct cu_slot>(a.slots) + q->slot;
-    const float lse = lse_of_row(&raw, &w);
+    struct cu_piece *piece = pieces_at(&a, q->logit_row);
+    const struct row raw = row_at(&a, q->logit_row);
+    const u64 best = sum_up(piece, pieces_of(a.vocab), &w, &out->lse);
+    if (threadIdx.x == 0)
+        w.row = chosen_from(&a, &slot->set, q->logit_row);
+    __syncthreads();
+    const int32_t token = choose(a, q->logit_row, best, &slot->set.sampling, q->context, &w);
     const uint32_t top =
-        token < 0 ? 0 : alternatives(&raw, out->top_id, out->top_logit, slot->set.top, &w);
+        token < 0 ? 0
+                  : alternatives_of(&raw, piece, out->top_id, out->top_logit, slot->set.top, &w);
     if (threadIdx.x > 0)
         return;
-    out->lse = lse;
     push(slot, at<uint32_t>(a.words) + (uint64_t)q->slot * a.slot_words, a.slot_words,
          token < 0 ? 0 : token);
     if (token < 0)

@@ -435,9 +435,12 @@ static void shape_step(const struct ek_plan_request *q, struct cuda_shape *s)
     s->mask_words = (q->graph->vocab + 31) / 32;
     s->mask_bytes = last ? (size_t)q->logit_rows * s->mask_words * sizeof(uint32_t) : 0;
     s->mask_at = cuda_shape_take(&s->arena_bytes, s->mask_bytes, 1);
-    s->adjusted_at = cuda_shape_take(&s->arena_bytes,
-                                     last ? (size_t)c->seqs * (s->logit_stride + s->mask_words) : 0,
-                                     sizeof(uint32_t));
+    s->adjusted_at = cuda_shape_take(
+        &s->arena_bytes, last ? (size_t)c->seqs * CU_ADJUSTED(s->logit_stride, s->mask_words) : 0,
+        sizeof(uint32_t));
+    const size_t sampled = last ? c->seqs : 0, pieces = (q->graph->vocab + CU_PIECE - 1) / CU_PIECE;
+    s->piece_at = cuda_shape_take(&s->arena_bytes, sampled * pieces, sizeof(struct cu_piece));
+    s->draw_at = cuda_shape_take(&s->arena_bytes, sampled, sizeof(struct cu_draw));
 }
 
 /* A row of logits has as much room as the largest share needs. */

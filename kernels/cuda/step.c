@@ -21,6 +21,9 @@
 #define SPIN_US  100   /* wait() looks without a break for so long, */
 #define SLEEP_NS 20000 /* then sleeps between two looks */
 
+#define SAMPLE_WARPS  4u /* of a block that reads logits, */
+#define SAMPLE_BLOCKS 4u /* and such blocks on a multiprocessor */
+
 struct pack {
     struct ek_device *d;
     const struct ek_step *step;
@@ -227,6 +230,20 @@ static int hand_slots(struct ek_device *d, const struct ek_step *step)
     return cuda_group_recv(d->group, me, me + way, slots, bytes, EK_I8, d->stream);
 }
 
+/* What settings ask of the sampler is kept by slot, as the card keeps the settings. One that the
+ * card does not get after all costs a launch, or a block's search of its row, never a token. */
+static void note_draws(struct ek_device *d, const struct ek_step *step)
+{
+    const struct ek_slot_set *set = ek_step_sets(step);
+
+    for (uint32_t i = 0; i < step->sets; i++) {
+        const struct ek_sampling *p = &set[i].sampling;
+        d->draws[set[i].slot] = p->temperature < CU_COLDEST           ? DRAWS_GREEDY
+                                : p->top_k > 0 || !(p->top_p >= 1.0f) ? DRAWS_CUT
+                                                                      : DRAWS_ALL;
+    }
+}
+
 static int launch(struct ek_device *d, struct cuda_flight *f, const struct ek_step *step)
 {
     struct cu_driver *cu = &d->cu;
@@ -242,6 +259,7 @@ static int launch(struct ek_device *d, struct cuda_flight *f, const struct ek_st
         r = hand_slots(d, step);
     if (r == 0) {
         uint32_t bytes = pack_step(d, step, f->up);
+        note_draws(d, step);
         f->scores = head->scores;
         f->hiddens = head->hiddens;
         r = cu_code(cu->copy_in(cuda_arena(d, d->shape.step_at), f->up, bytes, d->stream));
@@ -313,6 +331,43 @@ static size_t result_bytes(const struct ek_device *d, const struct cuda_flight *
     return all - sizeof(struct ek_result);
 }
 
+static enum cuda_draws draws_of(const struct ek_device *d, const struct ek_step *step)
+{
+    const struct ek_step_seq *q = ek_step_seqs(step);
+    uint8_t most = DRAWS_GREEDY;
+
+    for (uint32_t i = 0; i < step->seqs; i++)
+        if (q[i].sample && d->draws[q[i].slot] > most)
+            most = d->draws[q[i].slot];
+    return (enum cuda_draws)most;
+}
+
+/* Blocks that share a row of logits: so many that the card is busy, each with a piece at least for
+ * every warp. */
+static uint32_t sample_parts(const struct ek_device *d, uint32_t seqs)
+{
+    const uint32_t pieces = (d->graph->vocab + CU_PIECE - 1) / CU_PIECE;
+    const uint32_t most = (pieces + SAMPLE_WARPS - 1) / SAMPLE_WARPS;
+    const uint32_t parts = (d->multiprocessors * SAMPLE_BLOCKS + seqs - 1) / seqs;
+
+    return parts > most ? most : parts + !parts;
+}
+
+static int launch_choice(struct ek_device *d, const struct ek_step *step, struct cu_sample_args *a)
+{
+    const uint32_t parts = sample_parts(d, step->seqs);
+    const enum cuda_draws draws = draws_of(d, step);
+
+    int r = cuda_launch(d, K_SAMPLE_SCAN, step->seqs, parts, SAMPLE_WARPS * 32, a);
+    a->weighed = draws >= DRAWS_ALL;
+    a->collected = draws >= DRAWS_CUT;
+    if (r == 0 && a->weighed)
+        r = cuda_launch(d, K_SAMPLE_WEIGH, step->seqs, parts, SAMPLE_WARPS * 32, a);
+    if (r == 0 && a->collected)
+        r = cuda_launch(d, K_SAMPLE_COLLECT, step->seqs, parts, SAMPLE_WARPS * 32, a);
+    return r == 0 ? cuda_launch(d, K_SAMPLE, step->seqs, 1, 1024, a) : r;
+}
+
 static int launch_sampler(struct ek_device *d, struct cuda_flight *f, const struct ek_masks *masks)
 {
     const struct cuda_shape *s = &d->shape;
@@ -323,6 +378,8 @@ static int launch_sampler(struct ek_device *d, struct cuda_flight *f, const stru
                                .masks = masks ? cuda_arena(d, s->mask_at) : 0,
                                .results = cuda_arena(d, s->result_at),
                                .adjusted = cuda_arena(d, s->adjusted_at),
+                               .pieces = cuda_arena(d, s->piece_at),
+                               .draws = cuda_arena(d, s->draw_at),
                                .hidden = d->hidden,
                                .vocab = d->graph->vocab,
                                .logit_stride = s->logit_stride,
@@ -338,7 +395,7 @@ static int launch_sampler(struct ek_device *d, struct cuda_flight *f, const stru
     if (r == 0 && f->scores > 0 && last)
         r = cuda_launch(d, K_SCORE, f->scores, 1, 1024, &a);
     if (r == 0 && f->step->seqs > 0 && last)
-        r = cuda_launch(d, K_SAMPLE, f->step->seqs, 1, 1024, &a);
+        r = launch_choice(d, f->step, &a);
     if (r == 0 && f->hiddens > 0 && last)
         r = cuda_launch(d, K_HIDDEN, f->hiddens, 1, 256, &a);
     if (r == 0)

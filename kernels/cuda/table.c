@@ -187,12 +187,14 @@ static void unload(struct ek_device *d)
     free(d->weights);
     free(d->values);
     free(d->rope_at);
+    free(d->draws);
     free(d->program);
     d->lt = NULL;
     d->weight_memory = d->arena = (struct cuda_buffer){0};
     d->weights = NULL;
     d->values = NULL;
     d->rope_at = NULL;
+    d->draws = NULL;
     d->program = NULL;
     d->graph = NULL;
 }
@@ -334,7 +336,8 @@ static int take_memory(struct ek_device *d, struct ek_fault *fault)
     d->weights = calloc(g->weight_count + 1, sizeof(*d->weights));
     d->values = calloc(g->value_count + 1, sizeof(*d->values));
     d->rope_at = calloc(g->rope_count + 1, sizeof(*d->rope_at));
-    if (!d->weights || !d->values || !d->rope_at)
+    d->draws = calloc((size_t)d->plan.ceiling.seqs + 1, sizeof(*d->draws));
+    if (!d->weights || !d->values || !d->rope_at || !d->draws)
         return -ENOMEM;
     int r = cuda_shape_of(&d->plan, &d->shape, d->weights, d->values, d->rope_at);
     if (r == 0)

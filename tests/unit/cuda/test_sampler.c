@@ -4,7 +4,7 @@
  * of the sum, over temperatures, top-k, top-p, min-p, masks, seeds and positions. On a card (its
  * expf is another one) a draw that lies beside a limit may go the other way: one in a hundred, at
  * most, and what follows in that sequence is another text then; vocabularies are as large as models
- * have.
+ * have. Without a card also: the same bits, whatever number of blocks shares a row.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "common/err.h"
+#include "kernels/cuda/cuda.h"
 #include "kernels/registry.h"
 #include "tests/share.h"
 #include "tests/unit/cuda/fake_card.h"
@@ -267,6 +268,61 @@ static void test_like_the_cpu(void **state)
         fail_msg("%u of %u draws went the other way", g_card.parted, g_card.draws);
 }
 
+/* How tokens of the step were found: among what was collected of a row, and by searching it. */
+static void count_ways(const struct tiny_device *x, uint32_t *listed, uint32_t *searched)
+{
+    const struct cu_draw *draw =
+        (const struct cu_draw *)(uintptr_t)cuda_arena(x->d, x->d->shape.draw_at);
+
+    for (uint32_t s = 0; s < SEQS; s++) {
+        const struct cu_slot *slot =
+            (const struct cu_slot *)(uintptr_t)cuda_arena(x->d, x->d->shape.slot_at) + s;
+        const struct ek_sampling *p = &slot->set.sampling;
+        const bool cut = p->temperature > 0.0f && (p->top_k > 0 || p->top_p < 1.0f) &&
+                         !(p->typical_p > 0.0f && p->typical_p < 1.0f);
+        *listed += cut && draw[s].listed > 0;
+        *searched += cut && draw[s].listed == 0;
+    }
+}
+
+static void test_any_division(void **state)
+{
+    (void)state;
+    enum { VOCAB = 9001, DIVISIONS = 4 }; /* nine pieces: at most three blocks */
+    static const uint32_t processors[DIVISIONS] = {1, 5, 11, 132};
+    const struct ek_open_params open = {.threads = 1, .isa = "ref"};
+    struct tiny *t = make_model(VOCAB);
+    struct tiny_device cpu, cuda[DIVISIONS];
+    uint32_t listed = 0, searched = 0;
+
+    if (g_fake.real)
+        skip();
+    g_fake.card((size_t)1 << 30, true);
+    assert_int_equal(tiny_open_on(ek_backend_find("cpu", NULL), t, &open, 8, 40, &cpu), 0);
+    for (size_t i = 0; i < DIVISIONS; i++) {
+        assert_int_equal(tiny_open_on(cuda_backend(), t, &open, 8, 40, &cuda[i]), 0);
+        cuda[i].d->multiprocessors = processors[i];
+    }
+    for (uint64_t seed = 11; seed < 13; seed++) {
+        struct ek_masks *m = seed % 2 ? make_masks(VOCAB, seed) : NULL;
+        run_step(&cpu, seed, VOCAB, m);
+        for (size_t i = 0; i < DIVISIONS; i++) {
+            run_step(&cuda[i], seed, VOCAB, m);
+            compare(VOCAB, seed, cpu.result, cuda[i].result);
+            assert_memory_equal(cuda[i].result->seq, cuda[0].result->seq,
+                                SEQS * sizeof(cuda[0].result->seq[0]));
+        }
+        count_ways(&cuda[1], &listed, &searched);
+        free(m);
+    }
+    assert_true(listed > 0);
+    assert_true(searched > 0);
+    for (size_t i = 0; i < DIVISIONS; i++)
+        tiny_close(&cuda[i]);
+    tiny_close(&cpu);
+    tiny_free(t);
+}
+
 static void test_masks_must_fit(void **state)
 {
     (void)state;
@@ -293,6 +349,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_like_the_cpu),
+        cmocka_unit_test(test_any_division),
         cmocka_unit_test(test_masks_must_fit),
     };
     return cmocka_run_group_tests_name("cuda sampler", tests, fake_setup, NULL);
