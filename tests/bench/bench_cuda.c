@@ -252,11 +252,24 @@ static int decode_step(struct bench *x, uint32_t batch, uint32_t i, uint64_t *ho
     return r;
 }
 
+/* From the logits of a batch to its tokens in host memory; the share is of reading them once. */
+static void show_sampling(struct bench *x, uint32_t batch, double us)
+{
+    const double bytes = (double)batch * x->g.vocab * sizeof(float);
+    char cell[64];
+
+    if (!(us > 0) || x->context > 1024)
+        return; /* the device does not tell; the same at any context, so of the usual one alone */
+    (void)snprintf(cell, sizeof(cell), "%s.sample_us.%s.%u", x->name,
+                   x->top_p > 0 ? "top_p" : "greedy", batch);
+    show(x, cell, us, "us", bytes / us / (x->bandwidth * 1e3), "bandwidth");
+}
+
 static int decode(struct bench *x, uint32_t batch, const char *more)
 {
-    uint64_t begin = 0, host = 0, warm = 0;
-    char cell[64];
+    uint64_t begin = 0, host = 0, warm = 0, sample = 0;
     double tokens = 0;
+    char cell[64];
 
     share_out(x, batch + (x->chunk > 0));
     int r = write_cache(x, batch);
@@ -268,6 +281,7 @@ static int decode(struct bench *x, uint32_t batch, const char *more)
             r = decode_step(x, batch, i, i >= WARM ? &host : &warm);
         if (r == 0 && i > 0)
             r = finish(x, before);
+        sample += i > WARM ? x->result->sample_us : 0;
     }
     if (r < 0)
         return r;
@@ -284,6 +298,8 @@ static int decode(struct bench *x, uint32_t batch, const char *more)
     report_cell(&x->report,
                 &(struct report_cell){.cell = cell, .value = (double)host / STEPS, .unit = "us"});
     printf("  %-24s %10.1f us a step\n", "host time", (double)host / STEPS);
+    if (x->chunk == 0 && !x->mixed)
+        show_sampling(x, batch, (double)sample / STEPS);
     return 0;
 }
 

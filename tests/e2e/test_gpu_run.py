@@ -146,7 +146,7 @@ def test_simulated_card(tmp_path):
     env = {"LD_LIBRARY_PATH": str(FAKE.parent), "EVENKEEL_CUDA_DRIVER": str(FAKE), "EVENKEEL_CUBLASLT": "off"}
     done, report = run(BUILD, tmp_path / "out", "--shape", "small", "--budget", 250, "pool", timeout=300, **env)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert {"kv.grow.2gib", "swap.out", "small.decode.1.100"} <= {r["cell"] for r in report["rows"]}
+    assert {"kv.grow.2gib", "swap.out", "small.decode.1.100", "small.sample_us.greedy.1"} <= {r["cell"] for r in report["rows"]}
     assert "Fake card" in report["machine"]["gpu"] and report["machine"]["large_products"] == "own kernels"
 
 
