@@ -216,9 +216,9 @@ DEV float products(float, plain, const struct gemv_weight &w, uint32_t n0, const
     float sum = 0.0f;
 
     for (uint32_t i = 0; x && col < w.n && i < w.k; i++)
-        sum += x[i] * (w.packing.form == CU_PLAIN
-                           ? at<const float>(w.at)[(uint64_t)col * stride + i]
-                           : packed_value(w.at, w.packing, col, w.k, i));
+        sum +=
+            x[i] * (w.packing.form == CU_PLAIN ? at<const float>(w.at)[(uint64_t)col * stride + i]
+                                               : packed_value(w.at, w.packing, col, w.k, i));
     return sum;
 }
 

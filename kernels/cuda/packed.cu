@@ -10,7 +10,8 @@
 /* Words of two numbers times the row's scale. */
 template <class T> DEV uint32_t scaled(T t, uint32_t pair, float scale)
 {
-    return pack(t, to_float(T{(uint16_t)pair}) * scale, to_float(T{(uint16_t)(pair >> 16)}) * scale);
+    return pack(t, to_float(T{(uint16_t)pair}) * scale,
+                to_float(T{(uint16_t)(pair >> 16)}) * scale);
 }
 
 /* A warp: 8 rows at a time along k, as the products read them. Block y: rows 8 y to 8 y + 7. */

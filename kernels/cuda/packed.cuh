@@ -166,7 +166,8 @@ DEV float e4m3_float(uint8_t b)
 }
 
 /* One number, worked out by itself: for the few kernels that read single ones. */
-DEV float packed_value(cu_addr w, const struct cu_packing &p, uint64_t row, uint32_t k, uint32_t col)
+DEV float packed_value(cu_addr w, const struct cu_packing &p, uint64_t row, uint32_t k,
+                       uint32_t col)
 {
     const uint32_t lane = col % 32 / 8, e = col % 8, group = col >> p.group_shift;
     const uint32_t wide = p.form == CU_I4 ? 128 : 64, slice = col % wide / 32;

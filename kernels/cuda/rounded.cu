@@ -90,7 +90,8 @@ DEV float scale_from(e4m3, const struct cu_gemm_args &a, float most)
     return fmaxf(most / 448.0f, 1.0f / (448.0f * 512.0f)); /* the least that such models know */
 }
 
-/* The largest magnitude of eight, and something that is no number where one of them is not finite. */
+/* The largest magnitude of eight, and something that is no number where one of them is not finite.
+ */
 DEV void measure(const float f[8], float &most, float &bad)
 {
 #pragma unroll
