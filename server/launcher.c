@@ -20,12 +20,12 @@
 #include "common/log.h"
 #include "common/oom_window.h"
 #include "kernels/registry.h"
-#include "server/bus.h"
 #include "server/confine.h"
 #include "server/model/find.h"
 #include "server/model/model.h"
 #include "server/named.h"
 #include "server/options.h"
+#include "server/sigbus.h"
 
 #define OWN_FD       3 /* what it has besides the standard ones: the socket, and the cgroup */
 #define HIGH_FD      64
@@ -88,7 +88,7 @@ static int load(const struct options *o, struct ek_apart_memory *m, const struct
     if (r == 0)
         r = b->open(&open, &d, fault);
     if (r == 0)
-        r = bus_watch(&model->files, model->dir);
+        r = sigbus_watch(&model->files, model->dir);
     if (r < 0)
         return r;
     const struct ek_plan_request q = {.graph = &model->graph,
@@ -97,7 +97,7 @@ static int load(const struct options *o, struct ek_apart_memory *m, const struct
                                       .block_size = order->block_size,
                                       .offload_bytes = order->offload_bytes};
     r = b->load(d, &q, &model->files, ek_apart_progress, m, fault);
-    bus_done();
+    sigbus_done();
     if (r < 0)
         return r;
     model_close_files(model);

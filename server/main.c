@@ -25,15 +25,15 @@
 #include "common/fdpass.h"
 #include "common/log.h"
 #include "kernels/registry.h"
+#include "server/access_options.h"
 #include "server/confine.h"
+#include "server/exit_record.h"
 #include "server/model/model.h"
 #include "server/net/http.h"
 #include "server/nodes.h"
-#include "server/note.h"
 #include "server/options.h"
 #include "server/prefix_file.h"
 #include "server/print.h"
-#include "server/shell.h"
 #include "server/start.h"
 #include "server/watch.h"
 
@@ -57,7 +57,7 @@ enum start_state { START_RUNNING, START_READY, START_FAILED, START_ENDED };
 /* The whole process: its options, the model and the HTTP side, and how it is to end. */
 struct instance {
     struct options o;
-    struct note note;
+    struct exit_record exit_record;
     struct confined confined;
     struct engine_cgroup engine_group; /* as it was made */
     struct stack stack;
@@ -319,9 +319,9 @@ static int open_http(struct instance *s, uint32_t max_sockets, struct ek_fault *
                             .drain = on_drain,
                             .resume = on_resume,
                             .ctx = s};
-    shell_params(o, &p.shell);
+    access_options_params(o, &p.shell);
     int r = http_new(&p, &s->http, f);
-    shell_forget(&s->o);
+    access_options_forget(&s->o);
     if (r < 0)
         return r;
     s->stack.http = s->http;
@@ -549,12 +549,12 @@ static void end_dead(struct instance *s)
 {
     http_fail(s->http, s->dead_why);
     ek_log(EK_LOG_ERR, "The engine cannot go on: %s; ending with code %d (%s)", s->dead_why,
-           s->dead_code, note_class(s->dead_code));
+           s->dead_code, exit_record_class(s->dead_code));
     (void)sd_notifyf(0, "STOPPING=1\nSTATUS=Failed: %s", s->dead_why);
     uint64_t until = ek_now_us() + EK_US_PER_S;
     while (http_active(s->http) > 0 && ek_now_us() < until)
         (void)usleep(10000);
-    note_write(&s->note, s->dead_code, s->dead_why, "");
+    exit_record_write(&s->exit_record, s->dead_code, s->dead_why, "");
     s->stack.end_code = s->dead_code;
     bound_ending(s);
     http_stop(s->http);
@@ -574,10 +574,10 @@ static void end_looping(struct instance *s, const struct http_thread *t)
     (void)snprintf(why, sizeof(why), "a thread (%s) used more than %llu s on one thing", t->what,
                    (unsigned long long)(t->cpu_most_us / EK_US_PER_S));
     ek_log(EK_LOG_ERR, "Ending with code %d (%s): %s; it is at %s", EK_EXIT_LOOP,
-           note_class(EK_EXIT_LOOP), why, stack[0] ? stack : "an unknown place");
+           exit_record_class(EK_EXIT_LOOP), why, stack[0] ? stack : "an unknown place");
     (void)sd_notifyf(0, "STOPPING=1\nSTATUS=Failed: %s", why);
     (void)ek_buf_printf(&numbers, "\"thread\":\"%s\",\"stack\":\"%s\"", t->what, stack);
-    note_write(&s->note, EK_EXIT_LOOP, why, ek_buf_ok(&numbers) ? numbers.data : "");
+    exit_record_write(&s->exit_record, EK_EXIT_LOOP, why, ek_buf_ok(&numbers) ? numbers.data : "");
     ek_log_flush();
     _exit(EK_EXIT_LOOP);
 }
@@ -640,7 +640,7 @@ static int end_failed(struct instance *s, int code, const struct ek_fault *f)
 {
     ek_log(EK_LOG_ERR, "%s", f->msg[0] ? f->msg : "cannot start");
     (void)sd_notifyf(0, "STATUS=Failed: %.200s", f->msg);
-    note_write(&s->note, code, f->msg, "");
+    exit_record_write(&s->exit_record, code, f->msg, "");
     return code;
 }
 
@@ -674,8 +674,8 @@ static int main_run(struct instance *s)
     if (options_follows(&s->o)) /* what evenkeeld and systemd are told is node 0's to tell */
         (void)unsetenv("NOTIFY_SOCKET");
     else
-        note_open(&s->note, s->o.state_dir, s->o.control_socket);
-    s->note.started_by_mpi = s->o.nnodes > 1;
+        exit_record_open(&s->exit_record, s->o.state_dir, s->o.control_socket);
+    s->exit_record.started_by_mpi = s->o.nnodes > 1;
     watch_open();
     uint32_t sockets = raise_file_limit(&s->o);
     if (open_events(s) < 0)
@@ -699,7 +699,7 @@ static int main_run(struct instance *s)
     } else {
         code = final_code(s, why, sizeof(why), &numbers);
         ek_log(EK_LOG_NOTICE, "Ending with code %d: %s", code, why);
-        note_write(&s->note, code, why, numbers.data ? numbers.data : "");
+        exit_record_write(&s->exit_record, code, why, numbers.data ? numbers.data : "");
     }
     ek_buf_done(&numbers);
     s->stack.end_code = code;
@@ -751,9 +751,9 @@ int main(int argc, char **argv)
     int code = EK_EXIT_USAGE;
     int r = options_read(&s.o, argc, argv, on_warning, NULL, &f);
     if (r == 0)
-        r = shell_hide(&s.o, argc, argv);
+        r = access_options_hide(&s.o, argc, argv);
     if (r == 0)
-        r = shell_check(&s.o, &f);
+        r = access_options_check(&s.o, &f);
     if (r == 0 && (code = print_and_end(&s.o)) >= 0)
         goto out;
     code = EK_EXIT_USAGE;

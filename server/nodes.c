@@ -13,10 +13,10 @@
 
 #include "common/err.h"
 #include "common/log.h"
-#include "server/bus.h"
 #include "server/model/model.h"
 #include "server/options.h"
 #include "server/private_net.h"
+#include "server/sigbus.h"
 #include "server/stack.h"
 
 static const char *type_name(enum ek_dtype t)
@@ -164,7 +164,7 @@ static void on_loading(void *ctx, const struct ek_load_order *order)
     struct stack *s = ctx;
 
     model_serve(s->model, order->max_model_len);
-    if (bus_watch(&s->model->files, s->model->dir) < 0)
+    if (sigbus_watch(&s->model->files, s->model->dir) < 0)
         ek_log(EK_LOG_WARNING, "Files of the model that become shorter will not be explained");
 }
 
@@ -172,7 +172,7 @@ static void on_ready(void *ctx, uint32_t blocks)
 {
     struct stack *s = ctx;
 
-    bus_done();
+    sigbus_done();
     model_close_files(s->model);
     ek_log(EK_LOG_NOTICE, "Following node 0 with ranks %u to %u, %u blocks", s->open.first,
            s->open.first + s->open.local - 1, blocks - 1);

@@ -18,7 +18,6 @@
 #include "kernels/registry.h"
 #include "server/api/fim.h"
 #include "server/api/past.h"
-#include "server/bus.h"
 #include "server/grammar/compile.h"
 #include "server/grammar/lexicon.h"
 #include "server/kvevents.h"
@@ -33,6 +32,7 @@
 #include "server/prefix_file.h"
 #include "server/rank_table.h"
 #include "server/scores.h"
+#include "server/sigbus.h"
 #include "server/sizing.h"
 #include "server/start_limits.h"
 #include "server/text/chat.h"
@@ -351,10 +351,10 @@ static int load_device(struct stack *s, struct ek_fault *fault)
     s->launcher.apart.stamp = named_stamp(s->model->dir);
     int r = s->backend->open(&s->open, &s->device, fault);
     if (r == 0)
-        r = bus_watch(&s->model->files, s->model->dir);
+        r = sigbus_watch(&s->model->files, s->model->dir);
     if (r == 0) {
         r = s->backend->load(s->device, &q, &s->model->files, on_progress, s, fault);
-        bus_done();
+        sigbus_done();
     }
     if (r == 0) {
         http_progress(s->http, "reserving the KV pool", 0, 0);

@@ -1,7 +1,8 @@
 /*
  * Sets the limits of START_LIMITS_ENV when the stack starts (start.c), before a request is taken.
- * evenkeeld writes the variable (supervisor/servers/words.c). A bad word is warned of and left out,
- * because a server that runs with fewer limits kept is better than one that does not start.
+ * evenkeeld writes the variable (supervisor/servers/command_line.c). A bad word is warned of and
+ * left out, because a server that runs with fewer limits kept is better than one that does not
+ * start.
  */
 #include "server/start_limits.h"
 

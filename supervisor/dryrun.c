@@ -17,10 +17,10 @@
 #include "supervisor/engines/dialect.h"
 #include "supervisor/io/child.h"
 #include "supervisor/io/gpus.h"
-#include "supervisor/io/holder.h"
+#include "supervisor/io/port_owner.h"
 #include "supervisor/io/state.h"
 #include "supervisor/law/trial.h"
-#include "supervisor/servers/words.h"
+#include "supervisor/servers/command_line.h"
 
 #define PLAN_MS 60000
 #define NVML_MS 5000u
@@ -80,7 +80,7 @@ static void check_port(struct run *r, const struct server_config *s)
     char who[80], text[240];
     if (s->port == 0)
         return;
-    bool is_free = holder_port_free(s->host, (unsigned)s->port, who, sizeof(who));
+    bool is_free = port_owner_is_none(s->host, (unsigned)s->port, who, sizeof(who));
     (void)snprintf(text, sizeof(text), "port %u of %.60s is %s%s", (unsigned)s->port, s->host,
                    is_free ? "free" : "taken by ", is_free ? "" : who);
     if (is_free)
@@ -113,7 +113,7 @@ static void check_devices(struct run *r, const struct server_config *s,
 static void check_host(struct run *r, const struct server_config *s)
 {
     char text[160];
-    uint64_t left = holder_memory_bytes();
+    uint64_t left = port_owner_memory_bytes();
     if (!s->host_memory_least || left == 0)
         return;
     (void)snprintf(text, sizeof(text), "%.1f GiB of host memory are free, %.1f are needed",
@@ -174,7 +174,7 @@ static int dryrun_ask(char *const *words, char *const *env, char *flag, int fd)
 }
 
 /* evenkeel-server says itself what it will take; of other programs nobody knows. */
-static void check_plan(struct run *r, const struct server_config *s, struct start_words *w)
+static void check_plan(struct run *r, const struct server_config *s, struct command_line *w)
 {
     static char flag[] = "--dry-run";
     char text[200];
@@ -233,7 +233,7 @@ static void check_program(struct run *r, const struct server_config *s, const ch
 
 static int show_server(struct run *r, const struct server_config *s)
 {
-    struct start_words w;
+    struct command_line w;
     struct remedy_settings caps = {0};
     (void)printf("%s (%s, %s, %s)\n", s->name, s->engine, s->mode,
                  s->attach ? "attached" : s->launcher);
@@ -246,7 +246,7 @@ static int show_server(struct run *r, const struct server_config *s)
         (void)remedy_expire(&row->remedy, ek_wall_us()); /* too old: its own flags */
     if (row && s->policy.mode == MODE_ACT)
         caps = row->remedy.caps;
-    int error = words_make(s, &(struct trial){0}, &caps, &w);
+    int error = command_line_make(s, &(struct trial){0}, &caps, &w);
     if (error < 0)
         return error;
     print_words(s->unit ? "would start:" : "would run:", w.argv);
@@ -262,7 +262,7 @@ static int show_server(struct run *r, const struct server_config *s)
     check_host(r, s);
     check_devices(r, s, &w.running);
     check_plan(r, s, &w);
-    words_done(&w);
+    command_line_done(&w);
     return 0;
 }
 

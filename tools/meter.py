@@ -18,14 +18,14 @@ STEP = "works on one character, or a length that is bounded"
 
 ALLOWED = {
     "field_of": ONE, "field_bool": ONE, "field_real": ONE, "field_whole": ONE, "field_ids": PAID,
-    "forms_message": ONCE, "forms_add_call": ONE, "forms_tool": ONE, "forms_part": ONE, "forms_part_of": ONE, "forms_text": PAID,
+    "protocol_message": ONCE, "protocol_add_call": ONE, "protocol_tool": ONE, "forms_part": ONE, "forms_part_of": ONE, "forms_text": PAID,
     "custom_note": ONE, "custom_is": ONE, "custom_input": ONCE, "custom_put": ONCE, "custom_arguments": ONCE,
     "ollama_only_loads": ONE, "ollama_loaded": ONE, "ollama_show": ONE, "openai_is_raw": ONE,
     "openai_load": "JSON's parser is linear; what it may become is measured before (common/json.h) and charged to the account",
     "reply_object": ONCE, "reply_bytes": ONCE,
     "added_put": START, "added_find": "tokenizer_encode() pays for each stretch it looks through",
     "harmony_push": ANSWER, "reasoning_begin": "looks at the end of a prompt for marks", "reasoning_push": ANSWER, "toolcalls_push": ANSWER,
-    "tool_begin": ANSWER, "tool_args": ANSWER, "tool_json_named": ANSWER, "tool_put_param": ANSWER, "tool_schema_of": ANSWER,
+    "tool_begin": ANSWER, "tool_named": ANSWER, "tool_args": ANSWER, "tool_json_named": ANSWER, "tool_put_param": ANSWER, "tool_schema_of": ANSWER,
     "tool_python_value": ANSWER,
     "charsmap_ok": START, "charsmap_run": "normalizer_run() pays for its text; a replacement has at most 256 bytes",
     "decoder_fallback": STEP, "decoder_run": START,

@@ -6,7 +6,7 @@
 #include "common/buf.h"
 #include "server/api/error.h"
 #include "server/api/fields.h"
-#include "server/api/forms.h"
+#include "server/api/protocols.h"
 #include "server/api/readers.h"
 #include "server/api/reply.h"
 #include "server/api/served.h"
@@ -100,7 +100,7 @@ static int add_text(struct turns *t, const char *role, const json_t *text, struc
     if (!before || strcmp(before, role) != 0 || json_object_get(last, "tool_calls")) {
         if (close_turn(t, err) < 0)
             return -EBADMSG;
-        json_t *m = forms_message(role, json_string_value(text), json_string_length(text));
+        json_t *m = protocol_message(role, json_string_value(text), json_string_length(text));
         return json_array_append_new(t->list, m) < 0 ? api_no_memory(err) : 0;
     }
     if (!t->open) {
@@ -122,7 +122,7 @@ static int add_use(json_t *list, const json_t *block, struct api_error *err)
         return api_refuse(err, 400, "messages",
                           "`messages` holds a tool_use without `id`, `name` or `input`.");
     char *arguments = json_dumps(input, JSON_COMPACT);
-    int r = arguments ? forms_add_call(list, id, name, arguments) : -ENOMEM;
+    int r = arguments ? protocol_add_call(list, id, name, arguments) : -ENOMEM;
     free(arguments);
     return r < 0 ? api_no_memory(err) : 0;
 }
@@ -139,7 +139,7 @@ static int add_result(json_t *list, const json_t *block, struct api_error *err)
     if (r == 0 && content)
         r = forms_text(content, text_types, "messages", &text, err);
     if (r == 0) {
-        m = forms_message("tool", text.data, text.len);
+        m = protocol_message("tool", text.data, text.len);
         if (!m || json_object_set(m, "tool_call_id", id) < 0 || json_array_append(list, m) < 0)
             r = api_no_memory(err);
     }
@@ -210,8 +210,8 @@ int read_anthropic_messages(const struct field_source *from, json_t *v, struct o
     if (r == 0 && (!json_is_array(v) || json_array_size(v) == 0))
         r = api_refuse(err, 400, "messages", "`messages` must be a list, not empty.");
     if (r == 0 && a->system &&
-        json_array_append_new(list, forms_message("system", json_string_value(a->system),
-                                                  json_string_length(a->system))) < 0)
+        json_array_append_new(list, protocol_message("system", json_string_value(a->system),
+                                                     json_string_length(a->system))) < 0)
         r = api_no_memory(err);
     struct turns turns = {.ask = a, .list = list};
     for (size_t i = 0; r == 0 && i < json_array_size(v); i++)
@@ -229,7 +229,7 @@ int read_anthropic_messages(const struct field_source *from, json_t *v, struct o
         a->continue_final = true; /* a begun answer is continued */
         a->add_generation_prompt = false;
     }
-    return forms_messages(from, list, a, err);
+    return protocol_messages(from, list, a, err);
 }
 
 int read_anthropic_tools(const struct field_source *from, json_t *v, struct openai_ask *a,
@@ -255,9 +255,9 @@ int read_anthropic_tools(const struct field_source *from, json_t *v, struct open
                               "on the server are not supported.",
                               i);
         }
-        if (json_array_append_new(list, forms_tool(name, field_of(tool, "description"), schema,
-                                                   json_is_true(json_object_get(tool, "strict")))) <
-            0) {
+        if (json_array_append_new(
+                list, protocol_tool(name, field_of(tool, "description"), schema,
+                                    json_is_true(json_object_get(tool, "strict")))) < 0) {
             json_decref(list);
             return api_no_memory(err);
         }

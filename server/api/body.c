@@ -5,10 +5,10 @@
 #include "server/api/body.h"
 
 #include "server/api/embed.h"
-#include "server/api/forms.h"
 #include "server/api/generation.h"
 #include "server/api/infill.h"
 #include "server/api/ollama.h"
+#include "server/api/protocols.h"
 #include "server/api/reply.h"
 
 void body_write(struct ek_buf *out, struct generation *g)

@@ -4,9 +4,9 @@
 #include "server/api/complete.h"
 #include "server/api/embed.h"
 #include "server/api/error.h"
-#include "server/api/forms.h"
 #include "server/api/infill.h"
 #include "server/api/items.h"
+#include "server/api/protocols.h"
 #include "server/api/reply.h"
 #include "server/api/served.h"
 

@@ -99,9 +99,9 @@ int prompt_refuse_length(const struct served *s, size_t prompt, bool more, uint3
 /* The text that comes before a choice's first token. 0 or -ENOMEM. */
 int prompt_echo(const struct choice *c, struct ek_buf *text);
 
-/* form.c: when all fields are read, what the answer may be. Calls that must be made are the answer,
- * the form is that of a later one; where tools may be called it is calls or the form; with no form,
- * text in which calls of strict tools keep to their schemas. */
+/* response_format.c: when all fields are read, what the answer may be. Calls that must be made are
+ * the answer, the form is that of a later one; where tools may be called it is calls or the form;
+ * with no form, text in which calls of strict tools keep to their schemas. */
 int form_settle(const struct served *s, struct openai_ask *a, struct api_error *err);
 /* The grammar of the form asked for, with a reference; NULL for free text. 0, -EBADMSG with err, or
  * with from->quick -EAGAIN when it has to be compiled. It is one of its tenant's. */
@@ -111,7 +111,7 @@ int form_grammar(const struct served *s, const struct openai_ask *a,
 /* Notes in the ask what a grammar (NULL is none) does not keep to. */
 void form_tell(struct openai_ask *a, const struct grammar *g);
 
-/* words.c: biases, allowed tokens and bad words as the engine wants them (req_ask.words); the
+/* token_lists.c: biases, allowed tokens and bad words as the engine wants them (req_ask.words); the
  * caller frees *ret_words. 0, or -EBADMSG with err. */
 int words_make(const struct served *s, const struct openai_ask *a, struct req_ask *q,
                uint32_t **ret_words, struct api_error *err);

@@ -9,7 +9,7 @@
 
 #include "common/buf.h"
 #include "server/api/ask.h"
-#include "server/api/forms.h"
+#include "server/api/protocols.h"
 #include "server/api/reply.h"
 #include "server/grammar/schema.h"
 
@@ -93,7 +93,7 @@ json_t *custom_tool(struct openai_ask *a, json_t *body, const json_t *tool)
     json_t *about = describe(tool, syntax, definition);
     json_t *parameters =
         regex ? parameters_of("pattern", whole_of(definition)) : parameters_of(NULL, NULL);
-    json_t *out = about && parameters ? forms_tool(name, about, parameters, true) : NULL;
+    json_t *out = about && parameters ? protocol_tool(name, about, parameters, true) : NULL;
     json_decref(about);
     json_decref(parameters);
     return out;

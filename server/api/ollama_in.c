@@ -5,8 +5,8 @@
 
 #include "server/api/error.h"
 #include "server/api/fields.h"
-#include "server/api/forms.h"
 #include "server/api/ollama.h"
+#include "server/api/protocols.h"
 #include "server/api/readers.h"
 #include "server/api/reply.h"
 #include "server/api/served.h"
@@ -93,13 +93,13 @@ int read_ollama_prompt(const struct field_source *from, json_t *v, struct openai
     json_t *list = json_array();
     int r = list ? 0 : -ENOMEM;
     if (r == 0 && json_string_length(system))
-        r = json_array_append_new(
-            list, forms_message("system", json_string_value(system), json_string_length(system)));
+        r = json_array_append_new(list, protocol_message("system", json_string_value(system),
+                                                         json_string_length(system)));
     if (r == 0)
         r = json_array_append_new(
-            list, forms_message("user", json_string_value(v), json_string_length(v)));
+            list, protocol_message("user", json_string_value(v), json_string_length(v)));
     if (r == 0)
-        return forms_messages(from, list, a, err);
+        return protocol_messages(from, list, a, err);
     json_decref(list);
     return api_no_memory(err);
 }

@@ -49,10 +49,10 @@ int read_effort(const struct field_source *from, json_t *v, struct openai_ask *a
                 struct api_error *err);
 int read_bad_words(const struct field_source *from, json_t *v, struct openai_ask *a,
                    struct api_error *err);
-/* form.c: the form of the answer. The first five are for other fields: JSON, a schema as JSON or a
- * string that holds it, a text of a kind, any of these kinds or a choice, calls that must be made
- * (name NULL = of any tool; a->tools is read). Calls and a form do not contradict each other:
- * form_settle() says what becomes of both. */
+/* response_format.c: the form of the answer. The first five are for other fields: JSON, a schema as
+ * JSON or a string that holds it, a text of a kind, any of these kinds or a choice, calls that must
+ * be made (name NULL = of any tool; a->tools is read). Calls and a form do not contradict each
+ * other: form_settle() says what becomes of both. */
 int form_json(struct openai_ask *a, const char *field, struct api_error *err);
 int form_schema(struct openai_ask *a, const char *field, json_t *schema, struct api_error *err);
 int form_text_of(struct openai_ask *a, const char *field, enum grammar_kind kind, json_t *v,

@@ -6,8 +6,8 @@
 
 #include "common/buf.h"
 #include "server/api/error.h"
-#include "server/api/forms.h"
 #include "server/api/generation.h"
+#include "server/api/protocols.h"
 #include "server/api/served.h"
 #include "server/api/timing.h"
 #include "server/text/tokenizer.h"

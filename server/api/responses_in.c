@@ -6,7 +6,7 @@
 #include "common/buf.h"
 #include "server/api/error.h"
 #include "server/api/fields.h"
-#include "server/api/forms.h"
+#include "server/api/protocols.h"
 #include "server/api/readers.h"
 #include "server/api/reply.h"
 #include "server/api/served.h"
@@ -29,7 +29,7 @@ static int add_message(json_t *list, const json_t *item, struct api_error *err)
     struct ek_buf text = {0};
     int r = role ? forms_text(json_object_get(item, "content"), text_types, "input", &text, err)
                  : api_refuse(err, 400, "input", "`input` holds a message without a `role`.");
-    if (r == 0 && json_array_append_new(list, forms_message(role, text.data, text.len)) < 0)
+    if (r == 0 && json_array_append_new(list, protocol_message(role, text.data, text.len)) < 0)
         r = api_no_memory(err);
     ek_buf_done(&text);
     return r;
@@ -44,7 +44,7 @@ static int add_call(json_t *list, const json_t *item, struct api_error *err)
         return api_refuse(err, 400, "input",
                           "`input` holds a function_call without `call_id`, `name` or "
                           "`arguments`.");
-    return forms_add_call(list, id, name, arguments) < 0 ? api_no_memory(err) : 0;
+    return protocol_add_call(list, id, name, arguments) < 0 ? api_no_memory(err) : 0;
 }
 
 static int add_result(json_t *list, const json_t *item, struct api_error *err)
@@ -56,7 +56,7 @@ static int add_result(json_t *list, const json_t *item, struct api_error *err)
                 : api_refuse(err, 400, "input",
                              "`input` holds the output of a call without `call_id`.");
     if (r == 0) {
-        m = forms_message("tool", text.data, text.len);
+        m = protocol_message("tool", text.data, text.len);
         if (!m || json_object_set(m, "tool_call_id", id) < 0 || json_array_append(list, m) < 0)
             r = api_no_memory(err);
     }
@@ -75,7 +75,7 @@ static int add_custom(json_t *list, const json_t *item, struct api_error *err)
         return api_refuse(err, 400, "input",
                           "`input` holds a custom_tool_call without `call_id`, `name` or `input`.");
     char *arguments = custom_arguments(input);
-    int r = arguments ? forms_add_call(list, id, name, arguments) : -ENOMEM;
+    int r = arguments ? protocol_add_call(list, id, name, arguments) : -ENOMEM;
     free(arguments);
     return r < 0 ? api_no_memory(err) : 0;
 }
@@ -135,19 +135,19 @@ int read_responses_input(const struct field_source *from, json_t *v, struct open
     json_t *list = json_array();
     int r = list ? 0 : api_no_memory(err);
     if (r == 0 && a->system &&
-        json_array_append_new(list, forms_message("system", json_string_value(a->system),
-                                                  json_string_length(a->system))) < 0)
+        json_array_append_new(list, protocol_message("system", json_string_value(a->system),
+                                                     json_string_length(a->system))) < 0)
         r = api_no_memory(err);
     if (r == 0 && json_is_string(v) &&
         json_array_append_new(
-            list, forms_message("user", json_string_value(v), json_string_length(v))) < 0)
+            list, protocol_message("user", json_string_value(v), json_string_length(v))) < 0)
         r = api_no_memory(err);
     if (r == 0 && !json_is_string(v) && (!json_is_array(v) || json_array_size(v) == 0))
         r = api_refuse(err, 400, "input", "`input` must be a string or a list, not empty.");
     for (size_t i = 0; r == 0 && i < json_array_size(v); i++)
         r = add_item(list, json_array_get(v, i), a, err);
     if (r == 0)
-        return forms_messages(from, list, a, err);
+        return protocol_messages(from, list, a, err);
     json_decref(list);
     return r;
 }
@@ -169,10 +169,10 @@ static int read_tool(const struct field_source *from, json_t *tool, size_t at, s
     }
     if (custom && custom_note(from->body, name) < 0)
         return api_no_memory(err);
-    *ret_tool = custom
-                    ? custom_tool(a, from->body, tool)
-                    : forms_tool(name, field_of(tool, "description"), field_of(tool, "parameters"),
-                                 json_is_true(json_object_get(tool, "strict")));
+    *ret_tool =
+        custom ? custom_tool(a, from->body, tool)
+               : protocol_tool(name, field_of(tool, "description"), field_of(tool, "parameters"),
+                               json_is_true(json_object_get(tool, "strict")));
     return *ret_tool ? 0 : api_no_memory(err);
 }
 

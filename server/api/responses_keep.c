@@ -15,8 +15,8 @@
 #include "server/api/complete.h"
 #include "server/api/error.h"
 #include "server/api/fields.h"
-#include "server/api/forms.h"
 #include "server/api/past.h"
+#include "server/api/protocols.h"
 #include "server/api/readers.h"
 #include "server/api/served.h"
 

@@ -9,8 +9,8 @@
 #include "common/buf.h"
 #include "server/api/complete.h"
 #include "server/api/error.h"
-#include "server/api/forms.h"
 #include "server/api/items.h"
+#include "server/api/protocols.h"
 #include "server/api/reply.h"
 #include "server/api/served.h"
 

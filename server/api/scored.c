@@ -2,7 +2,7 @@
  * What the numbers of scored texts become: scores, ranks, classes, vectors. A choice keeps its own
  * in its text, as bytes of doubles or, of a vector that is compared, of floats.
  */
-#include "server/api/forms.h"
+#include "server/api/protocols.h"
 
 #include <math.h>
 #include <stdlib.h>

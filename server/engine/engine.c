@@ -57,16 +57,16 @@ static void settle_growth(struct engine *e)
 {
     const struct sched *s = e->sched;
 
-    if (e->grow_to == 0 || e->grow_code <= 0)
+    if (e->resize_to == 0 || e->resize_code <= 0)
         return;
     if (e->dead || e->stop)
-        e->grow_code = -ESHUTDOWN;
-    else if (e->grow_code == 1 && s->pool.device >= e->grow_to)
-        e->grow_code = 0;
-    else if (e->grow_code == 1 && s->pool.error != 0)
-        e->grow_code = s->pool.error;
-    if (e->grow_code <= 0)
-        pthread_cond_broadcast(&e->grown);
+        e->resize_code = -ESHUTDOWN;
+    else if (e->resize_code == 1 && s->pool.device >= e->resize_to)
+        e->resize_code = 0;
+    else if (e->resize_code == 1 && s->pool.error != 0)
+        e->resize_code = s->pool.error;
+    if (e->resize_code <= 0)
+        pthread_cond_broadcast(&e->resized);
 }
 
 /* Copies numbers for others. */
@@ -150,7 +150,7 @@ static void take_wishes(struct engine *e, struct request *wishes, uint64_t now_u
 
 static bool pool_asked(const struct engine *e)
 {
-    return e->grow_to != e->sched->pool.floor || (e->grow_to != 0 && e->grow_code == 2);
+    return e->resize_to != e->sched->pool.floor || (e->resize_to != 0 && e->resize_code == 2);
 }
 
 /* Under the lock. */
@@ -188,8 +188,8 @@ static bool take_orders(struct engine *e)
         e->limits_new = false;
     }
     if (pool_asked(e)) {
-        sched_pool_floor(e->sched, e->grow_to, now);
-        e->grow_code = e->grow_to != 0 ? 1 : 0;
+        sched_pool_floor(e->sched, e->resize_to, now);
+        e->resize_code = e->resize_to != 0 ? 1 : 0;
     }
     if (e->reset_prefix)
         sched_reset_prefix(e->sched);
@@ -348,14 +348,14 @@ static int init_lock(struct engine *e)
         if (r == 0)
             r = -pthread_cond_init(&e->wake, &attr);
         if (r == 0) {
-            r = -pthread_cond_init(&e->grown, &attr);
+            r = -pthread_cond_init(&e->resized, &attr);
             if (r != 0)
                 (void)pthread_cond_destroy(&e->wake);
         }
         if (r == 0) {
             r = -pthread_cond_init(&e->checked, &attr);
             if (r != 0) {
-                (void)pthread_cond_destroy(&e->grown);
+                (void)pthread_cond_destroy(&e->resized);
                 (void)pthread_cond_destroy(&e->wake);
             }
         }
@@ -430,7 +430,7 @@ int engine_new(const struct engine_params *p, const struct ek_backend *backend,
         (void)pthread_setname_np(e->thread, "engine"); /* for who looks */
     if (r != 0) {
         (void)pthread_cond_destroy(&e->checked);
-        (void)pthread_cond_destroy(&e->grown);
+        (void)pthread_cond_destroy(&e->resized);
         (void)pthread_cond_destroy(&e->wake);
         (void)pthread_mutex_destroy(&e->lock);
         goto out;
@@ -468,7 +468,7 @@ void engine_free(struct engine *e)
         request_unref(r);
     }
     (void)pthread_cond_destroy(&e->checked);
-    (void)pthread_cond_destroy(&e->grown);
+    (void)pthread_cond_destroy(&e->resized);
     (void)pthread_cond_destroy(&e->wake);
     (void)pthread_mutex_destroy(&e->lock);
     free_memory(e);

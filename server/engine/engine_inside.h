@@ -1,5 +1,5 @@
 /*
- * The engine inside: shared by engine.c (the thread), door.c (what other threads call) and
+ * The engine inside: shared by engine.c (the thread), calls.c (what other threads call) and
  * flights.c (steps on the backend).
  *
  * Sharing: `lock` guards the fields below it in struct engine. A request goes from the submitter to
@@ -63,9 +63,9 @@ struct engine {
     uint32_t door_reqs; /* never admitted: in the inbox or waiting */
     uint64_t door_tokens;
     struct limits limits;
-    pthread_cond_t grown;   /* grow_code has been decided */
-    uint32_t grow_to;       /* blocks that a change of limits waits for, 0 = none */
-    int grow_code;          /* 2 = asked for, 1 = being tried, else what came of it */
+    pthread_cond_t resized; /* resize_code has been decided */
+    uint32_t resize_to;     /* blocks that a change of limits waits for, 0 = none */
+    int resize_code;        /* 2 = asked for, 1 = being tried, else what came of it */
     pthread_cond_t checked; /* check_code has been decided */
     int check_code;         /* of a restart: 1 = asked for, else 0 or why it is refused, */
     struct ek_fault check_fault;

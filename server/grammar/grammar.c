@@ -45,10 +45,10 @@ int grammar_new(struct automaton *a, uint32_t root, const struct lexicon *l, str
     g->a = *a;
     *a = (struct automaton){0};
     g->root = root;
-    g->tags = g->marks = places_free(&g->a, root);
+    g->tags = g->marks = automaton_states_free(&g->a, root);
     atomic_init(&g->refs, 1);
     g->lexicon = l;
-    if (near_make(&g->a, l, work, &g->near) < 0 || forced_make(g) < 0)
+    if (near_make(&g->a, l, work, &g->near) < 0 || jump_forward_make(g) < 0)
         goto out;
     r = ek_work_pay(work, g->a.states * 16ull) ? -ENOMEM : -EBADMSG;
     if (r == -EBADMSG)
@@ -78,7 +78,7 @@ int grammar_new(struct automaton *a, uint32_t root, const struct lexicon *l, str
         !g->local || !g->local_of || !g->word || !g->scratch || !g->exit || !g->full ||
         !g->narrow || !g->heap || !g->seen || !g->seen_slot)
         goto out;
-    places_forget(g);
+    automaton_states_forget(g);
     masks_forget(g);
     *ret_grammar = g;
     g = NULL;
@@ -249,8 +249,8 @@ bool matcher_follow(struct matcher *m, const int32_t *token, size_t stride, uint
     struct grammar *g = m->grammar;
 
     g->work = m->work;
-    if (places_tight(g))
-        places_forget(g);
+    if (automaton_states_tight(g))
+        automaton_states_forget(g);
     if (masks_tight(g))
         masks_forget(g);
     if (m->era != g->era) {

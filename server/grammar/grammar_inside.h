@@ -1,6 +1,6 @@
 /*
- * The inside of a grammar at work, shared by places.c (states as they are met), masks.c (what may
- * come next there), forced.c (what must) and grammar.c (matchers).
+ * The inside of a grammar at work, shared by automaton_states.c (states as they are met), masks.c
+ * (what may come next there), jump_forward.c (what must) and grammar.c (matchers).
  */
 #pragma once
 
@@ -124,10 +124,10 @@ uint32_t place_return(struct grammar *g, uint32_t cell);
 /* The state alone, on an empty stack, its calls not followed. */
 uint32_t place_alone(struct grammar *g, uint32_t state);
 /* Whether a rule is free text: every byte may come, and it may end. */
-bool places_free(const struct automaton *a, uint32_t root);
+bool automaton_states_free(const struct automaton *a, uint32_t root);
 /* Forgets all places, and what is kept for them. */
-void places_forget(struct grammar *g);
-bool places_tight(const struct grammar *g); /* it is time to forget */
+void automaton_states_forget(struct grammar *g);
+bool automaton_states_tight(const struct grammar *g); /* it is time to forget */
 
 /* masks.c: as matcher_mask(). Masks of states outlive places. */
 void masks_forget(struct grammar *g);
@@ -136,8 +136,8 @@ uint32_t masks_of(struct grammar *g, uint32_t place, bool more, uint32_t room, u
 /* Works out the mask of a state of the automaton. */
 void masks_warm(struct grammar *g, uint32_t state);
 
-/* forced.c. Makes g->only: 0, or -1 without memory. */
-int forced_make(struct grammar *g);
+/* jump_forward.c. Makes g->only: 0, or -1 without memory. */
+int jump_forward_make(struct grammar *g);
 /* As matcher_forced(). */
 uint32_t forced_tokens(struct grammar *g, uint32_t place, uint32_t room, int32_t *token,
                        uint32_t most);

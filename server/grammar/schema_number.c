@@ -256,7 +256,7 @@ static int digits_of(double x)
 }
 
 /* How many digits behind the point a bound has, at most `most`. */
-static uint32_t places_of(double x, uint32_t most)
+static uint32_t automaton_states_of(double x, uint32_t most)
 {
     uint32_t n = 0;
     long double y = x;
@@ -290,7 +290,7 @@ static uint32_t real_range(struct expr_set *s, struct bounds b)
         in.high = b.low > far ? BOUND_MOST - 1 : far;
     int digits = digits_of(fabs(in.low) > fabs(in.high) ? in.low : in.high);
     uint32_t most = digits < DIGITS_MOST ? (uint32_t)(DIGITS_MOST - digits) : 0;
-    uint32_t low = places_of(b.low, most), high = places_of(b.high, most);
+    uint32_t low = automaton_states_of(b.low, most), high = automaton_states_of(b.high, most);
     uint32_t places = low > high ? low : high;
     places = places < FRACTION_BEST ? FRACTION_BEST : places;
     places = places > most ? most : places;
@@ -387,7 +387,7 @@ static int read_multiple_of(struct schema_reader *r, const json_t *multiple, boo
                             struct bounds b, uint32_t *ret_expr)
 {
     double of = json_number_value(multiple);
-    uint32_t places = places_of(of, PLACES_MOST);
+    uint32_t places = automaton_states_of(of, PLACES_MOST);
     if (!json_is_number(multiple) || !(of > 0))
         return schema_refuse(r, "multipleOf", "`multipleOf` must be a number above 0");
     if (whole && of <= MULTIPLE_MOST && has_places(of, places)) {

@@ -5,8 +5,8 @@
 
 #include "server/api/ask.h"
 #include "server/api/error.h"
-#include "server/api/forms.h"
 #include "server/api/ollama.h"
+#include "server/api/protocols.h"
 #include "server/api/reply.h"
 #include "server/net/request.h"
 

@@ -45,7 +45,7 @@ bool cors_allows(const struct http *h, const char *origin)
 
 void cors_headers(const struct exchange *x, struct MHD_Response *r)
 {
-    const struct http_shell *s = &x->http->p.shell;
+    const struct http_access *s = &x->http->p.shell;
     const char *origin = x->conn->local ? NULL : field(x, "Origin");
     if (s->origins.count == 0)
         return;
@@ -67,7 +67,7 @@ void cors_headers(const struct exchange *x, struct MHD_Response *r)
 
 bool cors_preflight(const struct exchange *x, struct answer *a)
 {
-    const struct http_shell *s = &x->http->p.shell;
+    const struct http_access *s = &x->http->p.shell;
     const char *origin = field(x, "Origin");
     if (x->conn->local || s->origins.count == 0 || strcmp(x->method, "OPTIONS") != 0 || !origin ||
         !field(x, "Access-Control-Request-Method"))

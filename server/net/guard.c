@@ -62,7 +62,7 @@ static bool is_homely(const struct http *h)
 
 const char *guard_host(const struct exchange *x)
 {
-    const struct http_shell *s = &x->http->p.shell;
+    const struct http_access *s = &x->http->p.shell;
     const char *host = x->head.host ? x->head.host : "";
     unsigned flags = x->route ? x->route->flags : 0;
     if (x->conn->local || (flags & ROUTE_OPEN && !(flags & ROUTE_PROTECT)))

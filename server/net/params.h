@@ -7,7 +7,7 @@
 
 #include "server/api/served.h"
 #include "server/engine/engine.h"
-#include "server/net/shell.h"
+#include "server/net/access.h"
 
 enum http_drain_mode { HTTP_DRAIN_REFUSE, HTTP_DRAIN_HOLD };
 
@@ -25,7 +25,7 @@ struct http_params {
     const char *control_path; /* NULL = no control socket */
     bool log_requests;
     const char *traces_endpoint; /* where spans are sent, NULL = nowhere */
-    struct http_shell shell;
+    struct http_access shell;
     http_drain_fn drain;
     http_resume_fn resume;
     void *ctx;

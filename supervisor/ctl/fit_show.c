@@ -23,7 +23,7 @@ static void put_ms(double seconds, int width, struct ek_buf *out)
         (void)ek_buf_printf(out, "%*.*f ms", width - 3, seconds < 0.01 ? 1 : 0, seconds * 1e3);
 }
 
-void fit_show_step(const struct climb_step *s, struct ek_buf *out)
+void fit_show_step(const struct limit_search_step *s, struct ek_buf *out)
 {
     (void)ek_buf_printf(out, "%9u  %7.1f  %7.1f   %4.0f %%  %9.1f ", s->limit, s->running,
                         s->waiting, s->usage * 100, s->tokens_s);
@@ -39,14 +39,14 @@ static int cell(double v, double low, double high, int cells)
     return at < 0 ? 0 : at >= cells ? cells - 1 : at;
 }
 
-void fit_show_plot(const struct climb *c, struct ek_buf *out)
+void fit_show_plot(const struct limit_search *c, struct ek_buf *out)
 {
     char grid[ROWS][COLS + 1];
     double most = 0, low = c->steps[0].limit, high = low;
     if (c->count == 0)
         return;
     for (uint32_t i = 0; i < c->count; i++) {
-        const struct climb_step *s = &c->steps[i];
+        const struct limit_search_step *s = &c->steps[i];
         most = s->tokens_s > most ? s->tokens_s : most;
         low = s->limit < low ? s->limit : low;
         high = s->limit > high ? s->limit : high;
@@ -56,7 +56,7 @@ void fit_show_plot(const struct climb *c, struct ek_buf *out)
         grid[r][COLS] = '\0';
     }
     for (uint32_t i = 0; i < c->count; i++) {
-        const struct climb_step *s = &c->steps[i];
+        const struct limit_search_step *s = &c->steps[i];
         int x = cell(s->limit, low, high, COLS);
         grid[ROWS - 1 - cell(s->usage, 0, 1, ROWS)][x] = 'o';
         grid[ROWS - 1 - cell(s->tokens_s, 0, most, ROWS)][x] = '*';
@@ -77,13 +77,13 @@ static void fit_show_put_text(struct ek_buf *out, const char *text)
     ek_buf_wrap(out, text, 0, WIDTH);
 }
 
-void fit_show_end(const struct climb *c, struct ek_buf *out)
+void fit_show_end(const struct limit_search *c, struct ek_buf *out)
 {
     char text[400];
-    uint32_t fits = climb_keep(c), keep = climb_knee(c);
-    const struct climb_step *at = climb_at(c, keep), *most = climb_at(c, fits);
+    uint32_t fits = limit_search_keep(c), keep = limit_search_knee(c);
+    const struct limit_search_step *at = limit_search_at(c, keep), *most = limit_search_at(c, fits);
     (void)ek_buf_puts(out, "\n");
-    (void)snprintf(text, sizeof(text), "Ended: %s%s%s.", climb_end_text(c->end),
+    (void)snprintf(text, sizeof(text), "Ended: %s%s%s.", limit_search_end_text(c->end),
                    c->why[0] ? ": " : "", c->why);
     fit_show_put_text(out, text);
     if (!at) {
@@ -100,9 +100,9 @@ void fit_show_end(const struct climb *c, struct ek_buf *out)
                        "; up to %u fit, but bring less than 3 %% more tokens and only longer gaps",
                        fits);
     fit_show_put_text(out, text);
-    if (c->end == CLIMB_IDLE)
+    if (c->end == LIMIT_SEARCH_IDLE)
         fit_show_put_text(out, "A larger load may show more: --clients, or --speed with a trace.");
-    if (c->end == CLIMB_CEILING)
+    if (c->end == LIMIT_SEARCH_CEILING)
         fit_show_put_text(out, "Start the server with a higher --max-num-seqs to see more.");
 }
 
@@ -111,11 +111,11 @@ static json_t *fit_show_number(double v)
     return v < 0 ? json_null() : json_real(v);
 }
 
-json_t *fit_json(const struct climb *c)
+json_t *fit_json(const struct limit_search *c)
 {
     json_t *steps = json_array();
     for (uint32_t i = 0; steps && i < c->count; i++) {
-        const struct climb_step *s = &c->steps[i];
+        const struct limit_search_step *s = &c->steps[i];
         (void)json_array_append_new(
             steps, json_pack("{s:i, s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:b}", "limit",
                              (int)s->limit, "kv_usage", s->usage, "running", s->running, "waiting",
@@ -123,9 +123,10 @@ json_t *fit_json(const struct climb *c)
                              s->preemptions_s, "gap_p95_s", fit_show_number(s->gap_s), "ttft_p50_s",
                              fit_show_number(s->ttft_s), "harm", s->harm));
     }
-    const struct climb_step *at = climb_at(c, climb_knee(c));
+    const struct limit_search_step *at = limit_search_at(c, limit_search_knee(c));
     return json_pack("{s:o, s:s, s:s, s:i, s:i, s:i, s:f}", "steps", steps, "ended",
-                     climb_end_text(c->end), "why", c->why, "keep_max_num_seqs", (int)climb_knee(c),
-                     "fits_max_num_seqs", (int)climb_keep(c), "knee_max_num_seqs",
-                     (int)climb_knee(c), "tokens_per_s", at ? at->tokens_s : 0.0);
+                     limit_search_end_text(c->end), "why", c->why, "keep_max_num_seqs",
+                     (int)limit_search_knee(c), "fits_max_num_seqs", (int)limit_search_keep(c),
+                     "knee_max_num_seqs", (int)limit_search_knee(c), "tokens_per_s",
+                     at ? at->tokens_s : 0.0);
 }

@@ -5,14 +5,14 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-#include "supervisor/planner/climb.h"
+#include "supervisor/planner/limit_search.h"
 
 struct ek_buf;
 
 void fit_show_head(struct ek_buf *out);
-void fit_show_step(const struct climb_step *s, struct ek_buf *out);
+void fit_show_step(const struct limit_search_step *s, struct ek_buf *out);
 /* Tokens a second over the limit (*), and use of the KV cache (o), 80 columns. */
-void fit_show_plot(const struct climb *c, struct ek_buf *out);
+void fit_show_plot(const struct limit_search *c, struct ek_buf *out);
 /* What ended it, the setting to keep, and the knee where it is another. */
-void fit_show_end(const struct climb *c, struct ek_buf *out);
-json_t *fit_json(const struct climb *c);
+void fit_show_end(const struct limit_search *c, struct ek_buf *out);
+json_t *fit_json(const struct limit_search *c);

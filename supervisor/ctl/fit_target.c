@@ -339,7 +339,7 @@ static int start_with(struct fit_target *t, uint32_t limit)
 }
 
 int fit_measure(struct fit_target *t, uint32_t limit, const volatile int *stop,
-                struct climb_step *ret_step)
+                struct limit_search_step *ret_step)
 {
     static double usage[SAMPLES_MOST];
     struct ek_buf page = {0};
@@ -368,7 +368,7 @@ int fit_measure(struct fit_target *t, uint32_t limit, const volatile int *stop,
         return r;
     qsort(usage, n, sizeof(*usage), by_value);
     double s = (double)(at - from) / 1e6;
-    *ret_step = (struct climb_step){
+    *ret_step = (struct limit_search_step){
         .limit = limit,
         .usage = usage[n * 3 / 4],
         .running = running / n,

@@ -10,7 +10,7 @@
 #include <sys/types.h>
 
 #include "supervisor/ctl/api.h"
-#include "supervisor/planner/climb.h"
+#include "supervisor/planner/limit_search.h"
 
 struct fit_options {
     char *server, *socket, *control, *url, *trace;
@@ -47,7 +47,7 @@ void fit_unload(struct fit_target *t);
 /* Sets the limit, by a restart where it is not live, lets it settle and measures. -EINTR: *stop was
  * set meanwhile; -ETIMEDOUT: it did not start with it. */
 int fit_measure(struct fit_target *t, uint32_t limit, const volatile int *stop,
-                struct climb_step *ret_step);
+                struct limit_search_step *ret_step);
 /* evenkeeld restarts the server with these settings besides its own flags (NULL: with its own
  * alone) and waits until it is ready. */
 int fit_restart(struct fit_target *t, const json_t *trial);

@@ -108,7 +108,7 @@ struct trial {
 struct fit {
     struct fit_options o;
     struct fit_target t;
-    struct climb climb, best;
+    struct limit_search search, best;
     json_t *trials; /* what was tried by restarts */
 };
 
@@ -126,30 +126,31 @@ static int climb(struct fit *f)
 {
     struct ek_buf out = {0};
     int r = 0;
-    climb_init(&f->climb, &(struct climb_params){.start = (uint32_t)f->o.start,
-                                                 .step = (uint32_t)f->o.step,
-                                                 .ceiling = f->t.ceiling,
-                                                 .use_low = f->o.use_low,
-                                                 .use_high = f->o.use_high,
-                                                 .preemptions_most = f->o.preemptions,
-                                                 .gap_most_s = f->o.gap_s,
-                                                 .loss = LOSS});
+    limit_search_init(&f->search,
+                      &(struct limit_search_params){.start = (uint32_t)f->o.start,
+                                                    .step = (uint32_t)f->o.step,
+                                                    .ceiling = f->t.ceiling,
+                                                    .use_low = f->o.use_low,
+                                                    .use_high = f->o.use_high,
+                                                    .preemptions_most = f->o.preemptions,
+                                                    .gap_most_s = f->o.gap_s,
+                                                    .loss = LOSS});
     fit_show_head(&out);
     say(f, &out);
-    while (r == 0 && f->climb.end == CLIMB_ON) {
-        struct climb_step s;
-        r = fit_measure(&f->t, climb_next(&f->climb), &stop, &s);
-        if (r == -ETIMEDOUT && f->climb.count && !stop) { /* what started before counts */
-            f->climb.end = CLIMB_HARM;
-            (void)snprintf(f->climb.why, sizeof(f->climb.why),
-                           "it does not start with %u sequences", climb_next(&f->climb));
+    while (r == 0 && f->search.end == LIMIT_SEARCH_ON) {
+        struct limit_search_step s;
+        r = fit_measure(&f->t, limit_search_next(&f->search), &stop, &s);
+        if (r == -ETIMEDOUT && f->search.count && !stop) { /* what started before counts */
+            f->search.end = LIMIT_SEARCH_HARM;
+            (void)snprintf(f->search.why, sizeof(f->search.why),
+                           "it does not start with %u sequences", limit_search_next(&f->search));
             r = 0;
             break;
         }
         if (r < 0)
             break;
-        climb_note(&f->climb, &s);
-        fit_show_step(&f->climb.steps[f->climb.count - 1], &out);
+        limit_search_note(&f->search, &s);
+        fit_show_step(&f->search.steps[f->search.count - 1], &out);
         say(f, &out);
     }
     ek_buf_done(&out);
@@ -184,9 +185,9 @@ static json_t *trial_json(const struct trial *all, size_t count)
     return o;
 }
 
-static double score(const struct climb *c)
+static double score(const struct limit_search *c)
 {
-    const struct climb_step *s = climb_at(c, climb_keep(c));
+    const struct limit_search_step *s = limit_search_at(c, limit_search_keep(c));
     return s ? s->tokens_s : 0;
 }
 
@@ -209,13 +210,13 @@ static int try_one(struct fit *f, const struct trial *all, size_t count, double 
         r = climb(f);
     bool refused = r == -ETIMEDOUT;
     f->t.settings = NULL;
-    *ret_score = r == 0 ? score(&f->climb) : 0;
+    *ret_score = r == 0 ? score(&f->search) : 0;
     if (refused && !f->o.json)
         (void)printf("%s\n", f->t.error);
     if (r == 0 || refused)
         (void)json_array_append_new(f->trials,
                                     json_pack("{s:O, s:o}", "settings", settings, "climb",
-                                              refused ? json_null() : fit_json(&f->climb)));
+                                              refused ? json_null() : fit_json(&f->search)));
     json_decref(settings);
     return refused && !stop ? 0 : r;
 }
@@ -236,14 +237,14 @@ static int search_all(struct fit *f, struct trial *all, size_t count, double *re
             if (r == 0 && got > best * (1 + (best > 0 ? 0.02 : 0))) { /* not by noise alone */
                 best = got;
                 winner = v;
-                f->best = f->climb;
+                f->best = f->search;
             }
         }
         all[i].chosen = winner;
     }
     if (r == 0 && best < 0) {
         r = try_one(f, all, count, &best);
-        f->best = f->climb;
+        f->best = f->search;
     }
     *ret_best = best;
     return r;
@@ -269,7 +270,7 @@ static int search(struct fit *f)
         if (all[i].count)
             (void)printf("  %s %s\n", all[i].flag, all[i].value[all[i].chosen]);
     if (r == 0 && best > 0)
-        f->climb = f->best;
+        f->search = f->best;
     char why[sizeof(f->t.error)];
     memcpy(why, f->t.error, sizeof(why));
     fit_unload(&f->t);
@@ -283,9 +284,9 @@ static int search(struct fit *f)
 static int bench_fit_finish(struct fit *f)
 {
     struct ek_buf out = {0};
-    uint32_t keep = climb_knee(&f->climb);
+    uint32_t keep = limit_search_knee(&f->search);
     if (f->o.json) {
-        json_t *j = fit_json(&f->climb);
+        json_t *j = fit_json(&f->search);
         if (j && f->trials)
             (void)json_object_set(j, "trials", f->trials);
         bool ok = j && json_dumpf(j, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER) == 0 &&
@@ -293,8 +294,8 @@ static int bench_fit_finish(struct fit *f)
         json_decref(j);
         return ok && keep ? CTL_OK : CTL_REFUSED;
     }
-    fit_show_plot(&f->climb, &out);
-    fit_show_end(&f->climb, &out);
+    fit_show_plot(&f->search, &out);
+    fit_show_end(&f->search, &out);
     int code = verb_print_buf(&out);
     if (f->o.apply && keep)
         (void)printf("The limit is %u now; --max-num-seqs keeps it over a restart.\n", keep);
@@ -321,7 +322,7 @@ static int bench_fit(struct fit *f, const char *name)
         if (r == 0)
             r = climb(f);
     }
-    uint32_t keep = r == 0 && f->o.apply ? climb_knee(&f->climb) : 0;
+    uint32_t keep = r == 0 && f->o.apply ? limit_search_knee(&f->search) : 0;
     char why[sizeof(f->t.error)];
     memcpy(why, f->t.error, sizeof(why));
     fit_close(&f->t, keep);

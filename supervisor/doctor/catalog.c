@@ -13,8 +13,8 @@
 #include "common/buf.h"
 #include "common/err.h"
 #include "supervisor/doctor/catalog_yaml.h"
+#include "supervisor/doctor/literals.h"
 #include "supervisor/doctor/texts.h"
-#include "supervisor/doctor/words.h"
 
 #define LITERAL_LEAST 4
 #define LITERAL_MOST  40
@@ -257,7 +257,7 @@ static int index_words(struct catalog_inside *c, struct ek_fault *fault)
     for (uint32_t i = 0; i < count; i++)
         texts[i] = c->pattern[i].literal;
     memcpy(texts + count, marks, sizeof(marks));
-    int r = doctor_words_new(texts, count + MARKS, &c->shown.words);
+    int r = doctor_literals_new(texts, count + MARKS, &c->shown.words);
     free(texts);
     if (r == -ENOMEM)
         return r;
@@ -325,7 +325,7 @@ void doctor_catalog_free(struct doctor_catalog *shown)
         pcre2_code_free(c->pattern[i].code);
     for (uint32_t i = 0; i < c->hint_count; i++)
         pcre2_code_free(c->hint[i].code);
-    doctor_words_free(c->shown.words);
+    doctor_literals_free(c->shown.words);
     ek_arena_done(&c->arena);
     free(c);
 }

@@ -123,7 +123,7 @@ struct doctor_catalog {
     uint32_t hint_count;
     /* By class: commands that would tell more. */
     const char *(*asks)[DOCTOR_ASKS];
-    struct doctor_words *words; /* of the patterns' literals in their order, then the marks */
+    struct doctor_literals *words; /* of the patterns' literals in their order, then the marks */
 };
 
 /* Lines that the scan looks at besides those of patterns: ids in `words` behind the patterns'. */

@@ -15,8 +15,8 @@
 #include "supervisor/doctor/flow.h"
 #include "supervisor/doctor/hint.h"
 #include "supervisor/doctor/lines.h"
+#include "supervisor/doctor/literals.h"
 #include "supervisor/doctor/trace.h"
-#include "supervisor/doctor/words.h"
 
 #define NOT_FULL_PART  2                     /* so often what was asked for was free, ... */
 #define NOT_FULL_BYTES (512.0 * 1024 * 1024) /* ... and so much besides */
@@ -252,7 +252,7 @@ static void scan_line(struct doctor_scan *s, const char *line, size_t len)
     s->hit_count = 0;
     s->marked = s->frame = s->loud = false;
     s->line_best = TRACE_NONE;
-    doctor_words_find(s->catalog->words, line, len, note_hit, s);
+    doctor_literals_find(s->catalog->words, line, len, note_hit, s);
     if (s->hit_count == 0 && !s->marked && !s->frame && !s->loud)
         return;
     if (!cleaned)

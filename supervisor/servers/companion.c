@@ -9,7 +9,7 @@
 #include "supervisor/config/options.h"
 #include "supervisor/engines/dialect.h"
 #include "supervisor/io/control.h"
-#include "supervisor/io/shut.h"
+#include "supervisor/io/reject_listener.h"
 #include "supervisor/servers/server_inside.h"
 
 static bool says(const char *line, size_t len, const char *what)
@@ -48,8 +48,8 @@ void companion_drop(struct server *s)
 {
     s->companion.gone = true;
     s->config = companion_plain(s, s->config);
-    shut_free(s->socket.shut);
-    s->socket.shut = NULL;
+    reject_listener_free(s->socket.rejects);
+    s->socket.rejects = NULL;
     if (s->socket.fd >= 0) {
         close(s->socket.fd);
         s->socket.fd = -1;

@@ -12,7 +12,7 @@
 #include "common/log.h"
 #include "supervisor/engines/dialect.h"
 #include "supervisor/io/handoff.h"
-#include "supervisor/io/shut.h"
+#include "supervisor/io/reject_listener.h"
 #include "supervisor/law/changes.h"
 #include "supervisor/servers/server_inside.h"
 
@@ -169,8 +169,8 @@ void server_stop(struct server *s)
     handoff_cancel(s->socket.handoff); /* what would be adopted goes on without us */
     s->socket.handoff = NULL;
     server_arm(s, -1);
-    shut_free(s->socket.shut);
-    s->socket.shut = NULL;
+    reject_listener_free(s->socket.rejects);
+    s->socket.rejects = NULL;
     s->state = SRV_STOPPED;
     s->with->stopped(s->with->ctx);
 }

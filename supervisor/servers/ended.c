@@ -13,8 +13,8 @@
 #include "supervisor/io/exit_file.h"
 #include "supervisor/io/handoff.h"
 #include "supervisor/io/journal.h"
-#include "supervisor/io/look.h"
-#include "supervisor/io/shut.h"
+#include "supervisor/io/log_class.h"
+#include "supervisor/io/reject_listener.h"
 #include "supervisor/io/state.h"
 #include "supervisor/servers/postmortem_keep.h"
 #include "supervisor/servers/server_inside.h"
@@ -98,7 +98,7 @@ static struct crash_verdict judge(struct server *s, const struct child_exit *e)
         ev.log_len = strlen(own);
     }
     struct crash_found found;
-    if (crash_look(LOOK_SITE_FILE, ev.phase, ev.log, ev.log_len, &found))
+    if (log_class_find(LOOK_SITE_FILE, ev.phase, ev.log, ev.log_len, &found))
         ev.found = &found;
     struct xid xid = figures_xid(s->with->figures);
     if (xid.at_us && (double)(ek_now_us() - xid.at_us) / 1e6 < FIGURES_XID_S) {
@@ -144,8 +144,8 @@ static const char *wait_text(double wait_s, char *text, size_t size)
 
 static void ended_shut(struct server *s, const char *why)
 {
-    if (s->socket.fd >= 0 && !s->socket.shut) /* out of memory: clients wait, as before */
-        (void)shut_new(s->with->event, s->socket.fd, RETRY_S, why, &s->socket.shut);
+    if (s->socket.fd >= 0 && !s->socket.rejects) /* out of memory: clients wait, as before */
+        (void)reject_listener_new(s->with->event, s->socket.fd, RETRY_S, why, &s->socket.rejects);
 }
 
 void ended_rest(struct server *s)

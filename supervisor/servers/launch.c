@@ -23,11 +23,11 @@
 #include "common/log.h"
 #include "supervisor/engines/dialect.h"
 #include "supervisor/io/handoff.h"
-#include "supervisor/io/shut.h"
+#include "supervisor/io/reject_listener.h"
 #include "supervisor/io/state.h"
+#include "supervisor/servers/command_line.h"
 #include "supervisor/servers/server_inside.h"
 #include "supervisor/servers/server_past.h"
-#include "supervisor/servers/words.h"
 
 #define HANDOFF_MS     2000u
 #define LISTEN_BACKLOG 1024
@@ -247,25 +247,25 @@ static int give_dirs(const struct server *s)
     return 0;
 }
 
-int launch_words(const struct server *s, struct start_words *w)
+int launch_words(const struct server *s, struct command_line *w)
 {
     struct state_server *row = state_of(s->with->state, s->config->name);
     struct remedy_settings caps = {0};
     char limits[128] = "";
     if (row && s->config->policy.mode == MODE_ACT)
         caps = row->remedy.caps;
-    int r = words_make(s->config, &s->repair.trial, &caps, w);
+    int r = command_line_make(s->config, &s->repair.trial, &caps, w);
     if (r < 0)
         return r;
     if (s->config->dialect->key_env && s->address.key[0])
-        words_add_key(w, s->config->dialect->key_env, s->address.key);
+        command_line_add_key(w, s->config->dialect->key_env, s->address.key);
     action_start_limits(s, limits, sizeof(limits));
-    words_add_limits(w, limits);
+    command_line_add_limits(w, limits);
     return 0;
 }
 
 /* Fills *w; on failure it is empty. Notes what the process has. */
-static int make_words(struct server *s, struct start_words *w)
+static int make_words(struct server *s, struct command_line *w)
 {
     struct state_server *row = state_of(s->with->state, s->config->name);
     if (row && remedy_expire(&row->remedy, ek_wall_us()))
@@ -279,21 +279,21 @@ static int make_words(struct server *s, struct start_words *w)
     s->repair.in_file = w->file;
     s->repair.running = w->running;
     s->repair.said = (struct remedy_settings){0};
-    s->repair.running.expandable = taught || words_segments_settled(s->config);
+    s->repair.running.expandable = taught || command_line_segments_settled(s->config);
     return 0;
 }
 
 int launch_note_words(struct server *s)
 {
-    struct start_words words;
+    struct command_line words;
     int r = make_words(s, &words);
     if (r == 0)
-        words_done(&words);
+        command_line_done(&words);
     return r;
 }
 
 /* As a child of our own. */
-static void spawn(struct server *s, const struct start_words *words, int out)
+static void spawn(struct server *s, const struct command_line *words, int out)
 {
     char name[64], what[160];
     cgroup_name(s, name, sizeof(name));
@@ -341,8 +341,8 @@ void server_launch(struct server *s)
     const struct server_config *c = s->config;
     char what[160];
     repair_stop(s, "started again before a remedy was found");
-    shut_free(s->socket.shut);
-    s->socket.shut = NULL;
+    reject_listener_free(s->socket.rejects);
+    s->socket.rejects = NULL;
     obstacle_stop(s);
     int r = server_bind(s);
     if (r == -EADDRINUSE || r == -EADDRNOTAVAIL) {
@@ -376,7 +376,7 @@ void server_launch(struct server *s)
             server_start_failed(s, wrong ? CRASH_CONFIG : CRASH_DISK, !wrong, what, out);
         return;
     }
-    struct start_words words;
+    struct command_line words;
     r = make_words(s, &words);
     if (r < 0) {
         server_start_failed(s, CRASH_UNKNOWN, true, "its command line", r);
@@ -385,7 +385,7 @@ void server_launch(struct server *s)
             launch_unit(s, &words);
         else
             spawn(s, &words, out);
-        words_done(&words);
+        command_line_done(&words);
     }
     if (out >= 0)
         close(out);

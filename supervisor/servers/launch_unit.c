@@ -31,9 +31,9 @@
 #include "supervisor/config/options_user.h"
 #include "supervisor/engines/dialect.h"
 #include "supervisor/io/unit.h"
+#include "supervisor/servers/command_line.h"
 #include "supervisor/servers/server_inside.h"
 #include "supervisor/servers/server_past.h"
-#include "supervisor/servers/words.h"
 
 #define UNITS_DIR  ".units"
 #define LOOK_S     0.2 /* between two questions while something is expected */
@@ -87,7 +87,7 @@ static int write_env(const struct server *s, const struct ek_buf *text)
 }
 
 /* EVENKEEL_ARGS and the environment, for the unit's EnvironmentFile=. */
-static int write_words(const struct server *s, const struct start_words *w)
+static int write_words(const struct server *s, const struct command_line *w)
 {
     struct ek_buf args = {0}, file = {0};
     int r = 0;
@@ -307,7 +307,7 @@ void launch_unit_begin(struct server *s)
     look(s);
 }
 
-void launch_unit(struct server *s, const struct start_words *words)
+void launch_unit(struct server *s, const struct command_line *words)
 {
     int r = write_words(s, words);
     if (r < 0) {

@@ -8,7 +8,7 @@
 #include "common/buf.h"
 #include "common/log.h"
 #include "supervisor/io/figures.h"
-#include "supervisor/io/holder.h"
+#include "supervisor/io/port_owner.h"
 #include "supervisor/servers/server_inside.h"
 
 #define GIB         1073741824.0
@@ -40,10 +40,10 @@ bool memory_known(const struct server *s)
 static pid_t look_for_theirs(const struct server *s)
 {
     if (s->address.control_path[0])
-        return holder_of_socket(s->address.control_path);
+        return port_owner_of_socket(s->address.control_path);
     const char *host = s->config->host;
     return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0
-               ? holder_of_port(s->address.port)
+               ? port_owner_pid(s->address.port)
                : 0;
 }
 
@@ -97,7 +97,7 @@ void memory_line(struct server *s, const struct process_list *all, const struct 
     if (sample_has(&s->watch.sample, SIG_POOL_RESERVED))
         (void)ek_buf_printf(&out, ", outside the pool %.2f GiB",
                             s->watch.sample.value[SIG_POOL_RESERVED] / GIB);
-    uint64_t left = holder_memory_bytes(); /* 0: it could not be read */
+    uint64_t left = port_owner_memory_bytes(); /* 0: it could not be read */
     leaks_step(s, &tree, figures_gpus(f), left ? (double)left : (double)NAN);
     (void)ek_buf_puts(&out, ", host ");
     (void)ek_buf_number(&out, left ? (double)left / GIB : (double)NAN, 1, " GiB");

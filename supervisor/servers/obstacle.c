@@ -13,7 +13,7 @@
 #include "common/log.h"
 #include "supervisor/engines/dialect.h"
 #include "supervisor/io/gpus.h"
-#include "supervisor/io/holder.h"
+#include "supervisor/io/port_owner.h"
 #include "supervisor/io/traces.h"
 #include "supervisor/servers/server_inside.h"
 
@@ -98,13 +98,13 @@ static int obstacle_on_timer(sd_event_source *source, uint64_t usec, void *ctx)
     case OBSTACLE_NONE: return 0;
     case OBSTACLE_PORT:
         if (c->dialect->control_socket ||
-            holder_port_free(c->host, s->address.port, who, sizeof(who)))
+            port_owner_is_none(c->host, s->address.port, who, sizeof(who)))
             gone(s, "Its port is free");
         else
             arm(s);
         return 0;
     case OBSTACLE_MEMORY:
-        if (holder_memory_bytes() >= c->host_memory_least)
+        if (port_owner_memory_bytes() >= c->host_memory_least)
             gone(s, "There is host memory");
         else
             arm(s);

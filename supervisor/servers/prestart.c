@@ -20,7 +20,7 @@
 #include "common/log.h"
 #include "supervisor/engines/dialect.h"
 #include "supervisor/io/gpus.h"
-#include "supervisor/io/holder.h"
+#include "supervisor/io/port_owner.h"
 #include "supervisor/servers/server_inside.h"
 
 #define LOOK_S       2.0
@@ -60,7 +60,7 @@ void prestart_wait_port(struct server *s, int error)
     if (error == -EADDRNOTAVAIL)
         (void)snprintf(what, sizeof(what), "the address %.60s is none of this machine now",
                        c->host);
-    else if (holder_port_free(c->host, port, who, sizeof(who)))
+    else if (port_owner_is_none(c->host, port, who, sizeof(who)))
         (void)snprintf(what, sizeof(what), "port %u of %.40s was taken a moment ago", port,
                        c->host);
     else
@@ -116,7 +116,7 @@ static void wait_for(struct server *s, enum reason reason, const char *why)
 static bool is_host_fit(struct server *s)
 {
     char why[120];
-    uint64_t need = s->config->host_memory_least, left = need ? holder_memory_bytes() : 0;
+    uint64_t need = s->config->host_memory_least, left = need ? port_owner_memory_bytes() : 0;
     if (!need || left == 0 || left >= need)
         return true;
     (void)snprintf(why, sizeof(why), "%.1f GiB of host memory are free, less than the %.1f needed",
@@ -156,7 +156,7 @@ bool prestart_check(struct server *s)
     if (s->prestart.asks)
         return false; /* the answer launches */
     if (!c->dialect->control_socket &&
-        !holder_port_free(c->host, s->address.port, who, sizeof(who))) {
+        !port_owner_is_none(c->host, s->address.port, who, sizeof(who))) {
         prestart_wait_port(s, -EADDRINUSE);
         return false;
     }

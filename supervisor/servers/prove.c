@@ -22,8 +22,8 @@
 #include "supervisor/io/subprocess.h"
 #include "supervisor/law/changes.h"
 #include "supervisor/law/dry_answer.h"
+#include "supervisor/servers/command_line.h"
 #include "supervisor/servers/server_inside.h"
-#include "supervisor/servers/words.h"
 
 #define CMDLINE_MOST 65536u
 #define WORDS_MOST   1024u
@@ -67,7 +67,7 @@ static void on_proof(void *ctx, const struct subprocess_result *res)
 static int prove_ask_new(struct server *s, prove_fn cb, const struct prove_for *whom)
 {
     static char dry[] = "--dry-run", *flags[] = {dry, NULL};
-    struct start_words words;
+    struct command_line words;
     struct prove_ask *ask = calloc(1, sizeof(*ask));
     int r = ask ? launch_words(s, &words) : -ENOMEM;
     if (r == 0) {
@@ -75,7 +75,7 @@ static int prove_ask_new(struct server *s, prove_fn cb, const struct prove_for *
         struct subprocess_spec spec = {
             .argv = words.argv, .flags = flags, .env = words.env, .timeout_ms = PROOF_MS};
         r = subprocess_run(s->with->subprocesses, s->with->event, &spec, on_proof, ask, &ask->run);
-        words_done(&words);
+        command_line_done(&words);
     }
     if (r < 0)
         free(ask);
@@ -163,7 +163,7 @@ static const char *newer_file(const struct server *s, char *const *argv)
 
 bool server_changes(const struct server *s, char *text, size_t size)
 {
-    struct start_words next;
+    struct command_line next;
     char *line = NULL, **now = NULL;
     bool known = false;
     text[0] = '\0';
@@ -185,7 +185,7 @@ bool server_changes(const struct server *s, char *text, size_t size)
         (void)snprintf(text + at, size - at, "%sits file %s, written since it started",
                        at ? ", " : "", file);
     if (known)
-        words_done(&next);
+        command_line_done(&next);
     free(now);
     free(line);
     return text[0] != '\0';

@@ -21,8 +21,8 @@
 #include "supervisor/io/subprocess.h"
 #include "supervisor/law/dry_answer.h"
 #include "supervisor/law/engine_said.h"
+#include "supervisor/servers/command_line.h"
 #include "supervisor/servers/server_inside.h"
-#include "supervisor/servers/words.h"
 
 #define LOG_MOST (1u << 20)
 #define PLAN_MS  20000u
@@ -119,16 +119,16 @@ static void repair_settle(struct server *s)
 static bool ask_plan(struct server *s, const struct remedy_settings *caps, subprocess_fn fn)
 {
     static char dry[] = "--dry-run", json[] = "--json", *flags[] = {dry, json, NULL};
-    struct start_words words;
+    struct command_line words;
     if (s->unit.unit || !s->config->dialect->exit_word ||
-        words_make(s->config, &s->repair.trial, caps, &words) < 0)
+        command_line_make(s->config, &s->repair.trial, caps, &words) < 0)
         return false;
     struct subprocess_spec spec = {
         .argv = words.argv, .flags = flags, .env = words.env, .timeout_ms = PLAN_MS};
     bool asked =
         dry_answer_can(words.argv) && subprocess_run(s->with->subprocesses, s->with->event, &spec,
                                                      fn, s, &s->repair.ask->ask) == 0;
-    words_done(&words);
+    command_line_done(&words);
     return asked;
 }
 

@@ -19,7 +19,7 @@
 #include "supervisor/io/edge.h"
 #include "supervisor/io/handoff.h"
 #include "supervisor/io/journal.h"
-#include "supervisor/io/shut.h"
+#include "supervisor/io/reject_listener.h"
 #include "supervisor/io/unit.h"
 #include "supervisor/law/window.h"
 #include "supervisor/servers/record.h"
@@ -428,7 +428,7 @@ void server_free(struct server *s)
     client_cancel(s->watch.canary);
     client_cancel(s->upkeep.canary);
     upkeep_release(s);
-    shut_free(s->socket.shut);
+    reject_listener_free(s->socket.rejects);
     edge_free(s->act.edge);
     handoff_cancel(s->socket.handoff);
     unit_free(s->unit.unit);

@@ -4,7 +4,7 @@
 #include "supervisor/io/client.h"
 #include "supervisor/servers/server.h"
 
-struct start_words;
+struct command_line;
 struct failure;
 struct crash_verdict;
 
@@ -34,8 +34,8 @@ void server_set_urls(struct server *s);
 int server_bind(struct server *s); /* its listening socket, unless it has one; negative errno */
 /* Its process is there: `how` it came, "Started" or "Adopted". */
 void launch_started(struct server *s, const char *how, enum reason reason);
-/* What the next start has. 0, then words_done() ends it; or -ENOMEM. */
-int launch_words(const struct server *s, struct start_words *w);
+/* What the next start has. 0, then command_line_done() ends it; or -ENOMEM. */
+int launch_words(const struct server *s, struct command_line *w);
 int launch_note_words(struct server *s); /* what it would be started with now is what it has */
 /* ended.c */
 void server_ended(struct server *s, struct child_exit e);
@@ -92,7 +92,7 @@ void obstacle_stop(struct server *s);
 /* launch_unit.c */
 int launch_unit_open(struct server *s);
 void launch_unit_begin(struct server *s); /* finds what runs, or starts it */
-void launch_unit(struct server *s, const struct start_words *words);
+void launch_unit(struct server *s, const struct command_line *words);
 void launch_unit_look(struct server *s); /* the probe timer's turn while no process is known */
 void launch_unit_ended(struct server *s);
 void launch_unit_signal(struct server *s, int sig);

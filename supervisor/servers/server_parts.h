@@ -41,7 +41,7 @@ struct prove_ask;
 struct record;
 struct repair;
 struct shares;
-struct shut;
+struct reject_listener;
 struct traces_call;
 struct unit;
 struct window;
@@ -126,9 +126,9 @@ struct server_address {
 
 /* launch.c binds it, server.c lends it: the listening socket. */
 struct server_socket {
-    int fd;              /* -1 = none */
-    struct shut *shut;   /* answers there while nobody else does */
-    bool handed, taking; /* it is with the server; it must be asked for */
+    int fd;                          /* -1 = none */
+    struct reject_listener *rejects; /* answers there while nobody else does */
+    bool handed, taking;             /* it is with the server; it must be asked for */
     struct handoff *handoff;
 };
 

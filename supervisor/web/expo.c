@@ -13,7 +13,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "supervisor/io/behind.h"
-#include "supervisor/io/holder.h"
+#include "supervisor/io/port_owner.h"
 #include "supervisor/servers/fleet.h"
 
 enum family {
@@ -407,7 +407,7 @@ int expo_write(const struct fleet *all, enum ek_expo_format format, struct ek_bu
         if (each[f])
             per_server(&e, all, (enum family)f, each[f]);
     }
-    one(&e, F_HOST_FREE, NULL, (double)holder_memory_bytes());
+    one(&e, F_HOST_FREE, NULL, (double)port_owner_memory_bytes());
     device_families(&e, all);
     one(&e, F_XID, NULL, (double)figures_xids(all->with.figures));
     one(&e, F_RELOAD_OK, NULL, all->reload_ok);

@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "supervisor/io/look.h"
+#include "supervisor/io/log_class.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -18,7 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                    .log_len = size};
         struct crash_found found;
         /* It reads the catalog of signatures each time, which is fuzz_doctor's: now and then. */
-        if (size % 8 == 0 && crash_look(NULL, e.phase, e.log, e.log_len, &found))
+        if (size % 8 == 0 && log_class_find(NULL, e.phase, e.log, e.log_len, &found))
             e.found = &found;
         struct crash_verdict v = crash_classify(&e);
         assert(v.cls < CRASH_COUNT && v.why[0] && v.remedy);

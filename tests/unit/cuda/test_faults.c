@@ -39,7 +39,7 @@ static int open_model(const struct tiny *t, struct tiny_device *x)
     return tiny_open_on(ek_backend_get(EK_BACKEND_ABI), t, &g_first, 8, 20, x);
 }
 
-static void test_words(void **state)
+static void test_command_line(void **state)
 {
     (void)state;
     static const struct {
@@ -366,10 +366,10 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_words),       cmocka_unit_test(test_start),
-        cmocka_unit_test(test_too_small),   cmocka_unit_test(test_resize),
-        cmocka_unit_test(test_without_vmm), cmocka_unit_test(test_no_graph),
-        cmocka_unit_test(test_step_fails),  cmocka_unit_test(test_device_lost),
+        cmocka_unit_test(test_command_line), cmocka_unit_test(test_start),
+        cmocka_unit_test(test_too_small),    cmocka_unit_test(test_resize),
+        cmocka_unit_test(test_without_vmm),  cmocka_unit_test(test_no_graph),
+        cmocka_unit_test(test_step_fails),   cmocka_unit_test(test_device_lost),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests_name("cuda faults", tests, fake_setup, NULL);

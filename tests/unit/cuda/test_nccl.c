@@ -316,7 +316,7 @@ static int probe(uint32_t ranks, struct ek_device_info *ret_info, struct ek_faul
     return ek_ranks_backend(open.each)->probe(&open, ret_info, fault);
 }
 
-static void test_words(void **state)
+static void test_command_line(void **state)
 {
     (void)state;
     struct ek_device_info info;
@@ -606,12 +606,12 @@ static void test_resize(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_models),   cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_one_rank), cmocka_unit_test(test_plan),
-        cmocka_unit_test(test_words),    cmocka_unit_test(test_chosen),
-        cmocka_unit_test(test_start),    cmocka_unit_test(test_host_memory),
-        cmocka_unit_test(test_stall),    cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_no_graph), cmocka_unit_test(test_resize),
+        cmocka_unit_test(test_models),       cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_one_rank),     cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_command_line), cmocka_unit_test(test_chosen),
+        cmocka_unit_test(test_start),        cmocka_unit_test(test_host_memory),
+        cmocka_unit_test(test_stall),        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_no_graph),     cmocka_unit_test(test_resize),
     };
     const struct CMUnitTest on_card[] = {cmocka_unit_test(test_one_rank),
                                          cmocka_unit_test(test_two_cards)};

@@ -164,7 +164,7 @@ static void test_plan(void **state)
     tiny_free(t);
 }
 
-static void test_words(void **state)
+static void test_command_line(void **state)
 {
     (void)state;
     const struct ek_open_params open = open_of(2, 2, 0), line = open_of(1, 3, 0);
@@ -357,10 +357,10 @@ static void test_bad_token(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same),      cmocka_unit_test(test_plan),
-        cmocka_unit_test(test_words),     cmocka_unit_test(test_stall),
-        cmocka_unit_test(test_start),     cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_bad_token), cmocka_unit_test(test_stall_recorded),
+        cmocka_unit_test(test_same),         cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_command_line), cmocka_unit_test(test_stall),
+        cmocka_unit_test(test_start),        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_bad_token),    cmocka_unit_test(test_stall_recorded),
     };
     const struct CMUnitTest on_card[] = {cmocka_unit_test(test_two_cards)};
 

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "supervisor/io/look.h"
+#include "supervisor/io/log_class.h"
 
 #define MIB (1024.0 * 1024)
 #define GIB (1024.0 * MIB)
@@ -234,7 +234,7 @@ static void test_classes(void **state)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct crash_evidence e = cases[i].e;
         struct crash_found found;
-        if (crash_look(NULL, e.phase, e.log, e.log_len, &found))
+        if (log_class_find(NULL, e.phase, e.log, e.log_len, &found))
             e.found = &found;
         struct crash_verdict v = crash_classify(&e);
         if (v.cls != cases[i].want || !strstr(v.why, cases[i].says))

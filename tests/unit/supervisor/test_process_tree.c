@@ -21,7 +21,7 @@
 
 #include "supervisor/io/child.h"
 #include "supervisor/io/figures.h"
-#include "supervisor/io/holder.h"
+#include "supervisor/io/port_owner.h"
 #include "tests/unit/alloc.h"
 
 #define MIB 1048576.0
@@ -177,18 +177,18 @@ static void test_who_listens_at_a_port(void **state)
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof(at)), 0);
     assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &len), 0);
-    assert_int_equal(holder_of_port(ntohs(at.sin_port)), 0); /* has it, and does not listen */
+    assert_int_equal(port_owner_pid(ntohs(at.sin_port)), 0); /* has it, and does not listen */
     assert_int_equal(listen(fd, 1), 0);
     pid_t child = fork(); /* has the socket, too */
     if (child == 0) {
         for (;;)
             (void)pause();
     }
-    assert_int_equal(holder_of_port(ntohs(at.sin_port)), getpid() < child ? getpid() : child);
+    assert_int_equal(port_owner_pid(ntohs(at.sin_port)), getpid() < child ? getpid() : child);
     (void)kill(child, SIGKILL);
     (void)waitpid(child, NULL, 0);
     close(fd);
-    assert_int_equal(holder_of_port(ntohs(at.sin_port)), 0);
+    assert_int_equal(port_owner_pid(ntohs(at.sin_port)), 0);
 }
 
 static void test_who_listens_at_a_socket(void **state)
@@ -199,17 +199,17 @@ static void test_who_listens_at_a_socket(void **state)
     char longer[200];
     assert_non_null(mkdtemp(dir));
     (void)snprintf(at.sun_path, sizeof(at.sun_path), "%s/s", dir);
-    assert_int_equal(holder_of_socket(at.sun_path), 0);
+    assert_int_equal(port_owner_of_socket(at.sun_path), 0);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof(at)), 0);
-    assert_int_equal(holder_of_socket(at.sun_path), 0);
+    assert_int_equal(port_owner_of_socket(at.sun_path), 0);
     assert_int_equal(listen(fd, 4), 0);
-    assert_int_equal(holder_of_socket(at.sun_path), getpid());
+    assert_int_equal(port_owner_of_socket(at.sun_path), getpid());
     close(fd);
-    assert_int_equal(holder_of_socket(at.sun_path), 0);
+    assert_int_equal(port_owner_of_socket(at.sun_path), 0);
     memset(longer, 'x', sizeof(longer));
     longer[sizeof(longer) - 1] = '\0';
-    assert_int_equal(holder_of_socket(longer), 0);
+    assert_int_equal(port_owner_of_socket(longer), 0);
     (void)unlink(at.sun_path);
     (void)rmdir(dir);
 }

@@ -16,7 +16,7 @@
 #include "common/err.h"
 #include "supervisor/daemon.h"
 #include "supervisor/io/client.h"
-#include "supervisor/io/look.h"
+#include "supervisor/io/log_class.h"
 #include "supervisor/io/peers.h"
 #include "supervisor/web/api.h"
 #include "supervisor/web/expo.h"

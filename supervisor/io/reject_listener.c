@@ -1,4 +1,4 @@
-#include "supervisor/io/shut.h"
+#include "supervisor/io/reject_listener.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -17,16 +17,16 @@
 
 struct guest {
     int fd; /* -1 = free */
-    struct shut *shut;
+    struct reject_listener *listener;
     sd_event_source *io;
     uint64_t until_us;
     size_t got;
     bool answered;
 };
 
-struct shut {
+struct reject_listener {
     sd_event *event;
-    sd_event_source *door, *timer;
+    sd_event_source *listening, *timer;
     struct guest guest[GUESTS_MOST];
     uint32_t guests;
     char answer[440];
@@ -38,13 +38,13 @@ static void leave(struct guest *g)
     g->io = sd_event_source_disable_unref(g->io);
     close(g->fd);
     g->fd = -1;
-    g->shut->guests--;
-    (void)sd_event_source_set_enabled(g->shut->door, SD_EVENT_ON);
+    g->listener->guests--;
+    (void)sd_event_source_set_enabled(g->listener->listening, SD_EVENT_ON);
 }
 
 static void answer(struct guest *g)
 {
-    const struct shut *s = g->shut;
+    const struct reject_listener *s = g->listener;
     g->answered = true;
     /* A fresh socket's buffer takes all of it; a client that is gone misses nothing. */
     if (send(g->fd, s->answer, s->len, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ||
@@ -69,15 +69,15 @@ static int on_guest(sd_event_source *source, int fd, uint32_t revents, void *ctx
     return 0;
 }
 
-static void arm(struct shut *s)
+static void arm(struct reject_listener *s)
 {
     (void)sd_event_source_set_time(s->timer, ek_now_us() + STAY_US / 4);
     (void)sd_event_source_set_enabled(s->timer, SD_EVENT_ONESHOT);
 }
 
-static int shut_on_timer(sd_event_source *source, uint64_t usec, void *ctx)
+static int reject_listener_on_timer(sd_event_source *source, uint64_t usec, void *ctx)
 {
-    struct shut *s = ctx;
+    struct reject_listener *s = ctx;
     uint64_t now = ek_now_us();
     (void)source;
     (void)usec;
@@ -87,12 +87,12 @@ static int shut_on_timer(sd_event_source *source, uint64_t usec, void *ctx)
     }
     if (s->guests > 0)
         arm(s);
-    return sd_event_source_set_enabled(s->door, SD_EVENT_ON);
+    return sd_event_source_set_enabled(s->listening, SD_EVENT_ON);
 }
 
-static int on_door(sd_event_source *source, int fd, uint32_t revents, void *ctx)
+static int on_listening(sd_event_source *source, int fd, uint32_t revents, void *ctx)
 {
-    struct shut *s = ctx;
+    struct reject_listener *s = ctx;
     (void)revents;
     struct guest *g = NULL;
     for (int i = 0; i < GUESTS_MOST && !g; i++)
@@ -106,7 +106,7 @@ static int on_door(sd_event_source *source, int fd, uint32_t revents, void *ctx)
     }
     if (peer < 0)
         return 0; /* it left */
-    *g = (struct guest){.fd = peer, .shut = s, .until_us = ek_now_us() + STAY_US};
+    *g = (struct guest){.fd = peer, .listener = s, .until_us = ek_now_us() + STAY_US};
     s->guests++;
     if (sd_event_add_io(s->event, &g->io, peer, EPOLLIN, on_guest, g) < 0)
         leave(g);
@@ -115,15 +115,15 @@ static int on_door(sd_event_source *source, int fd, uint32_t revents, void *ctx)
     return 0;
 }
 
-int shut_new(sd_event *event, int listen_fd, uint32_t retry_s, const char *why,
-             struct shut **ret_shut)
+int reject_listener_new(sd_event *event, int listen_fd, uint32_t retry_s, const char *why,
+                        struct reject_listener **ret_listener)
 {
     char body[240];
     (void)snprintf(body, sizeof(body),
                    "{\"error\":{\"message\":\"%.120s\",\"type\":\"service_unavailable\","
                    "\"param\":null,\"code\":503}}",
                    why);
-    struct shut *s = calloc(1, sizeof(*s));
+    struct reject_listener *s = calloc(1, sizeof(*s));
     if (!s)
         return -ENOMEM;
     s->event = event;
@@ -134,20 +134,21 @@ int shut_new(sd_event *event, int listen_fd, uint32_t retry_s, const char *why,
                      "Content-Length: %zu\r\nRetry-After: %u\r\nConnection: close\r\n\r\n%s",
                      strlen(body), retry_s, body);
     s->len = n > 0 ? (size_t)n : 0;
-    int r = sd_event_add_time(event, &s->timer, CLOCK_MONOTONIC, 0, 10000, shut_on_timer, s);
+    int r =
+        sd_event_add_time(event, &s->timer, CLOCK_MONOTONIC, 0, 10000, reject_listener_on_timer, s);
     if (r >= 0)
         r = sd_event_source_set_enabled(s->timer, SD_EVENT_OFF);
     if (r >= 0)
-        r = sd_event_add_io(event, &s->door, listen_fd, EPOLLIN, on_door, s);
+        r = sd_event_add_io(event, &s->listening, listen_fd, EPOLLIN, on_listening, s);
     if (r < 0) {
-        shut_free(s);
+        reject_listener_free(s);
         return r;
     }
-    *ret_shut = s;
+    *ret_listener = s;
     return 0;
 }
 
-void shut_free(struct shut *s)
+void reject_listener_free(struct reject_listener *s)
 {
     if (!s)
         return;
@@ -155,7 +156,7 @@ void shut_free(struct shut *s)
         if (s->guest[i].fd >= 0)
             leave(&s->guest[i]);
     }
-    sd_event_source_disable_unref(s->door);
+    sd_event_source_disable_unref(s->listening);
     sd_event_source_disable_unref(s->timer);
     free(s);
 }

@@ -14,23 +14,23 @@ struct ek_strings;
 struct server_config;
 struct trial;
 
-#define WORDS_ALLOC 3 /* names that PyTorch has had for its allocator's settings */
+#define COMMAND_LINE_ALLOC 3 /* names that PyTorch has had for its allocator's settings */
 
-struct start_words {
+struct command_line {
     char **argv, **env; /* env: a list of the configuration's texts, and those below */
-    char *alloc[WORDS_ALLOC];
+    char *alloc[COMMAND_LINE_ALLOC];
     struct remedy_settings file, running; /* of the file alone; what it is started with */
     char devices[96], key[KEY_MOST + 64], limits[160];
 };
 
-/* 0 or -ENOMEM; then *w is empty. Ended by words_done() before the configuration. */
-int words_make(const struct server_config *c, const struct trial *trial,
-               const struct remedy_settings *caps, struct start_words *w);
-void words_done(struct start_words *w);
+/* 0 or -ENOMEM; then *w is empty. Ended by command_line_done() before the configuration. */
+int command_line_make(const struct server_config *c, const struct trial *trial,
+                      const struct remedy_settings *caps, struct command_line *w);
+void command_line_done(struct command_line *w);
 /* Adds the API key to the environment, under the name that the engine reads. */
-void words_add_key(struct start_words *w, const char *name, const char *key);
+void command_line_add_key(struct command_line *w, const char *name, const char *key);
 /* Adds live limits that hold from the start ("name=value,..."); "" adds nothing. */
-void words_add_limits(struct start_words *w, const char *limits);
+void command_line_add_limits(struct command_line *w, const char *limits);
 /* Whether expandable segments are on or off is not evenkeeld's to choose: the operator has said so,
  * either way, or a flag rules them out. */
-bool words_segments_settled(const struct server_config *c);
+bool command_line_segments_settled(const struct server_config *c);

@@ -1,4 +1,4 @@
-#include "supervisor/planner/climb.h"
+#include "supervisor/planner/limit_search.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -7,21 +7,21 @@
 #define NEARLY  0.97 /* of the best */
 #define AS_MANY 1.03 /* of what ran with a lower limit: no more run */
 
-void climb_init(struct climb *c, const struct climb_params *p)
+void limit_search_init(struct limit_search *c, const struct limit_search_params *p)
 {
-    *c = (struct climb){.p = *p};
+    *c = (struct limit_search){.p = *p};
     c->next = p->start < 1 ? 1 : p->start > p->ceiling ? p->ceiling : p->start;
 }
 
-uint32_t climb_next(const struct climb *c)
+uint32_t limit_search_next(const struct limit_search *c)
 {
     return c->next;
 }
 
 /* What suffers at this step; false: nothing. */
-static bool find_harm(struct climb *c, const struct climb_step *s)
+static bool find_harm(struct limit_search *c, const struct limit_search_step *s)
 {
-    const struct climb_params *p = &c->p;
+    const struct limit_search_params *p = &c->p;
     bool slower = s->tokens_s < c->best_tokens_s * (1 - p->loss);
     c->losses = slower ? c->losses + 1 : 0;
     if (s->preemptions_s > p->preemptions_most)
@@ -43,7 +43,7 @@ static bool find_harm(struct climb *c, const struct climb_step *s)
 
 /* Requests wait, the limit is not reached, and with a lower one as many ran: the server holds them
  * for another reason, mostly since it keeps room in the KV cache for those that run. */
-static bool is_held(const struct climb *c, const struct climb_step *s)
+static bool is_held(const struct limit_search *c, const struct limit_search_step *s)
 {
     if (s->running >= FILLED * s->limit || s->waiting < 1)
         return false;
@@ -54,7 +54,7 @@ static bool is_held(const struct climb *c, const struct climb_step *s)
 }
 
 /* Between good and bad, or on by a step. */
-static void choose_next(struct climb *c)
+static void choose_next(struct limit_search *c)
 {
     if (c->bad > 0) {
         uint32_t from = c->good;
@@ -62,11 +62,11 @@ static void choose_next(struct climb *c)
         if (c->bad - from <= 1)
             return;
         c->next = from + (c->bad - from) / 2;
-        c->end = CLIMB_ON;
+        c->end = LIMIT_SEARCH_ON;
         return;
     }
     if (c->good >= c->p.ceiling) {
-        c->end = CLIMB_CEILING;
+        c->end = LIMIT_SEARCH_CEILING;
         (void)snprintf(c->why, sizeof(c->why), "%u is the most that the server was started with",
                        c->p.ceiling);
         return;
@@ -74,9 +74,9 @@ static void choose_next(struct climb *c)
     c->next = c->p.ceiling - c->good < c->p.step ? c->p.ceiling : c->good + c->p.step;
 }
 
-void climb_note(struct climb *c, const struct climb_step *step)
+void limit_search_note(struct limit_search *c, const struct limit_search_step *step)
 {
-    struct climb_step *s = &c->steps[c->count++];
+    struct limit_search_step *s = &c->steps[c->count++];
     *s = *step;
     s->harm = find_harm(c, s);
     bool over = s->usage > c->p.use_high, held = is_held(c, s);
@@ -84,11 +84,11 @@ void climb_note(struct climb *c, const struct climb_step *step)
         c->best_tokens_s = s->tokens_s;
     if (s->harm || over || (held && s->usage < c->p.use_low)) {
         c->bad = c->bad == 0 || s->limit < c->bad ? s->limit : c->bad;
-        c->limit_by = s->harm ? CLIMB_HARM : over ? CLIMB_USED : CLIMB_HELD;
-        if (c->limit_by == CLIMB_USED)
+        c->limit_by = s->harm ? LIMIT_SEARCH_HARM : over ? LIMIT_SEARCH_USED : LIMIT_SEARCH_HELD;
+        if (c->limit_by == LIMIT_SEARCH_USED)
             (void)snprintf(c->why, sizeof(c->why), "%.0f %% of the KV cache with %u sequences",
                            s->usage * 100, s->limit);
-        else if (c->limit_by == CLIMB_HELD)
+        else if (c->limit_by == LIMIT_SEARCH_HELD)
             (void)snprintf(c->why, sizeof(c->why),
                            "only %.0f of %u sequences ran while %.0f waited, with %.0f %% of the "
                            "KV cache",
@@ -98,28 +98,28 @@ void climb_note(struct climb *c, const struct climb_step *step)
         choose_next(c);
     } else if (s->usage >= c->p.use_low) {
         c->good = s->limit;
-        c->end = CLIMB_USED;
+        c->end = LIMIT_SEARCH_USED;
         (void)snprintf(c->why, sizeof(c->why), "%.0f %% of the KV cache with %u sequences",
                        s->usage * 100, s->limit);
     } else if (s->running < FILLED * s->limit && s->waiting < 1) {
         c->good = s->limit;
-        c->end = CLIMB_IDLE;
+        c->end = LIMIT_SEARCH_IDLE;
         (void)snprintf(c->why, sizeof(c->why), "only %.0f of %u sequences ran and none waited",
                        s->running, s->limit);
     } else {
         c->good = s->limit;
         choose_next(c);
     }
-    if (c->count == CLIMB_STEPS_MOST && c->end == CLIMB_ON)
-        c->end = CLIMB_LONG;
+    if (c->count == LIMIT_SEARCH_STEPS_MOST && c->end == LIMIT_SEARCH_ON)
+        c->end = LIMIT_SEARCH_LONG;
 }
 
-static bool is_good(const struct climb *c, const struct climb_step *s)
+static bool is_good(const struct limit_search *c, const struct limit_search_step *s)
 {
     return !s->harm && s->usage <= c->p.use_high && (c->bad == 0 || s->limit < c->bad);
 }
 
-uint32_t climb_keep(const struct climb *c)
+uint32_t limit_search_keep(const struct limit_search *c)
 {
     uint32_t most = 0;
     for (uint32_t i = 0; i < c->count; i++)
@@ -128,7 +128,7 @@ uint32_t climb_keep(const struct climb *c)
     return most;
 }
 
-uint32_t climb_knee(const struct climb *c)
+uint32_t limit_search_knee(const struct limit_search *c)
 {
     uint32_t least = 0;
     double best = 0; /* of those that may be kept: what is too full may be faster for a while */
@@ -136,14 +136,14 @@ uint32_t climb_knee(const struct climb *c)
         if (is_good(c, &c->steps[i]) && c->steps[i].tokens_s > best)
             best = c->steps[i].tokens_s;
     for (uint32_t i = 0; i < c->count; i++) {
-        const struct climb_step *s = &c->steps[i];
+        const struct limit_search_step *s = &c->steps[i];
         if (is_good(c, s) && s->tokens_s >= NEARLY * best && (least == 0 || s->limit < least))
             least = s->limit;
     }
     return least;
 }
 
-const struct climb_step *climb_at(const struct climb *c, uint32_t limit)
+const struct limit_search_step *limit_search_at(const struct limit_search *c, uint32_t limit)
 {
     for (uint32_t i = c->count; i-- > 0;)
         if (c->steps[i].limit == limit)
@@ -151,16 +151,16 @@ const struct climb_step *climb_at(const struct climb *c, uint32_t limit)
     return NULL;
 }
 
-const char *climb_end_text(enum climb_end e)
+const char *limit_search_end_text(enum limit_search_end e)
 {
     switch (e) {
-    case CLIMB_ON: return "stopped before its end";
-    case CLIMB_USED: return "the KV cache is used as wanted";
-    case CLIMB_HARM: return "more would suffer";
-    case CLIMB_CEILING: return "the ceiling";
-    case CLIMB_IDLE: return "the load is too small for more";
-    case CLIMB_HELD: return "no more sequences run at a time";
-    case CLIMB_LONG: return "too many steps";
+    case LIMIT_SEARCH_ON: return "stopped before its end";
+    case LIMIT_SEARCH_USED: return "the KV cache is used as wanted";
+    case LIMIT_SEARCH_HARM: return "more would suffer";
+    case LIMIT_SEARCH_CEILING: return "the ceiling";
+    case LIMIT_SEARCH_IDLE: return "the load is too small for more";
+    case LIMIT_SEARCH_HELD: return "no more sequences run at a time";
+    case LIMIT_SEARCH_LONG: return "too many steps";
     }
     return "";
 }

@@ -5,7 +5,7 @@
  * _exit(). For any other address it puts the old handler back and returns, so that the read faults
  * again.
  */
-#include "server/bus.h"
+#include "server/sigbus.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -46,7 +46,7 @@ static void on_bus(int number, siginfo_t *info, void *context)
     (void)sigaction(SIGBUS, &watch.before, NULL); /* the read is tried again, without us */
 }
 
-int bus_watch(const struct ek_weight_files *files, const char *dir)
+int sigbus_watch(const struct ek_weight_files *files, const char *dir)
 {
     struct sigaction on = {.sa_sigaction = on_bus, .sa_flags = SA_SIGINFO};
 
@@ -59,7 +59,7 @@ int bus_watch(const struct ek_weight_files *files, const char *dir)
     return sigaction(SIGBUS, &on, &watch.before) < 0 ? -errno : 0;
 }
 
-void bus_done(void)
+void sigbus_done(void)
 {
     (void)sigaction(SIGBUS, &watch.before, NULL); /* it was valid before */
 }

@@ -18,15 +18,15 @@ struct generation;
 struct openai_ask;
 
 /* Takes over `list` as the chat's messages, checked like those of any chat. */
-int forms_messages(const struct field_source *from, json_t *list, struct openai_ask *a,
-                   struct api_error *err);
+int protocol_messages(const struct field_source *from, json_t *list, struct openai_ask *a,
+                      struct api_error *err);
 /* A message with a role and text; NULL when out of memory. */
-json_t *forms_message(const char *role, const char *text, size_t len);
+json_t *protocol_message(const char *role, const char *text, size_t len);
 /* Adds a tool call to the last message of the list if it is an assistant's that may take it, else
  * to a new one. `arguments` is JSON text. 0 or -ENOMEM. */
-int forms_add_call(json_t *list, const char *id, const char *name, const char *arguments);
+int protocol_add_call(json_t *list, const char *id, const char *name, const char *arguments);
 /* {"type":"function","function":{name, description, parameters}}, or NULL when out of memory. */
-json_t *forms_tool(const json_t *name, json_t *description, json_t *parameters, bool strict);
+json_t *protocol_tool(const json_t *name, json_t *description, json_t *parameters, bool strict);
 /* A tool of /v1/responses, or the inside of a chat's, that takes one text: a function with the
  * parameter `input`. Its format is part of the description; a regular expression binds the text by
  * its pattern, a grammar by what is kept in the body and in a->bound. NULL when out of memory. */

@@ -12,13 +12,13 @@
 
 /* Whether a program could listen at host:port now. If not, who names the holder: "process 12
  * (python3)"; "a process of user 33" or "another process" when it may not be seen. */
-bool holder_port_free(const char *host, unsigned port, char *who, size_t size);
+bool port_owner_is_none(const char *host, unsigned port, char *who, size_t size);
 /* The process with the lowest number that has the listening socket of a port of this machine; 0 if
  * there is none, or it may not be seen. */
-pid_t holder_of_port(unsigned port);
+pid_t port_owner_pid(unsigned port);
 /* The process that listens at a Unix socket; 0 if there is none, or it is in a namespace that is
  * not seen from here. Never waits. */
-pid_t holder_of_socket(const char *path);
+pid_t port_owner_of_socket(const char *path);
 /* Bytes that programs can still have: the machine's, or what the own cgroup's limits leave. 0 if
  * not known. */
-uint64_t holder_memory_bytes(void);
+uint64_t port_owner_memory_bytes(void);

@@ -1,4 +1,4 @@
-#include "supervisor/doctor/words.h"
+#include "supervisor/doctor/literals.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -11,7 +11,7 @@
 
 /* A state: where each byte leads, the text that ends here (and, by `same`, others that are equal),
  * and the nearest state along the failure links in which a text ends. */
-struct doctor_words {
+struct doctor_literals {
     uint16_t (*next)[256];
     uint16_t *fail, *shorter;
     uint32_t *text; /* [states] */
@@ -20,7 +20,7 @@ struct doctor_words {
     uint32_t states;
 };
 
-void doctor_words_free(struct doctor_words *w)
+void doctor_literals_free(struct doctor_literals *w)
 {
     if (!w)
         return;
@@ -33,7 +33,7 @@ void doctor_words_free(struct doctor_words *w)
     free(w);
 }
 
-static void insert(struct doctor_words *w, const char *text, uint32_t id)
+static void insert(struct doctor_literals *w, const char *text, uint32_t id)
 {
     uint16_t s = 0;
     for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
@@ -48,7 +48,7 @@ static void insert(struct doctor_words *w, const char *text, uint32_t id)
 }
 
 /* Failure links in the order of depth; missing transitions become those of the failure state. */
-static void link_up(struct doctor_words *w, uint16_t *queue)
+static void link_up(struct doctor_literals *w, uint16_t *queue)
 {
     uint32_t head = 0, tail = 0;
     for (int c = 0; c < 256; c++) {
@@ -70,11 +70,12 @@ static void link_up(struct doctor_words *w, uint16_t *queue)
     }
 }
 
-int doctor_words_new(const char *const *texts, uint32_t count, struct doctor_words **ret_words)
+int doctor_literals_new(const char *const *texts, uint32_t count,
+                        struct doctor_literals **ret_words)
 {
     int r = -ENOMEM;
     uint16_t *queue = NULL;
-    struct doctor_words *w = NULL;
+    struct doctor_literals *w = NULL;
     size_t most = 1;
     for (uint32_t i = 0; i < count; i++) {
         size_t n = strlen(texts[i]);
@@ -108,12 +109,12 @@ int doctor_words_new(const char *const *texts, uint32_t count, struct doctor_wor
     r = 0;
 out:
     free(queue);
-    doctor_words_free(w);
+    doctor_literals_free(w);
     return r;
 }
 
-void doctor_words_find(const struct doctor_words *w, const char *line, size_t len,
-                       void (*fn)(void *ctx, uint32_t text), void *ctx)
+void doctor_literals_find(const struct doctor_literals *w, const char *line, size_t len,
+                          void (*fn)(void *ctx, uint32_t text), void *ctx)
 {
     uint16_t s = 0;
     for (size_t i = 0; i < len; i++) {

@@ -15,8 +15,8 @@
 /* The most weighty finding in the log. False: nothing is known, or memory for the catalog is
  * missing. site: a site's own entries, NULL or a file that is not there: none; a file that cannot
  * be read is as none, because a crash must be dealt with all the same. */
-bool crash_look(const char *site, enum crash_phase phase, const char *log, size_t len,
-                struct crash_found *ret_found);
+bool log_class_find(const char *site, enum crash_phase phase, const char *log, size_t len,
+                    struct crash_found *ret_found);
 /* What is known besides the verdict when a server has ended; NAN where it is not. */
 struct crash_cache {
     double hit_frac, cached_frac; /* of the prefix cache: its hits, its share of the pool */

@@ -1,5 +1,5 @@
-/* What the other forms of a chat share, see forms.h. */
-#include "server/api/forms.h"
+/* What the other forms of a chat share, see protocols.h. */
+#include "server/api/protocols.h"
 
 #include <errno.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "server/api/readers.h"
 #include "server/api/served.h"
 
-json_t *forms_message(const char *role, const char *text, size_t len)
+json_t *protocol_message(const char *role, const char *text, size_t len)
 {
     json_t *m = json_object();
     json_t *content = json_stringn_nocheck(text ? text : "", text ? len : 0);
@@ -21,20 +21,20 @@ json_t *forms_message(const char *role, const char *text, size_t len)
     return NULL;
 }
 
-int forms_messages(const struct field_source *from, json_t *list, struct openai_ask *a,
-                   struct api_error *err)
+int protocol_messages(const struct field_source *from, json_t *list, struct openai_ask *a,
+                      struct api_error *err)
 {
     if (!list || json_object_set_new(from->body, "\1messages", list) < 0)
         return api_no_memory(err);
     return read_messages(from, list, a, err);
 }
 
-int forms_add_call(json_t *list, const char *id, const char *name, const char *arguments)
+int protocol_add_call(json_t *list, const char *id, const char *name, const char *arguments)
 {
     json_t *last = json_array_get(list, json_array_size(list) - 1);
     const char *role = json_string_value(json_object_get(last, "role"));
     if (!role || strcmp(role, "assistant") != 0) {
-        last = forms_message("assistant", "", 0);
+        last = protocol_message("assistant", "", 0);
         if (!last || json_array_append_new(list, last) < 0)
             return -ENOMEM;
     }
@@ -49,7 +49,7 @@ int forms_add_call(json_t *list, const char *id, const char *name, const char *a
     return call && json_array_append_new(calls, call) == 0 ? 0 : -ENOMEM;
 }
 
-json_t *forms_tool(const json_t *name, json_t *description, json_t *parameters, bool strict)
+json_t *protocol_tool(const json_t *name, json_t *description, json_t *parameters, bool strict)
 {
     json_t *fn = json_pack("{s:s}", "name", json_string_value(name));
     if (fn && ((description && json_object_set(fn, "description", description) < 0) ||

@@ -1,4 +1,4 @@
-#include "supervisor/io/look.h"
+#include "supervisor/io/log_class.h"
 
 #include <malloc.h>
 #include <math.h>
@@ -55,7 +55,8 @@ static struct doctor_catalog *load(const char *site)
     return c;
 }
 
-static bool look_take(const struct doctor_finding *f, uint32_t count, struct crash_found *ret_found)
+static bool log_class_take(const struct doctor_finding *f, uint32_t count,
+                           struct crash_found *ret_found)
 {
     for (uint32_t i = 0; i < count; i++) {
         enum crash_class cls = class_of(f[i].cls);
@@ -73,8 +74,8 @@ static bool look_take(const struct doctor_finding *f, uint32_t count, struct cra
     return false;
 }
 
-bool crash_look(const char *site, enum crash_phase phase, const char *log, size_t len,
-                struct crash_found *ret_found)
+bool log_class_find(const char *site, enum crash_phase phase, const char *log, size_t len,
+                    struct crash_found *ret_found)
 {
     struct doctor_catalog *c = log && len > 0 ? load(site) : NULL;
     struct doctor_scan *s = NULL;
@@ -84,7 +85,7 @@ bool crash_look(const char *site, enum crash_phase phase, const char *log, size_
     if (c && doctor_scan_new(c, &s) == 0) {
         doctor_scan_phase(s, phase == PHASE_STARTING ? DOCTOR_PHASE_STARTING : DOCTOR_PHASE_READY);
         doctor_scan_feed(s, log, len);
-        found = doctor_scan_finish(s, &f, &count) == 0 && look_take(f, count, ret_found);
+        found = doctor_scan_finish(s, &f, &count) == 0 && log_class_take(f, count, ret_found);
     }
     doctor_scan_free(s);
     doctor_catalog_free(c);

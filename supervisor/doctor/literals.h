@@ -7,12 +7,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct doctor_words;
+struct doctor_literals;
 
 /* Texts of 1 to 255 bytes. 0; -EINVAL: one is empty or too long; -E2BIG: more than 65,000 states;
  * -ENOMEM. */
-int doctor_words_new(const char *const *texts, uint32_t count, struct doctor_words **ret_words);
-void doctor_words_free(struct doctor_words *w);
+int doctor_literals_new(const char *const *texts, uint32_t count,
+                        struct doctor_literals **ret_words);
+void doctor_literals_free(struct doctor_literals *w);
 /* Calls fn for each text that ends somewhere in the line, as often as it does. */
-void doctor_words_find(const struct doctor_words *w, const char *line, size_t len,
-                       void (*fn)(void *ctx, uint32_t text), void *ctx);
+void doctor_literals_find(const struct doctor_literals *w, const char *line, size_t len,
+                          void (*fn)(void *ctx, uint32_t text), void *ctx);

@@ -13,7 +13,7 @@ struct http_list {
     size_t count;
 };
 
-struct http_shell {
+struct http_access {
     struct auth_source keys;
     struct tls_source tls;
     bool require_key, protect_metrics;

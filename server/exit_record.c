@@ -3,7 +3,7 @@
  * it to tell why a server ended; without it the exit code alone has to do. The old file goes at the
  * start, so that nobody takes it for this process's end.
  */
-#include "server/note.h"
+#include "server/exit_record.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -16,9 +16,9 @@
 #include "common/file.h"
 #include "common/log.h"
 
-void note_open(struct note *n, const char *state_dir, const char *control_socket)
+void exit_record_open(struct exit_record *n, const char *state_dir, const char *control_socket)
 {
-    *n = (struct note){.started_wall_us = ek_wall_us()};
+    *n = (struct exit_record){.started_wall_us = ek_wall_us()};
     const char *dir = state_dir ? state_dir : control_socket;
     const char *slash = state_dir || !control_socket ? NULL : strrchr(control_socket, '/');
     int len = dir ? (int)(slash ? slash - dir : (state_dir ? (int)strlen(dir) : 0)) : 0;
@@ -30,7 +30,7 @@ void note_open(struct note *n, const char *state_dir, const char *control_socket
         ek_log(EK_LOG_WARNING, "Cannot remove the old %s: %s", n->path, strerror(errno));
 }
 
-const char *note_class(int code)
+const char *exit_record_class(int code)
 {
     switch (code) {
     case EK_EXIT_OK: return "ok";
@@ -51,13 +51,14 @@ const char *note_class(int code)
     return "unknown";
 }
 
-void note_write(const struct note *n, int code, const char *why, const char *numbers)
+void exit_record_write(const struct exit_record *n, int code, const char *why, const char *numbers)
 {
     struct ek_buf b = {0};
     uint64_t now = ek_wall_us();
     if (!n->path[0])
         return;
-    (void)ek_buf_printf(&b, "{\"code\":%d,\"class\":\"%s\",\"why\":\"", code, note_class(code));
+    (void)ek_buf_printf(&b, "{\"code\":%d,\"class\":\"%s\",\"why\":\"", code,
+                        exit_record_class(code));
     (void)ek_buf_json(&b, why, strlen(why));
     (void)ek_buf_puts(&b, "\"");
     if (n->started_by_mpi)

@@ -1,6 +1,6 @@
 /* What the allocator's variables are for the next start: the operator's words stay, in each of the
  * names that PyTorch has had, and a choice that is made is not made again. */
-#include "supervisor/servers/words.h"
+#include "supervisor/servers/command_line.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -93,16 +93,16 @@ static void keeps_what_is_said(void **state)
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct server_config c = config_of(&rows[i]);
         struct remedy_settings caps = {.expandable = true};
-        struct start_words w;
+        struct command_line w;
         char got[400] = "";
         inherit(rows[i].inherited);
-        assert_int_equal(words_make(&c, &(struct trial){0}, &caps, &w), 0);
+        assert_int_equal(command_line_make(&c, &(struct trial){0}, &caps, &w), 0);
         for (char **at = w.env; *at; at++) {
             size_t len = strlen(got);
             (void)snprintf(got + len, sizeof(got) - len, "%s%s", len ? "|" : "", *at);
         }
-        words_done(&w);
-        if (strcmp(got, rows[i].want) != 0 || words_segments_settled(&c) != rows[i].settled)
+        command_line_done(&w);
+        if (strcmp(got, rows[i].want) != 0 || command_line_segments_settled(&c) != rows[i].settled)
             fail_msg("%s: '%s', not '%s'", rows[i].what, got, rows[i].want);
     }
     inherit(NULL);
@@ -113,13 +113,13 @@ static void leaves_them_without_a_cap(void **state)
     (void)state;
     struct server_config c = config_of(&rows[1]);
     struct remedy_settings caps = {0};
-    struct start_words w;
+    struct command_line w;
     inherit(NULL);
-    assert_int_equal(words_make(&c, &(struct trial){0}, &caps, &w), 0);
+    assert_int_equal(command_line_make(&c, &(struct trial){0}, &caps, &w), 0);
     assert_string_equal(w.env[1], CUDA "=a:512");
     assert_string_equal(w.env[2], "C=d");
     assert_null(w.env[3]);
-    words_done(&w);
+    command_line_done(&w);
 }
 
 /* What the server's own file says: a cap does not raise it. */
@@ -154,7 +154,7 @@ static void lowers_what_a_file_says(void **state)
             (void)snprintf(flag, sizeof(flag), "%s", cases[i].flag);
         struct server_config c = {.dialect = dialect_find("vllm"), .argv = argv};
         struct remedy_settings caps = {.seqs = cases[i].seqs, .tokens = cases[i].tokens};
-        struct start_words w;
+        struct command_line w;
         char got[200];
         (void)unlink(real);
         if (cases[i].text) {
@@ -164,7 +164,7 @@ static void lowers_what_a_file_says(void **state)
         } else {
             assert_int_equal(mkfifo(real, 0600), 0);
         }
-        assert_int_equal(words_make(&c, &(struct trial){0}, &caps, &w), 0);
+        assert_int_equal(command_line_make(&c, &(struct trial){0}, &caps, &w), 0);
         size_t count = 0;
         while (w.argv[count])
             count++;
@@ -173,7 +173,7 @@ static void lowers_what_a_file_says(void **state)
                        own ? "FILE" : w.argv[count - 1]);
         assert_string_equal(got, cases[i].want);
         assert_int_equal(w.running.seqs, cases[i].running);
-        words_done(&w);
+        command_line_done(&w);
     }
     (void)unlink(real);
     (void)unlink(path);
@@ -187,16 +187,16 @@ static void without_memory(void **state)
     struct remedy_settings caps = {.expandable = true};
     inherit(NULL);
     for (long n = 1;; n++) {
-        struct start_words w;
+        struct command_line w;
         alloc_fail_at(n);
-        int r = words_make(&c, &(struct trial){0}, &caps, &w);
+        int r = command_line_make(&c, &(struct trial){0}, &caps, &w);
         if (!alloc_failed()) {
             assert_int_equal(r, 0);
-            words_done(&w);
+            command_line_done(&w);
             break;
         }
         if (r == 0) { /* of the C library's own: asprintf() */
-            words_done(&w);
+            command_line_done(&w);
             continue;
         }
         assert_int_equal(r, -ENOMEM);

@@ -86,7 +86,7 @@ static void follow(struct grammar *g)
     }
 }
 
-static int places_compare(const void *a, const void *b)
+static int automaton_states_compare(const void *a, const void *b)
 {
     const struct config *x = a, *y = b;
     if (x->state != y->state)
@@ -110,7 +110,7 @@ static uint32_t intern(struct grammar *g, struct config *config, uint32_t count,
 {
     if (count == 0 && !complete)
         return PLACE_DEAD;
-    qsort(config, count, sizeof(*config), places_compare);
+    qsort(config, count, sizeof(*config), automaton_states_compare);
     g->left_out += count > CONFIGS_HERE;
     count = count < CONFIGS_HERE ? count : CONFIGS_HERE;
     uint32_t at = (uint32_t)XXH3_64bits_withSeed(config, count * sizeof(*config), complete);
@@ -181,7 +181,7 @@ static bool all_bytes(const struct automaton *a, uint32_t state)
     return true;
 }
 
-bool places_free(const struct automaton *a, uint32_t root)
+bool automaton_states_free(const struct automaton *a, uint32_t root)
 {
     return a->state[a->start[root]].accepts && all_bytes(a, a->start[root]);
 }
@@ -244,7 +244,7 @@ uint32_t place_alone(struct grammar *g, uint32_t state)
     return place == PLACE_UNKNOWN ? PLACE_DEAD : place;
 }
 
-void places_forget(struct grammar *g)
+void automaton_states_forget(struct grammar *g)
 {
     g->era++;
     memset(g->place_slot, 0, SLOTS(PLACES_MOST) * sizeof(*g->place_slot));
@@ -269,7 +269,7 @@ void places_forget(struct grammar *g)
     (void)ek_work_pay(work, SLOTS(PLACES_MOST) / 4);
 }
 
-bool places_tight(const struct grammar *g)
+bool automaton_states_tight(const struct grammar *g)
 {
     return g->places > PLACES_MOST / 4 * 3 || g->cells > CELLS_MOST / 4 * 3 ||
            g->configs > CONFIGS_MOST / 4 * 3;

@@ -1,4 +1,4 @@
-#include "supervisor/servers/words.h"
+#include "supervisor/servers/command_line.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -15,21 +15,21 @@
 #define SEGMENTS     "expandable_segments:"
 
 /* Which of them counts where several are set differs among releases of PyTorch. */
-static const char *const words_alloc[WORDS_ALLOC] = {
+static const char *const words_alloc[COMMAND_LINE_ALLOC] = {
     "PYTORCH_CUDA_ALLOC_CONF=", "PYTORCH_ALLOC_CONF=", "PYTORCH_HIP_ALLOC_CONF="};
 
-void words_done(struct start_words *w)
+void command_line_done(struct command_line *w)
 {
     remedy_free(w->argv);
     free(w->env);
-    for (int i = 0; i < WORDS_ALLOC; i++)
+    for (int i = 0; i < COMMAND_LINE_ALLOC; i++)
         free(w->alloc[i]);
     memset(w->alloc, 0, sizeof(w->alloc));
     explicit_bzero(w->key, sizeof(w->key));
     w->argv = w->env = NULL;
 }
 
-void words_add_key(struct start_words *w, const char *name, const char *key)
+void command_line_add_key(struct command_line *w, const char *name, const char *key)
 {
     size_t n = 0;
     while (w->env[n])
@@ -38,7 +38,7 @@ void words_add_key(struct start_words *w, const char *name, const char *key)
     w->env[n] = w->key;
 }
 
-void words_add_limits(struct start_words *w, const char *limits)
+void command_line_add_limits(struct command_line *w, const char *limits)
 {
     size_t n = 0;
     while (w->env[n])
@@ -64,7 +64,7 @@ static const char *operators(const struct server_config *c, const char *name)
 
 static bool is_alloc(const char *entry)
 {
-    for (int i = 0; i < WORDS_ALLOC; i++) {
+    for (int i = 0; i < COMMAND_LINE_ALLOC; i++) {
         if (strncmp(entry, words_alloc[i], strlen(words_alloc[i])) == 0)
             return true;
     }
@@ -73,11 +73,11 @@ static bool is_alloc(const char *entry)
 
 /* Each of these variables that the operator set has it behind what it said; without any, the first
  * has it, which every release of PyTorch reads. */
-static int add_segments(const struct server_config *c, struct start_words *w, size_t *n)
+static int add_segments(const struct server_config *c, struct command_line *w, size_t *n)
 {
     size_t begin = *n;
-    for (int i = 0; i <= WORDS_ALLOC; i++) {
-        bool last = i == WORDS_ALLOC;
+    for (int i = 0; i <= COMMAND_LINE_ALLOC; i++) {
+        bool last = i == COMMAND_LINE_ALLOC;
         const char *name = words_alloc[last ? 0 : i], *has = last ? "" : operators(c, name);
         if (last ? *n > begin : !has)
             continue;
@@ -91,11 +91,11 @@ static int add_segments(const struct server_config *c, struct start_words *w, si
     return 0;
 }
 
-static int make_env(const struct server_config *c, bool expandable, struct start_words *w)
+static int make_env(const struct server_config *c, bool expandable, struct command_line *w)
 {
     const struct ek_strings *e = &c->env;
     size_t n = 0;
-    w->env = calloc(e->count + 5 + WORDS_ALLOC, sizeof(*w->env));
+    w->env = calloc(e->count + 5 + COMMAND_LINE_ALLOC, sizeof(*w->env));
     if (!w->env)
         return -ENOMEM;
     if (c->devices) { /* the numbers are NVML's, in the order of the bus */
@@ -123,9 +123,9 @@ static bool keeps_addresses(const struct server_config *c)
     return false;
 }
 
-bool words_segments_settled(const struct server_config *c)
+bool command_line_segments_settled(const struct server_config *c)
 {
-    for (int i = 0; i < WORDS_ALLOC; i++) {
+    for (int i = 0; i < COMMAND_LINE_ALLOC; i++) {
         const char *has = operators(c, words_alloc[i]);
         if (has && strstr(has, SEGMENTS))
             return true;
@@ -144,12 +144,12 @@ static int words_trial(const struct server_config *c, const struct trial *trial,
     return trial_argv(&within, c->argv, ret_argv);
 }
 
-int words_make(const struct server_config *c, const struct trial *trial,
-               const struct remedy_settings *caps, struct start_words *w)
+int command_line_make(const struct server_config *c, const struct trial *trial,
+                      const struct remedy_settings *caps, struct command_line *w)
 {
     char **tried = NULL;
-    *w = (struct start_words){0};
-    int r = make_env(c, caps->expandable && !words_segments_settled(c), w);
+    *w = (struct command_line){0};
+    int r = make_env(c, caps->expandable && !command_line_segments_settled(c), w);
     if (r == 0)
         r = words_trial(c, trial, &w->file, &tried);
     if (r == 0) {
@@ -161,6 +161,6 @@ int words_make(const struct server_config *c, const struct trial *trial,
         remedy_read(c->dialect, w->argv, &w->file, &w->running);
     remedy_free(tried);
     if (r < 0)
-        words_done(w);
+        command_line_done(w);
     return r;
 }

@@ -1,5 +1,5 @@
-/* Options of access, see shell.h. */
-#include "server/shell.h"
+/* Options of access, see access_options.h. */
+#include "server/access_options.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -9,7 +9,7 @@
 #include <jansson.h>
 
 #include "common/err.h"
-#include "server/net/shell.h"
+#include "server/net/access.h"
 #include "server/options.h"
 
 #define KEY_ENV "VLLM_API_KEY"
@@ -36,7 +36,7 @@ static int take_env(struct options *o)
     return 0;
 }
 
-int shell_hide(struct options *o, int argc, char **argv)
+int access_options_hide(struct options *o, int argc, char **argv)
 {
     static const char *const flags[] = {"--api-key", "--api_key"};
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
@@ -129,7 +129,7 @@ static int check_lists(struct options *o, struct ek_fault *f)
     return r;
 }
 
-int shell_check(struct options *o, struct ek_fault *f)
+int access_options_check(struct options *o, struct ek_fault *f)
 {
     int r = check_lists(o, f);
     if (r < 0)
@@ -173,10 +173,10 @@ static enum tls_clients clients_of(const struct options *o)
     return optional ? TLS_CLIENTS_KNOWN_OR_NONE : TLS_CLIENTS_KNOWN;
 }
 
-void shell_params(const struct options *o, struct http_shell *ret_shell)
+void access_options_params(const struct options *o, struct http_access *ret_access)
 {
     static const char *const all[] = {"*"};
-    *ret_shell = (struct http_shell){
+    *ret_access = (struct http_access){
         .keys = {.keys = (const char *const *)o->api_key.at,
                  .key_count = o->api_key.count,
                  .files = (const char *const *)o->api_key_file.at,
@@ -200,13 +200,13 @@ void shell_params(const struct options *o, struct http_shell *ret_shell)
         .each_peer = (uint32_t)o->max_connections_per_peer,
         .sse_keep_alive_s = o->sse_keep_alive,
     };
-    if (ret_shell->headers.count == 0)
-        ret_shell->headers = (struct http_list){all, 1};
-    if (ret_shell->methods.count == 0)
-        ret_shell->methods = (struct http_list){all, 1};
+    if (ret_access->headers.count == 0)
+        ret_access->headers = (struct http_list){all, 1};
+    if (ret_access->methods.count == 0)
+        ret_access->methods = (struct http_list){all, 1};
 }
 
-void shell_forget(struct options *o)
+void access_options_forget(struct options *o)
 {
     for (size_t i = 0; i < o->api_key.count; i++)
         explicit_bzero(o->api_key.at[i], strlen(o->api_key.at[i]));

@@ -1,4 +1,4 @@
-#include "supervisor/io/holder.h"
+#include "supervisor/io/port_owner.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -94,7 +94,7 @@ static pid_t who_has(unsigned long inode)
     return least;
 }
 
-static void find_holder(unsigned port, char *who, size_t size)
+static void find_port_owner(unsigned port, char *who, size_t size)
 {
     struct socket_row row = find_listening(port);
     /* Descriptors of others, and of those that are not dumpable, only root may see. */
@@ -107,13 +107,13 @@ static void find_holder(unsigned port, char *who, size_t size)
         name_process(pid, who, size);
 }
 
-pid_t holder_of_port(unsigned port)
+pid_t port_owner_pid(unsigned port)
 {
     struct socket_row row = find_listening(port);
     return row.listens ? who_has(row.inode) : 0;
 }
 
-pid_t holder_of_socket(const char *path)
+pid_t port_owner_of_socket(const char *path)
 {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
     struct ucred who = {0};
@@ -131,7 +131,7 @@ pid_t holder_of_socket(const char *path)
     return who.pid;
 }
 
-bool holder_port_free(const char *host, unsigned port, char *who, size_t size)
+bool port_owner_is_none(const char *host, unsigned port, char *who, size_t size)
 {
     if (port == 0)
         return true;
@@ -142,7 +142,7 @@ bool holder_port_free(const char *host, unsigned port, char *who, size_t size)
     }
     if (fd != -EADDRINUSE)
         return true; /* not for us to say: the server will */
-    find_holder(port, who, size);
+    find_port_owner(port, who, size);
     return false;
 }
 
@@ -161,7 +161,7 @@ static uint64_t number_in(const char *file, const char *key)
     return v;
 }
 
-uint64_t holder_memory_bytes(void)
+uint64_t port_owner_memory_bytes(void)
 {
     char own[256];
     uint64_t left = number_in("/proc/meminfo", "MemAvailable:") * 1024;

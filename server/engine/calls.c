@@ -1,5 +1,5 @@
 /*
- * The door of the engine: what other threads call. Everything here is done under the engine's lock
+ * What other threads call of the engine. Everything here is done under the engine's lock
  * and nothing waits for a step, but a change of limits that makes the pool larger.
  */
 #include <errno.h>
@@ -193,7 +193,7 @@ void engine_limits(struct engine *e, struct limits *ret_limits)
 }
 
 /* Waits until the device has memory for so many blocks. On success they stay wanted, whatever the
- * limit says, until grow_to is taken back. Under the lock. */
+ * limit says, until resize_to is taken back. Under the lock. */
 static int wait_growth(struct engine *e, uint32_t blocks, struct ek_fault *fault)
 {
     const char *name = limit_table[LIMIT_KV_BLOCKS].name;
@@ -201,7 +201,7 @@ static int wait_growth(struct engine *e, uint32_t blocks, struct ek_fault *fault
     const struct timespec t = {.tv_sec = (time_t)(until / EK_US_PER_S),
                                .tv_nsec = (long)(until % EK_US_PER_S) * 1000};
 
-    if (e->grow_to != 0) {
+    if (e->resize_to != 0) {
         ek_fault_write(fault, name, "another change of %s is being made: try again", name);
         return -EBUSY;
     }
@@ -209,13 +209,13 @@ static int wait_growth(struct engine *e, uint32_t blocks, struct ek_fault *fault
         ek_fault_write(fault, name, "there is no engine now: try again when there is one");
         return -EBUSY;
     }
-    e->grow_to = blocks;
-    e->grow_code = 2;
+    e->resize_to = blocks;
+    e->resize_code = 2;
     pthread_cond_signal(&e->wake);
     int r = 0;
-    while (e->grow_code > 0 && r == 0)
-        r = pthread_cond_timedwait(&e->grown, &e->lock, &t);
-    r = e->grow_code > 0 ? -EBUSY : e->grow_code;
+    while (e->resize_code > 0 && r == 0)
+        r = pthread_cond_timedwait(&e->resized, &e->lock, &t);
+    r = e->resize_code > 0 ? -EBUSY : e->resize_code;
     if (r == 0)
         return 0;
     if (r == -EBUSY)
@@ -231,7 +231,7 @@ static int wait_growth(struct engine *e, uint32_t blocks, struct ek_fault *fault
                        name, blocks - 1,
                        (double)(blocks - e->shared.device_blocks) * (double)e->p.block_bytes /
                            (1 << 20));
-    e->grow_to = 0;
+    e->resize_to = 0;
     pthread_cond_signal(&e->wake);
     return r;
 }
@@ -253,7 +253,7 @@ int engine_limits_apply(struct engine *e, const struct limits_change *c, struct 
                         struct ek_fault *fault)
 {
     pthread_mutex_lock(&e->lock);
-    bool waits = e->grow_to == 0;
+    bool waits = e->resize_to == 0;
     int r = grow_first(e, c, fault);
     uint64_t now = ek_now_us();
     if (limits_expire(&e->limits, now))
@@ -267,7 +267,7 @@ int engine_limits_apply(struct engine *e, const struct limits_change *c, struct 
             *ret_limits = e->limits;
     }
     if (waits)
-        e->grow_to = 0; /* from here on the limit says what is wanted */
+        e->resize_to = 0; /* from here on the limit says what is wanted */
     pthread_cond_signal(&e->wake);
     pthread_mutex_unlock(&e->lock);
     return r;

@@ -18,7 +18,7 @@ struct run {
     uint32_t place[RUN_MOST + 1];
 };
 
-int forced_make(struct grammar *g)
+int jump_forward_make(struct grammar *g)
 {
     const struct automaton *a = &g->a;
 

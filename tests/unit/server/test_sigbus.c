@@ -19,7 +19,7 @@
 
 #include "common/err.h"
 #include "kernels/backend.h"
-#include "server/bus.h"
+#include "server/sigbus.h"
 
 #define BYTES 65536u
 
@@ -61,13 +61,13 @@ static void load(struct mapping *watched, struct mapping *cut, bool thread)
     const struct ek_weight_files files = {.file = &file, .count = 1};
     pthread_t other;
 
-    if (bus_watch(&files, "/models/it") != 0 || ftruncate(cut->fd, 0) != 0)
+    if (sigbus_watch(&files, "/models/it") != 0 || ftruncate(cut->fd, 0) != 0)
         _exit(1);
     if (!thread)
         (void)read_end(cut);
     else if (pthread_create(&other, NULL, read_end, cut) != 0 || pthread_join(other, NULL) != 0)
         _exit(1);
-    bus_done();
+    sigbus_done();
     _exit(0);
 }
 
