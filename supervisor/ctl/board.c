@@ -1,3 +1,9 @@
+/*
+ * The readings behind `evenkeelctl top` (verb_top.c), and what is computed from two of them; the
+ * files of board_inside.h draw it. A row keeps the pages of the last minute in a ring. Rates come
+ * from counters, quantiles from the difference of two histograms; a row whose counters went down
+ * belongs to another process and begins anew, so that no rate is taken across a restart.
+ */
 #include "supervisor/ctl/board.h"
 
 #include <errno.h>

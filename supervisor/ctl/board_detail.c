@@ -1,3 +1,8 @@
+/*
+ * The lower part of the picture of `evenkeelctl top`: all that is known of the selected engine.
+ * board_show.c calls board_detail() and uses the number formats at the top for its table. Lines
+ * come in the order of their worth: in a low terminal screen.c leaves out the last ones.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,3 +1,8 @@
+/*
+ * From a row of the board to the figures that are shown, and the order of the rows. board_show.c
+ * draws them, board_json.c writes them; so a table and its JSON cannot differ. The engine's own
+ * page comes first, what evenkeeld last read of it second.
+ */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,7 @@
+/*
+ * `evenkeelctl top --json`, called by verb_top.c: the figures of board_figures.c as one object for
+ * each row. What is not known is null.
+ */
 #include <math.h>
 #include <stdlib.h>
 

@@ -1,3 +1,8 @@
+/*
+ * Draws the table of `evenkeelctl top` into a screen (screen.h); verb_top.c calls it once a second
+ * and after each key. Columns that no row has a value for are left out, and the rows scroll so that
+ * the selected one is among them.
+ */
 #include "supervisor/ctl/board_show.h"
 
 #include <math.h>

@@ -1,3 +1,8 @@
+/*
+ * Questions to evenkeeld's API that the verbs of evenkeelctl share: which server is meant, its row
+ * in the list, and a wait until it is ready. A failed call becomes an exit status and a line on
+ * stderr here, so that all verbs say it alike.
+ */
 #include "supervisor/ctl/calls.h"
 
 #include <curl/curl.h>

@@ -1,3 +1,8 @@
+/*
+ * GET with libcurl for `evenkeelctl top` (many pages at once), `bench-fit` and `diagnose --live`
+ * (one). evenkeelctl has no event loop, so a call returns when every page has come or its time is
+ * over. A body beyond the buffer's limit is an error, not a page cut in the middle.
+ */
 #include "supervisor/ctl/fetch.h"
 
 #include <curl/curl.h>

@@ -1,3 +1,8 @@
+/*
+ * The output of `evenkeelctl bench-fit`, called by verb_bench_fit.c: a row after each measured
+ * step, at the end a plot over the limits that were tried and the line to put into the
+ * configuration. Text goes into a buffer, so that tests and --json need no terminal.
+ */
 #include "supervisor/ctl/fit_show.h"
 
 #include <stdio.h>

@@ -1,3 +1,9 @@
+/*
+ * Finds the servers of this host for `evenkeelctl top` (verb_top.c), which asks again now and then.
+ * A pass over /proc takes the processes whose command line starts an engine; the inodes of their
+ * sockets are looked up among the listening ones of /proc/net/tcp and tcp6. Processes of another
+ * network namespace are left out: their ports mean nothing here.
+ */
 #include "supervisor/ctl/hosts.h"
 
 #include <dirent.h>

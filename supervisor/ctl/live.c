@@ -1,3 +1,8 @@
+/*
+ * Runs `evenkeelctl diagnose --live` for verb_diagnose.c. All servers are read twice, some seconds
+ * apart, since most rules need a difference; then the rules of doctor/live.h are asked and
+ * live_show.c prints. With --watch it goes on until a signal, and only changes are printed.
+ */
 #include "supervisor/ctl/live.h"
 
 #include <errno.h>

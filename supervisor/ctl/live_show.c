@@ -1,3 +1,7 @@
+/*
+ * Prints what live.c found, with the texts of the guides' analysis, in the language and form that
+ * was asked for. Measuring and judging are in doctor/; nothing here reads a server.
+ */
 #include "supervisor/ctl/live_show.h"
 
 #include <stdio.h>

@@ -1,3 +1,8 @@
+/*
+ * The figures of this machine's CPU for `evenkeelctl plan` (verb_plan.c), where it is asked about
+ * the CPU backend: evenkeel-bench measures bandwidth and arithmetic, and the medians of its report
+ * become a plan_device. Reading a report is apart from running the program.
+ */
 #include "supervisor/ctl/plan_machine.h"
 
 #include <errno.h>

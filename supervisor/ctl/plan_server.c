@@ -1,3 +1,8 @@
+/*
+ * Runs evenkeel-server --dry-run for `evenkeelctl plan` and `setup` and turns the JSON that it
+ * prints into a plan_fit, so that its answer is printed by the same functions as an estimate. When
+ * the server refuses, the last sentence of its log is the reason.
+ */
 #include "supervisor/ctl/plan_server.h"
 
 #include <errno.h>

@@ -1,3 +1,9 @@
+/*
+ * Judges what verb_preflight.c has gathered: the output of nvidia-smi about cards and their links,
+ * limits of the shell, and files of /proc. Each finding is a line with a level and what to do. It
+ * parses text of other programs, so a field that is missing or unreadable is passed over, never an
+ * error.
+ */
 #include "supervisor/ctl/preflight.h"
 
 #include <stdarg.h>

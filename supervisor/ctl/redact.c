@@ -1,3 +1,8 @@
+/*
+ * Replaces the values of secret names (keys, tokens, passwords) in the files of a support bundle;
+ * verb_bundle.c passes each one through here. It scans once for names, then finds where the value
+ * begins and ends in the forms that logs, YAML, JSON, environments and command lines have.
+ */
 #include "supervisor/ctl/redact.h"
 
 #include <ctype.h>

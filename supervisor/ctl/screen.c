@@ -1,3 +1,8 @@
+/*
+ * The rows and columns under the picture of `evenkeelctl top`: board_show.c and board_detail.c
+ * write, verb_top.c sends the buffer to the terminal. A line is cut by the columns that it takes,
+ * so escape sequences and the later bytes of a UTF-8 character count as none.
+ */
 #include "supervisor/ctl/screen.h"
 
 #include <math.h>

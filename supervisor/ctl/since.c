@@ -1,3 +1,8 @@
+/*
+ * Parses --since for evenkeelctl (args.c and verb_events.c). Local times go through mktime(), which
+ * knows the hours that a change of summer time leaves out or repeats; the present time is a
+ * parameter, so that the tests need no clock.
+ */
 #include "supervisor/ctl/since.h"
 
 #include <errno.h>

@@ -1,3 +1,8 @@
+/*
+ * Writes what `evenkeelctl snippet` prints: the list of servers as entries for HAProxy, Envoy, the
+ * routers of vLLM and llm-d, and Prometheus. A table of forms, one function for each;
+ * verb_snippet.c brings the list from evenkeeld.
+ */
 #include "supervisor/ctl/snippet.h"
 
 #include <errno.h>

@@ -1,3 +1,9 @@
+/*
+ * Child processes of evenkeelctl: nvidia-smi, evenkeel-server --dry-run, evenkeel-bench.
+ * spawn_read() waits for the end of both streams under one deadline; spawn_beside() leaves a
+ * program running, as bench-fit does with its load. A child that was killed is not waited for: in a
+ * driver that hangs it may never end, and init takes it.
+ */
 #include "supervisor/ctl/spawn.h"
 
 #include <errno.h>

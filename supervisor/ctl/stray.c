@@ -1,3 +1,8 @@
+/*
+ * Finds what `evenkeelctl recover` may end: processes in cgroups of servers whose evenkeeld is
+ * gone, or that it does not know. Whether a process belongs to evenkeeld is read from the name of
+ * its cgroup alone, and for those in evenkeeld's own from their ancestors.
+ */
 #include "supervisor/ctl/stray.h"
 
 #include <dirent.h>

@@ -1,3 +1,8 @@
+/*
+ * Raw keys, size and alternate screen for `evenkeelctl top`; the other verbs only ask for the
+ * width. The handler of signals sets a flag and no more: verb_top.c sees it when terminal_key()
+ * returns and leaves the terminal as it was.
+ */
 #include "supervisor/ctl/terminal.h"
 
 #include <poll.h>

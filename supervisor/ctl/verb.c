@@ -1,3 +1,8 @@
+/*
+ * The table of evenkeelctl's verbs, and all that is made from it: the choice by the first word,
+ * flags, --help, completion and the man page. main.c asks here first; a word that no verb has goes
+ * to args.c. A new verb is a row in this table and a file verb_NAME.c.
+ */
 #include "supervisor/ctl/verb.h"
 
 #include <errno.h>

@@ -1,3 +1,9 @@
+/*
+ * Waits for `evenkeelctl drain --wait` and its like, called by main.c after the command was taken.
+ * It polls the list of servers, and wait_look() compares each reading with the one before the
+ * command. The comparison needs care since evenkeeld reads a server once a second: a figure that
+ * has not changed may be older than the command.
+ */
 #include "supervisor/ctl/wait.h"
 
 #include <curl/curl.h>
