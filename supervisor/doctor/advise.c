@@ -1,3 +1,8 @@
+/*
+ * Puts the remedies of a finding into the order in which they should be tried, for the text and the
+ * JSON of `evenkeelctl diagnose`. The numbers of the log become the state that common/ladder.h
+ * steps down from; values that the log does not name are those that vLLM has by itself.
+ */
 #include "supervisor/doctor/advise.h"
 
 #include <math.h>

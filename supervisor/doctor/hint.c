@@ -1,3 +1,8 @@
+/*
+ * Matches the catalog's hints against the decisive line of a log, with the place where it was
+ * raised appended on lines of their own ("@" the frame of the engine itself, ">" the innermost of
+ * all). scan.c asks after no signature has matched; the first hint that fits counts.
+ */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "supervisor/doctor/hint.h"
 

@@ -1,3 +1,9 @@
+/*
+ * Cleans one line of a log before anything is matched (scan.c and trace.c call it for each): escape
+ * sequences, the JSON that Docker writes around a line, and the rank in front. doctor_line_own()
+ * then tells a program's own words from those of a prompt that it repeats, by the quotes and names
+ * in front of them; without it a user could write an error into the log.
+ */
 #include "supervisor/doctor/lines.h"
 
 #include <ctype.h>

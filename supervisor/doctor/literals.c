@@ -1,3 +1,9 @@
+/*
+ * Builds the automaton that scan.c runs over each line. A signature names words that its expression
+ * needs; only where one of these occurs is the expression tried, so a line that holds none costs no
+ * match. States link by 16-bit index, and every missing transition is filled in, so a byte costs
+ * one lookup.
+ */
 #include "supervisor/doctor/literals.h"
 
 #include <errno.h>

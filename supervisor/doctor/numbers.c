@@ -1,3 +1,8 @@
+/*
+ * A small table of named numbers that scan.c fills from captures of the catalog's expressions, and
+ * that texts and formulas (tell.c, advise.c, flow.c) look up. A later value replaces an earlier one
+ * of the same name. Sizes are read with their unit, decimal or binary as it is written.
+ */
 #include "supervisor/doctor/numbers.h"
 
 #include <inttypes.h>

@@ -1,3 +1,8 @@
+/*
+ * Scans each example of the catalog and reports which signature named it; `evenkeelctl diagnose
+ * --test` prints that and tests/unit/doctor/test_catalog.c holds it. An example is a whole log, so
+ * order and precedence among signatures are tested with it.
+ */
 #include "supervisor/doctor/selftest.h"
 
 #include <string.h>

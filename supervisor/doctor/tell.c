@@ -1,3 +1,8 @@
+/*
+ * Fills the numbers of a log into the texts of the catalog, for diagnose_text.c, diagnose_json.c
+ * and live_show.c. Expressions in braces are computed by the catalog's own small formula language;
+ * a flag is told only if the version that the log names has it.
+ */
 #include "supervisor/doctor/tell.h"
 
 #include <stdio.h>

@@ -1,3 +1,11 @@
+/*
+ * Keeps, for each process that writes into a log, the exception that it failed with and the frames
+ * around it; scan.c feeds it line by line. The process that raised first is the cause, the others
+ * are told as consequences. Within a process a later exception of the same burst takes the place of
+ * an earlier one, since the last of a chain is the outermost, unless it only repeats the earlier or
+ * says that another process has ended. Of the frames two are kept: the innermost of the engine
+ * itself and the innermost of all.
+ */
 #include "supervisor/doctor/trace.h"
 
 #include <ctype.h>

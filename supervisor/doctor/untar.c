@@ -1,3 +1,9 @@
+/*
+ * Lets `evenkeelctl diagnose` read a support bundle without unpacking it: verb_diagnose.c feeds
+ * what zlib gives, in pieces of any size, and is called with the bytes of each plain file. The
+ * state is the header of the present member and how much of it is left, so an archive that is cut
+ * off is known as such at its end.
+ */
 #include "supervisor/doctor/untar.h"
 
 #include <string.h>
