@@ -1,3 +1,8 @@
+/*
+ * Names who sent a command, from the credentials of the Unix socket; web/status.c writes it into
+ * the history. The login user is in /proc, so that "root" by way of sudo still says which person it
+ * was.
+ */
 #include "supervisor/io/asker.h"
 
 #include <fcntl.h>

@@ -1,3 +1,8 @@
+/*
+ * A queue with a thread for the history on disk, on top of common/spool.h; incidents.c and charts.c
+ * push into it. An entry is a function, its context and a copy of the data, so the thread touches
+ * nothing of the loop's. What a full queue had to drop is counted and shown as a metric.
+ */
 #include "supervisor/io/behind.h"
 
 #include <errno.h>

@@ -1,3 +1,7 @@
+/*
+ * A number for the kernel's boot, read once by loop.c and kept in state.json: monotonic times and
+ * pids from another boot are recognised by it and not used.
+ */
 #include "supervisor/io/boot.h"
 
 #include <fcntl.h>

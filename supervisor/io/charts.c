@@ -1,3 +1,8 @@
+/*
+ * The file of one server's charts: servers/past.c reads it at the start, servers/watch.c adds a row
+ * a second through behind.c. Every row carries its own time and checksum, so a write that was cut
+ * off costs that row and no other, and nothing has to be repaired at the start.
+ */
 #include "supervisor/io/charts.h"
 
 #include <errno.h>

@@ -1,3 +1,10 @@
+/*
+ * Starts and ends server processes, for servers/launch.c and their kin. The order of a start
+ * matters: the cgroup is made first, then clone3 puts the child into it and returns its pidfd in
+ * the same call, so there is no moment in which the child could leave or its pid be another's.
+ * Kernels and sandboxes without clone3 get fork() and the cgroup written by the child itself
+ * (fork_with()). What the child does until exec is child_run.c.
+ */
 #include "supervisor/io/child.h"
 
 #include <dirent.h>

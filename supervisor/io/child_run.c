@@ -1,3 +1,9 @@
+/*
+ * The steps between fork and exec: signals, session, oom_score_adj, descriptors, the user, exec.
+ * child.c calls it in the child, main.c when evenkeeld was run to raise the score
+ * (child_exec_raised()). The words and the environment were made by the parent; an error ends the
+ * child.
+ */
 #include "supervisor/io/child_run.h"
 
 #include <errno.h>

@@ -1,3 +1,9 @@
+/*
+ * Builds the requests of a server's control socket and reads the answers; servers/action.c, ramp.c,
+ * drain.c and upkeep.c call it. A write is three steps, POST, its answer and a GET, chained through
+ * callbacks in on_written() and on_read(): a limit that does not read back as asked is reported as
+ * an error with what was found.
+ */
 #include "supervisor/io/control.h"
 
 #include <errno.h>

@@ -1,3 +1,8 @@
+/*
+ * Listens for HAProxy's agent checks on behalf of one server (servers/server.c). A connection is
+ * accepted, answered from what the server's callback says, and closed in one turn of the loop; it
+ * is never read from.
+ */
 #include "supervisor/io/edge.h"
 
 #include <errno.h>

@@ -1,3 +1,8 @@
+/*
+ * Reads exit.json for servers/ended.c and life.c. The file counts only if it names the pid that
+ * ended, or its parent did (mpirun starts the servers); it is opened without following links and
+ * bounded in size.
+ */
 #include "supervisor/io/exit_file.h"
 
 #include <jansson.h>

@@ -1,3 +1,9 @@
+/*
+ * One timer a minute for the whole machine: it lists all processes once, sums the memory of each
+ * server's tree from its cgroup or from statm, asks the helper for the devices (gpus.c) and tells
+ * the servers. The kernel's log is read as it comes, for errors of devices (XID).
+ * servers/memory_line.c and leaks.c use what it finds.
+ */
 #include "supervisor/io/figures.h"
 
 #include <errno.h>

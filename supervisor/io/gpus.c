@@ -1,3 +1,9 @@
+/*
+ * Asks for the devices' state without risking the loop: dial() connects to the unit evenkeel-nvml,
+ * and without systemd start() forks. Either way one report, smaller than a pipe and so never in
+ * parts, comes through a descriptor that the loop watches, under a deadline. figures.c asks each
+ * minute; prestart.c and obstacle.c before a start; dryrun.c waits for the answer (gpus_wait()).
+ */
 #include "supervisor/io/gpus.h"
 
 #include <errno.h>

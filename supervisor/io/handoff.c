@@ -1,3 +1,8 @@
+/*
+ * Passes a listening socket to a server and back, for servers/server.c, launch.c and drain.c, and
+ * the end of a socket pair for loss_line.c. A struct handoff lives for one exchange: connect, send
+ * with SCM_RIGHTS, wait for the answer or the deadline, call back once, free.
+ */
 #include "supervisor/io/handoff.h"
 
 #include <errno.h>

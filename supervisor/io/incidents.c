@@ -1,3 +1,9 @@
+/*
+ * Appends to and reads the incident log; servers/past.c decides what goes in and what is made of
+ * it. Appending is a write of one line in behind.c's thread and an fsync when that is idle; the
+ * format and its kinds are described in incidents.h. A line whose sum does not fit is skipped, so a
+ * torn last line costs only itself.
+ */
 #include "supervisor/io/incidents.h"
 
 #include <errno.h>

@@ -1,3 +1,8 @@
+/*
+ * Turns decisions and verdicts into entries of the journal; servers/server.c and ended.c call it
+ * for each. The message ids are tables here, and packaging/evenkeel.catalog has one entry for each
+ * id.
+ */
 #include "supervisor/io/journal.h"
 
 #include <math.h>

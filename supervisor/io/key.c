@@ -1,3 +1,9 @@
+/*
+ * Reads the file that holds a server's API key: config/options_server.c checks it, servers/launch.c
+ * reads it at each start and has it put into a vLLM's environment, and evenkeeld's requests to the
+ * server carry it. A word that cannot stand in a header, or is only a digest, is refused when the
+ * configuration is read and not when the first request fails.
+ */
 #include "supervisor/io/key.h"
 
 #include <ctype.h>

@@ -1,3 +1,8 @@
+/*
+ * Scans the end of a log with the doctor's catalog when a server has ended (servers/ended.c) and
+ * maps the finding to a class of oom.h with its sentence and the flowchart's answers. The catalog
+ * is loaded anew each time: failures are rare, and an operator may have changed the local one.
+ */
 #include "supervisor/io/log_class.h"
 
 #include <malloc.h>

@@ -1,3 +1,9 @@
+/*
+ * A server's log file: opened at a start, bounded once in a while, and its end read when the server
+ * has failed (servers/ended.c). logtail_mark() remembers where the present process began, so that
+ * an older failure in the same file is no evidence; logtail_squeeze() drops repeated lines so that
+ * what matters fits in the part that is kept.
+ */
 #include "supervisor/io/logtail.h"
 
 #include <errno.h>

@@ -1,3 +1,9 @@
+/*
+ * evenkeeld's end of the socket pair on which an evenkeel-server reports that its engine process
+ * has ended; servers/engine_lost.c owns it and answers with lower limits. The messages are JSON
+ * from a process that is not trusted with more: each is parsed with bounds, counted against a rate,
+ * and one whose number was seen is dropped.
+ */
 #include "supervisor/io/loss_line.h"
 
 #include <errno.h>

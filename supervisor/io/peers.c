@@ -1,3 +1,10 @@
+/*
+ * The restart lease among machines; servers/upkeep.c takes and releases it. A round asks all peers
+ * for their card at once; round_end() goes on when the last has answered. Rounds repeat: one shows
+ * that we choose, the next takes a ticket, and all later ones look whether it is our turn. Anything
+ * unfit on the way (a peer that is silent or not ready, too high a load) gives the ticket back with
+ * the reason.
+ */
 #include "supervisor/io/peers.h"
 
 #include <errno.h>

@@ -1,3 +1,9 @@
+/*
+ * Who listens at a port, by the inode that /proc/net/tcp gives and the process in whose fd folder
+ * it is. servers/prestart.c and obstacle.c ask before a start, so that "address in use" comes with
+ * a name; for a server that somebody else runs it yields the pid whose memory is measured
+ * (memory_line.c).
+ */
 #include "supervisor/io/port_owner.h"
 
 #include <ctype.h>

@@ -1,3 +1,8 @@
+/*
+ * Lists the machine's processes from /proc/PID/stat and picks those that belong to one root. Passes
+ * repeat until none adds a process, since a child may come before its parent in the list. figures.c
+ * sums the memory of a tree, strays.c reads single rows.
+ */
 #include "supervisor/io/process_tree.h"
 
 #include <dirent.h>

@@ -1,3 +1,8 @@
+/*
+ * Waits for children that no part of evenkeeld has started; loop.c calls it on SIGCHLD. WNOWAIT
+ * looks at a child before it is taken: one that somebody owns is left to its owner's pidfd, and the
+ * caller is told to come back later, since the kernel shows only the first.
+ */
 #include "supervisor/io/reap.h"
 
 #include <sys/wait.h>

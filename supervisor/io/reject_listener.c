@@ -1,3 +1,10 @@
+/*
+ * Answers 503 at a server's listening socket while no server has it; a server's struct owns it,
+ * servers/ended.c opens it, launch.c ends it when a process comes. A small fixed number of
+ * connections is open at a time; while all are taken the listening source is off and clients stay
+ * in the backlog. Each is answered on its first bytes, then read until the client closes or its
+ * time is over.
+ */
 #include "supervisor/io/reject_listener.h"
 
 #include <errno.h>

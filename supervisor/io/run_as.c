@@ -1,3 +1,8 @@
+/*
+ * Becoming another user, and what evenkeeld has to mind where a server is one: directories are
+ * given to it and taken back, links in them are removed, and a socket's other end is checked.
+ * child_run.c, handoff.c, client.c and the options use it.
+ */
 #include "supervisor/io/run_as.h"
 
 #include <dirent.h>

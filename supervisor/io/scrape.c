@@ -1,3 +1,8 @@
+/*
+ * The clock that reads one server's metrics page; servers/watch.c gets a sample after each reading.
+ * The client bounds time and size, engines/ parses; here is only when to ask, and what kind of
+ * failure it was.
+ */
 #include "supervisor/io/scrape.h"
 
 #include <errno.h>

@@ -1,3 +1,8 @@
+/*
+ * Reads and writes state.json, for loop.c and the servers; state_life.c has the part about a
+ * server's life. Parsing takes every field within bounds and ignores names that it does not know;
+ * an older file lacks some, and these are zero.
+ */
 #include "supervisor/io/state.h"
 
 #include <errno.h>

@@ -1,3 +1,8 @@
+/*
+ * The fields of struct life and struct backoff in state.json, read and written for state.c. With a
+ * state or wish that this version does not know all of the life is dropped, as if none had been
+ * written.
+ */
 #include "supervisor/io/state_life.h"
 
 #include <stdio.h>

@@ -1,3 +1,8 @@
+/*
+ * Counts or kills what is left in an ended server's session, called by child.c where there was no
+ * cgroup to kill. A process is opened by pidfd first and its session read again, so that a pid that
+ * was given away in between is not hit.
+ */
 #include "supervisor/io/strays.h"
 
 #include <dirent.h>

@@ -1,3 +1,8 @@
+/*
+ * Short programs beside the loop: evenkeel-server --dry-run and --check-config for servers/prove.c,
+ * repair.c and reload.c. Two sources follow a program, its output and its pidfd, and a timer; it is
+ * finished when its process has ended, and what is in the pipe by then is read.
+ */
 #include "supervisor/io/subprocess.h"
 
 #include <errno.h>

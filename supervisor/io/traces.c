@@ -1,3 +1,8 @@
+/*
+ * Sums names, sizes and times of the files in a command line for servers/obstacle.c, which starts a
+ * server early when something that kept it from starting has changed. The child closes all other
+ * descriptors before its first look, and one that never returns costs a process and nothing else.
+ */
 #include "supervisor/io/traces.h"
 
 #include <dirent.h>

@@ -1,3 +1,9 @@
+/*
+ * Asynchronous calls to systemd for servers/launch_unit.c, which starts servers that are units. A
+ * question is a chain: LoadUnit gives the object's path, then GetAll its properties; orders are one
+ * call, and their end is seen by PropertiesChanged or by asking again. Each call has its own
+ * struct, so an answer that comes after unit_free() finds nobody and does no harm.
+ */
 #include "supervisor/io/unit.h"
 
 #include <errno.h>
