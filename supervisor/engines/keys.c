@@ -1,3 +1,8 @@
+/*
+ * Collects the families of a metrics page that carry a key's name into one row a key, for
+ * servers/watch.c; law/shares.c compares two such readings. The number of rows is bounded, and
+ * names beyond it are dropped: a page belongs to the server and may hold anything.
+ */
 #include "supervisor/engines/keys.h"
 
 #include <math.h>

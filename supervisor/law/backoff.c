@@ -1,3 +1,9 @@
+/*
+ * The delays and the breaker as arithmetic over the times of the last ends; servers/ended.c asks
+ * after each end. Two ladders are apart: one of restarts that follow a process that ran, one of
+ * starts that could not begin (blocked_start()). io/state.c keeps the struct, so that another
+ * evenkeeld goes on counting.
+ */
 #include "supervisor/law/backoff.h"
 
 #include "common/clock.h"

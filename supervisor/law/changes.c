@@ -1,3 +1,8 @@
+/*
+ * Compares two command lines flag by flag, for the sentence on why a restart would change something
+ * (servers/drain.c) and for what a proof has to try (prove.c). A flag may occur several times, so
+ * the n-th occurrence is compared with the n-th.
+ */
 #include "supervisor/law/changes.h"
 
 #include <stdio.h>

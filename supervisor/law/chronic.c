@@ -1,3 +1,10 @@
+/*
+ * Called with each sample by servers/upkeep.c. The window is thinned to fifteen points, so that its
+ * length costs neither memory nor time; the slope over them is robust (Theil-Sen), because single
+ * samples of an allocator jump. chronic_step() asks in the order leak, prefix cache, fragmentation
+ * and gives one verdict; what was tried already (a trim, a restart) is in the struct, since the
+ * next step depends on whether that helped.
+ */
 #include "supervisor/law/chronic.h"
 
 #include <math.h>

@@ -1,3 +1,8 @@
+/*
+ * The ring of a server's decisions with a count for each kind. servers/server.c pushes, the API and
+ * the page read by age; servers/past.c refills it at the start without counting, since those were
+ * counted by the evenkeeld that made them.
+ */
 #include "supervisor/law/decisions.h"
 
 #include <errno.h>

@@ -1,3 +1,9 @@
+/*
+ * Reads what evenkeel-server printed under --dry-run: refused or not, its sentence, and the figures
+ * of the plan as a ladder needs them. servers/repair.c and prove.c and reload.c run the program
+ * (io/subprocess.h) and ask here. Only flags of evenkeel-server are understood; dry_answer_can()
+ * says whether a command line is one.
+ */
 #include "supervisor/law/dry_answer.h"
 
 #include <jansson.h>

@@ -1,3 +1,8 @@
+/*
+ * Judges a lost engine process for servers/engine_lost.c: its status and the cgroup's count of
+ * kills become a class (oom.h), the class a step of its ladder (remedy.h). Its own part is what a
+ * running server can take: limits are lowered, everything that needs a restart is skipped.
+ */
 #include "supervisor/law/engine_end.h"
 
 #include <signal.h>

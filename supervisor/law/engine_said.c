@@ -1,3 +1,9 @@
+/*
+ * Finds max_num_seqs and max_num_batched_tokens in what a vLLM logged when it started, for
+ * servers/repair.c. Three lines of different releases are known: the arguments that are no
+ * defaults, that chunked prefill is on, and the defaults chosen. A later line replaces an earlier
+ * one; what is not a whole number is no value.
+ */
 #include "supervisor/law/engine_said.h"
 
 #include <stdint.h>

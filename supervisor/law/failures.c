@@ -1,3 +1,7 @@
+/*
+ * The ring of a server's failures and their JSON. servers/ended.c pushes one at each unplanned end;
+ * servers/past.c refills it at the start, the page and the API show it.
+ */
 #include "supervisor/law/failures.h"
 
 #include <errno.h>

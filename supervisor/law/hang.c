@@ -1,3 +1,8 @@
+/*
+ * Decides from samples whether servers/watch.c should send a canary: it remembers when a counter of
+ * work last moved. halt_step() bounds the waits for an engine process in the same manner, by the
+ * state's letter and since when it holds.
+ */
 #include "supervisor/law/hang.h"
 
 #include "common/clock.h"

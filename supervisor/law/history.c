@@ -1,3 +1,8 @@
+/*
+ * The ring behind the charts of the page, filled once a second by servers/watch.c and read by the
+ * API; io/charts.c keeps it on disk. Who asks for every n-th second gets those rows as they are,
+ * not averages.
+ */
 #include "supervisor/law/history.h"
 
 #include <errno.h>

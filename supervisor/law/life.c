@@ -1,3 +1,8 @@
+/*
+ * Names of the states, and life_go_on(): how a new evenkeeld goes on with a server, from what the
+ * last one wrote and what is found now. servers/life.c gathers both and calls it at the start.
+ * Where nothing that was written can be used, life_ask() judges a running process by its age alone.
+ */
 #include "supervisor/law/life.h"
 
 #include <string.h>

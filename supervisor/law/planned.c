@@ -1,3 +1,7 @@
+/*
+ * The budget and the hours of planned restarts; servers/upkeep.c asks before one and notes it
+ * after. A restart that was noted and then did not happen is taken back (planned_undo()).
+ */
 #include "supervisor/law/planned.h"
 
 #include <errno.h>

@@ -1,3 +1,9 @@
+/*
+ * Makes the JSON document of a server's end; servers/postmortem_keep.c calls it in a thread,
+ * postmortem_say.c adds the sentences. The recording is a file that another process wrote while it
+ * died: it may be cut, and its numbers may be anything, so each is checked before it is printed.
+ * Steps are grouped by the second of the wall clock.
+ */
 #include "supervisor/law/postmortem.h"
 
 #include <errno.h>

@@ -1,3 +1,9 @@
+/*
+ * Differences of two readings of the keys (engines/keys.h), a minute apart, as shares of the
+ * server; servers/watch.c pushes readings, web/key_table.c prints rows. shares_poison() finds the
+ * keys whose count of poisonous requests (server/engine) has passed a further threshold since the
+ * last reading.
+ */
 #include "supervisor/law/shares.h"
 
 #include <math.h>

@@ -1,3 +1,8 @@
+/*
+ * Makes the row of figures that the page, the API and the charts show of a server, once a sample
+ * (servers/watch.c). A figure is added to the table here, and every place that shows figures then
+ * has it.
+ */
 #include "supervisor/law/view.h"
 
 #include <errno.h>

@@ -1,3 +1,9 @@
+/*
+ * Explains a queue from the engine's own signals: which limit is reached, or that room is kept for
+ * the growth of running requests. servers/watch.c asks with each sample and makes a decision of
+ * kind "note" of it, at most once for a cause that goes on. Bursts of preemptions are told the same
+ * way.
+ */
 #include "supervisor/law/waiting.h"
 
 #include <math.h>
