@@ -1,3 +1,9 @@
+/*
+ * Adds up what a model needs on a card (weights, activations, buffers), leaves the rest to the KV
+ * cache by common/memplan.h, and finds the smallest number of cards. advise.c and ctl/verb_plan.c
+ * ask. What evenkeel-server does in its own way is in the functions own_*(); where the program is
+ * installed, ctl/plan_server.c has its exact answer.
+ */
 #include "supervisor/planner/fit.h"
 
 #include <math.h>

@@ -1,3 +1,8 @@
+/*
+ * The table of known cards, looked up by a name as nvidia-smi or a person writes it. `evenkeelctl
+ * plan` uses the rows, and plan_gpu_page() makes the table in the documentation from them. A card
+ * that is not in it can be described by flags.
+ */
 #include "supervisor/planner/gpus.h"
 
 #include <ctype.h>

@@ -1,3 +1,8 @@
+/*
+ * Helpers of shape.c and hybrid.c: a number under the first of several spellings that is there, a
+ * truth value, and a count of layers of a kind. An error is kept in the reader, so that reading a
+ * shape is a list of fields and is looked at once at the end.
+ */
 #include "supervisor/planner/reader.h"
 
 #include <string.h>

@@ -1,3 +1,9 @@
+/*
+ * Reads config.json for the planner (advise.c, ctl/verb_plan.c). It is more lenient than
+ * server/model/config.c, as it plans for vLLM too: families differ in spellings and in what a class
+ * has by itself, and each such difference is a small function here; hybrids are in hybrid.c,
+ * parameters counted in counts.c.
+ */
 #include "supervisor/planner/shape.h"
 
 #include <dirent.h>

@@ -1,3 +1,9 @@
+/*
+ * The roofline of a step, of a prompt, and from these tokens per second and the replicas for a
+ * load; advise.c and ctl/verb_plan.c ask. Three parts are added: products, attention, and talk
+ * among cards with the host's work. Each part takes the longer of reading and computing with a
+ * rounded corner between, since they overlap but not wholly.
+ */
 #include "supervisor/planner/speed.h"
 
 #include <math.h>

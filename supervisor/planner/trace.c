@@ -1,3 +1,9 @@
+/*
+ * Reads a recorded load for `evenkeelctl plan --trace` (verb_plan.c): the means of prompt and
+ * output, the longest request and the 95th percentile. The form is told from the first byte, the
+ * columns from their names. Rows without both lengths are passed over; a trace without any whole
+ * row is an error that names the columns.
+ */
 #include "supervisor/planner/trace.h"
 
 #include <errno.h>

@@ -1,6 +1,7 @@
 /*
- * Lengths and rate of a recorded load: CSV with a header, or JSON lines. Column names of the public
- * traces are known (ContextTokens, GeneratedTokens, num_prefill_tokens, input_length, ...). Pure.
+ * Lengths of the requests of a recorded load: CSV with a header, or JSON lines. Column names of the
+ * public traces are known (ContextTokens, GeneratedTokens, num_prefill_tokens, input_length, ...).
+ * Pure.
  */
 #pragma once
 

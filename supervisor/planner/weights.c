@@ -1,3 +1,8 @@
+/*
+ * Counts the bytes of weights part by part (attention, forward, mixture, linear attention, vectors)
+ * in the layout that kernels/cpu has in memory, for fit.c and speed.c.
+ * tests/unit/planner/test_fit.c holds the sums against the two worked examples of docs/planning.md.
+ */
 #include "supervisor/planner/weights.h"
 
 #include <math.h>
