@@ -1,3 +1,9 @@
+/*
+ * `evenkeeld --dry-run`, called by main.c instead of the loop. It goes through the servers of the
+ * configuration and prints for each the command, the bounds of its limits, and whether program,
+ * port, memory, devices and plan are there; the first kind of trouble becomes the exit status. An
+ * evenkeeld that runs on the same configuration is not disturbed: what it holds is no trouble.
+ */
 #include "supervisor/dryrun.h"
 
 #include <errno.h>

@@ -1,3 +1,9 @@
+/*
+ * The life of evenkeeld from main.c's call to its exit status: directories and lock, descriptors
+ * kept by systemd, state, servers, then sd_event_loop(), and the ends of all. A step that fails at
+ * the start undoes those before it. After each turn on_turn() writes what changed, so that a kill
+ * between two turns loses nothing that was decided.
+ */
 #include "supervisor/loop.h"
 
 #include <curl/curl.h>

@@ -1,3 +1,9 @@
+/*
+ * Puts a start's command line and environment together for launch.c, launch_unit.c and --dry-run:
+ * the configuration, then the trial's flags, then what running out of memory taught. The
+ * allocator's variable is merged with what the operator set, because a second value would replace
+ * the first.
+ */
 #include "supervisor/servers/command_line.h"
 
 #include <errno.h>

@@ -1,3 +1,7 @@
+/*
+ * Looks up a server by its name, for the API, the pages and the loop. A fleet has a few dozen
+ * servers at most, so a list is searched.
+ */
 #include "supervisor/servers/fleet.h"
 
 #include <string.h>

@@ -1,3 +1,9 @@
+/*
+ * Both sides of the incident log: what the running evenkeeld appends at each decision, failure and
+ * end, and what a new one makes of it. load_log() keeps only the last records of each server as
+ * text while it reads; they are parsed when the file is through, so a long log costs little. loop.c
+ * calls it once at the start, servers at each event.
+ */
 #include "supervisor/servers/server_past.h"
 
 #include <errno.h>

@@ -1,3 +1,9 @@
+/*
+ * Starts the work on a postmortem when a server has ended (ended.c), and reads kept ones for the
+ * API. A struct keep is a copy of all that the thread needs, since the server may be gone or
+ * started again before it is written. When all threads are taken it tries again until half a minute
+ * is over; the open descriptor keeps the recording alive meanwhile.
+ */
 #include "supervisor/servers/postmortem_keep.h"
 
 #include <errno.h>

@@ -1,3 +1,10 @@
+/*
+ * The middle of the state machine of server.h: probes until the server is ready, hand-over of the
+ * listening socket, deadlines of each state, and the timers for them. The other files of the folder
+ * do the transitions: launch.c begins a process, ended.c judges its end, drain.c stops it, watch.c
+ * reads samples. One timer wakes the machine (server_arm()), another probes; every handler first
+ * looks at `state`, since what it was set for may be over.
+ */
 #include "supervisor/servers/server.h"
 
 #include <errno.h>

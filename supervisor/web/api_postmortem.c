@@ -1,3 +1,8 @@
+/*
+ * The one route of the API that reads a disk: api.c calls it, a thread lists and reads the kept end
+ * (servers/postmortem_keep.h), and the request is answered when it returns. The server's name is
+ * copied, since a reload may take the server away meanwhile.
+ */
 #include "supervisor/web/api_postmortem.h"
 
 #include <errno.h>

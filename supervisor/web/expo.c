@@ -1,3 +1,9 @@
+/*
+ * Writes /metrics of evenkeeld for status.c. A row of the table is a family; most are a function
+ * that prints one server's samples, called for each server in turn, so that a family stays together
+ * as the format demands. main.c prints the table's names, which tools/names.sh holds against
+ * alerts, dashboards and documents.
+ */
 #include "supervisor/web/expo.h"
 
 #include <dirent.h>

@@ -1,3 +1,7 @@
+/*
+ * Rows of law/shares.h as JSON (api.c) and as HTML (page_server.c). The JSON has names only where
+ * its caller says that they may be shown; the page never has them.
+ */
 #include "supervisor/web/key_table.h"
 
 #include <errno.h>

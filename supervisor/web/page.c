@@ -1,3 +1,7 @@
+/*
+ * Fills page.html for status.c, and escapes text for all files that write HTML. Placeholders are
+ * replaced in one pass over the file; the sections of the servers come from page_server.c.
+ */
 #include "supervisor/web/page.h"
 
 #include <errno.h>

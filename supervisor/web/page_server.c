@@ -1,3 +1,8 @@
+/*
+ * HTML of the servers' sections and of the overview, called by page.c. Numbers are formatted as the
+ * script of page.html does it, or they would jump at the first refresh; all text from outside
+ * passes page_escape().
+ */
 #include "supervisor/web/page_server.h"
 
 #include <math.h>

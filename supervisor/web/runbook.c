@@ -1,3 +1,8 @@
+/*
+ * A very small Markdown to HTML, for one file that is built in; status.c serves it at the path that
+ * the alerts link to. Everything is escaped first, and what is no known form is a paragraph, so
+ * that a mistake in the file shows as text and not as a broken page.
+ */
 #include "supervisor/web/runbook.h"
 
 #include <errno.h>

@@ -1,3 +1,10 @@
+/*
+ * evenkeeld's listeners and routes: it takes a request apart, decides whether the caller may read
+ * or write, and calls api.c, page.c, runbook.c or expo.c. A request that waits is suspended in
+ * libmicrohttpd and resumed in on_written(); since that may be called inside another request, the
+ * library is run in the next turn of the loop, never from there. loop.c opens one listener for TCP
+ * and one for the Unix socket.
+ */
 #include "supervisor/web/status.h"
 
 #include <errno.h>
