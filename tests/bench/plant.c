@@ -1,3 +1,9 @@
+/*
+ * The simulated server on which bench_control.c judges controllers. One loop of virtual time
+ * (live_through()): arrivals, clients that give up, a step of the real scheduler with the modelled
+ * cost, and once a second the controller. A kill closes the scheduler and opens a new one after the
+ * downtime; what was open is lost, as with a real process.
+ */
 #include "tests/bench/plant.h"
 
 #include <errno.h>

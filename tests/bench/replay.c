@@ -1,3 +1,9 @@
+/*
+ * The engine of bench_sched.c, bench_tenants.c, bench_prefill.c and sim_real.c: it plans and
+ * applies steps of a workload as fast as the host can, while time is the model's. Steps overlap as
+ * in the server: start_steps() plans ahead as far as the depth allows, land_step() applies the
+ * oldest. What is measured is the scheduler's own time and its allocations, never the model's.
+ */
 #include "tests/bench/replay.h"
 
 #include <errno.h>

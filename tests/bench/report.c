@@ -1,3 +1,8 @@
+/*
+ * Opens, fills and closes a report file, one cell a row, for the bench programs and long tests.
+ * tools/report.py makes docs/benchmarks.md from these files; the machine's description comes from
+ * /proc, so that figures of two machines are not mistaken for each other's.
+ */
 #include "tests/bench/report.h"
 
 #include <errno.h>

@@ -1,3 +1,11 @@
+/*
+ * The backend of the engine's simulations, the scheduler's benchmarks and several unit tests; it
+ * implements kernels/backend.h with marks in place of keys and values. check_hazards() compares
+ * every block that a step writes with those that other sequences use, in this and in earlier steps
+ * in flight (struct null_use holds who last did). execute() runs in wait(), as late as a device
+ * might, and scribble() leaves garbage after a failed step, so that code which trusts either is
+ * found.
+ */
 #include "tests/sim/null_backend.h"
 
 #include <errno.h>

@@ -1,3 +1,8 @@
+/*
+ * The wrappers that --wrap puts in place of malloc and its kin in all unit tests. A counter that a
+ * test sets goes down with each allocation and fails the one at which it is 0; while it is not set
+ * the wrappers only count, which the tests of "allocates nothing" use.
+ */
 #include "tests/unit/alloc.h"
 
 #include <stdlib.h>
