@@ -78,4 +78,9 @@ for f in supervisor/law/*.[ch] supervisor/engines/*.[ch]; do
         bad=1
     fi
 done
+# A source file says first what it is for and who calls it.
+# shellcheck disable=SC2046 # names without spaces
+awk 'FNR == 1 { if ($0 !~ /^\/\*/) { print FILENAME ": begins without a comment"; bad = 1 } nextfile }
+    END { exit bad }' $(find common kernels server supervisor tests \
+    -name '*.c' -o -name '*.cu' -o -name '*.cuh') || bad=1
 exit $bad
