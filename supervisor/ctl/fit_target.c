@@ -1,9 +1,9 @@
 /*
- * The doing side of `evenkeelctl bench-fit`: verb_bench_fit.c asks planner/climb.c for the next
- * limit and this file sets it, keeps evenkeel-bench running as the load, and measures. The load is
- * a program of its own that is started again when it has sent all its requests, and that ends the
- * measurement with its own sentence when they fail. fit_close() is called on every way out; it puts
- * the limit back, or keeps the one that was found.
+ * The doing side of `evenkeelctl bench-fit`: verb_bench_fit.c asks planner/limit_search.c for the
+ * next limit and this file sets it, keeps evenkeel-bench running as the load, and measures. The
+ * load is a program of its own that is started again when it has sent all its requests, and that
+ * ends the measurement with its own sentence when they fail. fit_close() is called on every way
+ * out; it puts the limit back, or keeps the one that was found.
  */
 #include "supervisor/ctl/fit_target.h"
 

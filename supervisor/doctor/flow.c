@@ -1,6 +1,6 @@
 /*
  * Answers the questions of the guides' flowchart from a finding's class, its phase and the numbers
- * of the log. diagnose_text.c and diagnose_json.c show them, and io/look.c passes them on to
+ * of the log. diagnose_text.c and diagnose_json.c show them, and io/log_class.c passes them on to
  * evenkeeld's history of failures.
  */
 #include "supervisor/doctor/flow.h"

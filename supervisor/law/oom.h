@@ -33,7 +33,7 @@ enum crash_class {
 
 enum crash_phase { PHASE_STARTING, PHASE_READY, PHASE_DRAINING };
 
-/* What the signature catalog finds in the log, see look.h. */
+/* What the signature catalog finds in the log, see log_class.h. */
 struct crash_found {
     enum crash_class cls;
     char id[48], title[96];

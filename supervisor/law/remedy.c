@@ -1,10 +1,10 @@
 /*
  * Applies the ladders: remedy_next() takes the first step of the class that was not tried within a
  * day and would change something, and remedy_argv() makes the flags of the next start.
- * servers/repair.c asks for the step, and engine_end.c for an engine process; servers/words.c makes
- * the flags. What a step lowers is kept as caps in remedy_memory, beside which flags the operator
- * wrote, so that a cap can be forgotten when it is a day old without the configuration being
- * touched.
+ * servers/repair.c asks for the step, and engine_end.c for an engine process;
+ * servers/command_line.c makes the flags. What a step lowers is kept as caps in remedy_memory,
+ * beside which flags the operator wrote, so that a cap can be forgotten when it is a day old
+ * without the configuration being touched.
  */
 #include "supervisor/law/remedy.h"
 

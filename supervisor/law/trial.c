@@ -1,6 +1,6 @@
 /*
- * Reads the settings of a trial from JSON and makes flags of them; servers/words.c puts these
- * behind the configuration's. Each setting has its own bounds. A trial that may only lower
+ * Reads the settings of a trial from JSON and makes flags of them; servers/command_line.c puts
+ * these behind the configuration's. Each setting has its own bounds. A trial that may only lower
  * (`at_most`) drops what is no lower than the server has it already (trial_within()).
  */
 #include "supervisor/law/trial.h"

@@ -1,9 +1,9 @@
 /*
- * The search for the best limit as a state machine without I/O: climb_next() says which limit to
- * measure, climb_note() takes the step. ctl/verb_bench_fit.c runs it. Harm is preemptions, gaps
- * between tokens above what is allowed, or twice in a row less throughput than with fewer
- * sequences. Until the first harm the limit rises by a fixed step; then it halves the interval
- * until good and bad are neighbours.
+ * The search for the best limit as a state machine without I/O: limit_search_next() says which
+ * limit to measure, limit_search_note() takes the step. ctl/verb_bench_fit.c runs it. Harm is
+ * preemptions, gaps between tokens above what is allowed, or twice in a row less throughput than
+ * with fewer sequences. Until the first harm the limit rises by a fixed step; then it halves the
+ * interval until good and bad are neighbours.
  */
 #include "supervisor/planner/limit_search.h"
 
