@@ -8,7 +8,7 @@
  *   i8, f8  2 slices: 8 bytes each; an int8 is stored plus 128
  *   i4      4 slices: a word each; the two numbers of a pair lie 16 bits apart
  *
- * cuda_place() in load.c writes the same. A slice becomes four words of pairs of the type to
+ * pack_row() in load.c writes the same. A slice becomes four words of pairs of the type to
  * compute with, exactly: bits are put below the exponent of a number of known size, which is then
  * taken away, together with the zero. E4M3 is shifted to where exponent and fraction belong and
  * multiplied to what it means, which is right for its subnormal numbers, too; its not-a-number is

@@ -10,7 +10,7 @@
  * end of that process alone (revive.c).
  *
  * All decisions are sched.c's; here are the thread, the clock, orders and the end. Sharing is
- * described in thread.h.
+ * described in engine_inside.h.
  */
 #include "server/engine/engine.h"
 

@@ -1,5 +1,5 @@
 /*
- * The store of the host tier and its copies; see host.h.
+ * The store of the host tier and its copies; see sched_host.h.
  */
 #include "server/engine/sched_host.h"
 

@@ -1,6 +1,6 @@
 /*
  * The control law as a pure function: samples and the time in, one decision out. No I/O, no clock,
- * no allocation after policy_init(). Law, constants and reason codes: docs/control.md.
+ * no allocation after policy_new(). Law, constants and reason codes: docs/control.md.
  */
 #pragma once
 
