@@ -351,7 +351,8 @@ static void restore_score(int fd, int score)
     char text[16];
     int len = snprintf(text, sizeof(text), "%d", score);
 
-    (void)pwrite(fd, text, (size_t)len, 0); /* one may always go back to what one had */
+    if (pwrite(fd, text, (size_t)len, 0) != len) /* one may always go back to what one had */
+        ek_log(EK_LOG_WARNING, "cannot set the score of the kernel's OOM killer back to %d", score);
 }
 
 int launcher_score_open(void)
