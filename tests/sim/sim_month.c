@@ -31,7 +31,7 @@
 #define POLL_S 1u
 #endif
 #define GROWS_BYTES   16384.0  /* of what is allocated */
-#define GROWS_PRIVATE 262144.0 /* of pages: an allocator may keep a few */
+#define GROWS_PRIVATE 262144.0 /* of it: an allocator may keep a few pages */
 #define START_WALL_US 1767225600000000ull
 
 struct month {
@@ -169,19 +169,18 @@ static void poll_once(struct month *m, uint64_t second)
     m->polls++;
 }
 
+/* Writable memory of the process, whether it is in memory just now or not: what a busy kernel took
+ * back comes again and has not grown. */
 static double private_bytes(void)
 {
     char line[128];
-    double sum = 0;
-    FILE *f = fopen("/proc/self/smaps_rollup", "re");
-    while (f && fgets(line, sizeof(line), f)) {
-        double kib;
-        if (sscanf(line, "Private_%*[^:]: %lf kB", &kib) == 1)
-            sum += kib * 1024;
-    }
+    double kib = 0;
+    FILE *f = fopen("/proc/self/status", "re");
+    while (f && fgets(line, sizeof(line), f) && sscanf(line, "VmData: %lf kB", &kib) != 1)
+        continue;
     if (f)
         (void)fclose(f); /* it was only read */
-    return sum;
+    return kib * 1024;
 }
 
 static int month_init(struct month *m)
