@@ -156,12 +156,14 @@ static void allow_libraries(struct rules *t)
     free(copy);
 }
 
-/* A card's driver: its nodes, the pipe of its multi-process service, its cache of code. */
+/* A card's driver: its nodes, the names of its threads (it does not begin where it may not write
+ * them), the pipe of its multi-process service, its cache of code. */
 static void allow_cards(struct rules *t)
 {
     const char *home = getenv("HOME"), *cache = getenv("CUDA_CACHE_PATH");
     char path[PATH_MAX];
     allow(t, "/dev", NODE);
+    allow(t, "/proc/self/task", READ | EK_MAY_WRITE);
     allow(t, "/tmp/nvidia-mps", OWN);
     allow(t, "/run/nvidia-persistenced", READ);
     allow(t, getenv("CUDA_MPS_PIPE_DIRECTORY"), OWN);

@@ -19,7 +19,13 @@ typedef uint64_t cu_addr;
 
 #define CU_TILE_ROWS   64u /* query rows (token, head) of a block of prefill attention */
 #define CU_HEADS       8u  /* query heads of a KV head that one block of decode attention takes */
-#define CU_SPLIT_LEAST 128u
+#define CU_GEMV_WARPS  8u
+#define CU_GEMV_STAGES 8u /* turns of such a product that are under way, and the one at hand */
+#define CU_GEMV_SHARED (CU_GEMV_STAGES * CU_GEMV_WARPS * 32 * 32) /* bytes */
+#define CU_SPLIT_LEAST 64u
+/* Floats of a part's result for a head: its numbers, its maximum and sum, and room so that numbers
+ * begin at 16 bytes. */
+#define CU_PARTIAL(head_dim) ((head_dim) + 4u)
 #define CU_TILE_UNIT   128u /* positions: a part of a tile's context begins at a multiple, */
 #define CU_TILE_LEAST  512u /* and has about so many at least */
 #define CU_DIM_MOST    256u

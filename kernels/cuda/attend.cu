@@ -93,49 +93,85 @@ DEV struct unit unit_of(const struct cu_attend_args *a, const struct cu_step *s,
     return u;
 }
 
-/* The part's result of each head: to dst when it is the whole, else to its partials, of which the
- * block that comes last makes the whole. acc: [CU_HEADS][dim] with m and l of each head. */
-DEV void finish_row(const struct cu_attend_args *a, const struct unit *u, const float *acc,
-                    uint32_t dim, const float *m, const float *l)
+/* What a block's warps found of a unit, each by itself: sums of values that are not divided yet,
+ * scaled to the block's maximum m; l with all warps in it. Rows lie apart so that a warp's stores
+ * meet few banks twice. */
+template <int DIM> struct row_found {
+    float o[WARPS][CU_HEADS][DIM + 4], m[WARPS][CU_HEADS], l[WARPS][CU_HEADS];
+};
+
+template <int DIM> DEV float row_value(const row_found<DIM> &f, uint32_t head, uint32_t d)
 {
-    const uint32_t n = a->head_dim, size = n + 2, parts = u->item.parts;
+    float sum = 0.0f;
+
+    for (int i = 0; i < WARPS; i++)
+        sum += f.o[i][head][d];
+    return sum;
+}
+
+/* Of all parts of a row: a warp for each head, four numbers a lane. */
+template <class T>
+DEV void merge_parts(const struct cu_attend_args *a, const struct unit *u, const float *partial,
+                     uint64_t stride, uint64_t to)
+{
+    const uint32_t n = a->head_dim, size = CU_PARTIAL(n), parts = u->item.parts;
+    const uint32_t lane = threadIdx.x % 32;
+
+    for (uint32_t h = threadIdx.x / 32; h < u->heads; h += WARPS) {
+        const float *head = partial + h * size, *ends = head + n;
+        float most = -INFINITY, sum = 0.0f;
+        for (uint32_t p = lane; p < parts; p += 32)
+            most = fmaxf(most, ends[p * stride]);
+        most = warp_max(most);
+        for (uint32_t p = lane; p < parts; p += 32)
+            sum += weight_of(ends[p * stride], most) * ends[p * stride + 1];
+        const float by = whole_of(a, u->first + h, most, warp_sum(sum));
+        for (uint32_t d = lane * 4; d < n; d += 128) {
+            float4 value = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 4
+            for (uint32_t p = 0; p < parts; p++) {
+                const float w = weight_of(ends[p * stride], most);
+                const float4 v = *(const float4 *)(head + p * stride + d);
+                value.x += w * v.x, value.y += w * v.y, value.z += w * v.z, value.w += w * v.w;
+            }
+            *(uint2 *)(at<uint16_t>(a->dst.at) + to + h * n + d) = make_uint2(
+                pack(T{}, value.x * by, value.y * by), pack(T{}, value.z * by, value.w * by));
+        }
+    }
+}
+
+/* The part's result of each head: to dst when it is the whole, else to its partials, of which the
+ * block that comes last makes the whole. */
+template <class T, int DIM>
+DEV void finish_row(const struct cu_attend_args *a, const struct unit *u, const row_found<DIM> &f)
+{
+    const uint32_t n = a->head_dim, size = CU_PARTIAL(n), parts = u->item.parts;
     const uint64_t to = (uint64_t)u->item.row * a->dst.stride + (uint64_t)u->first * n;
     float *partial =
         at<float>(a->partials) + ((uint64_t)u->item.first_partial * a->q_heads + u->first) * size;
     const uint64_t stride = (uint64_t)a->q_heads * size; /* from part to part */
 
     for (uint32_t i = threadIdx.x; i < u->heads * n; i += blockDim.x) {
-        uint32_t head = i / n, d = i % n;
+        const uint32_t head = i / n, d = i % n;
+        const float value = row_value(f, head, d);
         if (parts == 1)
             store(&a->dst, to + i,
-                  acc[head * dim + d] * whole_of(a, u->first + head, m[head], l[head]));
+                  value * whole_of(a, u->first + head, f.m[0][head], f.l[0][head]));
         else
-            partial[u->item.part * stride + head * size + d] = acc[head * dim + d];
+            partial[u->item.part * stride + head * size + d] = value;
     }
     if (parts == 1)
         return;
     if (threadIdx.x < u->heads) {
         float *end = partial + u->item.part * stride + threadIdx.x * size + n;
-        end[0] = m[threadIdx.x];
-        end[1] = l[threadIdx.x];
+        end[0] = f.m[0][threadIdx.x];
+        end[1] = f.l[0][threadIdx.x];
     }
     const uint32_t groups = (a->q_heads / a->kv_heads + CU_HEADS - 1) / CU_HEADS;
     const uint64_t counter =
         ((uint64_t)u->item.first_partial * a->kv_heads + u->kv_head) * groups + u->group;
-    if (!last_of(at<uint32_t>(a->counters) + counter, parts))
-        return;
-    for (uint32_t i = threadIdx.x; i < u->heads * n; i += blockDim.x) {
-        const float *head = partial + i / n * size;
-        float most = -INFINITY, sum = 0.0f, value = 0.0f;
-        for (uint32_t p = 0; p < parts; p++)
-            most = fmaxf(most, head[p * stride + n]);
-        for (uint32_t p = 0; p < parts; p++) {
-            float w = weight_of(head[p * stride + n], most);
-            sum += w * head[p * stride + n + 1];
-            value += w * head[p * stride + i % n];
-        }
-        store(&a->dst, to + i, value * whole_of(a, u->first + i / n, most, sum));
-    }
+    if (last_of(at<uint32_t>(a->counters) + counter, parts))
+        merge_parts<T>(a, u, partial, stride, to);
 }
 
 /*
@@ -282,45 +318,43 @@ DEV void row_begin(const struct cu_attend_args &a, const struct unit &u, row_sta
             r.o[c][j][0] = r.o[c][j][1] = 0.0f;
 }
 
-/* The warps' results of one unit become the block's, in acc[CU_HEADS][dim]. */
+/* What this warp found, as all of the block need it. */
 template <class T, int CHUNKS>
-DEV void row_merge(const row_state<T, CHUNKS> &r, float *acc, float (*m)[CU_HEADS],
-                   float (*l)[CU_HEADS])
+DEV void row_merge(const row_state<T, CHUNKS> &r, row_found<CHUNKS * 64> &f)
 {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-    const uint32_t dim = CHUNKS * 64;
     float sum = r.l;
 
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     sum += __shfl_xor_sync(0xffffffffu, sum, 2);
     __syncthreads(); /* the unit before is done with these */
     if (t == 0)
-        m[warp][g] = r.m, l[warp][g] = sum;
+        f.m[warp][g] = r.m, f.l[warp][g] = sum;
     __syncthreads();
-    float most = m[0][g], total = 0.0f;
+    float most = f.m[0][g], total = 0.0f;
     for (int i = 1; i < WARPS; i++)
-        most = fmaxf(most, m[i][g]);
+        most = fmaxf(most, f.m[i][g]);
     for (int i = 0; i < WARPS; i++)
-        total += weight_of(m[i][g], most) * l[i][g];
+        total += weight_of(f.m[i][g], most) * f.l[i][g];
     const float factor = weight_of(r.m, most);
-    for (uint32_t turn = 0; turn < WARPS; turn++) { /* in order, so that the sum is always alike */
-        if (turn == warp)
-            for (int c = 0; c < CHUNKS; c++)
-                for (int j = 0; j < 8; j++)
-                    for (int i = 0; i < 2; i++) {
-                        float *to = &acc[g * dim + c * 64 + 8 * (2 * t + i) + j];
-                        *to = (turn == 0 ? 0.0f : *to) + r.o[c][j][i] * factor;
-                    }
-        __syncthreads();
-    }
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++)
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+#pragma unroll
+            for (int j = 0; j < 8; j += 4)
+                *(float4 *)&f.o[warp][g][c * 64 + 8 * (2 * t + i) + j] =
+                    make_float4(r.o[c][j][i] * factor, r.o[c][j + 1][i] * factor,
+                                r.o[c][j + 2][i] * factor, r.o[c][j + 3][i] * factor);
+    __syncthreads();
     if (warp == 0 && t == 0)
-        m[0][g] = most, l[0][g] = total;
+        f.m[0][g] = most, f.l[0][g] = total;
     __syncthreads();
 }
 
 template <class T, class KV, int CHUNKS> DEV void attend_row(const struct cu_attend_args &a)
 {
-    __shared__ float acc[CU_HEADS * CHUNKS * 64], m[WARPS][CU_HEADS], l[WARPS][CU_HEADS];
+    __shared__ __align__(16) row_found<CHUNKS * 64> f;
     const struct cu_step *s = step_of(a.step);
     const uint32_t per_kv = a.q_heads / a.kv_heads, warp = threadIdx.x / 32;
     const uint32_t units = s->items * a.kv_heads * ((per_kv + CU_HEADS - 1) / CU_HEADS);
@@ -336,8 +370,8 @@ template <class T, class KV, int CHUNKS> DEV void attend_row(const struct cu_att
         for (uint32_t base = from / 16 * 16 + warp * 16; base < to; base += 16 * WARPS)
             if (from < to)
                 row_step<T, KV, CHUNKS>(a, r, s, table, u.kv_head, base, from, to);
-        row_merge<T, CHUNKS>(r, acc, m, l);
-        finish_row(&a, &u, acc, CHUNKS * 64, m[0], l[0]);
+        row_merge<T, CHUNKS>(r, f);
+        finish_row<T>(&a, &u, f);
     }
 }
 

@@ -108,6 +108,7 @@ struct cuda_shape {
     uint32_t logit_stride, mask_words;
     uint32_t most_items, most_tiles, tile_rows; /* tile_rows: of a sequence in one tile; 0 = the
                                                    plain kernel attends */
+    uint32_t row_groups;                        /* of a KV head's query heads in decode */
     uint32_t head_most;                         /* 64, 128 or 256: which kernels attend */
     size_t weight_bytes, arena_bytes, zeroed_bytes;
     struct cuda_offload offload;
@@ -222,6 +223,7 @@ struct ek_device {
     cu_handle module[16];
     uint32_t modules;
     cu_handle kernel[CUDA_KERNELS];
+    struct cuda_times *times; /* NULL: not asked for */
 
     const struct ek_graph *graph; /* NULL before load() */
     struct ek_plan_request plan;
@@ -238,6 +240,7 @@ struct ek_device {
     uint32_t fused_rows;          /* up to so many: products take packed weights as they are */
     uint32_t e4m3_rows;           /* up to so many: own kernels multiply E4M3 */
     enum cuda_kernel attend_tile; /* of rows of prompts, */
+    uint32_t row_blocks;          /* of decode attention that the card holds at once */
     uint32_t tile_rows;           /* and how many of a sequence go into one tile of it */
     char note[768];               /* for the operator, found at load; "" = nothing */
     char products[288];           /* what computes large products, in words */
@@ -305,6 +308,15 @@ void cuda_kernels_unload(struct ek_device *d);
 uint32_t cuda_kernel_of(const struct ek_device *d, enum cuda_kernel k, char *name, size_t size);
 int cuda_launch(struct ek_device *d, enum cuda_kernel k, uint32_t x, uint32_t y, uint32_t threads,
                 void *args);
+
+/* times.c: what EVENKEEL_CUDA_TIMES asks for: on stderr, when the device is closed, how long each
+ * kernel took, launched one after the other (no graphs, no overlap). NULL: it does not. mark() comes
+ * behind each launch, with its kernel or, CUDA_KERNELS for cuBLASLt, and two numbers that tell its
+ * size; begin() before the first of a step. */
+struct cuda_times *cuda_times_open(struct ek_device *d);
+void cuda_times_close(struct ek_device *d);
+int cuda_times_begin(struct ek_device *d);
+int cuda_times_mark(struct ek_device *d, enum cuda_kernel k, uint32_t x, uint32_t y);
 
 /* load.c: weights and rope tables to the device. */
 int cuda_weights_load(struct ek_device *d, const struct ek_weight_files *files,

@@ -32,6 +32,7 @@ enum cu_result {
     CU_ECC_UNCORRECTABLE = 214,
     CU_DEVICE_BUSY = 216,
     CU_UNSUPPORTED_PTX_VERSION = 222,
+    CU_OPERATING_SYSTEM = 304, /* a call of the driver's failed: a sandbox? */
     CU_NOT_FOUND = 500,
     CU_NOT_READY = 600,
     CU_ILLEGAL_ADDRESS = 700,
@@ -110,6 +111,7 @@ struct cu_access {
     X(module_unload, cuModuleUnload, (cu_handle))                                                  \
     X(module_function, cuModuleGetFunction, (cu_handle *, cu_handle, const char *))                \
     X(function_set, cuFuncSetAttribute, (cu_handle, int, int))                                     \
+    X(occupancy, cuOccupancyMaxActiveBlocksPerMultiprocessor, (int *, cu_handle, int, size_t))     \
     X(launch, cuLaunchKernel,                                                                      \
       (cu_handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, cu_handle, \
        void **, void **))                                                                          \

@@ -125,6 +125,8 @@ static uint32_t wgmma_shared(const struct ek_device *d)
 /* Dynamic shared memory of a launch. */
 static uint32_t shared_of(const struct ek_device *d, enum cuda_kernel k)
 {
+    if ((k >= K_GEMV8 && k < K_EXPAND) || (k >= K_EXPERT_UP && k < K_EXPERT_SUM))
+        return d->graph->dtype == EK_F32 ? 0 : CU_GEMV_SHARED;
     if (k == K_ATTEND_TILE)
         return tile_shared(d);
     if (k == K_ATTEND_WGMMA)
@@ -173,6 +175,7 @@ static int load_modules(struct ek_device *d, struct ek_fault *fault)
 int cuda_kernels_load(struct ek_device *d, struct ek_fault *fault)
 {
     char name[64];
+    int blocks = 0;
 
     int r = load_modules(d, fault);
     for (int k = 0; r == 0 && k < CUDA_KERNELS; k++) {
@@ -195,6 +198,9 @@ int cuda_kernels_load(struct ek_device *d, struct ek_fault *fault)
                        cu_name(&d->cu, result));
         r = result == CU_OUT_OF_MEMORY ? EK_EDEVMEM : -ENODEV;
     }
+    if (r == 0 && d->kernel[K_ATTEND_ROW])
+        r = cu_code(d->cu.occupancy(&blocks, d->kernel[K_ATTEND_ROW], 128, 0));
+    d->row_blocks = d->multiprocessors * (blocks > 0 ? (uint32_t)blocks : 1);
     return r;
 }
 
@@ -210,6 +216,7 @@ int cuda_launch(struct ek_device *d, enum cuda_kernel k, uint32_t x, uint32_t y,
 {
     void *params[] = {args};
 
-    return cu_code(d->cu.launch(d->kernel[k], x, y, 1, threads, 1, 1, shared_of(d, k), d->stream,
-                                params, NULL));
+    int r = cu_code(d->cu.launch(d->kernel[k], x, y, 1, threads, 1, 1, shared_of(d, k), d->stream,
+                                 params, NULL));
+    return r < 0 ? r : cuda_times_mark(d, k, x, y);
 }

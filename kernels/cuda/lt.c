@@ -308,7 +308,10 @@ static int multiply(struct ek_device *d, struct lt_plan *p, const struct cu_gemm
     int status = lt->matmul(lt->handle, p->desc, p->key.form == LT_BARE ? &one : &g->scale,
                             (void *)(uintptr_t)g->w, p->w, (void *)(uintptr_t)x, p->x, &zero, c,
                             p->c, c, p->c, p->best.algo, space, CUDA_LT_SPACE, d->stream);
-    return status == LT_OK ? 1 : refused(d, p, status);
+    if (status != LT_OK)
+        return refused(d, p, status);
+    int r = cuda_times_mark(d, CUDA_KERNELS, g->n, p->key.rows);
+    return r < 0 ? r : 1;
 }
 
 static uint32_t rows_of(const struct ek_device *d, const struct cu_gemm_args *g, uint32_t rows)

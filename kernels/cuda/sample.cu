@@ -19,7 +19,7 @@
 
 #define THREADS  1024
 #define WARPS    (THREADS / 32)
-#define BUCKETS  1024
+#define BUCKETS  CU_DRAW_BUCKETS /* as many as threads */
 #define FARTHEST 0x7fffffffu
 
 /* Apart from sm_100 on: registers are few, and there the assembler spills with all in one. */
@@ -34,12 +34,6 @@ struct surprise {
     double total, expected;
 };
 
-/* Weights by some of their bits. */
-struct histogram {
-    u64 mass[BUCKETS];
-    uint32_t count[BUCKETS];
-};
-
 /* Tokens heaviest first (bits of the weight, inverted id), and the mass of each beginning. */
 struct sorted {
     u64 token[CU_DRAW_LIST], mass[CU_DRAW_LIST];
@@ -47,7 +41,7 @@ struct sorted {
 
 struct work {
     union {
-        struct histogram h;
+        struct buckets h;
         struct sorted s;
     };
     u64 warp_mass[WARPS];
@@ -140,17 +134,40 @@ DEV void block_totals(struct work *w, uint32_t *count, u64 *mass)
     __syncthreads();
 }
 
+/* f(id, weight) for every weight above zero: each thread asks for eight logits at once, which would
+ * be waited for one after the other. */
+template <class F> DEV void each_weight(const struct row *r, const F &f)
+{
+    for (uint32_t first = threadIdx.x * 4; first < r->n; first += THREADS * 8) {
+        float x[2][4];
+        uint32_t bits[2] = {};
+#pragma unroll
+        for (uint32_t q = 0; q < 2; q++) {
+            const uint32_t id = first + q * THREADS * 4;
+            if (id >= r->n)
+                continue;
+            load_quad(r->x, id, x[q]);
+            bits[q] = allowed_quad(r, id) & (id + 4 <= r->n ? 15u : (1u << (r->n - id)) - 1);
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i++) {
+            const float w = bits[i / 4] >> i % 4 & 1u ? weight_of(r, x[i / 4][i % 4]) : 0.0f;
+            if (w > 0.0f)
+                f(first + i / 4 * THREADS * 4 + i % 4, w);
+        }
+    }
+}
+
 /* Number and mass of all weights above zero. */
 DEV void totals(const struct row *r, struct work *w, uint32_t *ret_count, u64 *ret_mass)
 {
     u64 mass = 0;
     uint32_t count = 0;
 
-    for (uint32_t id = threadIdx.x; id < r->n; id += THREADS) {
-        float f = weight(r, id);
+    each_weight(r, [&](uint32_t, float f) {
         mass += mass_of(f);
-        count += f > 0.0f;
-    }
+        count++;
+    });
     block_totals(w, &count, &mass);
     *ret_mass = mass;
     *ret_count = count;
@@ -168,7 +185,7 @@ struct cut {
 DEV uint32_t find_bucket(struct work *w, u64 limit, bool by_count, struct cut *c)
 {
     const uint32_t bucket = BUCKETS - 1 - threadIdx.x, lane = threadIdx.x % 32;
-    const u64 mass = w->h.mass[bucket];
+    const u64 mass = mass_in(&w->h, bucket);
     const uint32_t count = w->h.count[bucket];
     u64 upto_mass = mass;
     uint32_t upto_count = count;
@@ -220,25 +237,27 @@ DEV uint32_t order_bits(const by_distance &o, float w)
     return FARTHEST - distance(*o.s, w);
 }
 
-/* The place in the order at which the running count or mass reaches limit (1 .. total). */
+/* The place in the order at which the running count or mass reaches limit (1 .. total). `known`: of
+ * weights what their highest bits are, or NULL. */
 template <class O>
 DEV struct cut find_cut(const struct row *r, struct work *w, u64 limit, bool by_count,
-                        const O &order)
+                        const O &order, const struct cu_draw *known)
 {
     struct cut c = {0, 0, 0};
 
     for (int shift = O::HIGHEST; shift >= 0; shift -= 10) {
-        w->h.mass[threadIdx.x] = 0;
-        w->h.count[threadIdx.x] = 0;
+        const bool is_known = known && shift == O::HIGHEST;
+        const u64 mass = is_known ? known->mass[threadIdx.x] : 0;
+        w->h.low[threadIdx.x] = (uint32_t)mass;
+        w->h.high[threadIdx.x] = (uint32_t)(mass >> 32);
+        w->h.count[threadIdx.x] = is_known ? known->count[threadIdx.x] : 0;
         __syncthreads();
-        for (uint32_t id = threadIdx.x; id < r->n; id += THREADS) {
-            float f = weight(r, id);
-            uint32_t bits = f > 0.0f ? order_bits(order, f) : 0;
-            if (f > 0.0f && (u64)bits >> (shift + 10) == (u64)c.bits >> (shift + 10)) {
-                atomicAdd(&w->h.mass[bits >> shift & (BUCKETS - 1)], mass_of(f));
-                atomicAdd(&w->h.count[bits >> shift & (BUCKETS - 1)], 1u);
-            }
-        }
+        if (!is_known)
+            each_weight(r, [&](uint32_t, float f) {
+                const uint32_t bits = order_bits(order, f);
+                if ((u64)bits >> (shift + 10) == (u64)c.bits >> (shift + 10))
+                    put(&w->h, bits >> shift & (BUCKETS - 1), f);
+            });
         __syncthreads();
         c.bits |= find_bucket(w, limit, by_count, &c) << shift;
         __syncthreads();
@@ -284,6 +303,7 @@ DEV uint32_t find_id(const struct row *r, struct work *w, u64 limit, const M &m,
         uint32_t share = (to - from + WARPS - 1) / WARPS, first = min(from + warp * share, to);
         uint32_t end = min(first + share, to);
         u64 sum = 0;
+#pragma unroll 4
         for (uint32_t id = first + lane; id < end; id += 32)
             sum += measure_of(m, weight(r, id));
         for (int i = 16; i > 0; i >>= 1)
@@ -366,7 +386,7 @@ APART void keep_typical(struct work *w, float typical_p)
         w->surprise = {total, expected};
     __syncthreads();
     const u64 limit = mass_for((double)typical_p * (double)mass);
-    struct cut c = find_cut(r, w, limit, false, by_distance{&w->surprise});
+    struct cut c = find_cut(r, w, limit, false, by_distance{&w->surprise}, NULL);
     uint32_t last = find_id(r, w, limit - c.mass, at_distance{c.bits, &w->surprise}, 0, r->n);
     for (uint32_t id = threadIdx.x; id < r->n; id += THREADS) {
         float f = weight(r, id);
@@ -377,8 +397,9 @@ APART void keep_typical(struct work *w, float typical_p)
     __syncthreads();
 }
 
-/* From the row in w alone. */
-DEV uint32_t draw(struct work *w, const struct ek_sampling *p, uint32_t position)
+/* From the row in w; `known` as find_cut() takes it. */
+DEV uint32_t draw(struct work *w, const struct ek_sampling *p, uint32_t position,
+                  const struct cu_draw *known)
 {
     const struct row *r = &w->row;
     uint32_t count;
@@ -388,17 +409,17 @@ DEV uint32_t draw(struct work *w, const struct ek_sampling *p, uint32_t position
     if (!wants_cut(p))
         return find_id(r, w, share_of(random_at(p->seed, position), kept) + 1, of_all{}, 0, r->n);
     if (p->top_k > 0 && p->top_k < count) {
-        struct cut c = find_cut(r, w, p->top_k, true, by_weight{});
+        struct cut c = find_cut(r, w, p->top_k, true, by_weight{}, known);
         kept = mass_upto(&c, p->top_k);
     }
     if (p->top_p < 1.0f) { /* as many as are needed to hold top_p of it, one at least */
         const u64 limit = mass_for((double)p->top_p * (double)kept);
-        struct cut c = find_cut(r, w, limit, false, by_weight{});
+        struct cut c = find_cut(r, w, limit, false, by_weight{}, known);
         u64 each = mass_of(__uint_as_float(c.bits));
         kept = c.mass + (limit - c.mass + each - 1) / each * each;
     }
     u64 limit = share_of(random_at(p->seed, position), kept) + 1;
-    struct cut c = find_cut(r, w, limit, false, by_weight{});
+    struct cut c = find_cut(r, w, limit, false, by_weight{}, known);
     u64 rank = (limit - c.mass - 1) / mass_of(__uint_as_float(c.bits));
     return find_id(r, w, rank + 1, of_weight{c.bits}, 0, r->n);
 }
@@ -551,7 +572,8 @@ DEV int32_t choose(const struct cu_sample_args &a, uint32_t logit_row, u64 best,
     if (wants_typical(p))
         keep_typical(w, p->typical_p);
     if (wants_typical(p) || !a.weighed || (wants_cut(p) && (!a.collected || list->listed == 0)))
-        return (int32_t)draw(w, p, position);
+        return (int32_t)draw(w, p, position,
+                             a.weighed && wants_cut(p) && !wants_typical(p) ? list : NULL);
     if (wants_cut(p))
         return (int32_t)draw_from_list(list, piece, p, position, w);
     piece_totals(piece, pieces_of(w->row.n), w, &count, &mass);

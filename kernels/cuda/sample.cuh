@@ -80,6 +80,40 @@ DEV u64 mass_of(float w)
     return (u64)(w * UNIT);
 }
 
+/* Four logits from `id`, a multiple of four; a row has room for whole ones. */
+DEV void load_quad(const float *x, uint32_t id, float f[4])
+{
+    const float4 v = *(const float4 *)&x[id];
+    f[0] = v.x, f[1] = v.y, f[2] = v.z, f[3] = v.w;
+}
+
+/* A bit for each of four tokens that may be chosen. */
+DEV uint32_t allowed_quad(const struct row *r, uint32_t id)
+{
+    return r->mask ? r->mask[id / 32] >> (id % 32) & 15u : 15u;
+}
+
+/* Weights by some of their bits: sums of 64 bits in halves: shared memory adds 32 bits at once. */
+struct buckets {
+    uint32_t low[CU_DRAW_BUCKETS], high[CU_DRAW_BUCKETS], count[CU_DRAW_BUCKETS];
+};
+
+DEV void put(struct buckets *b, uint32_t at, float w)
+{
+    const u64 mass = mass_of(w);
+    const uint32_t low = (uint32_t)mass, before = atomicAdd(&b->low[at], low);
+    const uint32_t high = (uint32_t)(mass >> 32) + (before + low < before);
+
+    if (high > 0)
+        atomicAdd(&b->high[at], high);
+    atomicAdd(&b->count[at], 1u);
+}
+
+DEV u64 mass_in(const struct buckets *b, uint32_t at)
+{
+    return (u64)b->high[at] << 32 | b->low[at];
+}
+
 /* The smallest mass that is not below `wanted`, one at least. */
 DEV u64 mass_for(double wanted)
 {

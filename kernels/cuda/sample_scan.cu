@@ -34,19 +34,6 @@ DEV struct share share_of_block(uint32_t pieces)
             (uint32_t)((u64)pieces * (blockIdx.y + 1) / gridDim.y)};
 }
 
-/* Four logits from `id`, a multiple of four; a row has room for whole ones. */
-DEV void load_quad(const float *x, uint32_t id, float f[4])
-{
-    const float4 v = *(const float4 *)&x[id];
-    f[0] = v.x, f[1] = v.y, f[2] = v.z, f[3] = v.w;
-}
-
-/* A bit for each of four tokens that may be chosen. */
-DEV uint32_t allowed_quad(const struct row *r, uint32_t id)
-{
-    return r->mask ? r->mask[id / 32] >> (id % 32) & 15u : 15u;
-}
-
 DEV uint32_t id_in_piece(uint32_t piece, uint32_t quad)
 {
     return piece * CU_PIECE + quad * 128 + threadIdx.x % 32 * 4;
@@ -276,23 +263,6 @@ DEV bool row_to_draw(const struct cu_sample_args &a, const struct cu_step *s, st
                   best_of_row(pieces_at(&a, q->logit_row), pieces_of(a.vocab)));
 }
 
-/* Sums of 64 bits in halves: shared memory adds 32 bits at once. */
-struct buckets {
-    uint32_t low[CU_DRAW_BUCKETS], high[CU_DRAW_BUCKETS], count[CU_DRAW_BUCKETS];
-};
-
-DEV void put(struct buckets *b, float w)
-{
-    const uint32_t at = __float_as_uint(w) >> SHIFT;
-    const u64 mass = mass_of(w);
-    const uint32_t low = (uint32_t)mass, before = atomicAdd(&b->low[at], low);
-    const uint32_t high = (uint32_t)(mass >> 32) + (before + low < before);
-
-    if (high > 0)
-        atomicAdd(&b->high[at], high);
-    atomicAdd(&b->count[at], 1u);
-}
-
 /* The weights of a piece: the warp's sums. */
 DEV void weigh_piece(const struct row *r, uint32_t p, struct buckets *b, bool cut,
                      struct cu_piece *piece)
@@ -312,7 +282,7 @@ DEV void weigh_piece(const struct row *r, uint32_t p, struct buckets *b, bool cu
             mass += mass_of(w);
             count += w > 0.0f;
             if (cut && w > 0.0f)
-                put(b, w);
+                put(b, __float_as_uint(w) >> SHIFT, w);
         }
     }
     warp_totals(&mass, &count);
@@ -343,7 +313,7 @@ EK_KERNEL(ek_sample_weigh, struct cu_sample_args, THREADS)
     for (uint32_t i = threadIdx.x; cut && i < CU_DRAW_BUCKETS; i += THREADS) {
         if (b.count[i] == 0)
             continue;
-        atomicAdd((u64 *)&draw->mass[i], (u64)b.high[i] << 32 | b.low[i]);
+        atomicAdd((u64 *)&draw->mass[i], mass_in(&b, i));
         atomicAdd(&draw->count[i], b.count[i]);
     }
 }

@@ -350,9 +350,11 @@ static void shape_attention(const struct ek_plan_request *q, struct cuda_shape *
             continue;
         uint32_t q_heads = g->ops[i].u.attention.q_heads;
         uint32_t group = q_heads / g->ops[i].u.attention.kv_heads;
+        uint32_t row_groups = (group + CU_HEADS - 1) / CU_HEADS;
         uint32_t rows = group > CU_TILE_ROWS ? 0 : CU_TILE_ROWS / group;
         heads = q_heads > heads ? q_heads : heads;
         groups = group / CU_HEADS + 1 > groups ? group / CU_HEADS + 1 : groups;
+        s->row_groups = row_groups > s->row_groups ? row_groups : s->row_groups;
         least = rows < least ? rows : least;
     }
     const uint32_t unit = g->kv_f8 ? 16 : 8; /* what is copied at once */
@@ -362,7 +364,8 @@ static void shape_attention(const struct ek_plan_request *q, struct cuda_shape *
     s->most_tile_parts = fast ? CUDA_TILE_PAIRS / CU_TILE_ROWS / g->kv_heads : 0;
     s->most_tiles = fast ? q->ceiling.rows / least + q->ceiling.seqs + 1 + s->most_tile_parts : 0;
     partials = (size_t)s->most_items * heads;
-    s->partial_at = cuda_shape_take(&s->arena_bytes, partials, (g->head_dim + 2) * sizeof(float));
+    s->partial_at = cuda_shape_take(&s->arena_bytes, partials,
+                                    CU_PARTIAL(g->head_dim) * sizeof(float));
     s->counter_at = cuda_shape_take(&s->arena_bytes, (size_t)s->most_items * g->kv_heads,
                                     groups * sizeof(uint32_t));
     s->tile_counter_at = cuda_shape_take(&s->arena_bytes, (size_t)s->most_tile_parts * g->kv_heads,

@@ -21,6 +21,9 @@
 #define SPIN_US  100   /* wait() looks without a break for so long, */
 #define SLEEP_NS 20000 /* then sleeps between two looks */
 
+#define PART_COST  48u /* see part_size() */
+#define PART_TURNS 4u  /* that are tried */
+
 #define SAMPLE_WARPS  4u /* of a block that reads logits, */
 #define SAMPLE_BLOCKS 4u /* and such blocks on a multiprocessor */
 
@@ -48,19 +51,59 @@ static uint32_t put(struct pack *p, const void *from, uint32_t count, size_t siz
     return at;
 }
 
-/* Positions that one part of a context covers: a share of all positions, so that the card is busy
- * but not more than that. Where rows are many and alike it is more than any of them has; a long
- * one among short ones is more than its share, however many they are. */
+/* Parts of all that attend alone, where a part covers so many positions. */
+static uint64_t parts_of(const struct ek_step *step, uint64_t size)
+{
+    const struct ek_step_seq *q = ek_step_seqs(step);
+    uint64_t parts = 0;
+
+    for (uint32_t i = 0; i < step->seqs; i++)
+        parts += q[i].rows == 1 ? (q[i].context + size - 1) / size : 0;
+    return parts;
+}
+
+/* The least size, in steps of 64 positions, that makes no more parts than that. */
+static uint64_t least_size(const struct ek_step *step, uint64_t longest, uint64_t parts)
+{
+    uint64_t below = CU_SPLIT_LEAST / 64 - 1, fits = (longest + 63) / 64;
+
+    while (fits - below > 1) {
+        const uint64_t middle = (below + fits) / 2;
+        if (parts_of(step, middle * 64) <= parts)
+            fits = middle;
+        else
+            below = middle;
+    }
+    return fits * 64;
+}
+
+/* Positions that one part of a context covers. The card holds `slots` parts at once and takes the
+ * next when one is done, so what counts is how many turns that makes and how long a part is, with
+ * what each costs besides (as much as reading so many positions, PART_COST). Where rows are many
+ * and alike a part is all of a context; a long one among short ones is divided. */
 static uint32_t part_size(const struct ek_device *d, const struct ek_step *step)
 {
     const struct ek_step_seq *q = ek_step_seqs(step);
-    uint64_t positions = 0, items = d->multiprocessors * 3ull / d->graph->kv_heads;
+    const uint32_t each = d->graph->kv_heads * d->shape.row_groups;
+    const uint64_t slots = d->row_blocks > each ? d->row_blocks / each : 1;
+    uint64_t rows = 0, longest = CU_SPLIT_LEAST, best = 0, least = UINT64_MAX;
 
     for (uint32_t i = 0; i < step->seqs; i++)
-        positions += q[i].rows == 1 ? q[i].context : 0;
-    items = items > CUDA_MOST_SPLITS ? CUDA_MOST_SPLITS : items;
-    uint64_t size = positions / (items + !items) / 64 * 64 + 64;
-    return size < CU_SPLIT_LEAST ? CU_SPLIT_LEAST : size > UINT32_MAX ? UINT32_MAX : (uint32_t)size;
+        if (q[i].rows == 1) {
+            longest = q[i].context > longest ? q[i].context : longest;
+            rows++;
+        }
+    const uint64_t first = rows / slots + (rows % slots != 0);
+    for (uint64_t turns = first; turns < first + PART_TURNS; turns++) {
+        const uint64_t size = least_size(step, longest, turns * slots);
+        const uint64_t parts = parts_of(step, size),
+                       cost = (parts + slots - 1) / slots * (size + PART_COST);
+        if (cost < least && parts <= rows + CUDA_MOST_SPLITS) {
+            least = cost;
+            best = size;
+        }
+    }
+    return best > 0 ? (uint32_t)best : (uint32_t)longest;
 }
 
 /* What attends alone, in parts. */
@@ -264,6 +307,8 @@ static int launch(struct ek_device *d, struct cuda_flight *f, const struct ek_st
         f->hiddens = head->hiddens;
         r = cu_code(cu->copy_in(cuda_arena(d, d->shape.step_at), f->up, bytes, d->stream));
     }
+    if (r == 0)
+        r = cuda_times_begin(d);
     if (r < 0)
         return r;
     bool decode = head->rows > 0 && head->rows == head->seqs && head->rows == head->logit_rows;

@@ -175,6 +175,7 @@ static void unload(struct ek_device *d)
     if (d->stream)
         (void)d->cu.stream_wait(d->stream);
     (void)cuda_stream_settle(d); /* what was begun uses what is freed here */
+    cuda_times_close(d);
     cuda_graphs_free(d);
     cuda_lt_close(d->lt);
     cuda_kernels_unload(d);
@@ -421,7 +422,8 @@ static int cuda_load(struct ek_device *d, const struct ek_plan_request *q,
     d->lt = cuda_lt_open(d);
     d->fused_rows = cuda_fused_rows(d->capability, d->lt != NULL);
     d->e4m3_rows = cuda_e4m3_rows(d->capability, d->lt != NULL);
-    d->records = true;
+    d->times = cuda_times_open(d);
+    d->records = !d->times;
     atomic_store(&d->weight_bytes, d->weight_memory.bytes + d->slots.bytes);
     atomic_store(&d->host_weight_bytes, d->shape.host_bytes);
     atomic_store(&d->stream_bytes, d->shape.stream_bytes);

@@ -9,7 +9,9 @@
  * all are read from one buffer of random numbers.
  *
  *   evenkeel-bench-cuda --shape 8b --section decode --report FILE [--weights fp8] [--kv fp8]
- *                       [--offload GIB]
+ *                       [--offload GIB] [--only ROWS] [--top-p P]
+ *
+ * --only: one batch or length of the section. EVENKEEL_CUDA_TIMES=1 adds the time of each kernel.
  *
  * With EVENKEEL_WGMMA=off cells have ".mma" in their names: prefill by the other attention kernels.
  * With weights in host memory (--offload) the share is of what the bus was measured to carry.
@@ -479,6 +481,11 @@ static int first(struct bench *x, const char *device)
     return r;
 }
 
+static bool is_asked(const struct bench *x, uint32_t rows)
+{
+    return x->only == 0 || x->only == rows;
+}
+
 static int run_section(struct bench *x, const char *device, const char *section)
 {
     static const uint32_t batches[] = {1, 2, 8, 16, 32, 64, 128, 256},
@@ -503,10 +510,10 @@ static int run_section(struct bench *x, const char *device, const char *section)
     r = open_device(x, device, is_decode ? small ? 8 : 256 : 4, is_prefill ? 8192 : 2048);
     if (is_decode)
         for (size_t i = 0; r == 0 && i < (small ? 3 : sizeof(batches) / sizeof(batches[0])); i++)
-            r = decode(x, batches[i], "");
+            r = is_asked(x, batches[i]) ? decode(x, batches[i], x->top_p > 0 ? ".top_p" : "") : 0;
     else if (is_prefill)
         for (size_t i = 0; r == 0 && i < (small ? 1 : sizeof(lengths) / sizeof(lengths[0])); i++)
-            r = prefill(x, lengths[i]);
+            r = is_asked(x, lengths[i]) ? prefill(x, lengths[i]) : 0;
     else {
         r = r == 0 ? resize(x) : r;
         r = r == 0 ? swap(x, true) : r;
@@ -523,7 +530,8 @@ int main(int argc, char **argv)
         {"device", required_argument, NULL, 'd'},  {"bandwidth", required_argument, NULL, 'b'},
         {"report", required_argument, NULL, 'r'},  {"tflops", required_argument, NULL, 't'},
         {"weights", required_argument, NULL, 'w'}, {"kv", required_argument, NULL, 'k'},
-        {"offload", required_argument, NULL, 'o'}, {NULL, 0, NULL, 0},
+        {"offload", required_argument, NULL, 'o'}, {"only", required_argument, NULL, 'n'},
+        {"top-p", required_argument, NULL, 'p'},   {NULL, 0, NULL, 0},
     };
     const char *shape = "8b", *section = "decode", *device = "cuda", *report = "/dev/null",
                *weights = "bf16";
@@ -545,6 +553,10 @@ int main(int argc, char **argv)
             x.kv_f8 = strcmp(optarg, "fp8") == 0;
         else if (c == 'o')
             x.offload = strtod(optarg, NULL);
+        else if (c == 'n')
+            x.only = (uint32_t)strtoul(optarg, NULL, 10);
+        else if (c == 'p')
+            x.top_p = strtof(optarg, NULL);
         else if (c == 'b')
             x.bandwidth = strtod(optarg, NULL);
         else if (c == 't')

@@ -41,6 +41,7 @@ struct bench {
     double bandwidth, tflops; /* GB/s, TFLOP/s */
     double offload;           /* GiB of weights in host memory */
     float top_p;              /* of the sequences, 0 = greedy */
+    uint32_t only;            /* of the section's batches or lengths, 0 = all */
     uint32_t chunk;           /* rows of a prompt that each step of decode reads, too */
     bool mixed;               /* contexts from a sixteenth to twice x->context */
     double copies_s;          /* of a step, as measured at load; 0 = none */

@@ -155,9 +155,9 @@ static void test_long_among_short(void **state)
     enum { SEQS = 16, MOST = 640, BLOCKS = MOST / SIZE + 1 };
     static const struct {
         uint32_t first, others; /* contexts */
-        uint32_t longest;       /* part: of two multiprocessors and two heads a third of all */
+        uint32_t longest;       /* part, where three rows are attended to at once */
         uint32_t items;
-    } cases[] = {{600, 20, 320, 17}, {20, 20, 20, 16}, {130, 130, 130, 16}};
+    } cases[] = {{600, 20, 64, 25}, {20, 20, 20, 16}, {130, 130, 130, 16}};
     const struct tiny_params p = MODEL(EK_BF16, 40, 4, 2, 32, .act = EK_ACT_SILU);
     struct tiny *t = tiny_new(&p);
     const struct ek_step_ceiling c = {2048, SEQS, 4096, 8, 4096, 8};

@@ -135,6 +135,9 @@ static void rounded_e4m3(const struct one *o, uint32_t token, float *ret_row)
     }
 }
 
+/* Hopper's tensor cores keep about 14 bits of the sum of a product of E4M3, whatever type it has. */
+#define FP8_SUMS 0x1p-13
+
 /* Exactly but for sums of floats, or once more rounded to the type of the model on the way. */
 static void check_e4m3(const struct one *o, uint32_t rows, uint32_t first, bool exact,
                        float (*got)[N])
@@ -151,7 +154,8 @@ static void check_e4m3(const struct one *o, uint32_t rows, uint32_t first, bool 
                 want += (double)row[j] * (double)w[j];
                 sum += fabs((double)row[j] * (double)w[j]);
             }
-            if (!(fabs((double)got[i][v] - want) <= slack_of(o, want, sum, exact)))
+            const double card = g_fake.real ? sum * FP8_SUMS : 0;
+            if (!(fabs((double)got[i][v] - want) <= slack_of(o, want, sum, exact) + card))
                 fail_msg("k %u, dtype %d, %u rows: row %u, column %u is %g, not %g", o->k,
                          (int)o->dtype, rows, i, v, (double)got[i][v], want);
         }

@@ -229,9 +229,10 @@ static void compare(uint32_t vocab, uint64_t seed, const struct ek_result *want,
     }
     assert_int_equal(want->hiddens, got->hiddens);
     assert_int_equal(want->width, got->width);
-    if (want->hiddens > 0)
-        assert_memory_equal(ek_result_hidden(want, 0), ek_result_hidden(got, 0),
-                            sizeof(float) * want->hiddens * want->width);
+    for (uint32_t i = 0; want->hiddens > 0 && i < want->hiddens * want->width; i++) {
+        const float a = ek_result_hidden(want, 0)[i], b = ek_result_hidden(got, 0)[i];
+        assert_true(a == b || (isnan(a) && isnan(b))); /* one no-number has many forms */
+    }
 }
 
 static void test_like_the_cpu(void **state)
