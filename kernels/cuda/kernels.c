@@ -127,6 +127,8 @@ static uint32_t shared_of(const struct ek_device *d, enum cuda_kernel k)
 {
     if ((k >= K_GEMV8 && k < K_EXPAND) || (k >= K_EXPERT_UP && k < K_EXPERT_SUM))
         return d->graph->dtype == EK_F32 ? 0 : CU_GEMV_SHARED;
+    if (k == K_ATTEND_ROW) /* without turns there: what a block's four warps find of a row */
+        return d->graph->kv_f8 ? 4 * CU_HEADS * (d->shape.head_most + 6) * 4 : CU_ROW_SHARED;
     if (k == K_ATTEND_TILE)
         return tile_shared(d);
     if (k == K_ATTEND_WGMMA)
@@ -199,7 +201,8 @@ int cuda_kernels_load(struct ek_device *d, struct ek_fault *fault)
         r = result == CU_OUT_OF_MEMORY ? EK_EDEVMEM : -ENODEV;
     }
     if (r == 0 && d->kernel[K_ATTEND_ROW])
-        r = cu_code(d->cu.occupancy(&blocks, d->kernel[K_ATTEND_ROW], 128, 0));
+        r = cu_code(d->cu.occupancy(&blocks, d->kernel[K_ATTEND_ROW], 128,
+                                    shared_of(d, K_ATTEND_ROW)));
     d->row_blocks = d->multiprocessors * (blocks > 0 ? (uint32_t)blocks : 1);
     return r;
 }
