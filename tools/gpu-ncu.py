@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What NVIDIA's profiler says of the kernels of a model's steps: time, share of memory bandwidth and of arithmetic, warps in flight.
 
-usage: gpu-ncu.py REPORT.json [--launches 400] [--skip 200] COMMAND...
+usage: gpu-ncu.py REPORT.json [--launches 60] [--skip 200] COMMAND...
 
 Runs COMMAND under ncu, measures so many launches after the first ones and writes a row for each kernel and figure: the median over its
 launches. Needs ncu and a card whose counters this user may read (ERR_NVGPUCTRPERM: NVreg_RestrictProfilingToAdminUsers=0, or root).
@@ -39,7 +39,7 @@ def read(text):
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("report")
-    p.add_argument("--launches", type=int, default=400)
+    p.add_argument("--launches", type=int, default=60)
     p.add_argument("--skip", type=int, default=200, help="launches before: the model is loaded and warm then")
     p.add_argument("command", nargs=argparse.REMAINDER)
     a = p.parse_args()

@@ -74,7 +74,7 @@ def sections(build, out, shape):
         Section("first", 60, 300, bench(shape, "first")),
         Section("model", 20, 180, model("model.json")),
         Section("memory", 15, 120, model("memory.json", "--memory"), needs="nvidia-smi"),
-        Section("ncu", 60, 200, ([sys.executable, str(ROOT / "tools/gpu-ncu.py"), str(out / "ncu.json"), *bench(shape, "first")[0]], {}), needs="ncu"),
+        Section("ncu", 30, 60, ([sys.executable, str(ROOT / "tools/gpu-ncu.py"), str(out / "ncu.json"), *bench(shape, "first")[0]], {}), needs="ncu"),
         Section("torch", 20, 90, ([sys.executable, str(ROOT / "tools/gpu-torch.py"), str(out / "torch.json")], {}), needs="torch"),
         Section("companion", 15, 180, ([sys.executable, str(ROOT / "tools/gpu-companion.py"), str(out / "companion.json")], {}), needs="torch"),
         Section("memcheck", 40, 240, sanitizer("memcheck", "test_cuda"), needs="compute-sanitizer"),
