@@ -163,8 +163,10 @@ static double cost_us(const struct schedsim *r, const struct ek_step *step)
 
     for (uint32_t i = 0; i < step->seqs; i++)
         context += ek_step_seqs(step)[i].context * (c ? c->context_us : CONTEXT_US);
+    double second = r->now_us / 1e6;
     if (c)
-        return c->base_us + step->rows * c->row_us + context;
+        return (c->base_us + step->rows * c->row_us + context) *
+               (second < c->paces ? (double)c->pace[(uint32_t)second] : 1);
     return (rows > WEIGHTS_US ? rows : WEIGHTS_US) + context +
            step->copies * COPY_TOKEN_US * r->p->block_size;
 }
@@ -192,6 +194,7 @@ static int open_schedsim(struct schedsim *r)
     r->ep.limits.value[LIMIT_BATCHED_TOKENS] = p->budget;
     r->ep.limits.value[LIMIT_LONG_PREFILL] = p->long_prefill;
     r->ep.limits.value[LIMIT_WATERMARK] = 10000;
+    r->ep.limits.value[LIMIT_STALLED_SHARE] = p->stalled_ppm;
     r->ep.limits.value[LIMIT_PREFIX_CACHING] = 1;
     r->ep.limits.ceiling[LIMIT_QUEUED_REQS] = r->t->count + 1;
     sched_ceiling(&r->ep, &c);
@@ -458,13 +461,19 @@ static bool wait_to_plan(struct schedsim *r)
     return true;
 }
 
+static bool is_over(const struct schedsim *r)
+{
+    if (r->p->lasts_s > 0 && r->now_us >= r->p->lasts_s * 1e6)
+        return true;
+    return r->next >= r->t->count && r->held_first >= r->held_count && sched_idle(r->s);
+}
+
 static int run(struct schedsim *r)
 {
     uint32_t idle = 0;
     int code = 0;
 
-    while (code == 0 &&
-           (r->next < r->t->count || r->held_first < r->held_count || !sched_idle(r->s))) {
+    while (code == 0 && !is_over(r)) {
         code = submit_due(r);
         if (code == 0)
             code = start_steps(r);

@@ -20,6 +20,8 @@
 /* Of a step instead of the roofline: all of it, of each row, of each token of context. */
 struct schedsim_cost {
     double base_us, row_us, context_us;
+    const float *pace; /* times this in each second; 1 after the last */
+    uint32_t paces;
 };
 
 struct ek_backend;
@@ -44,6 +46,7 @@ struct schedsim_params {
     uint32_t block_size, pool_tokens, host_tokens, offload_tokens, max_seqs, budget, max_model_len,
         depth;
     uint32_t long_prefill; /* most tokens of one prompt in a step, 0 = no limit */
+    uint32_t stalled_ppm;  /* as the limit stalled_share, 0 = off */
     uint32_t scale;        /* lengths of the trace are divided by it */
     double load; /* offered work as a share of what the modelled device can do; 0: the arrivals
                     are the trace's own */
@@ -52,6 +55,7 @@ struct schedsim_params {
     uint32_t open_most; /* requests of tenant 2 at once, the next comes when one ends; 0 = any */
     bool by_tenant;     /* a line of `answers` ends with whose it is */
     uint64_t seed;
+    double lasts_s; /* ends then, whatever still runs; 0: when all is answered */
     const struct schedsim_checker *checker; /* NULL: results are made up */
     FILE *answers; /* gets a line for each: milliseconds to the first token and to the last; or NULL
                     */
