@@ -101,7 +101,7 @@ AR_engines    := $(B)/engines.a $(AR_common)
 AR_doctor     := $(B)/doctor.a $(AR_engines)
 AR_law        := $(B)/law.a $(AR_doctor)
 AR_supervisor := $(B)/supervisor.a $(AR_law)
-AR_bench      := $(B)/bench.a $(AR_model)
+AR_bench      := $(B)/bench.a $(AR_engine)
 AR_planner    := $(B)/planner.a $(AR_common)
 AR_ctl        := $(B)/ctl.a $(B)/planner.a $(AR_doctor)
 

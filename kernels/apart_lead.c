@@ -60,6 +60,13 @@ static int tell(const struct lead *l, enum ek_apart_what what, int fd)
     return sendmsg(l->open.apart->socket, &msg, MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
 
+static int say_alone(struct ek_fault *fault)
+{
+    ek_fault_write(fault, "engine-process",
+                   "The process that starts engines has ended; what it logged says why");
+    return -EPIPE;
+}
+
 /* The launcher's answer to the last message; others are of messages that nobody waits for. */
 static int hear(const struct lead *l, struct ek_fault *fault)
 {
@@ -72,7 +79,7 @@ static int hear(const struct lead *l, struct ek_fault *fault)
             continue;
         ssize_t n = recv(p.fd, &a, sizeof(a), MSG_DONTWAIT);
         if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
-            return -EPIPE;
+            return say_alone(fault);
         if (n != (ssize_t)sizeof(a) || a.number != l->open.apart->number)
             continue;
         if (a.code < 0 && fault)
@@ -150,8 +157,7 @@ static int start(struct lead *l, const struct patience *p, struct ek_fault *faul
     for (uint32_t i = 0; i < APART_SLOTS; i++)
         atomic_store(&m->landed[i].id, 0);
     int r = tell(l, EK_APART_START, m->fd);
-    if (r == 0)
-        r = hear(l, fault);
+    r = r == -EPIPE ? say_alone(fault) : r == 0 ? hear(l, fault) : r;
     if (r < 0) { /* none was begun */
         m->status = 0;
         atomic_store(&m->ended, 1);
@@ -164,7 +170,7 @@ static int start(struct lead *l, const struct patience *p, struct ek_fault *faul
             p->progress(p->ctx, now_done, total);
         moved_us = now_done != done ? ek_now_us() : moved_us;
         done = now_done;
-        r = ek_now_us() - moved_us > LOAD_US ? -ETIMEDOUT : is_alone(l) ? -EPIPE : 0;
+        r = ek_now_us() - moved_us > LOAD_US ? -ETIMEDOUT : is_alone(l) ? say_alone(fault) : 0;
         if (r == 0 && p->meanwhile)
             r = p->meanwhile(p->ctx);
         if (r == 0 && atomic_load(&m->state) == APART_STARTING && !has_ended(l))

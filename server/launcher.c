@@ -28,7 +28,7 @@
 #include "server/sigbus.h"
 
 #define OWN_FD       3 /* what it has besides the standard ones: the socket, and the cgroup */
-#define HIGH_FD      64
+#define KEPT_FDS     2
 #define CHECK_MOST_S 5
 /* Added to the score by which the kernel chooses whom to kill for memory: a fifth of what there is.
  * Requests survive the engine, and not the server. */
@@ -229,7 +229,7 @@ static void start_engine(struct launching *l, int fd, uint32_t number)
     struct ek_apart_memory *m = NULL;
 
     end_engine(l);
-    a.code = fd < 0 ? -EPROTO : ek_apart_map(fd, &m);
+    a.code = fd < 0 ? fd : ek_apart_map(fd, &m);
     if (a.code < 0) {
         ek_fault_write(&a.fault, "engine-process",
                        "The process that starts engines cannot use the server's memory: %s",
@@ -273,13 +273,15 @@ static bool take_message(struct launching *l)
                          .msg_iovlen = 1,
                          .msg_control = extra.room,
                          .msg_controllen = sizeof(extra.room)};
-    int fd = -1;
+    int fd;
 
     if (recvmsg(l->socket, &msg, MSG_CMSG_CLOEXEC) <= 0)
         return false;
     const struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
     if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
         memcpy(&fd, CMSG_DATA(c), sizeof(fd));
+    else
+        fd = (msg.msg_flags & MSG_CTRUNC) != 0 ? -EMFILE : -EPROTO; /* no room for it, or none */
     switch ((enum ek_apart_what)order.what) {
     case EK_APART_START: start_engine(l, fd, order.number); break;
     case EK_APART_CHECK: check(l, order.number); break;
@@ -317,10 +319,10 @@ static bool keep_files(struct launching *l)
     int *const files[] = {&l->socket, &l->cgroup.dir};
     int n = 0;
 
-    for (int i = 0; i < 2; i++) /* first out of the way of each other */
-        if (*files[i] >= 0 && (*files[i] = fcntl(*files[i], F_DUPFD, HIGH_FD)) < 0)
+    for (int i = 0; i < KEPT_FDS; i++) /* first out of the way of each other */
+        if (*files[i] >= 0 && (*files[i] = fcntl(*files[i], F_DUPFD, OWN_FD + KEPT_FDS)) < 0)
             return false;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < KEPT_FDS; i++) {
         if (*files[i] < 0)
             continue;
         if (dup2(*files[i], OWN_FD + n) < 0)
@@ -377,8 +379,10 @@ int launcher_begin(struct launcher *l, const struct options *o, struct engine_cg
                    ek_strerror(entered));
             own.cgroup.dir = -1;
         }
-        if (!keep_files(&own))
+        if (!keep_files(&own)) {
+            ek_log(EK_LOG_ERR, "The process that starts engines cannot begin: %s", strerror(errno));
             _exit(EK_EXIT_INTERNAL);
+        }
         run_launcher(&own);
     }
     int r = pid < 0 ? -errno : 0;

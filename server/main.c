@@ -70,6 +70,7 @@ struct instance {
     int event, signals;
     bool listening, serving;
     unsigned port;
+    uint32_t most_sockets; /* of the API, 0 = as many as it likes */
     pthread_mutex_t lock;
     /* under lock: orders from the control socket and the engine */
     bool dead;
@@ -303,12 +304,12 @@ static uint32_t http_threads(const struct options *o)
     return cores <= 3 ? 1 : cores >= 8 ? 4 : (uint32_t)cores / 2;
 }
 
-static int open_http(struct instance *s, uint32_t max_sockets, struct ek_fault *f)
+static int open_http(struct instance *s, struct ek_fault *f)
 {
     const struct options *o = &s->o;
     struct http_params p = {.threads = http_threads(o),
                             .max_connections = (uint32_t)o->max_connections,
-                            .max_sockets = max_sockets,
+                            .max_sockets = s->most_sockets,
                             .request_timeout_s = o->request_timeout,
                             .keep_alive_s = o->keep_alive_timeout,
                             .shutdown_timeout_s = o->shutdown_timeout,
@@ -636,10 +637,24 @@ static int serve(struct instance *s, struct ek_fault *f)
     }
 }
 
+/* Who waits for a start that failed is told by a 503, which a proxy sends elsewhere, and not by a
+ * reset, after which nobody knows whether the request was run. */
+static void refuse_waiting(struct instance *s, const char *why)
+{
+    uint64_t until = ek_now_us() + EK_US_PER_S;
+    if (!s->listening)
+        return;
+    http_drain(s->http, kept_mode(s));
+    http_fail(s->http, why);
+    while (http_waiting(s->http) > 0 && ek_now_us() < until)
+        (void)usleep(10000);
+}
+
 static int end_failed(struct instance *s, int code, const struct ek_fault *f)
 {
     ek_log(EK_LOG_ERR, "%s", f->msg[0] ? f->msg : "cannot start");
     (void)sd_notifyf(0, "STATUS=Failed: %.200s", f->msg);
+    refuse_waiting(s, f->msg);
     exit_record_write(&s->exit_record, code, f->msg, "");
     return code;
 }
@@ -677,14 +692,13 @@ static int main_run(struct instance *s)
         exit_record_open(&s->exit_record, s->o.state_dir, s->o.control_socket);
     s->exit_record.started_by_mpi = s->o.nnodes > 1;
     watch_open();
-    uint32_t sockets = raise_file_limit(&s->o);
     if (open_events(s) < 0)
         return EK_EXIT_INTERNAL;
     s->stack.dead = on_dead;
     s->stack.leaving = on_leaving;
     s->stack.dead_ctx = s;
     s->stack.bar = isatty(STDERR_FILENO);
-    int r = open_http(s, sockets, &f);
+    int r = open_http(s, &f);
     if (r == 0) {
         r = -pthread_create(&s->starter, NULL, run_starter, s);
         s->starter_runs = r == 0;
@@ -776,6 +790,8 @@ int main(int argc, char **argv)
         confine_files(&s.o, &s.confined);
     (void)ek_log_parse_level(s.o.log_level, &level);
     ek_log_set_most(level);
+    if (!s.o.dry_run)
+        s.most_sockets = raise_file_limit(&s.o); /* also of the engines that the launcher starts */
     if (s.o.engine_process && !s.o.dry_run &&
         launcher_begin(&s.stack.launcher, &s.o, &s.engine_group, score) < 0) {
         ek_log(EK_LOG_ERR, "--engine-process: no process can be made for it");

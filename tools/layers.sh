@@ -25,7 +25,7 @@ supervisor          common supervisor/engines supervisor/law supervisor/io super
 supervisor/nvml     common supervisor/io supervisor/nvml
 supervisor/planner  common supervisor/planner
 supervisor/ctl      common supervisor/engines supervisor/planner supervisor/doctor supervisor/ctl
-server/bench        common kernels server/model server/bench
+server/bench        common kernels server/model server/engine server/bench
 '
 bad=0
 # shellcheck disable=SC2044 # no file name here has a space

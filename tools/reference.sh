@@ -17,7 +17,7 @@ for format in roff yaml markdown; do
 done
 "$B/evenkeel-server" --print-metrics >"$tmp/server.metrics"
 "$B/evenkeeld" --print-metrics >"$tmp/daemon.metrics"
-for command in kernels engine serve compare; do
+for command in kernels engine serve compare replay; do
     "$B/evenkeel-bench" $command --print-options roff >"$tmp/bench.$command"
 done
 
@@ -72,7 +72,7 @@ fill docs/man/evenkeel.yaml.5 keys "$tmp/file"
 fill docs/man/evenkeeld.8 options "$tmp/daemon"
 fill docs/man/evenkeeld.yaml.5 top "$tmp/top" server "$tmp/each" policy "$tmp/policy"
 fill docs/man/evenkeel-bench.1 kernels "$tmp/bench.kernels" engine "$tmp/bench.engine" \
-    serve "$tmp/bench.serve" compare "$tmp/bench.compare"
+    serve "$tmp/bench.serve" compare "$tmp/bench.compare" replay "$tmp/bench.replay"
 "$B/evenkeel-server" --print-limits >"$tmp/limits"
 fill docs/limits.md limits "$tmp/limits"
 # for the fuzzer of HTTP: each limit, and one more

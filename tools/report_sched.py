@@ -102,7 +102,7 @@ def page(report, cells, traces, shape):
 <!-- Written by tools/report_sched.py from build/reports/bench-sched.json: make bench-sched docs-sched -->
 
 Traces of real services (`tests/fixtures/traces/`), replayed through the scheduler in virtual time.
-The backend checks each step and computes nothing; a cost model (`tests/bench/replay.h`: a dense
+The backend checks each step and computes nothing; a cost model (`server/bench/schedsim.h`: a dense
 model with 8 billion parameters on a device with 2 TB/s and 200 TFLOP/s) says how long a step takes.
 The pool holds 6,144 tokens, so that it is short: requests queue and are preempted. The offered load
 is 0.9 of what the modelled device can do. Lengths are scaled down. The numbers rank choices; they

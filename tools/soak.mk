@@ -22,7 +22,7 @@ faults: all venv
 #
 #   make bench-sched [TRACES=DIR] [REQUESTS=n]     -> build/reports/bench-sched.json and .svg
 TRACES ?= tests/fixtures/traces
-SCHED_C := tests/bench/bench_sched.c tests/bench/replay.c server/bench/trace.c tests/bench/report.c \
+SCHED_C := tests/bench/bench_sched.c tests/bench/checked.c server/bench/schedsim.c server/bench/trace.c tests/bench/report.c \
            tests/sim/null_backend.c tests/unit/alloc.c
 $(B)/bench_sched: $(call obj,$(SCHED_C)) $(AR_engine)
 	$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SERVER) $(WRAP)
@@ -35,7 +35,7 @@ bench-sched: need $(B)/bench_sched
 # Short prompts beside a long one, the same way: what they wait, and how much later the long one is.
 #
 #   make bench-prefill [PROMPT=131072]               -> build/reports/bench-prefill.json
-PREFILL_C := tests/bench/bench_prefill.c tests/bench/replay.c server/bench/trace.c \
+PREFILL_C := tests/bench/bench_prefill.c tests/bench/checked.c server/bench/schedsim.c server/bench/trace.c \
              tests/bench/report.c tests/sim/null_backend.c tests/unit/alloc.c
 $(B)/bench_prefill: $(call obj,$(PREFILL_C)) $(AR_engine)
 	$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SERVER) $(WRAP)
@@ -75,7 +75,7 @@ docs-sched:
 
 # Faults drawn at random under streams whose texts are known; a failure is shrunk (docs/chaos.md).
 #
-#   make chaos [ENGINE=1] [SEED=day] [TIME=60] [JOBS=1] [ONLY="drain pin"] [AGAIN=2] [SCHEDULE=FILE]  -> build/reports/chaos.json
+#   make chaos [SEED=day] [TIME=60] [JOBS=1] [ONLY="drain pin"] [AGAIN=2] [SCHEDULE=FILE]  -> build/reports/chaos.json
 CHAOS := $(B)/tests/tools/paced.so $(B)/tests/chaos/fake_clock.so
 $(B)/tests/chaos/fake_clock.so: tests/e2e/fake_clock.c
 	@mkdir -p $(@D)
@@ -83,7 +83,7 @@ $(B)/tests/chaos/fake_clock.so: tests/e2e/fake_clock.c
 chaos-need: $(CHAOS)
 chaos: all venv chaos-need
 	@B=$(B) SEED="$(SEED)" TIME="$(TIME)" JOBS="$(JOBS)" ONLY="$(ONLY)" SCHEDULE="$(SCHEDULE)" \
-	  ENGINE="$(ENGINE)" SHRINK="$(or $(SHRINK),180)" AGAIN="$(AGAIN)" build/venv/bin/python tests/chaos/chaos.py
+	  SHRINK="$(or $(SHRINK),180)" AGAIN="$(AGAIN)" build/venv/bin/python tests/chaos/chaos.py
 .PHONY: chaos chaos-need
 # An engine in a process of its own: its cost in turns with a server of one process, and its end, again and again.
 #

@@ -67,7 +67,7 @@ _evenkeelctl() {
             case $prev in
             esac ;;
         postmortem)
-            flags='--server --end --json --socket --help' words='' files=1
+            flags='--server --end --json --replay --max-num-seqs --max-num-batched-tokens --num-gpu-blocks-override --socket --help' words='' files=1
             case $prev in
             esac ;;
         support-bundle)

@@ -165,6 +165,10 @@ complete -c evenkeelctl -n '__fish_seen_subcommand_from oom' -l socket -r
 complete -c evenkeelctl -n '__fish_seen_subcommand_from postmortem' -l server -r
 complete -c evenkeelctl -n '__fish_seen_subcommand_from postmortem' -l end -x
 complete -c evenkeelctl -n '__fish_seen_subcommand_from postmortem' -l json
+complete -c evenkeelctl -n '__fish_seen_subcommand_from postmortem' -l replay
+complete -c evenkeelctl -n '__fish_seen_subcommand_from postmortem' -l max-num-seqs -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from postmortem' -l max-num-batched-tokens -x
+complete -c evenkeelctl -n '__fish_seen_subcommand_from postmortem' -l num-gpu-blocks-override -x
 complete -c evenkeelctl -n '__fish_seen_subcommand_from postmortem' -l socket -r
 complete -c evenkeelctl -n '__fish_seen_subcommand_from postmortem' -F
 complete -c evenkeelctl -n '__fish_seen_subcommand_from support-bundle' -l config-dir -r

@@ -21,6 +21,7 @@ static const char help_text[] =
     "  engine            prefill and decode of a model, without HTTP\n"
     "  serve             load on any OpenAI-style server: rates, waiting times, goodput\n"
     "  compare A B       two reports side by side; what is worse in B\n"
+    "  replay FILE       the scheduler over the load before a server's end\n"
     "\n"
     "evenkeel-bench COMMAND --help lists the options of a command.\n"
     "\n"
@@ -42,7 +43,9 @@ static int say_help(enum bench_command command, enum ek_opt_format format)
     if (format == EK_OPT_HELP)
         (void)ek_buf_printf(&text, "Usage: evenkeel-bench %s%s [OPTION]...\n\n",
                             bench_command_names[command],
-                            command == BENCH_COMPARE ? " A.json B.json" : "");
+                            command == BENCH_COMPARE  ? " A.json B.json"
+                            : command == BENCH_REPLAY ? " FILE"
+                                                      : "");
     (void)ek_opt_write(bench_table(command), format, &text); /* a failure stays in `text` */
     return print(&text);
 }
@@ -58,6 +61,7 @@ static int bench_run(enum bench_command command, const struct bench_options *o,
     case BENCH_ENGINE: r = bench_engine(o, fault); break;
     case BENCH_SERVE: r = bench_serve(o, &bad, fault); break;
     case BENCH_COMPARE: r = bench_compare(o, &bad, fault); break;
+    case BENCH_REPLAY: r = bench_replay(o, fault); break;
     case BENCH_COMMANDS: break;
     }
     if (r < 0)

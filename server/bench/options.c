@@ -259,20 +259,37 @@ static const struct ek_opt compare_table[] = {
      .help = "Differences up to this share count as equal; so do overlapping spreads."},
     ROW_END};
 
+static const struct ek_opt replay_table[] = {
+    {.name = "max-num-seqs",
+     .type = OPT_UINT,
+     .at = AT(max_seqs),
+     .max = 4096,
+     .def = "0",
+     .help = "Sequences in one step; 0: as recorded, here and below."},
+    {.name = "max-num-batched-tokens",
+     .type = OPT_UINT,
+     .at = AT(max_tokens),
+     .max = 1048576,
+     .def = "0",
+     .help = "Tokens in one step."},
+    {.name = "num-gpu-blocks-override",
+     .type = OPT_UINT,
+     .at = AT(blocks),
+     .max = 16777216,
+     .def = "0",
+     .help = "Blocks of the KV cache."},
+    ROW_END};
+
 const char *const bench_command_names[BENCH_COMMANDS] = {
-    [BENCH_KERNELS] = "kernels",
-    [BENCH_ENGINE] = "engine",
-    [BENCH_SERVE] = "serve",
-    [BENCH_COMPARE] = "compare",
+    [BENCH_KERNELS] = "kernels", [BENCH_ENGINE] = "engine", [BENCH_SERVE] = "serve",
+    [BENCH_COMPARE] = "compare", [BENCH_REPLAY] = "replay",
 };
 
 const struct ek_opt *bench_table(enum bench_command command)
 {
     static const struct ek_opt *const tables[BENCH_COMMANDS] = {
-        [BENCH_KERNELS] = kernels_table,
-        [BENCH_ENGINE] = engine_table,
-        [BENCH_SERVE] = serve_table,
-        [BENCH_COMPARE] = compare_table,
+        [BENCH_KERNELS] = kernels_table, [BENCH_ENGINE] = engine_table, [BENCH_SERVE] = serve_table,
+        [BENCH_COMPARE] = compare_table, [BENCH_REPLAY] = replay_table,
     };
     return tables[command];
 }
@@ -286,16 +303,24 @@ static int command_of(const char *word, enum bench_command *ret_command, struct 
         }
     return ek_fault_set(
         fault, "command",
-        "There is no command '%.64s'; there are kernels, engine, serve and compare.", word);
+        "There is no command '%.64s'; there are kernels, engine, serve, compare and replay.", word);
 }
 
-/* compare A B: its files stand before its options. */
-static int take_files(int *argc, char ***argv, struct bench_options *o, struct ek_fault *fault)
+/* compare A B, replay FILE: files stand before options. */
+static int take_files(enum bench_command command, int *argc, char ***argv, struct bench_options *o,
+                      struct ek_fault *fault)
 {
     char **v = *argv;
 
     if (*argc < 2 || v[1][0] == '-')
         return 0; /* --help; that the files are missing is said later */
+    if (command == BENCH_REPLAY) {
+        o->a = v[1];
+        v[1] = v[0];
+        *argv += 1;
+        *argc -= 1;
+        return 0;
+    }
     if (*argc < 3 || v[2][0] == '-')
         return ek_fault_set(fault, "compare",
                             "compare needs two reports: evenkeel-bench compare A.json B.json.");
@@ -314,19 +339,24 @@ int bench_options_parse(int argc, char **argv, enum bench_command *ret_command,
 
     if (argc < 2)
         return ek_fault_set(fault, "command",
-                            "A command is needed: kernels, engine, serve or compare; see "
+                            "A command is needed: kernels, engine, serve, compare or replay; see "
                             "evenkeel-bench --help.");
     int r = command_of(argv[1], &command, fault);
     argc--;
     argv++;
-    if (r == 0 && command == BENCH_COMPARE)
-        r = take_files(&argc, &argv, o, fault);
+    const bool files = command == BENCH_COMPARE || command == BENCH_REPLAY;
+    if (r == 0 && files)
+        r = take_files(command, &argc, &argv, o, fault);
     struct ek_opt_source src = {.table = bench_table(command), .into = o};
     if (r == 0)
         r = ek_opt_parse(&src, argc, argv, NULL, fault);
-    if (r == 0 && command == BENCH_COMPARE && !o->help && !o->print_options && !o->a)
-        r = ek_fault_set(fault, "compare",
-                         "compare needs two reports: evenkeel-bench compare A.json B.json.");
+    if (r == 0 && files && !o->help && !o->print_options && !o->a)
+        r = command == BENCH_REPLAY
+                ? ek_fault_set(fault, "replay",
+                               "replay needs what evenkeelctl postmortem --json wrote: "
+                               "evenkeel-bench replay FILE.")
+                : ek_fault_set(fault, "compare",
+                               "compare needs two reports: evenkeel-bench compare A.json B.json.");
     if (r < 0) {
         ek_opt_free(src.table, o);
         *o = (struct bench_options){0};

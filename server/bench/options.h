@@ -12,7 +12,14 @@
 struct ek_buf;
 struct ek_fault;
 
-enum bench_command { BENCH_KERNELS, BENCH_ENGINE, BENCH_SERVE, BENCH_COMPARE, BENCH_COMMANDS };
+enum bench_command {
+    BENCH_KERNELS,
+    BENCH_ENGINE,
+    BENCH_SERVE,
+    BENCH_COMPARE,
+    BENCH_REPLAY,
+    BENCH_COMMANDS
+};
 
 struct bench_options {
     bool help;
@@ -34,7 +41,9 @@ struct bench_options {
     bool ignore_eos;
     /* compare */
     double tolerance;
-    char *a, *b; /* its two files, in argv */
+    char *a, *b; /* its two files, in argv; of replay the one */
+    /* replay */
+    uint64_t max_seqs, max_tokens, blocks;
 };
 
 extern const char *const bench_command_names[BENCH_COMMANDS];

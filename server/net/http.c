@@ -293,6 +293,12 @@ uint32_t http_active(const struct http *h)
     return atomic_load(&h->active);
 }
 
+uint32_t http_waiting(struct http *h)
+{
+    const struct worker *health = find_worker(h, HTTP_HEALTH);
+    return atomic_load(&h->peeked) + (health ? atomic_load(&health->load) : 0);
+}
+
 uint32_t http_watched(struct http *h, struct http_thread *at, uint32_t most)
 {
     uint32_t n = 0;

@@ -56,10 +56,12 @@ struct losses *http_losses(struct http *h);
 /* New requests: answered with 503 (refuse), or left in the listening socket (hold). */
 void http_drain(struct http *h, enum http_drain_mode mode);
 void http_undrain(struct http *h);
-/* The engine cannot go on: requests end with an error, health says why. */
+/* The engine cannot go on, or could not be started: requests end with an error, health says why. */
 void http_fail(struct http *h, const char *why);
 /* Requests in progress, until their last byte was handed to the socket. */
 uint32_t http_active(const struct http *h);
+/* Connections that wait for the start, or for what the health thread answers them. */
+uint32_t http_waiting(struct http *h);
 /* Those that run, at most `most`; returns how many. Main thread. */
 uint32_t http_watched(struct http *h, struct http_thread *at, uint32_t most);
 /* Connections of the API that are open, idle or not, those whose first bytes are awaited too; one

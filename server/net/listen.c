@@ -143,13 +143,14 @@ static enum kind classify(const struct http_listener *d, const char *text, size_
     return is > 0 ? KIND_HEALTH : is == 0 ? KIND_WAIT : KIND_API;
 }
 
-/* The API thread with the fewest connections. */
+/* The API thread with the fewest connections; NULL before there is one. */
 static struct worker *least_loaded(struct http *h)
 {
     struct worker *best = NULL;
     for (uint32_t i = 0; i < h->workers; i++) {
         struct worker *w = &h->worker[i];
-        if (w->role == HTTP_API && (!best || atomic_load(&w->load) < atomic_load(&best->load)))
+        if (w->role == HTTP_API && atomic_load(&w->started) &&
+            (!best || atomic_load(&w->load) < atomic_load(&best->load)))
             best = w;
     }
     return best;
@@ -168,11 +169,24 @@ static void park(struct http_listener *d, struct peek *p)
     (void)epoll_ctl(d->worker->epoll, EPOLL_CTL_MOD, p->fd, &e);
 }
 
-/* Gives it to an API thread if there is room. */
+static int give_api(struct http *h, struct worker *to, int fd)
+{
+    bool counts = to->role == HTTP_API;
+    atomic_fetch_add(&h->api_conns, counts);
+    int r = worker_give(to, fd);
+    if (r < 0)
+        atomic_fetch_sub(&h->api_conns, counts);
+    return r;
+}
+
+/* Gives it to an API thread if there is room. After a start that failed there is none, and the
+ * health thread refuses what waited for it. */
 static void admit(struct http_listener *d, struct peek *p)
 {
     struct http *h = d->worker->http;
     struct worker *to = least_loaded(h);
+    if (!to && atomic_load(&h->phase) == HTTP_FAILED)
+        to = d->worker;
     bool drain = atomic_load(&h->drain) != 0; /* then they are answered 503 at once */
     bool full = atomic_load(&h->api_conns) >= h->p.max_connections && !drain;
     if (!to || full || atomic_load(&h->phase) == HTTP_LOADING) {
@@ -180,9 +194,7 @@ static void admit(struct http_listener *d, struct peek *p)
         return;
     }
     (void)epoll_ctl(d->worker->epoll, EPOLL_CTL_DEL, p->fd, NULL);
-    atomic_fetch_add(&h->api_conns, 1);
-    if (worker_give(to, p->fd) < 0) {
-        atomic_fetch_sub(&h->api_conns, 1);
+    if (give_api(h, to, p->fd) < 0) {
         struct epoll_event e = {.events = EPOLLRDHUP, .data.ptr = p};
         (void)epoll_ctl(d->worker->epoll, EPOLL_CTL_ADD, p->fd, &e);
         park(d, p);

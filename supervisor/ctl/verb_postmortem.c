@@ -1,23 +1,34 @@
 /*
- * `evenkeelctl postmortem`: what a server did in the minute before it ended, whatever ended it.
+ * `evenkeelctl postmortem`: what a server did in the minute before it ended, whatever ended it;
+ * with
+ * --replay what the scheduler makes of that load, which evenkeel-bench knows.
  */
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "common/buf.h"
+#include "common/err.h"
 #include "supervisor/ctl/api.h"
 #include "supervisor/ctl/args.h"
 #include "supervisor/ctl/calls.h"
 #include "supervisor/ctl/postmortem_show.h"
+#include "supervisor/ctl/spawn.h"
 #include "supervisor/ctl/terminal.h"
 #include "supervisor/ctl/verb.h"
 
+#define REPLAY_FILE "/tmp/evenkeelctl-replay.XXXXXX"
+#define REPLAY_S    120.0 /* a minute of load takes a second */
+#define SAID_MOST   65536u
+
 struct options {
     char *server, *socket;
-    uint64_t end;
-    bool json;
+    uint64_t end, max_seqs, max_tokens, blocks;
+    bool json, replay;
 };
 
 #define AT(field) offsetof(struct options, field)
@@ -40,6 +51,28 @@ static const struct ek_opt table[] = {
      .type = OPT_BOOL,
      .at = AT(json),
      .help = "As evenkeeld keeps it, with the last steps and requests one by one."},
+    {.name = "replay",
+     .type = OPT_BOOL,
+     .at = AT(replay),
+     .help = "Run the scheduler over that load again, by evenkeel-bench replay; with:"},
+    {.name = "max-num-seqs",
+     .type = OPT_UINT,
+     .at = AT(max_seqs),
+     .max = 4096,
+     .def = "0",
+     .help = "Another limit than the recorded one; 0: the same, here and below."},
+    {.name = "max-num-batched-tokens",
+     .type = OPT_UINT,
+     .at = AT(max_tokens),
+     .max = 1048576,
+     .def = "0",
+     .help = "Tokens in one step."},
+    {.name = "num-gpu-blocks-override",
+     .type = OPT_UINT,
+     .at = AT(blocks),
+     .max = 16777216,
+     .def = "0",
+     .help = "Blocks of the KV cache."},
     {.name = "socket", .type = OPT_STRING, .at = AT(socket), .help = "evenkeeld's socket."},
     {0}};
 
@@ -59,13 +92,62 @@ static int print(const json_t *answer, const struct options *o, const char *name
     return none && o->end > 1 ? CTL_REFUSED : code;
 }
 
+/* Its own words go out as they are. */
+static int run_replay(const char *path, const struct options *o)
+{
+    char program[PATH_MAX], command[] = "replay", file[sizeof(REPLAY_FILE)];
+    char seqs[48], tokens[48], blocks[56];
+    struct ek_buf out = {.limit = SAID_MOST}, err = {.limit = SAID_MOST};
+    int status = 0;
+    if (!spawn_find("evenkeel-bench", program, sizeof(program))) {
+        (void)fprintf(stderr,
+                      "evenkeelctl: --replay needs evenkeel-bench, and it is neither beside "
+                      "evenkeelctl nor in $PATH; install evenkeel-tools\n");
+        return CTL_REFUSED;
+    }
+    (void)snprintf(file, sizeof(file), "%s", path);
+    (void)snprintf(seqs, sizeof(seqs), "--max-num-seqs=%u", (unsigned)o->max_seqs);
+    (void)snprintf(tokens, sizeof(tokens), "--max-num-batched-tokens=%u", (unsigned)o->max_tokens);
+    (void)snprintf(blocks, sizeof(blocks), "--num-gpu-blocks-override=%u", (unsigned)o->blocks);
+    char *const argv[] = {program, command, file, seqs, tokens, blocks, NULL};
+    int r = spawn_read(argv, REPLAY_S, &out, &err, &status);
+    const bool good = r == 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    if (!good)
+        (void)fprintf(stderr, "evenkeelctl: evenkeel-bench could not replay it: %s\n",
+                      r < 0      ? ek_strerror(r)
+                      : err.data ? err.data
+                                 : "it was ended");
+    ek_buf_done(&err);
+    if (good)
+        return verb_print_buf(&out);
+    ek_buf_done(&out);
+    return CTL_REFUSED;
+}
+
+static int postmortem_replay(const json_t *answer, const struct options *o)
+{
+    char path[] = REPLAY_FILE;
+    int fd = mkstemp(path);
+    int r = fd < 0 ? -1 : json_dumpfd(answer, fd, JSON_COMPACT);
+    if (r < 0)
+        (void)fprintf(stderr, "evenkeelctl: %s cannot be written: %s\n", path, strerror(errno));
+    int code = r < 0 ? CTL_REFUSED : run_replay(path, o);
+    if (fd >= 0) {
+        (void)close(fd); /* json_dumpfd() has written it */
+        (void)unlink(path);
+    }
+    return code;
+}
+
 static int tell_end(struct api *a, const struct options *o, const char *name)
 {
     char what[40];
     json_t *answer = NULL;
     (void)snprintf(what, sizeof(what), "postmortem?end=%u", (unsigned)o->end); /* fits */
     int r = calls_server(a, "GET", name, what, NULL, &answer);
-    int code = r < 0 ? calls_failed(a, r) : print(answer, o, name);
+    int code = r < 0       ? calls_failed(a, r)
+               : o->replay ? postmortem_replay(answer, o)
+                           : print(answer, o, name);
     json_decref(answer);
     return code;
 }

@@ -323,6 +323,8 @@ int postmortem_json(const struct postmortem *p, const struct ek_recorded *rec, s
         put_seconds(rec, out);
         put_steps(rec, out);
         put_requests(rec, out);
+        postmortem_workload(rec, out);
+        (void)ek_buf_puts(out, ",");
     }
     (void)ek_buf_printf(out, "\"samples\":%s}", p->samples);
     return ek_buf_ok(out) ? 0 : -ENOMEM;

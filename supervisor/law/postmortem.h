@@ -16,6 +16,8 @@ struct ek_buf;
 #define POSTMORTEM_STEPS    64u  /* told one by one */
 #define POSTMORTEM_REQUESTS 256u /* told one by one */
 #define POSTMORTEM_LOSSES   8u
+#define POSTMORTEM_PACE     600u  /* seconds of which the pace is told */
+#define POSTMORTEM_LOAD     4096u /* requests that a replay runs, the newest */
 
 /* What evenkeeld knows itself. Text may be anything. */
 struct postmortem {

@@ -1,5 +1,5 @@
 /*
- * Short prompts beside a long one, in virtual time on the real scheduler (replay.h): how long they
+ * Short prompts beside a long one, in virtual time on the real scheduler (schedsim.h): how long they
  * wait for their first token alone and beside it, and how much later the long one is read.
  *
  *   bench_prefill [REPORT [LONG]]
@@ -17,25 +17,25 @@
 #include <string.h>
 
 #include "common/err.h"
-#include "tests/bench/replay.h"
+#include "tests/bench/checked.h"
 #include "tests/bench/report.h"
 
 #define SHORT_TOKENS  256u
 #define SHORT_ANSWER  16u
 #define SHORT_EVERY_S 0.1
-#define ROW_MS        0.08 /* of the modelled device, replay.h */
+#define ROW_MS        0.08 /* of the modelled device, schedsim.h */
 
 struct outcome {
-    struct replay_result all;
+    struct schedsim_result all;
     double long_ms; /* the longest time to a first token: that of the long one, if there is one */
 };
 
 /* A long prompt at the beginning unless it is 0, and so many short ones. */
-static int play(const struct replay_params *how, uint32_t tokens, uint32_t shorts,
+static int play(const struct schedsim_params *how, uint32_t tokens, uint32_t shorts,
                 struct outcome *ret_outcome)
 {
     struct trace t = {.name = "prefill", .timed = true};
-    struct replay_params p = *how;
+    struct schedsim_params p = *how;
     char *answers = NULL;
     size_t bytes = 0;
     int r = -ENOMEM;
@@ -49,7 +49,7 @@ static int play(const struct replay_params *how, uint32_t tokens, uint32_t short
     for (uint32_t i = 0; i < shorts; i++)
         t.request[t.count++] = (struct trace_request){
             .at_s = (i + 1) * SHORT_EVERY_S, .prompt = SHORT_TOKENS, .output = SHORT_ANSWER};
-    r = replay_run(&t, &p, &ret_outcome->all);
+    r = schedsim_checked(&t, &p, &ret_outcome->all);
     (void)fflush(p.answers);
     ret_outcome->long_ms = 0;
     for (char *at = answers; r == 0 && at && *at; at = strchr(at, '\n') + 1) {
@@ -80,7 +80,7 @@ static void cell(struct report *rep, const char *name, const char *what, double 
 static int measure(struct report *rep, const char *name, uint32_t tokens, uint32_t budget,
                    uint32_t chunk)
 {
-    struct replay_params p = {.block_size = 16,
+    struct schedsim_params p = {.block_size = 16,
                               .pool_tokens = 2 * tokens,
                               .max_seqs = 64,
                               .budget = budget,

@@ -5,7 +5,7 @@
  *
  * Part one replays each trace of the directory TRACES (forms: trace.h; files of other forms are
  * passed over) for block sizes 8, 16, 32, swap off and on, and two chunk budgets, in virtual time
- * (replay.h); those that share prefixes with evicted ones kept in the host tier too. Part two holds
+ * (schedsim.h); those that share prefixes with evicted ones kept in the host tier too. Part two holds
  * 256 and 1,024 sequences running and measures the host time of one step. A table for people on
  * stdout, REPORT as JSON; tools/report_sched.py draws and writes docs.
  */
@@ -17,7 +17,7 @@
 
 #include "common/err.h"
 #include "server/bench/trace.h"
-#include "tests/bench/replay.h"
+#include "tests/bench/checked.h"
 #include "tests/bench/report.h"
 
 #define TRACE_MOST  64
@@ -26,7 +26,7 @@
 #define KEPT_TOKENS 98304u /* of evicted prefixes */
 #define MODEL_LEN   4096u
 
-static const struct replay_params base = {.block_size = 16,
+static const struct schedsim_params base = {.block_size = 16,
                                           .pool_tokens = POOL_TOKENS,
                                           .max_seqs = 256,
                                           .budget = 2048,
@@ -51,7 +51,7 @@ static void cell(struct report *rep, const char *prefix, const char *what, doubl
     report_cell(rep, &(struct report_cell){.cell = name, .value = value, .unit = unit});
 }
 
-static void report_replay(struct report *rep, const char *name, const struct replay_result *o)
+static void report_replay(struct report *rep, const char *name, const struct schedsim_result *o)
 {
     const struct {
         const char *what, *unit;
@@ -84,14 +84,14 @@ static void report_replay(struct report *rep, const char *name, const struct rep
            100 * o->hit_rate, o->table_entries, o->host_us.p50);
 }
 
-static int replay_one(struct report *rep, const struct trace *t, const struct replay_params *p)
+static int replay_one(struct report *rep, const struct trace *t, const struct schedsim_params *p)
 {
     const char *tier = p->offload_tokens ? "offload" : p->host_tokens ? "swap" : "noswap";
-    struct replay_result o;
+    struct schedsim_result o;
     char name[128];
 
     snprintf(name, sizeof(name), "%s.b%u.%s.c%u", t->name, p->block_size, tier, p->budget);
-    int r = replay_run(t, p, &o);
+    int r = schedsim_checked(t, p, &o);
     if (r == 0)
         report_replay(rep, name, &o);
     else
@@ -102,7 +102,7 @@ static int replay_one(struct report *rep, const struct trace *t, const struct re
 static int replay_all(struct report *rep, const struct trace *t)
 {
     static const uint32_t sizes[] = {8, 16, 32}, budgets[] = {512, 2048};
-    struct replay_params p = base;
+    struct schedsim_params p = base;
     int r = 0;
 
     p.scale = scale_of(t);
@@ -138,8 +138,8 @@ static int make_crowd(uint32_t seqs, struct trace *ret_trace)
 static int host_time(struct report *rep, uint32_t seqs, double goal_p50, double goal_p99)
 {
     struct trace t;
-    struct replay_result o;
-    struct replay_params p = base;
+    struct schedsim_result o;
+    struct schedsim_params p = base;
     char name[64], goal[32];
     int r = make_crowd(seqs, &t);
 
@@ -150,7 +150,7 @@ static int host_time(struct report *rep, uint32_t seqs, double goal_p50, double 
     p.budget = seqs + 1024;
     p.load = 1000; /* all are there at once */
     p.max_model_len = 1024;
-    r = replay_run(&t, &p, &o);
+    r = schedsim_checked(&t, &p, &o);
     trace_done(&t);
     if (r != 0)
         return r;

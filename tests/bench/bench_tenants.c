@@ -1,6 +1,6 @@
 /*
  * One key's flood beside another key's few requests, in virtual time on the real scheduler
- * (replay.h): what the few wait.
+ * (schedsim.h): what the few wait.
  *
  *   bench_tenants [REPORT [LOADS]]
  *
@@ -20,13 +20,13 @@
 #include <string.h>
 
 #include "common/err.h"
-#include "tests/bench/replay.h"
+#include "tests/bench/checked.h"
 #include "tests/bench/report.h"
 
 #define FEW       200u /* requests */
 #define BUDGET    512u
 #define SEQS      64u
-#define ROW_US    80.0 /* of the modelled device, replay.h */
+#define ROW_US    80.0 /* of the modelled device, schedsim.h */
 #define TOKEN_US  (8000.0 / 32)
 #define SHARE     0.5
 #define FLOOD     4.0
@@ -113,7 +113,7 @@ static void spread(double *ms, uint32_t n, double *ret_mean, double *ret_p99)
     *ret_p99 = n > 0 ? ms[n * 99 / 100] : 0;
 }
 
-/* Of the few's answers in a text of replay_params.answers. */
+/* Of the few's answers in a text of schedsim_params.answers. */
 static void read_waits(const char *text, struct waits *ret_waits)
 {
     double first[FEW], last[FEW];
@@ -133,7 +133,7 @@ static void read_waits(const char *text, struct waits *ret_waits)
 static int play(const struct load *l, double share, uint32_t most, bool apart,
                 struct waits *ret_waits, double *ret_rate)
 {
-    struct replay_params p = {.block_size = 16,
+    struct schedsim_params p = {.block_size = 16,
                               .pool_tokens = 262144,
                               .max_seqs = SEQS,
                               .budget = BUDGET,
@@ -144,7 +144,7 @@ static int play(const struct load *l, double share, uint32_t most, bool apart,
                               .open_most = most,
                               .by_tenant = true,
                               .seed = 1};
-    struct replay_result all;
+    struct schedsim_result all;
     struct trace t = {0};
     char *answers = NULL;
     size_t bytes = 0;
@@ -152,7 +152,7 @@ static int play(const struct load *l, double share, uint32_t most, bool apart,
 
     p.answers = r == 0 ? open_memstream(&answers, &bytes) : NULL;
     if (r == 0)
-        r = p.answers ? replay_run(&t, &p, &all) : -ENOMEM;
+        r = p.answers ? schedsim_checked(&t, &p, &all) : -ENOMEM;
     if (p.answers)
         (void)fclose(p.answers);
     if (r == 0) {

@@ -17,7 +17,7 @@
 
 #define VOCAB       32000u
 #define BLOCK       16u
-#define WEIGHTS_US  8000.0 /* as in replay.h */
+#define WEIGHTS_US  8000.0 /* as in schedsim.h */
 #define ROW_US      80.0
 #define CONTEXT_US  0.0655
 #define BATCH_GUESS 32.0

@@ -11,22 +11,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "tests/bench/replay.h"
+#include "tests/bench/checked.h"
 #include "tests/sim/control_plant.h"
 
 #define REQUESTS_MOST QUEUE
 
 struct setup {
     uint32_t seqs, tokens, blocks, block_size, max_len, depth;
-    struct replay_cost cost;
+    struct schedsim_cost cost;
 };
 
 static int run_sched(const struct trace *t, const struct setup *s)
 {
     char *answers = NULL;
     size_t bytes = 0;
-    struct replay_result o;
-    struct replay_params p = {.block_size = s->block_size,
+    struct schedsim_result o;
+    struct schedsim_params p = {.block_size = s->block_size,
                               .pool_tokens = (s->blocks - 1) * s->block_size,
                               .max_seqs = s->seqs,
                               .budget = s->tokens,
@@ -38,7 +38,7 @@ static int run_sched(const struct trace *t, const struct setup *s)
     p.answers = open_memstream(&answers, &bytes);
     if (!p.answers)
         return -ENOMEM;
-    int r = replay_run(t, &p, &o);
+    int r = schedsim_checked(t, &p, &o);
     if (fclose(p.answers) != 0)
         r = -ENOMEM;
     if (r == 0)

@@ -59,7 +59,7 @@ class Fault:
 
 
 def fault(weight=2, lasts=(0.0, 0.0), kills=0, needs="", draw=lambda rng: {}):
-    """kills: how many unplanned ends of the server it makes; needs: `mounts`, `clock`, `memory`, `trace`."""
+    """kills: how many unplanned ends of the server it makes; needs: `mounts`, `clock`, `memory`, `trace`, `engine`."""
     def keep(act):
         TABLE[act.__name__] = Fault(act.__name__, act, weight, lasts, kills, needs, draw)
         return act
@@ -572,10 +572,13 @@ def quietly(act):
     return run
 
 
+def fits(need, engine_process):
+    """Whether a fault is one for a world whose engine has a process of its own, or for one where it has none."""
+    return need not in (("memory", "trace") if engine_process else ("engine",))
+
+
 def can(need, mounts, clock, memory):
     """Why a fault cannot be made here, or nothing."""
-    if (need == "engine") != bool(os.environ.get("ENGINE")) and (need in ("engine", "memory", "trace")):
-        return "ENGINE=1 gives the engine a process of its own" if need == "engine" else "its engine is another process"
     if need == "trace" and not ptrace.allowed():
         return "no thread of another process may be stopped here"
     if need == "mounts" and not mounts:

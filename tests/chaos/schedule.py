@@ -1,9 +1,8 @@
 """What happens when: drawn from a seed, written and read as JSON, so that a failure can be told to somebody else."""
 import json
-import os
 import random
 
-from faults import TABLE, WITHHELD, Event
+from faults import TABLE, WITHHELD, Event, fits
 
 FIRST_S, LAST_S = 0.5, 6.0
 MOST_KILLS = 3  # more of them within a run would rightly open the breaker
@@ -14,10 +13,12 @@ def draw(seed, usable):
     rng = random.Random(f"evenkeel {seed}")
     options = {"paced": rng.random() < 0.7, "seqs": rng.choice((2, 4, 8)), "blocks": rng.choice((0, 0, 140, 200)), "clients": rng.choice((2, 4, 6)),
                "short_drain": rng.random() < 0.2, "haproxy": rng.choice(("", "", "health", "agent"))}
-    if os.environ.get("ENGINE"):  # a process of its own is for the processor alone
-        options |= {"paced": False, "engine_process": True}
-    events, kills, left = [], 0, rng.randint(3, 8)
     names = [n for n in TABLE if n in usable and n not in WITHHELD]
+    apart = rng.choice([a for a in (False, True) if any(fits(TABLE[n].needs, a) for n in names)])
+    if apart:  # a process of its own is for the processor alone
+        options |= {"paced": False, "engine_process": True}
+    names = [n for n in names if fits(TABLE[n].needs, apart)]
+    events, kills, left = [], 0, rng.randint(3, 8)
     while left > 0:
         f = TABLE[rng.choices(names, [TABLE[n].weight for n in names])[0]]
         left -= 1

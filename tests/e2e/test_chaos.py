@@ -10,7 +10,7 @@ from conftest import ROOT
 sys.path.insert(0, str(ROOT / "tests/chaos"))
 import invariants  # noqa: E402
 import schedule  # noqa: E402
-from faults import TABLE, WITHHELD, undocumented  # noqa: E402
+from faults import TABLE, WITHHELD, fits, undocumented  # noqa: E402
 from shrink import shrink  # noqa: E402
 from streams import Ended  # noqa: E402
 from watch import NAN  # noqa: E402
@@ -22,6 +22,9 @@ def test_a_seed_draws_one_schedule():
     assert drawn == [schedule.draw(seed, usable) for seed in range(200)] == json.loads(json.dumps(drawn))
     kinds = {e["kind"] for s in drawn for e in s["events"]}
     assert kinds == set(TABLE) - set(WITHHELD), "each fault is drawn"
+    worlds = [bool(s["options"].get("engine_process")) for s in drawn]
+    assert all(fits(TABLE[e["kind"]].needs, apart) for s, apart in zip(drawn, worlds) for e in s["events"]) and 60 < sum(worlds) < 140
+    assert schedule.draw(1, ["engine_kill"])["options"]["engine_process"] and "engine_process" not in schedule.draw(1, ["memory_limit"])["options"]
     assert all(sum(TABLE[e["kind"]].kills for e in s["events"]) <= schedule.MOST_KILLS for s in drawn), "or the breaker would rightly open"
 
 

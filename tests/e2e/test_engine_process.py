@@ -518,6 +518,25 @@ def test_a_start_that_fails(tmp_path):
     assert s.process.returncode == 78 and "--engine-process is for one device" in s.log()
 
 
+def test_who_waits_for_a_start_that_fails_is_told(tmp_path):
+    """A 503, which a proxy sends elsewhere; a reset would not say whether the request was run."""
+    library = tmp_path / "slow_load.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, ROOT / "tests/e2e/slow_load.c"], check=True)
+    s = serve(tmp_path, ready=False, env={"LD_PRELOAD": str(library), "SLOW_LOAD_S": "4", "ASAN_OPTIONS": "verify_asan_link_order=0"})
+    try:
+        wait_for("it loads", lambda: b"loading" in s.ask("/health")[2], 60)
+        launcher, = [p for p in children(s.process.pid) if open(f"/proc/{p}/comm").read() == "evenkeel-launch\n"]
+        with concurrent.futures.ThreadPoolExecutor(40) as pool:
+            asked = [pool.submit(s.ask, "/v1/completions", "POST", json.dumps({"model": "tiny", **ASKS[0]})) for _ in range(40)]
+            wait_for("they wait", lambda: metric(s.metrics(), "evenkeel_http_connections", role="parked") == 40, 3)
+            os.kill(launcher, signal.SIGKILL)
+            answers = [a.result() for a in asked]
+        assert {status for status, _, _ in answers} == {503}, s.log()
+        assert s.process.wait(20) == 70 and "The process that starts engines has ended" in s.log()
+    finally:
+        s.stop()
+
+
 def test_limits_move(tmp_path, undisturbed):
     """The pool is made smaller and larger, and the engine that comes has as many blocks."""
     s = serve(tmp_path)

@@ -224,6 +224,22 @@ def test_a_start_without_descriptors_is_tried_again(appliance):
     assert ["Too many open files" in w for r, w in said if r == "HOST_WAIT"] == [True], "said once"
 
 
+def test_a_server_has_more_descriptors_than_who_started_it(tmp_path):
+    """It inherits the limit of an evenkeeld that is short of them, and its engine's process needs some as well."""
+    a = Appliance(tmp_path, server_flags=["--engine-process"]).start()
+    try:
+        a.ready()
+        pid, server = a.process.pid, a.server()["pid"]
+        _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (40, hard))
+        a.ctl("restart")
+        wait_for("another one", lambda: a.server()["pid"] not in (0, server) and a.server()["ready"])
+        assert resource.prlimit(a.server()["pid"], resource.RLIMIT_NOFILE)[0] > 40
+        assert "CRASH" not in [d["reason"] for d in a.decisions()]
+    finally:
+        a.destroy()
+
+
 def test_bad_server_command_opens_the_breaker(tmp_path):
     a = Appliance(tmp_path, server_flags=["--max-num-seqs", "0"]).start()
     try:

@@ -2,6 +2,7 @@
 import glob
 import json
 import os
+import re
 import signal
 import subprocess
 import tarfile
@@ -92,6 +93,20 @@ def test_a_kill_under_streams(appliance, how):
     print(text)
 
 
+def test_the_load_again(appliance):
+    """The scheduler meets the recorded load as it was met, and with another limit what that one makes of it."""
+    a = appliance()
+    streams(a)
+    kill(a)
+    wait_ends(a, 1)
+    said = a.ctl("postmortem", "--replay", "--max-num-seqs", "1").stdout
+    rows = {m[1].strip(): [int(v) for v in m[2].split()] for m in re.finditer(r"(?m)^(\D{28})((?: +\d+){3})$", said)}
+    recorded, same, changed = rows["tokens of answers"]
+    assert recorded > 100 and 0.5 < same / recorded < 2 and changed < same, said
+    assert rows["requests waiting, at most"][2] == 3 and rows["preemptions"][1] == 0, said
+    assert "4 of them had not ended" in said and SECRET not in said
+
+
 def test_nothing_of_what_was_said(appliance, tmp_path):
     (tmp_path / "keys").write_text(KEY + "\n")
     os.chmod(tmp_path / "keys", 0o600)
@@ -180,6 +195,8 @@ def test_without_a_recorder(appliance):
     got = wait_ends(a, 1)["end"]
     assert "it left no file" in got["summary"][0] and len(got["samples"]["rows"]) >= 1
     assert "99 % s" in a.ctl("postmortem").stdout, "what evenkeeld saw"
+    replay = a.ctl("postmortem", "--replay", check=False)
+    assert replay.returncode == 1 and "of an engine with a flight recorder" in replay.stderr
 
 
 def test_many_at_once(tmp_path):

@@ -62,7 +62,7 @@ static void test_no_more_is_lost_than_promised(void **state)
         struct device d;
         uint32_t most, least, largest; /* what may be chosen */
     } cases[] = {
-        {{8000, 0, 80, 0.07}, 2048, 512, 1024},      /* the cost model of replay.h */
+        {{8000, 0, 80, 0.07}, 2048, 512, 1024},      /* the cost model of schedsim.h */
         {{8000, 20000, 80, 0.07}, 8192, 4096, 8192}, /* a fixed cost a step */
         {{5000, 1000, 18, 0.01}, 8192, 1024, 4096},
         {{0, 0, 3000, 0}, 2048, 512, 1024}, /* a processor */

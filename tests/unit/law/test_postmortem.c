@@ -322,6 +322,52 @@ static void test_bounds(void **state)
     json_decref(doc);
 }
 
+static double figure(const json_t *o, const char *key)
+{
+    return json_number_value(json_object_get(o, key));
+}
+
+/* What a replay gets: whose answer is not known, and times that lie on a line. */
+static void test_workload(void **state)
+{
+    (void)state;
+    struct ek_recorded r = quiet();
+    r.head.about = (struct ek_recorder_about){.max_seqs = 64, .max_tokens = 2048, .block_size = 16};
+    requests[2].output_tokens = 5;
+    requests[2].cached_tokens = 6;
+    for (uint32_t i = 0; i < STEPS; i++) {
+        steps[i].rows = 1 + i % 7;
+        steps[i].step_us = 1000 + 100 * steps[i].rows;
+        steps[i].preemptions = UINT32_MAX - 2 + i / 8; /* low bits of a counter */
+        steps[i].blocks_used = i == 20 ? 700 : 100;
+    }
+    steps[3].rows = 1000;
+    steps[3].error = -5;
+    steps[STEPS - 1].limit_tokens = 0;
+    json_t *doc = document(&r);
+    const json_t *w = json_object_get(doc, "workload");
+    assert_true(fabs(figure(w, "base_us") - 1000) < 1 && fabs(figure(w, "row_us") - 100) < 1);
+    assert_true(figure(w, "max_num_seqs") == 8 && figure(w, "max_num_batched_tokens") == 2048);
+    assert_true(figure(w, "blocks") == 1000 && figure(w, "block_size") == 16);
+    assert_true(figure(w, "steps") == STEPS && figure(w, "lasted_us") == (STEPS - 1) * 1e5);
+    assert_true(figure(w, "preemptions") == 4 && figure(w, "used_blocks_most") == 700);
+    char *text = json_dumps(json_object_get(w, "requests"), JSON_COMPACT);
+    assert_string_equal(text, "[[0,7,5,9,6],[1,4096,null,512,0]]");
+    free(text);
+    json_decref(doc);
+
+    requests[0].kind = EK_RECORDER_ENDED; /* both of which nobody saw come: one before the others */
+    requests[0].id = 3;
+    requests[2].id = 1;
+    for (uint32_t i = 0; i < STEPS; i++)
+        steps[i] = (struct ek_recorder_step){.rows = 1 + i % 2, .step_us = 100 - 90 * (i % 2)};
+    doc = document(&r);
+    w = json_object_get(doc, "workload");
+    assert_true(fabs(figure(w, "base_us") - 55) < 1 && figure(w, "row_us") == 0); /* not below 0 */
+    assert_true(figure(w, "older") == 1);
+    json_decref(doc);
+}
+
 static void test_without(void **state)
 {
     (void)state;
@@ -341,8 +387,9 @@ static void test_without(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_quiet),  cmocka_unit_test(test_stories),
-        cmocka_unit_test(test_bounds), cmocka_unit_test(test_in_flight),
-        cmocka_unit_test(test_clocks), cmocka_unit_test(test_without)};
+        cmocka_unit_test(test_quiet),   cmocka_unit_test(test_stories),
+        cmocka_unit_test(test_bounds),  cmocka_unit_test(test_in_flight),
+        cmocka_unit_test(test_clocks),  cmocka_unit_test(test_without),
+        cmocka_unit_test(test_workload)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

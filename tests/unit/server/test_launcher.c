@@ -124,6 +124,33 @@ static void short_of_memory(void **state)
     end(&l);
 }
 
+/* Who started the server may itself have been short of them, and an engine comes later than the
+ * server's own. */
+static void short_of_descriptors(void **state)
+{
+    (void)state;
+    struct launcher l;
+    struct rlimit before;
+    const struct rlimit none_more = {4, 4}; /* it has four */
+
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    const struct rlimit few = {16, before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    int r = launcher_begin(&l, &options, &none, -1);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(r, 0);
+    order(&l, EK_APART_CHECK, -1);
+    assert_int_equal(answer(&l).code, -EAGAIN); /* it lives */
+    assert_int_equal(prlimit(l.pid, RLIMIT_NOFILE, &none_more, NULL), 0);
+    int fd = make_memory(EK_BACKEND_ABI, BYTES);
+    order(&l, EK_APART_START, fd);
+    struct ek_apart_answer a = answer(&l);
+    assert_int_equal(a.code, -EMFILE);
+    assert_non_null(strstr(a.fault.msg, "Too many open files"));
+    (void)close(fd);
+    end(&l);
+}
+
 /* It is begun, and fails by itself: that is said in the memory; a check tells it beforehand. */
 static void without_a_model(void **state)
 {
@@ -153,6 +180,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(refused_at_once),
         cmocka_unit_test(short_of_memory),
+        cmocka_unit_test(short_of_descriptors),
         cmocka_unit_test(without_a_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,10 +1,10 @@
 /*
- * The engine of bench_sched.c, bench_tenants.c, bench_prefill.c and sim_real.c: it plans and
- * applies steps of a workload as fast as the host can, while time is the model's. Steps overlap as
- * in the server: start_steps() plans ahead as far as the depth allows, land_step() applies the
+ * The engine of `evenkeel-bench replay` and of the scheduler's benchmarks (tests/bench): it plans
+ * and applies steps of a workload as fast as the host can, while time is the model's. Steps overlap
+ * as in the server: start_steps() plans ahead as far as the depth allows, land_step() applies the
  * oldest. What is measured is the scheduler's own time and its allocations, never the model's.
  */
-#include "tests/bench/replay.h"
+#include "server/bench/schedsim.h"
 
 #include <errno.h>
 #include <math.h>
@@ -14,11 +14,11 @@
 #include <time.h>
 
 #include "common/err.h"
+#include "kernels/backend.h"
 #include "server/engine/sched.h"
-#include "tests/sim/null_backend.h"
-#include "tests/unit/alloc.h"
 
 #define VOCAB         32000u
+#define WIDTH         4u     /* of a hidden state */
 #define WEIGHTS_US    8000.0 /* 16 GB at 2 TB/s */
 #define ROW_US        80.0   /* 16 GFLOP at 200 TFLOP/s */
 #define CONTEXT_US    0.0655 /* 128 KiB at 2 TB/s */
@@ -38,9 +38,9 @@ struct live {
     double arrived_us, first_us, last_us;
 };
 
-struct replay {
+struct schedsim {
     const struct trace *t;
-    const struct replay_params *p;
+    const struct schedsim_params *p;
     struct engine_params ep;
     struct sched *s;
     struct ek_device *device;
@@ -58,7 +58,7 @@ struct replay {
     double waste_sum;
     uint64_t waste_steps, entries, running;
     double plan_us; /* host time of planning since the last step that landed */
-    struct replay_result *out;
+    struct schedsim_result *out;
 };
 
 static void push(struct samples *s, double value)
@@ -96,13 +96,13 @@ static double median_of(const float *at, size_t n)
     return m;
 }
 
-static struct replay_spread spread_of(struct samples *s)
+static struct schedsim_spread spread_of(struct samples *s)
 {
     if (s->count == 0)
-        return (struct replay_spread){0};
+        return (struct schedsim_spread){0};
     qsort(s->at, s->count, sizeof(*s->at), by_value);
-    return (struct replay_spread){(double)s->at[s->count / 2], (double)s->at[s->count * 9 / 10],
-                                  (double)s->at[s->count * 99 / 100]};
+    return (struct schedsim_spread){(double)s->at[s->count / 2], (double)s->at[s->count * 9 / 10],
+                                    (double)s->at[s->count * 99 / 100]};
 }
 
 static double host_us(void)
@@ -125,7 +125,8 @@ static uint32_t scaled(uint32_t tokens, uint32_t scale)
 }
 
 /* Lengths as they are replayed: at most the model's, at least one token each. */
-static void lengths(const struct replay *r, uint32_t i, uint32_t *ret_prompt, uint32_t *ret_output)
+static void lengths(const struct schedsim *r, uint32_t i, uint32_t *ret_prompt,
+                    uint32_t *ret_output)
 {
     uint32_t most = r->p->max_model_len, prompt = scaled(r->t->request[i].prompt, r->p->scale);
     uint32_t output = scaled(r->t->request[i].output, r->p->scale);
@@ -135,7 +136,7 @@ static void lengths(const struct replay *r, uint32_t i, uint32_t *ret_prompt, ui
 }
 
 /* Arrivals in virtual time: the trace's, or drawn, stretched to the wanted load. */
-static void set_arrivals(struct replay *r)
+static void set_arrivals(struct schedsim *r)
 {
     double work_us = 0, at = 0, last = r->t->request[r->t->count - 1].at_s;
 
@@ -155,22 +156,24 @@ static void set_arrivals(struct replay *r)
 }
 
 /* A step's time on the modelled device. */
-static double cost_us(const struct replay *r, const struct ek_step *step)
+static double cost_us(const struct schedsim *r, const struct ek_step *step)
 {
-    const struct replay_cost *c = r->p->cost;
+    const struct schedsim_cost *c = r->p->cost;
     double rows = step->rows * ROW_US, context = 0;
 
     for (uint32_t i = 0; i < step->seqs; i++)
         context += ek_step_seqs(step)[i].context * (c ? c->context_us : CONTEXT_US);
+    double second = r->now_us / 1e6;
     if (c)
-        return c->base_us + step->rows * c->row_us + context;
+        return (c->base_us + step->rows * c->row_us + context) *
+               (second < c->paces ? (double)c->pace[(uint32_t)second] : 1);
     return (rows > WEIGHTS_US ? rows : WEIGHTS_US) + context +
            step->copies * COPY_TOKEN_US * r->p->block_size;
 }
 
-static int open_replay(struct replay *r)
+static int open_schedsim(struct schedsim *r)
 {
-    const struct replay_params *p = r->p;
+    const struct schedsim_params *p = r->p;
     uint32_t blocks = 1 + p->pool_tokens / p->block_size;
     uint32_t offload = p->offload_tokens / p->block_size;
     uint32_t host =
@@ -191,16 +194,17 @@ static int open_replay(struct replay *r)
     r->ep.limits.value[LIMIT_BATCHED_TOKENS] = p->budget;
     r->ep.limits.value[LIMIT_LONG_PREFILL] = p->long_prefill;
     r->ep.limits.value[LIMIT_WATERMARK] = 10000;
+    r->ep.limits.value[LIMIT_STALLED_SHARE] = p->stalled_ppm;
     r->ep.limits.value[LIMIT_PREFIX_CACHING] = 1;
     r->ep.limits.ceiling[LIMIT_QUEUED_REQS] = r->t->count + 1;
     sched_ceiling(&r->ep, &c);
-    const struct null_params np = {c, blocks, host, p->block_size, VOCAB, 0};
+    const struct schedsim_size z = {&c, blocks, host, p->block_size, VOCAB};
     int code = sched_new(&r->ep, &r->s);
-    if (code == 0)
-        code = null_open(&np, &r->device);
+    if (code == 0 && p->checker)
+        code = p->checker->open(&z, &r->device);
     if (code != 0)
         return code;
-    r->result_bytes = ek_result_bytes(c.seqs, c.scores, c.seqs, NULL_WIDTH);
+    r->result_bytes = ek_result_bytes(c.seqs, c.scores, c.seqs, WIDTH);
     r->result = calloc(1, r->result_bytes);
     for (uint32_t i = 0; i < SCHED_DEPTH; i++)
         r->steps[i] = calloc(1, ek_step_size(&c));
@@ -214,12 +218,13 @@ static int open_replay(struct replay *r)
                : -ENOMEM;
 }
 
-static void close_replay(struct replay *r)
+static void close_schedsim(struct schedsim *r)
 {
     for (uint32_t i = 0; i < r->live_count; i++)
         request_unref(r->live[i].req);
     sched_free(r->s);
-    null_close(r->device);
+    if (r->device)
+        r->p->checker->close(r->device);
     for (uint32_t i = 0; i < SCHED_DEPTH; i++)
         free(r->steps[i]);
     free(r->result);
@@ -233,7 +238,7 @@ static void close_replay(struct replay *r)
 }
 
 /* Tokens of a prompt: of its shared pieces by their ids, else of the request alone. */
-static void write_prompt(struct replay *r, uint32_t i, uint32_t tokens)
+static void write_prompt(struct schedsim *r, uint32_t i, uint32_t tokens)
 {
     const struct trace_request *q = &r->t->request[i];
     uint32_t piece = r->t->hash_tokens > 0 ? scaled(r->t->hash_tokens, r->p->scale) : 1;
@@ -246,7 +251,7 @@ static void write_prompt(struct replay *r, uint32_t i, uint32_t tokens)
     }
 }
 
-static int submit(struct replay *r, uint32_t i)
+static int submit(struct schedsim *r, uint32_t i)
 {
     uint32_t prompt, output;
 
@@ -279,7 +284,7 @@ static int submit(struct replay *r, uint32_t i)
     return 0;
 }
 
-static void write_answer(const struct replay *r, const struct live *l)
+static void write_answer(const struct schedsim *r, const struct live *l)
 {
     FILE *f = r->p->answers;
 
@@ -293,7 +298,7 @@ static void write_answer(const struct replay *r, const struct live *l)
 }
 
 /* Who got tokens by now, and who has ended. */
-static void observe(struct replay *r)
+static void observe(struct schedsim *r)
 {
     for (uint32_t i = 0; i < r->live_count;) {
         struct live *l = &r->live[i];
@@ -319,26 +324,66 @@ static void observe(struct replay *r)
     }
 }
 
-static int violated(const struct replay *r)
+static int violated(const struct schedsim *r)
 {
-    (void)fprintf(stderr, "violation: %s\n", r->device->violation ? r->device->violation : "?");
+    const char *what = r->p->checker->violation(r->device);
+
+    (void)fprintf(stderr, "violation: %s\n", what ? what : "?");
     return EK_EDEVICE;
 }
 
-static int start_steps(struct replay *r)
+static unsigned long allocations(const struct schedsim *r)
+{
+    return r->p->checker ? r->p->checker->allocations() : 0;
+}
+
+static int begin_step(const struct schedsim *r, const struct ek_step *step)
+{
+    const struct schedsim_checker *c = r->p->checker;
+
+    return c && (c->backend->forward(r->device, step) != 0 ||
+                 c->backend->sample(r->device, step, NULL) != 0)
+               ? violated(r)
+               : 0;
+}
+
+/* Of the oldest step. What its tokens are does not matter without a checker. */
+static int end_step(struct schedsim *r, uint32_t at)
+{
+    const struct schedsim_checker *c = r->p->checker;
+    const struct ek_step *step = r->steps[at];
+
+    if (c)
+        return c->backend->wait(r->device, r->s->flights.at[at].id, r->result, r->result_bytes,
+                                0) != 0 ||
+                       r->result->error != 0
+                   ? violated(r)
+                   : 0;
+    *r->result = (struct ek_result){.step = step->id, .seqs = step->seqs};
+    for (uint32_t i = 0; i < step->seqs; i++) {
+        const struct ek_step_seq *q = &ek_step_seqs(step)[i];
+        r->result->seq[i] =
+            (struct ek_result_seq){.slot = q->slot,
+                                   .tokens = q->sample ? 1 : 0,
+                                   .token[0] = (int32_t)(mix(step->id + i) % VOCAB)};
+    }
+    return 0;
+}
+
+static int start_steps(struct schedsim *r)
 {
     while (r->s->flights.count < r->ep.depth && sched_plan_after(r->s) <= (uint64_t)r->now_us + 1) {
         uint32_t at = flights_place(&r->s->flights, r->s->flights.count);
-        unsigned long before = alloc_count();
+        unsigned long before = allocations(r);
         double from = host_us();
         uint32_t rows = sched_plan(r->s, (uint64_t)r->now_us + 1, r->steps[at]);
         r->plan_us += host_us() - from;
-        r->out->allocations += alloc_count() - before;
+        r->out->allocations += allocations(r) - before;
         if (rows == 0)
             return 0;
-        if (null_backend.forward(r->device, r->steps[at]) != 0 ||
-            null_backend.sample(r->device, r->steps[at], NULL) != 0)
-            return violated(r);
+        int code = begin_step(r, r->steps[at]);
+        if (code != 0)
+            return code;
         double begin = r->free_us > r->now_us ? r->free_us : r->now_us;
         r->free_us = begin + cost_us(r, r->steps[at]);
         r->end_us[at] = r->free_us;
@@ -348,36 +393,47 @@ static int start_steps(struct replay *r)
     return 0;
 }
 
-static int land_step(struct replay *r)
+/* What a step leaves. */
+static void note_state(struct schedsim *r)
 {
-    uint32_t at = r->s->flights.first;
-
-    if (null_backend.wait(r->device, r->s->flights.at[at].id, r->result, r->result_bytes, 0) != 0 ||
-        r->result->error != 0)
-        return violated(r);
-    r->now_us = r->end_us[at];
-    r->result->copy_us = (uint64_t)(r->s->flights.at[at].copies * COPY_TOKEN_US * r->p->block_size);
-    unsigned long before = alloc_count();
-    double from = host_us();
-    sched_apply(r->s, r->result, (uint64_t)r->now_us + 1);
-    double took = host_us() - from;
-    r->out->allocations += alloc_count() - before;
-    push(&r->host, r->plan_us + took);
-    r->plan_us = 0;
-    r->out->steps++;
-    observe(r);
-
+    struct schedsim_result *o = r->out;
     struct engine_stats st;
+
     sched_stats(r->s, (uint64_t)r->now_us + 1, &st);
+    o->used_blocks_most =
+        st.blocks_used > o->used_blocks_most ? st.blocks_used : o->used_blocks_most;
+    o->waiting_most = st.waiting > o->waiting_most ? st.waiting : o->waiting_most;
     if (st.waste_tokens + st.used_tokens > 0) {
         r->waste_sum += (double)st.waste_tokens / (double)(st.waste_tokens + st.used_tokens);
         r->waste_steps++;
     }
+}
+
+static int land_step(struct schedsim *r)
+{
+    uint32_t at = r->s->flights.first;
+
+    int code = end_step(r, at);
+
+    if (code != 0)
+        return code;
+    r->now_us = r->end_us[at];
+    r->result->copy_us = (uint64_t)(r->s->flights.at[at].copies * COPY_TOKEN_US * r->p->block_size);
+    unsigned long before = allocations(r);
+    double from = host_us();
+    sched_apply(r->s, r->result, (uint64_t)r->now_us + 1);
+    double took = host_us() - from;
+    r->out->allocations += allocations(r) - before;
+    push(&r->host, r->plan_us + took);
+    r->plan_us = 0;
+    r->out->steps++;
+    observe(r);
+    note_state(r);
     return 0;
 }
 
 /* Those who have come by now, less those of tenant 2 beyond what it may have open. */
-static int submit_due(struct replay *r)
+static int submit_due(struct schedsim *r)
 {
     uint32_t most = r->p->open_most != 0 ? r->p->open_most : UINT32_MAX;
     int code = 0;
@@ -394,7 +450,7 @@ static int submit_due(struct replay *r)
 }
 
 /* Goes on to when the next step is to be planned, if that is before the oldest one's end. */
-static bool wait_to_plan(struct replay *r)
+static bool wait_to_plan(struct schedsim *r)
 {
     double at = (double)sched_plan_after(r->s);
 
@@ -405,13 +461,19 @@ static bool wait_to_plan(struct replay *r)
     return true;
 }
 
-static int run(struct replay *r)
+static bool is_over(const struct schedsim *r)
+{
+    if (r->p->lasts_s > 0 && r->now_us >= r->p->lasts_s * 1e6)
+        return true;
+    return r->next >= r->t->count && r->held_first >= r->held_count && sched_idle(r->s);
+}
+
+static int run(struct schedsim *r)
 {
     uint32_t idle = 0;
     int code = 0;
 
-    while (code == 0 &&
-           (r->next < r->t->count || r->held_first < r->held_count || !sched_idle(r->s))) {
+    while (code == 0 && !is_over(r)) {
         code = submit_due(r);
         if (code == 0)
             code = start_steps(r);
@@ -429,9 +491,9 @@ static int run(struct replay *r)
     return r->ttft.failed || r->itl.failed || r->host.failed ? -ENOMEM : code;
 }
 
-static void conclude(struct replay *r)
+static void conclude(struct schedsim *r)
 {
-    struct replay_result *o = r->out;
+    struct schedsim_result *o = r->out;
     const struct engine_stats *st = &r->s->stats;
     double steps = o->steps > 0 ? (double)o->steps : 1;
 
@@ -456,12 +518,12 @@ static void conclude(struct replay *r)
     o->host_us = spread_of(&r->host);
 }
 
-int replay_run(const struct trace *t, const struct replay_params *p,
-               struct replay_result *ret_result)
+int schedsim_run(const struct trace *t, const struct schedsim_params *p,
+                 struct schedsim_result *ret_result)
 {
-    struct replay_result out = {0};
-    struct replay r = {.t = t, .p = p, .out = &out};
-    int code = open_replay(&r);
+    struct schedsim_result out = {0};
+    struct schedsim r = {.t = t, .p = p, .out = &out};
+    int code = open_schedsim(&r);
 
     if (code == 0) {
         set_arrivals(&r);
@@ -471,6 +533,6 @@ int replay_run(const struct trace *t, const struct replay_params *p,
         conclude(&r);
         *ret_result = out;
     }
-    close_replay(&r);
+    close_schedsim(&r);
     return code;
 }
