@@ -15,7 +15,7 @@
 #include "supervisor/doctor/trace.h"
 #include "tests/unit/doctor/scanned.h"
 
-static struct found scan(const char *text)
+static struct scanned scan(const char *text)
 {
     return scan_pieces(text, strlen(text) + 1);
 }
@@ -125,7 +125,7 @@ static void test_first_process(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof(first_said) / sizeof(first_said[0]); i++) {
-        struct found s = scan(first_said[i].text);
+        struct scanned s = scan(first_said[i].text);
         if (s.count == 0 || strcmp(s.f[0].signature->id, first_said[i].id) != 0)
             fail_msg("%s, not %s", s.count ? s.f[0].signature->id : "nothing", first_said[i].id);
         assert_true(doctor_scan_decisive(s.scan).known);
@@ -172,7 +172,7 @@ static void test_unknown(void **state)
          DOCTOR_CLASSES},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct found s = scan(cases[i].text);
+        struct scanned s = scan(cases[i].text);
         struct doctor_decisive d = doctor_scan_decisive(s.scan);
         assert_false(d.known);
         if (!strstr(d.text, cases[i].line) || (!*cases[i].line && d.line > 0))
@@ -205,7 +205,7 @@ static void test_remedies(void **state)
     (void)state;
     struct doctor_advice a[DOCTOR_ADVICE_MOST];
     /* Weights that do not fit: no limit makes them smaller. */
-    struct found s = scan(BEGIN("0.11.0") "  File \"loader.py\", line 5, in load_model\n" OOM(
+    struct scanned s = scan(BEGIN("0.11.0") "  File \"loader.py\", line 5, in load_model\n" OOM(
         "0.50", "44.39", "100.00 MiB"));
     uint32_t n = doctor_advise_for(&s.f[0], a);
     assert_int_equal(s.f[0].cls, DOCTOR_STARTUP_OOM);

@@ -19,11 +19,11 @@
 #include "server/grammar/grammar.h"
 #include "tests/unit/grammar/words.h"
 
-struct text_case {
+struct schema_text_case {
     const char *schema, *yes[8], *no[8];
 };
 
-static const struct text_case cases[] = {
+static const struct schema_text_case cases[] = {
     {"true", {"1", "\"x\"", "{}", "[]", "null", "[1, {\"a\": true}]"}, {"", "tru", "[1,]"}},
     {"{}", {"1", "{\"a\":1}", "false"}, {"nul"}},
     {"{\"type\":\"null\"}", {"null"}, {"0"}},
@@ -343,7 +343,7 @@ static void test_texts(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        const struct text_case *c = &cases[i];
+        const struct schema_text_case *c = &cases[i];
         struct grammar *g;
         struct ek_fault f = {0};
         int r =

@@ -156,14 +156,14 @@ static void test_nodes(void **state)
 
 enum { RANKS = 3, TEAM = 2, ROWS = 5, WIDTH = 150, STRIDE = 160, ROUNDS = 200 };
 
-struct crowd {
+struct ranks_crowd {
     struct ek_group *g;
     uint32_t begin[RANKS + 1];
     float data[RANKS][ROWS * STRIDE], sum[ROWS * WIDTH];
 };
 
-struct one {
-    struct crowd *c;
+struct ranks_one {
+    struct ranks_crowd *c;
     uint32_t rank;
     struct cpu_pool *pool;
     struct ek_collective *end;
@@ -177,14 +177,14 @@ static float at(uint32_t rank, uint32_t round, uint32_t row, uint32_t col)
     return tiny_float(&seed) * (rank == 1 ? 1e4f : 1.0f); /* so that the order can be seen */
 }
 
-static void fill(struct one *o, uint32_t round)
+static void fill(struct ranks_one *o, uint32_t round)
 {
     for (uint32_t row = 0; row < ROWS; row++)
         for (uint32_t col = 0; col < WIDTH; col++)
             o->c->data[o->rank][row * STRIDE + col] = at(o->rank, round, row, col);
 }
 
-static int wrong(const struct one *o, uint32_t round, bool gathered)
+static int wrong(const struct ranks_one *o, uint32_t round, bool gathered)
 {
     int bad = 0;
 
@@ -203,7 +203,7 @@ static int wrong(const struct one *o, uint32_t round, bool gathered)
 
 static void talk(void *ctx, uint32_t member)
 {
-    struct one *o = ctx;
+    struct ranks_one *o = ctx;
     struct ek_exchange x = {.data = o->c->data[o->rank],
                             .dtype = EK_F32,
                             .rows = ROWS,
@@ -223,24 +223,24 @@ static void talk(void *ctx, uint32_t member)
 
 static void *rank_main(void *arg)
 {
-    struct one *o = arg;
+    struct ranks_one *o = arg;
 
     cpu_pool_run(o->pool, talk, o);
     return NULL;
 }
 
-static void crowd_open(struct crowd *c, struct one *one, uint64_t deadline_us)
+static void crowd_open(struct ranks_crowd *c, struct ranks_one *one, uint64_t deadline_us)
 {
     assert_int_equal(cpu_group_new(RANKS, 1, deadline_us, &c->g), 0);
     for (uint32_t r = 0; r < RANKS; r++) {
-        one[r] = (struct one){.c = c, .rank = r};
+        one[r] = (struct ranks_one){.c = c, .rank = r};
         c->begin[r + 1] = (r + 1) * WIDTH / RANKS;
         assert_int_equal(cpu_pool_new(TEAM, NULL, &one[r].pool), 0);
         assert_int_equal(cpu_group_join(c->g, r, one[r].pool, &one[r].end), 0);
     }
 }
 
-static void crowd_close(struct crowd *c, struct one *one)
+static void crowd_close(struct ranks_crowd *c, struct ranks_one *one)
 {
     for (uint32_t r = 0; r < RANKS; r++) {
         one[r].end->ops->leave(one[r].end);
@@ -251,8 +251,8 @@ static void crowd_close(struct crowd *c, struct one *one)
 
 static void test_exchange(void **state)
 {
-    struct crowd *c = calloc(1, sizeof(*c));
-    struct one one[RANKS];
+    struct ranks_crowd *c = calloc(1, sizeof(*c));
+    struct ranks_one one[RANKS];
     (void)state;
 
     assert_non_null(c);
@@ -270,8 +270,8 @@ static void test_exchange(void **state)
 /* One of three stays away: the others give up after the deadline, for good, and it is named. */
 static void test_stall(void **state)
 {
-    struct crowd *c = calloc(1, sizeof(*c));
-    struct one one[RANKS];
+    struct ranks_crowd *c = calloc(1, sizeof(*c));
+    struct ranks_one one[RANKS];
     (void)state;
 
     assert_non_null(c);
