@@ -23,7 +23,7 @@
 #define IDLE_US  1000000u
 #define STATS_US 50000u /* they are copied no more often */
 
-struct follow {
+struct apart_follow {
     struct ek_apart_memory *m;
     const struct ek_backend *b;
     struct ek_device *d;
@@ -131,7 +131,7 @@ static void copy_text(char *to, size_t size, const char *from)
 }
 
 /* A sequence lock: readers try again while it is odd, or has changed meanwhile. */
-static void copy_stats(struct follow *f)
+static void copy_stats(struct apart_follow *f)
 {
     struct apart_stats *s = &f->m->stats;
     struct ek_device_stats now;
@@ -148,37 +148,38 @@ static void copy_stats(struct follow *f)
     (void)atomic_fetch_add(&s->turn, 1);
 }
 
-static void say_code(struct follow *f, int code)
+static void say_code(struct apart_follow *f, int code)
 {
     f->m->reply = code;
     atomic_store(&f->m->replied, 1);
     apart_raise(&f->m->answered);
 }
 
-static void reply(struct follow *f, int code)
+static void reply(struct apart_follow *f, int code)
 {
     copy_stats(f);
     say_code(f, code);
 }
 
-static struct ek_step *step_in(const struct follow *f, uint32_t slot)
+static struct ek_step *step_in(const struct apart_follow *f, uint32_t slot)
 {
     return apart_at(f->m, f->m->step_at[slot]);
 }
 
-static void land(struct follow *f, uint32_t slot, int code)
+static void land(struct apart_follow *f, uint32_t slot, int code)
 {
     f->m->landed[slot].code = code;
     atomic_store(&f->m->landed[slot].id, step_in(f, slot)->id);
     apart_raise(&f->m->answered);
 }
 
-static int try_test(const struct follow *f, enum ek_apart_place place, const struct ek_step *step)
+static int try_test(const struct apart_follow *f, enum ek_apart_place place,
+                    const struct ek_step *step)
 {
     return f->test ? f->test(place, step) : 0;
 }
 
-static void forward(struct follow *f, uint32_t slot)
+static void forward(struct apart_follow *f, uint32_t slot)
 {
     struct ek_step *step = step_in(f, slot);
     int r = ek_step_check(step, f->m->step_bytes, &f->m->want.ceiling, f->graph->vocab, f->blocks,
@@ -197,14 +198,14 @@ static void forward(struct follow *f, uint32_t slot)
         f->flying[f->count++] = slot;
 }
 
-static void forget(struct follow *f, uint32_t at)
+static void forget(struct apart_follow *f, uint32_t at)
 {
     f->count--;
     for (uint32_t i = at; i < f->count; i++)
         f->flying[i] = f->flying[i + 1];
 }
 
-static void sample(struct follow *f, const struct apart_order *o)
+static void sample(struct apart_follow *f, const struct apart_order *o)
 {
     uint32_t at = 0;
 
@@ -221,7 +222,7 @@ static void sample(struct follow *f, const struct apart_order *o)
     land(f, o->slot, r);
 }
 
-static void resize(struct follow *f, uint32_t blocks)
+static void resize(struct apart_follow *f, uint32_t blocks)
 {
     int r = f->b->kv_resize ? f->b->kv_resize(f->d, blocks) : -ENOTSUP;
 
@@ -230,7 +231,7 @@ static void resize(struct follow *f, uint32_t blocks)
     reply(f, r);
 }
 
-static void open_kv(struct follow *f)
+static void open_kv(struct apart_follow *f)
 {
     int r = f->b->kv_open(f->d, &f->m->kv);
 
@@ -238,7 +239,7 @@ static void open_kv(struct follow *f)
     reply(f, r);
 }
 
-static void move_block(struct follow *f, const struct apart_order *o)
+static void move_block(struct apart_follow *f, const struct apart_order *o)
 {
     void *at = apart_at(f->m, f->m->block_at);
     int r = -ENOTSUP;
@@ -249,7 +250,7 @@ static void move_block(struct follow *f, const struct apart_order *o)
     say_code(f, r);
 }
 
-static void take_orders(struct follow *f)
+static void take_orders(struct apart_follow *f)
 {
     while (f->taken != atomic_load(&f->m->posted)) {
         const struct apart_order o = f->m->order[f->taken % APART_ORDERS];
@@ -268,7 +269,7 @@ static void take_orders(struct follow *f)
 }
 
 /* A piece of the oldest step. */
-static void wait_step(struct follow *f)
+static void wait_step(struct apart_follow *f)
 {
     uint32_t slot = f->flying[0];
     bool all = f->count == APART_SLOTS && f->sampled[f->flying[1]];
@@ -288,7 +289,7 @@ static void wait_step(struct follow *f)
 void ek_apart_serve(struct ek_apart_memory *m, const struct ek_backend *b, struct ek_device *d,
                     const struct ek_graph *graph)
 {
-    struct follow f = {.m = m, .b = b, .d = d, .graph = graph};
+    struct apart_follow f = {.m = m, .b = b, .d = d, .graph = graph};
 
     *(void **)&f.test = dlsym(RTLD_DEFAULT, EK_APART_TEST_SYMBOL);
     copy_stats(&f);

@@ -11,17 +11,17 @@
 
 #include "common/err.h"
 
-struct check {
+struct graph_check {
     const struct ek_graph *g;
     const struct ek_op *op;
 };
 
-static uint64_t width(const struct check *c, uint16_t value)
+static uint64_t width(const struct graph_check *c, uint16_t value)
 {
     return c->g->value_width[value];
 }
 
-static bool matrix_at(const struct check *c, uint64_t index, uint64_t rows, uint64_t cols)
+static bool matrix_at(const struct graph_check *c, uint64_t index, uint64_t rows, uint64_t cols)
 {
     if (index >= c->g->weight_count)
         return false;
@@ -29,12 +29,12 @@ static bool matrix_at(const struct check *c, uint64_t index, uint64_t rows, uint
     return w->rows == rows && w->cols == cols;
 }
 
-static bool matrix(const struct check *c, uint64_t rows, uint64_t cols)
+static bool matrix(const struct graph_check *c, uint64_t rows, uint64_t cols)
 {
     return matrix_at(c, c->op->weight, rows, cols);
 }
 
-static bool vector(const struct check *c, uint32_t weight, uint64_t count)
+static bool vector(const struct graph_check *c, uint32_t weight, uint64_t count)
 {
     if (weight == EK_NO_WEIGHT)
         return true;
@@ -45,14 +45,14 @@ static bool vector(const struct check *c, uint32_t weight, uint64_t count)
 }
 
 /* Numbers that are read as they are. */
-static bool plain(const struct check *c, uint32_t weight)
+static bool plain(const struct graph_check *c, uint32_t weight)
 {
     return weight == EK_NO_WEIGHT ||
            (weight < c->g->weight_count && !c->g->weights[weight].quantized &&
             c->g->weights[weight].dtype == EK_F32);
 }
 
-static const char *check_norm(const struct check *c)
+static const char *check_norm(const struct graph_check *c)
 {
     const struct ek_op *op = c->op;
 
@@ -74,7 +74,7 @@ static const char *check_norm(const struct check *c)
                : "a norm's weight or bias has another width";
 }
 
-static const char *check_rope(const struct check *c)
+static const char *check_rope(const struct graph_check *c)
 {
     const struct ek_op *op = c->op;
     const uint32_t turns = op->u.rope.warm_every > 0 ? op->u.rope.head_dim : op->u.rope.rotary_dim;
@@ -99,7 +99,7 @@ static const char *check_rope(const struct check *c)
 }
 
 /* src, dst and, if latent, keys. */
-static bool attention_widths(const struct check *c)
+static bool attention_widths(const struct graph_check *c)
 {
     const struct ek_op *op = c->op;
     uint64_t q = op->u.attention.q_heads, kv = op->u.attention.kv_heads;
@@ -118,7 +118,7 @@ static bool attention_widths(const struct check *c)
 
 /* Whether the cells of the attention's layer are as it takes them: one that reads follows one that
  * writes cells of that shape, and where layers differ each is written by one. */
-static bool layer_fits(const struct check *c)
+static bool layer_fits(const struct graph_check *c)
 {
     const struct ek_op *op = c->op, *first = c->g->ops;
 
@@ -132,7 +132,7 @@ static bool layer_fits(const struct check *c)
            first->u.attention.head_dim == op->u.attention.head_dim;
 }
 
-static const char *check_attention(const struct check *c)
+static const char *check_attention(const struct graph_check *c)
 {
     const struct ek_op *op = c->op;
     uint64_t q = op->u.attention.q_heads, kv = op->u.attention.kv_heads;
@@ -155,7 +155,7 @@ static const char *check_attention(const struct check *c)
     return vector(c, op->bias, q) ? NULL : "misshapen sinks";
 }
 
-static const char *check_heads(const struct check *c)
+static const char *check_heads(const struct graph_check *c)
 {
     const struct ek_op *op = c->op;
     const uint64_t count = op->u.heads.count, rest = op->u.heads.rest;
@@ -173,14 +173,14 @@ static const char *check_heads(const struct check *c)
 }
 
 /* A bias for each expert, or none. */
-static bool bias_rows(const struct check *c, uint32_t weight, uint64_t cols)
+static bool bias_rows(const struct graph_check *c, uint32_t weight, uint64_t cols)
 {
     return weight == EK_NO_WEIGHT ||
            (matrix_at(c, weight, c->op->u.experts.count, cols) &&
             c->g->weights[weight].dtype == EK_F32 && !c->g->weights[weight].quantized);
 }
 
-static const char *check_routing(const struct check *c)
+static const char *check_routing(const struct graph_check *c)
 {
     const struct ek_routing *r = &c->op->u.experts.routing;
     const uint32_t count = c->op->u.experts.count, top = c->op->u.experts.top;
@@ -197,7 +197,7 @@ static const char *check_routing(const struct check *c)
     return vector(c, r->correction, count) ? NULL : "a misshapen correction of experts";
 }
 
-static const char *check_experts(const struct check *c)
+static const char *check_experts(const struct graph_check *c)
 {
     const struct ek_op *op = c->op;
     uint32_t count = op->u.experts.count, top = op->u.experts.top;
@@ -247,7 +247,7 @@ uint64_t ek_op_state(const struct ek_graph *g, const struct ek_op *op, uint32_t 
 }
 
 /* The state of an operation that has one. */
-static bool state_fits(const struct check *c)
+static bool state_fits(const struct graph_check *c)
 {
     uint32_t at;
     const uint64_t floats = ek_op_state(c->g, c->op, &at);
@@ -255,7 +255,7 @@ static bool state_fits(const struct check *c)
     return floats > 0 && at <= c->g->state_floats && floats <= c->g->state_floats - at;
 }
 
-static const char *check_take(const struct check *c)
+static const char *check_take(const struct graph_check *c)
 {
     const struct ek_op *op = c->op;
     const uint64_t heads = op->u.take.heads, group = op->u.take.group;
@@ -267,7 +267,7 @@ static const char *check_take(const struct check *c)
     return NULL;
 }
 
-static const char *check_gate(const struct check *c)
+static const char *check_gate(const struct graph_check *c)
 {
     const struct ek_op *op = c->op;
     const uint64_t group = op->u.gate.group, n = width(c, op->dst);
@@ -283,7 +283,7 @@ static const char *check_gate(const struct check *c)
     return NULL;
 }
 
-static const char *check_conv(const struct check *c)
+static const char *check_conv(const struct graph_check *c)
 {
     const struct ek_op *op = c->op;
     const uint64_t n = width(c, op->dst);
@@ -298,7 +298,7 @@ static const char *check_conv(const struct check *c)
 }
 
 /* Whether an operation before this one writes the value. */
-static bool made(const struct check *c, uint16_t value)
+static bool made(const struct graph_check *c, uint16_t value)
 {
     for (const struct ek_op *op = c->g->ops; op < c->op; op++)
         if (op->dst == value && op->kind != EK_OP_SEND && op->kind != EK_OP_GATHER &&
@@ -307,7 +307,7 @@ static bool made(const struct check *c, uint16_t value)
     return false;
 }
 
-static const char *check_delta(const struct check *c)
+static const char *check_delta(const struct graph_check *c)
 {
     const struct ek_op *op = c->op;
     const struct ek_delta *t = &op->u.delta;
@@ -328,7 +328,7 @@ static const char *check_delta(const struct check *c)
     return state_fits(c) ? NULL : "a delta rule's state is out of range";
 }
 
-static const char *check_scan(const struct check *c)
+static const char *check_scan(const struct graph_check *c)
 {
     const struct ek_op *op = c->op;
     const struct ek_scan *t = &op->u.scan;
@@ -352,7 +352,7 @@ static const char *check_scan(const struct check *c)
     return state_fits(c) ? NULL : "a scan's state is out of range";
 }
 
-static bool values_known(const struct check *c)
+static bool values_known(const struct graph_check *c)
 {
     enum ek_op_kind k = c->op->kind;
     bool reads = k != EK_OP_EMBED && k != EK_OP_ROPE && k != EK_OP_SOFTCAP && k != EK_OP_SCALE &&
@@ -363,7 +363,7 @@ static bool values_known(const struct check *c)
            (!reads || c->op->src < c->g->value_count);
 }
 
-static const char *check_op(const struct check *c)
+static const char *check_op(const struct graph_check *c)
 {
     const struct ek_op *op = c->op;
 
@@ -446,7 +446,7 @@ int ek_graph_check(const struct ek_graph *g, struct ek_fault *fault)
     if (g->stages > EK_MOST_RANKS || g->stage >= g->stages + !g->stages)
         return ek_fault_set(fault, "graph", "a stage is out of range");
     for (uint32_t i = 0; i < g->op_count; i++) {
-        struct check c = {.g = g, .op = &g->ops[i]};
+        struct graph_check c = {.g = g, .op = &g->ops[i]};
         const char *wrong = "an unknown value";
         bool cap = c.op->kind == EK_OP_SOFTCAP && logits > 0;
         if (cap || values_known(&c))

@@ -25,7 +25,7 @@
 
 #define REQUEST_FRAMES 3
 
-struct kept {
+struct batch_kept {
     char *bytes;
     size_t len;
 };
@@ -34,8 +34,8 @@ struct kvpub {
     struct kvevents_config c;
     struct kvlog *log;
     void *zmq, *pub, *replay;
-    struct kept *kept; /* [c.buffer_steps] batch n at n % buffer_steps */
-    uint64_t first;    /* number of the oldest one that is kept */
+    struct batch_kept *kept; /* [c.buffer_steps] batch n at n % buffer_steps */
+    uint64_t first;          /* number of the oldest one that is kept */
     size_t kept_bytes;
     uint64_t next; /* number of the next batch */
     atomic_bool stop;
@@ -45,11 +45,11 @@ struct kvpub {
 
 static void drop_oldest(struct kvpub *p)
 {
-    struct kept *k = &p->kept[p->first++ % p->c.buffer_steps];
+    struct batch_kept *k = &p->kept[p->first++ % p->c.buffer_steps];
 
     p->kept_bytes -= k->len;
     free(k->bytes);
-    *k = (struct kept){0};
+    *k = (struct batch_kept){0};
 }
 
 /* A batch that is not kept makes a hole: everything before it goes too. */
@@ -72,7 +72,7 @@ static void keep(struct kvpub *p, uint64_t number, const struct ek_buf *batch)
         return;
     }
     memcpy(copy, batch->data, batch->len);
-    p->kept[number % p->c.buffer_steps] = (struct kept){copy, batch->len};
+    p->kept[number % p->c.buffer_steps] = (struct batch_kept){copy, batch->len};
     p->kept_bytes += batch->len;
 }
 
@@ -115,7 +115,7 @@ static void publish_pending(struct kvpub *p)
     ek_buf_done(&batch);
 }
 
-static void reply(struct kvpub *p, zmq_msg_t *peer, uint64_t number, const struct kept *k)
+static void reply(struct kvpub *p, zmq_msg_t *peer, uint64_t number, const struct batch_kept *k)
 {
     const char *topic = k ? p->c.topic : "";
     uint8_t seq[8];
@@ -136,7 +136,7 @@ static void replay(struct kvpub *p, zmq_msg_t *peer, const uint8_t from[8])
     for (int i = 0; i < 8; i++)
         number = number << 8 | from[i];
     for (number = number < p->first ? p->first : number; number < next; number++) {
-        const struct kept *k = &p->kept[number % p->c.buffer_steps];
+        const struct batch_kept *k = &p->kept[number % p->c.buffer_steps];
         if (k->bytes)
             reply(p, peer, number, k);
     }

@@ -69,22 +69,44 @@ static int check_layout(const struct options *o, struct ek_fault *f)
     return 0;
 }
 
-/* Which of the nodes this is, by who started it. */
-static int place_node(struct options *o, struct ek_fault *f)
+/* Flags of the protocol between machines that 0.1.0 had. A server that is alone never used them, so
+ * its files go on working there, with a warning. */
+static int check_gone(const struct options *o, bool alone, ek_opt_warn_fn warn, void *ctx,
+                      struct ek_fault *f)
 {
     static const char *const gone[] = {"node-rank", "master-addr", "master-port",
                                        "master-key-file"};
-    uint32_t node = 0, nodes = 1;
+    const char *rank = o->gone[0];
 
-    for (size_t i = 0; i < sizeof(gone) / sizeof(gone[0]); i++)
-        if (o->gone[i])
+    for (size_t i = 0; i < sizeof(gone) / sizeof(gone[0]); i++) {
+        char msg[120];
+
+        if (!o->gone[i])
+            continue;
+        if (!alone || (rank && strcmp(rank, "0") != 0))
             return ek_fault_set(f, gone[i],
                                 "--%s is gone: mpirun or srun starts the processes of all "
                                 "machines, for example mpirun -n 2 --host a,b evenkeel-server "
                                 "--tensor-parallel-size 2 ...; leave it out, and see "
                                 "docs/nodes.md",
                                 gone[i]);
+        (void)snprintf(msg, sizeof(msg), "--%s is accepted and ignored: there is one machine.",
+                       gone[i]);
+        if (warn)
+            warn(ctx, msg);
+    }
+    return 0;
+}
+
+/* Which of the nodes this is, by who started it. */
+static int place_node(struct options *o, ek_opt_warn_fn warn, void *ctx, struct ek_fault *f)
+{
+    uint32_t node = 0, nodes = 1;
     const bool started = nodes_started(&node, &nodes);
+    int r = check_gone(o, !started && o->nnodes <= 1, warn, ctx, f);
+
+    if (r)
+        return r;
     if (started && o->nnodes > 0 && o->nnodes != nodes)
         return ek_fault_set(f, "nnodes",
                             "--nnodes %llu, but %u processes were started: start one on each "
@@ -177,7 +199,7 @@ int options_read(struct options *o, int argc, char **argv, ek_opt_warn_fn warn, 
         r = ek_opt_set(&src, "model", model, fault);
     }
     if (r == 0)
-        r = place_node(o, fault);
+        r = place_node(o, warn, ctx, fault);
     if (r == 0)
         r = check(o, warn, ctx, fault);
     return r;

@@ -15,16 +15,16 @@
 #include "server/sizing.h"
 #include "server/stack.h"
 
-struct row {
+struct rank_row {
     struct ek_rank_place place;
     struct ek_plan plan;
     uint64_t kv_bytes, other_bytes, all_bytes;
 };
 
-static struct row row_of(const struct stack *s, const struct ek_rank_place *place,
-                         const struct ek_plan *plan)
+static struct rank_row row_of(const struct stack *s, const struct ek_rank_place *place,
+                              const struct ek_plan *plan)
 {
-    struct row w = {.place = *place, .plan = *plan};
+    struct rank_row w = {.place = *place, .plan = *plan};
 
     w.kv_bytes = plan->block_bytes * s->plan.blocks;
     w.other_bytes = plan->slot_bytes + plan->overhead_bytes + plan->staging_bytes +
@@ -33,7 +33,7 @@ static struct row row_of(const struct stack *s, const struct ek_rank_place *plac
     return w;
 }
 
-static void write_json_row(const struct row *w, uint32_t rank, struct ek_buf *out)
+static void write_json_row(const struct rank_row *w, uint32_t rank, struct ek_buf *out)
 {
     (void)ek_buf_printf(out,
                         "%s{\"rank\": %u, \"node\": %u, \"stage\": %u, \"first_layer\": %u, "
@@ -44,7 +44,7 @@ static void write_json_row(const struct row *w, uint32_t rank, struct ek_buf *ou
                         w->plan.activation_bytes, w->kv_bytes, w->other_bytes, w->all_bytes);
 }
 
-static void write_row(const struct row *w, uint32_t rank, struct ek_buf *out)
+static void write_row(const struct rank_row *w, uint32_t rank, struct ek_buf *out)
 {
     char layers[32], size[5][24];
 
@@ -74,7 +74,7 @@ int rank_table_write(const struct stack *s, bool json, struct ek_buf *out)
         r = ek_rank_plan(&s->open, &q, rank, &place, &plan, NULL);
         if (r < 0)
             break;
-        const struct row w = row_of(s, &place, &plan);
+        const struct rank_row w = row_of(s, &place, &plan);
         if (json)
             write_json_row(&w, rank, out);
         else

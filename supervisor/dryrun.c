@@ -31,7 +31,7 @@
 #define PLAN_MS 60000
 #define NVML_MS 5000u
 
-struct run {
+struct dryrun_run {
     const struct config *config;
     struct state state;
     bool others; /* an evenkeeld runs with this run_dir: ports are its servers' */
@@ -43,7 +43,7 @@ static void good(const char *text)
     (void)printf("  ok    %s\n", text);
 }
 
-static void bad(struct run *r, int code, const char *text)
+static void bad(struct dryrun_run *r, int code, const char *text)
 {
     (void)printf("  FAIL  %s\n", text);
     r->code = r->code ? r->code : code;
@@ -81,7 +81,7 @@ static void print_bounds(enum knob k, uint64_t min, uint64_t max)
                  (unsigned long long)(min ? min : least), most);
 }
 
-static void check_port(struct run *r, const struct server_config *s)
+static void check_port(struct dryrun_run *r, const struct server_config *s)
 {
     char who[80], text[240];
     if (s->port == 0)
@@ -97,7 +97,7 @@ static void check_port(struct run *r, const struct server_config *s)
         bad(r, EK_EXIT_CONFIG, text);
 }
 
-static void check_devices(struct run *r, const struct server_config *s,
+static void check_devices(struct dryrun_run *r, const struct server_config *s,
                           const struct remedy_settings *running)
 {
     struct gpus g;
@@ -116,7 +116,7 @@ static void check_devices(struct run *r, const struct server_config *s,
         good("the memory of its devices is free");
 }
 
-static void check_host(struct run *r, const struct server_config *s)
+static void check_host(struct dryrun_run *r, const struct server_config *s)
 {
     char text[160];
     uint64_t left = port_owner_memory_bytes();
@@ -180,7 +180,7 @@ static int dryrun_ask(char *const *words, char *const *env, char *flag, int fd)
 }
 
 /* evenkeel-server says itself what it will take; of other programs nobody knows. */
-static void check_plan(struct run *r, const struct server_config *s, struct command_line *w)
+static void check_plan(struct dryrun_run *r, const struct server_config *s, struct command_line *w)
 {
     static char flag[] = "--dry-run";
     char text[200];
@@ -222,7 +222,7 @@ int dryrun_flags(const struct server_config *s)
     return refused ? EK_EXIT_CONFIG : 0;
 }
 
-static void check_program(struct run *r, const struct server_config *s, const char *program)
+static void check_program(struct dryrun_run *r, const struct server_config *s, const char *program)
 {
     char path[4096], text[4200];
     int found = s->unit ? 0 : child_find_program(program, path, sizeof(path));
@@ -237,7 +237,7 @@ static void check_program(struct run *r, const struct server_config *s, const ch
     }
 }
 
-static int show_server(struct run *r, const struct server_config *s)
+static int show_server(struct dryrun_run *r, const struct server_config *s)
 {
     struct command_line w;
     struct remedy_settings caps = {0};
@@ -285,7 +285,7 @@ static bool is_running(const struct config *c)
 
 int dryrun(const struct config *c)
 {
-    struct run r = {.config = c, .others = is_running(c)};
+    struct dryrun_run r = {.config = c, .others = is_running(c)};
     int error = state_peek(c->state_dir, &r.state);
     if (error < 0)
         (void)printf("note: the state in %s cannot be read: %s\n", c->state_dir,

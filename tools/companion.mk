@@ -19,7 +19,7 @@ $(B)/companion/ready: $(COMPANION) supervisor/companion/pyproject.toml VERSION
 	@touch $@
 
 check-companion:
-	@python3 -W error::ResourceWarning tests/companion/test_companion.py
+	@python3 -W error::ResourceWarning -m unittest discover -s tests/companion
 
 build/venv-companion/ready: supervisor/companion/requirements.txt
 	@echo "  VENV    build/venv-companion"

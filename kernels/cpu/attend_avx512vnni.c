@@ -66,13 +66,13 @@ static void quad_query(uint32_t *to, const float *q, uint32_t n, struct cpu_unit
 }
 
 /* A vector of keys: where they lie, what is fetched meanwhile, where their scores go. */
-struct keys {
+struct quad_keys {
     const char *kv, *next;
     float *out;
 };
 
 INLINE void score_keys(int rows, int cols, const struct cpu_block *b, uint32_t row,
-                       const struct cpu_unit *unit, const struct keys *key)
+                       const struct cpu_unit *unit, const struct quad_keys *key)
 {
     const uint32_t n = b->dim / 4;
     const size_t width = (size_t)b->keys * 4;
@@ -118,7 +118,7 @@ INLINE void score_keys(int rows, int cols, const struct cpu_block *b, uint32_t r
 INLINE void score_rows(int rows, const struct cpu_block *b, uint32_t row,
                        const struct cpu_unit *unit)
 {
-    struct keys key[4];
+    struct quad_keys key[4];
     uint32_t count = 0;
 
     for (uint32_t block = 0; block < b->blocks; block++)
@@ -126,8 +126,8 @@ INLINE void score_rows(int rows, const struct cpu_block *b, uint32_t row,
             const char *kv = (const char *)b->kv[block] + (size_t)first * 4;
             const char *next = (const char *)b->next[block] + (size_t)first * 4;
             key[count++] =
-                (struct keys){kv, row == 0 ? next : kv,
-                              b->out + row * b->out_stride + (size_t)block * b->keys + first};
+                (struct quad_keys){kv, row == 0 ? next : kv,
+                                   b->out + row * b->out_stride + (size_t)block * b->keys + first};
             if (count == 4) {
                 score_keys(rows, 4, b, row, unit, key);
                 count = 0;

@@ -35,22 +35,22 @@
 #define NAP_US 100000u
 
 /* A number that others wait for to change. */
-struct word {
+struct group_word {
     _Atomic uint32_t value, sleepers;
 };
 
-struct place {
+struct group_place {
     _Alignas(64) _Atomic uint64_t at;
     float *data;
 };
 
 struct circle { /* of a stage */
-    _Alignas(64) struct word phase;
+    _Alignas(64) struct group_word phase;
     _Atomic uint32_t arrived;
 };
 
 struct link { /* from a rank to the same one of the next stage, of the last to the first */
-    _Alignas(64) struct word sent, taken, told;
+    _Alignas(64) struct group_word sent, taken, told;
     const float *data;
     size_t stride;
     const int32_t *last;
@@ -62,16 +62,16 @@ struct ek_group {
     uint32_t ranks, each;  /* of all stages, of one */
     uint64_t deadline_us;
     struct cpu_span *span; /* NULL: all ranks are here */
-    struct place place[EK_MOST_RANKS];
+    struct group_place place[EK_MOST_RANKS];
     struct circle circle[EK_MOST_RANKS];
     struct link link[EK_MOST_RANKS];
 };
 
-struct end {
+struct group_end {
     struct ek_collective base;
     struct ek_group *group;
     struct circle *circle;
-    struct place *place; /* of the first rank of the stage */
+    struct group_place *place; /* of the first rank of the stage */
     struct link *before, *behind;
     struct cpu_pool *pool;
     int result; /* of the last meeting: written by the last member, read behind the barrier */
@@ -79,17 +79,17 @@ struct end {
     void *ctx;
 };
 
-static struct end *end_of(struct ek_collective *c)
+static struct group_end *end_of(struct ek_collective *c)
 {
-    return (struct end *)c; /* its first field */
+    return (struct group_end *)c; /* its first field */
 }
 
-static void wake(struct word *w)
+static void wake(struct group_word *w)
 {
     (void)syscall(SYS_futex, &w->value, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-static void count_up(struct word *w)
+static void count_up(struct group_word *w)
 {
     atomic_fetch_add(&w->value, 1);
     if (atomic_load(&w->sleepers) > 0)
@@ -120,7 +120,7 @@ static uint32_t fewest(struct ek_group *g, uint32_t first)
     return least;
 }
 
-static void sleep_on(struct word *w, uint32_t seen)
+static void sleep_on(struct group_word *w, uint32_t seen)
 {
     const struct timespec nap = {.tv_nsec = NAP_US * 1000};
 
@@ -131,7 +131,7 @@ static void sleep_on(struct word *w, uint32_t seen)
 }
 
 /* Until the word is no longer `seen`; -ETIMEDOUT behind the deadline. */
-static int await(struct ek_group *g, struct word *w, uint32_t seen)
+static int await(struct ek_group *g, struct group_word *w, uint32_t seen)
 {
     for (int i = 0; i < SPINS; i++) {
         if (atomic_load_explicit(&w->value, memory_order_acquire) != seen)
@@ -172,7 +172,7 @@ static void go_away(struct ek_group *g, int (*fn)(void *ctx), void *ctx)
 }
 
 /* By one thread of each rank of a stage. */
-static int meet(struct end *e, int (*fn)(void *ctx), void *ctx)
+static int meet(struct group_end *e, int (*fn)(void *ctx), void *ctx)
 {
     struct ek_group *g = e->group;
     struct circle *c = e->circle;
@@ -195,13 +195,13 @@ static int meet(struct end *e, int (*fn)(void *ctx), void *ctx)
 
 static void meet_last(void *ctx)
 {
-    struct end *e = ctx;
+    struct group_end *e = ctx;
     e->result = meet(e, NULL, NULL);
 }
 
 static int group_barrier(struct ek_collective *c, uint32_t member)
 {
-    struct end *e = end_of(c);
+    struct group_end *e = end_of(c);
 
     (void)member;
     cpu_pool_barrier_last(e->pool, meet_last, e);
@@ -210,14 +210,14 @@ static int group_barrier(struct ek_collective *c, uint32_t member)
 
 static void meet_last_with(void *ctx)
 {
-    struct end *e = ctx;
+    struct group_end *e = ctx;
     e->result = meet(e, e->fn, e->ctx);
 }
 
 /* See struct cpu_span_meet. */
 static int group_meet(struct ek_collective *c, uint32_t member, int (*fn)(void *ctx), void *ctx)
 {
-    struct end *e = end_of(c);
+    struct group_end *e = end_of(c);
 
     if (member == 0) {
         e->fn = fn;
@@ -229,7 +229,7 @@ static int group_meet(struct ek_collective *c, uint32_t member, int (*fn)(void *
 
 static void go_alone(void *ctx)
 {
-    struct end *e = ctx;
+    struct group_end *e = ctx;
 
     go_away(e->group, e->fn, e->ctx);
     e->result = atomic_load(&e->group->failed) ? EK_ECOMM : 0;
@@ -237,7 +237,7 @@ static void go_alone(void *ctx)
 
 static int group_alone(struct ek_collective *c, uint32_t member, int (*fn)(void *ctx), void *ctx)
 {
-    struct end *e = end_of(c);
+    struct group_end *e = end_of(c);
 
     if (member == 0) {
         e->fn = fn;
@@ -248,8 +248,8 @@ static int group_alone(struct ek_collective *c, uint32_t member, int (*fn)(void 
 }
 
 /* This member's share of `units` among all members of all ranks. */
-static void share_of(const struct end *e, uint32_t member, uint64_t units, uint64_t *ret_first,
-                     uint64_t *ret_end)
+static void share_of(const struct group_end *e, uint32_t member, uint64_t units,
+                     uint64_t *ret_first, uint64_t *ret_end)
 {
     const uint64_t team = cpu_pool_threads(e->pool), all = team * e->base.ranks;
     const uint64_t who = e->base.rank * team + member;
@@ -258,7 +258,7 @@ static void share_of(const struct end *e, uint32_t member, uint64_t units, uint6
     *ret_end = units * (who + 1) / all;
 }
 
-static void add_chunk(const struct end *e, size_t at, uint32_t n)
+static void add_chunk(const struct group_end *e, size_t at, uint32_t n)
 {
     float sum[CHUNK];
 
@@ -274,7 +274,7 @@ static void add_chunk(const struct end *e, size_t at, uint32_t n)
 
 static int group_reduce(struct ek_collective *c, const struct ek_exchange *x)
 {
-    struct end *e = end_of(c);
+    struct group_end *e = end_of(c);
     const uint64_t chunks = (x->width + CHUNK - 1) / CHUNK;
     uint64_t unit, end;
 
@@ -294,7 +294,7 @@ static int group_reduce(struct ek_collective *c, const struct ek_exchange *x)
 
 static int group_gather(struct ek_collective *c, const struct ek_exchange *x)
 {
-    struct end *e = end_of(c);
+    struct group_end *e = end_of(c);
     const uint32_t team = cpu_pool_threads(e->pool), first = x->begin[c->rank];
     const uint32_t width = x->begin[c->rank + 1] - first;
     const uint64_t chunks = (width + CHUNK - 1) / CHUNK, units = x->rows * chunks;
@@ -317,7 +317,7 @@ static int group_gather(struct ek_collective *c, const struct ek_exchange *x)
 /* By the last member: the rows are there, until they are taken. */
 static void offer(void *ctx)
 {
-    struct end *e = ctx;
+    struct group_end *e = ctx;
     struct link *l = e->behind;
     const uint32_t taken = atomic_load(&l->taken.value);
 
@@ -328,7 +328,7 @@ static void offer(void *ctx)
 
 static int group_send(struct ek_collective *c, const struct ek_exchange *x)
 {
-    struct end *e = end_of(c);
+    struct group_end *e = end_of(c);
 
     if (x->member == 0) {
         e->behind->data = x->data;
@@ -340,7 +340,7 @@ static int group_send(struct ek_collective *c, const struct ek_exchange *x)
 
 static void await_rows(void *ctx)
 {
-    struct end *e = ctx;
+    struct group_end *e = ctx;
     struct link *l = e->before;
 
     int r = await(e->group, &l->sent, atomic_load(&l->taken.value));
@@ -349,13 +349,13 @@ static void await_rows(void *ctx)
 
 static void all_taken(void *ctx)
 {
-    struct end *e = ctx;
+    struct group_end *e = ctx;
     count_up(&e->before->taken);
 }
 
 static int group_recv(struct ek_collective *c, const struct ek_exchange *x)
 {
-    struct end *e = end_of(c);
+    struct group_end *e = end_of(c);
     const uint64_t team = cpu_pool_threads(e->pool);
 
     cpu_pool_barrier_last(e->pool, await_rows, e);
@@ -371,7 +371,7 @@ static int group_recv(struct ek_collective *c, const struct ek_exchange *x)
 
 static void group_tell(struct ek_collective *c, const int32_t *last, uint32_t count)
 {
-    struct end *e = end_of(c);
+    struct group_end *e = end_of(c);
 
     (void)count;
     e->behind->last = last;
@@ -381,8 +381,8 @@ static void group_tell(struct ek_collective *c, const int32_t *last, uint32_t co
 static int group_hear(struct ek_collective *c, uint32_t steps, uint32_t count,
                       const int32_t **ret_last)
 {
-    struct end *e = end_of(c);
-    struct word *told = &e->before->told;
+    struct group_end *e = end_of(c);
+    struct group_word *told = &e->before->told;
     int r = atomic_load(&e->group->failed) ? EK_ECOMM : 0;
 
     (void)count;
@@ -421,18 +421,18 @@ int cpu_group_join(struct ek_group *g, uint32_t rank, struct cpu_pool *pool,
 
     if (rank < first || rank - first >= g->ranks)
         return -EINVAL;
-    struct end *e = calloc(1, sizeof(*e));
+    struct group_end *e = calloc(1, sizeof(*e));
     if (!e)
         return -ENOMEM;
     rank -= first;
     const uint32_t stage = rank / g->each;
-    *e = (struct end){.base = {&ops, rank % g->each, g->each, stage, g->ranks / g->each},
-                      .group = g,
-                      .circle = &g->circle[stage],
-                      .place = &g->place[stage * g->each],
-                      .before = &g->link[(rank + g->ranks - g->each) % g->ranks],
-                      .behind = &g->link[rank],
-                      .pool = pool};
+    *e = (struct group_end){.base = {&ops, rank % g->each, g->each, stage, g->ranks / g->each},
+                            .group = g,
+                            .circle = &g->circle[stage],
+                            .place = &g->place[stage * g->each],
+                            .before = &g->link[(rank + g->ranks - g->each) % g->ranks],
+                            .behind = &g->link[rank],
+                            .pool = pool};
     if (!g->span) {
         *ret_end = &e->base;
         return 0;

@@ -16,7 +16,7 @@
 
 #define COLDEST 1e-5f /* temperatures below are greedy */
 
-struct choice {
+struct sample_choice {
     float weight;
     uint32_t id;
 };
@@ -68,15 +68,15 @@ static uint32_t find_top(const float *x, uint32_t n, uint32_t most, int32_t *ret
     return count;
 }
 
-static bool before(const struct choice *a, const struct choice *b)
+static bool before(const struct sample_choice *a, const struct sample_choice *b)
 {
     return a->weight > b->weight || (a->weight == b->weight && a->id < b->id);
 }
 
 /* Moves the choice at `at` down to its place in a heap of n with the first choice on top. */
-static void sift(struct choice *c, uint32_t n, uint32_t at)
+static void sift(struct sample_choice *c, uint32_t n, uint32_t at)
 {
-    struct choice moved = c[at];
+    struct sample_choice moved = c[at];
 
     for (;;) {
         uint32_t child = 2 * at + 1;
@@ -93,9 +93,9 @@ static void sift(struct choice *c, uint32_t n, uint32_t at)
 }
 
 /* Takes the first choice out of a heap of n; it then lies at c[n - 1]. */
-static void pop(struct choice *c, uint32_t n)
+static void pop(struct sample_choice *c, uint32_t n)
 {
-    struct choice first = c[0];
+    struct sample_choice first = c[0];
 
     c[0] = c[n - 1];
     sift(c, n - 1, 0);
@@ -104,7 +104,7 @@ static void pop(struct choice *c, uint32_t n)
 
 /* Leaves the tokens whose surprise is nearest to the expected one, until they hold typical_p of the
  * weight; the others' weight becomes zero. */
-static void keep_typical(float *weight, uint32_t n, double typical_p, struct choice *c)
+static void keep_typical(float *weight, uint32_t n, double typical_p, struct sample_choice *c)
 {
     double total = 0.0, expected = 0.0, kept = 0.0;
     uint32_t count = 0;
@@ -116,8 +116,8 @@ static void keep_typical(float *weight, uint32_t n, double typical_p, struct cho
             expected -= (double)weight[id] / total * log((double)weight[id] / total);
     for (uint32_t id = 0; id < n; id++)
         if (weight[id] > 0.0f)
-            c[count++] =
-                (struct choice){(float)-fabs(-log((double)weight[id] / total) - expected), id};
+            c[count++] = (struct sample_choice){
+                (float)-fabs(-log((double)weight[id] / total) - expected), id};
     for (uint32_t i = count / 2; i-- > 0;)
         sift(c, count, i);
     while (count > 0 && kept < typical_p * total) {
@@ -130,14 +130,14 @@ static void keep_typical(float *weight, uint32_t n, double typical_p, struct cho
 
 /* Among the heaviest top_k that together hold top_p of the weight; c has room for all n. */
 static uint32_t draw_from_top(const float *weight, uint32_t n, const struct ek_sampling *p,
-                              double random, struct choice *c)
+                              double random, struct sample_choice *c)
 {
     uint32_t count = 0, taken = 0;
     double total = 0.0, kept = 0.0;
 
     for (uint32_t id = 0; id < n; id++)
         if (weight[id] > 0.0f)
-            c[count++] = (struct choice){weight[id], id};
+            c[count++] = (struct sample_choice){weight[id], id};
     for (uint32_t i = count / 2; i-- > 0;)
         sift(c, count, i);
     uint32_t most = p->top_k > 0 && p->top_k < count ? p->top_k : count;
@@ -217,11 +217,11 @@ static int32_t cpu_sample_choose(const struct ek_device *d, const float *logits,
     for (uint32_t id = 0; p->min_p > 0.0f && id < n; id++)
         work[id] = work[id] < p->min_p ? 0.0f : work[id];
     if (p->typical_p > 0.0f && p->typical_p < 1.0f)
-        keep_typical(work, n, (double)p->typical_p, (struct choice *)(void *)more);
+        keep_typical(work, n, (double)p->typical_p, (struct sample_choice *)(void *)more);
     double random = random_at(p->seed, position);
     if (p->top_k == 0 && p->top_p >= 1.0f)
         return (int32_t)draw(work, n, random);
-    return (int32_t)draw_from_top(work, n, p, random, (struct choice *)(void *)more);
+    return (int32_t)draw_from_top(work, n, p, random, (struct sample_choice *)(void *)more);
 }
 
 static float log_sum(const struct ek_device *d, const float *logits)

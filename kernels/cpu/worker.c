@@ -25,7 +25,7 @@
 #define JOBS  4    /* two flights, two jobs each */
 #define SPINS 1500 /* pauses before the device thread sleeps: some 30 us */
 
-struct job {
+struct worker_job {
     struct cpu_flight *flight;
     bool sample;
 };
@@ -36,7 +36,7 @@ struct cpu_worker {
     pthread_mutex_t lock;
     pthread_cond_t asked, done;
     struct cpu_flight flight[2];
-    struct job job[JOBS];
+    struct worker_job job[JOBS];
     _Atomic uint32_t asked_jobs; /* jobs ever put in the queue */
     uint32_t taken_jobs;
     bool stop;
@@ -72,7 +72,7 @@ static void do_sample(struct ek_device *d, struct cpu_flight *f)
 }
 
 /* The next job, waited for; false when there is none and none will come. */
-static bool take_job(struct cpu_worker *w, struct job *ret_job)
+static bool take_job(struct cpu_worker *w, struct worker_job *ret_job)
 {
     bool got = false;
 
@@ -97,7 +97,7 @@ static bool take_job(struct cpu_worker *w, struct job *ret_job)
 static void *worker_main(void *arg)
 {
     struct cpu_worker *w = arg;
-    struct job job;
+    struct worker_job job;
 
     cpu_pool_pin(w->d->pool);
     while (take_job(w, &job)) {
@@ -119,7 +119,7 @@ static void cpu_worker_ask(struct cpu_worker *w, struct cpu_flight *f, bool samp
 {
     uint32_t n = atomic_load_explicit(&w->asked_jobs, memory_order_relaxed);
 
-    w->job[n % JOBS] = (struct job){f, sample};
+    w->job[n % JOBS] = (struct worker_job){f, sample};
     atomic_store_explicit(&w->asked_jobs, n + 1, memory_order_release);
     pthread_cond_signal(&w->asked);
 }

@@ -21,7 +21,7 @@
 
 enum flight_state { FLIGHT_FREE, FLIGHT_QUEUED, FLIGHT_SAMPLED, FLIGHT_SAID };
 
-struct flight {
+struct follow_flight {
     struct cluster_buffer step, masks;
     struct cluster_done *done; /* the result behind it */
     struct ek_mpi_message said;
@@ -37,14 +37,14 @@ struct follower {
     size_t result_bytes;
     uint32_t kv_blocks, states;
     bool answers; /* it has the first rank of the last of several stages */
-    struct flight flight[2];
+    struct follow_flight flight[2];
     struct cluster_buffer in;
     uint64_t last; /* step */
     bool bye;
     int32_t code;
 };
 
-static struct ek_result *result_of(const struct flight *l)
+static struct ek_result *result_of(const struct follow_flight *l)
 {
     return (struct ek_result *)(void *)(l->done + 1);
 }
@@ -62,7 +62,7 @@ static int confused(struct follower *f, const char *what)
 
 /* ---- steps ---- */
 
-static int mpi_follow_settle(struct follower *f, struct flight *l)
+static int mpi_follow_settle(struct follower *f, struct follow_flight *l)
 {
     if (l->state != FLIGHT_SAID)
         return 0;
@@ -73,7 +73,7 @@ static int mpi_follow_settle(struct follower *f, struct flight *l)
 }
 
 /* Node 0 asks for more only when it has taken what was said: it is soon known here. */
-static int free_flight(struct follower *f, struct flight *l)
+static int free_flight(struct follower *f, struct follow_flight *l)
 {
     struct ek_mpi_wait wait = {.limit_us = f->c->p.stall_us, .cut = &f->c->failed};
     int r = mpi_follow_settle(f, l);
@@ -87,7 +87,7 @@ static int take_step(struct follower *f)
 {
     const struct ek_step *step = f->in.data;
     const uint64_t id = f->in.bytes >= sizeof(*step) ? step->id : 0;
-    struct flight *l = &f->flight[id & 1];
+    struct follow_flight *l = &f->flight[id & 1];
     int r = free_flight(f, l);
 
     if (r < 0)
@@ -109,7 +109,7 @@ static int take_step(struct follower *f)
 
 static int take_sample(struct follower *f, bool masked)
 {
-    struct flight *l = &f->flight[f->last & 1];
+    struct follow_flight *l = &f->flight[f->last & 1];
     const struct ek_masks *masks = f->in.data;
 
     if (l->state != FLIGHT_QUEUED || f->in.bytes < sizeof(f->last) ||
@@ -127,7 +127,7 @@ static int take_sample(struct follower *f, bool masked)
 /* Waits a moment for the oldest step; what is here after a failure does not fit to the others. */
 static int land(struct follower *f)
 {
-    struct flight *a = &f->flight[0], *b = &f->flight[1], *l = a;
+    struct follow_flight *a = &f->flight[0], *b = &f->flight[1], *l = a;
 
     if (a->state != FLIGHT_SAMPLED || (b->state == FLIGHT_SAMPLED && b->id < a->id))
         l = b;

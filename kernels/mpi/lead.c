@@ -29,7 +29,7 @@ struct landing {
     uint64_t since_us;
 };
 
-struct lead {
+struct mpi_lead {
     struct ek_cluster *c;
     const struct ek_backend *each; /* of several ranks */
     struct ek_device *inner;
@@ -40,9 +40,9 @@ struct lead {
     struct landing landing[2];
 };
 
-static struct lead *lead_of(struct ek_device *d)
+static struct mpi_lead *lead_of(struct ek_device *d)
 {
-    return (struct lead *)(void *)d;
+    return (struct mpi_lead *)(void *)d;
 }
 
 static const struct ek_backend *inner_of(const struct ek_open_params *p)
@@ -52,7 +52,7 @@ static const struct ek_backend *inner_of(const struct ek_open_params *p)
 
 /* ---- orders ---- */
 
-static int mpi_lead_tell(struct lead *d, uint32_t order, const void *body, size_t bytes)
+static int mpi_lead_tell(struct mpi_lead *d, uint32_t order, const void *body, size_t bytes)
 {
     struct ek_mpi_message m[EK_NODES_MOST];
     struct ek_cluster *c = d->c;
@@ -71,7 +71,7 @@ static int mpi_lead_tell(struct lead *d, uint32_t order, const void *body, size_
 
 /* Until all have obeyed, or one has not: its code, with its sentence. That may be a long time:
  * mpirun ends this one where a node dies. */
-static int replies(struct lead *d, struct ek_fault *fault)
+static int replies(struct mpi_lead *d, struct ek_fault *fault)
 {
     struct ek_cluster *c = d->c;
     int first = 0;
@@ -90,7 +90,7 @@ static int replies(struct lead *d, struct ek_fault *fault)
     return first;
 }
 
-static int order(struct lead *d, uint32_t what, const void *body, size_t bytes,
+static int order(struct mpi_lead *d, uint32_t what, const void *body, size_t bytes,
                  struct ek_fault *fault)
 {
     int r = mpi_lead_tell(d, what, body, bytes);
@@ -118,7 +118,7 @@ static void abort_ranks(void *ctx)
 
 static void lead_close(struct ek_device *device)
 {
-    struct lead *d = lead_of(device);
+    struct mpi_lead *d = lead_of(device);
 
     if (!d)
         return;
@@ -131,7 +131,7 @@ static void lead_close(struct ek_device *device)
 static int lead_open(const struct ek_open_params *p, struct ek_device **ret_device,
                      struct ek_fault *fault)
 {
-    struct lead *d = calloc(1, sizeof(*d));
+    struct mpi_lead *d = calloc(1, sizeof(*d));
     const uint32_t last = p->ranks - ek_open_shares(p); /* ranks are laid out stage by stage */
 
     if (!d)
@@ -160,7 +160,7 @@ static int lead_load(struct ek_device *device, const struct ek_plan_request *q,
                      const struct ek_weight_files *files, ek_progress_fn progress, void *ctx,
                      struct ek_fault *fault)
 {
-    struct lead *d = lead_of(device);
+    struct mpi_lead *d = lead_of(device);
     struct ek_load_order o = {.ceiling = q->ceiling,
                               .logit_rows = q->logit_rows,
                               .block_size = q->block_size,
@@ -174,7 +174,7 @@ static int lead_load(struct ek_device *device, const struct ek_plan_request *q,
 
 static int lead_kv_open(struct ek_device *device, const struct ek_kv_params *p)
 {
-    struct lead *d = lead_of(device);
+    struct mpi_lead *d = lead_of(device);
     int r = mpi_lead_tell(d, ORDER_KV_OPEN, p, sizeof(*p));
 
     if (r == 0)
@@ -189,7 +189,7 @@ static int lead_kv_open(struct ek_device *device, const struct ek_kv_params *p)
 /* All or none: what a node had a moment ago it has again, or it gives back. */
 static int lead_kv_resize(struct ek_device *device, uint32_t blocks)
 {
-    struct lead *d = lead_of(device);
+    struct mpi_lead *d = lead_of(device);
     int r = d->each->kv_resize(d->inner, blocks);
 
     if (r < 0)
@@ -209,7 +209,7 @@ static int lead_kv_resize(struct ek_device *device, uint32_t blocks)
 
 /* ---- steps ---- */
 
-static int broken(struct lead *d, int r)
+static int broken(struct mpi_lead *d, int r)
 {
     char why[160];
 
@@ -221,7 +221,7 @@ static int broken(struct lead *d, int r)
 
 static int lead_forward(struct ek_device *device, const struct ek_step *step)
 {
-    struct lead *d = lead_of(device);
+    struct mpi_lead *d = lead_of(device);
     struct landing *l = &d->landing[step->id & 1];
     int r = d->each->forward(d->inner, step);
 
@@ -236,7 +236,7 @@ static int lead_forward(struct ek_device *device, const struct ek_step *step)
 static int lead_sample(struct ek_device *device, const struct ek_step *step,
                        const struct ek_masks *masks)
 {
-    struct lead *d = lead_of(device);
+    struct mpi_lead *d = lead_of(device);
     int r = d->each->sample(d->inner, step, masks);
 
     if (r < 0)
@@ -248,7 +248,7 @@ static int lead_sample(struct ek_device *device, const struct ek_step *step,
                              (size_t)masks->rows * masks->words * sizeof(masks->bits[0]));
 }
 
-static int faulty(struct lead *d, uint32_t node, const char *what, uint64_t step)
+static int faulty(struct mpi_lead *d, uint32_t node, const char *what, uint64_t step)
 {
     char why[256];
 
@@ -260,7 +260,7 @@ static int faulty(struct lead *d, uint32_t node, const char *what, uint64_t step
 }
 
 /* What a node says of a step; in d->in until the next. -ETIMEDOUT when it is late. */
-static int hear(struct lead *d, uint32_t node, uint64_t step, uint64_t limit_us)
+static int hear(struct mpi_lead *d, uint32_t node, uint64_t step, uint64_t limit_us)
 {
     int r = cluster_take(d->c, node, EK_MPI_DONE, &d->in, limit_us > 0 ? limit_us : 1);
 
@@ -271,7 +271,7 @@ static int hear(struct lead *d, uint32_t node, uint64_t step, uint64_t limit_us)
 }
 
 /* One node's word on a step, into the code of all. */
-static void join(struct lead *d, uint32_t node, const struct ek_result *r, int32_t *error)
+static void join(struct mpi_lead *d, uint32_t node, const struct ek_result *r, int32_t *error)
 {
     const struct cluster_done *done = d->in.data;
     const uint32_t samples = d->answers == HERE ? 1 : d->answers; /* from this one on */
@@ -295,8 +295,8 @@ static void join(struct lead *d, uint32_t node, const struct ek_result *r, int32
 }
 
 /* The result of the node that answers. -ETIMEDOUT: not yet, and it may be asked again. */
-static int take_answer(struct lead *d, struct landing *l, uint64_t step, struct ek_result *result,
-                       size_t bytes, uint64_t left_us)
+static int take_answer(struct mpi_lead *d, struct landing *l, uint64_t step,
+                       struct ek_result *result, size_t bytes, uint64_t left_us)
 {
     uint64_t most = left_us;
 
@@ -325,7 +325,7 @@ static int take_answer(struct lead *d, struct landing *l, uint64_t step, struct 
 }
 
 /* What the nodes say that have not answered, against the result. */
-static int32_t hear_others(struct lead *d, uint64_t step, const struct ek_result *result,
+static int32_t hear_others(struct mpi_lead *d, uint64_t step, const struct ek_result *result,
                            int32_t error, uint64_t left_us)
 {
     for (uint32_t k = 1; k < d->c->p.nodes; k++) {
@@ -344,7 +344,7 @@ static int32_t hear_others(struct lead *d, uint64_t step, const struct ek_result
 static int lead_wait(struct ek_device *device, uint64_t step_id, struct ek_result *ret_result,
                      size_t bytes, uint64_t timeout_us)
 {
-    struct lead *d = lead_of(device);
+    struct mpi_lead *d = lead_of(device);
     struct landing *l = &d->landing[step_id & 1];
     const uint64_t begin = ek_now_us();
     int r = 0;
@@ -381,14 +381,14 @@ static int lead_wait(struct ek_device *device, uint64_t step_id, struct ek_resul
 
 static void lead_stats(struct ek_device *device, struct ek_device_stats *ret_stats)
 {
-    const struct lead *d = lead_of(device);
+    const struct mpi_lead *d = lead_of(device);
     d->each->stats(d->inner, ret_stats);
 }
 
 static void lead_rank_stats(struct ek_device *device, uint32_t rank,
                             struct ek_device_stats *ret_stats)
 {
-    const struct lead *d = lead_of(device);
+    const struct mpi_lead *d = lead_of(device);
     d->each->rank_stats(d->inner, rank, ret_stats);
 }
 
@@ -399,7 +399,7 @@ void ek_cluster_serve(struct ek_cluster *c, uint32_t max_model_len)
 
 void ek_cluster_bye(struct ek_cluster *c, int code)
 {
-    struct lead d = {.c = c};
+    struct mpi_lead d = {.c = c};
     const int32_t body = code;
 
     if (!c || atomic_load(&c->failed) || mpi_lead_tell(&d, ORDER_BYE, &body, sizeof(body)) < 0)

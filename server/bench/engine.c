@@ -26,17 +26,17 @@
 #define MOST_CELLS 16u
 #define MOST_SEQS  1024u
 
-struct cell {
+struct bench_cell {
     bool decode;
     uint32_t count; /* tokens of the prompt, or sequences */
     double value[ROWS_MOST_REPEATS];
 };
 
-struct limits {
+struct bench_limits {
     double read[ROWS_MOST_REPEATS], peak[ROWS_MOST_REPEATS], pairs[ROWS_MOST_REPEATS];
 };
 
-struct engine {
+struct bench_engine {
     const struct bench_options *o;
     const struct ek_backend *b;
     struct ek_device *d;
@@ -50,12 +50,12 @@ struct engine {
     bool filled[MOST_SEQS]; /* the slot's context is in the KV cache; decodes leave it there */
     bool pairs;             /* products multiply pairs of bf16: then that is the arithmetic limit */
     double body_params, head_params, weight_bytes;
-    struct limits limits;
-    struct cell cells[MOST_CELLS];
+    struct bench_limits limits;
+    struct bench_cell cells[MOST_CELLS];
     uint32_t cell_count;
 };
 
-static int run_step(struct engine *e)
+static int run_step(struct bench_engine *e)
 {
     e->step->id = ++e->id;
     int r = e->b->forward(e->d, e->step);
@@ -67,7 +67,8 @@ static int run_step(struct engine *e)
 }
 
 /* Adds rows [from, from + rows) of sequence `slot`; decodes take the token from the device. */
-static void add_rows(struct engine *e, uint32_t slot, uint32_t from, uint32_t rows, bool sample)
+static void add_rows(struct bench_engine *e, uint32_t slot, uint32_t from, uint32_t rows,
+                     bool sample)
 {
     struct ek_step *s = e->step;
     uint32_t blocks = (from + rows + BLOCK - 1) / BLOCK;
@@ -93,7 +94,7 @@ static void add_rows(struct engine *e, uint32_t slot, uint32_t from, uint32_t ro
     }
 }
 
-static int prefill(struct engine *e, uint32_t slot, uint32_t tokens)
+static int prefill(struct bench_engine *e, uint32_t slot, uint32_t tokens)
 {
     const uint32_t chunk = (uint32_t)e->o->chunk;
     int r = 0;
@@ -117,7 +118,7 @@ static double seconds_since(uint64_t start)
     return (double)(took > 0 ? took : 1) / (double)EK_US_PER_S;
 }
 
-static int measure_cell(struct engine *e, const struct cell *c, double *ret_rate)
+static int measure_cell(struct bench_engine *e, const struct bench_cell *c, double *ret_rate)
 {
     uint64_t start = ek_now_us();
     int r = 0;
@@ -142,9 +143,9 @@ static int measure_cell(struct engine *e, const struct cell *c, double *ret_rate
     return r;
 }
 
-static int measure_limits(struct engine *e, uint32_t i)
+static int measure_limits(struct bench_engine *e, uint32_t i)
 {
-    struct limits *l = &e->limits;
+    struct bench_limits *l = &e->limits;
     int r = machine_measure(MACHINE_READ, e->info.isa, e->info.threads, &l->read[i]);
 
     if (r == 0)
@@ -155,7 +156,7 @@ static int measure_limits(struct engine *e, uint32_t i)
     return r;
 }
 
-static int measure_all(struct engine *e)
+static int measure_all(struct bench_engine *e)
 {
     struct progress p = {0};
     double warm;
@@ -165,7 +166,7 @@ static int measure_all(struct engine *e)
         progress_show(&p, "the machine's limits", (double)i / (double)e->o->repeat);
         r = measure_limits(e, i);
         for (uint32_t c = 0; c < e->cell_count && r == 0; c++) {
-            struct cell *cell = &e->cells[c];
+            struct bench_cell *cell = &e->cells[c];
             progress_show(&p, cell->decode ? "decode" : "prefill",
                           (i + (double)c / e->cell_count) / (double)e->o->repeat);
             r = measure_cell(e, cell, &cell->value[i]);
@@ -175,7 +176,7 @@ static int measure_all(struct engine *e)
     return r;
 }
 
-static void count_weights(struct engine *e)
+static void count_weights(struct bench_engine *e)
 {
     const struct ek_graph *g = &e->model->graph;
 
@@ -191,7 +192,7 @@ static void count_weights(struct engine *e)
 }
 
 /* Numbers of a list option, as cells. */
-static int add_cells(struct engine *e, const struct ek_strings *list, const char *standard,
+static int add_cells(struct bench_engine *e, const struct ek_strings *list, const char *standard,
                      bool decode, struct ek_fault *fault)
 {
     size_t count = list->count;
@@ -208,14 +209,14 @@ static int add_cells(struct engine *e, const struct ek_strings *list, const char
         if (e->cell_count == MOST_CELLS)
             return ek_fault_set(fault, name, "At most %u cells can be measured in one run.",
                                 MOST_CELLS);
-        e->cells[e->cell_count++] = (struct cell){.decode = decode, .count = (uint32_t)n};
+        e->cells[e->cell_count++] = (struct bench_cell){.decode = decode, .count = (uint32_t)n};
         standard = count > 0 ? standard : end + strspn(end, " ");
     }
     return 0;
 }
 
 /* Room for the longest prompt, and for the most sequences at their longest. */
-static int open_device(struct engine *e, struct ek_fault *fault)
+static int open_device(struct bench_engine *e, struct ek_fault *fault)
 {
     const struct bench_options *o = e->o;
     const struct ek_open_params open = {.threads = (uint32_t)o->threads, .isa = o->isa};
@@ -223,7 +224,7 @@ static int open_device(struct engine *e, struct ek_fault *fault)
 
     e->seqs = 1;
     for (uint32_t i = 0; i < e->cell_count; i++) {
-        const struct cell *c = &e->cells[i];
+        const struct bench_cell *c = &e->cells[i];
         if (c->decode)
             e->seqs = c->count > e->seqs ? c->count : e->seqs;
         else
@@ -254,7 +255,7 @@ static int open_device(struct engine *e, struct ek_fault *fault)
     return r == 0 && (!e->step || !e->result) ? -ENOMEM : r;
 }
 
-static int open_all(struct engine *e, struct ek_fault *fault)
+static int open_all(struct bench_engine *e, struct ek_fault *fault)
 {
     const char *t = e->o->dtype;
     enum model_dtype dtype = strcmp(t, "float32") == 0   ? MODEL_DTYPE_F32
@@ -281,7 +282,7 @@ static int open_all(struct engine *e, struct ek_fault *fault)
 }
 
 /* One line: tokens/s, its share of the read bandwidth and of the arithmetic peak. */
-static int report_cell(const struct engine *e, json_t *rows, const struct cell *c)
+static int report_cell(const struct bench_engine *e, json_t *rows, const struct bench_cell *c)
 {
     uint32_t n = (uint32_t)e->o->repeat;
     struct spread s = spread_of(c->value, n);
@@ -319,9 +320,9 @@ static int report_limit(json_t *rows, const char *cell, const char *title, const
     return rows_add(rows, &(struct row){.cell = cell, .unit = unit, .value = s});
 }
 
-static int report_all(const struct engine *e, json_t *rows)
+static int report_all(const struct bench_engine *e, json_t *rows)
 {
-    const struct limits *l = &e->limits;
+    const struct bench_limits *l = &e->limits;
     uint32_t n = (uint32_t)e->o->repeat;
 
     printf("%s\n%s, %s, %.2f M parameters, %u repeats\n\n", e->info.name, e->o->model, e->o->dtype,
@@ -332,9 +333,9 @@ static int report_all(const struct engine *e, json_t *rows)
         r = report_limit(rows, "machine.peak", "arithmetic peak", "GFLOP/s", l->peak, n);
     if (r == 0 && e->pairs)
         r = report_limit(rows, "machine.peak_bf16", "  in bf16 pairs", "GFLOP/s", l->pairs, n);
-    const struct cell *one = NULL, *many = NULL;
+    const struct bench_cell *one = NULL, *many = NULL;
     for (uint32_t c = 0; c < e->cell_count && r == 0; c++) {
-        const struct cell *cell = &e->cells[c];
+        const struct bench_cell *cell = &e->cells[c];
         one = cell->decode && cell->count == 1 ? cell : one;
         many = cell->decode && cell->count == 16 ? cell : many;
         r = report_cell(e, rows, cell);
@@ -349,7 +350,7 @@ static int report_all(const struct engine *e, json_t *rows)
 
 int bench_engine(const struct bench_options *o, struct ek_fault *fault)
 {
-    struct engine *e = calloc(1, sizeof(*e));
+    struct bench_engine *e = calloc(1, sizeof(*e));
     json_t *rows = json_array();
     int r = -ENOMEM;
 

@@ -27,7 +27,7 @@
 #define LAST_BYTES   (2ull << 30) /* read in all, from half of the last cache */
 #define FMA_ROUNDS   6000000u     /* of 16 vectors each */
 
-struct worker {
+struct machine_worker {
     pthread_t thread;
     pthread_barrier_t *start;
     enum machine_limit what;
@@ -185,7 +185,7 @@ static float read_once(const char *isa, const char *p, size_t bytes)
 
 static void *worker_main(void *arg)
 {
-    struct worker *w = arg;
+    struct machine_worker *w = arg;
     bool read = w->what == MACHINE_READ || w->what == MACHINE_CACHE || w->what == MACHINE_LAST;
 
     pthread_barrier_wait(w->start);
@@ -222,7 +222,7 @@ static void *worker_main(void *arg)
 }
 
 /* Runs the workers; the seconds from the first start to the last end. */
-static int run_pass(struct worker *workers, uint32_t threads, double *ret_seconds)
+static int run_pass(struct machine_worker *workers, uint32_t threads, double *ret_seconds)
 {
     uint64_t begin = UINT64_MAX, end = 0;
 
@@ -269,7 +269,7 @@ int machine_measure(enum machine_limit what, const char *isa, uint32_t threads, 
     double seconds, work = 0.0;
     int r = -ENOMEM;
 
-    struct worker *workers = calloc(threads, sizeof(*workers));
+    struct machine_worker *workers = calloc(threads, sizeof(*workers));
     if (bytes > 0) {
         void *at =
             mmap(NULL, share * threads, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -283,12 +283,12 @@ int machine_measure(enum machine_limit what, const char *isa, uint32_t threads, 
     }
     pthread_barrier_init(&start, NULL, threads);
     for (uint32_t i = 0; i < threads; i++)
-        workers[i] = (struct worker){.start = &start,
-                                     .what = what,
-                                     .isa = isa,
-                                     .bytes = bytes,
-                                     .passes = passes,
-                                     .data = data ? data + i * share : NULL};
+        workers[i] = (struct machine_worker){.start = &start,
+                                             .what = what,
+                                             .isa = isa,
+                                             .bytes = bytes,
+                                             .passes = passes,
+                                             .data = data ? data + i * share : NULL};
     r = run_pass(workers, threads, &seconds);
     pthread_barrier_destroy(&start);
     for (uint32_t i = 0; i < threads; i++)

@@ -83,7 +83,7 @@ static void draw_first(const struct picture *p, struct panel *panel, struct ek_b
                         at_y(panel, p->slo->ttft_s), WIDTH - RIGHT);
     uint32_t step = p->count / 20000 + 1; /* enough to see, few enough to open */
     for (uint32_t i = 0; i < p->count; i += step) {
-        const struct answer *a = &p->answers[i];
+        const struct bench_answer *a = &p->answers[i];
         if (a->ok)
             (void)ek_buf_printf(out, "<circle class='d' cx='%.1f' cy='%.1f' r='2'/>\n",
                                 at_x(panel, a->begin_s), at_y(panel, a->first_s - a->begin_s));

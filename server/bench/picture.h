@@ -5,13 +5,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct answer;
+struct bench_answer;
 struct ek_buf;
 struct slo;
 
 struct picture {
     const char *title;
-    const struct answer *answers;
+    const struct bench_answer *answers;
     uint32_t count;
     const double *gaps; /* sorted */
     size_t gap_count;

@@ -48,7 +48,7 @@ struct serve {
     uint32_t room, sent, ended, running;
     char url[2300], model[256];
     uint64_t start_us;
-    struct answer *answers; /* [load.count] */
+    struct bench_answer *answers; /* [load.count] */
     double *gaps;
     size_t gap_count, gap_room;
     uint32_t *per_second, seconds;
@@ -96,7 +96,7 @@ static void note_second(struct serve *s, double at, uint32_t tokens)
 static size_t on_bytes(char *bytes, size_t size, size_t count, void *ctx)
 {
     struct call *c = ctx;
-    struct answer *a = &c->s->answers[c->index];
+    struct bench_answer *a = &c->s->answers[c->index];
     double now = now_s(c->s);
 
     if (c->events.pieces == 0 && c->events.line.len == 0 && bytes[0] == '{')
@@ -132,7 +132,7 @@ static int send_request(struct serve *s, uint32_t index)
     curl_easy_setopt(c->curl, CURLOPT_POSTFIELDSIZE, (long)c->body.len);
     /* an open loop's request has been waiting since its time came */
     s->answers[index] =
-        (struct answer){.begin_s = s->load.open ? s->load.request[index].at_s : now_s(s)};
+        (struct bench_answer){.begin_s = s->load.open ? s->load.request[index].at_s : now_s(s)};
     s->running++;
     return curl_multi_add_handle(s->multi, c->curl) == CURLM_OK ? 0 : -ENOMEM;
 }
@@ -145,7 +145,7 @@ static void note_error(struct serve *s, const char *said)
 
 static void end_request(struct serve *s, struct call *c, CURLcode code)
 {
-    struct answer *a = &s->answers[c->index];
+    struct bench_answer *a = &s->answers[c->index];
     long status = 0;
     char said[200];
 

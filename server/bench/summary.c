@@ -20,12 +20,12 @@ static struct distribution distribution_of(double *values, size_t n)
 }
 
 /* Mean time from token to token behind the first; 0 with less than two. */
-static double per_token(const struct answer *a)
+static double per_token(const struct bench_answer *a)
 {
     return a->tokens > 1 ? (a->end_s - a->first_s) / (double)(a->tokens - 1) : 0.0;
 }
 
-int summarize(const struct answer *answers, uint32_t count, double *gaps, size_t gap_count,
+int summarize(const struct bench_answer *answers, uint32_t count, double *gaps, size_t gap_count,
               const struct slo *slo, struct summary *ret_summary)
 {
     struct summary s = {0};
@@ -36,7 +36,7 @@ int summarize(const struct answer *answers, uint32_t count, double *gaps, size_t
     double *each = first + count, *whole = each + count;
     size_t many = 0;
     for (uint32_t i = 0; i < count; i++) {
-        const struct answer *a = &answers[i];
+        const struct bench_answer *a = &answers[i];
         s.tokens += a->tokens;
         s.seconds = a->end_s > s.seconds ? a->end_s : s.seconds;
         if (!a->ok) {

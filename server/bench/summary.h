@@ -7,7 +7,7 @@
 
 #include <jansson.h>
 
-struct answer {
+struct bench_answer {
     double begin_s, first_s, end_s; /* since the start; first_s of the first token */
     uint32_t tokens, pieces;
     bool ok;
@@ -29,7 +29,7 @@ struct slo {
 };
 
 /* gaps: seconds between two events of one answer, sorted by this. 0 or -ENOMEM. */
-int summarize(const struct answer *answers, uint32_t count, double *gaps, size_t gap_count,
+int summarize(const struct bench_answer *answers, uint32_t count, double *gaps, size_t gap_count,
               const struct slo *slo, struct summary *ret_summary);
 int summary_print(const struct summary *s, const struct slo *slo);
 int summary_rows(const struct summary *s, const char *prefix, json_t *rows);

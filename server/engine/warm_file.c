@@ -163,7 +163,7 @@ void warm_file_forget(const char *path)
     (void)unlink(path); /* it may not be there */
 }
 
-struct writing {
+struct warm_writing {
     struct warm_head head;
     const struct warm_list *l;
     warm_read_fn read;
@@ -173,7 +173,7 @@ struct writing {
 /* An ek_file_fill_fn. */
 static int fill_file(void *ctx, int fd)
 {
-    struct writing *w = ctx;
+    struct warm_writing *w = ctx;
     int own = dup(fd); /* fclose() closes it */
     FILE *f = own < 0 ? NULL : fdopen(own, "w");
     int r = f ? 0 : -errno;
@@ -193,7 +193,7 @@ static int fill_file(void *ctx, int fd)
 int warm_file_write(const char *path, const struct warm_about *about, const struct warm_list *l,
                     warm_read_fn read, void *ctx, uint32_t *ret_blocks, uint64_t *ret_bytes)
 {
-    struct writing w = {
+    struct warm_writing w = {
         .head = {.magic = MAGIC, .about = *about}, .l = l, .read = read, .ctx = ctx};
     int r = ek_file_replace_by(path, 0600, EK_FILE_PLAIN, fill_file, &w);
 

@@ -21,7 +21,7 @@ struct numbers {
     uint32_t *at, count, room;
 };
 
-struct making {
+struct automaton_making {
     struct nfa nfa;
     struct automaton a;
     uint32_t *member; /* sets of nfa nodes, one after the other */
@@ -37,7 +37,7 @@ struct making {
     bool no_memory, too_large;
 };
 
-static bool grow(struct making *m, void **at, uint32_t *room, uint64_t need, size_t size)
+static bool grow(struct automaton_making *m, void **at, uint32_t *room, uint64_t need, size_t size)
 {
     if (need <= *room)
         return true;
@@ -54,7 +54,7 @@ static bool grow(struct making *m, void **at, uint32_t *room, uint64_t need, siz
     return true;
 }
 
-static void push(struct making *m, struct numbers *n, uint32_t value)
+static void push(struct automaton_making *m, struct numbers *n, uint32_t value)
 {
     void *at = n->at;
     bool ok = grow(m, &at, &n->room, n->count + 1ull, sizeof(*n->at));
@@ -65,7 +65,7 @@ static void push(struct making *m, struct numbers *n, uint32_t value)
 
 /* ---- classes of bytes ---- */
 
-static void make_classes(struct making *m)
+static void make_classes(struct automaton_making *m)
 {
     bool begins[257] = {true};
 
@@ -93,7 +93,7 @@ static int automaton_compare(const void *a, const void *b)
 }
 
 /* Adds what can be reached from the node without a byte to m->set. */
-static void close_over(struct making *m, uint32_t node)
+static void close_over(struct automaton_making *m, uint32_t node)
 {
     m->stack.count = 0;
     push(m, &m->stack, node);
@@ -113,7 +113,7 @@ static void close_over(struct making *m, uint32_t node)
     }
 }
 
-static bool rehash(struct making *m)
+static bool rehash(struct automaton_making *m)
 {
     uint32_t slots = m->slots ? m->slots * 2 : 256;
     uint32_t *slot = calloc(slots, sizeof(*slot));
@@ -134,7 +134,7 @@ static bool rehash(struct making *m)
     return true;
 }
 
-static bool room_for_state(struct making *m)
+static bool room_for_state(struct automaton_making *m)
 {
     struct automaton *a = &m->a;
     uint32_t cap = m->state_room;
@@ -164,7 +164,7 @@ static bool room_for_state(struct making *m)
 }
 
 /* The state of m->set, a new one if need be. */
-static uint32_t intern(struct making *m)
+static uint32_t intern(struct automaton_making *m)
 {
     struct automaton *a = &m->a;
     struct numbers *set = &m->set;
@@ -201,7 +201,7 @@ static uint32_t intern(struct making *m)
 }
 
 /* The state of all that can be reached from these nodes. */
-static uint32_t state_of(struct making *m, const uint32_t *node, uint32_t count)
+static uint32_t state_of(struct automaton_making *m, const uint32_t *node, uint32_t count)
 {
     m->set.count = 0;
     m->turn++;
@@ -212,7 +212,7 @@ static uint32_t state_of(struct making *m, const uint32_t *node, uint32_t count)
 
 /* ---- edges ---- */
 
-static void add_calls(struct making *m, uint32_t state)
+static void add_calls(struct automaton_making *m, uint32_t state)
 {
     struct automaton *a = &m->a;
     struct numbers *calls = &m->calls; /* pairs of a rule and a node */
@@ -242,7 +242,7 @@ static void add_calls(struct making *m, uint32_t state)
     m->bucket[0].count = 0;
 }
 
-static void add_edges(struct making *m, uint32_t state)
+static void add_edges(struct automaton_making *m, uint32_t state)
 {
     struct automaton *a = &m->a;
     uint32_t low = a->classes, high = 0;
@@ -420,7 +420,7 @@ out:
 
 /* ---- all of it ---- */
 
-static int construct(struct making *m, const struct expr_set *set)
+static int construct(struct automaton_making *m, const struct expr_set *set)
 {
     struct automaton *a = &m->a;
 
@@ -440,7 +440,7 @@ static int construct(struct making *m, const struct expr_set *set)
     return m->no_memory ? -ENOMEM : m->too_large ? -E2BIG : 0;
 }
 
-static void making_done(struct making *m)
+static void making_done(struct automaton_making *m)
 {
     nfa_done(&m->nfa);
     automaton_done(&m->a);
@@ -458,7 +458,7 @@ static void making_done(struct making *m)
 int automaton_make(const struct expr_set *set, uint32_t root, uint32_t longest,
                    struct automaton *ret_automaton, struct ek_fault *fault)
 {
-    struct making *m = calloc(1, sizeof(*m));
+    struct automaton_making *m = calloc(1, sizeof(*m));
     int r = -ENOMEM;
 
     if (!m || set->no_memory)

@@ -61,15 +61,15 @@ static void heap(struct grammar *g, uint32_t state, uint32_t cell)
         return;
     }
     *slot = (struct seen_slot){g->turn, g->seen_count};
-    g->seen[g->seen_count++] = (struct config){state, cell};
-    g->heap[g->heaped++] = (struct config){state, cell};
+    g->seen[g->seen_count++] = (struct grammar_config){state, cell};
+    g->heap[g->heaped++] = (struct grammar_config){state, cell};
 }
 
 /* Follows returns and calls; seen[] then holds all of the closure. */
 static void follow(struct grammar *g)
 {
     while (g->heaped > 0) {
-        struct config at = g->heap[--g->heaped];
+        struct grammar_config at = g->heap[--g->heaped];
         const struct automaton_state *s = &g->a.state[at.state];
         if (!ek_work_pay(g->work, 2 + 4ull * s->calls))
             return;
@@ -88,13 +88,14 @@ static void follow(struct grammar *g)
 
 static int automaton_states_compare(const void *a, const void *b)
 {
-    const struct config *x = a, *y = b;
+    const struct grammar_config *x = a, *y = b;
     if (x->state != y->state)
         return x->state < y->state ? -1 : 1;
     return x->cell < y->cell ? -1 : x->cell > y->cell;
 }
 
-static uint32_t left_of(const struct grammar *g, const struct config *config, uint32_t count)
+static uint32_t left_of(const struct grammar *g, const struct grammar_config *config,
+                        uint32_t count)
 {
     uint32_t left = NEAR_NONE;
 
@@ -106,7 +107,8 @@ static uint32_t left_of(const struct grammar *g, const struct config *config, ui
 }
 
 /* The place of these configurations. */
-static uint32_t intern(struct grammar *g, struct config *config, uint32_t count, bool complete)
+static uint32_t intern(struct grammar *g, struct grammar_config *config, uint32_t count,
+                       bool complete)
 {
     if (count == 0 && !complete)
         return PLACE_DEAD;
@@ -163,7 +165,7 @@ uint32_t place_step(struct grammar *g, uint32_t place, uint8_t byte)
     const struct place *p = &g->place[place];
     begin(g);
     for (uint32_t i = 0; i < p->count; i++) {
-        struct config c = g->config[p->first + i];
+        struct grammar_config c = g->config[p->first + i];
         uint32_t next = g->a.next[(size_t)c.state * g->a.classes + class];
         if (next != AUTOMATON_NONE)
             heap(g, next, c.cell);
@@ -238,7 +240,7 @@ uint32_t place_return(struct grammar *g, uint32_t cell)
 
 uint32_t place_alone(struct grammar *g, uint32_t state)
 {
-    struct config c = {state, 0};
+    struct grammar_config c = {state, 0};
     uint32_t place = intern(g, &c, 1, false);
 
     return place == PLACE_UNKNOWN ? PLACE_DEAD : place;

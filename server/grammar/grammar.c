@@ -22,14 +22,14 @@ uint64_t grammar_bytes(const struct grammar *g)
     return sizeof(*g) + SEEN_SLOTS * sizeof(struct seen_slot) +
            PLACES_MOST * (sizeof(struct place) + 2 * sizeof(uint32_t)) +
            (uint64_t)PLACES_MOST * g->a.classes * sizeof(uint32_t) +
-           CONFIGS_MOST * sizeof(struct config) +
+           CONFIGS_MOST * sizeof(struct grammar_config) +
            CELLS_MOST * (sizeof(struct cell) + 2 * sizeof(uint32_t)) +
            states * (sizeof(struct local) + (4 + g->a.classes) * sizeof(uint32_t) +
                      sizeof(struct automaton_state)) +
            (g->mark ? l->words * sizeof(*g->mark) : 0) +
            ((uint64_t)g->word_room + (1 + FULL_MASKS + NEAR_MASKS) * l->words + l->nodes) *
                sizeof(uint32_t) +
-           8 * CONFIGS_HERE * sizeof(struct config);
+           8 * CONFIGS_HERE * sizeof(struct grammar_config);
 }
 
 int grammar_new(struct automaton *a, uint32_t root, const struct lexicon *l, struct ek_work *work,

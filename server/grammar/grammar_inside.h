@@ -30,7 +30,7 @@ struct cell {
     uint32_t left;        /* tokens to write at the least after returning, see near.h */
 };
 
-struct config {
+struct grammar_config {
     uint32_t state, cell;
 };
 
@@ -86,7 +86,7 @@ struct grammar {
     struct place *place; /* [PLACES_MOST] */
     uint32_t *next;      /* [PLACES_MOST][classes] */
     uint32_t places;
-    struct config *config; /* [CONFIGS_MOST] */
+    struct grammar_config *config; /* [CONFIGS_MOST] */
     uint32_t configs;
     struct cell *cell; /* [CELLS_MOST] */
     uint32_t cells;
@@ -105,8 +105,8 @@ struct grammar {
 
     struct ek_work *work; /* who pays for what is done now; NULL = nobody */
     struct ek_work warming;
-    struct config *heap;         /* [CONFIGS_HERE * 4] of a closure that is being made */
-    struct config *seen;         /* [CONFIGS_HERE * 4] */
+    struct grammar_config *heap; /* [CONFIGS_HERE * 4] of a closure that is being made */
+    struct grammar_config *seen; /* [CONFIGS_HERE * 4] */
     struct seen_slot *seen_slot; /* [SEEN_SLOTS] hash of seen[] */
     uint32_t heaped, seen_count, turn;
     bool complete;

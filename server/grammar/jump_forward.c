@@ -11,7 +11,7 @@
 #define RUN_MOST 256u /* bytes that are looked at */
 
 /* The bytes that must come, and the place after each; place[0] is where one is. */
-struct run {
+struct jump_run {
     uint32_t count;
     bool cut; /* there may be more of them */
     uint8_t byte[RUN_MOST];
@@ -53,7 +53,7 @@ static uint32_t only_byte(const struct grammar *g, uint32_t place)
     return only;
 }
 
-static void find_run(struct grammar *g, uint32_t place, struct run *r)
+static void find_run(struct grammar *g, uint32_t place, struct jump_run *r)
 {
     r->count = 0;
     r->place[0] = place;
@@ -71,7 +71,7 @@ static void find_run(struct grammar *g, uint32_t place, struct run *r)
 }
 
 /* Whether a token that begins with the run's last bytes, which led to this node, may go on. */
-static bool goes_on(struct grammar *g, const struct run *r, uint32_t node)
+static bool goes_on(struct grammar *g, const struct jump_run *r, uint32_t node)
 {
     const struct lexicon *l = g->lexicon;
 
@@ -84,7 +84,7 @@ static bool goes_on(struct grammar *g, const struct run *r, uint32_t node)
 }
 
 /* The token at `at` of the run; -1 when it is not settled. */
-static int32_t token_at(struct grammar *g, const struct run *r, uint32_t at, uint32_t *ret_len)
+static int32_t token_at(struct grammar *g, const struct jump_run *r, uint32_t at, uint32_t *ret_len)
 {
     const struct lexicon *l = g->lexicon;
     uint32_t node = LEXICON_NONE;
@@ -107,7 +107,7 @@ uint32_t forced_tokens(struct grammar *g, uint32_t place, uint32_t room, int32_t
 {
     const struct lexicon *l = g->lexicon;
     uint32_t count = 0, at = 0, len = 0;
-    struct run r;
+    struct jump_run r;
 
     find_run(g, place, &r);
     while (at < r.count && count < most && count < room) {

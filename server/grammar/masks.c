@@ -127,7 +127,7 @@ static void add_local(struct grammar *g, const struct local *l, uint32_t *bits)
 }
 
 /* Returns the most that is left after one of the tokens that it adds. */
-static uint32_t add_config(struct grammar *g, struct config c, uint32_t *bits)
+static uint32_t add_config(struct grammar *g, struct grammar_config c, uint32_t *bits)
 {
     const struct lexicon *x = g->lexicon;
     uint32_t exits = 0;

@@ -7,40 +7,41 @@
 #include "server/grammar/expr.h"
 
 /* Facts about an expression, given those about rules. */
-struct facts {
+struct nfa_facts {
     bool useful, nullable;
 };
 
-static struct facts look(const struct expr_set *s, const struct nfa *n, uint32_t at, uint32_t depth)
+static struct nfa_facts look(const struct expr_set *s, const struct nfa *n, uint32_t at,
+                             uint32_t depth)
 {
     const struct expr *e = &s->node[at];
-    struct facts f = {true, true};
+    struct nfa_facts f = {true, true};
 
     if (depth > EXPR_DEPTH_MOST || !ek_work_pay(s->work, 1))
-        return (struct facts){false, false};
+        return (struct nfa_facts){false, false};
     switch ((enum expr_kind)e->kind) {
     case EXPR_KIND_EMPTY: break;
-    case EXPR_KIND_NEVER: f = (struct facts){false, false}; break;
+    case EXPR_KIND_NEVER: f = (struct nfa_facts){false, false}; break;
     case EXPR_KIND_BYTE:
     case EXPR_KIND_TEXT: f.nullable = false; break;
-    case EXPR_KIND_CALL: f = (struct facts){n->useful[e->a], n->nullable[e->a]}; break;
+    case EXPR_KIND_CALL: f = (struct nfa_facts){n->useful[e->a], n->nullable[e->a]}; break;
     case EXPR_KIND_TABLE: f.nullable = s->final[s->table[e->a].final]; break;
     case EXPR_KIND_REPEAT: {
-        struct facts inner = look(s, n, e->a, depth + 1);
-        f = (struct facts){inner.useful || e->b == 0, inner.nullable || e->b == 0};
+        struct nfa_facts inner = look(s, n, e->a, depth + 1);
+        f = (struct nfa_facts){inner.useful || e->b == 0, inner.nullable || e->b == 0};
         break;
     }
     case EXPR_KIND_SEQ:
         for (uint32_t i = 0; i < e->b; i++) {
-            struct facts one = look(s, n, s->item[e->a + i], depth + 1);
+            struct nfa_facts one = look(s, n, s->item[e->a + i], depth + 1);
             f.useful &= one.useful;
             f.nullable &= one.nullable;
         }
         break;
     case EXPR_KIND_ALT:
-        f = (struct facts){false, false};
+        f = (struct nfa_facts){false, false};
         for (uint32_t i = 0; i < e->b; i++) {
-            struct facts one = look(s, n, s->item[e->a + i], depth + 1);
+            struct nfa_facts one = look(s, n, s->item[e->a + i], depth + 1);
             f.useful |= one.useful;
             f.nullable |= one.nullable;
         }
@@ -55,7 +56,7 @@ static void look_at_rules(const struct expr_set *s, struct nfa *n)
     for (bool again = true; again && !ek_work_stopped(s->work);) {
         again = false;
         for (uint32_t r = 0; r < s->rules; r++) {
-            struct facts f = look(s, n, s->rule[r].body, 0);
+            struct nfa_facts f = look(s, n, s->rule[r].body, 0);
             again |= f.useful != n->useful[r] || f.nullable != n->nullable[r];
             n->useful[r] = f.useful;
             n->nullable[r] = f.nullable;

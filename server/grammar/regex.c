@@ -18,7 +18,7 @@
 
 #define AHEAD_MOST 16u
 
-struct reader {
+struct regex_reader {
     struct expr_set *set;
     const char *s;
     size_t len, at;
@@ -34,25 +34,25 @@ struct reader {
     struct ek_fault *fault;
 };
 
-static int regex_refuse(struct reader *r, size_t at, const char *what)
+static int regex_refuse(struct regex_reader *r, size_t at, const char *what)
 {
     if (r->fault)
         r->fault->at = at;
     return ek_fault_set(r->fault, "pattern", "%s at offset %zu of the pattern", what, at);
 }
 
-static bool more(const struct reader *r)
+static bool more(const struct regex_reader *r)
 {
     return r->at < r->len;
 }
 
-static bool looking_at(const struct reader *r, const char *text)
+static bool looking_at(const struct regex_reader *r, const char *text)
 {
     size_t n = strlen(text);
     return r->len - r->at >= n && memcmp(r->s + r->at, text, n) == 0;
 }
 
-static bool accept(struct reader *r, const char *text)
+static bool accept(struct regex_reader *r, const char *text)
 {
     if (!looking_at(r, text))
         return false;
@@ -92,7 +92,7 @@ uint32_t regex_json_chars(struct expr_set *set, const struct chars *c)
 }
 
 /* Adds the other case of ASCII's letters. */
-static void fold(const struct reader *r, struct chars *c)
+static void fold(const struct regex_reader *r, struct chars *c)
 {
     for (uint32_t cp = 'A'; (r->flags & REGEX_CASELESS) && cp <= 'Z'; cp++) {
         if (chars_has(c, cp))
@@ -102,7 +102,7 @@ static void fold(const struct reader *r, struct chars *c)
     }
 }
 
-static uint32_t emit(struct reader *r, const struct chars *c)
+static uint32_t emit(struct regex_reader *r, const struct chars *c)
 {
     struct chars all = *c;
     fold(r, &all);
@@ -157,7 +157,7 @@ static bool add_kind(char kind, bool widest, struct chars *c)
     return true;
 }
 
-static int hex_digits(struct reader *r, uint32_t count, uint32_t *ret_cp)
+static int hex_digits(struct regex_reader *r, uint32_t count, uint32_t *ret_cp)
 {
     uint32_t cp = 0;
 
@@ -173,7 +173,7 @@ static int hex_digits(struct reader *r, uint32_t count, uint32_t *ret_cp)
 }
 
 /* After `\u`: four digits, two such halves, or {digits}. */
-static int read_unicode(struct reader *r, uint32_t *ret_cp)
+static int read_unicode(struct regex_reader *r, uint32_t *ret_cp)
 {
     uint32_t cp = 0, low = 0;
 
@@ -204,7 +204,7 @@ static int read_unicode(struct reader *r, uint32_t *ret_cp)
 }
 
 /* An escape that stands for one character. The backslash is taken. */
-static int read_escape(struct reader *r, uint32_t *ret_cp)
+static int read_escape(struct regex_reader *r, uint32_t *ret_cp)
 {
     static const char from[] = "tnrfv0", to[] = "\t\n\r\f\v\0";
     size_t at = r->at - 1;
@@ -234,7 +234,7 @@ static int read_escape(struct reader *r, uint32_t *ret_cp)
     return 0;
 }
 
-static int read_char(struct reader *r, uint32_t *ret_cp)
+static int read_char(struct regex_reader *r, uint32_t *ret_cp)
 {
     size_t n = utf8_get(r->s + r->at, r->len - r->at, ret_cp);
     if (n == 0)
@@ -244,8 +244,8 @@ static int read_char(struct reader *r, uint32_t *ret_cp)
 }
 
 /* One end of a range in [...], or a kind such as \d, which is added at once. */
-static int read_member(struct reader *r, struct chars *c, bool negate, bool *ret_kind, bool *wide,
-                       uint32_t *ret_cp)
+static int read_member(struct regex_reader *r, struct chars *c, bool negate, bool *ret_kind,
+                       bool *wide, uint32_t *ret_cp)
 {
     *ret_kind = false;
     if (!accept(r, "\\"))
@@ -267,7 +267,7 @@ static int read_member(struct reader *r, struct chars *c, bool negate, bool *ret
 }
 
 /* [...], the bracket is taken. */
-static int read_set(struct reader *r, struct chars *ret_chars)
+static int read_set(struct regex_reader *r, struct chars *ret_chars)
 {
     struct chars c = {0};
     size_t open = r->at - 1;
@@ -313,7 +313,7 @@ static int read_set(struct reader *r, struct chars *ret_chars)
     return 0;
 }
 
-static void any_char(const struct reader *r, struct chars *c)
+static void any_char(const struct regex_reader *r, struct chars *c)
 {
     if (!(r->flags & REGEX_DOT_ALL))
         chars_add(c, '\n', '\n');
@@ -326,10 +326,10 @@ static void any_char(const struct reader *r, struct chars *c)
 
 /* ---- structure ---- */
 
-static int read_alternatives(struct reader *r, bool top, uint32_t *ret_expr);
+static int read_alternatives(struct regex_reader *r, bool top, uint32_t *ret_expr);
 
 /* Flags of a group up to its colon, or of all that follows up to the bracket. */
-static bool read_flags(struct reader *r, bool first)
+static bool read_flags(struct regex_reader *r, bool first)
 {
     unsigned flags = 0;
 
@@ -342,7 +342,7 @@ static bool read_flags(struct reader *r, bool first)
 }
 
 /* After "(": what kind of group it is. */
-static int read_group(struct reader *r, uint32_t *ret_expr)
+static int read_group(struct regex_reader *r, uint32_t *ret_expr)
 {
     size_t open = r->at - 1;
     unsigned was = r->flags;
@@ -376,7 +376,7 @@ static int read_group(struct reader *r, uint32_t *ret_expr)
 }
 
 /* One thing that a count may follow. *ret_class: it is a single character. */
-static int read_atom(struct reader *r, uint32_t *ret_expr, bool *ret_class)
+static int read_atom(struct regex_reader *r, uint32_t *ret_expr, bool *ret_class)
 {
     struct chars c = {0};
     uint32_t cp;
@@ -418,13 +418,13 @@ static int read_atom(struct reader *r, uint32_t *ret_expr, bool *ret_class)
     return 0;
 }
 
-static bool regex_read_number(struct reader *r, uint32_t *ret_n)
+static bool regex_read_number(struct regex_reader *r, uint32_t *ret_n)
 {
     return digits_read(r->s, r->len, &r->at, REGEX_COUNT, ret_n);
 }
 
 /* {m}, {m,}, {,n}, {m,n}; what only looks like one is text. */
-static int read_braces(struct reader *r, uint32_t *least, uint32_t *most, bool *ret_is)
+static int read_braces(struct regex_reader *r, uint32_t *least, uint32_t *most, bool *ret_is)
 {
     size_t at = r->at;
 
@@ -448,7 +448,7 @@ static int read_braces(struct reader *r, uint32_t *least, uint32_t *most, bool *
 }
 
 /* Counts behind an atom. */
-static int read_count(struct reader *r, uint32_t *least, uint32_t *most)
+static int read_count(struct regex_reader *r, uint32_t *least, uint32_t *most)
 {
     bool braces = false;
 
@@ -479,7 +479,7 @@ static int read_count(struct reader *r, uint32_t *least, uint32_t *most)
 }
 
 /* Whether a pattern that is one repeated class from end to end is being read. */
-static bool alone(const struct reader *r, size_t from, bool top)
+static bool alone(const struct regex_reader *r, size_t from, bool top)
 {
     if (!top || (r->at < r->len && !looking_at(r, "$")))
         return false;
@@ -487,7 +487,7 @@ static bool alone(const struct reader *r, size_t from, bool top)
     return begins && r->s[0] == '^' && looking_at(r, "$") && r->at + 1 == r->len;
 }
 
-static int read_pieces(struct reader *r, struct expr_list *seq, bool top)
+static int read_pieces(struct regex_reader *r, struct expr_list *seq, bool top)
 {
     while (more(r) && !looking_at(r, "|") && !looking_at(r, ")")) {
         uint32_t what, least, most;
@@ -516,14 +516,14 @@ static int read_pieces(struct reader *r, struct expr_list *seq, bool top)
     return 0;
 }
 
-static uint32_t any_chars(struct reader *r)
+static uint32_t any_chars(struct regex_reader *r)
 {
     struct chars c = {0};
     chars_add(&c, 0, CHARS_LAST);
     return emit(r, &c);
 }
 
-static uint32_t anything(struct reader *r)
+static uint32_t anything(struct regex_reader *r)
 {
     return expr_repeat(r->set, any_chars(r), 0, EXPR_MANY);
 }
@@ -534,7 +534,7 @@ struct ahead {
     bool except;
 };
 
-static int read_ahead(struct reader *r, struct ahead *ret_ahead)
+static int read_ahead(struct regex_reader *r, struct ahead *ret_ahead)
 {
     size_t open = r->at;
     unsigned was = r->flags;
@@ -552,7 +552,7 @@ static int read_ahead(struct reader *r, struct ahead *ret_ahead)
 }
 
 /* All of them at the beginning of a branch. */
-static int read_aheads(struct reader *r, struct ahead *ahead, uint32_t *ret_count)
+static int read_aheads(struct regex_reader *r, struct ahead *ahead, uint32_t *ret_count)
 {
     while (!r->part && !r->ahead && (looking_at(r, "(?=") || looking_at(r, "(?!"))) {
         if (*ret_count == AHEAD_MOST)
@@ -565,7 +565,8 @@ static int read_aheads(struct reader *r, struct ahead *ahead, uint32_t *ret_coun
 }
 
 /* Keeps of the texts of an expression those that begin as they must. */
-static int keep_aheads(struct reader *r, const struct ahead *ahead, uint32_t count, uint32_t *expr)
+static int keep_aheads(struct regex_reader *r, const struct ahead *ahead, uint32_t count,
+                       uint32_t *expr)
 {
     int code = 0;
 
@@ -578,7 +579,7 @@ static int keep_aheads(struct reader *r, const struct ahead *ahead, uint32_t cou
     return code;
 }
 
-static int read_branch(struct reader *r, bool top, uint32_t *ret_expr)
+static int read_branch(struct regex_reader *r, bool top, uint32_t *ret_expr)
 {
     struct expr_list seq = {.set = r->set};
     struct ahead ahead[AHEAD_MOST];
@@ -607,7 +608,7 @@ static int read_branch(struct reader *r, bool top, uint32_t *ret_expr)
     return code;
 }
 
-static int read_alternatives(struct reader *r, bool top, uint32_t *ret_expr)
+static int read_alternatives(struct regex_reader *r, bool top, uint32_t *ret_expr)
 {
     struct expr_list alt = {.set = r->set};
     int code = 0;
@@ -622,7 +623,7 @@ static int read_alternatives(struct reader *r, bool top, uint32_t *ret_expr)
 }
 
 /* 0 also when the set was given up. */
-static int read_all(struct reader *r, uint32_t *ret_expr)
+static int read_all(struct regex_reader *r, uint32_t *ret_expr)
 {
     if (r->len > REGEX_LONGEST)
         return regex_refuse(r, REGEX_LONGEST, "the pattern is longer than 65536 bytes");
@@ -635,15 +636,15 @@ static int read_all(struct reader *r, uint32_t *ret_expr)
 int regex_read(struct expr_set *set, const char *pattern, size_t len, enum regex_form form,
                uint32_t least, uint32_t most, uint32_t *ret_expr, struct ek_fault *fault)
 {
-    struct reader r = {.set = set,
-                       .s = pattern,
-                       .len = len,
-                       .form = form,
-                       .flags = form == REGEX_JSON ? REGEX_IN_JSON : 0,
-                       .limit_least = least,
-                       .limit_most = most,
-                       .limited = least > 0 || most != EXPR_MANY,
-                       .fault = fault};
+    struct regex_reader r = {.set = set,
+                             .s = pattern,
+                             .len = len,
+                             .form = form,
+                             .flags = form == REGEX_JSON ? REGEX_IN_JSON : 0,
+                             .limit_least = least,
+                             .limit_most = most,
+                             .limited = least > 0 || most != EXPR_MANY,
+                             .fault = fault};
     uint32_t e = EXPR_EMPTY;
 
     int code = read_all(&r, &e);
@@ -657,13 +658,13 @@ int regex_read(struct expr_set *set, const char *pattern, size_t len, enum regex
 int regex_read_part(struct expr_set *set, const char *pattern, size_t len, unsigned flags,
                     uint32_t *ret_expr, bool *ret_lazy, struct ek_fault *fault)
 {
-    struct reader r = {.set = set,
-                       .s = pattern,
-                       .len = len,
-                       .form = REGEX_TEXT,
-                       .flags = flags,
-                       .part = true,
-                       .fault = fault};
+    struct regex_reader r = {.set = set,
+                             .s = pattern,
+                             .len = len,
+                             .form = REGEX_TEXT,
+                             .flags = flags,
+                             .part = true,
+                             .fault = fault};
     uint32_t e = EXPR_EMPTY;
 
     int code = read_all(&r, &e);

@@ -4,14 +4,14 @@
 #include "server/grammar/schema_inside.h"
 
 /* What is known of an array. */
-struct shape {
+struct array_shape {
     uint32_t least, most;
     uint32_t first; /* elements with a schema of their own */
     uint32_t rest;  /* of the others, EXPR_NEVER = there are none */
 };
 
 /* Elements from the n-th on, when all before are there. */
-static int read_from(struct schema_reader *r, const json_t *prefix, const struct shape *s,
+static int read_from(struct schema_reader *r, const json_t *prefix, const struct array_shape *s,
                      uint32_t n, uint32_t *ret_expr)
 {
     struct expr_set *set = r->set;
@@ -51,12 +51,12 @@ static int read_from(struct schema_reader *r, const json_t *prefix, const struct
     return 0;
 }
 
-static int read_shape(struct schema_reader *r, const json_t *schema, struct shape *s)
+static int read_shape(struct schema_reader *r, const json_t *schema, struct array_shape *s)
 {
     const json_t *prefix = json_object_get(schema, "prefixItems");
     const json_t *items = json_object_get(schema, "items");
 
-    *s = (struct shape){.first = (uint32_t)json_array_size(prefix), .rest = EXPR_NEVER};
+    *s = (struct array_shape){.first = (uint32_t)json_array_size(prefix), .rest = EXPR_NEVER};
     if (prefix && (!json_is_array(prefix) || s->first == 0 || s->first > 64))
         return schema_refuse(r, "prefixItems", "`prefixItems` must be a list of 1 to 64 schemas");
     if (json_is_array(items))
@@ -82,7 +82,7 @@ static int read_shape(struct schema_reader *r, const json_t *schema, struct shap
     return 0;
 }
 
-static int read_unique(struct schema_reader *r, const json_t *schema, const struct shape *s,
+static int read_unique(struct schema_reader *r, const json_t *schema, const struct array_shape *s,
                        uint32_t *ret_expr)
 {
     const json_t *items = json_object_get(schema, "items");
@@ -98,7 +98,7 @@ int schema_array(struct schema_reader *r, const json_t *schema, uint32_t *ret_ex
 {
     const json_t *unique = json_object_get(schema, "uniqueItems");
     uint32_t inner;
-    struct shape s;
+    struct array_shape s;
 
     if (read_shape(r, schema, &s) < 0)
         return -EBADMSG;

@@ -91,7 +91,7 @@ int checksum_parse(const char *file, const char *text, size_t len, struct checks
 }
 
 /* What the threads share; the fault is under the lock. */
-struct work {
+struct checksum_work {
     const char *dir;
     const struct checksum_list *list;
     atomic_uint next;
@@ -118,7 +118,7 @@ static int hash_file(const struct ek_weight_file *f, uint8_t hash[CHECKSUM_BYTES
     return r < 0 ? -EBADMSG : 0;
 }
 
-static int verify_one(struct work *w, const struct checksum *c, struct ek_fault *fault)
+static int verify_one(struct checksum_work *w, const struct checksum *c, struct ek_fault *fault)
 {
     struct ek_weight_file f = {0};
     uint8_t hash[CHECKSUM_BYTES];
@@ -139,7 +139,7 @@ static int verify_one(struct work *w, const struct checksum *c, struct ek_fault 
 
 static void *verify_some(void *arg)
 {
-    struct work *w = arg;
+    struct checksum_work *w = arg;
     struct ek_fault fault = {.msg = ""};
     int r = 0;
 
@@ -159,7 +159,7 @@ static void *verify_some(void *arg)
     return NULL;
 }
 
-static int verify_all(struct work *w, struct ek_fault *fault)
+static int verify_all(struct checksum_work *w, struct ek_fault *fault)
 {
     pthread_t thread[THREADS];
     uint32_t started = 0;
@@ -223,7 +223,7 @@ int checksum_verify(const char *dir, const char *path, uint32_t *ret_files, uint
     const char *file = path ? path : CHECKSUM_FILE;
     struct checksum_list list = {0};
     struct ek_buf text = {0};
-    struct work w = {.dir = dir, .list = &list};
+    struct checksum_work w = {.dir = dir, .list = &list};
     int r = 0;
 
     if (path || model_file_exists(dir, CHECKSUM_FILE)) {

@@ -52,13 +52,13 @@ static const struct type_row *type_find(const char *name)
 }
 
 /* One tensor's entry being read. */
-struct entry {
+struct tensor_entry {
     const char *file, *name;
     uint64_t data_at, data_bytes;
     struct ek_fault *fault;
 };
 
-static int entry_shape(const struct entry *e, const json_t *shape, struct st_tensor *t,
+static int entry_shape(const struct tensor_entry *e, const json_t *shape, struct st_tensor *t,
                        uint64_t *ret_count)
 {
     size_t dims = json_array_size(shape);
@@ -83,7 +83,7 @@ static int entry_shape(const struct entry *e, const json_t *shape, struct st_ten
     return 0;
 }
 
-static int entry_range(const struct entry *e, const json_t *offsets, uint64_t need_bytes,
+static int entry_range(const struct tensor_entry *e, const json_t *offsets, uint64_t need_bytes,
                        struct st_tensor *t)
 {
     const json_t *b = json_array_get(offsets, 0);
@@ -115,7 +115,7 @@ static int entry_range(const struct entry *e, const json_t *offsets, uint64_t ne
     return 0;
 }
 
-static int entry_read(const struct entry *e, const json_t *value, struct st_tensor *t)
+static int entry_read(const struct tensor_entry *e, const json_t *value, struct st_tensor *t)
 {
     if (e->name[0] == '\0' || strlen(e->name) > NAME_MOST)
         return ek_fault_set(e->fault, e->file,
@@ -204,7 +204,7 @@ static int set_reserve(struct st_set *s, size_t extra, const char *file, struct 
     return 0;
 }
 
-static int header_read(struct st_set *s, const struct entry *file, json_t *root)
+static int header_read(struct st_set *s, const struct tensor_entry *file, json_t *root)
 {
     size_t most = json_object_size(root);
     int r = set_reserve(s, most, file->file, file->fault);
@@ -218,7 +218,7 @@ static int header_read(struct st_set *s, const struct entry *file, json_t *root)
     {
         if (strcmp(name, "__metadata__") == 0)
             continue; /* free text */
-        struct entry e = *file;
+        struct tensor_entry e = *file;
         e.name = name;
         struct st_tensor t = {.file = s->files};
         r = entry_read(&e, value, &t);
@@ -261,10 +261,10 @@ int st_parse(struct st_set *s, const char *file_name, const void *data, uint64_t
     int r = model_json_parse(file_name, (const char *)p + 8, (size_t)header, &root, fault);
     if (r < 0)
         return r;
-    struct entry e = {.file = file_name,
-                      .data_at = 8 + header,
-                      .data_bytes = size_bytes - 8 - header,
-                      .fault = fault};
+    struct tensor_entry e = {.file = file_name,
+                             .data_at = 8 + header,
+                             .data_bytes = size_bytes - 8 - header,
+                             .fault = fault};
     r = header_read(s, &e, root);
     json_decref(root);
     return r;

@@ -19,14 +19,14 @@
 #include "server/net/keyfile.h"
 #include "server/text/answer/toolcall.h"
 
-struct row {
+struct bounds_row {
     const char *name;
     unsigned long value;
     const char *unit, *what, *beyond;
 };
 
 #define ROW(name, value, unit, what, beyond) {#name, value, unit, what, beyond},
-static const struct row rows[] = {HTTP_BOUNDS(ROW)};
+static const struct bounds_row rows[] = {HTTP_BOUNDS(ROW)};
 
 /* Sizes of arrays elsewhere that the list must not contradict. */
 _Static_assert((int)BOUND_API_KEYS == (int)KEY_LINES_MOST, "one limit of keys");

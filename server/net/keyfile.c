@@ -22,20 +22,20 @@
 #define WEIGHT_MOST  100.0
 
 /* A word of a line: not ended by a NUL. */
-struct word {
+struct keyfile_word {
     const char *at;
     size_t len;
 };
 
 /* Where a fault is. */
-struct place {
+struct keyfile_place {
     const char *what, *path;
     uint64_t line; /* 0 = not from a file */
     struct ek_fault *fault;
 };
 
 /* A sentence about a place; never shows the key. */
-static int keyfile_refuse(const struct place *p, const char *says)
+static int keyfile_refuse(const struct keyfile_place *p, const char *says)
 {
     const char *field = p->what + strspn(p->what, "-");
     if (p->fault)
@@ -51,7 +51,8 @@ int key_digest(const char *key, size_t len, uint8_t ret_digest[KEY_DIGEST])
     return gnutls_hash_fast(GNUTLS_DIG_SHA256, key, len, ret_digest) < 0 ? -EIO : 0;
 }
 
-static int read_key(const struct place *p, struct word w, uint8_t digest[KEY_DIGEST])
+static int read_key(const struct keyfile_place *p, struct keyfile_word w,
+                    uint8_t digest[KEY_DIGEST])
 {
     if (w.len > HASHED_LEN && memcmp(w.at, HASHED, HASHED_LEN) == 0) {
         const char *hex = w.at + HASHED_LEN;
@@ -75,7 +76,7 @@ static int read_key(const struct place *p, struct word w, uint8_t digest[KEY_DIG
     return key_digest(w.at, w.len, digest) < 0 ? keyfile_refuse(p, "SHA-256 is not available") : 0;
 }
 
-static int read_name(const struct place *p, struct word w, char *ret_name)
+static int read_name(const struct keyfile_place *p, struct keyfile_word w, char *ret_name)
 {
     bool good = w.len > 0 && w.len < KEY_NAME;
     for (size_t i = 0; i < w.len && good; i++)
@@ -91,7 +92,7 @@ static int read_name(const struct place *p, struct word w, char *ret_name)
 }
 
 /* Digits, with a fraction if asked for. -1 when it is no number. */
-static double keyfile_read_number(struct word w, bool fraction)
+static double keyfile_read_number(struct keyfile_word w, bool fraction)
 {
     char text[24], *end;
     if (w.len == 0 || w.len >= sizeof(text))
@@ -105,7 +106,7 @@ static double keyfile_read_number(struct word w, bool fraction)
 }
 
 /* A..B, the first and the last of a range of whole numbers. */
-static int read_priorities(const struct place *p, struct word w, struct key_line *l)
+static int read_priorities(const struct keyfile_place *p, struct keyfile_word w, struct key_line *l)
 {
     char text[32], *end = text;
     long long first = 0, last = 0;
@@ -132,11 +133,11 @@ static int read_priorities(const struct place *p, struct word w, struct key_line
     return 0;
 }
 
-static int read_limit(const struct place *p, struct word w, struct key_line *l)
+static int read_limit(const struct keyfile_place *p, struct keyfile_word w, struct key_line *l)
 {
     const char *equals = memchr(w.at, '=', w.len);
     size_t n = equals ? (size_t)(equals - w.at) : 0;
-    struct word value = {equals ? equals + 1 : w.at, equals ? w.len - n - 1 : 0};
+    struct keyfile_word value = {equals ? equals + 1 : w.at, equals ? w.len - n - 1 : 0};
     if (n == 15 && memcmp(w.at, "max-concurrency", n) == 0) {
         double v = keyfile_read_number(value, false);
         if (v < 1 || v > MOST_AT_ONCE)
@@ -166,7 +167,7 @@ static int read_limit(const struct place *p, struct word w, struct key_line *l)
                              "cache-group=NAME or priority=A..B");
 }
 
-static int append(const struct place *p, const struct key_line *l, struct key_line *lines,
+static int append(const struct keyfile_place *p, const struct key_line *l, struct key_line *lines,
                   uint32_t *count)
 {
     if (*count >= KEY_LINES_MOST)
@@ -181,10 +182,10 @@ static int append(const struct place *p, const struct key_line *l, struct key_li
     return 0;
 }
 
-static int parse_line(const struct place *p, struct word line, const struct key_line *defaults,
-                      struct key_line *lines, uint32_t *count)
+static int parse_line(const struct keyfile_place *p, struct keyfile_word line,
+                      const struct key_line *defaults, struct key_line *lines, uint32_t *count)
 {
-    struct word word[WORDS_MOST];
+    struct keyfile_word word[WORDS_MOST];
     struct key_line l = *defaults;
     size_t words = 0;
     for (size_t i = 0; i < line.len;) {
@@ -194,7 +195,7 @@ static int parse_line(const struct place *p, struct word line, const struct key_
         if (i > begin && words == WORDS_MOST)
             return keyfile_refuse(p, "a line has at most a name, a key and five limits");
         if (i > begin)
-            word[words++] = (struct word){line.at + begin, i - begin};
+            word[words++] = (struct keyfile_word){line.at + begin, i - begin};
         i += i == begin;
     }
     if (words == 0 || word[0].at[0] == '#')
@@ -213,13 +214,13 @@ int keyfile_parse(const char *what, const char *path, const char *text, size_t l
                   const struct key_line *defaults, struct key_line *lines, uint32_t *count,
                   struct ek_fault *fault)
 {
-    struct place p = {what, path, 0, fault};
+    struct keyfile_place p = {what, path, 0, fault};
     uint32_t before = *count;
     for (size_t at = 0; at < len;) {
         const char *end = memchr(text + at, '\n', len - at);
         size_t n = end ? (size_t)(end - (text + at)) : len - at;
         p.line++;
-        int r = parse_line(&p, (struct word){text + at, n}, defaults, lines, count);
+        int r = parse_line(&p, (struct keyfile_word){text + at, n}, defaults, lines, count);
         if (r < 0)
             return r;
         at += n + 1;
@@ -234,9 +235,9 @@ int keyfile_parse(const char *what, const char *path, const char *text, size_t l
 int keyfile_add(const char *what, const char *key, const struct key_line *defaults,
                 struct key_line *lines, uint32_t *count, struct ek_fault *fault)
 {
-    const struct place p = {what, "", 0, fault};
+    const struct keyfile_place p = {what, "", 0, fault};
     struct key_line l = *defaults;
     (void)snprintf(l.name, sizeof(l.name), "key-%u", *count + 1);
-    int r = read_key(&p, (struct word){key, strlen(key)}, l.digest);
+    int r = read_key(&p, (struct keyfile_word){key, strlen(key)}, l.digest);
     return r < 0 ? r : append(&p, &l, lines, count);
 }

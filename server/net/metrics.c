@@ -58,12 +58,13 @@ static void hist_by(struct ek_expo *e, int id, const struct ek_hist *h,
 }
 
 /* A family with one label: rows of {value of the label, number}. */
-struct row {
+struct metrics_row {
     const char *label;
     double value;
 };
 
-static void rows(struct ek_expo *e, int id, const char *label, const struct row *row, size_t count)
+static void rows(struct ek_expo *e, int id, const char *label, const struct metrics_row *row,
+                 size_t count)
 {
     char text[96];
     ek_expo_family(e, &metrics_table[id]);
@@ -73,8 +74,8 @@ static void rows(struct ek_expo *e, int id, const char *label, const struct row 
     }
 }
 #define ROWS(e, id, label, ...)                                                                    \
-    rows(e, id, label, (const struct row[]){__VA_ARGS__},                                          \
-         sizeof((const struct row[]){__VA_ARGS__}) / sizeof(struct row))
+    rows(e, id, label, (const struct metrics_row[]){__VA_ARGS__},                                  \
+         sizeof((const struct metrics_row[]){__VA_ARGS__}) / sizeof(struct metrics_row))
 
 static void write_cache_config(struct ek_expo *e, const struct served *s)
 {
@@ -188,11 +189,13 @@ static void write_vllm_old(struct ek_expo *e, const struct engine_stats *s)
 static void write_limits(struct ek_expo *e, struct engine *engine)
 {
     struct limits l;
-    struct row now[LIMIT_COUNT], ceiling[LIMIT_COUNT];
+    struct metrics_row now[LIMIT_COUNT], ceiling[LIMIT_COUNT];
     engine_limits(engine, &l);
     for (int i = 0; i < LIMIT_COUNT; i++) {
-        now[i] = (struct row){limit_table[i].name, (double)l.value[i] / limit_table[i].scale};
-        ceiling[i] = (struct row){limit_table[i].name, (double)l.ceiling[i] / limit_table[i].scale};
+        now[i] =
+            (struct metrics_row){limit_table[i].name, (double)l.value[i] / limit_table[i].scale};
+        ceiling[i] =
+            (struct metrics_row){limit_table[i].name, (double)l.ceiling[i] / limit_table[i].scale};
     }
     rows(e, M_LIMIT, "limit", now, LIMIT_COUNT);
     rows(e, M_CEILING, "limit", ceiling, LIMIT_COUNT);
@@ -217,10 +220,10 @@ static void write_limit_ages(struct ek_expo *e, const struct http *h, struct eng
         ek_expo_value(e, labels.data, now > since ? (double)(now - since) / 1e6 : 0);
     }
     ek_buf_done(&labels);
-    struct row left[LIMIT_COUNT];
+    struct metrics_row left[LIMIT_COUNT];
     for (int i = 0; i < LIMIT_COUNT; i++)
-        left[i] = (struct row){limit_table[i].name,
-                               l.expires_us[i] > now ? (double)(l.expires_us[i] - now) / 1e6 : 0};
+        left[i] = (struct metrics_row){
+            limit_table[i].name, l.expires_us[i] > now ? (double)(l.expires_us[i] - now) / 1e6 : 0};
     rows(e, M_LIMIT_EXPIRY, "limit", left, LIMIT_COUNT);
 }
 
@@ -274,11 +277,12 @@ static void write_held(struct ek_expo *e, const struct engine_stats *s)
         [HELD_LIMIT] = "limit",   [HELD_TOKENS] = "tokens", [HELD_PREEMPTED] = "preempted",
         [HELD_PAUSED] = "paused", [HELD_BLOCKS] = "blocks", [HELD_GROWTH] = "growth",
         [HELD_COPIES] = "copies"};
-    struct row held[HELD_COUNT];
+    struct metrics_row held[HELD_COUNT];
     bool growth = s->held == HELD_GROWTH, blocks = growth || s->held == HELD_BLOCKS;
 
     for (int i = HELD_NONE + 1; i < HELD_COUNT; i++)
-        held[i - 1] = (struct row){reasons[i], s->held == (enum engine_held)i ? s->waiting : 0};
+        held[i - 1] =
+            (struct metrics_row){reasons[i], s->held == (enum engine_held)i ? s->waiting : 0};
     rows(e, M_HELD, "reason", held, HELD_COUNT - 1);
     ROWS(e, M_HELD_BLOCKS, "figure", {"needed", blocks ? s->held_needed : 0},
          {"available", blocks ? s->held_available : 0},
@@ -393,9 +397,9 @@ static void write_figures(struct ek_expo *e, const struct served *s,
     for (int i = 0; i < HTTP_PLACES; i++) {
         if (s->memory_planned[i] == 0)
             continue;
-        const struct row figure[] = {{"planned", (double)s->memory_planned[i]},
-                                     {"taken", (double)s->memory_taken[i]},
-                                     {"now", now[i]}};
+        const struct metrics_row figure[] = {{"planned", (double)s->memory_planned[i]},
+                                             {"taken", (double)s->memory_taken[i]},
+                                             {"now", now[i]}};
         for (size_t f = 0; f < sizeof(figure) / sizeof(figure[0]); f++) {
             (void)snprintf(text, sizeof(text), "where=\"%s\",figure=\"%s\"", places[i],
                            figure[f].label);
@@ -410,10 +414,10 @@ static void write_rank(struct ek_expo *e, const struct http_ranks *k, uint32_t i
     struct ek_device_stats d = {0};
     char device[24], text[80];
     k->backend->rank_stats(k->device, i, &d);
-    const struct row item[] = {{"weights", (double)d.weight_bytes},
-                               {"activations", (double)d.activation_bytes},
-                               {"kv", (double)d.kv_bytes},
-                               {"host_weights", (double)d.host_weight_bytes}};
+    const struct metrics_row item[] = {{"weights", (double)d.weight_bytes},
+                                       {"activations", (double)d.activation_bytes},
+                                       {"kv", (double)d.kv_bytes},
+                                       {"host_weights", (double)d.host_weight_bytes}};
     if (k->backend->in_host_memory)
         (void)snprintf(device, sizeof(device), "%s", k->backend->name);
     else
@@ -445,9 +449,9 @@ static void write_stats(struct ek_expo *e, const struct http_ranks *k,
 static void write_device(struct ek_expo *e, const struct served *s)
 {
     struct ek_device_stats d = {0};
-    struct row plan[HTTP_ITEMS_MOST];
+    struct metrics_row plan[HTTP_ITEMS_MOST];
     for (uint32_t i = 0; i < s->items; i++)
-        plan[i] = (struct row){s->item[i].name, (double)s->item[i].bytes};
+        plan[i] = (struct metrics_row){s->item[i].name, (double)s->item[i].bytes};
     rows(e, M_PLANNED, "item", plan, s->items);
     s->backend->stats(s->device, &d);
     write_figures(e, s, &d);

@@ -11,7 +11,7 @@
 
 #define NONE UINT32_MAX
 
-struct node {
+struct peer_node {
     uint64_t key;
     uint32_t count, next; /* in its bucket, or in the list of free nodes */
 };
@@ -19,10 +19,10 @@ struct node {
 struct peers {
     pthread_mutex_t lock;
     uint32_t fds, each, mask, free;
-    uint64_t secret;   /* a peer cannot choose its bucket */
-    struct node *node; /* [fds]: there are no more peers than connections */
-    uint32_t *bucket;  /* [mask + 1] */
-    uint32_t *of_fd;   /* [fds]: its node, or NONE */
+    uint64_t secret;        /* a peer cannot choose its bucket */
+    struct peer_node *node; /* [fds]: there are no more peers than connections */
+    uint32_t *bucket;       /* [mask + 1] */
+    uint32_t *of_fd;        /* [fds]: its node, or NONE */
 };
 
 int peers_new(uint32_t most_fd, uint32_t each, struct peers **ret_peers)
@@ -103,7 +103,7 @@ bool peers_take(struct peers *p, int fd, const struct sockaddr_storage *a)
     if (room && n == NONE) {
         n = p->free; /* one for each descriptor: there is one */
         p->free = p->node[n].next;
-        p->node[n] = (struct node){.key = key, .next = *bucket};
+        p->node[n] = (struct peer_node){.key = key, .next = *bucket};
         *bucket = n;
     }
     if (room) {

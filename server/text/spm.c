@@ -26,7 +26,7 @@ enum piece_kind {
     PIECE_BYTE
 };
 
-struct piece {
+struct spm_piece {
     const char *at;
     uint32_t len, id;
     float score;
@@ -34,7 +34,7 @@ struct piece {
 };
 
 struct spm {
-    struct piece *piece;
+    struct spm_piece *piece;
     uint32_t count, room;
     uint64_t model_type; /* 1 unigram, 2 bpe, 3 word, 4 char */
     bool byte_fallback;
@@ -50,7 +50,7 @@ struct pb {
     const uint8_t *at, *end;
 };
 
-struct field {
+struct spm_field {
     uint32_t number, wire;
     uint64_t value; /* wire 0: the number; 2: its length */
     const uint8_t *at;
@@ -71,14 +71,15 @@ static bool varint(struct pb *p, uint64_t *ret_value)
 }
 
 /* 1, 0 at the end, -EILSEQ when the bytes are no such thing. */
-static int next(struct pb *p, struct field *f)
+static int next(struct pb *p, struct spm_field *f)
 {
     uint64_t key;
     if (p->at == p->end)
         return 0;
     if (!varint(p, &key) || key >> 3 == 0 || key >> 3 > UINT32_MAX)
         return -EILSEQ;
-    *f = (struct field){.number = (uint32_t)(key >> 3), .wire = (uint32_t)(key & 7), .at = p->at};
+    *f = (struct spm_field){
+        .number = (uint32_t)(key >> 3), .wire = (uint32_t)(key & 7), .at = p->at};
     size_t left = (size_t)(p->end - p->at), size = f->wire == 1 ? 8 : 4;
     if (f->wire == 0)
         return varint(p, &f->value) ? 1 : -EILSEQ;
@@ -95,15 +96,15 @@ static int next(struct pb *p, struct field *f)
     return 1;
 }
 
-static struct pb inside(const struct field *f)
+static struct pb inside(const struct spm_field *f)
 {
     return (struct pb){f->at, f->at + (f->wire == 2 ? f->value : 0)};
 }
 
 static int read_piece(struct spm *s, struct pb p)
 {
-    struct field f;
-    struct piece piece = {.kind = PIECE_NORMAL, .id = s->count};
+    struct spm_field f;
+    struct spm_piece piece = {.kind = PIECE_NORMAL, .id = s->count};
     int r;
     while ((r = next(&p, &f)) > 0) {
         if (f.number == 1 && f.wire == 2) {
@@ -126,7 +127,7 @@ static int read_piece(struct spm *s, struct pb p)
         return ek_fault_set(s->fault, "pieces", TOK_SPM ": more than %u pieces", VOCAB_MOST);
     if (s->count == s->room) {
         uint32_t room = s->room ? s->room * 2 : 1024;
-        struct piece *all = realloc(s->piece, room * sizeof(*all));
+        struct spm_piece *all = realloc(s->piece, room * sizeof(*all));
         if (!all)
             return -ENOMEM;
         s->piece = all;
@@ -138,7 +139,7 @@ static int read_piece(struct spm *s, struct pb p)
 
 static int read_trainer(struct spm *s, struct pb p)
 {
-    struct field f;
+    struct spm_field f;
     int r;
     while ((r = next(&p, &f)) > 0) {
         if (f.wire != 0)
@@ -159,7 +160,7 @@ static int read_trainer(struct spm *s, struct pb p)
 
 static int read_normalizer(struct spm *s, struct pb p)
 {
-    struct field f;
+    struct spm_field f;
     int r;
     while ((r = next(&p, &f)) > 0) {
         if (f.number == 2 && f.wire == 2) {
@@ -176,7 +177,7 @@ static int read_normalizer(struct spm *s, struct pb p)
 
 static int read_model(struct spm *s, struct pb p)
 {
-    struct field f;
+    struct spm_field f;
     int r;
     while ((r = next(&p, &f)) > 0) {
         int inner = 0;
@@ -209,7 +210,7 @@ static int check(const struct spm *s)
 
 static int by_score(const void *a, const void *b)
 {
-    const struct piece *x = a, *y = b;
+    const struct spm_piece *x = a, *y = b;
     if (x->score != y->score)
         return x->score > y->score ? -1 : 1;
     return x->id < y->id ? -1 : x->id > y->id;
@@ -221,7 +222,7 @@ static int fill(struct spm *s, json_t *vocab, json_t *added, struct tok_source *
     struct ek_buf name = {0};
     int r = 0;
     for (uint32_t i = 0; r == 0 && i < s->count; i++) {
-        const struct piece *p = &s->piece[i];
+        const struct spm_piece *p = &s->piece[i];
         bool special = p->kind == PIECE_CONTROL || p->kind == PIECE_UNKNOWN;
         ek_buf_clear(&name);
         r = ek_buf_add(&name, p->at, p->len);
@@ -238,7 +239,7 @@ static int fill(struct spm *s, json_t *vocab, json_t *added, struct tok_source *
     if (r < 0)
         return r;
     for (uint32_t i = 0; i < s->count && out->score; i++) {
-        const struct piece *p = &s->piece[i];
+        const struct spm_piece *p = &s->piece[i];
         bool chosen = p->kind == PIECE_NORMAL || p->kind == PIECE_USER;
         out->score[out->scores++] = chosen ? (double)p->score : -HUGE_VAL;
     }

@@ -182,12 +182,12 @@ static int read_merges(struct tokenizer *t, const json_t *merges, struct ek_faul
     return r;
 }
 
-struct split {
+struct load_split {
     uint32_t left, right, product;
 };
 
 struct splits {
-    struct split *at;
+    struct load_split *at;
     uint32_t count, room;
 };
 
@@ -210,13 +210,14 @@ static int find_splits(const struct bpe *b, uint32_t id, struct splits *all, str
             continue;
         if (all->count == all->room) {
             uint32_t room = all->room ? all->room * 2 : 4096;
-            struct split *more = room < MERGES_MOST ? realloc(all->at, room * sizeof(*more)) : NULL;
+            struct load_split *more =
+                room < MERGES_MOST ? realloc(all->at, room * sizeof(*more)) : NULL;
             if (!more)
                 return -ENOMEM;
             all->at = more;
             all->room = room;
         }
-        all->at[all->count++] = (struct split){(uint32_t)left, (uint32_t)right, id};
+        all->at[all->count++] = (struct load_split){(uint32_t)left, (uint32_t)right, id};
     }
     return 0;
 }
@@ -230,7 +231,7 @@ static int merge_in_order(struct tokenizer *t, const struct tok_source *s, struc
     if (r == 0)
         r = bpe_reserve(&t->bpe, all.count);
     for (uint32_t i = 0; r == 0 && i < all.count; i++) {
-        const struct split *p = &all.at[i];
+        const struct load_split *p = &all.at[i];
         if (i > 0 && p[-1].product == p->product)
             bpe_add_same(&t->bpe, p->left, p->right);
         else

@@ -12,7 +12,7 @@
 #include "supervisor/config/options_table.h"
 #include "supervisor/config/server_file.h"
 
-struct walk {
+struct yaml_walk {
     struct config *config;
     const uint8_t *given;
     yaml_document_t doc;
@@ -22,7 +22,7 @@ struct walk {
 };
 
 /* Puts file, line and column before what the row's check said. */
-static int at_node(struct walk *w, const yaml_node_t *n, int r)
+static int at_node(struct yaml_walk *w, const yaml_node_t *n, int r)
 {
     if (r != -EBADMSG || !w->fault)
         return r;
@@ -34,15 +34,15 @@ static int at_node(struct walk *w, const yaml_node_t *n, int r)
     return r;
 }
 
-static yaml_node_t *node(struct walk *w, int id)
+static yaml_node_t *node(struct yaml_walk *w, int id)
 {
     return yaml_document_get_node(&w->doc, id);
 }
 
-typedef int (*pair_fn)(struct walk *w, const char *key, yaml_node_t *value, void *ctx);
+typedef int (*pair_fn)(struct yaml_walk *w, const char *key, yaml_node_t *value, void *ctx);
 
 /* Calls fn for each pair of a map; refuses keys that are no plain text or come twice. */
-static int each_pair(struct walk *w, yaml_node_t *map, const char *name, pair_fn fn, void *ctx)
+static int each_pair(struct yaml_walk *w, yaml_node_t *map, const char *name, pair_fn fn, void *ctx)
 {
     if (map->type != YAML_MAPPING_NODE)
         return at_node(w, map, ek_fault_set(w->fault, name, "%s must be a map of keys", name));
@@ -96,7 +96,7 @@ static const char *snake(const char *name, char *text, size_t size)
     return text;
 }
 
-static int unknown_key(struct walk *w, const struct ek_opt *table, const char *key)
+static int unknown_key(struct yaml_walk *w, const struct ek_opt *table, const char *key)
 {
     static const char *const maps[] = {"servers", "limits", "policy", "env"}; /* no rows */
     char text[64] = "";
@@ -117,7 +117,7 @@ static int unknown_key(struct walk *w, const struct ek_opt *table, const char *k
 }
 
 /* What an option's row says of its flag is said of the key: "poll_s: 0 is outside 0.05 to 60". */
-static int of_key(struct walk *w, int r)
+static int of_key(struct yaml_walk *w, int r)
 {
     char *msg = w->fault ? w->fault->msg : NULL;
     if (r >= 0 || !msg || strncmp(msg, "--", 2) != 0)
@@ -130,7 +130,7 @@ static int of_key(struct walk *w, int r)
     return r;
 }
 
-static int set_list(struct walk *w, const struct ek_opt_source *src, const struct ek_opt *o,
+static int set_list(struct yaml_walk *w, const struct ek_opt_source *src, const struct ek_opt *o,
                     yaml_node_t *v)
 {
     if (v->type != YAML_SEQUENCE_NODE)
@@ -149,7 +149,7 @@ static int set_list(struct walk *w, const struct ek_opt_source *src, const struc
     return 0;
 }
 
-static int set_row(struct walk *w, const struct ek_opt_source *src, const struct ek_opt *o,
+static int set_row(struct yaml_walk *w, const struct ek_opt_source *src, const struct ek_opt *o,
                    yaml_node_t *v)
 {
     if (o->type == OPT_LIST)
@@ -160,14 +160,14 @@ static int set_row(struct walk *w, const struct ek_opt_source *src, const struct
     return at_node(w, v, of_key(w, ek_opt_set(src, o->name, text, w->fault)));
 }
 
-struct bounds {
+struct yaml_bounds {
     const char *name;
     uint64_t *min, *max;
 };
 
-static int on_bound(struct walk *w, const char *key, yaml_node_t *v, void *ctx)
+static int on_bound(struct yaml_walk *w, const char *key, yaml_node_t *v, void *ctx)
 {
-    struct bounds *b = ctx;
+    struct yaml_bounds *b = ctx;
     uint64_t *to = strcmp(key, "min") == 0 ? b->min : strcmp(key, "max") == 0 ? b->max : NULL;
     if (!to)
         return at_node(
@@ -185,14 +185,14 @@ static int on_bound(struct walk *w, const char *key, yaml_node_t *v, void *ctx)
     return 0;
 }
 
-static int on_limit(struct walk *w, const char *key, yaml_node_t *v, void *ctx)
+static int on_limit(struct yaml_walk *w, const char *key, yaml_node_t *v, void *ctx)
 {
     struct server_config *s = ctx;
-    struct bounds seqs = {knob_name(KNOB_SEQS), &s->seqs_min, &s->seqs_max};
-    struct bounds tokens = {knob_name(KNOB_TOKENS), &s->tokens_min, &s->tokens_max};
-    struct bounds *b = strcmp(key, seqs.name) == 0     ? &seqs
-                       : strcmp(key, tokens.name) == 0 ? &tokens
-                                                       : NULL;
+    struct yaml_bounds seqs = {knob_name(KNOB_SEQS), &s->seqs_min, &s->seqs_max};
+    struct yaml_bounds tokens = {knob_name(KNOB_TOKENS), &s->tokens_min, &s->tokens_max};
+    struct yaml_bounds *b = strcmp(key, seqs.name) == 0     ? &seqs
+                            : strcmp(key, tokens.name) == 0 ? &tokens
+                                                            : NULL;
     if (!b)
         return at_node(w, v,
                        ek_fault_set(w->fault, key, "limits has %s and %s, not '%.60s'", seqs.name,
@@ -200,7 +200,7 @@ static int on_limit(struct walk *w, const char *key, yaml_node_t *v, void *ctx)
     return each_pair(w, v, b->name, on_bound, b);
 }
 
-static int on_env(struct walk *w, const char *key, yaml_node_t *v, void *ctx)
+static int on_env(struct yaml_walk *w, const char *key, yaml_node_t *v, void *ctx)
 {
     struct server_config *s = ctx;
     const char *text = yaml_text(v);
@@ -220,7 +220,7 @@ static int on_env(struct walk *w, const char *key, yaml_node_t *v, void *ctx)
     return 0;
 }
 
-static int on_server_key(struct walk *w, const char *key, yaml_node_t *v, void *ctx)
+static int on_server_key(struct yaml_walk *w, const char *key, yaml_node_t *v, void *ctx)
 {
     struct server_config *s = ctx;
     if (is_null(v))
@@ -238,7 +238,7 @@ static int on_server_key(struct walk *w, const char *key, yaml_node_t *v, void *
     return set_row(w, &src, o, v);
 }
 
-static int on_server(struct walk *w, const char *key, yaml_node_t *v, void *ctx)
+static int on_server(struct yaml_walk *w, const char *key, yaml_node_t *v, void *ctx)
 {
     (void)ctx;
     struct server_config *s = NULL;
@@ -248,7 +248,7 @@ static int on_server(struct walk *w, const char *key, yaml_node_t *v, void *ctx)
     return each_pair(w, v, key, on_server_key, s);
 }
 
-static int on_top_key(struct walk *w, const char *key, yaml_node_t *v, void *ctx)
+static int on_top_key(struct yaml_walk *w, const char *key, yaml_node_t *v, void *ctx)
 {
     (void)ctx;
     if (is_null(v))
@@ -270,7 +270,7 @@ static int on_top_key(struct walk *w, const char *key, yaml_node_t *v, void *ctx
     return unknown_key(w, daemon_table, key);
 }
 
-static int open_document(struct walk *w, yaml_parser_t *parser, const char *text, size_t len)
+static int open_document(struct yaml_walk *w, yaml_parser_t *parser, const char *text, size_t len)
 {
     if (!yaml_parser_initialize(parser))
         return -ENOMEM;
@@ -288,7 +288,7 @@ static int open_document(struct walk *w, yaml_parser_t *parser, const char *text
     return r;
 }
 
-static int close_document(struct walk *w, yaml_parser_t *parser, int r)
+static int close_document(struct yaml_walk *w, yaml_parser_t *parser, int r)
 {
     yaml_document_delete(&w->doc);
     yaml_parser_delete(parser);
@@ -298,7 +298,7 @@ static int close_document(struct walk *w, yaml_parser_t *parser, int r)
 int config_yaml(struct config *c, const uint8_t *given, const char *what, const char *text,
                 size_t len, struct ek_fault *fault)
 {
-    struct walk w = {.config = c, .given = given, .what = what, .fault = fault};
+    struct yaml_walk w = {.config = c, .given = given, .what = what, .fault = fault};
     yaml_parser_t parser;
     int r = open_document(&w, &parser, text, len);
     if (r < 0)
@@ -313,7 +313,7 @@ int config_yaml(struct config *c, const uint8_t *given, const char *what, const 
 }
 
 /* A server's own file is evenkeel-server's: all that concerns evenkeeld is where it listens. */
-static int on_file_key(struct walk *w, const char *key, yaml_node_t *v, void *ctx)
+static int on_file_key(struct yaml_walk *w, const char *key, yaml_node_t *v, void *ctx)
 {
     struct server_config *s = ctx;
     const struct ek_opt *o = find_row(server_table, key);
@@ -334,7 +334,7 @@ static int on_file_key(struct walk *w, const char *key, yaml_node_t *v, void *ct
 int config_server_yaml(struct server_config *s, const char *what, const char *text, size_t len,
                        struct ek_fault *fault)
 {
-    struct walk w = {.what = what, .fault = fault};
+    struct yaml_walk w = {.what = what, .fault = fault};
     yaml_parser_t parser;
     int r = open_document(&w, &parser, text, len);
     if (r < 0)

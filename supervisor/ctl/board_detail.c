@@ -70,7 +70,7 @@ static uint32_t bar_width(const struct screen *s)
     return s->cols > BARS_FROM ? (s->cols - 46 > 50 ? 50 : s->cols - 46) : 20;
 }
 
-static void kv_lines(struct screen *s, const struct figures *f)
+static void kv_lines(struct screen *s, const struct board_figures *f)
 {
     double cached = f->cached >= 0 && f->blocks > 0 ? f->cached / f->blocks : 0;
     label(s, "KV");
@@ -92,7 +92,7 @@ static void kv_lines(struct screen *s, const struct figures *f)
     screen_end_line(s);
 }
 
-static void limit_line(struct screen *s, const struct figures *f, const char *word,
+static void limit_line(struct screen *s, const struct board_figures *f, const char *word,
                        const char *name, double part)
 {
     const json_t *l = json_object_get(json_object_get(f->row->info, "limits"), name);
@@ -123,7 +123,7 @@ static void latency_line(struct screen *s, const char *word, const double now[3]
     screen_end_line(s);
 }
 
-static void spark_line(struct screen *s, const struct figures *f, const char *word,
+static void spark_line(struct screen *s, const struct board_figures *f, const char *word,
                        enum board_spark which, double most)
 {
     uint32_t width = s->cols > 13 + 30 ? s->cols - 13 - 30 : 10;
@@ -131,7 +131,7 @@ static void spark_line(struct screen *s, const struct figures *f, const char *wo
     put_spark(s, f->row, which, width < BOARD_SPARK ? width : BOARD_SPARK, most);
 }
 
-static void work_lines(struct screen *s, const struct figures *f)
+static void work_lines(struct screen *s, const struct board_figures *f)
 {
     spark_line(s, f, "requests", SPARK_RUNNING, 0);
     (void)ek_buf_puts(&s->line, "  run");
@@ -221,7 +221,7 @@ static void failure_line(struct screen *s, const json_t *failures)
     screen_end_line(s);
 }
 
-static void cost_line(struct screen *s, const struct figures *f, const struct board_view *v)
+static void cost_line(struct screen *s, const struct board_figures *f, const struct board_view *v)
 {
     double cost = figures_cost(f, v);
     if (!(v->price > 0))
@@ -271,7 +271,7 @@ static void decision_lines(struct screen *s, const json_t *decisions, size_t fir
     }
 }
 
-void board_detail(struct screen *s, const struct figures *f, const struct board_view *v)
+void board_detail(struct screen *s, const struct board_figures *f, const struct board_view *v)
 {
     const struct board_row *r = f->row;
     static const char *const words[] = {"engine", "state", "mode", "policy_state"};

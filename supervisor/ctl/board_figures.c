@@ -22,12 +22,12 @@ static double limit_of(const struct board_row *r, const char *which)
     return json_is_number(v) ? json_number_value(v) : -1;
 }
 
-void figures_take(const struct board_row *r, double now_s, struct figures *ret_figures)
+void figures_take(const struct board_row *r, double now_s, struct board_figures *ret_figures)
 {
-    struct figures *f = ret_figures;
+    struct board_figures *f = ret_figures;
     static const struct board_rates nothing = {-1, -1, -1, -1, {-1, -1, -1}, {-1, -1, -1}, 0};
     const struct live_page *p = board_page(r);
-    *f = (struct figures){
+    *f = (struct board_figures){
         .row = r, .state = board_state(r, now_s), .now = nothing, .minute = nothing};
     f->has_now = board_rates(r, false, &f->now);
     f->has_minute = board_rates(r, true, &f->minute);
@@ -51,7 +51,7 @@ void figures_take(const struct board_row *r, double now_s, struct figures *ret_f
     }
 }
 
-static double sort_key(const struct figures *f, enum board_sort sort)
+static double sort_key(const struct board_figures *f, enum board_sort sort)
 {
     switch (sort) {
     case SORT_NAME:
@@ -66,14 +66,14 @@ static double sort_key(const struct figures *f, enum board_sort sort)
 }
 
 /* All rows in the order shown: ours before foreign ones, then by key, the largest first. */
-struct figures *figures_in_order(const struct board *b, const struct board_view *v)
+struct board_figures *figures_in_order(const struct board *b, const struct board_view *v)
 {
-    struct figures *all = calloc(b->count ? b->count : 1, sizeof(*all)), one;
+    struct board_figures *all = calloc(b->count ? b->count : 1, sizeof(*all)), one;
     for (uint32_t i = 0; all && i < b->count; i++) {
         uint32_t k = i;
         figures_take(b->row[i], v->now_s, &one);
         for (; k > 0; k--) {
-            const struct figures *o = &all[k - 1];
+            const struct board_figures *o = &all[k - 1];
             double mine = sort_key(&one, v->sort), its = sort_key(o, v->sort);
             bool less = mine != its ? mine > its
                         : !one.row->server[0] != !o->row->server[0]
@@ -88,7 +88,7 @@ struct figures *figures_in_order(const struct board *b, const struct board_view 
     return all;
 }
 
-const char *figures_state(const struct figures *f)
+const char *figures_state(const struct board_figures *f)
 {
     const char *own = f->row->info ? show_state(f->row->info) : NULL;
     own = own && strcmp(own, "-") == 0 ? NULL : own;
@@ -97,7 +97,7 @@ const char *figures_state(const struct figures *f)
                : board_state_name(f->state);
 }
 
-double figures_cost(const struct figures *f, const struct board_view *v)
+double figures_cost(const struct board_figures *f, const struct board_view *v)
 {
     double out = f->has_minute ? f->minute.out : f->now.out;
     return v->price > 0 && out > 0 ? v->price * (1 + v->margin) / (out * 3600) * 1e6 : -1;

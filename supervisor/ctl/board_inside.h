@@ -6,7 +6,7 @@
 #include "supervisor/ctl/screen.h"
 
 /* All figures of a row, once for a picture: its pages say them, else evenkeeld does. */
-struct figures {
+struct board_figures {
     const struct board_row *row;
     enum board_state state;
     double running, waiting, usage, blocks, cached, limit, ceiling, life_hit;
@@ -14,13 +14,13 @@ struct figures {
     bool has_now, has_minute;
 };
 
-void figures_take(const struct board_row *r, double now_s, struct figures *ret_figures);
+void figures_take(const struct board_row *r, double now_s, struct board_figures *ret_figures);
 /* All rows in the order shown; the caller frees. NULL when out of memory. */
-struct figures *figures_in_order(const struct board *b, const struct board_view *v);
+struct board_figures *figures_in_order(const struct board *b, const struct board_view *v);
 /* evenkeeld's word for ours, else what the pages show. */
-const char *figures_state(const struct figures *f);
+const char *figures_state(const struct board_figures *f);
 /* Dollars for a million tokens that were made in this minute; < 0 = not known. */
-double figures_cost(const struct figures *f, const struct board_view *v);
+double figures_cost(const struct board_figures *f, const struct board_view *v);
 const char *figures_measure(enum live_measure what); /* "TTFT p50" */
 
 /* board_detail.c: right-aligned in `width` columns, "-" where it is not known. */
@@ -32,4 +32,4 @@ void put_spark(struct screen *s, const struct board_row *r, enum board_spark whi
                double most);
 const char *usage_colour(double usage);
 /* All about one row. */
-void board_detail(struct screen *s, const struct figures *f, const struct board_view *v);
+void board_detail(struct screen *s, const struct board_figures *f, const struct board_view *v);

@@ -27,7 +27,7 @@ static json_t *rates_json(const struct board_rates *r)
                      "tpot_s", three_json(r->itl));
 }
 
-static json_t *row_json(const struct figures *f, const struct board_view *v)
+static json_t *row_json(const struct board_figures *f, const struct board_view *v)
 {
     const struct board_row *r = f->row;
     json_t *j = json_pack(
@@ -57,7 +57,7 @@ static json_t *row_json(const struct figures *f, const struct board_view *v)
 json_t *board_json(const struct board *b, const struct board_view *v)
 {
     struct board_odd odd[8];
-    struct figures *all = figures_in_order(b, v);
+    struct board_figures *all = figures_in_order(b, v);
     json_t *list = json_array(), *odds = json_array();
     uint32_t count = all ? board_odd(b, odd, 8) : 0;
     bool bad = !all || !list || !odds;

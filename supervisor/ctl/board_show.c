@@ -65,7 +65,7 @@ static void table_head(struct screen *s, const struct columns *c)
     screen_end_line(s);
 }
 
-static void table_row(struct screen *s, const struct figures *f, const struct columns *c,
+static void table_row(struct screen *s, const struct board_figures *f, const struct columns *c,
                       bool selected)
 {
     char name[sizeof(f->row->name) + 2], runs[32];
@@ -131,7 +131,7 @@ static void odd_lines(struct screen *s, const struct board *b)
     }
 }
 
-static void title(struct screen *s, const struct figures *all, uint32_t count,
+static void title(struct screen *s, const struct board_figures *all, uint32_t count,
                   const struct board_view *v)
 {
     double running = 0, waiting = 0, out = 0;
@@ -202,8 +202,8 @@ static void notes(struct screen *s, const struct board *b, const struct board_vi
 }
 
 /* The rows that fit, with the selected one among them. */
-static void table(struct screen *s, const struct figures *all, uint32_t count, uint32_t selected,
-                  bool details)
+static void table(struct screen *s, const struct board_figures *all, uint32_t count,
+                  uint32_t selected, bool details)
 {
     struct columns c = columns_of(s);
     uint32_t left = screen_left(s), keep = details ? 13 : 1,
@@ -219,7 +219,7 @@ static void table(struct screen *s, const struct figures *all, uint32_t count, u
 
 void board_show(const struct board *b, const struct board_view *v, struct screen *s)
 {
-    struct figures *all = figures_in_order(b, v);
+    struct board_figures *all = figures_in_order(b, v);
     uint32_t selected = v->selected < b->count ? v->selected : b->count ? b->count - 1 : 0;
     if (!all) {
         s->out->failed = true;

@@ -14,12 +14,12 @@
 const char snippet_forms[] = "haproxy|prometheus|envoy|vllm-router|llm-d";
 
 /* One server as others see it. */
-struct place {
+struct snippet_place {
     const char *name, *model, *host;
     char port[8], agent[8]; /* agent: of the agent-check, "" = none */
 };
 
-typedef void (*place_fn)(const struct place *p, struct ek_buf *out);
+typedef void (*place_fn)(const struct snippet_place *p, struct ek_buf *out);
 
 /* The digits behind the last colon of ADDRESS:PORT or http://ADDRESS:PORT. */
 static void port_of(const char *at, char ret_port[8])
@@ -44,7 +44,7 @@ static void quoted(struct ek_buf *out, const char *s)
     (void)ek_buf_puts(out, "\"");
 }
 
-static void haproxy(const struct place *p, struct ek_buf *out)
+static void haproxy(const struct snippet_place *p, struct ek_buf *out)
 {
     (void)ek_buf_printf(out, "    server %s-%s %s:%s weight 100 check inter 1s fastinter 200ms",
                         p->host, p->name, p->host, p->port);
@@ -54,7 +54,7 @@ static void haproxy(const struct place *p, struct ek_buf *out)
     (void)ek_buf_puts(out, "\n");
 }
 
-static void envoy(const struct place *p, struct ek_buf *out)
+static void envoy(const struct snippet_place *p, struct ek_buf *out)
 {
     (void)ek_buf_printf(out,
                         "    - endpoint: {address: {socket_address: {address: %s, port_value: "
@@ -62,12 +62,12 @@ static void envoy(const struct place *p, struct ek_buf *out)
                         p->host, p->port, p->name);
 }
 
-static void vllm_router(const struct place *p, struct ek_buf *out)
+static void vllm_router(const struct snippet_place *p, struct ek_buf *out)
 {
     (void)ek_buf_printf(out, " http://%s:%s", p->host, p->port);
 }
 
-static void llm_d(const struct place *p, struct ek_buf *out)
+static void llm_d(const struct snippet_place *p, struct ek_buf *out)
 {
     (void)ek_buf_printf(out,
                         "- name: %s-%s\n  address: \"%s\" # llm-d wants digits here\n"
@@ -77,7 +77,7 @@ static void llm_d(const struct place *p, struct ek_buf *out)
     (void)ek_buf_puts(out, "}\n");
 }
 
-static void target(const struct place *p, struct ek_buf *out)
+static void target(const struct snippet_place *p, struct ek_buf *out)
 {
     (void)ek_buf_printf(out,
                         "- targets: [\"%s:%s\"]\n  labels: {job: evenkeel-server, host: \"%s\", "
@@ -92,7 +92,8 @@ static int each(const json_t *list, const char *host, place_fn put, struct ek_bu
     const json_t *v;
     json_array_foreach(list, i, v)
     {
-        struct place p = {.name = text_of(v, "name"), .model = text_of(v, "model"), .host = host};
+        struct snippet_place p = {
+            .name = text_of(v, "name"), .model = text_of(v, "model"), .host = host};
         port_of(text_of(v, "url"), p.port);
         port_of(text_of(v, "edge"), p.agent);
         if (!p.port[0])

@@ -98,7 +98,7 @@ static void on_signal(int number)
     stop = 1;
 }
 
-struct trial {
+struct fit_trial {
     const char *key, *flag;
     char *value[VALUES_MOST];
     uint32_t count, chosen;
@@ -160,7 +160,7 @@ static int climb(struct fit *f)
 /* ---- --restart ---- */
 
 /* Cuts "a,b" into words; the text is changed. */
-static int split(char *text, struct trial *t)
+static int split(char *text, struct fit_trial *t)
 {
     for (char *at = text, *next; at && *at; at = next) {
         next = strchr(at, ',');
@@ -173,7 +173,7 @@ static int split(char *text, struct trial *t)
     return 0;
 }
 
-static json_t *trial_json(const struct trial *all, size_t count)
+static json_t *trial_json(const struct fit_trial *all, size_t count)
 {
     json_t *o = json_object();
     for (size_t i = 0; o && i < count; i++) {
@@ -192,7 +192,7 @@ static double score(const struct limit_search *c)
 }
 
 /* Restarts with the settings that are chosen, climbs, and keeps the best. */
-static int try_one(struct fit *f, const struct trial *all, size_t count, double *ret_score)
+static int try_one(struct fit *f, const struct fit_trial *all, size_t count, double *ret_score)
 {
     json_t *settings = trial_json(all, count);
     char *text = settings ? json_dumps(settings, JSON_PRESERVE_ORDER) : NULL;
@@ -223,7 +223,7 @@ static int try_one(struct fit *f, const struct trial *all, size_t count, double 
 
 /* One setting after the other: each value with the best of those before it. Without any value there
  * is one climb with the server's own. */
-static int search_all(struct fit *f, struct trial *all, size_t count, double *ret_best)
+static int search_all(struct fit *f, struct fit_trial *all, size_t count, double *ret_best)
 {
     double best = -1, got;
     int r = 0;
@@ -252,10 +252,10 @@ static int search_all(struct fit *f, struct trial *all, size_t count, double *re
 
 static int search(struct fit *f)
 {
-    struct trial all[] = {{.key = "gpu_memory_utilization", .flag = "--gpu-memory-utilization"},
-                          {.key = "max_num_batched_tokens", .flag = "--max-num-batched-tokens"},
-                          {.key = "block_size", .flag = "--block-size"},
-                          {.key = "dtype", .flag = "--dtype", .text = true}};
+    struct fit_trial all[] = {{.key = "gpu_memory_utilization", .flag = "--gpu-memory-utilization"},
+                              {.key = "max_num_batched_tokens", .flag = "--max-num-batched-tokens"},
+                              {.key = "block_size", .flag = "--block-size"},
+                              {.key = "dtype", .flag = "--dtype", .text = true}};
     enum { COUNT = sizeof(all) / sizeof(all[0]) };
     char *lists[COUNT] = {f->o.shares, f->o.tokens, f->o.block_sizes, f->o.dtypes};
     double best = -1;

@@ -24,12 +24,12 @@
 
 #define PART_MOST (16u << 20) /* of one command or file; its end is kept */
 
-struct options {
+struct bundle_options {
     char *socket, *config;
     bool no_journal;
 };
 
-#define AT(field) offsetof(struct options, field)
+#define AT(field) offsetof(struct bundle_options, field)
 static const struct ek_opt table[] = {
     {.name = "config-dir",
      .type = OPT_STRING,
@@ -299,7 +299,7 @@ static void add_evenkeeld(struct bundle *b, const char *socket)
     api_close(&a);
 }
 
-static int fill(struct bundle *b, const struct options *o)
+static int fill(struct bundle *b, const struct bundle_options *o)
 {
     struct utsname u;
     (void)uname(&u);
@@ -315,7 +315,7 @@ static int fill(struct bundle *b, const struct options *o)
     return b->error;
 }
 
-static int make(const struct options *o, const char *word)
+static int make(const struct bundle_options *o, const char *word)
 {
     struct bundle b = {0};
     char path[512];
@@ -346,7 +346,7 @@ static int make(const struct options *o, const char *word)
 
 static int bundle_run(int argc, char **argv)
 {
-    struct options o = {0};
+    struct bundle_options o = {0};
     char *word = NULL;
     int code = verb_parse(&verb_bundle, &o, argc, argv, &word);
     code = code > 0 ? code - 1 : make(&o, word);

@@ -8,12 +8,12 @@
 #include "supervisor/ctl/args.h"
 #include "supervisor/ctl/verb.h"
 
-struct options {
+struct debug_options {
     char *socket;
     double for_s;
 };
 
-#define AT(field) offsetof(struct options, field)
+#define AT(field) offsetof(struct debug_options, field)
 static const struct ek_opt table[] = {
     {.name = "for",
      .type = OPT_SECONDS,
@@ -25,7 +25,7 @@ static const struct ek_opt table[] = {
     {.name = "socket", .type = OPT_STRING, .at = AT(socket), .help = "evenkeeld's socket."},
     {0}};
 
-static int debug_ask(const struct options *o, bool on)
+static int debug_ask(const struct debug_options *o, bool on)
 {
     struct api a;
     json_t *body = json_pack("{s:f}", "for_s", on ? o->for_s : 0.0), *answer = NULL;
@@ -46,7 +46,7 @@ static int debug_ask(const struct options *o, bool on)
 
 static int debug_run(int argc, char **argv)
 {
-    struct options o = {0};
+    struct debug_options o = {0};
     char *word = NULL;
     int code = verb_parse(&verb_debug, &o, argc, argv, &word);
     if (code > 0) {

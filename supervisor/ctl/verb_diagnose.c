@@ -32,7 +32,7 @@
 #define COLS_LEAST 40
 #define COLS_MOST  110
 
-struct options {
+struct diagnose_options {
     char *lang, *journal, *explain, *signatures;
     bool json, markdown, list, page, watch, test;
     uint64_t most;
@@ -40,7 +40,7 @@ struct options {
     double seconds;
 };
 
-#define AT(field) offsetof(struct options, field)
+#define AT(field) offsetof(struct diagnose_options, field)
 static const struct ek_opt table[] = {
     {.name = "live",
      .type = OPT_LIST,
@@ -273,7 +273,7 @@ static int read_source(struct reading *r, const char *path, const char *journal)
 }
 
 /* The site's file is optional where nobody named it. */
-static int load_catalog(const struct options *o, struct doctor_catalog **ret_catalog)
+static int load_catalog(const struct diagnose_options *o, struct doctor_catalog **ret_catalog)
 {
     struct ek_buf own = {0};
     struct ek_fault fault = {0};
@@ -298,7 +298,7 @@ static int print_json(json_t *answer)
     return ok ? CTL_OK : CTL_REFUSED;
 }
 
-static struct diagnose_style style_of(const struct options *o)
+static struct diagnose_style style_of(const struct diagnose_options *o)
 {
     return (struct diagnose_style){.lang = strcmp(o->lang, "zh") == 0 ? LANG_ZH : LANG_EN,
                                    .form = o->markdown ? DIAGNOSE_MARKDOWN : DIAGNOSE_TEXT,
@@ -332,7 +332,7 @@ static int test_catalog(const struct doctor_catalog *c)
     return code == CTL_OK && wrong > 0 ? CTL_REFUSED : code;
 }
 
-static int tell_catalog(const struct options *o, const struct doctor_catalog *c)
+static int tell_catalog(const struct diagnose_options *o, const struct doctor_catalog *c)
 {
     struct diagnose_style style = style_of(o);
     struct ek_buf out = {0};
@@ -358,7 +358,8 @@ static void say_cost(uint64_t bytes, uint64_t took_us)
                   (double)took_us / 1e6, (double)use.ru_maxrss / 1024);
 }
 
-static int diagnose(const struct options *o, const struct doctor_catalog *c, const char *path)
+static int diagnose(const struct diagnose_options *o, const struct doctor_catalog *c,
+                    const char *path)
 {
     struct reading r = {.shown = -1};
     uint64_t start = ek_now_us();
@@ -390,7 +391,7 @@ static int diagnose(const struct options *o, const struct doctor_catalog *c, con
     return code;
 }
 
-static int contradictions(const struct options *o, const char *path)
+static int contradictions(const struct diagnose_options *o, const char *path)
 {
     const char *why = NULL;
     if (o->json && o->markdown)
@@ -408,7 +409,7 @@ static int contradictions(const struct options *o, const char *path)
 
 static int diagnose_run(int argc, char **argv)
 {
-    struct options o = {0};
+    struct diagnose_options o = {0};
     struct doctor_catalog *c = NULL;
     char *path = NULL;
     int code = verb_parse(&verb_diagnose, &o, argc, argv, &path);

@@ -23,7 +23,7 @@
 #define EVENTS_MOST 4096 /* what evenkeeld gives of a server */
 #define NEAR_S      5.0  /* from a failure to the decision that tells of it */
 
-struct options {
+struct events_options {
     char *server, *socket;
     bool json, follow;
     uint64_t limit;
@@ -31,7 +31,7 @@ struct options {
     uint64_t since_s; /* since 1970, 0 = as far as it is in memory */
 };
 
-#define AT(field) offsetof(struct options, field)
+#define AT(field) offsetof(struct events_options, field)
 static const struct ek_opt events_table[] = {
     {.name = "server",
      .alias = "s",
@@ -141,7 +141,8 @@ static void add_questions(struct api *a, const char *name, json_t *decisions)
 }
 
 /* Appends the decisions of all servers that are later than `after`. */
-static int collect(struct api *a, const struct options *o, bool memory, double after, json_t *list)
+static int collect(struct api *a, const struct events_options *o, bool memory, double after,
+                   json_t *list)
 {
     json_t *servers = NULL, *server;
     size_t i, k, found = 0;
@@ -212,7 +213,7 @@ static int print_list(json_t *list, uint64_t most, bool json, double *last)
     return code;
 }
 
-static int events_tell(struct api *a, const struct options *o, bool memory)
+static int events_tell(struct api *a, const struct events_options *o, bool memory)
 {
     double last = (double)o->since_s;
     uint64_t most = o->limit;
@@ -236,7 +237,7 @@ static int events_tell(struct api *a, const struct options *o, bool memory)
 
 static int events_run(const struct verb *v, bool memory, int argc, char **argv)
 {
-    struct options o = {0};
+    struct events_options o = {0};
     struct api a;
     int code = verb_parse(v, &o, argc, argv, NULL);
     struct ek_fault fault = {0};

@@ -22,14 +22,14 @@
 #define PROMPT     1024.0 /* when nothing is said of the load */
 #define OUTPUT     256.0
 
-struct options {
+struct plan_options {
     char *gpu, *trace, *html, *weights, *kv, *machine;
     double memory_gib, share, rate, prompt, output, ttft, itl, price, bandwidth, tflops;
     uint64_t gpus, max_model_len, seqs, tokens, parallel, stages, nodes;
     bool json, explain, list, page, measure, estimate;
 };
 
-#define AT(field) offsetof(struct options, field)
+#define AT(field) offsetof(struct plan_options, field)
 static const struct ek_opt table[] = {
     {.name = "gpu",
      .type = OPT_STRING,
@@ -211,7 +211,7 @@ static int read_trace(const char *path, struct plan_trace *ret_trace, struct ek_
     return r;
 }
 
-static int set_load(const struct options *o, struct plan_question *q, struct ek_fault *fault)
+static int set_load(const struct plan_options *o, struct plan_question *q, struct ek_fault *fault)
 {
     struct plan_trace t = {.prompt_mean = PROMPT, .output_mean = OUTPUT};
     if (o->trace && (o->prompt > 0 || o->output > 0))
@@ -251,7 +251,7 @@ static int no_card(const char *name, struct ek_fault *fault)
 }
 
 /* This machine's CPU, or that of the machine where --machine was written. */
-static int set_cpu(const struct options *o, struct plan_question *q, struct ek_fault *fault)
+static int set_cpu(const struct plan_options *o, struct plan_question *q, struct ek_fault *fault)
 {
     q->device = o->machine ? "the CPU of --machine" : "the CPU of this machine";
     q->memory_bytes = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
@@ -273,7 +273,7 @@ static int set_cpu(const struct options *o, struct plan_question *q, struct ek_f
     return r;
 }
 
-static int set_device(const struct options *o, struct plan_question *q, struct ek_fault *fault)
+static int set_device(const struct plan_options *o, struct plan_question *q, struct ek_fault *fault)
 {
     const struct plan_gpu *g = o->gpu ? plan_gpu_find(o->gpu) : NULL;
     int r = 0;
@@ -313,7 +313,7 @@ static bool is_directory(const char *path)
 }
 
 /* Some number of cards for each stage can be laid out, or the one that was asked for. */
-static int check_layout(const struct options *o, struct ek_fault *fault)
+static int check_layout(const struct plan_options *o, struct ek_fault *fault)
 {
     const uint32_t stages = (uint32_t)o->stages, nodes = (uint32_t)o->nodes;
     const bool gpu =
@@ -348,7 +348,7 @@ static int check_loads(const struct plan_shape *s, struct ek_fault *fault)
                  : 0;
 }
 
-static int set_question(const struct options *o, const char *model, struct plan_question *q,
+static int set_question(const struct plan_options *o, const char *model, struct plan_question *q,
                         struct ek_fault *fault)
 {
     *q = (struct plan_question){.price_hour = o->price,
@@ -396,7 +396,7 @@ static int write_html(const struct plan_question *q, const struct plan_answer *a
 }
 
 /* On this machine's CPU the server itself knows best: its plan goes into the question. */
-static json_t *ask_server(const struct options *o, const char *model, struct plan_question *q,
+static json_t *ask_server(const struct plan_options *o, const char *model, struct plan_question *q,
                           struct plan_fit *fit)
 {
     json_t *plan = NULL;
@@ -445,7 +445,8 @@ static json_t *ask_about_card(const char *model, const struct plan_question *q,
     return plan;
 }
 
-static int answer(const struct options *o, const char *model, const struct plan_question *asked)
+static int answer(const struct plan_options *o, const char *model,
+                  const struct plan_question *asked)
 {
     struct plan_question with = *asked, *q = &with;
     struct plan_answer a;
@@ -480,7 +481,7 @@ static int answer(const struct options *o, const char *model, const struct plan_
 
 static int plan_run(int argc, char **argv)
 {
-    struct options o = {0};
+    struct plan_options o = {0};
     struct plan_question q;
     struct ek_fault fault = {0};
     char *model = NULL;

@@ -27,12 +27,12 @@
 #define DEADLINE_S 10.0
 #define CSV        "--format=csv,noheader,nounits"
 
-struct options {
+struct preflight_options {
     uint64_t port;
     bool json;
 };
 
-#define AT(field) offsetof(struct options, field)
+#define AT(field) offsetof(struct preflight_options, field)
 static const struct ek_opt table[] = {
     {.name = "port",
      .type = OPT_UINT,
@@ -145,7 +145,7 @@ static int preflight_tell(const struct preflight *p, bool json)
     return code != CTL_OK ? code : bad ? CTL_REFUSED : CTL_OK;
 }
 
-static int preflight(const struct options *o, const char *model)
+static int preflight(const struct preflight_options *o, const char *model)
 {
     struct ek_buf driver = {0}, gpus = {.limit = PAGE_MOST}, apps = {.limit = PAGE_MOST},
                   links = {.limit = PAGE_MOST};
@@ -184,7 +184,7 @@ static int preflight(const struct options *o, const char *model)
 
 static int preflight_run(int argc, char **argv)
 {
-    struct options o = {0};
+    struct preflight_options o = {0};
     char *model = NULL;
     int code = verb_parse(&verb_preflight, &o, argc, argv, &model);
     code = code > 0 ? code - 1 : preflight(&o, model);

@@ -32,7 +32,7 @@
 #define PAGE_MOST    65536
 #define CONNECT_MS   2000
 
-struct options {
+struct recover_options {
     char *socket, *below;
     bool all;
     uint64_t seqs, tokens;
@@ -40,7 +40,7 @@ struct options {
     bool dry_run;
 };
 
-#define AT(field) offsetof(struct options, field)
+#define AT(field) offsetof(struct recover_options, field)
 static const struct ek_opt table[] = {
     {.name = "dry-run", .type = OPT_BOOL, .at = AT(dry_run), .help = "Say the steps, do none."},
     {.name = "max-num-seqs",
@@ -92,7 +92,7 @@ static const struct ek_opt table[] = {
     {0}};
 
 struct recovery {
-    const struct options *o;
+    const struct recover_options *o;
     struct api api;
     json_t *servers; /* of evenkeeld; NULL: it cannot be reached */
     char home[400];  /* cgroup of the evenkeeld that answers, "" = none does or not known */
@@ -417,7 +417,7 @@ static int recover(struct recovery *r)
 
 static int recover_run(int argc, char **argv)
 {
-    struct options o = {0};
+    struct recover_options o = {0};
     struct recovery r = {.o = &o};
     int code = verb_parse(&verb_recover, &o, argc, argv, NULL);
     if (code > 0) {

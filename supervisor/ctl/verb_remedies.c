@@ -16,12 +16,12 @@
 #include "supervisor/ctl/terminal.h"
 #include "supervisor/ctl/verb.h"
 
-struct options {
+struct remedies_options {
     char *server, *socket;
     bool json;
 };
 
-#define AT(field) offsetof(struct options, field)
+#define AT(field) offsetof(struct remedies_options, field)
 static const struct ek_opt table[] = {
     {.name = "server",
      .alias = "s",
@@ -36,7 +36,7 @@ static const struct ek_opt table[] = {
     {.name = "socket", .type = OPT_STRING, .at = AT(socket), .help = "evenkeeld's socket."},
     {0}};
 
-static int show(const json_t *servers, const struct options *o)
+static int show(const json_t *servers, const struct remedies_options *o)
 {
     json_t *all = json_object(), *s;
     struct ek_buf out = {0};
@@ -63,7 +63,7 @@ static int show(const json_t *servers, const struct options *o)
     return verb_print_buf(&out);
 }
 
-static int forget(struct api *a, const json_t *servers, const struct options *o)
+static int forget(struct api *a, const json_t *servers, const struct remedies_options *o)
 {
     size_t i;
     json_t *s;
@@ -96,7 +96,7 @@ static bool has_server(const json_t *servers, const char *name)
     return !name; /* of none there is nothing to show */
 }
 
-static int remedies_ask(const struct options *o, bool forgets)
+static int remedies_ask(const struct remedies_options *o, bool forgets)
 {
     struct api a;
     json_t *answer = NULL;
@@ -130,7 +130,7 @@ static int remedies_ask(const struct options *o, bool forgets)
 
 static int remedies_run(int argc, char **argv)
 {
-    struct options o = {0};
+    struct remedies_options o = {0};
     char *word = NULL;
     int code = verb_parse(&verb_remedies, &o, argc, argv, &word);
     if (code > 0) {

@@ -27,14 +27,14 @@
 
 #define GIB 1073741824.0
 
-struct options {
+struct setup_options {
     char *model, *name, *host, *dir, *gpu;
     uint64_t port, gpus;
     double share;
     bool force, dry_run;
 };
 
-#define AT(field) offsetof(struct options, field)
+#define AT(field) offsetof(struct setup_options, field)
 static const struct ek_opt table[] = {
     {.name = "model", .type = OPT_STRING, .at = AT(model), .help = "Directory of the model."},
     {.name = "host",
@@ -150,7 +150,7 @@ static int make_absolute(char **model)
     return 0;
 }
 
-static int plan(const struct options *o, struct plan_question *q, struct plan_answer *a,
+static int plan(const struct setup_options *o, struct plan_question *q, struct plan_answer *a,
                 struct ek_fault *fault)
 {
     const struct plan_gpu *g = o->gpu ? plan_gpu_find(o->gpu) : NULL;
@@ -198,7 +198,7 @@ static void put_quoted(struct ek_buf *out, const char *key, const char *value)
     (void)ek_buf_puts(out, "'\n");
 }
 
-static void write_config(const struct options *o, const struct plan_question *q,
+static void write_config(const struct setup_options *o, const struct plan_question *q,
                          const struct plan_answer *a, struct ek_buf *out)
 {
     bool local = strncmp(o->host, "127.", 4) == 0 || strcmp(o->host, "localhost") == 0;
@@ -243,7 +243,7 @@ static int check_file(const char *path)
     return code;
 }
 
-static int setup_finish(const struct options *o, const struct ek_buf *text)
+static int setup_finish(const struct setup_options *o, const struct ek_buf *text)
 {
     char path[4300], why[4600];
     int n = snprintf(path, sizeof(path), "%s/%s.yaml", o->dir, o->name);
@@ -280,7 +280,8 @@ static unsigned long port_in(const char *path)
 }
 
 /* Whether another file beside o->name's has that port: which. */
-static bool port_taken(const struct options *o, unsigned long port, char *ret_file, size_t size)
+static bool port_taken(const struct setup_options *o, unsigned long port, char *ret_file,
+                       size_t size)
 {
     char path[4400];
     struct dirent *d;
@@ -301,7 +302,7 @@ static bool port_taken(const struct options *o, unsigned long port, char *ret_fi
 }
 
 /* Before anything is planned: is there a directory for the file, and a port for the server? */
-static int check_place(const struct options *o)
+static int check_place(const struct setup_options *o)
 {
     char why[4800], file[256], other[256];
     struct stat st;
@@ -327,7 +328,7 @@ static int check_place(const struct options *o)
 }
 
 /* What is missing is asked for. */
-static int complete(struct options *o, const char *name)
+static int complete(struct setup_options *o, const char *name)
 {
     if (!o->model)
         o->model = setup_ask("Directory of the model", NULL);
@@ -346,7 +347,7 @@ static int complete(struct options *o, const char *name)
     return check_place(o);
 }
 
-static int setup(struct options *o, const char *name)
+static int setup(struct setup_options *o, const char *name)
 {
     static struct plan_question q;
     static struct plan_answer a;
@@ -371,7 +372,7 @@ static int setup(struct options *o, const char *name)
 
 static int setup_run(int argc, char **argv)
 {
-    struct options o = {0};
+    struct setup_options o = {0};
     char *name = NULL;
     int code = verb_parse(&verb_setup, &o, argc, argv, &name);
     code = code > 0 ? code - 1 : setup(&o, name);

@@ -15,11 +15,11 @@
 #include "supervisor/ctl/snippet.h"
 #include "supervisor/ctl/verb.h"
 
-struct options {
+struct snippet_options {
     char *address, *server, *socket;
 };
 
-#define AT(field) offsetof(struct options, field)
+#define AT(field) offsetof(struct snippet_options, field)
 static const struct ek_opt table[] = {
     {.name = "address",
      .type = OPT_STRING,
@@ -68,7 +68,7 @@ static int snippet_tell(const char *form, const char *host, const json_t *server
                                        : "out of memory");
 }
 
-static int snippet_ask(const struct options *o, const char *form, const char *host)
+static int snippet_ask(const struct snippet_options *o, const char *form, const char *host)
 {
     struct api a;
     json_t *servers = NULL;
@@ -109,7 +109,7 @@ static int check(const char *form)
 
 static int snippet_run(int argc, char **argv)
 {
-    struct options o = {0};
+    struct snippet_options o = {0};
     char *form = NULL, name[256] = "localhost";
     int code = verb_parse(&verb_snippet, &o, argc, argv, &form);
     if (code > 0) {

@@ -31,7 +31,7 @@
 #define WAIT_MS      1500u
 #define PLAIN_COLS   200u /* where no terminal is */
 
-struct options {
+struct top_options {
     char *server, *socket;
     struct ek_strings url;
     bool json, once, no_host;
@@ -39,7 +39,7 @@ struct options {
     uint64_t count;
 };
 
-#define AT(field) offsetof(struct options, field)
+#define AT(field) offsetof(struct top_options, field)
 static const struct ek_opt table[] = {
     {.name = "server",
      .alias = "s",
@@ -100,7 +100,7 @@ struct target {
 };
 
 struct top {
-    const struct options *o;
+    const struct top_options *o;
     struct api api;
     bool has_api;
     struct board board;
@@ -551,7 +551,7 @@ static int run_top(struct top *t)
 
 static int top_run(int argc, char **argv)
 {
-    struct options o = {0};
+    struct top_options o = {0};
     int code = verb_parse(&verb_top, &o, argc, argv, NULL) - 1;
     if (code < 0) {
         struct top *t = calloc(1, sizeof(*t));

@@ -17,7 +17,7 @@
 #define LIST_MOST 512u
 #define RANK_MOST 100
 
-struct walk {
+struct catalog_walk {
     struct catalog_inside *c;
     yaml_document_t doc;
     const char *what;
@@ -25,7 +25,7 @@ struct walk {
 };
 
 /* A fault gets its place. */
-static int at_node(const struct walk *w, const yaml_node_t *n, int r)
+static int at_node(const struct catalog_walk *w, const yaml_node_t *n, int r)
 {
     if (r == -EBADMSG && w->fault && w->fault->at == 0) {
         char msg[sizeof(w->fault->msg)];
@@ -42,7 +42,7 @@ static const char *scalar(const yaml_node_t *n)
     return n && n->type == YAML_SCALAR_NODE ? (const char *)n->data.scalar.value : NULL;
 }
 
-static yaml_node_t *get(struct walk *w, const yaml_node_t *map, const char *key)
+static yaml_node_t *get(struct catalog_walk *w, const yaml_node_t *map, const char *key)
 {
     for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
          p++) {
@@ -54,7 +54,7 @@ static yaml_node_t *get(struct walk *w, const yaml_node_t *map, const char *key)
 }
 
 /* Every key is one of `known` (words with a blank around each). */
-static int check_keys(struct walk *w, const yaml_node_t *map, const char *known)
+static int check_keys(struct catalog_walk *w, const yaml_node_t *map, const char *known)
 {
     if (!map || map->type != YAML_MAPPING_NODE)
         return at_node(w, map, ek_fault_set(w->fault, "", "expected {key: value, ...}"));
@@ -70,7 +70,7 @@ static int check_keys(struct walk *w, const yaml_node_t *map, const char *known)
     return 0;
 }
 
-static int copy(struct walk *w, const yaml_node_t *n, const char **ret_text)
+static int copy(struct catalog_walk *w, const yaml_node_t *n, const char **ret_text)
 {
     const char *s = scalar(n);
     if (!s)
@@ -80,13 +80,15 @@ static int copy(struct walk *w, const yaml_node_t *n, const char **ret_text)
 }
 
 /* An optional text. */
-static int copy_key(struct walk *w, const yaml_node_t *map, const char *key, const char **ret_text)
+static int copy_key(struct catalog_walk *w, const yaml_node_t *map, const char *key,
+                    const char **ret_text)
 {
     const yaml_node_t *n = get(w, map, key);
     return n ? copy(w, n, ret_text) : 0;
 }
 
-static int need_key(struct walk *w, const yaml_node_t *map, const char *key, const char **ret_text)
+static int need_key(struct catalog_walk *w, const yaml_node_t *map, const char *key,
+                    const char **ret_text)
 {
     const yaml_node_t *n = get(w, map, key);
     if (!n)
@@ -95,14 +97,15 @@ static int need_key(struct walk *w, const yaml_node_t *map, const char *key, con
 }
 
 /* Both languages from a mapping that holds them; what has no translation is told in English. */
-static int languages(struct walk *w, const yaml_node_t *map, struct doctor_text *t)
+static int languages(struct catalog_walk *w, const yaml_node_t *map, struct doctor_text *t)
 {
     int r = need_key(w, map, "en", &t->in[LANG_EN]);
     t->in[LANG_ZH] = t->in[LANG_EN];
     return r < 0 ? r : copy_key(w, map, "zh", &t->in[LANG_ZH]);
 }
 
-static int bilingual(struct walk *w, const yaml_node_t *map, const char *key, struct doctor_text *t)
+static int bilingual(struct catalog_walk *w, const yaml_node_t *map, const char *key,
+                     struct doctor_text *t)
 {
     const yaml_node_t *n = get(w, map, key);
     if (!n)
@@ -117,8 +120,8 @@ static int bilingual(struct walk *w, const yaml_node_t *map, const char *key, st
 }
 
 /* An optional whole number from 1 to most. */
-static int number_key(struct walk *w, const yaml_node_t *map, const char *key, uint32_t most,
-                      uint32_t *ret_value)
+static int number_key(struct catalog_walk *w, const yaml_node_t *map, const char *key,
+                      uint32_t most, uint32_t *ret_value)
 {
     const yaml_node_t *n = get(w, map, key);
     const char *s = scalar(n);
@@ -134,7 +137,7 @@ static int number_key(struct walk *w, const yaml_node_t *map, const char *key, u
     return 0;
 }
 
-static int check_expr(struct walk *w, const yaml_node_t *map, const char *text)
+static int check_expr(struct catalog_walk *w, const yaml_node_t *map, const char *text)
 {
     double v;
     /* Without any value: only the spelling counts. */
@@ -148,13 +151,13 @@ static size_t length(const yaml_node_t *list)
     return (size_t)(list->data.sequence.items.top - list->data.sequence.items.start);
 }
 
-static yaml_node_t *item(struct walk *w, const yaml_node_t *list, size_t i)
+static yaml_node_t *item(struct catalog_walk *w, const yaml_node_t *list, size_t i)
 {
     return yaml_document_get_node(&w->doc, list->data.sequence.items.start[i]);
 }
 
 /* The list under the key, NULL if there is none. */
-static int list_key(struct walk *w, const yaml_node_t *map, const char *key,
+static int list_key(struct catalog_walk *w, const yaml_node_t *map, const char *key,
                     const yaml_node_t **ret_list)
 {
     *ret_list = get(w, map, key);
@@ -164,7 +167,7 @@ static int list_key(struct walk *w, const yaml_node_t *map, const char *key,
     return 0;
 }
 
-static int read_remedy(struct walk *w, const yaml_node_t *n, struct doctor_remedy *m)
+static int read_remedy(struct catalog_walk *w, const yaml_node_t *n, struct doctor_remedy *m)
 {
     if (n->type == YAML_SCALAR_NODE) { /* words alone */
         int e = copy(w, n, &m->text.in[LANG_EN]);
@@ -191,7 +194,7 @@ static int read_remedy(struct walk *w, const yaml_node_t *n, struct doctor_remed
     return r == 0 ? check_expr(w, n, m->when) : r;
 }
 
-static int read_remedies(struct walk *w, const yaml_node_t *map, const char *key,
+static int read_remedies(struct catalog_walk *w, const yaml_node_t *map, const char *key,
                          const struct doctor_remedy **ret_list, uint32_t *ret_count)
 {
     const yaml_node_t *list;
@@ -208,7 +211,7 @@ static int read_remedies(struct walk *w, const yaml_node_t *map, const char *key
     return r;
 }
 
-static int read_sources(struct walk *w, const yaml_node_t *map, struct doctor_signature *s)
+static int read_sources(struct catalog_walk *w, const yaml_node_t *map, struct doctor_signature *s)
 {
     const yaml_node_t *list;
     int r = list_key(w, map, "sources", &list);
@@ -225,7 +228,7 @@ static int read_sources(struct walk *w, const yaml_node_t *map, struct doctor_si
     return r;
 }
 
-static int read_examples(struct walk *w, const yaml_node_t *map, struct doctor_signature *s)
+static int read_examples(struct catalog_walk *w, const yaml_node_t *map, struct doctor_signature *s)
 {
     const yaml_node_t *list;
     int r = list_key(w, map, "examples", &list);
@@ -247,13 +250,13 @@ static int read_examples(struct walk *w, const yaml_node_t *map, struct doctor_s
     return r;
 }
 
-static bool is_true(struct walk *w, const yaml_node_t *map, const char *key)
+static bool is_true(struct catalog_walk *w, const yaml_node_t *map, const char *key)
 {
     const char *text = scalar(get(w, map, key));
     return text && strcmp(text, "true") == 0;
 }
 
-static int read_patterns(struct walk *w, const yaml_node_t *map, const char *key,
+static int read_patterns(struct catalog_walk *w, const yaml_node_t *map, const char *key,
                          struct doctor_pattern p)
 {
     const yaml_node_t *list;
@@ -266,7 +269,7 @@ static int read_patterns(struct walk *w, const yaml_node_t *map, const char *key
     return r;
 }
 
-static int find_class(struct walk *w, const yaml_node_t *map, const char *name,
+static int find_class(struct catalog_walk *w, const yaml_node_t *map, const char *name,
                       enum doctor_class *ret_class)
 {
     for (int c = 0; name && c < DOCTOR_CLASSES; c++) {
@@ -279,13 +282,13 @@ static int find_class(struct walk *w, const yaml_node_t *map, const char *name,
                    ek_fault_set(w->fault, "class", "there is no class '%.40s'", name ? name : ""));
 }
 
-static int read_class(struct walk *w, const yaml_node_t *map, enum doctor_class *ret_class)
+static int read_class(struct catalog_walk *w, const yaml_node_t *map, enum doctor_class *ret_class)
 {
     return find_class(w, map, scalar(get(w, map, "class")), ret_class);
 }
 
 /* The place of an id: its own if it is there, else a new one. */
-static int place(struct walk *w, const yaml_node_t *map, const char *id, uint32_t *ret_at)
+static int place(struct catalog_walk *w, const yaml_node_t *map, const char *id, uint32_t *ret_at)
 {
     uint32_t i = 0, count = w->c->shown.signature_count;
     while (i < count && strcmp(w->c->signature[i].id, id) != 0)
@@ -300,7 +303,7 @@ static int place(struct walk *w, const yaml_node_t *map, const char *id, uint32_
     return 0;
 }
 
-static int read_signature(struct walk *w, const yaml_node_t *map)
+static int read_signature(struct catalog_walk *w, const yaml_node_t *map)
 {
     struct doctor_signature s = {.rank = 50, .engines = "any", .versions = "all"};
     uint32_t at = 0;
@@ -348,7 +351,8 @@ static int read_signature(struct walk *w, const yaml_node_t *map)
 }
 
 /* "0.11" -> 1100; without the key 0. */
-static int version_key(struct walk *w, const yaml_node_t *map, const char *key, double *ret_version)
+static int version_key(struct catalog_walk *w, const yaml_node_t *map, const char *key,
+                       double *ret_version)
 {
     const char *text = scalar(get(w, map, key));
     *ret_version = text ? doctor_version(text, strlen(text)) : 0;
@@ -357,7 +361,7 @@ static int version_key(struct walk *w, const yaml_node_t *map, const char *key, 
     return 0;
 }
 
-static int read_flag(struct walk *w, const yaml_node_t *map)
+static int read_flag(struct catalog_walk *w, const yaml_node_t *map)
 {
     struct doctor_flag f = {0};
     if (w->c->flag_count == DOCTOR_FLAGS_MOST)
@@ -379,7 +383,7 @@ static int read_flag(struct walk *w, const yaml_node_t *map)
     return r;
 }
 
-static int read_hint(struct walk *w, const yaml_node_t *map)
+static int read_hint(struct catalog_walk *w, const yaml_node_t *map)
 {
     struct doctor_hint h = {.cls = DOCTOR_CLASSES};
     const yaml_node_t *list;
@@ -400,7 +404,7 @@ static int read_hint(struct walk *w, const yaml_node_t *map)
 }
 
 /* {CLASS: [command, command, command], ...}; ANY stands for those that are not there. */
-static int read_asks(struct walk *w, const yaml_node_t *map)
+static int read_asks(struct catalog_walk *w, const yaml_node_t *map)
 {
     if (map->type != YAML_MAPPING_NODE)
         return at_node(w, map, ek_fault_set(w->fault, "asks", "'asks' is {CLASS: [command, ...]}"));
@@ -423,8 +427,8 @@ static int read_asks(struct walk *w, const yaml_node_t *map)
 }
 
 /* The list under `key`, one by one. */
-static int each(struct walk *w, const yaml_node_t *root, const char *key,
-                int (*read)(struct walk *w, const yaml_node_t *map))
+static int each(struct catalog_walk *w, const yaml_node_t *root, const char *key,
+                int (*read)(struct catalog_walk *w, const yaml_node_t *map))
 {
     const yaml_node_t *list = get(w, root, key);
     int r = 0;
@@ -435,7 +439,7 @@ static int each(struct walk *w, const yaml_node_t *root, const char *key,
     return r;
 }
 
-static int read_list(struct walk *w, const yaml_node_t *root)
+static int read_list(struct catalog_walk *w, const yaml_node_t *root)
 {
     static const struct {
         const char *key;
@@ -467,7 +471,7 @@ int catalog_read(struct catalog_inside *c, const char *what, const char *text, s
                  struct ek_fault *fault)
 {
     yaml_parser_t parser;
-    struct walk w = {.c = c, .what = what, .fault = fault};
+    struct catalog_walk w = {.c = c, .what = what, .fault = fault};
     if (fault)
         fault->at = 0;
     if (len > DOCTOR_FILE_MOST)

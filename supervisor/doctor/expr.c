@@ -11,7 +11,7 @@
 #define DEPTH_MOST 32
 #define NAME_MOST  48
 
-struct reader {
+struct expr_reader {
     const char *at;
     doctor_lookup_fn lookup;
     const void *ctx;
@@ -34,7 +34,7 @@ static struct value known(double v)
     return (struct value){v, true};
 }
 
-static struct value fail(struct reader *r)
+static struct value fail(struct expr_reader *r)
 {
     r->bad = true;
     return unknown();
@@ -45,14 +45,14 @@ static bool is_word(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
 }
 
-static void skip(struct reader *r)
+static void skip(struct expr_reader *r)
 {
     while (*r->at == ' ')
         r->at++;
 }
 
 /* Takes the operator or word if it stands here. */
-static bool expr_take(struct reader *r, const char *what)
+static bool expr_take(struct expr_reader *r, const char *what)
 {
     size_t n = strlen(what);
     skip(r);
@@ -62,7 +62,7 @@ static bool expr_take(struct reader *r, const char *what)
     return true;
 }
 
-static struct value read_any(struct reader *r);
+static struct value read_any(struct expr_reader *r);
 
 enum function { FN_MIN, FN_MAX, FN_FLOOR, FN_CEIL, FN_DOWN, FN_UP, FUNCTIONS };
 static const struct {
@@ -88,7 +88,7 @@ static double apply(enum function f, double a, double b)
     return 0;
 }
 
-static struct value read_call(struct reader *r, const char *name)
+static struct value read_call(struct expr_reader *r, const char *name)
 {
     for (int f = 0; f < FUNCTIONS; f++) {
         if (strcmp(functions[f].name, name) != 0)
@@ -106,7 +106,7 @@ static struct value read_call(struct reader *r, const char *name)
     return fail(r);
 }
 
-static struct value read_name(struct reader *r)
+static struct value read_name(struct expr_reader *r)
 {
     char name[NAME_MOST];
     size_t n = 0;
@@ -123,7 +123,7 @@ static struct value read_name(struct reader *r)
     return r->lookup && r->lookup(r->ctx, name, &v) ? known(v) : unknown();
 }
 
-static struct value read_one(struct reader *r)
+static struct value read_one(struct expr_reader *r)
 {
     struct value v;
     skip(r);
@@ -149,7 +149,7 @@ static struct value read_one(struct reader *r)
     return v;
 }
 
-static struct value read_product(struct reader *r)
+static struct value read_product(struct expr_reader *r)
 {
     struct value a = read_one(r);
     while (!r->bad) {
@@ -164,7 +164,7 @@ static struct value read_product(struct reader *r)
     return a;
 }
 
-static struct value read_sum(struct reader *r)
+static struct value read_sum(struct expr_reader *r)
 {
     struct value a = read_product(r);
     while (!r->bad) {
@@ -177,7 +177,7 @@ static struct value read_sum(struct reader *r)
     return a;
 }
 
-static struct value read_compare(struct reader *r)
+static struct value read_compare(struct expr_reader *r)
 {
     static const char *const ops[] = {"<=", ">=", "==", "<", ">"};
     struct value a = read_sum(r);
@@ -197,7 +197,7 @@ static struct value read_compare(struct reader *r)
     return a;
 }
 
-static struct value read_logic(struct reader *r)
+static struct value read_logic(struct expr_reader *r)
 {
     struct value a = read_compare(r);
     while (!r->bad) {
@@ -212,7 +212,7 @@ static struct value read_logic(struct reader *r)
     return a;
 }
 
-static struct value read_any(struct reader *r)
+static struct value read_any(struct expr_reader *r)
 {
     struct value a = read_logic(r);
     while (!r->bad && expr_take(r, "??")) {
@@ -225,7 +225,7 @@ static struct value read_any(struct reader *r)
 
 int doctor_eval(const char *text, doctor_lookup_fn lookup, const void *ctx, double *ret_value)
 {
-    struct reader r = {.at = text, .lookup = lookup, .ctx = ctx};
+    struct expr_reader r = {.at = text, .lookup = lookup, .ctx = ctx};
     struct value v = read_any(&r);
     skip(&r);
     if (r.bad || *r.at)

@@ -108,7 +108,7 @@ static void take_config(struct live_page *p, const struct promtext_sample *s)
 }
 
 /* What is read, and of which engine; NULL = of all. */
-struct reading {
+struct page_reading {
     struct live_page *page;
     const struct dialect *dialect;
     const struct sample_part *part;
@@ -117,7 +117,7 @@ struct reading {
 /* What of a page no decision needs and so no sample has. */
 static void take_rest(void *ctx, const struct promtext_sample *s)
 {
-    const struct reading *r = ctx;
+    const struct page_reading *r = ctx;
     const struct dialect *d = r->dialect;
     struct live_page *p = r->page;
     if (!isfinite(s->value) || !sample_belongs(r->part, s))
@@ -213,7 +213,7 @@ void live_read_part(const char *page, size_t len, const struct sample_part *part
     struct sample s;
     struct live_page p = {
         .blocks = -1, .block_size = -1, .good = -1, .bad = -1, .refused = -1, .share = -1};
-    struct reading rest = {&p, engine_of(page, len), part};
+    struct page_reading rest = {&p, engine_of(page, len), part};
     sample_parse_part(rest.dialect, part, page, len, 0, &s);
     for (size_t i = 0; i < GAUGES; i++) {
         /* Of a page that is too long, what was read of it. */

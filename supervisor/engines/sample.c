@@ -16,17 +16,17 @@
 
 #define SERIES_KNOWN 16 /* label sets remembered per signal to notice repeats */
 
-struct reading {
+struct sample_reading {
     uint8_t spelling; /* index in the table + 1; 0 = not seen */
     uint64_t seen[SERIES_KNOWN];
 };
 
-struct reader {
+struct sample_reader {
     const struct dialect *dialect;
     const struct sample_part *part;
     const struct dialect_signal *names[SIG_COUNT];
     struct sample *out;
-    struct reading signal[SIG_COUNT];
+    struct sample_reading signal[SIG_COUNT];
     uint8_t ttft_spelling, itl_spelling;
 };
 
@@ -110,16 +110,16 @@ static uint8_t flags_of(double value, double most)
     return 0;
 }
 
-static void sample_take(struct reader *r, enum signal_id i, uint8_t spelling,
+static void sample_take(struct sample_reader *r, enum signal_id i, uint8_t spelling,
                         const struct promtext_sample *s)
 {
     const struct dialect_signal *d = r->names[i];
-    struct reading *m = &r->signal[i];
+    struct sample_reading *m = &r->signal[i];
     struct sample *out = r->out;
     if (m->spelling && m->spelling < spelling)
         return;
     if (m->spelling != spelling) {
-        *m = (struct reading){.spelling = spelling};
+        *m = (struct sample_reading){.spelling = spelling};
         out->value[i] = 0;
         out->flags[i] = 0;
         out->series[i] = 0;
@@ -200,7 +200,7 @@ bool sample_belongs(const struct sample_part *part, const struct promtext_sample
 
 static void offer(void *ctx, const struct promtext_sample *s)
 {
-    struct reader *r = ctx;
+    struct sample_reader *r = ctx;
     if (!sample_belongs(r->part, s))
         return;
     for (int i = 0; i < SIG_COUNT; i++) {
@@ -243,7 +243,7 @@ void sample_parse(const struct dialect *d, const char *page, size_t len, uint64_
 void sample_parse_part(const struct dialect *d, const struct sample_part *part, const char *page,
                        size_t len, uint64_t at_us, struct sample *ret_sample)
 {
-    struct reader r = {.dialect = d, .part = part, .out = ret_sample};
+    struct sample_reader r = {.dialect = d, .part = part, .out = ret_sample};
     struct promtext_info info;
     for (int i = 0; i < SIG_COUNT; i++)
         r.names[i] = dialect_signal(d, (enum signal_id)i);

@@ -15,8 +15,8 @@
 
 #define END_MS 500 /* for all that run when evenkeeld ends */
 
-struct job {
-    struct job *next, **link;
+struct aside_job {
+    struct aside_job *next, **link;
     struct aside *aside;
     pthread_t thread;
     int fd;
@@ -27,7 +27,7 @@ struct job {
 
 struct aside {
     sd_event *event;
-    struct job *jobs;
+    struct aside_job *jobs;
     unsigned count;
 };
 
@@ -43,7 +43,7 @@ int aside_new(sd_event *event, struct aside **ret_aside)
 
 static void *aside_thread(void *ctx)
 {
-    struct job *j = ctx;
+    struct aside_job *j = ctx;
     const uint64_t one = 1;
     j->work(j->ctx);
     ssize_t n = write(j->fd, &one, sizeof(one)); /* cannot fail: it counts to one */
@@ -51,7 +51,7 @@ static void *aside_thread(void *ctx)
     return NULL;
 }
 
-static void job_free(struct job *j)
+static void job_free(struct aside_job *j)
 {
     sd_event_source_disable_unref(j->io);
     if (j->link)
@@ -65,7 +65,7 @@ static void job_free(struct job *j)
 
 static int on_done(sd_event_source *source, int fd, uint32_t revents, void *ctx)
 {
-    struct job *j = ctx;
+    struct aside_job *j = ctx;
     aside_fn done = j->done;
     void *theirs = j->ctx;
     (void)source;
@@ -82,10 +82,10 @@ int aside_run(struct aside *a, aside_fn work, aside_fn done, aside_fn drop, void
 {
     if (a->count >= ASIDE_MOST)
         return -EBUSY;
-    struct job *j = calloc(1, sizeof(*j));
+    struct aside_job *j = calloc(1, sizeof(*j));
     if (!j)
         return -ENOMEM;
-    *j = (struct job){.aside = a, .work = work, .done = done, .drop = drop, .ctx = ctx};
+    *j = (struct aside_job){.aside = a, .work = work, .done = done, .drop = drop, .ctx = ctx};
     j->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int r = j->fd < 0 ? -errno : sd_event_add_io(a->event, &j->io, j->fd, EPOLLIN, on_done, j);
     if (r >= 0)
@@ -112,7 +112,7 @@ void aside_free(struct aside *a)
     until.tv_nsec += END_MS * 1000000L;
     until.tv_sec += until.tv_nsec / 1000000000L;
     until.tv_nsec %= 1000000000L;
-    for (struct job *j = a->jobs, *next; j; j = next) {
+    for (struct aside_job *j = a->jobs, *next; j; j = next) {
         next = j->next;
         if (pthread_timedjoin_np(j->thread, NULL, &until) != 0) {
             j->io = sd_event_source_disable_unref(j->io); /* the thread has the rest */

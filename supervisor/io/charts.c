@@ -30,7 +30,7 @@ struct charts {
     int fd; /* the thread's own */
 };
 
-struct place {
+struct chart_place {
     uint32_t number, at_s;
     float value[HISTORY_COLUMNS];
 };
@@ -121,7 +121,7 @@ static int read_whole(int fd, struct ek_buf *out)
     return n < 0 ? -errno : ek_buf_ok(out) ? 0 : -ENOMEM;
 }
 
-static int put_place(int fd, const struct place *p)
+static int put_place(int fd, const struct chart_place *p)
 {
     char bytes[PLACE_BYTES];
     memcpy(bytes, &p->at_s, 4);
@@ -140,7 +140,7 @@ static int begin_again(int fd, const char head[CHARTS_HEAD], const struct histor
         return -errno;
     int r = 0;
     for (uint32_t i = 0; i < h->count && r == 0; i++) {
-        struct place p = {.number = h->at_s[i] % HISTORY_ROWS, .at_s = h->at_s[i]};
+        struct chart_place p = {.number = h->at_s[i] % HISTORY_ROWS, .at_s = h->at_s[i]};
         memcpy(p.value, h->value[i], sizeof(p.value));
         r = put_place(fd, &p);
     }
@@ -195,7 +195,7 @@ void charts_free(struct charts *c)
 static int write_row(void *ctx, const char *data, size_t len)
 {
     const struct charts *c = ctx;
-    struct place p = {0};
+    struct chart_place p = {0};
     memcpy(&p, data, len < sizeof(p) ? len : sizeof(p));
     return put_place(c->fd, &p);
 }
@@ -205,7 +205,7 @@ void charts_put(struct charts *c, const struct history *h)
     if (!c || h->count == 0)
         return;
     uint32_t newest = (h->next + HISTORY_ROWS - 1) % HISTORY_ROWS;
-    struct place p = {.number = h->at_s[newest] % HISTORY_ROWS, .at_s = h->at_s[newest]};
+    struct chart_place p = {.number = h->at_s[newest] % HISTORY_ROWS, .at_s = h->at_s[newest]};
     memcpy(p.value, h->value[newest], sizeof(p.value));
     (void)behind_push(c->behind, write_row, c, &p, sizeof(p)); /* a gap in a chart is no loss */
 }

@@ -28,14 +28,14 @@
 enum stage { IDLE, CHOOSING, WAITING, HELD };
 
 struct peer {
-    struct peers *all;
+    struct restart_peers *all;
     char url[160];
     struct client_call *call;
     struct peers_card card;
     bool answered; /* in this round */
 };
 
-struct peers {
+struct restart_peers {
     struct client *client;
     sd_event_source *timer; /* the next round */
     enum stage stage;
@@ -46,9 +46,9 @@ struct peers {
     struct peer at[];
 };
 
-static void round_begin(struct peers *p);
+static void round_begin(struct restart_peers *p);
 
-static void stop(struct peers *p)
+static void stop(struct restart_peers *p)
 {
     for (uint32_t i = 0; i < p->count; i++) {
         client_cancel(p->at[i].call);
@@ -58,7 +58,7 @@ static void stop(struct peers *p)
     (void)sd_event_source_set_enabled(p->timer, SD_EVENT_OFF); /* our own live timer */
 }
 
-static void give_up(struct peers *p)
+static void give_up(struct restart_peers *p)
 {
     stop(p);
     p->stage = IDLE;
@@ -67,7 +67,7 @@ static void give_up(struct peers *p)
 
 static int on_again(sd_event_source *s, uint64_t usec, void *ctx)
 {
-    struct peers *p = ctx;
+    struct restart_peers *p = ctx;
     (void)s;
     (void)usec;
     if (p->stage != WAITING)
@@ -80,9 +80,9 @@ static int on_again(sd_event_source *s, uint64_t usec, void *ctx)
 }
 
 int peers_new(sd_event *event, struct client *client, char *const *urls, size_t count,
-              struct peers **ret_peers)
+              struct restart_peers **ret_peers)
 {
-    struct peers *p = calloc(1, sizeof(*p) + count * sizeof(p->at[0]));
+    struct restart_peers *p = calloc(1, sizeof(*p) + count * sizeof(p->at[0]));
     if (!p)
         return -ENOMEM;
     p->client = client;
@@ -107,7 +107,7 @@ int peers_new(sd_event *event, struct client *client, char *const *urls, size_t 
     return 0;
 }
 
-void peers_free(struct peers *p)
+void peers_free(struct restart_peers *p)
 {
     if (!p)
         return;
@@ -127,7 +127,7 @@ bool peers_is_before(const struct peers_card *own, const struct peers_card *othe
 }
 
 /* Who is in the way of us having a ticket at all; NULL when nobody is. */
-static const struct peer *find_unfit(const struct peers *p, const char **ret_what)
+static const struct peer *find_unfit(const struct restart_peers *p, const char **ret_what)
 {
     for (uint32_t i = 0; i < p->count; i++) {
         *ret_what = !p->at[i].answered ? "does not answer" : "has a server that is not ready";
@@ -137,7 +137,7 @@ static const struct peer *find_unfit(const struct peers *p, const char **ret_wha
     return NULL;
 }
 
-static double usage_without_us(const struct peers *p)
+static double usage_without_us(const struct restart_peers *p)
 {
     double sum = p->usage;
     for (uint32_t i = 0; i < p->count; i++)
@@ -145,7 +145,7 @@ static double usage_without_us(const struct peers *p)
     return sum / p->count;
 }
 
-static void peers_choose(struct peers *p)
+static void peers_choose(struct restart_peers *p)
 {
     p->ticket = 0;
     for (uint32_t i = 0; i < p->count; i++) {
@@ -157,7 +157,7 @@ static void peers_choose(struct peers *p)
     round_begin(p);
 }
 
-static void look_for_turn(struct peers *p)
+static void look_for_turn(struct restart_peers *p)
 {
     struct peers_card own = peers_own(p);
     for (uint32_t i = 0; i < p->count; i++) {
@@ -172,7 +172,7 @@ static void look_for_turn(struct peers *p)
     p->stage = HELD;
 }
 
-static void round_end(struct peers *p)
+static void round_end(struct restart_peers *p)
 {
     const char *what;
     const struct peer *unfit = find_unfit(p, &what);
@@ -193,7 +193,7 @@ static void round_end(struct peers *p)
 static void on_card(void *ctx, const struct client_result *res)
 {
     struct peer *peer = ctx;
-    struct peers *p = peer->all;
+    struct restart_peers *p = peer->all;
     peer->call = NULL;
     peer->answered = res->error == 0 && res->status == 200 &&
                      peers_card_parse(res->body, res->len, &peer->card) == 0;
@@ -201,7 +201,7 @@ static void on_card(void *ctx, const struct client_result *res)
         round_end(p);
 }
 
-static void round_begin(struct peers *p)
+static void round_begin(struct restart_peers *p)
 {
     p->open = 0;
     for (uint32_t i = 0; i < p->count; i++)
@@ -216,7 +216,7 @@ static void round_begin(struct peers *p)
         give_up(p); /* out of memory */
 }
 
-int peers_take(struct peers *p, double usage, char *why, size_t size)
+int peers_take(struct restart_peers *p, double usage, char *why, size_t size)
 {
     p->wanted_us = ek_now_us();
     p->usage = usage;
@@ -231,13 +231,13 @@ int peers_take(struct peers *p, double usage, char *why, size_t size)
     return known ? -EAGAIN : -EINPROGRESS;
 }
 
-void peers_release(struct peers *p)
+void peers_release(struct restart_peers *p)
 {
     give_up(p);
     p->why[0] = '\0';
 }
 
-struct peers_card peers_own(const struct peers *p)
+struct peers_card peers_own(const struct restart_peers *p)
 {
     return (struct peers_card){
         .id = p->id, .choosing = p->stage == CHOOSING, .ticket = p->ticket, .ready = true};

@@ -21,7 +21,7 @@
 
 struct client;
 struct ek_buf;
-struct peers;
+struct restart_peers;
 
 /* What one shows, as JSON at /api/v1/lease. */
 struct peers_card {
@@ -33,18 +33,18 @@ struct peers_card {
 
 /* urls: http://ADDRESS:PORT each, copied. */
 int peers_new(sd_event *event, struct client *client, char *const *urls, size_t count,
-              struct peers **ret_peers);
-void peers_free(struct peers *p);
+              struct restart_peers **ret_peers);
+void peers_free(struct restart_peers *p);
 
 /*
  * Asks for the lease or goes on asking; call it again until it is there: within 30 s, else the
  * ticket is given back. 0: it is held. -EINPROGRESS: nothing to say yet. -EAGAIN: why says who is
  * in the way.
  */
-int peers_take(struct peers *p, double usage, char *why, size_t size);
-void peers_release(struct peers *p);
+int peers_take(struct restart_peers *p, double usage, char *why, size_t size);
+void peers_release(struct restart_peers *p);
 /* Ours, without ready and usage. */
-struct peers_card peers_own(const struct peers *p);
+struct peers_card peers_own(const struct restart_peers *p);
 
 int peers_card_json(const struct peers_card *c, struct ek_buf *out);
 /* 0 or -EBADMSG. */

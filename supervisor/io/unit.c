@@ -31,7 +31,7 @@ struct units {
 /* What waits for an answer. A kill is a call of its own: it must not end a question. */
 enum call_kind { CALL_ASK, CALL_KILL, CALLS };
 
-struct call {
+struct unit_call {
     struct unit *unit;
     sd_bus_slot *slot;
     unit_fn cb;
@@ -46,7 +46,7 @@ struct unit {
     void *changed_ctx;
     unsigned session; /* in which changes are subscribed */
     sd_bus_slot *match;
-    struct call call[CALLS];
+    struct unit_call call[CALLS];
 };
 
 int units_new(sd_event *event, struct units **ret_units)
@@ -107,7 +107,7 @@ int unit_new(struct units *us, const char *name, void (*changed)(void *ctx), voi
     return 0;
 }
 
-static void forget(struct call *c)
+static void forget(struct unit_call *c)
 {
     c->slot = sd_bus_slot_unref(c->slot);
     c->cb = NULL;
@@ -128,7 +128,8 @@ bool unit_is_busy(const struct unit *u)
     return u->call[CALL_ASK].slot != NULL;
 }
 
-static void unit_finish(struct call *c, int error, const struct unit_facts *facts, const char *text)
+static void unit_finish(struct unit_call *c, int error, const struct unit_facts *facts,
+                        const char *text)
 {
     unit_fn cb = c->cb;
     void *ctx = c->ctx;
@@ -145,7 +146,7 @@ static bool is_refusal(const char *name)
 }
 
 /* Nothing was answered, or nothing could be asked: r is a negative errno. */
-static void fail(struct call *c, int r)
+static void fail(struct unit_call *c, int r)
 {
     char text[200];
     (void)snprintf(text, sizeof(text), "systemd cannot be reached over D-Bus: %s", ek_strerror(r));
@@ -153,7 +154,7 @@ static void fail(struct call *c, int r)
 }
 
 /* False when the answer is an error; then cb has been called. */
-static bool take_answer(struct call *c, sd_bus_message *m)
+static bool take_answer(struct unit_call *c, sd_bus_message *m)
 {
     char text[300];
     const sd_bus_error *e = sd_bus_message_get_error(m);
@@ -233,7 +234,7 @@ static int read_facts(sd_bus_message *m, struct unit_facts *ret_facts)
 
 static int on_facts(sd_bus_message *m, void *ctx, sd_bus_error *ret_error)
 {
-    struct call *c = ctx;
+    struct unit_call *c = ctx;
     struct unit_facts f;
     (void)ret_error;
     if (!take_answer(c, m))
@@ -269,7 +270,7 @@ static void subscribe(struct unit *u, sd_bus *bus)
     u->session = u->all->session;
 }
 
-static void ask_facts(struct call *c, sd_bus *bus)
+static void ask_facts(struct unit_call *c, sd_bus *bus)
 {
     c->slot = sd_bus_slot_unref(c->slot);
     int r = sd_bus_call_method_async(bus, &c->slot, MANAGER, c->unit->path, PROPERTIES, "GetAll",
@@ -280,7 +281,7 @@ static void ask_facts(struct call *c, sd_bus *bus)
 
 static int on_loaded(sd_bus_message *m, void *ctx, sd_bus_error *ret_error)
 {
-    struct call *c = ctx;
+    struct unit_call *c = ctx;
     struct unit *u = c->unit;
     const char *path;
     (void)ret_error;
@@ -301,10 +302,10 @@ static int on_loaded(sd_bus_message *m, void *ctx, sd_bus_error *ret_error)
 /* NULL when there is no connection; then cb has been called. */
 static sd_bus *begin(struct unit *u, enum call_kind kind, unit_fn cb, void *ctx)
 {
-    struct call *c = &u->call[kind];
+    struct unit_call *c = &u->call[kind];
     sd_bus *bus = NULL;
     forget(c);
-    *c = (struct call){.unit = u, .cb = cb, .ctx = ctx};
+    *c = (struct unit_call){.unit = u, .cb = cb, .ctx = ctx};
     int r = get_bus(u->all, &bus);
     if (r < 0)
         fail(c, r);
@@ -314,7 +315,7 @@ static sd_bus *begin(struct unit *u, enum call_kind kind, unit_fn cb, void *ctx)
 /* Loaded each time: a unit that nobody refers to is forgotten, and its file may have changed. */
 void unit_ask(struct unit *u, unit_fn cb, void *ctx)
 {
-    struct call *c = &u->call[CALL_ASK];
+    struct unit_call *c = &u->call[CALL_ASK];
     sd_bus *bus = begin(u, CALL_ASK, cb, ctx);
     int r = !bus ? 0
                  : sd_bus_call_method_async(bus, &c->slot, MANAGER, MANAGER_AT, MANAGER_IF,
@@ -325,7 +326,7 @@ void unit_ask(struct unit *u, unit_fn cb, void *ctx)
 
 static int on_done(sd_bus_message *m, void *ctx, sd_bus_error *ret_error)
 {
-    struct call *c = ctx;
+    struct unit_call *c = ctx;
     (void)ret_error;
     if (take_answer(c, m))
         unit_finish(c, 0, NULL, "");
@@ -334,7 +335,7 @@ static int on_done(sd_bus_message *m, void *ctx, sd_bus_error *ret_error)
 
 void unit_start(struct unit *u, unit_fn cb, void *ctx)
 {
-    struct call *c = &u->call[CALL_ASK];
+    struct unit_call *c = &u->call[CALL_ASK];
     sd_bus *bus = begin(u, CALL_ASK, cb, ctx);
     int r = !bus ? 0
                  : sd_bus_call_method_async(bus, &c->slot, MANAGER, MANAGER_AT, MANAGER_IF,
@@ -345,7 +346,7 @@ void unit_start(struct unit *u, unit_fn cb, void *ctx)
 
 void unit_kill(struct unit *u, bool all, int sig, unit_fn cb, void *ctx)
 {
-    struct call *c = &u->call[CALL_KILL];
+    struct unit_call *c = &u->call[CALL_KILL];
     sd_bus *bus = begin(u, CALL_KILL, cb, ctx);
     int r = !bus ? 0
                  : sd_bus_call_method_async(bus, &c->slot, MANAGER, MANAGER_AT, MANAGER_IF,

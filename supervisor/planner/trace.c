@@ -34,13 +34,13 @@ static const char *const output_names[] = {"GeneratedTokens",
                                            "output",
                                            NULL};
 
-struct sums {
+struct trace_sums {
     double *length;
     uint32_t count, room;
     double prompt, output, longest;
 };
 
-static int trace_add(struct sums *s, double prompt, double output)
+static int trace_add(struct trace_sums *s, double prompt, double output)
 {
     if (!(prompt >= 0 && prompt <= TOKENS_MOST && output >= 0 && output <= TOKENS_MOST) ||
         s->count == ROWS_MOST)
@@ -112,7 +112,7 @@ static bool key_of(const json_t *row, const char *const *names, double *ret_valu
     return false;
 }
 
-static int add_json(struct sums *s, const char *line, size_t len)
+static int add_json(struct trace_sums *s, const char *line, size_t len)
 {
     double prompt, output;
     json_t *row = json_loadb(line, len, 0, NULL);
@@ -132,7 +132,7 @@ static int trace_compare(const void *a, const void *b)
 int plan_trace_read(const char *text, size_t len, struct plan_trace *ret_trace,
                     struct ek_fault *fault)
 {
-    struct sums s = {0};
+    struct trace_sums s = {0};
     const char *end = text + len;
     int prompt_at = -1, output_at = -1, r = 0;
     bool json = len > 0 && *text == '{', first = true;

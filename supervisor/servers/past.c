@@ -104,16 +104,16 @@ struct slice {
 };
 
 /* The last records of one server; parsed when all are known. */
-struct ring {
+struct past_ring {
     struct slice *at;
     uint32_t size, count, next;
 };
 
-struct load {
+struct past_load {
     struct server *const *servers;
     uint32_t count;
-    struct ring *decisions, *failures; /* by server */
-    uint64_t last_us;                  /* of any record */
+    struct past_ring *decisions, *failures; /* by server */
+    uint64_t last_us;                       /* of any record */
     struct {
         bool known;
         int pid;
@@ -122,7 +122,7 @@ struct load {
     } watch;
 };
 
-static void ring_push(struct ring *r, const char *json, size_t len)
+static void ring_push(struct past_ring *r, const char *json, size_t len)
 {
     r->at[r->next] = (struct slice){json, len};
     r->next = (r->next + 1) % r->size;
@@ -148,7 +148,7 @@ static double real(const json_t *j, const char *key)
 }
 
 /* What is rare: processes, counts, evenkeelds. */
-static void take_small(struct load *l, const char *kind, const char *json, size_t len)
+static void take_small(struct past_load *l, const char *kind, const char *json, size_t len)
 {
     json_t *j = json_loadb(json, len, 0, NULL);
     const char *name = json_string_value(json_object_get(j, "server"));
@@ -185,7 +185,7 @@ static void take_small(struct load *l, const char *kind, const char *json, size_
 
 static void take_record(void *ctx, const char *kind, const char *json, size_t len)
 {
-    struct load *l = ctx;
+    struct past_load *l = ctx;
     bool decision = strcmp(kind, "decision") == 0;
     if (!decision && strcmp(kind, "failure") != 0) {
         if (strcmp(kind, "life") == 0 || strcmp(kind, "end") == 0 || strcmp(kind, "counts") == 0 ||
@@ -267,7 +267,8 @@ static bool parse_failure(const json_t *j, struct failure *ret_f)
     return true;
 }
 
-static void refill(struct server *s, const struct ring *decisions, const struct ring *failures)
+static void refill(struct server *s, const struct past_ring *decisions,
+                   const struct past_ring *failures)
 {
     struct decision d;
     struct failure f;
@@ -288,7 +289,7 @@ static void refill(struct server *s, const struct ring *decisions, const struct 
 }
 
 /* Since when nobody watched; 0: it is not known that somebody ever did. */
-static uint64_t unwatched_since(const struct load *l)
+static uint64_t unwatched_since(const struct past_load *l)
 {
     uint64_t last = l->last_us;
     if (!l->watch.known || strcmp(l->watch.what, "begin") != 0)
@@ -315,7 +316,7 @@ static void span(double seconds, char *ret_text, size_t size)
 }
 
 /* How the evenkeeld before ended, for each server that it had. */
-static void tell_gap(const struct load *l, uint64_t since_us)
+static void tell_gap(const struct past_load *l, uint64_t since_us)
 {
     char how[160], gap[40];
     uint64_t now = ek_wall_us();
@@ -342,7 +343,7 @@ static void tell_gap(const struct load *l, uint64_t since_us)
     }
 }
 
-static void load_log(const struct services *with, struct load *l)
+static void load_log(const struct services *with, struct past_load *l)
 {
     struct ek_buf text = {0};
     struct incidents_count count = {0};
@@ -380,7 +381,7 @@ void past_load(const struct services *with, struct server *const *servers, uint3
 {
     if (!with->behind || count == 0)
         return;
-    struct load l = {.servers = servers, .count = count};
+    struct past_load l = {.servers = servers, .count = count};
     struct slice *slices =
         calloc((size_t)count * (DECISIONS_KEPT + FAILURES_KEPT), sizeof(*slices));
     l.decisions = calloc(2 * (size_t)count, sizeof(*l.decisions));
@@ -388,8 +389,8 @@ void past_load(const struct services *with, struct server *const *servers, uint3
         l.failures = l.decisions + count;
         for (uint32_t i = 0; i < count; i++) {
             struct slice *at = slices + (size_t)i * (DECISIONS_KEPT + FAILURES_KEPT);
-            l.decisions[i] = (struct ring){.at = at, .size = DECISIONS_KEPT};
-            l.failures[i] = (struct ring){.at = at + DECISIONS_KEPT, .size = FAILURES_KEPT};
+            l.decisions[i] = (struct past_ring){.at = at, .size = DECISIONS_KEPT};
+            l.failures[i] = (struct past_ring){.at = at + DECISIONS_KEPT, .size = FAILURES_KEPT};
         }
         load_log(with, &l);
     } else {
@@ -430,7 +431,7 @@ void past_settle(struct server *s)
 
 struct since {
     const struct past_query *q;
-    struct ring ring;
+    struct past_ring ring;
 };
 
 bool past_ask(const struct server *s, uint64_t since_us, uint32_t most, struct past_query *ret_q)

@@ -28,7 +28,7 @@
 
 struct aside;
 struct behind;
-struct peers;
+struct restart_peers;
 struct incidents;
 struct server;
 struct state;
@@ -40,7 +40,7 @@ struct services {
     sd_event *event;
     struct client *client;
     struct units *units;
-    struct peers *peers;
+    struct restart_peers *peers;
     struct figures *figures;
     struct subprocesses *subprocesses; /* that servers' questions run in */
     struct config *config;

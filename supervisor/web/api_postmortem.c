@@ -15,7 +15,7 @@
 #include "supervisor/servers/postmortem_keep.h"
 #include "supervisor/servers/server.h"
 
-struct job {
+struct postmortem_job {
     struct postmortem_ask ask;
     struct ek_buf out;
     int error;
@@ -25,20 +25,20 @@ struct job {
 
 static void drop(void *ctx)
 {
-    struct job *j = ctx;
+    struct postmortem_job *j = ctx;
     ek_buf_done(&j->out);
     free(j);
 }
 
 static void work(void *ctx)
 {
-    struct job *j = ctx;
+    struct postmortem_job *j = ctx;
     j->error = postmortem_read(&j->ask, &j->out);
 }
 
 static void done(void *ctx)
 {
-    struct job *j = ctx;
+    struct postmortem_job *j = ctx;
     struct ek_buf failed = {0};
     if (j->error == 0) {
         j->cb(j->ctx, 200, j->out.data, j->out.len);
@@ -52,10 +52,10 @@ static void done(void *ctx)
 
 int api_postmortem(const struct server *s, unsigned end, api_fn cb, void *ctx, struct ek_buf *out)
 {
-    struct job *j = calloc(1, sizeof(*j));
+    struct postmortem_job *j = calloc(1, sizeof(*j));
     if (!j)
         return -ENOMEM;
-    *j = (struct job){.ask.end = end, .cb = cb, .ctx = ctx};
+    *j = (struct postmortem_job){.ask.end = end, .cb = cb, .ctx = ctx};
     (void)snprintf(j->ask.server, sizeof(j->ask.server), "%s", s->config->name);
     (void)snprintf(j->ask.dir, sizeof(j->ask.dir), "%s", s->with->config->state_dir);
     int r = aside_run(s->with->aside, work, done, drop, j);

@@ -78,7 +78,7 @@ int api_parse_change(const char *body, size_t len, struct server_change *ret_cha
     return 0;
 }
 
-struct writing {
+struct api_writing {
     const struct server *server;
     api_fn cb;
     void *ctx;
@@ -98,7 +98,7 @@ static int status_of(int error)
 
 static void on_limits_set(void *ctx, int error, const char *text)
 {
-    struct writing *w = ctx;
+    struct api_writing *w = ctx;
     struct ek_buf out = {0};
     int status = 200;
     if (error < 0) {
@@ -123,10 +123,10 @@ static int write_limits(struct server *s, const char *body, size_t len, api_fn c
     if (r < 0)
         return api_error(out, 400, field, "%s", text);
     (void)snprintf(change.who, sizeof(change.who), "%s", s->with->who ? s->with->who : "");
-    struct writing *w = malloc(sizeof(*w));
+    struct api_writing *w = malloc(sizeof(*w));
     if (!w)
         return -ENOMEM;
-    *w = (struct writing){.server = s, .cb = cb, .ctx = ctx};
+    *w = (struct api_writing){.server = s, .cb = cb, .ctx = ctx};
     r = server_set_limits(s, &change, on_limits_set, w, text, sizeof(text));
     if (r == 0)
         return 0;
@@ -140,7 +140,7 @@ static int write_limits(struct server *s, const char *body, size_t len, api_fn c
 
 static void on_verb_done(void *ctx, int error, const char *text)
 {
-    struct writing *w = ctx;
+    struct api_writing *w = ctx;
     struct ek_buf out = {0};
     int status = error < 0 ? api_error(&out, status_of(error), "", "%s", text) : 202;
     if (error == 0 && api_server(w->server, &out) < 0)
@@ -156,10 +156,10 @@ static void on_verb_done(void *ctx, int error, const char *text)
 static int write_later(struct server *s, const struct trial *trial, const char *engine, api_fn cb,
                        void *ctx, char *text, size_t size)
 {
-    struct writing *w = malloc(sizeof(*w));
+    struct api_writing *w = malloc(sizeof(*w));
     if (!w)
         return -ENOMEM;
-    *w = (struct writing){.server = s, .cb = cb, .ctx = ctx};
+    *w = (struct api_writing){.server = s, .cb = cb, .ctx = ctx};
     int r = engine  ? server_engine(s, engine, on_verb_done, w, text, size)
             : trial ? server_restart(s, trial, on_verb_done, w, text, size)
                     : server_roll(s, on_verb_done, w, text, size);

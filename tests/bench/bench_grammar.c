@@ -63,7 +63,7 @@ static const struct {
 };
 #define FORMS (sizeof(forms) / sizeof(forms[0]))
 
-struct words {
+struct grammar_words {
     char **at;
     uint32_t count;
 };
@@ -94,7 +94,7 @@ static uint64_t next_random(struct bench *b)
 
 /* ---- the vocabulary ---- */
 
-static void add_word(struct words *w, const char *first, const char *second)
+static void add_word(struct grammar_words *w, const char *first, const char *second)
 {
     if (w->count >= VOCAB - 1 || strlen(first) + strlen(second) > 60)
         return;
@@ -102,7 +102,7 @@ static void add_word(struct words *w, const char *first, const char *second)
         w->count++;
 }
 
-static void make_words(const struct tokenizer *t, struct words *w, struct bench *b)
+static void make_words(const struct tokenizer *t, struct grammar_words *w, struct bench *b)
 {
     static const char *const marks[] = {"\"", "\":", "\": ", "\",", "\", ", "\"}", "},",
                                         "}]", "],",  "{\"",  "[\"", "[{",   "{}",  "[]",
@@ -147,7 +147,7 @@ static void make_words(const struct tokenizer *t, struct words *w, struct bench 
 
 static const char *word_bytes(void *ctx, int32_t token, size_t *ret_len)
 {
-    const struct words *w = ctx;
+    const struct grammar_words *w = ctx;
     if ((uint32_t)token >= w->count)
         return NULL;
     *ret_len = strlen(w->at[token]);
@@ -280,7 +280,7 @@ int main(int argc, char **argv)
 {
     struct tokenizer *tok = NULL;
     struct bench b = {.random = 88172645463325252ull};
-    struct words w = {calloc(VOCAB, sizeof(char *)), 0};
+    struct grammar_words w = {calloc(VOCAB, sizeof(char *)), 0};
     struct ek_fault f = {0};
     const int32_t end = (int32_t)VOCAB - 1;
 

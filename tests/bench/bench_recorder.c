@@ -52,21 +52,21 @@ static double records_us(struct ek_recorder *r)
     return (double)(ek_now_us() - from) / RECORDS;
 }
 
-struct world {
+struct recorder_world {
     pthread_mutex_t lock;
     pthread_cond_t news;
 };
 
 static void on_deliver(void *ctx, uint32_t worker)
 {
-    struct world *w = ctx;
+    struct recorder_world *w = ctx;
     (void)worker;
     pthread_mutex_lock(&w->lock);
     pthread_cond_signal(&w->news);
     pthread_mutex_unlock(&w->lock);
 }
 
-static struct engine_params params_of(struct ek_recorder *r, struct world *w)
+static struct engine_params params_of(struct ek_recorder *r, struct recorder_world *w)
 {
     struct engine_params p = {.max_seqs = SEQS,
                               .max_batched_tokens = 512,
@@ -107,7 +107,7 @@ static int submit(struct engine *e, struct request **ret)
 /* Microseconds of a step. */
 static int run_engine(struct ek_recorder *recorder, double *ret_us)
 {
-    struct world w = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER};
+    struct recorder_world w = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER};
     struct engine_params p = params_of(recorder, &w);
     struct ek_step_ceiling ceiling;
     struct request *all[SEQS] = {0};

@@ -33,7 +33,7 @@
 #define BUSY      0.97 /* of the tokens a second with the flood */
 #define LOAD_MOST 1000u
 
-struct load {
+struct tenants_load {
     double few; /* of the device */
     uint32_t few_prompt, few_answer, prompt, answer;
     uint64_t rng;
@@ -69,7 +69,7 @@ static int by_arrival(const void *a, const void *b)
 }
 
 /* The few at even distances with a jitter, the others at `share` of the device while they come. */
-static int make(const struct load *l, double share, struct trace *ret_trace)
+static int make(const struct tenants_load *l, double share, struct trace *ret_trace)
 {
     uint64_t rng = l->rng;
     double every = work_s(l->few_prompt, l->few_answer) / l->few;
@@ -130,7 +130,7 @@ static void read_waits(const char *text, struct waits *ret_waits)
     spread(last, n, &ret_waits->last, &ret_waits->last_p99);
 }
 
-static int play(const struct load *l, double share, uint32_t most, bool apart,
+static int play(const struct tenants_load *l, double share, uint32_t most, bool apart,
                 struct waits *ret_waits, double *ret_rate)
 {
     struct schedsim_params p = {.block_size = 16,
@@ -186,7 +186,8 @@ struct ratios {
 };
 
 /* The flood's key held to as few requests at once as keep the device busy. */
-static int play_held(const struct load *l, double busy, struct waits *ret_waits, uint32_t *ret_most)
+static int play_held(const struct tenants_load *l, double busy, struct waits *ret_waits,
+                     uint32_t *ret_most)
 {
     double rate = 0;
     uint32_t most = 1;
@@ -203,12 +204,12 @@ static int play_held(const struct load *l, double busy, struct waits *ret_waits,
 static int measure_load(uint32_t i, struct ratios *ratio, double *sum)
 {
     uint64_t rng = i + 1;
-    struct load l = {.few = pick(&rng, 100, 333) * 1e-3,
-                     .few_prompt = 64u << pick(&rng, 0, 5),
-                     .few_answer = 16u << pick(&rng, 0, 4),
-                     .prompt = 64u << pick(&rng, 0, 5),
-                     .answer = 16u << pick(&rng, 0, 4),
-                     .rng = rng};
+    struct tenants_load l = {.few = pick(&rng, 100, 333) * 1e-3,
+                             .few_prompt = 64u << pick(&rng, 0, 5),
+                             .few_answer = 16u << pick(&rng, 0, 4),
+                             .prompt = 64u << pick(&rng, 0, 5),
+                             .answer = 16u << pick(&rng, 0, 4),
+                             .rng = rng};
     struct waits w[RUNS];
     double idle, one, two;
     uint32_t most = 0;

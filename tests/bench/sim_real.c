@@ -63,7 +63,7 @@ struct watcher {
     uint64_t tokens;
 };
 
-static void told(void *ctx, const struct request *r)
+static void told(void *ctx, const struct sim_request *r)
 {
     struct watcher *w = ctx;
     w->answer[r->id].fresh = true;
@@ -91,16 +91,16 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void arrive_from(struct plant *p, const struct trace *t, uint32_t *next_one)
+static void arrive_from(struct sim_plant *p, const struct trace *t, uint32_t *next_one)
 {
     for (; *next_one < t->count && t->request[*next_one].at_s <= p->now_s; ++*next_one) {
         const struct trace_request *q = &t->request[*next_one];
-        p->queue[(p->head + p->queued++) % QUEUE] = (struct request){
+        p->queue[(p->head + p->queued++) % QUEUE] = (struct sim_request){
             .prompt = q->prompt, .want = q->output, .since_s = q->at_s, .id = *next_one};
     }
 }
 
-static void run_through(struct plant *p, const struct trace *t, struct watcher *w)
+static void run_through(struct sim_plant *p, const struct trace *t, struct watcher *w)
 {
     uint32_t next_one = 0;
     while (next_one < t->count || p->queued || p->running) {
@@ -116,7 +116,7 @@ static void run_through(struct plant *p, const struct trace *t, struct watcher *
 
 static int run_model(const struct trace *t, const struct setup *s)
 {
-    static struct plant p;
+    static struct sim_plant p;
     static struct watcher w;
     uint64_t wanted = 0;
     for (uint32_t i = 0; i < t->count; i++)
@@ -124,16 +124,16 @@ static int run_model(const struct trace *t, const struct setup *s)
     w.gaps = calloc(wanted + 1, sizeof(*w.gaps));
     if (!w.gaps)
         return -ENOMEM;
-    p = (struct plant){.blocks = s->blocks - 1,
-                       .free = s->blocks - 1,
-                       .seqs = s->seqs,
-                       .tokens = s->tokens,
-                       .base_s = s->cost.base_us / 1e6,
-                       .row_s = s->cost.row_us / 1e6,
-                       .whole = true,
-                       .ahead = s->depth > 1,
-                       .told = told,
-                       .ctx = &w};
+    p = (struct sim_plant){.blocks = s->blocks - 1,
+                           .free = s->blocks - 1,
+                           .seqs = s->seqs,
+                           .tokens = s->tokens,
+                           .base_s = s->cost.base_us / 1e6,
+                           .row_s = s->cost.row_us / 1e6,
+                           .whole = true,
+                           .ahead = s->depth > 1,
+                           .told = told,
+                           .ctx = &w};
     run_through(&p, t, &w);
     qsort(w.gaps, w.gap_count, sizeof(*w.gaps), by_value);
     (void)printf(", \"model\": {\"requests\": %u, \"seconds\": %.3f, \"tokens\": %llu, "

@@ -90,3 +90,25 @@ def install():
         module = types.ModuleType(f"vllm.v1.core.sched.{name}")
         setattr(module, cls.__name__, cls)
         sys.modules[module.__name__] = module
+
+
+class Torch:
+    """Of one device, with PyTorch's keys: a FAKE; the real allocator is in tools/gpu-companion.py."""
+
+    def __init__(self):
+        self.cuda, self.peak = self, 0
+
+    def is_available(self):
+        return True
+
+    is_initialized = is_available
+
+    def device_count(self):
+        return 1
+
+    def memory_stats(self, _):
+        return {"reserved_bytes.all.current": self.reserved, "allocated_bytes.all.current": self.used, "allocated_bytes.all.peak": self.peak}
+
+    def has(self, reserved, used):
+        self.reserved, self.used, self.peak = reserved, used, max(self.peak, used)
+        return self

@@ -12,12 +12,12 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-struct answer {
+struct parsed_answer {
     struct toolcalls calls;
     struct ek_buf thought, text;
 };
 
-static void read_all(struct answer *a, enum thinkstyle think, const char *p, size_t len,
+static void read_all(struct parsed_answer *a, enum thinkstyle think, const char *p, size_t len,
                      size_t piece)
 {
     struct reasoning r;
@@ -41,7 +41,7 @@ static void same(const struct ek_buf *a, const struct ek_buf *b)
     assert(a->len == b->len && (a->len == 0 || memcmp(a->data, b->data, a->len) == 0));
 }
 
-static void answer_done(struct answer *a)
+static void answer_done(struct parsed_answer *a)
 {
     toolcalls_done(&a->calls);
     ek_buf_done(&a->thought);
@@ -54,7 +54,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     const enum toolstyle style = (enum toolstyle)(1 + data[0] / 16 % STYLES);
     const enum thinkstyle think = (enum thinkstyle)(data[1] % THINK_HARMONY);
-    struct answer whole = {.calls = {.style = style}}, cut = {.calls = {.style = style}};
+    struct parsed_answer whole = {.calls = {.style = style}}, cut = {.calls = {.style = style}};
     const char *p = (const char *)data + 2;
     read_all(&whole, think, p, size - 2, size);
     read_all(&cut, think, p, size - 2, (size_t)(data[0] % 16) + 1);

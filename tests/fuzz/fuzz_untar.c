@@ -6,14 +6,14 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-struct seen {
+struct untar_seen {
     size_t bytes;
     uint32_t hash; /* every byte is read: a sanitizer sees those that are not there */
 };
 
 static void count(void *ctx, const char *bytes, size_t len)
 {
-    struct seen *s = ctx;
+    struct untar_seen *s = ctx;
     for (size_t i = 0; i < len; i++)
         s->hash = s->hash * 31 + (unsigned char)bytes[i];
     s->bytes += len;
@@ -22,7 +22,7 @@ static void count(void *ctx, const char *bytes, size_t len)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct untar t = {.have = 0};
-    struct seen seen = {0};
+    struct untar_seen seen = {0};
     size_t half = size / 3;
     const char *text = (const char *)data;
     (void)untar_is(text, size);

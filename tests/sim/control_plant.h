@@ -14,7 +14,7 @@
 #define RUNNING 128
 #define BLOCK   16
 
-struct request {
+struct sim_request {
     uint32_t prompt, want; /* tokens */
     uint32_t made;         /* generated */
     uint32_t held;         /* computed and in the cache */
@@ -26,12 +26,12 @@ struct request {
     bool over;             /* it has ended, and the step that is planned now knows */
 };
 
-struct plant {
+struct sim_plant {
     uint64_t rng;
     uint32_t blocks, free, seqs, tokens, ceiling_seqs, ceiling_tokens;
-    struct request queue[QUEUE];
+    struct sim_request queue[QUEUE];
     uint32_t head, queued;
-    struct request run[RUNNING];
+    struct sim_request run[RUNNING];
     uint32_t running;
     double now_s, arrivals_s, gap_s, start_s;
     double preemptions, recomputed, generated, prompts, finished, steps;
@@ -47,8 +47,8 @@ struct plant {
     /* Whether a prompt has all its blocks when it is admitted, as in evenkeel-server; else it takes
      * them chunk by chunk, as in vLLM, and several may be admitted into the same room. */
     bool whole;
-    double begun_s;                                  /* the step before */
-    void (*told)(void *ctx, const struct request *); /* a token was made; NULL: nobody asks */
+    double begun_s;                                      /* the step before */
+    void (*told)(void *ctx, const struct sim_request *); /* a token was made; NULL: nobody asks */
     void *ctx;
     /* load */
     double rate;
@@ -78,13 +78,13 @@ static inline uint32_t blocks_of(uint32_t tokens)
     return (tokens + BLOCK - 1) / BLOCK;
 }
 
-static inline void arrive(struct plant *p)
+static inline void arrive(struct sim_plant *p)
 {
     while (p->rate > 0 && p->arrivals_s <= p->now_s) {
         if (p->queued < QUEUE) {
-            struct request r = {.prompt = upto(&p->rng, 8, p->prompt_most),
-                                .want = upto(&p->rng, 8, p->out_most),
-                                .since_s = p->arrivals_s};
+            struct sim_request r = {.prompt = upto(&p->rng, 8, p->prompt_most),
+                                    .want = upto(&p->rng, 8, p->out_most),
+                                    .since_s = p->arrivals_s};
             p->queue[(p->head + p->queued++) % QUEUE] = r;
         }
         p->arrivals_s += -log(uniform(&p->rng, 1e-9, 1)) / p->rate;
@@ -94,9 +94,9 @@ static inline void arrive(struct plant *p)
 }
 
 /* The last one in loses its blocks and goes to the head of the queue. */
-static inline void preempt_last(struct plant *p)
+static inline void preempt_last(struct sim_plant *p)
 {
-    struct request r = p->run[--p->running];
+    struct sim_request r = p->run[--p->running];
     p->free += r.taken;
     r.held = r.taken = 0;
     r.began = true;
@@ -107,7 +107,7 @@ static inline void preempt_last(struct plant *p)
 }
 
 /* Takes blocks so that request i can hold `held` tokens. False if i itself had to go. */
-static inline bool grow(struct plant *p, uint32_t i, uint32_t held)
+static inline bool grow(struct sim_plant *p, uint32_t i, uint32_t held)
 {
     uint32_t most = blocks_of(held), need = most > p->run[i].taken ? most - p->run[i].taken : 0;
     while (p->free < need) {
@@ -123,7 +123,7 @@ static inline bool grow(struct plant *p, uint32_t i, uint32_t held)
 
 /* Who waited too long without ever running is refused; the queue is in order of arrival but for the
  * preempted ones at its head. */
-static inline void refuse(struct plant *p)
+static inline void refuse(struct sim_plant *p)
 {
     uint32_t kept = 0;
     while (kept < p->queued && p->queue[(p->head + kept) % QUEUE].began)
@@ -140,16 +140,16 @@ static inline void refuse(struct plant *p)
     }
 }
 
-static inline double oldest_s(const struct plant *p)
+static inline double oldest_s(const struct sim_plant *p)
 {
     return p->queued ? p->now_s - p->queue[p->head].since_s : 0;
 }
 
 /* The first in line, if its whole prompt fits beside the others with the reserve to spare, or for
  * one that was preempted a block for each of them. */
-static inline bool admit(struct plant *p)
+static inline bool admit(struct sim_plant *p)
 {
-    struct request *r = &p->queue[p->head];
+    struct sim_request *r = &p->queue[p->head];
     if (!p->queued || p->running >= p->seqs || p->running >= RUNNING)
         return false;
     if (p->ahead && r->since_s > p->begun_s)
@@ -171,7 +171,7 @@ static inline bool admit(struct plant *p)
     return true;
 }
 
-static inline void finish(struct plant *p, uint32_t i)
+static inline void finish(struct sim_plant *p, uint32_t i)
 {
     p->free += p->run[i].taken;
     memmove(&p->run[i], &p->run[i + 1], (p->running - i - 1) * sizeof(p->run[0]));
@@ -181,7 +181,7 @@ static inline void finish(struct plant *p, uint32_t i)
 
 /* So many more tokens of a request are computed; behind the last one that is known comes a new one.
  */
-static inline void compute(struct plant *p, struct request *r, uint32_t rows)
+static inline void compute(struct sim_plant *p, struct sim_request *r, uint32_t rows)
 {
     uint32_t again = r->best > r->held ? r->best - r->held : 0;
     again = again < rows ? again : rows;
@@ -197,7 +197,7 @@ static inline void compute(struct plant *p, struct request *r, uint32_t rows)
         p->told(p->ctx, r);
 }
 
-static inline void count_itl(struct plant *p, double seconds, uint32_t tokens)
+static inline void count_itl(struct sim_plant *p, double seconds, uint32_t tokens)
 {
     static const double bounds[] = {0.025, 0.1, 0.5, HUGE_VAL};
     for (int b = 0; b < 4; b++)
@@ -205,9 +205,9 @@ static inline void count_itl(struct plant *p, double seconds, uint32_t tokens)
 }
 
 /* What of a prompt, or of one that is computed again, fits into the step; 0 when it had to go. */
-static inline uint32_t read_prompt(struct plant *p, uint32_t i, uint32_t budget)
+static inline uint32_t read_prompt(struct sim_plant *p, uint32_t i, uint32_t budget)
 {
-    struct request *r = &p->run[i];
+    struct sim_request *r = &p->run[i];
     uint32_t left = r->prompt + r->made - r->held, chunk = left < budget ? left : budget;
     uint32_t fresh = r->held + chunk > r->best ? r->held + chunk - r->best : 0;
     if (!grow(p, i, r->held + chunk))
@@ -218,13 +218,13 @@ static inline uint32_t read_prompt(struct plant *p, uint32_t i, uint32_t budget)
 }
 
 /* One engine step; returns how long it takes. */
-static inline double engine_step(struct plant *p)
+static inline double engine_step(struct sim_plant *p)
 {
     bool decoded[RUNNING] = {false};
     uint32_t budget = p->tokens, decodes = 0;
     double begin_s = p->now_s;
     for (uint32_t i = 0; i < p->running && budget; i++) {
-        struct request *r = &p->run[i];
+        struct sim_request *r = &p->run[i];
         bool over = r->made >= r->want; /* not yet known when this step was planned */
         if (over || !r->made || r->prompt + r->made != r->held + 1 || !grow(p, i, r->held + 1))
             continue;
@@ -241,7 +241,7 @@ static inline double engine_step(struct plant *p)
     while (p->whole && budget && admit(p))
         budget -= read_prompt(p, p->running - 1, budget);
     for (uint32_t i = p->running; i-- > 0;) {
-        struct request *r = &p->run[i];
+        struct sim_request *r = &p->run[i];
         if (r->made >= r->want && (!p->ahead || r->over))
             finish(p, i);
         else
@@ -257,7 +257,7 @@ static inline double engine_step(struct plant *p)
     return seconds;
 }
 
-static inline void run_until(struct plant *p, double until_s)
+static inline void run_until(struct sim_plant *p, double until_s)
 {
     while (p->now_s < until_s) {
         arrive(p);

@@ -184,7 +184,7 @@ static inline bool leads(const struct sim *s, const struct flight_seq *q,
 
 /* Prompts in the newest step: rows of those that end in it, of the first in line that goes on, of
  * the others that do; rows that nobody has; and the places in it for all prompts. */
-struct shares {
+struct token_shares {
     const struct flight_seq *leader, *first; /* in line; `first` goes on after the step, or NULL */
     uint32_t ending, others, other_count, left, places;
     bool mixed;     /* with some that share by another measure: of scores, or after a preemption */
@@ -202,12 +202,12 @@ static inline bool ends_here(const struct sim *s, const struct flight_seq *q, ui
     return q->rows == want && (unanswered || !decode);
 }
 
-static inline struct shares add_shares(struct sim *s, uint32_t rows, uint64_t lease)
+static inline struct token_shares add_shares(struct sim *s, uint32_t rows, uint64_t lease)
 {
     const struct sched *c = s->sched;
     const struct flight *f = &c->flights.at[flights_newest(&c->flights)];
-    struct shares sum = {.left = (uint32_t)s->limits.value[LIMIT_BATCHED_TOKENS] - rows,
-                         .places = (uint32_t)s->limits.value[LIMIT_BATCHED_TOKENS]};
+    struct token_shares sum = {.left = (uint32_t)s->limits.value[LIMIT_BATCHED_TOKENS] - rows,
+                               .places = (uint32_t)s->limits.value[LIMIT_BATCHED_TOKENS]};
 
     for (uint32_t i = 0; i < f->seqs; i++) {
         const struct flight_seq *q = &f->seq[i];
@@ -238,7 +238,7 @@ static inline struct shares add_shares(struct sim *s, uint32_t rows, uint64_t le
 
 /* Where prompts end in a step, or ended of late beside others, those that go on have this and no
  * more; where none do they are not bound. Returns what the first in line may have. */
-static inline uint32_t check_length(struct sim *s, const struct shares *h)
+static inline uint32_t check_length(struct sim *s, const struct token_shares *h)
 {
     const struct sched *c = s->sched;
     uint32_t least = s->p.share_least != 0 ? s->p.share_least : SHARE_LEAST;
@@ -276,7 +276,7 @@ static inline void check_share(struct sim *s, uint32_t rows, uint64_t lease)
 {
     const struct sched *c = s->sched;
     const struct flight *f = &c->flights.at[flights_newest(&c->flights)];
-    const struct shares h = add_shares(s, rows, lease);
+    const struct token_shares h = add_shares(s, rows, lease);
     const struct flight_seq *first = h.first;
     uint32_t half = (h.places + 1) / 2, most = check_length(s, &h);
 

@@ -34,7 +34,7 @@
 #define BASE_S 0.02
 #define ROW_S  0.00006
 
-static void render(const struct plant *p, bool vllm, struct ek_buf *out)
+static void render(const struct sim_plant *p, bool vllm, struct ek_buf *out)
 {
     const struct {
         const char *name;
@@ -71,9 +71,9 @@ static void render(const struct plant *p, bool vllm, struct ek_buf *out)
     }
 }
 
-struct run {
+struct control_run {
     uint64_t seed, rng;
-    struct plant plant;
+    struct sim_plant plant;
     struct policy *policy, *twin; /* the twin sees the same: I23 */
     struct policy_params par;
     const struct dialect *dialect;
@@ -94,7 +94,7 @@ static uint64_t in_us(double seconds)
     return (uint64_t)(seconds * 1e6);
 }
 
-static void wrong(const struct run *r, const struct decision *d, const char *what)
+static void wrong(const struct control_run *r, const struct decision *d, const char *what)
 {
     (void)fprintf(stderr, "seed %llu at %.1f s: %s; %s %s %u -> %u: %s\n",
                   (unsigned long long)r->seed, r->plant.now_s, what, action_name(d->kind),
@@ -102,9 +102,9 @@ static void wrong(const struct run *r, const struct decision *d, const char *wha
     exit(1);
 }
 
-static void plant_init(struct plant *p, uint64_t *rng)
+static void plant_init(struct sim_plant *p, uint64_t *rng)
 {
-    *p = (struct plant){.rng = next(rng), .start_s = 1e9, .base_s = BASE_S, .row_s = ROW_S};
+    *p = (struct sim_plant){.rng = next(rng), .start_s = 1e9, .base_s = BASE_S, .row_s = ROW_S};
     p->blocks = p->free = upto(rng, 100, 1000);
     p->seqs = p->ceiling_seqs = upto(rng, 8, RUNNING);
     p->tokens = p->ceiling_tokens = upto(rng, 16, 256) * 16;
@@ -112,9 +112,9 @@ static void plant_init(struct plant *p, uint64_t *rng)
     p->out_most = upto(rng, 32, 600);
 }
 
-static void run_init(struct run *r, uint64_t seed)
+static void run_init(struct control_run *r, uint64_t seed)
 {
-    *r = (struct run){.seed = seed, .rng = seed * 0x9e3779b97f4a7c15ull + 1};
+    *r = (struct control_run){.seed = seed, .rng = seed * 0x9e3779b97f4a7c15ull + 1};
     for (int i = 0; i < 8; i++)
         (void)next(&r->rng);
     plant_init(&r->plant, &r->rng);
@@ -156,42 +156,42 @@ static void run_init(struct run *r, uint64_t seed)
     policy_limits(r->twin, r->plant.seqs, r->plant.tokens);
 }
 
-static void run_done(struct run *r)
+static void run_done(struct control_run *r)
 {
     policy_free(r->policy);
     policy_free(r->twin);
     ek_buf_done(&r->page);
 }
 
-static void restart_plant(struct run *r)
+static void restart_plant(struct control_run *r)
 {
-    struct plant *p = &r->plant;
+    struct sim_plant *p = &r->plant;
     uint32_t limits[2] = {p->seqs, p->tokens};
-    struct plant fresh = {.rng = p->rng,
-                          .blocks = p->blocks,
-                          .free = p->blocks,
-                          .seqs = limits[0],
-                          .tokens = limits[1],
-                          .ceiling_seqs = p->ceiling_seqs,
-                          .ceiling_tokens = p->ceiling_tokens,
-                          .now_s = p->now_s,
-                          .arrivals_s = p->now_s,
-                          .start_s = p->start_s + p->now_s + 1,
-                          .whole = p->whole,
-                          .base_s = p->base_s,
-                          .row_s = p->row_s,
-                          .rate = p->rate,
-                          .prompt_most = p->prompt_most,
-                          .out_most = p->out_most,
-                          .own_deadline_s = p->own_deadline_s,
-                          .deadline_s = p->own_deadline_s,
-                          .own_reserve = p->own_reserve,
-                          .reserve = p->own_reserve};
+    struct sim_plant fresh = {.rng = p->rng,
+                              .blocks = p->blocks,
+                              .free = p->blocks,
+                              .seqs = limits[0],
+                              .tokens = limits[1],
+                              .ceiling_seqs = p->ceiling_seqs,
+                              .ceiling_tokens = p->ceiling_tokens,
+                              .now_s = p->now_s,
+                              .arrivals_s = p->now_s,
+                              .start_s = p->start_s + p->now_s + 1,
+                              .whole = p->whole,
+                              .base_s = p->base_s,
+                              .row_s = p->row_s,
+                              .rate = p->rate,
+                              .prompt_most = p->prompt_most,
+                              .out_most = p->out_most,
+                              .own_deadline_s = p->own_deadline_s,
+                              .deadline_s = p->own_deadline_s,
+                              .own_reserve = p->own_reserve,
+                              .reserve = p->own_reserve};
     *p = fresh;
 }
 
 /* Sometimes damages the page, or loses it. */
-static struct sample scrape(struct run *r)
+static struct sample scrape(struct control_run *r)
 {
     struct sample s;
     uint64_t at_us = (uint64_t)(r->plant.now_s * 1e6) + 1;
@@ -211,8 +211,8 @@ static struct sample scrape(struct run *r)
     return s;
 }
 
-static void check_raise(const struct run *r, const struct decision *d, const struct sample *s,
-                        uint64_t now_us)
+static void check_raise(const struct control_run *r, const struct decision *d,
+                        const struct sample *s, uint64_t now_us)
 {
     double usage = s->value[SIG_KV_USAGE], running = s->value[SIG_RUNNING];
     bool seqs = d->knob == KNOB_SEQS;
@@ -228,7 +228,7 @@ static void check_raise(const struct run *r, const struct decision *d, const str
         wrong(r, d, "I5: a raise into a cache that would be too full");
 }
 
-static void check_flips(struct run *r, const struct decision *d, uint64_t now_us)
+static void check_flips(struct control_run *r, const struct decision *d, uint64_t now_us)
 {
     int direction = d->kind == ACT_LOWER ? -1 : 1, in = 0;
     if (r->direction[d->knob] && r->direction[d->knob] != direction)
@@ -242,8 +242,8 @@ static void check_flips(struct run *r, const struct decision *d, uint64_t now_us
 
 /* The deadline goes to the promise only from the server's own and when somebody was late for half
  * of it without a break, and back only from the promise. */
-static void check_shed(const struct run *r, const struct decision *d, const struct sample *s,
-                       uint64_t now_us)
+static void check_shed(const struct control_run *r, const struct decision *d,
+                       const struct sample *s, uint64_t now_us)
 {
     double slo_s = r->par.ttft_slo_s * r->par.shed_share, own_s = r->par.queue_start_s;
     uint32_t slo = (uint32_t)lround(slo_s * 1000), own = (uint32_t)lround(own_s * 1000);
@@ -258,7 +258,7 @@ static void check_shed(const struct run *r, const struct decision *d, const stru
         wrong(r, d, "a burst is no standing queue");
 }
 
-static void track_late(struct run *r, const struct sample *s, uint64_t now_us)
+static void track_late(struct control_run *r, const struct sample *s, uint64_t now_us)
 {
     if (!sample_has(s, SIG_QUEUE_OLDEST_S))
         return;
@@ -270,7 +270,7 @@ static void track_late(struct run *r, const struct sample *s, uint64_t now_us)
 
 /* More only for preemptions and after the last step has settled, less only without any and slowly;
  * always between the server's own and the most. */
-static void check_reserve(const struct run *r, const struct decision *d, uint64_t now_us)
+static void check_reserve(const struct control_run *r, const struct decision *d, uint64_t now_us)
 {
     double own = r->par.reserve_start, most = r->par.reserve_most, to = d->to / 1000.0;
     bool more = d->reason == REASON_RESERVE_MORE;
@@ -289,7 +289,7 @@ static void check_reserve(const struct run *r, const struct decision *d, uint64_
         wrong(r, d, "the reserve goes back too fast");
 }
 
-static void track_harm(struct run *r, const struct sample *s, uint64_t now_us)
+static void track_harm(struct control_run *r, const struct sample *s, uint64_t now_us)
 {
     if (!sample_has(s, SIG_PREEMPTIONS))
         return;
@@ -299,9 +299,10 @@ static void track_harm(struct run *r, const struct sample *s, uint64_t now_us)
     r->seen_us = now_us;
 }
 
-static void check(struct run *r, const struct decision *d, const struct sample *s, uint64_t now_us)
+static void check(struct control_run *r, const struct decision *d, const struct sample *s,
+                  uint64_t now_us)
 {
-    const struct plant *p = &r->plant;
+    const struct sim_plant *p = &r->plant;
     bool change = d->kind == ACT_LOWER || d->kind == ACT_RAISE || d->kind == ACT_REVERT ||
                   d->kind == ACT_SHED || d->kind == ACT_RESERVE;
     if (d->kind == ACT_RESTART || d->kind == ACT_DRAIN)
@@ -336,9 +337,9 @@ static void check(struct run *r, const struct decision *d, const struct sample *
         wrong(r, d, "I4: a second cut before the first one settled");
 }
 
-static void poll_once(struct run *r)
+static void poll_once(struct control_run *r)
 {
-    struct plant *p = &r->plant;
+    struct sim_plant *p = &r->plant;
     run_until(p, p->now_s + r->poll_s * uniform(&r->rng, 0.9, 1.1));
     if (r->fault > 0 && next(&r->rng) % 500 == 0)
         restart_plant(r);
@@ -382,9 +383,9 @@ static void poll_once(struct run *r)
 }
 
 /* A load of phases: what the pool can just bear, times a random factor. */
-static void random_run(struct run *r)
+static void random_run(struct control_run *r)
 {
-    struct plant *p = &r->plant;
+    struct sim_plant *p = &r->plant;
     double work = (p->prompt_most + p->out_most) / 2.0;
     double bear = p->blocks * BLOCK / work / (p->out_most / 2.0 * 0.03);
     for (int phase = 0; phase < 5; phase++) {
@@ -401,25 +402,25 @@ static void random_run(struct run *r)
 static void overload(bool controlled, double *ret_preemptions, double *ret_generated,
                      uint32_t *ret_low, uint32_t *ret_end)
 {
-    struct run r;
+    struct control_run r;
     run_init(&r, 7);
-    struct plant *p = &r.plant;
+    struct sim_plant *p = &r.plant;
     r.fault = 0;
     r.poll_s = 1;
     r.dialect = dialect_find("evenkeel");
-    *p = (struct plant){.rng = 99,
-                        .start_s = 1e9,
-                        .base_s = BASE_S,
-                        .row_s = ROW_S,
-                        .blocks = 300,
-                        .free = 300,
-                        .seqs = 64,
-                        .tokens = 1024,
-                        .ceiling_seqs = 64,
-                        .ceiling_tokens = 1024,
-                        .prompt_most = 100,
-                        .out_most = 600,
-                        .rate = 4};
+    *p = (struct sim_plant){.rng = 99,
+                            .start_s = 1e9,
+                            .base_s = BASE_S,
+                            .row_s = ROW_S,
+                            .blocks = 300,
+                            .free = 300,
+                            .seqs = 64,
+                            .tokens = 1024,
+                            .ceiling_seqs = 64,
+                            .ceiling_tokens = 1024,
+                            .prompt_most = 100,
+                            .out_most = 600,
+                            .rate = 4};
     policy_free(r.policy);
     policy_free(r.twin);
     policy_defaults(&r.par);
@@ -468,15 +469,15 @@ static int show_overload(void)
     return 0;
 }
 
-struct sums {
+struct control_sums {
     uint64_t cuts, raises, reverts, sheds, reserves;
 };
 
-static struct sums run_some(uint64_t first, uint64_t end, uint64_t step)
+static struct control_sums run_some(uint64_t first, uint64_t end, uint64_t step)
 {
-    struct sums sums = {0};
+    struct control_sums sums = {0};
     for (uint64_t seed = first; seed < end; seed += step) {
-        struct run r;
+        struct control_run r;
         if (!share_takes(seed / step))
             continue;
         run_init(&r, seed);
@@ -492,7 +493,7 @@ static struct sums run_some(uint64_t first, uint64_t end, uint64_t step)
 }
 
 /* Every JOBS-th seed in a process of its own. False when one of them found something wrong. */
-static bool run_all(uint64_t first, uint64_t runs, struct sums *ret_sums)
+static bool run_all(uint64_t first, uint64_t runs, struct control_sums *ret_sums)
 {
     int ends[JOBS][2];
     pid_t pid[JOBS];
@@ -501,13 +502,13 @@ static bool run_all(uint64_t first, uint64_t runs, struct sums *ret_sums)
         if (pipe(ends[i]) < 0 || (pid[i] = fork()) < 0)
             abort();
         if (pid[i] == 0) {
-            struct sums sums = run_some(first + i, first + runs, JOBS);
+            struct control_sums sums = run_some(first + i, first + runs, JOBS);
             _exit(write(ends[i][1], &sums, sizeof(sums)) != (ssize_t)sizeof(sums));
         }
         close(ends[i][1]);
     }
     for (uint32_t i = 0; i < JOBS; i++) {
-        struct sums one = {0};
+        struct control_sums one = {0};
         int status = 1;
         fine &= read(ends[i][0], &one, sizeof(one)) == (ssize_t)sizeof(one);
         fine &= waitpid(pid[i], &status, 0) == pid[i] && status == 0;
@@ -526,7 +527,7 @@ int main(int argc, char **argv)
     const char *asked = argc > 1 ? argv[1] : getenv("SEEDS");
     uint64_t runs = asked ? strtoull(asked, NULL, 10) : RUNS;
     uint64_t first = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
-    struct sums sums = {0};
+    struct control_sums sums = {0};
     if (!run_all(first, runs, &sums))
         return 1;
     (void)printf("%llu runs: %llu cuts, %llu raises, %llu taken back, %llu deadlines, %llu "

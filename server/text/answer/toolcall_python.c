@@ -12,18 +12,18 @@
 
 #define PYTHON_DEPTH 32
 
-struct reader {
+struct python_reader {
     const char *at, *end;
     bool failed; /* no call */
 };
 
-static void skip_blanks(struct reader *r)
+static void skip_blanks(struct python_reader *r)
 {
     while (r->at < r->end && tool_blank(*r->at))
         r->at++;
 }
 
-static bool toolcall_python_take(struct reader *r, char c)
+static bool toolcall_python_take(struct python_reader *r, char c)
 {
     skip_blanks(r);
     if (r->at == r->end || *r->at != c)
@@ -38,7 +38,7 @@ static bool is_word_byte(char c, bool first)
            (!first && ((c >= '0' && c <= '9') || c == '.'));
 }
 
-static size_t read_word(struct reader *r, const char **ret_word)
+static size_t read_word(struct python_reader *r, const char **ret_word)
 {
     skip_blanks(r);
     *ret_word = r->at;
@@ -48,7 +48,7 @@ static size_t read_word(struct reader *r, const char **ret_word)
 }
 
 /* \xHH, \uHHHH and \UHHHHHHHH. */
-static bool put_code(struct reader *r, struct ek_buf *out)
+static bool put_code(struct python_reader *r, struct ek_buf *out)
 {
     static const char kinds[] = "xuU";
     static const int digits[] = {2, 4, 8};
@@ -72,7 +72,7 @@ static bool put_code(struct reader *r, struct ek_buf *out)
     return true;
 }
 
-static bool put_escape(struct reader *r, struct ek_buf *out)
+static bool put_escape(struct python_reader *r, struct ek_buf *out)
 {
     static const char from[] = "nrtbf\\'\"", to[] = "\n\r\t\b\f\\'\"";
     const char *known = r->at < r->end ? strchr(from, *r->at) : NULL;
@@ -83,7 +83,7 @@ static bool put_escape(struct reader *r, struct ek_buf *out)
     return true;
 }
 
-static void read_string(struct reader *r, struct ek_buf *out)
+static void read_string(struct python_reader *r, struct ek_buf *out)
 {
     struct ek_buf text = {0};
     char quote = *r->at++;
@@ -104,7 +104,7 @@ static void read_string(struct reader *r, struct ek_buf *out)
     ek_buf_done(&text);
 }
 
-static void toolcall_python_read_number(struct reader *r, struct ek_buf *out)
+static void toolcall_python_read_number(struct python_reader *r, struct ek_buf *out)
 {
     const char *from = r->at;
     while (r->at < r->end && strchr("+-.eE0123456789", *r->at))
@@ -115,10 +115,10 @@ static void toolcall_python_read_number(struct reader *r, struct ek_buf *out)
     (void)ek_buf_add(out, from, (size_t)(r->at - from));
 }
 
-static void read_value(struct reader *r, struct ek_buf *out, int depth);
+static void read_value(struct python_reader *r, struct ek_buf *out, int depth);
 
 /* [a, b], (a, b) or {"k": v}: `key` = members have keys. */
-static void read_many(struct reader *r, struct ek_buf *out, int depth, char close, bool key)
+static void read_many(struct python_reader *r, struct ek_buf *out, int depth, char close, bool key)
 {
     bool first = true;
     r->at++;
@@ -144,7 +144,7 @@ static void read_many(struct reader *r, struct ek_buf *out, int depth, char clos
     (void)ek_buf_puts(out, key ? "}" : "]");
 }
 
-static void read_value(struct reader *r, struct ek_buf *out, int depth)
+static void read_value(struct python_reader *r, struct ek_buf *out, int depth)
 {
     static const char *const words[][2] = {{"True", "true"}, {"False", "false"}, {"None", "null"},
                                            {"true", "true"}, {"false", "false"}, {"null", "null"}};
@@ -177,14 +177,14 @@ static void read_value(struct reader *r, struct ek_buf *out, int depth)
 
 bool tool_python_value(const char *text, size_t len, struct ek_buf *out)
 {
-    struct reader r = {text, text + len, false};
+    struct python_reader r = {text, text + len, false};
     read_value(&r, out, PYTHON_DEPTH);
     skip_blanks(&r);
     return !r.failed && r.at == r.end;
 }
 
 /* name(key=value, ...): 0, or -ENOMEM; r->failed when it is none. */
-static int read_call(struct reader *r, struct toolcalls *t)
+static int read_call(struct python_reader *r, struct toolcalls *t)
 {
     struct ek_buf args = {0};
     const char *name, *key;
@@ -259,7 +259,7 @@ int tool_python_list(struct toolcalls *t, struct ek_buf *text)
     t->scanning = true;
     if (!find_end(t))
         return TOOL_WAIT;
-    struct reader r = {t->held.data + t->begin + 1, t->held.data + t->looked - 1, false};
+    struct python_reader r = {t->held.data + t->begin + 1, t->held.data + t->looked - 1, false};
     do
         code = read_call(&r, t);
     while (code == 0 && !r.failed && toolcall_python_take(&r, ','));
@@ -320,7 +320,7 @@ int tool_olmo_head(struct toolcalls *t, struct ek_buf *text)
     if (!find_end(t))
         return t->scan.depth == 0 && t->looked - t->begin > TOOLCALL_NAME_LEN ? python_text(t, text)
                                                                               : TOOL_WAIT;
-    struct reader r = {t->held.data + t->begin, t->held.data + t->looked, false};
+    struct python_reader r = {t->held.data + t->begin, t->held.data + t->looked, false};
     int code = read_call(&r, t);
     t->open = false;
     if (code < 0)

@@ -93,7 +93,7 @@ UNCOUNTED uint64_t __wrap_XXH3_64bits(const void *data, size_t n)
 
 /* ---- shapes ---- */
 
-struct shape {
+struct doubling_shape {
     const char *open, *piece, *between, *close;
 };
 

@@ -69,7 +69,7 @@ static int unload(void **state)
 
 /* ---- shapes ---- */
 
-static const struct shape shapes[] = {
+static const struct doubling_shape shapes[] = {
     {"\"", "a", "", "\""},
     {"\"", "word%u ", "", "\""},
     {"\"", "<|im_end|>", "", "\""},
@@ -130,7 +130,7 @@ static const char *smallest(const struct field *f)
 }
 
 static void put_body(struct ek_buf *b, enum openai_api api, const struct field *fed,
-                     const struct shape *s, uint32_t n)
+                     const struct doubling_shape *s, uint32_t n)
 {
     bool tokenize = api == API_TOKENIZE && strcmp(fed->name, "messages") != 0;
     (void)ek_buf_printf(b, "{\"%s\":%s", fed->name, s->open);
@@ -199,7 +199,7 @@ static void test_fields(void **state)
     for (uint32_t i = 0; i < field_count(); i++) {
         for (size_t k = 0; k < SHAPES * API_COUNT; k++) {
             enum openai_api api = (enum openai_api)(k % API_COUNT);
-            const struct shape *s = &shapes[k / API_COUNT];
+            const struct doubling_shape *s = &shapes[k / API_COUNT];
             struct cost cost[SIZES];
             char what[128];
             if (!(field_table[i].on & 1u << api) || !share_takes(all++))
@@ -235,7 +235,7 @@ static void test_fields(void **state)
 #define SEP    "<｜tool▁sep｜>"
 #define END    "<｜tool▁call▁end｜>"
 
-static const struct shape answers[] = {
+static const struct doubling_shape answers[] = {
     {"", BLANKS, "", ""},
     {"<tool_call>", BLANKS, "", "{}"},
     {"<tool_call>{", BLANKS, "", "}"},
@@ -375,7 +375,7 @@ static enum thinkstyle thinking_of(enum toolstyle style)
 }
 
 /* Piece number i of an answer of n pieces between two others. */
-static void put_answer(struct ek_buf *b, const struct shape *s, uint32_t i, uint32_t n)
+static void put_answer(struct ek_buf *b, const struct doubling_shape *s, uint32_t i, uint32_t n)
 {
     ek_buf_clear(b);
     put_piece(b, i == 0 ? s->open : i <= n ? s->piece : s->close, i);
@@ -383,8 +383,8 @@ static void put_answer(struct ek_buf *b, const struct shape *s, uint32_t i, uint
 }
 
 /* An answer that comes piece by piece. */
-static struct cost read_answer(enum toolstyle style, const json_t *tools, const struct shape *s,
-                               uint32_t n)
+static struct cost read_answer(enum toolstyle style, const json_t *tools,
+                               const struct doubling_shape *s, uint32_t n)
 {
     struct toolcalls calls = {.style = style, .tools = tools};
     struct reasoning think;
@@ -420,7 +420,7 @@ static struct cost read_answer(enum toolstyle style, const json_t *tools, const 
 
 /* The same in harmony's form, whose marks are no text: those whose bits are set come before each
  * piece. */
-static struct cost read_harmony(const json_t *tools, uint32_t marks, const struct shape *s,
+static struct cost read_harmony(const json_t *tools, uint32_t marks, const struct doubling_shape *s,
                                 uint32_t n)
 {
     struct toolcalls calls = {.style = TOOLS_OPENAI, .tools = tools};
@@ -456,7 +456,7 @@ static void test_answers(void **state)
     (void)state;
     for (size_t i = 0; i < ANSWERS * TOOLS_OPENAI; i++) {
         enum toolstyle style = (enum toolstyle)(i % TOOLS_OPENAI);
-        const struct shape *s = &answers[i / TOOLS_OPENAI];
+        const struct doubling_shape *s = &answers[i / TOOLS_OPENAI];
         struct cost cost[SIZES];
         char what[128];
         if (!share_takes(all++))
@@ -478,12 +478,13 @@ static void test_answers(void **state)
 
 static void test_harmony(void **state)
 {
-    static const struct shape pieces[] = {{"", "", "", ""},
-                                          {"", "a", "", ""},
-                                          {"", BLANKS, "", "a"},
-                                          {"analysis", "analysis", "", "final"},
-                                          {"commentary to=functions.f", "{\"k\": 1", "", "}"},
-                                          {"", "commentary to=functions.f", "", ""}};
+    static const struct doubling_shape pieces[] = {
+        {"", "", "", ""},
+        {"", "a", "", ""},
+        {"", BLANKS, "", "a"},
+        {"analysis", "analysis", "", "final"},
+        {"commentary to=functions.f", "{\"k\": 1", "", "}"},
+        {"", "commentary to=functions.f", "", ""}};
     int bad = 0;
     (void)state;
     for (uint32_t i = 0; i < sizeof(pieces) / sizeof(pieces[0]); i++) {

@@ -101,7 +101,7 @@ static struct cost read_model(const char *dir, uint32_t n)
 /* ---- members of JSON files, and templates ---- */
 
 /* A JSON file gets a member of each shape, in place of the one it has; a template gets text. */
-static void put_file(struct ek_buf *b, const char *text, size_t len, const struct shape *s,
+static void put_file(struct ek_buf *b, const char *text, size_t len, const struct doubling_shape *s,
                      const char *member, uint32_t n)
 {
     json_t *root = member ? json_loadb(text, len, 0, NULL) : NULL;
@@ -132,7 +132,7 @@ static void put_file(struct ek_buf *b, const char *text, size_t len, const struc
 
 static const struct fed_file {
     const char *name, *member; /* a new member; NULL: more of a template; "": the whole file */
-    struct shape shape;
+    struct doubling_shape shape;
 } fed_files[] = {
     {"config.json", "x", {"{", "\"k%u\":1", ",", "}"}},
     {"config.json", "x", {"[", "\"a%u\"", ",", "]"}},

@@ -39,7 +39,7 @@
 
 static const struct fed_form {
     enum grammar_kind kind;
-    struct shape shape;
+    struct doubling_shape shape;
     unsigned how;
 } forms[] = {
     {GRAMMAR_SCHEMA,

@@ -44,14 +44,14 @@ static bool has(struct past_store *s, uint64_t owner, const char *id, uint64_t n
 }
 
 /* What a walk has seen, and after how many items it ends. */
-struct seen {
+struct past_seen {
     char text[256];
     int left;
 };
 
 static bool see(void *ctx, const struct past_item *item)
 {
-    struct seen *s = ctx;
+    struct past_seen *s = ctx;
     size_t len = strlen(s->text);
     (void)snprintf(s->text + len, sizeof(s->text) - len, "%s%.*s%s%.*s", len ? "," : "",
                    (int)item->len, item->text, item->id_len ? "=" : "", (int)item->id_len,
@@ -62,7 +62,7 @@ static bool see(void *ctx, const struct past_item *item)
 static void expect_walk(struct past_store *s, const char *id, bool inputs, bool newest_first,
                         int most, const char *want)
 {
-    struct seen seen = {.left = most};
+    struct past_seen seen = {.left = most};
     struct past *p = past_find(s, ANNA, id, 0);
     assert_non_null(p);
     assert_int_equal(past_walk(p, inputs, newest_first, see, &seen), 0);
@@ -310,7 +310,7 @@ static void test_no_memory(void **state)
     (void)state;
     for (long n = 1;; n++) {
         struct past_store *s = NULL;
-        struct seen seen = {.left = 9};
+        struct past_seen seen = {.left = 9};
         struct past *p = NULL;
         alloc_fail_at(n);
         int r = past_store_new(1 << 20, 100, &s);

@@ -203,7 +203,7 @@ static void loads_from_traces(void **state)
 
 static void summaries(void **state)
 {
-    const struct answer answers[] = {
+    const struct bench_answer answers[] = {
         {0.0, 0.5, 2.5, 11, 11, true}, /* 0.2 s a token: good */
         {0.0, 3.0, 4.0, 11, 11, true}, /* first token too late */
         {1.0, 1.5, 9.5, 11, 11, true}, /* tokens too far apart */
@@ -273,7 +273,7 @@ static void comparisons(void **state)
 static void allocations(void **state)
 {
     struct bench_options o = serve_options();
-    const struct answer answer = {0.0, 0.5, 2.5, 11, 11, true};
+    const struct bench_answer answer = {0.0, 0.5, 2.5, 11, 11, true};
     const struct slo slo = {1.0, 0.25};
     struct summary s;
     struct load l;

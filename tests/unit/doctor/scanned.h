@@ -28,16 +28,16 @@ static inline int close_catalog(void **state)
     return 0;
 }
 
-struct found {
+struct scanned {
     struct doctor_scan *scan; /* doctor_scan_free() */
     const struct doctor_finding *f;
     uint32_t count;
 };
 
 /* In pieces of `piece` bytes: a line may be cut anywhere. */
-static inline struct found scan_pieces(const char *text, size_t piece)
+static inline struct scanned scan_pieces(const char *text, size_t piece)
 {
-    struct found s = {0};
+    struct scanned s = {0};
     size_t len = strlen(text);
     assert_int_equal(doctor_scan_new(catalog, &s.scan), 0);
     for (size_t at = 0; at < len; at += piece)

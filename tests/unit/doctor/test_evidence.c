@@ -15,7 +15,7 @@
 #include "supervisor/doctor/trace.h"
 #include "tests/unit/doctor/scanned.h"
 
-static struct found scan(const char *text)
+static struct scanned scan(const char *text)
 {
     return scan_pieces(text, strlen(text) + 1);
 }
@@ -24,110 +24,110 @@ static struct found scan(const char *text)
 #define CORE     "(EngineCore_DP0 pid=41) ERROR 11-20 10:00:02 [core.py:700] "
 #define API      "(APIServer pid=7) "
 
+/* Logs, and the signature of the first finding. */
+static const struct first_case {
+    const char *text, *id;
+} first_said[] = {
+    /* What the first process said last; the others' tracebacks follow from it. */
+    {BEGIN("0.11.0") CORE "ValueError: No available memory for the cache blocks.\n" API
+                          "RuntimeError: Engine core initialization failed. See root cause "
+                          "above.\n",
+     "vllm-no-kv-blocks"},
+    /* An import that was skipped explains nothing; nor does what the parent killed after it. */
+    {BEGIN("0.11.0") "Skipping import of x: /x/_C.so: undefined symbol: _ZN3c105E\n"
+                     "ValueError: Weight input_size_per_partition = 700 is not divisible by "
+                     "min_thread_k = 128.\nKilled\n",
+     "quantization-unsupported"},
+    /* A variable that is called DEBUG is no level. */
+    {"run.sh: line 3: KELP_DEBUG=1 bin/kelp: Segmentation fault (core dumped)\n",
+     "worker-segfault"},
+    /* Who refuses: the program its settings, or a server a request. */
+    {"pydantic_core._pydantic_core.ValidationError: 2 validation errors for "
+     "ChatCompletionRequest\n",
+     "client-schema"},
+    /* An architecture whose inspection failed for a symbol: the headline follows. */
+    {BEGIN("0.6.3") "ERROR ImportError: /x/flash_attn_2_cuda.so: undefined symbol: _ZN3c105E\n"
+                    "ValueError: Model architectures ['LlamaForCausalLM'] are not supported for "
+                    "now.\n",
+     "torch-abi-mismatch"},
+    /* A collective that fails for lack of memory is memory. */
+    {BEGIN("0.9.1") "host:1:1 [0] NCCL WARN Cuda failure 2 'out of memory'\n"
+                    "RuntimeError: NCCL error: unhandled cuda error\n"
+                    "torch.distributed.DistBackendError: ncclUnhandledCudaError: Call to CUDA "
+                    "function failed.\n",
+     "nccl-oom"},
+    /* A wait that a worker's death explains. */
+    {BEGIN("0.10.0") "INFO [shm_broadcast.py:466] No available shared memory broadcast block "
+                     "found in 60 second.\n"
+                     "kernel: Out of memory: Killed process 77 (VLLM::Worker) "
+                     "total-vm:9kB, anon-rss:8kB\n"
+                     "EngineDeadError: EngineCore encountered an issue.\n",
+     "kernel-global-oom"},
+    /* A life that says nothing but that it died gives way to the cause before it. */
+    {BEGIN("0.11.0") CORE "RuntimeError: CUDA error: uncorrectable ECC error encountered\n" BEGIN(
+         "0.11.0") "EngineDeadError: EngineCore encountered an issue.\n",
+     "xid-ecc-uncorrectable"},
+    /* What a pipe or a task says when its other end is gone follows from the first. */
+    {BEGIN("0.8.0") "Fatal Python error: Bus error\nTraceback (most recent call last):\n"
+                    "EOFError\n",
+     "bus-error"},
+    {BEGIN("0.6.1") "IndexError: pop from an empty kelp\nERROR:    Exception in ASGI "
+                    "application\nasyncio.exceptions.CancelledError: Cancelled by scope 7\n",
+     "engine-fault"},
+    /* A wrapper that repeats the message says no more than it. */
+    {BEGIN("0.6.4") "ERROR engine.py:1] IndexError: list index out of range\n"
+                    "ERROR engine.py:2] KelpError: step 7 failed (dump in /tmp/x.pkl): list "
+                    "index out of range\n",
+     "engine-bug"},
+    /* A line that only says "error: " does not hide the assertion beside it. */
+    {"kelp_graph_compute: error: unsupported op 'KELP'\n"
+     "GGML_ASSERT: ggml-kelp.m:851: !\"unsupported op\"\n",
+     "engine-bug"},
+    /* Words that no entry knows, raised where they leave one kind. */
+    {"Traceback (most recent call last):\n  File \"/home/k/vllm/vllm/v1/core/kelp.py\", line "
+     "9, in step\n    f()\nTypeError: argument 'kelp' is not of this world\n",
+     "engine-fault"},
+    {"Traceback (most recent call last):\n  File \"/x/site-packages/vllm/model_executor/models/"
+     "kelp.py\", line 9, in load_weights\n    p[name]\nKeyError: 'kelp.proj.weight'\n",
+     "weights-unexpected"},
+    {"Traceback (most recent call last):\n  File \"/x/site-packages/vllm/config.py\", line 9, "
+     "in kelp\n    f()\nAssertionError: kelp 7\n",
+     "engine-refuses"},
+    /* A place that leaves one kind outweighs an entry that knows the bare exception. */
+    {"Traceback (most recent call last):\n  File \"/x/site-packages/vllm/v1/attention/backends/"
+     "kelp.py\", line 9, in __init__\n    assert kelp\nAssertionError\n",
+     "attention-backend-unsupported"},
+    {"Traceback (most recent call last):\n  File \"/x/site-packages/vllm/v1/core/kelp.py\", "
+     "line 9, in step\n    assert kelp\nAssertionError\n",
+     "engine-fault"},
+    /* Whose call was refused: the engine's own class, a package's, the user's option. */
+    {"TypeError: KelpWorker.__init__() got an unexpected keyword argument 'kelp'\n",
+     "engine-fault"},
+    {"TypeError: KelpModel.__init__() got an unexpected keyword argument 'kelp'\n",
+     "python-version-mix"},
+    {"TypeError: EngineArgs.__init__() got an unexpected keyword argument 'kelp'\n",
+     "engine-refuses"},
+    /* A member of an object that was printed over lines. */
+    {"{\n  \"level\": \"ERROR\",\n  \"message\": \"OSError: [Errno 28] No space left on "
+     "device: '/kelp'\"\n}\n",
+     "disk-full"},
+    /* A template that the server prints is no failure of it. */
+    {BEGIN("0.8.0") "{{ raise_exception(\"Conversation roles must alternate user/assistant\") "
+                    "}}\ndecode: failed to find a memory slot for batch of size 64\n",
+     "ggml-kv-slot"},
+    /* Within a repr of an exception: the program's own words. */
+    {"ERROR OutOfMemoryError('Error in model execution (input dumped to /tmp/x.pkl): CUDA out "
+     "of memory. Tried to allocate 3.82 GiB. GPU 0 has a total capacity of 79.14 GiB')\n",
+     "cuda-oom"},
+};
+
 static void test_first_process(void **state)
 {
     (void)state;
-    static const struct {
-        const char *text, *id;
-    } cases[] = {
-        /* What the first process said last; the others' tracebacks follow from it. */
-        {BEGIN("0.11.0") CORE "ValueError: No available memory for the cache blocks.\n" API
-                              "RuntimeError: Engine core initialization failed. See root cause "
-                              "above.\n",
-         "vllm-no-kv-blocks"},
-        /* An import that was skipped explains nothing; nor does what the parent killed after it. */
-        {BEGIN("0.11.0") "Skipping import of x: /x/_C.so: undefined symbol: _ZN3c105E\n"
-                         "ValueError: Weight input_size_per_partition = 700 is not divisible by "
-                         "min_thread_k = 128.\nKilled\n",
-         "quantization-unsupported"},
-        /* A variable that is called DEBUG is no level. */
-        {"run.sh: line 3: KELP_DEBUG=1 bin/kelp: Segmentation fault (core dumped)\n",
-         "worker-segfault"},
-        /* Who refuses: the program its settings, or a server a request. */
-        {"pydantic_core._pydantic_core.ValidationError: 2 validation errors for "
-         "ChatCompletionRequest\n",
-         "client-schema"},
-        /* An architecture whose inspection failed for a symbol: the headline follows. */
-        {BEGIN(
-             "0.6.3") "ERROR ImportError: /x/flash_attn_2_cuda.so: undefined symbol: _ZN3c105E\n"
-                      "ValueError: Model architectures ['LlamaForCausalLM'] are not supported for "
-                      "now.\n",
-         "torch-abi-mismatch"},
-        /* A collective that fails for lack of memory is memory. */
-        {BEGIN("0.9.1") "host:1:1 [0] NCCL WARN Cuda failure 2 'out of memory'\n"
-                        "RuntimeError: NCCL error: unhandled cuda error\n"
-                        "torch.distributed.DistBackendError: ncclUnhandledCudaError: Call to CUDA "
-                        "function failed.\n",
-         "nccl-oom"},
-        /* A wait that a worker's death explains. */
-        {BEGIN("0.10.0") "INFO [shm_broadcast.py:466] No available shared memory broadcast block "
-                         "found in 60 second.\n"
-                         "kernel: Out of memory: Killed process 77 (VLLM::Worker) "
-                         "total-vm:9kB, anon-rss:8kB\n"
-                         "EngineDeadError: EngineCore encountered an issue.\n",
-         "kernel-global-oom"},
-        /* A life that says nothing but that it died gives way to the cause before it. */
-        {BEGIN("0.11.0") CORE
-         "RuntimeError: CUDA error: uncorrectable ECC error encountered\n" BEGIN(
-             "0.11.0") "EngineDeadError: EngineCore encountered an issue.\n",
-         "xid-ecc-uncorrectable"},
-        /* What a pipe or a task says when its other end is gone follows from the first. */
-        {BEGIN("0.8.0") "Fatal Python error: Bus error\nTraceback (most recent call last):\n"
-                        "EOFError\n",
-         "bus-error"},
-        {BEGIN("0.6.1") "IndexError: pop from an empty kelp\nERROR:    Exception in ASGI "
-                        "application\nasyncio.exceptions.CancelledError: Cancelled by scope 7\n",
-         "engine-fault"},
-        /* A wrapper that repeats the message says no more than it. */
-        {BEGIN("0.6.4") "ERROR engine.py:1] IndexError: list index out of range\n"
-                        "ERROR engine.py:2] KelpError: step 7 failed (dump in /tmp/x.pkl): list "
-                        "index out of range\n",
-         "engine-bug"},
-        /* A line that only says "error: " does not hide the assertion beside it. */
-        {"kelp_graph_compute: error: unsupported op 'KELP'\n"
-         "GGML_ASSERT: ggml-kelp.m:851: !\"unsupported op\"\n",
-         "engine-bug"},
-        /* Words that no entry knows, raised where they leave one kind. */
-        {"Traceback (most recent call last):\n  File \"/home/k/vllm/vllm/v1/core/kelp.py\", line "
-         "9, in step\n    f()\nTypeError: argument 'kelp' is not of this world\n",
-         "engine-fault"},
-        {"Traceback (most recent call last):\n  File \"/x/site-packages/vllm/model_executor/models/"
-         "kelp.py\", line 9, in load_weights\n    p[name]\nKeyError: 'kelp.proj.weight'\n",
-         "weights-unexpected"},
-        {"Traceback (most recent call last):\n  File \"/x/site-packages/vllm/config.py\", line 9, "
-         "in kelp\n    f()\nAssertionError: kelp 7\n",
-         "engine-refuses"},
-        /* A place that leaves one kind outweighs an entry that knows the bare exception. */
-        {"Traceback (most recent call last):\n  File \"/x/site-packages/vllm/v1/attention/backends/"
-         "kelp.py\", line 9, in __init__\n    assert kelp\nAssertionError\n",
-         "attention-backend-unsupported"},
-        {"Traceback (most recent call last):\n  File \"/x/site-packages/vllm/v1/core/kelp.py\", "
-         "line 9, in step\n    assert kelp\nAssertionError\n",
-         "engine-fault"},
-        /* Whose call was refused: the engine's own class, a package's, the user's option. */
-        {"TypeError: KelpWorker.__init__() got an unexpected keyword argument 'kelp'\n",
-         "engine-fault"},
-        {"TypeError: KelpModel.__init__() got an unexpected keyword argument 'kelp'\n",
-         "python-version-mix"},
-        {"TypeError: EngineArgs.__init__() got an unexpected keyword argument 'kelp'\n",
-         "engine-refuses"},
-        /* A member of an object that was printed over lines. */
-        {"{\n  \"level\": \"ERROR\",\n  \"message\": \"OSError: [Errno 28] No space left on "
-         "device: '/kelp'\"\n}\n",
-         "disk-full"},
-        /* A template that the server prints is no failure of it. */
-        {BEGIN("0.8.0") "{{ raise_exception(\"Conversation roles must alternate user/assistant\") "
-                        "}}\ndecode: failed to find a memory slot for batch of size 64\n",
-         "ggml-kv-slot"},
-        /* Within a repr of an exception: the program's own words. */
-        {"ERROR OutOfMemoryError('Error in model execution (input dumped to /tmp/x.pkl): CUDA out "
-         "of memory. Tried to allocate 3.82 GiB. GPU 0 has a total capacity of 79.14 GiB')\n",
-         "cuda-oom"},
-    };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct found s = scan(cases[i].text);
-        if (s.count == 0 || strcmp(s.f[0].signature->id, cases[i].id) != 0)
-            fail_msg("%s, not %s", s.count ? s.f[0].signature->id : "nothing", cases[i].id);
+    for (size_t i = 0; i < sizeof(first_said) / sizeof(first_said[0]); i++) {
+        struct scanned s = scan(first_said[i].text);
+        if (s.count == 0 || strcmp(s.f[0].signature->id, first_said[i].id) != 0)
+            fail_msg("%s, not %s", s.count ? s.f[0].signature->id : "nothing", first_said[i].id);
         assert_true(doctor_scan_decisive(s.scan).known);
         doctor_scan_free(s.scan);
     }
@@ -172,7 +172,7 @@ static void test_unknown(void **state)
          DOCTOR_CLASSES},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct found s = scan(cases[i].text);
+        struct scanned s = scan(cases[i].text);
         struct doctor_decisive d = doctor_scan_decisive(s.scan);
         assert_false(d.known);
         if (!strstr(d.text, cases[i].line) || (!*cases[i].line && d.line > 0))
@@ -205,7 +205,7 @@ static void test_remedies(void **state)
     (void)state;
     struct doctor_advice a[DOCTOR_ADVICE_MOST];
     /* Weights that do not fit: no limit makes them smaller. */
-    struct found s = scan(BEGIN("0.11.0") "  File \"loader.py\", line 5, in load_model\n" OOM(
+    struct scanned s = scan(BEGIN("0.11.0") "  File \"loader.py\", line 5, in load_model\n" OOM(
         "0.50", "44.39", "100.00 MiB"));
     uint32_t n = doctor_advise_for(&s.f[0], a);
     assert_int_equal(s.f[0].cls, DOCTOR_STARTUP_OOM);

@@ -29,7 +29,7 @@ static void test_mixed(void **state)
         if (*line == '#' || !bar)
             continue;
         *bar = '\0';
-        struct found s = scan_pieces(bar + 1, 4096);
+        struct scanned s = scan_pieces(bar + 1, 4096);
         const char *id = s.count ? s.f[0].signature->id : "-";
         if (strcmp(id, line) != 0) {
             print_error("%s, not %s: %s", id, line, bar + 1);
@@ -68,7 +68,7 @@ static void test_oom_kinds(void **state)
         int n = snprintf(text, sizeof(text), "%s", cases[i].before);
         (void)snprintf(text + n, sizeof(text) - (size_t)n, OOM, cases[i].requested, cases[i].free,
                        cases[i].reserved);
-        struct found s = scan_pieces(text, 7);
+        struct scanned s = scan_pieces(text, 7);
         assert_true(s.count >= 1);
         /* Whose remedies fit comes first: fewer sequences do not mend what is in pieces. */
         bool pieces = cases[i].want == DOCTOR_FRAG_OOM;
@@ -79,7 +79,7 @@ static void test_oom_kinds(void **state)
         doctor_scan_free(s.scan);
     }
     /* Old PyTorch: what is reserved in all. */
-    struct found s =
+    struct scanned s =
         scan_pieces("RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; "
                     "15.78 GiB total capacity; 12.50 GiB already allocated; 1.20 GiB free; "
                     "14.00 GiB reserved in total by PyTorch)\n",
@@ -102,7 +102,7 @@ static void test_lives(void **state)
               "OSError: [Errno 98] Address already in use\n" BEGIN READY
               "EngineDeadError: EngineCore encountered an issue.\n"
               "OSError: [Errno 98] Address already in use\n";
-    struct found s = scan_pieces(text, 3);
+    struct scanned s = scan_pieces(text, 3);
     assert_int_equal(s.count, 4);
     assert_string_equal(s.f[0].signature->id, "port-in-use");
     assert_int_equal(s.f[0].starts, 2);
@@ -135,7 +135,7 @@ static void test_forms(void **state)
         {"half a line without its end: Address already in use", "port-in-use", 0},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct found s = scan_pieces(cases[i].text, 11);
+        struct scanned s = scan_pieces(cases[i].text, 11);
         assert_int_equal(s.count, 1);
         assert_string_equal(s.f[0].signature->id, cases[i].id);
         assert_int_equal(s.f[0].ranks, cases[i].ranks);
@@ -149,7 +149,7 @@ static void test_forms(void **state)
 static void test_long_line(void **state)
 {
     (void)state;
-    struct found s = {0};
+    struct scanned s = {0};
     char block[4096];
     memset(block, 'x', sizeof(block));
     assert_int_equal(doctor_scan_new(catalog, &s.scan), 0);
@@ -172,7 +172,7 @@ static void test_advice(void **state)
         "hit rate: 0.0%\n"
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.16 GiB. GPU 0 has a total "
         "capacity of 23.69 GiB of which 512.00 MiB is free.\n";
-    struct found s = scan_pieces(text, 4096);
+    struct scanned s = scan_pieces(text, 4096);
     struct doctor_advice a[DOCTOR_ADVICE_MOST];
     const struct doctor_signature *sig = s.f[0].signature;
     uint32_t n = doctor_advise_for(&s.f[0], a);

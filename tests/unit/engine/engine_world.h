@@ -20,7 +20,7 @@
 #define VOCAB  997u
 #define WAIT_S 20
 
-struct world {
+struct engine_world {
     struct engine_params p;
     struct engine *e;
     struct ek_device *d;
@@ -32,7 +32,7 @@ struct world {
 
 static inline void on_deliver(void *ctx, uint32_t worker)
 {
-    struct world *w = ctx;
+    struct engine_world *w = ctx;
     pthread_mutex_lock(&w->lock);
     w->delivered[worker]++;
     pthread_cond_broadcast(&w->news);
@@ -41,7 +41,7 @@ static inline void on_deliver(void *ctx, uint32_t worker)
 
 static inline void on_dead(void *ctx, int code, const char *why)
 {
-    struct world *w = ctx;
+    struct engine_world *w = ctx;
     assert_non_null(why);
     pthread_mutex_lock(&w->lock);
     w->dead_code = code;
@@ -49,7 +49,7 @@ static inline void on_dead(void *ctx, int code, const char *why)
     pthread_mutex_unlock(&w->lock);
 }
 
-static inline void open_device(struct world *w)
+static inline void open_device(struct engine_world *w)
 {
     struct ek_step_ceiling c;
     engine_ceiling(&w->p, &c);
@@ -58,9 +58,9 @@ static inline void open_device(struct world *w)
     assert_int_equal(null_open(&np, &w->d), 0);
 }
 
-static inline void prepare(struct world *w, uint32_t depth)
+static inline void prepare(struct engine_world *w, uint32_t depth)
 {
-    *w = (struct world){.lock = PTHREAD_MUTEX_INITIALIZER, .news = PTHREAD_COND_INITIALIZER};
+    *w = (struct engine_world){.lock = PTHREAD_MUTEX_INITIALIZER, .news = PTHREAD_COND_INITIALIZER};
     w->p = (struct engine_params){
         .max_seqs = 8,
         .max_batched_tokens = 32,
@@ -82,12 +82,12 @@ static inline void prepare(struct world *w, uint32_t depth)
     w->d->step_us = 200;
 }
 
-static inline void start(struct world *w)
+static inline void start(struct engine_world *w)
 {
     assert_int_equal(engine_new(&w->p, &null_backend, w->d, &w->e, NULL), 0);
 }
 
-static inline void close_world(struct world *w)
+static inline void close_world(struct engine_world *w)
 {
     engine_free(w->e);
     null_close(w->d);
@@ -110,14 +110,14 @@ static inline struct request *make(uint32_t n, uint32_t max_new)
     return r;
 }
 
-static inline struct request *submit(struct world *w, uint32_t n, uint32_t max_new)
+static inline struct request *submit(struct engine_world *w, uint32_t n, uint32_t max_new)
 {
     struct request *r = make(n, max_new);
     assert_int_equal(engine_submit(w->e, r, NULL, NULL), 0);
     return r;
 }
 
-static inline void wait_until(struct world *w, const atomic_int *state, int want,
+static inline void wait_until(struct engine_world *w, const atomic_int *state, int want,
                               const atomic_uint *count, uint32_t least)
 {
     struct timespec t;
@@ -129,12 +129,12 @@ static inline void wait_until(struct world *w, const atomic_int *state, int want
     pthread_mutex_unlock(&w->lock);
 }
 
-static inline void wait_done(struct world *w, const struct request *r)
+static inline void wait_done(struct engine_world *w, const struct request *r)
 {
     wait_until(w, &r->state, REQ_DONE, NULL, 0);
 }
 
-static inline void wait_dead(struct world *w)
+static inline void wait_dead(struct engine_world *w)
 {
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);

@@ -13,20 +13,20 @@
 
 #define BS 4u
 
-struct world {
+struct blocks_world {
     struct blocks b;
     struct prefix p;
 };
 
 static const uint64_t secret[2] = {11, 22};
 
-static void open_world(struct world *w, uint32_t total)
+static void open_world(struct blocks_world *w, uint32_t total)
 {
     assert_int_equal(prefix_init(&w->p, total, BS, secret), 0);
     assert_int_equal(blocks_init(&w->b, total, prefix_forget, &w->p), 0);
 }
 
-static void close_world(struct world *w)
+static void close_world(struct blocks_world *w)
 {
     assert_null(blocks_check(&w->b, NULL));
     assert_null(prefix_check(&w->p, &w->b));
@@ -35,7 +35,7 @@ static void close_world(struct world *w)
 }
 
 /* Takes n blocks and names them as a chain of the tokens. */
-static void name_chain(struct world *w, const int32_t *tokens, uint32_t n, uint32_t *ret_ids)
+static void name_chain(struct blocks_world *w, const int32_t *tokens, uint32_t n, uint32_t *ret_ids)
 {
     struct prefix_name tail = {0, 0};
     for (uint32_t i = 0; i < n; i++) {
@@ -47,7 +47,7 @@ static void name_chain(struct world *w, const int32_t *tokens, uint32_t n, uint3
     }
 }
 
-static uint32_t find_chain(struct world *w, const int32_t *tokens, uint32_t n, uint64_t salt)
+static uint32_t find_chain(struct blocks_world *w, const int32_t *tokens, uint32_t n, uint64_t salt)
 {
     struct prefix_name tail = {0, 0};
     for (uint32_t i = 0; i < n; i++) {
@@ -62,7 +62,7 @@ static uint32_t find_chain(struct world *w, const int32_t *tokens, uint32_t n, u
 static void gives_every_block_but_null(void **state)
 {
     (void)state;
-    struct world w;
+    struct blocks_world w;
     open_world(&w, 5);
     uint32_t ids[4], seen = 0, one;
     for (int i = 0; i < 4; i++) {
@@ -86,7 +86,7 @@ static void evicts_the_deepest_first(void **state)
 {
     (void)state;
     static const int32_t tokens[3 * BS] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
-    struct world w;
+    struct blocks_world w;
     open_world(&w, 5);
     uint32_t ids[3], one;
     name_chain(&w, tokens, 3, ids);
@@ -111,7 +111,7 @@ static void takes_a_hit_out_of_the_cache(void **state)
 {
     (void)state;
     static const int32_t tokens[BS] = {1, 2, 3, 4};
-    struct world w;
+    struct blocks_world w;
     open_world(&w, 3);
     uint32_t id, one;
     name_chain(&w, tokens, 1, &id);
@@ -127,7 +127,7 @@ static void compares_tokens(void **state)
 {
     (void)state;
     static const int32_t tokens[BS] = {1, 2, 3, 4}, others[BS] = {1, 2, 3, 5};
-    struct world w;
+    struct blocks_world w;
     open_world(&w, 4);
     uint32_t id, one;
     const struct prefix_name none = {0, 0};
@@ -155,7 +155,7 @@ static void caps_the_cache(void **state)
     (void)state;
     static const int32_t tokens[6 * BS] = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12,
                                            13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24};
-    struct world w;
+    struct blocks_world w;
     open_world(&w, 8);
     uint32_t ids[6];
     name_chain(&w, tokens, 6, ids);
@@ -172,7 +172,7 @@ static void caps_the_cache(void **state)
     close_world(&w);
 }
 
-static uint32_t held_by(const struct world *w, uint32_t id)
+static uint32_t held_by(const struct blocks_world *w, uint32_t id)
 {
     return w->b.salts.node[w->b.salts.link[id].node].count;
 }
@@ -180,7 +180,7 @@ static uint32_t held_by(const struct world *w, uint32_t id)
 static void caps_one_salt(void **state)
 {
     (void)state;
-    struct world w;
+    struct blocks_world w;
     open_world(&w, 12);
     blocks_cap(&w.b, 0, 3, 0);
     uint32_t ids[8];
@@ -219,7 +219,7 @@ static void shrinks_and_grows(void **state)
 {
     (void)state;
     static const int32_t tokens[2 * BS] = {1, 2, 3, 4, 5, 6, 7, 8};
-    struct world w;
+    struct blocks_world w;
     open_world(&w, 9);
     uint32_t low[4], high[2], one;
     for (int i = 0; i < 4; i++)
@@ -246,7 +246,7 @@ static void survives_failed_allocations(void **state)
 {
     (void)state;
     for (long n = 1;; n++) {
-        struct world w = {0};
+        struct blocks_world w = {0};
         alloc_fail_at(n);
         int r = prefix_init(&w.p, 64, BS, secret);
         if (r == 0)

@@ -13,7 +13,7 @@
 
 static void serves_sixteen(uint32_t depth)
 {
-    struct world w;
+    struct engine_world w;
     struct request *r[16];
     struct engine_stats st;
 
@@ -56,7 +56,7 @@ static void serves_sixteen_two_steps(void **state)
 static void aborts_one(void **state)
 {
     (void)state;
-    struct world w;
+    struct engine_world w;
     struct engine_stats st;
     prepare(&w, 2);
     start(&w);
@@ -80,7 +80,7 @@ static void aborts_one(void **state)
 static void refuses_at_the_door(void **state)
 {
     (void)state;
-    struct world w;
+    struct engine_world w;
     struct engine_stats st;
     struct ek_fault fault;
     struct request *r[32];
@@ -127,7 +127,7 @@ static void refuses_at_the_door(void **state)
 static void refuses_by_predicted_wait(void **state)
 {
     (void)state;
-    struct world w;
+    struct engine_world w;
     struct ek_fault fault = {0};
     struct engine_stats st;
     uint32_t retry_s = 0;
@@ -170,7 +170,7 @@ static void resets_the_prefix_cache(void **state)
     (void)state;
     static const uint32_t cached[] = {0, 16, 0, 16};
     for (uint32_t depth = 1; depth <= 2; depth++) {
-        struct world w;
+        struct engine_world w;
         prepare(&w, depth);
         start(&w);
         for (uint32_t i = 0; i < 4; i++) {
@@ -189,7 +189,7 @@ static void resets_the_prefix_cache(void **state)
 static void changes_limits(void **state)
 {
     (void)state;
-    struct world w;
+    struct engine_world w;
     struct limits l;
     struct ek_fault fault;
     prepare(&w, 2);
@@ -216,7 +216,7 @@ static void changes_limits(void **state)
 static void drains_and_resumes(void **state)
 {
     (void)state;
-    struct world w;
+    struct engine_world w;
     struct engine_stats st;
     uint32_t retry;
     prepare(&w, 2);
@@ -261,7 +261,7 @@ static void records_its_steps(void **state)
 {
     (void)state;
     char dir[] = "/tmp/ek-engine-XXXXXX", sock[48], path[64];
-    struct world w;
+    struct engine_world w;
     struct request *r[3];
     struct ek_recorded got;
     struct ek_recorder *recorder = NULL;
@@ -314,7 +314,7 @@ static void records_its_steps(void **state)
 static void survives_failed_allocations_at_start(void **state)
 {
     (void)state;
-    struct world w;
+    struct engine_world w;
     prepare(&w, 1);
     for (long n = 1;; n++) {
         w.e = NULL;

@@ -22,7 +22,7 @@ static void dies_with_a_code(void **state)
                  {EK_ECOMM, EK_EXIT_COMM, EK_ECOMM},
                  {0, EK_EXIT_HANG, -ETIMEDOUT}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct world w;
+        struct engine_world w;
         prepare(&w, 1);
         w.d->wait_fails = cases[i].code;
         w.d->always_fails = true;
@@ -81,7 +81,7 @@ static void dies_with_a_recording(void **state)
     (void)state;
     static const int codes[] = {EK_EDEVICE, EK_EDEVMEM, 0};
     for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++) {
-        struct world w;
+        struct engine_world w;
         struct request *r[3];
         uint32_t count = codes[i] == EK_EDEVMEM ? 3 : 1; /* it lives until all are there */
         prepare(&w, 2);
@@ -118,7 +118,7 @@ static void dies_with_a_recording(void **state)
 static void records_what_was_not_begun(void **state)
 {
     (void)state;
-    struct world w;
+    struct engine_world w;
     prepare(&w, 2);
     struct ek_recorder *recorder = w.p.recorder = open_record();
     w.d->forward_fails = EK_EDEVMEM;
@@ -138,7 +138,7 @@ static void records_what_was_not_begun(void **state)
 static void lives_through_failed_allocations_of_a_step(void **state)
 {
     (void)state;
-    struct world w;
+    struct engine_world w;
     prepare(&w, 2);
     w.d->forward_fails = -ENOMEM;
     w.d->wait_fails = -ENOMEM;
@@ -162,14 +162,14 @@ static void lives_through_failed_allocations_of_a_step(void **state)
     close_world(&w);
 }
 
-static int set_pool(struct world *w, uint32_t blocks, struct ek_fault *fault)
+static int set_pool(struct engine_world *w, uint32_t blocks, struct ek_fault *fault)
 {
     const struct limits_change c = {.set = 1u << LIMIT_KV_BLOCKS,
                                     .value = {[LIMIT_KV_BLOCKS] = blocks}};
     return engine_limits_apply(w->e, &c, NULL, fault);
 }
 
-static void wait_pool(struct world *w, uint32_t blocks)
+static void wait_pool(struct engine_world *w, uint32_t blocks)
 {
     struct engine_stats st = {0};
     for (int i = 0; i < WAIT_S * 1000 && st.device_blocks != blocks; i++) {
@@ -185,7 +185,7 @@ static void resizes_the_device(void **state)
 {
     (void)state;
     for (uint32_t depth = 1; depth <= 2; depth++) {
-        struct world w;
+        struct engine_world w;
         struct request *r[6];
         struct ek_fault fault = {0};
         struct limits l;
@@ -225,7 +225,7 @@ static void resizes_the_device(void **state)
 static void lives_with_a_fixed_device(void **state)
 {
     (void)state;
-    struct world w;
+    struct engine_world w;
     struct engine_stats st;
     prepare(&w, 2);
     w.p.limits.value[LIMIT_KV_BLOCKS] = w.p.limits.ceiling[LIMIT_KV_BLOCKS] = 64;
@@ -253,7 +253,7 @@ static void lives_with_a_fixed_device(void **state)
 static void stops_at_once(void **state)
 {
     (void)state;
-    struct world w;
+    struct engine_world w;
     prepare(&w, 2);
     start(&w);
     struct request *a = submit(&w, 1, 200);
@@ -291,7 +291,7 @@ static int wait_until_closing(struct ek_device *d, uint64_t id, struct ek_result
 static void stops_though_a_step_fails(void **state)
 {
     (void)state;
-    struct world w;
+    struct engine_world w;
     struct ek_backend backend = null_backend;
     const struct timespec soon = {.tv_nsec = 10 * 1000 * 1000};
     backend.wait = wait_until_closing;

@@ -22,7 +22,7 @@
 static uint32_t snapshots; /* of recurrent state; 0: the model has none */
 static char dir[] = "/tmp/ek-keep-XXXXXX", path[64];
 
-static struct told {
+static struct keep_told {
     struct engine_warm_report last;
     uint32_t times;
     char why[256];
@@ -65,7 +65,7 @@ static int remove_dir(void **state)
     return rmdir(dir);
 }
 
-static void prepare_kept(struct world *w, uint32_t blocks, uint32_t host_blocks)
+static void prepare_kept(struct engine_world *w, uint32_t blocks, uint32_t host_blocks)
 {
     prepare(w, 2);
     null_close(w->d);
@@ -79,10 +79,10 @@ static void prepare_kept(struct world *w, uint32_t blocks, uint32_t host_blocks)
     (void)snprintf(w->p.keep.about.version, WARM_TEXT, "1");
     (void)snprintf(w->p.keep.about.layout, WARM_TEXT, "null");
     open_device(w);
-    told = (struct told){0};
+    told = (struct keep_told){0};
 }
 
-static struct request *submit_long(struct world *w, uint32_t n, uint64_t salt)
+static struct request *submit_long(struct engine_world *w, uint32_t n, uint64_t salt)
 {
     int32_t prompt[LONG];
     for (uint32_t i = 0; i < LONG; i++)
@@ -113,7 +113,7 @@ static void check_long(const struct request *r)
 }
 
 /* One after the other, in this order. Returns the tokens that were found in the cache. */
-static uint64_t ask_all(struct world *w, uint32_t first, uint32_t count, uint64_t salt)
+static uint64_t ask_all(struct engine_world *w, uint32_t first, uint32_t count, uint64_t salt)
 {
     struct engine_stats st;
     engine_stats(w->e, &st);
@@ -128,7 +128,7 @@ static uint64_t ask_all(struct world *w, uint32_t first, uint32_t count, uint64_
     return st.prefix_hits - before;
 }
 
-static void leave(struct world *w)
+static void leave(struct engine_world *w)
 {
     engine_stop(w->e);
     engine_keep(w->e);
@@ -140,7 +140,7 @@ static void leave(struct world *w)
 /* A server that served all prompts, and its file. */
 static void leave_file(uint32_t blocks, uint32_t host_blocks)
 {
-    struct world w;
+    struct engine_world w;
     (void)unlink(path);
     prepare_kept(&w, blocks, host_blocks);
     start(&w);
@@ -154,7 +154,7 @@ static void everything_comes_back(void **state)
 {
     (void)state;
     struct stat st;
-    struct world w;
+    struct engine_world w;
     leave_file(129, 0);
     assert_int_equal(told.last.blocks, PROMPTS * 6); /* 48 tokens of each are in the cache */
     assert_int_equal(stat(path, &st), 0);
@@ -172,7 +172,7 @@ static void everything_comes_back(void **state)
 static void the_latest_are_kept(void **state)
 {
     (void)state;
-    struct world w;
+    struct engine_world w;
     leave_file(129, 0);
     prepare_kept(&w, 25, 0);
     start(&w);
@@ -196,7 +196,7 @@ static void the_latest_are_kept(void **state)
 static void the_host_tier_comes_back(void **state)
 {
     (void)state;
-    struct world w;
+    struct engine_world w;
     leave_file(25, 60);
     assert_true(told.last.blocks > 40);
     prepare_kept(&w, 25, 60);
@@ -217,7 +217,7 @@ static void the_host_tier_comes_back(void **state)
 static void snapshots_come_back(void **state)
 {
     (void)state;
-    struct world w;
+    struct engine_world w;
     (void)unlink(path);
     prepare_kept(&w, 129, 0);
     start(&w);
@@ -244,7 +244,7 @@ static void snapshots_come_back(void **state)
 static void the_latest_snapshots_are_kept(void **state)
 {
     (void)state;
-    struct world w;
+    struct engine_world w;
     leave_file(129, 0);
     snapshots = 7;
     prepare_kept(&w, 129, 0);
@@ -272,7 +272,7 @@ static void salts_stay_apart(void **state)
 {
     (void)state;
     for (int owned = 0; owned < 2; owned++) {
-        struct world w;
+        struct engine_world w;
         (void)unlink(path);
         prepare_kept(&w, 129, 0);
         w.p.keep.owned = owned;
@@ -305,7 +305,7 @@ static void others_are_a_miss(void **state)
                                       "it is of null, and this is null2",
                                       "its blocks are of 8 tokens and 64 bytes, not 16 and 128"};
     for (int i = 0; i < 4; i++) {
-        struct world w;
+        struct engine_world w;
         leave_file(129, 0);
         prepare_kept(&w, 129, 0);
         if (i == 0)
@@ -344,7 +344,7 @@ static void damage_is_a_miss(void **state)
     (void)fclose(copy);
     srand(20261123);
     for (uint32_t i = 0; i < 60; i++) {
-        struct world w;
+        struct engine_world w;
         size_t at = i < 20 ? (size_t)i * 16 : (size_t)rand() % size;
         size_t length = i % 3 == 0 ? at : size; /* cut there, or changed there */
         f = fopen(path, "we");
@@ -369,7 +369,7 @@ static void damage_is_a_miss(void **state)
 static void a_full_disk_leaves_nothing(void **state)
 {
     (void)state;
-    struct world w;
+    struct engine_world w;
     struct rlimit was, small;
     char fresh[80];
     prepare_kept(&w, 129, 0);
@@ -395,7 +395,7 @@ static void a_full_disk_leaves_nothing(void **state)
     assert_string_equal(told.why, strerror(ENOENT));
 }
 
-static void wait_planned(struct world *w, uint64_t planned)
+static void wait_planned(struct engine_world *w, uint64_t planned)
 {
     struct engine_stats st;
     do
@@ -403,7 +403,7 @@ static void wait_planned(struct world *w, uint64_t planned)
     while (st.revivals.planned < planned);
 }
 
-static void wait_released(struct world *w)
+static void wait_released(struct engine_world *w)
 {
     struct engine_stats st;
     do
@@ -415,7 +415,7 @@ static void wait_released(struct world *w)
 static void a_restarted_device_has_it(void **state)
 {
     (void)state;
-    struct world w;
+    struct engine_world w;
     struct engine_stats st;
     prepare_kept(&w, 129, 0);
     w.d->revivals = 10;
@@ -441,7 +441,7 @@ static void a_restarted_device_has_it(void **state)
 static void a_planned_restart_has_snapshots(void **state)
 {
     (void)state;
-    struct world w;
+    struct engine_world w;
     struct engine_stats st;
     prepare_kept(&w, 129, 0);
     w.d->revivals = 10;
@@ -465,7 +465,7 @@ static void a_planned_restart_has_snapshots(void **state)
 
 /* Orders and resets that come while a device that is there again gets its cache back. */
 static struct ek_backend busy_backend;
-static struct world *busy;
+static struct engine_world *busy;
 static enum engine_order busy_order;
 static bool busy_reset;
 
@@ -491,7 +491,7 @@ static int busy_read(struct ek_device *d, uint32_t tier, uint32_t id, void *to)
     return null_reviving_backend.kv_read(d, tier, id, to);
 }
 
-static void start_busy(struct world *w, enum engine_order order)
+static void start_busy(struct engine_world *w, enum engine_order order)
 {
     prepare_kept(w, 129, 0);
     w->d->revivals = 10;
@@ -507,7 +507,7 @@ static void start_busy(struct world *w, enum engine_order order)
 static void an_order_meanwhile_is_not_lost(void **state)
 {
     (void)state;
-    struct world w;
+    struct engine_world w;
     (void)unlink(path);
     start_busy(&w, ENGINE_RELEASE);
     assert_int_equal(engine_device_order(w.e, ENGINE_RESTART, NULL), 0);
@@ -523,7 +523,7 @@ static void an_order_meanwhile_is_not_lost(void **state)
 static void a_reset_is_final(void **state)
 {
     (void)state;
-    struct world w;
+    struct engine_world w;
     (void)unlink(path);
     start_busy(&w, ENGINE_ORDER_NONE);
     busy_reset = true; /* while it is restored */
@@ -551,7 +551,7 @@ static void a_reset_is_final(void **state)
 static void only_our_own_is_taken(void **state)
 {
     (void)state;
-    struct world w;
+    struct engine_world w;
     char fresh[80];
     leave_file(129, 0);
     assert_int_equal(chmod(path, 0640), 0);
@@ -570,7 +570,7 @@ static void only_our_own_is_taken(void **state)
 static void survives_without_memory(void **state)
 {
     (void)state;
-    struct world w;
+    struct engine_world w;
     prepare_kept(&w, 129, 0);
     start(&w);
     (void)ask_all(&w, 0, PROMPTS, 0);

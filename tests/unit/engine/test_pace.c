@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-struct device {
+struct pace_device {
     double least_us, fixed_us, row_us, context_us; /* the longer of least and rows, and the rest */
 };
 
@@ -21,14 +21,14 @@ static double chance(void)
     return (double)(g_seed >> 11) / 9007199254740992.0;
 }
 
-static double time_of(const struct device *d, double rows, double context)
+static double time_of(const struct pace_device *d, double rows, double context)
 {
     return fmax(d->least_us, d->row_us * rows) + d->fixed_us + d->context_us * context;
 }
 
 /* Prompts of random lengths are read beside `decodes` answers; each step takes its time, a fifth
  * more or less by chance. Returns the budget at the end. */
-static uint32_t play(struct pace *p, const struct device *d, uint32_t most, uint32_t decodes,
+static uint32_t play(struct pace *p, const struct pace_device *d, uint32_t most, uint32_t decodes,
                      uint32_t steps, double noise)
 {
     double left = 0, context = 20000;
@@ -50,7 +50,7 @@ static uint32_t play(struct pace *p, const struct device *d, uint32_t most, uint
 }
 
 /* Of prompts, in steps full of them. */
-static double speed(const struct device *d, uint32_t rows)
+static double speed(const struct pace_device *d, uint32_t rows)
 {
     return rows / time_of(d, rows, 0);
 }
@@ -59,7 +59,7 @@ static void test_no_more_is_lost_than_promised(void **state)
 {
     (void)state;
     static const struct {
-        struct device d;
+        struct pace_device d;
         uint32_t most, least, largest; /* what may be chosen */
     } cases[] = {
         {{8000, 0, 80, 0.07}, 2048, 512, 1024},      /* the cost model of schedsim.h */
@@ -85,7 +85,7 @@ static void test_no_more_is_lost_than_promised(void **state)
 static void test_it_follows(void **state)
 {
     (void)state;
-    const struct device cheap = {8000, 0, 80, 0.07}, dear = {8000, 60000, 80, 0.07};
+    const struct pace_device cheap = {8000, 0, 80, 0.07}, dear = {8000, 60000, 80, 0.07};
     struct pace p;
 
     g_seed = 3;
@@ -98,7 +98,7 @@ static void test_it_follows(void **state)
 static void test_nothing_is_chosen_of_too_little(void **state)
 {
     (void)state;
-    const struct device d = {8000, 0, 80, 0};
+    const struct pace_device d = {8000, 0, 80, 0};
     struct pace p;
 
     g_seed = 4;
@@ -124,7 +124,7 @@ static void test_nothing_is_chosen_of_too_little(void **state)
 static void test_answers_have_their_rows(void **state)
 {
     (void)state;
-    const struct device d = {8000, 0, 80, 0.07};
+    const struct pace_device d = {8000, 0, 80, 0.07};
     struct pace p;
 
     g_seed = 5;

@@ -10,17 +10,17 @@
 #include "server/engine/engine_inside.h"
 #include "tests/unit/engine/engine_world.h"
 
-struct told {
+struct revive_told {
     atomic_uint times, released, failed, refused;
     uint32_t requests;
     char why[32];
 };
 
-static struct told told;
+static struct revive_told told;
 
 static void on_revived(void *ctx, const char *why, uint64_t pause_us, uint32_t requests)
 {
-    struct world *w = ctx;
+    struct engine_world *w = ctx;
     (void)pause_us;
     pthread_mutex_lock(&w->lock);
     told.requests += requests;
@@ -32,14 +32,14 @@ static void on_revived(void *ctx, const char *why, uint64_t pause_us, uint32_t r
 
 static void on_away(void *ctx, const char *why)
 {
-    struct world *w = ctx;
+    struct engine_world *w = ctx;
     pthread_mutex_lock(&w->lock);
     atomic_fetch_add(why ? &told.failed : &told.released, 1);
     pthread_cond_broadcast(&w->news);
     pthread_mutex_unlock(&w->lock);
 }
 
-static void start_reviving(struct world *w, uint32_t budget)
+static void start_reviving(struct engine_world *w, uint32_t budget)
 {
     told.requests = 0;
     atomic_store(&told.times, 0);
@@ -60,7 +60,7 @@ static void texts_go_on(void **state)
     static const enum engine_cause causes[] = {ENGINE_LOST_ENDED, ENGINE_LOST_FAULT,
                                                ENGINE_LOST_ENDED, ENGINE_LOST_HANG};
     for (int place = 0; place < 4; place++) {
-        struct world w;
+        struct engine_world w;
         struct request *r[8];
         struct engine_stats st;
         prepare(&w, 2);
@@ -101,7 +101,7 @@ static void texts_go_on(void **state)
 static void an_idle_one_comes_back(void **state)
 {
     (void)state;
-    struct world w;
+    struct engine_world w;
     prepare(&w, 2);
     start_reviving(&w, 8);
     struct request *r = submit(&w, 1, 5);
@@ -117,7 +117,7 @@ static void an_idle_one_comes_back(void **state)
 static void a_budget_ends_it(void **state)
 {
     (void)state;
-    struct world w;
+    struct engine_world w;
     prepare(&w, 2);
     w.d->wait_fails = EK_EDEVICE;
     w.d->always_fails = true;
@@ -135,7 +135,7 @@ static void a_budget_ends_it(void **state)
 static void no_other_ends_it(void **state)
 {
     (void)state;
-    struct world w;
+    struct engine_world w;
     prepare(&w, 2);
     w.d->wait_fails = EK_EDEVICE;
     start_reviving(&w, 3);
@@ -153,7 +153,7 @@ static void a_load_is_tried_again(void **state)
     (void)state;
     static const int codes[] = {-ENOMEM, EK_EDEVMEM, EK_EDEVICE, -EAGAIN};
     for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++) {
-        struct world w;
+        struct engine_world w;
         struct engine_stats st;
         prepare(&w, 2);
         start_reviving(&w, 8);
@@ -186,7 +186,7 @@ static void a_load_that_stays_refused(void **state)
 {
     (void)state;
     for (int forever = 0; forever < 2; forever++) {
-        struct world w;
+        struct engine_world w;
         prepare(&w, 2);
         w.p.away_most_us = forever ? 250000 : 0;
         start_reviving(&w, 64);
@@ -210,7 +210,7 @@ static void a_load_that_stays_refused(void **state)
 static void released_between_two_tries(void **state)
 {
     (void)state;
-    struct world w;
+    struct engine_world w;
     prepare(&w, 2);
     start_reviving(&w, 64);
     w.d->revive_code = -ENOMEM;
@@ -233,7 +233,7 @@ static void released_between_two_tries(void **state)
 static void the_cause_is_found(void **state)
 {
     (void)state;
-    struct world w;
+    struct engine_world w;
     struct request *r[8];
     prepare(&w, 2);
     w.d->revive_fault = true;
@@ -270,7 +270,7 @@ static void chance_is_no_cause(void **state)
         {{7, 0, 9}, {true, true, true}, false, 3},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct world w;
+        struct engine_world w;
         struct sched *s;
         prepare(&w, 2);
         assert_int_equal(sched_new(&w.p, &s), 0);
@@ -297,7 +297,7 @@ static void restarts_are_not_seen(void **state)
 {
     (void)state;
     for (uint32_t depth = 1; depth <= 2; depth++) {
-        struct world w;
+        struct engine_world w;
         struct request *r[8];
         struct engine_stats st;
         prepare(&w, depth);
@@ -329,7 +329,7 @@ static void restarts_are_not_seen(void **state)
 static void released_and_acquired(void **state)
 {
     (void)state;
-    struct world w;
+    struct engine_world w;
     struct engine_stats st;
     prepare(&w, 2);
     start_reviving(&w, 1);
@@ -366,7 +366,7 @@ static void released_and_acquired(void **state)
 static void a_load_is_given_up(void **state)
 {
     (void)state;
-    struct world w;
+    struct engine_world w;
     prepare(&w, 2);
     start_reviving(&w, 2);
     atomic_store(&w.d->loads, 1);
@@ -393,7 +393,7 @@ static void a_load_is_given_up(void **state)
 static void waiting_is_bounded(void **state)
 {
     (void)state;
-    struct world w;
+    struct engine_world w;
     struct engine_stats st;
     prepare(&w, 2);
     w.p.away_most_us = 20000;
@@ -430,7 +430,7 @@ static void waiting_is_bounded(void **state)
 static void a_restart_that_fails(void **state)
 {
     (void)state;
-    struct world w;
+    struct engine_world w;
     prepare(&w, 2);
     start_reviving(&w, 3);
     w.d->revivals = 0;
@@ -447,7 +447,7 @@ static void a_restart_that_fails(void **state)
 
 static void on_refused(void *ctx, const char *why)
 {
-    struct world *w = ctx;
+    struct engine_world *w = ctx;
     assert_non_null(strstr(why, "gone"));
     pthread_mutex_lock(&w->lock);
     atomic_fetch_add(&told.refused, 1);
@@ -458,7 +458,7 @@ static void on_refused(void *ctx, const char *why)
 static void a_restart_is_refused(void **state)
 {
     (void)state;
-    struct world w;
+    struct engine_world w;
     struct engine_stats st;
     struct ek_fault fault = {0};
     prepare(&w, 2);
@@ -526,7 +526,7 @@ static void a_loss_is_judged(void **state)
 {
     (void)state;
     for (int answers = 0; answers < 2; answers++) {
-        struct world w;
+        struct engine_world w;
         struct request *r[8];
         struct limits now;
         prepare(&w, 2);

@@ -21,84 +21,125 @@
 #include "tests/unit/alloc.h"
 #include "tests/unit/grammar/words.h"
 
+/* Texts of each kind of grammar, with answers that it lets in and others that it does not. */
+static const struct kind_case {
+    enum grammar_kind kind;
+    const char *text, *yes[3], *no[3];
+} kinds[] = {
+    {GRAMMAR_JSON, "", {"{}", "{\"a\": [1, 2.5]}"}, {"1", "[]", "\"x\""}},
+    {GRAMMAR_CHOICE,
+     "[\"yes\",\"no\",\"yesterday\"]",
+     {"yes", "no", "yesterday"},
+     {"", "yester", "maybe"}},
+    {GRAMMAR_CALLS,
+     "{\"tools\":[{\"function\":{\"name\":\"f\",\"parameters\":{\"$ref\":\"#/$defs/"
+     "x\",\"$defs\":{"
+     "\"x\":{\"properties\":{\"a\":{\"type\":\"integer\"}},\"required\":[\"a\"]}}}}},{"
+     "\"function\":{"
+     "\"name\":\"g\"}}],\"name\":null,\"most\":2}",
+     {"<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>",
+      "<tool_call>\n{\"name\": \"g\", \"arguments\": "
+      "{}}\n</tool_call>\n<tool_call>\n{\"name\": \"f\", "
+      "\"arguments\": {\"a\":2}}\n</tool_call>"},
+     {"", "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>",
+      "<tool_call>\n{\"name\": \"h\", \"arguments\": {}}\n</tool_call>"}},
+    {GRAMMAR_REGEX, "[a-z]{2}", {"ab"}, {"a", "abc"}},
+    {GRAMMAR_EBNF,
+     "root ::= \"a\" b* # comment\nb ::= [0-9x-z] | \"\\n\" | (\"c\" | 'd')+",
+     {"a", "a1z", "a\ncd"},
+     {"", "b", "ab"}},
+    {GRAMMAR_EBNF,
+     "root ::= e\ne ::= t (\"+\" t)*\nt ::= \"(\" e \")\" | [0-9]{1,3}",
+     {"1", "(1+22)+333"},
+     {"1+", "(1", "4444"}},
+    {GRAMMAR_EBNF,
+     "root ::= root \"a\" | x \"c\" | \"b\"\nx ::= root \"d\" | y?\ny ::= x \"e\" | \"f\"",
+     {"ba", "bdca", "fec"},
+     {"a", "bd", "dc"}},
+    {GRAMMAR_EBNF,
+     "// Lark\n?start: start \"+\" N | N -> n\nN: /[0-9]{1,2}/\n%ignore \" \"+",
+     {"1", " 1 +22 + 3 "},
+     {"1+", "+1", "222"}},
+    /* as guidance 0.3.1 sends select(), gen() and json() to a vLLM */
+    {GRAMMAR_EBNF,
+     "%llguidance {}\n\nstart: s\ns[capture]: S\n\nS: \"a\"\n     | \"b\"\n\n",
+     {"a", "b"},
+     {"", "ab"}},
+    {GRAMMAR_EBNF,
+     "%llguidance {}\n\nstart: \"A \" a \" B \" z\na[capture=\"__LIST_APPEND:a\"]: A\nA: "
+     "/[0-9]+/\nz[capture]: Z\n\nZ: \"x\"\n     | \"y\"\n\n",
+     {"A 1 B x", "A 27 B y"},
+     {"A  B x", "A 1 B"}},
+    {GRAMMAR_EBNF,
+     "%llguidance {}\n\nstart: x\nx[capture, max_tokens=10, stop=\"q\"]: X\nX: /(?s:.*)/\n",
+     {"q", "ab\nq"},
+     {"", "ab", "qq"}},
+    {GRAMMAR_EBNF,
+     "start: x X{2} X{0,1}\nx[suffix=/[0-9]/]: X{1,}\nX: /[a-z]/",
+     {"a1bc", "abc2bcd"},
+     {"1bc", "a1b", "a12bc"}},
+    {GRAMMAR_EBNF,
+     "%llguidance {}\n\nstart: x\n\nx[capture]: %json {\n  \"type\": \"object\",\n  "
+     "\"properties\": {\n    \"n\": {\n      \"type\": \"integer\"\n    },\n \"m\": {}\n  },\n "
+     " "
+     "\"required\": [\n    \"n\"\n  ],\n  \"x-guidance\": {\n    \"whitespace_flexible\": "
+     "false,\n "
+     "   \"whitespace_pattern\": null,\n    \"item_separator\": \", \",\n    "
+     "\"key_separator\": "
+     "\": \",\n    \"coerce_one_of\": true,\n    \"lenient\": false\n  }\n}\n\n",
+     {"{\"n\": 5}", "{\"n\": 5, \"m\": [1, {\"a\": 2}]}"},
+     {"{\"n\":5}", "{ \"n\": 5}", "{\"n\": 5,\"m\": 1}"}},
+    {GRAMMAR_EBNF, "start: \"<\" %json {\"type\": \"integer\"} \">\"", {"<5>"}, {"<>", "<\"5\">"}},
+    {GRAMMAR_EBNF,
+     "root ::= .{2} | [^a-z] \"\\u00e9\" | \"\"",
+     {"ab", "1\xc3\xa9", ""},
+     {"a", "a\n"}},
+};
+
+/* Texts that are refused, and a part of what is said. */
+static const struct bad_text {
+    enum grammar_kind kind;
+    const char *text, *says;
+} bad_texts[] = {
+    {GRAMMAR_CHOICE, "[]", "1 to"},
+    {GRAMMAR_CHOICE, "[\"\"]", "empty"},
+    {GRAMMAR_CHOICE, "[1]", "no string"},
+    {GRAMMAR_CHOICE, "{}", "list"},
+    {GRAMMAR_EBNF, "", "`root` is used"},
+    {GRAMMAR_EBNF, "a ::= \"x\"", "`root` is used"},
+    {GRAMMAR_EBNF, "root ::= b", "`b` is used"},
+    {GRAMMAR_EBNF, "root = \"a\"", "line 1"},
+    {GRAMMAR_EBNF, "root ::= \"a\nx ::= \"b\"", "not closed"},
+    {GRAMMAR_EBNF, "root ::= (\"a\"", "not closed"},
+    {GRAMMAR_EBNF, "root ::= \"a\")", "never opened"},
+    {GRAMMAR_EBNF, "root ::= [z-a]", "backwards"},
+    {GRAMMAR_EBNF, "root ::= \"a\"{3,1}", "in order"},
+    {GRAMMAR_EBNF, "root ::= \"\\q\"", "escape"},
+    {GRAMMAR_EBNF, "root ::= \"a\"\nroot ::= \"b\"", "second time"},
+    {GRAMMAR_EBNF, "root ::= root \"a\" | root", "no text at all"},
+    {GRAMMAR_EBNF, "root ::= root* \"a\" | ", "`root` can begin with itself"},
+    {GRAMMAR_EBNF, "root ::= a? root | \"b\"\na ::= \"x\"", "`root` can begin with itself"},
+    {GRAMMAR_EBNF, "root ::= a\na ::= \"x\" a", "no text at all"},
+    {GRAMMAR_EBNF, "start: x \"a\"\nx[max_tokens=3]: \"b\"+", "the whole answer"},
+    {GRAMMAR_EBNF, "start[max_tokens=3]: x\nx[max_tokens=3]: \"b\"+", "once, max_tokens"},
+    {GRAMMAR_EBNF, "start[max_tokens=0]: \"b\"+", "must be 1 to"},
+    {GRAMMAR_EBNF, "start[temperature=0.5]: \"b\"+", "field of the request"},
+    {GRAMMAR_EBNF, "start[capture=x]: \"b\"+", "no name in quotes"},
+    {GRAMMAR_EBNF, "start[capture: \"b\"", "not closed"},
+    {GRAMMAR_EBNF, "start[stop=\"a\"]: x\nx: \"(\" x? \")\"", "terminals alone"},
+    {GRAMMAR_EBNF, "start[stop=x]: \"a\"\nx: \"b\"", "a terminal uses the rule"},
+    {GRAMMAR_EBNF, "start: \"a\"{3,1}", "in order"},
+    {GRAMMAR_EBNF, "start: \"a\"{3", "not closed"},
+    {GRAMMAR_EBNF, "start: %json nothing", "a JSON schema"},
+    {GRAMMAR_EBNF, "start: %json {\"x-guidance\": {\"whitespace_pattern\": \"a\"}}", "not offered"},
+    {GRAMMAR_EBNF,
+     "start: %json {\"x-guidance\": {\"whitespace_flexible\": false, \"item_separator\": "
+     "\";\"}}",
+     "no comma"},
+};
+
 static void test_kinds(void **state)
 {
-    static const struct {
-        enum grammar_kind kind;
-        const char *text, *yes[3], *no[3];
-    } kinds[] = {
-        {GRAMMAR_JSON, "", {"{}", "{\"a\": [1, 2.5]}"}, {"1", "[]", "\"x\""}},
-        {GRAMMAR_CHOICE,
-         "[\"yes\",\"no\",\"yesterday\"]",
-         {"yes", "no", "yesterday"},
-         {"", "yester", "maybe"}},
-        {GRAMMAR_CALLS,
-         "{\"tools\":[{\"function\":{\"name\":\"f\",\"parameters\":{\"$ref\":\"#/$defs/"
-         "x\",\"$defs\":{"
-         "\"x\":{\"properties\":{\"a\":{\"type\":\"integer\"}},\"required\":[\"a\"]}}}}},{"
-         "\"function\":{"
-         "\"name\":\"g\"}}],\"name\":null,\"most\":2}",
-         {"<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>",
-          "<tool_call>\n{\"name\": \"g\", \"arguments\": "
-          "{}}\n</tool_call>\n<tool_call>\n{\"name\": \"f\", "
-          "\"arguments\": {\"a\":2}}\n</tool_call>"},
-         {"", "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>",
-          "<tool_call>\n{\"name\": \"h\", \"arguments\": {}}\n</tool_call>"}},
-        {GRAMMAR_REGEX, "[a-z]{2}", {"ab"}, {"a", "abc"}},
-        {GRAMMAR_EBNF,
-         "root ::= \"a\" b* # comment\nb ::= [0-9x-z] | \"\\n\" | (\"c\" | 'd')+",
-         {"a", "a1z", "a\ncd"},
-         {"", "b", "ab"}},
-        {GRAMMAR_EBNF,
-         "root ::= e\ne ::= t (\"+\" t)*\nt ::= \"(\" e \")\" | [0-9]{1,3}",
-         {"1", "(1+22)+333"},
-         {"1+", "(1", "4444"}},
-        {GRAMMAR_EBNF,
-         "root ::= root \"a\" | x \"c\" | \"b\"\nx ::= root \"d\" | y?\ny ::= x \"e\" | \"f\"",
-         {"ba", "bdca", "fec"},
-         {"a", "bd", "dc"}},
-        {GRAMMAR_EBNF,
-         "// Lark\n?start: start \"+\" N | N -> n\nN: /[0-9]{1,2}/\n%ignore \" \"+",
-         {"1", " 1 +22 + 3 "},
-         {"1+", "+1", "222"}},
-        /* as guidance 0.3.1 sends select(), gen() and json() to a vLLM */
-        {GRAMMAR_EBNF,
-         "%llguidance {}\n\nstart: s\ns[capture]: S\n\nS: \"a\"\n     | \"b\"\n\n",
-         {"a", "b"},
-         {"", "ab"}},
-        {GRAMMAR_EBNF,
-         "%llguidance {}\n\nstart: \"A \" a \" B \" z\na[capture=\"__LIST_APPEND:a\"]: A\nA: "
-         "/[0-9]+/\nz[capture]: Z\n\nZ: \"x\"\n     | \"y\"\n\n",
-         {"A 1 B x", "A 27 B y"},
-         {"A  B x", "A 1 B"}},
-        {GRAMMAR_EBNF,
-         "%llguidance {}\n\nstart: x\nx[capture, max_tokens=10, stop=\"q\"]: X\nX: /(?s:.*)/\n",
-         {"q", "ab\nq"},
-         {"", "ab", "qq"}},
-        {GRAMMAR_EBNF,
-         "start: x X{2} X{0,1}\nx[suffix=/[0-9]/]: X{1,}\nX: /[a-z]/",
-         {"a1bc", "abc2bcd"},
-         {"1bc", "a1b", "a12bc"}},
-        {GRAMMAR_EBNF,
-         "%llguidance {}\n\nstart: x\n\nx[capture]: %json {\n  \"type\": \"object\",\n  "
-         "\"properties\": {\n    \"n\": {\n      \"type\": \"integer\"\n    },\n \"m\": {}\n  },\n "
-         " "
-         "\"required\": [\n    \"n\"\n  ],\n  \"x-guidance\": {\n    \"whitespace_flexible\": "
-         "false,\n "
-         "   \"whitespace_pattern\": null,\n    \"item_separator\": \", \",\n    "
-         "\"key_separator\": "
-         "\": \",\n    \"coerce_one_of\": true,\n    \"lenient\": false\n  }\n}\n\n",
-         {"{\"n\": 5}", "{\"n\": 5, \"m\": [1, {\"a\": 2}]}"},
-         {"{\"n\":5}", "{ \"n\": 5}", "{\"n\": 5,\"m\": 1}"}},
-        {GRAMMAR_EBNF,
-         "start: \"<\" %json {\"type\": \"integer\"} \">\"",
-         {"<5>"},
-         {"<>", "<\"5\">"}},
-        {GRAMMAR_EBNF,
-         "root ::= .{2} | [^a-z] \"\\u00e9\" | \"\"",
-         {"ab", "1\xc3\xa9", ""},
-         {"a", "a\n"}},
-    };
     (void)state;
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
         struct grammar *g;
@@ -114,54 +155,13 @@ static void test_kinds(void **state)
                 fail_msg("%s lets in '%s'", kinds[i].text, kinds[i].no[k]);
         grammar_unref(g);
     }
-    static const struct {
-        enum grammar_kind kind;
-        const char *text, *says;
-    } bad[] = {
-        {GRAMMAR_CHOICE, "[]", "1 to"},
-        {GRAMMAR_CHOICE, "[\"\"]", "empty"},
-        {GRAMMAR_CHOICE, "[1]", "no string"},
-        {GRAMMAR_CHOICE, "{}", "list"},
-        {GRAMMAR_EBNF, "", "`root` is used"},
-        {GRAMMAR_EBNF, "a ::= \"x\"", "`root` is used"},
-        {GRAMMAR_EBNF, "root ::= b", "`b` is used"},
-        {GRAMMAR_EBNF, "root = \"a\"", "line 1"},
-        {GRAMMAR_EBNF, "root ::= \"a\nx ::= \"b\"", "not closed"},
-        {GRAMMAR_EBNF, "root ::= (\"a\"", "not closed"},
-        {GRAMMAR_EBNF, "root ::= \"a\")", "never opened"},
-        {GRAMMAR_EBNF, "root ::= [z-a]", "backwards"},
-        {GRAMMAR_EBNF, "root ::= \"a\"{3,1}", "in order"},
-        {GRAMMAR_EBNF, "root ::= \"\\q\"", "escape"},
-        {GRAMMAR_EBNF, "root ::= \"a\"\nroot ::= \"b\"", "second time"},
-        {GRAMMAR_EBNF, "root ::= root \"a\" | root", "no text at all"},
-        {GRAMMAR_EBNF, "root ::= root* \"a\" | ", "`root` can begin with itself"},
-        {GRAMMAR_EBNF, "root ::= a? root | \"b\"\na ::= \"x\"", "`root` can begin with itself"},
-        {GRAMMAR_EBNF, "root ::= a\na ::= \"x\" a", "no text at all"},
-        {GRAMMAR_EBNF, "start: x \"a\"\nx[max_tokens=3]: \"b\"+", "the whole answer"},
-        {GRAMMAR_EBNF, "start[max_tokens=3]: x\nx[max_tokens=3]: \"b\"+", "once, max_tokens"},
-        {GRAMMAR_EBNF, "start[max_tokens=0]: \"b\"+", "must be 1 to"},
-        {GRAMMAR_EBNF, "start[temperature=0.5]: \"b\"+", "field of the request"},
-        {GRAMMAR_EBNF, "start[capture=x]: \"b\"+", "no name in quotes"},
-        {GRAMMAR_EBNF, "start[capture: \"b\"", "not closed"},
-        {GRAMMAR_EBNF, "start[stop=\"a\"]: x\nx: \"(\" x? \")\"", "terminals alone"},
-        {GRAMMAR_EBNF, "start[stop=x]: \"a\"\nx: \"b\"", "a terminal uses the rule"},
-        {GRAMMAR_EBNF, "start: \"a\"{3,1}", "in order"},
-        {GRAMMAR_EBNF, "start: \"a\"{3", "not closed"},
-        {GRAMMAR_EBNF, "start: %json nothing", "a JSON schema"},
-        {GRAMMAR_EBNF, "start: %json {\"x-guidance\": {\"whitespace_pattern\": \"a\"}}",
-         "not offered"},
-        {GRAMMAR_EBNF,
-         "start: %json {\"x-guidance\": {\"whitespace_flexible\": false, \"item_separator\": "
-         "\";\"}}",
-         "no comma"},
-    };
-    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+    for (size_t i = 0; i < sizeof(bad_texts) / sizeof(bad_texts[0]); i++) {
         struct grammar *g;
         struct ek_fault f = {0};
-        int r =
-            grammar_compile(bad[i].kind, bad[i].text, strlen(bad[i].text), lexicon, NULL, &g, &f);
-        if (r != -EBADMSG || !strstr(f.msg, bad[i].says))
-            fail_msg("%s: %d %s", bad[i].text, r, f.msg);
+        int r = grammar_compile(bad_texts[i].kind, bad_texts[i].text, strlen(bad_texts[i].text),
+                                lexicon, NULL, &g, &f);
+        if (r != -EBADMSG || !strstr(f.msg, bad_texts[i].says))
+            fail_msg("%s: %d %s", bad_texts[i].text, r, f.msg);
     }
 }
 

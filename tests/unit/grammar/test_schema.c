@@ -19,11 +19,11 @@
 #include "server/grammar/grammar.h"
 #include "tests/unit/grammar/words.h"
 
-struct text_case {
+struct schema_text_case {
     const char *schema, *yes[8], *no[8];
 };
 
-static const struct text_case cases[] = {
+static const struct schema_text_case cases[] = {
     {"true", {"1", "\"x\"", "{}", "[]", "null", "[1, {\"a\": true}]"}, {"", "tru", "[1,]"}},
     {"{}", {"1", "{\"a\":1}", "false"}, {"nul"}},
     {"{\"type\":\"null\"}", {"null"}, {"0"}},
@@ -343,7 +343,7 @@ static void test_texts(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        const struct text_case *c = &cases[i];
+        const struct schema_text_case *c = &cases[i];
         struct grammar *g;
         struct ek_fault f = {0};
         int r =
@@ -360,86 +360,85 @@ static void test_texts(void **state)
     }
 }
 
+/* Schemas that are refused, with the place that the error names and a part of what it says. */
+static const struct refused_schema {
+    const char *schema, *pointer, *says;
+} refused[] = {
+    {"", "", "not valid JSON"},
+    {"{", "", "not valid JSON"},
+    {"3", "", "must be an object"},
+    {"false", "", "no value"},
+    {"{\"type\":\"text\"}", "/type", "`type` must be"},
+    {"{\"type\":[]}", "/type", "no type"},
+    {"{\"nonsense\":1}", "/nonsense", "not offered"},
+    {"{\"not\":{}}", "", "no value"},
+    {"{\"not\":3}", "/not", "must be an object"},
+    {"{\"not\":{\"pattern\":\"a\"}}", "/not/pattern", "below `not`"},
+    {"{\"not\":{\"items\":{\"type\":\"null\"}}}", "/not/items", "below `not`"},
+    {"{\"not\":{\"anyOf\":[{\"type\":\"null\"},{\"format\":\"date\"}]}}", "/not/anyOf/format",
+     "below `not`"},
+    {"{\"not\":{\"const\":[1]}}", "/not", "a list or an object"},
+    {"{\"type\":\"string\",\"maxLength\":9,\"not\":{\"const\":\"a\"}}", "/maxLength", "beside a"},
+    {"{\"if\":{\"pattern\":\"a\"},\"then\":{}}", "/if/pattern", "below `not`"},
+    {"{\"if\":{},\"then\":{\"contains\":{}}}", "/then/contains", "not offered"},
+    {"{\"patternProperties\":3}", "/patternProperties", "must be an object"},
+    {"{\"patternProperties\":{\"^a(?!b)\":{}}}", "/patternProperties/^a(?!b)", "look-around"},
+    {"{\"patternProperties\":{\"^a\":{},\"b$\":{\"type\":\"null\"}}}", "/patternProperties",
+     "both"},
+    {"{\"properties\":{\"abc\":{}},\"patternProperties\":{\"^a\":{\"type\":\"null\"}}}",
+     "/patternProperties", "one schema"},
+    {"{\"patternProperties\":{\"^a\":{}},\"additionalProperties\":{\"type\":\"null\"}}",
+     "/additionalProperties", "beside"},
+    {"{\"properties\":{\"a\":{}},\"propertyNames\":{\"maxLength\":3}}", "/propertyNames", "beside"},
+    {"{\"dependentRequired\":{\"a\":3}}", "/dependentRequired", "lists of names"},
+    {"{\"properties\":{\"a/b\":{\"items\":{\"contains\":{}}}}}", "/properties/a~1b/items/contains",
+     "not offered"},
+    {"{\"items\":{\"anyOf\":[{},{\"unevaluatedItems\":{}}]}}", "/items/anyOf/1/unevaluatedItems",
+     "not offered"},
+    {"{\"$ref\":\"http://x/y\"}", "/$ref", "only references into"},
+    {"{\"$ref\":\"#/nowhere\"}", "/$ref", "there is nothing"},
+    {"{\"$ref\":5}", "/$ref", "must be a string"},
+    {"{\"$ref\":\"#\"}", "", "no text at all"},
+    {"{\"anyOf\":[{\"$ref\":\"#\"},{\"const\":1}]}", "", "begin with itself"},
+    {"{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}", "",
+     "no text at all"},
+    {"{\"type\":\"string\",\"pattern\":\"a(?=a)\"}", "/pattern", "look-around"},
+    {"{\"type\":\"string\",\"minLength\":3,\"maxLength\":2}", "/maxLength", "below"},
+    {"{\"type\":\"string\",\"maxLength\":-1}", "/maxLength", "whole number"},
+    {"{\"type\":\"string\",\"maxLength\":100000}", "/maxLength", "above"},
+    {"{\"type\":\"integer\",\"minimum\":\"3\"}", "/minimum", "must be a number"},
+    {"{\"type\":\"integer\",\"minimum\":5,\"maximum\":4}", "", "no number"},
+    {"{\"type\":\"integer\",\"minimum\":1e300}", "/minimum", "1e15"},
+    {"{\"type\":\"number\",\"multipleOf\":0.00000030}", "/multipleOf", "are offered"},
+    {"{\"type\":\"integer\",\"multipleOf\":0.00000030}", "/multipleOf", "are offered"},
+    {"{\"type\":\"integer\",\"multipleOf\":0}", "/multipleOf", "above 0"},
+    {"{\"type\":\"integer\",\"multipleOf\":7,\"minimum\":15,\"maximum\":20}", "/multipleOf",
+     "no multiple"},
+    {"{\"type\":\"string\",\"nullable\":1}", "/nullable", "true or false"},
+    {"{\"oneOf\":[{\"properties\":{\"k\":{\"const\":\"a\"}}},{\"properties\":{\"k\":{"
+     "\"const\":\"b\"}}}]}",
+     "/oneOf", "may both be valid"},
+    {"{\"type\":\"array\",\"minItems\":3,\"maxItems\":2}", "/maxItems", "below"},
+    {"{\"type\":\"array\",\"minItems\":1,\"items\":false}", "/minItems", "not so many"},
+    {"{\"type\":\"array\",\"maxItems\":99999999}", "/maxItems", "not counted"},
+    {"{\"required\":\"a\"}", "/required", "list of names"},
+    {"{\"properties\":{\"a\":true},\"required\":[\"b\"],\"additionalProperties\":false}",
+     "/required", "not let in"},
+    {"{\"properties\":{\"a\":true},\"minProperties\":1}", "/minProperties", "not offered"},
+    {"{\"enum\":[]}", "/enum", "1 to"},
+    {"{\"type\":\"string\",\"enum\":[1,2]}", "/enum", "no value"},
+    {"{\"enum\":[\"a\"],\"pattern\":\"a\"}", "/pattern", "beside"},
+    {"{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}", "/oneOf", "may both be valid"},
+    {"{\"oneOf\":[{\"minimum\":3},{\"type\":\"string\"}]}", "/oneOf", "may both be valid"},
+    {"{\"oneOf\":[{\"const\":1},{\"type\":\"integer\"}]}", "/oneOf", "may both be valid"},
+    {"{\"anyOf\":[],\"type\":\"string\"}", "/anyOf", "1 to"},
+    {"{\"allOf\":[{\"pattern\":\"a\"},{\"pattern\":\"b\"}]}", "/pattern", "cannot be joined"},
+    {"{\"allOf\":[{\"type\":\"string\"},{\"type\":\"integer\"}]}", "/type", "no type"},
+    {"{\"a\":1,\"a\":2}", "", "not valid JSON"},
+};
+
 static void test_refused(void **state)
 {
-    static const struct {
-        const char *schema, *pointer, *says;
-    } refused[] = {
-        {"", "", "not valid JSON"},
-        {"{", "", "not valid JSON"},
-        {"3", "", "must be an object"},
-        {"false", "", "no value"},
-        {"{\"type\":\"text\"}", "/type", "`type` must be"},
-        {"{\"type\":[]}", "/type", "no type"},
-        {"{\"nonsense\":1}", "/nonsense", "not offered"},
-        {"{\"not\":{}}", "", "no value"},
-        {"{\"not\":3}", "/not", "must be an object"},
-        {"{\"not\":{\"pattern\":\"a\"}}", "/not/pattern", "below `not`"},
-        {"{\"not\":{\"items\":{\"type\":\"null\"}}}", "/not/items", "below `not`"},
-        {"{\"not\":{\"anyOf\":[{\"type\":\"null\"},{\"format\":\"date\"}]}}", "/not/anyOf/format",
-         "below `not`"},
-        {"{\"not\":{\"const\":[1]}}", "/not", "a list or an object"},
-        {"{\"type\":\"string\",\"maxLength\":9,\"not\":{\"const\":\"a\"}}", "/maxLength",
-         "beside a"},
-        {"{\"if\":{\"pattern\":\"a\"},\"then\":{}}", "/if/pattern", "below `not`"},
-        {"{\"if\":{},\"then\":{\"contains\":{}}}", "/then/contains", "not offered"},
-        {"{\"patternProperties\":3}", "/patternProperties", "must be an object"},
-        {"{\"patternProperties\":{\"^a(?!b)\":{}}}", "/patternProperties/^a(?!b)", "look-around"},
-        {"{\"patternProperties\":{\"^a\":{},\"b$\":{\"type\":\"null\"}}}", "/patternProperties",
-         "both"},
-        {"{\"properties\":{\"abc\":{}},\"patternProperties\":{\"^a\":{\"type\":\"null\"}}}",
-         "/patternProperties", "one schema"},
-        {"{\"patternProperties\":{\"^a\":{}},\"additionalProperties\":{\"type\":\"null\"}}",
-         "/additionalProperties", "beside"},
-        {"{\"properties\":{\"a\":{}},\"propertyNames\":{\"maxLength\":3}}", "/propertyNames",
-         "beside"},
-        {"{\"dependentRequired\":{\"a\":3}}", "/dependentRequired", "lists of names"},
-        {"{\"properties\":{\"a/b\":{\"items\":{\"contains\":{}}}}}",
-         "/properties/a~1b/items/contains", "not offered"},
-        {"{\"items\":{\"anyOf\":[{},{\"unevaluatedItems\":{}}]}}",
-         "/items/anyOf/1/unevaluatedItems", "not offered"},
-        {"{\"$ref\":\"http://x/y\"}", "/$ref", "only references into"},
-        {"{\"$ref\":\"#/nowhere\"}", "/$ref", "there is nothing"},
-        {"{\"$ref\":5}", "/$ref", "must be a string"},
-        {"{\"$ref\":\"#\"}", "", "no text at all"},
-        {"{\"anyOf\":[{\"$ref\":\"#\"},{\"const\":1}]}", "", "begin with itself"},
-        {"{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}", "",
-         "no text at all"},
-        {"{\"type\":\"string\",\"pattern\":\"a(?=a)\"}", "/pattern", "look-around"},
-        {"{\"type\":\"string\",\"minLength\":3,\"maxLength\":2}", "/maxLength", "below"},
-        {"{\"type\":\"string\",\"maxLength\":-1}", "/maxLength", "whole number"},
-        {"{\"type\":\"string\",\"maxLength\":100000}", "/maxLength", "above"},
-        {"{\"type\":\"integer\",\"minimum\":\"3\"}", "/minimum", "must be a number"},
-        {"{\"type\":\"integer\",\"minimum\":5,\"maximum\":4}", "", "no number"},
-        {"{\"type\":\"integer\",\"minimum\":1e300}", "/minimum", "1e15"},
-        {"{\"type\":\"number\",\"multipleOf\":0.00000030}", "/multipleOf", "are offered"},
-        {"{\"type\":\"integer\",\"multipleOf\":0.00000030}", "/multipleOf", "are offered"},
-        {"{\"type\":\"integer\",\"multipleOf\":0}", "/multipleOf", "above 0"},
-        {"{\"type\":\"integer\",\"multipleOf\":7,\"minimum\":15,\"maximum\":20}", "/multipleOf",
-         "no multiple"},
-        {"{\"type\":\"string\",\"nullable\":1}", "/nullable", "true or false"},
-        {"{\"oneOf\":[{\"properties\":{\"k\":{\"const\":\"a\"}}},{\"properties\":{\"k\":{"
-         "\"const\":\"b\"}}}]}",
-         "/oneOf", "may both be valid"},
-        {"{\"type\":\"array\",\"minItems\":3,\"maxItems\":2}", "/maxItems", "below"},
-        {"{\"type\":\"array\",\"minItems\":1,\"items\":false}", "/minItems", "not so many"},
-        {"{\"type\":\"array\",\"maxItems\":99999999}", "/maxItems", "not counted"},
-        {"{\"required\":\"a\"}", "/required", "list of names"},
-        {"{\"properties\":{\"a\":true},\"required\":[\"b\"],\"additionalProperties\":false}",
-         "/required", "not let in"},
-        {"{\"properties\":{\"a\":true},\"minProperties\":1}", "/minProperties", "not offered"},
-        {"{\"enum\":[]}", "/enum", "1 to"},
-        {"{\"type\":\"string\",\"enum\":[1,2]}", "/enum", "no value"},
-        {"{\"enum\":[\"a\"],\"pattern\":\"a\"}", "/pattern", "beside"},
-        {"{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}", "/oneOf",
-         "may both be valid"},
-        {"{\"oneOf\":[{\"minimum\":3},{\"type\":\"string\"}]}", "/oneOf", "may both be valid"},
-        {"{\"oneOf\":[{\"const\":1},{\"type\":\"integer\"}]}", "/oneOf", "may both be valid"},
-        {"{\"anyOf\":[],\"type\":\"string\"}", "/anyOf", "1 to"},
-        {"{\"allOf\":[{\"pattern\":\"a\"},{\"pattern\":\"b\"}]}", "/pattern", "cannot be joined"},
-        {"{\"allOf\":[{\"type\":\"string\"},{\"type\":\"integer\"}]}", "/type", "no type"},
-        {"{\"a\":1,\"a\":2}", "", "not valid JSON"},
-    };
     (void)state;
     for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
         struct ek_fault f = {0};

@@ -16,11 +16,11 @@
 #include "common/err.h"
 #include "server/text/jinja/jinja.h"
 
-struct one {
+struct jinja_one {
     const char *source, *context, *expected; /* context: JSON or NULL */
 };
 
-static const struct one good[] = {
+static const struct jinja_one good[] = {
     /* text, whitespace, comments */
     {"plain", NULL, "plain"},
     {"", NULL, ""},
@@ -385,7 +385,7 @@ static const struct one good[] = {
      NULL, "[Markup('&lt;')] 4 1 False x 1 [Undefined]"},
 };
 
-static const struct one bad[] = {
+static const struct jinja_one bad[] = {
     {"{{ n[1:] }}", "{\"n\": null}", "'NoneType' object cannot be sliced"},
     {"{{ l[:'a'] }}", "{\"l\": [1]}", "slice indices must be integers"},
     {"{{ 5 | indent }}", NULL, "must be str, not int"},
@@ -461,7 +461,7 @@ static const struct one bad[] = {
     {"{{ 'a' | indent(wide=1) }}", NULL, "unexpected argument 'wide'"},
 };
 
-static int render(const struct one *c, struct ek_buf *out, struct ek_fault *fault)
+static int render(const struct jinja_one *c, struct ek_buf *out, struct ek_fault *fault)
 {
     struct jinja *t = NULL;
     json_t *context = json_loads(c->context ? c->context : "{}", 0, NULL);

@@ -276,14 +276,14 @@ static void *follower(void *arg)
     return NULL;
 }
 
-struct pair {
+struct cluster_pair {
     struct mailbox box;
     struct tiny *t;
     struct node n[2];
     struct tiny_device x;
 };
 
-static struct ek_open_params lead_open_params(struct pair *p)
+static struct ek_open_params lead_open_params(struct cluster_pair *p)
 {
     struct ek_open_params open = {.ranks = 2, .each = &g_each};
 
@@ -292,7 +292,7 @@ static struct ek_open_params lead_open_params(struct pair *p)
     return open;
 }
 
-static void meet(struct pair *p)
+static void meet(struct cluster_pair *p)
 {
     const struct tiny_params params_of = {.dtype = EK_F32,
                                           .layers = 1,
@@ -303,7 +303,7 @@ static void meet(struct pair *p)
                                           .rotary = 8,
                                           .ffn = 64,
                                           .vocab = 96};
-    *p = (struct pair){.t = tiny_new(&params_of)};
+    *p = (struct cluster_pair){.t = tiny_new(&params_of)};
     mail_open(&p->box, 2);
     for (uint32_t i = 0; i < 2; i++)
         p->n[i] = (struct node){.node = i, .box = &p->box, .t = p->t};
@@ -312,7 +312,7 @@ static void meet(struct pair *p)
     assert_int_equal(ek_cluster_new(&mine, &p->n[0].c, &p->n[0].fault), 0);
 }
 
-static int begin(struct pair *p)
+static int begin(struct cluster_pair *p)
 {
     meet(p);
     const struct ek_open_params open = lead_open_params(p);
@@ -324,7 +324,7 @@ static void reset(void)
     memset(g_fake, 0, sizeof(g_fake));
 }
 
-static void end(struct pair *p)
+static void end(struct cluster_pair *p)
 {
     (void)pthread_join(p->n[1].thread, NULL);
     if (p->x.b)
@@ -334,7 +334,7 @@ static void end(struct pair *p)
     tiny_free(p->t);
 }
 
-static int step(struct pair *p, const struct ek_masks *masks)
+static int step(struct cluster_pair *p, const struct ek_masks *masks)
 {
     static const int32_t tokens[9] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
     static const uint32_t table[2] = {1, 2};
@@ -353,7 +353,7 @@ static void test_whole_life(void **state)
         struct ek_masks m;
         uint32_t words[2 + 3];
     } masks = {.words = {1, 3, 0xff, 1, 2}};
-    struct pair p;
+    struct cluster_pair p;
     (void)state;
 
     reset();
@@ -382,7 +382,7 @@ static void test_whole_life(void **state)
 
 static void test_load_fails_there(void **state)
 {
-    struct pair p;
+    struct cluster_pair p;
     struct ek_fault fault = {.msg = ""};
     struct ek_device *d = NULL;
     (void)state;
@@ -405,7 +405,7 @@ static void test_load_fails_there(void **state)
 
 static void test_load_fails_here(void **state)
 {
-    struct pair p;
+    struct cluster_pair p;
     (void)state;
 
     reset();
@@ -421,7 +421,7 @@ static void test_load_fails_here(void **state)
 /* A pool that one node cannot have is as it was on both, and work goes on. */
 static void test_resize_fails_there(void **state)
 {
-    struct pair p;
+    struct cluster_pair p;
     (void)state;
 
     reset();
@@ -438,7 +438,7 @@ static void test_resize_fails_there(void **state)
 
 static void test_disagree(void **state)
 {
-    struct pair p;
+    struct cluster_pair p;
     (void)state;
 
     reset();
@@ -463,7 +463,7 @@ static void test_step_fails_there(void **state)
         {0, EK_EDEVICE, EK_EDEVICE, "device fault"},
         {0, EK_EDEVMEM, EK_EDEVMEM, "device out of memory"},
     };
-    struct pair p;
+    struct cluster_pair p;
     (void)state;
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -488,7 +488,7 @@ static void test_step_fails_there(void **state)
 /* Node 0 says in a step that the other one is gone, and the other one when it looks for orders. */
 static void test_gone(void **state)
 {
-    struct pair p;
+    struct cluster_pair p;
     (void)state;
 
     reset();

@@ -9,14 +9,14 @@
 
 #include "kernels/cpu/pool.h"
 
-struct seen {
+struct pool_seen {
     struct cpu_pool *pool;
     int cores[CPU_MOST_THREADS];
 };
 
 static void look(void *ctx, uint32_t member)
 {
-    struct seen *s = ctx;
+    struct pool_seen *s = ctx;
     cpu_set_t set;
     if (member == 0)
         cpu_pool_pin(s->pool);
@@ -26,7 +26,7 @@ static void look(void *ctx, uint32_t member)
 
 static void each_member_may_use(uint32_t threads, int cores)
 {
-    struct seen s = {0};
+    struct pool_seen s = {0};
     cpu_set_t before;
     assert_int_equal(sched_getaffinity(0, sizeof(before), &before), 0);
     assert_int_equal(cpu_pool_new(threads, NULL, &s.pool), 0);

@@ -1,5 +1,5 @@
 /*
- * Ranks that compute together: cores by NUMA nodes, sums and columns through shared memory, a rank
+ * Ranks that compute together: sums and columns through shared memory, a rank
  * that stays away, one device out of several (sizes, cards that differ, failures of one rank), and
  * a small model divided among CPU ranks against the plain computation.
  */
@@ -11,8 +11,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -20,150 +18,24 @@
 #include "common/err.h"
 #include "common/memplan.h"
 #include "kernels/cpu/group.h"
-#include "kernels/cpu/nodes.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/ranks.h"
 #include "kernels/registry.h"
 #include "kernels/shard.h"
 #include "tests/unit/kernels/tiny.h"
 
-/* ---- cores ---- */
-
-static void set_of(const char *list, cpu_set_t *set)
-{
-    assert_true(cpu_list_parse(list, set));
-}
-
-static void test_lists(void **state)
-{
-    static const char *const bad[] = {"x", "1-", "-1", "3-1", "1,,2", "1;2", "9999999"};
-    cpu_set_t set;
-    (void)state;
-
-    set_of("0-3,8\n", &set);
-    assert_true(CPU_COUNT(&set) == 5 && CPU_ISSET(3, &set) && CPU_ISSET(8, &set));
-    set_of("\n", &set);
-    assert_int_equal(CPU_COUNT(&set), 0);
-    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-        assert_false(cpu_list_parse(bad[i], &set));
-}
-
-static void test_cores(void **state)
-{
-    static const struct {
-        const char *node[4];
-        uint32_t ranks;
-        bool by_node;
-        const char *cores[4];
-    } cases[] = {
-        {{"0-3", "4-7"}, 2, true, {"0-3", "4-7"}},
-        {{"0-1", "2-3", "4-5", "6-7"}, 2, true, {"0-3", "4-7"}},
-        {{"0-7"}, 2, false, {"0-3", "4-7"}},
-        {{"0-3", "4-7"}, 4, false, {"0-1", "2-3", "4-5", "6-7"}},
-        {{"0-1", "2-3", "4-5"}, 2, false, {"0-2", "3-5"}},
-        {{"5"}, 2, false, {"5", "5"}},
-        {{"0-3"}, 1, true, {"0-3"}},
-    };
-    (void)state;
-
-    for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
-        struct cpu_nodes n = {.count = 0};
-        for (; n.count < 4 && cases[c].node[n.count]; n.count++)
-            set_of(cases[c].node[n.count], &n.node[n.count]);
-        for (uint32_t r = 0; r < cases[c].ranks; r++) {
-            cpu_set_t got, want;
-            assert_int_equal(cpu_nodes_cores(&n, r, cases[c].ranks, &got), cases[c].by_node);
-            set_of(cases[c].cores[r], &want);
-            assert_true(CPU_EQUAL(&got, &want));
-        }
-    }
-}
-
-/* Cores for others come from the ends of the nodes in turn, and one always stays. */
-static void test_left_cores(void **state)
-{
-    static const struct {
-        const char *node[3];
-        uint32_t cores;
-        const char *left[3];
-    } cases[] = {
-        {{"0-3"}, 0, {"0-3"}},
-        {{"0-3"}, 1, {"0-2"}},
-        {{"0-3"}, 9, {"0"}},
-        {{"0-3", "4-7"}, 1, {"0-3", "4-6"}},
-        {{"0-3", "4-7"}, 3, {"0-2", "4-5"}},
-        {{"0-3", "4", "8,12"}, 5, {"0-1"}},
-    };
-    (void)state;
-
-    for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
-        struct cpu_nodes n = {.count = 0};
-        cpu_set_t want;
-        for (; n.count < 3 && cases[c].node[n.count]; n.count++)
-            set_of(cases[c].node[n.count], &n.node[n.count]);
-        cpu_nodes_leave(&n, cases[c].cores);
-        for (uint32_t i = 0; i < n.count; i++) {
-            CPU_ZERO(&want);
-            if (cases[c].left[i])
-                set_of(cases[c].left[i], &want);
-            assert_true(CPU_EQUAL(&n.node[i], &want));
-        }
-    }
-}
-
-static void write_node(const char *dir, int node, const char *list)
-{
-    char path[128];
-
-    (void)snprintf(path, sizeof(path), "%s/node%d", dir, node);
-    assert_int_equal(mkdir(path, 0700), 0);
-    (void)snprintf(path, sizeof(path), "%s/node%d/cpulist", dir, node);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    (void)fputs(list, f);
-    (void)fclose(f);
-}
-
-/* Nodes without usable cores (memory alone, or not in our affinity) do not count. */
-static void test_nodes(void **state)
-{
-    char dir[] = "/tmp/evenkeel-nodes-XXXXXX", path[128];
-    static const int numbers[] = {0, 1, 4};
-    struct cpu_nodes n;
-    cpu_set_t usable;
-    (void)state;
-
-    assert_non_null(mkdtemp(dir));
-    write_node(dir, 0, "0-7\n");
-    write_node(dir, 1, "\n");
-    write_node(dir, 4, "8-15\n");
-    set_of("2-9", &usable);
-    cpu_nodes_read(dir, &usable, &n);
-    assert_int_equal(n.count, 2);
-    assert_true(CPU_COUNT(&n.node[0]) == 6 && CPU_COUNT(&n.node[1]) == 2);
-    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
-        (void)snprintf(path, sizeof(path), "%s/node%d/cpulist", dir, numbers[i]);
-        assert_int_equal(unlink(path), 0);
-        (void)snprintf(path, sizeof(path), "%s/node%d", dir, numbers[i]);
-        assert_int_equal(rmdir(path), 0);
-    }
-    cpu_nodes_read(dir, &usable, &n); /* nothing there: one node */
-    assert_true(n.count == 1 && CPU_EQUAL(&n.node[0], &usable));
-    assert_int_equal(rmdir(dir), 0);
-}
-
 /* ---- sums and columns ---- */
 
 enum { RANKS = 3, TEAM = 2, ROWS = 5, WIDTH = 150, STRIDE = 160, ROUNDS = 200 };
 
-struct crowd {
+struct ranks_crowd {
     struct ek_group *g;
     uint32_t begin[RANKS + 1];
     float data[RANKS][ROWS * STRIDE], sum[ROWS * WIDTH];
 };
 
-struct one {
-    struct crowd *c;
+struct ranks_one {
+    struct ranks_crowd *c;
     uint32_t rank;
     struct cpu_pool *pool;
     struct ek_collective *end;
@@ -177,14 +49,14 @@ static float at(uint32_t rank, uint32_t round, uint32_t row, uint32_t col)
     return tiny_float(&seed) * (rank == 1 ? 1e4f : 1.0f); /* so that the order can be seen */
 }
 
-static void fill(struct one *o, uint32_t round)
+static void fill(struct ranks_one *o, uint32_t round)
 {
     for (uint32_t row = 0; row < ROWS; row++)
         for (uint32_t col = 0; col < WIDTH; col++)
             o->c->data[o->rank][row * STRIDE + col] = at(o->rank, round, row, col);
 }
 
-static int wrong(const struct one *o, uint32_t round, bool gathered)
+static int wrong(const struct ranks_one *o, uint32_t round, bool gathered)
 {
     int bad = 0;
 
@@ -203,7 +75,7 @@ static int wrong(const struct one *o, uint32_t round, bool gathered)
 
 static void talk(void *ctx, uint32_t member)
 {
-    struct one *o = ctx;
+    struct ranks_one *o = ctx;
     struct ek_exchange x = {.data = o->c->data[o->rank],
                             .dtype = EK_F32,
                             .rows = ROWS,
@@ -223,24 +95,24 @@ static void talk(void *ctx, uint32_t member)
 
 static void *rank_main(void *arg)
 {
-    struct one *o = arg;
+    struct ranks_one *o = arg;
 
     cpu_pool_run(o->pool, talk, o);
     return NULL;
 }
 
-static void crowd_open(struct crowd *c, struct one *one, uint64_t deadline_us)
+static void crowd_open(struct ranks_crowd *c, struct ranks_one *one, uint64_t deadline_us)
 {
     assert_int_equal(cpu_group_new(RANKS, 1, deadline_us, &c->g), 0);
     for (uint32_t r = 0; r < RANKS; r++) {
-        one[r] = (struct one){.c = c, .rank = r};
+        one[r] = (struct ranks_one){.c = c, .rank = r};
         c->begin[r + 1] = (r + 1) * WIDTH / RANKS;
         assert_int_equal(cpu_pool_new(TEAM, NULL, &one[r].pool), 0);
         assert_int_equal(cpu_group_join(c->g, r, one[r].pool, &one[r].end), 0);
     }
 }
 
-static void crowd_close(struct crowd *c, struct one *one)
+static void crowd_close(struct ranks_crowd *c, struct ranks_one *one)
 {
     for (uint32_t r = 0; r < RANKS; r++) {
         one[r].end->ops->leave(one[r].end);
@@ -251,8 +123,8 @@ static void crowd_close(struct crowd *c, struct one *one)
 
 static void test_exchange(void **state)
 {
-    struct crowd *c = calloc(1, sizeof(*c));
-    struct one one[RANKS];
+    struct ranks_crowd *c = calloc(1, sizeof(*c));
+    struct ranks_one one[RANKS];
     (void)state;
 
     assert_non_null(c);
@@ -270,8 +142,8 @@ static void test_exchange(void **state)
 /* One of three stays away: the others give up after the deadline, for good, and it is named. */
 static void test_stall(void **state)
 {
-    struct crowd *c = calloc(1, sizeof(*c));
-    struct one one[RANKS];
+    struct ranks_crowd *c = calloc(1, sizeof(*c));
+    struct ranks_one one[RANKS];
     (void)state;
 
     assert_non_null(c);
@@ -717,13 +589,11 @@ static void test_lost_rank(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lists),      cmocka_unit_test(test_cores),
-        cmocka_unit_test(test_left_cores), cmocka_unit_test(test_nodes),
-        cmocka_unit_test(test_exchange),   cmocka_unit_test(test_stall),
-        cmocka_unit_test(test_info),       cmocka_unit_test(test_plan),
-        cmocka_unit_test(test_one_fails),  cmocka_unit_test(test_pool_and_load),
-        cmocka_unit_test(test_refused),    cmocka_unit_test(test_model),
-        cmocka_unit_test(test_lost_rank),  cmocka_unit_test(test_moved),
+        cmocka_unit_test(test_exchange),  cmocka_unit_test(test_stall),
+        cmocka_unit_test(test_info),      cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_one_fails), cmocka_unit_test(test_pool_and_load),
+        cmocka_unit_test(test_refused),   cmocka_unit_test(test_model),
+        cmocka_unit_test(test_lost_rank), cmocka_unit_test(test_moved),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

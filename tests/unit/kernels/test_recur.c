@@ -113,7 +113,7 @@ static struct tiny *recurrent(void)
 
 /* ---- in double ---- */
 
-struct plain {
+struct recur_plain {
     double wide[TOKENS][CHANNELS + VALUES], gates[TOKENS][2 * V_HEADS], one[TOKENS];
     double qkv[TOKENS][CHANNELS], out[TOKENS][VALUES];
     double state[V_HEADS][K_DIM][V_DIM];
@@ -131,7 +131,7 @@ static void times(struct tiny *t, uint32_t op, const float *x, double *y)
     }
 }
 
-static void convolve(struct tiny *t, struct plain *p, uint32_t at)
+static void convolve(struct tiny *t, struct recur_plain *p, uint32_t at)
 {
     const float *w = tiny_data(t, text_op(t, EK_OP_CONV)->weight);
     const float *bias = tiny_data(t, text_op(t, EK_OP_CONV)->bias);
@@ -145,7 +145,7 @@ static void convolve(struct tiny *t, struct plain *p, uint32_t at)
     }
 }
 
-static void delta(struct tiny *t, struct plain *p, uint32_t at, uint32_t h)
+static void delta(struct tiny *t, struct recur_plain *p, uint32_t at, uint32_t h)
 {
     const struct ek_op *op = text_op(t, EK_OP_DELTA);
     const double *x = p->qkv[at], *v = x + 2 * KEYS + h * V_DIM;
@@ -180,7 +180,7 @@ static void reference(struct tiny *t, const int32_t *tokens, double *logits)
 {
     const float *embed = tiny_data(t, t->op[0].weight);
     const float *head = tiny_data(t, text_op(t, EK_OP_LOGITS)->weight);
-    struct plain *p = calloc(1, sizeof(*p));
+    struct recur_plain *p = calloc(1, sizeof(*p));
 
     assert_non_null(p);
     for (uint32_t i = 0; i < TOKENS; i++) {

@@ -103,12 +103,12 @@ static struct tiny *scanning(void)
 
 /* ---- in double ---- */
 
-struct plain {
+struct scan_plain {
     double wide[TOKENS][WIDE], xbc[CHANNELS], out[INNER];
     double state[HEADS][STATES][HEAD_DIM];
 };
 
-static void project(struct tiny *t, struct plain *p, uint32_t at, const float *x)
+static void project(struct tiny *t, struct scan_plain *p, uint32_t at, const float *x)
 {
     const float *w = tiny_data(t, text_op(t, EK_OP_LINEAR)->weight);
 
@@ -117,7 +117,7 @@ static void project(struct tiny *t, struct plain *p, uint32_t at, const float *x
             p->wide[at][i] += (double)x[j] * (double)w[i * HIDDEN + j];
 }
 
-static void convolve(struct tiny *t, struct plain *p, uint32_t at)
+static void convolve(struct tiny *t, struct scan_plain *p, uint32_t at)
 {
     const float *w = tiny_data(t, text_op(t, EK_OP_CONV)->weight);
     const float *bias = tiny_data(t, text_op(t, EK_OP_CONV)->bias);
@@ -131,7 +131,7 @@ static void convolve(struct tiny *t, struct plain *p, uint32_t at)
     }
 }
 
-static void scan(struct tiny *t, struct plain *p, uint32_t at, uint32_t h)
+static void scan(struct tiny *t, struct scan_plain *p, uint32_t at, uint32_t h)
 {
     const struct ek_op *op = text_op(t, EK_OP_SCAN);
     const double *x = p->xbc + h * HEAD_DIM, *b = p->xbc + INNER + h / (HEADS / GROUPS) * STATES;
@@ -150,7 +150,7 @@ static void scan(struct tiny *t, struct plain *p, uint32_t at, uint32_t h)
     }
 }
 
-static void norm(struct tiny *t, struct plain *p)
+static void norm(struct tiny *t, struct scan_plain *p)
 {
     const float *w = tiny_data(t, text_op(t, EK_OP_NORM)->weight);
     const uint32_t n = INNER / GROUPS;
@@ -171,7 +171,7 @@ static void reference(struct tiny *t, const int32_t *tokens, double *logits)
 {
     const float *embed = tiny_data(t, t->op[0].weight);
     const float *head = tiny_data(t, text_op(t, EK_OP_LOGITS)->weight);
-    struct plain *p = calloc(1, sizeof(*p));
+    struct scan_plain *p = calloc(1, sizeof(*p));
 
     assert_non_null(p);
     for (uint32_t i = 0; i < TOKENS; i++) {

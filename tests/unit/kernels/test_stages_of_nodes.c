@@ -101,7 +101,7 @@ static const struct tiny_params g_model = {.dtype = EK_BF16,
                                            .bias = true,
                                            .tied = true};
 
-struct place { /* a node */
+struct stage_place { /* a node */
     struct ek_open_params open;
     const struct tiny *t;
     struct flow_log log;
@@ -111,30 +111,30 @@ struct place { /* a node */
     pthread_t thread;
 };
 
-static void set_places(struct place *p, struct net *n, const struct tiny *t, uint32_t ranks,
+static void set_places(struct stage_place *p, struct net *n, const struct tiny *t, uint32_t ranks,
                        uint32_t stages)
 {
     for (uint32_t k = 0; k < n->nodes; k++)
-        p[k] = (struct place){.t = t,
-                              .open = {.each = ek_backend_find("cpu", NULL),
-                                       .ranks = ranks,
-                                       .stages = stages,
-                                       .threads = ranks / n->nodes,
-                                       .local = ranks / n->nodes,
-                                       .first = k * ranks / n->nodes,
-                                       .stall_us = n->wire[k].stall_us,
-                                       .wire = &n->wire[k]}};
+        p[k] = (struct stage_place){.t = t,
+                                    .open = {.each = ek_backend_find("cpu", NULL),
+                                             .ranks = ranks,
+                                             .stages = stages,
+                                             .threads = ranks / n->nodes,
+                                             .local = ranks / n->nodes,
+                                             .first = k * ranks / n->nodes,
+                                             .stall_us = n->wire[k].stall_us,
+                                             .wire = &n->wire[k]}};
 }
 
 static void *run_flow(void *arg)
 {
-    struct place *p = arg;
+    struct stage_place *p = arg;
 
     flow_run(ek_ranks_backend(p->open.each), p->t, &p->open, &p->log);
     return NULL;
 }
 
-static void run_places(struct place *p, uint32_t nodes, void *(*fn)(void *))
+static void run_places(struct stage_place *p, uint32_t nodes, void *(*fn)(void *))
 {
     for (uint32_t k = 0; k < nodes; k++)
         assert_int_equal(pthread_create(&p[k].thread, NULL, fn, &p[k]), 0);
@@ -148,7 +148,7 @@ static void test_flow(void **state)
         uint32_t nodes, ranks, stages;
     } cases[] = {{2, 2, 2}, {2, 4, 2}, {2, 4, 4}, {4, 4, 2}, {3, 3, 3}};
     struct tiny *t = tiny_new(&g_model);
-    struct place p[MOST];
+    struct stage_place p[MOST];
     struct net n;
     (void)state;
 
@@ -183,7 +183,7 @@ static void *run_prompts(void *arg)
     static const int32_t tokens[2] = {1, 2};
     static const uint32_t table[1] = {1};
     const struct ek_slot_set set = {.sampling.top_p = 1.0f};
-    struct place *p = arg;
+    struct stage_place *p = arg;
     struct tiny_device x;
 
     p->result = tiny_open_on(ek_ranks_backend(p->open.each), p->t, &p->open, 8, 4, &x);
@@ -201,7 +201,7 @@ static void *run_prompts(void *arg)
 static void test_prompts(void **state)
 {
     struct tiny *t = tiny_new(&g_model);
-    struct place p[MOST];
+    struct stage_place p[MOST];
     pthread_barrier_t beside;
     struct net n;
     (void)state;
@@ -224,7 +224,7 @@ static void test_prompts(void **state)
 static void test_leaves(void **state)
 {
     struct tiny *t = tiny_new(&g_model);
-    struct place p[MOST];
+    struct stage_place p[MOST];
     struct net n;
     (void)state;
 

@@ -56,15 +56,15 @@ static double used(struct course *c, double h)
     return TOTAL * clean * (1 + uniform(-NOISE, NOISE));
 }
 
-struct found {
+struct leak_found {
     double told_h, due_h, urgent_h; /* NAN: never */
     double at;                      /* the level when a restart was due */
     char why[200];
 };
 
-static struct found live(struct course *c, double hours)
+static struct leak_found live(struct course *c, double hours)
 {
-    struct found f = {NAN, NAN, NAN, NAN, ""};
+    struct leak_found f = {NAN, NAN, NAN, NAN, ""};
     struct leak l;
     leak_start(&l, LEAK_SURE_S, MINUTE);
     for (double m = 1; m < hours * 60; m++) {
@@ -101,7 +101,7 @@ static void test_leaks_are_found(void **state)
                            .period_h = log_uniform(0.1, 4),
                            .phase = uniform(0, 1)};
         double full_h = ((1 - c.height) / c.base - 1) / c.rate;
-        struct found f = live(&c, fmin(full_h, 300));
+        struct leak_found f = live(&c, fmin(full_h, 300));
         bool ends = full_h < 300;
         urgent += !ends || !isnan(f.urgent_h);
         if (isnan(f.told_h) || (ends && isnan(f.due_h)))
@@ -118,7 +118,7 @@ static void test_leaks_are_found(void **state)
 
 static int falsely(struct course *c)
 {
-    struct found f = live(c, 240);
+    struct leak_found f = live(c, 240);
     if (!isnan(f.told_h))
         print_message("base %.2f, height %.2f, period %.2f h, phase %.2f, day %.2f: told after "
                       "%.1f h: %s\n",

@@ -29,7 +29,7 @@ struct phase {
     double dip;    /* usage of every third sample, 0 = none */
 };
 
-struct run {
+struct policy_run {
     struct policy *p;
     struct policy_params par;
     struct phase now;
@@ -43,22 +43,22 @@ struct run {
     struct decision last;
 };
 
-static void setup(struct run *r, double poll_s)
+static void setup(struct policy_run *r, double poll_s)
 {
-    *r = (struct run){.poll_s = poll_s, .seqs = 64, .tokens = 2048, .t_us = 100 * SEC};
+    *r = (struct policy_run){.poll_s = poll_s, .seqs = 64, .tokens = 2048, .t_us = 100 * SEC};
     policy_defaults(&r->par);
     r->par.seqs_max = 64;
     r->par.seqs_min = 2;
     r->par.tokens_max = 2048;
 }
 
-static void start(struct run *r)
+static void start(struct policy_run *r)
 {
     assert_int_equal(policy_new(&r->par, &r->p), 0);
     policy_restart(r->p, r->t_us);
 }
 
-static struct sample make_sample(struct run *r)
+static struct sample make_sample(struct policy_run *r)
 {
     const struct phase *f = &r->now;
     struct sample s;
@@ -93,7 +93,7 @@ static struct sample make_sample(struct run *r)
     return s;
 }
 
-static void check_step(struct run *r, const struct decision *d, const struct sample *s)
+static void check_step(struct policy_run *r, const struct decision *d, const struct sample *s)
 {
     bool change = d->kind == ACT_LOWER || d->kind == ACT_RAISE || d->kind == ACT_REVERT;
     assert_true(d->act == (change && r->par.mode == MODE_ACT)); /* I7 */
@@ -122,7 +122,7 @@ static void check_step(struct run *r, const struct decision *d, const struct sam
         assert_true(r->cut_us == 0 || r->t_us - r->cut_us >= r->par.settle_s * SEC);
 }
 
-static void write_log(struct run *r, const struct decision *d)
+static void write_log(struct policy_run *r, const struct decision *d)
 {
     size_t at = strlen(r->log);
     if (d->kind == ACT_NONE)
@@ -134,7 +134,7 @@ static void write_log(struct run *r, const struct decision *d)
                        d->from, d->to);
 }
 
-static void step(struct run *r)
+static void step(struct policy_run *r)
 {
     const struct phase *f = &r->now;
     r->t_us += (uint64_t)(r->poll_s * 1e6);
@@ -160,7 +160,7 @@ static void step(struct run *r)
     policy_applied(r->p, &d, !r->refuse);
 }
 
-static void run_phase(struct run *r, struct phase f)
+static void run_phase(struct policy_run *r, struct phase f)
 {
     r->now = f;
     for (double t = 0; t < f.seconds - 1e-9; t += r->poll_s)
@@ -171,46 +171,46 @@ static const struct phase calm = {100, .usage = 0.5, .demand = 20, .gen = 500, .
 
 struct scenario {
     const char *name;
-    void (*prepare)(struct run *r);
+    void (*prepare)(struct policy_run *r);
     struct phase phases[8];
     const char *want;
 };
 
-static void no_counter(struct run *r)
+static void no_counter(struct policy_run *r)
 {
     r->no_recompute = true;
 }
-static void slo(struct run *r)
+static void slo(struct policy_run *r)
 {
     r->par.itl_slo_s = 0.1;
 }
-static void observe(struct run *r)
+static void observe(struct policy_run *r)
 {
     r->par.mode = MODE_OBSERVE;
 }
-static void advise(struct run *r)
+static void advise(struct policy_run *r)
 {
     r->par.mode = MODE_ADVISE;
 }
-static void refuse(struct run *r)
+static void refuse(struct policy_run *r)
 {
     r->refuse = true;
 }
-static void small(struct run *r)
+static void small(struct policy_run *r)
 {
     r->seqs = 16;
 }
-static void tight(struct run *r)
+static void tight(struct policy_run *r)
 {
     r->par.seqs_min = 60;
 }
-static void near_seqs(struct run *r)
+static void near_seqs(struct policy_run *r)
 {
     r->par.itl_slo_s = 0.1;
     r->par.tokens_min = 16;
     r->tokens = 80;
 }
-static void few_tokens(struct run *r)
+static void few_tokens(struct policy_run *r)
 {
     r->tokens = 512;
 }
@@ -331,7 +331,7 @@ static void test_scenarios(void **state)
     for (size_t i = 0; i < sizeof(scenarios) / sizeof(scenarios[0]); i++) {
         static const double polls[] = {1, 5};
         for (size_t k = 0; k < 2; k++) {
-            struct run r;
+            struct policy_run r;
             setup(&r, polls[k]);
             if (scenarios[i].prepare)
                 scenarios[i].prepare(&r);
@@ -389,7 +389,7 @@ static void test_late_counter(void **state)
 static void test_without_counter(void **state)
 {
     (void)state;
-    struct run r;
+    struct policy_run r;
     setup(&r, 1);
     r.no_count = true;
     start(&r);
@@ -414,7 +414,7 @@ static void test_without_counter(void **state)
 static void test_counter_lost(void **state)
 {
     (void)state;
-    struct run r;
+    struct policy_run r;
     setup(&r, 1);
     start(&r);
     run_phase(&r, calm);
@@ -432,7 +432,7 @@ static void test_counter_lost(void **state)
 static void test_raise_after_cut(void **state)
 {
     (void)state;
-    struct run r;
+    struct policy_run r;
     setup(&r, 1);
     start(&r);
     run_phase(&r, calm);
@@ -451,7 +451,7 @@ static void test_raise_after_cut(void **state)
 static void test_oscillation(void **state)
 {
     (void)state;
-    struct run r;
+    struct policy_run r;
     setup(&r, 1);
     r.par.settle_s = r.par.raise_after_cut_s = r.par.raise_every_s = 2;
     r.par.window_s = 4;
@@ -487,7 +487,7 @@ static void test_oscillation(void **state)
 static void test_pins_and_operators(void **state)
 {
     (void)state;
-    struct run r;
+    struct policy_run r;
     setup(&r, 1);
     start(&r);
     policy_pin(r.p, KNOB_SEQS, true);
@@ -513,7 +513,7 @@ static void test_pins_and_operators(void **state)
 static void test_pending(void **state)
 {
     (void)state;
-    struct run r;
+    struct policy_run r;
     setup(&r, 1);
     start(&r);
     run_phase(&r, calm);
@@ -544,7 +544,7 @@ static void test_pending(void **state)
 static void test_reset_and_clock(void **state)
 {
     (void)state;
-    struct run r;
+    struct policy_run r;
     setup(&r, 1);
     start(&r);
     run_phase(&r, calm);

@@ -12,16 +12,16 @@
 
 #define SEC 1000000ull
 
-struct run {
+struct shed_run {
     struct policy *p;
     struct policy_params par;
     uint64_t t_us;
     double deadline_s;
 };
 
-static void start(struct run *r, double slo_s, double own_s)
+static void start(struct shed_run *r, double slo_s, double own_s)
 {
-    *r = (struct run){.t_us = 100 * SEC, .deadline_s = own_s};
+    *r = (struct shed_run){.t_us = 100 * SEC, .deadline_s = own_s};
     policy_defaults(&r->par);
     r->par.ttft_slo_s = slo_s / 0.8; /* shed_share: slo_s is the deadline */
     r->par.queue_start_s = own_s;
@@ -31,7 +31,7 @@ static void start(struct run *r, double slo_s, double own_s)
 }
 
 /* One second with this oldest request; applies what is decided, unless `refused`. */
-static struct decision second(struct run *r, double oldest_s, bool refused)
+static struct decision second(struct shed_run *r, double oldest_s, bool refused)
 {
     struct sample s;
     r->t_us += SEC;
@@ -58,7 +58,7 @@ static struct decision second(struct run *r, double oldest_s, bool refused)
 }
 
 /* Runs for so long; returns when (s from here) the first change was proposed, 0 = none. */
-static int changes_after(struct run *r, int seconds, double oldest_s, enum reason *ret_reason)
+static int changes_after(struct shed_run *r, int seconds, double oldest_s, enum reason *ret_reason)
 {
     for (int i = 1; i <= seconds; i++) {
         struct decision d = second(r, oldest_s, false);
@@ -73,7 +73,7 @@ static int changes_after(struct run *r, int seconds, double oldest_s, enum reaso
 static void test_standing_queue(void **state)
 {
     (void)state;
-    struct run r;
+    struct shed_run r;
     enum reason why = REASON_NONE;
     start(&r, 10, 0);
     assert_int_equal(changes_after(&r, 90, 1, &why), 0);
@@ -97,7 +97,7 @@ static void test_a_break_in_a_bad_sample(void **state)
 {
     (void)state;
     for (int has_queue = 0; has_queue < 2; has_queue++) {
-        struct run r;
+        struct shed_run r;
         struct sample s;
         enum reason why = REASON_NONE;
         start(&r, 10, 0);
@@ -119,7 +119,7 @@ static void test_a_break_in_a_bad_sample(void **state)
 static void test_whose_it_is(void **state)
 {
     (void)state;
-    struct run r;
+    struct shed_run r;
     enum reason why = REASON_NONE;
     start(&r, 10, 60); /* longer than the promise: cut to it, and back */
     assert_int_equal(changes_after(&r, 70, 50, &why), 6);
@@ -145,7 +145,7 @@ static void test_whose_it_is(void **state)
 static void test_modes_and_failures(void **state)
 {
     (void)state;
-    struct run r;
+    struct shed_run r;
     int said = 0;
     start(&r, 10, 0);
     r.par.mode = MODE_ADVISE;

@@ -87,7 +87,7 @@ static void says_what_a_stock_engine_tells(void **state)
     assert_false(waiting_why(&s, 24, text, sizeof(text)));
 }
 
-struct run {
+struct waiting_run {
     struct waiting w;
     struct window *window;
     uint64_t t_us;
@@ -95,7 +95,8 @@ struct run {
     struct decision last;
 };
 
-static void seconds(struct run *r, uint32_t count, double each, double held, double *preemptions)
+static void seconds(struct waiting_run *r, uint32_t count, double each, double held,
+                    double *preemptions)
 {
     for (uint32_t i = 0; i < count; i++) {
         struct sample s;
@@ -123,7 +124,7 @@ static void seconds(struct run *r, uint32_t count, double each, double held, dou
 static void notes_each_episode_once(void **state)
 {
     (void)state;
-    struct run r = {.t_us = 100 * SEC};
+    struct waiting_run r = {.t_us = 100 * SEC};
     double preemptions = 1000;
     assert_int_equal(window_new(30, 64, &r.window), 0);
     waiting_start(&r.w);
@@ -145,7 +146,7 @@ static void notes_each_episode_once(void **state)
 static void notes_a_burst_and_its_cost(void **state)
 {
     (void)state;
-    struct run r = {.t_us = 100 * SEC};
+    struct waiting_run r = {.t_us = 100 * SEC};
     double preemptions = 1000;
     assert_int_equal(window_new(30, 64, &r.window), 0);
     waiting_start(&r.w);

@@ -14,7 +14,7 @@
 
 #define P "model.layers.1.self_attn."
 
-struct entry {
+struct scale_entry {
     const char *name, *type, *shape;
     uint32_t bits; /* its bytes, little-endian */
     uint32_t bytes;
@@ -24,7 +24,7 @@ static void test_scales(void **state)
 {
     (void)state;
     static const struct {
-        struct entry k, v;
+        struct scale_entry k, v;
         int result;
         float want_k, want_v;
     } cases[] = {
@@ -56,7 +56,7 @@ static void test_scales(void **state)
         {{"x", "F32", "[]", 0, 4}, {P "v_scale", "F32", "[0]", 0, 0}, -EBADMSG, 0, 0},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        const struct entry *k = &cases[i].k, *v = &cases[i].v;
+        const struct scale_entry *k = &cases[i].k, *v = &cases[i].v;
         char data[600] = {0};
         int n = snprintf(data + 8, sizeof(data) - 8,
                          "{\"%s\": {\"dtype\": \"%s\", \"shape\": %s, \"data_offsets\": [0, %u]}, "

@@ -16,12 +16,12 @@
 
 #define FIELDS_MOST 8
 
-struct field {
+struct head_field {
     const char *name, *value;
 };
 
 static int check(const char *method, const char *target, const char *version,
-                 const struct field *fields, struct head *h, struct api_error *err)
+                 const struct head_field *fields, struct head *h, struct api_error *err)
 {
     *h = (struct head){.method = method, .version = version};
     head_target(h, target);
@@ -34,7 +34,7 @@ static int check(const char *method, const char *target, const char *version,
 static void test_fields(void **state)
 {
     static const struct {
-        struct field field[FIELDS_MOST];
+        struct head_field field[FIELDS_MOST];
         int status; /* 0 = good */
     } cases[] = {
         {{{"Host", "x"}}, 0},
@@ -76,7 +76,8 @@ static void test_fields(void **state)
         if (r != (cases[i].status ? -EBADMSG : 0) || (r < 0 && err.status != cases[i].status))
             fail_msg("case %zu: %d", i, r < 0 ? err.status : 0);
     }
-    static const struct field length[FIELDS_MOST] = {{"Host", "x"}, {"Content-Length", "0120"}};
+    static const struct head_field length[FIELDS_MOST] = {{"Host", "x"},
+                                                          {"Content-Length", "0120"}};
     assert_int_equal(check("POST", "/", "HTTP/1.1", length, &h, &err), 0);
     assert_int_equal(h.body_bytes, 120);
 }
@@ -110,7 +111,7 @@ static void test_lines(void **state)
         {"GET", "/\xc3\xa9", "HTTP/1.1", 400},
         {"GET", "/\x7f", "HTTP/1.1", 400},
     };
-    static const struct field host[FIELDS_MOST] = {{"Host", "x"}};
+    static const struct head_field host[FIELDS_MOST] = {{"Host", "x"}};
     struct head h;
     struct api_error err;
     (void)state;
@@ -125,7 +126,7 @@ static void test_lines(void **state)
     assert_string_equal(head_path("http://y:81/v1/models"), "/v1/models");
     assert_string_equal(head_path("http://y"), "/");
     assert_string_equal(head_path("/a"), "/a");
-    static const struct field none[FIELDS_MOST] = {{NULL, NULL}};
+    static const struct head_field none[FIELDS_MOST] = {{NULL, NULL}};
     assert_int_equal(check("GET", "/", "HTTP/1.0", none, &h, &err), 0); /* Host came with 1.1 */
 }
 

@@ -32,7 +32,7 @@
 #define VOCAB  997u
 #define WAIT_S 20
 
-struct world {
+struct live_world {
     struct engine_params p;
     struct served served;
     struct http *http;
@@ -43,7 +43,7 @@ struct world {
 
 static void on_deliver(void *ctx, uint32_t worker)
 {
-    struct world *w = ctx;
+    struct live_world *w = ctx;
     (void)worker;
     pthread_mutex_lock(&w->lock);
     pthread_cond_broadcast(&w->news);
@@ -67,9 +67,9 @@ static void set(struct limits *l, enum limit_id id, uint64_t floor, uint64_t cei
     l->value[id] = l->start[id] = value;
 }
 
-static void open_world(struct world *w)
+static void open_world(struct live_world *w)
 {
-    *w = (struct world){.lock = PTHREAD_MUTEX_INITIALIZER, .news = PTHREAD_COND_INITIALIZER};
+    *w = (struct live_world){.lock = PTHREAD_MUTEX_INITIALIZER, .news = PTHREAD_COND_INITIALIZER};
     w->p = (struct engine_params){.max_seqs = 8,
                                   .max_batched_tokens = 32,
                                   .max_model_len = 256,
@@ -118,7 +118,7 @@ static void open_world(struct world *w)
     atomic_store(&w->http->served, &w->served);
 }
 
-static void close_world(struct world *w)
+static void close_world(struct live_world *w)
 {
     engine_free(w->served.engine);
     null_close(w->d);
@@ -127,7 +127,7 @@ static void close_world(struct world *w)
 }
 
 /* The answer's body; the status in *ret_status. The caller frees the buffer. */
-static struct ek_buf ask(struct world *w, route_fn fn, const char *body, int *ret_status)
+static struct ek_buf ask(struct live_world *w, route_fn fn, const char *body, int *ret_status)
 {
     struct exchange x = {.http = w->http};
     struct answer a = {.status = 200};
@@ -138,7 +138,7 @@ static struct ek_buf ask(struct world *w, route_fn fn, const char *body, int *re
     return a.body;
 }
 
-static struct request *submit(struct world *w, uint32_t max_new)
+static struct request *submit(struct live_world *w, uint32_t max_new)
 {
     int32_t prompt[40];
     for (int i = 0; i < 40; i++)
@@ -155,7 +155,7 @@ static struct request *submit(struct world *w, uint32_t max_new)
     return r;
 }
 
-static void wait_done(struct world *w, const struct request *r)
+static void wait_done(struct live_world *w, const struct request *r)
 {
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
@@ -224,7 +224,7 @@ static const struct {
 
 static void refusals_change_nothing(void **state)
 {
-    struct world w;
+    struct live_world w;
     struct limits before, after;
     int status;
     (void)state;
@@ -261,7 +261,7 @@ static void batch_gives_up(void **state)
 {
     static const char body[] = "{\"prompt\":[[1,2],[3,4],[5,6]],\"max_tokens\":1}";
     static const struct generation_origin from = {.request_id = "r", .arrival_us = 5};
-    struct world w;
+    struct live_world w;
     struct request *others[2];
     struct engine_stats before, after;
     struct generation *g = NULL;
@@ -318,7 +318,7 @@ static double sample(const struct ek_buf *page, const char *name)
 #define BASE "{engine=\"0\",model_name=\"m\","
 static void changes_show(void **state)
 {
-    struct world w;
+    struct live_world w;
     struct ek_buf page = {0};
     int status;
     (void)state;
@@ -365,7 +365,7 @@ static void changes_show(void **state)
     close_world(&w);
 }
 
-static uint32_t cached_of_one(struct world *w)
+static uint32_t cached_of_one(struct live_world *w)
 {
     struct request *r = submit(w, 4);
     wait_done(w, r);
@@ -376,7 +376,7 @@ static uint32_t cached_of_one(struct world *w)
 
 static void reset_forgets(void **state)
 {
-    struct world w;
+    struct live_world w;
     int status;
     (void)state;
     open_world(&w);

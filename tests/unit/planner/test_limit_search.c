@@ -12,13 +12,13 @@
 
 /* A server whose cache is full at `room` sequences, that gets slower above `fast`, with `load`
  * clients; it never runs more than `held` (0: no such bound), for it keeps room for those. */
-struct world {
+struct search_world {
     uint32_t room, fast, load;
     double gap_each_s;
     uint32_t held;
 };
 
-static struct limit_search_step measure(const struct world *w, uint32_t limit)
+static struct limit_search_step measure(const struct search_world *w, uint32_t limit)
 {
     double run = w->load < limit ? w->load : limit;
     run = w->held && run > w->held ? w->held : run;
@@ -41,7 +41,8 @@ static const struct limit_search_params g_params = {.start = 8,
                                                     .preemptions_most = 0.2,
                                                     .loss = 0.05};
 
-static void run(const struct world *w, const struct limit_search_params *p, struct limit_search *c)
+static void run(const struct search_world *w, const struct limit_search_params *p,
+                struct limit_search *c)
 {
     limit_search_init(c, p);
     while (c->end == LIMIT_SEARCH_ON) {
@@ -54,7 +55,7 @@ static void test_ends(void **state)
 {
     (void)state;
     static const struct {
-        struct world w;
+        struct search_world w;
         uint32_t step;
         double gap_most_s;
         enum limit_search_end end;
@@ -138,7 +139,7 @@ static void test_bounded(void **state)
     static struct limit_search c;
     for (uint32_t room = 1; room < 400; room += 7) {
         for (uint32_t step = 1; step < 300; step += 13) {
-            struct world w = {room, room / 2 + 3, room * 2, 0, room % 3 ? 0 : room / 2};
+            struct search_world w = {room, room / 2 + 3, room * 2, 0, room % 3 ? 0 : room / 2};
             struct limit_search_params p = g_params;
             p.step = step;
             p.ceiling = 120;

@@ -36,7 +36,7 @@ static void set_sampling(uint32_t prompt, struct req_ask *ask)
 /* The outputs alone: one request at a time, whole prompts, nothing shared, nothing short. */
 static int run_alone(struct oracle *o, uint32_t dtype)
 {
-    struct world w;
+    struct oracle_world w;
 
     world_init(&w, o);
     w.dtype = dtype;
@@ -148,7 +148,7 @@ static bool halves(const struct ek_graph *g)
 }
 
 /* Shapes of the world: its kind from the number, the rest drawn. */
-static void shape(struct world *w, uint64_t number)
+static void shape(struct oracle_world *w, uint64_t number)
 {
     static const uint32_t sizes[] = {8, 16, 32, 64, 128};
     uint64_t *rng = &w->rng;
@@ -189,7 +189,7 @@ static void shape(struct world *w, uint64_t number)
 }
 
 /* A name for messages: what a reader needs to see the world. */
-static void world_name(const struct world *w, char *buf, size_t size)
+static void world_name(const struct oracle_world *w, char *buf, size_t size)
 {
     snprintf(buf, size,
              "world %llu (%s, depth %u, block size %u, %u blocks, %u host blocks, %u of them for "
@@ -201,7 +201,7 @@ static void world_name(const struct world *w, char *buf, size_t size)
              w->stages > 1 ? ", two stages" : "");
 }
 
-static int arrive(struct world *w)
+static int arrive(struct oracle_world *w)
 {
     uint64_t *rng = &w->rng;
     uint32_t at = pick(rng, 0, PROMPTS - 1);
@@ -243,7 +243,7 @@ static int arrive(struct world *w)
     return 0;
 }
 
-static int change_limits(struct world *w)
+static int change_limits(struct oracle_world *w)
 {
     uint64_t *rng = &w->rng;
     uint32_t seqs = pick(rng, 1, w->p.max_seqs);
@@ -292,7 +292,7 @@ static uint32_t expected_count(const struct alone *a, const struct req_ask *ask,
     return ask->max_new_tokens;
 }
 
-static int differs(struct world *w, const struct job *j, uint32_t at, const char *what)
+static int differs(struct oracle_world *w, const struct job *j, uint32_t at, const char *what)
 {
     char name[256];
     const struct request *r = j->req;
@@ -308,7 +308,7 @@ static int differs(struct world *w, const struct job *j, uint32_t at, const char
         (double)want->logprob);
 }
 
-static int compare(struct world *w, const struct job *j)
+static int compare(struct oracle_world *w, const struct job *j)
 {
     const struct request *r = j->req;
     const struct alone *a = &w->o->prompts[j->prompt].alone[w->dtype];
@@ -349,7 +349,7 @@ static int compare(struct world *w, const struct job *j)
     return 0;
 }
 
-static int reap(struct world *w)
+static int reap(struct oracle_world *w)
 {
     for (uint32_t i = 0; i < w->live_count;) {
         struct job *j = &w->live[i];
@@ -367,7 +367,7 @@ static int reap(struct world *w)
     return 0;
 }
 
-static int disturb(struct world *w, uint32_t requests)
+static int disturb(struct oracle_world *w, uint32_t requests)
 {
     int r = 0;
 
@@ -385,7 +385,7 @@ static int disturb(struct world *w, uint32_t requests)
 }
 
 /* When all have ended, nothing may be left over. */
-static int check_end(struct world *w)
+static int check_end(struct oracle_world *w)
 {
     struct engine_stats st;
     struct oracle_totals *t = &w->o->totals;
@@ -418,7 +418,7 @@ static int check_end(struct world *w)
 
 int oracle_world(struct oracle *o, uint64_t world, uint32_t requests)
 {
-    struct world w;
+    struct oracle_world w;
 
     world_init(&w, o);
     shape(&w, world);

@@ -57,7 +57,7 @@ struct job {
 };
 
 /* An engine on its device, and what lives in it. `lock` guards news and dead. */
-struct world {
+struct oracle_world {
     struct oracle *o;
     uint64_t rng, number;
     uint32_t dtype;
@@ -113,7 +113,7 @@ __attribute__((format(printf, 2, 3))) static inline int wrong(struct oracle *o, 
 
 static inline void on_news(void *ctx, uint32_t worker)
 {
-    struct world *w = ctx;
+    struct oracle_world *w = ctx;
 
     (void)worker;
     pthread_mutex_lock(&w->lock);
@@ -124,7 +124,7 @@ static inline void on_news(void *ctx, uint32_t worker)
 
 static inline void on_dead(void *ctx, int exit_code, const char *why)
 {
-    struct world *w = ctx;
+    struct oracle_world *w = ctx;
 
     pthread_mutex_lock(&w->lock);
     snprintf(w->dead, sizeof(w->dead), "the engine died with exit code %d: %s", exit_code, why);
@@ -133,7 +133,7 @@ static inline void on_dead(void *ctx, int exit_code, const char *why)
     pthread_mutex_unlock(&w->lock);
 }
 
-static inline int wait_news(struct world *w)
+static inline int wait_news(struct oracle_world *w)
 {
     struct timespec until;
     int r = 0;
@@ -152,7 +152,7 @@ static inline int wait_news(struct world *w)
     return r;
 }
 
-static inline int open_device(struct world *w)
+static inline int open_device(struct oracle_world *w)
 {
     const struct model *m = w->o->model[w->dtype];
     const struct ek_backend *b = w->stages > 1 ? ek_ranks_backend(w->o->backend) : w->o->backend;
@@ -179,7 +179,7 @@ static inline int open_device(struct world *w)
     return r == 0 ? 0 : wrong(w->o, "the device does not open: %d %s", r, fault.msg);
 }
 
-static inline int world_start(struct world *w)
+static inline int world_start(struct oracle_world *w)
 {
     struct ek_fault fault = {0};
 
@@ -205,7 +205,7 @@ static inline int world_start(struct world *w)
     return r == 0 ? 0 : wrong(w->o, "the engine does not start: %d %s", r, fault.msg);
 }
 
-static inline void world_end(struct world *w)
+static inline void world_end(struct oracle_world *w)
 {
     engine_free(w->engine);
     for (uint32_t i = 0; i < w->live_count; i++)
@@ -231,9 +231,9 @@ static inline void plain_limits(struct engine_params *p)
     p->limits.floor[LIMIT_KV_BLOCKS] = 1;
 }
 
-static inline void world_init(struct world *w, struct oracle *o)
+static inline void world_init(struct oracle_world *w, struct oracle *o)
 {
-    *w = (struct world){.o = o};
+    *w = (struct oracle_world){.o = o};
     pthread_mutex_init(&w->lock, NULL); /* with the default attributes neither can fail */
     pthread_cond_init(&w->wake, NULL);
 }

@@ -27,7 +27,7 @@
 
 enum { BLOCK_SIZE = 16, SEQS = 16, SEQ_BLOCKS = 64, MOST_TOKENS = SEQ_BLOCKS * BLOCK_SIZE };
 
-struct engine {
+struct golden_engine {
     const struct ek_backend *b;
     struct ek_device *d;
     struct model *model;
@@ -44,14 +44,14 @@ struct seq {
     uint32_t heard_count;
 };
 
-static void engine_open(struct engine *e, const struct ek_backend *b, const char *isa,
+static void engine_open(struct golden_engine *e, const struct ek_backend *b, const char *isa,
                         enum model_dtype dtype, uint32_t threads)
 {
     const struct ek_open_params open = {.threads = threads, .isa = isa};
     const struct ek_kv_params kv = {1 + SEQS * SEQ_BLOCKS, 0, BLOCK_SIZE, SEQS};
     struct ek_fault fault = {.msg = ""};
 
-    *e = (struct engine){.b = b, .ceiling = {MOST_TOKENS, SEQS, SEQS * SEQ_BLOCKS, 0, 0, 0}};
+    *e = (struct golden_engine){.b = b, .ceiling = {MOST_TOKENS, SEQS, SEQS * SEQ_BLOCKS, 0, 0, 0}};
     if (model_open(MODEL_DIR, dtype, &e->model, &fault) < 0)
         fail_msg("%s", fault.msg);
     struct ek_plan_request q = {.graph = &e->model->graph,
@@ -67,7 +67,7 @@ static void engine_open(struct engine *e, const struct ek_backend *b, const char
     ek_step_layout(e->step, &e->ceiling);
 }
 
-static void engine_close(struct engine *e)
+static void engine_close(struct golden_engine *e)
 {
     e->b->close(e->d);
     model_free(e->model);
@@ -75,14 +75,14 @@ static void engine_close(struct engine *e)
     free(e->result);
 }
 
-static void enter(struct engine *e, const struct seq *s)
+static void enter(struct golden_engine *e, const struct seq *s)
 {
     ek_step_sets(e->step)[e->step->sets++] =
         (struct ek_slot_set){.slot = s->slot, .sampling.top_p = 1.0f, .top = EK_TOP_MOST};
 }
 
 /* Adds the next rows of the sequence; its blocks are those of its slot. */
-static void add_rows(struct engine *e, struct seq *s, uint32_t rows)
+static void add_rows(struct golden_engine *e, struct seq *s, uint32_t rows)
 {
     struct ek_step *p = e->step;
     uint32_t blocks = (s->computed + rows + BLOCK_SIZE - 1) / BLOCK_SIZE;
@@ -107,7 +107,7 @@ static void add_rows(struct engine *e, struct seq *s, uint32_t rows)
 }
 
 /* Runs the step and hands the sampled tokens to the sequences by slot. */
-static void run(struct engine *e, struct seq **by_slot)
+static void run(struct golden_engine *e, struct seq **by_slot)
 {
     e->step->id = ++e->id;
     assert_int_equal(e->b->forward(e->d, e->step), 0);
@@ -149,7 +149,7 @@ static void check_logits(const char *name, const json_t *want, const struct ek_r
     }
 }
 
-static void run_case(struct engine *e, const json_t *c, bool exact)
+static void run_case(struct golden_engine *e, const json_t *c, bool exact)
 {
     const json_t *prompt = json_object_get(c, "prompt_token_ids");
     const json_t *output = json_object_get(c, "output_token_ids");
@@ -189,7 +189,7 @@ static uint32_t run_short(const struct ek_backend *b, const char *isa, enum mode
     json_t *root = json_load_file(EXPECTED, 0, NULL);
     const json_t *cases = json_object_get(root, "cases");
     uint32_t run = 0;
-    struct engine e;
+    struct golden_engine e;
 
     assert_non_null(root);
     engine_open(&e, b, isa, dtype, 2);
@@ -261,7 +261,7 @@ static void load_prompt(const json_t *cases, size_t index, struct seq *s)
 }
 
 /* All sequences together: decodes first, then chunks of at most 9 rows, 40 rows a step in all. */
-static void run_together(struct engine *e, struct seq **by_slot)
+static void run_together(struct golden_engine *e, struct seq **by_slot)
 {
     uint32_t left = 1;
 
@@ -292,7 +292,7 @@ static void test_alone_and_among(void **state)
     const json_t *cases = json_object_get(root, "cases");
     struct seq *alone = calloc(1, sizeof(*alone)), *others = calloc(SEQS, sizeof(*others));
     struct seq *by_slot[SEQS] = {alone};
-    struct engine e;
+    struct golden_engine e;
 
     engine_open(&e, ek_backend_find("cpu", NULL), NULL, MODEL_DTYPE_BF16, 2);
     load_prompt(cases, 0, alone);

@@ -34,7 +34,7 @@
 #endif
 #define ALL_WORLDS UINT64_MAX
 
-struct plan {
+struct oracle_plan {
     uint64_t requests, seed, world;
     const char *model, *report;
 };
@@ -53,15 +53,15 @@ static uint64_t number(const char *name, uint64_t otherwise)
     return n;
 }
 
-static struct plan plan_of_environment(void)
+static struct oracle_plan plan_of_environment(void)
 {
     const char *model = getenv("MODEL");
 
-    return (struct plan){.requests = number("REQUESTS", REQUESTS),
-                         .seed = number("SEED", 1),
-                         .world = number("WORLD", ALL_WORLDS),
-                         .model = model && *model ? model : "models/evenkeel-tiny",
-                         .report = getenv("REPORT")};
+    return (struct oracle_plan){.requests = number("REQUESTS", REQUESTS),
+                                .seed = number("SEED", 1),
+                                .world = number("WORLD", ALL_WORLDS),
+                                .model = model && *model ? model : "models/evenkeel-tiny",
+                                .report = getenv("REPORT")};
 }
 
 /* What was done, in words and as cells of the report. */
@@ -102,7 +102,7 @@ static uint64_t total(const struct oracle_totals *t, size_t i)
     return value;
 }
 
-static void report(const struct plan *p, const struct oracle_totals *t, double seconds)
+static void report(const struct oracle_plan *p, const struct oracle_totals *t, double seconds)
 {
     struct report rep;
     char name[64];
@@ -142,7 +142,7 @@ static void check_worth(const struct oracle_totals *t)
     assert_true(t->full_pools >= 6);
 }
 
-static int run_worlds(struct oracle *o, const struct plan *p, uint64_t *ret_world)
+static int run_worlds(struct oracle *o, const struct oracle_plan *p, uint64_t *ret_world)
 {
     uint64_t most = (p->requests + ORACLE_WORLD_REQUESTS - 1) / ORACLE_WORLD_REQUESTS;
     int r = 0;
@@ -166,7 +166,7 @@ static int run_worlds(struct oracle *o, const struct plan *p, uint64_t *ret_worl
 
 static void test_alone_and_under_load(void **state)
 {
-    const struct plan p = plan_of_environment();
+    const struct oracle_plan p = plan_of_environment();
     struct oracle_totals t;
     struct oracle *o = NULL;
     uint64_t world = 0, begun = ek_now_us();

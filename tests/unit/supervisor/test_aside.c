@@ -12,14 +12,14 @@
 
 #include "supervisor/io/aside.h"
 
-struct piece {
+struct aside_piece {
     sem_t go;
     int worked, done, dropped;
 };
 
 static void work(void *ctx)
 {
-    struct piece *p = ctx;
+    struct aside_piece *p = ctx;
     while (sem_wait(&p->go) != 0)
         ;
     p->worked++;
@@ -27,20 +27,20 @@ static void work(void *ctx)
 
 static void done(void *ctx)
 {
-    struct piece *p = ctx;
+    struct aside_piece *p = ctx;
     p->done++;
 }
 
 static void drop(void *ctx)
 {
-    struct piece *p = ctx;
+    struct aside_piece *p = ctx;
     p->dropped++;
 }
 
 static void test_aside(void **state)
 {
     (void)state;
-    struct piece p[ASIDE_MOST + 1] = {0};
+    struct aside_piece p[ASIDE_MOST + 1] = {0};
     struct aside *a = NULL;
     sd_event *event = NULL;
     assert_int_equal(sd_event_new(&event), 0);

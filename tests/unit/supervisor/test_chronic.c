@@ -30,21 +30,21 @@ static const struct chronic_params params = {.frag = 0.7,
                                              .leak_s = 60,
                                              .prefix_hit = 0.05};
 
-struct life {
+struct chronic_life {
     struct chronic c;
     uint64_t now_us;
     double reserved, used_high, queries, hits;
     char log[400];
 };
 
-static void put(struct life *l, const char *what)
+static void put(struct chronic_life *l, const char *what)
 {
     size_t at = strlen(l->log);
     (void)snprintf(l->log + at, sizeof(l->log) - at, "%s%s@%.0f", at ? " " : "", what,
                    (double)l->now_us / 60e6);
 }
 
-static void live(struct life *l, const struct hours *h)
+static void live(struct chronic_life *l, const struct hours *h)
 {
     static const char *const names[] = {"", "trim", "restart", "leak", "ineffective", "prefix"};
     double from = l->reserved, used = l->used_high;
@@ -130,7 +130,7 @@ static void test_lives(void **state)
         {"they are few", 500, 400, {{60, 500, 400, 0.1, 3, 0.5, 0}}, ""},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct life l = {.reserved = cases[i].reserved, .used_high = cases[i].used};
+        struct chronic_life l = {.reserved = cases[i].reserved, .used_high = cases[i].used};
         chronic_start(&l.c, 0, false);
         for (int k = 0; k < 4; k++)
             live(&l, &cases[i].hours[k]);
@@ -142,13 +142,13 @@ static void test_lives(void **state)
 static void test_a_restart_is_judged(void **state)
 {
     (void)state;
-    struct life l = {.reserved = 500, .used_high = 400};
+    struct chronic_life l = {.reserved = 500, .used_high = 400};
     chronic_start(&l.c, 0, true);
     live(&l, &(struct hours){20, 2500, 400, 0, 0, 0, 0});
     live(&l, &(struct hours){100, 2500, 400, 0, 0, 0, 0});
     assert_non_null(strstr(l.log, "ineffective@"));
     assert_null(strstr(l.log, "restart")); /* and not asked for again */
-    l = (struct life){.reserved = 500, .used_high = 400};
+    l = (struct chronic_life){.reserved = 500, .used_high = 400};
     chronic_start(&l.c, 0, true);
     live(&l, &(struct hours){60, 520, 400, 0, 0, 0, 0});
     live(&l, &(struct hours){120, 2500, 400, 0, 0, 0, 0});

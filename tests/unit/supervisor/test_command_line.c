@@ -25,14 +25,14 @@
 #define SEG  "expandable_segments:"
 #define ON   SEG "True"
 
-struct row {
+struct command_row {
     const char *what, *env, *args; /* of the configuration, by '|' */
     const char *inherited;         /* PYTORCH_ALLOC_CONF of evenkeeld's own */
     bool settled, unit;
     const char *want; /* the whole environment of the next start, by '|' */
 };
 
-static const struct row rows[] = {
+static const struct command_row rows[] = {
     {"nothing is said", "", "", NULL, false, false, CUDA "=" ON},
     {"something else is said", "A=b|" CUDA "=a:512|C=d", "", NULL, false, false,
      "A=b|C=d|" CUDA "=a:512," ON},
@@ -64,7 +64,7 @@ static struct ek_strings split(const char *from, char text[200], char *at[4])
     return list;
 }
 
-static struct server_config config_of(const struct row *row)
+static struct server_config config_of(const struct command_row *row)
 {
     static char vllm[] = "vllm", unit[] = "a.service", texts[2][200], *at[2][4];
     static char *argv[] = {vllm, NULL};

@@ -50,25 +50,25 @@ static int drop_dir(void **state)
     return rmdir(dir);
 }
 
-struct seen {
+struct incidents_seen {
     char text[4096];
     size_t bytes;
 };
 
 static void each(void *ctx, const char *kind, const char *json, size_t len)
 {
-    struct seen *s = ctx;
+    struct incidents_seen *s = ctx;
     size_t n = strlen(s->text);
     s->bytes += len;
     if (n + len + 40 < sizeof(s->text))
         (void)snprintf(s->text + n, sizeof(s->text) - n, "%s%.*s;", kind, (int)len, json);
 }
 
-static struct incidents_count read_back(struct seen *s)
+static struct incidents_count read_back(struct incidents_seen *s)
 {
     struct ek_buf text = {0};
     struct incidents_count count;
-    *s = (struct seen){0};
+    *s = (struct incidents_seen){0};
     assert_int_equal(incidents_read(dir, &text), 0);
     incidents_parse(text.data ? text.data : "", text.len, each, s, &count);
     ek_buf_done(&text);
@@ -90,7 +90,7 @@ static void write_some(const char *const *json, size_t n)
 static void test_round_trip(void **state)
 {
     static const char *const first[] = {"{\"x\":1}", "{}"}, *const second[] = {"{\"y\":2}"};
-    struct seen s;
+    struct incidents_seen s;
     (void)state;
     struct incidents_count c = read_back(&s);
     assert_int_equal(c.records + c.damaged, 0); /* no file yet */
@@ -113,7 +113,7 @@ static void test_damage(void **state)
     static const char *const json[] = {"{\"x\":1}", "{\"y\":2}", "{\"z\":3}"}, *const more[] = {
                                                                                    "{\"after\":4}"};
     char whole[512];
-    struct seen s;
+    struct incidents_seen s;
     (void)state;
     write_some(json, 3);
     int fd = open(path_of("incidents.log"), O_RDONLY);
@@ -135,7 +135,7 @@ static void test_damage(void **state)
         char copy[512];
         memcpy(copy, whole, (size_t)n);
         copy[at] ^= 0x10;
-        s = (struct seen){0};
+        s = (struct incidents_seen){0};
         incidents_parse(copy, (size_t)n, each, &s, &c);
         assert_in_range(c.records, 1, 2);
         assert_in_range(c.damaged, 1, 2); /* two when it was the end of a line */
@@ -146,7 +146,7 @@ static void test_bounded(void **state)
 {
     struct behind *b;
     struct incidents *in;
-    struct seen s;
+    struct incidents_seen s;
     struct stat st;
     char json[2048], last[64];
     (void)state;
@@ -184,7 +184,7 @@ static void test_a_directory_that_is_gone(void **state)
 {
     struct behind *b;
     struct incidents *in;
-    struct seen s;
+    struct incidents_seen s;
     (void)state;
     assert_int_equal(behind_new("/nonexistent", &b), 0);
     assert_int_equal(incidents_new(b, "/nonexistent", &in), 0);

@@ -80,168 +80,168 @@ static void test_numbers(void **state)
 #define READY(s)    .phase = PHASE_READY, .uptime_s = 4000, .status = (s)
 #define STARTING(s) .phase = PHASE_STARTING, .uptime_s = 5, .status = (s)
 
-static void test_classes(void **state)
-{
-    (void)state;
-    static const struct {
-        struct crash_evidence e;
-        enum crash_class want;
-        bool retry;
-        const char *says;
-    } cases[] = {
-        {{READY(0), .asked = true}, CRASH_CLEAN_EXIT, true, "Stopped as it was asked to"},
-        {{READY(64), .asked = true}, CRASH_CLEAN_EXIT, true, "deadline"},
-        {{READY(SIGTERM), .signaled = true, .asked = true}, CRASH_CLEAN_EXIT, true, "Stopped as"},
-        {{READY(SIGKILL), .signaled = true, .asked = true, .killed = true},
-         CRASH_CLEAN_EXIT,
-         true,
-         "deadline"},
-        {{READY(0), .unseen = true, .has_word = true, .asked = true, .killed = true},
-         CRASH_CLEAN_EXIT,
-         true,
-         "deadline"},
-        /* somebody else's SIGKILL during a drain, which cut what was to be finished */
-        {{READY(SIGKILL), .signaled = true, .asked = true}, CRASH_SIGNAL, true, "Signal 9"},
-        {{READY(0), .unseen = true, .has_word = true, .asked = true},
-         CRASH_SIGNAL,
-         true,
-         "ended after 4000 s without an exit record"},
-        {{.unseen = true, .has_word = true}, CRASH_SIGNAL, true, "It ended without an exit"},
-        {{READY(0), .unseen = true, .asked = true}, CRASH_CLEAN_EXIT, true, "not known"},
-        {{READY(SIGKILL), .signaled = true, .killed_for_hang = true},
-         CRASH_HANG_KILLED,
-         true,
-         "progress"},
-        {{STARTING(SIGKILL), .signaled = true, .killed_unready = true},
-         CRASH_HANG_KILLED,
-         true,
-         "start_deadline_s"},
-        {{READY(SIGKILL), .signaled = true, .oom_kills = 2},
-         CRASH_HOST_OOM,
-         true,
-         "OOM killer ended 2 processes in its cgroup"},
-        {{READY(SIGKILL), .signaled = true}, CRASH_SIGNAL, true, "no lack of memory"},
-        {{READY(SIGSEGV), .signaled = true}, CRASH_SIGNAL, true, "SIGSEGV"},
-        {{READY(1), .oom_kills = 1}, CRASH_HOST_OOM, true, "ended 1 process in"},
-        {{STARTING(2)}, CRASH_CONFIG, false, "flag"},
-        {{STARTING(78)}, CRASH_CONFIG, false, "model"},
-        {{STARTING(71)}, CRASH_STARTUP_OOM, true, "before it was ready"},
-        {{STARTING(75)}, CRASH_STARTUP_OOM, false, "does not fit"},
-        {{STARTING(79)}, CRASH_HOST_OOM, true, "host"},
-        {{READY(72)}, CRASH_BURST_OOM, true, "no numbers"},
-        {{READY(72), .log = TORCH_FRAG, .log_len = sizeof(TORCH_FRAG) - 1},
-         CRASH_FRAG_OOM,
-         true,
-         "in pieces"},
-        {{READY(73)}, CRASH_COMM, true, "peer"},
-        {{READY(137), .has_word = true}, CRASH_COMM, true, "signal 9 ended a node of the group"},
-        {{READY(77), .has_word = true}, CRASH_CLEAN_EXIT, true, "another node or a client"},
-        {{READY(77)}, CRASH_UNKNOWN, true, "status 77"},
-        {{READY(74)}, CRASH_HANG_KILLED, true, "deadline"},
-        {{READY(80)}, CRASH_LOOP, true, "looped"},
-        {{READY(76)}, CRASH_DEVICE, true, "fault"},
-        {{READY(70)}, CRASH_UNKNOWN, true, "status 70"},
-        {{READY(0)}, CRASH_UNKNOWN, true, "nobody asked"},
-        {{READY(0), .exit0_is_failure = true}, CRASH_UNKNOWN, true, "status 0"},
-        {{READY(1), .log = TORCH_NEW, .log_len = sizeof(TORCH_NEW) - 1},
-         CRASH_BURST_OOM,
-         true,
-         "1.16 GiB"},
-        {{STARTING(1), .log = TORCH_NEW, .log_len = sizeof(TORCH_NEW) - 1},
-         CRASH_STARTUP_OOM,
-         true,
-         "1.16 GiB"},
-        {{STARTING(1), .log = TORCH_HUGE, .log_len = sizeof(TORCH_HUGE) - 1},
-         CRASH_CONFIG,
-         false,
-         "33.75 GiB"},
-        {{STARTING(1), .log = VLLM_SMALL, .log_len = sizeof(VLLM_SMALL) - 1},
-         CRASH_STARTUP_OOM,
-         true,
-         "before it was ready"},
-        {{READY(1), .log = ECHO, .log_len = sizeof(ECHO) - 1}, CRASH_UNKNOWN, true, "status 1"},
+/* Evidence of an end, its class, whether a retry may help, and a part of the sentence. */
+static const struct class_case {
+    struct crash_evidence e;
+    enum crash_class want;
+    bool retry;
+    const char *says;
+} classes[] = {
+    {{READY(0), .asked = true}, CRASH_CLEAN_EXIT, true, "Stopped as it was asked to"},
+    {{READY(64), .asked = true}, CRASH_CLEAN_EXIT, true, "deadline"},
+    {{READY(SIGTERM), .signaled = true, .asked = true}, CRASH_CLEAN_EXIT, true, "Stopped as"},
+    {{READY(SIGKILL), .signaled = true, .asked = true, .killed = true},
+     CRASH_CLEAN_EXIT,
+     true,
+     "deadline"},
+    {{READY(0), .unseen = true, .has_word = true, .asked = true, .killed = true},
+     CRASH_CLEAN_EXIT,
+     true,
+     "deadline"},
+    /* somebody else's SIGKILL during a drain, which cut what was to be finished */
+    {{READY(SIGKILL), .signaled = true, .asked = true}, CRASH_SIGNAL, true, "Signal 9"},
+    {{READY(0), .unseen = true, .has_word = true, .asked = true},
+     CRASH_SIGNAL,
+     true,
+     "ended after 4000 s without an exit record"},
+    {{.unseen = true, .has_word = true}, CRASH_SIGNAL, true, "It ended without an exit"},
+    {{READY(0), .unseen = true, .asked = true}, CRASH_CLEAN_EXIT, true, "not known"},
+    {{READY(SIGKILL), .signaled = true, .killed_for_hang = true},
+     CRASH_HANG_KILLED,
+     true,
+     "progress"},
+    {{STARTING(SIGKILL), .signaled = true, .killed_unready = true},
+     CRASH_HANG_KILLED,
+     true,
+     "start_deadline_s"},
+    {{READY(SIGKILL), .signaled = true, .oom_kills = 2},
+     CRASH_HOST_OOM,
+     true,
+     "OOM killer ended 2 processes in its cgroup"},
+    {{READY(SIGKILL), .signaled = true}, CRASH_SIGNAL, true, "no lack of memory"},
+    {{READY(SIGSEGV), .signaled = true}, CRASH_SIGNAL, true, "SIGSEGV"},
+    {{READY(1), .oom_kills = 1}, CRASH_HOST_OOM, true, "ended 1 process in"},
+    {{STARTING(2)}, CRASH_CONFIG, false, "flag"},
+    {{STARTING(78)}, CRASH_CONFIG, false, "model"},
+    {{STARTING(71)}, CRASH_STARTUP_OOM, true, "before it was ready"},
+    {{STARTING(75)}, CRASH_STARTUP_OOM, false, "does not fit"},
+    {{STARTING(79)}, CRASH_HOST_OOM, true, "host"},
+    {{READY(72)}, CRASH_BURST_OOM, true, "no numbers"},
+    {{READY(72), .log = TORCH_FRAG, .log_len = sizeof(TORCH_FRAG) - 1},
+     CRASH_FRAG_OOM,
+     true,
+     "in pieces"},
+    {{READY(73)}, CRASH_COMM, true, "peer"},
+    {{READY(137), .has_word = true}, CRASH_COMM, true, "signal 9 ended a node of the group"},
+    {{READY(77), .has_word = true}, CRASH_CLEAN_EXIT, true, "another node or a client"},
+    {{READY(77)}, CRASH_UNKNOWN, true, "status 77"},
+    {{READY(74)}, CRASH_HANG_KILLED, true, "deadline"},
+    {{READY(80)}, CRASH_LOOP, true, "looped"},
+    {{READY(76)}, CRASH_DEVICE, true, "fault"},
+    {{READY(70)}, CRASH_UNKNOWN, true, "status 70"},
+    {{READY(0)}, CRASH_UNKNOWN, true, "nobody asked"},
+    {{READY(0), .exit0_is_failure = true}, CRASH_UNKNOWN, true, "status 0"},
+    {{READY(1), .log = TORCH_NEW, .log_len = sizeof(TORCH_NEW) - 1},
+     CRASH_BURST_OOM,
+     true,
+     "1.16 GiB"},
+    {{STARTING(1), .log = TORCH_NEW, .log_len = sizeof(TORCH_NEW) - 1},
+     CRASH_STARTUP_OOM,
+     true,
+     "1.16 GiB"},
+    {{STARTING(1), .log = TORCH_HUGE, .log_len = sizeof(TORCH_HUGE) - 1},
+     CRASH_CONFIG,
+     false,
+     "33.75 GiB"},
+    {{STARTING(1), .log = VLLM_SMALL, .log_len = sizeof(VLLM_SMALL) - 1},
+     CRASH_STARTUP_OOM,
+     true,
+     "before it was ready"},
+    {{READY(1), .log = ECHO, .log_len = sizeof(ECHO) - 1}, CRASH_UNKNOWN, true, "status 1"},
 #define LOG(s) .log = (s), .log_len = sizeof(s) - 1
-        {{READY(0), .exit0_is_failure = true,
-          LOG("(APIServer pid=7) ERROR 11-21 11:21:48 [async_llm.py:906] "
-              "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.\n")},
-         CRASH_SIGNAL,
-         true,
-         "without a word"},
-        {{READY(0), .exit0_is_failure = true,
-          LOG("(EngineCore pid=8) ERROR 11-21 [core.py:9] EngineCore encountered a fatal error.\n"
-              "(APIServer pid=7) ERROR 11-21 [async_llm.py:906] EngineDeadError: issue\n")},
-         CRASH_UNKNOWN,
-         true,
-         "log shows, so it ended with status 0 after 4000 s"},
+    {{READY(0), .exit0_is_failure = true,
+      LOG("(APIServer pid=7) ERROR 11-21 11:21:48 [async_llm.py:906] "
+          "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.\n")},
+     CRASH_SIGNAL,
+     true,
+     "without a word"},
+    {{READY(0), .exit0_is_failure = true,
+      LOG("(EngineCore pid=8) ERROR 11-21 [core.py:9] EngineCore encountered a fatal error.\n"
+          "(APIServer pid=7) ERROR 11-21 [async_llm.py:906] EngineDeadError: issue\n")},
+     CRASH_UNKNOWN,
+     true,
+     "log shows, so it ended with status 0 after 4000 s"},
 #define WORKER_ENDED                                                                               \
     "(EngineCore pid=8) ERROR 11-27 [multiproc_executor.py:315] Worker proc VllmWorker-0 died "    \
     "unexpectedly (exit code: None), shutting down executor.\n"                                    \
     "(EngineCore pid=8) ERROR 11-27 [core.py:1512] EngineCore encountered a fatal error.\n"        \
     "(APIServer pid=7) ERROR 11-27 [async_llm.py:906] EngineDeadError: EngineCore encountered\n"
-        {{READY(0), .exit0_is_failure = true, LOG(WORKER_ENDED)},
-         CRASH_SIGNAL,
-         true,
-         "A worker process of its engine ended (killed"},
-        {{READY(1), LOG("ERROR [multiproc_executor.py:150] Worker proc VllmWorker-1 died "
-                        "unexpectedly (exit code: -9), shutting down executor.\n")},
-         CRASH_SIGNAL, /* the kernel's count, not a guess, says that host memory ran out */
-         true,
-         "A worker process"},
-        {{READY(1), .oom_kills = 1, LOG("Worker proc VllmWorker-1 died unexpectedly\n")},
-         CRASH_HOST_OOM,
-         true,
-         "OOM killer"},
-        {{READY(0), .exit0_is_failure = true, .unseen = true, LOG(WORKER_ENDED)},
-         CRASH_SIGNAL,
-         true,
-         "so it ended after 4000 s"},
-        /* asked to end, its API server saw its engine's end and said so */
-        {{READY(0), .exit0_is_failure = true, .unseen = true, .asked = true,
-          LOG("(APIServer pid=7) ERROR 11-27 [async_llm.py:906] EngineDeadError: issue\n")},
-         CRASH_CLEAN_EXIT,
-         true,
-         "Asked to stop, and it ended"},
-        {{STARTING(1), LOG("OSError: [Errno 98] Address already in use\n")},
-         CRASH_PORT,
-         false,
-         "address"},
-        {{READY(1), LOG("OSError: [Errno 28] No space left on device")}, CRASH_DISK, true, "disk"},
-        {{READY(SIGABRT), .signaled = true,
-          LOG("RuntimeError: NCCL error: remote process exited\n")},
-         CRASH_COMM,
-         true,
-         "collective"},
-        {{READY(1), LOG("CUDA error: an illegal memory access was encountered\n")},
-         CRASH_DEVICE,
-         true,
-         "cuda-illegal-access"},
-        {{STARTING(1), LOG("api_server.py: error: unrecognized arguments: --swap-space\n")},
-         CRASH_CONFIG,
-         false,
-         "--swap-space"},
-        {{STARTING(78),
-          LOG("2026-01-01T00:00:00.000Z evenkeel-server error: config.json: there is no "
-              "such file in /m; name another directory\n")},
-         CRASH_CONFIG,
-         false,
-         "model files: config.json: there is no such file in /m; name another directory"},
-        {{STARTING(2), LOG("x evenkeel-server error: --prot: unknown; did you mean --port?\n")},
-         CRASH_CONFIG,
-         false,
-         "did you mean --port?"},
-        {{READY(1), LOG("std::bad_alloc\n")}, CRASH_HOST_OOM, true, "host memory"},
-    };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct crash_evidence e = cases[i].e;
+    {{READY(0), .exit0_is_failure = true, LOG(WORKER_ENDED)},
+     CRASH_SIGNAL,
+     true,
+     "A worker process of its engine ended (killed"},
+    {{READY(1), LOG("ERROR [multiproc_executor.py:150] Worker proc VllmWorker-1 died "
+                    "unexpectedly (exit code: -9), shutting down executor.\n")},
+     CRASH_SIGNAL, /* the kernel's count, not a guess, says that host memory ran out */
+     true,
+     "A worker process"},
+    {{READY(1), .oom_kills = 1, LOG("Worker proc VllmWorker-1 died unexpectedly\n")},
+     CRASH_HOST_OOM,
+     true,
+     "OOM killer"},
+    {{READY(0), .exit0_is_failure = true, .unseen = true, LOG(WORKER_ENDED)},
+     CRASH_SIGNAL,
+     true,
+     "so it ended after 4000 s"},
+    /* asked to end, its API server saw its engine's end and said so */
+    {{READY(0), .exit0_is_failure = true, .unseen = true, .asked = true,
+      LOG("(APIServer pid=7) ERROR 11-27 [async_llm.py:906] EngineDeadError: issue\n")},
+     CRASH_CLEAN_EXIT,
+     true,
+     "Asked to stop, and it ended"},
+    {{STARTING(1), LOG("OSError: [Errno 98] Address already in use\n")},
+     CRASH_PORT,
+     false,
+     "address"},
+    {{READY(1), LOG("OSError: [Errno 28] No space left on device")}, CRASH_DISK, true, "disk"},
+    {{READY(SIGABRT), .signaled = true, LOG("RuntimeError: NCCL error: remote process exited\n")},
+     CRASH_COMM,
+     true,
+     "collective"},
+    {{READY(1), LOG("CUDA error: an illegal memory access was encountered\n")},
+     CRASH_DEVICE,
+     true,
+     "cuda-illegal-access"},
+    {{STARTING(1), LOG("api_server.py: error: unrecognized arguments: --swap-space\n")},
+     CRASH_CONFIG,
+     false,
+     "--swap-space"},
+    {{STARTING(78), LOG("2026-01-01T00:00:00.000Z evenkeel-server error: config.json: there is no "
+                        "such file in /m; name another directory\n")},
+     CRASH_CONFIG,
+     false,
+     "model files: config.json: there is no such file in /m; name another directory"},
+    {{STARTING(2), LOG("x evenkeel-server error: --prot: unknown; did you mean --port?\n")},
+     CRASH_CONFIG,
+     false,
+     "did you mean --port?"},
+    {{READY(1), LOG("std::bad_alloc\n")}, CRASH_HOST_OOM, true, "host memory"},
+};
+
+static void test_classes(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(classes) / sizeof(classes[0]); i++) {
+        struct crash_evidence e = classes[i].e;
         struct crash_found found;
         if (log_class_find(NULL, e.phase, e.log, e.log_len, &found))
             e.found = &found;
         struct crash_verdict v = crash_classify(&e);
-        if (v.cls != cases[i].want || !strstr(v.why, cases[i].says))
+        if (v.cls != classes[i].want || !strstr(v.why, classes[i].says))
             print_error("case %zu: %s: %s\n", i, crash_name(v.cls), v.why);
-        assert_int_equal(v.cls, cases[i].want);
-        assert_int_equal(v.retry, cases[i].retry);
-        assert_non_null(strstr(v.why, cases[i].says));
+        assert_int_equal(v.cls, classes[i].want);
+        assert_int_equal(v.retry, classes[i].retry);
+        assert_non_null(strstr(v.why, classes[i].says));
         assert_non_null(v.remedy);
     }
     for (int i = 0; i <= CRASH_COUNT; i++)

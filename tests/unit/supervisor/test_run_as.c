@@ -19,12 +19,12 @@
 
 #define OTHER 65534 /* nobody */
 
-struct place {
+struct run_as_place {
     char dir[64], path[80];
     struct sockaddr_un at;
 };
 
-static void place_make(struct place *p, mode_t mode, uid_t owner)
+static void place_make(struct run_as_place *p, mode_t mode, uid_t owner)
 {
     (void)snprintf(p->dir, sizeof(p->dir), "/tmp/evenkeel-run-as-XXXXXX");
     assert_non_null(mkdtemp(p->dir));
@@ -36,14 +36,14 @@ static void place_make(struct place *p, mode_t mode, uid_t owner)
         assert_int_equal(chown(p->dir, owner, (gid_t)-1), 0);
 }
 
-static void place_done(const struct place *p)
+static void place_done(const struct run_as_place *p)
 {
     (void)unlink(p->path);
     assert_int_equal(rmdir(p->dir), 0);
 }
 
 /* A process of `user` listens there; what the function says of it. */
-static bool answers(const struct place *p, uid_t user)
+static bool answers(const struct run_as_place *p, uid_t user)
 {
     int ready[2], done[2];
     char byte = 0;
@@ -80,7 +80,7 @@ static void test_own_user(void **state)
 {
     (void)state;
     for (int i = 0; i < 2; i++) {
-        struct place p;
+        struct run_as_place p;
         place_make(&p, i ? 01777 : 0700, geteuid());
         assert_true(answers(&p, geteuid()));
         place_done(&p);
@@ -103,7 +103,7 @@ static void test_other_user(void **state)
         {0700, OTHER, 0, false}, /* a link of its to a socket of root's */
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct place p;
+        struct run_as_place p;
         place_make(&p, cases[i].mode, cases[i].owner);
         bool yes = answers(&p, cases[i].user);
         if (yes != cases[i].believed)

@@ -22,7 +22,7 @@
 #include "supervisor/web/expo.h"
 #include "supervisor/web/page.h"
 
-struct world {
+struct status_world {
     struct loop loop;
     struct config config;
     struct server *servers[2];
@@ -35,12 +35,12 @@ static void no_line(void *ctx, const struct figures *f)
     (void)f;
 }
 
-static void set_up(struct world *w)
+static void set_up(struct status_world *w)
 {
     char *argv[] = {(char[]){"evenkeeld"}, (char[]){"--model"},   (char[]){"/m"},
                     (char[]){"--run-dir"}, (char[]){"/run/none"}, NULL};
     struct ek_fault f;
-    *w = (struct world){.loop = {.lock = -1}};
+    *w = (struct status_world){.loop = {.lock = -1}};
     assert_int_equal(config_parse(5, argv, &w->config, &f), 0);
     assert_true(sd_event_new(&w->loop.fleet.with.event) >= 0);
     assert_int_equal(client_new(w->loop.fleet.with.event, &w->loop.fleet.with.client), 0);
@@ -57,7 +57,7 @@ static void set_up(struct world *w)
     assert_int_equal(server_new(&w->loop.fleet.with, &w->config.servers[0], &w->servers[0]), 0);
 }
 
-static void tear_down(struct world *w)
+static void tear_down(struct status_world *w)
 {
     server_free(w->servers[0]);
     figures_free(w->loop.fleet.with.figures);
@@ -78,7 +78,7 @@ static void never(void *ctx, int status, const char *body, size_t len)
 
 static const char *query(void *ctx, const char *name)
 {
-    struct world *w = ctx;
+    struct status_world *w = ctx;
     return strcmp(name, "limit") == 0 ? w->limit : NULL;
 }
 
@@ -107,7 +107,7 @@ static void test_reading(void **state)
         {"/api/v1/serversmain", NULL, 404},
         {"/etc/passwd", NULL, 404},
     };
-    struct world w;
+    struct status_world w;
     set_up(&w);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct ek_buf out = {0};
@@ -149,7 +149,7 @@ static void test_writing(void **state)
         {"POST", "/api/v1/servers/none/drain", "", 404, "no server 'none'"},
         {"POST", "/api/v1/servers", "", 404, "nothing"},
     };
-    struct world w;
+    struct status_world w;
     set_up(&w);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct ek_buf out = {0};
@@ -165,7 +165,7 @@ static void test_writing(void **state)
 static void test_page(void **state)
 {
     (void)state;
-    struct world w;
+    struct status_world w;
     struct ek_buf out = {0};
     set_up(&w);
     (void)strcpy(w.servers[0]->address.model, "<script>alert('x')</script>");
@@ -208,7 +208,7 @@ static struct failure burst(const char *why, double hit_frac)
     return f;
 }
 
-static json_t *ask(struct world *w, const char *path)
+static json_t *ask(struct status_world *w, const char *path)
 {
     struct ek_buf out = {0};
     w->limit = NULL;
@@ -232,7 +232,7 @@ static void test_failures(void **state)
                  {0.9, {"No", "Yes", "No", "No"}, "<li data-answer=\"no\">Does the prefix cache"},
                  {NAN, {"No", "Yes", "No", "not asked"}, "<b>Not asked any more</b>"}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct world w;
+        struct status_world w;
         struct ek_buf out = {0};
         set_up(&w);
         struct failure f = burst("2 <GiB> were asked for", cases[i].hit_frac);
@@ -270,7 +270,7 @@ static void test_failures(void **state)
 static void test_overview(void **state)
 {
     (void)state;
-    struct world w;
+    struct status_world w;
     struct ek_buf out = {0};
     set_up(&w);
     assert_int_equal(page_write(&w.loop.fleet, "n", &out), 0);
@@ -302,7 +302,7 @@ static void test_overview(void **state)
 static void test_metrics(void **state)
 {
     (void)state;
-    struct world w;
+    struct status_world w;
     struct ek_buf out = {0}, names = {0};
     set_up(&w);
     w.servers[0]->ends.restarts[CAUSE_HANG] = 3;

@@ -23,7 +23,7 @@
 #include "supervisor/law/dry_answer.h"
 #include "supervisor/law/remedy.h"
 
-struct answer {
+struct child_answer {
     int times, status;
     size_t len;
     char text[SUBPROCESS_TEXT + 1];
@@ -31,7 +31,7 @@ struct answer {
 
 static void on_answer(void *ctx, const struct subprocess_result *res)
 {
-    struct answer *a = ctx;
+    struct child_answer *a = ctx;
     a->times++;
     a->status = res->status;
     a->len = res->len;
@@ -39,20 +39,20 @@ static void on_answer(void *ctx, const struct subprocess_result *res)
 }
 
 static struct subprocess *run(struct subprocesses *all, sd_event *event, const char *script,
-                              uint32_t timeout_ms, struct answer *a)
+                              uint32_t timeout_ms, struct child_answer *a)
 {
     char sh[] = "sh", flag[] = "-c", text[256];
     (void)snprintf(text, sizeof(text), "%s", script);
     char *argv[] = {sh, NULL}, *flags[] = {flag, text, NULL};
     struct subprocess_spec spec = {.argv = argv, .flags = flags, .timeout_ms = timeout_ms};
     struct subprocess *p = NULL;
-    *a = (struct answer){0};
+    *a = (struct child_answer){0};
     assert_int_equal(subprocess_run(all, event, &spec, on_answer, a, &p), 0);
     assert_non_null(p);
     return p;
 }
 
-static void wait_answer(sd_event *event, const struct answer *a)
+static void wait_answer(sd_event *event, const struct child_answer *a)
 {
     for (int i = 0; i < 5000 && !a->times; i++) /* a turn may read 64 bytes */
         assert_true(sd_event_run(event, 100000) >= 0);
@@ -63,7 +63,7 @@ static void test_answers(void **state)
 {
     struct subprocesses all = {0};
     sd_event *event = *state;
-    struct answer *a = calloc(1, sizeof(*a));
+    struct child_answer *a = calloc(1, sizeof(*a));
     assert_non_null(a);
     (void)run(&all, event, "echo out; echo err >&2; exit 7", 20000, a);
     wait_answer(event, a);
@@ -100,7 +100,7 @@ static void test_replaced(void **state)
 {
     struct subprocesses all = {0};
     sd_event *event = *state;
-    struct answer *a = calloc(2, sizeof(*a));
+    struct child_answer *a = calloc(2, sizeof(*a));
     assert_non_null(a);
     struct subprocess *first = run(&all, event, "echo first", 20000, &a[0]);
     subprocess_cancel(first);
@@ -130,7 +130,7 @@ static void test_status_is_not_swept(void **state)
 {
     struct subprocesses all = {0};
     sd_event *event = *state;
-    struct answer *a = calloc(1, sizeof(*a));
+    struct child_answer *a = calloc(1, sizeof(*a));
     assert_non_null(a);
     while (waitpid(-1, NULL, 0) > 0) /* what the tests before have killed */
         ;
