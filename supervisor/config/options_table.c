@@ -369,8 +369,9 @@ const struct ek_opt server_table[] = {
      .min = 1,
      .max = 86400,
      .def = "60",
-     .help = "No progress with work present for this long, and a failed request of one token: it "
-             "hangs and is restarted. Longer than its longest prefill."},
+     .help = "No progress with work present, or one body or form being read, for this long, and "
+             "a failed request of one token: it hangs and is restarted. Longer than its longest "
+             "prefill."},
     {.name = "halt-s",
      .type = OPT_SECONDS,
      .at = SRV(halt_s),
