@@ -220,7 +220,7 @@ static const unsigned refused[] = {
 #define ALLOW         RETURN(SECCOMP_RET_ALLOW)
 
 #define HEAD 4u
-#define TAIL 25u
+#define TAIL 31u
 
 /* The rest depends on an argument: its low half, which is all that these calls look at. */
 static size_t put_tail(struct sock_filter *f, uint32_t self)
@@ -241,6 +241,12 @@ static size_t put_tail(struct sock_filter *f, uint32_t self)
         ERROR(EPERM),
         IF(BPF_JEQ, SYS_tgkill, 0, 4),
         LOAD(args[0]),
+        IF(BPF_JEQ, self, 0, 1),
+        ALLOW,
+        ERROR(EPERM),
+        IF(BPF_JEQ, SYS_prlimit64, 0, 5), /* its own limits only: RLIMIT_CPU of another ends it */
+        LOAD(args[0]),
+        IF(BPF_JEQ, 0, 1, 0),
         IF(BPF_JEQ, self, 0, 1),
         ALLOW,
         ERROR(EPERM),

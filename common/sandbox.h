@@ -43,8 +43,8 @@ int ek_sandbox_dumpable(bool on);
 int ek_sandbox_version(void);
 
 /* All threads: no new programs or processes, no listening sockets, no tracing of others, no signal
- * to other processes, no mounts, namespaces, modules, users, clocks, BPF or io_uring, no sockets
- * but Unix and IP (or with EK_CALLS_NO_SOCKET none): such a call fails with EPERM (or says that the
- * kernel has none). -EOPNOTSUPP on a kernel without seccomp or a processor whose calls are not
- * known here, another errno. */
+ * to other processes and none of their limits, no mounts, namespaces, modules, users, clocks, BPF
+ * or io_uring, no sockets but Unix and IP (or with EK_CALLS_NO_SOCKET none): such a call fails with
+ * EPERM (or says that the kernel has none). -EOPNOTSUPP on a kernel without seccomp or a processor
+ * whose calls are not known here, another errno. */
 int ek_sandbox_filter(unsigned calls);
