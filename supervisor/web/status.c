@@ -34,6 +34,8 @@
 
 #define BODY_MOST        65536u
 #define CONNECTIONS_MOST 256u
+#define PEER_PART        4u  /* one address has a quarter of them, */
+#define PEER_LEAST       16u /* or so many, or all where there are fewer */
 #define OWN_FDS          32u /* what evenkeeld opens besides, */
 #define SERVER_FDS       16u /* and for each server */
 #define FEW              64u /* connections: then a quiet one keeps its place briefly */
@@ -450,13 +452,15 @@ static int open_door(struct status *st, struct status_listener *d, sd_event *eve
     socklen_t len = sizeof(a);
     d->loopback = getsockname(fd, (struct sockaddr *)&a, &len) == 0 && ek_address_is_loopback(&a);
     unsigned most = connections_most(st->all);
+    unsigned peer = most / PEER_PART < PEER_LEAST ? PEER_LEAST : most / PEER_PART;
     st->quiet_s = most < FEW ? 1 : QUIET_S;
-    d->daemon = MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL,
-                                 on_request, d, MHD_OPTION_LISTEN_SOCKET, fd,
-                                 MHD_OPTION_CONNECTION_LIMIT, most, MHD_OPTION_CONNECTION_TIMEOUT,
-                                 st->quiet_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-                                 (size_t)MEMORY_BYTES, MHD_OPTION_NOTIFY_COMPLETED, on_done, NULL,
-                                 MHD_OPTION_NOTIFY_CONNECTION, on_connection, d, MHD_OPTION_END);
+    d->daemon = MHD_start_daemon(
+        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, on_request, d,
+        MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, most,
+        MHD_OPTION_PER_IP_CONNECTION_LIMIT, local || peer > most ? 0u : peer,
+        MHD_OPTION_CONNECTION_TIMEOUT, st->quiet_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        (size_t)MEMORY_BYTES, MHD_OPTION_NOTIFY_COMPLETED, on_done, NULL,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, d, MHD_OPTION_END);
     if (!d->daemon) {
         close(fd);
         return -ENOMEM;

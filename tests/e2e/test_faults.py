@@ -147,6 +147,32 @@ def test_silent_connections_keep_no_place_from_those_who_ask(tmp_path):
         a.destroy()
 
 
+def test_one_address_leaves_the_page_to_others(appliance):
+    a = appliance()
+    held = []
+    try:
+        for _ in range(300):
+            held.append(socket.create_connection(("127.0.0.1", a.page), timeout=10))
+        with socket.create_connection(("127.0.0.1", a.page), timeout=10, source_address=("127.0.0.2", 0)) as other:
+            other.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+            assert other.recv(15) == b"HTTP/1.1 200 OK"
+        for s in held:
+            s.settimeout(0.01)
+        assert sum(ended(s) for s in held) >= 200, "its own connections beyond 64 are closed at once"
+    finally:
+        for s in held:
+            s.close()
+
+
+def ended(s):
+    try:
+        return s.recv(1) == b""
+    except TimeoutError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
 def trickle(s, first, piece):
     """How long a connection lives whose peer goes on, but slowly."""
     begun = time.monotonic()
