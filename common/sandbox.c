@@ -116,6 +116,19 @@ int ek_sandbox_enter(const struct ek_sandbox *s)
     return 0;
 }
 
+int ek_sandbox_alone(void)
+{
+    const struct ruleset rules = {.scoped = SCOPE_KILL};
+    if (ek_sandbox_version() < 6 || prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1)
+        return -EOPNOTSUPP;
+    int fd = (int)syscall(SYS_landlock_create_ruleset, &rules, sizeof(rules), 0);
+    if (fd < 0)
+        return -errno;
+    int r = syscall(SYS_landlock_restrict_self, fd, 0) < 0 ? -errno : 0;
+    (void)close(fd);
+    return r;
+}
+
 /* ---- seccomp ---- */
 
 #if defined(__x86_64__)

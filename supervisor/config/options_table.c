@@ -230,6 +230,14 @@ const struct ek_opt server_table[] = {
              "read the model, keys and certificates. With launcher: spawn evenkeeld must be root; "
              "with launcher: systemd the unit has that User=, or for dynamic (another engine than "
              "evenkeel) DynamicUser=yes, which is checked. Default: as evenkeeld."},
+    {.name = "isolated",
+     .type = OPT_BOOL,
+     .at = SRV(isolated),
+     .def = "true",
+     .help = "It can signal, trace and read the memory and environment of its own processes alone, "
+             "not of other servers or evenkeeld of the same user. With launcher: spawn below a "
+             "unit with NoNewPrivileges=yes, on Linux 6.12 or later. Off for servers that copy "
+             "from each other's memory (UCX's cma)."},
     {.name = "command",
      .type = OPT_LIST,
      .at = SRV(command),
