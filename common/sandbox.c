@@ -116,6 +116,19 @@ int ek_sandbox_enter(const struct ek_sandbox *s)
     return 0;
 }
 
+int ek_sandbox_alone(void)
+{
+    const struct ruleset rules = {.scoped = SCOPE_KILL};
+    if (ek_sandbox_version() < 6 || prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1)
+        return -EOPNOTSUPP;
+    int fd = (int)syscall(SYS_landlock_create_ruleset, &rules, sizeof(rules), 0);
+    if (fd < 0)
+        return -errno;
+    int r = syscall(SYS_landlock_restrict_self, fd, 0) < 0 ? -errno : 0;
+    (void)close(fd);
+    return r;
+}
+
 /* ---- seccomp ---- */
 
 #if defined(__x86_64__)
@@ -220,7 +233,7 @@ static const unsigned refused[] = {
 #define ALLOW         RETURN(SECCOMP_RET_ALLOW)
 
 #define HEAD 4u
-#define TAIL 25u
+#define TAIL 31u
 
 /* The rest depends on an argument: its low half, which is all that these calls look at. */
 static size_t put_tail(struct sock_filter *f, uint32_t self)
@@ -241,6 +254,12 @@ static size_t put_tail(struct sock_filter *f, uint32_t self)
         ERROR(EPERM),
         IF(BPF_JEQ, SYS_tgkill, 0, 4),
         LOAD(args[0]),
+        IF(BPF_JEQ, self, 0, 1),
+        ALLOW,
+        ERROR(EPERM),
+        IF(BPF_JEQ, SYS_prlimit64, 0, 5), /* its own limits only: RLIMIT_CPU of another ends it */
+        LOAD(args[0]),
+        IF(BPF_JEQ, 0, 1, 0),
         IF(BPF_JEQ, self, 0, 1),
         ALLOW,
         ERROR(EPERM),

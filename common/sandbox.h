@@ -34,6 +34,11 @@ void ek_sandbox_free(struct ek_sandbox *s);
 int ek_sandbox_allow(struct ek_sandbox *s, const char *path, unsigned may);
 /* From now on. 0 or a negative errno. */
 int ek_sandbox_enter(const struct ek_sandbox *s);
+/* The calling thread, and what it starts or becomes by an exec, can signal, trace and read the
+ * memory and environment of nobody but what it starts; files and sockets stay as they are. Only
+ * where no right can be gained by an exec already (no_new_privs): who starts sudo or newuidmap
+ * needs that. -EOPNOTSUPP there, and before Linux 6.12; another errno. Allocates nothing. */
+int ek_sandbox_alone(void);
 /* Whether others of the same user may read the process's memory, descriptors and first environment
  * and trace it, and whether the kernel may write its core; forked processes inherit it, an exec
  * puts it back to true. Without it /proc/PID belongs to root: what is readable to all there (stat,
@@ -43,8 +48,8 @@ int ek_sandbox_dumpable(bool on);
 int ek_sandbox_version(void);
 
 /* All threads: no new programs or processes, no listening sockets, no tracing of others, no signal
- * to other processes, no mounts, namespaces, modules, users, clocks, BPF or io_uring, no sockets
- * but Unix and IP (or with EK_CALLS_NO_SOCKET none): such a call fails with EPERM (or says that the
- * kernel has none). -EOPNOTSUPP on a kernel without seccomp or a processor whose calls are not
- * known here, another errno. */
+ * to other processes and none of their limits, no mounts, namespaces, modules, users, clocks, BPF
+ * or io_uring, no sockets but Unix and IP (or with EK_CALLS_NO_SOCKET none): such a call fails with
+ * EPERM (or says that the kernel has none). -EOPNOTSUPP on a kernel without seccomp or a processor
+ * whose calls are not known here, another errno. */
 int ek_sandbox_filter(unsigned calls);

@@ -49,13 +49,13 @@ for u in evenkeeld evenkeel-server@ evenkeel-managed@; do
     [ ! -e "$work/plugin" ] || cmp -s packaging/systemd/50-cuda.conf "$work/plugin/lib/systemd/system/$u.service.d/50-cuda.conf" ||
         say FAIL "evenkeel-backend-cuda has no drop-in for $u"
 done
-gate "$units/evenkeeld.service" 2.5 evenkeeld
-gate "$units/evenkeel-nvml.service" 2.0 evenkeel-nvml
-gate "$units/evenkeel-server@.service" 1.5 evenkeel-server
-gate "$units/evenkeel-managed@.service" 1.5 "evenkeel-server under evenkeeld"
-gate "$work/cuda/evenkeeld.service" 2.5 "evenkeeld with GPUs"
-gate "$work/cuda/evenkeel-server@.service" 2.0 "evenkeel-server with GPUs"
-gate "$work/cuda/evenkeel-managed@.service" 2.0 "evenkeel-server under evenkeeld with GPUs"
+gate "$units/evenkeeld.service" 1.5 evenkeeld
+gate "$units/evenkeel-nvml.service" 0.6 evenkeel-nvml
+gate "$units/evenkeel-server@.service" 1.3 evenkeel-server
+gate "$units/evenkeel-managed@.service" 1.3 "evenkeel-server under evenkeeld"
+gate "$work/cuda/evenkeeld.service" 2.0 "evenkeeld with GPUs"
+gate "$work/cuda/evenkeel-server@.service" 1.8 "evenkeel-server with GPUs"
+gate "$work/cuda/evenkeel-managed@.service" 1.8 "evenkeel-server under evenkeeld with GPUs"
 
 # What programs say about the configuration that is installed.
 sed "s|/usr/share/evenkeel|$work/root/usr/share/evenkeel|" "$work/root/etc/evenkeel/evenkeeld.yaml" >"$work/evenkeeld.yaml"

@@ -22,12 +22,19 @@ struct kept {
     struct grammar *grammar; /* a reference */
 };
 
+/* A form that is being compiled, on the stack of its thread. */
+struct making {
+    struct making *next, **link;
+    uint64_t begun_us;
+};
+
 struct grammar_cache {
     const struct lexicon *lexicon;
     uint64_t most_bytes;
     struct grammar_room *room;
     pthread_mutex_t lock;           /* guards what follows */
     struct kept kept[GRAMMAR_KEPT]; /* latest first */
+    struct making *making;
     struct grammar_cache_stats stats;
 };
 
@@ -194,13 +201,32 @@ static int refuse_for_room(const struct grammar_cache *c, uint32_t owner, struct
     return -EBUSY;
 }
 
+static void making_begin(struct grammar_cache *c, struct making *m)
+{
+    pthread_mutex_lock(&c->lock);
+    *m = (struct making){.next = c->making, .link = &c->making, .begun_us = ek_now_us()};
+    if (m->next)
+        m->next->link = &m->next;
+    c->making = m;
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* Under the lock. */
+static void making_end(const struct making *m)
+{
+    *m->link = m->next;
+    if (m->next)
+        m->next->link = m->link;
+}
+
 /* A new one that is counted. */
 static int make(struct grammar_cache *c, const struct grammar_from *from, struct ek_work *work,
                 struct grammar **ret_grammar, struct ek_fault *fault)
 {
     const uint32_t owner = from->owner % GRAMMAR_OWNERS;
     struct grammar *g = NULL;
-    uint64_t begun = ek_now_us();
+    struct making m;
+    making_begin(c, &m);
     int r = grammar_compile(from->kind, from->text, from->len, c->lexicon, work, &g, fault);
     uint64_t made = ek_now_us();
     pthread_mutex_lock(&c->lock);
@@ -218,8 +244,9 @@ static int make(struct grammar_cache *c, const struct grammar_from *from, struct
         grammar_warm(g, work);
     pthread_mutex_lock(&c->lock);
     c->stats.refused += r < 0;
-    c->stats.compile_us += made - begun;
+    c->stats.compile_us += made - m.begun_us;
     c->stats.warm_us += ek_now_us() - warm;
+    making_end(&m);
     pthread_mutex_unlock(&c->lock);
     if (r == 0)
         *ret_grammar = g;
@@ -254,5 +281,8 @@ void grammar_cache_stats(struct grammar_cache *c, struct grammar_cache_stats *re
 {
     pthread_mutex_lock(&c->lock);
     *ret_stats = c->stats;
+    for (const struct making *m = c->making; m; m = m->next)
+        if (ret_stats->oldest_us == 0 || m->begun_us < ret_stats->oldest_us)
+            ret_stats->oldest_us = m->begun_us;
     pthread_mutex_unlock(&c->lock);
 }

@@ -55,6 +55,7 @@ struct grammar_cache_stats {
     uint64_t compile_us, warm_us; /* sums */
     uint32_t kept;
     uint64_t bytes;
+    uint64_t oldest_us; /* when the oldest of those that are being compiled began, 0 = none is */
 };
 
 /* Compiles. `fault` gets a sentence; its field is a JSON pointer for a schema. -EBADMSG (also for

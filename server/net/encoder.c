@@ -9,6 +9,7 @@
 
 #include "common/clock.h"
 #include "server/api/openai.h"
+#include "server/grammar/compile.h"
 #include "server/net/answer.h"
 #include "server/net/arrive.h"
 #include "server/net/conn.h"
@@ -207,6 +208,20 @@ uint64_t encoder_busy_us(struct encoder *e, uint64_t now_us)
             most = now_us - e->running_us[i];
     pthread_mutex_unlock(&e->lock);
     return most;
+}
+
+uint64_t encoder_compile_us(struct grammar_cache *c, uint64_t now_us)
+{
+    struct grammar_cache_stats g = {0};
+    if (c)
+        grammar_cache_stats(c, &g);
+    return g.oldest_us && now_us > g.oldest_us ? now_us - g.oldest_us : 0;
+}
+
+uint64_t encoder_reading_us(struct encoder *e, struct grammar_cache *c, uint64_t now_us)
+{
+    uint64_t body = encoder_busy_us(e, now_us), form = encoder_compile_us(c, now_us);
+    return body > form ? body : form;
 }
 
 void encoder_stop(struct encoder *e)

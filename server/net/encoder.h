@@ -21,6 +21,7 @@
 
 struct encoder;
 struct exchange;
+struct grammar_cache;
 
 #define ENCODER_THREADS 3u
 #define ENCODER_RUN_S   10u
@@ -40,3 +41,8 @@ struct http_thread;
 uint32_t encoder_threads(struct encoder *e, struct http_thread *at, uint32_t most);
 /* How long the exchange that has run longest has been running, 0 = none runs. Any thread. */
 uint64_t encoder_busy_us(struct encoder *e, uint64_t now_us);
+/* How long the form that has taken longest is being compiled, on whichever thread. `c` may be NULL.
+ */
+uint64_t encoder_compile_us(struct grammar_cache *c, uint64_t now_us);
+/* The larger of the two. */
+uint64_t encoder_reading_us(struct encoder *e, struct grammar_cache *c, uint64_t now_us);

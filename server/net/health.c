@@ -68,7 +68,8 @@ static bool is_stuck(const struct served *s, struct engine_stats *ret_stats, dou
     return s->step_deadline_us && age > s->step_deadline_us;
 }
 
-/* Alive: the engine makes progress, or has nothing to do. Loading is alive. */
+/* Alive: the engine, the encoder and what compiles forms make progress, or have nothing to do.
+ * Loading is alive. */
 int health_livez(struct exchange *x, struct answer *a)
 {
     struct http *h = x->http;
@@ -82,11 +83,17 @@ int health_livez(struct exchange *x, struct answer *a)
     }
     if (not_serving(h, a))
         return 0;
-    bool stuck = is_stuck(http_served(h), &st, &age);
-    double job = (double)encoder_busy_us(h->encoder, ek_now_us()) / 1e6;
-    stuck |= job > ENCODER_RUN_S + ENCODER_CPU_S; /* it does not see its own deadline */
+    const struct served *s = http_served(h);
+    bool stuck = is_stuck(s, &st, &age);
+    uint64_t now = ek_now_us();
+    double body = (double)encoder_busy_us(h->encoder, now) / 1e6;
+    double form = (double)encoder_compile_us(s->grammars, now) / 1e6;
+    /* It does not see its own deadline. */
+    stuck |= (body > form ? body : form) > ENCODER_RUN_S + ENCODER_CPU_S;
     say(a, stuck ? 503 : 200, stuck ? "stuck" : "ok", NULL);
-    (void)ek_buf_printf(&a->body, ",\"step_age_s\":%.3f,\"encoder_age_s\":%.3f}", age, job);
+    (void)ek_buf_printf(&a->body,
+                        ",\"step_age_s\":%.3f,\"encoder_age_s\":%.3f,\"compile_age_s\":%.3f}", age,
+                        body, form);
     return 0;
 }
 

@@ -57,6 +57,7 @@ enum metric_id {
     M_PREEMPTED,
     M_STEPS,
     M_STEP_AGE,
+    M_READING_AGE,
     M_RECOMPUTED,
     M_EVICTIONS,
     M_KV_EVENTS,

@@ -14,6 +14,7 @@
 #include "server/grammar/compile.h"
 #include "server/net/auth.h"
 #include "server/net/conn.h"
+#include "server/net/encoder.h"
 #include "server/net/metric_names.h"
 #include "server/net/process.h"
 #include "server/net/request.h"
@@ -362,13 +363,15 @@ static void write_traces(struct ek_expo *e, struct tracer *t)
          {"dropped", (double)s.dropped});
 }
 
-static void write_grammars(struct ek_expo *e, const struct served *s, const struct engine_stats *st)
+static void write_grammars(struct ek_expo *e, const struct http *h, const struct served *s,
+                           const struct engine_stats *st)
 {
     struct grammar_cache_stats g = {0};
     if (s->grammars)
         grammar_cache_stats(s->grammars, &g);
     ROWS(e, M_GRAMMARS, "result", {"compiled", (double)g.made}, {"kept", (double)g.hits},
          {"refused", (double)g.refused});
+    one(e, M_READING_AGE, (double)encoder_reading_us(h->encoder, s->grammars, ek_now_us()) / 1e6);
     one(e, M_GRAMMAR_TIME, (double)(g.compile_us + g.warm_us) / 1e6);
     one(e, M_GRAMMARS_KEPT, g.kept);
     one(e, M_MASKS, (double)st->masks);
@@ -670,7 +673,7 @@ int metrics_write(struct http *h, enum ek_expo_format format, bool whole, struct
         write_memory(&e, &st);
         write_held(&e, &st);
         write_kv_events(&e, s->kvlog);
-        write_grammars(&e, s, &st);
+        write_grammars(&e, h, s, &st);
         write_device(&e, s);
         e.base_labels = NULL;
     }

@@ -16,11 +16,10 @@
 #include "server/net/request.h"
 #include "server/net/state.h"
 
+#define ROOT       "/v1/responses/"
 #define PAGE_ITEMS 20 /* of a list, where the client names no number */
 #define PAGE_MOST  100
 #define PAGE_FRAME 128u /* bytes beside the items and ids */
-
-static const char root[] = "/v1/responses/";
 
 static int refuse(struct answer *a, int status, const char *param, const char *msg)
 {
@@ -129,7 +128,7 @@ int stored_join(struct exchange *x, json_t *body, struct past **ret_past, uint32
 /* The id in the path. */
 static void path_id(const struct exchange *x, char ret_id[PAST_ID])
 {
-    const char *from = x->path + sizeof(root) - 1;
+    const char *from = x->path + sizeof(ROOT) - 1;
     const char *items = strstr(from, "/input_items"); /* as the route has it, or not */
     size_t n = items ? (size_t)(items - from) : strlen(from);
     n = n < PAST_ID ? n : 0; /* none is so long */

@@ -25,7 +25,7 @@ struct ek_fault;
 struct server_config {
     char *name;
     char *engine, *model, *host, *mode, *control_socket, *log_file;
-    bool warm_restart;
+    bool warm_restart, isolated;
     char *prefix_file; /* that follows from it, or NULL */
     char *edge;        /* ADDRESS:PORT of the agent-check, NULL = none */
     char *actuator;    /* "auto", "restart" */

@@ -270,7 +270,7 @@ int server_config_finish(const struct config *c, struct server_config *s, struct
                             s->engine);
     int r = check_launcher(s, fault);
     if (r == 0)
-        r = user_check(s, fault);
+        r = user_check(c, s, fault);
     if (r == 0)
         r = check_devices(s, fault);
     if (r == 0)

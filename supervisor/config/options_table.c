@@ -230,6 +230,14 @@ const struct ek_opt server_table[] = {
              "read the model, keys and certificates. With launcher: spawn evenkeeld must be root; "
              "with launcher: systemd the unit has that User=, or for dynamic (another engine than "
              "evenkeel) DynamicUser=yes, which is checked. Default: as evenkeeld."},
+    {.name = "isolated",
+     .type = OPT_BOOL,
+     .at = SRV(isolated),
+     .def = "true",
+     .help = "It can signal, trace and read the memory and environment of its own processes alone, "
+             "not of other servers or evenkeeld of the same user. With launcher: spawn below a "
+             "unit with NoNewPrivileges=yes, on Linux 6.12 or later. Off for servers that copy "
+             "from each other's memory (UCX's cma)."},
     {.name = "command",
      .type = OPT_LIST,
      .at = SRV(command),
@@ -369,8 +377,9 @@ const struct ek_opt server_table[] = {
      .min = 1,
      .max = 86400,
      .def = "60",
-     .help = "No progress with work present for this long, and a failed request of one token: it "
-             "hangs and is restarted. Longer than its longest prefill."},
+     .help = "No progress with work present, or one body or form being read, for this long, and "
+             "a failed request of one token: it hangs and is restarted. Longer than its longest "
+             "prefill."},
     {.name = "halt-s",
      .type = OPT_SECONDS,
      .at = SRV(halt_s),

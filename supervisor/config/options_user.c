@@ -53,13 +53,31 @@ bool user_refused(const struct user_case *c, char *why, size_t size)
                        "there is no user '%.40s' here: make it (useradd --system "
                        "--no-create-home %.40s), or name another one",
                        c->user, c->user);
+    else if (c->found == -ETIMEDOUT)
+        (void)snprintf(why, size,
+                       "user '%.40s' cannot be looked up: no answer for %u s from the databases of "
+                       "users (nsswitch.conf): name one of /etc/passwd, or try again",
+                       c->user, RUN_AS_FIND_MS / 1000);
     else
         (void)snprintf(why, size, "user '%.40s' cannot be looked up: %s", c->user,
                        ek_strerror(c->found));
     return true;
 }
 
-int user_check(struct server_config *s, struct ek_fault *fault)
+/* As found for a server before it: a slow database is asked once for each user. */
+static bool found_before(const struct config *all, const struct server_config *s,
+                         struct run_as *ret_user)
+{
+    for (size_t i = 0; i < all->count && &all->servers[i] != s; i++) {
+        if (!all->servers[i].run_as.set || strcmp(all->servers[i].user, s->user) != 0)
+            continue;
+        *ret_user = all->servers[i].run_as;
+        return true;
+    }
+    return false;
+}
+
+int user_check(const struct config *all, struct server_config *s, struct ek_fault *fault)
 {
     char why[300];
     struct run_as found = {0};
@@ -71,7 +89,7 @@ int user_check(struct server_config *s, struct ek_fault *fault)
                           .control = s->dialect->control_socket,
                           .able = run_as_able(),
                           .own = geteuid()};
-    if (strcmp(s->user, USER_DYNAMIC) != 0)
+    if (strcmp(s->user, USER_DYNAMIC) != 0 && !found_before(all, s, &found))
         c.found = run_as_find(s->user, &found);
     c.uid = found.uid;
     if (user_refused(&c, why, sizeof(why)))

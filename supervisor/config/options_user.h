@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <sys/types.h>
 
+struct config;
 struct ek_fault;
 struct server_config;
 
@@ -22,4 +23,4 @@ struct user_case {
 /* Why that cannot be, with what to do; false when it can. No I/O. */
 bool user_refused(const struct user_case *c, char *why, size_t size);
 /* Fills run_as where a process has to become another user. 0 or -EBADMSG with fault. */
-int user_check(struct server_config *s, struct ek_fault *fault);
+int user_check(const struct config *all, struct server_config *s, struct ek_fault *fault);

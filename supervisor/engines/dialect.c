@@ -70,6 +70,7 @@ static const struct dialect_signal own_signals[SIG_COUNT] = {
                               .label = "limit", .value = "queue_deadline_s", .most = MANY_DAYS},
     [SIG_LIMIT_RESERVE] = {.name = {"evenkeel_limit"},
                            .label = "limit", .value = "watermark", .most = 1},
+    [SIG_READING_AGE_S] = {.name = {"evenkeel_reading_age_seconds"}, .most = MANY_DAYS},
     [SIG_OPEN] = {.name = {"evenkeel_open_without_key"}, .most = 1},
     [SIG_CPU_S] = {.name = {"process_cpu_seconds_total"}, .most = MANY_TOKENS},
     [SIG_BUSY_S] = {.name = {"evenkeel_device_busy_seconds_total"}, .most = MANY_TOKENS},

@@ -21,6 +21,7 @@ static const struct {
     {PREFIX "waiting_requests", NULL, offsetof(struct key_reading, waiting)},
     {PREFIX "tokens_total", "prompt", offsetof(struct key_reading, prompts)},
     {PREFIX "tokens_total", "answer", offsetof(struct key_reading, answers)},
+    {PREFIX "mask_tokens_total", NULL, offsetof(struct key_reading, masks)},
     {PREFIX "ahead_tokens", NULL, offsetof(struct key_reading, ahead)},
     {PREFIX "poison_requests_total", NULL, offsetof(struct key_reading, poisons)},
     {PREFIX "weight", NULL, offsetof(struct key_reading, weight)},

@@ -16,6 +16,7 @@ struct key_reading {
     double weight;
     double open, waiting;    /* requests; answers without a first token */
     double prompts, answers; /* counters: tokens that were computed for it */
+    double masks;            /* counter: tokens that the masks of its forms count for */
     double poisons;          /* counter: requests that ended since the engine ends with them */
     double ahead;            /* tokens at its weight beyond the key whose turn is next */
 };

@@ -60,6 +60,7 @@ static const struct {
     [SIG_START_TIME] = {"start_time_s", false},
     [SIG_FINISHED] = {"finished_total", true},
     [SIG_ANSWERING] = {"answering", false},
+    [SIG_READING_AGE_S] = {"reading_age_s", false},
     [SIG_OPEN] = {"open_without_key", false},
     [SIG_CPU_S] = {"cpu_s_total", true},
     [SIG_BUSY_S] = {"device_busy_s_total", true},

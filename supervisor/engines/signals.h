@@ -27,11 +27,12 @@ enum signal_id {
     SIG_LIMIT_RESERVE,    /* watermark: share of blocks free after an admission */
     SIG_START_TIME,       /* process_start_time_seconds */
     SIG_FINISHED,         /* counter */
-    SIG_ANSWERING,  /* requests that the API has taken and not answered, whatever the engine says */
-    SIG_OPEN,       /* 1 = others reach its address and it asks for no key */
-    SIG_CPU_S,      /* counter: processor time */
-    SIG_BUSY_S,     /* counter: time that the device computed */
-    SIG_HELD_LIMIT, /* requests that wait, at what keeps the first of them out; else 0 */
+    SIG_ANSWERING, /* requests that the API has taken and not answered, whatever the engine says */
+    SIG_READING_AGE_S, /* how long the body or form is being read that has taken longest */
+    SIG_OPEN,          /* 1 = others reach its address and it asks for no key */
+    SIG_CPU_S,         /* counter: processor time */
+    SIG_BUSY_S,        /* counter: time that the device computed */
+    SIG_HELD_LIMIT,    /* requests that wait, at what keeps the first of them out; else 0 */
     SIG_HELD_TOKENS,
     SIG_HELD_PREEMPTED,
     SIG_HELD_PAUSED,

@@ -1,5 +1,6 @@
 /*
- * The steps between fork and exec: signals, session, oom_score_adj, descriptors, the user, exec.
+ * The steps between fork and exec: signals, session, oom_score_adj, descriptors, the user, what it
+ * can do to other processes, exec.
  * child.c calls it in the child, main.c when evenkeeld was run to raise the score
  * (child_exec_raised()). The words and the environment were made by the parent; an error ends the
  * child.
@@ -15,6 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/sandbox.h"
 #include "supervisor/io/child.h"
 #include "supervisor/io/run_as.h"
 
@@ -119,6 +121,8 @@ _Noreturn void child_run(const char *path, const struct child_spec *spec, char *
         _exit(FAILED);
     (void)close_range(3, ~0u, 0); /* everything of ours is close-on-exec besides */
     become(spec->user);           /* who may do that could raise the score above */
+    if (spec->isolated)
+        (void)ek_sandbox_alone(); /* an older kernel: served without */
     if (!raised)
         run_raised(path, spec, raised_words, env);
     (void)execve(path, spec->argv, env);

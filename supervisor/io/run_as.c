@@ -10,14 +10,22 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/capability.h>
+#include <poll.h>
 #include <pwd.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+#include "common/clock.h"
+
+#define REAP_TRIES 50 /* of a millisecond */
 
 #define HAS(set, cap) (((set)[(cap) / 32].effective >> ((cap) % 32)) & 1u)
 
@@ -30,7 +38,7 @@ bool run_as_able(void)
            HAS(set, CAP_DAC_OVERRIDE);
 }
 
-int run_as_find(const char *name, struct run_as *ret_user)
+static int look_up(const char *name, struct run_as *ret_user)
 {
     struct passwd row, *found = NULL;
     struct run_as u = {.set = true, .groups = RUN_AS_GROUPS};
@@ -50,6 +58,70 @@ int run_as_find(const char *name, struct run_as *ret_user)
         return -E2BIG;
     *ret_user = u;
     return 0;
+}
+
+struct found {
+    int error;
+    struct run_as user;
+};
+
+/* The process of its own. What it holds of ours it closes: it may not end for a while. */
+static void look_and_end(run_as_look look, const char *name, int to)
+{
+    struct found f = {0};
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (to > 3)
+        (void)syscall(SYS_close_range, 3u, (unsigned)to - 1, 0u);
+    (void)syscall(SYS_close_range, (unsigned)to + 1, ~0u, 0u);
+    f.error = look(name, &f.user);
+    _exit(write(to, &f, sizeof(f)) != (ssize_t)sizeof(f));
+}
+
+/* Its answer, which is shorter than what a pipe passes on in one piece. */
+static int await(int from, uint32_t most_ms, struct run_as *ret_user)
+{
+    uint64_t end = ek_now_us() + most_ms * 1000ull, now;
+    struct pollfd p = {.fd = from, .events = POLLIN};
+    struct found f;
+    while ((now = ek_now_us()) < end) {
+        int n = poll(&p, 1, (int)((end - now) / 1000u) + 1);
+        if (n < 0 && errno != EINTR)
+            return -errno;
+        if (n <= 0)
+            continue;
+        if (read(from, &f, sizeof(f)) != (ssize_t)sizeof(f))
+            return -EIO;
+        if (f.error == 0)
+            *ret_user = f.user;
+        return f.error;
+    }
+    return -ETIMEDOUT;
+}
+
+int run_as_ask(run_as_look look, const char *name, uint32_t most_ms, struct run_as *ret_user)
+{
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) < 0)
+        return -errno;
+    pid_t pid = fork();
+    if (pid == 0)
+        look_and_end(look, name, ends[1]);
+    int r = pid < 0 ? -errno : 0;
+    close(ends[1]);
+    if (r == 0)
+        r = await(ends[0], most_ms, ret_user);
+    close(ends[0]);
+    if (pid > 0)
+        (void)kill(pid, SIGKILL); /* nobody else reaps it meanwhile: the number is its own */
+    /* One that a file system holds is left to who reaps at large (reap.h). */
+    for (int i = 0; pid > 0 && i < REAP_TRIES && waitpid(pid, NULL, WNOHANG) == 0; i++)
+        (void)usleep(1000);
+    return r;
+}
+
+int run_as_find(const char *name, struct run_as *ret_user)
+{
+    return run_as_ask(look_up, name, RUN_AS_FIND_MS, ret_user);
 }
 
 /*

@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 #define RUN_AS_GROUPS 64
@@ -23,8 +24,13 @@ struct run_as {
 
 /* Whether this process is root with all that it takes to start, watch and end others' processes. */
 bool run_as_able(void);
-/* 0, -ENOENT for no such user, -E2BIG for one with too many groups, another errno. */
+/* 0, -ENOENT for no such user, -E2BIG for one with too many groups, -ETIMEDOUT, another errno. The
+ * databases of users may be on other machines, and nothing bounds a look-up there: it is made in a
+ * process of its own, so that the loop stands still for RUN_AS_FIND_MS at most. */
+#define RUN_AS_FIND_MS 3000u
 int run_as_find(const char *name, struct run_as *ret_user);
+typedef int (*run_as_look)(const char *name, struct run_as *ret_user);
+int run_as_ask(run_as_look look, const char *name, uint32_t most_ms, struct run_as *ret_user);
 /* For good: a process with one thread, and what it starts. 0 or a negative errno, then it must end.
  */
 int run_as_become(const struct run_as *user);

@@ -9,7 +9,7 @@
 
 void hang_start(struct hang *h, uint64_t now_us)
 {
-    *h = (struct hang){.moved_us = now_us, .read_us = now_us, .progress = -1};
+    *h = (struct hang){.moved_us = now_us, .read_us = now_us, .begun_us = now_us, .progress = -1};
 }
 
 static double value(const struct sample *s, enum signal_id i)
@@ -38,6 +38,11 @@ enum hang_kind hang_step(struct hang *h, const struct sample *s, uint64_t now_us
     if (!work || progress < h->progress || progress > h->progress) {
         h->progress = progress;
         h->moved_us = now_us;
+    }
+    double reading_s = value(s, SIG_READING_AGE_S);
+    if (reading_s >= hang_s && (double)(now_us - h->begun_us) / 1e6 >= hang_s) {
+        *ret_for_s = reading_s;
+        return HANG_READING;
     }
     *ret_for_s = (double)(now_us - h->moved_us) / 1e6;
     return *ret_for_s >= hang_s ? HANG_NO_PROGRESS : HANG_NO;

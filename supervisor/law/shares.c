@@ -65,10 +65,13 @@ static bool read_row(const struct shares *s, uint32_t i, double span_s, struct s
     before = before ? before : &none;
     double prompts = growth(k->prompts, before->prompts);
     double answers = growth(k->answers, before->answers);
+    double masks = growth(k->masks, before->masks);
+    double charged = prompts + ANSWER * answers + masks;
     *ret = (struct share){.key = k,
                           .number = i + 1,
                           .tokens_per_s = span_s > 0 ? (prompts + answers) / span_s : 0,
-                          .part = prompts + ANSWER * answers,
+                          .part = charged,
+                          .masks = charged > 0 ? masks / charged : 0,
                           .running = k->open > k->waiting ? k->open - k->waiting : 0,
                           .waiting = k->waiting};
     return ret->part > 0 || k->open > 0 || k->waiting > 0;
@@ -120,9 +123,10 @@ bool shares_why(const struct shares *s, bool names, char *ret_text, size_t size)
                        held > 2 ? "s wait" : " waits");
     (void)snprintf(ret_text, size,
                    "key %s waits for its share: it had %.0f %% of the tokens of the last %s with a "
-                   "weight of %g of %g%s",
+                   "weight of %g of %g%s%s",
                    names ? most->key->name : name, most->part * 100, time, most->key->weight,
-                   weights, others);
+                   weights, most->masks > 0.5 ? ", most of it for the masks of its forms" : "",
+                   others);
     return true;
 }
 

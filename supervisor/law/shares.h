@@ -25,6 +25,7 @@ struct share {
     uint32_t number;         /* from 1, its place among the server's keys */
     double tokens_per_s;     /* prompts and answers */
     double part, due;        /* of the tokens as they are charged; by the weights of those here */
+    double masks;            /* of its own part, for the masks of its forms */
     double running, waiting; /* requests that have a first token, about; answers that have none */
     bool held;               /* waits, and others have their turn before it as it had more */
 };

@@ -303,6 +303,7 @@ static void spawn(struct server *s, const struct command_line *words, int out)
                               .cgroup_name = name,
                               .level_prefix = !s->process.log.path[0],
                               .user = &s->config->run_as,
+                              .isolated = s->config->isolated,
                               .oom_score_adj = OOM_SCORE_ADJ};
     int r = child_spawn(&s->process.child, &spec);
     if (r < 0) {

@@ -242,6 +242,7 @@ struct server_watch {
     struct hang hang;
     struct client_call *canary;
     bool hang_killed;
+    bool reading;       /* the canary has a form, since one is being read for too long */
     uint64_t halted_us; /* first seen stopped by a signal */
     uint64_t hangs, scrapes[SCRAPE_RESULTS];
     struct ek_hist scrape_took;

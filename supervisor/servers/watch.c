@@ -26,11 +26,34 @@
 
 #define PROBE_EVERY_US 5000000u
 #define SEEN_SLOTS     512u
+#define CANARY_BLANKS  70000 /* longer than what an HTTP thread reads itself (--print-limits) */
 
 static const double took_bounds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
                                      0.1,   0.25,   0.5,   1.0,  2.0};
 
 /* The canary: a request of one token, the second proof of a hang */
+
+/* What was read last says nothing of one that cannot be read. */
+static void hang_words(const struct server *s, uint64_t now, double quiet_s, char *ret_text,
+                       size_t size)
+{
+    const double *v = s->watch.sample.value;
+    if (!s->watch.sample.good)
+        (void)snprintf(ret_text, size, "Its metrics could not be read for %.0f s",
+                       (double)(now - s->watch.hang.read_us) / 1e6);
+    else if (s->watch.reading)
+        (void)snprintf(ret_text, size,
+                       "A thread that reads a body or compiles a form has not come back for %.0f s",
+                       v[SIG_READING_AGE_S]);
+    else if (sample_has(&s->watch.sample, SIG_ANSWERING))
+        (void)snprintf(ret_text, size,
+                       "No progress for %.0f s with %.0f running, %.0f waiting and %.0f being "
+                       "answered",
+                       quiet_s, v[SIG_RUNNING], v[SIG_WAITING], v[SIG_ANSWERING]);
+    else
+        (void)snprintf(ret_text, size, "No progress for %.0f s with %.0f running and %.0f waiting",
+                       quiet_s, v[SIG_RUNNING], v[SIG_WAITING]);
+}
 
 static void on_canary(void *ctx, const struct client_result *res)
 {
@@ -41,9 +64,11 @@ static void on_canary(void *ctx, const struct client_result *res)
     if (res->error == 0 && res->status == 200) {
         hang_start(&s->watch.hang, now);
         ek_log(EK_LOG_WARNING,
-               "%s: no progress for %.0f s, but a request of one token was served "
-               "in %.1f s: slow, not hung",
-               s->config->name, quiet_s, res->took_s);
+               "%s: %s for %.0f s, but a request of one token%s was served in %.1f s: slow, not "
+               "hung",
+               s->config->name, s->watch.reading ? "a body or form is being read" : "no progress",
+               s->watch.reading ? s->watch.sample.value[SIG_READING_AGE_S] : quiet_s,
+               s->watch.reading ? " with a new form" : "", res->took_s);
         return;
     }
     if (res->error == 0 && res->status / 100 == 4 && res->status != 429) {
@@ -63,22 +88,11 @@ static void on_canary(void *ctx, const struct client_result *res)
         hang_start(&s->watch.hang, now); /* said again if it goes on */
     else
         s->watch.hang_killed = true;
-    char what[128]; /* what was read last says nothing of one that cannot be read */
-    const double *v = s->watch.sample.value;
-    if (s->watch.sample.good && sample_has(&s->watch.sample, SIG_ANSWERING))
-        (void)snprintf(what, sizeof(what),
-                       "No progress for %.0f s with %.0f running, %.0f waiting and %.0f being "
-                       "answered",
-                       quiet_s, v[SIG_RUNNING], v[SIG_WAITING], v[SIG_ANSWERING]);
-    else if (s->watch.sample.good)
-        (void)snprintf(what, sizeof(what),
-                       "No progress for %.0f s with %.0f running and %.0f waiting", quiet_s,
-                       v[SIG_RUNNING], v[SIG_WAITING]);
-    else
-        (void)snprintf(what, sizeof(what), "Its metrics could not be read for %.0f s",
-                       (double)(now - s->watch.hang.read_us) / 1e6);
+    char what[160];
+    hang_words(s, now, quiet_s, what, sizeof(what));
     server_note(s, ACT_NOTE, REASON_HANG_NOPROGRESS,
-                "%s, and a request of one token failed too (%s)%s", what,
+                "%s, and a request of one token%s failed too (%s)%s", what,
+                s->watch.reading ? " with a new form" : "",
                 res->error == -ETIMEDOUT ? "no answer"
                 : res->error             ? "no connection"
                                          : "an error",
@@ -93,8 +107,18 @@ static const char *own_path(const struct server *s)
     return s->address.control_path[0] ? s->address.control_path : NULL;
 }
 
-int watch_one_token(struct server *s, uint32_t timeout_ms, client_fn cb,
-                    struct client_call **ret_call)
+/* A form that is not kept, in a body so long that its encoder reads it (whose turns are by the time
+ * that a key has had, and the control socket has none). */
+static void add_form(struct ek_buf *body)
+{
+    (void)ek_buf_printf(body,
+                        ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":"
+                        "\"canary\",\"schema\":{\"const\":\"%llu\"}}}%*s",
+                        (unsigned long long)ek_now_us(), CANARY_BLANKS, "");
+}
+
+static int ask_token(struct server *s, uint32_t timeout_ms, client_fn cb, bool form,
+                     struct client_call **ret_call)
 {
     struct ek_buf body = {0};
     char url[240];
@@ -105,6 +129,8 @@ int watch_one_token(struct server *s, uint32_t timeout_ms, client_fn cb,
         (void)ek_buf_json(&body, s->address.model, strlen(s->address.model));
         (void)ek_buf_puts(&body, "\"");
     }
+    if (form)
+        add_form(&body);
     (void)ek_buf_puts(&body, "}");
     struct client_req req = {.unix_path = own_path(s),
                              .method = "POST",
@@ -116,6 +142,12 @@ int watch_one_token(struct server *s, uint32_t timeout_ms, client_fn cb,
     int r = ek_buf_ok(&body) ? client_start(s->with->client, &req, cb, s, ret_call) : -ENOMEM;
     ek_buf_done(&body);
     return r;
+}
+
+int watch_one_token(struct server *s, uint32_t timeout_ms, client_fn cb,
+                    struct client_call **ret_call)
+{
+    return ask_token(s, timeout_ms, cb, false, ret_call);
 }
 
 /* A process that a signal or a debugger stopped answers nobody, with work or without: that is told
@@ -160,8 +192,9 @@ static void look_for_hang(struct server *s, uint64_t now)
     if (kind == HANG_NO || (ends && kind == HANG_NO_ANSWER) || waits || s->watch.canary ||
         s->watch.hang_killed)
         return;
-    (void)watch_one_token(s, (uint32_t)(s->config->hang_s * 500), on_canary,
-                          &s->watch.canary); /* or next time */
+    s->watch.reading = kind == HANG_READING;
+    (void)ask_token(s, (uint32_t)(s->config->hang_s * 500), on_canary, s->watch.reading,
+                    &s->watch.canary); /* or next time */
 }
 
 /* Names */

@@ -39,7 +39,7 @@ static void put_key(const struct share *k, bool names, struct ek_buf *out)
 /* What there is to say of keys. False and an empty text: nothing. */
 static bool say_why(const struct server *s, bool names, char *ret_text, size_t size)
 {
-    char share[200] = "";
+    char share[240] = "";
 
     ret_text[0] = '\0';
     if (!s->watch.shares)
@@ -54,7 +54,7 @@ static bool say_why(const struct server *s, bool names, char *ret_text, size_t s
 void key_table_json(const struct server *s, bool names, struct ek_buf *out)
 {
     struct share rows[KEYS_MOST];
-    char why[400];
+    char why[440];
     uint32_t count = rows_of(s, rows);
     (void)ek_buf_puts(out, "\"keys\":[");
     for (uint32_t i = 0; i < count; i++) {
@@ -113,7 +113,7 @@ static void put_row(const struct share *k, struct ek_buf *out)
 void key_table_page(const struct server *s, struct ek_buf *out)
 {
     struct share rows[KEYS_MOST];
-    char why[400] = "";
+    char why[440] = "";
     uint32_t count = rows_of(s, rows);
     (void)ek_buf_printf(out,
                         "<div class=\"keys\"%s><h3>API keys, the last minute</h3><p "

@@ -34,19 +34,31 @@
 
 #define BODY_MOST        65536u
 #define CONNECTIONS_MOST 256u
+#define PEER_PART        4u  /* one address has a quarter of them, */
+#define PEER_LEAST       16u /* or so many, or all where there are fewer */
 #define OWN_FDS          32u /* what evenkeeld opens besides, */
 #define SERVER_FDS       16u /* and for each server */
 #define FEW              64u /* connections: then a quiet one keeps its place briefly */
-#define IDLE_S           30u /* in the middle of a request */
-#define QUIET_S          5u  /* before the first one, and between two */
+#define QUIET_S          5u  /* before the first request, and between two */
+#define HEAD_S           10u /* from there to the end of a head, however it trickles */
+#define BODY_S           15u
+#define ANSWER_S         30u /* until its last byte is taken */
 /* libmicrohttpd does not listen while it lacks descriptors or has its most connections, and looks
  * for their end only when it is run: nothing else would wake it. */
 #define LOOK_MS      1000u
 #define MEMORY_BYTES (16u * 1024) /* of one connection: request line and headers */
 
+/* A connection: libmicrohttpd's own timeout begins again with each byte, `late_us` does not. */
+struct caller {
+    struct caller *next, **link;
+    int fd;
+    uint64_t late_us; /* then it is closed; 0 = it waits for evenkeeld */
+};
+
 struct status_listener {
     struct status *status;
     struct MHD_Daemon *daemon;
+    struct caller *callers;
     sd_event_source *io, *timer;
     bool local;    /* the Unix socket */
     bool loopback; /* a TCP address of this machine alone */
@@ -66,13 +78,65 @@ struct request {
     struct request *next, **link;
     struct status_listener *door;
     struct MHD_Connection *connection;
+    struct caller *caller;
     struct ek_buf body, answer;
     int status; /* of a late answer, 0 = none yet */
     bool suspended, waits, too_large;
 };
 
+static void caller_give(struct caller *c, unsigned seconds)
+{
+    c->late_us = ek_now_us() + seconds * EK_US_PER_S;
+}
+
+/* MHD_OPTION_NOTIFY_CONNECTION */
+static void on_connection(void *cls, struct MHD_Connection *mhd, void **ctx,
+                          enum MHD_ConnectionNotificationCode what)
+{
+    struct status_listener *d = cls;
+    struct caller *c = *ctx;
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+        const union MHD_ConnectionInfo *info =
+            MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD);
+        c = info ? calloc(1, sizeof(*c)) : NULL;
+        *ctx = c;
+        if (!c) /* its requests are refused */
+            return;
+        c->fd = info->connect_fd;
+        caller_give(c, d->status->quiet_s + HEAD_S);
+        c->link = &d->callers;
+        c->next = d->callers;
+        if (c->next)
+            c->next->link = &c->next;
+        d->callers = c;
+        return;
+    }
+    if (!c)
+        return;
+    *c->link = c->next;
+    if (c->next)
+        c->next->link = c->link;
+    free(c);
+}
+
+/* libmicrohttpd sees the end of those that are late, and closes; what they have not read is dropped
+ * (neither call can fail in a way that matters: the peer may have left). */
+static void end_late(struct status_listener *d)
+{
+    const struct linger drop = {.l_onoff = 1};
+    uint64_t now = ek_now_us();
+    for (struct caller *c = d->callers; c; c = c->next) {
+        if (c->late_us == 0 || now < c->late_us)
+            continue;
+        c->late_us = 0;
+        (void)setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &drop, sizeof(drop));
+        (void)shutdown(c->fd, SHUT_RDWR);
+    }
+}
+
 static void status_run(struct status_listener *d)
 {
+    end_late(d);
     (void)MHD_run(d->daemon); /* what fails is one connection, and is closed by it */
     MHD_UNSIGNED_LONG_LONG ms;
     if (MHD_get_timeout(d->daemon, &ms) != MHD_YES || ms > LOOK_MS)
@@ -108,9 +172,10 @@ struct kind {
     const char *csp; /* NULL = nothing may be loaded */
 };
 
-static enum MHD_Result send_bytes(struct MHD_Connection *c, int status, const struct kind *kind,
+static enum MHD_Result send_bytes(struct request *q, int status, const struct kind *kind,
                                   struct ek_buf *bytes)
 {
+    caller_give(q->caller, ANSWER_S);
     struct MHD_Response *r = MHD_create_response_from_buffer(
         bytes->len, bytes->data ? (void *)bytes->data : (void *)bytes, MHD_RESPMEM_MUST_COPY);
     if (!r)
@@ -122,20 +187,20 @@ static enum MHD_Result send_bytes(struct MHD_Connection *c, int status, const st
               MHD_add_response_header(
                   r, "Content-Security-Policy",
                   kind->csp ? kind->csp : "default-src 'none'; frame-ancestors 'none'") == MHD_YES;
-    enum MHD_Result done = ok ? MHD_queue_response(c, (unsigned)status, r) : MHD_NO;
+    enum MHD_Result done = ok ? MHD_queue_response(q->connection, (unsigned)status, r) : MHD_NO;
     MHD_destroy_response(r);
     return done;
 }
 
 static const struct kind json_kind = {.type = "application/json"};
 
-static enum MHD_Result send_json(struct MHD_Connection *c, int status, struct ek_buf *out)
+static enum MHD_Result send_json(struct request *q, int status, struct ek_buf *out)
 {
     if (status < 0) { /* out of memory: this request ends, nothing else */
         ek_buf_done(out);
         return MHD_NO;
     }
-    return send_bytes(c, status, &json_kind, out);
+    return send_bytes(q, status, &json_kind, out);
 }
 
 /* `runbook`: that page instead of the status. */
@@ -157,7 +222,7 @@ static enum MHD_Result send_page(struct request *q, bool runbook)
                     : page_write(q->door->status->all, nonce, &q->answer);
     if (r < 0)
         return MHD_NO;
-    return send_bytes(q->connection, 200, &kind, &q->answer);
+    return send_bytes(q, 200, &kind, &q->answer);
 }
 
 static enum MHD_Result send_metrics(struct request *q)
@@ -169,7 +234,7 @@ static enum MHD_Result send_metrics(struct request *q)
                                      : "text/plain; version=0.0.4; charset=utf-8"};
     if (expo_write(q->door->status->all, open ? EK_EXPO_OPENMETRICS : EK_EXPO_TEXT, &q->answer) < 0)
         return MHD_NO;
-    return send_bytes(q->connection, 200, &kind, &q->answer);
+    return send_bytes(q, 200, &kind, &q->answer);
 }
 
 /* Routes */
@@ -229,16 +294,17 @@ static enum MHD_Result answer_api(struct request *q, const char *method, const c
         if (status != 0) {
             q->waits = false;
             q->answer = out;
-            return send_json(q->connection, status, &q->answer);
+            return send_json(q, status, &q->answer);
         }
         ek_buf_done(&out);
         if (q->waits) {
+            q->caller->late_us = 0; /* each thing that is waited for has a deadline of its own */
             q->suspended = true;
             MHD_suspend_connection(q->connection);
             return MHD_YES;
         }
     }
-    return send_json(q->connection, ek_buf_ok(&q->answer) ? q->status : -ENOMEM, &q->answer);
+    return send_json(q, ek_buf_ok(&q->answer) ? q->status : -ENOMEM, &q->answer);
 }
 
 /* A page whose name was made to resolve to this machine (DNS rebinding) sends that name. */
@@ -265,16 +331,16 @@ static enum MHD_Result answer_read(struct request *q, const char *path)
         return send_metrics(q);
     if (strcmp(path, "/health") == 0 || strcmp(path, "/livez") == 0) {
         (void)ek_buf_puts(&q->answer, "{\"status\":\"ok\"}");
-        return send_json(q->connection, 200, &q->answer);
+        return send_json(q, 200, &q->answer);
     }
     int named = q->door->local ? key_table_read(q->door->status->all, path, &q->answer) : 0;
-    return named != 0 ? send_json(q->connection, named, &q->answer) : answer_api(q, "GET", path);
+    return named != 0 ? send_json(q, named, &q->answer) : answer_api(q, "GET", path);
 }
 
 static enum MHD_Result answer_write(struct request *q, const char *method, const char *path)
 {
     if (!may_write(q))
-        return send_json(q->connection,
+        return send_json(q,
                          api_error(&q->answer, 403, "",
                                    "writing is for root and the user of evenkeeld, over its Unix "
                                    "socket (evenkeelctl does that)"),
@@ -285,31 +351,33 @@ static enum MHD_Result answer_write(struct request *q, const char *method, const
 static enum MHD_Result answer(struct request *q, const char *method, const char *path)
 {
     if (is_foreign(q))
-        return send_json(q->connection,
+        return send_json(q,
                          api_error(&q->answer, 400, "",
                                    "evenkeeld's page does not answer to the name in Host or Origin "
                                    "(allowed_hosts)"),
                          &q->answer);
     if (q->too_large)
         return send_json(
-            q->connection,
-            api_error(&q->answer, 413, "body", "the body is larger than %u bytes", BODY_MOST),
+            q, api_error(&q->answer, 413, "body", "the body is larger than %u bytes", BODY_MOST),
             &q->answer);
     if (strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0)
         return answer_read(q, path);
     if (strcmp(method, "PATCH") == 0 || strcmp(method, "POST") == 0)
         return answer_write(q, method, path);
-    return send_json(q->connection, api_error(&q->answer, 405, "", "the method is not known"),
-                     &q->answer);
+    return send_json(q, api_error(&q->answer, 405, "", "the method is not known"), &q->answer);
 }
 
 static struct request *request_new(struct status_listener *d, struct MHD_Connection *c)
 {
-    struct request *q = calloc(1, sizeof(*q));
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    struct request *q = info && info->socket_context ? calloc(1, sizeof(*q)) : NULL;
     if (!q)
         return NULL;
     q->door = d;
     q->connection = c;
+    q->caller = info->socket_context;
+    caller_give(q->caller, BODY_S);
     q->body.limit = BODY_MOST;
     q->next = d->status->requests;
     q->link = &d->status->requests;
@@ -328,7 +396,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
     if (!q) {
         q = request_new(cls, c);
         *ctx = q;
-        (void)MHD_set_connection_option(c, MHD_CONNECTION_OPTION_TIMEOUT, IDLE_S);
+        (void)MHD_set_connection_option(c, MHD_CONNECTION_OPTION_TIMEOUT, ANSWER_S);
         return q ? MHD_YES : MHD_NO;
     }
     if (*upload_size > 0) {
@@ -349,6 +417,7 @@ static void on_done(void *cls, struct MHD_Connection *c, void **ctx,
         return;
     if (why == MHD_REQUEST_TERMINATED_COMPLETED_OK) /* a quiet client holds its place briefly */
         (void)MHD_set_connection_option(c, MHD_CONNECTION_OPTION_TIMEOUT, q->door->status->quiet_s);
+    caller_give(q->caller, q->door->status->quiet_s + HEAD_S);
     *q->link = q->next;
     if (q->next)
         q->next->link = q->link;
@@ -383,12 +452,15 @@ static int open_door(struct status *st, struct status_listener *d, sd_event *eve
     socklen_t len = sizeof(a);
     d->loopback = getsockname(fd, (struct sockaddr *)&a, &len) == 0 && ek_address_is_loopback(&a);
     unsigned most = connections_most(st->all);
+    unsigned peer = most / PEER_PART < PEER_LEAST ? PEER_LEAST : most / PEER_PART;
     st->quiet_s = most < FEW ? 1 : QUIET_S;
     d->daemon = MHD_start_daemon(
         MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, on_request, d,
         MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, most,
+        MHD_OPTION_PER_IP_CONNECTION_LIMIT, local || peer > most ? 0u : peer,
         MHD_OPTION_CONNECTION_TIMEOUT, st->quiet_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        (size_t)MEMORY_BYTES, MHD_OPTION_NOTIFY_COMPLETED, on_done, NULL, MHD_OPTION_END);
+        (size_t)MEMORY_BYTES, MHD_OPTION_NOTIFY_COMPLETED, on_done, NULL,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, d, MHD_OPTION_END);
     if (!d->daemon) {
         close(fd);
         return -ENOMEM;

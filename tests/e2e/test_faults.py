@@ -1,4 +1,6 @@
 """Protects: nothing is refused while a server or evenkeeld dies; streams break visibly; drains lose nothing; exit codes are true."""
+import concurrent.futures
+import contextlib
 import json
 import os
 import resource
@@ -143,6 +145,70 @@ def test_silent_connections_keep_no_place_from_those_who_ask(tmp_path):
         for c in idle:
             c.close()
         a.destroy()
+
+
+def test_one_address_leaves_the_page_to_others(appliance):
+    a = appliance()
+    held = []
+    try:
+        for _ in range(300):
+            held.append(socket.create_connection(("127.0.0.1", a.page), timeout=10))
+        with socket.create_connection(("127.0.0.1", a.page), timeout=10, source_address=("127.0.0.2", 0)) as other:
+            other.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+            assert other.recv(15) == b"HTTP/1.1 200 OK"
+        for s in held:
+            s.settimeout(0.01)
+        assert sum(ended(s) for s in held) >= 200, "its own connections beyond 64 are closed at once"
+    finally:
+        for s in held:
+            s.close()
+
+
+def ended(s):
+    try:
+        return s.recv(1) == b""
+    except TimeoutError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+def trickle(s, first, piece):
+    """How long a connection lives whose peer goes on, but slowly."""
+    begun = time.monotonic()
+    s.settimeout(0.5)
+    try:
+        s.sendall(first)
+        while time.monotonic() < begun + 60:
+            with contextlib.suppress(TimeoutError):  # it may have no room for more
+                s.sendall(piece)
+            with contextlib.suppress(TimeoutError):
+                if not s.recv(64):
+                    break
+            time.sleep(0.2)
+    except OSError:
+        pass
+    return time.monotonic() - begun
+
+
+@pytest.mark.parametrize("local", (False, True))
+def test_no_slow_peer_of_the_page_stays(appliance, local):
+    """A head, a body and a reader that never cease and never end: each would hold one of its places for ever. Who waits for evenkeeld is not cut."""
+    a = appliance()
+    head = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    post = b"POST /api/v1/servers/s1/drain HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 60000\r\n\r\n"
+    cases = {"head": (head + b"X-A: ", b"a", 9, 25), "body": (post, b"a", 14, 30), "reader": ((head + b"\r\n") * 100, b"G", 29, 50)}
+
+    def lives(case):
+        first, piece, _, _ = cases[case]
+        with socket.socket(socket.AF_UNIX if local else socket.AF_INET) as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            s.connect(str(a.run / "evenkeeld.sock") if local else ("127.0.0.1", a.page))
+            return trickle(s, first, piece)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        took = dict(zip(cases, pool.map(lives, cases), strict=True))
+    assert all(cases[c][2] < took[c] < cases[c][3] for c in cases), took
+    assert get(a.page, "/health")[0] == 200
 
 
 def test_a_restart_that_drains_can_be_taken_back(appliance):

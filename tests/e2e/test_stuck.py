@@ -1,6 +1,7 @@
 """Protects: what evenkeeld does about processes that do not end as they should, and about ranks that are left behind. What takes longer is in
 tests/faults, which `make faults` runs."""
 import contextlib
+import json
 import os
 import pathlib
 import signal
@@ -11,7 +12,7 @@ import time
 
 import pytest
 
-from conftest import ROOT, Appliance, metric, wait_for
+from conftest import ROOT, Appliance, get, metric, wait_for
 from test_memory import whys
 from test_supervisor import fakes  # noqa: F401
 
@@ -89,6 +90,39 @@ def test_a_thread_that_loops_is_ended_and_named(tmp_path, monkeypatch):
         assert metric(page, "evenkeel_supervisor_exits_total", server="s1", **{"class": "LOOP"}) == 1
         assert metric(page, "evenkeel_supervisor_exits_total", server="s1", **{"class": "HANG_KILLED"}) in (None, 0)
         assert "looped" in a.ctl("explain").stdout
+    finally:
+        monkeypatch.delenv("LD_PRELOAD")
+        a.destroy()
+
+
+def test_encoders_that_wait_for_ever_are_seen(tmp_path, monkeypatch):
+    """No processor time, and the engine goes on: only their age tells. One that is lost harms nobody; with two no form gets its turn, which the
+    canary's own form proves."""
+    library = tmp_path / "looping_json.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, ROOT / "tests/e2e/looping_json.c"], check=True)
+    monkeypatch.setenv("LD_PRELOAD", str(library))
+    monkeypatch.setenv("ASAN_OPTIONS", "verify_asan_link_order=0")
+    a = Appliance(tmp_path, extra="    hang_s: 4\n").start()
+
+    def large():
+        s = socket.create_connection(("127.0.0.1", a.port), timeout=120)
+        body = b'{"model": "tiny", "prompt": "wait for ever", "max_tokens": 1}' + b" " * 70000
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        return s
+    try:
+        a.ready()
+        pid = a.server()["pid"]
+        log = tmp_path / "evenkeeld.log"
+        with large():
+            wait_for("a proof that it serves", lambda: "a request of one token with a new form was served" in log.read_text(), 60)
+            said = json.loads(get(a.port, "/livez")[1])
+            assert said["status"] == "ok" and said["encoder_age_s"] > 4 and said["compile_age_s"] == 0
+            assert metric(a.metrics(), "evenkeel_reading_age_seconds") > 4 and a.server()["pid"] == pid
+            with large():
+                wait_for("another process", lambda: a.server()["pid"] not in (0, pid) and a.server()["ready"], 60)
+        why = whys(a, "s1", "HANG_NOPROGRESS")
+        assert len(why) == 1 and "A thread that reads a body or compiles a form has not come back for" in why[0], why
+        assert "a request of one token with a new form failed too (no answer)" in why[0]
     finally:
         monkeypatch.delenv("LD_PRELOAD")
         a.destroy()

@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -153,6 +154,11 @@ static int calls(const char *dir)
         return 6;
     if (kill(getpid(), 0) < 0 || raise(0) != 0)
         return 7;
+    struct rlimit own;
+    if (prlimit(getppid(), RLIMIT_CPU, NULL, &own) == 0 || errno != EPERM)
+        return 14;
+    if (prlimit(getpid(), RLIMIT_CPU, NULL, &own) < 0 || setrlimit(RLIMIT_CPU, &own) < 0)
+        return 15;
     if (socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, 0) >= 0 || errno != EAFNOSUPPORT)
         return 8;
     if (socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0) < 0 && errno == EPERM)

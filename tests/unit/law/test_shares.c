@@ -161,6 +161,35 @@ static void says_who_waits(void **state)
     free(s);
 }
 
+/* Finding which tokens a form allows is charged like tokens, and may be all that a key had. */
+static void counts_masks(void **state)
+{
+    (void)state;
+    struct shares *s = calloc(1, sizeof(*s));
+    struct share rows[KEYS_MOST];
+    char text[240];
+    assert_non_null(s);
+    for (uint32_t t = 0; t <= 60; t++) {
+        struct keys_reading k = two(1000 + 10 * t, 1000 + 30 * t, 5, 30);
+        char more[120];
+        (void)snprintf(more, sizeof(more),
+                       "\nevenkeel_key_mask_tokens_total{key=\"batch-jobs\"} %u\n", 700 + 60 * t);
+        struct keys_reading masks = page(more);
+        assert_int_equal(masks.count, 1);
+        k.at[0].masks = masks.at[0].masks;
+        shares_take(s, &k, (1 + t) * SEC);
+    }
+    assert_int_equal(shares_rows(s, rows), 2);
+    assert_float_equal(rows[0].part, 0.7, 0.005);
+    assert_float_equal(rows[0].masks, 60.0 / 70, 0.005);
+    assert_float_equal(rows[1].masks, 0, 0);
+    assert_true(shares_why(s, true, text, sizeof(text)));
+    assert_string_equal(text, "key batch-jobs waits for its share: it had 70 % of the tokens of "
+                              "the last minute with a weight of 1 of 4, most of it for the masks "
+                              "of its forms");
+    free(s);
+}
+
 static void begins_anew(void **state)
 {
     (void)state;
@@ -190,7 +219,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_a_page),       cmocka_unit_test(says_who_brings_poison),
         cmocka_unit_test(keeps_to_its_bound), cmocka_unit_test(says_who_waits),
-        cmocka_unit_test(begins_anew),
+        cmocka_unit_test(counts_masks),       cmocka_unit_test(begins_anew),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,6 +24,7 @@
 #include <cmocka.h>
 
 #include "common/buf.h"
+#include "common/sandbox.h"
 #include "supervisor/io/child.h"
 #include "supervisor/io/exit_file.h"
 #include "supervisor/io/logtail.h"
@@ -59,6 +60,67 @@ static int open_log(struct logtail *t)
     fd = logtail_open(t);
     assert_true(fd >= 0);
     return fd;
+}
+
+static int isolated_exit(const char *script)
+{
+    struct child c;
+    char sh[] = "sh", flag[] = "-c", text[256];
+    (void)snprintf(text, sizeof(text), "%s", script);
+    char *argv[] = {sh, flag, text, NULL};
+    int out = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    struct child_spec spec = {.argv = argv, .out_fd = out, .isolated = true};
+    assert_int_equal(child_spawn(&c, &spec), 0);
+    struct child_exit e = wait_exit(&c);
+    child_done(&c);
+    close(out);
+    assert_true(e.known && !e.signaled);
+    return e.code;
+}
+
+/* In a process of its own, for no_new_privs stays. Root reads any environment. 0, or what failed.
+ */
+static int isolated_or(void)
+{
+    char script[256], dir[] = "/tmp/evenkeel-isolated-XXXXXX";
+    if ((geteuid() == 0 && setresuid(65534, 65534, 65534) < 0) ||
+        prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) < 0 || !mkdtemp(dir))
+        return 1;
+    (void)snprintf(script, sizeof(script), "kill -0 %d && cat /proc/%d/environ", (int)getpid(),
+                   (int)getpid());
+    if (isolated_exit(script) != 0) /* no_new_privs is not set: as before */
+        return 2;
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+        return 3;
+    (void)snprintf(script, sizeof(script), "kill -0 %d", (int)getpid());
+    if (isolated_exit(script) == 0)
+        return 4;
+    (void)snprintf(script, sizeof(script), "cat /proc/%d/environ", (int)getpid());
+    if (isolated_exit(script) == 0)
+        return 5;
+    (void)snprintf(script, sizeof(script),
+                   "cd %s && mkdir a b && touch a/x && mv a/x b/y && ln b/y a/z && rm -r a b && "
+                   "rmdir %s",
+                   dir, dir); /* what a cache of models does */
+    if (isolated_exit(script) != 0)
+        return 6;
+    return isolated_exit("sleep 100 & cat /proc/$!/environ >/dev/null && kill $!") == 0 ? 0 : 7;
+}
+
+/* A server that has been taken over ends neither evenkeeld nor another server of the same user, and
+ * reads no key in their environment; its own processes and files it has as ever. */
+static void test_isolated(void **state)
+{
+    int status = 0;
+    (void)state;
+    if (ek_sandbox_version() < 6)
+        skip();
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(isolated_or());
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
 }
 
 /* Without a cgroup what was left behind is found by the session that was begun for it. */
@@ -424,6 +486,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_groups_below),
+        cmocka_unit_test(test_isolated),
         cmocka_unit_test(test_left_behind),
         cmocka_unit_test(test_exit_and_output),
         cmocka_unit_test(test_starts_beside_threads),

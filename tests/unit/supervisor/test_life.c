@@ -146,6 +146,15 @@ static void test_hang(void **state)
     sample_missing(61 * S, &s);
     assert_int_equal(hang_step(&h, &s, 61 * S, 10, &for_s), HANG_NO);
     assert_int_equal(hang_step(&h, &s, 71 * S, 10, &for_s), HANG_NO_ANSWER);
+    s = reading(0, 101); /* a thread that reads a body does not come back, the engine goes on */
+    hang_start(&h, 100 * S);
+    s.value[SIG_READING_AGE_S] = 10;
+    s.flags[SIG_READING_AGE_S] = 0;
+    assert_int_equal(hang_step(&h, &s, 109 * S, 10, &for_s), HANG_NO); /* asked lately */
+    assert_int_equal(hang_step(&h, &s, 110 * S, 10, &for_s), HANG_READING);
+    s.value[SIG_READING_AGE_S] = 9;
+    assert_int_equal(hang_step(&h, &s, 120 * S, 10, &for_s), HANG_NO);
+    hang_start(&h, 60 * S);
     s = reading(3, 2); /* another process: its counters are lower */
     assert_int_equal(hang_step(&h, &s, 72 * S, 10, &for_s), HANG_NO);
     for (int i = 0; i < 2; i++) { /* its engine's process is away, and requests wait for it */
