@@ -154,8 +154,8 @@ bench-appliance: all venv
 .PHONY: bench-appliance
 
 # Our Jinja against jinja2 on real chat templates; fetches both into build/ (opt-in, some 40 MB).
-check-templates: $(B)/tests/tools/render build/templates-venv/ready
-	@build/templates-venv/bin/python tools/check-templates.py $<
+check-templates: $(B)/tests/tools/render $(B)/tests/tools/parsers build/templates-venv/ready
+	@build/templates-venv/bin/python tools/check-templates.py $< $(B)/tests/tools/parsers
 build/templates-venv/ready:
 	@echo "  VENV    build/templates-venv"
 	@rm -rf build/templates-venv
