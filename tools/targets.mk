@@ -226,7 +226,7 @@ build/tokenizers-venv/ready:
 	@build/tokenizers-venv/bin/pip install -q --disable-pip-version-check tokenizers==0.23.3 \
 	  sentencepiece==0.2.3 tiktoken==0.14.0
 	@build/tokenizers-venv/bin/pip install -q --disable-pip-version-check --no-deps \
-	  litellm==1.109.1 mistral_common==1.13.1
+	  litellm==1.109.1 mistral_common==1.13.1 llama-models==0.3.0
 	@touch $@
 .PHONY: check-tokenizers
 
