@@ -45,7 +45,8 @@ const struct ek_opt option_table[] = {
      .at = AT(quantization),
      .def = "auto",
      .choices =
-         "auto|int8|int4|fp8|gptq|gptq_marlin|awq|awq_marlin|compressed-tensors|mxfp4|fbgemm_fp8",
+         "auto|int8|int4|fp8|gptq|gptq_marlin|awq|awq_marlin|compressed-tensors|mxfp4|fbgemm_fp8|"
+         "modelopt|modelopt_fp4|modelopt_mixed",
      .help = "int8, int4 and fp8 quantize the weights of layers while they are loaded; the others "
              "name what the checkpoint is; auto takes it as it is."},
     {.name = "weights-checksums",

@@ -436,7 +436,7 @@ FORMS = {
 
 # Which of them are kept; all families' of the packers are made by `make check-hf`.
 KEPT_FORMS = {"qwen3.5": ("fp8-block", "awq", "w4a16"), "glm4-moe": ("fp8-block", "fp8-row"), "gemma4": ("w4a16", "gptq"),
-              "granite4": ("fp8-row", "awq"), "nemotron3": ("modelopt", "gptq"), "lfm2": ("w4a16", "fp8-block"),
+              "granite4": ("fp8-row", "awq"), "nemotron3": ("modelopt", "gptq", "nvfp4"), "lfm2": ("w4a16", "fp8-block"),
               "llama4": ("w4a16", "fp8-row"), "cohere2": ("awq", "fp8-row"), "afmoe": ("fp8-block", "w4a16"),
               "apertus": ("w4a16", "fp8-row")}
 
@@ -465,7 +465,7 @@ def packer_cases(directory):
         case("packer-" + how, "Llama", quant=how, prompts=((30, 24, 0),), **packers.SIZES)
             for how in packers.formats()] + [
         {**moe_case(how, **packers.SIZES), "name": "packer-moe-" + how}
-        for how in ("ct-w4a16", "ct-int8", "ct-fp8", "gptq-4", "awq-gemm")]
+        for how in ("ct-w4a16", "ct-int8", "ct-fp8", "ct-nvfp4", "gptq-4", "awq-gemm")]
 
 
 def quantized_cases():

@@ -171,7 +171,7 @@ HF := build/hf-venv/bin/python
 SEED ?= $(shell date +%Y%m%d)
 OLD_HF := 4.49.0 4.57.6
 # Of what the libraries of the formats packed, one of each kind is kept in the tree.
-KEPT_PACKED := packer-ct-w4a16-zeros packer-ct-fp8 packer-gptq-4-order packer-awq-gemm packer-moe-gptq-4
+KEPT_PACKED := packer-ct-w4a16-zeros packer-ct-fp8 packer-ct-nvfp4 packer-gptq-4-order packer-awq-gemm packer-moe-gptq-4
 goldens: build/hf-venv/ready build/packers/ready $(OLD_HF:%=build/hf-%/ready)
 	@rm -rf build/goldens tests/fixtures/models
 	@$(HF) tools/goldens.py build/goldens --packers build/packers

@@ -58,6 +58,7 @@ enum config_quant {
     QUANT_GPTQ,
     QUANT_AWQ,
     QUANT_MXFP4,
+    QUANT_MODELOPT,
 };
 
 /* To what the inputs of products with quantized weights are rounded: not at all; to int8 or E4M3

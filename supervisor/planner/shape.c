@@ -47,6 +47,10 @@ static uint32_t bits_of(const json_t *j)
         return (uint32_t)bits;
     if (method && (strstr(method, "fp8") || strstr(method, "int8")))
         return 8;
+    if (method && strncmp(method, "modelopt", 8) == 0) {
+        const char *algorithm = json_string_value(json_object_get(q, "quant_algo"));
+        return algorithm && strstr(algorithm, "NVFP4") ? 4 : 8;
+    }
     if (method &&
         (strcmp(method, "awq") == 0 || strcmp(method, "gptq") == 0 || strcmp(method, "mxfp4") == 0))
         return 4;
