@@ -68,6 +68,7 @@
     X(seed_oss, "SeedOssForCausalLM")                                                              \
     X(smollm3, "SmolLM3ForCausalLM")                                                               \
     X(solar_open, "SolarOpenForCausalLM")                                                          \
+    X(stablelm, "StableLmForCausalLM")                                                             \
     X(starcoder2, "Starcoder2ForCausalLM")
 
 /* What the class is for, by the end of its name. */

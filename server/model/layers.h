@@ -23,8 +23,8 @@ struct layers {
     float embed_scale;             /* 0 = the configuration's */
     /* Of q and k, before they turn: of each head, or of all together. NORM_TURNED: of each head
      * afterwards; NORM_BARE: so without weights, in layers that turn; NORM_OWN: of each head, with
-     * weights for each. */
-    enum { NORM_NONE, NORM_HEADS, NORM_WHOLE, NORM_TURNED, NORM_BARE, NORM_OWN } qk_norm;
+     * weights for each, in one tensor; NORM_EACH: in a tensor each. */
+    enum { NORM_NONE, NORM_HEADS, NORM_WHOLE, NORM_TURNED, NORM_BARE, NORM_OWN, NORM_EACH } qk_norm;
     const char *q_norm, *k_norm;                       /* NULL = "self_attn.q_norm" */
     const char *o_proj;                                /* NULL = "self_attn.o_proj" */
     const char *mlp;                                   /* NULL = "mlp" */
@@ -77,6 +77,8 @@ void layers_mixed(struct graph_builder *b, const struct layers *l, uint32_t laye
 void layers_pre_norm(struct graph_builder *b, const struct layers *l, uint32_t layer);
 /* The whole decoder, where all layers are so. */
 void layers_write(struct graph_builder *b, struct layers *l, const struct model_config *c);
+/* All layers, where attention and feed-forward read the same normed input. */
+void layers_parallel(struct graph_builder *b, const struct layers *l, const struct model_config *c);
 /* Attention and feed-forward from the stream, their outputs normed before they are added. */
 void layers_post_norm(struct graph_builder *b, const struct layers *l, uint32_t layer);
 /* Normed before and after: input_layernorm, and the three that have other names in each family. */
