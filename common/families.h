@@ -56,6 +56,7 @@
     X(nemotron_h, "NemotronHForCausalLM")                                                          \
     X(olmo2, "Olmo2ForCausalLM")                                                                   \
     X(olmo3, "Olmo3ForCausalLM")                                                                   \
+    X(olmo_hybrid, "OlmoHybridForCausalLM")                                                        \
     X(olmoe, "OlmoeForCausalLM")                                                                   \
     X(phi3, "Phi3ForCausalLM")                                                                     \
     X(qwen2, "Qwen2ForCausalLM")                                                                   \

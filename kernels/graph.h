@@ -250,6 +250,7 @@ struct ek_delta {
     uint16_t gates; /* value */
     uint32_t k_heads, v_heads, k_dim, v_dim;
     uint32_t state_at; /* floats */
+    bool twice;        /* it comes closer by 2 / (1 + e^-b[h]) */
 };
 
 /*

@@ -236,6 +236,13 @@ HYBRID = dict(prompts=((1, 24, 0), (5, 24, 0), (70, 24, 0), (150, 24, 0)), num_h
                                                              partial_rotary_factor=0.25))
 HYBRID_MOE = dict(HYBRID, num_experts=6, num_local_experts=6, num_experts_per_tok=3, moe_intermediate_size=20,
                   shared_expert_intermediate_size=24)
+OLMO_HYBRID = dict(num_attention_heads=4, num_key_value_heads=4, num_hidden_layers=4, linear_key_head_dim=8, linear_value_head_dim=20,
+                   rope_parameters=dict(rope_type="default", rope_theta=5e5))
+CASES += [
+    case("olmo-hybrid", "OlmoHybrid", prompts=SHORT, **OLMO_HYBRID),
+    case("olmo-hybrid-bare", "OlmoHybrid", prompts=((30, 24, 0),), **{**OLMO_HYBRID, "rope_parameters": dict(rope_type="default", rope_theta=None)}, linear_allow_neg_eigval=False,
+         linear_num_key_heads=2, attention_bias=True, layer_types=[LINEAR, FULL, LINEAR, FULL]),
+]
 MROPE = dict(rope_type="default", rope_theta=1e6, partial_rotary_factor=0.5, mrope_section=[2, 1, 1],
              mrope_interleaved=True)
 QWEN_VISION = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32, patch_size=14,

@@ -229,7 +229,7 @@ def write(case, out, seed):
         for i, (prompt, more, served) in enumerate(case["prompts"]):
             tokens = torch.randint(3, vocab, (prompt,), generator=g).tolist()
             rope = case["config"].get("rope_parameters", {})
-            if rope.get("rope_type") == "dynamic" and "alpha" not in rope:
+            if (rope or {}).get("rope_type") == "dynamic" and "alpha" not in rope:
                 tokens, least, logits = stretched(model, tokens, more)
             else:
                 tokens, least = extend(model, tokens, more)

@@ -11,8 +11,12 @@ struct latent_values { /* of latent attention, see latent.c; 0: it is not there 
     uint16_t q_down, q, keys, wide, latents;
 };
 
+#define DELTA_PARTS 3u
+
 struct delta_values { /* of linear attention, see delta.c */
     uint16_t wide, gates, woven, woven_gates, qkv, out;
+    uint16_t part[DELTA_PARTS]; /* of qkv, by convolutions that lie apart */
+    uint32_t parts;             /* 0: there is one */
 };
 
 struct layers {
@@ -37,7 +41,8 @@ struct layers {
     uint16_t shared_gate_up, shared_inner, shared_gate;
     uint32_t rope, rope_local;
     struct latent_values latent; /* set by latent_begin() */
-    bool delta_by_heads;         /* linear attention's products lie by heads of k */
+    bool delta_by_heads;         /* linear attention's products lie by heads of k, */
+    bool delta_apart;            /* or q, k and v in one each, as their convolutions */
     struct delta_values delta;   /* set by delta_begin() */
     uint16_t gated;              /* attention with a gate: [q, gate of each head | k | v], */
     const char *gate_proj;       /* or with a product of its own for it; NULL = none */
@@ -58,6 +63,8 @@ void latent_attention(struct graph_builder *b, const struct layers *l, uint16_t 
                       uint32_t layer);
 /* delta.c: values of linear attention, and such an attention, from src to `side`. */
 void delta_begin(struct graph_builder *b, struct layers *l);
+/* OLMo Hybrid's names; behind delta_begin(). */
+void delta_begin_apart(struct graph_builder *b, struct layers *l, uint32_t layer);
 void delta_attention(struct graph_builder *b, const struct layers *l, uint16_t src);
 /* From another value than `side`, to `side`. */
 void layers_attention_of(struct graph_builder *b, const struct layers *l, uint16_t src,

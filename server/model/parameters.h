@@ -96,6 +96,7 @@ struct config_delta {
     uint32_t k_heads, v_heads, k_dim, v_dim;
     uint32_t kernel; /* of the convolution; LFM2's layers have that alone */
     bool conv_bias;
+    bool twice; /* see struct ek_delta */
 };
 
 /* Gemma 4: layers without a window differ from the others in their heads, the last ones have no
