@@ -240,8 +240,8 @@ OLMO_HYBRID = dict(num_attention_heads=4, num_key_value_heads=4, num_hidden_laye
                    rope_parameters=dict(rope_type="default", rope_theta=5e5))
 CASES += [
     case("olmo-hybrid", "OlmoHybrid", prompts=SHORT, **OLMO_HYBRID),
-    case("olmo-hybrid-bare", "OlmoHybrid", prompts=((30, 24, 0),), **{**OLMO_HYBRID, "rope_parameters": dict(rope_type="default", rope_theta=None)}, linear_allow_neg_eigval=False,
-         linear_num_key_heads=2, attention_bias=True, layer_types=[LINEAR, FULL, LINEAR, FULL]),
+    case("olmo-hybrid-bare", "OlmoHybrid", prompts=((30, 24, 0),), **{**OLMO_HYBRID, "rope_parameters": dict(rope_type="default", rope_theta=None), "linear_key_head_dim": 16},
+         linear_allow_neg_eigval=False, linear_num_key_heads=2, attention_bias=True, layer_types=[LINEAR, FULL, LINEAR, FULL]),
 ]
 MROPE = dict(rope_type="default", rope_theta=1e6, partial_rotary_factor=0.5, mrope_section=[2, 1, 1],
              mrope_interleaved=True)
