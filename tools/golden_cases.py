@@ -381,6 +381,9 @@ CASES += [
     case("sees-glm4v", "Glm4v", sees=GLM_VISION, tie_word_embeddings=False, prompts=ONE,
          rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5, mrope_section=[1, 1, 0])),
     # transformers leaves the scale of this one's logits out, vLLM does not
+    case("sees-nemotron-omni", "NemotronH_Omni_Reasoning_V3", prompts=ONE, sees=dict(VISION, model_type="radio", video_temporal_patch_size=2),
+         outer=dict(vision_hidden_size=16, projector_hidden_size=16), model_type="nemotron_h", layers_block_type=[MAMBA, FULL], num_hidden_layers=2,
+         head_dim=8, mamba_num_heads=8, mamba_head_dim=8, ssm_state_size=8, n_groups=2, tie_word_embeddings=False),
     case("sees-cohere2", "Cohere2Vision", prompts=ONE, sees=VISION, outer=dict(alignment_intermediate_size=16),
          model_type="cohere2", num_hidden_layers=4, sliding_window=12, logit_scale=1.0),
     case("sees-qwen3-vl-moe", "Qwen3VLMoe", prompts=ONE, sees=dict(
