@@ -207,6 +207,7 @@ $(B)/tests/fuzz/%: $(B)/tests/fuzz/%.c.o $(if $(FUZZER),,$(B)/tests/fuzz/replay.
 
 # Programs that only tests run: tests/tools/<what>.c
 $(B)/tests/tools/constrain: $(patsubst %,$(B)/%.o,$(wildcard server/text/answer/toolcall*.c))
+$(B)/tests/tools/parsers: $(B)/server/text/answer/parsers.c.o
 $(B)/tests/tools/%: $(B)/tests/tools/%.c.o $(AR_grammar)
 	@$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SERVER)
 

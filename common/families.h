@@ -56,6 +56,7 @@
     X(nemotron_h, "NemotronHForCausalLM")                                                          \
     X(olmo2, "Olmo2ForCausalLM")                                                                   \
     X(olmo3, "Olmo3ForCausalLM")                                                                   \
+    X(olmo_hybrid, "OlmoHybridForCausalLM")                                                        \
     X(olmoe, "OlmoeForCausalLM")                                                                   \
     X(phi3, "Phi3ForCausalLM")                                                                     \
     X(qwen2, "Qwen2ForCausalLM")                                                                   \
@@ -68,6 +69,7 @@
     X(seed_oss, "SeedOssForCausalLM")                                                              \
     X(smollm3, "SmolLM3ForCausalLM")                                                               \
     X(solar_open, "SolarOpenForCausalLM")                                                          \
+    X(stablelm, "StableLmForCausalLM")                                                             \
     X(starcoder2, "Starcoder2ForCausalLM")
 
 /* What the class is for, by the end of its name. */

@@ -5,7 +5,7 @@
  *    "gemma3_text", ...}, "vision_config": {...}, "eos_token_id": ..., "torch_dtype": ...}
  *
  * or, in the first Qwen2-VL and 2.5-VL, the text part's keys beside vision_config. A text_config
- * may leave out what the class has as default, which published checkpoints do: the numbers below.
+ * (Nemotron: llm_config) may leave out what the class has as default, which published checkpoints do: the numbers below.
  *
  * Positions in three dimensions (mrope) are one and the same for text, which is rope as usual.
  */
@@ -47,6 +47,7 @@ static const struct part {
     {"llama4_text", "Llama4ForCausalLM", {5120, 8192, 48, 40, 8, 202048, 131072}},
     {"ministral3", "Ministral3ForCausalLM", {4096, 14336, 34, 32, 8, 131072, 262144}},
     {"mistral", "MistralForCausalLM", {4096, 14336, 32, 32, 8, 32000, 131072}},
+    {"nemotron_h", "NemotronHForCausalLM", {0}},
     {"phi3", "Phi3ForCausalLM", {0}},
     {"qwen2", "Qwen2ForCausalLM", {0}},
     {"qwen2_5_vl_text", "Qwen2ForCausalLM", {0}},
@@ -145,6 +146,8 @@ static int fix_glm4v(json_t *config)
 int ek_text_part(const json_t *root, json_t **ret_config)
 {
     json_t *inner = json_object_get(root, "text_config");
+    if (!inner) /* Nemotron's models that see have it so */
+        inner = json_object_get(root, "llm_config");
     const bool nested = json_is_object(inner), sees = json_object_get(root, "vision_config");
     *ret_config = NULL;
     const struct part *p = part_find(text_of(nested ? inner : root, "model_type"));

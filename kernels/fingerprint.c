@@ -82,6 +82,7 @@ static void add_delta(uint64_t *s, const struct ek_op *op)
     add_u32(s, op->u.delta.k_dim);
     add_u32(s, op->u.delta.v_dim);
     add_u32(s, op->u.delta.state_at);
+    add_u32(s, op->u.delta.twice);
 }
 
 static void add_scan(uint64_t *s, const struct ek_op *op)

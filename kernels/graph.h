@@ -52,6 +52,7 @@ enum ek_quant_kind {
                        0 2 4 6 1 3 5 7 */
     EK_QUANT_MXFP4, /* two columns in a byte, the lower one in its low half, of EK_F4_E2M1; scales
                        are bytes, powers of two from 2^-127; no zeros */
+    EK_QUANT_NVFP4, /* the same numbers, scales are of F8_E4M3, all multiplied with `times` */
 };
 
 struct ek_quant_range {
@@ -65,11 +66,21 @@ struct ek_quant {
     uint32_t rows, cols, bits;
     uint32_t block_rows, block_cols; /* elements that share a scale */
     uint32_t zero_add;               /* added to a stored zero */
-    uint32_t row_step;               /* MXFP4: rows of the file from one to the next, at least 1 */
+    uint32_t row_step;               /* MXFP4, NVFP4: rows of the file from one to the next, >= 1 */
+    float times;                     /* NVFP4: what all scales are multiplied with */
     /* Scales [rows / block_rows, cols / block_cols] rounded up, but for GPTQ and AWQ
      * [cols / block_cols, rows]; groups: int32 [cols], which column of scales each uses. */
     struct ek_quant_range numbers, scales, zeros, groups;
 };
+
+#define EK_NVFP4_GROUP 16u /* columns */
+
+/* Scales of EK_F4_E2M1 are powers of two, a byte each, but those of NVFP4's groups, which are
+ * floats as of other types. */
+static inline bool ek_power_scales(enum ek_dtype t, uint32_t group)
+{
+    return t == EK_F4_E2M1 && group != EK_NVFP4_GROUP;
+}
 
 /* The narrowest type and the group that a matrix can be kept in without loss. False when its scales
  * are not those of adjacent columns (desc_act), or a group is odd: then it is to be unpacked. */
@@ -239,6 +250,7 @@ struct ek_delta {
     uint16_t gates; /* value */
     uint32_t k_heads, v_heads, k_dim, v_dim;
     uint32_t state_at; /* floats */
+    bool twice;        /* it comes closer by 2 / (1 + e^-b[h]) */
 };
 
 /*

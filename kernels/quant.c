@@ -55,6 +55,11 @@ static uint8_t code4(const struct ek_quant *q, const char *from, uint32_t row, u
     return bytes[col / 2] >> col % 2 * 4 & 15u;
 }
 
+static bool is_four(const struct ek_quant *q)
+{
+    return q->kind == EK_QUANT_MXFP4 || q->kind == EK_QUANT_NVFP4;
+}
+
 /* Some of a row; two at a time where they begin a byte: all weights come by here. */
 static void codes4(const struct ek_quant *q, const char *from, uint32_t row, uint32_t col,
                    uint32_t count, uint8_t *ret)
@@ -82,7 +87,8 @@ static float quant_number(const struct ek_quant *q, const char *from, uint32_t r
         return (float)unpack(from + row * words_of(q, q->cols) * 4, 1, col, q->bits);
     case EK_QUANT_GPTQ: return (float)unpack(from + (uint64_t)row * 4, q->rows, col, q->bits);
     case EK_QUANT_AWQ: return (float)unpack_awq(from + col * words_of(q, q->rows) * 4, row);
-    case EK_QUANT_MXFP4: return cpu_from_f4(code4(q, from, row, col));
+    case EK_QUANT_MXFP4:
+    case EK_QUANT_NVFP4: return cpu_from_f4(code4(q, from, row, col));
     }
     return 0.0f;
 }
@@ -95,7 +101,8 @@ static float zero(const struct ek_quant *q, const struct ek_weight_files *files,
     const char *from = data_of(&q->zeros, files);
     switch (q->kind) {
     case EK_QUANT_F8:
-    case EK_QUANT_MXFP4: break;
+    case EK_QUANT_MXFP4:
+    case EK_QUANT_NVFP4: break;
     case EK_QUANT_I8: return (float)(int8_t)from[(uint64_t)row / q->block_rows * groups + group];
     case EK_QUANT_PACKED: return (float)unpack(from + (uint64_t)group * 4, groups, row, q->bits);
     case EK_QUANT_GPTQ:
@@ -118,9 +125,11 @@ static float scale_of(const struct ek_quant *q, const struct ek_weight_files *fi
     uint64_t at = by_column ? (uint64_t)group * q->rows + row
                             : (uint64_t)(row / q->block_rows) * groups + group;
 
-    if (q->kind == EK_QUANT_MXFP4) {
+    if (is_four(q)) {
         const char *bytes = data_of(&q->scales, files) + (uint64_t)row * q->row_step * groups;
         const uint8_t power = (uint8_t)bytes[group];
+        if (q->kind == EK_QUANT_NVFP4)
+            return cpu_from_f8(power) * q->times;
         return power == 255 ? NAN : ldexpf(1.0f, power - 127);
     }
     return cpu_load(q->scales.dtype, data_of(&q->scales, files), at);
@@ -167,8 +176,10 @@ bool ek_quant_form(const struct ek_quant *q, enum ek_dtype *ret_dtype, uint32_t 
 
     if (q->groups.file != NO_FILE || group % 2 != 0)
         return false;
+    if (q->kind == EK_QUANT_NVFP4 && group == 0)
+        return false; /* the group tells what its scales are */
     *ret_dtype = q->kind == EK_QUANT_F8 ? EK_F8_E4M3 : EK_I8;
-    if (q->kind == EK_QUANT_MXFP4)
+    if (is_four(q))
         *ret_dtype = EK_F4_E2M1;
     else if (!is_signed(q) && q->bits <= 4)
         *ret_dtype = EK_I4;
@@ -187,7 +198,7 @@ void ek_quant_numbers(const struct ek_quant *q, const struct ek_weight_files *fi
         memcpy(ret_numbers, numbers + (uint64_t)row * q->cols + col, count);
         return;
     }
-    if (q->kind == EK_QUANT_MXFP4) {
+    if (is_four(q)) {
         codes4(q, numbers, row, col, count, ret_numbers);
         for (uint32_t i = 0; i < count && t != EK_F4_E2M1; i++)
             ret_numbers[i] = (uint8_t)(int)(2.0f * cpu_from_f4(ret_numbers[i]));
@@ -203,7 +214,7 @@ void ek_quant_scale(const struct ek_quant *q, const struct ek_weight_files *file
     const uint32_t groups = blocks(q->cols, q->block_cols), group = col / q->block_cols;
 
     *ret_scale = scale_of(q, files, row, group, groups);
-    if (q->kind == EK_QUANT_MXFP4) {
+    if (is_four(q)) {
         *ret_scale *= t == EK_F4_E2M1 ? 1.0f : 0.5f;
         *ret_zero = 0;
         return;
@@ -222,7 +233,7 @@ static bool within(const struct ek_quant_range *r, uint64_t bytes,
     return r->offset_bytes <= size && bytes <= size - r->offset_bytes;
 }
 
-/* MXFP4: from the first to the last. */
+/* MXFP4, NVFP4: from the first to the last. */
 static uint64_t file_rows(const struct ek_quant *q)
 {
     return q->rows > 0 ? (uint64_t)(q->rows - 1) * q->row_step + 1 : 0;
@@ -250,7 +261,8 @@ static void sizes(const struct ek_quant *q, uint64_t *ret_numbers, uint64_t *ret
         *ret_numbers = q->cols * words_of(q, q->rows) * 4;
         *ret_zeros = groups * words_of(q, q->rows) * 4;
         break;
-    case EK_QUANT_MXFP4: *ret_numbers = file_rows(q) * (q->cols / 2); break;
+    case EK_QUANT_MXFP4:
+    case EK_QUANT_NVFP4: *ret_numbers = file_rows(q) * (q->cols / 2); break;
     }
 }
 
@@ -258,7 +270,7 @@ static uint64_t scale_bytes(const struct ek_quant *q)
 {
     const uint64_t groups = blocks(q->cols, q->block_cols);
 
-    if (q->kind == EK_QUANT_MXFP4)
+    if (is_four(q))
         return file_rows(q) * groups;
     return blocks(q->rows, q->block_rows) * groups * (ek_dtype_bits(q->scales.dtype) / 8);
 }
@@ -287,8 +299,8 @@ int ek_quant_check(const struct ek_quant *q, const char *name, const struct ek_w
     if (q->block_rows == 0 || q->block_cols == 0 || q->numbers.file == NO_FILE ||
         q->scales.file == NO_FILE || (packed && (q->bits == 0 || q->bits > 8)) ||
         (q->kind == EK_QUANT_AWQ && (q->bits != 4 || q->rows % 8 != 0)) ||
-        (q->kind == EK_QUANT_MXFP4 && (q->cols % 2 != 0 || q->row_step == 0 || q->block_rows != 1 ||
-                                       q->zeros.file != NO_FILE || q->groups.file != NO_FILE)))
+        (is_four(q) && (q->cols % 2 != 0 || q->row_step == 0 || q->block_rows != 1 ||
+                        q->zeros.file != NO_FILE || q->groups.file != NO_FILE)))
         return ek_fault_set(fault, name, "%s is quantized in a way that is not known", name);
     sizes(q, &numbers, &zeros);
     if (!within(&q->numbers, numbers, files) || !within(&q->zeros, zeros, files) ||

@@ -163,7 +163,7 @@ static uint64_t bytes_of(const struct ek_weight *w)
 
     if (ek_dtype_packed(w->dtype))
         bytes += w->rows * ((w->cols + group - 1) / group) *
-                 (w->dtype == EK_F4_E2M1 ? 1 : sizeof(float));
+                 (ek_power_scales(w->dtype, w->group) ? 1 : sizeof(float));
     return bytes;
 }
 

@@ -45,7 +45,8 @@ const struct ek_opt option_table[] = {
      .at = AT(quantization),
      .def = "auto",
      .choices =
-         "auto|int8|int4|fp8|gptq|gptq_marlin|awq|awq_marlin|compressed-tensors|mxfp4|fbgemm_fp8",
+         "auto|int8|int4|fp8|gptq|gptq_marlin|awq|awq_marlin|compressed-tensors|mxfp4|fbgemm_fp8|"
+         "modelopt|modelopt_fp4|modelopt_mixed",
      .help = "int8, int4 and fp8 quantize the weights of layers while they are loaded; the others "
              "name what the checkpoint is; auto takes it as it is."},
     {.name = "weights-checksums",
@@ -532,37 +533,29 @@ const struct ek_opt option_table[] = {
     {.name = "enable-auto-tool-choice",
      .type = OPT_BOOL,
      .at = AT(enable_auto_tool_choice),
-     .help = "Chats with tools answer with tool_calls; else calls stay in the text. Needs "
-             "--tool-call-parser."},
+     .help = "Chats with tools answer with tool_calls by the --tool-call-parser that is named; "
+             "with auto they do so anyway, and this ends the start where none is found."},
     {.name = "tool-call-parser",
      .type = OPT_CHOICE,
      .at = AT(tool_call_parser),
+     .def = "auto",
      .choices = "hermes|llama3_json|mistral|qwen3_coder|pythonic|llama4_pythonic|llama4_json|"
                 "qwen3_xml|seed_oss|glm45|glm47|ernie45|hunyuan_a13b|deepseek_v3|deepseek_v31|"
                 "gemma4|granite|granite4|kimi_k2|lfm2|minimax_m2|nemotron_json|olmo3|"
-                "phi4_mini_json|openai",
-     .help = "How the model writes tool calls, by vLLM's names: hermes and ernie45 are <tool_call> "
-             "and JSON, llama3_json and llama4_json JSON alone, mistral [TOOL_CALLS], qwen3_coder "
-             "and qwen3_xml <function=...>, seed_oss the same in marks of its own, glm45 and glm47 "
-             "<arg_key>, hunyuan_a13b a list in <tool_calls>, pythonic and llama4_pythonic a list "
-             "of calls, lfm2 and olmo3 such calls in marks, granite, phi4_mini_json and "
-             "nemotron_json a list of JSON behind <|tool_call|>, functools and <TOOLCALL>, "
-             "granite4 hermes, deepseek_v3, deepseek_v31, gemma4, kimi_k2 and minimax_m2 what "
-             "their models write; openai is that of gpt-oss, which is chosen by itself."},
+                "phi4_mini_json|openai|auto|none",
+     .help = "How the model writes tool calls, by vLLM's names; a name needs "
+             "--enable-auto-tool-choice. auto chooses by the marks in the chat template, none "
+             "leaves calls in the text. openai is that of gpt-oss."},
     {.name = "reasoning-parser",
      .type = OPT_CHOICE,
      .at = AT(reasoning_parser),
+     .def = "auto",
      .choices = "deepseek_r1|deepseek_v3|qwen3|glm45|glm47|seed_oss|ernie45|hunyuan_a13b|gemma4|"
-                "granite|kimi_k2|minimax_m2|mistral|nemotron_v3|olmo3|openai_gptoss",
-     .help = "Thinking goes into `reasoning` of a chat's answer, by vLLM's names: what stands "
-             "between <think> and </think> (deepseek_r1, ernie45, kimi_k2, minimax_m2 and olmo3 "
-             "always begin with it, deepseek_v3, qwen3, nemotron_v3, glm45, glm47 and hunyuan_a13b "
-             "where prompt "
-             "or answer open it), the marks of seed_oss and mistral, the sentences of granite or "
-             "the channels of gemma4. ernie45 and hunyuan_a13b take "
-             "<response> and <answer> off the answer, too. openai_gptoss takes the channels of "
-             "gpt-oss apart, tool calls too; it is chosen by itself where the tokenizer has their "
-             "marks."},
+                "granite|kimi_k2|minimax_m2|mistral|nemotron_v3|olmo3|openai_gptoss|auto|none",
+     .help = "Thinking goes into `reasoning` of a chat's answer, by vLLM's names for what stands "
+             "around it; deepseek_r1, ernie45, kimi_k2, minimax_m2 and olmo3 take an answer to "
+             "begin with it. auto chooses by the marks in the chat template, none leaves it in "
+             "the text."},
     {.name = "enable-per-request-metrics",
      .type = OPT_BOOL,
      .at = AT(enable_per_request_metrics),

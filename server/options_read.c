@@ -156,10 +156,10 @@ static int check(const struct options *o, ek_opt_warn_fn warn, void *ctx, struct
                             "--max-num-seqs",
                             (unsigned long long)o->max_num_batched_tokens,
                             (unsigned long long)o->max_num_seqs);
-    if (o->enable_auto_tool_choice && !o->tool_call_parser)
-        return ek_fault_set(
-            f, "enable-auto-tool-choice",
-            "--enable-auto-tool-choice needs --tool-call-parser, for example hermes");
+    if (o->enable_auto_tool_choice && strcmp(o->tool_call_parser, "none") == 0)
+        return ek_fault_set(f, "enable-auto-tool-choice",
+                            "--enable-auto-tool-choice needs a --tool-call-parser that is not "
+                            "none, for example auto or hermes");
     const char *v = o->show_hidden_metrics_for_version;
     if (v && (v[0] < '0' || v[0] > '9' || !strchr(v, '.') || v[strspn(v, "0123456789.")]))
         return ek_fault_set(f, "show-hidden-metrics-for-version",

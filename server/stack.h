@@ -42,6 +42,7 @@ struct stack {
     struct tokenizer *tok;
     int32_t mark[HARMONY_MARKS]; /* tokens, when the chats are harmony's */
     bool harmony;
+    const char *tool_parser, *reasoning_parser; /* "none", or one of vLLM's names */
     struct chat *chat;
     struct ek_buf tokenizer_info; /* NULL data: it is not told */
     struct past_store *pasts;     /* NULL: no responses are stored */

@@ -16,6 +16,7 @@
 #include "common/log.h"
 #include "common/recorder.h"
 #include "kernels/registry.h"
+#include "server/answer_parsers.h"
 #include "server/api/fim.h"
 #include "server/api/past.h"
 #include "server/grammar/compile.h"
@@ -181,30 +182,6 @@ static uint32_t end_ids(const struct stack *s, int32_t *id, uint32_t most)
     return count;
 }
 
-/* Whether chats are harmony's: chosen by name, or by itself where the tokenizer has all its marks.
- */
-static int find_marks(struct stack *s, struct ek_fault *fault)
-{
-    const struct options *o = s->o;
-    bool think = thinkstyle_find(o->reasoning_parser) == THINK_HARMONY;
-    bool named = think || toolstyle_find(o->tool_call_parser) == TOOLS_OPENAI;
-    int i = 0;
-    while (i < HARMONY_MARKS) {
-        s->mark[i] = tokenizer_find(s->tok, harmony_text((enum harmony_mark)i));
-        if (s->mark[i] < 0 || !tokenizer_is_special(s->tok, s->mark[i]))
-            break;
-        i++;
-    }
-    s->harmony = i == HARMONY_MARKS && (named || (!o->reasoning_parser && !o->tool_call_parser));
-    if (!named || s->harmony)
-        return 0;
-    return ek_fault_set(fault, think ? "reasoning-parser" : "tool-call-parser",
-                        "--%s is for gpt-oss, but the model's tokenizer has no special token %s; "
-                        "leave the option out, or name the model's own parser",
-                        think ? "reasoning-parser openai_gptoss" : "tool-call-parser openai",
-                        harmony_text((enum harmony_mark)i));
-}
-
 static const char *token_bytes(void *ctx, int32_t token, size_t *ret_len)
 {
     const struct tokenizer *t = ctx;
@@ -256,7 +233,7 @@ static int read_model(struct stack *s, struct ek_fault *fault)
     if (r == 0 && s->o->enable_tokenizer_info_endpoint)
         r = tokinfo_write(dir, s->chat, &s->tokenizer_info, fault);
     if (r == 0)
-        r = find_marks(s, fault);
+        r = answer_parsers_choose(s, fault);
     if (r == 0 && s->o->responses_store_bytes)
         r = past_store_new(s->o->responses_store_bytes, (uint64_t)(s->o->responses_store_ttl * 1e6),
                            &s->pasts);
@@ -592,10 +569,6 @@ static void fill_served(struct stack *s)
                         .body_most = o->max_body_bytes ? o->max_body_bytes
                                                        : (4u << 20) + (size_t)p->max_model_len * 32,
                         .step_deadline_us = p->step_deadline_us,
-                        .think = s->harmony ? THINK_HARMONY : thinkstyle_find(o->reasoning_parser),
-                        .tools = s->harmony                   ? TOOLS_OPENAI
-                                 : o->enable_auto_tool_choice ? toolstyle_find(o->tool_call_parser)
-                                                              : TOOLS_NONE,
                         .force_usage = o->enable_force_include_usage,
                         .prompt_details = o->enable_prompt_tokens_details,
                         .hidden_metrics = o->show_hidden_metrics_for_version != NULL,
@@ -611,7 +584,7 @@ static void fill_served(struct stack *s)
         v->rank_card[i] = ek_open_device(&s->open, i);
     for (int i = 0; i < MEMPLAN_ITEMS && v->items < HTTP_ITEMS_MOST; i++)
         v->item[v->items++] = (struct http_item){memplan_item_name(i), s->plan.bytes[i]};
-    memcpy(v->mark, s->mark, sizeof(v->mark));
+    answer_parsers_fill(s, v);
     scores_fill(o, s->model, s->chat, v);
     set_names(s);
     set_defaults(s);

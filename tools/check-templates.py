@@ -6,7 +6,10 @@ committed) with a matrix of conversations, by jinja2 set up as transformers does
 tests/tools/render. Prints how many renderings are equal; fails when one differs that is not
 listed in docs/chat-templates.md as refused. `make check-templates` runs it.
 
-    tools/check-templates.py RENDER [--templates DIR] [--show N]
+It also compares the parsers that PARSERS chooses by each template with those that
+tests/fixtures/template_parsers.txt names.
+
+    tools/check-templates.py RENDER PARSERS [--templates DIR] [--show N]
 """
 import argparse
 import datetime
@@ -209,9 +212,23 @@ def refused():
     return {row[1].strip(" `") for row in rows if row[1].strip().endswith(".jinja`")}
 
 
+def parsers_differ(parsers, paths):
+    """Prints the templates by which others are chosen than are listed (none and none: not listed)."""
+    lines = (ROOT / "tests/fixtures/template_parsers.txt").read_text().splitlines()
+    want = {name: rest for name, *rest in map(str.split, lines)}
+    said = subprocess.run([parsers, *paths], text=True, check=True, stdout=subprocess.PIPE).stdout
+    got = {pathlib.Path(name).stem: rest for name, *rest in map(str.split, said.splitlines())}
+    wrong = [n for n in got if got[n] != want.get(n, ["none", "none"])] + sorted(want.keys() - got)
+    for name in wrong:
+        print(f"--- {name}: parsers {got.get(name)}, wanted {want.get(name)}")
+    print(f"parsers: {len(got) - len(wrong)} of {len(got)} templates as listed")
+    return len(wrong)
+
+
 def main():
     args = argparse.ArgumentParser()
     args.add_argument("render")
+    args.add_argument("parsers")
     args.add_argument("--templates", type=pathlib.Path, default=ROOT / "build/templates")
     args.add_argument("--show", type=int, default=5)
     args = args.parse_args()
@@ -233,6 +250,7 @@ def main():
                 print(f"--- {path.name}: {name}\n  jinja2: {want!r} {error}\n  ours:   {mine!r} {why}")
             differ += path.name not in listed
         exact += not wrong
+    differ += parsers_differ(args.parsers, paths)
     total = len(paths) * len(cases)
     print(f"{exact} of {len(paths)} templates and {equal} of {total} renderings are equal "
           f"({texts} texts, {refusals} refused by both); {differ} differ, "

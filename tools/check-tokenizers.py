@@ -4,10 +4,12 @@
 usage: check-tokenizers.py ENCODE [--texts N] [--only WORD]     (make check-tokenizers)
 
 ENCODE is tests/tools/encode. Vocabularies: tokenizer.json files that litellm carries, against
-tokenizers, tokenizer.model and tekken.json that mistral_common carries against sentencepiece and tiktoken. Texts mix scripts, code, digits, spaces, emoji, marks and bytes that are no text.
+tokenizers, tokenizer.model and tekken.json that mistral_common carries against sentencepiece and tiktoken,
+tiktoken's files that llama_models carries against tiktoken, with Kimi's pattern too. Texts mix scripts, code, digits, spaces, emoji, marks and bytes that are no text.
 """
 import base64
 import importlib.util
+import itertools
 import json
 import random
 import struct
@@ -79,6 +81,7 @@ def kinds():
     import sentencepiece
     import tiktoken
     import tokenizers
+    from tiktoken.load import load_tiktoken_bpe
 
     for name in ("anthropic", "deepseek"):
         path = package("litellm", "litellm_core_utils", "tokenizers", f"{name}_tokenizer.json")
@@ -110,6 +113,19 @@ def kinds():
             lambda ts, enc=enc, special=special: [[i + special for i in enc.encode_ordinary(t)]
                                                   for t in ts], True
 
+    words = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+    rest = r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    upper, lower = (rf"[\p{{{a}}}{b}\p{{Lm}}\p{{Lo}}\p{{M}}&&[^\p{{Han}}]]" for a, b in (("Lu", r"\p{Lt}"), ("Ll", "")))
+    ahead = r"[^\r\n\p{L}\p{N}]?"
+    patterns = {"": rf"{words}|{ahead}\p{{L}}+|{rest}",
+                "TikTokenTokenizer": rf"[\p{{Han}}]+|{ahead}{upper}*{lower}+{words}?|{ahead}{upper}+{lower}*{words}?|{rest}"}
+    for name, (class_name, pattern) in itertools.product(("llama3", "llama4"), patterns.items()):
+        path = package("llama_models", name, "tokenizer.model")
+        enc = tiktoken.Encoding(name=name, pat_str=pattern, mergeable_ranks=load_tiktoken_bpe(str(path)), special_tokens={})
+        config = {"tokenizer_class": class_name} if class_name else {}
+        yield f"{name}, tiktoken {class_name}", {"tiktoken.model": path, "tokenizer_config.json": config}, \
+            lambda ts, enc=enc: [enc.encode_ordinary(t) for t in ts], True
+
 
 def main():
     encode = sys.argv[1]
@@ -122,7 +138,10 @@ def main():
         all_texts = list(texts(count, name, words))
         with tempfile.TemporaryDirectory() as d:
             for file, path in files.items():
-                Path(d, file).symlink_to(path)
+                if isinstance(path, dict):
+                    Path(d, file).write_text(json.dumps(path), encoding="utf-8")
+                else:
+                    Path(d, file).symlink_to(path)
             got, took = ours(encode, d, all_texts, plain)
         want = theirs(all_texts)
         bad = [i for i in range(len(all_texts)) if got[i] != want[i]]

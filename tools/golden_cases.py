@@ -213,6 +213,9 @@ CASES += [
     case("starcoder2", "Starcoder2", prompts=SHORT, sliding_window=13),
     case("starcoder2-plain", "Starcoder2", prompts=((30, 24, 0),), use_bias=False, hidden_act="gelu",
          tie_word_embeddings=False),
+    case("stablelm", "StableLm", prompts=SHORT, rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5)),
+    case("stablelm-2", "StableLm", prompts=((30, 24, 0),), use_qkv_bias=True, tie_word_embeddings=True),
+    case("stablelm-parallel", "StableLm", prompts=((30, 24, 0),), use_parallel_residual=True, qk_layernorm=True),
     case("nemotron", "Nemotron", prompts=SHORT, attention_bias=True, mlp_bias=True),
     case("apertus", "Apertus", prompts=SHORT, rope_parameters=LLAMA3),
     case("apertus-bias", "Apertus", prompts=((30, 24, 0),), attention_bias=True, tie_word_embeddings=True,
@@ -233,6 +236,13 @@ HYBRID = dict(prompts=((1, 24, 0), (5, 24, 0), (70, 24, 0), (150, 24, 0)), num_h
                                                              partial_rotary_factor=0.25))
 HYBRID_MOE = dict(HYBRID, num_experts=6, num_local_experts=6, num_experts_per_tok=3, moe_intermediate_size=20,
                   shared_expert_intermediate_size=24)
+OLMO_HYBRID = dict(num_attention_heads=4, num_key_value_heads=4, num_hidden_layers=4, linear_key_head_dim=8, linear_value_head_dim=20,
+                   rope_parameters=dict(rope_type="default", rope_theta=5e5))
+CASES += [
+    case("olmo-hybrid", "OlmoHybrid", prompts=SHORT, **OLMO_HYBRID),
+    case("olmo-hybrid-bare", "OlmoHybrid", prompts=((30, 24, 0),), **{**OLMO_HYBRID, "rope_parameters": dict(rope_type="default", rope_theta=None), "linear_key_head_dim": 16},
+         linear_allow_neg_eigval=False, linear_num_key_heads=2, attention_bias=True, layer_types=[LINEAR, FULL, LINEAR, FULL]),
+]
 MROPE = dict(rope_type="default", rope_theta=1e6, partial_rotary_factor=0.5, mrope_section=[2, 1, 1],
              mrope_interleaved=True)
 QWEN_VISION = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32, patch_size=14,
@@ -371,6 +381,9 @@ CASES += [
     case("sees-glm4v", "Glm4v", sees=GLM_VISION, tie_word_embeddings=False, prompts=ONE,
          rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5, mrope_section=[1, 1, 0])),
     # transformers leaves the scale of this one's logits out, vLLM does not
+    case("sees-nemotron-omni", "NemotronH_Omni_Reasoning_V3", prompts=ONE, sees=dict(VISION, model_type="radio", video_temporal_patch_size=2),
+         outer=dict(vision_hidden_size=16, projector_hidden_size=16), model_type="nemotron_h", layers_block_type=[MAMBA, FULL], num_hidden_layers=2,
+         head_dim=8, mamba_num_heads=8, mamba_head_dim=8, ssm_state_size=8, n_groups=2, tie_word_embeddings=False),
     case("sees-cohere2", "Cohere2Vision", prompts=ONE, sees=VISION, outer=dict(alignment_intermediate_size=16),
          model_type="cohere2", num_hidden_layers=4, sliding_window=12, logit_scale=1.0),
     case("sees-qwen3-vl-moe", "Qwen3VLMoe", prompts=ONE, sees=dict(
@@ -436,7 +449,7 @@ FORMS = {
 
 # Which of them are kept; all families' of the packers are made by `make check-hf`.
 KEPT_FORMS = {"qwen3.5": ("fp8-block", "awq", "w4a16"), "glm4-moe": ("fp8-block", "fp8-row"), "gemma4": ("w4a16", "gptq"),
-              "granite4": ("fp8-row", "awq"), "nemotron3": ("modelopt", "gptq"), "lfm2": ("w4a16", "fp8-block"),
+              "granite4": ("fp8-row", "awq"), "nemotron3": ("modelopt", "gptq", "nvfp4"), "lfm2": ("w4a16", "fp8-block"),
               "llama4": ("w4a16", "fp8-row"), "cohere2": ("awq", "fp8-row"), "afmoe": ("fp8-block", "w4a16"),
               "apertus": ("w4a16", "fp8-row")}
 
@@ -465,7 +478,7 @@ def packer_cases(directory):
         case("packer-" + how, "Llama", quant=how, prompts=((30, 24, 0),), **packers.SIZES)
             for how in packers.formats()] + [
         {**moe_case(how, **packers.SIZES), "name": "packer-moe-" + how}
-        for how in ("ct-w4a16", "ct-int8", "ct-fp8", "gptq-4", "awq-gemm")]
+        for how in ("ct-w4a16", "ct-int8", "ct-fp8", "ct-nvfp4", "gptq-4", "awq-gemm")]
 
 
 def quantized_cases():

@@ -210,8 +210,12 @@ def vary(case, rng):
 
 
 def write(case, out, seed):
-    config_cls = getattr(transformers, case["cls"] + "Config")
     name = case["cls"].removesuffix("Text") + ("ForConditionalGeneration" if case["sees"] else "ForCausalLM")
+    if case["cls"].startswith("NemotronH_Omni"):
+        from transformers.models import nemotron_h_omni
+        config_cls, model_cls = getattr(nemotron_h_omni, case["cls"] + "_Config"), getattr(nemotron_h_omni, case["cls"])
+    else:
+        config_cls, model_cls = getattr(transformers, case["cls"] + "Config"), getattr(transformers, name)
     for attempt in range(200):
         g = torch.Generator().manual_seed(seed * 1000 + attempt)
         kwargs = copy.deepcopy(case["config"])
@@ -222,14 +226,14 @@ def write(case, out, seed):
         vocab = case["config"]["vocab_size"]
         config._attn_implementation = "eager"
         config._experts_implementation = "eager"
-        model = getattr(transformers, name)(config).float().eval()
+        model = model_cls(config).float().eval()
         draw(model, g, around_zero=case["cls"] == "Nemotron" or ("Gemma" in case["cls"] and "Gemma4" not in case["cls"]))
         stored, gone = quantize.apply(model, case["quant"]) if case["quant"] else ({}, set())
         tensors, meta, margin = {}, [], float("inf")
         for i, (prompt, more, served) in enumerate(case["prompts"]):
             tokens = torch.randint(3, vocab, (prompt,), generator=g).tolist()
             rope = case["config"].get("rope_parameters", {})
-            if rope.get("rope_type") == "dynamic" and "alpha" not in rope:
+            if (rope or {}).get("rope_type") == "dynamic" and "alpha" not in rope:
                 tokens, least, logits = stretched(model, tokens, more)
             else:
                 tokens, least = extend(model, tokens, more)

@@ -45,23 +45,33 @@ def compressed(form, **about):
     def function(w):
         from compressed_tensors.compressors.base import BaseCompressor
         from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
-        from compressed_tensors.quantization.utils import calculate_qparams
+        from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
         args = QuantizationArgs(**about)
         scheme = QuantizationScheme(targets=["Linear"], weights=args)
-        if about["strategy"] == "group":
+        if about["strategy"] in ("group", "tensor_group"):
             parts = w.reshape(w.shape[0], -1, about["group_size"])
         elif about["strategy"] == "tensor":
             parts = w.reshape(1, 1, -1)
         else:
             parts = w.reshape(w.shape[0], 1, -1)
-        scale, zero = calculate_qparams(parts.amin(-1), parts.amax(-1), args)
-        scale = scale.to(torch.bfloat16).float()
+        whole = generate_gparam(w.amin(), w.amax()) if about["strategy"] == "tensor_group" else None
+        scale, zero = calculate_qparams(parts.amin(-1), parts.amax(-1), args, whole)
+        if whole is None:
+            scale = scale.to(torch.bfloat16).float()
         state = {"weight": w, "weight_scale": scale.reshape(1) if about["strategy"] == "tensor" else scale, "weight_zero_point": zero}
+        if whole is not None:
+            state["weight_global_scale"] = whole.reshape(1)
         cls = BaseCompressor.get_value_from_registry(form)
         stored = cls.compress(state, scheme)
-        result = cls.decompress(stored, scheme)["weight"].float()
-        return {k: v.to(torch.bfloat16) if k == "weight_scale" else v for k, v in stored.items()}, result
-    config = {k: v for k, v in about.items()}
+        if whole is None:
+            result = cls.decompress(stored, scheme)["weight"].float()
+        else:  # decompress() computes in bfloat16
+            from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
+            from compressed_tensors.quantization.lifecycle.forward import dequantize
+            numbers = unpack_fp4_from_uint8(stored["weight_packed"], *w.shape, dtype=torch.float32)
+            result = dequantize(x_q=numbers, scale=stored["weight_scale"].float(), args=args, global_scale=whole, dtype=torch.float32)
+        return {k: v.to(torch.bfloat16) if k == "weight_scale" and v.dtype == torch.float32 else v for k, v in stored.items()}, result
+    config = {k: str(v) if k == "scale_dtype" else v for k, v in about.items()}
     return function, {"quant_method": "compressed-tensors", "format": form, "ignore": ["lm_head"], "quantization_status": "compressed",
                       "config_groups": {"group_0": {"targets": ["Linear"], "weights": config}}}
 
@@ -101,6 +111,10 @@ def formats():
         "ct-int8-zeros": compressed("int-quantized", num_bits=8, symmetric=False, type="int", strategy="channel"),
         "ct-fp8": compressed("float-quantized", num_bits=8, symmetric=True, type="float", strategy="channel"),
         "ct-fp8-tensor": compressed("float-quantized", num_bits=8, symmetric=True, type="float", strategy="tensor"),
+        "ct-nvfp4": compressed("nvfp4-pack-quantized", num_bits=4, symmetric=True, type="float", strategy="tensor_group",
+                               group_size=16, scale_dtype=torch.float8_e4m3fn),
+        "ct-mxfp4": compressed("mxfp4-pack-quantized", num_bits=4, symmetric=True, type="float", strategy="group", group_size=32,
+                               scale_dtype=torch.uint8),
         "gptq-2": gptq(2), "gptq-3": gptq(3), "gptq-4": gptq(4), "gptq-8": gptq(8),
         "gptq-4-order": gptq(4, order=True),
         "awq-gemm": (awq, {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm", "zero_point": True}),

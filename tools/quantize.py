@@ -110,6 +110,20 @@ def modelopt(w):
     return {**tensors, "weight_scale": scale, "input_scale": torch.tensor(0.01)}, result
 
 
+def nvfp4(w):
+    """As ModelOpt: E2M1 in bytes, E4M3 scales for 16 columns, and a number for the matrix."""
+    numbers = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+    whole = w.abs().max() / (6 * 448)
+    parts = w.reshape(w.shape[0], -1, 16)
+    scale = (parts.abs().amax(-1) / 6 / whole).clamp(min=2 ** -9).to(torch.float8_e4m3fn)
+    scaled = parts / (scale.float() * whole).unsqueeze(-1)
+    code = (scaled.abs().unsqueeze(-1) - numbers).abs().argmin(-1)
+    result = (numbers[code] * scaled.sign() * (scale.float() * whole).unsqueeze(-1)).reshape(w.shape)
+    code = (code + 8 * (scaled < 0)).reshape(w.shape)
+    return {"weight": (code[:, 0::2] + 16 * code[:, 1::2]).to(torch.uint8), "weight_scale": scale,
+            "weight_scale_2": whole.reshape(()), "input_scale": torch.tensor(0.01)}, result
+
+
 def compressed(form, bits, kind="int", **weights):
     about = {"num_bits": bits, "type": kind, "symmetric": True, "strategy": "channel", **weights}
     group = {"targets": ["Linear"], "weights": about}
@@ -157,6 +171,7 @@ FORMATS = {
                         "activation_scheme": "dynamic"}),
     "fp8-tensor": (lambda w: fp8(w, "tensor", "weight_scale"), {"quant_method": "fp8"}),
     "modelopt": (modelopt, {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head"]}),
+    "nvfp4": (nvfp4, {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"], "producer": {"name": "modelopt"}}),
     "mxfp4": (mxfp4, {"quant_method": "mxfp4", "modules_to_not_convert": [
         "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}),
     "fp8-row": (lambda w: fp8(w, "row", "weight_scale"), compressed("float-quantized", 8, "float")),

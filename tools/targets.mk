@@ -154,8 +154,8 @@ bench-appliance: all venv
 .PHONY: bench-appliance
 
 # Our Jinja against jinja2 on real chat templates; fetches both into build/ (opt-in, some 40 MB).
-check-templates: $(B)/tests/tools/render build/templates-venv/ready
-	@build/templates-venv/bin/python tools/check-templates.py $<
+check-templates: $(B)/tests/tools/render $(B)/tests/tools/parsers build/templates-venv/ready
+	@build/templates-venv/bin/python tools/check-templates.py $< $(B)/tests/tools/parsers
 build/templates-venv/ready:
 	@echo "  VENV    build/templates-venv"
 	@rm -rf build/templates-venv
@@ -171,7 +171,7 @@ HF := build/hf-venv/bin/python
 SEED ?= $(shell date +%Y%m%d)
 OLD_HF := 4.49.0 4.57.6
 # Of what the libraries of the formats packed, one of each kind is kept in the tree.
-KEPT_PACKED := packer-ct-w4a16-zeros packer-ct-fp8 packer-gptq-4-order packer-awq-gemm packer-moe-gptq-4
+KEPT_PACKED := packer-ct-w4a16-zeros packer-ct-fp8 packer-ct-nvfp4 packer-gptq-4-order packer-awq-gemm packer-moe-gptq-4
 goldens: build/hf-venv/ready build/packers/ready $(OLD_HF:%=build/hf-%/ready)
 	@rm -rf build/goldens tests/fixtures/models
 	@$(HF) tools/goldens.py build/goldens --packers build/packers
@@ -226,7 +226,7 @@ build/tokenizers-venv/ready:
 	@build/tokenizers-venv/bin/pip install -q --disable-pip-version-check tokenizers==0.23.3 \
 	  sentencepiece==0.2.3 tiktoken==0.14.0
 	@build/tokenizers-venv/bin/pip install -q --disable-pip-version-check --no-deps \
-	  litellm==1.109.1 mistral_common==1.13.1
+	  litellm==1.109.1 mistral_common==1.13.1 llama-models==0.3.0
 	@touch $@
 .PHONY: check-tokenizers
 

@@ -33,10 +33,11 @@ struct cpu_weight {
     uint32_t rows, cols, panels;
     size_t panel_bytes, at, bytes; /* at: place in the weight memory */
     /* A dtype of 8 or 4 bits: a panel holds numbers as struct cpu_expand has them, or those of
-     * struct cpu_quads (cpu_in_quads()), then scales [groups][32] f32 (of EK_F4_E2M1 bytes, see
+     * struct cpu_quads (cpu_in_quads()), then scales [groups][32] f32 (`powers`: bytes, see
      * cpu_from_power()), then zeros [groups][32] int16 where there are any. */
     uint32_t group, groups;   /* columns with one scale; how many of them */
     size_t scale_at, zero_at; /* in a panel; zero_at 0 = no zeros */
+    bool powers;              /* of EK_F4_E2M1: see ek_power_scales() */
 };
 
 struct cpu_value {

@@ -115,11 +115,11 @@ static void scale_group(const struct kept *q, uint32_t group, float *c)
         const char *at = q->at + i * w->panel_bytes + w->scale_at;
         const float *scale = (const float *)(const void *)at + (size_t)group * CPU_PANEL;
         float power[CPU_PANEL];
-        for (uint32_t k = 0; k < CPU_PANEL && w->dtype == EK_F4_E2M1; k++)
+        for (uint32_t k = 0; k < CPU_PANEL && w->powers; k++)
             power[k] = cpu_from_power((uint8_t)at[(size_t)group * CPU_PANEL + k]);
         q->d->ops->scale_panel(c + (size_t)i * CPU_PANEL, q->p->c_stride,
-                               q->c + (size_t)i * CPU_PANEL, q->c_stride,
-                               w->dtype == EK_F4_E2M1 ? power : scale, q->p->rows, group > 0);
+                               q->c + (size_t)i * CPU_PANEL, q->c_stride, w->powers ? power : scale,
+                               q->p->rows, group > 0);
     }
 }
 
@@ -194,7 +194,7 @@ float cpu_kept_value(const struct ek_device *d, const struct cpu_weight *w, cons
     int16_t zero = ek_kept_zero(w->dtype);
     float scale, number;
 
-    if (w->dtype == EK_F4_E2M1)
+    if (w->powers)
         scale = cpu_from_power((uint8_t)panel[w->scale_at + at]);
     else
         memcpy(&scale, panel + w->scale_at + at * sizeof(scale), sizeof(scale));

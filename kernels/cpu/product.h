@@ -31,15 +31,15 @@ float cpu_kept_value(const struct ek_device *d, const struct cpu_weight *w, cons
      (size_t)CPU_ROW_CHUNK * CPU_EXPAND_PANELS * CPU_PANEL * sizeof(float))
 
 /* Bytes of a scale in a panel. */
-static inline size_t cpu_scale_bytes(enum ek_dtype t)
+static inline size_t cpu_scale_bytes(const struct cpu_weight *w)
 {
-    return t == EK_F4_E2M1 ? 1 : sizeof(float);
+    return w->powers ? 1 : sizeof(float);
 }
 
 /* Whether a weight is multiplied as whole numbers and lies in memory so. */
 static inline bool cpu_in_quads(const struct ek_device *d, const struct cpu_weight *w)
 {
     return d->ops->quads && d->graph->dtype == EK_BF16 &&
-           (w->dtype == EK_I8 || w->dtype == EK_I4 || w->dtype == EK_F4_E2M1) &&
+           (w->dtype == EK_I8 || w->dtype == EK_I4 || w->powers) &&
            (w->groups == 1 || w->group % QUADS_GROUP == 0);
 }

@@ -103,7 +103,7 @@ static void delta_row(const struct ek_device *d, const struct ek_op *op, uint32_
     for (uint32_t h = 0; h < t->v_heads; h++) {
         const float a = gate[t->v_heads + h] + dt[h];
         const float soft = a > 20.0f ? a : log1pf(expf(a));
-        gate[h] = 1.0f / (1.0f + expf(-gate[h]));
+        gate[h] = (t->twice ? 2.0f : 1.0f) / (1.0f + expf(-gate[h]));
         gate[t->v_heads + h] = expf(-expf(a_log[h]) * soft);
     }
 }

@@ -102,12 +102,13 @@ static void shape_kept(const struct ek_graph *g, const struct ek_weight *w, stru
 
     for (uint32_t i = 0; w->quantized && i < w->parts; i++)
         zeros = zeros || g->quants[w->quant + i].zeros.file != UINT32_MAX;
+    s->powers = ek_power_scales(w->dtype, w->group);
     s->group = w->group > 0 && w->group < w->cols ? w->group : w->cols;
     s->groups = w->cols / s->group + (w->cols % s->group != 0);
     s->scale_at = (numbers * ek_dtype_bits(w->dtype) / 8 + LINE - 1) & ~(size_t)(LINE - 1);
     s->zero_at = zeros ? s->scale_at + (size_t)s->groups * CPU_PANEL * sizeof(float) : 0;
     s->panel_bytes = s->scale_at + (size_t)s->groups * CPU_PANEL *
-                                       (cpu_scale_bytes(w->dtype) + (zeros ? sizeof(int16_t) : 0));
+                                       (cpu_scale_bytes(s) + (zeros ? sizeof(int16_t) : 0));
     s->panel_bytes = (s->panel_bytes + LINE - 1) & ~(size_t)(LINE - 1);
 }
 

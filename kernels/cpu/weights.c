@@ -212,7 +212,7 @@ static void keep_row(const struct pack *p, char *panel, uint32_t row, uint32_t c
         float scale;
         int16_t zero;
         ek_quant_scale(q, p->files, w->dtype, row, from + g * w->group, &scale, &zero);
-        if (w->dtype == EK_F4_E2M1)
+        if (w->powers)
             ((uint8_t *)scales)[(size_t)g * CPU_PANEL + col] = cpu_to_power(scale);
         else
             scales[(size_t)g * CPU_PANEL + col] = scale;

@@ -84,6 +84,7 @@ struct openai_ask {
     /* in the body, checked, or NULL: */
     json_t *logit_bias, *bad_words, *allowed_ids;
     json_t *messages, *tools, *template_args, *documents;
+    uint32_t past_calls; /* in the messages */
     json_t *bound;  /* parameters that bind a call beyond those that the model sees, by tool */
     json_t *system; /* the system's text, before it became a message */
     json_t *tokens; /* /detokenize */

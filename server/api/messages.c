@@ -174,6 +174,7 @@ int read_messages(const struct field_source *from, json_t *v, struct openai_ask 
     for (size_t i = 0; i < n; i++) {
         if (read_message(json_array_get(v, i), i, err) < 0)
             return -EBADMSG;
+        a->past_calls += (uint32_t)json_array_size(field_of(json_array_get(v, i), "tool_calls"));
     }
     a->messages = v;
     return 0;

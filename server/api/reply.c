@@ -338,11 +338,29 @@ void reply_bytes(struct ek_buf *out, const char *bytes, size_t len)
     (void)ek_buf_puts(out, "\"");
 }
 
+/* Kimi's template shows ids that have the name in them and count the calls of a conversation: one
+ * for a call that was written otherwise, as those that must be made are. False: it is taken. */
+static bool kimi_id(const struct choice *c, uint32_t index, char *text, size_t size)
+{
+    const struct toolcalls *t = &c->calls;
+    (void)snprintf(text, size, "functions.%s:%u", t->call[index].name,
+                   c->of->ask.past_calls + index);
+    for (uint32_t i = 0; i < t->count; i++) {
+        if (t->call[i].id && strcmp(t->call[i].id, text) == 0)
+            return false;
+    }
+    return true;
+}
+
 void reply_call_id(struct ek_buf *out, const struct choice *c, uint32_t index)
 {
     unsigned long long high = c->of->call_key[0], low = c->of->call_key[1];
     const char *own = c->calls.call[index].id;
+    char counted[TOOLCALL_NAME_LEN + 32];
 
+    if (!own && c->of->served->tools == TOOLS_KIMI_K2 &&
+        kimi_id(c, index, counted, sizeof(counted)))
+        own = counted;
     if (own) { /* the template shows it again */
         (void)ek_buf_json(out, own, strlen(own));
         return;

@@ -87,6 +87,7 @@ struct served {
     bool request_metrics;        /* answers tell the times of their request */
     enum thinkstyle think;       /* thinking that is taken out of the text of chats */
     enum toolstyle tools;        /* calls that are taken out of the text of chats with tools */
+    const char *tool_parser, *reasoning_parser; /* their names; NULL or "none": there is none */
     int32_t mark[HARMONY_MARKS]; /* their tokens, when `think` is THINK_HARMONY; then `tools` is
                                     TOOLS_OPENAI */
 

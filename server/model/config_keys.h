@@ -23,6 +23,11 @@ int config_read_experts(const struct model_json *j, const char *inner, struct mo
 /* How DeepSeek and those after it spell how experts are chosen and what is beside them: shares,
  * groups, shared experts, first layers that are plain, layers for drafts. After the experts. */
 int config_read_routing(const struct model_json *j, struct model_config *c);
+/* Which layers have linear attention: by layer_types, or all but every full_attention_interval-th;
+ * and its heads, with what a family has where a key is missing. */
+int config_read_delta_layers(const struct model_json *j, struct model_config *c);
+int config_read_delta(const struct model_json *j, struct config_delta usual,
+                      struct model_config *c);
 /* A list of numbers of layers: those layers' flags become `value`; without the key nothing is. */
 int config_read_layers(const struct model_json *j, const char *key, bool value,
                        const struct model_config *c, bool *flags);

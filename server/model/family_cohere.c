@@ -42,15 +42,7 @@ static void cohere_build(struct graph_builder *b, const struct model_config *c)
     struct layers l = {.qk_norm = c->qk_norm ? NORM_OWN : NORM_NONE};
 
     layers_begin(b, &l);
-    const uint16_t normed = graph_value(b, c->hidden);
-    for (uint32_t i = 0; i < c->layers; i++) {
-        graph_prefix(b, "model.layers.%u.", i);
-        graph_norm(b, normed, l.stream, "input_layernorm");
-        layers_attention_of(b, &l, normed, i);
-        graph_add(b, l.stream, l.side);
-        layers_feed_forward_of(b, &l, normed);
-        graph_add(b, l.stream, l.side);
-    }
+    layers_parallel(b, &l, c);
     layers_end(b, &l);
 }
 

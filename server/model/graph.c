@@ -196,6 +196,14 @@ void graph_head_norm(struct graph_builder *b, uint16_t value, const char *name,
     norm_push(b, value, value, name, h);
 }
 
+void graph_head_norm_unbiased(struct graph_builder *b, uint16_t value, const char *name,
+                              struct graph_heads h)
+{
+    const struct graph_part part = {name, 1};
+
+    norm_with(b, value, value, graph_weight(b, &part, 1, h.group, ".weight"), h);
+}
+
 void graph_head_norm_own(struct graph_builder *b, uint16_t value, const char *name,
                          struct graph_heads h)
 {

@@ -59,6 +59,9 @@ struct graph_heads {
 };
 void graph_head_norm(struct graph_builder *b, uint16_t value, const char *name,
                      struct graph_heads h);
+/* Without a bias, though the model's other norms have one. */
+void graph_head_norm_unbiased(struct graph_builder *b, uint16_t value, const char *name,
+                              struct graph_heads h);
 /* The same with weights for each group, which the files have as [heads, group]. */
 void graph_head_norm_own(struct graph_builder *b, uint16_t value, const char *name,
                          struct graph_heads h);

@@ -138,7 +138,8 @@ void graph_delta(struct graph_builder *b, uint16_t dst, uint16_t src, uint16_t g
                                                 .k_heads = t->k_heads,
                                                 .v_heads = t->v_heads,
                                                 .k_dim = t->k_dim,
-                                                .v_dim = t->v_dim}});
+                                                .v_dim = t->v_dim,
+                                                .twice = t->twice}});
     const uint32_t at = state_take(b);
     if (!b->error)
         b->graph->ops[b->graph->op_count - 1].u.delta.state_at = at;

@@ -73,6 +73,18 @@ void layers_begin(struct graph_builder *b, struct layers *l)
                 l->embed_scale > 0 ? l->embed_scale : c->embed_scale);
 }
 
+/* Each of `heads` by weights of its own, NAME.0 and so on. */
+static void norm_each(struct graph_builder *b, const struct layers *l, const char *name,
+                      struct graph_heads h)
+{
+    for (uint32_t i = 0; i < h.heads; i++) {
+        char one[64];
+        (void)snprintf(one, sizeof(one), "%s.%u", name, i);
+        graph_head_norm_unbiased(b, l->qkv, one,
+                                 (struct graph_heads){h.first + i * h.group, h.group, 1});
+    }
+}
+
 static void norm_heads(struct graph_builder *b, const struct layers *l)
 {
     const struct model_config *c = b->config;
@@ -84,6 +96,11 @@ static void norm_heads(struct graph_builder *b, const struct layers *l)
     if (l->qk_norm == NORM_OWN) {
         graph_head_norm_own(b, l->qkv, q_name, (struct graph_heads){0, d, c->q_heads});
         graph_head_norm_own(b, l->qkv, k_name, (struct graph_heads){q, d, c->kv_heads});
+        return;
+    }
+    if (l->qk_norm == NORM_EACH) {
+        norm_each(b, l, q_name, (struct graph_heads){0, d, c->q_heads});
+        norm_each(b, l, k_name, (struct graph_heads){q, d, c->kv_heads});
         return;
     }
     graph_head_norm(b, l->qkv, bare ? NULL : q_name,
@@ -128,7 +145,8 @@ void layers_attention_of(struct graph_builder *b, const struct layers *l, uint16
     queries_and_keys(b, l, src);
     if (l->gate_proj)
         graph_linear(b, l->gates, src, &gate, 1, false);
-    if (l->qk_norm == NORM_HEADS || l->qk_norm == NORM_WHOLE || l->qk_norm == NORM_OWN)
+    if (l->qk_norm == NORM_HEADS || l->qk_norm == NORM_WHOLE || l->qk_norm == NORM_OWN ||
+        l->qk_norm == NORM_EACH)
         norm_heads(b, l);
     if (turns)
         graph_rotate(b, l->qkv, table, 0, c->q_heads);
@@ -240,6 +258,20 @@ void layers_write(struct graph_builder *b, struct layers *l, const struct model_
     for (uint32_t i = 0; i < c->layers; i++)
         layers_pre_norm(b, l, i);
     layers_end(b, l);
+}
+
+void layers_parallel(struct graph_builder *b, const struct layers *l, const struct model_config *c)
+{
+    const uint16_t normed = graph_value(b, c->hidden);
+
+    for (uint32_t i = 0; i < c->layers; i++) {
+        graph_prefix(b, "model.layers.%u.", i);
+        graph_norm(b, normed, l->stream, "input_layernorm");
+        layers_attention_of(b, l, normed, i);
+        graph_add(b, l->stream, l->side);
+        layers_feed_forward_of(b, l, normed);
+        graph_add(b, l->stream, l->side);
+    }
 }
 
 void layers_post_norm(struct graph_builder *b, const struct layers *l, uint32_t layer)

@@ -11,8 +11,12 @@ struct latent_values { /* of latent attention, see latent.c; 0: it is not there 
     uint16_t q_down, q, keys, wide, latents;
 };
 
+#define DELTA_PARTS 3u
+
 struct delta_values { /* of linear attention, see delta.c */
     uint16_t wide, gates, woven, woven_gates, qkv, out;
+    uint16_t part[DELTA_PARTS]; /* of qkv, by convolutions that lie apart */
+    uint32_t parts;             /* 0: there is one */
 };
 
 struct layers {
@@ -23,8 +27,8 @@ struct layers {
     float embed_scale;             /* 0 = the configuration's */
     /* Of q and k, before they turn: of each head, or of all together. NORM_TURNED: of each head
      * afterwards; NORM_BARE: so without weights, in layers that turn; NORM_OWN: of each head, with
-     * weights for each. */
-    enum { NORM_NONE, NORM_HEADS, NORM_WHOLE, NORM_TURNED, NORM_BARE, NORM_OWN } qk_norm;
+     * weights for each, in one tensor; NORM_EACH: in a tensor each. */
+    enum { NORM_NONE, NORM_HEADS, NORM_WHOLE, NORM_TURNED, NORM_BARE, NORM_OWN, NORM_EACH } qk_norm;
     const char *q_norm, *k_norm;                       /* NULL = "self_attn.q_norm" */
     const char *o_proj;                                /* NULL = "self_attn.o_proj" */
     const char *mlp;                                   /* NULL = "mlp" */
@@ -37,7 +41,8 @@ struct layers {
     uint16_t shared_gate_up, shared_inner, shared_gate;
     uint32_t rope, rope_local;
     struct latent_values latent; /* set by latent_begin() */
-    bool delta_by_heads;         /* linear attention's products lie by heads of k */
+    bool delta_by_heads;         /* linear attention's products lie by heads of k, */
+    bool delta_apart;            /* or q, k and v in one each, as their convolutions */
     struct delta_values delta;   /* set by delta_begin() */
     uint16_t gated;              /* attention with a gate: [q, gate of each head | k | v], */
     const char *gate_proj;       /* or with a product of its own for it; NULL = none */
@@ -58,6 +63,8 @@ void latent_attention(struct graph_builder *b, const struct layers *l, uint16_t 
                       uint32_t layer);
 /* delta.c: values of linear attention, and such an attention, from src to `side`. */
 void delta_begin(struct graph_builder *b, struct layers *l);
+/* OLMo Hybrid's names; behind delta_begin(). */
+void delta_begin_apart(struct graph_builder *b, struct layers *l, uint32_t layer);
 void delta_attention(struct graph_builder *b, const struct layers *l, uint16_t src);
 /* From another value than `side`, to `side`. */
 void layers_attention_of(struct graph_builder *b, const struct layers *l, uint16_t src,
@@ -77,6 +84,8 @@ void layers_mixed(struct graph_builder *b, const struct layers *l, uint32_t laye
 void layers_pre_norm(struct graph_builder *b, const struct layers *l, uint32_t layer);
 /* The whole decoder, where all layers are so. */
 void layers_write(struct graph_builder *b, struct layers *l, const struct model_config *c);
+/* All layers, where attention and feed-forward read the same normed input. */
+void layers_parallel(struct graph_builder *b, const struct layers *l, const struct model_config *c);
 /* Attention and feed-forward from the stream, their outputs normed before they are added. */
 void layers_post_norm(struct graph_builder *b, const struct layers *l, uint32_t layer);
 /* Normed before and after: input_layernorm, and the three that have other names in each family. */

@@ -16,6 +16,7 @@
 #include "server/model/family.h"
 #include "server/model/files.h"
 #include "server/model/graph.h"
+#include "server/model/hf_quant.h"
 #include "server/model/safetensors.h"
 #include "server/model/textpart.h"
 
@@ -26,6 +27,8 @@ static int config_load(struct model *m, const char *generation, struct model_con
 {
     struct ek_buf text = {0};
     int r = model_file_read(m->dir, "config.json", CONFIG_MOST_BYTES, &text, fault);
+    if (r == 0)
+        r = hf_quant_join(m->dir, &text, fault);
     if (r == 0)
         r = config_parse(text.data, text.len, c, fault);
     m->defaults = config_no_defaults();

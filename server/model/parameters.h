@@ -58,6 +58,7 @@ enum config_quant {
     QUANT_GPTQ,
     QUANT_AWQ,
     QUANT_MXFP4,
+    QUANT_MODELOPT,
 };
 
 /* To what the inputs of products with quantized weights are rounded: not at all; to int8 or E4M3
@@ -95,6 +96,7 @@ struct config_delta {
     uint32_t k_heads, v_heads, k_dim, v_dim;
     uint32_t kernel; /* of the convolution; LFM2's layers have that alone */
     bool conv_bias;
+    bool twice; /* see struct ek_delta */
 };
 
 /* Gemma 4: layers without a window differ from the others in their heads, the last ones have no
@@ -176,6 +178,7 @@ struct model_config {
     /* What most families lack: 1, 1, 1, 1 / sqrt(head_dim), none, none, 0. */
     float embed_scale, residual_scale, logits_scale, attention_scale;
     float attention_softcap, logit_softcap, norm_offset;
+    bool parallel; /* where attention and feed-forward may read the same normed input */
     bool norm_centred, norm_bias; /* norms are of the input less its mean; each has a bias */
     uint32_t extra_layers; /* behind the others in the files, for drafts; they are not read */
     bool dtype_given;

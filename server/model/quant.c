@@ -31,9 +31,14 @@ static int read_method(const struct model_json *q, const char **ret_name,
     static const struct {
         const char *name;
         enum config_quant method;
-    } table[] = {{"fp8", QUANT_FP8},      {"fbgemm_fp8", QUANT_FP8},
-                 {"modelopt", QUANT_FP8}, {"compressed-tensors", QUANT_COMPRESSED},
-                 {"gptq", QUANT_GPTQ},    {"awq", QUANT_AWQ},
+    } table[] = {{"fp8", QUANT_FP8},
+                 {"fbgemm_fp8", QUANT_FP8},
+                 {"modelopt", QUANT_MODELOPT},
+                 {"compressed-tensors", QUANT_COMPRESSED},
+                 {"modelopt_fp4", QUANT_MODELOPT},
+                 {"modelopt_mixed", QUANT_MODELOPT},
+                 {"gptq", QUANT_GPTQ},
+                 {"awq", QUANT_AWQ},
                  {"mxfp4", QUANT_MXFP4}};
     bool given = false;
     *ret_name = "(none)";
@@ -55,6 +60,7 @@ const char *quant_method_name(const struct config_quant_params *p)
     case QUANT_GPTQ: return "gptq";
     case QUANT_AWQ: return "awq";
     case QUANT_MXFP4: return "mxfp4";
+    case QUANT_MODELOPT: return "modelopt";
     }
     return "";
 }
@@ -81,7 +87,9 @@ int quant_load_find(const char *name, const struct config_quant_params *p,
                  {"int4", QUANT_LOAD_INT4, QUANT_NONE},
                  {"fp8", QUANT_LOAD_FP8, QUANT_FP8},
                  {"fbgemm_fp8", QUANT_AS_IT_IS, QUANT_FP8},
-                 {"modelopt", QUANT_AS_IT_IS, QUANT_FP8},
+                 {"modelopt", QUANT_AS_IT_IS, QUANT_MODELOPT},
+                 {"modelopt_fp4", QUANT_AS_IT_IS, QUANT_MODELOPT},
+                 {"modelopt_mixed", QUANT_AS_IT_IS, QUANT_MODELOPT},
                  {"compressed-tensors", QUANT_AS_IT_IS, QUANT_COMPRESSED},
                  {"gptq", QUANT_AS_IT_IS, QUANT_GPTQ},
                  {"gptq_marlin", QUANT_AS_IT_IS, QUANT_GPTQ},
@@ -132,8 +140,9 @@ enum ek_dtype quant_load_form(enum quant_load load, uint32_t cols, bool wide, ui
 /* compressed-tensors: `format` of the whole and of each group. */
 static int read_format(const struct model_json *q)
 {
-    static const char *const known[] = {"pack-quantized",  "int-quantized", "float-quantized",
-                                        "naive-quantized", "dense",         "mixed-precision"};
+    static const char *const known[] = {
+        "pack-quantized", "int-quantized",   "float-quantized",      "naive-quantized",
+        "dense",          "mixed-precision", "nvfp4-pack-quantized", "mxfp4-pack-quantized"};
     const char *format = "dense";
     bool given = false, ok = false;
     int r = model_json_string(q, "format", &format, &given);
@@ -142,7 +151,8 @@ static int read_format(const struct model_json *q)
     if (r < 0 || ok)
         return r;
     return quant_refuse(q, "format", format,
-                        "pack-quantized, int-quantized, float-quantized and naive-quantized");
+                        "pack-quantized, int-quantized, float-quantized, naive-quantized, "
+                        "nvfp4-pack-quantized and mxfp4-pack-quantized");
 }
 
 /* What a group of compressed-tensors says of the inputs of its products. Ways that nothing here
@@ -229,27 +239,49 @@ static int read_blocks(const struct model_json *q, struct config_quant_params *p
     return 0;
 }
 
-/* FP8 of several makers: fp8 says in `activation_scheme` how inputs are rounded, fbgemm_fp8 means
- * each token up to a bound, modelopt a scale for each matrix. */
+/* ModelOpt: which matrices are quantized and in which of these ways is seen from the tensors. */
+static int read_modelopt(const struct model_json *q, struct config_quant_params *p)
+{
+    const char *algorithm = "";
+    bool given = false;
+    static const struct {
+        const char *name;
+        enum config_inputs inputs;
+    } known[] = {{"FP8", INPUTS_F8_TENSOR},
+                 {"FP8_PER_CHANNEL_PER_TOKEN", INPUTS_F8_TOKEN},
+                 {"NVFP4", INPUTS_AS_THEY_ARE},
+                 {"W4A16_NVFP4", INPUTS_AS_THEY_ARE},
+                 {"MIXED_PRECISION", INPUTS_AS_THEY_ARE}};
+    int r = read_blocks(q, p);
+    if (r == 0)
+        r = model_json_string(q, "quant_algo", &algorithm, &given);
+    for (size_t i = 0; r == 0 && i < sizeof(known) / sizeof(known[0]); i++)
+        if (strcmp(known[i].name, algorithm) == 0) {
+            p->inputs = known[i].inputs;
+            return 0;
+        }
+    return r < 0 ? r
+                 : quant_refuse(
+                       q, "quant_algo", algorithm,
+                       "FP8, FP8_PER_CHANNEL_PER_TOKEN, NVFP4, W4A16_NVFP4 and MIXED_PRECISION");
+}
+
+/* FP8 of two makers: fp8 says in `activation_scheme` how inputs are rounded, fbgemm_fp8 means each
+ * token up to a bound. */
 static int read_fp8(const struct model_json *q, const char *name, struct config_quant_params *p)
 {
-    const bool modelopt = strcmp(name, "modelopt") == 0;
-    const char *scheme = "dynamic", *algorithm = "";
+    const char *scheme = "dynamic";
     bool given = false;
 
     int r = read_blocks(q, p);
     if (r == 0)
         r = model_json_string(q, "activation_scheme", &scheme, &given);
-    if (r == 0 && modelopt)
-        r = model_json_string(q, "quant_algo", &algorithm, &given);
     if (r < 0)
         return r;
-    if (modelopt && strcmp(algorithm, "FP8") != 0)
-        return quant_refuse(q, "quant_algo", algorithm, "FP8");
     const json_t *blocks = json_object_get(q->object, "weight_block_size");
     const bool dynamic = strcmp(scheme, "dynamic") == 0,
                blocked = strcmp(name, "fp8") == 0 && blocks && !json_is_null(blocks);
-    if (modelopt || (strcmp(scheme, "static") == 0 && !blocked))
+    if (strcmp(scheme, "static") == 0 && !blocked)
         p->inputs = INPUTS_F8_TENSOR;
     else if (dynamic)
         p->inputs = blocked ? INPUTS_F8_GROUP : INPUTS_F8_TOKEN;
@@ -279,6 +311,8 @@ int config_read_quant(const struct model_json *j, struct config_quant_params *re
         r = read_groups(&q, &p);
     if (r == 0 && p.method == QUANT_FP8)
         r = read_fp8(&q, name, &p);
+    if (r == 0 && p.method == QUANT_MODELOPT)
+        r = read_modelopt(&q, &p);
     if (r == 0)
         *ret_quant = p;
     return r;
@@ -426,6 +460,51 @@ static int find_plain(const struct find *f, struct st_tensor *t)
     return r;
 }
 
+/* One number, not 0; 1 where there is no such tensor. */
+static int one_number(const struct find *f, const char *suffix, float *ret_number)
+{
+    struct st_tensor *t = get(f, suffix);
+    *ret_number = 1.0f;
+    if (!t)
+        return 0;
+    t->used = true;
+    if (st_number(f->tensors, t, ret_number) < 0 || !isfinite(*ret_number) || *ret_number == 0.0f)
+        return wrong(f, t, "no number that scales could be multiplied with");
+    return 0;
+}
+
+/* Numbers of E2M1, two in a byte: NVFP4 with scales of E4M3 for 16 columns, which ModelOpt
+ * multiplies with a number for the matrix and compressed-tensors divides by one; MXFP4 with powers
+ * of two for 32. */
+static int find_four(const struct find *f, struct st_tensor *t)
+{
+    struct ek_quant *q = f->q;
+    struct st_tensor *s = get(f, ".weight_scale");
+    const bool powers = s && (is_type(s, "U8") || is_type(s, "F8_E8M0"));
+    float times, by;
+
+    if (t->dims != 2 || t->shape[0] != f->rows || t->shape[1] != f->cols / 2 || f->cols % 2 != 0)
+        return wrong(f, t, "a shape that does not fit");
+    if (get(f, ".weight_zero_point"))
+        return wrong(f, t, "zeros, which nothing here knows,");
+    if (!s || (!powers && !is_type(s, "F8_E4M3")))
+        return s ? wrong(f, s, "another type than is expected")
+                 : wrong(f, t, "no weight_scale beside it");
+    q->kind = powers ? EK_QUANT_MXFP4 : EK_QUANT_NVFP4;
+    q->bits = 4;
+    q->block_rows = q->row_step = 1;
+    q->block_cols = powers ? EK_MXFP4_GROUP : EK_NVFP4_GROUP;
+    if (s->dims != 2 || s->shape[0] != f->rows || s->shape[1] != parts(f->cols, q->block_cols))
+        return wrong(f, s, "a shape that does not fit");
+    quant_take(t, &q->numbers);
+    quant_take(s, &q->scales);
+    int r = one_number(f, ".weight_scale_2", &times);
+    if (r == 0)
+        r = one_number(f, ".weight_global_scale", &by);
+    q->times = r == 0 ? times / by : 1.0f;
+    return r < 0 ? r : 1;
+}
+
 static int find_packed(const struct find *f, struct st_tensor *t)
 {
     struct ek_quant *q = f->q;
@@ -505,8 +584,10 @@ int quant_find(const struct st_set *tensors, const struct config_quant_params *p
     if ((t = get(&f, ".weight")) != NULL) {
         if (is_type(t, "I8") || is_type(t, "F8_E4M3"))
             r = find_plain(&f, t);
+        else if (is_type(t, "U8"))
+            r = find_four(&f, t);
     } else if (p->method == QUANT_COMPRESSED && (t = get(&f, ".weight_packed")) != NULL)
-        r = find_packed(&f, t);
+        r = is_type(t, "U8") ? find_four(&f, t) : find_packed(&f, t);
     else if ((p->method == QUANT_GPTQ || p->method == QUANT_AWQ) &&
              (t = get(&f, ".qweight")) != NULL)
         r = find_columns(&f, t);
@@ -540,10 +621,10 @@ bool quant_rounds_input(const struct st_set *tensors, const struct config_quant_
 
 bool quant_harmless(const char *name)
 {
-    static const char *const ends[] = {".input_scale",      ".input_zero_point", ".weight_shape",
-                                       ".k_scale",          ".v_scale",          ".q_scale",
-                                       ".output_scale",     ".prob_scale",       ".input_scale_ub",
-                                       ".activation_scale", ".weight_zero_point"};
+    static const char *const ends[] = {
+        ".input_scale",    ".input_zero_point", ".weight_shape",      ".k_scale",
+        ".v_scale",        ".q_scale",          ".output_scale",      ".prob_scale",
+        ".input_scale_ub", ".activation_scale", ".weight_zero_point", ".input_global_scale"};
     const size_t len = strlen(name);
     for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
         size_t tail = strlen(ends[i]);

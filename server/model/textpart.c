@@ -39,7 +39,7 @@ static int name_of(struct st_set *s, const char *name, const char **ret_name)
             return 0;
     rest = after(name, "language_model.");
     rest = rest ? rest : name;
-    if (after(rest, "model.") || after(rest, "lm_head."))
+    if (after(rest, "model.") || after(rest, "backbone.") || after(rest, "lm_head."))
         *ret_name = rest;
     return 0;
 }

@@ -194,9 +194,11 @@ static void put_card(const struct http *h, const struct served *s, uint32_t i, s
     (void)ek_buf_puts(out, "\"root\":\"");
     (void)ek_buf_json(out, s->root, strlen(s->root));
     (void)ek_buf_printf(out,
-                        "\",\"parent\":null,\"max_model_len\":%u,\"permission\":[{\"id\":"
-                        "\"modelperm-%u\",\"object\":\"model_permission\",\"created\":%llu,",
-                        s->max_model_len, i,
+                        "\",\"parent\":null,\"max_model_len\":%u,\"tool_call_parser\":\"%s\","
+                        "\"reasoning_parser\":\"%s\",\"permission\":[{\"id\":\"modelperm-%u\","
+                        "\"object\":\"model_permission\",\"created\":%llu,",
+                        s->max_model_len, s->tool_parser ? s->tool_parser : "none",
+                        s->reasoning_parser ? s->reasoning_parser : "none", i,
                         (unsigned long long)(h->started_wall_us / EK_US_PER_S));
     (void)ek_buf_puts(out, "\"allow_create_engine\":false,\"allow_sampling\":true,"
                            "\"allow_logprobs\":true,\"allow_search_indices\":false,"

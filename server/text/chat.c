@@ -37,6 +37,7 @@ struct chat {
     struct jinja *with_tools; /* NULL: the plain one serves tools too */
     json_t *constants;        /* object: bos_token, eos_token, ... and the defaults of all calls */
     char *source;             /* of the plain one */
+    char *tools_source;       /* of the other; NULL: there is none */
     bool developer;           /* a template names that role */
     bool thinking;            /* and that member of a message */
 };
@@ -44,6 +45,11 @@ struct chat {
 const char *chat_source(const struct chat *c)
 {
     return c->source;
+}
+
+bool chat_shows(const struct chat *c, const char *bytes)
+{
+    return strstr(c->source, bytes) || (c->tools_source && strstr(c->tools_source, bytes));
 }
 
 bool chat_knows_developer(const struct chat *c)
@@ -64,6 +70,7 @@ void chat_free(struct chat *c)
     jinja_free(c->with_tools);
     json_decref(c->constants);
     free(c->source);
+    free(c->tools_source);
     free(c);
 }
 
@@ -78,9 +85,9 @@ static int parse_template(struct chat *c, const char *bytes, size_t len,
     c->developer = c->developer || memmem(bytes, len, "\"developer\"", 11) ||
                    memmem(bytes, len, "'developer'", 11);
     c->thinking = c->thinking || memmem(bytes, len, "message.thinking", 16);
-    if (!c->source) /* the plain one is the first to be read */
-        c->source = strndup(bytes ? bytes : "", len);
-    return c->source ? jinja_parse(bytes, len, ret_template, fault) : -ENOMEM;
+    char **source = c->source ? &c->tools_source : &c->source; /* the plain one is read first */
+    *source = strndup(bytes ? bytes : "", len);
+    return *source ? jinja_parse(bytes, len, ret_template, fault) : -ENOMEM;
 }
 
 /* A template file of the directory; 0 with *ret_template untouched when there is none. */

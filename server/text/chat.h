@@ -28,6 +28,8 @@ int chat_load(const char *dir, const char *file, struct chat **ret_chat, struct 
 void chat_free(struct chat *c);
 /* Its template's text, that of chats without tools. */
 const char *chat_source(const struct chat *c);
+/* One of its templates has these bytes in its source. */
+bool chat_shows(const struct chat *c, const char *bytes);
 /* The template has a case of its own for messages of the developer. */
 bool chat_knows_developer(const struct chat *c);
 /* The template shows the `thinking` of an assistant's message. */

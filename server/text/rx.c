@@ -90,10 +90,60 @@ static int put_escape(char escape, bool bracketed, struct ek_buf *out, struct ek
     return ek_buf_printf(out, bracketed ? "%s" : "[%s]", body);
 }
 
-/* Copies the bracketed class at p. Returns its length, or a negative code. */
-static ssize_t put_class(const char *p, size_t len, struct ek_buf *out, struct ek_fault *fault)
+/* \p{Han} is the script alone there; here it would be the script's extensions too, which have
+ * punctuation in them. Returns the length of a property of that kind at p, which is written, or 0.
+ */
+static size_t put_script(const char *p, size_t len, struct ek_buf *out)
 {
-    size_t i = 1;
+    static const char *const scripts[] = {"Han",      "Hiragana", "Katakana", "Hangul",
+                                          "Bopomofo", "Latin",    "Greek",    "Cyrillic",
+                                          "Arabic",   "Hebrew",   "Thai",     "Devanagari"};
+    for (size_t i = 0; i < sizeof(scripts) / sizeof(*scripts); i++) {
+        size_t n = strlen(scripts[i]);
+        if (len < n + 4 || (p[1] != 'p' && p[1] != 'P') || p[2] != '{' || p[n + 3] != '}' ||
+            memcmp(p + 3, scripts[i], n) != 0)
+            continue;
+        (void)ek_buf_printf(out, "\\%c{sc:%s}", p[1], scripts[i]);
+        return n + 4;
+    }
+    return 0;
+}
+
+static ssize_t put_class(const char *p, size_t len, bool inner, struct ek_buf *out,
+                         struct ek_fault *fault);
+
+/* [A&&[B]] is what both have, (?=[B])[A]: p is at the &&, and A begins at `from` in out. */
+static ssize_t put_both(const char *p, size_t len, size_t from, struct ek_buf *out,
+                        struct ek_fault *fault)
+{
+    struct ek_buf first = {0}, second = {0};
+    ssize_t n = 0;
+    if (len > 2 && p[2] == '[' && out->data[from + 1] != '^')
+        n = put_class(p + 2, len - 2, true, &second, fault);
+    if (n >= 0 && (n == 0 || (size_t)n + 2 >= len || p[n + 2] != ']'))
+        n = ek_fault_set(fault, "Regex",
+                         "&& inside brackets is only supported before a last part in brackets, "
+                         "and not behind [^");
+    if (n > 0) {
+        (void)ek_buf_add(&first, out->data + from, out->len - from);
+        out->len = from;
+        (void)ek_buf_add(out, "(?:(?=", 6);
+        (void)ek_buf_add(out, second.data, second.len);
+        (void)ek_buf_add(out, ")", 1);
+        (void)ek_buf_add(out, first.data, first.len);
+        (void)ek_buf_add(out, "])", 2);
+        n = ek_buf_ok(&first) && ek_buf_ok(&second) ? n + 2 : -ENOMEM;
+    }
+    ek_buf_done(&first);
+    ek_buf_done(&second);
+    return n;
+}
+
+/* Copies the bracketed class at p; `inner`: behind &&. Returns its length, or a negative code. */
+static ssize_t put_class(const char *p, size_t len, bool inner, struct ek_buf *out,
+                         struct ek_fault *fault)
+{
+    size_t i = 1, from = out->len;
     if (i < len && p[i] == '^')
         i++;
     if (i < len && p[i] == ']') /* right after the opening bracket it is a plain character */
@@ -101,6 +151,11 @@ static ssize_t put_class(const char *p, size_t len, struct ek_buf *out, struct e
     (void)ek_buf_add(out, p, i);
     while (i < len && p[i] != ']') {
         size_t n = 1;
+        size_t script = p[i] == '\\' ? put_script(p + i, len - i, out) : 0;
+        if (script > 0) {
+            i += script;
+            continue;
+        }
         if (p[i] == '\\' && i + 1 < len) {
             int r = put_escape(p[i + 1], true, out, fault);
             if (r < 0)
@@ -108,8 +163,12 @@ static ssize_t put_class(const char *p, size_t len, struct ek_buf *out, struct e
             i += 2;
             continue;
         }
-        if (p[i] == '&' && i + 1 < len && p[i + 1] == '&')
-            return ek_fault_set(fault, "Regex", "&& inside brackets is not supported");
+        if (p[i] == '&' && i + 1 < len && p[i + 1] == '&') {
+            if (inner)
+                return ek_fault_set(fault, "Regex", "&& inside of && is not supported");
+            ssize_t both = ek_buf_ok(out) ? put_both(p + i, len - i, from, out, fault) : -ENOMEM;
+            return both < 0 ? both : (ssize_t)i + both + 1;
+        }
         if (p[i] == '[') {
             const char *end = memmem(p + i, len - i, ":]", 2);
             if (!end || p[i + 1] != ':')
@@ -138,13 +197,18 @@ static bool is_interval_plus(const char *p, size_t len)
 static int translate(const char *p, size_t len, struct ek_buf *out, struct ek_fault *fault)
 {
     for (size_t i = 0; i < len;) {
-        ssize_t n = 1;
+        ssize_t n = p[i] == '\\' ? (ssize_t)put_script(p + i, len - i, out) : 0;
+        if (n > 0) {
+            i += (size_t)n;
+            continue;
+        }
+        n = 1;
         if (p[i] == '\\' && i + 1 < len) {
             n = put_escape(p[i + 1], false, out, fault);
             if (n == 0)
                 n = 2;
         } else if (p[i] == '[') {
-            n = put_class(p + i, len - i, out, fault);
+            n = put_class(p + i, len - i, false, out, fault);
         } else if (p[i] == '{' && is_interval_plus(p + i, len - i)) {
             n = ek_fault_set(fault, "Regex", "an interval followed by + is not supported");
         } else {

@@ -97,8 +97,7 @@ int tok_base64(const char *s, struct ek_buf *out)
     return ek_buf_ok(out) ? 0 : -ENOMEM;
 }
 
-/* Bytes in base64 as characters of the byte alphabet. -EBADMSG, -ENOMEM. */
-static int spell(const char *s, struct ek_buf *bytes, struct ek_buf *out)
+int tok_spell(const char *s, struct ek_buf *bytes, struct ek_buf *out)
 {
     ek_buf_clear(bytes);
     ek_buf_clear(out);
@@ -147,8 +146,9 @@ static int add_tokens(const struct tekken *t, struct vocab *content, uint32_t *o
     for (uint32_t i = 0; r == 0 && i < t->count; i++) {
         const json_t *o = json_array_get(t->vocab, i);
         const char *bytes = json_string_value(json_object_get(o, "token_bytes"));
-        r = bytes && json_integer_value(json_object_get(o, "rank")) == i ? spell(bytes, &raw, &name)
-                                                                         : -EBADMSG;
+        r = bytes && json_integer_value(json_object_get(o, "rank")) == i
+                ? tok_spell(bytes, &raw, &name)
+                : -EBADMSG;
         if (r == 0)
             r = vocab_put(content, i + t->specials, name.data, name.len);
         if (r == -EBADMSG || r == -EEXIST)

@@ -1,6 +1,6 @@
 /*
- * The files of a tokenizer: reads tokenizer.json, else tekken.json, else tokenizer.model, and
- * tokenizer_config.json beside it. Runs once at start.
+ * The files of a tokenizer: reads tokenizer.json, else tekken.json, tiktoken.model or
+ * tokenizer.model, and tokenizer_config.json beside it. Runs once at start.
  */
 #include <errno.h>
 
@@ -53,21 +53,24 @@ out:
     return r;
 }
 
-static int load_spm(const char *dir, const json_t *config, struct tok_source *ret_source,
-                    struct ek_fault *fault)
+typedef int (*from_bytes_fn)(const void *data, size_t len, const json_t *config,
+                             struct tok_source *ret_source, struct ek_fault *fault);
+
+static int load_bytes(const char *dir, const char *name, from_bytes_fn from, const json_t *config,
+                      struct tok_source *ret_source, struct ek_fault *fault)
 {
     struct ek_buf path = {0}, data = {0};
-    int r = ek_buf_printf(&path, "%s/" TOK_SPM, dir);
+    int r = ek_buf_printf(&path, "%s/%s", dir, name);
     if (r == 0)
-        r = text_file_read(path.data, TOK_SPM, FILE_MOST, &data, fault);
+        r = text_file_read(path.data, name, FILE_MOST, &data, fault);
     if (r == 0)
-        r = tok_from_spm(data.data ? data.data : "", data.len, config, ret_source, fault);
+        r = from(data.data ? data.data : "", data.len, config, ret_source, fault);
     ek_buf_done(&data);
     ek_buf_done(&path);
     return r;
 }
 
-/* The first of tokenizer.json, tekken.json and tokenizer.model that is there. */
+/* The first of tokenizer.json, tekken.json, tiktoken.model and tokenizer.model that is there. */
 static int load_source(const char *dir, const json_t *config, struct tok_source *ret_source,
                        struct ek_fault *fault)
 {
@@ -79,12 +82,14 @@ static int load_source(const char *dir, const json_t *config, struct tok_source 
     if (r == 0 && tekken)
         r = tok_from_tekken(tekken, ret_source, fault);
     else if (r == 0)
-        r = load_spm(dir, config, ret_source, fault);
+        r = load_bytes(dir, TOK_TIKTOKEN, tok_from_tiktoken, config, ret_source, fault);
+    if (r == -ENOENT)
+        r = load_bytes(dir, TOK_SPM, tok_from_spm, config, ret_source, fault);
     json_decref(tekken);
     if (r == -ENOENT)
         r = ek_fault_set(fault, TOK_FILE,
-                         "%s/" TOK_FILE " does not exist, nor " TOK_TEKKEN " or " TOK_SPM
-                         "; the model directory must hold one",
+                         "%s/" TOK_FILE " does not exist, nor " TOK_TEKKEN ", " TOK_TIKTOKEN
+                         " or " TOK_SPM "; the model directory must hold one",
                          dir);
     return r;
 }

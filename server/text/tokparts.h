@@ -16,9 +16,10 @@
 
 struct ek_fault;
 
-#define TOK_FILE   "tokenizer.json"
-#define TOK_SPM    "tokenizer.model"
-#define TOK_TEKKEN "tekken.json"
+#define TOK_FILE     "tokenizer.json"
+#define TOK_SPM      "tokenizer.model"
+#define TOK_TEKKEN   "tekken.json"
+#define TOK_TIKTOKEN "tiktoken.model"
 
 /* What the post-processor puts around a prompt. */
 #define TOK_AROUND 16u
@@ -69,8 +70,13 @@ int tok_from_spm(const void *data, size_t len, const json_t *config, struct tok_
 int tok_from_unigram(const json_t *root, struct tok_source *ret_source, struct ek_fault *fault);
 int tok_take_scores(struct tokenizer *t, const struct tok_source *s); /* -ENOMEM */
 int tok_from_tekken(const json_t *root, struct tok_source *ret_source, struct ek_fault *fault);
+/* A tiktoken.model, which Kimi's directories have (tiktoken.c). */
+int tok_from_tiktoken(const void *data, size_t len, const json_t *config,
+                      struct tok_source *ret_source, struct ek_fault *fault);
 /* Base64 to bytes, appended. -EBADMSG when it is none, -ENOMEM. */
 int tok_base64(const char *s, struct ek_buf *out);
+/* Bytes in base64 as characters of the byte alphabet, in `out`. -EBADMSG, -ENOMEM. */
+int tok_spell(const char *s, struct ek_buf *bytes, struct ek_buf *out);
 /* {"id", "content", "special", ...}; NULL without memory. */
 json_t *tok_added(uint32_t id, const char *content, bool special);
 /* A post_processor that puts a token before and one after the text; NULL names: none. */

@@ -177,13 +177,21 @@ void plan_read_recurrent(struct plan_reader *r, struct plan_shape *s)
         read_falcon(r, s);
         return;
     }
+    const bool olmo = strcmp(s->family, "olmo_hybrid") == 0;
     s->v_heads = NUMBER(r, "linear_num_value_heads");
+    if (s->v_heads == 0 && olmo)
+        s->v_heads = s->heads;
     if (s->v_heads == 0)
         return;
     s->gates = s->v_heads <= READER_MOST / 2 ? 2 * s->v_heads : s->v_heads;
     s->k_heads = NUMBER(r, "linear_num_key_heads");
     s->k_dim = NUMBER(r, "linear_key_head_dim");
     s->v_dim = NUMBER(r, "linear_value_head_dim");
+    if (olmo && s->heads > 0) {
+        s->k_heads = s->k_heads ? s->k_heads : s->heads;
+        s->k_dim = s->k_dim ? s->k_dim : 3 * (s->hidden / 4) / s->heads;
+        s->v_dim = s->v_dim ? s->v_dim : 2 * s->k_dim;
+    }
     s->conv = NUMBER(r, "linear_conv_kernel_dim");
     s->conv = s->conv ? s->conv : 4;
     s->output_gate =

@@ -47,6 +47,10 @@ static uint32_t bits_of(const json_t *j)
         return (uint32_t)bits;
     if (method && (strstr(method, "fp8") || strstr(method, "int8")))
         return 8;
+    if (method && strncmp(method, "modelopt", 8) == 0) {
+        const char *algorithm = json_string_value(json_object_get(q, "quant_algo"));
+        return algorithm && strstr(algorithm, "NVFP4") ? 4 : 8;
+    }
     if (method &&
         (strcmp(method, "awq") == 0 || strcmp(method, "gptq") == 0 || strcmp(method, "mxfp4") == 0))
         return 4;
@@ -297,7 +301,10 @@ static void read_vectors(struct plan_reader *r, struct plan_shape *s)
     const bool four = ONE_OF(s, "gemma2", "gemma3", "gemma4", "afmoe") ||
                       strcmp(s->family, "glm4") == 0 || strcmp(s->family, "glm4v_text") == 0;
     s->norms = four ? 4 : ONE_OF(s, "cohere") ? 1 : 2;
-    s->norm_bias = ONE_OF(s, "starcoder2") || strcmp(s->family, "nemotron") == 0;
+    s->norm_bias = ONE_OF(s, "starcoder2", "stablelm") || strcmp(s->family, "nemotron") == 0;
+    if (ONE_OF(s, "stablelm") && reader_truth(r->j, "use_parallel_residual", false))
+        s->norms = 1;
+    s->each_norms = ONE_OF(s, "stablelm") && reader_truth(r->j, "qk_layernorm", false);
     s->head_norms = ONE_OF(s, "qwen3", "gemma3", "gemma4", "exaone", "hunyuan_v1", "lfm2", "dots1",
                            "apertus", "afmoe") ||
                     (ONE_OF(s, "glm4_moe") && reader_truth(r->j, "use_qk_norm", false));
@@ -306,6 +313,7 @@ static void read_vectors(struct plan_reader *r, struct plan_shape *s)
                     (ONE_OF(s, "cohere") && reader_truth(r->j, "use_qk_norm", false));
     s->gate_proj = ONE_OF(s, "afmoe");
     s->qkv_bias = bias || reader_truth(r->j, "qkv_bias", false) ||
+                  reader_truth(r->j, "use_qkv_bias", false) ||
                   (usual && !json_object_get(r->j, "attention_bias"));
     s->out_bias = ONE_OF(s, "seed_oss") ? reader_truth(r->j, "attention_out_bias", false)
                                         : bias && !ONE_OF(s, "glm", "qwen2", "solar_open");

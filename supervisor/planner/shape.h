@@ -21,6 +21,7 @@ struct plan_shape {
     bool tied, gated;            /* embeddings serve as head; gate, up and down */
     uint32_t norms;              /* of a layer, as wide as the model */
     bool head_norms, wide_norms; /* of q and k: of each head, or as a whole */
+    bool each_norms;             /* of each head, with weights of its own in a tensor each */
     bool norm_bias;
     bool qkv_bias, out_bias, forward_bias;
     bool sinks, expert_bias, correction, shared_gate; /* of heads; of experts and their choice */

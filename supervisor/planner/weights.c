@@ -52,6 +52,9 @@ static double attention_vectors(const struct plan_shape *s)
         const double reading = of[i].layers - of[i].keeping; /* have queries alone */
         if (s->head_norms)
             sum += (of[i].layers + of[i].keeping) * vector(of[i].head_dim);
+        if (s->each_norms)
+            sum +=
+                (of[i].layers * s->heads + of[i].keeping * of[i].kv_heads) * vector(of[i].head_dim);
         if (s->wide_norms)
             sum += of[i].layers * (vector(q) + vector(kv));
         if (s->qkv_bias)

@@ -95,12 +95,6 @@ def test_forced_calls(tools, shared, choice):
             tool_choice="required")
 
 
-def test_without_the_flag_calls_stay_in_the_text(shared):
-    client = openai.OpenAI(base_url=f"http://127.0.0.1:{shared.port}/v1", api_key="none", max_retries=0)
-    choice = ask(client).choices[0]
-    assert choice.message.content == TOOL["output_text"] and choice.finish_reason == "stop"
-
-
 def page(port, **headers):
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("GET", "/metrics", headers={k.replace("_", "-"): v for k, v in headers.items()})

@@ -137,6 +137,28 @@ def test_a_call_or_the_form(parser, tmp_path_factory):
         a.destroy()
 
 
+def test_the_template_chooses(tmp_path_factory):
+    """No flag is given: the template shows Hermes' calls and no thinking, and the server says so."""
+    a, client = serve(tmp_path_factory)
+    try:
+        got = ask(client).choices[0]
+        assert got.finish_reason == "tool_calls" and got.message.tool_calls[0].function.name == "get_weather"
+        card = client.models.retrieve("tiny")
+        assert (card.tool_call_parser, card.reasoning_parser) == ("hermes", "none")
+        assert "tool calls hermes (by the chat template), thinking none" in (a.run / "server.log").read_text()
+    finally:
+        a.destroy()
+
+
+def test_none_leaves_calls_in_the_text(tmp_path_factory):
+    a, client = serve(tmp_path_factory, "--tool-call-parser", "none")
+    try:
+        got = ask(client).choices[0]
+        assert not got.message.tool_calls and "<tool_call>" in got.message.content
+    finally:
+        a.destroy()
+
+
 def test_an_unknown_parser_is_refused():
     from test_bad_input import server
     done = server("--model", "x", "--tool-call-parser", "nope")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/fixtures/tokenizers: a small tokenizer.model and tekken.json, trained on faq.txt, and what
+"""Writes tests/fixtures/tokenizers: a small tokenizer.model, tekken.json and tiktoken.model, trained on faq.txt, and what
 sentencepiece and tiktoken make of some texts.
 
 usage: make_tokenizer_files.py OUT_DIR      (pip install sentencepiece tiktoken tokenizers)
@@ -21,6 +21,11 @@ PATTERN = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{L
            r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}"
            r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 SPECIALS = 8
+UPPER, LOWER = (rf"[{c}\p{{Lm}}\p{{Lo}}\p{{M}}&&[^\p{{Han}}]]" for c in (r"\p{Lu}\p{Lt}", r"\p{Ll}"))
+AHEAD, ENDS = r"[^\r\n\p{L}\p{N}]?", "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+KIMI = (rf"[\p{{Han}}]+|{AHEAD}{UPPER}*{LOWER}+{ENDS}|{AHEAD}{UPPER}+{LOWER}*{ENDS}"
+        r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+HAN = ["\u6771\u4eac\u3002\u5927\u962a", "a\u4e2d\u6587B\u5b57\u3001'S", "\u3005\u3007\u9f8dx\u30fc\u3042"]
 
 
 def spm(model_type="bpe", normalization_rule_name="identity", **options):
@@ -82,6 +87,20 @@ def bytes_alphabet():
     return out
 
 
+def kimi(out, ranks):
+    """The same tokens as Kimi's directories have them."""
+    (out / "tiktoken").mkdir(exist_ok=True)
+    (out / "tiktoken" / "tiktoken.model").write_bytes(
+        b"".join(base64.b64encode(b) + b" %d\n" % i for b, i in ranks.items()))
+    special = {str(len(ranks) + i): {"content": c, "special": True}
+               for i, c in ((0, "[BOS]"), (1, "[EOS]"), (3, "<|im_end|>"))}
+    config = {"tokenizer_class": "TikTokenTokenizer", "bos_token": "[BOS]", "eos_token": "[EOS]",
+              "added_tokens_decoder": special}
+    (out / "tiktoken" / "tokenizer_config.json").write_text(json.dumps(config, indent=1) + "\n")
+    enc = tiktoken.Encoding(name="x", pat_str=KIMI, mergeable_ranks=ranks, special_tokens={})
+    return [[t, enc.encode_ordinary(t)] for t in [*HAN, *texts(80, "tiktoken")]]
+
+
 def main():
     out = Path(sys.argv[1])
     cases = {}
@@ -108,6 +127,7 @@ def main():
     enc = tiktoken.Encoding(name="x", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens={})
     cases["tekken"] = [[t, [i + SPECIALS for i in enc.encode_ordinary(t)]]
                        for t in texts(80, "tekken")]
+    cases["tiktoken"] = kimi(out, ranks)
     (out / "cases.json").write_text(json.dumps(cases, separators=(",", ":")) + "\n")
 
 

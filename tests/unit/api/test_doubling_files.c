@@ -2,8 +2,8 @@
  * The files of a model in doubling sizes, see test_doubling.c: what a client never sends, but what
  * a model that was downloaded from somebody may hold. Each row grows one member of one file; what
  * reads it is everything that reads text of a model's directory, and then the tokenizer on a text
- * that grows with it. The header of a safetensors file and its index, tekken.json and
- * SentencePiece's tokenizer.model are made here.
+ * that grows with it. The header of a safetensors file and its index, tekken.json,
+ * tiktoken.model and SentencePiece's tokenizer.model are made here.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -424,6 +424,32 @@ static void put_tekken_specials(struct ek_buf *b, uint32_t n)
     ek_buf_done(&specials);
 }
 
+/* All bytes, then n tokens of `len` bytes each. */
+static void put_tiktoken(struct ek_buf *b, uint32_t n, size_t len)
+{
+    uint8_t *token = malloc(len);
+    assert_non_null(token);
+    memset(token, 'a', len);
+    for (uint32_t i = 0; i < 256 + n; i++) {
+        for (size_t k = 0; i >= 256 && k < 3 && k < len; k++)
+            token[k] = (uint8_t)('0' + (i - 256) / (k == 0 ? 1 : k == 1 ? 40 : 1600) % 40);
+        const uint8_t byte = (uint8_t)i;
+        put_base64(b, i < 256 ? &byte : token, i < 256 ? 1 : len);
+        (void)ek_buf_printf(b, " %u\n", i);
+    }
+    free(token);
+}
+
+static void put_tiktoken_many(struct ek_buf *b, uint32_t n)
+{
+    put_tiktoken(b, n, 5);
+}
+
+static void put_tiktoken_long(struct ek_buf *b, uint32_t n)
+{
+    put_tiktoken(b, 1, (size_t)n * 32 - 1);
+}
+
 static void test_other_tokenizers(void **state)
 {
     static const struct {
@@ -440,6 +466,8 @@ static void test_other_tokenizers(void **state)
         {"tekken.json", "tokens", put_tekken_many, false},
         {"tekken.json", "one long token", put_tekken_long, true},
         {"tekken.json", "special tokens", put_tekken_specials, false},
+        {"tiktoken.model", "tokens", put_tiktoken_many, false},
+        {"tiktoken.model", "one long token", put_tiktoken_long, true},
     };
     char dir[] = "/tmp/evenkeel-doubling-XXXXXX";
     int bad = 0;

@@ -369,8 +369,8 @@ static const struct {
      "gptq, awq and mxfp4"},
     {LLAMA(
          ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"config_groups\": "
-         "{\"a\": {\"format\": \"nvfp4-pack-quantized\"}}}"),
-     "quantization_config", "format 'nvfp4-pack-quantized'"},
+         "{\"a\": {\"format\": \"marlin-24\"}}}"),
+     "quantization_config", "format 'marlin-24'"},
     {LLAMA(", \"quantization_config\": {\"quant_method\": \"gptq\", \"checkpoint_format\": "
            "\"marlin\"}"),
      "quantization_config", "'marlin'"},

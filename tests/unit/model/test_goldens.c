@@ -368,15 +368,18 @@ static void compare_ranks(const char *dir, const char *name)
 {
     struct model *m = open_model(dir, name);
     const uint32_t keys = m->graph.kv_heads;
+    const uint32_t hidden = m->graph.hidden;
     uint32_t heads = 0;
     bool hybrid = m->graph.state_floats > 0; /* ranks have no rule for those yet, */
 
     for (uint32_t i = 0; i < m->graph.op_count; i++) {
         if (m->graph.ops[i].kind == EK_OP_ATTENTION)
             heads = m->graph.ops[i].u.attention.q_heads;
-        hybrid = hybrid || m->graph.ops[i].kind == EK_OP_SCALE;   /* nor for Gemma 4, */
-        hybrid = hybrid || (m->graph.ops[i].kind == EK_OP_NORM && /* nor norms of Command R+ */
-                            m->graph.ops[i].u.norm.own);
+        hybrid = hybrid || m->graph.ops[i].kind == EK_OP_SCALE; /* nor for Gemma 4, */
+        hybrid =
+            hybrid || (m->graph.ops[i].kind == EK_OP_NORM && /* nor norms of Command R+ */
+                       (m->graph.ops[i].u.norm.own ||        /* and of StableLM 2 12B */
+                        (m->graph.ops[i].u.norm.centred && m->graph.ops[i].u.norm.group < hidden)));
     }
     model_free(m);
     for (uint32_t ranks = 2; !hybrid && ranks <= 4 && heads % ranks == 0; ranks *= 2)

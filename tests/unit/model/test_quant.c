@@ -78,6 +78,33 @@ static void fp8_is(struct make *m)
     make_typed(m, O "input_scale", "F32", 1, 0);
 }
 
+static void nvfp4_numbers(struct make *m)
+{
+    only(m);
+    make_typed(m, O "weight", "U8", 8, 4);
+    make_typed(m, O "weight_scale", "F8_E4M3", 8, 1);
+    make_typed(m, O "input_scale", "F32", 1, 0);
+}
+static void nvfp4_is(struct make *m)
+{
+    quantized(m, "modelopt_fp4");
+    json_object_set_new(json_object_get(m->config, "quantization_config"), "quant_algo",
+                        json_string("NVFP4"));
+    nvfp4_numbers(m);
+}
+static void nvfp4_beside(struct make *m)
+{
+    make_text(m, "hf_quant_config.json", "{\"quantization\": {\"quant_algo\": \"NVFP4\"}}");
+    nvfp4_numbers(m);
+}
+static void mxfp4_packed(struct make *m)
+{
+    quantized(m, "compressed-tensors");
+    only(m);
+    make_typed(m, O "weight_packed", "U8", 8, 4);
+    make_typed(m, O "weight_scale", "U8", 8, 1);
+}
+
 static void test_quantized(void **state)
 {
     (void)state;
@@ -94,6 +121,10 @@ static void test_quantized(void **state)
         {packed_is, EK_QUANT_PACKED, EK_I4, EK_I4, 1, 4, 0, true},
         {int8_is, EK_QUANT_I8, EK_I8, EK_I8, 1, 8, 0, false}, /* zeros of 0 */
         {fp8_is, EK_QUANT_F8, EK_F8_E4M3, EK_F8_E4M3, 8, 8, 0, false},
+        /* one group of columns would not tell them from powers of two */
+        {nvfp4_is, EK_QUANT_NVFP4, EK_I4, EK_BF16, 1, 16, 0, false},
+        {nvfp4_beside, EK_QUANT_NVFP4, EK_I4, EK_BF16, 1, 16, 0, false},
+        {mxfp4_packed, EK_QUANT_MXFP4, EK_I4, EK_F4_E2M1, 1, 32, 0, false},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct make m;
@@ -178,10 +209,34 @@ static void modelopt_is(struct make *m)
     quantized(m, "modelopt");
     quant_says(m, "quant_algo", json_string("FP8"));
 }
-static void modelopt_fp4(struct make *m)
+static void modelopt_awq(struct make *m)
 {
     modelopt_is(m);
-    quant_says(m, "quant_algo", json_string("NVFP4"));
+    quant_says(m, "quant_algo", json_string("W4A8_AWQ"));
+}
+static void nvfp4_bent(struct make *m)
+{
+    nvfp4_is(m);
+    make_typed(m, O "weight_scale", "F8_E4M3", 8, 2);
+}
+static void nvfp4_wide(struct make *m)
+{
+    nvfp4_is(m);
+    make_typed(m, O "weight_scale", "F32", 8, 1);
+}
+static void nvfp4_zeros(struct make *m)
+{
+    nvfp4_is(m);
+    make_typed(m, O "weight_zero_point", "U8", 8, 1);
+}
+static void nvfp4_nothing(struct make *m)
+{
+    nvfp4_is(m);
+    make_typed(m, O "weight_scale_2", "F32", 1, 0); /* 0 */
+}
+static void hf_quant_bent(struct make *m)
+{
+    make_text(m, "hf_quant_config.json", "{\"producer\": {}}");
 }
 
 static void test_bad_quantized(void **state)
@@ -199,7 +254,12 @@ static void test_bad_quantized(void **state)
         {not_said, "o_proj.weight' has type F8_E4M3; convert the model"},
         {half_quantized, "has type BF16, unlike 'model.layers.0.self_attn.q_proj.weight'"},
         {bent_zeros, "o_proj.weight_zero_point' has a type or shape that does not fit"},
-        {modelopt_fp4, "quantization_config has quant_algo 'NVFP4', which is not supported"},
+        {modelopt_awq, "quantization_config has quant_algo 'W4A8_AWQ', which is not supported"},
+        {nvfp4_bent, "o_proj.weight_scale' has a shape that does not fit"},
+        {nvfp4_wide, "o_proj.weight_scale' has another type than is expected"},
+        {nvfp4_zeros, "o_proj.weight' has zeros, which nothing here knows,"},
+        {nvfp4_nothing, "o_proj.weight_scale_2' has no number that scales could be multiplied"},
+        {hf_quant_bent, "hf_quant_config.json must hold an object `quantization`"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct make m;

@@ -305,6 +305,21 @@ static const struct {
     {WITH(",\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":\"Isolated\",\"pattern\":"
           "{\"Regex\":\"a{1,3}+\"}}"),
      "Regex"},
+    {WITH(",\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":\"Isolated\",\"pattern\":"
+          "{\"Regex\":\"[^a&&[b]]\"}}"),
+     "Regex"},
+    {WITH(",\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":\"Isolated\",\"pattern\":"
+          "{\"Regex\":\"[a&&b]\"}}"),
+     "Regex"},
+    {WITH(",\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":\"Isolated\",\"pattern\":"
+          "{\"Regex\":\"[a&&[b]c]\"}}"),
+     "Regex"},
+    {WITH(",\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":\"Isolated\",\"pattern\":"
+          "{\"Regex\":\"[a&&[b&&[c]]]\"}}"),
+     "Regex"},
+    {WITH(",\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":\"Isolated\",\"pattern\":"
+          "{\"Regex\":\"[a&&[b]\"}}"),
+     "Regex"},
     {WITH(",\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"__\"}"), "replacement"},
     {WITH(",\"post_processor\":{\"type\":\"Odd\"}"), "post_processor"},
     {WITH(",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[]}"), "single"},

@@ -1,6 +1,6 @@
 /*
- * Tokenizers of other files than tokenizer.json: SentencePiece's tokenizer.model and tekken.json
- * against what sentencepiece and tiktoken make of the same texts (tools/model/
+ * Tokenizers of other files than tokenizer.json: SentencePiece's tokenizer.model, tekken.json and
+ * tiktoken.model against what sentencepiece and tiktoken make of the same texts (tools/model/
  * make_tokenizer_files.py), then damaged files, refusals by name and failing allocations.
  */
 #include <errno.h>
@@ -75,7 +75,7 @@ static void test_cases(void **state)
         tokenizer_free(t);
         groups++;
     }
-    assert_int_equal(groups, 6);
+    assert_int_equal(groups, 7);
     json_decref(root);
 }
 
@@ -105,6 +105,20 @@ static void test_prompts(void **state)
     assert_int_equal(v.at[2], 3);
     assert_string_equal(tokenizer_special(t, 0), "<unk>");
     assert_string_equal(tokenizer_special(t, 7), "[TOOL_RESULTS]");
+    tokenizer_free(t);
+
+    /* no token before a prompt; those that are not listed are reserved */
+    t = load(FIXTURES "/tiktoken");
+    int32_t bos = tokenizer_find(t, "[BOS]");
+    v.count = 0;
+    assert_int_equal(tokenizer_encode_prompt(t, "a[EOS]<|im_end|>", 16, &v), 0);
+    assert_int_equal(v.count, 3);
+    assert_int_equal(v.at[0], 'a');
+    assert_int_equal(v.at[1], bos + 1);
+    assert_int_equal(v.at[2], bos + 3);
+    assert_int_equal(tokenizer_eos(t), bos + 1);
+    assert_string_equal(tokenizer_bytes(t, bos + 2, &len) + 1, "|reserved_token_462|>");
+    assert_int_equal(tokenizer_count(t), (uint32_t)bos + 256);
     tokenizer_free(t);
     token_vec_done(&v);
 }
@@ -214,6 +228,32 @@ static void test_refused_tekken(void **state)
     }
 }
 
+static void test_refused_tiktoken(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *bytes, *says;
+    } cases[] = {
+        {"", "1 to "},          {"IQ== 1\n", "line 1"},          {"IQ== 0\nIQ== 1\n", "line 2"},
+        {"IQ==0\n", "line 1"},  {"IQ== 0 \n", "line 1"},         {"IQ== 0\n\nIg== 1\n", "line 2"},
+        {"!Q== 0\n", "line 1"}, {"IQ== 0\nIg== -1\n", "line 2"}, {" 0\n", "line 1"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct tok_source s = {0};
+        struct ek_fault fault = {.msg = ""};
+        assert_int_equal(
+            tok_from_tiktoken(cases[i].bytes, strlen(cases[i].bytes), NULL, &s, &fault), -EBADMSG);
+        if (!strstr(fault.msg, cases[i].says) || !strstr(fault.msg, TOK_TIKTOKEN))
+            fail_msg("case %zu: %s", i, fault.msg);
+    }
+    struct tok_source s = {0};
+    struct ek_fault fault = {.msg = ""};
+    json_t *config = json_pack("{s:{s:{s:s}}}", "added_tokens_decoder", "1", "content", "");
+    assert_int_equal(tok_from_tiktoken("IQ== 0", 6, config, &s, &fault), -EBADMSG);
+    assert_non_null(strstr(fault.msg, "added_tokens_decoder: 1 needs a content"));
+    json_decref(config);
+}
+
 static void test_allocations(void **state)
 {
     (void)state;
@@ -240,7 +280,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cases),          cmocka_unit_test(test_prompts),
         cmocka_unit_test(test_damaged_spm),    cmocka_unit_test(test_refused_spm),
-        cmocka_unit_test(test_refused_tekken), cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_refused_tekken), cmocka_unit_test(test_refused_tiktoken),
+        cmocka_unit_test(test_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
