@@ -85,7 +85,8 @@ struct doctor_signature {
     bool ladder;    /* of memory: what helps begins with the ladder of its class (ladder.h) */
 };
 
-#define DOCTOR_ASKS 3
+#define DOCTOR_PATTERNS_MOST 4096u /* expressions of a catalog */
+#define DOCTOR_ASKS          3
 
 /* What is said of a log that no entry knows: the kind that its decisive line looks like. */
 struct doctor_hint {

@@ -9,7 +9,6 @@
 #include "supervisor/doctor/catalog.h"
 
 #define DOCTOR_SIGNATURES_MOST 512u
-#define DOCTOR_PATTERNS_MOST   2048u
 #define DOCTOR_FLAGS_MOST      256u
 #define DOCTOR_HINTS_MOST      256u
 #define DOCTOR_FILE_MOST       (1u << 20)

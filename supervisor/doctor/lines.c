@@ -11,7 +11,7 @@
 
 #define ESC          '\033'
 #define RANK_WITHIN  200 /* bytes from the start in which a prefix is looked for */
-#define ENVELOPE_KEY 4
+#define ENVELOPE_KEY 6
 #define INDENT_MOST  16 /* spaces before a member of an object */
 
 /* Length of the escape sequence at s, at least 1. */
@@ -46,7 +46,7 @@ static const char *json_at(const char *line, size_t len)
 static const char *unwrap(const char *line, size_t len)
 {
     static const char *const keys[ENVELOPE_KEY] = {"\"log\"", "\"message\"", "\"MESSAGE\"",
-                                                   "\"msg\""};
+                                                   "\"msg\"", "\"error\"",   "\"detail\""};
     const char *json = json_at(line, len), *end = line + len;
     if (!json)
         return NULL;
@@ -141,7 +141,8 @@ static bool ends_with(const char *line, size_t len, const char *word)
 static bool is_said(const char *line, size_t at)
 {
     static const char *const before[] = {
-        "Error(", "Exception(", "msg=", "message=", "reason=", "with error "};
+        "Error(", "Exception(", "msg=",      "message=",    "reason=", "error=",
+        "err=",   "error: ",    "what():  ", "with error ", "Error: ", "instance of "};
     for (size_t i = 0; i < sizeof(before) / sizeof(before[0]); i++) {
         if (ends_with(line, at, before[i]))
             return true;

@@ -25,7 +25,6 @@
 #define MORE_LINES     25u     /* after a failure in which its further numbers are looked for */
 #define HITS_MOST      64u     /* patterns tried on one line */
 #define FIRST_GAIN     3u      /* of the rank: it is the decisive line */
-#define PATTERNS_MOST  2048u   /* as the catalog */
 #define PRESSURE       45u     /* ranks up to it are of what goes on while it serves */
 #define SURE           60u /* ranks from it on of the decisive line outweigh remarks beside it */
 #define CERTAIN        46u /* ranks below explain no exception that stands in another line */
@@ -45,7 +44,7 @@ struct doctor_scan {
     uint32_t line_best;               /* the weightiest signature of this line, TRACE_NONE: none */
     struct doctor_trace trace, older; /* of this life and of the last before that had one */
     bool known;
-    uint8_t compiled[PATTERNS_MOST / 8];
+    uint8_t compiled[DOCTOR_PATTERNS_MOST / 8];
     struct ek_buf rest; /* of a line that is not whole yet, at most DOCTOR_LINE_MOST bytes */
     uint32_t hits[HITS_MOST], hit_count;
     bool marked; /* the line may say how something failed */

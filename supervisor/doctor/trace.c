@@ -92,8 +92,8 @@ static bool alone(const char *line, size_t len, const char *at, size_t n)
 /* Kubernetes has no level above "Warning" for its events. */
 static bool is_event(const char *line, size_t len)
 {
-    static const char *const from[] = {" kubelet", "\tkubelet", "default-scheduler",
-                                       "attachdetach-controller"};
+    static const char *const from[] = {" kubelet", "\tkubelet", "default-scheduler", "-controller ",
+                                       "kernel-monitor"};
     for (size_t i = 0; i < sizeof(from) / sizeof(from[0]); i++) {
         if (memmem(line, len, from[i], strlen(from[i])))
             return true;
@@ -107,8 +107,9 @@ bool doctor_trace_mild(const char *line, size_t len)
     static const char *const spared[] = {"Warning:",    "Skipping ", "skipping ",
                                          "alling back", "gnoring ",  "will be disabled"};
     size_t most = len < PREFIX_MOST ? len : PREFIX_MOST;
-    if (is_event(line, len) || memmem(line, len, "undefined symbol", 16))
-        return false; /* the kernels of the engine are not there, however mildly it is said */
+    if (is_event(line, len) || memmem(line, len, "undefined symbol", 16) ||
+        memmem(line, most, "INFO: task ", 11))
+        return false; /* kernels of the engine are not there, a task of the kernel is stuck */
     for (size_t i = 0; i < sizeof(levels) / sizeof(levels[0]); i++) {
         const char *at = memmem(line, most, levels[i], strlen(levels[i]));
         if (at && alone(line, len, at, strlen(levels[i])))
