@@ -126,7 +126,9 @@ tenants.c@x->served += served * x->price;@(void)0;
 tenants.c@x->due -= tokens;@(void)0;
 tenants.c@t->at[i].active == 0 ||@false ||
 admit.c@has_room(s, e, fresh + idle, available)@has_room(s, e, fresh, available)
-entries.c@        if (e->admitted)@        if (false)
+refuse.c@        if (e->admitted)@        if (false)
+refuse.c@most_us / 4 * 3@most_us / 4 * 2
+refuse.c@most_us / 10 * 9@most_us / 10 * 11
 plan.c@s->turn = stop == SCHED_NONE ? 0 : stop;@s->turn = 0;
 seats.c@s->held_adjacent -= t->adjacent;@(void)0;
 sched.c@if (s->value[LIMIT_PREFIX_CACHING] == 0 && s->prefix.count + s->host.names.count > 0)@if (false)
