@@ -614,7 +614,7 @@ static int check_choice(const struct choice *c, struct api_error *err)
     case REQ_FIN_ERROR:
         if (c->seen == 0 && (c->req->error == -EBUSY || c->req->error == -ETIMEDOUT))
             (void)api_refuse(err, 429, "",
-                             "The request waited in the queue for longer than the deadline.");
+                             "The request could not be served within the deadline of the queue.");
         else if (c->req->error == -ENODATA)
             (void)api_refuse(err, 400, "",
                              "No token may come next: allowed_token_ids, bad_words, min_tokens, "

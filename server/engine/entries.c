@@ -10,8 +10,6 @@
 #include "server/engine/sched.h"
 #include "server/engine/tally.h"
 
-#define SCAN_MOST 64u /* waiting entries looked at in a step for a deadline of their own */
-
 int entries_init(struct entries *l, uint32_t count, uint32_t max_seqs, bool priority_policy)
 {
     l->count = count;
@@ -193,6 +191,7 @@ int sched_submit(struct sched *s, struct request *r, uint64_t now_us)
     atomic_store_explicit(&r->state, REQ_WAITING, memory_order_release);
     record_arrived(s->recorder, r, s->entries.at[entry].number, now_us);
     sched_enqueue(s, entry);
+    sched_refuse_note(s, &s->entries.at[entry]);
     sched_pool_needs(s, sched_blocks_needed(s, &r->ask) + 1, now_us);
     return 0;
 }
@@ -253,39 +252,6 @@ void sched_end(struct sched *s, uint32_t entry, enum req_finish how, int error, 
     s->news |= 1u << r->ask.worker % ENGINE_WORKERS_MOST;
     atomic_store_explicit(&r->state, REQ_DONE, memory_order_release);
     request_unref(r);
-}
-
-static void refuse_late(struct sched *s, uint32_t entry, uint64_t now_us)
-{
-    s->stats.refused_deadline++;
-    sched_end(s, entry, REQ_FIN_ERROR, -ETIMEDOUT, now_us);
-}
-
-/* The age queue is in order of arrival, so for the common deadline its head is enough; deadlines of
- * requests are looked for a piece at a time. */
-void sched_expire(struct sched *s, uint64_t now_us)
-{
-    uint64_t most = s->value[LIMIT_QUEUE_DEADLINE];
-    uint32_t next;
-
-    for (uint32_t i = s->entries.age.head; most != 0 && i != SCHED_NONE; i = next) {
-        const struct entry *e = &s->entries.at[i];
-        next = e->in[QUEUE_AGE].next;
-        if (e->admitted)
-            continue;
-        if (now_us < e->req->queued_us + most)
-            break;
-        refuse_late(s, i, now_us);
-    }
-    if (s->entries.scan == SCHED_NONE)
-        s->entries.scan = s->entries.age.head;
-    for (uint32_t n = 0; n < SCAN_MOST && s->entries.scan != SCHED_NONE; n++) {
-        uint32_t i = s->entries.scan;
-        const struct entry *e = &s->entries.at[i];
-        s->entries.scan = e->in[QUEUE_AGE].next;
-        if (!e->admitted && e->req->ask.deadline_us != 0 && now_us >= e->req->ask.deadline_us)
-            refuse_late(s, i, now_us);
-    }
 }
 
 void sched_finish(struct sched *s, struct request *r, enum req_finish how, int error,

@@ -73,21 +73,41 @@ bool sched_foresee(const struct sched *s, const struct entry *e, uint64_t blocks
     return true;
 }
 
-/* Tokens that an entry is expected to hold at its end. */
-static double expected_tokens(const struct sched *s, const struct entry *e)
+/* Tokens that an entry is expected to get yet; *ret_cost: the sum over all of them of what it holds
+ * then. */
+static double expected_growth(const struct sched *s, const struct entry *e, double *ret_cost)
 {
     const struct req_ask *ask = &e->req->ask;
     uint32_t got = e->known + e->pending - ask->prompt_tokens;
     uint32_t left = ask->max_new_tokens > got ? ask->max_new_tokens - got : 0;
-    double more = 0, runs = 1;
+    double more = 0, runs = 1, holds = (double)e->known + e->pending;
 
+    *ret_cost = 0;
     for (uint32_t i = 0, before = 0; i < LOOKS && before < left; before = ahead[i++]) {
         uint32_t at = left < ahead[i] ? left : ahead[i];
         double then = growths_share(&s->growth, kind_of(e), got, at);
-        more += (at - before) * (runs + then) / 2;
+        double tokens = (at - before) * (runs + then) / 2;
+        more += tokens;
+        *ret_cost += tokens * (holds + (at + before) / 2.0);
         runs = then;
     }
-    return (double)e->known + e->pending + more;
+    return more;
+}
+
+/* What it is expected to hold at its end. */
+static double expected_tokens(const struct sched *s, const struct entry *e)
+{
+    double ignored;
+
+    return (double)e->known + e->pending + expected_growth(s, e, &ignored);
+}
+
+double sched_foresee_cost(const struct sched *s, const struct entry *e)
+{
+    double cost;
+
+    (void)expected_growth(s, e, &cost); /* of its tokens, only what they cost is asked */
+    return cost;
 }
 
 void sched_foresee_note(struct sched *s, const struct entry *e)

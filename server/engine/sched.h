@@ -139,7 +139,8 @@ void sched_limits(struct sched *s, const struct limits *l, uint64_t now_us);
 /* Forgets all names of blocks; see engine_reset_prefix_cache(). */
 void sched_reset_prefix(struct sched *s);
 
-/* Ends waiting requests that were never admitted and are past a deadline: a plan begins with it. */
+/* Ends waiting requests that were never admitted and are past a deadline, or cannot keep it
+ * (refuse.c): a plan begins with it. */
 void sched_expire(struct sched *s, uint64_t now_us);
 /* Plans the next step into a buffer of sched_ceiling()'s size and counts it as in flight. Returns
  * its rows, or 1 for a step that only moves blocks; 0 when there is nothing to run now, and then
@@ -214,11 +215,15 @@ struct plan {
 bool sched_foresee(const struct sched *s, const struct entry *e, uint64_t blocks);
 /* What to say of an entry that sched_foresee() puts off: in the stats. */
 void sched_foresee_note(struct sched *s, const struct entry *e);
+/* What it is expected to cost: tokens held, summed over the steps until its end. */
+double sched_foresee_cost(const struct sched *s, const struct entry *e);
 void sched_foresee_init(struct sched *s);
 /* The entry got its next token after so long. */
 void sched_resumed(struct sched *s, struct entry *e, uint64_t waited_us);
 /* An entry that was admitted ends. */
 void sched_answered(struct sched *s, const struct entry *e, enum req_finish how);
+/* One has come: what it is expected to cost enters its tenant's mean. */
+void sched_refuse_note(struct sched *s, const struct entry *e);
 /* Rows that the entry could use now. */
 uint32_t sched_rows_wanted(const struct entry *e);
 bool sched_wants_scores(const struct entry *e);

@@ -1,8 +1,8 @@
 /*
  * Entries, the live requests of a scheduler: where each waits or runs, in which order, and how it
  * ends. Written by entries.c alone, but for what a step plans and brings of an entry (plan.c,
- * results.c). An entry waits in two lists, runs, or waits again after a preemption; sched.h has its
- * states.
+ * results.c) and the search for late ones (refuse.c). An entry waits in two lists, runs, or waits
+ * again after a preemption; sched.h has its states.
  */
 #pragma once
 

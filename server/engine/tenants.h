@@ -54,6 +54,7 @@ struct tenant {
     uint64_t due;              /* tokens of prompts that are admitted and still to be read */
     uint64_t prompts, outputs; /* tokens, as they were counted */
     uint64_t masks;            /* units of work */
+    double cost;               /* of its requests of late, as refuse.c foresees it; 0 = none yet */
     uint64_t preemptions;
     uint64_t poisons; /* requests that ended since the device does with them */
     uint32_t price, stamp;

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Proves the worth of sim_engine: plants one bug at a time into a copy of the engine and demands that
-# the simulation notices. Each line of the table: file @ text to find @ text instead.
+# the simulation notices. Each line of the table: file @ text to find @ text instead; a fourth column
+# names the unit test that has to notice it, where the simulation has no opinion on what is best.
 # usage: ARCHIVES="..." LIBS="..." mutants.sh [SEEDS] [STEPS]   (make sim-mutants: what the engine links)
 # shellcheck disable=SC2086,SC2153  # flags and archives are words; LIBS comes from make
 set -eu
@@ -10,7 +11,7 @@ tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 mkdir -p "$tmp/base" "$tmp/src"
 # whoever edits meanwhile does not disturb
-find common kernels server tests/sim tests/share.h -name '*.[ch]' | tar -c -T - | tar -x -C "$tmp/src"
+find common kernels server tests/sim tests/unit/engine tests/share.h -name '*.[ch]' | tar -c -T - | tar -x -C "$tmp/src"
 cp $ARCHIVES "$tmp"
 cd "$tmp/src"
 cc=${CC:-gcc}
@@ -22,15 +23,24 @@ done
 rm -f "$tmp/engine.a" # the objects are its copy
 libs="$(for a in $ARCHIVES; do [ -e "$tmp/${a##*/}" ] && echo "$tmp/${a##*/}"; done || true) $LIBS"
 
-build() { # the tree with one file replaced
-    $cc -o "$1/sim" "$1"/*.o $libs
+for t in pace share; do
+    $cc $flags -I. -c "tests/unit/engine/test_$t.c" -o "$tmp/test_$t.o"
+done
+
+build() { # the tree with one file replaced; with the simulation's or a unit test's main()
+    if [ -n "${2:-}" ]; then
+        mv "$1/tests_sim_sim_engine.c.o" "$1/sim_engine.main"
+        $cc -o "$1/sim" "$1"/*.o "$tmp/$2.o" $libs -lcmocka
+    else
+        $cc -o "$1/sim" "$1"/*.o $libs
+    fi
 }
 
 build "$tmp/base"
 "$tmp/base/sim" "$seeds" "$steps" >"$tmp/base/log" || { cat "$tmp/base/log"; echo "FAIL: no bug planted"; exit 1; }
 
 caught=0 missed=0 n=0
-while IFS='@' read -r file find instead; do
+while IFS='@' read -r file find instead unit; do
     [ -n "$file" ] || continue
     n=$((n + 1))
     m=$tmp/m
@@ -41,7 +51,7 @@ while IFS='@' read -r file find instead; do
         { print } END { exit !done }' "server/engine/$file" >"$m/server/engine/$file" ||
         { echo "STALE: $file: $find"; missed=$((missed + 1)); continue; }
     $cc $flags -w -I"$m" -I. -c "$m/server/engine/$file" -o "$m/server_engine_$file.o"
-    build "$m"
+    build "$m" "$unit"
     if timeout 60 "$m/sim" "$seeds" "$steps" >"$m/log" 2>&1; then
         echo "MISSED: $file: $find -> $instead"
         missed=$((missed + 1))
@@ -73,6 +83,22 @@ results.c@t->tail = name;@(void)name;
 results.c@if (produced >= ask->max_new_tokens) {@if (produced > ask->max_new_tokens) {
 results.c@if (produced < ask->min_tokens)@if (produced <= ask->min_tokens)
 results.c@e->computed = q->sure;@(void)0;
+results.c@drop_samples(s, entry);@(void)0;
+results.c@sizeof(r->out[0]), n - first)@sizeof(r->out[0]), 0)
+results.c@if (ends_with(s, entry, token[i], now_us))@if (false)
+rates.c@return reads > (double)least ? (uint64_t)reads : least;@return (uint64_t)reads;@test_share
+rates.c@r->landed_took_us * rows / r->landed_rows@r->landed_took_us / 2@test_share
+rates.c@takes_us - takes_us / LATE_PART@takes_us@test_share
+rates.c@takes_us < LATE_LEAST_US ? 0@false ? 0@test_share
+pace.c@- row * p->x - context * p->c@- row * p->x@test_pace
+pace.c@speed(p, most) * (1 - loss);@0;@test_pace
+pace.c@if (now > down)@if (false)@test_pace
+pace.c@else if (now < up)@else if (false)@test_pace
+pace.c@rows = rows < most ? 2 * rows : rows / 2;@(void)0;@test_pace
+pace.c@FORGET * *sums[i] + add[i]@*sums[i] + add[i]@test_pace
+pace.c@rows < ROWS_LEAST || took_us == 0@took_us == 0@test_pace
+pace.c@return beside(p->budget ? p->budget : most, most, decodes);@return p->budget ? p->budget : most;@test_pace
+pace.c@t = fmin((double)took_us, longest(p, x, c));@t = (double)took_us;@test_pace
 results.c@q->set || (q->sample@(q->sample
 results.c@q->set || (q->sample@q->set || (false
 results.c@e->scored = at - 1;@(void)0;
@@ -126,7 +152,9 @@ tenants.c@x->served += served * x->price;@(void)0;
 tenants.c@x->due -= tokens;@(void)0;
 tenants.c@t->at[i].active == 0 ||@false ||
 admit.c@has_room(s, e, fresh + idle, available)@has_room(s, e, fresh, available)
-entries.c@        if (e->admitted)@        if (false)
+refuse.c@        if (e->admitted)@        if (false)
+refuse.c@most_us / 4 * 3@most_us / 4 * 2
+refuse.c@most_us / 10 * 9@most_us / 10 * 11
 plan.c@s->turn = stop == SCHED_NONE ? 0 : stop;@s->turn = 0;
 seats.c@s->held_adjacent -= t->adjacent;@(void)0;
 sched.c@if (s->value[LIMIT_PREFIX_CACHING] == 0 && s->prefix.count + s->host.names.count > 0)@if (false)

@@ -41,9 +41,12 @@ static inline void check_output(struct sim *s, const struct request *r)
     bool cut = r->finish == REQ_FIN_ABORT || r->finish == REQ_FIN_ERROR;
     if (cut ? how != REQ_FIN_NONE : r->finish != how)
         fail(s, "a request ended for the wrong reason");
-    if (r->finish == REQ_FIN_ERROR && r->error == -ETIMEDOUT &&
-        (got > 0 || r->preemptions + r->replays > 0))
+    bool refused = r->finish == REQ_FIN_ERROR && r->error == -ETIMEDOUT;
+    if (refused && (got > 0 || r->preemptions + r->replays > 0))
         fail(s, "a request that had begun was refused for the queue's deadline");
+    if (refused && ask->deadline_us == 0 &&
+        r->done_us < r->queued_us + s->limits.value[LIMIT_QUEUE_DEADLINE] / 4 * 3)
+        fail(s, "a request was refused long before the queue's deadline");
 }
 
 /* What else it asked for is there, and right. */
@@ -266,6 +269,20 @@ static inline uint32_t check_length(struct sim *s, const struct token_shares *h)
     if (bound && h->first && h->first->rows > first)
         fail(s, "the first in line makes a step long in which others end");
     return bound ? first : UINT32_MAX;
+}
+
+/* At a plan nobody is left in the queue past its deadline. */
+static inline void check_waits(struct sim *s)
+{
+    const struct sched *c = s->sched;
+    uint64_t most_us = s->limits.value[LIMIT_QUEUE_DEADLINE];
+
+    for (uint32_t i = c->entries.age.head; most_us != 0 && i != SCHED_NONE;
+         i = c->entries.at[i].in[QUEUE_AGE].next) {
+        const struct entry *e = &c->entries.at[i];
+        if (!e->admitted && s->now_us >= e->req->queued_us + most_us)
+            fail(s, "a request waits past the queue's deadline");
+    }
 }
 
 /* The law of share.c, from what came of it: no row is left that somebody in the step could use,

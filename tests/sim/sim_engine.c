@@ -366,6 +366,7 @@ static void start_steps(struct sim *s)
         uint64_t number = s->running_before > 0 ? s->sched->entries.at[first].number : 0;
         bool suspects = s->sched->suspects > 0;
         uint32_t rows = sched_plan(s->sched, s->now_us, step);
+        check_waits(s);
         check_marks(s, before);
         if (suspects) /* who runs alone is nobody's turn */
             memset(s->pair, 0, sizeof(s->pair));

@@ -141,6 +141,30 @@ static void keeps_steps_short(void **state)
     close_world(&w);
 }
 
+/* A step of answers alone takes at least its part of the time of the step before. */
+static void guesses_low(void **state)
+{
+    (void)state;
+    struct engine_params p = roomy();
+    p.depth = 2;
+    struct world w;
+    struct request *r[4];
+    open_world(&w, &p);
+    for (int i = 0; i < 4; i++)
+        r[i] = submit(&w, 4, 3, 100 * i);
+    plan(&w, 16);
+    w.now_us += 159000;
+    land(&w); /* 160 ms */
+    uint64_t begun_us = w.now_us;
+    plan(&w, 4);
+    assert_true(sched_plan_after(w.s) == begun_us + 40000 - 2500);
+    land(&w);
+    run_out(&w);
+    for (int i = 0; i < 4; i++)
+        request_unref(r[i]);
+    close_world(&w);
+}
+
 /* The next step is planned shortly before the end of a long one that is in flight. */
 static void plans_late(void **state)
 {
@@ -275,6 +299,7 @@ int main(void)
         cmocka_unit_test(starves_nobody),
         cmocka_unit_test(reads_few_at_a_time),
         cmocka_unit_test(keeps_steps_short),
+        cmocka_unit_test(guesses_low),
         cmocka_unit_test(plans_late),
         cmocka_unit_test(caps_what_a_step_reads_of_one),
         cmocka_unit_test(shares_scores),
