@@ -48,12 +48,13 @@ struct cpu_gemm {
     size_t c_stride;
     bool add;
     bool wide;      /* many rows: bf16 and f16 become f32 once for all; the same bits */
+    bool rounded;   /* work holds these inputs already: a call with them left them there */
     uint32_t *work; /* CPU_GEMM_WORK(rows, k) bytes for tiers with pairs; else may be NULL */
 };
 
-/* Whole tiles of 16 rows x CPU_K_STEP inputs in bf16. */
+/* Whole tiles of 16 rows x CPU_K_STEP inputs in bf16, and a line between rows. */
 #define CPU_GEMM_WORK(rows, k)                                                                     \
-    (((size_t)(rows) + 15) / 16 * 16 * (((size_t)(k) + CPU_K_STEP - 1) / CPU_K_STEP) * 64)
+    (((size_t)(rows) + 15) / 16 * 16 * (((size_t)(k) + CPU_K_STEP - 1) / CPU_K_STEP + 1) * 64)
 
 /* Up to CPU_BLOCKS KV blocks, one after another, against up to CPU_QUERIES queries. `scores`:
  * s[rows, blocks * keys] = q[rows, dim] * kt, kt = [dim][keys] of each block, keys a power of two.
