@@ -158,13 +158,10 @@ static int check_reserve(const struct ek_open_params *p, struct ek_fault *fault)
 static void say_choice(struct ek_device_info *info)
 {
 #if defined(__x86_64__)
-    const struct cpu_ops *have[CPU_TIERS];
-    cpu_tier_list(have);
-    for (uint32_t i = 0; have[i]; i++)
-        if (have[i] == &cpu_ops_avx512bf16 && cpu_pairs_times() > 0)
-            (void)snprintf(info->choice, sizeof(info->choice),
-                           "pairs of bf16 are multiplied %.1f times as fast as floats",
-                           cpu_pairs_times());
+    if (cpu_pairs_times() > 0)
+        (void)snprintf(info->choice, sizeof(info->choice),
+                       "pairs of bf16 are multiplied %.1f times as fast as floats",
+                       cpu_pairs_times());
 #else
     (void)info;
 #endif

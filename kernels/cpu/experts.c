@@ -89,7 +89,8 @@ struct part {
     const float *x;
     size_t x_stride;
     uint32_t weight, rows, panel, panels;
-    float *to; /* [rows][PANELS * 32] */
+    float *to;                       /* [rows][PANELS * 32] */
+    const struct cpu_weight *before; /* as struct cpu_product has it */
 };
 
 static void multiply(const struct work *w, const struct part *p)
@@ -102,7 +103,8 @@ static void multiply(const struct work *w, const struct part *p)
                                         .rows = p->rows,
                                         .panel = p->panel,
                                         .panels = p->panels,
-                                        .scratch = w->scratch};
+                                        .scratch = w->scratch,
+                                        .before = p->before};
     cpu_multiply(w->d, &product);
 }
 
@@ -144,6 +146,7 @@ static void gate_up(const struct work *w, uint32_t expert, struct part p, uint32
     p.weight = w->op->weight + expert;
     multiply(w, &p);
     if (w->op->u.experts.up != w->op->weight) { /* else act(x) * x of one product */
+        p.before = &w->d->weights[p.weight];
         p.to = up;
         p.weight = w->op->u.experts.up + expert;
         multiply(w, &p);
@@ -185,6 +188,7 @@ static void inner_part(const struct work *w, uint32_t expert, uint32_t panel, ui
         for (uint32_t at = panel; at < end; at += PANELS) {
             struct part p = {.x = w->gathered, .x_stride = k, .rows = rows, .panel = at};
             p.panels = end - at < PANELS ? end - at : PANELS;
+            p.before = at > panel ? &w->d->weights[w->op->u.experts.up + expert] : NULL;
             gate_up(w, expert, p, pair);
         }
     }

@@ -213,7 +213,8 @@ void cpu_gemm_amx(const struct cpu_gemm *g)
 {
     const struct cut t = {.rows = tiles_cut(g->rows),
                           .steps = (g->k + CPU_K_STEP - 1) / CPU_K_STEP};
-    round_rows(g, &t);
+    if (!g->rounded)
+        round_rows(g, &t);
     tiles_begin(t.rows.height, LINE, CPU_K_STEP / 2);
     for (uint32_t panel = 0, step = t.rows.tiles == 1 ? 2 : 1; panel < g->panels; panel += step) {
         if (g->panels - panel < step)

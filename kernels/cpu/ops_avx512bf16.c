@@ -14,16 +14,23 @@
 #include "kernels/cpu/expand_pairs.h"
 #include "kernels/cpu/quads.h"
 
-/* x[rows, k] as pairs of bf16 in work[rows, (k + 1) / 2]. */
+/* Pairs from row to row in `work`: an odd number of lines, so that rows do not meet in a cache. */
+static size_t work_stride(const struct cpu_gemm *g)
+{
+    return ((((size_t)g->k + 1) / 2 + 15) / 16 | 1) * 16;
+}
+
+/* x[rows, k] as pairs of bf16. */
 static void round_rows(const struct cpu_gemm *g)
 {
     for (uint32_t row = 0; row < g->rows; row++)
-        round_pairs(g->work + (size_t)row * ((g->k + 1) / 2), g->x + row * g->x_stride, g->k);
+        round_pairs(g->work + row * work_stride(g), g->x + row * g->x_stride, g->k);
 }
 
-#define SUB_PAIRS 128u /* of inputs: what two panels hold of them stays in the first cache */
+#define HIGHEST 9u /* rows of a block of one panel, which reads each weight once */
+#define UNROLL9 _Pragma("GCC unroll 9")
 
-#define FETCHING 3u /* blocks of rows that fetch what comes next, at most */
+#define SUB_PAIRS 128u /* of inputs: what two panels hold of them stays in the first cache */
 
 /* A block of rows and panels at some of the inputs. */
 struct some {
@@ -31,17 +38,18 @@ struct some {
     const char *w;
     float *c;
     uint32_t pairs;
-    size_t x_stride; /* pairs */
-    size_t ahead;    /* bytes from w to what is fetched meanwhile, `share` / 256 for each pair */
+    size_t x_stride;                                  /* pairs */
+    enum { FETCH_NONE, FETCH_NEAR, FETCH_FAR } fetch; /* into the first cache, or the second */
+    size_t ahead; /* bytes from w to what is fetched meanwhile, `share` / 256 for each pair */
     uint32_t share;
     bool add;
 };
 
 INLINE void dot_block(int rows, int panels, const struct cpu_gemm *g, const struct some *s)
 {
-    __m512 a[PAIR_ROWS][4], b[PAIR_ROWS][4];
+    __m512 a[HIGHEST][4], b[HIGHEST][4];
 
-    UNROLL8
+    UNROLL9
     for (int i = 0; i < rows; i++) {
         UNROLL4
         for (int p = 0; p < panels; p++) {
@@ -60,11 +68,15 @@ INLINE void dot_block(int rows, int panels, const struct cpu_gemm *g, const stru
             const char *at = s->w + (size_t)k * 128 + p * g->panel_bytes;
             v[p][0] = _mm512_loadu_si512(at);
             v[p][1] = _mm512_loadu_si512(at + 64);
-            if (rows >= 4) /* with fewer the processor runs ahead of them by itself */
-                _mm_prefetch(s->w + s->ahead + (k * s->share >> 8) + p * g->panel_bytes,
-                             _MM_HINT_T0);
+            if (rows >= 5 && s->fetch) { /* two blocks have so many each */
+                const char *next = s->w + s->ahead + (k * s->share >> 8) + p * g->panel_bytes;
+                if (s->fetch == FETCH_FAR)
+                    _mm_prefetch(next, _MM_HINT_T1);
+                else
+                    _mm_prefetch(next, _MM_HINT_T0);
+            }
         }
-        UNROLL8
+        UNROLL9
         for (int i = 0; i < rows; i++) {
             UNROLL4
             for (int p = 0; p < panels; p++) {
@@ -73,7 +85,7 @@ INLINE void dot_block(int rows, int panels, const struct cpu_gemm *g, const stru
             }
         }
     }
-    UNROLL8
+    UNROLL9
     for (int i = 0; i < rows; i++) {
         UNROLL4
         for (int p = 0; p < panels; p++) {
@@ -102,17 +114,25 @@ static void dot_some(const struct cpu_gemm *g, uint32_t rows, uint32_t panels, c
         DOT(5, 2);
         DOT(6, 1);
         DOT(6, 2);
+        DOT(7, 1);
+        DOT(8, 1);
+        DOT(9, 1);
     }
 }
 
 /* Some panels: all rows at the first part of the inputs, then at the next. The first blocks of rows
  * fetch the part that follows, or the first one of the `next` panels, each an equal share of it:
- * with some 16 rows, where reading and multiplying take as long, memory is never idle. */
+ * with some 16 rows, where reading and multiplying take as long, memory is never idle. With fewer
+ * reading takes longer: two blocks fetch into the second cache, which takes more lines at once than
+ * the first, and what a single one reads the processor fetches by itself, faster than if asked. */
 static void dot_panels(const struct cpu_gemm *g, uint32_t panel, uint32_t panels, bool next)
 {
-    const uint32_t pairs = (g->k + 1) / 2, blocks = (g->rows + PAIR_ROWS - 1) / PAIR_ROWS;
+    const uint32_t pairs = (g->k + 1) / 2;
+    const uint32_t blocks = g->rows <= HIGHEST ? 1 : (g->rows + PAIR_ROWS - 1) / PAIR_ROWS;
+    const size_t stride = work_stride(g);
     const uint32_t fetching = blocks > 2 ? FETCHING : 2;
     const uint32_t parts = blocks > 1 ? (pairs + SUB_PAIRS - 1) / SUB_PAIRS : 1;
+    const int fetch = blocks == 2 ? FETCH_FAR : FETCH_NEAR;
     const char *w = (const char *)g->w + panel * g->panel_bytes;
 
     for (uint32_t part = 0; part < parts; part++) {
@@ -123,13 +143,14 @@ static void dot_panels(const struct cpu_gemm *g, uint32_t panel, uint32_t panels
             ahead = next ? panels * g->panel_bytes - (size_t)first * 128 : 0;
         for (uint32_t i = 0; i < blocks; i++) { /* of equal height, give or take one row */
             const uint32_t row = i * g->rows / blocks, below = (i + 1) * g->rows / blocks;
-            const struct some s = {.x = g->work + (size_t)row * pairs + first,
+            const struct some s = {.x = g->work + row * stride + first,
                                    .w = w + (size_t)first * 128,
                                    .c = g->c + row * g->c_stride + (size_t)panel * CPU_PANEL,
                                    .pairs = end - first,
-                                   .x_stride = pairs,
+                                   .x_stride = stride,
+                                   .fetch = blocks == 1 || i >= fetching ? FETCH_NONE : fetch,
                                    .share = 128 * 256 / fetching,
-                                   .ahead = i < fetching ? ahead + i * some / fetching : 0,
+                                   .ahead = ahead + i * some / fetching,
                                    .add = g->add || part > 0};
             dot_some(g, below - row, panels, &s);
         }
@@ -142,8 +163,10 @@ static void bf16_gemm(const struct cpu_gemm *g)
         vec_gemm(g);
         return;
     }
-    round_rows(g);
-    for (uint32_t panel = 0, step = g->rows == 1 ? 4 : 2; panel < g->panels; panel += step) {
+    if (!g->rounded)
+        round_rows(g);
+    const uint32_t most = g->rows == 1 ? 4 : g->rows <= PAIR_ROWS || g->rows > HIGHEST ? 2 : 1;
+    for (uint32_t panel = 0, step = most; panel < g->panels; panel += step) {
         if (g->panels - panel < step)
             step = 1;
         dot_panels(g, panel, step, panel + 2 * step <= g->panels);

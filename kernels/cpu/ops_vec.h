@@ -84,8 +84,29 @@ INLINE vf v_tanh(vf x)
     return v_below(xx, v_set1(0.01f), small, big);
 }
 
+/* What is read next, fetched into the second cache while a block is multiplied: `share` / 256 bytes
+ * for each input. The first cache takes fewer lines at once than memory could deliver. */
+struct ahead {
+    const char *at;
+    uint32_t share;
+};
+
+#define FETCHING 3u /* blocks of rows that fetch, at most, an equal share each */
+
+/* Of a block of rows, of what is `bytes` long and as many inputs wide as the block. */
+INLINE struct ahead ahead_of(const char *next, size_t bytes, uint32_t inputs, uint32_t block,
+                             uint32_t blocks)
+{
+    const uint32_t fetching = blocks < FETCHING ? blocks : FETCHING;
+    const size_t some = bytes / fetching;
+
+    if (block >= fetching)
+        return (struct ahead){.at = next, .share = 0};
+    return (struct ahead){.at = next + block * some, .share = (uint32_t)(some * 256 / inputs)};
+}
+
 INLINE void gemm_block(enum ek_dtype t, int rows, int panels, const struct cpu_gemm *g,
-                       const float *x, const char *w, float *c)
+                       const float *x, const char *w, float *c, struct ahead next)
 {
     const size_t row_bytes = CPU_PANEL * elem_bytes(t);
 
@@ -107,6 +128,8 @@ INLINE void gemm_block(enum ek_dtype t, int rows, int panels, const struct cpu_g
             UNROLL4
             for (int p = 0; p < panels; p++)
                 v_load_pair(t, w + k * row_bytes + (size_t)p * g->panel_bytes, h, &wa[p], &wb[p]);
+            if (rows >= 4) /* with fewer the processor runs ahead by itself */
+                __builtin_prefetch(next.at + ((size_t)k * next.share >> 8), 0, 2);
             UNROLL8
             for (int i = 0; i < rows; i++) {
                 vf xv = v_set1(x[(size_t)i * g->x_stride + k]);
@@ -136,10 +159,10 @@ INLINE uint32_t panels_at_once(uint32_t rows)
 }
 
 #define BLOCK(r, p)                                                                                \
-    case (r)*8 + (p): gemm_block(t, r, p, g, x, w, c); break
+    case (r)*8 + (p): gemm_block(t, r, p, g, x, w, c, next); break
 
 INLINE void gemm_some(enum ek_dtype t, const struct cpu_gemm *g, uint32_t row, uint32_t rows,
-                      uint32_t panel, uint32_t panels)
+                      uint32_t panel, uint32_t panels, struct ahead next)
 {
     const float *x = g->x + row * g->x_stride;
     const char *w = (const char *)g->w + panel * g->panel_bytes;
@@ -162,7 +185,10 @@ INLINE void gemm_some(enum ek_dtype t, const struct cpu_gemm *g, uint32_t row, u
     }
 }
 
-INLINE void gemm_rows(enum ek_dtype t, const struct cpu_gemm *g, uint32_t blocks)
+/* `next`: what is read after all this, `next_bytes` long; NULL: each panel fetches the one after,
+ * but for a single block of f32, which has more lines than inputs. */
+INLINE void gemm_rows(enum ek_dtype t, const struct cpu_gemm *g, uint32_t blocks, const char *next,
+                      size_t next_bytes)
 {
     uint32_t step = blocks == 1 ? panels_at_once(g->rows) : 1;
 
@@ -171,7 +197,12 @@ INLINE void gemm_rows(enum ek_dtype t, const struct cpu_gemm *g, uint32_t blocks
             step = 1;
         for (uint32_t i = 0; i < blocks; i++) { /* blocks of equal height, give or take one row */
             uint32_t row = i * g->rows / blocks, end = (i + 1) * g->rows / blocks;
-            gemm_some(t, g, row, end - row, panel, step);
+            const char *w = (const char *)g->w + panel * g->panel_bytes;
+            const char *then = next ? next : w + step * g->panel_bytes;
+            size_t bytes = next ? next_bytes : (size_t)g->k * CPU_PANEL * elem_bytes(t);
+            if (!next && t == EK_F32 && blocks == 1)
+                bytes = 0;
+            gemm_some(t, g, row, end - row, panel, step, ahead_of(then, bytes, g->k, i, blocks));
         }
     }
 }
@@ -200,11 +231,14 @@ INLINE void widen(enum ek_dtype t, const char *w, uint32_t k, float *to)
  * gemm_rows(). */
 INLINE void gemm_widened(enum ek_dtype t, const struct cpu_gemm *g, uint32_t blocks)
 {
-    float wide[WIDE_PART * CPU_PANEL];
+    const size_t row_bytes = CPU_PANEL * elem_bytes(t);
+    float wide[WIDE_PART * CPU_PANEL] __attribute__((aligned(64)));
 
     for (uint32_t panel = 0; panel < g->panels; panel++)
         for (uint32_t k = 0; k < g->k; k += WIDE_PART) {
             const char *w = (const char *)g->w + panel * g->panel_bytes;
+            const char *next =
+                w + (k + WIDE_PART < g->k ? (k + WIDE_PART) * row_bytes : g->panel_bytes);
             struct cpu_gemm part = *g;
             part.k = g->k - k < WIDE_PART ? g->k - k : WIDE_PART;
             part.panels = 1;
@@ -212,8 +246,8 @@ INLINE void gemm_widened(enum ek_dtype t, const struct cpu_gemm *g, uint32_t blo
             part.w = wide;
             part.c = g->c + (size_t)panel * CPU_PANEL;
             part.add = g->add || k > 0;
-            widen(t, w + (size_t)k * CPU_PANEL * elem_bytes(t), part.k, wide);
-            gemm_rows(EK_F32, &part, blocks);
+            widen(t, w + k * row_bytes, part.k, wide);
+            gemm_rows(EK_F32, &part, blocks, next, part.k * row_bytes);
         }
 }
 
@@ -225,7 +259,7 @@ INLINE void gemm_of(enum ek_dtype t, const struct cpu_gemm *g)
     if (g->wide && t != EK_F32 && blocks >= WIDE_BLOCKS)
         gemm_widened(t, g, blocks);
     else if (blocks > 0)
-        gemm_rows(t, g, blocks);
+        gemm_rows(t, g, blocks, NULL, 0);
 }
 
 static void vec_gemm(const struct cpu_gemm *g)

@@ -16,13 +16,33 @@
 #include "kernels/quant.h"
 
 _Static_assert(CPU_K_CHUNK % CPU_K_STEP == 0, "sums are continued");
-_Static_assert(CPU_GEMM_WORK(CPU_ROW_CHUNK, CPU_K_CHUNK) <= CPU_PRODUCT_BYTES, "pairs fit");
+_Static_assert(CPU_GEMM_WORK(CPU_ROW_CHUNK, CPU_K_CHUNK) <= CPU_INPUT_BYTES, "pairs fit");
+
+/* Rounded inputs of a product: those of each CPU_K_CHUNK by themselves, or all in one place. */
+struct inputs {
+    size_t step; /* bytes from one to the next; 0: there is not room for all */
+    bool there;  /* they are from the product before */
+};
+
+/* `each`: bytes of a whole chunk. */
+static struct inputs inputs_of(const struct ek_device *d, const struct cpu_product *p, size_t each)
+{
+    const struct cpu_weight *w = p->w, *before = p->before;
+    const size_t chunks = (w->cols + CPU_K_CHUNK - 1) / CPU_K_CHUNK;
+    const bool fit = chunks * each <= CPU_INPUT_BYTES;
+
+    return (struct inputs){.step = fit ? each : 0,
+                           .there = fit && before && before->cols == w->cols &&
+                                    before->dtype == w->dtype &&
+                                    cpu_in_quads(d, before) == cpu_in_quads(d, w)};
+}
 
 static void plain(const struct ek_device *d, const struct cpu_product *p)
 {
     const struct cpu_weight *w = p->w;
     const char *at = d->weight_memory.at + w->at + p->panel * w->panel_bytes;
     const uint32_t chunk = CPU_K_CHUNK;
+    const struct inputs in = inputs_of(d, p, CPU_GEMM_WORK(p->rows, chunk));
 
     for (uint32_t k = 0; k < w->cols; k += chunk) {
         struct cpu_gemm g = {
@@ -38,7 +58,8 @@ static void plain(const struct ek_device *d, const struct cpu_product *p)
             .c_stride = p->c_stride,
             .add = k > 0,
             .wide = d->wide,
-            .work = (uint32_t *)(void *)p->scratch,
+            .rounded = in.there,
+            .work = (uint32_t *)(void *)(p->scratch + k / chunk * in.step),
         };
         d->ops->gemm(&g);
     }
@@ -83,7 +104,7 @@ static void expand_some(const struct kept *q, uint32_t k, uint32_t n, char *out,
 static void sum_group(const struct kept *q, uint32_t k, uint32_t end)
 {
     const uint32_t some = CPU_EXPAND_BYTES / CPU_EXPAND_PANELS / CPU_PANEL / (q->pairs ? 2 : 4);
-    char *out = q->p->scratch + (size_t)CPU_ROW_CHUNK * CPU_K_CHUNK * 2;
+    char *out = q->p->scratch + CPU_INPUT_BYTES;
     const size_t out_bytes = CPU_EXPAND_BYTES / CPU_EXPAND_PANELS;
 
     for (uint32_t at = k; at < end; at += some) {
@@ -127,8 +148,7 @@ static void kept(const struct ek_device *d, const struct cpu_product *p)
 {
     const struct cpu_weight *w = p->w;
     const char *first = d->weight_memory.at + w->at;
-    float *sums =
-        (float *)(void *)(p->scratch + (size_t)CPU_ROW_CHUNK * CPU_K_CHUNK * 2 + CPU_EXPAND_BYTES);
+    float *sums = (float *)(void *)(p->scratch + CPU_INPUT_BYTES + CPU_EXPAND_BYTES);
 
     for (uint32_t panel = 0; panel < p->panels; panel += CPU_EXPAND_PANELS) {
         float *c = p->c + (size_t)panel * CPU_PANEL;
@@ -148,12 +168,13 @@ static void kept(const struct ek_device *d, const struct cpu_product *p)
     }
 }
 
-_Static_assert(QUADS_WORK(CPU_ROW_CHUNK, CPU_K_CHUNK) <= CPU_PRODUCT_BYTES, "rounded inputs fit");
+_Static_assert(QUADS_WORK(CPU_ROW_CHUNK, CPU_K_CHUNK) <= CPU_INPUT_BYTES, "rounded inputs fit");
 
 /* Numbers of 8 or 4 bits as they are, with inputs rounded to 8 bits. */
 static void whole_numbers(const struct ek_device *d, const struct cpu_product *p)
 {
     const struct cpu_weight *w = p->w;
+    const struct inputs in = inputs_of(d, p, QUADS_WORK(p->rows, CPU_K_CHUNK));
     struct cpu_quads q = {.dtype = w->dtype,
                           .rows = p->rows,
                           .panels = p->panels,
@@ -165,13 +186,14 @@ static void whole_numbers(const struct ek_device *d, const struct cpu_product *p
                           .scale_at = w->scale_at,
                           .zero_at = w->zero_at,
                           .c = p->c,
-                          .work = p->scratch};
+                          .rounded = in.there};
 
     for (uint32_t k = 0; k < w->cols; k += CPU_K_CHUNK) {
         q.first = k;
         q.k = w->cols - k < CPU_K_CHUNK ? w->cols - k : CPU_K_CHUNK;
         q.x = p->x + k;
         q.add = k > 0;
+        q.work = p->scratch + k / CPU_K_CHUNK * in.step;
         d->ops->quads(&q);
     }
 }

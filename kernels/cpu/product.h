@@ -16,18 +16,22 @@ struct cpu_product {
     size_t c_stride;
     uint32_t rows, panel, panels; /* rows <= CPU_ROW_CHUNK */
     char *scratch;                /* CPU_PRODUCT_BYTES */
+    /* What was multiplied with the same rows of x just before, in this scratch, which nobody has
+     * written to since; NULL: nothing. Rounded inputs are used again where all had room. */
+    const struct cpu_weight *before;
 };
 void cpu_multiply(const struct ek_device *d, const struct cpu_product *p);
 /* What a kept number of a panel is worth. */
 float cpu_kept_value(const struct ek_device *d, const struct cpu_weight *w, const char *panel,
                      uint32_t k, uint32_t col);
-#define CPU_ROW_CHUNK     128u  /* rows of a product done together: their inputs stay in L2 */
-#define CPU_K_CHUNK       1024u /* and inputs, so that the panel stays in L1 and L2; even */
-#define CPU_EXPAND_PANELS 4u    /* panels of kept numbers that are expanded together */
+#define CPU_ROW_CHUNK     128u       /* rows of a product done together: their inputs stay in L2 */
+#define CPU_K_CHUNK       1024u      /* and inputs, so that the panel stays in L1 and L2; even */
+#define CPU_INPUT_BYTES   (3u << 19) /* of rounded inputs: of CPU_ROW_CHUNK rows some 5120 */
+#define CPU_EXPAND_PANELS 4u         /* panels of kept numbers that are expanded together */
 #define CPU_EXPAND_BYTES  (32u << 10)
 /* Rounded inputs, expanded numbers, the sums of a group. */
 #define CPU_PRODUCT_BYTES                                                                          \
-    ((size_t)CPU_ROW_CHUNK * CPU_K_CHUNK * 2 + CPU_EXPAND_BYTES +                                  \
+    (CPU_INPUT_BYTES + CPU_EXPAND_BYTES +                                                          \
      (size_t)CPU_ROW_CHUNK * CPU_EXPAND_PANELS * CPU_PANEL * sizeof(float))
 
 /* Bytes of a scale in a panel. */

@@ -36,8 +36,9 @@ struct cpu_quads {
      * own */
     size_t scale_at, zero_at;
     float *c;
-    bool add;   /* continues from what c holds */
-    char *work; /* QUADS_WORK(rows, k) bytes */
+    bool add;     /* continues from what c holds */
+    bool rounded; /* work holds these inputs already: a call with them left them there */
+    char *work;   /* QUADS_WORK(rows, k) bytes */
 };
 
 /* Rounded inputs; for each group the scale, and the sum times the number that stands for zero. */

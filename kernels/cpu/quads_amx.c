@@ -226,7 +226,8 @@ void cpu_quads_amx(const struct cpu_quads *q)
     }
     const struct tiles_cut cut = tiles_cut(q->rows);
     const struct rounded r = rounded_of(q);
-    round_inputs(q, &r);
+    if (!q->rounded)
+        round_inputs(q, &r);
     tiles_begin(cut.height, QUADS_GROUP, QUADS_GROUP / 4);
     for (uint32_t panel = 0; panel < q->panels; panel++)
         for (uint32_t tile = 0; tile < cut.tiles; tile += 2) {

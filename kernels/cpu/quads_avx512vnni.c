@@ -322,7 +322,8 @@ void cpu_quads_vnni(const struct cpu_quads *q)
 {
     const struct rounded r = rounded_of(q);
 
-    round_inputs(q, &r);
+    if (!q->rounded)
+        round_inputs(q, &r);
     if (q->dtype == EK_F4_E2M1)
         float4(q, &r);
     else if (q->dtype == EK_I4)

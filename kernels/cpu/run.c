@@ -70,12 +70,14 @@ struct product {
     size_t x_stride, c_stride;
     float scale;
     char *scratch;
+    uint32_t last, last_rows; /* what was multiplied last; last_rows 0: nothing */
 };
 
 /* Rows [row, row + rows) of panels [panel, end). */
-static void product_part(const struct ek_device *d, const struct product *p, uint32_t row,
-                         uint32_t rows, uint32_t panel, uint32_t end)
+static void product_part(const struct ek_device *d, struct product *p, uint32_t row, uint32_t rows,
+                         uint32_t panel, uint32_t end)
 {
+    const bool again = row == p->last && rows == p->last_rows;
     const struct cpu_weight *w = p->w;
     const struct cpu_product product = {.w = w,
                                         .x = p->x + row * p->x_stride,
@@ -85,17 +87,20 @@ static void product_part(const struct ek_device *d, const struct product *p, uin
                                         .rows = rows,
                                         .panel = panel,
                                         .panels = end - panel,
-                                        .scratch = p->scratch};
+                                        .scratch = p->scratch,
+                                        .before = again ? w : NULL};
 
     cpu_multiply(d, &product);
+    p->last = row;
+    p->last_rows = rows;
     uint32_t first = panel * CPU_PANEL,
              last = end * CPU_PANEL < w->rows ? end * CPU_PANEL : w->rows;
     for (uint32_t i = row; i < row + rows; i++) {
         float *c = p->c + i * p->c_stride;
         if (p->scale != 1.0f)
             d->ops->scale(c + first, c + first, last - first, p->scale);
-        for (uint32_t k = first; p->bias && k < last; k++)
-            c[k] += p->bias[k];
+        if (p->bias)
+            d->ops->add(c + first, p->bias + first, last - first, 1.0f);
     }
 }
 

@@ -7,12 +7,13 @@
  * The forms are run in turns on a product that stays in the second cache, and the best turn of each
  * counts: a machine that does something else meanwhile slows some turns down, but none up. The
  * choice of pairs changes the last bits of answers, so it is made once in a process, far from both
- * sides (twice as fast where they pay, at most as fast elsewhere), and the server hands the tier's
- * name to its engines. Widening gives the same bits either way.
+ * sides (twice as fast where they pay, at most as fast elsewhere), only where it decides, and the
+ * server hands the tier's name to its engines. Widening gives the same bits either way.
  */
 #include "kernels/cpu/tier.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -124,18 +125,23 @@ static double times_as_fast(enum ek_dtype dtype, const struct cpu_ops *a, bool a
 }
 
 #if defined(__x86_64__)
-static double g_pairs; /* how many times as fast as floats; written once */
+static _Atomic double g_pairs; /* how many times as fast as floats; written once */
 
 static void measure_pairs(void)
 {
     g_pairs = times_as_fast(EK_BF16, &cpu_ops_avx512, false, &cpu_ops_avx512bf16, false);
 }
 
-double cpu_pairs_times(void)
+static bool pairs_pay(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
 
     (void)pthread_once(&once, measure_pairs); /* fails for no argument of ours */
+    return g_pairs >= PAIRS_PAY;
+}
+
+double cpu_pairs_times(void)
+{
     return g_pairs;
 }
 #endif
@@ -151,7 +157,8 @@ bool cpu_widens(const struct cpu_ops *ops, enum ek_dtype dtype, double *ret_time
     return *ret_times >= WIDE_PAYS;
 }
 
-void cpu_tier_list(const struct cpu_ops *ret_tiers[CPU_TIERS])
+/* What this machine has, as if pairs were quick everywhere; NULL ends the list. */
+static void tiers_there(const struct cpu_ops *ret_tiers[CPU_TIERS])
 {
     uint32_t n = 0;
 
@@ -161,22 +168,31 @@ void cpu_tier_list(const struct cpu_ops *ret_tiers[CPU_TIERS])
                    __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     bool fours = vectors && __builtin_cpu_supports("avx512vnni");
     bool pairs = fours && __builtin_cpu_supports("avx512bf16");
-    bool quick = pairs && cpu_pairs_times() >= PAIRS_PAY;
     if (pairs && tiles_granted())
         ret_tiers[n++] = &cpu_ops_amx;
-    if (quick)
+    if (pairs)
         ret_tiers[n++] = &cpu_ops_avx512bf16;
     if (fours)
         ret_tiers[n++] = &cpu_ops_avx512vnni;
     if (vectors)
         ret_tiers[n++] = &cpu_ops_avx512;
-    if (pairs && !quick)
-        ret_tiers[n++] = &cpu_ops_avx512bf16;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         ret_tiers[n++] = &cpu_ops_avx2;
 #endif
     ret_tiers[n++] = &cpu_ops_ref;
     ret_tiers[n] = NULL;
+}
+
+void cpu_tier_list(const struct cpu_ops *ret_tiers[CPU_TIERS])
+{
+    tiers_there(ret_tiers);
+#if defined(__x86_64__)
+    if (ret_tiers[0] != &cpu_ops_avx512bf16 || pairs_pay())
+        return; /* where tiles are the best, nobody asks what pairs are like */
+    ret_tiers[0] = &cpu_ops_avx512vnni;
+    ret_tiers[1] = &cpu_ops_avx512;
+    ret_tiers[2] = &cpu_ops_avx512bf16;
+#endif
 }
 
 const struct cpu_ops *cpu_tier_find(const char *name, struct ek_fault *fault)
@@ -185,11 +201,13 @@ const struct cpu_ops *cpu_tier_find(const char *name, struct ek_fault *fault)
     char list[64] = "";
     size_t len = 0;
 
-    cpu_tier_list(have);
     if (!name || name[0] == '\0')
         name = getenv("EVENKEEL_CPU_ISA");
-    if (!name || name[0] == '\0')
+    if (!name || name[0] == '\0') {
+        cpu_tier_list(have);
         return have[0];
+    }
+    tiers_there(have);
     for (uint32_t i = 0; have[i]; i++) {
         if (strcmp(name, have[i]->name) == 0)
             return have[i];

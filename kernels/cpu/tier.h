@@ -48,12 +48,13 @@ struct cpu_gemm {
     size_t c_stride;
     bool add;
     bool wide;      /* many rows: bf16 and f16 become f32 once for all; the same bits */
+    bool rounded;   /* work holds these inputs already: a call with them left them there */
     uint32_t *work; /* CPU_GEMM_WORK(rows, k) bytes for tiers with pairs; else may be NULL */
 };
 
-/* Whole tiles of 16 rows x CPU_K_STEP inputs in bf16. */
+/* Whole tiles of 16 rows x CPU_K_STEP inputs in bf16, and a line between rows. */
 #define CPU_GEMM_WORK(rows, k)                                                                     \
-    (((size_t)(rows) + 15) / 16 * 16 * (((size_t)(k) + CPU_K_STEP - 1) / CPU_K_STEP) * 64)
+    (((size_t)(rows) + 15) / 16 * 16 * (((size_t)(k) + CPU_K_STEP - 1) / CPU_K_STEP + 1) * 64)
 
 /* Up to CPU_BLOCKS KV blocks, one after another, against up to CPU_QUERIES queries. `scores`:
  * s[rows, blocks * keys] = q[rows, dim] * kt, kt = [dim][keys] of each block, keys a power of two.
@@ -164,13 +165,14 @@ struct cpu_ops {
 /* The named tier, or the best this machine has if name is NULL (EVENKEEL_CPU_ISA names one too).
  * NULL with a fault that lists the tiers when it is unknown or not offered here. */
 const struct cpu_ops *cpu_tier_find(const char *name, struct ek_fault *fault);
-/* The tiers of this machine, best first; NULL ends the list. */
+/* The tiers of this machine, the best first; NULL ends the list. Takes 4 ms once in a process where
+ * it has to be measured which that is; cpu_tier_find() of a name measures nothing. */
 #define CPU_TIERS 7u
 void cpu_tier_list(const struct cpu_ops *ret_tiers[CPU_TIERS]);
 
 #if defined(__x86_64__)
-/* How many times as fast products of pairs of bf16 are as products of floats, on a machine that has
- * both; 0 when there was no memory to measure. Measured once in a process, some 4 ms. */
+/* How many times as fast products of pairs of bf16 are as products of floats; 0 when this process
+ * did not measure it. */
 double cpu_pairs_times(void);
 #endif
 /* Whether a weight of this type is widened once for many rows (struct cpu_gemm); `*ret_times`: how

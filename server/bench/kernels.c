@@ -81,6 +81,7 @@ struct kernels {
     const struct test *test;
     struct lane *lanes;
     uint32_t repeats;
+    bool wide[TESTS];                         /* as the backend would: struct cpu_gemm */
     size_t tests;                             /* none when only limits are wanted */
     double limit[LIMITS][ROWS_MOST_REPEATS];  /* bytes or operations / 10^9 a second */
     double seconds[TESTS][ROWS_MOST_REPEATS]; /* of one run */
@@ -91,7 +92,7 @@ static bool in_quads(const struct test *t)
     return t->dtype == EK_I8 || t->dtype == EK_I4;
 }
 
-static void run_gemm(const struct cpu_ops *ops, const struct test *t, const struct lane *l)
+static void run_gemm(const struct kernels *k, const struct test *t, const struct lane *l)
 {
     size_t panel_bytes = (size_t)CPU_PANEL * K * ek_dtype_bits(t->dtype) / 8;
     struct cpu_gemm g = {.dtype = t->dtype,
@@ -103,11 +104,12 @@ static void run_gemm(const struct cpu_ops *ops, const struct test *t, const stru
                          .panel_bytes = panel_bytes,
                          .c = l->y,
                          .c_stride = (size_t)32 * CPU_PANEL,
+                         .wide = k->wide[t - tests],
                          .work = l->work};
 
     for (size_t at = 0; at + 32 * panel_bytes <= STREAM_BYTES; at += 32 * panel_bytes) {
         g.w = l->stream + at;
-        ops->gemm(&g);
+        k->ops->gemm(&g);
     }
 }
 
@@ -190,7 +192,7 @@ static void run_member(void *ctx, uint32_t member)
     if (in_quads(t))
         run_quads(k->ops, t, l);
     else if (t->kind == GEMM)
-        run_gemm(k->ops, t, l);
+        run_gemm(k, t, l);
     else if (t->kind == SCORES || t->kind == MIX)
         run_blocks(k->ops, t, l);
     else
@@ -394,6 +396,10 @@ int bench_kernels(const struct bench_options *o, struct ek_fault *fault)
     k->repeats = (uint32_t)o->repeat;
     k->tests = o->limits ? 0 : TESTS;
     k->ops = cpu_tier_find(o->isa, fault);
+    for (size_t i = 0; k->ops && i < k->tests; i++) {
+        double times;
+        k->wide[i] = tests[i].kind == GEMM && cpu_widens(k->ops, tests[i].dtype, &times);
+    }
     r = k->ops ? cpu_pool_new(threads, NULL, &k->pool) : -EBADMSG;
     if (r == 0 && k->tests > 0)
         r = open_lanes(k);
