@@ -3,6 +3,9 @@
  * connect by TCP) and seccomp (which calls the kernel still takes). What was opened before stays
  * open. Nothing here can be taken back, and threads started later have it too.
  *
+ * The filter says which calls are refused, not which are allowed: what a card's driver and later C
+ * libraries call is not known here. The packages' units have a list of what is allowed besides.
+ *
  * Landlock holds for the calling thread and those that it starts: begin with it, before there are
  * others. The list of calls is put on all threads at once, when what needs them is done.
  */
