@@ -5,7 +5,8 @@
  *    "gemma3_text", ...}, "vision_config": {...}, "eos_token_id": ..., "torch_dtype": ...}
  *
  * or, in the first Qwen2-VL and 2.5-VL, the text part's keys beside vision_config. A text_config
- * (Nemotron: llm_config) may leave out what the class has as default, which published checkpoints do: the numbers below.
+ * (Nemotron: llm_config) may leave out what the class has as default, which published checkpoints
+ * do: the numbers below.
  *
  * Positions in three dimensions (mrope) are one and the same for text, which is rope as usual.
  */

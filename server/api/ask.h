@@ -85,9 +85,9 @@ struct openai_ask {
     json_t *logit_bias, *bad_words, *allowed_ids;
     json_t *messages, *tools, *template_args, *documents;
     uint32_t past_calls; /* in the messages */
-    json_t *bound;  /* parameters that bind a call beyond those that the model sees, by tool */
-    json_t *system; /* the system's text, before it became a message */
-    json_t *tokens; /* /detokenize */
+    json_t *bound;       /* parameters that bind a call beyond those that the model sees, by tool */
+    json_t *system;      /* the system's text, before it became a message */
+    json_t *tokens;      /* /detokenize */
     /* The form of the answer; of JSON of any kind there is no value. */
     const char *form_field; /* that asked for it, NULL = free text */
     enum grammar_kind form_kind;
