@@ -84,6 +84,14 @@ check-packages:
 	@tools/deps.sh packages
 	@MAKE="$(MAKE)" BUILD="$(BUILD)" tools/check-packages.sh
 
+# The packages of FROM, upgraded to today's under load in such a machine: what was configured and pinned
+# stays, and nobody is refused. The old ones are built once, without CUDA.
+FROM ?= fe3fe2a
+check-upgrade: deb
+	@tools/old-debs.sh $(FROM) $(BUILD)/deb-$(FROM)
+	@[ -x build/venv/bin/python ] || $(MAKE) -s --no-print-directory venv
+	@OLD=$(BUILD)/deb-$(FROM) DEBS=$(DEBDIR) build/venv/bin/python -m pytest -q -x -rs --no-header tests/packages/test_upgrade_from.py
+
 # Each dashboard by Grafana's own schema, and every query of it on a real Prometheus after a real run;
 # draws docs/dashboards (80 s).
 check-dashboards: all build/venv-dash/ready
@@ -97,4 +105,4 @@ build/venv-dash/ready:
 	@touch $@
 
 FORCE:
-.PHONY: install dist deb rpm check-packages check-dashboards FORCE
+.PHONY: install dist deb rpm check-packages check-upgrade check-dashboards FORCE

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Clients that open a connection per request and count what became of each: load.py PORT CLIENTS SECONDS [MAX_TOKENS]. Prints JSON."""
+"""Clients that open a connection per request and count what became of each: load.py PORT CLIENTS SECONDS [MAX_TOKENS [KEY]].
+Prints JSON."""
 import http.client
 import json
 import sys
@@ -8,6 +9,7 @@ import time
 
 port, clients, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 tokens = int(sys.argv[4]) if len(sys.argv) > 4 else 24
+HEADERS = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {sys.argv[5]}"} if len(sys.argv) > 5 else {})
 BODY = json.dumps({"model": "evenkeel-tiny", "prompt": "Once upon a time", "max_tokens": tokens, "stream": True, "ignore_eos": True}).encode()
 counts = {"ok": 0, "refused": 0, "errors_5xx": 0, "broken": 0, "other": 0}
 longest, lock, said = 0.0, threading.Lock(), []
@@ -22,7 +24,7 @@ def one():
         said.append(str(error))
         return "refused"
     try:
-        connection.request("POST", "/v1/completions", BODY, {"Content-Type": "application/json"})
+        connection.request("POST", "/v1/completions", BODY, HEADERS)
         answer = connection.getresponse()
         text = answer.read()
     except (OSError, http.client.HTTPException) as error:

@@ -74,9 +74,9 @@ def ready(m, seconds=20):
 class Load:
     """Clients in the machine's network; they need nothing of its files."""
 
-    def __init__(self, m, clients, seconds, tokens=24):
+    def __init__(self, m, clients, seconds, tokens=24, key=None):
         self.process = subprocess.Popen(["nsenter", "-t", str(m.leader), "-n", "python3", ROOT / "tests/packages/load.py", "8000", str(clients), str(seconds),
-                                         str(tokens)], stdout=subprocess.PIPE, text=True)
+                                         str(tokens), *([key] if key else [])], stdout=subprocess.PIPE, text=True)
         time.sleep(0.5)
 
     def counts(self):
@@ -261,7 +261,7 @@ def newer(m, version):
     """The same packages under a higher version."""
     m.run(f"""mkdir -p /root/new && cd /root && for d in debs/*.deb; do case $d in *dbgsym*) continue;; esac
         rm -rf x && dpkg-deb -R $d x && old=$(sed -n 's/^Version: //p' x/DEBIAN/control) && sed -i "s/$old/{version}/g" x/DEBIAN/control &&
-        n=$(basename $d) && dpkg-deb -b x new/$(echo $n | sed "s/_$old"_/_{version}_/) >/dev/null || exit 1; done""")
+        n=$(basename $d) && dpkg-deb -Zgzip -z1 -b x new/$(echo $n | sed "s/_$old"_/_{version}_/) >/dev/null || exit 1; done""", timeout=300)
 
 
 def test_upgrade_under_load_refuses_nobody_and_keeps_conffiles(m):
