@@ -27,9 +27,9 @@ typedef uint64_t cu_addr;
 /* Floats of a part's result for a head: its numbers, its maximum and sum, and room so that numbers
  * begin at 16 bytes. */
 #define CU_PARTIAL(head_dim) ((head_dim) + 4u)
-#define CU_TILE_UNIT   128u /* positions: a part of a tile's context begins at a multiple, */
-#define CU_TILE_LEAST  512u /* and has about so many at least */
-#define CU_DIM_MOST    256u
+#define CU_TILE_UNIT         128u /* positions: a part of a tile's context begins at a multiple, */
+#define CU_TILE_LEAST        512u /* and has about so many at least */
+#define CU_DIM_MOST          256u
 
 /* One row that attends alone, or a part of its context: attention for one KV head of it. */
 struct cu_item {

@@ -310,9 +310,9 @@ int cuda_launch(struct ek_device *d, enum cuda_kernel k, uint32_t x, uint32_t y,
                 void *args);
 
 /* times.c: what EVENKEEL_CUDA_TIMES asks for: on stderr, when the device is closed, how long each
- * kernel took, launched one after the other (no graphs, no overlap). NULL: it does not. mark() comes
- * behind each launch, with its kernel or, CUDA_KERNELS for cuBLASLt, and two numbers that tell its
- * size; begin() before the first of a step. */
+ * kernel took, launched one after the other (no graphs, no overlap). NULL: it does not. mark()
+ * comes behind each launch, with its kernel or, CUDA_KERNELS for cuBLASLt, and two numbers that
+ * tell its size; begin() before the first of a step. */
 struct cuda_times *cuda_times_open(struct ek_device *d);
 void cuda_times_close(struct ek_device *d);
 int cuda_times_begin(struct ek_device *d);

@@ -364,8 +364,8 @@ static void shape_attention(const struct ek_plan_request *q, struct cuda_shape *
     s->most_tile_parts = fast ? CUDA_TILE_PAIRS / CU_TILE_ROWS / g->kv_heads : 0;
     s->most_tiles = fast ? q->ceiling.rows / least + q->ceiling.seqs + 1 + s->most_tile_parts : 0;
     partials = (size_t)s->most_items * heads;
-    s->partial_at = cuda_shape_take(&s->arena_bytes, partials,
-                                    CU_PARTIAL(g->head_dim) * sizeof(float));
+    s->partial_at =
+        cuda_shape_take(&s->arena_bytes, partials, CU_PARTIAL(g->head_dim) * sizeof(float));
     s->counter_at = cuda_shape_take(&s->arena_bytes, (size_t)s->most_items * g->kv_heads,
                                     groups * sizeof(uint32_t));
     s->tile_counter_at = cuda_shape_take(&s->arena_bytes, (size_t)s->most_tile_parts * g->kv_heads,

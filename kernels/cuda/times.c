@@ -1,7 +1,7 @@
 /*
  * How long each kernel takes, where a profiler may not read the card's counters: an event behind
- * every launch, so that the time from one to the next is a kernel's, with the gap before it. Kept by
- * kernel and grid, because products of several sizes share kernels.
+ * every launch, so that the time from one to the next is a kernel's, with the gap before it. Kept
+ * by kernel and grid, because products of several sizes share kernels.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,7 +46,8 @@ static uint16_t cell_of(struct cuda_times *t, int kernel, uint32_t x, uint32_t y
 {
     uint32_t i = 0;
 
-    while (i < t->count && (t->cells[i].kernel != kernel || t->cells[i].x != x || t->cells[i].y != y))
+    while (i < t->count &&
+           (t->cells[i].kernel != kernel || t->cells[i].x != x || t->cells[i].y != y))
         i++;
     if (i == t->count && t->count < CELLS)
         t->cells[t->count++] = (struct cell){.kernel = kernel, .x = x, .y = y};
@@ -114,7 +115,8 @@ static void print(struct ek_device *d)
     for (uint32_t i = 0; i < t->count; i++)
         all += t->cells[i].us;
     qsort(t->cells, t->count, sizeof(t->cells[0]), more_first);
-    (void)fprintf(stderr, "%-32s %14s %10s %12s %7s\n", "kernel", "grid", "launches", "us each", "share");
+    (void)fprintf(stderr, "%-32s %14s %10s %12s %7s\n", "kernel", "grid", "launches", "us each",
+                  "share");
     for (uint32_t i = 0; i < t->count; i++) {
         const struct cell *c = &t->cells[i];
         if (c->launches == 0)

@@ -1,6 +1,6 @@
 /*
- * Short prompts beside a long one, in virtual time on the real scheduler (schedsim.h): how long they
- * wait for their first token alone and beside it, and how much later the long one is read.
+ * Short prompts beside a long one, in virtual time on the real scheduler (schedsim.h): how long
+ * they wait for their first token alone and beside it, and how much later the long one is read.
  *
  *   bench_prefill [REPORT [LONG]]
  *
@@ -81,14 +81,14 @@ static int measure(struct report *rep, const char *name, uint32_t tokens, uint32
                    uint32_t chunk)
 {
     struct schedsim_params p = {.block_size = 16,
-                              .pool_tokens = 2 * tokens,
-                              .max_seqs = 64,
-                              .budget = budget,
-                              .long_prefill = chunk,
-                              .max_model_len = tokens + SHORT_ANSWER,
-                              .depth = 2,
-                              .scale = 1,
-                              .seed = 1};
+                                .pool_tokens = 2 * tokens,
+                                .max_seqs = 64,
+                                .budget = budget,
+                                .long_prefill = chunk,
+                                .max_model_len = tokens + SHORT_ANSWER,
+                                .depth = 2,
+                                .scale = 1,
+                                .seed = 1};
     struct outcome alone, without, both;
     int r = play(&p, tokens, 0, &alone);
     if (r != 0)

@@ -5,9 +5,9 @@
  *
  * Part one replays each trace of the directory TRACES (forms: trace.h; files of other forms are
  * passed over) for block sizes 8, 16, 32, swap off and on, and two chunk budgets, in virtual time
- * (schedsim.h); those that share prefixes with evicted ones kept in the host tier too. Part two holds
- * 256 and 1,024 sequences running and measures the host time of one step. A table for people on
- * stdout, REPORT as JSON; tools/report_sched.py draws and writes docs.
+ * (schedsim.h); those that share prefixes with evicted ones kept in the host tier too. Part two
+ * holds 256 and 1,024 sequences running and measures the host time of one step. A table for people
+ * on stdout, REPORT as JSON; tools/report_sched.py draws and writes docs.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -27,14 +27,14 @@
 #define MODEL_LEN   4096u
 
 static const struct schedsim_params base = {.block_size = 16,
-                                          .pool_tokens = POOL_TOKENS,
-                                          .max_seqs = 256,
-                                          .budget = 2048,
-                                          .max_model_len = MODEL_LEN,
-                                          .depth = 2,
-                                          .scale = 1,
-                                          .load = 0.9,
-                                          .seed = 1};
+                                            .pool_tokens = POOL_TOKENS,
+                                            .max_seqs = 256,
+                                            .budget = 2048,
+                                            .max_model_len = MODEL_LEN,
+                                            .depth = 2,
+                                            .scale = 1,
+                                            .load = 0.9,
+                                            .seed = 1};
 
 /* Lengths that suit a pool of 6,144 tokens: prompts of some hundred. */
 static uint32_t scale_of(const struct trace *t)

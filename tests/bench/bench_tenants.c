@@ -134,16 +134,16 @@ static int play(const struct tenants_load *l, double share, uint32_t most, bool 
                 struct waits *ret_waits, double *ret_rate)
 {
     struct schedsim_params p = {.block_size = 16,
-                              .pool_tokens = 262144,
-                              .max_seqs = SEQS,
-                              .budget = BUDGET,
-                              .max_model_len = 8192,
-                              .depth = 2,
-                              .scale = 1,
-                              .tenants = apart,
-                              .open_most = most,
-                              .by_tenant = true,
-                              .seed = 1};
+                                .pool_tokens = 262144,
+                                .max_seqs = SEQS,
+                                .budget = BUDGET,
+                                .max_model_len = 8192,
+                                .depth = 2,
+                                .scale = 1,
+                                .tenants = apart,
+                                .open_most = most,
+                                .by_tenant = true,
+                                .seed = 1};
     struct schedsim_result all;
     struct trace t = {0};
     char *answers = NULL;

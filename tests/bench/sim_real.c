@@ -27,14 +27,14 @@ static int run_sched(const struct trace *t, const struct setup *s)
     size_t bytes = 0;
     struct schedsim_result o;
     struct schedsim_params p = {.block_size = s->block_size,
-                              .pool_tokens = (s->blocks - 1) * s->block_size,
-                              .max_seqs = s->seqs,
-                              .budget = s->tokens,
-                              .max_model_len = s->max_len,
-                              .depth = s->depth,
-                              .scale = 1,
-                              .cost = &s->cost,
-                              .seed = 1};
+                                .pool_tokens = (s->blocks - 1) * s->block_size,
+                                .max_seqs = s->seqs,
+                                .budget = s->tokens,
+                                .max_model_len = s->max_len,
+                                .depth = s->depth,
+                                .scale = 1,
+                                .cost = &s->cost,
+                                .seed = 1};
     p.answers = open_memstream(&answers, &bytes);
     if (!p.answers)
         return -ENOMEM;

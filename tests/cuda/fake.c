@@ -261,7 +261,8 @@ API cuInit(unsigned flags)
     fake_g.begun = true;
     ENTER("cuInit");
     RULE(flags == 0, CU_INVALID_VALUE, "cuInit with flags");
-    int name = open("/proc/thread-self/comm", O_RDWR | O_CLOEXEC); /* as a driver does: else it ends */
+    int name =
+        open("/proc/thread-self/comm", O_RDWR | O_CLOEXEC); /* as a driver does: else it ends */
     if (name < 0)
         return fake_leave(CU_OPERATING_SYSTEM);
     (void)close(name);
@@ -441,8 +442,8 @@ API cuOccupancyMaxActiveBlocksPerMultiprocessor(int *ret_blocks, struct cu_opaqu
 {
     ENTER_CARD("cuOccupancyMaxActiveBlocksPerMultiprocessor");
     RULE(fake_is(function, FUNCTION), INVALID_HANDLE, "the occupancy of no function");
-    RULE(threads > 0 && dynamic <= function->dynamic_most, CU_INVALID_VALUE, "%d threads, %zu bytes",
-         threads, dynamic);
+    RULE(threads > 0 && dynamic <= function->dynamic_most, CU_INVALID_VALUE,
+         "%d threads, %zu bytes", threads, dynamic);
     *ret_blocks = 3;
     return fake_leave(CU_OK);
 }

@@ -135,7 +135,8 @@ static void rounded_e4m3(const struct one *o, uint32_t token, float *ret_row)
     }
 }
 
-/* Hopper's tensor cores keep about 14 bits of the sum of a product of E4M3, whatever type it has. */
+/* Hopper's tensor cores keep about 14 bits of the sum of a product of E4M3, whatever type it has.
+ */
 #define FP8_SUMS 0x1p-13
 
 /* Exactly but for sums of floats, or once more rounded to the type of the model on the way. */
