@@ -33,7 +33,7 @@ static void test_nearest(void **state)
         {"Phi3SmallForCausalLM", "Phi3"},
         {"PhiForCausalLM", "Phi3"},
         {"LLaMAForCausalLM", "Llama"},
-        {"OlmoHybridForCausalLM", "Olmo3"},
+        {"Olmo4ForCausalLM", "Olmo3"},
         {"HunYuanDenseV2ForCausalLM", "HunYuanDenseV1"},
         {"Exaone5ForCausalLM", "Exaone4"},
         {"GPT2LMHeadModel", NULL},
