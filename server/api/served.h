@@ -79,14 +79,14 @@ struct served {
     uint64_t step_deadline_us;
     bool force_usage, prompt_details, prefix_caching;
     struct served_classes classes;
-    bool textless;               /* the model has no output layer for text */
-    bool embeds;                 /* it was made for its states */
-    bool pair_template;          /* `chat` takes the roles query and document */
-    bool hidden_metrics;         /* names that vLLM once had are exported too */
-    const char *tokenizer_info;  /* JSON, NULL: it is not told */
-    bool request_metrics;        /* answers tell the times of their request */
-    enum thinkstyle think;       /* thinking that is taken out of the text of chats */
-    enum toolstyle tools;        /* calls that are taken out of the text of chats with tools */
+    bool textless;              /* the model has no output layer for text */
+    bool embeds;                /* it was made for its states */
+    bool pair_template;         /* `chat` takes the roles query and document */
+    bool hidden_metrics;        /* names that vLLM once had are exported too */
+    const char *tokenizer_info; /* JSON, NULL: it is not told */
+    bool request_metrics;       /* answers tell the times of their request */
+    enum thinkstyle think;      /* thinking that is taken out of the text of chats */
+    enum toolstyle tools;       /* calls that are taken out of the text of chats with tools */
     const char *tool_parser, *reasoning_parser; /* their names; NULL or "none": there is none */
     int32_t mark[HARMONY_MARKS]; /* their tokens, when `think` is THINK_HARMONY; then `tools` is
                                     TOOLS_OPENAI */
