@@ -27,15 +27,18 @@ $(DOUBLING:%=$(B)/%): WRAP += -Wl,--wrap=memmove,--wrap=memcpy,--wrap=memmem,--w
 .PHONY: doubling
 
 # Each parser under clang's fuzzer, one after the other, from its corpus on; what is found lies in
-# build/fuzz. Add what you mend to tests/fuzz/corpus.
+# build/fuzz. Add what you mend to tests/fuzz/corpus. fuzz-report adds what was run to the table of
+# docs/security.md.
 #
 #   make fuzz [ONLY="http schema"] [LASTS=60]
 fuzz:
 	@$(MAKE) --no-print-directory CC="$(if $(findstring clang,$(CC)),$(CC),clang)" CUDA=0 \
 	  SAN=fuzzer-no-link,address,undefined fuzz-all
+fuzz-report:
+	@BUILD=$(BUILD) tools/fuzz-report.sh
 fuzz-all: need $(if $(ONLY),$(ONLY:%=$(B)/tests/fuzz/fuzz_%),$(FUZZ_BINS))
 	@BUILD=$(BUILD) LASTS=$(LASTS) tools/fuzz.sh $(filter-out need,$^)
-.PHONY: fuzz fuzz-all
+.PHONY: fuzz fuzz-all fuzz-report
 
 check:
 	@tools/deps.sh test
