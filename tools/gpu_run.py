@@ -60,6 +60,11 @@ def sections(build, out, shape):
             found.append((words, {switch: value}))
         return found
 
+    def times(rows):
+        """What each kernel of a decode takes; the table is in the section's log."""
+        words, _ = bench(shape, "decode")
+        return [*words[:-2], "--only", str(rows)], {"EVENKEEL_CUDA_TIMES": "1"}
+
     def model(report, *words):
         return [sys.executable, str(ROOT / "tools/gpu-model.py"), str(build), str(out / report), *words], {}
 
@@ -73,6 +78,7 @@ def sections(build, out, shape):
         Section("big", 40, 180, unit("test_big")),
         Section("first", 60, 300, bench(shape, "first")),
         Section("model", 20, 180, model("model.json")),
+        Section("times", 20, 90, times(1), times(64), times(256)),
         Section("memory", 15, 120, model("memory.json", "--memory"), needs="nvidia-smi"),
         Section("ncu", 30, 60, ([sys.executable, str(ROOT / "tools/gpu-ncu.py"), str(out / "ncu.json"), *bench(shape, "first")[0]], {}), needs="ncu"),
         Section("torch", 20, 90, ([sys.executable, str(ROOT / "tools/gpu-torch.py"), str(out / "torch.json")], {}), needs="torch"),

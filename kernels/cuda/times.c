@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/cuda.h"
 
-#define EVENTS 8192u /* not looked at yet */
+#define EVENTS 2048u /* not looked at yet */
 #define CELLS  128u  /* kernels and grids */
 #define BEGIN  (CUDA_KERNELS + 1)
 

@@ -150,6 +150,20 @@ def test_simulated_card(tmp_path):
     assert "Fake card" in report["machine"]["gpu"] and report["machine"]["large_products"] == "own kernels"
 
 
+@pytest.mark.skipif(not FAKE.exists(), reason="no C++ compiler to run kernels on the host")
+def test_times_of_kernels(tmp_path):
+    """Every launch of a decode in a table: its kernel, its grid, how often."""
+    env = {**os.environ, "EVENKEEL_CUDA_DRIVER": str(FAKE), "EVENKEEL_CUBLASLT": "off", "EVENKEEL_CUDA_TIMES": "1"}
+    words = [BUILD / "evenkeel-bench-cuda", "--shape", "small", "--section", "decode", "--only", "1"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, env={**env, "LD_LIBRARY_PATH": str(FAKE.parent)})
+    assert done.returncode == 0, done.stderr
+    launches = {}
+    for kernel, *_, often, _, _ in (line.split() for line in done.stderr.splitlines() if line.startswith("ek_")):
+        launches[kernel] = launches.get(kernel, 0) + int(often)
+    steps = launches["ek_embed"]
+    assert steps > 40 and launches["ek_norm"] == 5 * steps - steps + launches["ek_sample"]
+
+
 NCU = '''#!/bin/sh
 echo '==PROF== Connected to process 77 (evenkeel-bench-cuda)'
 echo '"ID","Process ID","Kernel Name","gpu__time_duration.sum","dram__throughput.avg.pct_of_peak_sustained_elapsed"'
