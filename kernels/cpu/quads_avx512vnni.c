@@ -29,6 +29,7 @@ struct place {
     const int32_t *start;
     size_t at;    /* bytes of numbers before the group */
     size_t ahead; /* bytes from there to what is fetched meanwhile, half as much as is read */
+    bool whole;   /* or as much: there is only this block */
 };
 
 INLINE __m512i four_inputs(const int8_t *x)
@@ -57,7 +58,11 @@ INLINE void add_eight(struct form f, int rows, int panels, const struct cpu_quad
     UNROLL8
     for (int v = 0; v < 2 * panels; v++) {
         const char *at = p->w + (size_t)(v / 2) * q->panel_bytes + p->at + (v % 2) * 64;
-        if (rows >= 4 && (bits == 8 || v == 0)) /* with fewer it runs ahead of them by itself */
+        if (rows >= 4 && p->whole) { /* with fewer the processor runs ahead by itself */
+            _mm_prefetch(at + p->ahead + (size_t)eight * (bits == 4 ? 128 : 256), _MM_HINT_T1);
+            if (bits == 8)
+                _mm_prefetch(at + p->ahead + (size_t)eight * 256 + 128, _MM_HINT_T1);
+        } else if (rows >= 4 && (bits == 8 || v == 0))
             _mm_prefetch(at + p->ahead + (size_t)eight * (bits == 4 ? 64 : 128), _MM_HINT_T1);
         at += (size_t)eight * (bits == 4 ? 128 : 256);
         if (bits == 4) {
@@ -206,7 +211,8 @@ INLINE void one_group(struct form f, int rows, int panels, const struct cpu_quad
     else
         add_inputs(rows, panels, r, p, sum, c);
     p->at += (size_t)QUADS_GROUP * CPU_PANEL * (unsigned)f.bits / 8;
-    p->ahead -= (size_t)QUADS_GROUP * CPU_PANEL * (unsigned)f.bits / 16;
+    if (!p->whole)
+        p->ahead -= (size_t)QUADS_GROUP * CPU_PANEL * (unsigned)f.bits / 16;
     p->x += QUADS_GROUP;
     p->scale++;
     p->start++;
@@ -279,7 +285,7 @@ static void fetch_scales(const struct cpu_quads *q, uint32_t panel, uint32_t cou
     }
 }
 
-/* The first two blocks of rows fetch the next panel. */
+/* A single block of rows, or the first two, fetch the next panel. */
 INLINE void all(struct form f, const struct cpu_quads *q, const struct rounded *r)
 {
     const uint32_t blocks = (q->rows + ROWS - 1) / ROWS;
@@ -297,6 +303,7 @@ INLINE void all(struct form f, const struct cpu_quads *q, const struct rounded *
                               .x = r->x + row * r->padded,
                               .scale = r->scale + (size_t)row * r->groups,
                               .start = r->start + (size_t)row * r->groups,
+                              .whole = blocks == 1,
                               .at = (size_t)q->first * CPU_PANEL * (unsigned)f.bits / 8};
             if (panel + step < q->panels && i < 2)
                 p.ahead = step * q->panel_bytes + i * half;
