@@ -93,6 +93,7 @@ static bool alone(const char *line, size_t len, const char *at, size_t n)
 static bool is_event(const char *line, size_t len)
 {
     static const char *const from[] = {" kubelet", "\tkubelet", "default-scheduler", "-controller ",
+                                       "{kubelet ",
                                        "kernel-monitor"};
     for (size_t i = 0; i < sizeof(from) / sizeof(from[0]); i++) {
         if (memmem(line, len, from[i], strlen(from[i])))
