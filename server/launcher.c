@@ -136,8 +136,9 @@ static void watch_ends(struct ek_apart_memory *m)
         (void)sigaction(fatal[i], &a, &g_before[i]); /* without it, it counts as its own */
 }
 
-static void run_engine(const struct launching *l) __attribute__((noreturn));
-static void run_engine(const struct launching *l)
+/* `mask`: of signals, from when its ends are watched. */
+static void run_engine(const struct launching *l, const sigset_t *mask) __attribute__((noreturn));
+static void run_engine(const struct launching *l, const sigset_t *mask)
 {
     const struct ek_backend *backend = NULL;
     struct ek_device *device = NULL;
@@ -153,6 +154,7 @@ static void run_engine(const struct launching *l)
     if (l->cgroup.dir >= 0)
         (void)close(l->cgroup.dir);
     watch_ends(l->memory);
+    (void)sigprocmask(SIG_SETMASK, mask, NULL);
     int r = load(l->o, l->memory, &backend, &device, &model, &fault);
     if (r < 0) {
         ek_apart_failed(l->memory, r, &fault);
@@ -223,6 +225,24 @@ static void check(struct launching *l, uint32_t number)
     answer(l, &a);
 }
 
+/* A signal that is sent before the engine can tell so waits until it can. */
+static pid_t fork_engine(const struct launching *l)
+{
+    sigset_t held, before;
+
+    (void)sigemptyset(&held);
+    for (size_t i = 0; i < sizeof(fatal) / sizeof(fatal[0]); i++)
+        (void)sigaddset(&held, fatal[i]);
+    (void)sigprocmask(SIG_BLOCK, &held, &before);
+    pid_t pid = fork();
+    if (pid == 0)
+        run_engine(l, &before);
+    const int code = errno;
+    (void)sigprocmask(SIG_SETMASK, &before, NULL);
+    errno = code;
+    return pid;
+}
+
 static void start_engine(struct launching *l, int fd, uint32_t number)
 {
     struct ek_apart_answer a = {.number = number};
@@ -240,9 +260,7 @@ static void start_engine(struct launching *l, int fd, uint32_t number)
     ek_apart_unmap(l->memory);
     l->memory = m;
     ek_oom_window_begin(&l->ooms, ek_cgroup_oom_kills(l->cgroup.dir), ek_now_us());
-    pid_t pid = fork();
-    if (pid == 0)
-        run_engine(l);
+    pid_t pid = fork_engine(l);
     l->engine_fd = pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
     if (pid > 0 && l->engine_fd < 0) { /* its end would not be seen */
         (void)kill(pid, SIGKILL);

@@ -525,7 +525,7 @@ def test_who_waits_for_a_start_that_fails_is_told(tmp_path):
     s = serve(tmp_path, ready=False, env={"LD_PRELOAD": str(library), "SLOW_LOAD_S": "4", "ASAN_OPTIONS": "verify_asan_link_order=0"})
     try:
         wait_for("it loads", lambda: b"loading" in s.ask("/health")[2], 60)
-        launcher, = [p for p in children(s.process.pid) if open(f"/proc/{p}/comm").read() == "evenkeel-launch\n"]
+        launcher = wait_for("its launcher", lambda: [p for p in children(s.process.pid) if open(f"/proc/{p}/comm").read() == "evenkeel-launch\n"])[0]
         with concurrent.futures.ThreadPoolExecutor(40) as pool:
             asked = [pool.submit(s.ask, "/v1/completions", "POST", json.dumps({"model": "tiny", **ASKS[0]})) for _ in range(40)]
             wait_for("they wait", lambda: metric(s.metrics(), "evenkeel_http_connections", role="parked") == 40, 3)

@@ -290,8 +290,9 @@ def test_dry_run():
 @pytest.mark.parametrize("flags, say", [
     (["--tensor-parallel-size", 2, "--nnodes", 2], "start one process on each machine with mpirun -n 2"),
     (["--tensor-parallel-size", 2, "--nnodes", 2, "--node-rank", 1], "--node-rank is gone: mpirun or srun starts the processes"),
-    (["--master-addr", "10.9.0.1"], "--master-addr is gone"),
-    (["--master-key-file", "/etc/key"], "--master-key-file is gone"),
+    (["--nnodes", 2, "--master-addr", "10.9.0.1"], "--master-addr is gone"),
+    (["--nnodes", 2, "--master-key-file", "/etc/key"], "--master-key-file is gone"),
+    (["--node-rank", 1], "--node-rank is gone"),
     (["--dry-run", "--tensor-parallel-size", 3, "--nnodes", 2], "must be a multiple of it, for example 4"),
     (["--dry-run", "--pipeline-parallel-size", 3, "--nnodes", 2], "must be a multiple of it, for example with --pipeline-parallel-size 4"),
     (["--dry-run", "--tensor-parallel-size", 2, "--pipeline-parallel-size", 3, "--nnodes", 2], "a stage of --tensor-parallel-size 2 would have parts of nodes"),

@@ -51,6 +51,7 @@ ACCEPTED = [
     entry("tokens as ids", "*-logprobs-as-ids", r".*(bytes.*|text_offset.*)", "`bytes` and `text_offset` are those of the text `token_id:5`", "those of the token", "this is what they are for"),
     entry("tokens' texts of `/tokenize`", "tokenize-strings", r"\$\.token_strs\[\] value .*", "as the vocabulary writes them (`Ġcache`)", "the text (` cache`)", "readable without the tokenizer's alphabet"),
     entry("first chunk of a call", "chat-tools-*stream", r".*function\.arguments extra string", "no `arguments`", "`arguments` is empty", "as OpenAI's API does; clients add the pieces up"),
+    entry("parsers that are in use", "models", r"\$\.data\[\]\.(tool_call|reasoning)_parser extra string", "told nowhere", "`tool_call_parser`, `reasoning_parser`", "they are chosen by the template; who asks sees which"),
     entry("name of the owner", "models", r"\$\.data\[\]\.owned_by .*", "`vllm`", "`evenkeel`", "who serves it"),
     entry("render", "render-*", r".*(missing .*|prompt extra string)", "all that its generate endpoint takes (`sampling_params`, `features` and others)", "`request_id`, `model`, `token_ids`, and the text as `prompt`",
           "there is no such endpoint; `token_ids` stands where clients read it"),
