@@ -92,9 +92,8 @@ static bool alone(const char *line, size_t len, const char *at, size_t n)
 /* Kubernetes has no level above "Warning" for its events. */
 static bool is_event(const char *line, size_t len)
 {
-    static const char *const from[] = {" kubelet", "\tkubelet", "default-scheduler", "-controller ",
-                                       "{kubelet ",
-                                       "kernel-monitor"};
+    static const char *const from[] = {" kubelet",     "\tkubelet", "default-scheduler",
+                                       "-controller ", "{kubelet ", "kernel-monitor"};
     for (size_t i = 0; i < sizeof(from) / sizeof(from[0]); i++) {
         if (memmem(line, len, from[i], strlen(from[i])))
             return true;
