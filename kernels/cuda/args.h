@@ -19,10 +19,6 @@ typedef uint64_t cu_addr;
 
 #define CU_TILE_ROWS   64u /* query rows (token, head) of a block of prefill attention */
 #define CU_HEADS       8u  /* query heads of a KV head that one block of decode attention takes */
-#define CU_ROW_SHARED  65536u /* bytes of such a block: 4, 2 or 1 turns of 64 positions */
-#define CU_GEMV_WARPS  8u
-#define CU_GEMV_STAGES 8u /* turns of such a product that are under way, and the one at hand */
-#define CU_GEMV_SHARED (CU_GEMV_STAGES * CU_GEMV_WARPS * 32 * 32) /* bytes */
 #define CU_SPLIT_LEAST 64u
 /* Floats of a part's result for a head: its numbers, its maximum and sum, and room so that numbers
  * begin at 16 bytes. */

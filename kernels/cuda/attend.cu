@@ -186,8 +186,12 @@ template <class T, int CHUNKS> struct row_state {
     float m, l;                /* of head g; l is this lane's share */
 };
 
-/* Eight neighbouring numbers of a cache of E4M3. */
-template <class T> DEV uint4 eight(T t, cu_addr row, uint32_t index)
+/* Eight neighbouring numbers of the cache: where they are 16 bits wide, or 8. */
+template <class T> DEV uint4 eight(T, plain, cu_addr row, uint32_t index)
+{
+    return load_stream(at<const uint4>(row) + index);
+}
+template <class T> DEV uint4 eight(T t, f8, cu_addr row, uint32_t index)
 {
     const uint2 v = load_stream(at<const uint2>(row) + index);
     uint32_t low[2], high[2];
@@ -197,13 +201,16 @@ template <class T> DEV uint4 eight(T t, cu_addr row, uint32_t index)
     return make_uint4(low[0], low[1], high[0], high[1]);
 }
 
-/* Scores of 16 positions: k_of(i, c) is what the lane has of chunk c of its position i * 8 + g. */
-template <class T, int CHUNKS, class K>
-DEV void row_scores(const row_state<T, CHUNKS> &r, float s[2][2], const K &k_of)
+template <class T, class KV, int CHUNKS>
+DEV void row_scores(const struct cu_attend_args &a, const row_state<T, CHUNKS> &r, float s[2][2],
+                    cu_addr k0, cu_addr k1, uint32_t t)
 {
+    const uint4 zero = make_uint4(0, 0, 0, 0);
 #pragma unroll
     for (int c = 0; c < 2 * CHUNKS; c++) {
-        const uint4 x = k_of(0, c), y = k_of(1, c);
+        bool there = c * 32 + t * 8 < a.head_dim;
+        uint4 x = there ? eight(T{}, KV{}, k0, c * 4 + t) : zero;
+        uint4 y = there ? eight(T{}, KV{}, k1, c * 4 + t) : zero;
         mma_half(T{}, s[0], r.q[c][0], r.q[c][1], x.x, x.y);
         mma_half(T{}, s[0], r.q[c][2], r.q[c][3], x.z, x.w);
         mma_half(T{}, s[1], r.q[c][0], r.q[c][1], y.x, y.y);
@@ -224,15 +231,18 @@ DEV uint32_t part_of(const uint4 &v, int i)
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-template <class T, int CHUNKS, class V>
-DEV void row_mix(row_state<T, CHUNKS> &r, uint32_t p0, uint32_t p1, const V &v_of)
+template <class T, class KV, int CHUNKS>
+DEV void row_mix(const struct cu_attend_args &a, row_state<T, CHUNKS> &r, uint32_t p0, uint32_t p1,
+                 const cu_addr v[4], uint32_t g)
 {
+    const uint4 zero = make_uint4(0, 0, 0, 0);
 #pragma unroll
     for (int c = 0; c < CHUNKS; c++) {
+        bool there = c * 64 + g * 8 < a.head_dim;
         uint4 x[4];
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            x[i] = v_of(i, c);
+            x[i] = there ? eight(T{}, KV{}, v[i], c * 8 + g) : zero;
 #pragma unroll
         for (int w = 0; w < 4; w++) {
             uint32_t e0 = part_of(x[0], w), e1 = part_of(x[1], w), e2 = part_of(x[2], w),
@@ -243,80 +253,31 @@ DEV void row_mix(row_state<T, CHUNKS> &r, uint32_t p0, uint32_t p1, const V &v_o
     }
 }
 
-/* What a block attends to, of one KV head, and which of it is there. */
-struct row_span {
-    const uint32_t *table;
-    uint32_t kv_head, from, to;
-};
-
-/* Where a lane's keys and values of a warp's 16 positions from base lie. */
-struct row_places {
-    cu_addr k[2], v[4];
-};
-
-template <class KV>
-DEV struct row_places places_of(const struct cu_attend_args &a, const struct cu_step *s,
-                                const struct row_span &span, uint32_t base)
+/* One warp's 16 positions from base; those outside [from, to) weigh nothing. */
+template <class T, class KV, int CHUNKS>
+DEV void row_step(const struct cu_attend_args &a, row_state<T, CHUNKS> &r, const struct cu_step *s,
+                  const uint32_t *table, uint32_t kv_head, uint32_t base, uint32_t from,
+                  uint32_t to)
 {
-    const uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const uint32_t bytes = a.head_dim * (KV::PACKED ? 1 : 2);
-    struct row_places p;
-
-    for (int i = 0; i < 6; i++) {
-        const uint32_t at = i < 2 ? base + i * 8 + g : base + 2 * t + i % 2 + (i - 2) / 2 * 8;
-        const cu_addr place =
-            kv_at(s->kv, span.table, max(span.from, min(at, span.to - 1)), a.block_shift,
-                  a.block_bytes, a.layer_at, span.kv_head, bytes);
-        if (i < 2)
-            p.k[i] = place;
-        else
-            p.v[i - 2] = place + a.plane_bytes;
-    }
-    return p;
-}
-
-/* A turn of a block: the bytes that each lane multiplies, copied by itself. */
-template <int CHUNKS> struct row_slot {
-    uint4 k[2][2 * CHUNKS][WARPS * 32], v[4][CHUNKS][WARPS * 32];
-};
-
-template <int CHUNKS>
-DEV void row_ask(const struct cu_attend_args &a, row_slot<CHUNKS> *slot,
-                 const struct row_places &p)
-{
-    const uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-
-#pragma unroll
-    for (int c = 0; c < 2 * CHUNKS; c++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const bool there = c * 32 + t * 8 < a.head_dim;
-            async_16(&slot->k[i][c][threadIdx.x], at<const uint4>(p.k[i]) + (there ? c * 4 + t : 0),
-                     there);
-        }
-#pragma unroll
-    for (int c = 0; c < CHUNKS; c++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const bool there = c * 64 + g * 8 < a.head_dim;
-            async_16(&slot->v[i][c][threadIdx.x], at<const uint4>(p.v[i]) + (there ? c * 8 + g : 0),
-                     there);
-        }
-}
-
-/* One warp's 16 positions from base; those outside of the span weigh nothing. */
-template <class T, int CHUNKS, class K, class V>
-DEV void row_step(const struct cu_attend_args &a, row_state<T, CHUNKS> &r,
-                  const struct row_span &span, uint32_t base, const K &k_of, const V &v_of)
-{
-    const uint32_t t = threadIdx.x % 4;
+    cu_addr k[2], v[4];
     float x[2][2] = {};
 
-    row_scores(r, x, k_of);
+    for (int i = 0; i < 2; i++)
+        k[i] = kv_at(s->kv, table, max(from, min(base + i * 8 + g, to - 1)), a.block_shift,
+                     a.block_bytes, a.layer_at, kv_head, bytes);
+    for (int i = 0; i < 4; i++) {
+        uint32_t position = base + 2 * t + i % 2 + i / 2 * 8;
+        v[i] = kv_at(s->kv, table, max(from, min(position, to - 1)), a.block_shift, a.block_bytes,
+                     a.layer_at, kv_head, bytes) +
+               a.plane_bytes;
+    }
+    row_scores<T, KV, CHUNKS>(a, r, x, k[0], k[1], t);
     float most = r.m;
     for (int i = 0; i < 4; i++) {
         uint32_t position = base + i / 2 * 8 + 2 * t + i % 2;
-        bool seen = position >= span.from && position < span.to;
+        bool seen = position >= from && position < to;
         x[i / 2][i % 2] = seen ? capped(x[i / 2][i % 2], a.scale, a.softcap) : -INFINITY;
         most = fmaxf(most, x[i / 2][i % 2]);
     }
@@ -332,61 +293,7 @@ DEV void row_step(const struct cu_attend_args &a, row_state<T, CHUNKS> &r,
 #pragma unroll
         for (int j = 0; j < 8; j++)
             r.o[c][j][0] *= factor, r.o[c][j][1] *= factor;
-    row_mix(r, pack(T{}, x[0][0], x[0][1]), pack(T{}, x[1][0], x[1][1]), v_of);
-}
-
-/* All that a warp attends to, every fourth 16 positions of the span. Of a cache in the model's type
- * the next turns are under way while one is computed. */
-template <class T, int CHUNKS>
-DEV void row_turns(T, plain, const struct cu_attend_args &a, row_state<T, CHUNKS> &r,
-                   const struct cu_step *s, const struct row_span &span, void *shared)
-{
-    enum { STAGES = CU_ROW_SHARED / sizeof(row_slot<CHUNKS>), AHEAD = STAGES > 1 ? STAGES - 1 : 0 };
-    row_slot<CHUNKS> *slots = (row_slot<CHUNKS> *)shared;
-    const uint32_t first = span.from / 16 * 16 + threadIdx.x / 32 * 16, each = 16 * WARPS;
-    const uint32_t turns = first < span.to ? (span.to - first + each - 1) / each : 0;
-    const auto ask = [&](uint32_t i) {
-        if (i < turns)
-            row_ask<CHUNKS>(a, &slots[i % STAGES], places_of<plain>(a, s, span, first + i * each));
-        async_commit();
-    };
-
-    for (int i = 0; i < (int)AHEAD; i++)
-        ask((uint32_t)i);
-    for (uint32_t i = 0; i < turns; i++) {
-        const row_slot<CHUNKS> *slot = &slots[i % STAGES];
-        if (AHEAD == 0)
-            ask(i);
-        async_wait<(AHEAD > 0 ? AHEAD - 1 : 0)>();
-        if (AHEAD > 0)
-            ask(i + AHEAD);
-        row_step(
-            a, r, span, first + i * each,
-            [&](int row, int c) { return slot->k[row][c][threadIdx.x]; },
-            [&](int row, int c) { return slot->v[row][c][threadIdx.x]; });
-    }
-}
-
-/* One of E4M3 is half as much to read, and goes to registers. */
-template <class T, int CHUNKS>
-DEV void row_turns(T type, f8, const struct cu_attend_args &a, row_state<T, CHUNKS> &r,
-                   const struct cu_step *s, const struct row_span &span, void *)
-{
-    const uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    const uint4 zero = make_uint4(0, 0, 0, 0);
-
-    for (uint32_t base = span.from / 16 * 16 + threadIdx.x / 32 * 16; base < span.to;
-         base += 16 * WARPS) {
-        const struct row_places p = places_of<f8>(a, s, span, base);
-        row_step(
-            a, r, span, base,
-            [&](int row, int c) {
-                return c * 32 + t * 8 < a.head_dim ? eight(type, p.k[row], c * 4 + t) : zero;
-            },
-            [&](int row, int c) {
-                return c * 64 + g * 8 < a.head_dim ? eight(type, p.v[row], c * 8 + g) : zero;
-            });
-    }
+    row_mix<T, KV, CHUNKS>(a, r, pack(T{}, x[0][0], x[0][1]), pack(T{}, x[1][0], x[1][1]), v, g);
 }
 
 template <class T, int CHUNKS>
@@ -420,7 +327,7 @@ DEV void row_merge(const row_state<T, CHUNKS> &r, row_found<CHUNKS * 64> &f)
 
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-    __syncthreads(); /* the turns that lay here are done with */
+    __syncthreads(); /* the unit before is done with these */
     if (t == 0)
         f.m[warp][g] = r.m, f.l[warp][g] = sum;
     __syncthreads();
@@ -447,25 +354,24 @@ DEV void row_merge(const row_state<T, CHUNKS> &r, row_found<CHUNKS * 64> &f)
 
 template <class T, class KV, int CHUNKS> DEV void attend_row(const struct cu_attend_args &a)
 {
-    EK_DYNAMIC(shared); /* turns of a unit, then what was found of it */
-    row_found<CHUNKS * 64> &f = *(row_found<CHUNKS * 64> *)shared;
+    __shared__ __align__(16) row_found<CHUNKS * 64> f;
     const struct cu_step *s = step_of(a.step);
-    const uint32_t per_kv = a.q_heads / a.kv_heads;
+    const uint32_t per_kv = a.q_heads / a.kv_heads, warp = threadIdx.x / 32;
     const uint32_t units = s->items * a.kv_heads * ((per_kv + CU_HEADS - 1) / CU_HEADS);
 
     for (uint32_t i = blockIdx.x; i < units; i += gridDim.x) {
         const struct unit u = unit_of(&a, s, i);
+        const uint32_t *table = array_of<uint32_t>(s, s->table_at) + u.item.table;
         const uint32_t seen = first_seen(u.item.position, a.window);
-        const struct row_span span = {array_of<uint32_t>(s, s->table_at) + u.item.table, u.kv_head,
-                                      max(u.item.from, seen), u.item.to};
+        const uint32_t from = max(u.item.from, seen), to = u.item.to;
         row_state<T, CHUNKS> r;
 
         row_begin<T, CHUNKS>(a, u, r);
-        if (span.from < span.to)
-            row_turns(T{}, KV{}, a, r, s, span, shared);
+        for (uint32_t base = from / 16 * 16 + warp * 16; base < to; base += 16 * WARPS)
+            if (from < to)
+                row_step<T, KV, CHUNKS>(a, r, s, table, u.kv_head, base, from, to);
         row_merge<T, CHUNKS>(r, f);
         finish_row<T>(&a, &u, f);
-        __syncthreads(); /* before the next unit's turns lie there */
     }
 }
 

@@ -32,9 +32,9 @@
 /* One block of it may have all registers of a multiprocessor. */
 #define EK_KERNEL_ALONE(name, type, threads)                                                       \
     extern "C" __global__ void __launch_bounds__(threads, 1) name(const __grid_constant__ type a)
-/* From sm_90 on room for so many blocks of it and no more is asked for: left alone, the assembler
+/* From sm_100 on room for so many blocks of it and no more is asked for: left alone, the assembler
  * spills there to make room for one that other limits keep out. */
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 #define EK_KERNEL_LATE(name, type, threads, blocks)                                                \
     extern "C" __global__ void __launch_bounds__(threads, blocks)                                  \
         name(const __grid_constant__ type a)

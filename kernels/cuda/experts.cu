@@ -197,12 +197,13 @@ template <class T, class W>
 DEV float products(T, W, const struct gemv_weight &w, uint32_t n0, const cu_addr *rows,
                    float (*part)[16 * PAIRS])
 {
+    const uint32_t g = threadIdx.x % 32 / 4;
+    const uint16_t *const x[2] = {at<const uint16_t>(rows[g]), at<const uint16_t>(rows[8 + g])};
     float sum = 0.0f;
 
     __syncthreads(); /* the products before were read */
-    gemv_sums<T, W, 2>(
-        w, n0, [&](int j) { return at<const uint16_t>(rows[8 * j + threadIdx.x % 32 / 4]); }, part);
-    for (uint32_t i = 0; i < GEMV_WARPS; i++)
+    gemv_sums<T, W, 2>(w, n0, x, part);
+    for (int i = 0; i < GEMV_WARPS; i++)
         sum += part[i][threadIdx.x];
     return sum;
 }

@@ -125,10 +125,6 @@ static uint32_t wgmma_shared(const struct ek_device *d)
 /* Dynamic shared memory of a launch. */
 static uint32_t shared_of(const struct ek_device *d, enum cuda_kernel k)
 {
-    if ((k >= K_GEMV8 && k < K_EXPAND) || (k >= K_EXPERT_UP && k < K_EXPERT_SUM))
-        return d->graph->dtype == EK_F32 ? 0 : CU_GEMV_SHARED;
-    if (k == K_ATTEND_ROW) /* without turns there: what a block's four warps find of a row */
-        return d->graph->kv_f8 ? 4 * CU_HEADS * (d->shape.head_most + 6) * 4 : CU_ROW_SHARED;
     if (k == K_ATTEND_TILE)
         return tile_shared(d);
     if (k == K_ATTEND_WGMMA)

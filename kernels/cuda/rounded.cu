@@ -319,7 +319,7 @@ template <class Q, int NT> DEV void rounded_few(const struct cu_gemm_args &a)
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < 16 * 8 * NT; i += 256) {
         typename Q::sum sum = 0;
-        for (uint32_t k = 0; k < GEMV_WARPS; k++)
+        for (int k = 0; k < GEMV_WARPS; k++)
             sum += part[k][i];
         if (row0 + i / 16 < rows && n0 + i % 16 < a.n)
             put_rounded(a, row0 + i / 16, n0 + i % 16, sum);
