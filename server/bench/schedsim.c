@@ -155,6 +155,12 @@ static void set_arrivals(struct schedsim *r)
     }
 }
 
+/* Of a block. */
+static double copy_us(const struct schedsim *r)
+{
+    return r->p->cost ? r->p->cost->copy_us : COPY_TOKEN_US * r->p->block_size;
+}
+
 /* A step's time on the modelled device. */
 static double cost_us(const struct schedsim *r, const struct ek_step *step)
 {
@@ -165,10 +171,9 @@ static double cost_us(const struct schedsim *r, const struct ek_step *step)
         context += ek_step_seqs(step)[i].context * (c ? c->context_us : CONTEXT_US);
     double second = r->now_us / 1e6;
     if (c)
-        return (c->base_us + step->rows * c->row_us + context) *
+        return (c->base_us + step->rows * c->row_us + context + step->copies * copy_us(r)) *
                (second < c->paces ? (double)c->pace[(uint32_t)second] : 1);
-    return (rows > WEIGHTS_US ? rows : WEIGHTS_US) + context +
-           step->copies * COPY_TOKEN_US * r->p->block_size;
+    return (rows > WEIGHTS_US ? rows : WEIGHTS_US) + context + step->copies * copy_us(r);
 }
 
 static int open_schedsim(struct schedsim *r)
@@ -187,7 +192,7 @@ static int open_schedsim(struct schedsim *r)
                                    .blocks = blocks,
                                    .host_blocks = host,
                                    .offload_blocks = offload,
-                                   .vocab = VOCAB,
+                                   .vocab = p->vocab ? p->vocab : VOCAB,
                                    .depth = p->depth,
                                    .hash_secret = {p->seed, ~p->seed}};
     r->ep.limits.value[LIMIT_RUNNING_SEQS] = p->max_seqs;
@@ -198,7 +203,7 @@ static int open_schedsim(struct schedsim *r)
     r->ep.limits.value[LIMIT_PREFIX_CACHING] = 1;
     r->ep.limits.ceiling[LIMIT_QUEUED_REQS] = r->t->count + 1;
     sched_ceiling(&r->ep, &c);
-    const struct schedsim_size z = {&c, blocks, host, p->block_size, VOCAB};
+    const struct schedsim_size z = {&c, blocks, host, p->block_size, r->ep.vocab};
     int code = sched_new(&r->ep, &r->s);
     if (code == 0 && p->checker)
         code = p->checker->open(&z, &r->device);
@@ -247,7 +252,7 @@ static void write_prompt(struct schedsim *r, uint32_t i, uint32_t tokens)
         uint64_t key = (uint64_t)i << 32 | 1u << 31 | k;
         if (k / piece < q->hashes)
             key = (uint64_t)r->t->hash[q->hash_at + k / piece] << 32 | k % piece;
-        r->prompt[k] = (int32_t)(mix(key + r->p->seed) % VOCAB);
+        r->prompt[k] = (int32_t)(mix(key + r->p->seed) % r->ep.vocab);
     }
 }
 
@@ -261,6 +266,9 @@ static int submit(struct schedsim *r, uint32_t i)
                                 .prompt_tokens = prompt,
                                 .max_new_tokens = output,
                                 .sampling.top_p = 1,
+                                .grammar = r->p->form,
+                                .grammar_forced = r->p->form != NULL,
+                                .grammar_append = r->p->form != NULL,
                                 .tenant = {.place = r->p->tenants ? r->t->request[i].tenant : 0},
                                 .arrival_us = (uint64_t)r->arrival_us[i]};
     if (sched_fit(r->s, &ask, NULL) != 0) {
@@ -365,7 +373,7 @@ static int end_step(struct schedsim *r, uint32_t at)
         r->result->seq[i] =
             (struct ek_result_seq){.slot = q->slot,
                                    .tokens = q->sample ? 1 : 0,
-                                   .token[0] = (int32_t)(mix(step->id + i) % VOCAB)};
+                                   .token[0] = (int32_t)(mix(step->id + i) % r->ep.vocab)};
     }
     return 0;
 }
@@ -418,7 +426,7 @@ static int land_step(struct schedsim *r)
     if (code != 0)
         return code;
     r->now_us = r->end_us[at];
-    r->result->copy_us = (uint64_t)(r->s->flights.at[at].copies * COPY_TOKEN_US * r->p->block_size);
+    r->result->copy_us = (uint64_t)(r->s->flights.at[at].copies * copy_us(r));
     unsigned long before = allocations(r);
     double from = host_us();
     sched_apply(r->s, r->result, (uint64_t)r->now_us + 1);
@@ -507,6 +515,8 @@ static void conclude(struct schedsim *r)
         (double)st->recomputed_tokens /
         (double)(o->prompt_tokens + o->output_tokens - st->cached_tokens + st->recomputed_tokens);
     o->waste_share = r->waste_steps > 0 ? r->waste_sum / (double)r->waste_steps : 0;
+    o->hits = st->prefix_hits;
+    o->forced = st->forced_tokens;
     o->hit_rate = st->prefix_queries > 0 ? (double)st->prefix_hits / (double)st->prefix_queries : 0;
     o->running = (double)r->running / steps;
     o->table_entries = (double)r->entries / steps;

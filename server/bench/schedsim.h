@@ -17,15 +17,17 @@
 
 #include "server/bench/trace.h"
 
-/* Of a step instead of the roofline: all of it, of each row, of each token of context. */
+/* Of a step instead of the roofline: all of it, of each row, of each token of context, of each
+ * block that crosses to or from the host. */
 struct schedsim_cost {
-    double base_us, row_us, context_us;
+    double base_us, row_us, context_us, copy_us;
     const float *pace; /* times this in each second; 1 after the last */
     uint32_t paces;
 };
 
 struct ek_backend;
 struct ek_device;
+struct grammar;
 struct ek_step_ceiling;
 
 struct schedsim_size {
@@ -51,9 +53,11 @@ struct schedsim_params {
     double load; /* offered work as a share of what the modelled device can do; 0: the arrivals
                     are the trace's own */
     const struct schedsim_cost *cost; /* NULL: the roofline */
-    bool tenants;                     /* the scheduler tells the trace's tenants apart */
-    uint32_t open_most; /* requests of tenant 2 at once, the next comes when one ends; 0 = any */
-    bool by_tenant;     /* a line of `answers` ends with whose it is */
+    struct grammar *form; /* of all answers: one that any sampled tokens fit; NULL: none */
+    uint32_t vocab;       /* the form's; 0: many */
+    bool tenants;         /* the scheduler tells the trace's tenants apart */
+    uint32_t open_most;   /* requests of tenant 2 at once, the next comes when one ends; 0 = any */
+    bool by_tenant;       /* a line of `answers` ends with whose it is */
     uint64_t seed;
     double lasts_s; /* ends then, whatever still runs; 0: when all is answered */
     const struct schedsim_checker *checker; /* NULL: results are made up */
@@ -74,7 +78,9 @@ struct schedsim_result {
     uint64_t preemptions, swapped_in_blocks, offload_in_blocks;
     double recomputed_share;       /* of all computed tokens */
     double waste_share;            /* of the slots in blocks of running requests, mean over steps */
-    double hit_rate;               /* tokens of prompts found in the prefix cache */
+    uint64_t hits;                 /* tokens of prompts found in the prefix cache */
+    double hit_rate;               /* their share */
+    uint64_t forced;               /* tokens of answers that the form left no choice about */
     double running, table_entries; /* mean of a step */
     uint32_t used_blocks_most, waiting_most; /* after a step */
     struct schedsim_spread host_us;          /* plan and apply, a step */

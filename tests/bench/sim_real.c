@@ -4,21 +4,26 @@
  * bench-sched stand on), "model" the plant of sim_control. Both in virtual time, with the step
  * times that were measured.
  *
- * Usage: sim_real TRACE seqs tokens blocks block_size max_len depth base_us row_us
- * Prints one JSON object.
+ * Usage: sim_real TRACE name=value... (the names stand in `numbers`); prints one JSON object. The
+ * plant has no prefix cache, no host tier, no shared steps and no forms: plant=0 leaves it out.
  */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/bench/checked.h"
 #include "tests/sim/control_plant.h"
+#include "tests/sim/sim_form.h"
 
 #define REQUESTS_MOST QUEUE
 
+/* host_blocks: of the host tier for preempted requests; scale: the trace's lengths are divided by
+ * it; run: each answer has a form that forces so many tokens behind each sampled one. */
 struct setup {
-    uint32_t seqs, tokens, blocks, block_size, max_len, depth;
+    double seqs, tokens, blocks, block_size, max_len, depth, host_blocks, scale, run, plant;
     struct schedsim_cost cost;
+    struct sim_form form;
 };
 
 static int run_sched(const struct trace *t, const struct setup *s)
@@ -26,14 +31,17 @@ static int run_sched(const struct trace *t, const struct setup *s)
     char *answers = NULL;
     size_t bytes = 0;
     struct schedsim_result o;
-    struct schedsim_params p = {.block_size = s->block_size,
-                                .pool_tokens = (s->blocks - 1) * s->block_size,
-                                .max_seqs = s->seqs,
-                                .budget = s->tokens,
-                                .max_model_len = s->max_len,
-                                .depth = s->depth,
-                                .scale = 1,
+    struct schedsim_params p = {.block_size = (uint32_t)s->block_size,
+                                .pool_tokens = (uint32_t)((s->blocks - 1) * s->block_size),
+                                .host_tokens = (uint32_t)(s->host_blocks * s->block_size),
+                                .max_seqs = (uint32_t)s->seqs,
+                                .budget = (uint32_t)s->tokens,
+                                .max_model_len = (uint32_t)s->max_len,
+                                .depth = (uint32_t)s->depth,
+                                .scale = (uint32_t)s->scale,
                                 .cost = &s->cost,
+                                .form = s->form.grammar,
+                                .vocab = s->form.grammar ? SIM_FORM_VOCAB : 0,
                                 .seed = 1};
     p.answers = open_memstream(&answers, &bytes);
     if (!p.answers)
@@ -44,10 +52,13 @@ static int run_sched(const struct trace *t, const struct setup *s)
     if (r == 0)
         (void)printf("\"sched\": {\"requests\": %u, \"seconds\": %.3f, \"tokens\": %llu, "
                      "\"preemptions\": %llu, \"steps\": %llu, \"gap\": [%.3f, %.3f, %.3f], "
+                     "\"hits\": %llu, \"swapped\": %llu, \"forced\": %llu, "
                      "\"answers\": \"%s\"}",
                      o.requests, o.seconds, (unsigned long long)o.output_tokens,
                      (unsigned long long)o.preemptions, (unsigned long long)o.steps, o.itl_ms.p50,
-                     o.itl_ms.p90, o.itl_ms.p99, answers);
+                     o.itl_ms.p90, o.itl_ms.p99, (unsigned long long)o.hits,
+                     (unsigned long long)o.swapped_in_blocks, (unsigned long long)o.forced,
+                     answers);
     free(answers);
     return r;
 }
@@ -124,10 +135,10 @@ static int run_model(const struct trace *t, const struct setup *s)
     w.gaps = calloc(wanted + 1, sizeof(*w.gaps));
     if (!w.gaps)
         return -ENOMEM;
-    p = (struct sim_plant){.blocks = s->blocks - 1,
-                           .free = s->blocks - 1,
-                           .seqs = s->seqs,
-                           .tokens = s->tokens,
+    p = (struct sim_plant){.blocks = (uint32_t)s->blocks - 1,
+                           .free = (uint32_t)s->blocks - 1,
+                           .seqs = (uint32_t)s->seqs,
+                           .tokens = (uint32_t)s->tokens,
                            .base_s = s->cost.base_us / 1e6,
                            .row_s = s->cost.row_us / 1e6,
                            .whole = true,
@@ -150,30 +161,72 @@ static int run_model(const struct trace *t, const struct setup *s)
     return 0;
 }
 
+static int read_numbers(int count, char **words, struct setup *s)
+{
+    const struct {
+        const char *name;
+        double *at;
+    } numbers[] = {{"seqs", &s->seqs},
+                   {"tokens", &s->tokens},
+                   {"blocks", &s->blocks},
+                   {"block_size", &s->block_size},
+                   {"max_len", &s->max_len},
+                   {"depth", &s->depth},
+                   {"base_us", &s->cost.base_us},
+                   {"row_us", &s->cost.row_us},
+                   {"copy_us", &s->cost.copy_us},
+                   {"host_blocks", &s->host_blocks},
+                   {"scale", &s->scale},
+                   {"run", &s->run},
+                   {"plant", &s->plant}};
+
+    for (int i = 0; i < count; i++) {
+        const char *value = strchr(words[i], '=');
+        bool known = false;
+        for (size_t k = 0; value && k < sizeof(numbers) / sizeof(numbers[0]); k++) {
+            size_t len = strlen(numbers[k].name);
+            if (len != (size_t)(value - words[i]) || memcmp(words[i], numbers[k].name, len) != 0)
+                continue;
+            *numbers[k].at = strtod(value + 1, NULL);
+            known = true;
+        }
+        if (!known) {
+            (void)fprintf(stderr, "sim_real: %s is no number that it knows\n", words[i]);
+            return -EINVAL;
+        }
+    }
+    return 0;
+}
+
+static int run_both(const struct trace *t, const struct setup *s)
+{
+    (void)printf("{");
+    int r = run_sched(t, s);
+    if (r == 0 && s->plant > 0)
+        r = run_model(t, s);
+    (void)printf("}\n");
+    return r;
+}
+
 int main(int argc, char **argv)
 {
     struct trace t;
-    double v[8];
-    if (argc != 10) {
-        (void)fprintf(stderr, "usage: sim_real TRACE seqs tokens blocks block_size max_len depth "
-                              "base_us row_us\n");
+    struct setup s = {.block_size = BLOCK, .depth = 2, .scale = 1, .plant = 1};
+    if (argc < 2 || read_numbers(argc - 2, argv + 2, &s) != 0)
         return 2;
-    }
-    for (int i = 0; i < 8; i++)
-        v[i] = strtod(argv[2 + i], NULL);
-    struct setup s = {(uint32_t)v[0], (uint32_t)v[1], (uint32_t)v[2], (uint32_t)v[3],
-                      (uint32_t)v[4], (uint32_t)v[5], {v[6], v[7], 0}};
-    if (s.block_size != BLOCK || s.blocks < 2 || s.seqs > RUNNING ||
+    if (s.block_size != BLOCK || s.blocks < 2 || (s.plant > 0 && s.seqs > RUNNING) ||
         trace_read(argv[1], REQUESTS_MOST, &t) != 0 || t.count == 0) {
         (void)fprintf(stderr, "sim_real: %s cannot be read, or sizes that the plant has not\n",
                       argv[1]);
         return 2;
     }
-    (void)printf("{");
-    int r = run_sched(&t, &s);
+    int r = 0;
+    if (s.run > 0)
+        r = sim_form_open_all(&s.form, SIM_FORM_VOCAB, (uint32_t)s.run);
     if (r == 0)
-        r = run_model(&t, &s);
-    (void)printf("}\n");
+        r = run_both(&t, &s);
+    if (s.run > 0)
+        sim_form_close(&s.form);
     trace_done(&t);
     return r != 0;
 }

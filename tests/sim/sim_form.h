@@ -28,15 +28,29 @@ static const char *sim_form_bytes(void *ctx, int32_t token, size_t *ret_len)
     return &bytes[token];
 }
 
-static inline int sim_form_open(struct sim_form *f, uint32_t vocab, uint32_t run)
+/* `pattern` over the vocabulary's characters; `run` is what it forces. */
+static inline int sim_form_of(struct sim_form *f, uint32_t vocab, uint32_t run, const char *pattern)
 {
-    char pattern[64];
-    int n = snprintf(pattern, sizeof(pattern), "([1-\\x%02x]|01{%u})*", '0' + vocab - 1, run);
-
     f->run = run;
     if (lexicon_new(vocab, sim_form_bytes, NULL, NULL, 0, &f->lexicon) < 0)
         return -1;
-    return grammar_compile(GRAMMAR_REGEX, pattern, (size_t)n, f->lexicon, NULL, &f->grammar, NULL);
+    return grammar_compile(GRAMMAR_REGEX, pattern, strlen(pattern), f->lexicon, NULL, &f->grammar,
+                           NULL);
+}
+
+static inline int sim_form_open(struct sim_form *f, uint32_t vocab, uint32_t run)
+{
+    char pattern[64];
+    (void)snprintf(pattern, sizeof(pattern), "([1-\\x%02x]|01{%u})*", '0' + vocab - 1, run);
+    return sim_form_of(f, vocab, run, pattern);
+}
+
+/* Behind every token that is sampled, whichever, come `run` tokens 1. */
+static inline int sim_form_open_all(struct sim_form *f, uint32_t vocab, uint32_t run)
+{
+    char pattern[64];
+    (void)snprintf(pattern, sizeof(pattern), "([0-\\x%02x]1{%u})*", '0' + vocab - 1, run);
+    return sim_form_of(f, vocab, run, pattern);
 }
 
 static inline void sim_form_close(struct sim_form *f)
