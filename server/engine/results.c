@@ -142,6 +142,7 @@ static void append_forced(struct sched *s, uint32_t entry, uint64_t now_us)
 
     struct ek_work work = {.fuel = CONSTRAIN_QUICK, .look = UINT64_MAX};
 
+    e->forced = false;
     r->matcher.work = &work;
     if (!constrain_begun(r, n, &first) ||
         !matcher_follow(&r->matcher, &r->out[first].id, sizeof(r->out[0]), n - first))
@@ -152,7 +153,8 @@ static void append_forced(struct sched *s, uint32_t entry, uint64_t now_us)
         matcher_forced(&r->matcher, room, token, most < SCHED_FORCED ? most : SCHED_FORCED);
     if (ek_work_stopped(&work))
         return; /* they come with masks, one a step */
-    if (count > 0)
+    e->forced = count > 0;
+    if (e->forced)
         drop_samples(s, entry);
     s->stats.forced_tokens += count;
     for (uint32_t i = 0; i < count; i++) {

@@ -18,7 +18,8 @@
  *
  * Tokens that a grammar leaves no choice about are appended to what a step has sampled; the step
  * after computes them like a piece of a prompt. What a step in flight samples for their place is
- * dropped: it was planned when they were not known.
+ * dropped: it was planned when they were not known. So no step is planned ahead that would have
+ * nothing else.
  *
  * Prompts that are being read share what the decodes leave of a step; share.c has the law.
  *
