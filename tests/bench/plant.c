@@ -50,6 +50,7 @@ struct plant {
     uint32_t live_count;
     uint64_t next;   /* request, counted over the repeated trace */
     double whole_us; /* of one pass of the trace */
+    double begun_us; /* where in it the run begins */
     double now_us, second_us, down_until_us;
     struct plant_limits limits;
     struct plant_view base; /* counters of the processes before */
@@ -219,7 +220,7 @@ static double arrival_us(const struct plant *p, uint64_t n)
     double at = t->timed && last > 0 ? t->request[i].at_s / last : ((double)i + 0.5) / t->count;
     if (!t->timed) /* a gap drawn around its place */
         at += ((double)(mix(p->p->seed + n) >> 11) * 0x1p-53 - 0.5) * 2 / t->count;
-    return ((double)pass + (at < 0 ? 0 : at)) * p->whole_us;
+    return ((double)pass + (at < 0 ? 0 : at)) * p->whole_us - p->begun_us;
 }
 
 static void write_prompt(struct plant *p, uint64_t n, uint32_t tokens)
@@ -435,6 +436,40 @@ static void sum_up(struct plant *p)
     p->out.seqs_mean = p->seqs_sum / fmax(1, p->seconds);
 }
 
+struct plant_result plant_mean(const struct plant_result *runs, uint32_t count)
+{
+    struct plant_result m = {0};
+
+    for (uint32_t i = 0; i < count; i++) {
+        const struct plant_result *o = &runs[i];
+        m.requests += o->requests;
+        m.good += o->good;
+        m.served += o->served;
+        m.refused += o->refused;
+        m.left += o->left;
+        m.killed += o->killed;
+        m.restarts += o->restarts;
+        m.changes += o->changes;
+        m.flips += o->flips;
+        m.preemptions += o->preemptions;
+        m.good_per_s += o->good_per_s / count;
+        m.good_tokens_per_s += o->good_tokens_per_s / count;
+        m.output_per_s += o->output_per_s / count;
+        m.ttft_p50_s += o->ttft_p50_s / count;
+        m.ttft_p99_s += o->ttft_p99_s / count;
+        m.gap_p99_s += o->gap_p99_s / count;
+        m.recomputed_share += o->recomputed_share / count;
+        m.down_s += o->down_s / count;
+        m.seqs_mean += o->seqs_mean / count;
+    }
+    uint32_t *counts[] = {&m.requests, &m.good,     &m.served,  &m.refused, &m.left,
+                          &m.killed,   &m.restarts, &m.changes, &m.flips};
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
+        *counts[i] /= count;
+    m.preemptions /= count;
+    return m;
+}
+
 int plant_run(const struct plant_params *params, const struct plant_limits *first,
               plant_control_fn control, void *ctx, struct plant_result *ret_result)
 {
@@ -449,6 +484,10 @@ int plant_run(const struct plant_params *params, const struct plant_limits *firs
         work_us += prompt * ROW_US + output * (WEIGHTS_US / BATCH_GUESS + prompt * CONTEXT_US);
     }
     p.whole_us = work_us / params->load;
+    if (params->seed > 1) {
+        p.next = mix(params->seed) % params->trace->count;
+        p.begun_us = arrival_us(&p, p.next);
+    }
     if (r == 0)
         r = live_through(&p, control, ctx);
     if (r == 0) {

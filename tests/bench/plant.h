@@ -24,7 +24,7 @@ struct plant_params {
     double give_up_s; /* a client without a first token leaves */
     /* what makes an answer good */
     double ttft_s, tpot_s, gap_s;
-    uint64_t seed;
+    uint64_t seed; /* 1: from the trace's beginning; others begin somewhere in it */
 };
 
 #define PLANT_RESERVE 0.01 /* the server's own */
@@ -56,6 +56,8 @@ struct plant_result {
 /* 0 or a negative code. */
 int plant_run(const struct plant_params *params, const struct plant_limits *first,
               plant_control_fn control, void *ctx, struct plant_result *ret_result);
+/* The mean of `count` runs; what is counted is cut. */
+struct plant_result plant_mean(const struct plant_result *runs, uint32_t count);
 /* For controllers. */
 void plant_set(struct plant *p, const struct plant_limits *limits);
 void plant_kill(struct plant *p, double down_s);
