@@ -3,8 +3,8 @@
  *
  * The main thread waits for signals and events; a starter thread builds the stack (start.h). Order:
  * options, log, control socket, listening socket, then model, plan, weights, engine, and with the
- * engine the API. SIGTERM and SIGINT drain, a second one cuts. However it ends, exit.json says why,
- * and the exit code is one of common/err.h.
+ * engine the API. SIGTERM and SIGINT drain, a second one cuts (drain.h). However it ends, exit.json
+ * says why, and the exit code is one of common/err.h.
  */
 #include <errno.h>
 #include <poll.h>
@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
@@ -22,219 +21,27 @@
 #include "common/buf.h"
 #include "common/clock.h"
 #include "common/err.h"
-#include "common/fdpass.h"
 #include "common/log.h"
 #include "kernels/registry.h"
 #include "server/access_options.h"
-#include "server/confine.h"
-#include "server/exit_record.h"
+#include "server/drain.h"
+#include "server/instance.h"
+#include "server/listening.h"
 #include "server/model/model.h"
 #include "server/net/http.h"
 #include "server/nodes.h"
-#include "server/options.h"
 #include "server/prefix_file.h"
 #include "server/print.h"
 #include "server/start.h"
-#include "server/watch.h"
 
-#define BACKLOG     4096
-#define LOOPBACK    "127.0.0.1"
-#define UDS_MODE    0660 /* of --uds: without a key, who may connect may use the server */
-#define EXTRA_FILES 1024u
-#define OWN_FILES   48u               /* at least: control, health, metrics, the model's files */
-#define FLUSH_US    (2 * EK_US_PER_S) /* for the last bytes after a deadline or a failure */
-/* A proxy may be sending on a connection that was idle: it is answered, and then closed. */
-#define LINGER_US 300000u
-/* For an evenkeeld that was killed to be back: the rest of the drain's deadline within these. */
-#define KEEPER_LEAST_US (10 * EK_US_PER_S)
-#define KEEPER_MOST_US  (60 * EK_US_PER_S)
-#define ENDING_S        8u /* from the decision to end to the end, whatever is still going on */
-#define TICK_BUSY_MS    20
-#define TICK_MS         1000
-
-enum start_state { START_RUNNING, START_READY, START_FAILED, START_ENDED };
-
-/* The whole process: its options, the model and the HTTP side, and how it is to end. */
-struct instance {
-    struct options o;
-    struct exit_record exit_record;
-    struct confined confined;
-    struct engine_cgroup engine_group; /* as it was made */
-    struct stack stack;
-    struct http *http;
-    pthread_t starter;
-    bool starter_runs;
-    atomic_int start; /* enum start_state; the next two are written before it changes */
-    int start_code;
-    struct ek_fault fault;
-    int event, signals;
-    bool listening, serving;
-    unsigned port;
-    uint32_t most_sockets; /* of the API, 0 = as many as it likes */
-    pthread_mutex_t lock;
-    /* under lock: orders from the control socket and the engine */
-    bool dead;
-    int dead_code;
-    char dead_why[480];
-    bool leaving; /* end the process once drained */
-    bool bound;   /* and nobody may take that back: a signal, another node, or it is too late */
-    int leave_code;
-    uint64_t deadline_us; /* of the drain, 0 = none */
-    uint64_t cut_before;  /* requests cut by drains that were taken back since */
-    bool cut, hold;       /* hold: open connections are served on while it drains */
-    uint64_t unkept_us;   /* main thread: how long a drained one waits for who keeps the socket */
-    uint64_t idle_us;     /* main thread: since when it is drained and nothing is asked */
-    struct watch watch;   /* main thread */
-    uint64_t watched_us;  /* likewise: when it looked last */
-};
+#define ENDING_S     8u /* from the decision to end to the end, whatever is still going on */
+#define TICK_BUSY_MS 20
+#define TICK_MS      1000
 
 static void on_warning(void *ctx, const char *msg)
 {
     (void)ctx;
     ek_log(EK_LOG_WARNING, "%s", msg);
-}
-
-/* The engine's last word, or that of the other nodes, which then has the reason for the engine's;
- * any thread. */
-static void on_dead(void *ctx, int code, const char *why)
-{
-    struct instance *s = ctx;
-    pthread_mutex_lock(&s->lock);
-    if (!s->dead) {
-        s->dead = true;
-        s->dead_code = code;
-        (void)snprintf(s->dead_why, sizeof(s->dead_why), "%s", why);
-    }
-    pthread_mutex_unlock(&s->lock);
-    (void)eventfd_write(s->event, 1);
-}
-
-/* Where evenkeeld keeps the listening socket, the next process answers what waits in it. */
-static enum http_drain_mode drain_mode(const struct options *o)
-{
-    bool hold = strcmp(o->drain_mode, "auto") == 0 ? o->listen_from_control
-                                                   : strcmp(o->drain_mode, "hold") == 0;
-    return hold ? HTTP_DRAIN_HOLD : HTTP_DRAIN_REFUSE;
-}
-
-/* Of an end that nobody ordered over the control socket: without a keeper no next process comes. */
-static enum http_drain_mode kept_mode(struct instance *s)
-{
-    return s->o.listen_from_control && !http_kept(s->http) ? HTTP_DRAIN_REFUSE : drain_mode(&s->o);
-}
-
-static void begin_drain(struct instance *s, double deadline_s, enum http_drain_mode mode)
-{
-    uint64_t deadline = ek_now_us() + (uint64_t)(deadline_s * 1e6);
-    pthread_mutex_lock(&s->lock);
-    s->deadline_us = deadline;
-    s->hold = mode == HTTP_DRAIN_HOLD;
-    pthread_mutex_unlock(&s->lock);
-    http_drain(s->http, mode);
-    if (atomic_load(&s->start) == START_READY)
-        engine_drain(s->stack.engine, deadline, mode == HTTP_DRAIN_REFUSE);
-}
-
-/* POST /drain; control thread. */
-static void on_drain(void *ctx, double deadline_s, enum http_drain_mode mode, bool leave)
-{
-    struct instance *s = ctx;
-    ek_log(EK_LOG_NOTICE, "Draining: %s new requests, deadline %.0f s%s",
-           mode == HTTP_DRAIN_HOLD ? "holding" : "refusing", deadline_s,
-           leave ? ", then exit" : "");
-    begin_drain(s, deadline_s, mode);
-    pthread_mutex_lock(&s->lock);
-    if (leave && !s->leaving) {
-        s->leaving = true;
-        s->leave_code = EK_EXIT_RESTART;
-    }
-    pthread_mutex_unlock(&s->lock);
-    (void)eventfd_write(s->event, 1);
-}
-
-/* Another node was asked to stop: it cannot leave before we do. */
-static void on_leaving(void *ctx)
-{
-    struct instance *s = ctx;
-    pthread_mutex_lock(&s->lock);
-    s->bound = true;
-    pthread_mutex_unlock(&s->lock);
-    on_drain(s, s->o.shutdown_timeout, drain_mode(&s->o), true);
-}
-
-/* POST /resume; control thread. An end that a drain was asked for is taken back, a signal's is not.
- */
-static void on_resume(void *ctx)
-{
-    struct instance *s = ctx;
-    struct engine_stats st;
-    engine_stats(s->stack.engine, &st);
-    pthread_mutex_lock(&s->lock);
-    bool leaving = s->leaving && s->bound;
-    if (!leaving) {
-        s->leaving = false;
-        s->deadline_us = 0;
-        s->cut_before = st.finished[REQ_FIN_DEADLINE];
-    }
-    pthread_mutex_unlock(&s->lock);
-    if (leaving)
-        return;
-    engine_resume(s->stack.engine);
-    http_undrain(s->http);
-    ek_log(EK_LOG_NOTICE, "Resumed: new requests are taken");
-}
-
-/* Whom nobody asks for a key, this machine alone is meant; NULL = all addresses. */
-static const char *listen_host(const struct instance *s)
-{
-    return s->o.host ? s->o.host : http_has_keys(s->http) ? NULL : LOOPBACK;
-}
-
-/* A listening socket of our own, from systemd, or none yet (it comes over the control socket). */
-static int refuse_address(const struct instance *s, int fd, struct ek_fault *f)
-{
-    const struct options *o = &s->o;
-    const char *field = fd == -EADDRINUSE || fd == -EACCES ? "port" : "host";
-    const char *remedy = fd == -EADDRINUSE ? "choose another or stop who has it"
-                         : fd == -EACCES   ? "ports below 1024 need a right of their own"
-                                           : "name an address of this machine";
-    return ek_fault_set(f, field, "--%s: cannot listen on %s:%llu: %s; %s", field,
-                        listen_host(s) ? listen_host(s) : "*", (unsigned long long)o->port,
-                        ek_strerror(fd), remedy);
-}
-
-static int open_listener(struct instance *s, struct ek_fault *f)
-{
-    const struct options *o = &s->o;
-    int fd, given = sd_listen_fds(1);
-    if (o->listen_from_control || options_follows(o))
-        return -EAGAIN;
-    if (given > 0 && sd_is_socket(SD_LISTEN_FDS_START, AF_UNSPEC, SOCK_STREAM, 1) > 0) {
-        ek_log(EK_LOG_INFO, "Listening on the socket given by systemd");
-        return SD_LISTEN_FDS_START;
-    }
-    if (o->uds) {
-        fd = ek_listen_unix(o->uds, UDS_MODE, BACKLOG);
-        if (fd < 0)
-            return ek_fault_set(f, "uds", "--uds: cannot listen on %s: %s", o->uds,
-                                ek_strerror(fd));
-        return fd;
-    }
-    fd = ek_listen_tcp(listen_host(s), (unsigned)o->port, BACKLOG, &s->port);
-    if (fd < 0)
-        return refuse_address(s, fd, f);
-    if (!o->host && listen_host(s))
-        ek_log(EK_LOG_NOTICE,
-               "Without an API key only this machine is served: listening on " LOOPBACK
-               "; --api-key-file FILE or --host ADDRESS opens it to others");
-    return fd;
-}
-
-static int listen_with(struct instance *s, int fd, struct ek_fault *f)
-{
-    int r = http_listen(s->http, fd, f);
-    s->listening = r == 0;
-    return r;
 }
 
 /* A node that follows is there until node 0 ends. */
@@ -277,120 +84,6 @@ static void *run_starter(void *arg)
     return NULL;
 }
 
-/* Returns how many sockets the API may have, 0 = as many as it likes. */
-static uint32_t raise_file_limit(const struct options *o)
-{
-    struct rlimit l;
-    rlim_t want = o->max_connections + EXTRA_FILES;
-    if (getrlimit(RLIMIT_NOFILE, &l) < 0 || l.rlim_cur >= want)
-        return 0;
-    l.rlim_cur = l.rlim_max < want ? l.rlim_max : want;
-    if (setrlimit(RLIMIT_NOFILE, &l) < 0 || l.rlim_cur < want)
-        ek_log(EK_LOG_WARNING,
-               "Only %llu descriptors are allowed; --max-connections %llu needs %llu",
-               (unsigned long long)l.rlim_cur, (unsigned long long)o->max_connections,
-               (unsigned long long)want);
-    if (l.rlim_cur >= want)
-        return 0;
-    return l.rlim_cur > 2 * OWN_FILES ? (uint32_t)l.rlim_cur - OWN_FILES
-                                      : (uint32_t)l.rlim_cur / 4 + 1;
-}
-
-static uint32_t http_threads(const struct options *o)
-{
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    if (o->http_threads)
-        return (uint32_t)o->http_threads;
-    return cores <= 3 ? 1 : cores >= 8 ? 4 : (uint32_t)cores / 2;
-}
-
-static int open_http(struct instance *s, struct ek_fault *f)
-{
-    const struct options *o = &s->o;
-    struct http_params p = {.threads = http_threads(o),
-                            .max_connections = (uint32_t)o->max_connections,
-                            .max_sockets = s->most_sockets,
-                            .request_timeout_s = o->request_timeout,
-                            .keep_alive_s = o->keep_alive_timeout,
-                            .shutdown_timeout_s = o->shutdown_timeout,
-                            .drain_mode = drain_mode(o),
-                            .control_path = options_follows(o) ? NULL : o->control_socket,
-                            .log_requests = o->enable_log_requests,
-                            .traces_endpoint = o->otlp_traces_endpoint,
-                            .drain = on_drain,
-                            .resume = on_resume,
-                            .ctx = s};
-    access_options_params(o, &p.shell);
-    int r = http_new(&p, &s->http, f);
-    access_options_forget(&s->o);
-    if (r < 0)
-        return r;
-    s->stack.http = s->http;
-    int fd = open_listener(s, f);
-    if (fd == -EAGAIN)
-        return 0;
-    return fd < 0 ? fd : listen_with(s, fd, f);
-}
-
-/* SIGHUP: keys and certificates. */
-static void on_reload(struct instance *s)
-{
-    struct ek_fault f = {0};
-    int r = http_reload(s->http, &f);
-    if (r < 0)
-        ek_log(EK_LOG_ERR, "SIGHUP: nothing was changed: %s", f.msg[0] ? f.msg : ek_strerror(r));
-    else
-        ek_log(EK_LOG_NOTICE, "SIGHUP: keys and certificates were read again");
-}
-
-/* SIGTERM, SIGINT on a node that follows: the first asks node 0 to drain, the second ends all. */
-static void leave_node(struct instance *s, const char *name)
-{
-    pthread_mutex_lock(&s->lock);
-    bool again = s->leaving;
-    s->leaving = true;
-    pthread_mutex_unlock(&s->lock);
-    (void)sd_notify(0, "STOPPING=1\nSTATUS=Asked node 0 to drain");
-    s->cut = again || !nodes_leave(&s->stack);
-    ek_log(EK_LOG_NOTICE, "%s%s: %s", name, again ? " again" : "",
-           s->cut ? "ending at once" : "asked node 0 to drain; ending with it");
-}
-
-/* SIGTERM, SIGINT: the first drains, the second cuts. */
-static void on_signal(struct instance *s)
-{
-    struct signalfd_siginfo info;
-    if (read(s->signals, &info, sizeof(info)) != (ssize_t)sizeof(info))
-        return;
-    if (info.ssi_signo == SIGHUP) {
-        on_reload(s);
-        return;
-    }
-    if (options_follows(&s->o)) {
-        leave_node(s, info.ssi_signo == SIGINT ? "SIGINT" : "SIGTERM");
-        return;
-    }
-    pthread_mutex_lock(&s->lock);
-    bool again = s->leaving && s->leave_code == EK_EXIT_OK;
-    s->leaving = s->bound = true;
-    s->leave_code = EK_EXIT_OK;
-    s->cut = s->cut || again;
-    /* A drain that goes on stays what it was asked to be. */
-    enum http_drain_mode mode = !s->deadline_us ? kept_mode(s)
-                                : s->hold       ? HTTP_DRAIN_HOLD
-                                                : HTTP_DRAIN_REFUSE;
-    pthread_mutex_unlock(&s->lock);
-    const char *name = info.ssi_signo == SIGINT ? "SIGINT" : "SIGTERM";
-    (void)sd_notify(0, "STOPPING=1\nSTATUS=Draining");
-    if (again) {
-        ek_log(EK_LOG_NOTICE, "%s again: cutting what still runs", name);
-        begin_drain(s, 0, HTTP_DRAIN_REFUSE);
-        return;
-    }
-    ek_log(EK_LOG_NOTICE, "%s: draining for at most %.0f s", name, s->o.shutdown_timeout);
-    begin_drain(s, s->o.shutdown_timeout, mode);
-}
-
 static void say_serving(struct instance *s)
 {
     const struct served *v = &s->stack.served;
@@ -401,7 +94,7 @@ static void say_serving(struct instance *s)
         (void)snprintf(where, sizeof(where), "%s", s->o.uds);
     else
         (void)snprintf(where, sizeof(where), "%s://%s:%u", s->o.ssl_certfile ? "https" : "http",
-                       listen_host(s) ? listen_host(s) : "0.0.0.0", s->port);
+                       listening_host(s) ? listening_host(s) : "0.0.0.0", s->port);
     ek_log(EK_LOG_NOTICE, "Serving %s on %s: %u sequences, %u tokens a step, length %u, %u blocks",
            v->name[0], where, s->stack.engine_params.max_seqs,
            s->stack.engine_params.max_batched_tokens, v->max_model_len, v->blocks - 1);
@@ -414,7 +107,7 @@ static int on_events(struct instance *s, struct ek_fault *f)
     int state = atomic_load(&s->start);
     if (!s->listening) {
         int fd = http_listen_fd(s->http);
-        if (fd >= 0 && listen_with(s, fd, f) < 0)
+        if (fd >= 0 && listening_with(s, fd, f) < 0)
             return -EIO;
     }
     if (state == START_FAILED) {
@@ -431,60 +124,6 @@ static int on_events(struct instance *s, struct ek_fault *f)
         say_serving(s);
     }
     return 0;
-}
-
-/* Its end would reset the connections that it holds: evenkeeld was killed, or is being replaced.
- * The next one takes the socket when it comes; if none does, they are told by a 503. */
-static bool await_keeper(struct instance *s, uint64_t now, uint64_t deadline)
-{
-    if (!s->unkept_us) {
-        uint64_t end = deadline < now + KEEPER_MOST_US ? deadline : now + KEEPER_MOST_US;
-        s->unkept_us = end > now + KEEPER_LEAST_US ? end : now + KEEPER_LEAST_US;
-        ek_log(EK_LOG_NOTICE,
-               "Drained, but nobody else keeps the listening socket: waiting for the next "
-               "evenkeeld, %.0f s at most",
-               (double)(s->unkept_us - now) / 1e6);
-    }
-    if (now <= s->unkept_us)
-        return false;
-    begin_drain(s, 0, HTTP_DRAIN_REFUSE);
-    s->idle_us = 0;
-    return false;
-}
-
-/* Whether the process may end now: drained and sent, or past the deadline. */
-static bool may_leave(struct instance *s)
-{
-    struct engine_stats st;
-    pthread_mutex_lock(&s->lock);
-    bool leaving = s->leaving;
-    bool hold = s->hold;
-    uint64_t deadline = s->deadline_us, now = ek_now_us();
-    pthread_mutex_unlock(&s->lock);
-    if (options_follows(&s->o))
-        return atomic_load(&s->start) == START_ENDED || (leaving && s->cut);
-    if (!leaving) {
-        s->unkept_us = 0;
-        return false;
-    }
-    if (atomic_load(&s->start) != START_READY || !s->serving)
-        return true; /* nothing was ever accepted */
-    engine_stats(s->stack.engine, &st);
-    if (st.drain != ENGINE_DRAINED || http_active(s->http) > 0)
-        s->idle_us = 0;
-    else if (s->idle_us == 0)
-        s->idle_us = now;
-    bool linger = hold || s->unkept_us;
-    bool calm = s->idle_us && (!linger || http_open(s->http) == 0 || now >= s->idle_us + LINGER_US);
-    if (!calm && now <= deadline + FLUSH_US)
-        return false;
-    if (hold && s->o.listen_from_control && !http_kept(s->http))
-        return await_keeper(s, now, deadline);
-    pthread_mutex_lock(&s->lock);
-    leaving = s->leaving; /* it may have been taken back just now */
-    s->bound = leaving;
-    pthread_mutex_unlock(&s->lock);
-    return leaving;
 }
 
 static int final_code(struct instance *s, char *why, size_t size, struct ek_buf *numbers)
@@ -616,7 +255,7 @@ static int serve(struct instance *s, struct ek_fault *f)
         pthread_mutex_unlock(&s->lock);
         if (dead)
             end_dead(s);
-        if (may_leave(s))
+        if (drain_may_leave(s))
             return 0;
         struct pollfd p[] = {
             {.fd = s->signals, .events = POLLIN},
@@ -628,7 +267,7 @@ static int serve(struct instance *s, struct ek_fault *f)
         if (p[1].revents)
             (void)eventfd_read(s->event, &count);
         if (p[0].revents)
-            on_signal(s);
+            drain_on_signal(s);
         int r = on_events(s, f);
         if (r < 0)
             return r;
@@ -644,7 +283,7 @@ static void refuse_waiting(struct instance *s, const char *why)
     uint64_t until = ek_now_us() + EK_US_PER_S;
     if (!s->listening)
         return;
-    http_drain(s->http, kept_mode(s));
+    http_drain(s->http, drain_kept_mode(s));
     http_fail(s->http, why);
     while (http_waiting(s->http) > 0 && ek_now_us() < until)
         (void)usleep(10000);
@@ -694,11 +333,11 @@ static int main_run(struct instance *s)
     watch_open();
     if (open_events(s) < 0)
         return EK_EXIT_INTERNAL;
-    s->stack.dead = on_dead;
-    s->stack.leaving = on_leaving;
+    s->stack.dead = drain_on_dead;
+    s->stack.leaving = drain_on_leaving;
     s->stack.dead_ctx = s;
     s->stack.bar = isatty(STDERR_FILENO);
-    int r = open_http(s, &f);
+    int r = listening_open(s, &f);
     if (r == 0) {
         r = -pthread_create(&s->starter, NULL, run_starter, s);
         s->starter_runs = r == 0;
@@ -791,7 +430,7 @@ int main(int argc, char **argv)
     (void)ek_log_parse_level(s.o.log_level, &level);
     ek_log_set_most(level);
     if (!s.o.dry_run)
-        s.most_sockets = raise_file_limit(&s.o); /* also of the engines that the launcher starts */
+        s.most_sockets = listening_files(&s.o); /* also of the engines that the launcher starts */
     if (s.o.engine_process && !s.o.dry_run &&
         launcher_begin(&s.stack.launcher, &s.o, &s.engine_group, score) < 0) {
         ek_log(EK_LOG_ERR, "--engine-process: no process can be made for it");

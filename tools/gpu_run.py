@@ -51,13 +51,13 @@ def sections(build, out, shape):
                  "--bandwidth", os.environ.get("BANDWIDTH", "4300"), "--tflops", os.environ.get("TFLOPS", "790"), "--report", str(out / f"{name}.json")]
         return words, {}
 
-    def switched(section, switch, *values, only=()):
-        """The same cells with each value of a switch; the first (by name) is what the others are held against. `only`: its batch or length."""
+    def switched(section, switch, *values, only=None):
+        """The same cells with each value of a switch; the first (by name) is what the others are held against. `only`: one batch or length."""
         found = []
         for value in values:
             words, _ = bench(shape, section)
-            words[-1] = str(out / f"ab-{'-'.join([section, *only])}@{switch}={value}.json")
-            found.append((words + [w for n in only for w in ("--only", n)], {switch: value}))
+            words[-1] = str(out / f"ab-{'-'.join([section, only] if only else [section])}@{switch}={value}.json")
+            found.append((words + (["--only", only] if only else []), {switch: value}))
         return found
 
     def times(rows):
@@ -98,7 +98,7 @@ def sections(build, out, shape):
         Section("prefill", 40, 240, bench(shape, "prefill")),
         # third: with and without, and what is rare
         Section("ab-candidate", 60, 540, *switched("prefill", "EVENKEEL_CUBLASLT_CANDIDATE", *map(str, range(8)))),
-        Section("ab-candidate-64", 60, 240, *switched("decode", "EVENKEEL_CUBLASLT_CANDIDATE", *map(str, range(8)), only=("64",))),
+        Section("ab-candidate-64", 60, 240, *switched("decode", "EVENKEEL_CUBLASLT_CANDIDATE", *map(str, range(8)), only="64")),
         Section("ab-wgmma", 60, 400, *switched("prefill", "EVENKEEL_WGMMA", "off", "on")),
         Section("ops-mma", 30, 240, unit("test_cuda", EVENKEEL_WGMMA="off")),
         Section("own-gemm", 30, 240, unit("test_cuda", EVENKEEL_CUBLASLT="off"), unit("test_packed", EVENKEEL_CUBLASLT="off")),

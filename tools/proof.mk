@@ -3,7 +3,7 @@
 #
 #   make check-sim-real [PACE="30000 100"]         -> build/reports/sim-real.json
 #   make month [DAYS=30]       make bench-supervisor [LASTS=60]  -> build/reports/supervisor.json
-SIM_REAL_C := tests/bench/sim_real.c tests/bench/checked.c server/bench/schedsim.c server/bench/trace.c \
+SIM_REAL_C := tests/bench/sim_real.c tests/bench/checked.c server/bench/schedsim.c server/bench/samples.c server/bench/trace.c \
               tests/sim/null_backend.c tests/unit/alloc.c
 $(B)/sim_real: $(call obj,$(SIM_REAL_C)) $(AR_engine)
 	@$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SERVER) $(WRAP)

@@ -24,7 +24,7 @@ control-mutants:
 #
 #   make bench-control [TRACES=DIR] [SECONDS=1200] [JOBS=2]   -> build/reports/bench-control.json
 #   make bench-control-heldout [SEED=7]   the same on loads that no constant was chosen on
-CONTROL_C := tests/bench/bench_control.c tests/bench/plant.c server/bench/trace.c \
+CONTROL_C := tests/bench/bench_control.c tests/bench/plant.c server/bench/samples.c server/bench/trace.c \
              tests/bench/report.c
 $(B)/bench_control: $(call obj,$(CONTROL_C)) $(AR_engine) $(AR_supervisor)
 	$(CC) -o $@ $(filter %.o,$^) $(GROUP) $(ALL_LD) $(LIBS_SERVER) $(LIBS_SUPER)

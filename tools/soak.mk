@@ -22,7 +22,7 @@ faults: all venv
 #
 #   make bench-sched [TRACES=DIR] [REQUESTS=n]     -> build/reports/bench-sched.json and .svg
 TRACES ?= tests/fixtures/traces
-SCHED_C := tests/bench/bench_sched.c tests/bench/checked.c server/bench/schedsim.c server/bench/trace.c tests/bench/report.c \
+SCHED_C := tests/bench/bench_sched.c tests/bench/checked.c server/bench/schedsim.c server/bench/samples.c server/bench/trace.c tests/bench/report.c \
            tests/sim/null_backend.c tests/unit/alloc.c
 $(B)/bench_sched: $(call obj,$(SCHED_C)) $(AR_engine)
 	$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SERVER) $(WRAP)
@@ -35,7 +35,7 @@ bench-sched: need $(B)/bench_sched
 # Short prompts beside a long one, the same way: what they wait, and how much later the long one is.
 #
 #   make bench-prefill [PROMPT=131072]               -> build/reports/bench-prefill.json
-PREFILL_C := tests/bench/bench_prefill.c tests/bench/checked.c server/bench/schedsim.c server/bench/trace.c \
+PREFILL_C := tests/bench/bench_prefill.c tests/bench/checked.c server/bench/schedsim.c server/bench/samples.c server/bench/trace.c \
              tests/bench/report.c tests/sim/null_backend.c tests/unit/alloc.c
 $(B)/bench_prefill: $(call obj,$(PREFILL_C)) $(AR_engine)
 	$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SERVER) $(WRAP)

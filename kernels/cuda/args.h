@@ -19,6 +19,7 @@ typedef uint64_t cu_addr;
 
 #define CU_TILE_ROWS   64u /* query rows (token, head) of a block of prefill attention */
 #define CU_HEADS       8u  /* query heads of a KV head that one block of decode attention takes */
+#define CU_ROW_THREADS 128 /* of such a block */
 #define CU_SPLIT_LEAST 64u
 /* Floats of a part's result for a head: its numbers, its maximum and sum, and room so that numbers
  * begin at 16 bytes. */

@@ -72,7 +72,7 @@ EK_KERNEL(ek_attend_plain, struct cu_attend_args, PLAIN)
     }
 }
 
-#define WARPS 4
+#define WARPS (CU_ROW_THREADS / 32)
 
 /* What one block of ek_attend_row works on. */
 struct unit {
@@ -381,11 +381,11 @@ template <class T, class KV, int CHUNKS> DEV void attend_row(const struct cu_att
 
 /* `kernel` of a cache in the model's type, `kernel_f8` of one in E4M3. */
 #define ATTEND_ROW(type, dim, chunks, kernel, kernel_f8)                                           \
-    kernel(ek_attend_row_##type##_##dim, struct cu_attend_args, 128)                               \
+    kernel(ek_attend_row_##type##_##dim, struct cu_attend_args, CU_ROW_THREADS)                    \
     {                                                                                              \
         attend_row<type, plain, chunks>(a);                                                        \
     }                                                                                              \
-    kernel_f8(ek_attend_row_##type##_##dim##_f8, struct cu_attend_args, 128)                       \
+    kernel_f8(ek_attend_row_##type##_##dim##_f8, struct cu_attend_args, CU_ROW_THREADS)            \
     {                                                                                              \
         attend_row<type, f8, chunks>(a);                                                           \
     }

@@ -197,8 +197,8 @@ int cuda_kernels_load(struct ek_device *d, struct ek_fault *fault)
         r = result == CU_OUT_OF_MEMORY ? EK_EDEVMEM : -ENODEV;
     }
     if (r == 0 && d->kernel[K_ATTEND_ROW])
-        r = cu_code(
-            d->cu.occupancy(&blocks, d->kernel[K_ATTEND_ROW], 128, shared_of(d, K_ATTEND_ROW)));
+        r = cu_code(d->cu.occupancy(&blocks, d->kernel[K_ATTEND_ROW], CU_ROW_THREADS,
+                                    shared_of(d, K_ATTEND_ROW)));
     d->row_blocks = d->multiprocessors * (blocks > 0 ? (uint32_t)blocks : 1);
     return r;
 }

@@ -487,7 +487,7 @@ static int run_attention(struct ek_device *d, struct cuda_launch *l, uint32_t ro
         uint32_t group = (a->q_heads / a->kv_heads + CU_HEADS - 1) / CU_HEADS;
         uint64_t units = (uint64_t)items * a->kv_heads * group;
         r = cuda_launch(d, K_ATTEND_ROW, units < d->row_blocks ? (uint32_t)units : d->row_blocks, 1,
-                        128, a);
+                        CU_ROW_THREADS, a);
     }
     if (r == 0 && tiles > 0)
         r = cuda_launch(d, d->attend_tile, tiles, a->kv_heads,

@@ -341,9 +341,10 @@ static void shape_values(const struct ek_graph *g, const struct cuda_shape *s, s
 static void shape_attention(const struct ek_plan_request *q, struct cuda_shape *s)
 {
     const struct ek_graph *g = q->graph;
-    uint32_t heads = 0, groups = 1, least = CU_TILE_ROWS;
+    uint32_t heads = 0, least = CU_TILE_ROWS;
     size_t elem = g->kv_f8 ? 1 : ek_dtype_bits(g->dtype) / 8, partials;
 
+    s->row_groups = 1;
     s->head_most = g->head_dim <= 64 ? 64 : g->head_dim <= 128 ? 128 : 256;
     for (uint32_t i = 0; i < g->op_count; i++) {
         if (g->ops[i].kind != EK_OP_ATTENTION)
@@ -353,7 +354,6 @@ static void shape_attention(const struct ek_plan_request *q, struct cuda_shape *
         uint32_t row_groups = (group + CU_HEADS - 1) / CU_HEADS;
         uint32_t rows = group > CU_TILE_ROWS ? 0 : CU_TILE_ROWS / group;
         heads = q_heads > heads ? q_heads : heads;
-        groups = group / CU_HEADS + 1 > groups ? group / CU_HEADS + 1 : groups;
         s->row_groups = row_groups > s->row_groups ? row_groups : s->row_groups;
         least = rows < least ? rows : least;
     }
@@ -367,7 +367,7 @@ static void shape_attention(const struct ek_plan_request *q, struct cuda_shape *
     s->partial_at =
         cuda_shape_take(&s->arena_bytes, partials, CU_PARTIAL(g->head_dim) * sizeof(float));
     s->counter_at = cuda_shape_take(&s->arena_bytes, (size_t)s->most_items * g->kv_heads,
-                                    groups * sizeof(uint32_t));
+                                    s->row_groups * sizeof(uint32_t));
     s->tile_counter_at = cuda_shape_take(&s->arena_bytes, (size_t)s->most_tile_parts * g->kv_heads,
                                          sizeof(uint32_t));
     size_t plane = 0;

@@ -1,6 +1,6 @@
 /*
- * What a body asks for, as a plain struct: openai.c reads it in, by the table of fields.c; the rest
- * of the API goes by it. The struct borrows from the body.
+ * What a body asks for, as a plain struct: openai.c reads it in, by the table of field_table.c; the
+ * rest of the API goes by it. The struct borrows from the body.
  */
 #pragma once
 

@@ -1,13 +1,14 @@
 /*
- * Rows of the table of fields (fields.c) that other servers and their clients have beside OpenAI's
- * and vLLM's own: SGLang, llama-server, Ollama, TGI, Anthropic's betas. There are
- * three cases. A field that is another name of one of ours is read like that one. A field that
- * bounds or chooses what may come, and that is not offered, is refused unless it is neutral. A
- * field without which the answer is still right is accepted and named in the answer's
- * X-Ignored-Fields, as unknown fields are.
+ * Rows of the table of fields (field_table.c) that other servers and their clients have beside
+ * OpenAI's and vLLM's own: SGLang, llama-server, Ollama, TGI, Anthropic's betas. There are three
+ * cases. A field that is another name of one of ours is read like that one. A field that bounds or
+ * chooses what may come, and that is not offered, is refused unless it is neutral. A field without
+ * which the answer is still right is accepted and named in the answer's X-Ignored-Fields, as
+ * unknown fields are.
  *
- * The rows want the macros of fields.c. tests/fixtures/dialects.json says of each field, from the
- * documentation of its server, what becomes of it; tests/e2e/test_dialects.py asks for all of them.
+ * The rows want the macros of field_table.c. tests/fixtures/dialects.json says of each field, from
+ * the documentation of its server, what becomes of it; tests/e2e/test_dialects.py asks for all of
+ * them.
  */
 #pragma once
 

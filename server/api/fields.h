@@ -1,6 +1,6 @@
 /*
- * The fields of request bodies: one table. What reads them, what refuses them and what describes
- * them to others (/openapi.json, the fuzzer's dictionary) are the same rows.
+ * The fields of request bodies: one table (field_table.c). What reads them, what refuses them and
+ * what describes them to others (/openapi.json, the fuzzer's dictionary) are the same rows.
  *
  * A row is read by its kind; one with a shape of its own has a function. Rows are read in order, so
  * a row may rely on those above it. What needs several fields is checked by openai_parse().
@@ -92,5 +92,7 @@ int field_real(const json_t *v, const char *name, double min, double max, double
                struct api_error *err);
 int field_whole(const json_t *v, const char *name, int64_t min, int64_t max, int64_t *at,
                 struct api_error *err);
+int field_uint(const json_t *v, const char *name, uint32_t min, uint32_t max, uint32_t *at,
+               struct api_error *err);
 /* Every element must be a token id. */
 int field_ids(const struct served *s, const json_t *list, const char *name, struct api_error *err);

@@ -1,6 +1,6 @@
 /*
- * Readers of fields that have a shape of their own, for the table of fields.c: each is declared
- * here under the file that has it. 0, or -EBADMSG with err.
+ * Readers of fields that have a shape of their own, for the table of field_table.c: each is
+ * declared here under the file that has it. 0, or -EBADMSG with err.
  */
 #pragma once
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "common/err.h"
+#include "common/replay.h"
 
 #define AT(field) offsetof(struct bench_options, field)
 
@@ -260,25 +261,7 @@ static const struct ek_opt compare_table[] = {
     ROW_END};
 
 static const struct ek_opt replay_table[] = {
-    {.name = "max-num-seqs",
-     .type = OPT_UINT,
-     .at = AT(max_seqs),
-     .max = 4096,
-     .def = "0",
-     .help = "Sequences in one step; 0: as recorded, here and below."},
-    {.name = "max-num-batched-tokens",
-     .type = OPT_UINT,
-     .at = AT(max_tokens),
-     .max = 1048576,
-     .def = "0",
-     .help = "Tokens in one step."},
-    {.name = "num-gpu-blocks-override",
-     .type = OPT_UINT,
-     .at = AT(blocks),
-     .max = 16777216,
-     .def = "0",
-     .help = "Blocks of the KV cache."},
-    ROW_END};
+    EK_REPLAY_ROWS("Sequences in one step; 0: as recorded, here and below."), ROW_END};
 
 const char *const bench_command_names[BENCH_COMMANDS] = {
     [BENCH_KERNELS] = "kernels", [BENCH_ENGINE] = "engine", [BENCH_SERVE] = "serve",

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "common/buf.h"
-#include "server/bench/rows.h"
+#include "server/bench/samples.h"
 #include "server/bench/summary.h"
 
 enum { WIDTH = 760, LEFT = 64, RIGHT = 16, HEIGHT = 150, GAP = 46, TOP = 58, STEPS = 200 };

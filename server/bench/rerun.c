@@ -17,13 +17,11 @@
 
 #include "common/buf.h"
 #include "common/err.h"
+#include "common/replay.h"
 #include "server/bench/bench.h"
 #include "server/bench/options.h"
 
 #define BLOCK_MOST    1024u
-#define BLOCKS_MOST   (1u << 24)
-#define SEQS_MOST     4096u
-#define TOKENS_MOST   (1u << 20)
 #define LENGTH_MOST   (1u << 24) /* of a prompt or an answer */
 #define REQUESTS_MOST 65536u
 #define PACES_MOST    3600u
@@ -86,9 +84,9 @@ static int read_limits(const json_t *w, struct rerun_load *l, struct ek_fault *f
         double least, most;
         uint32_t *to;
     } limits[] = {{"block_size", 1, BLOCK_MOST, &l->block_size},
-                  {"blocks", 1, BLOCKS_MOST, &l->limits.blocks},
-                  {"max_num_seqs", 1, SEQS_MOST, &l->limits.seqs},
-                  {"max_num_batched_tokens", 1, TOKENS_MOST, &l->limits.tokens},
+                  {"blocks", 1, EK_REPLAY_BLOCKS, &l->limits.blocks},
+                  {"max_num_seqs", 1, EK_REPLAY_SEQS, &l->limits.seqs},
+                  {"max_num_batched_tokens", 1, EK_REPLAY_TOKENS, &l->limits.tokens},
                   {"older", 0, UINT32_MAX, &l->older}};
     int r = 0;
 

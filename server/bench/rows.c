@@ -1,6 +1,6 @@
 /*
  * The report that all measuring commands of evenkeel-bench write with --report, and the statistics
- * that they share: median and spread of repeats, quantiles of sorted values. compare.c reads the
+ * that they share: median and spread of repeats. compare.c reads the
  * file. Jansson's functions accept NULL, so failures of memory are collected and tested once.
  */
 #include "server/bench/rows.h"
@@ -13,18 +13,7 @@
 #include <unistd.h>
 
 #include "common/err.h"
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-void sort_numbers(double *values, size_t n)
-{
-    if (n > 1)
-        qsort(values, n, sizeof(values[0]), ascending);
-}
+#include "server/bench/samples.h"
 
 struct spread spread_of(const double *values, uint32_t n)
 {
@@ -33,14 +22,6 @@ struct spread spread_of(const double *values, uint32_t n)
     memcpy(sorted, values, n * sizeof(sorted[0]));
     sort_numbers(sorted, n);
     return (struct spread){(sorted[n / 2] + sorted[(n - 1) / 2]) / 2, sorted[0], sorted[n - 1]};
-}
-
-double quantile(const double *sorted, size_t n, double q)
-{
-    if (n == 0)
-        return (double)NAN;
-    size_t at = (size_t)(q * (double)n);
-    return sorted[at < n ? at : n - 1];
 }
 
 /* Numbers that JSON cannot say become null. */

@@ -27,9 +27,6 @@ struct row {
 
 /* Of 1 to ROWS_MOST_REPEATS values. */
 struct spread spread_of(const double *values, uint32_t n);
-/* The value at share `q` (0 to 1) of n sorted ones; NAN of none. */
-double quantile(const double *sorted, size_t n, double q);
-void sort_numbers(double *values, size_t n);
 
 /* Appends to the array. 0 or -ENOMEM. */
 int rows_add(json_t *rows, const struct row *row);

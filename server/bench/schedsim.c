@@ -15,6 +15,7 @@
 
 #include "common/err.h"
 #include "kernels/backend.h"
+#include "server/bench/samples.h"
 #include "server/engine/sched.h"
 
 #define VOCAB         32000u
@@ -25,12 +26,6 @@
 #define COPY_TOKEN_US 6.55   /* 128 KiB at 20 GB/s */
 #define BATCH_GUESS   32.0   /* sequences that share a step, for the offered load */
 #define IDLE_MOST     1000000u
-
-struct samples {
-    float *at;
-    size_t count, room;
-    bool failed;
-};
 
 struct live {
     struct request *req;
@@ -61,36 +56,15 @@ struct schedsim {
     struct schedsim_result *out;
 };
 
-static void push(struct samples *s, double value)
+static double median_of(const double *at, size_t n)
 {
-    if (s->count == s->room) {
-        size_t more = s->room ? s->room * 2 : 65536;
-        float *at = realloc(s->at, more * sizeof(*at));
-        if (!at) {
-            s->failed = true;
-            return;
-        }
-        s->at = at;
-        s->room = more;
-    }
-    s->at[s->count++] = (float)value;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    float x = *(const float *)a, y = *(const float *)b;
-    return (x > y) - (x < y);
-}
-
-static double median_of(const float *at, size_t n)
-{
-    float *copy = malloc((n + 1) * sizeof(*copy));
+    double *copy = malloc((n + 1) * sizeof(*copy));
     double m = 0;
 
     if (copy && n > 0) {
         memcpy(copy, at, n * sizeof(*copy));
-        qsort(copy, n, sizeof(*copy), by_value);
-        m = (double)copy[n / 2];
+        sort_numbers(copy, n);
+        m = copy[n / 2];
     }
     free(copy);
     return m;
@@ -100,9 +74,9 @@ static struct schedsim_spread spread_of(struct samples *s)
 {
     if (s->count == 0)
         return (struct schedsim_spread){0};
-    qsort(s->at, s->count, sizeof(*s->at), by_value);
-    return (struct schedsim_spread){(double)s->at[s->count / 2], (double)s->at[s->count * 9 / 10],
-                                    (double)s->at[s->count * 99 / 100]};
+    sort_numbers(s->at, s->count);
+    return (struct schedsim_spread){quantile(s->at, s->count, 0.5), quantile(s->at, s->count, 0.9),
+                                    quantile(s->at, s->count, 0.99)};
 }
 
 static double host_us(void)
@@ -237,9 +211,9 @@ static void close_schedsim(struct schedsim *r)
     free(r->live);
     free(r->held);
     free(r->prompt);
-    free(r->ttft.at);
-    free(r->itl.at);
-    free(r->host.at);
+    samples_done(&r->ttft);
+    samples_done(&r->itl);
+    samples_done(&r->host);
 }
 
 /* Tokens of a prompt: of its shared pieces by their ids, else of the request alone. */
@@ -314,9 +288,9 @@ static void observe(struct schedsim *r)
         if (out > l->seen) {
             if (l->seen == 0) {
                 l->first_us = r->now_us;
-                push(&r->ttft, (r->now_us - l->arrived_us) / 1e3);
+                samples_push(&r->ttft, (r->now_us - l->arrived_us) / 1e3);
             } else
-                push(&r->itl, (r->now_us - l->last_us) / 1e3);
+                samples_push(&r->itl, (r->now_us - l->last_us) / 1e3);
             r->out->output_tokens += out - l->seen;
             l->seen = out;
             l->last_us = r->now_us;
@@ -432,7 +406,7 @@ static int land_step(struct schedsim *r)
     sched_apply(r->s, r->result, (uint64_t)r->now_us + 1);
     double took = host_us() - from;
     r->out->allocations += allocations(r) - before;
-    push(&r->host, r->plan_us + took);
+    samples_push(&r->host, r->plan_us + took);
     r->plan_us = 0;
     r->out->steps++;
     observe(r);

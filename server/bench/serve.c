@@ -23,6 +23,7 @@
 #include "server/bench/picture.h"
 #include "server/bench/progress.h"
 #include "server/bench/rows.h"
+#include "server/bench/samples.h"
 #include "server/bench/summary.h"
 
 #define MOST_UNDER_WAY 20000u
@@ -49,8 +50,7 @@ struct serve {
     char url[2300], model[256];
     uint64_t start_us;
     struct bench_answer *answers; /* [load.count] */
-    double *gaps;
-    size_t gap_count, gap_room;
+    struct samples gaps;
     uint32_t *per_second, seconds;
     char error[256]; /* of the first request that failed */
     bool unreached, no_memory;
@@ -59,21 +59,6 @@ struct serve {
 static double now_s(const struct serve *s)
 {
     return (double)(ek_now_us() - s->start_us) / (double)EK_US_PER_S;
-}
-
-static void note_gap(struct serve *s, double gap)
-{
-    if (s->gap_count == s->gap_room) {
-        size_t room = s->gap_room ? 2 * s->gap_room : 65536;
-        double *more = realloc(s->gaps, room * sizeof(*more));
-        if (!more) {
-            s->no_memory = true;
-            return;
-        }
-        s->gaps = more;
-        s->gap_room = room;
-    }
-    s->gaps[s->gap_count++] = gap;
 }
 
 static void note_second(struct serve *s, double at, uint32_t tokens)
@@ -107,9 +92,9 @@ static size_t on_bytes(char *bytes, size_t size, size_t count, void *ctx)
         if (before == 0)
             a->first_s = now;
         else
-            note_gap(c->s, now - c->last_s);
+            samples_push(&c->s->gaps, now - c->last_s);
         for (uint32_t i = 1; i < tokens; i++)
-            note_gap(c->s, 0.0);
+            samples_push(&c->s->gaps, 0.0);
         c->last_s = now;
         note_second(c->s, now, tokens);
     }
@@ -248,7 +233,7 @@ static int run_load(struct serve *s)
             (void)curl_multi_poll(s->multi, NULL, 0, wait_ms, NULL);
     }
     progress_end(&p);
-    return r == 0 && s->no_memory ? -ENOMEM : r;
+    return r == 0 && (s->no_memory || s->gaps.failed) ? -ENOMEM : r;
 }
 
 static size_t on_text(char *bytes, size_t size, size_t count, void *ctx)
@@ -325,7 +310,7 @@ static int warm_up(struct serve *s, struct ek_fault *fault)
     }
     free(warm.calls);
     free(warm.answers);
-    free(warm.gaps);
+    samples_done(&warm.gaps);
     free(warm.per_second);
     load_free(&warm.load);
     return r;
@@ -372,8 +357,8 @@ static int write_picture(struct serve *s, const struct slo *slo, struct ek_fault
     picture_draw(&(struct picture){.title = title,
                                    .answers = s->answers,
                                    .count = s->load.count,
-                                   .gaps = s->gaps,
-                                   .gap_count = s->gap_count,
+                                   .gaps = s->gaps.at,
+                                   .gap_count = s->gaps.count,
                                    .tokens = s->per_second,
                                    .seconds = seconds,
                                    .slo = slo},
@@ -393,8 +378,8 @@ static int report(struct serve *s, unsigned *ret_failed, struct ek_fault *fault)
     struct summary sum;
     json_t *rows = json_array();
 
-    int r =
-        rows ? summarize(s->answers, s->load.count, s->gaps, s->gap_count, &slo, &sum) : -ENOMEM;
+    int r = rows ? summarize(s->answers, s->load.count, s->gaps.at, s->gaps.count, &slo, &sum)
+                 : -ENOMEM;
     if (r == 0) {
         printf("%s at %s, %s, ", s->model, s->o->url, s->load.open ? "open loop" : "closed loop");
         r = summary_print(&sum, &slo);
@@ -428,7 +413,7 @@ static void close_serve(struct serve *s)
     load_free(&s->load);
     free(s->calls);
     free(s->answers);
-    free(s->gaps);
+    samples_done(&s->gaps);
     free(s->per_second);
     curl_global_cleanup();
 }

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "server/bench/rows.h"
+#include "server/bench/samples.h"
 
 static struct distribution distribution_of(double *values, size_t n)
 {

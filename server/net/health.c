@@ -89,7 +89,8 @@ int health_livez(struct exchange *x, struct answer *a)
     double body = (double)encoder_busy_us(h->encoder, now) / 1e6;
     double form = (double)encoder_compile_us(s->grammars, now) / 1e6;
     /* It does not see its own deadline. */
-    stuck |= (body > form ? body : form) > ENCODER_RUN_S + ENCODER_CPU_S;
+    stuck |= encoder_reading_us(h->encoder, s->grammars, now) >
+             (ENCODER_RUN_S + ENCODER_CPU_S) * EK_US_PER_S;
     say(a, stuck ? 503 : 200, stuck ? "stuck" : "ok", NULL);
     (void)ek_buf_printf(&a->body,
                         ",\"step_age_s\":%.3f,\"encoder_age_s\":%.3f,\"compile_age_s\":%.3f}", age,

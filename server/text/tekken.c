@@ -37,81 +37,6 @@ static const char *const old_specials[] = {"<unk>",
                                            "[TOOL_CONTENT]"};
 #define OLD_SPECIALS (sizeof(old_specials) / sizeof(old_specials[0]))
 
-json_t *tok_added(uint32_t id, const char *content, bool special)
-{
-    return json_pack("{s:I, s:s, s:b, s:b, s:b, s:b, s:b}", "id", (json_int_t)id, "content",
-                     content, "special", special, "normalized", false, "lstrip", false, "rstrip",
-                     false, "single_word", false);
-}
-
-/* Adds {"SpecialToken": {"id": name}} to the template and its id to the list. */
-static int template_token(json_t *single, json_t *tokens, const char *name, uint32_t id)
-{
-    if (!name)
-        return 0;
-    return json_array_append_new(single, json_pack("{s:{s:s}}", "SpecialToken", "id", name)) < 0 ||
-                   json_object_set_new(tokens, name, json_pack("{s:[I]}", "ids", (json_int_t)id)) <
-                       0
-               ? -ENOMEM
-               : 0;
-}
-
-json_t *tok_template(const char *bos, uint32_t bos_id, const char *eos, uint32_t eos_id)
-{
-    json_t *single = json_array(), *tokens = json_object();
-    int r = single && tokens ? template_token(single, tokens, bos, bos_id) : -ENOMEM;
-    if (r == 0)
-        r = json_array_append_new(single, json_pack("{s:{s:s}}", "Sequence", "id", "A"));
-    if (r == 0)
-        r = template_token(single, tokens, eos, eos_id);
-    if (r < 0) {
-        json_decref(single);
-        json_decref(tokens);
-        return NULL;
-    }
-    return json_pack("{s:s, s:o, s:o}", "type", "TemplateProcessing", "single", single,
-                     "special_tokens", tokens);
-}
-
-static int base64_digit(char c)
-{
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    const char *at = c ? strchr(digits, c) : NULL;
-    return at ? (int)(at - digits) : -1;
-}
-
-int tok_base64(const char *s, struct ek_buf *out)
-{
-    uint32_t bits = 0, count = 0;
-    for (; *s && *s != '='; s++) {
-        int digit = base64_digit(*s);
-        if (digit < 0)
-            return -EBADMSG;
-        bits = bits << 6 | (uint32_t)digit;
-        count += 6;
-        if (count >= 8) {
-            count -= 8;
-            (void)ek_buf_add(out, &(char){(char)(bits >> count)}, 1);
-        }
-    }
-    return ek_buf_ok(out) ? 0 : -ENOMEM;
-}
-
-int tok_spell(const char *s, struct ek_buf *bytes, struct ek_buf *out)
-{
-    ek_buf_clear(bytes);
-    ek_buf_clear(out);
-    int r = tok_base64(s, bytes);
-    if (r < 0 || bytes->len == 0)
-        return r < 0 ? r : -EBADMSG;
-    for (size_t i = 0; i < bytes->len; i++) {
-        char character[UTF8_MOST];
-        (void)ek_buf_add(out, character,
-                         utf8_put(character, utf8_from_byte((uint8_t)bytes->data[i])));
-    }
-    return ek_buf_ok(out) ? 0 : -ENOMEM;
-}
-
 struct tekken {
     const json_t *config, *vocab, *listed;
     uint32_t specials, count; /* special tokens; others that are used */
@@ -206,15 +131,8 @@ int tok_from_tekken(const json_t *root, struct tok_source *ret_source, struct ek
     if (r == 0)
         r = add_tokens(&t, &s.content, s.order);
     if (r == 0) {
-        s.root = json_pack(
-            "{s:{s:s, s:b}, s:O, s:{s:s}, s:{s:s, s:[{s:s, s:{s:s}, s:s}, {s:s, s:b, s:b}]}, "
-            "s:o}",
-            "model", "type", "BPE", "ignore_merges", true, "added_tokens", added, "decoder", "type",
-            "ByteLevel", "pre_tokenizer", "type", "Sequence", "pretokenizers", "type", "Split",
-            "pattern", "Regex", pattern, "behavior", "Isolated", "type", "ByteLevel",
-            "add_prefix_space", false, "use_regex", false, "post_processor",
-            tok_template(json_string_value(json_object_get(json_array_get(added, 1), "content")), 1,
-                         NULL, 0));
+        const json_t *bos = json_object_get(json_array_get(added, 1), "content");
+        s.root = tok_byte_root(pattern, added, tok_template(json_string_value(bos), 1, NULL, 0));
         r = s.root ? 0 : -ENOMEM;
     }
     json_decref(added);

@@ -127,17 +127,6 @@ static int add_specials(const struct tiktoken_file *f, const json_t *config, boo
     return 0;
 }
 
-static json_t *make_root(const char *pattern, json_t *added)
-{
-    return json_pack(
-        "{s:{s:s, s:b}, s:O, s:{s:s}, s:{s:s, s:[{s:s, s:{s:s}, s:s}, {s:s, s:b, s:b}]}, s:o}",
-        "model", "type", "BPE", "ignore_merges", true, "added_tokens", added, "decoder", "type",
-        "ByteLevel", "pre_tokenizer", "type", "Sequence", "pretokenizers", "type", "Split",
-        "pattern", "Regex", pattern, "behavior", "Isolated", "type", "ByteLevel",
-        "add_prefix_space", false, "use_regex", false, "post_processor",
-        tok_template(NULL, 0, NULL, 0));
-}
-
 int tok_from_tiktoken(const void *data, size_t len, const json_t *config,
                       struct tok_source *ret_source, struct ek_fault *fault)
 {
@@ -158,7 +147,8 @@ int tok_from_tiktoken(const void *data, size_t len, const json_t *config,
     if (r == 0)
         r = read_tokens(&f, ids, &s);
     if (r == 0) {
-        s.root = make_root(kimi ? kimi_pattern : plain_pattern, added);
+        s.root = tok_byte_root(kimi ? kimi_pattern : plain_pattern, added,
+                               tok_template(NULL, 0, NULL, 0));
         r = s.root ? 0 : -ENOMEM;
     }
     json_decref(added);

@@ -1,6 +1,7 @@
 /*
  * The inside of a tokenizer, shared by the module that runs it (tokenizer.c) and those that fill it
- * from the files (tokload.c the vocabulary, toksteps.c what surrounds the model).
+ * from the files (tokload.c the vocabulary, toksteps.c what surrounds the model, tokparts.c what
+ * the readers of other files share).
  */
 #pragma once
 
@@ -81,6 +82,9 @@ int tok_spell(const char *s, struct ek_buf *bytes, struct ek_buf *out);
 json_t *tok_added(uint32_t id, const char *content, bool special);
 /* A post_processor that puts a token before and one after the text; NULL names: none. */
 json_t *tok_template(const char *bos, uint32_t bos_id, const char *eos, uint32_t eos_id);
+/* A byte-level BPE that merges by rank: words by `pattern`, a list of added tokens, the
+ * post_processor (taken over; NULL is one that could not be had). NULL without memory. */
+json_t *tok_byte_root(const char *pattern, json_t *added, json_t *around);
 
 /* The steps of one tokenizer.json (root). All: -EBADMSG with a fault that names the field. */
 int tok_read_normalizer(const json_t *root, struct normalizer *n, struct ek_fault *fault);

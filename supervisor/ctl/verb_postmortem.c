@@ -13,6 +13,7 @@
 
 #include "common/buf.h"
 #include "common/err.h"
+#include "common/replay.h"
 #include "supervisor/ctl/api.h"
 #include "supervisor/ctl/args.h"
 #include "supervisor/ctl/calls.h"
@@ -55,24 +56,7 @@ static const struct ek_opt table[] = {
      .type = OPT_BOOL,
      .at = AT(replay),
      .help = "Run the scheduler over that load again, by evenkeel-bench replay; with:"},
-    {.name = "max-num-seqs",
-     .type = OPT_UINT,
-     .at = AT(max_seqs),
-     .max = 4096,
-     .def = "0",
-     .help = "Another limit than the recorded one; 0: the same, here and below."},
-    {.name = "max-num-batched-tokens",
-     .type = OPT_UINT,
-     .at = AT(max_tokens),
-     .max = 1048576,
-     .def = "0",
-     .help = "Tokens in one step."},
-    {.name = "num-gpu-blocks-override",
-     .type = OPT_UINT,
-     .at = AT(blocks),
-     .max = 16777216,
-     .def = "0",
-     .help = "Blocks of the KV cache."},
+    EK_REPLAY_ROWS("Another limit than the recorded one; 0: the same, here and below."),
     {.name = "socket", .type = OPT_STRING, .at = AT(socket), .help = "evenkeeld's socket."},
     {0}};
 

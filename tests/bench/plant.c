@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "common/buf.h"
+#include "server/bench/samples.h"
 #include "server/engine/sched.h"
 
 #define VOCAB       32000u
@@ -34,11 +35,6 @@ struct live {
     double arrived_us, first_us, last_us, gap_us;
 };
 
-struct floats {
-    float *at;
-    size_t count, room;
-};
-
 struct plant {
     const struct plant_params *p;
     struct engine_params ep;
@@ -57,38 +53,17 @@ struct plant {
     double itl[PLANT_BUCKETS];
     int direction;
     double good_tokens, output, seqs_sum, seconds;
-    struct floats ttft, gap;
+    struct samples ttft, gap;
     bool failed;
     struct plant_result out;
 };
 
-static void push(struct plant *p, struct floats *f, double value)
+static double plant_quantile(struct samples *s, double q)
 {
-    if (f->count == f->room) {
-        size_t more = f->room ? f->room * 2 : 4096;
-        float *at = realloc(f->at, more * sizeof(*at));
-        if (!at) {
-            p->failed = true;
-            return;
-        }
-        f->at = at;
-        f->room = more;
-    }
-    f->at[f->count++] = (float)value;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    float x = *(const float *)a, y = *(const float *)b;
-    return (x > y) - (x < y);
-}
-
-static double quantile(struct floats *f, double q)
-{
-    if (f->count == 0)
+    if (s->count == 0)
         return 0;
-    qsort(f->at, f->count, sizeof(*f->at), by_value);
-    return (double)f->at[(size_t)(q * (double)(f->count - 1))];
+    sort_numbers(s->at, s->count);
+    return quantile(s->at, s->count, q);
 }
 
 static uint64_t mix(uint64_t x)
@@ -309,8 +284,8 @@ static void conclude(struct plant *p, const struct live *l)
     double ttft = (l->first_us - l->arrived_us) / 1e6, gap = l->gap_us / 1e6;
     double tpot = l->seen > 1 ? (l->last_us - l->first_us) / 1e6 / (l->seen - 1) : 0;
     p->out.served++;
-    push(p, &p->ttft, ttft);
-    push(p, &p->gap, gap);
+    samples_push(&p->ttft, ttft);
+    samples_push(&p->gap, gap);
     if (ttft > q->ttft_s || tpot > q->tpot_s || gap > q->gap_s)
         return;
     p->out.good++;
@@ -391,10 +366,15 @@ static void one_step(struct plant *p, bool *ret_idle)
     observe(p);
 }
 
+static bool plant_failed(const struct plant *p)
+{
+    return p->failed || p->ttft.failed || p->gap.failed;
+}
+
 static int live_through(struct plant *p, plant_control_fn control, void *ctx)
 {
     int r = 0;
-    while (r == 0 && !p->failed && p->now_us < p->p->seconds * 1e6) {
+    while (r == 0 && !plant_failed(p) && p->now_us < p->p->seconds * 1e6) {
         bool idle = true;
         while (r == 0 && arrival_us(p, p->next) <= p->now_us)
             r = submit(p, p->next++);
@@ -415,7 +395,7 @@ static int live_through(struct plant *p, plant_control_fn control, void *ctx)
         if (control && p->now_us >= p->down_until_us)
             control(ctx, p, &v);
     }
-    return p->failed ? -ENOMEM : r;
+    return plant_failed(p) ? -ENOMEM : r;
 }
 
 static void sum_up(struct plant *p)
@@ -430,9 +410,9 @@ static void sum_up(struct plant *p)
     p->out.good_per_s = p->out.good / seconds;
     p->out.good_tokens_per_s = p->good_tokens / seconds;
     p->out.output_per_s = p->output / p->p->seconds;
-    p->out.ttft_p50_s = quantile(&p->ttft, 0.5);
-    p->out.ttft_p99_s = quantile(&p->ttft, 0.99);
-    p->out.gap_p99_s = quantile(&p->gap, 0.99);
+    p->out.ttft_p50_s = plant_quantile(&p->ttft, 0.5);
+    p->out.ttft_p99_s = plant_quantile(&p->ttft, 0.99);
+    p->out.gap_p99_s = plant_quantile(&p->gap, 0.99);
     p->out.seqs_mean = p->seqs_sum / fmax(1, p->seconds);
 }
 
@@ -499,8 +479,8 @@ int plant_run(const struct plant_params *params, const struct plant_limits *firs
     free(p.prompt);
     free(p.step);
     free(p.result);
-    free(p.ttft.at);
-    free(p.gap.at);
+    samples_done(&p.ttft);
+    samples_done(&p.gap);
     return r;
 }
 

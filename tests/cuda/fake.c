@@ -261,8 +261,8 @@ API cuInit(unsigned flags)
     fake_g.begun = true;
     ENTER("cuInit");
     RULE(flags == 0, CU_INVALID_VALUE, "cuInit with flags");
-    int name =
-        open("/proc/thread-self/comm", O_RDWR | O_CLOEXEC); /* as a driver does: else it ends */
+    /* A driver opens this file, too, and ends where it cannot. */
+    int name = open("/proc/thread-self/comm", O_RDWR | O_CLOEXEC);
     if (name < 0)
         return fake_leave(CU_OPERATING_SYSTEM);
     (void)close(name);

@@ -23,6 +23,7 @@
 #include "server/text/jinja/str.h"
 #include "server/text/tokenizer.h"
 #include "server/text/tokparts.h"
+#include "tests/fuzz/template_input.h"
 
 #define FUEL 3000000u
 
@@ -90,17 +91,11 @@ static void render(const struct chat *c, const json_t *context)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    const char *s = size ? (const char *)data : "";
-    const char *zero = memchr(s, 0, size);
-    size_t len = zero ? (size_t)(zero - s) : size;
-    json_t *context = zero ? json_loadb(zero + 1, size - len - 1, JSON_ALLOW_NUL, NULL) : NULL;
-    if (!json_is_object(context)) {
-        json_decref(context);
-        context = json_object();
-    }
+    const struct template_input in = template_input_of(data, size);
+    json_t *context = in.context ? in.context : json_object();
     if (!json_object_get(context, "messages"))
         (void)json_object_set_new(context, "messages", json_loads(conversation, 0, NULL));
-    struct chat *c = chat_of(s, len);
+    struct chat *c = chat_of(in.text, in.len);
     if (c)
         render(c, context);
     chat_free(c);

@@ -14,6 +14,7 @@
 #include "common/err.h"
 #include "server/text/jinja/jinja.h"
 #include "server/text/jinja/str.h"
+#include "tests/fuzz/template_input.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -47,17 +48,12 @@ static void render(const struct jinja *t, const json_t *context)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    const char *s = size ? (const char *)data : "";
-    const char *zero = memchr(s, 0, size);
-    size_t len = zero ? (size_t)(zero - s) : size;
-    json_t *context = zero ? json_loadb(zero + 1, size - len - 1, JSON_ALLOW_NUL, NULL) : NULL;
-    if (!json_is_object(context)) {
-        json_decref(context);
-        context = json_loadb(conversation, sizeof(conversation) - 1, 0, NULL);
-    }
+    const struct template_input in = template_input_of(data, size);
+    json_t *context =
+        in.context ? in.context : json_loadb(conversation, sizeof(conversation) - 1, 0, NULL);
     struct jinja *t = NULL;
     struct ek_fault fault = {0};
-    int r = jinja_parse(s, len, &t, &fault);
+    int r = jinja_parse(in.text, in.len, &t, &fault);
     if (r == 0)
         render(t, context);
     else if (r != -EBADMSG || !fault.msg[0])

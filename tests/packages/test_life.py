@@ -1,4 +1,5 @@
 """Protects: what apt installs works as a service from the first start to the last file. One machine lives through all of it, in this order."""
+import contextlib
 import json
 import os
 import pathlib
@@ -35,9 +36,9 @@ def wait(what, condition, seconds=20.0):
     pytest.fail(f"{what}: not within {seconds} s (last: {last!r})")
 
 
-@pytest.fixture(scope="module")
-def m():
-    assert list(DEBS.glob("evenkeeld_*.deb")), f"no packages in {DEBS}: make deb"
+@contextlib.contextmanager
+def booted(**folders):
+    """A machine that has booted, with each folder's packages below /root/NAME; the test is skipped where there can be none."""
     try:
         machine = Machine(LOWER)
     except Impossible as why:
@@ -47,11 +48,19 @@ def m():
             machine.boot()
         except Impossible as why:
             pytest.skip(str(why))
-        shutil.copytree(DEBS, machine.root / "root/debs", ignore=lambda _, names: [n for n in names if not n.endswith(".deb")])
-        machine.before = files(machine)
+        for name, folder in folders.items():
+            shutil.copytree(folder, machine.root / "root" / name, ignore=lambda _, names: [n for n in names if not n.endswith(".deb")])
         yield machine
     finally:
         machine.destroy()
+
+
+@pytest.fixture(scope="module")
+def m():
+    assert list(DEBS.glob("evenkeeld_*.deb")), f"no packages in {DEBS}: make deb"
+    with booted(debs=DEBS) as machine:
+        machine.before = files(machine)
+        yield machine
 
 
 def files(m):

@@ -3,13 +3,11 @@ of clients are as they were. OLD is a folder of the old packages (tools/old-debs
 is skipped. One machine lives through all of it, in this order."""
 import os
 import pathlib
-import shutil
 
 import pytest
 
 import test_life
-from machine import Impossible, Machine
-from test_life import ANSWER, LOWER, PARTS, Load, debs, newer, ready, server, wait
+from test_life import ANSWER, PARTS, Load, booted, debs, newer, ready, server, wait
 
 OLD = pathlib.Path(os.environ.get("OLD", "/nowhere")).resolve()
 KEY = "sk-of-the-team-0123456789"
@@ -35,20 +33,8 @@ def m():
     if not list(OLD.glob("evenkeeld_*.deb")):
         pytest.skip("OLD names no folder of old packages (make check-upgrade)")
     assert list(test_life.DEBS.glob("evenkeeld_*.deb")), f"no packages in {test_life.DEBS}: make deb"
-    try:
-        machine = Machine(LOWER)
-    except Impossible as why:
-        pytest.skip(str(why))
-    try:
-        try:
-            machine.boot()
-        except Impossible as why:
-            pytest.skip(str(why))
-        for folder, name in ((test_life.DEBS, "debs"), (OLD, "old")):
-            shutil.copytree(folder, machine.root / "root" / name, ignore=lambda _, names: [n for n in names if not n.endswith(".deb")])
+    with booted(debs=test_life.DEBS, old=OLD) as machine:
         yield machine
-    finally:
-        machine.destroy()
 
 
 def test_the_old_one_serves(m):

@@ -1,11 +1,11 @@
 /*
  * Work that others choose the size of grows no faster than n log n. Every row of the table of
- * fields (server/api/fields.c), of every API that has it, and answers in every style of thinking
- * and of calls are fed in doubling sizes and in several shapes; test_doubling_files.c does it with
- * a model's files, test_doubling_forms.c with forms. What is compared is what was done, not how
- * long it took (doubling.h): the basic blocks of our code that ran, when it is built to count them
- * (make doubling), and the bytes that were allocated, always. A new field is covered by being in
- * the table, a new style by its number.
+ * fields (server/api/field_table.c), of every API that has it, and answers in every style of
+ * thinking and of calls are fed in doubling sizes and in several shapes; test_doubling_files.c does
+ * it with a model's files, test_doubling_forms.c with forms. What is compared is what was done, not
+ * how long it took (doubling.h): the basic blocks of our code that ran, when it is built to count
+ * them (make doubling), and the bytes that were allocated, always. A new field is covered by being
+ * in the table, a new style by its number.
  */
 #include <errno.h>
 #include <setjmp.h>

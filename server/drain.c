@@ -1,0 +1,224 @@
+/* The states of a drain, from its order to the end of the process; called by main.c. */
+#include "server/drain.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "server/nodes.h"
+
+#define FLUSH_US (2 * EK_US_PER_S) /* for the last bytes after a deadline or a failure */
+/* A proxy may be sending on a connection that was idle: it is answered, and then closed. */
+#define LINGER_US 300000u
+/* For an evenkeeld that was killed to be back: the rest of the drain's deadline within these. */
+#define KEEPER_LEAST_US (10 * EK_US_PER_S)
+#define KEEPER_MOST_US  (60 * EK_US_PER_S)
+
+/* The engine's last word, or that of the other nodes, which then has the reason for the engine's;
+ * any thread. */
+void drain_on_dead(void *ctx, int code, const char *why)
+{
+    struct instance *s = ctx;
+    pthread_mutex_lock(&s->lock);
+    if (!s->dead) {
+        s->dead = true;
+        s->dead_code = code;
+        (void)snprintf(s->dead_why, sizeof(s->dead_why), "%s", why);
+    }
+    pthread_mutex_unlock(&s->lock);
+    (void)eventfd_write(s->event, 1);
+}
+
+/* Where evenkeeld keeps the listening socket, the next process answers what waits in it. */
+enum http_drain_mode drain_mode(const struct options *o)
+{
+    bool hold = strcmp(o->drain_mode, "auto") == 0 ? o->listen_from_control
+                                                   : strcmp(o->drain_mode, "hold") == 0;
+    return hold ? HTTP_DRAIN_HOLD : HTTP_DRAIN_REFUSE;
+}
+
+/* Of an end that nobody ordered over the control socket: without a keeper no next process comes. */
+enum http_drain_mode drain_kept_mode(struct instance *s)
+{
+    return s->o.listen_from_control && !http_kept(s->http) ? HTTP_DRAIN_REFUSE : drain_mode(&s->o);
+}
+
+static void drain_begin(struct instance *s, double deadline_s, enum http_drain_mode mode)
+{
+    uint64_t deadline = ek_now_us() + (uint64_t)(deadline_s * 1e6);
+    pthread_mutex_lock(&s->lock);
+    s->deadline_us = deadline;
+    s->hold = mode == HTTP_DRAIN_HOLD;
+    pthread_mutex_unlock(&s->lock);
+    http_drain(s->http, mode);
+    if (atomic_load(&s->start) == START_READY)
+        engine_drain(s->stack.engine, deadline, mode == HTTP_DRAIN_REFUSE);
+}
+
+/* POST /drain; control thread. */
+void drain_on_order(void *ctx, double deadline_s, enum http_drain_mode mode, bool leave)
+{
+    struct instance *s = ctx;
+    ek_log(EK_LOG_NOTICE, "Draining: %s new requests, deadline %.0f s%s",
+           mode == HTTP_DRAIN_HOLD ? "holding" : "refusing", deadline_s,
+           leave ? ", then exit" : "");
+    drain_begin(s, deadline_s, mode);
+    pthread_mutex_lock(&s->lock);
+    if (leave && !s->leaving) {
+        s->leaving = true;
+        s->leave_code = EK_EXIT_RESTART;
+    }
+    pthread_mutex_unlock(&s->lock);
+    (void)eventfd_write(s->event, 1);
+}
+
+/* Another node was asked to stop: it cannot leave before we do. */
+void drain_on_leaving(void *ctx)
+{
+    struct instance *s = ctx;
+    pthread_mutex_lock(&s->lock);
+    s->bound = true;
+    pthread_mutex_unlock(&s->lock);
+    drain_on_order(s, s->o.shutdown_timeout, drain_mode(&s->o), true);
+}
+
+/* POST /resume; control thread. An end that a drain was asked for is taken back, a signal's is not.
+ */
+void drain_on_resume(void *ctx)
+{
+    struct instance *s = ctx;
+    struct engine_stats st;
+    engine_stats(s->stack.engine, &st);
+    pthread_mutex_lock(&s->lock);
+    bool leaving = s->leaving && s->bound;
+    if (!leaving) {
+        s->leaving = false;
+        s->deadline_us = 0;
+        s->cut_before = st.finished[REQ_FIN_DEADLINE];
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (leaving)
+        return;
+    engine_resume(s->stack.engine);
+    http_undrain(s->http);
+    ek_log(EK_LOG_NOTICE, "Resumed: new requests are taken");
+}
+
+/* SIGHUP: keys and certificates. */
+static void drain_reload(struct instance *s)
+{
+    struct ek_fault f = {0};
+    int r = http_reload(s->http, &f);
+    if (r < 0)
+        ek_log(EK_LOG_ERR, "SIGHUP: nothing was changed: %s", f.msg[0] ? f.msg : ek_strerror(r));
+    else
+        ek_log(EK_LOG_NOTICE, "SIGHUP: keys and certificates were read again");
+}
+
+/* SIGTERM, SIGINT on a node that follows: the first asks node 0 to drain, the second ends all. */
+static void drain_leave_node(struct instance *s, const char *name)
+{
+    pthread_mutex_lock(&s->lock);
+    bool again = s->leaving;
+    s->leaving = true;
+    pthread_mutex_unlock(&s->lock);
+    (void)sd_notify(0, "STOPPING=1\nSTATUS=Asked node 0 to drain");
+    s->cut = again || !nodes_leave(&s->stack);
+    ek_log(EK_LOG_NOTICE, "%s%s: %s", name, again ? " again" : "",
+           s->cut ? "ending at once" : "asked node 0 to drain; ending with it");
+}
+
+/* SIGTERM, SIGINT: the first drains, the second cuts. */
+void drain_on_signal(struct instance *s)
+{
+    struct signalfd_siginfo info;
+    if (read(s->signals, &info, sizeof(info)) != (ssize_t)sizeof(info))
+        return;
+    if (info.ssi_signo == SIGHUP) {
+        drain_reload(s);
+        return;
+    }
+    if (options_follows(&s->o)) {
+        drain_leave_node(s, info.ssi_signo == SIGINT ? "SIGINT" : "SIGTERM");
+        return;
+    }
+    pthread_mutex_lock(&s->lock);
+    bool again = s->leaving && s->leave_code == EK_EXIT_OK;
+    s->leaving = s->bound = true;
+    s->leave_code = EK_EXIT_OK;
+    s->cut = s->cut || again;
+    /* A drain that goes on stays what it was asked to be. */
+    enum http_drain_mode mode = !s->deadline_us ? drain_kept_mode(s)
+                                : s->hold       ? HTTP_DRAIN_HOLD
+                                                : HTTP_DRAIN_REFUSE;
+    pthread_mutex_unlock(&s->lock);
+    const char *name = info.ssi_signo == SIGINT ? "SIGINT" : "SIGTERM";
+    (void)sd_notify(0, "STOPPING=1\nSTATUS=Draining");
+    if (again) {
+        ek_log(EK_LOG_NOTICE, "%s again: cutting what still runs", name);
+        drain_begin(s, 0, HTTP_DRAIN_REFUSE);
+        return;
+    }
+    ek_log(EK_LOG_NOTICE, "%s: draining for at most %.0f s", name, s->o.shutdown_timeout);
+    drain_begin(s, s->o.shutdown_timeout, mode);
+}
+
+/* Its end would reset the connections that it holds: evenkeeld was killed, or is being replaced.
+ * The next one takes the socket when it comes; if none does, they are told by a 503. */
+static bool drain_await_keeper(struct instance *s, uint64_t now, uint64_t deadline)
+{
+    if (!s->unkept_us) {
+        uint64_t end = deadline < now + KEEPER_MOST_US ? deadline : now + KEEPER_MOST_US;
+        s->unkept_us = end > now + KEEPER_LEAST_US ? end : now + KEEPER_LEAST_US;
+        ek_log(EK_LOG_NOTICE,
+               "Drained, but nobody else keeps the listening socket: waiting for the next "
+               "evenkeeld, %.0f s at most",
+               (double)(s->unkept_us - now) / 1e6);
+    }
+    if (now <= s->unkept_us)
+        return false;
+    drain_begin(s, 0, HTTP_DRAIN_REFUSE);
+    s->idle_us = 0;
+    return false;
+}
+
+/* Whether the process may end now: drained and sent, or past the deadline. */
+bool drain_may_leave(struct instance *s)
+{
+    struct engine_stats st;
+    pthread_mutex_lock(&s->lock);
+    bool leaving = s->leaving;
+    bool hold = s->hold;
+    uint64_t deadline = s->deadline_us, now = ek_now_us();
+    pthread_mutex_unlock(&s->lock);
+    if (options_follows(&s->o))
+        return atomic_load(&s->start) == START_ENDED || (leaving && s->cut);
+    if (!leaving) {
+        s->unkept_us = 0;
+        return false;
+    }
+    if (atomic_load(&s->start) != START_READY || !s->serving)
+        return true; /* nothing was ever accepted */
+    engine_stats(s->stack.engine, &st);
+    if (st.drain != ENGINE_DRAINED || http_active(s->http) > 0)
+        s->idle_us = 0;
+    else if (s->idle_us == 0)
+        s->idle_us = now;
+    bool linger = hold || s->unkept_us;
+    bool calm = s->idle_us && (!linger || http_open(s->http) == 0 || now >= s->idle_us + LINGER_US);
+    if (!calm && now <= deadline + FLUSH_US)
+        return false;
+    if (hold && s->o.listen_from_control && !http_kept(s->http))
+        return drain_await_keeper(s, now, deadline);
+    pthread_mutex_lock(&s->lock);
+    leaving = s->leaving; /* it may have been taken back just now */
+    s->bound = leaving;
+    pthread_mutex_unlock(&s->lock);
+    return leaving;
+}
