@@ -170,13 +170,16 @@ def is_near(name, a, b):
 
 
 def table(rows):
-    lines = ["| case | | real | its scheduler, simulated | | plant of sim_control | |", "|---|---|---|---|---|---|---|"]
+    """A row for each figure, a column for each case: the real one, and by how much each simulation is off."""
+    cases = list(dict.fromkeys(r["cell"].split(".")[0] for r in rows))
+    cells = {}
     for r in rows:
         case, name = r["cell"].split(".")
-        off = [f"{100 * (v / r['value'] - 1):+.1f} %" if r["value"] else "" for v in (r["sched"], r["model"])]
-        unit = "" if r["unit"] != "ms" else " ms"
-        lines.append(f"| {case} | {name} | {r['value']:.1f}{unit} | {r['sched']:.1f} | {off[0]} | {r['model']:.1f} | {off[1]} |")
-    return lines
+        off = [f"{100 * (v / r['value'] - 1):+.1f} %" for v in (r["sched"], r["model"])] if r["value"] else []
+        unit = " ms" if r["unit"] == "ms" else ""
+        cells.setdefault(name, {})[case] = ", ".join([f"{r['value']:.1f}{unit}", *off])
+    return ["| | " + " | ".join(cases) + " |", "|---|" + "---|" * len(cases),
+            *("| " + " | ".join([name, *(of.get(case, "") for case in cases)]) + " |" for name, of in cells.items())]
 
 
 def compare(found, sims):
