@@ -191,7 +191,7 @@ def listed(used, cases, equal, differ):
     told = (f"{cases} requests: {equal} answered alike, {differ} with a difference from this list, {len(names - others)} of these only in how an "
             "error's `type` and `param` are named.")
     lines = [BEGIN, "", textwrap.fill(told, 120), ""]
-    lines += [f"- **{e['id']}**: vLLM: {e['theirs']}; here: {e['ours']} ({e['why']})." for e in ACCEPTED]
+    lines += [f"- **{e['id']}**: vLLM: {e['theirs']}; here: {e['ours']}." for e in ACCEPTED]
     return "\n".join(lines + ["", END])
 
 
