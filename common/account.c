@@ -1,4 +1,7 @@
-/* The account of memory, see account.h. */
+/*
+ * The account of memory whose size clients choose (account.h). Called by whatever reads bodies,
+ * compiles forms or keeps answers, on any thread.
+ */
 #include "common/account.h"
 
 #include <errno.h>

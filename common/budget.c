@@ -1,4 +1,7 @@
-/* Token budgets to start with, see budget.h. */
+/*
+ * The token budget of a step to start with (budget.h). Called at the start of the server and by the
+ * planner.
+ */
 #include "common/budget.h"
 
 #define GIB 1073741824.0

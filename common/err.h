@@ -23,7 +23,7 @@ enum {
     EK_ESTALE = -5004, /* a write carried an old generation number */
 };
 
-/* Exit codes of evenkeel-server; evenkeeld classifies by them (docs/exit-codes in README). */
+/* Exit codes of evenkeel-server; evenkeeld classifies by them (docs/exit-codes.md). */
 enum ek_exit {
     EK_EXIT_OK = 0,    /* asked to stop, all done */
     EK_EXIT_USAGE = 2, /* unknown flag or bad value on the command line */

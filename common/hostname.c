@@ -1,4 +1,7 @@
-/* Fields Host and Origin, see hostname.h. */
+/*
+ * Names in the fields Host and Origin (hostname.h). Called for each request by the server's guard
+ * and by evenkeeld's page.
+ */
 #include "common/hostname.h"
 
 #include <arpa/inet.h>

@@ -1,4 +1,7 @@
-/* The YAML side of options: a flat mapping NAME: VALUE, sequences for lists. */
+/*
+ * The YAML side of options: a flat mapping NAME: VALUE, sequences for lists. Called by options.c
+ * for a file of options.
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

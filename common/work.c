@@ -1,4 +1,4 @@
-/* The meter of work, see work.h. */
+/* The meter of work (work.h). Called in each loop over what a client or a model's file sent. */
 #include "common/work.h"
 
 #include <errno.h>

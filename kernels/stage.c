@@ -71,7 +71,7 @@ static struct flow flow_of(const struct ek_graph *g, const struct ek_op *op, boo
 
 /* ---- cuts ---- */
 
-struct cut {
+struct stage_cut {
     uint32_t op;    /* the first one of the layer */
     uint16_t value; /* what is handed to it */
 };
@@ -121,7 +121,7 @@ static int no_cut(uint32_t stages, uint32_t layer, struct ek_fault *fault)
 }
 
 /* Where each layer begins, the first one with the first operation; cut[layers] is the end. */
-static int find_cuts(const struct ek_graph *g, uint32_t stages, struct cut *cut,
+static int find_cuts(const struct ek_graph *g, uint32_t stages, struct stage_cut *cut,
                      struct ek_fault *fault)
 {
     uint32_t layer = g->layers, logits = g->op_count;
@@ -129,7 +129,7 @@ static int find_cuts(const struct ek_graph *g, uint32_t stages, struct cut *cut,
 
     if (!w.live)
         return -ENOMEM;
-    cut[layer] = (struct cut){.op = g->op_count};
+    cut[layer] = (struct stage_cut){.op = g->op_count};
     for (uint32_t i = 0; i < g->op_count; i++)
         if (g->ops[i].kind == EK_OP_LOGITS)
             logits = i;
@@ -143,13 +143,13 @@ static int find_cuts(const struct ek_graph *g, uint32_t stages, struct cut *cut,
             layer -= layer > 0;
             found = false;
         } else if (!found && layer > 0 && w.lives == 1) {
-            cut[layer] = (struct cut){i, only_live(&w)};
+            cut[layer] = (struct stage_cut){i, only_live(&w)};
             found = true;
         }
     }
     if (r == 0 && layer > 0)
         r = no_cut(stages, layer, fault);
-    cut[0] = (struct cut){.op = 0};
+    cut[0] = (struct stage_cut){.op = 0};
     free(w.live);
     return r;
 }
@@ -219,7 +219,7 @@ int ek_stage_divide(const struct ek_graph *g, uint32_t stages, uint32_t *ret_beg
                             "has %u; choose 1 to %u",
                             stages, g->layers,
                             g->layers < EK_MOST_RANKS ? g->layers : EK_MOST_RANKS);
-    struct cut *cut = calloc(row, sizeof(*cut));
+    struct stage_cut *cut = calloc(row, sizeof(*cut));
     uint64_t *all = calloc(row, sizeof(*all));
     uint64_t *best = calloc((stages + 1) * row, sizeof(*best));
     uint32_t *from = calloc((stages + 1) * row, sizeof(*from));
@@ -409,7 +409,7 @@ static int copy_marked(const struct copying *c, uint32_t ops)
 }
 
 /* The state of the operations from one to another, which lies in their order. */
-static void cut_state(struct copying *c, const struct cut *from, const struct cut *to)
+static void cut_state(struct copying *c, const struct stage_cut *from, const struct stage_cut *to)
 {
     uint64_t first = UINT64_MAX, end = 0;
 
@@ -423,7 +423,7 @@ static void cut_state(struct copying *c, const struct cut *from, const struct cu
     c->out->state_floats = (uint32_t)(end - c->state_first);
 }
 
-static int copy_run(struct copying *c, const struct cut *from, const struct cut *to,
+static int copy_run(struct copying *c, const struct stage_cut *from, const struct stage_cut *to,
                     uint32_t first_layer)
 {
     const struct ek_graph *g = c->g;
@@ -462,7 +462,7 @@ int ek_stage(const struct ek_graph *g, const uint32_t *begin, uint32_t stage, ui
         r = -EINVAL;
     if (r < 0)
         return r;
-    struct cut *cut = calloc(g->layers + 1ull, sizeof(*cut));
+    struct stage_cut *cut = calloc(g->layers + 1ull, sizeof(*cut));
     c.value = unmarked(g->value_count);
     c.weight = unmarked(g->weight_count);
     c.rope = unmarked(g->rope_count);

@@ -1,4 +1,4 @@
-/* Options of access, see access_options.h. */
+/* From options to who may reach the server (access_options.h). Called once by main.c. */
 #include "server/access_options.h"
 
 #include <errno.h>

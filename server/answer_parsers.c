@@ -1,4 +1,7 @@
-/* Parsers of answers, see answer_parsers.h. */
+/*
+ * Chooses the parsers of answers, by options or by the model's template (answer_parsers.h). Called
+ * once by start.c.
+ */
 #include "server/answer_parsers.h"
 
 #include <string.h>

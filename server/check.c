@@ -1,4 +1,7 @@
-/* The child that parses a model's files first, see check.h. */
+/*
+ * The child that parses a model's files first (check.h). Called by start.c before anything of the
+ * model is read.
+ */
 #include "server/check.h"
 
 #include <errno.h>

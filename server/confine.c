@@ -1,4 +1,7 @@
-/* Which files a server may open, see confine.h. */
+/*
+ * Which files a server may open, and which calls it may make once it serves (confine.h). Called by
+ * main, the launcher and the child that checks files.
+ */
 #include "server/confine.h"
 
 #include <dirent.h>

@@ -1,4 +1,4 @@
-/* A cgroup for the engine's process, see engine_cgroup.h. */
+/* A cgroup of its own for the engine's process (engine_cgroup.h). Called by the launcher. */
 #include "server/engine_cgroup.h"
 
 #include <dirent.h>

@@ -1,4 +1,4 @@
-/* Starting engines, see launcher.h. */
+/* Starts processes of engines (launcher.h). main.c forks it before the server has threads. */
 #include "server/launcher.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
-/* The model that the options name, see named.h. */
+/*
+ * Finds the directory of the model that the options name (named.h). Called by the launcher and
+ * start.c.
+ */
 #include "server/named.h"
 
 #include <dirent.h>

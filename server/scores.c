@@ -1,4 +1,4 @@
-/* What a model's output is for, see scores.h. */
+/* What a model's output is for, by its files and options (scores.h). Called once by start.c. */
 #include "server/scores.h"
 
 #include <errno.h>

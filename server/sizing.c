@@ -1,4 +1,7 @@
-/* Sizes of the stack, see sizing.h. */
+/*
+ * How large everything becomes: from options and the device to ceilings and the memory plan
+ * (sizing.h). Called by start.c.
+ */
 #include "server/sizing.h"
 
 #include <assert.h>

@@ -1,4 +1,7 @@
-/* Building the stack, see start.h. */
+/*
+ * Builds all that serves, in order: backend, model, texts, plan, weights, KV pool, engine
+ * (start.h). Called by main.c, on a thread of its own.
+ */
 #include "server/start.h"
 
 #include <errno.h>

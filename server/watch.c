@@ -1,4 +1,4 @@
-/* Threads that loop, see watch.h. */
+/* Ends the process when a thread that serves everybody loops (watch.h). Called by main.c. */
 #include "server/watch.h"
 
 #include <dlfcn.h>

@@ -1,4 +1,7 @@
-/* evenkeeld: reads the command line and runs the loop. */
+/*
+ * evenkeeld: reads the command line, then checks, replays or runs the loop. systemd or an operator
+ * starts it.
+ */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>

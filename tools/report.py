@@ -6,8 +6,8 @@ import pathlib
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEAD = """# Benchmarks
 
-Written by `tools/report.py` from what `make bench` and `make bench-appliance` measured; never by hand. These machines are shared and noisy: compare ratios within one
-run, not absolute figures between runs.
+Written by `tools/report.py` from what the make targets measured, never by hand: the figures that have a goal or a peer; `build/reports` has the others.
+These machines are shared and noisy: compare ratios within one run, not absolute figures between runs.
 """
 
 
@@ -37,6 +37,22 @@ def kept(title):
     return ["", f"## {title}", *rest[:ends[0] - (ends[0] < len(rest))]]
 
 
+def is_exact(row):
+    """A figure that is its goal, such as 0 that were lost: named below the table."""
+    return bool(row.get("met")) and row["value"] == row.get("goal") and not row.get("peer") and not spread(row)
+
+
+def is_shown(row):
+    """Figures with a goal or a peer; the others, but for the machine's own, are in the report alone."""
+    return bool(row.get("goal") is not None or row.get("peer") or row["cell"].startswith("machine."))
+
+
+def line(row):
+    measured = " ".join(filter(None, [number(row["value"]), row["unit"], spread(row) and f"({spread(row)})"]))
+    beside = f"{row['peer']} {number(row.get('peer_value'))}: {number(row.get('ratio'))}" if row.get("peer") else ""
+    return f"| `{row['cell']}` | {measured} | {beside} | {verdict(row)} |"
+
+
 def section(title, why, name):
     path = ROOT / f"build/reports/{name}.json"
     if not path.exists():
@@ -44,10 +60,16 @@ def section(title, why, name):
     report = json.loads(path.read_text())
     machine = report["machine"]
     lines = [f"\n## {title}\n", why, f"\nMachine: {machine.get('cpu')}, {machine.get('cores')} cores" + (f", {machine['isa']}" if machine.get("isa") else "")
-             + f". Commit {report.get('commit')}.\n", "| cell | median | unit | least to most | beside | its value | ratio | goal |", "|---|---|---|---|---|---|---|---|"]
-    for row in report["rows"]:
-        lines.append("| " + " | ".join([f"`{row['cell']}`", number(row["value"]), row["unit"], spread(row), row.get("peer") or "", number(row.get("peer_value")),
-                                        number(row.get("ratio")), verdict(row)]) + " |")
+             + f". Commit {report.get('commit')}.\n", "| cell | median (least to most) | beside: ratio | goal |", "|---|---|---|---|"]
+    shown = list(filter(is_shown, report["rows"])) or report["rows"]
+    lines += [line(row) for row in shown if not is_exact(row)]
+    exact = {}
+    for row in filter(is_exact, shown):
+        exact.setdefault(number(row["goal"]), []).append(row["cell"])
+    for goal, cells in exact.items():
+        if len(cells) > 8:  # the same figures of several things: named without the thing
+            cells = list(dict.fromkeys(cell.split(".", 1)[-1] for cell in cells))
+        lines.append(f"\n{goal}, as their goal says: {', '.join(f'`{cell}`' for cell in cells)}.")
     return lines
 
 

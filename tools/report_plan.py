@@ -30,13 +30,15 @@ def parts(row):
 
 
 def table(rows):
-    lines = ["| model | weights | what | predicted | band | measured | measured / predicted |", "|---|---|---|---|---|---|---|"]
+    """A row for each model and cell, a column for each kind of weights: predicted, measured and the ratio of the two."""
+    forms = list(dict.fromkeys(parts(r)[1] for r in rows))
+    cells = {}
     for r in rows:
         model, form, _, text = parts(r)
-        want, band = r["peer_value"], r["band"]
-        lines.append(f"| {model} | {form} | {text} | {number(want)} {r['unit']} | {number(want / band)} to {number(want * band)} | {number(r['value'])} {r['unit']} | "
-                     f"{r['ratio']:.2f}{'' if r['met'] else ' (out of its band)'} |")
-    return "\n".join(lines)
+        cells.setdefault((model, text), {})[form] = (f"{number(r['peer_value'])}, {number(r['value'])} {r['unit']}: {r['ratio']:.2f}"
+                                                     f"{'' if r['met'] else ' (out of its band)'}")
+    lines = ["| model | what | " + " | ".join(f"{form}: predicted, measured" for form in forms) + " |", "|---|---|" + "---|" * len(forms)]
+    return "\n".join(lines + [f"| {model} | {text} | " + " | ".join(of.get(form, "") for form in forms) + " |" for (model, text), of in cells.items()])
 
 
 def svg(rows):

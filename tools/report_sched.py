@@ -66,12 +66,6 @@ def page(report, cells, traces, shape):
                   [(str(b), f"{100 * mean(b, 'waste'):.2f} %", f"{mean(b, 'table_entries'):,.0f}",
                     f"{mean(b, 'host_p50'):.2f} us", f"{mean(b, 'output_rate'):,.0f} tokens/s",
                     ADVICE[b]) for b in BLOCKS])
-    each = table(("trace", "block size", "empty slots", "entries", "output tokens/s", "TTFT p50, ms",
-                  "preemptions", "prefix hits"),
-                 [(t, str(b), c(f"{t}.b{b}.{shape}.waste", 100, 2) + " %",
-                   c(f"{t}.b{b}.{shape}.table_entries"), c(f"{t}.b{b}.{shape}.output_rate"),
-                   c(f"{t}.b{b}.{shape}.ttft_p50"), c(f"{t}.b{b}.{shape}.preemptions"),
-                   c(f"{t}.b{b}.{shape}.hit_rate", 100, 1) + " %") for t in traces for b in BLOCKS])
     swap = table(("trace", "swap", "output tokens/s", "TTFT p99, ms", "preemptions",
                   "computed again", "blocks back"),
                  [(t, "on" if s == "swap" else "off", c(f"{t}.b16.{s}.c512.output_rate"),
@@ -117,11 +111,6 @@ step:
 {sizes}
 
 ![Waste, table entries and host time by block size](scheduling.svg)
-
-{each}
-
-Half the block size halves what lies empty and doubles the tables. Where the pool is short, what is
-not wasted holds more requests: that shows as throughput and as time to first token.
 
 ## Preemption: swap or recompute
 

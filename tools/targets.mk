@@ -244,6 +244,7 @@ check-vllm-answers: all $(VLLM)/ready
 	@B=$(B) python3 tests/vllm/ask.py evenkeel $(VLLM)/ours.jsonl
 	@python3 tests/vllm/compare.py $(VLLM)/theirs.jsonl $(VLLM)/ours.jsonl \
 	  --write docs/compatibility.md --keep tests/fixtures/vllm/answers.jsonl
+	@python3 tools/docs-fmt.py docs/compatibility.md
 $(VLLM)/ready: tools/vllm-install.sh
 	@rm -f $@
 	@tools/vllm-install.sh $(VLLM) $(VLLM_VERSION)

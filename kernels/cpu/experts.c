@@ -108,14 +108,14 @@ static void multiply(const struct work *w, const struct part *p)
     cpu_multiply(w->d, &product);
 }
 
-struct run { /* columns */
+struct column_run {
     uint32_t first, count;
 };
 
 /* An expert's bias, if there is one, to some columns of its rows at `to`; the last panel may reach
  * past the last column. */
 static void add_bias(const struct work *w, uint32_t weight, uint32_t expert, uint32_t rows,
-                     struct run cols, float *to)
+                     struct column_run cols, float *to)
 {
     if (weight == EK_NO_WEIGHT)
         return;
@@ -155,7 +155,7 @@ static void gate_up(const struct work *w, uint32_t expert, struct part p, uint32
             memcpy(up + (size_t)i * PANELS * CPU_PANEL, gate + (size_t)i * PANELS * CPU_PANEL,
                    (size_t)p.panels * CPU_PANEL * sizeof(*up));
     }
-    const struct run cols = {p.panel * CPU_PANEL, p.panels * CPU_PANEL};
+    const struct column_run cols = {p.panel * CPU_PANEL, p.panels * CPU_PANEL};
     scale_in(w, p.rows, pair, gate, cols.count);
     scale_in(w, p.rows, pair, up, cols.count);
     add_bias(w, w->op->bias, expert, p.rows, cols, gate);
@@ -232,7 +232,8 @@ static void outer_part(const struct work *w, uint32_t expert, uint32_t panel, ui
                          .to = w->out};
         p.rows = p.rows < CPU_ROW_CHUNK ? p.rows : CPU_ROW_CHUNK;
         multiply(w, &p);
-        add_bias(w, w->op->u.experts.down_bias, expert, p.rows, (struct run){first, cols}, w->out);
+        add_bias(w, w->op->u.experts.down_bias, expert, p.rows, (struct column_run){first, cols},
+                 w->out);
         for (uint32_t i = 0; i < p.rows; i++) {
             uint32_t which = w->order[pair + i];
             w->d->ops->add(cpu_row(w->d, w->op->dst, which / top) + first,

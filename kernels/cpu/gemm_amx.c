@@ -32,7 +32,7 @@ struct cut {
 };
 
 /* A block of one or two tiles of rows, at some steps. */
-struct some {
+struct tiles_block {
     const char *x;       /* tiles at the first step */
     size_t x_step, x_to; /* bytes from step to step, from tile to tile */
     const char *w, *end; /* weights at the first step; end[panel]: those of the last step */
@@ -70,7 +70,7 @@ static void round_rows(const struct cpu_gemm *g, const struct cut *t)
     }
 }
 
-INLINE void begin(int tiles, int panels, const struct some *s)
+INLINE void begin(int tiles, int panels, const struct tiles_block *s)
 {
     if (!s->add) {
         TILE_ZERO(0);
@@ -89,7 +89,7 @@ INLINE void begin(int tiles, int panels, const struct some *s)
     }
 }
 
-INLINE void finish(int tiles, int panels, const struct some *s)
+INLINE void finish(int tiles, int panels, const struct tiles_block *s)
 {
     TILE_STORE(0, s->c[0], s->stride[0]);
     TILE_STORE(1, s->c[0] + 16, s->stride[0]);
@@ -102,7 +102,7 @@ INLINE void finish(int tiles, int panels, const struct some *s)
 }
 
 /* Two tiles of rows x one panel, one x one or one x two. */
-INLINE void block(int tiles, int panels, const struct some *s)
+INLINE void block(int tiles, int panels, const struct tiles_block *s)
 {
     const size_t width = (size_t)CPU_PANEL * 4; /* a row of pairs */
 
@@ -139,7 +139,7 @@ INLINE void block(int tiles, int panels, const struct some *s)
 
 /* The sums of a tile that lacks rows are not where its other rows would be written. */
 static void tile_block(const struct cpu_gemm *g, const struct cut *t, uint32_t tile,
-                       uint32_t panels, float *c, struct some *s)
+                       uint32_t panels, float *c, struct tiles_block *s)
 {
     const uint32_t tiles = t->rows.tiles - tile > 1 && panels == 1 ? 2 : 1;
     const uint32_t last = tile + tiles - 1, first = last * t->rows.height;
@@ -192,16 +192,17 @@ static void some_panels(const struct cpu_gemm *g, const struct cut *t, uint32_t 
         for (uint32_t i = 0; i < blocks; i++) {
             const uint32_t lines = (STEP_BYTES / LINE + blocks - 1) / blocks;
             const size_t at = (size_t)first * STEP_BYTES;
-            struct some s = {.x = (const char *)g->work + (2 * i * t->steps + first) * tile_bytes,
-                             .x_step = tile_bytes,
-                             .x_to = t->steps * tile_bytes,
-                             .w = w + at,
-                             .end = end[0],
-                             .panel_bytes = g->panel_bytes,
-                             .lines = lines,
-                             .steps = after - first,
-                             .ends = rest > 0 && after == t->steps,
-                             .add = g->add || part > 0};
+            struct tiles_block s = {.x = (const char *)g->work +
+                                         (2 * i * t->steps + first) * tile_bytes,
+                                    .x_step = tile_bytes,
+                                    .x_to = t->steps * tile_bytes,
+                                    .w = w + at,
+                                    .end = end[0],
+                                    .panel_bytes = g->panel_bytes,
+                                    .lines = lines,
+                                    .steps = after - first,
+                                    .ends = rest > 0 && after == t->steps,
+                                    .add = g->add || part > 0};
             if (next)
                 s.next = w + panels * g->panel_bytes + at + (size_t)i * lines * LINE;
             tile_block(g, t, 2 * i, panels, g->c + (size_t)panel * CPU_PANEL, &s);

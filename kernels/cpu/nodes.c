@@ -1,4 +1,7 @@
-/* Reading the nodes and dividing their cores, see nodes.h. */
+/*
+ * Reads the NUMA nodes and divides their cores among ranks (nodes.h). Called once, when the CPU
+ * backend is opened.
+ */
 #include "kernels/cpu/nodes.h"
 
 #include <stdio.h>

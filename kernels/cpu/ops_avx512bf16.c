@@ -33,7 +33,7 @@ static void round_rows(const struct cpu_gemm *g)
 #define SUB_PAIRS 128u /* of inputs: what two panels hold of them stays in the first cache */
 
 /* A block of rows and panels at some of the inputs. */
-struct some {
+struct dot_rows {
     const uint32_t *x;
     const char *w;
     float *c;
@@ -45,7 +45,7 @@ struct some {
     bool add;
 };
 
-INLINE void dot_block(int rows, int panels, const struct cpu_gemm *g, const struct some *s)
+INLINE void dot_block(int rows, int panels, const struct cpu_gemm *g, const struct dot_rows *s)
 {
     __m512 a[HIGHEST][4], b[HIGHEST][4];
 
@@ -99,7 +99,8 @@ INLINE void dot_block(int rows, int panels, const struct cpu_gemm *g, const stru
 #define DOT(r, p)                                                                                  \
     case (r)*8 + (p): dot_block(r, p, g, s); break
 
-static void dot_some(const struct cpu_gemm *g, uint32_t rows, uint32_t panels, const struct some *s)
+static void dot_some(const struct cpu_gemm *g, uint32_t rows, uint32_t panels,
+                     const struct dot_rows *s)
 {
     switch (rows * 8 + panels) {
         DOT(1, 1);
@@ -143,15 +144,15 @@ static void dot_panels(const struct cpu_gemm *g, uint32_t panel, uint32_t panels
             ahead = next ? panels * g->panel_bytes - (size_t)first * 128 : 0;
         for (uint32_t i = 0; i < blocks; i++) { /* of equal height, give or take one row */
             const uint32_t row = i * g->rows / blocks, below = (i + 1) * g->rows / blocks;
-            const struct some s = {.x = g->work + row * stride + first,
-                                   .w = w + (size_t)first * 128,
-                                   .c = g->c + row * g->c_stride + (size_t)panel * CPU_PANEL,
-                                   .pairs = end - first,
-                                   .x_stride = stride,
-                                   .fetch = blocks == 1 || i >= fetching ? FETCH_NONE : fetch,
-                                   .share = 128 * 256 / fetching,
-                                   .ahead = ahead + i * some / fetching,
-                                   .add = g->add || part > 0};
+            const struct dot_rows s = {.x = g->work + row * stride + first,
+                                       .w = w + (size_t)first * 128,
+                                       .c = g->c + row * g->c_stride + (size_t)panel * CPU_PANEL,
+                                       .pairs = end - first,
+                                       .x_stride = stride,
+                                       .fetch = blocks == 1 || i >= fetching ? FETCH_NONE : fetch,
+                                       .share = 128 * 256 / fetching,
+                                       .ahead = ahead + i * some / fetching,
+                                       .add = g->add || part > 0};
             dot_some(g, below - row, panels, &s);
         }
     }

@@ -27,7 +27,7 @@ struct word {
     char pad[56]; /* a cache line of its own */
 };
 
-struct member {
+struct pool_thread {
     struct cpu_pool *pool;
     pthread_t thread;
     uint32_t index;
@@ -42,7 +42,7 @@ struct cpu_pool {
     cpu_pool_fn fn;
     void *ctx;
     cpu_set_t cores;
-    struct member member[];
+    struct pool_thread member[];
 };
 
 static void relax(void)
@@ -118,7 +118,7 @@ static void pin(const struct cpu_pool *p, uint32_t index)
 
 static void *member_main(void *arg)
 {
-    struct member *m = arg;
+    struct pool_thread *m = arg;
     struct cpu_pool *p = m->pool;
     uint32_t seen = 0;
 
@@ -163,7 +163,7 @@ int cpu_pool_new(uint32_t threads, const cpu_set_t *cores, struct cpu_pool **ret
     const int all = CPU_COUNT(&p->cores);
     p->spins = all > 0 && threads > (uint32_t)all ? 0 : SPINS;
     for (p->started = 1; p->started < threads; p->started++) {
-        struct member *m = &p->member[p->started];
+        struct pool_thread *m = &p->member[p->started];
         m->pool = p;
         m->index = p->started;
         r = -pthread_create(&m->thread, &attr, member_main, m);

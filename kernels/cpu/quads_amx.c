@@ -24,7 +24,7 @@
 #define ROWS   32u                        /* two tiles */
 
 /* A block: up to two tiles of rows, one panel. */
-struct some {
+struct quads_block {
     const struct cpu_quads *q;
     const struct rounded *r;
     const char *panel;
@@ -58,7 +58,7 @@ INLINE void widen(const char *from, bool table, char *to)
 }
 
 /* The weights of each group as tiles take them: where they lie, or widened or filled up. */
-static void weights(const struct some *s, struct sums *sums, const char *ret[ASIDE])
+static void weights(const struct quads_block *s, struct sums *sums, const char *ret[ASIDE])
 {
     const uint32_t bits = ek_dtype_bits(s->q->dtype);
 
@@ -82,7 +82,7 @@ static void weights(const struct some *s, struct sums *sums, const char *ret[ASI
 }
 
 /* Rows of a last tile that are not there are read from what lies behind them in `work`. */
-static void add_whole(const struct some *s, struct sums *sums)
+static void add_whole(const struct quads_block *s, struct sums *sums)
 {
     const size_t padded = s->r->padded, below = s->height * padded;
     const char *w[ASIDE];
@@ -113,7 +113,7 @@ static void add_whole(const struct some *s, struct sums *sums)
     }
 }
 
-static void read_scales(const struct some *s, struct sums *sums)
+static void read_scales(const struct quads_block *s, struct sums *sums)
 {
     const struct cpu_quads *q = s->q;
     const int usual = q->dtype == EK_I4 ? 8 : 0; /* what `start` has taken off already */
@@ -139,7 +139,7 @@ static void read_scales(const struct some *s, struct sums *sums)
 }
 
 /* Adds the groups put aside to the sums in f32, and those of a scale of weights to c. */
-static void add_groups(struct some *s, struct sums *sums)
+static void add_groups(struct quads_block *s, struct sums *sums)
 {
     bool add = s->add;
 
@@ -169,7 +169,7 @@ static void add_groups(struct some *s, struct sums *sums)
 }
 
 /* The same with zeros of the weights' own: each group is scaled and added by itself. */
-static void add_zeros(const struct some *s, struct sums *sums)
+static void add_zeros(const struct quads_block *s, struct sums *sums)
 {
     const float zero = s->q->dtype == EK_I4 ? -1.0f / 8.0f : -1.0f / 128.0f;
 
@@ -193,7 +193,7 @@ static void add_zeros(const struct some *s, struct sums *sums)
     }
 }
 
-static void block(struct some *s)
+static void block(struct quads_block *s)
 {
     const bool zeros = s->q->zero_at > 0;
     struct sums sums;
@@ -231,13 +231,13 @@ void cpu_quads_amx(const struct cpu_quads *q)
     tiles_begin(cut.height, QUADS_GROUP, QUADS_GROUP / 4);
     for (uint32_t panel = 0; panel < q->panels; panel++)
         for (uint32_t tile = 0; tile < cut.tiles; tile += 2) {
-            struct some s = {.q = q,
-                             .r = &r,
-                             .panel = (const char *)q->w + panel * q->panel_bytes,
-                             .tiles = cut.tiles - tile > 1 ? 2 : 1,
-                             .height = cut.height,
-                             .row = tile * cut.height,
-                             .add = q->add};
+            struct quads_block s = {.q = q,
+                                    .r = &r,
+                                    .panel = (const char *)q->w + panel * q->panel_bytes,
+                                    .tiles = cut.tiles - tile > 1 ? 2 : 1,
+                                    .height = cut.height,
+                                    .row = tile * cut.height,
+                                    .add = q->add};
             s.rows = s.tiles * cut.height;
             s.rows = q->rows - s.row < s.rows ? q->rows - s.row : s.rows;
             s.c = q->c + s.row * q->c_stride + (size_t)panel * CPU_PANEL;

@@ -1,5 +1,6 @@
 /*
- * Pieces of products, taken by counters: see share.h.
+ * How a team's members take pieces of a product by counters (share.h). Called by run.c in each
+ * product.
  */
 #include "kernels/cpu/share.h"
 

@@ -42,7 +42,7 @@ struct upload {
 };
 
 /* A thread's share: rows [first, end) of a weight, to `out`. */
-struct share {
+struct load_share {
     const struct upload *u;
     const struct ek_weight *w;
     const struct cuda_weight *shape;
@@ -138,7 +138,7 @@ static int16_t *zeros_of(const struct upload *u, const struct cuda_weight *shape
 }
 
 /* A row whose file has such numbers. */
-static void keep_row(const struct share *s, uint32_t row)
+static void keep_row(const struct load_share *s, uint32_t row)
 {
     const struct upload *u = s->u;
     const struct ek_weight *w = s->w;
@@ -157,7 +157,7 @@ static void keep_row(const struct share *s, uint32_t row)
 }
 
 /* A row of plain numbers; the largest magnitude of all of it, or the best of a group, decides. */
-static void quantize_row(const struct share *s, uint32_t row)
+static void quantize_row(const struct load_share *s, uint32_t row)
 {
     const struct upload *u = s->u;
     const struct ek_weight *w = s->w;
@@ -180,7 +180,7 @@ static void quantize_row(const struct share *s, uint32_t row)
     }
 }
 
-static void pack_row(const struct share *s, uint32_t row, char *out)
+static void pack_row(const struct load_share *s, uint32_t row, char *out)
 {
     if (s->w->quantized)
         keep_row(s, row);
@@ -192,7 +192,7 @@ static void pack_row(const struct share *s, uint32_t row, char *out)
 
 static void *fill_share(void *arg)
 {
-    const struct share *s = arg;
+    const struct load_share *s = arg;
     const enum ek_dtype to = s->shape->vector ? EK_F32 : s->u->d->graph->dtype;
     char *out = s->out;
 
@@ -223,19 +223,19 @@ static void fill(const struct upload *u, uint32_t index, uint32_t first, uint32_
 {
     const struct cuda_weight *shape = &u->d->weights[index];
     const uint32_t threads = count * shape->row_bytes > SMALL ? u->threads : 1;
-    struct share share[MOST_THREADS];
+    struct load_share share[MOST_THREADS];
     bool started[MOST_THREADS] = {false};
 
     for (uint32_t i = 0; i < threads; i++) {
         const uint32_t from = (uint32_t)((uint64_t)count * i / threads);
         const uint32_t to = (uint32_t)((uint64_t)count * (i + 1) / threads);
-        share[i] = (struct share){.u = u,
-                                  .w = &u->d->graph->weights[index],
-                                  .shape = shape,
-                                  .scratch = &u->scratch[i],
-                                  .first = first + from,
-                                  .end = first + to,
-                                  .out = out + from * shape->row_bytes};
+        share[i] = (struct load_share){.u = u,
+                                       .w = &u->d->graph->weights[index],
+                                       .shape = shape,
+                                       .scratch = &u->scratch[i],
+                                       .first = first + from,
+                                       .end = first + to,
+                                       .out = out + from * shape->row_bytes};
         if (i + 1 < threads)
             started[i] = pthread_create(&share[i].thread, NULL, fill_share, &share[i]) == 0;
         if (!started[i])

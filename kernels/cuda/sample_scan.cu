@@ -24,11 +24,11 @@
 #define NO_TOKEN 0xffffffffu
 
 /* The pieces of this block's share of its row. */
-struct share {
+struct scan_share {
     uint32_t from, to;
 };
 
-DEV struct share share_of_block(uint32_t pieces)
+DEV struct scan_share share_of_block(uint32_t pieces)
 {
     return {(uint32_t)((u64)pieces * blockIdx.y / gridDim.y),
             (uint32_t)((u64)pieces * (blockIdx.y + 1) / gridDim.y)};
@@ -210,7 +210,7 @@ EK_KERNEL(ek_sample_scan, struct cu_sample_args, THREADS)
         return;
     const struct ek_slot_set *set = &(at<struct cu_slot>(a.slots) + q->slot)->set;
     const struct row raw = row_at(&a, q->logit_row), r = chosen_from(&a, set, q->logit_row);
-    const struct share mine = share_of_block(pieces_of(raw.n));
+    const struct scan_share mine = share_of_block(pieces_of(raw.n));
     const struct range ids = {mine.from * CU_PIECE, min(mine.to * CU_PIECE, raw.n)};
     uint32_t *buckets = (uint32_t *)draw_at(&a, q->logit_row);
 
@@ -302,7 +302,7 @@ EK_KERNEL(ek_sample_weigh, struct cu_sample_args, THREADS)
     if (!row_to_draw(a, step_of(a.step), &r, &p, &logit_row))
         return;
     const bool cut = wants_cut(&p);
-    const struct share mine = share_of_block(pieces_of(r.n));
+    const struct scan_share mine = share_of_block(pieces_of(r.n));
     for (uint32_t i = threadIdx.x; cut && i < CU_DRAW_BUCKETS; i += THREADS)
         b.low[i] = b.high[i] = b.count[i] = 0;
     __syncthreads();
@@ -406,7 +406,7 @@ EK_KERNEL(ek_sample_collect, struct cu_sample_args, THREADS)
     __syncthreads();
     if (f.upto > CU_DRAW_LIST)
         return;
-    const struct share mine = share_of_block(pieces_of(r.n));
+    const struct scan_share mine = share_of_block(pieces_of(r.n));
     for (uint32_t i = mine.from + threadIdx.x / 32; i < mine.to; i += WARPS)
         collect_piece(&r, i, f.bucket, draw);
 }

@@ -1,4 +1,7 @@
-/* Whether a node fits to node 0, see cluster.h. */
+/*
+ * Whether a node fits to node 0: what it says of itself, compared field by field (cluster.h).
+ * Called once at start, when the nodes meet.
+ */
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,7 @@
-/* Loading the module, see table.h. */
+/*
+ * Loads the optional module with MPI and takes its table of functions (table.h). Called once, where
+ * several processes were started.
+ */
 #include <dlfcn.h>
 #include <errno.h>
 

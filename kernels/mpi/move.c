@@ -1,4 +1,7 @@
-/* Waiting for messages, see table.h. */
+/*
+ * Waits for messages between nodes without using up a core (table.h). Called by the other files of
+ * the module.
+ */
 #include <errno.h>
 #include <sched.h>
 #include <sys/prctl.h>

@@ -1,4 +1,7 @@
-/* Bodies of /v1/messages as chats: system, blocks, tools. */
+/*
+ * Reads bodies of /v1/messages as chats: system, blocks, tools. Called through rows of the table in
+ * fields.c.
+ */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

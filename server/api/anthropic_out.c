@@ -1,4 +1,6 @@
-/* Answers of /v1/messages: content blocks, whole or as events. */
+/*
+ * Writes answers of /v1/messages: content blocks, whole or as events. Called by body.c and sse.c.
+ */
 #include <string.h>
 
 #include "common/buf.h"

@@ -1,4 +1,7 @@
-/* One choice: tokens to text, log probabilities and tool calls. See complete.h. */
+/*
+ * One choice of a generation: tokens to text, log probabilities and tool calls (complete.h). Called
+ * by complete.c.
+ */
 #include <errno.h>
 
 #include "server/api/complete.h"

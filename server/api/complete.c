@@ -1,4 +1,7 @@
-/* One generation and its choices, see complete.h. */
+/*
+ * A generation and its choices, from a checked body to requests for the engine and back
+ * (complete.h). Called by server/net for each request, and by what writes answers.
+ */
 #include "server/api/complete.h"
 
 #include <errno.h>

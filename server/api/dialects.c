@@ -1,4 +1,7 @@
-/* Readers of what other servers' clients send, see dialect_rows.h. */
+/*
+ * Readers of fields that other servers' clients send. Called through rows of the table in fields.c
+ * (dialect_rows.h).
+ */
 #include <errno.h>
 #include <string.h>
 

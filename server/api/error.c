@@ -1,6 +1,4 @@
-/*
- * Filling in why a request was refused (error.h), for all that read bodies.
- */
+/* Fills in why a request was refused (error.h). Called by all that read bodies. */
 #include "server/api/error.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
-/* The fields of request bodies and how they are read, see fields.h. */
+/*
+ * The table of the fields of request bodies, and its reader (fields.h). Called by the readers of
+ * each form of the API, and by openapi.
+ */
 #include "server/api/fields.h"
 
 #include <errno.h>

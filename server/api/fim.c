@@ -1,4 +1,7 @@
-/* Filling in the middle, see fim.h. */
+/*
+ * Prompts for filling in the middle, by the model's own marks (fim.h). Called at start to find the
+ * marks, then by prompt.c.
+ */
 #include "server/api/fim.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* Answers of /infill, see infill.h. */
+/* Writes answers of /infill, whole and as events (infill.h). Called by body.c and sse.c. */
 #include "server/api/infill.h"
 
 #include <stdlib.h>

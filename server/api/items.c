@@ -1,4 +1,7 @@
-/* An answer as a row of items, see items.h. */
+/*
+ * An answer as a row of items: thinking, text, calls (items.h). Called by choice.c as texts come,
+ * read by what writes responses and messages.
+ */
 #include "server/api/items.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
-/* Fields that are lists: prompts in all their forms, stops, biases. See fields.h. */
+/*
+ * Reads fields that are lists: prompts in all their forms, stops, biases. Called through rows of
+ * the table in fields.c, and by anthropic_in.c.
+ */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

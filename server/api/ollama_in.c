@@ -1,4 +1,7 @@
-/* Bodies of Ollama's API as chats and completions, see ollama.h. */
+/*
+ * Reads bodies of Ollama's API as chats and completions (ollama.h). Called through rows of the
+ * table in fields.c.
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Answers of Ollama's API, see ollama.h. */
+/* Writes answers of Ollama's API, lines of JSON (ollama.h). Called by body.c and sse.c. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

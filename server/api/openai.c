@@ -1,4 +1,7 @@
-/* Bodies: their bytes, and what several fields together must satisfy. See openai.h. */
+/*
+ * Parses the bytes of a body and checks what several fields together must satisfy (openai.h).
+ * Called by server/net for each body.
+ */
 #include "server/api/openai.h"
 
 #include <errno.h>

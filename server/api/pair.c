@@ -1,4 +1,7 @@
-/* From texts that are scored to prompts, see pair.h. */
+/*
+ * Makes prompts of texts that are scored, and scores of the model's numbers (pair.h). Called by
+ * complete.c, prompt.c and rows of the table in fields.c.
+ */
 #include "server/api/pair.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
-/* What the other forms of a chat share, see protocols.h. */
+/*
+ * Makes messages, calls and tools of a chat from those of other forms (protocols.h). Called by the
+ * readers of responses, messages and Ollama.
+ */
 #include "server/api/protocols.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
-/* Bodies of /v1/responses as chats: input items, instructions, flat tools. */
+/*
+ * Reads bodies of /v1/responses as chats: input items, instructions, flat tools. Called through
+ * rows of the table in fields.c.
+ */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

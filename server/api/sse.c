@@ -1,4 +1,7 @@
-/* A generation as server-sent events. */
+/*
+ * Writes a generation as server-sent events (sse.h). Called by the exchange each time the engine
+ * delivered.
+ */
 #include "server/api/sse.h"
 
 #include "common/buf.h"

@@ -1,4 +1,7 @@
-/* Masks of a step, see constrain.h. */
+/*
+ * Masks of a step: which tokens each request's grammar allows next (constrain.h). Called by the
+ * engine's thread before a step is sampled.
+ */
 #include "server/engine/constrain.h"
 
 #include <string.h>

@@ -1,5 +1,6 @@
 /*
- * Entries and their queues: how requests come, wait, run, leave and end.
+ * Entries and their queues: how requests come, wait, run, leave and end. Called by the scheduler's
+ * files.
  */
 #include <assert.h>
 #include <errno.h>

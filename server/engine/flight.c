@@ -1,6 +1,4 @@
-/*
- * The ring of steps in flight (flight.h), for the scheduler's files.
- */
+/* The ring of steps in flight (flight.h). Called by the scheduler's files. */
 #include "server/engine/flight.h"
 
 #include <assert.h>

@@ -1,6 +1,4 @@
-/*
- * The store of the host tier and its copies; see sched_host.h.
- */
+/* The store of the host tier and its copies (sched_host.h). Called by the scheduler's files. */
 #include "server/engine/sched_host.h"
 
 #include <assert.h>

@@ -1,4 +1,7 @@
-/* Sums of what sched.c, engine.c and request.c allocate; see sizes.h. */
+/*
+ * How much memory the engine's tables will take, summed as sched.c, engine.c and request.c allocate
+ * it (sizes.h). Called by the memory plan.
+ */
 #include "server/engine/sizes.h"
 
 #include "server/engine/constrain.h"

@@ -1,4 +1,4 @@
-/* The pool of snapshots, see states.h. */
+/* The pool of snapshots of recurrent state (states.h). Called by the scheduler's files. */
 #include "server/engine/states.h"
 
 #include <assert.h>

@@ -1,4 +1,7 @@
-/* The subset construction over bytes and calls, see automaton.h. */
+/*
+ * The subset construction over bytes and calls (automaton.h). Called by compile.c for each new
+ * form, and by grammar.c as a form is met.
+ */
 #include "server/grammar/automaton.h"
 
 #include <assert.h>

@@ -1,4 +1,7 @@
-/* Places: closures of states and stacks, each kept once. */
+/*
+ * Places of an automaton: closures of states and stacks, each kept once. Called at work by
+ * grammar.c, masks.c and jump_forward.c.
+ */
 #include "server/grammar/grammar_inside.h"
 
 #include <stdlib.h>

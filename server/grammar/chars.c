@@ -1,4 +1,7 @@
-/* Set operations on ranges. */
+/*
+ * Set operations on ranges of characters (chars.h). Called by the readers of patterns, texts and
+ * schemas.
+ */
 #include "server/grammar/chars.h"
 
 #include <string.h>

@@ -1,4 +1,7 @@
-/* The kinds of grammars side by side. */
+/*
+ * From a form that a request names to a grammar, by its kind (compile.h). Called by cache.c, on an
+ * encoder thread.
+ */
 #include "server/grammar/compile.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
-/* Recursive descent; a rule may be used before it is written. */
+/*
+ * Parses EBNF by recursive descent; a rule may be used before it is written (ebnf.h). Called by
+ * compile.c.
+ */
 #include "server/grammar/ebnf.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
-/* Growing arrays of expressions, and characters as UTF-8. */
+/*
+ * Growing arrays of expressions, and characters as UTF-8 (expr.h). Called by the parsers of all
+ * kinds of forms.
+ */
 #include "server/grammar/expr.h"
 
 #include <stdio.h>

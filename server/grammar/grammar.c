@@ -1,4 +1,7 @@
-/* Making a grammar work, and matchers. */
+/*
+ * A compiled grammar at work: its masks, and the matcher of one answer (grammar.h). Called by the
+ * engine at each token.
+ */
 #include "server/grammar/grammar.h"
 
 #include <errno.h>

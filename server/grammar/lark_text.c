@@ -1,4 +1,7 @@
-/* Texts, ranges, patterns, and the terminals that everybody imports. */
+/*
+ * Terminals of Lark's notation: texts, ranges, patterns, and those that everybody imports. Called
+ * by lark.c and lark_expr.c.
+ */
 #include <errno.h>
 #include <string.h>
 

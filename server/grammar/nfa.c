@@ -1,4 +1,7 @@
-/* Thompson's construction; which rules match nothing, and which the empty text. */
+/*
+ * Thompson's construction, and which rules match nothing or the empty text (nfa.h). Called by
+ * automaton.c.
+ */
 #include "server/grammar/nfa.h"
 
 #include <errno.h>

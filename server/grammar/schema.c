@@ -1,4 +1,7 @@
-/* Schemas: references, combinations, and which type's reader does the rest. */
+/*
+ * Reads a JSON schema: references, combinations, and which type's reader does the rest (schema.h).
+ * Called by compile.c, and by those readers for what lies within.
+ */
 #include "server/grammar/schema.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* Values of one type but some: what `not` with an `enum` leaves. */
+/* Values of one type but some: what `not` with an `enum` leaves. Called by schema.c. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>

@@ -1,4 +1,7 @@
-/* JSON itself: the rules that do not depend on a schema. */
+/*
+ * The rules of JSON itself, which do not depend on a schema. Called by the other readers of
+ * schemas.
+ */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

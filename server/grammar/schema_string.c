@@ -1,4 +1,7 @@
-/* Strings: lengths, patterns, formats. */
+/*
+ * Strings of a schema: lengths, patterns, formats. Called by schema.c, and for names of properties
+ * by schema_object.c.
+ */
 #include <errno.h>
 #include <string.h>
 

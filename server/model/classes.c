@@ -1,4 +1,4 @@
-/* Classes of a model, see classes.h. */
+/* The classes of a model that ranks or classifies (classes.h). Called while the model is read. */
 #include "server/model/classes.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* Linear attention in config.json, see config_keys.h. */
+/* Keys of linear attention in config.json (config_keys.h). Called by the families that have it. */
 #include <string.h>
 
 #include "common/err.h"

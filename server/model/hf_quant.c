@@ -1,4 +1,7 @@
-/* ModelOpt's own file, see hf_quant.h. */
+/*
+ * Reads ModelOpt's own file of quantization (hf_quant.h). Called by model.c while the model is
+ * read.
+ */
 #include "server/model/hf_quant.h"
 
 #include <errno.h>

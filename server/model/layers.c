@@ -1,4 +1,7 @@
-/* The common parts of layers. Pure but for the graph that is written. */
+/*
+ * Parts of layers that many families share (layers.h). Called by the build functions of families;
+ * pure but for the graph that is written.
+ */
 #include "server/model/layers.h"
 
 #include <math.h>

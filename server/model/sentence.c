@@ -1,4 +1,7 @@
-/* How a model for embeddings pools, see sentence.h. */
+/*
+ * How a model for embeddings pools, by the files of sentence-transformers (sentence.h). Called by
+ * scores.c.
+ */
 #include "server/model/sentence.h"
 
 #include <errno.h>

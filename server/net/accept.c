@@ -1,4 +1,7 @@
-/* Reading Accept headers, see accept.h. */
+/*
+ * Reads Accept headers: which form of an answer a client prefers (accept.h). Called by health.c for
+ * the page of metrics.
+ */
 #include "server/net/accept.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* The head and the body of an exchange, see arrive.h. */
+/* Reads the head and the body of an exchange (arrive.h). Called by exchange.c as bytes come. */
 #include "server/net/arrive.h"
 
 #include <ctype.h>

@@ -1,4 +1,6 @@
-/* API keys, see auth.h. */
+/*
+ * API keys: which one a request has, and what it may (auth.h). Called by guard.c for each request.
+ */
 #include "server/net/auth.h"
 
 #include <assert.h>

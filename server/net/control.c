@@ -1,4 +1,7 @@
-/* The control socket's routes and verbs. */
+/*
+ * The control socket's routes (through the table of routes), and the verbs that pass descriptors
+ * before any HTTP (by listen.c); see control.h.
+ */
 #include "server/net/control.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
-/* The control socket's routes for an engine in a process of its own. */
+/*
+ * The control socket's routes for an engine in a process of its own. Called through the table of
+ * routes.
+ */
 #include <errno.h>
 #include <stdio.h>
 

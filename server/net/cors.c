@@ -1,4 +1,7 @@
-/* Pages of other origins, see cors.h. */
+/*
+ * Pages of other origins: who is let in, and which headers say so (cors.h). Called by arrive.c,
+ * guard.c and send.c.
+ */
 #include "server/net/cors.h"
 
 #include <string.h>

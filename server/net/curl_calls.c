@@ -1,4 +1,4 @@
-/* Finds libcurl and its functions, see curl_calls.h. */
+/* Finds libcurl and its functions when they are needed (curl_calls.h). Called by tracer.c. */
 #include "server/net/curl_calls.h"
 
 #include <dlfcn.h>

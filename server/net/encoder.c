@@ -1,4 +1,4 @@
-/* Handlers of large bodies on threads of their own, see encoder.h. */
+/* Threads that read large bodies and compile forms (encoder.h). Called by exchange.c. */
 #include "server/net/encoder.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
-/* One HTTP exchange, see exchange.h. */
+/*
+ * One HTTP exchange: what comes next, until its answer is sent (exchange.h). Called by
+ * libmicrohttpd through worker.c.
+ */
 #include "server/net/exchange.h"
 
 #include <stdio.h>

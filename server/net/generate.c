@@ -1,4 +1,7 @@
-/* POST /v1/chat/completions, /v1/completions and their kin: from the body to the engine's queue. */
+/*
+ * POST /v1/chat/completions, /v1/completions and their kin: from the body to the engine's queue.
+ * Called through the table of routes.
+ */
 #include <errno.h>
 #include <sys/random.h>
 

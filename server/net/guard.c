@@ -1,4 +1,7 @@
-/* Keys of requests, see guard.h. */
+/*
+ * Whether a request may be read: its key, its Host, its Origin (guard.h). Called by exchange.c and
+ * arrive.c.
+ */
 #include "server/net/guard.h"
 
 #include <errno.h>

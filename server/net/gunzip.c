@@ -1,4 +1,4 @@
-/* Unpacking of bodies, see gunzip.h. */
+/* Unpacks bodies with Content-Encoding gzip, within bounds (gunzip.h). Called by arrive.c. */
 #include "server/net/gunzip.h"
 
 #include <errno.h>

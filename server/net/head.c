@@ -1,4 +1,7 @@
-/* The head of a request, see head.h. */
+/*
+ * Checks the head of a request: its fields, its target, its length (head.h). Called by exchange.c
+ * and guard.c before its body is read.
+ */
 #include "server/net/head.h"
 
 #include <ctype.h>

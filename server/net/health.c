@@ -1,4 +1,7 @@
-/* Health, version and the list of models. */
+/*
+ * Answers health, version, load and the list of models (health.h). Called through the table of
+ * routes.
+ */
 #include "server/net/health.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
-/* Starting and ending the HTTP side; what other threads ask of it. */
+/*
+ * Starts and ends the HTTP side, and answers what other threads ask of it (http.h). Called by
+ * main.c and the stack.
+ */
 #include "server/net/http.h"
 
 #include <errno.h>

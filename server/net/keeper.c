@@ -1,4 +1,7 @@
-/* Who else keeps the listening socket, see keeper.h. */
+/*
+ * Who else keeps the listening socket, and whether it still lives (keeper.h). Called by control.c
+ * when a socket is handed over, and by http.c at a drain.
+ */
 #include "server/net/keeper.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* Files of API keys, see keyfile.h. */
+/* Reads files of API keys (keyfile.h). Called at start and at SIGHUP by auth.c. */
 #include "server/net/keyfile.h"
 
 #include <ctype.h>

@@ -1,4 +1,7 @@
-/* Accepting connections, see listen.h. */
+/*
+ * Accepts connections of a listening socket and gives them to workers (listen.h). Called by
+ * worker.c and http.c.
+ */
 #include "server/net/listen.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
-/* Losses and verdicts over a socket, see losses.h. */
+/*
+ * Tells evenkeeld of an engine's end, and takes its verdict (losses.h). Called by start.c when an
+ * engine ended, and by control.c for evenkeeld.
+ */
 #include "server/net/losses.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* The table of exported names. */
+/* The table of exported names (metric_names.h). Read by metrics.c and --print-metrics. */
 #include "server/net/metric_names.h"
 
 #include <stddef.h>

@@ -1,4 +1,7 @@
-/* The server's exported names and the page, see metrics.h. */
+/*
+ * Fills the server's exported figures and writes the page (metrics.h). Called for each reading of
+ * /metrics, off the engine's thread.
+ */
 #include "server/net/metrics.h"
 
 #include <errno.h>

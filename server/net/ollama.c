@@ -1,4 +1,6 @@
-/* The routes of Ollama's API that make no text: what is served. */
+/*
+ * The routes of Ollama's API that make no text: what is served. Called through the table of routes.
+ */
 #include "server/api/ollama.h"
 #include "common/clock.h"
 #include "server/api/openai.h"

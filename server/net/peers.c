@@ -1,4 +1,6 @@
-/* Connections by peer, see peers.h. */
+/*
+ * Counts connections by peer (peers.h). Called by listeners and workers as connections come and go.
+ */
 #include "server/net/peers.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
-/* Numbers from /proc/self. */
+/*
+ * Numbers of this process from /proc/self (process.h). Called for the page of metrics and by
+ * sizing.c.
+ */
 #include "server/net/process.h"
 
 #include <dirent.h>

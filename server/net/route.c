@@ -1,4 +1,7 @@
-/* The routes: one table. */
+/*
+ * The routes as one table: path, method, handler, who may. Read by the exchange, by openapi and by
+ * the fuzzer.
+ */
 #include <assert.h>
 #include <string.h>
 

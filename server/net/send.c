@@ -1,4 +1,4 @@
-/* From an answer to the response that libmicrohttpd sends, see send.h. */
+/* From an answer to the response that libmicrohttpd sends (send.h). Called by exchange.c. */
 #include "server/net/send.h"
 
 #include <stdio.h>

@@ -1,4 +1,7 @@
-/* What a trace tells of a request, see spans.h. */
+/*
+ * What a trace tells of a request (spans.h). Called by guard.c when it begins and by exchange.c
+ * when it is over.
+ */
 #include "server/net/spans.h"
 
 #include <stdatomic.h>

@@ -1,4 +1,7 @@
-/* Stored responses over HTTP, see stored.h. */
+/*
+ * Stored responses over HTTP (stored.h). Called by generate.c and tokens.c for what a request goes
+ * on from, and through the table of routes.
+ */
 #include "server/net/stored.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
-/* TLS, see tls.h. */
+/*
+ * Certificate and key of the API's address (tls.h). Called at start, at SIGHUP and for each new
+ * connection.
+ */
 #include "server/net/tls.h"
 
 #include <errno.h>

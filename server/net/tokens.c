@@ -1,4 +1,4 @@
-/* POST /tokenize and /detokenize. */
+/* POST /tokenize and /detokenize. Called through the table of routes. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

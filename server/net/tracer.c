@@ -1,4 +1,7 @@
-/* The thread that sends traces, see tracer.h. */
+/*
+ * The thread that sends traces to a collector (tracer.h). exchange.c gives it requests that are
+ * over.
+ */
 #include "server/net/tracer.h"
 
 #include <errno.h>

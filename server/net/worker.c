@@ -1,4 +1,4 @@
-/* An HTTP thread, see worker.h. */
+/* An HTTP thread with its connections (worker.h). Started by http.c. */
 #include "server/net/worker.h"
 
 #include <assert.h>

@@ -1,4 +1,4 @@
-/* The tokenizer's configuration for clients, see tokinfo.h. */
+/* The tokenizer's configuration for clients (tokinfo.h). Called once at start. */
 #include "server/text/tokinfo.h"
 
 #include <errno.h>

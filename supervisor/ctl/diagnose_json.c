@@ -128,7 +128,7 @@ static json_t *unknown(const struct diagnose_report *r)
     for (uint32_t i = 0; all && asks[0] && i < DOCTOR_ASKS; i++)
         (void)json_array_append_new(all, json_string(asks[i]));
     if (all)
-        (void)json_array_append_new(all, json_string("evenkeelctl bundle"));
+        (void)json_array_append_new(all, json_string("evenkeelctl support-bundle"));
     return json_pack("{s:o, s:s?, s:o}", "decisive", quoted(d->line, d->text), "probably",
                      d->probably != DOCTOR_CLASSES ? doctor_class_name(d->probably) : NULL, "ask",
                      all);

@@ -1,4 +1,7 @@
-/* `evenkeelctl diagnose --test`: what the catalog makes of its own examples, see diagnose.h. */
+/*
+ * `evenkeelctl diagnose --test`: what the catalog makes of its own examples (diagnose.h). Called by
+ * verb_diagnose.c.
+ */
 #include <stdlib.h>
 
 #include "common/buf.h"

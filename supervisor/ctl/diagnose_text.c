@@ -1,4 +1,6 @@
-/* Findings as text and Markdown, see diagnose.h. */
+/*
+ * Findings as text and Markdown, and the catalog as a page (diagnose.h). Called by verb_diagnose.c.
+ */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -144,9 +146,10 @@ static void put_unknown(const struct writer *w, const struct diagnose_report *r)
     heading(w, SAY_ASK);
     for (uint32_t i = 0; asks[0] && i < DOCTOR_ASKS; i++)
         (void)ek_buf_printf(w->out, markdown(w) ? "%u. `%s`\n" : "   %u. %s\n", i + 1, asks[i]);
-    (void)ek_buf_printf(
-        w->out, markdown(w) ? "%u. `evenkeelctl bundle`: %s\n" : "   %u. evenkeelctl bundle: %s\n",
-        DOCTOR_ASKS + 1, say(w, SAY_BUNDLE));
+    (void)ek_buf_printf(w->out,
+                        markdown(w) ? "%u. `evenkeelctl support-bundle`: %s\n"
+                                    : "   %u. evenkeelctl support-bundle: %s\n",
+                        DOCTOR_ASKS + 1, say(w, SAY_BUNDLE));
 }
 
 static void put_numbers(const struct writer *w, const struct doctor_numbers *n)
@@ -311,17 +314,50 @@ void diagnose_explain(const struct doctor_signature *s, const struct diagnose_st
     put_sources(&w, s);
 }
 
+/* What helps, numbered where the order counts, or what does not, as one paragraph. */
+static void page_list(const struct writer *w, const struct doctor_remedy *list, uint32_t count,
+                      bool dead)
+{
+    if (count == 0)
+        return;
+    (void)ek_buf_puts(w->out, dead ? "\nDoes not help:" : "\nHelps:");
+    (void)ek_buf_puts(w->out, dead || count == 1 ? " " : "\n\n");
+    for (uint32_t i = 0; i < count; i++) {
+        if (dead && i > 0)
+            (void)ek_buf_puts(w->out, " ");
+        if (!dead && count > 1)
+            (void)ek_buf_printf(w->out, "%u. ", i + 1);
+        if (list[i].flag)
+            (void)ek_buf_printf(w->out, "`%s`: ", list[i].flag);
+        (void)ek_buf_puts(w->out, list[i].text.in[w->style->lang]);
+        put_rate(w, &list[i], dead ? SAY_FAILED : SAY_HELPED);
+        if (!dead || i + 1 == count)
+            (void)ek_buf_puts(w->out, "\n");
+    }
+}
+
 void diagnose_page(const struct doctor_catalog *c, struct ek_buf *out)
 {
     static const struct diagnose_style style = {LANG_EN, DIAGNOSE_MARKDOWN, false};
-    (void)ek_buf_puts(out, "| id | class | seen in | what it is |\n|---|---|---|---|\n");
-    for (uint32_t i = 0; i < c->signature_count; i++) {
-        const struct doctor_signature *s = &c->signatures[i];
-        (void)ek_buf_printf(out, "| `%s` | %s | %s | %s |\n", s->id, doctor_class_name(s->cls),
-                            s->engines, s->title.in[LANG_EN]);
-    }
-    for (uint32_t i = 0; i < c->signature_count; i++) {
-        (void)ek_buf_puts(out, "\n");
-        diagnose_explain(&c->signatures[i], &style, out);
+    const struct writer w = {&style, out};
+    for (int cls = 0; cls < DOCTOR_CLASSES; cls++) {
+        bool any = false;
+        for (uint32_t i = 0; i < c->signature_count; i++) {
+            const struct doctor_signature *s = &c->signatures[i];
+            if ((int)s->cls != cls)
+                continue;
+            if (!any)
+                (void)ek_buf_printf(out, "%s## %s\n\n%s\n", cls ? "\n" : "",
+                                    doctor_class_name(s->cls), doctor_class_text(s->cls, LANG_EN));
+            any = true;
+            (void)ek_buf_printf(out, "\n### %s (`%s`)\n\n%s (%s; %s)\n", s->title.in[LANG_EN],
+                                s->id, s->cause.in[LANG_EN], s->engines, s->versions);
+            page_list(&w, s->remedies, s->remedy_count, false);
+            page_list(&w, s->dead_ends, s->dead_end_count, true);
+            (void)ek_buf_puts(out, "\nFrom:");
+            for (uint32_t k = 0; k < s->source_count; k++)
+                (void)ek_buf_printf(out, "%s %s", k ? ";" : "", s->sources[k]);
+            (void)ek_buf_puts(out, "\n");
+        }
     }
 }

@@ -1,4 +1,4 @@
-/* The planner's answer as JSON and as an HTML page, see plan.h. */
+/* The planner's answer as JSON and as an HTML page (plan.h). Called by verb_plan.c. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* The planner's answer as text, see plan.h. */
+/* The planner's answer as text (plan.h). Called by verb_plan.c. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>

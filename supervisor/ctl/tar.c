@@ -1,7 +1,7 @@
 /*
- * Writes the archive of `evenkeelctl bundle` through zlib, member by member, so that nothing has to
- * lie on a disk twice. Each call says whether it wrote; that the end reached the disk is known only
- * when tar_close() has succeeded. doctor/untar.c reads such files.
+ * Writes the archive of `evenkeelctl support-bundle` through zlib, member by member, so that
+ * nothing has to lie on a disk twice. Each call says whether it wrote; that the end reached the
+ * disk is known only when tar_close() has succeeded. doctor/untar.c reads such files.
  */
 #include "supervisor/ctl/tar.h"
 

@@ -1,7 +1,8 @@
 /*
  * `evenkeelctl postmortem`: what a server did in the minute before it ended, whatever ended it;
  * with
- * --replay what the scheduler makes of that load, which evenkeel-bench knows.
+ * --replay what the scheduler makes of that load under the same or other limits, for which it runs
+ * evenkeel-bench.
  */
 #include <errno.h>
 #include <limits.h>

@@ -1,4 +1,4 @@
-/* `evenkeelctl preflight`: asks the machine, see preflight.h for the judging. */
+/* `evenkeelctl preflight`: asks the machine; preflight.c judges. Called by the table of verbs. */
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>

@@ -1,4 +1,6 @@
-/* Memory that grows for days, see leak.h. Called each minute by servers/upkeep.c. */
+/*
+ * Finds memory that grows for days (leak.h). Called by servers/leaks.c for each reading of memory.
+ */
 #include "supervisor/law/leak.h"
 
 #include <math.h>

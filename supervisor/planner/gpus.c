@@ -94,14 +94,14 @@ void plan_gpu_names(struct ek_buf *out)
 void plan_gpu_page(struct ek_buf *out)
 {
     (void)ek_buf_puts(
-        out, "| `--gpu` | card | memory GiB | GB/s | bf16 TFLOP/s | fp8 TFLOP/s | link GB/s | "
-             "from |\n|---|---|---|---|---|---|---|---|\n");
+        out, "| `--gpu` | memory GiB | GB/s | bf16 TFLOP/s | fp8 TFLOP/s | link GB/s |\n"
+             "|---|---|---|---|---|---|\n");
     for (size_t i = 0; i < CARDS; i++) {
         const struct plan_gpu *g = &cards[i];
-        (void)ek_buf_printf(out, "| `%s` | %s | %.1f | %.0f | %.0f | ", g->name, g->text,
-                            g->memory_gib, g->read_gbs, g->bf16_tflops);
+        (void)ek_buf_printf(out, "| `%s` | %.1f | %.0f | %.0f | ", g->name, g->memory_gib,
+                            g->read_gbs, g->bf16_tflops);
         if (g->f8_tflops > 0)
             (void)ek_buf_printf(out, "%.0f", g->f8_tflops);
-        (void)ek_buf_printf(out, " | %.0f | %s |\n", g->link_gbs, g->source);
+        (void)ek_buf_printf(out, " | %.0f |\n", g->link_gbs);
     }
 }

@@ -1,6 +1,4 @@
-/*
- * The line of a server's memory that the journal gets every minute.
- */
+/* The line of a server's memory that the journal gets every minute. Called by loop.c. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

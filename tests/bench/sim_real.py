@@ -230,14 +230,19 @@ def is_near(name, a, b):
 
 
 def table(rows):
-    lines = ["| case | | real | its scheduler, simulated | | plant of sim_control | |", "|---|---|---|---|---|---|---|"]
+    """Tables of at most four cases: a row for each figure, the real one and by how much each simulation is off."""
+    cases, cells = list(dict.fromkeys(r["cell"].split(".")[0] for r in rows)), {}
     for r in rows:
         case, name = r["cell"].split(".")
-        unit = "" if r["unit"] != "ms" else " ms"
-        said = " | ".join(f"{v:.1f} | " + (f"{100 * (v / r['value'] - 1):+.1f} %" if r["value"] else "") if v is not None else " | "
-                          for v in (r["sched"], r["model"]))
-        lines.append(f"| {case} | {name} | {r['value']:.1f}{unit} | {said} |")
-    return lines
+        off = [f"{100 * (v / r['value'] - 1):+.1f} %" for v in (r["sched"], r["model"]) if v is not None] if r["value"] else []
+        unit = " ms" if r["unit"] == "ms" else ""
+        cells.setdefault(name, {})[case] = ", ".join([f"{r['value']:.1f}{unit}", *off])
+    lines = []
+    for some in (cases[:4], cases[4:]):
+        shown = {name: of for name, of in cells.items() if any(c in of for c in some)}
+        lines += ["| | " + " | ".join(some) + " |", "|---|" + "---|" * len(some),
+                  *("| " + " | ".join([name, *(of.get(c, "") for c in some)]) + " |" for name, of in shown.items()), ""]
+    return lines[:-1]
 
 
 def compare(found, sims):

@@ -1,4 +1,4 @@
-"""Protects: each client gets from each interface what it asks for, and the table of docs/compatibility.md says so. A row is a client with one
+"""Protects: each client gets from each interface what it asks for, and the list of docs/compatibility.md says so. A row is a client with one
 interface, a cell is what it does there; what is not offered is refused with a sentence, never left out in silence. tools/clients-table.py
 writes the table from what this file saw."""
 import asyncio

@@ -2,7 +2,7 @@
 differ from run to run (ids, times) and the words of error messages; numbers may differ in the last digits. Every difference must be in
 differences.py with its reason, and each of those must still be seen: else exit status 1.
     compare.py THEIRS OURS [--write DOC] [--keep FILE] [--all]
---write puts the table of differences into a document, --keep writes THEIRS without what is left out, for a comparison without vLLM."""
+--write puts the list of differences into a document, --keep writes THEIRS without what is left out, for a comparison without vLLM."""
 import fnmatch
 import json
 import pathlib
@@ -185,18 +185,13 @@ def accepted_by(name, path, what):
     return None
 
 
-def table(used, cases, equal, differ):
+def listed(used, cases, equal, differ):
     names = set().union(*(used[e["id"]] for e in ACCEPTED if e["id"].split(" ")[0] in ("type", "param")))
     others = set().union(*(used[e["id"]] for e in ACCEPTED if e["id"].split(" ")[0] not in ("type", "param")))
     told = (f"{cases} requests: {equal} answered alike, {differ} with a difference from this list, {len(names - others)} of these only in how an "
             "error's `type` and `param` are named.")
-    lines = [BEGIN, "", textwrap.fill(told, 120), "",
-             "| what | vLLM 0.32 | here | why | requests |", "|---|---|---|---|---|"]
-    for entry in ACCEPTED:
-        names = sorted(used[entry["id"]])
-        some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        cells = [entry["id"], entry["theirs"], entry["ours"], entry["why"], some]
-        lines.append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |")
+    lines = [BEGIN, "", textwrap.fill(told, 120), ""]
+    lines += [f"- **{e['id']}**: vLLM: {e['theirs']}; here: {e['ours']}." for e in ACCEPTED]
     return "\n".join(lines + ["", END])
 
 
@@ -231,7 +226,7 @@ def main(theirs_path, ours_path, *rest):
         lines = (json.dumps(a, ensure_ascii=False, sort_keys=True, separators=(",", ":")) for a in theirs.values())
         pathlib.Path(rest[rest.index("--keep") + 1]).write_text("\n".join(lines) + "\n", encoding="utf-8")
     if "--write" in rest:
-        write(rest[rest.index("--write") + 1], table(used, len(theirs), equal, len(theirs) - equal))
+        write(rest[rest.index("--write") + 1], listed(used, len(theirs), equal, len(theirs) - equal))
     return bool(unlisted or stale) and "--all" not in rest
 
 

@@ -1,5 +1,5 @@
 """The differences from vLLM 0.32 that are meant, each with its reason. `where` is a regular expression on "PATH WHAT" as compare.py
-prints it, `cases` are patterns of names. One that is no longer seen, and one that is not here, fail the comparison; the table in
+prints it, `cases` are patterns of names. One that is no longer seen, and one that is not here, fail the comparison; the list in
 docs/compatibility.md is written from this list."""
 
 FORMS = ("chat-format-* plain-format-* chat-structured-json* plain-structured-json* chat-tools-with-format")

@@ -1,4 +1,7 @@
-/* Messages of gpt-oss taken apart, see harmony.h. */
+/*
+ * Takes messages of gpt-oss apart (harmony.h). Called by choice.c with each piece of text, and by
+ * prompt.c for how an answer begins.
+ */
 #include "server/text/answer/harmony.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* The marks by which parsers are chosen, see parsers.h. */
+/* Which parsers a model's chat template asks for (parsers.h). Called once at start. */
 #include "server/text/answer/parsers.h"
 
 #include <stdbool.h>

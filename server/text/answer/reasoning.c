@@ -1,4 +1,4 @@
-/* Thinking and answer, see reasoning.h. */
+/* Takes the thinking out of an answer (reasoning.h). Called by choice.c with each piece of text. */
 #include "server/text/answer/reasoning.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
-/* Statements, scopes, loops and macros; see eval.h. */
+/*
+ * Runs statements of a template: scopes, loops and macros (eval.h). Called by run.c and, for
+ * macros, by eval.c.
+ */
 #include <errno.h>
 #include <string.h>
 

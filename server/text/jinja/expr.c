@@ -1,4 +1,7 @@
-/* Expressions, by recursive descent with Jinja's precedence; see parse.h for the nodes. */
+/*
+ * Parses expressions by recursive descent with Jinja's precedence (parse.h has the nodes). Called
+ * by parse.c and postfix.c.
+ */
 #include <errno.h>
 #include <string.h>
 

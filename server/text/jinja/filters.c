@@ -1,4 +1,7 @@
-/* Filters over one value; those over sequences are in filters_seq.c. */
+/*
+ * Filters of templates over one value; those over sequences are in filters_seq.c. Called through
+ * the table of filters.
+ */
 #include <errno.h>
 #include <math.h>
 #include <string.h>

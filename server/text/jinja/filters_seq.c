@@ -1,4 +1,4 @@
-/* Filters over sequences and dicts. */
+/* Filters of templates over sequences and dicts. Called through the table of filters. */
 #include <errno.h>
 #include <string.h>
 

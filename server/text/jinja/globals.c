@@ -1,4 +1,7 @@
-/* What a template may call by name: range, dict, namespace, raise_exception, strftime_now. */
+/*
+ * What a template may call by name: range, dict, namespace, raise_exception, strftime_now. Called
+ * by eval.c.
+ */
 #include <errno.h>
 #include <time.h>
 

@@ -1,4 +1,4 @@
-/* Methods of strings, as Python has them. */
+/* Methods of strings in templates, as Python has them. Called through the table in methods.c. */
 #include <errno.h>
 #include <string.h>
 

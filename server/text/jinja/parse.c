@@ -1,4 +1,7 @@
-/* Statements, and the tools that expr.c shares; see parse.h for the nodes. */
+/*
+ * Parses statements of a template, and has the tools that expr.c shares (parse.h has the nodes).
+ * Called once for each template.
+ */
 #include "server/text/jinja/parse.h"
 
 #include <errno.h>

@@ -1,4 +1,6 @@
-/* What follows a value: attributes, subscripts, calls, filters, tests; and targets of assignment.
+/*
+ * Parses what follows a value: attributes, subscripts, calls, filters, tests; and targets of
+ * assignment. Called by expr.c and parse.c.
  */
 #include "server/text/jinja/func.h"
 #include "server/text/jinja/jinja.h"

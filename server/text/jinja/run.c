@@ -1,4 +1,7 @@
-/* A whole rendering: the data becomes variables, the statements run, macros are called. */
+/*
+ * A whole rendering: the data becomes variables, the statements run, macros are called. Called for
+ * each chat.
+ */
 #include <errno.h>
 #include <string.h>
 

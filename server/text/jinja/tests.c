@@ -1,4 +1,4 @@
-/* What may follow `is`. */
+/* Tests of templates: what may follow `is`. Called through the table of tests. */
 #include "server/text/jinja/eval.h"
 #include "server/text/jinja/func.h"
 #include "server/text/jinja/print.h"

@@ -24,14 +24,14 @@ static const enum ek_dtype g_types[] = {EK_F32, EK_BF16, EK_F16};
 
 enum { MOST_ROWS = 67, MOST_K = 298, MOST_PANELS = 6, WIDTH = MOST_PANELS * CPU_PANEL };
 
-struct product_case {
+struct tier_product {
     float x[MOST_ROWS * MOST_K], want[MOST_ROWS * WIDTH], got[MOST_ROWS * WIDTH];
     char w[MOST_PANELS * MOST_K * CPU_PANEL * 4];
     uint32_t work[CPU_GEMM_WORK(MOST_ROWS, MOST_K) / sizeof(uint32_t)];
 };
 
 /* The panels as this tier wants them; what is read behind them is not a number. */
-static char *packed_for(const struct cpu_ops *ops, const struct product_case *c,
+static char *packed_for(const struct cpu_ops *ops, const struct tier_product *c,
                         const struct cpu_gemm *g)
 {
     const size_t bytes = g->panels * g->panel_bytes;
@@ -114,7 +114,7 @@ static void gemm_alone(const struct cpu_ops *ops, const struct cpu_gemm *g, uint
 }
 
 /* The same from the rounded inputs that a call left behind: nobody looks at x. */
-static void gemm_rounded(const struct cpu_ops *ops, struct product_case *c, struct cpu_gemm g)
+static void gemm_rounded(const struct cpu_ops *ops, struct tier_product *c, struct cpu_gemm g)
 {
     float *first = malloc(sizeof(c->got));
 
@@ -129,7 +129,7 @@ static void gemm_rounded(const struct cpu_ops *ops, struct product_case *c, stru
     free(first);
 }
 
-static void gemm_shape(const struct cpu_ops *ops, struct product_case *c, struct cpu_gemm g)
+static void gemm_shape(const struct cpu_ops *ops, struct tier_product *c, struct cpu_gemm g)
 {
     float alone[WIDTH];
 
@@ -165,7 +165,7 @@ static void gemm_shape(const struct cpu_ops *ops, struct product_case *c, struct
     free(packed);
 }
 
-static void gemm_shapes(const struct cpu_ops *ops, struct product_case *c, enum ek_dtype t)
+static void gemm_shapes(const struct cpu_ops *ops, struct tier_product *c, enum ek_dtype t)
 {
     static const uint32_t rows[] = {1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 20};
     static const uint32_t ks[] = {1, 2, 15, 16, 33, 70}, panels[] = {1, 2, 4, 5, 6};
@@ -195,7 +195,7 @@ static void gemm_shapes(const struct cpu_ops *ops, struct product_case *c, enum 
 
 static void test_gemm(const struct cpu_ops *ops)
 {
-    struct product_case *c = calloc(1, sizeof(*c));
+    struct tier_product *c = calloc(1, sizeof(*c));
     const uint64_t before = tiles_count();
 
     assert_non_null(c);
