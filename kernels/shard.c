@@ -13,216 +13,14 @@
 #include <string.h>
 
 #include "common/err.h"
-#include "kernels/quant.h"
-
-#define UNIT 32u /* columns: a panel of the CPU's products */
-
-struct cut { /* columns [first, first + count) of a value or rows of a matrix */
-    uint32_t first, count;
-};
-
-struct held {
-    enum { WHOLE, COLUMNS, HEADS } form; /* HEADS: the rank's [q | k | v] */
-    struct cut columns;
-};
-
-struct sharding {
-    const struct ek_graph *g;
-    struct ek_graph *out;
-    uint32_t rank, ranks;
-    struct ek_op op;    /* the one at hand, as it is for the rank */
-    uint32_t at;        /* its place in the whole list */
-    struct held *held;  /* [values] */
-    uint8_t *width_set; /* [values]: the rank's width is known */
-    uint8_t *cut;       /* [weights]: how a weight is cut, 0 = not yet */
-    struct ek_fault *fault;
-};
-
-enum { CUT_ROWS = 1, CUT_COLS };
-
-uint32_t ek_shard_unit(uint32_t n, uint32_t group, uint32_t ranks)
-{
-    uint32_t unit = group > 1 ? group : 1;
-
-    if (n < ranks)
-        return 0;
-    while (unit % UNIT != 0 && (uint64_t)n / (2ull * unit) >= ranks)
-        unit *= 2;
-    while (n / unit < ranks)
-        unit = unit % 2 == 0 ? unit / 2 : 1;
-    return unit;
-}
-
-uint32_t ek_shard_vocab(uint32_t vocab, uint32_t rank, uint32_t ranks)
-{
-    uint32_t unit = ek_shard_unit(vocab, 1, ranks);
-    return unit > 0 ? ek_shard_begin(vocab, unit, rank, ranks) : 0;
-}
-
-static struct cut cut_of(const struct sharding *s, uint32_t n, uint32_t unit)
-{
-    uint32_t first = ek_shard_begin(n, unit, s->rank, s->ranks);
-    return (struct cut){first, ek_shard_begin(n, unit, s->rank + 1, s->ranks) - first};
-}
-
-static const char *kind_name(enum ek_op_kind k)
-{
-    switch (k) {
-    case EK_OP_EMBED: return "embedding";
-    case EK_OP_NORM: return "norm";
-    case EK_OP_LINEAR: return "product";
-    case EK_OP_HEADS: return "product by heads";
-    case EK_OP_ROPE: return "rotation";
-    case EK_OP_ATTENTION: return "attention";
-    case EK_OP_GLU: return "activation";
-    case EK_OP_EXPERTS: return "mixture of experts";
-    case EK_OP_ADD: return "addition";
-    case EK_OP_SCALE: return "scale";
-    case EK_OP_SOFTCAP: return "soft cap";
-    case EK_OP_TAKE: return "move of columns";
-    case EK_OP_GATE: return "gate";
-    case EK_OP_CONV: return "convolution";
-    case EK_OP_DELTA: return "delta rule";
-    case EK_OP_SCAN: return "scan";
-    case EK_OP_PICK: return "pick";
-    case EK_OP_LOGITS: return "output layer";
-    case EK_OP_REDUCE:
-    case EK_OP_GATHER: return "collective";
-    case EK_OP_SEND:
-    case EK_OP_RECV: return "end of a stage";
-    }
-    return "operation";
-}
-
-static int no_rule(const struct sharding *s, const char *why)
-{
-    ek_fault_write(s->fault, "tensor-parallel-size",
-                   "--tensor-parallel-size %u: there is no rule how ranks share a %s %s (operation "
-                   "%u of %u): use 1",
-                   s->ranks, kind_name(s->op.kind), why, s->at, s->g->op_count);
-    return -ENOTSUP;
-}
-
-/* ---- numbers of ranks ---- */
-
-static bool heads_divide(uint32_t q, uint32_t kv, uint32_t ranks)
-{
-    return q % ranks == 0 && (kv % ranks == 0 || ranks % kv == 0);
-}
-
-static int check_heads(const struct sharding *s, uint32_t q, uint32_t kv)
-{
-    char fit[96] = "1";
-
-    if (heads_divide(q, kv, s->ranks))
-        return 0;
-    for (uint32_t n = 2; n <= q && n <= EK_MOST_RANKS; n++)
-        if (heads_divide(q, kv, n))
-            (void)snprintf(fit + strlen(fit), sizeof(fit) - strlen(fit), ", %u", n);
-    return ek_fault_set(s->fault, "tensor-parallel-size",
-                        "--tensor-parallel-size %u: the model has %u heads of queries and %u of "
-                        "keys, which so many ranks cannot share evenly; choose one of %s",
-                        s->ranks, q, kv, fit);
-}
-
-static int too_narrow(const struct sharding *s, uint32_t columns)
-{
-    return ek_fault_set(s->fault, "tensor-parallel-size",
-                        "--tensor-parallel-size %u: a %s has only %u columns; choose fewer ranks",
-                        s->ranks, kind_name(s->op.kind), columns);
-}
-
-/* ---- weights ---- */
-
-/* Takes rows [c.first, c.first + c.count) of the whole weight: more parts. */
-static int take_rows(const struct sharding *s, const struct ek_weight *whole, struct cut c,
-                     struct ek_weight *w)
-{
-    uint32_t part = 0, row = c.first, left = c.count;
-
-    while (part < whole->parts && row >= whole->part[part].rows)
-        row -= whole->part[part++].rows;
-    for (; left > 0; part++, row = 0) {
-        if (part == whole->parts || w->parts == EK_MOST_PARTS)
-            return no_rule(s, "whose rows lie so in the files");
-        uint32_t rows = whole->part[part].rows - row;
-        rows = rows < left ? rows : left;
-        w->part[w->parts] = whole->part[part];
-        w->part[w->parts].rows = rows;
-        w->part[w->parts].skip += row;
-        if (whole->quantized)
-            s->out->quants[s->out->quant_count++] = s->g->quants[whole->quant + part];
-        w->parts++;
-        w->rows += rows;
-        left -= rows;
-    }
-    return 0;
-}
-
-/* The rank's rows of a weight (or bias), in up to three runs. */
-static int cut_rows(struct sharding *s, uint32_t index, const struct cut *c, uint32_t count)
-{
-    if (index == EK_NO_WEIGHT || s->cut[index] == CUT_ROWS)
-        return 0; /* of two operations with the same rule: embedding and output layer */
-    if (s->cut[index])
-        return no_rule(s, "whose weight serves another operation");
-    const struct ek_weight *whole = &s->g->weights[index];
-    struct ek_weight *w = &s->out->weights[index];
-    w->parts = w->rows = 0;
-    w->quant = s->out->quant_count;
-    for (uint32_t i = 0; i < count; i++) {
-        int r = take_rows(s, whole, c[i], w);
-        if (r < 0)
-            return r;
-    }
-    s->cut[index] = CUT_ROWS;
-    return 0;
-}
-
-/* Columns that share a published scale, 1 where a cut may be anywhere. */
-static uint32_t group_of(const struct ek_graph *g, uint32_t index)
-{
-    const struct ek_weight *w = &g->weights[index];
-    bool grouped = w->quantized && ek_dtype_packed(w->dtype) && w->group > 0 && w->group < w->cols;
-    return grouped ? w->group : 1;
-}
-
-/* Of all matrices with so many columns: the same cut serves all layers. */
-static uint32_t widest_group(const struct ek_graph *g, uint32_t cols)
-{
-    uint32_t most = 1;
-
-    for (uint32_t i = 0; i < g->weight_count; i++)
-        if (g->weights[i].cols == cols && group_of(g, i) > most)
-            most = group_of(g, i);
-    return most;
-}
-
-static int cut_cols(struct sharding *s, uint32_t index, struct cut c)
-{
-    struct ek_weight *w = &s->out->weights[index];
-    uint32_t group = group_of(s->g, index), end = c.first + c.count;
-
-    if (s->cut[index])
-        return no_rule(s, "whose weight serves another operation");
-    s->cut[index] = CUT_COLS;
-    bool between = c.first % group == 0 && (end % group == 0 || end == w->cols);
-    if (!between && c.first / group != (end - 1) / group) {
-        w->dtype = s->g->dtype; /* its groups cannot be kept: it is unpacked */
-        w->group = 0;
-    }
-    w->file_cols = ek_weight_file_cols(w);
-    w->first_col += c.first;
-    w->cols = c.count;
-    return 0;
-}
+#include "kernels/shard_cut.h"
 
 /* ---- the list ---- */
 
 static int set_width(struct sharding *s, uint16_t value, uint32_t width)
 {
     if (s->width_set[value] && s->out->value_width[value] != width)
-        return no_rule(s, "whose value is divided in two ways");
+        return shard_no_rule(s, "whose value is divided in two ways");
     s->width_set[value] = 1;
     s->out->value_width[value] = width;
     return 0;
@@ -273,11 +71,11 @@ static const struct ek_op *reader(const struct sharding *s)
 }
 
 /* The heads of K and V that the rank has: its share, or the one that several ranks need. */
-static struct cut kv_cut(const struct sharding *s, uint32_t kv)
+static struct shard_cut kv_cut(const struct sharding *s, uint32_t kv)
 {
     if (kv >= s->ranks)
-        return (struct cut){kv / s->ranks * s->rank, kv / s->ranks};
-    return (struct cut){(uint32_t)((uint64_t)s->rank * kv / s->ranks), 1};
+        return (struct shard_cut){kv / s->ranks * s->rank, kv / s->ranks};
+    return (struct shard_cut){(uint32_t)((uint64_t)s->rank * kv / s->ranks), 1};
 }
 
 /* A product that makes the heads of an attention. */
@@ -286,16 +84,16 @@ static int linear_heads(struct sharding *s, const struct ek_op *attention)
     const uint32_t q = attention->u.attention.q_heads, kv = attention->u.attention.kv_heads;
     const uint32_t d = attention->u.attention.head_dim, mine = q / s->ranks;
 
-    int r = check_heads(s, q, kv);
+    int r = shard_check_heads(s, q, kv);
     if (r < 0)
         return r;
-    const struct cut c = kv_cut(s, kv);
-    const struct cut rows[3] = {{s->rank * mine * d, mine * d},
-                                {(q + c.first) * d, c.count * d},
-                                {(q + kv + c.first) * d, c.count * d}};
-    r = cut_rows(s, s->op.weight, rows, 3);
+    const struct shard_cut c = kv_cut(s, kv);
+    const struct shard_cut rows[3] = {{s->rank * mine * d, mine * d},
+                                      {(q + c.first) * d, c.count * d},
+                                      {(q + kv + c.first) * d, c.count * d}};
+    r = shard_cut_rows(s, s->op.weight, rows, 3);
     if (r == 0)
-        r = cut_rows(s, s->op.bias, rows, 3);
+        r = shard_cut_rows(s, s->op.bias, rows, 3);
     push(s, &s->op);
     s->held[s->op.dst].form = HEADS;
     return r < 0 ? r : set_width(s, s->op.dst, (mine + 2 * c.count) * d);
@@ -305,16 +103,16 @@ static int linear_heads(struct sharding *s, const struct ek_op *attention)
 static int linear_inner(struct sharding *s, const struct ek_op *glu)
 {
     const uint32_t n = s->g->value_width[glu->dst];
-    const uint32_t unit = ek_shard_unit(n, widest_group(s->g, n), s->ranks);
+    const uint32_t unit = ek_shard_unit(n, shard_widest_group(s->g, n), s->ranks);
 
     if (unit == 0)
-        return too_narrow(s, n);
-    const struct cut c = cut_of(s, n, unit), rows[2] = {c, {n + c.first, c.count}};
-    int r = cut_rows(s, s->op.weight, rows, 2);
+        return shard_too_narrow(s, n);
+    const struct shard_cut c = shard_cut_of(s, n, unit), rows[2] = {c, {n + c.first, c.count}};
+    int r = shard_cut_rows(s, s->op.weight, rows, 2);
     if (r == 0)
-        r = cut_rows(s, s->op.bias, rows, 2);
+        r = shard_cut_rows(s, s->op.bias, rows, 2);
     push(s, &s->op);
-    s->held[s->op.dst] = (struct held){COLUMNS, c};
+    s->held[s->op.dst] = (struct shard_held){COLUMNS, c};
     return r < 0 ? r : set_width(s, s->op.dst, 2 * c.count);
 }
 
@@ -323,15 +121,15 @@ static int linear_by_heads(struct sharding *s, const struct ek_op *next)
 {
     const uint32_t heads = next->u.heads.count, n = s->g->value_width[s->op.dst];
 
-    int r = check_heads(s, heads, 1);
+    int r = shard_check_heads(s, heads, 1);
     if (r < 0)
         return r;
-    const struct cut c = {n / s->ranks * s->rank, n / s->ranks};
-    r = cut_rows(s, s->op.weight, &c, 1);
+    const struct shard_cut c = {n / s->ranks * s->rank, n / s->ranks};
+    r = shard_cut_rows(s, s->op.weight, &c, 1);
     if (r == 0)
-        r = cut_rows(s, s->op.bias, &c, 1);
+        r = shard_cut_rows(s, s->op.bias, &c, 1);
     push(s, &s->op);
-    s->held[s->op.dst] = (struct held){COLUMNS, c};
+    s->held[s->op.dst] = (struct shard_held){COLUMNS, c};
     return r < 0 ? r : set_width(s, s->op.dst, c.count);
 }
 
@@ -347,13 +145,13 @@ static bool gate_whole(const struct sharding *s, const struct ek_op *gate)
 static int linear_of_heads(struct sharding *s)
 {
     const uint32_t n = s->g->value_width[s->op.dst];
-    const struct cut c = {n / s->ranks * s->rank, n / s->ranks};
+    const struct shard_cut c = {n / s->ranks * s->rank, n / s->ranks};
 
-    int r = cut_rows(s, s->op.weight, &c, 1);
+    int r = shard_cut_rows(s, s->op.weight, &c, 1);
     if (r == 0)
-        r = cut_rows(s, s->op.bias, &c, 1);
+        r = shard_cut_rows(s, s->op.bias, &c, 1);
     push(s, &s->op);
-    s->held[s->op.dst] = (struct held){COLUMNS, c};
+    s->held[s->op.dst] = (struct shard_held){COLUMNS, c};
     return r < 0 ? r : set_width(s, s->op.dst, c.count);
 }
 
@@ -368,13 +166,13 @@ static bool gates_heads(const struct sharding *s, const struct ek_op *gate)
 
 static int shard_gate(struct sharding *s)
 {
-    const struct held *dst = &s->held[s->op.dst], *src = &s->held[s->op.src];
+    const struct shard_held *dst = &s->held[s->op.dst], *src = &s->held[s->op.src];
 
     if (dst->form == WHOLE && src->form == WHOLE)
         return push_whole(s);
     if (dst->form != COLUMNS || src->form != COLUMNS || !gate_whole(s, &s->op) ||
         dst->columns.first != src->columns.first || dst->columns.count != src->columns.count)
-        return no_rule(s, "of divided columns");
+        return shard_no_rule(s, "of divided columns");
     s->op.u.gate.step = s->op.u.gate.group = dst->columns.count;
     push(s, &s->op);
     return 0;
@@ -382,16 +180,16 @@ static int shard_gate(struct sharding *s)
 
 static int shard_linear(struct sharding *s)
 {
-    const struct held *src = &s->held[s->op.src];
+    const struct shard_held *src = &s->held[s->op.src];
 
     if (src->form == COLUMNS) {
-        int r = cut_cols(s, s->op.weight, src->columns);
+        int r = shard_cut_cols(s, s->op.weight, src->columns);
         if (s->rank > 0)
             s->op.bias = EK_NO_WEIGHT; /* counts once */
         return r < 0 ? r : push_sum(s);
     }
     if (src->form != WHOLE)
-        return no_rule(s, "of heads");
+        return shard_no_rule(s, "of heads");
     const struct ek_op *next = reader(s);
     if (next && next->kind == EK_OP_ATTENTION && next->src == s->op.dst)
         return linear_heads(s, next);
@@ -420,7 +218,7 @@ static int move_heads(const struct sharding *s, uint16_t value, uint32_t *first,
     const struct ek_op *a = attention_of(s, value);
 
     if (!a)
-        return no_rule(s, "of heads that nothing attends with");
+        return shard_no_rule(s, "of heads that nothing attends with");
     const uint32_t q = a->u.attention.q_heads, kv = a->u.attention.kv_heads;
     if (*first == 0 && (*heads == q || *heads == q + kv)) {
         *heads = q / s->ranks + (*heads > q ? kv_cut(s, kv).count : 0);
@@ -428,7 +226,7 @@ static int move_heads(const struct sharding *s, uint16_t value, uint32_t *first,
         *first = q / s->ranks * a->u.attention.head_dim;
         *heads = kv_cut(s, kv).count;
     } else {
-        return no_rule(s, "of some of the heads");
+        return shard_no_rule(s, "of some of the heads");
     }
     return 0;
 }
@@ -441,32 +239,32 @@ static int norm_all_heads(struct sharding *s, const struct ek_op *a)
     uint32_t heads = s->op.u.norm.group / d, first = s->op.u.norm.first;
 
     if (s->op.u.norm.heads > 1)
-        return no_rule(s, "of groups of heads");
+        return shard_no_rule(s, "of groups of heads");
     int r = move_heads(s, s->op.src, &first, &heads);
     if (r < 0)
         return r;
-    const struct cut kv = kv_cut(s, a->u.attention.kv_heads);
+    const struct shard_cut kv = kv_cut(s, a->u.attention.kv_heads);
     const uint32_t from = first == 0 ? q / s->ranks * s->rank : kv.first;
     s->op.u.norm.first = first;
     s->op.u.norm.group = heads * d;
     s->op.u.norm.whole = heads * d * s->ranks;
     if (s->op.weight != EK_NO_WEIGHT)
-        r = cut_cols(s, s->op.weight, (struct cut){from * d, heads * d});
+        r = shard_cut_cols(s, s->op.weight, (struct shard_cut){from * d, heads * d});
     push(s, &s->op);
     return r;
 }
 
 static int shard_norm(struct sharding *s)
 {
-    const struct held *src = &s->held[s->op.src];
+    const struct shard_held *src = &s->held[s->op.src];
 
     if (src->form == WHOLE)
         return push_whole(s);
     const struct ek_op *a = attention_of(s, s->op.src);
     if (src->form != HEADS || s->op.dst != s->op.src || !a)
-        return no_rule(s, "of divided columns");
+        return shard_no_rule(s, "of divided columns");
     if (s->op.u.norm.own || s->op.u.norm.centred)
-        return no_rule(s, "of heads that have weights of their own or are centred");
+        return shard_no_rule(s, "of heads that have weights of their own or are centred");
     if (s->op.u.norm.group != a->u.attention.head_dim)
         return norm_all_heads(s, a);
     int r = move_heads(s, s->op.src, &s->op.u.norm.first, &s->op.u.norm.heads);
@@ -480,7 +278,7 @@ static int shard_heads(struct sharding *s)
     const uint32_t all = s->op.u.heads.count, mine = all / s->ranks;
 
     if (s->held[s->op.src].form != COLUMNS || all % s->ranks != 0)
-        return no_rule(s, "that is not divided by heads");
+        return shard_no_rule(s, "that is not divided by heads");
     for (uint32_t h = 0; h < all; h++)
         if (h / mine != s->rank) {
             struct ek_weight *w = &s->out->weights[s->op.weight + h];
@@ -493,7 +291,7 @@ static int shard_heads(struct sharding *s)
     s->op.weight += s->rank * mine;
     s->op.u.heads.count = mine;
     push(s, &s->op);
-    s->held[s->op.dst] = (struct held){COLUMNS, {s->rank * width, width}};
+    s->held[s->op.dst] = (struct shard_held){COLUMNS, {s->rank * width, width}};
     return set_width(s, s->op.dst, width);
 }
 
@@ -508,7 +306,7 @@ static int rope_by_heads(struct sharding *s)
     else if (next && next->kind == EK_OP_ATTENTION)
         heads = next->u.attention.q_heads;
     if (s->op.u.rope.heads != heads)
-        return no_rule(s, "of divided columns");
+        return shard_no_rule(s, "of divided columns");
     s->op.u.rope.heads /= s->ranks;
     return 0;
 }
@@ -532,26 +330,27 @@ static int shard_attention(struct sharding *s)
 
     if (s->held[s->op.src].form != (latent > 0 ? COLUMNS : HEADS) ||
         (latent > 0 && s->held[s->op.u.attention.keys].form != WHOLE))
-        return no_rule(s, "that is not divided by heads");
-    const struct cut mine = {q / s->ranks * s->rank, q / s->ranks};
-    int r = cut_rows(s, s->op.bias, &mine, 1); /* sinks */
+        return shard_no_rule(s, "that is not divided by heads");
+    const struct shard_cut mine = {q / s->ranks * s->rank, q / s->ranks};
+    int r = shard_cut_rows(s, s->op.bias, &mine, 1); /* sinks */
     if (r < 0)
         return r;
     s->op.u.attention.q_heads = q / s->ranks;
     s->op.u.attention.kv_heads = kv_cut(s, s->op.u.attention.kv_heads).count;
     push(s, &s->op);
-    s->held[s->op.dst] = (struct held){COLUMNS, {q / s->ranks * s->rank * d, q / s->ranks * d}};
+    s->held[s->op.dst] =
+        (struct shard_held){COLUMNS, {q / s->ranks * s->rank * d, q / s->ranks * d}};
     return set_width(s, s->op.dst, q / s->ranks * d);
 }
 
 static int shard_glu(struct sharding *s)
 {
-    const struct held *src = &s->held[s->op.src];
+    const struct shard_held *src = &s->held[s->op.src];
 
     if (src->form == WHOLE)
         return push_whole(s);
     if (src->form != COLUMNS)
-        return no_rule(s, "of heads");
+        return shard_no_rule(s, "of heads");
     push(s, &s->op);
     s->held[s->op.dst] = *src;
     return set_width(s, s->op.dst, src->columns.count);
@@ -560,25 +359,25 @@ static int shard_glu(struct sharding *s)
 static int shard_experts(struct sharding *s)
 {
     const uint32_t inner = s->g->weights[s->op.weight].rows, down = s->op.u.experts.down;
-    const uint32_t unit = ek_shard_unit(inner, widest_group(s->g, inner), s->ranks);
+    const uint32_t unit = ek_shard_unit(inner, shard_widest_group(s->g, inner), s->ranks);
     int r = 0;
 
     if (s->held[s->op.src].form != WHOLE || s->held[s->op.u.experts.router].form != WHOLE)
-        return no_rule(s, "of divided columns");
+        return shard_no_rule(s, "of divided columns");
     if (unit == 0)
-        return too_narrow(s, inner);
-    const struct cut c = cut_of(s, inner, unit);
+        return shard_too_narrow(s, inner);
+    const struct shard_cut c = shard_cut_of(s, inner, unit);
     for (uint32_t e = 0; r == 0 && e < s->op.u.experts.count; e++) {
-        r = cut_rows(s, s->op.weight + e, &c, 1);
+        r = shard_cut_rows(s, s->op.weight + e, &c, 1);
         if (r == 0)
-            r = cut_rows(s, s->op.u.experts.up + e, &c, 1);
+            r = shard_cut_rows(s, s->op.u.experts.up + e, &c, 1);
         if (r == 0)
-            r = cut_cols(s, down + e, c);
+            r = shard_cut_cols(s, down + e, c);
     }
     if (r == 0 && s->op.bias != EK_NO_WEIGHT)
-        r = cut_cols(s, s->op.bias, c);
+        r = shard_cut_cols(s, s->op.bias, c);
     if (r == 0 && s->op.u.experts.up_bias != EK_NO_WEIGHT)
-        r = cut_cols(s, s->op.u.experts.up_bias, c);
+        r = shard_cut_cols(s, s->op.u.experts.up_bias, c);
     if (s->rank > 0)
         s->op.u.experts.down_bias = EK_NO_WEIGHT; /* counts once */
     return r < 0 ? r : push_sum(s);
@@ -586,13 +385,13 @@ static int shard_experts(struct sharding *s)
 
 static int shard_vocab(struct sharding *s)
 {
-    const struct cut c = {s->out->vocab_first, s->out->vocab_rows};
+    const struct shard_cut c = {s->out->vocab_first, s->out->vocab_rows};
 
     if (c.count == 0)
-        return too_narrow(s, s->g->vocab);
+        return shard_too_narrow(s, s->g->vocab);
     if (s->op.kind == EK_OP_LOGITS && s->held[s->op.src].form != WHOLE)
-        return no_rule(s, "of divided columns");
-    int r = cut_rows(s, s->op.weight, &c, 1);
+        return shard_no_rule(s, "of divided columns");
+    int r = shard_cut_rows(s, s->op.weight, &c, 1);
     if (r < 0)
         return r;
     if (s->op.kind == EK_OP_EMBED)
@@ -607,7 +406,7 @@ static int shard_alike(struct sharding *s, bool reads, bool after_logits)
     bool whole = after_logits || (s->held[s->op.dst].form == WHOLE || s->op.kind == EK_OP_PICK);
 
     if (!whole || (reads && s->held[s->op.src].form != WHOLE))
-        return no_rule(s, "of divided columns");
+        return shard_no_rule(s, "of divided columns");
     if (!after_logits)
         return push_whole(s);
     push(s, &s->op);
@@ -633,14 +432,14 @@ static int shard_op(struct sharding *s, bool after_logits)
     case EK_OP_TAKE:
     case EK_OP_CONV:
     case EK_OP_SCAN:
-    case EK_OP_DELTA: return no_rule(s, "of a hybrid model");
-    case EK_OP_SCALE: return no_rule(s, "of a layer");
+    case EK_OP_DELTA: return shard_no_rule(s, "of a hybrid model");
+    case EK_OP_SCALE: return shard_no_rule(s, "of a layer");
     case EK_OP_REDUCE:
     case EK_OP_GATHER:
     case EK_OP_SEND:
     case EK_OP_RECV: break;
     }
-    return no_rule(s, "that is one already");
+    return shard_no_rule(s, "that is one already");
 }
 
 static int shard_ops(struct sharding *s)

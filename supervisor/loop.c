@@ -24,6 +24,7 @@
 #include "common/fdpass.h"
 #include "common/log.h"
 #include "supervisor/daemon.h"
+#include "supervisor/directories.h"
 #include "supervisor/engines/dialect.h"
 #include "supervisor/io/aside.h"
 #include "supervisor/io/behind.h"
@@ -44,105 +45,6 @@
 #define LEAVE_LOOK_US 10000u
 #define TICK_SOON_MS  200 /* until systemd has been told that we are ready */
 #define EXTEND_S      60
-#define LOCK_TRIES    500 /* 5 s in all */
-#define LOCK_TRY_NS   (10 * 1000 * 1000)
-
-/* Directories and the lock */
-
-static int make_dirs(const char *path, mode_t mode)
-{
-    char part[512];
-    int n = snprintf(part, sizeof(part), "%s", path);
-    if (n < 0 || (size_t)n >= sizeof(part))
-        return -ENAMETOOLONG;
-    for (char *slash = part + 1; (slash = strchr(slash, '/')); slash++) {
-        *slash = '\0';
-        if (mkdir(part, 0755) < 0 && errno != EEXIST)
-            return -errno;
-        *slash = '/';
-    }
-    return mkdir(part, mode) < 0 && errno != EEXIST ? -errno : 0;
-}
-
-/* The owner of a directory can replace the sockets in it, so it has to be root or this user. */
-static int check_owner(const char *path)
-{
-    struct stat st;
-    if (stat(path, &st) < 0)
-        return -errno;
-    if (!S_ISDIR(st.st_mode))
-        return -ENOTDIR;
-    bool ours = st.st_uid == geteuid() || st.st_uid == 0 || geteuid() == 0;
-    return !ours ? -EPERM : access(path, W_OK | X_OK) < 0 ? -errno : 0;
-}
-
-/* -EBADMSG with a sentence in the log: it is the configuration that has to change. */
-static int open_dirs(struct loop *l)
-{
-    const struct {
-        const char *name, *path;
-    } dirs[] = {{"run_dir", l->fleet.config->run_dir}, {"state_dir", l->fleet.config->state_dir}};
-    for (size_t i = 0; i < sizeof(dirs) / sizeof(dirs[0]); i++) {
-        int r = make_dirs(dirs[i].path, 0755);
-        if (r == 0)
-            r = check_owner(dirs[i].path);
-        if (r == -EROFS && i > 0) { /* a disk that failed: watching goes on */
-            ek_log(EK_LOG_WARNING,
-                   "%s is read-only: the state is kept in memory, and nothing is restarted by plan",
-                   dirs[i].path);
-            continue;
-        }
-        if (r < 0) {
-            ek_log(EK_LOG_ERR,
-                   "cannot use the directory %s: %s; set %s to one that belongs to this user",
-                   dirs[i].path, r == -EPERM ? "it belongs to another user" : ek_strerror(r),
-                   dirs[i].name);
-            return -EBADMSG;
-        }
-    }
-    return 0;
-}
-
-/* Takes the lock of run_dir. A server that has just been forked has the lock's descriptor until it
- * becomes its own program, also when the evenkeeld that forked it has ended meanwhile: that is
- * waited for. */
-static bool lock_taken(int fd, char *ret_pid, size_t size)
-{
-    for (int tries = 0; flock(fd, LOCK_EX | LOCK_NB) < 0; tries++) {
-        ssize_t n = pread(fd, ret_pid, size - 1, 0);
-        ret_pid[n > 0 ? n : 0] = '\0';
-        ret_pid[strcspn(ret_pid, "\n")] = '\0';
-        long pid = strtol(ret_pid, NULL, 10);
-        bool ended = pid > 0 && kill((pid_t)pid, 0) < 0 && errno == ESRCH;
-        if (!ended || tries == LOCK_TRIES)
-            return false;
-        (void)nanosleep(&(struct timespec){.tv_nsec = LOCK_TRY_NS}, NULL);
-    }
-    return true;
-}
-
-static int take_lock(struct loop *l)
-{
-    char path[512], pid[24];
-    (void)snprintf(path, sizeof(path), "%s/evenkeeld.lock", l->fleet.config->run_dir);
-    l->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
-    if (l->lock < 0) {
-        int r = -errno;
-        ek_log(EK_LOG_ERR, "cannot open %s: %s", path, ek_strerror(r));
-        return r;
-    }
-    if (!lock_taken(l->lock, pid, sizeof(pid))) {
-        ek_log(EK_LOG_ERR,
-               "another evenkeeld (process %s) runs with run_dir %s; end it, or give "
-               "this one a run_dir of its own",
-               pid, l->fleet.config->run_dir);
-        return -EBUSY;
-    }
-    int n = snprintf(pid, sizeof(pid), "%d\n", (int)getpid());
-    if (ftruncate(l->lock, 0) < 0 || pwrite(l->lock, pid, (size_t)n, 0) < 0)
-        ek_log(EK_LOG_WARNING, "cannot write %s: %s", path, ek_strerror(-errno));
-    return 0;
-}
 
 /* systemd */
 
@@ -557,9 +459,9 @@ static void open_history(struct loop *l)
 
 static int begin(struct loop *l)
 {
-    int r = open_dirs(l);
+    int r = directories_open(l->fleet.config);
     if (r == 0)
-        r = take_lock(l);
+        r = directories_lock(l->fleet.config->run_dir, &l->lock);
     if (r < 0)
         return r;
     r = state_load(l->fleet.config->state_dir, &l->state);

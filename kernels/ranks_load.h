@@ -1,0 +1,32 @@
+/* The ranks of one device (ranks.c), and how all of them load at once (ranks_load.c). */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/backend.h"
+
+struct rank {
+    struct ek_device *device;
+    struct ek_graph graph;
+    struct ek_plan_request plan;
+    struct ek_result *result; /* its answer, to be held against that of the first */
+};
+
+struct ranks {
+    const struct ek_backend *each;
+    struct ek_open_params open;
+    struct ek_group *group;
+    uint32_t base, count; /* ranks that are here: base and those behind it */
+    uint32_t blocks;
+    uint32_t first; /* of them, the first of the last stage here: those from it on may sample */
+    size_t result_bytes;
+    bool landed[2][EK_MOST_RANKS]; /* of a step: the rank's result is there, the first's is not */
+    struct rank rank[];
+};
+
+/* Loads each rank's share by its plan, in a thread of its own. The failure that the others followed
+ * from is returned; `progress` is told sums, by one thread at a time. */
+int ranks_load_all(struct ranks *s, const struct ek_weight_files *files, ek_progress_fn progress,
+                   void *ctx, struct ek_fault *fault);
