@@ -29,9 +29,13 @@ static char device[] = "cpu", model[] = "/nowhere";
 static struct engine_cgroup none = {.dir = -1, .procs = -1};
 static const struct options options = {.device = device, .model = model};
 
-static int make_memory(uint32_t abi, uint64_t said_bytes)
+static int make_memory(uint32_t abi, uint64_t said_bytes, uint64_t host_bytes)
 {
-    struct ek_apart_memory m = {.abi = abi, .bytes = said_bytes, .want.stamp = 1};
+    struct ek_apart_memory m = {.abi = abi,
+                                .bytes = said_bytes,
+                                .host_at = said_bytes,
+                                .host_bytes = host_bytes,
+                                .want.stamp = 1};
 
     int fd = memfd_create("a test", MFD_CLOEXEC);
     assert_true(fd >= 0);
@@ -87,15 +91,20 @@ static void refused_at_once(void **state)
     struct launcher l;
     const struct {
         uint32_t abi;
-        uint64_t bytes;
+        uint64_t bytes, host_bytes;
         bool none;
-    } cases[] = {{EK_BACKEND_ABI + 1, BYTES, false},
-                 {EK_BACKEND_ABI, BYTES + 1, false},
-                 {EK_BACKEND_ABI, BYTES, true}};
+    } cases[] = {{EK_BACKEND_ABI + 1, BYTES, 0, false},
+                 {EK_BACKEND_ABI, BYTES + 1, 0, false},
+                 {EK_BACKEND_ABI, BYTES - 1, 0, false},
+                 {EK_BACKEND_ABI, 8, 0, false},
+                 {EK_BACKEND_ABI, BYTES / 2, 1, false},
+                 {EK_BACKEND_ABI, BYTES, 4096, false},
+                 {EK_BACKEND_ABI, 2 * (uint64_t)BYTES, -(uint64_t)BYTES, false},
+                 {EK_BACKEND_ABI, BYTES, 0, true}};
 
     assert_int_equal(launcher_begin(&l, &options, &none, -1), 0);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        int fd = make_memory(cases[i].abi, cases[i].bytes);
+        int fd = make_memory(cases[i].abi, cases[i].bytes, cases[i].host_bytes);
         order(&l, EK_APART_START, cases[i].none ? -1 : fd);
         struct ek_apart_answer a = answer(&l);
         assert_int_equal(a.code, -EPROTO);
@@ -115,7 +124,7 @@ static void short_of_memory(void **state)
 
     assert_int_equal(launcher_begin(&l, &options, &none, -1), 0);
     assert_int_equal(prlimit(l.pid, RLIMIT_AS, &most, NULL), 0);
-    int fd = make_memory(EK_BACKEND_ABI, BYTES);
+    int fd = make_memory(EK_BACKEND_ABI, BYTES, 0);
     order(&l, EK_APART_START, fd);
     struct ek_apart_answer a = answer(&l);
     assert_int_equal(a.code, -ENOMEM);
@@ -142,7 +151,7 @@ static void short_of_descriptors(void **state)
     order(&l, EK_APART_CHECK, -1);
     assert_int_equal(answer(&l).code, -EAGAIN); /* it lives */
     assert_int_equal(prlimit(l.pid, RLIMIT_NOFILE, &none_more, NULL), 0);
-    int fd = make_memory(EK_BACKEND_ABI, BYTES);
+    int fd = make_memory(EK_BACKEND_ABI, BYTES, 0);
     order(&l, EK_APART_START, fd);
     struct ek_apart_answer a = answer(&l);
     assert_int_equal(a.code, -EMFILE);
@@ -151,14 +160,14 @@ static void short_of_descriptors(void **state)
     end(&l);
 }
 
-/* It is begun, and fails by itself: that is said in the memory; a check tells it beforehand. */
-static void without_a_model(void **state)
+/* It is begun, and fails by itself: that is said in the memory; a check tells it beforehand. The
+ * memory has a host tier, or none. */
+static void fails_without_a_model(uint64_t host_bytes)
 {
-    (void)state;
     struct launcher l;
 
     assert_int_equal(launcher_begin(&l, &options, &none, -1), 0);
-    int fd = make_memory(EK_BACKEND_ABI, BYTES);
+    int fd = make_memory(EK_BACKEND_ABI, BYTES - host_bytes, host_bytes);
     struct ek_apart_memory *m = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     assert_ptr_not_equal(m, MAP_FAILED);
     order(&l, EK_APART_START, fd);
@@ -173,6 +182,13 @@ static void without_a_model(void **state)
     (void)munmap(m, BYTES);
     (void)close(fd);
     end(&l);
+}
+
+static void without_a_model(void **state)
+{
+    (void)state;
+    fails_without_a_model(0);
+    fails_without_a_model(BYTES / 2);
 }
 
 int main(void)
