@@ -9,7 +9,8 @@
  * counters to sleep on (futex): orders that were posted, and answers. Order of a step: the lead
  * copies it into its slot, posts FORWARD, then SAMPLE; the engine answers when its result lies in
  * the slot. Who finds that the engine has ended gives EK_EDEVICE; revive() then asks the launcher
- * for another one.
+ * for another one. Behind that lies the host tier of the KV cache, from kv_open() on, so that it is
+ * there when an engine is not; engines alone map it.
  */
 #pragma once
 
@@ -56,7 +57,8 @@ const struct ek_backend *ek_apart_backend(const struct ek_backend *each);
 
 /* ---- launcher and engine ---- */
 
-/* Takes the descriptor over. 0 or a negative errno; -EPROTO when it is not such a memory. */
+/* The descriptor stays the caller's. 0 or a negative errno; -EPROTO when it is not such a memory.
+ */
 int ek_apart_map(int fd, struct ek_apart_memory **ret_memory);
 void ek_apart_unmap(struct ek_apart_memory *m); /* accepts NULL */
 const struct ek_apart_order *ek_apart_order(const struct ek_apart_memory *m);
@@ -78,6 +80,6 @@ void ek_apart_failed(struct ek_apart_memory *m, int code, const struct ek_fault 
 enum ek_apart_place { EK_APART_BEFORE, EK_APART_COMPUTED, EK_APART_SAMPLED };
 typedef int (*ek_apart_test_fn)(enum ek_apart_place place, const struct ek_step *step);
 
-/* The device is loaded: does what is ordered until the process is ended. */
-void ek_apart_serve(struct ek_apart_memory *m, const struct ek_backend *b, struct ek_device *d,
-                    const struct ek_graph *graph) __attribute__((noreturn));
+/* The device is loaded: does what is ordered until the process is ended. `fd` is the memory's. */
+void ek_apart_serve(struct ek_apart_memory *m, int fd, const struct ek_backend *b,
+                    struct ek_device *d, const struct ek_graph *graph) __attribute__((noreturn));

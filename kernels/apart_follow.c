@@ -25,6 +25,7 @@
 
 struct apart_follow {
     struct ek_apart_memory *m;
+    int fd; /* its */
     const struct ek_backend *b;
     struct ek_device *d;
     const struct ek_graph *graph;
@@ -53,23 +54,21 @@ void apart_raise(atomic_uint *word)
 int ek_apart_map(int fd, struct ek_apart_memory **ret_memory)
 {
     struct stat st;
-    struct ek_apart_memory *m = MAP_FAILED;
-    int r = fstat(fd, &st) < 0 ? -errno : 0;
+    struct ek_apart_memory head;
 
-    if (r == 0 && st.st_size < (off_t)sizeof(*m))
-        r = -EPROTO;
-    if (r == 0) {
-        m = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        r = m == MAP_FAILED ? -errno : 0;
-    }
-    if (r == 0 && (m->abi != EK_BACKEND_ABI || m->bytes != (uint64_t)st.st_size)) {
-        (void)munmap(m, (size_t)st.st_size);
-        r = -EPROTO;
-    }
-    (void)close(fd);
-    if (r == 0)
-        *ret_memory = m;
-    return r;
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    if (pread(fd, &head, sizeof(head), 0) != (ssize_t)sizeof(head) || head.abi != EK_BACKEND_ABI ||
+        head.bytes < sizeof(head))
+        return -EPROTO;
+    const uint64_t end = head.host_bytes > 0 ? head.host_at + head.host_bytes : head.bytes;
+    if (end != (uint64_t)st.st_size || head.bytes > end)
+        return -EPROTO;
+    void *at = mmap(NULL, head.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED)
+        return -errno;
+    *ret_memory = at;
+    return 0;
 }
 
 void ek_apart_unmap(struct ek_apart_memory *m)
@@ -231,9 +230,23 @@ static void resize(struct apart_follow *f, uint32_t blocks)
     reply(f, r);
 }
 
+static int take_host(const struct apart_follow *f)
+{
+    const struct ek_apart_memory *m = f->m;
+
+    if (m->host_bytes == 0)
+        return 0;
+    void *at = mmap(NULL, m->host_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, f->fd,
+                    (off_t)m->host_at);
+    return at == MAP_FAILED ? -errno : f->b->kv_host(f->d, at); /* until the process ends */
+}
+
 static void open_kv(struct apart_follow *f)
 {
-    int r = f->b->kv_open(f->d, &f->m->kv);
+    int r = take_host(f);
+
+    if (r == 0)
+        r = f->b->kv_open(f->d, &f->m->kv);
 
     f->blocks = f->m->kv.blocks;
     reply(f, r);
@@ -286,10 +299,10 @@ static void wait_step(struct apart_follow *f)
         copy_stats(f);
 }
 
-void ek_apart_serve(struct ek_apart_memory *m, const struct ek_backend *b, struct ek_device *d,
-                    const struct ek_graph *graph)
+void ek_apart_serve(struct ek_apart_memory *m, int fd, const struct ek_backend *b,
+                    struct ek_device *d, const struct ek_graph *graph)
 {
-    struct apart_follow f = {.m = m, .b = b, .d = d, .graph = graph};
+    struct apart_follow f = {.m = m, .fd = fd, .b = b, .d = d, .graph = graph};
 
     *(void **)&f.test = dlsym(RTLD_DEFAULT, EK_APART_TEST_SYMBOL);
     copy_stats(&f);

@@ -15,9 +15,11 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/log.h"
 #include "common/memplan.h"
 #include "kernels/apart_memory.h"
 
+#define PAGE     4096u                /* the host tier begins on one */
 #define PIECE_US (100u * 1000u)       /* of a wait for an answer, between two looks at the clock */
 #define LOAD_US  (600u * EK_US_PER_S) /* without progress an engine that loads hangs */
 #define REPLY_US (60u * EK_US_PER_S)
@@ -359,10 +361,41 @@ static int lead_load(struct ek_device *d, const struct ek_plan_request *q,
     return 0;
 }
 
+/* Room for the host tier behind the rest; its pages come with their first use, as the engine's. */
+static int make_host(struct lead *l, const struct ek_kv_params *p)
+{
+    struct ek_apart_memory *m = l->m;
+    const uint64_t at = (m->bytes + PAGE - 1) / PAGE * PAGE;
+    uint64_t bytes, end;
+
+    if (!l->open.each->kv_host || m->host_bytes != 0)
+        return 0;
+    if (__builtin_mul_overflow(m->block_bytes, p->host_blocks, &bytes) ||
+        __builtin_add_overflow(at, bytes, &end) || end > INT64_MAX)
+        return -EOVERFLOW;
+    if (bytes > 0 && ftruncate(m->fd, (off_t)end) < 0)
+        return -errno;
+    m->host_at = at;
+    m->host_bytes = bytes;
+    return 0;
+}
+
+static void lead_host_drop(struct ek_device *d)
+{
+    const struct ek_apart_memory *m = lead_of(d)->m;
+
+    if (m->host_bytes > 0 && fallocate(m->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                                       (off_t)m->host_at, (off_t)m->host_bytes) < 0)
+        ek_log(EK_LOG_DEBUG, "The host tier's memory is not given back: %s", ek_strerror(-errno));
+}
+
 static int lead_kv_open(struct ek_device *d, const struct ek_kv_params *p)
 {
     struct lead *l = lead_of(d);
+    int r = make_host(l, p);
 
+    if (r < 0)
+        return r;
     l->m->kv = *p;
     return ask(l, (struct apart_order){.kind = APART_KV_OPEN});
 }
@@ -565,6 +598,7 @@ static const struct ek_backend of_cpu = {.abi = EK_BACKEND_ABI,
                                          .check = lead_check,
                                          .release = lead_release,
                                          .is_lost = lead_is_lost,
+                                         .host_drop = lead_host_drop,
                                          .kv_bytes = lead_kv_bytes,
                                          .kv_read = lead_kv_read,
                                          .kv_write = lead_kv_write};

@@ -47,6 +47,8 @@ struct ek_apart_memory {
     uint64_t step_at[APART_SLOTS], masks_at[APART_SLOTS], result_at[APART_SLOTS];
     uint64_t step_bytes, masks_bytes, result_bytes; /* of one slot */
     uint64_t block_at, block_bytes, state_bytes;    /* a block's or a state's content on its way */
+    uint64_t host_at, host_bytes; /* behind `bytes`: the host tier, which outlives engines; 0 bytes:
+                                     it is the engine's */
 
     /* Of the engine that there is now; the lead clears it before it asks for one. */
     atomic_int pid;

@@ -26,7 +26,7 @@ struct ek_group; /* ranks that compute one model together */
 struct ek_wire;  /* of ranks in other processes: wire.h */
 struct ek_cluster;
 
-#define EK_BACKEND_ABI 23u
+#define EK_BACKEND_ABI 24u
 
 struct ek_device_info {
     char name[64];         /* "AMD EPYC, avx512bf16, 2 threads" */
@@ -208,6 +208,13 @@ struct ek_backend {
     size_t (*kv_bytes)(const struct ek_device *d, uint32_t tier); /* of one block */
     int (*kv_read)(struct ek_device *d, uint32_t tier, uint32_t block, void *to);
     int (*kv_write)(struct ek_device *d, uint32_t tier, uint32_t block, const void *from);
+
+    /* Before kv_open(): the host tier lies in this memory, as large as kv_bytes() says of so many
+     * blocks, which stays the caller's and outlives the device. NULL: it is always the device's. */
+    int (*kv_host)(struct ek_device *d, void *at);
+    /* With revive(): what is in the host tier is there in the next device, too, unless this gives
+     * all of its memory back to the system; no step is in flight. NULL: it goes with the device. */
+    void (*host_drop)(struct ek_device *d);
 };
 
 /* The one symbol of a plug-in: its table, or NULL when it does not speak this ABI. */

@@ -39,7 +39,8 @@ struct launching {
     const struct options *o;
     int socket;
     pid_t pid;                      /* its own */
-    struct ek_apart_memory *memory; /* of the engine there is or was, NULL = none yet */
+    struct ek_apart_memory *memory; /* of the engine there is or was, NULL = none yet, */
+    int memory_fd;                  /* and its descriptor */
     pid_t engine;                   /* 0 = none */
     int engine_fd;                  /* its pidfd */
     struct engine_cgroup cgroup;    /* for both of us, where one can be made; else the server's: */
@@ -163,7 +164,7 @@ static void run_engine(const struct launching *l, const sigset_t *mask)
     confine_calls(l->o, &c);
     if (!c.calls && !c.off)
         ek_log(EK_LOG_WARNING, "The engine's process may make every system call: %s", c.why);
-    ek_apart_serve(l->memory, backend, device, &model->graph);
+    ek_apart_serve(l->memory, l->memory_fd, backend, device, &model->graph);
 }
 
 /* ---- the launcher ---- */
@@ -254,11 +255,16 @@ static void start_engine(struct launching *l, int fd, uint32_t number)
         ek_fault_write(&a.fault, "engine-process",
                        "The process that starts engines cannot use the server's memory: %s",
                        a.code == -EPROTO ? "it is of another version" : ek_strerror(a.code));
+        if (fd >= 0)
+            (void)close(fd);
         answer(l, &a);
         return;
     }
     ek_apart_unmap(l->memory);
+    if (l->memory_fd >= 0)
+        (void)close(l->memory_fd);
     l->memory = m;
+    l->memory_fd = fd;
     ek_oom_window_begin(&l->ooms, ek_cgroup_oom_kills(l->cgroup.dir), ek_now_us());
     pid_t pid = fork_engine(l);
     l->engine_fd = pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
@@ -390,7 +396,8 @@ int launcher_begin(struct launcher *l, const struct options *o, struct engine_cg
     const bool raised = set_score(score, SCORE_MORE, &before);
     pid_t pid = fork();
     if (pid == 0) {
-        struct launching own = {.o = o, .socket = ends[1], .engine_fd = -1, .cgroup = *group};
+        struct launching own = {
+            .o = o, .socket = ends[1], .engine_fd = -1, .memory_fd = -1, .cgroup = *group};
         const int entered = engine_cgroup_enter(group);
         if (entered < 0) {
             ek_log(EK_LOG_WARNING, "The engine's process stays in the server's cgroup: %s",

@@ -220,7 +220,8 @@ static void cpu_close(struct ek_device *d)
         d->peers->ops->leave(d->peers);
     cpu_pool_free(d->pool);
     cpu_unmap(&d->kv);
-    cpu_unmap(&d->host_kv);
+    if (!d->host_given)
+        cpu_unmap(&d->host_kv);
     cpu_unmap(&d->states);
     unload(d);
     free(d);
@@ -379,6 +380,14 @@ static int pool_bytes(const struct ek_device *d, uint32_t blocks, size_t *ret_by
     return __builtin_mul_overflow(d->shape.block_bytes, blocks, ret_bytes) ? EK_EDEVMEM : 0;
 }
 
+static int cpu_kv_host(struct ek_device *d, void *at)
+{
+    if (d->kv.at)
+        return -EINVAL;
+    d->host_given = at;
+    return 0;
+}
+
 static int cpu_kv_open(struct ek_device *d, const struct ek_kv_params *p)
 {
     struct cpu_memory kv = {0}, host = {0}, states = {0};
@@ -391,7 +400,9 @@ static int cpu_kv_open(struct ek_device *d, const struct ek_kv_params *p)
     int r = cpu_states_map(d, p->states, &states);
     if (r == 0)
         r = cpu_map(bytes, true, &kv);
-    if (r == 0 && cpu_map(host_bytes, false, &host) < 0)
+    if (d->host_given)
+        host = (struct cpu_memory){d->host_given, host_bytes};
+    else if (r == 0 && cpu_map(host_bytes, false, &host) < 0)
         r = -ENOMEM; /* the host tier is host memory */
     if (r < 0) {
         cpu_unmap(&states);
@@ -564,6 +575,7 @@ const struct ek_backend *cpu_backend(void)
         .plan = cpu_plan,
         .load = cpu_load,
         .kv_open = cpu_kv_open,
+        .kv_host = cpu_kv_host,
         .kv_resize = cpu_kv_resize,
         .forward = cpu_forward_job,
         .sample = cpu_sample_job,

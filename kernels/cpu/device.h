@@ -143,6 +143,7 @@ struct ek_device {
     size_t *rope_at;            /* [graph->rope_count] cos and sin [rows][count] each */
     uint32_t vocab_begin[EK_MOST_RANKS + 1]; /* with peers: first token of each rank */
     struct cpu_memory weight_memory, arena, slot_memory, kv, host_kv, states;
+    void *host_given; /* where host_kv lies, which is another's then; NULL = its own */
     uint32_t kv_blocks, host_blocks, state_count;
     uint64_t checked;       /* steps, by cpu_states_check() */
     struct cpu_slot *slots; /* [ceiling.seqs], in slot_memory */

@@ -96,6 +96,8 @@ int engine_revive(struct engine *e, int code);
 /* revive.c: does what engine_device_order() asked for, when no step is in flight. 0, or the code
  * with which the engine ends. */
 int engine_do_order(struct engine *e);
+/* revive.c: the host tier is empty, and its memory is the system's. */
+void engine_drop_host(struct engine *e);
 /* revive.c: no step may be started, for there is no device, or it is to go. */
 bool engine_is_away(const struct engine *e);
 /* revive.c: longer than requests wait for one. */

@@ -60,6 +60,7 @@ void engine_take_verdict(struct engine *e, const struct engine_loss *loss,
     j.answered = await_verdict(e, loss, meanwhile, &j.with);
     if (!j.answered)
         verdict_own(loss, &j.with);
+    const bool memory = j.with.tokens || j.with.seqs || j.with.set_swap; /* may have been short */
     pthread_mutex_lock(&e->lock);
     if (verdict_change(&j.with, &e->limits, j.answered, &c))
         r = limits_apply(&e->limits, &c, ek_now_us(), &fault);
@@ -67,6 +68,8 @@ void engine_take_verdict(struct engine *e, const struct engine_loss *loss,
     pthread_mutex_unlock(&e->lock);
     if (j.with.set_swap && e->p.block_bytes > 0)
         j.with.set_swap = host_shrink(e->sched, j.with.swap_bytes / e->p.block_bytes, ek_now_us());
+    if (memory)
+        engine_drop_host(e);
     *(j.answered ? &e->revivals.judged : &e->revivals.alone) += 1;
     j.refused = r < 0 ? fault.msg : NULL;
     if (e->p.judged)

@@ -40,7 +40,7 @@ void sched_replay(struct sched *s, uint32_t at, uint64_t now_us)
     sched_unseat(s, at, now_us);
 }
 
-uint32_t sched_lost(struct sched *s, uint64_t now_us)
+uint32_t sched_lost(struct sched *s, bool host_stays, uint64_t now_us)
 {
     uint32_t replayed = s->entries.running_count;
 
@@ -49,19 +49,17 @@ uint32_t sched_lost(struct sched *s, uint64_t now_us)
         sched_cancel(s, 0, now_us);
     for (uint32_t at = s->entries.running_count; at > 0; at--)
         sched_replay(s, at - 1, now_us);
-    for (uint32_t i = s->entries.age.head; i != SCHED_NONE;
-         i = s->entries.at[i].in[QUEUE_AGE].next) {
-        if (s->entries.at[i].swapped.table == HOST_NONE)
-            continue;
-        swap_drop(s, &s->entries.at[i], now_us);
-        s->entries.at[i].replayed = true;
-        s->entries.at[i].req->replays++;
-        request_note(s->entries.at[i].req, REQ_MET_REPLAY, now_us);
-        replayed++;
-    }
+    if (host_stays)
+        host_kept(s, now_us);
+    else
+        replayed += host_drop_swapped(s, now_us);
     s->host.copy_count = 0;
     s->states.copy_count = 0;
-    sched_reset_prefix(s);
+    if (host_stays)
+        blocks_forget_all(&s->blocks);
+    else
+        sched_reset_prefix(s);
+    admission_again(&s->admission);
     return replayed;
 }
 

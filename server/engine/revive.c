@@ -40,9 +40,17 @@ static bool may_revive(const struct engine *e, uint64_t now_us)
                                 ENGINE_REVIVAL_WINDOW_US;
 }
 
-/* There is none from now on, and all requests wait. */
-static void go_without(struct engine *e, enum engine_device where)
+void engine_drop_host(struct engine *e)
 {
+    host_empty(e->sched, ek_now_us());
+    if (e->backend->host_drop)
+        e->backend->host_drop(e->device);
+}
+
+/* There is none from now on, and all requests wait. */
+static void go_without(struct engine *e, enum engine_device where, bool host_stays)
+{
+    const bool stays = host_stays && e->backend->host_drop;
     uint64_t now = ek_now_us();
     if (e->where == ENGINE_DEVICE_THERE) { /* else the one after it could not be had */
         e->away_from_us = now;
@@ -50,7 +58,9 @@ static void go_without(struct engine *e, enum engine_device where)
     }
     e->unsampled = NULL;
     e->failures = e->blamed = 0;
-    e->away_requests += sched_lost(e->sched, now);
+    e->away_requests += sched_lost(e->sched, stays, now);
+    if (!stays)
+        engine_drop_host(e);
     e->where = where;
 }
 
@@ -79,6 +89,13 @@ static enum engine_cause cause_of(const struct ek_device_end *end, int code)
     if (!end->ended)
         return ENGINE_LOST_DEVICE;
     return end->fault ? ENGINE_LOST_FAULT : ENGINE_LOST_ENDED;
+}
+
+/* Whether the host tier is what it was: nothing wrote where it should not, and memory that is short
+ * is not to be had from it. */
+static bool spares_host(enum engine_cause cause)
+{
+    return cause == ENGINE_LOST_ENDED || cause == ENGINE_LOST_HANG;
 }
 
 /* One more is of the budget from now on. */
@@ -132,6 +149,8 @@ static int revive_again(struct engine *e, struct ek_fault *fault)
         struct ek_device_end end = {0};
         e->backend->how_lost(e->device, &end);
         count_loss(e, &end, r);
+        if (cause_of(&end, r) == ENGINE_LOST_OOM)
+            engine_drop_host(e);
         if (e->p.away)
             e->p.away(e->p.ctx, fault->msg[0] ? fault->msg : ek_strerror(r));
         r = wait_to_try(e, pause_us);
@@ -199,7 +218,7 @@ int engine_revive(struct engine *e, int code)
     e->backend->how_lost(e->device, &end);
     engine_tell_loss(e, code, &end, &loss);
     count_loss(e, &end, code);
-    go_without(e, ENGINE_DEVICE_STARTING);
+    go_without(e, ENGINE_DEVICE_STARTING, spares_host(cause_of(&end, code)));
     int failed = bring(e, &loss, &fault);
     if (failed < 0 && failed != -ECANCELED) {
         (void)snprintf(e->lost_why, sizeof(e->lost_why),
@@ -241,7 +260,7 @@ static int let_go(struct engine *e)
     engine_save(e, PAUSE_MOST_US, keep_meanwhile);
     if (e->backend->release(e->device) < 0)
         return EK_EDEVICE; /* as if it had been lost */
-    go_without(e, ENGINE_DEVICE_RELEASED);
+    go_without(e, ENGINE_DEVICE_RELEASED, e->order == ENGINE_RESTART);
     sched_found(e->sched, 0, e->away_from_us); /* nobody is suspected */
     e->try_us = 0;
     return 0;

@@ -175,11 +175,12 @@ uint32_t sched_take_news(struct sched *s);
 /* The steps in flight failed for good: before the first of them is taken back. */
 void sched_failing(struct sched *s);
 /*
- * The device is gone, and the host tier with it; another one takes its place (lost.c). All steps in
- * flight are taken back, all that ran waits again with the tokens it has, nothing is in a cache.
+ * The device is gone, and the host tier with it unless that stays; another one takes its place
+ * (lost.c). All steps in flight are taken back, all that ran waits again with the tokens it has,
+ * nothing is in the device's cache.
  * Returns how many requests have lost what was computed of them.
  */
-uint32_t sched_lost(struct sched *s, uint64_t now_us);
+uint32_t sched_lost(struct sched *s, bool host_stays, uint64_t now_us);
 /* It is there again. `fault`, when it is not 0: what was computed may have been the cause, so those
  * who were in a step then run alone, one after the other, until a step with each of them went well.
  * It is a number for the way in which the device ended: one that was alone already is the cause,

@@ -62,12 +62,47 @@ void host_cap(struct sched *s, uint64_t salt_share, uint64_t now_us)
                    all ? 0 : (uint32_t)(h->cached_most * salt_share / 1000000u + 1), now_us);
 }
 
+uint32_t host_drop_swapped(struct sched *s, uint64_t now_us)
+{
+    uint32_t had = 0;
+
+    for (uint32_t i = s->entries.age.head; i != SCHED_NONE;
+         i = s->entries.at[i].in[QUEUE_AGE].next) {
+        struct entry *e = &s->entries.at[i];
+        if (e->swapped.table == HOST_NONE)
+            continue;
+        swap_drop(s, e, now_us);
+        e->replayed = true;
+        e->req->replays++;
+        request_note(e->req, REQ_MET_REPLAY, now_us);
+        had++;
+    }
+    return had;
+}
+
+void host_empty(struct sched *s, uint64_t now_us)
+{
+    (void)host_drop_swapped(s, now_us);
+    if (s->host.on)
+        blocks_forget_all(&s->host.blocks);
+}
+
+void host_kept(struct sched *s, uint64_t now_us)
+{
+    struct host *h = &s->host;
+
+    host_cancel(s, s->flights.next_step, now_us); /* its copies were in no step yet */
+    for (uint32_t id = 0; h->on && id < h->blocks.total; id++)
+        h->moves[id].in_step = 0;
+}
+
 bool host_shrink(struct sched *s, uint64_t swap_blocks, uint64_t now_us)
 {
     struct host *h = &s->host;
 
-    if (!h->on || swap_blocks >= h->swap_most || h->blocks.referenced > 0)
+    if (!h->on || swap_blocks >= h->swap_most)
         return false;
+    host_empty(s, now_us);
     h->swap_most = (uint32_t)swap_blocks;
     uint32_t usable = 1 + h->swap_most + h->cached_most;
     blocks_resize(&h->blocks, usable > 2 ? usable : 2, now_us);

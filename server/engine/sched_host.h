@@ -69,9 +69,16 @@ int host_init(struct sched *s, const struct engine_params *p);
 void host_done(struct host *h);
 /* Caps of one salt and of all on prefixes that are kept; see blocks_cap(). */
 void host_cap(struct sched *s, uint64_t salt_share, uint64_t now_us);
-/* Leaves room for so many blocks of preempted entries; what is above is not given any more, so that
- * a device that is new never has memory for it. Only when no entry has any: after a loss. False
- * when it changes nothing. */
+/* Every entry loses what it has here, so that its tokens are computed again. How many had some. */
+uint32_t host_drop_swapped(struct sched *s, uint64_t now_us);
+/* Nothing that is here is there any more. */
+void host_empty(struct sched *s, uint64_t now_us);
+/* The device is lost, and what it had here is not: forgets what never came. After the steps in
+ * flight were taken back. */
+void host_kept(struct sched *s, uint64_t now_us);
+/* Leaves room for so many blocks of preempted entries and empties it; what is above is not given
+ * any more, so that a device that is new never has memory for it. After a loss. False when it
+ * changes nothing. */
 bool host_shrink(struct sched *s, uint64_t swap_blocks, uint64_t now_us);
 /* Adds a copy to the next step. There must be room. */
 void host_copy(struct host *h, struct ek_block_copy copy);

@@ -232,6 +232,10 @@ bool warm_place(struct warm_into *w, uint32_t i, uint64_t now_us, struct warm_pl
     w->name[i] = prefix_hash(&w->s->prefix, parent_name(w, i), b->owner, tokens);
     if (b->parent != WARM_NONE && !w->there[b->parent])
         return false;
+    w->there[i] = w->device == 0 && w->s->host.on &&
+                  prefix_holder(&w->s->host.names, w->name[i]) != 0; /* it outlived the device */
+    if (w->there[i])
+        return false;
     if (w->device == 0 && w->host_from == WARM_NONE)
         w->host_from = i; /* and all after it: what is brought from there follows what is here */
     uint32_t *room = i >= w->host_from ? &w->host : &w->device;

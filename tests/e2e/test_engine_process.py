@@ -256,7 +256,7 @@ def test_ended_while_released(tmp_path):
 
 
 def test_small_pool(tmp_path, undisturbed):
-    """With preemptions and a host tier, whose content goes with the engine."""
+    """With preemptions and a host tier, whose content may go with the engine."""
     s = serve(tmp_path, "--num-gpu-blocks-override", 72, "--swap-space", "0.01")
     try:
         with always(s, undisturbed):

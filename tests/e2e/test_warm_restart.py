@@ -1,14 +1,17 @@
 """Protects: cached prefixes outlive a planned restart, of the server and of its engine alone: what was found in the cache before is found after it,
 and texts stay what they were; what is wrong with the file is a miss that is told in one line; keys keep theirs apart."""
 import json
+import os
 import random
+import signal
 import subprocess
 
 import pytest
 
 from bare import Bare
 from conftest import ROOT, Appliance, metric, wait_for
-from test_engine_process import engine_state, order
+from engine_faults import EngineFaults
+from test_engine_process import engine, engine_state, order, pauses
 
 BEGINNINGS = [" ".join(f"{word} {k}" for k in range(60)) for word in ("The river said", "A small bear counted", "One day", "In the house", "They went")]
 
@@ -142,6 +145,57 @@ def test_engine_alone_is_warm(tmp_path):
         order(s, "acquire")
         assert ask_all(s) == warm
         assert taken(s) > 0
+    finally:
+        assert s.stop() == 0
+
+
+def host_cached(server):
+    return metric(server.metrics(), "evenkeel_host_kv_blocks", state="cached")
+
+
+def shared_bytes(server):
+    """That server and engine share, as far as pages were touched."""
+    folder = f"/proc/{server.process.pid}/fd"
+    return max(os.stat(f"{folder}/{fd}").st_blocks * 512 for fd in os.listdir(folder) if "memfd:evenkeel-engine" in os.readlink(f"{folder}/{fd}"))
+
+
+def test_host_tier_outlives_the_engine(tmp_path):
+    """Without a file: it is found again after a restart and a signal from outside; after a fault, an end that may be for memory and a release it is
+    empty; texts are the same."""
+    faults = EngineFaults(tmp_path)
+    s = Bare(tmp_path, "--max-num-seqs", 8, "--max-model-len", 512, "--enable-prompt-tokens-details", "--engine-process", "--num-gpu-blocks-override", 40,
+             "--dumpable", "--kv-offloading-size", 0.05, "--max-num-batched-tokens", 512, env=faults.env)
+
+    def lose(how):
+        before = pauses(s)
+        if how == "fault":
+            faults.once("segv")
+            assert ask(s, 0)[0] == texts[0]
+        elif isinstance(how, str):
+            order(s, how)
+            if how == "release":
+                wait_for("no engine", lambda: engine_state(s)["state"] == "released")
+                order(s, "acquire")
+        else:
+            os.kill(engine(s), how)
+        wait_for("another engine", lambda: pauses(s) > before)
+
+    try:
+        texts = [t for t, _ in ask_all(s)]
+        ask_all(s)
+        for how in ("restart", signal.SIGABRT, signal.SIGSEGV, "restart"):
+            had = host_cached(s)
+            lose(how)
+            assert host_cached(s) == had > 30, how
+            again = ask_all(s)
+            assert [t for t, _ in again] == texts and sum(c for _, c in again) > 300, (how, again)
+        for how in ("fault", signal.SIGKILL, "release"):
+            had = shared_bytes(s)
+            assert host_cached(s) > 30
+            lose(how)
+            assert host_cached(s) == 0 and shared_bytes(s) < had - (1 << 20), (how, had)
+            assert [t for t, _ in ask_all(s)] == texts
+            ask_all(s)
     finally:
         assert s.stop() == 0
 

@@ -385,11 +385,15 @@ static void null_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
     *ret_stats = (struct ek_device_stats){.steps = d->steps};
 }
 
+void null_lose_host(struct ek_device *d)
+{
+    memset(d->host_marks, 0xdd,
+           (size_t)d->p.host_blocks * d->p.block_size * sizeof(*d->host_marks));
+}
+
 void null_lose(struct ek_device *d)
 {
     memset(d->marks, 0xdd, (size_t)d->most_blocks * d->p.block_size * sizeof(*d->marks));
-    memset(d->host_marks, 0xdd,
-           (size_t)d->p.host_blocks * d->p.block_size * sizeof(*d->host_marks));
     memset(d->slots, 0, d->p.ceiling.seqs * sizeof(*d->slots));
     memset(d->states, 0xdd, d->p.states * sizeof(*d->states));
     memset(d->uses, 0, d->most_blocks * sizeof(*d->uses));
@@ -514,6 +518,7 @@ const struct ek_backend null_reviving_backend = {
     .check = null_check,
     .release = null_release,
     .is_lost = null_is_lost,
+    .host_drop = null_lose_host,
     .kv_bytes = null_kv_bytes,
     .kv_read = null_kv_read,
     .kv_write = null_kv_write,

@@ -75,6 +75,8 @@ extern const struct ek_backend null_backend;
 extern const struct ek_backend null_reviving_backend;
 /* All that was on the device is gone. */
 void null_lose(struct ek_device *d);
+/* What is in the host tier, which outlives it. */
+void null_lose_host(struct ek_device *d);
 
 int null_open(const struct null_params *p, struct ek_device **ret_device);
 void null_close(struct ek_device *d);

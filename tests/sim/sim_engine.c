@@ -447,12 +447,20 @@ static void lose_device(struct sim *s)
          i++) /* it may have given way since, its step has not */
         alone += waits_in(c, &c->flights.at[flights_place(&c->flights, i)]);
     uint32_t ran = c->entries.running_count;
-    if (sched_lost(c, s->now_us) < ran)
+    bool host_stays = chance(s, 500000);
+    if (sched_lost(c, host_stays, s->now_us) < ran)
         return fail(s, "a request that ran is not computed again");
     null_lose(s->device);
     if (c->entries.running_count > 0 || c->flights.count > 0 || c->blocks.referenced > 0 ||
-        c->blocks.cached.count > 0)
+        c->blocks.cached.count > 0 ||
+        (!host_stays && c->host.blocks.referenced + c->host.blocks.cached.count > 0))
         return fail(s, "something is left of a device that was lost");
+    if (host_stays && chance(s, 200000)) { /* it may have been what memory was short of */
+        host_empty(c, s->now_us);
+        host_stays = false;
+    }
+    if (!host_stays)
+        null_lose_host(s->device);
     sched_found(c, fault, s->now_us);
     failed = c->stats.finished[REQ_FIN_ERROR] - failed;
     if (failed > (fault ? alone : 0))

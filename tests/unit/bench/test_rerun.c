@@ -81,12 +81,25 @@ static void reads(void **state)
     assert_int_equal(l.max_len, 400);
     assert_true(l.cost.paces == 2 && l.cost.pace[1] == 2.0f);
     rerun_done(&l);
+
+    /* more seconds than are read; an answer that is half of all; more found than there was */
+    json_t *doc = json_loads(HEAD "[[0,7,5,9,900]]" TAIL, 0, NULL);
+    json_t *w = json_object_get(json_object_get(doc, "end"), "workload");
+    assert_int_equal(rerun_read(doc, &l, &f), 0);
+    assert_true(l.lasted_s == 10 && l.trace.request[0].hashes == 0 && l.max_len == 12);
+    rerun_done(&l);
+    json_t *pace = json_object_get(w, "pace");
+    while (json_array_size(pace) <= 3600)
+        assert_int_equal(json_array_append_new(pace, json_integer(1)), 0);
+    assert_int_equal(rerun_read(doc, &l, &f), -EBADMSG);
+    assert_non_null(strstr(f.msg, "workload.pace has 3601"));
+    json_decref(doc);
 }
 
 static void runs(void **state)
 {
     const struct rerun_limits none = {0}, two = {.seqs = 2}, pool = {.blocks = 2},
-                              vast = {.blocks = 1u << 30};
+                              tokens = {.tokens = 8}, vast = {.blocks = 1u << 30};
     struct schedsim_result same, fewer, small, again;
     struct rerun_load l;
     struct ek_fault f = {.msg = ""};
@@ -105,6 +118,8 @@ static void runs(void **state)
     assert_int_equal(fewer.output_tokens, same.output_tokens);
     assert_true(fewer.steps > same.steps && fewer.waiting_most == 7);
     assert_true(fewer.used_blocks_most < same.used_blocks_most && fewer.preemptions == 0);
+    assert_int_equal(rerun_run(&l, &tokens, &small), 0);
+    assert_true(small.output_tokens == same.output_tokens && small.steps > same.steps);
     assert_int_equal(rerun_run(&l, &pool, &small), 0);
     assert_int_equal(small.refused, 9); /* none fits, which is no failure */
     assert_int_equal(rerun_run(&l, &vast, &small), -EINVAL);

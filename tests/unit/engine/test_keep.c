@@ -437,6 +437,64 @@ static void a_restarted_device_has_it(void **state)
     leave(&w);
 }
 
+static void wait_pauses(struct engine_world *w, uint64_t pauses)
+{
+    struct engine_stats st;
+    do
+        engine_stats(w->e, &st);
+    while (ek_hist_total(&st.revivals.pause) < pauses);
+}
+
+static uint32_t host_cached(struct engine_world *w)
+{
+    struct engine_stats st;
+    engine_stats(w->e, &st);
+    return st.host_blocks_cached;
+}
+
+/* The host tier outlives its device, with a file beside it and without: after a plan and after a
+ * signal from outside; not after a fault or after what may have been for memory. */
+static void the_host_tier_outlives_its_device(void **state)
+{
+    (void)state;
+    static const struct {
+        int signal;
+        bool planned, fault, stays;
+    } ends[] = {{0, true, false, true},         {SIGABRT, false, false, true},
+                {SIGKILL, false, false, false}, {0, true, false, true},
+                {SIGSEGV, false, true, false},  {SIGSEGV, false, false, true}};
+    for (int file = 0; file < 2; file++) {
+        struct engine_world w;
+        uint64_t planned = 0;
+        prepare_kept(&w, 25, 60);
+        w.p.keep.path = file ? path : NULL;
+        w.d->revivals = 10;
+        w.p.revivals = 10;
+        assert_int_equal(engine_new(&w.p, &null_reviving_backend, w.d, &w.e, NULL), 0);
+        (void)ask_all(&w, 0, PROMPTS, 0);
+        for (uint32_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
+            const uint32_t had = host_cached(&w);
+            assert_true(had > 20);
+            w.d->revive_fault = ends[i].fault;
+            w.d->revive_signal = ends[i].signal;
+            if (ends[i].planned)
+                assert_int_equal(engine_device_order(w.e, ENGINE_RESTART, NULL), 0);
+            else
+                atomic_store(&w.d->vanished, 1);
+            wait_pauses(&w, i + 1);
+            planned += ends[i].planned;
+            wait_planned(&w, planned);
+            assert_int_equal(host_cached(&w), ends[i].stays ? had : 0);
+            const uint64_t hits = ask_all(&w, 0, PROMPTS - 4, 0);
+            assert_true(ends[i].stays ? hits >= 4 * 32 : hits == 0);
+            (void)ask_all(&w, 0, PROMPTS, 0);
+        }
+        engine_stop(w.e);
+        close_world(&w);
+        (void)unlink(path);
+    }
+}
+
 /* Also for who runs meanwhile; copies that were to come are not done to another's snapshot. */
 static void a_planned_restart_has_snapshots(void **state)
 {
@@ -602,6 +660,7 @@ int main(void)
         cmocka_unit_test(damage_is_a_miss),
         cmocka_unit_test(a_full_disk_leaves_nothing),
         cmocka_unit_test(a_restarted_device_has_it),
+        cmocka_unit_test(the_host_tier_outlives_its_device),
         cmocka_unit_test(an_order_meanwhile_is_not_lost),
         cmocka_unit_test(a_reset_is_final),
         cmocka_unit_test(only_our_own_is_taken),

@@ -415,6 +415,40 @@ static void test_line(void **state)
     line_is(&r, 1 + 15, 0);
 }
 
+/* How slow each second was beside the line; what came before the first request is left out, and the
+ * pool that is told is the one in force. */
+static void test_pace(void **state)
+{
+    (void)state;
+    struct ek_recorded r = quiet();
+    for (uint32_t i = 0; i < STEPS; i++) {
+        steps[i].rows = 1 + i % 4;
+        steps[i].step_us = 1000 + 100 * steps[i].rows;
+        steps[i].waiting = i == 25 ? 7 : 1;
+        steps[i].generation_tokens = i * 6;
+        if (i >= 30)
+            steps[i].step_us *= 3;
+    }
+    steps[12].error = -5;
+    steps[12].step_us = 50000000;
+    steps[13].rows = 0; /* copies alone */
+    steps[13].step_us = 90000;
+    steps[STEPS - 1].limit_blocks = 500;
+    requests[0].at_us = MONO + 1000000;
+    requests[1].at_us = MONO + 1000001;
+    json_t *doc = document(&r);
+    const json_t *w = json_object_get(doc, "workload"), *pace = json_object_get(w, "pace");
+    const double base = figure(w, "base_us"), row = figure(w, "row_us");
+    assert_true(fabs(base - 1000) < 1 && fabs(row - 100) < 1);
+    assert_int_equal(json_array_size(pace), 3);
+    assert_true(fabs(json_number_value(json_array_get(pace, 1)) - 1) < 0.01);
+    assert_true(fabs(json_number_value(json_array_get(pace, 2)) - 3) < 0.01);
+    assert_true(figure(w, "steps") == 30 && figure(w, "lasted_us") == 29e5);
+    assert_true(figure(w, "generated") == 30 * 6 && figure(w, "waiting_most") == 7);
+    assert_true(figure(w, "blocks") == 500);
+    json_decref(doc);
+}
+
 static void test_without(void **state)
 {
     (void)state;
@@ -437,6 +471,7 @@ int main(void)
         cmocka_unit_test(test_quiet),    cmocka_unit_test(test_stories),
         cmocka_unit_test(test_bounds),   cmocka_unit_test(test_in_flight),
         cmocka_unit_test(test_clocks),   cmocka_unit_test(test_without),
-        cmocka_unit_test(test_workload), cmocka_unit_test(test_line)};
+        cmocka_unit_test(test_workload), cmocka_unit_test(test_line),
+        cmocka_unit_test(test_pace)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
