@@ -143,7 +143,7 @@ static void append_forced(struct sched *s, uint32_t entry, uint64_t now_us)
     struct ek_work work = {.fuel = CONSTRAIN_QUICK, .look = UINT64_MAX};
 
     r->matcher.work = &work;
-    if (!constrain_begun(r, n, &first) ||
+    if (!constrain_begun(r, n, &first) || grammar_is_lent(r->ask.grammar) ||
         !matcher_follow(&r->matcher, &r->out[first].id, sizeof(r->out[0]), n - first))
         return;
     uint32_t room = r->ask.grammar_finish ? r->ask.max_new_tokens - n : MATCHER_MANY;
