@@ -11,7 +11,7 @@
 #include "common/work.h"
 #include "server/engine/request.h"
 
-#define MASKERS_NICE 10 /* they give way to the threads that make tokens */
+#define MASKERS_NICE 5 /* above the process's: they give way to the threads that make tokens */
 
 enum mask_place_state { PLACE_FREE, PLACE_GIVEN, PLACE_RUNS, PLACE_DONE };
 
@@ -74,8 +74,10 @@ static void *maskers_run(void *arg)
 {
     struct maskers *m = arg;
 
-    (void)setpriority(PRIO_PROCESS, (id_t)gettid(),
-                      MASKERS_NICE); /* without the right it does not */
+    errno = 0;
+    int has = getpriority(PRIO_PROCESS, (id_t)gettid());
+    if (errno == 0) /* without the right it does not */
+        (void)setpriority(PRIO_PROCESS, (id_t)gettid(), has + MASKERS_NICE);
     pthread_mutex_lock(&m->lock);
     while (!m->stop) {
         struct mask_place *p = next_place(m);
