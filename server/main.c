@@ -203,16 +203,19 @@ static void end_dead(struct instance *s)
     _exit(s->dead_code);
 }
 
-/* A thread loops: nothing else can free it, and others wait for what it holds. */
-static void end_looping(struct instance *s, const struct http_thread *t) __attribute__((noreturn));
-static void end_looping(struct instance *s, const struct http_thread *t)
+/* A thread does not come round: nothing else can free it, and others wait for what it holds. */
+static void end_looping(struct instance *s, const struct http_thread *t, enum watch_verdict verdict)
+    __attribute__((noreturn));
+static void end_looping(struct instance *s, const struct http_thread *t, enum watch_verdict verdict)
 {
     char stack[1600], why[128];
     struct ek_buf numbers = {0};
 
     (void)watch_stack(t->thread, stack, sizeof(stack));
-    (void)snprintf(why, sizeof(why), "a thread (%s) used more than %llu s on one thing", t->what,
-                   (unsigned long long)(t->cpu_most_us / EK_US_PER_S));
+    bool loops = verdict == WATCH_LOOPS;
+    (void)snprintf(why, sizeof(why), "a thread (%s) %s more than %llu s on one thing", t->what,
+                   loops ? "used" : "did nothing for",
+                   (unsigned long long)((loops ? t->cpu_most_us : t->still_most_us) / EK_US_PER_S));
     ek_log(EK_LOG_ERR, "Ending with code %d (%s): %s; it is at %s", EK_EXIT_LOOP,
            exit_record_class(EK_EXIT_LOOP), why, stack[0] ? stack : "an unknown place");
     (void)sd_notifyf(0, "STOPPING=1\nSTATUS=Failed: %s", why);
@@ -227,13 +230,14 @@ static void look_for_loops(struct instance *s)
     struct http_thread threads[WATCH_THREADS];
     uint64_t now = ek_now_us();
 
-    if (now < s->watched_us + EK_US_PER_S / 2)
+    if (now < s->watched_us + WATCH_EVERY_US)
         return;
     s->watched_us = now;
-    const struct http_thread *t =
-        watch_look(&s->watch, threads, http_watched(s->http, threads, WATCH_THREADS));
-    if (t)
-        end_looping(s, t);
+    const struct http_thread *t = NULL;
+    enum watch_verdict v =
+        watch_look(&s->watch, threads, http_watched(s->http, threads, WATCH_THREADS), &t);
+    if (v != WATCH_WELL)
+        end_looping(s, t, v);
 }
 
 static void feed_watchdog(struct instance *s)

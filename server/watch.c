@@ -13,8 +13,9 @@
 
 #include "server/net/http.h"
 
-#define ASK_SIGNAL (SIGRTMIN + 2)
-#define OWN_FRAMES 2 /* the handler, and what called it */
+#define ASK_SIGNAL   (SIGRTMIN + 2)
+#define STILL_CPU_US 1000 /* between two looks; less is none */
+#define OWN_FRAMES   2    /* the handler, and what called it */
 
 /* Written by the handler in the thread that is asked; one is asked at a time. */
 static void *frames[WATCH_FRAMES + OWN_FRAMES];
@@ -49,20 +50,37 @@ static uint64_t cpu_us_of(pthread_t thread)
     return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
 }
 
-const struct http_thread *watch_look(struct watch *w, const struct http_thread *t, uint32_t count)
+static enum watch_verdict look_at(struct watch *w, uint32_t i, const struct http_thread *t,
+                                  uint64_t cpu_us)
 {
-    const struct http_thread *looping = NULL;
+    bool still = cpu_us < w->seen_us[i] + STILL_CPU_US;
+
+    w->seen_us[i] = cpu_us;
+    if (w->rounds[i] != t->rounds || w->cpu_us[i] == 0 || cpu_us < w->cpu_us[i]) {
+        w->rounds[i] = t->rounds;
+        w->cpu_us[i] = cpu_us;
+        w->still_us[i] = 0;
+        return WATCH_WELL;
+    }
+    w->still_us[i] = still ? w->still_us[i] + WATCH_EVERY_US : 0;
+    if (cpu_us - w->cpu_us[i] > t->cpu_most_us)
+        return WATCH_LOOPS;
+    return t->still_most_us && w->still_us[i] > t->still_most_us ? WATCH_LOST : WATCH_WELL;
+}
+
+enum watch_verdict watch_look(struct watch *w, const struct http_thread *t, uint32_t count,
+                              const struct http_thread **ret_thread)
+{
+    enum watch_verdict found = WATCH_WELL;
 
     for (uint32_t i = 0; i < count && i < WATCH_THREADS; i++) {
-        uint64_t cpu_us = cpu_us_of(t[i].thread);
-        if (w->rounds[i] != t[i].rounds || w->cpu_us[i] == 0 || cpu_us < w->cpu_us[i]) {
-            w->rounds[i] = t[i].rounds;
-            w->cpu_us[i] = cpu_us;
-        } else if (cpu_us - w->cpu_us[i] > t[i].cpu_most_us && !looping) {
-            looping = &t[i];
+        enum watch_verdict v = look_at(w, i, &t[i], cpu_us_of(t[i].thread));
+        if (v != WATCH_WELL && found == WATCH_WELL) {
+            *ret_thread = &t[i];
+            found = v;
         }
     }
-    return looping;
+    return found;
 }
 
 bool watch_stack(pthread_t thread, char *ret_text, size_t size)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/work.h"
+#include "server/engine/maskers.h"
 #include "server/engine/request.h"
 #include "server/engine/sched.h"
 
@@ -112,7 +113,7 @@ static struct flight_seq *next_slow(struct constrain *c, const struct sched *s, 
 
     for (uint32_t i = 0; i < f->seqs; i++) {
         const struct request *r = constrained(s, &f->seq[i]);
-        if (!r || !r->mask_slow)
+        if (!r || !r->mask_slow || r->mask_given)
             continue;
         uint64_t spent = *spent_by(c, sched_owner(&s->entries.at[f->seq[i].entry]));
         if (best && spent >= best_spent)
@@ -190,34 +191,168 @@ static uint32_t fill_slow(struct constrain *c, struct sched *s, struct flight *f
     return made;
 }
 
+/* ---- slow rows, with threads ---- */
+
+int constrain_init(struct constrain *c, uint32_t vocab)
+{
+    *c = (struct constrain){.credit = CONSTRAIN_MOST};
+    return maskers_new((vocab + 31) / 32, CONSTRAIN_MOST, fill_row, &c->maskers);
+}
+
+void constrain_done(struct constrain *c)
+{
+    maskers_free(c->maskers);
+    c->maskers = NULL;
+}
+
+static void refuse(struct constrain *c, struct request *r)
+{
+    c->refused += !r->mask_refused;
+    r->mask_refused = true;
+    grammar_give_up(r->ask.grammar);
+}
+
+/* Takes back what the threads have done. */
+static void take_back(struct constrain *c, struct sched *s)
+{
+    struct mask_done d;
+
+    while (maskers_take(c->maskers, &d)) {
+        struct request *r = d.request;
+        *spent_by(c, d.owner) += d.used;
+        if (r->entry != UINT32_MAX && s->entries.at[r->entry].req == r) /* it has not ended */
+            sched_charge_mask(s, &(struct flight_seq){.entry = r->entry}, d.used);
+        r->mask_given = false;
+        r->mask_ready = d.made;
+        r->mask_heavy = !d.made || d.used > CONSTRAIN_QUICK;
+        r->mask_tries = d.made ? 0 : r->mask_tries + (d.used > 0);
+        if (r->mask_tries >= CONSTRAIN_TRIES)
+            refuse(c, r);
+        request_unref(r);
+    }
+}
+
+/* False: it waits for its mask. */
+static bool fill_or_wait(struct constrain *c, struct sched *s, struct flight_seq *q, uint32_t words,
+                         uint32_t *bits)
+{
+    struct request *r = s->entries.at[q->entry].req;
+    uint32_t count = atomic_load_explicit(&r->out_count, memory_order_relaxed), first;
+    bool ready = r->mask_ready && r->mask_at == count;
+
+    if (r->mask_given)
+        return false;
+    r->mask_ready = false;
+    if (!constrain_begun(r, count, &first)) {
+        memset(bits, 0xff, words * sizeof(*bits));
+        return true;
+    }
+    if (ready) {
+        memcpy(bits, r->mask_bits, words * sizeof(*bits));
+        return true;
+    }
+    if (r->mask_refused || grammar_given_up(r->ask.grammar)) {
+        refuse(c, r);
+        memset(bits, 0, words * sizeof(*bits)); /* nothing to choose from ends it */
+        return true;
+    }
+    if (r->mask_heavy || c->left == 0 || grammar_is_lent(r->ask.grammar))
+        return false;
+    struct ek_work work = {.fuel = c->left < CONSTRAIN_QUICK ? c->left : CONSTRAIN_QUICK,
+                           .look = UINT64_MAX};
+    bool done = fill_row(r, &work, words, bits);
+    c->left -= work.used < c->left ? work.used : c->left;
+    sched_charge_mask(s, q, work.used);
+    return done;
+}
+
+/* Gives slow rows to the threads while there are places. */
+static void give_slow(struct constrain *c, struct sched *s, struct flight *f)
+{
+    for (uint32_t i = 0; i < CONSTRAIN_OWNERS; i++)
+        c->owner[i].spent -= c->owner[i].spent >> 10;
+    for (struct flight_seq *q; (q = next_slow(c, s, f));) {
+        struct request *r = s->entries.at[q->entry].req;
+        if (!maskers_give(c->maskers, r, sched_owner(&s->entries.at[q->entry])))
+            break;
+        r->mask_given = true;
+        r->mask_at = atomic_load_explicit(&r->out_count, memory_order_relaxed);
+    }
+}
+
+static uint32_t fill_with_maskers(struct constrain *c, struct sched *s, struct flight *f,
+                                  const struct ek_step *step, struct ek_masks *masks)
+{
+    const struct ek_step_seq *at = ek_step_seqs(step);
+    uint32_t made = 0;
+    bool waits = false;
+
+    take_back(c, s);
+    c->left = CONSTRAIN_STEP + (uint64_t)f->seqs * CONSTRAIN_ROW;
+    for (uint32_t i = 0; i < f->seqs; i++) {
+        uint32_t *bits = masks->bits + (size_t)at[i].logit_row * masks->words;
+        struct request *r = constrained(s, &f->seq[i]);
+        if (!r)
+            continue;
+        r->mask_slow = !fill_or_wait(c, s, &f->seq[i], masks->words, bits);
+        made += !r->mask_slow;
+        waits |= r->mask_slow;
+        if (r->mask_slow) /* whatever it samples is not used */
+            memset(bits, 0xff, masks->words * sizeof(*bits));
+    }
+    if (!waits)
+        return made;
+    give_slow(c, s, f);
+    for (uint32_t i = 0; i < f->seqs; i++) {
+        const struct request *r = constrained(s, &f->seq[i]);
+        if (!r || !r->mask_slow)
+            continue;
+        sched_put_off(s, &f->seq[i]);
+        c->put_off++;
+    }
+    return made;
+}
+
 /* ---- all ---- */
+
+static uint32_t fill_here(struct constrain *c, struct sched *s, struct flight *f,
+                          const struct ek_step *step, struct ek_masks *masks)
+{
+    const struct ek_step_seq *q = ek_step_seqs(step);
+    uint32_t made = 0;
+    bool slow = false;
+
+    for (uint32_t i = 0; i < f->seqs; i++) {
+        struct request *r = constrained(s, &f->seq[i]);
+        if (!r)
+            continue;
+        struct ek_work work = {.fuel = CONSTRAIN_QUICK, .look = UINT64_MAX};
+        uint32_t *bits = masks->bits + (size_t)q[i].logit_row * masks->words;
+        r->mask_slow = r->mask_slow || !fill_row(r, &work, masks->words, bits);
+        sched_charge_mask(s, &f->seq[i], work.used);
+        slow |= r->mask_slow;
+        made += !r->mask_slow;
+    }
+    c->credit =
+        c->credit + CONSTRAIN_STEP < CONSTRAIN_MOST ? c->credit + CONSTRAIN_STEP : CONSTRAIN_MOST;
+    return slow ? made + fill_slow(c, s, f, step, masks) : made;
+}
 
 uint32_t constrain_fill(struct constrain *c, struct sched *s, struct flight *f,
                         const struct ek_step *step, uint32_t vocab, struct ek_masks *masks)
 {
     const struct ek_step_seq *q = ek_step_seqs(step);
-    uint32_t rows = 0, words = (vocab + 31) / 32, made = 0;
-    bool slow = false;
+    uint32_t rows = 0, words = (vocab + 31) / 32;
 
     masks->words = words;
     for (uint32_t i = 0; i < f->seqs; i++) {
-        uint32_t *bits = masks->bits + (size_t)q[i].logit_row * words;
         if (!q[i].sample)
             continue;
         rows = q[i].logit_row + 1 > rows ? q[i].logit_row + 1 : rows;
-        struct request *r = constrained(s, &f->seq[i]);
-        if (!r) {
-            memset(bits, 0xff, words * sizeof(*bits));
-            continue;
-        }
-        struct ek_work work = {.fuel = CONSTRAIN_QUICK, .look = UINT64_MAX};
-        r->mask_slow = r->mask_slow || !fill_row(r, &work, words, bits);
-        sched_charge_mask(s, &f->seq[i], work.used);
-        slow |= r->mask_slow;
-        made += !r->mask_slow;
+        if (!constrained(s, &f->seq[i]))
+            memset(masks->bits + (size_t)q[i].logit_row * words, 0xff, words * sizeof(uint32_t));
     }
     masks->rows = rows;
-    c->credit =
-        c->credit + CONSTRAIN_STEP < CONSTRAIN_MOST ? c->credit + CONSTRAIN_STEP : CONSTRAIN_MOST;
-    return slow ? made + fill_slow(c, s, f, step, masks) : made;
+    return c->maskers && !s->states.on ? fill_with_maskers(c, s, f, step, masks)
+                                       : fill_here(c, s, f, step, masks);
 }

@@ -14,6 +14,12 @@
  * try has found is kept; a row that fails CONSTRAIN_TRIES times with all the credit there can be
  * has a form that nobody can afford, and its request ends.
  *
+ * With threads for them (maskers.h), slow rows cost the engine's thread nothing: a row that needs
+ * more than its quick units, or for which the step's (CONSTRAIN_STEP, and CONSTRAIN_ROW for each
+ * row) are used up, or whose form is with a thread, is given to one of them as soon as there is a
+ * place, with CONSTRAIN_MOST units a try, and is put off until its mask is there. Credit is for an
+ * engine without such threads, and for:
+ *
  * A row upon recurrent state cannot be computed again, so there a slow row is not put off: it gets
  * all the credit there can be at once, and those that come after it wait for theirs.
  */
@@ -26,10 +32,12 @@
 #define CONSTRAIN_QUICK  (1u << 15) /* 0.1 to 0.2 ms */
 #define CONSTRAIN_STEP   (1u << 18) /* 1 to 2 ms */
 #define CONSTRAIN_MOST   (1u << 22) /* 15 to 30 ms: all of a large vocabulary several times */
+#define CONSTRAIN_ROW    (1u << 10)
 #define CONSTRAIN_TRIES  2u
 #define CONSTRAIN_OWNERS 64u
 
 struct flight;
+struct maskers;
 struct request;
 struct sched;
 
@@ -40,7 +48,13 @@ struct constrain {
         uint64_t owner, spent; /* units, those of long ago count less */
     } owner[CONSTRAIN_OWNERS];
     uint64_t put_off, refused; /* rows; requests */
+    uint64_t left;             /* units of this step, with maskers */
+    struct maskers *maskers;   /* NULL = none */
 };
+
+/* With maskers for a vocabulary of that size. 0 or a negative errno. */
+int constrain_init(struct constrain *c, uint32_t vocab);
+void constrain_done(struct constrain *c);
 
 /* Bytes of masks for so many rows. */
 size_t constrain_bytes(uint32_t rows, uint32_t vocab);

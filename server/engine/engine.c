@@ -368,6 +368,7 @@ static int init_lock(struct engine *e)
 
 static void free_memory(struct engine *e)
 {
+    constrain_done(&e->constrain);
     /* After a hang the backend may still read the steps: then they are left to the process's end.
      */
     for (uint32_t i = 0; i < SCHED_DEPTH && (!e->sched || e->sched->flights.count == 0); i++)
@@ -414,6 +415,8 @@ int engine_new(const struct engine_params *p, const struct ek_backend *backend,
         e->steps[i] = calloc(1, bytes);
     e->masks = calloc(1, constrain_bytes(p->max_seqs, p->vocab));
     if (!e->result || !e->masks || !e->steps[0] || !e->steps[1])
+        goto out;
+    if (p->states == 0 && (r = constrain_init(&e->constrain, p->vocab)) != 0)
         goto out;
     if (backend->kv_resize)
         sched_pool_resizable(e->sched);

@@ -93,6 +93,7 @@ void request_unref(struct request *r)
         return;
     ek_arena_done(&r->arena);
     grammar_unref(r->ask.grammar);
+    free(r->mask_bits);
     free(r);
 }
 

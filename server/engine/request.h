@@ -119,8 +119,10 @@ struct request {
     struct req_moment moments[REQ_MOMENTS];
     uint32_t moment_count;
     uint64_t queued_us, first_scheduled_us, first_token_us, done_us;
-    struct matcher matcher;       /* engine thread, when there is a grammar: */
-    bool mask_slow, mask_refused; /* see constrain.h */
+    struct matcher matcher;                  /* engine thread, when there is a grammar: */
+    bool mask_slow, mask_refused;            /* see constrain.h */
+    bool mask_heavy, mask_given, mask_ready; /* the last one was slow; with a masker; has bits */
+    uint32_t mask_at, *mask_bits; /* of so many tokens out; maskers' memory, NULL = none yet */
     uint32_t mask_tries;          /* in vain, with all that there is */
     uint64_t mask_need;           /* units that the next try is worth */
     uint32_t gate_read, gate_met; /* tokens looked at for the gate, and of it found in a row */

@@ -144,7 +144,7 @@ static void append_forced(struct sched *s, uint32_t entry, uint64_t now_us)
 
     e->forced = false;
     r->matcher.work = &work;
-    if (!constrain_begun(r, n, &first) ||
+    if (!constrain_begun(r, n, &first) || grammar_is_lent(r->ask.grammar) ||
         !matcher_follow(&r->matcher, &r->out[first].id, sizeof(r->out[0]), n - first))
         return;
     uint32_t room = r->ask.grammar_finish ? r->ask.max_new_tokens - n : MATCHER_MANY;

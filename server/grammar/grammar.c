@@ -159,12 +159,22 @@ bool grammar_is_idle(const struct grammar *g)
 
 void grammar_give_up(struct grammar *g)
 {
-    g->given_up = true;
+    atomic_store_explicit(&g->given_up, true, memory_order_relaxed);
 }
 
 bool grammar_given_up(const struct grammar *g)
 {
-    return g->given_up;
+    return atomic_load_explicit(&g->given_up, memory_order_relaxed);
+}
+
+void grammar_lend(struct grammar *g, int more)
+{
+    g->lent += (uint32_t)more;
+}
+
+bool grammar_is_lent(const struct grammar *g)
+{
+    return g->lent > 0;
 }
 
 void grammar_unref(struct grammar *g)

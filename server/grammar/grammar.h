@@ -12,8 +12,8 @@
  * All memory is taken when the grammar is made; when it is used up, states are forgotten and
  * matchers find their place again by what they have written.
  *
- * Threads: made by anybody; afterwards matchers of it belong to one thread, the engine's. The count
- * of references is atomic.
+ * Threads: made by anybody; afterwards matchers of it belong to one thread, the engine's or the one
+ * that it is lent to. The count of references is atomic.
  */
 #pragma once
 
@@ -62,7 +62,11 @@ void grammar_warm(struct grammar *g, struct ek_work *work);
 /* Engine thread: nobody can afford its masks; all who have it end for that, not each after tries.
  */
 void grammar_give_up(struct grammar *g);
-bool grammar_given_up(const struct grammar *g);
+bool grammar_given_up(const struct grammar *g); /* any thread */
+/* Engine thread: so many more (or less) of its masks are made by other threads. While there are
+ * some, the engine's thread asks no matcher of it. */
+void grammar_lend(struct grammar *g, int more);
+bool grammar_is_lent(const struct grammar *g);
 uint64_t grammar_bytes(const struct grammar *g); /* of memory that it took; any thread */
 /* Once, before others know it: counts it in the room, as one of this owner's, until its last
  * reference is gone. */

@@ -75,7 +75,8 @@ struct grammar {
     bool marks;     /* marks of calls may come as special tokens */
     bool loose;     /* elements that should differ may be alike */
     uint32_t *mark; /* bits of special tokens that may come as fixed strings, or NULL */
-    bool given_up;  /* the engine thread's */
+    atomic_bool given_up;
+    uint32_t lent;  /* the engine thread's: masks that others make */
     uint16_t *only; /* [states of the automaton] the one byte that has an edge, or ONLY_NONE */
     const struct lexicon *lexicon;
     uint32_t start; /* place */

@@ -191,7 +191,9 @@ uint32_t encoder_threads(struct encoder *e, struct http_thread *at, uint32_t mos
         at[n] = (struct http_thread){.thread = e->thread[n],
                                      .what = "encoder",
                                      .rounds = e->rounds[n],
-                                     .cpu_most_us = ENCODER_CPU_S * EK_US_PER_S};
+                                     .cpu_most_us = ENCODER_CPU_S * EK_US_PER_S,
+                                     .still_most_us =
+                                         e->running[n] ? ENCODER_STILL_S * EK_US_PER_S : 0};
     pthread_mutex_unlock(&e->lock);
     return n;
 }

@@ -27,6 +27,7 @@ struct grammar_cache;
 #define ENCODER_RUN_S   10u
 #define ENCODER_WAIT_S  30u
 #define ENCODER_CPU_S   20u /* of processor time: who uses more does not see its deadline */
+#define ENCODER_STILL_S 20u /* without any: who waits that long does not come back */
 
 enum busy { BUSY_NO, BUSY_RUNNING, BUSY_DONE };
 

@@ -35,6 +35,7 @@ struct http_params {
 struct http_thread {
     pthread_t thread;
     const char *what;
-    uint64_t rounds;      /* times that it did */
-    uint64_t cpu_most_us; /* processor time between two of them */
+    uint64_t rounds;        /* times that it did */
+    uint64_t cpu_most_us;   /* processor time between two of them */
+    uint64_t still_most_us; /* time without any of it, 0 = it may wait for as long as it likes */
 };

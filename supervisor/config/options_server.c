@@ -161,6 +161,11 @@ static int build_argv(struct server_config *s)
     }
     for (size_t i = 0; i < s->args.count && r == 0; i++)
         r = config_append(&s->argv, &n, s->args.at[i]);
+    if (r == 0 && d->key_env && key_in_flags(s->api_key_file)) {
+        r = config_append(&s->argv, &n, d->flags_flag);
+        if (r == 0)
+            r = config_append(&s->argv, &n, s->api_key_file);
+    }
     if (r == 0 && d->control_flag && !has_arg(s->argv, d->control_flag)) {
         r = config_append(&s->argv, &n, d->control_flag);
         if (r == 0)
@@ -253,6 +258,14 @@ static int check_foreign(const struct server_config *s, struct ek_fault *fault)
                             "server '%s': program is for a server with a model; leave it out or "
                             "leave out command, unit and attach",
                             s->name);
+    if (s->dialect->key_env && key_in_flags(s->api_key_file) &&
+        (config_has_string(&s->args, s->dialect->flags_flag) ||
+         config_has_string(&s->command, s->dialect->flags_flag)))
+        return ek_fault_set(fault, "api_key_file",
+                            "server '%s': api_key_file %.200s is passed by %s, which is among its "
+                            "arguments already; put the other flags into that file, or leave them "
+                            "in `args`",
+                            s->name, s->api_key_file, s->dialect->flags_flag);
     int r = key_read(s->api_key_file, key, sizeof(key));
     explicit_bzero(key, sizeof(key));
     if (r == -ENOMEM || r == 0)

@@ -72,8 +72,9 @@ const struct ek_opt server_table[] = {
      .at = SRV(api_key_file),
      .help = "File with the API key that the server asks for, or the name of a credential: "
              "evenkeeld sends it with its own requests, and a vLLM that it starts gets it as "
-             "VLLM_API_KEY. Read again at each start. evenkeel-server's control socket asks for "
-             "none."},
+             "VLLM_API_KEY. A path *.yaml with the line `api-key: KEY` is given to it by --config "
+             "instead, so that the key is in no environment. Read again at each start. "
+             "evenkeel-server's control socket asks for none."},
     {.name = "args", .type = OPT_LIST, .at = SRV(args), .help = "Further arguments."},
     {.name = "model", .type = OPT_STRING, .at = SRV(model), .help = "Model directory."},
     {.name = "host",

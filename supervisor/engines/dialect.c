@@ -216,6 +216,7 @@ static const struct dialect_plan plan_vllm = {
     .program = "vllm", .verb = "serve", \
     .module = "vllm.entrypoints.openai.api_server", .modules = "vllm.entrypoints.", \
     .drain_flag = "--shutdown-timeout", .key_env = "VLLM_API_KEY", \
+    .flags_flag = "--config", \
     .seqs_flag = "--max-num-seqs", .tokens_flag = "--max-num-batched-tokens", \
     .share_flag = "--gpu-memory-utilization", \
     .seqs_default_most = 1024, .tokens_default_most = 16384, .share_default = 0.92, \

@@ -68,6 +68,7 @@ struct dialect {
     const char *prefix_flag; /* the file in which cached prefixes outlive a restart, or NULL */
     const char *control_flag, *listen_flag; /* the control socket; its port comes from there */
     const char *key_env;                    /* variable that sets its API key; NULL = none */
+    const char *flags_flag;                 /* names a YAML file of flags, the key too */
     const char *seqs_flag, *tokens_flag;    /* to set limits by restart; NULL = none */
     const char *share_flag, *swap_flag;
     /* The highest defaults of any release on any card: a bound of the law where neither a flag nor

@@ -52,6 +52,34 @@ int key_parse(const char *text, char *ret_key, size_t size)
     return -EBADMSG;
 }
 
+bool key_in_flags(const char *path)
+{
+    const char *dot = path && strchr(path, '/') ? strrchr(path, '.') : NULL;
+    return dot && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0);
+}
+
+/* One plain word that YAML takes for nothing else: no quotes or lists, no number, no `false`. */
+int key_parse_flags(const char *text, char *ret_key, size_t size)
+{
+    static const char name[] = "api-key:";
+    for (const char *line = text; *line;) {
+        size_t all = strcspn(line, "\r\n");
+        const char *word = line + sizeof(name) - 1;
+        if (strncmp(line, name, sizeof(name) - 1) == 0 && (*word == ' ' || *word == '\t')) {
+            word += strspn(word, " \t");
+            size_t len = strcspn(word, " \t\r\n");
+            const char *rest = word + len + strspn(word + len, " \t");
+            if (rest != line + all || len < 6 || !isalpha((unsigned char)*word) ||
+                word[len - 1] == ':')
+                return -EBADMSG;
+            return key_take(word, len, ret_key, size);
+        }
+        line += all;
+        line += strspn(line, "\r\n");
+    }
+    return -EBADMSG;
+}
+
 int key_read(const char *path, char *ret_key, size_t size)
 {
     char text[FILE_MOST + 1], full[4096];
@@ -75,7 +103,7 @@ int key_read(const char *path, char *ret_key, size_t size)
     if (r < 0)
         return r;
     text[len] = '\0';
-    r = key_parse(text, ret_key, size);
+    r = key_in_flags(path) ? key_parse_flags(text, ret_key, size) : key_parse(text, ret_key, size);
     explicit_bzero(text, sizeof(text));
     return r;
 }

@@ -17,6 +17,11 @@ static double value(const struct sample *s, enum signal_id i)
     return s->flags[i] & (SAMPLE_MISSING | SAMPLE_NAN | SAMPLE_RANGE) ? 0 : s->value[i];
 }
 
+bool hang_lost(const struct sample *s)
+{
+    return value(s, SIG_READING_AGE_S) >= HANG_LOST_S;
+}
+
 bool hang_away(const struct sample *s)
 {
     return value(s, SIG_ENGINE_STARTING) > 0 || value(s, SIG_ENGINE_RELEASED) > 0;

@@ -32,6 +32,12 @@ enum halt halt_step(uint64_t *since_us, char state, uint64_t now_us, double most
  * engine does. */
 enum hang_kind { HANG_NO, HANG_NO_PROGRESS, HANG_NO_ANSWER, HANG_READING };
 
+/* A thread that has read one thing for this long is lost, whatever the canary says: a server ends
+ * itself at a third of it. */
+#define HANG_LOST_S 90.0
+
+/* One body or form has been read for HANG_LOST_S. */
+bool hang_lost(const struct sample *s);
 /* Its engine's process is away, and it knows. */
 bool hang_away(const struct sample *s);
 void hang_start(struct hang *h, uint64_t now_us);

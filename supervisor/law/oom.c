@@ -390,8 +390,9 @@ static bool by_exit_code(const struct crash_evidence *e, struct crash_verdict *v
         verdict(v, CRASH_HANG_KILLED, "Exit code 74: a step missed its own deadline.");
         return true;
     case EK_EXIT_LOOP:
-        verdict(v, CRASH_LOOP,
-                "Exit code 80: a thread that serves all looped; exit.json has its stack.");
+        verdict(
+            v, CRASH_LOOP,
+            "Exit code 80: a thread that serves all did not come round; exit.json has its stack.");
         return true;
     default: return false; /* an int from outside: other engines use what they like */
     }
@@ -509,6 +510,13 @@ static void by_silence(const struct crash_evidence *e, struct crash_verdict *v)
 
 static bool by_own_doing(const struct crash_evidence *e, struct crash_verdict *v)
 {
+    if (e->killed_for_hang && e->killed_for_loop) {
+        verdict(v, CRASH_LOOP,
+                "evenkeeld killed it after %.0f s because a thread that reads bodies and compiles "
+                "forms did not come back.",
+                e->uptime_s);
+        return true;
+    }
     if (e->killed_for_hang) {
         verdict(v, CRASH_HANG_KILLED,
                 "evenkeeld killed it after %.0f s because it made no "

@@ -23,7 +23,7 @@ enum crash_class {
     CRASH_PORT,
     CRASH_DISK,
     CRASH_HANG_KILLED,
-    CRASH_LOOP, /* its own watchdog ended it: a thread that serves all did not come round */
+    CRASH_LOOP, /* a thread that serves all did not come round: its own watchdog ended it, or we */
     CRASH_DEVICE,
     CRASH_COMM,
     CRASH_SIGNAL,
@@ -49,6 +49,7 @@ struct crash_evidence {
     bool asked;           /* evenkeeld had asked it to stop */
     bool killed;          /* evenkeeld, or systemd for it, sent SIGKILL at a deadline */
     bool killed_for_hang; /* evenkeeld killed it for making no progress */
+    bool killed_for_loop; /* with it: for a thread that does not come back */
     bool killed_unready;  /* evenkeeld killed it at the deadline of its start */
     bool exit0_is_failure;
     double uptime_s;    /* 0 = not known: nobody watched */

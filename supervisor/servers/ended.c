@@ -80,6 +80,7 @@ static struct crash_verdict judge(struct server *s, const struct child_exit *e)
         .asked = s->want != WANT_RUN,
         .killed = s->process.killed_us || s->unit.unit,
         .killed_for_hang = s->watch.hang_killed,
+        .killed_for_loop = s->watch.reading,
         .killed_unready = s->process.start_killed,
         .exit0_is_failure = true, /* nobody asked for it */
         .uptime_s = s->process.started_us ? (double)(ek_now_us() - s->process.started_us) / 1e6 : 0,
@@ -256,7 +257,8 @@ void server_ended(struct server *s, struct child_exit e)
     s->ends.soon = s->ends.last_us && s->process.started_us > s->ends.last_us &&
                    s->process.started_us - s->ends.last_us < SOON_US;
     s->ends.last_us = ek_now_us();
-    s->watch.hang_killed = s->process.start_killed = s->process.stuck = false;
+    s->watch.hang_killed = s->watch.reading = false;
+    s->process.start_killed = s->process.stuck = false;
     s->process.killed_us = 0;
     if (starting && s->companion.blamed && s->config->dialect->companion &&
         (v.cls == CRASH_UNKNOWN || v.cls == CRASH_CONFIG)) {

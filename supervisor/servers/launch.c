@@ -257,7 +257,7 @@ int launch_words(const struct server *s, struct command_line *w)
     int r = command_line_make(s->config, &s->repair.trial, &caps, w);
     if (r < 0)
         return r;
-    if (s->config->dialect->key_env && s->address.key[0])
+    if (s->config->dialect->key_env && s->address.key[0] && !key_in_flags(s->config->api_key_file))
         command_line_add_key(w, s->config->dialect->key_env, s->address.key);
     action_start_limits(s, limits, sizeof(limits));
     command_line_add_limits(w, limits);

@@ -55,12 +55,33 @@ static void hang_words(const struct server *s, uint64_t now, double quiet_s, cha
                        quiet_s, v[SIG_RUNNING], v[SIG_WAITING]);
 }
 
+/* Says why it hangs, and kills it if it is ours. */
+static void end_hung(struct server *s, const char *why)
+{
+    s->watch.hangs++;
+    if (s->process.attached)
+        hang_start(&s->watch.hang, ek_now_us()); /* said again if it goes on */
+    else
+        s->watch.hang_killed = true;
+    server_note(s, ACT_NOTE, REASON_HANG_NOPROGRESS, "%s%s", why,
+                s->process.attached ? "; it is not ours to kill" : "; killing it");
+    if (!s->process.attached)
+        server_signal(s, SIGKILL);
+}
+
 static void on_canary(void *ctx, const struct client_result *res)
 {
     struct server *s = ctx;
     uint64_t now = ek_now_us();
     double quiet_s = (double)(now - s->watch.hang.moved_us) / 1e6;
+    char what[160], why[320];
     s->watch.canary = NULL;
+    hang_words(s, now, quiet_s, what, sizeof(what));
+    if (s->watch.reading && s->watch.sample.good && hang_lost(&s->watch.sample)) {
+        (void)snprintf(why, sizeof(why), "%s, whatever else is served", what);
+        end_hung(s, why);
+        return;
+    }
     if (res->error == 0 && res->status == 200) {
         hang_start(&s->watch.hang, now);
         ek_log(EK_LOG_WARNING,
@@ -83,22 +104,12 @@ static void on_canary(void *ctx, const struct client_result *res)
         hang_start(&s->watch.hang, now); /* its engine has been taken away meanwhile */
         return;
     }
-    s->watch.hangs++;
-    if (s->process.attached)
-        hang_start(&s->watch.hang, now); /* said again if it goes on */
-    else
-        s->watch.hang_killed = true;
-    char what[160];
-    hang_words(s, now, quiet_s, what, sizeof(what));
-    server_note(s, ACT_NOTE, REASON_HANG_NOPROGRESS,
-                "%s, and a request of one token%s failed too (%s)%s", what,
-                s->watch.reading ? " with a new form" : "",
-                res->error == -ETIMEDOUT ? "no answer"
-                : res->error             ? "no connection"
-                                         : "an error",
-                s->process.attached ? "; it is not ours to kill" : "; killing it");
-    if (!s->process.attached)
-        server_signal(s, SIGKILL);
+    (void)snprintf(why, sizeof(why), "%s, and a request of one token%s failed too (%s)", what,
+                   s->watch.reading ? " with a new form" : "",
+                   res->error == -ETIMEDOUT ? "no answer"
+                   : res->error             ? "no connection"
+                                            : "an error");
+    end_hung(s, why);
 }
 
 /* The control socket, where there is one: it asks for no API key. */

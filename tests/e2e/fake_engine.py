@@ -18,7 +18,7 @@ Flags: --load N       N endless clients press on the pool
                       leaves the other behind; it does not start while one of an earlier run holds the file
        --no-preemptions  its page has no counter of preemptions
        --ignore-term  SIGTERM and a drain do nothing
-       --junk FILE  /metrics answers what the word in FILE says: 500, html, half, empty, nan, large, above, missing, hang
+       --junk FILE  /metrics answers what the word in FILE says: 500, html, half, empty, nan, large, above, missing, lost, hang
 Signals: SIGUSR1 hang (HTTP answers, no step is made), SIGUSR2 more load, SIGTERM end."""
 import argparse
 import array
@@ -152,7 +152,7 @@ def junk(page):
     return {"500": (500, page), "html": (200, "<html><body>502 Bad Gateway</body></html>"), "half": (200, page[:len(page) // 3]), "empty": (200, ""),
             "nan": (200, page.replace("kv_cache_usage_perc ", "kv_cache_usage_perc NaN\n#")), "large": (200, "x 1\n" * 2_000_000),
             "above": (200, page.replace("kv_cache_usage_perc ", "kv_cache_usage_perc 97\n#")),
-            "twice": (200, page + page.replace(" ", "{a=\"b\"} ")), "missing": (200, page.replace("num_requests_", "renamed_"))}.get(kind, (200, page))
+            "twice": (200, page + page.replace(" ", "{a=\"b\"} ")), "lost": (200, page + "evenkeel_reading_age_seconds 120\n"), "missing": (200, page.replace("num_requests_", "renamed_"))}.get(kind, (200, page))
 
 
 def answer(method, path, body):

@@ -119,6 +119,20 @@ def test_a_hang_is_killed_with_two_proofs(fakes):
     assert metric(f.metrics(), "evenkeel_supervisor_restarts_total", cause="hang") == 1
 
 
+def test_a_thread_that_is_lost_is_seen_whatever_else_is_served(fakes, tmp_path):
+    """The canary is answered; a body has been read for far longer than the server's own watchdog would let it."""
+    junk = tmp_path / "junk"
+    f = fakes(a=(["--junk", str(junk)], "    hang_s: 1\n")).ready()
+    pid = f.all()["a"]["pid"]
+    junk.write_text("lost")
+    wait_for("it is told", lambda: f.decisions("a", "HANG_NOPROGRESS"), 60)
+    junk.unlink()
+    wait_for("another process", lambda: f.all()["a"]["pid"] not in (0, pid) and f.all()["a"]["ready"], 60)
+    assert "has not come back for 120 s, whatever else is served; killing it" in str(f.decisions("a", "HANG_NOPROGRESS"))
+    assert metric(f.metrics(), "evenkeel_supervisor_exits_total", server="a", **{"class": "LOOP"}) == 1
+    assert metric(f.metrics(), "evenkeel_supervisor_restarts_total", cause="hang") == 1
+
+
 def test_a_lock_that_a_forked_server_still_has_is_waited_for(fakes, tmp_path):
     """Until it is its own program it has the descriptors of the evenkeeld that forked it, which may have ended for the next one."""
     (tmp_path / "r").mkdir(exist_ok=True)

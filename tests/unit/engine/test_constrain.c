@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -213,10 +214,123 @@ static void test_recurrent(void **state)
     free(masks);
 }
 
+/* One step with threads for slow masks; *ret_bits, when given, is the row of r, or it is NULL. */
+static void step_beside(struct world *w, struct masks *m, const struct request *r,
+                        const uint32_t **ret_bits)
+{
+    struct ek_step *s = w->steps[w->s->flights.first];
+    if (ret_bits)
+        *ret_bits = NULL;
+    if (sched_plan(w->s, ++w->now_us, s) == 0)
+        return;
+    assert_int_equal(null_backend.forward(w->d, s), 0);
+    struct flight *f = &w->s->flights.at[w->s->flights.first];
+    (void)constrain_fill(&m->c, w->s, f, s, words, m->at);
+    for (uint32_t i = 0; ret_bits && i < f->seqs; i++)
+        if (w->s->entries.at[f->seq[i].entry].req == r && f->seq[i].sample && !f->seq[i].put_off)
+            *ret_bits = m->at->bits + (size_t)ek_step_seqs(s)[i].logit_row * m->at->words;
+    assert_int_equal(null_backend.sample(w->d, s, m->at), 0);
+    land(w);
+    assert_null(sched_check(w->s));
+}
+
+/* What the threads find is what is found here: the same bits, for a form that nobody warmed. */
+static void test_threads(void **state)
+{
+    const int32_t end = (int32_t)words - 1;
+    struct engine_params p = params();
+    struct masks m = {0};
+    struct lexicon *l;
+    struct world w;
+    const uint32_t *got = NULL;
+    (void)state;
+    assert_int_equal(lexicon_new(words, word_bytes, NULL, &end, 1, &l), 0);
+    assert_int_equal(constrain_init(&m.c, words), 0);
+    assert_non_null(m.c.maskers);
+    m.at = calloc(1, constrain_bytes(4, words));
+    open_world(&w, &p);
+    struct grammar *bad = hostile(l), *plain = compile(GRAMMAR_REGEX, ".+", 2, l);
+    struct grammar *cold = compile(GRAMMAR_REGEX, "[a-y]+", 6, l);
+    struct grammar *same = compile(GRAMMAR_REGEX, "[a-y]+", 6, l);
+    grammar_warm(plain, NULL);
+
+    uint32_t *want = calloc(m.at->words + (words + 31) / 32, sizeof(*want)), first = 2, quick = 0;
+    struct matcher direct;
+    matcher_init(&direct, same);
+    assert_true(matcher_follow(&direct, NULL, 0, 0) && matcher_mask(&direct, false, 1, want) > 0);
+
+    struct request *slow[2] = {ask(&w, bad, 7), ask(&w, bad, 7)}, *other = ask(&w, cold, 8);
+    bool seen = false;
+    for (; !(slow[0]->mask_refused && slow[1]->mask_refused && done(other)); quick++) {
+        struct request *r = ask(&w, plain, 9);
+        step_beside(&w, &m, other, &got);
+        if (got && !seen)
+            assert_memory_equal(got, want, (words + 31) / 32 * sizeof(*want));
+        seen |= got != NULL;
+        assert_true(done(r)); /* whatever the others do */
+        request_unref(r);
+        assert_true(quick < 100000);
+        if (quick > first)
+            (void)usleep(100);
+    }
+    assert_true(seen && m.c.put_off > 0);
+    assert_int_equal(m.c.refused, 2);
+    const struct tenant *t = w.s->tenants.at;
+    assert_true(t[7].masks >= CONSTRAIN_TRIES * CONSTRAIN_MOST);
+    assert_true(t[9].masks > 0 && t[9].masks < (quick + 1) * (uint64_t)CONSTRAIN_QUICK / 4);
+    for (int i = 0; i < 2; i++)
+        request_unref(slow[i]);
+    request_unref(other);
+    constrain_done(&m.c);
+    grammar_unref(cold);
+    grammar_unref(same);
+    grammar_unref(bad);
+    grammar_unref(plain);
+    close_world(&w);
+    lexicon_free(l);
+    free(want);
+    free(m.at);
+}
+
+/* Requests whose masks are with the threads may end, and so may the engine. */
+static void test_ends_beside_threads(void **state)
+{
+    const int32_t end = (int32_t)words - 1;
+    struct engine_params p = params();
+    struct masks m = {0};
+    struct lexicon *l;
+    struct world w;
+    (void)state;
+    assert_int_equal(lexicon_new(words, word_bytes, NULL, &end, 1, &l), 0);
+    assert_int_equal(constrain_init(&m.c, words), 0);
+    m.at = calloc(1, constrain_bytes(4, words));
+    open_world(&w, &p);
+    struct grammar *bad = hostile(l);
+    for (int i = 0; i < 20; i++) {
+        struct request *r = ask(&w, bad, 7);
+        step_beside(&w, &m, r, NULL);
+        assert_true(grammar_is_lent(bad) || grammar_given_up(bad));
+        if (!done(r))
+            sched_finish(w.s, r, REQ_FIN_ABORT, 0, ++w.now_us);
+        assert_true(done(r));
+        request_unref(r);
+    }
+    struct request *last = ask(&w, bad, 7);
+    step_beside(&w, &m, last, NULL);
+    constrain_done(&m.c);
+    assert_false(grammar_is_lent(bad));
+    request_unref(last);
+    grammar_unref(bad);
+    close_world(&w);
+    lexicon_free(l);
+    free(m.at);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_hostile),
-                                       cmocka_unit_test(test_hostile_with_many_tokens),
-                                       cmocka_unit_test(test_recurrent)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_hostile), cmocka_unit_test(test_hostile_with_many_tokens),
+        cmocka_unit_test(test_recurrent), cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_ends_beside_threads)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -47,6 +47,7 @@ static void test_loop(void **state)
     void *(*const runs[3])(void *) = {run_idle, run_rounds, run_loop};
     const struct http_thread *found = NULL;
     static struct watch w;
+    enum watch_verdict v = WATCH_WELL;
     char stack[1024], little[30];
     (void)state;
     watch_open();
@@ -54,9 +55,10 @@ static void test_loop(void **state)
         assert_int_equal(pthread_create(&t[i].thread, NULL, runs[i], NULL), 0);
     for (int i = 0; i < 100000 && !found; i++) {
         t[1].rounds = atomic_load(&rounds);
-        found = watch_look(&w, t, 3);
+        v = watch_look(&w, t, 3, &found);
         (void)usleep(1000);
     }
+    assert_int_equal(v, WATCH_LOOPS);
     assert_non_null(found);
     assert_string_equal(found->what, "loop");
     assert_true(watch_stack(found->thread, stack, sizeof(stack)));
@@ -68,8 +70,46 @@ static void test_loop(void **state)
         assert_int_equal(pthread_join(t[i].thread, NULL), 0);
 }
 
+static void *run_lost(void *arg)
+{
+    (void)arg;
+    for (volatile int i = 0; i < 1000000; i++)
+        continue;
+    atomic_store(&rounds, UINT64_MAX);
+    while (!atomic_load(&over))
+        (void)usleep(100000);
+    return NULL;
+}
+
+/* Looks are counted, so none of this takes its time. */
+static void test_lost(void **state)
+{
+    struct http_thread t = {.what = "encoder", .cpu_most_us = 1u << 30, .rounds = 1};
+    const struct http_thread *found = NULL;
+    static struct watch w;
+    (void)state;
+    atomic_store(&over, false);
+    assert_int_equal(pthread_create(&t.thread, NULL, run_lost, NULL), 0);
+    while (atomic_load(&rounds) != UINT64_MAX)
+        (void)usleep(1000);
+    for (int i = 0; i < 200; i++) /* it has nothing to do */
+        assert_int_equal(watch_look(&w, &t, 1, &found), WATCH_WELL);
+    t.still_most_us = 5 * WATCH_EVERY_US;
+    t.rounds++;
+    for (int i = 0; i < 6; i++)
+        assert_int_equal(watch_look(&w, &t, 1, &found), WATCH_WELL);
+    t.rounds++; /* it has come round */
+    for (int i = 0; i < 6; i++)
+        assert_int_equal(watch_look(&w, &t, 1, &found), WATCH_WELL);
+    assert_null(found);
+    assert_int_equal(watch_look(&w, &t, 1, &found), WATCH_LOST);
+    assert_ptr_equal(found, &t);
+    atomic_store(&over, true);
+    assert_int_equal(pthread_join(t.thread, NULL), 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_loop)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_loop), cmocka_unit_test(test_lost)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -45,6 +45,41 @@ static void test_lines(void **state)
     assert_int_equal(key_parse(longest, key, sizeof(key)), 0);
 }
 
+static void test_flags(void **state)
+{
+    static const struct {
+        const char *text, *key; /* NULL: refused */
+    } cases[] = {
+        {"api-key: sk-abc\n", "sk-abc"},
+        {"# of main\nport: 8001\napi-key:   sk-a:b#c  \r\nseed: 1\n", "sk-a:b#c"},
+        {"sk-abc\n", NULL},
+        {"api-key sk-abc\n", NULL},
+        {"api-key:sk-abc\n", NULL},
+        {"  api-key: sk-abc\n", NULL},
+        {"api-key: \"sk-abc\"\n", NULL},
+        {"api-key: [sk-abc]\n", NULL},
+        {"api-key:\n  - sk-abc\n", NULL},
+        {"api-key: sk-abc # ours\n", NULL},
+        {"api-key: sk-abc:\n", NULL},
+        {"api-key: 0123456\n", NULL},
+        {"api-key: false\n", NULL},
+        {"api-key: \n", NULL},
+        {"api-key:", NULL},
+        {"", NULL},
+    };
+    char key[KEY_MOST];
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        assert_int_equal(key_parse_flags(cases[i].text, key, sizeof(key)),
+                         cases[i].key ? 0 : -EBADMSG);
+        if (cases[i].key)
+            assert_string_equal(key, cases[i].key);
+    }
+    assert_true(key_in_flags("/etc/evenkeel/main.yaml") && key_in_flags("./k.yml"));
+    assert_false(key_in_flags("main.yaml") || key_in_flags("/etc/y.yaml/key") ||
+                 key_in_flags("/etc/yaml") || key_in_flags(NULL));
+}
+
 static void test_files(void **state)
 {
     char dir[] = "/tmp/evenkeel-key-XXXXXX", path[64], key[KEY_MOST] = "before";
@@ -72,6 +107,7 @@ static void test_files(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_lines), cmocka_unit_test(test_files)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_lines), cmocka_unit_test(test_flags),
+                                       cmocka_unit_test(test_files)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

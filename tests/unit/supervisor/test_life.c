@@ -152,6 +152,12 @@ static void test_hang(void **state)
     s.flags[SIG_READING_AGE_S] = 0;
     assert_int_equal(hang_step(&h, &s, 109 * S, 10, &for_s), HANG_NO); /* asked lately */
     assert_int_equal(hang_step(&h, &s, 110 * S, 10, &for_s), HANG_READING);
+    assert_false(hang_lost(&s));
+    s.value[SIG_READING_AGE_S] = HANG_LOST_S;
+    assert_true(hang_lost(&s));
+    s.flags[SIG_READING_AGE_S] = SAMPLE_RANGE;
+    assert_false(hang_lost(&s));
+    s.flags[SIG_READING_AGE_S] = 0;
     s.value[SIG_READING_AGE_S] = 9;
     assert_int_equal(hang_step(&h, &s, 120 * S, 10, &for_s), HANG_NO);
     hang_start(&h, 60 * S);

@@ -273,6 +273,51 @@ static void test_reads_the_address_of_a_command(void **state)
     }
 }
 
+/* A key in a file of flags is among the words, as that file, once. */
+static void test_key_in_flags(void **state)
+{
+    static const struct {
+        const char *server, *wrong; /* NULL: taken */
+    } cases[] = {
+        {"engine: vllm\n    command: [vllm, serve, m, --port, \"8001\"]", NULL},
+        {"engine: vllm\n    model: m\n    port: 8001\n    companion: \"off\"", NULL},
+        {"engine: vllm\n    command: [vllm, serve, m, --config=other.yaml]", "among its arguments"},
+        {"engine: vllm\n    model: m\n    port: 8001\n    args: [--config, other.yaml]",
+         "among its arguments"},
+    };
+    char key[] = "/tmp/evenkeel-test-XXXXXX.yaml";
+    int fd = mkstemps(key, 5);
+    (void)state;
+    assert_true(fd >= 0 && write(fd, "api-key: sk-abc\n", 16) == 16);
+    (void)close(fd);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct config c = {0};
+        struct ek_fault f = {0};
+        char text[400], path[] = "/tmp/evenkeel-test-XXXXXX";
+        (void)snprintf(text, sizeof(text), "servers:\n  a:\n    api_key_file: %s\n    %s\n", key,
+                       cases[i].server);
+        fd = mkstemp(path);
+        assert_true(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+        (void)close(fd);
+        const char *const words[] = {"evenkeeld", "--config", path, "--run-dir", "/r", NULL};
+        int r = parse(&c, &f, words);
+        (void)unlink(path);
+        if (cases[i].wrong) {
+            assert_int_equal(r, -EBADMSG);
+            assert_non_null(strstr(f.msg, cases[i].wrong));
+        } else {
+            assert_int_equal(r, 0);
+            size_t n = 0;
+            while (c.servers[0].argv[n])
+                n++;
+            assert_string_equal(c.servers[0].argv[n - 2], "--config");
+            assert_string_equal(c.servers[0].argv[n - 1], key);
+        }
+        config_free(&c);
+    }
+    (void)unlink(key);
+}
+
 /* What a flag does not say, the file may that the command names. */
 static void test_reads_the_address_in_a_file(void **state)
 {
@@ -368,6 +413,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reads_servers),
         cmocka_unit_test(test_reads_the_address_of_a_command),
+        cmocka_unit_test(test_key_in_flags),
         cmocka_unit_test(test_reads_the_address_in_a_file),
         cmocka_unit_test(test_foreign_engine),
         cmocka_unit_test(test_refuses),

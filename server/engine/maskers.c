@@ -1,0 +1,184 @@
+/* Masks on threads of their own, see maskers.h. */
+#include "server/engine/maskers.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "common/work.h"
+#include "server/engine/request.h"
+
+#define MASKERS_NICE 5 /* above the process's: they give way to the threads that make tokens */
+
+enum mask_place_state { PLACE_FREE, PLACE_GIVEN, PLACE_RUNS, PLACE_DONE };
+
+struct mask_place {
+    enum mask_place_state state;
+    uint64_t order; /* in which they were given */
+    struct mask_done is;
+};
+
+struct maskers {
+    pthread_t thread[MASKERS_THREADS];
+    uint32_t threads, words;
+    uint64_t fuel;
+    maskers_fn fn;
+    atomic_uint done;     /* places that are, so that the engine's thread need not ask */
+    pthread_mutex_t lock; /* of all that follows */
+    pthread_cond_t given;
+    struct mask_place place[MASKERS_PLACES];
+    uint64_t order;
+    bool stop;
+};
+
+/* Under the lock: whether a thread works at a mask of the form. */
+static bool form_runs(const struct maskers *m, const struct grammar *g)
+{
+    for (uint32_t i = 0; i < MASKERS_PLACES; i++)
+        if (m->place[i].state == PLACE_RUNS && m->place[i].is.request->ask.grammar == g)
+            return true;
+    return false;
+}
+
+/* Under the lock: the first that was given and may run, NULL = none. */
+static struct mask_place *next_place(struct maskers *m)
+{
+    struct mask_place *best = NULL;
+
+    for (uint32_t i = 0; i < MASKERS_PLACES; i++) {
+        struct mask_place *p = &m->place[i];
+        if (p->state == PLACE_GIVEN && (!best || p->order < best->order) &&
+            !form_runs(m, p->is.request->ask.grammar))
+            best = p;
+    }
+    return best;
+}
+
+static void work_at(const struct maskers *m, struct mask_done *d)
+{
+    struct request *r = d->request;
+    struct ek_work work = {.fuel = m->fuel, .look = UINT64_MAX};
+
+    if (atomic_load(&r->state) == REQ_DONE || grammar_given_up(r->ask.grammar))
+        return; /* nobody wants it any more */
+    if (!r->mask_bits)
+        r->mask_bits = calloc(m->words, sizeof(*r->mask_bits));
+    d->made = r->mask_bits && m->fn(r, &work, m->words, r->mask_bits);
+    d->used = d->made ? work.used : m->fuel;
+}
+
+static void *maskers_run(void *arg)
+{
+    struct maskers *m = arg;
+
+    errno = 0;
+    int has = getpriority(PRIO_PROCESS, (id_t)gettid());
+    if (errno == 0) /* without the right it does not */
+        (void)setpriority(PRIO_PROCESS, (id_t)gettid(), has + MASKERS_NICE);
+    pthread_mutex_lock(&m->lock);
+    while (!m->stop) {
+        struct mask_place *p = next_place(m);
+        if (!p) {
+            pthread_cond_wait(&m->given, &m->lock);
+            continue;
+        }
+        p->state = PLACE_RUNS;
+        pthread_mutex_unlock(&m->lock);
+        work_at(m, &p->is);
+        pthread_mutex_lock(&m->lock);
+        p->state = PLACE_DONE;
+        atomic_fetch_add(&m->done, 1);
+        pthread_cond_broadcast(&m->given); /* another one of the form may run now */
+    }
+    pthread_mutex_unlock(&m->lock);
+    return NULL;
+}
+
+int maskers_new(uint32_t words, uint64_t fuel, maskers_fn fn, struct maskers **ret_maskers)
+{
+    struct maskers *m = calloc(1, sizeof(*m));
+    int r = 0;
+
+    if (!m)
+        return -ENOMEM;
+    m->words = words;
+    m->fuel = fuel;
+    m->fn = fn;
+    pthread_mutex_init(&m->lock, NULL); /* with the default attributes neither can fail */
+    pthread_cond_init(&m->given, NULL);
+    while (r == 0 && m->threads < MASKERS_THREADS) {
+        r = -pthread_create(&m->thread[m->threads], NULL, maskers_run, m);
+        if (r == 0)
+            (void)pthread_setname_np(m->thread[m->threads++], "masks"); /* for who looks */
+    }
+    if (r < 0)
+        maskers_free(m);
+    else
+        *ret_maskers = m;
+    return r;
+}
+
+void maskers_free(struct maskers *m)
+{
+    if (!m)
+        return;
+    pthread_mutex_lock(&m->lock);
+    m->stop = true;
+    pthread_cond_broadcast(&m->given);
+    pthread_mutex_unlock(&m->lock);
+    while (m->threads > 0)
+        (void)pthread_join(m->thread[--m->threads], NULL);
+    for (uint32_t i = 0; i < MASKERS_PLACES; i++) {
+        if (m->place[i].state == PLACE_FREE)
+            continue;
+        grammar_lend(m->place[i].is.request->ask.grammar, -1);
+        request_unref(m->place[i].is.request);
+    }
+    pthread_cond_destroy(&m->given);
+    pthread_mutex_destroy(&m->lock);
+    free(m);
+}
+
+bool maskers_give(struct maskers *m, struct request *r, uint64_t owner)
+{
+    struct mask_place *free_place = NULL;
+    uint32_t has = 0;
+
+    pthread_mutex_lock(&m->lock);
+    for (uint32_t i = 0; i < MASKERS_PLACES; i++) {
+        struct mask_place *p = &m->place[i];
+        if (p->state == PLACE_FREE)
+            free_place = p;
+        else
+            has += p->is.owner == owner;
+    }
+    bool good = free_place && has < MASKERS_PLACES / 2;
+    if (good) {
+        *free_place = (struct mask_place){
+            .state = PLACE_GIVEN, .order = m->order++, .is = {.request = r, .owner = owner}};
+        request_ref(r);
+        grammar_lend(r->ask.grammar, 1);
+        pthread_cond_signal(&m->given);
+    }
+    pthread_mutex_unlock(&m->lock);
+    return good;
+}
+
+bool maskers_take(struct maskers *m, struct mask_done *ret_done)
+{
+    if (atomic_load(&m->done) == 0)
+        return false;
+    pthread_mutex_lock(&m->lock);
+    struct mask_place *p = m->place;
+    while (p->state != PLACE_DONE)
+        p++;
+    *ret_done = p->is;
+    p->state = PLACE_FREE;
+    atomic_fetch_sub(&m->done, 1);
+    pthread_mutex_unlock(&m->lock);
+    grammar_lend(ret_done->request->ask.grammar, -1);
+    return true;
+}
