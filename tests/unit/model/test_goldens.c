@@ -500,6 +500,57 @@ static const struct ek_backend *simulated_cards(void)
     return get(EK_BACKEND_ABI);
 }
 
+/* On one card, the begin of two texts: token by token, and in chunks beside each other. */
+static void compare_card(const struct ek_backend *card, const char *dir, const char *name)
+{
+    enum { MORE = 6, MOST = 16 }; /* tokens; simulated cards are slow */
+    struct model *m = open_model(dir, name);
+    struct device x;
+    struct golden g;
+    uint32_t seqs = 0;
+
+    golden_open(&g, dir, m->graph.vocab);
+    model_serve(m, m->max_model_len);
+    device_open(&x, card, m, (struct division){0, 0});
+    for (uint32_t i = 0; i < g.seqs && seqs < 2; i++) {
+        struct sequence s = g.seq[i];
+        if (s.at || s.served != g.seq[0].served || s.prompt > 2 * MOST)
+            continue;
+        s.tokens = s.tokens < s.prompt + MORE ? s.tokens : s.prompt + MORE;
+        g.seq[seqs++] = s;
+    }
+    g.seqs = seqs;
+    assert_true(seqs > 0);
+    struct sequence first = g.seq[0];
+    first.tokens = first.tokens < MOST ? first.tokens : MOST;
+    float worst = one_by_one(&x, &first, name, x.vocab);
+    worst = fmaxf(worst, together(&x, &g, first.served, CHUNK, name));
+    print_message("%-32s on a card: off by at most %.1e\n", name, (double)worst);
+    device_close(&x);
+    golden_close(&g);
+    model_free(m);
+}
+
+/* States that are not keys and values, gates, and norms that few have. */
+static void test_card(void **state)
+{
+    static const char *const models[] = {
+        "qwen3-next", "qwen3.5",        "qwen3.5-moe", "olmo-hybrid",    "lfm2",
+        "lfm2-moe",   "granite-hybrid", "nemotron-h",  "nemotron-h-moe", "falcon-h1-norm",
+        "cohere",     "starcoder2",     "nemotron",    "stablelm-2",     "apertus"};
+    const struct ek_backend *card = simulated_cards();
+    (void)state;
+
+    if (!card || getenv("GOLDENS"))
+        skip();
+    for (size_t i = 0; i < sizeof(models) / sizeof(models[0]); i++) {
+        char path[300];
+        (void)snprintf(path, sizeof(path), "%s/%s", GOLDENS_DIR, models[i]);
+        if (share_takes(i))
+            compare_card(card, path, models[i]);
+    }
+}
+
 /* Norms of heads on all ranks, soft caps, experts: each kind of what is divided. */
 static void test_cards(void **state)
 {
@@ -524,9 +575,10 @@ static void test_cards(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_goldens),       cmocka_unit_test(test_ranks),
-        cmocka_unit_test(test_stages),        cmocka_unit_test(test_cards),
-        cmocka_unit_test(test_whole_numbers), cmocka_unit_test(test_latent_pairs),
-        cmocka_unit_test(test_mixed_pairs),   cmocka_unit_test(test_states_in_pairs)};
+        cmocka_unit_test(test_goldens),        cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_stages),         cmocka_unit_test(test_cards),
+        cmocka_unit_test(test_card),           cmocka_unit_test(test_whole_numbers),
+        cmocka_unit_test(test_latent_pairs),   cmocka_unit_test(test_mixed_pairs),
+        cmocka_unit_test(test_states_in_pairs)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
