@@ -362,27 +362,34 @@ static void test_goldens(void **state)
     each_golden(compare_alone);
 }
 
+/* Whether an attention reads the value. */
+static bool is_heads(const struct ek_graph *g, uint16_t value)
+{
+    for (uint32_t i = 0; i < g->op_count; i++)
+        if (g->ops[i].kind == EK_OP_ATTENTION && g->ops[i].src == value)
+            return true;
+    return false;
+}
+
 /* As many as have a rule: heads of queries divide among them, those of keys, too, or several
  * ranks share one. */
 static void compare_ranks(const char *dir, const char *name)
 {
     struct model *m = open_model(dir, name);
     const uint32_t keys = m->graph.kv_heads;
-    const uint32_t hidden = m->graph.hidden;
     uint32_t heads = 0;
-    bool hybrid = m->graph.state_floats > 0; /* ranks have no rule for those yet, */
+    bool none = m->graph.kv_mixed; /* there is no rule for those yet, */
 
     for (uint32_t i = 0; i < m->graph.op_count; i++) {
-        if (m->graph.ops[i].kind == EK_OP_ATTENTION)
-            heads = m->graph.ops[i].u.attention.q_heads;
-        hybrid = hybrid || m->graph.ops[i].kind == EK_OP_SCALE; /* nor for Gemma 4, */
-        hybrid =
-            hybrid || (m->graph.ops[i].kind == EK_OP_NORM && /* nor norms of Command R+ */
-                       (m->graph.ops[i].u.norm.own ||        /* and of StableLM 2 12B */
-                        (m->graph.ops[i].u.norm.centred && m->graph.ops[i].u.norm.group < hidden)));
+        const struct ek_op *op = &m->graph.ops[i];
+        if (op->kind == EK_OP_ATTENTION)
+            heads = op->u.attention.q_heads;
+        none = none || op->kind == EK_OP_SCALE; /* nor for Falcon H1, */
+        none = none || (op->kind == EK_OP_NORM && is_heads(&m->graph, op->src) &&
+                        (op->u.norm.own || op->u.norm.centred)); /* Command R+, StableLM 2 12B */
     }
     model_free(m);
-    for (uint32_t ranks = 2; !hybrid && ranks <= 4 && heads % ranks == 0; ranks *= 2)
+    for (uint32_t ranks = 2; !none && ranks <= 4 && heads % ranks == 0; ranks *= 2)
         if (keys % ranks == 0 || ranks % keys == 0)
             compare(ek_backend_find("cpu", NULL), dir, name, (struct division){ranks, 1});
 }
@@ -500,8 +507,9 @@ static const struct ek_backend *simulated_cards(void)
     return get(EK_BACKEND_ABI);
 }
 
-/* On one card, the begin of two texts: token by token, and in chunks beside each other. */
-static void compare_card(const struct ek_backend *card, const char *dir, const char *name)
+/* On one card or two, the begin of two texts: token by token, and in chunks beside each other. */
+static void compare_card(const struct ek_backend *card, const char *dir, const char *name,
+                         struct division by)
 {
     enum { MORE = 6, MOST = 16 }; /* tokens; simulated cards are slow */
     struct model *m = open_model(dir, name);
@@ -511,7 +519,7 @@ static void compare_card(const struct ek_backend *card, const char *dir, const c
 
     golden_open(&g, dir, m->graph.vocab);
     model_serve(m, m->max_model_len);
-    device_open(&x, card, m, (struct division){0, 0});
+    device_open(&x, card, m, by);
     for (uint32_t i = 0; i < g.seqs && seqs < 2; i++) {
         struct sequence s = g.seq[i];
         if (s.at || s.served != g.seq[0].served || s.prompt > 2 * MOST)
@@ -525,7 +533,8 @@ static void compare_card(const struct ek_backend *card, const char *dir, const c
     first.tokens = first.tokens < MOST ? first.tokens : MOST;
     float worst = one_by_one(&x, &first, name, x.vocab);
     worst = fmaxf(worst, together(&x, &g, first.served, CHUNK, name));
-    print_message("%-32s on a card: off by at most %.1e\n", name, (double)worst);
+    print_message("%-32s on cards, %u ranks, %u stages: off by at most %.1e\n", name,
+                  by.ranks + !by.ranks, by.stages + !by.stages, (double)worst);
     device_close(&x);
     golden_close(&g);
     model_free(m);
@@ -534,20 +543,24 @@ static void compare_card(const struct ek_backend *card, const char *dir, const c
 /* States that are not keys and values, gates, and norms that few have. */
 static void test_card(void **state)
 {
-    static const char *const models[] = {
-        "qwen3-next", "qwen3.5",        "qwen3.5-moe", "olmo-hybrid",    "lfm2",
-        "lfm2-moe",   "granite-hybrid", "nemotron-h",  "nemotron-h-moe", "falcon-h1-norm",
-        "cohere",     "starcoder2",     "nemotron",    "stablelm-2",     "apertus"};
+    static const struct {
+        const char *model;
+        struct division by;
+    } cases[] = {{"qwen3-next", {0, 0}},     {"qwen3.5", {0, 0}},        {"qwen3.5-moe", {2, 1}},
+                 {"olmo-hybrid", {0, 0}},    {"lfm2", {0, 0}},           {"lfm2-moe", {2, 1}},
+                 {"granite-hybrid", {0, 0}}, {"nemotron-h-moe", {0, 0}}, {"falcon-h1-norm", {0, 0}},
+                 {"qwen3-next", {2, 2}},     {"cohere", {0, 0}},         {"starcoder2", {0, 0}},
+                 {"nemotron-h", {2, 1}},     {"stablelm-2", {0, 0}},     {"apertus", {0, 0}}};
     const struct ek_backend *card = simulated_cards();
     (void)state;
 
     if (!card || getenv("GOLDENS"))
         skip();
-    for (size_t i = 0; i < sizeof(models) / sizeof(models[0]); i++) {
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char path[300];
-        (void)snprintf(path, sizeof(path), "%s/%s", GOLDENS_DIR, models[i]);
+        (void)snprintf(path, sizeof(path), "%s/%s", GOLDENS_DIR, cases[i].model);
         if (share_takes(i))
-            compare_card(card, path, models[i]);
+            compare_card(card, path, cases[i].model, cases[i].by);
     }
 }
 
