@@ -170,12 +170,101 @@ static int shard_gate(struct sharding *s)
 
     if (dst->form == WHOLE && src->form == WHOLE)
         return push_whole(s);
+    if (dst->form == COLUMNS && src->form == GATED) { /* as many heads of both */
+        push(s, &s->op);
+        return 0;
+    }
     if (dst->form != COLUMNS || src->form != COLUMNS || !gate_whole(s, &s->op) ||
         dst->columns.first != src->columns.first || dst->columns.count != src->columns.count)
         return shard_no_rule(s, "of divided columns");
     s->op.u.gate.step = s->op.u.gate.group = dst->columns.count;
     push(s, &s->op);
     return 0;
+}
+
+/* The attention that reads a value of heads. */
+static const struct ek_op *attention_of(const struct sharding *s, uint16_t value)
+{
+    for (uint32_t i = s->at; i < s->g->op_count; i++)
+        if (s->g->ops[i].kind == EK_OP_ATTENTION && s->g->ops[i].src == value)
+            return &s->g->ops[i];
+    return NULL;
+}
+
+/* The attention whose queries it takes from heads that are twice as wide: [q | gate]; or NULL. */
+static const struct ek_op *takes_queries(const struct sharding *s, const struct ek_op *take)
+{
+    const struct ek_op *a = attention_of(s, take->dst);
+
+    if (!a)
+        return NULL;
+    const uint32_t q = a->u.attention.q_heads, kv = a->u.attention.kv_heads,
+                   d = a->u.attention.head_dim;
+    const bool all = take->u.take.first == 0 && take->u.take.heads == q &&
+                     take->u.take.group == d && take->u.take.step == 2 * d &&
+                     s->g->value_width[take->src] == (uint64_t)(q + kv) * 2 * d;
+    return all ? a : NULL;
+}
+
+/* A product that makes heads with gates. */
+static int linear_gated(struct sharding *s, const struct ek_op *a)
+{
+    const uint32_t q = a->u.attention.q_heads, kv = a->u.attention.kv_heads;
+    const uint32_t d = a->u.attention.head_dim, mine = q / s->ranks;
+
+    int r = shard_check_heads(s, q, kv);
+    if (r < 0)
+        return r;
+    const struct shard_cut c = kv_cut(s, kv);
+    const struct shard_cut rows[3] = {{s->rank * mine * 2 * d, mine * 2 * d},
+                                {(2 * q + c.first) * d, c.count * d},
+                                {(2 * q + kv + c.first) * d, c.count * d}};
+    r = shard_cut_rows(s, s->op.weight, rows, 3);
+    if (r == 0)
+        r = shard_cut_rows(s, s->op.bias, rows, 3);
+    push(s, &s->op);
+    s->held[s->op.dst].form = GATED;
+    return r < 0 ? r : set_width(s, s->op.dst, (mine + c.count) * 2 * d);
+}
+
+/* Queries, or keys and values, out of heads with gates; or columns that all ranks have. */
+static int shard_take(struct sharding *s)
+{
+    const struct ek_op *a = attention_of(s, s->op.dst);
+
+    if (s->held[s->op.src].form == WHOLE)
+        return push_whole(s);
+    if (s->held[s->op.src].form != GATED || !a)
+        return shard_no_rule(s, "of divided columns");
+    const uint32_t q = a->u.attention.q_heads, kv = a->u.attention.kv_heads;
+    const uint32_t d = a->u.attention.head_dim, mine = q / s->ranks;
+    const uint32_t keys = kv_cut(s, kv).count;
+    if (takes_queries(s, &s->g->ops[s->at])) {
+        s->op.u.take.heads = mine;
+    } else if (s->op.u.take.first == 2 * q * d && s->op.u.take.heads == 1 &&
+               s->op.u.take.group == 2 * kv * d && s->op.u.take.to == q * d) {
+        s->op.u.take.first = 2 * mine * d;
+        s->op.u.take.group = 2 * keys * d;
+        s->op.u.take.to = mine * d;
+    } else {
+        return shard_no_rule(s, "of some of the heads");
+    }
+    push(s, &s->op);
+    s->held[s->op.dst].form = HEADS;
+    return set_width(s, s->op.dst, (mine + 2 * keys) * d);
+}
+
+/* Each rank has all of the recurrent layers and their states. */
+static int shard_recurrent(struct sharding *s)
+{
+    const struct ek_op *op = &s->op;
+    const uint16_t beside = op->kind == EK_OP_DELTA  ? op->u.delta.gates
+                            : op->kind == EK_OP_SCAN ? op->u.scan.steps
+                                                     : op->src;
+
+    if (s->held[op->src].form != WHOLE || s->held[beside].form != WHOLE)
+        return shard_no_rule(s, "of divided columns");
+    return push_whole(s);
 }
 
 static int shard_linear(struct sharding *s)
@@ -195,21 +284,16 @@ static int shard_linear(struct sharding *s)
         return linear_heads(s, next);
     if (next && next->kind == EK_OP_HEADS && next->src == s->op.dst)
         return linear_by_heads(s, next);
+    const struct ek_op *gated =
+        next && next->kind == EK_OP_TAKE && next->src == s->op.dst ? takes_queries(s, next) : NULL;
+    if (gated)
+        return linear_gated(s, gated);
     if (next && next->kind == EK_OP_GLU && next->src == s->op.dst)
         return linear_inner(s, next);
     if (next && next->kind == EK_OP_GATE && next->src == s->op.dst && gate_whole(s, next) &&
         gates_heads(s, next))
         return linear_of_heads(s);
     return push_whole(s);
-}
-
-/* The attention that reads a value of heads. */
-static const struct ek_op *attention_of(const struct sharding *s, uint16_t value)
-{
-    for (uint32_t i = s->at; i < s->g->op_count; i++)
-        if (s->g->ops[i].kind == EK_OP_ATTENTION && s->g->ops[i].src == value)
-            return &s->g->ops[i];
-    return NULL;
 }
 
 /* Moves what an operation does to all heads of Q, of K or of both to those of the rank. */
@@ -429,10 +513,10 @@ static int shard_op(struct sharding *s, bool after_logits)
     case EK_OP_ADD:
     case EK_OP_PICK: return shard_alike(s, true, false);
     case EK_OP_SOFTCAP: return shard_alike(s, false, after_logits);
-    case EK_OP_TAKE:
+    case EK_OP_TAKE: return shard_take(s);
     case EK_OP_CONV:
     case EK_OP_SCAN:
-    case EK_OP_DELTA: return shard_no_rule(s, "of a hybrid model");
+    case EK_OP_DELTA: return shard_recurrent(s);
     case EK_OP_SCALE: return shard_no_rule(s, "of a layer");
     case EK_OP_REDUCE:
     case EK_OP_GATHER:
@@ -520,12 +604,6 @@ int ek_shard(const struct ek_graph *g, uint32_t rank, uint32_t ranks, struct ek_
         ek_fault_set(fault, "tensor-parallel-size",
                      "The model's layers differ in their heads of keys and values, which are not "
                      "divided among ranks yet: leave --tensor-parallel-size out.");
-        r = -ENOTSUP;
-    }
-    if (r == 0 && g->state_floats > 0) {
-        ek_fault_set(fault, "tensor-parallel-size",
-                     "The model has layers with recurrent state, whose heads are not divided among "
-                     "ranks yet: leave --tensor-parallel-size out.");
         r = -ENOTSUP;
     }
     if (r < 0)

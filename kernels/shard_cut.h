@@ -15,7 +15,8 @@ struct shard_cut { /* columns [first, first + count) of a value or rows of a mat
 };
 
 struct shard_held {
-    enum { WHOLE, COLUMNS, HEADS } form; /* HEADS: the rank's [q | k | v] */
+    /* HEADS: the rank's [q | k | v]; GATED: the same, each head of q with its gate behind it */
+    enum { WHOLE, COLUMNS, HEADS, GATED } form;
     struct shard_cut columns;
 };
 

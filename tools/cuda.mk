@@ -31,7 +31,7 @@ $(B)/cuda/header.checked: $(wildcard tests/cuda/check_*) kernels/cuda/driver.h k
 	@[ ! -e $(CUDA_HOME)/include/nccl.h ] || $(CC) -std=gnu17 -I. -I$(CUDA_HOME)/include -fsyntax-only tests/cuda/check_nccl.c
 	@touch $@
 
-$(B)/%.fatbin: %.cu $(wildcard kernels/cuda/*.cuh kernels/cuda/args.h kernels/graph.h kernels/step.h common/sampling.h) tools/cuda.mk
+$(B)/%.fatbin: %.cu $(wildcard kernels/cuda/*.cuh kernels/cuda/args*.h kernels/graph.h kernels/step.h common/sampling.h) tools/cuda.mk
 	@mkdir -p $(@D)
 	$(SAY) "  NVCC    $<"
 	@$(NVCC) $(NVCCFLAGS) --fatbin -o $@ $< >$@.log 2>&1 || { cat $@.log >&2; rm -f $@; exit 1; }

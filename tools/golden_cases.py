@@ -488,6 +488,7 @@ def quantized_cases():
     cases += [moe_case(how) for how in ("gptq", "w8a8", "fp8-row")]
     cases += [case("quant-deepseek-fp8", "DeepseekV3", quant="fp8-block", **{**DEEPSEEK_V3, "prompts": ((30, 24, 0),)})]
     cases += [case("quant-qwen3.5-fp8", "Qwen3_5MoeText", quant="fp8-block", **{**HYBRID_MOE, "prompts": ((30, 24, 0),)}),
+              case("quant-qwen3.5-fp8-joined", "Qwen3_5MoeText", quant="fp8-joined", **{**HYBRID_MOE, "prompts": ((30, 24, 0),)}),
               case("quant-qwen3-next-gptq", "Qwen3Next", quant="gptq", **{
                   **HYBRID_MOE, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32,
                   "linear_value_head_dim": 8, "num_hidden_layers": 2, "prompts": ((30, 24, 0),)},
@@ -495,5 +496,5 @@ def quantized_cases():
     cases += [case("quant-sees-qwen3.5-w4a16", "Qwen3_5", quant="w4a16", sees=QWEN_VISION, tie_word_embeddings=True,
                    **{**FORMS["qwen3.5"][1], "rope_parameters": MROPE})]
     cases += [case("quant-" + how, "Qwen2" if how == "gptq-v2" else "Llama", quant=how,
-                   prompts=((30, 24, 0),)) for how in quantize.FORMATS if how != "mxfp4"]
+                   prompts=((30, 24, 0),)) for how in quantize.FORMATS if how not in ("mxfp4", "fp8-joined")]
     return cases

@@ -103,6 +103,15 @@ def fp8(w, scales="block", name="weight_scale_inv", block=(20, 24)):
     return {"weight": number.to(torch.float8_e4m3fn), name: stored}, result
 
 
+def fp8_joined(w):
+    """Experts as one tensor stay one, as transformers' FP8Experts has them."""
+    if w.dim() == 2:
+        return fp8(w)
+    each = [fp8(m, name="_scale_inv") for m in w]
+    return {"": torch.stack([e["weight"] for e, _ in each]), "_scale_inv": torch.stack([e["_scale_inv"] for e, _ in each])}, \
+        torch.stack([result for _, result in each])
+
+
 def modelopt(w):
     """One scale without a dimension, and one of the inputs, which float32 does not round."""
     tensors, result = fp8(w, "tensor", "weight_scale")
@@ -169,6 +178,7 @@ FORMATS = {
                   "zero_point": True}),
     "fp8-block": (fp8, {"quant_method": "fp8", "weight_block_size": [20, 24],
                         "activation_scheme": "dynamic"}),
+    "fp8-joined": (fp8_joined, {"quant_method": "fp8", "weight_block_size": [20, 24], "activation_scheme": "dynamic"}),
     "fp8-tensor": (lambda w: fp8(w, "tensor", "weight_scale"), {"quant_method": "fp8"}),
     "modelopt": (modelopt, {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head"]}),
     "nvfp4": (nvfp4, {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"], "producer": {"name": "modelopt"}}),
@@ -192,6 +202,8 @@ def matrices(name, p, how, turned):
     if how == "mxfp4":
         if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
             yield name + "_", p
+    elif how == "fp8-joined" and p.dim() == 3 and "experts" in name:
+        yield name, p
     elif name.endswith(PRODUCTS):
         yield name.removesuffix("weight"), p
     elif name.endswith("experts.gate_up_proj"):

@@ -152,15 +152,15 @@ static const char *kv_of(const struct attend *a, uint32_t block, uint32_t head)
     return cpu_kv_at(a->d, block, a->cells, head);
 }
 
-/* Points b at up to CPU_BLOCKS blocks of [at, end), and at what is read a phase later: their V
+/* Points b at up to `most` blocks of [at, end), and at what is read a phase later: their V
  * behind their K; behind V the K of the next tile or, at the end, of the next item. */
-static void take_blocks(const struct attend *a, bool v, uint32_t at, uint32_t end,
+static void take_blocks(const struct attend *a, bool v, uint32_t at, uint32_t end, uint32_t most,
                         struct cpu_block *b)
 {
     const size_t behind = a->cells->k_bytes;
     const uint32_t bs = a->d->shape.block_size;
 
-    for (b->blocks = 0; b->blocks < CPU_BLOCKS && at < end; b->blocks++, at += bs) {
+    for (b->blocks = 0; b->blocks < most && at < end; b->blocks++, at += bs) {
         const char *kv = kv_of(a, a->table[at / bs], a->kv_head);
         uint32_t next = (at + CPU_TILE < a->to ? at + CPU_TILE : at % CPU_TILE) / bs;
         b->kv[b->blocks] = v ? kv + behind : kv;
@@ -204,7 +204,7 @@ static void score_tile(struct attend *a, uint32_t base, uint32_t first, uint32_t
                           .out_stride = SCORES};
 
     for (uint32_t at = first; at < end; at += b.blocks * b.keys) {
-        take_blocks(a, false, at, end, &b);
+        take_blocks(a, false, at, end, CPU_BLOCKS, &b);
         b.out = a->scores + (at - base);
         if (a->quads)
             a->quads->scores(&b, a->unit);
@@ -213,11 +213,31 @@ static void score_tile(struct attend *a, uint32_t base, uint32_t first, uint32_t
     }
 }
 
+/* Sums of whole numbers, rounded at the same positions for all queries and sizes of blocks: at the
+ * multiples of CPU_QUAD_SPAN. A larger block is taken in pieces. */
+static void mix_quads(struct attend *a, struct cpu_block *b, uint32_t base, uint32_t first,
+                      uint32_t end)
+{
+    const uint32_t bs = a->d->shape.block_size;
+
+    b->keys = bs < CPU_QUAD_SPAN ? bs : CPU_QUAD_SPAN;
+    for (uint32_t at = first; at < end; at += b->blocks * b->keys) {
+        const uint32_t stop = (at / CPU_QUAD_SPAN + 1) * CPU_QUAD_SPAN, inside = at % bs;
+        const size_t skip = cpu_quad_value_index(b->dim, 0, inside);
+        b->in = a->scores + (at - base) / 2;
+        take_blocks(a, true, at - inside, stop < end ? stop : end,
+                    bs < CPU_QUAD_SPAN ? CPU_QUAD_BLOCKS : 1, b);
+        b->kv[0] = (const char *)b->kv[0] + skip;
+        b->next[0] = (const char *)b->next[0] + skip;
+        a->quads->mix(b, a->weight);
+    }
+}
+
 static void mix_tile(struct attend *a, uint32_t base, uint32_t first, uint32_t end)
 {
     const struct ek_device *d = a->d;
     const uint32_t bs = d->shape.block_size, whole = a->to / bs * bs;
-    const uint32_t unit = a->pairs || a->quads ? 2 : 1; /* weights in 4 bytes */
+    const uint32_t unit = a->pairs ? 2 : 1; /* weights in 4 bytes */
     struct cpu_block b = {.dtype = d->graph->kv_i8 ? EK_I8 : d->graph->dtype,
                           .pairs = a->pairs,
                           .rows = a->count,
@@ -227,15 +247,13 @@ static void mix_tile(struct attend *a, uint32_t base, uint32_t first, uint32_t e
                           .out = a->acc,
                           .out_stride = d->shape.dim};
 
+    if (a->quads) {
+        mix_quads(a, &b, base, first, end);
+        return;
+    }
     for (uint32_t at = first; at < end; at += b.blocks * bs) {
         b.in = a->scores + (at - base) / unit;
-        if (a->quads) { /* sums of whole numbers, rounded at the same positions for all queries */
-            const uint32_t stop = (at / (CPU_BLOCKS * bs) + 1) * CPU_BLOCKS * bs;
-            take_blocks(a, true, at, stop < end ? stop : end, &b);
-            a->quads->mix(&b, a->weight);
-            continue;
-        }
-        take_blocks(a, true, at, at < whole && whole < end ? whole : end, &b);
+        take_blocks(a, true, at, at < whole && whole < end ? whole : end, CPU_BLOCKS, &b);
         b.keys = at < whole ? bs : a->to - at; /* what lies behind was never written */
         d->ops->mix(&b);
     }

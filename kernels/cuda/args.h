@@ -50,7 +50,8 @@ struct cu_step {
     uint32_t rows, seqs, logit_rows, sets, items, tiles, scores, hiddens;
     uint32_t token_at, position_at, kv_slot_at, seq_at, table_at, set_at, item_at, tile_at;
     uint32_t word_at, score_at, hidden_at, pad;
-    cu_addr kv; /* the KV pool, which a resize may move */
+    cu_addr kv;     /* the KV pool, which a resize may move */
+    cu_addr states; /* the recurrent states, 0 = there are none */
 };
 
 struct cu_slot {
@@ -279,7 +280,7 @@ struct cu_sample_args {
 #endif
 CU_SAME(struct cu_item, 32);
 CU_SAME(struct cu_tile, 40);
-CU_SAME(struct cu_step, 88);
+CU_SAME(struct cu_step, 96);
 CU_SAME(struct cu_view, 16);
 CU_SAME(struct cu_packing, 32);
 CU_SAME(struct cu_piece, 32);

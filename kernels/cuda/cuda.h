@@ -22,6 +22,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/args.h"
+#include "kernels/cuda/args_recur.h"
 #include "kernels/cuda/driver.h"
 #include "kernels/cuda/offload.h"
 
@@ -82,6 +83,14 @@ enum cuda_kernel {
     K_UNPACK,
     K_SQUARES,
     K_NORM_BY,
+    K_CONV,
+    K_CONV_KEEP,
+    K_DELTA_SAID,
+    K_DELTA,
+    K_SCAN_SAID,
+    K_SCAN,
+    K_COLUMNS,
+    K_CENTRE,
     CUDA_KERNELS
 };
 
@@ -133,6 +142,8 @@ struct cuda_shape {
     bool expert_forms[CU_FORMS];     /* which experts have */
     uint32_t part_stride; /* of ranks: the logits of one, those of all as they come, squares */
     size_t part_at, gather_at, square_at;
+    size_t state_bytes; /* of a sequence's recurrent state */
+    size_t said_at;     /* what rows say of its heads, of the operation at hand */
 };
 
 /* Weights in host memory that an operation reads together. */
@@ -159,7 +170,9 @@ enum cuda_run {
     RUN_SUM,
     RUN_GATHER,
     RUN_SEND,
-    RUN_RECV
+    RUN_RECV,
+    RUN_CONV,
+    RUN_SEQS
 };
 
 /* Rows that all ranks sum, or that go from stage to stage. */
@@ -168,7 +181,8 @@ struct cuda_sum {
     bool picked;
 };
 
-/* One launch of the program. The grid's first side is the rows of the step or the logit rows. */
+/* One launch of the program. The grid's first side is the rows of the step, the logit rows or, of
+ * RUN_SEQS, the sequences. */
 struct cuda_launch {
     enum cuda_run run;
     enum cuda_kernel kernel;
@@ -187,6 +201,11 @@ struct cuda_launch {
         struct cu_prepare_args prepare;
         struct cu_squares_args squares;
         struct cu_unpack_args unpack;
+        struct cu_conv_args conv;
+        struct cu_delta_args delta;
+        struct cu_scan_args scan;
+        struct cu_columns_args columns;
+        struct cu_centre_args centre;
         struct cuda_sum sum;
     } args;
 };
@@ -264,12 +283,18 @@ struct ek_device {
     size_t host_bytes;
     bool host_pinned;
 
+    struct cuda_buffer states; /* recurrent: of each slot, then snapshots */
+    uint32_t state_count;
+    uint64_t checked, *named; /* steps, and for each slot the last one that named it */
+    uint32_t seqs;            /* of the step that is enqueued */
+
     struct cuda_flight flight[2];
     cu_handle recorded[CUDA_BUCKETS + 1]; /* the last: of as many rows as there can be */
     uint8_t seen[CUDA_BUCKETS + 1];       /* steps of a bucket that ran before it is recorded */
     bool records;
 
     _Atomic uint64_t weight_bytes, arena_bytes, kv_bytes, host_kv_bytes, steps, busy_us;
+    _Atomic uint64_t state_bytes;
     _Atomic(const char *) attention; /* NULL before load(), after which `note` stays as it is */
     _Atomic uint64_t host_weight_bytes, stream_bytes, stream_us, stream_rows;
 };
@@ -341,6 +366,20 @@ void cuda_kv_close(struct ek_device *d);
 int cuda_kv_read(struct ek_device *d, uint32_t tier, uint32_t block, void *to);
 int cuda_kv_write(struct ek_device *d, uint32_t tier, uint32_t block, const void *from);
 int cuda_kv_copies(struct ek_device *d, const struct ek_step *step); /* enqueues a step's copies */
+
+/* states.c: recurrent states. open() with the pool: EK_EDEVMEM; -EINVAL when there are fewer than
+ * sequences. check(): -EBADMSG when two of a step have the same. */
+int cuda_states_open(struct ek_device *d, uint32_t states);
+void cuda_states_close(struct ek_device *d);
+int cuda_states_check(struct ek_device *d, const struct ek_step *step);
+int cuda_state_copy(struct ek_device *d, uint32_t from, uint32_t to); /* enqueued */
+int cuda_state_read(struct ek_device *d, uint32_t state, void *to);
+int cuda_state_write(struct ek_device *d, uint32_t state, const void *from);
+
+/* program_recur.c: why it cannot compute an operation, NULL = it can or does not have it; floats
+ * that a row says of the heads of an operation, at most. */
+const char *cuda_recur_refuse(const struct ek_op *op);
+uint32_t cuda_recur_said(const struct ek_graph *g);
 
 /* program.c */
 int cuda_program_make(struct ek_device *d);

@@ -330,6 +330,8 @@ DEV float gated(float gate, float up, uint32_t act)
         return gate / (1.0f + expf(-EK_SWIGLU_ALPHA * gate)) *
                (bound(up, -EK_SWIGLU_MOST, EK_SWIGLU_MOST) + 1.0f);
     }
+    if (act == EK_ACT_RELU)
+        return gate > 0.0f ? gate * up : 0.0f;
     if (act == EK_ACT_SILU)
         return gate / (1.0f + expf(-gate)) * up;
     if (act == EK_ACT_GELU_TANH)
@@ -368,4 +370,20 @@ DEV cu_addr kv_at(cu_addr kv, const uint32_t *table, uint32_t position, uint32_t
 {
     uint32_t block = table[position >> shift], offset = position & ((1u << shift) - 1);
     return kv + block * block_bytes + layer_at + (uint64_t)((head << shift) + offset) * row_bytes;
+}
+
+/* Which sequence a row of the step belongs to. */
+DEV uint32_t seq_of_row(const struct cu_step *s, uint32_t row)
+{
+    const struct ek_step_seq *q = array_of<struct ek_step_seq>(s, s->seq_at);
+    uint32_t from = 0, to = s->seqs;
+
+    while (to - from > 1) {
+        uint32_t mid = (from + to) / 2;
+        if (q[mid].row <= row)
+            from = mid;
+        else
+            to = mid;
+    }
+    return from;
 }

@@ -69,6 +69,7 @@ static int record(struct ek_device *d, uint32_t bucket, cu_handle *ret_graph)
     int r = begin_recording(d);
     if (r < 0)
         return r;
+    d->seqs = rows;
     /* as many parts of contexts as there can be: the grid is for the card, not for them */
     r = cuda_program_run(d, rows, rows, 0, d->shape.most_items);
     int ended = cu_code(d->cu.capture_end(d->stream, &graph));

@@ -54,6 +54,14 @@ static void name_of(const struct ek_device *d, enum cuda_kernel k, char *name, s
         [K_UNPACK] = "ek_unpack",
         [K_SQUARES] = "ek_squares",
         [K_NORM_BY] = "ek_norm_by",
+        [K_CONV] = "ek_conv",
+        [K_CONV_KEEP] = "ek_conv_keep",
+        [K_DELTA_SAID] = "ek_delta_said",
+        [K_DELTA] = "ek_delta",
+        [K_SCAN_SAID] = "ek_scan_said",
+        [K_SCAN] = "ek_scan",
+        [K_COLUMNS] = "ek_columns",
+        [K_CENTRE] = "ek_centre",
     };
     enum ek_dtype t = d->graph->dtype;
     const char *type = t == EK_F32 ? "f32" : t == EK_F16 ? "f16" : "bf16";
@@ -102,6 +110,8 @@ static bool wanted(const struct ek_device *d, enum cuda_kernel k)
         return d->shape.pairs > 0;
     if (k >= K_UNPACK && k <= K_NORM_BY)
         return d->graph->ranks > 0;
+    if (k >= K_CONV && k <= K_SCAN)
+        return d->graph->state_floats > 0;
     return true;
 }
 

@@ -134,6 +134,7 @@ void cuda_kv_close(struct ek_device *d)
     d->host_kv = NULL;
     d->host_pinned = false;
     d->kv_blocks = d->host_blocks = 0;
+    cuda_states_close(d);
 }
 
 int cuda_kv_open(struct ek_device *d, const struct ek_kv_params *p)
@@ -151,6 +152,8 @@ int cuda_kv_open(struct ek_device *d, const struct ek_kv_params *p)
         r = cu_code(d->cu.alloc(&d->kv, bytes));
     if (r == 0)
         r = open_host(d, p->host_blocks);
+    if (r == 0)
+        r = cuda_states_open(d, p->states);
     if (r < 0) {
         cuda_kv_close(d);
         return r;
@@ -196,6 +199,9 @@ static int begin_copy(struct ek_device *d, uint32_t tier, uint32_t block)
 int cuda_kv_read(struct ek_device *d, uint32_t tier, uint32_t block, void *to)
 {
     const size_t one = d->shape.block_bytes;
+
+    if (tier == EK_TIER_STATE)
+        return cuda_state_read(d, block, to);
     int r = begin_copy(d, tier, block);
 
     if (r < 0)
@@ -211,6 +217,9 @@ int cuda_kv_read(struct ek_device *d, uint32_t tier, uint32_t block, void *to)
 int cuda_kv_write(struct ek_device *d, uint32_t tier, uint32_t block, const void *from)
 {
     const size_t one = d->shape.block_bytes;
+
+    if (tier == EK_TIER_STATE)
+        return cuda_state_write(d, block, from);
     int r = begin_copy(d, tier, block);
 
     if (r < 0)
@@ -234,8 +243,19 @@ static uint32_t run_of(const struct ek_block_copy *c, uint32_t count)
     return n;
 }
 
+static int copy_states(struct ek_device *d, const struct ek_block_copy *c, uint32_t n)
+{
+    int r = 0;
+
+    for (uint32_t i = 0; r == 0 && i < n; i++)
+        r = cuda_state_copy(d, c[i].from, c[i].to);
+    return r;
+}
+
 static int copy_run(struct ek_device *d, const struct ek_block_copy *c, uint32_t n)
 {
+    if (c->from_tier == EK_TIER_STATE)
+        return copy_states(d, c, n);
     size_t one = d->shape.block_bytes, bytes = n * one;
     cu_ptr from = d->kv + c->from * one, to = d->kv + c->to * one;
     bool overlaps = c->from < c->to + n && c->to < c->from + n;

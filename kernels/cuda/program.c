@@ -10,26 +10,10 @@
 #include "common/err.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/group.h"
+#include "kernels/cuda/program.h"
 #include "kernels/shard.h"
 
 #define EXTRA_LAUNCHES 2u /* beside one per rope table and three per operation */
-
-struct maker {
-    struct ek_device *d;
-    const struct ek_op *op, *end;
-    bool picked, logits; /* the pick, the logits came before */
-};
-
-static cu_addr step_addr(const struct ek_device *d)
-{
-    return cuda_arena(d, d->shape.step_at);
-}
-
-static struct cu_view value_view(const struct ek_device *d, uint16_t value)
-{
-    const struct cuda_value *v = &d->values[value];
-    return (struct cu_view){cuda_arena(d, v->at), v->stride, v->dtype};
-}
 
 /* What is computed here: of a rank its share, which is gathered. */
 static struct cu_view logits_view(const struct ek_device *d)
@@ -39,30 +23,19 @@ static struct cu_view logits_view(const struct ek_device *d)
     return (struct cu_view){cuda_arena(d, d->shape.logits_at), d->shape.logit_stride, EK_F32};
 }
 
-static cu_addr weight_addr(const struct ek_device *d, uint32_t weight)
-{
-    return weight == EK_NO_WEIGHT ? 0 : cuda_weight_at(d, weight);
-}
-
 static cu_addr angles_addr(const struct ek_device *d, uint32_t table)
 {
     size_t count = d->graph->ropes[table].count * sizeof(float);
     return cuda_arena(d, d->rope_at[table] + ((count + 255) & ~(size_t)255));
 }
 
-static struct cuda_launch *cuda_program_add(struct maker *m, enum cuda_run run,
-                                            enum cuda_kernel kernel, uint32_t threads,
-                                            uint32_t columns)
+struct cuda_launch *cuda_program_add(struct maker *m, enum cuda_run run, enum cuda_kernel kernel,
+                                     uint32_t threads, uint32_t columns)
 {
     struct cuda_launch *l = &m->d->program[m->d->launches++];
 
     *l = (struct cuda_launch){.run = run, .kernel = kernel, .threads = threads, .columns = columns};
     return l;
-}
-
-static enum cuda_run by_rows(const struct maker *m)
-{
-    return m->picked ? RUN_LOGIT_ROWS : RUN_ROWS;
 }
 
 static void make_begin(struct maker *m)
@@ -201,7 +174,7 @@ static bool joins_norm(const struct maker *m)
 
     return norm < m->end && norm->kind == EK_OP_NORM && norm->src == sum->dst &&
            norm->u.norm.first == 0 && norm->u.norm.heads <= 1 && sum->src != sum->dst &&
-           norm->u.norm.group == m->d->graph->value_width[sum->dst];
+           !cuda_norm_apart(norm) && norm->u.norm.group == m->d->graph->value_width[sum->dst];
 }
 
 static void make_rows(struct maker *m, enum cu_rows_kind kind)
@@ -402,6 +375,8 @@ static uint32_t make_op(struct maker *m)
 {
     const struct ek_op *op = m->op;
 
+    if (cuda_recur_make(m))
+        return 1;
     switch (op->kind) {
     case EK_OP_EMBED: make_embed(m); return 1;
     case EK_OP_NORM:
@@ -438,7 +413,7 @@ static uint32_t make_op(struct maker *m)
     case EK_OP_SCALE:
     case EK_OP_CONV:
     case EK_OP_SCAN:
-    case EK_OP_DELTA: break;
+    case EK_OP_DELTA: break; /* made above, or not offered */
     case EK_OP_EXPERTS: make_experts(m); return 1;
     case EK_OP_SOFTCAP: make_rows(m, CU_ROWS_SOFTCAP); return 1;
     case EK_OP_PICK:
@@ -600,6 +575,8 @@ static int run_launch(struct ek_device *d, struct cuda_launch *l, uint32_t rows)
     case RUN_GATHER: return run_gather(d, l, rows);
     case RUN_SEND:
     case RUN_RECV: return run_hand(d, l, rows);
+    case RUN_CONV: return cuda_recur_conv(d, l, rows);
+    case RUN_SEQS: return cuda_launch(d, l->kernel, d->seqs, l->columns, l->threads, &l->args);
     case RUN_ATTEND: break; /* asks for more */
     }
     return -EINVAL;

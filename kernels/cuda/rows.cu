@@ -136,17 +136,10 @@ EK_KERNEL(ek_norm, struct cu_norm_args, 1024)
 /* The tokens that a row's sequence has at least: its prompt's, or those up to the row. */
 DEV uint32_t length_at(const struct cu_step *s, uint32_t row, uint32_t position)
 {
-    const struct ek_step_seq *q = array_of<struct ek_step_seq>(s, s->seq_at);
-    uint32_t from = 0, to = s->seqs;
+    const struct ek_step_seq *q =
+        array_of<struct ek_step_seq>(s, s->seq_at) + seq_of_row(s, row);
 
-    while (to - from > 1) {
-        uint32_t mid = (from + to) / 2;
-        if (q[mid].row <= row)
-            from = mid;
-        else
-            to = mid;
-    }
-    return position + 1 > q[from].prompt ? position + 1 : q[from].prompt;
+    return position + 1 > q->prompt ? position + 1 : q->prompt;
 }
 
 /* cos and sin of every row's angles, once per step. */

@@ -30,6 +30,8 @@ static const char *refuse_op(const struct ek_op *op)
         [EK_OP_ADD] = true,    [EK_OP_SOFTCAP] = true,   [EK_OP_PICK] = true,
         [EK_OP_LOGITS] = true, [EK_OP_EXPERTS] = true,   [EK_OP_REDUCE] = true,
         [EK_OP_GATHER] = true, [EK_OP_SEND] = true,      [EK_OP_RECV] = true,
+        [EK_OP_TAKE] = true,   [EK_OP_GATE] = true,      [EK_OP_SCALE] = true,
+        [EK_OP_CONV] = true,   [EK_OP_DELTA] = true,     [EK_OP_SCAN] = true,
     };
     const size_t kinds = sizeof(offered) / sizeof(offered[0]);
 
@@ -42,15 +44,9 @@ static const char *refuse_op(const struct ek_op *op)
                "now";
     if (op->kind == EK_OP_EXPERTS && op->u.experts.routing.each != EK_NO_WEIGHT)
         return "has a factor for each expert, which is served on the CPU for now";
-    if ((op->kind == EK_OP_GLU && op->u.glu.act == EK_ACT_RELU) ||
-        (op->kind == EK_OP_EXPERTS &&
-         (op->u.experts.act == EK_ACT_RELU || op->u.experts.up == op->weight)) ||
-        (op->kind == EK_OP_NORM &&
-         (op->u.norm.own || op->u.norm.centred || op->bias != EK_NO_WEIGHT)))
-        return "has an activation or a norm that is served on the CPU for now";
     if (op->kind == EK_OP_ATTENTION && op->u.attention.head_dim > CU_DIM_MOST)
         return "has attention heads of more than 256 elements, which the CUDA backend does not do";
-    return NULL;
+    return cuda_recur_refuse(op);
 }
 
 int cuda_graph_offered(const struct ek_graph *g, uint32_t block_size, struct ek_fault *fault)
@@ -71,12 +67,6 @@ int cuda_graph_offered(const struct ek_graph *g, uint32_t block_size, struct ek_
         ek_fault_set(fault, "model",
                      "The model's layers differ in their heads of keys and values, which is served "
                      "on the CPU for now: use --device cpu.");
-        return -ENOTSUP;
-    }
-    if (g->state_floats > 0) {
-        ek_fault_set(fault, "model",
-                     "The model has layers with recurrent state, which are served on the CPU for "
-                     "now: use --device cpu.");
         return -ENOTSUP;
     }
     bool ok = stored(g->dtype);
@@ -502,6 +492,8 @@ int cuda_shape_of(const struct ek_plan_request *q, struct cuda_shape *ret_shape,
     shape_attention(q, &s);
     shape_experts(q, &s);
     shape_ranks(q, &s);
+    s.said_at = cuda_shape_take(&s.arena_bytes, (size_t)s.rows * cuda_recur_said(g), sizeof(float));
+    (void)cuda_shape_take(&s.state_bytes, g->state_floats, sizeof(float));
     shape_step(q, &s);
     const size_t sums = shape_fused(g, &s);
     s.zeroed_bytes = s.arena_bytes;

@@ -225,7 +225,8 @@ static uint32_t pack_step(struct ek_device *d, const struct ek_step *s, char *to
                                .seqs = s->seqs,
                                .logit_rows = s->logit_rows,
                                .sets = s->sets,
-                               .kv = d->kv};
+                               .kv = d->kv,
+                               .states = d->states.at};
     (void)cuda_step_take(&p, 1, sizeof(*p.head));
     p.head->token_at = put(&p, ek_step_tokens(s), s->rows, sizeof(int32_t));
     p.head->position_at = put(&p, ek_step_positions(s), s->rows, sizeof(uint32_t));
@@ -242,11 +243,13 @@ static uint32_t pack_step(struct ek_device *d, const struct ek_step *s, char *to
     return p.end;
 }
 
-static int check(const struct ek_device *d, const struct ek_step *step)
+static int check(struct ek_device *d, const struct ek_step *step)
 {
     int r = ek_step_check(step, step->bytes, &d->plan.ceiling, d->graph->vocab, d->kv_blocks,
-                          1u << d->shape.block_shift, 0);
-    return r == 0 && step->logit_rows > d->plan.logit_rows ? -EBADMSG : r;
+                          1u << d->shape.block_shift, d->state_count);
+    if (r == 0 && step->logit_rows > d->plan.logit_rows)
+        r = -EBADMSG;
+    return r == 0 ? cuda_states_check(d, step) : r;
 }
 
 /* Where stages are several, tokens that were sampled lie in the last one. A step that names some
@@ -311,6 +314,7 @@ static int launch(struct ek_device *d, struct cuda_flight *f, const struct ek_st
         r = cuda_times_begin(d);
     if (r < 0)
         return r;
+    d->seqs = head->seqs;
     bool decode = head->rows > 0 && head->rows == head->seqs && head->rows == head->logit_rows;
     if (decode)
         r = cuda_graph_run(d, head->rows, head->items);

@@ -293,6 +293,7 @@ static int cuda_plan(const struct ek_open_params *p, const struct ek_plan_reques
         .activation_bytes = s.arena_bytes,
         .slot_bytes = 0, /* in the arena */
         .block_bytes = s.block_bytes,
+        .state_bytes = s.state_bytes,
         .overhead_bytes = CONTEXT + CUDA_HANDLE + (p->ranks > 1 ? CONNECTIONS : 0)};
     return 0;
 }
@@ -453,7 +454,7 @@ static int cuda_resize_pool(struct ek_device *d, uint32_t blocks)
 
 static size_t cuda_block_bytes(const struct ek_device *d, uint32_t tier)
 {
-    return tier == EK_TIER_STATE ? 0 : d->shape.block_bytes; /* plan() refuses such a graph */
+    return tier == EK_TIER_STATE ? d->shape.state_bytes : d->shape.block_bytes;
 }
 
 static int cuda_read_block(struct ek_device *d, uint32_t tier, uint32_t block, void *to)
@@ -477,6 +478,7 @@ static void cuda_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
         .activation_bytes = atomic_load(&d->arena_bytes),
         .kv_bytes = atomic_load(&d->kv_bytes),
         .host_kv_bytes = atomic_load(&d->host_kv_bytes),
+        .state_bytes = atomic_load(&d->state_bytes),
         .pool_reserved_bytes = own, /* all taken at start: nothing comes and goes */
         .pool_used_bytes = own,
         .pool_reserved_high_bytes = own,

@@ -92,8 +92,22 @@ bool cuda_is_bias(const struct ek_graph *g, uint32_t index)
         return false;
     for (uint32_t i = 0; i < g->op_count; i++)
         if (g->ops[i].weight == index)
-            return false;
+            return g->ops[i].kind == EK_OP_CONV;
     return !experts_with(g, index);
+}
+
+/* A product's weight of one row or column is no vector. */
+static bool is_vector(const struct ek_graph *g, uint32_t index)
+{
+    const struct ek_weight *w = &g->weights[index];
+
+    if (w->rows > 1 && w->cols > 1)
+        return cuda_is_bias(g, index);
+    for (uint32_t i = 0; i < g->op_count; i++)
+        if (g->ops[i].weight == index &&
+            (g->ops[i].kind == EK_OP_LINEAR || g->ops[i].kind == EK_OP_LOGITS))
+            return false;
+    return true;
 }
 
 /* Whether products of this weight can take inputs that are rounded to its type. */
@@ -120,7 +134,7 @@ struct cuda_weight cuda_weight_of(const struct ek_graph *g, uint32_t index)
     const struct ek_weight *w = &g->weights[index];
     const struct ek_op *op = ek_dtype_packed(w->dtype) ? experts_with(g, index) : NULL;
     const struct keeping k = op ? keeping_of_experts(g, index, op) : keeping_of(g, index);
-    struct cuda_weight s = {.vector = w->rows <= 1 || w->cols <= 1 || cuda_is_bias(g, index),
+    struct cuda_weight s = {.vector = is_vector(g, index),
                             .packing = {k.form, k.groups, k.shift, 0, 0, 0}};
     const uint32_t wide = k.form == CU_I4 ? 128 : k.form == CU_PLAIN ? 32 : 64;
     const uint32_t bits = k.form == CU_I4      ? 4

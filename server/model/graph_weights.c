@@ -303,6 +303,72 @@ void graph_keep_head(struct graph_builder *b, uint32_t index)
     }
 }
 
+static uint64_t blocks_in(uint64_t count, uint64_t block)
+{
+    return count / block + (count % block != 0);
+}
+
+/* Scales of experts that lie in one tensor of E4M3, in NAME_scale_inv or NAME_scale: for each
+ * expert one, two of its halves, one for each row, or one for each block. */
+static const struct st_tensor *slice_scales(struct graph_builder *b, const struct st_tensor *t,
+                                            struct ek_quant *q)
+{
+    const struct config_quant_params *p = &b->config->quant;
+    char name[160];
+
+    (void)snprintf(name, sizeof(name), "%.140s_scale_inv", t->name);
+    struct st_tensor *s = st_find(b->tensors, name);
+    if (!s) {
+        (void)snprintf(name, sizeof(name), "%.140s_scale", t->name);
+        s = st_find(b->tensors, name);
+    }
+    const uint64_t rows = s && s->dims == 3 ? s->shape[1] : 0, cols = rows ? s->shape[2] : 0;
+    if (rows == blocks_in(q->rows, p->block_rows) && cols == blocks_in(q->cols, p->block_cols)) {
+        q->block_rows = p->block_rows;
+        q->block_cols = p->block_cols;
+    } else if (cols == 1 && (rows == 1 || rows == q->rows || (rows == 2 && q->rows % 2 == 0))) {
+        q->block_rows = (uint32_t)(q->rows / rows);
+        q->block_cols = q->cols;
+    } else {
+        s = NULL;
+    }
+    if (s && s->usable && s->shape[0] == t->shape[0]) {
+        s->used = true;
+        return s;
+    }
+    b->error = ek_fault_set(b->fault, t->name,
+                            "%s: tensor '%s' has experts of F8_E4M3, but no scales that fit lie "
+                            "beside it as '%s'; use the files of one model",
+                            st_file_name(b->tensors, t), t->name, name);
+    return NULL;
+}
+
+/* Matrix [rows, cols] number `index` of experts of E4M3, from row `skip` of each. */
+static void slice_push_f8(struct graph_builder *b, const struct st_tensor *t, uint32_t index,
+                          uint32_t skip, uint32_t rows)
+{
+    struct ek_quant q = {.kind = EK_QUANT_F8,
+                         .rows = (uint32_t)t->shape[1],
+                         .cols = (uint32_t)t->shape[2],
+                         .bits = 8,
+                         .zeros.file = UINT32_MAX,
+                         .groups.file = UINT32_MAX};
+    const struct st_tensor *s = slice_scales(b, t, &q);
+    if (!s)
+        return;
+    const uint64_t scales = s->shape[1] * s->shape[2] * (ek_dtype_bits(s->dtype) / 8);
+    q.numbers = (struct ek_quant_range){
+        .file = t->file, .offset_bytes = t->begin + index * t->shape[1] * t->shape[2]};
+    q.scales = (struct ek_quant_range){
+        .file = s->file, .dtype = s->dtype, .offset_bytes = s->begin + index * scales};
+    struct ek_weight w = {.cols = q.cols, .dtype = b->graph->dtype};
+    (void)snprintf(w.name, sizeof(w.name), "%.80s[%u]", t->name, index);
+    if (quant_push(b, &q, rows, &w) < 0)
+        return;
+    w.part[0].skip = skip;
+    graph_keep(b, weight_push(b, &w));
+}
+
 /* Matrix [rows, cols] number `index` of a tensor of three dimensions, from row `skip` of each. */
 static void slice_push(struct graph_builder *b, const struct st_tensor *t, uint32_t index,
                        uint32_t skip, uint32_t rows)
@@ -374,9 +440,13 @@ uint32_t graph_expert_slices(struct graph_builder *b, const char *suffix,
     (void)snprintf(plain, sizeof(plain), "%s%s", b->prefix, suffix);
     if (!b->error && st_find(b->tensors, plain))
         memcpy(name, plain, sizeof(name));
-    const struct st_tensor *t = b->error ? NULL : tensor_get(b, name, s);
-    for (uint32_t e = 0; t && e < b->config->experts; e++)
-        slice_push(b, t, e, skip, rows);
+    const struct st_tensor *is = b->error ? NULL : st_find(b->tensors, name);
+    const bool f8 = is && b->config->quant.method != QUANT_NONE && strcmp(is->type, "F8_E4M3") == 0;
+    const struct st_tensor *t = b->error ? NULL
+                                : f8     ? tensor_find(b, name, s)
+                                         : tensor_get(b, name, s);
+    for (uint32_t e = 0; t && !b->error && e < b->config->experts; e++)
+        (f8 ? slice_push_f8 : slice_push)(b, t, e, skip, rows);
     return first;
 }
 

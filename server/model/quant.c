@@ -621,10 +621,19 @@ bool quant_rounds_input(const struct st_set *tensors, const struct config_quant_
 
 bool quant_harmless(const char *name)
 {
-    static const char *const ends[] = {
-        ".input_scale",    ".input_zero_point", ".weight_shape",      ".k_scale",
-        ".v_scale",        ".q_scale",          ".output_scale",      ".prob_scale",
-        ".input_scale_ub", ".activation_scale", ".weight_zero_point", ".input_global_scale"};
+    static const char *const ends[] = {".input_scale",
+                                       ".input_zero_point",
+                                       ".weight_shape",
+                                       ".k_scale",
+                                       ".v_scale",
+                                       ".q_scale",
+                                       ".output_scale",
+                                       ".prob_scale",
+                                       ".input_scale_ub",
+                                       ".activation_scale",
+                                       ".weight_zero_point",
+                                       ".input_global_scale",
+                                       "_proj_activation_scale"};
     const size_t len = strlen(name);
     for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
         size_t tail = strlen(ends[i]);

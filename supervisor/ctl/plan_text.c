@@ -430,10 +430,6 @@ static void put_settings(const struct plan_question *q, const struct plan_answer
         plan_text_put(out, 2,
                       "evenkeel-server serves latent attention on the CPU for now: on this card it "
                       "refuses the model.");
-    if (q->shape.recurrent_layers > 0 && !q->own && !a->chosen.setup.own)
-        plan_text_put(out, 2,
-                      "evenkeel-server serves models with recurrent state on the CPU for now: on "
-                      "this card it refuses the model.");
     if (q->shape.full_head_dim > 0 && !q->own && !a->chosen.setup.own)
         plan_text_put(out, 2,
                       "evenkeel-server serves models whose layers differ in their heads on the CPU "

@@ -195,9 +195,42 @@ static void test_alone_and_under_load(void **state)
         check_worth(&t);
 }
 
+/* Hybrids, whose states are not keys and values: small worlds with each kind of layer. */
+static void test_hybrids(void **state)
+{
+    static const char *const models[] = {"qwen3.5", "nemotron-h-moe", "lfm2"};
+    struct oracle_totals t = {0}, all = {0};
+
+    (void)state;
+    if (getenv("WORLD") || getenv("MODEL"))
+        skip();
+    for (size_t m = share_next(0); m < sizeof(models) / sizeof(models[0]); m = share_next(m + 1)) {
+        char dir[80];
+        struct oracle *o = NULL;
+        uint64_t w = 0;
+        (void)snprintf(dir, sizeof(dir), "tests/fixtures/models/%s", models[m]);
+        int r = oracle_new(dir, 1, &o);
+        assert_non_null(o);
+        for (; r == 0 && w < 13; w++) /* 12 has an int8 cache */
+            r = oracle_world(o, w, 10);
+        if (r != 0)
+            fail_msg("%s\nreplay: SEED=1 WORLD=%llu MODEL=%s %s", oracle_wrong(o),
+                     (unsigned long long)w - 1, dir, program_invocation_name);
+        oracle_totals(o, &t);
+        all.requests += t.requests;
+        all.preemptions += t.preemptions;
+        all.prefix_hits += t.prefix_hits;
+        oracle_free(o);
+    }
+    print_message("hybrids: all equal; requests %llu preemptions %llu prefix_hits %llu\n",
+                  (unsigned long long)all.requests, (unsigned long long)all.preemptions,
+                  (unsigned long long)all.prefix_hits);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_alone_and_under_load)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_alone_and_under_load),
+                                       cmocka_unit_test(test_hybrids)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

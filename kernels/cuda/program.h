@@ -1,0 +1,40 @@
+/* Between program.c, which makes launches of the operation list, and files that have some of the
+ * operations. */
+#pragma once
+
+#include "kernels/cuda/cuda.h"
+
+struct maker {
+    struct ek_device *d;
+    const struct ek_op *op, *end;
+    bool picked, logits; /* the pick, the logits came before */
+};
+
+static inline cu_addr step_addr(const struct ek_device *d)
+{
+    return cuda_arena(d, d->shape.step_at);
+}
+
+static inline struct cu_view value_view(const struct ek_device *d, uint16_t value)
+{
+    const struct cuda_value *v = &d->values[value];
+    return (struct cu_view){cuda_arena(d, v->at), v->stride, v->dtype};
+}
+
+static inline cu_addr weight_addr(const struct ek_device *d, uint32_t weight)
+{
+    return weight == EK_NO_WEIGHT ? 0 : cuda_weight_at(d, weight);
+}
+
+static inline enum cuda_run by_rows(const struct maker *m)
+{
+    return m->picked ? RUN_LOGIT_ROWS : RUN_ROWS;
+}
+
+struct cuda_launch *cuda_program_add(struct maker *m, enum cuda_run run, enum cuda_kernel kernel,
+                                     uint32_t threads, uint32_t columns);
+
+/* program_recur.c: operations with a recurrent state, on columns, and norms apart from others. */
+bool cuda_recur_make(struct maker *m); /* false: not one of its */
+bool cuda_norm_apart(const struct ek_op *norm);
+int cuda_recur_conv(struct ek_device *d, struct cuda_launch *l, uint32_t rows);
