@@ -211,10 +211,10 @@ static int trial(struct ek_device *d, bool *ret_same, struct ek_fault *fault)
     }
     free(t.host);
     if (r == EK_EDEVMEM || r == -EINVAL) { /* the card is as it was */
-        (void)snprintf(d->note, sizeof(d->note),
-                       "The wgmma attention kernels could not be tried on this card (%s): prompts "
-                       "are computed with others, more slowly",
-                       ek_strerror(r));
+        cuda_note(d,
+                  "The wgmma attention kernels could not be tried on this card (%s): prompts "
+                  "are computed with others, more slowly",
+                  ek_strerror(r));
         *ret_same = false;
         return 0;
     }
@@ -228,11 +228,11 @@ static int trial(struct ek_device *d, bool *ret_same, struct ek_fault *fault)
         return r;
     *ret_same = differ[0] <= TOLERANCE && differ[1] <= TOLERANCE;
     if (!*ret_same)
-        (void)snprintf(d->note, sizeof(d->note),
-                       "On this card the wgmma attention kernels differ from the others by %g, and "
-                       "with a window by %g, in numbers up to 1: prompts are computed with the "
-                       "others, more slowly; please report it",
-                       (double)differ[0], (double)differ[1]);
+        cuda_note(d,
+                  "On this card the wgmma attention kernels differ from the others by %g, and "
+                  "with a window by %g, in numbers up to 1: prompts are computed with the "
+                  "others, more slowly; please report it",
+                  (double)differ[0], (double)differ[1]);
     return 0;
 }
 
@@ -255,7 +255,6 @@ int cuda_attend_choose(struct ek_device *d, struct ek_fault *fault)
     const bool off = wanted && strcmp(wanted, "off") == 0;
     bool wgmma = offered(d) && !off;
 
-    d->note[0] = '\0';
     if (wgmma && !(wanted && strcmp(wanted, "on") == 0)) {
         int r = trial(d, &wgmma, fault);
         if (r < 0)

@@ -73,7 +73,11 @@ enum cuda_kernel {
     K_ORDER,
     K_EXPERT_UP,
     K_EXPERT_DOWN = K_EXPERT_UP + CU_FORMS,
-    K_EXPERT_SUM = K_EXPERT_DOWN + CU_FORMS,
+    K_EXPERT_UP32 = K_EXPERT_DOWN + CU_FORMS,
+    K_EXPERT_DOWN32 = K_EXPERT_UP32 + CU_FORMS,
+    K_EXPERT_UP64 = K_EXPERT_DOWN32 + CU_FORMS, /* of plain weights only */
+    K_EXPERT_DOWN64,
+    K_EXPERT_SUM,
     K_SAMPLE,
     K_SAMPLE_SCAN,
     K_SAMPLE_WEIGH,
@@ -215,16 +219,24 @@ enum cuda_draws { DRAWS_GREEDY = 0, DRAWS_ALL = 1, DRAWS_CUT = 2 };
 
 enum cuda_flight_state { CUDA_FREE, CUDA_FORWARD, CUDA_SAMPLE };
 
+/* Ways between which a card has not decided yet; by number of a value in choices.c. */
+struct cuda_choices {
+    uint8_t swap;    /* enum cuda_swap */
+    uint8_t experts; /* most pairs of an expert that are multiplied together: enum cuda_pairs */
+};
+enum cuda_swap { SWAP_INLINE, SWAP_BESIDE };
+enum cuda_pairs { PAIRS_16, PAIRS_32, PAIRS_64 };
+
 struct cuda_flight {
     _Atomic int state; /* enum cuda_flight_state */
     const struct ek_step *step;
-    int error;     /* found before anything was launched */
-    char *up;      /* pinned: the step as it is uploaded */
-    char *results; /* pinned: struct cu_flags, then the sequences */
-    char *masks;   /* pinned */
-    bool copied;
-    uint32_t scores, hiddens;               /* asked for */
-    cu_handle begin, copies, forward, done; /* events */
+    int error;                /* found before anything was launched */
+    char *up;                 /* pinned: the step as it is uploaded */
+    char *results;            /* pinned: struct cu_flags, then the sequences */
+    char *masks;              /* pinned */
+    bool copied, late;        /* blocks were; the forward does not wait for that */
+    uint32_t scores, hiddens; /* asked for */
+    cu_handle begin, copying, copies, forward, done; /* events */
 };
 
 struct cuda_lt;
@@ -272,6 +284,10 @@ struct ek_device {
     cu_handle begun;                    /* event: the step before is done with them */
     cu_handle full[CUDA_OFFLOAD_SLOTS]; /* events: it may be read, */
     cu_handle left[CUDA_OFFLOAD_SLOTS]; /* it was */
+
+    struct cuda_choices choices;
+    cu_handle swapper, ordered; /* stream of block copies and what it waits for; NULL: d->stream */
+    uint32_t *swap_work;        /* [2 * copies of a step] */
 
     bool vmm;
     cu_ptr kv;
@@ -365,7 +381,28 @@ int cuda_kv_resize(struct ek_device *d, uint32_t blocks);
 void cuda_kv_close(struct ek_device *d);
 int cuda_kv_read(struct ek_device *d, uint32_t tier, uint32_t block, void *to);
 int cuda_kv_write(struct ek_device *d, uint32_t tier, uint32_t block, const void *from);
-int cuda_kv_copies(struct ek_device *d, const struct ek_step *step); /* enqueues a step's copies */
+/* Whether a step's copies name blocks that there are: 0 or -EBADMSG. Then enqueues them. */
+int cuda_kv_copies_check(const struct ek_device *d, const struct ek_step *step);
+int cuda_kv_copies(struct ek_device *d, const struct ek_step *step, cu_handle stream);
+
+/* choices.c: what the environment asks for, before all else of a load: empties d->note, to which a
+ * sentence goes for what it does not know. And another sentence behind what is there. */
+void cuda_choices_read(struct ek_device *d);
+__attribute__((format(printf, 2, 3))) void cuda_note(struct ek_device *d, const char *format, ...);
+
+/* swap.c: block copies before or beside computing. begin() enqueues those of a step before its
+ * forward (-EBADMSG: nothing was), end() before its end; settle() waits for them when the step was
+ * given up. `other` is the flight of the step before. */
+int cuda_swap_open(struct ek_device *d);
+void cuda_swap_close(struct ek_device *d);
+int cuda_swap_begin(struct ek_device *d, struct cuda_flight *f, const struct cuda_flight *other,
+                    const struct ek_step *step);
+int cuda_swap_end(struct ek_device *d, const struct cuda_flight *f);
+int cuda_swap_settle(struct ek_device *d);
+/* Whether a forward reads or writes a block of the card that the copies of a step do; pure. Blocks
+ * hold 1 << shift positions; `work` has room for two numbers for each copy. */
+bool cuda_swap_meets(const struct ek_step *copies, const struct ek_step *forward, uint32_t shift,
+                     uint32_t *work);
 
 /* states.c: recurrent states. open() with the pool: EK_EDEVMEM; -EINVAL when there are fewer than
  * sequences. check(): -EBADMSG when two of a step have the same. */

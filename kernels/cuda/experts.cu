@@ -1,19 +1,10 @@
 /*
  * Mixtures of experts: each row chooses its experts; pairs of row and expert are ordered by expert;
  * then for each expert that was chosen at all, 16 rows of its gate and up (then of its down) meet
- * 16 of its pairs at a time; last each row adds its experts in order of their number. Bound by
- * reading the chosen experts once, as long as each has few rows.
+ * 16 of its pairs at a time (experts_many.cu: 32 or 64); last each row adds its experts in order of
+ * their number. Bound by reading the chosen experts once, as long as each has few rows.
  */
-#include "kernels/cuda/gemv.cuh"
-
-#define PAIRS 16 /* of an expert that are multiplied together */
-
-DEV uint32_t rows_here(const struct cu_experts_args *a)
-{
-    const struct cu_step *s = step_of(a->step);
-    uint32_t rows = a->picked ? s->logit_rows : s->rows;
-    return rows > a->first ? min(rows - a->first, a->chunk) : 0;
-}
+#include "kernels/cuda/experts.cuh"
 
 typedef unsigned long long u64;
 
@@ -191,124 +182,14 @@ EK_KERNEL(ek_order, struct cu_experts_args, 1024)
         at<uint32_t>(a.order)[atomicAdd(&next[route[p].expert], 1u)] = p;
 }
 
-/* 16 rows of w from n0 by 16 rows of x (addresses, 0 = none): the element of this thread, whose row
- * of x is thread / 16 and whose row of w is n0 + thread % 16. */
-template <class T, class W>
-DEV float products(T, W, const struct gemv_weight &w, uint32_t n0, const cu_addr *rows,
-                   float (*part)[16 * PAIRS])
-{
-    const uint32_t g = threadIdx.x % 32 / 4;
-    const uint16_t *const x[2] = {at<const uint16_t>(rows[g]), at<const uint16_t>(rows[8 + g])};
-    float sum = 0.0f;
-
-    __syncthreads(); /* the products before were read */
-    gemv_sums<T, W, 2>(w, n0, x, part);
-    for (int i = 0; i < GEMV_WARPS; i++)
-        sum += part[i][threadIdx.x];
-    return sum;
-}
-
-DEV float products(float, plain, const struct gemv_weight &w, uint32_t n0, const cu_addr *rows,
-                   float (*)[16 * PAIRS])
-{
-    const uint32_t col = n0 + threadIdx.x % 16, stride = (w.k + 31) / 32 * 32;
-    const float *x = at<const float>(rows[threadIdx.x / 16]);
-    float sum = 0.0f;
-
-    for (uint32_t i = 0; x && col < w.n && i < w.k; i++)
-        sum +=
-            x[i] * (w.packing.form == CU_PLAIN ? at<const float>(w.at)[(uint64_t)col * stride + i]
-                                               : packed_value(w.at, w.packing, col, w.k, i));
-    return sum;
-}
-
-DEV void put(float *to, float f)
-{
-    *to = f;
-}
-DEV void put(bf16 *to, float f)
-{
-    from_float(to, f);
-}
-DEV void put(f16 *to, float f)
-{
-    from_float(to, f);
-}
-
-/* Of an expert; 0 where there is none. */
-DEV float bias_of(cu_addr biases, uint32_t expert, uint32_t width, uint32_t col)
-{
-    return biases ? at<const float>(biases)[(uint64_t)expert * width + col] : 0.0f;
-}
-
-/* Blocks: 16 columns of inner; an expert. */
-template <class T, class W> DEV void gate_and_up(const struct cu_experts_args &a)
-{
-    __shared__ float part[GEMV_WARPS][16 * PAIRS];
-    __shared__ cu_addr rows[PAIRS];
-    const uint32_t e = blockIdx.y, n0 = blockIdx.x * 16, col = n0 + threadIdx.x % 16;
-    const uint32_t *from = at<const uint32_t>(a.from);
-    const uint32_t end = from[e + 1], elem = sizeof(T);
-    struct gemv_weight w = {0, a.inner_width, a.k, a.gate_packing};
-
-    for (uint32_t first = from[e]; first < end; first += PAIRS) {
-        __syncthreads();
-        if (threadIdx.x < PAIRS) {
-            uint32_t p = first + threadIdx.x;
-            uint64_t row = p < end ? a.first + at<const uint32_t>(a.order)[p] / a.top : 0;
-            rows[threadIdx.x] = p < end ? a.src.at + row * a.src.stride * elem : 0;
-        }
-        __syncthreads();
-        w.at = a.gate + e * a.gate_step;
-        float gate = products(T{}, W{}, w, n0, rows, part);
-        w.at = a.up + e * a.gate_step;
-        float up = products(T{}, W{}, w, n0, rows, part);
-        uint32_t p = first + threadIdx.x / 16;
-        if (p < end && a.share_in) {
-            float share = at<const struct cu_route>(a.route)[at<const uint32_t>(a.order)[p]].share;
-            gate *= share;
-            up *= share;
-        }
-        if (p < end && col < a.inner_width)
-            put(at<T>(a.inner) + (uint64_t)p * a.inner_stride + col,
-                gated(gate + bias_of(a.gate_bias, e, a.inner_width, col),
-                      up + bias_of(a.up_bias, e, a.inner_width, col), a.act));
-    }
-}
-
-/* Blocks: 16 columns of the result; an expert. */
-template <class T, class W> DEV void down(const struct cu_experts_args &a)
-{
-    __shared__ float part[GEMV_WARPS][16 * PAIRS];
-    __shared__ cu_addr rows[PAIRS];
-    const uint32_t e = blockIdx.y, n0 = blockIdx.x * 16, col = n0 + threadIdx.x % 16;
-    const uint32_t *from = at<const uint32_t>(a.from), *order = at<const uint32_t>(a.order);
-    const uint32_t end = from[e + 1], elem = sizeof(T);
-    const struct gemv_weight w = {a.down + e * a.down_step, a.n, a.inner_width, a.down_packing};
-
-    for (uint32_t first = from[e]; first < end; first += PAIRS) {
-        __syncthreads();
-        if (threadIdx.x < PAIRS) {
-            uint64_t p = first + threadIdx.x;
-            rows[threadIdx.x] = p < end ? a.inner + p * a.inner_stride * elem : 0;
-        }
-        __syncthreads();
-        float sum = products(T{}, W{}, w, n0, rows, part);
-        uint32_t p = first + threadIdx.x / 16;
-        if (p < end && col < a.n)
-            at<float>(a.out)[(uint64_t)order[p] * a.out_stride + col] =
-                sum + bias_of(a.down_bias, e, a.n, col);
-    }
-}
-
 #define EXPERTS(name, type, form)                                                                  \
     EK_KERNEL(ek_expert_up_##name, struct cu_experts_args, 256)                                    \
     {                                                                                              \
-        gate_and_up<type, form>(a);                                                                \
+        gate_and_up<type, form, 2>(a);                                                                \
     }                                                                                              \
     EK_KERNEL(ek_expert_down_##name, struct cu_experts_args, 256)                                  \
     {                                                                                              \
-        down<type, form>(a);                                                                       \
+        down<type, form, 2>(a);                                                                       \
     }
 
 EXPERTS(bf16, bf16, plain)

@@ -10,8 +10,10 @@
 #define GEMV_WARPS 8
 /* Loads of a lane under way at once, in pairs; a second tile of x takes the registers of some. */
 #define GEMV_TURNS(W, NT) (W::SLICES * NT >= 4 ? 2 : 4)
-/* Whether those of x for the second turn wait until the first one has left its registers. */
+/* Whether those of x for the second turn wait until the first one has left its registers; and
+ * whether x is read a slice at a time, which is what registers allow where its tiles are many. */
 #define GEMV_LATE(W, NT) (W::SLICES * NT >= 8)
+#define GEMV_SLICED(NT)  (NT > 2)
 
 /* One weight, or that of one expert. */
 struct gemv_weight {
@@ -67,6 +69,15 @@ DEV void gemv_fetch(uint4 (&b)[W::SLICES][NT], const uint16_t *const x[NT], uint
                           : make_uint4(0, 0, 0, 0);
 }
 
+/* The same of one slice. */
+template <int NT>
+DEV void gemv_fetch_slice(uint4 (&b)[NT], const uint16_t *const x[NT], uint32_t slice)
+{
+#pragma unroll
+    for (int j = 0; j < NT; j++)
+        b[j] = x[j] ? ((const uint4 *)x[j])[slice * 4 + threadIdx.x % 4] : make_uint4(0, 0, 0, 0);
+}
+
 /* A slice of 32 columns, of w and of x. */
 template <class T, int NT>
 DEV void gemv_slice(float c[NT][4], const uint32_t p[4], const uint32_t q[4], const uint4 (&b)[NT])
@@ -109,7 +120,7 @@ DEV void gemv_sums(const struct gemv_weight &w, uint32_t n0, const uint16_t *con
     if (packed)
         group = group_of<T, W>(w, row, 0);
     for (uint32_t first = warp; first < chunks; first += GEMV_WARPS * TURNS) {
-        uint4 p[TURNS], q[TURNS], b[TURNS][W::SLICES][NT];
+        uint4 p[TURNS], q[TURNS], b[GEMV_SLICED(NT) ? 1 : TURNS][W::SLICES][NT];
         /* all loads first: those of x behind a jump would be waited for one after the other */
 #pragma unroll
         for (int u = 0; u < TURNS; u++) {
@@ -118,24 +129,27 @@ DEV void gemv_sums(const struct gemv_weight &w, uint32_t n0, const uint16_t *con
             q[u] = chunk < chunks ? load_stream(w1 + chunk * 4) : zero;
         }
 #pragma unroll
-        for (int u = 0; u < (GEMV_LATE(W, NT) ? 1 : TURNS); u++)
+        for (int u = 0; u < (GEMV_SLICED(NT) ? 0 : GEMV_LATE(W, NT) ? 1 : TURNS); u++)
             gemv_fetch<W, NT>(b[u], x, first + u * GEMV_WARPS, chunks);
 #pragma unroll
         for (int u = 0; u < TURNS; u++) {
             uint32_t chunk = first + u * GEMV_WARPS;
             if (chunk >= end) /* the same for the whole warp */
                 break;
-            if (GEMV_LATE(W, NT) && u > 0)
+            if (GEMV_LATE(W, NT) && !GEMV_SLICED(NT) && u > 0)
                 gemv_fetch<W, NT>(b[u], x, chunk, chunks);
-#pragma unroll
+#pragma unroll(GEMV_SLICED(NT) ? 1 : W::SLICES)
             for (int s = 0; s < W::SLICES; s++) {
                 const uint32_t slice = chunk * W::SLICES + s;
+                uint4(&bs)[NT] = b[GEMV_SLICED(NT) ? 0 : u][GEMV_SLICED(NT) ? 0 : s];
                 uint32_t f[4], h[4];
+                if (GEMV_SLICED(NT))
+                    gemv_fetch_slice<NT>(bs, x, slice);
                 if (grouped && (s == 0 || by_slice))
                     group = group_of<T, W>(w, row, slice);
                 expand(T{}, W{}, p[u], s, group.base[0], f);
                 expand(T{}, W{}, q[u], s, group.base[1], h);
-                gemv_slice<T, NT>(c, f, h, b[u][s]);
+                gemv_slice<T, NT>(c, f, h, bs);
                 if (grouped && (s == W::SLICES - 1 || by_slice))
                     gemv_fold<NT>(sum, c, group);
             }

@@ -44,6 +44,10 @@ static void name_of(const struct ek_device *d, enum cuda_kernel k, char *name, s
         [K_ORDER] = "ek_order",
         [K_EXPERT_UP] = "ek_expert_up_%s",
         [K_EXPERT_DOWN] = "ek_expert_down_%s",
+        [K_EXPERT_UP32] = "ek_expert_up32_%s",
+        [K_EXPERT_DOWN32] = "ek_expert_down32_%s",
+        [K_EXPERT_UP64] = "ek_expert_up64_%s",
+        [K_EXPERT_DOWN64] = "ek_expert_down64_%s",
         [K_EXPERT_SUM] = "ek_expert_sum",
         [K_SAMPLE] = "ek_sample",
         [K_SAMPLE_SCAN] = "ek_sample_scan",
@@ -85,14 +89,18 @@ static uint32_t form_after(enum cuda_kernel k, enum cuda_kernel first)
 
 static bool wanted(const struct ek_device *d, enum cuda_kernel k)
 {
-    static const enum cuda_kernel rows[] = {K_GEMV8,    K_GEMV16,    K_EXPAND,     K_FUSED64,
-                                            K_FUSED128, K_EXPERT_UP, K_EXPERT_DOWN};
+    static const enum cuda_kernel rows[] = {K_GEMV8,       K_GEMV16,      K_EXPAND,
+                                            K_FUSED64,     K_FUSED128,    K_EXPERT_UP,
+                                            K_EXPERT_DOWN, K_EXPERT_UP32, K_EXPERT_DOWN32};
     const bool f32 = d->graph->dtype == EK_F32;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         uint32_t form = form_after(k, rows[i]);
-        bool experts = rows[i] == K_EXPERT_UP || rows[i] == K_EXPERT_DOWN;
+        bool experts = rows[i] == K_EXPERT_UP || rows[i] == K_EXPERT_DOWN,
+             many = rows[i] == K_EXPERT_UP32 || rows[i] == K_EXPERT_DOWN32;
         if (form == CU_FORMS)
             continue;
+        if (many)
+            return !f32 && d->choices.experts >= PAIRS_32 && d->shape.expert_forms[form];
         if (experts)
             return f32 ? form == CU_PLAIN && d->shape.pairs > 0 : d->shape.expert_forms[form];
         bool plain = rows[i] == K_GEMV8 || rows[i] == K_GEMV16;
@@ -106,6 +114,8 @@ static bool wanted(const struct ek_device *d, enum cuda_kernel k)
         return d->shape.rounds;
     if (k >= K_ROUND_F8 && k <= K_RESCALE)
         return d->shape.rounds_f8;
+    if (k == K_EXPERT_UP64 || k == K_EXPERT_DOWN64)
+        return !f32 && d->choices.experts == PAIRS_64 && d->shape.expert_forms[CU_PLAIN];
     if (k >= K_ROUTE && k <= K_EXPERT_SUM)
         return d->shape.pairs > 0;
     if (k >= K_UNPACK && k <= K_NORM_BY)

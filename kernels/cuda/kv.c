@@ -252,7 +252,8 @@ static int copy_states(struct ek_device *d, const struct ek_block_copy *c, uint3
     return r;
 }
 
-static int copy_run(struct ek_device *d, const struct ek_block_copy *c, uint32_t n)
+static int copy_run(struct ek_device *d, const struct ek_block_copy *c, uint32_t n,
+                    cu_handle stream)
 {
     if (c->from_tier == EK_TIER_STATE)
         return copy_states(d, c, n);
@@ -261,36 +262,43 @@ static int copy_run(struct ek_device *d, const struct ek_block_copy *c, uint32_t
     bool overlaps = c->from < c->to + n && c->to < c->from + n;
 
     if (c->from_tier == EK_TIER_HOST && c->to_tier == EK_TIER_HOST) {
-        int result = d->cu.stream_wait(d->stream); /* what is on its way there comes first */
+        int result = d->cu.stream_wait(stream); /* what is on its way there comes first */
         if (result == CU_OK)
             memmove(d->host_kv + c->to * one, d->host_kv + c->from * one, bytes);
         return cu_code(result);
     }
     if (c->from_tier == EK_TIER_HOST)
-        return cu_code(d->cu.copy_in(to, d->host_kv + c->from * one, bytes, d->stream));
+        return cu_code(d->cu.copy_in(to, d->host_kv + c->from * one, bytes, stream));
     if (c->to_tier == EK_TIER_HOST)
-        return cu_code(d->cu.copy_out(d->host_kv + c->to * one, from, bytes, d->stream));
+        return cu_code(d->cu.copy_out(d->host_kv + c->to * one, from, bytes, stream));
     int r = 0;
     if (!overlaps)
-        return cu_code(d->cu.copy(to, from, bytes, d->stream));
+        return cu_code(d->cu.copy(to, from, bytes, stream));
     for (uint32_t i = 0; r == 0 && i < n; i++) /* one after the other, as the step says */
         if (c[i].from != c[i].to)
-            r = cu_code(d->cu.copy(to + i * one, from + i * one, one, d->stream));
+            r = cu_code(d->cu.copy(to + i * one, from + i * one, one, stream));
     return r;
 }
 
-int cuda_kv_copies(struct ek_device *d, const struct ek_step *step)
+int cuda_kv_copies_check(const struct ek_device *d, const struct ek_step *step)
 {
     const struct ek_block_copy *c = ek_step_copies(step);
-    int r = 0;
 
     for (uint32_t i = 0; i < step->copies; i++)
         if ((c[i].from_tier == EK_TIER_HOST && c[i].from >= d->host_blocks) ||
             (c[i].to_tier == EK_TIER_HOST && c[i].to >= d->host_blocks))
             return -EBADMSG;
+    return 0;
+}
+
+int cuda_kv_copies(struct ek_device *d, const struct ek_step *step, cu_handle stream)
+{
+    const struct ek_block_copy *c = ek_step_copies(step);
+    int r = 0;
+
     for (uint32_t i = 0, n; r == 0 && i < step->copies; i += n) {
         n = run_of(c + i, step->copies - i);
-        r = copy_run(d, c + i, n);
+        r = copy_run(d, c + i, n, stream);
     }
     return r;
 }

@@ -99,16 +99,13 @@ static bool find_library(struct cuda_lt *lt, char *ret_where, size_t size)
     return cuda_library_find(&wanted, works, lt, ret_where, size) != NULL;
 }
 
-/* A sentence for the operator, behind what is there. */
 static void note_missing(struct ek_device *d, const char *where)
 {
-    size_t at = strlen(d->note);
-    (void)snprintf(d->note + at, sizeof(d->note) - at,
-                   "%scuBLASLt is not used (looked at %s): prompts and large batches go through "
-                   "the own kernels, up to three times slower. Install libcublas of the CUDA "
-                   "toolkit or the Python package nvidia-cublas, or name the file in "
-                   "EVENKEEL_CUBLASLT.",
-                   at > 0 ? " " : "", where);
+    cuda_note(d,
+              "cuBLASLt is not used (looked at %s): prompts and large batches go through the own "
+              "kernels, up to three times slower. Install libcublas of the CUDA toolkit or the "
+              "Python package nvidia-cublas, or name the file in EVENKEEL_CUBLASLT.",
+              where);
 }
 
 /* What EVENKEEL_CUBLASLT_CANDIDATE says, for measuring. */

@@ -500,14 +500,25 @@ static int run_each(struct ek_device *d, const struct cuda_launch *l, enum cuda_
     return r;
 }
 
+/* The kernel for so many pairs of an expert: those that read weights once for more of them are for
+ * experts that have them, and are as the others to the bit. */
+static enum cuda_kernel expert_kernel(const struct ek_device *d, bool down, uint32_t form,
+                                      uint32_t pairs)
+{
+    const uint8_t most = d->choices.experts;
+
+    if (d->graph->dtype == EK_F32)
+        return down ? K_EXPERT_DOWN : K_EXPERT_UP;
+    if (form == CU_PLAIN && pairs > 32 && most == PAIRS_64)
+        return down ? K_EXPERT_DOWN64 : K_EXPERT_UP64;
+    if (pairs > 16 && most >= PAIRS_32)
+        return (enum cuda_kernel)((down ? K_EXPERT_DOWN32 : K_EXPERT_UP32) + form);
+    return (enum cuda_kernel)((down ? K_EXPERT_DOWN : K_EXPERT_UP) + form);
+}
+
 static int run_experts(struct ek_device *d, struct cuda_launch *l, uint32_t rows)
 {
     struct cu_experts_args *a = &l->args.experts;
-    const bool f32 = d->graph->dtype == EK_F32;
-    const enum cuda_kernel up =
-        (enum cuda_kernel)(K_EXPERT_UP + (f32 ? 0 : (int)a->gate_packing.form));
-    const enum cuda_kernel down =
-        (enum cuda_kernel)(K_EXPERT_DOWN + (f32 ? 0 : (int)a->down_packing.form));
     int r = 0;
 
     for (uint32_t first = 0; r == 0 && first < rows; first += a->chunk) {
@@ -515,6 +526,9 @@ static int run_experts(struct ek_device *d, struct cuda_launch *l, uint32_t rows
         a->first = first;
         a->chunk = d->shape.expert_rows;
         left = left < a->chunk ? left : a->chunk;
+        const uint32_t pairs = left * a->top / a->count; /* of an expert, as a rule */
+        const enum cuda_kernel up = expert_kernel(d, false, a->gate_packing.form, pairs),
+                               down = expert_kernel(d, true, a->down_packing.form, pairs);
         r = cuda_launch(d, K_ROUTE, left, 1, 32, a);
         if (r == 0)
             r = cuda_launch(d, K_ORDER, 1, 1, 1024, a);

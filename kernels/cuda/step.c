@@ -290,17 +290,15 @@ static void note_draws(struct ek_device *d, const struct ek_step *step)
     }
 }
 
-static int launch(struct ek_device *d, struct cuda_flight *f, const struct ek_step *step)
+static int launch(struct ek_device *d, struct cuda_flight *f, const struct cuda_flight *other,
+                  const struct ek_step *step)
 {
     struct cu_driver *cu = &d->cu;
     const struct cu_step *head = (const struct cu_step *)(void *)f->up;
 
     int r = cu_code(cu->event_record(f->begin, d->stream));
-    if (r == 0 && step->copies > 0)
-        r = cuda_kv_copies(d, step);
-    f->copied = step->copies > 0;
-    if (r == 0 && f->copied)
-        r = cu_code(cu->event_record(f->copies, d->stream));
+    if (r == 0)
+        r = cuda_swap_begin(d, f, other, step);
     if (r == 0)
         r = hand_slots(d, step);
     if (r == 0) {
@@ -329,11 +327,11 @@ static int drop(struct ek_device *d, struct cuda_flight *f, int r)
     if (d->group) /* first: what is on the stream may wait for ranks that do not come */
         (void)cuda_group_fail(d->group, r);
     int late = cu_code(d->cu.stream_wait(d->stream));
-    int later = cuda_stream_settle(d);
+    int later = cuda_stream_settle(d), last = cuda_swap_settle(d);
 
     f->state = CUDA_FREE;
     f->step = NULL;
-    return late < 0 ? late : later < 0 ? later : r;
+    return late < 0 ? late : later < 0 ? later : last < 0 ? last : r;
 }
 
 int cuda_step_forward(struct ek_device *d, const struct ek_step *step)
@@ -352,7 +350,7 @@ int cuda_step_forward(struct ek_device *d, const struct ek_step *step)
     f->scores = f->hiddens = 0;
     f->error = check(d, step);
     if (f->error == 0)
-        r = launch(d, f, step);
+        r = launch(d, f, other, step);
     if (r == -EBADMSG) { /* copies to where no block is: nothing was enqueued */
         f->error = r;
         r = 0;
@@ -466,6 +464,8 @@ int cuda_step_sample(struct ek_device *d, const struct ek_step *step, const stru
         f->error = -EBADMSG;
     if (r == 0 && f->error == 0)
         r = launch_sampler(d, f, masks);
+    if (r == 0 && f->error == 0)
+        r = cuda_swap_end(d, f);
     if (r == 0)
         r = cu_code(d->cu.event_record(f->done, d->stream));
     if (r < 0)
@@ -502,7 +502,7 @@ static void take_result(struct ek_device *d, struct cuda_flight *f, struct ek_re
         memcpy(ret_result->seq, f->results + sizeof(*flags), result_bytes(d, f));
         ret_result->forward_us = between(d, f->begin, f->forward);
         ret_result->sample_us = between(d, f->forward, f->done);
-        ret_result->copy_us = f->copied ? between(d, f->begin, f->copies) : 0;
+        ret_result->copy_us = f->copied ? between(d, f->copying, f->copies) : 0;
     }
     atomic_fetch_add_explicit(&d->steps, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&d->busy_us, ret_result->forward_us + ret_result->sample_us,

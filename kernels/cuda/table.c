@@ -158,7 +158,7 @@ static void free_flights(struct ek_device *d)
 {
     for (int i = 0; i < 2; i++) {
         struct cuda_flight *f = &d->flight[i];
-        cu_handle events[] = {f->begin, f->copies, f->forward, f->done};
+        cu_handle events[] = {f->begin, f->copying, f->copies, f->forward, f->done};
         char *pinned[] = {f->up, f->results, f->masks};
         for (size_t k = 0; k < sizeof(events) / sizeof(events[0]); k++)
             if (events[k])
@@ -179,6 +179,7 @@ static void unload(struct ek_device *d)
     cuda_graphs_free(d);
     cuda_lt_close(d->lt);
     cuda_kernels_unload(d);
+    cuda_swap_close(d);
     free_flights(d);
     cuda_stream_close(d);
     if (d->weight_memory.at)
@@ -189,6 +190,7 @@ static void unload(struct ek_device *d)
     free(d->values);
     free(d->rope_at);
     free(d->draws);
+    free(d->swap_work);
     free(d->program);
     d->lt = NULL;
     d->weight_memory = d->arena = (struct cuda_buffer){0};
@@ -196,6 +198,7 @@ static void unload(struct ek_device *d)
     d->values = NULL;
     d->rope_at = NULL;
     d->draws = NULL;
+    d->swap_work = NULL;
     d->program = NULL;
     d->graph = NULL;
 }
@@ -304,7 +307,7 @@ static int make_flights(struct ek_device *d)
 
     for (int i = 0; result == CU_OK && i < 2; i++) {
         struct cuda_flight *f = &d->flight[i];
-        cu_handle *events[] = {&f->begin, &f->copies, &f->forward, &f->done};
+        cu_handle *events[] = {&f->begin, &f->copying, &f->copies, &f->forward, &f->done};
         struct {
             char **at;
             size_t bytes;
@@ -339,7 +342,8 @@ static int take_memory(struct ek_device *d, struct ek_fault *fault)
     d->values = calloc(g->value_count + 1, sizeof(*d->values));
     d->rope_at = calloc(g->rope_count + 1, sizeof(*d->rope_at));
     d->draws = calloc((size_t)d->plan.ceiling.seqs + 1, sizeof(*d->draws));
-    if (!d->weights || !d->values || !d->rope_at || !d->draws)
+    d->swap_work = calloc(2 * (size_t)d->plan.ceiling.copies + 1, sizeof(*d->swap_work));
+    if (!d->weights || !d->values || !d->rope_at || !d->draws || !d->swap_work)
         return -ENOMEM;
     int r = cuda_shape_of(&d->plan, &d->shape, d->weights, d->values, d->rope_at);
     if (r == 0)
@@ -398,7 +402,10 @@ static int cuda_load(struct ek_device *d, const struct ek_plan_request *q,
         return r;
     d->plan = *q;
     d->graph = q->graph;
+    cuda_choices_read(d);
     r = take_memory(d, fault);
+    if (r == 0)
+        r = cuda_swap_open(d);
     if (r == 0)
         r = cuda_kernels_load(d, fault);
     if (r == 0)
