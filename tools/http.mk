@@ -12,6 +12,10 @@ SECONDS ?= 5
 bench-scrape: all venv
 	@B=$(B) SECONDS=$(WINDOW) REPEAT=$(WINDOWS) build/venv/bin/python tests/bench/bench_scrape.py
 .PHONY: bench-scrape
+# Where the time of 16 clients goes, from the flight recorder: make bench-where [MODEL=DIR] [CLIENTS=16] -> build/reports/bench-where.json
+bench-where: all venv
+	@B=$(B) MODEL="$(MODEL)" CLIENTS=$(CLIENTS) REPEAT=$(REPEAT) build/venv/bin/python tests/bench/bench_where.py
+.PHONY: bench-where
 # What others feel while one key attacks: make bench-attack [SECONDS=6] -> build/reports/attack.json
 bench-attack: all venv
 	@B=$(B) SECONDS=$(SECONDS) build/venv/bin/python tests/bench/bench_attack.py

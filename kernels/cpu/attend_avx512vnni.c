@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "kernels/cpu/cache.h"
+#include "kernels/cpu/fours.h"
 #include "kernels/cpu/power_avx512.h"
 
 #define INLINE  static inline __attribute__((always_inline))
@@ -100,7 +101,7 @@ INLINE void score_keys(int rows, int cols, const struct cpu_block *b, uint32_t r
             const __m512i in = _mm512_set1_epi32((int)x[i * b->in_stride + k]);
             UNROLL4
             for (int c = 0; c < cols; c++)
-                sum[i][c] = _mm512_dpbusd_epi32(sum[i][c], v[c], in);
+                fours_add(&sum[i][c], v[c], in);
         }
     }
     UNROLL8
@@ -172,8 +173,8 @@ INLINE void mix_dims(int rows, int cols, const struct cpu_block *b, uint32_t row
                 const __m512i l = _mm512_set1_epi32((int)x[i * stride + 1]);
                 UNROLL4
                 for (int c = 0; c < cols; c++) {
-                    upper[i][c] = _mm512_dpbusd_epi32(upper[i][c], h, v[c]);
-                    lower[i][c] = _mm512_dpbusd_epi32(lower[i][c], l, v[c]);
+                    fours_add(&upper[i][c], h, v[c]);
+                    fours_add(&lower[i][c], l, v[c]);
                 }
             }
         }

@@ -185,10 +185,9 @@ INLINE void gemm_some(enum ek_dtype t, const struct cpu_gemm *g, uint32_t row, u
     }
 }
 
-/* `next`: what is read after all this, `next_bytes` long; NULL: each panel fetches the one after,
- * but for a single block of f32, which has more lines than inputs. */
-INLINE void gemm_rows(enum ek_dtype t, const struct cpu_gemm *g, uint32_t blocks, const char *next,
-                      size_t next_bytes)
+/* Each panel fetches the one after, but for a single block of f32, which has more lines than
+ * inputs. */
+INLINE void gemm_rows(enum ek_dtype t, const struct cpu_gemm *g, uint32_t blocks)
 {
     uint32_t step = blocks == 1 ? panels_at_once(g->rows) : 1;
 
@@ -198,68 +197,33 @@ INLINE void gemm_rows(enum ek_dtype t, const struct cpu_gemm *g, uint32_t blocks
         for (uint32_t i = 0; i < blocks; i++) { /* blocks of equal height, give or take one row */
             uint32_t row = i * g->rows / blocks, end = (i + 1) * g->rows / blocks;
             const char *w = (const char *)g->w + panel * g->panel_bytes;
-            const char *then = next ? next : w + step * g->panel_bytes;
-            size_t bytes = next ? next_bytes : (size_t)g->k * CPU_PANEL * elem_bytes(t);
-            if (!next && t == EK_F32 && blocks == 1)
+            size_t bytes = (size_t)g->k * CPU_PANEL * elem_bytes(t);
+            if (t == EK_F32 && blocks == 1)
                 bytes = 0;
-            gemm_some(t, g, row, end - row, panel, step, ahead_of(then, bytes, g->k, i, blocks));
+            gemm_some(t, g, row, end - row, panel, step,
+                      ahead_of(w + step * g->panel_bytes, bytes, g->k, i, blocks));
         }
     }
 }
 
-#define WIDE_PART   128u /* inputs: what a panel holds of them as f32 stays in the first cache */
-#define WIDE_BLOCKS 3u   /* of rows, at least */
-
-/* Inputs [0, k) of a panel as f32, in order. */
-INLINE void widen(enum ek_dtype t, const char *w, uint32_t k, float *to)
-{
-    const size_t row_bytes = CPU_PANEL * elem_bytes(t);
-
-    for (uint32_t i = 0; i < k; i++, w += row_bytes, to += CPU_PANEL) {
-        NOROLL
-        for (int h = 0; h < HALVES; h++) {
-            vf a, b;
-            v_load_pair(t, w, h, &a, &b);
-            v_store(to + h * VW, a);
-            v_store(to + 16 + h * VW, b);
-        }
-    }
-}
-
-/* Many rows: a part of a panel's inputs is widened once and used by all of them while it is in the
- * first cache. An element's chain goes on where the part before it ended, so its bits are those of
- * gemm_rows(). */
-INLINE void gemm_widened(enum ek_dtype t, const struct cpu_gemm *g, uint32_t blocks)
-{
-    const size_t row_bytes = CPU_PANEL * elem_bytes(t);
-    float wide[WIDE_PART * CPU_PANEL] __attribute__((aligned(64)));
-
-    for (uint32_t panel = 0; panel < g->panels; panel++)
-        for (uint32_t k = 0; k < g->k; k += WIDE_PART) {
-            const char *w = (const char *)g->w + panel * g->panel_bytes;
-            const char *next =
-                w + (k + WIDE_PART < g->k ? (k + WIDE_PART) * row_bytes : g->panel_bytes);
-            struct cpu_gemm part = *g;
-            part.k = g->k - k < WIDE_PART ? g->k - k : WIDE_PART;
-            part.panels = 1;
-            part.x = g->x + k;
-            part.w = wide;
-            part.c = g->c + (size_t)panel * CPU_PANEL;
-            part.add = g->add || k > 0;
-            widen(t, w + k * row_bytes, part.k, wide);
-            gemm_rows(EK_F32, &part, blocks, next, part.k * row_bytes);
-        }
-}
+#include "kernels/cpu/wide_vec.h"
 
 INLINE void gemm_of(enum ek_dtype t, const struct cpu_gemm *g)
 {
     const uint32_t most = VW == 16 ? 8 : 4;
-    const uint32_t blocks = (g->rows + most - 1) / most;
+    struct cpu_gemm rest = *g;
 
-    if (g->wide && t != EK_F32 && blocks >= WIDE_BLOCKS)
-        gemm_widened(t, g, blocks);
-    else if (blocks > 0)
-        gemm_rows(t, g, blocks, NULL, 0);
+    if ((g->wide || t == EK_F32) && g->rows >= WIDE_LEAST) {
+        float kept[WIDE_PART * WIDE_COLUMNS] __attribute__((aligned(64)));
+        uint32_t panel = 0;
+        for (; panel + WIDE_PANELS <= g->panels; panel += WIDE_PANELS)
+            wide_strip(t, g, panel, kept);
+        rest.panels -= panel;
+        rest.w = (const char *)g->w + panel * g->panel_bytes;
+        rest.c = g->c + (size_t)panel * CPU_PANEL;
+    }
+    if (rest.rows > 0 && rest.panels > 0)
+        gemm_rows(t, &rest, (rest.rows + most - 1) / most);
 }
 
 static void vec_gemm(const struct cpu_gemm *g)

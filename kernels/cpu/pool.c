@@ -16,11 +16,22 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/cgroup.h"
+#include "common/clock.h"
 
-#define SPINS 1500u /* pauses before sleeping: some 30 us, longer than most barriers take */
+/* How long a waiter spins is measured when a team begins. A pause takes some 20 ns on one machine
+ * and 60 on another; a wake takes 5 us where nothing stands between, and 50 in a virtual machine.
+ */
+#define LEAST_NS       10000u  /* what barriers usually take */
+#define MOST_NS        100000u /* that others may want a core which nobody computes on */
+#define LEAST_PAUSE_NS 5u      /* where it cannot be measured */
+#define TRIAL_PAUSES   500u
+#define TRIAL_WAKES    9u
+#define TRIAL_US       5000u /* in all: where wakes take longer the bound above decides anyway */
+#define TRIAL_REST     50000 /* ns: until all sleep again */
 
 struct word {
     _Atomic uint32_t value, sleepers;
@@ -37,7 +48,9 @@ struct cpu_pool {
     struct word generation, phase;
     _Atomic uint32_t arrived;
     uint32_t threads, started;
-    uint32_t spins; /* none where members share a core: a waiting one would keep the other off it */
+    /* Pauses before sleeping: none where members share a core, where one that waits would keep the
+     * other off it. */
+    _Atomic uint32_t spins;
     bool stop, bound; /* bound: to cores of its own */
     cpu_pool_fn fn;
     void *ctx;
@@ -77,7 +90,7 @@ void cpu_pool_barrier_last(struct cpu_pool *p, void (*last)(void *ctx), void *ct
     uint32_t phase = atomic_load_explicit(&p->phase.value, memory_order_acquire);
 
     if (p->threads > 1 && atomic_fetch_add(&p->arrived, 1) + 1 < p->threads) {
-        await(&p->phase, phase, p->spins);
+        await(&p->phase, phase, atomic_load_explicit(&p->spins, memory_order_relaxed));
         return;
     }
     if (last)
@@ -124,7 +137,7 @@ static void *member_main(void *arg)
 
     pin(p, m->index);
     for (;;) {
-        await(&p->generation, seen, p->spins);
+        await(&p->generation, seen, atomic_load_explicit(&p->spins, memory_order_relaxed));
         seen++; /* the next generation begins only after the barrier below */
         if (p->stop)
             return NULL;
@@ -141,6 +154,54 @@ void cpu_pool_run(struct cpu_pool *p, cpu_pool_fn fn, void *ctx)
         advance(&p->generation);
     fn(ctx, 0);
     cpu_pool_barrier(p);
+}
+
+uint32_t cpu_pool_spins(uint64_t wake_ns, uint64_t pause_ns)
+{
+    uint64_t spin_ns = wake_ns;
+
+    if (spin_ns < LEAST_NS)
+        spin_ns = LEAST_NS;
+    if (spin_ns > MOST_NS)
+        spin_ns = MOST_NS;
+    return (uint32_t)(spin_ns / (pause_ns > LEAST_PAUSE_NS ? pause_ns : LEAST_PAUSE_NS));
+}
+
+static void nothing(void *ctx, uint32_t member)
+{
+    (void)ctx;
+    (void)member;
+}
+
+/* A run of nothing, from sleep, wakes the members and then the caller: the middle of some such. */
+static uint64_t wake_ns(struct cpu_pool *p)
+{
+    const struct timespec rest = {.tv_nsec = TRIAL_REST};
+    const uint64_t until = ek_now_us() + TRIAL_US;
+    uint64_t us[TRIAL_WAKES];
+    uint32_t n = 0;
+
+    while (n < TRIAL_WAKES && (n == 0 || ek_now_us() < until)) {
+        (void)nanosleep(&rest, NULL); /* shorter is no harm */
+        const uint64_t begin = ek_now_us();
+        cpu_pool_run(p, nothing, NULL);
+        const uint64_t took = ek_now_us() - begin;
+        uint32_t at = n++;
+        for (; at > 0 && us[at - 1] > took; at--)
+            us[at] = us[at - 1];
+        us[at] = took;
+    }
+    return us[n / 2] * 1000 / 2;
+}
+
+static void choose_spins(struct cpu_pool *p)
+{
+    const uint64_t begin = ek_now_us();
+
+    for (uint32_t i = 0; i < TRIAL_PAUSES; i++)
+        relax();
+    const uint64_t pause_ns = (ek_now_us() - begin) * 1000 / TRIAL_PAUSES;
+    atomic_store_explicit(&p->spins, cpu_pool_spins(wake_ns(p), pause_ns), memory_order_relaxed);
 }
 
 int cpu_pool_new(uint32_t threads, const cpu_set_t *cores, struct cpu_pool **ret_pool)
@@ -161,7 +222,6 @@ int cpu_pool_new(uint32_t threads, const cpu_set_t *cores, struct cpu_pool **ret
     else if (sched_getaffinity(0, sizeof(p->cores), &p->cores) != 0)
         CPU_ZERO(&p->cores);
     const int all = CPU_COUNT(&p->cores);
-    p->spins = all > 0 && threads > (uint32_t)all ? 0 : SPINS;
     for (p->started = 1; p->started < threads; p->started++) {
         struct pool_thread *m = &p->member[p->started];
         m->pool = p;
@@ -169,7 +229,10 @@ int cpu_pool_new(uint32_t threads, const cpu_set_t *cores, struct cpu_pool **ret
         r = -pthread_create(&m->thread, &attr, member_main, m);
         if (r < 0)
             goto out;
+        (void)pthread_setname_np(m->thread, "compute"); /* for who looks */
     }
+    if (threads > 1 && (all <= 0 || threads <= (uint32_t)all))
+        choose_spins(p);
     *ret_pool = p;
     p = NULL;
     r = 0;

@@ -2,7 +2,8 @@
  * A fixed team of threads that run one function together, with a barrier among them. The thread
  * that calls cpu_pool_run() is member 0; only one thread may do so at a time. A team as large as
  * the usable cores is pinned, each member to one of them; a smaller one goes where the kernel puts
- * it. Waiting spins for some microseconds, then sleeps in a futex.
+ * it. Waiting spins for as long as a wake takes here, measured when the team begins, then sleeps in
+ * a futex: so it costs at most twice what the better of both would.
  */
 #pragma once
 
@@ -21,9 +22,13 @@ typedef void (*cpu_pool_fn)(void *ctx, uint32_t member);
 #define CPU_STACK_BYTES (256u << 10)
 #endif
 
-/* Starts threads - 1 threads, on `cores` (NULL: all that are usable). -ENOMEM, -EAGAIN. */
+/* Starts threads - 1 threads, on `cores` (NULL: all that are usable), and measures for some ms.
+ * -ENOMEM, -EAGAIN. */
 int cpu_pool_new(uint32_t threads, const cpu_set_t *cores, struct cpu_pool **ret_pool);
 void cpu_pool_free(struct cpu_pool *p); /* accepts NULL; nothing may be running */
+/* Pure. Pauses before a waiter sleeps, when a wake and a pause take so long: as long as a wake, but
+ * 10 us at least and 100 at most. */
+uint32_t cpu_pool_spins(uint64_t wake_ns, uint64_t pause_ns);
 /* Runs fn(ctx, 0 .. threads-1), the last on return. */
 void cpu_pool_run(struct cpu_pool *p, cpu_pool_fn fn, void *ctx);
 /* For members, inside fn: none goes on before all have come. */

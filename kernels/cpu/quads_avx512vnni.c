@@ -11,6 +11,7 @@
 #include <immintrin.h>
 #include <string.h>
 
+#include "kernels/cpu/fours.h"
 #include "kernels/cpu/quads_round.h"
 #include "kernels/cpu/tier.h"
 
@@ -81,7 +82,7 @@ INLINE void add_eight(struct form f, int rows, int panels, const struct cpu_quad
         const __m512i in = four_inputs(x + (size_t)i * padded + four * 4);
         UNROLL8
         for (int v = 0; v < 2 * panels; v++)
-            sum[i * 2 * panels + v] = _mm512_dpbusd_epi32(sum[i * 2 * panels + v], w[v][four], in);
+            fours_add(&sum[i * 2 * panels + v], w[v][four], in);
     }
 }
 

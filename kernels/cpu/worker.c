@@ -249,6 +249,7 @@ int cpu_worker_new(struct ek_device *d, struct cpu_worker **ret_worker)
         free(w);
         return r;
     }
+    (void)pthread_setname_np(w->thread, "compute"); /* for who looks */
     *ret_worker = w;
     return 0;
 }

@@ -19,3 +19,5 @@ size_t machine_last_cache(void);
 /* One pass of some tenths of a second with vectors of the tier `isa` ("amx", "avx512", "avx2",
  * "ref"). 0, -ENOMEM or -EAGAIN. */
 int machine_measure(enum machine_limit what, const char *isa, uint32_t threads, double *ret_value);
+/* Time that the calling thread was on a core, in microseconds. */
+uint64_t machine_core_us(void);

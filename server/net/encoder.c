@@ -148,7 +148,8 @@ int encoder_new(struct encoder **ret_encoder)
     pthread_mutex_lock(&e->lock); /* threads look for their number when all have one */
     while (r == 0 && e->threads < ENCODER_THREADS) {
         r = -pthread_create(&e->thread[e->threads], NULL, encoder_run, e);
-        e->threads += r == 0;
+        if (r == 0)
+            (void)pthread_setname_np(e->thread[e->threads++], "encoder"); /* for who looks */
     }
     pthread_mutex_unlock(&e->lock);
     if (r < 0)

@@ -298,6 +298,8 @@ int worker_start(struct worker *w)
     r = -pthread_create(&w->thread, NULL, worker_run, w);
     if (r < 0)
         w->started = false;
+    else
+        (void)pthread_setname_np(w->thread, "http"); /* for who looks */
     return r;
 }
 

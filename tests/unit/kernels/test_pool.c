@@ -63,9 +63,57 @@ static void test_fewer_than_cores(void **state)
         each_member_may_use(2, usable());
 }
 
+/* As long as a wake takes, within its bounds; a clock too coarse for a pause is no division by 0.
+ */
+static void test_spins(void **state)
+{
+    static const struct {
+        uint64_t wake_ns, pause_ns;
+        uint32_t pauses;
+    } cases[] = {{47000, 61, 770},    {47000, 18, 2611},   {3100, 50, 200}, {0, 43, 232},
+                 {9000000, 60, 1666}, {100001, 100, 1000}, {0, 0, 2000}};
+    (void)state;
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        assert_int_equal(cpu_pool_spins(cases[i].wake_ns, cases[i].pause_ns), cases[i].pauses);
+}
+
+struct pool_turns {
+    struct cpu_pool *pool;
+    uint32_t turns[8];
+};
+
+static void turn(void *ctx, uint32_t member)
+{
+    struct pool_turns *t = ctx;
+    t->turns[member]++;
+    cpu_pool_barrier(t->pool);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(t->turns[i], t->turns[member]);
+    cpu_pool_barrier(t->pool);
+}
+
+/* More members than cores sleep at once; others spin: all come to each barrier either way. */
+static void test_turns(void **state)
+{
+    static const uint32_t threads[] = {3, 8};
+    (void)state;
+
+    for (size_t i = 0; i < 2; i++) {
+        struct pool_turns t = {0};
+        assert_int_equal(cpu_pool_new(threads[i], NULL, &t.pool), 0);
+        for (uint32_t n = 0; n < 200; n++)
+            cpu_pool_run(t.pool, turn, &t);
+        for (uint32_t m = 0; m < threads[i]; m++)
+            assert_int_equal(t.turns[m], 200);
+        cpu_pool_free(t.pool);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_cores),
-                                       cmocka_unit_test(test_fewer_than_cores)};
+                                       cmocka_unit_test(test_fewer_than_cores),
+                                       cmocka_unit_test(test_spins), cmocka_unit_test(test_turns)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -169,7 +169,9 @@ static void gemm_shapes(const struct cpu_ops *ops, struct tier_product *c, enum 
 {
     static const uint32_t rows[] = {1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 20};
     static const uint32_t ks[] = {1, 2, 15, 16, 33, 70}, panels[] = {1, 2, 4, 5, 6};
-    static const struct cpu_gemm more[] = {{.rows = 16, .k = 298, .panels = 5},
+    static const struct cpu_gemm more[] = {{.rows = 9, .k = 131, .panels = 3, .add = true},
+                                           {.rows = 13, .k = 128, .panels = 4},
+                                           {.rows = 16, .k = 298, .panels = 5},
                                            {.rows = 32, .k = 96, .panels = 2, .add = true},
                                            {.rows = 35, .k = 298, .panels = 3, .add = true},
                                            {.rows = 49, .k = 257, .panels = 1},
@@ -410,7 +412,7 @@ static void test_quads(const struct cpu_ops *ops)
     free(c);
 }
 
-enum { DIM = 80, STRIDE = 96 };
+enum { DIM = 144, STRIDE = 160 };
 
 /* Fills the blocks with the same elements, in pairs for `ops` if b says so, plain for ref. Inputs
  * that pairs would round are exact in bf16. */
@@ -484,7 +486,7 @@ static void block_shape(const struct cpu_ops *ops, struct cpu_block b, bool mix)
 
 static void test_blocks(const struct cpu_ops *ops)
 {
-    static const uint32_t dims[] = {16, 48, 64, 80}, sizes[] = {1, 4, 5, 8, 16, 32};
+    static const uint32_t dims[] = {16, 64, 80, 144}, sizes[] = {1, 4, 5, 8, 16, 32};
 
     for (size_t i = 0; i < 2 * 4 * 4 * 6 * CPU_BLOCKS; i++) {
         bool mix = i % 2;
