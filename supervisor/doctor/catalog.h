@@ -134,8 +134,11 @@ enum doctor_mark {
     MARK_INTERRUPT,
     MARK_FATAL,
     MARK_PANIC,
-    MARK_FRAME, /* of a traceback */
-    MARK_LOUD,  /* from here on: lines that complain without an exception */
+    MARK_CHECK,
+    MARK_WHAT,
+    MARK_FRAME,  /* of a traceback */
+    MARK_CAUSES, /* a chain of causes follows */
+    MARK_LOUD,   /* from here on: lines that complain without an exception */
     MARKS = MARK_LOUD + 10
 };
 

@@ -4,7 +4,8 @@
  * are told as consequences. Within a process a later exception of the same burst takes the place of
  * an earlier one, since the last of a chain is the outermost, unless it only repeats the earlier or
  * says that another process has ended. Of the frames two are kept: the innermost of the engine
- * itself and the innermost of all.
+ * itself and the innermost of all. Rust tells causes in lines below ("Caused by:"), and it, C++ and
+ * Python may begin a message on the next line: these are added to what was said.
  */
 #include "supervisor/doctor/trace.h"
 
@@ -19,6 +20,8 @@
 #define IGNORE_LINES 12
 #define SAID_LEAST   8 /* bytes of a message that tell it from others */
 #define FRAME_PARTS  3 /* of a path outside of packages that are kept */
+#define WORDS_LEAST  4 /* letters of a line that says something */
+#define FOLLOW_LINES 6 /* of a chain of causes or of a message that are added */
 
 static bool in_name(char c)
 {
@@ -74,12 +77,19 @@ static bool names_exception(const char *line, size_t len)
            is_exception(line, len, "Refused") || is_exception(line, len, "NotFound");
 }
 
+/* How Rust, Go and C++ end a program. */
+static bool is_abort(const char *line, size_t len)
+{
+    return begins_or_follows(line, len, "panicked at") || begins_or_follows(line, len, "panic: ") ||
+           begins_or_follows(line, len, "Check failed") || begins_or_follows(line, len, "what(): ");
+}
+
 bool doctor_trace_is(const char *line, size_t len)
 {
-    return names_exception(line, len) || begins_or_follows(line, len, "error: ") ||
+    return names_exception(line, len) || is_abort(line, len) ||
+           begins_or_follows(line, len, "error: ") ||
            begins_or_follows(line, len, "Fatal Python error") ||
-           begins_or_follows(line, len, "fatal error") || begins_or_follows(line, len, "FATAL") ||
-           begins_or_follows(line, len, "panicked at");
+           begins_or_follows(line, len, "fatal error") || begins_or_follows(line, len, "FATAL");
 }
 
 /* A word by itself: "DEBUG", not the DEBUG of "NCCL_DEBUG=INFO". */
@@ -255,7 +265,7 @@ static bool is_echo(const char *line, size_t len)
 {
     static const char *const words[] = {
         "CancelledError",  "EOFError", "BrokenPipeError",    "SystemExit",    "KeyboardInterrupt",
-        "ExceptionGroup:", "ZMQError", "CalledProcessError", "ActorDiedError"};
+        "ExceptionGroup:", "ZMQError", "CalledProcessError", "ActorDiedError", "ChildFailedError"};
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         if (memmem(line, len, words[i], strlen(words[i])))
             return true;
@@ -268,6 +278,12 @@ static bool repeats(const char *line, size_t len, const char *before)
 {
     const char *colon = strstr(before, "Error: "), *said = colon ? colon + 7 : NULL;
     return said && strlen(said) >= SAID_LEAST && memmem(line, len, said, strlen(said));
+}
+
+/* "RuntimeError:", "panicked at src/main.rs:7:5:": the message is on the next line. */
+static bool goes_on(const char *line, size_t len)
+{
+    return len > 0 && line[len - 1] == ':';
 }
 
 /* Whether a line that no entry knows may take the place of what the process said before. */
@@ -303,12 +319,57 @@ void doctor_trace_note(struct doctor_trace *t, uint64_t at, const char *line, si
     }
     p->last_line = at;
     p->signature = signature;
-    p->plain = !names_exception(line, len);
+    p->plain = !names_exception(line, len) && !is_abort(line, len);
     struct trace_frames *f = frames_of(t, key, false);
     p->where = f ? f->where : (struct trace_where){.own = ""};
     if (f)
         f->where = (struct trace_where){.own = ""};
     doctor_trace_copy(line, len, p->text, sizeof(p->text));
+    t->follows = i;
+    t->follow_left = goes_on(line, len) ? FOLLOW_LINES : 0;
+}
+
+bool doctor_trace_open(const struct doctor_trace *t)
+{
+    return t->follow_left > 0;
+}
+
+/* Whether a line has words, and is no rule, no frame and no code of a traceback. */
+static bool has_words(const char *line, size_t len)
+{
+    size_t letters = 0;
+    for (size_t i = 0; i < len; i++)
+        letters += isalpha((unsigned char)line[i]) != 0;
+    return letters >= WORDS_LEAST && !memmem(line, len, "File \"", 6) &&
+           !memmem(line, len, "Traceback (", 11) && !memmem(line, len, "backtrace", 9);
+}
+
+void doctor_trace_follow(struct doctor_trace *t, uint64_t at, const char *line, size_t len,
+                         uint32_t signature)
+{
+    t->follow_left--;
+    struct trace_process *p = &t->process[t->follows];
+    if (t->follows >= t->count || !has_words(line, len))
+        return;
+    if (signature != TRACE_NONE && p->signature == TRACE_NONE) {
+        p->signature = signature;
+        p->last_line = at;
+    }
+    while (len > 0 && *line == ' ') {
+        line++;
+        len--;
+    }
+    size_t n = strlen(p->text);
+    if (n + 2 < sizeof(p->text)) {
+        p->text[n++] = ' ';
+        doctor_trace_copy(line, len, p->text + n, sizeof(p->text) - n);
+    }
+}
+
+void doctor_trace_causes(struct doctor_trace *t, const char *line, size_t len)
+{
+    if (t->count > 0 && len >= 10 && memmem(line, len, "Caused by:", 10) == line + len - 10)
+        t->follow_left = FOLLOW_LINES;
 }
 
 const struct trace_process *doctor_trace_first(const struct doctor_trace *t)
