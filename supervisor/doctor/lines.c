@@ -169,7 +169,9 @@ static bool is_said(const char *line, size_t at)
         if (ends_with(line, at, before[i]))
             return true;
     }
-    return false;
+    /* glog: E1127 10:00:00.000000 77 model_lifecycle.cc:654] "..." */
+    bool glog = strchr("EWF", line[0]) && isdigit((unsigned char)line[1]);
+    return glog && ends_with(line, at, "] ");
 }
 
 /* Whether `at` lies within quotes or braces of somebody else. */

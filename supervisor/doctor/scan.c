@@ -267,16 +267,17 @@ static void scan_line(struct doctor_scan *s, const char *line, size_t len)
     }
     bool follows = s->line_best != TRACE_NONE &&
                    s->catalog->signatures[s->line_best].rank < DOCTOR_CONSEQUENCE;
-    if (s->frame)
-        doctor_trace_frame(&s->trace, s->clean, len);
     if (open)
         doctor_trace_follow(&s->trace, s->line, s->clean, len, follows ? TRACE_NONE : s->line_best);
+    bool raised = open && !s->marked && doctor_trace_raised(&s->trace, s->clean, len);
+    if (!follows && (s->marked || raised || s->line_best != TRACE_NONE))
+        doctor_trace_note(&s->trace, s->line, s->clean, len, s->line_best);
+    if (s->frame)
+        doctor_trace_frame(&s->trace, s->clean, len);
     if (s->causes)
         doctor_trace_causes(&s->trace, s->clean, len);
-    if (!follows && (s->marked || s->line_best != TRACE_NONE))
-        doctor_trace_note(&s->trace, s->line, s->clean, len, s->line_best);
-    if (!follows && s->loud)
-        doctor_trace_loud(&s->trace, s->line, s->clean, len);
+    if (s->loud)
+        doctor_trace_loud(&s->trace, s->line, s->clean, len, follows);
 }
 
 void doctor_scan_feed(struct doctor_scan *s, const char *bytes, size_t len)

@@ -20,6 +20,7 @@
 #define IGNORE_LINES 12
 #define SAID_LEAST   8 /* bytes of a message that tell it from others */
 #define FRAME_PARTS  3 /* of a path outside of packages that are kept */
+#define FRAME_LINES  4 /* from a frame to what it raised: its code, its marks */
 #define WORDS_LEAST  4 /* letters of a line that says something */
 #define FOLLOW_LINES 6 /* of a chain of causes or of a message that are added */
 
@@ -118,6 +119,7 @@ bool doctor_trace_mild(const char *line, size_t len)
                                          "alling back", "gnoring ",  "will be disabled"};
     size_t most = len < PREFIX_MOST ? len : PREFIX_MOST;
     if (is_event(line, len) || memmem(line, len, "undefined symbol", 16) ||
+        memmem(line, len, "CUDA initialization: ", 21) ||
         memmem(line, most, "INFO: task ", 11))
         return false; /* kernels of the engine are not there, a task of the kernel is stuck */
     for (size_t i = 0; i < sizeof(levels) / sizeof(levels[0]); i++) {
@@ -234,6 +236,7 @@ void doctor_trace_frame(struct doctor_trace *t, const char *line, size_t len)
     size_t path = (size_t)(quote - from), name = in ? (size_t)(end - in - 5) : 0;
     (void)snprintf(w->inner, sizeof(w->inner), "%.*s:%.*s", path > 80 ? 80 : (int)path, from,
                    name > 36 ? 36 : (int)name, in ? in + 5 : "");
+    t->frame_left = FRAME_LINES;
     if (is_engine(from, path))
         memcpy(w->own, w->inner, sizeof(w->own));
 }
@@ -251,12 +254,13 @@ static bool is_loud(const char *line, size_t len)
     return false;
 }
 
-void doctor_trace_loud(struct doctor_trace *t, uint64_t at, const char *line, size_t len)
+void doctor_trace_loud(struct doctor_trace *t, uint64_t at, const char *line, size_t len, bool weak)
 {
-    if (t->loud_line || doctor_trace_mild(line, len) || !is_loud(line, len) ||
-        memmem(line, len, "Traceback (most", 15))
+    if ((t->loud_line && (weak || !t->loud_weak)) || doctor_trace_mild(line, len) ||
+        !is_loud(line, len) || memmem(line, len, "Traceback (most", 15))
         return;
     t->loud_line = at;
+    t->loud_weak = weak;
     doctor_trace_copy(line, len, t->loud, sizeof(t->loud));
 }
 
@@ -280,9 +284,12 @@ static bool repeats(const char *line, size_t len, const char *before)
     return said && strlen(said) >= SAID_LEAST && memmem(line, len, said, strlen(said));
 }
 
-/* "RuntimeError:", "panicked at src/main.rs:7:5:": the message is on the next line. */
+/* "RuntimeError:", "panicked at src/main.rs:7:5:", "RuntimeError: src/state.cc:743": the message is
+ * on the next line. */
 static bool goes_on(const char *line, size_t len)
 {
+    while (len > 0 && isdigit((unsigned char)line[len - 1]))
+        len--;
     return len > 0 && line[len - 1] == ':';
 }
 
@@ -300,7 +307,8 @@ void doctor_trace_note(struct doctor_trace *t, uint64_t at, const char *line, si
 {
     if (memmem(line, len, "Exception ignored in", 20))
         t->ignored_until = at + IGNORE_LINES;
-    if (at <= t->ignored_until || !doctor_trace_is(line, len) || doctor_trace_mild(line, len))
+    if (at <= t->ignored_until || doctor_trace_mild(line, len) ||
+        !(doctor_trace_is(line, len) || doctor_trace_raised(t, line, len)))
         return;
     uint64_t key = process_of(line, len);
     uint32_t i = 0;
@@ -319,7 +327,8 @@ void doctor_trace_note(struct doctor_trace *t, uint64_t at, const char *line, si
     }
     p->last_line = at;
     p->signature = signature;
-    p->plain = !names_exception(line, len) && !is_abort(line, len);
+    p->plain = !names_exception(line, len) && !is_abort(line, len) &&
+               !doctor_trace_raised(t, line, len);
     struct trace_frames *f = frames_of(t, key, false);
     p->where = f ? f->where : (struct trace_where){.own = ""};
     if (f)
@@ -331,7 +340,38 @@ void doctor_trace_note(struct doctor_trace *t, uint64_t at, const char *line, si
 
 bool doctor_trace_open(const struct doctor_trace *t)
 {
-    return t->follow_left > 0;
+    return t->follow_left > 0 || t->frame_left > 0;
+}
+
+/* "xoscar.errors.ServerClosed: ...", "subprocess.TimeoutExpired: ...": modules, then a class. */
+static bool names_class(const char *word, size_t len)
+{
+    size_t last = 0, dots = 0, small = 0;
+    for (size_t i = 0; i < len; i++) {
+        if (!in_name(word[i]))
+            return false;
+        dots += word[i] == '.';
+        last = word[i] == '.' ? i + 1 : last;
+    }
+    for (size_t i = last; i < len; i++)
+        small += islower((unsigned char)word[i]) != 0;
+    return dots > 0 && islower((unsigned char)word[0]) && last < len &&
+           isupper((unsigned char)word[last]) && small > 0;
+}
+
+bool doctor_trace_raised(const struct doctor_trace *t, const char *line, size_t len)
+{
+    const char *colon = t->frame_left > 0 ? memmem(line, len, ": ", 2) : NULL;
+    while (colon) {
+        const char *from = colon;
+        while (from > line && in_name(from[-1]))
+            from--;
+        if (from < colon && (from == line || from[-1] == ' ') &&
+            names_class(from, (size_t)(colon - from)))
+            return true;
+        colon = memmem(colon + 2, (size_t)(line + len - colon - 2), ": ", 2);
+    }
+    return false;
 }
 
 /* Whether a line has words, and is no rule, no frame and no code of a traceback. */
@@ -347,6 +387,10 @@ static bool has_words(const char *line, size_t len)
 void doctor_trace_follow(struct doctor_trace *t, uint64_t at, const char *line, size_t len,
                          uint32_t signature)
 {
+    if (t->frame_left > 0)
+        t->frame_left--;
+    if (t->follow_left == 0)
+        return;
     t->follow_left--;
     struct trace_process *p = &t->process[t->follows];
     if (t->follows >= t->count || !has_words(line, len))
