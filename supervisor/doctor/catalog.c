@@ -252,7 +252,11 @@ static int index_words(struct catalog_inside *c, struct ek_fault *fault)
                                              "ASSERT",
                                              "Aborted",
                                              "fault",
-                                             "Killed"};
+                                             "Killed",
+                                             "annot ",
+                                             "nable to ",
+                                             "not found",
+                                             "refused"};
     uint32_t count = c->shown.pattern_count;
     const char **texts = calloc(count + MARKS, sizeof(*texts));
     if (!texts)

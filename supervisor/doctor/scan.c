@@ -97,7 +97,7 @@ static void note_hit(void *ctx, uint32_t pattern)
         uint32_t mark = pattern - s->catalog->pattern_count;
         s->frame |= mark == MARK_FRAME;
         s->causes |= mark == MARK_CAUSES;
-        s->loud |= mark >= MARK_LOUD;
+        s->loud |= mark >= MARK_LOUD || mark == MARK_ERROR;
         s->marked |= mark < MARK_FRAME;
         return;
     }
