@@ -239,7 +239,10 @@ static int index_words(struct catalog_inside *c, struct ek_fault *fault)
                                              [MARK_INTERRUPT] = "error:",
                                              [MARK_FATAL] = "atal",
                                              [MARK_PANIC] = "panic",
+                                             [MARK_CHECK] = "Check failed",
+                                             [MARK_WHAT] = "what(): ",
                                              [MARK_FRAME] = "File \"",
+                                             [MARK_CAUSES] = "Caused by:",
                                              [MARK_LOUD] = "ERROR",
                                              "CRITICAL",
                                              "WARN ",
@@ -249,7 +252,11 @@ static int index_words(struct catalog_inside *c, struct ek_fault *fault)
                                              "ASSERT",
                                              "Aborted",
                                              "fault",
-                                             "Killed"};
+                                             "Killed",
+                                             "annot ",
+                                             "nable to ",
+                                             "not found",
+                                             "refused"};
     uint32_t count = c->shown.pattern_count;
     const char **texts = calloc(count + MARKS, sizeof(*texts));
     if (!texts)

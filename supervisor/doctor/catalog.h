@@ -134,9 +134,12 @@ enum doctor_mark {
     MARK_INTERRUPT,
     MARK_FATAL,
     MARK_PANIC,
-    MARK_FRAME, /* of a traceback */
-    MARK_LOUD,  /* from here on: lines that complain without an exception */
-    MARKS = MARK_LOUD + 10
+    MARK_CHECK,
+    MARK_WHAT,
+    MARK_FRAME,  /* of a traceback */
+    MARK_CAUSES, /* a chain of causes follows */
+    MARK_LOUD,   /* from here on: lines that complain without an exception */
+    MARKS = MARK_LOUD + 14
 };
 
 /* text, len: a site's own file, NULL = only what is built in; `what` names it in faults. 0;

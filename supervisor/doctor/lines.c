@@ -13,6 +13,8 @@
 #define RANK_WITHIN  200 /* bytes from the start in which a prefix is looked for */
 #define ENVELOPE_KEY 6
 #define INDENT_MOST  16 /* spaces before a member of an object */
+#define NAME_LEAST   3  /* letters of a service's name */
+#define NAME_MOST    63
 
 /* Length of the escape sequence at s, at least 1. */
 static size_t escape_length(const char *s, size_t len)
@@ -79,6 +81,24 @@ static char next_inside(const char **at, const char *end)
     return c == 'n' || c == 'r' || c == 't' ? ' ' : c ? c : ' ';
 }
 
+/* Bytes of the "name-1  | " that Docker Compose writes in front of a line; 0: none. A level there
+ * is the program's own. */
+static size_t compose_prefix(const char *line, size_t len)
+{
+    size_t i = 0;
+    while (i < len && i < NAME_MOST &&
+           (islower((unsigned char)line[i]) || isdigit((unsigned char)line[i]) || line[i] == '-' ||
+            line[i] == '_' || line[i] == '.'))
+        i++;
+    size_t name = i;
+    while (i < len && line[i] == ' ')
+        i++;
+    if (name < NAME_LEAST || !islower((unsigned char)line[0]) || i == name || i >= len ||
+        line[i] != '|')
+        return 0;
+    return i + 1 + (i + 1 < len && line[i + 1] == ' ');
+}
+
 bool doctor_line_dirty(const char *line, size_t len)
 {
     if (len > 0 && (line[len - 1] == '\r' || json_at(line, len)))
@@ -88,7 +108,9 @@ bool doctor_line_dirty(const char *line, size_t len)
 
 size_t doctor_line_clean(const char *line, size_t len, char out[DOCTOR_LINE_MOST + 1])
 {
-    const char *end = line + len, *inside = unwrap(line, len);
+    const char *end = line + len;
+    line += compose_prefix(line, len);
+    const char *inside = unwrap(line, (size_t)(end - line));
     const char *at = inside ? inside : line;
     size_t n = 0;
     while (at < end && n < DOCTOR_LINE_MOST) {
@@ -147,7 +169,9 @@ static bool is_said(const char *line, size_t at)
         if (ends_with(line, at, before[i]))
             return true;
     }
-    return false;
+    /* glog: E1127 10:00:00.000000 77 model_lifecycle.cc:654] "..." */
+    bool glog = strchr("EWF", line[0]) && isdigit((unsigned char)line[1]);
+    return glog && ends_with(line, at, "] ");
 }
 
 /* Whether `at` lies within quotes or braces of somebody else. */

@@ -49,6 +49,7 @@ struct doctor_scan {
     uint32_t hits[HITS_MOST], hit_count;
     bool marked; /* the line may say how something failed */
     bool frame;  /* it names a file, as tracebacks do */
+    bool causes; /* a chain of causes follows */
     bool loud;   /* it may complain without an exception */
     char clean[DOCTOR_LINE_MOST + 1];
 };
@@ -95,7 +96,8 @@ static void note_hit(void *ctx, uint32_t pattern)
     if (pattern >= s->catalog->pattern_count) {
         uint32_t mark = pattern - s->catalog->pattern_count;
         s->frame |= mark == MARK_FRAME;
-        s->loud |= mark >= MARK_LOUD;
+        s->causes |= mark == MARK_CAUSES;
+        s->loud |= mark >= MARK_LOUD || mark == MARK_ERROR;
         s->marked |= mark < MARK_FRAME;
         return;
     }
@@ -249,10 +251,11 @@ static void scan_line(struct doctor_scan *s, const char *line, size_t len)
         line = s->clean;
     }
     s->hit_count = 0;
-    s->marked = s->frame = s->loud = false;
+    s->marked = s->frame = s->causes = s->loud = false;
     s->line_best = TRACE_NONE;
     doctor_literals_find(s->catalog->words, line, len, note_hit, s);
-    if (s->hit_count == 0 && !s->marked && !s->frame && !s->loud)
+    bool open = doctor_trace_open(&s->trace);
+    if (s->hit_count == 0 && !s->marked && !s->frame && !s->loud && !s->causes && !open)
         return;
     if (!cleaned)
         len = doctor_line_clean(line, len, s->clean);
@@ -264,12 +267,17 @@ static void scan_line(struct doctor_scan *s, const char *line, size_t len)
     }
     bool follows = s->line_best != TRACE_NONE &&
                    s->catalog->signatures[s->line_best].rank < DOCTOR_CONSEQUENCE;
+    if (open)
+        doctor_trace_follow(&s->trace, s->line, s->clean, len, follows ? TRACE_NONE : s->line_best);
+    bool raised = open && !s->marked && doctor_trace_raised(&s->trace, s->clean, len);
+    if (!follows && (s->marked || raised || s->line_best != TRACE_NONE))
+        doctor_trace_note(&s->trace, s->line, s->clean, len, s->line_best);
     if (s->frame)
         doctor_trace_frame(&s->trace, s->clean, len);
-    if (!follows && (s->marked || s->line_best != TRACE_NONE))
-        doctor_trace_note(&s->trace, s->line, s->clean, len, s->line_best);
-    if (!follows && s->loud)
-        doctor_trace_loud(&s->trace, s->line, s->clean, len);
+    if (s->causes)
+        doctor_trace_causes(&s->trace, s->clean, len);
+    if (s->loud)
+        doctor_trace_loud(&s->trace, s->line, s->clean, len, follows);
 }
 
 void doctor_scan_feed(struct doctor_scan *s, const char *bytes, size_t len)
@@ -447,6 +455,31 @@ static const struct trace_process *first_process(const struct doctor_scan *s)
     return p ? p : doctor_trace_first(&s->older);
 }
 
+/* A finding of an entry that a hint named for a line. */
+static uint32_t add_named(struct doctor_scan *s, const struct doctor_signature *named,
+                          uint64_t line, const char *text)
+{
+    uint32_t at = (uint32_t)(named - s->catalog->signatures);
+    struct doctor_finding *f = &s->finding[at];
+    if (f->count == 0)
+        *f = (struct doctor_finding){.signature = named,
+                                     .first_line = line,
+                                     .life = s->life,
+                                     .starts = 1,
+                                     .phase = s->phase};
+    f->firm = f->raised = true;
+    f->count++;
+    f->last_line = line;
+    keep_evidence(f, line, text);
+    return at;
+}
+
+static const struct doctor_signature *named_by(const struct doctor_scan *s,
+                                               const struct doctor_hint *h)
+{
+    return h && h->names ? doctor_catalog_find(s->catalog, h->names) : NULL;
+}
+
 /* The entry that a hint names for the decisive line, by what was raised and where, when it weighs
  * more than the one that knows its words (TRACE_NONE: none does); else that one. */
 static uint32_t name_by_place(struct doctor_scan *s, const struct trace_process *first)
@@ -455,24 +488,33 @@ static uint32_t name_by_place(struct doctor_scan *s, const struct trace_process 
     uint32_t by_words = first->signature;
     if (by_words != TRACE_NONE && all[by_words].rank >= CERTAIN)
         return by_words;
-    const struct doctor_hint *h = doctor_hint_of_process(s->catalog, first, s->match, s->context);
     const struct doctor_signature *named =
-        h && h->names ? doctor_catalog_find(s->catalog, h->names) : NULL;
+        named_by(s, doctor_hint_of_process(s->catalog, first, s->match, s->context));
     if (!named || (by_words != TRACE_NONE && named->rank <= all[by_words].rank))
         return by_words;
-    uint32_t at = (uint32_t)(named - all);
-    struct doctor_finding *f = &s->finding[at];
-    if (f->count == 0)
-        *f = (struct doctor_finding){.signature = named,
-                                     .first_line = first->last_line,
-                                     .life = s->life,
-                                     .starts = 1,
-                                     .phase = s->phase};
-    f->firm = f->raised = true;
-    f->count++;
-    f->last_line = first->last_line;
-    keep_evidence(f, first->last_line, first->text);
-    return at;
+    return add_named(s, named, first->last_line, first->text);
+}
+
+/* Whether an entry explains anything, so that no line without an exception has to. */
+static bool is_explained(const struct doctor_scan *s)
+{
+    for (uint32_t i = 0; i < s->catalog->signature_count; i++) {
+        if (s->finding[i].count > 0 && s->finding[i].count >= s->catalog->signatures[i].times &&
+            s->catalog->signatures[i].rank >= DOCTOR_CONSEQUENCE)
+            return true;
+    }
+    return false;
+}
+
+/* The entry that a hint names for the first line that complains without an exception. */
+static uint32_t name_loud(struct doctor_scan *s)
+{
+    const struct doctor_trace *t = s->trace.loud_line ? &s->trace : &s->older;
+    if (!t->loud_line || is_explained(s))
+        return TRACE_NONE;
+    const struct doctor_signature *named =
+        named_by(s, doctor_hint_of(s->catalog, t->loud, s->match, s->context));
+    return named ? add_named(s, named, t->loud_line, t->loud) : TRACE_NONE;
 }
 
 int doctor_scan_finish(struct doctor_scan *s, const struct doctor_finding **ret_findings,
@@ -486,6 +528,8 @@ int doctor_scan_finish(struct doctor_scan *s, const struct doctor_finding **ret_
     s->finding_count = 0;
     const struct trace_process *first = first_process(s);
     uint32_t decisive = first ? name_by_place(s, first) : TRACE_NONE;
+    if (decisive == TRACE_NONE)
+        decisive = name_loud(s);
     for (uint32_t i = 0; i < s->catalog->signature_count; i++) {
         if (s->finding[i].count == 0 || s->finding[i].count < s->catalog->signatures[i].times)
             continue;

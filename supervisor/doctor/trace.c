@@ -4,7 +4,8 @@
  * are told as consequences. Within a process a later exception of the same burst takes the place of
  * an earlier one, since the last of a chain is the outermost, unless it only repeats the earlier or
  * says that another process has ended. Of the frames two are kept: the innermost of the engine
- * itself and the innermost of all.
+ * itself and the innermost of all. Rust tells causes in lines below ("Caused by:"), and it, C++ and
+ * Python may begin a message on the next line: these are added to what was said.
  */
 #include "supervisor/doctor/trace.h"
 
@@ -19,6 +20,9 @@
 #define IGNORE_LINES 12
 #define SAID_LEAST   8 /* bytes of a message that tell it from others */
 #define FRAME_PARTS  3 /* of a path outside of packages that are kept */
+#define FRAME_LINES  4 /* from a frame to what it raised: its code, its marks */
+#define WORDS_LEAST  4 /* letters of a line that says something */
+#define FOLLOW_LINES 6 /* of a chain of causes or of a message that are added */
 
 static bool in_name(char c)
 {
@@ -74,12 +78,19 @@ static bool names_exception(const char *line, size_t len)
            is_exception(line, len, "Refused") || is_exception(line, len, "NotFound");
 }
 
+/* How Rust, Go and C++ end a program. */
+static bool is_abort(const char *line, size_t len)
+{
+    return begins_or_follows(line, len, "panicked at") || begins_or_follows(line, len, "panic: ") ||
+           begins_or_follows(line, len, "Check failed") || begins_or_follows(line, len, "what(): ");
+}
+
 bool doctor_trace_is(const char *line, size_t len)
 {
-    return names_exception(line, len) || begins_or_follows(line, len, "error: ") ||
+    return names_exception(line, len) || is_abort(line, len) ||
+           begins_or_follows(line, len, "error: ") ||
            begins_or_follows(line, len, "Fatal Python error") ||
-           begins_or_follows(line, len, "fatal error") || begins_or_follows(line, len, "FATAL") ||
-           begins_or_follows(line, len, "panicked at");
+           begins_or_follows(line, len, "fatal error") || begins_or_follows(line, len, "FATAL");
 }
 
 /* A word by itself: "DEBUG", not the DEBUG of "NCCL_DEBUG=INFO". */
@@ -108,6 +119,7 @@ bool doctor_trace_mild(const char *line, size_t len)
                                          "alling back", "gnoring ",  "will be disabled"};
     size_t most = len < PREFIX_MOST ? len : PREFIX_MOST;
     if (is_event(line, len) || memmem(line, len, "undefined symbol", 16) ||
+        memmem(line, len, "CUDA initialization: ", 21) ||
         memmem(line, most, "INFO: task ", 11))
         return false; /* kernels of the engine are not there, a task of the kernel is stuck */
     for (size_t i = 0; i < sizeof(levels) / sizeof(levels[0]); i++) {
@@ -224,6 +236,7 @@ void doctor_trace_frame(struct doctor_trace *t, const char *line, size_t len)
     size_t path = (size_t)(quote - from), name = in ? (size_t)(end - in - 5) : 0;
     (void)snprintf(w->inner, sizeof(w->inner), "%.*s:%.*s", path > 80 ? 80 : (int)path, from,
                    name > 36 ? 36 : (int)name, in ? in + 5 : "");
+    t->frame_left = FRAME_LINES;
     if (is_engine(from, path))
         memcpy(w->own, w->inner, sizeof(w->own));
 }
@@ -231,8 +244,10 @@ void doctor_trace_frame(struct doctor_trace *t, const char *line, size_t len)
 /* Where a program complains: by its level, or in words that say so. */
 static bool is_loud(const char *line, size_t len)
 {
-    static const char *const words[] = {"ERROR", "CRITICAL", "WARN ",   "failed", "Failed",
-                                        "error", "ASSERT",   "Aborted", "fault",  "Killed"};
+    static const char *const words[] = {"ERROR",   "CRITICAL", "WARN ",  "failed",
+                                        "Failed",  "error",    "ASSERT", "Aborted",
+                                        "fault",   "Killed",   "Error",  "annot ",
+                                        "nable to ", "not found", "refused"};
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         const char *at = memmem(line, len, words[i], strlen(words[i]));
         if (at && doctor_line_own(line, (size_t)(at - line)))
@@ -241,12 +256,13 @@ static bool is_loud(const char *line, size_t len)
     return false;
 }
 
-void doctor_trace_loud(struct doctor_trace *t, uint64_t at, const char *line, size_t len)
+void doctor_trace_loud(struct doctor_trace *t, uint64_t at, const char *line, size_t len, bool weak)
 {
-    if (t->loud_line || doctor_trace_mild(line, len) || !is_loud(line, len) ||
-        memmem(line, len, "Traceback (most", 15))
+    if ((t->loud_line && (weak || !t->loud_weak)) || doctor_trace_mild(line, len) ||
+        !is_loud(line, len) || memmem(line, len, "Traceback (most", 15))
         return;
     t->loud_line = at;
+    t->loud_weak = weak;
     doctor_trace_copy(line, len, t->loud, sizeof(t->loud));
 }
 
@@ -255,7 +271,7 @@ static bool is_echo(const char *line, size_t len)
 {
     static const char *const words[] = {
         "CancelledError",  "EOFError", "BrokenPipeError",    "SystemExit",    "KeyboardInterrupt",
-        "ExceptionGroup:", "ZMQError", "CalledProcessError", "ActorDiedError"};
+        "ExceptionGroup:", "ZMQError", "CalledProcessError", "ActorDiedError", "ChildFailedError"};
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         if (memmem(line, len, words[i], strlen(words[i])))
             return true;
@@ -268,6 +284,15 @@ static bool repeats(const char *line, size_t len, const char *before)
 {
     const char *colon = strstr(before, "Error: "), *said = colon ? colon + 7 : NULL;
     return said && strlen(said) >= SAID_LEAST && memmem(line, len, said, strlen(said));
+}
+
+/* "RuntimeError:", "panicked at src/main.rs:7:5:", "RuntimeError: src/state.cc:743": the message is
+ * on the next line. */
+static bool goes_on(const char *line, size_t len)
+{
+    while (len > 0 && isdigit((unsigned char)line[len - 1]))
+        len--;
+    return len > 0 && line[len - 1] == ':';
 }
 
 /* Whether a line that no entry knows may take the place of what the process said before. */
@@ -284,7 +309,8 @@ void doctor_trace_note(struct doctor_trace *t, uint64_t at, const char *line, si
 {
     if (memmem(line, len, "Exception ignored in", 20))
         t->ignored_until = at + IGNORE_LINES;
-    if (at <= t->ignored_until || !doctor_trace_is(line, len) || doctor_trace_mild(line, len))
+    if (at <= t->ignored_until || doctor_trace_mild(line, len) ||
+        !(doctor_trace_is(line, len) || doctor_trace_raised(t, line, len)))
         return;
     uint64_t key = process_of(line, len);
     uint32_t i = 0;
@@ -303,12 +329,93 @@ void doctor_trace_note(struct doctor_trace *t, uint64_t at, const char *line, si
     }
     p->last_line = at;
     p->signature = signature;
-    p->plain = !names_exception(line, len);
+    p->plain = !names_exception(line, len) && !is_abort(line, len) &&
+               !doctor_trace_raised(t, line, len);
     struct trace_frames *f = frames_of(t, key, false);
     p->where = f ? f->where : (struct trace_where){.own = ""};
     if (f)
         f->where = (struct trace_where){.own = ""};
     doctor_trace_copy(line, len, p->text, sizeof(p->text));
+    t->follows = i;
+    t->follow_left = goes_on(line, len) ? FOLLOW_LINES : 0;
+}
+
+bool doctor_trace_open(const struct doctor_trace *t)
+{
+    return t->follow_left > 0 || t->frame_left > 0;
+}
+
+/* "xoscar.errors.ServerClosed: ...", "subprocess.TimeoutExpired: ...": modules, then a class. */
+static bool names_class(const char *word, size_t len)
+{
+    size_t last = 0, dots = 0, small = 0;
+    for (size_t i = 0; i < len; i++) {
+        if (!in_name(word[i]))
+            return false;
+        dots += word[i] == '.';
+        last = word[i] == '.' ? i + 1 : last;
+    }
+    for (size_t i = last; i < len; i++)
+        small += islower((unsigned char)word[i]) != 0;
+    return dots > 0 && islower((unsigned char)word[0]) && last < len &&
+           isupper((unsigned char)word[last]) && small > 0;
+}
+
+bool doctor_trace_raised(const struct doctor_trace *t, const char *line, size_t len)
+{
+    const char *colon = t->frame_left > 0 ? memmem(line, len, ": ", 2) : NULL;
+    while (colon) {
+        const char *from = colon;
+        while (from > line && in_name(from[-1]))
+            from--;
+        if (from < colon && (from == line || from[-1] == ' ') &&
+            names_class(from, (size_t)(colon - from)))
+            return true;
+        colon = memmem(colon + 2, (size_t)(line + len - colon - 2), ": ", 2);
+    }
+    return false;
+}
+
+/* Whether a line has words, and is no rule, no frame and no code of a traceback. */
+static bool has_words(const char *line, size_t len)
+{
+    size_t letters = 0;
+    for (size_t i = 0; i < len; i++)
+        letters += isalpha((unsigned char)line[i]) != 0;
+    return letters >= WORDS_LEAST && !memmem(line, len, "File \"", 6) &&
+           !memmem(line, len, "Traceback (", 11) && !memmem(line, len, "backtrace", 9);
+}
+
+void doctor_trace_follow(struct doctor_trace *t, uint64_t at, const char *line, size_t len,
+                         uint32_t signature)
+{
+    if (t->frame_left > 0)
+        t->frame_left--;
+    if (t->follow_left == 0)
+        return;
+    t->follow_left--;
+    struct trace_process *p = &t->process[t->follows];
+    if (t->follows >= t->count || !has_words(line, len))
+        return;
+    if (signature != TRACE_NONE && p->signature == TRACE_NONE) {
+        p->signature = signature;
+        p->last_line = at;
+    }
+    while (len > 0 && *line == ' ') {
+        line++;
+        len--;
+    }
+    size_t n = strlen(p->text);
+    if (n + 2 < sizeof(p->text)) {
+        p->text[n++] = ' ';
+        doctor_trace_copy(line, len, p->text + n, sizeof(p->text) - n);
+    }
+}
+
+void doctor_trace_causes(struct doctor_trace *t, const char *line, size_t len)
+{
+    if (t->count > 0 && len >= 10 && memmem(line, len, "Caused by:", 10) == line + len - 10)
+        t->follow_left = FOLLOW_LINES;
 }
 
 const struct trace_process *doctor_trace_first(const struct doctor_trace *t)

@@ -44,6 +44,10 @@ struct doctor_trace {
     uint32_t frames_next;                        /* which of them gives way to the next process */
     uint64_t loud_line; /* the first line that complains without an exception, 0: none */
     char loud[TRACE_TEXT];
+    bool loud_weak;       /* ... and it only says that something followed from a cause */
+    uint32_t frame_left;  /* in so many of the next lines a traceback may tell what was raised */
+    uint32_t follow_left; /* so many of the next lines go on with what a process has said, */
+    uint32_t follows;     /* ... this one of them */
 };
 
 /* Whether a line says how something failed: an exception at its place, or an error of a command
@@ -54,10 +58,22 @@ bool doctor_trace_mild(const char *line, size_t len);
 /* One such line; signature: the weightiest entry that it matches, or TRACE_NONE. */
 void doctor_trace_note(struct doctor_trace *t, uint64_t at, const char *line, size_t len,
                        uint32_t signature);
+/* "Caused by:": what follows goes on with what was noted last. */
+void doctor_trace_causes(struct doctor_trace *t, const char *line, size_t len);
+/* Whether the next line goes on with what was noted: a chain of causes, or a message that begins on
+ * a line of its own. */
+bool doctor_trace_open(const struct doctor_trace *t);
+/* Whether a line names a class that a traceback above it has raised, whatever it is called. */
+bool doctor_trace_raised(const struct doctor_trace *t, const char *line, size_t len);
+/* That next line, with the weightiest entry that it matches, or TRACE_NONE. */
+void doctor_trace_follow(struct doctor_trace *t, uint64_t at, const char *line, size_t len,
+                         uint32_t signature);
 /* A line of a traceback that names a file. */
 void doctor_trace_frame(struct doctor_trace *t, const char *line, size_t len);
-/* A line that may complain without an exception ("ERROR ...", "... failed: ..."). */
-void doctor_trace_loud(struct doctor_trace *t, uint64_t at, const char *line, size_t len);
+/* A line that may complain without an exception ("ERROR ...", "... failed: ..."); weak: it gives way
+ * to the first that is not. */
+void doctor_trace_loud(struct doctor_trace *t, uint64_t at, const char *line, size_t len,
+                       bool weak);
 /* The process that failed first, NULL when none did. */
 const struct trace_process *doctor_trace_first(const struct doctor_trace *t);
 /* Copies as much of a text as fits, no half characters. */
