@@ -1,6 +1,6 @@
 /*
  * Which backends there are: found by name, listed, and prepared before a process has threads. Their
- * contract is backend.h; whoever has a backend needs nothing of this.
+ * contract is backend.h; code that has a backend needs nothing of this.
  */
 #pragma once
 

@@ -1,8 +1,8 @@
 #!/bin/sh
 # The reference pages from the programs' own tables: what stands between the lines BEGIN GENERATED
 # and END GENERATED of docs/man, docs/options.md, docs/limits.md, docs/metrics.md, docs/control.md, docs/signatures.md and packaging/evenkeel.catalog, the example file of
-# evenkeel-server, and evenkeelctl's completions for shells. With --check nothing is written and a difference is a failure; so is a key of
-# the control law or an alert that its page does not explain.
+# evenkeel-server, and evenkeelctl's completions for shells. With --check nothing is written and a difference is a failure; so is an alert
+# that the runbook does not explain.
 set -eu
 B=${B:-build/release}
 check=0
@@ -65,8 +65,11 @@ sed -E '/^\.SS Information/,$d; /^\.B \\-\\-/ s/^\.B \\-\\-/.B /' "$tmp/server.r
 sed '/^\.SS Each server/,$d' "$tmp/daemon.roff" >"$tmp/daemon"
 sed '1d; /^\.SS One server/,$d' "$tmp/daemon" | keys |
     awk '/^\.TP/ { held = $0; next } held != "" { drop = /leave_servers/; if (!drop) print held; held = "" } !drop' >"$tmp/top"
-sed -n '/^\.SS Each server/,/^\.SS Control law/ { /^\.SS/d; p }' "$tmp/daemon.roff" | keys >"$tmp/each"
-sed '1,/^\.SS Control law/d' "$tmp/daemon.roff" | keys >"$tmp/policy"
+sed -n '/^\.SS Each server/,/^\.SS Controller/ { /^\.SS/d; p }' "$tmp/daemon.roff" | keys >"$tmp/each"
+sed '1,/^\.SS Controller/d' "$tmp/daemon.roff" | keys >"$tmp/policy"
+for part in file daemon top each policy; do
+    [ -s "$tmp/$part" ] || { echo "tools/reference.sh: no rows of $part: a heading of the option tables has another name"; exit 1; }
+done
 fill docs/man/evenkeel-server.1 options "$tmp/server.roff"
 fill docs/man/evenkeel.yaml.5 keys "$tmp/file"
 fill docs/man/evenkeeld.8 options "$tmp/daemon"
@@ -144,10 +147,6 @@ say() {
     echo "$1: $3"
     bad=1
 }
-for row in $(sed -nE '/^### Control law/,$ s/^\| `--([a-z-]+)` \| ([^ ]+) \|.*/\1=\2/p' "$tmp/daemon.markdown"); do
-    key=$(echo "${row%%=*}" | tr - _)
-    say docs/control.md "| \`$key\` | ${row#*=} |" "no row for $key with default ${row#*=}"
-done
 for alert in $(sed -n 's/^ *- *alert: *//p' alerts/*.yml); do
     say docs/runbook.md "## $alert" "no entry for alert $alert"
 done

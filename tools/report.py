@@ -75,36 +75,31 @@ def section(title, why, name):
 
 def main():
     out = [HEAD.rstrip()]
-    out += section("Engine", "Prefill and decode of the embedded model beside the machine's own read bandwidth and arithmetic peak in the same run. The weights of so small "
-                   "a model stay in the caches, so a share of the memory bandwidth above 100 % is possible. Decodes follow a prompt of 128 tokens.", "bench")
+    out += section("Engine", "Prefill and decode of the embedded model beside the machine's own read bandwidth and arithmetic peak in the same run. The weights of so "
+                   "small a model stay in the caches. Decodes follow a prompt of 128 tokens.", "bench")
     out += section("Kernels", "Each kernel of the CPU backend on all threads, held against the limit that binds it: reading memory, arithmetic, or for single rows the first cache.", "bench-kernels")
-    out += section("Beside llama.cpp and vLLM", "The same weights (random, with the shapes of Qwen2.5-0.5B), the same two threads, in turns in one run of `make bench-peers`: "
-                   "engine cells beside llama-bench and llama-batched-bench, serving cells by one client on each server. The goal is a ratio; for a time to first token it is "
-                   "the peer's over ours. The goals were set for machines with AMX, which multiplies bf16 and int8 some six times as fast as this machine's vectors. Where one is missed, `the machine allows` says "
-                   "the ratio that its arithmetic peak (prefill in bf16) or its read bandwidth (decode), measured in the same run, would give if nothing else took time.", "bench-peers")
+    out += section("Beside llama.cpp and vLLM", "Random weights with the shapes of Qwen2.5-0.5B, the same two threads, in turns in one run of `make bench-peers`. The goal is a ratio; for a "
+                   "time to first token it is the peer's over ours. Goals were set for machines with AMX; where one is missed, `the machine allows` says the "
+                   "ratio that its arithmetic peak (prefill in bf16) or its read bandwidth (decode) would give if nothing else took time.", "bench-peers")
     out += section("Appliance", "What evenkeeld costs at a poll of 1 s, how fast the server's /metrics answers while 16 clients stream, and how long a kill -9 is felt.", "appliance")
-    out += section("Reading /metrics", "`make bench-scrape`: 8 streams that never end on one computing thread; what a page costs at 20 readings a second, and how many per cent fewer tokens "
-                   "a second the streams get while readers misbehave, windows with and without them in turn. The other programs stood still.", "scrape")
-    out += section("Fleet", "`make check-fleet`: three appliances with the embedded model behind each router. `roll`: all three restart in turn while 32 clients stream. `kill`: one of them is "
-                   "killed while 12 stream; what broke was its own if the others cut nothing and nothing failed that began later. `lowered`: what a server whose limit went from 16 to 1 still "
-                   "does of the work, where a step takes 20 ms whatever is in it. `hit_rate`: 12 beginnings asked 5 times.", "fleet")
-    out += section("KV events", "`make check-kv-hits`: vllm-router's kv_aware in front of two servers; prompt tokens found in a cache, with our events and with those of vLLM 0.32 on "
-                   "the same 120 requests, for pools that hold all shared beginnings and for pools that hold half of them together.", "kv-hits")
-    out += section("HTTP", "One server and its client on the same cores: short requests over 64 kept connections (the completion has one token of the embedded model), "
-                   "streams of 16 tokens that all run at once, connections that were used and then stay open.", "http")
+    out += section("Reading /metrics", "`make bench-scrape`: 8 streams that never end on one computing thread; what a page costs at 20 readings a second, and how many per cent "
+                   "fewer tokens a second the streams get while readers misbehave.", "scrape")
+    out += section("Fleet", "`make check-fleet`: three appliances with the embedded model behind each router. `roll`: all three restart in turn while 32 clients stream. "
+                   "`kill`: one of them is killed while 12 stream. `lowered`: what a server whose limit went from 16 to 1 still does of the work, where a step "
+                   "takes 20 ms whatever is in it. `hit_rate`: 12 beginnings asked 5 times.", "fleet")
+    out += section("KV events", "`make check-kv-hits`: vllm-router's kv_aware in front of two servers; prompt tokens found in a cache, with our events and with those of vLLM "
+                   "0.32 on the same 120 requests, for pools that hold all shared beginnings and for pools that hold half of them.", "kv-hits")
+    out += section("HTTP", "One server and its client on the same cores: short requests over 64 kept connections, streams of 16 tokens that all run at once, connections "
+                   "that were used and then stay open.", "http")
     out += section("Constrained output", "A synthetic vocabulary of 128k tokens: the mask of one token, and compiling a usual schema.", "bench-grammar")
-    out += section("Quantization", "What `--quantization` costs the embedded model on a held-out text of 24,377 tokens (written by the generator of its training text with other "
-                   "seeds), against bfloat16: perplexity, positions with the same most likely token, mean divergence over the 20 most likely tokens and one place for the others, "
-                   "and the weights by the memory plan. Beside int8 and int4: the same model computed with weights and inputs rounded as llama.cpp's Q8_0 and Q4_0 do. A small model "
-                   "suffers more than a large one.", "bench-quality")
-    out += section("Loading", "A random bfloat16 model of 1.5 GB in four files: loaded beside reading the same files one after the other, from the disk (pages dropped before) and "
-                   "from the page cache; there also into memory of its own, as a loader needs it. `peak` is the largest resident set beside the packed weights; its goal is these and "
-                   "one shard. Two threads.", "bench-load")
-    out += section("Tokenizer", "Real vocabularies: loading the files, English prompts of some 4 kB, and texts of 4 MB that have no place to cut them. `linear` is what a byte "
-                   "of 4 MB costs beside one of 256 kB: a piece that long takes n log n, and more memory than the caches have. One thread, its own time on the core; "
-                   "the peer is Hugging Face's library in the same run.", "bench-tokenizer")
-    out += section("Packages", "In a machine of its own that systemd boots: from `systemctl start evenkeeld` to the first token of the embedded model, its files in the page cache; and what "
-                   "the packages weigh.", "packages")
+    out += section("Quantization", "What `--quantization` costs the embedded model on a held-out text of 24,377 tokens, against bfloat16: perplexity, positions with the same "
+                   "most likely token, mean divergence, and the weights by the memory plan. Beside int8 and int4: weights and inputs rounded as llama.cpp's Q8_0 "
+                   "and Q4_0 do. A small model suffers more than a large one.", "bench-quality")
+    out += section("Loading", "A random bfloat16 model of 1.5 GB in four files: loaded beside reading the same files, from the disk and from the page cache. `peak` is the "
+                   "largest resident set beside the packed weights; its goal is these and one shard. Two threads.", "bench-load")
+    out += section("Tokenizer", "Real vocabularies: loading the files, English prompts of some 4 kB, and texts of 4 MB that have no place to cut them. `linear` is what a "
+                   "byte of 4 MB costs beside one of 256 kB. One thread; the peer is Hugging Face's library in the same run.", "bench-tokenizer")
+    out += section("Packages", "In a machine of its own that systemd boots: from `systemctl start evenkeeld` to the first token of the embedded model.", "packages")
     (ROOT / "docs/benchmarks.md").write_text("\n".join(out) + "\n")
 
 

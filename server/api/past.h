@@ -52,14 +52,14 @@ struct past *past_find(struct past_store *s, uint64_t owner, const char *id, uin
 /* Gives a reference back. NULL is fine. */
 void past_drop(struct past_store *s, struct past *p);
 /* Keeps an answer, in place of one with the same id; `before` is what it went on from, or NULL: the
- * caller's reference stays his. 0, -ENOMEM, or -E2BIG when it does not fit. */
+ * caller's reference stays its own. 0, -ENOMEM, or -E2BIG when it does not fit. */
 int past_keep(struct past_store *s, uint64_t owner, const struct past_text *text,
               struct past *before, uint64_t now_us);
 /* Whether it was there. */
 bool past_delete(struct past_store *s, uint64_t owner, const char *id, uint64_t now_us);
 void past_stat(struct past_store *s, struct past_stat *ret_stat);
 
-/* Whether an answer with so many bytes of texts could be kept by `owner` if all else of his went;
+/* Whether an answer with so many bytes of texts could be kept by `owner` if all else of its went;
  * what others hold at that time may still leave no room. */
 bool past_fits(const struct past_store *s, uint64_t owner, const struct past *before, size_t bytes);
 

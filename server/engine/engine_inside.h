@@ -105,7 +105,7 @@ bool engine_away_long(const struct engine *e, uint64_t now_us);
 /* What goes on beside a device that is loaded: takes what others want and gives out news. False
  * when the engine is to stop. */
 bool engine_look_round(struct engine *e);
-/* judge.c: a device was lost; `ret_loss` is what is known of it, and whoever judges is told. */
+/* judge.c: a device was lost; `ret_loss` is what is known of it, and evenkeeld is told. */
 void engine_tell_loss(struct engine *e, int code, const struct ek_device_end *end,
                       struct engine_loss *ret_loss);
 /* judge.c: waits for what is said of it, for params.verdict_wait_us after the loss at most, and

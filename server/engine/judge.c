@@ -1,6 +1,6 @@
 /*
- * A device was lost: whoever judges is told, and what follows from the answer, or from none, is set
- * (verdict.h). Engine thread.
+ * A device was lost: evenkeeld is told, and what follows from its answer, or from none, is set
+ * (verdict.h). Called by revive.c, on the engine's thread.
  */
 #include <errno.h>
 

@@ -4,7 +4,7 @@
  * request goes on with the text it would have had (engine.c calls this, see revive.c).
  *
  * What took the device away may have been a request: one that makes the program fail would end
- * device after device. So whoever was in a step then is a suspect, runs alone until a step with it
+ * device after device. So each request of that step is a suspect, runs alone until a step with it
  * went well, and is the cause if the device ends in the same way again meanwhile. If it ends in
  * another way that may have been chance, such as a card that falls off the bus just then: it runs
  * alone once more, and is the cause if there is no third step that goes well. That costs the others

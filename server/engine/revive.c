@@ -194,7 +194,7 @@ static void go_on(struct engine *e, const char *why)
         e->p.revived(e->p.ctx, why, r->last_pause_us, e->away_requests);
 }
 
-/* Tells whoever ordered a restart what came of looking at it. */
+/* Tells the operator who ordered a restart what came of looking at it. */
 static void settle_check(struct engine *e, int code, const struct ek_fault *fault)
 {
     pthread_mutex_lock(&e->lock);

@@ -147,9 +147,9 @@ void sched_expire(struct sched *s, uint64_t now_us);
  * its rows, or 1 for a step that only moves blocks; 0 when there is nothing to run now, and then
  * nothing is in flight for it. */
 uint32_t sched_plan(struct sched *s, uint64_t now_us, struct ek_step *step);
-/* When the next step is best planned, 0 = now, UINT64_MAX = when none is in flight. Whoever comes
- * after a step was planned waits for all of it; so beside a long one in flight the next is planned
- * late, though early enough that the device does not wait for it. */
+/* When the next step is best planned, 0 = now, UINT64_MAX = when none is in flight. A request
+ * that comes after a step was planned waits for all of it; so beside a long one in flight the next
+ * is planned late, though early enough that the device does not wait for it. */
 uint64_t sched_plan_after(const struct sched *s);
 /* Takes the result of the oldest step in flight. */
 void sched_apply(struct sched *s, const struct ek_result *result, uint64_t now_us);

@@ -1,7 +1,7 @@
 /*
- * What a lost device means for the limits of the one that takes its place. Whoever watches the
- * server judges it (evenkeeld, by the classes and ladders of a whole server's end); who has nobody
- * to ask, or no answer in time, goes on by a rule of its own: after an end that may have been for
+ * What a lost device means for the limits of the one that takes its place. evenkeeld judges
+ * it by the classes and ladders of a whole server's end; a server without evenkeeld, or without an
+ * answer in time, goes on by a rule of its own: after an end that may have been for
  * lack of memory half the token budget, for as long as losses count towards the budget of restarts.
  *
  * Limits are of the schedule alone: whatever is said here, no text changes by it.
@@ -45,7 +45,7 @@ struct engine_verdict {
 /* How it went on. */
 struct engine_judged {
     const struct engine_loss *loss;
-    bool answered;              /* by whoever judges; else by the rule of its own */
+    bool answered;              /* by evenkeeld; else by the rule of its own */
     struct engine_verdict with; /* only what was lower than before */
     const char *refused;        /* why its limits could not be set, NULL = they could */
 };

@@ -2,8 +2,8 @@
  * Grammars that were made lately: a list in the order of use, found by kind and bytes. All that are
  * alive, also those that only requests hold, share one room: before a new one is refused for want
  * of it, those go that nobody uses. No owner (API key) has more than its share of the room and of
- * the list with forms that were made for it: before one more is, its own go first, so that whoever
- * sends very many forms has its own compiled again and again, and not those of others.
+ * the list with forms that were made for it: before one more is, its own go first, so that an
+ * owner who sends very many forms has its own compiled again and again, and not those of others.
  */
 #include <errno.h>
 #include <pthread.h>

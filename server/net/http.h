@@ -49,8 +49,8 @@ int http_reload(struct http *h, struct ek_fault *fault);
 
 /* For engine_params.deliver; ctx is the struct http. */
 void http_deliver(void *ctx, uint32_t worker);
-/* The way to whoever judges lost engines; the engine thread's, but for what the control socket
- * brings. */
+/* The way to evenkeeld, which judges lost engines; the engine thread's, but for what the control
+ * socket brings. */
 struct losses *http_losses(struct http *h);
 
 /* New requests: answered with 503 (refuse), or left in the listening socket (hold). */

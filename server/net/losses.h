@@ -1,7 +1,7 @@
 /*
- * The way to whoever judges lost engines (engine/verdict.h): one end of a Unix socket that keeps
- * messages apart, which comes over the control socket ("put losses"). A loss is one message of
- * JSON, and so is the answer:
+ * The way to evenkeeld, which judges lost engines (engine/verdict.h): one end of a Unix socket that
+ * keeps messages apart, which comes over the control socket ("put losses"). A loss is one message
+ * of JSON, and so is the answer:
  *
  *     {"loss":2,"at_us":91234567,"wait_us":1000000,"running":5,"ended":true,"signal":9,
  *      "status":0,"exit_code":76,"oom_kills":0,"why":"its process ended with signal 9",

@@ -1,6 +1,6 @@
 /*
  * The control law as a pure function: samples and the time in, one decision out. No I/O, no clock,
- * no allocation after policy_new(). Law, constants and reason codes: docs/control.md.
+ * no allocation after policy_new(). Law and reason codes: docs/control.md.
  */
 #pragma once
 
@@ -43,45 +43,49 @@ enum policy_state {
 };
 enum policy_mode { MODE_OBSERVE, MODE_ADVISE, MODE_ACT };
 
-/* All durations in seconds, never in polls. Defaults: policy_defaults(). */
+/*
+ * All durations in seconds, never in polls. Defaults (policy_defaults()) beside each, and why:
+ * 30 s is one window, which a change needs to show; usage counts as full between 0.8, where
+ * autoscalers add a replica, and 1.0; the dead band of 0.07 below it is about what one cut moves.
+ */
 struct policy_params {
     enum policy_mode mode;
     uint32_t seqs_min, seqs_max, tokens_min, tokens_max;
-    double window_s;          /* 30 */
+    double window_s;          /* 30: 6 polls at 5 s */
     double usage_high;        /* 0.92 */
     double usage_release;     /* 0.85 */
-    double preempt_rate;      /* 0.2 per second */
-    double recompute_share;   /* 0.3 recomputed per generated token */
-    double gap_s;             /* 2 */
+    double preempt_rate;      /* 0.2 per second: 6 in a window; one now and then is normal */
+    double recompute_share;   /* 0.3 recomputed per generated token: a quarter of the work */
+    double gap_s;             /* 2: what a reader of a stream takes for a stall */
     double itl_slo_s;         /* 0 = none */
-    double cut_factor;        /* 0.8 */
+    double cut_factor;        /* 0.8, as in TCP and AIMD limiters */
     double tokens_cut_factor; /* 0.75 */
-    double settle_s;          /* 30 between cuts */
-    double effect_s;          /* 60 until the effect is checked */
+    double settle_s;          /* 30 between cuts: one window */
+    double effect_s;          /* 60 until the effect is checked: two windows */
     double raise_every_s;     /* 15 */
-    double raise_after_cut_s; /* 30 */
-    uint32_t raise_step;      /* 4 */
+    double raise_after_cut_s; /* 30: one window */
+    uint32_t raise_step;      /* 4, as the additive term of Netflix's Gradient2 */
     double drift_quiet_s;     /* 1800 */
     double drift_every_s;     /* 60 between its steps */
-    double warmup_s;          /* 60 after ready */
-    double feedforward;       /* 0.90 */
-    double sat_low_s;         /* 300 */
-    double full_s;            /* 300 of a full cache without harm until it is noted */
+    double warmup_s;          /* 60 after ready: a fresh start says nothing of the load */
+    double feedforward;       /* 0.90, just below usage_high */
+    double sat_low_s;         /* 300, as long as an alert waits */
+    double full_s;            /* 300 of a full cache without harm until it is noted; likewise */
     double panic_usage;       /* 0.99 all through panic_s with panic_count preemptions */
-    double panic_s;           /* 15 */
+    double panic_s;           /* 15: half a window */
     uint32_t panic_count;     /* 5 */
     double hold_most_s;       /* 480, cap of raise_after_cut_s x 1.5 per episode */
     double lock_s;            /* 600 after a cut was taken back */
     double osc_window_s;      /* 900: direction changes are counted in it */
-    uint32_t osc_damp;        /* 6 */
+    uint32_t osc_damp;        /* 6: three full swings */
     uint32_t osc_freeze;      /* 12 */
-    double freeze_s;          /* 1800 */
+    double freeze_s;          /* 1800: twice the window they are counted over */
     double ttft_slo_s;        /* 0 = none: then nothing is shed */
     double shed_share;        /* 0.8 of it is the queue deadline: prompts take time to read */
     double shed_release_s;    /* 30 without a late request until shedding ends */
-    double reserve_most;      /* 0.15 of the pool kept free at an admission; 0 = left alone */
+    double reserve_most;      /* 0.15 of the pool kept free, better than 0.25; 0 = left alone */
     double reserve_step;      /* 0.03 more of it when preemptions stall answers */
-    double reserve_back_s;    /* 60 between steps of 0.01 back */
+    double reserve_back_s;    /* 60 between steps of 0.01 back: three minutes take one back */
     bool queue_outside;       /* the queue is in front of the server: full is binding */
     double queue_start_s;     /* the server's own queue deadline, 0 = none; not a constant */
     double reserve_start;     /* the server's own reserve; not a constant */

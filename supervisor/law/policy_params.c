@@ -1,6 +1,6 @@
 /*
  * The constants of the law: what they are unless somebody says otherwise, and which of them
- * contradict each other. What each of them is for: policy.h; where it comes from: docs/control.md.
+ * contradict each other. What each of them is for and where it comes from: policy.h.
  */
 #include <errno.h>
 #include <stddef.h>

@@ -93,9 +93,9 @@ void plan_gpu_names(struct ek_buf *out)
 
 void plan_gpu_page(struct ek_buf *out)
 {
-    (void)ek_buf_puts(
-        out, "| `--gpu` | memory GiB | GB/s | bf16 TFLOP/s | fp8 TFLOP/s | link GB/s |\n"
-             "|---|---|---|---|---|---|\n");
+    (void)ek_buf_puts(out,
+                      "| `--gpu` | memory GiB | GB/s | bf16 TFLOP/s | fp8 TFLOP/s | link GB/s |\n"
+                      "|---|---|---|---|---|---|\n");
     for (size_t i = 0; i < CARDS; i++) {
         const struct plan_gpu *g = &cards[i];
         (void)ek_buf_printf(out, "| `%s` | %.1f | %.0f | %.0f | ", g->name, g->memory_gib,

@@ -58,7 +58,7 @@ void report_cell(struct report *r, const struct report_cell *c)
     if (c->goal)
         (void)fprintf(r->file, ", \"goal\": %s, \"met\": %s", c->goal, c->met ? "true" : "false");
     (void)fprintf(r->file, "}");
-    (void)fflush(r->file); /* whoever is ended has told what it knew */
+    (void)fflush(r->file); /* a program that is ended has told what it knew */
     r->first = false;
 }
 

@@ -1,6 +1,6 @@
 /*
- * What sim_engine.c demands beside the recount: of each request's output, of each plan, of whoever
- * is first in line and of names. Each calls fail(), which keeps the first complaint.
+ * What sim_engine.c demands beside the recount: of each request's output, of each plan, of the
+ * request that is first in line and of names. Each calls fail(), which keeps the first complaint.
  */
 #pragma once
 
@@ -66,7 +66,7 @@ static inline void check_extras(struct sim *s, const struct request *r)
             fail(s, "a hidden state is wrong");
 }
 
-/* Nobody preempts whoever is first in line. */
+/* The request that is first in line is never preempted. */
 static inline void check_first(struct sim *s, uint32_t entry, uint64_t number)
 {
     const struct entry *e = &s->sched->entries.at[entry];
@@ -97,7 +97,7 @@ static inline bool refilled(const struct ek_step *step, uint32_t count, uint32_t
     return false;
 }
 
-/* A block that comes back from the host tier comes once, whoever shares it. */
+/* A block that comes back from the host tier comes once, however many share it. */
 static inline void check_copies(struct sim *s, const struct ek_step *step)
 {
     const struct ek_step *other =
@@ -336,8 +336,8 @@ static inline void check_marks(struct sim *s, uint64_t lease)
     }
 }
 
-/* Whoever was admitted last stood no better than anybody who still waits: its own prompt, and what
- * the step serves, may have made it worse since. */
+/* The request admitted last stood no better than any that still waits: its own prompt, and what the
+ * step serves, may have made it worse since. */
 static inline void check_turns(struct sim *s, uint64_t lease)
 {
     const struct sched *c = s->sched;
@@ -389,7 +389,8 @@ static inline void check_pairs(struct sim *s)
     }
 }
 
-/* Whoever is first in line gets a token within the steps that its whole length can take. */
+/* The request that is first in line gets a token within the steps that its whole length can take.
+ */
 static inline void check_progress(struct sim *s)
 {
     const struct sched *c = s->sched;

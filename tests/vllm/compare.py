@@ -185,7 +185,7 @@ def accepted_by(name, path, what):
     return None
 
 
-def listed(used, cases, equal, differ):
+def as_list(used, cases, equal, differ):
     names = set().union(*(used[e["id"]] for e in ACCEPTED if e["id"].split(" ")[0] in ("type", "param")))
     others = set().union(*(used[e["id"]] for e in ACCEPTED if e["id"].split(" ")[0] not in ("type", "param")))
     told = (f"{cases} requests: {equal} answered alike, {differ} with a difference from this list, {len(names - others)} of these only in how an "
@@ -226,7 +226,7 @@ def main(theirs_path, ours_path, *rest):
         lines = (json.dumps(a, ensure_ascii=False, sort_keys=True, separators=(",", ":")) for a in theirs.values())
         pathlib.Path(rest[rest.index("--keep") + 1]).write_text("\n".join(lines) + "\n", encoding="utf-8")
     if "--write" in rest:
-        write(rest[rest.index("--write") + 1], listed(used, len(theirs), equal, len(theirs) - equal))
+        write(rest[rest.index("--write") + 1], as_list(used, len(theirs), equal, len(theirs) - equal))
     return bool(unlisted or stale) and "--all" not in rest
 
 

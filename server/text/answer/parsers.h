@@ -1,6 +1,6 @@
 /*
- * Which parsers a model's answers need, told by its chat template: whoever wrote it taught the
- * model the marks that stand in it. The names are vLLM's, as toolstyle_find() and thinkstyle_find()
+ * Which parsers a model's answers need, told by its chat template: its author taught the model
+ * the marks that stand in it. The names are vLLM's, as toolstyle_find() and thinkstyle_find()
  * know them. gpt-oss is told by its tokens, see start.c. Pure.
  */
 #pragma once

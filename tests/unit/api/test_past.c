@@ -176,7 +176,7 @@ static void test_age(void **state)
     past_store_free(s);
 }
 
-/* Room for four of these: a key has two of them, whoever has no key all. */
+/* Room for four of these: a key has two of them, requests without a key all. */
 static void test_room(void **state)
 {
     struct past_store *s = NULL;

@@ -1,7 +1,7 @@
 /*
  * What masks may cost: a form that was made to take long is put off step by step and ended at last,
  * no step takes more than the credit there is, rows that are quick never wait for it, and a slow
- * row of somebody else comes before those of whoever has spent much.
+ * row of another key comes before those of a key that has spent much.
  */
 #include <setjmp.h>
 #include <stdarg.h>

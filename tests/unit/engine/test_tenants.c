@@ -72,8 +72,8 @@ static void lifts_who_was_idle(void **state)
     assert_int_equal(t.at[1].served, last);
 }
 
-/* Its last prompt was read long before its answers were made: whoever comes then owes none of them.
- */
+/* Its last prompt was read long before its answers were made: a tenant that comes then owes none
+ * of them. */
 static void lifts_to_what_was_answered_since(void **state)
 {
     (void)state;

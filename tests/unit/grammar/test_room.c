@@ -1,7 +1,7 @@
 /*
  * Texts that have to end within some tokens: what the shortest one takes, that nothing is begun
- * which does not fit, and that whoever has no room for any text is not hurried. And the tokens that
- * come without a choice.
+ * which does not fit, and that an answer without room for any text is not hurried. And the tokens
+ * that come without a choice.
  */
 #include <errno.h>
 #include <setjmp.h>
