@@ -41,6 +41,7 @@ class Section:
 
 def sections(build, out, shape):
     gpu = {"EVENKEEL_GPU": "1"}
+    few = "tiny-moe" if shape == "small" else "moe"  # a mixture of experts
 
     def unit(name, **env):
         return [str(build / "tests/unit/cuda" / name)], {**gpu, **env}
@@ -51,14 +52,18 @@ def sections(build, out, shape):
                  "--bandwidth", os.environ.get("BANDWIDTH", "4300"), "--tflops", os.environ.get("TFLOPS", "790"), "--report", str(out / f"{name}.json")]
         return words, {}
 
-    def switched(section, switch, *values, only=None):
-        """The same cells with each value of a switch; the first (by name) is what the others are held against. `only`: one batch or length."""
+    def switched(section, switch, *values, only=(), of=None, more=()):
+        """The same cells with each value of a switch; the first is what the others are held against. `only`: its batches or lengths;
+        `of`: another shape; `more`: further words."""
         found = []
-        for value in values:
-            words, _ = bench(shape, section)
-            words[-1] = str(out / f"ab-{'-'.join([section, only] if only else [section])}@{switch}={value}.json")
-            found.append((words + (["--only", only] if only else []), {switch: value}))
+        for i, value in enumerate(values):  # rows() reads them in the order of their names
+            words, _ = bench(of or shape, section)
+            words[-1] = str(out / f"ab-{'-'.join([section, *([of] if of else []), *only, str(i)])}@{switch}={value}.json")
+            found.append((words + [w for n in only for w in ("--only", n)] + list(more), {switch: value}))
         return found
+
+    def choice(what, *values, **others):
+        return switched("decode", f"EVENKEEL_CUDA_{what}", *values, **others)
 
     def times(rows):
         """What each kernel of a decode takes; the table is in the section's log."""
@@ -71,7 +76,7 @@ def sections(build, out, shape):
     def sanitizer(tool, name):
         return ["compute-sanitizer", "--tool", tool, "--report-api-errors", "no", "--error-exitcode", "9", str(build / "tests/unit/cuda" / name)], gpu
 
-    tests = ("test_wgmma", "test_lt", "test_rounded", "test_cuda", "test_packed", "test_sampler")
+    tests = ("test_wgmma", "test_lt", "test_rounded", "test_cuda", "test_packed", "test_sampler", "test_choices")
     plain = [
         # the first ten minutes: is it right, and how fast is an 8B model
         Section("ops", 60, 240, [unit(t) for t in tests]),
@@ -96,9 +101,16 @@ def sections(build, out, shape):
         Section("model-int8", 20, 180, model("model-int8.json", "--name", "model.int8", "--least", "0.6", "--server", "dtype=bfloat16", "quantization=int8")),
         Section("decode", 40, 240, bench(shape, "decode")),
         Section("prefill", 40, 240, bench(shape, "prefill")),
-        # third: with and without, and what is rare
+        # third: with and without, and what is rare; first the ways that kernels/cuda/choices.c offers, one load of the model for each
+        Section("ab-gemv", 25, 60, *choice("GEMV", "plain", "ahead", only=("1", "8"))),
+        Section("ab-skinny", 25, 60, *choice("SKINNY", "off", "on", only=("32", "64"))),
+        Section("ab-glu", 25, 60, *choice("GLU", "apart", "joined", only=("1", "8", "16"))),
+        Section("ab-carveout", 40, 90, *choice("CARVEOUT", "driver", "0", "50", "100", only=("1", "8", "64"))),
+        Section("ab-swap", 25, 60, *choice("SWAP", "inline", "beside", only=("64",), more=("--swap", "64"))),
+        Section("ab-experts", 50, 120, *switched("prefill", "EVENKEEL_CUDA_EXPERTS", "16", "32", "64", only=("512", "2048"), of=few),
+                *choice("EXPERTS", "16", "32", "64", only=("128", "256"), of=few)),
         Section("ab-candidate", 60, 540, *switched("prefill", "EVENKEEL_CUBLASLT_CANDIDATE", *map(str, range(8)))),
-        Section("ab-candidate-64", 60, 240, *switched("decode", "EVENKEEL_CUBLASLT_CANDIDATE", *map(str, range(8)), only="64")),
+        Section("ab-candidate-64", 60, 240, *switched("decode", "EVENKEEL_CUBLASLT_CANDIDATE", *map(str, range(8)), only=("64",))),
         Section("ab-wgmma", 60, 400, *switched("prefill", "EVENKEEL_WGMMA", "off", "on")),
         Section("ops-mma", 30, 240, unit("test_cuda", EVENKEEL_WGMMA="off")),
         Section("own-gemm", 30, 240, unit("test_cuda", EVENKEEL_CUBLASLT="off"), unit("test_packed", EVENKEEL_CUBLASLT="off")),

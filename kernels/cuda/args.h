@@ -182,6 +182,13 @@ struct cu_gemm_args {
     cu_addr blocks; /* scales of w for cuBLASLt: f32 [blocks of 128 rows][groups]; 0 = none */
 };
 
+/* dst = act(c[:n / 2]) * c[n / 2:] of the product's c, which is not stored. */
+struct cu_glu_args {
+    struct cu_gemm_args gemm;
+    struct cu_view dst;
+    uint32_t act, pad;
+};
+
 /* Fused products (fused.cu): blocks of 64 or 128 rows by so many columns of c; as many stages in
  * flight as the shared memory of every card holds. Slices: of 32 columns in 64 bytes of w. */
 #define CU_FUSED_COLS                 128u

@@ -19,6 +19,10 @@ static const struct choice {
 } g_choices[] = {
     {"EVENKEEL_CUDA_SWAP", {"inline", "beside"}, offsetof(struct cuda_choices, swap)},
     {"EVENKEEL_CUDA_EXPERTS", {"16", "32", "64"}, offsetof(struct cuda_choices, experts)},
+    {"EVENKEEL_CUDA_GEMV", {"plain", "ahead"}, offsetof(struct cuda_choices, ahead)},
+    {"EVENKEEL_CUDA_SKINNY", {"off", "on"}, offsetof(struct cuda_choices, skinny)},
+    {"EVENKEEL_CUDA_GLU", {"apart", "joined"}, offsetof(struct cuda_choices, glu)},
+    {"EVENKEEL_CUDA_CARVEOUT", {"driver", "0", "50", "100"}, offsetof(struct cuda_choices, carve)},
 };
 
 void cuda_note(struct ek_device *d, const char *format, ...)

@@ -35,6 +35,7 @@
 #define CUDA_LT_SPACE    (32ull << 20) /* workspace of cuBLASLt */
 #define CUDA_PANEL       (64ull << 20) /* of a packed weight that are expanded together */
 #define CUDA_PACKED_ROWS 32u           /* rows whose products read packed numbers 16 at a time */
+#define CUDA_SKINNY_ROWS 64u           /* of plain weights: choices.skinny */
 #define CUDA_ROUNDED_F8  89            /* compute capability from which inputs become E4M3 */
 #define CUDA_FUSED_MOST  512u          /* most whose products expand them in registers */
 #define CUDA_PANEL_ROWS  65536u        /* of it at most; at least 128 */
@@ -50,7 +51,7 @@ enum cuda_kernel {
     K_GEMV8,
     K_GEMV16 = K_GEMV8 + CU_FORMS,
     K_EXPAND = K_GEMV16 + CU_FORMS,  /* none of CU_PLAIN */
-    K_FUSED64 = K_EXPAND + CU_FORMS, /* nor these */
+    K_FUSED64 = K_EXPAND + CU_FORMS, /* of CU_PLAIN for choices.skinny */
     K_FUSED128 = K_FUSED64 + CU_FORMS,
     K_ROUND = K_FUSED128 + CU_FORMS,
     K_ROUNDED8,
@@ -65,6 +66,9 @@ enum cuda_kernel {
     K_ROUNDED128_F8,
     K_RESCALE,
     K_GEMM,
+    K_GEMV8_AHEAD,
+    K_GEMV8_GLU,
+    K_GEMV16_GLU,
     K_ATTEND_PLAIN,
     K_ATTEND_ROW,
     K_ATTEND_TILE,
@@ -193,6 +197,7 @@ struct cuda_launch {
     uint32_t threads, columns; /* the grid's second side; of experts, how many together */
     uint32_t item;             /* that is copied before and left behind after it; 0 = none */
     const struct ek_op *op;    /* of RUN_EXPERTS: it does so for some experts after the other */
+    bool joins;                /* of RUN_GEMM: with few rows it does the GLU behind it, too */
     union {
         struct cu_embed_args embed;
         struct cu_norm_args norm;
@@ -223,6 +228,10 @@ enum cuda_flight_state { CUDA_FREE, CUDA_FORWARD, CUDA_SAMPLE };
 struct cuda_choices {
     uint8_t swap;    /* enum cuda_swap */
     uint8_t experts; /* most pairs of an expert that are multiplied together: enum cuda_pairs */
+    uint8_t ahead;   /* 1: up to 8 rows by plain weights, with more loads under way */
+    uint8_t skinny;  /* 1: own products for 17 to CUDA_SKINNY_ROWS rows of plain weights */
+    uint8_t glu;     /* 1: products of few rows end with the activation */
+    uint8_t carve;   /* 0: the driver's, else one value for all kernels: 0, 50, 100 % */
 };
 enum cuda_swap { SWAP_INLINE, SWAP_BESIDE };
 enum cuda_pairs { PAIRS_16, PAIRS_32, PAIRS_64 };
@@ -426,6 +435,11 @@ int cuda_program_run(struct ek_device *d, uint32_t rows, uint32_t logit_rows, ui
 /* product.c: one product for so many rows, by the kernels that are fastest; and up to how many rows
  * that is a fused one on a card of this compute capability, with cuBLASLt beside it or without. */
 int cuda_product(struct ek_device *d, const struct cu_gemm_args *a, uint32_t rows);
+/* The same of a product and the activation behind it, which takes all that it stores: whether few
+ * enough rows are done so, and by one launch. */
+bool cuda_product_joins(const struct ek_device *d, const struct cu_gemm_args *a, uint32_t rows);
+int cuda_product_glu(struct ek_device *d, const struct cu_gemm_args *a,
+                     const struct cu_rows_args *glu, uint32_t rows);
 uint32_t cuda_fused_rows(int capability, bool lt);
 /* Up to how many rows products of E4M3 are left to the own kernels. */
 uint32_t cuda_e4m3_rows(int capability, bool lt);

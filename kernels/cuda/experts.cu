@@ -185,11 +185,11 @@ EK_KERNEL(ek_order, struct cu_experts_args, 1024)
 #define EXPERTS(name, type, form)                                                                  \
     EK_KERNEL(ek_expert_up_##name, struct cu_experts_args, 256)                                    \
     {                                                                                              \
-        gate_and_up<type, form, 2>(a);                                                                \
+        gate_and_up<type, form, 2>(a);                                                             \
     }                                                                                              \
     EK_KERNEL(ek_expert_down_##name, struct cu_experts_args, 256)                                  \
     {                                                                                              \
-        down<type, form, 2>(a);                                                                       \
+        down<type, form, 2>(a);                                                                    \
     }
 
 EXPERTS(bf16, bf16, plain)

@@ -15,7 +15,8 @@ DEV uint32_t rows_here(const struct cu_experts_args *a)
 }
 
 /* 16 rows of w from n0 by 8 * NT rows of x (addresses, 0 = none): the elements of this thread, each
- * 16 rows of x further, whose first row of x is thread / 16 and whose row of w is n0 + thread % 16. */
+ * 16 rows of x further, whose first row of x is thread / 16 and whose row of w is n0 + thread % 16.
+ */
 template <int NT>
 DEV void products_f32(const struct gemv_weight &w, uint32_t n0, const cu_addr *rows,
                       float (&sum)[NT / 2])

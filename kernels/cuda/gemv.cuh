@@ -110,7 +110,7 @@ DEV void gemv_sums(const struct gemv_weight &w, uint32_t n0, const uint16_t *con
     const uint4 zero = make_uint4(0, 0, 0, 0);
     const bool packed = W::PACKED, grouped = packed && w.packing.groups > 1;
     const bool by_slice = grouped && (1u << w.packing.group_shift) < wide;
-    enum { TURNS = GEMV_TURNS(W, NT) };
+    enum { TURNS = GEMV_TURNS(W, NT), AT_ONCE = GEMV_SLICED(NT) ? 1 : W::SLICES };
     struct gemv_group group = {};
     float c[NT][4] = {}, sum[NT][4] = {};
     uint32_t end = chunks;
@@ -138,7 +138,7 @@ DEV void gemv_sums(const struct gemv_weight &w, uint32_t n0, const uint16_t *con
                 break;
             if (GEMV_LATE(W, NT) && !GEMV_SLICED(NT) && u > 0)
                 gemv_fetch<W, NT>(b[u], x, chunk, chunks);
-#pragma unroll(GEMV_SLICED(NT) ? 1 : W::SLICES)
+#pragma unroll(AT_ONCE)
             for (int s = 0; s < W::SLICES; s++) {
                 const uint32_t slice = chunk * W::SLICES + s;
                 uint4(&bs)[NT] = b[GEMV_SLICED(NT) ? 0 : u][GEMV_SLICED(NT) ? 0 : s];
@@ -160,6 +160,59 @@ DEV void gemv_sums(const struct gemv_weight &w, uint32_t n0, const uint16_t *con
     for (int j = 0; j < NT; j++)
         for (int i = 0; i < 4; i++)
             part[warp][(j * 8 + 2 * t + i % 2) * 16 + g + i / 2 * 8] = packed ? sum[j][i] : c[j][i];
+    __syncthreads();
+}
+
+/* What gemv_sums() does with plain weights and one tile of x, in the same order, but weights of the
+ * next turns are under way while those at hand are multiplied: twice the registers for them. */
+template <class T>
+DEV void gemv_sums_ahead(const struct gemv_weight &w, uint32_t n0, const uint16_t *const x[1],
+                         float (*part)[16 * 8])
+{
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+    const uint32_t chunks = (w.k + 31) / 32;
+    const uint4 *const w0 = at<const uint4>(w.at) + (uint64_t)min(n0 + g, w.n - 1) * chunks * 4 + t;
+    const uint4 *const w1 =
+        at<const uint4>(w.at) + (uint64_t)min(n0 + g + 8, w.n - 1) * chunks * 4 + t;
+    enum { TURNS = 4, STEP = GEMV_WARPS * TURNS };
+    uint4 p[2][TURNS], q[2][TURNS];
+    float c[1][4] = {};
+    uint32_t end = chunks;
+
+    asm volatile("" : "+r"(end)); /* as in gemv_sums(): products behind jumps, loads before */
+
+    const auto ask = [&](uint4(&a)[TURNS], uint4(&b)[TURNS], uint32_t first) {
+#pragma unroll
+        for (int u = 0; u < TURNS; u++) {
+            const uint32_t chunk = first + u * GEMV_WARPS;
+            a[u] = chunk < chunks ? load_stream(w0 + chunk * 4) : make_uint4(0, 0, 0, 0);
+            b[u] = chunk < chunks ? load_stream(w1 + chunk * 4) : make_uint4(0, 0, 0, 0);
+        }
+    };
+    const auto multiply = [&](const uint4(&a)[TURNS], const uint4(&b)[TURNS], uint32_t first) {
+        uint4 e[TURNS][1][1];
+#pragma unroll
+        for (int u = 0; u < TURNS; u++)
+            gemv_fetch<plain, 1>(e[u], x, first + u * GEMV_WARPS, chunks);
+#pragma unroll
+        for (int u = 0; u < TURNS; u++) {
+            const uint32_t f[4] = {a[u].x, a[u].y, a[u].z, a[u].w};
+            const uint32_t h[4] = {b[u].x, b[u].y, b[u].z, b[u].w};
+            if (first + u * GEMV_WARPS >= end) /* the same for the whole warp */
+                break;
+            gemv_slice<T, 1>(c, f, h, e[u][0]);
+        }
+    };
+    ask(p[0], q[0], warp);
+#pragma unroll 1
+    for (uint32_t first = warp; first < chunks; first += 2 * STEP) {
+        ask(p[1], q[1], first + STEP);
+        multiply(p[0], q[0], first);
+        ask(p[0], q[0], first + 2 * STEP);
+        multiply(p[1], q[1], first + STEP);
+    }
+    for (int i = 0; i < 4; i++)
+        part[warp][(2 * t + i % 2) * 16 + g + i / 2 * 8] = c[0][i];
     __syncthreads();
 }
 

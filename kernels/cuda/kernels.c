@@ -36,6 +36,9 @@ static void name_of(const struct ek_device *d, enum cuda_kernel k, char *name, s
         [K_ROUNDED128_F8] = "ek_rounded128_f8",
         [K_RESCALE] = "ek_rescale",
         [K_GEMM] = "ek_gemm_%s",
+        [K_GEMV8_AHEAD] = "ek_gemv8_ahead_%s",
+        [K_GEMV8_GLU] = "ek_gemv8_glu_%s",
+        [K_GEMV16_GLU] = "ek_gemv16_glu_%s",
         [K_ATTEND_PLAIN] = "ek_attend_plain",
         [K_ATTEND_ROW] = "ek_attend_row_%s",
         [K_ATTEND_TILE] = "ek_attend_tile_%s",
@@ -103,7 +106,8 @@ static bool wanted(const struct ek_device *d, enum cuda_kernel k)
             return !f32 && d->choices.experts >= PAIRS_32 && d->shape.expert_forms[form];
         if (experts)
             return f32 ? form == CU_PLAIN && d->shape.pairs > 0 : d->shape.expert_forms[form];
-        bool plain = rows[i] == K_GEMV8 || rows[i] == K_GEMV16;
+        bool plain = rows[i] == K_GEMV8 || rows[i] == K_GEMV16 ||
+                     (rows[i] == K_FUSED64 && d->choices.skinny);
         return !f32 && d->shape.forms[form] && (plain || form != CU_PLAIN);
     }
     if (k == K_ATTEND_WGMMA)
@@ -114,6 +118,10 @@ static bool wanted(const struct ek_device *d, enum cuda_kernel k)
         return d->shape.rounds;
     if (k >= K_ROUND_F8 && k <= K_RESCALE)
         return d->shape.rounds_f8;
+    if (k == K_GEMV8_AHEAD)
+        return !f32 && d->choices.ahead;
+    if (k == K_GEMV8_GLU || k == K_GEMV16_GLU)
+        return !f32 && d->choices.glu;
     if (k == K_EXPERT_UP64 || k == K_EXPERT_DOWN64)
         return !f32 && d->choices.experts == PAIRS_64 && d->shape.expert_forms[CU_PLAIN];
     if (k >= K_ROUTE && k <= K_EXPERT_SUM)
@@ -157,7 +165,7 @@ static uint32_t shared_of(const struct ek_device *d, enum cuda_kernel k)
         return 0;
     const uint32_t rows = k < K_FUSED128 ? 64 : 128,
                    first = k < K_FUSED128 ? K_FUSED64 : K_FUSED128;
-    const uint32_t slices = k - first == CU_I4 ? 4 : 2;
+    const uint32_t slices = k - first == CU_I4 ? 4 : k - first == CU_PLAIN ? 1 : 2;
     return CU_FUSED_STAGE(slices, rows) * CU_FUSED_STAGES(slices, rows);
 }
 
@@ -190,6 +198,15 @@ static int load_modules(struct ek_device *d, struct ek_fault *fault)
     return 0;
 }
 
+/* The share of the L1 cache that a kernel would have as shared memory, if one is asked for: where
+ * kernels in a row ask for several, a multiprocessor may have to be empty between them. */
+static int carve(struct ek_device *d, cu_handle kernel)
+{
+    const int percent = (d->choices.carve - 1) * 50;
+
+    return d->choices.carve == 0 ? CU_OK : d->cu.function_set(kernel, CU_FUNC_CARVEOUT, percent);
+}
+
 int cuda_kernels_load(struct ek_device *d, struct ek_fault *fault)
 {
     char name[64];
@@ -206,6 +223,8 @@ int cuda_kernels_load(struct ek_device *d, struct ek_fault *fault)
         const uint32_t shared = shared_of(d, (enum cuda_kernel)k);
         if (result == CU_OK && shared > 0) /* what goes without asking is less what it has itself */
             result = d->cu.function_set(d->kernel[k], CU_FUNC_MAX_DYNAMIC_SHARED, (int)shared);
+        if (result == CU_OK)
+            result = carve(d, d->kernel[k]);
         if (result == CU_OK)
             continue;
         if (k == K_ATTEND_WGMMA) { /* there is another */

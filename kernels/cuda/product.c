@@ -79,12 +79,26 @@ uint32_t cuda_fused_rows(int capability, bool lt)
     return !lt || rows > CUDA_FUSED_MOST ? CUDA_FUSED_MOST : (uint32_t)rows / 64 * 64;
 }
 
+/* Up to CUDA_SKINNY_ROWS rows of plain weights, with sums of parts where cuBLASLt works, which
+ * fits: a product of several parts has no more blocks than FUSED_BLOCKS. */
+static int run_skinny(struct ek_device *d, const struct cu_gemm_args *a)
+{
+    const uint32_t columns = (a->n + CU_FUSED_COLS - 1) / CU_FUSED_COLS;
+    struct cu_gemm_args g = *a;
+
+    g.parts = cuda_fused_parts(a->n, a->k, CU_PLAIN); /* of a panel: another than its matrix has */
+    g.partials = cuda_arena(d, d->shape.space_at);
+    return cuda_launch(d, (enum cuda_kernel)(K_FUSED64 + CU_PLAIN), 1, columns * g.parts, 256, &g);
+}
+
 /* Products of plain weights with many rows. */
 static int run_plain(struct ek_device *d, const struct cu_gemm_args *a, uint32_t rows)
 {
     bool f32 = a->x.dtype == EK_F32;
     uint32_t tile = f32 ? 16 : 128;
 
+    if (!f32 && d->choices.skinny && rows <= CUDA_SKINNY_ROWS)
+        return run_skinny(d, a);
     int r = f32 ? 0 : cuda_lt_gemm(d, a, rows);
     if (r != 0)
         return r < 0 ? r : 0;
@@ -187,6 +201,8 @@ int cuda_product(struct ek_device *d, const struct cu_gemm_args *a, uint32_t row
         return run_plain(d, a, rows);
     if (a->rounded)
         return run_rounded(d, a, rows);
+    if (d->choices.ahead && !packed && rows <= 8)
+        return cuda_launch(d, K_GEMV8_AHEAD, (a->n + 15) / 16, 1, 256, (void *)(uintptr_t)a);
     /* reading packed numbers twice is less than expanding them once */
     if (rows <= (packed ? CUDA_PACKED_ROWS : 16))
         return cuda_launch(d, (enum cuda_kernel)few, (a->n + 15) / 16, (rows + 15) / 16, 256,
@@ -194,4 +210,18 @@ int cuda_product(struct ek_device *d, const struct cu_gemm_args *a, uint32_t row
     if (!packed)
         return run_plain(d, a, rows);
     return rows <= d->fused_rows ? run_fused(d, a, rows) : run_panels(d, a, rows);
+}
+
+bool cuda_product_joins(const struct ek_device *d, const struct cu_gemm_args *a, uint32_t rows)
+{
+    return d->choices.glu && rows <= 16 && a->x.dtype != EK_F32 && a->packing.form == CU_PLAIN;
+}
+
+int cuda_product_glu(struct ek_device *d, const struct cu_gemm_args *a,
+                     const struct cu_rows_args *glu, uint32_t rows)
+{
+    struct cu_glu_args g = {.gemm = *a, .dst = glu->dst, .act = glu->act};
+
+    return cuda_launch(d, rows <= 8 ? K_GEMV8_GLU : K_GEMV16_GLU, (glu->width + 15) / 16, 1, 256,
+                       &g);
 }

@@ -370,6 +370,24 @@ static bool joins_attention(const struct maker *m)
            next->u.attention.head_dim == m->op->u.rope.head_dim;
 }
 
+/* A product whose result the next operation gates, and nothing else ever reads. */
+static bool joins_glu(const struct maker *m)
+{
+    const struct ek_graph *g = m->d->graph;
+    const struct ek_op *op = m->op, *next = m->op + 1;
+
+    if (next >= m->end || next->kind != EK_OP_GLU || next->src != op->dst || m->picked)
+        return false;
+    for (uint32_t i = 0; i < g->op_count; i++) {
+        const struct ek_op *o = &g->ops[i];
+        const bool reads =
+            o->src == op->dst || (o->kind == EK_OP_EXPERTS && o->u.experts.router == op->dst);
+        if (o->kind != EK_OP_GLU && o->kind != EK_OP_EMBED && reads)
+            return false;
+    }
+    return true;
+}
+
 /* Makes one operation's launches; returns how many operations they do. */
 static uint32_t make_op(struct maker *m)
 {
@@ -385,7 +403,10 @@ static uint32_t make_op(struct maker *m)
         else
             make_norm(m, op, NULL);
         return 1;
-    case EK_OP_LINEAR: make_gemm(m); return 1;
+    case EK_OP_LINEAR:
+        make_gemm(m);
+        m->d->program[m->d->launches - 1].joins = joins_glu(m);
+        return 1;
     case EK_OP_ROPE:
         if (!joins_attention(m)) {
             make_rope(m, op->dst, op, NULL);
@@ -611,6 +632,8 @@ int cuda_program_run(struct ek_device *d, uint32_t rows, uint32_t logit_rows, ui
             r = cuda_stream_await(d, l->item);
         if (r == 0 && l->run == RUN_ATTEND)
             r = run_attention(d, l, rows, tiles, items);
+        else if (r == 0 && l->joins && cuda_product_joins(d, &l->args.gemm, count))
+            r = cuda_product_glu(d, &l->args.gemm, &d->program[++i].args.rows, count);
         else if (r == 0)
             r = run_launch(d, l, count);
         if (r == 0 && l->item > 0)

@@ -115,7 +115,8 @@ static size_t cuda_shape_take(size_t *sum, size_t count, size_t size)
 uint32_t cuda_fused_parts(uint32_t n, uint32_t k, uint32_t form)
 {
     const uint32_t tiles = n / CU_FUSED_COLS + (n % CU_FUSED_COLS != 0);
-    const uint32_t wide = form == CU_I4 ? 128 : 64, most = k / wide / FUSED_CHUNKS;
+    const uint32_t wide = form == CU_I4 ? 128 : form == CU_PLAIN ? 32 : 64;
+    const uint32_t most = k / wide / FUSED_CHUNKS;
     uint32_t parts = FUSED_BLOCKS / tiles;
 
     parts = parts < most ? parts : most;
@@ -145,11 +146,13 @@ static size_t shape_fused(const struct ek_graph *g, struct cuda_shape *s)
         const struct ek_weight *w = &g->weights[g->ops[i].weight];
         uint32_t form = cuda_weight_of(g, g->ops[i].weight).packing.form;
         size_t parts = cuda_fused_parts(w->rows, w->cols, form);
-        if (form == CU_PLAIN || parts == 1)
+        if (parts == 1)
             continue;
         size_t tiles = ((size_t)w->rows + CU_FUSED_COLS - 1) / CU_FUSED_COLS;
         size_t sums = tiles * CU_FUSED_COLS * ((rows + 127) & ~(size_t)127) * parts * sizeof(float);
-        size_t count = tiles * ((rows + 63) / 64);
+        size_t count = tiles * (form == CU_PLAIN ? 1 : (rows + 63) / 64);
+        if (form == CU_PLAIN) /* few rows: its sums are where cuBLASLt works */
+            sums = 0;
         counters = count > counters ? count : counters;
         bytes = sums > bytes ? sums : bytes;
     }

@@ -9,9 +9,11 @@
  * all are read from one buffer of random numbers.
  *
  *   evenkeel-bench-cuda --shape 8b --section decode --report FILE [--weights fp8] [--kv fp8]
- *                       [--offload GIB] [--only ROWS] [--top-p P]
+ *                       [--offload GIB] [--only ROWS]... [--top-p P] [--swap BLOCKS]
  *
- * --only: one batch or length of the section. EVENKEEL_CUDA_TIMES=1 adds the time of each kernel.
+ * --only: batches or lengths of the section, up to four. --swap: so many blocks go to the host tier
+ * in each step of decode, and as many come back. EVENKEEL_CUDA_TIMES=1 adds the time of each
+ * kernel.
  *
  * With EVENKEEL_WGMMA=off cells have ".mma" in their names: prefill by the other attention kernels.
  * With weights in host memory (--offload) the share is of what the bus was measured to carry.
@@ -240,6 +242,19 @@ static int write_cache(struct bench *x, uint32_t batch)
 }
 
 /* One step of the batch, `i` after the cache was written, and what it computes beside it. */
+/* Blocks at the ends of sequences' shares, which no step reads, go to the host tier and come. */
+static void add_swaps(struct bench *x, struct ek_step *s, uint32_t batch)
+{
+    const uint32_t most = x->ceiling.copies / 2;
+
+    for (uint32_t k = 0; k < x->swaps && k < batch && k < most; k++) {
+        ek_step_copies(s)[s->copies++] = (struct ek_block_copy){
+            block_of(x, k, x->per_seq - 1), k, EK_TIER_DEVICE, EK_TIER_HOST, {0}};
+        ek_step_copies(s)[s->copies++] = (struct ek_block_copy){
+            most + k, block_of(x, k, x->per_seq - 2), EK_TIER_HOST, EK_TIER_DEVICE, {0}};
+    }
+}
+
 static int decode_step(struct bench *x, uint32_t batch, uint32_t i, uint64_t *host_us)
 {
     struct ek_step *s = new_step(x);
@@ -248,6 +263,7 @@ static int decode_step(struct bench *x, uint32_t batch, uint32_t i, uint64_t *ho
         add_rows(x, s, k, context_of(x, k) + i, 1, i > 0);
     if (x->chunk > 0) /* a prompt of its own, again and again from its beginning */
         add_rows(x, s, batch, 0, x->chunk, false);
+    add_swaps(x, s, batch);
     uint64_t from = ek_now_us();
     int r = start(x, s);
     *host_us += ek_now_us() - from;
@@ -434,11 +450,17 @@ static int swap(struct bench *x, bool out)
     return 0;
 }
 
+/* A shape to see that it runs. */
+static bool is_small(const struct bench *x)
+{
+    return x->shape->vocab < 8192;
+}
+
 /* What is asked first of a card, from one load: batches, prompts, long and mixed contexts,
  * sampling, and prompts beside a batch. */
 static int first(struct bench *x, const char *device)
 {
-    const bool small = strcmp(x->shape->name, "small") == 0;
+    const bool small = is_small(x);
     const uint32_t most = small ? 8 : 256, middle = small ? 4 : 64, rows = small ? 256 : 8192,
                    usual = small ? 96 : 1024;
     const struct {
@@ -483,15 +505,20 @@ static int first(struct bench *x, const char *device)
 
 static bool is_asked(const struct bench *x, uint32_t rows)
 {
-    return x->only == 0 || x->only == rows;
+    bool found = x->only[0] == 0;
+
+    for (int i = 0; i < 4; i++)
+        found = found || x->only[i] == rows;
+    return found;
 }
 
 static int run_section(struct bench *x, const char *device, const char *section)
 {
     static const uint32_t batches[] = {1, 2, 8, 16, 32, 64, 128, 256},
                           lengths[] = {512, 2048, 8192};
-    bool small = strcmp(x->shape->name, "small") == 0;
+    bool small = is_small(x);
     bool is_decode = strcmp(section, "decode") == 0, is_prefill = strcmp(section, "prefill") == 0;
+    const char *more = x->top_p > 0 ? ".top_p" : x->swaps > 0 ? ".swap" : "";
     int r;
 
     if (strcmp(section, "rows") == 0) {
@@ -510,7 +537,7 @@ static int run_section(struct bench *x, const char *device, const char *section)
     r = open_device(x, device, is_decode ? small ? 8 : 256 : 4, is_prefill ? 8192 : 2048);
     if (is_decode)
         for (size_t i = 0; r == 0 && i < (small ? 3 : sizeof(batches) / sizeof(batches[0])); i++)
-            r = is_asked(x, batches[i]) ? decode(x, batches[i], x->top_p > 0 ? ".top_p" : "") : 0;
+            r = is_asked(x, batches[i]) ? decode(x, batches[i], more) : 0;
     else if (is_prefill)
         for (size_t i = 0; r == 0 && i < (small ? 1 : sizeof(lengths) / sizeof(lengths[0])); i++)
             r = is_asked(x, lengths[i]) ? prefill(x, lengths[i]) : 0;
@@ -526,17 +553,24 @@ static int run_section(struct bench *x, const char *device, const char *section)
 int main(int argc, char **argv)
 {
     static const struct option options[] = {
-        {"shape", required_argument, NULL, 's'},   {"section", required_argument, NULL, 'e'},
-        {"device", required_argument, NULL, 'd'},  {"bandwidth", required_argument, NULL, 'b'},
-        {"report", required_argument, NULL, 'r'},  {"tflops", required_argument, NULL, 't'},
-        {"weights", required_argument, NULL, 'w'}, {"kv", required_argument, NULL, 'k'},
-        {"offload", required_argument, NULL, 'o'}, {"only", required_argument, NULL, 'n'},
-        {"top-p", required_argument, NULL, 'p'},   {NULL, 0, NULL, 0},
+        {"shape", required_argument, NULL, 's'},
+        {"section", required_argument, NULL, 'e'},
+        {"device", required_argument, NULL, 'd'},
+        {"bandwidth", required_argument, NULL, 'b'},
+        {"report", required_argument, NULL, 'r'},
+        {"tflops", required_argument, NULL, 't'},
+        {"weights", required_argument, NULL, 'w'},
+        {"kv", required_argument, NULL, 'k'},
+        {"offload", required_argument, NULL, 'o'},
+        {"only", required_argument, NULL, 'n'},
+        {"top-p", required_argument, NULL, 'p'},
+        {"swap", required_argument, NULL, 'x'},
+        {NULL, 0, NULL, 0},
     };
     const char *shape = "8b", *section = "decode", *device = "cuda", *report = "/dev/null",
                *weights = "bf16";
     struct bench x = {.bandwidth = 4300, .tflops = 790};
-    int c;
+    int c, only = 0;
 
     while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
         if (c == 's')
@@ -554,7 +588,9 @@ int main(int argc, char **argv)
         else if (c == 'o')
             x.offload = strtod(optarg, NULL);
         else if (c == 'n')
-            x.only = (uint32_t)strtoul(optarg, NULL, 10);
+            x.only[only++ % 4] = (uint32_t)strtoul(optarg, NULL, 10);
+        else if (c == 'x')
+            x.swaps = (uint32_t)strtoul(optarg, NULL, 10);
         else if (c == 'p')
             x.top_p = strtof(optarg, NULL);
         else if (c == 'b')
@@ -568,7 +604,8 @@ int main(int argc, char **argv)
     x.form = bench_form(weights);
     if (!x.shape || !x.form) {
         (void)fprintf(stderr,
-                      "There is no shape \"%s\" (8b, 7b, small) or no weights \"%s\" (bf16, int8, "
+                      "There is no shape \"%s\" (8b, 7b, moe, fine, small, tiny-moe) or no weights "
+                      "\"%s\" (bf16, int8, "
                       "fp8, int4, w8a8, w8a8fp8, w8a8block).\n",
                       shape, weights);
         return 2;

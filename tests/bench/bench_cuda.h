@@ -11,6 +11,7 @@ struct shape {
     const char *name;
     uint32_t layers, hidden, q_heads, kv_heads, head_dim, ffn, vocab;
     bool bias;
+    uint32_t experts, top; /* instead of one feed-forward of `ffn`, so many of that; 0 = none */
 };
 
 struct form {
@@ -41,7 +42,8 @@ struct bench {
     double bandwidth, tflops; /* GB/s, TFLOP/s */
     double offload;           /* GiB of weights in host memory */
     float top_p;              /* of the sequences, 0 = greedy */
-    uint32_t only;            /* of the section's batches or lengths, 0 = all */
+    uint32_t only[4];         /* of the section's batches or lengths, 0 = no more; none = all */
+    uint32_t swaps;           /* blocks that each step of decode copies out, and as many in */
     uint32_t chunk;           /* rows of a prompt that each step of decode reads, too */
     bool mixed;               /* contexts from a sixteenth to twice x->context */
     double copies_s;          /* of a step, as measured at load; 0 = none */

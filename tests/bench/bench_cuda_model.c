@@ -7,9 +7,12 @@
 #include "tests/bench/bench_cuda.h"
 
 static const struct shape shapes[] = {
-    {"8b", 32, 4096, 32, 8, 128, 14336, 128256, false}, /* Llama-3-8B */
-    {"7b", 28, 3584, 28, 4, 128, 18944, 152064, true},  /* Qwen2-7B */
-    {"small", 2, 512, 8, 2, 64, 1024, 4096, false},     /* to see that it runs */
+    {"8b", 32, 4096, 32, 8, 128, 14336, 128256, false, 0, 0},  /* Llama-3-8B */
+    {"7b", 28, 3584, 28, 4, 128, 18944, 152064, true, 0, 0},   /* Qwen2-7B */
+    {"moe", 6, 4096, 32, 8, 128, 14336, 32000, false, 8, 2},   /* 6 layers of Mixtral-8x7B, */
+    {"fine", 6, 2048, 32, 4, 128, 768, 151936, false, 128, 8}, /* of Qwen3-30B-A3B */
+    {"small", 2, 512, 8, 2, 64, 1024, 4096, false, 0, 0},      /* to see that it runs, */
+    {"tiny-moe", 2, 256, 4, 2, 64, 128, 1024, false, 4, 2},    /* with experts, too */
 };
 
 static const struct form forms[] = {{"bf16", EK_BF16, 0, false},
@@ -117,6 +120,36 @@ static void norm(struct bench *x, uint16_t dst, uint16_t src)
     o->u.norm.heads = 1;
 }
 
+/* A router, then gates, ups and downs of all experts. */
+static void experts(struct bench *x)
+{
+    const struct shape *s = x->shape;
+    uint32_t first[3] = {0};
+
+    linear(x, 8, 1, false);
+    x->g.weights[x->g.ops[x->g.op_count - 1].weight].dtype = EK_BF16;
+    x->g.weights[x->g.ops[x->g.op_count - 1].weight].group = 0;
+    for (uint32_t m = 0; m < 3; m++)
+        for (uint32_t e = 0; e < s->experts; e++) {
+            const uint32_t w = m == 2 ? product(x, s->hidden, s->ffn, false)
+                                      : product(x, s->ffn, s->hidden, false);
+            x->g.weights[w].rounds_input = false;
+            first[m] = e == 0 ? w : first[m];
+        }
+    struct ek_op *o = op(x, EK_OP_EXPERTS, 4, 1);
+    o->weight = first[0];
+    o->u.experts.up = first[1];
+    o->u.experts.down = first[2];
+    o->u.experts.router = 8;
+    o->u.experts.count = (uint16_t)s->experts;
+    o->u.experts.top = (uint16_t)s->top;
+    o->u.experts.up_bias = o->u.experts.down_bias = EK_NO_WEIGHT;
+    o->u.experts.routing.correction = o->u.experts.routing.each = EK_NO_WEIGHT;
+    o->u.experts.routing.normalise = true;
+    o->u.experts.routing.scale = 1.0f;
+    o->u.experts.act = EK_ACT_SILU;
+}
+
 static void add_layer(struct bench *x, uint32_t layer)
 {
     const struct shape *s = x->shape;
@@ -135,9 +168,13 @@ static void add_layer(struct bench *x, uint32_t layer)
     linear(x, 4, 3, false);
     op(x, EK_OP_ADD, 0, 4)->u.add.scale = 1.0f;
     norm(x, 1, 0);
-    linear(x, 5, 1, false);
-    op(x, EK_OP_GLU, 6, 5)->u.glu.act = EK_ACT_SILU;
-    linear(x, 4, 6, false);
+    if (s->experts > 0) {
+        experts(x);
+    } else {
+        linear(x, 5, 1, false);
+        op(x, EK_OP_GLU, 6, 5)->u.glu.act = EK_ACT_SILU;
+        linear(x, 4, 6, false);
+    }
     op(x, EK_OP_ADD, 0, 4)->u.add.scale = 1.0f;
 }
 
@@ -145,10 +182,11 @@ int bench_model(struct bench *x)
 {
     const struct shape *s = x->shape;
     uint32_t q = s->q_heads * s->head_dim, kv = s->kv_heads * s->head_dim, half = s->head_dim / 2;
-    const uint32_t widths[] = {s->hidden, s->hidden,  q + 2 * kv, q,
-                               s->hidden, 2 * s->ffn, s->ffn,     s->hidden};
+    const uint32_t widths[] = {s->hidden,  s->hidden, q + 2 * kv, q,         s->hidden,
+                               2 * s->ffn, s->ffn,    s->hidden,  s->experts};
+    const size_t weights = 8 + s->layers * (8 + 3 * (size_t)s->experts);
 
-    x->g = (struct ek_graph){.value_count = 8,
+    x->g = (struct ek_graph){.value_count = 9 - (s->experts == 0),
                              .ropes = &x->rope,
                              .rope_count = 1,
                              .layers = s->layers,
@@ -160,8 +198,8 @@ int bench_model(struct bench *x)
                              .dtype = EK_BF16,
                              .kv_f8 = x->kv_f8};
     x->g.ops = calloc(s->layers * 11 + 8, sizeof(*x->g.ops));
-    x->g.weights = calloc(s->layers * 8 + 8, sizeof(*x->g.weights));
-    x->g.quants = calloc(s->layers * 4, sizeof(*x->g.quants));
+    x->g.weights = calloc(weights, sizeof(*x->g.weights));
+    x->g.quants = calloc(weights, sizeof(*x->g.quants));
     x->g.value_width = malloc(sizeof(widths));
     x->rope =
         (struct ek_rope){.inv_freq = calloc(half, sizeof(float)), .count = half, .factor = 1.0f};

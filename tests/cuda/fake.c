@@ -452,6 +452,11 @@ API cuFuncSetAttribute(struct cu_opaque *function, int attr, int value)
 {
     ENTER_CARD("cuFuncSetAttribute");
     RULE(fake_is(function, FUNCTION), INVALID_HANDLE, "cuFuncSetAttribute of no function");
+    if (attr == CU_FUNC_CARVEOUT) {
+        RULE(value >= -1 && value <= 100, CU_INVALID_VALUE,
+             "%d percent of a cache as shared memory", value);
+        return fake_leave(CU_OK);
+    }
     RULE(attr == CU_FUNC_MAX_DYNAMIC_SHARED && value >= 0 && value <= (int)function->dynamic_limit,
          CU_INVALID_VALUE, "%d bytes of shared memory are more than every card has", value);
     function->dynamic_most = (unsigned)value;

@@ -91,6 +91,22 @@ def test_switch(stand_in, tmp_path):
     assert values[cell + "7.ratio"] == 1.07 and values[cell + "0.ratio"] == 1 and "8b.prefill.2048" not in values
 
 
+def test_measured_against_the_default(stand_in, tmp_path):
+    """A choice's values are held against the one that is taken without it, whatever their names; several batches reach the program."""
+    bench = stand_in / "evenkeel-bench-cuda"
+    row = (ROW % ("8b.decode.1.1024", 0)).replace(" 0,", " $value,").replace('"', '\\"')
+    bench.write_text(BENCH.replace("while [", "words=$*\nwhile [", 1).replace("decode)", f"""decode)
+    case $EVENKEEL_CUDA_CARVEOUT in driver) value=200 ;; *) value=1$EVENKEEL_CUDA_CARVEOUT ;; esac
+    case $words in *"--only 1 --only 8 --only 64") ;; *) exit 1 ;; esac
+    echo "{{\\"rows\\": [{row}]}}" >"$report" ;;
+unused)"""))
+    done, report = run(stand_in, tmp_path / "out", "ab-carveout")
+    assert done.returncode == 0, done.stdout + done.stderr
+    values = {r["cell"]: r["value"] for r in report["rows"]}
+    cell = "8b.decode.1.1024@EVENKEEL_CUDA_CARVEOUT="
+    assert values[cell + "driver.ratio"] == 1 and values[cell + "50.ratio"] == 0.75 and values[cell + "0.ratio"] == 0.05
+
+
 def test_no_card(stand_in, tmp_path):
     (stand_in / "evenkeel-server").write_text("#!/bin/sh\necho 'cuda  not usable: no NVIDIA driver'\n")
     done, report = run(stand_in, tmp_path / "out")

@@ -178,6 +178,9 @@ static const struct {
     {"EVENKEEL_CUDA_SWAP", "beside", 1u << 2, true},
     {"EVENKEEL_CUDA_EXPERTS", "32", 1u << 5, false},
     {"EVENKEEL_CUDA_EXPERTS", "64", 1u << 3, false},
+    {"EVENKEEL_CUDA_GEMV", "ahead", 1u << 0 | 1u << 1, false},
+    {"EVENKEEL_CUDA_GLU", "joined", 1u << 0 | 1u << 1, false},
+    {"EVENKEEL_CUDA_CARVEOUT", "50", 1u << SMALL, false},
 };
 
 static void test_same_bits(void **state)
@@ -206,6 +209,65 @@ static void test_same_bits(void **state)
             g_fake.eager(false);
         tiny_free(t);
     }
+}
+
+/* The logits of slot 0, whose prompt of `rows` is in a step with another of `others` rows. */
+static void prompt_of(const struct tiny *t, uint32_t rows, uint32_t others, float *ret_logits)
+{
+    static const uint32_t a[] = {1, 2, 3, 4, 5, 6, 7, 8}, b[] = {9, 10, 11, 12, 13, 14, 15, 16};
+    const struct ek_open_params open = {.device = 0};
+    struct ek_slot_set set = {.sampling.top_p = 1.0f, .top = EK_TOP_MOST};
+    int32_t tokens[64];
+    struct tiny_device x;
+
+    for (int i = 0; i < 64; i++)
+        tokens[i] = (i * 7 + 3) % VOCAB;
+    g_fake.card(CARD, true);
+    assert_int_equal(tiny_open_on(cuda_backend(), t, &open, SIZE, 40, &x), 0);
+    assert_non_null(x.d->kernel[K_FUSED64 + CU_PLAIN]);
+    tiny_set(&x, &set);
+    tiny_add(&x, 0, tokens, 0, rows, a, true);
+    set.slot = 1;
+    if (others > 0) {
+        tiny_set(&x, &set);
+        tiny_add(&x, 1, tokens + 5, 0, others, b, true);
+    }
+    assert_int_equal(tiny_run(&x, NULL), 0);
+    assert_int_equal(x.result->seq[0].top, VOCAB);
+    for (uint32_t i = 0; i < VOCAB; i++)
+        ret_logits[x.result->seq[0].top_id[i]] = x.result->seq[0].top_logit[i];
+    tiny_close(&x);
+}
+
+/* Own products of 17 to 64 rows are right, whole tiles of columns or not, k cut or not; and a row's
+ * answer does not depend on the others. */
+static void test_skinny(void **state)
+{
+    (void)state;
+    static const struct tiny_params models[] = {
+        MODEL(EK_BF16, 1, 600, 2, 1, 64, 36, .act = EK_ACT_SILU, .bias = true),
+        MODEL(EK_F16, 1, 72, 4, 2, 32, 90, .act = EK_ACT_SILU),
+    };
+    float alone[VOCAB], among[VOCAB];
+    double want[VOCAB];
+    int32_t tokens[64];
+
+    for (int i = 0; i < 64; i++)
+        tokens[i] = (i * 7 + 3) % VOCAB;
+    setenv("EVENKEEL_CUDA_SKINNY", "on", 1);
+    for (size_t m = 0; m < 2; m++) {
+        struct tiny *t = tiny_new(&models[m]);
+        tiny_reference(t, tokens, 19, want);
+        prompt_of(t, 19, 0, alone);
+        prompt_of(t, 19, 45, among); /* 64 in all */
+        for (uint32_t i = 0; i < VOCAB; i++)
+            if (!(fabs((double)alone[i] - want[i]) < 0.12))
+                fail_msg("model %zu: logit %u is %g instead of %g", m, i, (double)alone[i],
+                         want[i]);
+        assert_memory_equal(alone, among, sizeof(alone));
+        tiny_free(t);
+    }
+    unsetenv("EVENKEEL_CUDA_SKINNY");
 }
 
 /* Copies have a stream of their own, and what is not asked for has not. */
@@ -327,7 +389,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bits),       cmocka_unit_test(test_swap_has_a_stream),
         cmocka_unit_test(test_swap_fails),      cmocka_unit_test(test_meets),
-        cmocka_unit_test(test_unknown_is_said),
+        cmocka_unit_test(test_unknown_is_said), cmocka_unit_test(test_skinny),
     };
     return cmocka_run_group_tests_name("choices", tests, fake_setup, NULL);
 }
