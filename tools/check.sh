@@ -47,11 +47,15 @@ part() {
 
 build() { $MAKE -s -j"$jobs" all unit-bins; }
 # Of long tests a share, another one each day (tests/share.h); `make check-deep` has them whole.
+# shared N ARGS...: all tests of a build, of the long ones one case in N.
+shared() {
+    share=$1 day=$(($(date +%s) / 86400))
+    shift
+    echo "-- of long tests one case in $share: EVENKEEL_SHARE=$share EVENKEEL_DAY=$day"
+    EVENKEEL_SHARE=$share EVENKEEL_DAY=$day $MAKE -s "$@" unit
+}
 sanitized() {
-    $MAKE -s -j"$jobs" SAN=address,undefined unit-bins || return 1
-    day=$(($(date +%s) / 86400))
-    echo "-- of long tests one case in 5: EVENKEEL_SHARE=5 EVENKEEL_DAY=$day"
-    EVENKEEL_SHARE=5 EVENKEEL_DAY=$day $MAKE -s SAN=address,undefined unit
+    $MAKE -s -j"$jobs" SAN=address,undefined unit-bins && shared 5 SAN=address,undefined
 }
 # pytests SECONDS ARGS...: counts are in the last line of what it says, "=== 3 passed, 1 skipped in 2.0s ===".
 pytests() {
@@ -91,7 +95,7 @@ lane() {
     computes)
         part layers $MAKE -s layers
         part lint $MAKE -s lint
-        part unit $MAKE -s unit
+        part unit shared 2
         part companion companion
         part doubling $MAKE -s doubling
         part ptxas $MAKE -s check-ptxas
