@@ -167,13 +167,16 @@ $(B)/kernels/cpu/%_amx.c.o: ISA := -O3 -mavx512f -mavx512bw -mavx512dq -mavx512v
 # The fuzzer is for parsers; clang takes minutes for a tier with sanitizers.
 UNFUZZED = $(if $(FUZZER),$(if $(filter $(B)/kernels/%,$@),-O1 -fno-sanitize=all))
 
+# Under sanitizers a tier takes gcc four times as long with more than this, most of such a build.
+CHECKED = $(if $(SAN),$(if $(filter $(B)/kernels/cpu/%,$@),-O1 -g1))
+
 # Most of the time that loading with --quantization takes: worth its vectors.
 $(B)/kernels/quantize.c.o: ISA := -O3
 
 $(B)/%.c.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(SAY) "  CC      $<"
-	$(Q)$(CC) $(ALL_C) $(ISA) $(UNFUZZED) -MMD -MP -c -o $@ $<
+	$(Q)$(CC) $(ALL_C) $(ISA) $(CHECKED) $(UNFUZZED) -MMD -MP -c -o $@ $<
 
 # The status page is built into evenkeeld as it is.
 $(B)/supervisor/web/page.c.o: supervisor/web/page.html

@@ -1,6 +1,6 @@
 /*
- * How much of a long test runs. Under the sanitizers `make check` has a share of the cases, another
- * one each day; `make check-deep` and everything else has them all.
+ * How much of a long test runs. `make check` has a share of the cases, under the sanitizers a
+ * smaller one, another one each day; `make check-deep` and everything else has them all.
  *
  *   EVENKEEL_SHARE=N   one case in N (all when it is not set)
  *   EVENKEEL_DAY=D     which one, so that D to D + N - 1 are all of them (0 when it is not set)

@@ -17,7 +17,7 @@ START = "reads a file of the model once at start, in a confined child first; mak
 STEP = "works on one character, or a length that is bounded"
 
 ALLOWED = {
-    "field_of": ONE, "field_bool": ONE, "field_real": ONE, "field_whole": ONE, "field_ids": PAID,
+    "field_of": ONE, "field_bool": ONE, "field_real": ONE, "field_whole": ONE, "field_uint": ONE, "field_ids": PAID,
     "protocol_message": ONCE, "protocol_add_call": ONE, "protocol_tool": ONE, "forms_part": ONE, "forms_part_of": ONE, "forms_text": PAID,
     "custom_note": ONE, "custom_is": ONE, "custom_input": ONCE, "custom_put": ONCE, "custom_arguments": ONCE,
     "ollama_only_loads": ONE, "ollama_loaded": ONE, "ollama_show": ONE, "openai_is_raw": ONE,
@@ -32,6 +32,7 @@ ALLOWED = {
     "jinja_parse": START, "jlex_init": "of jinja_parse()",
     "rx_new": START, "text_file_read": START,
     "tok_build": START, "tok_build_from": START, "tok_from_spm": START, "tok_from_unigram": START, "tok_from_tekken": START, "tok_from_tiktoken": START,
+    "tok_byte_root": START,
     "tok_read_normalizer": START, "tok_read_pretok": START, "tok_read_decoder": START, "tok_read_around": START, "tok_bool": ONE,
     "tok_string": ONE,
     "utf8_get": STEP, "utf8_next": STEP, "utf8_prev": STEP, "utf8_valid": ONCE, "utf8_bad": STEP, "utf8_lossy": ONCE,

@@ -14,6 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 from client import get, stream  # noqa: E402,F401
 from demo import free_port  # noqa: E402
+from pace import Patience, slower  # noqa: E402,F401
 
 BUILD = ROOT / os.environ.get("B", "build/release")
 MODEL = ROOT / "models/evenkeel-tiny"
@@ -24,10 +25,9 @@ if WORKER := int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]):
 
 
 def wait_for(what, condition, seconds=60.0, step=0.05):
-    """Polls condition() until it is truthy; fails with `what` when the time is over."""
-    end = time.monotonic() + seconds
-    last = None
-    while time.monotonic() < end:
+    """Polls condition() until it is truthy; fails with `what` when the time is over, which goes by the pace of this machine."""
+    patience, last = Patience(seconds), None
+    while patience.left():
         try:
             last = condition()
             if last:
@@ -112,14 +112,14 @@ servers:
 
     def ctl(self, *words, check=True):
         done = subprocess.run([BUILD / "evenkeelctl", "--socket", self.run / "evenkeeld.sock", *words], capture_output=True,
-                              text=True, timeout=60)
+                              text=True, timeout=60 * slower())
         assert not check or done.returncode == 0, (words, done.returncode, done.stdout, done.stderr)
         return done
 
     def stop(self, seconds=20):
         if self.process and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-            self.process.wait(seconds)
+            self.process.wait(seconds * slower())
         return self.process.returncode if self.process else None
 
     def destroy(self):

@@ -39,7 +39,7 @@ def served(request, tmp_path):
         yield request.param, port
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
 
 
 def ask(port, path, **body):

@@ -217,7 +217,7 @@ def test_drain_waits(tmp_path):
             wait_for("some of it has run", lambda: finished(s) > 10)
             s.process.terminate()
             assert len(job.result().choices) == 2000
-        s.process.wait(20)
+        s.process.wait(60)
         assert s.process.returncode == 0
     finally:
         s.stop()

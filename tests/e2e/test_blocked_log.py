@@ -73,7 +73,7 @@ def test_evenkeeld_goes_on_without_a_reader(into):
     wait_for("what is missing is said", lambda: any(said in line for line in text))
     into.reload(1)
     assert into.stop() == 0
-    reader.join(10)
+    reader.join(60)
     assert sum("were dropped" in line for line in text) == 1, "it is said once"
     assert "draining the servers, then ending" in "".join(text[-40:]), "its last lines are out"
 
@@ -153,7 +153,7 @@ def server(tmp_path):
     yield make
     for one in made:
         one.process.kill()
-        one.process.wait(20)
+        one.process.wait(60)
 
 
 def test_the_server_goes_on_without_a_reader(server):
@@ -163,7 +163,7 @@ def test_the_server_goes_on_without_a_reader(server):
     wait_for("lines are dropped", lambda: one.ask(200) or one.dropped() > 0, 60, 0)
     assert get(one.port, "/health")[0] == 200 and one.generate() == 200
     one.process.send_signal(signal.SIGTERM)
-    assert one.process.wait(20) == 0, "a log that nobody reads holds up no end"
+    assert one.process.wait(60) == 0, "a log that nobody reads holds up no end"
     os.close(reads)
 
 
@@ -172,7 +172,7 @@ def test_last_words_are_out_when_somebody_reads(server, tmp_path):
     with open(path, "wb") as file:
         one = server(file.fileno())
     one.process.send_signal(signal.SIGTERM)
-    assert one.process.wait(20) == 0
+    assert one.process.wait(60) == 0
     assert "asked to stop; all requests done" in path.read_text().splitlines()[-1]
 
 

@@ -105,7 +105,7 @@ def test_an_engine_that_does_not_know_the_flags_runs_without_it(tmp_path):
         assert (tmp_path / "main.log").read_text().count("unrecognized arguments") == 1
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(60)
 
 
 SLOW = """#!{python}

@@ -4,7 +4,7 @@ import subprocess
 import threading
 import time
 
-from conftest import BUILD, metric, stream, wait_for
+from conftest import BUILD, metric, slower, stream, wait_for
 
 POLICY = ("window_s: 4, warmup_s: 1, usage_high: 0.85, usage_release: 0.80, settle_s: 4, effect_s: 8, raise_every_s: 2, "
           "raise_after_cut_s: 4")
@@ -37,7 +37,7 @@ class Load:
     def end(self):
         self.stop.set()
         for t in self.threads:
-            t.join(10)
+            t.join(60)
 
 
 def test_pressure_lowers_and_quiet_raises(appliance):
@@ -124,7 +124,7 @@ def test_metrics_answer_quickly_under_load(appliance):
     load.end()
     times.sort()
     print(f"/metrics under 16 streams: median {times[20] * 1000:.1f} ms, worst {times[-1] * 1000:.1f} ms")
-    assert times[20] < 0.1, "the reserved thread must answer beside the streams"
+    assert times[20] < 0.1 * slower(), "the reserved thread must answer beside the streams"
 
 
 def test_memory_stays_within_its_plan(appliance):

@@ -29,7 +29,7 @@ def test_events_in_order_and_as_they_come(daemon):  # noqa: F811
                 break
     finally:
         follow.terminate()
-        follow.wait(10)
+        follow.wait(60)
     assert daemon.ctl("oom").stdout == "No memory ran out, as far as evenkeeld remembers.\n"
     lost = daemon.ctl("events", "--server", "two")
     assert lost.returncode == 1 and "no server 'two'" in lost.stderr

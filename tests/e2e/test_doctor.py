@@ -101,7 +101,7 @@ def test_watch():
         assert {(x["id"], x["state"]) for x in ended} == {("queue-pressure", "fine"), ("low-throughput", "fine")}
     finally:
         watch.terminate()
-        watch.wait(10)
+        watch.wait(60)
         server.shutdown()
     for words in (["--watch"], ["--live", url, "--watch", "--seconds", "0"], ["--live", url, "--watch", "--markdown"], ["--json", "--markdown"],
                   ["x", "--live", url], ["x", "--journal", "u"]):

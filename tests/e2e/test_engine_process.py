@@ -304,7 +304,7 @@ def test_budget(tmp_path):
             wait_for("tokens are made", lambda: tokens(s) > 60, 60, 0.002)
             os.kill(engine(s), signal.SIGKILL)
             assert job.result()[0] in (0, 200, 500)  # it may have been quicker
-        s.process.wait(20)
+        s.process.wait(60)
         assert s.process.returncode == 76 and json.loads((tmp_path / "exit.json").read_text())["code"] == 76
     finally:
         s.stop()
@@ -342,7 +342,7 @@ def test_without_its_launcher(tmp_path):
             wait_for("tokens are made", lambda: tokens(s) > 20, 60, 0.002)
             os.kill(children(s.process.pid)[0], signal.SIGKILL)
             assert job.result()[0] in (0, 200, 500)  # it may have been quicker
-        s.process.wait(20)
+        s.process.wait(60)
         assert s.process.returncode == 76
     finally:
         s.stop()
@@ -358,7 +358,7 @@ def test_another_model_is_not_taken(tmp_path):
         weights.rename(model / "old")
         shutil.copy(model / "old", weights)
         os.kill(engine(s), signal.SIGKILL)
-        s.process.wait(20)
+        s.process.wait(60)
         assert s.process.returncode == 76 and "its files are not those that the server has read" in s.log(), s.log()
     finally:
         s.stop()
@@ -466,7 +466,7 @@ def test_no_shared_memory(tmp_path):
     faults = EngineFaults(tmp_path)
     faults.no_memory = 1
     s = Bare(tmp_path, "--engine-process", ready=False, env=faults.env)
-    s.process.wait(20)
+    s.process.wait(60)
     assert s.process.returncode == 79 and "MiB, cannot be had" in s.log(), (s.process.returncode, s.log())
 
 
@@ -514,7 +514,7 @@ def test_poison(tmp_path, what):
 def test_a_start_that_fails(tmp_path):
     """Where it cannot be had that is said."""
     s = Bare(tmp_path, "--engine-process", "--tensor-parallel-size", 2, ready=False)
-    s.process.wait(20)
+    s.process.wait(60)
     assert s.process.returncode == 78 and "--engine-process is for one device" in s.log()
 
 
@@ -532,7 +532,7 @@ def test_who_waits_for_a_start_that_fails_is_told(tmp_path):
             os.kill(launcher, signal.SIGKILL)
             answers = [a.result() for a in asked]
         assert {status for status, _, _ in answers} == {503}, s.log()
-        assert s.process.wait(20) == 70 and "The process that starts engines has ended" in s.log()
+        assert s.process.wait(60) == 70 and "The process that starts engines has ended" in s.log()
     finally:
         s.stop()
 

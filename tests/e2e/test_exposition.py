@@ -27,7 +27,7 @@ def port(tmp_path_factory):
     ask(port, {"x-request-id": "y" * 60})
     yield port
     process.terminate()
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
 
 
 def ask(port, headers):

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from conftest import BUILD, MODEL, Appliance, get, metric, stream, wait_for
+from conftest import BUILD, MODEL, Appliance, get, metric, slower, stream, wait_for
 
 LONG = {"model": "tiny", "prompt": "Once upon a time", "max_tokens": 1500, "ignore_eos": True}
 
@@ -44,9 +44,9 @@ def test_kill_the_server_during_streams(appliance):
     # the port was never closed: this very request waits in the kept socket and is then served
     text = [p for _, p in stream(a.port, "/v1/completions", dict(LONG, max_tokens=4)) if isinstance(p, str)]
     took = time.monotonic() - begin
-    assert text and took < 30, took
+    assert text and took < 30 * slower(), took
     for s in streams:
-        s.join(5)
+        s.join(60)
         assert s.error or not (s.usage or {}).get("completion_tokens"), "a broken stream must not look like an end"
     assert a.server()["pid"] != pid
     page = a.metrics(a.page)
@@ -64,7 +64,7 @@ def test_kill_evenkeeld(appliance):
     assert get(a.port, "/health")[0] == 200
     a.start().ready()
     assert a.server()["pid"] == pid, "the new evenkeeld must adopt, not restart"
-    s.join(20)
+    s.join(60)
     assert s.error is None and s.usage["completion_tokens"] == LONG["max_tokens"]
     # and it is in charge again: a crash is repaired
     os.kill(pid, signal.SIGKILL)
@@ -77,7 +77,7 @@ def test_sigterm_drains(appliance):
     s = Stream(a.port, dict(LONG, max_tokens=1000))
     wait_for("the stream flows", lambda: s.pieces > 2)
     assert a.stop(30) == 0
-    s.join(5)
+    s.join(60)
     assert s.error is None and s.usage["completion_tokens"] == 1000
 
 
@@ -99,21 +99,20 @@ def test_idle_connections_take_no_descriptors_that_evenkeeld_needs(tmp_path):
     try:
         a.ready()
         begun, answers = time.monotonic(), 0
-        while time.monotonic() < begun + 6.5:  # the first line of its memory comes after 5 s
+        while time.monotonic() < begun + 6.5 or answers < 6:  # the first line of its memory comes after 5 s
             while len(idle) < 100:
                 idle.append(socket.socket())
                 idle[-1].setblocking(False)
                 idle[-1].connect_ex(("127.0.0.1", a.page))
             asked = time.monotonic()
             said = a.ctl("status").stdout
-            assert time.monotonic() < asked + 3 and " ready " in said and "nan" not in said
+            assert time.monotonic() < asked + 3 * slower() and " ready " in said and "nan" not in said
             assert len(os.listdir(f"/proc/{a.process.pid}/fd")) <= 60
             for c in idle[:10]:  # some leave, others come
                 c.close()
             idle = idle[10:]
             answers += 1
             time.sleep(0.2)
-        assert answers > 5
         log = wait_for("its memory", lambda: "memory: process" in (tmp_path / "evenkeeld.log").read_text() and (tmp_path / "evenkeeld.log").read_text())
         assert "nan" not in log and "host 0.0" not in log and "memory: process –" not in log, log[-2000:]
     finally:
@@ -136,9 +135,9 @@ def test_silent_connections_keep_no_place_from_those_who_ask(tmp_path):
             idle[-1].connect_ex(("127.0.0.1", a.port))
         asked = time.monotonic()
         assert get(a.port, "/health", timeout=60)[0] == 200 and get(a.port, "/v1/models", timeout=60)[0] == 200
-        assert time.monotonic() < asked + 15
+        assert time.monotonic() < asked + 15 * slower()
         s = Stream(a.port, dict(LONG, max_tokens=50))
-        s.join(20)
+        s.join(60)
         assert s.error is None and s.usage["completion_tokens"] == 50
         assert len(os.listdir(f"/proc/{a.server()['pid']}/fd")) < 60
     finally:
@@ -207,7 +206,7 @@ def test_no_slow_peer_of_the_page_stays(appliance, local):
             return trickle(s, first, piece)
     with concurrent.futures.ThreadPoolExecutor() as pool:
         took = dict(zip(cases, pool.map(lives, cases), strict=True))
-    assert all(cases[c][2] < took[c] < cases[c][3] for c in cases), took
+    assert all(cases[c][2] < took[c] < cases[c][3] * slower() for c in cases), took
     assert get(a.page, "/health")[0] == 200
 
 

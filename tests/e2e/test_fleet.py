@@ -87,6 +87,6 @@ def test_open_connections_are_answered_while_it_drains(appliance):
     time.sleep(0.5)
     over.set()
     for t in threads:
-        t.join(30)
+        t.join(60)
     assert set(codes) == {200}, [c for c in codes if c != 200][:5]
     assert 8 < len(fresh) <= 24, "connections end once, with a word"

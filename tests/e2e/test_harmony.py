@@ -29,7 +29,7 @@ def served(tmp_path_factory):
         yield port
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
 
 
 @pytest.fixture(scope="module")

@@ -168,14 +168,14 @@ def test_an_upgrade_is_no_gap(appliance):
     log = a.run / "state/incidents.log"
     for _ in range(3):
         a.process.send_signal(signal.SIGUSR1)
-        assert a.process.wait(20) == 77
+        assert a.process.wait(60) == 77
         a.start().ready()
     assert a.server()["pid"] == pid and a.server()["restarts"] == 1
     assert not any("no evenkeeld watched" in w for w in whys(a, "CRASH"))
     assert len([w for w in whys(a, "UNWATCHED") if "replaced by another" in w]) == 3, a.decisions()
     # An older version wrote the last word.
     a.process.send_signal(signal.SIGUSR1)
-    assert a.process.wait(20) == 77
+    assert a.process.wait(60) == 77
     with open(log, "a") as file:
         file.write(record("watch", {"pid": 1, "version": "0.0.9", "at_s": time.time(), "what": "hand over"}))
         file.write(record("of-the-future", {"server": "s1"}))

@@ -119,7 +119,7 @@ def test_concurrency_of_one_key(keyed):
         return c, r
 
     c, r = hold()
-    assert begun.wait(10)
+    assert begun.wait(60)
     status, headers, text = keyed.ask("/v1/completions", "POST", COMPLETE, few)
     assert status == 429 and int(headers["retry-after"]) >= 1 and b"its limit" in text
     assert keyed.ask("/v1/completions", "POST", COMPLETE, GOOD)[0] == 200  # others are not held up
@@ -250,7 +250,7 @@ def test_without_a_key_only_this_machine_is_served(tmp_path, flags, everywhere):
 ])
 def test_wrong_settings(tmp_path, flags, code, says):
     s = Bare(tmp_path, *flags, ready=False)
-    assert s.process.wait(20) == code and says in s.log(), s.log()
+    assert s.process.wait(60) == code and says in s.log(), s.log()
 
 
 @pytest.mark.parametrize("host, shown", [("0.0.0.0", True), ("127.0.0.1", False)])

@@ -151,12 +151,12 @@ class Server:
     def tokens(self, prompt):
         body = json.dumps({"model": "tiny", "prompt": prompt}).encode()
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}/tokenize", body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return tuple(json.load(answer)["tokens"])
 
     def end(self):
         self.process.terminate()
-        assert self.process.wait(20) == 0
+        assert self.process.wait(60) == 0
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ def test_burst_oom_lowers_tokens_and_sequences_and_is_remembered(fakes):  # noqa
     stays_up(f, "a", 3)
     assert argv_of(f, "a") == argv and len(whys(f, "a", "REMEDY")) == 1
     f.process.terminate()
-    f.process.wait(20)
+    f.process.wait(60)
     f.start().ready()
     assert argv_of(f, "a") == argv
     state = json.loads((f.run / "s/state.json").read_text())
@@ -120,7 +120,7 @@ def test_when_nothing_helps_it_is_given_up_with_the_numbers(fakes):  # noqa: F81
     assert len(whys(f, "a", "REMEDY")) == 3 and f.reasons("a").count("STARTED") == 4
     assert any("2.00 GiB were asked for with 1.00 GiB free" in w for w in whys(f, "a", "CRASH"))
     f.process.terminate()
-    f.process.wait(10)
+    f.process.wait(60)
     f.start()  # another evenkeeld tries once, and knows that the breaker was open
     wait_for("given up again", lambda: f.all()["a"]["state"] == "breaker_open", 60)
     said = f.reasons("a")

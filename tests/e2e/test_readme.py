@@ -37,7 +37,7 @@ def typed(tmp_path):
     yield run
     for p in started:
         p.send_signal(signal.SIGTERM)
-        p.wait(30)
+        p.wait(60)
 
 
 def test_serve_a_model(typed):

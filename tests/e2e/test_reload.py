@@ -48,7 +48,7 @@ def daemon(tmp_path):
     yield d
     if d.process.poll() is None:
         d.process.terminate()
-        d.process.wait(30)
+        d.process.wait(60)
 
 
 def test_starts_without_servers_and_says_what_to_do(daemon):
@@ -119,7 +119,7 @@ def test_hands_over_to_the_next(daemon):
     wait_for("one is ready", lambda: daemon.servers()["one"]["ready"])
     pid = daemon.servers()["one"]["pid"]
     daemon.process.send_signal(signal.SIGUSR1)
-    assert daemon.process.wait(10) == 77
+    assert daemon.process.wait(60) == 77
     os.kill(pid, 0)
     assert get(daemon.port, "/health")[0] == 200
     daemon.start()

@@ -34,7 +34,7 @@ def serving(model, *more, log="/dev/null"):
         yield port
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
 
 
 def raw(port, path, **body):

@@ -11,7 +11,7 @@ import time
 
 import pytest
 from bare import Bare
-from conftest import BUILD, MODEL, wait_for
+from conftest import BUILD, MODEL, slower, wait_for
 from test_supervisor import fakes  # noqa: F401
 
 
@@ -136,7 +136,7 @@ def test_recover_knows_its_servers_ranks_on_the_gpus(fakes, tmp_path):  # noqa: 
     began = time.monotonic()
     said = ctl(*words, env=env)
     assert said.returncode == 0 and f"{len(ranks)} processes on the GPUs, 0 of no server" in said.stdout and "hold memory still" not in said.stdout
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 20 * slower()
     other = subprocess.Popen(["sleep", "600"])
     try:
         shown.write_text(f"{other.pid}\n{f.all()['a']['pid']}\n")
@@ -191,7 +191,7 @@ def test_recover_ends_only_strays(tmp_path, groups):
     keeper.wait()
     said = ctl(*words)
     assert f"ending {stray.pid}" in said.stdout and f"ending {deaf.pid}" in said.stdout and said.returncode == 3
-    assert stray.wait(5) == -signal.SIGTERM and deaf.wait(5) == -signal.SIGKILL and bystander.poll() is None
+    assert stray.wait(60) == -signal.SIGTERM and deaf.wait(60) == -signal.SIGKILL and bystander.poll() is None
     assert "none" in ctl(*words).stdout
 
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from bare import Bare, count_answers, parse, read_all
-from conftest import BUILD, metric, wait_for
+from conftest import BUILD, Patience, metric, slower, wait_for
 
 COMPLETE = json.dumps({"model": "tiny", "prompt": "Hello", "max_tokens": 2})
 
@@ -246,11 +246,12 @@ def test_a_reader_that_is_slow_but_steady(tmp_path):
     try:
         s.connect(("127.0.0.1", server.port))
         s.sendall(long_stream())
-        data, until = b"", time.monotonic() + 16
-        while time.monotonic() < until:
+        data, until, patience = b"", time.monotonic() + 16, Patience(60)
+        while time.monotonic() < until or (running := metric(server.metrics(), "vllm:num_requests_running")):
             data += s.recv(800)
             time.sleep(0.1)
-        assert metric(server.metrics(), "vllm:num_requests_running") == 0, "the answer was not made before it was read"
+            assert patience.left(), "the answer was not made"
+        assert running == 0
         assert (data + read_all(s)).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
         assert metric(server.metrics(), "evenkeel_http_slow_readers_total") == 0
     finally:
@@ -273,7 +274,7 @@ def test_slow_senders(plain, begin):
         start = time.monotonic()
         s.settimeout(0.5)
         closed = False
-        while not closed and time.monotonic() - start < 9:
+        while not closed and time.monotonic() - start < 90:
             try:
                 s.sendall(b"a" if begin else b"")
                 closed = s.recv(1000) == b""
@@ -281,7 +282,7 @@ def test_slow_senders(plain, begin):
                 continue
             except OSError:
                 closed = True
-        assert closed and time.monotonic() - start < 8
+        assert closed and time.monotonic() - start < 8 * slower()
 
 
 def test_idle_connections_are_closed(plain):
@@ -289,7 +290,7 @@ def test_idle_connections_are_closed(plain):
         s.sendall(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert parse(s.recv(65536))[0] == 200
         start = time.monotonic()
-        assert s.recv(100) == b"" and 1 < time.monotonic() - start < 10
+        assert s.recv(100) == b"" and 1 < time.monotonic() - start < 10 * slower()
 
 
 def test_pipelined_requests(plain):

@@ -10,7 +10,7 @@ import pytest
 
 import smuggling
 from bare import Bare, count_answers, parse, read_all
-from conftest import free_port, wait_for
+from conftest import free_port, slower, wait_for
 
 HAPROXY, NGINX = shutil.which("haproxy") or "/usr/sbin/haproxy", shutil.which("nginx") or "/usr/sbin/nginx"
 
@@ -24,6 +24,7 @@ def server(tmp_path_factory):
 
 def send(port, raw, seconds=5.0):
     """What comes back until the connection is closed, and whether it was closed by the other side."""
+    seconds *= slower()
     with socket.create_connection(("127.0.0.1", port), timeout=seconds) as s:
         try:
             s.sendall(raw)
@@ -107,7 +108,7 @@ listen api
         through(server, port, forwarded)
     finally:
         proxy.terminate()
-        proxy.wait(10)
+        proxy.wait(60)
 
 
 def test_behind_nginx(server, tmp_path):
@@ -144,4 +145,4 @@ http {{
         through(server, port, lambda: len(re.findall(r"^[1-5]\d\d", log.read_text(), re.M)))
     finally:
         proxy.terminate()
-        proxy.wait(10)
+        proxy.wait(60)

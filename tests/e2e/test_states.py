@@ -14,7 +14,7 @@ import urllib.request
 
 import pytest
 
-from conftest import BUILD, MODEL, ROOT, Appliance, get, metric, wait_for
+from conftest import BUILD, MODEL, ROOT, Appliance, get, metric, slower, wait_for
 from test_faults import LONG, Stream
 
 
@@ -65,7 +65,7 @@ def how(request, monkeypatch, tmp_path):
 def replace(a, how=(signal.SIGKILL, lambda: None)):
     """Another evenkeeld instead of this one."""
     a.process.send_signal(how[0])
-    a.process.wait(10)
+    a.process.wait(60)
     how[1]()
     a.start()
     wait_for("its page", lambda: a.server()["state"] != "adopting")
@@ -79,7 +79,7 @@ def flowing(a, count=4, tokens=1500):
 
 def whole(streams, tokens=1500):
     for s in streams:
-        s.join(60)
+        s.join(300)
         assert s.error is None and s.usage["completion_tokens"] == tokens, (s.error, s.usage)
 
 
@@ -174,7 +174,7 @@ def test_where_no_evenkeeld_comes_clients_are_told(appliance):
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(request, timeout=60)
     assert refused.value.code == 503 and refused.value.headers["Retry-After"]
-    assert 3 < time.monotonic() - begin < 40
+    assert 3 < time.monotonic() - begin < 40 * slower()
     wait_for("it ended", lambda: gone(pid))
 
 
@@ -207,7 +207,7 @@ def test_an_upgrade_waits_until_a_new_process_has_its_socket(appliance, tmp_path
     time.sleep(0.5)
     assert a.process.poll() is None, "it left while nobody held the socket"
     hold.unlink()
-    a.process.wait(10)
+    a.process.wait(60)
     time.sleep(0.3)
     a.start()
     wait_for("ready", lambda: a.server()["ready"])
@@ -228,7 +228,7 @@ def test_a_stop_while_it_leaves_is_a_stop(appliance, tmp_path):
     a.process.send_signal(signal.SIGTERM)
     time.sleep(0.2)
     hold.unlink()
-    assert a.process.wait(20) == 0
+    assert a.process.wait(60) == 0
     wait_for("the server is ended, too", lambda: gone(young))
 
 
@@ -353,7 +353,7 @@ def test_a_signal_in_its_first_moment_ends_neither(tmp_path, program):
     with open(tmp_path / "config", "w") as f:  # opens when it reads
         p.send_signal(signal.SIGHUP)
         f.write("no-such-key: 1\n")
-    assert p.wait(20) > 0, "its own exit code, and not the signal's"
+    assert p.wait(60) > 0, "its own exit code, and not the signal's"
 
 
 def test_evenkeeld_that_was_to_end_is_followed_by_one_that_serves(appliance):

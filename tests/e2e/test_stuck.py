@@ -61,7 +61,7 @@ def test_what_sigkill_does_not_end_is_said_and_not_doubled(fakes):  # noqa: F811
         assert now["pid"] == pid and not now["ready"] and f.reasons("a").count("STARTED") == 1 and f.reasons("a").count("STUCK_UNKILLABLE") == 1
         assert metric(f.metrics(), "evenkeel_supervisor_server_ready", server="a") == 0
         f.process.terminate()
-        assert f.process.wait(30) == 0, "it ends without it"
+        assert f.process.wait(60) == 0, "it ends without it"
         f.start()
         wait_for("it was found", lambda: "ADOPTED" in f.reasons("a"), 60)
         assert "STARTED" not in f.reasons("a")[:f.reasons("a").index("UNWATCHED")]

@@ -86,7 +86,7 @@ class Fakes:
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(10)
+                self.process.wait(60)
             except subprocess.TimeoutExpired:
                 self.process.kill()
         for pid in pids:
@@ -309,7 +309,7 @@ def test_sockets_go_to_systemds_store(tmp_path):
             f.ready()
             pid = f.all()["a"]["pid"]
             f.process.terminate()
-            assert f.process.wait(10) == 0
+            assert f.process.wait(60) == 0
             assert get(f.ports["a"], "/health")[0] == 200  # left running
             f.start().ready()
             assert f.all()["a"]["pid"] == pid
@@ -517,7 +517,7 @@ def test_a_server_that_somebody_else_runs_is_watched_not_touched(tmp_path):
         theirs = somebody_else()
         f.ready()
         f.process.terminate()
-        assert f.process.wait(30) == 0 and theirs.poll() is None
+        assert f.process.wait(60) == 0 and theirs.poll() is None
     finally:
         f.end()
         if theirs:

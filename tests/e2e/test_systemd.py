@@ -36,7 +36,7 @@ class Systemd:
     def end(self):
         if self.process:
             self.process.terminate()
-            self.process.wait(5)
+            self.process.wait(60)
         self.process = None
 
 
@@ -115,7 +115,7 @@ def test_drain_stop_and_kill_go_through_the_unit(run, systemd):
     assert any(c.startswith("KillUnit") and "9" in c for c in systemd.calls())
     pids = [s["pid"] for s in f.all().values()]
     f.process.terminate()
-    f.process.wait(15)
+    f.process.wait(60)
     wait_for("both gone", lambda: not any(pathlib.Path(f"/proc/{p}").exists() for p in pids))
 
 

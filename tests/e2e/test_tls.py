@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from bare import Bare, parse, read_all
-from conftest import metric, wait_for
+from conftest import metric, slower, wait_for
 
 
 def openssl(*words):
@@ -185,7 +185,7 @@ def test_clients_certificates(tmp_path, papers, mode, client, status):
     (["--ssl-certfile", "{d}/both.pem", "--ssl-cert-reqs", "3"], 2, "ssl-cert-reqs"), (["--ssl-certfile", "{d}"], 78, "cannot read")])
 def test_wrong_files(tmp_path, papers, flags, code, says):
     s = Bare(tmp_path, *[f.format(d=papers) for f in flags], ready=False)
-    assert s.process.wait(20) == code and says in s.log(), s.log()
+    assert s.process.wait(60) == code and says in s.log(), s.log()
 
 
 def test_a_certificate_that_ends_soon_is_said(tmp_path, papers):
@@ -222,8 +222,8 @@ def test_a_handshake_has_a_total_time(papers, tmp_path):
                     pass
                 except OSError:
                     closed = True
-                if closed or time.monotonic() - start > 20:
+                if closed or time.monotonic() - start > 90:
                     break
-            assert closed and 1.5 < time.monotonic() - start < 12
+            assert closed and 1.5 < time.monotonic() - start < 12 * slower()
     finally:
         s.stop()

@@ -102,7 +102,7 @@ def test_found_on_this_host(daemon, tmp_path):  # noqa: F811
         assert not [r for r in rows(daemon, "--no-host").values() if r["url"].endswith(f":{port}")]
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(60)
 
 
 def test_without_evenkeeld(twin):

@@ -46,4 +46,4 @@ def test_what_a_failure_says(tmp_path):
         assert said.splitlines()[1].split()[:6] == ["main", "evenkeel", "breaker_open", "act", "init", "-"], said
     finally:
         daemon.terminate()
-        daemon.wait(20)
+        daemon.wait(60)

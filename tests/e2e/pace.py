@@ -1,0 +1,37 @@
+"""How fast this machine is at the moment: bounds on time are for a machine of its own, and grow while others compute on it."""
+import time
+
+SPIN = 60_000  # a few milliseconds of a core
+MOST = 20.0    # beyond it something is broken
+
+_least = None  # what the spin took of a core at best
+
+
+def slower():
+    """How many times as long as at best something takes now, 1 to MOST: it waits for a core, or the core is slower."""
+    global _least
+    began, cpu = time.monotonic(), time.thread_time()
+    for _ in range(5):
+        total = 0
+        for i in range(SPIN):
+            total += i
+    took, cpu = time.monotonic() - began, time.thread_time() - cpu
+    _least = cpu if _least is None else min(_least, cpu)
+    return min(max(took / max(_least, 1e-6), 1.0), MOST)
+
+
+class Patience:
+    """Seconds that pass as fast as this machine is. left(): whether there are any."""
+
+    def __init__(self, seconds):
+        self.seconds, self.spent, self.rate = seconds, 0.0, 1.0
+        self.seen = self.measured = time.monotonic()
+
+    def left(self):
+        now = time.monotonic()
+        self.spent += (now - self.seen) / self.rate
+        self.seen = now
+        if now - self.measured > 1:
+            self.rate = slower()
+            self.measured = time.monotonic()
+        return self.spent < self.seconds
