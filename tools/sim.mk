@@ -1,6 +1,6 @@
 # The simulation of the engine beyond what `make test` runs: other and more seeds, planted bugs.
 #
-#   make sim SEEDS=20000 STEPS=1500 FIRST=1      make sim-mutants
+#   make sim SEEDS=20000 STEPS=1500 FIRST=1      make sim-mutants      make replay-mutants [ONLY=launcher]
 SEEDS ?= 6000
 STEPS ?= 1500
 FIRST ?= 1
@@ -18,7 +18,13 @@ sim-control: need $(B)/tests/sim/sim_control
 control-mutants:
 	@CC="$(CC)" tests/sim/mutants_control.sh
 
-.PHONY: sim sim-mutants sim-control control-mutants
+# Planted bugs in what replaces an engine, and in the load that is run again.
+REPLAY_TESTS := server/test_launcher law/test_postmortem bench/test_rerun engine/test_revive engine/test_keep engine/test_host
+replay-mutants: all venv $(REPLAY_TESTS:%=$(B)/tests/unit/%) $(B)/tests/sim/sim_engine
+	@CC="$(CC)" B=$(B) ARCHIVES="$(AR_server) $(AR_supervisor) $(B)/bench.a" \
+	  LIBS="$(LIBS_SERVER) $(LIBS_SUPER) -lcurl -pthread" ONLY="$(ONLY)" tests/sim/mutants_replay.sh
+
+.PHONY: sim sim-mutants sim-control control-mutants replay-mutants
 
 # How well the law controls: traces at six loads against fixed limits and other laws.
 #

@@ -105,7 +105,7 @@ def end_once(apart, how, draw, jobs):
     until = tokens(apart) + draw.randint(20, 800)
     wait_for("tokens are made", lambda: tokens(apart) >= until or all(j.done() for j in jobs), 120, 0.002)
     if how in INJECTED:
-        wait_for("nobody is suspected", lambda: metric(apart.metrics(), "evenkeel_engine_suspect_requests") == 0, 120, 0.01)
+        wait_for("nobody is suspected", lambda: metric(apart.metrics(), "evenkeel_engine_suspect_requests") == 0, 300, 0.01)
     if all(j.done() for j in jobs):
         return False
     before, happened = all_ends(apart.metrics()), lambda: True

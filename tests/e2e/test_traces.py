@@ -2,6 +2,7 @@
 client's trace; a collector that fails or is not there costs no request anything."""
 import http.server
 import json
+import signal
 import threading
 import urllib.request
 
@@ -10,6 +11,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from bare import Bare
 from conftest import free_port, metric, wait_for
+from test_engine_process import end_engine
 
 
 class Collector(http.server.ThreadingHTTPServer):
@@ -138,6 +140,24 @@ def test_preemptions_are_events(tmp_path, collector):
     assert sum(attributes(sp)["evenkeel.preemptions"] for sp in spans if sp.name == "llm_request") == preemptions
     events = [(sp, e) for sp in spans for e in sp.events]
     assert events and all(e.name == "preemption" and sp.start_time_unix_nano <= e.time_unix_nano <= sp.end_time_unix_nano for sp, e in events)
+
+
+def test_an_engine_that_is_replaced_is_an_event(tmp_path, collector):
+    """Each answer that was computed again says when, and its root how often."""
+    s = Bare(tmp_path, "--otlp-traces-endpoint", collector.url, "--engine-process", "--max-model-len", 1024)
+    try:
+        asked = threading.Thread(target=ask, args=(s, "/v1/completions", {"prompt": "One day", "max_tokens": 400, "n": 2, "ignore_eos": True}))
+        asked.start()
+        end_engine(s, signal.SIGSEGV, 20)
+        asked.join()
+        wait_for("all were sent", lambda: sent(s) >= 7)
+    finally:
+        assert s.stop() == 0
+    root = next(sp for sp in collector.spans() if sp.name == "llm_request")
+    assert attributes(root)["evenkeel.replays"] == 2
+    events = [(sp, e) for sp in collector.spans() for e in sp.events]
+    assert [e.name for _, e in events] == ["engine_replaced"] * 2 and {sp.name for sp, _ in events} == {"decode"}
+    assert all(sp.parent_span_id == root.span_id and sp.start_time_unix_nano <= e.time_unix_nano <= sp.end_time_unix_nano for sp, e in events)
 
 
 def test_a_collector_that_fails(tmp_path, collector):

@@ -99,7 +99,7 @@ static void reads(void **state)
 static void runs(void **state)
 {
     const struct rerun_limits none = {0}, two = {.seqs = 2}, pool = {.blocks = 2},
-                              tokens = {.tokens = 8}, vast = {.blocks = 1u << 30};
+                              tokens = {.tokens = 8}, vast = {.blocks = (1u << 28) + 40};
     struct schedsim_result same, fewer, small, again;
     struct rerun_load l;
     struct ek_fault f = {.msg = ""};
