@@ -24,6 +24,8 @@
 #include "kernels/cpu/cache.h"
 #include "kernels/cpu/device.h"
 
+#define QUAD_SUM                                                                                   \
+    64u /* positions whose products in whole numbers are summed before they are added */
 #define SCORES (CPU_TILE + CPU_SLACK) /* floats from one query's scores to the next one's */
 
 struct query {
@@ -213,11 +215,34 @@ static void score_tile(struct attend *a, uint32_t base, uint32_t first, uint32_t
     }
 }
 
+/* The sums of whole numbers are rounded at the same positions for all queries, and whatever the
+ * size of a block from 16 on: a larger one is taken in pieces. */
+static void mix_quads(struct attend *a, uint32_t base, uint32_t first, uint32_t end)
+{
+    const uint32_t bs = a->d->shape.block_size, keys = bs < QUAD_SUM ? bs : QUAD_SUM;
+    struct cpu_block b = {.dtype = EK_I8,
+                          .rows = a->count,
+                          .dim = a->cells->values,
+                          .keys = keys,
+                          .in_stride = SCORES,
+                          .out = a->acc,
+                          .out_stride = a->d->shape.dim};
+
+    for (uint32_t at = first; at < end; at += b.blocks * keys) {
+        const uint32_t stop = (at / QUAD_SUM + 1) * QUAD_SUM, within = at % bs;
+        b.in = a->scores + (at - base) / 2;
+        take_blocks(a, true, at - within, stop < end ? stop : end, &b);
+        b.kv[0] = (const char *)b.kv[0] + (size_t)within * b.dim;
+        b.next[0] = (const char *)b.next[0] + (size_t)within * b.dim;
+        a->quads->mix(&b, a->weight);
+    }
+}
+
 static void mix_tile(struct attend *a, uint32_t base, uint32_t first, uint32_t end)
 {
     const struct ek_device *d = a->d;
     const uint32_t bs = d->shape.block_size, whole = a->to / bs * bs;
-    const uint32_t unit = a->pairs || a->quads ? 2 : 1; /* weights in 4 bytes */
+    const uint32_t unit = a->pairs ? 2 : 1; /* weights in 4 bytes */
     struct cpu_block b = {.dtype = d->graph->kv_i8 ? EK_I8 : d->graph->dtype,
                           .pairs = a->pairs,
                           .rows = a->count,
@@ -229,12 +254,6 @@ static void mix_tile(struct attend *a, uint32_t base, uint32_t first, uint32_t e
 
     for (uint32_t at = first; at < end; at += b.blocks * bs) {
         b.in = a->scores + (at - base) / unit;
-        if (a->quads) { /* sums of whole numbers, rounded at the same positions for all queries */
-            const uint32_t stop = (at / (CPU_BLOCKS * bs) + 1) * CPU_BLOCKS * bs;
-            take_blocks(a, true, at, stop < end ? stop : end, &b);
-            a->quads->mix(&b, a->weight);
-            continue;
-        }
         take_blocks(a, true, at, at < whole && whole < end ? whole : end, &b);
         b.keys = at < whole ? bs : a->to - at; /* what lies behind was never written */
         d->ops->mix(&b);
@@ -253,7 +272,10 @@ static void tile(struct attend *a, uint32_t base)
     score_tile(a, base, first, end);
     for (uint32_t i = 0; i < a->count; i++)
         weigh(a, i, base, first, end);
-    mix_tile(a, base, first, end);
+    if (a->quads)
+        mix_quads(a, base, first, end);
+    else
+        mix_tile(a, base, first, end);
 }
 
 static void add_query(struct attend *a, uint32_t row, uint32_t head, uint32_t position)
