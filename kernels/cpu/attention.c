@@ -24,9 +24,10 @@
 #include "kernels/cpu/cache.h"
 #include "kernels/cpu/device.h"
 
-#define QUAD_SUM                                                                                   \
-    64u /* positions whose products in whole numbers are summed before they are added */
-#define SCORES (CPU_TILE + CPU_SLACK) /* floats from one query's scores to the next one's */
+/* Positions whose products in whole numbers are summed before they are added: what CPU_BLOCKS of
+ * the smallest blocks hold. */
+#define QUAD_SUM (CPU_BLOCKS * 8u)
+#define SCORES   (CPU_TILE + CPU_SLACK) /* floats from one query's scores to the next one's */
 
 struct query {
     uint32_t from, to; /* positions it sees: [from, to) */
@@ -215,8 +216,8 @@ static void score_tile(struct attend *a, uint32_t base, uint32_t first, uint32_t
     }
 }
 
-/* The sums of whole numbers are rounded at the same positions for all queries, and whatever the
- * size of a block from 16 on: a larger one is taken in pieces. */
+/* The sums of whole numbers are rounded at the same positions for all queries and all sizes of
+ * blocks: larger ones are taken in pieces. */
 static void mix_quads(struct attend *a, uint32_t base, uint32_t first, uint32_t end)
 {
     const uint32_t bs = a->d->shape.block_size, keys = bs < QUAD_SUM ? bs : QUAD_SUM;
