@@ -215,21 +215,25 @@ static void score_tile(struct attend *a, uint32_t base, uint32_t first, uint32_t
 
 /* Sums of whole numbers, rounded at the same positions for all queries and sizes of blocks: at the
  * multiples of CPU_QUAD_SPAN. A larger block is taken in pieces. */
-static void mix_quads(struct attend *a, struct cpu_block *b, uint32_t base, uint32_t first,
-                      uint32_t end)
+static void mix_quads(struct attend *a, uint32_t base, uint32_t first, uint32_t end)
 {
-    const uint32_t bs = a->d->shape.block_size;
+    const uint32_t bs = a->d->shape.block_size, most = bs < CPU_QUAD_SPAN ? CPU_QUAD_BLOCKS : 1;
+    struct cpu_block b = {.dtype = EK_I8,
+                          .rows = a->count,
+                          .dim = a->cells->values,
+                          .keys = bs < CPU_QUAD_SPAN ? bs : CPU_QUAD_SPAN,
+                          .in_stride = SCORES,
+                          .out = a->acc,
+                          .out_stride = a->d->shape.dim};
 
-    b->keys = bs < CPU_QUAD_SPAN ? bs : CPU_QUAD_SPAN;
-    for (uint32_t at = first; at < end; at += b->blocks * b->keys) {
+    for (uint32_t at = first; at < end; at += b.blocks * b.keys) {
         const uint32_t stop = (at / CPU_QUAD_SPAN + 1) * CPU_QUAD_SPAN, inside = at % bs;
-        const size_t skip = cpu_quad_value_index(b->dim, 0, inside);
-        b->in = a->scores + (at - base) / 2;
-        take_blocks(a, true, at - inside, stop < end ? stop : end,
-                    bs < CPU_QUAD_SPAN ? CPU_QUAD_BLOCKS : 1, b);
-        b->kv[0] = (const char *)b->kv[0] + skip;
-        b->next[0] = (const char *)b->next[0] + skip;
-        a->quads->mix(b, a->weight);
+        const size_t skip = cpu_quad_value_index(b.dim, 0, inside);
+        b.in = a->scores + (at - base) / 2;
+        take_blocks(a, true, at - inside, stop < end ? stop : end, most, &b);
+        b.kv[0] = (const char *)b.kv[0] + skip;
+        b.next[0] = (const char *)b.next[0] + skip;
+        a->quads->mix(&b, a->weight);
     }
 }
 
@@ -247,10 +251,6 @@ static void mix_tile(struct attend *a, uint32_t base, uint32_t first, uint32_t e
                           .out = a->acc,
                           .out_stride = d->shape.dim};
 
-    if (a->quads) {
-        mix_quads(a, &b, base, first, end);
-        return;
-    }
     for (uint32_t at = first; at < end; at += b.blocks * bs) {
         b.in = a->scores + (at - base) / unit;
         take_blocks(a, true, at, at < whole && whole < end ? whole : end, CPU_BLOCKS, &b);
@@ -271,7 +271,10 @@ static void tile(struct attend *a, uint32_t base)
     score_tile(a, base, first, end);
     for (uint32_t i = 0; i < a->count; i++)
         weigh(a, i, base, first, end);
-    mix_tile(a, base, first, end);
+    if (a->quads)
+        mix_quads(a, base, first, end);
+    else
+        mix_tile(a, base, first, end);
 }
 
 static void add_query(struct attend *a, uint32_t row, uint32_t head, uint32_t position)

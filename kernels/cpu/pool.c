@@ -135,6 +135,7 @@ static void *member_main(void *arg)
     struct cpu_pool *p = m->pool;
     uint32_t seen = 0;
 
+    (void)pthread_setname_np(pthread_self(), "compute"); /* for who looks */
     pin(p, m->index);
     for (;;) {
         await(&p->generation, seen, atomic_load_explicit(&p->spins, memory_order_relaxed));
@@ -229,7 +230,6 @@ int cpu_pool_new(uint32_t threads, const cpu_set_t *cores, struct cpu_pool **ret
         r = -pthread_create(&m->thread, &attr, member_main, m);
         if (r < 0)
             goto out;
-        (void)pthread_setname_np(m->thread, "compute"); /* for who looks */
     }
     if (threads > 1 && (all <= 0 || threads <= (uint32_t)all))
         choose_spins(p);

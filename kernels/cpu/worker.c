@@ -99,6 +99,7 @@ static void *worker_main(void *arg)
     struct cpu_worker *w = arg;
     struct worker_job job;
 
+    (void)pthread_setname_np(pthread_self(), "compute"); /* for who looks */
     cpu_pool_pin(w->d->pool);
     while (take_job(w, &job)) {
         if (!job.sample) {
@@ -249,7 +250,6 @@ int cpu_worker_new(struct ek_device *d, struct cpu_worker **ret_worker)
         free(w);
         return r;
     }
-    (void)pthread_setname_np(w->thread, "compute"); /* for who looks */
     *ret_worker = w;
     return 0;
 }

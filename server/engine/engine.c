@@ -302,6 +302,7 @@ static void *engine_main(void *arg)
 {
     struct engine *e = arg;
 
+    (void)pthread_setname_np(pthread_self(), "engine"); /* for who looks */
     while (take_orders(e)) {
         int r = engine_do_order(e);
         if (r == 0 && !engine_is_away(e))
@@ -429,8 +430,6 @@ int engine_new(const struct engine_params *p, const struct ek_backend *backend,
     if (r != 0)
         goto out;
     r = -pthread_create(&e->thread, NULL, engine_main, e);
-    if (r == 0)
-        (void)pthread_setname_np(e->thread, "engine"); /* for who looks */
     if (r != 0) {
         (void)pthread_cond_destroy(&e->checked);
         (void)pthread_cond_destroy(&e->resized);

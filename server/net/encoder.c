@@ -99,6 +99,7 @@ static void *encoder_run(void *arg)
 {
     struct encoder *e = arg;
 
+    (void)pthread_setname_np(pthread_self(), "encoder"); /* for who looks */
     /* A large job gives way to the threads that make tokens; without the right it does not. */
     (void)setpriority(PRIO_PROCESS, (id_t)gettid(), ENCODER_NICE);
     pthread_mutex_lock(&e->lock);
@@ -148,8 +149,7 @@ int encoder_new(struct encoder **ret_encoder)
     pthread_mutex_lock(&e->lock); /* threads look for their number when all have one */
     while (r == 0 && e->threads < ENCODER_THREADS) {
         r = -pthread_create(&e->thread[e->threads], NULL, encoder_run, e);
-        if (r == 0)
-            (void)pthread_setname_np(e->thread[e->threads++], "encoder"); /* for who looks */
+        e->threads += r == 0;
     }
     pthread_mutex_unlock(&e->lock);
     if (r < 0)

@@ -205,6 +205,8 @@ static void *worker_run(void *arg)
 {
     struct worker *w = arg;
     struct epoll_event events[EVENTS];
+
+    (void)pthread_setname_np(pthread_self(), "http"); /* for who looks */
     tls_enter(w->http->tls);
     while (!atomic_load(&w->stop)) {
         int n = epoll_wait(w->epoll, events, EVENTS, next_wait_ms(w));
@@ -298,8 +300,6 @@ int worker_start(struct worker *w)
     r = -pthread_create(&w->thread, NULL, worker_run, w);
     if (r < 0)
         w->started = false;
-    else
-        (void)pthread_setname_np(w->thread, "http"); /* for who looks */
     return r;
 }
 
