@@ -256,8 +256,9 @@ static bool is_loud(const char *line, size_t len)
 
 void doctor_trace_loud(struct doctor_trace *t, uint64_t at, const char *line, size_t len, bool weak)
 {
-    if ((t->loud_line && (weak || !t->loud_weak)) || doctor_trace_mild(line, len) ||
-        !is_loud(line, len) || memmem(line, len, "Traceback (most", 15))
+    if ((t->loud_line && (weak || !t->loud_weak)) || at <= t->ignored_until ||
+        doctor_trace_mild(line, len) || !is_loud(line, len) ||
+        memmem(line, len, "Traceback (most", 15))
         return;
     t->loud_line = at;
     t->loud_weak = weak;
