@@ -119,8 +119,7 @@ bool doctor_trace_mild(const char *line, size_t len)
                                          "alling back", "gnoring ",  "will be disabled"};
     size_t most = len < PREFIX_MOST ? len : PREFIX_MOST;
     if (is_event(line, len) || memmem(line, len, "undefined symbol", 16) ||
-        memmem(line, len, "CUDA initialization: ", 21) ||
-        memmem(line, most, "INFO: task ", 11))
+        memmem(line, len, "CUDA initialization: ", 21) || memmem(line, most, "INFO: task ", 11))
         return false; /* kernels of the engine are not there, a task of the kernel is stuck */
     for (size_t i = 0; i < sizeof(levels) / sizeof(levels[0]); i++) {
         const char *at = memmem(line, most, levels[i], strlen(levels[i]));
@@ -244,10 +243,9 @@ void doctor_trace_frame(struct doctor_trace *t, const char *line, size_t len)
 /* Where a program complains: by its level, or in words that say so. */
 static bool is_loud(const char *line, size_t len)
 {
-    static const char *const words[] = {"ERROR",   "CRITICAL", "WARN ",  "failed",
-                                        "Failed",  "error",    "ASSERT", "Aborted",
-                                        "fault",   "Killed",   "Error",  "annot ",
-                                        "nable to ", "not found", "refused"};
+    static const char *const words[] = {"ERROR", "CRITICAL", "WARN ",     "failed",    "Failed",
+                                        "error", "ASSERT",   "Aborted",   "fault",     "Killed",
+                                        "Error", "annot ",   "nable to ", "not found", "refused"};
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         const char *at = memmem(line, len, words[i], strlen(words[i]));
         if (at && doctor_line_own(line, (size_t)(at - line)))
@@ -258,8 +256,9 @@ static bool is_loud(const char *line, size_t len)
 
 void doctor_trace_loud(struct doctor_trace *t, uint64_t at, const char *line, size_t len, bool weak)
 {
-    if ((t->loud_line && (weak || !t->loud_weak)) || doctor_trace_mild(line, len) ||
-        !is_loud(line, len) || memmem(line, len, "Traceback (most", 15))
+    if ((t->loud_line && (weak || !t->loud_weak)) || at <= t->ignored_until ||
+        doctor_trace_mild(line, len) || !is_loud(line, len) ||
+        memmem(line, len, "Traceback (most", 15))
         return;
     t->loud_line = at;
     t->loud_weak = weak;
@@ -270,7 +269,7 @@ void doctor_trace_loud(struct doctor_trace *t, uint64_t at, const char *line, si
 static bool is_echo(const char *line, size_t len)
 {
     static const char *const words[] = {
-        "CancelledError",  "EOFError", "BrokenPipeError",    "SystemExit",    "KeyboardInterrupt",
+        "CancelledError",  "EOFError", "BrokenPipeError",    "SystemExit",     "KeyboardInterrupt",
         "ExceptionGroup:", "ZMQError", "CalledProcessError", "ActorDiedError", "ChildFailedError"};
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         if (memmem(line, len, words[i], strlen(words[i])))
@@ -329,8 +328,8 @@ void doctor_trace_note(struct doctor_trace *t, uint64_t at, const char *line, si
     }
     p->last_line = at;
     p->signature = signature;
-    p->plain = !names_exception(line, len) && !is_abort(line, len) &&
-               !doctor_trace_raised(t, line, len);
+    p->plain =
+        !names_exception(line, len) && !is_abort(line, len) && !doctor_trace_raised(t, line, len);
     struct trace_frames *f = frames_of(t, key, false);
     p->where = f ? f->where : (struct trace_where){.own = ""};
     if (f)

@@ -70,8 +70,8 @@ void doctor_trace_follow(struct doctor_trace *t, uint64_t at, const char *line, 
                          uint32_t signature);
 /* A line of a traceback that names a file. */
 void doctor_trace_frame(struct doctor_trace *t, const char *line, size_t len);
-/* A line that may complain without an exception ("ERROR ...", "... failed: ..."); weak: it gives way
- * to the first that is not. */
+/* A line that may complain without an exception ("ERROR ...", "... failed: ..."); weak: it gives
+ * way to the first that is not. */
 void doctor_trace_loud(struct doctor_trace *t, uint64_t at, const char *line, size_t len,
                        bool weak);
 /* The process that failed first, NULL when none did. */
