@@ -537,15 +537,22 @@ def test_who_waits_for_a_start_that_fails_is_told(tmp_path):
         s.stop()
 
 
+def kv_bytes(server):
+    return metric(server.metrics(), "evenkeel_device_bytes", item="kv")
+
+
 def test_limits_move(tmp_path, undisturbed):
     """The pool is made smaller and larger, and the engine that comes has as many blocks."""
     s = serve(tmp_path)
     try:
         for blocks in (200, 400):
+            old = kv_bytes(s)
             assert s.local("/v1/runtime_config", "PATCH", json.dumps({"num_kv_blocks": blocks}))[0] == 200
-            before = replaced(s)
+            wait_for("it has so many", lambda old=old: kv_bytes(s) != old)
+            before, has = replaced(s), kv_bytes(s)
             os.kill(engine(s), signal.SIGKILL)
             assert text_of(s, ASKS[0]) == undisturbed[0]
             assert replaced(s) == before + 1
+            wait_for("the next one has as many", lambda has=has: kv_bytes(s) == has)
     finally:
         assert s.stop() == 0

@@ -111,7 +111,6 @@ server/engine/lost.c@if (s->entries.running_count > 0)@if (false)@engine/test_re
 server/engine/lost.c@        host_kept(s, now_us);@        (void)now_us;@sim
 server/engine/lost.c@        blocks_forget_all(&s->blocks);@        (void)0;@engine/test_keep
 server/engine/sched_host.c@    host_cancel(s, s->flights.next_step, now_us); /* its@    (void)now_us; /* its@sim
-server/engine/sched_host.c@        h->moves[id].in_step = 0;@        (void)0;@sim
 server/engine/revive.c@return before < most ||@return true ||@engine/test_revive
 server/engine/revive.c@e->revived_us[(before - most) % ENGINE_REVIVALS_MOST] >@0 >@engine/test_revive
 server/engine/revive.c@return cause == ENGINE_LOST_ENDED || cause == ENGINE_LOST_HANG;@return true;@engine/test_keep
