@@ -397,15 +397,35 @@ APART void keep_typical(struct work *w, float typical_p)
     __syncthreads();
 }
 
-/* From the row in w; `known` as find_cut() takes it. */
+/* Number and mass of the row's weights. */
+DEV void piece_totals(const struct cu_piece *piece, uint32_t pieces, struct work *w,
+                      uint32_t *ret_count, u64 *ret_mass)
+{
+    u64 mass = 0;
+    uint32_t count = 0;
+
+    for (uint32_t i = threadIdx.x; i < pieces; i += THREADS) {
+        mass += piece[i].mass;
+        count += piece[i].count;
+    }
+    block_totals(w, &count, &mass);
+    *ret_mass = mass;
+    *ret_count = count;
+}
+
+/* From the row in w; `known` as find_cut() takes it, `piece` what is known of weights by pieces, or
+ * NULL. */
 DEV uint32_t draw(struct work *w, const struct ek_sampling *p, uint32_t position,
-                  const struct cu_draw *known)
+                  const struct cu_draw *known, const struct cu_piece *piece)
 {
     const struct row *r = &w->row;
     uint32_t count;
     u64 kept;
 
-    totals(r, w, &count, &kept);
+    if (piece)
+        piece_totals(piece, pieces_of(r->n), w, &count, &kept);
+    else
+        totals(r, w, &count, &kept);
     if (!wants_cut(p))
         return find_id(r, w, share_of(random_at(p->seed, position), kept) + 1, of_all{}, 0, r->n);
     if (p->top_k > 0 && p->top_k < count) {
@@ -425,22 +445,6 @@ DEV uint32_t draw(struct work *w, const struct ek_sampling *p, uint32_t position
 }
 
 /* ---- from what sample_scan.cu has found ---- */
-
-/* Number and mass of the row's weights. */
-DEV void piece_totals(const struct cu_piece *piece, uint32_t pieces, struct work *w,
-                      uint32_t *ret_count, u64 *ret_mass)
-{
-    u64 mass = 0;
-    uint32_t count = 0;
-
-    for (uint32_t i = threadIdx.x; i < pieces; i += THREADS) {
-        mass += piece[i].mass;
-        count += piece[i].count;
-    }
-    block_totals(w, &count, &mass);
-    *ret_mass = mass;
-    *ret_count = count;
-}
 
 /* The sum over threads up to this one. */
 DEV u64 block_running(u64 v, struct work *w)
@@ -573,7 +577,8 @@ DEV int32_t choose(const struct cu_sample_args &a, uint32_t logit_row, u64 best,
         keep_typical(w, p->typical_p);
     if (wants_typical(p) || !a.weighed || (wants_cut(p) && (!a.collected || list->listed == 0)))
         return (int32_t)draw(w, p, position,
-                             a.weighed && wants_cut(p) && !wants_typical(p) ? list : NULL);
+                             a.weighed && wants_cut(p) && !wants_typical(p) ? list : NULL,
+                             a.weighed && !wants_typical(p) ? piece : NULL);
     if (wants_cut(p))
         return (int32_t)draw_from_list(list, piece, p, position, w);
     piece_totals(piece, pieces_of(w->row.n), w, &count, &mass);
