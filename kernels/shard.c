@@ -217,8 +217,8 @@ static int linear_gated(struct sharding *s, const struct ek_op *a)
         return r;
     const struct shard_cut c = kv_cut(s, kv);
     const struct shard_cut rows[3] = {{s->rank * mine * 2 * d, mine * 2 * d},
-                                {(2 * q + c.first) * d, c.count * d},
-                                {(2 * q + kv + c.first) * d, c.count * d}};
+                                      {(2 * q + c.first) * d, c.count * d},
+                                      {(2 * q + kv + c.first) * d, c.count * d}};
     r = shard_cut_rows(s, s->op.weight, rows, 3);
     if (r == 0)
         r = shard_cut_rows(s, s->op.bias, rows, 3);

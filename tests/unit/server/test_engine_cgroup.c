@@ -98,7 +98,7 @@ static void end_all_but_itself(const struct engine_cgroup *g)
                 _exit(3);
         if (kill(pid, SIGKILL) < 0 || waitpid(pid, &status, 0) != pid)
             _exit(4);
-        if (engine_cgroup_clear(g) != 1)
+        if (engine_cgroup_clear(g) < 1) /* the one of the turn before may be listed for a moment */
             _exit(5);
         if (read(ends[0], &byte, 1) != 0) /* both are gone */
             _exit(6);
