@@ -179,7 +179,7 @@ static uint64_t wake_ns(struct cpu_pool *p)
 {
     const struct timespec rest = {.tv_nsec = TRIAL_REST};
     const uint64_t until = ek_now_us() + TRIAL_US;
-    uint64_t us[TRIAL_WAKES];
+    uint64_t us[TRIAL_WAKES] = {0};
     uint32_t n = 0;
 
     while (n < TRIAL_WAKES && (n == 0 || ek_now_us() < until)) {
