@@ -58,7 +58,8 @@ static struct line fit(const struct ek_recorded *r)
     struct ek_recorder_step *at = landed(r, &count);
     for (uint32_t from = 0, to; from < count; from = to) {
         to = point_end(at, from, count);
-        double weight = to - from, rows = at[from + (to - from) / 2].rows;
+        uint32_t middle = from + (to - from) / 2;
+        double weight = to - from, rows = at[middle].rows;
         double us = postmortem_median(&at[from], to - from);
         n += weight;
         x += weight * rows;
