@@ -11,7 +11,7 @@ import time
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT / "tools")]
 from client import get, stream  # noqa: E402,F401
 from demo import free_port  # noqa: E402
 from pace import Patience, slower  # noqa: E402,F401
