@@ -166,10 +166,10 @@ def test_where_no_evenkeeld_comes_clients_are_told(appliance):
     """Some time after the deadline of its drain it leaves; who waits is not reset but answered."""
     a = appliance(extra="    drain_deadline_s: 3\n")
     pid = a.server()["pid"]
-    streams = flowing(a, 1)
+    streams = flowing(a, 1, 200)
     begin = time.monotonic()
     told_to_restart(a)
-    whole(streams)
+    whole(streams, 200)
     request = urllib.request.Request(f"http://127.0.0.1:{a.port}/v1/completions", b'{"model":"tiny","prompt":"a"}', {"Content-Type": "application/json"})
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(request, timeout=60)
