@@ -197,7 +197,7 @@ blocks.c@y->named = x->named;@(void)0;
 prefix.c@p->parents[to] = p->parents[from];@(void)0;
 pool.c@s->pool.retry_us = 0; /* it gets the memory now, or ends */@(void)0;
 results.c@sched_migrated(s, true, now_us);@sched_migrated(s, false, now_us);
-lost.c@swap_drop(s, &s->entries.at[i], now_us);@(void)0;
+lost.c@        replayed += host_drop_swapped(s, now_us);@        (void)now_us;
 lost.c@sched_reset_prefix(s);@(void)0;
 lost.c@e->suspect = true;@(void)0;
 lost.c@if (s->entries.running_count > 0)@if (false)
