@@ -164,17 +164,17 @@ def test_a_drained_server_leaves_nobody_in_a_socket_without_an_owner(appliance):
 
 def test_where_no_evenkeeld_comes_clients_are_told(appliance):
     """Some time after the deadline of its drain it leaves; who waits is not reset but answered."""
-    a = appliance(extra="    drain_deadline_s: 3\n")
+    a = appliance(extra="    drain_deadline_s: 10\n")
     pid = a.server()["pid"]
-    streams = flowing(a, 1, 200)
+    streams = flowing(a, 1)
     begin = time.monotonic()
     told_to_restart(a)
-    whole(streams, 200)
+    whole(streams)
     request = urllib.request.Request(f"http://127.0.0.1:{a.port}/v1/completions", b'{"model":"tiny","prompt":"a"}', {"Content-Type": "application/json"})
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(request, timeout=60)
     assert refused.value.code == 503 and refused.value.headers["Retry-After"]
-    assert 3 < time.monotonic() - begin < 40 * slower()
+    assert 10 < time.monotonic() - begin < 47 * slower()
     wait_for("it ended", lambda: gone(pid))
 
 
