@@ -78,25 +78,26 @@ static struct shard_cut kv_cut(const struct sharding *s, uint32_t kv)
     return (struct shard_cut){(uint32_t)((uint64_t)s->rank * kv / s->ranks), 1};
 }
 
-/* A product that makes the heads of an attention. */
-static int linear_heads(struct sharding *s, const struct ek_op *attention)
+/* A product that makes the heads of an attention; GATED: each head of q is twice as wide. */
+static int linear_heads(struct sharding *s, const struct ek_op *attention, bool gated)
 {
     const uint32_t q = attention->u.attention.q_heads, kv = attention->u.attention.kv_heads;
     const uint32_t d = attention->u.attention.head_dim, mine = q / s->ranks;
+    const uint32_t wide = gated ? 2 : 1;
 
     int r = shard_check_heads(s, q, kv);
     if (r < 0)
         return r;
     const struct shard_cut c = kv_cut(s, kv);
-    const struct shard_cut rows[3] = {{s->rank * mine * d, mine * d},
-                                      {(q + c.first) * d, c.count * d},
-                                      {(q + kv + c.first) * d, c.count * d}};
+    const struct shard_cut rows[3] = {{s->rank * mine * wide * d, mine * wide * d},
+                                      {(wide * q + c.first) * d, c.count * d},
+                                      {(wide * q + kv + c.first) * d, c.count * d}};
     r = shard_cut_rows(s, s->op.weight, rows, 3);
     if (r == 0)
         r = shard_cut_rows(s, s->op.bias, rows, 3);
     push(s, &s->op);
-    s->held[s->op.dst].form = HEADS;
-    return r < 0 ? r : set_width(s, s->op.dst, (mine + 2 * c.count) * d);
+    s->held[s->op.dst].form = gated ? GATED : HEADS;
+    return r < 0 ? r : set_width(s, s->op.dst, (wide * mine + 2 * c.count) * d);
 }
 
 /* A product that makes gate and up of a feed-forward. */
@@ -206,27 +207,6 @@ static const struct ek_op *takes_queries(const struct sharding *s, const struct 
     return all ? a : NULL;
 }
 
-/* A product that makes heads with gates. */
-static int linear_gated(struct sharding *s, const struct ek_op *a)
-{
-    const uint32_t q = a->u.attention.q_heads, kv = a->u.attention.kv_heads;
-    const uint32_t d = a->u.attention.head_dim, mine = q / s->ranks;
-
-    int r = shard_check_heads(s, q, kv);
-    if (r < 0)
-        return r;
-    const struct shard_cut c = kv_cut(s, kv);
-    const struct shard_cut rows[3] = {{s->rank * mine * 2 * d, mine * 2 * d},
-                                      {(2 * q + c.first) * d, c.count * d},
-                                      {(2 * q + kv + c.first) * d, c.count * d}};
-    r = shard_cut_rows(s, s->op.weight, rows, 3);
-    if (r == 0)
-        r = shard_cut_rows(s, s->op.bias, rows, 3);
-    push(s, &s->op);
-    s->held[s->op.dst].form = GATED;
-    return r < 0 ? r : set_width(s, s->op.dst, (mine + c.count) * 2 * d);
-}
-
 /* Queries, or keys and values, out of heads with gates; or columns that all ranks have. */
 static int shard_take(struct sharding *s)
 {
@@ -281,13 +261,13 @@ static int shard_linear(struct sharding *s)
         return shard_no_rule(s, "of heads");
     const struct ek_op *next = reader(s);
     if (next && next->kind == EK_OP_ATTENTION && next->src == s->op.dst)
-        return linear_heads(s, next);
+        return linear_heads(s, next, false);
     if (next && next->kind == EK_OP_HEADS && next->src == s->op.dst)
         return linear_by_heads(s, next);
     const struct ek_op *gated =
         next && next->kind == EK_OP_TAKE && next->src == s->op.dst ? takes_queries(s, next) : NULL;
     if (gated)
-        return linear_gated(s, gated);
+        return linear_heads(s, gated, true);
     if (next && next->kind == EK_OP_GLU && next->src == s->op.dst)
         return linear_inner(s, next);
     if (next && next->kind == EK_OP_GATE && next->src == s->op.dst && gate_whole(s, next) &&
