@@ -382,8 +382,10 @@ static bool is_better_planned_later(const struct sched *s)
 
     for (uint32_t i = 0; s->flights.count > 0 && i < s->entries.running_count; i++) {
         const struct entry *e = &s->entries.at[s->entries.running[i]];
-        all += sched_rows_wanted(e) > 0;
-        forced += sched_rows_wanted(e) > 0 && e->forced && e->pending > 0;
+        if (sched_rows_wanted(e) == 0)
+            continue;
+        all++;
+        forced += e->forced && e->pending > 0;
     }
     return forced * s->rates.landed_took_us > 2 * all * PLAN_US;
 }
