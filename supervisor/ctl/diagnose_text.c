@@ -336,28 +336,38 @@ static void page_list(const struct writer *w, const struct doctor_remedy *list, 
     }
 }
 
+static void page_entry(const struct writer *w, const struct doctor_signature *s)
+{
+    (void)ek_buf_printf(w->out, "\n### %s (`%s`)\n\n%s (%s; %s)\n", s->title.in[LANG_EN], s->id,
+                        s->cause.in[LANG_EN], s->engines, s->versions);
+    page_list(w, s->remedies, s->remedy_count, false);
+    page_list(w, s->dead_ends, s->dead_end_count, true);
+    (void)ek_buf_puts(w->out, "\nFrom:");
+    for (uint32_t k = 0; k < s->source_count; k++)
+        (void)ek_buf_printf(w->out, "%s %s", k ? ";" : "", s->sources[k]);
+    (void)ek_buf_puts(w->out, "\n");
+}
+
+static void page_class(const struct writer *w, const struct doctor_catalog *c, int cls)
+{
+    bool any = false;
+
+    for (uint32_t i = 0; i < c->signature_count; i++) {
+        if ((int)c->signatures[i].cls != cls)
+            continue;
+        if (!any)
+            (void)ek_buf_printf(w->out, "%s## %s\n\n%s\n", cls ? "\n" : "", doctor_class_name(cls),
+                                doctor_class_text(cls, LANG_EN));
+        any = true;
+        page_entry(w, &c->signatures[i]);
+    }
+}
+
 void diagnose_page(const struct doctor_catalog *c, struct ek_buf *out)
 {
     static const struct diagnose_style style = {LANG_EN, DIAGNOSE_MARKDOWN, false};
     const struct writer w = {&style, out};
-    for (int cls = 0; cls < DOCTOR_CLASSES; cls++) {
-        bool any = false;
-        for (uint32_t i = 0; i < c->signature_count; i++) {
-            const struct doctor_signature *s = &c->signatures[i];
-            if ((int)s->cls != cls)
-                continue;
-            if (!any)
-                (void)ek_buf_printf(out, "%s## %s\n\n%s\n", cls ? "\n" : "",
-                                    doctor_class_name(s->cls), doctor_class_text(s->cls, LANG_EN));
-            any = true;
-            (void)ek_buf_printf(out, "\n### %s (`%s`)\n\n%s (%s; %s)\n", s->title.in[LANG_EN],
-                                s->id, s->cause.in[LANG_EN], s->engines, s->versions);
-            page_list(&w, s->remedies, s->remedy_count, false);
-            page_list(&w, s->dead_ends, s->dead_end_count, true);
-            (void)ek_buf_puts(out, "\nFrom:");
-            for (uint32_t k = 0; k < s->source_count; k++)
-                (void)ek_buf_printf(out, "%s %s", k ? ";" : "", s->sources[k]);
-            (void)ek_buf_puts(out, "\n");
-        }
-    }
+
+    for (int cls = 0; cls < DOCTOR_CLASSES; cls++)
+        page_class(&w, c, cls);
 }
