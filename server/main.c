@@ -246,7 +246,7 @@ static void feed_watchdog(struct instance *s)
     uint64_t now = ek_now_us(), limit = (uint64_t)(s->o.step_deadline * 1e6);
     if (s->serving)
         engine_stats(s->stack.engine, &st);
-    if (!limit || !st.step_started_us || now < st.step_started_us + limit)
+    if (!limit || engine_stuck_us(&st, now) <= limit)
         (void)sd_notify(0, "WATCHDOG=1");
 }
 

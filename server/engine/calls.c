@@ -160,6 +160,19 @@ int engine_device_order(struct engine *e, enum engine_order order, struct ek_fau
     return r;
 }
 
+/* What came since its thread last looked waits too: a thread that does not come back may have had
+ * nothing to do before. Under the lock. */
+static void count_untaken(const struct engine *e, uint64_t now_us, struct engine_stats *ret_stats)
+{
+    ret_stats->waiting = e->door_reqs + ret_stats->preempted;
+    ret_stats->queued_tokens = e->door_tokens;
+    if (!e->inbox || now_us <= e->inbox->queued_us)
+        return;
+    ret_stats->untaken_us = now_us - e->inbox->queued_us;
+    if (ret_stats->oldest_wait_us < ret_stats->untaken_us)
+        ret_stats->oldest_wait_us = ret_stats->untaken_us;
+}
+
 void engine_stats(struct engine *e, struct engine_stats *ret_stats)
 {
     uint64_t now = ek_now_us();
@@ -176,6 +189,7 @@ void engine_stats(struct engine *e, struct engine_stats *ret_stats)
     /* The copy may be old: a step runs for long, or there was none for a while. */
     if (ret_stats->oldest_wait_us != 0 && now > e->shared_us)
         ret_stats->oldest_wait_us += now - e->shared_us;
+    count_untaken(e, now, ret_stats);
     if (ret_stats->device != ENGINE_DEVICE_THERE && now > e->shared_us)
         ret_stats->away_us += now - e->shared_us;
     if (now > ret_stats->last_step_us + 10 * EK_US_PER_S)

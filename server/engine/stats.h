@@ -87,6 +87,7 @@ struct engine_stats {
     uint64_t used_tokens;         /* tokens held by live requests */
     uint64_t queued_tokens;       /* prompt tokens waiting */
     uint64_t oldest_wait_us;      /* age of the oldest waiting request */
+    uint64_t untaken_us;          /* of the oldest one that the engine has not looked at, 0 = none */
     uint64_t steps, last_step_us; /* count, and when the last one ended (monotonic) */
     uint64_t step_started_us;     /* start of the oldest step in flight, 0 = none */
     uint64_t prompt_tokens, generation_tokens;
@@ -146,3 +147,13 @@ struct engine_stats {
     uint64_t poison_tenants; /* and how often that was the third, sixth and so on of a tenant */
     uint32_t suspects;       /* requests that run alone, see lost.c */
 };
+
+/* For how long the engine has not come back: from a step, or to a request that came since it last
+ * looked. 0 = it is there, or has nothing to do. */
+static inline uint64_t engine_stuck_us(const struct engine_stats *s, uint64_t now_us)
+{
+    uint64_t step_us =
+        s->step_started_us && now_us > s->step_started_us ? now_us - s->step_started_us : 0;
+
+    return step_us > s->untaken_us ? step_us : s->untaken_us;
+}

@@ -60,13 +60,12 @@ static bool not_serving(struct http *h, struct answer *a)
     return false;
 }
 
-/* Age of the oldest step in flight; true when it is past the deadline. */
+/* For how long the engine has not come back; true when that is past the deadline of a step. */
 static bool is_stuck(const struct served *s, struct engine_stats *ret_stats, double *ret_age_s)
 {
     uint64_t now = ek_now_us();
     engine_stats(s->engine, ret_stats);
-    uint64_t begun = ret_stats->step_started_us;
-    uint64_t age = begun && now > begun ? now - begun : 0;
+    uint64_t age = engine_stuck_us(ret_stats, now);
     *ret_age_s = (double)age / 1e6;
     return s->step_deadline_us && age > s->step_deadline_us;
 }
@@ -108,7 +107,7 @@ int health_readyz(struct exchange *x, struct answer *a)
     if (not_serving(x->http, a))
         return 0;
     if (is_stuck(http_served(x->http), &st, &age))
-        say(a, 503, "stuck", "a step is older than the step deadline");
+        say(a, 503, "stuck", "the engine has not come back for longer than the step deadline");
     else if (atomic_load(&x->http->drain))
         say(a, 503, "draining", "running requests finish, new ones are not taken");
     else if (st.released)

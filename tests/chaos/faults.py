@@ -19,9 +19,10 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-import ptrace
 from streams import slow_reader, vanish
 from world import figures
+
+import ptrace
 
 TABLE = {}
 STUCK_MOST_S = 25

@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+import ptrace
 from conftest import ROOT, Appliance, get, metric, wait_for
 from test_memory import whys
 from test_supervisor import fakes  # noqa: F401
@@ -132,6 +133,25 @@ def test_encoders_that_wait_for_ever_are_seen(tmp_path, monkeypatch, lost):
         assert "a request of one token with a new form failed too (no answer)" in why[0]
     finally:
         monkeypatch.delenv("LD_PRELOAD")
+        a.destroy()
+
+
+def test_an_engine_that_was_idle_is_seen(tmp_path):
+    """It has published that nothing waits, and never says more: what its clients wait for is counted where they came in."""
+    a = Appliance(tmp_path, server_flags=[] if os.geteuid() == 0 else ["--dumpable"], extra="    hang_s: 2\n").start()
+    try:
+        pid = a.ready().server()["pid"]
+        with ptrace.held(ptrace.thread_of(pid, "engine")) as held, socket.create_connection(("127.0.0.1", a.port)) as client:
+            if not held:
+                pytest.skip("tracing is not allowed")
+            body = b'{"model": "tiny", "prompt": "nobody comes", "max_tokens": 4, "stream": true}'
+            client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+            wait_for("it counts", lambda: metric(a.metrics(), "vllm:num_requests_waiting") == 1)
+            tid = ptrace.thread_of(pid, "engine")
+            wait_for("another process", lambda: ptrace.reap(tid) or (a.server()["pid"] not in (0, pid) and a.server()["ready"]), 60)
+        why = whys(a, "s1", "HANG_NOPROGRESS")
+        assert len(why) == 1 and "with 0 running and" in why[0] and "a request of one token failed too (no answer)" in why[0], why
+    finally:
         a.destroy()
 
 

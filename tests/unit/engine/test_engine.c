@@ -1,6 +1,7 @@
 /* The engine's thread on the null backend: sixteen streams, aborts, limits, drain. */
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -120,6 +121,41 @@ static void refuses_at_the_door(void **state)
         wait_done(&w, r[i]);
         request_unref(r[i]);
     }
+    close_world(&w);
+}
+
+/* An engine that does not come back says nothing itself: who waits for it is counted at the door. */
+static void counts_what_nobody_took(void **state)
+{
+    (void)state;
+    struct engine_world w;
+    struct engine_stats st;
+    prepare(&w, 1);
+    start(&w);
+    pthread_mutex_lock(&w.lock); /* it stops when it delivers */
+    struct request *first = submit(&w, 1, 1);
+    do {
+        sched_yield();
+        engine_stats(w.e, &st);
+    } while (st.finished[REQ_FIN_LENGTH] == 0);
+    assert_int_equal(engine_stuck_us(&st, ek_now_us()), 0);
+    struct request *a = submit(&w, 2, 1), *b = submit(&w, 3, 1);
+    do
+        engine_stats(w.e, &st);
+    while (st.untaken_us < 1000);
+    assert_int_equal(st.waiting, 2);
+    assert_int_equal(st.queued_tokens, 40);
+    assert_true(st.oldest_wait_us >= 1000);
+    assert_true(engine_stuck_us(&st, ek_now_us()) >= 1000);
+    pthread_mutex_unlock(&w.lock);
+    wait_done(&w, a);
+    wait_done(&w, b);
+    engine_stats(w.e, &st);
+    assert_int_equal(st.waiting, 0);
+    assert_int_equal(st.untaken_us, 0);
+    request_unref(first);
+    request_unref(a);
+    request_unref(b);
     close_world(&w);
 }
 
@@ -337,6 +373,7 @@ int main(void)
         cmocka_unit_test(serves_sixteen_two_steps),
         cmocka_unit_test(aborts_one),
         cmocka_unit_test(refuses_at_the_door),
+        cmocka_unit_test(counts_what_nobody_took),
         cmocka_unit_test(refuses_by_predicted_wait),
         cmocka_unit_test(resets_the_prefix_cache),
         cmocka_unit_test(changes_limits),
