@@ -290,11 +290,13 @@ DEV uint64_t pair_at(const latent_unit &u, uint32_t pair, uint32_t stride, uint3
            (uint64_t)(u.group * u.each + pair % u.each) * dim;
 }
 
-/* Eights of numbers of Q and K that lie in shared memory: what is behind the last of them up to a
- * multiple of 64 is zeros, for products are of so many. */
+/* Eights of numbers of Q and K that lie in shared memory: scores are of 16 at a time, and values of
+ * half of the most or all; what is behind the last number is zeros. */
 DEV uint32_t latent_eights(const struct cu_attend_args &a)
 {
-    return (a.key_dim + 63) / 64 * 8;
+    const uint32_t values =
+        a.head_dim > CU_LATENT_VALUE / 2 ? CU_LATENT_VALUE : CU_LATENT_VALUE / 2;
+    return max((a.key_dim + 15) / 16 * 16, values) / 8;
 }
 
 /* Q of the pairs, zeros where there is no pair. */
