@@ -104,7 +104,8 @@ static bool alone(const char *line, size_t len, const char *at, size_t n)
 static bool is_event(const char *line, size_t len)
 {
     static const char *const from[] = {" kubelet",     "\tkubelet", "default-scheduler",
-                                       "-controller ", "{kubelet ", "kernel-monitor"};
+                                       "-controller ", "{kubelet ", "kernel-monitor",
+                                       "  Evicted ",   " BackOff "};
     for (size_t i = 0; i < sizeof(from) / sizeof(from[0]); i++) {
         if (memmem(line, len, from[i], strlen(from[i])))
             return true;
@@ -254,11 +255,17 @@ static bool is_loud(const char *line, size_t len)
     return false;
 }
 
+/* A frame of a traceback, or the statement that it shows. */
+static bool is_code(const char *line, size_t len)
+{
+    return memmem(line, len, "  File \"", 8) || memmem(line, len, "   raise ", 9);
+}
+
 void doctor_trace_loud(struct doctor_trace *t, uint64_t at, const char *line, size_t len, bool weak)
 {
     if ((t->loud_line && (weak || !t->loud_weak)) || at <= t->ignored_until ||
         doctor_trace_mild(line, len) || !is_loud(line, len) ||
-        memmem(line, len, "Traceback (most", 15))
+        memmem(line, len, "Traceback (most", 15) || is_code(line, len))
         return;
     t->loud_line = at;
     t->loud_weak = weak;
