@@ -244,9 +244,10 @@ void doctor_trace_frame(struct doctor_trace *t, const char *line, size_t len)
 /* Where a program complains: by its level, or in words that say so. */
 static bool is_loud(const char *line, size_t len)
 {
-    static const char *const words[] = {"ERROR", "CRITICAL", "WARN ",     "failed",    "Failed",
-                                        "error", "ASSERT",   "Aborted",   "fault",     "Killed",
-                                        "Error", "annot ",   "nable to ", "not found", "refused"};
+    static const char *const words[] = {
+        "ERROR",     "CRITICAL",  "WARN ",   "failed",    "Failed", "error",
+        "ASSERT",    "Aborted",   "fault",   "Killed",    "Error",  "annot ",
+        "nable to ", "not found", "refused", "ould not ", "ailure"};
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         const char *at = memmem(line, len, words[i], strlen(words[i]));
         if (at && doctor_line_own(line, (size_t)(at - line)))
