@@ -256,10 +256,12 @@ static bool is_loud(const char *line, size_t len)
     return false;
 }
 
-/* A frame of a traceback, or the statement that it shows. */
+/* A frame of a traceback, or its statement when that names no class of exception ("raise e"). */
 static bool is_code(const char *line, size_t len)
 {
-    return memmem(line, len, "  File \"", 8) || memmem(line, len, "   raise ", 9);
+    const char *at = memmem(line, len, "   raise ", 9);
+    return memmem(line, len, "  File \"", 8) ||
+           (at && at + 9 < line + len && islower((unsigned char)at[9]));
 }
 
 void doctor_trace_loud(struct doctor_trace *t, uint64_t at, const char *line, size_t len, bool weak)
