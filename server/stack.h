@@ -42,6 +42,8 @@ struct stack {
     struct tokenizer *tok;
     int32_t mark[HARMONY_MARKS]; /* tokens, when the chats are harmony's */
     bool harmony;
+    int32_t eos[HTTP_EOS_MOST]; /* end an answer */
+    uint32_t eos_count;
     const char *tool_parser, *reasoning_parser; /* "none", or one of vLLM's names */
     struct chat *chat;
     struct ek_buf tokenizer_info; /* NULL data: it is not told */

@@ -165,24 +165,22 @@ static int find_device(struct stack *s, struct ek_fault *fault)
 }
 
 /* Ids that end an answer: the model's and the tokenizer's. */
-static uint32_t end_ids(const struct stack *s, int32_t *id, uint32_t most)
+static void find_end_ids(struct stack *s)
 {
-    uint32_t count = 0;
     int32_t more = tokenizer_eos(s->tok);
-    for (uint32_t i = 0; i < s->model->eos_count && count < most; i++) {
-        id[count++] = s->model->eos[i];
+    for (uint32_t i = 0; i < s->model->eos_count && s->eos_count < HTTP_EOS_MOST; i++) {
+        s->eos[s->eos_count++] = s->model->eos[i];
         more = s->model->eos[i] == more ? -1 : more;
     }
-    if (more >= 0 && count < most)
-        id[count++] = more;
+    if (more >= 0 && s->eos_count < HTTP_EOS_MOST)
+        s->eos[s->eos_count++] = more;
     for (int i = HARMONY_RETURN; s->harmony && i <= HARMONY_CALL; i++) {
         bool known = false;
-        for (uint32_t k = 0; k < count; k++)
-            known = known || id[k] == s->mark[i];
-        if (!known && count < most)
-            id[count++] = s->mark[i];
+        for (uint32_t k = 0; k < s->eos_count; k++)
+            known = known || s->eos[k] == s->mark[i];
+        if (!known && s->eos_count < HTTP_EOS_MOST)
+            s->eos[s->eos_count++] = s->mark[i];
     }
-    return count;
 }
 
 static const char *token_bytes(void *ctx, int32_t token, size_t *ret_len)
@@ -200,9 +198,9 @@ static const char *special_bytes(void *ctx, int32_t token, size_t *ret_len)
 /* What grammars need; before the plan, which counts what the program has taken. */
 static int make_lexicon(struct stack *s)
 {
-    int32_t end[HTTP_EOS_MOST];
-    uint32_t ends = end_ids(s, end, HTTP_EOS_MOST);
-    int r = lexicon_new(s->model->graph.vocab, token_bytes, s->tok, end, ends, &s->lexicon);
+    find_end_ids(s);
+    int r =
+        lexicon_new(s->model->graph.vocab, token_bytes, s->tok, s->eos, s->eos_count, &s->lexicon);
     if (r == 0)
         r = lexicon_add_specials(s->lexicon, special_bytes, s->tok);
     return r < 0 ? r : grammar_cache_new(s->lexicon, GRAMMAR_ROOM, &s->grammars);
@@ -591,7 +589,8 @@ static void fill_served(struct stack *s)
     scores_fill(o, s->model, s->chat, v);
     set_names(s);
     set_defaults(s);
-    v->eos_count = end_ids(s, v->eos, HTTP_EOS_MOST);
+    memcpy(v->eos, s->eos, sizeof(v->eos));
+    v->eos_count = s->eos_count;
     sizing_compare(s);
 }
 
