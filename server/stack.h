@@ -1,6 +1,7 @@
 /*
- * All that one server is made of, from its options to its engine, in the order in which start.c
- * brings it up. Owned by main.c; filled by the starter thread, read by the others once it serves.
+ * All that one server is made of, from its options to its engine, in the order in which start.c and
+ * start_load.c bring it up. Owned by main.c; filled by the starter thread, read by the others once
+ * it serves.
  */
 #pragma once
 
