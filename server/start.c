@@ -38,14 +38,14 @@
 #define STALL_SHARE 0.9
 
 /* What a failure means at start. */
-static int exit_code(int r, bool fits)
+static int exit_code(int r)
 {
     switch (r) {
     case -ENOMEM: return EK_EXIT_HOSTMEM_START;
     case EK_EDEVMEM: return EK_EXIT_DEVMEM_START;
     case EK_EDEVICE: return EK_EXIT_DEVICE;
     case EK_ECOMM: return EK_EXIT_COMM;
-    case -E2BIG: return fits ? EK_EXIT_NO_FIT : EK_EXIT_CONFIG;
+    case -E2BIG: return EK_EXIT_NO_FIT;
     case -EBADMSG:
     case -ENODEV:
     case -ENOTSUP:
@@ -58,7 +58,7 @@ int start_failed(int r, const char *what, int *ret_exit, struct ek_fault *fault)
 {
     if (!fault->msg[0])
         (void)ek_fault_set(fault, "", "%s: %s", what, ek_strerror(r));
-    *ret_exit = exit_code(r, true);
+    *ret_exit = exit_code(r);
     return r;
 }
 
@@ -78,12 +78,30 @@ static int choose_process(struct stack *s, struct ek_fault *fault)
     return 0;
 }
 
-static uint64_t least_of(uint64_t a, uint64_t b)
+static uint64_t start_least(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
 
-static int find_device(struct stack *s, struct ek_fault *fault)
+/* Several ranks: where those of this machine begin, and the backend that joins them. */
+static void choose_ranks(struct stack *s)
+{
+    const uint64_t shares = s->o->tensor_parallel_size, stages = s->o->pipeline_parallel_size;
+    if (shares * stages <= 1)
+        return;
+    s->open.ranks = (uint32_t)(shares * stages);
+    s->open.stages = (uint32_t)stages;
+    s->open.each = s->backend;
+    s->open.stall_us = (uint64_t)(s->o->step_deadline * STALL_SHARE * 1e6);
+    if (s->o->nnodes > 1) {
+        s->open.local = s->open.ranks / (uint32_t)s->o->nnodes;
+        s->open.first = s->open.local * (uint32_t)s->o->node_rank;
+    }
+    s->backend = s->o->nnodes > 1 && !options_follows(s->o) ? ek_cluster_backend(s->backend)
+                                                            : ek_ranks_backend(s->backend);
+}
+
+static int start_device(struct stack *s, struct ek_fault *fault)
 {
     int r = ek_backend_choose(s->o->device, &s->chosen, fault);
     if (r < 0)
@@ -98,19 +116,7 @@ static int find_device(struct stack *s, struct ek_fault *fault)
     if (s->o->cpu_reserve > 0 && strcmp(s->backend->name, "cpu") != 0)
         ek_log(EK_LOG_WARNING, "--cpu-reserve %u is for the CPU backend and does nothing here",
                s->open.reserve);
-    const uint64_t shares = s->o->tensor_parallel_size, stages = s->o->pipeline_parallel_size;
-    if (shares * stages > 1) {
-        s->open.ranks = (uint32_t)(shares * stages);
-        s->open.stages = (uint32_t)stages;
-        s->open.each = s->backend;
-        s->open.stall_us = (uint64_t)(s->o->step_deadline * STALL_SHARE * 1e6);
-        if (s->o->nnodes > 1) {
-            s->open.local = s->open.ranks / (uint32_t)s->o->nnodes;
-            s->open.first = s->open.local * (uint32_t)s->o->node_rank;
-        }
-        s->backend = s->o->nnodes > 1 && !options_follows(s->o) ? ek_cluster_backend(s->backend)
-                                                                : ek_ranks_backend(s->backend);
-    }
+    choose_ranks(s);
     r = choose_process(s, fault);
     if (r < 0)
         return r;
@@ -121,8 +127,8 @@ static int find_device(struct stack *s, struct ek_fault *fault)
     }
     r = s->backend->probe(&s->open, &s->info, fault);
     if (r == 0 && s->launcher.most_bytes) { /* what is planned lies in the engine's process */
-        s->info.memory_bytes = least_of(s->info.memory_bytes, s->launcher.most_bytes);
-        s->info.free_bytes = least_of(s->info.free_bytes, s->launcher.most_bytes);
+        s->info.memory_bytes = start_least(s->info.memory_bytes, s->launcher.most_bytes);
+        s->info.free_bytes = start_least(s->info.free_bytes, s->launcher.most_bytes);
     }
     if (r == 0 && s->info.note[0])
         ek_log(EK_LOG_WARNING, "%s", s->info.note);
@@ -184,7 +190,7 @@ static int open_model(struct stack *s, struct ek_fault *fault)
     return r < 0 ? r : named_model(s->o, dir, s->backend, &s->model, fault);
 }
 
-static int read_model(struct stack *s, struct ek_fault *fault)
+static int start_texts(struct stack *s, struct ek_fault *fault)
 {
     int r = open_model(s, fault);
     const char *dir = r == 0 ? s->model->dir : "";
@@ -213,10 +219,10 @@ static int read_model(struct stack *s, struct ek_fault *fault)
 int start_plan(struct stack *s, int *ret_exit, struct ek_fault *fault)
 {
     const char *what = "the device";
-    int r = find_device(s, fault);
+    int r = start_device(s, fault);
     if (r == 0) {
         what = "the model";
-        r = read_model(s, fault);
+        r = start_texts(s, fault);
     }
     if (r == -E2BIG)
         r = -EBADMSG; /* only the plan does not fit */
@@ -253,7 +259,7 @@ int start_write_plan(const struct stack *s, bool json, struct ek_buf *out)
 int start_follower(struct stack *s, int *ret_exit, struct ek_fault *fault)
 {
     const char *what = "the device";
-    int r = find_device(s, fault);
+    int r = start_device(s, fault);
     if (r == 0) {
         what = "the model";
         r = open_model(s, fault);

@@ -55,7 +55,7 @@ static int in_host_memory(const struct stack *s, int r, const char *what, struct
     return -ENOMEM;
 }
 
-static void on_progress(void *ctx, uint64_t done, uint64_t total)
+static void load_progress(void *ctx, uint64_t done, uint64_t total)
 {
     struct stack *s = ctx;
     int percent = total ? (int)(done * 100 / total) : 100;
@@ -104,7 +104,7 @@ static int load_device(struct stack *s, struct ek_fault *fault)
     if (r == 0)
         r = sigbus_watch(&s->model->files, s->model->dir);
     if (r == 0) {
-        r = s->backend->load(s->device, &q, &s->model->files, on_progress, s, fault);
+        r = s->backend->load(s->device, &q, &s->model->files, load_progress, s, fault);
         sigbus_done();
     }
     if (r == 0) {
@@ -144,7 +144,7 @@ static void on_revived(void *ctx, const char *why, uint64_t pause_us, uint32_t r
                requests, (double)pause_us / 1e3);
 }
 
-static bool on_lost(void *ctx, const struct engine_loss *loss)
+static bool load_lost(void *ctx, const struct engine_loss *loss)
 {
     const struct stack *s = ctx;
     return losses_tell(http_losses(s->http), loss);
@@ -220,7 +220,7 @@ static void on_refused(void *ctx, const char *why)
 }
 
 /* The way of KV events from the engine to their readers, when they are asked for. */
-static int open_events(struct stack *s, struct ek_fault *fault)
+static int open_kv_events(struct stack *s, struct ek_fault *fault)
 {
     struct kvevents_config c;
     struct kvlog *log = NULL;
@@ -259,7 +259,7 @@ static void open_recorder(struct stack *s)
 static int make_engine(struct stack *s, struct ek_fault *fault)
 {
     struct engine_params *p = &s->engine_params;
-    int r = open_events(s, fault);
+    int r = open_kv_events(s, fault);
     if (r < 0)
         return r;
     if (getrandom(p->hash_secret, sizeof(p->hash_secret), 0) != (ssize_t)sizeof(p->hash_secret))
@@ -272,7 +272,7 @@ static int make_engine(struct stack *s, struct ek_fault *fault)
     p->away = on_away;
     p->refused = on_refused;
     p->verdict_wait_us = (uint64_t)(s->o->engine_verdict_wait * 1e6);
-    p->lost = on_lost;
+    p->lost = load_lost;
     p->verdict = on_verdict;
     p->judged = on_judged;
     p->revivals = (uint32_t)s->o->engine_restarts;
@@ -281,7 +281,7 @@ static int make_engine(struct stack *s, struct ek_fault *fault)
     return engine_new(p, s->backend, s->device, &s->engine, fault);
 }
 
-static void set_names(struct stack *s)
+static void fill_names(struct stack *s)
 {
     const struct options *o = s->o;
     struct served *v = &s->served;
@@ -301,7 +301,7 @@ static void set_names(struct stack *s)
     v->name[v->names++] = o->model;
 }
 
-static void set_defaults(struct stack *s)
+static void fill_defaults(struct stack *s)
 {
     const struct model_defaults *d = &s->model->defaults;
     struct served_defaults *v = &s->served.defaults;
@@ -360,8 +360,8 @@ static void fill_served(struct stack *s)
         v->item[v->items++] = (struct http_item){memplan_item_name(i), s->plan.bytes[i]};
     answer_parsers_fill(s, v);
     scores_fill(o, s->model, s->chat, v);
-    set_names(s);
-    set_defaults(s);
+    fill_names(s);
+    fill_defaults(s);
     memcpy(v->eos, s->eos, sizeof(v->eos));
     v->eos_count = s->eos_count;
     sizing_compare(s);
