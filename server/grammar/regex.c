@@ -17,10 +17,10 @@
 
 #define AHEAD_MOST 16u
 
-static int read_alternatives(struct regex_reader *r, bool top, uint32_t *ret_expr);
+static int regex_alternatives(struct regex_reader *r, bool top, uint32_t *ret_expr);
 
 /* Flags of a group up to its colon, or of all that follows up to the bracket. */
-static bool read_flags(struct regex_reader *r, bool first)
+static bool regex_flags(struct regex_reader *r, bool first)
 {
     unsigned flags = 0;
 
@@ -33,7 +33,7 @@ static bool read_flags(struct regex_reader *r, bool first)
 }
 
 /* After "(": what kind of group it is. */
-static int read_group(struct regex_reader *r, uint32_t *ret_expr)
+static int regex_group(struct regex_reader *r, uint32_t *ret_expr)
 {
     size_t open = r->at - 1;
     unsigned was = r->flags;
@@ -47,7 +47,7 @@ static int read_group(struct regex_reader *r, uint32_t *ret_expr)
             if (!close)
                 return regex_refuse(r, open, "the name of a group is not closed");
             r->at = (size_t)(close - r->s) + 1;
-        } else if (!regex_accept(r, ":") && !read_flags(r, open == 0)) {
+        } else if (!regex_accept(r, ":") && !regex_flags(r, open == 0)) {
             return regex_refuse(r, open,
                                 "look-around but (?=...) and (?!...) at the beginning, "
                                 "conditionals and flags but i "
@@ -59,7 +59,7 @@ static int read_group(struct regex_reader *r, uint32_t *ret_expr)
     }
     if (++r->depth > REGEX_NESTING)
         return regex_refuse(r, open, "groups nest too deep");
-    int code = read_alternatives(r, false, ret_expr);
+    int code = regex_alternatives(r, false, ret_expr);
     r->depth--;
     r->flags = was;
     if (code < 0)
@@ -68,7 +68,7 @@ static int read_group(struct regex_reader *r, uint32_t *ret_expr)
 }
 
 /* One thing that a count may follow. *ret_class: it is a single character. */
-static int read_atom(struct regex_reader *r, uint32_t *ret_expr, bool *ret_class)
+static int regex_atom(struct regex_reader *r, uint32_t *ret_expr, bool *ret_class)
 {
     struct chars c = {0};
     uint32_t cp;
@@ -77,7 +77,7 @@ static int read_atom(struct regex_reader *r, uint32_t *ret_expr, bool *ret_class
     *ret_class = true;
     if (regex_accept(r, "(")) {
         *ret_class = false;
-        return read_group(r, ret_expr);
+        return regex_group(r, ret_expr);
     }
     if (regex_accept(r, "[")) {
         if (regex_read_set(r, &c) < 0)
@@ -111,21 +111,21 @@ static int read_atom(struct regex_reader *r, uint32_t *ret_expr, bool *ret_class
     return 0;
 }
 
-static bool regex_read_number(struct regex_reader *r, uint32_t *ret_n)
+static bool regex_number(struct regex_reader *r, uint32_t *ret_n)
 {
     return digits_read(r->s, r->len, &r->at, REGEX_COUNT, ret_n);
 }
 
 /* {m}, {m,}, {,n}, {m,n}; what only looks like one is text. */
-static int read_braces(struct regex_reader *r, uint32_t *least, uint32_t *most, bool *ret_is)
+static int regex_braces(struct regex_reader *r, uint32_t *least, uint32_t *most, bool *ret_is)
 {
     size_t at = r->at;
 
     *ret_is = false;
     if (!regex_accept(r, "{"))
         return 0;
-    bool first = regex_read_number(r, least), comma = regex_accept(r, ",");
-    bool second = comma && regex_read_number(r, most);
+    bool first = regex_number(r, least), comma = regex_accept(r, ",");
+    bool second = comma && regex_number(r, most);
     if (!regex_accept(r, "}") || (!first && !second)) {
         r->at = at;
         return 0;
@@ -141,7 +141,7 @@ static int read_braces(struct regex_reader *r, uint32_t *least, uint32_t *most, 
 }
 
 /* Counts behind an atom. */
-static int read_count(struct regex_reader *r, uint32_t *least, uint32_t *most)
+static int regex_count(struct regex_reader *r, uint32_t *least, uint32_t *most)
 {
     bool braces = false;
 
@@ -154,7 +154,7 @@ static int read_count(struct regex_reader *r, uint32_t *least, uint32_t *most)
     } else if (regex_accept(r, "?")) {
         *least = 0;
     } else {
-        if (read_braces(r, least, most, &braces) < 0)
+        if (regex_braces(r, least, most, &braces) < 0)
             return -EBADMSG;
         if (!braces) {
             *least = *most = 1;
@@ -164,7 +164,7 @@ static int read_count(struct regex_reader *r, uint32_t *least, uint32_t *most)
     }
     r->lazy |= regex_accept(r, "?"); /* lazy or not, the same whole texts match */
     uint32_t more_least, more_most;
-    if (read_braces(r, &more_least, &more_most, &braces) < 0)
+    if (regex_braces(r, &more_least, &more_most, &braces) < 0)
         return -EBADMSG;
     if (braces || regex_looking_at(r, "+") || regex_looking_at(r, "*") || regex_looking_at(r, "?"))
         return regex_refuse(r, r->at, "possessive and repeated counts are not offered");
@@ -172,7 +172,7 @@ static int read_count(struct regex_reader *r, uint32_t *least, uint32_t *most)
 }
 
 /* Whether a pattern that is one repeated class from end to end is being read. */
-static bool alone(const struct regex_reader *r, size_t from, bool top)
+static bool class_alone(const struct regex_reader *r, size_t from, bool top)
 {
     if (!top || (r->at < r->len && !regex_looking_at(r, "$")))
         return false;
@@ -180,7 +180,7 @@ static bool alone(const struct regex_reader *r, size_t from, bool top)
     return begins && r->s[0] == '^' && regex_looking_at(r, "$") && r->at + 1 == r->len;
 }
 
-static int read_pieces(struct regex_reader *r, struct expr_list *seq, bool top)
+static int regex_pieces(struct regex_reader *r, struct expr_list *seq, bool top)
 {
     while (regex_more(r) && !regex_looking_at(r, "|") && !regex_looking_at(r, ")")) {
         uint32_t what, least, most;
@@ -194,9 +194,9 @@ static int read_pieces(struct regex_reader *r, struct expr_list *seq, bool top)
                 (r->ahead && r->s[r->at + n] == ')'))
                 return 0;
         }
-        if (read_atom(r, &what, &class) < 0 || read_count(r, &least, &most) < 0)
+        if (regex_atom(r, &what, &class) < 0 || regex_count(r, &least, &most) < 0)
             return -EBADMSG;
-        if (r->limited && class && alone(r, from, top) && seq->count == 0) {
+        if (r->limited && class && class_alone(r, from, top) && seq->count == 0) {
             least = least > r->limit_least ? least : r->limit_least;
             most = most < r->limit_most ? most : r->limit_most;
             r->kept = true;
@@ -223,12 +223,12 @@ static uint32_t anything(struct regex_reader *r)
 }
 
 /* (?=...) and (?!...) where a text begins: what the rest of it must, or must not, begin with. */
-struct ahead {
+struct regex_ahead {
     uint32_t what;
     bool except;
 };
 
-static int read_ahead(struct regex_reader *r, struct ahead *ret_ahead)
+static int regex_ahead(struct regex_reader *r, struct regex_ahead *ret_ahead)
 {
     size_t open = r->at;
     unsigned was = r->flags;
@@ -237,7 +237,7 @@ static int read_ahead(struct regex_reader *r, struct ahead *ret_ahead)
     r->at += 3;
     r->ahead = true;
     r->widest = ret_ahead->except;
-    int code = read_alternatives(r, true, &ret_ahead->what);
+    int code = regex_alternatives(r, true, &ret_ahead->what);
     r->ahead = r->widest = false;
     r->flags = was;
     if (code < 0 || !expr_ok(r->set))
@@ -246,12 +246,12 @@ static int read_ahead(struct regex_reader *r, struct ahead *ret_ahead)
 }
 
 /* All of them at the beginning of a branch. */
-static int read_aheads(struct regex_reader *r, struct ahead *ahead, uint32_t *ret_count)
+static int regex_aheads(struct regex_reader *r, struct regex_ahead *ahead, uint32_t *ret_count)
 {
     while (!r->part && !r->ahead && (regex_looking_at(r, "(?=") || regex_looking_at(r, "(?!"))) {
         if (*ret_count == AHEAD_MOST)
             return regex_refuse(r, r->at, "there are more than 16 look-aheads");
-        int code = read_ahead(r, &ahead[(*ret_count)++]);
+        int code = regex_ahead(r, &ahead[(*ret_count)++]);
         if (code < 0 || !expr_ok(r->set))
             return code;
     }
@@ -259,7 +259,7 @@ static int read_aheads(struct regex_reader *r, struct ahead *ahead, uint32_t *re
 }
 
 /* Keeps of the texts of an expression those that begin as they must. */
-static int keep_aheads(struct regex_reader *r, const struct ahead *ahead, uint32_t count,
+static int keep_aheads(struct regex_reader *r, const struct regex_ahead *ahead, uint32_t count,
                        uint32_t *expr)
 {
     int code = 0;
@@ -273,20 +273,20 @@ static int keep_aheads(struct regex_reader *r, const struct ahead *ahead, uint32
     return code;
 }
 
-static int read_branch(struct regex_reader *r, bool top, uint32_t *ret_expr)
+static int regex_branch(struct regex_reader *r, bool top, uint32_t *ret_expr)
 {
     struct expr_list seq = {.set = r->set};
-    struct ahead ahead[AHEAD_MOST];
+    struct regex_ahead ahead[AHEAD_MOST];
     uint32_t aheads = 0;
     bool search = top && (r->form == REGEX_JSON || r->ahead);
     bool begins = top && !r->part && (regex_accept(r, "^") || regex_accept(r, "\\A"));
 
     bool from = search && !begins && !r->ahead;
-    int code = top ? read_aheads(r, ahead, &aheads) : 0;
+    int code = top ? regex_aheads(r, ahead, &aheads) : 0;
     if (from && aheads == 0)
         expr_push(&seq, anything(r));
     if (code == 0)
-        code = read_pieces(r, &seq, top);
+        code = regex_pieces(r, &seq, top);
     bool dollar = top && !r->part && regex_accept(r, "$");
     bool ends = dollar || (top && !r->part && (regex_accept(r, "\\Z") || regex_accept(r, "\\z")));
     if (dollar && r->widest) /* of Python's it may be followed by a line break */
@@ -302,14 +302,14 @@ static int read_branch(struct regex_reader *r, bool top, uint32_t *ret_expr)
     return code;
 }
 
-static int read_alternatives(struct regex_reader *r, bool top, uint32_t *ret_expr)
+static int regex_alternatives(struct regex_reader *r, bool top, uint32_t *ret_expr)
 {
     struct expr_list alt = {.set = r->set};
     int code = 0;
 
     do {
         uint32_t one = EXPR_EMPTY;
-        code = read_branch(r, top, &one);
+        code = regex_branch(r, top, &one);
         expr_push(&alt, one);
     } while (code == 0 && regex_accept(r, "|"));
     *ret_expr = expr_alt(&alt);
@@ -317,11 +317,11 @@ static int read_alternatives(struct regex_reader *r, bool top, uint32_t *ret_exp
 }
 
 /* 0 also when the set was given up. */
-static int read_all(struct regex_reader *r, uint32_t *ret_expr)
+static int regex_all(struct regex_reader *r, uint32_t *ret_expr)
 {
     if (r->len > REGEX_LONGEST)
         return regex_refuse(r, REGEX_LONGEST, "the pattern is longer than 65536 bytes");
-    int code = read_alternatives(r, true, ret_expr);
+    int code = regex_alternatives(r, true, ret_expr);
     if (!expr_ok(r->set))
         return 0; /* the compiler of the set says why */
     return code == 0 && regex_more(r) ? regex_refuse(r, r->at, "a ) was never opened") : code;
@@ -341,7 +341,7 @@ int regex_read(struct expr_set *set, const char *pattern, size_t len, enum regex
                              .fault = fault};
     uint32_t e = EXPR_EMPTY;
 
-    int code = read_all(&r, &e);
+    int code = regex_all(&r, &e);
     if (code == 0 && expr_ok(set) && r.limited && !r.kept && e != EXPR_NEVER)
         code = table_both(set, e, expr_repeat(set, any_chars(&r), least, most), false, &e, fault);
     if (code == 0)
@@ -361,7 +361,7 @@ int regex_read_part(struct expr_set *set, const char *pattern, size_t len, unsig
                              .fault = fault};
     uint32_t e = EXPR_EMPTY;
 
-    int code = read_all(&r, &e);
+    int code = regex_all(&r, &e);
     *ret_lazy = r.lazy;
     if (code == 0)
         *ret_expr = e;

@@ -43,7 +43,7 @@ uint32_t regex_json_chars(struct expr_set *set, const struct chars *c)
 }
 
 /* Adds the other case of ASCII's letters. */
-static void fold(const struct regex_reader *r, struct chars *c)
+static void fold_case(const struct regex_reader *r, struct chars *c)
 {
     for (uint32_t cp = 'A'; (r->flags & REGEX_CASELESS) && cp <= 'Z'; cp++) {
         if (chars_has(c, cp))
@@ -56,7 +56,7 @@ static void fold(const struct regex_reader *r, struct chars *c)
 uint32_t regex_emit(struct regex_reader *r, const struct chars *c)
 {
     struct chars all = *c;
-    fold(r, &all);
+    fold_case(r, &all);
     (void)ek_work_pay(r->set->work, 16 + 8ull * c->count); /* expr_ok() tells */
     return r->flags & REGEX_IN_JSON ? regex_json_chars(r->set, &all) : expr_chars(r->set, &all);
 }
@@ -106,7 +106,7 @@ bool regex_add_kind(char kind, bool widest, struct chars *c)
     return true;
 }
 
-static int hex_digits(struct regex_reader *r, uint32_t count, uint32_t *ret_cp)
+static int escape_digits(struct regex_reader *r, uint32_t count, uint32_t *ret_cp)
 {
     uint32_t cp = 0;
 
@@ -129,7 +129,7 @@ static int read_unicode(struct regex_reader *r, uint32_t *ret_cp)
     if (regex_accept(r, "{")) {
         while (regex_more(r) && r->s[r->at] != '}') {
             uint32_t digit;
-            if (hex_digits(r, 1, &digit) < 0)
+            if (escape_digits(r, 1, &digit) < 0)
                 return -EBADMSG;
             cp = cp << 4 | digit;
             if (cp > CHARS_LAST)
@@ -137,11 +137,11 @@ static int read_unicode(struct regex_reader *r, uint32_t *ret_cp)
         }
         if (!regex_accept(r, "}"))
             return regex_refuse(r, r->at, "a } is missing");
-    } else if (hex_digits(r, 4, &cp) < 0) {
+    } else if (escape_digits(r, 4, &cp) < 0) {
         return -EBADMSG;
     }
     if (cp >= 0xd800 && cp < 0xdc00 && regex_accept(r, "\\u")) {
-        if (hex_digits(r, 4, &low) < 0)
+        if (escape_digits(r, 4, &low) < 0)
             return -EBADMSG;
         if (low >= 0xdc00 && low < 0xe000)
             cp = 0x10000 + ((cp - 0xd800) << 10) + (low - 0xdc00);
@@ -166,7 +166,7 @@ int regex_read_escape(struct regex_reader *r, uint32_t *ret_cp)
         return 0;
     }
     if (regex_accept(r, "x"))
-        return hex_digits(r, 2, ret_cp);
+        return escape_digits(r, 2, ret_cp);
     if (regex_accept(r, "u"))
         return read_unicode(r, ret_cp);
     if ((c >= '0' && c <= '9') || c == 'k' || c == 'g')
@@ -248,7 +248,7 @@ int regex_read_set(struct regex_reader *r, struct chars *ret_chars)
     r->at++;
     if (negate) {
         struct chars ascii = {0};
-        fold(r, &c);
+        fold_case(r, &c);
         chars_negate(&c);
         chars_add(&ascii, 0, 0x7f);
         if (wide && !r->widest) /* beyond ASCII the dialects differ about what \w and \d are */
