@@ -29,7 +29,7 @@ void schema_root_done(struct schema_reader *r)
 }
 
 /* The rule of a reference, read when it is met first. */
-static int read_ref(struct schema_reader *r, const char *ref, uint32_t *ret_expr)
+static int schema_ref(struct schema_reader *r, const char *ref, uint32_t *ret_expr)
 {
     const json_t *known = json_object_get(r->refs, ref);
     uint32_t e = EXPR_NEVER;
@@ -111,8 +111,8 @@ static bool says_more(const json_t *schema, const char *keyword)
 }
 
 /* A branch of anyOf or oneOf together with what stands beside it. */
-static int read_branch(struct schema_reader *r, const json_t *beside, const json_t *branch,
-                       uint32_t *ret_expr)
+static int schema_branch(struct schema_reader *r, const json_t *beside, const json_t *branch,
+                         uint32_t *ret_expr)
 {
     json_t *merged;
     if (!beside)
@@ -164,22 +164,22 @@ static json_t *require_tag(struct schema_reader *r, const json_t *schema, const 
     return NULL;
 }
 
-static int read_alternatives(struct schema_reader *r, const json_t *schema, const char *keyword,
-                             const json_t *list, uint32_t *ret_expr);
+static int schema_alternatives(struct schema_reader *r, const json_t *schema, const char *keyword,
+                               const json_t *list, uint32_t *ret_expr);
 
 static int read_one_of(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr)
 {
     const json_t *list = json_object_get(schema, "oneOf");
     size_t a, b;
     if (all_apart(r, list, &a, &b))
-        return read_alternatives(r, schema, "oneOf", list, ret_expr);
+        return schema_alternatives(r, schema, "oneOf", list, ret_expr);
     json_t *tagged = require_tag(r, schema, list);
     if (!tagged)
         return schema_refuse(r, "oneOf",
                              "schemas %zu and %zu may both be valid for one value; use anyOf, or "
                              "tell them apart by a type, a const or a required property",
                              a, b);
-    int code = read_alternatives(r, schema, "oneOf", tagged, ret_expr);
+    int code = schema_alternatives(r, schema, "oneOf", tagged, ret_expr);
     json_decref(tagged);
     return code;
 }
@@ -192,7 +192,7 @@ static int read_any_of(struct schema_reader *r, const json_t *schema, const char
     if (!json_is_array(list) || n == 0 || n > 500)
         return schema_refuse(r, keyword, "`%s` must be a list of 1 to 500 schemas", keyword);
     return strcmp(keyword, "oneOf") == 0 ? read_one_of(r, schema, ret_expr)
-                                         : read_alternatives(r, schema, keyword, list, ret_expr);
+                                         : schema_alternatives(r, schema, keyword, list, ret_expr);
 }
 
 static size_t enter_index(struct schema_reader *r, const char *keyword, size_t index)
@@ -202,8 +202,8 @@ static size_t enter_index(struct schema_reader *r, const char *keyword, size_t i
     return schema_enter(r, keyword, number);
 }
 
-static int read_alternatives(struct schema_reader *r, const json_t *schema, const char *keyword,
-                             const json_t *list, uint32_t *ret_expr)
+static int schema_alternatives(struct schema_reader *r, const json_t *schema, const char *keyword,
+                               const json_t *list, uint32_t *ret_expr)
 {
     struct expr_list alt = {.set = r->set};
     size_t n = json_array_size(list);
@@ -222,7 +222,7 @@ static int read_alternatives(struct schema_reader *r, const json_t *schema, cons
         uint32_t e = EXPR_NEVER;
         size_t was = enter_index(r, keyword, i);
         uint32_t depth = r->depth;
-        code = read_branch(r, beside, json_array_get(list, i), &e);
+        code = schema_branch(r, beside, json_array_get(list, i), &e);
         if (schema_is_never(r, code) && ++nevers < n) {
             code = 0;
             e = EXPR_NEVER;
@@ -301,7 +301,7 @@ static int read_object(struct schema_reader *r, const json_t *schema, uint32_t *
         return code;
     }
     if (ref && !says_more(schema, "$ref"))
-        return json_is_string(ref) ? read_ref(r, json_string_value(ref), ret_expr)
+        return json_is_string(ref) ? schema_ref(r, json_string_value(ref), ret_expr)
                                    : schema_refuse(r, "$ref", "`$ref` must be a string");
     if (ref || json_object_get(schema, "allOf")) {
         int code = schema_merge(r, schema, json_true(), &merged);

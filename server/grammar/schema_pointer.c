@@ -60,7 +60,7 @@ bool schema_is_never(struct schema_reader *r, int code)
     return never;
 }
 
-static void append(struct schema_reader *r, const char *text)
+static void pointer_append(struct schema_reader *r, const char *text)
 {
     size_t at = strlen(r->path);
     for (; *text && at + 3 < sizeof(r->path); text++) {
@@ -84,7 +84,7 @@ size_t schema_enter(struct schema_reader *r, const char *keyword, const char *na
             continue;
         r->path[at] = '/';
         r->path[at + 1] = '\0';
-        append(r, part);
+        pointer_append(r, part);
     }
     return was;
 }
@@ -95,7 +95,7 @@ void schema_leave(struct schema_reader *r, size_t was)
 }
 
 /* One step of a pointer: the unescaped name up to the next slash. */
-static const json_t *step(const json_t *at, const char *part, size_t len)
+static const json_t *pointer_step(const json_t *at, const char *part, size_t len)
 {
     char name[256];
     size_t n = 0;
@@ -130,7 +130,7 @@ const json_t *schema_find(struct schema_reader *r, const char *ref)
     }
     for (const char *part = ref + 1; at && *part == '/';) {
         size_t len = strcspn(part + 1, "/");
-        at = step(at, part + 1, len);
+        at = pointer_step(at, part + 1, len);
         part += 1 + len;
     }
     if (!at)
