@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/err.h"
 #include "server/api/error.h"
 #include "server/api/fields.h"
 #include "server/api/openai.h"
@@ -21,7 +19,7 @@
 #include "server/api/served.h"
 #include "server/text/tokenizer.h"
 
-static uint64_t mix(uint64_t x)
+static uint64_t generation_mix(uint64_t x)
 {
     x ^= x >> 30;
     x *= 0xbf58476d1ce4e5b9ull;
@@ -35,7 +33,8 @@ static void fill_sampling(const struct served *s, const struct openai_ask *a,
 {
     q->sampling = a->sampling;
     if (!a->seeded)
-        q->sampling.seed = s->seed >= 0 ? mix((uint64_t)s->seed ^ from->chance) : from->chance;
+        q->sampling.seed =
+            s->seed >= 0 ? generation_mix((uint64_t)s->seed ^ from->chance) : from->chance;
     q->top = a->logprobs ? a->top : 0;
     if (a->score && q->top < a->prompt_top)
         q->top = a->prompt_top;
@@ -316,9 +315,9 @@ int generation_new(const struct served *s, enum openai_api api, json_t *body,
     g->keeper = from->keeper;
     g->share = from->share;
     g->created_s = from->wall_us / 1000000;
-    g->call_key[0] = mix(from->chance) ^ from->wall_us;
+    g->call_key[0] = generation_mix(from->chance) ^ from->wall_us;
     for (const char *c = from->request_id; *c; c++)
-        g->call_key[1] = mix(g->call_key[1] + (unsigned char)*c);
+        g->call_key[1] = generation_mix(g->call_key[1] + (unsigned char)*c);
     (void)snprintf(g->id, sizeof(g->id), "%s%s", prefixes[api], from->request_id);
     g->name_len = strlen(from->request_id);
     int r = openai_parse(s, api, body, from->work, &g->ask, err);

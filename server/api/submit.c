@@ -95,7 +95,7 @@ static int refusal(const struct generation *g, struct api_error *err)
 
 /* `again` = if there is no room it is tried another time. The first choice has the place that its
  * request has; what waited for its turn begins now, not when the request came. */
-static int hand_over(struct generation *g, struct choice *c, bool again, struct ek_fault *fault)
+static int submit_choice(struct generation *g, struct choice *c, bool again, struct ek_fault *fault)
 {
     bool counted = g->taken > 0 && g->share.take;
     struct limits l;
@@ -123,7 +123,7 @@ static int hand_over(struct generation *g, struct choice *c, bool again, struct 
 }
 
 /* Whether it has had no room for as long as a request may wait in the queue. */
-static bool is_stuck(const struct generation *g, uint64_t now_us)
+static bool submit_stuck(const struct generation *g, uint64_t now_us)
 {
     struct limits l;
     if (g->stuck_us == 0)
@@ -138,14 +138,14 @@ int generation_submit(struct generation *g, struct api_error *err)
     struct ek_fault fault = {0};
     uint64_t now = ek_now_us();
     uint32_t with_engine = running(g);
-    bool stuck = is_stuck(g, now);
+    bool stuck = submit_stuck(g, now);
     int r = 0;
     for (uint32_t i = 0; i < g->count && r == 0 && !g->refused; i++) {
         struct choice *c = &g->choice[i];
         if (!is_due(g, c))
             continue;
         bool again = g->taken > 0 && (!stuck || with_engine > 0);
-        r = with_engine < g->window ? hand_over(g, c, again, &fault) : -EAGAIN;
+        r = with_engine < g->window ? submit_choice(g, c, again, &fault) : -EAGAIN;
         with_engine += r == 0;
     }
     g->full = r == -EBUSY && g->taken > 0 && (!stuck || with_engine > 0);
