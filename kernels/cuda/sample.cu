@@ -24,7 +24,8 @@
 
 /* The largest of these ids, 0 when there is none: of those that come behind `before`, unless it is
  * 0. */
-DEV u64 largest(const struct row *r, uint32_t from, uint32_t to, u64 before, struct work *w)
+DEV u64 largest(const struct sample_row *r, uint32_t from, uint32_t to, u64 before,
+                struct sample_work *w)
 {
     u64 most = 0;
 
@@ -39,7 +40,7 @@ DEV u64 largest(const struct row *r, uint32_t from, uint32_t to, u64 before, str
     return block_max64(most, w);
 }
 
-DEV float lse_of(const struct row *r, float max, struct work *w)
+DEV float lse_of(const struct sample_row *r, float max, struct sample_work *w)
 {
     float sum = 0.0f;
 
@@ -75,7 +76,7 @@ DEV u64 share_of(double share, u64 total)
 }
 
 /* Number and mass of the row's weights. */
-DEV void piece_totals(const struct cu_piece *piece, uint32_t pieces, struct work *w,
+DEV void piece_totals(const struct cu_piece *piece, uint32_t pieces, struct sample_work *w,
                       uint32_t *ret_count, u64 *ret_mass)
 {
     u64 mass = 0;
@@ -92,10 +93,10 @@ DEV void piece_totals(const struct cu_piece *piece, uint32_t pieces, struct work
 
 /* From the row in w; `known` as find_cut() takes it, `piece` what is known of weights by pieces, or
  * NULL. */
-DEV uint32_t draw(struct work *w, const struct ek_sampling *p, uint32_t position,
-                  const struct cu_draw *known, const struct cu_piece *piece)
+DEV uint32_t draw_from_row(struct sample_work *w, const struct ek_sampling *p, uint32_t position,
+                           const struct cu_draw *known, const struct cu_piece *piece)
 {
-    const struct row *r = &w->row;
+    const struct sample_row *r = &w->row;
     uint32_t count;
     u64 kept;
 
@@ -106,17 +107,17 @@ DEV uint32_t draw(struct work *w, const struct ek_sampling *p, uint32_t position
     if (!wants_cut(p))
         return find_id(r, w, share_of(random_at(p->seed, position), kept) + 1, of_all{}, 0, r->n);
     if (p->top_k > 0 && p->top_k < count) {
-        struct cut c = find_cut(r, w, p->top_k, true, by_weight{}, known);
+        struct sample_cut c = find_cut(r, w, p->top_k, true, by_weight{}, known);
         kept = mass_upto(&c, p->top_k);
     }
     if (p->top_p < 1.0f) { /* as many as are needed to hold top_p of it, one at least */
         const u64 limit = mass_for((double)p->top_p * (double)kept);
-        struct cut c = find_cut(r, w, limit, false, by_weight{}, known);
+        struct sample_cut c = find_cut(r, w, limit, false, by_weight{}, known);
         u64 each = mass_of(__uint_as_float(c.bits));
         kept = c.mass + (limit - c.mass + each - 1) / each * each;
     }
     u64 limit = share_of(random_at(p->seed, position), kept) + 1;
-    struct cut c = find_cut(r, w, limit, false, by_weight{}, known);
+    struct sample_cut c = find_cut(r, w, limit, false, by_weight{}, known);
     u64 rank = (limit - c.mass - 1) / mass_of(__uint_as_float(c.bits));
     return find_id(r, w, rank + 1, of_weight{c.bits}, 0, r->n);
 }
@@ -124,7 +125,7 @@ DEV uint32_t draw(struct work *w, const struct ek_sampling *p, uint32_t position
 /* ---- from what sample_scan.cu has found ---- */
 
 /* The sum over threads up to this one. */
-DEV u64 block_running(u64 v, struct work *w)
+DEV u64 block_running(u64 v, struct sample_work *w)
 {
     const uint32_t lane = threadIdx.x % 32;
 
@@ -142,8 +143,8 @@ DEV u64 block_running(u64 v, struct work *w)
 }
 
 /* Among all that have weight: first the piece, then the token in it. */
-APART_LATE uint32_t draw_from_pieces(const struct row *r, const struct cu_piece *piece, u64 limit,
-                                     struct work *w)
+APART_LATE uint32_t draw_from_pieces(const struct sample_row *r, const struct cu_piece *piece,
+                                     u64 limit, struct sample_work *w)
 {
     const uint32_t pieces = pieces_of(r->n);
     u64 sum = 0;
@@ -167,9 +168,9 @@ APART_LATE uint32_t draw_from_pieces(const struct row *r, const struct cu_piece 
 }
 
 /* Sorts what was collected, heaviest first and of equals the lower id, and sums up. */
-DEV void sort_list(const struct cu_draw *list, uint32_t count, struct work *w)
+DEV void sort_list(const struct cu_draw *list, uint32_t count, struct sample_work *w)
 {
-    struct sorted *s = &w->s;
+    struct sample_sorted *s = &w->s;
     uint32_t size = 32;
 
     while (size < count)
@@ -200,7 +201,7 @@ DEV void sort_list(const struct cu_draw *list, uint32_t count, struct work *w)
 }
 
 /* Where the running mass reaches limit. */
-DEV uint32_t reaches(const struct sorted *s, u64 limit)
+DEV uint32_t reaches(const struct sample_sorted *s, u64 limit)
 {
     uint32_t from = 0, to = CU_DRAW_LIST - 1;
 
@@ -216,7 +217,7 @@ DEV uint32_t reaches(const struct sorted *s, u64 limit)
 
 /* Among the heaviest top_k that together hold top_p, all of which were collected. */
 APART uint32_t draw_from_list(const struct cu_draw *list, const struct cu_piece *piece,
-                              const struct ek_sampling *p, uint32_t position, struct work *w)
+                              const struct ek_sampling *p, uint32_t position, struct sample_work *w)
 {
     uint32_t count;
     u64 kept;
@@ -232,12 +233,12 @@ APART uint32_t draw_from_list(const struct cu_draw *list, const struct cu_piece 
 }
 
 /* The token of the row in w, -1 if none may be chosen. */
-DEV int32_t choose(const struct cu_sample_args &a, uint32_t logit_row, u64 best,
-                   const struct ek_sampling *p, uint32_t position, struct work *w)
+DEV int32_t choose_token(const struct cu_sample_args &a, uint32_t logit_row, u64 best,
+                         const struct ek_sampling *p, uint32_t position, struct sample_work *w)
 {
     const struct cu_piece *piece = pieces_at(&a, logit_row);
     const struct cu_draw *list = draw_at(&a, logit_row);
-    struct row r = w->row;
+    struct sample_row r = w->row;
     const bool draws = temper(&r, p, best);
     uint32_t count;
     u64 mass;
@@ -253,9 +254,9 @@ DEV int32_t choose(const struct cu_sample_args &a, uint32_t logit_row, u64 best,
     if (wants_typical(p))
         keep_typical(w, p->typical_p);
     if (wants_typical(p) || !a.weighed || (wants_cut(p) && (!a.collected || list->listed == 0)))
-        return (int32_t)draw(w, p, position,
-                             a.weighed && wants_cut(p) && !wants_typical(p) ? list : NULL,
-                             a.weighed && !wants_typical(p) ? piece : NULL);
+        return (int32_t)draw_from_row(w, p, position,
+                                      a.weighed && wants_cut(p) && !wants_typical(p) ? list : NULL,
+                                      a.weighed && !wants_typical(p) ? piece : NULL);
     if (wants_cut(p))
         return (int32_t)draw_from_list(list, piece, p, position, w);
     piece_totals(piece, pieces_of(w->row.n), w, &count, &mass);
@@ -264,8 +265,8 @@ DEV int32_t choose(const struct cu_sample_args &a, uint32_t logit_row, u64 best,
 }
 
 /* The largest of all, largest first; the same for every thread. */
-DEV uint32_t alternatives(const struct row *r, int32_t *ids, float *logits, uint32_t top,
-                          struct work *w)
+DEV uint32_t alternatives(const struct sample_row *r, int32_t *ids, float *logits, uint32_t top,
+                          struct sample_work *w)
 {
     u64 before = 0;
     uint32_t count = 0;
@@ -285,7 +286,7 @@ DEV uint32_t alternatives(const struct row *r, int32_t *ids, float *logits, uint
 }
 
 /* The history grows by what was sampled; a step planned on top of none goes on with token 0. */
-DEV void push(struct cu_slot *slot, uint32_t *lists, uint32_t room, int32_t token)
+DEV void push_token(struct cu_slot *slot, uint32_t *lists, uint32_t room, int32_t token)
 {
     struct ek_slot_set *s = &slot->set;
 
@@ -298,8 +299,9 @@ DEV void push(struct cu_slot *slot, uint32_t *lists, uint32_t room, int32_t toke
 
 /* The same by pieces, of which each tells its largest: only that of the one taken is sought anew.
  */
-APART_LATE uint32_t alternatives_of(const struct row *r, struct cu_piece *piece, int32_t *ids,
-                                    float *logits, uint32_t top, struct work *w)
+APART_LATE uint32_t alternatives_of(const struct sample_row *r, struct cu_piece *piece,
+                                    int32_t *ids, float *logits, uint32_t top,
+                                    struct sample_work *w)
 {
     const uint32_t pieces = pieces_of(r->n);
     uint32_t count = 0;
@@ -324,7 +326,7 @@ APART_LATE uint32_t alternatives_of(const struct row *r, struct cu_piece *piece,
     return count;
 }
 
-DEV float lse_of_row(const struct row *r, struct work *w)
+DEV float lse_of_row(const struct sample_row *r, struct sample_work *w)
 {
     u64 best = largest(r, 0, r->n, 0, w);
     return lse_of(r, best ? value_of(best) : -INFINITY, w);
@@ -336,7 +338,8 @@ DEV cu_addr results_at(const struct cu_sample_args *a)
 }
 
 /* Of the pieces: the best that may be chosen, and the log of the sum of exp. */
-DEV u64 sum_up(const struct cu_piece *piece, uint32_t pieces, struct work *w, float *ret_lse)
+DEV u64 sum_pieces(const struct cu_piece *piece, uint32_t pieces, struct sample_work *w,
+                   float *ret_lse)
 {
     u64 largest = 0, best = 0;
     float sum = 0.0f;
@@ -359,7 +362,7 @@ DEV u64 sum_up(const struct cu_piece *piece, uint32_t pieces, struct work *w, fl
 
 EK_KERNEL(ek_sample, struct cu_sample_args, THREADS)
 {
-    __shared__ struct work w;
+    __shared__ struct sample_work w;
     const struct cu_step *s = step_of(a.step);
     if (blockIdx.x >= s->seqs)
         return;
@@ -375,19 +378,19 @@ EK_KERNEL(ek_sample, struct cu_sample_args, THREADS)
         return;
     struct cu_slot *slot = at<struct cu_slot>(a.slots) + q->slot;
     struct cu_piece *piece = pieces_at(&a, q->logit_row);
-    const struct row raw = row_at(&a, q->logit_row);
-    const u64 best = sum_up(piece, pieces_of(a.vocab), &w, &out->lse);
+    const struct sample_row raw = row_at(&a, q->logit_row);
+    const u64 best = sum_pieces(piece, pieces_of(a.vocab), &w, &out->lse);
     if (threadIdx.x == 0)
         w.row = chosen_from(&a, &slot->set, q->logit_row);
     __syncthreads();
-    const int32_t token = choose(a, q->logit_row, best, &slot->set.sampling, q->context, &w);
+    const int32_t token = choose_token(a, q->logit_row, best, &slot->set.sampling, q->context, &w);
     const uint32_t top =
         token < 0 ? 0
                   : alternatives_of(&raw, piece, out->top_id, out->top_logit, slot->set.top, &w);
     if (threadIdx.x > 0)
         return;
-    push(slot, at<uint32_t>(a.words) + (uint64_t)q->slot * a.slot_words, a.slot_words,
-         token < 0 ? 0 : token);
+    push_token(slot, at<uint32_t>(a.words) + (uint64_t)q->slot * a.slot_words, a.slot_words,
+               token < 0 ? 0 : token);
     if (token < 0)
         return;
     out->tokens = 1;
@@ -399,13 +402,13 @@ EK_KERNEL(ek_sample, struct cu_sample_args, THREADS)
 /* A block: one scored row; those lie behind the sampled ones. */
 EK_KERNEL_ALONE(ek_score, struct cu_sample_args, THREADS)
 {
-    __shared__ struct work w;
+    __shared__ struct sample_work w;
     const struct cu_step *s = step_of(a.step);
     const uint32_t index = blockIdx.x;
     if (index >= s->scores)
         return;
     const struct cu_score score = array_of<struct cu_score>(s, s->score_at)[index];
-    const struct row r = row_at(&a, s->logit_rows - s->scores + index);
+    const struct sample_row r = row_at(&a, s->logit_rows - s->scores + index);
     struct ek_result_score *out =
         (struct ek_result_score *)(at<struct ek_result_seq>(results_at(&a)) + s->seqs) + index;
     const float target = r.x[score.target];

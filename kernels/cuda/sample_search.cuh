@@ -21,14 +21,14 @@ struct surprise {
 };
 
 /* Tokens heaviest first (bits of the weight, inverted id), and the mass of each beginning. */
-struct sorted {
+struct sample_sorted {
     u64 token[CU_DRAW_LIST], mass[CU_DRAW_LIST];
 };
 
-struct work {
+struct sample_work {
     union {
         struct buckets h;
-        struct sorted s;
+        struct sample_sorted s;
     };
     u64 warp_mass[WARPS];
     uint32_t warp_count[WARPS];
@@ -37,7 +37,7 @@ struct work {
     u64 answer[2];
     uint32_t found, found_count;
     struct surprise surprise;
-    struct row row; /* that is sampled, here so that it takes no registers all the time */
+    struct sample_row row; /* that is sampled, here so that it takes no registers all the time */
 };
 
 /* How far a weight's surprise is from the expected one, as bits that order like the number. */
@@ -46,7 +46,7 @@ DEV uint32_t distance(const struct surprise &s, float w)
     return __float_as_uint((float)fabs(-log((double)w / s.total) - s.expected));
 }
 
-DEV u64 block_max64(u64 v, struct work *w)
+DEV u64 block_max64(u64 v, struct sample_work *w)
 {
     v = warp_max64(v);
     __syncthreads();
@@ -60,7 +60,7 @@ DEV u64 block_max64(u64 v, struct work *w)
 }
 
 /* Over the block, for all its threads. */
-DEV void block_totals(struct work *w, uint32_t *count, u64 *mass)
+DEV void block_totals(struct sample_work *w, uint32_t *count, u64 *mass)
 {
     warp_totals(mass, count);
     __syncthreads();
@@ -77,7 +77,7 @@ DEV void block_totals(struct work *w, uint32_t *count, u64 *mass)
 
 /* f(id, weight) for every weight above zero: each thread asks for eight logits at once, which would
  * be waited for one after the other. */
-template <class F> DEV void each_weight(const struct row *r, const F &f)
+template <class F> DEV void each_weight(const struct sample_row *r, const F &f)
 {
     for (uint32_t first = threadIdx.x * 4; first < r->n; first += THREADS * 8) {
         float x[2][4];
@@ -100,7 +100,8 @@ template <class F> DEV void each_weight(const struct row *r, const F &f)
 }
 
 /* Number and mass of all weights above zero. */
-DEV void totals(const struct row *r, struct work *w, uint32_t *ret_count, u64 *ret_mass)
+DEV void totals(const struct sample_row *r, struct sample_work *w, uint32_t *ret_count,
+                u64 *ret_mass)
 {
     u64 mass = 0;
     uint32_t count = 0;
@@ -115,7 +116,7 @@ DEV void totals(const struct row *r, struct work *w, uint32_t *ret_count, u64 *r
 }
 
 /* A weight at which the order is cut, and what lies before all of that weight. */
-struct cut {
+struct sample_cut {
     uint32_t bits; /* of the weight */
     uint32_t count;
     u64 mass;
@@ -123,7 +124,7 @@ struct cut {
 
 /* In which bucket, from the highest down, the running sum first reaches limit; c grows by what lies
  * before. One thread per bucket. */
-DEV uint32_t find_bucket(struct work *w, u64 limit, bool by_count, struct cut *c)
+DEV uint32_t find_bucket(struct sample_work *w, u64 limit, bool by_count, struct sample_cut *c)
 {
     const uint32_t bucket = BUCKETS - 1 - threadIdx.x, lane = threadIdx.x % 32;
     const u64 mass = mass_in(&w->h, bucket);
@@ -181,10 +182,10 @@ DEV uint32_t order_bits(const by_distance &o, float w)
 /* The place in the order at which the running count or mass reaches limit (1 .. total). `known`: of
  * weights what their highest bits are, or NULL. */
 template <class O>
-DEV struct cut find_cut(const struct row *r, struct work *w, u64 limit, bool by_count,
-                        const O &order, const struct cu_draw *known)
+DEV struct sample_cut find_cut(const struct sample_row *r, struct sample_work *w, u64 limit,
+                               bool by_count, const O &order, const struct cu_draw *known)
 {
-    struct cut c = {0, 0, 0};
+    struct sample_cut c = {0, 0, 0};
 
     for (int shift = O::HIGHEST; shift >= 0; shift -= 10) {
         const bool is_known = known && shift == O::HIGHEST;
@@ -234,8 +235,8 @@ DEV u64 measure_of(const at_distance &m, float f)
 /* In order of ids: the first of these at which a running sum reaches limit. Warps share the range
  * until it is short, then one thread walks. */
 template <class M>
-DEV uint32_t find_id(const struct row *r, struct work *w, u64 limit, const M &m, uint32_t from,
-                     uint32_t to)
+DEV uint32_t find_id(const struct sample_row *r, struct sample_work *w, u64 limit, const M &m,
+                     uint32_t from, uint32_t to)
 {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u64 before = 0;
@@ -277,7 +278,7 @@ DEV uint32_t find_id(const struct row *r, struct work *w, u64 limit, const M &m,
 }
 
 /* The mass of a beginning of the order that ends at the count-th entry. */
-DEV u64 mass_upto(const struct cut *c, uint32_t count)
+DEV u64 mass_upto(const struct sample_cut *c, uint32_t count)
 {
     return c->mass + (u64)(count - c->count) * mass_of(__uint_as_float(c->bits));
 }
@@ -301,9 +302,9 @@ DEV double block_sum_double(double f, double *work)
  * of the weight: of those that are farther, or as far with a later id, the logit becomes -infinity.
  * The row's logits are a copy then. A function of its own, so that its double precision takes no
  * registers from rows that do not ask for it. */
-APART void keep_typical(struct work *w, float typical_p)
+APART void keep_typical(struct sample_work *w, float typical_p)
 {
-    const struct row *r = &w->row;
+    const struct sample_row *r = &w->row;
     float *x = (float *)(uintptr_t)r->x;
     double expected = 0.0;
     uint32_t count;
@@ -320,7 +321,7 @@ APART void keep_typical(struct work *w, float typical_p)
         w->surprise = {total, expected};
     __syncthreads();
     const u64 limit = mass_for((double)typical_p * (double)mass);
-    struct cut c = find_cut(r, w, limit, false, by_distance{&w->surprise}, NULL);
+    struct sample_cut c = find_cut(r, w, limit, false, by_distance{&w->surprise}, NULL);
     uint32_t last = find_id(r, w, limit - c.mass, at_distance{c.bits, &w->surprise}, 0, r->n);
     for (uint32_t id = threadIdx.x; id < r->n; id += THREADS) {
         float f = weight(r, id);
