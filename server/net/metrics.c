@@ -113,8 +113,8 @@ static void key_row(struct ek_expo *e, const char *key, const char *label, const
 }
 
 /* What one key has of one metric; `t` is what the engine has counted for it. */
-static void write_key(struct ek_expo *e, int m, const struct auth_stat *s,
-                      const struct tenant_stat *t)
+static void write_key_figure(struct ek_expo *e, int m, const struct auth_stat *s,
+                             const struct tenant_stat *t)
 {
     if (m == M_KEY_REFUSED) {
         key_row(e, s->name, "reason", "concurrency", (double)s->refused_concurrency);
@@ -156,7 +156,7 @@ static void write_keys(struct ek_expo *e, struct http *h, const struct engine_st
                 continue;
             const struct tenant_stat none = {0};
             const struct tenant_stat *t = st ? &st->tenant[s.tenant.place] : &none;
-            write_key(e, m, &s, t->stamp == s.tenant.stamp ? t : &none);
+            write_key_figure(e, m, &s, t->stamp == s.tenant.stamp ? t : &none);
         }
     }
 }

@@ -129,7 +129,7 @@ static void write_vllm_old(struct ek_expo *e, const struct engine_stats *s)
     metrics_one(e, M_OLD_SWAPPED, s->preempted);
 }
 
-static void write_limits(struct ek_expo *e, struct engine *engine)
+static void write_live_limits(struct ek_expo *e, struct engine *engine)
 {
     struct limits l;
     struct metrics_row now[LIMIT_COUNT], ceiling[LIMIT_COUNT];
@@ -233,6 +233,33 @@ static void write_held(struct ek_expo *e, const struct engine_stats *s)
     metrics_one(e, M_HELD_FIT, growth ? s->expected_fit : 0);
 }
 
+/* Of the engine's process, how often and why it was replaced. */
+static void write_revivals(struct ek_expo *e, const struct engine_stats *s)
+{
+    METRICS_ROWS(e, M_ENGINE_RESTARTS, "cause",
+                 {"fault", (double)s->revivals.lost[ENGINE_LOST_FAULT]},
+                 {"ended", (double)s->revivals.lost[ENGINE_LOST_ENDED]},
+                 {"hang", (double)s->revivals.lost[ENGINE_LOST_HANG]},
+                 {"oom", (double)s->revivals.lost[ENGINE_LOST_OOM]},
+                 {"device", (double)s->revivals.lost[ENGINE_LOST_DEVICE]},
+                 {"planned", (double)s->revivals.planned});
+    METRICS_ROWS(e, M_ENGINE_VERDICTS, "by", {"evenkeeld", (double)s->revivals.judged},
+                 {"none", (double)s->revivals.alone});
+    METRICS_ROWS(e, M_PREFIX_FILE, "what", {"saved", (double)s->warmth.saved},
+                 {"restored", (double)s->warmth.restored}, {"damaged", (double)s->warmth.damaged});
+    metrics_hist(e, M_ENGINE_PAUSE, &s->revivals.pause);
+    metrics_one(e, M_ENGINE_REPLAYED, (double)s->revivals.requests);
+    metrics_one(e, M_ENGINE_RECOMPUTED, (double)s->replayed_tokens);
+    metrics_one(e, M_ENGINE_SUSPECTS, s->suspects);
+    metrics_one(e, M_ENGINE_POISON, (double)s->poisons);
+    metrics_one(e, M_ENGINE_POISON_KEYS, (double)s->poison_tenants);
+    metrics_one(e, M_ENGINE_CUT, (double)s->revivals.cut);
+    if (s->replaceable)
+        METRICS_ROWS(e, M_ENGINE_STATE, "state", {"running", s->device == ENGINE_DEVICE_THERE},
+                     {"starting", s->device == ENGINE_DEVICE_STARTING},
+                     {"released", s->device == ENGINE_DEVICE_RELEASED});
+}
+
 static void write_engine(struct ek_expo *e, const struct engine_stats *s, uint64_t now)
 {
     uint64_t age = s->step_started_us && now > s->step_started_us ? now - s->step_started_us : 0;
@@ -266,28 +293,7 @@ static void write_engine(struct ek_expo *e, const struct engine_stats *s, uint64
                  {"draining", s->drain == ENGINE_DRAINING},
                  {"drained", s->drain == ENGINE_DRAINED});
     metrics_one(e, M_DRAIN_CUT, (double)s->finished[REQ_FIN_DEADLINE]);
-    METRICS_ROWS(e, M_ENGINE_RESTARTS, "cause",
-                 {"fault", (double)s->revivals.lost[ENGINE_LOST_FAULT]},
-                 {"ended", (double)s->revivals.lost[ENGINE_LOST_ENDED]},
-                 {"hang", (double)s->revivals.lost[ENGINE_LOST_HANG]},
-                 {"oom", (double)s->revivals.lost[ENGINE_LOST_OOM]},
-                 {"device", (double)s->revivals.lost[ENGINE_LOST_DEVICE]},
-                 {"planned", (double)s->revivals.planned});
-    METRICS_ROWS(e, M_ENGINE_VERDICTS, "by", {"evenkeeld", (double)s->revivals.judged},
-                 {"none", (double)s->revivals.alone});
-    METRICS_ROWS(e, M_PREFIX_FILE, "what", {"saved", (double)s->warmth.saved},
-                 {"restored", (double)s->warmth.restored}, {"damaged", (double)s->warmth.damaged});
-    metrics_hist(e, M_ENGINE_PAUSE, &s->revivals.pause);
-    metrics_one(e, M_ENGINE_REPLAYED, (double)s->revivals.requests);
-    metrics_one(e, M_ENGINE_RECOMPUTED, (double)s->replayed_tokens);
-    metrics_one(e, M_ENGINE_SUSPECTS, s->suspects);
-    metrics_one(e, M_ENGINE_POISON, (double)s->poisons);
-    metrics_one(e, M_ENGINE_POISON_KEYS, (double)s->poison_tenants);
-    metrics_one(e, M_ENGINE_CUT, (double)s->revivals.cut);
-    if (s->replaceable)
-        METRICS_ROWS(e, M_ENGINE_STATE, "state", {"running", s->device == ENGINE_DEVICE_THERE},
-                     {"starting", s->device == ENGINE_DEVICE_STARTING},
-                     {"released", s->device == ENGINE_DEVICE_RELEASED});
+    write_revivals(e, s);
     metrics_one(e, M_PLAN_TIME, (double)s->plan_us / 1e6);
     metrics_one(e, M_WAIT_TIME, (double)s->wait_us / 1e6);
 }
@@ -410,7 +416,7 @@ void metrics_engine_write(struct ek_expo *e, const struct http *h, const struct 
     write_vllm_hists(e, st);
     if (s->hidden_metrics)
         write_vllm_old(e, st);
-    write_limits(e, s->engine);
+    write_live_limits(e, s->engine);
     write_limit_ages(e, h, s->engine);
     write_engine(e, st, ek_now_us());
     write_memory(e, st);
