@@ -187,16 +187,23 @@ uint32_t graph_weight(struct graph_builder *b, const struct graph_part *parts, u
     return graph_weight_push(b, &w);
 }
 
+/* The tensor of NAME.weight, and its full name; NULL after an error. */
+static const struct st_tensor *weight_tensor(struct graph_builder *b, const char *name,
+                                             const struct graph_shape *s, char full[GRAPH_NAME])
+{
+    if (b->error)
+        return NULL;
+    int n = snprintf(full, GRAPH_NAME, "%s%s.weight", b->prefix, name);
+    assert(n > 0 && (size_t)n < GRAPH_NAME);
+    return graph_tensor(b, full, s);
+}
+
 uint32_t graph_conv_weight(struct graph_builder *b, const char *name, uint32_t channels,
                            uint32_t kernel)
 {
     const struct graph_shape shape = {3, {channels, 1, kernel}};
     char full[GRAPH_NAME];
-    if (b->error)
-        return EK_NO_WEIGHT;
-    int n = snprintf(full, sizeof(full), "%s%s.weight", b->prefix, name);
-    assert(n > 0 && (size_t)n < sizeof(full));
-    const struct st_tensor *t = graph_tensor(b, full, &shape);
+    const struct st_tensor *t = weight_tensor(b, name, &shape, full);
     if (!t)
         return EK_NO_WEIGHT;
     struct ek_weight w = {.source = t->dtype,
@@ -216,11 +223,7 @@ uint32_t graph_head_weight(struct graph_builder *b, const char *name, uint32_t h
 {
     const struct graph_shape shape = {2, {heads, group}};
     char full[GRAPH_NAME];
-    if (b->error)
-        return EK_NO_WEIGHT;
-    int n = snprintf(full, sizeof(full), "%s%s.weight", b->prefix, name);
-    assert(n > 0 && (size_t)n < sizeof(full));
-    const struct st_tensor *t = graph_tensor(b, full, &shape);
+    const struct st_tensor *t = weight_tensor(b, name, &shape, full);
     if (!t)
         return EK_NO_WEIGHT;
     struct ek_weight w = {.source = t->dtype,
@@ -234,8 +237,8 @@ uint32_t graph_head_weight(struct graph_builder *b, const char *name, uint32_t h
 }
 
 /* The form in which all parts of a quantized weight can be kept. */
-static bool form_of(const struct ek_graph *g, const struct ek_weight *w, enum ek_dtype *ret_dtype,
-                    uint32_t *ret_group)
+static bool weight_form(const struct ek_graph *g, const struct ek_weight *w,
+                        enum ek_dtype *ret_dtype, uint32_t *ret_group)
 {
     for (uint32_t i = 0; i < w->parts; i++) {
         enum ek_dtype dtype;
@@ -260,7 +263,7 @@ void graph_keep(struct graph_builder *b, uint32_t index)
     uint32_t group = 0;
     bool kept = false;
     if (w->quantized && w->row_step == 0)
-        kept = form_of(b->graph, w, &dtype, &group) &&
+        kept = weight_form(b->graph, w, &dtype, &group) &&
                (!b->wide_groups || group == 0 || (group >= 32 && (group & (group - 1)) == 0));
     if (!w->quantized && b->load != QUANT_AS_IT_IS) {
         dtype = quant_load_form(b->load, w->cols, b->wide_groups, &group);
