@@ -164,6 +164,30 @@ static inline void tiny_ref_experts(const struct tiny *t, const struct ek_op *op
     }
 }
 
+static inline void tiny_ref_rope(const struct tiny *t, const struct ek_op *op, uint32_t row,
+                                 double *dst)
+{
+    uint32_t half = op->u.rope.rotary_dim / 2;
+    double length = row + 1 > t->p.prompt ? row + 1 : t->p.prompt, base = 1;
+    bool beyond = t->p.above > 0 && length > t->p.above;
+    if (beyond)
+        base = 10000 * pow(3 * length / t->p.above - 2, half / (half - 1.0));
+    for (uint32_t h = 0; h < op->u.rope.heads; h++)
+        for (uint32_t i = 0; i < half; i++) {
+            const uint32_t apart = t->p.neighbours ? 1 : half;
+            double *x = dst + (size_t)h * op->u.rope.head_dim + (t->p.neighbours ? 2 * i : i);
+            const double a = x[0], b = x[apart];
+            float freq = beyond ? (float)pow(base, -1.0 * i / half) : t->inv_freq[i];
+            double angle = (double)((float)row * freq);
+            x[0] = a * cos(angle) - b * sin(angle);
+            x[apart] = b * cos(angle) + a * sin(angle);
+        }
+    const double by =
+        t->p.warm_every > 0 ? 1 + 0.7 * log(1 + floor((row + 1.0) / t->p.warm_every)) : 1;
+    for (uint32_t i = 0; i < op->u.rope.heads * op->u.rope.head_dim; i++)
+        dst[i] *= by;
+}
+
 static inline void tiny_ref_row(const struct tiny *t, const struct ek_op *op, uint32_t row,
                                 int32_t token, double **value)
 {
@@ -191,25 +215,7 @@ static inline void tiny_ref_row(const struct tiny *t, const struct ek_op *op, ui
                 dst[i] += src[j] * (double)w[(size_t)i * k + j];
         }
     } else if (op->kind == EK_OP_ROPE) {
-        uint32_t half = op->u.rope.rotary_dim / 2;
-        double length = row + 1 > t->p.prompt ? row + 1 : t->p.prompt, base = 1;
-        bool beyond = t->p.above > 0 && length > t->p.above;
-        if (beyond)
-            base = 10000 * pow(3 * length / t->p.above - 2, half / (half - 1.0));
-        for (uint32_t h = 0; h < op->u.rope.heads; h++)
-            for (uint32_t i = 0; i < half; i++) {
-                const uint32_t apart = t->p.neighbours ? 1 : half;
-                double *x = dst + (size_t)h * op->u.rope.head_dim + (t->p.neighbours ? 2 * i : i);
-                const double a = x[0], b = x[apart];
-                float freq = beyond ? (float)pow(base, -1.0 * i / half) : t->inv_freq[i];
-                double angle = (double)((float)row * freq);
-                x[0] = a * cos(angle) - b * sin(angle);
-                x[apart] = b * cos(angle) + a * sin(angle);
-            }
-        const double by =
-            t->p.warm_every > 0 ? 1 + 0.7 * log(1 + floor((row + 1.0) / t->p.warm_every)) : 1;
-        for (uint32_t i = 0; i < op->u.rope.heads * op->u.rope.head_dim; i++)
-            dst[i] *= by;
+        tiny_ref_rope(t, op, row, dst);
     } else if (op->kind == EK_OP_GLU) {
         for (uint32_t i = 0; i < n; i++)
             dst[i] = tiny_gated(src[i], src[n + i], op->u.glu.act);
