@@ -11,11 +11,13 @@
 #include "common/err.h"
 #include "server/grammar/schema_inside.h"
 
-static int schema_refuse_text(struct schema_reader *r, const char *keyword, const char *text)
+__attribute__((format(printf, 4, 0))) static int
+refuse_as(struct schema_reader *r, bool never, const char *keyword, const char *fmt, va_list ap)
 {
-    char pointer[sizeof(r->path) + 48];
+    char text[256], pointer[sizeof(r->path) + 48];
     struct ek_fault *f = r->fault;
 
+    (void)vsnprintf(text, sizeof(text), fmt, ap);
     (void)snprintf(pointer, sizeof(pointer), "%s%s%.40s", r->path, keyword ? "/" : "",
                    keyword ? keyword : "");
     /* The field holds less: then its tail, which tells more. */
@@ -26,31 +28,28 @@ static int schema_refuse_text(struct schema_reader *r, const char *keyword, cons
     else
         (void)snprintf(field, sizeof(field), "%.60s", pointer);
     ek_fault_write(f, field, "%s (at %s of the schema)", text, pointer[0] ? pointer : "the root");
+    r->never = never;
     return -EBADMSG;
 }
 
 int schema_refuse(struct schema_reader *r, const char *keyword, const char *fmt, ...)
 {
-    char text[256];
     va_list ap;
 
     va_start(ap, fmt);
-    (void)vsnprintf(text, sizeof(text), fmt, ap);
+    int code = refuse_as(r, false, keyword, fmt, ap);
     va_end(ap);
-    r->never = false;
-    return schema_refuse_text(r, keyword, text);
+    return code;
 }
 
 int schema_contradicts(struct schema_reader *r, const char *keyword, const char *fmt, ...)
 {
-    char text[256];
     va_list ap;
 
     va_start(ap, fmt);
-    (void)vsnprintf(text, sizeof(text), fmt, ap);
+    int code = refuse_as(r, true, keyword, fmt, ap);
     va_end(ap);
-    r->never = true;
-    return schema_refuse_text(r, keyword, text);
+    return code;
 }
 
 bool schema_is_never(struct schema_reader *r, int code)
