@@ -262,6 +262,7 @@ void confine_files(const struct options *o, struct confined *c)
         t.r = ek_sandbox_enter(t.set);
     ek_sandbox_free(t.set);
     c->files = t.r == 0;
+    c->landlock = ek_sandbox_version();
     if (t.r < 0)
         (void)snprintf(c->why, sizeof(c->why), "files: %s",
                        t.r == -EOPNOTSUPP ? "the kernel has no Landlock" : ek_strerror(t.r));
@@ -296,5 +297,5 @@ void confine_say(const struct confined *c)
     else
         ek_log(EK_LOG_INFO,
                "Sandbox: files by Landlock %d, calls by seccomp; --no-sandbox turns it off",
-               ek_sandbox_version());
+               c->landlock);
 }

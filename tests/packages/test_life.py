@@ -393,6 +393,17 @@ def test_a_server_in_a_unit_of_its_own(m):
     assert m.show("evenkeel-managed@tiny", "ActiveState") in ("inactive", "failed")
 
 
+def test_who_has_the_port_is_told_without_rights(m):
+    """Of a process that evenkeeld may not look into, by the control group of its socket."""
+    m.run("systemctl stop evenkeeld; rm -f /var/lib/evenkeel/state.json")
+    m.run("systemd-run --unit=port-holder -p DynamicUser=yes python3 -m http.server 8000 --bind 127.0.0.1")
+    wait("it listens", lambda: m.run("curl -s http://127.0.0.1:8000/", check=False).returncode == 0)
+    m.run("systemctl start --no-block evenkeeld")
+    wait("the holder is named", lambda: "is taken by port-holder.service" in m.journal())
+    m.run("systemctl stop port-holder")
+    ready(m)
+
+
 def test_a_unit_of_another_user(m):
     """The lines of docs/security.md: an evenkeeld that is root with five rights, a server that is somebody else."""
     text = (ROOT / "docs/security.md").read_text()
