@@ -19,6 +19,7 @@
 #include "server/api/protocols.h"
 #include "server/api/reply.h"
 #include "server/api/served.h"
+#include "server/api/thinking_limit.h"
 #include "server/text/tokenizer.h"
 
 /* Without --queue-deadline: how long it is tried to go on where there is no room at all. */
@@ -202,6 +203,8 @@ int generation_request(struct choice *c)
     c->detok.skip_specials = a->skip_specials;
     size_t tail_len = a->chat ? prompt_tail(g->served, &tokens, tail, sizeof(tail)) : 0;
     int r = a->chat ? set_sieve(c, tail, tail_len, &q) : 0;
+    if (r == 0 && a->chat)
+        r = thinking_limit(g->served->tok, &c->reasoning, a->thinking, &q.thinking);
     c->req = r == 0 ? request_new(&q) : NULL;
     if (!c->req)
         return -ENOMEM;
