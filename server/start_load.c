@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
@@ -22,6 +23,7 @@
 #include "kernels/registry.h"
 #include "server/answer_parsers.h"
 #include "server/api/fim.h"
+#include "server/controller.h"
 #include "server/kvevents.h"
 #include "server/kvpub.h"
 #include "server/model/checksum.h"
@@ -238,6 +240,15 @@ static int open_kv_events(struct stack *s, struct ek_fault *fault)
     return 0;
 }
 
+/* evenkeeld reads it after our end, in a directory that no third one can pass. */
+static void share_recorder(const char *socket)
+{
+    char path[160];
+    int n = snprintf(path, sizeof(path), "%s" EK_RECORDER_FILE, socket);
+    if (n > 0 && (size_t)n < sizeof(path))
+        (void)chmod(path, 0644); /* else it is not read */
+}
+
 /* The file for the time after. Serving does not need it. */
 static void open_recorder(struct stack *s)
 {
@@ -250,6 +261,8 @@ static void open_recorder(struct stack *s)
     if (!s->o->flight_recorder || !socket)
         return;
     int r = ek_recorder_open(socket, &about, &s->recorder);
+    if (r == 0 && controller_uid() != (uid_t)-1)
+        share_recorder(socket);
     if (r < 0)
         ek_log(EK_LOG_WARNING, "Serving without a flight recorder: cannot make %s%s: %s", socket,
                EK_RECORDER_FILE, ek_strerror(r));
