@@ -233,7 +233,7 @@ $(patsubst %,$(B)/tests/unit/engine/test_%,sched refuse share states tenants for
 $(B)/tests/unit/net/test_live: $(B)/tests/sim/null_backend.c.o
 
 # The tier "amx" is tested on processors without tiles, too: their instructions are done in a handler.
-TILED := $(patsubst %,$(B)/tests/unit/kernels/test_%,tier cpu shapes product) $(B)/tests/unit/server/test_golden \
+TILED := $(patsubst %,$(B)/tests/unit/kernels/test_%,tier tier_gemm cpu shapes product) $(B)/tests/unit/server/test_golden \
          $(B)/tests/unit/server/test_oracle
 $(TILED): $(B)/tests/unit/kernels/tiles.c.o
 $(TILED): WRAP += -Wl,--wrap=cpu_tier_list,--wrap=cpu_tier_find

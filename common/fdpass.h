@@ -13,6 +13,9 @@
 #include <stddef.h>
 
 #define EK_FD_PREFIX "EVENKEEL-FD "
+/* In the environment of a server that is another user: the user of evenkeeld, which may use its
+ * control socket. */
+#define EK_CONTROL_UID "EVENKEEL_CONTROL_UID"
 
 /* Send and receive one message with at most one descriptor (fd < 0: none). recv returns the number
  * of bytes, NUL-terminated in text, *ret_fd = -1 when none came; descriptors are close-on-exec.

@@ -1,5 +1,5 @@
 /*
- * The writing side of the flight recorder: server/start.c opens it, the engine thread writes
+ * The writing side of the flight recorder: server/start_load.c opens it, the engine thread writes
  * through server/engine/record.c. Writing is a copy into mapped memory, without a system call but
  * for a look at our memory once a second. The file is complete before it gets its name, and all its
  * pages are allocated then, so that a full disk cannot end the process by SIGBUS in the middle of a

@@ -3,8 +3,9 @@
  * connect by TCP) and seccomp (which calls the kernel still takes). What was opened before stays
  * open. Nothing here can be taken back, and threads started later have it too.
  *
- * The filter says which calls are refused, not which are allowed: what a card's driver and later C
- * libraries call is not known here. The packages' units have a list of what is allowed besides.
+ * The filter allows what is on a list (EK_CALLS_LISTED), or refuses what is on another one: what a
+ * card's driver calls is not known here. The packages' units have a list of what is allowed
+ * besides.
  *
  * Landlock holds for the calling thread and those that it starts: begin with it, before there are
  * others. The list of calls is put on all threads at once, when what needs them is done.
@@ -23,6 +24,7 @@ enum ek_sandbox_may {
 enum ek_sandbox_calls {
     EK_CALLS_LISTEN = 1,    /* listening stays allowed */
     EK_CALLS_NO_SOCKET = 2, /* no new sockets at all */
+    EK_CALLS_LISTED = 4,    /* nothing but what a server without a card calls */
 };
 
 struct ek_sandbox;
@@ -52,7 +54,8 @@ int ek_sandbox_version(void);
 
 /* All threads: no new programs or processes, no listening sockets, no tracing of others, no signal
  * to other processes and none of their limits, no mounts, namespaces, modules, users, clocks, BPF
- * or io_uring, no sockets but Unix and IP (or with EK_CALLS_NO_SOCKET none): such a call fails with
- * EPERM (or says that the kernel has none). -EOPNOTSUPP on a kernel without seccomp or a processor
- * whose calls are not known here, another errno. */
+ * or io_uring, no sockets but Unix and IP (or with EK_CALLS_NO_SOCKET none), not dumpable again:
+ * such a call fails with EPERM (or says that the kernel has none). With EK_CALLS_LISTED so does all
+ * that is not listed; calls that came later than the list fail with ENOSYS. -EOPNOTSUPP on a kernel
+ * without seccomp or a processor whose calls are not known here, another errno. */
 int ek_sandbox_filter(unsigned calls);

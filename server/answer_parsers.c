@@ -1,6 +1,6 @@
 /*
  * Chooses the parsers of answers, by options or by the model's template (answer_parsers.h). Called
- * once by start.c.
+ * by start.c, and by start_load.c for what is served.
  */
 #include "server/answer_parsers.h"
 

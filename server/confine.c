@@ -233,7 +233,7 @@ void confine_check(const struct options *o, const char *dir)
             (void)ek_sandbox_enter(t.set);
         ek_sandbox_free(t.set);
     }
-    (void)ek_sandbox_filter(EK_CALLS_NO_SOCKET);
+    (void)ek_sandbox_filter(EK_CALLS_NO_SOCKET | EK_CALLS_LISTED);
 }
 
 void confine_memory(bool dumpable, struct confined *c)
@@ -262,6 +262,7 @@ void confine_files(const struct options *o, struct confined *c)
         t.r = ek_sandbox_enter(t.set);
     ek_sandbox_free(t.set);
     c->files = t.r == 0;
+    c->landlock = ek_sandbox_version();
     if (t.r < 0)
         (void)snprintf(c->why, sizeof(c->why), "files: %s",
                        t.r == -EOPNOTSUPP ? "the kernel has no Landlock" : ek_strerror(t.r));
@@ -274,7 +275,8 @@ void confine_calls(const struct options *o, struct confined *c)
     /* NCCL connects its ranks, and MPI the nodes, when they first need one another. */
     bool together =
         (has_cards(o) || o->nnodes > 1) && o->tensor_parallel_size * o->pipeline_parallel_size > 1;
-    int r = ek_sandbox_filter(together ? EK_CALLS_LISTEN : 0);
+    bool known = !has_cards(o) && o->nnodes == 1; /* no foreign driver, no MPI */
+    int r = ek_sandbox_filter((together ? EK_CALLS_LISTEN : 0u) | (known ? EK_CALLS_LISTED : 0u));
     c->calls = r == 0;
     size_t n = strlen(c->why);
     if (r < 0)
@@ -295,5 +297,5 @@ void confine_say(const struct confined *c)
     else
         ek_log(EK_LOG_INFO,
                "Sandbox: files by Landlock %d, calls by seccomp; --no-sandbox turns it off",
-               ek_sandbox_version());
+               c->landlock);
 }

@@ -11,6 +11,7 @@ struct options;
 
 struct confined {
     bool files, calls, memory; /* done */
+    int landlock;              /* its version: once calls are refused it cannot be asked */
     bool off;      /* --no-sandbox, or a build with sanitizers, which trace their process */
     char why[120]; /* of what was not done, "" = nothing */
 };

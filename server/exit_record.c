@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/buf.h"
@@ -15,6 +16,7 @@
 #include "common/err.h"
 #include "common/file.h"
 #include "common/log.h"
+#include "server/controller.h"
 
 void exit_record_open(struct exit_record *n, const char *state_dir, const char *control_socket)
 {
@@ -67,6 +69,8 @@ void exit_record_write(const struct exit_record *n, int code, const char *why, c
                         (long)getpid(), (double)n->started_wall_us / 1e6, (double)now / 1e6,
                         numbers);
     int r = ek_buf_ok(&b) ? ek_file_replace(n->path, b.data, b.len, 0644, EK_FILE_PLAIN) : -ENOMEM;
+    if (r == 0 && controller_uid() != (uid_t)-1)
+        (void)chmod(n->path, 0644); /* whatever the umask; else the exit code has to do */
     if (r < 0)
         ek_log(EK_LOG_WARNING, "Cannot write %s: %s", n->path, ek_strerror(r));
     ek_buf_done(&b);

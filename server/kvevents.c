@@ -1,5 +1,5 @@
 /*
- * The format of vLLM's KV events: options_read.c and start.c parse the configuration, kvpub.c
+ * The format of vLLM's KV events: options_read.c and start_load.c parse the configuration, kvpub.c
  * encodes batches on its thread. Records that follow each other in a chain become one event with
  * many hashes, as a router expects. Errors of the packer are not tested one by one: the buffer
  * remembers them.

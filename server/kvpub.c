@@ -1,9 +1,9 @@
 /*
- * The thread of KV events; start.c makes it when --kv-events-config is on. It sleeps in zmq_poll()
- * on the ring's eventfd and the replay socket, publishes what has come, then answers one replay, so
- * that a reader that asks all the time does not hold up the news. Both sockets belong to this
- * thread from its start on; only `stop` is shared. Invariant: batches first to next - 1 are kept,
- * and one that could not be kept takes all before it along, so a replay has no holes.
+ * The thread of KV events; start_load.c makes it when --kv-events-config is on. It sleeps in
+ * zmq_poll() on the ring's eventfd and the replay socket, publishes what has come, then answers one
+ * replay, so that a reader that asks all the time does not hold up the news. Both sockets belong to
+ * this thread from its start on; only `stop` is shared. Invariant: batches first to next - 1 are
+ * kept, and one that could not be kept takes all before it along, so a replay has no holes.
  */
 #include "server/kvpub.h"
 

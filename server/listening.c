@@ -9,6 +9,7 @@
 #include "common/fdpass.h"
 #include "common/log.h"
 #include "server/access_options.h"
+#include "server/controller.h"
 #include "server/drain.h"
 
 #define BACKLOG     4096
@@ -108,6 +109,7 @@ int listening_open(struct instance *s, struct ek_fault *f)
                             .shutdown_timeout_s = o->shutdown_timeout,
                             .drain_mode = drain_mode(o),
                             .control_path = options_follows(o) ? NULL : o->control_socket,
+                            .control_uid = controller_uid(),
                             .log_requests = o->enable_log_requests,
                             .traces_endpoint = o->otlp_traces_endpoint,
                             .drain = drain_on_order,

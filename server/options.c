@@ -1,6 +1,7 @@
 /*
  * The option table of evenkeel-server. A row is a flag, a key of the file, its range and its help;
- * what concerns more than one row is in options_read.c.
+ * what concerns more than one row is in options_read.c. One file though it is long: its order is
+ * that of --help, and a reader looks a flag up by name.
  */
 #include "server/options.h"
 
@@ -16,11 +17,10 @@
 
 /* A flag for several machines that mpirun has made needless: options_read() refuses it. */
 #define GONE(n, short, i)                                                                          \
-    {.name = (n),                                                                                  \
-     .alias = (short),                                                                             \
-     .type = OPT_STRING,                                                                           \
-     .at = AT(gone[i]),                                                                            \
-     .help = "Refused: mpirun or srun starts the processes of all machines; see docs/nodes.md."},
+    {                                                                                              \
+        .name = (n), .alias = (short), .type = OPT_STRING, .at = AT(gone[i]),                      \
+        .help = "Refused: mpirun or srun starts the processes of all machines; see docs/nodes.md." \
+    }
 
 const struct ek_opt option_table[] = {
     {.name = "model",
@@ -153,25 +153,30 @@ const struct ek_opt option_table[] = {
      .at = AT(allow_unencrypted_network),
      .help = "Lets several machines use MPI over addresses that are not of a private network: "
              "tokens and activations can be read and changed on the way."},
-    GONE("node-rank", "r", 0) GONE("master-addr", NULL, 1) GONE("master-port", NULL, 2)
-        GONE("master-key-file", NULL,
-             3){.name = "distributed-timeout-seconds",
-                .type = OPT_SECONDS,
-                .at = AT(distributed_timeout_seconds),
-                .max = 86400,
-                .def = "600",
-                .help = "How long a node waits at start for the others to come; 0 is for ever."},
-    OLD_FLAG("headless", "machines other than the first have no port anyway."){
-        .name = "pipeline-parallel-size",
-        .alias = "pp",
-        .type = OPT_UINT,
-        .at = AT(pipeline_parallel_size),
-        .min = 1,
-        .max = 64,
-        .def = "1",
-        .help =
-            "Stages that the layers of the model are divided among, each of --tensor-parallel-size "
-            "ranks: so many times as many cards or NUMA nodes."},
+    GONE("node-rank", "r", 0),
+    GONE("master-addr", NULL, 1),
+    GONE("master-port", NULL, 2),
+    GONE("master-key-file", NULL, 3),
+    {.name = "distributed-timeout-seconds",
+     .type = OPT_SECONDS,
+     .at = AT(distributed_timeout_seconds),
+     .max = 86400,
+     .def = "600",
+     .help = "How long a node waits at start for the others to come; 0 is for ever."},
+    {.name = "headless",
+     .type = OPT_IGNORED,
+     .choices = "flag",
+     .help = "machines other than the first have no port anyway."},
+    {.name = "pipeline-parallel-size",
+     .alias = "pp",
+     .type = OPT_UINT,
+     .at = AT(pipeline_parallel_size),
+     .min = 1,
+     .max = 64,
+     .def = "1",
+     .help =
+         "Stages that the layers of the model are divided among, each of --tensor-parallel-size "
+         "ranks: so many times as many cards or NUMA nodes."},
     {.name = "data-parallel-size",
      .alias = "dp",
      .type = OPT_UINT,

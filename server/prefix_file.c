@@ -1,8 +1,8 @@
 /*
- * --prefix-file, for main.c and start.c: describes to the engine what a file has to be of (version,
- * model, layout of a block), and turns its report into a line of the log. With API keys the salts
- * of the blocks come from a secret, which goes into the file too, and only if --prefix-file-keys
- * allows it.
+ * --prefix-file, for main.c, start.c and start_load.c: describes to the engine what a file has to
+ * be of (version, model, layout of a block), and turns its report into a line of the log. With API
+ * keys the salts of the blocks come from a secret, which goes into the file too, and only if
+ * --prefix-file-keys allows it.
  */
 #include "server/prefix_file.h"
 

@@ -1,4 +1,5 @@
-/* What a model's output is for, by its files and options (scores.h). Called once by start.c. */
+/* What a model's output is for, by its files and options (scores.h). Called by start.c and
+ * start_load.c. */
 #include "server/scores.h"
 
 #include <errno.h>

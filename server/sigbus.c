@@ -1,9 +1,9 @@
 /*
- * The handler for SIGBUS while weights are read from mapped files: start.c, launcher.c and nodes.c
- * set it around loading. It runs on the thread that read, and does only what a signal handler may:
- * it compares the address with the mapped ranges, writes a sentence that was made before, and calls
- * _exit(). For any other address it puts the old handler back and returns, so that the read faults
- * again.
+ * The handler for SIGBUS while weights are read from mapped files: start_load.c, launcher.c and
+ * nodes.c set it around loading. It runs on the thread that read, and does only what a signal
+ * handler may: it compares the address with the mapped ranges, writes a sentence that was made
+ * before, and calls _exit(). For any other address it puts the old handler back and returns, so
+ * that the read faults again.
  */
 #include "server/sigbus.h"
 

@@ -1,6 +1,7 @@
 /*
- * All that one server is made of, from its options to its engine, in the order in which start.c
- * brings it up. Owned by main.c; filled by the starter thread, read by the others once it serves.
+ * All that one server is made of, from its options to its engine, in the order in which start.c and
+ * start_load.c bring it up. Owned by main.c; filled by the starter thread, read by the others once
+ * it serves.
  */
 #pragma once
 
@@ -42,6 +43,8 @@ struct stack {
     struct tokenizer *tok;
     int32_t mark[HARMONY_MARKS]; /* tokens, when the chats are harmony's */
     bool harmony;
+    int32_t eos[HTTP_EOS_MOST]; /* end an answer */
+    uint32_t eos_count;
     const char *tool_parser, *reasoning_parser; /* "none", or one of vLLM's names */
     struct chat *chat;
     struct ek_buf tokenizer_info; /* NULL data: it is not told */

@@ -1,42 +1,32 @@
 /*
- * Builds all that serves, in order: backend, model, texts, plan, weights, KV pool, engine
- * (start.h). Called by main.c, on a thread of its own.
+ * The first half of a start: backend, model, texts and the memory plan; and the end of it all
+ * (start.h). start_load.c goes on from there. Called by main.c on the starter's thread, and by
+ * print.c for a plan that is only printed.
  */
 #include "server/start.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
-#include <sys/resource.h>
-#include <systemd/sd-daemon.h>
-#include <unistd.h>
 
 #include "common/buf.h"
-#include "common/clock.h"
 #include "common/err.h"
 #include "common/log.h"
 #include "common/recorder.h"
 #include "kernels/registry.h"
 #include "server/answer_parsers.h"
-#include "server/api/fim.h"
 #include "server/api/past.h"
 #include "server/grammar/compile.h"
 #include "server/grammar/lexicon.h"
-#include "server/kvevents.h"
 #include "server/kvpub.h"
-#include "server/model/checksum.h"
 #include "server/model/find.h"
 #include "server/model/model.h"
 #include "server/named.h"
-#include "server/net/losses.h"
 #include "server/nodes.h"
 #include "server/options.h"
 #include "server/prefix_file.h"
 #include "server/rank_table.h"
 #include "server/scores.h"
-#include "server/sigbus.h"
 #include "server/sizing.h"
 #include "server/start_limits.h"
 #include "server/text/chat.h"
@@ -48,14 +38,14 @@
 #define STALL_SHARE 0.9
 
 /* What a failure means at start. */
-static int exit_code(int r, bool fits)
+static int exit_code(int r)
 {
     switch (r) {
     case -ENOMEM: return EK_EXIT_HOSTMEM_START;
     case EK_EDEVMEM: return EK_EXIT_DEVMEM_START;
     case EK_EDEVICE: return EK_EXIT_DEVICE;
     case EK_ECOMM: return EK_EXIT_COMM;
-    case -E2BIG: return fits ? EK_EXIT_NO_FIT : EK_EXIT_CONFIG;
+    case -E2BIG: return EK_EXIT_NO_FIT;
     case -EBADMSG:
     case -ENODEV:
     case -ENOTSUP:
@@ -68,29 +58,8 @@ int start_failed(int r, const char *what, int *ret_exit, struct ek_fault *fault)
 {
     if (!fault->msg[0])
         (void)ek_fault_set(fault, "", "%s: %s", what, ek_strerror(r));
-    *ret_exit = exit_code(r, true);
+    *ret_exit = exit_code(r);
     return r;
-}
-
-/* The memory that the CPU backend computes in is the host's: no device of anybody ran out. */
-static int in_host_memory(const struct stack *s, int r, const char *what, struct ek_fault *fault)
-{
-    struct rlimit l;
-    if (r != EK_EDEVMEM || strcmp(s->chosen.backend, "cpu") != 0)
-        return r;
-    bool bounded = getrlimit(RLIMIT_AS, &l) == 0 && l.rlim_cur != RLIM_INFINITY;
-    if (bounded)
-        (void)ek_fault_set(fault, "",
-                           "%s: host memory ran out below the limit of %.0f MiB of addresses that "
-                           "this process has (ulimit -v): raise it, or lower "
-                           "--kv-cache-memory-bytes",
-                           what, (double)l.rlim_cur / 1048576.0);
-    else
-        (void)ek_fault_set(fault, "",
-                           "%s: host memory ran out: lower --gpu-memory-utilization or "
-                           "--kv-cache-memory-bytes, or end what takes it",
-                           what);
-    return -ENOMEM;
 }
 
 /* --engine-process: the device is another process's. */
@@ -109,12 +78,30 @@ static int choose_process(struct stack *s, struct ek_fault *fault)
     return 0;
 }
 
-static uint64_t least_of(uint64_t a, uint64_t b)
+static uint64_t start_least(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
 
-static int find_device(struct stack *s, struct ek_fault *fault)
+/* Several ranks: where those of this machine begin, and the backend that joins them. */
+static void choose_ranks(struct stack *s)
+{
+    const uint64_t shares = s->o->tensor_parallel_size, stages = s->o->pipeline_parallel_size;
+    if (shares * stages <= 1)
+        return;
+    s->open.ranks = (uint32_t)(shares * stages);
+    s->open.stages = (uint32_t)stages;
+    s->open.each = s->backend;
+    s->open.stall_us = (uint64_t)(s->o->step_deadline * STALL_SHARE * 1e6);
+    if (s->o->nnodes > 1) {
+        s->open.local = s->open.ranks / (uint32_t)s->o->nnodes;
+        s->open.first = s->open.local * (uint32_t)s->o->node_rank;
+    }
+    s->backend = s->o->nnodes > 1 && !options_follows(s->o) ? ek_cluster_backend(s->backend)
+                                                            : ek_ranks_backend(s->backend);
+}
+
+static int start_device(struct stack *s, struct ek_fault *fault)
 {
     int r = ek_backend_choose(s->o->device, &s->chosen, fault);
     if (r < 0)
@@ -129,19 +116,7 @@ static int find_device(struct stack *s, struct ek_fault *fault)
     if (s->o->cpu_reserve > 0 && strcmp(s->backend->name, "cpu") != 0)
         ek_log(EK_LOG_WARNING, "--cpu-reserve %u is for the CPU backend and does nothing here",
                s->open.reserve);
-    const uint64_t shares = s->o->tensor_parallel_size, stages = s->o->pipeline_parallel_size;
-    if (shares * stages > 1) {
-        s->open.ranks = (uint32_t)(shares * stages);
-        s->open.stages = (uint32_t)stages;
-        s->open.each = s->backend;
-        s->open.stall_us = (uint64_t)(s->o->step_deadline * STALL_SHARE * 1e6);
-        if (s->o->nnodes > 1) {
-            s->open.local = s->open.ranks / (uint32_t)s->o->nnodes;
-            s->open.first = s->open.local * (uint32_t)s->o->node_rank;
-        }
-        s->backend = s->o->nnodes > 1 && !options_follows(s->o) ? ek_cluster_backend(s->backend)
-                                                                : ek_ranks_backend(s->backend);
-    }
+    choose_ranks(s);
     r = choose_process(s, fault);
     if (r < 0)
         return r;
@@ -152,8 +127,8 @@ static int find_device(struct stack *s, struct ek_fault *fault)
     }
     r = s->backend->probe(&s->open, &s->info, fault);
     if (r == 0 && s->launcher.most_bytes) { /* what is planned lies in the engine's process */
-        s->info.memory_bytes = least_of(s->info.memory_bytes, s->launcher.most_bytes);
-        s->info.free_bytes = least_of(s->info.free_bytes, s->launcher.most_bytes);
+        s->info.memory_bytes = start_least(s->info.memory_bytes, s->launcher.most_bytes);
+        s->info.free_bytes = start_least(s->info.free_bytes, s->launcher.most_bytes);
     }
     if (r == 0 && s->info.note[0])
         ek_log(EK_LOG_WARNING, "%s", s->info.note);
@@ -165,24 +140,22 @@ static int find_device(struct stack *s, struct ek_fault *fault)
 }
 
 /* Ids that end an answer: the model's and the tokenizer's. */
-static uint32_t end_ids(const struct stack *s, int32_t *id, uint32_t most)
+static void find_end_ids(struct stack *s)
 {
-    uint32_t count = 0;
     int32_t more = tokenizer_eos(s->tok);
-    for (uint32_t i = 0; i < s->model->eos_count && count < most; i++) {
-        id[count++] = s->model->eos[i];
+    for (uint32_t i = 0; i < s->model->eos_count && s->eos_count < HTTP_EOS_MOST; i++) {
+        s->eos[s->eos_count++] = s->model->eos[i];
         more = s->model->eos[i] == more ? -1 : more;
     }
-    if (more >= 0 && count < most)
-        id[count++] = more;
+    if (more >= 0 && s->eos_count < HTTP_EOS_MOST)
+        s->eos[s->eos_count++] = more;
     for (int i = HARMONY_RETURN; s->harmony && i <= HARMONY_CALL; i++) {
         bool known = false;
-        for (uint32_t k = 0; k < count; k++)
-            known = known || id[k] == s->mark[i];
-        if (!known && count < most)
-            id[count++] = s->mark[i];
+        for (uint32_t k = 0; k < s->eos_count; k++)
+            known = known || s->eos[k] == s->mark[i];
+        if (!known && s->eos_count < HTTP_EOS_MOST)
+            s->eos[s->eos_count++] = s->mark[i];
     }
-    return count;
 }
 
 static const char *token_bytes(void *ctx, int32_t token, size_t *ret_len)
@@ -200,9 +173,9 @@ static const char *special_bytes(void *ctx, int32_t token, size_t *ret_len)
 /* What grammars need; before the plan, which counts what the program has taken. */
 static int make_lexicon(struct stack *s)
 {
-    int32_t end[HTTP_EOS_MOST];
-    uint32_t ends = end_ids(s, end, HTTP_EOS_MOST);
-    int r = lexicon_new(s->model->graph.vocab, token_bytes, s->tok, end, ends, &s->lexicon);
+    find_end_ids(s);
+    int r =
+        lexicon_new(s->model->graph.vocab, token_bytes, s->tok, s->eos, s->eos_count, &s->lexicon);
     if (r == 0)
         r = lexicon_add_specials(s->lexicon, special_bytes, s->tok);
     return r < 0 ? r : grammar_cache_new(s->lexicon, GRAMMAR_ROOM, &s->grammars);
@@ -217,7 +190,7 @@ static int open_model(struct stack *s, struct ek_fault *fault)
     return r < 0 ? r : named_model(s->o, dir, s->backend, &s->model, fault);
 }
 
-static int read_model(struct stack *s, struct ek_fault *fault)
+static int start_texts(struct stack *s, struct ek_fault *fault)
 {
     int r = open_model(s, fault);
     const char *dir = r == 0 ? s->model->dir : "";
@@ -246,10 +219,10 @@ static int read_model(struct stack *s, struct ek_fault *fault)
 int start_plan(struct stack *s, int *ret_exit, struct ek_fault *fault)
 {
     const char *what = "the device";
-    int r = find_device(s, fault);
+    int r = start_device(s, fault);
     if (r == 0) {
         what = "the model";
-        r = read_model(s, fault);
+        r = start_texts(s, fault);
     }
     if (r == -E2BIG)
         r = -EBADMSG; /* only the plan does not fit */
@@ -283,348 +256,16 @@ int start_write_plan(const struct stack *s, bool json, struct ek_buf *out)
     return r < 0 ? r : ek_buf_ok(out) ? 0 : -ENOMEM;
 }
 
-static void on_progress(void *ctx, uint64_t done, uint64_t total)
-{
-    struct stack *s = ctx;
-    int percent = total ? (int)(done * 100 / total) : 100;
-    http_progress(s->http, "loading weights", done, total);
-    if (percent == s->percent)
-        return;
-    struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
-    if (s->bar && poll(&out, 1, 0) == 1) /* Ctrl-S at the terminal does not stop the load */
-        (void)fprintf(stderr, "\r  loading weights  [%-40.*s] %3d %%%s", percent * 40 / 100,
-                      "########################################", percent,
-                      percent == 100 ? "\n" : "");
-    if (percent / 5 != s->percent / 5)
-        (void)sd_notifyf(0, "STATUS=Loading weights: %d %%", percent);
-    s->percent = percent;
-}
-
-/* What the files are said to be; nothing is loaded before that is so. */
-static int verify_files(struct stack *s, struct ek_fault *fault)
-{
-    const char *list = s->o->weights_checksums;
-    uint32_t files = 0;
-    uint64_t bytes = 0, start = ek_now_us();
-    if (strcmp(list, "off") == 0)
-        return 0;
-    http_progress(s->http, "verifying checksums", 0, 0);
-    (void)sd_notify(0, "STATUS=Verifying checksums");
-    int r = checksum_verify(s->model->dir, strcmp(list, "auto") == 0 ? NULL : list, &files, &bytes,
-                            fault);
-    if (r == 0 && files > 0)
-        ek_log(EK_LOG_INFO, "Verified the checksums of %u files, %.1f MB, in %.1f s", files,
-               (double)bytes / 1e6, (double)(ek_now_us() - start) / 1e6);
-    return r;
-}
-
-static int load_device(struct stack *s, struct ek_fault *fault)
-{
-    struct ek_plan_request q;
-    struct ek_kv_params kv = {.blocks = s->plan.blocks,
-                              .host_blocks = s->plan.host_blocks,
-                              .block_size = s->engine_params.block_size,
-                              .states = s->engine_params.states};
-    sizing_request(s, &q);
-    if (s->cluster)
-        ek_cluster_serve(s->cluster, s->engine_params.max_model_len);
-    s->launcher.apart.stamp = named_stamp(s->model->dir);
-    int r = s->backend->open(&s->open, &s->device, fault);
-    if (r == 0)
-        r = sigbus_watch(&s->model->files, s->model->dir);
-    if (r == 0) {
-        r = s->backend->load(s->device, &q, &s->model->files, on_progress, s, fault);
-        sigbus_done();
-    }
-    if (r == 0) {
-        http_progress(s->http, "reserving the KV pool", 0, 0);
-        r = s->backend->kv_open(s->device, &kv);
-    }
-    if (r == 0) {
-        prefix_file_note_model(s);
-        model_close_files(s->model);
-    }
-    return r;
-}
-
-static void on_deliver(void *ctx, uint32_t worker)
-{
-    struct stack *s = ctx;
-    http_deliver(s->http, worker);
-}
-
-static void on_dead(void *ctx, int code, const char *why)
-{
-    struct stack *s = ctx;
-    s->dead(s->dead_ctx, code, why);
-}
-
-static void on_revived(void *ctx, const char *why, uint64_t pause_us, uint32_t requests)
-{
-    (void)ctx;
-    if (why)
-        ek_log(EK_LOG_WARNING,
-               "The engine was replaced: %s; %u requests are computed again, after %.0f ms", why,
-               requests, (double)pause_us / 1e3);
-    else
-        ek_log(EK_LOG_NOTICE,
-               "The engine is there again, as asked for; %u requests are computed again, after "
-               "%.0f ms",
-               requests, (double)pause_us / 1e3);
-}
-
-static bool on_lost(void *ctx, const struct engine_loss *loss)
-{
-    const struct stack *s = ctx;
-    return losses_tell(http_losses(s->http), loss);
-}
-
-static int on_verdict(void *ctx, uint64_t number, uint64_t wait_us,
-                      struct engine_verdict *ret_verdict)
-{
-    const struct stack *s = ctx;
-    return losses_wait(http_losses(s->http), number, wait_us, ret_verdict);
-}
-
-/* "max_num_batched_tokens 1024 instead of 2048", or "the same limits". */
-static void say_limits(const struct engine_judged *j, char *text, size_t size)
-{
-    const struct {
-        const char *name;
-        uint64_t to, was;
-        bool set;
-    } rows[] = {
-        {"max_num_batched_tokens", j->with.tokens, j->loss->tokens, j->with.tokens != 0},
-        {"max_num_running_seqs", j->with.seqs, j->loss->seqs, j->with.seqs != 0},
-        {"MiB of swap space", j->with.swap_bytes >> 20, j->loss->swap_bytes >> 20,
-         j->with.set_swap},
-    };
-    size_t at = 0;
-    (void)snprintf(text, size, "the same limits");
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]) && at < size; i++) {
-        if (!rows[i].set)
-            continue;
-        int n =
-            snprintf(text + at, size - at, "%s%s %llu instead of %llu", at ? ", " : "",
-                     rows[i].name, (unsigned long long)rows[i].to, (unsigned long long)rows[i].was);
-        at += n > 0 ? (size_t)n : 0;
-    }
-}
-
-static void on_judged(void *ctx, const struct engine_judged *j)
-{
-    char limits[200];
-    (void)ctx;
-    say_limits(j, limits, sizeof(limits));
-    if (j->refused)
-        ek_log(EK_LOG_WARNING, "The engine goes on with the limits that it had: %s", j->refused);
-    else if (j->answered)
-        ek_log(EK_LOG_NOTICE, "evenkeeld judged the engine's end: %s: it goes on with %s",
-               j->with.cls, limits);
-    else if (j->loss->asked)
-        ek_log(EK_LOG_WARNING,
-               "evenkeeld did not judge the engine's end within %.3g s: it goes on with %s%s",
-               (double)j->loss->wait_us / 1e6, limits,
-               j->with.tokens ? " for 10 minutes, since memory may have been short" : "");
-    else
-        ek_log(EK_LOG_NOTICE, "Nobody judges the engine's end: it goes on with %s%s", limits,
-               j->with.tokens ? " for 10 minutes, since memory may have been short" : "");
-}
-
-static void on_away(void *ctx, const char *why)
-{
-    (void)ctx;
-    if (why)
-        ek_log(EK_LOG_WARNING, "The engine cannot be had again now, which is tried again: %s", why);
-    else
-        ek_log(EK_LOG_NOTICE,
-               "The engine is released: its process has ended, and requests wait until acquire");
-}
-
-static void on_refused(void *ctx, const char *why)
-{
-    (void)ctx;
-    ek_log(EK_LOG_WARNING,
-           "The engine is not restarted, and goes on: there would be none afterwards: %s", why);
-}
-
-/* The way of KV events from the engine to their readers, when they are asked for. */
-static int open_events(struct stack *s, struct ek_fault *fault)
-{
-    struct kvevents_config c;
-    struct kvlog *log = NULL;
-    int r = kvevents_config_parse(s->o->kv_events_config, &c, fault);
-    if (r < 0 || !c.on)
-        return r;
-    r = kvlog_new(c.max_queue_size, s->engine_params.block_size, &log);
-    if (r == 0)
-        r = kvpub_new(&c, log, &s->kvpub, fault);
-    if (r < 0) {
-        kvlog_free(log);
-        return r;
-    }
-    s->engine_params.kvlog = log;
-    return 0;
-}
-
-/* The file for the time after. Serving does not need it. */
-static void open_recorder(struct stack *s)
-{
-    struct engine_params *p = &s->engine_params;
-    const char *socket = s->o->control_socket;
-    struct ek_recorder_about about = {.max_seqs = p->max_seqs,
-                                      .max_tokens = p->max_batched_tokens,
-                                      .block_size = p->block_size,
-                                      .block_bytes = p->block_bytes};
-    if (!s->o->flight_recorder || !socket)
-        return;
-    int r = ek_recorder_open(socket, &about, &s->recorder);
-    if (r < 0)
-        ek_log(EK_LOG_WARNING, "Serving without a flight recorder: cannot make %s%s: %s", socket,
-               EK_RECORDER_FILE, ek_strerror(r));
-    p->recorder = s->recorder;
-}
-
-static int make_engine(struct stack *s, struct ek_fault *fault)
-{
-    struct engine_params *p = &s->engine_params;
-    int r = open_events(s, fault);
-    if (r < 0)
-        return r;
-    if (getrandom(p->hash_secret, sizeof(p->hash_secret), 0) != (ssize_t)sizeof(p->hash_secret))
-        return -EIO;
-    open_recorder(s);
-    prefix_file_open(s);
-    p->deliver = on_deliver;
-    p->dead = on_dead;
-    p->revived = on_revived;
-    p->away = on_away;
-    p->refused = on_refused;
-    p->verdict_wait_us = (uint64_t)(s->o->engine_verdict_wait * 1e6);
-    p->lost = on_lost;
-    p->verdict = on_verdict;
-    p->judged = on_judged;
-    p->revivals = (uint32_t)s->o->engine_restarts;
-    p->away_most_us = (uint64_t)(s->o->engine_wait * 1e6);
-    p->ctx = s;
-    return engine_new(p, s->backend, s->device, &s->engine, fault);
-}
-
-static void set_names(struct stack *s)
-{
-    const struct options *o = s->o;
-    struct served *v = &s->served;
-    for (size_t i = 0; i < o->served_model_name.count && v->names < HTTP_NAMES_MOST; i++)
-        v->name[v->names++] = o->served_model_name.at[i];
-    if (v->names)
-        return;
-    size_t len = strlen(o->model);
-    while (len > 1 && o->model[len - 1] == '/')
-        len--;
-    size_t from = len;
-    while (from > 0 && o->model[from - 1] != '/')
-        from--;
-    (void)snprintf(s->name, sizeof(s->name), "%.*s", (int)(len - from), o->model + from);
-    if (s->name[0] && strcmp(s->name, o->model) != 0)
-        v->name[v->names++] = s->name;
-    v->name[v->names++] = o->model;
-}
-
-static void set_defaults(struct stack *s)
-{
-    const struct model_defaults *d = &s->model->defaults;
-    struct served_defaults *v = &s->served.defaults;
-    *v = (struct served_defaults){.sampling = EK_SAMPLING_NEUTRAL};
-    if (strcmp(s->o->generation_config, "vllm") == 0)
-        return;
-    v->sampling = d->sampling;
-    v->max_tokens =
-        d->max_new_tokens > 0 && d->max_new_tokens < INT32_MAX ? (uint32_t)d->max_new_tokens : 0;
-}
-
-static void fill_served(struct stack *s)
-{
-    const struct options *o = s->o;
-    const struct engine_params *p = &s->engine_params;
-    struct served *v = &s->served;
-    *v =
-        (struct served){.engine = s->engine,
-                        .tok = s->tok,
-                        .fim = fim_find(s->tok),
-                        .chat = s->chat,
-                        .grammars = s->grammars,
-                        .kvlog = p->kvlog,
-                        .pasts = s->pasts,
-                        .backend = s->backend,
-                        .device = s->device,
-                        .root = o->model,
-                        .family = s->model->family,
-                        .parameters = s->model->parameters,
-                        .weight_bytes = s->model->weight_file_bytes,
-                        .max_model_len = p->max_model_len,
-                        .vocab = p->vocab,
-                        .hidden = p->hidden,
-                        .block_size = p->block_size,
-                        .blocks = p->blocks,
-                        .host_blocks = p->host_blocks,
-                        .seed = o->seed,
-                        .max_logprobs = (uint32_t)o->max_logprobs,
-                        .body_most = o->max_body_bytes ? o->max_body_bytes
-                                                       : (4u << 20) + (size_t)p->max_model_len * 32,
-                        .step_deadline_us = p->step_deadline_us,
-                        .force_usage = o->enable_force_include_usage,
-                        .prompt_details = o->enable_prompt_tokens_details,
-                        .hidden_metrics = o->show_hidden_metrics_for_version != NULL,
-                        .tokenizer_info = s->tokenizer_info.data,
-                        .request_metrics = o->enable_per_request_metrics,
-                        .prefix_caching = o->enable_prefix_caching,
-                        .dtype = o->dtype,
-                        .kv_dtype = o->kv_cache_dtype,
-                        .device_name = s->info.name,
-                        .memory_utilization = o->gpu_memory_utilization};
-    v->ranks = ek_open_local(&s->open);
-    for (uint32_t i = 0; i < v->ranks; i++)
-        v->rank_card[i] = ek_open_device(&s->open, i);
-    for (int i = 0; i < MEMPLAN_ITEMS && v->items < HTTP_ITEMS_MOST; i++)
-        v->item[v->items++] = (struct http_item){memplan_item_name(i), s->plan.bytes[i]};
-    answer_parsers_fill(s, v);
-    scores_fill(o, s->model, s->chat, v);
-    set_names(s);
-    set_defaults(s);
-    v->eos_count = end_ids(s, v->eos, HTTP_EOS_MOST);
-    sizing_compare(s);
-}
-
-int start_load(struct stack *s, int *ret_exit, struct ek_fault *fault)
-{
-    const char *what = "loading the weights";
-    s->percent = -1;
-    int r = verify_files(s, fault);
-    if (r == 0)
-        r = load_device(s, fault);
-    if (r == 0) {
-        what = "starting the engine";
-        http_progress(s->http, "starting the engine", 0, 0);
-        r = make_engine(s, fault);
-    }
-    r = in_host_memory(s, r, what, fault);
-    if (r < 0)
-        return start_failed(r, what, ret_exit, fault);
-    http_progress(s->http, "waiting for the listening socket", 1, 1);
-    fill_served(s);
-    return 0;
-}
-
 int start_follower(struct stack *s, int *ret_exit, struct ek_fault *fault)
 {
     const char *what = "the device";
-    int r = find_device(s, fault);
+    int r = start_device(s, fault);
     if (r == 0) {
         what = "the model";
         r = open_model(s, fault);
     }
     if (r == 0)
-        r = verify_files(s, fault);
+        r = start_verify(s, fault);
     if (r == 0) {
         what = "the other nodes";
         r = nodes_meet(s, fault);

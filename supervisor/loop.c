@@ -43,7 +43,8 @@
 #define LOOK_TICKS    5   /* between two looks at what needs a restart */
 #define REAP_AGAIN_MS 50u /* after one whose owner has not looked yet */
 #define LEAVE_LOOK_US 10000u
-#define TICK_SOON_MS  200 /* until systemd has been told that we are ready */
+#define LEAVE_MOST_US 150000000u /* answers that a restart waits for may take longer */
+#define TICK_SOON_MS  200        /* until systemd has been told that we are ready */
 #define EXTEND_S      60
 
 /* systemd */
@@ -199,16 +200,16 @@ static void on_stopped(void *ctx)
         (void)sd_event_source_set_enabled(l->sweep, SD_EVENT_ONESHOT);
 }
 
-/* A process that has just been started does not have its listening socket yet: nobody would. How
- * long that may take. */
-static uint64_t gives_socket_us(const struct loop *l)
+/* A server that has just been started, or is about to be, does not have its listening socket yet:
+ * nobody would. Until when that may take. */
+static uint64_t gives_socket_by(const struct loop *l, uint64_t now)
 {
-    uint64_t most_us = 0;
+    uint64_t last = 0;
     for (uint32_t i = 0; i < l->fleet.count; i++) {
-        uint64_t us = server_gives_socket_us(l->fleet.servers[i]);
-        most_us = us > most_us ? us : most_us;
+        uint64_t by = server_gives_socket_by(l->fleet.servers[i], now);
+        last = by > last ? by : last;
     }
-    return most_us;
+    return last;
 }
 
 static int on_leave(sd_event_source *source, uint64_t usec, void *ctx)
@@ -218,7 +219,7 @@ static int on_leave(sd_event_source *source, uint64_t usec, void *ctx)
     (void)usec;
     if (l->ending) /* it was told to end meanwhile, with its servers or without them */
         return 0;
-    if (now < l->leave_us + gives_socket_us(l)) {
+    if (now < gives_socket_by(l, now) && now < l->leave_us + LEAVE_MOST_US) {
         (void)sd_event_source_set_time(source, now + LEAVE_LOOK_US);
         return sd_event_source_set_enabled(source, SD_EVENT_ONESHOT);
     }
@@ -235,13 +236,13 @@ static int on_hand_over(sd_event_source *s, const struct signalfd_siginfo *si, v
     (void)si;
     if (l->ending || l->leave_us)
         return 0;
-    uint64_t now = ek_now_us(), most_us = gives_socket_us(l);
+    uint64_t now = ek_now_us(), by = gives_socket_by(l, now);
     l->leave_us = now;
-    if (most_us > 0)
+    if (by > now)
         ek_log(EK_LOG_NOTICE,
-               "a server starts that does not have its listening socket yet; ending for the next "
-               "evenkeeld when it has, in %.0f s at most",
-               (double)most_us / 1e6);
+               "a server is being started that does not have its listening socket yet; ending for "
+               "the next evenkeeld when it has, in %.0f s at most",
+               (double)LEAVE_MOST_US / 1e6);
     return sd_event_add_time(l->fleet.with.event, NULL, CLOCK_MONOTONIC, now, 1000, on_leave, l);
 }
 

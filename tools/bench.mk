@@ -2,14 +2,13 @@
 #
 #   make bench [MODEL=DIR] [REPEAT=n] [DTYPE=float32]     -> build/reports/bench.json, bench-kernels.json
 MODEL  ?= models/evenkeel-tiny
-REPEAT ?= 5
 DTYPE  ?= bfloat16
 
 bench: need $(B)/evenkeel-bench
 	@mkdir -p build/reports
-	@$(B)/evenkeel-bench engine --model "$(MODEL)" --repeat "$(REPEAT)" --dtype "$(DTYPE)" \
+	@$(B)/evenkeel-bench engine --model "$(MODEL)" --repeat "$(or $(REPEAT),5)" --dtype "$(DTYPE)" \
 	  --commit "$$(git rev-parse --short HEAD 2>/dev/null)" --report build/reports/bench.json
-	@$(B)/evenkeel-bench kernels --repeat "$(REPEAT)" \
+	@$(B)/evenkeel-bench kernels --repeat "$(or $(REPEAT),5)" \
 	  --commit "$$(git rev-parse --short HEAD 2>/dev/null)" --report build/reports/bench-kernels.json
 	@echo "Written to build/reports/bench.json and bench-kernels.json"
 
@@ -35,7 +34,7 @@ $(B)/bench_tokenizer: $(call obj,tests/bench/bench_tokenizer.c) $(AR_text)
 
 bench-tokenizer: need $(B)/bench_tokenizer build/tokenizers-venv/ready
 	@COMMIT=$$(git rev-parse --short HEAD 2>/dev/null) build/tokenizers-venv/bin/python \
-	  tools/bench-tokenizer.py $(B)/bench_tokenizer build/reports/bench-tokenizer.json $(REPEAT)
+	  tools/bench-tokenizer.py $(B)/bench_tokenizer build/reports/bench-tokenizer.json $(or $(REPEAT),5)
 .PHONY: bench-tokenizer
 
 # What --quantization costs in quality: perplexity, agreement and divergence against bfloat16.
@@ -60,7 +59,7 @@ SHARDS ?= 4
 $(B)/load_model: $(call obj,tests/bench/load_model.c) $(AR_model)
 	$(CC) -o $@ $^ $(ALL_LD) $(LIBS_SERVER)
 bench-load: need $(B)/load_model
-	@B=$(B) MIB=$(MIB) SHARDS=$(SHARDS) REPEAT=$(REPEAT) python3 tests/bench/bench_load.py
+	@B=$(B) MIB=$(MIB) SHARDS=$(SHARDS) REPEAT=$(or $(REPEAT),5) python3 tests/bench/bench_load.py
 .PHONY: bench-load
 
 # Beside llama.cpp and vLLM on this CPU: the same weights and threads, in turns. The peers come from
@@ -79,7 +78,7 @@ comma_to_space = $(subst $(comma), ,$(1))
 bench-peers: need $(B)/evenkeel-bench $(B)/evenkeel-server $(PEER_MODEL)-Q4_0.gguf \
   $(if $(filter vllm,$(call comma_to_space,$(PEERS))),$(VLLM)/ready)
 	@python3 tests/bench/bench_peers.py --build $(B) --models build/models --llama "$(LLAMA)" --vllm "$(VLLM)/venv/bin/python" \
-	  --repeat "$(REPEAT)" --peers "$(PEERS)" --parts "$(PARTS)" --commit "$$(git rev-parse --short HEAD 2>/dev/null)"
+	  --repeat "$(or $(REPEAT),5)" --peers "$(PEERS)" --parts "$(PARTS)" --commit "$$(git rev-parse --short HEAD 2>/dev/null)"
 	@python3 tools/report.py
 $(PEER_MODEL)-BF16.gguf: tests/bench/make_model.py
 	@python3 $< build/models
@@ -99,7 +98,7 @@ $(LLAMA)/llama-quantize:
 bench-plan: PARTS :=
 bench-plan: REPEAT := 3
 bench-plan: need $(B)/evenkeel-bench $(B)/evenkeel-server $(B)/evenkeelctl $(PEER_MODEL)-BF16.gguf
-	@python3 tests/bench/bench_plan.py --build $(B) --repeat "$(REPEAT)" --parts "$(PARTS)" \
+	@python3 tests/bench/bench_plan.py --build $(B) --repeat "$(or $(REPEAT),5)" --parts "$(PARTS)" \
 	  --commit "$$(git rev-parse --short HEAD 2>/dev/null)"
 	@python3 tools/report_plan.py build/reports/bench-plan.json --docs docs
 .PHONY: bench-plan

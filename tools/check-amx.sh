@@ -11,7 +11,7 @@ for flag in amx_tile amx_bf16 amx_int8 avx512_bf16 avx512_vnni; do
     }
 done
 ${MAKE:-make} -s "$B/evenkeel-server" "$B/evenkeel-bench" "$B/tests/unit/kernels/test_tier" \
-    "$B/tests/unit/kernels/test_cpu" "$B/tests/unit/kernels/test_shapes" \
+    "$B/tests/unit/kernels/test_tier_gemm" "$B/tests/unit/kernels/test_cpu" "$B/tests/unit/kernels/test_shapes" \
     "$B/tests/unit/server/test_golden" "$B/tests/unit/server/test_oracle"
 EVENKEEL_CPU_ISA=amx
 export EVENKEEL_CPU_ISA
@@ -19,8 +19,8 @@ export EVENKEEL_CPU_ISA
     echo "Nothing was tested: the kernel does not let processes use tiles (Linux 5.16 or newer does)." >&2
     exit 1
 }
-for t in kernels/test_tier kernels/test_cpu kernels/test_shapes server/test_golden server/test_oracle; do
-    printf '  %-22s ' "$t"
+for t in kernels/test_tier kernels/test_tier_gemm kernels/test_cpu kernels/test_shapes server/test_golden server/test_oracle; do
+    printf '  %-24s ' "$t"
     if "$B/tests/unit/$t" >"$B/check-amx.log" 2>&1; then
         echo ok
     else

@@ -51,11 +51,11 @@ for u in evenkeeld evenkeel-server@ evenkeel-managed@; do
 done
 gate "$units/evenkeeld.service" 1.5 evenkeeld
 gate "$units/evenkeel-nvml.service" 0.6 evenkeel-nvml
-gate "$units/evenkeel-server@.service" 1.3 evenkeel-server
-gate "$units/evenkeel-managed@.service" 1.3 "evenkeel-server under evenkeeld"
+gate "$units/evenkeel-server@.service" 1.1 evenkeel-server
+gate "$units/evenkeel-managed@.service" 1.1 "evenkeel-server under evenkeeld"
 gate "$work/cuda/evenkeeld.service" 2.0 "evenkeeld with GPUs"
-gate "$work/cuda/evenkeel-server@.service" 1.8 "evenkeel-server with GPUs"
-gate "$work/cuda/evenkeel-managed@.service" 1.8 "evenkeel-server under evenkeeld with GPUs"
+gate "$work/cuda/evenkeel-server@.service" 1.6 "evenkeel-server with GPUs"
+gate "$work/cuda/evenkeel-managed@.service" 1.6 "evenkeel-server under evenkeeld with GPUs"
 
 # What programs say about the configuration that is installed.
 sed "s|/usr/share/evenkeel|$work/root/usr/share/evenkeel|" "$work/root/etc/evenkeel/evenkeeld.yaml" >"$work/evenkeeld.yaml"

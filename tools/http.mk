@@ -6,7 +6,6 @@ bench-http: all venv $(B)/http-client
 	  build/venv/bin/python tests/bench/bench_http.py $(B)/http-client
 STREAMS ?= 2000
 IDLE    ?= 10000
-SECONDS ?= 5
 .PHONY: bench-http
 # What reading /metrics costs, and whether bad readers are felt: make bench-scrape [WINDOW=1] [WINDOWS=10] -> build/reports/scrape.json
 bench-scrape: all venv

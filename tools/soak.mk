@@ -55,7 +55,7 @@ $(B)/bench_recorder: $(call obj,$(RECORDER_C)) $(AR_engine)
 bench-recorder: need $(B)/bench_recorder
 	@mkdir -p build/reports
 	@COMMIT=$$(git rev-parse --short HEAD 2>/dev/null) \
-	  $(B)/bench_recorder build/reports/bench-recorder.json $(REPEAT)
+	  $(B)/bench_recorder build/reports/bench-recorder.json $(or $(REPEAT),5)
 .PHONY: bench-recorder
 # One key's flood beside another key's few requests, the same way.
 #

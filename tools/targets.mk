@@ -251,7 +251,8 @@ $(VLLM)/ready: tools/vllm-install.sh
 check-vllm-supervised: all venv $(VLLM)/ready
 	@VLLM=$(VLLM) build/venv/bin/python -m pytest -q --no-header tests/vllm/test_supervised.py
 check-vllm-companion: all venv $(VLLM)/ready
-	@VLLM=$(VLLM) build/venv/bin/python -m pytest -q --no-header tests/vllm/test_companion.py
+	@VLLM=$(VLLM) build/venv/bin/python -m pytest -q --no-header tests/vllm/test_companion.py \
+	  tests/vllm/test_container.py
 # It, evenkeeld and clients, while they are killed, stopped and replaced in the order of a seed.
 #   make check-vllm-chaos [SEED=day] [ONLY="api_kill restart"]
 check-vllm-chaos: all venv $(VLLM)/ready

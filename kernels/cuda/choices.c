@@ -3,6 +3,10 @@
  * environment, read when a model is loaded. The first value is taken unless another is named, and
  * no value changes which token is sampled from the same logits. tools/gpu_run.py measures them
  * (sections ab-*); what has won becomes the first value, and its variable goes.
+ *
+ * Tried on an H200 and left out: programmatic dependent launch (a decode of 1 the same, top-p a
+ * third slower), copies ahead to shared memory of keys and values (15 us a layer against 22 for 1
+ * sequence, but 446 against 336 for 256) and of weights (a decode of 8 17 % slower).
  */
 #include <stdarg.h>
 #include <stdio.h>

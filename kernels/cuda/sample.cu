@@ -11,16 +11,9 @@
  * the token drawn lies in it.
  *
  * Where too many tokens weigh about the same to be collected, and for typical-p, the block searches
- * the row itself, without sorting. The question is always at which weight a running count or sum
- * reaches a limit; a search over the bits of the weights answers it in three passes. Sums are of
- * integers (weights times 2^40), so both ways give the same token, whatever adds them first.
+ * the row itself (sample_search.cuh). Both ways give the same token.
  */
-#include "kernels/cuda/sample.cuh"
-
-#define THREADS  1024
-#define WARPS    (THREADS / 32)
-#define BUCKETS  CU_DRAW_BUCKETS /* as many as threads */
-#define FARTHEST 0x7fffffffu
+#include "kernels/cuda/sample_search.cuh"
 
 /* Apart from sm_100 on: registers are few, and there the assembler spills with all in one. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
@@ -29,53 +22,10 @@
 #define APART_LATE DEV
 #endif
 
-/* For typical-p: the weight of all, and the surprise that is expected. */
-struct surprise {
-    double total, expected;
-};
-
-/* Tokens heaviest first (bits of the weight, inverted id), and the mass of each beginning. */
-struct sorted {
-    u64 token[CU_DRAW_LIST], mass[CU_DRAW_LIST];
-};
-
-struct work {
-    union {
-        struct buckets h;
-        struct sorted s;
-    };
-    u64 warp_mass[WARPS];
-    uint32_t warp_count[WARPS];
-    float warp_float[WARPS];
-    double warp_double[WARPS];
-    u64 answer[2];
-    uint32_t found, found_count;
-    struct surprise surprise;
-    struct row row; /* that is sampled, here so that it takes no registers all the time */
-};
-
-/* How far a weight's surprise is from the expected one, as bits that order like the number. */
-DEV uint32_t distance(const struct surprise &s, float w)
-{
-    return __float_as_uint((float)fabs(-log((double)w / s.total) - s.expected));
-}
-
-DEV u64 block_max64(u64 v, struct work *w)
-{
-    v = warp_max64(v);
-    __syncthreads();
-    if (threadIdx.x % 32 == 0)
-        w->warp_mass[threadIdx.x / 32] = v;
-    __syncthreads();
-    u64 most = w->warp_mass[0];
-    for (int i = 1; i < WARPS; i++)
-        most = max64(most, w->warp_mass[i]);
-    return most;
-}
-
 /* The largest of these ids, 0 when there is none: of those that come behind `before`, unless it is
  * 0. */
-DEV u64 largest(const struct row *r, uint32_t from, uint32_t to, u64 before, struct work *w)
+DEV u64 largest(const struct sample_row *r, uint32_t from, uint32_t to, u64 before,
+                struct sample_work *w)
 {
     u64 most = 0;
 
@@ -90,7 +40,7 @@ DEV u64 largest(const struct row *r, uint32_t from, uint32_t to, u64 before, str
     return block_max64(most, w);
 }
 
-DEV float lse_of(const struct row *r, float max, struct work *w)
+DEV float lse_of(const struct sample_row *r, float max, struct sample_work *w)
 {
     float sum = 0.0f;
 
@@ -118,223 +68,6 @@ DEV double random_at(uint64_t seed, uint64_t position)
     return (double)(((uint64_t)c[0] << 32 | c[1]) >> 11) * 0x1p-53;
 }
 
-/* Over the block, for all its threads. */
-DEV void block_totals(struct work *w, uint32_t *count, u64 *mass)
-{
-    warp_totals(mass, count);
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) {
-        w->warp_mass[threadIdx.x / 32] = *mass;
-        w->warp_count[threadIdx.x / 32] = *count;
-    }
-    __syncthreads();
-    *mass = w->warp_mass[threadIdx.x % 32]; /* as many warps as lanes */
-    *count = w->warp_count[threadIdx.x % 32];
-    warp_totals(mass, count);
-    __syncthreads();
-}
-
-/* f(id, weight) for every weight above zero: each thread asks for eight logits at once, which would
- * be waited for one after the other. */
-template <class F> DEV void each_weight(const struct row *r, const F &f)
-{
-    for (uint32_t first = threadIdx.x * 4; first < r->n; first += THREADS * 8) {
-        float x[2][4];
-        uint32_t bits[2] = {};
-#pragma unroll
-        for (uint32_t q = 0; q < 2; q++) {
-            const uint32_t id = first + q * THREADS * 4;
-            if (id >= r->n)
-                continue;
-            load_quad(r->x, id, x[q]);
-            bits[q] = allowed_quad(r, id) & (id + 4 <= r->n ? 15u : (1u << (r->n - id)) - 1);
-        }
-#pragma unroll
-        for (uint32_t i = 0; i < 8; i++) {
-            const float w = bits[i / 4] >> i % 4 & 1u ? weight_of(r, x[i / 4][i % 4]) : 0.0f;
-            if (w > 0.0f)
-                f(first + i / 4 * THREADS * 4 + i % 4, w);
-        }
-    }
-}
-
-/* Number and mass of all weights above zero. */
-DEV void totals(const struct row *r, struct work *w, uint32_t *ret_count, u64 *ret_mass)
-{
-    u64 mass = 0;
-    uint32_t count = 0;
-
-    each_weight(r, [&](uint32_t, float f) {
-        mass += mass_of(f);
-        count++;
-    });
-    block_totals(w, &count, &mass);
-    *ret_mass = mass;
-    *ret_count = count;
-}
-
-/* A weight at which the order is cut, and what lies before all of that weight. */
-struct cut {
-    uint32_t bits; /* of the weight */
-    uint32_t count;
-    u64 mass;
-};
-
-/* In which bucket, from the highest down, the running sum first reaches limit; c grows by what lies
- * before. One thread per bucket. */
-DEV uint32_t find_bucket(struct work *w, u64 limit, bool by_count, struct cut *c)
-{
-    const uint32_t bucket = BUCKETS - 1 - threadIdx.x, lane = threadIdx.x % 32;
-    const u64 mass = mass_in(&w->h, bucket);
-    const uint32_t count = w->h.count[bucket];
-    u64 upto_mass = mass;
-    uint32_t upto_count = count;
-
-    for (int i = 1; i < 32; i <<= 1) {
-        u64 m = __shfl_up_sync(0xffffffffu, upto_mass, i);
-        uint32_t n = __shfl_up_sync(0xffffffffu, upto_count, i);
-        upto_mass += lane >= (uint32_t)i ? m : 0;
-        upto_count += lane >= (uint32_t)i ? n : 0;
-    }
-    if (lane == 31) {
-        w->warp_mass[threadIdx.x / 32] = upto_mass;
-        w->warp_count[threadIdx.x / 32] = upto_count;
-    }
-    __syncthreads();
-    for (uint32_t i = 0; i < threadIdx.x / 32; i++) {
-        upto_mass += w->warp_mass[i];
-        upto_count += w->warp_count[i];
-    }
-    u64 before_mass = c->mass + upto_mass - mass;
-    uint32_t before_count = c->count + upto_count - count;
-    u64 before = by_count ? before_count : before_mass;
-    if (before < limit && before + (by_count ? count : mass) >= limit) {
-        w->found = bucket; /* one thread only: the running sum reaches the limit once */
-        w->found_count = before_count;
-        w->answer[0] = before_mass;
-    }
-    __syncthreads();
-    c->mass = w->answer[0];
-    c->count = w->found_count;
-    return w->found;
-}
-
-/* Two orders: heaviest first, or nearest to the expected surprise first. */
-struct by_weight {
-    enum { HIGHEST = 20 }; /* weights are 0 .. 1 and have 30 bits, distances 31 */
-};
-struct by_distance {
-    enum { HIGHEST = 30 };
-    const struct surprise *s;
-};
-
-DEV uint32_t order_bits(const by_weight &, float w)
-{
-    return __float_as_uint(w);
-}
-DEV uint32_t order_bits(const by_distance &o, float w)
-{
-    return FARTHEST - distance(*o.s, w);
-}
-
-/* The place in the order at which the running count or mass reaches limit (1 .. total). `known`: of
- * weights what their highest bits are, or NULL. */
-template <class O>
-DEV struct cut find_cut(const struct row *r, struct work *w, u64 limit, bool by_count,
-                        const O &order, const struct cu_draw *known)
-{
-    struct cut c = {0, 0, 0};
-
-    for (int shift = O::HIGHEST; shift >= 0; shift -= 10) {
-        const bool is_known = known && shift == O::HIGHEST;
-        const u64 mass = is_known ? known->mass[threadIdx.x] : 0;
-        w->h.low[threadIdx.x] = (uint32_t)mass;
-        w->h.high[threadIdx.x] = (uint32_t)(mass >> 32);
-        w->h.count[threadIdx.x] = is_known ? known->count[threadIdx.x] : 0;
-        __syncthreads();
-        if (!is_known)
-            each_weight(r, [&](uint32_t, float f) {
-                const uint32_t bits = order_bits(order, f);
-                if ((u64)bits >> (shift + 10) == (u64)c.bits >> (shift + 10))
-                    put(&w->h, bits >> shift & (BUCKETS - 1), f);
-            });
-        __syncthreads();
-        c.bits |= find_bucket(w, limit, by_count, &c) << shift;
-        __syncthreads();
-    }
-    return c;
-}
-
-/* What find_id() sums: every weight's mass, 1 for each weight of these bits, or the mass of those
- * at this distance. */
-struct of_all {
-};
-struct of_weight {
-    uint32_t bits;
-};
-struct at_distance {
-    uint32_t bits;
-    const struct surprise *s;
-};
-
-DEV u64 measure_of(const of_all &, float f)
-{
-    return mass_of(f);
-}
-DEV u64 measure_of(const of_weight &m, float f)
-{
-    return __float_as_uint(f) == m.bits;
-}
-DEV u64 measure_of(const at_distance &m, float f)
-{
-    return f > 0.0f && FARTHEST - distance(*m.s, f) == m.bits ? mass_of(f) : 0;
-}
-
-/* In order of ids: the first of these at which a running sum reaches limit. Warps share the range
- * until it is short, then one thread walks. */
-template <class M>
-DEV uint32_t find_id(const struct row *r, struct work *w, u64 limit, const M &m, uint32_t from,
-                     uint32_t to)
-{
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    u64 before = 0;
-
-    while (to - from > 128) {
-        uint32_t share = (to - from + WARPS - 1) / WARPS, first = min(from + warp * share, to);
-        uint32_t end = min(first + share, to);
-        u64 sum = 0;
-#pragma unroll 4
-        for (uint32_t id = first + lane; id < end; id += 32)
-            sum += measure_of(m, weight(r, id));
-        for (int i = 16; i > 0; i >>= 1)
-            sum += __shfl_xor_sync(0xffffffffu, sum, i);
-        __syncthreads();
-        if (lane == 0)
-            w->warp_mass[warp] = sum;
-        __syncthreads();
-        uint32_t at_warp = 0;
-#pragma unroll 1 /* there are few registers left */
-        while (at_warp + 1 < WARPS && before + w->warp_mass[at_warp] < limit)
-            before += w->warp_mass[at_warp++];
-        from = min(from + at_warp * share, to);
-        to = min(from + share, to);
-        __syncthreads();
-    }
-    if (threadIdx.x == 0) {
-        uint32_t last = from;
-        for (uint32_t id = from; id < to && before < limit; id++) {
-            u64 mass = measure_of(m, weight(r, id));
-            before += mass;
-            last = mass > 0 ? id : last;
-        }
-        w->found = last;
-    }
-    __syncthreads();
-    uint32_t id = w->found;
-    __syncthreads();
-    return id;
-}
-
 /* floor(share * total), kept inside [0, total). */
 DEV u64 share_of(double share, u64 total)
 {
@@ -342,63 +75,8 @@ DEV u64 share_of(double share, u64 total)
     return v < total ? v : total - 1;
 }
 
-/* The mass of a beginning of the order that ends at the count-th entry. */
-DEV u64 mass_upto(const struct cut *c, uint32_t count)
-{
-    return c->mass + (u64)(count - c->count) * mass_of(__uint_as_float(c->bits));
-}
-
-DEV double block_sum_double(double f, double *work)
-{
-    for (int i = 16; i > 0; i >>= 1)
-        f += __shfl_xor_sync(0xffffffffu, f, i);
-    __syncthreads();
-    if (threadIdx.x % 32 == 0)
-        work[threadIdx.x / 32] = f;
-    __syncthreads();
-    double sum = 0.0;
-    for (int i = 0; i < WARPS; i++)
-        sum += work[i];
-    __syncthreads();
-    return sum;
-}
-
-/* Leaves only the tokens whose surprise is nearest to the expected one, until they hold typical_p
- * of the weight: of those that are farther, or as far with a later id, the logit becomes -infinity.
- * The row's logits are a copy then. A function of its own, so that its double precision takes no
- * registers from rows that do not ask for it. */
-APART void keep_typical(struct work *w, float typical_p)
-{
-    const struct row *r = &w->row;
-    float *x = (float *)(uintptr_t)r->x;
-    double expected = 0.0;
-    uint32_t count;
-    u64 mass;
-
-    totals(r, w, &count, &mass);
-    const double total = (double)mass / (double)UNIT;
-    for (uint32_t id = threadIdx.x; id < r->n; id += THREADS) {
-        double p = (double)weight(r, id) / total;
-        expected -= p > 0.0 ? p * log(p) : 0.0;
-    }
-    expected = block_sum_double(expected, w->warp_double);
-    if (threadIdx.x == 0)
-        w->surprise = {total, expected};
-    __syncthreads();
-    const u64 limit = mass_for((double)typical_p * (double)mass);
-    struct cut c = find_cut(r, w, limit, false, by_distance{&w->surprise}, NULL);
-    uint32_t last = find_id(r, w, limit - c.mass, at_distance{c.bits, &w->surprise}, 0, r->n);
-    for (uint32_t id = threadIdx.x; id < r->n; id += THREADS) {
-        float f = weight(r, id);
-        uint32_t d = f > 0.0f ? distance(w->surprise, f) : 0, far = FARTHEST - c.bits;
-        if (d > far || (d == far && id > last))
-            x[id] = -INFINITY;
-    }
-    __syncthreads();
-}
-
 /* Number and mass of the row's weights. */
-DEV void piece_totals(const struct cu_piece *piece, uint32_t pieces, struct work *w,
+DEV void piece_totals(const struct cu_piece *piece, uint32_t pieces, struct sample_work *w,
                       uint32_t *ret_count, u64 *ret_mass)
 {
     u64 mass = 0;
@@ -415,10 +93,10 @@ DEV void piece_totals(const struct cu_piece *piece, uint32_t pieces, struct work
 
 /* From the row in w; `known` as find_cut() takes it, `piece` what is known of weights by pieces, or
  * NULL. */
-DEV uint32_t draw(struct work *w, const struct ek_sampling *p, uint32_t position,
-                  const struct cu_draw *known, const struct cu_piece *piece)
+DEV uint32_t draw_from_row(struct sample_work *w, const struct ek_sampling *p, uint32_t position,
+                           const struct cu_draw *known, const struct cu_piece *piece)
 {
-    const struct row *r = &w->row;
+    const struct sample_row *r = &w->row;
     uint32_t count;
     u64 kept;
 
@@ -429,17 +107,17 @@ DEV uint32_t draw(struct work *w, const struct ek_sampling *p, uint32_t position
     if (!wants_cut(p))
         return find_id(r, w, share_of(random_at(p->seed, position), kept) + 1, of_all{}, 0, r->n);
     if (p->top_k > 0 && p->top_k < count) {
-        struct cut c = find_cut(r, w, p->top_k, true, by_weight{}, known);
+        struct sample_cut c = find_cut(r, w, p->top_k, true, by_weight{}, known);
         kept = mass_upto(&c, p->top_k);
     }
     if (p->top_p < 1.0f) { /* as many as are needed to hold top_p of it, one at least */
         const u64 limit = mass_for((double)p->top_p * (double)kept);
-        struct cut c = find_cut(r, w, limit, false, by_weight{}, known);
+        struct sample_cut c = find_cut(r, w, limit, false, by_weight{}, known);
         u64 each = mass_of(__uint_as_float(c.bits));
         kept = c.mass + (limit - c.mass + each - 1) / each * each;
     }
     u64 limit = share_of(random_at(p->seed, position), kept) + 1;
-    struct cut c = find_cut(r, w, limit, false, by_weight{}, known);
+    struct sample_cut c = find_cut(r, w, limit, false, by_weight{}, known);
     u64 rank = (limit - c.mass - 1) / mass_of(__uint_as_float(c.bits));
     return find_id(r, w, rank + 1, of_weight{c.bits}, 0, r->n);
 }
@@ -447,7 +125,7 @@ DEV uint32_t draw(struct work *w, const struct ek_sampling *p, uint32_t position
 /* ---- from what sample_scan.cu has found ---- */
 
 /* The sum over threads up to this one. */
-DEV u64 block_running(u64 v, struct work *w)
+DEV u64 block_running(u64 v, struct sample_work *w)
 {
     const uint32_t lane = threadIdx.x % 32;
 
@@ -465,8 +143,8 @@ DEV u64 block_running(u64 v, struct work *w)
 }
 
 /* Among all that have weight: first the piece, then the token in it. */
-APART_LATE uint32_t draw_from_pieces(const struct row *r, const struct cu_piece *piece, u64 limit,
-                                     struct work *w)
+APART_LATE uint32_t draw_from_pieces(const struct sample_row *r, const struct cu_piece *piece,
+                                     u64 limit, struct sample_work *w)
 {
     const uint32_t pieces = pieces_of(r->n);
     u64 sum = 0;
@@ -490,9 +168,9 @@ APART_LATE uint32_t draw_from_pieces(const struct row *r, const struct cu_piece 
 }
 
 /* Sorts what was collected, heaviest first and of equals the lower id, and sums up. */
-DEV void sort_list(const struct cu_draw *list, uint32_t count, struct work *w)
+DEV void sort_list(const struct cu_draw *list, uint32_t count, struct sample_work *w)
 {
-    struct sorted *s = &w->s;
+    struct sample_sorted *s = &w->s;
     uint32_t size = 32;
 
     while (size < count)
@@ -523,7 +201,7 @@ DEV void sort_list(const struct cu_draw *list, uint32_t count, struct work *w)
 }
 
 /* Where the running mass reaches limit. */
-DEV uint32_t reaches(const struct sorted *s, u64 limit)
+DEV uint32_t reaches(const struct sample_sorted *s, u64 limit)
 {
     uint32_t from = 0, to = CU_DRAW_LIST - 1;
 
@@ -539,7 +217,7 @@ DEV uint32_t reaches(const struct sorted *s, u64 limit)
 
 /* Among the heaviest top_k that together hold top_p, all of which were collected. */
 APART uint32_t draw_from_list(const struct cu_draw *list, const struct cu_piece *piece,
-                              const struct ek_sampling *p, uint32_t position, struct work *w)
+                              const struct ek_sampling *p, uint32_t position, struct sample_work *w)
 {
     uint32_t count;
     u64 kept;
@@ -555,12 +233,12 @@ APART uint32_t draw_from_list(const struct cu_draw *list, const struct cu_piece 
 }
 
 /* The token of the row in w, -1 if none may be chosen. */
-DEV int32_t choose(const struct cu_sample_args &a, uint32_t logit_row, u64 best,
-                   const struct ek_sampling *p, uint32_t position, struct work *w)
+DEV int32_t choose_token(const struct cu_sample_args &a, uint32_t logit_row, u64 best,
+                         const struct ek_sampling *p, uint32_t position, struct sample_work *w)
 {
     const struct cu_piece *piece = pieces_at(&a, logit_row);
     const struct cu_draw *list = draw_at(&a, logit_row);
-    struct row r = w->row;
+    struct sample_row r = w->row;
     const bool draws = temper(&r, p, best);
     uint32_t count;
     u64 mass;
@@ -576,9 +254,9 @@ DEV int32_t choose(const struct cu_sample_args &a, uint32_t logit_row, u64 best,
     if (wants_typical(p))
         keep_typical(w, p->typical_p);
     if (wants_typical(p) || !a.weighed || (wants_cut(p) && (!a.collected || list->listed == 0)))
-        return (int32_t)draw(w, p, position,
-                             a.weighed && wants_cut(p) && !wants_typical(p) ? list : NULL,
-                             a.weighed && !wants_typical(p) ? piece : NULL);
+        return (int32_t)draw_from_row(w, p, position,
+                                      a.weighed && wants_cut(p) && !wants_typical(p) ? list : NULL,
+                                      a.weighed && !wants_typical(p) ? piece : NULL);
     if (wants_cut(p))
         return (int32_t)draw_from_list(list, piece, p, position, w);
     piece_totals(piece, pieces_of(w->row.n), w, &count, &mass);
@@ -587,8 +265,8 @@ DEV int32_t choose(const struct cu_sample_args &a, uint32_t logit_row, u64 best,
 }
 
 /* The largest of all, largest first; the same for every thread. */
-DEV uint32_t alternatives(const struct row *r, int32_t *ids, float *logits, uint32_t top,
-                          struct work *w)
+DEV uint32_t alternatives(const struct sample_row *r, int32_t *ids, float *logits, uint32_t top,
+                          struct sample_work *w)
 {
     u64 before = 0;
     uint32_t count = 0;
@@ -608,7 +286,7 @@ DEV uint32_t alternatives(const struct row *r, int32_t *ids, float *logits, uint
 }
 
 /* The history grows by what was sampled; a step planned on top of none goes on with token 0. */
-DEV void push(struct cu_slot *slot, uint32_t *lists, uint32_t room, int32_t token)
+DEV void push_token(struct cu_slot *slot, uint32_t *lists, uint32_t room, int32_t token)
 {
     struct ek_slot_set *s = &slot->set;
 
@@ -621,8 +299,9 @@ DEV void push(struct cu_slot *slot, uint32_t *lists, uint32_t room, int32_t toke
 
 /* The same by pieces, of which each tells its largest: only that of the one taken is sought anew.
  */
-APART_LATE uint32_t alternatives_of(const struct row *r, struct cu_piece *piece, int32_t *ids,
-                                    float *logits, uint32_t top, struct work *w)
+APART_LATE uint32_t alternatives_of(const struct sample_row *r, struct cu_piece *piece,
+                                    int32_t *ids, float *logits, uint32_t top,
+                                    struct sample_work *w)
 {
     const uint32_t pieces = pieces_of(r->n);
     uint32_t count = 0;
@@ -647,7 +326,7 @@ APART_LATE uint32_t alternatives_of(const struct row *r, struct cu_piece *piece,
     return count;
 }
 
-DEV float lse_of_row(const struct row *r, struct work *w)
+DEV float lse_of_row(const struct sample_row *r, struct sample_work *w)
 {
     u64 best = largest(r, 0, r->n, 0, w);
     return lse_of(r, best ? value_of(best) : -INFINITY, w);
@@ -659,7 +338,8 @@ DEV cu_addr results_at(const struct cu_sample_args *a)
 }
 
 /* Of the pieces: the best that may be chosen, and the log of the sum of exp. */
-DEV u64 sum_up(const struct cu_piece *piece, uint32_t pieces, struct work *w, float *ret_lse)
+DEV u64 sum_pieces(const struct cu_piece *piece, uint32_t pieces, struct sample_work *w,
+                   float *ret_lse)
 {
     u64 largest = 0, best = 0;
     float sum = 0.0f;
@@ -682,7 +362,7 @@ DEV u64 sum_up(const struct cu_piece *piece, uint32_t pieces, struct work *w, fl
 
 EK_KERNEL(ek_sample, struct cu_sample_args, THREADS)
 {
-    __shared__ struct work w;
+    __shared__ struct sample_work w;
     const struct cu_step *s = step_of(a.step);
     if (blockIdx.x >= s->seqs)
         return;
@@ -698,19 +378,19 @@ EK_KERNEL(ek_sample, struct cu_sample_args, THREADS)
         return;
     struct cu_slot *slot = at<struct cu_slot>(a.slots) + q->slot;
     struct cu_piece *piece = pieces_at(&a, q->logit_row);
-    const struct row raw = row_at(&a, q->logit_row);
-    const u64 best = sum_up(piece, pieces_of(a.vocab), &w, &out->lse);
+    const struct sample_row raw = row_at(&a, q->logit_row);
+    const u64 best = sum_pieces(piece, pieces_of(a.vocab), &w, &out->lse);
     if (threadIdx.x == 0)
         w.row = chosen_from(&a, &slot->set, q->logit_row);
     __syncthreads();
-    const int32_t token = choose(a, q->logit_row, best, &slot->set.sampling, q->context, &w);
+    const int32_t token = choose_token(a, q->logit_row, best, &slot->set.sampling, q->context, &w);
     const uint32_t top =
         token < 0 ? 0
                   : alternatives_of(&raw, piece, out->top_id, out->top_logit, slot->set.top, &w);
     if (threadIdx.x > 0)
         return;
-    push(slot, at<uint32_t>(a.words) + (uint64_t)q->slot * a.slot_words, a.slot_words,
-         token < 0 ? 0 : token);
+    push_token(slot, at<uint32_t>(a.words) + (uint64_t)q->slot * a.slot_words, a.slot_words,
+               token < 0 ? 0 : token);
     if (token < 0)
         return;
     out->tokens = 1;
@@ -722,13 +402,13 @@ EK_KERNEL(ek_sample, struct cu_sample_args, THREADS)
 /* A block: one scored row; those lie behind the sampled ones. */
 EK_KERNEL_ALONE(ek_score, struct cu_sample_args, THREADS)
 {
-    __shared__ struct work w;
+    __shared__ struct sample_work w;
     const struct cu_step *s = step_of(a.step);
     const uint32_t index = blockIdx.x;
     if (index >= s->scores)
         return;
     const struct cu_score score = array_of<struct cu_score>(s, s->score_at)[index];
-    const struct row r = row_at(&a, s->logit_rows - s->scores + index);
+    const struct sample_row r = row_at(&a, s->logit_rows - s->scores + index);
     struct ek_result_score *out =
         (struct ek_result_score *)(at<struct ek_result_seq>(results_at(&a)) + s->seqs) + index;
     const float target = r.x[score.target];

@@ -10,7 +10,7 @@
 
 typedef unsigned long long u64;
 
-struct row {
+struct sample_row {
     const float *x;
     const uint32_t *mask; /* or NULL */
     uint32_t n;
@@ -59,18 +59,18 @@ DEV void warp_totals(u64 *mass, uint32_t *count)
     }
 }
 
-DEV bool allowed(const struct row *r, uint32_t id)
+DEV bool allowed(const struct sample_row *r, uint32_t id)
 {
     return !r->mask || (r->mask[id / 32] >> (id % 32) & 1u);
 }
 
-DEV float weight_of(const struct row *r, float x)
+DEV float weight_of(const struct sample_row *r, float x)
 {
     float w = expf((x - r->max) * r->factor);
     return w >= r->min_p ? w : 0.0f; /* not-a-number is no weight either */
 }
 
-DEV float weight(const struct row *r, uint32_t id)
+DEV float weight(const struct sample_row *r, uint32_t id)
 {
     return allowed(r, id) ? weight_of(r, r->x[id]) : 0.0f;
 }
@@ -88,7 +88,7 @@ DEV void load_quad(const float *x, uint32_t id, float f[4])
 }
 
 /* A bit for each of four tokens that may be chosen. */
-DEV uint32_t allowed_quad(const struct row *r, uint32_t id)
+DEV uint32_t allowed_quad(const struct sample_row *r, uint32_t id)
 {
     return r->mask ? r->mask[id / 32] >> (id % 32) & 15u : 15u;
 }
@@ -152,9 +152,9 @@ DEV bool adjusts(const struct ek_slot_set *s)
 }
 
 /* The logits as the model has them. */
-DEV struct row row_at(const struct cu_sample_args *a, uint32_t logit_row)
+DEV struct sample_row row_at(const struct cu_sample_args *a, uint32_t logit_row)
 {
-    struct row r = {};
+    struct sample_row r = {};
 
     r.x = at<const float>(a->logits) + (uint64_t)logit_row * a->logit_stride;
     r.n = a->vocab;
@@ -168,10 +168,10 @@ DEV float *adjusted_at(const struct cu_sample_args *a, uint32_t logit_row)
 }
 
 /* The logits that a token is chosen from: as the slot wants them, under the step's mask. */
-DEV struct row chosen_from(const struct cu_sample_args *a, const struct ek_slot_set *set,
-                           uint32_t logit_row)
+DEV struct sample_row chosen_from(const struct cu_sample_args *a, const struct ek_slot_set *set,
+                                  uint32_t logit_row)
 {
-    struct row r = row_at(a, logit_row);
+    struct sample_row r = row_at(a, logit_row);
 
     if (adjusts(set))
         r.x = adjusted_at(a, logit_row);
@@ -189,7 +189,7 @@ DEV struct cu_piece *pieces_at(const struct cu_sample_args *a, uint32_t logit_ro
 }
 
 /* Tempers a row whose largest logit has this place; false where no token is drawn. */
-DEV bool temper(struct row *r, const struct ek_sampling *p, u64 best)
+DEV bool temper(struct sample_row *r, const struct ek_sampling *p, u64 best)
 {
     r->max = best ? value_of(best) : -INFINITY;
     r->factor = 1.0f / p->temperature;

@@ -184,7 +184,7 @@ DEV void load_piece(const float *x, uint32_t piece, uint32_t n, float (&ret_f)[Q
 }
 
 /* The largest that may be chosen: what may not is no number. */
-DEV u64 lane_choice(const struct row *r, uint32_t piece)
+DEV u64 lane_choice(const struct sample_row *r, uint32_t piece)
 {
     float f[QUADS][4];
 
@@ -209,7 +209,7 @@ EK_KERNEL(ek_sample_scan, struct cu_sample_args, THREADS)
     if (!q->sample)
         return;
     const struct ek_slot_set *set = &(at<struct cu_slot>(a.slots) + q->slot)->set;
-    const struct row raw = row_at(&a, q->logit_row), r = chosen_from(&a, set, q->logit_row);
+    const struct sample_row raw = row_at(&a, q->logit_row), r = chosen_from(&a, set, q->logit_row);
     const struct scan_share mine = share_of_block(pieces_of(raw.n));
     const struct range ids = {mine.from * CU_PIECE, min(mine.to * CU_PIECE, raw.n)};
     uint32_t *buckets = (uint32_t *)draw_at(&a, q->logit_row);
@@ -247,8 +247,9 @@ DEV u64 best_of_row(const struct cu_piece *piece, uint32_t pieces)
 }
 
 /* The row of this block's sequence, tempered; false where none is drawn from here. */
-DEV bool row_to_draw(const struct cu_sample_args &a, const struct cu_step *s, struct row *ret_row,
-                     struct ek_sampling *ret_sampling, uint32_t *ret_logit_row)
+DEV bool row_to_draw(const struct cu_sample_args &a, const struct cu_step *s,
+                     struct sample_row *ret_row, struct ek_sampling *ret_sampling,
+                     uint32_t *ret_logit_row)
 {
     if (blockIdx.x >= s->seqs)
         return false;
@@ -264,7 +265,7 @@ DEV bool row_to_draw(const struct cu_sample_args &a, const struct cu_step *s, st
 }
 
 /* The weights of a piece: the warp's sums. */
-DEV void weigh_piece(const struct row *r, uint32_t p, struct buckets *b, bool cut,
+DEV void weigh_piece(const struct sample_row *r, uint32_t p, struct buckets *b, bool cut,
                      struct cu_piece *piece)
 {
     u64 mass = 0;
@@ -295,7 +296,7 @@ DEV void weigh_piece(const struct row *r, uint32_t p, struct buckets *b, bool cu
 EK_KERNEL(ek_sample_weigh, struct cu_sample_args, THREADS)
 {
     __shared__ struct buckets b;
-    struct row r;
+    struct sample_row r;
     struct ek_sampling p;
     uint32_t logit_row;
 
@@ -372,7 +373,8 @@ DEV void last_bucket(const struct cu_draw *draw, const struct ek_sampling *p, st
 }
 
 /* Appends the tokens of a piece that weigh as much as the bucket or more. In any order. */
-DEV void collect_piece(const struct row *r, uint32_t p, uint32_t bucket, struct cu_draw *draw)
+DEV void collect_piece(const struct sample_row *r, uint32_t p, uint32_t bucket,
+                       struct cu_draw *draw)
 {
     for (uint32_t q = 0; q < QUADS; q++) {
         const uint32_t id = id_in_piece(p, q);
@@ -395,7 +397,7 @@ DEV void collect_piece(const struct row *r, uint32_t p, uint32_t bucket, struct 
 EK_KERNEL(ek_sample_collect, struct cu_sample_args, THREADS)
 {
     __shared__ struct found f;
-    struct row r;
+    struct sample_row r;
     struct ek_sampling p;
     uint32_t logit_row;
 

@@ -97,6 +97,7 @@ struct openai_ask {
     const char *call;    /* which one, NULL = any */
     const char *args_of; /* harmony: the answer is the arguments of this tool's call */
     const char *effort;  /* how much to think, for the template; NULL = its own default */
+    int64_t thinking;    /* tokens of it at most, below 0 = any */
     /* what to complete: a string, a list of ids, or a list of such */
     json_t *prompt;
     const json_t *suffix;  /* what follows the gap that is to be filled, a string, or NULL */

@@ -1,6 +1,6 @@
 /*
  * One choice of a generation: tokens to text, log probabilities and tool calls (complete.h). Called
- * by complete.c.
+ * by complete.c and submit.c.
  */
 #include <errno.h>
 

@@ -62,6 +62,17 @@ void generation_free(struct generation *g);
 
 /* Makes the request of a choice whose turn it is, as generation_submit() does. 0 or -ENOMEM. */
 int generation_request(struct choice *c);
+/* The tokens of one of its prompts, borrowed. */
+struct token_vec generation_prompt(const struct generation *g, uint32_t prompt);
+/* Bytes that it takes from the beginning on, whatever its answers are. */
+size_t generation_fixed(const struct generation *g);
+/* Bytes of texts and lists that wait to be told: what an answer takes beside its request. */
+size_t generation_held(const struct generation *g);
+/* Frees both but for the first choice's numbers, once an answer has been rendered: it is over, and
+ * nothing of it can be told any more. */
+void generation_drop(struct generation *g);
+
+/* submit.c */
 /* Hands what is due and has room to the engine. -EBADMSG with err when the engine does not take it:
  * then nothing of the generation goes on. */
 int generation_submit(struct generation *g, struct api_error *err);
@@ -74,13 +85,8 @@ bool generation_tick(struct generation *g);
 void generation_abort(struct generation *g);
 /* After it is over: 0, or -EBADMSG with err when it did not end well. */
 int generation_check(const struct generation *g, struct api_error *err);
-/* Bytes that it takes from the beginning on, whatever its answers are. */
-size_t generation_fixed(const struct generation *g);
-/* Bytes of texts and lists that wait to be told: what an answer takes beside its request. */
-size_t generation_held(const struct generation *g);
-/* Frees both but for the first choice's numbers, once an answer has been rendered: it is over, and
- * nothing of it can be told any more. */
-void generation_drop(struct generation *g);
+/* Gives back what its key is charged for beyond so many places of the queue; whether it was. */
+bool generation_give_places(struct generation *g, uint32_t keep);
 
 /* choice.c: the same for one choice; the engine is not touched. */
 bool choice_pump(struct choice *c);

@@ -57,8 +57,8 @@
         ROW_NO("tfs_z", FOR_TEXT, 1, "use min_p"), ROW_NO("top_a", FOR_TEXT, 0, "use min_p"),      \
         ROW_NO("t_max_predict_ms", FOR_TEXT & ~FOR_INFILL, 0, "use max_tokens"),                   \
         ROW_NO("n_indent", FOR_TEXT & ~FOR_INFILL, 0, "use a grammar"),                            \
-        ROW_NO("reasoning_budget", FOR_TEXT, -1, "use reasoning_effort"),                          \
-        ROW_NO_ANY("thinking_token_budget", FOR_TEXT, "use reasoning_effort"),                     \
+        ROW_NO("reasoning_budget", FOR_TEXT & ~FOR_CHAT, -1, "use chat completions"),              \
+        ROW_NO("thinking_token_budget", FOR_TEXT & ~FOR_CHAT, -1, "use chat completions"),         \
         ROW_NO_ANY("stop_regex", FOR_TEXT, "use stop"),                                            \
         ROW_NO_ANY("lora_path", FOR_TEXT, "use model"),                                            \
         ROW_NO_TRUE("grammar_lazy", FOR_TEXT, "use tools with strict"),                            \
@@ -74,8 +74,8 @@
         ROW_FREE("prompt_cache_retention", FOR_TEXT), ROW_FREE("prediction", FOR_CHAT),            \
         ROW_FREE("verbosity", FOR_CHAT), ROW_FREE("web_search_options", FOR_CHAT),                 \
         ROW_FREE("truncation", FOR_RESPONSES), ROW_FREE("max_tool_calls", FOR_RESPONSES),          \
-        ROW_FREE("client_metadata", FOR_RESPONSES), ROW_FREE("thinking", FOR_TEXT),                \
-        ROW_FREE("container", FOR_MESSAGES),                                                       \
+        ROW_FREE("client_metadata", FOR_RESPONSES),                                                \
+        ROW_FREE("thinking", FOR_TEXT & ~FOR_MESSAGES), ROW_FREE("container", FOR_MESSAGES),       \
         ROW_FREE("context_management", FOR_RESPONSES | FOR_MESSAGES),                              \
         ROW_FREE("mcp_servers", FOR_MESSAGES), ROW_FREE("inference_geo", FOR_MESSAGES),            \
         ROW_FREE("cache_control", FOR_MESSAGES), ROW_FREE("speed", FOR_MESSAGES),                  \

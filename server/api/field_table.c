@@ -12,6 +12,7 @@
 #include "server/api/fields.h"
 #include "server/api/readers.h"
 #include "server/api/served.h"
+#include "server/text/answer/reasoning.h"
 
 static int read_model(const struct field_source *from, json_t *v, struct openai_ask *a,
                       struct api_error *err)
@@ -202,6 +203,46 @@ static int read_reasoning(const struct field_source *from, json_t *v, struct ope
     if (!json_is_object(v))
         return api_refuse(err, 400, "reasoning", "`reasoning` must be an object.");
     return effort ? read_effort(from, effort, a, err) : 0;
+}
+
+/* The most that it may think, where the server can tell when that is over. */
+static int read_budget(const struct field_source *from, json_t *v, const char *field,
+                       struct openai_ask *a, struct api_error *err)
+{
+    int r = field_whole(v, field, -1, INT32_MAX, &a->thinking, err);
+    if (r == 0 && a->thinking >= 0 && !reasoning_has_marks(from->served->think))
+        return api_refuse(err, 400, field,
+                          from->served->think == THINK_NONE
+                              ? "`%s`: this model has no thinking that the server knows "
+                                "(--reasoning-parser)."
+                              : "`%s`: this model's thinking has no bound; use reasoning_effort.",
+                          field);
+    return r;
+}
+
+static int read_thinking_budget(const struct field_source *from, json_t *v, struct openai_ask *a,
+                                struct api_error *err)
+{
+    return read_budget(from, v, "thinking_token_budget", a, err);
+}
+
+static int read_reasoning_budget(const struct field_source *from, json_t *v, struct openai_ask *a,
+                                 struct api_error *err)
+{
+    return read_budget(from, v, "reasoning_budget", a, err);
+}
+
+/* {"type": "enabled", "budget_tokens": ...} of messages. Clients send it whatever the model. */
+static int read_thinking(const struct field_source *from, json_t *v, struct openai_ask *a,
+                         struct api_error *err)
+{
+    json_t *most = json_object_get(v, "budget_tokens");
+    if (!json_is_object(v))
+        return api_refuse(err, 400, "thinking", "`thinking` must be an object.");
+    if (most && reasoning_has_marks(from->served->think))
+        return read_budget(from, most, "thinking.budget_tokens", a, err);
+    openai_ignore(a, "", "thinking");
+    return 0;
 }
 
 static int read_documents(const struct field_source *from, json_t *v, struct openai_ask *a,
@@ -447,6 +488,13 @@ const struct field field_table[] = {
             "Whether to think, for the chat template, or how much."),
     ROW_OWN("reasoning_effort", FOR_CHAT, read_effort, "\"type\":\"string\"",
             "How much to think, for the chat template: low, medium, high."),
+    ROW_OWN("thinking_token_budget", FOR_CHAT, read_thinking_budget,
+            "\"type\":\"integer\",\"minimum\":-1",
+            "After so many tokens of thinking the answer begins; -1: when the model says so."),
+    ROW_OWN("reasoning_budget", FOR_CHAT, read_reasoning_budget,
+            "\"type\":\"integer\",\"minimum\":-1", "llama.cpp's name of thinking_token_budget."),
+    ROW_OWN("thinking", FOR_MESSAGES, read_thinking, "\"type\":\"object\"",
+            "`budget_tokens`, as thinking_token_budget of chats."),
     ROW_OWN("reasoning", FOR_RESPONSES, read_reasoning, "\"type\":\"object\"",
             "`effort`, as reasoning_effort of chats."),
     ROW_OWN("documents", FOR_CHAT, read_documents, OBJECTS, "Documents for the chat template."),

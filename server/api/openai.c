@@ -152,6 +152,7 @@ int openai_parse(const struct served *s, enum openai_api api, json_t *body, stru
                            .model = s->name[0],
                            .stream = api == API_OLLAMA_CHAT || api == API_OLLAMA_TEXT,
                            .n = 1,
+                           .thinking = -1,
                            .prompts = 1,
                            .work = work,
                            .skip_specials = true,

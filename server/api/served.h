@@ -1,4 +1,4 @@
-/* What is served: the model as the requests see it. Made by server/start.c when it is loaded. */
+/* What is served: the model as the requests see it. server/start_load.c makes it. */
 #pragma once
 
 #include <stdbool.h>
@@ -50,7 +50,8 @@ struct http_item {
     uint64_t bytes;
 };
 
-/* What is served: made by main.c once the model is loaded, unchanged and alive until http_free().
+/* What is served: made by start_load.c once the model is loaded, unchanged and alive until
+ * http_free().
  */
 struct served {
     struct engine *engine;

@@ -45,8 +45,13 @@ static struct request *constrained(const struct sched *s, const struct flight_se
 {
     const struct entry *e = &s->entries.at[q->entry];
 
-    return q->sample && !q->put_off && e->number == q->number && e->req->ask.grammar ? e->req
-                                                                                     : NULL;
+    if (!q->sample || q->put_off || e->number != q->number)
+        return NULL;
+    const struct request *r = e->req;
+    uint32_t count = atomic_load_explicit(&r->out_count, memory_order_relaxed);
+    bool thinks =
+        thinking_binds(&r->thinking, &r->ask.thinking, count, SCHED_DEPTH * EK_STEP_TOKENS);
+    return r->ask.grammar || thinks ? e->req : NULL;
 }
 
 bool constrain_needed(const struct sched *s, const struct flight *f)
@@ -55,6 +60,28 @@ bool constrain_needed(const struct sched *s, const struct flight *f)
         if (constrained(s, &f->seq[i]))
             return true;
     return false;
+}
+
+static void only_one(int32_t token, uint32_t words, uint32_t *bits)
+{
+    memset(bits, 0, words * sizeof(*bits));
+    bits[(uint32_t)token / 32] = 1u << ((uint32_t)token % 32);
+}
+
+/* True when no form says what comes next: it has not begun, or there is none. Then that is any
+ * token, or the mark that ends the thinking. */
+static bool fill_free(struct request *r, uint32_t count, uint32_t *ret_first, uint32_t words,
+                      uint32_t *bits)
+{
+    if (r->ask.grammar && constrain_begun(r, count, ret_first))
+        return false;
+    thinking_follow(&r->thinking, &r->ask.thinking, &r->out[0].id, sizeof(r->out[0]), count);
+    int32_t only = thinking_forced(&r->thinking, &r->ask.thinking);
+    if (only < 0)
+        memset(bits, 0xff, words * sizeof(*bits));
+    else
+        only_one(only, words, bits);
+    return true;
 }
 
 /* Where there is no choice of bytes, one token only: those that are appended without a step are the
@@ -66,10 +93,8 @@ static bool fill_row(struct request *r, struct ek_work *work, uint32_t words, ui
     uint32_t first;
     int32_t only;
 
-    if (!constrain_begun(r, count, &first)) {
-        memset(bits, 0xff, words * sizeof(*bits));
+    if (fill_free(r, count, &first, words, bits))
         return true;
-    }
     r->matcher.work = work;
     /* What does not fit leaves nothing to choose from, which ends the request. */
     (void)matcher_follow(&r->matcher, &r->out[first].id, sizeof(r->out[0]), count - first);
@@ -82,8 +107,7 @@ static bool fill_row(struct request *r, struct ek_work *work, uint32_t words, ui
     }
     if (ek_work_stopped(work))
         return false;
-    memset(bits, 0, words * sizeof(*bits));
-    bits[(uint32_t)only / 32] = 1u << ((uint32_t)only % 32);
+    only_one(only, words, bits);
     return true;
 }
 
@@ -243,10 +267,8 @@ static bool fill_or_wait(struct constrain *c, struct sched *s, struct flight_seq
     if (r->mask_given)
         return false;
     r->mask_ready = false;
-    if (!constrain_begun(r, count, &first)) {
-        memset(bits, 0xff, words * sizeof(*bits));
+    if (fill_free(r, count, &first, words, bits))
         return true;
-    }
     if (ready) {
         memcpy(bits, r->mask_bits, words * sizeof(*bits));
         return true;

@@ -44,7 +44,8 @@ struct request *request_new(const struct req_ask *ask)
 {
     if (ask->max_new_tokens == 0 || ask->prompt_tokens == 0 || ask->top > EK_TOP_MOST ||
         ask->stop_count > REQ_STOP_IDS || ask->biases > EK_BIAS_MOST || ask->bad > EK_BAD_WORDS ||
-        ask->gates > REQ_GATE || (ask->hidden && ask->hidden_width == 0))
+        ask->gates > REQ_GATE || (ask->thinking.on && ask->thinking.close.count == 0) ||
+        (ask->hidden && ask->hidden_width == 0))
         return NULL;
 
     struct request *r = calloc(1, sizeof(*r));

@@ -23,6 +23,7 @@
 #include "common/metrics.h"
 #include "kernels/step.h"
 #include "server/engine/tenants.h"
+#include "server/engine/thinking.h"
 #include "server/grammar/grammar.h"
 
 #define REQ_STOP_IDS EK_BANNED_MOST
@@ -76,6 +77,7 @@ struct req_ask {
      * what comes before is free. None: it begins with the first token. */
     int32_t gate[REQ_GATE], gate_last;
     uint32_t gates;
+    struct thinking_limit thinking;
 };
 
 /* One token that came out. What was appended without a choice has logprob 0 and no top. */
@@ -128,6 +130,7 @@ struct request {
     uint32_t gate_read, gate_met; /* tokens looked at for the gate, and of it found in a row */
     uint32_t form_at;             /* the token that the form begins with, when form_open */
     bool form_open;
+    struct thinking thinking; /* engine thread */
     atomic_uint refs;
     atomic_int wish; /* enum req_finish that the HTTP side wants: STOP, ABORT; 0 = none */
     struct ek_arena arena;

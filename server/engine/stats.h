@@ -1,6 +1,6 @@
 /*
  * What the scheduler and the engine count: plain fields, whose names for the outside are known to
- * server/net/metrics.c alone. The scheduler fills most of them, the engine adds its own.
+ * server/net/metrics_engine.c alone. The scheduler fills most of them, the engine adds its own.
  */
 #pragma once
 
@@ -83,11 +83,11 @@ struct engine_stats {
     uint64_t snapshots_taken, snapshots_evicted, snapshot_hits;
     uint32_t device_blocks; /* that the device has memory for, block 0 included */
     uint64_t pool_resizes, pool_resize_failures, migrated_blocks;
-    uint64_t waste_tokens;        /* empty slots of last blocks */
-    uint64_t used_tokens;         /* tokens held by live requests */
-    uint64_t queued_tokens;       /* prompt tokens waiting */
-    uint64_t oldest_wait_us;      /* age of the oldest waiting request */
-    uint64_t untaken_us;          /* of the oldest one that the engine has not looked at, 0 = none */
+    uint64_t waste_tokens;   /* empty slots of last blocks */
+    uint64_t used_tokens;    /* tokens held by live requests */
+    uint64_t queued_tokens;  /* prompt tokens waiting */
+    uint64_t oldest_wait_us; /* age of the oldest waiting request */
+    uint64_t untaken_us;     /* of the oldest one that the engine has not looked at, 0 = none */
     uint64_t steps, last_step_us; /* count, and when the last one ended (monotonic) */
     uint64_t step_started_us;     /* start of the oldest step in flight, 0 = none */
     uint64_t prompt_tokens, generation_tokens;

@@ -1,215 +1,17 @@
 /*
- * Reads a JSON schema: references, combinations, and which type's reader does the rest (schema.h).
- * Called by compile.c, and by those readers for what lies within.
+ * Reads a JSON schema: rules for references, combinations, and which type's reader does the rest
+ * (schema.h). Called by compile.c, and by those readers for what lies within.
  */
 #include "server/grammar/schema.h"
 
 #include <errno.h>
-#include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/err.h"
 #include "server/grammar/schema_inside.h"
 
 #define ENUM_MOST 5000u
-
-/* Keywords that are read, by what they are about; 0 = all types. */
-static const struct {
-    const char *name;
-    unsigned types;
-} keywords[] = {
-    {"type", 0},
-    {"enum", 0},
-    {"const", 0},
-    {"anyOf", 0},
-    {"oneOf", 0},
-    {"allOf", 0},
-    {"$ref", 0},
-    {"not", 0},
-    {"if", 0},
-    {"then", 0},
-    {"else", 0},
-    {"nullable", 0},
-    {"format", TYPE_STRING},
-    {"pattern", TYPE_STRING},
-    {SCHEMA_LARK, TYPE_STRING},
-    {"minLength", TYPE_STRING},
-    {"maxLength", TYPE_STRING},
-    {"minimum", TYPE_NUMBER},
-    {"maximum", TYPE_NUMBER},
-    {"exclusiveMinimum", TYPE_NUMBER},
-    {"exclusiveMaximum", TYPE_NUMBER},
-    {"multipleOf", TYPE_NUMBER},
-    {"items", TYPE_ARRAY},
-    {"prefixItems", TYPE_ARRAY},
-    {"additionalItems", TYPE_ARRAY},
-    {"minItems", TYPE_ARRAY},
-    {"maxItems", TYPE_ARRAY},
-    {"uniqueItems", TYPE_ARRAY},
-    {"properties", TYPE_OBJECT},
-    {"required", TYPE_OBJECT},
-    {"additionalProperties", TYPE_OBJECT},
-    {"minProperties", TYPE_OBJECT},
-    {"maxProperties", TYPE_OBJECT},
-    {"patternProperties", TYPE_OBJECT},
-    {"propertyNames", TYPE_OBJECT},
-    {"dependentRequired", TYPE_OBJECT},
-    {"dependentSchemas", TYPE_OBJECT},
-};
-
-bool schema_is_annotation(const char *keyword)
-{
-    static const char *const names[] = {
-        "title",         "description",  "default",         "examples",         "example",
-        "deprecated",    "readOnly",     "writeOnly",       "$schema",          "$id",
-        "$comment",      "$defs",        "$anchor",         "definitions",      "$vocabulary",
-        "discriminator", "externalDocs", "contentEncoding", "contentMediaType", "contentSchema"};
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (strcmp(names[i], keyword) == 0)
-            return true;
-    return strncmp(keyword, "x-", 2) == 0;
-}
-
-/* ---- where one is ---- */
-
-static int schema_refuse_text(struct schema_reader *r, const char *keyword, const char *text)
-{
-    char pointer[sizeof(r->path) + 48];
-    struct ek_fault *f = r->fault;
-
-    (void)snprintf(pointer, sizeof(pointer), "%s%s%.40s", r->path, keyword ? "/" : "",
-                   keyword ? keyword : "");
-    /* The field holds less: then its tail, which tells more. */
-    size_t len = strlen(pointer), most = f ? sizeof(f->field) - 4 : 0;
-    char field[sizeof(f->field)];
-    if (f && len > most)
-        (void)snprintf(field, sizeof(field), "...%s", pointer + len - most);
-    else
-        (void)snprintf(field, sizeof(field), "%.60s", pointer);
-    ek_fault_write(f, field, "%s (at %s of the schema)", text, pointer[0] ? pointer : "the root");
-    return -EBADMSG;
-}
-
-int schema_refuse(struct schema_reader *r, const char *keyword, const char *fmt, ...)
-{
-    char text[256];
-    va_list ap;
-
-    va_start(ap, fmt);
-    (void)vsnprintf(text, sizeof(text), fmt, ap);
-    va_end(ap);
-    r->never = false;
-    return schema_refuse_text(r, keyword, text);
-}
-
-int schema_contradicts(struct schema_reader *r, const char *keyword, const char *fmt, ...)
-{
-    char text[256];
-    va_list ap;
-
-    va_start(ap, fmt);
-    (void)vsnprintf(text, sizeof(text), fmt, ap);
-    va_end(ap);
-    r->never = true;
-    return schema_refuse_text(r, keyword, text);
-}
-
-bool schema_is_never(struct schema_reader *r, int code)
-{
-    bool never = code == -EBADMSG && r->never;
-    r->never = false;
-    return never;
-}
-
-static void append(struct schema_reader *r, const char *text)
-{
-    size_t at = strlen(r->path);
-    for (; *text && at + 3 < sizeof(r->path); text++) {
-        if (*text == '~' || *text == '/') {
-            r->path[at++] = '~';
-            r->path[at++] = *text == '~' ? '0' : '1';
-        } else {
-            r->path[at++] = *text;
-        }
-    }
-    r->path[at] = '\0';
-}
-
-size_t schema_enter(struct schema_reader *r, const char *keyword, const char *name)
-{
-    size_t was = strlen(r->path);
-    for (int i = 0; i < 2; i++) {
-        const char *part = i == 0 ? keyword : name;
-        size_t at = strlen(r->path);
-        if (!part || !*part || at + 2 >= sizeof(r->path))
-            continue;
-        r->path[at] = '/';
-        r->path[at + 1] = '\0';
-        append(r, part);
-    }
-    return was;
-}
-
-void schema_leave(struct schema_reader *r, size_t was)
-{
-    r->path[was] = '\0';
-}
-
-static size_t enter_index(struct schema_reader *r, const char *keyword, size_t index)
-{
-    char number[24];
-    (void)snprintf(number, sizeof(number), "%zu", index);
-    return schema_enter(r, keyword, number);
-}
-
-/* ---- references ---- */
-
-/* One step of a pointer: the unescaped name up to the next slash. */
-static const json_t *step(const json_t *at, const char *part, size_t len)
-{
-    char name[256];
-    size_t n = 0;
-    for (size_t i = 0; i < len; i++) {
-        char c = part[i];
-        if (c == '~' && i + 1 < len)
-            c = part[++i] == '1' ? '/' : '~';
-        else if (c == '%' && i + 2 < len && sscanf(part + i + 1, "%2hhx", (unsigned char *)&c) == 1)
-            i += 2;
-        if (n + 1 >= sizeof(name))
-            return NULL;
-        name[n++] = c;
-    }
-    name[n] = '\0';
-    if (json_is_array(at)) {
-        char *end;
-        unsigned long i = strtoul(name, &end, 10);
-        return *end || end == name ? NULL : json_array_get(at, i);
-    }
-    return json_object_get(at, name);
-}
-
-const json_t *schema_find(struct schema_reader *r, const char *ref)
-{
-    const json_t *at = r->root;
-
-    (void)schema_pay(r, 1 + strlen(ref) / 8);
-    if (ref[0] != '#' || (ref[1] != '\0' && ref[1] != '/')) {
-        (void)schema_refuse(r, "$ref",
-                            "only references into the schema itself are offered (#/...)");
-        return NULL;
-    }
-    for (const char *part = ref + 1; at && *part == '/';) {
-        size_t len = strcspn(part + 1, "/");
-        at = step(at, part + 1, len);
-        part += 1 + len;
-    }
-    if (!at)
-        (void)schema_refuse(r, "$ref", "there is nothing at %.100s", ref);
-    return at;
-}
 
 int schema_root(struct schema_reader *r, const json_t *root)
 {
@@ -227,7 +29,7 @@ void schema_root_done(struct schema_reader *r)
 }
 
 /* The rule of a reference, read when it is met first. */
-static int read_ref(struct schema_reader *r, const char *ref, uint32_t *ret_expr)
+static int schema_ref(struct schema_reader *r, const char *ref, uint32_t *ret_expr)
 {
     const json_t *known = json_object_get(r->refs, ref);
     uint32_t e = EXPR_NEVER;
@@ -251,72 +53,6 @@ static int read_ref(struct schema_reader *r, const char *ref, uint32_t *ret_expr
     expr_rule_set(r->set, rule, e);
     *ret_expr = expr_call(r->set, rule);
     return code;
-}
-
-/* ---- types ---- */
-
-static unsigned type_bit(const char *name)
-{
-    static const char *const names[] = {"null",   "boolean", "integer", "number",
-                                        "string", "array",   "object"};
-    for (unsigned i = 0; name && i < sizeof(names) / sizeof(names[0]); i++)
-        if (strcmp(names[i], name) == 0)
-            return 1u << i;
-    return 0;
-}
-
-int schema_types(struct schema_reader *r, const json_t *schema, unsigned *ret_types)
-{
-    const json_t *type = json_object_get(schema, "type");
-    unsigned types = 0;
-
-    for (size_t i = 0; type && i < (json_is_array(type) ? json_array_size(type) : 1); i++) {
-        unsigned bit =
-            type_bit(json_string_value(json_is_array(type) ? json_array_get(type, i) : type));
-        if (!bit)
-            return schema_refuse(r, "type",
-                                 "`type` must be null, boolean, integer, number, string, array or "
-                                 "object, or a list of them");
-        types |= bit;
-    }
-    if (type && types == 0)
-        return schema_contradicts(r, "type", "no type is left that is allowed");
-    for (size_t i = 0; !type && i < sizeof(keywords) / sizeof(keywords[0]); i++)
-        if (json_object_get(schema, keywords[i].name))
-            types |= keywords[i].types;
-    *ret_types = types ? types : TYPE_ALL;
-    return 0;
-}
-
-int schema_count(struct schema_reader *r, const json_t *schema, const char *keyword,
-                 uint32_t missing, uint32_t *ret_count)
-{
-    const json_t *v = json_object_get(schema, keyword);
-    double d = json_number_value(v);
-
-    *ret_count = missing;
-    if (!v)
-        return 0;
-    if (!json_is_number(v) || d < 0 || d != floor(d) || d > 1e9)
-        return schema_refuse(r, keyword, "`%s` must be a whole number, 0 or more", keyword);
-    *ret_count = (uint32_t)d;
-    return 0;
-}
-
-/* Every keyword must be one that is read. */
-int schema_check(struct schema_reader *r, const json_t *schema)
-{
-    json_t *s = (json_t *)(uintptr_t)schema;
-    (void)schema_pay(r, 8 * json_object_size(s));
-    for (void *at = json_object_iter(s); at; at = json_object_iter_next(s, at)) {
-        const char *name = json_object_iter_key(at);
-        bool known = schema_is_annotation(name);
-        for (size_t i = 0; !known && i < sizeof(keywords) / sizeof(keywords[0]); i++)
-            known = strcmp(keywords[i].name, name) == 0;
-        if (!known)
-            return schema_refuse(r, name, "`%.40s` is not offered", name);
-    }
-    return 0;
 }
 
 /* ---- the forms of a schema ---- */
@@ -375,8 +111,8 @@ static bool says_more(const json_t *schema, const char *keyword)
 }
 
 /* A branch of anyOf or oneOf together with what stands beside it. */
-static int read_branch(struct schema_reader *r, const json_t *beside, const json_t *branch,
-                       uint32_t *ret_expr)
+static int schema_branch(struct schema_reader *r, const json_t *beside, const json_t *branch,
+                         uint32_t *ret_expr)
 {
     json_t *merged;
     if (!beside)
@@ -428,22 +164,22 @@ static json_t *require_tag(struct schema_reader *r, const json_t *schema, const 
     return NULL;
 }
 
-static int read_alternatives(struct schema_reader *r, const json_t *schema, const char *keyword,
-                             const json_t *list, uint32_t *ret_expr);
+static int schema_alternatives(struct schema_reader *r, const json_t *schema, const char *keyword,
+                               const json_t *list, uint32_t *ret_expr);
 
 static int read_one_of(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr)
 {
     const json_t *list = json_object_get(schema, "oneOf");
     size_t a, b;
     if (all_apart(r, list, &a, &b))
-        return read_alternatives(r, schema, "oneOf", list, ret_expr);
+        return schema_alternatives(r, schema, "oneOf", list, ret_expr);
     json_t *tagged = require_tag(r, schema, list);
     if (!tagged)
         return schema_refuse(r, "oneOf",
                              "schemas %zu and %zu may both be valid for one value; use anyOf, or "
                              "tell them apart by a type, a const or a required property",
                              a, b);
-    int code = read_alternatives(r, schema, "oneOf", tagged, ret_expr);
+    int code = schema_alternatives(r, schema, "oneOf", tagged, ret_expr);
     json_decref(tagged);
     return code;
 }
@@ -456,11 +192,18 @@ static int read_any_of(struct schema_reader *r, const json_t *schema, const char
     if (!json_is_array(list) || n == 0 || n > 500)
         return schema_refuse(r, keyword, "`%s` must be a list of 1 to 500 schemas", keyword);
     return strcmp(keyword, "oneOf") == 0 ? read_one_of(r, schema, ret_expr)
-                                         : read_alternatives(r, schema, keyword, list, ret_expr);
+                                         : schema_alternatives(r, schema, keyword, list, ret_expr);
 }
 
-static int read_alternatives(struct schema_reader *r, const json_t *schema, const char *keyword,
-                             const json_t *list, uint32_t *ret_expr)
+static size_t enter_index(struct schema_reader *r, const char *keyword, size_t index)
+{
+    char number[24];
+    (void)snprintf(number, sizeof(number), "%zu", index);
+    return schema_enter(r, keyword, number);
+}
+
+static int schema_alternatives(struct schema_reader *r, const json_t *schema, const char *keyword,
+                               const json_t *list, uint32_t *ret_expr)
 {
     struct expr_list alt = {.set = r->set};
     size_t n = json_array_size(list);
@@ -479,7 +222,7 @@ static int read_alternatives(struct schema_reader *r, const json_t *schema, cons
         uint32_t e = EXPR_NEVER;
         size_t was = enter_index(r, keyword, i);
         uint32_t depth = r->depth;
-        code = read_branch(r, beside, json_array_get(list, i), &e);
+        code = schema_branch(r, beside, json_array_get(list, i), &e);
         if (schema_is_never(r, code) && ++nevers < n) {
             code = 0;
             e = EXPR_NEVER;
@@ -558,7 +301,7 @@ static int read_object(struct schema_reader *r, const json_t *schema, uint32_t *
         return code;
     }
     if (ref && !says_more(schema, "$ref"))
-        return json_is_string(ref) ? read_ref(r, json_string_value(ref), ret_expr)
+        return json_is_string(ref) ? schema_ref(r, json_string_value(ref), ret_expr)
                                    : schema_refuse(r, "$ref", "`$ref` must be a string");
     if (ref || json_object_get(schema, "allOf")) {
         int code = schema_merge(r, schema, json_true(), &merged);

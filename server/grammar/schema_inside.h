@@ -56,6 +56,15 @@ static inline bool schema_pay(const struct schema_reader *r, uint64_t units)
 /* Makes and frees what a schema's references lead to, for a new root. 0 or -ENOMEM. */
 int schema_root(struct schema_reader *r, const json_t *root);
 void schema_root_done(struct schema_reader *r);
+
+/* The values of one type. */
+int schema_type(struct schema_reader *r, const json_t *schema, unsigned type, uint32_t *ret_expr);
+/* Any schema, boolean or object. */
+int schema_value(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr);
+/* The same as a call, so that it can be used many times. */
+int schema_rule(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr);
+
+/* schema_pointer.c */
 /* Refuses `keyword` (may be NULL) of the schema at hand, with its pointer. -EBADMSG. */
 int schema_refuse(struct schema_reader *r, const char *keyword, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
@@ -67,15 +76,10 @@ bool schema_is_never(struct schema_reader *r, int code);
 /* Goes down into `keyword` (and `name` in it, may be NULL); gives back where it was. */
 size_t schema_enter(struct schema_reader *r, const char *keyword, const char *name);
 void schema_leave(struct schema_reader *r, size_t was);
-
-/* The values of one type. */
-int schema_type(struct schema_reader *r, const json_t *schema, unsigned type, uint32_t *ret_expr);
-/* Any schema, boolean or object. */
-int schema_value(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr);
-/* The same as a call, so that it can be used many times. */
-int schema_rule(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr);
 /* What $ref points to, NULL with a fault. */
 const json_t *schema_find(struct schema_reader *r, const char *ref);
+
+/* schema_types.c */
 bool schema_is_annotation(const char *keyword);
 /* Refuses a schema with a keyword that nobody reads. */
 int schema_check(struct schema_reader *r, const json_t *schema);

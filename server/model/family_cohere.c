@@ -17,7 +17,7 @@ static int cohere_configure(const struct model_json *j, struct model_config *c)
     c->norm_centred = true;
     c->neighbours = true;
     c->logits_scale = 0.0625f;
-    if (r == 0)
+    if (r == 0) /* in Command A Vision too, as in vLLM; transformers leaves it out there */
         r = config_read_float(j, "logit_scale", (struct model_range){1e-6, 1e6}, &c->logits_scale);
     return r < 0 ? r : config_read_bool(j, "use_qk_norm", false, &c->qk_norm);
 }

@@ -1,7 +1,6 @@
 /*
  * Weights of a graph: found by name among the tensors, their type and shape checked, joined where a
- * product reads several as one, and in which form each is kept; at the end whether any tensor was
- * left over.
+ * product reads several as one, and in which form each is kept. Called by graph.c and its parts.
  */
 #include "server/model/graph_weights.h"
 
@@ -12,10 +11,7 @@
 
 #include "common/err.h"
 #include "common/memplan.h"
-#include "server/model/family.h"
 #include "server/model/quant.h"
-
-#define WEIGHT_NAME sizeof(((struct ek_weight *)0)->name)
 
 static void shape_text(const struct st_tensor *t, char *text, size_t bytes)
 {
@@ -27,9 +23,8 @@ static void shape_text(const struct st_tensor *t, char *text, size_t bytes)
     }
 }
 
-/* The tensor of that name and shape, of any type. */
-static struct st_tensor *tensor_find(struct graph_builder *b, const char *name,
-                                     const struct graph_shape *s)
+struct st_tensor *graph_tensor_any(struct graph_builder *b, const char *name,
+                                   const struct graph_shape *s)
 {
     struct st_tensor *t = st_find(b->tensors, name);
     if (!t) {
@@ -60,21 +55,20 @@ static struct st_tensor *tensor_find(struct graph_builder *b, const char *name,
     return t;
 }
 
-static struct st_tensor *tensor_get(struct graph_builder *b, const char *name,
-                                    const struct graph_shape *s)
+struct st_tensor *graph_tensor(struct graph_builder *b, const char *name,
+                               const struct graph_shape *s)
 {
     struct st_tensor *t = st_find(b->tensors, name);
     if (!t || t->usable)
-        return tensor_find(b, name, s);
+        return graph_tensor_any(b, name, s);
     b->error = ek_fault_set(b->fault, name,
                             "%s: tensor '%s' has type %s; convert the model to BF16, F16 or F32",
                             st_file_name(b->tensors, t), name, t->type);
     return NULL;
 }
 
-/* One more part of a weight, which is quantized. */
-static int quant_push(struct graph_builder *b, const struct ek_quant *q, uint32_t rows,
-                      struct ek_weight *w)
+int graph_quant_push(struct graph_builder *b, const struct ek_quant *q, uint32_t rows,
+                     struct ek_weight *w)
 {
     struct ek_graph *g = b->graph;
     struct ek_quant *all = graph_grow(b, g->quants, g->quant_count, &b->quant_room, sizeof(*all));
@@ -111,7 +105,7 @@ static int part_quantized(struct graph_builder *b, const char *name, uint32_t ro
     /* parts of one product round their inputs alike: with the widest of their scales */
     w->rounds_input = w->rounds_input && rounds;
     w->input_scale = scale > w->input_scale ? scale : w->input_scale;
-    r = quant_push(b, &q, rows, w);
+    r = graph_quant_push(b, &q, rows, w);
     return r < 0 ? r : 1;
 }
 
@@ -124,7 +118,7 @@ static int part_plain(struct graph_builder *b, const char *name, uint32_t rows, 
     const struct graph_shape row = {2, {1, shape.size[0]}};
     const struct st_tensor *of = vector ? st_find(b->tensors, name) : NULL;
     const struct st_tensor *t =
-        tensor_get(b, name, of && of->dims == 2 && of->shape[0] == 1 ? &row : &shape);
+        graph_tensor(b, name, of && of->dims == 2 && of->shape[0] == 1 ? &row : &shape);
     if (!t)
         return b->error;
     if (w->parts == 0)
@@ -141,8 +135,8 @@ static int part_plain(struct graph_builder *b, const char *name, uint32_t rows, 
     return 0;
 }
 
-static int weight_fill(struct graph_builder *b, const struct graph_part *parts, uint32_t count,
-                       const char *suffix, struct ek_weight *w)
+int graph_weight_fill(struct graph_builder *b, const struct graph_part *parts, uint32_t count,
+                      const char *suffix, struct ek_weight *w)
 {
     bool bias = strcmp(suffix, ".weight") != 0;
     bool vector = bias || (count == 1 && parts[0].rows == 1);
@@ -163,8 +157,7 @@ static int weight_fill(struct graph_builder *b, const struct graph_part *parts, 
     return 0;
 }
 
-/* Adds a weight, or finds it if it is there. */
-static uint32_t weight_push(struct graph_builder *b, const struct ek_weight *w)
+uint32_t graph_weight_push(struct graph_builder *b, const struct ek_weight *w)
 {
     struct ek_graph *g = b->graph;
     for (uint32_t i = 0; i < g->weight_count; i++) {
@@ -189,21 +182,28 @@ uint32_t graph_weight(struct graph_builder *b, const struct graph_part *parts, u
 {
     struct ek_weight w = {.cols = cols};
     assert(count > 0 && count <= EK_MOST_PARTS);
-    if (b->error || weight_fill(b, parts, count, suffix, &w) < 0)
+    if (b->error || graph_weight_fill(b, parts, count, suffix, &w) < 0)
         return EK_NO_WEIGHT;
-    return weight_push(b, &w);
+    return graph_weight_push(b, &w);
+}
+
+/* The tensor of NAME.weight, and its full name; NULL after an error. */
+static const struct st_tensor *weight_tensor(struct graph_builder *b, const char *name,
+                                             const struct graph_shape *s, char full[GRAPH_NAME])
+{
+    if (b->error)
+        return NULL;
+    int n = snprintf(full, GRAPH_NAME, "%s%s.weight", b->prefix, name);
+    assert(n > 0 && (size_t)n < GRAPH_NAME);
+    return graph_tensor(b, full, s);
 }
 
 uint32_t graph_conv_weight(struct graph_builder *b, const char *name, uint32_t channels,
                            uint32_t kernel)
 {
     const struct graph_shape shape = {3, {channels, 1, kernel}};
-    char full[WEIGHT_NAME];
-    if (b->error)
-        return EK_NO_WEIGHT;
-    int n = snprintf(full, sizeof(full), "%s%s.weight", b->prefix, name);
-    assert(n > 0 && (size_t)n < sizeof(full));
-    const struct st_tensor *t = tensor_get(b, full, &shape);
+    char full[GRAPH_NAME];
+    const struct st_tensor *t = weight_tensor(b, name, &shape, full);
     if (!t)
         return EK_NO_WEIGHT;
     struct ek_weight w = {.source = t->dtype,
@@ -215,19 +215,15 @@ uint32_t graph_conv_weight(struct graph_builder *b, const char *name, uint32_t c
                           .parts = 1,
                           .part = {{.file = t->file, .offset_bytes = t->begin, .rows = kernel}}};
     (void)memcpy(w.name, full, sizeof(w.name));
-    return weight_push(b, &w);
+    return graph_weight_push(b, &w);
 }
 
 uint32_t graph_head_weight(struct graph_builder *b, const char *name, uint32_t heads,
                            uint32_t group)
 {
     const struct graph_shape shape = {2, {heads, group}};
-    char full[WEIGHT_NAME];
-    if (b->error)
-        return EK_NO_WEIGHT;
-    int n = snprintf(full, sizeof(full), "%s%s.weight", b->prefix, name);
-    assert(n > 0 && (size_t)n < sizeof(full));
-    const struct st_tensor *t = tensor_get(b, full, &shape);
+    char full[GRAPH_NAME];
+    const struct st_tensor *t = weight_tensor(b, name, &shape, full);
     if (!t)
         return EK_NO_WEIGHT;
     struct ek_weight w = {.source = t->dtype,
@@ -237,12 +233,12 @@ uint32_t graph_head_weight(struct graph_builder *b, const char *name, uint32_t h
                           .parts = 1,
                           .part = {{.file = t->file, .offset_bytes = t->begin, .rows = 1}}};
     (void)memcpy(w.name, full, sizeof(w.name));
-    return weight_push(b, &w);
+    return graph_weight_push(b, &w);
 }
 
 /* The form in which all parts of a quantized weight can be kept. */
-static bool form_of(const struct ek_graph *g, const struct ek_weight *w, enum ek_dtype *ret_dtype,
-                    uint32_t *ret_group)
+static bool weight_form(const struct ek_graph *g, const struct ek_weight *w,
+                        enum ek_dtype *ret_dtype, uint32_t *ret_group)
 {
     for (uint32_t i = 0; i < w->parts; i++) {
         enum ek_dtype dtype;
@@ -267,7 +263,7 @@ void graph_keep(struct graph_builder *b, uint32_t index)
     uint32_t group = 0;
     bool kept = false;
     if (w->quantized && w->row_step == 0)
-        kept = form_of(b->graph, w, &dtype, &group) &&
+        kept = weight_form(b->graph, w, &dtype, &group) &&
                (!b->wide_groups || group == 0 || (group >= 32 && (group & (group - 1)) == 0));
     if (!w->quantized && b->load != QUANT_AS_IT_IS) {
         dtype = quant_load_form(b->load, w->cols, b->wide_groups, &group);
@@ -301,358 +297,4 @@ void graph_keep_head(struct graph_builder *b, uint32_t index)
         b->weights->matrices++;
         b->weights->kept++;
     }
-}
-
-static uint64_t blocks_in(uint64_t count, uint64_t block)
-{
-    return count / block + (count % block != 0);
-}
-
-/* Scales of experts that lie in one tensor of E4M3, in NAME_scale_inv or NAME_scale: for each
- * expert one, two of its halves, one for each row, or one for each block. */
-static const struct st_tensor *slice_scales(struct graph_builder *b, const struct st_tensor *t,
-                                            struct ek_quant *q)
-{
-    const struct config_quant_params *p = &b->config->quant;
-    char name[160];
-
-    (void)snprintf(name, sizeof(name), "%.140s_scale_inv", t->name);
-    struct st_tensor *s = st_find(b->tensors, name);
-    if (!s) {
-        (void)snprintf(name, sizeof(name), "%.140s_scale", t->name);
-        s = st_find(b->tensors, name);
-    }
-    const uint64_t rows = s && s->dims == 3 ? s->shape[1] : 0, cols = rows ? s->shape[2] : 0;
-    if (rows == blocks_in(q->rows, p->block_rows) && cols == blocks_in(q->cols, p->block_cols)) {
-        q->block_rows = p->block_rows;
-        q->block_cols = p->block_cols;
-    } else if (cols == 1 && (rows == 1 || rows == q->rows || (rows == 2 && q->rows % 2 == 0))) {
-        q->block_rows = (uint32_t)(q->rows / rows);
-        q->block_cols = q->cols;
-    } else {
-        s = NULL;
-    }
-    if (s && s->usable && s->shape[0] == t->shape[0]) {
-        s->used = true;
-        return s;
-    }
-    b->error = ek_fault_set(b->fault, t->name,
-                            "%s: tensor '%s' has experts of F8_E4M3, but no scales that fit lie "
-                            "beside it as '%s'; use the files of one model",
-                            st_file_name(b->tensors, t), t->name, name);
-    return NULL;
-}
-
-/* Matrix [rows, cols] number `index` of experts of E4M3, from row `skip` of each. */
-static void slice_push_f8(struct graph_builder *b, const struct st_tensor *t, uint32_t index,
-                          uint32_t skip, uint32_t rows)
-{
-    struct ek_quant q = {.kind = EK_QUANT_F8,
-                         .rows = (uint32_t)t->shape[1],
-                         .cols = (uint32_t)t->shape[2],
-                         .bits = 8,
-                         .zeros.file = UINT32_MAX,
-                         .groups.file = UINT32_MAX};
-    const struct st_tensor *s = slice_scales(b, t, &q);
-    if (!s)
-        return;
-    const uint64_t scales = s->shape[1] * s->shape[2] * (ek_dtype_bits(s->dtype) / 8);
-    q.numbers = (struct ek_quant_range){
-        .file = t->file, .offset_bytes = t->begin + index * t->shape[1] * t->shape[2]};
-    q.scales = (struct ek_quant_range){
-        .file = s->file, .dtype = s->dtype, .offset_bytes = s->begin + index * scales};
-    struct ek_weight w = {.cols = q.cols, .dtype = b->graph->dtype};
-    (void)snprintf(w.name, sizeof(w.name), "%.80s[%u]", t->name, index);
-    if (quant_push(b, &q, rows, &w) < 0)
-        return;
-    w.part[0].skip = skip;
-    graph_keep(b, weight_push(b, &w));
-}
-
-/* Matrix [rows, cols] number `index` of a tensor of three dimensions, from row `skip` of each. */
-static void slice_push(struct graph_builder *b, const struct st_tensor *t, uint32_t index,
-                       uint32_t skip, uint32_t rows)
-{
-    uint32_t cols = (uint32_t)t->shape[2];
-    uint64_t row_bytes = (uint64_t)cols * ek_dtype_bits(t->dtype) / 8;
-    struct ek_weight w = {.source = t->dtype,
-                          .dtype = b->graph->dtype,
-                          .rows = rows,
-                          .cols = cols,
-                          .parts = 1,
-                          .part = {{.file = t->file, .rows = rows}}};
-    w.part[0].offset_bytes = t->begin + (index * t->shape[1] + skip) * row_bytes;
-    (void)snprintf(w.name, sizeof(w.name), "%.80s[%u]", t->name, index);
-    if (!b->error)
-        graph_keep(b, weight_push(b, &w));
-}
-
-uint32_t graph_head_matrices(struct graph_builder *b, const struct graph_head_part *part)
-{
-    const uint32_t first = b->graph->weight_count;
-    const struct graph_part whole = {part->name, part->heads * part->step};
-    struct ek_weight all = {.cols = part->cols};
-    if (b->error || weight_fill(b, &whole, 1, ".weight", &all) < 0)
-        return EK_NO_WEIGHT;
-    const uint64_t elem = ek_dtype_bits(all.source) / 8;
-    all.rounds_input = false; /* no backend does so */
-    for (uint32_t h = 0; h < part->heads && !b->error; h++) {
-        const uint32_t row = h * part->step + part->first;
-        struct ek_weight w = all;
-        w.rows = part->turned ? part->cols : part->rows;
-        w.cols = part->turned ? part->rows : part->cols;
-        w.row_step = part->turned ? 1 : 0;
-        w.col_step = part->turned ? part->cols : 0;
-        w.part[0].rows = w.rows;
-        w.part[0].skip = all.quantized ? row : 0;
-        w.part[0].offset_bytes += all.quantized ? 0 : (uint64_t)row * part->cols * elem;
-        (void)snprintf(w.name, sizeof(w.name), "%.80s[%u]", all.name, h);
-        graph_keep(b, weight_push(b, &w));
-    }
-    return first;
-}
-
-uint32_t graph_expert_matrices(struct graph_builder *b, const char *format, uint32_t rows,
-                               uint32_t cols)
-{
-    uint32_t first = b->graph->weight_count;
-    for (uint32_t e = 0; e < b->config->experts && !b->error; e++) {
-        char name[80];
-        struct graph_part part = {name, rows};
-        const char *hole = strstr(format, "%u");
-        assert(hole);
-        (void)snprintf(name, sizeof(name), "%.*s%u%s", (int)(hole - format), format, e, hole + 2);
-        const uint32_t w = graph_weight(b, &part, 1, cols, ".weight");
-        if (!b->error)
-            b->graph->weights[w].rounds_input = false; /* no backend does so */
-        graph_keep(b, w);
-    }
-    return first;
-}
-
-uint32_t graph_expert_slices(struct graph_builder *b, const char *suffix,
-                             const struct graph_shape *s, uint32_t skip, uint32_t rows)
-{
-    char name[WEIGHT_NAME], plain[WEIGHT_NAME];
-    uint32_t first = b->graph->weight_count;
-    int n = snprintf(name, sizeof(name), "%s%s.weight", b->prefix, suffix);
-    assert(n > 0 && (size_t)n < sizeof(name));
-    (void)snprintf(plain, sizeof(plain), "%s%s", b->prefix, suffix);
-    if (!b->error && st_find(b->tensors, plain))
-        memcpy(name, plain, sizeof(name));
-    const struct st_tensor *is = b->error ? NULL : st_find(b->tensors, name);
-    const bool f8 = is && b->config->quant.method != QUANT_NONE && strcmp(is->type, "F8_E4M3") == 0;
-    const struct st_tensor *t = b->error ? NULL
-                                : f8     ? tensor_find(b, name, s)
-                                         : tensor_get(b, name, s);
-    for (uint32_t e = 0; t && !b->error && e < b->config->experts; e++)
-        (f8 ? slice_push_f8 : slice_push)(b, t, e, skip, rows);
-    return first;
-}
-
-bool graph_experts_joined(const struct graph_builder *b, const struct graph_expert_names *names)
-{
-    char name[WEIGHT_NAME];
-
-    if (b->error || !names->all_in)
-        return false;
-    int n = snprintf(name, sizeof(name), "%s%s", b->prefix, names->all_in);
-    assert(n > 0 && (size_t)n < sizeof(name));
-    return st_find(b->tensors, name) != NULL;
-}
-
-static void lane_name(const struct graph_builder *b, const struct graph_lane *l, const char *end,
-                      char name[WEIGHT_NAME])
-{
-    int n = snprintf(name, WEIGHT_NAME, "%s%s%s", b->prefix, l->name, end);
-    assert(n > 0 && (size_t)n < WEIGHT_NAME);
-}
-
-/* One of the two tensors of blocks. */
-static const struct st_tensor *lane_tensor(struct graph_builder *b, const struct graph_lane *l,
-                                           const char *end, const struct graph_shape *s)
-{
-    char name[WEIGHT_NAME];
-    lane_name(b, l, end, name);
-    struct st_tensor *t = tensor_find(b, name, s);
-    if (!t || strcmp(t->type, "U8") == 0)
-        return t;
-    b->error =
-        ek_fault_set(b->fault, name,
-                     "%s: tensor '%s' has type %s, but blocks of MXFP4 and their scales are of U8; "
-                     "download the model again",
-                     st_file_name(b->tensors, t), name, t->type);
-    return NULL;
-}
-
-static void blocks_push(struct graph_builder *b, const struct graph_lane *l)
-{
-    const uint64_t all = l->all, groups = l->cols / EK_MXFP4_GROUP;
-    const struct graph_shape shape = {4, {b->config->experts, all, groups, EK_MXFP4_GROUP / 2}};
-    const struct graph_shape powers = {3, {b->config->experts, all, groups}};
-    if (l->cols % EK_MXFP4_GROUP != 0)
-        b->error = ek_fault_set(b->fault, "intermediate_size",
-                                "config.json: blocks of MXFP4 have %u columns, and experts have "
-                                "%u, which is no multiple of it; correct hidden_size or "
-                                "intermediate_size",
-                                EK_MXFP4_GROUP, l->cols);
-    const struct st_tensor *t = b->error ? NULL : lane_tensor(b, l, "_blocks", &shape);
-    const struct st_tensor *s = t ? lane_tensor(b, l, "_scales", &powers) : NULL;
-    for (uint32_t e = 0; s && e < b->config->experts && !b->error; e++) {
-        const uint64_t row = e * all + l->first;
-        struct ek_quant q = {.kind = EK_QUANT_MXFP4,
-                             .rows = l->rows,
-                             .cols = l->cols,
-                             .bits = 4,
-                             .block_rows = 1,
-                             .block_cols = EK_MXFP4_GROUP,
-                             .row_step = l->step,
-                             .zeros.file = UINT32_MAX,
-                             .groups.file = UINT32_MAX};
-        q.numbers = (struct ek_quant_range){.file = t->file};
-        q.numbers.offset_bytes = t->begin + row * (l->cols / 2);
-        q.scales = (struct ek_quant_range){.file = s->file};
-        q.scales.offset_bytes = s->begin + row * groups;
-        struct ek_weight w = {.cols = l->cols, .dtype = b->graph->dtype};
-        (void)snprintf(w.name, sizeof(w.name), "%.80s[%u]", t->name, e);
-        if (quant_push(b, &q, l->rows, &w) == 0)
-            graph_keep(b, weight_push(b, &w));
-    }
-}
-
-uint32_t graph_expert_lane(struct graph_builder *b, const struct graph_lane *l)
-{
-    const uint32_t first = b->graph->weight_count, all = l->all;
-    const struct graph_shape shape = {3, {b->config->experts, l->cols, all}};
-    char name[WEIGHT_NAME];
-    if (b->error)
-        return EK_NO_WEIGHT;
-    if (b->config->quant.method == QUANT_MXFP4) {
-        blocks_push(b, l);
-        return first;
-    }
-    lane_name(b, l, "", name);
-    const struct st_tensor *t = tensor_get(b, name, &shape);
-    for (uint32_t e = 0; t && e < b->config->experts && !b->error; e++) {
-        struct ek_weight w = {.source = t->dtype,
-                              .dtype = b->graph->dtype,
-                              .rows = l->rows,
-                              .cols = l->cols,
-                              .row_step = l->step,
-                              .col_step = all,
-                              .parts = 1,
-                              .part = {{.file = t->file, .rows = l->rows}}};
-        const uint64_t at = (uint64_t)e * l->cols * all + l->first;
-        w.part[0].offset_bytes = t->begin + at * (ek_dtype_bits(t->dtype) / 8);
-        (void)snprintf(w.name, sizeof(w.name), "%.80s[%u]", t->name, e);
-        graph_keep(b, weight_push(b, &w));
-    }
-    return first;
-}
-
-uint32_t graph_lane_biases(struct graph_builder *b, const struct graph_lane *l)
-{
-    const uint32_t all = l->all, experts = b->config->experts;
-    const struct graph_shape shape = {2, {experts, all}};
-    char name[WEIGHT_NAME];
-    if (b->error)
-        return EK_NO_WEIGHT;
-    lane_name(b, l, "_bias", name);
-    const struct st_tensor *t = tensor_get(b, name, &shape);
-    if (!t)
-        return EK_NO_WEIGHT;
-    struct ek_weight w = {.source = t->dtype,
-                          .dtype = EK_F32,
-                          .rows = experts,
-                          .cols = l->rows,
-                          .row_step = all,
-                          .col_step = l->step,
-                          .parts = 1,
-                          .part = {{.file = t->file, .rows = experts}}};
-    w.part[0].offset_bytes = t->begin + (uint64_t)l->first * (ek_dtype_bits(t->dtype) / 8);
-    (void)memcpy(w.name, name, sizeof(w.name));
-    return weight_push(b, &w);
-}
-
-/* What follows the layer of a tensor, with the point; NULL: it is of none. */
-static const char *after_layer(const char *name, uint32_t *ret_layer)
-{
-    static const char LAYERS[] = "model.layers.";
-    uint32_t layer = 0;
-
-    if (strncmp(name, LAYERS, sizeof(LAYERS) - 1) != 0)
-        return NULL;
-    const char *at = name + sizeof(LAYERS) - 1;
-    for (; *at >= '0' && *at <= '9' && layer < CONFIG_LAYERS_MOST; at++)
-        layer = layer * 10 + (uint32_t)(*at - '0');
-    *ret_layer = layer;
-    return *at == '.' ? at : NULL;
-}
-
-/* Of a layer for drafts, behind those that are used. */
-static bool of_drafts(const struct model_config *c, const char *name)
-{
-    uint32_t layer;
-    return after_layer(name, &layer) && layer >= c->layers && layer < c->layers + c->extra_layers;
-}
-
-/* K and V of a layer that reads those of another one: its code has none. */
-static bool of_readers(const struct model_config *c, const char *name)
-{
-    static const char *const parts[] = {".self_attn.k_proj.", ".self_attn.v_proj.",
-                                        ".self_attn.k_norm.", ".self_attn.v_norm."};
-    uint32_t layer;
-    const char *part = c->kinds.shared > 0 ? after_layer(name, &layer) : NULL;
-    for (size_t i = 0; part && i < sizeof(parts) / sizeof(parts[0]); i++)
-        if (strncmp(part, parts[i], strlen(parts[i])) == 0)
-            return layer >= c->layers - c->kinds.shared && layer < c->layers;
-    return false;
-}
-
-/* Left in many checkpoints by what wrote them, computed or tied here. */
-static bool harmless(const struct model_config *c, const char *name)
-{
-    static const char INV_FREQ[] = "rotary_emb.inv_freq";
-    size_t len = strlen(name), tail = sizeof(INV_FREQ) - 1;
-    return (len >= tail && strcmp(name + len - tail, INV_FREQ) == 0) ||
-           (c->quant.method != QUANT_NONE && quant_harmless(name)) || of_drafts(c, name) ||
-           of_readers(c, name) || strncmp(name, "mtp.", 4) == 0 || /* layers for drafts, too */
-           (c->tied && strcmp(name, "lm_head.weight") == 0);
-}
-
-/* Tools for GPTQ write a bias of zeros for matrices that have none. */
-static bool zero_bias(const struct graph_builder *b, const struct st_tensor *t)
-{
-    size_t len = strlen(t->name);
-    if (b->config->quant.method != QUANT_GPTQ || len < 5 || strcmp(t->name + len - 5, ".bias") != 0)
-        return false;
-    const char *bytes = b->tensors->file[t->file].data;
-    uint64_t at = t->begin;
-    while (at < t->end && bytes[at] == 0)
-        at++;
-    return at == t->end;
-}
-
-int graph_check_unused(struct graph_builder *b)
-{
-    const struct st_tensor *first = NULL;
-    uint32_t extra = 0;
-    if (b->error)
-        return b->error;
-    for (uint32_t i = 0; i < b->tensors->count; i++) {
-        const struct st_tensor *t = &b->tensors->tensor[i];
-        if (t->used || harmless(b->config, t->name) || zero_bias(b, t))
-            continue;
-        first = first ? first : t;
-        extra++;
-    }
-    if (!first)
-        return 0;
-    b->error = ek_fault_set(b->fault, first->name,
-                            "%s: tensor '%.128s' (one of %u) has no place in a %s of this "
-                            "configuration; config.json does not belong to these weights, download "
-                            "both again",
-                            st_file_name(b->tensors, first), first->name, extra,
-                            b->config->family->architecture);
-    return b->error;
 }

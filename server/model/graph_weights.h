@@ -6,6 +6,8 @@
 
 #include "server/model/graph.h"
 
+#define GRAPH_NAME sizeof(((struct ek_weight *)0)->name) /* of a weight, with its end */
+
 struct graph_shape {
     uint32_t dims;
     uint64_t size[4];
@@ -33,6 +35,22 @@ void graph_keep(struct graph_builder *b, uint32_t index);
  * the layers take, and more scales: its errors reach the answer at once. */
 void graph_keep_head(struct graph_builder *b, uint32_t index);
 
+/* The tensor of that name and shape, of any type or of one that can be computed with; then it is
+ * used. NULL after an error. */
+struct st_tensor *graph_tensor_any(struct graph_builder *b, const char *name,
+                                   const struct graph_shape *s);
+struct st_tensor *graph_tensor(struct graph_builder *b, const char *name,
+                               const struct graph_shape *s);
+/* One more part of a weight, which is quantized. 0 or the error. */
+int graph_quant_push(struct graph_builder *b, const struct ek_quant *q, uint32_t rows,
+                     struct ek_weight *w);
+/* What the parts of a weight are in the files; suffix as graph_weight() has it. 0 or the error. */
+int graph_weight_fill(struct graph_builder *b, const struct graph_part *parts, uint32_t count,
+                      const char *suffix, struct ek_weight *w);
+/* Adds a weight, or finds it if it is there; its index. */
+uint32_t graph_weight_push(struct graph_builder *b, const struct ek_weight *w);
+
+/* graph_matrices.c */
 /* The matrices of all experts of one kind, adjacent; the index of the first. `format` has a %u for
  * the number of the expert. */
 uint32_t graph_expert_matrices(struct graph_builder *b, const char *format, uint32_t rows,

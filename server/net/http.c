@@ -33,6 +33,7 @@
 #include "server/net/worker.h"
 
 #define CONTROL_MODE    0600
+#define CONTROL_SHARED  0666 /* who comes is asked (listen.c), and the directory is closed */
 #define CONTROL_BACKLOG 64
 #define WORKER_CPU_US   (5 * EK_US_PER_S) /* for bodies of 64 KiB at most */
 #define FDS_EXTRA       4096u             /* descriptors that are no connections of the API */
@@ -64,7 +65,9 @@ static int start_control(struct http *h, struct ek_fault *fault)
     if (snprintf(h->control_path, sizeof(h->control_path), "%s", h->p.control_path) >=
         (int)sizeof(h->control_path))
         return ek_fault_set(fault, "control-socket", "--control-socket: the path is too long");
-    int fd = ek_listen_unix(h->control_path, CONTROL_MODE, CONTROL_BACKLOG);
+    int fd = ek_listen_unix(h->control_path,
+                            h->p.control_uid == (uid_t)-1 ? CONTROL_MODE : CONTROL_SHARED,
+                            CONTROL_BACKLOG);
     if (fd < 0) {
         (void)ek_fault_set(fault, "control-socket", "--control-socket: cannot listen on %s: %s%s",
                            h->control_path, ek_strerror(fd),

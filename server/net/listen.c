@@ -247,14 +247,15 @@ void door_look(struct http_listener *d, enum watch *what)
         look(d, p);
 }
 
-/* The control socket is for our own user and root. */
-static bool may_enter(int fd)
+/* The control socket is for our own user, root, and the evenkeeld that started us. */
+static bool may_enter(const struct http *h, int fd)
 {
     struct ucred cred;
     socklen_t len = sizeof(cred);
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0)
         return false;
-    return cred.uid == 0 || cred.uid == geteuid();
+    return cred.uid == 0 || cred.uid == geteuid() ||
+           (h->p.control_uid != (uid_t)-1 && cred.uid == h->p.control_uid);
 }
 
 /* Whether a peer of the API may have one connection more. */
@@ -269,7 +270,7 @@ static bool may_have(struct http *h, int fd, const struct sockaddr_storage *a)
 static void enter(struct http_listener *d, int fd, const struct sockaddr_storage *a)
 {
     struct http *h = d->worker->http;
-    bool good = d->local ? may_enter(fd) : may_have(h, fd, a);
+    bool good = d->local ? may_enter(h, fd) : may_have(h, fd, a);
     struct peek *p = good ? calloc(1, sizeof(*p)) : NULL;
     atomic_fetch_add(&h->accepted, 1);
     if (!p) {

@@ -1,6 +1,6 @@
 /*
- * Tells evenkeeld of an engine's end, and takes its verdict (losses.h). Called by start.c when an
- * engine ended, and by control.c for evenkeeld.
+ * Tells evenkeeld of an engine's end, and takes its verdict (losses.h). Called by start_load.c when
+ * an engine ended, and by control.c for evenkeeld.
  */
 #include "server/net/losses.h"
 

@@ -1,4 +1,4 @@
-/* The table of exported names (metric_names.h). Read by metrics.c and --print-metrics. */
+/* The table of exported names (metric_names.h). Read for the page and for --print-metrics. */
 #include "server/net/metric_names.h"
 
 #include <stddef.h>

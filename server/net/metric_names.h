@@ -1,4 +1,4 @@
-/* The server's exported names by number, for metrics.c: a row of metrics_table each. */
+/* The exported names by number, a row of metrics_table each: what the writers of the page use. */
 #pragma once
 
 #include "common/metrics.h"

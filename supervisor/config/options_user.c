@@ -21,23 +21,20 @@ static const char *by_launcher(const struct user_case *c)
         return "attach starts nothing: leave out user";
     if (dynamic && !c->systemd)
         return "user dynamic is made by systemd: set launcher: systemd, or name a user";
-    if (dynamic && c->control)
-        return "a dynamic user cannot have the directory that evenkeeld makes for this engine's "
-               "control socket: name a user";
     if (!dynamic && c->found == 0 && c->uid == c->own && c->own != 0)
         return NULL; /* it is what evenkeeld is */
     if (!dynamic && c->found == 0 && c->uid == 0)
         return "a server that runs as root may do all that evenkeeld may: name another user, or "
                "leave out user";
-    if (c->able)
+    if (c->able || dynamic)
         return NULL;
     if (!c->systemd)
         return "only an evenkeeld that runs as root, with CAP_SETUID, CAP_SETGID, CAP_CHOWN, "
                "CAP_KILL and CAP_DAC_OVERRIDE, starts servers as other users: run it so, or leave "
                "out user";
     if (c->control)
-        return "its control socket is open to root and its own user: run evenkeeld as root, or "
-               "leave out user";
+        return "its run directory is to be its own: run evenkeeld as root, or leave out user (its "
+               "unit has a user of its own by itself)";
     return NULL;
 }
 

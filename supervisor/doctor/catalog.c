@@ -256,7 +256,9 @@ static int index_words(struct catalog_inside *c, struct ek_fault *fault)
                                              "annot ",
                                              "nable to ",
                                              "not found",
-                                             "refused"};
+                                             "refused",
+                                             "ould not ",
+                                             "ailure"};
     uint32_t count = c->shown.pattern_count;
     const char **texts = calloc(count + MARKS, sizeof(*texts));
     if (!texts)

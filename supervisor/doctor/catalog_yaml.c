@@ -22,6 +22,7 @@ struct catalog_walk {
     yaml_document_t doc;
     const char *what;
     struct ek_fault *fault;
+    bool seen[DOCTOR_SIGNATURES_MOST]; /* entries of this file */
 };
 
 /* A fault gets its place. */
@@ -287,7 +288,8 @@ static int read_class(struct catalog_walk *w, const yaml_node_t *map, enum docto
     return find_class(w, map, scalar(get(w, map, "class")), ret_class);
 }
 
-/* The place of an id: its own if it is there, else a new one. */
+/* The place of an id: its own if it is there, else a new one. Twice in one file is a mistake: the
+ * second would hide the first. */
 static int place(struct catalog_walk *w, const yaml_node_t *map, const char *id, uint32_t *ret_at)
 {
     uint32_t i = 0, count = w->c->shown.signature_count;
@@ -297,6 +299,9 @@ static int place(struct catalog_walk *w, const yaml_node_t *map, const char *id,
         return at_node(
             w, map,
             ek_fault_set(w->fault, "id", "more than %u signatures", DOCTOR_SIGNATURES_MOST));
+    if (w->seen[i])
+        return at_node(w, map, ek_fault_set(w->fault, "id", "'%.60s' is there twice", id));
+    w->seen[i] = true;
     if (i < count)
         catalog_drop_patterns(w->c, i);
     *ret_at = i;

@@ -104,7 +104,8 @@ static bool alone(const char *line, size_t len, const char *at, size_t n)
 static bool is_event(const char *line, size_t len)
 {
     static const char *const from[] = {" kubelet",     "\tkubelet", "default-scheduler",
-                                       "-controller ", "{kubelet ", "kernel-monitor"};
+                                       "-controller ", "{kubelet ", "kernel-monitor",
+                                       "  Evicted ",   " BackOff "};
     for (size_t i = 0; i < sizeof(from) / sizeof(from[0]); i++) {
         if (memmem(line, len, from[i], strlen(from[i])))
             return true;
@@ -243,9 +244,10 @@ void doctor_trace_frame(struct doctor_trace *t, const char *line, size_t len)
 /* Where a program complains: by its level, or in words that say so. */
 static bool is_loud(const char *line, size_t len)
 {
-    static const char *const words[] = {"ERROR", "CRITICAL", "WARN ",     "failed",    "Failed",
-                                        "error", "ASSERT",   "Aborted",   "fault",     "Killed",
-                                        "Error", "annot ",   "nable to ", "not found", "refused"};
+    static const char *const words[] = {
+        "ERROR",     "CRITICAL",  "WARN ",   "failed",    "Failed", "error",
+        "ASSERT",    "Aborted",   "fault",   "Killed",    "Error",  "annot ",
+        "nable to ", "not found", "refused", "ould not ", "ailure"};
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         const char *at = memmem(line, len, words[i], strlen(words[i]));
         if (at && doctor_line_own(line, (size_t)(at - line)))
@@ -254,11 +256,19 @@ static bool is_loud(const char *line, size_t len)
     return false;
 }
 
+/* A frame of a traceback, or its statement when that names no class of exception ("raise e"). */
+static bool is_code(const char *line, size_t len)
+{
+    const char *at = memmem(line, len, "   raise ", 9);
+    return memmem(line, len, "  File \"", 8) ||
+           (at && at + 9 < line + len && islower((unsigned char)at[9]));
+}
+
 void doctor_trace_loud(struct doctor_trace *t, uint64_t at, const char *line, size_t len, bool weak)
 {
     if ((t->loud_line && (weak || !t->loud_weak)) || at <= t->ignored_until ||
         doctor_trace_mild(line, len) || !is_loud(line, len) ||
-        memmem(line, len, "Traceback (most", 15))
+        memmem(line, len, "Traceback (most", 15) || is_code(line, len))
         return;
     t->loud_line = at;
     t->loud_weak = weak;

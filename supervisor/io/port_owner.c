@@ -18,6 +18,7 @@
 
 #include "common/cgroup.h"
 #include "common/fdpass.h"
+#include "supervisor/io/port_cgroup.h"
 
 #define LISTENING 0x0A /* the state in /proc/net/tcp */
 
@@ -104,13 +105,16 @@ static void find_port_owner(unsigned port, char *who, size_t size)
 {
     struct socket_row row = find_listening(port);
     /* Descriptors of others, and of those that are not dumpable, only root may see. */
-    if (row.inode)
+    pid_t pid = who_has(row.inode);
+    char unit[64];
+    if (pid > 0)
+        name_process(pid, who, size);
+    else if (port_cgroup_name(row.inode, unit, sizeof(unit)))
+        (void)snprintf(who, size, "%s, as user %u", unit, row.uid);
+    else if (row.inode)
         (void)snprintf(who, size, "a process of user %u", row.uid);
     else
         (void)snprintf(who, size, "another process");
-    pid_t pid = who_has(row.inode);
-    if (pid > 0)
-        name_process(pid, who, size);
 }
 
 pid_t port_owner_pid(unsigned port)

@@ -11,7 +11,8 @@
 #include <sys/types.h>
 
 /* Whether a program could listen at host:port now. If not, who names the holder: "process 12
- * (python3)"; "a process of user 33" or "another process" when it may not be seen. */
+ * (python3)"; when it may not be seen "nginx.service, as user 33", its control group, "a process of
+ * user 33" or "another process". */
 bool port_owner_is_none(const char *host, unsigned port, char *who, size_t size);
 /* The process with the lowest number that has the listening socket of a port of this machine; 0 if
  * there is none, or it may not be seen. */

@@ -40,7 +40,12 @@ int run_as_own_dir(const struct run_as *user, const char *path);
 /* Makes a directory that was given to another user evenkeeld's again, likewise; 0 also where there
  * is none, or where evenkeeld is not root and could not have given it. */
 int run_as_take_back(const char *path);
+/* RUN_DIR/NAME for a unit whose user evenkeeld cannot name, as systemd chooses it: a link to
+ * RUN_DIR/.units/NAME, which everybody may write to, and which nobody reaches but this user, root,
+ * and the unit that has it mounted. What lies in RUN_DIR/NAME moves there. */
+int run_as_closed_dir(const char *run_dir, const char *name);
 /* Whether one answers on a socket who may: anybody in a directory of root's or our own that nobody
- * else can write to; in one that others write to (/tmp) root or our own user; in another's
- * directory its owner alone, and nobody to whom a link leads. */
+ * else can write to; in a closed one who listens at this very path, and nobody to whom a link
+ * leads; in one that others write to (/tmp) root or our own user; in another's directory its owner
+ * alone, and nobody to whom a link leads. */
 bool run_as_owner_answers(int fd, const char *socket_path);

@@ -26,10 +26,12 @@
 #include "common/cgroup.h"
 #include "common/clock.h"
 #include "common/err.h"
+#include "common/fdpass.h"
 #include "common/file.h"
 #include "common/log.h"
 #include "supervisor/config/options_user.h"
 #include "supervisor/engines/dialect.h"
+#include "supervisor/io/run_as.h"
 #include "supervisor/io/unit.h"
 #include "supervisor/servers/command_line.h"
 #include "supervisor/servers/server_inside.h"
@@ -38,6 +40,7 @@
 #define UNITS_DIR  ".units"
 #define LOOK_S     0.2 /* between two questions while something is expected */
 #define AGAIN_S    5.0 /* after systemd could not be reached */
+#define USER_MOST  31  /* letters of a user's name: ek-NAME of a long NAME is none */
 #define END_MOST_S 3.0 /* systemd may see the end a little later than we do */
 
 static void look(struct server *s);
@@ -86,11 +89,28 @@ static int write_env(const struct server *s, const struct ek_buf *text)
     return r < 0 ? r : write_file(old, text);
 }
 
+/* Its run directory, for whichever user systemd gives it; one that evenkeeld can name has its own.
+ * A socket of the user before could not be tried by the next one. */
+static int make_dir(const struct server *s)
+{
+    if (s->config->run_as.set)
+        return 0;
+    int r = run_as_closed_dir(s->with->config->run_dir, s->config->name);
+    const char *path = s->address.control_path;
+    int alive = r == 0 && path[0] ? ek_connect_unix(path, 1) : -ENOENT;
+    if (alive >= 0)
+        (void)close(alive);
+    if (alive == -ECONNREFUSED)
+        (void)unlink(path);
+    return r;
+}
+
 /* EVENKEEL_ARGS and the environment, for the unit's EnvironmentFile=. */
 static int write_words(const struct server *s, const struct command_line *w)
 {
     struct ek_buf args = {0}, file = {0};
-    int r = 0;
+    char uid[16];
+    int r = make_dir(s);
     for (size_t i = 1; w->argv[i] && r == 0; i++)
         r = unit_put_word(&args, w->argv[i]);
     if (r == 0)
@@ -102,6 +122,9 @@ static int write_words(const struct server *s, const struct command_line *w)
         r = len < sizeof(name) && w->env[i][len] ? unit_put_line(&file, name, w->env[i] + len + 1)
                                                  : -EBADMSG;
     }
+    (void)snprintf(uid, sizeof(uid), "%u", (unsigned)geteuid());
+    if (r == 0 && s->config->dialect->control_socket)
+        r = unit_put_line(&file, EK_CONTROL_UID, uid);
     if (r == 0)
         r = write_env(s, &file);
     ek_buf_done(&args);
@@ -182,6 +205,11 @@ static bool has_wrong_user(const struct server *s, const struct unit_facts *f, c
 {
     const char *user = s->config->user;
     bool dynamic = user && strcmp(user, USER_DYNAMIC) == 0;
+    if (strlen(f->user) > USER_MOST) { /* systemd fails then, and says little */
+        (void)snprintf(text, size, "it has User=%.40s, more than %d letters: systemctl edit it",
+                       f->user, USER_MOST);
+        return true;
+    }
     if (!user || (dynamic ? f->dynamic_user : !f->dynamic_user && strcmp(f->user, user) == 0))
         return false;
     if (dynamic)
@@ -312,7 +340,7 @@ void launch_unit(struct server *s, const struct command_line *words)
     int r = write_words(s, words);
     if (r < 0) {
         server_start_failed(s, r == -EBADMSG ? CRASH_CONFIG : CRASH_DISK, r != -EBADMSG,
-                            "cannot write its file for systemd below run_dir", r);
+                            "cannot make its directory and its file for systemd below run_dir", r);
         return;
     }
     s->state = SRV_STARTING;

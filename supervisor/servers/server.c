@@ -39,7 +39,8 @@
 #define MISSES_MOST    3      /* then somebody else's server counts as gone, and is waited for */
 #define HANDOFF_MS     2000u
 #define CHARTS_MS      1000u
-#define GIVES_US       2000000u /* a starting server takes its socket within milliseconds, */
+#define GIVES_US       2000000u  /* a starting server takes its socket within milliseconds, */
+#define GIVES_WAIT_US  30000000u /* a pause before a start that is longer is not waited for */
 #define GIVES_SLOW_US                                                                              \
     120000000u /* a vLLM when Python has read it, on a busy machine in a minute                    \
                 */
@@ -244,11 +245,18 @@ static void on_handed(void *ctx, const struct handoff_result *res)
     server_arm_probe(s, res->error == 0 ? 0 : PROBE_S * 4);
 }
 
-uint64_t server_gives_socket_us(const struct server *s)
+uint64_t server_gives_socket_by(const struct server *s, uint64_t now_us)
 {
-    bool gives = s->process.child.pid > 0 && s->socket.fd >= 0 && !s->socket.handed &&
-                 s->state == SRV_STARTING && s->config->dialect->control_socket;
-    return !gives ? 0 : s->config->dialect->companion ? GIVES_SLOW_US : GIVES_US;
+    uint64_t takes_us = s->config->dialect->companion ? GIVES_SLOW_US : GIVES_US;
+    if (s->socket.fd < 0 || !s->config->dialect->control_socket)
+        return 0;
+    if (s->state == SRV_STARTING && s->process.child.pid > 0 && !s->socket.handed)
+        return s->process.started_us + takes_us;
+    if (s->state == SRV_BACKOFF && s->timer.due_us && s->timer.due_us < now_us + GIVES_WAIT_US)
+        return (s->timer.due_us > now_us ? s->timer.due_us : now_us) + takes_us;
+    if ((s->state == SRV_DRAINING || s->state == SRV_STOPPING) && s->want == WANT_RESTART)
+        return now_us + GIVES_US;
+    return 0;
 }
 
 /* Tries once; what fails is tried again by the probe timer. */

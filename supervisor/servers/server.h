@@ -119,9 +119,10 @@ void server_check_exit(struct server *s);
 /* The configuration changed: bounds, policy and poll now, the rest at the next start. */
 void server_reconfigure(struct server *s, const struct server_config *config);
 
-/* While its process has been started and has no listening socket yet, which we hold for it: how
- * long that may take since then. Else 0. */
-uint64_t server_gives_socket_us(const struct server *s);
+/* While we alone hold the listening socket of a server that is about to have it, because its
+ * process has just been started, or ends and is followed by another: until when it should have it;
+ * it is to be asked again then. Else 0. */
+uint64_t server_gives_socket_by(const struct server *s, uint64_t now_us);
 /* memory_line.c: reads the memory and says it. */
 void memory_line(struct server *s, const struct process_list *all, const struct figures *f);
 /* Whether a process of it is known: ours, or of one that is attached. */

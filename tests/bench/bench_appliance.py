@@ -108,7 +108,7 @@ def main():
             median, worst = metrics_times(a)
             row("metrics.16_streams.p50", median, "ms", 20.0)
             row("metrics.16_streams.p99", worst, "ms")
-            times = [recovery(a) for _ in range(int(os.environ.get("REPEAT", "3")))]
+            times = [recovery(a) for _ in range(int(os.environ.get("REPEAT") or 3))]
             row("kill9.next_answer", statistics.median(times), "s", 5.0, [round(min(times), 3), round(max(times), 3)])
         finally:
             a.destroy()

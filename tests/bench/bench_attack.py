@@ -24,7 +24,7 @@ sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT / "tools")]
 from bare import Bare  # noqa: E402
 from test_attack import EVIL, GOOD, attack_bodies, chat, post, rules  # noqa: E402
 
-SECONDS = float(os.environ.get("SECONDS", "6"))
+SECONDS = float(os.environ.get("SECONDS") or 6)
 TURNS = int(os.environ.get("TURNS", "3"))
 AT_ONCE = 8  # attackers
 LARGE = 50_000  # bytes

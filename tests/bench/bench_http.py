@@ -17,7 +17,7 @@ sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT / "tools")]
 from bare import Bare  # noqa: E402
 
 STREAMS, IDLE = int(os.environ.get("STREAMS", "2000")), int(os.environ.get("IDLE", "10000"))
-SECONDS, REPEAT = float(os.environ.get("SECONDS", "5")), int(os.environ.get("REPEAT", "3"))
+SECONDS, REPEAT = float(os.environ.get("SECONDS") or 5), int(os.environ.get("REPEAT") or 3)
 CLIENT = sys.argv[1]
 ROWS = []
 

@@ -143,7 +143,7 @@ def measure(path, files, repeat):
 
 
 def main():
-    mib, shards, repeat = int(os.environ.get("MIB", "1536")), int(os.environ.get("SHARDS", "4")), int(os.environ.get("REPEAT", "5"))
+    mib, shards, repeat = int(os.environ.get("MIB", "1536")), int(os.environ.get("SHARDS", "4")), int(os.environ.get("REPEAT") or 5)
     path = make_model(mib, shards)
     files = sorted(path.glob("*.safetensors"))
     total, largest = sum(f.stat().st_size for f in files), max(f.stat().st_size for f in files)

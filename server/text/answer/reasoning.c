@@ -68,6 +68,22 @@ enum thinkstyle thinkstyle_find(const char *name)
     return THINK_NONE;
 }
 
+bool reasoning_has_marks(enum thinkstyle style)
+{
+    return forms[style].close != NULL;
+}
+
+struct reasoning_marks reasoning_marks(enum thinkstyle style)
+{
+    const struct think_form *f = &forms[style];
+    return (struct reasoning_marks){f->open, f->close, f->call, f->again};
+}
+
+bool reasoning_is_open(const struct reasoning *r)
+{
+    return r->inside || r->always;
+}
+
 bool thinkstyle_special(enum thinkstyle style)
 {
     return style == THINK_SEED_OSS || style == THINK_GEMMA4 || style == THINK_MISTRAL ||

@@ -51,6 +51,17 @@ struct reasoning {
     size_t blanks;      /* bytes of it, at its beginning, that are known to be blank */
 };
 
+/* What a model of this style writes around its thinking. */
+struct reasoning_marks {
+    const char *open, *close, *call; /* call: of a tool, which ends it too, or NULL */
+    bool again;                      /* it may open at any time */
+};
+
+/* Whether it has a mark at its end, and what it writes then. */
+bool reasoning_has_marks(enum thinkstyle style);
+struct reasoning_marks reasoning_marks(enum thinkstyle style);
+/* Whether the answer begins inside of it, right after reasoning_begin(). */
+bool reasoning_is_open(const struct reasoning *r);
 /* THINK_NONE if there is none of that name, of vLLM's names. */
 enum thinkstyle thinkstyle_find(const char *name);
 /* Whether the marks may be special tokens of the model. */

@@ -17,6 +17,8 @@
 #include "kernels/cuda/cuda.h"
 #include "tests/unit/cuda/fake_card.h"
 #include "tests/unit/kernels/tiny.h"
+#include "tests/unit/kernels/tiny_device.h"
+#include "tests/unit/kernels/tiny_plain.h"
 
 enum { VOCAB = 20, SIZE = 8, STEPS = 9, SLOTS = 4 };
 #define CARD ((size_t)4 << 30)

@@ -19,6 +19,8 @@
 #include "tests/share.h"
 #include "tests/unit/cuda/fake_card.h"
 #include "tests/unit/kernels/tiny.h"
+#include "tests/unit/kernels/tiny_device.h"
+#include "tests/unit/kernels/tiny_plain.h"
 
 enum { VOCAB = 20, LONG = 150 };
 #define CARD ((size_t)4 << 30)

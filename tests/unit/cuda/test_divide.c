@@ -15,6 +15,8 @@
 #include "kernels/cuda/cuda.h"
 #include "tests/unit/cuda/fake_card.h"
 #include "tests/unit/kernels/tiny.h"
+#include "tests/unit/kernels/tiny_device.h"
+#include "tests/unit/kernels/tiny_plain.h"
 
 enum { VOCAB = 20, SIZE = 16 };
 #define CARD ((size_t)4 << 30)

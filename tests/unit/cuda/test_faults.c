@@ -19,6 +19,7 @@
 #include "kernels/cuda/driver.h"
 #include "tests/unit/cuda/fake_card.h"
 #include "tests/unit/kernels/tiny.h"
+#include "tests/unit/kernels/tiny_device.h"
 
 #define CARD ((size_t)1 << 30)
 

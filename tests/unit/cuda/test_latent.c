@@ -20,6 +20,7 @@
 #include "kernels/cuda/cuda.h"
 #include "tests/unit/cuda/fake_card.h"
 #include "tests/unit/kernels/tiny.h"
+#include "tests/unit/kernels/tiny_device.h"
 
 enum { VOCAB = 20, HIDDEN = 24, TOKENS = 29, LAYERS = 2, SIZE = 8, CARD = 1 << 30 };
 

@@ -20,6 +20,8 @@
 #include "kernels/cuda/lt.h"
 #include "tests/unit/cuda/fake_card.h"
 #include "tests/unit/kernels/tiny.h"
+#include "tests/unit/kernels/tiny_device.h"
+#include "tests/unit/kernels/tiny_plain.h"
 
 enum { VOCAB = 20, LONG = 150, SEQS = 20 };
 #define CARD ((size_t)4 << 30)

@@ -29,6 +29,8 @@
 #include "tests/unit/alloc.h"
 #include "tests/unit/cuda/fake_card.h"
 #include "tests/unit/kernels/tiny.h"
+#include "tests/unit/kernels/tiny_device.h"
+#include "tests/unit/kernels/tiny_plain.h"
 
 enum { VOCAB = 20, TOKENS = 24, BLOCKS = 24, STALL_US = 150000 };
 #define CARD ((size_t)1 << 30)

@@ -24,6 +24,8 @@
 #include "tests/unit/kernels/flow.h"
 #include "tests/unit/kernels/mailbox.h"
 #include "tests/unit/kernels/tiny.h"
+#include "tests/unit/kernels/tiny_device.h"
+#include "tests/unit/kernels/tiny_plain.h"
 
 enum { VOCAB = 20, TOKENS = 24, PROMPT = 17, BLOCKS = 24, RANKS = 4, NODES = 2 };
 #define CARD     ((size_t)1 << 30)

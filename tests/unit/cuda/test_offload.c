@@ -22,6 +22,7 @@
 #include "tests/unit/alloc.h"
 #include "tests/unit/cuda/fake_card.h"
 #include "tests/unit/kernels/tiny.h"
+#include "tests/unit/kernels/tiny_device.h"
 
 enum { NOT_PERMITTED = 800 };
 enum { VOCAB = 20, PROMPT = 17, MORE = 6, BLOCKS = 20 };

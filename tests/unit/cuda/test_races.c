@@ -16,6 +16,7 @@
 #include "tests/cuda/races_run.h"
 #include "tests/unit/cuda/fake_card.h"
 #include "tests/unit/kernels/tiny.h"
+#include "tests/unit/kernels/tiny_device.h"
 
 static struct {
     int (*find)(const char *name, size_t *ret_bytes);

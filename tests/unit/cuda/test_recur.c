@@ -18,6 +18,7 @@
 #include "common/memplan.h"
 #include "tests/unit/cuda/fake_card.h"
 #include "tests/unit/kernels/tiny.h"
+#include "tests/unit/kernels/tiny_device.h"
 
 enum { VOCAB = 20, HIDDEN = 24, TOKENS = 29, CARD = 1 << 30 };
 

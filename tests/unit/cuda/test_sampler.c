@@ -21,6 +21,7 @@
 #include "tests/share.h"
 #include "tests/unit/cuda/fake_card.h"
 #include "tests/unit/kernels/tiny.h"
+#include "tests/unit/kernels/tiny_device.h"
 
 enum { HIDDEN = 8, SEQS = 16, STEPS = 4, BAD_TOKEN = 5 };
 

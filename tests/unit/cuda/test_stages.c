@@ -25,6 +25,7 @@
 #include "tests/unit/cuda/fake_card.h"
 #include "tests/unit/kernels/flow.h"
 #include "tests/unit/kernels/tiny.h"
+#include "tests/unit/kernels/tiny_device.h"
 
 enum { STALL_US = 150000 };
 #define CARD ((size_t)1 << 30)

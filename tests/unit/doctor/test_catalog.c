@@ -147,6 +147,9 @@ static void test_own(void **state)
         {"signatures:\n- id: mine\n  class: PORT\n  rank: 900\n" TEXTS, "from 1 to 100", 0},
         {"signatures:\n- id: mine\n  class: PORT\n  do: [{en: a, zh: b, value: '1 +'}]\n" TEXTS,
          "cannot be computed", 0},
+        {"signatures:\n- id: mine\n  class: PORT\n  re: ['first of both']\n" TEXTS
+         "- id: mine\n  class: PORT\n  re: ['second of both']\n" TEXTS,
+         "'mine' is there twice", 0},
         {"signatures: [", "did not find", 0},
         {"- a\n", "expected {key: value", 0},
     };

@@ -167,6 +167,30 @@ static void test_unknown(void **state)
         {"ray.exceptions.RayActorError: The actor died because of an error raised in its creation "
          "task, ray::Kelp.__init__ (pid=7)\n",
          "RayActorError", DOCTOR_COMM, true},
+        /* ... but settings of that place, and of another one, are settings */
+        {"Traceback (most recent call last):\n  File \"/x/site-packages/sglang/srt/disaggregation/"
+         "mooncake/utils.py\", line 9, in _validate_efa_allocator_compatibility\n    raise\n"
+         "ValueError: SGLANG_MOONCAKE_CUSTOM_MEM_POOL=1 is incompatible with "
+         "MOONCAKE_PROTOCOL=efa.\n",
+         "SGLANG_MOONCAKE", DOCTOR_CONFIG, true},
+        {"Traceback (most recent call last):\n  File \"/x/site-packages/sglang/srt/weight_cache/"
+         "daemon.py\", line 9, in _await_cluster_ready_to_serve\n    raise\n"
+         "ValueError: --weight-cache-timeout must be positive, got -1\n",
+         "--weight-cache-timeout", DOCTOR_CONFIG, true},
+        /* the engine's check of its own state, and a refusal that says what to set */
+        {"Traceback (most recent call last):\n  File \"/x/site-packages/sglang/srt/model_executor/"
+         "cuda_graph_buffer_registry.py\", line 9, in slice_for\n    raise\n"
+         "RuntimeError: GraphSlot decode: buffer not allocated\n",
+         "GraphSlot", DOCTOR_BUG, true},
+        {"Traceback (most recent call last):\n  File \"/x/site-packages/vllm/model_executor/models/"
+         "molmo.py\", line 9, in dummy_data_for_molmo\n    raise\nRuntimeError: Molmo cannot "
+         "process 12 crops in a prompt, please increase max_model_len or reduce number of crops\n",
+         "Molmo", DOCTOR_CONFIG, true},
+        /* a frame is no complaint, whatever the level of its line */
+        {"ERROR 03-17 08:02:04 serving_chat.py:596]   File \"/x/vllm/entrypoints/openai/"
+         "serving_chat.py\", line 320, in chat_completion_stream_generator\nERROR 03-17 08:02:04 "
+         "serving_chat.py:596]     raise request_output\n",
+         "", DOCTOR_CLASSES, false},
         /* without an exception: the first line that complains */
         {"kelp_load: read 5 of 7\nkelp_init: failed: the linker finds no kelp\nmain: failed\n",
          "kelp_init", DOCTOR_BUILD, true},

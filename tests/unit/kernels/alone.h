@@ -6,6 +6,7 @@
 #pragma once
 
 #include "tests/unit/kernels/tiny.h"
+#include "tests/unit/kernels/tiny_device.h"
 
 enum { VOCAB = 20 };
 

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "tests/unit/kernels/tiny.h"
+#include "tests/unit/kernels/tiny_device.h"
 
 enum { FLOW_BLOCK = 8, FLOW_BLOCKS = 24, FLOW_BYTES = 1 << 20 };
 

@@ -21,6 +21,7 @@
 #include "kernels/mpi/cluster.h"
 #include "tests/unit/kernels/mailbox.h"
 #include "tests/unit/kernels/tiny.h"
+#include "tests/unit/kernels/tiny_device.h"
 
 enum { BLOCKS = 24, BLOCK_SIZE = 8 };
 

@@ -23,6 +23,7 @@
 #include "tests/share.h"
 #include "tests/unit/kernels/alone.h"
 #include "tests/unit/kernels/tiles.h"
+#include "tests/unit/kernels/tiny_plain.h"
 
 enum { LONG = 300 };
 

@@ -23,6 +23,8 @@
 #include "kernels/registry.h"
 #include "kernels/shard.h"
 #include "tests/unit/kernels/tiny.h"
+#include "tests/unit/kernels/tiny_device.h"
+#include "tests/unit/kernels/tiny_plain.h"
 
 /* ---- sums and columns ---- */
 

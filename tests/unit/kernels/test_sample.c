@@ -15,6 +15,7 @@
 
 #include "kernels/cpu/tier.h"
 #include "tests/unit/kernels/tiny.h"
+#include "tests/unit/kernels/tiny_device.h"
 
 enum { VOCAB = 40, DRAWS = 4000 };
 

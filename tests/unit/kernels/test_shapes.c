@@ -17,6 +17,7 @@
 #include "tests/share.h"
 #include "tests/unit/kernels/alone.h"
 #include "tests/unit/kernels/tiles.h"
+#include "tests/unit/kernels/tiny_plain.h"
 
 /* dtype, hidden, heads of q and of k and v, their size, window; the rest is alike. */
 static const struct shape {

@@ -23,6 +23,7 @@
 #include "tests/unit/alloc.h"
 #include "tests/unit/kernels/flow.h"
 #include "tests/unit/kernels/tiny.h"
+#include "tests/unit/kernels/tiny_device.h"
 
 #define MODEL(type, n, ...)                                                                        \
     {                                                                                              \

@@ -22,6 +22,7 @@
 #include "tests/unit/kernels/flow.h"
 #include "tests/unit/kernels/mailbox.h"
 #include "tests/unit/kernels/tiny.h"
+#include "tests/unit/kernels/tiny_device.h"
 
 enum { MOST = 4 };
 

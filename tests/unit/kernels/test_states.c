@@ -17,6 +17,7 @@
 #include "kernels/shard.h"
 #include "kernels/stage.h"
 #include "tests/unit/kernels/tiny.h"
+#include "tests/unit/kernels/tiny_device.h"
 
 enum { FLOATS = 50, VOCAB = 64, SEQS = 16 };
 

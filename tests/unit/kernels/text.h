@@ -10,6 +10,7 @@
 
 #include "kernels/cpu/device.h"
 #include "tests/unit/kernels/tiny.h"
+#include "tests/unit/kernels/tiny_device.h"
 
 enum { VOCAB = 64, TOKENS = 23 };
 

@@ -1,5 +1,7 @@
 /* Whom evenkeeld believes on a Unix socket, by who owns and who can write the socket's directory.
  * As root also with a real process of another user. */
+#include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,6 +17,7 @@
 
 #include <cmocka.h>
 
+#include "common/fdpass.h"
 #include "supervisor/io/run_as.h"
 
 #define OTHER 65534 /* nobody */
@@ -112,11 +115,90 @@ static void test_other_user(void **state)
     }
 }
 
+/* A unit's directory: everybody may write in it, nobody else gets there, and who answers there has
+ * listened there. */
+static void test_closed(void **state)
+{
+    char run[] = "/tmp/evenkeel-closed-XXXXXX", path[200], other[200], text[64];
+    struct stat st;
+    (void)state;
+    assert_non_null(mkdtemp(run));
+    (void)snprintf(path, sizeof(path), "%s/a", run);
+    assert_int_equal(mkdir(path, 0700), 0); /* as an earlier version made it, with a file */
+    (void)snprintf(path, sizeof(path), "%s/a/file", run);
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    close(fd);
+    for (int i = 0; i < 2; i++) { /* again, as at every start */
+        assert_int_equal(run_as_closed_dir(run, "a"), 0);
+        (void)snprintf(path, sizeof(path), "%s/a", run);
+        assert_int_equal(readlink(path, text, sizeof(text)), 8);
+        assert_memory_equal(text, ".units/a", 8);
+        assert_true(stat(path, &st) == 0 && (st.st_mode & 07777) == 0777);
+        (void)snprintf(path, sizeof(path), "%s/.units", run);
+        assert_true(stat(path, &st) == 0 && (st.st_mode & 07777) == 0700);
+        (void)snprintf(path, sizeof(path), "%s/a/file", run);
+        assert_int_equal(access(path, F_OK), 0);
+    }
+    assert_int_equal(run_as_closed_dir(run, "b"), 0);
+    struct run_as_place p = {.at = {.sun_family = AF_UNIX}};
+    (void)snprintf(p.path, sizeof(p.path), "%s/a/sock", run);
+    memcpy(p.at.sun_path, p.path, strlen(p.path) + 1);
+    assert_true(answers(&p, geteuid() == 0 ? OTHER : geteuid()));
+    /* a link to a sibling's socket: what answers has another name */
+    (void)snprintf(other, sizeof(other), "%s/b/sock", run);
+    int listener = ek_listen_unix(other, 0600, 1);
+    assert_true(listener >= 0);
+    assert_int_equal(symlink(other, p.path), 0);
+    int to = ek_connect_unix(p.path, 1000);
+    assert_true(to >= 0);
+    assert_false(run_as_owner_answers(to, p.path));
+    assert_true(run_as_owner_answers(to, other));
+    /* who may pass there may have put anything there */
+    (void)snprintf(path, sizeof(path), "%s/.units", run);
+    assert_int_equal(chmod(path, 0711), 0);
+    assert_int_equal(unlink(p.path), 0);
+    if (geteuid() == 0)
+        assert_false(answers(&p, OTHER));
+    assert_int_equal(run_as_closed_dir(run, "a"), -EPERM);
+    assert_int_equal(chmod(path, 0700), 0);
+    close(to);
+    close(listener);
+    static const char *const left[] = {"/a/file",   "/b/sock",   "/a",      "/b",
+                                       "/.units/a", "/.units/b", "/.units", ""};
+    for (size_t i = 0; i < sizeof(left) / sizeof(left[0]); i++) {
+        (void)snprintf(path, sizeof(path), "%s%s", run, left[i]);
+        assert_int_equal(remove(path), 0);
+    }
+}
+
+/* With a user of its own again, evenkeeld's link makes place for a directory. */
+static void test_closed_and_back(void **state)
+{
+    char run[] = "/tmp/evenkeel-closed-XXXXXX", path[200];
+    struct stat st;
+    struct run_as self = {.set = true, .uid = geteuid(), .gid = getegid()};
+    (void)state;
+    assert_non_null(mkdtemp(run));
+    assert_int_equal(run_as_closed_dir(run, "a"), 0);
+    (void)snprintf(path, sizeof(path), "%s/a", run);
+    assert_int_equal(run_as_own_dir(&self, path), 0);
+    assert_true(lstat(path, &st) == 0 && S_ISDIR(st.st_mode) && (st.st_mode & 0777) == 0700);
+    assert_int_equal(run_as_closed_dir(run, "a"), 0); /* over an empty one that is there */
+    static const char *const left[] = {"/a", "/.units/a", "/.units", ""};
+    for (size_t i = 0; i < sizeof(left) / sizeof(left[0]); i++) {
+        (void)snprintf(path, sizeof(path), "%s%s", run, left[i]);
+        assert_int_equal(remove(path), 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_own_user),
         cmocka_unit_test(test_other_user),
+        cmocka_unit_test(test_closed),
+        cmocka_unit_test(test_closed_and_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

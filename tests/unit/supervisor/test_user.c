@@ -31,11 +31,12 @@ static void decides(void **state)
         {{.user = "root", .systemd = true, .able = true}, "name another user"},
         {{.user = "a", .attach = true, .able = true, .uid = 7}, "leave out user"},
         {{.user = "dynamic", .able = true}, "set launcher: systemd"},
-        {{.user = "dynamic", .systemd = true, .able = true, .control = true}, "name a user"},
+        {{.user = "dynamic", .systemd = true, .able = true, .control = true}, NULL},
         {{.user = "dynamic", .systemd = true, .own = 8}, NULL},
-        {{.user = "dynamic", .systemd = true, .own = 8, .control = true}, "control socket"},
+        {{.user = "dynamic", .systemd = true, .own = 8, .control = true}, NULL},
         {{.user = "a", .systemd = true, .uid = 7, .own = 8}, NULL},
-        {{.user = "a", .systemd = true, .uid = 7, .own = 8, .control = true}, "control socket"},
+        {{.user = "a", .systemd = true, .uid = 7, .own = 8, .control = true},
+         "run evenkeeld as root"},
         {{.user = "a", .systemd = true, .found = -ENOENT, .own = 8}, "useradd --system"},
     };
     (void)state;
