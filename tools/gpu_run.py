@@ -113,6 +113,7 @@ def sections(build, out, shape):
         Section("ab-candidate-64", 60, 240, *switched("decode", "EVENKEEL_CUBLASLT_CANDIDATE", *map(str, range(8)), only=("64",))),
         Section("ab-wgmma", 60, 400, *switched("prefill", "EVENKEEL_WGMMA", "off", "on")),
         Section("ops-mma", 30, 240, unit("test_cuda", EVENKEEL_WGMMA="off")),
+        Section("latent", 90, 300, unit("test_latent"), bench("latent", "decode"), bench("latent", "prefill")),
         Section("own-gemm", 30, 240, unit("test_cuda", EVENKEEL_CUBLASLT="off"), unit("test_packed", EVENKEEL_CUBLASLT="off")),
         Section("decode-7b", 40, 240, bench("7b", "decode")),
         # the same answers; decode at the pace of the bus, prefill at that of the card

@@ -151,7 +151,8 @@ struct cu_rope_args {
     uint32_t kv_f8, neighbours;                  /* as E4M3, divided by: */
     float k_scale, v_scale;
     float warm;
-    uint32_t warm_from, warm_every, pad; /* as those of EK_OP_ROPE */
+    uint32_t warm_from, warm_every; /* as those of EK_OP_ROPE */
+    uint32_t latent;                /* 1: the cache has no V, which is a part of K */
 };
 
 /* dst = act(src[:n]) * src[n:], dst += src * scale, cap of dst, rows picked: by `kind`. */
@@ -215,7 +216,7 @@ struct cu_attend_args {
     uint32_t q_heads, kv_heads, head_dim, window, block_shift;
     uint32_t kv_f8; /* the cache is of E4M3; the scale of K is in `scale` */
     float scale, softcap, v_scale;
-    uint32_t pad;
+    uint32_t key_dim; /* 0, or latent (latent.cu): then head_dim is that of V and dst */
     uint64_t block_bytes, plane_bytes, layer_at;
     cu_addr tile_partials, tile_counters; /* of tiles' parts: attend.cuh; [part][kv_head] */
 };

@@ -22,6 +22,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/args.h"
+#include "kernels/cuda/args_latent.h"
 #include "kernels/cuda/args_recur.h"
 #include "kernels/cuda/driver.h"
 #include "kernels/cuda/offload.h"
@@ -99,6 +100,10 @@ enum cuda_kernel {
     K_SCAN,
     K_COLUMNS,
     K_CENTRE,
+    K_HEADS,
+    K_HEADS_PLAIN,
+    K_LATENT,
+    K_LATENT_PLAIN,
     CUDA_KERNELS
 };
 
@@ -127,6 +132,8 @@ struct cuda_shape {
                                                    plain kernel attends */
     uint32_t row_groups;                        /* of a KV head's query heads in decode */
     uint32_t head_most;                         /* 64, 128 or 256: which kernels attend */
+    uint32_t latent_groups; /* of heads, each of which a block of latent attention takes; 0 = it is
+                               plain, or there is none */
     size_t weight_bytes, arena_bytes, zeroed_bytes;
     struct cuda_offload offload;
     size_t host_bytes, stream_bytes, slot_bytes;  /* in host memory; of them copied in each step; of
@@ -180,7 +187,9 @@ enum cuda_run {
     RUN_SEND,
     RUN_RECV,
     RUN_CONV,
-    RUN_SEQS
+    RUN_SEQS,
+    RUN_HEADS,
+    RUN_LATENT
 };
 
 /* Rows that all ranks sum, or that go from stage to stage. */
@@ -215,6 +224,7 @@ struct cuda_launch {
         struct cu_scan_args scan;
         struct cu_columns_args columns;
         struct cu_centre_args centre;
+        struct cu_heads_args heads;
         struct cuda_sum sum;
     } args;
 };
@@ -280,7 +290,7 @@ struct ek_device {
     uint32_t fused_rows;          /* up to so many: products take packed weights as they are */
     uint32_t e4m3_rows;           /* up to so many: own kernels multiply E4M3 */
     enum cuda_kernel attend_tile; /* of rows of prompts, */
-    uint32_t row_blocks;          /* of decode attention that the card holds at once */
+    uint32_t row_blocks;          /* of decode attention, or latent, that the card holds at once */
     uint32_t tile_rows;           /* and how many of a sequence go into one tile of it */
     char note[768];               /* for the operator, found at load; "" = nothing */
     char products[288];           /* what computes large products, in words */
@@ -427,7 +437,13 @@ int cuda_state_write(struct ek_device *d, uint32_t state, const void *from);
 const char *cuda_recur_refuse(const struct ek_op *op);
 uint32_t cuda_recur_said(const struct ek_graph *g);
 
-/* program.c */
+/* program_latent.c: why it cannot compute an operation, NULL = it can or does not have it; into how
+ * many groups all latent attentions of a graph divide their heads, and heads of one; 0 = the plain
+ * kernel attends. */
+const char *cuda_latent_refuse(const struct ek_op *op);
+uint32_t cuda_latent_groups(const struct ek_graph *g, uint32_t *ret_each);
+
+/* program.c: `tiles` and `items` of attention; latent attention has only tiles. */
 int cuda_program_make(struct ek_device *d);
 int cuda_program_run(struct ek_device *d, uint32_t rows, uint32_t logit_rows, uint32_t tiles,
                      uint32_t items);
@@ -476,7 +492,7 @@ int cuda_rank_wait(struct ek_device *d, uint64_t id, struct ek_result *ret_resul
                    uint64_t timeout_us);
 
 /* graph.c: runs a decode step of so many rows, recorded where that can be. */
-int cuda_graph_run(struct ek_device *d, uint32_t rows, uint32_t items);
+int cuda_graph_run(struct ek_device *d, uint32_t rows, uint32_t tiles, uint32_t items);
 void cuda_graphs_free(struct ek_device *d);
 uint32_t cuda_bucket_rows(const struct ek_device *d,
                           uint32_t bucket); /* rising; 0 behind the last */
@@ -484,6 +500,12 @@ uint32_t cuda_bucket_rows(const struct ek_device *d,
 static inline cu_ptr cuda_arena(const struct ek_device *d, size_t at)
 {
     return d->arena.at + at;
+}
+
+/* From a weight to the next one of those that are alike and lie together. */
+static inline uint64_t cuda_weight_step(const struct cuda_weight *w)
+{
+    return (w->bytes + CUDA_ALIGN - 1) & ~(uint64_t)(CUDA_ALIGN - 1);
 }
 
 /* Where the card reads a weight, of experts in the step that is enqueued. */

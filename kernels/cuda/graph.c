@@ -71,7 +71,8 @@ static int record(struct ek_device *d, uint32_t bucket, cu_handle *ret_graph)
         return r;
     d->seqs = rows;
     /* as many parts of contexts as there can be: the grid is for the card, not for them */
-    r = cuda_program_run(d, rows, rows, 0, d->shape.most_items);
+    r = cuda_program_run(d, rows, rows, d->shape.latent_groups > 0 ? d->shape.most_tiles : 0,
+                         d->shape.most_items);
     int ended = cu_code(d->cu.capture_end(d->stream, &graph));
     r = r < 0 ? r : ended;
     if (r == 0)
@@ -86,7 +87,7 @@ static int record(struct ek_device *d, uint32_t bucket, cu_handle *ret_graph)
     return r;
 }
 
-int cuda_graph_run(struct ek_device *d, uint32_t rows, uint32_t items)
+int cuda_graph_run(struct ek_device *d, uint32_t rows, uint32_t tiles, uint32_t items)
 {
     uint32_t b = d->records ? bucket_of(d, rows) : UINT32_MAX;
 
@@ -100,7 +101,7 @@ int cuda_graph_run(struct ek_device *d, uint32_t rows, uint32_t items)
         return cu_code(d->cu.graph_launch(d->recorded[b], d->stream));
     if (b != UINT32_MAX && d->seen[b] == 0)
         d->seen[b] = 1;
-    return cuda_program_run(d, rows, rows, 0, items);
+    return cuda_program_run(d, rows, rows, tiles, items);
 }
 
 void cuda_graphs_free(struct ek_device *d)

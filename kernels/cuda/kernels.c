@@ -69,6 +69,10 @@ static void name_of(const struct ek_device *d, enum cuda_kernel k, char *name, s
         [K_SCAN] = "ek_scan",
         [K_COLUMNS] = "ek_columns",
         [K_CENTRE] = "ek_centre",
+        [K_HEADS] = "ek_heads_%s",
+        [K_HEADS_PLAIN] = "ek_heads_plain",
+        [K_LATENT] = "ek_latent_%s",
+        [K_LATENT_PLAIN] = "ek_latent_plain",
     };
     enum ek_dtype t = d->graph->dtype;
     const char *type = t == EK_F32 ? "f32" : t == EK_F16 ? "f16" : "bf16";
@@ -110,10 +114,17 @@ static bool wanted(const struct ek_device *d, enum cuda_kernel k)
                      (rows[i] == K_FUSED64 && d->choices.skinny);
         return !f32 && d->shape.forms[form] && (plain || form != CU_PLAIN);
     }
+    const bool latent = d->graph->value_dim > 0;
     if (k == K_ATTEND_WGMMA)
-        return d->shape.tile_rows > 0 && !d->graph->kv_f8;
+        return !latent && d->shape.tile_rows > 0 && !d->graph->kv_f8;
     if (k == K_ATTEND_ROW || k == K_ATTEND_TILE)
-        return d->shape.tile_rows > 0;
+        return !latent && d->shape.tile_rows > 0;
+    if (k == K_HEADS)
+        return latent && !f32;
+    if (k == K_LATENT)
+        return d->shape.latent_groups > 0;
+    if (k == K_HEADS_PLAIN || k == K_LATENT_PLAIN)
+        return latent;
     if (k >= K_ROUND && k <= K_ROUNDED128)
         return d->shape.rounds;
     if (k >= K_ROUND_F8 && k <= K_RESCALE)
@@ -157,6 +168,8 @@ static uint32_t shared_of(const struct ek_device *d, enum cuda_kernel k)
         return tile_shared(d);
     if (k == K_ATTEND_WGMMA)
         return wgmma_shared(d);
+    if (k == K_LATENT)
+        return CU_LATENT_SHARED;
     if (k == K_ROUNDED64 || k == K_ROUNDED64_F8)
         return CU_ROUNDED_STAGE(64) * CU_ROUNDED_STAGES(64);
     if (k == K_ROUNDED128 || k == K_ROUNDED128_F8)
@@ -235,9 +248,12 @@ int cuda_kernels_load(struct ek_device *d, struct ek_fault *fault)
                        cu_name(&d->cu, result));
         r = result == CU_OUT_OF_MEMORY ? EK_EDEVMEM : -ENODEV;
     }
-    if (r == 0 && d->kernel[K_ATTEND_ROW])
-        r = cu_code(d->cu.occupancy(&blocks, d->kernel[K_ATTEND_ROW], CU_ROW_THREADS,
-                                    shared_of(d, K_ATTEND_ROW)));
+    const bool latent = d->shape.latent_groups > 0;
+    const enum cuda_kernel attends = latent ? K_LATENT : K_ATTEND_ROW;
+    if (r == 0 && d->kernel[attends])
+        r = cu_code(d->cu.occupancy(&blocks, d->kernel[attends],
+                                    latent ? CU_LATENT_THREADS : CU_ROW_THREADS,
+                                    shared_of(d, attends)));
     d->row_blocks = d->multiprocessors * (blocks > 0 ? (uint32_t)blocks : 1);
     return r;
 }

@@ -63,15 +63,29 @@ static uint32_t part_of(const struct ek_weight *w, uint32_t *row)
     return part;
 }
 
+/* Columns [k, k + count) of a quantized row, whose file may have it as a column. */
+static void quant_values(const struct upload *u, const struct ek_weight *w, uint32_t row,
+                         uint32_t k, uint32_t count, float *ret)
+{
+    const struct ek_quant *q = &u->d->graph->quants[w->quant];
+
+    if (w->row_step == 0) {
+        q += part_of(w, &row);
+        ek_quant_values(q, u->files, row, w->first_col + k, count, ret);
+        return;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        ek_quant_values(q, u->files, w->part[0].skip + k + i, row, 1, ret + i);
+}
+
 static void unpack_row(const struct upload *u, const struct ek_weight *w, enum ek_dtype to,
                        uint32_t row, char *out)
 {
-    const struct ek_quant *q = &u->d->graph->quants[w->quant + part_of(w, &row)];
     float some[SOME];
 
     for (uint32_t k = 0; k < w->cols; k += SOME) {
         uint32_t count = w->cols - k < SOME ? w->cols - k : SOME;
-        ek_quant_values(q, u->files, row, w->first_col + k, count, some);
+        quant_values(u, w, row, k, count, some);
         for (uint32_t i = 0; i < count; i++)
             cpu_store(to, out, k + i, some[i]);
     }

@@ -245,10 +245,8 @@ static float or_one(float scale)
     return scale != 0.0f ? scale : 1.0f;
 }
 
-/* Rotation by `rope` (NULL = none) and, before `attention` (NULL = none), the write to the cache.
- */
-static void make_rope(struct maker *m, uint16_t value, const struct ek_op *rope,
-                      const struct ek_op *attention)
+void cuda_program_rope(struct maker *m, uint16_t value, const struct ek_op *rope,
+                       const struct ek_op *attention)
 {
     struct ek_device *d = m->d;
 
@@ -269,7 +267,8 @@ static void make_rope(struct maker *m, uint16_t value, const struct ek_op *rope,
         return;
     a->head_dim = attention->u.attention.head_dim;
     a->writes = 1;
-    a->k_col = attention->u.attention.q_heads * a->head_dim;
+    a->latent = attention->u.attention.value_dim > 0; /* `value` has nothing but the keys */
+    a->k_col = a->latent ? 0 : attention->u.attention.q_heads * a->head_dim;
     a->kv_heads = attention->u.attention.kv_heads;
     a->block_shift = d->shape.block_shift;
     a->block_bytes = d->shape.block_bytes;
@@ -280,13 +279,13 @@ static void make_rope(struct maker *m, uint16_t value, const struct ek_op *rope,
     a->v_scale = or_one(attention->u.attention.v_scale);
 }
 
-static void make_attention(struct maker *m)
+struct cu_attend_args cuda_program_attends(const struct maker *m)
 {
     struct ek_device *d = m->d;
     const struct ek_op *op = m->op;
     const bool f8 = d->graph->kv_f8;
 
-    cuda_program_add(m, RUN_ATTEND, K_ATTEND_PLAIN, 128, 1)->args.attend = (struct cu_attend_args){
+    return (struct cu_attend_args){
         .step = step_addr(d),
         .partials = cuda_arena(d, d->shape.partial_at),
         .counters = cuda_arena(d, d->shape.counter_at),
@@ -310,10 +309,9 @@ static void make_attention(struct maker *m)
         .tile_counters = cuda_arena(d, d->shape.tile_counter_at)};
 }
 
-/* From an expert to the next one of those that lie together. */
-static uint64_t expert_step(const struct cuda_weight *w)
+static void make_attention(struct maker *m)
 {
-    return (w->bytes + CUDA_ALIGN - 1) & ~(uint64_t)(CUDA_ALIGN - 1);
+    cuda_program_add(m, RUN_ATTEND, K_ATTEND_PLAIN, 128, 1)->args.attend = cuda_program_attends(m);
 }
 
 static void make_experts(struct maker *m)
@@ -338,8 +336,8 @@ static void make_experts(struct maker *m)
                                                .gate_bias = weight_addr(d, op->bias),
                                                .up_bias = weight_addr(d, op->u.experts.up_bias),
                                                .down_bias = weight_addr(d, op->u.experts.down_bias),
-                                               .gate_step = expert_step(&d->weights[gate]),
-                                               .down_step = expert_step(&d->weights[down]),
+                                               .gate_step = cuda_weight_step(&d->weights[gate]),
+                                               .down_step = cuda_weight_step(&d->weights[down]),
                                                .gate_packing = d->weights[gate].packing,
                                                .down_packing = d->weights[down].packing,
                                                .count = op->u.experts.count,
@@ -367,7 +365,8 @@ static bool joins_attention(const struct maker *m)
     const struct ek_op *next = m->op + 1;
 
     return next < m->end && next->kind == EK_OP_ATTENTION && next->src == m->op->dst &&
-           next->u.attention.head_dim == m->op->u.rope.head_dim;
+           next->u.attention.head_dim == m->op->u.rope.head_dim &&
+           next->u.attention.value_dim == 0;
 }
 
 /* A product whose result the next operation gates, and nothing else ever reads. */
@@ -393,7 +392,7 @@ static uint32_t make_op(struct maker *m)
 {
     const struct ek_op *op = m->op;
 
-    if (cuda_recur_make(m))
+    if (cuda_recur_make(m) || cuda_latent_make(m))
         return 1;
     switch (op->kind) {
     case EK_OP_EMBED: make_embed(m); return 1;
@@ -409,15 +408,15 @@ static uint32_t make_op(struct maker *m)
         return 1;
     case EK_OP_ROPE:
         if (!joins_attention(m)) {
-            make_rope(m, op->dst, op, NULL);
+            cuda_program_rope(m, op->dst, op, NULL);
             return 1;
         }
-        make_rope(m, op->dst, op, op + 1);
+        cuda_program_rope(m, op->dst, op, op + 1);
         m->op++;
         make_attention(m);
         return 2;
     case EK_OP_ATTENTION:
-        make_rope(m, op->src, NULL, op);
+        cuda_program_rope(m, op->src, NULL, op);
         make_attention(m);
         return 1;
     case EK_OP_GLU: make_rows(m, CU_ROWS_GLU); return 1;
@@ -612,7 +611,9 @@ static int run_launch(struct ek_device *d, struct cuda_launch *l, uint32_t rows)
     case RUN_RECV: return run_hand(d, l, rows);
     case RUN_CONV: return cuda_recur_conv(d, l, rows);
     case RUN_SEQS: return cuda_launch(d, l->kernel, d->seqs, l->columns, l->threads, &l->args);
-    case RUN_ATTEND: break; /* asks for more */
+    case RUN_HEADS:
+    case RUN_ATTEND:
+    case RUN_LATENT: break; /* ask for more */
     }
     return -EINVAL;
 }
@@ -632,6 +633,8 @@ int cuda_program_run(struct ek_device *d, uint32_t rows, uint32_t logit_rows, ui
             r = cuda_stream_await(d, l->item);
         if (r == 0 && l->run == RUN_ATTEND)
             r = run_attention(d, l, rows, tiles, items);
+        else if (r == 0 && (l->run == RUN_LATENT || l->run == RUN_HEADS))
+            r = cuda_latent_run(d, l, rows, tiles);
         else if (r == 0 && l->joins && cuda_product_joins(d, &l->args.gemm, count))
             r = cuda_product_glu(d, &l->args.gemm, &d->program[++i].args.rows, count);
         else if (r == 0)

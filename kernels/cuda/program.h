@@ -38,3 +38,13 @@ struct cuda_launch *cuda_program_add(struct maker *m, enum cuda_run run, enum cu
 bool cuda_recur_make(struct maker *m); /* false: not one of its */
 bool cuda_norm_apart(const struct ek_op *norm);
 int cuda_recur_conv(struct ek_device *d, struct cuda_launch *l, uint32_t rows);
+
+/* program_latent.c: products by heads and latent attention. run() is for what it made. */
+bool cuda_latent_make(struct maker *m);
+int cuda_latent_run(struct ek_device *d, struct cuda_launch *l, uint32_t rows, uint32_t tiles);
+
+/* Rotation of `value` by `rope` (NULL = none) and, before `attention` (NULL = none), the write to
+ * the cache; the arguments of that attention. */
+void cuda_program_rope(struct maker *m, uint16_t value, const struct ek_op *rope,
+                       const struct ek_op *attention);
+struct cu_attend_args cuda_program_attends(const struct maker *m);

@@ -136,8 +136,7 @@ EK_KERNEL(ek_norm, struct cu_norm_args, 1024)
 /* The tokens that a row's sequence has at least: its prompt's, or those up to the row. */
 DEV uint32_t length_at(const struct cu_step *s, uint32_t row, uint32_t position)
 {
-    const struct ek_step_seq *q =
-        array_of<struct ek_step_seq>(s, s->seq_at) + seq_of_row(s, row);
+    const struct ek_step_seq *q = array_of<struct ek_step_seq>(s, s->seq_at) + seq_of_row(s, row);
 
     return position + 1 > q->prompt ? position + 1 : q->prompt;
 }
@@ -196,9 +195,9 @@ DEV void turn_eights(const struct cu_rope_args &a, uint64_t first, const float2 
 /* K and V of a row to their place in the cache, eight numbers at a time. */
 DEV void cache_eights(const struct cu_rope_args &a, uint64_t from, cu_addr to, uint32_t offset)
 {
-    const uint32_t n = a.kv_heads * a.head_dim;
+    const uint32_t n = a.kv_heads * a.head_dim, end = a.latent ? n : 2 * n;
 
-    for (uint32_t i = threadIdx.x * 8; i < 2 * n; i += blockDim.x * 8) {
+    for (uint32_t i = threadIdx.x * 8; i < end; i += blockDim.x * 8) {
         const uint32_t e = i < n ? i : i - n, head = e / a.head_dim;
         const cu_addr plane = to + (i < n ? 0 : a.plane_bytes);
         const uint64_t index =
@@ -262,7 +261,7 @@ EK_KERNEL(ek_rope, struct cu_rope_args, 256)
         cache_eights(a, x + a.k_col, to, offset);
         return;
     }
-    for (uint32_t i = threadIdx.x; i < 2 * n; i += blockDim.x) {
+    for (uint32_t i = threadIdx.x; i < (a.latent ? n : 2 * n); i += blockDim.x) {
         uint32_t e = i < n ? i : i - n, head = e / a.head_dim;
         uint64_t plane = i < n ? 0 : a.plane_bytes;
         uint64_t index = (uint64_t)((head << a.block_shift) + offset) * a.head_dim + e % a.head_dim;

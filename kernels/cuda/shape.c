@@ -32,11 +32,10 @@ static const char *refuse_op(const struct ek_op *op)
         [EK_OP_GATHER] = true, [EK_OP_SEND] = true,      [EK_OP_RECV] = true,
         [EK_OP_TAKE] = true,   [EK_OP_GATE] = true,      [EK_OP_SCALE] = true,
         [EK_OP_CONV] = true,   [EK_OP_DELTA] = true,     [EK_OP_SCAN] = true,
+        [EK_OP_HEADS] = true,
     };
     const size_t kinds = sizeof(offered) / sizeof(offered[0]);
 
-    if (op->kind == EK_OP_HEADS || (op->kind == EK_OP_ATTENTION && op->u.attention.value_dim > 0))
-        return "has latent attention, which is served on the CPU for now";
     if ((size_t)op->kind >= kinds || !offered[op->kind])
         return "has an operation that the CUDA backend does not have yet";
     if (op->kind == EK_OP_ATTENTION && op->u.attention.reads)
@@ -44,9 +43,11 @@ static const char *refuse_op(const struct ek_op *op)
                "now";
     if (op->kind == EK_OP_EXPERTS && op->u.experts.routing.each != EK_NO_WEIGHT)
         return "has a factor for each expert, which is served on the CPU for now";
-    if (op->kind == EK_OP_ATTENTION && op->u.attention.head_dim > CU_DIM_MOST)
+    if (op->kind == EK_OP_ATTENTION && op->u.attention.value_dim == 0 &&
+        op->u.attention.head_dim > CU_DIM_MOST)
         return "has attention heads of more than 256 elements, which the CUDA backend does not do";
-    return cuda_recur_refuse(op);
+    const char *why = cuda_latent_refuse(op);
+    return why ? why : cuda_recur_refuse(op);
 }
 
 int cuda_graph_offered(const struct ek_graph *g, uint32_t block_size, struct ek_fault *fault)
@@ -88,6 +89,13 @@ int cuda_graph_offered(const struct ek_graph *g, uint32_t block_size, struct ek_
         ek_fault_set(fault, "kv-cache-dtype",
                      "The CUDA backend has no int8 KV cache: use --kv-cache-dtype fp8 or auto, or "
                      "--device cpu.");
+        return -ENOTSUP;
+    }
+    if (g->kv_f8 && g->value_dim > 0) {
+        ek_fault_set(
+            fault, "kv-cache-dtype",
+            "The CUDA backend keeps what latent attention caches in the model's type only: "
+            "use --kv-cache-dtype auto.");
         return -ENOTSUP;
     }
     if (block_size < 8 || block_size > 256 || (block_size & (block_size - 1)) != 0) {
@@ -302,8 +310,12 @@ static enum ek_dtype value_dtype(const struct ek_graph *g, uint32_t value)
         const struct ek_op *op = &g->ops[i];
         bool reads = op->kind == EK_OP_LINEAR || op->kind == EK_OP_LOGITS ||
                      op->kind == EK_OP_ATTENTION || op->kind == EK_OP_GLU ||
-                     op->kind == EK_OP_EXPERTS;
-        bool writes = op->kind == EK_OP_ATTENTION || op->kind == EK_OP_GLU;
+                     op->kind == EK_OP_EXPERTS || op->kind == EK_OP_HEADS;
+        bool writes =
+            op->kind == EK_OP_ATTENTION || op->kind == EK_OP_GLU || op->kind == EK_OP_HEADS;
+        if (op->kind == EK_OP_ATTENTION && op->u.attention.value_dim > 0 &&
+            op->u.attention.keys == value)
+            return g->dtype;
         if ((reads && op->src == value) || (writes && op->dst == value))
             return g->dtype;
     }
@@ -330,12 +342,29 @@ static void shape_values(const struct ek_graph *g, const struct cuda_shape *s, s
     }
 }
 
+/* Latent attention takes rows of prompts and of decode as tiles; each part of one has a place for
+ * the results of each pair of each group of heads. */
+static void shape_latent(const struct ek_plan_request *q, struct cuda_shape *s)
+{
+    uint32_t each = 0;
+
+    s->row_groups = 1;
+    s->latent_groups = cuda_latent_groups(q->graph, &each);
+    if (s->latent_groups == 0)
+        return;
+    s->tile_rows = CU_LATENT_PAIRS / each;
+    s->most_tile_parts = CUDA_TILE_PAIRS / CU_LATENT_PAIRS / s->latent_groups;
+    s->most_tiles = q->ceiling.rows / s->tile_rows + q->ceiling.seqs + 1 + s->most_tile_parts;
+    s->tile_counter_at = cuda_shape_take(
+        &s->arena_bytes, (size_t)s->most_tile_parts * s->latent_groups, sizeof(uint32_t));
+}
+
 /* Which attention kernels serve the graph, and what they need. */
 static void shape_attention(const struct ek_plan_request *q, struct cuda_shape *s)
 {
     const struct ek_graph *g = q->graph;
     uint32_t heads = 0, least = CU_TILE_ROWS;
-    size_t elem = g->kv_f8 ? 1 : ek_dtype_bits(g->dtype) / 8, partials;
+    size_t partials;
 
     s->row_groups = 1;
     s->head_most = g->head_dim <= 64 ? 64 : g->head_dim <= 128 ? 128 : 256;
@@ -363,11 +392,18 @@ static void shape_attention(const struct ek_plan_request *q, struct cuda_shape *
                                     s->row_groups * sizeof(uint32_t));
     s->tile_counter_at = cuda_shape_take(&s->arena_bytes, (size_t)s->most_tile_parts * g->kv_heads,
                                          sizeof(uint32_t));
-    size_t plane = 0;
+}
+
+/* V of latent attention is a part of K. */
+static void shape_cache(const struct ek_plan_request *q, struct cuda_shape *s)
+{
+    const struct ek_graph *g = q->graph;
+    const size_t elem = g->kv_f8 ? 1 : ek_dtype_bits(g->dtype) / 8;
+    size_t plane = 0, block = 0;
+
     (void)cuda_shape_take(&plane, (size_t)g->kv_heads * g->head_dim, q->block_size * elem);
     s->plane_bytes = plane;
-    s->layer_bytes = 2 * plane;
-    size_t block = 0;
+    s->layer_bytes = g->value_dim > 0 ? plane : 2 * plane;
     (void)cuda_shape_take(&block, g->layers, s->layer_bytes);
     s->block_bytes = block;
 }
@@ -492,7 +528,11 @@ int cuda_shape_of(const struct ek_plan_request *q, struct cuda_shape *ret_shape,
     s.slot_at = cuda_shape_take(&s.arena_bytes, q->ceiling.seqs, sizeof(struct cu_slot));
     s.word_at = cuda_shape_take(
         &s.arena_bytes, last ? (size_t)q->ceiling.seqs * q->ceiling.words : 0, sizeof(uint32_t));
-    shape_attention(q, &s);
+    if (g->value_dim > 0)
+        shape_latent(q, &s);
+    else
+        shape_attention(q, &s);
+    shape_cache(q, &s);
     shape_experts(q, &s);
     shape_ranks(q, &s);
     s.said_at = cuda_shape_take(&s.arena_bytes, (size_t)s.rows * cuda_recur_said(g), sizeof(float));
@@ -501,7 +541,7 @@ int cuda_shape_of(const struct ek_plan_request *q, struct cuda_shape *ret_shape,
     const size_t sums = shape_fused(g, &s);
     s.zeroed_bytes = s.arena_bytes;
     s.tile_partial_at = cuda_shape_take(&s.arena_bytes, s.tile_rows > 0 ? CUDA_TILE_PAIRS : 0,
-                                        ((size_t)g->head_dim + 2) * sizeof(float));
+                                        ((size_t)ek_graph_value_dim(g) + 2) * sizeof(float));
     s.space_at = cuda_shape_take(&s.arena_bytes, 1, g->dtype == EK_F32 ? 0 : CUDA_LT_SPACE);
     shape_forms(g, &s, sums);
     shape_rounded(g, &s);

@@ -156,20 +156,35 @@ static void put_tile(struct pack *p, struct cu_tile t, uint32_t size, uint32_t *
     *spare -= parts > 1 ? parts : 0;
 }
 
+/* Whether a sequence's rows attend in tiles. */
+static bool in_tiles(const struct ek_device *d, const struct ek_step_seq *q)
+{
+    return q->rows > 1 || d->shape.latent_groups > 0;
+}
+
+/* Blocks of a tile: each has one head of keys, or a group of the heads of queries. */
+static uint32_t tile_blocks(const struct ek_device *d)
+{
+    return d->shape.latent_groups > 0 ? d->shape.latent_groups : d->graph->kv_heads;
+}
+
 /* The same as part_size() for tiles, of which a multiprocessor holds one or two. */
 static uint32_t tile_size(const struct ek_device *d, const struct ek_step *step)
 {
     const struct ek_step_seq *q = ek_step_seqs(step);
-    const uint64_t blocks = d->multiprocessors * (d->attend_tile == K_ATTEND_WGMMA ? 1ull : 2ull);
-    uint64_t positions = 0, items = blocks / d->graph->kv_heads;
+    const bool latent = d->shape.latent_groups > 0;
+    const uint64_t each = d->attend_tile == K_ATTEND_WGMMA ? 1 : 2;
+    const uint64_t blocks = latent ? d->row_blocks : d->multiprocessors * each;
+    const uint32_t least = latent ? CU_LATENT_LEAST : CU_TILE_LEAST;
+    uint64_t positions = 0, items = blocks / tile_blocks(d);
 
     for (uint32_t i = 0; i < step->seqs; i++) {
         const uint64_t tiles = (q[i].rows + d->tile_rows - 1) / d->tile_rows;
-        if (q[i].rows > 1) /* all tiles but the last see less */
+        if (in_tiles(d, &q[i])) /* all tiles but the last see less */
             positions += tiles * q[i].context - tiles * (tiles - 1) / 2 * d->tile_rows;
     }
     uint64_t size = positions / (items + !items) / CU_TILE_UNIT * CU_TILE_UNIT + CU_TILE_UNIT;
-    return size < CU_TILE_LEAST ? CU_TILE_LEAST : size > UINT32_MAX ? UINT32_MAX : (uint32_t)size;
+    return size < least ? least : size > UINT32_MAX ? UINT32_MAX : (uint32_t)size;
 }
 
 /* Tiles of prompts, a short one behind a long context in parts of that. */
@@ -177,14 +192,15 @@ static void plan_tiles(struct pack *p)
 {
     const struct ek_device *d = p->d;
     const struct ek_step_seq *q = ek_step_seqs(p->step);
-    const uint32_t pairs = d->attend_tile == K_ATTEND_WGMMA ? 2 * CU_TILE_ROWS : CU_TILE_ROWS;
-    const uint32_t size = tile_size(d, p->step),
-                   most = CUDA_TILE_PAIRS / pairs / d->graph->kv_heads;
+    const uint32_t pairs = d->shape.latent_groups > 0         ? CU_LATENT_PAIRS
+                           : d->attend_tile == K_ATTEND_WGMMA ? 2 * CU_TILE_ROWS
+                                                              : CU_TILE_ROWS;
+    const uint32_t size = tile_size(d, p->step), most = CUDA_TILE_PAIRS / pairs / tile_blocks(d);
     uint32_t spare = most;
 
     p->head->tile_at = cuda_step_take(p, 0, 1);
     for (uint32_t i = 0; i < p->step->seqs; i++)
-        for (uint32_t at = 0; q[i].rows > 1 && at < q[i].rows; at += d->tile_rows) {
+        for (uint32_t at = 0; in_tiles(d, &q[i]) && at < q[i].rows; at += d->tile_rows) {
             const uint32_t left = q[i].rows - at;
             const struct cu_tile t = {.row = q[i].row + at,
                                       .rows = left < d->tile_rows ? left : d->tile_rows,
@@ -236,10 +252,10 @@ static uint32_t pack_step(struct ek_device *d, const struct ek_step *s, char *to
     p.head->set_at = put(&p, ek_step_sets(s), s->sets, sizeof(struct ek_slot_set));
     p.head->word_at = put(&p, ek_step_words(s), s->words, sizeof(uint32_t));
     pack_wishes(&p);
-    if (d->shape.tile_rows > 0) {
+    if (d->shape.tile_rows > 0 && d->shape.latent_groups == 0)
         plan_rows(&p);
+    if (d->shape.tile_rows > 0)
         plan_tiles(&p);
-    }
     return p.end;
 }
 
@@ -315,7 +331,7 @@ static int launch(struct ek_device *d, struct cuda_flight *f, const struct cuda_
     d->seqs = head->seqs;
     bool decode = head->rows > 0 && head->rows == head->seqs && head->rows == head->logit_rows;
     if (decode)
-        r = cuda_graph_run(d, head->rows, head->items);
+        r = cuda_graph_run(d, head->rows, head->tiles, head->items);
     else
         r = cuda_program_run(d, head->rows, head->logit_rows, head->tiles, head->items);
     return r < 0 ? r : cu_code(cu->event_record(f->forward, d->stream));

@@ -23,12 +23,24 @@ static bool has_zeros(const struct ek_graph *g, const struct ek_weight *w)
     return false;
 }
 
+/* Whether it is a matrix of a product by heads: those are kept as numbers to compute with. */
+static bool is_of_heads(const struct ek_graph *g, uint32_t index)
+{
+    for (uint32_t i = 0; g->value_dim > 0 && i < g->op_count; i++) {
+        const struct ek_op *op = &g->ops[i];
+        if (op->kind == EK_OP_HEADS && index >= op->weight &&
+            index - op->weight < op->u.heads.count)
+            return true;
+    }
+    return false;
+}
+
 static struct keeping keeping_of(const struct ek_graph *g, uint32_t index)
 {
     const struct ek_weight *w = &g->weights[index];
     struct keeping k = {.groups = 1, .shift = 31};
 
-    if (w->rows <= 1 || w->cols <= 1 || !ek_dtype_packed(w->dtype))
+    if (w->rows <= 1 || w->cols <= 1 || !ek_dtype_packed(w->dtype) || is_of_heads(g, index))
         return k;
     if (w->group > 0 && w->group < w->cols) {
         k.shift = (uint32_t)__builtin_ctz(w->group);
@@ -93,7 +105,7 @@ bool cuda_is_bias(const struct ek_graph *g, uint32_t index)
     for (uint32_t i = 0; i < g->op_count; i++)
         if (g->ops[i].weight == index)
             return g->ops[i].kind == EK_OP_CONV;
-    return !experts_with(g, index);
+    return !experts_with(g, index) && !is_of_heads(g, index);
 }
 
 /* A product's weight of one row or column is no vector. */
@@ -107,7 +119,7 @@ static bool is_vector(const struct ek_graph *g, uint32_t index)
         if (g->ops[i].weight == index &&
             (g->ops[i].kind == EK_OP_LINEAR || g->ops[i].kind == EK_OP_LOGITS))
             return false;
-    return true;
+    return !is_of_heads(g, index);
 }
 
 /* Whether products of this weight can take inputs that are rounded to its type. */
@@ -147,6 +159,8 @@ struct cuda_weight cuda_weight_of(const struct ek_graph *g, uint32_t index)
 
     s.stride = (uint32_t)stride;
     s.row_bytes = (size_t)stride * bits / 8;
+    if (w->rows == 0) /* it is another rank's */
+        return s;
     if (stride > UINT32_MAX || s.row_bytes > SIZE_MAX / 4 / w->rows) {
         s.bytes = SIZE_MAX; /* take() will not have it */
         return s;

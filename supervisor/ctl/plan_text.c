@@ -426,10 +426,10 @@ static void put_settings(const struct plan_question *q, const struct plan_answer
         a->seqs > 1 ? "s" : "", each, a->seqs * each, a->chosen.fit.kv_tokens);
     if (a->server_asked && !a->server_fits && a->server_said[0])
         plan_text_put(out, 2, "evenkeel-server was asked and says: %s", a->server_said);
-    if (q->shape.latent > 0 && !q->own && !a->chosen.setup.own)
+    if (q->shape.latent > 0 && a->chosen.setup.kv_bits == 8 && !q->own && !a->chosen.setup.own)
         plan_text_put(out, 2,
-                      "evenkeel-server serves latent attention on the CPU for now: on this card it "
-                      "refuses the model.");
+                      "On a card evenkeel-server keeps what latent attention caches in 16 bits: it "
+                      "refuses --kv-cache-dtype fp8.");
     if (q->shape.full_head_dim > 0 && !q->own && !a->chosen.setup.own)
         plan_text_put(out, 2,
                       "evenkeel-server serves models whose layers differ in their heads on the CPU "

@@ -213,7 +213,9 @@ static double weight_bytes(const struct bench *x)
 
 static double kv_token_bytes(const struct bench *x)
 {
-    return (x->kv_f8 ? 2.0 : 4.0) * x->g.layers * x->g.kv_heads * x->g.head_dim;
+    const uint32_t values = x->g.value_dim > 0 ? 0 : x->g.head_dim; /* a latent's are in the keys */
+
+    return (x->kv_f8 ? 1.0 : 2.0) * x->g.layers * x->g.kv_heads * (x->g.head_dim + values);
 }
 
 /* What a sequence of a batch has behind it. */
@@ -352,7 +354,8 @@ static int prefill(struct bench *x, uint32_t length)
         return r;
     for (uint32_t i = 1; i + 1 < x->g.weight_count; i++)
         flops += 2.0 * x->g.weights[i].rows * x->g.weights[i].cols * length;
-    flops += 2.0 * x->g.layers * x->shape->q_heads * x->g.head_dim * (double)length * length;
+    flops += (double)x->g.layers * x->shape->q_heads * (x->g.head_dim + ek_graph_value_dim(&x->g)) *
+             length * length;
     (void)snprintf(cell, sizeof(cell), "%s.prefill.%u", x->name, length);
     show(x, cell, length / best, "token/s", flops / best / (x->tflops * 1e12), "arithmetic");
     return 0;
@@ -604,7 +607,8 @@ int main(int argc, char **argv)
     x.form = bench_form(weights);
     if (!x.shape || !x.form) {
         (void)fprintf(stderr,
-                      "There is no shape \"%s\" (8b, 7b, moe, fine, small, tiny-moe) or no weights "
+                      "There is no shape \"%s\" (8b, 7b, moe, fine, latent, small, tiny-moe, "
+                      "tiny-latent) or no weights "
                       "\"%s\" (bf16, int8, "
                       "fp8, int4, w8a8, w8a8fp8, w8a8block).\n",
                       shape, weights);

@@ -12,6 +12,8 @@ struct shape {
     uint32_t layers, hidden, q_heads, kv_heads, head_dim, ffn, vocab;
     bool bias;
     uint32_t experts, top; /* instead of one feed-forward of `ffn`, so many of that; 0 = none */
+    uint32_t nope, rope; /* latent attention: of a head's query, what turns not and what does; then
+                            head_dim is that of the latent, kv_heads 1, and a value as `nope` */
 };
 
 struct form {

@@ -7,12 +7,15 @@
 #include "tests/bench/bench_cuda.h"
 
 static const struct shape shapes[] = {
-    {"8b", 32, 4096, 32, 8, 128, 14336, 128256, false, 0, 0},  /* Llama-3-8B */
-    {"7b", 28, 3584, 28, 4, 128, 18944, 152064, true, 0, 0},   /* Qwen2-7B */
-    {"moe", 6, 4096, 32, 8, 128, 14336, 32000, false, 8, 2},   /* 6 layers of Mixtral-8x7B, */
-    {"fine", 6, 2048, 32, 4, 128, 768, 151936, false, 128, 8}, /* of Qwen3-30B-A3B */
-    {"small", 2, 512, 8, 2, 64, 1024, 4096, false, 0, 0},      /* to see that it runs, */
-    {"tiny-moe", 2, 256, 4, 2, 64, 128, 1024, false, 4, 2},    /* with experts, too */
+    {"8b", 32, 4096, 32, 8, 128, 14336, 128256, false, 0, 0, 0, 0},  /* Llama-3-8B */
+    {"7b", 28, 3584, 28, 4, 128, 18944, 152064, true, 0, 0, 0, 0},   /* Qwen2-7B */
+    {"moe", 6, 4096, 32, 8, 128, 14336, 32000, false, 8, 2, 0, 0},   /* 6 layers of Mixtral-8x7B, */
+    {"fine", 6, 2048, 32, 4, 128, 768, 151936, false, 128, 8, 0, 0}, /* of Qwen3-30B-A3B */
+    {"latent", 6, 7168, 128, 1, 512, 18432, 129280, false, 0, 0, 128, 64}, /* DeepSeek-V3's first,
+                                                                              q whole */
+    {"small", 2, 512, 8, 2, 64, 1024, 4096, false, 0, 0, 0, 0},        /* to see that it runs, */
+    {"tiny-moe", 2, 256, 4, 2, 64, 128, 1024, false, 4, 2, 0, 0},      /* with experts, */
+    {"tiny-latent", 2, 256, 4, 1, 64, 128, 1024, false, 0, 0, 16, 16}, /* with a latent, too */
 };
 
 static const struct form forms[] = {{"bf16", EK_BF16, 0, false},
@@ -150,11 +153,55 @@ static void experts(struct bench *x)
     o->u.experts.act = EK_ACT_SILU;
 }
 
-static void add_layer(struct bench *x, uint32_t layer)
+static void turn(struct bench *x, uint16_t value, uint32_t first, uint32_t heads, uint32_t dim)
+{
+    struct ek_op *o = op(x, EK_OP_ROPE, value, value);
+
+    o->u.rope.first_col = first;
+    o->u.rope.heads = heads;
+    o->u.rope.head_dim = dim;
+    o->u.rope.rotary_dim = x->shape->rope;
+}
+
+/* Of all heads, in 16 bits whatever the form. */
+static void by_heads(struct bench *x, uint16_t dst, uint16_t src, uint32_t n, uint32_t k,
+                     uint32_t rest)
+{
+    struct ek_op *o = op(x, EK_OP_HEADS, dst, src);
+
+    o->weight = x->g.weight_count;
+    o->u.heads.count = x->shape->q_heads;
+    o->u.heads.rest = rest;
+    for (uint32_t h = 0; h < x->shape->q_heads; h++)
+        (void)weight(x, n, k);
+}
+
+/* Queries in value 2, keys in 9, both as wide as the latent in 10, what was attended in 11. */
+static void latent_attention(struct bench *x, uint32_t layer)
+{
+    const struct shape *s = x->shape;
+    const uint32_t key = s->head_dim + s->rope;
+
+    linear(x, 2, 1, false);
+    turn(x, 2, s->nope, s->q_heads, s->nope + s->rope);
+    linear(x, 9, 1, false);
+    turn(x, 9, s->head_dim, 1, s->rope);
+    by_heads(x, 10, 2, s->head_dim, s->nope, s->rope);
+    struct ek_op *a = op(x, EK_OP_ATTENTION, 11, 10);
+    a->layer = layer;
+    a->u.attention.q_heads = s->q_heads;
+    a->u.attention.kv_heads = 1;
+    a->u.attention.head_dim = key;
+    a->u.attention.value_dim = s->head_dim;
+    a->u.attention.keys = 9;
+    a->u.attention.scale = 1.0f / sqrtf((float)(s->nope + s->rope));
+    by_heads(x, 3, 11, s->nope, s->head_dim, 0);
+}
+
+static void attention(struct bench *x, uint32_t layer)
 {
     const struct shape *s = x->shape;
 
-    norm(x, 1, 0);
     linear(x, 2, 1, s->bias);
     struct ek_op *rope = op(x, EK_OP_ROPE, 2, 2);
     rope->u.rope.heads = s->q_heads + s->kv_heads;
@@ -165,6 +212,17 @@ static void add_layer(struct bench *x, uint32_t layer)
     a->u.attention.kv_heads = s->kv_heads;
     a->u.attention.head_dim = s->head_dim;
     a->u.attention.scale = 1.0f / sqrtf((float)s->head_dim);
+}
+
+static void add_layer(struct bench *x, uint32_t layer)
+{
+    const struct shape *s = x->shape;
+
+    norm(x, 1, 0);
+    if (s->nope > 0)
+        latent_attention(x, layer);
+    else
+        attention(x, layer);
     linear(x, 4, 3, false);
     op(x, EK_OP_ADD, 0, 4)->u.add.scale = 1.0f;
     norm(x, 1, 0);
@@ -181,23 +239,38 @@ static void add_layer(struct bench *x, uint32_t layer)
 int bench_model(struct bench *x)
 {
     const struct shape *s = x->shape;
-    uint32_t q = s->q_heads * s->head_dim, kv = s->kv_heads * s->head_dim, half = s->head_dim / 2;
-    const uint32_t widths[] = {s->hidden,  s->hidden, q + 2 * kv, q,         s->hidden,
-                               2 * s->ffn, s->ffn,    s->hidden,  s->experts};
-    const size_t weights = 8 + s->layers * (8 + 3 * (size_t)s->experts);
+    const bool latent = s->nope > 0;
+    const uint32_t key = s->head_dim + s->rope, half = (latent ? s->rope : s->head_dim) / 2;
+    const uint32_t q = s->q_heads * s->head_dim, kv = s->kv_heads * s->head_dim;
+    const uint32_t qkv = latent ? s->q_heads * (s->nope + s->rope) : q + 2 * kv;
+    const uint32_t widths[] = {s->hidden,
+                               s->hidden,
+                               qkv,
+                               latent ? s->q_heads * s->nope : q,
+                               s->hidden,
+                               2 * s->ffn,
+                               s->ffn,
+                               s->hidden,
+                               s->experts + latent,
+                               key,
+                               s->q_heads * key,
+                               q};
+    const size_t weights =
+        8 + s->layers * (8 + 3 * (size_t)s->experts + (latent ? 2 * (size_t)s->q_heads : 0));
 
-    x->g = (struct ek_graph){.value_count = 9 - (s->experts == 0),
+    x->g = (struct ek_graph){.value_count = latent ? 12 : 9 - (s->experts == 0),
                              .ropes = &x->rope,
                              .rope_count = 1,
                              .layers = s->layers,
                              .kv_heads = s->kv_heads,
-                             .head_dim = s->head_dim,
+                             .head_dim = key,
+                             .value_dim = latent ? s->head_dim : 0,
                              .hidden = s->hidden,
                              .vocab = s->vocab,
                              .max_position = 65536,
                              .dtype = EK_BF16,
                              .kv_f8 = x->kv_f8};
-    x->g.ops = calloc(s->layers * 11 + 8, sizeof(*x->g.ops));
+    x->g.ops = calloc(s->layers * 15 + 8, sizeof(*x->g.ops));
     x->g.weights = calloc(weights, sizeof(*x->g.weights));
     x->g.quants = calloc(weights, sizeof(*x->g.quants));
     x->g.value_width = malloc(sizeof(widths));

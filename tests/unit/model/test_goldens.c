@@ -542,17 +542,34 @@ static void compare_card(const struct ek_backend *card, const char *dir, const c
     model_free(m);
 }
 
-/* States that are not keys and values, gates, and norms that few have. */
+/* States that are not keys and values, latent attention, gates, and norms that few have. */
 static void test_card(void **state)
 {
     static const struct {
         const char *model;
         struct division by;
-    } cases[] = {{"qwen3-next", {0, 0}},     {"qwen3.5", {0, 0}},        {"qwen3.5-moe", {2, 1}},
-                 {"olmo-hybrid", {0, 0}},    {"lfm2", {0, 0}},           {"lfm2-moe", {2, 1}},
-                 {"granite-hybrid", {0, 0}}, {"nemotron-h-moe", {0, 0}}, {"falcon-h1-norm", {0, 0}},
-                 {"qwen3-next", {2, 2}},     {"cohere", {0, 0}},         {"starcoder2", {0, 0}},
-                 {"nemotron-h", {2, 1}},     {"stablelm-2", {0, 0}},     {"apertus", {0, 0}}};
+    } cases[] = {{"qwen3-next", {0, 0}},
+                 {"qwen3.5", {0, 0}},
+                 {"qwen3.5-moe", {2, 1}},
+                 {"olmo-hybrid", {0, 0}},
+                 {"lfm2", {0, 0}},
+                 {"lfm2-moe", {2, 1}},
+                 {"granite-hybrid", {0, 0}},
+                 {"nemotron-h-moe", {0, 0}},
+                 {"falcon-h1-norm", {0, 0}},
+                 {"qwen3-next", {2, 2}},
+                 {"cohere", {0, 0}},
+                 {"starcoder2", {0, 0}},
+                 {"nemotron-h", {2, 1}},
+                 {"stablelm-2", {0, 0}},
+                 {"apertus", {0, 0}},
+                 {"deepseek-v2", {0, 0}},
+                 {"deepseek-v2-groups", {2, 2}},
+                 {"deepseek-v3", {2, 1}},
+                 {"deepseek-v3-plain", {0, 0}},
+                 {"glm4-moe-lite", {0, 0}},
+                 {"mistral4", {0, 0}},
+                 {"quant-deepseek-fp8", {0, 0}}};
     const struct ek_backend *card = simulated_cards();
     (void)state;
 
