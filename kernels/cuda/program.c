@@ -365,8 +365,7 @@ static bool joins_attention(const struct maker *m)
     const struct ek_op *next = m->op + 1;
 
     return next < m->end && next->kind == EK_OP_ATTENTION && next->src == m->op->dst &&
-           next->u.attention.head_dim == m->op->u.rope.head_dim &&
-           next->u.attention.value_dim == 0;
+           next->u.attention.head_dim == m->op->u.rope.head_dim && next->u.attention.value_dim == 0;
 }
 
 /* A product whose result the next operation gates, and nothing else ever reads. */

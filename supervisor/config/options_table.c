@@ -35,11 +35,12 @@ const struct ek_opt server_table[] = {
     {.name = "user",
      .type = OPT_STRING,
      .at = SRV(user),
-     .help = "User that it runs as, with that user's groups, HOME and a run directory of its own, "
-             "so that servers and evenkeeld need not trust each other; that user must be able to "
-             "read the model, keys and certificates. With launcher: spawn evenkeeld must be root; "
-             "with launcher: systemd the unit has that User=, or for dynamic DynamicUser=yes, which is "
-             "checked. Default: as evenkeeld, or what its unit has."},
+     .help =
+         "User that it runs as, with that user's groups, HOME and a run directory of its own, "
+         "so that servers and evenkeeld need not trust each other; that user must be able to "
+         "read the model, keys and certificates. With launcher: spawn evenkeeld must be root; "
+         "with launcher: systemd the unit has that User=, or for dynamic DynamicUser=yes, which is "
+         "checked. Default: as evenkeeld, or what its unit has."},
     {.name = "isolated",
      .type = OPT_BOOL,
      .at = SRV(isolated),

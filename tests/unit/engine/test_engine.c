@@ -124,7 +124,8 @@ static void refuses_at_the_door(void **state)
     close_world(&w);
 }
 
-/* An engine that does not come back says nothing itself: who waits for it is counted at the door. */
+/* An engine that does not come back says nothing itself: who waits for it is counted at the door.
+ */
 static void counts_what_nobody_took(void **state)
 {
     (void)state;
