@@ -2,7 +2,6 @@
 limits are live from outside. The container is a Debian root of its own with process, mount and IPC namespaces of its own (mmdebstrap, bubblewrap),
 its own Python, and vLLM mounted as an image has it. Opt-in (make check-vllm)."""
 import contextlib
-import http.client
 import json
 import os
 import shutil
