@@ -43,6 +43,8 @@ struct ek_apart_answer {
 /* What an engine is to be, as plain data; the graph and the weights are the model's that the
  * launcher was told of. */
 struct ek_apart_order {
+    char backend[16];
+    uint32_t cards, card; /* 0 or 1, and which one */
     uint32_t threads, reserve;
     char isa[32]; /* "" = best */
     struct ek_step_ceiling ceiling;
