@@ -25,8 +25,9 @@ struct ek_apart_memory; /* apart_memory.h */
 /* The lead's way to the launcher. */
 struct ek_apart {
     int socket;
-    uint64_t stamp;  /* of the model's files, for the order */
-    uint32_t number; /* of the last message */
+    char backend[16]; /* for ek_backend_find() in the engine's process */
+    uint64_t stamp;   /* of the model's files, for the order */
+    uint32_t number;  /* of the last message */
 };
 /* START comes with the memory's descriptor; CHECK asks whether another engine would be begun with
  * what is there now, and changes nothing. Both are answered, END is not. */

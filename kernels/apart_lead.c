@@ -300,7 +300,7 @@ static int make_memory(struct lead *l, const struct ek_plan_request *q, struct e
                                           .block_size = q->block_size,
                                           .offload_bytes = q->offload_bytes,
                                           .stamp = l->open.apart->stamp};
-    (void)snprintf(layout.want.backend, sizeof(layout.want.backend), "%s", l->open.each->name);
+    (void)snprintf(layout.want.backend, sizeof(layout.want.backend), "%s", l->open.apart->backend);
     (void)snprintf(layout.want.isa, sizeof(layout.want.isa), "%s", l->open.isa ? l->open.isa : "");
     layout.step_bytes = ek_step_size(&q->ceiling);
     layout.masks_bytes = sizeof(struct ek_masks) + q->ceiling.seqs * words * 4;

@@ -72,6 +72,9 @@ static int choose_process(struct stack *s, struct ek_fault *fault)
         return ek_fault_set(fault, "engine-process",
                             "--engine-process is for one device: leave it out with several "
                             "ranks");
+    bool any = strcmp(s->chosen.backend, "auto") == 0;
+    (void)snprintf(s->launcher.apart.backend, sizeof(s->launcher.apart.backend), "%s",
+                   any ? s->backend->name : s->chosen.backend);
     s->open.each = s->backend;
     s->open.apart = &s->launcher.apart;
     s->backend = apart;
