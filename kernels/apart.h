@@ -25,8 +25,9 @@ struct ek_apart_memory; /* apart_memory.h */
 /* The lead's way to the launcher. */
 struct ek_apart {
     int socket;
-    uint64_t stamp;  /* of the model's files, for the order */
-    uint32_t number; /* of the last message */
+    char backend[16]; /* for ek_backend_find() in the engine's process */
+    uint64_t stamp;   /* of the model's files, for the order */
+    uint32_t number;  /* of the last message */
 };
 /* START comes with the memory's descriptor; CHECK asks whether another engine would be begun with
  * what is there now, and changes nothing. Both are answered, END is not. */
@@ -43,6 +44,8 @@ struct ek_apart_answer {
 /* What an engine is to be, as plain data; the graph and the weights are the model's that the
  * launcher was told of. */
 struct ek_apart_order {
+    char backend[16];
+    uint32_t cards, card; /* 0 or 1, and which one */
     uint32_t threads, reserve;
     char isa[32]; /* "" = best */
     struct ek_step_ceiling ceiling;

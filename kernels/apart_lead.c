@@ -291,13 +291,16 @@ static int make_memory(struct lead *l, const struct ek_plan_request *q, struct e
     struct ek_apart_memory layout = {.abi = EK_BACKEND_ABI};
     const uint64_t words = ((uint64_t)q->graph->vocab + 31) / 32;
 
-    layout.want = (struct ek_apart_order){.threads = l->open.threads,
+    layout.want = (struct ek_apart_order){.cards = l->open.devices != NULL,
+                                          .card = l->open.devices ? l->open.devices[0] : 0,
+                                          .threads = l->open.threads,
                                           .reserve = l->open.reserve,
                                           .ceiling = q->ceiling,
                                           .logit_rows = q->logit_rows,
                                           .block_size = q->block_size,
                                           .offload_bytes = q->offload_bytes,
                                           .stamp = l->open.apart->stamp};
+    (void)snprintf(layout.want.backend, sizeof(layout.want.backend), "%s", l->open.apart->backend);
     (void)snprintf(layout.want.isa, sizeof(layout.want.isa), "%s", l->open.isa ? l->open.isa : "");
     layout.step_bytes = ek_step_size(&q->ceiling);
     layout.masks_bytes = sizeof(struct ek_masks) + q->ceiling.seqs * words * 4;
@@ -578,32 +581,25 @@ static int lead_release(struct ek_device *d)
     return 0;
 }
 
-static const struct ek_backend of_cpu = {.abi = EK_BACKEND_ABI,
-                                         .size = sizeof(struct ek_backend),
-                                         .name = "cpu",
-                                         .in_host_memory = true,
-                                         .probe = lead_probe,
-                                         .open = lead_open,
-                                         .close = lead_close,
-                                         .plan = lead_plan,
-                                         .load = lead_load,
-                                         .kv_open = lead_kv_open,
-                                         .kv_resize = lead_kv_resize,
-                                         .forward = lead_forward,
-                                         .sample = lead_sample,
-                                         .wait = lead_wait,
-                                         .stats = lead_stats,
-                                         .revive = lead_revive,
-                                         .how_lost = lead_how_lost,
-                                         .check = lead_check,
-                                         .release = lead_release,
-                                         .is_lost = lead_is_lost,
-                                         .host_drop = lead_host_drop,
-                                         .kv_bytes = lead_kv_bytes,
-                                         .kv_read = lead_kv_read,
-                                         .kv_write = lead_kv_write};
+/* `drop`: the host tier is in the shared memory, for which the backend has a kv_host(). */
+#define TABLE(of, host, drop)                                                                      \
+    {                                                                                              \
+        .abi = EK_BACKEND_ABI, .size = sizeof(struct ek_backend), .name = (of),                    \
+        .in_host_memory = (host), .probe = lead_probe, .open = lead_open, .close = lead_close,     \
+        .plan = lead_plan, .load = lead_load, .kv_open = lead_kv_open,                             \
+        .kv_resize = lead_kv_resize, .forward = lead_forward, .sample = lead_sample,               \
+        .wait = lead_wait, .stats = lead_stats, .revive = lead_revive, .how_lost = lead_how_lost,  \
+        .check = lead_check, .release = lead_release, .is_lost = lead_is_lost,                     \
+        .host_drop = (drop), .kv_bytes = lead_kv_bytes, .kv_read = lead_kv_read,                   \
+        .kv_write = lead_kv_write                                                                  \
+    }
+
+static const struct ek_backend of_cpu = TABLE("cpu", true, lead_host_drop);
+static const struct ek_backend of_cuda = TABLE("cuda", false, NULL);
 
 const struct ek_backend *ek_apart_backend(const struct ek_backend *each)
 {
-    return each->in_host_memory ? &of_cpu : NULL;
+    if (each->in_host_memory)
+        return &of_cpu;
+    return strcmp(each->name, "cuda") == 0 ? &of_cuda : NULL;
 }

@@ -241,6 +241,11 @@ void confine_memory(bool dumpable, struct confined *c)
     c->memory = ek_sandbox_dumpable(dumpable) == 0 && !dumpable;
 }
 
+bool confine_engine_itself(const struct options *o)
+{
+    return has_cards(o);
+}
+
 void confine_files(const struct options *o, struct confined *c)
 {
     struct rules t = {0};

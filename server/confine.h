@@ -26,6 +26,9 @@ void confine_check(const struct options *o, const char *dir);
 void confine_memory(bool dumpable, struct confined *c);
 /* Before the process has a second thread. */
 void confine_files(const struct options *o, struct confined *c);
+/* Whether an engine's process has to do that itself: a card's driver writes below the /proc of its
+ * own process, which nobody can name before it is there. */
+bool confine_engine_itself(const struct options *o);
 /* Once it serves: all threads. */
 void confine_calls(const struct options *o, struct confined *c);
 /* One line about both. */

@@ -49,18 +49,16 @@ struct launching {
 
 /* ---- the engine ---- */
 
-/* The backend and the folder that this order is for. */
+/* The backend and the folder that this order is for. A plug-in is loaded here, in a child: a driver
+ * outlives no fork. */
 static int find(const struct options *o, const struct ek_apart_order *order,
                 const struct ek_backend **ret_backend, char *ret_dir, size_t size,
                 struct ek_fault *fault)
 {
-    struct ek_chosen chosen;
-
-    int r = ek_backend_choose(o->device, &chosen, fault);
-    const struct ek_backend *b = r == 0 ? ek_backend_find(chosen.backend, fault) : NULL;
+    const struct ek_backend *b = ek_backend_find(order->backend, fault);
     if (!b)
-        return r < 0 ? r : -ENODEV;
-    r = model_find(o->model, ret_dir, size, fault);
+        return -ENODEV;
+    int r = model_find(o->model, ret_dir, size, fault);
     if (r == 0 && named_stamp(ret_dir) != order->stamp)
         r = ek_fault_set(fault, "model",
                          "%s: its files are not those that the server has read: an engine that "
@@ -75,7 +73,8 @@ static int load(const struct options *o, struct ek_apart_memory *m, const struct
                 struct ek_device **ret_device, struct model **ret_model, struct ek_fault *fault)
 {
     const struct ek_apart_order *order = ek_apart_order(m);
-    const struct ek_open_params open = {.threads = order->threads,
+    const struct ek_open_params open = {.devices = order->cards ? &order->card : NULL,
+                                        .threads = order->threads,
                                         .reserve = order->reserve,
                                         .isa = order->isa[0] ? order->isa : NULL};
     char dir[4096];
@@ -156,6 +155,8 @@ static void run_engine(const struct launching *l, const sigset_t *mask)
         (void)close(l->cgroup.dir);
     watch_ends(l->memory);
     (void)sigprocmask(SIG_SETMASK, mask, NULL);
+    if (confine_engine_itself(l->o))
+        confine_files(l->o, &c);
     int r = load(l->o, l->memory, &backend, &device, &model, &fault);
     if (r < 0) {
         ek_apart_failed(l->memory, r, &fault);
@@ -207,6 +208,8 @@ static void check(struct launching *l, uint32_t number)
         struct model *model = NULL;
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
         (void)alarm(CHECK_MOST_S);
+        if (confine_engine_itself(l->o))
+            confine_files(l->o, &(struct confined){.off = !confine_is_on(l->o)});
         a.code = find(l->o, ek_apart_order(l->memory), &b, dir, sizeof(dir), &a.fault);
         if (a.code == 0)
             a.code = named_model(l->o, dir, b, &model, &a.fault);

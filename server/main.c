@@ -378,6 +378,18 @@ static int main_run(struct instance *s)
     return code;
 }
 
+/* The launcher has the server's rules for files, or its engines have their own. */
+static int confine_and_launch(struct instance *s, int score)
+{
+    bool first = s->o.engine_process && confine_engine_itself(&s->o);
+    int r = first ? launcher_begin(&s->stack.launcher, &s->o, &s->engine_group, score) : 0;
+
+    confine_files(&s->o, &s->confined);
+    if (s->o.engine_process && !first)
+        r = launcher_begin(&s->stack.launcher, &s->o, &s->engine_group, score);
+    return r;
+}
+
 /* Where the engine runs, and what that is good for; once. */
 static void say_engine_group(const struct engine_cgroup *g)
 {
@@ -429,14 +441,12 @@ int main(int argc, char **argv)
         prefix_file_folder(&s.o);
     if (s.o.engine_process && !s.o.dry_run)
         engine_cgroup_make(&s.engine_group, (uint64_t)(s.o.engine_memory_max * 0x1p30));
-    if (!s.o.dry_run)
-        confine_files(&s.o, &s.confined);
     (void)ek_log_parse_level(s.o.log_level, &level);
     ek_log_set_most(level);
     if (!s.o.dry_run)
         s.most_sockets = listening_files(&s.o); /* also of the engines that the launcher starts */
-    if (s.o.engine_process && !s.o.dry_run &&
-        launcher_begin(&s.stack.launcher, &s.o, &s.engine_group, score) < 0) {
+    ek_backend_prepare(s.o.nnodes == 1);
+    if (!s.o.dry_run && confine_and_launch(&s, score) < 0) {
         ek_log(EK_LOG_ERR, "--engine-process: no process can be made for it");
         code = EK_EXIT_INTERNAL;
         goto out;
@@ -449,7 +459,6 @@ int main(int argc, char **argv)
     s.stack.o = &s.o;
     if (s.o.dry_run) /* its caller may end it with a signal */
         (void)hold_signals(SIG_UNBLOCK, &set);
-    ek_backend_prepare(s.o.nnodes == 1);
     code = !s.o.dry_run ? main_run(&s) : options_follows(&s.o) ? EK_EXIT_OK : print_plan(&s.stack);
 out:
     options_done(&s.o);

@@ -70,8 +70,11 @@ static int choose_process(struct stack *s, struct ek_fault *fault)
     const struct ek_backend *apart = s->open.ranks > 1 ? NULL : ek_apart_backend(s->backend);
     if (!apart)
         return ek_fault_set(fault, "engine-process",
-                            "--engine-process is for one device of the CPU backend so far: leave "
-                            "it out here");
+                            "--engine-process is for one device: leave it out with several "
+                            "ranks");
+    bool any = strcmp(s->chosen.backend, "auto") == 0;
+    (void)snprintf(s->launcher.apart.backend, sizeof(s->launcher.apart.backend), "%s",
+                   any ? s->backend->name : s->chosen.backend);
     s->open.each = s->backend;
     s->open.apart = &s->launcher.apart;
     s->backend = apart;
@@ -126,7 +129,8 @@ static int start_device(struct stack *s, struct ek_fault *fault)
         return 0;
     }
     r = s->backend->probe(&s->open, &s->info, fault);
-    if (r == 0 && s->launcher.most_bytes) { /* what is planned lies in the engine's process */
+    /* What is planned lies in the engine's process. */
+    if (r == 0 && s->launcher.most_bytes && s->backend->in_host_memory) {
         s->info.memory_bytes = start_least(s->info.memory_bytes, s->launcher.most_bytes);
         s->info.free_bytes = start_least(s->info.free_bytes, s->launcher.most_bytes);
     }

@@ -43,7 +43,7 @@
 #define LOOK_TICKS    5   /* between two looks at what needs a restart */
 #define REAP_AGAIN_MS 50u /* after one whose owner has not looked yet */
 #define LEAVE_LOOK_US 10000u
-#define LEAVE_MOST_US 150000000u /* answers that a restart waits for may take longer */
+#define LEAVE_MOST_US 150000000u /* an end that takes longer is not waited for */
 #define TICK_SOON_MS  200        /* until systemd has been told that we are ready */
 #define EXTEND_S      60
 
@@ -202,11 +202,11 @@ static void on_stopped(void *ctx)
 
 /* A server that has just been started, or is about to be, does not have its listening socket yet:
  * nobody would. Until when that may take. */
-static uint64_t gives_socket_by(const struct loop *l, uint64_t now)
+static uint64_t gives_socket_by(const struct loop *l, uint64_t since, uint64_t now)
 {
     uint64_t last = 0;
     for (uint32_t i = 0; i < l->fleet.count; i++) {
-        uint64_t by = server_gives_socket_by(l->fleet.servers[i], now);
+        uint64_t by = server_gives_socket_by(l->fleet.servers[i], since, now);
         last = by > last ? by : last;
     }
     return last;
@@ -219,7 +219,7 @@ static int on_leave(sd_event_source *source, uint64_t usec, void *ctx)
     (void)usec;
     if (l->ending) /* it was told to end meanwhile, with its servers or without them */
         return 0;
-    if (now < gives_socket_by(l, now) && now < l->leave_us + LEAVE_MOST_US) {
+    if (now < gives_socket_by(l, l->leave_us, now) && now < l->leave_us + LEAVE_MOST_US) {
         (void)sd_event_source_set_time(source, now + LEAVE_LOOK_US);
         return sd_event_source_set_enabled(source, SD_EVENT_ONESHOT);
     }
@@ -236,7 +236,7 @@ static int on_hand_over(sd_event_source *s, const struct signalfd_siginfo *si, v
     (void)si;
     if (l->ending || l->leave_us)
         return 0;
-    uint64_t now = ek_now_us(), by = gives_socket_by(l, now);
+    uint64_t now = ek_now_us(), by = gives_socket_by(l, now, now);
     l->leave_us = now;
     if (by > now)
         ek_log(EK_LOG_NOTICE,

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The embedded model through evenkeel-server on a card: the reference's answers, or serving.
 
-usage: gpu-model.py BUILD_DIR REPORT.json [--serve | --memory] [--device cuda] [--seconds 30] [--clients 64]
+usage: gpu-model.py BUILD_DIR REPORT.json [--serve | --memory | --kill 5] [--device cuda] [--seconds 30] [--clients 64]
 
 Without --serve each question of tests/fixtures/expected.json is asked, greedily, alone and then all
 at once; answers must be the reference's text. In bfloat16 a token may differ where two logits lie
@@ -9,6 +9,8 @@ close: a case counts as right when the text is the same, and 90 % of all must be
 for a server that quantizes). With --serve clients
 ask for so long while the KV pool is full of work; every answer must be whole. With --memory what the
 card has in use for the server is held against the share of it that the plan was given.
+With --kill the engine's process (--server engine-process) is killed so often while all are asked at
+once: nobody may notice, and the pauses are told.
 """
 import argparse
 import concurrent.futures
@@ -55,11 +57,41 @@ def ask(port, messages, limit):
     return a["choices"][0]["message"]["content"], a["usage"]["completion_tokens"]
 
 
-def goldens(port, cases, limit, name_of, least):
+def children(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as f:
+        return [int(c) for c in f.read().split()]
+
+
+def counted(port, name):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as page:
+        return sum(float(line.rsplit(" ", 1)[1]) for line in page.read().decode().splitlines() if line.startswith(name))
+
+
+def kill_engine(server, port, times):
+    """Its launcher is the server's child, and it is the launcher's."""
+    for n in range(1, times + 1):
+        time.sleep(1)
+        for engine in [e for launcher in children(server.pid) for e in children(launcher)]:
+            os.kill(engine, signal.SIGKILL)
+        until = time.time() + 120
+        while counted(port, "evenkeel_engine_pause_seconds_count") < n and time.time() < until:
+            time.sleep(0.05)
+    return counted(port, "evenkeel_engine_pause_seconds_count"), counted(port, "evenkeel_engine_pause_seconds_sum")
+
+
+def goldens(port, cases, limit, name_of, least, server, kills):
     rows = []
     alone = [ask(port, c["messages"], limit)[0] for c in cases]
-    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+    with concurrent.futures.ThreadPoolExecutor(17) as pool:
+        killed = pool.submit(kill_engine, server, port, kills)
         crowd = list(pool.map(lambda c: ask(port, c["messages"], limit)[0], cases))
+        while kills and not killed.done():
+            ask(port, cases[0]["messages"], limit)
+    if kills:
+        count, seconds = killed.result()
+        print(f"  {count:.0f} of {kills} engines replaced, {1000 * seconds / max(count, 1):.0f} ms each")
+        rows += [{"cell": f"{name_of}.replaced", "value": count, "unit": "1", "goal": kills, "met": count >= kills},
+                 {"cell": f"{name_of}.pause", "value": 1000 * seconds / max(count, 1), "unit": "ms"}]
     for name, answers in (("alone", alone), ("together", crowd)):
         right = sum(a == c["output_text"] for a, c in zip(answers, cases))
         for a, c in zip(answers, cases):
@@ -117,6 +149,7 @@ def main():
     p.add_argument("report")
     p.add_argument("--serve", action="store_true")
     p.add_argument("--memory", action="store_true")
+    p.add_argument("--kill", type=int, default=0, help="ends of the engine's process")
     p.add_argument("--share", type=float, default=0.85, help="of the card, with --memory")
     p.add_argument("--device", default="cuda")
     p.add_argument("--seconds", type=float, default=30)
@@ -141,7 +174,7 @@ def main():
         elif a.serve:
             rows = serve(port, cases, limit, a.seconds, a.clients)
         else:
-            rows = goldens(port, cases, limit, a.name, a.least)
+            rows = goldens(port, cases, limit, a.name, a.least, server, a.kill)
     finally:
         server.send_signal(signal.SIGTERM)
         ended = server.wait(timeout=60)

@@ -245,7 +245,7 @@ static void on_handed(void *ctx, const struct handoff_result *res)
     server_arm_probe(s, res->error == 0 ? 0 : PROBE_S * 4);
 }
 
-uint64_t server_gives_socket_by(const struct server *s, uint64_t now_us)
+uint64_t server_gives_socket_by(const struct server *s, uint64_t since_us, uint64_t now_us)
 {
     uint64_t takes_us = s->config->dialect->companion ? GIVES_SLOW_US : GIVES_US;
     if (s->socket.fd < 0 || !s->config->dialect->control_socket)
@@ -254,7 +254,9 @@ uint64_t server_gives_socket_by(const struct server *s, uint64_t now_us)
         return s->process.started_us + takes_us;
     if (s->state == SRV_BACKOFF && s->timer.due_us && s->timer.due_us < now_us + GIVES_WAIT_US)
         return (s->timer.due_us > now_us ? s->timer.due_us : now_us) + takes_us;
-    if ((s->state == SRV_DRAINING || s->state == SRV_STOPPING) && s->want == WANT_RESTART)
+    if (s->state == SRV_DRAINING && s->want == WANT_RESTART)
+        return since_us + GIVES_US;
+    if (s->state == SRV_STOPPING && s->want == WANT_RESTART)
         return now_us + GIVES_US;
     return 0;
 }

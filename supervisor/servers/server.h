@@ -121,8 +121,9 @@ void server_reconfigure(struct server *s, const struct server_config *config);
 
 /* While we alone hold the listening socket of a server that is about to have it, because its
  * process has just been started, or ends and is followed by another: until when it should have it;
- * it is to be asked again then. Else 0. */
-uint64_t server_gives_socket_by(const struct server *s, uint64_t now_us);
+ * it is to be asked again then. Else 0. A drain for a restart is waited for if it is over soon
+ * after `since_us`: one that takes longer holds its connections for the next evenkeeld. */
+uint64_t server_gives_socket_by(const struct server *s, uint64_t since_us, uint64_t now_us);
 /* memory_line.c: reads the memory and says it. */
 void memory_line(struct server *s, const struct process_list *all, const struct figures *f);
 /* Whether a process of it is known: ours, or of one that is attached. */

@@ -38,7 +38,7 @@ static int make_memory(uint32_t abi, uint64_t said_bytes, uint64_t host_bytes)
                                 .bytes = said_bytes,
                                 .host_at = said_bytes,
                                 .host_bytes = host_bytes,
-                                .want.stamp = 1};
+                                .want = {.backend = "cpu", .stamp = 1}};
 
     int fd = memfd_create("a test", MFD_CLOEXEC);
     assert_true(fd >= 0);
