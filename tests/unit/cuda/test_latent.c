@@ -18,6 +18,7 @@
 #include "common/err.h"
 #include "common/memplan.h"
 #include "kernels/cuda/cuda.h"
+#include "tests/share.h"
 #include "tests/unit/cuda/fake_card.h"
 #include "tests/unit/kernels/tiny.h"
 #include "tests/unit/kernels/tiny_device.h"
@@ -241,7 +242,7 @@ static void test_text(void **state)
 
     (void)state;
     make_tokens(5, tokens, TOKENS);
-    for (size_t i = 0; i < SIZES; i++) {
+    for (size_t i = share_next(0); i < SIZES; i = share_next(i + 1)) {
         struct tiny *t = latent(&g_sizes[i], layers_of(&g_sizes[i]));
         float want[VOCAB], is[VOCAB], most = 0;
         struct tiny_device x;
@@ -300,7 +301,7 @@ static void test_parts(void **state)
     make_tokens(17, tokens, MOST);
     for (uint32_t i = 0; i < BLOCKS; i++)
         table[i] = 1 + i * 29 % 97; /* no common factor: all different */
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = share_next(0); i < sizeof(cases) / sizeof(cases[0]); i = share_next(i + 1)) {
         const struct sizes *z = &g_sizes[cases[i].size];
         const uint32_t from = MOST - cases[i].rows;
         struct tiny *t = latent(z, 1);
