@@ -358,6 +358,12 @@ DEV bool last_of(uint32_t *counter, uint32_t parts)
     return true;
 }
 
+/* Two neighbours in memory, aligned as a word. */
+DEV uint32_t pair(const uint16_t *p)
+{
+    return *(const uint32_t *)p;
+}
+
 /* ek_slot_words() for the device. */
 DEV uint32_t slot_words(const struct ek_slot_set *s)
 {

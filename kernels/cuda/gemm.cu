@@ -56,11 +56,6 @@ DEV void gemm_fetch(const struct cu_gemm_args *a, struct gemm_stage *stage, uint
     async_commit();
 }
 
-DEV uint32_t pair(const uint16_t *p)
-{
-    return *(const uint32_t *)p;
-}
-
 /* Eight warps, two by four; each computes 64 x 32 of the tile. */
 template <class T> DEV void gemm(const struct cu_gemm_args &a)
 {

@@ -80,11 +80,6 @@ DEV void heads_fetch(const struct cu_heads_args &a, const heads_unit &u, heads_s
     async_commit();
 }
 
-DEV uint32_t word_at(const uint16_t *p)
-{
-    return *(const uint32_t *)p;
-}
-
 /* Four warps, each 16 columns of all rows. */
 template <class T> DEV void heads(const struct cu_heads_args &a)
 {
@@ -113,15 +108,15 @@ template <class T> DEV void heads(const struct cu_heads_args &a)
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 const uint16_t *p = &s->w[(wc + j * 8 + g) * HEAD_PITCH + k + 2 * t];
-                b[j][0] = word_at(p), b[j][1] = word_at(p + 8);
+                b[j][0] = pair(p), b[j][1] = pair(p + 8);
             }
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 if ((uint32_t)i >= tiles)
                     continue;
                 const uint16_t *p = &s->x[(i * 16 + g) * HEAD_PITCH + k + 2 * t];
-                const uint32_t f[4] = {word_at(p), word_at(p + 8 * HEAD_PITCH), word_at(p + 8),
-                                       word_at(p + 8 * HEAD_PITCH + 8)};
+                const uint32_t f[4] = {pair(p), pair(p + 8 * HEAD_PITCH), pair(p + 8),
+                                       pair(p + 8 * HEAD_PITCH + 8)};
                 mma(T{}, c[i][0], f, b[0][0], b[0][1]);
                 mma(T{}, c[i][1], f, b[1][0], b[1][1]);
             }

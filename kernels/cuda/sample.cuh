@@ -59,6 +59,19 @@ DEV void warp_totals(u64 *mass, uint32_t *count)
     }
 }
 
+/* Of this lane and all before it. */
+DEV void warp_upto(u64 *mass, uint32_t *count)
+{
+    const uint32_t lane = threadIdx.x % 32;
+
+    for (int i = 1; i < 32; i <<= 1) {
+        u64 m = __shfl_up_sync(0xffffffffu, *mass, i);
+        uint32_t n = __shfl_up_sync(0xffffffffu, *count, i);
+        *mass += lane >= (uint32_t)i ? m : 0;
+        *count += lane >= (uint32_t)i ? n : 0;
+    }
+}
+
 DEV bool allowed(const struct sample_row *r, uint32_t id)
 {
     return !r->mask || (r->mask[id / 32] >> (id % 32) & 1u);

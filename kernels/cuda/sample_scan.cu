@@ -339,12 +339,7 @@ DEV void last_bucket(const struct cu_draw *draw, const struct ek_sampling *p, st
     }
     u64 upto_mass = mass;
     uint32_t upto = count;
-    for (int i = 1; i < 32; i <<= 1) {
-        u64 m = __shfl_up_sync(0xffffffffu, upto_mass, i);
-        uint32_t n = __shfl_up_sync(0xffffffffu, upto, i);
-        upto_mass += lane >= (uint32_t)i ? m : 0;
-        upto += lane >= (uint32_t)i ? n : 0;
-    }
+    warp_upto(&upto_mass, &upto);
     if (lane == 31) {
         f->mass[threadIdx.x / 32] = upto_mass;
         f->count[threadIdx.x / 32] = upto;

@@ -132,12 +132,7 @@ DEV uint32_t find_bucket(struct sample_work *w, u64 limit, bool by_count, struct
     u64 upto_mass = mass;
     uint32_t upto_count = count;
 
-    for (int i = 1; i < 32; i <<= 1) {
-        u64 m = __shfl_up_sync(0xffffffffu, upto_mass, i);
-        uint32_t n = __shfl_up_sync(0xffffffffu, upto_count, i);
-        upto_mass += lane >= (uint32_t)i ? m : 0;
-        upto_count += lane >= (uint32_t)i ? n : 0;
-    }
+    warp_upto(&upto_mass, &upto_count);
     if (lane == 31) {
         w->warp_mass[threadIdx.x / 32] = upto_mass;
         w->warp_count[threadIdx.x / 32] = upto_count;
