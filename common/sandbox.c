@@ -239,8 +239,8 @@ static const unsigned refused[] = {
 
 /* All that a server without a card may call once it serves, and whoever parses its model: what the
  * tests' servers were seen to call, and what a C library or one of ours may take in its place.
- * Those of put_tail come before. Often asked ones first: a kernel before 5.11 runs through it each
- * time. */
+ * Those whose arguments decide are in put_args() instead. Often asked ones first: a kernel before
+ * 5.11 runs through it each time. */
 static const unsigned listed[] = {
     /* files, sockets, events */
     CALL(futex),

@@ -22,18 +22,15 @@ int thinking_limit(const struct tokenizer *tok, const struct reasoning *r, int64
                    struct thinking_limit *ret_limit)
 {
     struct reasoning_marks m = reasoning_marks(r->style);
-    struct thinking_limit l = {.inside = reasoning_is_open(r), .again = m.again};
-    int code = 0;
+    struct thinking_limit *l = ret_limit;
 
-    *ret_limit = l;
+    *l = (struct thinking_limit){.inside = reasoning_is_open(r), .again = m.again};
     if (most < 0 || !m.close)
         return 0;
-    code = set_mark(tok, m.open, &l.open);
-    code = code == 0 ? set_mark(tok, m.close, &l.close) : code;
-    code = code == 0 ? set_mark(tok, m.call, &l.call) : code;
-    l.most = (uint32_t)most;
-    l.on = l.close.count > 0;
-    if (code == 0)
-        *ret_limit = l;
+    int code = set_mark(tok, m.open, &l->open);
+    code = code == 0 ? set_mark(tok, m.close, &l->close) : code;
+    code = code == 0 ? set_mark(tok, m.call, &l->call) : code;
+    l->most = (uint32_t)most;
+    l->on = code == 0 && l->close.count > 0;
     return code;
 }

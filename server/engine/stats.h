@@ -148,12 +148,17 @@ struct engine_stats {
     uint32_t suspects;       /* requests that run alone, see lost.c */
 };
 
+/* Of the oldest step in flight, 0 = none is. */
+static inline uint64_t engine_step_age_us(const struct engine_stats *s, uint64_t now_us)
+{
+    return s->step_started_us && now_us > s->step_started_us ? now_us - s->step_started_us : 0;
+}
+
 /* For how long the engine has not come back: from a step, or to a request that came since it last
  * looked. 0 = it is there, or has nothing to do. */
 static inline uint64_t engine_stuck_us(const struct engine_stats *s, uint64_t now_us)
 {
-    uint64_t step_us =
-        s->step_started_us && now_us > s->step_started_us ? now_us - s->step_started_us : 0;
+    uint64_t step_us = engine_step_age_us(s, now_us);
 
     return step_us > s->untaken_us ? step_us : s->untaken_us;
 }

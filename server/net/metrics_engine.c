@@ -262,7 +262,7 @@ static void write_revivals(struct ek_expo *e, const struct engine_stats *s)
 
 static void write_engine(struct ek_expo *e, const struct engine_stats *s, uint64_t now)
 {
-    uint64_t age = s->step_started_us && now > s->step_started_us ? now - s->step_started_us : 0;
+    uint64_t age = engine_step_age_us(s, now);
     METRICS_ROWS(e, M_BLOCKS, "state", {"total", s->blocks_total}, {"used", s->blocks_used},
                  {"cached", s->blocks_cached}, {"free", s->blocks_free});
     METRICS_ROWS(e, M_HOST_BLOCKS, "state", {"total", s->host_blocks_total},

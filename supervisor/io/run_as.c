@@ -198,8 +198,6 @@ int run_as_take_back(const char *path)
 
 /* ---- directories of units with a user of their own ---- */
 
-#define CLOSED ".units"
-
 /* A folder that nobody but this user, and root, can pass. */
 static bool is_closed(const char *path)
 {
@@ -222,9 +220,9 @@ static int move_in(const char *path, const char *inside)
 int run_as_closed_dir(const char *run_dir, const char *name)
 {
     char closed[300], path[300], inside[360], to[80], is[80];
-    int n = snprintf(closed, sizeof(closed), "%s/" CLOSED, run_dir);
+    int n = snprintf(closed, sizeof(closed), "%s/" RUN_AS_CLOSED, run_dir);
     int m = snprintf(path, sizeof(path), "%s/%s", run_dir, name);
-    int l = snprintf(to, sizeof(to), CLOSED "/%s", name);
+    int l = snprintf(to, sizeof(to), RUN_AS_CLOSED "/%s", name);
     if (n < 0 || (size_t)n >= sizeof(closed) || m < 0 || (size_t)m >= sizeof(path) || l < 0 ||
         (size_t)l >= sizeof(to))
         return -ENAMETOOLONG;

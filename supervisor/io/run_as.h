@@ -40,6 +40,8 @@ int run_as_own_dir(const struct run_as *user, const char *path);
 /* Makes a directory that was given to another user evenkeeld's again, likewise; 0 also where there
  * is none, or where evenkeeld is not root and could not have given it. */
 int run_as_take_back(const char *path);
+/* The folder in run_dir that no server can pass. No server's name begins with a dot. */
+#define RUN_AS_CLOSED ".units"
 /* RUN_DIR/NAME for a unit whose user evenkeeld cannot name, as systemd chooses it: a link to
  * RUN_DIR/.units/NAME, which everybody may write to, and which nobody reaches but this user, root,
  * and the unit that has it mounted. What lies in RUN_DIR/NAME moves there. */

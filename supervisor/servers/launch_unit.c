@@ -37,7 +37,6 @@
 #include "supervisor/servers/server_inside.h"
 #include "supervisor/servers/server_past.h"
 
-#define UNITS_DIR  ".units"
 #define LOOK_S     0.2 /* between two questions while something is expected */
 #define AGAIN_S    5.0 /* after systemd could not be reached */
 #define USER_MOST  31  /* letters of a user's name: ek-NAME of a long NAME is none */
@@ -72,13 +71,12 @@ static int write_file(const char *path, const struct ek_buf *text)
 
 /* Into the directory of files that PID 1 reads, where no server can write (the units see only their
  * own run directory as writable): a symlink there would have PID 1 read a file of root's, and a
- * line more would be LD_PRELOAD. No server's name begins with a dot. And where units of earlier
- * versions look for it, NAME/unit.env. */
+ * line more would be LD_PRELOAD. And where units of earlier versions look for it, NAME/unit.env. */
 static int write_env(const struct server *s, const struct ek_buf *text)
 {
     const char *run = s->with->config->run_dir, *name = s->config->name;
     char dir[300], path[400], old[300];
-    int n = snprintf(dir, sizeof(dir), "%s/" UNITS_DIR, run);
+    int n = snprintf(dir, sizeof(dir), "%s/" RUN_AS_CLOSED, run);
     int m = snprintf(old, sizeof(old), "%s/%s/unit.env", run, name);
     if (n < 0 || (size_t)n >= sizeof(dir) || m < 0 || (size_t)m >= sizeof(old))
         return -ENAMETOOLONG;
