@@ -2,17 +2,17 @@
 for tests), so it is slow and says nothing of speed; that a text goes on over its end and a failed call is the same code. On a card what is computed
 again comes by other kernels than the first time, so log probabilities agree up to rounding; in float32 that decides no token."""
 import concurrent.futures
-import json
 import os
-import shutil
 import signal
-import urllib.request
 
 import pytest
 
 from bare import Bare
-from conftest import BUILD, metric, wait_for
-from test_engine_process import SCHEMA, engine, pauses, tokens
+from conftest import metric, wait_for
+from test_cuda import FAKE, environment
+from test_engine_process import SCHEMA, engine, pauses, text_of, tokens
+
+pytestmark = pytest.mark.skipif(not FAKE.exists(), reason="no C++ compiler to run kernels on the host")
 
 ASKS = [
     {"prompt": "Once upon a time", "max_tokens": 16, "temperature": 0, "ignore_eos": True},
@@ -23,26 +23,12 @@ ASKS = [
 FLAGS = ["--device", "cuda", "--dtype", "float32", "--max-num-seqs", 8, "--max-model-len", 256, "--max-num-batched-tokens", 64, "--kv-cache-memory-bytes", 16 << 20]
 
 
-@pytest.fixture(scope="module")
-def build(tmp_path_factory):
-    """A folder with the server and the plug-in for the fake driver beside it."""
-    driver = BUILD / "tests/cuda/libfake-cuda.so"
-    if not driver.exists():
-        pytest.skip("no simulated card: make cuda-fake (needs g++)")
-    folder = tmp_path_factory.mktemp("card")
-    for file in (BUILD / "evenkeel-server", BUILD / "tests/cuda/libevenkeel-cuda.so", driver):
-        shutil.copy2(file, folder)
-    return folder
-
-
-def serve(build, run, *flags, **env):
-    return Bare(run, *FLAGS, *flags, build=build, env={"EVENKEEL_CUDA_DRIVER": str(build / "libfake-cuda.so"), **env})
+def serve(run, *flags, **more):
+    return Bare(run, *FLAGS, *flags, env=environment(**more))
 
 
 def said(server, ask):
-    request = urllib.request.Request(f"http://127.0.0.1:{server.port}/v1/completions", json.dumps({"model": "tiny", **ask}).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=300) as answer:
-        return [(c["text"], c["finish_reason"], (c["logprobs"] or {}).get("token_logprobs")) for c in json.loads(answer.read())["choices"]]
+    return [(text, finish, (logprobs or {}).get("token_logprobs")) for text, finish, logprobs in text_of(server, ask)]
 
 
 def same(those, these):
@@ -52,9 +38,9 @@ def same(those, these):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(build, tmp_path_factory):
+def undisturbed(tmp_path_factory):
     """What a server of one process says on this card."""
-    s = serve(build, tmp_path_factory.mktemp("one"))
+    s = serve(tmp_path_factory.mktemp("one"))
     try:
         with concurrent.futures.ThreadPoolExecutor(len(ASKS)) as pool:
             return list(pool.map(lambda a: said(s, a), ASKS))
@@ -69,8 +55,8 @@ def all_said(server, disturb):
         return [job.result() for job in jobs]
 
 
-def test_texts_go_on_when_it_is_killed(build, tmp_path, undisturbed):
-    s = serve(build, tmp_path, "--engine-process")
+def test_texts_go_on_when_it_is_killed(tmp_path, undisturbed):
+    s = serve(tmp_path, "--engine-process")
     try:
         assert "backend cuda: Fake card" in s.log() and "Sandbox: files by Landlock" in s.log() or os.environ.get("SECCOMP_OUTSIDE")
         with open(f"/proc/{s.process.pid}/maps") as f:
@@ -87,9 +73,9 @@ def test_texts_go_on_when_it_is_killed(build, tmp_path, undisturbed):
         assert s.stop() == 0
 
 
-def test_texts_go_on_when_a_call_fails(build, tmp_path, undisturbed):
+def test_texts_go_on_when_a_call_fails(tmp_path, undisturbed):
     """An illegal address (700) lasts until the process has ended: another engine goes on."""
-    s = serve(build, tmp_path, "--engine-process", FAKE_CUDA_FAIL="cuGraphLaunch:9:700")  # in the next engine, too: fewer are left then
+    s = serve(tmp_path, "--engine-process", FAKE_CUDA_FAIL="cuGraphLaunch:9:700")  # in the next engine, too: fewer are left then
     try:
         same([said(s, ASKS[0])], undisturbed[:1])
         assert metric(s.metrics(), "evenkeel_engine_restarts_total", cause="device") >= 1, [line for line in s.metrics().splitlines() if "engine_restarts" in line] + s.log().splitlines()[-6:]

@@ -123,12 +123,6 @@ def both(tmp_path_factory):
         container.end()
 
 
-def running(shared):
-    c = Control(shared / "control.sock")
-    c.request("GET", "/v1/runtime_config")
-    return json.loads(c.getresponse().read())
-
-
 def test_it_is_a_container(both):
     container, watcher = both
     root = f"/proc/{container.process.pid}/task/{container.process.pid}/children"
