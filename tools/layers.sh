@@ -28,6 +28,11 @@ supervisor/ctl      common supervisor/engines supervisor/planner supervisor/doct
 server/bench        common kernels server/model server/engine server/bench
 '
 bad=0
+top=' CONTRIBUTING.md LICENSE Makefile README.md SECURITY.md VERSION alerts common dashboards docs kernels models packaging server supervisor tests tools '
+for name in $(git ls-files 2>/dev/null | cut -d/ -f1 | sort -u); do
+    case $name in .*) continue ;; esac
+    case $top in *" $name "*) ;; *) echo "$name: not one of the folders and files of the top level"; bad=1 ;; esac
+done
 # shellcheck disable=SC2044 # no file name here has a space
 for f in $(find common kernels server supervisor -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh'); do
     dir=$(dirname "$f")

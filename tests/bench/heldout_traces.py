@@ -7,9 +7,8 @@ diurnal  a rate that swings by 0.8 around its mean, ten minutes a day
 heavy    long prompts, outputs whose longest hundredth is forty times the median
 shift    what is asked changes after each 300 s of work: chats, code, summaries, long answers, in random order, each twice
 surge    the same, and after each of them comes 0.5 or 1.5 times as much work in the time
-
-usage: tests/bench/heldout_traces.py DIR [SEED]
 """
+import argparse
 import csv
 import datetime
 import gzip
@@ -17,7 +16,6 @@ import json
 import math
 import pathlib
 import random
-import sys
 
 FIXTURES = pathlib.Path(__file__).parent.parent / "fixtures/traces"
 REQUESTS = 3000
@@ -92,7 +90,11 @@ def shifting(rng, known, rates):
 
 
 def main():
-    to, rng = pathlib.Path(sys.argv[1]), random.Random(int(sys.argv[2]) if len(sys.argv) > 2 else 7)
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("dir", type=pathlib.Path)
+    options.add_argument("seed", type=int, nargs="?", default=7)
+    chosen = options.parse_args()
+    to, rng = chosen.dir, random.Random(chosen.seed)
     to.mkdir(parents=True, exist_ok=True)
     known = list(fixture_lengths())
     drawn = [rng.choice(known) for _ in range(REQUESTS)]
