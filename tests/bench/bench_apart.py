@@ -54,7 +54,7 @@ def cost(one, apart):
             pair = [work(s, streams, length) for s in ((one, apart) if turn % 2 else (apart, one))]
             pair = pair if turn % 2 else pair[::-1]
             rates.append(pair[1][0] / pair[0][0])
-            added.append(pair[1][1] - pair[0][1])
+            added.append((pair[0][0] / pair[1][0] - 1) * pair[0][1])  # for the same tokens: how many steps they take differs from turn to turn
         row(f"throughput.{streams}", statistics.median(rates), "ratio", 0.98, False, [min(rates), max(rates)])
         row(f"step_added.{streams}", statistics.median(added), "us", 15.0, True, [min(added), max(added)])
 
