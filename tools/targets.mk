@@ -250,9 +250,11 @@ $(VLLM)/ready: tools/vllm-install.sh
 	@tools/vllm-install.sh $(VLLM) $(VLLM_VERSION)
 check-vllm-supervised: all venv $(VLLM)/ready
 	@VLLM=$(VLLM) build/venv/bin/python -m pytest -q --no-header tests/vllm/test_supervised.py
+	@python3 tools/docs-fmt.py docs/vllm.md
 check-vllm-companion: all venv $(VLLM)/ready
 	@VLLM=$(VLLM) build/venv/bin/python -m pytest -q --no-header tests/vllm/test_companion.py \
 	  tests/vllm/test_container.py
+	@python3 tools/docs-fmt.py docs/vllm.md
 # It, evenkeeld and clients, while they are killed, stopped and replaced in the order of a seed.
 #   make check-vllm-chaos [SEED=day] [ONLY="api_kill restart"]
 check-vllm-chaos: all venv $(VLLM)/ready
@@ -264,6 +266,7 @@ check-vllm-chaos: all venv $(VLLM)/ready
 bench-companion-vllm: all venv $(VLLM)/ready
 	@VLLM=$(VLLM) build/venv/bin/python tests/bench/bench_companion_vllm.py --pairs $(or $(PAIRS),10) \
 	  --turn-s $(or $(TURN_S),20) --clients $(or $(CLIENTS),8)
+	@python3 tools/docs-fmt.py docs/vllm.md
 # One overload trace on it, alone, behind HAProxy, with the companion, and at fixed limits: 30 minutes
 # on two quiet cores, or TIME seconds; or in parts, with RATE, PROMISE_MS and OVERLOAD_S of the first.
 #   make bench-control-vllm [OVERLOAD_S=150 | TIME=1800] [ARMS=companion,alone,edge,fixed] \
@@ -273,6 +276,7 @@ bench-control-vllm: all venv $(VLLM)/ready
 	@VLLM=$(VLLM) build/venv/bin/python tests/bench/bench_control_vllm.py --seconds $(or $(OVERLOAD_S),150) \
 	  $(if $(ARMS),--arms $(ARMS)) $(if $(POINTS),--points $(POINTS)) $(if $(RATE),--rate $(RATE)) \
 	  $(if $(PROMISE_MS),--promise-ms $(PROMISE_MS)) $(if $(TIME),--time $(TIME))
+	@python3 tools/docs-fmt.py docs/vllm.md
 # Parsers of tool calls and thinking beside vLLM's, on what TEMPLATES make of conversations.
 TEMPLATES ?= build/templates
 check-vllm-parsers: $(B)/tests/tools/sift $(VLLM)/ready
