@@ -60,11 +60,15 @@ static struct doctor_catalog *load(const char *site)
     return c;
 }
 
+/* The best of the findings that is a reason to end. The end of a process is none that a class comes
+ * from, but what ranks below it follows from it: a queue that broke, a rank that was lost. */
 static bool log_class_take(const struct doctor_finding *f, uint32_t count,
                            struct crash_found *ret_found)
 {
     for (uint32_t i = 0; i < count; i++) {
         enum crash_class cls = class_of(f[i].cls);
+        if (f[i].cls == DOCTOR_SIGNAL && f[i].rank >= RANK_LEAST)
+            return false;
         if (cls == CRASH_UNKNOWN || f[i].rank < RANK_LEAST)
             continue;
         *ret_found = (struct crash_found){.cls = cls};

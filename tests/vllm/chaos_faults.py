@@ -177,12 +177,12 @@ class World(Companion):
         """Something that ends vLLM: what evenkeeld says of it, and that another one serves."""
         self.ready()
         time.sleep(rng.uniform(0, 2))
-        pids, known = self.pids(), len(self.decisions("CRASH"))
+        pids, begin = self.pids(), time.time()
         self.seen |= set(pids.values())
         with self.window("cut"):
             f.act(self, pids)
             wait_for(f"{name}: vLLM is gone", lambda: gone(pids["api"]), START_S)
-        end = wait_for(f"{name}: evenkeeld tells its end", lambda: self.decisions("CRASH")[:len(self.decisions("CRASH")) - known] or None, 60)[0]
+        end = wait_for(f"{name}: evenkeeld tells its end", lambda: [d for d in self.decisions("CRASH") if d["at_s"] >= begin] or None, 60)[0]
         if not re.search(f.ends, end["why"], re.S):
             self.wrong.append(f"{name}: {end['why']}")
         wait_for(f"{name}: nothing is left of it", lambda: all(gone(p) for p in pids.values()), 30)

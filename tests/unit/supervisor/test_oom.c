@@ -198,6 +198,23 @@ static const struct class_case {
      CRASH_SIGNAL,
      true,
      "so it ended after 4000 s"},
+    /* what a vLLM 0.32 said of a worker's kill: its trace goes through a queue between ranks */
+    {{READY(0), .exit0_is_failure = true,
+      LOG("(EngineCore pid=8) ERROR 11-28 [multiproc_executor.py:315] Worker proc VllmWorker-0 died "
+          "unexpectedly (exit code: None), shutting down executor.\n"
+          "(EngineCore pid=8) ERROR 11-28 [core.py:1512] EngineCore encountered a fatal error.\n"
+          "(EngineCore pid=8) ERROR 11-28 [core.py:1512] Traceback (most recent call last):\n"
+          "(EngineCore pid=8) ERROR 11-28 [core.py:1512]   File \"/opt/vllm/lib/python3.11/"
+          "site-packages/vllm/distributed/device_communicators/shm_broadcast.py\", line 867, in "
+          "acquire\n"
+          "(EngineCore pid=8) ERROR 11-28 [core.py:1512]     raise RuntimeError(\"cancelled\")\n"
+          "(EngineCore pid=8) ERROR 11-28 [core.py:1512] RuntimeError: cancelled\n"
+          "(APIServer pid=7) ERROR 11-28 [async_llm.py:906] vllm.v1.engine.exceptions."
+          "EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root "
+          "cause.\n")},
+     CRASH_SIGNAL,
+     true,
+     "A worker process of its engine ended"},
     /* asked to end, its API server saw its engine's end and said so */
     {{READY(0), .exit0_is_failure = true, .unseen = true, .asked = true,
       LOG("(APIServer pid=7) ERROR 11-27 [async_llm.py:906] EngineDeadError: issue\n")},
