@@ -1,13 +1,15 @@
 /*
  * Attention over the paged cache, of rows of prompts by mma, for all cards: a block of
  * ek_attend_tile_* takes 64 (row, head) pairs of one KV head and walks the context in tiles in
- * shared memory, two in flight; where rows are few and the context is long, a part of it.
+ * shared memory, one under way while one is computed with (pipeline.cuh); where rows are few and
+ * the context is long, a part of it.
  *
  * A cache of E4M3 (names that end in _f8) is expanded to the type of the model, exactly, from one
  * place of shared memory to another. The scale of K is in that of the scores, the scale of V is
  * multiplied to what comes out.
  */
 #include "kernels/cuda/attend.cuh"
+#include "kernels/cuda/pipeline.cuh"
 
 /* A tile of the context in shared memory: K and V of KEYS positions, DIM + 8 halves apart. */
 template <int DIM, int KEYS>
@@ -27,7 +29,6 @@ DEV void tile_fetch(plain, const struct cu_attend_args &a, const struct cu_step 
         async_16(shared, at<const void>(from), there);
         async_16(shared + KEYS * (DIM + 8), at<const void>(from + a.plane_bytes), there);
     }
-    async_commit();
 }
 
 /* The same of bytes, DIM apart: they are expanded once they are there. */
@@ -46,7 +47,6 @@ DEV void tile_fetch(f8, const struct cu_attend_args &a, const struct cu_step *s,
         async_16(shared, at<const void>(from), there);
         async_16(shared + KEYS * DIM, at<const void>(from + a.plane_bytes), there);
     }
-    async_commit();
 }
 
 /* From where tile_fetch() put them to where the products read: the place itself, or `room`. */
@@ -84,6 +84,28 @@ DEV void tile_query(const struct cu_attend_args *a, const struct tile_rows *r, i
         uint32_t d = c * 16 + 2 * t + i / 2 * 8;
         bool there = r->there[i % 2] && d < a->head_dim;
         f[i] = there ? *(const uint32_t *)(r->q[i % 2] + d) : 0u;
+    }
+}
+
+/* Scores of a lane's two rows: a load brings what 16 keys have in 16 dims. */
+template <class T, int DIM, int KEYS>
+DEV void tile_scores(const struct cu_attend_args &a, const struct tile_rows &r, const uint16_t *k,
+                     float x[KEYS / 8][4])
+{
+    const uint32_t lane = threadIdx.x % 32;
+    const uint16_t *from = k + (lane / 16 * 8 + lane % 8) * (DIM + 8) + lane / 8 % 2 * 8;
+
+#pragma unroll
+    for (int c = 0; c < DIM / 16; c++) {
+        uint32_t f[4];
+        tile_query(&a, &r, c, f);
+#pragma unroll
+        for (int j = 0; j < KEYS / 8; j += 2) {
+            uint32_t b[4];
+            load_matrices(b, from + j * 8 * (DIM + 8) + c * 16);
+            mma(T{}, x[j], f, b[0], b[1]);
+            mma(T{}, x[j + 1], f, b[2], b[3]);
+        }
     }
 }
 
@@ -177,46 +199,31 @@ template <class T, class KV, int DIM, int KEYS> DEV void attend_tile(const struc
     const struct cu_tile tile = array_of<struct cu_tile>(s, s->tile_at)[blockIdx.x];
     const uint32_t *table = array_of<uint32_t>(s, s->table_at) + tile.table;
     const struct tile_rows r = rows_of_tile(&a, &tile, blockIdx.y);
-    const uint32_t to = tile.to, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const uint32_t to = tile.to, t = threadIdx.x % 4;
     const uint32_t first = max(tile.from, first_seen(tile.position, a.window) / KEYS * KEYS);
-    /* halves of one K and V as they are fetched; behind two of them room for one expanded */
-    const uint32_t half = KV::PACKED ? KEYS * DIM : 2 * KEYS * (DIM + 8);
-    uint16_t *stage = (uint16_t *)shared;
+    /* bytes of K and V as they are fetched; behind two of them room for one expanded */
+    enum { STAGE = KV::PACKED ? 2 * KEYS * DIM : 2 * KEYS * (DIM + 8) * 2 };
     float o[DIM / 8][4] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {0.0f, 0.0f};
 
-    if (first < to) /* else no row of it sees this part */
-        tile_fetch<DIM, KEYS>(KV{}, a, s, table, blockIdx.y, stage, first, to);
-    for (uint32_t base = first, turn = 0; base < to; base += KEYS, turn ^= 1) {
-        if (base + KEYS < to) {
-            tile_fetch<DIM, KEYS>(KV{}, a, s, table, blockIdx.y, stage + (turn ^ 1) * half,
-                                  base + KEYS, to);
-            async_wait<1>();
-        } else {
-            async_wait<0>();
-        }
-        __syncthreads();
-        const uint16_t *k =
-            tile_expand<T, DIM, KEYS>(T{}, KV{}, stage + turn * half, stage + 2 * half);
-        float x[KEYS / 8][4] = {}, factor[2];
+    /* none where no row of it sees this part */
+    pipelined<2, STAGE>(
+        shared, first / KEYS, (to + KEYS - 1) / KEYS,
+        [&](unsigned char *stage, uint32_t at) {
+            tile_fetch<DIM, KEYS>(KV{}, a, s, table, blockIdx.y, (uint16_t *)stage, at * KEYS, to);
+        },
+        [&](const unsigned char *stage, uint32_t at) {
+            const uint16_t *k = tile_expand<T, DIM, KEYS>(T{}, KV{}, (const uint16_t *)stage,
+                                                          (uint16_t *)(shared + 2 * STAGE));
+            float x[KEYS / 8][4] = {}, factor[2];
+            tile_scores<T, DIM, KEYS>(a, r, k, x);
+            tile_softmax<KEYS>(a, r, at * KEYS, x, m, l, factor);
 #pragma unroll
-        for (int c = 0; c < DIM / 16; c++) {
-            uint32_t f[4];
-            tile_query(&a, &r, c, f);
+            for (int n = 0; n < DIM / 8; n++)
 #pragma unroll
-            for (int j = 0; j < KEYS / 8; j++) {
-                const uint16_t *b = k + (j * 8 + g) * (DIM + 8) + c * 16 + 2 * t;
-                mma(T{}, x[j], f, *(const uint32_t *)b, *(const uint32_t *)(b + 8));
-            }
-        }
-        tile_softmax<KEYS>(a, r, base, x, m, l, factor);
-#pragma unroll
-        for (int n = 0; n < DIM / 8; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                o[n][e] *= factor[e / 2];
-        tile_mix<T, DIM, KEYS>(k + KEYS * (DIM + 8), x, o);
-        __syncthreads(); /* before the stage is filled again */
-    }
+                for (int e = 0; e < 4; e++)
+                    o[n][e] *= factor[e / 2];
+            tile_mix<T, DIM, KEYS>(k + KEYS * (DIM + 8), x, o);
+        });
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         l[i] += __shfl_xor_sync(0xffffffffu, l[i], 1);
@@ -249,7 +256,10 @@ template <class T, class KV, int DIM, int KEYS> DEV void attend_tile(const struc
     {                                                                                              \
         attend_tile<type, plain, dim, keys>(a);                                                    \
     }                                                                                              \
-    EK_KERNEL(ek_attend_tile_##type##_##dim##_f8, struct cu_attend_args, 128)                      \
+    EK_KERNEL_BLOCKS(ek_attend_tile_##type##_##dim##_f8, struct cu_attend_args, 128,               \
+                     (dim) == 64    ? 4                                                            \
+                     : (dim) == 128 ? 3                                                            \
+                                    : 2)                                                           \
     {                                                                                              \
         attend_tile<type, f8, dim, keys>(a);                                                       \
     }

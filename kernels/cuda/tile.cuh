@@ -1,14 +1,126 @@
 /*
- * The end of a product in tiles of ROWS by CU_FUSED_COLS: sums, floats or integers, lie in shared
- * memory; where k was divided among blocks, the last one that is there adds the parts, in their
- * order. Blocks: rows of c by columns of it times parts of k.
+ * What products in tiles of ROWS by CU_FUSED_COLS share: how operands travel (pipeline.cuh) and lie
+ * in shared memory, which results a warp computes (gemm.cu, rounded.cu), and the end of those that
+ * divide k among blocks (fused.cuh, rounded.cu): sums, floats or integers, lie in shared memory,
+ * and the last block that is there adds the parts, in their order. Blocks of these: rows of c by
+ * columns of it times parts of k.
+ *
+ * A chunk is 64 bytes of a row of either operand. A stage has those of the rows of x, then those of
+ * w, rows one behind the other. Of four neighbours the pieces of 16 bytes lie in four other orders,
+ * so that eight rows' pieces, which is what ldmatrix reads at once, lie in all banks.
  */
 #pragma once
 
 #include "kernels/cuda/gemv.cuh"
+#include "kernels/cuda/pipeline.cuh"
 
 #define COLS  CU_FUSED_COLS
 #define PITCH (COLS + 4) /* numbers of a row of results in shared memory: lanes hit all banks */
+
+/* An operand in memory: its first chunk, how many uint4 lie from row to row, rows. */
+struct tile_operand {
+    const uint4 *at;
+    uint32_t stride, rows;
+};
+
+/* Where in a stage a piece of a row's chunk is. */
+DEV uint32_t tile_place(uint32_t row, uint32_t piece)
+{
+    return row * 64 + (piece ^ row / 2 % 4) * 16;
+}
+
+/* The chunk of ROWS rows from row0 on; zeros where there is no row. */
+template <int ROWS>
+DEV void tile_fetch_rows(unsigned char *stage, const struct tile_operand &m, uint32_t row0,
+                         uint32_t chunk)
+{
+#pragma unroll
+    for (uint32_t n = 0; n < ROWS * 4 / 256; n++) { /* by as many threads, so without a check */
+        const uint32_t i = threadIdx.x + n * 256, row = row0 + i / 4;
+        const bool there = row < m.rows;
+        async_16(stage + tile_place(i / 4, i % 4),
+                 m.at + (uint64_t)(there ? row : 0) * m.stride + chunk * 4 + i % 4, there);
+    }
+}
+
+/* What is multiplied (Q): numbers of 16 bits here, bytes in rounded.cu. Sums of it are of the type
+ * Q::sum; tile_weights() makes what is multiplied of weights as they are stored. Which k an mma
+ * calls its first does not matter, as both operands agree. */
+template <class T> struct tile_halves {
+    typedef float sum;
+};
+template <class T> DEV void tile_weights(tile_halves<T>, uint32_t m[4])
+{
+    (void)m;
+}
+template <class T>
+DEV void tile_mma(tile_halves<T>, float c[4], const uint32_t m[4], uint32_t b0, uint32_t b1)
+{
+    mma(T{}, c, m, b0, b1);
+}
+
+/* A warp's part of a tile, of eight: 32 columns (two times 16 rows of w) by half of the rows. */
+template <class Q, int ROWS>
+DEV void tile_multiply(const unsigned char *stage, typename Q::sum c[2][ROWS / 16][4])
+{
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const uint32_t x_row = warp / 4 * (ROWS / 2) + lane / 16 * 8 + lane % 8;
+    const uint32_t w_row = ROWS + warp % 4 * 32 + lane % 16;
+
+#pragma unroll
+    for (int s = 0; s < 4; s += 2) {
+        uint32_t m[2][4];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            load_matrices(m[i], stage + tile_place(w_row + 16 * i, s + lane / 16));
+            tile_weights(Q{}, m[i]);
+        }
+#pragma unroll
+        for (int j = 0; j < ROWS / 16; j += 2) {
+            uint32_t b[4];
+            load_matrices(b, stage + tile_place(x_row + 8 * j, s + lane / 8 % 2));
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                tile_mma(Q{}, c[i][j], m[i], b[0], b[1]);
+                tile_mma(Q{}, c[i][j + 1], m[i], b[2], b[3]);
+            }
+        }
+    }
+}
+
+/* The same of chunks [first, end): of x from row `row0` on, of w from row `col0` on. then(chunk)
+ * comes behind the products of each. */
+template <class Q, int ROWS, int STAGES, class THEN>
+DEV void tile_sums(unsigned char *stages, const struct tile_operand (&of)[2], uint32_t row0,
+                   uint32_t col0, uint32_t first, uint32_t end,
+                   typename Q::sum (&c)[2][ROWS / 16][4], THEN then)
+{
+    pipelined<STAGES, CU_TILE_STAGE(ROWS)>(
+        stages, first, end,
+        [&](unsigned char *stage, uint32_t chunk) {
+            tile_fetch_rows<ROWS>(stage, of[0], row0, chunk);
+            tile_fetch_rows<COLS>(stage + ROWS * 64, of[1], col0, chunk);
+        },
+        [&](const unsigned char *stage, uint32_t chunk) {
+            tile_multiply<Q, ROWS>(stage, c);
+            then(chunk);
+        });
+}
+
+/* Its results, each to PUT(row of the tile, column of the tile, result). */
+template <int ROWS, class N, class PUT> DEV void tile_results(const N c[2][ROWS / 16][4], PUT put)
+{
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const uint32_t row = warp / 4 * (ROWS / 2) + 2 * (lane % 4), col = warp % 4 * 32 + lane / 4;
+
+#pragma unroll
+    for (int m = 0; m < 2; m++)
+#pragma unroll
+        for (int j = 0; j < ROWS / 16; j++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                put(row + j * 8 + i % 2, col + m * 16 + i / 2 * 8, c[m][j][i]);
+}
 
 /* Whether this block is the last of the parts of its tile, whose results lie in `partials` then. */
 template <class N>
@@ -40,4 +152,33 @@ DEV void tile_end(const struct cu_gemm_args &a, const N *tile, uint32_t rows)
         if (row < rows && col < a.n)
             PUT(a, row, col, sum);
     }
+}
+
+/* A product in blocks as above, whose sums become results at its end: then(chunk) may leave what c
+ * has in `sum` instead, on the way. */
+template <class Q, int ROWS,
+          void PUT(const struct cu_gemm_args &, uint32_t, uint32_t, typename Q::sum), class THEN>
+DEV void tile_product(const struct cu_gemm_args &a, const struct tile_operand (&of)[2],
+                      uint32_t chunks, typename Q::sum (&c)[2][ROWS / 16][4],
+                      const typename Q::sum (&sum)[2][ROWS / 16][4], THEN then)
+{
+    EK_DYNAMIC(shared);
+    const uint32_t part = blockIdx.y % a.parts, col0 = blockIdx.y / a.parts * COLS;
+    const uint32_t first = chunks * part / a.parts, end = chunks * (part + 1) / a.parts;
+    typename Q::sum *tile = (typename Q::sum *)shared;
+
+    tile_sums<Q, ROWS, CU_TILE_STAGES(ROWS)>(
+        shared, of, blockIdx.x * ROWS, col0, first, end, c,
+        [&](uint32_t chunk) { then(chunk, chunk + 1 == end); });
+    __syncthreads(); /* the stages become the tile of results */
+    tile_results<ROWS>(sum, [&](uint32_t row, uint32_t col, typename Q::sum result) {
+        tile[row * PITCH + col] = result;
+    });
+    __syncthreads();
+    tile_end<ROWS, typename Q::sum, PUT>(a, tile, of[0].rows);
+}
+
+DEV void tile_put(const struct cu_gemm_args &a, uint32_t row, uint32_t col, float sum)
+{
+    put(&a, row, col, sum);
 }
