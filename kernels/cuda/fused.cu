@@ -1,7 +1,7 @@
 /*
- * Products with packed weights for some dozen to some hundred rows of x: too many to read w again
- * for every 16, too few to expand it in memory first. A block computes 64 or 128 rows by 128
- * columns of c over a part of k. Pieces of x and w flow through shared memory, up to four in
+ * Products with packed weights (W8A16, W4A16) for some dozen to some hundred rows of x: too many to
+ * read w again for every 16, too few to expand it in memory first. A block computes 64 or 128 rows
+ * by 128 columns of c over a part of k. Pieces of x and w flow through shared memory, up to four in
  * flight; each warp has 16 rows of w, expands them in registers as gemv.cuh does, once for all rows
  * of x, and multiplies by mma. Bound by reading w where rows are few, by the tensor cores beyond.
  *
@@ -37,10 +37,12 @@ DEV void fused_fetch(const struct cu_gemm_args &a, unsigned char *stage, uint32_
     using S = fused_shape<W, ROWS>;
     const uint32_t chunks = (a.k + S::WIDE - 1) / S::WIDE, row0 = blockIdx.x * ROWS;
 
-    /* with 128 rows there are no registers left for several addresses at once */
-#pragma unroll(ROWS > 64 ? 1 : ROWS * S::PIECES / 256)
-    for (uint32_t n = 0; n < ROWS * S::PIECES / 256; n++) { /* by as many threads */
-        const uint32_t i = threadIdx.x + n * 256, r = i / S::PIECES, piece = i % S::PIECES;
+    /* by n the compiler can count the copies of a thread, and need not check each; with 128 rows
+     * there are no registers left for several addresses at once, and nothing to count */
+#pragma unroll(ROWS > 64 ? 1 : 4)
+    for (uint32_t i = threadIdx.x, n = 0; ROWS > 64 ? i < ROWS * S::PIECES : n < S::PIECES / 4;
+         i += 256, n++) {
+        const uint32_t r = i / S::PIECES, piece = i % S::PIECES;
         const bool there = row0 + r < rows;
         const uint16_t *x = at<const uint16_t>(a.x.at) +
                             (uint64_t)(there ? row0 + r : 0) * a.x.stride + chunk * S::WIDE +
@@ -48,8 +50,7 @@ DEV void fused_fetch(const struct cu_gemm_args &a, unsigned char *stage, uint32_
         async_16(stage + x_at<ROWS>(piece / 4, r, piece % 4), x, there);
     }
 #pragma unroll(ROWS > 64 ? 1 : 2)
-    for (uint32_t n = 0; n < COLS * 4 / 256; n++) {
-        const uint32_t i = threadIdx.x + n * 256;
+    for (uint32_t i = threadIdx.x, n = 0; ROWS > 64 ? i < COLS * 4 : n < 2; i += 256, n++) {
         const uint64_t row = min(n0 + i / 4, a.n - 1);
         async_16(stage + S::X_BYTES + i * 16,
                  at<const uint4>(a.w) + (row * chunks + chunk) * 4 + i % 4, true);

@@ -29,18 +29,43 @@ DEV uint32_t tile_place(uint32_t row, uint32_t piece)
     return row * 64 + (piece ^ row / 2 % 4) * 16;
 }
 
-/* The chunk of ROWS rows from row0 on; zeros where there is no row. */
+/* Keeps a number in a register, instead of working it out for each chunk again. */
+DEV void tile_keep(uint32_t &number)
+{
+    asm volatile("" : "+r"(number));
+}
+
+/* What a thread copies of each chunk of ROWS rows: of every 64th row one piece. */
+template <int ROWS> struct tile_copy {
+    uint32_t from[ROWS / 64]; /* from the operand's first, in uint4 */
+    uint32_t to;              /* where in a stage the first is; the others 64 rows further each */
+    bool there[ROWS / 64];
+};
+
+template <int ROWS> DEV tile_copy<ROWS> tile_copy_of(const struct tile_operand &m, uint32_t row0)
+{
+    const uint32_t row = threadIdx.x / 4, piece = threadIdx.x % 4;
+    tile_copy<ROWS> copy;
+
+    copy.to = tile_place(row, piece);
+    tile_keep(copy.to);
+#pragma unroll
+    for (uint32_t n = 0; n < ROWS / 64; n++) {
+        copy.there[n] = row0 + row + n * 64 < m.rows;
+        copy.from[n] = (copy.there[n] ? row0 + row + n * 64 : 0) * m.stride + piece;
+        tile_keep(copy.from[n]);
+    }
+    return copy;
+}
+
+/* The chunk's pieces; zeros where there is no row. */
 template <int ROWS>
-DEV void tile_fetch_rows(unsigned char *stage, const struct tile_operand &m, uint32_t row0,
-                         uint32_t chunk)
+DEV void tile_fetch_rows(unsigned char *stage, const struct tile_operand &m,
+                         const tile_copy<ROWS> &copy, uint32_t chunk)
 {
 #pragma unroll
-    for (uint32_t n = 0; n < ROWS * 4 / 256; n++) { /* by as many threads, so without a check */
-        const uint32_t i = threadIdx.x + n * 256, row = row0 + i / 4;
-        const bool there = row < m.rows;
-        async_16(stage + tile_place(i / 4, i % 4),
-                 m.at + (uint64_t)(there ? row : 0) * m.stride + chunk * 4 + i % 4, there);
-    }
+    for (uint32_t n = 0; n < ROWS / 64; n++)
+        async_16(stage + copy.to + n * 64 * 64, m.at + (copy.from[n] + chunk * 4), copy.there[n]);
 }
 
 /* What is multiplied (Q): numbers of 16 bits here, bytes in rounded.cu. Sums of it are of the type
@@ -59,26 +84,24 @@ DEV void tile_mma(tile_halves<T>, float c[4], const uint32_t m[4], uint32_t b0, 
     mma(T{}, c, m, b0, b1);
 }
 
-/* A warp's part of a tile, of eight: 32 columns (two times 16 rows of w) by half of the rows. */
+/* A warp's part of a tile, of eight: 32 columns (two times 16 rows of w) by half of the rows. Of
+ * what a lane names for ldmatrix: x and w, where in a stage its first piece is. */
 template <class Q, int ROWS>
-DEV void tile_multiply(const unsigned char *stage, typename Q::sum c[2][ROWS / 16][4])
+DEV void tile_multiply(const unsigned char *stage, uint32_t x, uint32_t w,
+                       typename Q::sum c[2][ROWS / 16][4])
 {
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const uint32_t x_row = warp / 4 * (ROWS / 2) + lane / 16 * 8 + lane % 8;
-    const uint32_t w_row = ROWS + warp % 4 * 32 + lane % 16;
-
 #pragma unroll
-    for (int s = 0; s < 4; s += 2) {
+    for (int s = 0; s < 64; s += 32) { /* two pieces further */
         uint32_t m[2][4];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            load_matrices(m[i], stage + tile_place(w_row + 16 * i, s + lane / 16));
+            load_matrices(m[i], stage + (w ^ s) + 16 * 64 * i);
             tile_weights(Q{}, m[i]);
         }
 #pragma unroll
         for (int j = 0; j < ROWS / 16; j += 2) {
             uint32_t b[4];
-            load_matrices(b, stage + tile_place(x_row + 8 * j, s + lane / 8 % 2));
+            load_matrices(b, stage + (x ^ s) + 8 * 64 * j);
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 tile_mma(Q{}, c[i][j], m[i], b[0], b[1]);
@@ -95,14 +118,22 @@ DEV void tile_sums(unsigned char *stages, const struct tile_operand (&of)[2], ui
                    uint32_t col0, uint32_t first, uint32_t end,
                    typename Q::sum (&c)[2][ROWS / 16][4], THEN then)
 {
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const tile_copy<ROWS> x_copy = tile_copy_of<ROWS>(of[0], row0);
+    const tile_copy<COLS> w_copy = tile_copy_of<COLS>(of[1], col0);
+    uint32_t x = tile_place(warp / 4 * (ROWS / 2) + lane / 16 * 8 + lane % 8, lane / 8 % 2);
+    uint32_t w = tile_place(ROWS + warp % 4 * 32 + lane % 16, lane / 16);
+
+    tile_keep(x);
+    tile_keep(w);
     pipelined<STAGES, CU_TILE_STAGE(ROWS)>(
         stages, first, end,
         [&](unsigned char *stage, uint32_t chunk) {
-            tile_fetch_rows<ROWS>(stage, of[0], row0, chunk);
-            tile_fetch_rows<COLS>(stage + ROWS * 64, of[1], col0, chunk);
+            tile_fetch_rows<ROWS>(stage, of[0], x_copy, chunk);
+            tile_fetch_rows<COLS>(stage + ROWS * 64, of[1], w_copy, chunk);
         },
         [&](const unsigned char *stage, uint32_t chunk) {
-            tile_multiply<Q, ROWS>(stage, c);
+            tile_multiply<Q, ROWS>(stage, x, w, c);
             then(chunk);
         });
 }
