@@ -109,27 +109,53 @@ DEV void tile_scores(const struct cu_attend_args &a, const struct tile_rows &r, 
     }
 }
 
-/* Scores become weights; returns in factor what o of the lane's two rows is multiplied with. */
+/* Sums become scores, -infinity where a row does not see the position; most tiles are seen as a
+ * whole, and most models cap nothing. */
 template <int KEYS>
-DEV void tile_softmax(const struct cu_attend_args &a, const struct tile_rows &r, uint32_t base,
-                      float s[KEYS / 8][4], float m[2], float l[2], float factor[2])
+DEV void tile_mask(const struct cu_attend_args &a, const struct cu_tile &tile,
+                   const struct tile_rows &r, uint32_t base, float s[KEYS / 8][4])
 {
-    const uint32_t t = threadIdx.x % 4;
+    const uint32_t t = threadIdx.x % 4, last = tile.position + tile.rows - 1;
+    const bool whole = base + KEYS <= tile.position + 1 && first_seen(last, a.window) <= base;
 
+#pragma unroll
+    for (int j = 0; j < KEYS / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            s[j][e] *= a.scale;
+    if (a.softcap > 0.0f) {
+#pragma unroll
+        for (int j = 0; j < KEYS / 8; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                s[j][e] = capped(s[j][e], 1.0f, a.softcap);
+    }
+    if (whole)
+        return;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const uint32_t from = first_seen(r.position[i], a.window);
-        float most = m[i];
 #pragma unroll
         for (int j = 0; j < KEYS / 8; j++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                uint32_t position = base + j * 8 + 2 * t + e;
-                bool seen = position >= from && position <= r.position[i];
-                float x = seen ? capped(s[j][2 * i + e], a.scale, a.softcap) : -INFINITY;
-                s[j][2 * i + e] = x;
-                most = fmaxf(most, x);
+                const uint32_t position = base + j * 8 + 2 * t + e;
+                if (position < from || position > r.position[i])
+                    s[j][2 * i + e] = -INFINITY;
             }
+    }
+}
+
+/* Scores become weights; returns in factor what o of the lane's two rows is multiplied with. */
+template <int KEYS>
+DEV void tile_softmax(float s[KEYS / 8][4], float m[2], float l[2], float factor[2])
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float most = m[i];
+#pragma unroll
+        for (int j = 0; j < KEYS / 8; j++)
+            most = fmaxf(most, fmaxf(s[j][2 * i], s[j][2 * i + 1]));
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
         factor[i] = weight_of(m[i], most);
@@ -216,7 +242,8 @@ template <class T, class KV, int DIM, int KEYS> DEV void attend_tile(const struc
                                                           (uint16_t *)(shared + 2 * STAGE));
             float x[KEYS / 8][4] = {}, factor[2];
             tile_scores<T, DIM, KEYS>(a, r, k, x);
-            tile_softmax<KEYS>(a, r, at * KEYS, x, m, l, factor);
+            tile_mask<KEYS>(a, tile, r, at * KEYS, x);
+            tile_softmax<KEYS>(x, m, l, factor);
 #pragma unroll
             for (int n = 0; n < DIM / 8; n++)
 #pragma unroll
@@ -249,7 +276,15 @@ template <class T, class KV, int DIM, int KEYS> DEV void attend_tile(const struc
     }
 }
 
-#define TWO_BLOCKS(name, type, threads) EK_KERNEL_LATE(name, type, threads, 2)
+/* Blocks on a multiprocessor where the cache has E4M3: as many as shared memory leaves room for, or
+ * the assembler can do without spilling. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+#define F8_BLOCKS(dim) ((dim) == 256 ? 2 : 3)
+#else
+#define F8_BLOCKS(dim) ((dim) == 256 ? 2 : (dim) == 128 ? 3 : 4)
+#endif
+#define TWO_BLOCKS(name, type, threads)  EK_KERNEL_LATE(name, type, threads, 2)
+#define FOUR_BLOCKS(name, type, threads) EK_KERNEL_BLOCKS(name, type, threads, 4)
 
 #define ATTEND_TILE(type, dim, keys, kernel)                                                       \
     kernel(ek_attend_tile_##type##_##dim, struct cu_attend_args, 128)                              \
@@ -257,16 +292,14 @@ template <class T, class KV, int DIM, int KEYS> DEV void attend_tile(const struc
         attend_tile<type, plain, dim, keys>(a);                                                    \
     }                                                                                              \
     EK_KERNEL_BLOCKS(ek_attend_tile_##type##_##dim##_f8, struct cu_attend_args, 128,               \
-                     (dim) == 64    ? 4                                                            \
-                     : (dim) == 128 ? 3                                                            \
-                                    : 2)                                                           \
+                     F8_BLOCKS(dim))                                                               \
     {                                                                                              \
         attend_tile<type, f8, dim, keys>(a);                                                       \
     }
 
-ATTEND_TILE(bf16, 64, 64, EK_KERNEL)
+ATTEND_TILE(bf16, 64, 64, FOUR_BLOCKS)
 ATTEND_TILE(bf16, 128, 64, TWO_BLOCKS)
 ATTEND_TILE(bf16, 256, 32, EK_KERNEL)
-ATTEND_TILE(f16, 64, 64, EK_KERNEL)
+ATTEND_TILE(f16, 64, 64, FOUR_BLOCKS)
 ATTEND_TILE(f16, 128, 64, TWO_BLOCKS)
 ATTEND_TILE(f16, 256, 32, EK_KERNEL)
