@@ -21,7 +21,7 @@ import tempfile
 KEYS = {"64": 128, "128": 128, "256": 64}  # positions of a tile by the head's size; a lane makes half as many weights
 
 WIDE = {"ek_norm": (4, 2), "ek_rope": (8, 2)}  # loads and stores of 16 bytes at least, in the listing
-STAGED = re.compile(r"ek_(gemm|fused64|heads|attend_tile)_b?f16(_\d+)?(_f8)?$|ek_rounded(64|128)(_f8)?$")  # and see staged()
+STAGED = re.compile(r"ek_(gemm|fused64|heads)_b?f16$|ek_attend_tile_b?f16_\d+(_f8)?$|ek_rounded(64|128)(_f8)?$")  # see staged()
 
 
 def nvdisasm():
@@ -94,14 +94,16 @@ def products(text):
 
 
 def staged(name, loop):
-    """What is wrong with such a loop. A cache of E4M3 is read 16 bytes at a time, expanded, and read again behind a barrier more."""
+    """What is wrong with such a loop, which may be of several tiles. A cache of E4M3 is read 16 bytes at a time, expanded, and read
+    again behind a barrier more."""
     expands = name.endswith("_f8") and name.startswith("ek_attend")
-    barriers = sum("BAR.SYNC" in c for c in loop)
+    tiles = max(1, sum("LDGDEPBAR" in c for c in loop))
+    barriers = sum("BAR.SYNC" in c for c in loop) / tiles
     matrices = sum("LDSM" in c for c in loop)
     others = sum(re.search(r"\bLDS\b(?! RZ)" + r"(?!.*\.128)" * expands, c) is not None for c in loop)
     wrong = []
     if barriers != 1 + expands:
-        wrong.append(f"{name}: {barriers} barriers a tile instead of {1 + expands}")
+        wrong.append(f"{name}: {barriers:g} barriers a tile instead of {1 + expands}")
     if matrices == 0 or others > 0:
         wrong.append(f"{name}: {others} loads of words or vectors beside {matrices} of matrices")
     return wrong

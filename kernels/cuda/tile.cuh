@@ -1,7 +1,7 @@
 /*
  * What products in tiles of ROWS by CU_FUSED_COLS share: how operands travel (pipeline.cuh) and lie
  * in shared memory, which results a warp computes (gemm.cu, rounded.cu), and the end of those that
- * divide k among blocks (fused.cuh, rounded.cu): sums, floats or integers, lie in shared memory,
+ * divide k among blocks (fused.cu, rounded.cu): sums, floats or integers, lie in shared memory,
  * and the last block that is there adds the parts, in their order. Blocks of these: rows of c by
  * columns of it times parts of k.
  *
