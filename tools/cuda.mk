@@ -139,5 +139,5 @@ check-gpu: all cuda $(B)/evenkeel-bench-cuda $(CUDA_TESTS)
 	@B=$(B) tools/gpu-check.sh $(SECTIONS)
 # The same for a machine on which nothing can be built: a folder with all that it needs.
 gpu-bundle: all cuda $(B)/evenkeel-bench-cuda $(CUDA_TESTS)
-	@tools/gpu-bundle.sh $(B) $(BUILD)/gpu-bundle $(filter-out %/test_races %/test_rules %/test_faults %/test_nodes,$(CUDA_TESTS))
+	@tools/gpu-bundle.sh $(B) $(BUILD)/gpu-bundle $(CUDA_TESTS)
 .PHONY: check-gpu gpu-bundle

@@ -5,7 +5,7 @@
 #   make gpu-bundle                     build/gpu-bundle, and build/gpu-bundle.tar.gz
 #   tar xzf gpu-bundle.tar.gz && gpu-bundle/run --budget 540      (there)
 #
-# usage: tools/gpu-bundle.sh BUILD_DIR TARGET_DIR TEST...
+# usage: tools/gpu-bundle.sh BUILD_DIR TARGET_DIR TEST... (of which those go along that a section of the runner has)
 set -eu
 B=$1 to=$2
 shift 2
@@ -13,9 +13,12 @@ most_mib=60
 
 rm -rf "$to"
 mkdir -p "$to/build/tests/unit/cuda" "$to/build/tests/cuda" "$to/lib" "$to/tools" "$to/models" "$to/tests/fixtures"
-programs="evenkeel-server evenkeel-bench evenkeel-bench-cuda libevenkeel-cuda.so"
+# evenkeel-bench stays: no section runs it, and what libcurl needs would be 10 MiB.
+programs="evenkeel-server evenkeel-bench-cuda libevenkeel-cuda.so"
 for p in $programs; do install -s "$B/$p" "$to/build/$p"; done
-for t in "$@"; do install -s "$t" "$to/build/tests/unit/cuda/"; done
+for t in "$@"; do
+    ! grep -q "\"$(basename "$t")\"" tools/gpu_run.py || install -s "$t" "$to/build/tests/unit/cuda/"
+done
 cp tools/gpu_run.py tools/gpu-model.py tools/gpu-torch.py tools/gpu-companion.py tools/gpu-ncu.py tools/gpu-check.sh "$to/tools/"
 mkdir -p "$to/supervisor/companion/evenkeel_vllm"
 cp supervisor/companion/evenkeel_vllm/*.py "$to/supervisor/companion/evenkeel_vllm/"

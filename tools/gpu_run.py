@@ -115,6 +115,7 @@ def sections(build, out, shape):
         Section("ab-wgmma", 60, 400, *switched("prefill", "EVENKEEL_WGMMA", "off", "on")),
         Section("ops-mma", 30, 240, unit("test_cuda", EVENKEEL_WGMMA="off")),
         Section("latent", 90, 300, unit("test_latent"), bench("latent", "decode"), bench("latent", "prefill")),
+        Section("recur", 30, 240, unit("test_recur")),
         Section("own-gemm", 30, 240, unit("test_cuda", EVENKEEL_CUBLASLT="off"), unit("test_packed", EVENKEEL_CUBLASLT="off")),
         Section("decode-7b", 40, 240, bench("7b", "decode")),
         # the same answers; decode at the pace of the bus, prefill at that of the card

@@ -195,9 +195,9 @@ struct cu_glu_args {
 #define CU_FUSED_COLS                 128u
 #define CU_FUSED_STAGE(slices, rows)  (((rows) * (slices) + CU_FUSED_COLS) * 64u)
 #define CU_FUSED_STAGES(slices, rows) ((96u << 10) / CU_FUSED_STAGE(slices, rows))
-/* The same of rounded activations (rounded.cu). */
-#define CU_ROUNDED_STAGE(rows)  (((rows) + CU_FUSED_COLS) * 64u)
-#define CU_ROUNDED_STAGES(rows) ((96u << 10) / CU_ROUNDED_STAGE(rows))
+/* The same where both operands are as wide (tile.cuh: rounded.cu, skinny.cu). */
+#define CU_TILE_STAGE(rows)  (((rows) + CU_FUSED_COLS) * 64u)
+#define CU_TILE_STAGES(rows) ((96u << 10) / CU_TILE_STAGE(rows))
 
 /* Rows [first, first + rows) of a packed weight as numbers of 16 bits, rows lie `stride` apart. */
 struct cu_expand_args {

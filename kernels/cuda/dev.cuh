@@ -32,12 +32,14 @@
 /* One block of it may have all registers of a multiprocessor. */
 #define EK_KERNEL_ALONE(name, type, threads)                                                       \
     extern "C" __global__ void __launch_bounds__(threads, 1) name(const __grid_constant__ type a)
+/* A multiprocessor is to have registers for so many blocks of it. */
+#define EK_KERNEL_BLOCKS(name, type, threads, blocks)                                              \
+    extern "C" __global__ void __launch_bounds__(threads, blocks)                                  \
+        name(const __grid_constant__ type a)
 /* From sm_100 on room for so many blocks of it and no more is asked for: left alone, the assembler
  * spills there to make room for one that other limits keep out. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-#define EK_KERNEL_LATE(name, type, threads, blocks)                                                \
-    extern "C" __global__ void __launch_bounds__(threads, blocks)                                  \
-        name(const __grid_constant__ type a)
+#define EK_KERNEL_LATE EK_KERNEL_BLOCKS
 #else
 #define EK_KERNEL_LATE(name, type, threads, blocks) EK_KERNEL(name, type, threads)
 #endif
@@ -138,7 +140,17 @@ template <int left> DEV void async_wait()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
 }
-/* Four 8x8 matrices, transposed; lane i gives the address of row i % 8 of matrix i / 8. */
+/* Four 8x8 matrices; lane i gives the address of row i % 8 of matrix i / 8 and gets columns 2t and
+ * 2t+1 of row g of each. */
+DEV void load_matrices(uint32_t r[4], const void *shared)
+{
+    uint32_t from = (uint32_t)__cvta_generic_to_shared(shared);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(from)
+                 : "memory");
+}
+/* The same, transposed. */
 DEV void load_transposed(uint32_t r[4], const void *shared)
 {
     uint32_t from = (uint32_t)__cvta_generic_to_shared(shared);

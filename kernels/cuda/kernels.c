@@ -171,9 +171,9 @@ static uint32_t shared_of(const struct ek_device *d, enum cuda_kernel k)
     if (k == K_LATENT)
         return CU_LATENT_SHARED;
     if (k == K_ROUNDED64 || k == K_ROUNDED64_F8)
-        return CU_ROUNDED_STAGE(64) * CU_ROUNDED_STAGES(64);
+        return CU_TILE_STAGE(64) * CU_TILE_STAGES(64);
     if (k == K_ROUNDED128 || k == K_ROUNDED128_F8)
-        return CU_ROUNDED_STAGE(128) * CU_ROUNDED_STAGES(128);
+        return CU_TILE_STAGE(128) * CU_TILE_STAGES(128);
     if (k < K_FUSED64 || k >= K_FUSED128 + CU_FORMS)
         return 0;
     const uint32_t rows = k < K_FUSED128 ? 64 : 128,

@@ -16,6 +16,7 @@
  */
 #include "kernels/cuda/args_latent.h"
 #include "kernels/cuda/attend.cuh"
+#include "kernels/cuda/pipeline.cuh"
 
 /* ---- products by heads ---- */
 
@@ -77,7 +78,6 @@ DEV void heads_fetch(const struct cu_heads_args &a, const heads_unit &u, heads_s
         async_16(&stage->w[r * HEAD_PITCH + k],
                  at<const uint16_t>(u.w) + (uint64_t)col * u.step + k0 + k, true);
     }
-    async_commit();
 }
 
 /* Four warps, each 16 columns of all rows. */
@@ -87,42 +87,34 @@ template <class T> DEV void heads(const struct cu_heads_args &a)
     const heads_unit u = heads_of(a, HEAD_COLS, HEAD_ROWS);
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const uint32_t wc = threadIdx.x / 32 * 16, steps = (a.k + HEAD_DEPTH - 1) / HEAD_DEPTH;
+    const uint32_t x_row = lane % 16, w_row = wc + lane / 16 * 8 + lane % 8;
     float c[4][2][4] = {};
 
     if (u.row0 >= u.rows)
         return;
     const uint32_t tiles = (min((uint32_t)HEAD_ROWS, u.rows - u.row0) + 15) / 16;
-    heads_fetch(a, u, &stage[0], 0);
-    for (uint32_t step = 0; step < steps; step++) {
-        if (step + 1 < steps) {
-            heads_fetch(a, u, &stage[(step + 1) % 2], (step + 1) * HEAD_DEPTH);
-            async_wait<1>();
-        } else {
-            async_wait<0>();
-        }
-        __syncthreads();
-        const struct heads_stage *s = &stage[step % 2];
+    pipelined<2, sizeof(heads_stage)>(
+        (unsigned char *)stage, 0, steps,
+        [&](unsigned char *to, uint32_t step) {
+            heads_fetch(a, u, (heads_stage *)to, step * HEAD_DEPTH);
+        },
+        [&](const unsigned char *from, uint32_t) {
+            const struct heads_stage *s = (const struct heads_stage *)from;
 #pragma unroll
-        for (int k = 0; k < HEAD_DEPTH; k += 16) {
-            uint32_t b[2][2];
+            for (int k = 0; k < HEAD_DEPTH; k += 16) {
+                uint32_t b[4];
+                load_matrices(b, &s->w[w_row * HEAD_PITCH + k + lane / 8 % 2 * 8]);
 #pragma unroll
-            for (int j = 0; j < 2; j++) {
-                const uint16_t *p = &s->w[(wc + j * 8 + g) * HEAD_PITCH + k + 2 * t];
-                b[j][0] = pair(p), b[j][1] = pair(p + 8);
+                for (int i = 0; i < 4; i++) {
+                    uint32_t f[4];
+                    if ((uint32_t)i >= tiles)
+                        continue;
+                    load_matrices(f, &s->x[(i * 16 + x_row) * HEAD_PITCH + k + lane / 16 * 8]);
+                    mma(T{}, c[i][0], f, b[0], b[1]);
+                    mma(T{}, c[i][1], f, b[2], b[3]);
+                }
             }
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                if ((uint32_t)i >= tiles)
-                    continue;
-                const uint16_t *p = &s->x[(i * 16 + g) * HEAD_PITCH + k + 2 * t];
-                const uint32_t f[4] = {pair(p), pair(p + 8 * HEAD_PITCH), pair(p + 8),
-                                       pair(p + 8 * HEAD_PITCH + 8)};
-                mma(T{}, c[i][0], f, b[0][0], b[0][1]);
-                mma(T{}, c[i][1], f, b[1][0], b[1][1]);
-            }
-        }
-        __syncthreads(); /* before the stage is filled again */
-    }
+        });
 #pragma unroll
     for (int i = 0; i < 4; i++)
 #pragma unroll

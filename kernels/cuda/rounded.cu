@@ -204,34 +204,22 @@ EK_KERNEL(ek_rescale, struct cu_gemm_args, 256)
         put_rounded(a, row, col, load(&a.c, (uint64_t)row * a.c.stride + col));
 }
 
-/* Both slices of a chunk: 16 rows of w (p, q: rows g and g + 8) by 8 of x. */
-DEV void mma_bytes(s8, int c[4], const uint32_t m[4], uint32_t b0, uint32_t b1)
+DEV void tile_mma(s8, int c[4], const uint32_t m[4], uint32_t b0, uint32_t b1)
 {
     mma_s8(c, m, b0, b1);
 }
-DEV void mma_bytes(e4m3, float c[4], const uint32_t m[4], uint32_t b0, uint32_t b1)
+DEV void tile_mma(e4m3, float c[4], const uint32_t m[4], uint32_t b0, uint32_t b1)
 {
     mma_e4m3(c, m, b0, b1);
 }
-template <class Q>
-DEV void mma_chunk(Q, typename Q::sum c[4], const uint4 &p, const uint4 &q, const uint4 &b)
+DEV void tile_weights(s8, uint32_t m[4])
 {
 #pragma unroll
-    for (int s = 0; s < 2; s++) {
-        const uint32_t m[4] = {word(p, 2 * s), word(q, 2 * s), word(p, 2 * s + 1),
-                               word(q, 2 * s + 1)};
-        mma_bytes(Q{}, c, m, word(b, 2 * s), word(b, 2 * s + 1));
-    }
+    for (int i = 0; i < 4; i++)
+        m[i] ^= 0x80808080u;
 }
-
-/* Weights as they are multiplied. */
-DEV uint4 operand(s8, const uint4 &v)
+DEV void tile_weights(e4m3, uint32_t *)
 {
-    return make_uint4(v.x ^ 0x80808080u, v.y ^ 0x80808080u, v.z ^ 0x80808080u, v.w ^ 0x80808080u);
-}
-DEV uint4 operand(e4m3, const uint4 &v)
-{
-    return v;
 }
 
 /* Scales of a lane's two neighbouring rows of x, and of its row of w, in the group of a chunk; 1
@@ -254,6 +242,18 @@ DEV void fold(float sum[4], const float c[4], float2 x, const float w[2])
 #pragma unroll
     for (int i = 0; i < 4; i++)
         sum[i] += c[i] * ((i % 2 ? x.y : x.x) * w[i / 2]);
+}
+
+/* A chunk of 16 rows of w (p, q: rows g and g + 8) by one of 8 rows of x. */
+template <class Q>
+DEV void mma_chunk(Q, typename Q::sum c[4], const uint4 &p, const uint4 &q, const uint4 &b)
+{
+#pragma unroll
+    for (int s = 0; s < 2; s++) {
+        uint32_t m[4] = {word(p, 2 * s), word(q, 2 * s), word(p, 2 * s + 1), word(q, 2 * s + 1)};
+        tile_weights(Q{}, m);
+        tile_mma(Q{}, c, m, word(b, 2 * s), word(b, 2 * s + 1));
+    }
 }
 
 /* A chunk of a few rows. */
@@ -308,8 +308,7 @@ template <class Q, int NT> DEV void rounded_few(const struct cu_gemm_args &a)
             for (int j = 0; j < NT; j++) {
                 const bool there = row0 + j * 8 + g < rows;
                 const uint4 b = there ? x[((uint64_t)j * 8 * chunks + chunk) * 4] : zero;
-                few_chunk(Q{}, a, c[j], operand(Q{}, p[u]), operand(Q{}, q[u]), b,
-                          row0 + j * 8 + 2 * t, chunk, scale[u]);
+                few_chunk(Q{}, a, c[j], p[u], q[u], b, row0 + j * 8 + 2 * t, chunk, scale[u]);
             }
         }
     }
@@ -341,54 +340,6 @@ EK_KERNEL(ek_rounded8_f8, struct cu_gemm_args, 256)
 EK_KERNEL(ek_rounded16_f8, struct cu_gemm_args, 256)
 {
     rounded_few<e4m3, 2>(a);
-}
-
-/* One chunk of x and w, a row of 64 bytes behind the other; a chunk behind the last is an empty
- * group. */
-template <int ROWS>
-DEV void rounded_fetch(const struct cu_gemm_args &a, unsigned char *stage, uint32_t rows,
-                       uint32_t chunk, uint32_t end)
-{
-    const uint32_t chunks = chunks_of(a), row0 = blockIdx.x * ROWS,
-                   n0 = blockIdx.y / a.parts * COLS;
-
-    if (chunk < end) {
-#pragma unroll
-        for (uint32_t i = threadIdx.x; i < ROWS * 4; i += 256) {
-            const bool there = row0 + i / 4 < rows;
-            const uint64_t row = there ? row0 + i / 4 : 0;
-            async_16(stage + i * 16,
-                     at<const uint4>(a.rounded) + (row * chunks + chunk) * 4 + i % 4, there);
-        }
-#pragma unroll
-        for (uint32_t i = threadIdx.x; i < COLS * 4; i += 256) {
-            const uint64_t row = min(n0 + i / 4, a.n - 1);
-            async_16(stage + ROWS * 64 + i * 16,
-                     at<const uint4>(a.w) + (row * chunks + chunk) * 4 + i % 4, true);
-        }
-    }
-    async_commit();
-}
-
-/* A warp's part of a tile: 32 columns (two times 16 rows of w) by half of the rows. */
-template <class Q, int ROWS>
-DEV void rounded_chunk(const unsigned char *stage, typename Q::sum c[2][ROWS / 16][4])
-{
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const uint4 *x = (const uint4 *)stage + warp / 4 * (ROWS / 2) * 4 + lane;
-    const uint4 *w = (const uint4 *)(stage + ROWS * 64) + warp % 4 * 32 * 4 + lane;
-    uint4 p[2], q[2];
-
-#pragma unroll
-    for (int m = 0; m < 2; m++)
-        p[m] = operand(Q{}, w[m * 64]), q[m] = operand(Q{}, w[m * 64 + 32]);
-#pragma unroll
-    for (int j = 0; j < ROWS / 16; j++) {
-        const uint4 b = x[j * 32];
-#pragma unroll
-        for (int m = 0; m < 2; m++)
-            mma_chunk(Q{}, c[m][j], p[m], q[m], b);
-    }
 }
 
 /* What was added since the last time, by the scales of the chunk's group. */
@@ -423,41 +374,18 @@ DEV void rounded_fold(const struct cu_gemm_args &, uint32_t, int[2][ROWS / 16][4
 /* Blocks: rows of c by columns of it times parts of k. */
 template <class Q, int ROWS> DEV void rounded(const struct cu_gemm_args &a)
 {
-    enum { STAGE = CU_ROUNDED_STAGE(ROWS), STAGES = CU_ROUNDED_STAGES(ROWS) };
-    typedef typename Q::sum N;
-    EK_DYNAMIC(shared);
-    const uint32_t rows = rows_of(&a), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const uint32_t part = blockIdx.y % a.parts, chunks = chunks_of(a);
-    const uint32_t first = chunks * part / a.parts, end = chunks * (part + 1) / a.parts;
-    N c[2][ROWS / 16][4] = {}, sum[2][ROWS / 16][4] = {};
+    const uint32_t rows = rows_of(&a), chunks = chunks_of(a);
+    const struct tile_operand of[2] = {{at<const uint4>(a.rounded), chunks * 4, rows},
+                                       {at<const uint4>(a.w), chunks * 4, a.n}};
+    typename Q::sum c[2][ROWS / 16][4] = {}, sum[2][ROWS / 16][4] = {};
 
     if (blockIdx.x * ROWS >= rows)
         return;
-    for (int i = 0; i < STAGES - 1; i++)
-        rounded_fetch<ROWS>(a, shared + i * STAGE, rows, first + i, end);
-    for (uint32_t chunk = first, turn = 0; chunk < end; chunk++, turn = (turn + 1) % STAGES) {
-        async_wait<STAGES - 2>();
-        __syncthreads(); /* this one is there for all, the one before was read by all */
-        rounded_fetch<ROWS>(a, shared + (turn + STAGES - 1) % STAGES * STAGE, rows,
-                            chunk + STAGES - 1, end);
-        rounded_chunk<Q, ROWS>(shared + turn * STAGE, c);
-        if (chunk % 2 == 1 || chunk + 1 == end) /* 128 columns */
-            rounded_fold<ROWS>(a, chunk, c, sum);
-    }
-    async_wait<0>();
-    __syncthreads(); /* the stages become the tile of results */
-    N *tile = (N *)shared;
-#pragma unroll
-    for (int m = 0; m < 2; m++)
-#pragma unroll
-        for (int j = 0; j < ROWS / 16; j++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                tile[(warp / 4 * (ROWS / 2) + j * 8 + 2 * (lane % 4) + i % 2) * PITCH +
-                     warp % 4 * 32 + m * 16 + lane / 4 + i / 2 * 8] =
-                    Q::EXACT ? c[m][j][i] : sum[m][j][i];
-    __syncthreads();
-    tile_end<ROWS, N, put_rounded<N>>(a, tile, rows);
+    tile_product<Q, ROWS, put_rounded<typename Q::sum>>(
+        a, of, chunks, c, Q::EXACT ? c : sum, [&](uint32_t chunk, bool last) {
+            if (chunk % 2 == 1 || last) /* 128 columns */
+                rounded_fold<ROWS>(a, chunk, c, sum);
+        });
 }
 
 EK_KERNEL(ek_rounded64, struct cu_gemm_args, 256)

@@ -302,17 +302,26 @@ template <int left> static inline void async_wait()
 {
     shim_async_wait(left);
 }
-static inline void load_transposed(uint32_t r[4], const void *shared)
+/* Of matrix i the rows 8 * i to 8 * i + 7 that lanes name, or its columns. */
+static inline void shim_matrices(uint32_t r[4], const void *shared, bool transposed)
 {
     const unsigned g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     races_aligned(shared, 16, shim_here());
     shim_sync_warp(SHIM_MATRIX, SHIM_ALL, &shared, sizeof(shared));
-    for (unsigned i = 0; i < 4; i++) {
-        const uint16_t *row[2];
-        memcpy(&row[0], shim_lane(i * 8 + 2 * t), sizeof(row[0]));
-        memcpy(&row[1], shim_lane(i * 8 + 2 * t + 1), sizeof(row[1]));
-        r[i] = (uint32_t)row[1][g] << 16 | row[0][g];
-    }
+    for (unsigned i = 0; i < 4; i++)
+        for (unsigned e = 0; e < 2; e++) {
+            const uint16_t *row;
+            memcpy(&row, shim_lane(i * 8 + (transposed ? 2 * t + e : g)), sizeof(row));
+            r[i] = (e > 0 ? r[i] : 0) | (uint32_t)row[transposed ? g : 2 * t + e] << 16 * e;
+        }
+}
+static inline void load_matrices(uint32_t r[4], const void *shared)
+{
+    shim_matrices(r, shared, false);
+}
+static inline void load_transposed(uint32_t r[4], const void *shared)
+{
+    shim_matrices(r, shared, true);
 }
 static inline uint4 load_stream(const uint4 *p)
 {
@@ -334,7 +343,8 @@ static inline uint2 load_stream(const uint2 *p)
         }                                                                                          \
     } name##_known;                                                                                \
     static void name(const type &a)
-#define EK_KERNEL_ALONE                             EK_KERNEL
-#define EK_KERNEL_LATE(name, type, threads, blocks) EK_KERNEL(name, type, threads)
+#define EK_KERNEL_ALONE                               EK_KERNEL
+#define EK_KERNEL_BLOCKS(name, type, threads, blocks) EK_KERNEL(name, type, threads)
+#define EK_KERNEL_LATE                                EK_KERNEL_BLOCKS
 
 #include "tests/cuda/shim_wgmma.h"

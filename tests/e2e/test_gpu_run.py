@@ -2,6 +2,7 @@
 runs on a (simulated) card; the programs of the first tests are stand-ins that do what they are told."""
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -164,6 +165,22 @@ def test_simulated_card(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert {"kv.grow.2gib", "swap.out", "small.decode.1.100", "small.sample_us.greedy.1"} <= {r["cell"] for r in report["rows"]}
     assert "Fake card" in report["machine"]["gpu"] and report["machine"]["large_products"] == "own kernels"
+
+
+@pytest.mark.skipif(not FAKE.exists() or not (BUILD / "libevenkeel-cuda.so").exists(), reason="no plug-in, or no C++ compiler to run kernels on the host")
+def test_bundle(tmp_path):
+    """The folder that travels: small enough, with every test that a section has, and what runs in it needs nothing from here."""
+    tests = [p for p in (BUILD / "tests/unit/cuda").glob("test_*") if "." not in p.name]
+    made = subprocess.run([ROOT / "tools/gpu-bundle.sh", BUILD, tmp_path / "bundle", *tests], capture_output=True, text=True, cwd=ROOT)
+    assert made.returncode == 0, made.stdout + made.stderr
+    named = set(re.findall(r'"(test_\w+)"', (tmp_path / "bundle/tools/gpu_run.py").read_text()))
+    assert {p.name for p in (tmp_path / "bundle/build/tests/unit/cuda").iterdir()} == named & {p.name for p in tests}
+    env = {**os.environ, "LD_LIBRARY_PATH": str(FAKE.parent), "EVENKEEL_CUDA_DRIVER": str(FAKE), "EVENKEEL_CUBLASLT": "off", "OUT": str(tmp_path / "out")}
+    done = subprocess.run([tmp_path / "bundle/run", "--shape", "small", "--budget", "250", "ncu"], capture_output=True, text=True, timeout=300,
+                          env={**env, "PATH": "/usr/bin:/bin"})
+    assert done.returncode == 0, done.stdout + done.stderr  # the probe has loaded a small model; there is no profiler
+    report = json.loads((tmp_path / "out/all.json").read_text())
+    assert report["machine"]["large_products"] == "own kernels" and "Fake card" in report["machine"]["gpu"]
 
 
 @pytest.mark.skipif(not FAKE.exists(), reason="no C++ compiler to run kernels on the host")
