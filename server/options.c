@@ -264,7 +264,7 @@ const struct ek_opt option_table[] = {
      .choices = "auto|fp8|fp8_e4m3|int8_per_token_head",
      .help = "auto: the cache has the type of the model; fp8, which is fp8_e4m3: 8 bits with the "
              "checkpoint's scales or 1 (CUDA only); int8_per_token_head: 8 bits and a scale for "
-             "each token and head (CPU only). Nearly twice the tokens in the same memory."},
+             "each token and head. Nearly twice the tokens in the same memory."},
     {.name = "enable-prefix-caching",
      .type = OPT_BOOL,
      .at = AT(enable_prefix_caching),

@@ -116,6 +116,8 @@ def sections(build, out, shape):
         Section("ops-mma", 30, 240, unit("test_cuda", EVENKEEL_WGMMA="off")),
         Section("latent", 90, 300, unit("test_latent"), bench("latent", "decode"), bench("latent", "prefill")),
         Section("recur", 30, 240, unit("test_recur")),
+        Section("wide", 90, 300, unit("test_mixed"), bench("wide", "decode"), bench("wide", "prefill"), bench("wide", "decode", "bf16", "int8")),
+        Section("int8-cache", 90, 300, unit("test_divide"), bench(shape, "decode", "fp8", "int8"), bench(shape, "prefill", "bf16", "int8")),
         Section("own-gemm", 30, 240, unit("test_cuda", EVENKEEL_CUBLASLT="off"), unit("test_packed", EVENKEEL_CUBLASLT="off")),
         Section("decode-7b", 40, 240, bench("7b", "decode")),
         # the same answers; decode at the pace of the bus, prefill at that of the card

@@ -26,7 +26,24 @@ typedef uint64_t cu_addr;
 #define CU_PARTIAL(head_dim) ((head_dim) + 4u)
 #define CU_TILE_UNIT         128u /* positions: a part of a tile's context begins at a multiple, */
 #define CU_TILE_LEAST        512u /* and has about so many at least */
-#define CU_DIM_MOST          256u
+#define CU_DIM_MOST          512u /* elements of a head, */
+#define CU_DIM_NARROW        256u /* of one that is not wide */
+/* Attention in shared memory (attend_wide.cuh): rows and heads that a block attends for, positions
+ * of a tile, its threads, and all of its shared memory. Heads are padded to `dim`. */
+#define CU_WIDE_PAIRS 32u
+#define CU_WIDE_KEYS  32u
+/* Blocks that share the heads of queries of a decode, of one head of keys. */
+#define CU_WIDE_GROUPS(heads) (((heads) + CU_WIDE_PAIRS - 1) / CU_WIDE_PAIRS)
+#define CU_WIDE_THREADS(dim)  ((dim) > 64 ? 256u : 128u)
+#define CU_WIDE_SCORES        (CU_WIDE_KEYS + 4u) /* numbers from pair to pair, */
+#define CU_WIDE_WEIGHTS       (CU_WIDE_KEYS + 8u) /* the same of 16 bits */
+#define CU_WIDE_SHARED(dim)                                                                        \
+    ((CU_WIDE_PAIRS + CU_WIDE_KEYS) * ((dim) + 8u) * 2u +                                          \
+     CU_WIDE_PAIRS * (CU_WIDE_SCORES * 4u + CU_WIDE_WEIGHTS * 2u + 4u) + CU_WIDE_KEYS * 8u)
+/* Weights times the scales of values of int8 are multiplied with this, and their sums divided by
+ * it, so that those in 16 bits are normal numbers more often. */
+#define CU_I8_LIFT  64.0f
+#define CU_I8_LEAST 1e-30f /* a largest number below this is 0: its inverse might not be finite */
 
 /* One row that attends alone, or a part of its context: attention for one KV head of it. */
 struct cu_item {
@@ -150,6 +167,7 @@ struct cu_rope_args {
     uint64_t block_bytes, plane_bytes, layer_at; /* of a block; of K in it; where K begins */
     uint32_t kv_f8, neighbours;                  /* as E4M3, divided by: */
     float k_scale, v_scale;
+    uint64_t scale_at; /* as int8, whose scales begin there in a plane; 0 = it is not */
     float warm;
     uint32_t warm_from, warm_every; /* as those of EK_OP_ROPE */
     uint32_t latent;                /* 1: the cache has no V, which is a part of K */
@@ -218,6 +236,9 @@ struct cu_attend_args {
     float scale, softcap, v_scale;
     uint32_t key_dim; /* 0, or latent (latent.cu): then head_dim is that of V and dst */
     uint64_t block_bytes, plane_bytes, layer_at;
+    uint64_t scale_at; /* the cache is of int8: as in struct cu_rope_args */
+    uint32_t subs;     /* blocks that share a tile (attend_wide.cuh) */
+    uint32_t pad;
     cu_addr tile_partials, tile_counters; /* of tiles' parts: attend.cuh; [part][kv_head] */
 };
 
@@ -238,6 +259,7 @@ struct cu_experts_args {
     uint32_t count, top, normalise, act, picked, first, chunk;
     uint32_t k, inner_width, n, inner_stride, out_stride;
     cu_addr correction; /* f32 [count], 0 = none; this and below: struct ek_routing */
+    cu_addr each;       /* f32 [count] that shares are multiplied with, 0 = none */
     uint32_t sigmoid, share_in, groups, groups_top, group_best;
     float scale, least;
     uint32_t pad;

@@ -9,13 +9,16 @@
  *
  * A cache of E4M3 (names that end in _f8) is expanded to the type of the model, exactly, in
  * registers. The scale of K is in that of the scores, the scale of V is multiplied to what comes
- * out.
+ * out. So is one of int8 (_i8), whose positions have scales of their own: attend_wide.cuh says
+ * where they go.
  */
 #include "kernels/cuda/attend.cuh"
 
 DEV float kv_load(const struct cu_attend_args &a, cu_addr row, uint32_t i)
 {
     const struct cu_view v = {row, 0, a.x.dtype};
+    if (a.scale_at > 0)
+        return (float)at<const uint8_t>(row)[i] - 128.0f;
     return a.kv_f8 ? e4m3_float(at<const uint8_t>(row)[i]) : load(&v, i);
 }
 
@@ -26,7 +29,8 @@ EK_KERNEL(ek_attend_plain, struct cu_attend_args, PLAIN)
     const struct cu_step *s = step_of(a.step);
     const uint32_t row = blockIdx.x, head = blockIdx.y, kv_head = head / (a.q_heads / a.kv_heads);
     const uint32_t n = a.head_dim, elem = a.x.dtype == EK_F32 ? 4 : 2;
-    const uint32_t bytes = n * (a.kv_f8 ? 1 : elem);
+    const bool i8 = a.scale_at > 0;
+    const uint32_t bytes = n * (a.kv_f8 || i8 ? 1 : elem);
     if (row >= s->rows)
         return;
     const uint32_t *table =
@@ -37,18 +41,22 @@ EK_KERNEL(ek_attend_plain, struct cu_attend_args, PLAIN)
 
     for (uint32_t base = first_seen(position, a.window); base <= position; base += PLAIN) {
         uint32_t count = min(position + 1 - base, (uint32_t)PLAIN);
-        float mine = -INFINITY;
+        float mine = -INFINITY, by = 1.0f;
         if (threadIdx.x < count) {
             cu_addr k = kv_at(s->kv, table, base + threadIdx.x, a.block_shift, a.block_bytes,
                               a.layer_at, kv_head, bytes);
             float sum = 0.0f;
             for (uint32_t i = 0; i < n; i++)
                 sum += load(&a.x, q + i) * kv_load(a, k, i);
+            if (i8) {
+                sum *= kv_scale(a, s, table, base + threadIdx.x, kv_head, 0);
+                by = CU_I8_LIFT * kv_scale(a, s, table, base + threadIdx.x, kv_head, a.plane_bytes);
+            }
             mine = capped(sum, a.scale, a.softcap);
         }
         float most = fmaxf(m, block_max(mine, work));
         float factor = weight_of(m, most), p = weight_of(mine, most);
-        score[threadIdx.x] = p;
+        score[threadIdx.x] = p * by;
         l = l * factor + block_sum(p, work); /* its barriers also publish the scores */
         m = most;
         for (uint32_t c = 0; c < CU_DIM_MOST / PLAIN; c++) {
@@ -201,6 +209,17 @@ template <class T> DEV uint4 eight(T t, f8, cu_addr row, uint32_t index)
     return make_uint4(low[0], low[1], high[0], high[1]);
 }
 
+template <class T> DEV uint4 eight(T t, i8, cu_addr row, uint32_t index)
+{
+    const uint2 v = load_stream(at<const uint2>(row) + index);
+    const uint32_t base = base_of(t, i8{}, 0);
+    uint32_t low[2], high[2];
+
+    four(t, i8{}, v.x, base, low);
+    four(t, i8{}, v.y, base, high);
+    return make_uint4(low[0], low[1], high[0], high[1]);
+}
+
 template <class T, class KV, int CHUNKS>
 DEV void row_scores(const struct cu_attend_args &a, const row_state<T, CHUNKS> &r, float s[2][2],
                     cu_addr k0, cu_addr k1, uint32_t t)
@@ -262,7 +281,7 @@ DEV void row_step(const struct cu_attend_args &a, row_state<T, CHUNKS> &r, const
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const uint32_t bytes = a.head_dim * (KV::PACKED ? 1 : 2);
     cu_addr k[2], v[4];
-    float x[2][2] = {};
+    float x[2][2] = {}, v_scale[4] = {};
 
     for (int i = 0; i < 2; i++)
         k[i] = kv_at(s->kv, table, max(from, min(base + i * 8 + g, to - 1)), a.block_shift,
@@ -278,6 +297,10 @@ DEV void row_step(const struct cu_attend_args &a, row_state<T, CHUNKS> &r, const
     for (int i = 0; i < 4; i++) {
         uint32_t position = base + i / 2 * 8 + 2 * t + i % 2;
         bool seen = position >= from && position < to;
+        if (scaled<KV>::YES && seen) {
+            x[i / 2][i % 2] *= kv_scale(a, s, table, position, kv_head, 0);
+            v_scale[i] = CU_I8_LIFT * kv_scale(a, s, table, position, kv_head, a.plane_bytes);
+        }
         x[i / 2][i % 2] = seen ? capped(x[i / 2][i % 2], a.scale, a.softcap) : -INFINITY;
         most = fmaxf(most, x[i / 2][i % 2]);
     }
@@ -288,6 +311,8 @@ DEV void row_step(const struct cu_attend_args &a, row_state<T, CHUNKS> &r, const
         x[i / 2][i % 2] = weight_of(x[i / 2][i % 2], most);
     r.l = r.l * factor + x[0][0] + x[0][1] + x[1][0] + x[1][1];
     r.m = most;
+    for (int i = 0; scaled<KV>::YES && i < 4; i++)
+        x[i / 2][i % 2] *= v_scale[i];
 #pragma unroll
     for (int c = 0; c < CHUNKS; c++)
 #pragma unroll
@@ -379,8 +404,8 @@ template <class T, class KV, int CHUNKS> DEV void attend_row(const struct cu_att
 #define FOUR_BLOCKS(name, type, threads)  EK_KERNEL_LATE(name, type, threads, 4)
 #define THREE_BLOCKS(name, type, threads) EK_KERNEL_LATE(name, type, threads, 3)
 
-/* `kernel` of a cache in the model's type, `kernel_f8` of one in E4M3. */
-#define ATTEND_ROW(type, dim, chunks, kernel, kernel_f8)                                           \
+/* `kernel` of a cache in the model's type, the others of one in E4M3 and in int8. */
+#define ATTEND_ROW(type, dim, chunks, kernel, kernel_f8, kernel_i8)                                \
     kernel(ek_attend_row_##type##_##dim, struct cu_attend_args, CU_ROW_THREADS)                    \
     {                                                                                              \
         attend_row<type, plain, chunks>(a);                                                        \
@@ -388,11 +413,15 @@ template <class T, class KV, int CHUNKS> DEV void attend_row(const struct cu_att
     kernel_f8(ek_attend_row_##type##_##dim##_f8, struct cu_attend_args, CU_ROW_THREADS)            \
     {                                                                                              \
         attend_row<type, f8, chunks>(a);                                                           \
+    }                                                                                              \
+    kernel_i8(ek_attend_row_##type##_##dim##_i8, struct cu_attend_args, CU_ROW_THREADS)            \
+    {                                                                                              \
+        attend_row<type, i8, chunks>(a);                                                           \
     }
 
-ATTEND_ROW(bf16, 64, 1, FOUR_BLOCKS, FIVE_BLOCKS)
-ATTEND_ROW(bf16, 128, 2, EK_KERNEL, THREE_BLOCKS)
-ATTEND_ROW(bf16, 256, 4, EK_KERNEL, EK_KERNEL)
-ATTEND_ROW(f16, 64, 1, FOUR_BLOCKS, FIVE_BLOCKS)
-ATTEND_ROW(f16, 128, 2, EK_KERNEL, THREE_BLOCKS)
-ATTEND_ROW(f16, 256, 4, EK_KERNEL, EK_KERNEL)
+ATTEND_ROW(bf16, 64, 1, FOUR_BLOCKS, FIVE_BLOCKS, FIVE_BLOCKS)
+ATTEND_ROW(bf16, 128, 2, EK_KERNEL, THREE_BLOCKS, EK_KERNEL_ALONE)
+ATTEND_ROW(bf16, 256, 4, EK_KERNEL, EK_KERNEL, EK_KERNEL)
+ATTEND_ROW(f16, 64, 1, FOUR_BLOCKS, FIVE_BLOCKS, FIVE_BLOCKS)
+ATTEND_ROW(f16, 128, 2, EK_KERNEL, THREE_BLOCKS, EK_KERNEL_ALONE)
+ATTEND_ROW(f16, 256, 4, EK_KERNEL, EK_KERNEL, EK_KERNEL)

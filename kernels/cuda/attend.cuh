@@ -31,6 +31,21 @@ DEV float weight_of(float s, float m)
     return s == -INFINITY ? 0.0f : expf(s - m);
 }
 
+/* Whether each position of a cache has scales of its own, and that of a position's K (of V: `plane`
+ * bytes further). */
+template <class KV> struct scaled {
+    enum { YES = 0 };
+};
+template <> struct scaled<i8> {
+    enum { YES = 1 };
+};
+DEV float kv_scale(const struct cu_attend_args &a, const struct cu_step *s, const uint32_t *table,
+                   uint32_t position, uint32_t kv_head, uint64_t plane)
+{
+    return *at<const float>(kv_at(s->kv, table, position, a.block_shift, a.block_bytes,
+                                  a.layer_at + a.scale_at + plane, kv_head, sizeof(float)));
+}
+
 /* What o of a row is multiplied with in the end, where the sum of its weights is l: a sink has a
  * weight, too, but nothing to add. */
 DEV float whole_of(const struct cu_attend_args *a, uint32_t head, float m, float l)

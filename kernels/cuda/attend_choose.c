@@ -8,6 +8,7 @@
  *
  * EVENKEEL_WGMMA=off takes ek_attend_tile_* always, =on takes wgmma without a trial.
  */
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -51,31 +52,33 @@ static size_t cuda_attend_choose_take(size_t *sum, size_t bytes)
     return at;
 }
 
+/* The first attention of heads that these kernels are for; NULL: all are wide. */
 static const struct ek_op *first_attention(const struct ek_graph *g)
 {
-    const struct ek_op *op = g->ops;
-
-    while (op->kind != EK_OP_ATTENTION)
-        op++; /* there is one where tile_rows is not 0 */
-    return op;
+    for (uint32_t i = 0; i < g->op_count; i++)
+        if (g->ops[i].kind == EK_OP_ATTENTION && g->ops[i].u.attention.head_dim <= CU_DIM_NARROW)
+            return &g->ops[i];
+    return NULL;
 }
 
 static void shape_trial(const struct ek_device *d, struct trial *t)
 {
     const struct ek_graph *g = d->graph;
     const struct ek_op *op = first_attention(g);
+    assert(op); /* asked before: offered() */
     const uint32_t per_kv = op->u.attention.q_heads / op->u.attention.kv_heads;
-    const uint32_t block = 1u << d->shape.block_shift, width = KV_HEADS * per_kv * g->head_dim;
+    const uint32_t dim = op->u.attention.head_dim;
+    const uint32_t block = 1u << d->shape.block_shift, width = KV_HEADS * per_kv * dim;
     size_t plane = 0, step = sizeof(struct cu_step);
 
-    (void)cuda_attend_choose_take(&plane, (size_t)KV_HEADS * block * g->head_dim * 2);
+    (void)cuda_attend_choose_take(&plane, (size_t)KV_HEADS * block * dim * 2);
     t->args = (struct cu_attend_args){.x = {.stride = width, .dtype = g->dtype},
                                       .dst = {.stride = width, .dtype = g->dtype},
                                       .q_heads = KV_HEADS * per_kv,
                                       .kv_heads = KV_HEADS,
-                                      .head_dim = g->head_dim,
+                                      .head_dim = dim,
                                       .block_shift = d->shape.block_shift,
-                                      .scale = 6.0f / sqrtf((float)g->head_dim),
+                                      .scale = 6.0f / sqrtf((float)dim),
                                       .v_scale = 1.0f,
                                       .block_bytes = 2 * plane,
                                       .plane_bytes = plane};
@@ -239,7 +242,7 @@ static int trial(struct ek_device *d, bool *ret_same, struct ek_fault *fault)
 /* Whether wgmma can do what all attention of the graph asks for. */
 static bool offered(const struct ek_device *d)
 {
-    if (d->capability != 90 || !d->kernel[K_ATTEND_WGMMA])
+    if (d->capability != 90 || !d->kernel[K_ATTEND_WGMMA] || !first_attention(d->graph))
         return false;
     for (uint32_t i = 0; i < d->graph->op_count; i++) {
         const struct ek_op *op = &d->graph->ops[i];
@@ -260,7 +263,7 @@ int cuda_attend_choose(struct ek_device *d, struct ek_fault *fault)
         if (r < 0)
             return r;
     }
-    d->attend_tile = wgmma ? K_ATTEND_WGMMA : K_ATTEND_TILE;
+    d->attend_tile = wgmma ? K_ATTEND_WGMMA : d->graph->kv_i8 ? K_ATTEND_KEPT : K_ATTEND_TILE;
     d->tile_rows = wgmma ? 2 * d->shape.tile_rows : d->shape.tile_rows;
     return 0;
 }

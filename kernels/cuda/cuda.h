@@ -70,10 +70,13 @@ enum cuda_kernel {
     K_GEMV8_AHEAD,
     K_GEMV8_GLU,
     K_GEMV16_GLU,
+    K_KEEP,
     K_ATTEND_PLAIN,
     K_ATTEND_ROW,
     K_ATTEND_TILE,
     K_ATTEND_WGMMA,
+    K_ATTEND_KEPT,
+    K_ATTEND_WIDE,
     K_ROUTE,
     K_ORDER,
     K_EXPERT_UP,
@@ -118,6 +121,15 @@ struct cuda_weight {
     size_t block_at; /* scales of blocks of 128 rows, for cuBLASLt; 0 = it has none */
 };
 
+/* What a layer of the KV cache has of a block: K of all heads [head][position][dim], then the same
+ * of V where there is one. Of int8 the numbers are stored plus 128, and behind those of K, and of
+ * V, lie their scales f32 [head][position]. */
+struct cuda_cells {
+    size_t at, bytes;   /* in the block */
+    size_t plane_bytes; /* of K with its scales */
+    size_t scale_at;    /* where in a plane those begin; 0 = there are none */
+};
+
 struct cuda_value {
     size_t at; /* in the arena */
     uint32_t stride;
@@ -131,15 +143,18 @@ struct cuda_shape {
     uint32_t most_items, most_tiles, tile_rows; /* tile_rows: of a sequence in one tile; 0 = the
                                                    plain kernel attends */
     uint32_t row_groups;                        /* of a KV head's query heads in decode */
-    uint32_t head_most;                         /* 64, 128 or 256: which kernels attend */
+    uint32_t head_most; /* 64, 128 or 256: which kernels attend in layers of heads up to that; */
+    bool wide;          /* and some layers have larger ones */
+    uint32_t row_units; /* blocks of decode that a part of a context keeps busy in the layers that
+                           read most */
     uint32_t latent_groups; /* of heads, each of which a block of latent attention takes; 0 = it is
                                plain, or there is none */
     size_t weight_bytes, arena_bytes, zeroed_bytes;
     struct cuda_offload offload;
-    size_t host_bytes, stream_bytes, slot_bytes;  /* in host memory; of them copied in each step; of
-                                                     one of the buffers that they are copied to */
-    size_t plane_bytes, layer_bytes, block_bytes; /* of K in a layer; of a layer; of a block */
-    size_t step_bytes, result_bytes, mask_bytes;  /* of the staging buffers, too */
+    size_t host_bytes, stream_bytes, slot_bytes; /* in host memory; of them copied in each step; of
+                                                    one of the buffers that they are copied to */
+    size_t block_bytes;                          /* of the KV cache, all layers */
+    size_t step_bytes, result_bytes, mask_bytes; /* of the staging buffers, too */
     size_t step_at, slot_at, token_at, row_table_at, pick_at, logits_at, mask_at, result_at;
     size_t pairs;         /* of rows and experts; 0 without mixtures of experts */
     uint32_t expert_rows; /* whose experts are computed together, */
@@ -290,7 +305,9 @@ struct ek_device {
     uint32_t fused_rows;          /* up to so many: products take packed weights as they are */
     uint32_t e4m3_rows;           /* up to so many: own kernels multiply E4M3 */
     enum cuda_kernel attend_tile; /* of rows of prompts, */
-    uint32_t row_blocks;          /* of decode attention, or latent, that the card holds at once */
+    uint32_t row_blocks;          /* of decode attention, or latent, that the card holds at once; */
+    uint32_t wide_blocks;         /* of K_ATTEND_WIDE, */
+    uint32_t kept_blocks;         /* of K_ATTEND_KEPT */
     uint32_t tile_rows;           /* and how many of a sequence go into one tile of it */
     char note[768];               /* for the operator, found at load; "" = nothing */
     char products[288];           /* what computes large products, in words */
@@ -334,7 +351,9 @@ struct ek_device {
     _Atomic uint64_t host_weight_bytes, stream_bytes, stream_us, stream_rows;
 };
 
-/* shape.c */
+/* shape.c. take() takes count * size bytes at the end of a memory of *sum bytes; it sticks at
+ * SIZE_MAX on overflow. */
+size_t cuda_shape_take(size_t *sum, size_t count, size_t size);
 int cuda_graph_offered(const struct ek_graph *g, uint32_t block_size, struct ek_fault *fault);
 /* weights, values, rope_at may be NULL (only sizes wanted). -EOVERFLOW, -ENOMEM. */
 int cuda_shape_of(const struct ek_plan_request *q, struct cuda_shape *ret_shape,
@@ -346,6 +365,10 @@ int cuda_shape_offload(const struct ek_plan_request *q, const struct cuda_shape 
 uint32_t cuda_panel_rows(uint32_t cols);
 /* In how many parts of k a fused product with such a weight is computed. */
 uint32_t cuda_fused_parts(uint32_t n, uint32_t k, uint32_t form);
+
+/* shape_attend.c: what attention and the cache need of the memories; a layer's part of a block. */
+void cuda_shape_attend(const struct ek_plan_request *q, struct cuda_shape *s);
+struct cuda_cells cuda_cells_of(const struct ek_graph *g, uint32_t block_size, uint32_t layer);
 
 /* weights.c: how a weight is kept on the device, without `at`. */
 struct cuda_weight cuda_weight_of(const struct ek_graph *g, uint32_t index);

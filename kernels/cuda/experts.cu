@@ -150,7 +150,8 @@ EK_KERNEL(ek_route, struct cu_experts_args, 32)
         for (uint32_t k = 0; k < a.top; k++)
             place += chosen[k] < chosen[i];
         to[place].expert = chosen[i];
-        to[place].share = worth(&r, chosen[i]) / by * a.scale;
+        to[place].share = worth(&r, chosen[i]) / by * a.scale *
+                          (a.each ? at<const float>(a.each)[chosen[i]] : 1.0f);
     }
 }
 

@@ -39,10 +39,13 @@ static void name_of(const struct ek_device *d, enum cuda_kernel k, char *name, s
         [K_GEMV8_AHEAD] = "ek_gemv8_ahead_%s",
         [K_GEMV8_GLU] = "ek_gemv8_glu_%s",
         [K_GEMV16_GLU] = "ek_gemv16_glu_%s",
+        [K_KEEP] = "ek_keep",
         [K_ATTEND_PLAIN] = "ek_attend_plain",
         [K_ATTEND_ROW] = "ek_attend_row_%s",
         [K_ATTEND_TILE] = "ek_attend_tile_%s",
         [K_ATTEND_WGMMA] = "ek_attend_wgmma_%s",
+        [K_ATTEND_KEPT] = "ek_attend_kept_%s",
+        [K_ATTEND_WIDE] = "ek_attend_wide_%s",
         [K_ROUTE] = "ek_route",
         [K_ORDER] = "ek_order",
         [K_EXPERT_UP] = "ek_expert_up_%s",
@@ -83,15 +86,30 @@ static void name_of(const struct ek_device *d, enum cuda_kernel k, char *name, s
 
     (void)snprintf(name, size, "%.*s%s%s", mark ? (int)(mark - base) : (int)strlen(base), base,
                    mark ? type : "", forms[form]);
-    if (k >= K_ATTEND_ROW && k <= K_ATTEND_WGMMA)
-        (void)snprintf(name + strlen(name), size - strlen(name), "_%u%s", d->shape.head_most,
-                       d->graph->kv_f8 ? "_f8" : "");
+    if (k >= K_ATTEND_ROW && k <= K_ATTEND_WIDE)
+        (void)snprintf(name + strlen(name), size - strlen(name), "_%u%s",
+                       k == K_ATTEND_WIDE ? CU_DIM_MOST : d->shape.head_most,
+                       d->graph->kv_f8   ? "_f8"
+                       : d->graph->kv_i8 ? "_i8"
+                                         : "");
 }
 
 /* Which form of the kernel that begins a row of forms; CU_FORMS = of another kernel. */
 static uint32_t form_after(enum cuda_kernel k, enum cuda_kernel first)
 {
     return k >= first && k < first + CU_FORMS ? (uint32_t)(k - first) : CU_FORMS;
+}
+
+/* Which of the attention kernels in tiles serve the caches and heads of a graph. */
+static bool attends(const struct ek_device *d, enum cuda_kernel k)
+{
+    const bool i8 = d->graph->kv_i8;
+
+    if (k == K_ATTEND_WIDE)
+        return d->shape.wide;
+    if (k == K_ATTEND_KEPT || k == K_ATTEND_TILE)
+        return i8 == (k == K_ATTEND_KEPT);
+    return k == K_ATTEND_ROW || (!i8 && !d->graph->kv_f8);
 }
 
 static bool wanted(const struct ek_device *d, enum cuda_kernel k)
@@ -115,10 +133,10 @@ static bool wanted(const struct ek_device *d, enum cuda_kernel k)
         return !f32 && d->shape.forms[form] && (plain || form != CU_PLAIN);
     }
     const bool latent = d->graph->value_dim > 0;
-    if (k == K_ATTEND_WGMMA)
-        return !latent && d->shape.tile_rows > 0 && !d->graph->kv_f8;
-    if (k == K_ATTEND_ROW || k == K_ATTEND_TILE)
-        return !latent && d->shape.tile_rows > 0;
+    if (k >= K_ATTEND_ROW && k <= K_ATTEND_WIDE)
+        return !latent && d->shape.tile_rows > 0 && attends(d, k);
+    if (k == K_KEEP)
+        return d->graph->kv_i8;
     if (k == K_HEADS)
         return latent && !f32;
     if (k == K_LATENT)
@@ -168,6 +186,10 @@ static uint32_t shared_of(const struct ek_device *d, enum cuda_kernel k)
         return tile_shared(d);
     if (k == K_ATTEND_WGMMA)
         return wgmma_shared(d);
+    if (k == K_ATTEND_WIDE)
+        return CU_WIDE_SHARED(CU_DIM_MOST);
+    if (k == K_ATTEND_KEPT)
+        return CU_WIDE_SHARED(d->shape.head_most);
     if (k == K_LATENT)
         return CU_LATENT_SHARED;
     if (k == K_ROUNDED64 || k == K_ROUNDED64_F8)
@@ -220,10 +242,21 @@ static int carve(struct ek_device *d, cu_handle kernel)
     return d->choices.carve == 0 ? CU_OK : d->cu.function_set(kernel, CU_FUNC_CARVEOUT, percent);
 }
 
+/* How many blocks of a kernel the card holds at once. */
+static int find_blocks(struct ek_device *d, enum cuda_kernel k, uint32_t threads,
+                       uint32_t *ret_blocks)
+{
+    int blocks = 0, r = 0;
+
+    if (d->kernel[k])
+        r = cu_code(d->cu.occupancy(&blocks, d->kernel[k], (int)threads, shared_of(d, k)));
+    *ret_blocks = d->multiprocessors * (blocks > 0 ? (uint32_t)blocks : 1);
+    return r;
+}
+
 int cuda_kernels_load(struct ek_device *d, struct ek_fault *fault)
 {
     char name[64];
-    int blocks = 0;
 
     int r = load_modules(d, fault);
     for (int k = 0; r == 0 && k < CUDA_KERNELS; k++) {
@@ -249,12 +282,13 @@ int cuda_kernels_load(struct ek_device *d, struct ek_fault *fault)
         r = result == CU_OUT_OF_MEMORY ? EK_EDEVMEM : -ENODEV;
     }
     const bool latent = d->shape.latent_groups > 0;
-    const enum cuda_kernel attends = latent ? K_LATENT : K_ATTEND_ROW;
-    if (r == 0 && d->kernel[attends])
-        r = cu_code(d->cu.occupancy(&blocks, d->kernel[attends],
-                                    latent ? CU_LATENT_THREADS : CU_ROW_THREADS,
-                                    shared_of(d, attends)));
-    d->row_blocks = d->multiprocessors * (blocks > 0 ? (uint32_t)blocks : 1);
+    if (r == 0)
+        r = find_blocks(d, latent ? K_LATENT : K_ATTEND_ROW,
+                        latent ? CU_LATENT_THREADS : CU_ROW_THREADS, &d->row_blocks);
+    if (r == 0)
+        r = find_blocks(d, K_ATTEND_WIDE, CU_WIDE_THREADS(CU_DIM_MOST), &d->wide_blocks);
+    if (r == 0)
+        r = find_blocks(d, K_ATTEND_KEPT, CU_WIDE_THREADS(d->shape.head_most), &d->kept_blocks);
     return r;
 }
 

@@ -23,12 +23,6 @@ static struct cu_view logits_view(const struct ek_device *d)
     return (struct cu_view){cuda_arena(d, d->shape.logits_at), d->shape.logit_stride, EK_F32};
 }
 
-static cu_addr angles_addr(const struct ek_device *d, uint32_t table)
-{
-    size_t count = d->graph->ropes[table].count * sizeof(float);
-    return cuda_arena(d, d->rope_at[table] + ((count + 255) & ~(size_t)255));
-}
-
 struct cuda_launch *cuda_program_add(struct maker *m, enum cuda_run run, enum cuda_kernel kernel,
                                      uint32_t threads, uint32_t columns)
 {
@@ -58,7 +52,7 @@ static void make_begin(struct maker *m)
         cuda_program_add(m, RUN_ROWS, K_ANGLES, 64, 1)->args.angles =
             (struct cu_angle_args){.step = step_addr(d),
                                    .inv_freq = cuda_arena(d, d->rope_at[i]),
-                                   .table = angles_addr(d, i),
+                                   .table = cuda_angles_at(d, i),
                                    .count = r->count,
                                    .factor = r->factor,
                                    .above = r->above,
@@ -240,80 +234,6 @@ static void make_gemm(struct maker *m)
         l->args.gemm.blocks = weight_addr(d, op->weight) + d->weights[op->weight].block_at;
 }
 
-static float or_one(float scale)
-{
-    return scale != 0.0f ? scale : 1.0f;
-}
-
-void cuda_program_rope(struct maker *m, uint16_t value, const struct ek_op *rope,
-                       const struct ek_op *attention)
-{
-    struct ek_device *d = m->d;
-
-    struct cu_rope_args *a = &cuda_program_add(m, RUN_ROWS, K_ROPE, 256, 1)->args.rope;
-    *a = (struct cu_rope_args){.step = step_addr(d), .x = value_view(d, value)};
-    if (rope) {
-        a->table = angles_addr(d, rope->u.rope.table);
-        a->first_col = rope->u.rope.first_col;
-        a->heads = rope->u.rope.heads;
-        a->head_dim = rope->u.rope.head_dim;
-        a->rotary = rope->u.rope.rotary_dim;
-        a->neighbours = rope->u.rope.neighbours;
-        a->warm = rope->u.rope.warm;
-        a->warm_from = rope->u.rope.warm_from;
-        a->warm_every = rope->u.rope.warm_every;
-    }
-    if (!attention)
-        return;
-    a->head_dim = attention->u.attention.head_dim;
-    a->writes = 1;
-    a->latent = attention->u.attention.value_dim > 0; /* `value` has nothing but the keys */
-    a->k_col = a->latent ? 0 : attention->u.attention.q_heads * a->head_dim;
-    a->kv_heads = attention->u.attention.kv_heads;
-    a->block_shift = d->shape.block_shift;
-    a->block_bytes = d->shape.block_bytes;
-    a->plane_bytes = d->shape.plane_bytes;
-    a->layer_at = attention->layer * d->shape.layer_bytes;
-    a->kv_f8 = d->graph->kv_f8;
-    a->k_scale = or_one(attention->u.attention.k_scale);
-    a->v_scale = or_one(attention->u.attention.v_scale);
-}
-
-struct cu_attend_args cuda_program_attends(const struct maker *m)
-{
-    struct ek_device *d = m->d;
-    const struct ek_op *op = m->op;
-    const bool f8 = d->graph->kv_f8;
-
-    return (struct cu_attend_args){
-        .step = step_addr(d),
-        .partials = cuda_arena(d, d->shape.partial_at),
-        .counters = cuda_arena(d, d->shape.counter_at),
-        .x = value_view(d, op->src),
-        .dst = value_view(d, op->dst),
-        .row_table = cuda_arena(d, d->shape.row_table_at),
-        .sinks = weight_addr(d, op->bias),
-        .q_heads = op->u.attention.q_heads,
-        .kv_heads = op->u.attention.kv_heads,
-        .head_dim = op->u.attention.head_dim,
-        .window = op->u.attention.window | (op->u.attention.chunks ? CU_CHUNKS : 0),
-        .block_shift = d->shape.block_shift,
-        .kv_f8 = f8,
-        .scale = op->u.attention.scale * (f8 ? or_one(op->u.attention.k_scale) : 1.0f),
-        .softcap = op->u.attention.softcap,
-        .v_scale = f8 ? or_one(op->u.attention.v_scale) : 1.0f,
-        .block_bytes = d->shape.block_bytes,
-        .plane_bytes = d->shape.plane_bytes,
-        .layer_at = op->layer * d->shape.layer_bytes,
-        .tile_partials = cuda_arena(d, d->shape.tile_partial_at),
-        .tile_counters = cuda_arena(d, d->shape.tile_counter_at)};
-}
-
-static void make_attention(struct maker *m)
-{
-    cuda_program_add(m, RUN_ATTEND, K_ATTEND_PLAIN, 128, 1)->args.attend = cuda_program_attends(m);
-}
-
 static void make_experts(struct maker *m)
 {
     struct ek_device *d = m->d;
@@ -344,6 +264,7 @@ static void make_experts(struct maker *m)
                                                .top = op->u.experts.top,
                                                .normalise = r->normalise,
                                                .correction = weight_addr(d, r->correction),
+                                               .each = weight_addr(d, r->each),
                                                .sigmoid = r->score == EK_SCORE_SIGMOID,
                                                .share_in = r->share_in,
                                                .groups = r->groups,
@@ -412,11 +333,12 @@ static uint32_t make_op(struct maker *m)
         }
         cuda_program_rope(m, op->dst, op, op + 1);
         m->op++;
-        make_attention(m);
+        cuda_attend_make(m);
         return 2;
     case EK_OP_ATTENTION:
-        cuda_program_rope(m, op->src, NULL, op);
-        make_attention(m);
+        if (!op->u.attention.reads)
+            cuda_program_rope(m, op->src, NULL, op);
+        cuda_attend_make(m);
         return 1;
     case EK_OP_GLU: make_rows(m, CU_ROWS_GLU); return 1;
     case EK_OP_ADD:
@@ -467,26 +389,6 @@ int cuda_program_make(struct ek_device *d)
         op += make_op(&m);
     }
     return 0;
-}
-
-static int run_attention(struct ek_device *d, struct cuda_launch *l, uint32_t rows, uint32_t tiles,
-                         uint32_t items)
-{
-    struct cu_attend_args *a = &l->args.attend;
-    int r = 0;
-
-    if (d->shape.tile_rows == 0)
-        return cuda_launch(d, K_ATTEND_PLAIN, rows, a->q_heads, 128, a);
-    if (items > 0) {
-        uint32_t group = (a->q_heads / a->kv_heads + CU_HEADS - 1) / CU_HEADS;
-        uint64_t units = (uint64_t)items * a->kv_heads * group;
-        r = cuda_launch(d, K_ATTEND_ROW, units < d->row_blocks ? (uint32_t)units : d->row_blocks, 1,
-                        CU_ROW_THREADS, a);
-    }
-    if (r == 0 && tiles > 0)
-        r = cuda_launch(d, d->attend_tile, tiles, a->kv_heads,
-                        d->attend_tile == K_ATTEND_WGMMA ? 256 : 128, a);
-    return r;
 }
 
 /* Gate and up, or down, of all experts: those together whose weights lie together. */
@@ -631,7 +533,7 @@ int cuda_program_run(struct ek_device *d, uint32_t rows, uint32_t logit_rows, ui
         if (l->item > 0)
             r = cuda_stream_await(d, l->item);
         if (r == 0 && l->run == RUN_ATTEND)
-            r = run_attention(d, l, rows, tiles, items);
+            r = cuda_attend_run(d, l, rows, tiles, items);
         else if (r == 0 && (l->run == RUN_LATENT || l->run == RUN_HEADS))
             r = cuda_latent_run(d, l, rows, tiles);
         else if (r == 0 && l->joins && cuda_product_joins(d, &l->args.gemm, count))

@@ -48,3 +48,10 @@ int cuda_latent_run(struct ek_device *d, struct cuda_launch *l, uint32_t rows, u
 void cuda_program_rope(struct maker *m, uint16_t value, const struct ek_op *rope,
                        const struct ek_op *attention);
 struct cu_attend_args cuda_program_attends(const struct maker *m);
+
+/* program_attend.c, with the two above: where a rope table's angles lie; attention, and its launch
+ * for so many rows, tiles and items. */
+cu_addr cuda_angles_at(const struct ek_device *d, uint32_t table);
+void cuda_attend_make(struct maker *m);
+int cuda_attend_run(struct ek_device *d, struct cuda_launch *l, uint32_t rows, uint32_t tiles,
+                    uint32_t items);

@@ -38,14 +38,9 @@ static const char *refuse_op(const struct ek_op *op)
 
     if ((size_t)op->kind >= kinds || !offered[op->kind])
         return "has an operation that the CUDA backend does not have yet";
-    if (op->kind == EK_OP_ATTENTION && op->u.attention.reads)
-        return "has layers that read the keys and values of others, which is served on the CPU for "
-               "now";
-    if (op->kind == EK_OP_EXPERTS && op->u.experts.routing.each != EK_NO_WEIGHT)
-        return "has a factor for each expert, which is served on the CPU for now";
     if (op->kind == EK_OP_ATTENTION && op->u.attention.value_dim == 0 &&
         op->u.attention.head_dim > CU_DIM_MOST)
-        return "has attention heads of more than 256 elements, which the CUDA backend does not do";
+        return "has attention heads of more than 512 elements, which the CUDA backend does not do";
     const char *why = cuda_latent_refuse(op);
     return why ? why : cuda_recur_refuse(op);
 }
@@ -64,12 +59,6 @@ int cuda_graph_offered(const struct ek_graph *g, uint32_t block_size, struct ek_
                      g->op_count);
         return -ENOTSUP;
     }
-    if (g->kv_mixed) {
-        ek_fault_set(fault, "model",
-                     "The model's layers differ in their heads of keys and values, which is served "
-                     "on the CPU for now: use --device cpu.");
-        return -ENOTSUP;
-    }
     bool ok = stored(g->dtype);
     for (uint32_t i = 0; i < g->weight_count; i++) {
         const struct ek_weight *w = &g->weights[i];
@@ -85,13 +74,7 @@ int cuda_graph_offered(const struct ek_graph *g, uint32_t block_size, struct ek_
             "8 and 4 bits: use --device cpu or another copy of the model.");
         return -ENOTSUP;
     }
-    if (g->kv_i8) {
-        ek_fault_set(fault, "kv-cache-dtype",
-                     "The CUDA backend has no int8 KV cache: use --kv-cache-dtype fp8 or auto, or "
-                     "--device cpu.");
-        return -ENOTSUP;
-    }
-    if (g->kv_f8 && g->value_dim > 0) {
+    if ((g->kv_f8 || g->kv_i8) && g->value_dim > 0) {
         ek_fault_set(
             fault, "kv-cache-dtype",
             "The CUDA backend keeps what latent attention caches in the model's type only: "
@@ -106,8 +89,7 @@ int cuda_graph_offered(const struct ek_graph *g, uint32_t block_size, struct ek_
     return 0;
 }
 
-/* Takes count * size bytes at the end of a memory of *sum bytes; sticks at SIZE_MAX on overflow. */
-static size_t cuda_shape_take(size_t *sum, size_t count, size_t size)
+size_t cuda_shape_take(size_t *sum, size_t count, size_t size)
 {
     size_t at = *sum, bytes, end;
 
@@ -342,72 +324,6 @@ static void shape_values(const struct ek_graph *g, const struct cuda_shape *s, s
     }
 }
 
-/* Latent attention takes rows of prompts and of decode as tiles; each part of one has a place for
- * the results of each pair of each group of heads. */
-static void shape_latent(const struct ek_plan_request *q, struct cuda_shape *s)
-{
-    uint32_t each = 0;
-
-    s->row_groups = 1;
-    s->latent_groups = cuda_latent_groups(q->graph, &each);
-    if (s->latent_groups == 0)
-        return;
-    s->tile_rows = CU_LATENT_PAIRS / each;
-    s->most_tile_parts = CUDA_TILE_PAIRS / CU_LATENT_PAIRS / s->latent_groups;
-    s->most_tiles = q->ceiling.rows / s->tile_rows + q->ceiling.seqs + 1 + s->most_tile_parts;
-    s->tile_counter_at = cuda_shape_take(
-        &s->arena_bytes, (size_t)s->most_tile_parts * s->latent_groups, sizeof(uint32_t));
-}
-
-/* Which attention kernels serve the graph, and what they need. */
-static void shape_attention(const struct ek_plan_request *q, struct cuda_shape *s)
-{
-    const struct ek_graph *g = q->graph;
-    uint32_t heads = 0, least = CU_TILE_ROWS;
-    size_t partials;
-
-    s->row_groups = 1;
-    s->head_most = g->head_dim <= 64 ? 64 : g->head_dim <= 128 ? 128 : 256;
-    for (uint32_t i = 0; i < g->op_count; i++) {
-        if (g->ops[i].kind != EK_OP_ATTENTION)
-            continue;
-        uint32_t q_heads = g->ops[i].u.attention.q_heads;
-        uint32_t group = q_heads / g->ops[i].u.attention.kv_heads;
-        uint32_t row_groups = (group + CU_HEADS - 1) / CU_HEADS;
-        uint32_t rows = group > CU_TILE_ROWS ? 0 : CU_TILE_ROWS / group;
-        heads = q_heads > heads ? q_heads : heads;
-        s->row_groups = row_groups > s->row_groups ? row_groups : s->row_groups;
-        least = rows < least ? rows : least;
-    }
-    const uint32_t unit = g->kv_f8 ? 16 : 8; /* what is copied at once */
-    bool fast = g->dtype != EK_F32 && g->head_dim % unit == 0 && least > 0 && heads > 0;
-    s->tile_rows = fast ? least : 0;
-    s->most_items = fast ? q->ceiling.seqs + CUDA_MOST_SPLITS : 0;
-    s->most_tile_parts = fast ? CUDA_TILE_PAIRS / CU_TILE_ROWS / g->kv_heads : 0;
-    s->most_tiles = fast ? q->ceiling.rows / least + q->ceiling.seqs + 1 + s->most_tile_parts : 0;
-    partials = (size_t)s->most_items * heads;
-    s->partial_at =
-        cuda_shape_take(&s->arena_bytes, partials, CU_PARTIAL(g->head_dim) * sizeof(float));
-    s->counter_at = cuda_shape_take(&s->arena_bytes, (size_t)s->most_items * g->kv_heads,
-                                    s->row_groups * sizeof(uint32_t));
-    s->tile_counter_at = cuda_shape_take(&s->arena_bytes, (size_t)s->most_tile_parts * g->kv_heads,
-                                         sizeof(uint32_t));
-}
-
-/* V of latent attention is a part of K. */
-static void shape_cache(const struct ek_plan_request *q, struct cuda_shape *s)
-{
-    const struct ek_graph *g = q->graph;
-    const size_t elem = g->kv_f8 ? 1 : ek_dtype_bits(g->dtype) / 8;
-    size_t plane = 0, block = 0;
-
-    (void)cuda_shape_take(&plane, (size_t)g->kv_heads * g->head_dim, q->block_size * elem);
-    s->plane_bytes = plane;
-    s->layer_bytes = g->value_dim > 0 ? plane : 2 * plane;
-    (void)cuda_shape_take(&block, g->layers, s->layer_bytes);
-    s->block_bytes = block;
-}
-
 /* Room for the pairs of one chunk of rows, of the largest mixture. */
 static void shape_experts(const struct ek_plan_request *q, struct cuda_shape *s)
 {
@@ -528,11 +444,7 @@ int cuda_shape_of(const struct ek_plan_request *q, struct cuda_shape *ret_shape,
     s.slot_at = cuda_shape_take(&s.arena_bytes, q->ceiling.seqs, sizeof(struct cu_slot));
     s.word_at = cuda_shape_take(
         &s.arena_bytes, last ? (size_t)q->ceiling.seqs * q->ceiling.words : 0, sizeof(uint32_t));
-    if (g->value_dim > 0)
-        shape_latent(q, &s);
-    else
-        shape_attention(q, &s);
-    shape_cache(q, &s);
+    cuda_shape_attend(q, &s);
     shape_experts(q, &s);
     shape_ranks(q, &s);
     s.said_at = cuda_shape_take(&s.arena_bytes, (size_t)s.rows * cuda_recur_said(g), sizeof(float));

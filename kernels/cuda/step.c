@@ -84,8 +84,9 @@ static uint64_t least_size(const struct ek_step *step, uint64_t longest, uint64_
 static uint32_t part_size(const struct ek_device *d, const struct ek_step *step)
 {
     const struct ek_step_seq *q = ek_step_seqs(step);
-    const uint32_t each = d->graph->kv_heads * d->shape.row_groups;
-    const uint64_t slots = d->row_blocks > each ? d->row_blocks / each : 1;
+    const uint32_t each = d->shape.row_units;
+    const uint32_t blocks = d->shape.wide ? d->wide_blocks : d->row_blocks;
+    const uint64_t slots = blocks > each ? blocks / each : 1;
     uint64_t rows = 0, longest = CU_SPLIT_LEAST, best = 0, least = UINT64_MAX;
 
     for (uint32_t i = 0; i < step->seqs; i++)

@@ -215,7 +215,10 @@ static double kv_token_bytes(const struct bench *x)
 {
     const uint32_t values = x->g.value_dim > 0 ? 0 : x->g.head_dim; /* a latent's are in the keys */
 
-    return (x->kv_f8 ? 1.0 : 2.0) * x->g.layers * x->g.kv_heads * (x->g.head_dim + values);
+    const double head = x->kv_i8 ? x->g.head_dim + values + 8.0 /* two scales */
+                                 : (x->kv_f8 ? 1.0 : 2.0) * (x->g.head_dim + values);
+
+    return head * x->g.layers * x->g.kv_heads;
 }
 
 /* What a sequence of a batch has behind it. */
@@ -553,6 +556,14 @@ static int run_section(struct bench *x, const char *device, const char *section)
     return r;
 }
 
+/* What numbers a KV cache has. */
+static bool cache_of(const char *name, struct bench *x)
+{
+    x->kv_f8 = strcmp(name, "fp8") == 0;
+    x->kv_i8 = strcmp(name, "int8") == 0;
+    return x->kv_f8 || x->kv_i8 || strcmp(name, "bf16") == 0;
+}
+
 int main(int argc, char **argv)
 {
     static const struct option options[] = {
@@ -586,8 +597,8 @@ int main(int argc, char **argv)
             report = optarg;
         else if (c == 'w')
             weights = optarg;
-        else if (c == 'k' && (strcmp(optarg, "bf16") == 0 || strcmp(optarg, "fp8") == 0))
-            x.kv_f8 = strcmp(optarg, "fp8") == 0;
+        else if (c == 'k' && cache_of(optarg, &x))
+            continue;
         else if (c == 'o')
             x.offload = strtod(optarg, NULL);
         else if (c == 'n')
@@ -607,8 +618,8 @@ int main(int argc, char **argv)
     x.form = bench_form(weights);
     if (!x.shape || !x.form) {
         (void)fprintf(stderr,
-                      "There is no shape \"%s\" (8b, 7b, moe, fine, latent, small, tiny-moe, "
-                      "tiny-latent) or no weights "
+                      "There is no shape \"%s\" (8b, 7b, moe, fine, latent, wide, small, tiny-moe, "
+                      "tiny-latent, tiny-wide) or no weights "
                       "\"%s\" (bf16, int8, "
                       "fp8, int4, w8a8, w8a8fp8, w8a8block).\n",
                       shape, weights);
@@ -617,7 +628,10 @@ int main(int argc, char **argv)
     const char *wgmma = getenv("EVENKEEL_WGMMA");
     (void)snprintf(x.name, sizeof(x.name), "%s%s%s%s%s%s", shape,
                    x.form->dtype == EK_BF16 ? "" : ".", x.form->dtype == EK_BF16 ? "" : weights,
-                   x.kv_f8 ? ".kv8" : "", x.offload > 0 ? ".offload" : "",
+                   x.kv_f8   ? ".kv8"
+                   : x.kv_i8 ? ".kvint8"
+                             : "",
+                   x.offload > 0 ? ".offload" : "",
                    wgmma && strcmp(wgmma, "off") == 0 ? ".mma" : "");
     int r = report_open(&x.report, "cuda", report);
     if (r == 0) {

@@ -26,7 +26,8 @@ struct form {
 struct bench {
     const struct shape *shape;
     const struct form *form;
-    bool kv_f8;    /* the KV cache */
+    bool kv_f8;    /* the KV cache, */
+    bool kv_i8;    /* or in int8 */
     char name[32]; /* of its cells */
     struct ek_graph g;
     struct ek_rope rope;

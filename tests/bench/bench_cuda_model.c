@@ -13,9 +13,12 @@ static const struct shape shapes[] = {
     {"fine", 6, 2048, 32, 4, 128, 768, 151936, false, 128, 8, 0, 0}, /* of Qwen3-30B-A3B */
     {"latent", 6, 7168, 128, 1, 512, 18432, 129280, false, 0, 0, 128, 64}, /* DeepSeek-V3's first,
                                                                               q whole */
-    {"small", 2, 512, 8, 2, 64, 1024, 4096, false, 0, 0, 0, 0},        /* to see that it runs, */
-    {"tiny-moe", 2, 256, 4, 2, 64, 128, 1024, false, 4, 2, 0, 0},      /* with experts, */
-    {"tiny-latent", 2, 256, 4, 1, 64, 128, 1024, false, 0, 0, 16, 16}, /* with a latent, too */
+    {"wide", 6, 2816, 16, 2, 512, 2112, 262144, false, 0, 0, 0, 0}, /* Gemma 4 26B's that see all,
+                                                                       without experts */
+    {"small", 2, 512, 8, 2, 64, 1024, 4096, false, 0, 0, 0, 0},     /* to see that it runs, */
+    {"tiny-moe", 2, 256, 4, 2, 64, 128, 1024, false, 4, 2, 0, 0},   /* with experts, */
+    {"tiny-latent", 2, 256, 4, 1, 64, 128, 1024, false, 0, 0, 16, 16}, /* with a latent, too, */
+    {"tiny-wide", 2, 256, 4, 1, 512, 128, 1024, false, 0, 0, 0, 0},    /* and with wide heads */
 };
 
 static const struct form forms[] = {{"bf16", EK_BF16, 0, false},
@@ -269,7 +272,8 @@ int bench_model(struct bench *x)
                              .vocab = s->vocab,
                              .max_position = 65536,
                              .dtype = EK_BF16,
-                             .kv_f8 = x->kv_f8};
+                             .kv_f8 = x->kv_f8,
+                             .kv_i8 = x->kv_i8};
     x->g.ops = calloc(s->layers * 15 + 8, sizeof(*x->g.ops));
     x->g.weights = calloc(weights, sizeof(*x->g.weights));
     x->g.quants = calloc(weights, sizeof(*x->g.quants));

@@ -93,6 +93,10 @@ def test_cache_of_8_bits(server):
                               text=True, timeout=60, env=environment())
     narrow, wide = (json.loads(plan(*more).stdout)["block_bytes"] for more in (["--kv-cache-dtype", "fp8_e4m3"], []))
     assert narrow * 2 == wide
+    s = server("--dtype", "bfloat16", "--kv-cache-dtype", "int8_per_token_head")
+    assert case["output_text"].startswith(s.ask(messages=case["messages"], max_tokens=2, temperature=0)["message"]["content"])
+    scaled = json.loads(plan("--kv-cache-dtype", "int8_per_token_head").stdout)["block_bytes"]
+    assert narrow < scaled < wide
     refused = plan("--kv-cache-dtype", "fp8", device="cpu")
     assert refused.returncode == 78 and "use --kv-cache-dtype auto or int8_per_token_head, or --device cuda" in refused.stderr + refused.stdout
 

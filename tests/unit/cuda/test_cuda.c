@@ -77,6 +77,21 @@ static const struct tiny_params g_models[] = {
     MODEL(EK_BF16, 1, 40, 7, 1, 128, 128, 36, .window = 100, .k_scale = 2.0f, .v_scale = 0.1f),
     MODEL(EK_F16, 1, 40, 12, 1, 80, 80, 36, .window = 37, .k_scale = 1.0f, .v_scale = 1.0f),
     MODEL(EK_BF16, 1, 64, 4, 2, 256, 128, 36, .softcap = 4.0f, .k_scale = 1.0f, .v_scale = 1.0f),
+    /* one of int8: the same */
+    MODEL(EK_F32, 2, 40, 4, 2, 16, 16, 33, .kv_i8 = true),
+    MODEL(EK_BF16, 1, 40, 4, 2, 24, 24, 36, .kv_i8 = true),
+    MODEL(EK_BF16, 2, 40, 4, 2, 32, 32, 36, .kv_i8 = true),
+    MODEL(EK_F16, 1, 64, 8, 1, 64, 64, 40, .softcap = 5.0f, .kv_i8 = true),
+    MODEL(EK_BF16, 1, 40, 7, 1, 128, 128, 36, .window = 100, .kv_i8 = true, .sinks = true),
+    MODEL(EK_F16, 1, 64, 4, 2, 256, 128, 36, .window = 37, .kv_i8 = true),
+    /* heads of more than 256 elements, over each cache */
+    MODEL(EK_F32, 1, 40, 3, 1, 260, 128, 36, .act = EK_ACT_SILU),
+    MODEL(EK_BF16, 1, 64, 8, 1, 512, 128, 36, .window = 64, .sinks = true),
+    MODEL(EK_F16, 1, 64, 4, 2, 328, 128, 36, .softcap = 4.0f),
+    MODEL(EK_F16, 1, 40, 40, 1, 264, 64, 36, .act = EK_ACT_SILU), /* more than a block takes */
+    MODEL(EK_BF16, 1, 64, 4, 2, 512, 128, 36, .k_scale = 0.02f, .v_scale = 0.25f),
+    MODEL(EK_F16, 1, 64, 4, 2, 512, 128, 36, .kv_i8 = true),
+    MODEL(EK_BF16, 1, 64, 3, 1, 272, 128, 36, .window = 50, .kv_i8 = true),
     /* packed weights: rows, groups within a lane's slices and over several; tied: embedding too */
     MODEL(EK_BF16, 2, 40, 4, 2, 32, 32, 100, .kept = EK_I8, .tied = true),
     MODEL(EK_F16, 1, 72, 2, 1, 64, 64, 130, .kept = EK_I8, .group = 32, .bias = true),
@@ -157,7 +172,7 @@ static double tolerance_of(const struct tiny *t)
     double slack = t->p.dtype == EK_F32 ? 2e-4 : t->p.dtype == EK_F16 ? 2e-2 : 1.2e-1;
 
     /* a value that lies between two numbers of 8 bits may become either */
-    return t->g.kv_f8 ? slack + 5e-2 : slack;
+    return t->g.kv_f8 || t->g.kv_i8 ? slack + 5e-2 : slack;
 }
 
 static void test_reference(void **state)
@@ -400,6 +415,9 @@ static void test_plan_is_what_is_taken(void **state)
         if (t->g.kv_f8 && t->g.head_dim * t->g.kv_heads % 16 == 0) /* no rounding of planes */
             assert_int_equal(plan.block_bytes,
                              2 * t->g.layers * 16 * t->g.kv_heads * t->g.head_dim);
+        if (t->g.kv_i8 && t->g.head_dim * t->g.kv_heads % 16 == 0 && t->g.kv_heads % 4 == 0)
+            assert_int_equal(plan.block_bytes,
+                             2 * t->g.layers * 16 * t->g.kv_heads * (t->g.head_dim + 4));
         assert_int_equal(s.host_kv_bytes, 4 * plan.block_bytes);
         uint64_t all = s.weight_bytes + s.activation_bytes + s.kv_bytes;
         assert_true(g_fake.real ||

@@ -223,6 +223,21 @@ static uint32_t check_tiles(const struct tiny_device *x, uint32_t *ret_longest)
     return s->tiles;
 }
 
+/* Those of int8, of numbers up to 1. */
+static void fill_scales(const struct tiny_device *x, const struct tiny *t, char *block,
+                        uint64_t *random)
+{
+    for (uint32_t i = 0; t->g.kv_i8 && i < t->g.layers; i++) {
+        const struct cuda_cells c = cuda_cells_of(&t->g, x->block_size, i);
+        for (int v = 0; v < 2; v++) {
+            char *plane = block + c.at + (v ? c.plane_bytes : 0);
+            float *scale = (float *)(void *)(plane + c.scale_at);
+            for (uint32_t k = 0; k < t->g.kv_heads * x->block_size; k++)
+                scale[k] = (1.0f + tiny_float(random)) / 256.0f;
+        }
+    }
+}
+
 /* A cache of numbers of either sign up to 1. */
 static void fill_cache(struct tiny_device *x, const struct tiny *t, uint32_t blocks)
 {
@@ -234,7 +249,10 @@ static void fill_cache(struct tiny_device *x, const struct tiny *t, uint32_t blo
     for (uint32_t b = 0; b < blocks; b++) {
         for (size_t i = 0; t->g.kv_f8 && i < bytes; i++)
             block[i] = (char)(tiny_next(&random) & 0xb7); /* E4M3 below 1 */
-        for (size_t i = 0; !t->g.kv_f8 && i < bytes / 2; i++)
+        for (size_t i = 0; t->g.kv_i8 && i < bytes; i++)
+            block[i] = (char)tiny_next(&random);
+        fill_scales(x, t, block, &random);
+        for (size_t i = 0; !t->g.kv_f8 && !t->g.kv_i8 && i < bytes / 2; i++)
             cpu_store(t->p.dtype, block, i, tiny_float(&random));
         assert_int_equal(x->b->kv_write(x->d, EK_TIER_DEVICE, b, block), 0);
     }
@@ -262,6 +280,10 @@ static void test_suffixes(void **state)
         {"on", 1600, 3, 3, MODEL(EK_BF16, 40, 2, 1, 64, .window = 40, .softcap = 4.0f)},
         {"off", 1600, 3, 3, MODEL(EK_BF16, 40, 2, 1, 64, .window = 40, .softcap = 4.0f)},
         {"off", 1100, 5, 2, MODEL(EK_F16, 40, 4, 2, 64, .k_scale = 1.0f, .v_scale = 0.5f)},
+        {"off", 1100, 5, 2, MODEL(EK_BF16, 40, 4, 2, 64, .kv_i8 = true)},
+        {"off", 1100, 9, 2, MODEL(EK_F16, 40, 4, 2, 256, .kv_i8 = true, .window = 700)},
+        {"off", 1100, 5, 2, MODEL(EK_BF16, 40, 4, 2, 512, .window = 700)},
+        {"off", 1100, 20, 4, MODEL(EK_F16, 40, 4, 1, 272, .kv_i8 = true)}, /* two tiles of four */
         {"on", 1100, 70, 6, MODEL(EK_BF16, 40, 4, 1, 136, .act = EK_ACT_SILU)}, /* three tiles */
         {"on", 600, 9, 1, MODEL(EK_BF16, 40, 4, 2, 64, .act = EK_ACT_SILU)},
     };

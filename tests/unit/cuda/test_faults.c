@@ -345,10 +345,6 @@ static void test_refusals(void **state)
     assert_int_equal(b->load(d, &q, &t->files, NULL, NULL, &fault), -EBADMSG);
     assert_int_equal(b->plan(&g_first, &q, &plan, &fault), -EBADMSG);
     q.block_size = 8;
-    t->g.kv_i8 = true;
-    assert_int_equal(b->plan(&g_first, &q, &plan, &fault), -ENOTSUP);
-    assert_non_null(strstr(fault.msg, "int8 KV cache"));
-    t->g.kv_i8 = false;
     enum ek_op_kind kind = t->op[1].kind;
     t->op[1].kind = (enum ek_op_kind)99;
     assert_true(b->load(d, &q, &t->files, NULL, NULL, &fault) < 0);

@@ -412,10 +412,14 @@ static void test_refused(void **state)
 
     t = latent(&g_sizes[2], 1);
     q.graph = &t->g;
-    t->g.kv_f8 = true;
-    assert_int_equal(cuda_backend()->plan(&open, &q, &plan, &fault), -ENOTSUP);
-    assert_non_null(strstr(fault.msg, "latent attention"));
-    assert_non_null(strstr(fault.msg, "--kv-cache-dtype auto"));
+    for (int i8 = 0; i8 < 2; i8++) {
+        t->g.kv_f8 = !i8;
+        t->g.kv_i8 = i8;
+        fault.msg[0] = '\0';
+        assert_int_equal(cuda_backend()->plan(&open, &q, &plan, &fault), -ENOTSUP);
+        assert_non_null(strstr(fault.msg, "latent attention"));
+        assert_non_null(strstr(fault.msg, "--kv-cache-dtype auto"));
+    }
     tiny_free(t);
 }
 

@@ -56,8 +56,9 @@ static unsigned launched(struct row *rows)
     memcpy(&find, &at, sizeof(at));
     for (int t = 0; t < 3; t++)
         for (uint32_t head = 64; head <= 256; head *= 2)
-            for (int f8 = 0; f8 < 2; f8++) {
-                const struct ek_graph g = {.dtype = types[t], .kv_f8 = f8};
+            for (int cache = 0; cache < 3; cache++) {
+                const struct ek_graph g = {
+                    .dtype = types[t], .kv_f8 = cache == 1, .kv_i8 = cache == 2};
                 struct ek_device *d = calloc(1, sizeof(*d));
                 d->graph = &g;
                 d->shape.head_most = head;

@@ -143,6 +143,12 @@ enum { VOCAB = 20, BLOCK = 16, MOST_STEPS = 6, OTHERS = 9 };
         {MODEL(type, 256, EK_F32, 36, .softcap = 4.0f, .tied = true),                              \
          .chunk = {first, second, third}},                                                         \
         {MODEL(type, 256, EK_F32, 36, NARROW, .bias = true), .chunk = {first, second, third}},     \
+        {MODEL(type, 64, EK_F32, 36, .kv_i8 = true), .chunk = {first, second, third}},             \
+        {MODEL(type, 128, EK_F32, 36, .kv_i8 = true), .chunk = {first, second}},                   \
+        {MODEL(type, 256, EK_F32, 36, .kv_i8 = true, .window = 50), .chunk = {first, second}},     \
+        {MODEL(type, 512, EK_F32, 36), .chunk = {first, second}},                                  \
+        {MODEL(type, 512, EK_F32, 36, NARROW), .chunk = {first}},                                  \
+        {MODEL(type, 512, EK_F32, 36, .kv_i8 = true), .chunk = {first}},                           \
         {MODEL(type, 32, EK_I8, wide, .group = 64), .chunk = {33, 65}},                            \
         {MODEL(type, 32, EK_F8_E4M3, wide, .bias = true), .chunk = {33, 65}},                      \
         {MODEL(type, 32, EK_I4, 2 * wide, .group = 128), .chunk = {33, 65}},                       \

@@ -42,7 +42,7 @@ struct tiny {
     struct ek_graph g;
     struct ek_op op[TINY_OPS];
     struct ek_weight weight[TINY_WEIGHTS];
-    uint32_t width[9];
+    uint32_t width[10];
     struct ek_rope rope;
     float inv_freq[64];
     float *data; /* all weights, f32, already rounded to dtype or quantized */

@@ -542,7 +542,8 @@ static void compare_card(const struct ek_backend *card, const char *dir, const c
     model_free(m);
 }
 
-/* States that are not keys and values, latent attention, gates, and norms that few have. */
+/* States that are not keys and values, latent attention, layers whose keys and values differ,
+ * gates, and norms that few have. */
 static void test_card(void **state)
 {
     static const struct {
@@ -569,7 +570,13 @@ static void test_card(void **state)
                  {"deepseek-v3-plain", {0, 0}},
                  {"glm4-moe-lite", {0, 0}},
                  {"mistral4", {0, 0}},
-                 {"quant-deepseek-fp8", {0, 0}}};
+                 {"quant-deepseek-fp8", {0, 0}},
+                 {"gemma4", {0, 0}},
+                 {"gemma4-bias", {0, 0}},
+                 {"gemma4-input", {0, 0}},
+                 {"gemma4-moe", {0, 0}},
+                 {"quant-gemma4-gptq", {0, 0}},
+                 {"quant-gemma4-w4a16", {0, 0}}};
     const struct ek_backend *card = simulated_cards();
     (void)state;
 
