@@ -30,6 +30,7 @@
 
 #define LATE_US  1000000u /* the first has its result: so long the others may need for theirs */
 #define PIECE_US 20000u   /* of a wait for the first, between two looks at the others */
+#define PAGE     4096u    /* a rank's part of a host tier that is given begins on one */
 
 static struct ranks *ranks_of(struct ek_device *d)
 {
@@ -326,10 +327,34 @@ static int ranks_load(struct ek_device *d, const struct ek_plan_request *q,
     return ranks_load_all(s, files, progress, ctx, fault);
 }
 
+static int ranks_kv_host(struct ek_device *d, void *at)
+{
+    struct ranks *s = ranks_of(d);
+
+    if (!s->each->kv_host || !s->each->kv_bytes)
+        return -ENOTSUP;
+    s->host = at;
+    return 0;
+}
+
+/* One rank's part after the other. */
+static int give_host(struct ranks *s, uint32_t blocks)
+{
+    char *at = s->host;
+    int r = 0;
+
+    for (uint32_t i = 0; r == 0 && at && i < s->count; i++) {
+        const size_t bytes = s->each->kv_bytes(s->rank[i].device, EK_TIER_HOST) * blocks;
+        r = s->each->kv_host(s->rank[i].device, at);
+        at += (bytes + PAGE - 1) / PAGE * PAGE;
+    }
+    return r;
+}
+
 static int ranks_kv_open(struct ek_device *d, const struct ek_kv_params *p)
 {
     struct ranks *s = ranks_of(d);
-    int r = 0;
+    int r = give_host(s, p->host_blocks);
 
     for (uint32_t i = 0; r == 0 && i < s->count; i++)
         r = s->each->kv_open(s->rank[i].device, p);
@@ -549,7 +574,8 @@ void ek_ranks_abort(struct ek_device *d)
         .plan = ranks_plan, .load = ranks_load, .kv_open = ranks_kv_open,                          \
         .kv_resize = ranks_kv_resize, .forward = ranks_forward, .sample = ranks_sample,            \
         .wait = ranks_wait, .stats = ranks_stats, .rank_stats = ranks_rank_stats,                  \
-        .kv_bytes = ranks_kv_bytes, .kv_read = ranks_kv_read, .kv_write = ranks_kv_write           \
+        .kv_bytes = ranks_kv_bytes, .kv_read = ranks_kv_read, .kv_write = ranks_kv_write,          \
+        .kv_host = ranks_kv_host                                                                   \
     }
 
 const struct ek_backend *ek_ranks_backend(const struct ek_backend *each)

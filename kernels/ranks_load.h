@@ -20,6 +20,7 @@ struct ranks {
     struct ek_group *group;
     uint32_t base, count; /* ranks that are here: base and those behind it */
     uint32_t blocks;
+    char *host;     /* memory for the host tiers of all, NULL = each has its own */
     uint32_t first; /* of them, the first of the last stage here: those from it on may sample */
     size_t result_bytes;
     bool landed[2][EK_MOST_RANKS]; /* of a step: the rank's result is there, the first's is not */

@@ -333,7 +333,7 @@ struct ek_device {
     uint32_t kv_blocks, host_blocks, block_size;
     char *host_kv;
     size_t host_bytes;
-    bool host_pinned;
+    bool host_pinned, host_given; /* the caller's memory */
 
     struct cuda_buffer states; /* recurrent: of each slot, then snapshots */
     uint32_t state_count;
@@ -418,6 +418,8 @@ int cuda_stream_settle(struct ek_device *d);
 int cuda_stream_time(struct ek_device *d, uint64_t *ret_us); /* of a step's copies; 0 = not known */
 
 /* kv.c */
+/* Before it: as ek_backend.kv_host(). */
+int cuda_kv_host(struct ek_device *d, void *at);
 int cuda_kv_open(struct ek_device *d, const struct ek_kv_params *p);
 int cuda_kv_resize(struct ek_device *d, uint32_t blocks);
 void cuda_kv_close(struct ek_device *d);

@@ -2,8 +2,8 @@
  * The KV pool: one range of addresses for the whole card, into which pieces of 64 MiB are mapped.
  * So a resize maps or unmaps at the end; blocks never move and keep their addresses, also for
  * recorded graphs. Where the driver cannot do that (some virtual machines), the pool is one plain
- * allocation and a resize is not offered. The host tier is ordinary memory, pinned if that is
- * allowed (copies are slower if not).
+ * allocation and a resize is not offered. The host tier is ordinary memory, own or the caller's,
+ * pinned if that is allowed (copies are slower if not).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -105,13 +105,24 @@ static int open_host(struct ek_device *d, uint32_t blocks)
         return 0;
     if (pool_bytes(d, blocks, &bytes) < 0)
         return -ENOMEM;
-    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (at == MAP_FAILED)
-        return -ENOMEM;
-    d->host_kv = at;
+    if (!d->host_given) {
+        void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (at == MAP_FAILED)
+            return -ENOMEM;
+        d->host_kv = at;
+    }
     d->host_bytes = bytes;
     d->host_blocks = blocks;
-    d->host_pinned = d->cu.host_register(at, bytes, CU_HOST_PORTABLE) == CU_OK;
+    d->host_pinned = d->cu.host_register(d->host_kv, bytes, CU_HOST_PORTABLE) == CU_OK;
+    return 0;
+}
+
+int cuda_kv_host(struct ek_device *d, void *at)
+{
+    if (d->kv)
+        return -EINVAL;
+    d->host_kv = at;
+    d->host_given = true;
     return 0;
 }
 
@@ -125,14 +136,14 @@ void cuda_kv_close(struct ek_device *d)
     }
     if (d->host_pinned)
         (void)d->cu.host_unregister(d->host_kv);
-    if (d->host_kv)
+    if (d->host_kv && !d->host_given)
         (void)munmap(d->host_kv, d->host_bytes);
     free(d->kv_handles);
     d->kv_handles = NULL;
     d->kv = 0;
     d->kv_reserved = 0;
     d->host_kv = NULL;
-    d->host_pinned = false;
+    d->host_pinned = d->host_given = false;
     d->kv_blocks = d->host_blocks = 0;
     cuda_states_close(d);
 }

@@ -545,6 +545,7 @@ __attribute__((visibility("default"))) const struct ek_backend *ek_backend_get(u
         .kv_bytes = cuda_block_bytes,
         .kv_read = cuda_read_block,
         .kv_write = cuda_write_block,
+        .kv_host = cuda_kv_host,
     };
     return abi == EK_BACKEND_ABI ? &table : NULL;
 }

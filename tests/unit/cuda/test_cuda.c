@@ -10,6 +10,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -392,6 +394,67 @@ static void test_moves(void **state)
     tiny_free(t);
 }
 
+/* Memory of the caller's, in which the host tier of one device after the other lies. */
+static char *g_given;
+
+static int open_given(struct ek_device *d, const struct ek_kv_params *p)
+{
+    const struct ek_backend *b = cuda_backend();
+    int r = b->kv_host(d, g_given);
+
+    return r < 0 ? r : b->kv_open(d, p);
+}
+
+/* What one device left in it another one finds, and it is there when both are gone. */
+static void test_given_host(void **state)
+{
+    enum { BYTES = 1 << 20, N = 8 };
+    struct tiny *t = tiny_new(&g_models[0]);
+    struct ek_backend given = *cuda_backend();
+    const struct ek_open_params open = {.device = 0};
+    int32_t tokens[N];
+    const uint32_t table[1] = {1};
+    struct tiny_device x;
+    (void)state;
+
+    g_fake.card(CARD, true);
+    given.kv_open = open_given;
+    make_tokens(tokens, N, 9);
+    int fd = memfd_create("a host tier", MFD_CLOEXEC);
+    assert_int_equal(ftruncate(fd, BYTES), 0);
+    g_given = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_true(g_given != MAP_FAILED);
+    assert_int_equal(tiny_open_on(&given, t, &open, 8, 9, &x), 0);
+    assert_int_equal(x.b->kv_host(x.d, g_given), -EINVAL); /* it has one */
+    const size_t bytes = x.b->kv_bytes(x.d, EK_TIER_HOST);
+    assert_true(4 * bytes < BYTES);
+    char *want = calloc(2, bytes), *got = want + bytes;
+    tiny_add(&x, 3, tokens, 0, N, table, true);
+    assert_int_equal(tiny_run(&x, NULL), 0);
+    assert_int_equal(x.b->kv_read(x.d, EK_TIER_DEVICE, 1, want), 0);
+    assert_memory_not_equal(want, got, bytes); /* not all 0 */
+    ek_step_copies(x.step)[0] = (struct ek_block_copy){1, 3, EK_TIER_DEVICE, EK_TIER_HOST, {0}};
+    x.step->copies = 1;
+    assert_int_equal(tiny_run(&x, NULL), 0);
+    tiny_close(&x);
+    assert_memory_equal(g_given + 3 * bytes, want, bytes);
+
+    assert_int_equal(tiny_open_on(&given, t, &open, 8, 9, &x), 0);
+    assert_int_equal(x.b->kv_read(x.d, EK_TIER_HOST, 3, got), 0);
+    assert_memory_equal(got, want, bytes);
+    ek_step_copies(x.step)[0] = (struct ek_block_copy){3, 7, EK_TIER_HOST, EK_TIER_DEVICE, {0}};
+    x.step->copies = 1;
+    assert_int_equal(tiny_run(&x, NULL), 0);
+    assert_int_equal(x.b->kv_read(x.d, EK_TIER_DEVICE, 7, got), 0);
+    assert_memory_equal(got, want, bytes);
+    tiny_close(&x);
+    memset(g_given, 1, BYTES);
+    assert_int_equal(munmap(g_given, BYTES), 0);
+    (void)close(fd);
+    free(want);
+    tiny_free(t);
+}
+
 static void test_plan_is_what_is_taken(void **state)
 {
     (void)state;
@@ -437,6 +500,7 @@ int main(void)
         cmocka_unit_test(test_contract),
         cmocka_unit_test_prestate(test_moves, &wide),
         cmocka_unit_test_prestate(test_moves, &narrow),
+        cmocka_unit_test(test_given_host),
         cmocka_unit_test(test_plan_is_what_is_taken),
     };
     return cmocka_run_group_tests_name("cuda", tests, fake_setup, NULL);

@@ -219,6 +219,7 @@ static struct {
     uint32_t opened, closed, blocks[2];
     int forward[2], wait[2], resize[2], load[2];
     int32_t error[2], token[2];
+    void *host[2];
 } say;
 
 struct said {
@@ -357,6 +358,12 @@ static int say_kv_write(struct ek_device *d, uint32_t tier, uint32_t block, cons
     return say_kv_bytes(d, tier) > 0 ? 0 : -EINVAL;
 }
 
+static int say_kv_host(struct ek_device *d, void *at)
+{
+    say.host[said_of(d)->rank] = at;
+    return 0;
+}
+
 static const struct ek_backend say_backend = {.name = "say",
                                               .open = say_open,
                                               .close = say_close,
@@ -369,6 +376,7 @@ static const struct ek_backend say_backend = {.name = "say",
                                               .kv_bytes = say_kv_bytes,
                                               .kv_read = say_kv_read,
                                               .kv_write = say_kv_write,
+                                              .kv_host = say_kv_host,
                                               .group_new = say_group,
                                               .group_abort = say_abort,
                                               .group_free = say_free};
@@ -484,6 +492,42 @@ static void test_moved(void **state)
     tiny_free(t);
 }
 
+/* Of memory for the host tiers each rank has its part, on pages of its own: 1000 blocks of 3 bytes
+ * are one, 2000 are two. */
+static void test_given_host(void **state)
+{
+    static char memory[16 * 4096];
+    struct tiny *t = tiny_new(&model);
+    const struct ek_open_params open = {.ranks = 2, .each = &say_backend};
+    const struct ek_backend *b = ek_ranks_backend(&say_backend);
+    const struct ek_plan_request q = {
+        .graph = &t->g, .ceiling = {8, 2, 8, 0, 0, 0}, .logit_rows = 2, .block_size = 16};
+    (void)state;
+
+    for (uint32_t pages = 0; pages <= 2; pages++) {
+        const struct ek_kv_params kv = {
+            .blocks = 10, .host_blocks = pages * 1000, .block_size = 16};
+        struct ek_device *d = NULL;
+        memset(&say, 0, sizeof(say));
+        assert_int_equal(b->open(&open, &d, NULL), 0);
+        assert_int_equal(b->load(d, &q, &t->files, NULL, NULL, NULL), 0);
+        if (pages > 0)
+            assert_int_equal(b->kv_host(d, memory), 0);
+        assert_int_equal(b->kv_open(d, &kv), 0);
+        assert_ptr_equal(say.host[0], pages > 0 ? memory : NULL);
+        assert_ptr_equal(say.host[1], pages > 0 ? memory + (size_t)pages * 4096 : NULL);
+        b->close(d);
+    }
+    struct ek_backend without = say_backend;
+    const struct ek_open_params other = {.ranks = 2, .each = &without};
+    struct ek_device *d = NULL;
+    without.kv_host = NULL;
+    assert_int_equal(b->open(&other, &d, NULL), 0);
+    assert_int_equal(b->kv_host(d, memory), -ENOTSUP);
+    b->close(d);
+    tiny_free(t);
+}
+
 static void test_refused(void **state)
 {
     struct ek_backend alone = say_backend;
@@ -591,11 +635,12 @@ static void test_lost_rank(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exchange),  cmocka_unit_test(test_stall),
-        cmocka_unit_test(test_info),      cmocka_unit_test(test_plan),
-        cmocka_unit_test(test_one_fails), cmocka_unit_test(test_pool_and_load),
-        cmocka_unit_test(test_refused),   cmocka_unit_test(test_model),
-        cmocka_unit_test(test_lost_rank), cmocka_unit_test(test_moved),
+        cmocka_unit_test(test_exchange),   cmocka_unit_test(test_stall),
+        cmocka_unit_test(test_info),       cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_one_fails),  cmocka_unit_test(test_pool_and_load),
+        cmocka_unit_test(test_refused),    cmocka_unit_test(test_model),
+        cmocka_unit_test(test_lost_rank),  cmocka_unit_test(test_moved),
+        cmocka_unit_test(test_given_host),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
