@@ -173,7 +173,7 @@ static int say_no_json(const struct ek_bundle_read *read, const struct ek_buf *t
     fault->at = !parsed && e.line > 0 ? (uint64_t)e.line : 1;
     return ek_fault_set(
         fault, read->field, "%s: line %d: %s; it is no valid JSON, download it again", read->what,
-        (int)fault->at, parsed ? "it is nested too deep, or a number is a key" : e.text);
+        (int)fault->at, parsed ? "it has a NUL, a number as a key, or is nested too deep" : e.text);
 }
 
 static int write_form(const struct ek_bundle_read *read, struct ek_buf *text,

@@ -25,7 +25,8 @@ static void check_json(const char *text, size_t len)
     json_error_t e;
     json_t *strict = json_loadb(text, len, flags, &e), *was = ek_json_parse(text, len, flags, &e);
     int r = ek_json_form(text, len, &form);
-    assert(r == 0 || (r == -EBADMSG && !strict));
+    /* jansson takes a NUL at the end for the end */
+    assert(r == 0 || (r == -EBADMSG && (!strict || memchr(text, 0, len))));
     if (r == 0) {
         assert(ek_json_has_form(form.data, form.len));
         json_t *is = ek_json_parse(form.data, form.len, flags, &e);
