@@ -20,7 +20,8 @@ int open(const char *path, int flags, ...)
     const char *name = strrchr(path, '/');
     const char *dot = name ? strrchr(name, '.') : NULL;
     if (fd >= 0 && !(flags & O_PATH) && dot &&
-        (strcmp(dot, ".json") == 0 || strcmp(dot, ".jinja") == 0 || strcmp(dot, ".safetensors") == 0))
+        (strcmp(dot, ".json") == 0 || strcmp(dot, ".jinja") == 0 ||
+         strcmp(dot, ".safetensors") == 0))
         (void)dprintf(STDERR_FILENO, "opened %d %s\n", (int)getpid(), name + 1);
     return fd;
 }
