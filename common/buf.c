@@ -122,8 +122,7 @@ int ek_buf_printf(struct ek_buf *b, const char *fmt, ...)
     return 0;
 }
 
-/* Length of the valid UTF-8 sequence at s, 0 if there is none. */
-static size_t utf8_len(const unsigned char *s, size_t left)
+size_t ek_utf8_len(const unsigned char *s, size_t left)
 {
     static const struct {
         unsigned char lo, hi, min2, max2;
@@ -154,7 +153,7 @@ int ek_buf_json(struct ek_buf *b, const char *text, size_t len)
     const unsigned char *s = (const unsigned char *)text;
     for (size_t i = 0; i < len;) {
         unsigned char c = s[i];
-        size_t n = utf8_len(s + i, len - i);
+        size_t n = ek_utf8_len(s + i, len - i);
         if (n == 0) {
             (void)ek_buf_puts(b, "\xEF\xBF\xBD");
             i++;

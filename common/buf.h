@@ -27,6 +27,8 @@ int ek_buf_number(struct ek_buf *b, double v, int decimals, const char *unit);
 /* The same for a sentence that printf() composed: words like "nan" and "-inf" become en dashes, in
  * place. */
 void ek_text_unknown(char *text);
+/* Length of the valid UTF-8 sequence at s, 0 if there is none. */
+size_t ek_utf8_len(const unsigned char *s, size_t left);
 /* Appends s as the inside of a JSON string, without the quotes; invalid UTF-8 becomes U+FFFD. */
 int ek_buf_json(struct ek_buf *b, const char *s, size_t len);
 /* Words of text from column `indent` on, where the caller has come to, up to `width` (UTF-8 counts

@@ -16,11 +16,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "common/bundle.h"
 #include "common/clock.h"
 #include "common/err.h"
+#include "common/log.h"
 #include "server/confine.h"
+#include "server/model/checksum.h"
 #include "server/model/find.h"
 #include "server/model/model.h"
+#include "server/model/sentence.h"
+#include "server/named.h"
 #include "server/options.h"
 #include "server/text/chat.h"
 #include "server/text/tokenizer.h"
@@ -51,7 +56,9 @@ int check_begin(struct check *c, void (*parse)(const void *ctx, int fd), const v
                 const struct check_limits *limits)
 {
     int ends[2];
-    *c = (struct check){.fd = -1, .wall_s = limits->wall_s};
+    c->pid = 0;
+    c->fd = -1;
+    c->wall_s = limits->wall_s;
     if (pipe2(ends, O_CLOEXEC) < 0)
         return -errno;
     pid_t pid = fork();
@@ -67,6 +74,7 @@ int check_begin(struct check *c, void (*parse)(const void *ctx, int fd), const v
         limit(RLIMIT_CORE, 0);
         limit(RLIMIT_DATA, limits->data_bytes);
         limit(RLIMIT_CPU, limits->cpu_s);
+        limit(RLIMIT_FSIZE, EK_BUNDLE_MOST_BYTES + EK_BUNDLE_FAULT_BYTES);
         parse(ctx, ends[1]);
         _exit(0);
     }
@@ -128,33 +136,114 @@ int check_wait(struct check *c, const char *model, struct ek_fault *fault)
                         model, stage, how);
 }
 
+/* What the child is given. */
+struct checked {
+    const struct options *o;
+    const struct check *c;
+};
+
+/* Faults are kept in the bundles, or found again in what is in them. */
+static int parse_weights(const struct checked *k, struct ek_bundle *b)
+{
+    struct model *model = NULL;
+    struct checksum_list list = {0};
+    enum sentence_pooling pooling;
+    int r = named_model(k->o, k->c->dir, NULL, b, &model, NULL);
+    if (r != -ENOMEM)
+        r = sentence_read(b, k->c->dir, &pooling, NULL);
+    if (r != -ENOMEM && strcmp(k->o->weights_checksums, "auto") == 0)
+        r = checksum_read(b, k->c->dir, NULL, &list, NULL);
+    return r;
+}
+
 static void parse_model(const void *ctx, int fd)
 {
-    const struct options *o = ctx;
-    const struct model_choice choice = {
-        .dtype = MODEL_DTYPE_AUTO, .quantization = o->quantization, .wide_groups = true};
-    struct model *model = NULL;
+    const struct checked *k = ctx;
+    const char *dir = k->c->dir;
+    struct ek_bundle *model = NULL, *text = NULL;
     struct tokenizer *tok = NULL;
     struct chat *chat = NULL;
-    char dir[4096];
-    int r = model_find(o->model, dir, sizeof(dir), NULL);
-    if (r < 0)
-        return;
-    confine_check(o, dir);
+    confine_check(k->o, dir);
     check_stage(fd, "config.json and the headers of the safetensors files");
-    r = model_open_as(dir, &choice, &model, NULL);
+    int r = ek_bundle_begin(k->c->model_fd, &model);
+    if (r == 0)
+        r = ek_bundle_begin(k->c->text_fd, &text);
+    if (r < 0)
+        _exit(NO_MEMORY);
+    r = parse_weights(k, model);
     check_stage(fd, "tokenizer.json");
     if (r != -ENOMEM)
-        r = tokenizer_load(dir, &tok, NULL);
+        r = tokenizer_load_from(text, dir, &tok, NULL);
     check_stage(fd, "the chat template");
     if (r != -ENOMEM)
-        r = chat_load(dir, o->chat_template, &chat, NULL);
-    _exit(r == -ENOMEM ? NO_MEMORY : 0); /* nothing is freed: it ends */
+        r = chat_load_from(text, dir, k->o->chat_template, &chat, NULL);
+    if (r == -ENOMEM || ek_bundle_end(model) < 0 || ek_bundle_end(text) < 0)
+        _exit(NO_MEMORY);
+    _exit(0); /* nothing is freed: it ends */
 }
 
 void check_model(struct check *c, const struct options *o)
 {
-    *c = (struct check){.fd = -1};
-    if (confine_is_on(o))
-        (void)check_begin(c, parse_model, o, &model_limits); /* else the server reads alone */
+    const struct checked k = {.o = o, .c = c};
+    *c = (struct check){.fd = -1, .model_fd = -1, .text_fd = -1};
+    if (!confine_is_on(o) || model_find(o->model, c->dir, sizeof(c->dir), NULL) < 0) {
+        c->dir[0] = '\0'; /* whoever looks for it says what is wrong */
+        return;
+    }
+    c->model_fd = ek_bundle_make();
+    c->text_fd = ek_bundle_make();
+    if (c->model_fd >= 0 && c->text_fd >= 0 && check_begin(c, parse_model, &k, &model_limits) == 0)
+        return;
+    ek_log(EK_LOG_WARNING, "The model's files are read without a process that parses them first: "
+                           "none could be made");
+    check_done(c);
+    c->dir[0] = '\0';
+}
+
+static int take_bundle(int fd, struct ek_bundle **ret_bundle)
+{
+    int r = ek_bundle_seal(fd);
+    if (r == 0)
+        r = ek_bundle_open(fd, ret_bundle);
+    return r;
+}
+
+int check_take(struct check *c, struct ek_fault *fault)
+{
+    if (c->pid == 0)
+        return 0;
+    int r = check_wait(c, c->dir, fault);
+    if (r < 0)
+        return r;
+    r = take_bundle(c->model_fd, &c->model);
+    if (r == 0)
+        r = take_bundle(c->text_fd, &c->text);
+    if (r < 0 && r != -ENOMEM)
+        r = ek_fault_set(fault, "model",
+                         "%s: the process that parsed its files has not handed back what it should "
+                         "have: do not use this model until you know why, and report it",
+                         c->dir);
+    return r;
+}
+
+static void bundle_done(int *fd, struct ek_bundle **b)
+{
+    ek_bundle_free(*b);
+    if (*fd >= 0)
+        (void)close(*fd);
+    *b = NULL;
+    *fd = -1;
+}
+
+void check_done_texts(struct check *c)
+{
+    if (c->dir[0])
+        bundle_done(&c->text_fd, &c->text);
+}
+
+void check_done(struct check *c)
+{
+    check_done_texts(c);
+    if (c->dir[0])
+        bundle_done(&c->model_fd, &c->model);
 }

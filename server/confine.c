@@ -228,6 +228,7 @@ void confine_check(const struct options *o, const char *dir)
     t.r = ek_sandbox_new(true, &t.set);
     if (t.r == 0) {
         allow_model(&t, dir);
+        allow(&t, o->generation_config, READ);
         allow(&t, o->chat_template, READ);
         if (t.r == 0)
             (void)ek_sandbox_enter(t.set);
@@ -295,7 +296,9 @@ void confine_say(const struct confined *c)
         ek_log(EK_LOG_WARNING, "Sandbox: others of this user may read the process's memory and "
                                "the kernel may write its core (--dumpable)");
     if (c->off)
-        ek_log(EK_LOG_INFO, "Sandbox: off (--no-sandbox, or a build with sanitizers)");
+        ek_log(EK_LOG_INFO,
+               "Sandbox: off (--no-sandbox, or a build with sanitizers), also for the parsers of "
+               "the model's files");
     else if (c->why[0])
         ek_log(EK_LOG_WARNING, "Sandbox: not all of it can be had here, serving without: %s",
                c->why);

@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "common/bundle.h"
 #include "common/cgroup.h"
 #include "common/clock.h"
 #include "common/err.h"
@@ -27,8 +28,8 @@
 #include "server/options.h"
 #include "server/sigbus.h"
 
-#define OWN_FD       3 /* what it has besides the standard ones: the socket, and the cgroup */
-#define KEPT_FDS     2
+#define OWN_FD       3 /* what it has besides the standard ones: socket, cgroup, the model's bundle */
+#define KEPT_FDS     3
 #define CHECK_MOST_S 5
 /* Added to the score by which the kernel chooses whom to kill for memory: a fifth of what there is.
  * Requests survive the engine, and not the server. */
@@ -38,6 +39,7 @@
 struct launching {
     const struct options *o;
     int socket;
+    int files;                      /* the memfd that models are read from, -1 = their own files */
     pid_t pid;                      /* its own */
     struct ek_apart_memory *memory; /* of the engine there is or was, NULL = none yet, */
     int memory_fd;                  /* and its descriptor */
@@ -69,9 +71,24 @@ static int find(const struct options *o, const struct ek_apart_order *order,
     return r;
 }
 
-static int load(const struct options *o, struct ek_apart_memory *m, const struct ek_backend **ret_b,
+/* The model out of what the server has read, too. */
+static int read_model(const struct launching *l, const char *dir, const struct ek_backend *b,
+                      struct model **ret_model, struct ek_fault *fault)
+{
+    struct ek_bundle *files = NULL;
+    int r = l->files < 0 ? 0 : ek_bundle_open(l->files, &files);
+    if (r == -EBADMSG)
+        r = ek_fault_set(fault, "model", "%s: what was read of its files is not there", dir);
+    if (r == 0)
+        r = named_model(l->o, dir, b, files, ret_model, fault);
+    ek_bundle_free(files);
+    return r;
+}
+
+static int load(const struct launching *l, const struct ek_backend **ret_b,
                 struct ek_device **ret_device, struct model **ret_model, struct ek_fault *fault)
 {
+    struct ek_apart_memory *m = l->memory;
     const struct ek_apart_order *order = ek_apart_order(m);
     struct ek_open_params open = {.devices = order->cards ? order->card : NULL,
                                   .threads = order->threads,
@@ -85,11 +102,11 @@ static int load(const struct options *o, struct ek_apart_memory *m, const struct
     struct model *model = NULL;
     struct ek_device *d = NULL;
 
-    int r = find(o, order, &open.each, dir, sizeof(dir), fault);
+    int r = find(l->o, order, &open.each, dir, sizeof(dir), fault);
     if (r == 0)
         b = ek_apart_inner(&open);
     if (r == 0)
-        r = named_model(o, dir, b, &model, fault);
+        r = read_model(l, dir, b, &model, fault);
     if (r == 0)
         r = b->open(&open, &d, fault);
     if (r == 0)
@@ -162,7 +179,7 @@ static void run_engine(const struct launching *l, const sigset_t *mask)
     (void)sigprocmask(SIG_SETMASK, mask, NULL);
     if (confine_engine_itself(l->o))
         confine_files(l->o, &c);
-    int r = load(l->o, l->memory, &backend, &device, &model, &fault);
+    int r = load(l, &backend, &device, &model, &fault);
     if (r < 0) {
         ek_apart_failed(l->memory, r, &fault);
         _exit(EK_EXIT_INTERNAL);
@@ -217,7 +234,7 @@ static void check(struct launching *l, uint32_t number)
             confine_files(l->o, &(struct confined){.off = !confine_is_on(l->o)});
         a.code = find(l->o, ek_apart_order(l->memory), &b, dir, sizeof(dir), &a.fault);
         if (a.code == 0)
-            a.code = named_model(l->o, dir, b, &model, &a.fault);
+            a.code = read_model(l, dir, b, &model, &a.fault);
         answer(l, &a);
         _exit(0);
     }
@@ -348,7 +365,7 @@ static void run_launcher(struct launching *l)
 /* The descriptors that it keeps, from OWN_FD on; all others are closed. */
 static bool keep_files(struct launching *l)
 {
-    int *const files[] = {&l->socket, &l->cgroup.dir};
+    int *const files[] = {&l->socket, &l->cgroup.dir, &l->files};
     int n = 0;
 
     for (int i = 0; i < KEPT_FDS; i++) /* first out of the way of each other */
@@ -395,7 +412,7 @@ int launcher_score_open(void)
 }
 
 int launcher_begin(struct launcher *l, const struct options *o, struct engine_cgroup *group,
-                   int score)
+                   int score, int files)
 {
     int ends[2], before = 0;
 
@@ -406,6 +423,7 @@ int launcher_begin(struct launcher *l, const struct options *o, struct engine_cg
     if (pid == 0) {
         struct launching own = {
             .o = o, .socket = ends[1], .engine_fd = -1, .memory_fd = -1, .cgroup = *group};
+        own.files = files;
         const int entered = engine_cgroup_enter(group);
         if (entered < 0) {
             ek_log(EK_LOG_WARNING, "The engine's process stays in the server's cgroup: %s",

@@ -24,6 +24,7 @@ struct launcher {
 int launcher_score_open(void);
 /* Before the process has a second thread or opens anything that an engine should not have: of the
  * descriptors it keeps the first three. The group's are closed here. `score` is of
- * launcher_score_open(), and stays the caller's. 0 or a negative errno. */
+ * launcher_score_open(), `files` the memfd of a bundle that the model is read from, -1 = its files;
+ * both stay the caller's. 0 or a negative errno. */
 int launcher_begin(struct launcher *l, const struct options *o, struct engine_cgroup *group,
-                   int score);
+                   int score, int files);

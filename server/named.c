@@ -52,7 +52,7 @@ uint64_t named_stamp(const char *dir)
 }
 
 int named_model(const struct options *o, const char *dir, const struct ek_backend *backend,
-                struct model **ret_model, struct ek_fault *fault)
+                struct ek_bundle *files, struct model **ret_model, struct ek_fault *fault)
 {
     const char *generation = o->generation_config;
     const bool named = strcmp(generation, "auto") != 0 && strcmp(generation, "vllm") != 0;
@@ -60,7 +60,9 @@ int named_model(const struct options *o, const char *dir, const struct ek_backen
                                         .quantization = o->quantization,
                                         .generation = named ? generation : NULL,
                                         .kv_f8 = options_kv_f8(o),
-                                        .wide_groups = strcmp(backend->name, "cpu") != 0};
+                                        .files = files,
+                                        .wide_groups =
+                                            !backend || strcmp(backend->name, "cpu") != 0};
     int r = model_open_as(dir, &choice, ret_model, fault);
     if (r == 0)
         (*ret_model)->graph.kv_i8 = options_kv_i8(o);

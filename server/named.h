@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 struct ek_backend;
+struct ek_bundle;
 struct ek_fault;
 struct model;
 struct options;
@@ -12,6 +13,7 @@ struct options;
 /* Tells files that were replaced: of the names, places, sizes and times of config.json and of all
  * weight files in the directory. */
 uint64_t named_stamp(const char *dir);
-/* `dir` is from model_find(). As model_open_as(). */
+/* `dir` is from model_find(); `backend` may be NULL when nothing is to be computed; `files`: what
+ * is read in place of the directory's, or NULL. As model_open_as(). */
 int named_model(const struct options *o, const char *dir, const struct ek_backend *backend,
-                struct model **ret_model, struct ek_fault *fault);
+                struct ek_bundle *files, struct model **ret_model, struct ek_fault *fault);

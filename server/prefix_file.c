@@ -7,10 +7,12 @@
 #include "server/prefix_file.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "common/err.h"
 #include "common/log.h"
@@ -29,7 +31,12 @@ void prefix_file_folder(const struct options *o)
     if (!slash || slash == o->prefix_file)
         return;
     (void)snprintf(dir, sizeof(dir), "%.*s", (int)(slash - o->prefix_file), o->prefix_file);
-    (void)mkdir(dir, 0700); /* it is there, or the file cannot be written, which is said then */
+    (void)mkdir(dir, 0700); /* it is there, or the next says why not */
+    if (access(dir, W_OK | X_OK) < 0)
+        ek_log(EK_LOG_WARNING,
+               "Cached prefixes will not be kept over restarts: %s cannot be written: %s; name "
+               "another folder with --prefix-file, or give its unit a StateDirectory=",
+               dir, strerror(errno));
 }
 
 void prefix_file_note_model(struct stack *s)

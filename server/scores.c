@@ -135,10 +135,11 @@ static int overrides_apply(const char *text, const struct tokenizer *tok, struct
 }
 
 /* Whether the model was made for its states, and those behind the last token. */
-static int find_embeds(const struct options *o, struct model *m, struct ek_fault *fault)
+static int find_embeds(const struct options *o, struct ek_bundle *files, struct model *m,
+                       struct ek_fault *fault)
 {
     enum sentence_pooling pooling;
-    int r = sentence_read(m->dir, &pooling, fault);
+    int r = sentence_read(files, m->dir, &pooling, fault);
     if (r < 0)
         return r;
     if (strcmp(o->convert, "auto") != 0)
@@ -157,11 +158,11 @@ static int find_embeds(const struct options *o, struct model *m, struct ek_fault
     return 0;
 }
 
-int scores_find(const struct options *o, const struct tokenizer *tok, struct model *m,
-                struct ek_fault *fault)
+int scores_find(const struct options *o, struct ek_bundle *files, const struct tokenizer *tok,
+                struct model *m, struct ek_fault *fault)
 {
     int r = overrides_apply(o->hf_overrides, tok, m, fault);
-    return r < 0 ? r : find_embeds(o, m, fault);
+    return r < 0 ? r : find_embeds(o, files, m, fault);
 }
 
 /* A template for pairs: one that was given, or the model's own where it knows both roles. */

@@ -8,6 +8,7 @@
  */
 #pragma once
 
+struct ek_bundle;
 struct chat;
 struct ek_fault;
 struct model;
@@ -15,9 +16,10 @@ struct options;
 struct served;
 struct tokenizer;
 
-/* Notes it in the model, before its files are closed. 0, -EBADMSG with a fault, -ENOMEM. */
-int scores_find(const struct options *o, const struct tokenizer *tok, struct model *m,
-                struct ek_fault *fault);
+/* Notes it in the model, of what is in `files` where that is a bundle, before its files are closed.
+ * 0, -EBADMSG with a fault, -ENOMEM. */
+int scores_find(const struct options *o, struct ek_bundle *files, const struct tokenizer *tok,
+                struct model *m, struct ek_fault *fault);
 /* Tells the API of it, and the log. chat may be NULL. */
 void scores_fill(const struct options *o, const struct model *m, const struct chat *chat,
                  struct served *served);

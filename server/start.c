@@ -195,10 +195,12 @@ static int make_lexicon(struct stack *s)
 static int open_model(struct stack *s, struct ek_fault *fault)
 {
     char dir[4096];
-    int r = model_find(s->o->model, dir, sizeof(dir), fault);
-    if (r == 0)
-        r = check_wait(&s->check, dir, fault);
-    return r < 0 ? r : named_model(s->o, dir, s->backend, &s->model, fault);
+    int r = check_take(&s->check, fault);
+    if (r == 0 && !s->check.model) /* it has found it */
+        r = model_find(s->o->model, dir, sizeof(dir), fault);
+    return r < 0 ? r
+                 : named_model(s->o, s->check.model ? s->check.dir : dir, s->backend,
+                               s->check.model, &s->model, fault);
 }
 
 static int start_texts(struct stack *s, struct ek_fault *fault)
@@ -206,7 +208,7 @@ static int start_texts(struct stack *s, struct ek_fault *fault)
     int r = open_model(s, fault);
     const char *dir = r == 0 ? s->model->dir : "";
     if (r == 0)
-        r = tokenizer_load(dir, &s->tok, fault);
+        r = tokenizer_load_from(s->check.text, dir, &s->tok, fault);
     if (r == 0 && tokenizer_count(s->tok) > s->model->graph.vocab)
         r = ek_fault_set(
             fault, "vocab_size",
@@ -214,11 +216,12 @@ static int start_texts(struct stack *s, struct ek_fault *fault)
             "%u; use the files of one model, or remove the tokens above",
             dir, tokenizer_count(s->tok) - 1, s->model->graph.vocab);
     if (r == 0)
-        r = chat_load(dir, s->o->chat_template, &s->chat, fault);
+        r = chat_load_from(s->check.text, dir, s->o->chat_template, &s->chat, fault);
     if (r == 0)
-        r = scores_find(s->o, s->tok, s->model, fault);
+        r = scores_find(s->o, s->check.model, s->tok, s->model, fault);
     if (r == 0 && s->o->enable_tokenizer_info_endpoint)
-        r = tokinfo_write(dir, s->chat, &s->tokenizer_info, fault);
+        r = tokinfo_write(s->check.text, dir, s->chat, &s->tokenizer_info, fault);
+    check_done_texts(&s->check);
     if (r == 0)
         r = answer_parsers_choose(s, fault);
     if (r == 0 && s->o->responses_store_bytes)
@@ -303,6 +306,7 @@ void start_done(struct stack *s)
     lexicon_free(s->lexicon);
     ek_buf_done(&s->tokenizer_info);
     past_store_free(s->pasts);
+    check_done(&s->check);
     chat_free(s->chat);
     tokenizer_free(s->tok);
     model_free(s->model);

@@ -83,8 +83,8 @@ int start_verify(struct stack *s, struct ek_fault *fault)
         return 0;
     http_progress(s->http, "verifying checksums", 0, 0);
     (void)sd_notify(0, "STATUS=Verifying checksums");
-    int r = checksum_verify(s->model->dir, strcmp(list, "auto") == 0 ? NULL : list, &files, &bytes,
-                            fault);
+    int r = checksum_verify(s->check.model, s->model->dir, strcmp(list, "auto") == 0 ? NULL : list,
+                            &files, &bytes, fault);
     if (r == 0 && files > 0)
         ek_log(EK_LOG_INFO, "Verified the checksums of %u files, %.1f MB, in %.1f s", files,
                (double)bytes / 1e6, (double)(ek_now_us() - start) / 1e6);
@@ -116,6 +116,7 @@ static int load_device(struct stack *s, struct ek_fault *fault)
     if (r == 0) {
         prefix_file_note_model(s);
         model_close_files(s->model);
+        check_done(&s->check); /* an engine of its own has it, too */
     }
     return r;
 }

@@ -122,7 +122,7 @@ static int verify_one(struct checksum_work *w, const struct checksum *c, struct 
 {
     struct ek_weight_file f = {0};
     uint8_t hash[CHECKSUM_BYTES];
-    int r = model_file_map(w->dir, c->name, &f, fault);
+    int r = model_file_map(w->dir, c->name, &f, NULL, fault);
 
     if (r < 0)
         return r;
@@ -203,43 +203,50 @@ static int check_listed(const char *dir, const char *file, const struct checksum
     return r;
 }
 
-static int read_list(const char *dir, const char *path, struct ek_buf *text, struct ek_fault *fault)
+static int read_list(struct ek_bundle *b, const char *dir, const char *path, struct ek_buf *text,
+                     struct ek_fault *fault)
 {
     char parent[4096] = ".";
     const char *slash = path ? strrchr(path, '/') : NULL;
 
     if (!path)
-        return model_file_read(dir, CHECKSUM_FILE, LIST_MOST_BYTES, text, fault);
+        return model_file_read(b, dir, CHECKSUM_FILE, LIST_MOST_BYTES, text, fault);
     if (slash && (size_t)(slash - path) < sizeof(parent))
         (void)snprintf(parent, sizeof(parent), "%.*s", slash > path ? (int)(slash - path) : 1,
                        path);
-    int r = model_file_read(parent, slash ? slash + 1 : path, LIST_MOST_BYTES, text, fault);
+    int r = model_file_read(NULL, parent, slash ? slash + 1 : path, LIST_MOST_BYTES, text, fault);
     return r == -ENOENT ? -EBADMSG : r;
 }
 
-int checksum_verify(const char *dir, const char *path, uint32_t *ret_files, uint64_t *ret_bytes,
-                    struct ek_fault *fault)
+int checksum_read(struct ek_bundle *b, const char *dir, const char *path,
+                  struct checksum_list *ret_list, struct ek_fault *fault)
 {
-    const char *file = path ? path : CHECKSUM_FILE;
-    struct checksum_list list = {0};
     struct ek_buf text = {0};
-    struct checksum_work w = {.dir = dir, .list = &list};
-    int r = 0;
+    *ret_list = (struct checksum_list){0};
+    if (!path && !model_file_exists(b, dir, CHECKSUM_FILE))
+        return 0;
+    int r = read_list(b, dir, path, &text, fault);
+    if (r == 0)
+        r = checksum_parse(path ? path : CHECKSUM_FILE, text.data ? text.data : "", text.len,
+                           ret_list, fault);
+    ek_buf_done(&text);
+    return r;
+}
 
-    if (path || model_file_exists(dir, CHECKSUM_FILE)) {
-        r = read_list(dir, path, &text, fault);
-        if (r == 0)
-            r = checksum_parse(file, text.data ? text.data : "", text.len, &list, fault);
-        if (r == 0)
-            r = check_listed(dir, file, &list, fault);
-        if (r == 0)
-            r = verify_all(&w, fault);
-    }
+int checksum_verify(struct ek_bundle *b, const char *dir, const char *path, uint32_t *ret_files,
+                    uint64_t *ret_bytes, struct ek_fault *fault)
+{
+    struct checksum_list list = {0};
+    struct checksum_work w = {.dir = dir, .list = &list};
+    int r = checksum_read(b, dir, path, &list, fault);
+    if (r == 0 && list.count > 0)
+        r = check_listed(dir, path ? path : CHECKSUM_FILE, &list, fault);
+    if (r == 0 && list.count > 0)
+        r = verify_all(&w, fault);
     if (r == 0) {
         *ret_files = list.count;
         *ret_bytes = atomic_load(&w.bytes);
     }
-    ek_buf_done(&text);
     checksum_done(&list);
     return r;
 }

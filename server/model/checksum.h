@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct ek_bundle;
 struct ek_fault;
 
 #define CHECKSUM_FILE       "SHA256SUMS"
@@ -30,8 +31,11 @@ int checksum_parse(const char *file, const char *text, size_t len, struct checks
                    struct ek_fault *fault);
 void checksum_done(struct checksum_list *list); /* a zeroed one is fine */
 
-/* Reads the list and all files on it, several at once. `path` NULL: that of the directory, if there
- * is one. -EBADMSG with a fault that names the file, -ENOMEM. 0 with what was read; 0 files: there
- * is no list. */
-int checksum_verify(const char *dir, const char *path, uint32_t *ret_files, uint64_t *ret_bytes,
-                    struct ek_fault *fault);
+/* The list of a file `path`, NULL = that of the directory, out of a bundle where `b` is one; none
+ * is an empty list. -EBADMSG with a fault, -ENOMEM. */
+int checksum_read(struct ek_bundle *b, const char *dir, const char *path,
+                  struct checksum_list *ret_list, struct ek_fault *fault);
+/* Reads that list and all files on it, several at once. -EBADMSG with a fault that names the file,
+ * -ENOMEM. 0 with what was read; 0 files: there is no list. */
+int checksum_verify(struct ek_bundle *b, const char *dir, const char *path, uint32_t *ret_files,
+                    uint64_t *ret_bytes, struct ek_fault *fault);

@@ -119,7 +119,7 @@ int classes_load(const char *dir, const struct model_config *c, struct st_set *t
         return 0;
     int r = rows_load(k, c, tensors, fault);
     if (r == 0)
-        r = model_file_read(dir, "config.json", CONFIG_MOST_BYTES, &text, fault);
+        r = model_file_read(tensors->bundle, dir, "config.json", CONFIG_MOST_BYTES, &text, fault);
     if (r == 0)
         r = model_json_parse("config.json", text.data, text.len, &root, fault);
     if (r == 0) {

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "common/buf.h"
+#include "common/bundle.h"
 #include "common/err.h"
 
 bool model_name_ok(const char *name)
@@ -40,11 +41,13 @@ static int path_make(const char *dir, const char *name, char path[PATH_MAX], str
     return 0;
 }
 
-bool model_file_exists(const char *dir, const char *name)
+bool model_file_exists(const struct ek_bundle *b, const char *dir, const char *name)
 {
     char path[PATH_MAX];
     struct stat st;
-    return path_make(dir, name, path, NULL) == 0 && stat(path, &st) == 0;
+    if (path_make(dir, name, path, NULL) < 0)
+        return false;
+    return b && !ek_bundle_is_open(b) ? ek_bundle_find(b, path) != NULL : stat(path, &st) == 0;
 }
 
 /* What systemd's sandbox does to directories that only look forbidden. */
@@ -56,8 +59,17 @@ static const char *hidden(const char *dir)
                : "";
 }
 
+static int say_missing(const char *dir, const char *name, struct ek_fault *fault)
+{
+    (void)ek_fault_set(fault, name,
+                       "%s: there is no such file in %s; download the model again or name another "
+                       "directory",
+                       name, dir);
+    return -ENOENT;
+}
+
 /* Opens a regular file. */
-static int file_open(const char *dir, const char *name, int *ret_fd, uint64_t *ret_size,
+static int file_open(const char *dir, const char *name, int *ret_fd, struct stat *ret_st,
                      struct ek_fault *fault)
 {
     char path[PATH_MAX];
@@ -67,41 +79,31 @@ static int file_open(const char *dir, const char *name, int *ret_fd, uint64_t *r
 
     /* A pipe in place of the file must not block the start. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) {
-        r = errno == ENOENT || errno == ENOTDIR ? -ENOENT : -EBADMSG;
-        if (r == -ENOENT)
-            (void)ek_fault_set(fault, name,
-                               "%s: there is no such file in %s; download the model again or name "
-                               "another directory",
-                               name, dir);
-        else
-            (void)ek_fault_set(fault, name,
-                               "%s: cannot be opened in %.200s: %s; the server's user must be able "
-                               "to read it%s",
-                               name, dir, strerror(errno), hidden(dir));
-        return r;
-    }
-
-    struct stat st;
-    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
+    if (fd < 0 && (errno == ENOENT || errno == ENOTDIR))
+        return say_missing(dir, name, fault);
+    if (fd < 0)
+        return ek_fault_set(fault, name,
+                            "%s: cannot be opened in %.200s: %s; the server's user must be able to "
+                            "read it%s",
+                            name, dir, strerror(errno), hidden(dir));
+    if (fstat(fd, ret_st) < 0 || !S_ISREG(ret_st->st_mode)) {
         (void)close(fd); /* opened for reading: nothing to lose */
         return ek_fault_set(fault, name, "%s: is not a regular file; put the real file there",
                             name);
     }
     *ret_fd = fd;
-    *ret_size = (uint64_t)st.st_size;
     return 0;
 }
 
-int model_file_read(const char *dir, const char *name, size_t most_bytes, struct ek_buf *out,
-                    struct ek_fault *fault)
+static int read_itself(const char *dir, const char *name, size_t most_bytes, struct ek_buf *out,
+                       struct ek_fault *fault)
 {
     int fd = -1;
-    uint64_t size = 0;
-    ek_buf_clear(out);
-    int r = file_open(dir, name, &fd, &size, fault);
+    struct stat st = {0};
+    int r = file_open(dir, name, &fd, &st, fault);
     if (r < 0)
         return r;
+    const uint64_t size = (uint64_t)st.st_size;
     if (size > most_bytes) {
         r = ek_fault_set(fault, name,
                          "%s: has %llu bytes, more than the %zu that are allowed; it is not what "
@@ -133,14 +135,48 @@ out:
     return r;
 }
 
-int model_file_map(const char *dir, const char *name, struct ek_weight_file *ret_file,
-                   struct ek_fault *fault)
+static bool is_json(const char *name)
 {
-    int fd = -1;
-    uint64_t size = 0;
-    int r = file_open(dir, name, &fd, &size, fault);
+    const char *dot = strrchr(name, '.');
+    return dot && strcmp(dot, ".json") == 0;
+}
+
+int model_file_read(struct ek_bundle *b, const char *dir, const char *name, size_t most_bytes,
+                    struct ek_buf *out, struct ek_fault *fault)
+{
+    struct ek_fault own = {0};
+    char path[PATH_MAX];
+    const struct ek_bundle_read read = {.path = path,
+                                        .what = name,
+                                        .field = name,
+                                        .is_json = is_json(name),
+                                        .most_bytes = most_bytes};
+    if (!fault)
+        fault = &own; /* a bundle keeps it */
+    ek_buf_clear(out);
+    int r = path_make(dir, name, path, fault);
     if (r < 0)
         return r;
+    if (!b)
+        return read_itself(dir, name, most_bytes, out, fault);
+    r = ek_bundle_take(b, &read, out, fault);
+    if (r != -ENOENT)
+        return r;
+    if (!ek_bundle_is_open(b))
+        return say_missing(dir, name, fault);
+    r = read_itself(dir, name, most_bytes, out, fault);
+    return ek_bundle_keep(b, &read, r, out, fault);
+}
+
+int model_file_map(const char *dir, const char *name, struct ek_weight_file *ret_file,
+                   struct ek_bundle_file *ret_which, struct ek_fault *fault)
+{
+    int fd = -1;
+    struct stat st = {0};
+    int r = file_open(dir, name, &fd, &st, fault);
+    if (r < 0)
+        return r;
+    const uint64_t size = (uint64_t)st.st_size;
     if (size == 0 || size > SIZE_MAX / 2) {
         r = ek_fault_set(fault, name, "%s: has %llu bytes; download it again", name,
                          (unsigned long long)size);
@@ -157,6 +193,12 @@ int model_file_map(const char *dir, const char *name, struct ek_weight_file *ret
         goto out;
     }
     *ret_file = (struct ek_weight_file){.data = p, .size_bytes = size, .mapped = true};
+    if (ret_which)
+        *ret_which = (struct ek_bundle_file){
+            .device = (uint64_t)st.st_dev,
+            .inode = (uint64_t)st.st_ino,
+            .size_bytes = size,
+            .changed_ns = (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec};
 out:
     (void)close(fd); /* the mapping outlives it */
     return r;

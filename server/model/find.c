@@ -69,7 +69,7 @@ static int snapshot(const char *base, const char *id, char *ret_dir, size_t byte
     int org = (int)(strchr(id, '/') - id);
     if (!path_of(refs, sizeof(refs), "%s/models--%.*s--%s/refs", base, org, id, id + org + 1))
         return 0;
-    int r = model_file_read(refs, "main", sizeof(revision) - 1, &text, NULL);
+    int r = model_file_read(NULL, refs, "main", sizeof(revision) - 1, &text, NULL);
     if (r == 0)
         (void)snprintf(revision, sizeof(revision), "%.*s",
                        (int)strcspn(text.data ? text.data : "", " \r\n"),

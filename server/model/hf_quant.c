@@ -17,11 +17,11 @@
 #define MOST_BYTES (4u << 20)
 
 /* {"quantization": {"quant_algo", "kv_cache_quant_algo", ...}} */
-static int read_own(const char *dir, json_t **ret_own, struct ek_fault *fault)
+static int read_own(struct ek_bundle *b, const char *dir, json_t **ret_own, struct ek_fault *fault)
 {
     struct ek_buf text = {0};
     json_error_t e;
-    int r = model_file_read(dir, NAME, MOST_BYTES, &text, fault);
+    int r = model_file_read(b, dir, NAME, MOST_BYTES, &text, fault);
     json_t *root = r == 0 ? ek_json_parse(text.data, text.len, 0, &e) : NULL;
     json_t *own = json_object_get(root, "quantization");
     ek_buf_done(&text);
@@ -52,17 +52,18 @@ static int write_joined(json_t *config, json_t *own, struct ek_buf *text)
     return r;
 }
 
-int hf_quant_join(const char *dir, struct ek_buf *config, struct ek_fault *fault)
+int hf_quant_join(struct ek_bundle *b, const char *dir, struct ek_buf *config,
+                  struct ek_fault *fault)
 {
     json_error_t e;
     json_t *own = NULL;
-    if (!model_file_exists(dir, NAME))
+    if (!model_file_exists(b, dir, NAME))
         return 0;
     json_t *root = ek_json_parse(config->data, config->len, 0, &e);
     int r = 0; /* what is no configuration is told of by who reads it next */
     if (json_is_object(root) && !json_object_get(root, "quantization_config") &&
         !json_object_get(root, "compression_config"))
-        r = read_own(dir, &own, fault);
+        r = read_own(b, dir, &own, fault);
     if (own)
         r = write_joined(root, own, config);
     json_decref(own);

@@ -22,19 +22,21 @@
 
 #define CONFIG_MOST_BYTES (4u << 20)
 
-static int config_load(struct model *m, const char *generation, struct model_config *c,
+static int config_load(struct model *m, const struct model_choice *choice, struct model_config *c,
                        struct ek_fault *fault)
 {
     struct ek_buf text = {0};
-    int r = model_file_read(m->dir, "config.json", CONFIG_MOST_BYTES, &text, fault);
+    const char *generation = choice->generation;
+    int r = model_file_read(choice->files, m->dir, "config.json", CONFIG_MOST_BYTES, &text, fault);
     if (r == 0)
-        r = hf_quant_join(m->dir, &text, fault);
+        r = hf_quant_join(choice->files, m->dir, &text, fault);
     if (r == 0)
         r = config_parse(text.data, text.len, c, fault);
     m->defaults = config_no_defaults();
     const char *dir = generation ? generation : m->dir;
-    if (r == 0 && (generation || model_file_exists(dir, "generation_config.json"))) {
-        r = model_file_read(dir, "generation_config.json", CONFIG_MOST_BYTES, &text, fault);
+    if (r == 0 && (generation || model_file_exists(choice->files, dir, "generation_config.json"))) {
+        r = model_file_read(choice->files, dir, "generation_config.json", CONFIG_MOST_BYTES, &text,
+                            fault);
         if (r == 0)
             r = config_parse_generation(text.data, text.len, c, &m->defaults, fault);
     }
@@ -147,7 +149,7 @@ int model_open(const char *dir, enum model_dtype dtype, struct model **ret_model
 int model_open_as(const char *dir, const struct model_choice *choice, struct model **ret_model,
                   struct ek_fault *fault)
 {
-    struct st_set tensors = {0};
+    struct st_set tensors = {.bundle = choice->files};
     struct model_config *c = calloc(1, sizeof(*c));
     struct model *m = calloc(1, sizeof(*m));
     int r = -ENOMEM;
@@ -162,7 +164,7 @@ int model_open_as(const char *dir, const struct model_choice *choice, struct mod
         goto out;
     }
 
-    r = config_load(m, choice->generation, c, fault);
+    r = config_load(m, choice, c, fault);
     if (r == 0)
         r = tensors_load(&tensors, dir, c, fault);
     if (r < 0)

@@ -12,6 +12,7 @@
 #include "server/model/classes.h"
 #include "server/model/parameters.h"
 
+struct ek_bundle;
 struct ek_fault;
 
 struct model {
@@ -39,6 +40,7 @@ enum model_dtype { MODEL_DTYPE_AUTO, MODEL_DTYPE_F32, MODEL_DTYPE_F16, MODEL_DTY
 struct model_choice {
     enum model_dtype dtype;
     const char *generation;   /* directory of generation_config.json, NULL = the model's, if any */
+    struct ek_bundle *files;  /* what is read in place of the directory's, NULL = those */
     const char *quantization; /* as --quantization, NULL or "auto" = as the files are */
     bool kv_f8;               /* a KV cache of E4M3 */
     /* The backend keeps groups of 32 columns times a power of two only, and multiplies 8 bits that

@@ -12,19 +12,23 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <jansson.h>
 
 #include "common/buf.h"
+#include "common/bundle.h"
 #include "common/err.h"
 #include "server/model/files.h"
 #include "server/model/json.h"
 
 #define INDEX_MOST_BYTES (64u << 20)
 #define NAME_MOST        1024u /* bytes of a tensor's name */
+#define HEADER_AT        8u    /* bytes before it: its length */
 
 static const char SINGLE[] = "model.safetensors";
 static const char INDEX[] = "model.safetensors.index.json";
@@ -234,11 +238,12 @@ static int header_read(struct st_set *s, const struct tensor_entry *file, json_t
                         file->data_at + file->data_bytes, file->fault);
 }
 
-int st_parse(struct st_set *s, const char *file_name, const void *data, uint64_t size_bytes,
-             struct ek_fault *fault)
+/* Where the header ends and the data begin. */
+static int header_find(const char *file_name, const void *data, uint64_t size_bytes,
+                       uint64_t *ret_end, struct ek_fault *fault)
 {
     const uint8_t *p = data;
-    if (size_bytes < 8)
+    if (size_bytes < HEADER_AT)
         return ek_fault_set(fault, file_name,
                             "%s: has %" PRIu64 " bytes, too few for a header: it is truncated; "
                             "download it again",
@@ -251,23 +256,38 @@ int st_parse(struct st_set *s, const char *file_name, const void *data, uint64_t
                             "%s: says that its header has %" PRIu64 " bytes, more than the %u that "
                             "are allowed: it is not a safetensors file; download it again",
                             file_name, header, ST_HEADER_MOST);
-    if (header > size_bytes - 8)
+    if (header > size_bytes - HEADER_AT)
         return ek_fault_set(fault, file_name,
                             "%s: its header ends at byte %" PRIu64 " but the file has %" PRIu64
                             " bytes: it is truncated; download it again",
-                            file_name, header + 8, size_bytes);
+                            file_name, header + HEADER_AT, size_bytes);
+    *ret_end = HEADER_AT + header;
+    return 0;
+}
 
+/* Adds the tensors of a header whose data lie from data_at to the end of the file. */
+static int header_parse(struct st_set *s, const char *file_name, const char *text, size_t len,
+                        uint64_t data_at, uint64_t size_bytes, struct ek_fault *fault)
+{
     json_t *root = NULL;
-    int r = model_json_parse(file_name, (const char *)p + 8, (size_t)header, &root, fault);
+    int r = model_json_parse(file_name, text, len, &root, fault);
     if (r < 0)
         return r;
-    struct tensor_entry e = {.file = file_name,
-                             .data_at = 8 + header,
-                             .data_bytes = size_bytes - 8 - header,
-                             .fault = fault};
+    struct tensor_entry e = {
+        .file = file_name, .data_at = data_at, .data_bytes = size_bytes - data_at, .fault = fault};
     r = header_read(s, &e, root);
     json_decref(root);
     return r;
+}
+
+int st_parse(struct st_set *s, const char *file_name, const void *data, uint64_t size_bytes,
+             struct ek_fault *fault)
+{
+    uint64_t end = 0;
+    int r = header_find(file_name, data, size_bytes, &end, fault);
+    return r < 0 ? r
+                 : header_parse(s, file_name, (const char *)data + HEADER_AT,
+                                (size_t)(end - HEADER_AT), end, size_bytes, fault);
 }
 
 int st_sort(struct st_set *s, struct ek_fault *fault)
@@ -311,21 +331,78 @@ static int files_reserve(struct st_set *s)
     return 0;
 }
 
+/* A header on its way into the bundle: what is parsed here is what another process will get. `r` is
+ * what became of the mapping. */
+static int header_keep(struct st_set *s, struct ek_bundle_read *read, const char *name,
+                       const struct ek_weight_file *f, int r, struct ek_fault *fault)
+{
+    struct ek_buf text = {0};
+    if (r == 0)
+        r = header_find(name, f->data, f->size_bytes, &read->at, fault);
+    if (r == 0)
+        r = ek_buf_add(&text, (const char *)f->data + HEADER_AT, (size_t)(read->at - HEADER_AT));
+    r = ek_bundle_keep(s->bundle, read, r, &text, fault);
+    if (r == 0)
+        r = header_parse(s, name, text.data, text.len, read->at, f->size_bytes, fault);
+    ek_buf_done(&text);
+    return r;
+}
+
+/* A header out of the bundle, and whether the file is the one that it was read of. */
+static int header_take(struct st_set *s, const struct ek_bundle_read *read, const char *name,
+                       const struct ek_weight_file *f, struct ek_fault *fault)
+{
+    const struct ek_bundle_part *p = ek_bundle_find(s->bundle, read->path);
+    struct ek_buf text = {0};
+    if (!p || (!p->is_fault && memcmp(&p->file, &read->file, sizeof(p->file)) != 0))
+        return ek_fault_set(fault, name,
+                            "%s: is not the file that it was when its header was read; start "
+                            "again when nothing writes to the model's directory",
+                            name);
+    if (!p->is_fault &&
+        (p->at < HEADER_AT || p->at > f->size_bytes || p->at - HEADER_AT > ST_HEADER_MOST))
+        return ek_fault_set(fault, name, "%s: its data cannot begin at byte %" PRIu64, name, p->at);
+    int r = ek_bundle_take(s->bundle, read, &text, fault);
+    if (r == 0)
+        r = header_parse(s, name, text.data, text.len, p->at, f->size_bytes, fault);
+    ek_buf_done(&text);
+    return r;
+}
+
+static int header_bundled(struct st_set *s, struct ek_bundle_read *read, const char *name,
+                          const struct ek_weight_file *f, int mapped, struct ek_fault *fault)
+{
+    if (ek_bundle_is_open(s->bundle))
+        return header_keep(s, read, name, f, mapped, fault);
+    return mapped < 0 ? mapped : header_take(s, read, name, f, fault);
+}
+
 static int file_add(struct st_set *s, const char *dir, const char *name, struct ek_fault *fault)
 {
     struct ek_weight_file f = {0};
+    struct ek_fault own = {0};
+    char path[PATH_MAX];
+    struct ek_bundle_read read = {
+        .path = path, .what = name, .field = name, .is_json = true, .most_bytes = ST_HEADER_MOST};
     char *copy = ek_arena_copy(&s->arena, name, strlen(name));
     if (!copy)
         return -ENOMEM;
+    if (!fault)
+        fault = &own; /* the bundle keeps it */
     int r = files_reserve(s);
-    if (r == 0)
-        r = model_file_map(dir, name, &f, fault);
     if (r < 0)
         return r;
-    r = st_parse(s, copy, f.data, f.size_bytes, fault);
-    s->file[s->files] = f; /* unmapped by st_done() also after a fault */
-    s->file_name[s->files] = copy;
-    s->files++;
+    r = model_file_map(dir, name, &f, &read.file, fault); /* says when the path is too long */
+    (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
+    if (s->bundle && r != -ENOMEM)
+        r = header_bundled(s, &read, copy, &f, r, fault);
+    else if (r == 0)
+        r = st_parse(s, copy, f.data, f.size_bytes, fault);
+    if (f.data) {
+        s->file[s->files] = f; /* unmapped by st_done() also after a fault */
+        s->file_name[s->files] = copy;
+        s->files++;
+    }
     return r;
 }
 
@@ -404,13 +481,13 @@ int st_open(struct st_set *s, const char *dir, struct ek_fault *fault)
     json_t *root = NULL;
     int r;
 
-    if (model_file_exists(dir, SINGLE)) {
+    if (model_file_exists(s->bundle, dir, SINGLE)) {
         r = file_add(s, dir, SINGLE, fault);
         if (r == 0)
             r = st_sort(s, fault);
         goto out;
     }
-    if (!model_file_exists(dir, INDEX)) {
+    if (!model_file_exists(s->bundle, dir, INDEX)) {
         (void)ek_fault_set(fault, SINGLE,
                            "%s: neither it nor %s is in %s; download the model's safetensors files "
                            "(pickled .bin files are not read)",
@@ -418,7 +495,7 @@ int st_open(struct st_set *s, const char *dir, struct ek_fault *fault)
         r = -ENOENT;
         goto out;
     }
-    r = model_file_read(dir, INDEX, INDEX_MOST_BYTES, &text, fault);
+    r = model_file_read(s->bundle, dir, INDEX, INDEX_MOST_BYTES, &text, fault);
     if (r < 0)
         goto out;
     r = model_json_parse(INDEX, text.data, text.len, &root, fault);

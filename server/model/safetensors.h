@@ -11,6 +11,7 @@
 #include "common/arena.h"
 #include "kernels/backend.h"
 
+struct ek_bundle;
 struct ek_fault;
 
 #define ST_HEADER_MOST  100000000u /* bytes of a header, as in the reference reader */
@@ -36,7 +37,8 @@ struct st_set {
     struct ek_weight_file *file;
     const char **file_name;
     uint32_t files;
-    struct ek_arena arena; /* names */
+    struct ek_arena arena;    /* names */
+    struct ek_bundle *bundle; /* what is read in place of the directory's headers; NULL = those */
 };
 
 /* Adds the tensors of one file in memory (a mapping; it is not kept). -EBADMSG with a fault that
@@ -48,7 +50,8 @@ int st_parse(struct st_set *s, const char *file_name, const void *data, uint64_t
 int st_sort(struct st_set *s, struct ek_fault *fault);
 /* All of the above for a directory: model.safetensors, else the files that
  * model.safetensors.index.json names, which must hold the tensors that it says they do. The files
- * stay mapped until st_done(). s is zeroed by the caller. */
+ * stay mapped until st_done(). s is zeroed by the caller, but for a bundle: of a file in it the
+ * header is not looked at, and it must be the file that was read then. */
 int st_open(struct st_set *s, const char *dir, struct ek_fault *fault);
 struct st_tensor *st_find(const struct st_set *s, const char *name); /* NULL if there is none */
 const char *st_file_name(const struct st_set *s, const struct st_tensor *t);

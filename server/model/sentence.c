@@ -31,8 +31,8 @@ static json_t *list_load(const struct ek_buf *text)
     return NULL;
 }
 
-static int pooling_read(const char *dir, const char *path, enum sentence_pooling *ret_pooling,
-                        struct ek_fault *fault)
+static int pooling_read(struct ek_bundle *b, const char *dir, const char *path,
+                        enum sentence_pooling *ret_pooling, struct ek_fault *fault)
 {
     struct ek_buf text = {0};
     json_t *root = NULL;
@@ -40,7 +40,7 @@ static int pooling_read(const char *dir, const char *path, enum sentence_pooling
     if (!model_name_ok(path))
         return ek_fault_set(fault, MODULES, MODULES ": the path of its pooling is no plain name");
     (void)snprintf(at, sizeof(at), "%s/%s", dir, path);
-    int r = model_file_read(at, POOLING_SETTING, MODULES_BYTES, &text, fault);
+    int r = model_file_read(b, at, POOLING_SETTING, MODULES_BYTES, &text, fault);
     if (r == 0)
         r = model_json_parse(POOLING_SETTING, text.data, text.len, &root, fault);
     if (r == 0) {
@@ -54,13 +54,14 @@ static int pooling_read(const char *dir, const char *path, enum sentence_pooling
     return r == -ENOENT ? -EBADMSG : r;
 }
 
-int sentence_read(const char *dir, enum sentence_pooling *ret_pooling, struct ek_fault *fault)
+int sentence_read(struct ek_bundle *b, const char *dir, enum sentence_pooling *ret_pooling,
+                  struct ek_fault *fault)
 {
     struct ek_buf text = {0};
     *ret_pooling = SENTENCE_NONE;
-    if (!model_file_exists(dir, MODULES))
+    if (!model_file_exists(b, dir, MODULES))
         return 0;
-    int r = model_file_read(dir, MODULES, MODULES_BYTES, &text, fault);
+    int r = model_file_read(b, dir, MODULES, MODULES_BYTES, &text, fault);
     json_t *list = r == 0 ? list_load(&text) : NULL;
     if (r == 0 && !list)
         r = ek_fault_set(fault, MODULES, MODULES ": it is no list of modules; get it again");
@@ -70,7 +71,7 @@ int sentence_read(const char *dir, enum sentence_pooling *ret_pooling, struct ek
         const char *path = json_string_value(json_object_get(m, "path"));
         const char *last = type ? strrchr(type, '.') : NULL;
         if (last && path && strcmp(last, ".Pooling") == 0)
-            r = pooling_read(dir, path, ret_pooling, fault);
+            r = pooling_read(b, dir, path, ret_pooling, fault);
     }
     json_decref(list);
     ek_buf_done(&text);

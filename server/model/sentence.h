@@ -4,6 +4,7 @@
  */
 #pragma once
 
+struct ek_bundle;
 struct ek_fault;
 
 enum sentence_pooling {
@@ -12,5 +13,6 @@ enum sentence_pooling {
     SENTENCE_OTHER, /* it is made in another way, which is not served */
 };
 
-/* 0, -EBADMSG with a fault that names the file, -ENOMEM. */
-int sentence_read(const char *dir, enum sentence_pooling *ret_pooling, struct ek_fault *fault);
+/* Out of a bundle where `b` is one. 0, -EBADMSG with a fault that names the file, -ENOMEM. */
+int sentence_read(struct ek_bundle *b, const char *dir, enum sentence_pooling *ret_pooling,
+                  struct ek_fault *fault);

@@ -91,14 +91,14 @@ static int parse_template(struct chat *c, const char *bytes, size_t len,
 }
 
 /* A template file of the directory; 0 with *ret_template untouched when there is none. */
-static int load_template(const char *dir, const char *name, struct chat *c,
+static int load_template(struct ek_bundle *b, const char *dir, const char *name, struct chat *c,
                          struct jinja **ret_template, struct ek_fault *fault)
 {
     char *path = NULL;
     struct ek_buf text = {0};
     int r = join_path(dir, name, &path);
     if (r == 0)
-        r = text_file_read(path, "chat_template", FILE_BYTES_MAX, &text, fault);
+        r = text_file_read(b, path, "chat_template", FILE_BYTES_MAX, &text, fault);
     if (r == 0)
         r = parse_template(c, text.data, text.len, ret_template, fault);
     ek_buf_done(&text);
@@ -107,14 +107,15 @@ static int load_template(const char *dir, const char *name, struct chat *c,
 }
 
 /* A JSON object of the directory; 0 and NULL when there is none. The caller releases it. */
-static int load_json(const char *dir, const char *name, json_t **ret_json, struct ek_fault *fault)
+static int load_json(struct ek_bundle *b, const char *dir, const char *name, json_t **ret_json,
+                     struct ek_fault *fault)
 {
     char *path = NULL;
     struct ek_buf text = {0};
     json_t *j = NULL;
     int r = join_path(dir, name, &path);
     if (r == 0)
-        r = text_file_read(path, name, FILE_BYTES_MAX, &text, fault);
+        r = text_file_read(b, path, name, FILE_BYTES_MAX, &text, fault);
     if (r == 0) {
         json_error_t e;
         j = ek_json_parse(text.data, text.len, 0, &e);
@@ -202,8 +203,8 @@ static int add_tokens(json_t *constants, const json_t *config)
     return failed ? -ENOMEM : 0;
 }
 
-static int load_constants(const char *dir, const json_t *config, struct chat *c,
-                          struct ek_fault *fault)
+static int load_constants(struct ek_bundle *b, const char *dir, const json_t *config,
+                          struct chat *c, struct ek_fault *fault)
 {
     json_t *map = NULL;
     c->constants = json_pack("{s:n, s:n, s:b}", "tools", "documents", "add_generation_prompt", 0);
@@ -211,17 +212,17 @@ static int load_constants(const char *dir, const json_t *config, struct chat *c,
         return -ENOMEM;
     int r = config ? add_tokens(c->constants, config) : 0;
     if (r == 0)
-        r = load_json(dir, "special_tokens_map.json", &map, fault);
+        r = load_json(b, dir, "special_tokens_map.json", &map, fault);
     if (r == 0 && map)
         r = add_tokens(c->constants, map);
     json_decref(map);
     return r;
 }
 
-static int load_given(const char *file, struct chat *c, struct ek_fault *fault)
+static int load_given(struct ek_bundle *b, const char *file, struct chat *c, struct ek_fault *fault)
 {
     struct ek_buf text = {0};
-    int r = text_file_read(file, "chat-template", FILE_BYTES_MAX, &text, fault);
+    int r = text_file_read(b, file, "chat-template", FILE_BYTES_MAX, &text, fault);
     if (r == -ENOENT)
         r = ek_fault_set(fault, "chat-template", "The chat template %s does not exist.", file);
     if (r == 0)
@@ -232,21 +233,27 @@ static int load_given(const char *file, struct chat *c, struct ek_fault *fault)
 
 int chat_load(const char *dir, const char *file, struct chat **ret_chat, struct ek_fault *fault)
 {
+    return chat_load_from(NULL, dir, file, ret_chat, fault);
+}
+
+int chat_load_from(struct ek_bundle *b, const char *dir, const char *file, struct chat **ret_chat,
+                   struct ek_fault *fault)
+{
     json_t *config = NULL;
     int r = -ENOMEM;
 
     struct chat *c = calloc(1, sizeof(*c));
     if (!c)
         goto out;
-    r = load_json(dir, "tokenizer_config.json", &config, fault);
+    r = load_json(b, dir, "tokenizer_config.json", &config, fault);
     if (r == 0)
-        r = load_constants(dir, config, c, fault);
+        r = load_constants(b, dir, config, c, fault);
     if (r == 0 && file)
-        r = load_given(file, c, fault);
+        r = load_given(b, file, c, fault);
     if (r == 0 && !file)
-        r = load_template(dir, "chat_template.jinja", c, &c->plain, fault);
+        r = load_template(b, dir, "chat_template.jinja", c, &c->plain, fault);
     if (r == 0 && !file && c->plain)
-        r = load_template(dir, "additional_chat_templates/tool_use.jinja", c, &c->with_tools,
+        r = load_template(b, dir, "additional_chat_templates/tool_use.jinja", c, &c->with_tools,
                           fault);
     if (r == 0 && !c->plain && config)
         r = templates_of(config, c, fault);

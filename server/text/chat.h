@@ -17,6 +17,7 @@
 
 struct chat;
 struct ek_buf;
+struct ek_bundle;
 struct ek_fault;
 struct ek_work;
 struct tokenizer;
@@ -25,6 +26,9 @@ struct tokenizer;
  * `file` when not NULL. A model without one: *ret_chat = NULL and 0. Template errors give line
  * and column in the fault. */
 int chat_load(const char *dir, const char *file, struct chat **ret_chat, struct ek_fault *fault);
+/* The same of what is in a bundle (textfile.h), NULL = of the files. */
+int chat_load_from(struct ek_bundle *b, const char *dir, const char *file, struct chat **ret_chat,
+                   struct ek_fault *fault);
 void chat_free(struct chat *c);
 /* Its template's text, that of chats without tools. */
 const char *chat_source(const struct chat *c);

@@ -7,10 +7,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/buf.h"
+#include "common/bundle.h"
 #include "common/err.h"
 
 /* Until the end, which may have moved since the file was asked for its size. */
@@ -33,8 +35,8 @@ static int read_all(int fd, size_t most_bytes, struct ek_buf *out)
     return 0;
 }
 
-int text_file_read(const char *path, const char *field, size_t most_bytes, struct ek_buf *out,
-                   struct ek_fault *fault)
+static int read_itself(const char *path, const char *field, size_t most_bytes, struct ek_buf *out,
+                       struct ek_fault *fault)
 {
     struct stat st;
     int r;
@@ -62,4 +64,30 @@ int text_file_read(const char *path, const char *field, size_t most_bytes, struc
                             path, most_bytes);
     return ek_fault_set(fault, field, "%s cannot be read: %s; check the disk", path,
                         ek_strerror(r));
+}
+
+static bool is_json(const char *field)
+{
+    const char *dot = strrchr(field, '.');
+    return dot && strcmp(dot, ".json") == 0;
+}
+
+int text_file_read(struct ek_bundle *b, const char *path, const char *field, size_t most_bytes,
+                   struct ek_buf *out, struct ek_fault *fault)
+{
+    struct ek_fault own = {0};
+    const struct ek_bundle_read read = {.path = path,
+                                        .what = path,
+                                        .field = field,
+                                        .is_json = is_json(field),
+                                        .most_bytes = most_bytes};
+    if (!b)
+        return read_itself(path, field, most_bytes, out, fault);
+    if (!fault)
+        fault = &own; /* the bundle keeps it */
+    int r = ek_bundle_take(b, &read, out, fault);
+    if (r != -ENOENT || !ek_bundle_is_open(b))
+        return r;
+    r = read_itself(path, field, most_bytes, out, fault);
+    return ek_bundle_keep(b, &read, r, out, fault);
 }

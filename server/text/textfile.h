@@ -7,9 +7,11 @@
 #include <stddef.h>
 
 struct ek_buf;
+struct ek_bundle;
 struct ek_fault;
 
-/* Appends the file to out. -ENOENT when there is none (no fault is set), -EBADMSG with a fault on
- * `field` that names the file and the remedy, -ENOMEM. */
-int text_file_read(const char *path, const char *field, size_t most_bytes, struct ek_buf *out,
-                   struct ek_fault *fault);
+/* Reads the file into `out`, which is empty; from the bundle where there is one, as
+ * model_file_read() does. It is JSON if `field` ends so. -ENOENT when there is none (no fault is
+ * set), -EBADMSG with a fault on `field` that names the file and the remedy, -ENOMEM. */
+int text_file_read(struct ek_bundle *b, const char *path, const char *field, size_t most_bytes,
+                   struct ek_buf *out, struct ek_fault *fault);

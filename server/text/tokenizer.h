@@ -10,12 +10,16 @@
 
 #include "server/text/tokens.h"
 
+struct ek_bundle;
 struct ek_fault;
 struct tokenizer;
 
 /* Reads DIR/tokenizer.json and DIR/tokenizer_config.json. -EBADMSG with a fault that names file,
  * field and remedy. */
 int tokenizer_load(const char *dir, struct tokenizer **ret_tok, struct ek_fault *fault);
+/* The same of what is in a bundle (textfile.h), NULL = of the files. */
+int tokenizer_load_from(struct ek_bundle *b, const char *dir, struct tokenizer **ret_tok,
+                        struct ek_fault *fault);
 void tokenizer_free(struct tokenizer *t);
 
 /* Appends the tokens of `text`. With `specials` the contents of added tokens become their ids,

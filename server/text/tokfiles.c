@@ -14,8 +14,8 @@
 #define FILE_MOST (256u << 20) /* bytes; the largest published tokenizer.json have 33 MB */
 
 /* Parses DIR/name; absent: *ret_root = NULL and 0. */
-static int read_json(const char *dir, const char *name, size_t flags, json_t **ret_root,
-                     struct ek_fault *fault)
+static int read_json(struct ek_bundle *b, const char *dir, const char *name, size_t flags,
+                     json_t **ret_root, struct ek_fault *fault)
 {
     struct ek_buf path = {0}, text = {0};
     json_error_t err;
@@ -24,7 +24,7 @@ static int read_json(const char *dir, const char *name, size_t flags, json_t **r
     int r = ek_buf_printf(&path, "%s/%s", dir, name);
     if (r < 0)
         goto out;
-    r = text_file_read(path.data, name, FILE_MOST, &text, fault);
+    r = text_file_read(b, path.data, name, FILE_MOST, &text, fault);
     if (r == -ENOENT) {
         *ret_root = NULL;
         r = 0;
@@ -56,13 +56,13 @@ out:
 typedef int (*from_bytes_fn)(const void *data, size_t len, const json_t *config,
                              struct tok_source *ret_source, struct ek_fault *fault);
 
-static int load_bytes(const char *dir, const char *name, from_bytes_fn from, const json_t *config,
-                      struct tok_source *ret_source, struct ek_fault *fault)
+static int load_bytes(struct ek_bundle *b, const char *dir, const char *name, from_bytes_fn from,
+                      const json_t *config, struct tok_source *ret_source, struct ek_fault *fault)
 {
     struct ek_buf path = {0}, data = {0};
     int r = ek_buf_printf(&path, "%s/%s", dir, name);
     if (r == 0)
-        r = text_file_read(path.data, name, FILE_MOST, &data, fault);
+        r = text_file_read(b, path.data, name, FILE_MOST, &data, fault);
     if (r == 0)
         r = from(data.data ? data.data : "", data.len, config, ret_source, fault);
     ek_buf_done(&data);
@@ -71,20 +71,20 @@ static int load_bytes(const char *dir, const char *name, from_bytes_fn from, con
 }
 
 /* The first of tokenizer.json, tekken.json, tiktoken.model and tokenizer.model that is there. */
-static int load_source(const char *dir, const json_t *config, struct tok_source *ret_source,
-                       struct ek_fault *fault)
+static int load_source(struct ek_bundle *b, const char *dir, const json_t *config,
+                       struct tok_source *ret_source, struct ek_fault *fault)
 {
     json_t *tekken = NULL;
-    int r = read_json(dir, TOK_FILE, 0, &ret_source->root, fault);
+    int r = read_json(b, dir, TOK_FILE, 0, &ret_source->root, fault);
     if (r < 0 || ret_source->root)
         return r;
-    r = read_json(dir, TOK_TEKKEN, JSON_ALLOW_NUL, &tekken, fault); /* in texts, not read */
+    r = read_json(b, dir, TOK_TEKKEN, JSON_ALLOW_NUL, &tekken, fault); /* in texts, not read */
     if (r == 0 && tekken)
         r = tok_from_tekken(tekken, ret_source, fault);
     else if (r == 0)
-        r = load_bytes(dir, TOK_TIKTOKEN, tok_from_tiktoken, config, ret_source, fault);
+        r = load_bytes(b, dir, TOK_TIKTOKEN, tok_from_tiktoken, config, ret_source, fault);
     if (r == -ENOENT)
-        r = load_bytes(dir, TOK_SPM, tok_from_spm, config, ret_source, fault);
+        r = load_bytes(b, dir, TOK_SPM, tok_from_spm, config, ret_source, fault);
     json_decref(tekken);
     if (r == -ENOENT)
         r = ek_fault_set(fault, TOK_FILE,
@@ -96,12 +96,18 @@ static int load_source(const char *dir, const json_t *config, struct tok_source 
 
 int tokenizer_load(const char *dir, struct tokenizer **ret_tok, struct ek_fault *fault)
 {
+    return tokenizer_load_from(NULL, dir, ret_tok, fault);
+}
+
+int tokenizer_load_from(struct ek_bundle *b, const char *dir, struct tokenizer **ret_tok,
+                        struct ek_fault *fault)
+{
     struct tok_source source = {0};
     json_t *config = NULL;
 
-    int r = read_json(dir, "tokenizer_config.json", 0, &config, fault);
+    int r = read_json(b, dir, "tokenizer_config.json", 0, &config, fault);
     if (r == 0)
-        r = load_source(dir, config, &source, fault);
+        r = load_source(b, dir, config, &source, fault);
     if (r == 0 && !source.order && !source.score)
         r = tok_build(source.root, config, ret_tok, fault);
     else if (r == 0)

@@ -13,15 +13,16 @@
 
 #define FILE_BYTES_MOST (64u << 20)
 
-static int read_config(const char *dir, json_t **ret_config, struct ek_fault *fault)
+static int read_config(struct ek_bundle *b, const char *dir, json_t **ret_config,
+                       struct ek_fault *fault)
 {
     struct ek_buf path = {0}, text = {0};
     json_error_t e;
     json_t *config = NULL;
     (void)ek_buf_printf(&path, "%s/tokenizer_config.json", dir);
-    int r = ek_buf_ok(&path)
-                ? text_file_read(path.data, "tokenizer_config.json", FILE_BYTES_MOST, &text, fault)
-                : -ENOMEM;
+    int r = ek_buf_ok(&path) ? text_file_read(b, path.data, "tokenizer_config.json",
+                                              FILE_BYTES_MOST, &text, fault)
+                             : -ENOMEM;
     if (r == 0)
         config = json_loadb(text.data, text.len, 0, &e);
     else if (r == -ENOENT)
@@ -42,12 +43,12 @@ static int read_config(const char *dir, json_t **ret_config, struct ek_fault *fa
     return r;
 }
 
-int tokinfo_write(const char *dir, const struct chat *chat, struct ek_buf *out,
+int tokinfo_write(struct ek_bundle *b, const char *dir, const struct chat *chat, struct ek_buf *out,
                   struct ek_fault *fault)
 {
     json_t *config = NULL;
     char *text = NULL;
-    int r = read_config(dir, &config, fault);
+    int r = read_config(b, dir, &config, fault);
     if (r < 0)
         return r;
     (void)json_object_del(config, "vocab_file"); /* it need not be there */

@@ -17,6 +17,9 @@
 #include "supervisor/io/key.h"
 #include "supervisor/law/planned.h"
 
+/* StateDirectory= of packaging/systemd/evenkeel-managed@.service.in, without its %i. */
+#define MANAGED_STATE "/var/lib/evenkeel-managed"
+
 #define FRAG_HARD 0.85 /* above it fragmentation counts whatever its trend */
 
 int config_append(char ***list, size_t *n, const char *text)
@@ -114,15 +117,31 @@ static int build_foreign(struct server_config *s, size_t *n)
     return r;
 }
 
+/* The unit of the packages, which has a folder of its own. */
+static void managed_unit(const struct server_config *s, char ret_unit[80])
+{
+    (void)snprintf(ret_unit, 80, "evenkeel-managed@%.40s.service", s->name);
+}
+
 /* Where cached prefixes outlive a planned restart, for the program of this package: another one
- * that speaks as it does need not know the flag. */
+ * that speaks as it does need not know the flag, and another unit may have no such folder. */
+static int find_prefix_file(const struct config *c, struct server_config *s)
+{
+    char unit[80];
+    managed_unit(s, unit);
+    if (s->attach || !s->warm_restart || (s->unit && strcmp(s->unit, unit) != 0))
+        return 0;
+    return s->unit ? config_default_path(&s->prefix_file, MANAGED_STATE, s->name, "/cache")
+                   : config_default_path(&s->prefix_file, c->state_dir, s->name, ".prefixes/cache");
+}
+
 static int add_prefix_file(struct server_config *s, size_t *n)
 {
     const struct dialect *d = s->dialect;
     const char *slash = s->argv[0] ? strrchr(s->argv[0], '/') : NULL;
 
-    if (!s->prefix_file || s->unit || !d->prefix_flag || has_arg(s->argv, d->prefix_flag) ||
-        strcmp(slash ? slash + 1 : s->argv[0], d->program) != 0)
+    if (!s->prefix_file || !d->prefix_flag || has_arg(s->argv, d->prefix_flag) ||
+        (!s->unit && strcmp(slash ? slash + 1 : s->argv[0], d->program) != 0))
         return 0;
     int r = config_append(&s->argv, n, d->prefix_flag);
     return r < 0 ? r : config_append(&s->argv, n, s->prefix_file);
@@ -223,6 +242,7 @@ static int check_devices(struct server_config *s, struct ek_fault *fault)
 static int check_launcher(struct server_config *s, struct ek_fault *fault)
 {
     char name[80];
+    managed_unit(s, name);
     if (strcmp(s->launcher, "systemd") != 0)
         return !s->unit ? 0
                         : ek_fault_set(fault, "unit", "server '%s': unit needs launcher: systemd",
@@ -232,7 +252,6 @@ static int check_launcher(struct server_config *s, struct ek_fault *fault)
                             "server '%s': launcher systemd runs what its unit says; leave out %s",
                             s->name, s->attach ? "attach" : "command");
     if (!s->unit) {
-        (void)snprintf(name, sizeof(name), "evenkeel-managed@%.40s.service", s->name);
         s->unit = strdup(name);
         if (!s->unit)
             return -ENOMEM;
@@ -334,7 +353,7 @@ int server_config_finish(const struct config *c, struct server_config *s, struct
                             "server '%s': the path of its control socket is "
                             "longer than 107 bytes; set a shorter run_dir",
                             s->name);
-    if (r == 0 && !s->attach && s->warm_restart)
-        r = config_default_path(&s->prefix_file, c->state_dir, s->name, ".prefixes/cache");
+    if (r == 0)
+        r = find_prefix_file(c, s);
     return r < 0 || s->attach ? r : build_both(s);
 }

@@ -146,7 +146,9 @@ const struct ek_opt server_table[] = {
      .at = SRV(warm_restart),
      .def = "true",
      .help = "evenkeel-server keeps its cached prefixes over planned restarts, as --prefix-file "
-             "NAME.prefixes/cache in state_dir: tokens of what was asked, for its own user alone. "
+             "NAME.prefixes/cache in state_dir (with launcher: systemd "
+             "/var/lib/evenkeel-managed/NAME/cache, of the packages' unit alone): tokens of what "
+             "was asked, for its own user alone. "
              "A server with API keys keeps none unless its args have --prefix-file-keys."},
     {.name = "mode",
      .type = OPT_CHOICE,

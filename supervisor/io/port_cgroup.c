@@ -41,13 +41,13 @@ static bool ask(int fd, uint8_t family)
            (ssize_t)sizeof(q);
 }
 
-/* 0 = it has none. */
-static uint64_t id_in(const struct nlmsghdr *h)
+/* 0 = it has none. The macros for such messages take away a const, which clang refuses. */
+static uint64_t id_in(struct nlmsghdr *h)
 {
-    const struct inet_diag_msg *m = NLMSG_DATA(h);
+    struct inet_diag_msg *m = NLMSG_DATA(h);
     uint64_t id = 0;
     int left = (int)h->nlmsg_len - (int)NLMSG_LENGTH(sizeof(*m));
-    for (const struct rtattr *a = (const void *)(m + 1); RTA_OK(a, left); a = RTA_NEXT(a, left)) {
+    for (struct rtattr *a = (void *)(m + 1); RTA_OK(a, left); a = RTA_NEXT(a, left)) {
         if (a->rta_type == CGROUP_ID && RTA_PAYLOAD(a) == sizeof(id))
             memcpy(&id, RTA_DATA(a), sizeof(id));
     }
@@ -60,7 +60,7 @@ static bool take(int fd, unsigned long inode, uint64_t *id)
     _Alignas(struct nlmsghdr) char text[32768];
     ssize_t got = recv(fd, text, sizeof(text), MSG_DONTWAIT);
     int left = (int)got;
-    for (const struct nlmsghdr *h = (const void *)text; got > 0 && NLMSG_OK(h, (unsigned)left);
+    for (struct nlmsghdr *h = (void *)text; got > 0 && NLMSG_OK(h, (unsigned)left);
          h = NLMSG_NEXT(h, left)) {
         if (h->nlmsg_type == NLMSG_DONE || h->nlmsg_type == NLMSG_ERROR)
             return false;

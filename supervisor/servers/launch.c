@@ -238,7 +238,7 @@ static int give_dirs(const struct server *s)
         return -ENAMETOOLONG;
     int r = user->set ? run_as_own_dir(user, path) : run_as_take_back(path);
     const char *slash = c->prefix_file ? strrchr(c->prefix_file, '/') : NULL;
-    if (r < 0 || !slash || !user->set)
+    if (r < 0 || !slash || !user->set || c->unit) /* a unit has systemd give it its folder */
         return r;
     n = snprintf(path, sizeof(path), "%.*s", (int)(slash - c->prefix_file), c->prefix_file);
     if (n > 0 && (size_t)n < sizeof(path) && run_as_own_dir(user, path) < 0)

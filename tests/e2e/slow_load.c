@@ -1,5 +1,5 @@
-/* Preloaded by test_api.py: once the process listens, opening the tokenizer's file takes
- * SLOW_LOAD_S seconds. */
+/* Preloaded by test_api.py and test_engine_process.py: once the process listens, opening the
+ * weights takes SLOW_LOAD_S seconds. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -30,7 +30,7 @@ int open(const char *path, int flags, ...)
     va_start(list, flags);
     int mode = flags & (O_CREAT | __O_TMPFILE) ? va_arg(list, int) : 0;
     va_end(list);
-    unsigned left = seconds && strstr(path, "/tokenizer.json") && listens()
+    unsigned left = seconds && strstr(path, "/model.safetensors") && listens()
                         ? (unsigned)strtoul(seconds, NULL, 10)
                         : 0;
     while (left > 0)

@@ -6,11 +6,12 @@ import os
 import pathlib
 import re
 import signal
+import subprocess
 
 import pytest
 
 from bare import Bare
-from conftest import MODEL, metric, wait_for
+from conftest import MODEL, ROOT, metric, wait_for
 
 COMPLETE = json.dumps({"model": "tiny", "prompt": "Hello", "max_tokens": 4})
 
@@ -69,6 +70,27 @@ def test_a_file_elsewhere_cannot_be_opened(tmp_path):
 def tmp_path_of(tmp_path, name):
     (tmp_path / name).mkdir()
     return tmp_path / name
+
+
+@pytest.mark.parametrize("flags", [(), ("--engine-process",)])
+def test_only_a_child_opens_what_is_parsed(tmp_path, flags):
+    """Neither the server nor an engine's process does: they read what the child has handed back, and map the weights."""
+    library = tmp_path / "opened.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, ROOT / "tests/e2e/opened.c"], check=True)
+    s = Bare(tmp_path, *flags, env={"LD_PRELOAD": str(library), "PATH": os.environ["PATH"], "ASAN_OPTIONS": "verify_asan_link_order=0"})
+    try:
+        if "Sandbox: off" in s.log():
+            pytest.skip("a build with sanitizers has no child")
+        assert s.ask("/v1/completions", "POST", COMPLETE)[0] == 200
+        opened = {}
+        for pid, name in re.findall(r"^opened (\d+) (\S+)$", s.log(), re.M):
+            opened.setdefault(int(pid), set()).add(name)
+        parsed = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
+        child = [pid for pid, names in opened.items() if names & parsed]
+        assert len(child) == 1 and child[0] != s.process.pid and opened[child[0]] == parsed | {"model.safetensors"}, opened
+        assert opened[s.process.pid] == {"model.safetensors"} and len(opened) == 2 + len(flags), opened
+    finally:
+        s.stop()
 
 
 @needs_landlock

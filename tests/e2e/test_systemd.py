@@ -94,6 +94,9 @@ def test_what_systemd_reads_is_apart_from_what_servers_write(run, systemd, tmp_p
     assert not (tmp_path / "r" / "a" / "unit.env").is_symlink()
     unit = (pathlib.Path(__file__).parents[2] / "packaging/systemd/evenkeel-managed@.service.in").read_text()
     assert "EnvironmentFile=/run/evenkeel/.units/%i.env" in unit and "TemporaryFileSystem=/run/evenkeel:ro\nBindPaths=/run/evenkeel/%i\n" in unit
+    # Where evenkeeld says that its prefixes go.
+    assert "StateDirectory=evenkeel-managed/%i\nStateDirectoryMode=0700\n" in unit
+    assert "--prefix-file /var/lib/evenkeel-managed/a/cache" in (units / "a.env").read_text()
 
 
 def test_the_kernel_that_kills_for_memory_is_named(run, systemd):

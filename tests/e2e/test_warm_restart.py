@@ -240,6 +240,12 @@ def test_full_disk_keeps_none(tmp_path):
         subprocess.run(["umount", tmp_path / "kept"], check=True)
 
 
+def test_a_folder_that_is_not_there_is_said_at_start(tmp_path):
+    s = serve(tmp_path, "--prefix-file", tmp_path / "no/such/folder/cache")
+    assert "will not be kept over restarts" in s.log() and "StateDirectory=" in s.log()
+    assert s.stop() == 0
+
+
 def test_keys_keep_theirs_apart(tmp_path):
     """Without --prefix-file-keys nothing is kept, and what lay there is gone; with it each key finds its own."""
     keys = tmp_path / "keys"

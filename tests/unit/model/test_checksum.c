@@ -81,7 +81,7 @@ static void test_verify(void **state)
         uint64_t bytes = 0;
         if (cases[i].list)
             make_text(&m, CHECKSUM_FILE, cases[i].list);
-        int r = checksum_verify(m.dir, NULL, &files, &bytes, &f);
+        int r = checksum_verify(NULL, m.dir, NULL, &files, &bytes, &f);
         assert_int_equal(r, cases[i].refused ? -EBADMSG : 0);
         assert_int_equal(files, cases[i].files);
         assert_int_equal(bytes, 3 * cases[i].files);
@@ -95,9 +95,10 @@ static void test_verify(void **state)
     uint64_t bytes = 0;
     make_text(&m, "other", ABC "  model.safetensors\n");
     (void)snprintf(path, sizeof(path), "%s/other", m.dir);
-    assert_int_equal(checksum_verify(m.dir, path, &files, &bytes, &f), 0);
+    assert_int_equal(checksum_verify(NULL, m.dir, path, &files, &bytes, &f), 0);
     assert_int_equal(files, 1);
-    assert_int_equal(checksum_verify(m.dir, "/nonexistent/list", &files, &bytes, &f), -EBADMSG);
+    assert_int_equal(checksum_verify(NULL, m.dir, "/nonexistent/list", &files, &bytes, &f),
+                     -EBADMSG);
     assert_non_null(strstr(f.msg, "list: there is no such file"));
     make_done(&m);
 }

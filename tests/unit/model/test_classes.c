@@ -157,7 +157,7 @@ static void test_pooling(void **state)
                         (int)sizeof(inner.dir));
             make_text(&inner, "config.json", cases[i].pooling);
         }
-        int r = sentence_read(m.dir, &is, &f);
+        int r = sentence_read(NULL, m.dir, &is, &f);
         if (r != cases[i].r || (r == 0 && is != cases[i].is))
             fail_msg("case %zu: %d, %d: %s", i, r, is, f.msg);
         if (cases[i].pooling) {

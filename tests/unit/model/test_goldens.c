@@ -97,7 +97,7 @@ static void golden_open(struct golden *g, const char *dir, uint32_t vocab)
 {
     struct ek_fault fault = {.msg = ""};
     *g = (struct golden){0};
-    if (model_file_map(dir, "golden.safetensors", &g->file, &fault) < 0 ||
+    if (model_file_map(dir, "golden.safetensors", &g->file, NULL, &fault) < 0 ||
         st_parse(&g->set, "golden.safetensors", g->file.data, g->file.size_bytes, &fault) < 0 ||
         st_sort(&g->set, &fault) < 0)
         fail_msg("%s", fault.msg);

@@ -273,6 +273,52 @@ static void test_reads_the_address_of_a_command(void **state)
     }
 }
 
+/* Where a unit's server keeps its prefixes: in the folder of the packages' unit, and not in others.
+ */
+static void test_prefixes_of_units(void **state)
+{
+    static const struct {
+        const char *server, *file; /* NULL = no such flag */
+    } cases[] = {
+        {"launcher: systemd", "/var/lib/evenkeel-managed/a/cache"},
+        {"launcher: systemd\n    unit: evenkeel-managed@a.service",
+         "/var/lib/evenkeel-managed/a/cache"},
+        {"launcher: systemd\n    unit: evenkeel-managed@b.service", NULL},
+        {"launcher: systemd\n    unit: mine.service", NULL},
+        {"launcher: systemd\n    warm_restart: false", NULL},
+        {"launcher: systemd\n    args: [--prefix-file, /mine]", "/mine"},
+        {"launcher: systemd\n    engine: vllm\n    unit: v.service\n    port: 8001", NULL},
+        {"model: /m", "/s/a.prefixes/cache"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct config c = {0};
+        struct ek_fault f = {0};
+        const char *file = NULL;
+        uint32_t times = 0;
+        char text[256], path[] = "/tmp/evenkeel-test-XXXXXX";
+        (void)snprintf(text, sizeof(text), "servers:\n  a:\n    %s\n", cases[i].server);
+        int fd = mkstemp(path);
+        assert_true(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+        (void)close(fd);
+        const char *const words[] = {"evenkeeld", "--config",    path, "--run-dir",
+                                     "/r",        "--state-dir", "/s", NULL};
+        int r = parse(&c, &f, words);
+        (void)unlink(path);
+        if (r != 0)
+            fail_msg("%s", f.msg);
+        for (char **a = c.servers[0].argv; *a; a++)
+            if (strcmp(*a, "--prefix-file") == 0) {
+                file = a[1];
+                times++;
+            }
+        assert_int_equal(times, cases[i].file ? 1 : 0);
+        if (cases[i].file)
+            assert_string_equal(file, cases[i].file);
+        config_free(&c);
+    }
+}
+
 /* A key in a file of flags is among the words, as that file, once. */
 static void test_key_in_flags(void **state)
 {
@@ -413,6 +459,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reads_servers),
         cmocka_unit_test(test_reads_the_address_of_a_command),
+        cmocka_unit_test(test_prefixes_of_units),
         cmocka_unit_test(test_key_in_flags),
         cmocka_unit_test(test_reads_the_address_in_a_file),
         cmocka_unit_test(test_foreign_engine),
