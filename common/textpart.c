@@ -41,7 +41,11 @@ static const struct part {
     {"gemma4_unified_text", "Gemma4UnifiedForCausalLM", {2304, 9216, 30, 8, 4, 262144, 262144}},
     {"glm4v_text", "Glm4ForCausalLM", {0}},
     {"glm4v_moe_text", "Glm4MoeForCausalLM", {0}},
+    {"glm_ocr_text", "Glm4ForCausalLM", {1024, 4096, 16, 16, 8, 59392, 131072}},
     {"granite", "GraniteForCausalLM", {0}},
+    {"granite4_vision_text", "GraniteForCausalLM", {0}},
+    {"granite_docling_text", "GraniteForCausalLM", {0}},
+    {"hunyuan_vl_text", "HunYuanDenseV1ForCausalLM", {0}},
     {"kimi_k2", "DeepseekV3ForCausalLM", {0}},
     {"lfm2", "Lfm2ForCausalLM", {0}},
     {"llama", "LlamaForCausalLM", {4096, 11008, 32, 32, 0, 32000, 2048}},
@@ -49,19 +53,23 @@ static const struct part {
     {"ministral3", "Ministral3ForCausalLM", {4096, 14336, 34, 32, 8, 131072, 262144}},
     {"mistral", "MistralForCausalLM", {4096, 14336, 32, 32, 8, 32000, 131072}},
     {"nemotron_h", "NemotronHForCausalLM", {0}},
+    {"paddleocr_vl_text", "LlamaForCausalLM", {0}}, /* ERNIE's names, but pairs as Llama's turn */
     {"phi3", "Phi3ForCausalLM", {0}},
     {"qwen2", "Qwen2ForCausalLM", {0}},
+    {"qwen2_5_omni_text", "Qwen2ForCausalLM", {0}},
     {"qwen2_5_vl_text", "Qwen2ForCausalLM", {0}},
     {"qwen2_vl_text", "Qwen2ForCausalLM", {0}},
     {"qwen3", "Qwen3ForCausalLM", {0}},
     {"qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", {2048, 0, 40, 16, 2, 248320, 32768, 512, 256, 8}},
     {"qwen3_5_text", "Qwen3_5ForCausalLM", {4096, 12288, 32, 16, 4, 248320, 32768}},
+    {"qwen3_omni_moe_text", "Qwen3MoeForCausalLM", {0}},
     {"qwen3_vl_moe_text", "Qwen3MoeForCausalLM", {0}},
     {"qwen3_vl_text", "Qwen3ForCausalLM", {0}},
     {"smollm3", "SmolLM3ForCausalLM", {0}},
     /* one configuration for all */
     {"qwen2_vl", "Qwen2ForCausalLM", {0}},
     {"qwen2_5_vl", "Qwen2ForCausalLM", {0}},
+    {"paddleocr_vl", "LlamaForCausalLM", {0}},
 };
 
 static const char *text_of(const json_t *object, const char *key)
@@ -90,9 +98,12 @@ static bool is_text_model(const json_t *root)
 }
 
 /* What holds for the whole: the type that the weights have and the tokens that end a text are the
- * outer ones, where both say something; packing and tying where the inner says nothing. */
+ * outer ones, where both say something; packing and tying where the inner says nothing. Where one
+ * says that the output layer is not tied, a tensor of it counts: transformers went by the inner
+ * one, and from version 5 on by the outer one. */
 static int add_outer(json_t *config, const json_t *root)
 {
+    static const char tie[] = "tie_word_embeddings";
     static const char *const outer[] = {"dtype", "torch_dtype", "eos_token_id", "bos_token_id"};
     static const char *const missing[] = {"quantization_config", "tie_word_embeddings"};
     int r = 0;
@@ -106,6 +117,8 @@ static int add_outer(json_t *config, const json_t *root)
         if (v && !json_object_get(config, missing[i]))
             r |= json_object_set(config, missing[i], v);
     }
+    if (json_is_false(json_object_get(root, tie)))
+        r |= json_object_set_new(config, tie, json_false());
     return r;
 }
 
@@ -133,14 +146,18 @@ static int drop_mrope(json_t *config)
     return 0;
 }
 
-/* GLM-4.1V has heads of this size, and biases, whatever the file says. */
+/* GLM-4.1V has heads of this size, and biases, whatever the file says; GLM-OCR has heads of this
+ * size where the file says nothing. */
 static int fix_glm4v(json_t *config)
 {
     const json_int_t hidden = json_integer_value(json_object_get(config, "hidden_size"));
     const json_int_t heads = json_integer_value(json_object_get(config, "num_attention_heads"));
-    if (strcmp(text_of(config, "model_type"), "glm4v_text") != 0)
+    const bool reads = strcmp(text_of(config, "model_type"), "glm_ocr_text") == 0;
+    if (!reads && strcmp(text_of(config, "model_type"), "glm4v_text") != 0)
         return 0;
-    return json_object_set_new(config, "attention_bias", json_true()) |
+    if (reads && json_object_get(config, "head_dim"))
+        return 0;
+    return json_object_set_new(config, "attention_bias", json_boolean(!reads)) |
            (heads > 0 ? json_object_set_new(config, "head_dim", json_integer(hidden / heads)) : 0);
 }
 
@@ -149,6 +166,9 @@ int ek_text_part(const json_t *root, json_t **ret_config)
     json_t *inner = json_object_get(root, "text_config");
     if (!inner) /* Nemotron's models that see have it so */
         inner = json_object_get(root, "llm_config");
+    const json_t *thinks = json_object_get(root, "thinker_config"); /* Qwen's that speak, too */
+    if (!inner)
+        inner = json_object_get(thinks, "text_config");
     const bool nested = json_is_object(inner), sees = json_object_get(root, "vision_config");
     *ret_config = NULL;
     const struct part *p = part_find(text_of(nested ? inner : root, "model_type"));
@@ -156,6 +176,8 @@ int ek_text_part(const json_t *root, json_t **ret_config)
         return 0;
     json_t *config = nested ? json_copy(inner) : json_copy((json_t *)(uintptr_t)root);
     int r = config ? add_outer(config, root) : -1;
+    if (r == 0 && thinks)
+        r = add_outer(config, thinks);
     for (size_t i = 0; r == 0 && nested && i < DEFAULTS; i++)
         if (p->numbers[i] > 0 && !json_object_get(config, keys[i]))
             r = json_object_set_new(config, keys[i], json_integer(p->numbers[i]));

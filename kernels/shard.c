@@ -10,14 +10,13 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "common/err.h"
 #include "kernels/shard_cut.h"
 
 /* ---- the list ---- */
 
-static int set_width(struct sharding *s, uint16_t value, uint32_t width)
+int shard_width(struct sharding *s, uint16_t value, uint32_t width)
 {
     if (s->width_set[value] && s->out->value_width[value] != width)
         return shard_no_rule(s, "whose value is divided in two ways");
@@ -26,7 +25,7 @@ static int set_width(struct sharding *s, uint16_t value, uint32_t width)
     return 0;
 }
 
-static void push(struct sharding *s, const struct ek_op *op)
+void shard_push(struct sharding *s, const struct ek_op *op)
 {
     s->out->ops[s->out->op_count++] = *op;
 }
@@ -38,19 +37,19 @@ static int push_sum(struct sharding *s)
     const struct ek_op sum = {
         .kind = EK_OP_REDUCE, .dst = dst, .src = dst, .weight = EK_NO_WEIGHT, .bias = EK_NO_WEIGHT};
 
-    push(s, &s->op);
-    push(s, &sum);
+    shard_push(s, &s->op);
+    shard_push(s, &sum);
     s->held[dst].form = WHOLE;
-    return set_width(s, dst, s->g->value_width[dst]);
+    return shard_width(s, dst, s->g->value_width[dst]);
 }
 
 static int push_whole(struct sharding *s)
 {
     const uint16_t dst = s->op.dst;
 
-    push(s, &s->op);
+    shard_push(s, &s->op);
     s->held[dst].form = WHOLE;
-    return set_width(s, dst, s->g->value_width[dst]);
+    return shard_width(s, dst, s->g->value_width[dst]);
 }
 
 /* Who reads what operation `at` makes, past norms and rotations of heads in place. */
@@ -70,6 +69,15 @@ static const struct ek_op *reader(const struct sharding *s)
     return NULL;
 }
 
+/* The attention that reads a value of heads. */
+static const struct ek_op *attention_of(const struct sharding *s, uint16_t value)
+{
+    for (uint32_t i = s->at; i < s->g->op_count; i++)
+        if (s->g->ops[i].kind == EK_OP_ATTENTION && s->g->ops[i].src == value)
+            return &s->g->ops[i];
+    return NULL;
+}
+
 /* The heads of K and V that the rank has: its share, or the one that several ranks need. */
 static struct shard_cut kv_cut(const struct sharding *s, uint32_t kv)
 {
@@ -78,7 +86,8 @@ static struct shard_cut kv_cut(const struct sharding *s, uint32_t kv)
     return (struct shard_cut){(uint32_t)((uint64_t)s->rank * kv / s->ranks), 1};
 }
 
-/* A product that makes the heads of an attention; GATED: each head of q is twice as wide. */
+/* A product that makes the heads of an attention, or its queries alone; GATED: each head of q is
+ * twice as wide. */
 static int linear_heads(struct sharding *s, const struct ek_op *attention, bool gated)
 {
     const uint32_t q = attention->u.attention.q_heads, kv = attention->u.attention.kv_heads;
@@ -92,29 +101,72 @@ static int linear_heads(struct sharding *s, const struct ek_op *attention, bool 
     const struct shard_cut rows[3] = {{s->rank * mine * wide * d, mine * wide * d},
                                       {(wide * q + c.first) * d, c.count * d},
                                       {(wide * q + kv + c.first) * d, c.count * d}};
-    r = shard_cut_rows(s, s->op.weight, rows, 3);
+    const uint32_t runs = attention->u.attention.reads ? 1 : 3;
+    r = shard_cut_rows(s, s->op.weight, rows, runs);
     if (r == 0)
-        r = shard_cut_rows(s, s->op.bias, rows, 3);
-    push(s, &s->op);
+        r = shard_cut_rows(s, s->op.bias, rows, runs);
+    shard_push(s, &s->op);
     s->held[s->op.dst].form = gated ? GATED : HEADS;
-    return r < 0 ? r : set_width(s, s->op.dst, (wide * mine + 2 * c.count) * d);
+    return r < 0 ? r : shard_width(s, s->op.dst, (wide * mine + (runs - 1) * c.count) * d);
 }
 
-/* A product that makes gate and up of a feed-forward. */
-static int linear_inner(struct sharding *s, const struct ek_op *glu)
+/* The attention whose keys serve as values: a product makes [q | k], which are moved to it. */
+static const struct ek_op *takes_keys(const struct sharding *s, const struct ek_op *take)
 {
-    const uint32_t n = s->g->value_width[glu->dst];
+    const struct ek_op *a = attention_of(s, take->dst);
+    const uint32_t n = s->g->value_width[take->src];
+
+    if (!a || a->u.attention.reads || a->u.attention.value_dim > 0)
+        return NULL;
+    const uint32_t all = a->u.attention.q_heads + a->u.attention.kv_heads;
+    return n == all * a->u.attention.head_dim ? a : NULL;
+}
+
+static int linear_keys(struct sharding *s, const struct ek_op *a)
+{
+    const uint32_t q = a->u.attention.q_heads, kv = a->u.attention.kv_heads;
+    const uint32_t d = a->u.attention.head_dim, mine = q / s->ranks;
+
+    int r = shard_check_heads(s, q, kv);
+    if (r < 0)
+        return r;
+    const struct shard_cut c = kv_cut(s, kv);
+    const struct shard_runs runs = {
+        2, {{s->rank * mine * d, mine * d}, {(q + c.first) * d, c.count * d}}};
+    return shard_linear_runs(s, &runs);
+}
+
+/* Queries and keys, or keys as values, to where attention reads them. */
+static int take_keys(struct sharding *s, const struct ek_op *a)
+{
+    const uint32_t q = a->u.attention.q_heads * a->u.attention.head_dim, mine = q / s->ranks;
+    const struct shard_cut kv = kv_cut(s, a->u.attention.kv_heads);
+    const uint32_t own = kv.count * a->u.attention.head_dim, to = s->op.u.take.to;
+    const uint32_t keys = a->u.attention.kv_heads * a->u.attention.head_dim;
+    const bool both = to == 0 && s->op.u.take.first == 0 && s->op.u.take.group == q + keys;
+    const bool last = to == q + keys && s->op.u.take.first == q && s->op.u.take.group == keys;
+
+    if ((!both && !last) || s->op.u.take.heads != 1)
+        return shard_no_rule(s, "of some of the heads");
+    s->op.u.take.first = both ? 0 : mine;
+    s->op.u.take.group = both ? mine + own : own;
+    s->op.u.take.to = both ? 0 : mine + own;
+    shard_push(s, &s->op);
+    s->held[s->op.dst].form = HEADS;
+    return shard_width(s, s->op.dst, mine + 2 * own);
+}
+
+/* A product that makes gate and up of a feed-forward, each of n columns, or what is its own gate.
+ */
+static int linear_inner(struct sharding *s, uint32_t n, uint32_t parts)
+{
     const uint32_t unit = ek_shard_unit(n, shard_widest_group(s->g, n), s->ranks);
 
     if (unit == 0)
         return shard_too_narrow(s, n);
-    const struct shard_cut c = shard_cut_of(s, n, unit), rows[2] = {c, {n + c.first, c.count}};
-    int r = shard_cut_rows(s, s->op.weight, rows, 2);
-    if (r == 0)
-        r = shard_cut_rows(s, s->op.bias, rows, 2);
-    push(s, &s->op);
-    s->held[s->op.dst] = (struct shard_held){COLUMNS, c};
-    return r < 0 ? r : set_width(s, s->op.dst, 2 * c.count);
+    const struct shard_cut c = shard_cut_of(s, n, unit);
+    const struct shard_runs rows = {parts, {c, {n + c.first, c.count}}};
+    return shard_linear_runs(s, &rows);
 }
 
 /* A product that makes what one by heads reads: queries of latent attention. */
@@ -125,13 +177,8 @@ static int linear_by_heads(struct sharding *s, const struct ek_op *next)
     int r = shard_check_heads(s, heads, 1);
     if (r < 0)
         return r;
-    const struct shard_cut c = {n / s->ranks * s->rank, n / s->ranks};
-    r = shard_cut_rows(s, s->op.weight, &c, 1);
-    if (r == 0)
-        r = shard_cut_rows(s, s->op.bias, &c, 1);
-    push(s, &s->op);
-    s->held[s->op.dst] = (struct shard_held){COLUMNS, c};
-    return r < 0 ? r : set_width(s, s->op.dst, c.count);
+    const struct shard_runs rows = {1, {{n / s->ranks * s->rank, n / s->ranks}}};
+    return shard_linear_runs(s, &rows);
 }
 
 /* Whether a gate takes all of a value, element by element. */
@@ -146,14 +193,9 @@ static bool gate_whole(const struct sharding *s, const struct ek_op *gate)
 static int linear_of_heads(struct sharding *s)
 {
     const uint32_t n = s->g->value_width[s->op.dst];
-    const struct shard_cut c = {n / s->ranks * s->rank, n / s->ranks};
+    const struct shard_runs rows = {1, {{n / s->ranks * s->rank, n / s->ranks}}};
 
-    int r = shard_cut_rows(s, s->op.weight, &c, 1);
-    if (r == 0)
-        r = shard_cut_rows(s, s->op.bias, &c, 1);
-    push(s, &s->op);
-    s->held[s->op.dst] = (struct shard_held){COLUMNS, c};
-    return r < 0 ? r : set_width(s, s->op.dst, c.count);
+    return shard_linear_runs(s, &rows);
 }
 
 /* Whether the value that a gate works on is what attention gives. */
@@ -172,24 +214,16 @@ static int shard_gate(struct sharding *s)
     if (dst->form == WHOLE && src->form == WHOLE)
         return push_whole(s);
     if (dst->form == COLUMNS && src->form == GATED) { /* as many heads of both */
-        push(s, &s->op);
+        shard_push(s, &s->op);
         return 0;
     }
-    if (dst->form != COLUMNS || src->form != COLUMNS || !gate_whole(s, &s->op) ||
-        dst->columns.first != src->columns.first || dst->columns.count != src->columns.count)
+    const struct shard_cut c = {s->op.u.gate.first + dst->columns.first, dst->columns.count};
+    if (dst->form != COLUMNS || s->op.u.gate.group != s->g->value_width[s->op.dst] ||
+        !shard_columns_at(s, s->op.src, c, &s->op.u.gate.first))
         return shard_no_rule(s, "of divided columns");
     s->op.u.gate.step = s->op.u.gate.group = dst->columns.count;
-    push(s, &s->op);
+    shard_push(s, &s->op);
     return 0;
-}
-
-/* The attention that reads a value of heads. */
-static const struct ek_op *attention_of(const struct sharding *s, uint16_t value)
-{
-    for (uint32_t i = s->at; i < s->g->op_count; i++)
-        if (s->g->ops[i].kind == EK_OP_ATTENTION && s->g->ops[i].src == value)
-            return &s->g->ops[i];
-    return NULL;
 }
 
 /* The attention whose queries it takes from heads that are twice as wide: [q | gate]; or NULL. */
@@ -212,10 +246,14 @@ static int shard_take(struct sharding *s)
 {
     const struct ek_op *a = attention_of(s, s->op.dst);
 
-    if (s->held[s->op.src].form == WHOLE)
+    const int form = s->held[s->op.src].form;
+
+    if (form == WHOLE)
         return push_whole(s);
-    if (s->held[s->op.src].form != GATED || !a)
-        return shard_no_rule(s, "of divided columns");
+    if (form == RUNS && a)
+        return take_keys(s, a);
+    if (form != GATED || !a)
+        return shard_take_runs(s);
     const uint32_t q = a->u.attention.q_heads, kv = a->u.attention.kv_heads;
     const uint32_t d = a->u.attention.head_dim, mine = q / s->ranks;
     const uint32_t keys = kv_cut(s, kv).count;
@@ -229,12 +267,12 @@ static int shard_take(struct sharding *s)
     } else {
         return shard_no_rule(s, "of some of the heads");
     }
-    push(s, &s->op);
+    shard_push(s, &s->op);
     s->held[s->op.dst].form = HEADS;
-    return set_width(s, s->op.dst, (mine + 2 * keys) * d);
+    return shard_width(s, s->op.dst, (mine + 2 * keys) * d);
 }
 
-/* Each rank has all of the recurrent layers and their states. */
+/* What is divided is by heads; else each rank has all of the layer and its state. */
 static int shard_recurrent(struct sharding *s)
 {
     const struct ek_op *op = &s->op;
@@ -242,9 +280,23 @@ static int shard_recurrent(struct sharding *s)
                             : op->kind == EK_OP_SCAN ? op->u.scan.steps
                                                      : op->src;
 
-    if (s->held[op->src].form != WHOLE || s->held[beside].form != WHOLE)
-        return shard_no_rule(s, "of divided columns");
-    return push_whole(s);
+    if (s->held[op->src].form == WHOLE && s->held[beside].form == WHOLE)
+        return push_whole(s);
+    if (op->kind == EK_OP_CONV)
+        return shard_conv(s);
+    return op->kind == EK_OP_DELTA ? shard_delta(s) : shard_scan(s);
+}
+
+/* The activation of a feed-forward of n columns whose gate is multiplied with a number before. */
+static bool scales_gate(const struct sharding *s, const struct ek_op *take, uint32_t *ret_n)
+{
+    const struct ek_op *glu = take + 3, *end = s->g->ops + s->g->op_count;
+    const uint32_t n = s->g->value_width[take->src] / 2;
+
+    *ret_n = n;
+    return glu < end && glu->kind == EK_OP_GLU && glu->src == take->src &&
+           take->u.take.first == 0 && take->u.take.heads == 1 && take->u.take.group == n &&
+           take[1].kind == EK_OP_SCALE && take[2].kind == EK_OP_TAKE && take[2].dst == take->src;
 }
 
 static int shard_linear(struct sharding *s)
@@ -264,15 +316,25 @@ static int shard_linear(struct sharding *s)
         return linear_heads(s, next, false);
     if (next && next->kind == EK_OP_HEADS && next->src == s->op.dst)
         return linear_by_heads(s, next);
-    const struct ek_op *gated =
-        next && next->kind == EK_OP_TAKE && next->src == s->op.dst ? takes_queries(s, next) : NULL;
+    const bool taken = next && next->kind == EK_OP_TAKE && next->src == s->op.dst;
+    const struct ek_op *gated = taken ? takes_queries(s, next) : NULL;
+    const struct ek_op *keys = taken && !gated ? takes_keys(s, next) : NULL;
+    struct shard_runs runs;
+    uint32_t n;
     if (gated)
         return linear_heads(s, gated, true);
+    if (keys)
+        return linear_keys(s, keys);
     if (next && next->kind == EK_OP_GLU && next->src == s->op.dst)
-        return linear_inner(s, next);
-    if (next && next->kind == EK_OP_GATE && next->src == s->op.dst && gate_whole(s, next) &&
-        gates_heads(s, next))
-        return linear_of_heads(s);
+        return linear_inner(s, s->g->value_width[next->dst], 2);
+    if (taken && scales_gate(s, next, &n))
+        return linear_inner(s, n, 2);
+    if (shard_state_runs(s, &runs))
+        return shard_linear_runs(s, &runs);
+    if (next && next->kind == EK_OP_GATE && next->src == s->op.dst && gate_whole(s, next))
+        return next->dst == s->op.dst ? linear_inner(s, s->g->value_width[next->dst], 1)
+               : gates_heads(s, next) ? linear_of_heads(s)
+                                      : push_whole(s);
     return push_whole(s);
 }
 
@@ -284,11 +346,13 @@ static int move_heads(const struct sharding *s, uint16_t value, uint32_t *first,
     if (!a)
         return shard_no_rule(s, "of heads that nothing attends with");
     const uint32_t q = a->u.attention.q_heads, kv = a->u.attention.kv_heads;
+    const uint32_t d = a->u.attention.head_dim;
     if (*first == 0 && (*heads == q || *heads == q + kv)) {
         *heads = q / s->ranks + (*heads > q ? kv_cut(s, kv).count : 0);
-    } else if (*first == q * a->u.attention.head_dim && *heads == kv) {
-        *first = q / s->ranks * a->u.attention.head_dim;
-        *heads = kv_cut(s, kv).count;
+    } else if ((*first == q * d || *first == (q + kv) * d) && *heads == kv) {
+        const uint32_t mine = kv_cut(s, kv).count;
+        *first = (q / s->ranks + (*first > q * d ? mine : 0)) * d;
+        *heads = mine;
     } else {
         return shard_no_rule(s, "of some of the heads");
     }
@@ -314,7 +378,7 @@ static int norm_all_heads(struct sharding *s, const struct ek_op *a)
     s->op.u.norm.whole = heads * d * s->ranks;
     if (s->op.weight != EK_NO_WEIGHT)
         r = shard_cut_cols(s, s->op.weight, (struct shard_cut){from * d, heads * d});
-    push(s, &s->op);
+    shard_push(s, &s->op);
     return r;
 }
 
@@ -324,6 +388,8 @@ static int shard_norm(struct sharding *s)
 
     if (src->form == WHOLE)
         return push_whole(s);
+    if (src->form == COLUMNS)
+        return shard_norm_columns(s);
     const struct ek_op *a = attention_of(s, s->op.src);
     if (src->form != HEADS || s->op.dst != s->op.src || !a)
         return shard_no_rule(s, "of divided columns");
@@ -332,7 +398,7 @@ static int shard_norm(struct sharding *s)
     if (s->op.u.norm.group != a->u.attention.head_dim)
         return norm_all_heads(s, a);
     int r = move_heads(s, s->op.src, &s->op.u.norm.first, &s->op.u.norm.heads);
-    push(s, &s->op);
+    shard_push(s, &s->op);
     return r;
 }
 
@@ -354,9 +420,9 @@ static int shard_heads(struct sharding *s)
     const uint32_t width = s->g->value_width[s->op.dst] / s->ranks;
     s->op.weight += s->rank * mine;
     s->op.u.heads.count = mine;
-    push(s, &s->op);
-    s->held[s->op.dst] = (struct shard_held){COLUMNS, {s->rank * width, width}};
-    return set_width(s, s->op.dst, width);
+    shard_push(s, &s->op);
+    s->held[s->op.dst] = (struct shard_held){.form = COLUMNS, .columns = {s->rank * width, width}};
+    return shard_width(s, s->op.dst, width);
 }
 
 /* Of queries that a product by heads or latent attention reads: those of the rank. */
@@ -383,7 +449,7 @@ static int shard_rope(struct sharding *s)
         r = move_heads(s, s->op.dst, &s->op.u.rope.first_col, &s->op.u.rope.heads);
     else if (s->held[s->op.dst].form == COLUMNS)
         r = rope_by_heads(s);
-    push(s, &s->op);
+    shard_push(s, &s->op);
     return r;
 }
 
@@ -401,10 +467,10 @@ static int shard_attention(struct sharding *s)
         return r;
     s->op.u.attention.q_heads = q / s->ranks;
     s->op.u.attention.kv_heads = kv_cut(s, s->op.u.attention.kv_heads).count;
-    push(s, &s->op);
-    s->held[s->op.dst] =
-        (struct shard_held){COLUMNS, {q / s->ranks * s->rank * d, q / s->ranks * d}};
-    return set_width(s, s->op.dst, q / s->ranks * d);
+    shard_push(s, &s->op);
+    s->held[s->op.dst] = (struct shard_held){
+        .form = COLUMNS, .columns = {q / s->ranks * s->rank * d, q / s->ranks * d}};
+    return shard_width(s, s->op.dst, q / s->ranks * d);
 }
 
 static int shard_glu(struct sharding *s)
@@ -413,11 +479,13 @@ static int shard_glu(struct sharding *s)
 
     if (src->form == WHOLE)
         return push_whole(s);
-    if (src->form != COLUMNS)
-        return shard_no_rule(s, "of heads");
-    push(s, &s->op);
-    s->held[s->op.dst] = *src;
-    return set_width(s, s->op.dst, src->columns.count);
+    const struct shard_cut c = src->runs.run[0], up = src->runs.run[1];
+    if (src->form != RUNS || src->runs.count != 2 || up.count != c.count ||
+        up.first != s->g->value_width[s->op.dst] + c.first)
+        return shard_no_rule(s, "of divided columns");
+    shard_push(s, &s->op);
+    s->held[s->op.dst] = (struct shard_held){.form = COLUMNS, .columns = c};
+    return shard_width(s, s->op.dst, c.count);
 }
 
 static int shard_experts(struct sharding *s)
@@ -460,7 +528,7 @@ static int shard_vocab(struct sharding *s)
         return r;
     if (s->op.kind == EK_OP_EMBED)
         return push_sum(s);
-    push(s, &s->op);
+    shard_push(s, &s->op);
     return 0;
 }
 
@@ -473,7 +541,7 @@ static int shard_alike(struct sharding *s, bool reads, bool after_logits)
         return shard_no_rule(s, "of divided columns");
     if (!after_logits)
         return push_whole(s);
-    push(s, &s->op);
+    shard_push(s, &s->op);
     return 0;
 }
 
@@ -497,7 +565,7 @@ static int shard_op(struct sharding *s, bool after_logits)
     case EK_OP_CONV:
     case EK_OP_SCAN:
     case EK_OP_DELTA: return shard_recurrent(s);
-    case EK_OP_SCALE: return shard_no_rule(s, "of a layer");
+    case EK_OP_SCALE: shard_push(s, &s->op); return 0; /* of each element by itself */
     case EK_OP_REDUCE:
     case EK_OP_GATHER:
     case EK_OP_SEND:
@@ -519,78 +587,23 @@ static int shard_ops(struct sharding *s)
             return r;
         logits = logits || s->op.kind == EK_OP_LOGITS;
     }
-    push(s, &gather);
+    shard_push(s, &gather);
     return 0;
 }
 
-/* ---- memory ---- */
+/* ---- all of it ---- */
 
-static void *copy_of(const void *from, size_t count, size_t size, size_t room)
-{
-    void *p = calloc(room + 1, size);
-    if (p && count > 0)
-        memcpy(p, from, count * size);
-    return p;
-}
-
-static int copy_graph(const struct ek_graph *g, struct ek_graph *c)
-{
-    const size_t quants = (size_t)g->quant_count + (size_t)EK_MOST_PARTS * g->weight_count;
-
-    *c = *g;
-    c->op_count = 0;
-    c->ops = calloc(2 * (size_t)g->op_count + 1, sizeof(*c->ops));
-    c->weights = copy_of(g->weights, g->weight_count, sizeof(*c->weights), g->weight_count);
-    c->quants =
-        g->quant_count > 0 ? copy_of(g->quants, g->quant_count, sizeof(*c->quants), quants) : NULL;
-    c->value_width = copy_of(g->value_width, g->value_count, sizeof(uint32_t), g->value_count);
-    c->ropes = copy_of(g->ropes, g->rope_count, sizeof(*c->ropes), g->rope_count);
-    for (uint32_t i = 0; c->ropes && i < g->rope_count; i++)
-        c->ropes[i].inv_freq = NULL;
-    if (!c->ops || !c->weights || !c->value_width || !c->ropes ||
-        (g->quant_count > 0 && !c->quants))
-        return -ENOMEM;
-    for (uint32_t i = 0; i < g->rope_count; i++) {
-        uint32_t count = g->ropes[i].count;
-        c->ropes[i].inv_freq = copy_of(g->ropes[i].inv_freq, count, sizeof(float), count);
-        if (!c->ropes[i].inv_freq)
-            return -ENOMEM;
-    }
-    return 0;
-}
-
-void ek_shard_free(struct ek_graph *g)
-{
-    for (uint32_t i = 0; g->ropes && i < g->rope_count; i++)
-        free(g->ropes[i].inv_freq);
-    free(g->ropes);
-    free(g->ops);
-    free(g->weights);
-    free(g->quants);
-    free(g->value_width);
-    *g = (struct ek_graph){0};
-}
-
-int ek_shard(const struct ek_graph *g, uint32_t rank, uint32_t ranks, struct ek_graph *ret_graph,
-             struct ek_fault *fault)
+/* A rank's list; with whole_states recurrent layers are not divided. */
+static int shard_all(const struct ek_graph *g, uint32_t rank, uint32_t ranks, bool whole_states,
+                     struct ek_graph *ret_graph, struct ek_fault *fault)
 {
     struct ek_graph out = {0};
     struct sharding s = {.g = g, .out = &out, .rank = rank, .ranks = ranks, .fault = fault};
 
-    int r = ek_graph_check(g, fault);
-    if (r == 0 && (rank >= ranks || ranks > EK_MOST_RANKS || g->ranks > 0))
-        r = -EINVAL;
-    if (r == 0 && g->kv_mixed) {
-        ek_fault_set(fault, "tensor-parallel-size",
-                     "The model's layers differ in their heads of keys and values, which are not "
-                     "divided among ranks yet: leave --tensor-parallel-size out.");
-        r = -ENOTSUP;
-    }
-    if (r < 0)
-        return r;
-    r = copy_graph(g, &out);
-    s.held = calloc(g->value_count + 1, sizeof(*s.held));
-    s.width_set = calloc(g->value_count + 1, 1);
+    s.whole_states = whole_states;
+    int r = shard_copy(g, &out);
+    s.held = calloc(g->value_count + SHARD_MOST_PIECES, sizeof(*s.held));
+    s.width_set = calloc(g->value_count + SHARD_MOST_PIECES, 1);
     s.cut = calloc(g->weight_count + 1, 1);
     if (!s.held || !s.width_set || !s.cut)
         r = -ENOMEM;
@@ -602,8 +615,10 @@ int ek_shard(const struct ek_graph *g, uint32_t rank, uint32_t ranks, struct ek_
     out.vocab_rows = ek_shard_vocab(g->vocab, rank + 1, ranks) - out.vocab_first;
     out.kv_heads = kv_cut(&s, g->kv_heads).count;
     r = shard_ops(&s);
-    if (r == 0)
-        r = ek_graph_check(&out, fault);
+    if (r < 0)
+        goto out;
+    shard_states(&out);
+    r = ek_graph_check(&out, fault);
     if (r < 0)
         goto out;
     *ret_graph = out;
@@ -614,4 +629,21 @@ out:
     free(s.width_set);
     free(s.cut);
     return r;
+}
+
+int ek_shard(const struct ek_graph *g, uint32_t rank, uint32_t ranks, struct ek_graph *ret_graph,
+             struct ek_fault *fault)
+{
+    int r = ek_graph_check(g, fault);
+    if (r == 0 && (rank >= ranks || ranks > EK_MOST_RANKS || g->ranks > 0 ||
+                   g->value_count + SHARD_MOST_PIECES > UINT16_MAX))
+        r = -EINVAL;
+    if (r < 0)
+        return r;
+    if (g->state_floats > 0) {
+        r = shard_all(g, rank, ranks, false, ret_graph, NULL);
+        if (r == 0 || r == -ENOMEM)
+            return r;
+    }
+    return shard_all(g, rank, ranks, true, ret_graph, fault);
 }

@@ -184,3 +184,23 @@ int shard_cut_cols(struct sharding *s, uint32_t index, struct shard_cut c)
     w->cols = c.count;
     return 0;
 }
+
+int shard_piece(struct sharding *s, bool more, struct shard_cut c, bool rows, uint32_t *index)
+{
+    if (*index == EK_NO_WEIGHT)
+        return 0;
+    if (!more)
+        return rows ? shard_cut_rows(s, *index, &c, 1) : shard_cut_cols(s, *index, c);
+    const struct ek_weight *whole = &s->g->weights[*index];
+    struct ek_weight *w = &s->out->weights[s->out->weight_count];
+    *index = s->out->weight_count++;
+    *w = *whole;
+    if (rows) {
+        w->parts = w->rows = 0;
+        return take_rows(s, whole, c, w);
+    }
+    w->file_cols = ek_weight_file_cols(w);
+    w->first_col += c.first;
+    w->cols = c.count;
+    return 0;
+}

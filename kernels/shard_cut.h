@@ -4,6 +4,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "kernels/graph.h"
@@ -14,20 +15,33 @@ struct shard_cut { /* columns [first, first + count) of a value or rows of a mat
     uint32_t first, count;
 };
 
+enum {
+    SHARD_MOST_RUNS = 5, /* gate, x, B, C and steps of Mamba 2 */
+    SHARD_MOST_PIECES = 3
+};
+
+struct shard_runs { /* columns of a value that lie apart, from left to right */
+    uint32_t count;
+    struct shard_cut run[SHARD_MOST_RUNS];
+};
+
 struct shard_held {
-    /* HEADS: the rank's [q | k | v]; GATED: the same, each head of q with its gate behind it */
-    enum { WHOLE, COLUMNS, HEADS, GATED } form;
+    /* HEADS: the rank's [q | k | v]; GATED: the same, each head of q with its gate behind it; RUNS:
+     * what `runs` says, one after the other */
+    enum { WHOLE, COLUMNS, HEADS, GATED, RUNS } form;
     struct shard_cut columns;
+    struct shard_runs runs;
 };
 
 struct sharding {
     const struct ek_graph *g;
     struct ek_graph *out;
     uint32_t rank, ranks;
+    bool whole_states;       /* recurrent layers are not divided */
     struct ek_op op;         /* the one at hand, as it is for the rank */
     uint32_t at;             /* its place in the whole list */
-    struct shard_held *held; /* [values] */
-    uint8_t *width_set;      /* [values]: the rank's width is known */
+    struct shard_held *held; /* [values and SHARD_MOST_PIECES] */
+    uint8_t *width_set;      /* [the same]: the rank's width is known */
     uint8_t *cut;            /* [weights]: how a weight is cut, 0 = not yet */
     struct ek_fault *fault;
 };
@@ -35,10 +49,13 @@ struct sharding {
 /* The rank's part of n columns or rows, cut at multiples of `unit`. */
 struct shard_cut shard_cut_of(const struct sharding *s, uint32_t n, uint32_t unit);
 
-/* The rank's rows of a weight or a bias, in `count` (up to three) runs; its columns. 0, or -ENOTSUP
+/* The rank's rows of a weight or a bias, in `count` runs; its columns. 0, or -ENOTSUP
  * with the fault of shard_no_rule() where the weight was cut in another way before. */
 int shard_cut_rows(struct sharding *s, uint32_t index, const struct shard_cut *c, uint32_t count);
 int shard_cut_cols(struct sharding *s, uint32_t index, struct shard_cut c);
+/* The same rows or columns of a weight that several operations share: its own, or those of one
+ * `more`. EK_NO_WEIGHT stays that. */
+int shard_piece(struct sharding *s, bool more, struct shard_cut c, bool rows, uint32_t *index);
 /* Columns that share a published scale, the most of all matrices with so many columns: the same cut
  * serves all layers. */
 uint32_t shard_widest_group(const struct ek_graph *g, uint32_t cols);
@@ -48,3 +65,30 @@ uint32_t shard_widest_group(const struct ek_graph *g, uint32_t cols);
 int shard_no_rule(const struct sharding *s, const char *why);
 int shard_check_heads(const struct sharding *s, uint32_t q, uint32_t kv);
 int shard_too_narrow(const struct sharding *s, uint32_t columns);
+
+/* shard.c: one more operation, as it is for the rank; the width of a value there. */
+void shard_push(struct sharding *s, const struct ek_op *op);
+int shard_width(struct sharding *s, uint16_t value, uint32_t width);
+
+/* shard_copy.c: all of a graph but its operations; 0 or -ENOMEM. ek_shard_free() frees it. */
+int shard_copy(const struct ek_graph *g, struct ek_graph *ret_copy);
+
+/*
+ * shard_runs.c. Rules of s->op where what it reads or makes is divided in runs of columns; 0 or the
+ * fault of shard_no_rule().
+ */
+
+/* Whether a product makes what goes into a recurrent layer that can be divided, and which columns
+ * the rank has of it; that product. */
+bool shard_state_runs(const struct sharding *s, struct shard_runs *ret_runs);
+int shard_linear_runs(struct sharding *s, const struct shard_runs *r);
+int shard_take_runs(struct sharding *s);
+int shard_conv(struct sharding *s);
+int shard_delta(struct sharding *s);
+int shard_scan(struct sharding *s);
+int shard_norm_columns(struct sharding *s);
+/* The rank's column where it has all of columns `c`; false: it lacks some. */
+bool shard_columns_at(const struct sharding *s, uint16_t value, struct shard_cut c,
+                      uint32_t *ret_local);
+/* Gives the states of a rank's operations their places. */
+void shard_states(struct ek_graph *out);

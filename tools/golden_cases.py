@@ -396,6 +396,40 @@ CASES += [
          sliding_window=12, tie_word_embeddings=False),
 ]
 
+# Whose names, or keys, differ from those of the others.
+SECTIONS = dict(rope_type="default", rope_theta=1e6, mrope_section=[2, 1, 1])
+AUDIO = dict(d_model=16, encoder_layers=1, encoder_attention_heads=2, encoder_ffn_dim=16, output_dim=32, max_source_positions=16)
+CASES += [
+    case("sees-smolvlm", "SmolVLM", prompts=ONE, sees=dict(VISION, model_type="smolvlm_vision"), model_type="llama",
+         tie_word_embeddings=False),
+    case("sees-idefics2", "Idefics2", prompts=ONE, sees=dict(VISION, model_type="idefics2_vision"),
+         outer=dict(perceiver_config=dict(hidden_size=32, resampler_n_latents=4, resampler_depth=1, resampler_n_heads=2,
+                                          resampler_head_dim=8, num_key_value_heads=1)), model_type="mistral", head_dim=8,
+         tie_word_embeddings=False),
+    case("sees-deepseek-vl", "DeepseekVL", prompts=ONE, sees=VISION, model_type="llama", tie_word_embeddings=False),
+    case("sees-video-llama3", "VideoLlama3", prompts=ONE, sees=dict(VISION, model_type="video_llama_3_vision"),
+         model_type="qwen2"),
+    case("sees-minicpm", "MiniCPMV4_6", prompts=ONE, sees=dict(VISION, model_type="minicpmv4_6_vision"),
+         model_type="qwen3_5_text", **{k: v for k, v in HYBRID.items() if k != "prompts"}),
+    case("sees-glm-ocr", "GlmOcr", prompts=ONE, sees=GLM_VISION, model_type="glm_ocr_text", tie_word_embeddings=False,
+         rope_parameters=dict(SECTIONS, partial_rotary_factor=1.0)),
+    case("sees-paddleocr", "PaddleOCRVL", prompts=ONE, sees=dict(VISION, num_key_value_heads=2),
+         model_type="paddleocr_vl_text", head_dim=8, rope_parameters=SECTIONS),
+    case("sees-granite-docling", "GraniteDocling", prompts=ONE, sees=dict(VISION, model_type="granite_docling_vision",
+                                                                       out_hidden_size=32),
+         model_type="granite_docling_text", embedding_multiplier=3.0, attention_multiplier=0.4, residual_multiplier=0.6,
+         logits_scaling=2.5),
+    case("sees-hunyuan", "HunYuanVL", prompts=ONE, sees=dict(VISION, out_hidden_size=32), model_type="hunyuan_vl_text",
+         head_dim=16, rope_parameters=dict(rope_type="dynamic", rope_theta=10000.0, alpha=1000.0, factor=1.0, beta_fast=32,
+                                           beta_slow=1, mscale=1.0, mscale_all_dim=1.0, mrope_section=[2, 2, 2, 2])),
+    case("sees-qwen2.5-omni", "Qwen2_5OmniThinker", prompts=ONE, sees=QWEN_VISION, outer=dict(audio_config=AUDIO),
+         rope_parameters=SECTIONS, tie_word_embeddings=False),
+    case("sees-qwen3-omni", "Qwen3OmniMoeThinker", prompts=ONE, sees=dict(
+         QWEN_VISION, deepstack_visual_indexes=[0]),
+         outer=dict(audio_config=dict(AUDIO, num_hidden_layers=1, downsample_hidden_size=8)), num_experts=6, num_experts_per_tok=3,
+         moe_intermediate_size=20, rope_parameters=dict(SECTIONS, mrope_interleaved=True), tie_word_embeddings=False),
+]
+
 MOE = dict(head_dim=16, num_experts=4, num_local_experts=4, num_experts_per_tok=2,
            moe_intermediate_size=32, norm_topk_prob=True)
 
@@ -488,7 +522,7 @@ def quantized_cases():
     cases += [moe_case(how) for how in ("gptq", "w8a8", "fp8-row")]
     cases += [case("quant-deepseek-fp8", "DeepseekV3", quant="fp8-block", **{**DEEPSEEK_V3, "prompts": ((30, 24, 0),)})]
     cases += [case("quant-qwen3.5-fp8", "Qwen3_5MoeText", quant="fp8-block", **{**HYBRID_MOE, "prompts": ((30, 24, 0),)}),
-              case("quant-qwen3.5-fp8-joined", "Qwen3_5MoeText", quant="fp8-joined", **{**HYBRID_MOE, "prompts": ((30, 24, 0),)}),
+              case("quant-qwen3.5-fp8-joined", "Qwen3_5MoeText", quant="fp8-joined", joined=True, **{**HYBRID_MOE, "prompts": ((30, 24, 0),)}),
               case("quant-qwen3-next-gptq", "Qwen3Next", quant="gptq", **{
                   **HYBRID_MOE, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32,
                   "linear_value_head_dim": 8, "num_hidden_layers": 2, "prompts": ((30, 24, 0),)},

@@ -49,6 +49,8 @@ OWN_HEAD_DIM = ("GptOss", "Llama", "Mistral", "Ministral", "Mixtral", "Qwen3", "
                 "Ministral3", "Llama4Text", "Gemma4Text", "HunYuanMoEV1", "MiniMaxM2", "SolarOpen", "ExaoneMoe",
                 "Dots1", "Cwm", "Afmoe")
 
+WHOLE_SECTIONS = ("Glm4v", "GlmOcr", "HunYuanVL", "Qwen2_5OmniThinker")  # which must be all that turns
+
 
 def old_case(case):
     """The case as a configuration of transformers 4 is made, with one short prompt."""
@@ -177,9 +179,11 @@ def vary(case, rng):
         c["head_dim"] = head
     else:
         c["hidden_size"] = c["num_attention_heads"] * head
-    if case["cls"] == "Glm4v":  # its parts must be all that turns
-        turned = int(head * c["rope_parameters"]["partial_rotary_factor"]) // 2
-        c["rope_parameters"]["mrope_section"] = [turned - 2 * (turned // 3), turned // 3, turned // 3]
+    if case["cls"] in WHOLE_SECTIONS:
+        rope, own = c["rope_parameters"], c.get("head_dim", head)
+        turned, parts = int(own * rope.get("partial_rotary_factor", 1)) // 2, len(rope["mrope_section"])
+        each = turned // parts
+        rope["mrope_section"] = [turned - (parts - 1) * each] + (parts - 1) * [each]
     c["intermediate_size"] = rng.randrange(8, 80)
     for key, values in (("attention_bias", [False, True]), ("mlp_bias", [False, True]),
                         ("tie_word_embeddings", [False, True]), ("rms_norm_eps", [1e-6, 1e-5, 1e-3]),
@@ -220,7 +224,10 @@ def write(case, out, seed):
         g = torch.Generator().manual_seed(seed * 1000 + attempt)
         kwargs = copy.deepcopy(case["config"])
         if case["sees"]:
-            kwargs = dict(text_config=kwargs, vision_config=dict(case["sees"]), **case["outer"],
+            sees = dict(case["sees"])
+            if "out_hidden_size" in sees:
+                sees["out_hidden_size"] = kwargs["hidden_size"]
+            kwargs = dict(text_config=kwargs, vision_config=sees, **case["outer"],
                           tie_word_embeddings=kwargs.get("tie_word_embeddings", True))
         config = config_cls(**kwargs)
         vocab = case["config"]["vocab_size"]

@@ -75,6 +75,14 @@ static uint32_t most_each(const struct plan_question *q)
     return q->gpu ? q->cards * (q->nodes > 0 ? q->nodes : 1) / (q->stages > 0 ? q->stages : 1) : 1;
 }
 
+/* A cache of 8 bits for what latent attention keeps is planned when it is asked for, never advised:
+ * evenkeel-server has none on a card, nor for keys of more than 512 elements, which are all that is
+ * published. */
+static bool cache_considered(const struct plan_question *q, uint32_t bits)
+{
+    return q->kv_bits ? q->kv_bits == bits : bits == 16 || q->shape.latent == 0;
+}
+
 /* Weights as stored, then smaller; cache of 16 bits, then 8; fewest cards first. */
 static void list_choices(const struct plan_question *q, struct plan_answer *a)
 {
@@ -86,8 +94,8 @@ static void list_choices(const struct plan_question *q, struct plan_answer *a)
             if (!plan_layout_fits(cards, q->stages, q->nodes, q->gpu ? q->cards : RANKS_MOST))
                 continue;
             for (size_t k = 0; k < 2; k++) {
-                bool asked = (!q->cards_each || q->cards_each == cards) &&
-                             (!q->kv_bits || q->kv_bits == kv[k]);
+                bool asked =
+                    (!q->cards_each || q->cards_each == cards) && cache_considered(q, kv[k]);
                 if (!asked || a->choice_count == PLAN_CHOICES_MOST)
                     continue;
                 struct plan_choice *c = &a->choices[a->choice_count++];

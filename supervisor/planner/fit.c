@@ -142,6 +142,18 @@ static double largest_stage(const struct plan_shape *s, const struct plan_setup 
     return most;
 }
 
+/* Of a sequence's state: the card's heads, or all of it where they do not divide. */
+static double state_of(const struct plan_shape *s, uint32_t cards)
+{
+    bool divides = true; /* channels of LFM2's convolutions */
+
+    if (s->v_heads > 0 && s->scan)
+        divides = s->v_heads % cards == 0 && (s->k_heads % cards == 0 || s->k_heads == 1);
+    else if (s->v_heads > 0)
+        divides = s->k_heads % cards == 0;
+    return plan_state_bytes(s) / (divides ? cards : 1);
+}
+
 struct plan_fit plan_fit_of(const struct plan_shape *s, const struct plan_setup *u)
 {
     struct plan_fit f = {.share_bytes = u->memory_bytes * u->share};
@@ -164,7 +176,7 @@ struct plan_fit plan_fit_of(const struct plan_shape *s, const struct plan_setup 
     f.token_bytes = u->own && u->kv_bits == 8 && !s->latent ? own_small_token(&part) : plain;
     if (u->own && s->latent > 0)
         f.token_bytes = own_latent_token(&part, u->kv_bits);
-    f.state_bytes = plan_state_bytes(&part);
+    f.state_bytes = state_of(&part, u->cards > 0 ? u->cards : 1);
     if (!share_out(s, u, &f))
         return f;
     f.longest = longest(&part, u, f.kv_tokens * plain);

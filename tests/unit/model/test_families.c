@@ -14,6 +14,8 @@
 #include "common/err.h"
 #include "server/model/config.h"
 #include "server/model/family.h"
+#include "server/model/safetensors.h"
+#include "server/model/textpart.h"
 
 #define BASE                                                                                       \
     "\"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 3, "                   \
@@ -144,6 +146,39 @@ static void test_text_parts(void **state)
     assert_string_equal(c.family->architecture, "Qwen3MoeForCausalLM");
 }
 
+/* Of Qwen's models that also speak, the one that writes, by its name in the whole; PaddleOCR-VL
+ * with one configuration for all, as it is published; an output layer of its own by either part's
+ * word. */
+static void test_parts_of_more(void **state)
+{
+    (void)state;
+    static const char omni[] =
+        "{\"architectures\": [\"Qwen2_5OmniForConditionalGeneration\"], \"model_type\": "
+        "\"qwen2_5_omni\", \"talker_config\": {}, \"thinker_config\": {\"vision_config\": {}, "
+        "\"tie_word_embeddings\": false, \"text_config\": {\"tie_word_embeddings\": true, "
+        "\"model_type\": \"qwen2_5_omni_text\", " BASE "}}}";
+    static const char paddle[] =
+        "{\"architectures\": [\"PaddleOCRVLForConditionalGeneration\"], \"model_type\": "
+        "\"paddleocr_vl\", \"use_bias\": false, \"rope_scaling\": {\"mrope_section\": [2, 1, 1], "
+        "\"rope_type\": \"default\", \"type\": \"default\"}, \"vision_config\": {}, " BASE "}";
+    struct model_config c = read_ok(omni);
+    assert_true(c.text_part && c.qkv_bias && !c.tied);
+    assert_string_equal(c.family->architecture, "Qwen2ForCausalLM");
+    c = read_ok(paddle);
+    assert_true(c.text_part && !c.neighbours && c.rope.type == ROPE_DEFAULT);
+    assert_string_equal(c.family->architecture, "LlamaForCausalLM");
+
+    struct st_tensor all[] = {{.name = "talker.model.norm.weight"},
+                              {.name = "thinker.lm_head.weight"},
+                              {.name = "thinker.model.norm.weight"},
+                              {.name = "thinker.visual.blocks.0.norm1.weight"}};
+    struct st_set set = {.tensor = all, .count = 4};
+    bool head = false;
+    assert_int_equal(text_part_tensors(&set, &head), 0);
+    assert_true(head && all[0].used && all[3].used && !all[1].used && !all[2].used);
+    assert_string_equal(all[2].name, "model.norm.weight");
+}
+
 static const struct {
     const char *text, *field, *says;
 } bad_cases[] = {
@@ -199,6 +234,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_newer_spellings), cmocka_unit_test(test_side_by_side),
-        cmocka_unit_test(test_text_parts), cmocka_unit_test(test_refused)};
+        cmocka_unit_test(test_text_parts), cmocka_unit_test(test_parts_of_more),
+        cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -380,13 +380,12 @@ static void compare_ranks(const char *dir, const char *name)
     struct model *m = open_model(dir, name);
     const uint32_t keys = m->graph.kv_heads;
     uint32_t heads = 0;
-    bool none = m->graph.kv_mixed; /* there is no rule for those yet, */
+    bool none = false;
 
     for (uint32_t i = 0; i < m->graph.op_count; i++) {
         const struct ek_op *op = &m->graph.ops[i];
         if (op->kind == EK_OP_ATTENTION)
             heads = op->u.attention.q_heads;
-        none = none || op->kind == EK_OP_SCALE; /* nor for Falcon H1, */
         none = none || (op->kind == EK_OP_NORM && is_heads(&m->graph, op->src) &&
                         (op->u.norm.own || op->u.norm.centred)); /* Command R+, StableLM 2 12B */
     }

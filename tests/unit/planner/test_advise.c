@@ -218,6 +218,29 @@ static void test_small_cache(void **state)
     assert_true(a.chosen.fit.kv_bytes <= 4 * GIB && a.chosen.fit.kv_bytes > 3.99 * GIB);
 }
 
+/* Where either cache may be taken, that of latent attention stays as it is: the server has no
+ * other.
+ */
+static void test_latent_cache(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"deepseek-v3", "deepseek-v2-lite", "llama-3.1-8b"};
+    for (size_t i = 0; i < sizeof(models) / sizeof(models[0]); i++) {
+        struct plan_answer a;
+        struct plan_question q = question(models[i], "h200", 8);
+        uint32_t small = 0;
+        q.kv_bits = 0;
+        plan_advise(&q, &a);
+        assert_true(a.choice_count > 0);
+        for (uint32_t n = 0; n < a.choice_count; n++)
+            small += a.choices[n].setup.kv_bits == 8;
+        assert_true((small > 0) == (q.shape.latent == 0));
+        q.kv_bits = 8;
+        plan_advise(&q, &a);
+        assert_true(a.choice_count > 0 && a.choices[0].setup.kv_bits == 8);
+    }
+}
+
 static void test_bad_config(void **state)
 {
     (void)state;
@@ -248,9 +271,9 @@ static void test_bad_config(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parameters), cmocka_unit_test(test_outcomes),
-        cmocka_unit_test(test_classical),  cmocka_unit_test(test_load),
-        cmocka_unit_test(test_said),       cmocka_unit_test(test_small_cache),
-        cmocka_unit_test(test_bad_config)};
+        cmocka_unit_test(test_parameters),   cmocka_unit_test(test_outcomes),
+        cmocka_unit_test(test_classical),    cmocka_unit_test(test_load),
+        cmocka_unit_test(test_said),         cmocka_unit_test(test_small_cache),
+        cmocka_unit_test(test_latent_cache), cmocka_unit_test(test_bad_config)};
     return cmocka_run_group_tests(tests, open_known, close_known);
 }

@@ -14,6 +14,7 @@
 #include <jansson.h>
 
 #include "common/err.h"
+#include "supervisor/planner/fit.h"
 #include "supervisor/planner/shape.h"
 
 static void same(const char *model, const json_t *expect, const char *key, uint32_t is)
@@ -133,6 +134,34 @@ static void test_mamba(void **state)
     assert_true(plan_parameters(&s) > 340.1e6 && plan_parameters(&s) < 340.5e6);
 }
 
+/* A card's part of a state: its heads; all of it where they do not divide (16 heads of k, 8 groups
+ * of B and C), or where groups are neither divided nor one. */
+static void test_state_parts(void **state)
+{
+    static const struct {
+        const char *model;
+        uint32_t cards;
+        double parts;
+    } cases[] = {{"Qwen3.8-27B", 4, 4},
+                 {"Qwen3.8-27B", 32, 1},
+                 {"ibm-granite/granite-4.0-h-350m", 8, 8},
+                 {"nvidia/Nemotron-H-8B-Base-8K", 8, 8},
+                 {"nvidia/Nemotron-H-8B-Base-8K", 16, 1}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const struct plan_shape s = shape_of(cases[i].model);
+        const struct plan_setup u = {.memory_bytes = 80e9,
+                                     .share = 0.9,
+                                     .cards = cases[i].cards,
+                                     .tokens = 2048,
+                                     .seqs = 8,
+                                     .block_size = 16,
+                                     .kv_bits = 16,
+                                     .graphs = true};
+        assert_true(plan_fit_of(&s, &u).state_bytes == plan_state_bytes(&s) / cases[i].parts);
+    }
+}
+
 /* Nemotron-H-8B, each layer one mixer. By hand: 24 x (128 x 64 x 128 + 3 x (2 x 8 x 128 + 128 x
  * 64)) x 4 B; parameters 24 x (4096 x (2 x 8192 + 2048 + 128) + 8192 x 4096 + 4 x 10240) + 4 x 4096
  * x (2 x 4096 + 2 x 1024) + 24 x 2 x 4096 x 21504 + 2 x 131072 x 4096 = 8.1 G. What transformers
@@ -204,9 +233,10 @@ static void test_odd_numbers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_published),    cmocka_unit_test(test_recurrent),
-        cmocka_unit_test(test_mamba),        cmocka_unit_test(test_mixers),
-        cmocka_unit_test(test_lone_experts), cmocka_unit_test(test_gemma4),
-        cmocka_unit_test(test_gemma4_saved), cmocka_unit_test(test_odd_numbers)};
+        cmocka_unit_test(test_published),  cmocka_unit_test(test_recurrent),
+        cmocka_unit_test(test_mamba),      cmocka_unit_test(test_state_parts),
+        cmocka_unit_test(test_mixers),     cmocka_unit_test(test_lone_experts),
+        cmocka_unit_test(test_gemma4),     cmocka_unit_test(test_gemma4_saved),
+        cmocka_unit_test(test_odd_numbers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
