@@ -8,6 +8,15 @@
 #include "common/err.h"
 #include "kernels/cuda/cuda.h"
 
+/* Which heads and which cache. */
+static void add_heads(const struct ek_device *d, enum cuda_kernel k, char *name, size_t size)
+{
+    const char *cache = d->graph->kv_f8 ? "_f8" : d->graph->kv_i8 ? "_i8" : "";
+
+    (void)snprintf(name + strlen(name), size - strlen(name), "_%u%s",
+                   k == K_ATTEND_WIDE ? CU_DIM_MOST : d->shape.head_most, cache);
+}
+
 static void name_of(const struct ek_device *d, enum cuda_kernel k, char *name, size_t size)
 {
     static const char *const forms[CU_FORMS] = {"", "_i8", "_f8", "_i4"};
@@ -87,11 +96,7 @@ static void name_of(const struct ek_device *d, enum cuda_kernel k, char *name, s
     (void)snprintf(name, size, "%.*s%s%s", mark ? (int)(mark - base) : (int)strlen(base), base,
                    mark ? type : "", forms[form]);
     if (k >= K_ATTEND_ROW && k <= K_ATTEND_WIDE)
-        (void)snprintf(name + strlen(name), size - strlen(name), "_%u%s",
-                       k == K_ATTEND_WIDE ? CU_DIM_MOST : d->shape.head_most,
-                       d->graph->kv_f8   ? "_f8"
-                       : d->graph->kv_i8 ? "_i8"
-                                         : "");
+        add_heads(d, k, name, size);
 }
 
 /* Which form of the kernel that begins a row of forms; CU_FORMS = of another kernel. */

@@ -564,6 +564,19 @@ static bool cache_of(const char *name, struct bench *x)
     return x->kv_f8 || x->kv_i8 || strcmp(name, "bf16") == 0;
 }
 
+/* Shape, weights, cache and what else is not as usual. */
+static void name_cells(struct bench *x, const char *shape, const char *weights)
+{
+    const char *wgmma = getenv("EVENKEEL_WGMMA");
+    (void)snprintf(x->name, sizeof(x->name), "%s%s%s%s%s%s", shape,
+                   x->form->dtype == EK_BF16 ? "" : ".", x->form->dtype == EK_BF16 ? "" : weights,
+                   x->kv_f8   ? ".kv8"
+                   : x->kv_i8 ? ".kvint8"
+                              : "",
+                   x->offload > 0 ? ".offload" : "",
+                   wgmma && strcmp(wgmma, "off") == 0 ? ".mma" : "");
+}
+
 int main(int argc, char **argv)
 {
     static const struct option options[] = {
@@ -625,14 +638,7 @@ int main(int argc, char **argv)
                       shape, weights);
         return 2;
     }
-    const char *wgmma = getenv("EVENKEEL_WGMMA");
-    (void)snprintf(x.name, sizeof(x.name), "%s%s%s%s%s%s", shape,
-                   x.form->dtype == EK_BF16 ? "" : ".", x.form->dtype == EK_BF16 ? "" : weights,
-                   x.kv_f8   ? ".kv8"
-                   : x.kv_i8 ? ".kvint8"
-                             : "",
-                   x.offload > 0 ? ".offload" : "",
-                   wgmma && strcmp(wgmma, "off") == 0 ? ".mma" : "");
+    name_cells(&x, shape, weights);
     int r = report_open(&x.report, "cuda", report);
     if (r == 0) {
         r = bench_model(&x);
