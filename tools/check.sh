@@ -21,7 +21,7 @@ part() {
     name=$1
     shift
     case " $PARTS " in *" all "* | *" $name "*) ;; *) return ;; esac
-    export COUNTS="$CHECK/$name.counts"
+    export COUNTS="$CHECK/$name.counts" TIMES="$CHECK/$name.each" # what each of its tests took
     : >"$COUNTS"
     echo "== $name begins"
     begin=$(date +%s)
@@ -45,6 +45,17 @@ part() {
     } 9>"$CHECK/lock"
 }
 
+# table: where the time went: each part, and the tests that computed longest.
+table() {
+    echo "Seconds     by a clock  of processors"
+    sed 's/.*"cell":"\([^"]*\)","value":\([0-9]*\).*"cpu_s":\([0-9]*\).*/\3 \2 \1/' "$CHECK"/*.row | sort -rn |
+        awk '{ printf "  %-12s %7d %14d\n", $3, $2, $1; s += $1 } END { printf "  %-12s %7s %14d\n\n", "all parts", "", s }'
+    echo "Longest tests by a clock  of processors"
+    for f in "$CHECK"/*.each; do
+        [ ! -e "$f" ] || sed "s/\$/ $(basename "$f" .each)/" "$f"
+    done | sort -rn | awk 'NR <= 15 { printf "  %21.1f %14.1f  %s: %s\n", $2 / 1000, $1 / 1000, $4, $3 } END { print "" }'
+}
+
 build() { $MAKE -s -j"$jobs" all unit-bins; }
 # Of long tests a share, another one each day (tests/share.h); `make check-deep` has them whole.
 # shared N ARGS...: all tests of a build, of the long ones one case in N.
@@ -64,7 +75,8 @@ sanitized() {
 pytests() {
     seconds=$1
     shift
-    run="timeout -s INT -k 30 $seconds ${venv:-build/venv}/bin/python -m pytest -q --no-header -o cache_dir=$CHECK/pytest-$name"
+    export PYTHONPATH=tests/tools
+    run="timeout -s INT -k 30 $seconds ${venv:-build/venv}/bin/python -m pytest -q --no-header -p pytest_times -o cache_dir=$CHECK/pytest-$name"
     $run "$@" >"$COUNTS.log" 2>&1
     last=$(tail -1 "$COUNTS.log")
     failed=$(echo "$last" | sed -n 's/^\(=* \)\{0,1\}\([0-9]*\) failed.*/\2/p')
@@ -172,6 +184,7 @@ commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
 cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)
 printf '{"target":"check","commit":"%s","machine":{"cpu":"%s","cores":%d},"rows":[%s]}\n' \
     "$commit" "$cpu" "$jobs" "$(cat "$CHECK"/*.row 2>/dev/null | paste -sd, -)" >build/reports/check.json
+table
 [ ! -e "$CHECK/failed" ] || echo "Failed parts: $(paste -sd' ' - <"$CHECK/failed")"
 echo "All of it took $(($(date +%s) - started)) s."
 cat "$CHECK"/*.counts >build/reports/check.counts
