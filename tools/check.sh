@@ -57,16 +57,16 @@ table() {
 }
 
 build() { $MAKE -s -j"$jobs" all unit-bins; }
-# Of long tests a share, another one each day (tests/share.h); `make check-deep` has them whole.
-# shared N ARGS...: all tests of a build, of the long ones one case in N.
+# Of what takes long a share, another one each day (tests/share.h); `make check-deep` has it whole.
+# shared N ARGS...: make with one case in N of long tests, planted bugs or paths.
 shared() {
     share=$1 day=$(($(date +%s) / 86400))
     shift
-    echo "-- of long tests one case in $share: EVENKEEL_SHARE=$share EVENKEEL_DAY=$day"
-    EVENKEEL_SHARE=$share EVENKEEL_DAY=$day $MAKE -s "$@" unit
+    echo "-- of what takes long one case in $share: EVENKEEL_SHARE=$share EVENKEEL_DAY=$day"
+    EVENKEEL_SHARE=$share EVENKEEL_DAY=$day $MAKE -s "$@"
 }
 sanitized() {
-    $MAKE -s -j"$jobs" SAN=address,undefined unit-bins && shared 5 SAN=address,undefined
+    $MAKE -s -j"$jobs" SAN=address,undefined unit-bins && shared 10 SAN=address,undefined unit
 }
 # pytests SECONDS ARGS...: real processes on a busy machine may miss a deadline, so what failed gets a
 # second try, which is said: what the first one printed is set off by bars, so that a line that begins
@@ -124,12 +124,12 @@ lane() {
     case $1 in
     computes)
         part layers $MAKE -s layers
-        part lint $MAKE -s lint
-        part unit shared 2
+        part lint shared 3 lint
+        part unit shared 4 unit
         part companion companion
         part doubling $MAKE -s doubling
         part ptxas $MAKE -s check-ptxas
-        part mutants $MAKE -s sim-mutants
+        part mutants shared 4 sim-mutants
         part sanitized sanitized
         part names tools/names.sh
         part reference tools/reference.sh --check

@@ -44,13 +44,17 @@ check:
 	@tools/deps.sh test
 	@MAKE="$(MAKE)" tools/check.sh
 
-# Whole under the sanitizers: the tests of which `make check` has a share (tests/share.h). SLICE=K/N is
-# every N-th of them from the K-th on.
-DEEP := $(shell grep -l '"tests/share.h"' tests/unit/*/test_*.c tests/sim/sim_*.c | sort)
+# Whole what `make check` has a share of: long tests (tests/share.h), under the sanitizers; planted bugs,
+# and paths for clang-tidy. SLICE=K/N is every N-th of them from the K-th on.
+DEEP := $(shell grep -l '"tests/share.h"' tests/unit/*/test_*.c tests/sim/sim_*.c | sort) sim-mutants tidy
 DEEP_SLICE = $(if $(SLICE),$(shell printf '%s\n' $(DEEP) | awk -v s=$(SLICE) '{ split(s, k, "/") } (NR - k[1]) % k[2] == 0'),$(DEEP))
 check-deep:
-	@$(MAKE) --no-print-directory -s SAN=address,undefined deep
-deep: need $(DEEP_SLICE:%.c=$(B)/%)
+	@bad=0; $(MAKE) --no-print-directory -s SAN=address,undefined deep || bad=1; \
+	for t in $(filter-out %.c,$(DEEP_SLICE)); do \
+	  if $(MAKE) --no-print-directory -s $$t; then ok=1; else ok=0 bad=1; fi; \
+	  [ -z "$$COUNTS" ] || echo "$$ok $$((1 - ok)) 0" >>"$$COUNTS"; \
+	done; exit $$bad
+deep: need $(patsubst %.c,$(B)/%,$(filter %.c,$(DEEP_SLICE)))
 	@tools/run-tests.sh $(filter-out need,$^)
 .PHONY: check-deep deep
 
@@ -118,10 +122,12 @@ lint: layers
 	  common kernels server supervisor
 	@tools/tidy.sh $(TIDY)
 	@shellcheck -S warning $(SCRIPTS)
+tidy:
+	@tools/tidy.sh $(TIDY)
 # As far as clang-tidy goes by itself: ten times the paths of `make lint`, five times as long.
 lint-deep:
 	@NODES=225000 tools/tidy.sh $(TIDY)
-.PHONY: lint-deep
+.PHONY: tidy lint-deep
 fmt:
 	clang-format -i $(SOURCES)
 	python3 tools/docs-fmt.py $(DOCUMENTS)
