@@ -151,8 +151,8 @@ def test_one_address_leaves_the_page_to_others(appliance):
     held = []
     try:
         for _ in range(300):
-            held.append(socket.create_connection(("127.0.0.1", a.page), timeout=10))
-        with socket.create_connection(("127.0.0.1", a.page), timeout=10, source_address=("127.0.0.2", 0)) as other:
+            held.append(socket.create_connection(("127.0.0.1", a.page), timeout=60))
+        with socket.create_connection(("127.0.0.1", a.page), timeout=60, source_address=("127.0.0.2", 0)) as other:
             other.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
             assert other.recv(15) == b"HTTP/1.1 200 OK"
         for s in held:
