@@ -68,31 +68,14 @@ shared() {
 sanitized() {
     $MAKE -s -j"$jobs" SAN=address,undefined unit-bins && shared 10 SAN=address,undefined unit
 }
-# pytests SECONDS ARGS...: real processes on a busy machine may miss a deadline, so what failed gets a
-# second try, which is said: what the first one printed is set off by bars, so that a line that begins
-# with FAILED is a test that failed at last. Counts are in a log's last line:
-# "=== 3 passed, 1 skipped in 2.0s ==="
+# pytests SECONDS ARGS...: counts are in the last line of what it says, "=== 3 passed, 1 skipped in 2.0s ===".
 pytests() {
     seconds=$1
     shift
-    export PYTHONPATH=tests/tools
-    run="timeout -s INT -k 30 $seconds ${venv:-build/venv}/bin/python -m pytest -q --no-header -p pytest_times -o cache_dir=$CHECK/pytest-$name"
-    $run "$@" >"$COUNTS.log" 2>&1
-    last=$(tail -1 "$COUNTS.log")
-    failed=$(echo "$last" | sed -n 's/^\(=* \)\{0,1\}\([0-9]*\) failed.*/\2/p')
-    if [ -n "$failed" ] && [ "$failed" -le 5 ]; then
-        sed 's/^/| /' "$COUNTS.log"
-        echo "-- a second try for the $failed that did not pass"
-        $run --last-failed "$@" 2>&1 | tee "$COUNTS.again"
-        if tail -1 "$COUNTS.again" | grep -q "^\(=* \)\{0,1\}$failed passed"; then
-            echo "-- passed at the second try: $failed"
-            last=$(echo "$last" | awk -v f="$failed" '{ for (i = 2; i <= NF; i++) { if ($i ~ /^passed/) f += $(i-1)
-                if ($i ~ /^(skipped|error)/) rest = rest ", " $(i-1) " " $i }; print "", f " passed" rest }')
-        fi
-    else
-        cat "$COUNTS.log"
-    fi
-    echo "$last" | awk '{ for (i = 2; i <= NF; i++) {
+    PYTHONPATH=tests/tools timeout -s INT -k 30 "$seconds" "${venv:-build/venv}/bin/python" -m pytest -q --no-header \
+        -p no:cacheprovider -p pytest_times "$@" >"$COUNTS.log" 2>&1
+    cat "$COUNTS.log"
+    tail -1 "$COUNTS.log" | awk '{ for (i = 2; i <= NF; i++) {
             if ($i ~ /^passed/) p = $(i-1); if ($i ~ /^(failed|error)/) f += $(i-1); if ($i ~ /^skipped/) s = $(i-1) }
         print p + 0, f + 0, s + 0; exit !(p > 0 && f == 0) }' >>"$COUNTS"
 }
@@ -105,9 +88,8 @@ clients() {
     venv=
     return $ok
 }
-# A minute of faults drawn with the seed of the day, which is printed (docs/chaos.md). What fails must fail
-# again: what a moment of this machine did once is told and kept in build/chaos.
-chaos() { AGAIN=2 SHRINK=60 TIME=60 $MAKE -s chaos; }
+# A minute of faults drawn with the seed of the day, which is printed (docs/chaos.md).
+chaos() { SHRINK=60 TIME=60 $MAKE -s chaos; }
 # The companion's tests, types, style and wheel; where the tools for these cannot be had, its tests alone.
 companion() {
     if PIP_RETRIES=1 $MAKE -s build/venv-companion/ready; then
