@@ -79,7 +79,7 @@ build/venv-clients/ready: tests/clients/requirements.txt
 	@echo "  VENV    build/venv-clients"
 	@rm -rf build/venv-clients
 	@python3 -m venv build/venv-clients
-	@build/venv-clients/bin/pip install -q --disable-pip-version-check -r $<
+	@build/venv-clients/bin/pip install -q --disable-pip-version-check --no-compile -r $<
 	@touch $@
 
 VLLM := build/vllm
@@ -105,7 +105,7 @@ build/venv/ready: tests/e2e/requirements.txt
 	@echo "  VENV    build/venv"
 	@rm -rf build/venv
 	@python3 -m venv build/venv
-	@build/venv/bin/pip install -q --disable-pip-version-check -r $<
+	@build/venv/bin/pip install -q --disable-pip-version-check --no-compile -r $<
 	@touch $@
 
 SOURCES := $(shell find common kernels server supervisor tests -name '*.[ch]')
