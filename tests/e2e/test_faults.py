@@ -46,7 +46,7 @@ def test_kill_the_server_during_streams(appliance):
     took = time.monotonic() - begin
     assert text and took < 30 * slower(), took
     for s in streams:
-        s.join(60)
+        s.join(300)
         assert s.error or not (s.usage or {}).get("completion_tokens"), "a broken stream must not look like an end"
     assert a.server()["pid"] != pid
     page = a.metrics(a.page)
@@ -64,7 +64,7 @@ def test_kill_evenkeeld(appliance):
     assert get(a.port, "/health")[0] == 200
     a.start().ready()
     assert a.server()["pid"] == pid, "the new evenkeeld must adopt, not restart"
-    s.join(60)
+    s.join(300)
     assert s.error is None and s.usage["completion_tokens"] == LONG["max_tokens"]
     # and it is in charge again: a crash is repaired
     os.kill(pid, signal.SIGKILL)
@@ -77,7 +77,7 @@ def test_sigterm_drains(appliance):
     s = Stream(a.port, dict(LONG, max_tokens=1000))
     wait_for("the stream flows", lambda: s.pieces > 2)
     assert a.stop(30) == 0
-    s.join(60)
+    s.join(300)
     assert s.error is None and s.usage["completion_tokens"] == 1000
 
 
@@ -137,7 +137,7 @@ def test_silent_connections_keep_no_place_from_those_who_ask(tmp_path):
         assert get(a.port, "/health", timeout=60)[0] == 200 and get(a.port, "/v1/models", timeout=60)[0] == 200
         assert time.monotonic() < asked + 15 * slower()
         s = Stream(a.port, dict(LONG, max_tokens=50))
-        s.join(60)
+        s.join(300)
         assert s.error is None and s.usage["completion_tokens"] == 50
         assert len(os.listdir(f"/proc/{a.server()['pid']}/fd")) < 60
     finally:
