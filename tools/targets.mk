@@ -5,7 +5,7 @@ deps:
 
 # Offline: what a package build runs. Needs the libraries and cmocka, nothing else.
 LONG := $(patsubst %,$(B)/tests/%,sim/sim_control unit/kernels/test_cpu unit/cuda/test_cuda unit/cuda/test_nccl \
-        unit/cuda/test_offload unit/cuda/test_latent unit/model/test_goldens sim/sim_engine unit/cuda/test_packed unit/server/test_oracle)
+        unit/cuda/test_offload unit/cuda/test_latent unit/cuda/test_choices unit/model/test_goldens sim/sim_engine unit/cuda/test_packed unit/server/test_oracle)
 # `make doubling` has its tests with the instruments that they need; sanitizers look at them, too.
 DOUBLING := $(addprefix tests/unit/api/,test_doubling test_doubling_files test_doubling_forms)
 TESTS = $(filter-out $(if $(SAN),,$(DOUBLING:%=$(B)/%)),$(UNIT_BINS)) $(SIM_BINS)
