@@ -25,7 +25,7 @@ class Stream(threading.Thread):
 
     def run(self):
         try:
-            for _, piece in stream(self.port, "/v1/completions", self.body):
+            for _, piece in stream(self.port, "/v1/completions", self.body, timeout=300):  # it may wait for a drain and a start
                 if isinstance(piece, dict):
                     self.usage = piece
                 else:
