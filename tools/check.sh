@@ -21,7 +21,7 @@ part() {
     name=$1
     shift
     case " $PARTS " in *" all "* | *" $name "*) ;; *) return ;; esac
-    export COUNTS="$CHECK/$name.counts"
+    export COUNTS="$CHECK/$name.counts" TIMES="$CHECK/$name.each" # what each of its tests took
     : >"$COUNTS"
     echo "== $name begins"
     begin=$(date +%s)
@@ -45,42 +45,37 @@ part() {
     } 9>"$CHECK/lock"
 }
 
+# table: where the time went: each part, and the tests that computed longest.
+table() {
+    echo "Seconds     by a clock  of processors"
+    sed 's/.*"cell":"\([^"]*\)","value":\([0-9]*\).*"cpu_s":\([0-9]*\).*/\3 \2 \1/' "$CHECK"/*.row | sort -rn |
+        awk '{ printf "  %-12s %7d %14d\n", $3, $2, $1; s += $1 } END { printf "  %-12s %7s %14d\n\n", "all parts", "", s }'
+    echo "Longest tests by a clock  of processors"
+    for f in "$CHECK"/*.each; do
+        [ ! -e "$f" ] || sed "s/\$/ $(basename "$f" .each)/" "$f"
+    done | sort -rn | awk 'NR <= 15 { printf "  %21.1f %14.1f  %s: %s\n", $2 / 1000, $1 / 1000, $4, $3 } END { print "" }'
+}
+
 build() { $MAKE -s -j"$jobs" all unit-bins; }
-# Of long tests a share, another one each day (tests/share.h); `make check-deep` has them whole.
-# shared N ARGS...: all tests of a build, of the long ones one case in N.
+# Of what takes long a share, another one each day (tests/share.h); `make check-deep` has it whole.
+# shared N ARGS...: make with one case in N of long tests, planted bugs or paths.
 shared() {
     share=$1 day=$(($(date +%s) / 86400))
     shift
-    echo "-- of long tests one case in $share: EVENKEEL_SHARE=$share EVENKEEL_DAY=$day"
-    EVENKEEL_SHARE=$share EVENKEEL_DAY=$day $MAKE -s "$@" unit
+    echo "-- of what takes long one case in $share: EVENKEEL_SHARE=$share EVENKEEL_DAY=$day"
+    EVENKEEL_SHARE=$share EVENKEEL_DAY=$day $MAKE -s "$@"
 }
 sanitized() {
-    $MAKE -s -j"$jobs" SAN=address,undefined unit-bins && shared 5 SAN=address,undefined
+    $MAKE -s -j"$jobs" SAN=address,undefined unit-bins && shared 10 SAN=address,undefined unit
 }
-# pytests SECONDS ARGS...: real processes on a busy machine may miss a deadline, so what failed gets a
-# second try, which is said: what the first one printed is set off by bars, so that a line that begins
-# with FAILED is a test that failed at last. Counts are in a log's last line:
-# "=== 3 passed, 1 skipped in 2.0s ==="
+# pytests SECONDS ARGS...: counts are in the last line of what it says, "=== 3 passed, 1 skipped in 2.0s ===".
 pytests() {
     seconds=$1
     shift
-    run="timeout -s INT -k 30 $seconds ${venv:-build/venv}/bin/python -m pytest -q --no-header -o cache_dir=$CHECK/pytest-$name"
-    $run "$@" >"$COUNTS.log" 2>&1
-    last=$(tail -1 "$COUNTS.log")
-    failed=$(echo "$last" | sed -n 's/^\(=* \)\{0,1\}\([0-9]*\) failed.*/\2/p')
-    if [ -n "$failed" ] && [ "$failed" -le 5 ]; then
-        sed 's/^/| /' "$COUNTS.log"
-        echo "-- a second try for the $failed that did not pass"
-        $run --last-failed "$@" 2>&1 | tee "$COUNTS.again"
-        if tail -1 "$COUNTS.again" | grep -q "^\(=* \)\{0,1\}$failed passed"; then
-            echo "-- passed at the second try: $failed"
-            last=$(echo "$last" | awk -v f="$failed" '{ for (i = 2; i <= NF; i++) { if ($i ~ /^passed/) f += $(i-1)
-                if ($i ~ /^(skipped|error)/) rest = rest ", " $(i-1) " " $i }; print "", f " passed" rest }')
-        fi
-    else
-        cat "$COUNTS.log"
-    fi
-    echo "$last" | awk '{ for (i = 2; i <= NF; i++) {
+    PYTHONPATH=tests/tools timeout -s INT -k 30 "$seconds" "${venv:-build/venv}/bin/python" -m pytest -q --no-header \
+        -p no:cacheprovider -p pytest_times "$@" >"$COUNTS.log" 2>&1
+    cat "$COUNTS.log"
+    tail -1 "$COUNTS.log" | awk '{ for (i = 2; i <= NF; i++) {
             if ($i ~ /^passed/) p = $(i-1); if ($i ~ /^(failed|error)/) f += $(i-1); if ($i ~ /^skipped/) s = $(i-1) }
         print p + 0, f + 0, s + 0; exit !(p > 0 && f == 0) }' >>"$COUNTS"
 }
@@ -93,9 +88,8 @@ clients() {
     venv=
     return $ok
 }
-# A minute of faults drawn with the seed of the day, which is printed (docs/chaos.md). What fails must fail
-# again: what a moment of this machine did once is told and kept in build/chaos.
-chaos() { AGAIN=2 SHRINK=60 TIME=60 $MAKE -s chaos; }
+# A minute of faults drawn with the seed of the day, which is printed (docs/chaos.md).
+chaos() { SHRINK=60 TIME=60 $MAKE -s chaos; }
 # The companion's tests, types, style and wheel; where the tools for these cannot be had, its tests alone.
 companion() {
     if PIP_RETRIES=1 $MAKE -s build/venv-companion/ready; then
@@ -112,12 +106,12 @@ lane() {
     case $1 in
     computes)
         part layers $MAKE -s layers
-        part lint $MAKE -s lint
-        part unit shared 2
+        part lint shared 3 lint
+        part unit shared 4 unit
         part companion companion
         part doubling $MAKE -s doubling
         part ptxas $MAKE -s check-ptxas
-        part mutants $MAKE -s sim-mutants
+        part mutants shared 4 sim-mutants
         part sanitized sanitized
         part names tools/names.sh
         part reference tools/reference.sh --check
@@ -172,6 +166,7 @@ commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
 cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)
 printf '{"target":"check","commit":"%s","machine":{"cpu":"%s","cores":%d},"rows":[%s]}\n' \
     "$commit" "$cpu" "$jobs" "$(cat "$CHECK"/*.row 2>/dev/null | paste -sd, -)" >build/reports/check.json
+table
 [ ! -e "$CHECK/failed" ] || echo "Failed parts: $(paste -sd' ' - <"$CHECK/failed")"
 echo "All of it took $(($(date +%s) - started)) s."
 cat "$CHECK"/*.counts >build/reports/check.counts

@@ -39,7 +39,7 @@ $(B)/%.fatbin: %.cu $(wildcard kernels/cuda/*.cuh kernels/cuda/args*.h kernels/g
 $(B)/pic/%.c.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(SAY) "  CC      $< (plug-in)"
-	@$(CC) $(ALL_C) -fPIC -fvisibility=hidden -MMD -MP -c -o $@ $<
+	@$(CC) $(ALL_C) $(CHECKED) -fPIC -fvisibility=hidden -MMD -MP -c -o $@ $<
 
 # The images as data of one object, and the table that names them.
 $(B)/cuda/images.c: $(FATBINS)
@@ -80,7 +80,7 @@ ptxas-all:
 
 # ---- without a card ----
 
-SHIM_CXX = $(CXX) -std=gnu++17 -I. -D_GNU_SOURCE -O2 -g -Wall -Wextra -Werror -Wno-unknown-pragmas -fPIC \
+SHIM_CXX = $(CXX) -std=gnu++17 -I. -D_GNU_SOURCE $(or $(CHECKED),-O2 -g) -Wall -Wextra -Werror -Wno-unknown-pragmas -fPIC \
            $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all)
 SHIM_CC  := tests/cuda/shim.cc tests/cuda/shim_wgmma.cc tests/cuda/wgmma_wrong.cc
 SHIM_OBJ := $(CUDA_CU:%.cu=$(B)/shim/%.o) $(SHIM_CC:%.cc=$(B)/shim/%.o)

@@ -83,6 +83,9 @@ rm -rf "$root/etc/apt/sources.list" "$root/etc/apt/sources.list.d"
 for f in apt/sources.list apt/sources.list.d apt/auth.conf apt/auth.conf.d apt/keyrings apt/trusted.gpg.d pip.conf resolv.conf hosts; do
     [ ! -e "/etc/$f" ] || cp -aL "/etc/$f" "$root/etc/${f%/*}/" 2>/dev/null || cp -aL "/etc/$f" "$root/etc/"
 done
+# This root is for one run: packages need not be safe on a disk before the next one is unpacked.
+mkdir -p "$root/etc/dpkg/dpkg.cfg.d"
+echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/unsafe-io"
 for f in /etc/apt/apt.conf.d/*; do
     if grep -qiE '^[^#/]*acquire::(https?|ftp)' "$f"; then cp -L "$f" "$root/etc/apt/apt.conf.d/"; fi
 done

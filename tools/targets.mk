@@ -5,7 +5,7 @@ deps:
 
 # Offline: what a package build runs. Needs the libraries and cmocka, nothing else.
 LONG := $(patsubst %,$(B)/tests/%,sim/sim_control unit/kernels/test_cpu unit/cuda/test_cuda unit/cuda/test_nccl \
-        unit/cuda/test_offload unit/cuda/test_latent unit/model/test_goldens sim/sim_engine unit/cuda/test_packed unit/server/test_oracle)
+        unit/cuda/test_offload unit/cuda/test_latent unit/cuda/test_choices unit/model/test_goldens sim/sim_engine unit/cuda/test_packed unit/server/test_oracle)
 # `make doubling` has its tests with the instruments that they need; sanitizers look at them, too.
 DOUBLING := $(addprefix tests/unit/api/,test_doubling test_doubling_files test_doubling_forms)
 TESTS = $(filter-out $(if $(SAN),,$(DOUBLING:%=$(B)/%)),$(UNIT_BINS)) $(SIM_BINS)
@@ -44,13 +44,17 @@ check:
 	@tools/deps.sh test
 	@MAKE="$(MAKE)" tools/check.sh
 
-# Whole under the sanitizers: the tests of which `make check` has a share (tests/share.h). SLICE=K/N is
-# every N-th of them from the K-th on.
-DEEP := $(shell grep -l '"tests/share.h"' tests/unit/*/test_*.c tests/sim/sim_*.c | sort)
+# Whole what `make check` has a share of: long tests (tests/share.h), under the sanitizers; planted bugs,
+# and paths for clang-tidy. SLICE=K/N is every N-th of them from the K-th on.
+DEEP := $(shell grep -l '"tests/share.h"' tests/unit/*/test_*.c tests/sim/sim_*.c | sort) sim-mutants tidy
 DEEP_SLICE = $(if $(SLICE),$(shell printf '%s\n' $(DEEP) | awk -v s=$(SLICE) '{ split(s, k, "/") } (NR - k[1]) % k[2] == 0'),$(DEEP))
 check-deep:
-	@$(MAKE) --no-print-directory -s SAN=address,undefined deep
-deep: need $(DEEP_SLICE:%.c=$(B)/%)
+	@bad=0; $(MAKE) --no-print-directory -s SAN=address,undefined deep || bad=1; \
+	for t in $(filter-out %.c,$(DEEP_SLICE)); do \
+	  if $(MAKE) --no-print-directory -s $$t; then ok=1; else ok=0 bad=1; fi; \
+	  [ -z "$$COUNTS" ] || echo "$$ok $$((1 - ok)) 0" >>"$$COUNTS"; \
+	done; exit $$bad
+deep: need $(patsubst %.c,$(B)/%,$(filter %.c,$(DEEP_SLICE)))
 	@tools/run-tests.sh $(filter-out need,$^)
 .PHONY: check-deep deep
 
@@ -75,7 +79,7 @@ build/venv-clients/ready: tests/clients/requirements.txt
 	@echo "  VENV    build/venv-clients"
 	@rm -rf build/venv-clients
 	@python3 -m venv build/venv-clients
-	@build/venv-clients/bin/pip install -q --disable-pip-version-check -r $<
+	@build/venv-clients/bin/pip install -q --disable-pip-version-check --no-compile -r $<
 	@touch $@
 
 VLLM := build/vllm
@@ -101,7 +105,7 @@ build/venv/ready: tests/e2e/requirements.txt
 	@echo "  VENV    build/venv"
 	@rm -rf build/venv
 	@python3 -m venv build/venv
-	@build/venv/bin/pip install -q --disable-pip-version-check -r $<
+	@build/venv/bin/pip install -q --disable-pip-version-check --no-compile -r $<
 	@touch $@
 
 SOURCES := $(shell find common kernels server supervisor tests -name '*.[ch]')
@@ -118,10 +122,12 @@ lint: layers
 	  common kernels server supervisor
 	@tools/tidy.sh $(TIDY)
 	@shellcheck -S warning $(SCRIPTS)
+tidy:
+	@tools/tidy.sh $(TIDY)
 # As far as clang-tidy goes by itself: ten times the paths of `make lint`, five times as long.
 lint-deep:
 	@NODES=225000 tools/tidy.sh $(TIDY)
-.PHONY: lint-deep
+.PHONY: tidy lint-deep
 fmt:
 	clang-format -i $(SOURCES)
 	python3 tools/docs-fmt.py $(DOCUMENTS)

@@ -23,6 +23,7 @@ from streams import slow_reader, vanish
 from world import figures
 
 import ptrace
+from pace import Patience
 
 TABLE = {}
 STUCK_MOST_S = 25
@@ -130,15 +131,15 @@ def hung(w, e, life):
     """Waits until it is ended for that. What else ended it is known to those who did; True when it was this."""
     mine = (HUNG, e)
     life.blamed.append(mine)
-    end = time.monotonic() + STUCK_MOST_S * w.scale
-    while life.alive() and time.monotonic() < end:
+    began, patience = time.monotonic(), Patience(STUCK_MOST_S * w.scale)
+    while life.alive() and patience.left():
         yield
         time.sleep(0.02)
     if life.alive():
         life.blamed.remove(mine)
-        if not w.daemons[-1].alive() or w.daemons[-1].born > end - STUCK_MOST_S * w.scale:
+        if not w.daemons[-1].alive() or w.daemons[-1].born > began:
             return  # nobody watched for all that time
-        raise AssertionError(f"process {life.pid} hangs for {STUCK_MOST_S * w.scale:.0f} s, and evenkeeld has not ended it")
+        raise AssertionError(f"process {life.pid} hangs for {time.monotonic() - began:.0f} s, and evenkeeld has not ended it")
     if life.blamed == [mine] and not life.planned:
         e.show(HUNG)
 

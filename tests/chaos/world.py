@@ -22,6 +22,7 @@ from texts import BUILD, MODEL, ROOT
 sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT / "tools")]
 from client import get  # noqa: E402
 from demo import free_port  # noqa: E402
+from pace import Patience, slower  # noqa: E402
 from router import Router  # noqa: E402
 
 DISK = "1m"
@@ -175,7 +176,7 @@ class World:
             self.daemons[-1].blamed.append((why, None))
             self.process.send_signal(sig)
             try:
-                return self.process.wait(seconds * self.scale)
+                return self.process.wait(seconds * self.scale * slower())
             except subprocess.TimeoutExpired:
                 return None
 
@@ -186,13 +187,13 @@ class World:
 
     def ctl(self, *words, seconds=20):
         try:
-            done = subprocess.run([BUILD / "evenkeelctl", "--socket", self.run / "e.sock", *words], capture_output=True, text=True, timeout=seconds * self.scale)
+            done = subprocess.run([BUILD / "evenkeelctl", "--socket", self.run / "e.sock", *words], capture_output=True, text=True, timeout=seconds * self.scale * slower())
         except subprocess.TimeoutExpired:
             return 124, "", "no answer"
         return done.returncode, done.stdout, done.stderr
 
     def api(self, path):
-        status, body = get(self.page, path, timeout=5 * self.scale)
+        status, body = get(self.page, path, timeout=5 * self.scale * slower())
         if status != 200:
             raise RuntimeError(f"{path}: {status}")
         return json.loads(body)
@@ -201,9 +202,9 @@ class World:
         return self.api("/api/v1/servers")["servers"][0]
 
     def wait(self, condition, seconds, step=0.05):
-        """Polls until it is true; False when the time, which grows with the scale, is over."""
-        end = time.monotonic() + seconds * self.scale
-        while time.monotonic() < end:
+        """Polls until it is true; False when the time, which goes by the pace of this machine, is over."""
+        patience = Patience(seconds * self.scale)
+        while patience.left():
             with contextlib.suppress(OSError, RuntimeError, ValueError, LookupError, TypeError):
                 if condition():
                     return True

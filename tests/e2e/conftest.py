@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT / "tools")]
 from client import get, stream  # noqa: E402,F401
 from demo import free_port  # noqa: E402
-from pace import Patience, slower  # noqa: E402,F401
+from pace import Patience, paced, slower  # noqa: E402,F401
 
 BUILD = ROOT / os.environ.get("B", "build/release")
 MODEL = ROOT / "models/evenkeel-tiny"

@@ -20,6 +20,11 @@ def slower():
     return min(max(took / max(_least, 1e-6), 1.0), MOST)
 
 
+def paced(seconds):
+    """What a program is told for a deadline of so many seconds on a machine of its own: as many whole ones as it needs now."""
+    return max(seconds, round(seconds * slower()))
+
+
 class Patience:
     """Seconds that pass as fast as this machine is. left(): whether there are any."""
 

@@ -25,7 +25,7 @@ class Stream(threading.Thread):
 
     def run(self):
         try:
-            for _, piece in stream(self.port, "/v1/completions", self.body):
+            for _, piece in stream(self.port, "/v1/completions", self.body, timeout=300):  # it may wait for a drain and a start
                 if isinstance(piece, dict):
                     self.usage = piece
                 else:
@@ -46,7 +46,7 @@ def test_kill_the_server_during_streams(appliance):
     took = time.monotonic() - begin
     assert text and took < 30 * slower(), took
     for s in streams:
-        s.join(60)
+        s.join(300)
         assert s.error or not (s.usage or {}).get("completion_tokens"), "a broken stream must not look like an end"
     assert a.server()["pid"] != pid
     page = a.metrics(a.page)
@@ -64,7 +64,7 @@ def test_kill_evenkeeld(appliance):
     assert get(a.port, "/health")[0] == 200
     a.start().ready()
     assert a.server()["pid"] == pid, "the new evenkeeld must adopt, not restart"
-    s.join(60)
+    s.join(300)
     assert s.error is None and s.usage["completion_tokens"] == LONG["max_tokens"]
     # and it is in charge again: a crash is repaired
     os.kill(pid, signal.SIGKILL)
@@ -77,7 +77,7 @@ def test_sigterm_drains(appliance):
     s = Stream(a.port, dict(LONG, max_tokens=1000))
     wait_for("the stream flows", lambda: s.pieces > 2)
     assert a.stop(30) == 0
-    s.join(60)
+    s.join(300)
     assert s.error is None and s.usage["completion_tokens"] == 1000
 
 
@@ -137,7 +137,7 @@ def test_silent_connections_keep_no_place_from_those_who_ask(tmp_path):
         assert get(a.port, "/health", timeout=60)[0] == 200 and get(a.port, "/v1/models", timeout=60)[0] == 200
         assert time.monotonic() < asked + 15 * slower()
         s = Stream(a.port, dict(LONG, max_tokens=50))
-        s.join(60)
+        s.join(300)
         assert s.error is None and s.usage["completion_tokens"] == 50
         assert len(os.listdir(f"/proc/{a.server()['pid']}/fd")) < 60
     finally:
@@ -151,8 +151,8 @@ def test_one_address_leaves_the_page_to_others(appliance):
     held = []
     try:
         for _ in range(300):
-            held.append(socket.create_connection(("127.0.0.1", a.page), timeout=10))
-        with socket.create_connection(("127.0.0.1", a.page), timeout=10, source_address=("127.0.0.2", 0)) as other:
+            held.append(socket.create_connection(("127.0.0.1", a.page), timeout=60))
+        with socket.create_connection(("127.0.0.1", a.page), timeout=60, source_address=("127.0.0.2", 0)) as other:
             other.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
             assert other.recv(15) == b"HTTP/1.1 200 OK"
         for s in held:

@@ -142,9 +142,9 @@ def test_peers(fenced):
     """One address has its share of connections; when they end there is room again."""
     held = []
     for _ in range(40):
-        held.append(socket.create_connection(("127.0.0.1", fenced.port), timeout=5))
+        held.append(socket.create_connection(("127.0.0.1", fenced.port), timeout=60))
     time.sleep(0.3)
-    with socket.create_connection(("127.0.0.1", fenced.port), timeout=5) as one_more:
+    with socket.create_connection(("127.0.0.1", fenced.port), timeout=60) as one_more:
         assert one_more.recv(100) == b""  # closed at once
     assert metric(fenced.metrics(), "evenkeel_http_peer_refusals_total") >= 1
     for s in held:

@@ -3,10 +3,14 @@
 # the simulation notices. Each line of the table: file @ text to find @ text instead; a fourth column
 # names the unit test that has to notice it, where the simulation has no opinion on what is best.
 # usage: ARCHIVES="..." LIBS="..." mutants.sh [SEEDS] [STEPS]   (make sim-mutants: what the engine links)
+# EVENKEEL_SHARE=N EVENKEEL_DAY=D: one bug in N is tried, another one each day (tests/share.h); that each
+# line of the table still fits is looked at every day.
 # shellcheck disable=SC2086,SC2153  # flags and archives are words; LIBS comes from make
 set -eu
 cd "$(dirname "$0")/../.."
 seeds=${1:-1500} steps=${2:-800}
+share=${EVENKEEL_SHARE:-1} day=${EVENKEEL_DAY:-0}
+unset EVENKEEL_SHARE EVENKEEL_DAY # the simulations take all of their seeds
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 mkdir -p "$tmp/base" "$tmp/src"
@@ -39,7 +43,7 @@ build() { # the tree with one file replaced; with the simulation's or a unit tes
 build "$tmp/base"
 "$tmp/base/sim" "$seeds" "$steps" >"$tmp/base/log" || { cat "$tmp/base/log"; echo "FAIL: no bug planted"; exit 1; }
 
-caught=0 missed=0 n=0
+caught=0 missed=0 n=0 tried=0
 while IFS='@' read -r file find instead unit; do
     [ -n "$file" ] || continue
     n=$((n + 1))
@@ -50,6 +54,8 @@ while IFS='@' read -r file find instead unit; do
         !done && (i = index($0, f)) { $0 = substr($0, 1, i - 1) r substr($0, i + length(f)); done = 1 }
         { print } END { exit !done }' "server/engine/$file" >"$m/server/engine/$file" ||
         { echo "STALE: $file: $find"; missed=$((missed + 1)); continue; }
+    [ $(((n + day) % share)) = 0 ] || continue
+    tried=$((tried + 1))
     $cc $flags -w -I"$m" -I. -c "$m/server/engine/$file" -o "$m/server_engine_$file.o"
     build "$m" "$unit"
     if timeout 60 "$m/sim" "$seeds" "$steps" >"$m/log" 2>&1; then
@@ -221,5 +227,5 @@ pool.c@states_move(&s->states, from, to);@(void)0;
 sched.c@states_forget(&s->states, id);@(void)id;
 plan.c@states_write(&s->states, step);@(void)0;
 TABLE
-echo "mutants: $caught of $n planted bugs caught"
+echo "mutants: $caught of $tried planted bugs caught; the table has $n"
 [ "$missed" -eq 0 ]
