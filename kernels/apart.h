@@ -1,9 +1,10 @@
 /*
  * A device in a process of its own, which may end without taking the requests along: the server's
  * process (lead) has a backend that looks like any other and copies steps, masks and results
- * through shared memory; the engine's process (follow) has the real one. A launcher, a process that
- * was forked while there was one thread, starts engines (server/launcher.c) and says how they
- * ended.
+ * through shared memory; the engine's process (follow) has the real one. Several ranks are in the
+ * same process, so that they begin and end as a whole, whichever of them fails. A launcher, a
+ * process that was forked while there was one thread, starts engines (server/launcher.c) and says
+ * how they ended.
  *
  * Shared memory: a memfd that the lead makes, with a header, two slots for steps in flight, and two
  * counters to sleep on (futex): orders that were posted, and answers. Order of a step: the lead
@@ -45,7 +46,9 @@ struct ek_apart_answer {
  * launcher was told of. */
 struct ek_apart_order {
     char backend[16];
-    uint32_t cards, card; /* 0 or 1, and which one */
+    uint32_t ranks, stages; /* 0 ranks: one device */
+    uint64_t stall_us;
+    uint32_t cards, card[EK_MOST_RANKS]; /* 0, or of each rank */
     uint32_t threads, reserve;
     char isa[32]; /* "" = best */
     struct ek_step_ceiling ceiling;
@@ -54,9 +57,15 @@ struct ek_apart_order {
     uint64_t stamp; /* what the engine's model has to have, too */
 };
 
-/* The backend of the lead: ek_open_params.each in another process, started by ek_open_params.apart.
- * NULL where that is not offered for `each`. */
+/* The backend of the lead: a device of ek_open_params.each in another process, or all ranks of it
+ * where there are several, started by ek_open_params.apart. All ranks are on this machine. NULL
+ * where that is not offered for `each`. */
 const struct ek_backend *ek_apart_backend(const struct ek_backend *each);
+/* What that process opens. */
+static inline const struct ek_backend *ek_apart_inner(const struct ek_open_params *p)
+{
+    return p->ranks > 1 ? ek_ranks_backend(p->each) : p->each;
+}
 
 /* ---- launcher and engine ---- */
 

@@ -140,6 +140,8 @@ static void copy_stats(struct apart_follow *f)
     (void)atomic_fetch_add(&s->turn, 1);
     atomic_thread_fence(memory_order_seq_cst);
     s->stats = now;
+    for (uint32_t i = 0; f->b->rank_stats && i < f->m->want.ranks; i++)
+        f->b->rank_stats(f->d, i, &s->rank[i]);
     copy_text(s->attention, sizeof(s->attention), now.attention);
     copy_text(s->products, sizeof(s->products), now.products);
     copy_text(s->note, sizeof(s->note), now.note);
@@ -236,6 +238,8 @@ static int take_host(const struct apart_follow *f)
 
     if (m->host_bytes == 0)
         return 0;
+    if (!f->b->kv_host)
+        return -ENOTSUP; /* the server's plug-in had one */
     void *at = mmap(NULL, m->host_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, f->fd,
                     (off_t)m->host_at);
     return at == MAP_FAILED ? -errno : f->b->kv_host(f->d, at); /* until the process ends */

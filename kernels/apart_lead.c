@@ -19,7 +19,6 @@
 #include "common/memplan.h"
 #include "kernels/apart_memory.h"
 
-#define PAGE     4096u                /* the host tier begins on one */
 #define PIECE_US (100u * 1000u)       /* of a wait for an answer, between two looks at the clock */
 #define LOAD_US  (600u * EK_US_PER_S) /* without progress an engine that loads hangs */
 #define REPLY_US (60u * EK_US_PER_S)
@@ -31,6 +30,7 @@
 struct lead {
     struct ek_open_params open;
     struct ek_apart_memory *m;
+    int failed; /* of the last step that failed in this engine, its code */
     char attention[APART_WORDS], products[APART_WORDS], note[640]; /* what stats() points to */
 };
 
@@ -138,6 +138,7 @@ static void keep_counts(struct lead *l)
     s->busy_us += s->stats.busy_us;
     s->steps += s->stats.steps;
     s->stats = (struct ek_device_stats){0};
+    memset(s->rank, 0, sizeof(s->rank));
     atomic_thread_fence(memory_order_seq_cst);
     (void)atomic_fetch_add(&s->turn, 1);
 }
@@ -148,6 +149,7 @@ static int start(struct lead *l, const struct patience *p, struct ek_fault *faul
     struct ek_apart_memory *m = l->m;
     uint64_t moved_us = ek_now_us(), done = 0;
 
+    l->failed = 0;
     atomic_store(&m->pid, 0);
     atomic_store(&m->ended, 0);
     atomic_store(&m->sent, 0);
@@ -242,13 +244,13 @@ static int ask(struct lead *l, struct apart_order o)
 static int lead_probe(const struct ek_open_params *p, struct ek_device_info *ret_info,
                       struct ek_fault *fault)
 {
-    return p->each->probe(p, ret_info, fault);
+    return ek_apart_inner(p)->probe(p, ret_info, fault);
 }
 
 static int lead_plan(const struct ek_open_params *p, const struct ek_plan_request *q,
                      struct ek_plan *ret_plan, struct ek_fault *fault)
 {
-    return p->each->plan(p, q, ret_plan, fault);
+    return ek_apart_inner(p)->plan(p, q, ret_plan, fault);
 }
 
 static int lead_open(const struct ek_open_params *p, struct ek_device **ret_device,
@@ -278,71 +280,6 @@ static void lead_close(struct ek_device *d)
     free(l);
 }
 
-static uint64_t take_room(uint64_t *end, uint64_t bytes)
-{
-    uint64_t at = (*end + 63) / 64 * 64;
-
-    *end = at + bytes;
-    return at;
-}
-
-static int make_memory(struct lead *l, const struct ek_plan_request *q, struct ek_fault *fault)
-{
-    struct ek_apart_memory layout = {.abi = EK_BACKEND_ABI};
-    const uint64_t words = ((uint64_t)q->graph->vocab + 31) / 32;
-
-    layout.want = (struct ek_apart_order){.cards = l->open.devices != NULL,
-                                          .card = l->open.devices ? l->open.devices[0] : 0,
-                                          .threads = l->open.threads,
-                                          .reserve = l->open.reserve,
-                                          .ceiling = q->ceiling,
-                                          .logit_rows = q->logit_rows,
-                                          .block_size = q->block_size,
-                                          .offload_bytes = q->offload_bytes,
-                                          .stamp = l->open.apart->stamp};
-    (void)snprintf(layout.want.backend, sizeof(layout.want.backend), "%s", l->open.apart->backend);
-    (void)snprintf(layout.want.isa, sizeof(layout.want.isa), "%s", l->open.isa ? l->open.isa : "");
-    layout.step_bytes = ek_step_size(&q->ceiling);
-    layout.masks_bytes = sizeof(struct ek_masks) + q->ceiling.seqs * words * 4;
-    layout.result_bytes =
-        ek_result_bytes(q->ceiling.seqs, q->ceiling.scores, q->ceiling.seqs, q->graph->hidden);
-    if (layout.step_bytes == 0 || layout.result_bytes == 0)
-        return -EOVERFLOW;
-    layout.bytes = sizeof(layout);
-    for (uint32_t i = 0; i < APART_SLOTS; i++) {
-        layout.step_at[i] = take_room(&layout.bytes, layout.step_bytes);
-        layout.masks_at[i] = take_room(&layout.bytes, layout.masks_bytes);
-        layout.result_at[i] = take_room(&layout.bytes, layout.result_bytes);
-    }
-    struct ek_plan plan = {0};
-    if (l->open.each->kv_bytes && l->open.each->plan(&l->open, q, &plan, NULL) == 0) {
-        layout.block_bytes = plan.block_bytes;
-        layout.state_bytes = plan.state_bytes;
-    }
-    const uint64_t most = plan.state_bytes > plan.block_bytes ? plan.state_bytes : plan.block_bytes;
-    layout.block_at = take_room(&layout.bytes, most);
-    int fd = memfd_create("evenkeel-engine", MFD_CLOEXEC);
-    /* All of it now, as pages that could not be had later would be a SIGBUS. */
-    int r = fd < 0 || fallocate(fd, 0, 0, (off_t)layout.bytes) < 0 ? -errno : 0;
-    void *at = MAP_FAILED;
-    if (r == 0) {
-        at = mmap(NULL, layout.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        r = at == MAP_FAILED ? -errno : 0;
-    }
-    if (r < 0) {
-        ek_fault_write(fault, "engine-process",
-                       "The memory that server and engine share, %.1f MiB, cannot be had: %s",
-                       (double)layout.bytes / (1 << 20), ek_strerror(r));
-        if (fd >= 0)
-            (void)close(fd);
-        return r == -ENOSPC ? -ENOMEM : r;
-    }
-    layout.fd = fd;
-    l->m = at;
-    memcpy(l->m, &layout, sizeof(layout));
-    return 0;
-}
-
 static int lead_load(struct ek_device *d, const struct ek_plan_request *q,
                      const struct ek_weight_files *files, ek_progress_fn progress, void *ctx,
                      struct ek_fault *fault)
@@ -352,7 +289,7 @@ static int lead_load(struct ek_device *d, const struct ek_plan_request *q,
     (void)files; /* the engine maps them itself */
     if (l->m)
         return -EBUSY;
-    int r = make_memory(l, q, fault);
+    int r = apart_layout(&l->open, q, &l->m, fault);
     if (r == 0)
         r = start(l, &(struct patience){.progress = progress, .ctx = ctx}, fault);
     if (r < 0)
@@ -364,38 +301,22 @@ static int lead_load(struct ek_device *d, const struct ek_plan_request *q,
     return 0;
 }
 
-/* Room for the host tier behind the rest; its pages come with their first use, as the engine's. */
-static int make_host(struct lead *l, const struct ek_kv_params *p)
-{
-    struct ek_apart_memory *m = l->m;
-    const uint64_t at = (m->bytes + PAGE - 1) / PAGE * PAGE;
-    uint64_t bytes, end;
-
-    if (!l->open.each->kv_host || m->host_bytes != 0)
-        return 0;
-    if (__builtin_mul_overflow(m->block_bytes, p->host_blocks, &bytes) ||
-        __builtin_add_overflow(at, bytes, &end) || end > INT64_MAX)
-        return -EOVERFLOW;
-    if (bytes > 0 && ftruncate(m->fd, (off_t)end) < 0)
-        return -errno;
-    m->host_at = at;
-    m->host_bytes = bytes;
-    return 0;
-}
-
+/* A card copies to the very pages that it was told of: they stay while there is an engine. */
 static void lead_host_drop(struct ek_device *d)
 {
-    const struct ek_apart_memory *m = lead_of(d)->m;
+    const struct lead *l = lead_of(d);
+    const struct ek_apart_memory *m = l->m;
 
-    if (m->host_bytes > 0 && fallocate(m->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                                       (off_t)m->host_at, (off_t)m->host_bytes) < 0)
+    if (m->host_bytes > 0 && (l->open.each->in_host_memory || has_ended(l)) &&
+        fallocate(m->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)m->host_at,
+                  (off_t)m->host_bytes) < 0)
         ek_log(EK_LOG_DEBUG, "The host tier's memory is not given back: %s", ek_strerror(-errno));
 }
 
 static int lead_kv_open(struct ek_device *d, const struct ek_kv_params *p)
 {
     struct lead *l = lead_of(d);
-    int r = make_host(l, p);
+    int r = apart_layout_host(&l->open, p, l->m);
 
     if (r < 0)
         return r;
@@ -469,7 +390,7 @@ static int lead_sample(struct ek_device *d, const struct ek_step *step,
 static int lead_wait(struct ek_device *d, uint64_t step_id, struct ek_result *ret_result,
                      size_t bytes, uint64_t timeout_us)
 {
-    const struct lead *l = lead_of(d);
+    struct lead *l = lead_of(d);
     struct ek_apart_memory *m = l->m;
     const uint64_t from = ek_now_us();
     uint32_t slot = step_id % APART_SLOTS;
@@ -487,33 +408,52 @@ static int lead_wait(struct ek_device *d, uint64_t step_id, struct ek_result *re
                     timeout_us - spent < PIECE_US ? timeout_us - spent : PIECE_US);
     }
     if (m->landed[slot].code < 0)
-        return m->landed[slot].code;
+        return l->failed = m->landed[slot].code;
     const struct ek_result *result = apart_at(m, m->result_at[slot]);
     size_t size = ek_result_own_bytes(result);
     if (size == 0 || size > m->result_bytes || size > bytes)
         return EK_EDEVICE;
     memcpy(ret_result, result, size);
-    return ek_result_check(ret_result, size) < 0 ? EK_EDEVICE : 0;
+    if (ek_result_check(ret_result, size) < 0)
+        return EK_EDEVICE;
+    l->failed = ret_result->error < 0 ? ret_result->error : l->failed;
+    return 0;
 }
 
-static void lead_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
+/* `from` is in the shared memory; what the engines before had counted is added. */
+static void lead_read_stats(const struct lead *l, const struct ek_device_stats *from,
+                            struct ek_device_stats *ret_stats)
 {
-    struct lead *l = lead_of(d);
     struct apart_stats *s = &l->m->stats;
     unsigned before, after;
 
     do {
         before = atomic_load(&s->turn);
         atomic_thread_fence(memory_order_seq_cst);
-        *ret_stats = s->stats;
+        *ret_stats = *from;
         ret_stats->busy_us += s->busy_us;
         ret_stats->steps += s->steps;
         atomic_thread_fence(memory_order_seq_cst);
         after = atomic_load(&s->turn);
     } while ((before != after || before % 2 != 0) && !has_ended(l));
+}
+
+static void lead_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
+{
+    const struct lead *l = lead_of(d);
+
+    lead_read_stats(l, &l->m->stats.stats, ret_stats);
     ret_stats->attention = l->attention[0] ? l->attention : NULL;
     ret_stats->products = l->products[0] ? l->products : NULL;
     ret_stats->note = l->note[0] ? l->note : NULL;
+}
+
+static void lead_rank_stats(struct ek_device *d, uint32_t rank, struct ek_device_stats *ret_stats)
+{
+    struct lead *l = lead_of(d);
+
+    lead_read_stats(l, &l->m->stats.rank[rank], ret_stats);
+    ret_stats->attention = ret_stats->products = ret_stats->note = NULL; /* the engine's pointers */
 }
 
 static bool lead_is_lost(struct ek_device *d)
@@ -542,7 +482,9 @@ static void lead_how_lost(struct ek_device *d, struct ek_device_end *ret_end)
     } else { /* its device failed, or it made no progress */
         bool stopped = has_ended(l) && l->m->stopped;
         (void)snprintf(ret_end->why, sizeof(ret_end->why), "%s",
-                       stopped ? "its process was stopped by a signal" : "a step failed in it");
+                       stopped                 ? "its process was stopped by a signal"
+                       : l->failed == EK_ECOMM ? "its ranks lost one another in a step"
+                                               : "a step failed in it");
         ret_end->fault = !stopped;
     }
 }
@@ -588,18 +530,21 @@ static int lead_release(struct ek_device *d)
         .in_host_memory = (host), .probe = lead_probe, .open = lead_open, .close = lead_close,     \
         .plan = lead_plan, .load = lead_load, .kv_open = lead_kv_open,                             \
         .kv_resize = lead_kv_resize, .forward = lead_forward, .sample = lead_sample,               \
-        .wait = lead_wait, .stats = lead_stats, .revive = lead_revive, .how_lost = lead_how_lost,  \
-        .check = lead_check, .release = lead_release, .is_lost = lead_is_lost,                     \
-        .host_drop = (drop), .kv_bytes = lead_kv_bytes, .kv_read = lead_kv_read,                   \
-        .kv_write = lead_kv_write                                                                  \
+        .wait = lead_wait, .stats = lead_stats, .rank_stats = lead_rank_stats,                     \
+        .revive = lead_revive, .how_lost = lead_how_lost, .check = lead_check,                     \
+        .release = lead_release, .is_lost = lead_is_lost, .host_drop = (drop),                     \
+        .kv_bytes = lead_kv_bytes, .kv_read = lead_kv_read, .kv_write = lead_kv_write              \
     }
 
 static const struct ek_backend of_cpu = TABLE("cpu", true, lead_host_drop);
-static const struct ek_backend of_cuda = TABLE("cuda", false, NULL);
+static const struct ek_backend of_cuda = TABLE("cuda", false, lead_host_drop);
+static const struct ek_backend of_other_cuda = TABLE("cuda", false, NULL);
 
 const struct ek_backend *ek_apart_backend(const struct ek_backend *each)
 {
     if (each->in_host_memory)
-        return &of_cpu;
-    return strcmp(each->name, "cuda") == 0 ? &of_cuda : NULL;
+        return each->kv_host ? &of_cpu : NULL;
+    if (strcmp(each->name, "cuda") != 0)
+        return NULL;
+    return each->kv_host ? &of_cuda : &of_other_cuda;
 }

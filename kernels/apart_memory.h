@@ -33,8 +33,9 @@ struct apart_order {
  * whole. */
 struct apart_stats {
     atomic_uint turn;
-    struct ek_device_stats stats; /* its texts are below */
-    uint64_t busy_us, steps;      /* of the engines before; by the lead, while there is none */
+    struct ek_device_stats stats;               /* its texts are below */
+    struct ek_device_stats rank[EK_MOST_RANKS]; /* no texts; of several ranks */
+    uint64_t busy_us, steps; /* of the engines before; by the lead, while there is none */
     char attention[APART_WORDS], products[APART_WORDS], note[640];
 };
 
@@ -79,6 +80,14 @@ struct ek_apart_memory {
 void apart_sleep(atomic_uint *word, uint32_t seen, uint64_t timeout_us);
 /* Adds one, and wakes who sleeps on it. */
 void apart_raise(atomic_uint *word);
+
+/* Makes it, for an engine that is opened like that. -ENOMEM and others with a fault. */
+int apart_layout(const struct ek_open_params *p, const struct ek_plan_request *q,
+                 struct ek_apart_memory **ret_memory, struct ek_fault *fault);
+/* Room for the host tier behind the rest, and for each of several ranks to begin on a page; its
+ * pages come with their first use, as the engine's. Once; where the backend has a kv_host(). */
+int apart_layout_host(const struct ek_open_params *open, const struct ek_kv_params *p,
+                      struct ek_apart_memory *m);
 
 static inline void *apart_at(struct ek_apart_memory *m, uint64_t at)
 {

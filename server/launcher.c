@@ -73,16 +73,21 @@ static int load(const struct options *o, struct ek_apart_memory *m, const struct
                 struct ek_device **ret_device, struct model **ret_model, struct ek_fault *fault)
 {
     const struct ek_apart_order *order = ek_apart_order(m);
-    const struct ek_open_params open = {.devices = order->cards ? &order->card : NULL,
-                                        .threads = order->threads,
-                                        .reserve = order->reserve,
-                                        .isa = order->isa[0] ? order->isa : NULL};
+    struct ek_open_params open = {.devices = order->cards ? order->card : NULL,
+                                  .threads = order->threads,
+                                  .reserve = order->reserve,
+                                  .isa = order->isa[0] ? order->isa : NULL,
+                                  .ranks = order->ranks,
+                                  .stages = order->stages,
+                                  .stall_us = order->stall_us};
     char dir[4096];
     const struct ek_backend *b = NULL;
     struct model *model = NULL;
     struct ek_device *d = NULL;
 
-    int r = find(o, order, &b, dir, sizeof(dir), fault);
+    int r = find(o, order, &open.each, dir, sizeof(dir), fault);
+    if (r == 0)
+        b = ek_apart_inner(&open);
     if (r == 0)
         r = named_model(o, dir, b, &model, fault);
     if (r == 0)

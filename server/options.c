@@ -376,8 +376,8 @@ const struct ek_opt option_table[] = {
      .at = AT(engine_process),
      .help =
          "Compute in a process of its own: when it ends, another one takes its place, and every "
-         "request goes on with the text that it would have had. For one device; on a card up to "
-         "rounding."},
+         "request goes on with the text that it would have had; all ranks of a machine begin again "
+         "together. Not over several machines; on a card up to rounding."},
     {.name = "engine-restarts",
      .type = OPT_UINT,
      .at = AT(engine_restarts),

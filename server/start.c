@@ -67,15 +67,22 @@ static int choose_process(struct stack *s, struct ek_fault *fault)
 {
     if (!s->o->engine_process)
         return 0;
-    const struct ek_backend *apart = s->open.ranks > 1 ? NULL : ek_apart_backend(s->backend);
+    if (s->o->nnodes > 1)
+        return ek_fault_set(fault, "engine-process",
+                            "--engine-process is for the ranks of one machine, and MPI cannot "
+                            "begin processes of a group again one by one: leave it out where "
+                            "mpirun or srun starts several; they end as a whole, and evenkeeld "
+                            "starts them again");
+    if (s->open.ranks <= 1)
+        s->open.each = s->backend;
+    const struct ek_backend *apart = ek_apart_backend(s->open.each);
     if (!apart)
         return ek_fault_set(fault, "engine-process",
-                            "--engine-process is for one device: leave it out with several "
-                            "ranks");
+                            "--engine-process is not offered for the %s backend: leave it out",
+                            s->backend->name);
     bool any = strcmp(s->chosen.backend, "auto") == 0;
     (void)snprintf(s->launcher.apart.backend, sizeof(s->launcher.apart.backend), "%s",
                    any ? s->backend->name : s->chosen.backend);
-    s->open.each = s->backend;
     s->open.apart = &s->launcher.apart;
     s->backend = apart;
     return 0;

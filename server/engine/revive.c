@@ -118,7 +118,8 @@ static uint32_t fault_of(const struct ek_device_end *end, int code)
  * what it needs is in use still. Another model or another version stays what it is. */
 static bool may_pass(int code)
 {
-    return code == -ENOMEM || code == -EAGAIN || code == EK_EDEVMEM || code == EK_EDEVICE;
+    return code == -ENOMEM || code == -EAGAIN || code == EK_EDEVMEM || code == EK_EDEVICE ||
+           code == EK_ECOMM;
 }
 
 /* 0 when so long has passed, -ECANCELED when no device is wanted any more. */

@@ -48,6 +48,22 @@ __attribute__((constructor)) static void map_faults(void)
         faults = at;
 }
 
+/* SIGUSR2 to a thread of an engine (a rank's): it does nothing any more. */
+static void stand_still(int sig)
+{
+    (void)sig;
+    for (;;)
+        (void)nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
+}
+
+__attribute__((constructor)) static void halt_on_signal(void)
+{
+    const struct sigaction a = {.sa_handler = stand_still};
+
+    if (faults != &none)
+        (void)sigaction(SIGUSR2, &a, NULL);
+}
+
 static bool is_engine(void)
 {
     char name[16] = "";

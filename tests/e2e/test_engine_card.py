@@ -2,6 +2,7 @@
 for tests), so it is slow and says nothing of speed; that a text goes on over its end and a failed call is the same code. On a card what is computed
 again comes by other kernels than the first time, so log probabilities agree up to rounding; in float32 that decides no token."""
 import concurrent.futures
+import json
 import os
 import signal
 
@@ -10,7 +11,8 @@ import pytest
 from bare import Bare
 from conftest import metric, wait_for
 from test_cuda import FAKE, environment
-from test_engine_process import SCHEMA, engine, pauses, text_of, tokens
+from test_engine_process import SCHEMA, engine, engine_state, order, pauses, text_of, tokens
+from test_warm_restart import host_cached
 
 pytestmark = pytest.mark.skipif(not FAKE.exists(), reason="no C++ compiler to run kernels on the host")
 
@@ -42,15 +44,14 @@ def undisturbed(tmp_path_factory):
     """What a server of one process says on this card."""
     s = serve(tmp_path_factory.mktemp("one"))
     try:
-        with concurrent.futures.ThreadPoolExecutor(len(ASKS)) as pool:
-            return list(pool.map(lambda a: said(s, a), ASKS))
+        return all_said(s, ASKS)
     finally:
         assert s.stop() == 0
 
 
-def all_said(server, disturb):
-    with concurrent.futures.ThreadPoolExecutor(len(ASKS)) as pool:
-        jobs = [pool.submit(said, server, a) for a in ASKS]
+def all_said(server, asks, disturb=lambda: None):
+    with concurrent.futures.ThreadPoolExecutor(len(asks)) as pool:
+        jobs = [pool.submit(said, server, a) for a in asks]
         disturb()
         return [job.result() for job in jobs]
 
@@ -67,7 +68,7 @@ def test_texts_go_on_when_it_is_killed(tmp_path, undisturbed):
             wait_for("tokens are made", lambda: tokens(s) >= until, 120, 0.01)
             os.kill(engine(s), signal.SIGKILL)
             wait_for("another engine", lambda: pauses(s) > before, 60)
-        same(all_said(s, kill), undisturbed)
+        same(all_said(s, ASKS, kill), undisturbed)
         assert metric(s.metrics(), "evenkeel_engine_poison_requests_total") == 0
     finally:
         assert s.stop() == 0
@@ -79,5 +80,92 @@ def test_texts_go_on_when_a_call_fails(tmp_path, undisturbed):
     try:
         same([said(s, ASKS[0])], undisturbed[:1])
         assert metric(s.metrics(), "evenkeel_engine_restarts_total", cause="device") >= 1, [line for line in s.metrics().splitlines() if "engine_restarts" in line] + s.log().splitlines()[-6:]
+    finally:
+        assert s.stop() == 0
+
+
+RANKS = [("--tensor-parallel-size", 2), ("--pipeline-parallel-size", 2)]
+TWO = {"FAKE_CUDA_CARDS": "8,8"}
+SHORT = [
+    {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0, "ignore_eos": True},
+    {"prompt": "One day", "max_tokens": 7, "temperature": 1, "seed": 11, "n": 2, "presence_penalty": 0.7, "ignore_eos": True},
+    {"prompt": "JSON:", "max_tokens": 8, "temperature": 0.9, "seed": 9, "structured_outputs": {"json": SCHEMA}},
+]
+
+
+@pytest.fixture(scope="module", params=RANKS, ids=["shares", "stages"])
+def group(request, tmp_path_factory):
+    """How it is divided between two cards, and what a server of one process says that is divided so."""
+    s = serve(tmp_path_factory.mktemp("group"), *request.param, **TWO)
+    try:
+        return request.param, all_said(s, SHORT)
+    finally:
+        assert s.stop() == 0
+
+
+def test_ranks_begin_again(tmp_path, group):
+    """Of two cards: they end and begin as a whole."""
+    divided, undisturbed = group
+    s = serve(tmp_path, *divided, "--engine-process", **TWO)
+
+    def kill():
+        for how in (signal.SIGKILL, signal.SIGSEGV):
+            before, until = pauses(s), tokens(s) + 4
+            wait_for("tokens are made", lambda until=until: tokens(s) >= until, 120, 0.01)
+            os.kill(engine(s), how)
+            wait_for("another group", lambda before=before: pauses(s) > before, 60)
+    try:
+        same(all_said(s, SHORT, kill), undisturbed)
+        page = s.metrics()
+        assert metric(page, "evenkeel_engine_restarts_total", cause="ended") == 2 and metric(page, "evenkeel_engine_poison_requests_total") == 0
+        pools = [metric(page, "evenkeel_rank_bytes", rank=str(r), device=f"cuda:{r}", item="kv") for r in range(2)]
+        assert min(pools) > 0 and sum(pools) == metric(page, "evenkeel_device_bytes", item="kv")
+    finally:
+        assert s.stop() == 0
+
+
+def test_one_card_of_two_fails(tmp_path, group):
+    """The other one does not go on without it, and both begin again."""
+    divided, undisturbed = group
+    s = serve(tmp_path, *divided, "--engine-process", **TWO, FAKE_CUDA_FAIL="cuGraphLaunch@1:5:700")
+    try:
+        same([said(s, SHORT[0])], undisturbed[:1])
+        assert metric(s.metrics(), "evenkeel_engine_restarts_total", cause="device") >= 1, s.log().splitlines()[-6:]
+        assert metric(s.metrics(), "evenkeel_engine_poison_requests_total") == 0
+    finally:
+        assert s.stop() == 0
+
+
+@pytest.mark.parametrize("divided", [(), *RANKS], ids=["alone", "shares", "stages"])
+def test_host_tier_outlives_the_engine(tmp_path, divided):
+    """It lies in memory of the server's that each engine pins: what was in it is found by the next one, but after release."""
+    flags = ["--device", "cuda", "--dtype", "float32", "--max-num-seqs", 2, "--max-model-len", 32, "--max-num-batched-tokens", 32, "--block-size", 8]
+    s = Bare(tmp_path, *flags, *divided, "--engine-process", "--enable-prompt-tokens-details", "--num-gpu-blocks-override", 5, "--kv-offloading-size", 0.05,
+             env=environment(**TWO))
+
+    def ask(n):
+        body = {"model": "tiny", "prompt": f"{n} little bears said " + "and so " * 7, "max_tokens": 1, "temperature": 0, "ignore_eos": True}
+        status, _, answer = s.ask("/v1/completions", "POST", json.dumps(body), None, 120)
+        assert status == 200, answer
+        answer = json.loads(answer)
+        return answer["choices"][0]["text"], answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    try:
+        texts = [ask(n)[0] for n in range(3)]
+        for how in (signal.SIGABRT,) if divided else (signal.SIGABRT, "restart", "release"):
+            before, had = pauses(s), host_cached(s)
+            assert had > 0
+            if isinstance(how, str):
+                order(s, how)
+            else:
+                os.kill(engine(s), how)
+            if how == "release":
+                wait_for("no engine", lambda: engine_state(s)["state"] == "released")
+                order(s, "acquire")
+            wait_for("another engine", lambda before=before: pauses(s) > before, 60)
+            assert host_cached(s) == (0 if how == "release" else had), how
+            again = [ask(n) for n in range(3)]
+            assert [t for t, _ in again] == texts and (again[0][1] > 0) == (how != "release"), (how, again)
+        assert metric(s.metrics(), "evenkeel_offload_hit_tokens_total") > 0
     finally:
         assert s.stop() == 0

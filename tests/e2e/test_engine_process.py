@@ -98,18 +98,18 @@ def end_engine(server, how, after_tokens):
 
 
 @contextlib.contextmanager
-def always(server, undisturbed, **more):
+def always(server, undisturbed, asks=None, **more):
     """All is asked for, and each again once it is answered, until the block ends: each answer is that of an undisturbed server."""
-    enough = threading.Event()
+    enough, asks = threading.Event(), asks or ASKS
 
     def ask_on(i):
-        texts = [text_of(server, {**ASKS[i], **more})]
+        texts = [text_of(server, {**asks[i], **more})]
         while not enough.is_set():
-            texts.append(text_of(server, {**ASKS[i], **more}))
+            texts.append(text_of(server, {**asks[i], **more}))
         return texts
 
-    with concurrent.futures.ThreadPoolExecutor(len(ASKS)) as pool:
-        jobs = [pool.submit(ask_on, i) for i in range(len(ASKS))]
+    with concurrent.futures.ThreadPoolExecutor(len(asks)) as pool:
+        jobs = [pool.submit(ask_on, i) for i in range(len(asks))]
         try:
             yield
         finally:
@@ -509,13 +509,6 @@ def test_poison(tmp_path, what):
         wait_for("its third one is told", lambda: metric(s.metrics(), "evenkeel_engine_poison_keys_total") == 1)
     finally:
         assert s.stop() == 0
-
-
-def test_a_start_that_fails(tmp_path):
-    """Where it cannot be had that is said."""
-    s = Bare(tmp_path, "--engine-process", "--tensor-parallel-size", 2, ready=False)
-    s.process.wait(60)
-    assert s.process.returncode == 78 and "--engine-process is for one device" in s.log()
 
 
 def test_who_waits_for_a_start_that_fails_is_told(tmp_path):

@@ -167,7 +167,7 @@ static void no_other_ends_it(void **state)
 static void a_load_is_tried_again(void **state)
 {
     (void)state;
-    static const int codes[] = {-ENOMEM, EK_EDEVMEM, EK_EDEVICE, -EAGAIN};
+    static const int codes[] = {-ENOMEM, EK_EDEVMEM, EK_EDEVICE, EK_ECOMM, -EAGAIN};
     for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++) {
         struct engine_world w;
         struct engine_stats st;
@@ -177,10 +177,10 @@ static void a_load_is_tried_again(void **state)
         atomic_store(&w.d->revive_fails, 2);
         struct request *r = submit(&w, 1, 60);
         wait_until(&w, NULL, 0, &r->out_count, 3);
-        if (i < 3)
+        if (i < 4)
             atomic_store(&w.d->vanished, 1);
-        w.d->wait_fails = i < 3 ? EK_EDEVICE : 0;
-        if (i == 3) /* a restart on purpose is no other */
+        w.d->wait_fails = i < 4 ? EK_EDEVICE : 0;
+        if (i == 4) /* a restart on purpose is no other */
             assert_int_equal(engine_device_order(w.e, ENGINE_RESTART, NULL), 0);
         wait_done(&w, r);
         assert_int_equal(r->finish, REQ_FIN_LENGTH);
@@ -190,8 +190,8 @@ static void a_load_is_tried_again(void **state)
             engine_stats(w.e, &st);
         } while (st.device != ENGINE_DEVICE_THERE);
         assert_int_equal(atomic_load(&told.failed), 2);
-        assert_int_equal(engine_losses(&st.revivals), i < 3 ? 3 : 2);
-        assert_int_equal(st.revivals.planned, i == 3);
+        assert_int_equal(engine_losses(&st.revivals), i < 4 ? 3 : 2);
+        assert_int_equal(st.revivals.planned, i == 4);
         assert_int_equal(w.d->revived, 1);
         close_world(&w);
     }

@@ -1,0 +1,109 @@
+"""Protects: the ranks of a model begin and end as a whole in the engine's process: whichever of them is killed, crashes or stands still, at seeded
+moments, another group takes its place and every text is the one of an undisturbed server; each rank's part of the host tier outlives it."""
+import concurrent.futures
+import ctypes
+import os
+import random
+import re
+import signal
+import subprocess
+
+import pytest
+
+from bare import Bare
+from conftest import BUILD, MODEL, metric, wait_for
+from engine_faults import EngineFaults
+from test_engine_process import ASKS, always, engine, engine_state, order, pauses, replaced, text_of, tokens
+from test_warm_restart import ask_all, host_cached
+
+DIVIDED = [("--tensor-parallel-size",), ("--pipeline-parallel-size",)]
+SHORT = [{**ask, "max_tokens": 80} for ask in (ASKS[0], ASKS[2], ASKS[3], ASKS[4])] + [ASKS[6]]  # greedy, sampled, n = 2, logprobs, a grammar
+
+
+def serve(tmp_path, divided, *flags, **more):
+    return Bare(tmp_path, *divided, 2, "--threads", 2, "--max-num-seqs", 8, "--max-model-len", 512, *flags, **more)
+
+
+@pytest.fixture(scope="module", params=DIVIDED, ids=["shares", "stages"])
+def group(request, tmp_path_factory):
+    """How it is divided, and what a server of one process says that is divided so."""
+    s = serve(tmp_path_factory.mktemp("one"), request.param)
+    try:
+        with concurrent.futures.ThreadPoolExecutor(len(SHORT)) as pool:
+            yield request.param, list(pool.map(lambda ask: text_of(s, ask), SHORT))
+    finally:
+        s.stop()
+
+
+def ranks(pid):
+    """The thread of each of them."""
+    folder = f"/proc/{pid}/task"
+    tids = sorted(int(t) for t in os.listdir(folder) if open(f"{folder}/{t}/comm").read() == "compute\n")
+    assert len(tids) == 2, tids
+    return tids
+
+
+def disturb(server, how, draw):
+    """Once more tokens were made, one of the two ranks gets the signal, or both; until there is another group."""
+    before, until = pauses(server), tokens(server) + draw.randint(10, 120)
+    wait_for("tokens are made", lambda: tokens(server) >= until, 120, 0.002)
+    pid = engine(server)
+    if how == signal.SIGKILL:
+        os.kill(pid, how)
+    else:
+        assert ctypes.CDLL(None).tgkill(pid, draw.choice(ranks(pid)), int(how)) == 0
+    wait_for("another group", lambda: pauses(server) > before, 60)
+    assert engine(server) != pid and not os.path.exists(f"/proc/{pid}"), "all of it has ended"
+
+
+def test_texts_go_on(tmp_path, group):
+    """Both ranks are killed, one of them crashes, one stands still so that the other waits for it in vain."""
+    divided, undisturbed = group
+    draw, faults = random.Random(20261128), EngineFaults(tmp_path)
+    hows = [signal.SIGKILL, signal.SIGSEGV, signal.SIGUSR2, signal.SIGSEGV]
+    s = serve(tmp_path, divided, "--engine-process", "--step-deadline", 10, env=faults.env)
+    try:
+        with always(s, undisturbed, SHORT, stream=True):
+            for how in hows:
+                disturb(s, how, draw)
+                wait_for("each request has run alone", lambda: metric(s.metrics(), "evenkeel_engine_suspect_requests") == 0, 60)
+        page = s.metrics()
+        assert replaced(s) == len(hows) and metric(page, "evenkeel_engine_restarts_total", cause="ended") == 3
+        assert metric(page, "evenkeel_engine_poison_requests_total") == 0 < metric(page, "evenkeel_engine_replayed_requests_total")
+        lost = metric(page, "evenkeel_engine_restarts_total", cause="device")  # or the step's own deadline came first, on a busy machine
+        assert s.log().count("its ranks lost one another in a step") == lost == 1 - metric(page, "evenkeel_engine_restarts_total", cause="hang")
+        rows = re.findall(r'^evenkeel_rank_bytes{[^}]*rank="(\d)",device="cpu",item="kv"} (\d+)', page, re.M)
+        assert [r for r, _ in rows] == ["0", "1"] and sum(int(b) for _, b in rows) == metric(page, "evenkeel_device_bytes", item="kv") > 0
+        wait_for("all blocks are back", lambda: metric(s.metrics(), "evenkeel_kv_blocks", state="used") == 0)
+    finally:
+        assert s.stop() == 0
+
+
+@pytest.mark.parametrize("divided", DIVIDED, ids=["shares", "stages"])
+def test_what_was_cached(tmp_path, divided):
+    """The parts of the host tier of both ranks are found again after a signal; a restart that was asked for finds the pool's blocks, too."""
+    s = serve(tmp_path, divided, "--engine-process", "--enable-prompt-tokens-details", "--num-gpu-blocks-override", 40, "--kv-offloading-size", 0.05,
+              "--max-num-batched-tokens", 512, "--prefix-file", tmp_path / "kept/prefixes")
+    try:
+        texts = [t for t, _ in ask_all(s)]
+        warm = ask_all(s)
+        for how in (signal.SIGABRT, "restart"):
+            before, had = pauses(s), host_cached(s)
+            if how == "restart":
+                order(s, how)
+            else:
+                os.kill(engine(s), how)
+            wait_for("another group", lambda before=before: pauses(s) > before)
+            assert host_cached(s) >= had > 30
+            again = ask_all(s)
+            assert [t for t, _ in again] == texts and sum(c for _, c in again) > 300, (how, again)
+        assert engine_state(s)["restarts"]["planned"] == 1 and sum(c for _, c in again) >= 0.9 * sum(c for _, c in warm)
+        assert metric(s.metrics(), "evenkeel_prefix_file_blocks_total", what="restored") > 0
+    finally:
+        assert s.stop() == 0
+
+
+def test_several_machines_are_refused():
+    done = subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, "--device", "cpu", "--dry-run", "--nnodes", "2", "-tp", "2", "--engine-process"],
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 78 and "--engine-process is for the ranks of one machine" in done.stderr, done.stderr
