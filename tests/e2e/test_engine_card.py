@@ -30,7 +30,7 @@ def serve(run, *flags, **more):
 
 
 def said(server, ask):
-    return [(text, finish, (logprobs or {}).get("token_logprobs")) for text, finish, logprobs in text_of(server, ask)]
+    return [(text, finish, (logprobs or {}).get("token_logprobs")) for text, finish, logprobs in text_of(server, ask, 600)]  # a simulated card is slow
 
 
 def same(those, these):

@@ -34,11 +34,11 @@ ASKS = [
 ]
 
 
-def text_of(server, ask):
+def text_of(server, ask, seconds=120):
     """What an answer says, of a stream put together."""
     request = urllib.request.Request(f"http://127.0.0.1:{server.port}/v1/completions", json.dumps({"model": "tiny", **ask}).encode(),
                                      {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=120) as answer:
+    with urllib.request.urlopen(request, timeout=seconds) as answer:
         text = answer.read()
     if not ask.get("stream"):
         return [(c["text"], c["finish_reason"], c["logprobs"]) for c in json.loads(text)["choices"]]
