@@ -255,11 +255,10 @@ static bool is_glog_error(const char *line, size_t len)
 static bool is_loud(const char *line, size_t len)
 {
     static const char *const words[] = {
-        "ERROR",     "CRITICAL",  "WARN ",   "failed",    "Failed", "error",
-        "ASSERT",    "Aborted",   "fault",   "Killed",    "Error",  "annot ",
-        "nable to ", "not found", "refused", "ould not ", "ailure",
-        "timed out", "got stuck", "page fault", "nvalid ", "ismatch",
-        "<title>50"};
+        "ERROR",     "CRITICAL",   "WARN ",   "failed",    "Failed",   "error",
+        "ASSERT",    "Aborted",    "fault",   "Killed",    "Error",    "annot ",
+        "nable to ", "not found",  "refused", "ould not ", "ailure",   "timed out",
+        "got stuck", "page fault", "nvalid ", "ismatch",   "<title>50"};
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         const char *at = memmem(line, len, words[i], strlen(words[i]));
         if (at && doctor_line_own(line, (size_t)(at - line)))
