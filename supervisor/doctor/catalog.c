@@ -258,7 +258,15 @@ static int index_words(struct catalog_inside *c, struct ek_fault *fault)
                                              "not found",
                                              "refused",
                                              "ould not ",
-                                             "ailure"};
+                                             "ailure",
+                                             "timed out",
+                                             "got stuck",
+                                             "page fault",
+                                             "nvalid ",
+                                             "ismatch",
+                                             "<title>50",
+                                             ".cpp:",
+                                             ".cc:"};
     uint32_t count = c->shown.pattern_count;
     const char **texts = calloc(count + MARKS, sizeof(*texts));
     if (!texts)

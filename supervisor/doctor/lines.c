@@ -179,7 +179,9 @@ static bool is_quoted(const char *line, size_t at)
 {
     char quote = 0;
     int depth = 0;
-    size_t first = at > 0 && line[0] == '`' && !memchr(line + 1, '`', at - 1); /* see is_said() */
+    /* A line that a quote opens and nothing closes before `at`: see is_said(). */
+    size_t first =
+        at > 0 && (line[0] == '`' || line[0] == '"') && !memchr(line + 1, line[0], at - 1);
     for (size_t i = first; i < at; i++) {
         char c = line[i];
         bool in_word = i > 0 && isalpha((unsigned char)line[i - 1]); /* as in "model's" */

@@ -199,7 +199,8 @@ static const char *package_of(const char *path, const char *end)
 static bool is_engine(const char *path, size_t len)
 {
     static const char *const engines[] = {"vllm/",         "sglang/", "lmdeploy/",
-                                          "tensorrt_llm/", "vllm_",   "text_generation_server/"};
+                                          "tensorrt_llm/", "vllm_",   "text_generation_server/",
+                                          "xinference/"};
     for (size_t i = 0; i < sizeof(engines) / sizeof(engines[0]); i++) {
         if (memmem(path, len, engines[i], strlen(engines[i])))
             return true;
@@ -241,19 +242,29 @@ void doctor_trace_frame(struct doctor_trace *t, const char *line, size_t len)
         memcpy(w->own, w->inner, sizeof(w->own));
 }
 
+/* "E1127 10:00:00.000000 77 rdma_context.cpp:7]", "[E1127 10:00:00.000000007 socket.cpp:7]": the
+ * level of glog, where a source file follows it. */
+static bool is_glog_error(const char *line, size_t len)
+{
+    size_t at = len > 0 && line[0] == '[';
+    return len > at + 1 && strchr("EF", line[at]) && isdigit((unsigned char)line[at + 1]) &&
+           (memmem(line, len, ".cpp:", 5) || memmem(line, len, ".cc:", 4));
+}
+
 /* Where a program complains: by its level, or in words that say so. */
 static bool is_loud(const char *line, size_t len)
 {
     static const char *const words[] = {
-        "ERROR",     "CRITICAL",  "WARN ",   "failed",    "Failed", "error",
-        "ASSERT",    "Aborted",   "fault",   "Killed",    "Error",  "annot ",
-        "nable to ", "not found", "refused", "ould not ", "ailure"};
+        "ERROR",     "CRITICAL",   "WARN ",   "failed",    "Failed",   "error",
+        "ASSERT",    "Aborted",    "fault",   "Killed",    "Error",    "annot ",
+        "nable to ", "not found",  "refused", "ould not ", "ailure",   "timed out",
+        "got stuck", "page fault", "nvalid ", "ismatch",   "<title>50"};
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         const char *at = memmem(line, len, words[i], strlen(words[i]));
         if (at && doctor_line_own(line, (size_t)(at - line)))
             return true;
     }
-    return false;
+    return is_glog_error(line, len);
 }
 
 /* A frame of a traceback, or its statement when that names no class of exception ("raise e"). */

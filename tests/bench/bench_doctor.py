@@ -4,7 +4,8 @@
 Without LOGS: every log of tests/fixtures/doctor_logs.txt in variants that it was not written in (noise around it, other ranks, other numbers, cut, interleaved with
 another process, terminal colours, log drivers' JSON, prefixes of journald and Kubernetes), and the time for 100 MiB. With LOGS: the logs of a folder beside their
 labels in DIR/labels.tsv, lines of "FILE<tab>KIND[<tab>ENTRIES]" (several kinds that would be right: KIND|KIND; ENTRIES: those whose remedy would have helped, or
-"none" or "any"). Kinds are the classes of `evenkeelctl diagnose --json`; HEALTHY is a log without a failure. A device out of memory whose phase the log does not say
+"none" or "any"). Kinds are the classes of `evenkeelctl diagnose --json`; HEALTHY is a log without a failure, UNSAID one that only tells what followed from its
+cause: for it the answer "not known" is the right one. A device out of memory whose phase the log does not say
 (DEVICE_OOM) is right for each of its three kinds. What no entry names may still be told its probable kind: "by kind", right or wrong, is counted apart.
 """
 import argparse
@@ -89,8 +90,8 @@ class Score:
     def add(self, name, label, kind, entry, probably, helped):
         row = self.rows.setdefault(label.split("|")[0], collections.Counter())
         row["logs"] += 1
-        if label == "HEALTHY":
-            outcome = "right" if kind is None else "wrong"
+        if kind is None and {"HEALTHY", "UNSAID"} & set(label.split("|")):
+            outcome = "right"
         else:
             outcome = "unknown" if kind is None else "right" if is_right(label, kind) else "wrong"
         row[outcome] += 1

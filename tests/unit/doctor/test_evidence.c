@@ -115,6 +115,37 @@ static const struct first_case {
     {BEGIN("0.8.0") "{{ raise_exception(\"Conversation roles must alternate user/assistant\") "
                     "}}\ndecode: failed to find a memory slot for batch of size 64\n",
      "ggml-kv-slot"},
+    /* What is missing is missing wherever it was asked for: the place says less. */
+    {"Traceback (most recent call last):\n  File \"/x/site-packages/vllm/model_executor/layers/"
+     "quantization/kelp.py\", line 9, in __init__\n    raise\nValueError: kelp quantization "
+     "requires some operators. Please install kelp by `pip install kelp==7`\n",
+     "kind-build"},
+    {"Traceback (most recent call last):\n  File \"/x/site-packages/vllm/v1/structured_output/"
+     "kelp.py\", line 9, in f\n    x()\nAttributeError: type object 'KelpInfo' has no attribute "
+     "'from_kelp'\n",
+     "kind-build"},
+    /* A name without a module: the platform was not found out. */
+    {"Traceback (most recent call last):\n  File \"/x/site-packages/vllm/utils.py\", line 9, in "
+     "resolve_obj_by_qualname\n    a, b = kelp\nValueError: not enough values to unpack (expected "
+     "2, got 1)\n",
+     "device-not-inferred"},
+    {"Traceback (most recent call last):\n  File \"/x/site-packages/vllm/spec_decode/kelp.py\", "
+     "line 9, in init_device\n    assert kelp\nAssertionError\n",
+     "speculative-config"},
+    /* A time limit below the sockets is the network; elsewhere it is a wait. */
+    {"Traceback (most recent call last):\n  File \"/usr/lib/python3.10/ssl.py\", line 9, in "
+     "read\n    f()\nTimeoutError: timed out\n",
+     "kind-unreachable"},
+    {"Traceback (most recent call last):\n  File \"/x/kelp/wait.py\", line 9, in f\n    "
+     "f()\nTimeoutError: timed out\n",
+     "kind-hang"},
+    /* glog's level, a quote that opens the line, and words that complain without an error. */
+    {"E0707 07:07:07.000007   777 rdma_endpoint.cpp:7] kelp of the peer is 7\n", "kv-transfer"},
+    {"\"kelp has ended: exit status 1: error loading model: unknown model architecture: "
+     "'kelp'\"\n",
+     "model-arch-unsupported"},
+    {"[  7.7] amdgpu 0000:07:00.0: amdgpu: [gfxhub] page fault (src_id:0 ring:7)\n", "kernel-gpu"},
+    {"<head><title>504 Kelp</title></head>\n", "kind-unreachable"},
     /* Within a repr of an exception: the program's own words. */
     {"ERROR OutOfMemoryError('Error in model execution (input dumped to /tmp/x.pkl): CUDA out "
      "of memory. Tried to allocate 3.82 GiB. GPU 0 has a total capacity of 79.14 GiB')\n",
@@ -196,6 +227,9 @@ static void test_unknown(void **state)
          "kelp_init", DOCTOR_BUILD, true},
         {"INFO Received request cmpl-1: prompt: 'BadError: x'\nall is well\n", "", DOCTOR_CLASSES,
          false},
+        /* glog: an error by its level, information by its level */
+        {"E0707 07:07:07.000007   777 kelp.cpp:7] kelp is 7\n", "kelp is 7", DOCTOR_CLASSES, false},
+        {"I0707 07:07:07.000007   777 kelp.cpp:7] kelp is 7\n", "", DOCTOR_CLASSES, false},
         {"Exception ignored in: <function X.__del__>\nAttributeErrorX: no\nDelError: y\n", "",
          DOCTOR_CLASSES, false},
     };
@@ -287,6 +321,8 @@ static void test_quotes(void **state)
         {"it said `Boom` again", "Boom", false},
         {"`ValueError: Boom`", "Boom", true},
         {"`x` was Boom", "Boom", true},
+        {"\"kelp ended: Boom", "Boom", true},
+        {"\"kelp\": \"Boom", "Boom", false},
         {"RuntimeError: Worker failed with error 'Boom', see above", "Boom", true},
         {"the model's Boom", "Boom", true},
         {"prompt: x Boom", "Boom", false},
