@@ -200,7 +200,8 @@ static const struct class_case {
      "so it ended after 4000 s"},
     /* what a vLLM 0.32 said of a worker's kill: its trace goes through a queue between ranks */
     {{READY(0), .exit0_is_failure = true,
-      LOG("(EngineCore pid=8) ERROR 11-28 [multiproc_executor.py:315] Worker proc VllmWorker-0 died "
+      LOG("(EngineCore pid=8) ERROR 11-28 [multiproc_executor.py:315] Worker proc VllmWorker-0 "
+          "died "
           "unexpectedly (exit code: None), shutting down executor.\n"
           "(EngineCore pid=8) ERROR 11-28 [core.py:1512] EngineCore encountered a fatal error.\n"
           "(EngineCore pid=8) ERROR 11-28 [core.py:1512] Traceback (most recent call last):\n"
