@@ -129,8 +129,9 @@ static enum kind classify(const struct http_listener *d, const char *text, size_
     static const char *const health[] = {"GET /health", "GET /livez", "GET /readyz", "GET /metrics",
                                          "GET /ping",   "GET /load",  "GET /version"};
     /* others that do not wait for the model; later they are like the rest of their API */
-    static const char *const early[] = {"GET /api/version", "GET /openapi.json", "GET /is_sleeping",
-                                        "POST /ping"};
+    static const char *const early[] = {"GET /api/version", "GET /openapi.json",
+                                        "GET /is_sleeping", "POST /ping",
+                                        "GET / ",           "GET /docs"};
     if (d->worker->http->tls &&
         !d->local) /* what it wants cannot be seen; loading answers itself */
         return atomic_load(&d->worker->http->phase) == HTTP_LOADING ? KIND_HEALTH : KIND_API;
