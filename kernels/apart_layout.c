@@ -12,8 +12,6 @@
 #include "common/memplan.h"
 #include "kernels/apart_memory.h"
 
-#define PAGE 4096u /* the host tier begins on one */
-
 static uint64_t take_room(uint64_t *end, uint64_t bytes)
 {
     uint64_t at = (*end + 63) / 64 * 64;
@@ -116,13 +114,13 @@ int apart_layout(const struct ek_open_params *p, const struct ek_plan_request *q
 int apart_layout_host(const struct ek_open_params *open, const struct ek_kv_params *p,
                       struct ek_apart_memory *m)
 {
-    const uint64_t at = (m->bytes + PAGE - 1) / PAGE * PAGE;
+    const uint64_t at = (m->bytes + EK_HOST_PAGE - 1) / EK_HOST_PAGE * EK_HOST_PAGE;
     uint64_t bytes, end;
 
     if (!open->each->kv_host || m->host_bytes != 0)
         return 0;
     if (__builtin_mul_overflow(m->block_bytes, p->host_blocks, &bytes) ||
-        __builtin_add_overflow(bytes, bytes > 0 ? open->ranks * PAGE : 0, &bytes) ||
+        __builtin_add_overflow(bytes, bytes > 0 ? open->ranks * EK_HOST_PAGE : 0, &bytes) ||
         __builtin_add_overflow(at, bytes, &end) || end > INT64_MAX)
         return -EOVERFLOW;
     if (bytes > 0 && ftruncate(m->fd, (off_t)end) < 0)

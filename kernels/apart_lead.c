@@ -223,7 +223,9 @@ static void post(struct lead *l, struct apart_order o)
 static int ask(struct lead *l, struct apart_order o)
 {
     struct ek_apart_memory *m = l->m;
-    uint64_t until = ek_now_us() + REPLY_US;
+    /* a card's engine takes and pins all of the host tier */
+    const uint64_t patience_us = o.kind == APART_KV_OPEN ? LOAD_US : REPLY_US;
+    uint64_t until = ek_now_us() + patience_us;
 
     atomic_store(&m->replied, 0);
     post(l, o);

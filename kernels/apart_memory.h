@@ -85,7 +85,8 @@ void apart_raise(atomic_uint *word);
 int apart_layout(const struct ek_open_params *p, const struct ek_plan_request *q,
                  struct ek_apart_memory **ret_memory, struct ek_fault *fault);
 /* Room for the host tier behind the rest, and for each of several ranks to begin on a page; its
- * pages come with their first use, as the engine's. Once; where the backend has a kv_host(). */
+ * pages come with their first use, or when a card's engine pins them. Once; where the backend has a
+ * kv_host(). */
 int apart_layout_host(const struct ek_open_params *open, const struct ek_kv_params *p,
                       struct ek_apart_memory *m);
 

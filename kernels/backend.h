@@ -28,6 +28,9 @@ struct ek_cluster;
 
 #define EK_BACKEND_ABI 24u
 
+/* What memory for a host tier begins on: the largest page that machines have. */
+#define EK_HOST_PAGE 65536u
+
 struct ek_device_info {
     char name[64];         /* "AMD EPYC, avx512bf16, 2 threads" */
     char isa[32];          /* tier in use, "" on a GPU */
@@ -209,9 +212,9 @@ struct ek_backend {
     int (*kv_read)(struct ek_device *d, uint32_t tier, uint32_t block, void *to);
     int (*kv_write)(struct ek_device *d, uint32_t tier, uint32_t block, const void *from);
 
-    /* Before kv_open(): the host tier lies in this memory, which begins on a page, is as large as
-     * kv_bytes() says of so many blocks, and a page more for each of several ranks; it stays the
-     * caller's and outlives the device. NULL: it is always the device's. */
+    /* Before kv_open(): the host tier lies in this memory, which begins on an EK_HOST_PAGE, is as
+     * large as kv_bytes() says of so many blocks, and a page more for each of several ranks; it
+     * stays the caller's and outlives the device. NULL: it is always the device's. */
     int (*kv_host)(struct ek_device *d, void *at);
     /* With revive(): what is in the host tier is there in the next device, too, unless this gives
      * all of its memory back to the system; no step is in flight. NULL: it goes with the device. */

@@ -30,7 +30,6 @@
 
 #define LATE_US  1000000u /* the first has its result: so long the others may need for theirs */
 #define PIECE_US 20000u   /* of a wait for the first, between two looks at the others */
-#define PAGE     4096u    /* a rank's part of a host tier that is given begins on one */
 
 static struct ranks *ranks_of(struct ek_device *d)
 {
@@ -346,7 +345,7 @@ static int give_host(struct ranks *s, uint32_t blocks)
     for (uint32_t i = 0; r == 0 && at && i < s->count; i++) {
         const size_t bytes = s->each->kv_bytes(s->rank[i].device, EK_TIER_HOST) * blocks;
         r = s->each->kv_host(s->rank[i].device, at);
-        at += (bytes + PAGE - 1) / PAGE * PAGE;
+        at += (bytes + EK_HOST_PAGE - 1) / EK_HOST_PAGE * EK_HOST_PAGE;
     }
     return r;
 }

@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -43,13 +44,40 @@ void check_stage(int fd, const char *what)
     (void)!write(fd, text, sizeof(text)); /* nobody reads: then nobody waits */
 }
 
+/* For good: a child that was taken over cannot raise it again. The soft one may be far below what
+ * it has to do. */
 static void limit(int what, rlim_t most)
 {
     struct rlimit l;
-    if (getrlimit(what, &l) == 0 && (l.rlim_cur == RLIM_INFINITY || l.rlim_cur > most)) {
-        l.rlim_cur = most;
-        (void)setrlimit(what, &l); /* lower is always allowed */
+    if (getrlimit(what, &l) < 0)
+        return;
+    const rlim_t spare = what == RLIMIT_CPU; /* between the signal that has a name and SIGKILL */
+    if (l.rlim_max == RLIM_INFINITY || l.rlim_max > most + spare)
+        l.rlim_max = most + spare;
+    l.rlim_cur = l.rlim_max < most ? l.rlim_max : most;
+    (void)setrlimit(what, &l);
+}
+
+static int by_number(const void *a, const void *b)
+{
+    const int x = *(const int *)a, y = *(const int *)b;
+    return (x > y) - (x < y);
+}
+
+/* All descriptors but the standard ones and these: sockets of clients and the server's files are no
+ * business of a model's. */
+static void keep_only(int fds[], size_t count)
+{
+    unsigned from = STDERR_FILENO + 1;
+    qsort(fds, count, sizeof(fds[0]), by_number);
+    for (size_t i = 0; i < count; i++) {
+        if (fds[i] < (int)from)
+            continue;
+        if ((unsigned)fds[i] > from)
+            (void)close_range(from, (unsigned)fds[i] - 1, 0);
+        from = (unsigned)fds[i] + 1;
     }
+    (void)close_range(from, ~0u, 0);
 }
 
 int check_begin(struct check *c, void (*parse)(const void *ctx, int fd), const void *ctx,
@@ -113,8 +141,8 @@ int check_wait(struct check *c, const char *model, struct ek_fault *fault)
     if (c->pid == 0)
         return 0;
     bool ended = read_stages(c, stage);
-    if (!ended)
-        (void)kill(c->pid, SIGKILL);
+    (void)kill(c->pid,
+               SIGKILL); /* one that closed the pipe and stayed, too; who ends has its status */
     while (waitpid(c->pid, &status, 0) < 0 && errno == EINTR)
         ;
     (void)close(c->fd);
@@ -123,6 +151,8 @@ int check_wait(struct check *c, const char *model, struct ek_fault *fault)
         (void)snprintf(how, sizeof(how), "took longer than %u s", c->wall_s);
     else if (WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU)
         (void)snprintf(how, sizeof(how), "took too much processor time");
+    else if (WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ)
+        (void)snprintf(how, sizeof(how), "wrote more than the limit of file sizes allows");
     else if (WIFSIGNALED(status))
         (void)snprintf(how, sizeof(how), "ended with signal %d", WTERMSIG(status));
     else if (WEXITSTATUS(status) == NO_MEMORY)
@@ -163,6 +193,7 @@ static void parse_model(const void *ctx, int fd)
     struct ek_bundle *model = NULL, *text = NULL;
     struct tokenizer *tok = NULL;
     struct chat *chat = NULL;
+    keep_only((int[]){fd, k->c->model_fd, k->c->text_fd}, 3);
     confine_check(k->o, dir);
     check_stage(fd, "config.json and the headers of the safetensors files");
     int r = ek_bundle_begin(k->c->model_fd, &model);

@@ -80,14 +80,10 @@ static bool is_directory(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* The model's directory, and the files that it has links to: Hugging Face's cache is made of them.
- * A link out of it to a directory opens nothing. */
-static void allow_model(struct rules *t, const char *name)
+/* The files that a directory has links to. A link out of it to a directory opens nothing. */
+static void allow_links(struct rules *t, const char *dir)
 {
-    char dir[PATH_MAX], path[PATH_MAX + 256], real[PATH_MAX];
-    if (model_find(name, dir, sizeof(dir), NULL) < 0)
-        return;
-    allow(t, dir, READ);
+    char path[PATH_MAX + 256], real[PATH_MAX];
     DIR *d = opendir(dir);
     for (struct dirent *e; d && (e = readdir(d)) != NULL;) {
         (void)snprintf(path, sizeof(path), "%s/%s", dir, e->d_name);
@@ -96,6 +92,30 @@ static void allow_model(struct rules *t, const char *name)
     }
     if (d)
         (void)closedir(d);
+}
+
+/* A directory with a model's files. Hugging Face's cache is made of links, also in folders that lie
+ * in it (1_Pooling, additional_chat_templates). */
+static void allow_files_of(struct rules *t, const char *dir)
+{
+    char path[PATH_MAX + 256];
+    allow(t, dir, READ);
+    allow_links(t, dir);
+    DIR *d = opendir(dir);
+    for (struct dirent *e; d && (e = readdir(d)) != NULL;) {
+        (void)snprintf(path, sizeof(path), "%s/%s", dir, e->d_name);
+        if (e->d_type == DT_DIR && e->d_name[0] != '.')
+            allow_links(t, path);
+    }
+    if (d)
+        (void)closedir(d);
+}
+
+static void allow_model(struct rules *t, const char *name)
+{
+    char dir[PATH_MAX];
+    if (model_find(name, dir, sizeof(dir), NULL) == 0)
+        allow_files_of(t, dir);
 }
 
 /* Libraries, what the C library reads of /etc, what the kernel tells of itself and the machine. */
@@ -188,6 +208,14 @@ static void allow_endpoints(struct rules *t, const char *config)
     }
 }
 
+static void allow_generation(struct rules *t, const char *dir)
+{
+    if (dir && is_directory(dir))
+        allow_files_of(t, dir);
+    else
+        allow(t, dir, READ);
+}
+
 /* A fake driver (tests) needs no node. */
 static bool has_cards(const struct options *o)
 {
@@ -202,7 +230,7 @@ static void allow_all(struct rules *t, const struct options *o)
     if (has_cards(o))
         allow_cards(t);
     allow_model(t, o->model);
-    allow(t, o->generation_config, READ);
+    allow_generation(t, o->generation_config);
     allow_file(t, o->weights_checksums);
     allow_file(t, o->chat_template);
     allow_files(t, &o->api_key_file);
@@ -227,8 +255,8 @@ void confine_check(const struct options *o, const char *dir)
     struct rules t = {0};
     t.r = ek_sandbox_new(true, &t.set);
     if (t.r == 0) {
-        allow_model(&t, dir);
-        allow(&t, o->generation_config, READ);
+        allow_files_of(&t, dir);
+        allow_generation(&t, o->generation_config);
         allow(&t, o->chat_template, READ);
         if (t.r == 0)
             (void)ek_sandbox_enter(t.set);

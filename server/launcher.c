@@ -21,6 +21,7 @@
 #include "common/log.h"
 #include "common/oom_window.h"
 #include "kernels/registry.h"
+#include "server/check.h"
 #include "server/confine.h"
 #include "server/model/find.h"
 #include "server/model/model.h"
@@ -40,6 +41,7 @@ struct launching {
     const struct options *o;
     int socket;
     int files;                      /* the memfd that models are read from, -1 = their own files */
+    const char *dir;                /* where the model was then; NULL = as the options say */
     pid_t pid;                      /* its own */
     struct ek_apart_memory *memory; /* of the engine there is or was, NULL = none yet, */
     int memory_fd;                  /* and its descriptor */
@@ -53,14 +55,18 @@ struct launching {
 
 /* The backend and the folder that this order is for. A plug-in is loaded here, in a child: a driver
  * outlives no fork. */
-static int find(const struct options *o, const struct ek_apart_order *order,
+static int find(const struct launching *l, const struct ek_apart_order *order,
                 const struct ek_backend **ret_backend, char *ret_dir, size_t size,
                 struct ek_fault *fault)
 {
     const struct ek_backend *b = ek_backend_find(order->backend, fault);
+    int r = 0;
     if (!b)
         return -ENODEV;
-    int r = model_find(o->model, ret_dir, size, fault);
+    if (l->dir) /* what a name means may have changed since */
+        (void)snprintf(ret_dir, size, "%s", l->dir);
+    else
+        r = model_find(l->o->model, ret_dir, size, fault);
     if (r == 0 && named_stamp(ret_dir) != order->stamp)
         r = ek_fault_set(fault, "model",
                          "%s: its files are not those that the server has read: an engine that "
@@ -102,7 +108,7 @@ static int load(const struct launching *l, const struct ek_backend **ret_b,
     struct model *model = NULL;
     struct ek_device *d = NULL;
 
-    int r = find(l->o, order, &open.each, dir, sizeof(dir), fault);
+    int r = find(l, order, &open.each, dir, sizeof(dir), fault);
     if (r == 0)
         b = ek_apart_inner(&open);
     if (r == 0)
@@ -232,7 +238,7 @@ static void check(struct launching *l, uint32_t number)
         (void)alarm(CHECK_MOST_S);
         if (confine_engine_itself(l->o))
             confine_files(l->o, &(struct confined){.off = !confine_is_on(l->o)});
-        a.code = find(l->o, ek_apart_order(l->memory), &b, dir, sizeof(dir), &a.fault);
+        a.code = find(l, ek_apart_order(l->memory), &b, dir, sizeof(dir), &a.fault);
         if (a.code == 0)
             a.code = read_model(l, dir, b, &model, &a.fault);
         answer(l, &a);
@@ -412,7 +418,7 @@ int launcher_score_open(void)
 }
 
 int launcher_begin(struct launcher *l, const struct options *o, struct engine_cgroup *group,
-                   int score, int files)
+                   int score, const struct check *check)
 {
     int ends[2], before = 0;
 
@@ -423,7 +429,8 @@ int launcher_begin(struct launcher *l, const struct options *o, struct engine_cg
     if (pid == 0) {
         struct launching own = {
             .o = o, .socket = ends[1], .engine_fd = -1, .memory_fd = -1, .cgroup = *group};
-        own.files = files;
+        own.files = check->model_fd;
+        own.dir = check->dir[0] ? check->dir : NULL;
         const int entered = engine_cgroup_enter(group);
         if (entered < 0) {
             ek_log(EK_LOG_WARNING, "The engine's process stays in the server's cgroup: %s",

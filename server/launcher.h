@@ -11,6 +11,7 @@
 #include "kernels/apart.h"
 #include "server/engine_cgroup.h"
 
+struct check;
 struct options;
 
 struct launcher {
@@ -24,7 +25,7 @@ struct launcher {
 int launcher_score_open(void);
 /* Before the process has a second thread or opens anything that an engine should not have: of the
  * descriptors it keeps the first three. The group's are closed here. `score` is of
- * launcher_score_open(), `files` the memfd of a bundle that the model is read from, -1 = its files;
- * both stay the caller's. 0 or a negative errno. */
+ * launcher_score_open(); of `check` come the model's folder and the memfd that it is read from,
+ * where there are; all stay the caller's. 0 or a negative errno. */
 int launcher_begin(struct launcher *l, const struct options *o, struct engine_cgroup *group,
-                   int score, int files);
+                   int score, const struct check *check);

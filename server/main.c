@@ -382,14 +382,13 @@ static int main_run(struct instance *s)
 static int confine_and_launch(struct instance *s, int score)
 {
     bool first = s->o.engine_process && confine_engine_itself(&s->o);
-    int r = first ? launcher_begin(&s->stack.launcher, &s->o, &s->engine_group, score,
-                                   s->stack.check.model_fd)
-                  : 0;
+    int r =
+        first ? launcher_begin(&s->stack.launcher, &s->o, &s->engine_group, score, &s->stack.check)
+              : 0;
 
     confine_files(&s->o, &s->confined);
     if (s->o.engine_process && !first)
-        r = launcher_begin(&s->stack.launcher, &s->o, &s->engine_group, score,
-                           s->stack.check.model_fd);
+        r = launcher_begin(&s->stack.launcher, &s->o, &s->engine_group, score, &s->stack.check);
     return r;
 }
 

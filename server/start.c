@@ -277,10 +277,12 @@ int start_follower(struct stack *s, int *ret_exit, struct ek_fault *fault)
     if (r == 0) {
         what = "the model";
         r = open_model(s, fault);
+        check_done_texts(&s->check); /* node 0 has them */
     }
     if (r == 0)
         r = start_verify(s, fault);
     if (r == 0) {
+        check_done(&s->check);
         what = "the other nodes";
         r = nodes_meet(s, fault);
     }

@@ -331,6 +331,21 @@ struct graph_kv graph_kv_of(const struct model_config *c, uint32_t layer)
     return kv;
 }
 
+/* By what the numbers of an 8-bit cache were divided: a layer that reads another's has no say. */
+static int graph_kv_scales(struct graph_builder *b, const struct graph_kv *kv, float *k, float *v)
+{
+    int r = kvscale_find(b->tensors, b->prefix, k, v, b->fault);
+    for (uint32_t i = 0; r == 0 && kv->reads && i < b->graph->op_count; i++) {
+        const struct ek_op *op = &b->graph->ops[i];
+        if (op->kind != EK_OP_ATTENTION || op->layer != kv->layer || op->u.attention.reads)
+            continue;
+        *k = op->u.attention.k_scale;
+        *v = op->u.attention.v_scale;
+        break;
+    }
+    return r;
+}
+
 void graph_attention(struct graph_builder *b, uint16_t dst, uint16_t qkv, uint32_t layer)
 {
     const struct model_config *c = b->config;
@@ -338,7 +353,7 @@ void graph_attention(struct graph_builder *b, uint16_t dst, uint16_t qkv, uint32
     float scale = c->attention_scale > 0 ? c->attention_scale : 1.0f / sqrtf((float)kv.head_dim);
     float k = 0.0f, v = 0.0f;
     if (!b->error && b->graph->kv_f8)
-        b->error = kvscale_find(b->tensors, b->prefix, &k, &v, b->fault);
+        b->error = graph_kv_scales(b, &kv, &k, &v);
     const struct graph_part sinks = {"self_attn.sinks", c->q_heads};
     graph_op_push(b,
                   (struct ek_op){

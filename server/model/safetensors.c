@@ -337,6 +337,9 @@ static int header_keep(struct st_set *s, struct ek_bundle_read *read, const char
                        const struct ek_weight_file *f, int r, struct ek_fault *fault)
 {
     struct ek_buf text = {0};
+    if (ek_bundle_find(s->bundle, read->path))
+        return ek_fault_set(fault, name,
+                            "%s: is named as weights, and is another file of the model", name);
     if (r == 0)
         r = header_find(name, f->data, f->size_bytes, &read->at, fault);
     if (r == 0)

@@ -98,7 +98,7 @@ static void test_of_one(void **state)
 
     assert_true(m->block_bytes == 1000 && m->state_bytes == 10 && m->host_bytes == 20 * 1000);
     assert_true(m->want.ranks == 0 && m->want.cards == 1 && m->want.card[0] == 3);
-    assert_true(m->host_at % 4096 == 0 && m->host_at >= m->bytes);
+    assert_true(m->host_at % EK_HOST_PAGE == 0 && m->host_at >= m->bytes);
     assert_int_equal(fstat(m->fd, &st), 0);
     assert_true((uint64_t)st.st_size == m->host_at + m->host_bytes);
     give_back(m);
@@ -111,7 +111,7 @@ static void test_of_two(void **state)
     (void)state;
 
     assert_true(m->block_bytes == 2001 && m->state_bytes == 20);
-    assert_true(m->host_bytes == 20 * 2001 + 2 * 4096);
+    assert_true(m->host_bytes == 20 * 2001 + 2 * EK_HOST_PAGE);
     assert_true(m->want.ranks == 2 && m->want.stall_us == 5 && m->want.stamp == 7);
     assert_true(m->want.cards == 2 && m->want.card[0] == 3 && m->want.card[1] == 1);
     give_back(m);

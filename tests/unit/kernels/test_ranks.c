@@ -492,11 +492,11 @@ static void test_moved(void **state)
     tiny_free(t);
 }
 
-/* Of memory for the host tiers each rank has its part, on pages of its own: 1000 blocks of 3 bytes
- * are one, 2000 are two. */
+/* Of memory for the host tiers each rank has its part, on pages of its own: 16000 blocks of 3 bytes
+ * are one, 32000 are two. */
 static void test_given_host(void **state)
 {
-    static char memory[16 * 4096];
+    static char memory[8 * EK_HOST_PAGE];
     struct tiny *t = tiny_new(&model);
     const struct ek_open_params open = {.ranks = 2, .each = &say_backend};
     const struct ek_backend *b = ek_ranks_backend(&say_backend);
@@ -506,7 +506,7 @@ static void test_given_host(void **state)
 
     for (uint32_t pages = 0; pages <= 2; pages++) {
         const struct ek_kv_params kv = {
-            .blocks = 10, .host_blocks = pages * 1000, .block_size = 16};
+            .blocks = 10, .host_blocks = pages * 16000, .block_size = 16};
         struct ek_device *d = NULL;
         memset(&say, 0, sizeof(say));
         assert_int_equal(b->open(&open, &d, NULL), 0);
@@ -515,7 +515,7 @@ static void test_given_host(void **state)
             assert_int_equal(b->kv_host(d, memory), 0);
         assert_int_equal(b->kv_open(d, &kv), 0);
         assert_ptr_equal(say.host[0], pages > 0 ? memory : NULL);
-        assert_ptr_equal(say.host[1], pages > 0 ? memory + (size_t)pages * 4096 : NULL);
+        assert_ptr_equal(say.host[1], pages > 0 ? memory + (size_t)pages * EK_HOST_PAGE : NULL);
         b->close(d);
     }
     struct ek_backend without = say_backend;

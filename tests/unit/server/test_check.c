@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "common/buf.h"
@@ -33,10 +34,10 @@
 /* A sanitizer's own memory knows no such limit, and it ends a process that gets none. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define DATA_BYTES (1ull << 46)
-#define CASES      4
+#define CASES      6
 #else
 #define DATA_BYTES (256ull << 20)
-#define CASES      5
+#define CASES      7
 #endif
 
 static void ends_well(const void *ctx, int fd)
@@ -70,6 +71,26 @@ static void sleeps(const void *ctx, int fd)
         (void)pause();
 }
 
+/* What was taken over may close the pipe that it is waited for by. */
+static void hides(const void *ctx, int fd)
+{
+    (void)ctx;
+    check_stage(fd, "config.json");
+    (void)close(fd);
+    for (;;)
+        (void)pause();
+}
+
+/* It cannot take back what it was refused. */
+static void bounded(const void *ctx, int fd)
+{
+    struct rlimit l;
+    (void)ctx;
+    check_stage(fd, "the chat template");
+    if (getrlimit(RLIMIT_CPU, &l) < 0 || l.rlim_max > 2)
+        (void)raise(SIGKILL);
+}
+
 /* As the parsers: -ENOMEM goes up, and the child ends with its code. */
 static void swallows(const void *ctx, int fd)
 {
@@ -92,6 +113,8 @@ static void test_ends(void **state)
                  {crashes, "ended with signal 9", "tokenizer.json"},
                  {loops, "too much processor time", "the chat template"},
                  {sleeps, "longer than 1 s", "config.json"},
+                 {hides, "ended with signal 9", "config.json"},
+                 {bounded, NULL, NULL},
                  {swallows, "too much memory", "tokenizer.json"}}; /* the last: see CASES */
     (void)state;
     for (size_t i = 0; i < CASES; i++) {

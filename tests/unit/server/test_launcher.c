@@ -22,6 +22,7 @@
 #include <cmocka.h>
 
 #include "kernels/apart_memory.h"
+#include "server/check.h"
 #include "server/launcher.h"
 #include "server/options.h"
 
@@ -30,6 +31,7 @@
 
 static char device[] = "cpu", model[] = "/nowhere";
 static struct engine_cgroup none = {.dir = -1, .procs = -1};
+static const struct check no_child = {.fd = -1, .model_fd = -1, .text_fd = -1};
 static const struct options options = {.device = device, .model = model};
 
 static int make_memory(uint32_t abi, uint64_t said_bytes, uint64_t host_bytes)
@@ -136,7 +138,7 @@ static void refused_at_once(void **state)
                  {EK_BACKEND_ABI, 2 * (uint64_t)BYTES, -(uint64_t)BYTES, false},
                  {EK_BACKEND_ABI, BYTES, 0, true}};
 
-    assert_int_equal(launcher_begin(&l, &options, &none, -1, -1), 0);
+    assert_int_equal(launcher_begin(&l, &options, &none, -1, &no_child), 0);
     order(&l, EK_APART_CHECK, -1);
     (void)answer(&l); /* it has begun */
     assert_int_equal(open_files(&l), 4);
@@ -160,7 +162,7 @@ static void short_of_memory(void **state)
     struct launcher l;
     const struct rlimit most = {BYTES / 2, BYTES / 2};
 
-    assert_int_equal(launcher_begin(&l, &options, &none, -1, -1), 0);
+    assert_int_equal(launcher_begin(&l, &options, &none, -1, &no_child), 0);
     assert_int_equal(prlimit(l.pid, RLIMIT_AS, &most, NULL), 0);
     int fd = make_memory(EK_BACKEND_ABI, BYTES, 0);
     order(&l, EK_APART_START, fd);
@@ -183,7 +185,7 @@ static void short_of_descriptors(void **state)
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     const struct rlimit few = {16, before.rlim_max};
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
-    int r = launcher_begin(&l, &options, &none, -1, -1);
+    int r = launcher_begin(&l, &options, &none, -1, &no_child);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
     assert_int_equal(r, 0);
     order(&l, EK_APART_CHECK, -1);
@@ -204,7 +206,7 @@ static void fails_without_a_model(uint64_t host_bytes)
 {
     struct launcher l;
 
-    assert_int_equal(launcher_begin(&l, &options, &none, -1, -1), 0);
+    assert_int_equal(launcher_begin(&l, &options, &none, -1, &no_child), 0);
     int fd = make_memory(EK_BACKEND_ABI, BYTES - host_bytes, host_bytes);
     struct ek_apart_memory *m = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     assert_ptr_not_equal(m, MAP_FAILED);
@@ -251,7 +253,7 @@ static void goes_first(void **state)
     struct launcher l;
     const int score = launcher_score_open(), own = score_of(getpid());
 
-    assert_int_equal(launcher_begin(&l, &options, &none, score, -1), 0);
+    assert_int_equal(launcher_begin(&l, &options, &none, score, &no_child), 0);
     assert_int_equal(score_of(getpid()), own);
     assert_int_equal(score_of(l.pid), own + 200 < 1000 ? own + 200 : 1000);
     (void)close(score);
