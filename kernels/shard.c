@@ -631,6 +631,19 @@ out:
     return r;
 }
 
+/* Whether layers with a state can be divided for all ranks: they would not meet if some of them had
+ * such a layer whole. 0 or a negative errno. */
+static int divides_states(const struct ek_graph *g, uint32_t ranks)
+{
+    struct ek_graph one = {0};
+    int r = 0;
+    for (uint32_t i = 0; r == 0 && i < ranks; i++) {
+        r = shard_all(g, i, ranks, false, &one, NULL);
+        ek_shard_free(&one);
+    }
+    return r;
+}
+
 int ek_shard(const struct ek_graph *g, uint32_t rank, uint32_t ranks, struct ek_graph *ret_graph,
              struct ek_fault *fault)
 {
@@ -640,10 +653,8 @@ int ek_shard(const struct ek_graph *g, uint32_t rank, uint32_t ranks, struct ek_
         r = -EINVAL;
     if (r < 0)
         return r;
-    if (g->state_floats > 0) {
-        r = shard_all(g, rank, ranks, false, ret_graph, NULL);
-        if (r == 0 || r == -ENOMEM)
-            return r;
-    }
-    return shard_all(g, rank, ranks, true, ret_graph, fault);
+    const int divided = g->state_floats > 0 ? divides_states(g, ranks) : -EINVAL;
+    if (divided == -ENOMEM)
+        return divided;
+    return shard_all(g, rank, ranks, divided < 0, ret_graph, fault);
 }

@@ -27,12 +27,12 @@ static double activations(const struct plan_shape *s, const struct plan_setup *u
                        ? (double)s->expert_intermediate * s->experts_used + s->shared_intermediate
                        : s->intermediate;
     double heads = ((double)s->heads + 2.0 * s->kv_heads) * s->head_dim;
-    heads = fmax(heads, ((double)s->heads + 2.0 * s->full_kv_heads) * s->full_head_dim) +
-            2.0 * s->layers * s->layer_input;
+    heads = fmax(heads, ((double)s->heads + 2.0 * s->full_kv_heads) * s->full_head_dim);
     if (s->recurrent_layers > 0)
         heads += s->v_heads ? 4.0 * s->k_heads * s->k_dim + 4.0 * s->v_heads * s->v_dim
                             : 5.0 * s->hidden;
-    double row = 4.0 * s->hidden + (2 * inner + heads) / u->cards;
+    const double inputs = 2.0 * s->layers * s->layer_input; /* of all layers, on every card */
+    double row = 4.0 * s->hidden + (u->cards > 1 ? 2 : 1) * inputs + (2 * inner + heads) / u->cards;
     return u->tokens * row * 2 + 2.0 * u->seqs * s->vocab * 4;
 }
 
@@ -142,16 +142,28 @@ static double largest_stage(const struct plan_shape *s, const struct plan_setup 
     return most;
 }
 
-/* Of a sequence's state: the card's heads, or all of it where they do not divide. */
-static double state_of(const struct plan_shape *s, uint32_t cards)
+/* Layers with a state are divided by heads; each card has all of those whose heads do not divide,
+ * or whose convolutions lie apart. */
+static bool divides(const struct plan_shape *s, uint32_t cards)
 {
-    bool divides = true; /* channels of LFM2's convolutions */
+    if (s->v_heads == 0) /* channels of LFM2's convolutions */
+        return true;
+    if (s->scan)
+        return s->v_heads % cards == 0 && (s->k_heads % cards == 0 || s->k_heads == 1);
+    return !s->conv_apart && s->k_heads % cards == 0;
+}
 
-    if (s->v_heads > 0 && s->scan)
-        divides = s->v_heads % cards == 0 && (s->k_heads % cards == 0 || s->k_heads == 1);
-    else if (s->v_heads > 0)
-        divides = s->k_heads % cards == 0;
-    return plan_state_bytes(s) / (divides ? cards : 1);
+/* A card's part of the largest stage, which has so many layers. */
+static double weights_of_card(const struct plan_shape *s, const struct plan_setup *u, double stage,
+                              uint32_t layers)
+{
+    const uint32_t bits = u->weight_bits ? u->weight_bits : s->weight_bits;
+    const uint32_t cards = u->cards > 0 ? u->cards : 1;
+    const double recurrent = s->layers ? (double)s->recurrent_layers * layers / s->layers : 0;
+    const double whole =
+        divides(s, cards) ? 0 : fmin(stage, recurrent * plan_recurrent_layer(s, bits));
+
+    return whole + (stage - whole) / cards;
 }
 
 struct plan_fit plan_fit_of(const struct plan_shape *s, const struct plan_setup *u)
@@ -159,7 +171,9 @@ struct plan_fit plan_fit_of(const struct plan_shape *s, const struct plan_setup 
     struct plan_fit f = {.share_bytes = u->memory_bytes * u->share};
     struct plan_shape part = *s;
     f.splits = u->cards > 0 && s->heads % u->cards == 0 && u->stages <= s->layers;
-    f.weights = largest_stage(s, u, &f.layers) / u->cards;
+    const uint32_t cards = u->cards > 0 ? u->cards : 1;
+    const double stage = largest_stage(s, u, &f.layers);
+    f.weights = weights_of_card(s, u, stage, f.layers);
     part.layers = f.layers;
     part.windowed_layers =
         s->layers ? (uint32_t)((uint64_t)s->windowed_layers * f.layers / s->layers) : 0;
@@ -176,7 +190,7 @@ struct plan_fit plan_fit_of(const struct plan_shape *s, const struct plan_setup 
     f.token_bytes = u->own && u->kv_bits == 8 && !s->latent ? own_small_token(&part) : plain;
     if (u->own && s->latent > 0)
         f.token_bytes = own_latent_token(&part, u->kv_bits);
-    f.state_bytes = state_of(&part, u->cards > 0 ? u->cards : 1);
+    f.state_bytes = plan_state_bytes(&part) / (divides(s, cards) ? cards : 1);
     if (!share_out(s, u, &f))
         return f;
     f.longest = longest(&part, u, f.kv_tokens * plain);

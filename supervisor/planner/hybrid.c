@@ -187,6 +187,7 @@ void plan_read_recurrent(struct plan_reader *r, struct plan_shape *s)
     s->k_heads = NUMBER(r, "linear_num_key_heads");
     s->k_dim = NUMBER(r, "linear_key_head_dim");
     s->v_dim = NUMBER(r, "linear_value_head_dim");
+    s->conv_apart = olmo;
     if (olmo && s->heads > 0) {
         s->k_heads = s->k_heads ? s->k_heads : s->heads;
         s->k_dim = s->k_dim ? s->k_dim : 3 * (s->hidden / 4) / s->heads;

@@ -35,6 +35,7 @@ struct plan_shape {
      * convolution (LFM2). gates: numbers of a token beside. */
     uint32_t recurrent_layers, k_heads, v_heads, k_dim, v_dim, conv, gates;
     bool scan, conv_bias;            /* Mamba 2; biases of convolutions */
+    bool conv_apart;                 /* q, k and v have one each (OLMo Hybrid) */
     bool mixer_bias, mixer_out_bias; /* and of the products around */
     bool beside, unnormed; /* it and attention in each layer (Falcon H1); Mamba 2 without a norm */
     /* Nemotron-H: a layer is a recurrent one, attends, or is one of these, a feed-forward. */

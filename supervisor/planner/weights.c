@@ -125,17 +125,17 @@ static double mixture(const struct plan_shape *s, uint32_t bits)
 
 /* The convolution's weights are floats. A delta rule has b and a beside its product, which stay as
  * they are, and a rate and a shift for each head; Mamba has all in one product and a third. */
-static double linear_attention(const struct plan_shape *s, uint32_t bits)
+double plan_recurrent_layer(const struct plan_shape *s, uint32_t bits)
 {
     const double keys = (double)s->k_heads * s->k_dim, values = (double)s->v_heads * s->v_dim;
     const double hidden = s->hidden, wide = s->v_heads ? 2 * keys + values : hidden;
     const double rows = s->v_heads == 0 ? 3 * hidden
                         : s->scan       ? 2 * keys + 2 * values + s->gates
                                         : 2 * keys + 2 * values;
-    double sum = matrix(rows, hidden, bits) + vector(wide * s->conv) +
-                 matrix(hidden, s->v_heads ? values : hidden, bits);
     if (s->recurrent_layers == 0)
         return 0;
+    double sum = matrix(rows, hidden, bits) + vector(wide * s->conv) +
+                 matrix(hidden, s->v_heads ? values : hidden, bits);
     if (s->v_heads && !s->scan)
         sum += matrix(s->gates, hidden, bits < 16 ? 16 : bits) + 2 * vector(s->v_heads) +
                vector(s->v_dim);
@@ -169,7 +169,8 @@ double plan_own_weights(const struct plan_shape *s, uint32_t bits)
     double mixed = s->experts ? (double)plan_forwarding(s) - s->dense_layers : 0;
     if (s->weight_bits <= 8)
         return plan_weight_bytes(s, bits);
-    double layers = attention(s, b) + extras(s, b) + s->recurrent_layers * linear_attention(s, b) +
+    double layers = attention(s, b) + extras(s, b) +
+                    s->recurrent_layers * plan_recurrent_layer(s, b) +
                     (plan_forwarding(s) - mixed) * forward(s, s->intermediate, b) +
                     mixed * (mixed > 0 ? mixture(s, b) : 0);
     double head = grouped(s->vocab, s->hidden, b > 8 ? b : 8, EK_HEAD_GROUP);

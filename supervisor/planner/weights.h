@@ -11,5 +11,7 @@
 /* bits: 16, 8 and 4 for --quantization int8 and int4, 0 as the files are. A checkpoint that is
  * quantized already is what its files hold. */
 double plan_own_weights(const struct plan_shape *s, uint32_t bits);
+/* Those of one layer with a state; 0 where there is none. */
+double plan_recurrent_layer(const struct plan_shape *s, uint32_t bits);
 /* By whom it is served: `own` is this machine's CPU. */
 double plan_weights_of(const struct plan_shape *s, uint32_t bits, bool own);

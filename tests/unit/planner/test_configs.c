@@ -134,8 +134,8 @@ static void test_mamba(void **state)
     assert_true(plan_parameters(&s) > 340.1e6 && plan_parameters(&s) < 340.5e6);
 }
 
-/* A card's part of a state: its heads; all of it where they do not divide (16 heads of k, 8 groups
- * of B and C), or where groups are neither divided nor one. */
+/* A card's part of a state and of these layers: its heads; all of it where they do not divide (16
+ * heads of k, 8 groups of B and C), or where groups are neither divided nor one. */
 static void test_state_parts(void **state)
 {
     static const struct {
@@ -158,7 +158,10 @@ static void test_state_parts(void **state)
                                      .block_size = 16,
                                      .kv_bits = 16,
                                      .graphs = true};
-        assert_true(plan_fit_of(&s, &u).state_bytes == plan_state_bytes(&s) / cases[i].parts);
+        const struct plan_fit f = plan_fit_of(&s, &u);
+        const double all = plan_weight_bytes(&s, 0);
+        assert_true(f.state_bytes == plan_state_bytes(&s) / cases[i].parts);
+        assert_int_equal(f.weights > 1.5 * all / cases[i].cards, cases[i].parts == 1);
     }
 }
 
