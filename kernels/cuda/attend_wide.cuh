@@ -267,8 +267,9 @@ DEV void wide_weights(const wide_unit &u, wide_room<DIM> &r, float &m, float &l)
         float p = weight_of(x[i], most), q = weight_of(x[i + 1], most);
         sum += p + q;
         if (scaled<KV>::YES) {
-            p *= r.scale[1][key0 + i] * CU_I8_LIFT;
-            q *= r.scale[1][key0 + i + 1] * CU_I8_LIFT;
+            /* what is not seen counts nothing, whatever its scale is */
+            p = p != 0.0f ? p * (r.scale[1][key0 + i] * CU_I8_LIFT) : 0.0f;
+            q = q != 0.0f ? q * (r.scale[1][key0 + i + 1] * CU_I8_LIFT) : 0.0f;
         }
         *(uint32_t *)(weight + i) = pack(T{}, p, q);
     }
