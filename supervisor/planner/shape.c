@@ -299,14 +299,15 @@ static void read_vectors(struct plan_reader *r, struct plan_shape *s)
     const bool bias = reader_truth(r->j, "attention_bias", strcmp(s->family, "gpt_oss") == 0) ||
                       reader_truth(r->j, "use_bias", ONE_OF(s, "starcoder2"));
     const bool four = ONE_OF(s, "gemma2", "gemma3", "gemma4", "afmoe") ||
-                      strcmp(s->family, "glm4") == 0 || strcmp(s->family, "glm4v_text") == 0;
+                      strcmp(s->family, "glm4") == 0 || strcmp(s->family, "glm4v_text") == 0 ||
+                      strcmp(s->family, "glm_ocr_text") == 0;
     s->norms = four ? 4 : ONE_OF(s, "cohere") ? 1 : 2;
     s->norm_bias = ONE_OF(s, "starcoder2", "stablelm") || strcmp(s->family, "nemotron") == 0;
     if (ONE_OF(s, "stablelm") && reader_truth(r->j, "use_parallel_residual", false))
         s->norms = 1;
     s->each_norms = ONE_OF(s, "stablelm") && reader_truth(r->j, "qk_layernorm", false);
-    s->head_norms = ONE_OF(s, "qwen3", "gemma3", "gemma4", "exaone", "hunyuan_v1", "lfm2", "dots1",
-                           "apertus", "afmoe") ||
+    s->head_norms = ONE_OF(s, "qwen3", "gemma3", "gemma4", "exaone", "hunyuan_v1", "hunyuan_vl",
+                           "lfm2", "dots1", "apertus", "afmoe") ||
                     (ONE_OF(s, "glm4_moe") && reader_truth(r->j, "use_qk_norm", false));
     s->wide_norms = ONE_OF(s, "olmo") ||
                     (ONE_OF(s, "minimax_m2") && reader_truth(r->j, "use_qk_norm", true)) ||
@@ -337,13 +338,13 @@ struct usual {
 static struct usual usual_of(const char *family)
 {
     static const struct usual table[] = {
-        {"afmoe", 128, false},      {"cohere", 0, true},        {"starcoder2", 0, true},
-        {"ernie4_5_moe", 0, true},  {"ernie4_5", 128, true},    {"gemma", 256, true},
-        {"glm4_moe", 0, false},     {"glm", 128, false},        {"gpt_oss", 64, false},
-        {"llama4", 128, false},     {"ministral3", 128, false}, {"nemotron_h", 128, false},
-        {"qwen3_5", 256, false},    {"qwen3_next", 256, false}, {"qwen3_moe", 0, false},
-        {"qwen3_vl_moe", 0, false}, {"qwen3", 128, false},      {"seed_oss", 128, false},
-        {"smollm3", 0, true},
+        {"afmoe", 128, false},      {"cohere", 0, true},          {"starcoder2", 0, true},
+        {"ernie4_5_moe", 0, true},  {"ernie4_5", 128, true},      {"gemma", 256, true},
+        {"glm4_moe", 0, false},     {"glm", 128, false},          {"gpt_oss", 64, false},
+        {"llama4", 128, false},     {"ministral3", 128, false},   {"nemotron_h", 128, false},
+        {"qwen3_5", 256, false},    {"qwen3_next", 256, false},   {"qwen3_moe", 0, false},
+        {"qwen3_vl_moe", 0, false}, {"qwen3_omni_moe", 0, false}, {"qwen3", 128, false},
+        {"seed_oss", 128, false},   {"smollm3", 0, true},
     };
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
         if (strncmp(family, table[i].type, strlen(table[i].type)) == 0)

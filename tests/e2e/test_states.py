@@ -424,7 +424,7 @@ def test_a_pin_holds_before_the_next_process_serves(appliance):
     streams = flowing(a)
     a.ctl("restart")
     wait_for("draining", lambda: state(a) == "draining", step=0.005)
-    streams += [Stream(a.port, dict(LONG, max_tokens=100)) for _ in range(16)]
+    streams += [Stream(a.port, dict(LONG, max_tokens=500)) for _ in range(16)]  # for seconds: what runs is seen by looking
     most = 0
     wait_for("the next process", lambda: a.server()["pid"] not in (0, pid), 60)
     while any(s.is_alive() for s in streams):
