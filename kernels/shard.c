@@ -648,11 +648,11 @@ int ek_shard(const struct ek_graph *g, uint32_t rank, uint32_t ranks, struct ek_
              struct ek_fault *fault)
 {
     int r = ek_graph_check(g, fault);
-    if (r == 0 && (rank >= ranks || ranks > EK_MOST_RANKS || g->ranks > 0 ||
-                   g->value_count + SHARD_MOST_PIECES > UINT16_MAX))
-        r = -EINVAL;
     if (r < 0)
         return r;
+    if (rank >= ranks || ranks > EK_MOST_RANKS || g->ranks > 0 ||
+        g->value_count + SHARD_MOST_PIECES > UINT16_MAX)
+        return -EINVAL;
     const int divided = g->state_floats > 0 ? divides_states(g, ranks) : -EINVAL;
     if (divided == -ENOMEM)
         return divided;
