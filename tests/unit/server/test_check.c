@@ -195,17 +195,18 @@ static void copy_done(struct copy *c)
     assert_int_equal(rmdir(c->dir), 0);
 }
 
-/* What a server reads; its texts, too. */
+/* What a server reads; its texts, too. Without a child (under sanitizers) from the files. */
 static int read_model(const struct copy *c, const struct check *k, struct ek_fault *fault)
 {
     struct model *m = NULL;
     struct tokenizer *tok = NULL;
     struct chat *chat = NULL;
-    int r = named_model(&c->o, k->dir, NULL, k->model, &m, fault);
+    const char *dir = k->dir[0] ? k->dir : c->dir;
+    int r = named_model(&c->o, dir, NULL, k->model, &m, fault);
     if (r == 0)
-        r = tokenizer_load_from(k->text, k->dir, &tok, fault);
+        r = tokenizer_load_from(k->text, dir, &tok, fault);
     if (r == 0)
-        r = chat_load_from(k->text, k->dir, NULL, &chat, fault);
+        r = chat_load_from(k->text, dir, NULL, &chat, fault);
     if (r == 0) {
         assert_int_equal(m->graph.vocab, 4128);
         assert_int_equal(tokenizer_count(tok), 4100);
