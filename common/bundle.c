@@ -118,6 +118,12 @@ bool ek_bundle_is_open(const struct ek_bundle *b)
     return b && b->fd >= 0;
 }
 
+bool ek_bundle_is_json(const char *file)
+{
+    const char *dot = strrchr(file, '.');
+    return dot && strcmp(dot, ".json") == 0;
+}
+
 int ek_bundle_add(struct ek_bundle *b, const struct ek_bundle_part *part)
 {
     const size_t name = strlen(part->name);

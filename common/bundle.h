@@ -57,6 +57,8 @@ struct ek_bundle_read {
     uint64_t at; /* of the part that it becomes */
     struct ek_bundle_file file;
 };
+/* By its name. */
+bool ek_bundle_is_json(const char *file);
 int ek_bundle_keep(struct ek_bundle *b, const struct ek_bundle_read *read, int r,
                    struct ek_buf *text, struct ek_fault *fault);
 /* The same of one part that is ready. */

@@ -8,6 +8,7 @@
 #include <float.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdlib.h>
 
 #include "common/err.h"
 
@@ -467,4 +468,16 @@ int ek_graph_check(const struct ek_graph *g, struct ek_fault *fault)
                             "a stage must begin with what it is given and end with "
                             "what it hands on");
     return 0;
+}
+
+void ek_graph_free(struct ek_graph *g)
+{
+    for (uint32_t i = 0; g->ropes && i < g->rope_count; i++)
+        free(g->ropes[i].inv_freq);
+    free(g->ropes);
+    free(g->ops);
+    free(g->weights);
+    free(g->quants);
+    free(g->value_width);
+    *g = (struct ek_graph){0};
 }

@@ -470,3 +470,5 @@ struct ek_fault;
 /* 0, or -EBADMSG with a fault when an index, width or shape of the list does not fit the others.
  * An interpreter that got 0 needs no further checks. */
 int ek_graph_check(const struct ek_graph *g, struct ek_fault *fault);
+/* What it holds, made by malloc(); a zeroed one is fine. */
+void ek_graph_free(struct ek_graph *g);

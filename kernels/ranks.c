@@ -192,7 +192,7 @@ int ek_rank_plan(const struct ek_open_params *p, const struct ek_plan_request *q
         r = ek_rank_graph(q->graph, rank, p->ranks, stages, &graph, fault);
     if (r == 0)
         r = p->each->plan(&one, &part, ret_plan, fault);
-    ek_shard_free(&graph);
+    ek_graph_free(&graph);
     if (r < 0)
         return r;
     const uint32_t stage = rank / ek_open_shares(p);
@@ -255,7 +255,7 @@ static void ranks_close(struct ek_device *d)
     for (uint32_t i = 0; i < s->count; i++)
         s->each->close(s->rank[i].device);
     for (uint32_t i = 0; i < s->count; i++) {
-        ek_shard_free(&s->rank[i].graph);
+        ek_graph_free(&s->rank[i].graph);
         free(s->rank[i].result);
     }
     if (s->group)

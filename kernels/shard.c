@@ -624,7 +624,7 @@ static int shard_all(const struct ek_graph *g, uint32_t rank, uint32_t ranks, bo
     *ret_graph = out;
     out = (struct ek_graph){0};
 out:
-    ek_shard_free(&out);
+    ek_graph_free(&out);
     free(s.held);
     free(s.width_set);
     free(s.cut);
@@ -639,7 +639,7 @@ static int divides_states(const struct ek_graph *g, uint32_t ranks)
     int r = 0;
     for (uint32_t i = 0; r == 0 && i < ranks; i++) {
         r = shard_all(g, i, ranks, false, &one, NULL);
-        ek_shard_free(&one);
+        ek_graph_free(&one);
     }
     return r;
 }

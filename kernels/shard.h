@@ -20,12 +20,11 @@
 
 struct ek_fault;
 
-/* 0 with a graph that ek_shard_free() frees; it names no memory of `g`. -EBADMSG with a fault when
+/* 0 with a graph that ek_graph_free() frees; it names no memory of `g`. -EBADMSG with a fault when
  * so many ranks cannot share the model (and which numbers can), -ENOTSUP with one when there is no
  * rule for an operation, -ENOMEM. */
 int ek_shard(const struct ek_graph *g, uint32_t rank, uint32_t ranks, struct ek_graph *ret_graph,
              struct ek_fault *fault);
-void ek_shard_free(struct ek_graph *g); /* a zeroed one is fine */
 
 /* Where the share of a rank begins among n things that are given out by `unit`; n for rank = ranks.
  * Shares differ by at most one unit. */

@@ -45,15 +45,3 @@ int shard_copy(const struct ek_graph *g, struct ek_graph *c)
     }
     return 0;
 }
-
-void ek_shard_free(struct ek_graph *g)
-{
-    for (uint32_t i = 0; g->ropes && i < g->rope_count; i++)
-        free(g->ropes[i].inv_freq);
-    free(g->ropes);
-    free(g->ops);
-    free(g->weights);
-    free(g->quants);
-    free(g->value_width);
-    *g = (struct ek_graph){0};
-}

@@ -70,7 +70,7 @@ int shard_too_narrow(const struct sharding *s, uint32_t columns);
 void shard_push(struct sharding *s, const struct ek_op *op);
 int shard_width(struct sharding *s, uint16_t value, uint32_t width);
 
-/* shard_copy.c: all of a graph but its operations; 0 or -ENOMEM. ek_shard_free() frees it. */
+/* shard_copy.c: all of a graph but its operations; 0 or -ENOMEM. ek_graph_free() frees it. */
 int shard_copy(const struct ek_graph *g, struct ek_graph *ret_copy);
 
 /*

@@ -487,7 +487,7 @@ int ek_stage(const struct ek_graph *g, const uint32_t *begin, uint32_t stage, ui
     *ret_graph = out;
     out = (struct ek_graph){0};
 out:
-    ek_shard_free(&out);
+    ek_graph_free(&out);
     free(cut);
     free(c.value);
     free(c.weight);
@@ -511,6 +511,6 @@ int ek_rank_graph(const struct ek_graph *g, uint32_t rank, uint32_t ranks, uint3
         r = ek_shard(g, rank % each, each, &share, fault);
     if (r == 0)
         r = ek_stage(each > 1 ? &share : g, begin, rank / each, stages, ret_graph, fault);
-    ek_shard_free(&share);
+    ek_graph_free(&share);
     return r;
 }

@@ -26,7 +26,7 @@ struct ek_fault;
 int ek_stage_divide(const struct ek_graph *g, uint32_t stages, uint32_t *ret_begin,
                     struct ek_fault *fault);
 /* Layers [begin[stage], begin[stage + 1]) of a graph, which may be a rank's share. 0 with a graph
- * that ek_shard_free() frees. Codes as above. */
+ * that ek_graph_free() frees. Codes as above. */
 int ek_stage(const struct ek_graph *g, const uint32_t *begin, uint32_t stage, uint32_t stages,
              struct ek_graph *ret_graph, struct ek_fault *fault);
 /* The graph of one of `ranks` in `stages` (0 = 1) stages; stages divide ranks. As ek_shard(). */

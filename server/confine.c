@@ -80,8 +80,9 @@ static bool is_directory(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* The files that a directory has links to. A link out of it to a directory opens nothing. */
-static void allow_links(struct rules *t, const char *dir)
+/* The files that a directory has links to, and `deep` also the folders in it. A link out of it to a
+ * directory opens nothing. */
+static void allow_links(struct rules *t, const char *dir, bool deep)
 {
     char path[PATH_MAX + 256], real[PATH_MAX];
     DIR *d = opendir(dir);
@@ -89,6 +90,8 @@ static void allow_links(struct rules *t, const char *dir)
         (void)snprintf(path, sizeof(path), "%s/%s", dir, e->d_name);
         if (e->d_type == DT_LNK && realpath(path, real) && !is_directory(real))
             allow(t, real, READ);
+        else if (deep && e->d_type == DT_DIR && e->d_name[0] != '.')
+            allow_links(t, path, false);
     }
     if (d)
         (void)closedir(d);
@@ -98,17 +101,8 @@ static void allow_links(struct rules *t, const char *dir)
  * in it (1_Pooling, additional_chat_templates). */
 static void allow_files_of(struct rules *t, const char *dir)
 {
-    char path[PATH_MAX + 256];
     allow(t, dir, READ);
-    allow_links(t, dir);
-    DIR *d = opendir(dir);
-    for (struct dirent *e; d && (e = readdir(d)) != NULL;) {
-        (void)snprintf(path, sizeof(path), "%s/%s", dir, e->d_name);
-        if (e->d_type == DT_DIR && e->d_name[0] != '.')
-            allow_links(t, path);
-    }
-    if (d)
-        (void)closedir(d);
+    allow_links(t, dir, true);
 }
 
 static void allow_model(struct rules *t, const char *name)

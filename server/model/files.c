@@ -135,12 +135,6 @@ out:
     return r;
 }
 
-static bool is_json(const char *name)
-{
-    const char *dot = strrchr(name, '.');
-    return dot && strcmp(dot, ".json") == 0;
-}
-
 int model_file_read(struct ek_bundle *b, const char *dir, const char *name, size_t most_bytes,
                     struct ek_buf *out, struct ek_fault *fault)
 {
@@ -149,7 +143,7 @@ int model_file_read(struct ek_bundle *b, const char *dir, const char *name, size
     const struct ek_bundle_read read = {.path = path,
                                         .what = name,
                                         .field = name,
-                                        .is_json = is_json(name),
+                                        .is_json = ek_bundle_is_json(name),
                                         .most_bytes = most_bytes};
     if (!fault)
         fault = &own; /* a bundle keeps it */

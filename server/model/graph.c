@@ -56,18 +56,6 @@ void graph_begin(struct graph_builder *b)
     g->max_position = c->max_model_len;
 }
 
-void graph_done(struct ek_graph *g)
-{
-    for (uint32_t i = 0; i < g->rope_count; i++)
-        free(g->ropes[i].inv_freq);
-    free(g->ropes);
-    free(g->ops);
-    free(g->weights);
-    free(g->quants);
-    free(g->value_width);
-    *g = (struct ek_graph){0};
-}
-
 uint16_t graph_value(struct graph_builder *b, uint32_t width)
 {
     struct ek_graph *g = b->graph;

@@ -14,7 +14,7 @@
 #include "server/model/safetensors.h"
 
 struct graph_builder {
-    struct ek_graph *graph; /* owned by the caller, freed by graph_done() */
+    struct ek_graph *graph; /* owned by the caller, freed by ek_graph_free() */
     struct st_set *tensors; /* those that serve are marked `used` */
     const struct model_config *config;
     struct ek_fault *fault;
@@ -35,7 +35,6 @@ struct graph_part {
 
 /* graph->dtype is set by the caller. Fills the fields that come straight from the configuration. */
 void graph_begin(struct graph_builder *b);
-void graph_done(struct ek_graph *g); /* frees what it holds; a zeroed one is fine */
 
 uint16_t graph_value(struct graph_builder *b, uint32_t width);
 /* printf-like: the prefix for names that follow. */

@@ -258,6 +258,6 @@ void model_free(struct model *m)
         return;
     model_close_files(m);
     classes_done(&m->classes);
-    graph_done(&m->graph);
+    ek_graph_free(&m->graph);
     free(m);
 }

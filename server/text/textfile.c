@@ -66,12 +66,6 @@ static int read_itself(const char *path, const char *field, size_t most_bytes, s
                         ek_strerror(r));
 }
 
-static bool is_json(const char *field)
-{
-    const char *dot = strrchr(field, '.');
-    return dot && strcmp(dot, ".json") == 0;
-}
-
 int text_file_read(struct ek_bundle *b, const char *path, const char *field, size_t most_bytes,
                    struct ek_buf *out, struct ek_fault *fault)
 {
@@ -79,7 +73,7 @@ int text_file_read(struct ek_bundle *b, const char *path, const char *field, siz
     const struct ek_bundle_read read = {.path = path,
                                         .what = path,
                                         .field = field,
-                                        .is_json = is_json(field),
+                                        .is_json = ek_bundle_is_json(field),
                                         .most_bytes = most_bytes};
     if (!b)
         return read_itself(path, field, most_bytes, out, fault);

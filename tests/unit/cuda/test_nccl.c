@@ -243,7 +243,7 @@ static void test_one_rank(void **state)
     tiny_close(&x);
     b->group_free(open.group);
     assert_true(g_fake.real || (g_fake.objects() == 0 && g_fake.used() == 0));
-    ek_shard_free(&part.g);
+    ek_graph_free(&part.g);
     tiny_free(t);
 }
 

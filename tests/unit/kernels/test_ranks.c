@@ -628,7 +628,7 @@ static void test_lost_rank(void **state)
     assert_int_equal(tiny_run(&x, NULL), EK_ECOMM); /* for good */
     tiny_close(&x);
     cpu->group_free(g);
-    ek_shard_free(&graph);
+    ek_graph_free(&graph);
     tiny_free(t);
 }
 

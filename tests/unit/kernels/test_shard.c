@@ -78,7 +78,7 @@ static void test_shares(void **state)
         assert_int_equal(g.value_width[first(&g, EK_OP_GLU)->dst], r == 0 ? 32 : 64); /* by 32 */
         assert_int_equal(count(&g, EK_OP_REDUCE), 1 + 2 * base.layers);
         assert_int_equal(g.ops[g.op_count - 1].kind, EK_OP_GATHER);
-        ek_shard_free(&g);
+        ek_graph_free(&g);
     }
     assert_int_equal(vocab, 100);
     assert_int_equal(sum, elements(&t->g));
@@ -99,7 +99,7 @@ static void test_few_kv_heads(void **state)
         assert_int_equal(g.ops[3].kind, EK_OP_LINEAR);
         /* K of rank r is head r / 2: rows 32 + 8 * (r / 2) of the whole, whose parts have 32 */
         assert_int_equal(qkv->part[1].skip, 8 * (r / 2));
-        ek_shard_free(&g);
+        ek_graph_free(&g);
     }
     tiny_free(t);
 }
@@ -117,7 +117,7 @@ static void test_bias_once(void **state)
             if (g.ops[i].kind == EK_OP_LINEAR && g.ops[i + 1].kind == EK_OP_REDUCE)
                 with += g.ops[i].bias != EK_NO_WEIGHT;
         assert_int_equal(with, r == 0 ? 2 * base.layers : 0);
-        ek_shard_free(&g);
+        ek_graph_free(&g);
     }
     tiny_free(t);
 }
@@ -172,7 +172,7 @@ static void test_refused(void **state)
         if (cases[i].says && !strstr(f.msg, cases[i].says))
             fail_msg("%s lacks %s", f.msg, cases[i].says);
         assert_true(!cases[i].says || strcmp(f.field, "tensor-parallel-size") == 0);
-        ek_shard_free(&g);
+        ek_graph_free(&g);
         tiny_free(t);
     }
 }
@@ -195,7 +195,7 @@ static void test_no_rule(void **state)
             break;
         }
     assert_int_equal(ek_shard(&t->g, 1, 2, &g, &f), 0); /* nothing is divided, nothing is wrong */
-    ek_shard_free(&g);
+    ek_graph_free(&g);
     for (uint32_t i = 0; i < t->g.op_count; i++)
         if (t->g.ops[i].kind == EK_OP_ATTENTION)
             t->g.ops[i - 1] = (struct ek_op){.kind = EK_OP_ADD,
@@ -242,7 +242,7 @@ static void test_groups(void **state)
             assert_int_equal(ek_weight_file_cols(mine), 96);
             assert_int_equal(mine->first_col, r * cases[c].first);
             assert_int_equal(mine->dtype, cases[c].kept[r] ? EK_I8 : EK_F32);
-            ek_shard_free(&g);
+            ek_graph_free(&g);
         }
     }
     tiny_free(t);
@@ -261,7 +261,7 @@ static void test_alloc(void **state)
         alloc_fail_at(0);
         if (!failed) {
             assert_int_equal(r, 0);
-            ek_shard_free(&g);
+            ek_graph_free(&g);
             break;
         }
         assert_int_equal(r, -ENOMEM);

@@ -77,7 +77,7 @@ static void check_stages(const struct tiny *t, uint32_t stages)
         }
         layers += g.layers;
         weights += g.weight_count;
-        ek_shard_free(&g);
+        ek_graph_free(&g);
     }
     assert_int_equal(at, t->g.op_count);
     assert_int_equal(layers, t->g.layers);
@@ -194,7 +194,7 @@ static void test_checked(void **state)
     g.op_count--; /* it hands on nothing */
     assert_int_equal(ek_graph_check(&g, NULL), -EBADMSG);
     g.op_count++;
-    ek_shard_free(&g);
+    ek_graph_free(&g);
     tiny_free(t);
 }
 
@@ -211,7 +211,7 @@ static void test_alloc(void **state)
         alloc_fail_at(0);
         if (!failed) {
             assert_int_equal(r, 0);
-            ek_shard_free(&g);
+            ek_graph_free(&g);
             break;
         }
         assert_int_equal(r, -ENOMEM);
@@ -324,7 +324,7 @@ static void test_lost_stage(void **state)
         assert_int_equal(tiny_run(&x, NULL), EK_ECOMM);
         tiny_close(&x);
         cpu->group_free(open.group);
-        ek_shard_free(&part.g);
+        ek_graph_free(&part.g);
     }
     tiny_free(t);
 }

@@ -213,10 +213,10 @@ static void test_ranks(void **state)
 
     assert_int_equal(ek_shard(&t->g, 1, 2, &g, &fault), 0);
     assert_int_equal(g.state_floats, 0);
-    ek_shard_free(&g);
+    ek_graph_free(&g);
     assert_int_equal(ek_rank_graph(&t->g, 1, 2, 2, &g, &fault), 0);
     assert_int_equal(g.state_floats, 0);
-    ek_shard_free(&g);
+    ek_graph_free(&g);
     tiny_free(t);
 }
 

@@ -45,7 +45,7 @@ static void check_share(const struct share *s, const struct model *m)
             (s->state == 1 && g.state_floats != m->graph.state_floats))
             fail_msg("%s: rank %u of %u has %.2f of the state, %.2f of the weights and %u heads",
                      s->model, rank, s->ranks, part, weights, g.kv_heads);
-        ek_shard_free(&g);
+        ek_graph_free(&g);
     }
 }
 
