@@ -25,6 +25,7 @@ import array
 import fcntl
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -138,6 +139,7 @@ class Engine:
 
 
 START, ENGINE, LISTEN = time.time(), Engine(), {}
+GATE, SERVED, ENDING = threading.RLock(), 0, False
 
 
 def junk(page):
@@ -206,7 +208,6 @@ def serve(connection):
                 _, verb, name = data.split(b"\n")[0].decode().split(" ")
                 if verb == "put" and fds:
                     LISTEN[name] = socket.socket(fileno=fds[0])
-                    LISTEN[name].setblocking(True)
                     threading.Thread(target=accept, args=(LISTEN[name],), daemon=True).start()
                     connection.sendall(b"OK\n")
                 elif verb == "get" and name in LISTEN:
@@ -228,14 +229,42 @@ def serve(connection):
         pass
 
 
+def serve_and_count(connection):
+    global SERVED
+    try:
+        serve(connection)
+    finally:
+        with GATE:
+            SERVED -= 1
+
+
 def accept(listener):
+    """Connections one after the other; what is still in the kernel's queue at an end is the next process's."""
+    global SERVED
+    listener.setblocking(False)
     while True:
-        try:
-            connection, _ = listener.accept()
-        except OSError:
-            time.sleep(0.05)
-            continue
-        threading.Thread(target=serve, args=(connection,), daemon=True).start()
+        select.select([listener], [], [])
+        with GATE:
+            if ENDING:
+                return
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                continue  # somebody else who has this socket was quicker
+            connection.setblocking(True)
+            SERVED += 1
+        threading.Thread(target=serve_and_count, args=(connection,), daemon=True).start()
+
+
+def end(code):
+    """Take no more, answer what was taken (a second for what hangs), and end: nobody's connection is reset."""
+    global ENDING
+    with GATE:
+        ENDING = True
+    until = time.monotonic() + 1
+    while SERVED and time.monotonic() < until:
+        time.sleep(0.005)
+    os._exit(code)
 
 
 GIB = ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {:.2f} GiB. GPU 0 has a total capacity of 79.15 GiB of which {:.2f} GiB "
@@ -312,7 +341,7 @@ def main():
         threading.Thread(target=watch_ranks, args=(start_ranks(),), daemon=True).start()
     signal.signal(signal.SIGUSR1, lambda *_: setattr(ENGINE, "hung", True))
     signal.signal(signal.SIGUSR2, lambda *_: setattr(ENGINE, "load", ENGINE.load + 16))
-    signal.signal(signal.SIGTERM, signal.SIG_IGN if ARGS.ignore_term else lambda *_: os._exit(0))
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if ARGS.ignore_term else lambda *_: end(0))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # evenkeel-server reads its keys again
     if ARGS.says:
         print(ARGS.says, flush=True)
@@ -333,7 +362,7 @@ def main():
         ENGINE.step()
         misbehave()
         if ENGINE.leave and not ENGINE.running:
-            os._exit(77)
+            end(77)
         time.sleep(0.02)
 
 
