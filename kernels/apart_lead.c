@@ -219,13 +219,11 @@ static void post(struct lead *l, struct apart_order o)
     apart_raise(&m->posted);
 }
 
-/* An order of which the lead waits for the end. */
-static int ask(struct lead *l, struct apart_order o)
+/* An order of which the lead waits for the end; `p`, who is told meanwhile and may give up, or NULL. */
+static int ask_for(struct lead *l, struct apart_order o, uint64_t most_us, const struct patience *p)
 {
     struct ek_apart_memory *m = l->m;
-    /* a card's engine takes and pins all of the host tier */
-    const uint64_t patience_us = o.kind == APART_KV_OPEN ? LOAD_US : REPLY_US;
-    uint64_t until = ek_now_us() + patience_us;
+    const uint64_t until = ek_now_us() + most_us;
 
     atomic_store(&m->replied, 0);
     post(l, o);
@@ -235,10 +233,29 @@ static int ask(struct lead *l, struct apart_order o)
             return EK_EDEVICE;
         if (ek_now_us() > until)
             return EK_EDEVICE; /* it hangs: another one is needed */
+        int r = p && p->meanwhile ? p->meanwhile(p->ctx) : 0;
+        if (r != 0)
+            return r;
         if (atomic_load(&m->replied) == 0)
             apart_sleep(&m->answered, seen, PIECE_US);
     }
     return m->reply;
+}
+
+static int ask(struct lead *l, struct apart_order o)
+{
+    return ask_for(l, o, REPLY_US, NULL);
+}
+
+/* A card's engine takes and pins all of the host tier, which takes its time. */
+static int open_kv(struct lead *l, const struct ek_kv_params *kv, const struct patience *p)
+{
+    int r = apart_layout_host(&l->open, kv, l->m);
+
+    if (r < 0)
+        return r;
+    l->m->kv = *kv;
+    return ask_for(l, (struct apart_order){.kind = APART_KV_OPEN}, LOAD_US, p);
 }
 
 /* ---- the table ---- */
@@ -317,13 +334,7 @@ static void lead_host_drop(struct ek_device *d)
 
 static int lead_kv_open(struct ek_device *d, const struct ek_kv_params *p)
 {
-    struct lead *l = lead_of(d);
-    int r = apart_layout_host(&l->open, p, l->m);
-
-    if (r < 0)
-        return r;
-    l->m->kv = *p;
-    return ask(l, (struct apart_order){.kind = APART_KV_OPEN});
+    return open_kv(lead_of(d), p, NULL);
 }
 
 static int lead_kv_resize(struct ek_device *d, uint32_t blocks)
@@ -495,12 +506,13 @@ static int lead_revive(struct ek_device *d, ek_meanwhile_fn meanwhile, void *ctx
                        struct ek_fault *fault)
 {
     struct lead *l = lead_of(d);
+    const struct patience p = {.meanwhile = meanwhile, .ctx = ctx};
 
     int r = end(l);
     if (r == 0)
-        r = start(l, &(struct patience){.meanwhile = meanwhile, .ctx = ctx}, fault);
+        r = start(l, &p, fault);
     if (r == 0)
-        r = lead_kv_open(d, &l->m->kv);
+        r = open_kv(l, &l->m->kv, &p);
     if (r < 0)
         (void)end(l); /* what was begun; if it hangs, is_lost() stays false and revive() ends it */
     return r;

@@ -26,7 +26,7 @@
 enum what { NOTHING, ABORT, SEGV, LOST, SHORT, HOST_SHORT, HANG };
 
 static struct faults {
-    atomic_int hold;      /* an engine that loads waits before it opens weights */
+    atomic_int hold;      /* an engine that loads waits: 1 before it opens weights, 2 its host tier */
     atomic_int no_memory; /* a memfd cannot have its pages */
     atomic_int after;     /* steps, then `what` is done once, at `place` */
     atomic_int place, what;
@@ -121,6 +121,21 @@ int fallocate(int fd, int mode, off_t from, off_t bytes)
     return atomic_load(&faults->no_memory) ? -1 : next(fd, mode, from, bytes);
 }
 
+/* What nobody else maps so is the host tier, which a card would pin now. */
+void *mmap(void *near, size_t bytes, int rights, int flags, int fd, off_t from)
+{
+    void *(*next)(void *, size_t, int, int, int, off_t) =
+        (void *(*)(void *, size_t, int, int, int, off_t))dlsym(RTLD_NEXT, "mmap");
+
+    if ((flags & MAP_SHARED) != 0 && (flags & MAP_NORESERVE) != 0 && is_engine() &&
+        atomic_load(&faults->hold) == 2) {
+        atomic_fetch_add(&faults->done, 1);
+        while (atomic_load(&faults->hold) == 2)
+            (void)usleep(1000);
+    }
+    return next(near, bytes, rights, flags, fd, from);
+}
+
 int open(const char *path, int flags, ...)
 {
     int (*next)(int, const char *, int, ...) =
@@ -130,7 +145,7 @@ int open(const char *path, int flags, ...)
     int mode = flags & (O_CREAT | __O_TMPFILE) ? va_arg(list, int) : 0;
     va_end(list);
     const char *end = strrchr(path, '.');
-    while (end && strcmp(end, ".safetensors") == 0 && is_engine() && atomic_load(&faults->hold))
+    while (end && strcmp(end, ".safetensors") == 0 && is_engine() && atomic_load(&faults->hold) == 1)
         (void)usleep(1000);
     return next(AT_FDCWD, path, flags, mode);
 }

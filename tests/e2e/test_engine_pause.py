@@ -17,11 +17,11 @@ from test_engine_process import ASKS, engine, engine_state, replaced, said_by, t
 
 
 @contextlib.contextmanager
-def paused(server, faults, how=signal.SIGKILL):
-    """The engine ends once tokens are made, and the next one is not loaded before the block ends."""
+def paused(server, faults, how=signal.SIGKILL, before=1):
+    """The engine ends once tokens are made, and the next one waits before it opens its weights (2: its host tier) until the block ends."""
     until = tokens(server) + 60
     wait_for("tokens are made", lambda: tokens(server) >= until, 60, 0.002)
-    faults.hold = 1
+    faults.hold = before
     os.kill(engine(server), how)
     wait_for("there is none", lambda: engine_state(server)["state"] == "starting", 60, 0.005)
     try:
@@ -100,6 +100,32 @@ def test_limits_move_meanwhile(held, undisturbed):  # noqa: F811
         assert metric(s.metrics(), "vllm:num_requests_running") <= 3
         assert [job.result() for job in jobs] == undisturbed
     assert json.loads(s.local("/v1/runtime_config")[2])["max_num_running_seqs"] == 3
+
+
+def test_a_host_tier_that_takes_long(tmp_path, undisturbed):  # noqa: F811
+    """A card's engine pins all of it, which takes its time: limits move meanwhile, who leaves is gone, and SIGTERM ends everything."""
+    faults = EngineFaults(tmp_path)
+    s = Bare(tmp_path, "--engine-process", "--max-num-seqs", 8, "--max-model-len", 1024, "--kv-offloading-size", "0.05", env=faults.env)
+    try:
+        with concurrent.futures.ThreadPoolExecutor(len(ASKS)) as pool:
+            leaves = stream_of(s, {**ASKS[0], "max_tokens": 900})
+            assert leaves.recv(15) == b"HTTP/1.1 200 OK"
+            jobs = all_of(s, pool)
+            with paused(s, faults, before=2):
+                wait_for("it has its weights", lambda: faults.done == 1)
+                before = engine_state(s)["waiting"]
+                leaves.close()
+                wait_for("who leaves is gone", lambda: engine_state(s)["waiting"] < before, 20)
+                assert s.local("/v1/runtime_config", "PATCH", json.dumps({"max_num_running_seqs": 3}))[0] == 200
+            assert [job.result() for job in jobs] == undisturbed
+        faults.hold = 2
+        os.kill(engine(s), signal.SIGKILL)
+        wait_for("it has its weights", lambda: faults.done == 2)
+        s.process.send_signal(signal.SIGTERM)
+        assert s.process.wait(30) == 0
+    finally:
+        faults.hold = 0
+        s.stop()
 
 
 def stream_of(server, ask):
