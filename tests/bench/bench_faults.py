@@ -5,6 +5,7 @@ Each row is a fault of docs/faults.md: what is done, what must follow, and how l
 first run on the embedded model with 4 streams; the others, which no healthy server does on demand, on tests/e2e/fake_engine.py. ONLY="F13 F15"
 takes some. Writes build/reports/faults.json."""
 import contextlib
+import ctypes
 import json
 import os
 import pathlib
@@ -20,6 +21,8 @@ sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT / "tools"), str(ROOT / "tests/
 from bench_appliance import Clients  # noqa: E402
 from _pytest.outcomes import Skipped  # noqa: E402
 from conftest import Appliance, free_port, metric, wait_for  # noqa: E402
+from test_cuda import FAKE, environment  # noqa: E402
+from test_engine_ranks import ranks  # noqa: E402
 from test_memory import WORN  # noqa: E402
 from test_prestart import GIB  # noqa: E402
 from test_stuck import another, frozen  # noqa: E402
@@ -94,6 +97,18 @@ def engine_loads(a):
     for _ in range(4):
         gone = wait_for("another engine", lambda old=gone: (e := engine_of(pid)) != old and e, 20, 0.002)
         os.kill(gone, signal.SIGKILL)
+    again(a)
+    assert a.server()["pid"] == pid, "the server goes on"
+    return begin
+
+
+def rank_crashes(a):
+    """What one of two does ends both."""
+    pid = a.server()["pid"]
+    gone = engine_of(pid)
+    begin = time.monotonic()
+    assert ctypes.CDLL(None).tgkill(gone, ranks(gone)[1], int(signal.SIGSEGV)) == 0
+    wait_for("other ranks", lambda: engine_of(pid) != gone, 20, 0.002)
     again(a)
     assert a.server()["pid"] == pid, "the server goes on"
     return begin
@@ -338,6 +353,13 @@ APART = ["--engine-process", "--step-deadline", "2"]
 ENGINE = [("F50", "the engine's process is killed", engine_ends(signal.SIGKILL), 3), ("F51", "the engine's process crashes", engine_ends(signal.SIGSEGV), 3),
           ("F52", "it stands still, --step-deadline 2", engine_ends(signal.SIGSTOP), 6), ("F53", "it is started again on purpose", engine_ends(None), 3),
           ("F54", "it is killed four times, also as it loads", engine_loads, 8)]
+# Two ranks in that process; and with cards that tests/cuda simulates, slow as they are.
+RANKS = ["--engine-process", "--tensor-parallel-size", "2", "--threads", "2"]
+CARD = ["--engine-process", "--device", "cuda", "--max-num-seqs", "8", "--max-model-len", "256", "--max-num-batched-tokens", "64",
+        "--kv-cache-memory-bytes", str(16 << 20)]
+DIVIDED = [("F55", "one of two ranks crashes", rank_crashes, 3, RANKS, {}),
+           ("F56", "simulated card: its engine is killed", engine_ends(signal.SIGKILL), 15, CARD, {}),
+           ("F57", "two simulated cards: their engine crashes", engine_ends(signal.SIGSEGV), 15, [*CARD, *RANKS[1:]], {"FAKE_CUDA_CARDS": "8,8"})]
 # name, what is done, the fake's flags, lines of its configuration, whether it becomes ready first, how, at most
 FAKED = [("F4", "no step for hang_s 2, HTTP answers", LOADED, "    hang_s: 2\n", True, hang, 9),
          ("F8", "out of device memory at the start", ["--oom-start", "1200", "--max-num-batched-tokens", "2048", "--max-num-seqs", "16"], "", False, starts_at_last, 30),
@@ -361,8 +383,19 @@ FAKED = [("F4", "no step for hang_s 2, HTTP answers", LOADED, "    hang_s: 2\n",
 TOP = {falls_off_the_bus: "kernel_log: {run}/kmsg\n"}
 
 
-def on_appliance(inject, flags=()):
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as d:
+@contextlib.contextmanager
+def surroundings(more):
+    before = dict(os.environ)
+    os.environ.update(more)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def on_appliance(inject, flags=(), more=None):
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as d, surroundings(more or {}):
         a = Appliance(pathlib.Path(d), flags, extra="    drain_deadline_s: 2\n").start().ready()
         clients = Clients(a.port, 4)
         try:
@@ -380,13 +413,8 @@ def a_card_in_use(d):
     """The NVIDIA library is a fake that says of card 0 what the file `nvml` says."""
     (d / "nvml").write_text(f"{80 * GIB} {30 * GIB} 4242 {29 * GIB}\n")
     subprocess.run(["cc", "-shared", "-fPIC", "-o", d / "libnvidia-ml.so.1", ROOT / "tests/e2e/fake_nvml.c"], check=True)
-    before = dict(os.environ)
-    os.environ.update(LD_LIBRARY_PATH=str(d), FAKE_NVML=str(d / "nvml"))
-    try:
+    with surroundings({"LD_LIBRARY_PATH": str(d), "FAKE_NVML": str(d / "nvml")}):
         yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def on_fake(flags, lines, ready, inject):
@@ -414,6 +442,8 @@ def main():
     print(f"{'fault':5} {'what is done':42} {'median s':>9} {'worst s':>8} {'at most':>8}")
     runs = [(name, what, most, lambda i=inject: on_appliance(i)) for name, what, inject, most in FAULTS]
     runs += [(name, what, most, lambda i=inject: on_appliance(i, APART)) for name, what, inject, most in ENGINE]
+    runs += [(name, what, most, lambda i=inject, f=flags, m=more: on_appliance(i, f, environment(**m) if "--device" in f else m))
+             for name, what, inject, most, flags, more in DIVIDED if "--device" not in flags or FAKE.exists()]
     runs += [(name, what, most, lambda h=how: on_fake(*h)) for name, what, *how, most in FAKED]
     for name, what, most, once in runs:
         if only and name not in only:
