@@ -88,8 +88,10 @@ chaos: all venv chaos-need
 # An engine in a process of its own: its cost in turns with a server of one process, and its end, again and again.
 #
 #   make bench-apart [REPEAT=9] [KILLS=200] [MINUTES=60] [SEED=1]  -> build/reports/apart.json
+#   make bench-apart MODEL=build/models/qwen2-0.5b                 -> the pauses alone, of another model
+bench-apart: MODEL :=
 bench-apart: all venv
-	@B=$(B) REPEAT=$(REPEAT) KILLS=$(KILLS) MINUTES=$(MINUTES) SEED=$(SEED) build/venv/bin/python tests/bench/bench_apart.py
+	@B=$(B) MODEL="$(MODEL)" REPEAT=$(REPEAT) KILLS=$(KILLS) MINUTES=$(MINUTES) SEED=$(SEED) build/venv/bin/python tests/bench/bench_apart.py
 .PHONY: bench-apart
 
 # What a planned restart costs those whose prompts were cached.
