@@ -45,8 +45,9 @@ check:
 	@MAKE="$(MAKE)" tools/check.sh
 
 # Whole what `make check` has a share of: long tests (tests/share.h), under the sanitizers; planted bugs,
-# and paths for clang-tidy. SLICE=K/N is every N-th of them from the K-th on.
-DEEP := $(shell grep -l '"tests/share.h"' tests/unit/*/test_*.c tests/sim/sim_*.c | sort) sim-mutants tidy
+# paths for clang-tidy, doubling sizes, and packages that are compiled as such. SLICE=K/N is every N-th of
+# them from the K-th on.
+DEEP := $(shell grep -l '"tests/share.h"' tests/unit/*/test_*.c tests/sim/sim_*.c | sort) sim-mutants tidy doubling packages
 DEEP_SLICE = $(if $(SLICE),$(shell printf '%s\n' $(DEEP) | awk -v s=$(SLICE) '{ split(s, k, "/") } (NR - k[1]) % k[2] == 0'),$(DEEP))
 check-deep:
 	@bad=0; $(MAKE) --no-print-directory -s SAN=address,undefined deep || bad=1; \
