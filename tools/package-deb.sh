@@ -37,7 +37,7 @@ reuse() {
     cd "$tree"
     unset MAKEFLAGS MFLAGS MAKELEVEL # a silent make outside would hide the commands from the log
     DEB_BUILD_OPTIONS="nocheck parallel=$(nproc) ${DEB_BUILD_OPTIONS:-}" DEB_BUILD_PROFILES="nocheck $profiles" \
-        dpkg-buildpackage -us -uc -b
+        dpkg-buildpackage -us -uc -b ${OBJECTS:+-nc} # nothing is there to be cleaned but these
 ) >"$out/build.log" 2>&1 || { tail -30 "$out/build.log" >&2; echo "the whole log is $out/build.log" >&2; exit 1; }
 mv "$out"/src/*.deb "$out"/src/*.changes "$out"/src/*.buildinfo "$out/"
 rm -rf "$out/src"
