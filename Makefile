@@ -167,9 +167,10 @@ $(B)/kernels/cpu/%_amx.c.o: ISA := -O3 -mavx512f -mavx512bw -mavx512dq -mavx512v
 # The fuzzer is for parsers; clang takes minutes for a tier with sanitizers.
 UNFUZZED = $(if $(FUZZER),$(if $(filter $(B)/kernels/%,$@),-O1 -fno-sanitize=all))
 
-# Under sanitizers gcc takes twice as long with more than this, for a tier four times. Its warnings are
-# for the release, which is optimized more. What is fuzzed should be fast.
-CHECKED = $(if $(SAN),$(if $(FUZZER),,-O1 -g1 -w))
+# Under sanitizers gcc takes twice as long with more than this, for a tier four times, and a third less with -Og, for
+# what does not compute much. Its warnings are for the release, which is optimized more. What is fuzzed should be fast.
+COMPUTES = $(strip $(foreach d,kernels cuda engine grammar model text sim,$(findstring /$(d)/,$@)))
+CHECKED = $(if $(SAN),$(if $(FUZZER),,$(if $(COMPUTES),-O1,-Og) -g1 -w))
 
 # TIERS=FOLDER, with SAN: what runs on one instruction tier comes from that build as it is (make check: gcc takes three
 # minutes for these files with sanitizers). The file `tiers` says what they are made from, so that another choice makes
