@@ -126,7 +126,8 @@ cuda-fake: $(if $(HAVE_CXX),$(B)/tests/cuda/libfake-cuda.so $(B)/tests/cuda/libe
 CUDA_TESTS = $(filter $(B)/tests/unit/cuda/%,$(UNIT_BINS))
 check-cuda-shim: $(if $(HAVE_CXX),$(CUDA_TESTS))
 	@$(if $(HAVE_CXX),tools/run-tests.sh $(CUDA_TESTS),echo "skipped: no C++ compiler to run kernels on the host")
-# All of these tests with their kernels under the race checker; `make check` has tests/unit/cuda/test_races.c of it.
+# All of these tests with their kernels under the race checker; `make check` has tests/unit/cuda/test_races.c
+# of it on one day in four.
 check-cuda-races: $(if $(HAVE_CXX),$(CUDA_TESTS) $(B)/tests/cuda/libfake-cuda-races.so)
 	@$(if $(HAVE_CXX),SHIM_RACES=1 tools/run-tests.sh $(CUDA_TESTS),echo "skipped: no C++ compiler to run kernels on the host")
 .PHONY: cuda cuda-fake check-cuda-shim check-cuda-races
