@@ -218,6 +218,7 @@ def test_json_that_grows(target, piece):
     wait_for("all is given back", lambda: metric(target.metrics(), "evenkeel_http_memory_bytes", figure="held") < 1 << 20, 60)
 
 
+@pytest.mark.long
 def test_answers_that_nobody_reads(target):
     """Long answers that are not streamed, to clients that do not read: they are counted, and given back when the clients have left."""
     body = json.dumps({"model": "tiny", "prompt": "Once", "max_tokens": 1500, "ignore_eos": True, "logprobs": 5, "n": 4})

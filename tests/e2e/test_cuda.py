@@ -175,6 +175,7 @@ def test_what_nobody_chose_is_by_the_card(gib, more, seqs, tokens):
     assert (plan["max_num_seqs"], plan["max_num_batched_tokens"]) == (seqs, tokens), done.stderr
 
 
+@pytest.mark.long
 def test_two_cards_answer_as_one(server, tmp_path):
     case = json.loads((ROOT / "tests/fixtures/expected.json").read_text())["cases"][0]
     s = server("--tensor-parallel-size", "2", device="cuda:2,0", FAKE_CUDA_CARDS="8,8,4")
@@ -187,6 +188,7 @@ def test_two_cards_answer_as_one(server, tmp_path):
     assert s.process.wait(60) == 0
 
 
+@pytest.mark.long
 def test_two_stages_answer_as_one(server):
     case = json.loads((ROOT / "tests/fixtures/expected.json").read_text())["cases"][0]
     s = server("--pipeline-parallel-size", "2", device="cuda:1,0", FAKE_CUDA_CARDS="8,8")

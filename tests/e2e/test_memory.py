@@ -364,6 +364,7 @@ def machines(tmp_path):
         f.end()
 
 
+@pytest.mark.long
 def test_machines_restart_one_at_a_time(machines):
     """The lease among machines: three leak at the same time, none restarts while another one does, and each does once."""
     fleet = [f.ready() for f in machines(3)]
