@@ -10,7 +10,7 @@
 #   make dist         the source archive         make deb rpm                  packages into build/
 #   make check-packages   install, use, upgrade and remove them in machines of their own
 #
-# Variables: CC CPPFLAGS CFLAGS LDFLAGS SAN MPI CUDA CUDA_HOME CUDA_ARCHS BUILD (default build) VERBOSE DESTDIR PREFIX.
+# Variables: CC CPPFLAGS CFLAGS LDFLAGS SAN TIERS OMIT MPI CUDA CUDA_HOME CUDA_ARCHS BUILD (default build) VERBOSE DESTDIR PREFIX.
 MAKEFLAGS += -r
 .DELETE_ON_ERROR:
 .SUFFIXES:
@@ -167,9 +167,26 @@ $(B)/kernels/cpu/%_amx.c.o: ISA := -O3 -mavx512f -mavx512bw -mavx512dq -mavx512v
 # The fuzzer is for parsers; clang takes minutes for a tier with sanitizers.
 UNFUZZED = $(if $(FUZZER),$(if $(filter $(B)/kernels/%,$@),-O1 -fno-sanitize=all))
 
-# Under sanitizers gcc takes twice as long with more than this, for a tier four times. Its warnings are
-# for the release, which is optimized more. What is fuzzed should be fast.
-CHECKED = $(if $(SAN),$(if $(FUZZER),,-O1 -g1 -w))
+# Under sanitizers gcc takes twice as long with more than this, for a tier four times, and a third less with -Og, for
+# what does not compute much. Its warnings are for the release, which is optimized more. What is fuzzed should be fast.
+COMPUTES = $(strip $(foreach d,kernels cuda engine grammar model text sim,$(findstring /$(d)/,$@)))
+CHECKED = $(if $(SAN),$(if $(FUZZER),,$(if $(COMPUTES),-O1,-Og) -g1 -w))
+
+# TIERS=FOLDER, with SAN: what runs on one instruction tier comes from that build as it is (make check: gcc takes three
+# minutes for these files with sanitizers). The file `tiers` says what they are made from, so that another choice makes
+# them again.
+TIER_OBJ := $(call obj,$(filter %_avx2.c %_avx512.c %_avx512bf16.c %_avx512vnni.c %_amx.c,$(KERNEL)))
+ifneq ($(SAN),)
+$(TIER_OBJ): $(B)/tiers
+$(B)/tiers: FORCE
+	@mkdir -p $(@D)
+	@echo "$(TIERS)" | cmp -s - $@ || echo "$(TIERS)" >$@
+ifneq ($(TIERS),)
+$(TIER_OBJ): $(B)/%.o: $(TIERS)/%.o
+	@mkdir -p $(@D)
+	@cp $< $@
+endif
+endif
 
 # Most of the time that loading with --quantization takes: worth its vectors.
 $(B)/kernels/quantize.c.o: ISA := -O3
@@ -187,7 +204,8 @@ $(B)/supervisor/doctor/builtin.c.o: supervisor/doctor/signatures.yaml
 
 # Tests: tests/unit/<area>/test_<module>.c
 # The race checker takes the calls of other sanitizers: it is built without them.
-UNIT := $(filter-out $(if $(HAVE_CXX),,tests/unit/cuda/%) $(if $(SAN),tests/unit/cuda/test_races.c),$(wildcard tests/unit/*/test_*.c))
+# OMIT: programs, as "unit/cuda/%", that are neither built nor run (make check under the sanitizers).
+UNIT := $(filter-out $(OMIT:%=tests/%.c) $(if $(HAVE_CXX),,tests/unit/cuda/%) $(if $(SAN),tests/unit/cuda/test_races.c),$(wildcard tests/unit/*/test_*.c))
 UNIT_BINS := $(UNIT:%.c=$(B)/%)
 define unit_area
 $(B)/tests/unit/$(1)/%: $(B)/tests/unit/$(1)/%.c.o $(B)/tests/unit/alloc.c.o $(AR_$(1))
@@ -221,7 +239,7 @@ $(B)/tests/tools/paced.so: tests/tools/paced.c Makefile
 	@$(CC) $(ALL_C) -fPIC -fvisibility=hidden -shared -o $@ $<
 
 # Simulations: tests/sim/sim_<what>.c
-SIM := $(wildcard tests/sim/sim_*.c)
+SIM := $(filter-out $(OMIT:%=tests/%.c),$(wildcard tests/sim/sim_*.c))
 SIM_BINS := $(SIM:%.c=$(B)/%)
 $(B)/tests/sim/%: $(B)/tests/sim/%.c.o $(AR_engine) $(AR_supervisor)
 	@$(CC) -o $@ $(filter %.o,$^) $(GROUP) $(ALL_LD) $(LIBS_SERVER) $(LIBS_SUPER)

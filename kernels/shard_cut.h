@@ -69,6 +69,20 @@ int shard_too_narrow(const struct sharding *s, uint32_t columns);
 /* shard.c: one more operation, as it is for the rank; the width of a value there. */
 void shard_push(struct sharding *s, const struct ek_op *op);
 int shard_width(struct sharding *s, uint16_t value, uint32_t width);
+/* s->op, after which the rank holds a part of a sum in its dst, or all of it. */
+int shard_push_sum(struct sharding *s);
+int shard_push_whole(struct sharding *s);
+/* Who reads what operation `at` makes, past norms and rotations of heads in place; the attention
+ * that reads a value of heads. NULL: none. */
+const struct ek_op *shard_reader(const struct sharding *s);
+const struct ek_op *shard_attention_of(const struct sharding *s, uint16_t value);
+/* The heads of K and V that the rank has: its share, or the one that several ranks need. */
+struct shard_cut shard_kv_cut(const struct sharding *s, uint32_t kv);
+
+/* shard_products.c: rules of s->op; 0 or a fault. */
+int shard_linear(struct sharding *s);
+int shard_gate(struct sharding *s);
+int shard_take(struct sharding *s);
 
 /* shard_copy.c: all of a graph but its operations; 0 or -ENOMEM. ek_graph_free() frees it. */
 int shard_copy(const struct ek_graph *g, struct ek_graph *ret_copy);

@@ -56,17 +56,44 @@ table() {
     done | sort -rn | awk 'NR <= 15 { printf "  %21.1f %14.1f  %s: %s\n", $2 / 1000, $1 / 1000, $4, $3 } END { print "" }'
 }
 
-build() { $MAKE -s -j"$jobs" all unit-bins; }
 # Of what takes long a share, another one each day (tests/share.h); `make check-deep` has it whole.
-# shared N ARGS...: make with one case in N of long tests, planted bugs or paths.
+today=$(($(date +%s) / 86400))
+# What takes long to compile before it runs has one day in four instead, and then a share by the number of such days.
+turn=$((today % 4)) turns=$((today / 4))
+# shared N DAY ARGS...: make with one case in N of long tests, planted bugs or paths.
 shared() {
-    share=$1 day=$(($(date +%s) / 86400))
-    shift
+    share=$1 day=$2
+    shift 2
     echo "-- of what takes long one case in $share: EVENKEEL_SHARE=$share EVENKEEL_DAY=$day"
     EVENKEEL_SHARE=$share EVENKEEL_DAY=$day $MAKE -s "$@"
 }
+# The race checker has kernels of its own, compiled for that.
+RACES=unit/cuda/test_races
+idle() { [ $turn = 0 ] || echo $RACES; }
+build() { $MAKE -s -j"$jobs" OMIT="$(idle)" all unit-bins; }
+unit() { shared 8 $today OMIT="$(idle)" unit; }
+# All of the text's sources are compiled once more, to be counted.
+doubling() { shared 2 $turns doubling; }
+# Under the sanitizers what is short runs each day; of what takes long there are four groups: the card's tests in two
+# halves (its kernels are compiled for them), the processor's, with which its tiers are sanitized, and texts with the
+# simulations.
+# long GROUP: the names of its tests.
+long() {
+    case $1 in
+    0) card | awk 'NR % 2' && echo unit/model/test_goldens ;;
+    1) echo unit/kernels/test_cpu unit/kernels/test_cpu_open unit/kernels/test_shapes unit/server/test_golden unit/server/test_oracle ;;
+    2) card | awk 'NR % 2 == 0' ;;
+    3) echo unit/api/test_doubling unit/api/test_doubling_files unit/api/test_doubling_forms unit/grammar/test_grammar \
+        sim/sim_control sim/sim_engine ;;
+    esac
+}
+card() { find tests/unit/cuda -name 'test_*.c' | sed 's/^tests.//; s/\.c$//' | sort; }
 sanitized() {
-    $MAKE -s -j"$jobs" SAN=address,undefined unit-bins && shared 10 SAN=address,undefined unit
+    omit=$(for g in 0 1 2 3; do [ $g = $turn ] || long $g; done | xargs)
+    tiers=$([ $turn = 1 ] || echo "${BUILD:-build}/release")
+    echo "-- of what takes long group $turn of 0 to 3: $(long $turn | xargs)"
+    set -- SAN=address,undefined OMIT="$omit" TIERS="$tiers"
+    $MAKE -s -j"$jobs" "$@" unit-bins && shared 10 $turns "$@" unit
 }
 # pytests SECONDS ARGS...: counts are in the last line of what it says, "=== 3 passed, 1 skipped in 2.0s ===".
 pytests() {
@@ -79,13 +106,22 @@ pytests() {
             if ($i ~ /^passed/) p = $(i-1); if ($i ~ /^(failed|error)/) f += $(i-1); if ($i ~ /^skipped/) s = $(i-1) }
         print p + 0, f + 0, s + 0; exit !(p > 0 && f == 0) }' >>"$COUNTS"
 }
-# They mostly wait, so two files at a time, each process with ports of its own (tests/e2e/conftest.py).
-e2e() { pytests 2400 -n 2 --dist loadfile --durations 20 --durations-min 5 tests/e2e; }
-# litellm, langchain, MCP and schemathesis, in an environment of their own.
+# They mostly wait, so two files at a time, each process with ports of its own (tests/e2e/conftest.py); of those that
+# are marked as long one in four each day.
+e2e() {
+    export EVENKEEL_SHARE=4 EVENKEEL_DAY="$today"
+    echo "-- of what takes long one case in $EVENKEEL_SHARE: EVENKEEL_SHARE=$EVENKEEL_SHARE EVENKEEL_DAY=$EVENKEEL_DAY"
+    pytests 2400 -n 2 --dist loadfile --durations 20 --durations-min 5 tests/e2e
+    ok=$?
+    unset EVENKEEL_SHARE EVENKEEL_DAY
+    return $ok
+}
+# litellm, langchain, MCP and schemathesis (a third of its examples), in an environment of their own.
 clients() {
+    export EVENKEEL_SHARE=3
     $MAKE -s build/venv-clients/ready && venv=build/venv-clients && pytests 400 tests/clients
     ok=$?
-    venv=
+    unset EVENKEEL_SHARE venv
     return $ok
 }
 # A minute of faults drawn with the seed of the day, which is printed (docs/chaos.md).
@@ -106,12 +142,12 @@ lane() {
     case $1 in
     computes)
         part layers $MAKE -s layers
-        part lint shared 3 lint
-        part unit shared 4 unit
+        part lint shared 6 $today lint
+        part unit unit
         part companion companion
-        part doubling $MAKE -s doubling
+        if [ $turn = 3 ] || [ "$PARTS" != all ]; then part doubling doubling; fi
         part ptxas $MAKE -s check-ptxas
-        part mutants shared 4 sim-mutants
+        part mutants shared 8 $today sim-mutants
         part sanitized sanitized
         part names tools/names.sh
         part reference tools/reference.sh --check

@@ -17,7 +17,7 @@ NVCCFLAGS  := -std=c++17 -O3 -I. --threads 2 -Xptxas -v -Werror all-warnings \
 
 # What of the rest it carries itself, so that it does not depend on what the server links.
 PLUGIN_C   := $(CUDA_C) common/err.c common/clock.c kernels/graph.c kernels/mpi/move.c kernels/mpi/wire.c kernels/quant.c kernels/quantize.c \
-              kernels/shard.c kernels/shard_copy.c kernels/shard_cut.c kernels/shard_runs.c kernels/step.c
+              kernels/shard.c kernels/shard_copy.c kernels/shard_cut.c kernels/shard_products.c kernels/shard_runs.c kernels/step.c
 PLUGIN_OBJ  = $(patsubst %,$(B)/pic/%.o,$(PLUGIN_C))
 
 cuda: $(B)/libevenkeel-cuda.so $(B)/cuda/header.checked
@@ -126,7 +126,8 @@ cuda-fake: $(if $(HAVE_CXX),$(B)/tests/cuda/libfake-cuda.so $(B)/tests/cuda/libe
 CUDA_TESTS = $(filter $(B)/tests/unit/cuda/%,$(UNIT_BINS))
 check-cuda-shim: $(if $(HAVE_CXX),$(CUDA_TESTS))
 	@$(if $(HAVE_CXX),tools/run-tests.sh $(CUDA_TESTS),echo "skipped: no C++ compiler to run kernels on the host")
-# All of these tests with their kernels under the race checker; `make check` has tests/unit/cuda/test_races.c of it.
+# All of these tests with their kernels under the race checker; `make check` has tests/unit/cuda/test_races.c
+# of it on one day in four.
 check-cuda-races: $(if $(HAVE_CXX),$(CUDA_TESTS) $(B)/tests/cuda/libfake-cuda-races.so)
 	@$(if $(HAVE_CXX),SHIM_RACES=1 tools/run-tests.sh $(CUDA_TESTS),echo "skipped: no C++ compiler to run kernels on the host")
 .PHONY: cuda cuda-fake check-cuda-shim check-cuda-races

@@ -79,10 +79,13 @@ deb: dist
 rpm: dist
 	tools/package-rpm.sh $(BUILD)/$(DIST).tar.gz $(BUILD)/rpm $(if $(findstring cuda,$(PROFILES)),--with=cuda)
 
-# What an operator's machine does with the packages; some five minutes. `make check` runs its first part.
+# What an operator's machine does with the packages; some five minutes. `make check` runs its first part on
+# objects that it has, `make check-deep` (packages) on its own.
 check-packages:
 	@tools/deps.sh packages
 	@MAKE="$(MAKE)" BUILD="$(BUILD)" tools/check-packages.sh
+packages:
+	@MAKE="$(MAKE)" BUILD="$(BUILD)" tools/check-packages.sh compiled
 
 # The packages of FROM, upgraded to today's under load in such a machine: what was configured and pinned
 # stays, and nobody is refused. The old ones are built once, without CUDA.
@@ -105,4 +108,4 @@ build/venv-dash/ready:
 	@touch $@
 
 FORCE:
-.PHONY: install dist deb rpm check-packages check-upgrade check-dashboards FORCE
+.PHONY: install dist deb rpm packages check-packages check-upgrade check-dashboards FORCE

@@ -1,6 +1,10 @@
 #!/bin/sh
 # Debian packages from a source archive.   tools/package-deb.sh ARCHIVE FOLDER [PROFILES]
 # Tests do not run here: `make check` has. Prints the packages with their sizes.
+#
+# OBJECTS=FOLDER   the objects of a build of the same sources (build/release): they are packed as they are, so only
+#                  one source in EVENKEEL_SHARE is compiled with the flags of packages, others each EVENKEEL_DAY
+#                  (tests/share.h). For `make check`, which wants packages to install soon, not to ship.
 set -eu
 archive=$(readlink -f "$1")
 mkdir -p "$2"
@@ -18,11 +22,22 @@ case $(head -1 "$tree/packaging/debian/changelog") in
 esac
 cp -a "$tree/packaging/debian" "$tree/debian"
 rm -f "$out"/*.deb "$out"/*.changes "$out"/*.buildinfo
+# reuse FOLDER: its objects, but for the day's share; they are newer than the sources, so make takes them.
+reuse() {
+    share=${EVENKEEL_SHARE:-1} day=${EVENKEEL_DAY:-0} n=0
+    for o in $(cd "$1" && find common kernels server supervisor -name '*.c.o' | sort); do
+        n=$((n + 1))
+        [ $(((n + day) % share)) != 0 ] || continue
+        mkdir -p "$tree/obj/release/${o%/*}"
+        cp "$1/$o" "$tree/obj/release/$o"
+    done
+}
+[ -z "${OBJECTS:-}" ] || reuse "$OBJECTS"
 (
     cd "$tree"
     unset MAKEFLAGS MFLAGS MAKELEVEL # a silent make outside would hide the commands from the log
     DEB_BUILD_OPTIONS="nocheck parallel=$(nproc) ${DEB_BUILD_OPTIONS:-}" DEB_BUILD_PROFILES="nocheck $profiles" \
-        dpkg-buildpackage -us -uc -b
+        dpkg-buildpackage -us -uc -b ${OBJECTS:+-nc} # nothing is there to be cleaned but these
 ) >"$out/build.log" 2>&1 || { tail -30 "$out/build.log" >&2; echo "the whole log is $out/build.log" >&2; exit 1; }
 mv "$out"/src/*.deb "$out"/src/*.changes "$out"/src/*.buildinfo "$out/"
 rm -rf "$out/src"

@@ -45,8 +45,10 @@ check:
 	@MAKE="$(MAKE)" tools/check.sh
 
 # Whole what `make check` has a share of: long tests (tests/share.h), under the sanitizers; planted bugs,
-# and paths for clang-tidy. SLICE=K/N is every N-th of them from the K-th on.
-DEEP := $(shell grep -l '"tests/share.h"' tests/unit/*/test_*.c tests/sim/sim_*.c | sort) sim-mutants tidy
+# paths for clang-tidy, races of kernels, doubling sizes, packages that are compiled as such, end-to-end tests that are
+# marked as long, and all of schemathesis's examples. SLICE=K/N is every N-th of them from the K-th on.
+DEEP := $(shell grep -l '"tests/share.h"' tests/unit/*/test_*.c tests/sim/sim_*.c | sort) \
+        sim-mutants tidy races doubling packages e2e-long description
 DEEP_SLICE = $(if $(SLICE),$(shell printf '%s\n' $(DEEP) | awk -v s=$(SLICE) '{ split(s, k, "/") } (NR - k[1]) % k[2] == 0'),$(DEEP))
 check-deep:
 	@bad=0; $(MAKE) --no-print-directory -s SAN=address,undefined deep || bad=1; \
@@ -56,7 +58,14 @@ check-deep:
 	done; exit $$bad
 deep: need $(patsubst %.c,$(B)/%,$(filter %.c,$(DEEP_SLICE)))
 	@tools/run-tests.sh $(filter-out need,$^)
-.PHONY: check-deep deep
+races: $(if $(HAVE_CXX),$(B)/tests/unit/cuda/test_races)
+	@$(if $(HAVE_CXX),tools/run-tests.sh $<,echo "skipped: no C++ compiler to run kernels on the host")
+# Of the end-to-end tests those of which `make check` has a share.
+e2e-long: all venv $(B)/tests/tools/constrain cuda-fake
+	@build/venv/bin/python -m pytest -q --no-header -n 2 --dist loadfile -m long tests/e2e
+description: all build/venv-clients/ready
+	@build/venv-clients/bin/python -m pytest -q --no-header tests/clients/test_description.py
+.PHONY: check-deep deep races e2e-long description
 
 check-e2e: all venv $(B)/tests/tools/constrain cuda-fake
 	build/venv/bin/python -m pytest -q --no-header tests/e2e

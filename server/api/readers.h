@@ -12,6 +12,57 @@ struct api_error;
 struct field_source;
 struct openai_ask;
 
+/* field_readers.c: */
+int read_model(const struct field_source *from, json_t *v, struct openai_ask *a,
+               struct api_error *err);
+int read_stream_options(const struct field_source *from, json_t *v, struct openai_ask *a,
+                        struct api_error *err);
+int read_logprobs(const struct field_source *from, json_t *v, struct openai_ask *a,
+                  struct api_error *err);
+int read_top_logprobs(const struct field_source *from, json_t *v, struct openai_ask *a,
+                      struct api_error *err);
+int read_responses_top(const struct field_source *from, json_t *v, struct openai_ask *a,
+                       struct api_error *err);
+int read_prompt_logprobs(const struct field_source *from, json_t *v, struct openai_ask *a,
+                         struct api_error *err);
+int read_best_of(const struct field_source *from, json_t *v, struct openai_ask *a,
+                 struct api_error *err);
+int read_seed(const struct field_source *from, json_t *v, struct openai_ask *a,
+              struct api_error *err);
+int read_top_k(const struct field_source *from, json_t *v, struct openai_ask *a,
+               struct api_error *err);
+int read_max_tokens(const struct field_source *from, json_t *v, struct openai_ask *a,
+                    struct api_error *err);
+int read_needed_max(const struct field_source *from, json_t *v, struct openai_ask *a,
+                    struct api_error *err);
+int read_truncate(const struct field_source *from, json_t *v, struct openai_ask *a,
+                  struct api_error *err);
+int read_salt(const struct field_source *from, json_t *v, struct openai_ask *a,
+              struct api_error *err);
+int read_template_args(const struct field_source *from, json_t *v, struct openai_ask *a,
+                       struct api_error *err);
+int read_reasoning(const struct field_source *from, json_t *v, struct openai_ask *a,
+                   struct api_error *err);
+int read_thinking_budget(const struct field_source *from, json_t *v, struct openai_ask *a,
+                         struct api_error *err);
+int read_reasoning_budget(const struct field_source *from, json_t *v, struct openai_ask *a,
+                          struct api_error *err);
+int read_thinking(const struct field_source *from, json_t *v, struct openai_ask *a,
+                  struct api_error *err);
+int read_documents(const struct field_source *from, json_t *v, struct openai_ask *a,
+                   struct api_error *err);
+int read_parallel(const struct field_source *from, json_t *v, struct openai_ask *a,
+                  struct api_error *err);
+int read_encoding(const struct field_source *from, json_t *v, struct openai_ask *a,
+                  struct api_error *err);
+int read_dimensions(const struct field_source *from, json_t *v, struct openai_ask *a,
+                    struct api_error *err);
+int read_activation(const struct field_source *from, json_t *v, struct openai_ask *a,
+                    struct api_error *err);
+int read_return_documents(const struct field_source *from, json_t *v, struct openai_ask *a,
+                          struct api_error *err);
+int read_effort(const struct field_source *from, json_t *v, struct openai_ask *a,
+                struct api_error *err);
 /* messages.c, lists.c */
 int read_messages(const struct field_source *from, json_t *v, struct openai_ask *a,
                   struct api_error *err);
@@ -45,8 +96,6 @@ int read_stop_ids(const struct field_source *from, json_t *v, struct openai_ask 
                   struct api_error *err);
 int read_logit_bias(const struct field_source *from, json_t *v, struct openai_ask *a,
                     struct api_error *err);
-int read_effort(const struct field_source *from, json_t *v, struct openai_ask *a,
-                struct api_error *err);
 int read_bad_words(const struct field_source *from, json_t *v, struct openai_ask *a,
                    struct api_error *err);
 /* response_format.c: the form of the answer. The first five are for other fields: JSON, a schema as

@@ -308,12 +308,12 @@ uint32_t sched_head(const struct sched *s)
 }
 
 /* Of those that were admitted before, the one that came first. */
-static uint32_t first_preempted(const struct sched *s)
+static uint32_t first_preempted(const struct entries *e)
 {
-    uint32_t i = s->entries.age.head;
+    uint32_t i = e->age.head;
 
-    while (!s->entries.at[i].admitted)
-        i = s->entries.at[i].in[QUEUE_AGE].next;
+    while (!e->at[i].admitted)
+        i = e->at[i].in[QUEUE_AGE].next;
     return i;
 }
 
@@ -328,7 +328,7 @@ static bool admit_one(struct sched *s, struct plan *p)
     s->admission.held = held_before(s, p, entry);
     if (s->admission.held == HELD_PREEMPTED &&
         s->entries.running_count == 0) { /* somebody has to go on */
-        entry = first_preempted(s);
+        entry = first_preempted(&s->entries);
         s->admission.held = held_before(s, p, entry);
     }
     struct entry *e = &s->entries.at[entry];

@@ -41,9 +41,9 @@ bool constrain_begun(struct request *r, uint32_t count, uint32_t *ret_first)
 }
 
 /* The request that the row is sampled for, NULL when it has ended or is free text. */
-static struct request *constrained(const struct sched *s, const struct flight_seq *q)
+static struct request *constrained(const struct entries *live, const struct flight_seq *q)
 {
-    const struct entry *e = &s->entries.at[q->entry];
+    const struct entry *e = &live->at[q->entry];
 
     if (!q->sample || q->put_off || e->number != q->number)
         return NULL;
@@ -57,7 +57,7 @@ static struct request *constrained(const struct sched *s, const struct flight_se
 bool constrain_needed(const struct sched *s, const struct flight *f)
 {
     for (uint32_t i = 0; i < f->seqs; i++)
-        if (constrained(s, &f->seq[i]))
+        if (constrained(&s->entries, &f->seq[i]))
             return true;
     return false;
 }
@@ -136,7 +136,7 @@ static struct flight_seq *next_slow(struct constrain *c, const struct sched *s, 
     uint64_t best_spent = 0;
 
     for (uint32_t i = 0; i < f->seqs; i++) {
-        const struct request *r = constrained(s, &f->seq[i]);
+        const struct request *r = constrained(&s->entries, &f->seq[i]);
         if (!r || !r->mask_slow || r->mask_given)
             continue;
         uint64_t spent = *spent_by(c, sched_owner(&s->entries.at[f->seq[i].entry]));
@@ -204,7 +204,7 @@ static uint32_t fill_slow(struct constrain *c, struct sched *s, struct flight *f
         made++;
     }
     for (uint32_t i = 0; i < f->seqs; i++) {
-        const struct request *r = constrained(s, &f->seq[i]);
+        const struct request *r = constrained(&s->entries, &f->seq[i]);
         if (!r || !r->mask_slow)
             continue;
         memset(masks->bits + (size_t)at[i].logit_row * masks->words, 0xff,
@@ -313,7 +313,7 @@ static uint32_t fill_with_maskers(struct constrain *c, struct sched *s, struct f
     c->left = CONSTRAIN_STEP + (uint64_t)f->seqs * CONSTRAIN_ROW;
     for (uint32_t i = 0; i < f->seqs; i++) {
         uint32_t *bits = masks->bits + (size_t)at[i].logit_row * masks->words;
-        struct request *r = constrained(s, &f->seq[i]);
+        struct request *r = constrained(&s->entries, &f->seq[i]);
         if (!r)
             continue;
         r->mask_slow = !fill_or_wait(c, s, &f->seq[i], masks->words, bits);
@@ -326,7 +326,7 @@ static uint32_t fill_with_maskers(struct constrain *c, struct sched *s, struct f
         return made;
     give_slow(c, s, f);
     for (uint32_t i = 0; i < f->seqs; i++) {
-        const struct request *r = constrained(s, &f->seq[i]);
+        const struct request *r = constrained(&s->entries, &f->seq[i]);
         if (!r || !r->mask_slow)
             continue;
         sched_put_off(s, &f->seq[i]);
@@ -345,7 +345,7 @@ static uint32_t fill_here(struct constrain *c, struct sched *s, struct flight *f
     bool slow = false;
 
     for (uint32_t i = 0; i < f->seqs; i++) {
-        struct request *r = constrained(s, &f->seq[i]);
+        struct request *r = constrained(&s->entries, &f->seq[i]);
         if (!r)
             continue;
         struct ek_work work = {.fuel = CONSTRAIN_QUICK, .look = UINT64_MAX};
@@ -371,7 +371,7 @@ uint32_t constrain_fill(struct constrain *c, struct sched *s, struct flight *f,
         if (!q[i].sample)
             continue;
         rows = q[i].logit_row + 1 > rows ? q[i].logit_row + 1 : rows;
-        if (!constrained(s, &f->seq[i]))
+        if (!constrained(&s->entries, &f->seq[i]))
             memset(masks->bits + (size_t)q[i].logit_row * words, 0xff, words * sizeof(uint32_t));
     }
     masks->rows = rows;

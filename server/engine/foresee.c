@@ -33,7 +33,8 @@ static uint32_t kind_of(const struct entry *e)
 }
 
 /* An entry that holds `held` tokens' room: it grows until max_new_tokens unless it ends before. */
-static void add_entry(const struct sched *s, const struct entry *e, double held, struct outlook *o)
+static void add_entry(const struct growths *g, const struct entry *e, double held,
+                      struct outlook *o)
 {
     const struct req_ask *ask = &e->req->ask;
     uint32_t got = e->known + e->pending - ask->prompt_tokens;
@@ -42,7 +43,7 @@ static void add_entry(const struct sched *s, const struct entry *e, double held,
     for (uint32_t i = 0, before = 0; i < LOOKS; before = ahead[i++]) {
         /* One that is to end between two looks is at its largest just before. */
         uint32_t more = left < ahead[i] ? left : ahead[i];
-        double runs = left > before ? growths_share(&s->growth, kind_of(e), got, more) : 0;
+        double runs = left > before ? growths_share(g, kind_of(e), got, more) : 0;
         double room = held + more;
         o->more[i] += runs * room - held;
         o->variance[i] += runs * (1 - runs) * room * room;
@@ -62,9 +63,10 @@ bool sched_foresee(const struct sched *s, const struct entry *e, uint64_t blocks
         return true;
     for (uint32_t i = 0; i < s->entries.running_count; i++) {
         const struct entry *other = entries_running(&s->entries, i);
-        add_entry(s, other, s->seats.at[other->seat].blocks * own * s->fixed.block_size, &o);
+        add_entry(&s->growth, other, s->seats.at[other->seat].blocks * own * s->fixed.block_size,
+                  &o);
     }
-    add_entry(s, e, fresh, &o);
+    add_entry(&s->growth, e, fresh, &o);
     for (uint32_t i = 0; i < LOOKS; i++) {
         double all = used * s->fixed.block_size + fresh + o.more[i];
         if (all + s->stats.caution * sqrt(o.variance[i]) > pool * s->fixed.block_size)
@@ -75,7 +77,7 @@ bool sched_foresee(const struct sched *s, const struct entry *e, uint64_t blocks
 
 /* Tokens that an entry is expected to get yet; *ret_cost: the sum over all of them of what it holds
  * then. */
-static double expected_growth(const struct sched *s, const struct entry *e, double *ret_cost)
+static double expected_growth(const struct growths *g, const struct entry *e, double *ret_cost)
 {
     const struct req_ask *ask = &e->req->ask;
     uint32_t got = e->known + e->pending - ask->prompt_tokens;
@@ -85,7 +87,7 @@ static double expected_growth(const struct sched *s, const struct entry *e, doub
     *ret_cost = 0;
     for (uint32_t i = 0, before = 0; i < LOOKS && before < left; before = ahead[i++]) {
         uint32_t at = left < ahead[i] ? left : ahead[i];
-        double then = growths_share(&s->growth, kind_of(e), got, at);
+        double then = growths_share(g, kind_of(e), got, at);
         double tokens = (at - before) * (runs + then) / 2;
         more += tokens;
         *ret_cost += tokens * (holds + (at + before) / 2.0);
@@ -99,14 +101,14 @@ static double expected_tokens(const struct sched *s, const struct entry *e)
 {
     double ignored;
 
-    return (double)e->known + e->pending + expected_growth(s, e, &ignored);
+    return (double)e->known + e->pending + expected_growth(&s->growth, e, &ignored);
 }
 
 double sched_foresee_cost(const struct sched *s, const struct entry *e)
 {
     double cost;
 
-    (void)expected_growth(s, e, &cost); /* of its tokens, only what they cost is asked */
+    (void)expected_growth(&s->growth, e, &cost); /* of its tokens, only what they cost is asked */
     return cost;
 }
 

@@ -253,14 +253,14 @@ static void write_targets(struct entry *e, uint32_t scores, struct ek_step_seq *
 }
 
 /* Rows that are the first to read their part of the prompt are the tenant's to pay. */
-static void charge_tenant(struct sched *s, struct entry *e, uint32_t after)
+static void charge_tenant(struct tenants *t, struct entry *e, uint32_t after)
 {
     uint32_t to = after < e->req->ask.prompt_tokens ? after : e->req->ask.prompt_tokens;
     uint32_t from = e->computed > e->paid ? e->computed : e->paid;
 
     if (to <= e->paid)
         return;
-    tenants_read(&s->tenants, e->tenant, to - e->paid, to > from ? to - from : 0);
+    tenants_read(t, e->tenant, to - e->paid, to > from ? to - from : 0);
     e->paid = to;
 }
 
@@ -310,7 +310,7 @@ static void write_entry(struct sched *s, struct flight *f, uint32_t entry, struc
     t->inflight++;
     if (e->computed < e->req->ask.prompt_tokens || !sched_is_decode(e, e->rows))
         f->prefill_rows += e->rows;
-    charge_tenant(s, e, after);
+    charge_tenant(&s->tenants, e, after);
     if (sample && e->active) {
         tenants_end(&s->tenants, e->tenant);
         e->active = false;
@@ -339,7 +339,7 @@ static void write_step(struct sched *s, const struct plan *p, struct ek_step *st
         q->score_row = q->scores > 0 ? step->logit_rows : 0;
         step->logit_rows += q->scores;
     }
-    host_write(s, step);
+    host_write(&s->host, step);
     f->copies = step->copies;
     for (uint32_t i = 0; i < step->seqs; i++)
         f->context += ek_step_seqs(step)[i].rows == 1 ? ek_step_seqs(step)[i].context : 0;
@@ -355,12 +355,12 @@ uint64_t sched_plan_after(const struct sched *s)
 }
 
 /* Those who answer. */
-static uint32_t decodes(const struct sched *s)
+static uint32_t decodes(const struct entries *e)
 {
     uint32_t count = 0;
 
-    for (uint32_t i = 0; i < s->entries.running_count; i++)
-        count += sched_rows_wanted(entries_running(&s->entries, i)) == 1;
+    for (uint32_t i = 0; i < e->running_count; i++)
+        count += sched_rows_wanted(entries_running(e, i)) == 1;
     return count;
 }
 
@@ -393,7 +393,7 @@ static bool is_better_planned_later(const struct sched *s)
 uint32_t sched_plan(struct sched *s, uint64_t now_us, struct ek_step *step)
 {
     struct plan p = {.now_us = now_us,
-                     .budget = pace_rows(&s->rates.pace, sched_budget(s), decodes(s)),
+                     .budget = pace_rows(&s->rates.pace, sched_budget(s), decodes(&s->entries)),
                      .words = s->fixed.ceiling.words - s->fixed.ceiling.scores,
                      .scores = s->fixed.ceiling.scores};
     uint32_t most = p.budget;

@@ -70,9 +70,9 @@ void sched_fit_pool(struct sched *s, uint64_t now_us)
         blocks_resize(&s->blocks, usable, now_us);
 }
 
-static bool may_try(const struct sched *s, uint64_t now_us)
+static bool may_try(const struct pool *p, uint64_t now_us)
 {
-    return s->pool.resizable && now_us >= s->pool.retry_us;
+    return p->resizable && now_us >= p->retry_us;
 }
 
 /* Copies that have to be done before the device may lose its blocks above the end. */
@@ -86,7 +86,7 @@ static bool must_move(const struct sched *s)
 
 uint32_t sched_pool_due(const struct sched *s, uint64_t now_us)
 {
-    if (!may_try(s, now_us))
+    if (!may_try(&s->pool, now_us))
         return 0;
     if (s->pool.wanted > s->pool.device)
         return s->pool.wanted;
@@ -98,7 +98,7 @@ uint32_t sched_pool_due(const struct sched *s, uint64_t now_us)
 bool sched_pool_holds(const struct sched *s, uint64_t now_us)
 {
     return s->pool.migrant_count > 0 ||
-           (may_try(s, now_us) && (sched_pool_due(s, now_us) != 0 || must_move(s)));
+           (may_try(&s->pool, now_us) && (sched_pool_due(s, now_us) != 0 || must_move(s)));
 }
 
 void sched_pool_done(struct sched *s, uint32_t blocks, int code, uint64_t now_us)
@@ -133,7 +133,7 @@ bool sched_migrate(struct sched *s, uint64_t now_us, struct ek_step *step)
 {
     struct host *h = &s->host;
 
-    if (!may_try(s, now_us) || !must_move(s))
+    if (!may_try(&s->pool, now_us) || !must_move(s))
         return false;
     assert(s->flights.count == 0 && s->pool.migrant_count == 0);
     for (uint32_t id = s->blocks.usable; id < s->pool.device; id++) {
@@ -153,7 +153,7 @@ bool sched_migrate(struct sched *s, uint64_t now_us, struct ek_step *step)
     struct flight *f = flights_begin(&s->flights, now_us);
     ek_step_layout(step, &s->fixed.ceiling);
     step->id = f->id;
-    host_write(s, step);
+    host_write(&s->host, step);
     f->copies = step->copies;
     return true;
 }

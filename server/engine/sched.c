@@ -189,7 +189,7 @@ void sched_limits(struct sched *s, const struct limits *l, uint64_t now_us)
 
     blocks_cap(&s->blocks, blocks_of_share(s, s->value[LIMIT_CACHED_SHARE]),
                blocks_of_share(s, s->value[LIMIT_SALT_SHARE]), now_us);
-    host_cap(s, s->value[LIMIT_SALT_SHARE], now_us);
+    host_cap(&s->host, s->value[LIMIT_SALT_SHARE], now_us);
     if (s->value[LIMIT_PREFIX_CACHING] == 0 && s->prefix.count + s->host.names.count > 0)
         sched_reset_prefix(s);
     admission_again(&s->admission);

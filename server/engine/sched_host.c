@@ -52,9 +52,8 @@ void host_done(struct host *h)
     *h = (struct host){0};
 }
 
-void host_cap(struct sched *s, uint64_t salt_share, uint64_t now_us)
+void host_cap(struct host *h, uint64_t salt_share, uint64_t now_us)
 {
-    struct host *h = &s->host;
     bool all = salt_share == 0 || salt_share >= 1000000u;
 
     if (h->on)
@@ -190,10 +189,8 @@ void host_cancel(struct sched *s, uint64_t step, uint64_t now_us)
             blocks_forget(&h->blocks, id);
 }
 
-void host_write(struct sched *s, struct ek_step *step)
+void host_write(struct host *h, struct ek_step *step)
 {
-    struct host *h = &s->host;
-
     memcpy(ek_step_copies(step), h->copies, h->copy_count * sizeof(*h->copies));
     step->copies = h->copy_count;
     h->copy_count = 0;

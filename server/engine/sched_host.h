@@ -68,7 +68,7 @@ uint32_t host_copies(uint32_t table_most);
 int host_init(struct sched *s, const struct engine_params *p);
 void host_done(struct host *h);
 /* Caps of one salt and of all on prefixes that are kept; see blocks_cap(). */
-void host_cap(struct sched *s, uint64_t salt_share, uint64_t now_us);
+void host_cap(struct host *h, uint64_t salt_share, uint64_t now_us);
 /* Every entry loses what it has here, so that its tokens are computed again. How many had some. */
 uint32_t host_drop_swapped(struct sched *s, uint64_t now_us);
 /* Nothing that is here is there any more. */
@@ -94,7 +94,7 @@ bool host_worth(struct sched *s, uint32_t copies, uint32_t tokens, uint64_t *dec
 /* A step is taken back: forgets what it would have brought here. */
 void host_cancel(struct sched *s, uint64_t step, uint64_t now_us);
 /* Moves the copies that are due into the step. */
-void host_write(struct sched *s, struct ek_step *step);
+void host_write(struct host *h, struct ek_step *step);
 const char *host_check(struct sched *s);
 
 /* swap.c. Saves a running entry's blocks before they are given back. False when there is no room,

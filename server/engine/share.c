@@ -190,9 +190,9 @@ static void raise_rows(struct sched *s, struct plan *p, uint32_t entry, uint32_t
 }
 
 /* Adds what the step has of an entry to the sums; a decode that has its rows is in none. */
-static void add_rows(struct plan *p, const struct sched *s, uint32_t entry)
+static void add_rows(struct plan *p, const struct entries *live, uint32_t entry)
 {
-    const struct entry *e = &s->entries.at[entry];
+    const struct entry *e = &live->at[entry];
     uint32_t want = sched_rows_wanted(e);
     bool unanswered = e->known + e->pending == e->req->ask.prompt_tokens;
 
@@ -218,9 +218,9 @@ static void bound_rows(const struct plan *p, uint32_t *ret_first, uint32_t *ret_
         *ret_first = *ret_others = UINT32_MAX;
 }
 
-static void set_rows(struct sched *s, struct plan *p, struct entry *e, uint32_t rows)
+static void set_rows(const struct seats *seats, struct plan *p, struct entry *e, uint32_t rows)
 {
-    bool set_due = s->seats.at[e->seat].set_due;
+    bool set_due = seats->at[e->seat].set_due;
 
     sched_refund(p, e, set_due);
     e->rows = rows;
@@ -247,7 +247,7 @@ static bool share_with(struct sched *s, struct plan *p, uint32_t entry)
     }
     bool bound = room < p->budget + e->rows - before && room < want - before;
     if (e->rows - before > room) /* it was to end, but there are no blocks for that */
-        set_rows(s, p, e, before + room);
+        set_rows(&s->seats, p, e, before + room);
     *sum += e->rows;
     return !bound;
 }
@@ -260,7 +260,7 @@ void sched_share_rest(struct sched *s, struct plan *p)
     p->recent = s->share.beside_us != 0 && p->now_us < s->share.beside_us + SHARE_RECENT_US;
     for (uint32_t i = 0; i < s->entries.running_count; i++) {
         uint32_t entry = s->entries.running[i], at = count;
-        add_rows(p, s, entry);
+        add_rows(p, &s->entries, entry);
         if (p->budget == 0 || !still_reads(s, &s->entries.at[entry]))
             continue;
         for (count++; at > 0 && goes_before(s, entry, s->share.readers[at - 1]); at--)
@@ -273,7 +273,7 @@ void sched_share_rest(struct sched *s, struct plan *p)
     /* The first in line was given its half before it was known what ends in the step. */
     bound_rows(p, &first, &others);
     if (p->half > first)
-        set_rows(s, p, &s->entries.at[p->first], first);
+        set_rows(&s->seats, p, &s->entries.at[p->first], first);
     if (p->ending > 0 && p->half + p->others > 0)
         s->share.beside_us = p->now_us;
 }

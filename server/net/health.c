@@ -188,12 +188,12 @@ int health_metrics(struct exchange *x, struct answer *a)
     return 0;
 }
 
-static void put_card(const struct http *h, const struct served *s, uint32_t i, struct ek_buf *out)
+static void put_card(const struct served *s, uint32_t i, uint64_t created_s, struct ek_buf *out)
 {
     (void)ek_buf_puts(out, "{\"id\":\"");
     (void)ek_buf_json(out, s->name[i], strlen(s->name[i]));
     (void)ek_buf_printf(out, "\",\"object\":\"model\",\"created\":%llu,\"owned_by\":\"evenkeel\",",
-                        (unsigned long long)(h->started_wall_us / EK_US_PER_S));
+                        (unsigned long long)created_s);
     (void)ek_buf_puts(out, "\"root\":\"");
     (void)ek_buf_json(out, s->root, strlen(s->root));
     (void)ek_buf_printf(out,
@@ -202,7 +202,7 @@ static void put_card(const struct http *h, const struct served *s, uint32_t i, s
                         "\"object\":\"model_permission\",\"created\":%llu,",
                         s->max_model_len, s->tool_parser ? s->tool_parser : "none",
                         s->reasoning_parser ? s->reasoning_parser : "none", i,
-                        (unsigned long long)(h->started_wall_us / EK_US_PER_S));
+                        (unsigned long long)created_s);
     (void)ek_buf_puts(out, "\"allow_create_engine\":false,\"allow_sampling\":true,"
                            "\"allow_logprobs\":true,\"allow_search_indices\":false,"
                            "\"allow_view\":true,\"allow_fine_tuning\":false,"
@@ -216,7 +216,7 @@ int models_list(struct exchange *x, struct answer *a)
     for (uint32_t i = 0; i < s->names; i++) {
         if (i > 0)
             (void)ek_buf_puts(&a->body, ",");
-        put_card(x->http, s, i, &a->body);
+        put_card(s, i, x->http->started_wall_us / EK_US_PER_S, &a->body);
     }
     (void)ek_buf_puts(&a->body, "]}");
     return 0;
@@ -229,7 +229,7 @@ int models_get(struct exchange *x, struct answer *a)
     struct api_error err;
     for (uint32_t i = 0; i < s->names; i++) {
         if (strcmp(name, s->name[i]) == 0) {
-            put_card(x->http, s, i, &a->body);
+            put_card(s, i, x->http->started_wall_us / EK_US_PER_S, &a->body);
             return 0;
         }
     }

@@ -145,7 +145,7 @@ static void write_live_limits(struct ek_expo *e, struct engine *engine)
     metrics_one(e, M_LIMIT_GENERATION, (double)l.generation);
 }
 
-static void write_limit_ages(struct ek_expo *e, const struct http *h, struct engine *engine)
+static void write_limit_ages(struct ek_expo *e, uint64_t started_us, struct engine *engine)
 {
     struct ek_buf labels = {0};
     struct limits l;
@@ -153,7 +153,7 @@ static void write_limit_ages(struct ek_expo *e, const struct http *h, struct eng
     uint64_t now = ek_now_us();
     ek_expo_family(e, &metrics_table[M_LIMIT_AGE]);
     for (int i = 0; i < LIMIT_COUNT; i++) {
-        uint64_t since = l.changed_us[i] ? l.changed_us[i] : h->started_us;
+        uint64_t since = l.changed_us[i] ? l.changed_us[i] : started_us;
         ek_buf_clear(&labels);
         ek_expo_label(&labels, "limit", limit_table[i].name);
         ek_expo_label(&labels, "origin",
@@ -305,7 +305,7 @@ static void write_kv_events(struct ek_expo *e, const struct kvlog *l)
                      {"dropped", (double)atomic_load(&l->dropped)});
 }
 
-static void write_grammars(struct ek_expo *e, const struct http *h, const struct served *s,
+static void write_grammars(struct ek_expo *e, struct encoder *n, const struct served *s,
                            const struct engine_stats *st)
 {
     struct grammar_cache_stats g = {0};
@@ -313,8 +313,7 @@ static void write_grammars(struct ek_expo *e, const struct http *h, const struct
         grammar_cache_stats(s->grammars, &g);
     METRICS_ROWS(e, M_GRAMMARS, "result", {"compiled", (double)g.made}, {"kept", (double)g.hits},
                  {"refused", (double)g.refused});
-    metrics_one(e, M_READING_AGE,
-                (double)encoder_reading_us(h->encoder, s->grammars, ek_now_us()) / 1e6);
+    metrics_one(e, M_READING_AGE, (double)encoder_reading_us(n, s->grammars, ek_now_us()) / 1e6);
     metrics_one(e, M_GRAMMAR_TIME, (double)(g.compile_us + g.warm_us) / 1e6);
     metrics_one(e, M_GRAMMARS_KEPT, g.kept);
     metrics_one(e, M_MASKS, (double)st->masks);
@@ -417,11 +416,11 @@ void metrics_engine_write(struct ek_expo *e, const struct http *h, const struct 
     if (s->hidden_metrics)
         write_vllm_old(e, st);
     write_live_limits(e, s->engine);
-    write_limit_ages(e, h, s->engine);
+    write_limit_ages(e, h->started_us, s->engine);
     write_engine(e, st, ek_now_us());
     write_memory(e, st);
     write_held(e, st);
     write_kv_events(e, s->kvlog);
-    write_grammars(e, h, s, st);
+    write_grammars(e, h->encoder, s, st);
     write_device(e, s);
 }

@@ -19,6 +19,22 @@ from pace import Patience, paced, slower  # noqa: E402,F401
 BUILD = ROOT / os.environ.get("B", "build/release")
 MODEL = ROOT / "models/evenkeel-tiny"
 
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "long: takes seconds of a processor or many by the clock; make check runs a share of these each day")
+
+
+def pytest_collection_modifyitems(config, items):
+    """EVENKEEL_SHARE=N EVENKEEL_DAY=D: of the long tests one in N, others each day (tests/share.h); all when they are not set."""
+    share, day = (int(os.environ.get(f"EVENKEEL_{v}", "0")) for v in ("SHARE", "DAY"))
+    if share < 2:
+        return
+    names = sorted(i.nodeid for i in items if i.get_closest_marker("long"))
+    others = {name for n, name in enumerate(names) if (n + day) % share != 0}
+    config.hook.pytest_deselected(items=[i for i in items if i.nodeid in others])
+    items[:] = [i for i in items if i.nodeid not in others]
+
+
 # Processes of pytest beside each other (-n): each asks for ports of its own.
 if WORKER := int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]):
     os.environ["PORT_SHIFT"] = str(int(os.environ.get("PORT_SHIFT", "0")) + 1130 * WORKER)

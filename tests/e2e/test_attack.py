@@ -218,6 +218,7 @@ def test_json_that_grows(target, piece):
     wait_for("all is given back", lambda: metric(target.metrics(), "evenkeel_http_memory_bytes", figure="held") < 1 << 20, 60)
 
 
+@pytest.mark.long
 def test_answers_that_nobody_reads(target):
     """Long answers that are not streamed, to clients that do not read: they are counted, and given back when the clients have left."""
     body = json.dumps({"model": "tiny", "prompt": "Once", "max_tokens": 1500, "ignore_eos": True, "logprobs": 5, "n": 4})
@@ -236,6 +237,7 @@ def test_answers_that_nobody_reads(target):
     wait_for("all is given back", lambda: metric(target.metrics(), "evenkeel_http_memory_bytes", figure="held") < 1 << 20, 60)
 
 
+@pytest.mark.long
 def test_answers_that_trickle(target):
     """Answers that are not streamed to clients that take a little of them now and then: cut when their time is up, and what they held is
     given back while the clients are still there. One that reads at a fair speed has all of its own."""
@@ -285,6 +287,7 @@ def test_a_client_that_leaves_frees_its_thread(target):
     bystander(target, 9)
 
 
+@pytest.mark.long
 def test_an_end_while_all_attacks_run(tmp_path):
     """SIGTERM in the midst of everything at once: the process is gone within 10 s, whoever is still being served."""
     keys = tmp_path / "keys"

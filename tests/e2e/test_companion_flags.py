@@ -195,6 +195,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.long
 def test_a_slow_end_that_was_asked_for_is_no_hang(tmp_path):
     port, page = free_port(28700), free_port(29700)
     program = tmp_path / "vllm"

@@ -39,6 +39,7 @@ def refusable(schema, error):
     return any(k in error for k in known)
 
 
+@pytest.mark.long
 def test_random_schemas_without_a_model():
     made = [schemas.schema(i) for i in range(OFFLINE)]
     answers = ask_tool([{"kind": 1, "text": json.dumps(s), "seed": i, "samples": 4} for i, s in enumerate(made)])
@@ -55,6 +56,7 @@ def test_random_schemas_without_a_model():
     assert refused < 0.1 * OFFLINE and texts > 3 * OFFLINE and cut < 0.05 * texts
 
 
+@pytest.mark.long
 def test_random_texts_end_within_their_tokens():
     """Nothing but the number of tokens makes these texts end: drawn evenly, with no to some tokens more than the shortest text takes."""
     made = [schemas.schema(i) for i in range(WITHIN)] + [schemas.object_schema(i, bounded=False) for i in range(WITHIN)]
@@ -77,6 +79,7 @@ def near(r, text):
     return text[:at] + r.choice(["", "a", "b", "0", "x", "z", "-", ".", " ", "é", "A", "_", "xx"]) + text[at + r.randint(0, 1):]
 
 
+@pytest.mark.long
 def test_random_patterns_without_a_model():
     made = [schemas.a_pattern(schemas.random.Random(i)) for i in range(600)]
     answers = ask_tool([{"kind": 2, "text": p, "seed": i, "samples": 4} for i, p in enumerate(made)])
@@ -119,6 +122,7 @@ def looking_ahead(r):
     return r.choice(["", "^"]) + ahead + some() + r.choice(["", "$", "|b"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [1, 2])
 def test_patterns_that_look_ahead(kind):
     """Of short texts the same match for Python, and what is drawn matches: whole, and found in strings of schemas, there with a length."""
@@ -173,6 +177,7 @@ def a_tool(seed, style):
                     {"type": "function", "function": {"name": "g_2", "parameters": {"type": "object"}}}]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("style", list(BEGIN))
 def test_strict_tools_without_a_model(style):
     """Whatever follows the mark of a call is a call for the parser of its style, with valid arguments where the tool is strict."""
@@ -213,6 +218,7 @@ def of_form(kind, text, value):
     return re.fullmatch(text, value) is not None if kind == 2 else valid(json.loads(text or '{"type": "object"}'), value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("style", list(BEGIN))
 def test_calls_or_a_form_without_a_model(style):
     """response_format beside tools: the answer is calls that the parser reads to the last byte, or a text of the form that it does not touch."""
@@ -258,6 +264,7 @@ def as_format(schema):
     return {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}}
 
 
+@pytest.mark.long
 def test_schemas_with_the_model(client):
     """Half of the schemas set no bound to texts, lists and numbers of properties: max_tokens does, and the answers still end."""
     made = {i: schemas.object_schema(100000 + i, bounded=i % 2 == 0) if i % 4 else schemas.schema(100000 + i) for i in range(WITH_MODEL)}

@@ -4,6 +4,8 @@ import subprocess
 import threading
 import time
 
+import pytest
+
 from conftest import BUILD, metric, slower, stream, wait_for
 
 POLICY = ("window_s: 4, warmup_s: 1, usage_high: 0.85, usage_release: 0.80, settle_s: 4, effect_s: 8, raise_every_s: 2, "
@@ -65,6 +67,7 @@ def law_of(decisions):
     return [(d["action"], d["reason"], d["from"], d["to"], d["why"]) for d in decisions if d["action"] in ("lower", "raise", "revert", "reserve")]
 
 
+@pytest.mark.long
 def test_harm_grows_the_reserve(appliance, tmp_path):
     """Before any cut an admission leaves more blocks free; without preemptions that goes back to what the server was started with. A
     replay of it decides the same."""

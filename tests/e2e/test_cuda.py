@@ -55,6 +55,7 @@ def server(tmp_path):
         s.process.wait()
 
 
+@pytest.mark.long
 def test_answers_are_the_models(server):
     case = json.loads((ROOT / "tests/fixtures/expected.json").read_text())["cases"][0]
     s = server()
@@ -66,6 +67,7 @@ def test_answers_are_the_models(server):
     assert s.process.wait(60) == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form, share", [("int4", 0.36)])
 def test_quantized_while_loading(server, form, share):
     case = json.loads((ROOT / "tests/fixtures/expected.json").read_text())["cases"][0]
@@ -83,6 +85,7 @@ def test_quantized_while_loading(server, form, share):
     assert weights("--quantization", form) == metric(page, "evenkeel_planned_bytes", item="weights") <= share * weights()
 
 
+@pytest.mark.long
 def test_cache_of_8_bits(server):
     case = json.loads((ROOT / "tests/fixtures/expected.json").read_text())["cases"][0]
     s = server("--dtype", "bfloat16", "--kv-cache-dtype", "fp8")
@@ -101,6 +104,7 @@ def test_cache_of_8_bits(server):
     assert refused.returncode == 78 and "use --kv-cache-dtype auto or int8_per_token_head, or --device cuda" in refused.stderr + refused.stdout
 
 
+@pytest.mark.long
 def test_weights_in_host_memory(server):
     case = json.loads((ROOT / "tests/fixtures/expected.json").read_text())["cases"][0]
     s = server("--cpu-offload-gb", "0.004")
@@ -114,6 +118,7 @@ def test_weights_in_host_memory(server):
     assert re.search(r"Weights in host memory: 4\.[01] MiB; each step copies 4\.[01] MiB to the card", s.log.read())
 
 
+@pytest.mark.long
 def test_lost_card(server):
     s = server(FAKE_CUDA_FAIL="cuGraphLaunch:10:700")
     with pytest.raises((urllib.error.HTTPError, OSError)):
@@ -170,6 +175,7 @@ def test_what_nobody_chose_is_by_the_card(gib, more, seqs, tokens):
     assert (plan["max_num_seqs"], plan["max_num_batched_tokens"]) == (seqs, tokens), done.stderr
 
 
+@pytest.mark.long
 def test_two_cards_answer_as_one(server, tmp_path):
     case = json.loads((ROOT / "tests/fixtures/expected.json").read_text())["cases"][0]
     s = server("--tensor-parallel-size", "2", device="cuda:2,0", FAKE_CUDA_CARDS="8,8,4")
@@ -182,6 +188,7 @@ def test_two_cards_answer_as_one(server, tmp_path):
     assert s.process.wait(60) == 0
 
 
+@pytest.mark.long
 def test_two_stages_answer_as_one(server):
     case = json.loads((ROOT / "tests/fixtures/expected.json").read_text())["cases"][0]
     s = server("--pipeline-parallel-size", "2", device="cuda:1,0", FAKE_CUDA_CARDS="8,8")
@@ -193,6 +200,7 @@ def test_two_stages_answer_as_one(server):
     assert s.process.wait(60) == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("divided, failure, code", [
     ("--tensor-parallel-size", "ncclCommGetAsyncError@1:1000:6", 73),
     ("--tensor-parallel-size", "cuGraphLaunch@1:30:700", 76),

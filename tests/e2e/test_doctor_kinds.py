@@ -2,11 +2,14 @@
 import json
 import subprocess
 
+import pytest
+
 from conftest import BUILD, ROOT
 
 BENCH = ROOT / "tests/bench/bench_doctor.py"
 
 
+@pytest.mark.long
 def test_kinds():
     done = subprocess.run(["python3", BENCH, "--program", BUILD / "evenkeelctl", "--short"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr

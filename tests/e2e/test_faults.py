@@ -190,6 +190,7 @@ def trickle(s, first, piece):
     return time.monotonic() - begun
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("local", (False, True))
 def test_no_slow_peer_of_the_page_stays(appliance, local):
     """A head, a body and a reader that never cease and never end: each would hold one of its places for ever. Who waits for evenkeeld is not cut."""

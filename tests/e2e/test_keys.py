@@ -302,6 +302,7 @@ def test_each_key_has_a_cache_of_its_own(tmp_path):
         s.stop()
 
 
+@pytest.mark.long
 def test_one_keys_flood_does_not_hold_up_another(tmp_path):
     """Sixty requests of one key wait; whoever comes then with another key is next, and weights are shown."""
     (tmp_path / "keys").write_text("flood k1\nother k2 weight=2\n")

@@ -199,6 +199,7 @@ def test_after_a_restart_by_plan_the_load_comes_step_by_step(fakes):  # noqa: F8
     assert "from 8 to 32" in said[0] and "all of it" in said[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("grows", [8, 0])
 def test_memory_that_grows_is_told(fakes, grows):  # noqa: F811
     """Five days are 20 s here. It is any engine's memory, without a word from the engine; one that stands still is not named."""
@@ -217,6 +218,7 @@ def test_memory_that_grows_is_told(fakes, grows):  # noqa: F811
     assert f.all()["a"]["pid"] == pid  # much is left
 
 
+@pytest.mark.long
 def test_memory_of_an_engines_process_counts(fakes, nvml, tmp_path):  # noqa: F811
     """Without a cgroup of its own, too: what grows is a child of the process that was started, on the host and, as NVML has it, on a device.
     What another process has there is not its."""
@@ -241,6 +243,7 @@ def test_memory_of_an_engines_process_counts(fakes, nvml, tmp_path):  # noqa: F8
     assert ", with 1 others " in (tmp_path / "evenkeeld.log").read_text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("apart", [True, False])
 def test_memory_that_grows_in_an_engines_process(fakes, apart):  # noqa: F811
     """What grows there needs no drain: that process alone is started again, and it is gone. In the server's own process it needs one."""
@@ -257,6 +260,7 @@ def test_memory_that_grows_in_an_engines_process(fakes, apart):  # noqa: F811
     assert len(json.loads((f.run / "s/state.json").read_text())["servers"]["a"]["planned"]["wall_us"]) == 1
 
 
+@pytest.mark.long
 def test_memory_of_somebody_elses_server_is_told(tmp_path):
     """An attached one of this machine: it is found by its port, told, and left alone; another process begins anew."""
     port = free_port(27400)
@@ -360,6 +364,7 @@ def machines(tmp_path):
         f.end()
 
 
+@pytest.mark.long
 def test_machines_restart_one_at_a_time(machines):
     """The lease among machines: three leak at the same time, none restarts while another one does, and each does once."""
     fleet = [f.ready() for f in machines(3)]

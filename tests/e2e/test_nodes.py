@@ -92,6 +92,7 @@ def stream(b, tokens=1500):
 
 
 # A stage on each node, two of two ranks each, more stages than nodes, stages over two nodes each.
+@pytest.mark.long
 @without
 @pytest.mark.parametrize("nodes, ranks, stages", [(2, 4, 1), (4, 4, 1), (2, 1, 2), (2, 2, 2), (3, 1, 3), (2, 1, 4), (4, 2, 2)])
 def test_as_one_process(tmp_path, nodes, ranks, stages):

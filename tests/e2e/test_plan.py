@@ -139,6 +139,7 @@ def with_letters(golden, where):
     return where
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bits", [0, 8, 4])
 def test_weights_of_every_golden(tmp_path, bits):
     """From config.json alone, to the byte what the server packs of the weights beside it: every class, hybrids, latent attention, mixtures."""
@@ -229,6 +230,7 @@ def test_a_cache_of_8_bits():
     assert server["bytes"]["kv_pool"] == pytest.approx(answer["memory"]["kv_bytes"], rel=0.01)
 
 
+@pytest.mark.long
 def test_figures_of_a_cpu(tmp_path):
     """What evenkeel-bench measured somewhere serves a plan; given figures win; a card has no such figures."""
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "model_type": "llama"}))

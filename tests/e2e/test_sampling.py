@@ -205,6 +205,7 @@ def test_wrong_fields(shared, change, param):
     assert param is None or json.loads(text)["error"]["param"] == param, text
 
 
+@pytest.mark.long
 def test_one_without_a_token_left_harms_nobody(client, shared):
     """Its next step is in flight when it ends: the others in it go on."""
     pid = shared.server()["pid"]

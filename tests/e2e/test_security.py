@@ -224,6 +224,7 @@ def test_s18_numbers(server, field, value):
         assert status == 400, text
 
 
+@pytest.mark.long
 def test_s18_a_grid_of_sampling(server):
     """Random combinations of everything that shapes sampling, from a fixed seed: an answer or a sentence, never an error of ours."""
     chance = random.Random(18)
@@ -270,6 +271,7 @@ def test_whole_urls_as_targets(server):
     assert {ask(t) for t in ("http://", "http:///v1/models", "http://a@localhost/", "ftp://localhost/", "http://localhost?a", "http://" + "x" * 300 + "/")} == {400}
 
 
+@pytest.mark.long
 def test_s26_gzip(server):
     """What unpacks to a body is one; what unpacks to far more than a body is refused while it grows, and what is damaged or cut short too."""
     body = json.dumps({"prompt": "Once", "max_tokens": 2}).encode()
@@ -492,6 +494,7 @@ TEMPLATES = ["{{ ''.__class__.__mro__ }}", "{{ messages.__class__ }}", "{{ self.
              "{{ undefined.attribute.more }}", "{% set x = namespace() %}{% for i in range(1000000) %}{% set x.a = (x.a or '') ~ 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa' %}{% endfor %}"]
 
 
+@pytest.mark.long
 def test_s9_s32_templates_of_models(tmp_path):
     """A template from a model's directory reaches nothing outside it, and ends in time."""
     for i, text in enumerate(TEMPLATES):

@@ -220,6 +220,7 @@ def test_quiet_streams_say_that_they_are_alive(tmp_path):
         s.stop()
 
 
+@pytest.mark.long
 def test_a_reader_that_does_not_read(tmp_path):
     """Its stream is ended, its blocks are free, others go on."""
     server = Bare(tmp_path)
@@ -237,6 +238,7 @@ def test_a_reader_that_does_not_read(tmp_path):
         server.stop()
 
 
+@pytest.mark.long
 def test_a_reader_that_is_slow_but_steady(tmp_path):
     """It reads 8 KiB a second of an answer that was made long before: it gets all of it."""
     server = Bare(tmp_path)

@@ -76,6 +76,7 @@ def through(server, port, forwarded):
     ends_with_it(server)
 
 
+@pytest.mark.long
 def test_behind_haproxy(server, tmp_path):
     port, admin = free_port(29000), tmp_path / "admin.sock"
     (tmp_path / "haproxy.cfg").write_text(f"""
@@ -110,6 +111,7 @@ listen api
         proxy.wait(60)
 
 
+@pytest.mark.long
 def test_behind_nginx(server, tmp_path):
     port, log = free_port(29500), tmp_path / "access.log"
     (tmp_path / "nginx.conf").write_text(f"""

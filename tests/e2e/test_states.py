@@ -251,6 +251,7 @@ def test_a_socket_is_given_without_a_descriptor_to_spare(appliance):
     os.close(fds[0])
 
 
+@pytest.mark.long
 def test_a_restart_that_ends_while_nobody_watches(appliance):
     a = appliance(extra=f"    drain_deadline_s: {paced(10)}\n")
     pid = a.server()["pid"]

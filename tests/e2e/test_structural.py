@@ -139,6 +139,7 @@ def near(r, text):
     return text[:at] + r.choice(["", "<", "a", ">", "/", "b", "1", "true"]) + text[at + r.randint(0, 1):]
 
 
+@pytest.mark.long
 def test_random_forms_without_a_model():
     """What is drawn fits, and of texts near that the same ones fit for both."""
     made = [a_form(random.Random(i)) for i in range(FORMS)]

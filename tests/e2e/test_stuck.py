@@ -96,6 +96,7 @@ def test_a_thread_that_loops_is_ended_and_named(tmp_path, monkeypatch):
         a.destroy()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lost", [1, 2])
 def test_encoders_that_wait_for_ever_are_seen(tmp_path, monkeypatch, lost):
     """No processor time, and the engine goes on: only their age tells. With two no form gets its turn, which the canary's own form proves. With

@@ -177,6 +177,7 @@ def test_a_process_stopped_for_too_long_is_ended(fakes):
     assert re.search(r"metrics could not be read for \d+ s, and a request of one token failed", str(f.decisions("a", "HANG_NOPROGRESS")))
 
 
+@pytest.mark.long
 def test_junk_metrics_hold_everything(fakes, tmp_path):
     """F32: whatever comes instead of a page: limits stay, nothing is restarted, evenkeeld answers; good pages end it."""
     word = tmp_path / "junk"
@@ -489,6 +490,7 @@ def test_a_host_name_is_refused(tmp_path):
     assert done.returncode == 2 and "host 'gpu7.example' of server a is no address" in done.stderr, done
 
 
+@pytest.mark.long
 def test_a_server_that_somebody_else_runs_is_watched_not_touched(tmp_path):
     """attach: it may come and go; the law advises; its hang is said; it is never started, signalled or ended."""
     port = free_port(27000)

@@ -144,7 +144,7 @@ plan.c@    uint32_t victim = choose_victim(s);@    uint32_t victim = 0;
 plan.c@i > 0; i--) {@i + 1 > 0; i--) {
 plan.c@e->rows > 0 || !sched_is_decode(e, want)@!sched_is_decode(e, want)
 plan.c@    e->paid = to;@    (void)0;
-plan.c@charge_tenant(s, e, after);@(void)after;
+plan.c@charge_tenant(&s->tenants, e, after);@(void)after;
 plan.c@tenants_end(&s->tenants, e->tenant);@(void)0;
 entries.c@    e->active = true;@    (void)0;
 entries.c@tenants_read(&s->tenants, e->tenant, r->ask.prompt_tokens - e->paid, 0);@(void)0;
@@ -210,7 +210,7 @@ lost.c@if (s->entries.running_count > 0)@if (false)
 lost.c@s->suspects -= e->suspect;@(void)0;
 lost.c@e->in_flight && e->suspect && (@e->in_flight && (
 lost.c@e->in_flight = false;@(void)0;
-admit.c@entry = first_preempted(s);@(void)0;
+admit.c@entry = first_preempted(&s->entries);@(void)0;
 states.c@remove_kept(s, at);@(void)0;
 states.c@s->of_block[s->at[at].block] = 0;@(void)0;
 states.c@s->of_block[from] = 0;@(void)0;

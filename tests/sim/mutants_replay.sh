@@ -91,7 +91,7 @@ kernels/apart_follow.c@ || head.bytes > end)@)@server/test_launcher
 kernels/apart_follow.c@f->b->kv_host(f->d, at); /* until@0; /* until@e2e:outlives
 kernels/apart_follow.c@        land(f, slot, r); /* what@        (void)0; /* what@e2e:test_poison
 kernels/apart_follow.c@f->flying[i] = f->flying[i + 1];@(void)0;@e2e:small_pool
-kernels/apart_lead.c@m->host_bytes > 0 && fallocate@false && fallocate@e2e:outlives
+kernels/apart_lead.c@m->host_bytes > 0 && (l->open@false && (l->open@e2e:outlives
 kernels/apart_lead.c@        r = lead_kv_open(d, &l->m->kv);@        r = 0;@e2e:test_idle
 kernels/apart_lead.c@ret_end->fault = !sent && !was_killed(status);@ret_end->fault = false;@e2e:test_poison
 kernels/apart_lead.c@l->m->kv.blocks = blocks; /* so@(void)0; /* so@e2e:limits_move

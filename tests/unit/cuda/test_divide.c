@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "kernels/cuda/cuda.h"
+#include "tests/share.h"
 #include "tests/unit/cuda/fake_card.h"
 #include "tests/unit/kernels/tiny.h"
 #include "tests/unit/kernels/tiny_device.h"
@@ -77,7 +78,7 @@ static void test_most_rows_are_recorded(void **state)
     uint32_t table[MOST];
 
     make_tokens(tokens, MOST + STEPS, 7);
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = share_next(0); i < sizeof(cases) / sizeof(cases[0]); i = share_next(i + 1)) {
         const struct ek_step_ceiling c = {cases[i].rows, cases[i].seqs, 1024, 8, 4096, 8};
         const uint32_t n = cases[i].run;
         struct tiny_device x;
@@ -170,7 +171,7 @@ static void test_long_among_short(void **state)
     for (uint32_t s = 0; s < SEQS; s++)
         for (uint32_t i = 0; i < BLOCKS; i++)
             table[s][i] = 1 + i * SEQS + s;
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = share_next(0); i < sizeof(cases) / sizeof(cases[0]); i = share_next(i + 1)) {
         struct tiny_device x;
         open_model(t, c, SEQS, 1 + SEQS * BLOCKS, &x);
         for (uint32_t s = 0; s < SEQS; s++) {
@@ -294,7 +295,7 @@ static void test_suffixes(void **state)
     make_tokens(tokens, MOST, 13);
     for (uint32_t i = 0; i < BLOCKS; i++)
         table[i] = 1 + i * 29 % 131; /* no common factor: all different */
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = share_next(0); i < sizeof(cases) / sizeof(cases[0]); i = share_next(i + 1)) {
         const uint32_t n = cases[i].cached, rows = cases[i].rows;
         const float slack = cases[i].p.dtype == EK_F16 ? 2e-3f : 2e-2f;
         struct tiny *t = tiny_new(&cases[i].p);

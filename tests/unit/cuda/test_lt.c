@@ -18,6 +18,7 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/library.h"
 #include "kernels/cuda/lt.h"
+#include "tests/share.h"
 #include "tests/unit/cuda/fake_card.h"
 #include "tests/unit/kernels/tiny.h"
 #include "tests/unit/kernels/tiny_device.h"
@@ -118,7 +119,7 @@ static void test_prompts(void **state)
     int32_t tokens[LONG];
 
     make_tokens(tokens, LONG, 5);
-    for (size_t m = 0; m < MODELS; m++) {
+    for (size_t m = share_next(0); m < MODELS; m = share_next(m + 1)) {
         struct tiny *t = tiny_new(&g_models[m]);
         struct tiny_device x;
         assert_int_equal(open_model(t, (struct planted){0}, &x), 0);
@@ -197,7 +198,7 @@ static void test_refusals(void **state)
     int32_t tokens[LONG];
 
     make_tokens(tokens, LONG, 5);
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = share_next(0); i < sizeof(cases) / sizeof(cases[0]); i = share_next(i + 1)) {
         struct tiny_device x;
         assert_int_equal(open_model(t, cases[i].planted, &x), 0);
         int r = run_prompt(&x, tokens, 40);
@@ -351,7 +352,7 @@ static void test_candidates(void **state)
     int32_t tokens[LONG];
 
     make_tokens(tokens, LONG, 5);
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = share_next(0); i < sizeof(cases) / sizeof(cases[0]); i = share_next(i + 1)) {
         struct tiny_device x;
         if (cases[i].wanted)
             setenv("EVENKEEL_CUBLASLT_CANDIDATE", cases[i].wanted, 1);
