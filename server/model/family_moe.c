@@ -115,7 +115,8 @@ static void mixtral_build(struct graph_builder *b, const struct model_config *c)
           (struct layers){.experts = {.router = "block_sparse_moe.gate",
                                       .gate = "block_sparse_moe.experts.%u.w1",
                                       .up = "block_sparse_moe.experts.%u.w3",
-                                      .down = "block_sparse_moe.experts.%u.w2"}});
+                                      .down = "block_sparse_moe.experts.%u.w2",
+                                      .apart = "block_sparse_moe.experts"}});
 }
 
 static void minimax_m2_build(struct graph_builder *b, const struct model_config *c)
@@ -126,7 +127,8 @@ static void minimax_m2_build(struct graph_builder *b, const struct model_config 
                                       .correction = "block_sparse_moe.e_score_correction_bias",
                                       .gate = "block_sparse_moe.experts.%u.w1",
                                       .up = "block_sparse_moe.experts.%u.w3",
-                                      .down = "block_sparse_moe.experts.%u.w2"}});
+                                      .down = "block_sparse_moe.experts.%u.w2",
+                                      .apart = "block_sparse_moe.experts"}});
 }
 
 #define EXPERTS                                                                                    \
@@ -156,6 +158,7 @@ static void granite_moe_build(struct graph_builder *b, const struct model_config
 {
     build(b, c,
           (struct layers){.experts = {.router = "block_sparse_moe.router.layer",
+                                      .apart = "block_sparse_moe.experts",
                                       .all_in = "block_sparse_moe.input_linear",
                                       .all_out = "block_sparse_moe.output_linear"}});
 }

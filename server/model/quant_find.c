@@ -4,6 +4,7 @@
  */
 #include "server/model/quant.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,6 +13,15 @@
 
 #define NO_FILE UINT32_MAX
 
+#define VIEWS_MOST 16u /* suffixes that are asked for of one matrix */
+
+/* The tensors of one matrix among many of three dimensions: as if they lay alone. */
+struct views {
+    struct quant_slice of;
+    struct st_tensor view[VIEWS_MOST];
+    uint32_t count;
+};
+
 struct find {
     const struct st_set *tensors;
     const struct config_quant_params *p;
@@ -19,13 +29,40 @@ struct find {
     uint32_t rows, cols;
     struct ek_quant *q;
     struct ek_fault *fault;
+    struct views *views; /* NULL: each tensor is of one matrix */
 };
 
+/* The part of a tensor that is the matrix's: its first dimension counts the matrices. */
+static struct st_tensor *view_of(struct views *v, struct st_tensor *t)
+{
+    assert(v->count < VIEWS_MOST);
+    struct st_tensor *view = &v->view[v->count++];
+    *view = *t;
+    if (t->dims == 0 || t->shape[0] != v->of.count)
+        return view; /* its shape will not fit */
+    const uint64_t bytes = (t->end - t->begin) / v->of.count;
+    t->used = true;
+    view->dims = t->dims - 1;
+    memmove(view->shape, view->shape + 1, view->dims * sizeof(view->shape[0]));
+    view->begin = t->begin + v->of.index * bytes;
+    view->end = view->begin + bytes;
+    return view;
+}
+
+/* Of many matrices NAME.weight_scale may be called NAME_scale, and NAME.weight NAME. */
 static struct st_tensor *get(const struct find *f, const char *suffix)
 {
+    static const char WEIGHT[] = ".weight";
     char name[128];
     int n = snprintf(name, sizeof(name), "%s%s", f->name, suffix);
-    return n > 0 && (size_t)n < sizeof(name) ? st_find(f->tensors, name) : NULL;
+    struct st_tensor *t = n > 0 && (size_t)n < sizeof(name) ? st_find(f->tensors, name) : NULL;
+    if (!f->views)
+        return t;
+    if (!t && strncmp(suffix, WEIGHT, sizeof(WEIGHT) - 1) == 0) {
+        n = snprintf(name, sizeof(name), "%s%s", f->name, suffix + sizeof(WEIGHT) - 1);
+        t = n > 0 && (size_t)n < sizeof(name) ? st_find(f->tensors, name) : NULL;
+    }
+    return t ? view_of(f->views, t) : NULL;
 }
 
 static int wrong(const struct find *f, const struct st_tensor *t, const char *why)
@@ -107,8 +144,12 @@ static int scales(const struct find *f, struct st_tensor *t)
     } else {
         q->block_rows = f->p->block_rows;
         q->block_cols = f->p->block_cols;
-        if (rows != parts(f->rows, q->block_rows) || cols != parts(f->cols, q->block_cols))
-            return wrong(f, t, "a shape that does not fit");
+        if (rows != parts(f->rows, q->block_rows) || cols != parts(f->cols, q->block_cols)) {
+            if (!f->views || rows != 2 || f->rows % 2 != 0 || cols != 1)
+                return wrong(f, t, "a shape that does not fit");
+            q->block_rows = f->rows / 2; /* one for gate and one for up */
+            q->block_cols = f->cols;
+        }
     }
     quant_take(t, &q->scales);
     return 1;
@@ -258,31 +299,49 @@ static int find_columns(const struct find *f, struct st_tensor *t)
     return r < 0 ? r : 1;
 }
 
+static int matrix_find(struct find *f)
+{
+    const enum config_quant method = f->p->method;
+    struct st_tensor *t = NULL;
+    *f->q = (struct ek_quant){.rows = f->rows,
+                              .cols = f->cols,
+                              .numbers.file = NO_FILE,
+                              .scales.file = NO_FILE,
+                              .zeros.file = NO_FILE,
+                              .groups.file = NO_FILE};
+    if (method == QUANT_NONE)
+        return 0;
+    if ((t = get(f, ".weight")) != NULL) {
+        if (is_type(t, "I8") || is_type(t, "F8_E4M3"))
+            return find_plain(f, t);
+        return is_type(t, "U8") ? find_four(f, t) : 0;
+    }
+    if (method == QUANT_COMPRESSED && (t = get(f, ".weight_packed")) != NULL)
+        return is_type(t, "U8") ? find_four(f, t) : find_packed(f, t);
+    if ((method == QUANT_GPTQ || method == QUANT_AWQ) && (t = get(f, ".qweight")) != NULL)
+        return find_columns(f, t);
+    return 0;
+}
+
 int quant_find(const struct st_set *tensors, const struct config_quant_params *p, const char *name,
                uint32_t rows, uint32_t cols, struct ek_quant *ret_quant, struct ek_fault *fault)
 {
-    struct ek_quant q = {.rows = rows,
-                         .cols = cols,
-                         .numbers.file = NO_FILE,
-                         .scales.file = NO_FILE,
-                         .zeros.file = NO_FILE,
-                         .groups.file = NO_FILE};
-    const struct find f = {tensors, p, name, rows, cols, &q, fault};
-    struct st_tensor *t = NULL;
-    int r = 0;
+    struct ek_quant q;
+    struct find f = {tensors, p, name, rows, cols, &q, fault, NULL};
+    const int r = matrix_find(&f);
+    if (r > 0)
+        *ret_quant = q;
+    return r;
+}
 
-    if (p->method == QUANT_NONE)
-        return 0;
-    if ((t = get(&f, ".weight")) != NULL) {
-        if (is_type(t, "I8") || is_type(t, "F8_E4M3"))
-            r = find_plain(&f, t);
-        else if (is_type(t, "U8"))
-            r = find_four(&f, t);
-    } else if (p->method == QUANT_COMPRESSED && (t = get(&f, ".weight_packed")) != NULL)
-        r = is_type(t, "U8") ? find_four(&f, t) : find_packed(&f, t);
-    else if ((p->method == QUANT_GPTQ || p->method == QUANT_AWQ) &&
-             (t = get(&f, ".qweight")) != NULL)
-        r = find_columns(&f, t);
+int quant_find_slice(const struct st_set *tensors, const struct config_quant_params *p,
+                     const struct quant_slice *slice, struct ek_quant *ret_quant,
+                     struct ek_fault *fault)
+{
+    struct ek_quant q;
+    struct views views = {.of = *slice};
+    struct find f = {tensors, p, slice->name, slice->rows, slice->cols, &q, fault, &views};
+    const int r = matrix_find(&f);
     if (r > 0)
         *ret_quant = q;
     return r;
