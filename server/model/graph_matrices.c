@@ -19,9 +19,8 @@ static bool slice_push_quant(struct graph_builder *b, const struct quant_slice *
 {
     struct ek_quant q;
     struct ek_weight w = {.cols = s->cols, .dtype = b->graph->dtype};
-    const int r = b->error
-                      ? b->error
-                      : quant_find_slice(b->tensors, &b->config->quant, s, &q, b->fault);
+    const int r =
+        b->error ? b->error : quant_find_slice(b->tensors, &b->config->quant, s, &q, b->fault);
     if (r <= 0) {
         b->error = r;
         return false;
@@ -122,8 +121,7 @@ uint32_t graph_expert_slices(struct graph_builder *b, const char *suffix,
 /* Whether there is a tensor PREFIX NAME with one of the endings that weights have. */
 static bool weight_there(const struct graph_builder *b, const char *name)
 {
-    static const char *const ends[] = {"",        ".weight", ".weight_packed",
-                                       "_packed", ".qweight"};
+    static const char *const ends[] = {"", ".weight", ".weight_packed", "_packed", ".qweight"};
     char full[GRAPH_NAME];
     for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
         int n = snprintf(full, sizeof(full), "%s%s%s", b->prefix, name, ends[i]);

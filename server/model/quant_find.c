@@ -38,8 +38,9 @@ static struct st_tensor *view_of(struct views *v, struct st_tensor *t)
     assert(v->count < VIEWS_MOST);
     struct st_tensor *view = &v->view[v->count++];
     *view = *t;
+    view->dims = ST_DIMS_MOST; /* which fits nowhere */
     if (t->dims == 0 || t->shape[0] != v->of.count)
-        return view; /* its shape will not fit */
+        return view;
     const uint64_t bytes = (t->end - t->begin) / v->of.count;
     t->used = true;
     view->dims = t->dims - 1;
