@@ -40,6 +40,7 @@
     X(granite_hybrid, "GraniteMoeHybridForCausalLM")                                               \
     X(granite_moe, "GraniteMoeForCausalLM")                                                        \
     X(granite_shared, "GraniteMoeSharedForCausalLM")                                               \
+    X(granite_swa, "GraniteSWAForCausalLM")                                                        \
     X(hunyuan, "HunYuanDenseV1ForCausalLM")                                                        \
     X(hunyuan_moe, "HunYuanMoEV1ForCausalLM")                                                      \
     X(hy_v3, "HYV3ForCausalLM")                                                                    \
@@ -48,6 +49,7 @@
     X(lfm2_moe, "Lfm2MoeForCausalLM")                                                              \
     X(llama, "LlamaForCausalLM")                                                                   \
     X(llama4, "Llama4ForCausalLM")                                                                 \
+    X(mellum, "MellumForCausalLM")                                                                 \
     X(minimax_m2, "MiniMaxM2ForCausalLM")                                                          \
     X(ministral, "MinistralForCausalLM")                                                           \
     X(ministral3, "Ministral3ForCausalLM")                                                         \

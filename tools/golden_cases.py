@@ -437,6 +437,12 @@ CASES += [
          tie_word_embeddings=True),
     case("hy-v3", "HYV3", prompts=SHORT, num_hidden_layers=3, head_dim=16, num_experts=6, num_experts_per_tok=2,
          moe_intermediate_size=20, num_shared_experts=2, router_scaling_factor=2.5),
+    case("granite-swa", "GraniteSWA", prompts=SHORT, num_hidden_layers=5, sliding_window=12, attention_multiplier=0.4,
+         layer_rope_theta=[0, 10000.0, 10000.0, 0, 500000.0], embedding_multiplier=2.0, logits_scaling=2.0),
+    case("mellum", "Mellum", prompts=SHORT, num_hidden_layers=4, head_dim=16, sliding_window=12, num_experts=6,
+         num_local_experts=6, num_experts_per_tok=3, moe_intermediate_size=20, layer_types=[SLIDING, FULL] * 2,
+         mlp_layer_types=["dense", "sparse", "sparse", "sparse"], rope_parameters={
+             FULL: dict(YARN, rope_theta=5e5), SLIDING: dict(rope_type="default", rope_theta=10000.0)}),
     case("youtu", "Youtu", prompts=SHORT, num_key_value_heads=4, kv_lora_rank=12, q_lora_rank=20, qk_rope_head_dim=8,
          qk_nope_head_dim=16, v_head_dim=12),
 ]

@@ -2,8 +2,9 @@
  * Mixtures of experts in place of the feed-forward: MixtralForCausalLM, Qwen2MoeForCausalLM (with a
  * shared expert that is gated by one number for each token) and Qwen3MoeForCausalLM (some layers
  * may be plain in both), OlmoeForCausalLM (norms over all heads of q and k), GraniteMoeForCausalLM
- * (experts in one tensor, and Granite's multipliers) and MiniMaxM2ForCausalLM (sigmoid scores with
- * a correction of the choice, norms over all heads of q and k, heads that turn in part).
+ * (experts in one tensor, and Granite's multipliers), MiniMaxM2ForCausalLM (sigmoid scores with a
+ * correction of the choice, norms over all heads of q and k, heads that turn in part) and
+ * MellumForCausalLM (as Qwen3's, with windows whose layers have frequencies of their own).
  */
 #include <string.h>
 
@@ -65,6 +66,21 @@ static int qwen3_moe_configure(const struct model_json *j, struct model_config *
     if (r == 0)
         r = config_read_window(j, (struct config_window){.use = window, .if_missing = 4096}, c);
     return r < 0 ? r : config_read_plain(j, c);
+}
+
+static int mellum_configure(const struct model_json *j, struct model_config *c)
+{
+    const json_t *types = json_object_get(j->object, "layer_types");
+    const bool use = types && !json_is_null(types);
+    int r = config_read_experts(j, "moe_intermediate_size", c);
+    if (r == 0)
+        r = config_read_bool(j, "norm_topk_prob", true, &c->routing.normalise);
+    if (r == 0)
+        r = config_read_bool(j, "attention_bias", false, &c->qkv_bias);
+    c->o_bias = c->qkv_bias;
+    if (r == 0)
+        r = config_read_window(j, (struct config_window){.use = use, .if_missing = 1024}, c);
+    return r < 0 ? r : config_read_mlp_types(j, c);
 }
 
 static int olmoe_configure(const struct model_json *j, struct model_config *c)
@@ -174,6 +190,13 @@ const struct model_family family_qwen2_moe = {.architecture = "Qwen2MoeForCausal
 const struct model_family family_qwen3_moe = {.architecture = "Qwen3MoeForCausalLM",
                                               .configure = qwen3_moe_configure,
                                               .build = qwen3_moe_build};
+const struct model_family family_mellum = {.architecture = "MellumForCausalLM",
+                                           .head_dim = 128,
+                                           .rope_theta = 5e5,
+                                           .local_rope = true,
+                                           .local_theta = 1e4,
+                                           .configure = mellum_configure,
+                                           .build = qwen3_moe_build};
 const struct model_family family_olmoe = {.architecture = "OlmoeForCausalLM",
                                           .rms_eps = 1e-5,
                                           .configure = olmoe_configure,

@@ -180,6 +180,8 @@ static uint32_t usual_windows(struct plan_reader *r, const struct plan_shape *s)
         return s->layers - s->layers / 6 - (s->layers % 6 != 0);
     if (strncmp(s->family, "llama4", 6) == 0) /* every fourth sees all */
         return s->layers - s->layers / 4;
+    if (strcmp(s->family, "granite_swa") == 0) /* so, from the first on */
+        return s->layers - s->layers / 4 - (s->layers % 4 != 0);
     if (strcmp(s->family, "exaone4") == 0 || strcmp(s->family, "cohere2") == 0 ||
         strcmp(s->family, "afmoe") == 0) {
         uint32_t every = NUMBER(r, "sliding_window_pattern", "global_attn_every_n_layers");
@@ -198,6 +200,10 @@ static void read_window(struct plan_reader *r, struct plan_shape *s)
     if (!json_object_get(r->j, "sliding_window") && strcmp(s->family, "cohere2") == 0)
         s->window = 4096;
     if (!json_object_get(r->j, "sliding_window") && strcmp(s->family, "afmoe") == 0)
+        s->window = 1024;
+    if (!json_object_get(r->j, "sliding_window") && strcmp(s->family, "granite_swa") == 0)
+        s->window = 128;
+    if (!json_object_get(r->j, "sliding_window") && strcmp(s->family, "mellum") == 0)
         s->window = 1024;
     if (!reader_truth(r->j, "use_sliding_window", true))
         s->window = 0;
@@ -313,6 +319,7 @@ static void read_vectors(struct plan_reader *r, struct plan_shape *s)
     s->each_norms = ONE_OF(s, "stablelm") && reader_truth(r->j, "qk_layernorm", false);
     s->head_norms = ONE_OF(s, "qwen3", "gemma3", "gemma4", "exaone", "hunyuan_v1", "hunyuan_vl",
                            "lfm2", "dots1", "apertus", "afmoe") ||
+                    ONE_OF(s, "mellum") ||
                     (ONE_OF(s, "hy_v3") && reader_truth(r->j, "qk_norm", true)) ||
                     (ONE_OF(s, "glm4_moe") && reader_truth(r->j, "use_qk_norm", false));
     s->wide_norms = ONE_OF(s, "olmo") ||
@@ -327,7 +334,8 @@ static void read_vectors(struct plan_reader *r, struct plan_shape *s)
     s->forward_bias = reader_truth(r->j, "mlp_bias", false) ||
                       (ONE_OF(s, "ernie4_5") && reader_truth(r->j, "use_bias", false)) ||
                       (ONE_OF(s, "starcoder2") && bias);
-    s->sinks = s->expert_bias = ONE_OF(s, "gpt_oss");
+    s->expert_bias = ONE_OF(s, "gpt_oss");
+    s->sinks = s->expert_bias || ONE_OF(s, "granite_swa");
     s->correction = ONE_OF(s, "deepseek_v3", "kimi", "glm4", "ernie4_5_moe", "nemotron_h", "dots1",
                            "exaone_moe", "minimax_m2", "solar_open", "afmoe", "hy_v3") ||
                     (ONE_OF(s, "lfm2_moe") && reader_truth(r->j, "use_expert_bias", true));
@@ -351,7 +359,7 @@ static struct usual usual_of(const char *family)
         {"qwen3_5", 256, false},    {"qwen3_next", 256, false},   {"qwen3_moe", 0, false},
         {"qwen3_vl_moe", 0, false}, {"qwen3_omni_moe", 0, false}, {"qwen3", 128, false},
         {"seed_oss", 128, false},   {"smollm3", 0, true},         {"hy_v3", 128, false},
-        {"youtu", 0, true},
+        {"youtu", 0, true},         {"granite_swa", 0, true},     {"mellum", 128, false},
     };
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
         if (strncmp(family, table[i].type, strlen(table[i].type)) == 0)

@@ -49,6 +49,10 @@ static struct model_config read_ok(const char *text)
 #define HY3(more)                                                                                  \
     OF("HYV3", ", \"num_experts\": 8, \"num_experts_per_tok\": 2, \"expert_hidden_dim\": 24" more)
 
+#define MELLUM(more)                                                                               \
+    OF("Mellum", ", \"num_experts\": 8, \"num_experts_per_tok\": 2, "                              \
+                 "\"moe_intermediate_size\": 24" more)
+
 /* Classes of 2026 that say in keys of their own what others do. */
 static void test_classes_of_2026(void **state)
 {
@@ -70,6 +74,22 @@ static void test_classes_of_2026(void **state)
     assert_true(c.logits_scale == 0.25f && c.attention_scale == 0.25f && c.post_norms);
     c = read_ok(OF("HyperCLOVAX", ", \"attention_multiplier\": 0.5, \"use_post_norm\": false"));
     assert_true(c.attention_scale == 0.5f && !c.post_norms);
+
+    c = read_ok(OF("GraniteSWA", ", \"layer_rope_theta\": [0, 500, 500]"));
+    assert_true(c.sinks && c.tied && c.window == 128 && c.local_rope);
+    assert_true(!c.windowed[0] && c.windowed[1] && c.windowed[2]);
+    assert_true(c.unrotated[0] && !c.unrotated[1] && c.rope_local.theta == 500);
+    c = read_ok(OF("GraniteSWA", ", \"rope_theta\": 5000, \"layer_types\": [\"sliding_attention\", "
+                                 "\"sliding_attention\", \"full_attention\"]"));
+    assert_true(c.windowed[0] && !c.windowed[2] && !c.local_rope && c.rope.theta == 5000);
+
+    c = read_ok(MELLUM(""));
+    assert_true(c.window == 0 && c.routing.normalise && c.head_dim == 128);
+    assert_true(c.rope.theta == 5e5 && c.rope_local.theta == 1e4);
+    c = read_ok(MELLUM(", \"layer_types\": [\"sliding_attention\", \"full_attention\", "
+                       "\"sliding_attention\"], \"mlp_layer_types\": [\"dense\", \"sparse\", "
+                       "\"sparse\"]"));
+    assert_true(c.window == 1024 && c.windowed[0] && !c.windowed[1] && c.plain[0] && !c.plain[1]);
 
     c = read_ok(OF("Youtu", ", \"kv_lora_rank\": 32"));
     assert_true(c.latent.rank == 32 && c.latent.q_rank == 0 && c.neighbours && c.tied);
@@ -242,6 +262,12 @@ static const struct {
      "has 'moe'; supported are dense and sparse"},
     {GLM_LITE(", \"mlp_layer_types\": [\"dense\", 1, \"sparse\"]"), "mlp_layer_types",
      "something that is no text"},
+    {OF("GraniteSWA", ", \"layer_rope_theta\": [0, 500]"), "layer_rope_theta",
+     "each of the 3 layers"},
+    {OF("GraniteSWA", ", \"layer_rope_theta\": [0, 0.5, 1]"), "layer_rope_theta", "from 1 to 1e12"},
+    {OF("GraniteSWA", ", \"layer_rope_theta\": [0, \"a\", 1]"), "layer_rope_theta", "of layer 1"},
+    {OF("GraniteSWA", ", \"layer_rope_theta\": [0, 500, 600]"), "layer_rope_theta",
+     "of one kind 500 and 600"},
     {"{\"architectures\": [\"ArceeForCausalLM\"], " BASE ", \"hidden_act\": \"silu\"}",
      "hidden_act", "must be relu2 for Arcee"},
 };
