@@ -10,9 +10,10 @@
 #include "server/model/parameters.h"
 #include "server/model/safetensors.h"
 
-#define EK_MXFP4_GROUP    32u  /* columns of a block */
-#define QUANT_INPUT_GROUP 128u /* columns of an input that share a scale, with weights in blocks   \
-                                */
+#define EK_MXFP4_GROUP 32u /* columns of a block */
+#define QUANT_INPUT_GROUP                                                                          \
+    128u /* columns of an input that share a scale, with weights in blocks                         \
+          */
 
 /* Reads quantization_config. A method or format that is not known is named, with those that are. */
 int config_read_quant(const struct model_json *j, struct config_quant_params *ret_quant);
