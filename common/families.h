@@ -40,12 +40,16 @@
     X(granite_hybrid, "GraniteMoeHybridForCausalLM")                                               \
     X(granite_moe, "GraniteMoeForCausalLM")                                                        \
     X(granite_shared, "GraniteMoeSharedForCausalLM")                                               \
+    X(granite_swa, "GraniteSWAForCausalLM")                                                        \
     X(hunyuan, "HunYuanDenseV1ForCausalLM")                                                        \
     X(hunyuan_moe, "HunYuanMoEV1ForCausalLM")                                                      \
+    X(hy_v3, "HYV3ForCausalLM")                                                                    \
+    X(hyperclovax, "HyperCLOVAXForCausalLM")                                                       \
     X(lfm2, "Lfm2ForCausalLM")                                                                     \
     X(lfm2_moe, "Lfm2MoeForCausalLM")                                                              \
     X(llama, "LlamaForCausalLM")                                                                   \
     X(llama4, "Llama4ForCausalLM")                                                                 \
+    X(mellum, "MellumForCausalLM")                                                                 \
     X(minimax_m2, "MiniMaxM2ForCausalLM")                                                          \
     X(ministral, "MinistralForCausalLM")                                                           \
     X(ministral3, "Ministral3ForCausalLM")                                                         \
@@ -70,7 +74,8 @@
     X(smollm3, "SmolLM3ForCausalLM")                                                               \
     X(solar_open, "SolarOpenForCausalLM")                                                          \
     X(stablelm, "StableLmForCausalLM")                                                             \
-    X(starcoder2, "Starcoder2ForCausalLM")
+    X(starcoder2, "Starcoder2ForCausalLM")                                                         \
+    X(youtu, "YoutuForCausalLM")
 
 /* What the class is for, by the end of its name. */
 enum ek_family_use {

@@ -430,6 +430,23 @@ CASES += [
          moe_intermediate_size=20, rope_parameters=dict(SECTIONS, mrope_interleaved=True), tie_word_embeddings=False),
 ]
 
+CASES += [
+    case("hyperclovax", "HyperCLOVAX", prompts=SHORT, head_dim=16, embedding_multiplier=2.0, attention_multiplier=0.3,
+         residual_multiplier=0.7, logits_scaling=0.5),
+    case("hyperclovax-plain", "HyperCLOVAX", prompts=ONE, use_post_norm=False, attention_bias=True, mlp_bias=True,
+         tie_word_embeddings=True),
+    case("hy-v3", "HYV3", prompts=SHORT, num_hidden_layers=3, head_dim=16, num_experts=6, num_experts_per_tok=2,
+         moe_intermediate_size=20, num_shared_experts=2, router_scaling_factor=2.5),
+    case("granite-swa", "GraniteSWA", prompts=SHORT, num_hidden_layers=5, sliding_window=12, attention_multiplier=0.4,
+         layer_rope_theta=[0, 10000.0, 10000.0, 0, 500000.0], embedding_multiplier=2.0, logits_scaling=2.0),
+    case("mellum", "Mellum", prompts=SHORT, num_hidden_layers=4, head_dim=16, sliding_window=12, num_experts=6,
+         num_local_experts=6, num_experts_per_tok=3, moe_intermediate_size=20, layer_types=[SLIDING, FULL] * 2,
+         mlp_layer_types=["dense", "sparse", "sparse", "sparse"], rope_parameters={
+             FULL: dict(YARN, rope_theta=5e5), SLIDING: dict(rope_type="default", rope_theta=10000.0)}),
+    case("youtu", "Youtu", prompts=SHORT, num_key_value_heads=4, kv_lora_rank=12, q_lora_rank=20, qk_rope_head_dim=8,
+         qk_nope_head_dim=16, v_head_dim=12),
+]
+
 MOE = dict(head_dim=16, num_experts=4, num_local_experts=4, num_experts_per_tok=2,
            moe_intermediate_size=32, norm_topk_prob=True)
 
@@ -481,11 +498,27 @@ FORMS = {
 }
 
 
+# Mixtures whose experts have names of their own, which llm-compressor gives those of most families.
+FORMS |= {
+    "mixtral": ("Mixtral", {"prompts": ONE, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 21}),
+    "minimax-m2": ("MiniMaxM2", {"prompts": ONE, "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2,
+                                 "rope_parameters": dict(rope_type="default", rope_theta=5e6, partial_rotary_factor=0.5)}),
+    "lfm2-moe": ("Lfm2Moe", {**LFM2, "prompts": ONE, "num_hidden_layers": 2, "layer_types": ["conv", FULL],
+                             "num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2,
+                             "moe_intermediate_size": 32, "num_dense_layers": 1}),
+    "gemma4-moe": ("Gemma4Text", {**GEMMA4, "prompts": ONE, "num_hidden_layers": 2, "head_dim": 16, "global_head_dim": 32,
+                                  "layer_types": [SLIDING, FULL], "enable_moe_block": True, "num_experts": 4,
+                                  "top_k_experts": 2, "moe_intermediate_size": 32}),
+    "granite-moe": ("GraniteMoe", {"prompts": ONE, "num_local_experts": 4, "num_experts_per_tok": 2, "logits_scaling": 2.0}),
+}
+
+
 # Which of them are kept; all families' of the packers are made by `make check-hf`.
 KEPT_FORMS = {"qwen3.5": ("fp8-block", "awq", "w4a16"), "glm4-moe": ("fp8-block", "fp8-row"), "gemma4": ("w4a16", "gptq"),
               "granite4": ("fp8-row", "awq"), "nemotron3": ("modelopt", "gptq", "nvfp4"), "lfm2": ("w4a16", "fp8-block"),
               "llama4": ("w4a16", "fp8-row"), "cohere2": ("awq", "fp8-row"), "afmoe": ("fp8-block", "w4a16"),
-              "apertus": ("w4a16", "fp8-row")}
+              "apertus": ("w4a16", "fp8-row"), "mixtral": ("w4a16",), "minimax-m2": ("fp8-row",),
+              "lfm2-moe": ("fp8-row",), "gemma4-moe": ("w4a16",), "granite-moe": ("fp8-row",)}
 
 
 def form_cases(prefix, forms, unit=1):
@@ -520,6 +553,7 @@ def quantized_cases():
     import quantize
     cases = form_cases("quant-", KEPT_FORMS)
     cases += [moe_case(how) for how in ("gptq", "w8a8", "fp8-row")]
+    cases += [{**moe_case(how), "joined": True} for how in ("w4a16-joined", "w8a8-joined")]
     cases += [case("quant-deepseek-fp8", "DeepseekV3", quant="fp8-block", **{**DEEPSEEK_V3, "prompts": ((30, 24, 0),)})]
     cases += [case("quant-qwen3.5-fp8", "Qwen3_5MoeText", quant="fp8-block", **{**HYBRID_MOE, "prompts": ((30, 24, 0),)}),
               case("quant-qwen3.5-fp8-joined", "Qwen3_5MoeText", quant="fp8-joined", joined=True, **{**HYBRID_MOE, "prompts": ((30, 24, 0),)}),
@@ -530,5 +564,5 @@ def quantized_cases():
     cases += [case("quant-sees-qwen3.5-w4a16", "Qwen3_5", quant="w4a16", sees=QWEN_VISION, tie_word_embeddings=True,
                    **{**FORMS["qwen3.5"][1], "rope_parameters": MROPE})]
     cases += [case("quant-" + how, "Qwen2" if how == "gptq-v2" else "Llama", quant=how,
-                   prompts=((30, 24, 0),)) for how in quantize.FORMATS if how not in ("mxfp4", "fp8-joined")]
+                   prompts=((30, 24, 0),)) for how in quantize.FORMATS if how != "mxfp4" and not how.endswith("-joined")]
     return cases

@@ -47,7 +47,7 @@ LEAST_DIFFERENT = (12, 8)  # tokens in the first sequence; of quantized models
 OWN_HEAD_DIM = ("GptOss", "Llama", "Mistral", "Ministral", "Mixtral", "Qwen3", "Qwen3Moe", "Gemma", "Gemma2",
                 "Gemma3Text", "Glm", "Glm4", "Glm4Moe", "SeedOss", "Ernie4_5", "Exaone4", "HunYuanDenseV1",
                 "Ministral3", "Llama4Text", "Gemma4Text", "HunYuanMoEV1", "MiniMaxM2", "SolarOpen", "ExaoneMoe",
-                "Dots1", "Cwm", "Afmoe")
+                "Dots1", "Cwm", "Afmoe", "HYV3", "Mellum")
 
 WHOLE_SECTIONS = ("Glm4v", "GlmOcr", "HunYuanVL", "Qwen2_5OmniThinker")  # which must be all that turns
 
@@ -195,11 +195,13 @@ def vary(case, rng):
                         ("norm_topk_prob", [False, True]), ("moe_intermediate_size", [5, 16, 37])):
         if c.get(key) is not None:
             c[key] = rng.choice(values)
+    longest = max(prompt + more for prompt, more, _ in case["prompts"])  # which is served as a whole
     for rope in [c.get("rope_parameters", {}), *c.get("rope_parameters", {}).values()]:
         if isinstance(rope, dict) and "rope_theta" in rope:
             rope["rope_theta"] = rng.choice([500.0, 10000.0, 1e6])
             if "factor" in rope:
-                rope["factor"] = rng.choice([4.0, 5.5, 8.0, 32.0])
+                original = rope.get("original_max_position_embeddings", longest)
+                rope["factor"] = rng.choice([f for f in (4.0, 5.5, 8.0, 32.0) if f * original >= longest])
     spelled4 = dict(case["spelled4"])
     if "rope_theta" in spelled4:  # two sets of frequencies: as they are above
         ropes = c["rope_parameters"]

@@ -133,6 +133,17 @@ def nvfp4(w):
             "weight_scale_2": whole.reshape(()), "input_scale": torch.tensor(0.01)}, result
 
 
+def joined(form, name):
+    """All experts [experts, rows, cols] in one tensor of each kind, called after the first one."""
+    def function(p):
+        if p.dim() < 3:
+            return form(p)
+        each = [form(w) for w in p]
+        return {name(part): torch.stack([tensors[part] for tensors, _ in each]) for part in each[0][0]
+                if part != "weight_shape"}, torch.stack([result for _, result in each])
+    return function
+
+
 def compressed(form, bits, kind="int", **weights):
     about = {"num_bits": bits, "type": kind, "symmetric": True, "strategy": "channel", **weights}
     group = {"targets": ["Linear"], "weights": about}
@@ -182,6 +193,9 @@ FORMATS = {
     "fp8-tensor": (lambda w: fp8(w, "tensor", "weight_scale"), {"quant_method": "fp8"}),
     "modelopt": (modelopt, {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head"]}),
     "nvfp4": (nvfp4, {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"], "producer": {"name": "modelopt"}}),
+    "w4a16-joined": (joined(lambda w: packed(w, symmetric=False), lambda part: part.removeprefix("weight")),
+                     compressed("pack-quantized", 4, symmetric=False, **GROUPED)),
+    "w8a8-joined": (joined(w8a8, lambda part: "." + part), compressed("int-quantized", 8)),
     "mxfp4": (mxfp4, {"quant_method": "mxfp4", "modules_to_not_convert": [
         "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}),
     "fp8-row": (lambda w: fp8(w, "row", "weight_scale"), compressed("float-quantized", 8, "float")),
@@ -202,7 +216,7 @@ def matrices(name, p, how, turned):
     if how == "mxfp4":
         if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
             yield name + "_", p
-    elif how == "fp8-joined" and p.dim() == 3 and "experts" in name:
+    elif how.endswith("-joined") and p.dim() == 3 and "experts" in name:
         yield name, p
     elif name.endswith(PRODUCTS):
         yield name.removesuffix("weight"), p

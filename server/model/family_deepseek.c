@@ -4,6 +4,7 @@
  * experts that all tokens share. V2 chooses by shares of the softmax, a group being worth its best
  * expert; V3 by sigmoids with a correction, a group being worth its two best. Layers for drafts
  * behind the others are passed over. Glm4MoeLiteForCausalLM (GLM-4.7-Flash) is as V3.
+ * YoutuForCausalLM (Youtu-LLM) is V3 without experts.
  * Mistral4ForCausalLM (Mistral Small 4) has softmax shares that may be normalised, groups worth
  * their two best, and queries that grow with the position.
  */
@@ -154,6 +155,11 @@ static int glm4_moe_lite_configure(const struct model_json *j, struct model_conf
     return r < 0 ? r : config_read_mlp_types(j, c);
 }
 
+static int youtu_configure(const struct model_json *j, struct model_config *c)
+{
+    return read_attention(j, c);
+}
+
 static int mistral4_configure(const struct model_json *j, struct model_config *c)
 {
     int r = read_attention(j, c);
@@ -194,6 +200,11 @@ const struct model_family family_glm4_moe_lite = {.architecture = "Glm4MoeLiteFo
                                                   .rms_eps = 1e-5,
                                                   .configure = glm4_moe_lite_configure,
                                                   .build = deepseek_v3_build};
+const struct model_family family_youtu = {.architecture = "YoutuForCausalLM",
+                                          .head_dim = 64,
+                                          .tied = true,
+                                          .configure = youtu_configure,
+                                          .build = deepseek_v2_build};
 const struct model_family family_mistral4 = {.architecture = "Mistral4ForCausalLM",
                                              .head_dim = 64,
                                              .partial_rotary = true,

@@ -388,6 +388,7 @@ static void gemma4_experts(struct graph_builder *b, const struct gemma4 *g)
     const struct model_config *c = b->config;
     const struct graph_part router = {"router.proj", c->experts};
     const struct graph_expert_names names = {.each = "router.per_expert_scale",
+                                             .apart = "experts",
                                              .all_in = "experts.gate_up_proj",
                                              .all_out = "experts.down_proj"};
 

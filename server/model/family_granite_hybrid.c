@@ -151,6 +151,7 @@ static void granite_mlp(struct graph_builder *b, const struct layers *l)
 static void granite_hybrid_build(struct graph_builder *b, const struct model_config *c)
 {
     struct layers l = {.experts = {.router = "block_sparse_moe.router.layer",
+                                   .apart = "block_sparse_moe.experts",
                                    .all_in = "block_sparse_moe.input_linear",
                                    .all_out = "block_sparse_moe.output_linear"}};
     struct mamba_values v;

@@ -153,6 +153,7 @@ static void lfm_build(struct graph_builder *b, const struct model_config *c)
                                    .gate = "feed_forward.experts.%u.w1",
                                    .up = "feed_forward.experts.%u.w3",
                                    .down = "feed_forward.experts.%u.w2",
+                                   .apart = "feed_forward.experts",
                                    .all_in = "feed_forward.experts.gate_up_proj",
                                    .all_out = "feed_forward.experts.down_proj"}};
     struct short_conv v;

@@ -2,8 +2,9 @@
  * Mixtures of experts in place of the feed-forward: MixtralForCausalLM, Qwen2MoeForCausalLM (with a
  * shared expert that is gated by one number for each token) and Qwen3MoeForCausalLM (some layers
  * may be plain in both), OlmoeForCausalLM (norms over all heads of q and k), GraniteMoeForCausalLM
- * (experts in one tensor, and Granite's multipliers) and MiniMaxM2ForCausalLM (sigmoid scores with
- * a correction of the choice, norms over all heads of q and k, heads that turn in part).
+ * (experts in one tensor, and Granite's multipliers), MiniMaxM2ForCausalLM (sigmoid scores with a
+ * correction of the choice, norms over all heads of q and k, heads that turn in part) and
+ * MellumForCausalLM (as Qwen3's, with windows whose layers have frequencies of their own).
  */
 #include <string.h>
 
@@ -67,6 +68,21 @@ static int qwen3_moe_configure(const struct model_json *j, struct model_config *
     return r < 0 ? r : config_read_plain(j, c);
 }
 
+static int mellum_configure(const struct model_json *j, struct model_config *c)
+{
+    const json_t *types = json_object_get(j->object, "layer_types");
+    const bool use = types && !json_is_null(types);
+    int r = config_read_experts(j, "moe_intermediate_size", c);
+    if (r == 0)
+        r = config_read_bool(j, "norm_topk_prob", true, &c->routing.normalise);
+    if (r == 0)
+        r = config_read_bool(j, "attention_bias", false, &c->qkv_bias);
+    c->o_bias = c->qkv_bias;
+    if (r == 0)
+        r = config_read_window(j, (struct config_window){.use = use, .if_missing = 1024}, c);
+    return r < 0 ? r : config_read_mlp_types(j, c);
+}
+
 static int olmoe_configure(const struct model_json *j, struct model_config *c)
 {
     const json_t *clip = json_object_get(j->object, "clip_qkv");
@@ -115,7 +131,8 @@ static void mixtral_build(struct graph_builder *b, const struct model_config *c)
           (struct layers){.experts = {.router = "block_sparse_moe.gate",
                                       .gate = "block_sparse_moe.experts.%u.w1",
                                       .up = "block_sparse_moe.experts.%u.w3",
-                                      .down = "block_sparse_moe.experts.%u.w2"}});
+                                      .down = "block_sparse_moe.experts.%u.w2",
+                                      .apart = "block_sparse_moe.experts"}});
 }
 
 static void minimax_m2_build(struct graph_builder *b, const struct model_config *c)
@@ -126,7 +143,8 @@ static void minimax_m2_build(struct graph_builder *b, const struct model_config 
                                       .correction = "block_sparse_moe.e_score_correction_bias",
                                       .gate = "block_sparse_moe.experts.%u.w1",
                                       .up = "block_sparse_moe.experts.%u.w3",
-                                      .down = "block_sparse_moe.experts.%u.w2"}});
+                                      .down = "block_sparse_moe.experts.%u.w2",
+                                      .apart = "block_sparse_moe.experts"}});
 }
 
 #define EXPERTS                                                                                    \
@@ -156,6 +174,7 @@ static void granite_moe_build(struct graph_builder *b, const struct model_config
 {
     build(b, c,
           (struct layers){.experts = {.router = "block_sparse_moe.router.layer",
+                                      .apart = "block_sparse_moe.experts",
                                       .all_in = "block_sparse_moe.input_linear",
                                       .all_out = "block_sparse_moe.output_linear"}});
 }
@@ -171,6 +190,13 @@ const struct model_family family_qwen2_moe = {.architecture = "Qwen2MoeForCausal
 const struct model_family family_qwen3_moe = {.architecture = "Qwen3MoeForCausalLM",
                                               .configure = qwen3_moe_configure,
                                               .build = qwen3_moe_build};
+const struct model_family family_mellum = {.architecture = "MellumForCausalLM",
+                                           .head_dim = 128,
+                                           .rope_theta = 5e5,
+                                           .local_rope = true,
+                                           .local_theta = 1e4,
+                                           .configure = mellum_configure,
+                                           .build = qwen3_moe_build};
 const struct model_family family_olmoe = {.architecture = "OlmoeForCausalLM",
                                           .rms_eps = 1e-5,
                                           .configure = olmoe_configure,

@@ -108,6 +108,9 @@ struct graph_expert_names {
     /* [experts, 2 * inner, n] and [experts, n, inner], named so or with ".weight"; with `gate`,
      * too: where the files have these instead. */
     const char *all_in, *all_out;
+    /* Where the files call them as most families do, though this one does not: NAME.3.gate_proj, as
+     * llm-compressor writes experts of all families. */
+    const char *apart;
     bool alone;  /* no gate: `gate` is NULL, and all_in is [experts, inner, n], of `up` alone */
     bool turned; /* they may lie transposed: [experts, n, 2 * inner] and [experts, inner, n] */
     /* Of all_in and all_out: they lie transposed, or as blocks of MXFP4, with gate and up in turn,

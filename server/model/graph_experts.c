@@ -40,6 +40,21 @@ static bool experts_turned(const struct graph_builder *b, const struct graph_exp
     return !t || t->dims != 3 || t->shape[2] == (inner != n ? n : 2 * inner);
 }
 
+/* By the names that most families have, in one that has its own. */
+static void experts_apart(struct graph_builder *b, const struct graph_expert_names *names,
+                          struct ek_op *op)
+{
+    const uint32_t inner = b->config->expert_intermediate, n = graph_width(b, op->src);
+    char name[64];
+
+    (void)snprintf(name, sizeof(name), "%s.%%u.gate_proj", names->apart);
+    op->weight = graph_expert_matrices(b, name, inner, n);
+    (void)snprintf(name, sizeof(name), "%s.%%u.up_proj", names->apart);
+    op->u.experts.up = graph_expert_matrices(b, name, inner, n);
+    (void)snprintf(name, sizeof(name), "%s.%%u.down_proj", names->apart);
+    op->u.experts.down = graph_expert_matrices(b, name, n, inner);
+}
+
 /* The matrices of all experts, and their biases. */
 static void experts_all(struct graph_builder *b, const struct graph_expert_names *names,
                         struct ek_op *op)
@@ -53,6 +68,8 @@ static void experts_all(struct graph_builder *b, const struct graph_expert_names
 
     if (names->alone) {
         experts_lone(b, names, op);
+    } else if (graph_experts_apart(b, names)) {
+        experts_apart(b, names, op);
     } else if (names->woven || (!each && experts_turned(b, names, n))) {
         op->weight = graph_expert_lane(b, &gate);
         op->u.experts.up = graph_expert_lane(b, &up);

@@ -12,70 +12,25 @@
 #include "common/err.h"
 #include "server/model/quant.h"
 
-static uint64_t blocks_in(uint64_t count, uint64_t block)
+/* The rows from `skip` on of matrix number `index` of a quantized tensor; false: it is not one, or
+ * after an error. */
+static bool slice_push_quant(struct graph_builder *b, const struct quant_slice *s, uint32_t skip,
+                             uint32_t rows)
 {
-    return count / block + (count % block != 0);
-}
-
-/* Scales of experts that lie in one tensor of E4M3, in NAME_scale_inv or NAME_scale: for each
- * expert one, two of its halves, one for each row, or one for each block. */
-static const struct st_tensor *slice_scales(struct graph_builder *b, const struct st_tensor *t,
-                                            struct ek_quant *q)
-{
-    const struct config_quant_params *p = &b->config->quant;
-    char name[160];
-
-    (void)snprintf(name, sizeof(name), "%.140s_scale_inv", t->name);
-    struct st_tensor *s = st_find(b->tensors, name);
-    if (!s) {
-        (void)snprintf(name, sizeof(name), "%.140s_scale", t->name);
-        s = st_find(b->tensors, name);
+    struct ek_quant q;
+    struct ek_weight w = {.cols = s->cols, .dtype = b->graph->dtype};
+    const int r =
+        b->error ? b->error : quant_find_slice(b->tensors, &b->config->quant, s, &q, b->fault);
+    if (r <= 0) {
+        b->error = r;
+        return false;
     }
-    const uint64_t rows = s && s->dims == 3 ? s->shape[1] : 0, cols = rows ? s->shape[2] : 0;
-    if (rows == blocks_in(q->rows, p->block_rows) && cols == blocks_in(q->cols, p->block_cols)) {
-        q->block_rows = p->block_rows;
-        q->block_cols = p->block_cols;
-    } else if (cols == 1 && (rows == 1 || rows == q->rows || (rows == 2 && q->rows % 2 == 0))) {
-        q->block_rows = (uint32_t)(q->rows / rows);
-        q->block_cols = q->cols;
-    } else {
-        s = NULL;
-    }
-    if (s && s->usable && s->shape[0] == t->shape[0]) {
-        s->used = true;
-        return s;
-    }
-    b->error = ek_fault_set(b->fault, t->name,
-                            "%s: tensor '%s' has experts of F8_E4M3, but no scales that fit lie "
-                            "beside it as '%s'; use the files of one model",
-                            st_file_name(b->tensors, t), t->name, name);
-    return NULL;
-}
-
-/* Matrix [rows, cols] number `index` of experts of E4M3, from row `skip` of each. */
-static void slice_push_f8(struct graph_builder *b, const struct st_tensor *t, uint32_t index,
-                          uint32_t skip, uint32_t rows)
-{
-    struct ek_quant q = {.kind = EK_QUANT_F8,
-                         .rows = (uint32_t)t->shape[1],
-                         .cols = (uint32_t)t->shape[2],
-                         .bits = 8,
-                         .zeros.file = UINT32_MAX,
-                         .groups.file = UINT32_MAX};
-    const struct st_tensor *s = slice_scales(b, t, &q);
-    if (!s)
-        return;
-    const uint64_t scales = s->shape[1] * s->shape[2] * (ek_dtype_bits(s->dtype) / 8);
-    q.numbers = (struct ek_quant_range){
-        .file = t->file, .offset_bytes = t->begin + index * t->shape[1] * t->shape[2]};
-    q.scales = (struct ek_quant_range){
-        .file = s->file, .dtype = s->dtype, .offset_bytes = s->begin + index * scales};
-    struct ek_weight w = {.cols = q.cols, .dtype = b->graph->dtype};
-    (void)snprintf(w.name, sizeof(w.name), "%.80s[%u]", t->name, index);
+    (void)snprintf(w.name, sizeof(w.name), "%.80s[%u]", s->name, s->index);
     if (graph_quant_push(b, &q, rows, &w) < 0)
-        return;
+        return false;
     w.part[0].skip = skip;
     graph_keep(b, graph_weight_push(b, &w));
+    return true;
 }
 
 /* Matrix [rows, cols] number `index` of a tensor of three dimensions, from row `skip` of each. */
@@ -147,27 +102,48 @@ uint32_t graph_expert_slices(struct graph_builder *b, const char *suffix,
     int n = snprintf(name, sizeof(name), "%s%s.weight", b->prefix, suffix);
     assert(n > 0 && (size_t)n < sizeof(name));
     (void)snprintf(plain, sizeof(plain), "%s%s", b->prefix, suffix);
+    struct quant_slice slice = {.name = plain,
+                                .count = b->config->experts,
+                                .rows = (uint32_t)s->size[1],
+                                .cols = (uint32_t)s->size[2]};
+    while (slice.index < slice.count && slice_push_quant(b, &slice, skip, rows))
+        slice.index++;
+    if (slice.index > 0)
+        return first;
     if (!b->error && st_find(b->tensors, plain))
         memcpy(name, plain, sizeof(name));
-    const struct st_tensor *is = b->error ? NULL : st_find(b->tensors, name);
-    const bool f8 = is && b->config->quant.method != QUANT_NONE && strcmp(is->type, "F8_E4M3") == 0;
-    const struct st_tensor *t = b->error ? NULL
-                                : f8     ? graph_tensor_any(b, name, s)
-                                         : graph_tensor(b, name, s);
+    const struct st_tensor *t = b->error ? NULL : graph_tensor(b, name, s);
     for (uint32_t e = 0; t && !b->error && e < b->config->experts; e++)
-        (f8 ? slice_push_f8 : slice_push)(b, t, e, skip, rows);
+        slice_push(b, t, e, skip, rows);
     return first;
+}
+
+/* Whether there is a tensor PREFIX NAME with one of the endings that weights have. */
+static bool weight_there(const struct graph_builder *b, const char *name)
+{
+    static const char *const ends[] = {"", ".weight", ".weight_packed", "_packed", ".qweight"};
+    char full[GRAPH_NAME];
+    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
+        int n = snprintf(full, sizeof(full), "%s%s%s", b->prefix, name, ends[i]);
+        assert(n > 0 && (size_t)n < sizeof(full));
+        if (st_find(b->tensors, full))
+            return true;
+    }
+    return false;
 }
 
 bool graph_experts_joined(const struct graph_builder *b, const struct graph_expert_names *names)
 {
-    char name[GRAPH_NAME];
+    return !b->error && names->all_in && weight_there(b, names->all_in);
+}
 
-    if (b->error || !names->all_in)
+bool graph_experts_apart(const struct graph_builder *b, const struct graph_expert_names *names)
+{
+    char first[64];
+    if (b->error || !names->apart)
         return false;
-    int n = snprintf(name, sizeof(name), "%s%s", b->prefix, names->all_in);
-    assert(n > 0 && (size_t)n < sizeof(name));
-    return st_find(b->tensors, name) != NULL;
+    (void)snprintf(first, sizeof(first), "%s.0.up_proj", names->apart);
+    return weight_there(b, first);
 }
 
 static void lane_name(const struct graph_builder *b, const struct graph_lane *l, const char *end,

@@ -62,6 +62,8 @@ uint32_t graph_expert_slices(struct graph_builder *b, const char *suffix,
 uint32_t graph_head_matrices(struct graph_builder *b, const struct graph_head_part *part);
 /* Whether the files have all experts of a layer in one tensor, which need not be so named. */
 bool graph_experts_joined(const struct graph_builder *b, const struct graph_expert_names *names);
+/* Whether they have them as a matrix each, by the names of `apart`. */
+bool graph_experts_apart(const struct graph_builder *b, const struct graph_expert_names *names);
 /* Rows first, first + step, ... of each expert's [all, cols], which lies transposed in one tensor
  * [experts, cols, all], or untransposed in two: NAME_blocks of MXFP4 and NAME_scales. */
 struct graph_lane {

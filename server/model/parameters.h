@@ -178,7 +178,8 @@ struct model_config {
     /* What most families lack: 1, 1, 1, 1 / sqrt(head_dim), none, none, 0. */
     float embed_scale, residual_scale, logits_scale, attention_scale;
     float attention_softcap, logit_softcap, norm_offset;
-    bool parallel; /* where attention and feed-forward may read the same normed input */
+    bool parallel;   /* where attention and feed-forward may read the same normed input */
+    bool post_norms; /* where a family has norms of what each half of a layer adds or not */
     bool norm_centred, norm_bias; /* norms are of the input less its mean; each has a bias */
     uint32_t extra_layers; /* behind the others in the files, for drafts; they are not read */
     bool dtype_given;

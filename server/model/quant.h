@@ -11,6 +11,9 @@
 #include "server/model/safetensors.h"
 
 #define EK_MXFP4_GROUP 32u /* columns of a block */
+#define QUANT_INPUT_GROUP                                                                          \
+    128u /* columns of an input that share a scale, with weights in blocks                         \
+          */
 
 /* Reads quantization_config. A method or format that is not known is named, with those that are. */
 int config_read_quant(const struct model_json *j, struct config_quant_params *ret_quant);
@@ -31,6 +34,15 @@ enum ek_dtype quant_load_form(enum quant_load load, uint32_t cols, bool wide, ui
  * its tensors then marked used; 0 if it is not, -EBADMSG with a fault. */
 int quant_find(const struct st_set *tensors, const struct config_quant_params *p, const char *name,
                uint32_t rows, uint32_t cols, struct ek_quant *ret_quant, struct ek_fault *fault);
+/* The same of one of `count` matrices [rows, cols] that lie in tensors of three dimensions, as
+ * those of all experts of a layer: NAME.weight_packed or NAME_packed, its scales likewise. */
+struct quant_slice {
+    const char *name;
+    uint32_t index, count, rows, cols;
+};
+int quant_find_slice(const struct st_set *tensors, const struct config_quant_params *p,
+                     const struct quant_slice *slice, struct ek_quant *ret_quant,
+                     struct ek_fault *fault);
 /* Whether the checkpoint was made for inputs of this matrix that are rounded to its type, and with
  * which scale: its own, or 0 = each row's. False as well when that scale is missing or no scale. */
 bool quant_rounds_input(const struct st_set *tensors, const struct config_quant_params *p,

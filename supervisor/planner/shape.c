@@ -112,7 +112,8 @@ static uint32_t shared_experts(struct plan_reader *r, const struct plan_shape *s
             return each_number(r, keys[i]);
     if (strcmp(s->family, "afmoe") == 0)
         return 2;
-    return strcmp(s->family, "hunyuan_v1_moe") == 0 || strcmp(s->family, "exaone_moe") == 0;
+    return strcmp(s->family, "hunyuan_v1_moe") == 0 || strcmp(s->family, "exaone_moe") == 0 ||
+           strcmp(s->family, "hy_v3") == 0;
 }
 
 /* Llama 4: plain layers have another width, and every mixture an expert that all tokens share. */
@@ -136,7 +137,8 @@ static void read_experts(struct plan_reader *r, struct plan_shape *s)
     s->experts_used = NUMBER(r, "num_experts_per_tok", "num_experts_per_token", "moe_k");
     if (s->experts_used == 0)
         s->experts_used = each_number(r, "moe_topk");
-    s->expert_intermediate = NUMBER(r, "moe_intermediate_size", "expert_ffn_hidden_size");
+    s->expert_intermediate =
+        NUMBER(r, "moe_intermediate_size", "expert_ffn_hidden_size", "expert_hidden_dim");
     if (s->expert_intermediate == 0)
         s->expert_intermediate = s->intermediate;
     s->shared_intermediate = NUMBER(r, "shared_expert_intermediate_size");
@@ -145,6 +147,8 @@ static void read_experts(struct plan_reader *r, struct plan_shape *s)
     if (strcmp(s->family, "granitemoeshared") == 0)
         s->shared_intermediate = NUMBER(r, "shared_intermediate_size");
     s->dense_layers = NUMBER(r, "first_k_dense_replace");
+    if (strcmp(s->family, "hy_v3") == 0 && !json_object_get(r->j, "first_k_dense_replace"))
+        s->dense_layers = 1;
     if (json_is_array(json_object_get(r->j, "mlp_layer_types")))
         s->dense_layers =
             reader_kinds(json_object_get(r->j, "mlp_layer_types"), "dense", s->layers);
@@ -176,6 +180,8 @@ static uint32_t usual_windows(struct plan_reader *r, const struct plan_shape *s)
         return s->layers - s->layers / 6 - (s->layers % 6 != 0);
     if (strncmp(s->family, "llama4", 6) == 0) /* every fourth sees all */
         return s->layers - s->layers / 4;
+    if (strcmp(s->family, "granite_swa") == 0) /* so, from the first on */
+        return s->layers - s->layers / 4 - (s->layers % 4 != 0);
     if (strcmp(s->family, "exaone4") == 0 || strcmp(s->family, "cohere2") == 0 ||
         strcmp(s->family, "afmoe") == 0) {
         uint32_t every = NUMBER(r, "sliding_window_pattern", "global_attn_every_n_layers");
@@ -194,6 +200,10 @@ static void read_window(struct plan_reader *r, struct plan_shape *s)
     if (!json_object_get(r->j, "sliding_window") && strcmp(s->family, "cohere2") == 0)
         s->window = 4096;
     if (!json_object_get(r->j, "sliding_window") && strcmp(s->family, "afmoe") == 0)
+        s->window = 1024;
+    if (!json_object_get(r->j, "sliding_window") && strcmp(s->family, "granite_swa") == 0)
+        s->window = 128;
+    if (!json_object_get(r->j, "sliding_window") && strcmp(s->family, "mellum") == 0)
         s->window = 1024;
     if (!reader_truth(r->j, "use_sliding_window", true))
         s->window = 0;
@@ -300,7 +310,8 @@ static void read_vectors(struct plan_reader *r, struct plan_shape *s)
                       reader_truth(r->j, "use_bias", ONE_OF(s, "starcoder2"));
     const bool four = ONE_OF(s, "gemma2", "gemma3", "gemma4", "afmoe") ||
                       strcmp(s->family, "glm4") == 0 || strcmp(s->family, "glm4v_text") == 0 ||
-                      strcmp(s->family, "glm_ocr_text") == 0;
+                      strcmp(s->family, "glm_ocr_text") == 0 ||
+                      (ONE_OF(s, "hyperclovax") && reader_truth(r->j, "use_post_norm", true));
     s->norms = four ? 4 : ONE_OF(s, "cohere") ? 1 : 2;
     s->norm_bias = ONE_OF(s, "starcoder2", "stablelm") || strcmp(s->family, "nemotron") == 0;
     if (ONE_OF(s, "stablelm") && reader_truth(r->j, "use_parallel_residual", false))
@@ -308,6 +319,8 @@ static void read_vectors(struct plan_reader *r, struct plan_shape *s)
     s->each_norms = ONE_OF(s, "stablelm") && reader_truth(r->j, "qk_layernorm", false);
     s->head_norms = ONE_OF(s, "qwen3", "gemma3", "gemma4", "exaone", "hunyuan_v1", "hunyuan_vl",
                            "lfm2", "dots1", "apertus", "afmoe") ||
+                    ONE_OF(s, "mellum") ||
+                    (ONE_OF(s, "hy_v3") && reader_truth(r->j, "qk_norm", true)) ||
                     (ONE_OF(s, "glm4_moe") && reader_truth(r->j, "use_qk_norm", false));
     s->wide_norms = ONE_OF(s, "olmo") ||
                     (ONE_OF(s, "minimax_m2") && reader_truth(r->j, "use_qk_norm", true)) ||
@@ -321,9 +334,10 @@ static void read_vectors(struct plan_reader *r, struct plan_shape *s)
     s->forward_bias = reader_truth(r->j, "mlp_bias", false) ||
                       (ONE_OF(s, "ernie4_5") && reader_truth(r->j, "use_bias", false)) ||
                       (ONE_OF(s, "starcoder2") && bias);
-    s->sinks = s->expert_bias = ONE_OF(s, "gpt_oss");
+    s->expert_bias = ONE_OF(s, "gpt_oss");
+    s->sinks = s->expert_bias || ONE_OF(s, "granite_swa");
     s->correction = ONE_OF(s, "deepseek_v3", "kimi", "glm4", "ernie4_5_moe", "nemotron_h", "dots1",
-                           "exaone_moe", "minimax_m2", "solar_open", "afmoe") ||
+                           "exaone_moe", "minimax_m2", "solar_open", "afmoe", "hy_v3") ||
                     (ONE_OF(s, "lfm2_moe") && reader_truth(r->j, "use_expert_bias", true));
     s->shared_gate = ONE_OF(s, "qwen2_moe", "qwen3_next", "qwen3_5_moe");
 }
@@ -344,7 +358,8 @@ static struct usual usual_of(const char *family)
         {"llama4", 128, false},     {"ministral3", 128, false},   {"nemotron_h", 128, false},
         {"qwen3_5", 256, false},    {"qwen3_next", 256, false},   {"qwen3_moe", 0, false},
         {"qwen3_vl_moe", 0, false}, {"qwen3_omni_moe", 0, false}, {"qwen3", 128, false},
-        {"seed_oss", 128, false},   {"smollm3", 0, true},
+        {"seed_oss", 128, false},   {"smollm3", 0, true},         {"hy_v3", 128, false},
+        {"youtu", 0, true},         {"granite_swa", 0, true},     {"mellum", 128, false},
     };
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
         if (strncmp(family, table[i].type, strlen(table[i].type)) == 0)

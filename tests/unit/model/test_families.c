@@ -46,6 +46,56 @@ static struct model_config read_ok(const char *text)
     return c;
 }
 
+#define HY3(more)                                                                                  \
+    OF("HYV3", ", \"num_experts\": 8, \"num_experts_per_tok\": 2, \"expert_hidden_dim\": 24" more)
+
+#define MELLUM(more)                                                                               \
+    OF("Mellum", ", \"num_experts\": 8, \"num_experts_per_tok\": 2, "                              \
+                 "\"moe_intermediate_size\": 24" more)
+
+/* Classes of 2026 that say in keys of their own what others do. */
+static void test_classes_of_2026(void **state)
+{
+    (void)state;
+    struct model_config c = read_ok(HY3(", \"num_nextn_predict_layers\": 1"));
+    assert_true(c.plain[0] && !c.plain[1] && c.extra_layers == 1 && c.qk_norm);
+    assert_true(c.expert_intermediate == 24 && c.shared_intermediate == 24);
+    assert_true(c.routing.normalise && c.routing.scale == 1.0f && c.rope.theta == 11158840);
+    c = read_ok(HY3(", \"first_k_dense_replace\": 2, \"moe_intermediate_size\": 20, "
+                    "\"num_shared_experts\": 2, \"route_norm\": false, \"qk_norm\": false, "
+                    "\"router_scaling_factor\": 2.5"));
+    assert_true(c.plain[0] && c.plain[1] && !c.plain[2] && !c.qk_norm);
+    assert_true(c.expert_intermediate == 20 && c.shared_intermediate == 40);
+    assert_true(!c.routing.normalise && c.routing.scale == 2.5f);
+    c = read_ok(HY3(", \"mlp_layer_types\": [\"sparse\", \"dense\", \"sparse\"]"));
+    assert_true(!c.plain[0] && c.plain[1] && !c.plain[2]);
+
+    c = read_ok(OF("HyperCLOVAX", ", \"logits_scaling\": 0.25"));
+    assert_true(c.logits_scale == 0.25f && c.attention_scale == 0.25f && c.post_norms);
+    c = read_ok(OF("HyperCLOVAX", ", \"attention_multiplier\": 0.5, \"use_post_norm\": false"));
+    assert_true(c.attention_scale == 0.5f && !c.post_norms);
+
+    c = read_ok(OF("GraniteSWA", ", \"layer_rope_theta\": [0, 500, 500]"));
+    assert_true(c.sinks && c.tied && c.window == 128 && c.local_rope);
+    assert_true(!c.windowed[0] && c.windowed[1] && c.windowed[2]);
+    assert_true(c.unrotated[0] && !c.unrotated[1] && c.rope_local.theta == 500);
+    c = read_ok(OF("GraniteSWA", ", \"rope_theta\": 5000, \"layer_types\": [\"sliding_attention\", "
+                                 "\"sliding_attention\", \"full_attention\"]"));
+    assert_true(c.windowed[0] && !c.windowed[2] && !c.local_rope && c.rope.theta == 5000);
+
+    c = read_ok(MELLUM(""));
+    assert_true(c.window == 0 && c.routing.normalise && c.head_dim == 128);
+    assert_true(c.rope.theta == 5e5 && c.rope_local.theta == 1e4);
+    c = read_ok(MELLUM(", \"layer_types\": [\"sliding_attention\", \"full_attention\", "
+                       "\"sliding_attention\"], \"mlp_layer_types\": [\"dense\", \"sparse\", "
+                       "\"sparse\"]"));
+    assert_true(c.window == 1024 && c.windowed[0] && !c.windowed[1] && c.plain[0] && !c.plain[1]);
+
+    c = read_ok(OF("Youtu", ", \"kv_lora_rank\": 32"));
+    assert_true(c.latent.rank == 32 && c.latent.q_rank == 0 && c.neighbours && c.tied);
+    assert_true(c.experts == 0 && c.kv_heads == 1);
+}
+
 /* Numbers for each layer, and what other files say where transformers writes a list. */
 static void test_newer_spellings(void **state)
 {
@@ -212,6 +262,12 @@ static const struct {
      "has 'moe'; supported are dense and sparse"},
     {GLM_LITE(", \"mlp_layer_types\": [\"dense\", 1, \"sparse\"]"), "mlp_layer_types",
      "something that is no text"},
+    {OF("GraniteSWA", ", \"layer_rope_theta\": [0, 500]"), "layer_rope_theta",
+     "each of the 3 layers"},
+    {OF("GraniteSWA", ", \"layer_rope_theta\": [0, 0.5, 1]"), "layer_rope_theta", "from 1 to 1e12"},
+    {OF("GraniteSWA", ", \"layer_rope_theta\": [0, \"a\", 1]"), "layer_rope_theta", "of layer 1"},
+    {OF("GraniteSWA", ", \"layer_rope_theta\": [0, 500, 600]"), "layer_rope_theta",
+     "of one kind 500 and 600"},
     {"{\"architectures\": [\"ArceeForCausalLM\"], " BASE ", \"hidden_act\": \"silu\"}",
      "hidden_act", "must be relu2 for Arcee"},
 };
@@ -233,8 +289,8 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_newer_spellings), cmocka_unit_test(test_side_by_side),
-        cmocka_unit_test(test_text_parts), cmocka_unit_test(test_parts_of_more),
-        cmocka_unit_test(test_refused)};
+        cmocka_unit_test(test_classes_of_2026), cmocka_unit_test(test_newer_spellings),
+        cmocka_unit_test(test_side_by_side),    cmocka_unit_test(test_text_parts),
+        cmocka_unit_test(test_parts_of_more),   cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

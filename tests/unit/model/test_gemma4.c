@@ -1,7 +1,7 @@
 /*
  * Gemma 4's config.json: heads of the two kinds of layers in both spellings, frequencies of a part
- * of a head, which layer's keys and values the last ones read, and values that are refused.
- * Logits are compared in test_goldens.c.
+ * of a head, which layer's keys and values the last ones read, and by whose scales, and values that
+ * are refused. Logits are compared in test_goldens.c.
  */
 #include <errno.h>
 #include <math.h>
@@ -90,6 +90,48 @@ static void test_shared(void **state)
     check_kv(&c, 5, (struct graph_kv){2, 512, 1, true});
 }
 
+/* Numbers of an 8-bit cache are divided by what the layer that writes them says; scales that the
+ * file has for one that reads count for nothing, nor do those of a writer of the other kind. */
+static void test_scales_of_readers(void **state)
+{
+    (void)state;
+    enum { SCALES = 6 };
+    static const char *const names[SCALES] = {
+        "model.layers.1.self_attn.k_scale", "model.layers.1.self_attn.v_scale",
+        "model.layers.2.self_attn.k_scale", "model.layers.2.self_attn.v_scale",
+        "model.layers.4.self_attn.k_scale", "model.layers.5.self_attn.v_scale"};
+    static const float numbers[SCALES] = {0.5f, 0.25f, 3.0f, 5.0f, 7.0f, 9.0f};
+    static const struct {
+        float k, v;
+    } want[6] = {{0, 0}, {0.5f, 0.25f}, {3, 5}, {0.5f, 0.25f}, {3, 5}, {0.5f, 0.25f}};
+    struct st_tensor tensors[SCALES];
+    struct ek_weight_file file = {.data = numbers, .size_bytes = sizeof(numbers)};
+    struct st_set set = {.tensor = tensors, .count = SCALES, .file = &file, .files = 1};
+    struct model_config c = read_ok(GEMMA4(", \"num_kv_shared_layers\": 3"));
+    struct ek_graph g = {.dtype = EK_F32, .kv_f8 = true};
+    struct ek_fault f = {0};
+    struct graph_builder b = {.graph = &g, .tensors = &set, .config = &c, .fault = &f};
+    for (uint32_t i = 0; i < SCALES; i++)
+        tensors[i] = (struct st_tensor){.name = names[i],
+                                        .usable = true,
+                                        .dtype = EK_F32,
+                                        .type = "F32",
+                                        .begin = i * sizeof(float),
+                                        .end = (i + 1) * sizeof(float)};
+    for (uint32_t i = 0; i < c.layers; i++) {
+        graph_prefix(&b, "model.layers.%u.", i);
+        graph_attention(&b, 0, 0, i);
+    }
+    assert_int_equal(b.error, 0);
+    for (uint32_t i = 0; i < c.layers; i++) {
+        assert_true(g.ops[i].u.attention.k_scale == want[i].k);
+        assert_true(g.ops[i].u.attention.v_scale == want[i].v);
+        assert_int_equal(g.ops[i].u.attention.reads, i >= 3);
+        assert_true(i == 0 || tensors[i].used); /* so that none is an unknown tensor */
+    }
+    ek_graph_free(&g);
+}
+
 /* A quarter of the frequencies of a head of 16, as if all of them turned; the others are 0. */
 static void test_proportional(void **state)
 {
@@ -159,6 +201,7 @@ static void test_bad(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_heads), cmocka_unit_test(test_shared),
+                                       cmocka_unit_test(test_scales_of_readers),
                                        cmocka_unit_test(test_proportional),
                                        cmocka_unit_test(test_bad)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -575,7 +575,13 @@ static void test_card(void **state)
                  {"gemma4-input", {0, 0}},
                  {"gemma4-moe", {0, 0}},
                  {"quant-gemma4-gptq", {0, 0}},
-                 {"quant-gemma4-w4a16", {0, 0}}};
+                 {"quant-gemma4-w4a16", {0, 0}},
+                 {"hy-v3", {0, 0}},
+                 {"hyperclovax", {0, 0}},
+                 {"granite-swa", {0, 0}},
+                 {"mellum", {2, 1}},
+                 {"youtu", {0, 0}},
+                 {"quant-moe-w4a16-joined", {0, 0}}};
     const struct ek_backend *card = simulated_cards();
     (void)state;
 
