@@ -234,12 +234,13 @@ int ek_bundle_seal(int fd)
     return fcntl(fd, F_ADD_SEALS, SEALS) < 0 ? -errno : 0;
 }
 
-static bool is_clean(const char *name, size_t len)
+/* A sentence that can be printed. */
+static bool is_clean(const char *text, size_t len)
 {
     for (size_t i = 0; i < len; i++)
-        if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f)
+        if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f)
             return false;
-    return name[len] == '\0';
+    return true;
 }
 
 /* One part, and where the next one begins. False when it is not as ek_bundle_add() writes it. */
@@ -252,7 +253,8 @@ static bool read_part(const struct ek_bundle *b, uint64_t *at, const struct reco
         rec->text_bytes > left - rec->name_bytes - 2)
         return false;
     const char *text = name + rec->name_bytes + 1;
-    if (!is_clean(name, rec->name_bytes) || text[rec->text_bytes] != '\0' ||
+    /* A folder's name may have any byte but this one: names are compared, not printed. */
+    if (strnlen(name, rec->name_bytes + 1) != rec->name_bytes || text[rec->text_bytes] != '\0' ||
         ek_bundle_find(b, name))
         return false;
     if (rec->is_fault && (rec->text_bytes >= FAULT_MOST || !is_clean(text, rec->text_bytes)))

@@ -258,6 +258,7 @@ static void test_faults(void **state)
     } cases[] = {
         {"config.json", "{\n\"a\": }", "config.json: line 2: ", 0},
         {"config.json", "{\"hidden_size\": 1, \"hidden_size\": 2}", "config.json: line 1: dupl", 0},
+        {"config.json", "{\n  \"a\": 1,\r\n\r\n  \"a\": 2\n}\n", "config.json: line 4: dupl", 0},
         {"config.json", "[1]", "config.json: must be a JSON object", 0},
         {"generation_config.json", "", "generation_config.json: line 1: ", 0},
         {"model.safetensors", "short", "model.safetensors: has 5 bytes", 0},
