@@ -56,6 +56,15 @@ int ek_bundle_make(void)
     return fd < 0 ? -errno : fd;
 }
 
+struct ek_bundle_file ek_bundle_which(const struct stat *st)
+{
+    return (struct ek_bundle_file){.device = (uint64_t)st->st_dev,
+                                   .inode = (uint64_t)st->st_ino,
+                                   .size_bytes = (uint64_t)st->st_size,
+                                   .changed_ns = (uint64_t)st->st_mtim.tv_sec * 1000000000u +
+                                                 (uint64_t)st->st_mtim.tv_nsec};
+}
+
 static int reserve_part(struct ek_bundle *b)
 {
     if (b->count < b->room)
@@ -216,9 +225,7 @@ int ek_bundle_keep(struct ek_bundle *b, const struct ek_bundle_read *read, int r
                          read->what, EK_BUNDLE_MOST_BYTES >> 20);
     if (r != -EBADMSG)
         return r == 0 || r == -ENOENT ? r : -ENOMEM; /* of a memfd: there was no page for it */
-    for (char *c = fault->msg; *c; c++)              /* of the file, where the sentence quotes it */
-        if ((unsigned char)*c < 0x20 || *c == 0x7f)
-            *c = ' ';
+    ek_text_clean(fault->msg);                       /* it may quote the file */
     int kept = ek_bundle_add(b, &(struct ek_bundle_part){.name = read->path,
                                                          .text = fault->msg,
                                                          .len = strlen(fault->msg),
