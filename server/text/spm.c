@@ -118,7 +118,7 @@ static int read_piece(struct spm *s, struct pb p)
     if (r < 0)
         return r;
     if (piece.len == 0 || piece.len > 65536 || utf8_valid(piece.at, piece.len) != piece.len ||
-        memchr(piece.at, 0, piece.len) || piece.score != piece.score || piece.kind < PIECE_NORMAL ||
+        memchr(piece.at, 0, piece.len) || !isfinite(piece.score) || piece.kind < PIECE_NORMAL ||
         piece.kind > PIECE_BYTE)
         return ek_fault_set(s->fault, "pieces",
                             TOK_SPM ": piece %u is not a text with a score and a known type",

@@ -12,11 +12,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 #include <jansson.h>
 
 #include "common/buf.h"
+#include "common/bundle.h"
 #include "common/err.h"
 #include "server/text/tokenizer.h"
 #include "server/text/tokparts.h"
@@ -32,6 +34,30 @@ static struct tokenizer *load(const char *dir)
         fail_msg("%s: %s", dir, fault.msg);
     return t;
 }
+
+/* As two processes do: one reads the files and writes a bundle, the other one has that alone. */
+static struct tokenizer *load_apart(const char *dir)
+{
+    struct tokenizer *first = NULL, *t = NULL;
+    struct ek_fault fault = {.msg = ""};
+    struct ek_bundle *b = NULL;
+    int fd = ek_bundle_make();
+    assert_int_equal(ek_bundle_begin(fd, &b), 0);
+    assert_int_equal(tokenizer_load_from(b, dir, &first, &fault), 0);
+    assert_int_equal(ek_bundle_end(b), 0);
+    ek_bundle_free(b);
+    tokenizer_free(first);
+    assert_int_equal(ek_bundle_seal(fd), 0);
+    assert_int_equal(ek_bundle_open(fd, &b), 0);
+    if (tokenizer_load_from(b, dir, &t, &fault) != 0)
+        fail_msg("%s: %s", dir, fault.msg);
+    ek_bundle_free(b);
+    assert_int_equal(close(fd), 0);
+    return t;
+}
+
+static struct tokenizer *(*const sides[])(const char *dir) = {load, load_apart};
+#define SIDES (sizeof(sides) / sizeof(sides[0]))
 
 static void file(const char *path, struct ek_buf *out)
 {
@@ -69,10 +95,12 @@ static void test_cases(void **state)
     {
         char dir[100];
         (void)snprintf(dir, sizeof(dir), FIXTURES "/%s", name);
-        struct tokenizer *t = load(dir);
-        json_array_foreach(cases, i, c) check_case(t, name, c);
-        assert_true(i >= 30);
-        tokenizer_free(t);
+        for (size_t side = 0; side < SIDES; side++) {
+            struct tokenizer *t = sides[side](dir);
+            json_array_foreach(cases, i, c) check_case(t, name, c);
+            assert_true(i >= 30);
+            tokenizer_free(t);
+        }
         groups++;
     }
     assert_int_equal(groups, 7);
@@ -80,12 +108,11 @@ static void test_cases(void **state)
 }
 
 /* What a prompt gets, special tokens in it, and tokens as bytes. */
-static void test_prompts(void **state)
+static void check_prompts(struct tokenizer *(*from)(const char *dir))
 {
-    (void)state;
     struct token_vec v = {0};
     size_t len;
-    struct tokenizer *t = load(FIXTURES "/spm");
+    struct tokenizer *t = from(FIXTURES "/spm");
     assert_int_equal(tokenizer_encode_prompt(t, "</s>[TOOL]", 10, &v), 0);
     assert_int_equal(v.count, 3);
     assert_int_equal(v.at[0], 1); /* <s> */
@@ -96,7 +123,7 @@ static void test_prompts(void **state)
     assert_string_equal(tokenizer_bytes(t, tokenizer_find(t, "\xE2\x96\x81the"), &len), " the");
     tokenizer_free(t);
 
-    t = load(FIXTURES "/tekken");
+    t = from(FIXTURES "/tekken");
     v.count = 0;
     assert_int_equal(tokenizer_encode_prompt(t, "a[INST]", 7, &v), 0);
     assert_int_equal(v.count, 3);
@@ -108,7 +135,7 @@ static void test_prompts(void **state)
     tokenizer_free(t);
 
     /* no token before a prompt; those that are not listed are reserved */
-    t = load(FIXTURES "/tiktoken");
+    t = from(FIXTURES "/tiktoken");
     int32_t bos = tokenizer_find(t, "[BOS]");
     v.count = 0;
     assert_int_equal(tokenizer_encode_prompt(t, "a[EOS]<|im_end|>", 16, &v), 0);
@@ -121,6 +148,13 @@ static void test_prompts(void **state)
     assert_int_equal(tokenizer_count(t), (uint32_t)bos + 256);
     tokenizer_free(t);
     token_vec_done(&v);
+}
+
+static void test_prompts(void **state)
+{
+    (void)state;
+    for (size_t side = 0; side < SIDES; side++)
+        check_prompts(sides[side]);
 }
 
 static int from_spm(const void *data, size_t len, struct tokenizer **ret_tok,
@@ -254,6 +288,118 @@ static void test_refused_tiktoken(void **state)
     json_decref(config);
 }
 
+/* What another process hands back instead of what it should is refused. */
+static void test_refused_form(void **state)
+{
+    (void)state;
+#define FUSE "'decoder': {'type': 'Fuse'}"
+#define ROOT "'root': {'model': {'type': 'BPE', 'vocab': {'a': 0, 'b': 1, 'ab': 2}}, " FUSE "}"
+#define BARE "'root': {'model': {'type': 'BPE'}, " FUSE "}"
+    static const struct {
+        const char *text;
+        bool good;
+    } cases[] = {
+        {"{" ROOT ", 'order': [2]}", true},
+        {"{" ROOT ", 'order': []}", true},
+        {"{" ROOT ", 'scores': [-1, null, 2.5]}", true},
+        {"{" BARE ", 'names': ['a', null, 'b'], 'order': [0, 2]}", true},
+        {"", false},
+        {"[]", false},
+        {"{}", false},
+        {"{" ROOT "}", false},
+        {"{" ROOT ", 'order': [2], 'scores': [1]}", false},
+        {"{" ROOT ", 'order': 2}", false},
+        {"{" ROOT ", 'order': [2, 2]}", false},
+        {"{" ROOT ", 'order': [-1]}", false},
+        {"{" ROOT ", 'order': [1.0]}", false},
+        {"{" ROOT ", 'order': [1048576]}", false},
+        {"{" ROOT ", 'order': [1e999]}", false},
+        {"{" ROOT ", 'scores': ['a']}", false},
+        {"{" ROOT ", 'scores': [NaN]}", false},
+        {"{" ROOT ", 'scores': [-Infinity]}", false},
+        {"{" ROOT ", 'order': [2], 'order': [2]}", false},
+        {"{'root': [], 'order': [2]}", false},
+        {"{" BARE ", 'order': [2]}", false}, /* no vocabulary */
+        {"{" BARE ", 'names': [], 'order': [0]}", false},
+        {"{" BARE ", 'names': {}, 'order': [0]}", false},
+        {"{" BARE ", 'names': ['a', 'a'], 'order': [0]}", false},
+        {"{" BARE ", 'names': [''], 'order': [0]}", false},
+        {"{" BARE ", 'names': [1], 'order': [0]}", false},
+        {"{'root': {'model': {'type': 'BPE'}, 'added_tokens': [{'id': 1, 'content': 'x'}], " FUSE
+         "}, 'names': ['a'], 'order': [0]}",
+         false}, /* above the last id */
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char text[300];
+        struct tokenizer *t = NULL;
+        struct tok_source s = {0};
+        struct ek_fault fault = {.msg = ""};
+        (void)snprintf(text, sizeof(text), "%s", cases[i].text);
+        for (char *p = text; *p; p++)
+            *p = *p == '\'' ? '"' : *p;
+        int r = tok_source_read(TOK_SPM, text, strlen(text), &s, &fault);
+        if (r == 0)
+            r = tok_build_from(&s, NULL, &t, &fault);
+        if (r != (cases[i].good ? 0 : -EBADMSG) || (r < 0 && !fault.msg[0]))
+            fail_msg("case %zu: %d %s", i, r, fault.msg);
+        if (r < 0 && i == sizeof(cases) / sizeof(cases[0]) - 1)
+            assert_non_null(strstr(fault.msg, "above its last id"));
+        tokenizer_free(t);
+        tok_source_done(&s);
+    }
+}
+
+/* Every byte of it changed: refused, or it works and is written the same again. */
+static void test_damaged_form(void **state)
+{
+    (void)state;
+    struct ek_buf model = {0}, form = {0};
+    struct tok_source s = {0};
+    file(FIXTURES "/spm-plain/tokenizer.model", &model);
+    assert_int_equal(tok_from_spm(model.data, model.len, NULL, &s, NULL), 0);
+    assert_int_equal(tok_source_write(&s, &form), 0);
+    tok_source_done(&s);
+    for (size_t i = 0; i < form.len; i += 3) {
+        struct tokenizer *t = NULL;
+        struct ek_fault fault = {.msg = ""};
+        const char was = form.data[i];
+        form.data[i] = "\"0-{,\x7f"[i % 6];
+        int r = tok_source_read(TOK_SPM, form.data, form.len, &s, &fault);
+        if (r == 0)
+            r = tok_build_from(&s, NULL, &t, &fault);
+        if (r != 0 && (r != -EBADMSG || !fault.msg[0]))
+            fail_msg("byte %zu: %d '%s'", i, r, fault.msg);
+        tokenizer_free(t);
+        tok_source_done(&s);
+        form.data[i] = was;
+    }
+    ek_buf_done(&form);
+    ek_buf_done(&model);
+}
+
+static void test_form_without_memory(void **state)
+{
+    (void)state;
+    static const char text[] = "{\"root\":{},\"names\":[\"a\",\"b\"],\"order\":[1,0]}";
+    for (long n = 1;; n++) {
+        struct tok_source s = {0};
+        struct ek_buf out = {0};
+        alloc_fail_at(n);
+        int r = tok_source_read("x", text, strlen(text), &s, NULL);
+        if (r == 0)
+            r = tok_source_write(&s, &out);
+        bool failed = alloc_failed();
+        tok_source_done(&s);
+        ek_buf_done(&out);
+        if (!failed) {
+            assert_int_equal(r, 0);
+            break;
+        }
+        if (r != -ENOMEM && r != -EBADMSG && r != 0) /* jansson's lexer does not tell */
+            fail_msg("allocation %ld: %d", n, r);
+    }
+}
+
 static void test_allocations(void **state)
 {
     (void)state;
@@ -281,7 +427,8 @@ int main(void)
         cmocka_unit_test(test_cases),          cmocka_unit_test(test_prompts),
         cmocka_unit_test(test_damaged_spm),    cmocka_unit_test(test_refused_spm),
         cmocka_unit_test(test_refused_tekken), cmocka_unit_test(test_refused_tiktoken),
-        cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_refused_form),   cmocka_unit_test(test_damaged_form),
+        cmocka_unit_test(test_form_without_memory), cmocka_unit_test(test_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
