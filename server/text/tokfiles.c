@@ -101,7 +101,6 @@ static int load_bytes(struct ek_bundle *b, const char *dir, const char *name, fr
     struct ek_bundle_read read = {.path = path.data,
                                   .what = path.data,
                                   .field = name,
-                                  .is_json = true, /* in the bundle */
                                   .most_bytes = EK_BUNDLE_MOST_BYTES};
     if (!fault)
         fault = &own; /* the bundle keeps it */

@@ -1,13 +1,15 @@
 /*
- * A struct tok_source as JSON, and back. tokfiles.c lets the process that reads a model's files
+ * A struct tok_source as bytes, and back. tokfiles.c lets the process that reads a model's files
  * first write it of a tokenizer.model or a tiktoken.model, so that the server has neither a reader
- * of protocol buffers nor one of base64 lines for bytes of somebody else:
+ * of protocol buffers nor one of base64 lines for bytes of somebody else. One form, numbers as this
+ * machine has them (both sides are one program):
  *
- *     {"root": a tokenizer.json, "names": [by id; null = none], "order": [ids]}
+ *     length, and a tokenizer.json without a vocabulary, in the form of common/jsonform.h
+ *     count, and of each id the length of its name (0 = none) and the name
+ *     which of the two follows (ORDER, SCORES), count, and the ids or the scores
  *
- * or, of a Unigram model, "scores": [by id; null = never chosen] in place of "order". "names" is
- * there when the root has no vocabulary. The reader believes nothing: what is not of this form, or
- * contradicts itself, is refused. Runs once at start.
+ * and nothing behind it. The reader believes nothing: what is not of this form, or contradicts
+ * itself, is refused. Runs once at start.
  */
 #include <errno.h>
 #include <math.h>
@@ -17,171 +19,174 @@
 #include "common/buf.h"
 #include "common/err.h"
 #include "common/json.h"
+#include "common/jsonform.h"
 #include "server/text/tokparts.h"
+#include "server/text/utf8.h"
 
 #define NAME_MOST 131072u /* bytes: 65,536 characters of the byte alphabet */
 
+enum source_list { LIST_ORDER = 1, LIST_SCORES };
+
 /* ---- written ---- */
 
-static void write_names(const struct vocab *v, struct ek_buf *out)
+static void put_number(struct ek_buf *out, uint32_t n)
 {
-    (void)ek_buf_puts(out, ",\n\"names\":[");
-    for (uint32_t id = 0; id < v->ids; id++) {
-        size_t len;
-        const char *s = vocab_at(v, (int32_t)id, &len);
-        (void)ek_buf_puts(out, id ? "," : "");
-        (void)ek_buf_puts(out, s ? "\"" : "null");
-        if (s) {
-            (void)ek_buf_json(out, s, len);
-            (void)ek_buf_puts(out, "\"");
-        }
-    }
-    (void)ek_buf_puts(out, "]");
+    (void)ek_buf_add(out, &n, sizeof(n));
 }
 
-static void write_order(const struct tok_source *s, struct ek_buf *out)
+static int put_root(const json_t *root, struct ek_buf *out)
 {
-    (void)ek_buf_puts(out, ",\n\"order\":[");
-    for (uint32_t i = 0; i < s->orders; i++)
-        (void)ek_buf_printf(out, "%s%u", i ? "," : "", s->order[i]);
-    (void)ek_buf_puts(out, "]");
-}
-
-/* Digits that give the same number again. */
-static void write_scores(const struct tok_source *s, struct ek_buf *out)
-{
-    (void)ek_buf_puts(out, ",\n\"scores\":[");
-    for (uint32_t i = 0; i < s->scores; i++)
-        if (isfinite(s->score[i]))
-            (void)ek_buf_printf(out, "%s%.17g", i ? "," : "", s->score[i]);
-        else
-            (void)ek_buf_puts(out, i ? ",null" : "null");
-    (void)ek_buf_puts(out, "]");
+    struct ek_buf form = {0};
+    char *text = json_dumps(root, JSON_COMPACT);
+    int r = text ? ek_json_form(text, strlen(text), &form) : -ENOMEM;
+    free(text);
+    put_number(out, (uint32_t)form.len);
+    (void)ek_buf_add(out, form.data ? form.data : "", form.len);
+    ek_buf_done(&form);
+    return r;
 }
 
 int tok_source_write(const struct tok_source *s, struct ek_buf *out)
 {
-    char *root = json_dumps(s->root, JSON_COMPACT);
-    if (!root)
-        return -ENOMEM;
-    (void)ek_buf_puts(out, "{\"root\":");
-    (void)ek_buf_puts(out, root);
-    free(root);
-    if (s->content.ids > 0)
-        write_names(&s->content, out);
-    if (s->order)
-        write_order(s, out);
-    if (s->score)
-        write_scores(s, out);
-    (void)ek_buf_puts(out, "}");
-    return ek_buf_ok(out) ? 0 : -ENOMEM;
-}
-
-/* ---- read ---- */
-
-static int source_bad(const char *file, const char *what, struct ek_fault *fault)
-{
-    return ek_fault_set(fault, file,
-                        "%s: the process that read it has not handed back %s; do not use this "
-                        "model until you know why, and report it",
-                        file, what);
-}
-
-static int read_names(const json_t *names, const char *file, struct vocab *v,
-                      struct ek_fault *fault)
-{
-    const size_t ids = json_array_size(names);
-    size_t i;
-    const json_t *name;
-    if (!names)
-        return 0;
-    if (ids == 0 || ids > VOCAB_MOST)
-        return source_bad(file, "the names of its tokens", fault);
-    int r = vocab_init(v, (uint32_t)ids, true);
-    json_array_foreach(names, i, name)
-    {
-        const char *s = json_string_value(name);
-        if (r == 0 && s && *s && json_string_length(name) <= NAME_MOST)
-            r = vocab_put(v, (uint32_t)i, s, json_string_length(name));
-        else if (r == 0 && !json_is_null(name))
-            r = -EEXIST;
+    int r = put_root(s->root, out);
+    put_number(out, s->content.ids);
+    for (uint32_t id = 0; id < s->content.ids; id++) {
+        size_t len = 0;
+        const char *name = vocab_at(&s->content, (int32_t)id, &len);
+        put_number(out, name ? (uint32_t)len : 0);
+        (void)ek_buf_add(out, name ? name : "", name ? len : 0);
     }
-    return r == -EEXIST ? source_bad(file, "a name for each token", fault) : r;
+    put_number(out, s->score ? LIST_SCORES : LIST_ORDER);
+    put_number(out, s->score ? s->scores : s->orders);
+    if (s->score)
+        (void)ek_buf_add(out, s->score, s->scores * sizeof(*s->score));
+    else
+        (void)ek_buf_add(out, s->order, s->orders * sizeof(*s->order));
+    return r < 0 ? r : ek_buf_ok(out) ? 0 : -ENOMEM;
+}
+
+/* ---- read; -EBADMSG is given its sentence at the end ---- */
+
+struct source_rest {
+    const char *at;
+    size_t left;
+};
+
+/* The next `bytes`; NULL when there are fewer. */
+static const char *take_bytes(struct source_rest *in, size_t bytes)
+{
+    const char *at = in->at;
+    if (bytes > in->left)
+        return NULL;
+    in->at += bytes;
+    in->left -= bytes;
+    return at;
+}
+
+static bool take_number(struct source_rest *in, uint32_t *ret_number)
+{
+    const char *at = take_bytes(in, sizeof(*ret_number));
+    if (at)
+        memcpy(ret_number, at, sizeof(*ret_number));
+    return at != NULL;
+}
+
+/* "model.vocab" would be a second list of names. */
+static int read_root(struct source_rest *in, json_t **ret_root)
+{
+    uint32_t bytes;
+    json_error_t e = {0};
+    const char *text = take_number(in, &bytes) ? take_bytes(in, bytes) : NULL;
+    if (!text || !ek_json_has_form(text, bytes))
+        return -EBADMSG;
+    json_t *root = ek_json_parse(text, bytes, JSON_REJECT_DUPLICATES, &e);
+    if (!root && (json_error_code(&e) == json_error_out_of_memory || !e.text[0]))
+        return -ENOMEM;
+    *ret_root = root;
+    return json_is_object(root) && !json_object_get(json_object_get(root, "model"), "vocab")
+               ? 0
+               : -EBADMSG;
+}
+
+static int read_names(struct source_rest *in, struct vocab *v)
+{
+    uint32_t ids;
+    if (!take_number(in, &ids) || ids == 0 || ids > VOCAB_MOST || ids > in->left / 4)
+        return -EBADMSG;
+    int r = vocab_init(v, ids, true);
+    for (uint32_t id = 0; r == 0 && id < ids; id++) {
+        uint32_t len;
+        const char *name = take_number(in, &len) ? take_bytes(in, len) : NULL;
+        if (!name || len > NAME_MOST || utf8_valid(name, len) != len || memchr(name, 0, len))
+            r = -EBADMSG;
+        else if (len > 0)
+            r = vocab_put(v, id, name, len);
+    }
+    return r == -EEXIST ? -EBADMSG : r;
 }
 
 /* Each id once. */
-static int read_order(const json_t *order, const char *file, struct tok_source *s,
-                      struct ek_fault *fault)
+static int read_order(const char *at, uint32_t count, uint32_t ids, struct tok_source *s)
 {
-    const size_t count = json_array_size(order);
-    size_t i;
-    const json_t *id;
-    if (count > VOCAB_MOST)
-        return source_bad(file, "an order of its tokens", fault);
-    uint8_t *seen = calloc(VOCAB_MOST, 1);
+    uint8_t *seen = calloc(ids, 1);
     s->order = malloc((count ? count : 1) * sizeof(*s->order));
     int r = seen && s->order ? 0 : -ENOMEM;
-    json_array_foreach(order, i, id)
-    {
-        const json_int_t n = json_is_integer(id) ? json_integer_value(id) : -1;
-        if (r < 0)
-            break;
-        if (n < 0 || n >= VOCAB_MOST || seen[n]) {
-            r = source_bad(file, "an order of its tokens", fault);
-            break;
-        }
-        seen[n] = 1;
-        s->order[s->orders++] = (uint32_t)n;
+    for (uint32_t i = 0; r == 0 && i < count; i++) {
+        uint32_t id;
+        memcpy(&id, at + i * sizeof(id), sizeof(id));
+        if (id >= ids || seen[id])
+            r = -EBADMSG;
+        else
+            seen[id] = 1;
+        s->order[i] = id;
     }
+    s->orders = count;
     free(seen);
     return r;
 }
 
-static int read_scores(const json_t *scores, const char *file, struct tok_source *s,
-                       struct ek_fault *fault)
+static int read_scores(const char *at, uint32_t count, struct tok_source *s)
 {
-    const size_t count = json_array_size(scores);
-    size_t i;
-    const json_t *score;
-    if (count > VOCAB_MOST)
-        return source_bad(file, "scores of its tokens", fault);
     s->score = malloc((count ? count : 1) * sizeof(*s->score));
     if (!s->score)
         return -ENOMEM;
-    json_array_foreach(scores, i, score)
-    {
-        if (!json_is_number(score) && !json_is_null(score))
-            return source_bad(file, "scores of its tokens", fault);
-        s->score[s->scores++] = json_is_null(score) ? -HUGE_VAL : json_number_value(score);
-    }
+    memcpy(s->score, at, count * sizeof(*s->score));
+    s->scores = count;
+    for (uint32_t i = 0; i < count; i++)
+        if (!(s->score[i] < HUGE_VAL)) /* -HUGE_VAL: never chosen */
+            return -EBADMSG;
     return 0;
 }
 
-static int read_source(json_t *all, const char *file, struct tok_source *s, struct ek_fault *fault)
+static int read_source(struct source_rest *in, struct tok_source *s)
 {
-    json_t *root = json_object_get(all, "root");
-    const json_t *names = json_object_get(all, "names"), *order = json_object_get(all, "order"),
-                 *scores = json_object_get(all, "scores");
-    if (!json_is_object(root) || (names && !json_is_array(names)) ||
-        json_is_array(order) == json_is_array(scores))
-        return source_bad(file, "a tokenizer", fault);
-    s->root = json_incref(root);
-    int r = read_names(names, file, &s->content, fault);
+    uint32_t which, count;
+    int r = read_root(in, &s->root);
     if (r == 0)
-        r = order ? read_order(order, file, s, fault) : read_scores(scores, file, s, fault);
-    return r;
+        r = read_names(in, &s->content);
+    if (r < 0)
+        return r;
+    if (!take_number(in, &which) || !take_number(in, &count) || count > s->content.ids)
+        return -EBADMSG;
+    const size_t size = which == LIST_SCORES ? sizeof(*s->score) : sizeof(*s->order);
+    const char *at = take_bytes(in, count * size);
+    if (!at || in->left > 0 || (which != LIST_ORDER && which != LIST_SCORES))
+        return -EBADMSG;
+    return which == LIST_SCORES ? read_scores(at, count, s)
+                                : read_order(at, count, s->content.ids, s);
 }
 
 int tok_source_read(const char *file, const char *text, size_t len, struct tok_source *ret_source,
                     struct ek_fault *fault)
 {
+    struct source_rest in = {text, len};
     struct tok_source s = {0};
-    json_error_t e = {0};
-    json_t *all = ek_json_parse(text, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
-    if (!all && (json_error_code(&e) == json_error_out_of_memory || !e.text[0]))
-        return -ENOMEM;
-    int r = read_source(all, file, &s, fault);
-    json_decref(all);
+    int r = read_source(&in, &s);
+    if (r == -EBADMSG)
+        r = ek_fault_set(fault, file,
+                         "%s: the process that read it has not handed back what it should have: do "
+                         "not use this model until you know why, and report it",
+                         file);
     if (r < 0)
         tok_source_done(&s);
     else
