@@ -83,10 +83,8 @@ static int compare_list(struct stack *s, struct ek_fault *fault)
         return 0;
     http_progress(s->http, "verifying checksums", 0, 0);
     (void)sd_notify(0, "STATUS=Verifying checksums");
-    const struct checksum_of of = {.dir = s->model->dir,
-                                   .model = s->model,
-                                   .weights = s->check.model,
-                                   .texts = s->check.text};
+    const struct checksum_of of = {
+        .dir = s->model->dir, .model = s->model, .weights = s->check.model, .texts = s->check.text};
     int r = checksum_verify(&of, strcmp(list, "auto") == 0 ? NULL : list, &files, &bytes, fault);
     if (r == 0 && files > 0)
         ek_log(EK_LOG_INFO, "Verified the checksums of %u files, %.1f MB, in %.1f s", files,

@@ -139,12 +139,13 @@ static bool is_other(const struct ek_bundle *b, const char *path, const struct e
     return p && !p->is_fault && memcmp(&p->file, file, sizeof(*file)) != 0;
 }
 
-static int map_other(const struct checksum_of *of, const char *name, struct ek_weight_file *ret_file,
-                     struct ek_fault *fault)
+static int map_other(const struct checksum_of *of, const char *name,
+                     struct ek_weight_file *ret_file, struct ek_fault *fault)
 {
     struct ek_bundle_file which;
     char path[PATH_MAX];
-    int r = model_file_map(of->dir, name, ret_file, &which, fault); /* says if the path is too long */
+    int r =
+        model_file_map(of->dir, name, ret_file, &which, fault); /* says if the path is too long */
     if (r < 0)
         return r;
     (void)snprintf(path, sizeof(path), "%s/%s", of->dir, name);

@@ -36,11 +36,11 @@ void checksum_done(struct checksum_list *list); /* a zeroed one is fine */
  * is an empty list. -EBADMSG with a fault, -ENOMEM. */
 int checksum_read(struct ek_bundle *b, const char *dir, const char *path,
                   struct checksum_list *ret_list, struct ek_fault *fault);
-/* What the list is compared with: weights as they were mapped, whatever lies at their names now, and
- * of what was read before into a bundle the same file. */
+/* What the list is compared with: weights as they were mapped, whatever lies at their names now,
+ * and of what was read before into a bundle the same file. */
 struct checksum_of {
     const char *dir;
-    const struct model *model;       /* its weights are mapped; NULL = none is read */
+    const struct model *model;         /* its weights are mapped; NULL = none is read */
     struct ek_bundle *weights, *texts; /* NULL = what is in the directory is read later */
 };
 

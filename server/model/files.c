@@ -1,8 +1,8 @@
 /*
  * Reading and mapping the files of a model directory.
  *
- * A weight file that shrinks while it is mapped raises SIGBUS when the lost part is read (sigbus.h);
- * the mapping lives only until the backend has loaded them.
+ * A weight file that shrinks while it is mapped raises SIGBUS when the lost part is read
+ * (sigbus.h); the mapping lives only until the backend has loaded them.
  */
 #include "server/model/files.h"
 

@@ -81,7 +81,7 @@ static void on_bus(int number, siginfo_t *info, void *context)
     }
     struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
     ssize_t n = 0;
-    if (watch.why[0] && poll(&out, 1, LAST_WORD_MS) == 1) /* a pipe that nobody reads holds it not */
+    if (watch.why[0] && poll(&out, 1, LAST_WORD_MS) == 1) /* not where nobody reads */
         n = write(STDERR_FILENO, watch.why, strlen(watch.why));
     (void)n; /* nothing else can be done */
     _exit(watch.code);

@@ -98,10 +98,8 @@ static int load_bytes(struct ek_bundle *b, const char *dir, const char *name, fr
     struct ek_fault own = {0};
     struct ek_buf path = {0};
     int r = ek_buf_printf(&path, "%s/%s", dir, name);
-    struct ek_bundle_read read = {.path = path.data,
-                                  .what = path.data,
-                                  .field = name,
-                                  .most_bytes = EK_BUNDLE_MOST_BYTES};
+    struct ek_bundle_read read = {
+        .path = path.data, .what = path.data, .field = name, .most_bytes = EK_BUNDLE_MOST_BYTES};
     if (!fault)
         fault = &own; /* the bundle keeps it */
     if (r == 0)

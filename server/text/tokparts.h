@@ -60,8 +60,8 @@ struct tok_source {
     uint32_t orders, scores;
 };
 void tok_source_done(struct tok_source *s);
-/* As bytes, and back (toksource.c); it has a content. -ENOMEM; reading -EBADMSG with a fault on `file`. What a reader
- * of other files made comes back the same. */
+/* As bytes, and back (toksource.c); it has a content. -ENOMEM; reading -EBADMSG with a fault on
+ * `file`. What a reader of other files made comes back the same. */
 int tok_source_write(const struct tok_source *s, struct ek_buf *out);
 int tok_source_read(const char *file, const char *text, size_t len, struct tok_source *ret_source,
                     struct ek_fault *fault);

@@ -103,8 +103,7 @@ static void test_verify(void **state)
     (void)snprintf(path, sizeof(path), "%s/other", m.dir);
     assert_int_equal(checksum_verify(&of, path, &files, &bytes, &f), 0);
     assert_int_equal(files, 1);
-    assert_int_equal(checksum_verify(&of, "/nonexistent/list", &files, &bytes, &f),
-                     -EBADMSG);
+    assert_int_equal(checksum_verify(&of, "/nonexistent/list", &files, &bytes, &f), -EBADMSG);
     assert_non_null(strstr(f.msg, "list: there is no such file"));
     make_done(&m);
 }
@@ -138,8 +137,9 @@ static void test_the_files_that_were_read(void **state)
     struct model model = {.files = {.file = &mapped, .count = 1}, .file_name = name};
     const struct checksum_of of = {.dir = m.dir, .model = &model, .texts = b};
 
-    make_text(&m, CHECKSUM_FILE, "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
-                                 "  extra.json\n");
+    make_text(&m, CHECKSUM_FILE,
+              "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
+              "  extra.json\n");
     assert_int_equal(checksum_verify(&of, NULL, &files, &bytes, &f), -EBADMSG);
     assert_non_null(strstr(f.msg, "weights.bin: is not on the list"));
 

@@ -101,7 +101,8 @@ static void reads_what_is_cut(const void *ctx, int fd)
     int file = mkstemp(path);
     (void)ctx;
     check_stage(fd, "config.json");
-    if (file < 0 || ftruncate(file, 65536) < 0 || model_file_map("/tmp", path + 5, &f, NULL, NULL) < 0)
+    if (file < 0 || ftruncate(file, 65536) < 0 ||
+        model_file_map("/tmp", path + 5, &f, NULL, NULL) < 0)
         _exit(1);
     (void)unlink(path);
     (void)sigbus_watch(NULL, CHECK_CUT_SHORT);

@@ -455,11 +455,16 @@ static void test_allocations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cases),          cmocka_unit_test(test_prompts),
-        cmocka_unit_test(test_damaged_spm),    cmocka_unit_test(test_refused_spm),
-        cmocka_unit_test(test_refused_tekken), cmocka_unit_test(test_refused_tiktoken),
-        cmocka_unit_test(test_refused_form),   cmocka_unit_test(test_damaged_form),
-        cmocka_unit_test(test_form_without_memory), cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_cases),
+        cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_damaged_spm),
+        cmocka_unit_test(test_refused_spm),
+        cmocka_unit_test(test_refused_tekken),
+        cmocka_unit_test(test_refused_tiktoken),
+        cmocka_unit_test(test_refused_form),
+        cmocka_unit_test(test_damaged_form),
+        cmocka_unit_test(test_form_without_memory),
+        cmocka_unit_test(test_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
