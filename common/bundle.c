@@ -56,6 +56,15 @@ int ek_bundle_make(void)
     return fd < 0 ? -errno : fd;
 }
 
+struct ek_bundle_file ek_bundle_which(const struct stat *st)
+{
+    return (struct ek_bundle_file){.device = (uint64_t)st->st_dev,
+                                   .inode = (uint64_t)st->st_ino,
+                                   .size_bytes = (uint64_t)st->st_size,
+                                   .changed_ns = (uint64_t)st->st_mtim.tv_sec * 1000000000u +
+                                                 (uint64_t)st->st_mtim.tv_nsec};
+}
+
 static int reserve_part(struct ek_bundle *b)
 {
     if (b->count < b->room)
@@ -216,9 +225,7 @@ int ek_bundle_keep(struct ek_bundle *b, const struct ek_bundle_read *read, int r
                          read->what, EK_BUNDLE_MOST_BYTES >> 20);
     if (r != -EBADMSG)
         return r == 0 || r == -ENOENT ? r : -ENOMEM; /* of a memfd: there was no page for it */
-    for (char *c = fault->msg; *c; c++)              /* of the file, where the sentence quotes it */
-        if ((unsigned char)*c < 0x20 || *c == 0x7f)
-            *c = ' ';
+    ek_text_clean(fault->msg);                       /* it may quote the file */
     int kept = ek_bundle_add(b, &(struct ek_bundle_part){.name = read->path,
                                                          .text = fault->msg,
                                                          .len = strlen(fault->msg),
@@ -234,12 +241,13 @@ int ek_bundle_seal(int fd)
     return fcntl(fd, F_ADD_SEALS, SEALS) < 0 ? -errno : 0;
 }
 
-static bool is_clean(const char *name, size_t len)
+/* A sentence that can be printed. */
+static bool is_clean(const char *text, size_t len)
 {
     for (size_t i = 0; i < len; i++)
-        if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f)
+        if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f)
             return false;
-    return name[len] == '\0';
+    return true;
 }
 
 /* One part, and where the next one begins. False when it is not as ek_bundle_add() writes it. */
@@ -252,7 +260,8 @@ static bool read_part(const struct ek_bundle *b, uint64_t *at, const struct reco
         rec->text_bytes > left - rec->name_bytes - 2)
         return false;
     const char *text = name + rec->name_bytes + 1;
-    if (!is_clean(name, rec->name_bytes) || text[rec->text_bytes] != '\0' ||
+    /* A folder's name may have any byte but this one: names are compared, not printed. */
+    if (strnlen(name, rec->name_bytes + 1) != rec->name_bytes || text[rec->text_bytes] != '\0' ||
         ek_bundle_find(b, name))
         return false;
     if (rec->is_fault && (rec->text_bytes >= FAULT_MOST || !is_clean(text, rec->text_bytes)))

@@ -1,9 +1,9 @@
 /*
  * Files of somebody else, as the process that parsed them first hands them to another one: names
  * and contents in a memfd. JSON is not handed on as it was but in one form (common/jsonform.h);
- * other texts come as they are. The one side writes, reads what it wrote, and ends; the other side
- * seals the memfd, so that nobody can change it any more, checks every length in it and that JSON
- * has its form, and opens none of the files.
+ * other texts come as they are, or as their reader has put them. The one side writes, reads what it
+ * wrote, and ends; the other side seals the memfd, so that nobody can change it any more, checks
+ * every length in it and that JSON has its form, and opens none of the files.
  *
  * A file that could not be read, or was no JSON, is there with the sentence that says so; one that
  * is not there was not there.
@@ -19,15 +19,17 @@
 struct ek_buf;
 struct ek_bundle;
 struct ek_fault;
+struct stat;
 
 #define EK_BUNDLE_MOST_BYTES  (1ull << 30)
 #define EK_BUNDLE_MOST_PARTS  4096u
 #define EK_BUNDLE_FAULT_BYTES (1u << 21) /* room for faults when the rest is full */
 
-/* A file that stays where it is and is opened by both sides: whether they opened the same. */
+/* Which file it was that was read: for one that is opened once more, whether it is the same. */
 struct ek_bundle_file {
     uint64_t device, inode, size_bytes, changed_ns;
 };
+struct ek_bundle_file ek_bundle_which(const struct stat *st);
 
 struct ek_bundle_part {
     const char *name; /* of the file, with its folder */

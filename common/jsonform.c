@@ -38,10 +38,13 @@ static char form_next(const struct form *f)
     return f->at < f->len ? f->text[f->at] : '\0';
 }
 
+/* Past blanks; ends of lines stay. What they become is not looked at here: a buffer without memory
+ * takes nothing more, and a comparison that failed is not the same to the end. */
 static char form_skip_blanks(struct form *f)
 {
-    while (f->at < f->len && strchr(" \t\r\n", f->text[f->at]) && f->text[f->at])
-        f->at++;
+    for (; f->at < f->len && strchr(" \t\r\n", f->text[f->at]) && f->text[f->at]; f->at++)
+        if (f->text[f->at] == '\n')
+            (void)form_put(f, "\n", 1);
     return form_next(f);
 }
 
@@ -279,7 +282,7 @@ static int form_text(struct form *f)
     }
     if (r == 0 && (form_skip_blanks(f), f->at < f->len))
         r = -EBADMSG;
-    return r;
+    return r == 0 && f->out && !ek_buf_ok(f->out) ? -ENOMEM : r;
 }
 
 int ek_json_form(const char *text, size_t len, struct ek_buf *out)

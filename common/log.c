@@ -23,6 +23,7 @@
 #define SD_JOURNAL_SUPPRESS_LOCATION
 #include <systemd/sd-journal.h>
 
+#include "common/buf.h"
 #include "common/spool.h"
 
 #define MOST_FIELDS  16
@@ -205,15 +206,6 @@ static void emit(enum ek_log_level level, const char *id, const char *const *fie
     (void)ek_spool_push(g_log.spool, part, head.fields + 2, level <= EK_LOG_WARNING); /* counted */
 }
 
-/* Control characters would let a peer forge lines. */
-static void clean(char *line)
-{
-    for (; *line; line++) {
-        if ((unsigned char)*line < 0x20 || *line == 0x7F)
-            *line = ' ';
-    }
-}
-
 __attribute__((format(printf, 4, 0))) static void write_line(enum ek_log_level level,
                                                              const char *id,
                                                              const char *const *fields,
@@ -223,7 +215,7 @@ __attribute__((format(printf, 4, 0))) static void write_line(enum ek_log_level l
     if (level > g_log.most)
         return;
     (void)vsnprintf(line, sizeof(line), fmt, ap); /* a longer line is cut */
-    clean(line);
+    ek_text_clean(line);
     emit(level, id, fields, line);
 }
 

@@ -143,7 +143,9 @@ int ek_sandbox_alone(void)
 #define X32_BIT 0x40000000u /* of the other numbers that x86-64 takes */
 
 #define CALL(name) (SYS_##name)
-/* Calls that a server never needs once it serves, for one whose driver's calls are not known. */
+/* Calls that a server never needs once it serves, for one whose driver's calls are not known. What
+ * CUDA's libraries, NCCL or Open MPI (with hwloc and UCX) may take is not here: System V memory,
+ * move_pages, inotify, asynchronous reads, links and owners of files. */
 static const unsigned refused[] = {
     /* programs and processes */
     CALL(execve),
@@ -186,6 +188,17 @@ static const unsigned refused[] = {
     443, /* quotactl_fd */
     467, /* open_tree_attr */
     CALL(fanotify_init),
+    CALL(fanotify_mark),
+    457, /* statmount */
+    458, /* listmount */
+    CALL(setxattr),
+    CALL(lsetxattr),
+    CALL(fsetxattr),
+    463, /* setxattrat */
+    CALL(removexattr),
+    CALL(lremovexattr),
+    CALL(fremovexattr),
+    466, /* removexattrat */
     CALL(swapon),
     CALL(swapoff),
     CALL(acct),
@@ -207,6 +220,14 @@ static const unsigned refused[] = {
     CALL(bpf),
     CALL(perf_event_open),
     CALL(userfaultfd),
+    CALL(remap_file_pages),
+    447, /* memfd_secret */
+    459, /* lsm_get_self_attr */
+    460, /* lsm_set_self_attr */
+    461, /* lsm_list_modules */
+    CALL(mq_open),
+    CALL(mq_unlink),
+    CALL(lookup_dcookie),
     425, /* io_uring_setup */
     426, /* io_uring_enter */
     427, /* io_uring_register */

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/err.h"
 #include "common/log.h"
 #include "common/memplan.h"
 #include "kernels/apart_memory.h"
@@ -192,6 +193,8 @@ static int start(struct lead *l, const struct patience *p, struct ek_fault *faul
     char why[160];
     say_end(m->status, why, sizeof(why));
     ek_fault_write(fault, "engine-process", "The engine could not be loaded: %s", why);
+    if (WIFEXITED(m->status) && WEXITSTATUS(m->status) == EK_EXIT_CONFIG)
+        return -EBADMSG; /* of a weight file that was cut short meanwhile it has said so itself */
     return was_killed(m->status) ? -ENOMEM : EK_EDEVICE;
 }
 

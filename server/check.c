@@ -26,6 +26,7 @@
 #include "server/model/find.h"
 #include "server/model/model.h"
 #include "server/model/sentence.h"
+#include "server/model/sigbus.h"
 #include "server/named.h"
 #include "server/options.h"
 #include "server/text/chat.h"
@@ -157,6 +158,11 @@ int check_wait(struct check *c, const char *model, struct ek_fault *fault)
         (void)snprintf(how, sizeof(how), "ended with signal %d", WTERMSIG(status));
     else if (WEXITSTATUS(status) == NO_MEMORY)
         (void)snprintf(how, sizeof(how), "took too much memory");
+    else if (WEXITSTATUS(status) == CHECK_CUT_SHORT)
+        return ek_fault_set(fault, "model",
+                            "a weight file of %s was cut short while it was read; download the "
+                            "model again and start when it is complete",
+                            model);
     else
         return 0;
     return ek_fault_set(fault, "model",
@@ -194,6 +200,7 @@ static void parse_model(const void *ctx, int fd)
     struct tokenizer *tok = NULL;
     struct chat *chat = NULL;
     keep_only((int[]){fd, k->c->model_fd, k->c->text_fd}, 3);
+    (void)sigbus_watch(NULL, CHECK_CUT_SHORT);
     confine_check(k->o, dir);
     check_stage(fd, "config.json and the headers of the safetensors files");
     int r = ek_bundle_begin(k->c->model_fd, &model);

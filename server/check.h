@@ -31,6 +31,8 @@ struct check_limits {
     uint32_t cpu_s, wall_s;
 };
 
+#define CHECK_CUT_SHORT 4 /* exit code of a child that read beyond the end of a mapped file */
+
 /* Says what is parsed from now on: a constant of at most 100 bytes. */
 void check_stage(int fd, const char *what);
 /* Starts the child, which calls parse(ctx, fd) and ends. While the process has one thread. 0 or a

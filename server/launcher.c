@@ -25,9 +25,9 @@
 #include "server/confine.h"
 #include "server/model/find.h"
 #include "server/model/model.h"
+#include "server/model/sigbus.h"
 #include "server/named.h"
 #include "server/options.h"
-#include "server/sigbus.h"
 
 #define OWN_FD       3 /* what it has besides the standard ones: socket, cgroup, the model's bundle */
 #define KEPT_FDS     3
@@ -110,13 +110,13 @@ static int load(const struct launching *l, const struct ek_backend **ret_b,
 
     int r = find(l, order, &open.each, dir, sizeof(dir), fault);
     if (r == 0)
+        r = sigbus_watch(dir, EK_EXIT_CONFIG);
+    if (r == 0)
         b = ek_apart_inner(&open);
     if (r == 0)
         r = read_model(l, dir, b, &model, fault);
     if (r == 0)
         r = b->open(&open, &d, fault);
-    if (r == 0)
-        r = sigbus_watch(&model->files, model->dir);
     if (r < 0)
         return r;
     const struct ek_plan_request q = {.graph = &model->graph,
@@ -125,10 +125,10 @@ static int load(const struct launching *l, const struct ek_backend **ret_b,
                                       .block_size = order->block_size,
                                       .offload_bytes = order->offload_bytes};
     r = b->load(d, &q, &model->files, ek_apart_progress, m, fault);
-    sigbus_done();
     if (r < 0)
         return r;
     model_close_files(model);
+    sigbus_done();
     *ret_b = b;
     *ret_device = d;
     *ret_model = model;

@@ -28,6 +28,7 @@
 #include "server/instance.h"
 #include "server/listening.h"
 #include "server/model/model.h"
+#include "server/model/sigbus.h"
 #include "server/net/http.h"
 #include "server/nodes.h"
 #include "server/prefix_file.h"
@@ -461,6 +462,7 @@ int main(int argc, char **argv)
     s.stack.o = &s.o;
     if (s.o.dry_run) /* its caller may end it with a signal */
         (void)hold_signals(SIG_UNBLOCK, &set);
+    (void)sigbus_watch(s.o.model, EK_EXIT_CONFIG); /* until the model's files are closed */
     code = !s.o.dry_run ? main_run(&s) : options_follows(&s.o) ? EK_EXIT_OK : print_plan(&s.stack);
 out:
     options_done(&s.o);

@@ -14,9 +14,9 @@
 #include "common/err.h"
 #include "common/log.h"
 #include "server/model/model.h"
+#include "server/model/sigbus.h"
 #include "server/options.h"
 #include "server/private_net.h"
-#include "server/sigbus.h"
 #include "server/stack.h"
 
 static const char *type_name(enum ek_dtype t)
@@ -164,16 +164,14 @@ static void on_loading(void *ctx, const struct ek_load_order *order)
     struct stack *s = ctx;
 
     model_serve(s->model, order->max_model_len);
-    if (sigbus_watch(&s->model->files, s->model->dir) < 0)
-        ek_log(EK_LOG_WARNING, "Files of the model that become shorter will not be explained");
 }
 
 static void on_ready(void *ctx, uint32_t blocks)
 {
     struct stack *s = ctx;
 
-    sigbus_done();
     model_close_files(s->model);
+    sigbus_done();
     ek_log(EK_LOG_NOTICE, "Following node 0 with ranks %u to %u, %u blocks", s->open.first,
            s->open.first + s->open.local - 1, blocks - 1);
 }

@@ -33,6 +33,7 @@ int print_plan(struct stack *t)
     struct ek_buf text = {0};
     int code = EK_EXIT_INTERNAL;
     if (start_plan(t, &code, &f) < 0) {
+        ek_text_clean(f.msg);
         (void)fprintf(stderr, "evenkeel-server: %s\n", f.msg);
         if (code == EK_EXIT_NO_FIT && rank_table_write(t, false, &text) == 0 && text.data)
             (void)fputs(text.data, stderr); /* whose need that is */

@@ -221,7 +221,6 @@ static int start_texts(struct stack *s, struct ek_fault *fault)
         r = scores_find(s->o, s->check.model, s->tok, s->model, fault);
     if (r == 0 && s->o->enable_tokenizer_info_endpoint)
         r = tokinfo_write(s->check.text, dir, s->chat, &s->tokenizer_info, fault);
-    check_done_texts(&s->check);
     if (r == 0)
         r = answer_parsers_choose(s, fault);
     if (r == 0 && s->o->responses_store_bytes)
@@ -277,7 +276,6 @@ int start_follower(struct stack *s, int *ret_exit, struct ek_fault *fault)
     if (r == 0) {
         what = "the model";
         r = open_model(s, fault);
-        check_done_texts(&s->check); /* node 0 has them */
     }
     if (r == 0)
         r = start_verify(s, fault);

@@ -28,12 +28,12 @@
 #include "server/kvpub.h"
 #include "server/model/checksum.h"
 #include "server/model/model.h"
+#include "server/model/sigbus.h"
 #include "server/named.h"
 #include "server/net/losses.h"
 #include "server/options.h"
 #include "server/prefix_file.h"
 #include "server/scores.h"
-#include "server/sigbus.h"
 #include "server/sizing.h"
 
 /* The memory that the CPU backend computes in is the host's: no device of anybody ran out. */
@@ -74,7 +74,7 @@ static void load_progress(void *ctx, uint64_t done, uint64_t total)
     s->percent = percent;
 }
 
-int start_verify(struct stack *s, struct ek_fault *fault)
+static int compare_list(struct stack *s, struct ek_fault *fault)
 {
     const char *list = s->o->weights_checksums;
     uint32_t files = 0;
@@ -83,11 +83,19 @@ int start_verify(struct stack *s, struct ek_fault *fault)
         return 0;
     http_progress(s->http, "verifying checksums", 0, 0);
     (void)sd_notify(0, "STATUS=Verifying checksums");
-    int r = checksum_verify(s->check.model, s->model->dir, strcmp(list, "auto") == 0 ? NULL : list,
-                            &files, &bytes, fault);
+    const struct checksum_of of = {
+        .dir = s->model->dir, .model = s->model, .weights = s->check.model, .texts = s->check.text};
+    int r = checksum_verify(&of, strcmp(list, "auto") == 0 ? NULL : list, &files, &bytes, fault);
     if (r == 0 && files > 0)
         ek_log(EK_LOG_INFO, "Verified the checksums of %u files, %.1f MB, in %.1f s", files,
                (double)bytes / 1e6, (double)(ek_now_us() - start) / 1e6);
+    return r;
+}
+
+int start_verify(struct stack *s, struct ek_fault *fault)
+{
+    int r = compare_list(s, fault);
+    check_done_texts(&s->check); /* they were read, and compared if there is a list */
     return r;
 }
 
@@ -104,11 +112,7 @@ static int load_device(struct stack *s, struct ek_fault *fault)
     s->launcher.apart.stamp = named_stamp(s->model->dir);
     int r = s->backend->open(&s->open, &s->device, fault);
     if (r == 0)
-        r = sigbus_watch(&s->model->files, s->model->dir);
-    if (r == 0) {
         r = s->backend->load(s->device, &q, &s->model->files, load_progress, s, fault);
-        sigbus_done();
-    }
     if (r == 0) {
         http_progress(s->http, "reserving the KV pool", 0, 0);
         r = s->backend->kv_open(s->device, &kv);
@@ -116,6 +120,7 @@ static int load_device(struct stack *s, struct ek_fault *fault)
     if (r == 0) {
         prefix_file_note_model(s);
         model_close_files(s->model);
+        sigbus_done();
         check_done(&s->check); /* an engine of its own has it, too */
     }
     return r;

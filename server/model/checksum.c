@@ -8,17 +8,21 @@
 #include <errno.h>
 #include <gnutls/crypto.h>
 #include <gnutls/gnutls.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "common/buf.h"
+#include "common/bundle.h"
 #include "common/err.h"
 #include "common/hex.h"
 #include "server/model/files.h"
+#include "server/model/model.h"
 
 #define LIST_MOST_BYTES (2u << 20)
 #define PIECE           (4u << 20) /* bytes between two times that pages are given back */
@@ -92,7 +96,7 @@ int checksum_parse(const char *file, const char *text, size_t len, struct checks
 
 /* What the threads share; the fault is under the lock. */
 struct checksum_work {
-    const char *dir;
+    const struct checksum_of *of;
     const struct checksum_list *list;
     atomic_uint next;
     atomic_ullong bytes;
@@ -118,16 +122,53 @@ static int hash_file(const struct ek_weight_file *f, uint8_t hash[CHECKSUM_BYTES
     return r < 0 ? -EBADMSG : 0;
 }
 
+/* The mapping of a weight file of that name, which is what will be computed with; NULL if it is
+ * none. */
+static const struct ek_weight_file *find_weights(const struct model *m, const char *name)
+{
+    for (uint32_t i = 0; m && i < m->files.count; i++)
+        if (strcmp(m->file_name[i], name) == 0)
+            return &m->files.file[i];
+    return NULL;
+}
+
+/* Whether a file that was read before is another one than that. */
+static bool is_other(const struct ek_bundle *b, const char *path, const struct ek_bundle_file *file)
+{
+    const struct ek_bundle_part *p = b ? ek_bundle_find(b, path) : NULL;
+    return p && !p->is_fault && memcmp(&p->file, file, sizeof(*file)) != 0;
+}
+
+static int map_other(const struct checksum_of *of, const char *name,
+                     struct ek_weight_file *ret_file, struct ek_fault *fault)
+{
+    struct ek_bundle_file which;
+    char path[PATH_MAX];
+    int r =
+        model_file_map(of->dir, name, ret_file, &which, fault); /* says if the path is too long */
+    if (r < 0)
+        return r;
+    (void)snprintf(path, sizeof(path), "%s/%s", of->dir, name);
+    if (!is_other(of->weights, path, &which) && !is_other(of->texts, path, &which))
+        return 0;
+    model_file_unmap(ret_file);
+    return ek_fault_set(fault, name,
+                        "%s: is not the file that it was when it was read; start again when "
+                        "nothing writes to the model's directory",
+                        name);
+}
+
 static int verify_one(struct checksum_work *w, const struct checksum *c, struct ek_fault *fault)
 {
+    const struct ek_weight_file *weights = find_weights(w->of->model, c->name);
     struct ek_weight_file f = {0};
     uint8_t hash[CHECKSUM_BYTES];
-    int r = model_file_map(w->dir, c->name, &f, NULL, fault);
+    int r = weights ? 0 : map_other(w->of, c->name, &f, fault);
 
     if (r < 0)
         return r;
-    r = hash_file(&f, hash);
-    atomic_fetch_add(&w->bytes, f.size_bytes);
+    r = hash_file(weights ? weights : &f, hash);
+    atomic_fetch_add(&w->bytes, weights ? weights->size_bytes : f.size_bytes);
     model_file_unmap(&f);
     if (r == 0 && memcmp(hash, c->hash, sizeof(hash)) != 0)
         return ek_fault_set(fault, c->name,
@@ -177,26 +218,32 @@ static int verify_all(struct checksum_work *w, struct ek_fault *fault)
     return w->code;
 }
 
-/* Every safetensors file of the directory must be on the list. */
-static int check_listed(const char *dir, const char *file, const struct checksum_list *list,
-                        struct ek_fault *fault)
+static int check_one(const char *name, const char *file, const struct checksum_list *list,
+                     struct ek_fault *fault)
+{
+    for (uint32_t i = 0; i < list->count; i++)
+        if (strcmp(list->at[i].name, name) == 0)
+            return 0;
+    return ek_fault_set(fault, name,
+                        "%.200s: is not on the list %s; add it, or remove the file if it does not "
+                        "belong to the model",
+                        name, file);
+}
+
+/* Every file that weights are read from must be on the list, whatever its name, and every
+ * safetensors file of the directory. */
+static int check_listed(const struct checksum_of *of, const char *file,
+                        const struct checksum_list *list, struct ek_fault *fault)
 {
     static const char END[] = ".safetensors";
-    DIR *d = opendir(dir);
     int r = 0;
-
+    for (uint32_t i = 0; of->model && i < of->model->files.count && r == 0; i++)
+        r = check_one(of->model->file_name[i], file, list, fault);
+    DIR *d = r == 0 ? opendir(of->dir) : NULL;
     for (struct dirent *e = d ? readdir(d) : NULL; e && r == 0; e = readdir(d)) {
         size_t len = strlen(e->d_name), tail = sizeof(END) - 1;
-        uint32_t i = 0;
-        if (len < tail || strcmp(e->d_name + len - tail, END) != 0)
-            continue;
-        while (i < list->count && strcmp(list->at[i].name, e->d_name) != 0)
-            i++;
-        if (i == list->count)
-            r = ek_fault_set(fault, e->d_name,
-                             "%.200s: is not on the list %s; add it, or remove the file if it does "
-                             "not belong to the model",
-                             e->d_name, file);
+        if (len >= tail && strcmp(e->d_name + len - tail, END) == 0)
+            r = check_one(e->d_name, file, list, fault);
     }
     if (d)
         (void)closedir(d); /* only read */
@@ -233,14 +280,14 @@ int checksum_read(struct ek_bundle *b, const char *dir, const char *path,
     return r;
 }
 
-int checksum_verify(struct ek_bundle *b, const char *dir, const char *path, uint32_t *ret_files,
+int checksum_verify(const struct checksum_of *of, const char *path, uint32_t *ret_files,
                     uint64_t *ret_bytes, struct ek_fault *fault)
 {
     struct checksum_list list = {0};
-    struct checksum_work w = {.dir = dir, .list = &list};
-    int r = checksum_read(b, dir, path, &list, fault);
+    struct checksum_work w = {.of = of, .list = &list};
+    int r = checksum_read(of->weights, of->dir, path, &list, fault);
     if (r == 0 && list.count > 0)
-        r = check_listed(dir, path ? path : CHECKSUM_FILE, &list, fault);
+        r = check_listed(of, path ? path : CHECKSUM_FILE, &list, fault);
     if (r == 0 && list.count > 0)
         r = verify_all(&w, fault);
     if (r == 0) {

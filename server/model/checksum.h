@@ -10,6 +10,7 @@
 
 struct ek_bundle;
 struct ek_fault;
+struct model;
 
 #define CHECKSUM_FILE       "SHA256SUMS"
 #define CHECKSUM_BYTES      32u
@@ -35,7 +36,16 @@ void checksum_done(struct checksum_list *list); /* a zeroed one is fine */
  * is an empty list. -EBADMSG with a fault, -ENOMEM. */
 int checksum_read(struct ek_bundle *b, const char *dir, const char *path,
                   struct checksum_list *ret_list, struct ek_fault *fault);
-/* Reads that list and all files on it, several at once. -EBADMSG with a fault that names the file,
- * -ENOMEM. 0 with what was read; 0 files: there is no list. */
-int checksum_verify(struct ek_bundle *b, const char *dir, const char *path, uint32_t *ret_files,
+/* What the list is compared with: weights as they were mapped, whatever lies at their names now,
+ * and of what was read before into a bundle the same file. */
+struct checksum_of {
+    const char *dir;
+    const struct model *model;         /* its weights are mapped; NULL = none is read */
+    struct ek_bundle *weights, *texts; /* NULL = what is in the directory is read later */
+};
+
+/* Reads that list and all files on it, several at once; every weight file of the model must be on
+ * it. -EBADMSG with a fault that names the file, -ENOMEM. 0 with what was read; 0 files: there is
+ * no list. */
+int checksum_verify(const struct checksum_of *of, const char *path, uint32_t *ret_files,
                     uint64_t *ret_bytes, struct ek_fault *fault);

@@ -1,8 +1,8 @@
 /*
  * Reading and mapping the files of a model directory.
  *
- * A weight file that shrinks while it is mapped raises SIGBUS when the lost part is read (who loads
- * the weights deals with that); the mapping lives only until the backend has loaded them.
+ * A weight file that shrinks while it is mapped raises SIGBUS when the lost part is read
+ * (sigbus.h); the mapping lives only until the backend has loaded them.
  */
 #include "server/model/files.h"
 
@@ -18,6 +18,7 @@
 #include "common/buf.h"
 #include "common/bundle.h"
 #include "common/err.h"
+#include "server/model/sigbus.h"
 
 bool model_name_ok(const char *name)
 {
@@ -96,7 +97,7 @@ static int file_open(const char *dir, const char *name, int *ret_fd, struct stat
 }
 
 static int read_itself(const char *dir, const char *name, size_t most_bytes, struct ek_buf *out,
-                       struct ek_fault *fault)
+                       struct ek_bundle_file *ret_which, struct ek_fault *fault)
 {
     int fd = -1;
     struct stat st = {0};
@@ -130,6 +131,7 @@ static int read_itself(const char *dir, const char *name, size_t most_bytes, str
     }
     if (out->data)
         out->data[out->len] = '\0';
+    *ret_which = ek_bundle_which(&st);
 out:
     (void)close(fd); /* opened for reading: nothing to lose */
     return r;
@@ -140,11 +142,11 @@ int model_file_read(struct ek_bundle *b, const char *dir, const char *name, size
 {
     struct ek_fault own = {0};
     char path[PATH_MAX];
-    const struct ek_bundle_read read = {.path = path,
-                                        .what = name,
-                                        .field = name,
-                                        .is_json = ek_bundle_is_json(name),
-                                        .most_bytes = most_bytes};
+    struct ek_bundle_read read = {.path = path,
+                                  .what = name,
+                                  .field = name,
+                                  .is_json = ek_bundle_is_json(name),
+                                  .most_bytes = most_bytes};
     if (!fault)
         fault = &own; /* a bundle keeps it */
     ek_buf_clear(out);
@@ -152,13 +154,13 @@ int model_file_read(struct ek_bundle *b, const char *dir, const char *name, size
     if (r < 0)
         return r;
     if (!b)
-        return read_itself(dir, name, most_bytes, out, fault);
+        return read_itself(dir, name, most_bytes, out, &read.file, fault);
     r = ek_bundle_take(b, &read, out, fault);
     if (r != -ENOENT)
         return r;
     if (!ek_bundle_is_open(b))
         return say_missing(dir, name, fault);
-    r = read_itself(dir, name, most_bytes, out, fault);
+    r = read_itself(dir, name, most_bytes, out, &read.file, fault);
     return ek_bundle_keep(b, &read, r, out, fault);
 }
 
@@ -186,13 +188,10 @@ int model_file_map(const char *dir, const char *name, struct ek_weight_file *ret
                                            name, strerror(errno));
         goto out;
     }
+    sigbus_add(p, size);
     *ret_file = (struct ek_weight_file){.data = p, .size_bytes = size, .mapped = true};
     if (ret_which)
-        *ret_which = (struct ek_bundle_file){
-            .device = (uint64_t)st.st_dev,
-            .inode = (uint64_t)st.st_ino,
-            .size_bytes = size,
-            .changed_ns = (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec};
+        *ret_which = ek_bundle_which(&st);
 out:
     (void)close(fd); /* the mapping outlives it */
     return r;
@@ -200,7 +199,9 @@ out:
 
 void model_file_unmap(struct ek_weight_file *file)
 {
-    if (file->data)
+    if (file->data) {
+        sigbus_drop(file->data);
         (void)munmap((void *)(uintptr_t)file->data, (size_t)file->size_bytes); /* cannot fail */
+    }
     *file = (struct ek_weight_file){0};
 }

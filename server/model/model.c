@@ -131,13 +131,19 @@ static int graph_load(struct model *m, const struct model_config *c,
 }
 
 /* Moves the mappings from the reader to the model. */
-static void files_take(struct model *m, struct st_set *tensors)
+static int files_take(struct model *m, struct st_set *tensors)
 {
-    for (uint32_t i = 0; i < tensors->files; i++)
+    m->file_name = calloc(tensors->files ? tensors->files : 1, sizeof(*m->file_name));
+    if (!m->file_name)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < tensors->files; i++) {
         m->weight_file_bytes += tensors->file[i].size_bytes;
+        (void)snprintf(m->file_name[i], sizeof(m->file_name[i]), "%s", tensors->file_name[i]);
+    }
     m->files = (struct ek_weight_files){.file = tensors->file, .count = tensors->files};
     tensors->file = NULL;
     tensors->files = 0;
+    return 0;
 }
 
 int model_open(const char *dir, enum model_dtype dtype, struct model **ret_model,
@@ -187,7 +193,9 @@ int model_open_as(const char *dir, const struct model_choice *choice, struct mod
     for (uint32_t i = 0; i < m->graph.rope_count; i++)
         if (m->graph.ropes[i].above > 0)
             m->stretched_above = m->graph.ropes[i].above; /* the same for all */
-    files_take(m, &tensors);
+    r = files_take(m, &tensors);
+    if (r < 0)
+        goto out;
     *ret_model = m;
     m = NULL;
 out:
@@ -249,6 +257,8 @@ void model_close_files(struct model *m)
     for (uint32_t i = 0; i < m->files.count; i++)
         model_file_unmap(&file[i]);
     free(file);
+    free(m->file_name);
+    m->file_name = NULL;
     m->files = (struct ek_weight_files){0};
 }
 

@@ -15,11 +15,14 @@
 struct ek_bundle;
 struct ek_fault;
 
+#define MODEL_FILE_NAME_BYTES 256
+
 struct model {
     char dir[4096];
     char family[32]; /* model_type of config.json */
     struct ek_graph graph;
-    struct ek_weight_files files; /* read-only mappings of the safetensors */
+    struct ek_weight_files files;             /* read-only mappings of the safetensors */
+    char (*file_name)[MODEL_FILE_NAME_BYTES]; /* theirs, as many */
     uint64_t parameters, weight_file_bytes;
     int32_t eos[MODEL_EOS_MOST];
     uint32_t eos_count;

@@ -118,7 +118,7 @@ static int read_piece(struct spm *s, struct pb p)
     if (r < 0)
         return r;
     if (piece.len == 0 || piece.len > 65536 || utf8_valid(piece.at, piece.len) != piece.len ||
-        memchr(piece.at, 0, piece.len) || piece.score != piece.score || piece.kind < PIECE_NORMAL ||
+        memchr(piece.at, 0, piece.len) || !isfinite(piece.score) || piece.kind < PIECE_NORMAL ||
         piece.kind > PIECE_BYTE)
         return ek_fault_set(s->fault, "pieces",
                             TOK_SPM ": piece %u is not a text with a score and a known type",
@@ -217,20 +217,20 @@ static int by_score(const void *a, const void *b)
 }
 
 /* Vocabulary and added tokens; the pieces are sorted afterwards. */
-static int fill(struct spm *s, json_t *vocab, json_t *added, struct tok_source *out)
+static int fill(struct spm *s, json_t *added, struct tok_source *out)
 {
     struct ek_buf name = {0};
-    int r = 0;
+    int r = vocab_init(&out->content, s->count, true);
     for (uint32_t i = 0; r == 0 && i < s->count; i++) {
         const struct spm_piece *p = &s->piece[i];
         bool special = p->kind == PIECE_CONTROL || p->kind == PIECE_UNKNOWN;
         ek_buf_clear(&name);
         r = ek_buf_add(&name, p->at, p->len);
-        if (r == 0 && json_object_get(vocab, name.data))
+        if (r == 0)
+            r = vocab_put(&out->content, i, p->at, p->len);
+        if (r == -EEXIST)
             r = ek_fault_set(s->fault, "pieces", TOK_SPM ": piece %u \"%.80s\" is there twice", i,
                              name.data);
-        if (r == 0 && json_object_set_new(vocab, name.data, json_integer(i)) < 0)
-            r = -ENOMEM;
         if (r == 0 && (special || p->kind == PIECE_USER) &&
             json_array_append_new(added, tok_added(i, name.data, special)) < 0)
             r = -ENOMEM;
@@ -333,17 +333,16 @@ static const char *name_of(const json_t *added, int64_t id, bool want)
     return NULL;
 }
 
-static int whole(const struct spm *s, const json_t *config, json_t *vocab, json_t *added,
-                 json_t **ret_root)
+static int whole(const struct spm *s, const json_t *config, json_t *added, json_t **ret_root)
 {
     const char *unk = name_of(added, s->unk, true);
     const char *bos = name_of(added, s->bos, wanted(config, "add_bos_token", true));
     const char *eos = name_of(added, s->eos, wanted(config, "add_eos_token", false));
     json_t *around = tok_template(bos, (uint32_t)s->bos, eos, (uint32_t)s->eos);
-    *ret_root = json_pack("{s:{s:s, s:b, s:b, s:s?, s:O}, s:O, s:o, s:o, s:o}", "model", "type",
-                          "BPE", "byte_fallback", s->byte_fallback, "fuse_unk", true, "unk_token",
-                          unk, "vocab", vocab, "added_tokens", added, "normalizer", normalizer(s),
-                          "decoder", decoder(s), "post_processor", around);
+    *ret_root = json_pack("{s:{s:s, s:b, s:b, s:s?}, s:O, s:o, s:o, s:o}", "model", "type", "BPE",
+                          "byte_fallback", s->byte_fallback, "fuse_unk", true, "unk_token", unk,
+                          "added_tokens", added, "normalizer", normalizer(s), "decoder", decoder(s),
+                          "post_processor", around);
     return *ret_root ? 0 : -ENOMEM;
 }
 
@@ -358,9 +357,8 @@ int tok_from_spm(const void *data, size_t len, const json_t *config, struct tok_
                     .fewer_spaces = true,
                     .fault = fault};
     struct tok_source out = {0};
-    json_t *vocab = json_object(), *added = json_array();
-    int r =
-        vocab && added ? read_model(&s, (struct pb){data, (const uint8_t *)data + len}) : -ENOMEM;
+    json_t *added = json_array();
+    int r = added ? read_model(&s, (struct pb){data, (const uint8_t *)data + len}) : -ENOMEM;
     if (r == -EILSEQ)
         r = ek_fault_set(fault, TOK_SPM, TOK_SPM ": is damaged; download it again");
     if (r == 0)
@@ -371,11 +369,10 @@ int tok_from_spm(const void *data, size_t len, const json_t *config, struct tok_
         out.score = malloc(s.count * sizeof(*out.score));
     else
         out.order = malloc(s.count * sizeof(*out.order));
-    r = out.order || out.score ? fill(&s, vocab, added, &out) : -ENOMEM;
+    r = out.order || out.score ? fill(&s, added, &out) : -ENOMEM;
     if (r == 0)
-        r = whole(&s, config, vocab, added, &out.root);
+        r = whole(&s, config, added, &out.root);
 done:
-    json_decref(vocab);
     json_decref(added);
     free(s.piece);
     if (r < 0)

@@ -35,8 +35,9 @@ static int read_all(int fd, size_t most_bytes, struct ek_buf *out)
     return 0;
 }
 
-static int read_itself(const char *path, const char *field, size_t most_bytes, struct ek_buf *out,
-                       struct ek_fault *fault)
+int text_file_read_itself(const char *path, const char *field, size_t most_bytes,
+                          struct ek_buf *out, struct ek_bundle_file *ret_which,
+                          struct ek_fault *fault)
 {
     struct stat st;
     int r;
@@ -55,6 +56,7 @@ static int read_itself(const char *path, const char *field, size_t most_bytes, s
     if (r == 0)
         r = read_all(fd, most_bytes, out);
     (void)close(fd); /* only read */
+    *ret_which = ek_bundle_which(&st);
     if (r == 0 || r == -ENOMEM)
         return r;
     if (r == -EFBIG)
@@ -70,18 +72,18 @@ int text_file_read(struct ek_bundle *b, const char *path, const char *field, siz
                    struct ek_buf *out, struct ek_fault *fault)
 {
     struct ek_fault own = {0};
-    const struct ek_bundle_read read = {.path = path,
-                                        .what = path,
-                                        .field = field,
-                                        .is_json = ek_bundle_is_json(field),
-                                        .most_bytes = most_bytes};
+    struct ek_bundle_read read = {.path = path,
+                                  .what = path,
+                                  .field = field,
+                                  .is_json = ek_bundle_is_json(field),
+                                  .most_bytes = most_bytes};
     if (!b)
-        return read_itself(path, field, most_bytes, out, fault);
+        return text_file_read_itself(path, field, most_bytes, out, &read.file, fault);
     if (!fault)
         fault = &own; /* the bundle keeps it */
     int r = ek_bundle_take(b, &read, out, fault);
     if (r != -ENOENT || !ek_bundle_is_open(b))
         return r;
-    r = read_itself(path, field, most_bytes, out, fault);
+    r = text_file_read_itself(path, field, most_bytes, out, &read.file, fault);
     return ek_bundle_keep(b, &read, r, out, fault);
 }

@@ -8,6 +8,7 @@
 
 struct ek_buf;
 struct ek_bundle;
+struct ek_bundle_file;
 struct ek_fault;
 
 /* Reads the file into `out`, which is empty; from the bundle where there is one, as
@@ -15,3 +16,7 @@ struct ek_fault;
  * set), -EBADMSG with a fault on `field` that names the file and the remedy, -ENOMEM. */
 int text_file_read(struct ek_bundle *b, const char *path, const char *field, size_t most_bytes,
                    struct ek_buf *out, struct ek_fault *fault);
+/* The file itself, and which one it was. The same codes. */
+int text_file_read_itself(const char *path, const char *field, size_t most_bytes,
+                          struct ek_buf *out, struct ek_bundle_file *ret_which,
+                          struct ek_fault *fault);

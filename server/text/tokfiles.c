@@ -1,10 +1,12 @@
 /*
  * The files of a tokenizer: reads tokenizer.json, else tekken.json, tiktoken.model or
- * tokenizer.model, and tokenizer_config.json beside it. Runs once at start.
+ * tokenizer.model, and tokenizer_config.json beside it. The last two are no JSON: into a bundle
+ * goes what they amount to, and out of it comes that (toksource.c). Runs once at start.
  */
 #include <errno.h>
 
 #include "common/buf.h"
+#include "common/bundle.h"
 #include "common/err.h"
 #include "common/json.h"
 #include "server/text/textfile.h"
@@ -56,16 +58,53 @@ out:
 typedef int (*from_bytes_fn)(const void *data, size_t len, const json_t *config,
                              struct tok_source *ret_source, struct ek_fault *fault);
 
+/* The file itself, and what it amounts to, which also goes into the bundle where there is one. */
+static int read_bytes(struct ek_bundle *b, struct ek_bundle_read *read, from_bytes_fn from,
+                      const json_t *config, struct tok_source *ret_source, struct ek_fault *fault)
+{
+    struct ek_buf data = {0}, form = {0};
+    struct tok_source s = {0};
+    int r = text_file_read_itself(read->path, read->field, FILE_MOST, &data, &read->file, fault);
+    if (r == 0)
+        r = from(data.data ? data.data : "", data.len, config, &s, fault);
+    ek_buf_done(&data);
+    if (r == 0 && b)
+        r = tok_source_write(&s, &form);
+    if (b && r != -ENOMEM)
+        r = ek_bundle_keep(b, read, r, &form, fault);
+    ek_buf_done(&form);
+    if (r < 0)
+        tok_source_done(&s);
+    else
+        *ret_source = s;
+    return r;
+}
+
+/* What another process made of it. */
+static int take_bytes(const struct ek_bundle *b, const struct ek_bundle_read *read,
+                      struct tok_source *ret_source, struct ek_fault *fault)
+{
+    struct ek_buf form = {0};
+    int r = ek_bundle_take(b, read, &form, fault);
+    if (r == 0)
+        r = tok_source_read(read->field, form.data, form.len, ret_source, fault);
+    ek_buf_done(&form);
+    return r;
+}
+
 static int load_bytes(struct ek_bundle *b, const char *dir, const char *name, from_bytes_fn from,
                       const json_t *config, struct tok_source *ret_source, struct ek_fault *fault)
 {
-    struct ek_buf path = {0}, data = {0};
+    struct ek_fault own = {0};
+    struct ek_buf path = {0};
     int r = ek_buf_printf(&path, "%s/%s", dir, name);
+    struct ek_bundle_read read = {
+        .path = path.data, .what = path.data, .field = name, .most_bytes = EK_BUNDLE_MOST_BYTES};
+    if (!fault)
+        fault = &own; /* the bundle keeps it */
     if (r == 0)
-        r = text_file_read(b, path.data, name, FILE_MOST, &data, fault);
-    if (r == 0)
-        r = from(data.data ? data.data : "", data.len, config, ret_source, fault);
-    ek_buf_done(&data);
+        r = b && !ek_bundle_is_open(b) ? take_bytes(b, &read, ret_source, fault)
+                                       : read_bytes(b, &read, from, config, ret_source, fault);
     ek_buf_done(&path);
     return r;
 }

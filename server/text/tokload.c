@@ -4,7 +4,6 @@
  * vocabulary. Truncation and padding are not read: the server has its own limits. Runs once at
  * start.
  */
-#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -313,10 +312,11 @@ static int read_model(struct tokenizer *t, struct tok_source *source, struct ek_
     if (added && !json_is_null(added) && !json_is_array(added))
         return ek_fault_set(fault, "added_tokens", TOK_FILE ": added_tokens must be an array");
     r = count_ids(vocab, added, &ids, fault);
+    if (r == 0 && listed && ids > source->content.ids) /* its reader counts the added ones */
+        r = ek_fault_set(fault, "added_tokens", "the tokenizer has added tokens above its last id");
     if (r == 0 && listed) {
         t->content = source->content;
         source->content = (struct vocab){0};
-        assert(ids <= t->content.ids); /* who listed them counted the added ones */
         ids = t->content.ids;
     } else if (r == 0) {
         r = vocab_init(&t->content, ids, true);

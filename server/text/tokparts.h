@@ -1,7 +1,7 @@
 /*
  * The inside of a tokenizer, shared by the module that runs it (tokenizer.c) and those that fill it
  * from the files (tokload.c the vocabulary, toksteps.c what surrounds the model, tokparts.c what
- * the readers of other files share).
+ * the readers of other files share, toksource.c what becomes of these in another process).
  */
 #pragma once
 
@@ -60,6 +60,11 @@ struct tok_source {
     uint32_t orders, scores;
 };
 void tok_source_done(struct tok_source *s);
+/* As bytes, and back (toksource.c); it has a content. -ENOMEM; reading -EBADMSG with a fault on
+ * `file`. What a reader of other files made comes back the same. */
+int tok_source_write(const struct tok_source *s, struct ek_buf *out);
+int tok_source_read(const char *file, const char *text, size_t len, struct tok_source *ret_source,
+                    struct ek_fault *fault);
 /* Takes s->content over. */
 int tok_build_from(struct tok_source *s, const json_t *config, struct tokenizer **ret_tok,
                    struct ek_fault *fault);

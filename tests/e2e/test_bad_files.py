@@ -1,13 +1,17 @@
 """Protects: a damaged, lying or misplaced file in a model directory ends the start with exit code 78 and one sentence that names the
 file or the field, at once and without partial service; what is only unusual serves."""
+import contextlib
+import hashlib
 import json
+import mmap
 import os
+import random
 import shutil
 import subprocess
 
 import pytest
 
-from conftest import BUILD, MODEL
+from conftest import BUILD, MODEL, ROOT, wait_for
 
 
 def text(name, change):
@@ -90,6 +94,7 @@ CASES = {
     **{f"folder {n}": (folder(n), [n, "not a regular file"]) for n in FILES},
     **{f"empty {n}": (text(n, lambda s: ""), [n]) for n in FILES[:4]},
     **{f"half {n}": (text(n, lambda s: s[:len(s) // 2]), [n, "line", "download it again"]) for n in FILES[:4]},
+    "key twice": (text("config.json", lambda s: s.replace('"hidden_size"', '"a": 1,\n"a": 2,\n"hidden_size"', 1)), ["config.json: line", "duplicate"]),
     "temperature": (keys("generation_config.json", temperature=-1), ["generation_config.json", "temperature"]),
     "eos of generation": (keys("generation_config.json", eos_token_id=[2, 999999]), ["eos_token_id", "4127"]),
     "eos": (keys("config.json", eos_token_id=999999), ["eos_token_id", "4127"]),
@@ -152,6 +157,100 @@ def test_refused(tmp_path, name):
     assert len(done.stderr.splitlines()) == 1, done.stderr
     for word in says:
         assert word in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "config.json"])
+def test_a_fault_has_the_line_of_the_file(tmp_path, name):
+    """The server parses what another process hands it of the file, and names the line of the file."""
+    def spoil(d):
+        lines = json.dumps(json.loads((d / name).read_text()), indent=1).splitlines()
+        lines[30:30] = ["x"]
+        (d / name).write_text("\n".join(lines))
+    done = start(tmp_path, spoil)
+    assert done.returncode == 78 and f"{name}: line 31: " in done.stderr, done.stderr
+
+
+ODD_NAMES = [b"tab\tand\nline", b"\x1b[2J\x07", b"\xff\x80"]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_a_folder_with_an_odd_name(tmp_path, name):
+    """Its name may have any byte; a fault of its files is one line all the same."""
+    folder = os.path.join(os.fsencode(tmp_path), name)
+    shutil.copytree(os.fsencode(MODEL), folder)
+    args = [BUILD / "evenkeel-server", "--port", "0", "--dry-run", "--model", folder]
+    assert subprocess.run(args, capture_output=True, timeout=60).returncode == 0
+    os.unlink(os.path.join(folder, b"config.json"))
+    done = subprocess.run(args, capture_output=True, timeout=60)
+    assert done.returncode == 78 and b"config.json: there is no such file" in done.stderr
+    assert len(done.stderr.splitlines()) == 1 and not any(c in done.stderr[:-1] for c in b"\t\n\x07\x1b"), done.stderr
+
+
+SMALL = ["--threads", "1", "--kv-cache-memory-bytes", str(32 << 20)]
+
+
+def writable(tmp_path):
+    copy = tmp_path / "model"
+    shutil.copytree(MODEL, copy)
+    for f in copy.iterdir():
+        f.chmod(0o644)
+    return copy, (copy / "model.safetensors").stat().st_size
+
+
+def says_that_it_was_cut(text):
+    return "to do harm" not in text and any(word in text for word in (
+        "was cut short while it was read; download the model again",  # while it was mapped
+        "model.safetensors: is not the file that it was", "truncated", "too few for a header"))
+
+
+@pytest.mark.parametrize("flags, reader", [([], 1), ([], 2), (["--weights-checksums", "auto"], 2), (["--engine-process"], 3)],
+                         ids=["child", "server", "checksums", "engine"])
+@pytest.mark.parametrize("seed", range(3))
+def test_weights_that_are_cut_while_they_are_read(tmp_path, flags, reader, seed):
+    """Whichever process reads a mapped file when it becomes shorter, the end is a sentence and no signal."""
+    library, state = tmp_path / "cut_file.so", tmp_path / "shared"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, ROOT / "tests/e2e/cut_file.c"], check=True)
+    state.write_bytes(bytes(4096))
+    copy, size = writable(tmp_path)
+    weights = copy / "model.safetensors"
+    if "auto" in flags:
+        (copy / "SHA256SUMS").write_text(f"{hashlib.sha256(weights.read_bytes()).hexdigest()}  model.safetensors\n")
+    with open(state, "r+b") as f, mmap.mmap(f.fileno(), 4096) as shared, open(tmp_path / "log", "w+b") as log:
+        p = subprocess.Popen([BUILD / "evenkeel-server", "--model", copy, "--port", "0", *SMALL, *flags], stdout=log, stderr=log,
+                             env={**os.environ, "LD_PRELOAD": str(library), "CUT_SHARED": str(state), "CUT_AT": str(reader)})
+        try:
+            wait_for("it is mapped", lambda: shared[4] or p.poll() is not None, 60)
+            assert shared[4], (tmp_path / "log").read_text()
+            os.truncate(weights, random.Random(seed).choice([0, random.Random(seed).randrange(size - 2 * 4096)]))
+            shared[8] = 1
+            code = p.wait(60)
+        finally:
+            p.kill()
+            p.wait()
+    said = (tmp_path / "log").read_text(errors="replace")
+    assert code == 78 and says_that_it_was_cut(said), (code, said)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_weights_that_are_cut_at_any_moment(tmp_path, seed):
+    """Some moment of a start; after it nothing reads the file any more."""
+    copy, size = writable(tmp_path)
+    draw = random.Random(seed)
+    with open(tmp_path / "log", "w+b") as log:
+        p = subprocess.Popen([BUILD / "evenkeel-server", "--model", copy, "--port", "0", *SMALL, *([] if seed % 2 else ["--engine-process"])],
+                             stdout=log, stderr=log)
+        try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                p.wait(draw.uniform(0, 0.3))
+            os.truncate(copy / "model.safetensors", draw.randrange(size - 2 * 4096))
+            wait_for("an end, or a server", lambda: p.poll() is not None or "Serving" in (tmp_path / "log").read_text(errors="replace"), 60)
+            p.terminate()
+            code = p.wait(60)
+        finally:
+            p.kill()
+            p.wait()
+    said = (tmp_path / "log").read_text(errors="replace")
+    assert code == 0 or (code == 78 and says_that_it_was_cut(said)), (code, said)
 
 
 def hole(o):

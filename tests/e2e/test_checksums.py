@@ -1,5 +1,6 @@
 """Checksums of a model's files: a server starts with files that are what the list says, and with no others."""
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -41,6 +42,21 @@ def test_wrong(model, flag, text, says):
     done = subprocess.run([BUILD / "evenkeel-server", "--model", model, "--port", "0", "--weights-checksums", flag], capture_output=True, text=True, timeout=60)
     assert done.returncode == 78, done
     assert says in done.stderr + done.stdout
+
+
+def test_weights_of_another_name(model):
+    """An index may name any file: what weights are read from is on the list, whatever its end is."""
+    data = (model / "model.safetensors").read_bytes()
+    names = [k for k in json.loads(data[8:8 + int.from_bytes(data[:8], "little")]) if k != "__metadata__"]
+    os.rename(model / "model.safetensors", model / "model.bin")
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": dict.fromkeys(names, "model.bin")}))
+    for listed, code in ("config.json", 78), ("model.bin", 0):
+        (model / "SHA256SUMS").write_text(sums(model / listed))
+        if code == 0:
+            with Server(BUILD / "evenkeel-server", model):
+                continue
+        done = subprocess.run([BUILD / "evenkeel-server", "--model", model, "--port", "0"], capture_output=True, text=True, timeout=60)
+        assert done.returncode == code and "model.bin: is not on the list SHA256SUMS" in done.stderr + done.stdout, done
 
 
 def test_off(model):

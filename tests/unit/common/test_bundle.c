@@ -215,8 +215,8 @@ static void test_changed(void **state)
 
 static void test_names(void **state)
 {
-    static char long_name[5000];
-    static const char *const names[] = {"a\nb", "a\x1b[2J", "a\x7f", long_name};
+    static char long_name[5000], bytes[2048];
+    static const char *const names[] = {"a\nb", "a\x1b[2J", "a\x7f", "\xff", long_name};
     struct ek_bundle *b = NULL;
     (void)state;
     memset(long_name, 'a', sizeof(long_name) - 1);
@@ -228,11 +228,18 @@ static void test_names(void **state)
         assert_int_equal(ek_bundle_end(b), 0);
         ek_bundle_free(b);
         assert_int_equal(ek_bundle_seal(fd), 0);
-        assert_int_equal(ek_bundle_open(fd, &b), r == 0 ? -EBADMSG : 0);
-        if (r < 0)
-            ek_bundle_free(b);
+        assert_int_equal(ek_bundle_open(fd, &b), 0);
+        assert_int_equal(ek_bundle_find(b, names[i]) != NULL, r == 0);
+        ek_bundle_free(b);
         (void)close(fd);
     }
+    int whole = made();
+    size_t len = bytes_of(whole, bytes, sizeof(bytes));
+    char *name = memmem(bytes, len, "d/", 2);
+    assert_non_null(name);
+    name[1] = '\0'; /* not where its length says */
+    assert_int_equal(open_changed(bytes, len, &b), -EBADMSG);
+    (void)close(whole);
     int fd = ek_bundle_make();
     assert_int_equal(ek_bundle_begin(fd, &b), 0);
     assert_int_equal(ek_bundle_add(b, &(struct ek_bundle_part){.name = "a", .text = ""}), 0);

@@ -19,7 +19,8 @@ static const struct {
     const char *text, *form; /* NULL = it is refused */
 } cases[] = {
     {"{}", "{}"},
-    {" \t\r\n{ \"a\" : [ 1 , true,false , null ] }\n", "{\"a\":[1,true,false,null]}"},
+    {" \t\r\n{ \"a\" : [ 1 , true,false , null ] }\n", "\n{\"a\":[1,true,false,null]}\n"},
+    {"{\r\n \"a\"\n:\n\n 1 \n, \"b\": [\n]}", "{\n\"a\"\n:\n\n1\n,\"b\":[\n]}"},
     {"[[],{},[{}],\"\"]", "[[],{},[{}],\"\"]"},
     {"{\"a\":1,\"a\":2}", "{\"a\":1,\"a\":2}"}, /* who parses it says what that means */
     {"[-0, 1.50, 1e+05, 1E-7, 123456789012345678901234567890]",
@@ -129,7 +130,7 @@ static void test_depth(void **state)
 
 static void test_no_memory(void **state)
 {
-    static const char text[] = "{\"a\": [1, \"\\u0041\"]}";
+    static const char text[] = "{\"a\": [1,\n\"\\u0041\"]}\n\n\n\n\n\n";
     (void)state;
     for (long n = 1;; n++) {
         struct ek_buf out = {0};

@@ -7,11 +7,16 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
+#include "common/buf.h"
+#include "common/bundle.h"
 #include "common/err.h"
 #include "server/model/checksum.h"
+#include "server/model/files.h"
+#include "server/model/model.h"
 #include "tests/unit/alloc.h"
 #include "tests/unit/model/make.h"
 
@@ -75,13 +80,14 @@ static void test_verify(void **state)
     make_begin(&m, "LlamaForCausalLM");
     make_text(&m, "model.safetensors", "abc");
     make_text(&m, "extra.json", "abd");
+    const struct checksum_of of = {.dir = m.dir};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct ek_fault f = {.msg = ""};
         uint32_t files = 0;
         uint64_t bytes = 0;
         if (cases[i].list)
             make_text(&m, CHECKSUM_FILE, cases[i].list);
-        int r = checksum_verify(NULL, m.dir, NULL, &files, &bytes, &f);
+        int r = checksum_verify(&of, NULL, &files, &bytes, &f);
         assert_int_equal(r, cases[i].refused ? -EBADMSG : 0);
         assert_int_equal(files, cases[i].files);
         assert_int_equal(bytes, 3 * cases[i].files);
@@ -95,11 +101,65 @@ static void test_verify(void **state)
     uint64_t bytes = 0;
     make_text(&m, "other", ABC "  model.safetensors\n");
     (void)snprintf(path, sizeof(path), "%s/other", m.dir);
-    assert_int_equal(checksum_verify(NULL, m.dir, path, &files, &bytes, &f), 0);
+    assert_int_equal(checksum_verify(&of, path, &files, &bytes, &f), 0);
     assert_int_equal(files, 1);
-    assert_int_equal(checksum_verify(NULL, m.dir, "/nonexistent/list", &files, &bytes, &f),
-                     -EBADMSG);
+    assert_int_equal(checksum_verify(&of, "/nonexistent/list", &files, &bytes, &f), -EBADMSG);
     assert_non_null(strstr(f.msg, "list: there is no such file"));
+    make_done(&m);
+}
+
+/* A new file at that name; the old one stays for who has it. */
+static void put_another(const struct make *m, const char *file, const char *text)
+{
+    make_remove(m, file);
+    make_text(m, file, text);
+}
+
+/* Weights are compared as they are mapped, and what was read before must be the same file. */
+static void test_the_files_that_were_read(void **state)
+{
+    (void)state;
+    struct make m;
+    struct ek_fault f = {.msg = ""};
+    uint32_t files = 0;
+    uint64_t bytes = 0;
+    char name[1][MODEL_FILE_NAME_BYTES] = {"weights.bin"};
+    struct ek_weight_file mapped = {0};
+    struct ek_bundle *b = NULL;
+    struct ek_buf text = {0};
+    int fd = ek_bundle_make();
+    make_begin(&m, "LlamaForCausalLM");
+    make_text(&m, "weights.bin", "abc");
+    make_text(&m, "extra.json", "{}");
+    assert_int_equal(model_file_map(m.dir, "weights.bin", &mapped, NULL, &f), 0);
+    assert_int_equal(ek_bundle_begin(fd, &b), 0);
+    assert_int_equal(model_file_read(b, m.dir, "extra.json", 100, &text, &f), 0);
+    struct model model = {.files = {.file = &mapped, .count = 1}, .file_name = name};
+    const struct checksum_of of = {.dir = m.dir, .model = &model, .texts = b};
+
+    make_text(&m, CHECKSUM_FILE,
+              "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
+              "  extra.json\n");
+    assert_int_equal(checksum_verify(&of, NULL, &files, &bytes, &f), -EBADMSG);
+    assert_non_null(strstr(f.msg, "weights.bin: is not on the list"));
+
+    /* Another file at the name of the weights is not looked at. */
+    put_another(&m, "weights.bin", "abd");
+    make_text(&m, CHECKSUM_FILE, ABC "  weights.bin\n");
+    assert_int_equal(checksum_verify(&of, NULL, &files, &bytes, &f), 0);
+    make_text(&m, CHECKSUM_FILE, ABD "  weights.bin\n");
+    assert_int_equal(checksum_verify(&of, NULL, &files, &bytes, &f), -EBADMSG);
+
+    /* One that the list means, but not the one that was read. */
+    put_another(&m, "extra.json", "abd");
+    make_text(&m, CHECKSUM_FILE, ABC "  weights.bin\n" ABD "  extra.json\n");
+    assert_int_equal(checksum_verify(&of, NULL, &files, &bytes, &f), -EBADMSG);
+    assert_non_null(strstr(f.msg, "extra.json: is not the file that it was"));
+
+    model_file_unmap(&mapped);
+    ek_bundle_free(b);
+    ek_buf_done(&text);
+    assert_int_equal(close(fd), 0);
     make_done(&m);
 }
 
@@ -121,6 +181,7 @@ static void test_allocations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_parse), cmocka_unit_test(test_verify),
+                                       cmocka_unit_test(test_the_files_that_were_read),
                                        cmocka_unit_test(test_allocations)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,7 +23,9 @@
 #include "common/file.h"
 #include "server/check.h"
 #include "server/confine.h"
+#include "server/model/files.h"
 #include "server/model/model.h"
+#include "server/model/sigbus.h"
 #include "server/named.h"
 #include "server/options.h"
 #include "server/text/chat.h"
@@ -34,10 +36,10 @@
 /* A sanitizer's own memory knows no such limit, and it ends a process that gets none. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define DATA_BYTES (1ull << 46)
-#define CASES      6
+#define CASES      7
 #else
 #define DATA_BYTES (256ull << 20)
-#define CASES      7
+#define CASES      8
 #endif
 
 static void ends_well(const void *ctx, int fd)
@@ -91,6 +93,24 @@ static void bounded(const void *ctx, int fd)
         (void)raise(SIGKILL);
 }
 
+/* What parse_model() does with weights, whose file somebody cuts in the meantime. */
+static void reads_what_is_cut(const void *ctx, int fd)
+{
+    char path[] = "/tmp/evenkeel-check-XXXXXX";
+    struct ek_weight_file f = {0};
+    int file = mkstemp(path);
+    (void)ctx;
+    check_stage(fd, "config.json");
+    if (file < 0 || ftruncate(file, 65536) < 0 ||
+        model_file_map("/tmp", path + 5, &f, NULL, NULL) < 0)
+        _exit(1);
+    (void)unlink(path);
+    (void)sigbus_watch(NULL, CHECK_CUT_SHORT);
+    if (ftruncate(file, 0) < 0)
+        _exit(1);
+    _exit(*(const volatile char *)f.data);
+}
+
 /* As the parsers: -ENOMEM goes up, and the child ends with its code. */
 static void swallows(const void *ctx, int fd)
 {
@@ -115,6 +135,7 @@ static void test_ends(void **state)
                  {sleeps, "longer than 1 s", "config.json"},
                  {hides, "ended with signal 9", "config.json"},
                  {bounded, NULL, NULL},
+                 {reads_what_is_cut, "was cut short while it was read", ""},
                  {swallows, "too much memory", "tokenizer.json"}}; /* the last: see CASES */
     (void)state;
     for (size_t i = 0; i < CASES; i++) {
@@ -258,6 +279,7 @@ static void test_faults(void **state)
     } cases[] = {
         {"config.json", "{\n\"a\": }", "config.json: line 2: ", 0},
         {"config.json", "{\"hidden_size\": 1, \"hidden_size\": 2}", "config.json: line 1: dupl", 0},
+        {"config.json", "{\n  \"a\": 1,\r\n\r\n  \"a\": 2\n}\n", "config.json: line 4: dupl", 0},
         {"config.json", "[1]", "config.json: must be a JSON object", 0},
         {"generation_config.json", "", "generation_config.json: line 1: ", 0},
         {"model.safetensors", "short", "model.safetensors: has 5 bytes", 0},

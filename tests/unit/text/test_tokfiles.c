@@ -4,6 +4,7 @@
  * make_tokenizer_files.py), then damaged files, refusals by name and failing allocations.
  */
 #include <errno.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -12,11 +13,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 #include <jansson.h>
 
 #include "common/buf.h"
+#include "common/bundle.h"
 #include "common/err.h"
 #include "server/text/tokenizer.h"
 #include "server/text/tokparts.h"
@@ -32,6 +35,30 @@ static struct tokenizer *load(const char *dir)
         fail_msg("%s: %s", dir, fault.msg);
     return t;
 }
+
+/* As two processes do: one reads the files and writes a bundle, the other one has that alone. */
+static struct tokenizer *load_apart(const char *dir)
+{
+    struct tokenizer *first = NULL, *t = NULL;
+    struct ek_fault fault = {.msg = ""};
+    struct ek_bundle *b = NULL;
+    int fd = ek_bundle_make();
+    assert_int_equal(ek_bundle_begin(fd, &b), 0);
+    assert_int_equal(tokenizer_load_from(b, dir, &first, &fault), 0);
+    assert_int_equal(ek_bundle_end(b), 0);
+    ek_bundle_free(b);
+    tokenizer_free(first);
+    assert_int_equal(ek_bundle_seal(fd), 0);
+    assert_int_equal(ek_bundle_open(fd, &b), 0);
+    if (tokenizer_load_from(b, dir, &t, &fault) != 0)
+        fail_msg("%s: %s", dir, fault.msg);
+    ek_bundle_free(b);
+    assert_int_equal(close(fd), 0);
+    return t;
+}
+
+static struct tokenizer *(*const sides[])(const char *dir) = {load, load_apart};
+#define SIDES (sizeof(sides) / sizeof(sides[0]))
 
 static void file(const char *path, struct ek_buf *out)
 {
@@ -69,10 +96,12 @@ static void test_cases(void **state)
     {
         char dir[100];
         (void)snprintf(dir, sizeof(dir), FIXTURES "/%s", name);
-        struct tokenizer *t = load(dir);
-        json_array_foreach(cases, i, c) check_case(t, name, c);
-        assert_true(i >= 30);
-        tokenizer_free(t);
+        for (size_t side = 0; side < SIDES; side++) {
+            struct tokenizer *t = sides[side](dir);
+            json_array_foreach(cases, i, c) check_case(t, name, c);
+            assert_true(i >= 30);
+            tokenizer_free(t);
+        }
         groups++;
     }
     assert_int_equal(groups, 7);
@@ -80,12 +109,11 @@ static void test_cases(void **state)
 }
 
 /* What a prompt gets, special tokens in it, and tokens as bytes. */
-static void test_prompts(void **state)
+static void check_prompts(struct tokenizer *(*from)(const char *dir))
 {
-    (void)state;
     struct token_vec v = {0};
     size_t len;
-    struct tokenizer *t = load(FIXTURES "/spm");
+    struct tokenizer *t = from(FIXTURES "/spm");
     assert_int_equal(tokenizer_encode_prompt(t, "</s>[TOOL]", 10, &v), 0);
     assert_int_equal(v.count, 3);
     assert_int_equal(v.at[0], 1); /* <s> */
@@ -96,7 +124,7 @@ static void test_prompts(void **state)
     assert_string_equal(tokenizer_bytes(t, tokenizer_find(t, "\xE2\x96\x81the"), &len), " the");
     tokenizer_free(t);
 
-    t = load(FIXTURES "/tekken");
+    t = from(FIXTURES "/tekken");
     v.count = 0;
     assert_int_equal(tokenizer_encode_prompt(t, "a[INST]", 7, &v), 0);
     assert_int_equal(v.count, 3);
@@ -108,7 +136,7 @@ static void test_prompts(void **state)
     tokenizer_free(t);
 
     /* no token before a prompt; those that are not listed are reserved */
-    t = load(FIXTURES "/tiktoken");
+    t = from(FIXTURES "/tiktoken");
     int32_t bos = tokenizer_find(t, "[BOS]");
     v.count = 0;
     assert_int_equal(tokenizer_encode_prompt(t, "a[EOS]<|im_end|>", 16, &v), 0);
@@ -121,6 +149,13 @@ static void test_prompts(void **state)
     assert_int_equal(tokenizer_count(t), (uint32_t)bos + 256);
     tokenizer_free(t);
     token_vec_done(&v);
+}
+
+static void test_prompts(void **state)
+{
+    (void)state;
+    for (size_t side = 0; side < SIDES; side++)
+        check_prompts(sides[side]);
 }
 
 static int from_spm(const void *data, size_t len, struct tokenizer **ret_tok,
@@ -254,6 +289,148 @@ static void test_refused_tiktoken(void **state)
     json_decref(config);
 }
 
+/* A source of three tokens as a writer that was taken over might write it; whether it is taken. */
+static int form_is_taken(const char *root, const char *const names[3], const uint32_t *order,
+                         const double *score, uint32_t count)
+{
+    struct tok_source s = {.root = json_loads(root, 0, NULL)}, again = {0};
+    struct tokenizer *t = NULL;
+    struct ek_fault fault = {.msg = ""};
+    struct ek_buf form = {0};
+    assert_non_null(s.root);
+    assert_int_equal(vocab_init(&s.content, 3, false), 0); /* the same name twice, too */
+    for (uint32_t i = 0; i < 3; i++)
+        if (names[i])
+            assert_int_equal(vocab_put(&s.content, i, names[i], strlen(names[i])), 0);
+    s.order = (uint32_t *)(uintptr_t)order;
+    s.score = (double *)(uintptr_t)score;
+    s.orders = s.scores = count;
+    assert_int_equal(tok_source_write(&s, &form), 0);
+    s.order = NULL;
+    s.score = NULL;
+    tok_source_done(&s);
+    int r = tok_source_read(TOK_SPM, form.data, form.len, &again, &fault);
+    if (r == 0)
+        r = tok_build_from(&again, NULL, &t, &fault);
+    assert_true(r == 0 || (r == -EBADMSG && fault.msg[0]));
+    tokenizer_free(t);
+    tok_source_done(&again);
+    ek_buf_done(&form);
+    return r == 0;
+}
+
+static void test_refused_form(void **state)
+{
+    (void)state;
+#define FUSE "\"decoder\": {\"type\": \"Fuse\"}"
+#define GOOD "{\"model\": {\"type\": \"BPE\"}, " FUSE "}"
+    static const struct {
+        const char *root, *names[3];
+        uint32_t order[4], count;
+        double score[3];
+        bool scores, good;
+    } cases[] = {
+        {.root = GOOD, .names = {"a", "b", "ab"}, .order = {2}, .count = 1, .good = true},
+        {.root = GOOD, .names = {"a", NULL, "b"}, .order = {2, 0}, .count = 2, .good = true},
+        {.root = GOOD, .names = {"a", "b", "ab"}, .good = true},
+        {.root = GOOD,
+         .names = {"a", "b", "c"},
+         .scores = true,
+         .score = {-1, -HUGE_VAL, 2},
+         .count = 3,
+         .good = true},
+        {.root = GOOD, .names = {"a", "b", "a"}, .order = {2}, .count = 1},
+        {.root = GOOD, .names = {"a", "b", "\xff"}, .order = {2}, .count = 1},
+        {.root = GOOD, .names = {"a", "b", "ab"}, .order = {3}, .count = 1},
+        {.root = GOOD, .names = {"a", "b", "ab"}, .order = {2, 2}, .count = 2},
+        {.root = GOOD, .names = {"a", "b", "ab"}, .order = {0, 1, 2, 0}, .count = 4},
+        {.root = GOOD, .names = {"a", "b", "c"}, .scores = true, .score = {NAN}, .count = 1},
+        {.root = GOOD, .names = {"a", "b", "c"}, .scores = true, .score = {HUGE_VAL}, .count = 1},
+        {.root = "[]", .names = {"a", "b", "ab"}, .order = {2}, .count = 1},
+        {.root = "{\"model\": {\"vocab\": {\"a\": 0}}, " FUSE "}",
+         .names = {"a", "b", "ab"},
+         .order = {2},
+         .count = 1},
+        {.root = "{\"model\": {}, \"added_tokens\": [{\"id\": 3, \"content\": \"x\"}], " FUSE "}",
+         .names = {"a", "b", "ab"},
+         .order = {2},
+         .count = 1}, /* above the last id */
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        if (form_is_taken(cases[i].root, cases[i].names, cases[i].scores ? NULL : cases[i].order,
+                          cases[i].scores ? cases[i].score : NULL, cases[i].count) != cases[i].good)
+            fail_msg("case %zu", i);
+    }
+}
+
+static void form_of(const char *path, struct ek_buf *out)
+{
+    struct ek_buf model = {0};
+    struct tok_source s = {0};
+    file(path, &model);
+    assert_int_equal(tok_from_spm(model.data, model.len, NULL, &s, NULL), 0);
+    assert_int_equal(tok_source_write(&s, out), 0);
+    tok_source_done(&s);
+    ek_buf_done(&model);
+}
+
+/* Every length of it, one byte more, and every byte of it changed: refused, or it works. */
+static void test_damaged_form(void **state)
+{
+    (void)state;
+    struct ek_buf form = {0};
+    form_of(FIXTURES "/spm-plain/tokenizer.model", &form);
+    assert_int_equal(ek_buf_add(&form, "", 1), 0);
+    for (size_t i = 0; i < 2 * form.len; i++) {
+        struct tok_source s = {0};
+        struct tokenizer *t = NULL;
+        struct ek_fault fault = {.msg = ""};
+        const bool whole = i >= form.len;
+        const size_t len = form.len - 1, at = i - form.len, cut = i == len ? form.len : i;
+        char *copy = malloc(form.len); /* a sanitizer sees what lies beyond */
+        assert_non_null(copy);
+        memcpy(copy, form.data, form.len);
+        if (whole && at < len)
+            copy[at] = (char)(copy[at] ^ (at % 3 ? 0x81 : 0x0e));
+        int r = tok_source_read(TOK_SPM, copy, whole ? len : cut, &s, &fault);
+        if (!whole)
+            assert_int_equal(r, -EBADMSG);
+        if (r == 0)
+            r = tok_build_from(&s, NULL, &t, &fault);
+        if (r != 0 && (r != -EBADMSG || !fault.msg[0]))
+            fail_msg("variant %zu: %d '%s'", i, r, fault.msg);
+        tokenizer_free(t);
+        tok_source_done(&s);
+        free(copy);
+    }
+    ek_buf_done(&form);
+}
+
+static void test_form_without_memory(void **state)
+{
+    (void)state;
+    struct ek_buf form = {0};
+    form_of(FIXTURES "/spm-plain/tokenizer.model", &form);
+    for (long n = 1;; n++) {
+        struct tok_source s = {0};
+        struct ek_buf out = {0};
+        alloc_fail_at(n);
+        int r = tok_source_read("x", form.data, form.len, &s, NULL);
+        if (r == 0)
+            r = tok_source_write(&s, &out);
+        bool failed = alloc_failed();
+        tok_source_done(&s);
+        ek_buf_done(&out);
+        if (!failed) {
+            assert_int_equal(r, 0);
+            break;
+        }
+        if (r != -ENOMEM && r != -EBADMSG) /* jansson's lexer does not tell */
+            fail_msg("allocation %ld: %d", n, r);
+    }
+    ek_buf_done(&form);
+}
+
 static void test_allocations(void **state)
 {
     (void)state;
@@ -278,9 +455,15 @@ static void test_allocations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cases),          cmocka_unit_test(test_prompts),
-        cmocka_unit_test(test_damaged_spm),    cmocka_unit_test(test_refused_spm),
-        cmocka_unit_test(test_refused_tekken), cmocka_unit_test(test_refused_tiktoken),
+        cmocka_unit_test(test_cases),
+        cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_damaged_spm),
+        cmocka_unit_test(test_refused_spm),
+        cmocka_unit_test(test_refused_tekken),
+        cmocka_unit_test(test_refused_tiktoken),
+        cmocka_unit_test(test_refused_form),
+        cmocka_unit_test(test_damaged_form),
+        cmocka_unit_test(test_form_without_memory),
         cmocka_unit_test(test_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
