@@ -34,7 +34,7 @@ struct ek_cluster;
 struct ek_device_info {
     char name[64];         /* "AMD EPYC, avx512bf16, 2 threads" */
     char isa[32];          /* tier in use, "" on a GPU */
-    char choice[80];       /* what was measured to choose it, "" = nothing */
+    char choice[160];      /* what it was chosen by, "" = nothing */
     uint64_t memory_bytes; /* total of the device (host memory for the CPU) */
     uint64_t free_bytes;
     uint32_t threads;

@@ -127,7 +127,8 @@ static void note_ranks(const struct ek_open_params *p, struct ek_device_info *in
                        "%u ranks have only %u threads: lower --tensor-parallel-size (or "
                        "--pipeline-parallel-size), or raise --threads.",
                        local, info->threads);
-    else if (local > 1 && !cpu_rank_cores(p->rank - p->first, local, p->reserve, &cores))
+    else if (local > 1 &&
+             !cpu_rank_cores(p->rank - p->first, local, p->reserve, all_threads(p), &cores))
         (void)snprintf(info->note, sizeof(info->note),
                        "%u ranks do not divide the NUMA nodes of this machine: they take even "
                        "shares of its cores, which is slower than one rank in each node (or one "
@@ -154,17 +155,25 @@ static int check_reserve(const struct ek_open_params *p, struct ek_fault *fault)
     return -EBADMSG;
 }
 
-/* Why this tier, where it was measured. */
+/* Why this tier, where it was measured, and why not all CPUs. */
 static void say_choice(struct ek_device_info *info)
 {
+    cpu_set_t alone, all;
+
 #if defined(__x86_64__)
     if (cpu_pairs_times() > 0)
         (void)snprintf(info->choice, sizeof(info->choice),
                        "pairs of bf16 are multiplied %.1f times as fast as floats",
                        cpu_pairs_times());
-#else
-    (void)info;
 #endif
+    cpu_usable_set(1, &alone);
+    cpu_usable_set(UINT32_MAX, &all);
+    if (CPU_EQUAL(&alone, &all) || info->threads > (uint32_t)CPU_COUNT(&alone))
+        return;
+    const size_t at = strlen(info->choice);
+    (void)snprintf(info->choice + at, sizeof(info->choice) - at,
+                   "%sone thread on each of %d cores, which have %d CPUs", at > 0 ? "; " : "",
+                   CPU_COUNT(&alone), CPU_COUNT(&all));
 }
 
 static int cpu_probe(const struct ek_open_params *p, struct ek_device_info *ret_info,
@@ -246,9 +255,10 @@ static int cpu_open(const struct ek_open_params *p, struct ek_device **ret_devic
     d->heap = p->rank == p->first;
     d->threads = threads_of(p);
     if (shares)
-        (void)cpu_rank_cores(p->rank - p->first, ek_open_local(p), p->reserve, &cores);
+        (void)cpu_rank_cores(p->rank - p->first, ek_open_local(p), p->reserve, all_threads(p),
+                             &cores);
     else if (p->reserve > 0)
-        (void)cpu_rank_cores(0, 1, p->reserve, &cores);
+        (void)cpu_rank_cores(0, 1, p->reserve, d->threads, &cores);
     r = cpu_pool_new(d->threads, shares || p->reserve > 0 ? &cores : NULL, &d->pool);
     if (r == 0 && shares)
         r = cpu_group_join(p->group, p->rank, d->pool, &d->peers);
