@@ -116,8 +116,10 @@ const struct ek_opt option_table[] = {
      .max = 1024,
      .def = "auto",
      .auto_ok = true,
-     .help = "Threads of the CPU backend; auto is one per usable core that is not reserved, and no "
-             "more than whole cores of a quota (CPUQuota=, a container's cpus)."},
+     .help =
+         "Threads of the CPU backend; auto is one per usable core that is not reserved (not per "
+         "hardware thread), and no more than whole cores of a quota (CPUQuota=, a container's "
+         "cpus)."},
     {.name = "cpu-reserve",
      .type = OPT_UINT,
      .at = AT(cpu_reserve),
@@ -128,6 +130,14 @@ const struct ek_opt option_table[] = {
      .type = OPT_STRING,
      .at = AT(cpu_isa),
      .help = "Instruction tier of the CPU backend, instead of the best (see --list-backends)."},
+    {.name = "cpu-forms",
+     .type = OPT_CHOICE,
+     .at = AT(cpu_forms),
+     .def = "auto",
+     .choices = "auto|tier",
+     .help = "By which tier's instructions weights are multiplied: auto measures what is fastest "
+             "for each shape, once, and keeps it in the state directory; tier is --cpu-isa for "
+             "all, or the best."},
     {.name = "tensor-parallel-size",
      .alias = "tp",
      .type = OPT_UINT,
@@ -522,8 +532,8 @@ const struct ek_opt option_table[] = {
     {.name = "state-dir",
      .type = OPT_STRING,
      .at = AT(state_dir),
-     .help = "Where exit.json goes, which says why the server ended; default the folder of the "
-             "control socket."},
+     .help = "Where exit.json goes, which says why the server ended, and what --cpu-forms keeps; "
+             "default the folder of the control socket."},
     {.name = "flight-recorder",
      .type = OPT_BOOL,
      .at = AT(flight_recorder),

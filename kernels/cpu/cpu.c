@@ -17,9 +17,9 @@
 
 #include "common/cgroup.h"
 #include "common/err.h"
-#include "common/log.h"
 #include "common/memplan.h"
 #include "kernels/cpu/device.h"
+#include "kernels/cpu/forms.h"
 #include "kernels/cpu/group.h"
 #include "kernels/cpu/nodes.h"
 #include "kernels/cpu/pool.h"
@@ -196,6 +196,7 @@ static int cpu_probe(const struct ek_open_params *p, struct ek_device_info *ret_
     (void)snprintf(info.isa, sizeof(info.isa), "%s", ops->name);
     (void)snprintf(info.name, sizeof(info.name), "%s, %s, %u thread%s", machine, ops->name,
                    info.threads, info.threads == 1 ? "" : "s");
+    machine_name(info.machine, sizeof(info.machine));
     say_choice(&info);
     note_ranks(p, &info);
     *ret_info = info;
@@ -252,6 +253,7 @@ static int cpu_open(const struct ek_open_params *p, struct ek_device **ret_devic
     if (!d)
         return r;
     d->ops = ops;
+    d->forms = p->forms;
     d->heap = p->rank == p->first;
     d->threads = threads_of(p);
     if (shares)
@@ -335,15 +337,11 @@ static int take_memory(struct ek_device *d)
     return 0;
 }
 
-static void choose_forms(struct ek_device *d)
+static int cpu_choose(const struct ek_open_params *p, const struct ek_graph *graph,
+                      struct ek_forms *forms, struct ek_fault *fault)
 {
-    double times;
-
-    d->wide = cpu_widens(d->ops, d->graph->dtype, &times);
-    if (times > 0)
-        ek_log(EK_LOG_DEBUG,
-               "Products of many rows: widening a weight once is %.2f times as fast: %s", times,
-               d->wide ? "taken" : "left");
+    const struct cpu_ops *ops = cpu_tier_find(p->isa, fault);
+    return ops ? cpu_forms_choose(ops, graph, forms) : -EBADMSG;
 }
 
 static int cpu_load(struct ek_device *d, const struct ek_plan_request *q,
@@ -370,10 +368,11 @@ static int cpu_load(struct ek_device *d, const struct ek_plan_request *q,
         d->vocab_begin[i] = ek_shard_vocab(q->graph->vocab, i, d->peers->ranks);
     d->plan = *q;
     d->graph = q->graph;
-    choose_forms(d);
     r = take_memory(d);
-    if (r == 0)
+    if (r == 0) {
+        cpu_forms_apply(d, d->forms);
         r = cpu_weights_load(d, files, progress, ctx, fault);
+    }
     if (r == 0)
         r = cpu_worker_ready(d->worker, q);
     if (r < 0) {
@@ -583,6 +582,7 @@ const struct ek_backend *cpu_backend(void)
         .open = cpu_open,
         .close = cpu_close,
         .plan = cpu_plan,
+        .choose = cpu_choose,
         .load = cpu_load,
         .kv_open = cpu_kv_open,
         .kv_host = cpu_kv_host,
