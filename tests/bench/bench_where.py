@@ -46,12 +46,12 @@ def steps_of(path, begin_us, end_us):
     return sorted(found)
 
 
-def busy_us(steps, begin_us):
+def busy_us(steps, begin_us, end_us=float("inf")):
     """Time with a step under way: two may be."""
     total, until = 0, begin_us
     for at, step, *_ in steps:
-        total += max(0, at - max(until, at - step))
-        until = max(until, at)
+        total += max(0, min(at, end_us) - max(until, at - step))
+        until = max(until, min(at, end_us))
     return total
 
 
@@ -133,11 +133,11 @@ def beside_prompts(server):
         times.append((time.monotonic() - at) * 1e3)
     in_front(False)
     end = time.monotonic()
-    steps = steps_of(pathlib.Path(str(server.control) + ".ring"), begin * 1e6, end * 1e6)
     stop.set()
     for t in threads:
         t.join()
-    return sorted(times), 100 * busy_us(steps, steps[0][0] - steps[0][1]) / (steps[-1][0] - steps[0][0] + steps[0][1])
+    steps = steps_of(pathlib.Path(str(server.control) + ".ring"), begin * 1e6, time.monotonic() * 1e6)  # some may end after it
+    return sorted(times), 100 * busy_us(steps, begin * 1e6, end * 1e6) / (end - begin) / 1e6
 
 
 def main():

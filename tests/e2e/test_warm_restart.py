@@ -65,7 +65,7 @@ def test_next_start_is_warm(tmp_path, flags):
         assert ask_all(s) == warm
     finally:
         assert s.stop() == 0
-    assert file.exists() and list(file.parent.iterdir()) == [file]
+    assert file.exists() and [f for f in file.parent.iterdir() if not f.name.startswith("cpu-forms.")] == [file]
 
 
 HYBRID = ROOT / "tests/fixtures/models/served-qwen3.5"  # as save_pretrained wrote it: gated delta rule beside attention
