@@ -23,5 +23,6 @@ struct ek_form {
  */
 struct ek_forms {
     uint32_t count, used;
+    uint32_t measured; /* by this process */
     struct ek_form form[EK_MOST_FORMS];
 };

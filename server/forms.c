@@ -128,17 +128,6 @@ static void say_forms(const struct stack *s, bool measured, uint64_t us, const c
     ek_buf_done(&text);
 }
 
-/* Whether something was measured. */
-static bool has_more(const struct ek_forms *before, const struct ek_forms *now)
-{
-    uint32_t same = 0;
-
-    for (uint32_t i = 0; i < now->used; i++)
-        for (uint32_t k = 0; k < before->count; k++)
-            same += memcmp(&now->form[i], &before->form[k], sizeof(now->form[i])) == 0;
-    return same < now->used;
-}
-
 int forms_prepare(struct stack *s, struct ek_fault *fault)
 {
     const struct forms_about about = {.cpu = s->info.machine, .tier = s->info.isa};
@@ -148,13 +137,12 @@ int forms_prepare(struct stack *s, struct ek_fault *fault)
         return 0;
     forms_path(s, path);
     forms_read(path, &about, &s->forms);
-    const struct ek_forms before = s->forms;
     const uint64_t begin = ek_now_us();
     int r = s->backend->choose(&s->open, &s->model->graph, &s->forms, fault);
     if (r < 0)
         return r;
     const uint64_t us = ek_now_us() - begin;
-    const bool measured = has_more(&before, &s->forms);
+    const bool measured = s->forms.measured > 0;
     (void)snprintf(note, sizeof(note), "as kept in %s", path);
     if (measured)
         forms_keep(path, &about, &s->forms, note, sizeof(note));

@@ -185,7 +185,7 @@ static double times_of(const struct trial *t, const struct form *f)
 
     for (uint32_t i = 0; i < TRIALS; i++)
         product *= (double)t->form[0].best_us[i] / (double)f->best_us[i];
-    return pow(product, 1.0 / TRIALS);
+    return pow(product, 1.0 / (double)TRIALS);
 }
 
 static void take_turns(struct trial *t, double times[FORMS_MOST])
@@ -291,6 +291,7 @@ int cpu_forms_choose(const struct cpu_ops *own, const struct ek_graph *g, struct
             f = forms->form[at];
         else
             r = measure(own, g, &w, &f);
+        forms->measured += at == forms->count;
         if (r == 0)
             use_form(forms, at, &f);
     }

@@ -235,7 +235,7 @@ def test_full_disk_keeps_none(tmp_path):
         ask_all(s)
         assert s.stop() == 0
         assert sum("not kept" in line and "No space left" in line for line in s.log().splitlines()) == 1, s.log()
-        assert [p.name for p in (tmp_path / "kept").iterdir()] == ["other"]
+        assert [p.name for p in (tmp_path / "kept").iterdir() if not p.name.startswith("cpu-forms.")] == ["other"]
     finally:
         subprocess.run(["umount", tmp_path / "kept"], check=True)
 
