@@ -37,8 +37,8 @@
 #define TRIAL_BYTES  (4u << 20) /* of weights: more than the second cache holds */
 #define MANY_PANELS  4u         /* of 64 rows */
 
-static const uint32_t trial_rows[] = {1, 8, 64};
-#define TRIALS (sizeof(trial_rows) / sizeof(trial_rows[0]))
+#define TRIALS 3u
+static const uint32_t trial_rows[TRIALS] = {1, 8, 64};
 
 /* How inputs are rounded, which with the order of a sum decides its bits. */
 enum rounding { FLOATS, PAIRS, TILES, WHOLE_NUMBERS };
@@ -185,7 +185,7 @@ static double times_of(const struct trial *t, const struct form *f)
 
     for (uint32_t i = 0; i < TRIALS; i++)
         product *= (double)t->form[0].best_us[i] / (double)f->best_us[i];
-    return pow(product, 1.0 / (double)TRIALS);
+    return pow(product, 1.0 / TRIALS);
 }
 
 static void take_turns(struct trial *t, double times[FORMS_MOST])
