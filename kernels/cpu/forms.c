@@ -36,6 +36,7 @@
 #define FAR_BEHIND   0.7        /* of the best one's speed */
 #define TRIAL_BYTES  (4u << 20) /* of weights: more than the second cache holds */
 #define MANY_PANELS  4u         /* of 64 rows */
+#define LINE         64u        /* alignment of arrays */
 
 #define TRIALS 3u
 static const uint32_t trial_rows[TRIALS] = {1, 8, 64};
@@ -59,7 +60,7 @@ struct trial {
     struct form form[FORMS_MOST];
     uint32_t count;
     float *x, *c;
-    char *scratch;
+    char *room, *scratch; /* room: that all of them lie in */
 };
 
 static bool is_wide(const struct cpu_ops *ops, const struct cpu_weight *w)
@@ -123,40 +124,40 @@ static void list_forms(struct trial *t, const struct cpu_ops *own)
     }
 }
 
-static void *forms_filled(size_t bytes)
+/* The next `bytes` of the room, which begins on a line. */
+static void *carve(char **at, size_t bytes)
 {
-    char *p = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    void *from = *at;
 
-    if (p) /* some 0.01 as bf16 and f32, some 1 as f16 */
-        memset(p, 0x3c, (bytes + 63) / 64 * 64);
-    return p;
-}
-
-static void trial_done(struct trial *t)
-{
-    free(t->d.weight_memory.at);
-    free(t->x);
-    free(t->c);
-    free(t->scratch);
-    *t = (struct trial){0};
+    *at += (bytes + LINE - 1) & ~(size_t)(LINE - 1);
+    return from;
 }
 
 static int trial_init(struct trial *t, const struct ek_graph *g, const struct cpu_weight *w)
 {
-    const uint32_t most = trial_rows[TRIALS - 1];
+    const size_t most = trial_rows[TRIALS - 1];
     size_t panels = TRIAL_BYTES / (w->panel_bytes + 1) + 1;
 
     panels = panels > MANY_PANELS ? panels : MANY_PANELS;
-    *t = (struct trial){.w = *w, .panels = (uint32_t)(panels < w->panels ? panels : w->panels)};
+    panels = panels < w->panels ? panels : w->panels;
+    *t = (struct trial){.w = *w, .panels = (uint32_t)panels};
     t->g.dtype = g->dtype;
     t->w.at = 0;
     t->d.graph = &t->g;
-    t->d.weight_memory.bytes = t->panels * w->panel_bytes;
-    t->d.weight_memory.at = forms_filled(t->d.weight_memory.bytes);
-    t->x = forms_filled(most * (size_t)w->cols * sizeof(*t->x));
-    t->c = forms_filled(most * (size_t)t->panels * CPU_PANEL * sizeof(*t->c));
-    t->scratch = forms_filled(CPU_PRODUCT_BYTES);
-    return t->d.weight_memory.at && t->x && t->c && t->scratch ? 0 : -ENOMEM;
+    t->d.weight_memory.bytes = panels * w->panel_bytes;
+    const size_t x_bytes = most * w->cols * sizeof(*t->x);
+    const size_t c_bytes = most * panels * CPU_PANEL * sizeof(*t->c);
+    const size_t bytes = t->d.weight_memory.bytes + x_bytes + c_bytes + CPU_PRODUCT_BYTES;
+    t->room = malloc(bytes + 5 * (size_t)LINE);
+    if (!t->room)
+        return -ENOMEM;
+    memset(t->room, 0x3c, bytes + 5 * (size_t)LINE); /* 0.01 as bf16 and f32, 1 as f16 */
+    char *at = t->room + LINE - (uintptr_t)t->room % LINE;
+    t->d.weight_memory.at = carve(&at, t->d.weight_memory.bytes);
+    t->x = carve(&at, x_bytes);
+    t->c = carve(&at, c_bytes);
+    t->scratch = carve(&at, CPU_PRODUCT_BYTES);
+    return 0;
 }
 
 static uint64_t turn_us(struct trial *t, const struct form *f, uint32_t rows)
@@ -241,7 +242,7 @@ static int measure(const struct cpu_ops *own, const struct ek_graph *g, const st
         ret_form->times = times[best];
     }
     if (t)
-        trial_done(t);
+        free(t->room);
     free(t);
     return r;
 }

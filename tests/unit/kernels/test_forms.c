@@ -3,6 +3,7 @@
  * one, that a table is used as it is, and that the form of a shape leaves the bits of a sequence
  * independent of how its rows are computed.
  */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,6 +14,7 @@
 
 #include "kernels/cpu/forms.h"
 #include "kernels/cpu/tier.h"
+#include "tests/unit/alloc.h"
 #include "tests/unit/kernels/tiny_device.h"
 
 enum { PROMPT = 24, BLOCK = 16 };
@@ -94,6 +96,32 @@ static void test_choose(void **state)
     }
 }
 
+/* Without memory nothing is chosen that was not measured, and nothing is lost. */
+static void test_no_memory(void **state)
+{
+    struct tiny *t = tiny_new(&models[1]);
+    struct ek_forms whole = {0};
+    (void)state;
+
+    assert_non_null(t);
+    assert_int_equal(cpu_forms_choose(cpu_tier_find(NULL, NULL), &t->g, &whole), 0);
+    for (long n = 1;; n++) {
+        struct ek_forms forms = {0};
+        alloc_fail_at(n);
+        int r = cpu_forms_choose(cpu_tier_find("ref", NULL), &t->g, &forms);
+        bool failed = alloc_failed();
+        alloc_fail_at(0);
+        if (!failed) {
+            assert_int_equal(r, 0);
+            assert_int_equal(forms.used, whole.used);
+            break;
+        }
+        assert_int_equal(r, -ENOMEM);
+        assert_true(forms.used < whole.used && forms.count == forms.used);
+    }
+    tiny_free(t);
+}
+
 /* The prompt's last logits, in `pieces` steps. */
 static void logits_of(const struct tiny *t, const struct ek_forms *forms, uint32_t pieces,
                       struct ek_result_seq *ret_seq)
@@ -165,6 +193,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_best),
         cmocka_unit_test(test_choose),
+        cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_apply),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
