@@ -51,6 +51,7 @@ struct ek_apart_order {
     uint32_t cards, card[EK_MOST_RANKS]; /* 0, or of each rank */
     uint32_t threads, reserve;
     char isa[32]; /* "" = best */
+    struct ek_forms forms;
     struct ek_step_ceiling ceiling;
     uint32_t logit_rows, block_size;
     uint64_t offload_bytes;

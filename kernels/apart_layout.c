@@ -74,6 +74,8 @@ int apart_layout(const struct ek_open_params *p, const struct ek_plan_request *q
                                           .block_size = q->block_size,
                                           .offload_bytes = q->offload_bytes,
                                           .stamp = p->apart->stamp};
+    if (p->forms)
+        layout.want.forms = *p->forms;
     if (p->devices) {
         layout.want.cards = p->ranks > 1 ? p->ranks : 1;
         memcpy(layout.want.card, p->devices, layout.want.cards * sizeof(layout.want.card[0]));

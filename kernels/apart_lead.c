@@ -275,6 +275,13 @@ static int lead_plan(const struct ek_open_params *p, const struct ek_plan_reques
     return ek_apart_inner(p)->plan(p, q, ret_plan, fault);
 }
 
+static int lead_choose(const struct ek_open_params *p, const struct ek_graph *graph,
+                       struct ek_forms *forms, struct ek_fault *fault)
+{
+    const struct ek_backend *b = ek_apart_inner(p);
+    return b->choose ? b->choose(p, graph, forms, fault) : 0;
+}
+
 static int lead_open(const struct ek_open_params *p, struct ek_device **ret_device,
                      struct ek_fault *fault)
 {
@@ -545,7 +552,7 @@ static int lead_release(struct ek_device *d)
     {                                                                                              \
         .abi = EK_BACKEND_ABI, .size = sizeof(struct ek_backend), .name = (of),                    \
         .in_host_memory = (host), .probe = lead_probe, .open = lead_open, .close = lead_close,     \
-        .plan = lead_plan, .load = lead_load, .kv_open = lead_kv_open,                             \
+        .plan = lead_plan, .choose = lead_choose, .load = lead_load, .kv_open = lead_kv_open,      \
         .kv_resize = lead_kv_resize, .forward = lead_forward, .sample = lead_sample,               \
         .wait = lead_wait, .stats = lead_stats, .rank_stats = lead_rank_stats,                     \
         .revive = lead_revive, .how_lost = lead_how_lost, .check = lead_check,                     \

@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/forms.h"
 #include "kernels/graph.h"
 #include "kernels/step.h"
 
@@ -26,7 +27,7 @@ struct ek_group; /* ranks that compute one model together */
 struct ek_wire;  /* of ranks in other processes: wire.h */
 struct ek_cluster;
 
-#define EK_BACKEND_ABI 24u
+#define EK_BACKEND_ABI 25u
 
 /* What memory for a host tier begins on: the largest page that machines have. */
 #define EK_HOST_PAGE 65536u
@@ -34,7 +35,8 @@ struct ek_cluster;
 struct ek_device_info {
     char name[64];         /* "AMD EPYC, avx512bf16, 2 threads" */
     char isa[32];          /* tier in use, "" on a GPU */
-    char choice[80];       /* what was measured to choose it, "" = nothing */
+    char choice[160];      /* what it was chosen by, "" = nothing */
+    char machine[64];      /* model of the CPU, "" on a GPU */
     uint64_t memory_bytes; /* total of the device (host memory for the CPU) */
     uint64_t free_bytes;
     uint32_t threads;
@@ -47,6 +49,8 @@ struct ek_open_params {
     uint32_t threads;        /* 0 = one per usable core; of all ranks here */
     uint32_t reserve;        /* cores that a CPU does not compute on; of all ranks here */
     const char *isa;         /* force a tier, NULL = best */
+    /* Of choose(), for load(), until which it must stay; NULL: the tier's own everywhere. */
+    const struct ek_forms *forms;
     /* Tensor and pipeline parallelism. A backend is given one rank and its group;
      * ek_ranks_backend() is given `ranks` and what each of them runs on, and makes the rest. */
     uint32_t rank, ranks;          /* of all stages; 0 ranks: alone */
@@ -219,6 +223,11 @@ struct ek_backend {
     /* With revive(): what is in the host tier is there in the next device, too, unless this gives
      * all of its memory back to the system; no step is in flight. NULL: it goes with the device. */
     void (*host_drop)(struct ek_device *d);
+
+    /* Adds to `forms` which form of products is the fastest for each shape of the graph's weights
+     * that is not there yet: measures, some 20 ms a shape. 0, -ENOMEM. NULL: there is no choice. */
+    int (*choose)(const struct ek_open_params *p, const struct ek_graph *graph,
+                  struct ek_forms *forms, struct ek_fault *fault);
 };
 
 /* The one symbol of a plug-in: its table, or NULL when it does not speak this ABI. */

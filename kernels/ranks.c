@@ -244,6 +244,23 @@ static int ranks_plan(const struct ek_open_params *p, const struct ek_plan_reque
     return r;
 }
 
+/* The ranks of this machine have one table: what two of them share is measured once. */
+static int ranks_choose(const struct ek_open_params *p, const struct ek_graph *graph,
+                        struct ek_forms *forms, struct ek_fault *fault)
+{
+    int r = check_open(p, fault);
+
+    for (uint32_t i = 0; r == 0 && p->each->choose && i < ek_open_local(p); i++) {
+        const struct ek_open_params one = open_of(p, i);
+        struct ek_graph part = {0};
+        r = ek_rank_graph(graph, one.rank, p->ranks, p->stages, &part, fault);
+        if (r == 0)
+            r = p->each->choose(&one, &part, forms, fault);
+        ek_graph_free(&part);
+    }
+    return r;
+}
+
 /* ---- making and ending ---- */
 
 static void ranks_close(struct ek_device *d)
@@ -570,7 +587,7 @@ void ek_ranks_abort(struct ek_device *d)
     {                                                                                              \
         .abi = EK_BACKEND_ABI, .size = sizeof(struct ek_backend), .name = (its_name),              \
         .in_host_memory = (host), .probe = ranks_probe, .open = ranks_open, .close = ranks_close,  \
-        .plan = ranks_plan, .load = ranks_load, .kv_open = ranks_kv_open,                          \
+        .plan = ranks_plan, .choose = ranks_choose, .load = ranks_load, .kv_open = ranks_kv_open,  \
         .kv_resize = ranks_kv_resize, .forward = ranks_forward, .sample = ranks_sample,            \
         .wait = ranks_wait, .stats = ranks_stats, .rank_stats = ranks_rank_stats,                  \
         .kv_bytes = ranks_kv_bytes, .kv_read = ranks_kv_read, .kv_write = ranks_kv_write,          \

@@ -100,6 +100,7 @@ static int load(const struct launching *l, const struct ek_backend **ret_b,
                                   .threads = order->threads,
                                   .reserve = order->reserve,
                                   .isa = order->isa[0] ? order->isa : NULL,
+                                  .forms = &order->forms,
                                   .ranks = order->ranks,
                                   .stages = order->stages,
                                   .stall_us = order->stall_us};

@@ -19,20 +19,6 @@
 #include "server/private_net.h"
 #include "server/stack.h"
 
-static const char *type_name(enum ek_dtype t)
-{
-    switch (t) {
-    case EK_F32: return "float32";
-    case EK_F16: return "float16";
-    case EK_BF16: return "bfloat16";
-    case EK_F8_E4M3: return "fp8";
-    case EK_I8: return "int8";
-    case EK_I4: return "int4";
-    case EK_F4_E2M1: return "mxfp4";
-    }
-    return "?";
-}
-
 static void fill_card(const struct stack *s, struct ek_node_card *card)
 {
     char note[MODEL_NOTE_BYTES];
@@ -52,7 +38,7 @@ static void fill_card(const struct stack *s, struct ek_node_card *card)
     (void)snprintf(card->device, sizeof(card->device), "%s", s->info.name);
     (void)snprintf(card->model, sizeof(card->model), "%s", s->model->family);
     (void)snprintf(card->form, sizeof(card->form), "%s%s%.40s, KV cache %s",
-                   type_name(s->model->graph.dtype), note[0] ? ", " : "", note,
+                   model_dtype_name(s->model->graph.dtype), note[0] ? ", " : "", note,
                    s->model->graph.kv_i8   ? "int8"
                    : s->model->graph.kv_f8 ? "fp8"
                                            : "plain");

@@ -120,8 +120,8 @@ const struct ek_opt option_table[] = {
     {.name = "state-dir",
      .type = OPT_STRING,
      .at = AT(state_dir),
-     .help = "Where exit.json goes, which says why the server ended; default the folder of the "
-             "control socket."},
+     .help = "Where exit.json goes, which says why the server ended, and what --cpu-forms keeps; "
+             "default the folder of the control socket."},
     {.name = "flight-recorder",
      .type = OPT_BOOL,
      .at = AT(flight_recorder),

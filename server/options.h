@@ -20,7 +20,7 @@ struct options {
     uint64_t max_model_len; /* 0 = as much as fits */
     int64_t seed;           /* -1 = by chance */
 
-    char *device, *cpu_isa;
+    char *device, *cpu_isa, *cpu_forms;
     uint64_t threads, cpu_reserve; /* 0 threads: one per core that is not reserved */
     uint64_t tensor_parallel_size, pipeline_parallel_size, data_parallel_size;
     uint64_t nnodes, node_rank; /* as mpirun or srun started them; nnodes at least 1 */

@@ -18,6 +18,7 @@
 #include "common/log.h"
 #include "kernels/fingerprint.h"
 #include "server/engine/warm_file.h"
+#include "server/forms_file.h"
 #include "server/options.h"
 #include "server/stack.h"
 
@@ -79,6 +80,10 @@ static void say_layout(const struct stack *s, char ret_layout[WARM_TEXT])
     (void)snprintf(ret_layout, WARM_TEXT, "%s/%s %s/%s/%s %ux%u", s->backend->name, s->info.isa,
                    s->o->dtype, s->o->quantization ? s->o->quantization : "none",
                    s->o->kv_cache_dtype, s->open.ranks, s->open.stages);
+    if (s->forms.used > 0) {
+        const size_t at = strlen(ret_layout);
+        (void)snprintf(ret_layout + at, WARM_TEXT - at, " %08x", forms_file_sum(&s->forms));
+    }
 }
 
 void prefix_file_open(struct stack *s)

@@ -36,6 +36,7 @@ struct stack {
     struct ek_device *device;
     struct ek_device_info info;
     struct ek_open_params open;
+    struct ek_forms forms;    /* of products; count 0: none are chosen */
     struct ek_chosen chosen;  /* open.devices are its cards */
     struct launcher launcher; /* of the engine's process, with --engine-process */
     struct check check;       /* of the model's files; begun by main(), or none */

@@ -16,6 +16,7 @@
 #include "kernels/registry.h"
 #include "server/answer_parsers.h"
 #include "server/api/past.h"
+#include "server/forms.h"
 #include "server/grammar/compile.h"
 #include "server/grammar/lexicon.h"
 #include "server/kvpub.h"
@@ -239,6 +240,10 @@ int start_plan(struct stack *s, int *ret_exit, struct ek_fault *fault)
     }
     if (r == -E2BIG)
         r = -EBADMSG; /* only the plan does not fit */
+    if (r == 0 && s->http) {
+        what = "the forms of products";
+        r = forms_prepare(s, fault);
+    }
     if (r == 0 && s->o->nnodes > 1 && s->http) {
         what = "the other nodes";
         r = nodes_meet(s, fault);
@@ -279,6 +284,8 @@ int start_follower(struct stack *s, int *ret_exit, struct ek_fault *fault)
     }
     if (r == 0)
         r = start_verify(s, fault);
+    if (r == 0)
+        r = forms_prepare(s, fault);
     if (r == 0) {
         check_done(&s->check);
         what = "the other nodes";

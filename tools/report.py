@@ -93,7 +93,7 @@ def main():
                    "that were used and then stay open.", "http")
     out += section("Where the time of 16 clients goes", "`make bench-where`: shares of the time that 16 clients took, prompts of 128 tokens and answers of 128, one server. `steps`, `engine`: from the "
                    "flight recorder: the device had a step, or the engine's thread planned, waited, or filled masks. `core`: processor time of threads, of one core. `tokenizer`: "
-                   "texts as long, asked alone.", "bench-where")
+                   "texts as long, asked alone. `prompts`: long prompts keep all compute threads busy while /metrics is read 20 times a second.", "bench-where")
     out += section("Constrained output", "A synthetic vocabulary of 128k tokens: the mask of one token, and compiling a usual schema.", "bench-grammar")
     out += section("Quantization", "What `--quantization` costs the embedded model on a held-out text of 24,377 tokens, against bfloat16: perplexity, positions with the same "
                    "most likely token, mean divergence, and the weights by the memory plan. Beside int8 and int4: weights and inputs rounded as llama.cpp's Q8_0 "

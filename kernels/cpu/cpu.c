@@ -17,9 +17,9 @@
 
 #include "common/cgroup.h"
 #include "common/err.h"
-#include "common/log.h"
 #include "common/memplan.h"
 #include "kernels/cpu/device.h"
+#include "kernels/cpu/forms.h"
 #include "kernels/cpu/group.h"
 #include "kernels/cpu/nodes.h"
 #include "kernels/cpu/pool.h"
@@ -127,7 +127,8 @@ static void note_ranks(const struct ek_open_params *p, struct ek_device_info *in
                        "%u ranks have only %u threads: lower --tensor-parallel-size (or "
                        "--pipeline-parallel-size), or raise --threads.",
                        local, info->threads);
-    else if (local > 1 && !cpu_rank_cores(p->rank - p->first, local, p->reserve, &cores))
+    else if (local > 1 &&
+             !cpu_rank_cores(p->rank - p->first, local, p->reserve, all_threads(p), &cores))
         (void)snprintf(info->note, sizeof(info->note),
                        "%u ranks do not divide the NUMA nodes of this machine: they take even "
                        "shares of its cores, which is slower than one rank in each node (or one "
@@ -154,17 +155,25 @@ static int check_reserve(const struct ek_open_params *p, struct ek_fault *fault)
     return -EBADMSG;
 }
 
-/* Why this tier, where it was measured. */
+/* Why this tier, where it was measured, and why not all CPUs. */
 static void say_choice(struct ek_device_info *info)
 {
+    cpu_set_t alone, all;
+
 #if defined(__x86_64__)
     if (cpu_pairs_times() > 0)
         (void)snprintf(info->choice, sizeof(info->choice),
                        "pairs of bf16 are multiplied %.1f times as fast as floats",
                        cpu_pairs_times());
-#else
-    (void)info;
 #endif
+    cpu_usable_set(1, &alone);
+    cpu_usable_set(UINT32_MAX, &all);
+    if (CPU_EQUAL(&alone, &all) || info->threads > (uint32_t)CPU_COUNT(&alone))
+        return;
+    const size_t at = strlen(info->choice);
+    (void)snprintf(info->choice + at, sizeof(info->choice) - at,
+                   "%sone thread on each of %d cores, which have %d CPUs", at > 0 ? "; " : "",
+                   CPU_COUNT(&alone), CPU_COUNT(&all));
 }
 
 static int cpu_probe(const struct ek_open_params *p, struct ek_device_info *ret_info,
@@ -187,6 +196,7 @@ static int cpu_probe(const struct ek_open_params *p, struct ek_device_info *ret_
     (void)snprintf(info.isa, sizeof(info.isa), "%s", ops->name);
     (void)snprintf(info.name, sizeof(info.name), "%s, %s, %u thread%s", machine, ops->name,
                    info.threads, info.threads == 1 ? "" : "s");
+    machine_name(info.machine, sizeof(info.machine));
     say_choice(&info);
     note_ranks(p, &info);
     *ret_info = info;
@@ -243,12 +253,14 @@ static int cpu_open(const struct ek_open_params *p, struct ek_device **ret_devic
     if (!d)
         return r;
     d->ops = ops;
+    d->forms = p->forms;
     d->heap = p->rank == p->first;
     d->threads = threads_of(p);
     if (shares)
-        (void)cpu_rank_cores(p->rank - p->first, ek_open_local(p), p->reserve, &cores);
+        (void)cpu_rank_cores(p->rank - p->first, ek_open_local(p), p->reserve, all_threads(p),
+                             &cores);
     else if (p->reserve > 0)
-        (void)cpu_rank_cores(0, 1, p->reserve, &cores);
+        (void)cpu_rank_cores(0, 1, p->reserve, d->threads, &cores);
     r = cpu_pool_new(d->threads, shares || p->reserve > 0 ? &cores : NULL, &d->pool);
     if (r == 0 && shares)
         r = cpu_group_join(p->group, p->rank, d->pool, &d->peers);
@@ -325,15 +337,11 @@ static int take_memory(struct ek_device *d)
     return 0;
 }
 
-static void choose_forms(struct ek_device *d)
+static int cpu_choose(const struct ek_open_params *p, const struct ek_graph *graph,
+                      struct ek_forms *forms, struct ek_fault *fault)
 {
-    double times;
-
-    d->wide = cpu_widens(d->ops, d->graph->dtype, &times);
-    if (times > 0)
-        ek_log(EK_LOG_DEBUG,
-               "Products of many rows: widening a weight once is %.2f times as fast: %s", times,
-               d->wide ? "taken" : "left");
+    const struct cpu_ops *ops = cpu_tier_find(p->isa, fault);
+    return ops ? cpu_forms_choose(ops, graph, forms) : -EBADMSG;
 }
 
 static int cpu_load(struct ek_device *d, const struct ek_plan_request *q,
@@ -360,10 +368,11 @@ static int cpu_load(struct ek_device *d, const struct ek_plan_request *q,
         d->vocab_begin[i] = ek_shard_vocab(q->graph->vocab, i, d->peers->ranks);
     d->plan = *q;
     d->graph = q->graph;
-    choose_forms(d);
     r = take_memory(d);
-    if (r == 0)
+    if (r == 0) {
+        cpu_forms_apply(d, d->forms);
         r = cpu_weights_load(d, files, progress, ctx, fault);
+    }
     if (r == 0)
         r = cpu_worker_ready(d->worker, q);
     if (r < 0) {
@@ -573,6 +582,7 @@ const struct ek_backend *cpu_backend(void)
         .open = cpu_open,
         .close = cpu_close,
         .plan = cpu_plan,
+        .choose = cpu_choose,
         .load = cpu_load,
         .kv_open = cpu_kv_open,
         .kv_host = cpu_kv_host,

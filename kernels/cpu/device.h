@@ -28,6 +28,7 @@ enum cpu_layout {
 };
 
 struct cpu_weight {
+    const struct cpu_ops *ops; /* whose products it is for: its form (forms.h) */
     enum cpu_layout layout;
     enum ek_dtype dtype;
     uint32_t rows, cols, panels;
@@ -38,6 +39,7 @@ struct cpu_weight {
     uint32_t group, groups;   /* columns with one scale; how many of them */
     size_t scale_at, zero_at; /* in a panel; zero_at 0 = no zeros */
     bool powers;              /* of EK_F4_E2M1: see ek_power_scales() */
+    bool wide;                /* as struct cpu_gemm has it */
 };
 
 struct cpu_value {
@@ -131,9 +133,9 @@ struct ek_device {
     uint32_t threads;
     struct ek_collective *peers; /* NULL: it computes alone */
     uint32_t samples;            /* jobs of that kind that are done, with peers */
-    bool wide;                   /* of the graph's products: struct cpu_gemm */
     bool heap;                   /* the heap of the process is counted here */
 
+    const struct ek_forms *forms; /* until load() has returned; NULL: none were chosen */
     const struct ek_graph *graph; /* NULL before load() */
     struct ek_plan_request plan;
     struct cpu_shape shape;

@@ -1,6 +1,6 @@
 /*
- * Reads the NUMA nodes and divides their cores among ranks (nodes.h). Called once, when the CPU
- * backend is opened.
+ * Reads the NUMA nodes and which CPUs are threads of one core, and divides the cores among ranks
+ * (nodes.h). Called when the CPU backend is planned and opened.
  */
 #include "kernels/cpu/nodes.h"
 
@@ -36,21 +36,29 @@ bool cpu_list_parse(const char *text, cpu_set_t *ret_set)
     return true;
 }
 
+/* A list in a file; false when there is none. */
+static bool read_list(const char *path, cpu_set_t *ret_set)
+{
+    char line[4096] = "";
+    FILE *f = fopen(path, "re");
+
+    if (!f)
+        return false;
+    bool got = fgets(line, sizeof(line), f) && cpu_list_parse(line, ret_set);
+    (void)fclose(f); /* read only */
+    return got;
+}
+
 void cpu_nodes_read(const char *dir, const cpu_set_t *usable, struct cpu_nodes *ret_nodes)
 {
     struct cpu_nodes *n = ret_nodes;
 
     n->count = 0;
     for (int i = 0; i < NODE_NUMBERS && n->count < CPU_MOST_NODES; i++) {
-        char path[512], line[4096] = "";
+        char path[512];
         cpu_set_t cores;
         (void)snprintf(path, sizeof(path), "%s/node%d/cpulist", dir, i);
-        FILE *f = fopen(path, "re");
-        if (!f)
-            continue;
-        bool got = fgets(line, sizeof(line), f) && cpu_list_parse(line, &cores);
-        (void)fclose(f);
-        if (!got)
+        if (!read_list(path, &cores))
             continue;
         CPU_AND(&n->node[n->count], &cores, usable);
         n->count += CPU_COUNT(&n->node[n->count]) > 0;
@@ -112,14 +120,42 @@ void cpu_nodes_leave(struct cpu_nodes *nodes, uint32_t cores)
     }
 }
 
-bool cpu_rank_cores(uint32_t rank, uint32_t ranks, uint32_t reserve, cpu_set_t *ret_cores)
+void cpu_cores_alone(const char *dir, cpu_set_t *set)
+{
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        char path[512];
+        cpu_set_t siblings;
+        if (!CPU_ISSET(cpu, set))
+            continue;
+        (void)snprintf(path, sizeof(path), "%s/cpu%d/topology/thread_siblings_list", dir, cpu);
+        if (!read_list(path, &siblings))
+            continue;
+        for (int other = cpu + 1; other < CPU_SETSIZE; other++)
+            if (CPU_ISSET(other, &siblings))
+                CPU_CLR(other, set);
+    }
+}
+
+void cpu_usable_set(uint32_t threads, cpu_set_t *ret_set)
+{
+    cpu_set_t all;
+
+    CPU_ZERO(&all);
+    if (sched_getaffinity(0, sizeof(all), &all) != 0 || CPU_COUNT(&all) == 0)
+        CPU_SET(0, &all);
+    *ret_set = all;
+    cpu_cores_alone("/sys/devices/system/cpu", ret_set);
+    if (threads > (uint32_t)CPU_COUNT(ret_set))
+        *ret_set = all;
+}
+
+bool cpu_rank_cores(uint32_t rank, uint32_t ranks, uint32_t reserve, uint32_t threads,
+                    cpu_set_t *ret_cores)
 {
     struct cpu_nodes nodes;
     cpu_set_t usable;
 
-    CPU_ZERO(&usable);
-    if (sched_getaffinity(0, sizeof(usable), &usable) != 0 || CPU_COUNT(&usable) == 0)
-        CPU_SET(0, &usable);
+    cpu_usable_set(threads, &usable);
     cpu_nodes_read("/sys/devices/system/node", &usable, &nodes);
     cpu_nodes_leave(&nodes, reserve);
     return cpu_nodes_cores(&nodes, rank, ranks, ret_cores);

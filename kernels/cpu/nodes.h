@@ -1,6 +1,8 @@
 /*
  * Which cores a rank computes on: those of its NUMA nodes where the nodes divide among the ranks,
- * else an even run of all usable ones. So a rank's weights, cache and threads are in one node.
+ * else an even run of all usable ones. So a rank's weights, cache and threads are in one node. Of a
+ * core with several hardware threads one computes, and the others are left to HTTP, text and the
+ * system; unless there are more threads to place than cores.
  */
 #pragma once
 
@@ -26,7 +28,15 @@ bool cpu_nodes_cores(const struct cpu_nodes *nodes, uint32_t rank, uint32_t rank
 /* Pure. Takes away so many cores, the last of each node in turn from the last node on; all but one
  * where there are no more. */
 void cpu_nodes_leave(struct cpu_nodes *nodes, uint32_t cores);
-/* All three for this process. */
-bool cpu_rank_cores(uint32_t rank, uint32_t ranks, uint32_t reserve, cpu_set_t *ret_cores);
+/* Leaves of the CPUs of a set that are threads of one core the first: two that compute share its
+ * multipliers. By DIR/cpu<n>/topology/thread_siblings_list ("/sys/devices/system/cpu"); a CPU about
+ * which nothing can be read stays. */
+void cpu_cores_alone(const char *dir, cpu_set_t *set);
+/* The CPUs that this process may use and so many threads are for: one of each core, or all of them
+ * where there are more threads than cores. */
+void cpu_usable_set(uint32_t threads, cpu_set_t *ret_set);
+/* What nodes, ranks and reserved cores leave of them; `threads`: of all ranks. */
+bool cpu_rank_cores(uint32_t rank, uint32_t ranks, uint32_t reserve, uint32_t threads,
+                    cpu_set_t *ret_cores);
 /* "0-3,8" into a set; false when it is no such list. */
 bool cpu_list_parse(const char *text, cpu_set_t *ret_set);

@@ -21,12 +21,14 @@
 
 #include "common/cgroup.h"
 #include "common/clock.h"
+#include "kernels/cpu/nodes.h"
 
 /* How long a waiter spins is measured when a team begins. A pause takes some 20 ns on one machine
  * and 60 on another; a wake takes 5 us where nothing stands between, and 50 in a virtual machine.
  */
 #define LEAST_NS       10000u  /* what barriers usually take */
 #define MOST_NS        100000u /* that others may want a core which nobody computes on */
+#define LONE_WAKE_NS   30000u  /* of a team of one, which wakes nobody that could be measured */
 #define LEAST_PAUSE_NS 5u      /* where it cannot be measured */
 #define TRIAL_PAUSES   500u
 #define TRIAL_WAKES    9u
@@ -202,7 +204,8 @@ static void choose_spins(struct cpu_pool *p)
     for (uint32_t i = 0; i < TRIAL_PAUSES; i++)
         relax();
     const uint64_t pause_ns = (ek_now_us() - begin) * 1000 / TRIAL_PAUSES;
-    atomic_store_explicit(&p->spins, cpu_pool_spins(wake_ns(p), pause_ns), memory_order_relaxed);
+    const uint64_t wake = p->threads > 1 ? wake_ns(p) : LONE_WAKE_NS;
+    atomic_store_explicit(&p->spins, cpu_pool_spins(wake, pause_ns), memory_order_relaxed);
 }
 
 int cpu_pool_new(uint32_t threads, const cpu_set_t *cores, struct cpu_pool **ret_pool)
@@ -220,8 +223,8 @@ int cpu_pool_new(uint32_t threads, const cpu_set_t *cores, struct cpu_pool **ret
     p->bound = cores != NULL;
     if (cores)
         p->cores = *cores;
-    else if (sched_getaffinity(0, sizeof(p->cores), &p->cores) != 0)
-        CPU_ZERO(&p->cores);
+    else
+        cpu_usable_set(threads, &p->cores);
     const int all = CPU_COUNT(&p->cores);
     for (p->started = 1; p->started < threads; p->started++) {
         struct pool_thread *m = &p->member[p->started];
@@ -231,7 +234,7 @@ int cpu_pool_new(uint32_t threads, const cpu_set_t *cores, struct cpu_pool **ret
         if (r < 0)
             goto out;
     }
-    if (threads > 1 && (all <= 0 || threads <= (uint32_t)all))
+    if (all <= 0 || threads <= (uint32_t)all)
         choose_spins(p);
     *ret_pool = p;
     p = NULL;
@@ -258,6 +261,18 @@ void cpu_pool_pin(struct cpu_pool *p)
     pin(p, 0);
 }
 
+bool cpu_pool_spin(const struct cpu_pool *p, const _Atomic uint32_t *value, uint32_t old)
+{
+    const uint32_t spins = atomic_load_explicit(&p->spins, memory_order_relaxed);
+
+    for (uint32_t i = 0; i < spins; i++) {
+        if (atomic_load_explicit(value, memory_order_acquire) != old)
+            return true;
+        relax();
+    }
+    return false;
+}
+
 uint32_t cpu_pool_threads(const struct cpu_pool *p)
 {
     return p->threads;
@@ -269,9 +284,8 @@ uint32_t cpu_usable_cores(uint32_t *ret_whole)
     uint32_t cores = CPU_MOST_THREADS, whole, quota;
 
     quota = ek_cgroup_cores(EK_CGROUP_SELF, "/sys/fs/cgroup", &whole);
-    if (sched_getaffinity(0, sizeof(set), &set) != 0 || CPU_COUNT(&set) == 0)
-        cores = 1;
-    else if ((uint32_t)CPU_COUNT(&set) < cores)
+    cpu_usable_set(1, &set);
+    if ((uint32_t)CPU_COUNT(&set) < cores)
         cores = (uint32_t)CPU_COUNT(&set);
     if (quota > 0 && quota < cores)
         cores = quota;

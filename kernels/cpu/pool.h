@@ -8,6 +8,7 @@
 #pragma once
 
 #include <sched.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 struct cpu_pool;
@@ -35,9 +36,13 @@ void cpu_pool_run(struct cpu_pool *p, cpu_pool_fn fn, void *ctx);
 void cpu_pool_barrier(struct cpu_pool *p);
 /* The same; the last to come calls last(ctx) before any goes on. */
 void cpu_pool_barrier_last(struct cpu_pool *p, void (*last)(void *ctx), void *ctx);
+/* For a thread beside the team that waits for it or for work: whether the value changed while
+ * members would spin, before they sleep. */
+bool cpu_pool_spin(const struct cpu_pool *p, const _Atomic uint32_t *value, uint32_t old);
 /* Pins the calling thread to the core of member 0, if members are pinned. */
 void cpu_pool_pin(struct cpu_pool *p);
 uint32_t cpu_pool_threads(const struct cpu_pool *p);
 /* Cores that this process may use, by affinity and the cgroup's quota; of the last perhaps a part.
+ * Two CPUs that are one core's threads count as one.
  * *ret_whole: those that it may use all of. Both at least 1. */
 uint32_t cpu_usable_cores(uint32_t *ret_whole);

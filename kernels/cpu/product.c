@@ -33,7 +33,7 @@ static struct inputs inputs_of(const struct ek_device *d, const struct cpu_produ
 
     return (struct inputs){.step = fit ? each : 0,
                            .there = fit && before && before->cols == w->cols &&
-                                    before->dtype == w->dtype &&
+                                    before->dtype == w->dtype && before->ops == w->ops &&
                                     cpu_in_quads(d, before) == cpu_in_quads(d, w)};
 }
 
@@ -57,11 +57,11 @@ static void plain(const struct ek_device *d, const struct cpu_product *p)
             .c = p->c,
             .c_stride = p->c_stride,
             .add = k > 0,
-            .wide = d->wide,
+            .wide = w->wide,
             .rounded = in.there,
             .work = (uint32_t *)(void *)(p->scratch + k / chunk * in.step),
         };
-        d->ops->gemm(&g);
+        w->ops->gemm(&g);
     }
 }
 
@@ -96,7 +96,7 @@ static void expand_some(const struct kept *q, uint32_t k, uint32_t n, char *out,
         if (w->zero_at > 0)
             e.zeros = (const int16_t *)(const void *)(panel + w->zero_at) +
                       (size_t)(k / w->group) * CPU_PANEL;
-        q->d->ops->expand(&e);
+        w->ops->expand(&e);
     }
 }
 
@@ -124,7 +124,7 @@ static void sum_group(const struct kept *q, uint32_t k, uint32_t end)
             .add = at > k,
             .work = (uint32_t *)(void *)q->p->scratch,
         };
-        q->d->ops->gemm(&g);
+        q->p->w->ops->gemm(&g);
     }
 }
 
@@ -138,9 +138,8 @@ static void scale_group(const struct kept *q, uint32_t group, float *c)
         float power[CPU_PANEL];
         for (uint32_t k = 0; k < CPU_PANEL && w->powers; k++)
             power[k] = cpu_from_power((uint8_t)at[(size_t)group * CPU_PANEL + k]);
-        q->d->ops->scale_panel(c + (size_t)i * CPU_PANEL, q->p->c_stride,
-                               q->c + (size_t)i * CPU_PANEL, q->c_stride, w->powers ? power : scale,
-                               q->p->rows, group > 0);
+        w->ops->scale_panel(c + (size_t)i * CPU_PANEL, q->p->c_stride, q->c + (size_t)i * CPU_PANEL,
+                            q->c_stride, w->powers ? power : scale, q->p->rows, group > 0);
     }
 }
 
@@ -156,7 +155,7 @@ static void kept(const struct ek_device *d, const struct cpu_product *p)
                          .p = p,
                          .at = first + (p->panel + panel) * w->panel_bytes,
                          .panels = p->panels - panel,
-                         .pairs = d->graph->dtype == EK_BF16 && d->ops->pairs,
+                         .pairs = d->graph->dtype == EK_BF16 && w->ops->pairs,
                          .c = w->groups > 1 ? sums : c};
         q.panels = q.panels < CPU_EXPAND_PANELS ? q.panels : CPU_EXPAND_PANELS;
         q.c_stride = w->groups > 1 ? CPU_EXPAND_PANELS * CPU_PANEL : p->c_stride;
@@ -194,7 +193,7 @@ static void whole_numbers(const struct ek_device *d, const struct cpu_product *p
         q.x = p->x + k;
         q.add = k > 0;
         q.work = p->scratch + k / CPU_K_CHUNK * in.step;
-        d->ops->quads(&q);
+        w->ops->quads(&q);
     }
 }
 

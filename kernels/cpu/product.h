@@ -43,7 +43,7 @@ static inline size_t cpu_scale_bytes(const struct cpu_weight *w)
 /* Whether a weight is multiplied as whole numbers and lies in memory so. */
 static inline bool cpu_in_quads(const struct ek_device *d, const struct cpu_weight *w)
 {
-    return d->ops->quads && d->graph->dtype == EK_BF16 &&
+    return w->ops->quads && d->graph->dtype == EK_BF16 &&
            (w->dtype == EK_I8 || w->dtype == EK_I4 || w->powers) &&
            (w->groups == 1 || w->group % QUADS_GROUP == 0);
 }

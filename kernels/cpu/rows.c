@@ -103,7 +103,7 @@ static void embed_row(const struct ek_device *d, const struct ek_op *op, uint32_
         for (uint32_t k = 0; k < w->cols && ek_dtype_packed(w->dtype); k++)
             dst[k] = cpu_kept_value(d, w, at, k, token % CPU_PANEL) * scale;
         for (uint32_t k = 0; k < w->cols && !ek_dtype_packed(w->dtype); k++) {
-            size_t index = cpu_panel_index(d->ops->pairs, w->dtype, k, token % CPU_PANEL);
+            size_t index = cpu_panel_index(w->ops->pairs, w->dtype, k, token % CPU_PANEL);
             dst[k] = cpu_load(w->dtype, at, index) * scale;
         }
         return;

@@ -121,7 +121,7 @@ static void place(const struct pack *p, void *to, uint32_t k, uint32_t col, cons
 
     if (t == EK_F32) {
         place_words(to, k, col, from, n);
-    } else if (t == EK_BF16 && p->d->ops->pairs) { /* two of a row make a word */
+    } else if (t == EK_BF16 && p->weight->ops->pairs) { /* two of a row make a word */
         place_words(to, k / 2, col, from, n / 2);
         if (n % 2 != 0)
             memcpy((uint16_t *)to + cpu_panel_index(true, t, k + n - 1, col),

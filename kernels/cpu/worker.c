@@ -22,8 +22,7 @@
 #include "kernels/cpu/sample.h"
 #include "kernels/cpu/worker.h"
 
-#define JOBS  4    /* two flights, two jobs each */
-#define SPINS 1500 /* pauses before the device thread sleeps: some 30 us */
+#define JOBS 4 /* two flights, two jobs each */
 
 struct worker_job {
     struct cpu_flight *flight;
@@ -76,13 +75,7 @@ static bool take_job(struct cpu_worker *w, struct worker_job *ret_job)
 {
     bool got = false;
 
-    for (int i = 0; i < SPINS; i++) {
-        if (atomic_load_explicit(&w->asked_jobs, memory_order_acquire) != w->taken_jobs)
-            break;
-#if defined(__x86_64__)
-        __builtin_ia32_pause();
-#endif
-    }
+    (void)cpu_pool_spin(w->d->pool, &w->asked_jobs, w->taken_jobs);
     pthread_mutex_lock(&w->lock);
     while (atomic_load_explicit(&w->asked_jobs, memory_order_relaxed) == w->taken_jobs && !w->stop)
         pthread_cond_wait(&w->asked, &w->lock);

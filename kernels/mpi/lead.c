@@ -111,6 +111,12 @@ static int lead_plan(const struct ek_open_params *p, const struct ek_plan_reques
     return inner_of(p)->plan(p, q, ret_plan, fault);
 }
 
+static int lead_choose(const struct ek_open_params *p, const struct ek_graph *graph,
+                       struct ek_forms *forms, struct ek_fault *fault)
+{
+    return inner_of(p)->choose(p, graph, forms, fault);
+}
+
 static void abort_ranks(void *ctx)
 {
     ek_ranks_abort(ctx);
@@ -417,7 +423,7 @@ void ek_cluster_bye(struct ek_cluster *c, int code)
     {                                                                                              \
         .abi = EK_BACKEND_ABI, .size = sizeof(struct ek_backend), .name = (its_name),              \
         .in_host_memory = (host), .probe = lead_probe, .open = lead_open, .close = lead_close,     \
-        .plan = lead_plan, .load = lead_load, .kv_open = lead_kv_open,                             \
+        .plan = lead_plan, .choose = lead_choose, .load = lead_load, .kv_open = lead_kv_open,      \
         .kv_resize = lead_kv_resize, .forward = lead_forward, .sample = lead_sample,               \
         .wait = lead_wait, .stats = lead_stats, .rank_stats = lead_rank_stats                      \
     }

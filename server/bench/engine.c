@@ -41,6 +41,7 @@ struct bench_engine {
     const struct ek_backend *b;
     struct ek_device *d;
     struct ek_device_info info;
+    struct ek_forms forms;
     struct model *model;
     struct ek_step_ceiling ceiling;
     struct ek_step *step;
@@ -219,7 +220,8 @@ static int add_cells(struct bench_engine *e, const struct ek_strings *list, cons
 static int open_device(struct bench_engine *e, struct ek_fault *fault)
 {
     const struct bench_options *o = e->o;
-    const struct ek_open_params open = {.threads = (uint32_t)o->threads, .isa = o->isa};
+    const struct ek_open_params open = {
+        .threads = (uint32_t)o->threads, .isa = o->isa, .forms = &e->forms};
     uint64_t longest = o->context + o->steps;
 
     e->seqs = 1;
@@ -244,6 +246,8 @@ static int open_device(struct bench_engine *e, struct ek_fault *fault)
                                 .logit_rows = e->seqs,
                                 .block_size = BLOCK};
     int r = e->b->probe(&open, &e->info, fault);
+    if (r == 0 && e->b->choose)
+        r = e->b->choose(&open, q.graph, &e->forms, fault);
     if (r == 0)
         r = e->b->open(&open, &e->d, fault);
     if (r == 0)

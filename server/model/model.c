@@ -206,15 +206,24 @@ out:
     return r == -ENOENT ? -EBADMSG : r;
 }
 
-static const char *dtype_name(enum ek_dtype t)
+const char *model_dtype_name(enum ek_dtype t)
 {
-    return t == EK_BF16 ? "bfloat16" : t == EK_F16 ? "float16" : "float32";
+    switch (t) {
+    case EK_F32: return "float32";
+    case EK_F16: return "float16";
+    case EK_BF16: return "bfloat16";
+    case EK_F8_E4M3: return "fp8";
+    case EK_I8: return "int8";
+    case EK_I4: return "int4";
+    case EK_F4_E2M1: return "mxfp4";
+    }
+    return "?";
 }
 
 void model_weights_note(const struct model *m, bool whole, char ret_text[MODEL_NOTE_BYTES])
 {
     const struct model_weights *w = &m->weights;
-    const char *type = dtype_name(m->graph.dtype);
+    const char *type = model_dtype_name(m->graph.dtype);
     char inputs[96] = "whatever scales the files have";
 
     ret_text[0] = '\0';

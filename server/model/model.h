@@ -59,6 +59,7 @@ int model_open_as(const char *dir, const struct model_choice *choice, struct mod
                   struct ek_fault *fault);
 /* How the matrices of layers are kept, short for the plan's table: "int8, 24 matrices" or "gptq, 20
  * of 24 matrices packed". "" when they are plain. Whole, a sentence for the log. */
+const char *model_dtype_name(enum ek_dtype t); /* as vLLM calls it */
 #define MODEL_NOTE_BYTES 280
 void model_weights_note(const struct model *m, bool whole, char ret_text[MODEL_NOTE_BYTES]);
 /* Tells the longest sequence that will be served, before a backend loads the graph: longrope has

@@ -4,7 +4,8 @@
 Starts the server, lets evenkeel-bench serve keep CLIENTS requests (128 tokens in, 128 out) under way, and reads two things afterwards: the flight recorder's
 steps, which say when the device had a step and how long the engine's thread planned, filled masks and waited; and the processor time of the server's
 threads, by their names. Shares of the time that the load took; of processor time, shares of one core. The tokenizer is asked alone, for texts of as many
-tokens. REPEAT=n (3) loads, MODEL=DIR, CLIENTS=n (16). Writes build/reports/bench-where.json."""
+tokens. Then long prompts keep all compute threads busy while /metrics is read on the control socket READS=n (200) times, 20 a second, by a reader that
+does not wait for a core itself where that is allowed. REPEAT=n (3) loads, MODEL=DIR, CLIENTS=n (16). Writes build/reports/bench-where.json."""
 import collections
 import json
 import os
@@ -14,6 +15,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 from program import report_of
@@ -44,12 +46,12 @@ def steps_of(path, begin_us, end_us):
     return sorted(found)
 
 
-def busy_us(steps, begin_us):
+def busy_us(steps, begin_us, end_us=float("inf")):
     """Time with a step under way: two may be."""
     total, until = 0, begin_us
     for at, step, *_ in steps:
-        total += max(0, at - max(until, at - step))
-        until = max(until, at)
+        total += max(0, min(at, end_us) - max(until, at - step))
+        until = max(until, min(at, end_us))
     return total
 
 
@@ -98,6 +100,46 @@ def measure(server, requests):
     return values
 
 
+def in_front(ours):
+    """A reader stands for one on another machine. False where that is not allowed."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR if ours else os.SCHED_OTHER, os.sched_param(1 if ours else 0))
+    except PermissionError:
+        return False
+    return True
+
+
+def beside_prompts(server):
+    """Milliseconds of each reading while prompts of nearly the model's length are computed, and the share of the time with a step under way."""
+    longest = json.loads(server.ask("/v1/models")[2])["data"][0]["max_model_len"]
+    stop, times = threading.Event(), []
+
+    def prompts():
+        for n in range(1 << 20):  # none begins as another one
+            if stop.is_set():
+                return
+            body = json.dumps({"prompt": [1000 - (n * 7 + i * (n + 1)) % 900 for i in range(longest - 8)], "max_tokens": 1})
+            assert server.ask("/v1/completions", "POST", body)[0] == 200
+
+    threads = [threading.Thread(target=prompts) for _ in range(2)]
+    for t in threads:
+        t.start()
+    begin = time.monotonic()
+    in_front(True)
+    for i in range(int(os.environ.get("READS") or 200)):
+        time.sleep(max(0.0, begin + 0.05 * (i + 1) - time.monotonic()))
+        at = time.monotonic()
+        assert server.local("/metrics")[0] == 200
+        times.append((time.monotonic() - at) * 1e3)
+    in_front(False)
+    end = time.monotonic()
+    stop.set()
+    for t in threads:
+        t.join()
+    steps = steps_of(pathlib.Path(str(server.control) + ".ring"), begin * 1e6, time.monotonic() * 1e6)  # some may end after it
+    return sorted(times), 100 * busy_us(steps, begin * 1e6, end * 1e6) / (end - begin) / 1e6
+
+
 def main():
     rows, rounds, requests = [], [], CLIENTS * int(os.environ.get("EACH") or 4)
     with tempfile.TemporaryDirectory() as run:
@@ -106,6 +148,7 @@ def main():
             measure(server, CLIENTS)  # warm
             rounds = [measure(server, requests) for _ in range(REPEAT)]
             text_us = tokenizer_us(server, 300)
+            reads, computing = beside_prompts(server)
         finally:
             server.process.terminate()
             server.process.wait(60)
@@ -114,6 +157,10 @@ def main():
         rows.append({"cell": f"where.{CLIENTS}.{name}", "value": statistics.median(values), "unit": "tok/s" if name == "output" else "%", "spread": [min(values), max(values)]})
     of_output = text_us * statistics.median(r["output"] for r in rounds) / OUTPUT / 1e4  # requests a second times microseconds each
     rows.append({"cell": f"where.{CLIENTS}.tokenizer", "value": of_output, "unit": "%"})
+    rows.append({"cell": "where.prompts.steps.computing", "value": computing, "unit": "%"})
+    for name, share, goal in ("p50", 0.5, None), ("p99", 0.99, 20):
+        rows.append({"cell": f"where.prompts.metrics.{name}", "value": reads[min(int(len(reads) * share), len(reads) - 1)], "unit": "ms", "goal": goal,
+                     "spread": [reads[0], reads[-1]]})
     for row in rows:
         print(f"  {row['cell']:<28} {row['value']:10.2f} {row['unit']}")
     cpu = next((x.split(":", 1)[1].strip() for x in open("/proc/cpuinfo") if x.startswith("model name")), "unknown")

@@ -65,7 +65,7 @@ def test_next_start_is_warm(tmp_path, flags):
         assert ask_all(s) == warm
     finally:
         assert s.stop() == 0
-    assert file.exists() and list(file.parent.iterdir()) == [file]
+    assert file.exists() and [f for f in file.parent.iterdir() if not f.name.startswith("cpu-forms.")] == [file]
 
 
 HYBRID = ROOT / "tests/fixtures/models/served-qwen3.5"  # as save_pretrained wrote it: gated delta rule beside attention
@@ -235,7 +235,7 @@ def test_full_disk_keeps_none(tmp_path):
         ask_all(s)
         assert s.stop() == 0
         assert sum("not kept" in line and "No space left" in line for line in s.log().splitlines()) == 1, s.log()
-        assert [p.name for p in (tmp_path / "kept").iterdir()] == ["other"]
+        assert [p.name for p in (tmp_path / "kept").iterdir() if not p.name.startswith("cpu-forms.")] == ["other"]
     finally:
         subprocess.run(["umount", tmp_path / "kept"], check=True)
 

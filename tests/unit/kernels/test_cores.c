@@ -135,6 +135,86 @@ static void test_nodes(void **state)
     assert_int_equal(rmdir(dir), 0);
 }
 
+static void write_siblings(const char *dir, int cpu, const char *list)
+{
+    char path[160];
+
+    (void)snprintf(path, sizeof(path), "%s/cpu%d", dir, cpu);
+    assert_int_equal(mkdir(path, 0700), 0);
+    (void)snprintf(path, sizeof(path), "%s/cpu%d/topology", dir, cpu);
+    assert_int_equal(mkdir(path, 0700), 0);
+    if (!list)
+        return;
+    (void)snprintf(path, sizeof(path), "%s/cpu%d/topology/thread_siblings_list", dir, cpu);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    (void)fputs(list, f);
+    (void)fclose(f);
+}
+
+static void remove_siblings(const char *dir, int cpu)
+{
+    static const char *const names[] = {"/topology/thread_siblings_list", "/topology", ""};
+    char path[160];
+
+    for (int i = 0; i < 3; i++) {
+        (void)snprintf(path, sizeof(path), "%s/cpu%d%s", dir, cpu, names[i]);
+        (void)remove(path);
+    }
+}
+
+/* One CPU of each core computes, however the kernel numbers them. */
+static void test_threads_of_a_core(void **state)
+{
+    static const struct {
+        const char *what, *siblings[8], *usable, *left;
+    } cases[] = {
+        {"neighbours", {"0-1\n", "0-1\n", "2-3\n", "2-3\n"}, "0-3", "0,2"},
+        {"first halves, then second ones",
+         {"0,4\n", "1,5\n", "2,6\n", "3,7\n", "0,4\n", "1,5\n", "2,6\n", "3,7\n"},
+         "0-7",
+         "0-3"},
+        {"one of a pair may be used", {"0,2\n", "1,3\n", "0,2\n", "1,3\n"}, "2,3", "2,3"},
+        {"and of others both", {"0,2\n", "1,3\n", "0,2\n", "1,3\n"}, "1-3", "1,2"},
+        {"four threads a core", {"0-3\n", "0-3\n", "0-3\n", "0-3\n", "4-7\n"}, "0-4", "0,4"},
+        {"no hardware threads", {"0\n", "1\n"}, "0-1", "0-1"},
+        {"nothing to be read", {NULL}, "0-3", "0-3"},
+        {"nonsense", {"x\n", "0-1\n"}, "0-1", "0-1"},
+    };
+    char dir[] = "/tmp/evenkeel-cpus-XXXXXX";
+    (void)state;
+
+    assert_non_null(mkdtemp(dir));
+    for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
+        cpu_set_t set, want;
+        for (int cpu = 0; cpu < 8; cpu++)
+            write_siblings(dir, cpu, cases[c].siblings[cpu]);
+        set_of(cases[c].usable, &set);
+        set_of(cases[c].left, &want);
+        cpu_cores_alone(dir, &set);
+        if (!CPU_EQUAL(&set, &want))
+            fail_msg("%s", cases[c].what);
+        for (int cpu = 0; cpu < 8; cpu++)
+            remove_siblings(dir, cpu);
+    }
+    assert_int_equal(rmdir(dir), 0);
+}
+
+/* More threads than cores were asked for: then they have all CPUs. */
+static void test_usable(void **state)
+{
+    cpu_set_t all, one, most;
+    (void)state;
+
+    assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
+    cpu_usable_set(1, &one);
+    cpu_usable_set(UINT32_MAX, &most);
+    assert_true(CPU_EQUAL(&most, &all));
+    assert_true(CPU_COUNT(&one) > 0 && CPU_COUNT(&one) <= CPU_COUNT(&all));
+    CPU_AND(&most, &one, &all);
+    assert_true(CPU_EQUAL(&most, &one));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -142,6 +222,8 @@ int main(void)
         cmocka_unit_test(test_cores),
         cmocka_unit_test(test_left_cores),
         cmocka_unit_test(test_nodes),
+        cmocka_unit_test(test_threads_of_a_core),
+        cmocka_unit_test(test_usable),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

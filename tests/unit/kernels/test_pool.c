@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "kernels/cpu/nodes.h"
 #include "kernels/cpu/pool.h"
 
 struct pool_seen {
@@ -40,7 +41,7 @@ static void each_member_may_use(uint32_t threads, int cores)
 static int usable(void)
 {
     cpu_set_t set;
-    assert_int_equal(sched_getaffinity(0, sizeof(set), &set), 0);
+    cpu_usable_set(1, &set); /* one of each core */
     return CPU_COUNT(&set);
 }
 
@@ -56,11 +57,13 @@ static void test_all_cores(void **state)
 static void test_fewer_than_cores(void **state)
 {
     (void)state;
+    cpu_set_t all;
     if (usable() < 2)
         skip();
-    each_member_may_use(1, usable());
+    assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
+    each_member_may_use(1, CPU_COUNT(&all));
     if (usable() > 2)
-        each_member_may_use(2, usable());
+        each_member_may_use(2, CPU_COUNT(&all));
 }
 
 /* As long as a wake takes, within its bounds; a clock too coarse for a pause is no division by 0.
@@ -110,10 +113,31 @@ static void test_turns(void **state)
     }
 }
 
+/* A thread beside a team whose members share cores does not spin; beside others it sees a change.
+ */
+static void test_beside(void **state)
+{
+    _Atomic uint32_t value = 1;
+    struct cpu_pool *p = NULL;
+    (void)state;
+
+    assert_int_equal(cpu_pool_new(1, NULL, &p), 0);
+    assert_true(cpu_pool_spin(p, &value, 0));
+    assert_false(cpu_pool_spin(p, &value, 1)); /* and ends */
+    cpu_pool_free(p);
+    if (usable() >= (int)CPU_MOST_THREADS)
+        skip();
+    cpu_set_t all;
+    assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
+    assert_int_equal(cpu_pool_new((uint32_t)CPU_COUNT(&all) + 1, NULL, &p), 0);
+    assert_false(cpu_pool_spin(p, &value, 0));
+    cpu_pool_free(p);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_cores),
-                                       cmocka_unit_test(test_fewer_than_cores),
-                                       cmocka_unit_test(test_spins), cmocka_unit_test(test_turns)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_all_cores), cmocka_unit_test(test_fewer_than_cores),
+        cmocka_unit_test(test_spins), cmocka_unit_test(test_turns), cmocka_unit_test(test_beside)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

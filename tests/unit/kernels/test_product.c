@@ -40,7 +40,8 @@ static void open_case(struct product_case *c, const struct cpu_ops *ops, enum ek
 {
     const size_t numbers = (size_t)CPU_PANEL * cols * ek_dtype_bits(t) / 8;
 
-    c->w = (struct cpu_weight){.layout = CPU_PANELS,
+    c->w = (struct cpu_weight){.ops = ops,
+                               .layout = CPU_PANELS,
                                .dtype = t,
                                .rows = WIDTH,
                                .cols = cols,

@@ -91,6 +91,29 @@ static void make_prompts(struct oracle *o, uint32_t vocab)
     }
 }
 
+/* A tier of this machine for the products of each shape of weights. */
+static int draw_forms(struct oracle *o, uint32_t dtype)
+{
+    static const char *const tiers[] = {"avx2", "avx512", "avx512vnni", "avx512bf16", "amx"};
+    const char *have[sizeof(tiers) / sizeof(tiers[0])];
+    struct ek_forms *forms = &o->forms[dtype];
+    uint64_t rng = o->seed * 0x9e3779b97f4a7c15ull + dtype;
+    uint32_t count = 0;
+
+    for (size_t i = 0; i < sizeof(tiers) / sizeof(tiers[0]); i++) {
+        const struct ek_open_params named = {.isa = tiers[i]};
+        struct ek_device_info info;
+        if (o->backend->probe(&named, &info, NULL) == 0)
+            have[count++] = tiers[i];
+    }
+    const struct ek_open_params open = {0};
+    int r = o->backend->choose(&open, &o->model[dtype]->graph, forms, NULL);
+    for (uint32_t i = 0; r == 0 && count > 0 && i < forms->used; i++)
+        (void)snprintf(forms->form[i].name, sizeof(forms->form[i].name), "%s%s",
+                       have[pick(&rng, 0, count - 1)], chance(&rng, 500000) ? "-wide" : "");
+    return r;
+}
+
 int oracle_new(const char *model_dir, uint64_t seed, struct oracle **ret_oracle)
 {
     static const enum model_dtype dtypes[DTYPES] = {MODEL_DTYPE_BF16, MODEL_DTYPE_F32,
@@ -114,6 +137,8 @@ int oracle_new(const char *model_dir, uint64_t seed, struct oracle **ret_oracle)
     }
     if (r == 0)
         make_prompts(o, o->model[0]->graph.vocab);
+    for (uint32_t d = 0; r == 0 && d < DTYPES; d++)
+        r = draw_forms(o, d);
     for (uint32_t d = 0; r == 0 && d < DTYPES; d++)
         r = run_alone(o, d);
     *ret_oracle = o;

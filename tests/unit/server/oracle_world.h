@@ -45,6 +45,7 @@ struct oracle {
     uint64_t seed;
     const struct ek_backend *backend;
     struct model *model[DTYPES];
+    struct ek_forms forms[DTYPES]; /* drawn, as measuring may choose any */
     struct prompt prompts[PROMPTS];
     struct oracle_totals totals;
     char wrong[512];
@@ -156,7 +157,7 @@ static inline int open_device(struct oracle_world *w)
 {
     const struct model *m = w->o->model[w->dtype];
     const struct ek_backend *b = w->stages > 1 ? ek_ranks_backend(w->o->backend) : w->o->backend;
-    struct ek_open_params open = {0};
+    struct ek_open_params open = {.forms = &w->o->forms[w->dtype]};
     struct ek_plan_request q = {.graph = &m->graph, .block_size = w->p.block_size};
     struct ek_fault fault = {0};
 

@@ -44,10 +44,25 @@ struct seq {
     uint32_t heard_count;
 };
 
-static void engine_open(struct golden_engine *e, const struct ek_backend *b, const char *isa,
-                        enum model_dtype dtype, uint32_t threads)
+/* Products of all weights by the functions of a tier. */
+static void form_all(const struct ek_backend *b, const struct ek_graph *g, const char *isa,
+                     const char *form, struct ek_forms *forms)
 {
-    const struct ek_open_params open = {.threads = threads, .isa = isa};
+    const struct ek_open_params open = {.isa = isa};
+
+    *forms = (struct ek_forms){0};
+    assert_int_equal(b->choose(&open, g, forms, NULL), 0);
+    for (uint32_t i = 0; i < forms->used; i++)
+        (void)snprintf(forms->form[i].name, sizeof(forms->form[i].name), "%s", form);
+}
+
+/* `form`: NULL for that of the tier. */
+static void engine_open_as(struct golden_engine *e, const struct ek_backend *b, const char *isa,
+                           const char *form, enum model_dtype dtype, uint32_t threads)
+{
+    struct ek_forms forms;
+    const struct ek_open_params open = {
+        .threads = threads, .isa = isa, .forms = form ? &forms : NULL};
     const struct ek_kv_params kv = {1 + SEQS * SEQ_BLOCKS, 0, BLOCK_SIZE, SEQS};
     struct ek_fault fault = {.msg = ""};
 
@@ -58,6 +73,8 @@ static void engine_open(struct golden_engine *e, const struct ek_backend *b, con
                                 .ceiling = e->ceiling,
                                 .logit_rows = SEQS,
                                 .block_size = BLOCK_SIZE};
+    if (form)
+        form_all(b, q.graph, isa, form, &forms);
     assert_int_equal(b->open(&open, &e->d, &fault), 0);
     assert_int_equal(b->load(e->d, &q, &e->model->files, NULL, NULL, &fault), 0);
     model_close_files(e->model);
@@ -65,6 +82,12 @@ static void engine_open(struct golden_engine *e, const struct ek_backend *b, con
     e->step = malloc(ek_step_size(&e->ceiling));
     e->result = malloc(ek_result_size(SEQS));
     ek_step_layout(e->step, &e->ceiling);
+}
+
+static void engine_open(struct golden_engine *e, const struct ek_backend *b, const char *isa,
+                        enum model_dtype dtype, uint32_t threads)
+{
+    engine_open_as(e, b, isa, NULL, dtype, threads);
 }
 
 static void engine_close(struct golden_engine *e)
@@ -183,8 +206,8 @@ static void run_case(struct golden_engine *e, const json_t *c, bool exact)
 }
 
 /* Cases of up to `most` tokens; returns how many. */
-static uint32_t run_short(const struct ek_backend *b, const char *isa, enum model_dtype dtype,
-                          uint32_t most)
+static uint32_t run_short(const struct ek_backend *b, const char *isa, const char *form,
+                          enum model_dtype dtype, uint32_t most)
 {
     json_t *root = json_load_file(EXPECTED, 0, NULL);
     const json_t *cases = json_object_get(root, "cases");
@@ -192,7 +215,7 @@ static uint32_t run_short(const struct ek_backend *b, const char *isa, enum mode
     struct golden_engine e;
 
     assert_non_null(root);
-    engine_open(&e, b, isa, dtype, 2);
+    engine_open_as(&e, b, isa, form, dtype, 2);
     for (size_t i = 0; i < json_array_size(cases); i++) {
         const json_t *c = json_array_get(cases, i);
         if (json_is_true(json_object_get(c, "too_long")) ||
@@ -211,7 +234,7 @@ static uint32_t run_short(const struct ek_backend *b, const char *isa, enum mode
 
 static void run_cases(const struct ek_backend *b, const char *isa, enum model_dtype dtype)
 {
-    assert_int_equal(run_short(b, isa, dtype, MOST_TOKENS), 17);
+    assert_int_equal(run_short(b, isa, NULL, dtype, MOST_TOKENS), 17);
 }
 
 static bool has_tier(const char *isa)
@@ -236,9 +259,26 @@ static void test_bfloat16(void **state)
     if (has_tier("avx2"))
         run_cases(ek_backend_find("cpu", NULL), "avx2", MODEL_DTYPE_BF16);
     if (has_tier("amx") && tiles_emulated()) /* slowly */
-        assert_true(run_short(ek_backend_find("cpu", NULL), "amx", MODEL_DTYPE_BF16, 25) > 0);
+        assert_true(run_short(ek_backend_find("cpu", NULL), "amx", NULL, MODEL_DTYPE_BF16, 25) > 0);
     else if (has_tier("amx"))
         run_cases(ek_backend_find("cpu", NULL), "amx", MODEL_DTYPE_BF16);
+}
+
+/* A tier whose products are another one's, as measuring may choose it. */
+static void test_forms(void **state)
+{
+    static const char *const form[] = {"avx512bf16", "avx512vnni", "avx512-wide", "avx2"};
+    const struct ek_backend *b = ek_backend_find("cpu", NULL);
+    (void)state;
+
+    for (size_t i = 0; i < sizeof(form) / sizeof(form[0]); i++) {
+        char tier[EK_FORM_NAME];
+        (void)snprintf(tier, sizeof(tier), "%.*s", (int)strcspn(form[i], "-"), form[i]);
+        if (!has_tier(tier))
+            continue;
+        assert_true(run_short(b, NULL, form[i], MODEL_DTYPE_F32, 60) > 0);
+        assert_true(run_short(b, NULL, form[i], MODEL_DTYPE_BF16, 60) > 0);
+    }
 }
 
 static void test_in_a_child(void **state)
@@ -328,9 +368,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_in_a_child), /* first: forks before there are threads */
-        cmocka_unit_test(test_float32),
-        cmocka_unit_test(test_bfloat16),
-        cmocka_unit_test(test_alone_and_among),
+        cmocka_unit_test(test_float32),    cmocka_unit_test(test_bfloat16),
+        cmocka_unit_test(test_forms),      cmocka_unit_test(test_alone_and_among),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
