@@ -81,8 +81,13 @@ class Server:
              "--stalled-share", "0", "--num-gpu-blocks-override", str(case.blocks), "--block-size", str(BLOCK), "--max-model-len", str(case.max_len),
              "--swap-space", str(case.swap_gib)],
             stdout=self.out, stderr=self.out, env=env)
-        wait_for("ready", lambda: get(self.port, "/health")[0] == 200, 60)
+        wait_for("ready", self.is_ready, 60)
         case.host_blocks = int(metric(self.metrics(), "evenkeel_host_kv_blocks", state="total"))
+
+    def is_ready(self):
+        if self.process.poll() is not None:
+            sys.exit(f"the server ended: {pathlib.Path(self.out.name).read_text().splitlines()[-1]}")
+        return get(self.port, "/health")[0] == 200
 
     def metrics(self):
         return get(self.port, "/metrics")[1].decode()
