@@ -5,6 +5,7 @@
  *   oracle     the best of fixed limits, found by trying them all on this very load; with the same
  *              queue deadline as evenkeeld's
  *   oracle-s   the same with the token budget that evenkeeld begins with, 2048
+ *   oracle-5m  begins with the oracle's, and every 300 s takes what is best until the end
  *   low high   16 and 256 sequences, as people set them
  *   high-8s    256 with the oracle's queue deadline: evenkeel's limits, if it changed none and
  *              refused from the first second on
