@@ -66,9 +66,8 @@ def goals(cells):
     if changing:
         gain = [ratio(c, "oracle-5m") for c in changing]
         own = [c["evenkeel"]["good"] / c["oracle-5m"]["good"] for c in changing]
-        yield (f"an oracle that may change its limits every 5 minutes has {sum(gain) / len(gain):.3f} of the fixed one's in the mean of {len(gain)} loads, "
-               f"at most {max(gain):.3f}")
-        yield (f"evenkeel has {sum(own) / len(own):.3f} of the changing one's, at least {min(own):.3f}")
+        yield f"limits chosen anew every 5 minutes: {sum(gain) / len(gain):.3f} of the oracle's in the mean of {len(gain)} loads, at most {max(gain):.3f}"
+        yield f"evenkeel has {sum(own) / len(own):.3f} of what those have, at least {min(own):.3f}"
     yield f"99th percentile of the longest gap of an answer at most 2 s: {len(cells) - len(gaps)} of {len(cells)} loads"
     if not has(cells, "high"):
         return
