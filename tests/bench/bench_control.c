@@ -23,9 +23,9 @@
  *   bench_control [TRACES [REPORT [SECONDS [JOBS]]]]
  *
  * ONLY runs evenkeel alone, QUICK evenkeel, the oracle of fixed limits and high-8s, STEADY all but
- * the oracle that changes, which takes half of the time; SHOW says each change of a limit on stderr. With SEEDS=n each is the mean of n runs, which begin at other places
- * of the trace: the best of ten settings in one run is partly luck, and in the mean of many it is
- * not.
+ * the oracle that changes, which takes half of the time; SHOW says each change of a limit on
+ * stderr. With SEEDS=n each is the mean of n runs, which begin at other places of the trace: the
+ * best of ten settings in one run is partly luck, and in the mean of many it is not.
  */
 #include <dirent.h>
 #include <errno.h>
