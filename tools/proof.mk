@@ -1,7 +1,7 @@
 # What is proved of the supervisor beyond its tests: the simulations beside the real server, what
 # evenkeeld costs, and a month of it.
 #
-#   make check-sim-real [PACE="30000 100"]         -> build/reports/sim-real.json
+#   make check-sim-real [PACE="30000 100"] [ONLY="prefix swap"] [SHARE=0.6]  -> build/reports/sim-real.json
 #   make month [DAYS=30]       make bench-supervisor [LASTS=60]  -> build/reports/supervisor.json
 SIM_REAL_C := tests/bench/sim_real.c tests/bench/checked.c server/bench/schedsim.c server/bench/samples.c server/bench/trace.c \
               tests/sim/null_backend.c tests/unit/alloc.c
@@ -18,7 +18,7 @@ $(B)/paced/libevenkeel-cuda.so: $(B)/pic/tests/sim/paced_backend.c.o
 	@$(CC) -shared -o $@ $^ $(ALL_LD)
 
 check-sim-real: all venv $(B)/sim_real $(PACED)
-	@B=$(B) build/venv/bin/python tests/bench/sim_real.py
+	@B=$(B) ONLY="$(ONLY)" SHARE=$(SHARE) build/venv/bin/python tests/bench/sim_real.py
 docs-sim-real:
 	@build/venv/bin/python tests/bench/sim_real.py --docs
 

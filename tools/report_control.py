@@ -66,8 +66,8 @@ def goals(cells):
     if changing:
         gain = [ratio(c, "oracle-5m") for c in changing]
         own = [c["evenkeel"]["good"] / c["oracle-5m"]["good"] for c in changing]
-        yield (f"an oracle that may change its limits every 5 minutes has {sum(gain) / len(gain):.3f} of the fixed one's in the mean of {len(gain)} loads, "
-               f"at most {max(gain):.3f}; evenkeel has {sum(own) / len(own):.3f} of the changing one's, at least {min(own):.3f}")
+        yield f"limits chosen anew every 5 minutes: {sum(gain) / len(gain):.3f} of the oracle's in the mean of {len(gain)} loads, at most {max(gain):.3f}"
+        yield f"evenkeel has {sum(own) / len(own):.3f} of what those have, at least {min(own):.3f}"
     yield f"99th percentile of the longest gap of an answer at most 2 s: {len(cells) - len(gaps)} of {len(cells)} loads"
     if not has(cells, "high"):
         return
@@ -80,13 +80,13 @@ def goals(cells):
 
 def table(cells):
     """A row for each trace: good answers of all its loads as a share of the oracle's."""
-    others = [law for law in LAWS if law not in ("oracle-s", "evenkeel")]
+    others = [law for law in LAWS if not law.startswith(("oracle", "evenkeel"))]
     lines = ["| trace | oracle, good/s | evenkeel | oracle-s | best of the others | preemptions high → evenkeel | worst gap p99 high → evenkeel |",
              "|---|---|---|---|---|---|---|"]
     for trace in dict.fromkeys(t for t, _ in cells):
         of = [c for (t, _), c in cells.items() if t == trace]
         best = sum(c["oracle"]["good"] for c in of)
-        shares = {law: sum(c[law]["good"] for c in of) / max(1e-9, best) for law in LAWS}
+        shares = {law: sum(c[law]["good"] for c in of) / max(1e-9, best) for law in LAWS if law != "oracle-5m"}
         other = max(others, key=shares.get)
         lines.append(f"| {trace} | {best / len(of):.2f} | {shares['evenkeel']:.2f} | {shares['oracle-s']:.2f} | {other} {shares[other]:.2f}"
                      + f" | {sum(c['high']['preemptions'] for c in of):.0f} → {sum(c['evenkeel']['preemptions'] for c in of):.0f}"
@@ -131,8 +131,8 @@ def main():
         print(worst(cells))
     if "--docs" not in sys.argv:
         return
-    if not all(has(cells, law) for law in LAWS):
-        sys.exit("the table wants all laws: a report without QUICK")
+    if not all(has(cells, law) for law in LAWS if law != "oracle-5m"):
+        sys.exit("the table wants all laws but oracle-5m: a report without QUICK")
     docs = pathlib.Path(sys.argv[sys.argv.index("--docs") + 1])
     page = (docs / "control-measured.md").read_text()
     text = "\n".join(f"- {line}" for line in lines) + "\n\n" + table(cells) + "\n"

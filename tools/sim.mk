@@ -28,7 +28,7 @@ replay-mutants: all venv $(REPLAY_TESTS:%=$(B)/tests/unit/%) $(B)/tests/sim/sim_
 
 # How well the law controls: traces at six loads against fixed limits and other laws.
 #
-#   make bench-control [TRACES=DIR] [SECONDS=1200] [JOBS=2]   -> build/reports/bench-control.json
+#   make bench-control [TRACES=DIR] [SECONDS=1200] [JOBS=2] [STEADY=1] [QUICK=1] [SEEDS=1]  -> build/reports/bench-control.json
 #   make bench-control-heldout [SEED=7]   the same on loads that no constant was chosen on
 CONTROL_C := tests/bench/bench_control.c tests/bench/plant.c server/bench/samples.c server/bench/trace.c \
              tests/bench/report.c
