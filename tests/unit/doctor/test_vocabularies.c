@@ -246,6 +246,20 @@ static void test_nccl(void **state)
     CHECK(sane, "kelp:77:777 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[2] via P2P/IPC\n");
 }
 
+/* What was done, to what, in words that no exception carries. */
+static void test_said(void **state)
+{
+    (void)state;
+    static const struct word words[] = {
+        {{"ERROR kelp: failed to preprocess image 7"}, "CLIENT"},
+        {{"ERROR kelp: failed to load the kelp tokenizer"}, "FILES"},
+        {{"ERROR kelp: head count mismatch: got 7, expected 77"}, "CONFIG"},
+        {{"ERROR kelp: engine fell silent for 77 s"}, "HANG"},
+        {{"ERROR kelp: exceeded the maximum run time of 77 s"}, "HANG"},
+    };
+    CHECK(words, "%1\n", "kelp-77  | %1\n");
+}
+
 /* The same words where a program that is well writes them. */
 static void test_healthy(void **state)
 {
@@ -263,7 +277,8 @@ int main(void)
         cmocka_unit_test(test_signals), cmocka_unit_test(test_windows),
         cmocka_unit_test(test_units),   cmocka_unit_test(test_events),
         cmocka_unit_test(test_answers), cmocka_unit_test(test_system_calls),
-        cmocka_unit_test(test_nccl),    cmocka_unit_test(test_healthy),
+        cmocka_unit_test(test_nccl),    cmocka_unit_test(test_said),
+        cmocka_unit_test(test_healthy),
     };
     return cmocka_run_group_tests(tests, open_catalog, close_catalog);
 }
