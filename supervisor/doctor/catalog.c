@@ -265,6 +265,10 @@ static int index_words(struct catalog_inside *c, struct ek_fault *fault)
                                              "nvalid ",
                                              "ismatch",
                                              "<title>50",
+                                             "exceeded",
+                                             " silent",
+                                             "stalled",
+                                             "ot permitted",
                                              ".cpp:",
                                              ".cc:"};
     uint32_t count = c->shown.pattern_count;

@@ -7,14 +7,18 @@
 #include "supervisor/doctor/lines.h"
 
 #include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 
-#define ESC          '\033'
-#define RANK_WITHIN  200 /* bytes from the start in which a prefix is looked for */
-#define ENVELOPE_KEY 6
-#define INDENT_MOST  16 /* spaces before a member of an object */
-#define NAME_LEAST   3  /* letters of a service's name */
-#define NAME_MOST    63
+#define ESC            '\033'
+#define RANK_WITHIN    200 /* bytes from the start in which a prefix is looked for */
+#define ENVELOPE_KEY   6
+#define INDENT_MOST    16 /* spaces before a member of an object */
+#define NAME_LEAST     3  /* letters of a service's name */
+#define NAME_MOST      63
+#define STATUS_REFUSED 400 /* statuses of HTTP from it on are errors ... */
+#define STATUS_END     600
+#define STATUS_TEXT    24
 
 /* Length of the escape sequence at s, at least 1. */
 static size_t escape_length(const char *s, size_t len)
@@ -99,6 +103,28 @@ static size_t compose_prefix(const char *line, size_t len)
     return i + 1 + (i + 1 < len && line[i + 1] == ' ');
 }
 
+/* The status of an error that was answered as JSON ({"error": {"message": ..., "code": 400}}),
+ * which stands outside of its message; 0: none. */
+static unsigned answered_status(const char *line, size_t len)
+{
+    static const char *const keys[] = {"\"code\"", "\"status\"", "\"status_code\""};
+    if (!memmem(line, len, "\"error\"", 7))
+        return 0;
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        const char *at = memmem(line, len, keys[i], strlen(keys[i])), *end = line + len;
+        unsigned status = 0, digits = 0;
+        if (!at)
+            continue;
+        for (at += strlen(keys[i]); at < end && (*at == ':' || *at == ' ');)
+            at++;
+        for (; at < end && isdigit((unsigned char)*at) && digits < 4; at++, digits++)
+            status = status * 10 + (unsigned)(*at - '0');
+        if (status >= STATUS_REFUSED && status < STATUS_END)
+            return status;
+    }
+    return 0;
+}
+
 bool doctor_line_dirty(const char *line, size_t len)
 {
     if (len > 0 && (line[len - 1] == '\r' || json_at(line, len)))
@@ -127,6 +153,9 @@ size_t doctor_line_clean(const char *line, size_t len, char out[DOCTOR_LINE_MOST
     }
     while (n > 0 && out[n - 1] == ' ')
         n--;
+    unsigned status = inside ? answered_status(line, (size_t)(end - line)) : 0;
+    if (status && n + STATUS_TEXT < DOCTOR_LINE_MOST)
+        n += (size_t)snprintf(out + n, STATUS_TEXT, " (Error code: %u)", status);
     out[n] = '\0';
     return n;
 }
@@ -163,8 +192,8 @@ static bool ends_with(const char *line, size_t len, const char *word)
 static bool is_said(const char *line, size_t at)
 {
     static const char *const before[] = {
-        "Error(", "Exception(", "msg=",      "message=",    "reason=", "error=",
-        "err=",   "error: ",    "what():  ", "with error ", "Error: ", "instance of "};
+        "Error(",  "Exception(", "msg=",        "message=", "reason=",      "error=",   "err=",
+        "error: ", "what():  ",  "with error ", "Error: ",  "instance of ", " failure "};
     for (size_t i = 0; i < sizeof(before) / sizeof(before[0]); i++) {
         if (ends_with(line, at, before[i]))
             return true;

@@ -393,6 +393,13 @@ static void lower_remarks(struct doctor_scan *s)
     }
 }
 
+/* What warnings are enough for: a server that serves on, but badly. */
+static bool goes_on(enum doctor_class cls)
+{
+    return cls == DOCTOR_KV_PRESSURE || cls == DOCTOR_LEAK || cls == DOCTOR_HANG ||
+           cls == DOCTOR_PREFIX;
+}
+
 /* A general signature whose numbers say what another one is about is told after it: the remedies
  * for memory in pieces come before those for too little of it. */
 static void rank(struct doctor_scan *s)
@@ -400,10 +407,10 @@ static void rank(struct doctor_scan *s)
     for (uint32_t i = 0; i < s->finding_count; i++) {
         struct doctor_finding *f = &s->finding[i];
         f->rank = f->signature->rank;
-        if (f->rank <= PRESSURE)
+        if (f->rank <= PRESSURE && (f->firm || goes_on(f->cls)))
             continue;
         if (!f->firm)
-            f->rank = DOCTOR_CONSEQUENCE - 1;
+            f->rank = f->rank < DOCTOR_CONSEQUENCE ? f->rank : DOCTOR_CONSEQUENCE - 1;
         else if (f->decisive)
             f->rank += FIRST_GAIN;
     }

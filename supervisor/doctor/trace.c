@@ -100,6 +100,19 @@ static bool alone(const char *line, size_t len, const char *at, size_t n)
     return (at == line || !(in_name(at[-1]) || at[-1] == '=')) && !in_name(after) && after != '=';
 }
 
+/* "Warning   FailedMount": a level in a column and the reason of an event in the next. */
+static bool names_reason(const char *line, size_t len)
+{
+    static const char level[] = "Warning ";
+    const char *at = memmem(line, len, level, sizeof(level) - 1), *end = line + len;
+    if (!at)
+        return false;
+    for (at += sizeof(level) - 1; at < end && *at == ' ';)
+        at++;
+    return end - at > 1 && at[-2] == ' ' && isupper((unsigned char)at[0]) &&
+           islower((unsigned char)at[1]);
+}
+
 /* Kubernetes has no level above "Warning" for its events. */
 static bool is_event(const char *line, size_t len)
 {
@@ -110,7 +123,15 @@ static bool is_event(const char *line, size_t len)
         if (memmem(line, len, from[i], strlen(from[i])))
             return true;
     }
-    return false;
+    return names_reason(line, len);
+}
+
+/* "NCCL INFO misc/socket.cc:564 -> 2": the way up of an error, told at the level of remarks. */
+static bool is_result(const char *line, size_t len)
+{
+    const char *at = memmem(line, len, "NCCL INFO ", 10);
+    const char *file = at ? memmem(at, (size_t)(line + len - at), ".cc:", 4) : NULL;
+    return file && memmem(file, (size_t)(line + len - file), " -> ", 4);
 }
 
 bool doctor_trace_mild(const char *line, size_t len)
@@ -119,7 +140,7 @@ bool doctor_trace_mild(const char *line, size_t len)
     static const char *const spared[] = {"Warning:",    "Skipping ", "skipping ",
                                          "alling back", "gnoring ",  "will be disabled"};
     size_t most = len < PREFIX_MOST ? len : PREFIX_MOST;
-    if (is_event(line, len) || memmem(line, len, "undefined symbol", 16) ||
+    if (is_event(line, len) || is_result(line, len) || memmem(line, len, "undefined symbol", 16) ||
         memmem(line, len, "CUDA initialization: ", 21) || memmem(line, most, "INFO: task ", 11))
         return false; /* kernels of the engine are not there, a task of the kernel is stuck */
     for (size_t i = 0; i < sizeof(levels) / sizeof(levels[0]); i++) {
@@ -255,10 +276,10 @@ static bool is_glog_error(const char *line, size_t len)
 static bool is_loud(const char *line, size_t len)
 {
     static const char *const words[] = {
-        "ERROR",     "CRITICAL",   "WARN ",   "failed",    "Failed",   "error",
-        "ASSERT",    "Aborted",    "fault",   "Killed",    "Error",    "annot ",
-        "nable to ", "not found",  "refused", "ould not ", "ailure",   "timed out",
-        "got stuck", "page fault", "nvalid ", "ismatch",   "<title>50"};
+        "ERROR",   "CRITICAL",  "WARN ",    "failed",    "Failed",    "error",       "ASSERT",
+        "Aborted", "fault",     "Killed",   "Error",     "annot ",    "nable to ",   "not found",
+        "refused", "ould not ", "ailure",   "timed out", "got stuck", "page fault",  "nvalid ",
+        "ismatch", "<title>50", "exceeded", " silent",   "stalled",   "ot permitted"};
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         const char *at = memmem(line, len, words[i], strlen(words[i]));
         if (at && doctor_line_own(line, (size_t)(at - line)))
