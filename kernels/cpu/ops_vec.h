@@ -91,7 +91,7 @@ struct ahead {
     uint32_t share;
 };
 
-#define FETCHING 3u /* blocks of rows that fetch, at most, an equal share each */
+#define FETCHING 8u /* blocks of rows that fetch, at most, an equal share each */
 
 /* Of a block of rows, of what is `bytes` long and as many inputs wide as the block. */
 INLINE struct ahead ahead_of(const char *next, size_t bytes, uint32_t inputs, uint32_t block,
@@ -105,48 +105,87 @@ INLINE struct ahead ahead_of(const char *next, size_t bytes, uint32_t inputs, ui
     return (struct ahead){.at = next + block * some, .share = (uint32_t)(some * 256 / inputs)};
 }
 
+/* Where a block of few rows is. */
+struct few_at {
+    const char *x[3]; /* of three rows each: all in reach of the registers there are */
+    size_t x_bytes;   /* from row to row */
+    const char *w;
+    uint32_t passed; /* of what is fetched, / 256 */
+};
+
+/* One input of all rows: the one `j` after where the block is. */
+INLINE void few_step(enum ek_dtype t, int rows, int panels, int h, int j, const struct few_at *at,
+                     size_t panel_bytes, vf a[CPU_MOST_ROWS][4], vf b[CPU_MOST_ROWS][4])
+{
+    vf wa[4], wb[4];
+
+    UNROLL4
+    for (int p = 0; p < panels; p++)
+        v_load_pair(t, at->w + j * (int)(CPU_PANEL * elem_bytes(t)) + (size_t)p * panel_bytes, h,
+                    &wa[p], &wb[p]);
+    UNROLL8
+    for (int i = 0; i < rows; i++) {
+        float x;
+        memcpy(&x, at->x[i / 3] + (size_t)(i % 3) * at->x_bytes + (size_t)j * 4, 4);
+        const vf xv = v_set1(x);
+        UNROLL4
+        for (int p = 0; p < panels; p++) {
+            a[i][p] = v_fma(xv, wa[p], a[i][p]);
+            b[i][p] = v_fma(xv, wb[p], b[i][p]);
+        }
+    }
+}
+
+/* Goes on by `n` inputs and fetches for them; with fewer than four rows the processor runs ahead by
+ * itself. */
+INLINE void few_on(enum ek_dtype t, int rows, int n, const struct ahead *next, struct few_at *at)
+{
+    const int lines = t == EK_F32 ? 2 * n : n;
+
+    if (rows >= 4)
+        UNROLL4
+    for (int i = 0; i < lines; i++)
+        __builtin_prefetch(next->at + (at->passed >> 8) + i * 64, 0, 2);
+    at->passed += (uint32_t)n * next->share;
+    for (int i = 0; i < 3; i++)
+        at->x[i] += (size_t)n * sizeof(float);
+    at->w += (size_t)n * CPU_PANEL * elem_bytes(t);
+}
+
 INLINE void gemm_block(enum ek_dtype t, int rows, int panels, const struct cpu_gemm *g,
                        const float *x, const char *w, float *c, struct ahead next)
 {
-    const size_t row_bytes = CPU_PANEL * elem_bytes(t);
-
     NOROLL
     for (int h = 0; h < HALVES; h++) {
+        struct few_at at = {.x = {(const char *)x, (const char *)(x + 3 * g->x_stride),
+                                  (const char *)(x + 6 * g->x_stride)},
+                            .x_bytes = g->x_stride * sizeof(float),
+                            .w = w};
         vf a[CPU_MOST_ROWS][4], b[CPU_MOST_ROWS][4];
         UNROLL8
         for (int i = 0; i < rows; i++) {
             UNROLL4
             for (int p = 0; p < panels; p++) {
-                float *at = c + (size_t)i * g->c_stride + p * (int)CPU_PANEL + h * VW;
-                a[i][p] = g->add ? v_read(at) : v_set1(0.0f);
-                b[i][p] = g->add ? v_read(at + 16) : v_set1(0.0f);
+                float *to = c + (size_t)i * g->c_stride + p * (int)CPU_PANEL + h * VW;
+                a[i][p] = g->add ? v_read(to) : v_set1(0.0f);
+                b[i][p] = g->add ? v_read(to + 16) : v_set1(0.0f);
             }
         }
         NOROLL
-        for (uint32_t k = 0; k < g->k; k++) {
-            vf wa[4], wb[4];
-            UNROLL4
-            for (int p = 0; p < panels; p++)
-                v_load_pair(t, w + k * row_bytes + (size_t)p * g->panel_bytes, h, &wa[p], &wb[p]);
-            if (rows >= 4) /* with fewer the processor runs ahead by itself */
-                __builtin_prefetch(next.at + ((size_t)k * next.share >> 8), 0, 2);
-            UNROLL8
-            for (int i = 0; i < rows; i++) {
-                vf xv = v_set1(x[(size_t)i * g->x_stride + k]);
-                UNROLL4
-                for (int p = 0; p < panels; p++) {
-                    a[i][p] = v_fma(xv, wa[p], a[i][p]);
-                    b[i][p] = v_fma(xv, wb[p], b[i][p]);
-                }
-            }
+        for (uint32_t k = 0; k < g->k / 2; k++) {
+            few_step(t, rows, panels, h, 0, &at, g->panel_bytes, a, b);
+            few_step(t, rows, panels, h, 1, &at, g->panel_bytes, a, b);
+            few_on(t, rows, 2, &next, &at);
         }
+        if (g->k % 2)
+            few_step(t, rows, panels, h, 0, &at, g->panel_bytes, a, b);
         UNROLL8
         for (int i = 0; i < rows; i++) {
             UNROLL4
             for (int p = 0; p < panels; p++) {
-                float *at = c + (size_t)i * g->c_stride + p * (int)CPU_PANEL + h * VW;
-                v_store(at, a[i][p]);
-                v_store(at + 16, b[i][p]);
+                float *to = c + (size_t)i * g->c_stride + p * (int)CPU_PANEL + h * VW;
+                v_store(to, a[i][p]);
+                v_store(to + 16, b[i][p]);
             }
         }
     }
@@ -185,8 +224,7 @@ INLINE void gemm_some(enum ek_dtype t, const struct cpu_gemm *g, uint32_t row, u
     }
 }
 
-/* Each panel fetches the one after, but for a single block of f32, which has more lines than
- * inputs. */
+/* Each panel fetches the one after. */
 INLINE void gemm_rows(enum ek_dtype t, const struct cpu_gemm *g, uint32_t blocks)
 {
     uint32_t step = blocks == 1 ? panels_at_once(g->rows) : 1;
@@ -197,9 +235,7 @@ INLINE void gemm_rows(enum ek_dtype t, const struct cpu_gemm *g, uint32_t blocks
         for (uint32_t i = 0; i < blocks; i++) { /* blocks of equal height, give or take one row */
             uint32_t row = i * g->rows / blocks, end = (i + 1) * g->rows / blocks;
             const char *w = (const char *)g->w + panel * g->panel_bytes;
-            size_t bytes = (size_t)g->k * CPU_PANEL * elem_bytes(t);
-            if (t == EK_F32 && blocks == 1)
-                bytes = 0;
+            const size_t bytes = (size_t)g->k * CPU_PANEL * elem_bytes(t);
             gemm_some(t, g, row, end - row, panel, step,
                       ahead_of(w + step * g->panel_bytes, bytes, g->k, i, blocks));
         }

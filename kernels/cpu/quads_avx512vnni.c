@@ -3,8 +3,13 @@
  * flags; entered only on machines that have it.
  *
  * A block of rows x vectors keeps the sums of the group and those in f32 in registers and reads
- * each vector of weights once for all its rows. What bounds it: reading the weights with few rows,
- * the multiplications from about 8 up.
+ * each vector of weights once for all its rows. With more than two blocks of rows a part of the
+ * inputs of a panel stays in the first cache for all of them, as bytes where the weight has 4 bits.
+ *
+ * What bounds it: reading the weights with few rows, the multiplications from about 16 up. Each
+ * group of 32 inputs costs two instructions more for its eight multiplications, on the same ports:
+ * the sum becomes a float and is multiplied with the scale of the inputs. So four fifths of what
+ * vpdpbusd alone could do are the most.
  */
 #include "kernels/cpu/quads.h"
 
@@ -12,6 +17,7 @@
 #include <string.h>
 
 #include "kernels/cpu/fours.h"
+#include "kernels/cpu/product.h"
 #include "kernels/cpu/quads_round.h"
 #include "kernels/cpu/tier.h"
 
@@ -19,18 +25,26 @@
 #define UNROLL8 _Pragma("GCC unroll 8")
 #define NOROLL  _Pragma("GCC unroll 1")
 
-#define ROWS    6u  /* of a block, at most */
-#define VECTORS 12u /* of sums in a block, at most */
+#define ROWS    6u   /* of a block, at most */
+#define VECTORS 12u  /* of sums in a block, at most */
+#define PART    256u /* inputs of a part, about */
+#define FETCHES 8u   /* blocks of rows that fetch the next panel, at most, an equal share each */
 
-/* A block of rows and panels, and where it is in its rows. */
+/* Where the numbers of a block come from. Those of 4 bits become bytes once for many rows: the
+ * first block leaves them in the caches in passing. */
+enum from { WEIGHT, WEIGHT_KEPT, KEPT };
+
+/* A block of rows and panels, and where it is in its rows: numbers are those of the group. The
+ * inputs, scales and starts of its rows lie one after another (rounded_by_groups). */
 struct place {
     const char *w; /* the first panel, from its begin */
+    const char *numbers;
     const int8_t *x;
     const float *scale;
     const int32_t *start;
-    size_t at;    /* bytes of numbers before the group */
-    size_t ahead; /* bytes from there to what is fetched meanwhile, half as much as is read */
-    bool whole;   /* or as much: there is only this block */
+    char *kept;       /* bytes that were numbers of 4 bits */
+    const char *next; /* what is fetched meanwhile, and how far it goes with a group; 0: nothing */
+    size_t step;
 };
 
 INLINE __m512i four_inputs(const int8_t *x)
@@ -46,64 +60,101 @@ struct form {
     int bits;
     bool zeros; /* of the weights' own */
     bool table; /* numbers are codes */
+    enum from from;
 };
 
+/* Of so many rows of a block of one panel each multiplication reads its inputs itself: fewer
+ * instructions, as far as the ports that read are idle. */
+INLINE int direct(int rows, int panels)
+{
+    return panels == 1 && rows >= 4 ? rows - 2 : 0;
+}
+
+/* While a group is multiplied. With few rows the processor runs ahead by itself. */
+INLINE void fetch(int rows, const struct place *p)
+{
+    if (rows < 4)
+        return;
+    NOROLL
+    for (size_t at = 0; at < p->step; at += 64)
+        _mm_prefetch(p->next + at, _MM_HINT_T1);
+}
+
+/* One vector of weights: of four inputs, and of the next four. */
+INLINE void load_weights(struct form f, int v, const struct cpu_quads *q, const struct place *p,
+                         uint32_t eight, __m512i w[2])
+{
+    const size_t of_panel = (size_t)(v / 2) * q->panel_bytes + (v % 2) * 64;
+
+    if (f.from == KEPT || f.bits == 8) {
+        const char *at = f.from == KEPT ? p->kept : p->numbers;
+        at += (f.from == KEPT ? (size_t)(v % 2) * 64 : of_panel) + (size_t)eight * 256;
+        w[0] = _mm512_loadu_si512(at);
+        w[1] = _mm512_loadu_si512(at + 128);
+        return;
+    }
+    const __m512i both = _mm512_loadu_si512(p->numbers + of_panel + (size_t)eight * 128);
+    const __m512i mask = _mm512_set1_epi8(15);
+    w[0] = quads_four(_mm512_and_si512(both, mask), f.table);
+    w[1] = quads_four(_mm512_and_si512(_mm512_srli_epi16(both, 4), mask), f.table);
+    if (f.from == WEIGHT_KEPT) {
+        char *kept = p->kept + (size_t)eight * 256 + (v % 2) * 64;
+        _mm512_storeu_si512(kept, w[0]);
+        _mm512_storeu_si512(kept + 128, w[1]);
+    }
+}
+
 /* Eight inputs of all rows: each four of a row is read once for all vectors of weights. */
-INLINE void add_eight(struct form f, int rows, int panels, const struct cpu_quads *q, size_t padded,
+INLINE void add_eight(struct form f, int rows, int panels, const struct cpu_quads *q,
                       const struct place *p, uint32_t eight, __m512i sum[VECTORS])
 {
-    const int8_t *x = p->x + (size_t)eight * 8;
-    const int bits = f.bits;
     __m512i w[8][2];
 
     UNROLL8
-    for (int v = 0; v < 2 * panels; v++) {
-        const char *at = p->w + (size_t)(v / 2) * q->panel_bytes + p->at + (v % 2) * 64;
-        if (rows >= 4 && p->whole) { /* with fewer the processor runs ahead by itself */
-            _mm_prefetch(at + p->ahead + (size_t)eight * (bits == 4 ? 128 : 256), _MM_HINT_T1);
-            if (bits == 8)
-                _mm_prefetch(at + p->ahead + (size_t)eight * 256 + 128, _MM_HINT_T1);
-        } else if (rows >= 4 && (bits == 8 || v == 0))
-            _mm_prefetch(at + p->ahead + (size_t)eight * (bits == 4 ? 64 : 128), _MM_HINT_T1);
-        at += (size_t)eight * (bits == 4 ? 128 : 256);
-        if (bits == 4) {
-            const __m512i both = _mm512_loadu_si512(at), mask = _mm512_set1_epi8(15);
-            w[v][0] = quads_four(_mm512_and_si512(both, mask), f.table);
-            w[v][1] = quads_four(_mm512_and_si512(_mm512_srli_epi16(both, 4), mask), f.table);
-        } else {
-            w[v][0] = _mm512_loadu_si512(at);
-            w[v][1] = _mm512_loadu_si512(at + 128);
-        }
-    }
+    for (int v = 0; v < 2 * panels; v++)
+        load_weights(f, v, q, p, eight, w[v]);
     UNROLL8
     for (int four = 0; four < 2; four++)
         UNROLL8
     for (int i = 0; i < rows; i++) {
-        const __m512i in = four_inputs(x + (size_t)i * padded + four * 4);
+        const int8_t *x = p->x + (size_t)i * QUADS_GROUP + (size_t)eight * 8 + four * 4;
+        const bool own = i < direct(rows, panels);
+        const __m512i in = own ? _mm512_setzero_si512() : four_inputs(x);
         UNROLL8
-        for (int v = 0; v < 2 * panels; v++)
-            fours_add(&sum[i * 2 * panels + v], w[v][four], in);
+        for (int v = 0; v < 2 * panels; v++) {
+            if (own)
+                fours_add_one(&sum[i * 2 * panels + v], w[v][four], x);
+            else
+                fours_add(&sum[i * 2 * panels + v], w[v][four], in);
+        }
     }
 }
 
-/* A group's whole sums times the scale of their inputs. */
-INLINE void add_inputs(int rows, int panels, const struct rounded *r, const struct place *p,
-                       const __m512i sum[VECTORS], __m512 c[VECTORS])
+/* A group's whole sums times the scale of their inputs. First all become floats: what waits for the
+ * last multiplication of one does not hold the next. */
+INLINE void add_inputs(int rows, int panels, const struct place *p, const __m512i sum[VECTORS],
+                       __m512 c[VECTORS])
 {
+    __m512 whole[VECTORS];
+
+    UNROLL8
+    for (int i = 0; i < rows; i++)
+        UNROLL8
+    for (int v = 0; v < 2 * panels; v++)
+        whole[i * 2 * panels + v] = _mm512_cvtepi32_ps(sum[i * 2 * panels + v]);
     UNROLL8
     for (int i = 0; i < rows; i++) {
-        const __m512 x = _mm512_set1_ps(p->scale[(size_t)i * r->groups]);
+        const __m512 x = _mm512_set1_ps(p->scale[i]);
         UNROLL8
         for (int v = 0; v < 2 * panels; v++)
-            c[i * 2 * panels + v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[i * 2 * panels + v]), x,
-                                                    c[i * 2 * panels + v]);
+            c[i * 2 * panels + v] =
+                _mm512_fmadd_ps(whole[i * 2 * panels + v], x, c[i * 2 * panels + v]);
     }
 }
 
 /* The same, times the scales of weights, less their zeros; `scales` is their group. */
-INLINE void add_group(int rows, int panels, const struct cpu_quads *q, const struct rounded *r,
-                      const struct place *p, uint32_t scales, __m512i sum[VECTORS],
-                      __m512 c[VECTORS])
+INLINE void add_group(int rows, int panels, const struct cpu_quads *q, const struct place *p,
+                      uint32_t scales, __m512i sum[VECTORS], __m512 c[VECTORS])
 {
     const float zero = q->dtype == EK_I4 ? -1.0f / 8.0f : -1.0f / 128.0f;
     const int usual = q->dtype == EK_I4 ? 8 : 0; /* what `start` has taken off already */
@@ -115,7 +166,7 @@ INLINE void add_group(int rows, int panels, const struct cpu_quads *q, const str
         const __m512 w = _mm512_loadu_ps(panel + q->scale_at + at);
         UNROLL8
         for (int i = 0; i < rows; i++) {
-            const __m512 x = _mm512_set1_ps(p->scale[(size_t)i * r->groups]);
+            const __m512 x = _mm512_set1_ps(p->scale[i]);
             c[i * 2 * panels + v] =
                 _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sum[i * 2 * panels + v]), x), w,
                                 c[i * 2 * panels + v]);
@@ -125,8 +176,8 @@ INLINE void add_group(int rows, int panels, const struct cpu_quads *q, const str
         const __m512 less = _mm512_mul_ps(_mm512_cvtepi32_ps(off), w);
         UNROLL8
         for (int i = 0; i < rows; i++) {
-            const float inputs = (float)p->start[(size_t)i * r->groups] * zero;
-            const __m512 x = _mm512_set1_ps(inputs * p->scale[(size_t)i * r->groups]);
+            const float inputs = (float)p->start[i] * zero;
+            const __m512 x = _mm512_set1_ps(inputs * p->scale[i]);
             c[i * 2 * panels + v] = _mm512_fnmadd_ps(x, less, c[i * 2 * panels + v]);
         }
     }
@@ -196,27 +247,30 @@ INLINE void one_group(struct form f, int rows, int panels, const struct cpu_quad
 {
     __m512i sum[VECTORS];
 
+    fetch(rows, p);
     UNROLL8
     for (int i = 0; i < rows; i++)
         UNROLL8
     for (int v = 0; v < 2 * panels; v++)
-        sum[i * 2 * panels + v] = _mm512_set1_epi32(p->start[(size_t)i * r->groups]);
+        sum[i * 2 * panels + v] = _mm512_set1_epi32(p->start[i]);
     if (rest >= QUADS_GROUP)
         UNROLL8
     for (uint32_t eight = 0; eight < QUADS_GROUP / 8; eight++)
-        add_eight(f, rows, panels, q, r->padded, p, eight, sum);
+        add_eight(f, rows, panels, q, p, eight, sum);
     else NOROLL for (uint32_t eight = 0; eight < (rest + 7) / 8; eight++)
-        add_eight(f, rows, panels, q, r->padded, p, eight, sum);
+        add_eight(f, rows, panels, q, p, eight, sum);
     if (f.zeros)
-        add_group(rows, panels, q, r, p, scales, sum, c);
+        add_group(rows, panels, q, p, scales, sum, c);
     else
-        add_inputs(rows, panels, r, p, sum, c);
-    p->at += (size_t)QUADS_GROUP * CPU_PANEL * (unsigned)f.bits / 8;
-    if (!p->whole)
-        p->ahead -= (size_t)QUADS_GROUP * CPU_PANEL * (unsigned)f.bits / 16;
-    p->x += QUADS_GROUP;
-    p->scale++;
-    p->start++;
+        add_inputs(rows, panels, p, sum, c);
+    p->numbers += QUADS_GROUP * CPU_PANEL * (unsigned)f.bits / 8;
+    if (f.from != WEIGHT)
+        p->kept += QUADS_GROUP * CPU_PANEL;
+    if (rows >= 4)
+        p->next += p->step;
+    p->x += r->group_bytes;
+    p->scale += r->group_scales;
+    p->start += r->group_scales;
 }
 
 /* All sums stay in registers where there is room: what one row reads goes by fast. */
@@ -266,6 +320,18 @@ INLINE void some(struct form f, const struct cpu_quads *q, const struct rounded 
     }
 }
 
+/* Blocks of rows of more than two. */
+INLINE void many_some(enum from from, struct form f, const struct cpu_quads *q,
+                      const struct rounded *r, uint32_t rows, struct place p, float *out)
+{
+    f.from = from;
+    switch (rows) {
+    case 4: block(f, 4, 1, q, r, p, out); break;
+    case 5: block(f, 5, 1, q, r, p, out); break;
+    case 6: block(f, 6, 1, q, r, p, out); break;
+    }
+}
+
 /* Scales and zeros of `count` panels: they lie apart from the numbers, where nobody would guess. */
 static void fetch_scales(const struct cpu_quads *q, uint32_t panel, uint32_t count)
 {
@@ -286,56 +352,143 @@ static void fetch_scales(const struct cpu_quads *q, uint32_t panel, uint32_t cou
     }
 }
 
-/* A single block of rows, or the first two, fetch the next panel. */
-INLINE void all(struct form f, const struct cpu_quads *q, const struct rounded *r)
+/* The block of rows from `row` on, at the first panel of the step. */
+INLINE struct place place_of(struct form f, const struct cpu_quads *q, const struct rounded *r,
+                             uint32_t row, uint32_t panel)
+{
+    struct place p = {.w = (const char *)q->w + panel * q->panel_bytes,
+                      .x = r->x + row * r->row_bytes,
+                      .scale = r->scale + row * r->row_scales,
+                      .start = r->start + row * r->row_scales};
+
+    p.numbers = p.w + (size_t)q->first * CPU_PANEL * (unsigned)f.bits / 8;
+    return p;
+}
+
+/* Block `block` fetches its share of what is read after this step. */
+INLINE void fetch_next(struct form f, struct place *p, uint32_t block, uint32_t blocks,
+                       uint32_t groups, size_t step_bytes)
+{
+    const uint32_t fetching = blocks < FETCHES ? blocks : FETCHES;
+    const size_t group_bytes = QUADS_GROUP * CPU_PANEL * (unsigned)f.bits / 8; /* of a panel */
+
+    if (block >= fetching || step_bytes == 0)
+        return;
+    p->next = p->numbers + step_bytes + groups * group_bytes * block / fetching;
+    p->step = group_bytes / fetching;
+}
+
+/* Scales of the next panels, and how far away these are; 0: there are none. */
+static size_t next_step(const struct cpu_quads *q, uint32_t panel, uint32_t step)
+{
+    const uint32_t left = q->panels - panel - step;
+
+    fetch_scales(q, panel + step, left < step ? left : step);
+    return left > 0 ? step * q->panel_bytes : 0;
+}
+
+/* Few rows: up to two blocks. */
+INLINE void few(struct form f, const struct cpu_quads *q, const struct rounded *r)
 {
     const uint32_t blocks = (q->rows + ROWS - 1) / ROWS;
-    const size_t half = r->padded * CPU_PANEL * (unsigned)f.bits / 16;
     uint32_t step = q->rows == 1 ? 4 : q->rows <= 3 ? 2 : 1;
 
     for (uint32_t panel = 0; panel < q->panels; panel += step) {
         if (q->panels - panel < step)
             step = 1;
-        const uint32_t left = q->panels - panel - step;
-        fetch_scales(q, panel + step, left < step ? left : step);
+        const size_t next = next_step(q, panel, step);
         for (uint32_t i = 0; i < blocks; i++) {
-            const uint32_t row = i * q->rows / blocks, end = (i + 1) * q->rows / blocks;
-            struct place p = {.w = (const char *)q->w + panel * q->panel_bytes,
-                              .x = r->x + row * r->padded,
-                              .scale = r->scale + (size_t)row * r->groups,
-                              .start = r->start + (size_t)row * r->groups,
-                              .whole = blocks == 1,
-                              .at = (size_t)q->first * CPU_PANEL * (unsigned)f.bits / 8};
-            if (panel + step < q->panels && i < 2)
-                p.ahead = step * q->panel_bytes + i * half;
-            some(f, q, r, end - row, step, p, q->c + row * q->c_stride + (size_t)panel * CPU_PANEL);
+            const uint32_t row = i * q->rows / blocks, rows = (i + 1) * q->rows / blocks - row;
+            struct place p = place_of(f, q, r, row, panel);
+            fetch_next(f, &p, i, blocks, r->groups, next);
+            some(f, q, r, rows, step, p, q->c + row * q->c_stride + (size_t)panel * CPU_PANEL);
+        }
+    }
+}
+
+/* Of the inputs those from `at` on that make a part: with whole groups of weights, but for the last
+ * and where each of these is one. */
+INLINE void part_of(const struct cpu_quads *q, const struct rounded *r, uint32_t at,
+                    struct cpu_quads *ret_q, struct rounded *ret_r)
+{
+    const uint32_t begin = q->first + at, left = q->k - at;
+    uint32_t end = (begin + PART) / q->group * q->group;
+
+    if (end <= begin)
+        end = (begin / q->group + 1) * q->group;
+    *ret_q = *q;
+    ret_q->first = begin;
+    ret_q->k = end - begin < left ? end - begin : left;
+    ret_q->add = q->add || at > 0;
+    *ret_r = *r;
+    ret_r->groups = (ret_q->k + QUADS_GROUP - 1) / QUADS_GROUP;
+    ret_r->x += at / QUADS_GROUP * r->group_bytes;
+    ret_r->scale += at / QUADS_GROUP * r->group_scales;
+    ret_r->start += at / QUADS_GROUP * r->group_scales;
+}
+
+/* More rows: a part of a panel stays in the first cache until all rows are multiplied with it. */
+INLINE void many(struct form f, const struct cpu_quads *q, const struct rounded *r)
+{
+    char kept[CPU_K_CHUNK * CPU_PANEL] __attribute__((aligned(64)));
+    const uint32_t blocks = (q->rows + ROWS - 1) / ROWS;
+    struct cpu_quads part;
+    struct rounded inputs;
+
+    for (uint32_t panel = 0; panel < q->panels; panel++) {
+        const size_t next = next_step(q, panel, 1);
+        for (uint32_t at = 0; at < q->k; at += part.k) {
+            part_of(q, r, at, &part, &inputs);
+            for (uint32_t i = 0; i < blocks; i++) {
+                const uint32_t row = i * q->rows / blocks, rows = (i + 1) * q->rows / blocks - row;
+                float *out = q->c + row * q->c_stride + (size_t)panel * CPU_PANEL;
+                struct place p = place_of(f, &part, &inputs, row, panel);
+                fetch_next(f, &p, i, blocks, inputs.groups, next);
+                p.kept = kept;
+                if (f.bits == 8)
+                    many_some(WEIGHT, f, &part, &inputs, rows, p, out);
+                else if (i == 0)
+                    many_some(WEIGHT_KEPT, f, &part, &inputs, rows, p, out);
+                else
+                    many_some(KEPT, f, &part, &inputs, rows, p, out);
+            }
         }
     }
 }
 
 /* A function for each form: one with the arrays of all would want much stack where they are not
  * kept in registers, in builds for tests. */
-#define FORM(name, ...)                                                                            \
+#define FORM(name, which, ...)                                                                     \
     static __attribute__((noinline)) void name(const struct cpu_quads *q, const struct rounded *r) \
     {                                                                                              \
-        all((struct form){__VA_ARGS__}, q, r);                                                     \
+        which((struct form){__VA_ARGS__}, q, r);                                                   \
     }
-FORM(int4, 4, false, false)
-FORM(int4_zeros, 4, true, false)
-FORM(int8, 8, false, false)
-FORM(int8_zeros, 8, true, false)
-FORM(float4, 4, false, true)
+FORM(int4, few, 4, false, false, WEIGHT)
+FORM(int4_zeros, few, 4, true, false, WEIGHT)
+FORM(int8, few, 8, false, false, WEIGHT)
+FORM(int8_zeros, few, 8, true, false, WEIGHT)
+FORM(float4, few, 4, false, true, WEIGHT)
+FORM(int4_many, many, 4, false, false, WEIGHT)
+FORM(int4_zeros_many, many, 4, true, false, WEIGHT)
+FORM(int8_many, many, 8, false, false, WEIGHT)
+FORM(int8_zeros_many, many, 8, true, false, WEIGHT)
+FORM(float4_many, many, 4, false, true, WEIGHT)
 
 void cpu_quads_vnni(const struct cpu_quads *q)
 {
-    const struct rounded r = rounded_of(q);
+    const struct rounded r = rounded_by_groups(q);
+    const bool more = q->rows > 2 * ROWS, zeros = q->zero_at > 0;
 
     if (!q->rounded)
         round_inputs(q, &r);
     if (q->dtype == EK_F4_E2M1)
-        float4(q, &r);
-    else if (q->dtype == EK_I4)
-        (q->zero_at > 0 ? int4_zeros : int4)(q, &r);
+        (more ? float4_many : float4)(q, &r);
+    else if (q->dtype == EK_I8 && more)
+        (zeros ? int8_zeros_many : int8_many)(q, &r);
+    else if (q->dtype == EK_I8)
+        (zeros ? int8_zeros : int8)(q, &r);
+    else if (more)
+        (zeros ? int4_zeros_many : int4_many)(q, &r);
     else
-        (q->zero_at > 0 ? int8_zeros : int8)(q, &r);
+        (zeros ? int4_zeros : int4)(q, &r);
 }

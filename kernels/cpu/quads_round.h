@@ -9,13 +9,15 @@
 
 #include "kernels/cpu/quads.h"
 
-/* Where the parts of `work` lie. */
+/* Where the parts of `work` lie: row by row, or for each group all rows, one after another. */
 struct rounded {
-    int8_t *x;      /* [rows][padded] */
-    float *scale;   /* [rows][groups] */
-    int32_t *start; /* [rows][groups]: less the zero of weights times the sum of the inputs */
+    int8_t *x;      /* numbers */
+    float *scale;   /* of a group of a row */
+    int32_t *start; /* and less the zero of weights times the sum of the inputs */
     size_t padded;
     uint32_t groups;
+    size_t row_bytes, group_bytes; /* of x, from one to the next */
+    size_t row_scales, group_scales;
 };
 
 static inline struct rounded rounded_of(const struct cpu_quads *q)
@@ -26,6 +28,21 @@ static inline struct rounded rounded_of(const struct cpu_quads *q)
     r.x = (int8_t *)q->work;
     r.scale = (float *)(void *)(q->work + q->rows * r.padded);
     r.start = (int32_t *)(void *)(r.scale + (size_t)q->rows * r.groups);
+    r.row_bytes = r.padded;
+    r.group_bytes = QUADS_GROUP;
+    r.row_scales = r.groups;
+    r.group_scales = 1;
+    return r;
+}
+
+static inline struct rounded rounded_by_groups(const struct cpu_quads *q)
+{
+    struct rounded r = rounded_of(q);
+
+    r.row_bytes = QUADS_GROUP;
+    r.group_bytes = (size_t)q->rows * QUADS_GROUP;
+    r.row_scales = 1;
+    r.group_scales = q->rows;
     return r;
 }
 
@@ -67,13 +84,35 @@ static inline __m128i round_sums(const __m512i v[ROUND_GROUPS])
     ROUND_REDUCE(_mm256_add_epi32, _mm512_add_epi32, v);
 }
 
-/* Up to four groups: `n` inputs are there. As whole numbers magnitudes are in order, and what is
- * not a number is above; it makes the scale of its group none. */
-static inline void round_groups(const float *x, uint32_t n, enum ek_dtype t, int8_t *to,
-                                float *scale, int32_t *start)
+/* The scales and starts of up to four groups, `from` the first on. */
+static inline void round_put(const struct rounded *r, size_t from, uint32_t groups, __m128 scales,
+                             __m128i starts)
+{
+    const __mmask8 there = (__mmask8)((1u << groups) - 1);
+    float scale[ROUND_GROUPS];
+    int32_t start[ROUND_GROUPS];
+
+    if (r->group_scales == 1) {
+        _mm_mask_storeu_ps(r->scale + from, there, scales);
+        _mm_mask_storeu_epi32(r->start + from, there, starts);
+        return;
+    }
+    _mm_storeu_ps(scale, scales);
+    _mm_storeu_si128((__m128i *)(void *)start, starts);
+    for (uint32_t g = 0; g < groups && g < ROUND_GROUPS; g++) {
+        r->scale[from + g * r->group_scales] = scale[g];
+        r->start[from + g * r->group_scales] = start[g];
+    }
+}
+
+/* Up to four groups of a row from group `first` on: `n` inputs are there. As whole numbers
+ * magnitudes are in order, and what is not a number is above; it makes the scale of its group none.
+ */
+static inline void round_groups(const float *x, uint32_t n, enum ek_dtype t,
+                                const struct rounded *r, uint32_t row, uint32_t first)
 {
     const uint32_t groups = (n + QUADS_GROUP - 1) / QUADS_GROUP;
-    const __mmask8 there = (__mmask8)((1u << groups) - 1);
+    int8_t *to = r->x + row * r->row_bytes + first * r->group_bytes;
     const __m512i size = _mm512_set1_epi32(0x7fffffff);
     __m512i most[ROUND_GROUPS], sum[ROUND_GROUPS];
     __m512 a[ROUND_GROUPS], b[ROUND_GROUPS];
@@ -98,7 +137,6 @@ static inline void round_groups(const float *x, uint32_t n, enum ek_dtype t, int
     const __mmask8 none = _mm_cmp_epi32_mask(bits, _mm_set1_epi32(0x7f800000), _MM_CMPINT_GE);
     const __m128 scales =
         _mm_mask_mov_ps(_mm_div_ps(top, steps), none, _mm_set1_ps(__builtin_nanf("")));
-    _mm_mask_storeu_ps(scale, there, scales);
     const __m512 each = _mm512_castps128_ps512(by);
     _Pragma("GCC unroll 4") for (uint32_t g = 0; g < ROUND_GROUPS; g++)
     {
@@ -108,11 +146,13 @@ static inline void round_groups(const float *x, uint32_t n, enum ek_dtype t, int
         sum[g] = _mm512_add_epi32(i, j);
         if (g >= groups)
             continue;
-        _mm_storeu_si128((__m128i *)(void *)(to + g * QUADS_GROUP), _mm512_cvtsepi32_epi8(i));
-        _mm_storeu_si128((__m128i *)(void *)(to + g * QUADS_GROUP + 16), _mm512_cvtsepi32_epi8(j));
+        _mm_storeu_si128((__m128i *)(void *)(to + g * r->group_bytes), _mm512_cvtsepi32_epi8(i));
+        _mm_storeu_si128((__m128i *)(void *)(to + g * r->group_bytes + 16),
+                         _mm512_cvtsepi32_epi8(j));
     }
     const __m128i less = _mm_mullo_epi32(round_sums(sum), _mm_set1_epi32(-(int)cpu_quads_zero(t)));
-    _mm_mask_storeu_epi32(start, there, less); /* of what is no number any value will do */
+    /* of what is no number any start will do */
+    round_put(r, row * r->row_scales + first * r->group_scales, groups, scales, less);
 }
 
 static inline void round_inputs(const struct cpu_quads *q, const struct rounded *r)
@@ -122,8 +162,7 @@ static inline void round_inputs(const struct cpu_quads *q, const struct rounded 
     for (uint32_t row = 0; row < q->rows; row++)
         for (uint32_t g = 0; g < r->groups; g += ROUND_GROUPS) {
             const uint32_t k = g * QUADS_GROUP, left = q->k - k;
-            const size_t at = (size_t)row * r->groups + g;
-            round_groups(q->x + row * q->x_stride + k, left < some ? left : some, q->dtype,
-                         r->x + row * r->padded + k, &r->scale[at], &r->start[at]);
+            round_groups(q->x + row * q->x_stride + k, left < some ? left : some, q->dtype, r, row,
+                         g);
         }
 }

@@ -4,9 +4,11 @@
  *
  * Matrix kernels and attention are held against their roofline: the longer of reading their weights
  * (or keys and values) from memory and doing their arithmetic. What treats a row at a time works in
- * the caches and is held against reading the first. Limits and kernels take turns, and only the
- * time that threads are on their cores counts, of the one that took longest: what else the machine
- * does meanwhile weighs on both.
+ * the caches and is held against reading the first. Limits and kernels take turns in windows of a
+ * millisecond or two, and a share is the median of what a window reaches of the limit in the
+ * windows just before and after it: on a shared machine clocks and neighbours change more often
+ * than a cell is measured. Only the time that threads are on their cores counts, of the one that
+ * took longest.
  */
 #include <errno.h>
 #include <math.h>
@@ -33,7 +35,11 @@
 #define KEYS         16u
 #define WIDTH        4096u /* of a row */
 #define GROUP        128u  /* inputs with one scale, of whole numbers */
-#define TIMES        2000u /* that a kernel of rows is repeated */
+#define TIMES        128u  /* that a kernel of rows is repeated in a window */
+#define WINDOWS      16u
+#define WINDOW_BYTES (STREAM_BYTES / WINDOWS)
+#define WINDOW_CACHE 1000u   /* times that the first cache is read */
+#define WINDOW_PEAK  200000u /* rounds of arithmetic; tiles take eight times as long */
 
 enum kind { GEMM, SCORES, MIX, SOFTMAX, NORM, GLU, ADD, ROPE, KINDS };
 
@@ -54,7 +60,7 @@ static const struct test tests[] = {
 };
 enum { TESTS = sizeof(tests) / sizeof(tests[0]) };
 
-enum limit { READ, CACHE, LAST, PEAK, PAIRS, FOURS, LIMITS };
+enum limit { READ, CACHE, LAST, PEAK, PAIRS, FOURS, SCALED, LIMITS };
 
 static const struct {
     enum machine_limit what;
@@ -66,6 +72,7 @@ static const struct {
     [PEAK] = {MACHINE_PEAK, "machine.peak", "GFLOP/s", "arithmetic peak"},
     [PAIRS] = {MACHINE_PAIRS, "machine.peak_bf16", "GFLOP/s", "arithmetic peak"},
     [FOURS] = {MACHINE_FOURS, "machine.peak_int8", "GOP/s", "arithmetic peak"},
+    [SCALED] = {MACHINE_SCALED, "machine.peak_int8_scaled", "GOP/s", "peak with scales"},
 };
 
 /* Memory of one thread. */
@@ -73,20 +80,30 @@ struct lane {
     char *stream;
     float *x, *y, *z;
     uint32_t *work;
-    uint64_t took_us; /* on its core, in the last run */
+    uint64_t took_us; /* on its core, in the last window */
+    double done;      /* bytes or operations of a limit, calls of a kernel */
+};
+
+/* Of one turn: medians of its windows, against what may bound it. */
+enum bound { BY_READ, BY_PEAK, BOUNDS };
+struct cell {
+    double calls; /* of the kernel, all threads, a second */
+    double limit[BOUNDS], share[BOUNDS];
 };
 
 struct kernels {
     const struct cpu_ops *ops;
     struct cpu_pool *pool;
     uint32_t threads;
-    const struct test *test;
+    const struct test *test; /* NULL: the limit `pass` */
+    enum limit pass;
+    uint32_t window;
     struct lane *lanes;
     uint32_t repeats;
-    bool wide[TESTS];                         /* as the backend would: struct cpu_gemm */
-    size_t tests;                             /* none when only limits are wanted */
-    double limit[LIMITS][ROWS_MOST_REPEATS];  /* bytes or operations / 10^9 a second */
-    double seconds[TESTS][ROWS_MOST_REPEATS]; /* of one run */
+    bool wide[TESTS];                        /* as the backend would: struct cpu_gemm */
+    size_t tests;                            /* none when only limits are wanted */
+    double limit[LIMITS][ROWS_MOST_REPEATS]; /* bytes or operations / 10^9 a second */
+    struct cell cells[TESTS][ROWS_MOST_REPEATS];
 };
 
 static bool in_quads(const struct test *t)
@@ -94,7 +111,7 @@ static bool in_quads(const struct test *t)
     return t->dtype == EK_I8 || t->dtype == EK_I4;
 }
 
-static void run_gemm(const struct kernels *k, const struct test *t, const struct lane *l)
+static void run_gemm(const struct kernels *k, const struct test *t, struct lane *l)
 {
     size_t panel_bytes = (size_t)CPU_PANEL * K * ek_dtype_bits(t->dtype) / 8;
     struct cpu_gemm g = {.dtype = t->dtype,
@@ -109,14 +126,15 @@ static void run_gemm(const struct kernels *k, const struct test *t, const struct
                          .wide = k->wide[t - tests],
                          .work = l->work};
 
-    for (size_t at = 0; at + 32 * panel_bytes <= STREAM_BYTES; at += 32 * panel_bytes) {
-        g.w = l->stream + at;
+    for (size_t at = 0; at + 32 * panel_bytes <= WINDOW_BYTES; at += 32 * panel_bytes) {
+        g.w = l->stream + k->window * WINDOW_BYTES + at;
         k->ops->gemm(&g);
+        l->done++;
     }
 }
 
 /* Numbers of 8 or 4 bits as they are; their scales lie behind all panels' numbers. */
-static void run_quads(const struct cpu_ops *ops, const struct test *t, const struct lane *l)
+static void run_quads(const struct kernels *k, const struct test *t, struct lane *l)
 {
     const size_t numbers = (size_t)CPU_PANEL * K * ek_dtype_bits(t->dtype) / 8;
     const size_t panel_bytes = numbers + (size_t)CPU_PANEL * K / GROUP * sizeof(float);
@@ -133,14 +151,17 @@ static void run_quads(const struct cpu_ops *ops, const struct test *t, const str
                           .c_stride = (size_t)32 * CPU_PANEL,
                           .work = (char *)l->work};
 
-    for (size_t at = 0; at + 32 * panel_bytes <= STREAM_BYTES; at += 32 * panel_bytes) {
-        q.w = l->stream + at;
-        ops->quads(&q);
+    for (size_t at = 0; at + 32 * panel_bytes <= WINDOW_BYTES; at += 32 * panel_bytes) {
+        q.w = l->stream + k->window * WINDOW_BYTES + at;
+        k->ops->quads(&q);
+        l->done++;
     }
 }
 
-static void run_blocks(const struct cpu_ops *ops, const struct test *t, const struct lane *l)
+static void run_blocks(const struct kernels *k, const struct test *t, struct lane *l)
 {
+    const struct cpu_ops *ops = k->ops;
+    const char *stream = l->stream + k->window * WINDOW_BYTES;
     const size_t bytes = (size_t)DIM * KEYS * ek_dtype_bits(t->dtype) / 8;
     const bool mix = t->kind == MIX;
     struct cpu_block b = {.dtype = t->dtype,
@@ -154,21 +175,22 @@ static void run_blocks(const struct cpu_ops *ops, const struct test *t, const st
                           .out = l->y,
                           .out_stride = mix ? DIM : (size_t)KEYS * CPU_BLOCKS};
 
-    for (size_t at = 0; at + 2 * CPU_BLOCKS * bytes <= STREAM_BYTES; at += CPU_BLOCKS * bytes) {
+    for (size_t at = 0; at + 2 * CPU_BLOCKS * bytes <= WINDOW_BYTES; at += CPU_BLOCKS * bytes) {
         for (uint32_t i = 0; i < CPU_BLOCKS; i++) {
-            b.kv[i] = l->stream + at + i * bytes;
-            b.next[i] = l->stream + at + (CPU_BLOCKS + i) * bytes;
+            b.kv[i] = stream + at + i * bytes;
+            b.next[i] = stream + at + (CPU_BLOCKS + i) * bytes;
         }
         if (mix)
             ops->mix(&b);
         else
             ops->scores(&b);
+        l->done++;
     }
 }
 
-static void run_rows(const struct cpu_ops *ops, enum kind kind, const struct lane *l)
+static void run_rows(const struct cpu_ops *ops, enum kind kind, struct lane *l)
 {
-    for (uint32_t i = 0; i < TIMES; i++) {
+    for (uint32_t i = 0; i < TIMES; i++, l->done++) {
         float most = -INFINITY, sum = 0.0f;
         if (kind == SOFTMAX) {
             for (uint32_t at = 0; at < WIDTH; at += CPU_TILE)
@@ -185,6 +207,25 @@ static void run_rows(const struct cpu_ops *ops, enum kind kind, const struct lan
     }
 }
 
+static double run_limit(const struct kernels *k, const struct lane *l)
+{
+    /* half a stream away from where the kernel is */
+    const size_t at = (k->window + WINDOWS / 2) % WINDOWS * WINDOW_BYTES;
+    struct machine_pass p = {.what = limits[k->pass].what,
+                             .isa = k->ops->name,
+                             .rounds = WINDOW_PEAK / (strcmp(k->ops->name, "amx") == 0 ? 8 : 1),
+                             .data = l->stream + at,
+                             .bytes = WINDOW_BYTES,
+                             .passes = 1};
+
+    if (k->pass == CACHE) {
+        p.data = (const char *)l->x;
+        p.bytes = 32u << 10;
+        p.passes = WINDOW_CACHE;
+    }
+    return machine_pass(&p);
+}
+
 static void run_member(void *ctx, uint32_t member)
 {
     const struct kernels *k = ctx;
@@ -192,38 +233,37 @@ static void run_member(void *ctx, uint32_t member)
     struct lane *l = &k->lanes[member];
     const uint64_t begin_us = machine_core_us();
 
-    if (in_quads(t))
-        run_quads(k->ops, t, l);
+    l->done = 0.0;
+    if (!t)
+        l->done = run_limit(k, l);
+    else if (in_quads(t))
+        run_quads(k, t, l);
     else if (t->kind == GEMM)
         run_gemm(k, t, l);
     else if (t->kind == SCORES || t->kind == MIX)
-        run_blocks(k->ops, t, l);
+        run_blocks(k, t, l);
     else
         run_rows(k->ops, t->kind, l);
     l->took_us = machine_core_us() - begin_us;
 }
 
-/* Bytes and operations of a thread in one run; *ret_cache: the bytes come from the second cache. */
+/* Bytes and operations of a call; *ret_cache: the bytes come from the first cache. */
 static void work_of(const struct test *t, double *ret_bytes, double *ret_flops, bool *ret_cache)
 {
-    double elem = ek_dtype_bits(t->dtype) / 8.0;
-    const size_t block = (size_t)DIM * KEYS * (size_t)elem * CPU_BLOCKS;
-    size_t blocks;
-    double row = (double)WIDTH * TIMES * sizeof(float);
+    const double elem = ek_dtype_bits(t->dtype) / 8.0, row = WIDTH * sizeof(float);
+    const double weights = 32.0 * CPU_PANEL * K, cells = (double)DIM * KEYS * CPU_BLOCKS;
 
     *ret_cache = t->kind >= SOFTMAX;
     *ret_bytes = *ret_flops = 0.0;
     switch (t->kind) {
     case GEMM:
-        *ret_bytes = STREAM_BYTES;
-        elem += in_quads(t) ? sizeof(float) / (double)GROUP : 0.0;
-        *ret_flops = 2.0 * t->rows * STREAM_BYTES / elem;
+        *ret_bytes = weights * (elem + (in_quads(t) ? sizeof(float) / (double)GROUP : 0.0));
+        *ret_flops = 2.0 * t->rows * weights;
         break;
     case SCORES:
     case MIX:
-        blocks = STREAM_BYTES / block - 1;
-        *ret_bytes = (double)(blocks * block);
-        *ret_flops = 2.0 * t->rows * *ret_bytes / elem;
+        *ret_bytes = cells * elem;
+        *ret_flops = 2.0 * t->rows * cells;
         break;
     case SOFTMAX:
     case ROPE: *ret_bytes = 2.0 * row; break;
@@ -248,33 +288,58 @@ static void name_of(const struct test *t, char *name, size_t size)
         (void)snprintf(name, size, "%s.%s.%u", kinds[t->kind], types[t->dtype], t->rows);
 }
 
+static bool has_limit(const struct kernels *k, size_t l)
+{
+    switch ((enum limit)l) {
+    case LAST: return machine_last_cache() > 0;
+    case PAIRS: return k->ops->pairs;
+    case FOURS: return k->ops->quads != NULL;
+    case SCALED: return k->ops->quads && strcmp(k->ops->name, "amx") != 0;
+    case READ:
+    case CACHE:
+    case PEAK:
+    case LIMITS: break;
+    }
+    return true;
+}
+
+/* What may bound a test. */
+static enum limit limit_of(const struct kernels *k, const struct test *t, enum bound b)
+{
+    if (b == BY_READ)
+        return t->kind >= SOFTMAX ? CACHE : READ;
+    if (in_quads(t))
+        return has_limit(k, SCALED) ? SCALED : FOURS;
+    return t->dtype == EK_BF16 && k->ops->pairs ? PAIRS : PEAK;
+}
+
 /* Its rate where it is bound, and the median of its share of that limit, turn by turn. */
 static int report_test(const struct kernels *k, size_t index, json_t *rows)
 {
     const struct test *t = &tests[index];
-    double bytes, flops, value[ROWS_MOST_REPEATS], share[ROWS_MOST_REPEATS];
+    double of_call[BOUNDS], limit[BOUNDS], value[ROWS_MOST_REPEATS], share[ROWS_MOST_REPEATS];
     bool cache;
     char name[48];
 
-    work_of(t, &bytes, &flops, &cache);
+    work_of(t, &of_call[BY_READ], &of_call[BY_PEAK], &cache);
     name_of(t, name, sizeof(name));
-    bytes *= k->threads / 1e9;
-    flops *= k->threads / 1e9;
-    enum limit peak = in_quads(t) ? FOURS : t->dtype == EK_BF16 && k->ops->pairs ? PAIRS : PEAK;
-    enum limit reads = cache ? CACHE : READ;
-    double by_read = bytes / spread_of(k->limit[reads], k->repeats).median;
-    double by_peak = flops / spread_of(k->limit[peak], k->repeats).median;
-    enum limit bound = by_peak > by_read ? peak : reads;
+    for (int b = 0; b < BOUNDS; b++) {
+        for (uint32_t i = 0; i < k->repeats; i++)
+            value[i] = k->cells[index][i].limit[b];
+        limit[b] = spread_of(value, k->repeats).median;
+    }
+    const bool peak = of_call[BY_PEAK] / limit[BY_PEAK] > of_call[BY_READ] / limit[BY_READ];
+    const enum bound bound = peak ? BY_PEAK : BY_READ;
+    const enum limit by = limit_of(k, t, bound);
     for (uint32_t i = 0; i < k->repeats; i++) {
-        value[i] = (bound == peak ? flops : bytes) / k->seconds[index][i];
-        share[i] = value[i] / k->limit[bound][i];
+        value[i] = k->cells[index][i].calls * of_call[bound] / 1e9;
+        share[i] = k->cells[index][i].share[bound];
     }
     struct spread s = spread_of(value, k->repeats);
     double of = spread_of(share, k->repeats).median;
-    printf("%-18s %10.1f %-7s%8.1f - %-8.1f %8.1f %% of %s\n", name, s.median, limits[bound].unit,
-           s.least, s.most, 100.0 * of, limits[bound].name);
-    return rows_add(rows,
-                    &(struct row){name, limits[bound].unit, s, limits[bound].name, s.median / of});
+    printf("%-18s %10.1f %-7s%8.1f - %-8.1f %8.1f %% of %s\n", name, s.median, limits[by].unit,
+           s.least, s.most, 100.0 * of, limits[by].name);
+    return rows_add(rows, &(struct row){name, limits[by].unit, s, limits[by].name, s.median / of});
 }
 
 static int report_limit(const struct kernels *k, enum limit l, json_t *rows)
@@ -287,19 +352,51 @@ static int report_limit(const struct kernels *k, enum limit l, json_t *rows)
                     &(struct row){.cell = limits[l].cell, .unit = limits[l].unit, .value = s});
 }
 
-static bool has_limit(const struct kernels *k, size_t l)
-{
-    return l == LAST    ? machine_last_cache() > 0
-           : l == PAIRS ? k->ops->pairs
-                        : l != FOURS || k->ops->quads != NULL;
-}
-
 static bool has_test(const struct kernels *k, const struct test *t)
 {
     return !in_quads(t) || k->ops->quads;
 }
 
-/* One turn: each limit, then each kernel. */
+/* Work a second of all threads in one window: of a kernel, or of a limit. */
+static double measure_window(struct kernels *k, const struct test *t, enum limit pass)
+{
+    uint64_t longest = 1;
+    double work = 0.0;
+
+    k->test = t;
+    k->pass = pass;
+    cpu_pool_run(k->pool, run_member, k);
+    for (uint32_t i = 0; i < k->threads; i++) {
+        longest = k->lanes[i].took_us > longest ? k->lanes[i].took_us : longest;
+        work += k->lanes[i].done;
+    }
+    return work * (double)EK_US_PER_S / (double)longest;
+}
+
+/* Limits, kernel, limits, kernel and so on. */
+static void measure_test(struct kernels *k, const struct test *t, struct cell *ret_cell)
+{
+    double limit[BOUNDS][WINDOWS + 1], calls[WINDOWS], share[WINDOWS], of_call[BOUNDS];
+    bool cache;
+
+    work_of(t, &of_call[BY_READ], &of_call[BY_PEAK], &cache);
+    for (uint32_t w = 0; w <= WINDOWS; w++) {
+        k->window = w % WINDOWS;
+        for (enum bound b = BY_READ; b < BOUNDS; b++)
+            limit[b][w] = measure_window(k, NULL, limit_of(k, t, b));
+        if (w < WINDOWS)
+            calls[w] = measure_window(k, t, READ);
+    }
+    ret_cell->calls = spread_of(calls, WINDOWS).median;
+    for (int b = 0; b < BOUNDS; b++) {
+        for (uint32_t w = 0; w < WINDOWS; w++)
+            share[w] = 2.0 * calls[w] * of_call[b] / (limit[b][w] + limit[b][w + 1]);
+        ret_cell->share[b] = spread_of(share, WINDOWS).median;
+        ret_cell->limit[b] = spread_of(limit[b], WINDOWS + 1).median;
+    }
+}
+
+/* One turn: each limit by itself, then each kernel. */
 static int measure_turn(struct kernels *k, uint32_t turn, struct progress *p)
 {
     int r = 0;
@@ -313,14 +410,9 @@ static int measure_turn(struct kernels *k, uint32_t turn, struct progress *p)
             continue;
         name_of(&tests[t], name, sizeof(name));
         progress_show(p, name, (double)(turn * TESTS + t) / (k->repeats * (double)TESTS));
-        k->test = &tests[t];
         if (turn == 0)
-            cpu_pool_run(k->pool, run_member, k); /* warm */
-        cpu_pool_run(k->pool, run_member, k);
-        uint64_t longest = 1;
-        for (uint32_t i = 0; i < k->threads; i++)
-            longest = k->lanes[i].took_us > longest ? k->lanes[i].took_us : longest;
-        k->seconds[t][turn] = (double)longest / (double)EK_US_PER_S;
+            (void)measure_window(k, &tests[t], READ); /* warm */
+        measure_test(k, &tests[t], &k->cells[t][turn]);
     }
     return r;
 }

@@ -31,13 +31,9 @@
 struct machine_worker {
     pthread_t thread;
     pthread_barrier_t *start;
-    enum machine_limit what;
-    const char *isa;
-    const char *data;
-    size_t bytes, passes;
+    struct machine_pass pass;
     uint64_t took_us; /* on its core */
-    double flops;
-    float sink; /* keeps the work alive */
+    double work;
 };
 
 #if defined(__x86_64__)
@@ -72,18 +68,18 @@ __attribute__((target("avx2"))) static float read_avx2(const char *p, size_t byt
     return lane[0];
 }
 
-/* FMA_ROUNDS times `next` of each of `count` sums, which do not wait for each other; what they come
+/* `rounds` times `next` of each of `count` sums, which do not wait for each other; what they come
  * to by `reduce`. */
 #define CHAINS(type, count, first, next, plus, reduce)                                             \
     type sum[count];                                                                               \
     _Pragma("GCC unroll 16") for (int i = 0; i < (count); i++) sum[i] = (first);                   \
-    for (uint32_t round = 0; round < FMA_ROUNDS; round++) {                                        \
+    for (uint32_t round = 0; round < rounds; round++) {                                            \
         _Pragma("GCC unroll 16") for (int i = 0; i < (count); i++) sum[i] = (next);                \
     }                                                                                              \
     _Pragma("GCC unroll 16") for (int i = 1; i < (count); i++) sum[0] = plus(sum[0], sum[i]);      \
     return (float)reduce(sum[0])
 
-__attribute__((target("avx512f"))) static float fma_avx512(void)
+__attribute__((target("avx512f"))) static float fma_avx512(uint32_t rounds)
 {
     const __m512 x = _mm512_set1_ps(0.999f), y = _mm512_set1_ps(0.001f);
 
@@ -91,7 +87,7 @@ __attribute__((target("avx512f"))) static float fma_avx512(void)
            _mm512_reduce_add_ps);
 }
 
-__attribute__((target("avx512f,avx512bf16"))) static float dot_avx512(void)
+__attribute__((target("avx512f,avx512bf16"))) static float dot_avx512(uint32_t rounds)
 {
     const __m512bh x = (__m512bh)_mm512_set1_epi32(0x3f803f00);
     const __m512bh y = (__m512bh)_mm512_set1_epi32(0x38803880);
@@ -100,18 +96,54 @@ __attribute__((target("avx512f,avx512bf16"))) static float dot_avx512(void)
            _mm512_reduce_add_ps);
 }
 
-__attribute__((target("avx512f,avx512vnni"))) static float fours_avx512(void)
+/* The compiler's own intrinsic copies sums before it (GCC 12). */
+__attribute__((target("avx512f,avx512vnni"))) static __m512i fours_next(__m512i sum, __m512i x,
+                                                                        __m512i y)
+{
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y));
+    return sum;
+}
+
+__attribute__((target("avx512f,avx512vnni"))) static float fours_avx512(uint32_t rounds)
 {
     const __m512i x = _mm512_set1_epi32(0x01020301), y = _mm512_set1_epi32(0x00010100);
 
-    CHAINS(__m512i, 16, _mm512_set1_epi32(i), _mm512_dpbusd_epi32(sum[i], x, y), _mm512_add_epi32,
+    CHAINS(__m512i, 16, _mm512_set1_epi32(i), fours_next(sum[i], x, y), _mm512_add_epi32,
            _mm512_reduce_add_epi32);
 }
 
-/* FMA_ROUNDS times four products of whole tiles, which do not wait for each other. */
+/* Eight multiplications of fours and what a product does with their sum: it becomes a float and is
+ * multiplied with a scale. Twelve sums of each kind, as a product keeps them. */
+__attribute__((target("avx512f,avx512vnni"))) static float scaled_avx512(uint32_t rounds)
+{
+    const __m512i x = _mm512_set1_epi32(0x01020301), y = _mm512_set1_epi32(0x00010100);
+    const __m512 scale = _mm512_set1_ps(0.5f);
+    __m512 all[12];
+
+    _Pragma("GCC unroll 12") for (int i = 0; i < 12; i++) all[i] = _mm512_setzero_ps();
+    for (uint32_t round = 0; round < rounds; round++) {
+        __m512i sum[12];
+        _Pragma("GCC unroll 12") for (int i = 0; i < 12; i++)
+        {
+            sum[i] = x;
+            __asm__ volatile("" : "+v"(sum[i])); /* each round anew */
+        }
+        _Pragma("GCC unroll 8") for (int four = 0; four < 8; four++)
+        {
+            _Pragma("GCC unroll 12") for (int i = 0; i < 12; i++) __asm__ volatile(
+                "vpdpbusd %2, %1, %0" : "+v"(sum[i]) : "v"(x), "v"(y));
+        }
+        _Pragma("GCC unroll 12") for (int i = 0; i < 12; i++) all[i] =
+            _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[i]), scale, all[i]);
+    }
+    _Pragma("GCC unroll 12") for (int i = 1; i < 12; i++) all[0] = _mm512_add_ps(all[0], all[i]);
+    return _mm512_reduce_add_ps(all[0]);
+}
+
+/* `rounds` times four products of whole tiles, which do not wait for each other. */
 #define TILES(product)                                                                             \
     tiles_begin(16, 64, 16);                                                                       \
-    for (uint32_t round = 0; round < FMA_ROUNDS; round++) {                                        \
+    for (uint32_t round = 0; round < rounds; round++) {                                            \
         product(0, 4, 6);                                                                          \
         product(1, 4, 7);                                                                          \
         product(2, 5, 6);                                                                          \
@@ -119,16 +151,16 @@ __attribute__((target("avx512f,avx512vnni"))) static float fours_avx512(void)
     }                                                                                              \
     tiles_end()
 
-static double dot_tiles(void)
+static double dot_tiles(uint32_t rounds)
 {
     TILES(TILE_PAIRS);
-    return 2.0 * 16 * 16 * 32 * 4 * FMA_ROUNDS;
+    return 2.0 * 16 * 16 * 32 * 4 * rounds;
 }
 
-static double fours_tiles(void)
+static double fours_tiles(uint32_t rounds)
 {
     TILES(TILE_FOURS);
-    return 2.0 * 16 * 16 * 64 * 4 * FMA_ROUNDS;
+    return 2.0 * 16 * 16 * 64 * 4 * rounds;
 }
 
 /* Whether vectors of 16 floats are what the tier works with. */
@@ -142,7 +174,7 @@ __attribute__((target("avx2,fma"))) static float first_avx2(__m256 v)
     return _mm256_cvtss_f32(v);
 }
 
-__attribute__((target("avx2,fma"))) static float fma_avx2(void)
+__attribute__((target("avx2,fma"))) static float fma_avx2(uint32_t rounds)
 {
     const __m256 x = _mm256_set1_ps(0.999f), y = _mm256_set1_ps(0.001f);
 
@@ -162,12 +194,12 @@ static float read_plain(const char *p, size_t bytes)
     return (float)sum;
 }
 
-static float fma_plain(void)
+static float fma_plain(uint32_t rounds)
 {
     volatile float seed = 0.999f;
     float sum[8] = {0}, x = seed;
 
-    for (uint32_t round = 0; round < FMA_ROUNDS; round++)
+    for (uint32_t round = 0; round < rounds; round++)
         for (int i = 0; i < 8; i++)
             sum[i] = sum[i] * x + 0.001f;
     return sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7];
@@ -184,40 +216,60 @@ static float read_once(const char *isa, const char *p, size_t bytes)
     return read_plain(p, bytes);
 }
 
+static bool has_fours(const char *isa)
+{
+    return strcmp(isa, "avx512bf16") == 0 || strcmp(isa, "avx512vnni") == 0;
+}
+
+double machine_pass(const struct machine_pass *p)
+{
+    const bool read =
+        p->what == MACHINE_READ || p->what == MACHINE_CACHE || p->what == MACHINE_LAST;
+    const uint32_t rounds = p->rounds;
+    volatile float sink = 0.0f; /* keeps the work alive */
+
+    for (size_t i = 0; i < p->passes && read; i++)
+        sink = sink + read_once(p->isa, p->data, p->bytes);
+    if (read)
+        return (double)p->bytes * (double)p->passes;
+#if defined(__x86_64__)
+    const bool tiles = strcmp(p->isa, "amx") == 0;
+    if (p->what == MACHINE_PAIRS && tiles)
+        return dot_tiles(rounds);
+    if (p->what == MACHINE_FOURS && tiles)
+        return fours_tiles(rounds);
+    if (p->what == MACHINE_PAIRS && strcmp(p->isa, "avx512bf16") == 0) {
+        sink = dot_avx512(rounds);
+        return 2.0 * 32 * 16 * rounds;
+    }
+    if (p->what == MACHINE_FOURS && has_fours(p->isa)) {
+        sink = fours_avx512(rounds);
+        return 2.0 * 64 * 16 * rounds;
+    }
+    if (p->what == MACHINE_SCALED && has_fours(p->isa)) {
+        sink = scaled_avx512(rounds / 6);
+        return 2.0 * 64 * 12 * 8 * (rounds / 6);
+    }
+    if (has_16(p->isa)) {
+        sink = fma_avx512(rounds);
+        return 2.0 * 16 * 16 * rounds;
+    }
+    if (strcmp(p->isa, "avx2") == 0) {
+        sink = fma_avx2(rounds);
+        return 2.0 * 12 * 8 * rounds;
+    }
+#endif
+    sink = fma_plain(rounds);
+    return 2.0 * 8 * rounds;
+}
+
 static void *worker_main(void *arg)
 {
     struct machine_worker *w = arg;
-    bool read = w->what == MACHINE_READ || w->what == MACHINE_CACHE || w->what == MACHINE_LAST;
 
     pthread_barrier_wait(w->start);
     const uint64_t begin_us = machine_core_us();
-    w->flops = 2.0 * 8 * FMA_ROUNDS;
-    if (read) {
-        for (size_t i = 0; i < w->passes; i++)
-            w->sink += read_once(w->isa, w->data, w->bytes);
-    }
-#if defined(__x86_64__)
-    else if (w->what == MACHINE_PAIRS && strcmp(w->isa, "amx") == 0) {
-        w->flops = dot_tiles();
-    } else if (w->what == MACHINE_FOURS && strcmp(w->isa, "amx") == 0) {
-        w->flops = fours_tiles();
-    } else if (w->what == MACHINE_PAIRS && strcmp(w->isa, "avx512bf16") == 0) {
-        w->sink = dot_avx512();
-        w->flops = 2.0 * 32 * 16 * FMA_ROUNDS;
-    } else if (w->what == MACHINE_FOURS &&
-               (strcmp(w->isa, "avx512bf16") == 0 || strcmp(w->isa, "avx512vnni") == 0)) {
-        w->sink = fours_avx512();
-        w->flops = 2.0 * 64 * 16 * FMA_ROUNDS;
-    } else if (has_16(w->isa)) {
-        w->sink = fma_avx512();
-        w->flops = 2.0 * 16 * 16 * FMA_ROUNDS;
-    } else if (strcmp(w->isa, "avx2") == 0) {
-        w->sink = fma_avx2();
-        w->flops = 2.0 * 12 * 8 * FMA_ROUNDS;
-    }
-#endif
-    else
-        w->sink = fma_plain();
+    w->work = machine_pass(&w->pass);
     w->took_us = machine_core_us() - begin_us;
     return NULL;
 }
@@ -291,15 +343,16 @@ int machine_measure(enum machine_limit what, const char *isa, uint32_t threads, 
     pthread_barrier_init(&start, NULL, threads);
     for (uint32_t i = 0; i < threads; i++)
         workers[i] = (struct machine_worker){.start = &start,
-                                             .what = what,
-                                             .isa = isa,
-                                             .bytes = bytes,
-                                             .passes = passes,
-                                             .data = data ? data + i * share : NULL};
+                                             .pass = {.what = what,
+                                                      .isa = isa,
+                                                      .rounds = FMA_ROUNDS,
+                                                      .bytes = bytes,
+                                                      .passes = passes,
+                                                      .data = data ? data + i * share : NULL}};
     r = run_pass(workers, threads, &seconds);
     pthread_barrier_destroy(&start);
     for (uint32_t i = 0; i < threads; i++)
-        work += read ? (double)bytes * (double)passes : workers[i].flops;
+        work += workers[i].work;
     *ret_value = work / seconds / 1e9;
 out:
     if (data)

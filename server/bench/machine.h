@@ -7,11 +7,22 @@
 enum machine_limit {
     MACHINE_READ, /* GB/s: all threads read a buffer far larger than the caches */
     MACHINE_PEAK, /* GFLOP/s: all threads multiply and add in registers, f32, vectors of the tier */
-    MACHINE_PAIRS, /* GFLOP/s: the same with pairs of bf16, for the tiers that have them */
-    MACHINE_FOURS, /* GOP/s: the same with fours of bytes, for machines that have AVX512_VNNI */
-    MACHINE_CACHE, /* GB/s: each thread reads a buffer that stays in its first cache */
-    MACHINE_LAST,  /* GB/s: all threads read half of the last cache, again and again; 0: no such */
+    MACHINE_PAIRS,  /* GFLOP/s: the same with pairs of bf16, for the tiers that have them */
+    MACHINE_FOURS,  /* GOP/s: the same with fours of bytes, for machines that have AVX512_VNNI */
+    MACHINE_SCALED, /* GOP/s: the same with the scale of each group, as products are */
+    MACHINE_CACHE,  /* GB/s: each thread reads a buffer that stays in its first cache */
+    MACHINE_LAST,   /* GB/s: all threads read half of the last cache, again and again; 0: no such */
 };
+
+/* What one thread does in one pass; returns its bytes or operations. */
+struct machine_pass {
+    enum machine_limit what;
+    const char *isa;
+    uint32_t rounds;  /* of arithmetic: some ten multiplications each */
+    const char *data; /* what is read, so many times */
+    size_t bytes, passes;
+};
+double machine_pass(const struct machine_pass *p);
 
 /* Bytes of the first core's third cache as the kernel tells (the C library may say that of all
  * packages together); 0: there is none. */

@@ -256,11 +256,17 @@ static void test_expand(const struct cpu_ops *ops)
     }
 }
 
-enum { QUADS_K = 136, QUADS_ROWS = 35, QUADS_PANELS = 5, QUADS_WIDTH = QUADS_PANELS * CPU_PANEL };
+enum {
+    QUADS_K = 328,
+    QUADS_GROUPS = (QUADS_K + QUADS_GROUP - 1) / QUADS_GROUP,
+    QUADS_ROWS = 35,
+    QUADS_PANELS = 5,
+    QUADS_WIDTH = QUADS_PANELS * CPU_PANEL
+};
 
 struct quads_case {
     float x[QUADS_ROWS * QUADS_K], got[QUADS_ROWS * QUADS_WIDTH], want[QUADS_ROWS * QUADS_WIDTH];
-    char w[QUADS_PANELS * CPU_PANEL * (QUADS_K + 5 * 6)], work[QUADS_ROWS * 2 * QUADS_K];
+    char w[QUADS_PANELS * CPU_PANEL * (QUADS_K + QUADS_GROUPS * 6)], work[QUADS_ROWS * 2 * QUADS_K];
 };
 
 /* One element as the rule of quads.h has it. */
@@ -361,7 +367,7 @@ static void quads_shape(const struct cpu_ops *ops, struct quads_case *c, struct 
 static void test_quads(const struct cpu_ops *ops)
 {
     static const uint32_t rows[] = {1, 2, 3, 4, 6, 7, 14, 17, 35};
-    static const uint32_t ks[] = {1, 9, 32, 33, 70, 136}, groups[] = {1, 2, 5};
+    static const uint32_t ks[] = {1, 9, 32, 33, 70, 136, QUADS_K}, groups[] = {1, 2, 5};
     struct quads_case *c = calloc(1, sizeof(*c));
 
     if (!ops->quads) {
@@ -371,22 +377,23 @@ static void test_quads(const struct cpu_ops *ops)
     fill(c->x, QUADS_ROWS * QUADS_K, 1, 1.0f);
     memset(c->x + 3 * QUADS_K, 0, 40 * sizeof(float)); /* a group of nothing but zeros */
     for (int form = 0; form < 5; form++)
-        for (size_t i = 0; i < 9 * 6; i++) {
+        for (size_t i = 0; i < 9 * 7; i++) {
             enum ek_dtype t = form == 4 ? EK_F4_E2M1 : form % 2 ? EK_I4 : EK_I8;
-            struct cpu_quads q = {.dtype = t, .rows = rows[i / 6], .k = ks[i % 6]};
+            struct cpu_quads q = {.dtype = t, .rows = rows[i / 7], .k = ks[i % 7]};
             q.panels = (uint32_t)i % 5 + 1;
-            q.group = groups[(i / 6 + i) % 3] * QUADS_GROUP;
+            q.group = groups[(i / 7 + i) % 3] * QUADS_GROUP;
             q.scale_at = (size_t)QUADS_K * CPU_PANEL * ek_dtype_bits(t) / 8;
-            q.zero_at = form / 2 == 1 ? q.scale_at + (size_t)5 * CPU_PANEL * sizeof(float) : 0;
+            q.zero_at =
+                form / 2 == 1 ? q.scale_at + (size_t)QUADS_GROUPS * CPU_PANEL * sizeof(float) : 0;
             q.add = i % 2 == 0;
             for (size_t p = 0; p < QUADS_PANELS; p++) {
                 char *panel = c->w + p * (sizeof(c->w) / QUADS_PANELS);
                 for (size_t b = 0; b < q.scale_at; b++)
                     panel[b] = (char)(noise((uint32_t)(b + p * 7)) * 127.0f);
-                fill((float *)(void *)(panel + q.scale_at), 5 * CPU_PANEL, 9, 0.01f);
-                for (size_t g = 0; t == EK_F4_E2M1 && g < 5 * CPU_PANEL; g++)
+                fill((float *)(void *)(panel + q.scale_at), QUADS_GROUPS * CPU_PANEL, 9, 0.01f);
+                for (size_t g = 0; t == EK_F4_E2M1 && g < QUADS_GROUPS * CPU_PANEL; g++)
                     panel[q.scale_at + g] = (char)(g % 9 == 8 ? 0 : 110 + g % 23);
-                for (size_t z = 0; form / 2 == 1 && z < 5 * CPU_PANEL; z++) {
+                for (size_t z = 0; form / 2 == 1 && z < QUADS_GROUPS * CPU_PANEL; z++) {
                     int16_t zero = (int16_t)(z % (t == EK_I4 ? 17 : 100));
                     memcpy(panel + q.zero_at + z * 2, &zero, 2);
                 }
