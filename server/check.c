@@ -160,8 +160,9 @@ int check_wait(struct check *c, const char *model, struct ek_fault *fault)
         (void)snprintf(how, sizeof(how), "took too much memory");
     else if (WEXITSTATUS(status) == CHECK_CUT_SHORT)
         return ek_fault_set(fault, "model",
-                            "a weight file of %s was cut short while it was read; download the "
-                            "model again and start when it is complete",
+                            "a weight file of %s was cut short while it was read, or could not be "
+                            "read (the kernel's log says so then); download the model again and "
+                            "start when it is complete",
                             model);
     else
         return 0;

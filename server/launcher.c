@@ -126,6 +126,8 @@ static int load(const struct launching *l, const struct ek_backend **ret_b,
                                       .block_size = order->block_size,
                                       .offload_bytes = order->offload_bytes};
     r = b->load(d, &q, &model->files, ek_apart_progress, m, fault);
+    if (r == 0)
+        r = named_unchanged(dir, order->stamp, fault);
     if (r < 0)
         return r;
     model_close_files(model);
@@ -240,6 +242,7 @@ static void check(struct launching *l, uint32_t number)
         if (confine_engine_itself(l->o))
             confine_files(l->o, &(struct confined){.off = !confine_is_on(l->o)});
         a.code = find(l, ek_apart_order(l->memory), &b, dir, sizeof(dir), &a.fault);
+        (void)sigbus_watch(NULL, CHECK_CUT_SHORT);
         if (a.code == 0)
             a.code = read_model(l, dir, b, &model, &a.fault);
         answer(l, &a);
@@ -249,9 +252,16 @@ static void check(struct launching *l, uint32_t number)
         ;
     if (pid > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0)
         return;
-    a.code = pid < 0 ? -EAGAIN : -ETIMEDOUT;
+    const bool cut = pid > 0 && WIFEXITED(status) && WEXITSTATUS(status) == CHECK_CUT_SHORT;
+    a.code = pid < 0 ? -EAGAIN : cut ? -EBADMSG : -ETIMEDOUT;
     if (pid < 0)
         ek_fault_write(&a.fault, "engine-process", "No process can be made to look at the files");
+    else if (cut)
+        ek_fault_write(&a.fault, "engine-process", "A weight file was cut short");
+    else if (WIFSIGNALED(status) && WTERMSIG(status) != SIGALRM)
+        ek_fault_write(&a.fault, "engine-process",
+                       "The process that looks at the model's files ended with signal %d",
+                       WTERMSIG(status));
     else
         ek_fault_write(&a.fault, "engine-process",
                        "The model's files could not be looked at within %d s", CHECK_MOST_S);

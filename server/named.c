@@ -11,6 +11,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "common/err.h"
 #include "kernels/backend.h"
 #include "server/model/model.h"
 #include "server/options.h"
@@ -49,6 +50,16 @@ uint64_t named_stamp(const char *dir)
     if (d)
         (void)closedir(d);
     return sum;
+}
+
+int named_unchanged(const char *dir, uint64_t stamp, struct ek_fault *fault)
+{
+    if (named_stamp(dir) == stamp)
+        return 0;
+    return ek_fault_set(fault, "model",
+                        "%s: its files were changed while they were read; start again when they "
+                        "are complete",
+                        dir);
 }
 
 int named_model(const struct options *o, const char *dir, const struct ek_backend *backend,

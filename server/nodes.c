@@ -150,6 +150,7 @@ static void on_loading(void *ctx, const struct ek_load_order *order)
     struct stack *s = ctx;
 
     model_serve(s->model, order->max_model_len);
+    (void)sigbus_watch(s->model->dir, EK_EXIT_CONFIG); /* MPI's libraries take it away */
 }
 
 static void on_ready(void *ctx, uint32_t blocks)

@@ -195,13 +195,15 @@ static int make_lexicon(struct stack *s)
 
 static int open_model(struct stack *s, struct ek_fault *fault)
 {
-    char dir[4096];
+    char found[4096];
     int r = check_take(&s->check, fault);
-    if (r == 0 && !s->check.model) /* it has found it */
-        r = model_find(s->o->model, dir, sizeof(dir), fault);
-    return r < 0 ? r
-                 : named_model(s->o, s->check.model ? s->check.dir : dir, s->backend,
-                               s->check.model, &s->model, fault);
+    const char *dir = s->check.model ? s->check.dir : found;
+    if (r == 0 && !s->check.model)
+        r = model_find(s->o->model, found, sizeof(found), fault);
+    if (r < 0)
+        return r;
+    s->launcher.apart.stamp = named_stamp(dir); /* before they are mapped, and compared below */
+    return named_model(s->o, dir, s->backend, s->check.model, &s->model, fault);
 }
 
 static int start_texts(struct stack *s, struct ek_fault *fault)

@@ -109,10 +109,13 @@ static int load_device(struct stack *s, struct ek_fault *fault)
     sizing_request(s, &q);
     if (s->cluster)
         ek_cluster_serve(s->cluster, s->engine_params.max_model_len);
-    s->launcher.apart.stamp = named_stamp(s->model->dir);
     int r = s->backend->open(&s->open, &s->device, fault);
     if (r == 0)
+        (void)sigbus_watch(s->model->dir, EK_EXIT_CONFIG); /* MPI's libraries take it away */
+    if (r == 0)
         r = s->backend->load(s->device, &q, &s->model->files, load_progress, s, fault);
+    if (r == 0)
+        r = named_unchanged(s->model->dir, s->launcher.apart.stamp, fault);
     if (r == 0) {
         http_progress(s->http, "reserving the KV pool", 0, 0);
         r = s->backend->kv_open(s->device, &kv);

@@ -21,7 +21,10 @@ say() { printf '  %-5s %s\n' "$1" "$2"; [ "$1" = ok ] || bad=1; }
 # The plug-in takes its time to compile: only the whole check builds its package.
 if [ "$mode" != all ]; then export CUDA=0; fi
 if [ "$mode" = quick ]; then
-    EVENKEEL_SHARE=8 EVENKEEL_DAY=$(($(date +%s) / 86400)) OBJECTS=$BUILD/release
+    EVENKEEL_SHARE=8 EVENKEEL_DAY=${EVENKEEL_DAY:-$(($(date +%s) / 86400))} OBJECTS=$BUILD/release
+    $MAKE -s --no-print-directory all BUILD="$BUILD"
+    # Packages are made of what is committed: objects of other sources are of no use for them.
+    if [ -n "$(git status --porcelain -- Makefile tools common kernels server supervisor)" ]; then OBJECTS=; fi
     DEB_BUILD_OPTIONS=noautodbgsym DPKG_DEB_COMPRESSOR_LEVEL=1 # which take as long as the rest
     export EVENKEEL_SHARE EVENKEEL_DAY OBJECTS DEB_BUILD_OPTIONS DPKG_DEB_COMPRESSOR_LEVEL
     echo "-- one source in $EVENKEEL_SHARE compiled as packages are: EVENKEEL_DAY=$EVENKEEL_DAY"

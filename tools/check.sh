@@ -92,6 +92,7 @@ sanitized() {
     omit=$(for g in 0 1 2 3; do [ $g = $turn ] || long $g; done | xargs)
     tiers=$([ $turn = 1 ] || echo "${BUILD:-build}/release")
     echo "-- of what takes long group $turn of 0 to 3: $(long $turn | xargs)"
+    [ -z "$tiers" ] || $MAKE -s -j"$jobs" all || return 1 # of which the tiers are
     set -- SAN=address,undefined OMIT="$omit" TIERS="$tiers"
     $MAKE -s -j"$jobs" "$@" unit-bins && shared 10 $turns "$@" unit
 }

@@ -13,7 +13,7 @@ soak: need $(B)/tests/unit/server/test_oracle $(B)/tests/sim/sim_control
 # take long to see, as clocks that jump.
 #
 #   make faults [REPEAT=3] [ONLY="F13 F15"]        -> build/reports/faults.json
-faults: all venv
+faults: all venv cuda-fake
 	@REPEAT=$(REPEAT) ONLY="$(ONLY)" B=$(B) build/venv/bin/python tests/bench/bench_faults.py
 	@$(if $(ONLY),,B=$(B) build/venv/bin/python -m pytest -q --no-header --durations=0 --durations-min=1 tests/faults)
 .PHONY: faults

@@ -5,7 +5,8 @@
  *
  * The handler runs on the thread that read, and does only what a signal handler may: it compares
  * the address with the table, writes a sentence that was made before, and calls _exit(). For any
- * other address it puts the old handler back and returns, so that the read faults again.
+ * other address, and for broken memory, it puts the old handler back and returns, so that the read
+ * faults again.
  *
  * A row of the table is free (0), claimed (CLAIMED), or has the address of a mapping; who claims it
  * writes the size before the address. So the handler needs no lock.
@@ -75,8 +76,10 @@ static void on_bus(int number, siginfo_t *info, void *context)
 {
     (void)number;
     (void)context;
-    if (!is_mapped((uintptr_t)info->si_addr)) {
+    if (info->si_code != BUS_ADRERR || !is_mapped((uintptr_t)info->si_addr)) {
         (void)sigaction(SIGBUS, &watch.before, NULL); /* the read is tried again, without us */
+        if (info->si_code <= 0)
+            (void)raise(SIGBUS); /* there was none: somebody has sent it */
         return;
     }
     struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
@@ -96,8 +99,9 @@ int sigbus_watch(const char *model, int code)
     watch.why[0] = '\0';
     if (model)
         (void)snprintf(watch.why, sizeof(watch.why),
-                       "evenkeel-server: a weight file of %.4095s was cut short while it was read; "
-                       "download the model again and start when it is complete",
+                       "evenkeel-server: a weight file of %.4095s was cut short while it was read, "
+                       "or could not be read (the kernel's log says so then); download the model "
+                       "again and start when it is complete",
                        model);
     ek_text_clean(watch.why);
     if (model)

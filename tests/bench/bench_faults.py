@@ -445,6 +445,8 @@ def main():
     runs += [(name, what, most, lambda i=inject, f=flags, m=more: on_appliance(i, f, environment(**m) if "--device" in f else m))
              for name, what, inject, most, flags, more in DIVIDED if "--device" not in flags or FAKE.exists()]
     runs += [(name, what, most, lambda h=how: on_fake(*h)) for name, what, *how, most in FAKED]
+    if not FAKE.exists():
+        print("skipped: what needs a simulated card (no C++ compiler to run kernels on the host)")
     for name, what, most, once in runs:
         if only and name not in only:
             continue

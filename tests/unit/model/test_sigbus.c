@@ -1,6 +1,6 @@
 /*
  * A weight file that is cut while it is mapped: the process ends with the configuration's exit code
- * and a sentence, whichever thread reads; a SIGBUS from elsewhere still kills.
+ * and a sentence, whichever thread reads; a SIGBUS from elsewhere, and one that is sent, still kills.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -114,8 +114,25 @@ static void test_cut(void **state)
     }
 }
 
+static void test_sent(void **state)
+{
+    int status;
+
+    (void)state;
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        (void)signal(SIGBUS, SIG_DFL); /* a sanitizer has its own */
+        if (sigbus_watch("/models/it", EK_EXIT_CONFIG) != 0 || kill(getpid(), SIGBUS) != 0)
+            _exit(1);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cut)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cut), cmocka_unit_test(test_sent)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
