@@ -222,7 +222,8 @@ static void post(struct lead *l, struct apart_order o)
     apart_raise(&m->posted);
 }
 
-/* An order of which the lead waits for the end; `p`, who is told meanwhile and may give up, or NULL. */
+/* An order of which the lead waits for the end; `p`, who is told meanwhile and may give up, or
+ * NULL. */
 static int ask_for(struct lead *l, struct apart_order o, uint64_t most_us, const struct patience *p)
 {
     struct ek_apart_memory *m = l->m;

@@ -26,7 +26,7 @@
 enum what { NOTHING, ABORT, SEGV, LOST, SHORT, HOST_SHORT, HANG };
 
 static struct faults {
-    atomic_int hold;      /* an engine that loads waits: 1 before it opens weights, 2 its host tier */
+    atomic_int hold; /* an engine that loads waits: 1 before it opens weights, 2 its host tier */
     atomic_int no_memory; /* a memfd cannot have its pages */
     atomic_int after;     /* steps, then `what` is done once, at `place` */
     atomic_int place, what;
@@ -145,7 +145,8 @@ int open(const char *path, int flags, ...)
     int mode = flags & (O_CREAT | __O_TMPFILE) ? va_arg(list, int) : 0;
     va_end(list);
     const char *end = strrchr(path, '.');
-    while (end && strcmp(end, ".safetensors") == 0 && is_engine() && atomic_load(&faults->hold) == 1)
+    while (end && strcmp(end, ".safetensors") == 0 && is_engine() &&
+           atomic_load(&faults->hold) == 1)
         (void)usleep(1000);
     return next(AT_FDCWD, path, flags, mode);
 }

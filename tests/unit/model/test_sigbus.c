@@ -1,6 +1,7 @@
 /*
  * A weight file that is cut while it is mapped: the process ends with the configuration's exit code
- * and a sentence, whichever thread reads; a SIGBUS from elsewhere, and one that is sent, still kills.
+ * and a sentence, whichever thread reads; a SIGBUS from elsewhere, and one that is sent, still
+ * kills.
  */
 #include <fcntl.h>
 #include <pthread.h>
