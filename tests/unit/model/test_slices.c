@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "common/err.h"
+#include "server/model/graph_weights.h"
 #include "server/model/quant.h"
 
 enum { EXPERTS = 4, ROWS = 6, COLS = 64, MOST = 4 };
@@ -63,7 +64,7 @@ static int find(struct set *s, uint32_t index, struct ek_quant *q, struct ek_fau
 {
     static const struct config_quant_params p = {
         .method = QUANT_COMPRESSED, .block_rows = 128, .block_cols = 128};
-    const struct quant_slice slice = {U, index, EXPERTS, ROWS, COLS};
+    const struct quant_slice slice = {U, index, EXPERTS, ROWS, COLS, HALF_NONE};
     return quant_find_slice(&s->st, &p, &slice, q, f);
 }
 
@@ -187,6 +188,37 @@ static void test_what_does_not_fit(void **state)
     }
 }
 
+/* Gate and up that lie joined have a number each, which goes with its half; of a matrix that is
+ * whole two numbers are refused (above). */
+static void test_halves(void **state)
+{
+    (void)state;
+    static const struct one stored[2][MOST] = {
+        {{U "_global_scale", "F32", 2, {EXPERTS, 2}, 4}, FOURS(U "_packed"), PARTS(U "_scale")},
+        {{U "_global_scale", "F32", 3, {EXPERTS, 2, 1}, 4}, FOURS(U "_packed"), PARTS(U "_scale")}};
+    static const struct graph_shape shape = {3, {EXPERTS, ROWS, COLS}};
+    const struct model_config c = {.experts = EXPERTS, .quant = {.method = QUANT_COMPRESSED}};
+    for (size_t i = 0; i < 2; i++) {
+        struct set s;
+        struct ek_fault f = {0};
+        struct ek_graph g = {.dtype = EK_BF16};
+        struct graph_builder b = {.graph = &g, .tensors = &s.st, .config = &c, .fault = &f};
+        set_make(&s, stored[i]);
+        for (uint32_t k = 0; k < 2 * EXPERTS; k++)
+            numbers[k] = (float)(k + 1);
+        graph_expert_slices(&b, U, &shape, 0, ROWS / 2);
+        graph_expert_slices(&b, U, &shape, ROWS / 2, ROWS / 2);
+        if (b.error)
+            fail_msg("case %zu: %s", i, f.msg);
+        assert_int_equal(g.quant_count, 2 * EXPERTS);
+        for (uint32_t e = 0; e < EXPERTS; e++) {
+            assert_true(g.quants[e].times == 1.0f / (float)(2 * e + 1));
+            assert_true(g.quants[EXPERTS + e].times == 1.0f / (float)(2 * e + 2));
+        }
+        ek_graph_free(&g);
+    }
+}
+
 /* A plain tensor is none of them, whether there is a scale beside it or not. */
 static void test_what_is_plain(void **state)
 {
@@ -201,8 +233,8 @@ static void test_what_is_plain(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_each_expert),
-                                       cmocka_unit_test(test_what_does_not_fit),
-                                       cmocka_unit_test(test_what_is_plain)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_each_expert), cmocka_unit_test(test_what_does_not_fit),
+        cmocka_unit_test(test_halves), cmocka_unit_test(test_what_is_plain)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
