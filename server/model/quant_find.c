@@ -402,7 +402,11 @@ bool quant_harmless(const char *name)
                                        ".activation_scale",
                                        ".weight_zero_point",
                                        ".input_global_scale",
-                                       "_proj_activation_scale"};
+                                       "_proj_activation_scale",
+                                       "_proj_shape",
+                                       "_proj_input_scale",
+                                       "_proj_input_global_scale",
+                                       "_proj_input_zero_point"};
     const size_t len = strlen(name);
     for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
         size_t tail = strlen(ends[i]);

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "common/err.h"
+#include "server/model/family.h"
 #include "server/model/graph_weights.h"
 #include "server/model/quant.h"
 
@@ -219,6 +220,36 @@ static void test_halves(void **state)
     }
 }
 
+/* What tools write beside experts in one tensor, and what they do not. */
+static void test_what_is_beside(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        bool fits;
+    } cases[] = {{"experts.gate_up_proj_shape", true},
+                 {"experts.gate_up_proj_input_scale", true},
+                 {"experts.gate_up_proj_input_global_scale", true},
+                 {"experts.down_proj_input_zero_point", true},
+                 {"experts.down_proj.weight_shape", true},
+                 {"experts.gate_up_proj_bias", false},
+                 {"experts.input_shape", false}};
+    const struct model_family family = {.architecture = "Any"};
+    const struct model_config c = {.family = &family, .quant = {.method = QUANT_COMPRESSED}};
+    const struct model_config plain = {.family = &family};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const struct one ones[MOST] = {{cases[i].name, "F32", 1, {1}, 4}};
+        struct set s;
+        struct ek_fault f = {0};
+        struct graph_builder b = {.tensors = &s.st, .config = &c, .fault = &f};
+        set_make(&s, ones);
+        if ((graph_check_unused(&b) == 0) != cases[i].fits)
+            fail_msg("%s: %s", cases[i].name, f.msg);
+        b = (struct graph_builder){.tensors = &s.st, .config = &plain, .fault = &f};
+        assert_int_equal(graph_check_unused(&b), -EBADMSG);
+    }
+}
+
 /* A plain tensor is none of them, whether there is a scale beside it or not. */
 static void test_what_is_plain(void **state)
 {
@@ -235,6 +266,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_each_expert), cmocka_unit_test(test_what_does_not_fit),
-        cmocka_unit_test(test_halves), cmocka_unit_test(test_what_is_plain)};
+        cmocka_unit_test(test_halves), cmocka_unit_test(test_what_is_beside),
+        cmocka_unit_test(test_what_is_plain)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
