@@ -139,8 +139,8 @@ def joined(form, name):
         if p.dim() < 3:
             return form(p)
         each = [form(w) for w in p]
-        return {name(part): torch.stack([tensors[part] for tensors, _ in each]) for part in each[0][0]
-                if part != "weight_shape"}, torch.stack([result for _, result in each])
+        return {name(part): torch.stack([tensors[part] for tensors, _ in each]) for part in each[0][0]}, \
+            torch.stack([result for _, result in each])
     return function
 
 

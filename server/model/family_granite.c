@@ -3,8 +3,8 @@
  * attention scores, of what each half of a layer adds, and a divisor of the logits.
  * GraniteSWAForCausalLM has sinks, windows in most layers, and a base of frequencies for each
  * layer, 0 where it does not turn: of one kind of layers the bases that turn must be one.
- * HyperCLOVAXForCausalLM (HyperCLOVA X SEED) multiplies the logits by that number, scales scores as
- * usual where its file says nothing, and norms what each half adds.
+ * HyperCLOVAXForCausalLM (HyperCLOVA X SEED Think 14B) multiplies the logits by that number, scales
+ * scores as usual where its file says nothing, and norms what each half adds.
  */
 #include <math.h>
 

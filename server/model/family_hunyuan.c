@@ -77,6 +77,7 @@ static int hy_v3_experts(const struct model_json *j, struct model_config *c)
     uint32_t first = 1, shared = 1;
     int r = config_read_experts(j, inner, c);
     c->routing.score = EK_SCORE_SIGMOID;
+    c->routing.scale = 2.826f;
     if (r == 0)
         r = config_read_routing(j, c);
     if (r == 0)

@@ -106,6 +106,8 @@ uint32_t graph_expert_slices(struct graph_builder *b, const char *suffix,
                                 .count = b->config->experts,
                                 .rows = (uint32_t)s->size[1],
                                 .cols = (uint32_t)s->size[2]};
+    if (2ull * rows == slice.rows)
+        slice.half = skip == 0 ? HALF_GATE : HALF_UP;
     while (slice.index < slice.count && slice_push_quant(b, &slice, skip, rows))
         slice.index++;
     if (slice.index > 0)

@@ -34,11 +34,14 @@ enum ek_dtype quant_load_form(enum quant_load load, uint32_t cols, bool wide, ui
  * its tensors then marked used; 0 if it is not, -EBADMSG with a fault. */
 int quant_find(const struct st_set *tensors, const struct config_quant_params *p, const char *name,
                uint32_t rows, uint32_t cols, struct ek_quant *ret_quant, struct ek_fault *fault);
+/* Whose numbers, where gate and up lie joined and each has its own. */
+enum quant_half { HALF_NONE, HALF_GATE, HALF_UP };
 /* The same of one of `count` matrices [rows, cols] that lie in tensors of three dimensions, as
  * those of all experts of a layer: NAME.weight_packed or NAME_packed, its scales likewise. */
 struct quant_slice {
     const char *name;
     uint32_t index, count, rows, cols;
+    enum quant_half half;
 };
 int quant_find_slice(const struct st_set *tensors, const struct config_quant_params *p,
                      const struct quant_slice *slice, struct ek_quant *ret_quant,

@@ -194,6 +194,20 @@ static int find_plain(const struct find *f, struct st_tensor *t)
     return r;
 }
 
+/* Gate and up that lie joined may have a number each: that of the half which is asked for. */
+static struct st_tensor half_of(const struct find *f, const struct st_tensor *t)
+{
+    const enum quant_half half = f->views ? f->views->of.half : HALF_NONE;
+    struct st_tensor one = *t;
+    if (half == HALF_NONE || t->dims == 0 || t->dims == ST_DIMS_MOST || t->shape[0] != 2)
+        return one;
+    const uint64_t bytes = (t->end - t->begin) / 2;
+    one.shape[0] = 1;
+    one.begin += half == HALF_UP ? bytes : 0;
+    one.end = one.begin + bytes;
+    return one;
+}
+
 /* One number, not 0; 1 where there is no such tensor. */
 static int one_number(const struct find *f, const char *suffix, float *ret_number)
 {
@@ -202,7 +216,9 @@ static int one_number(const struct find *f, const char *suffix, float *ret_numbe
     if (!t)
         return 0;
     t->used = true;
-    if (st_number(f->tensors, t, ret_number) < 0 || !isfinite(*ret_number) || *ret_number == 0.0f)
+    const struct st_tensor one = half_of(f, t);
+    if (st_number(f->tensors, &one, ret_number) < 0 || !isfinite(*ret_number) ||
+        *ret_number == 0.0f)
         return wrong(f, t, "no number that scales could be multiplied with");
     return 0;
 }
@@ -386,7 +402,11 @@ bool quant_harmless(const char *name)
                                        ".activation_scale",
                                        ".weight_zero_point",
                                        ".input_global_scale",
-                                       "_proj_activation_scale"};
+                                       "_proj_activation_scale",
+                                       "_proj_shape",
+                                       "_proj_input_scale",
+                                       "_proj_input_global_scale",
+                                       "_proj_input_zero_point"};
     const size_t len = strlen(name);
     for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
         size_t tail = strlen(ends[i]);

@@ -31,6 +31,8 @@ static const struct parser_row tool_rows[] = {
     {.name = "phi4_mini_json", .mark = {"<|tool|>"}},
     {.name = "mistral", .mark = {"[TOOL_CALLS]"}},
     {.name = "qwen3_coder", .mark = {"<function=", "<parameter="}},
+    /* Hy3 writes a mark of its own behind the name, which no parser knows. */
+    {.name = "none", .mark = {"<tool_call>", "<tool_sep>"}},
     {.name = "glm45", .mark = {"<tool_call>", "<arg_key>"}},
     {.name = "hunyuan_a13b", .mark = {"<tool_calls>["}},
     {.name = "granite", .mark = {"<|tool_call|>"}},

@@ -29,6 +29,10 @@ static const struct {
     {"{{ tools }} <think></think> " JSON_CALL, NULL, "hermes", "qwen3"},
     {"{{ tools }} <tool_call><function=f><parameter=x>", NULL, "qwen3_coder", "none"},
     {"{{ tools }} <tool_call>f<arg_key>x</arg_key><think>", NULL, "glm45", "glm45"},
+    /* Hy3: marks of GLM's and words of Hermes', but a call that neither writes */
+    {"{{ tools }} <tool_calls><tool_call>f<tool_sep><arg_key>x</arg_key></tool_call> arguments "
+     "<think></think>",
+     NULL, "none", "glm45"},
     {"{{ tools }} <tool_call><invoke name=\"f\"> arguments </tool_call>", NULL, "none", "none"},
     {"{{ tools }} <function=f>{}</function>", NULL, "none", "none"},
     {"{{ tools }} <｜tool▁calls▁begin｜>```json", NULL, "deepseek_v3", "none"},

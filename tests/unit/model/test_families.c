@@ -60,7 +60,7 @@ static void test_classes_of_2026(void **state)
     struct model_config c = read_ok(HY3(", \"num_nextn_predict_layers\": 1"));
     assert_true(c.plain[0] && !c.plain[1] && c.extra_layers == 1 && c.qk_norm);
     assert_true(c.expert_intermediate == 24 && c.shared_intermediate == 24);
-    assert_true(c.routing.normalise && c.routing.scale == 1.0f && c.rope.theta == 11158840);
+    assert_true(c.routing.normalise && c.routing.scale == 2.826f && c.rope.theta == 11158840);
     c = read_ok(HY3(", \"first_k_dense_replace\": 2, \"moe_intermediate_size\": 20, "
                     "\"num_shared_experts\": 2, \"route_norm\": false, \"qk_norm\": false, "
                     "\"router_scaling_factor\": 2.5"));

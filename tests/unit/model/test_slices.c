@@ -12,6 +12,8 @@
 #include <cmocka.h>
 
 #include "common/err.h"
+#include "server/model/family.h"
+#include "server/model/graph_weights.h"
 #include "server/model/quant.h"
 
 enum { EXPERTS = 4, ROWS = 6, COLS = 64, MOST = 4 };
@@ -63,7 +65,7 @@ static int find(struct set *s, uint32_t index, struct ek_quant *q, struct ek_fau
 {
     static const struct config_quant_params p = {
         .method = QUANT_COMPRESSED, .block_rows = 128, .block_cols = 128};
-    const struct quant_slice slice = {U, index, EXPERTS, ROWS, COLS};
+    const struct quant_slice slice = {U, index, EXPERTS, ROWS, COLS, HALF_NONE};
     return quant_find_slice(&s->st, &p, &slice, q, f);
 }
 
@@ -187,6 +189,67 @@ static void test_what_does_not_fit(void **state)
     }
 }
 
+/* Gate and up that lie joined have a number each, which goes with its half; of a matrix that is
+ * whole two numbers are refused (above). */
+static void test_halves(void **state)
+{
+    (void)state;
+    static const struct one stored[2][MOST] = {
+        {{U "_global_scale", "F32", 2, {EXPERTS, 2}, 4}, FOURS(U "_packed"), PARTS(U "_scale")},
+        {{U "_global_scale", "F32", 3, {EXPERTS, 2, 1}, 4}, FOURS(U "_packed"), PARTS(U "_scale")}};
+    static const struct graph_shape shape = {3, {EXPERTS, ROWS, COLS}};
+    const struct model_config c = {.experts = EXPERTS, .quant = {.method = QUANT_COMPRESSED}};
+    for (size_t i = 0; i < 2; i++) {
+        struct set s;
+        struct ek_fault f = {0};
+        struct ek_graph g = {.dtype = EK_BF16};
+        struct graph_builder b = {.graph = &g, .tensors = &s.st, .config = &c, .fault = &f};
+        set_make(&s, stored[i]);
+        for (uint32_t k = 0; k < 2 * EXPERTS; k++)
+            numbers[k] = (float)(k + 1);
+        graph_expert_slices(&b, U, &shape, 0, ROWS / 2);
+        graph_expert_slices(&b, U, &shape, ROWS / 2, ROWS / 2);
+        if (b.error)
+            fail_msg("case %zu: %s", i, f.msg);
+        assert_int_equal(g.quant_count, 2 * EXPERTS);
+        for (uint32_t e = 0; e < EXPERTS; e++) {
+            assert_true(g.quants[e].times == 1.0f / (float)(2 * e + 1));
+            assert_true(g.quants[EXPERTS + e].times == 1.0f / (float)(2 * e + 2));
+        }
+        ek_graph_free(&g);
+    }
+}
+
+/* What tools write beside experts in one tensor, and what they do not. */
+static void test_what_is_beside(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        bool fits;
+    } cases[] = {{"experts.gate_up_proj_shape", true},
+                 {"experts.gate_up_proj_input_scale", true},
+                 {"experts.gate_up_proj_input_global_scale", true},
+                 {"experts.down_proj_input_zero_point", true},
+                 {"experts.down_proj.weight_shape", true},
+                 {"experts.gate_up_proj_bias", false},
+                 {"experts.input_shape", false}};
+    const struct model_family family = {.architecture = "Any"};
+    const struct model_config c = {.family = &family, .quant = {.method = QUANT_COMPRESSED}};
+    const struct model_config plain = {.family = &family};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const struct one ones[MOST] = {{cases[i].name, "F32", 1, {1}, 4}};
+        struct set s;
+        struct ek_fault f = {0};
+        struct graph_builder b = {.tensors = &s.st, .config = &c, .fault = &f};
+        set_make(&s, ones);
+        if ((graph_check_unused(&b) == 0) != cases[i].fits)
+            fail_msg("%s: %s", cases[i].name, f.msg);
+        b = (struct graph_builder){.tensors = &s.st, .config = &plain, .fault = &f};
+        assert_int_equal(graph_check_unused(&b), -EBADMSG);
+    }
+}
+
 /* A plain tensor is none of them, whether there is a scale beside it or not. */
 static void test_what_is_plain(void **state)
 {
@@ -201,8 +264,9 @@ static void test_what_is_plain(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_each_expert),
-                                       cmocka_unit_test(test_what_does_not_fit),
-                                       cmocka_unit_test(test_what_is_plain)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_each_expert), cmocka_unit_test(test_what_does_not_fit),
+        cmocka_unit_test(test_halves), cmocka_unit_test(test_what_is_beside),
+        cmocka_unit_test(test_what_is_plain)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
