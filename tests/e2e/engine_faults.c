@@ -26,27 +26,13 @@
 enum what { NOTHING, ABORT, SEGV, LOST, SHORT, HOST_SHORT, HANG };
 
 static struct faults {
-    atomic_int hold; /* an engine that loads waits: 1 before it opens weights, 2 its host tier */
+    atomic_int hold;      /* 1: an engine that loads waits before its weights; 2: its host tier */
     atomic_int no_memory; /* a memfd cannot have its pages */
     atomic_int after;     /* steps, then `what` is done once, at `place` */
     atomic_int place, what;
     atomic_int poison, poison_what; /* a step with this token, each time; 0 = none */
     atomic_int done;                /* counts all of them */
 } none, *faults = &none;
-
-__attribute__((constructor)) static void map_faults(void)
-{
-    const char *path = getenv("ENGINE_FAULTS");
-    int fd = path ? openat(AT_FDCWD, path, O_RDWR | O_CLOEXEC) : -1;
-    void *at = MAP_FAILED;
-
-    if (fd >= 0) {
-        at = mmap(NULL, sizeof(*faults), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        (void)close(fd);
-    }
-    if (at != MAP_FAILED)
-        faults = at;
-}
 
 /* SIGUSR2 to a thread of an engine (a rank's): it does nothing any more. */
 static void stand_still(int sig)
@@ -56,12 +42,22 @@ static void stand_still(int sig)
         (void)nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
 }
 
-__attribute__((constructor)) static void halt_on_signal(void)
+/* One function: constructors without a priority come in no order. */
+__attribute__((constructor)) static void begin(void)
 {
     const struct sigaction a = {.sa_handler = stand_still};
+    const char *path = getenv("ENGINE_FAULTS");
+    int fd = path ? openat(AT_FDCWD, path, O_RDWR | O_CLOEXEC) : -1;
+    void *at = MAP_FAILED;
 
-    if (faults != &none)
-        (void)sigaction(SIGUSR2, &a, NULL);
+    if (fd >= 0) {
+        at = mmap(NULL, sizeof(*faults), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        (void)close(fd);
+    }
+    if (at == MAP_FAILED)
+        return;
+    faults = at;
+    (void)sigaction(SIGUSR2, &a, NULL);
 }
 
 static bool is_engine(void)
