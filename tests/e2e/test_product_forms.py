@@ -5,12 +5,13 @@ import json
 import os
 import re
 import signal
+import subprocess
 import zlib
 
 import pytest
 
 from bare import Bare
-from conftest import wait_for
+from conftest import ROOT, wait_for
 from test_engine_process import engine, pauses, tokens
 
 BODY = json.dumps({"model": "tiny", "prompt": "The keel of a boat", "max_tokens": 120, "temperature": 0, "ignore_eos": True, "logprobs": 1})
@@ -112,6 +113,28 @@ def test_a_text_goes_on_with_its_forms(tmp_path):
     wait_for("another engine", lambda: pauses(server) > before, 60)
     assert answer(server) == whole
     server.stop()
+
+
+def test_engines_have_the_servers_tier(tmp_path):
+    """The tier is decided once, by the server: an engine's process that would come to another one computes with the server's."""
+    library = tmp_path / "first_tier.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, ROOT / "tests/e2e/first_tier.c"], check=True)
+    said = []
+    for flags in [], ["--cpu-isa", "ref"]:
+        server = Bare(tmp_path, "--cpu-forms", "tier", *flags)
+        said.append(answer(server))
+        assert server.stop() == 0
+    best, plain = said
+    if best == plain:
+        pytest.skip("this machine has one tier")
+    server = Bare(tmp_path, "--cpu-forms", "tier", "--engine-process",
+                  env={"EVENKEEL_CPU_ISA": "ref", "LD_PRELOAD": str(library), "ASAN_OPTIONS": "verify_asan_link_order=0"})
+    assert answer(server) == plain
+    before = pauses(server)
+    os.kill(engine(server), signal.SIGKILL)
+    wait_for("another engine", lambda: pauses(server) > before, 60)
+    assert answer(server) == plain
+    assert server.stop() == 0
 
 
 def damage(text):
