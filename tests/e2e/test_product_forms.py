@@ -169,8 +169,8 @@ def test_servers_that_start_together(tmp_path):
 def test_the_unit_keeps_them():
     """evenkeel-server@ alone: its folder in /run is gone after each stop, so they are in the one that stays."""
     unit = (ROOT / "packaging/systemd/evenkeel-server@.service.in").read_text()
-    command, = re.findall("^ExecStart=(.*)$", unit, re.M)
-    stays, = re.findall("^StateDirectory=(.*)$", unit, re.M)
+    command, = re.findall("^ExecStart=(.*)$", unit, re.MULTILINE)
+    stays, = re.findall("^StateDirectory=(.*)$", unit, re.MULTILINE)
     assert command.split()[command.split().index("--state-dir") + 1] == f"%S/{stays}"
 
 
