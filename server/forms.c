@@ -1,15 +1,19 @@
 /*
  * Finds the forms of products (forms.h). The file is in the state directory: --state-dir, else
  * where cached prefixes are kept, else the folder of the control socket; its name has the tier and
- * the model's, so that a server that goes back to another model or tier finds what it had. What is
- * not taken is set aside as FILE.old. Called by start.c, on the starter's thread.
+ * the model's (and under MPI the node's number), so that a server that goes back to another model
+ * or tier finds what it had. The folder is locked meanwhile. What is not taken is set aside as
+ * FILE.old. Called by start.c, on the starter's thread.
  */
 #include "server/forms.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/buf.h"
@@ -23,7 +27,9 @@
 #include "server/options.h"
 #include "server/stack.h"
 
-#define SHAPES_SAID 6u /* in a line of the log */
+#define SHAPES_SAID 6u        /* in a line of the log */
+#define LOCK_TRIES  500u      /* 10 s in all; a measurement takes less than one */
+#define LOCK_TRY_NS 20000000L /* 20 ms */
 
 /* The folder of a path, with its slash; "" in the current one. False where there is no path. */
 static bool folder_of(const char *path, char *ret_dir, size_t size)
@@ -39,18 +45,39 @@ static void forms_path(const struct stack *s, char ret_path[PATH_MAX])
 {
     const struct options *o = s->o;
     const char *name = strrchr(s->model->dir, '/');
-    char dir[PATH_MAX - 256] = "";
+    char dir[PATH_MAX - 288] = "", node[24] = "";
     bool found = o->state_dir && snprintf(dir, sizeof(dir), "%s/", o->state_dir) < (int)sizeof(dir);
 
     found = found || folder_of(o->prefix_file, dir, sizeof(dir)) ||
             folder_of(o->control_socket, dir, sizeof(dir));
     ret_path[0] = '\0';
+    if (o->nnodes > 1) /* their folder may be one, on a disk that they share */
+        (void)snprintf(node, sizeof(node), ".node%u", (uint32_t)o->node_rank);
     name = name && name[1] ? name + 1 : s->model->dir;
     if (found)
-        (void)snprintf(ret_path, PATH_MAX, "%scpu-forms.%s.%.200s", dir, s->info.isa, name);
+        (void)snprintf(ret_path, PATH_MAX, "%scpu-forms.%s.%.200s%s", dir, s->info.isa, name, node);
     for (char *at = ret_path + strlen(dir); found && *at; at++)
         if (*at == '/' || (unsigned char)*at <= ' ')
             *at = '_';
+}
+
+/* Locks the file's folder, so that of servers that start together one measures and the others take
+ * what it found. Who cannot have the lock goes on without it. A descriptor to be closed, or -1. */
+static int forms_lock(const char *path)
+{
+    char dir[PATH_MAX];
+    int fd = -1;
+
+    if (path[0] && folder_of(path, dir, sizeof(dir)))
+        fd = open(dir[0] ? dir : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    for (uint32_t i = 0; fd >= 0 && i < LOCK_TRIES; i++) {
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
+            return fd;
+        (void)nanosleep(&(struct timespec){.tv_nsec = LOCK_TRY_NS}, NULL);
+    }
+    if (fd >= 0)
+        (void)close(fd);
+    return -1;
 }
 
 static void forms_read(const char *path, const struct forms_about *about, struct ek_forms *forms)
@@ -136,16 +163,19 @@ int forms_prepare(struct stack *s, struct ek_fault *fault)
     if (!s->backend->choose || !s->info.machine[0] || strcmp(s->o->cpu_forms, "tier") == 0)
         return 0;
     forms_path(s, path);
+    const int lock = forms_lock(path);
     forms_read(path, &about, &s->forms);
     const uint64_t begin = ek_now_us();
     int r = s->backend->choose(&s->open, &s->model->graph, &s->forms, fault);
-    if (r < 0)
-        return r;
     const uint64_t us = ek_now_us() - begin;
     const bool measured = s->forms.measured > 0;
     (void)snprintf(note, sizeof(note), "as kept in %s", path);
-    if (measured)
+    if (r == 0 && measured)
         forms_keep(path, &about, &s->forms, note, sizeof(note));
+    if (lock >= 0)
+        (void)close(lock);
+    if (r < 0)
+        return r;
     s->open.forms = &s->forms;
     if (s->forms.used > 0)
         say_forms(s, measured, us, note);

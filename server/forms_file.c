@@ -115,14 +115,14 @@ const char *forms_file_read(const char *text, size_t len, const struct forms_abo
 
 uint32_t forms_file_sum(const struct ek_forms *forms)
 {
-    uint32_t sum = 0;
+    uLong sum = forms->used > 0; /* 0 without any */
 
     for (uint32_t i = 0; i < forms->used; i++) {
         const struct ek_form *f = &forms->form[i];
         char line[96];
-        int n = snprintf(line, sizeof(line), "%u %u %u %u %u %s", f->dtype, f->graph, f->rows,
+        int n = snprintf(line, sizeof(line), "%u %u %u %u %u %s\n", f->dtype, f->graph, f->rows,
                          f->cols, f->group, f->name);
-        sum ^= forms_crc(line, n > 0 ? (size_t)n : 0); /* in whatever order they come */
+        sum = crc32(sum, (const unsigned char *)line, n > 0 ? (uInt)n : 0);
     }
-    return sum;
+    return (uint32_t)sum;
 }

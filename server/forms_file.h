@@ -30,5 +30,5 @@ int forms_file_write(const struct forms_about *about, const struct ek_forms *for
 /* NULL, or why the text is not taken, to be put behind "it is ": then *ret_forms is unchanged. */
 const char *forms_file_read(const char *text, size_t len, const struct forms_about *about,
                             struct ek_forms *ret_forms);
-/* Of what is used, in whatever order; 0: nothing is. */
+/* Of what is used, which stands in the order of the graph; 0: nothing is. */
 uint32_t forms_file_sum(const struct ek_forms *forms);

@@ -137,6 +137,8 @@ static int start_device(struct stack *s, struct ek_fault *fault)
         return 0;
     }
     r = s->backend->probe(&s->open, &s->info, fault);
+    if (r == 0 && s->info.isa[0])
+        s->open.isa = s->info.isa; /* each engine's process has this one, and measures none anew */
     /* What is planned lies in the engine's process. */
     if (r == 0 && s->launcher.most_bytes && s->backend->in_host_memory) {
         s->info.memory_bytes = start_least(s->info.memory_bytes, s->launcher.most_bytes);

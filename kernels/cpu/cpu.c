@@ -140,14 +140,15 @@ static void note_ranks(const struct ek_open_params *p, struct ek_device_info *in
 static int check_reserve(const struct ek_open_params *p, struct ek_fault *fault)
 {
     uint32_t whole;
-    const uint32_t cores = cpu_usable_cores(&whole);
+    const uint32_t wanted = p->threads > 0 ? cpu_wanted(1, p->reserve, p->threads) : 1;
+    const uint32_t cores = cpu_usable_cpus(wanted, &whole);
 
     if (p->reserve == 0 || (p->reserve < cores && p->threads <= cores - p->reserve))
         return 0;
     ek_fault_set(
         fault, "cpu-reserve",
         p->reserve < cores
-            ? "--cpu-reserve %u leaves %u of the %u usable cores, which is less than "
+            ? "--cpu-reserve %u leaves %u of the %u usable CPUs, which is less than "
               "--threads: lower one of them."
             : "--cpu-reserve %u leaves none to compute with (%u of %u usable cores): lower "
               "it.",
@@ -156,8 +157,9 @@ static int check_reserve(const struct ek_open_params *p, struct ek_fault *fault)
 }
 
 /* Why this tier, where it was measured, and why not all CPUs. */
-static void say_choice(struct ek_device_info *info)
+static void say_choice(const struct ek_open_params *p, struct ek_device_info *info)
 {
+    const uint32_t wanted = cpu_wanted(ek_open_local(p), p->reserve, info->threads);
     cpu_set_t alone, all;
 
 #if defined(__x86_64__)
@@ -168,7 +170,7 @@ static void say_choice(struct ek_device_info *info)
 #endif
     cpu_usable_set(1, &alone);
     cpu_usable_set(UINT32_MAX, &all);
-    if (CPU_EQUAL(&alone, &all) || info->threads > (uint32_t)CPU_COUNT(&alone))
+    if (CPU_EQUAL(&alone, &all) || wanted > (uint32_t)CPU_COUNT(&alone))
         return;
     const size_t at = strlen(info->choice);
     (void)snprintf(info->choice + at, sizeof(info->choice) - at,
@@ -197,7 +199,7 @@ static int cpu_probe(const struct ek_open_params *p, struct ek_device_info *ret_
     (void)snprintf(info.name, sizeof(info.name), "%s, %s, %u thread%s", machine, ops->name,
                    info.threads, info.threads == 1 ? "" : "s");
     machine_name(info.machine, sizeof(info.machine));
-    say_choice(&info);
+    say_choice(p, &info);
     note_ranks(p, &info);
     *ret_info = info;
     return 0;

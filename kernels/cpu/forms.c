@@ -277,6 +277,29 @@ static void use_form(struct ek_forms *forms, uint32_t at, const struct ek_form *
     forms->form[forms->used++] = *f;
 }
 
+/* The tier that a form's name begins with, NULL where this machine has none of it; `ret_how`: what
+ * stands behind it. */
+static const struct cpu_ops *form_tier(const char *name, const char **ret_how)
+{
+    const struct cpu_ops *have[CPU_TIERS];
+    const size_t len = strcspn(name, "-");
+
+    *ret_how = name + len;
+    cpu_tier_list(have);
+    for (uint32_t i = 0; have[i]; i++)
+        if (strlen(have[i]->name) == len && strncmp(have[i]->name, name, len) == 0)
+            return have[i];
+    return NULL;
+}
+
+/* Whether a form that was kept is one of this machine. */
+static bool form_known(const char *name)
+{
+    const char *how;
+
+    return form_tier(name, &how) && (how[0] == '\0' || strcmp(how, "-wide") == 0);
+}
+
 int cpu_forms_choose(const struct cpu_ops *own, const struct ek_graph *g, struct ek_forms *forms)
 {
     int r = 0;
@@ -288,11 +311,12 @@ int cpu_forms_choose(const struct cpu_ops *own, const struct ek_graph *g, struct
             continue;
         struct ek_form f = shape_of(g, &w);
         const uint32_t at = forms_find(forms, &f);
-        if (at < forms->count)
+        const bool kept = at < forms->count && form_known(forms->form[at].name);
+        if (kept)
             f = forms->form[at];
         else
             r = measure(own, g, &w, &f);
-        forms->measured += at == forms->count;
+        forms->measured += !kept;
         if (r == 0)
             use_form(forms, at, &f);
     }
@@ -302,15 +326,13 @@ int cpu_forms_choose(const struct cpu_ops *own, const struct ek_graph *g, struct
 /* A name that this machine does not know is as none. */
 static void take_form(const char *name, struct cpu_weight *w)
 {
-    const struct cpu_ops *have[CPU_TIERS];
-    const size_t len = strcspn(name, "-");
+    const char *how;
+    const struct cpu_ops *ops = form_tier(name, &how);
 
-    cpu_tier_list(have);
-    for (uint32_t i = 0; have[i]; i++)
-        if (strlen(have[i]->name) == len && strncmp(have[i]->name, name, len) == 0) {
-            w->ops = have[i];
-            w->wide = strcmp(name + len, "-wide") == 0 && is_wide(w->ops, w);
-        }
+    if (!ops)
+        return;
+    w->ops = ops;
+    w->wide = strcmp(how, "-wide") == 0 && is_wide(ops, w);
 }
 
 void cpu_forms_apply(struct ek_device *d, const struct ek_forms *forms)

@@ -15,8 +15,9 @@ struct cpu_weight;
 struct ek_device;
 struct ek_graph;
 
-/* Adds the fastest form of each shape of weights in the graph that is not there, beside what the
- * device's tier would take. Some 20 ms for a shape. 0, -ENOMEM. */
+/* Adds the fastest form of each shape of weights in the graph that is not there, or is one that
+ * this machine does not know, beside what the device's tier would take. Some 20 ms for a shape. 0,
+ * -ENOMEM. */
 int cpu_forms_choose(const struct cpu_ops *own, const struct ek_graph *g, struct ek_forms *forms);
 /* Pure. Which of `count` forms is taken: times as fast as the first one, which is the tier's own,
  * and how much their inputs are rounded (more counts as worse). */

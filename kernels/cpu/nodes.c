@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SYSTEM       "/sys/devices/system"
 #define NODE_NUMBERS 1024 /* nodes are not numbered without gaps */
 
 bool cpu_list_parse(const char *text, cpu_set_t *ret_set)
@@ -136,27 +137,58 @@ void cpu_cores_alone(const char *dir, cpu_set_t *set)
     }
 }
 
+/* What this process may use. */
+static void cpu_allowed(cpu_set_t *ret_set)
+{
+    CPU_ZERO(ret_set);
+    if (sched_getaffinity(0, sizeof(*ret_set), ret_set) != 0 || CPU_COUNT(ret_set) == 0)
+        CPU_SET(0, ret_set);
+}
+
+/* One of each core, or all where more are wanted. */
+static void cpu_enough(const char *dir, uint32_t wanted, cpu_set_t *set)
+{
+    const cpu_set_t all = *set;
+
+    cpu_cores_alone(dir, set);
+    if (wanted > (uint32_t)CPU_COUNT(set))
+        *set = all;
+}
+
 void cpu_usable_set(uint32_t threads, cpu_set_t *ret_set)
 {
-    cpu_set_t all;
+    cpu_allowed(ret_set);
+    cpu_enough(SYSTEM "/cpu", threads, ret_set);
+}
 
-    CPU_ZERO(&all);
-    if (sched_getaffinity(0, sizeof(all), &all) != 0 || CPU_COUNT(&all) == 0)
-        CPU_SET(0, &all);
-    *ret_set = all;
-    cpu_cores_alone("/sys/devices/system/cpu", ret_set);
-    if (threads > (uint32_t)CPU_COUNT(ret_set))
-        *ret_set = all;
+uint32_t cpu_wanted(uint32_t ranks, uint32_t reserve, uint32_t threads)
+{
+    uint32_t wanted;
+
+    threads = threads > ranks ? threads : ranks;
+    return __builtin_add_overflow(threads, reserve, &wanted) ? UINT32_MAX : wanted;
+}
+
+bool cpu_rank_cores_in(const char *dir, const cpu_set_t *allowed, uint32_t rank, uint32_t ranks,
+                       uint32_t reserve, uint32_t threads, cpu_set_t *ret_cores)
+{
+    struct cpu_nodes nodes;
+    cpu_set_t usable = *allowed;
+    char path[512];
+
+    (void)snprintf(path, sizeof(path), "%s/cpu", dir);
+    cpu_enough(path, cpu_wanted(ranks, reserve, threads), &usable);
+    (void)snprintf(path, sizeof(path), "%s/node", dir);
+    cpu_nodes_read(path, &usable, &nodes);
+    cpu_nodes_leave(&nodes, reserve);
+    return cpu_nodes_cores(&nodes, rank, ranks, ret_cores);
 }
 
 bool cpu_rank_cores(uint32_t rank, uint32_t ranks, uint32_t reserve, uint32_t threads,
                     cpu_set_t *ret_cores)
 {
-    struct cpu_nodes nodes;
-    cpu_set_t usable;
+    cpu_set_t allowed;
 
-    cpu_usable_set(threads, &usable);
-    cpu_nodes_read("/sys/devices/system/node", &usable, &nodes);
-    cpu_nodes_leave(&nodes, reserve);
-    return cpu_nodes_cores(&nodes, rank, ranks, ret_cores);
+    cpu_allowed(&allowed);
+    return cpu_rank_cores_in(SYSTEM, &allowed, rank, ranks, reserve, threads, ret_cores);
 }

@@ -35,8 +35,15 @@ void cpu_cores_alone(const char *dir, cpu_set_t *set);
 /* The CPUs that this process may use and so many threads are for: one of each core, or all of them
  * where there are more threads than cores. */
 void cpu_usable_set(uint32_t threads, cpu_set_t *ret_set);
-/* What nodes, ranks and reserved cores leave of them; `threads`: of all ranks. */
+/* Pure. How many CPUs are asked for, by so many threads of all ranks: one for each rank at least,
+ * and those that are reserved. */
+uint32_t cpu_wanted(uint32_t ranks, uint32_t reserve, uint32_t threads);
+/* What nodes, ranks and reserved cores leave of one CPU of each core, or of all of them where more
+ * are wanted; `threads`: of all ranks. */
 bool cpu_rank_cores(uint32_t rank, uint32_t ranks, uint32_t reserve, uint32_t threads,
                     cpu_set_t *ret_cores);
+/* The same of a machine that DIR/cpu and DIR/node describe ("/sys/devices/system"). */
+bool cpu_rank_cores_in(const char *dir, const cpu_set_t *allowed, uint32_t rank, uint32_t ranks,
+                       uint32_t reserve, uint32_t threads, cpu_set_t *ret_cores);
 /* "0-3,8" into a set; false when it is no such list. */
 bool cpu_list_parse(const char *text, cpu_set_t *ret_set);

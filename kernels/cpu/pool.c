@@ -280,11 +280,16 @@ uint32_t cpu_pool_threads(const struct cpu_pool *p)
 
 uint32_t cpu_usable_cores(uint32_t *ret_whole)
 {
+    return cpu_usable_cpus(1, ret_whole);
+}
+
+uint32_t cpu_usable_cpus(uint32_t wanted, uint32_t *ret_whole)
+{
     cpu_set_t set;
     uint32_t cores = CPU_MOST_THREADS, whole, quota;
 
     quota = ek_cgroup_cores(EK_CGROUP_SELF, "/sys/fs/cgroup", &whole);
-    cpu_usable_set(1, &set);
+    cpu_usable_set(wanted, &set);
     if ((uint32_t)CPU_COUNT(&set) < cores)
         cores = (uint32_t)CPU_COUNT(&set);
     if (quota > 0 && quota < cores)

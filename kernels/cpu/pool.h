@@ -46,3 +46,5 @@ uint32_t cpu_pool_threads(const struct cpu_pool *p);
  * Two CPUs that are one core's threads count as one.
  * *ret_whole: those that it may use all of. Both at least 1. */
 uint32_t cpu_usable_cores(uint32_t *ret_whole);
+/* The same where so many CPUs are wanted: all of them, not one of each core, if that is too few. */
+uint32_t cpu_usable_cpus(uint32_t wanted, uint32_t *ret_whole);

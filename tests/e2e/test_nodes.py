@@ -220,6 +220,8 @@ def test_follower_is_stopped(tmp_path):
     """SIGTERM on a node that follows lets all requests finish; the group ends for a restart."""
     made = Group(tmp_path, 2, "--tensor-parallel-size", 2)
     try:
+        # Their forms of products are each its own, also in one folder.
+        assert sorted(p.suffix for p in tmp_path.glob("cpu-forms.*")) == [".node0", ".node1"]
         s = stream(made, 300)
         os.kill(made.pids()[1], signal.SIGTERM)
         text = b""

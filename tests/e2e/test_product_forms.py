@@ -1,16 +1,19 @@
 """Protects: the form of the products of each shape of weights is measured once and kept with the CPU's name and the model's; a server that starts again,
 an engine that takes the place of another one and every rank compute with the same. What is damaged, or another CPU's, is set aside and measured anew."""
 import concurrent.futures
+import fcntl
 import json
 import os
+import pathlib
 import re
 import signal
+import subprocess
 import zlib
 
 import pytest
 
 from bare import Bare
-from conftest import wait_for
+from conftest import ROOT, wait_for
 from test_engine_process import engine, pauses, tokens
 
 BODY = json.dumps({"model": "tiny", "prompt": "The keel of a boat", "max_tokens": 120, "temperature": 0, "ignore_eos": True, "logprobs": 1})
@@ -103,15 +106,72 @@ def test_a_text_goes_on_with_its_forms(tmp_path):
     whole = answer(server)
     path, lines = kept(tmp_path)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        at, before = tokens(server), pauses(server)
-        asked = pool.submit(answer, server)
-        wait_for("tokens", lambda: tokens(server) > at + 5 or asked.done(), 60, 0.001)
         write(path, drawn(lines))  # for the next start, not for the next engine
-        os.kill(engine(server), signal.SIGKILL)
-        assert asked.result() == whole
+        before = pauses(server)
+        for _ in range(20):  # until it is caught in the middle
+            at, pid = tokens(server), engine(server)
+            asked = pool.submit(answer, server)
+            wait_for("tokens", lambda at=at, asked=asked: tokens(server) > at + 5 or asked.done(), 60, 0.001)
+            os.kill(pid, signal.SIGSTOP)
+            caught = at + 5 < tokens(server) < at + 115
+            os.kill(pid, signal.SIGKILL if caught else signal.SIGCONT)
+            assert asked.result() == whole
+            if caught:
+                break
+        assert caught
     wait_for("another engine", lambda: pauses(server) > before, 60)
     assert answer(server) == whole
     server.stop()
+
+
+def test_engines_have_the_servers_tier(tmp_path):
+    """The tier is decided once, by the server: an engine's process that would come to another one computes with the server's."""
+    library = tmp_path / "first_tier.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, ROOT / "tests/e2e/first_tier.c"], check=True)
+    said = []
+    for flags in [], ["--cpu-isa", "ref"]:
+        server = Bare(tmp_path, "--cpu-forms", "tier", *flags)
+        said.append(answer(server))
+        assert server.stop() == 0
+    best, plain = said
+    if best == plain:
+        pytest.skip("this machine has one tier")
+    server = Bare(tmp_path, "--cpu-forms", "tier", "--engine-process",
+                  env={"EVENKEEL_CPU_ISA": "ref", "LD_PRELOAD": str(library), "ASAN_OPTIONS": "verify_asan_link_order=0"})
+    assert answer(server) == plain
+    before = pauses(server)
+    os.kill(engine(server), signal.SIGKILL)
+    wait_for("another engine", lambda: pauses(server) > before, 60)
+    assert answer(server) == plain
+    assert server.stop() == 0
+
+
+def test_servers_that_start_together(tmp_path):
+    """With one folder: who comes second waits for what the first one measures, and computes with that."""
+    server = Bare(tmp_path)
+    assert server.stop() == 0
+    path, lines = kept(tmp_path)
+    path.unlink()
+    folder = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)  # as the first one, which measures
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    server = Bare(tmp_path, ready=False)
+    fds = pathlib.Path(f"/proc/{server.process.pid}/fd")
+    wait_for("it waits", lambda: any(os.path.realpath(fd) == str(tmp_path.resolve()) for fd in fds.iterdir()), 60, 0.01)
+    assert not products(server)
+    write(path, drawn(lines))
+    os.close(folder)
+    wait_for("server ready", lambda: server.process.poll() is not None or server.local("/readyz")[0] == 200, 90)
+    assert f"; as kept in {path}" in products(server) and " as ref (" in products(server)
+    assert server.stop() == 0
+    assert kept(tmp_path)[1] == drawn(lines)
+
+
+def test_the_unit_keeps_them():
+    """evenkeel-server@ alone: its folder in /run is gone after each stop, so they are in the one that stays."""
+    unit = (ROOT / "packaging/systemd/evenkeel-server@.service.in").read_text()
+    command, = re.findall("^ExecStart=(.*)$", unit, re.MULTILINE)
+    stays, = re.findall("^StateDirectory=(.*)$", unit, re.MULTILINE)
+    assert command.split()[command.split().index("--state-dir") + 1] == f"%S/{stays}"
 
 
 def damage(text):

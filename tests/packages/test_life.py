@@ -348,6 +348,7 @@ def test_a_server_without_evenkeeld(m):
     pid = m.show("evenkeel-server@tiny", "MainPID")
     m.run(f"kill -KILL {pid}")
     wait("systemd starts it again", lambda: m.show("evenkeel-server@tiny", "MainPID") not in ("0", pid) and m.show("evenkeel-server@tiny", "ActiveState") == "active")
+    assert m.run("ls /var/lib/evenkeel-server/tiny/cpu-forms.*").stdout.count("\n") == 1, "what it measured is there at each start"
     m.run("systemctl start evenkeeld")
     assert m.show("evenkeel-server@tiny", "ActiveState") in ("inactive", "deactivating"), "one or the other"
     ready(m)

@@ -200,6 +200,54 @@ static void test_threads_of_a_core(void **state)
     assert_int_equal(rmdir(dir), 0);
 }
 
+/* Cores of two threads, which lie side by side: 0-1, 2-3 and so on. */
+static void test_rank_cores(void **state)
+{
+    static const struct {
+        const char *what;
+        int cpus;
+        uint32_t ranks, reserve, threads;
+        const char *cores[4];
+    } cases[] = {
+        {"a thread on each core", 8, 1, 0, 4, {"0,2,4,6"}},
+        {"a core is left", 8, 1, 1, 3, {"0,2,4"}},
+        {"threads and what is left are more than cores", 8, 1, 1, 4, {"0-6"}},
+        {"all CPUs but one", 8, 1, 1, 7, {"0-6"}},
+        {"a rank on each core", 8, 4, 0, 4, {"0", "2", "4", "6"}},
+        {"more ranks than cores", 2, 2, 0, 1, {"0", "1"}},
+        {"also where one core is left", 4, 2, 1, 1, {"0", "1-2"}},
+        {"more than there are numbers", 4, 1, UINT32_MAX, 2, {"0"}},
+    };
+    char dir[] = "/tmp/evenkeel-system-XXXXXX", cpus[64];
+    (void)state;
+
+    assert_non_null(mkdtemp(dir));
+    (void)snprintf(cpus, sizeof(cpus), "%s/cpu", dir);
+    assert_int_equal(mkdir(cpus, 0700), 0);
+    for (int cpu = 0; cpu < 8; cpu++) {
+        char pair[24];
+        (void)snprintf(pair, sizeof(pair), "%d-%d\n", cpu / 2 * 2, cpu / 2 * 2 + 1);
+        write_siblings(cpus, cpu, pair);
+    }
+    for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
+        cpu_set_t allowed, got, want;
+        CPU_ZERO(&allowed);
+        for (int cpu = 0; cpu < cases[c].cpus; cpu++)
+            CPU_SET(cpu, &allowed);
+        for (uint32_t r = 0; r < cases[c].ranks; r++) {
+            (void)cpu_rank_cores_in(dir, &allowed, r, cases[c].ranks, cases[c].reserve,
+                                    cases[c].threads, &got);
+            set_of(cases[c].cores[r], &want);
+            if (!CPU_EQUAL(&got, &want))
+                fail_msg("%s: rank %u", cases[c].what, r);
+        }
+    }
+    for (int cpu = 0; cpu < 8; cpu++)
+        remove_siblings(cpus, cpu);
+    assert_int_equal(rmdir(cpus), 0);
+    assert_int_equal(rmdir(dir), 0);
+}
+
 /* More threads than cores were asked for: then they have all CPUs. */
 static void test_usable(void **state)
 {
@@ -223,6 +271,7 @@ int main(void)
         cmocka_unit_test(test_left_cores),
         cmocka_unit_test(test_nodes),
         cmocka_unit_test(test_threads_of_a_core),
+        cmocka_unit_test(test_rank_cores),
         cmocka_unit_test(test_usable),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

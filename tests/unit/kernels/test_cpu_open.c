@@ -108,8 +108,12 @@ static void test_reserved_cores(void **state)
     assert_int_equal(b->open(&open, &d, &fault), -EBADMSG);
     if (cores < 2)
         return;
-    open = (struct ek_open_params){.reserve = 1, .threads = cores};
+    /* With --threads hardware threads count. */
+    const uint32_t cpus = cpu_usable_cpus(UINT32_MAX, &whole);
+    open = (struct ek_open_params){.reserve = 1, .threads = cpus};
     assert_int_equal(b->probe(&open, &info, &fault), -EBADMSG);
+    open.threads = cpus - 1;
+    assert_int_equal(b->probe(&open, &info, &fault), 0);
     open.threads = 0;
     assert_int_equal(b->probe(&open, &info, &fault), 0);
     assert_int_equal(info.threads, cores - 1 < CPU_MOST_THREADS ? cores - 1 : CPU_MOST_THREADS);
