@@ -127,18 +127,19 @@ static bool is_event(const char *line, size_t len)
 }
 
 /* "NCCL INFO misc/socket.cc:564 -> 2": the way up of an error, told at the level of remarks. Not 3
- * out of the sockets and what calls them: NCCL closes its connections so when it ends. */
+ * out of the sockets and what calls them: NCCL closes its connections so when it ends, nor out of
+ * libibverbs, which is not there. */
 static bool is_result(const char *line, size_t len)
 {
-    static const char *const closing[] = {
-        "misc/socket.cc:", "transport/net_socket.cc:", "proxy.cc:"};
+    static const char *const harmless[] = {
+        "misc/socket.cc:", "misc/ibvwrap.cc:", "transport/net_socket.cc:", "proxy.cc:"};
     const char *at = memmem(line, len, "NCCL INFO ", 10), *end = line + len;
     const char *file = at ? memmem(at, (size_t)(end - at), ".cc:", 4) : NULL;
     const char *arrow = file ? memmem(file, (size_t)(end - file), " -> ", 4) : NULL;
     if (!arrow)
         return false;
-    for (size_t i = 0; i < sizeof(closing) / sizeof(closing[0]); i++) {
-        if (strncmp(at + 10, closing[i], strlen(closing[i])) == 0)
+    for (size_t i = 0; i < sizeof(harmless) / sizeof(harmless[0]); i++) {
+        if (strncmp(at + 10, harmless[i], strlen(harmless[i])) == 0)
             return end - arrow < 5 || arrow[4] != '3';
     }
     return true;

@@ -245,14 +245,15 @@ static void test_nccl(void **state)
     static const struct word failed[] = {{{"2"}, "COMM"}, {{"6"}, "COMM"}};
     CHECK(failed, "kelp:77:777 [0] NCCL INFO misc/socket.cc:77 -> %1\n");
     static const struct word sane[] = {{{""}, "nothing"}};
-    /* The last three: connections that NCCL closes when it ends. */
+    /* Connections that NCCL closes when it ends, and InfiniBand that is not there. */
     CHECK(sane, "kelp:77:777 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[2] via P2P/IPC\n",
           "kelp:77:777 [0] NCCL INFO [Service thread] Connection closed by localRank 1\n"
           "kelp:77:777 [0] NCCL INFO misc/socket.cc:47 -> 3\n"
           "kelp:77:777 [0] NCCL INFO misc/socket.cc:781 -> 3\n"
           "kelp:77:77 [0] NCCL INFO comm 0x77 rank 0 nranks 2 - Abort COMPLETE\n",
           "kelp:77:777 [0] NCCL INFO transport/net_socket.cc:77 -> 3\n",
-          "kelp:77:777 [0] NCCL INFO proxy.cc:1458 -> 3\n");
+          "kelp:77:777 [0] NCCL INFO proxy.cc:1458 -> 3\n",
+          "kelp:77:777 [0] NCCL INFO misc/ibvwrap.cc:63 -> 3\n");
 }
 
 /* What was done, to what, in words that no exception carries. */
