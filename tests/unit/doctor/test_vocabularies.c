@@ -246,11 +246,12 @@ static void test_nccl(void **state)
     CHECK(failed, "kelp:77:777 [0] NCCL INFO misc/socket.cc:77 -> %1\n");
     static const struct word sane[] = {{{""}, "nothing"}};
     /* Connections that NCCL closes when it ends, and InfiniBand that is not there. */
-    CHECK(sane, "kelp:77:777 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[2] via P2P/IPC\n",
-          "kelp:77:777 [0] NCCL INFO [Service thread] Connection closed by localRank 1\n"
-          "kelp:77:777 [0] NCCL INFO misc/socket.cc:47 -> 3\n"
-          "kelp:77:777 [0] NCCL INFO misc/socket.cc:781 -> 3\n"
-          "kelp:77:77 [0] NCCL INFO comm 0x77 rank 0 nranks 2 - Abort COMPLETE\n",
+    static const char closed[] =
+        "kelp:77:777 [0] NCCL INFO [Service thread] Connection closed by localRank 1\n"
+        "kelp:77:777 [0] NCCL INFO misc/socket.cc:47 -> 3\n"
+        "kelp:77:777 [0] NCCL INFO misc/socket.cc:781 -> 3\n"
+        "kelp:77:77 [0] NCCL INFO comm 0x77 rank 0 nranks 2 - Abort COMPLETE\n";
+    CHECK(sane, "kelp:77:777 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[2] via P2P/IPC\n", closed,
           "kelp:77:777 [0] NCCL INFO transport/net_socket.cc:77 -> 3\n",
           "kelp:77:777 [0] NCCL INFO proxy.cc:1458 -> 3\n",
           "kelp:77:777 [0] NCCL INFO misc/ibvwrap.cc:63 -> 3\n");
