@@ -103,12 +103,29 @@ static size_t compose_prefix(const char *line, size_t len)
     return i + 1 + (i + 1 < len && line[i + 1] == ' ');
 }
 
+/* Whether a member "error" of an object says anything: its value is an object or has text. Access
+ * logs write null, false or "" there for a request that went well. */
+static bool has_error(const char *line, size_t len)
+{
+    static const char key[] = "\"error\"";
+    const char *at = line, *end = line + len;
+    while ((at = memmem(at, (size_t)(end - at), key, sizeof(key) - 1)) != NULL) {
+        at += sizeof(key) - 1;
+        bool member = false;
+        for (; at < end && (*at == ' ' || *at == ':'); at++)
+            member |= *at == ':';
+        if (member && end - at > 1 && (*at == '{' || (*at == '"' && at[1] != '"')))
+            return true;
+    }
+    return false;
+}
+
 /* The status of an error that was answered as JSON ({"error": {"message": ..., "code": 400}}),
  * which stands outside of its message; 0: none. */
 static unsigned answered_status(const char *line, size_t len)
 {
     static const char *const keys[] = {"\"code\"", "\"status\"", "\"status_code\""};
-    if (!memmem(line, len, "\"error\"", 7))
+    if (!has_error(line, len))
         return 0;
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
         const char *at = memmem(line, len, keys[i], strlen(keys[i])), *end = line + len;

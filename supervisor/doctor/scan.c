@@ -27,6 +27,7 @@
 #define FIRST_GAIN     3u      /* of the rank: it is the decisive line */
 #define PRESSURE       45u     /* ranks up to it are of what goes on while it serves */
 #define SURE           60u /* ranks from it on of the decisive line outweigh remarks beside it */
+#define STOP_RANK      22u /* of SIGTERM; signals above it are faults, also while it stops */
 #define CERTAIN        46u /* ranks below explain no exception that stands in another line */
 
 struct doctor_scan {
@@ -144,6 +145,13 @@ static void keep_evidence(struct doctor_finding *f, uint64_t line, const char *t
     doctor_trace_copy(text, strlen(text), f->evidence[i].text, DOCTOR_EVIDENCE_TEXT);
 }
 
+/* Whether a process ended so because it was told to: a signal, once it has begun to stop. */
+static bool is_stop(const struct doctor_scan *s, const struct doctor_signature *said)
+{
+    return s->phase == DOCTOR_PHASE_STOPPING && said->cls == DOCTOR_SIGNAL &&
+           said->rank <= STOP_RANK;
+}
+
 static void note_failure(struct doctor_scan *s, const struct doctor_pattern *p, size_t len)
 {
     struct doctor_finding *f = &s->finding[p->signature];
@@ -164,7 +172,7 @@ static void note_failure(struct doctor_scan *s, const struct doctor_pattern *p, 
         f->firm = f->raised = false;
         f->numbers.count = 0;
     }
-    f->firm |= !doctor_trace_mild(s->clean, len);
+    f->firm |= !doctor_trace_mild(s->clean, len) && !is_stop(s, &all[p->signature]);
     f->raised |= doctor_trace_is(s->clean, len);
     f->life = s->life;
     f->count++;

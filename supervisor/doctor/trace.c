@@ -126,12 +126,23 @@ static bool is_event(const char *line, size_t len)
     return names_reason(line, len);
 }
 
-/* "NCCL INFO misc/socket.cc:564 -> 2": the way up of an error, told at the level of remarks. */
+/* "NCCL INFO misc/socket.cc:564 -> 2": the way up of an error, told at the level of remarks. Not 3
+ * out of the sockets and what calls them: NCCL closes its connections so when it ends, nor out of
+ * libibverbs, which is not there. */
 static bool is_result(const char *line, size_t len)
 {
-    const char *at = memmem(line, len, "NCCL INFO ", 10);
-    const char *file = at ? memmem(at, (size_t)(line + len - at), ".cc:", 4) : NULL;
-    return file && memmem(file, (size_t)(line + len - file), " -> ", 4);
+    static const char *const harmless[] = {
+        "misc/socket.cc:", "misc/ibvwrap.cc:", "transport/net_socket.cc:", "proxy.cc:"};
+    const char *at = memmem(line, len, "NCCL INFO ", 10), *end = line + len;
+    const char *file = at ? memmem(at, (size_t)(end - at), ".cc:", 4) : NULL;
+    const char *arrow = file ? memmem(file, (size_t)(end - file), " -> ", 4) : NULL;
+    if (!arrow)
+        return false;
+    for (size_t i = 0; i < sizeof(harmless) / sizeof(harmless[0]); i++) {
+        if (strncmp(at + 10, harmless[i], strlen(harmless[i])) == 0)
+            return end - arrow < 5 || arrow[4] != '3';
+    }
+    return true;
 }
 
 bool doctor_trace_mild(const char *line, size_t len)
@@ -272,20 +283,56 @@ static bool is_glog_error(const char *line, size_t len)
            (memmem(line, len, ".cpp:", 5) || memmem(line, len, ".cc:", 4));
 }
 
+/* "stalled", where it is no counter ("stalled 0", "stalled requests: 7"). */
+static bool is_stalled(const char *line, size_t len)
+{
+    static const char word[] = "stalled";
+    const char *at = memmem(line, len, word, sizeof(word) - 1), *end = line + len;
+    if (!at || !doctor_line_own(line, (size_t)(at - line)))
+        return false;
+    for (at += sizeof(word) - 1; at < end && *at == ' ';)
+        at++;
+    const char *name = at;
+    while (at < end && islower((unsigned char)*at))
+        at++;
+    size_t n = (size_t)(at - name);
+    bool counted = n == 0 || at[-1] == 's' ||
+                   (n == 5 && (memcmp(name, "count", 5) == 0 || memcmp(name, "total", 5) == 0));
+    while (at < end && (*at == ' ' || *at == ':' || *at == '='))
+        at++;
+    return !(counted && at < end && isdigit((unsigned char)*at));
+}
+
+/* "engine fell silent": a part of the program, not a peer or a client of it. */
+static bool is_silent(const char *line, size_t len)
+{
+    static const char *const parts[] = {"engine ", "ngineCore", "worker ",   "rank ",
+                                        "server ", "process ",  "scheduler "};
+    const char *at = memmem(line, len, " silent", 7);
+    if (!at || !doctor_line_own(line, (size_t)(at - line)))
+        return false;
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+        if (memmem(line, (size_t)(at - line), parts[i], strlen(parts[i])))
+            return true;
+    }
+    return false;
+}
+
 /* Where a program complains: by its level, or in words that say so. */
 static bool is_loud(const char *line, size_t len)
 {
     static const char *const words[] = {
-        "ERROR",   "CRITICAL",  "WARN ",    "failed",    "Failed",    "error",       "ASSERT",
-        "Aborted", "fault",     "Killed",   "Error",     "annot ",    "nable to ",   "not found",
-        "refused", "ould not ", "ailure",   "timed out", "got stuck", "page fault",  "nvalid ",
-        "ismatch", "<title>50", "exceeded", " silent",   "stalled",   "ot permitted"};
+        "ERROR",        "CRITICAL",    "WARN ",   "failed",    "Failed",    "error",
+        "ASSERT",       "Aborted",     "fault",   "Killed",    "Error",     "annot ",
+        "nable to ",    "not found",   "refused", "ould not ", "ailure",    "timed out",
+        "got stuck",    "page fault",  "nvalid ", "ismatch",   "<title>50", "exceeded the",
+        "exceeded max", "ot permitted"};
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         const char *at = memmem(line, len, words[i], strlen(words[i]));
         if (at && doctor_line_own(line, (size_t)(at - line)))
             return true;
     }
-    return is_glog_error(line, len);
+    return is_glog_error(line, len) || is_stalled(line, len) || is_silent(line, len);
 }
 
 /* A frame of a traceback, or its statement when that names no class of exception ("raise e"). */

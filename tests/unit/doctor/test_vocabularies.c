@@ -242,8 +242,19 @@ static void test_nccl(void **state)
     (void)state;
     static const struct word words[] = {{{"2"}, "COMM"}, {{"3"}, "COMM"}, {{"6"}, "COMM"}};
     CHECK(words, "kelp:77:777 [0] NCCL INFO init.cc:77 -> %1\n");
+    static const struct word failed[] = {{{"2"}, "COMM"}, {{"6"}, "COMM"}};
+    CHECK(failed, "kelp:77:777 [0] NCCL INFO misc/socket.cc:77 -> %1\n");
     static const struct word sane[] = {{{""}, "nothing"}};
-    CHECK(sane, "kelp:77:777 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[2] via P2P/IPC\n");
+    /* Connections that NCCL closes when it ends, and InfiniBand that is not there. */
+    static const char closed[] =
+        "kelp:77:777 [0] NCCL INFO [Service thread] Connection closed by localRank 1\n"
+        "kelp:77:777 [0] NCCL INFO misc/socket.cc:47 -> 3\n"
+        "kelp:77:777 [0] NCCL INFO misc/socket.cc:781 -> 3\n"
+        "kelp:77:77 [0] NCCL INFO comm 0x77 rank 0 nranks 2 - Abort COMPLETE\n";
+    CHECK(sane, "kelp:77:777 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[2] via P2P/IPC\n", closed,
+          "kelp:77:777 [0] NCCL INFO transport/net_socket.cc:77 -> 3\n",
+          "kelp:77:777 [0] NCCL INFO proxy.cc:1458 -> 3\n",
+          "kelp:77:777 [0] NCCL INFO misc/ibvwrap.cc:63 -> 3\n");
 }
 
 /* What was done, to what, in words that no exception carries. */
@@ -255,6 +266,10 @@ static void test_said(void **state)
         {{"ERROR kelp: failed to load the kelp tokenizer"}, "FILES"},
         {{"ERROR kelp: head count mismatch: got 7, expected 77"}, "CONFIG"},
         {{"ERROR kelp: engine fell silent for 77 s"}, "HANG"},
+        {{"kelp: worker 7 has been silent for 77 s"}, "HANG"},
+        {{"kelp: download stalled for 77 s"}, "HANG"},
+        {{"kelp stalled at step 7"}, "HANG"},
+        {{"kelp exceeded maximum time of 77 s"}, "HANG"},
         {{"ERROR kelp: exceeded the maximum run time of 77 s"}, "HANG"},
     };
     CHECK(words, "%1\n", "kelp-77  | %1\n");
@@ -268,6 +283,65 @@ static void test_healthy(void **state)
     CHECK(words, "INFO:     10.7.7.7:77 - \"GET /kelp HTTP/1.1\" 404 Not Found\n",
           "INFO: kelp allocated 3221225781 bytes\n", "WARNING: kelp: file exists\n",
           "DEBUG: probe answered, status code: 404\n");
+    CHECK(words, "{\"msg\":\"GET /kelp\",\"status\":404,\"error\":null}\n",
+          "{\"msg\":\"GET /kelp\",\"status\":503,\"error\":\"\"}\n",
+          "{\"msg\":\"GET /kelp\",\"status\":503,\"error\": false}\n",
+          "{\"level\":\"error\",\"msg\":\"kelp\",\"code\":404}\n", "GET /favicon.ico status: 404\n",
+          "kelp: startup probe: GET /health status: 503\n");
+    CHECK(words, "stats: running 7, stalled 0, waiting 7\n",
+          "stats: stalled requests 0, exceeded 0\n",
+          "{\"level\":\"INFO\",\"fields\":{\"message\":\"stats: stalled 0\"}}\n",
+          "client disconnected: connection went silent, closing\n",
+          "kelp.cc:7] peer went silent for 7 s, then came back\n", "NetworkNotReady, ok now\n");
+    /* What a user asked, and an end that somebody asked for. */
+    CHECK(words, "Receive: obj=Kelp(text='user: what does cudaErrorDevicesUnavailable mean')\n",
+          "Received request kelp: prompt: 'what is HTTP/1.1 500 x or Error code: 500'\n",
+          "INFO:     Shutting down\nkelp-1 exited with code 143\n",
+          "INFO:     Waiting for application shutdown.\nkelp-1 exited with code 143\n");
+}
+
+/* A line that only says what was answered or who ended, before and after the engine's own failure:
+ * that is named. */
+static void test_beside(void **state)
+{
+    (void)state;
+    static const char failure[] =
+        "ERROR Traceback (most recent call last):\n"
+        "ERROR   File \"/x/dist-packages/vllm/config.py\", line 7, in verify\n"
+        "ERROR ValueError: kelp of 7 is not supported together with option foo\n";
+    static const char *const beside[] = {
+        "waiting for kelp: GET /kelp status: 503\n",
+        "fetched kelp.json: status: 404, none there\n",
+        "* kelp: HTTP/1.1 404 Not Found\n",
+        "* kelp: HTTP/1.1 429 Too Many Requests\n",
+        "* kelp: HTTP/1.1 502 Bad Gateway\n",
+        "* kelp: HTTP/1.1 504 Gateway Timeout\n",
+        "* kelp: HTTP/1.1 500 Internal Server Error\n",
+        "rpc error: code = ResourceExhausted desc = kelp\n",
+        "{\"msg\":\"GET /favicon.ico\",\"status\":404,\"error\":null}\n",
+        "kelp:77:777 [0] NCCL INFO misc/socket.cc:47 -> 3\n",
+        "kelp:77:777 [0] NCCL INFO init.cc:77 -> 2\n",
+        "Process kelp_7 exit code: -9\n",
+        "kelp was sent SIGKILL\n",
+        "Shard process was signaled to shutdown with signal 9 rank=7\n",
+        "kelp-1 exited with code 143\n",
+        "  Warning  NetworkNotReady  7s (x7 over 77s)  kubelet  network is not ready: kelp\n",
+        "Receive: obj=Kelp(text='user: what does cudaErrorDevicesUnavailable mean')\n",
+        "stats: stalled 0\n",
+    };
+    char text[2 * TEXT];
+    for (size_t i = 0; i < 2 * sizeof(beside) / sizeof(beside[0]); i++) {
+        bool after = i % 2;
+        (void)snprintf(text, sizeof(text), "%s%s%s", after ? "" : beside[i / 2], failure,
+                       after ? beside[i / 2] : "");
+        struct scanned s = scan_pieces(text, sizeof(text));
+        const char *id = s.count ? s.f[0].signature->id : "nothing";
+        if (strcmp(id, "engine-refuses") != 0)
+            print_error("%s: %s\n", beside[i / 2], id);
+        assert_string_equal(id, "engine-refuses");
+        assert_true(doctor_scan_decisive(s.scan).known);
+        doctor_scan_free(s.scan);
+    }
 }
 
 int main(void)
@@ -278,7 +352,7 @@ int main(void)
         cmocka_unit_test(test_units),   cmocka_unit_test(test_events),
         cmocka_unit_test(test_answers), cmocka_unit_test(test_system_calls),
         cmocka_unit_test(test_nccl),    cmocka_unit_test(test_said),
-        cmocka_unit_test(test_healthy),
+        cmocka_unit_test(test_healthy), cmocka_unit_test(test_beside),
     };
     return cmocka_run_group_tests(tests, open_catalog, close_catalog);
 }
