@@ -1,5 +1,6 @@
-/* Preloaded by test_product_forms.py: EVENKEEL_CPU_ISA is there for the process that was started with
- * it and not for those that it forks, as a measurement that turns out otherwise the next time. */
+/* Preloaded by test_product_forms.py: EVENKEEL_CPU_ISA is there for the process that was started
+ * with it and not for those that it forks, as a measurement that turns out otherwise the next time.
+ */
 #include <stddef.h>
 #include <string.h>
 #include <unistd.h>
