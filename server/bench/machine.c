@@ -247,8 +247,9 @@ double machine_pass(const struct machine_pass *p)
         return 2.0 * 64 * 16 * rounds;
     }
     if (p->what == MACHINE_SCALED && has_fours(p->isa)) {
-        sink = scaled_avx512(rounds / 6);
-        return 2.0 * 64 * 12 * 8 * (rounds / 6);
+        const uint32_t groups = rounds / 6; /* of inputs, a scale each */
+        sink = scaled_avx512(groups);
+        return 2.0 * 64 * 12 * 8 * groups;
     }
     if (has_16(p->isa)) {
         sink = fma_avx512(rounds);
