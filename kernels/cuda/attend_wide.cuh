@@ -39,7 +39,7 @@ template <int DIM> struct wide_room {
     uint16_t q[PAIRS * wide<DIM>::PITCH], kv[KEYS * wide<DIM>::PITCH];
     uint16_t weight[PAIRS * CU_WIDE_WEIGHTS];
     float score[PAIRS * CU_WIDE_SCORES], shrink[PAIRS];
-    float scale[2][KEYS]; /* of int8: of K and of V */
+    float scale[2][KEYS]; /* of int8: of K, and of V by which its weights are multiplied */
 };
 
 /* What a block works on: some pairs of the rows from `row` on and the query heads of a KV head,
@@ -182,9 +182,12 @@ DEV void wide_scales(const struct cu_attend_args &a, const struct cu_step *s, co
     if (!scaled<KV>::YES || threadIdx.x >= 2 * KEYS)
         return;
     const uint32_t v = threadIdx.x / KEYS, key = threadIdx.x % KEYS;
-    scale[v][key] = base + key < u.to
-                        ? kv_scale(a, s, u.table, base + key, u.kv_head, v ? a.plane_bytes : 0)
-                        : 0.0f;
+    const float it = base + key < u.to
+                         ? kv_scale(a, s, u.table, base + key, u.kv_head, v ? a.plane_bytes : 0)
+                         : 0.0f;
+    /* That of a position which is not seen may be anything, not even a number: a finite one makes
+     * nothing of its weight, which is 0. */
+    scale[v][key] = v ? fminf(fabsf(it * CU_I8_LIFT), 3e38f) : it;
 }
 
 /* Scores of the tile: a warp has 16 pairs and some of the positions. */
@@ -267,9 +270,8 @@ DEV void wide_weights(const wide_unit &u, wide_room<DIM> &r, float &m, float &l)
         float p = weight_of(x[i], most), q = weight_of(x[i + 1], most);
         sum += p + q;
         if (scaled<KV>::YES) {
-            /* what is not seen counts nothing, whatever its scale is */
-            p = p != 0.0f ? p * (r.scale[1][key0 + i] * CU_I8_LIFT) : 0.0f;
-            q = q != 0.0f ? q * (r.scale[1][key0 + i + 1] * CU_I8_LIFT) : 0.0f;
+            p *= r.scale[1][key0 + i];
+            q *= r.scale[1][key0 + i + 1];
         }
         *(uint32_t *)(weight + i) = pack(T{}, p, q);
     }
