@@ -186,8 +186,6 @@ static int cpu_probe(const struct ek_open_params *p, struct ek_device_info *ret_
     const struct cpu_ops *ops = cpu_tier_find(p->isa, fault);
     if (!ops || check_reserve(p, fault) < 0)
         return -EBADMSG;
-    char machine[40];
-    machine_name(machine, sizeof(machine));
     struct ek_device_info info = {
         .threads = all_threads(p) < CPU_MOST_THREADS ? all_threads(p) : CPU_MOST_THREADS,
         .memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE),
@@ -196,9 +194,9 @@ static int cpu_probe(const struct ek_open_params *p, struct ek_device_info *ret_
     info.free_bytes = free_memory(&limit);
     info.memory_bytes = limit < info.memory_bytes ? limit : info.memory_bytes;
     (void)snprintf(info.isa, sizeof(info.isa), "%s", ops->name);
-    (void)snprintf(info.name, sizeof(info.name), "%s, %s, %u thread%s", machine, ops->name,
-                   info.threads, info.threads == 1 ? "" : "s");
     machine_name(info.machine, sizeof(info.machine));
+    (void)snprintf(info.name, sizeof(info.name), "%.39s, %s, %u thread%s", info.machine, ops->name,
+                   info.threads, info.threads == 1 ? "" : "s");
     say_choice(p, &info);
     note_ranks(p, &info);
     *ret_info = info;

@@ -76,13 +76,18 @@ def engine_of(pid):
     return wait_for("an engine", lambda: next((e for p in children(pid) for e in children(p)), None), 20, 0.002)
 
 
+def end_rank(pid):
+    """One of two ranks crashes, which ends both."""
+    assert ctypes.CDLL(None).tgkill(pid, ranks(pid)[1], int(signal.SIGSEGV)) == 0
+
+
 def engine_ends(how):
-    """Its process ends or stands still while the streams run: another one computes them again, by the same server."""
+    """Its process ends (by a signal, a function, or on purpose) or stands still while the streams run: another one computes them again, by the same server."""
     def inject(a):
         pid = a.server()["pid"]
         gone = engine_of(pid)
         begin = time.monotonic()
-        a.ctl("engine", "restart") if how is None else os.kill(gone, how)
+        a.ctl("engine", "restart") if how is None else how(gone) if callable(how) else os.kill(gone, how)
         wait_for("another engine", lambda: engine_of(pid) != gone, 20, 0.002)
         again(a)
         assert a.server()["pid"] == pid, "the server goes on"
@@ -97,18 +102,6 @@ def engine_loads(a):
     for _ in range(4):
         gone = wait_for("another engine", lambda old=gone: (e := engine_of(pid)) != old and e, 20, 0.002)
         os.kill(gone, signal.SIGKILL)
-    again(a)
-    assert a.server()["pid"] == pid, "the server goes on"
-    return begin
-
-
-def rank_crashes(a):
-    """What one of two does ends both."""
-    pid = a.server()["pid"]
-    gone = engine_of(pid)
-    begin = time.monotonic()
-    assert ctypes.CDLL(None).tgkill(gone, ranks(gone)[1], int(signal.SIGSEGV)) == 0
-    wait_for("other ranks", lambda: engine_of(pid) != gone, 20, 0.002)
     again(a)
     assert a.server()["pid"] == pid, "the server goes on"
     return begin
@@ -357,7 +350,7 @@ ENGINE = [("F50", "the engine's process is killed", engine_ends(signal.SIGKILL),
 RANKS = ["--engine-process", "--tensor-parallel-size", "2", "--threads", "2"]
 CARD = ["--engine-process", "--device", "cuda", "--max-num-seqs", "8", "--max-model-len", "256", "--max-num-batched-tokens", "64",
         "--kv-cache-memory-bytes", str(16 << 20)]
-DIVIDED = [("F55", "one of two ranks crashes", rank_crashes, 3, RANKS, {}),
+DIVIDED = [("F55", "one of two ranks crashes", engine_ends(end_rank), 3, RANKS, {}),
            ("F56", "simulated card: its engine is killed", engine_ends(signal.SIGKILL), 15, CARD, {}),
            ("F57", "two simulated cards: their engine crashes", engine_ends(signal.SIGSEGV), 15, [*CARD, *RANKS[1:]], {"FAKE_CUDA_CARDS": "8,8"})]
 # name, what is done, the fake's flags, lines of its configuration, whether it becomes ready first, how, at most

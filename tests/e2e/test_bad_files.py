@@ -205,57 +205,52 @@ def says_that_it_was_cut(text):
         "model.safetensors: is not the file that it was", "truncated", "too few for a header"))
 
 
-@pytest.mark.parametrize("flags, reader", [([], 1), ([], 2), (["--weights-checksums", "auto"], 2), (["--engine-process"], 3)],
-                         ids=["child", "server", "checksums", "engine"])
-@pytest.mark.parametrize("seed", range(4))
-def test_weights_that_are_cut_while_they_are_read(tmp_path, flags, reader, seed):
-    """Whichever process reads a mapped file when it becomes shorter, the end is a sentence and no signal."""
+def started_over(tmp_path, copy, flags, reader, change):
+    """What a server says, and its code, when `change` comes as its files of weights were mapped for the `reader`-th time."""
     library, state = tmp_path / "cut_file.so", tmp_path / "shared"
     subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, ROOT / "tests/e2e/cut_file.c"], check=True)
     state.write_bytes(bytes(4096))
-    copy, size = writable(tmp_path)
-    weights = copy / "model.safetensors"
-    if "auto" in flags:
-        (copy / "SHA256SUMS").write_text(f"{hashlib.sha256(weights.read_bytes()).hexdigest()}  model.safetensors\n")
     with open(state, "r+b") as f, mmap.mmap(f.fileno(), 4096) as shared, open(tmp_path / "log", "w+b") as log:
         p = subprocess.Popen([BUILD / "evenkeel-server", "--model", copy, "--port", "0", *SMALL, *flags], stdout=log, stderr=log,
                              env={**os.environ, "LD_PRELOAD": str(library), "CUT_SHARED": str(state), "CUT_AT": str(reader)})
         try:
             wait_for("it is mapped", lambda: shared[4] or p.poll() is not None, 60)
             assert shared[4], (tmp_path / "log").read_text()
-            os.truncate(weights, [0, random.Random(seed).randrange(size), random.Random(seed).randrange(size), size - 1][seed])
+            change()
             shared[8] = 1
             code = p.wait(60)
         finally:
             p.kill()
             p.wait()
-    said = (tmp_path / "log").read_text(errors="replace")
+    return (tmp_path / "log").read_text(errors="replace"), code
+
+
+def list_sums(copy):
+    (copy / "SHA256SUMS").write_text(f"{hashlib.sha256((copy / 'model.safetensors').read_bytes()).hexdigest()}  model.safetensors\n")
+
+
+@pytest.mark.parametrize("flags, reader", [([], 1), ([], 2), (["--weights-checksums", "auto"], 2), (["--engine-process"], 3)],
+                         ids=["child", "server", "checksums", "engine"])
+@pytest.mark.parametrize("seed", range(4))
+def test_weights_that_are_cut_while_they_are_read(tmp_path, flags, reader, seed):
+    """Whichever process reads a mapped file when it becomes shorter, the end is a sentence and no signal."""
+    copy, size = writable(tmp_path)
+    if "auto" in flags:
+        list_sums(copy)
+    length = [0, random.Random(seed).randrange(size), random.Random(seed).randrange(size), size - 1][seed]
+    said, code = started_over(tmp_path, copy, flags, reader, lambda: os.truncate(copy / "model.safetensors", length))
     assert code == 78 and says_that_it_was_cut(said), (code, said)
 
 
 @pytest.mark.parametrize("flags", [[], ["--engine-process"], ["--no-sandbox"], ["--engine-process", "--no-sandbox"]], ids="-".join)
 def test_weights_that_are_replaced_while_they_are_read(tmp_path, flags):
     """By others of the same shapes, whose checksum nobody has taken: they are not served."""
-    library, state = tmp_path / "cut_file.so", tmp_path / "shared"
-    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, ROOT / "tests/e2e/cut_file.c"], check=True)
-    state.write_bytes(bytes(4096))
     copy, size = writable(tmp_path)
-    weights = copy / "model.safetensors"
-    was = weights.read_bytes()
-    (copy / "SHA256SUMS").write_text(f"{hashlib.sha256(was).hexdigest()}  model.safetensors\n")
+    list_sums(copy)
+    was = (copy / "model.safetensors").read_bytes()
     (tmp_path / "other").write_bytes(was[:size // 2] + bytes(size - size // 2))
-    with open(state, "r+b") as f, mmap.mmap(f.fileno(), 4096) as shared, open(tmp_path / "log", "w+b") as log:
-        p = subprocess.Popen([BUILD / "evenkeel-server", "--model", copy, "--port", "0", *SMALL, *flags], stdout=log, stderr=log,
-                             env={**os.environ, "LD_PRELOAD": str(library), "CUT_SHARED": str(state), "CUT_AT": "1" if "--no-sandbox" in flags else "2"})
-        try:
-            wait_for("the server has mapped it", lambda: shared[4] or p.poll() is not None, 60)
-            os.replace(tmp_path / "other", weights)
-            shared[8] = 1
-            code = p.wait(60)
-        finally:
-            p.kill()
-            p.wait()
-    said = (tmp_path / "log").read_text(errors="replace")
+    said, code = started_over(tmp_path, copy, flags, 1 if "--no-sandbox" in flags else 2,
+                              lambda: os.replace(tmp_path / "other", copy / "model.safetensors"))
     assert code == 78 and says_that_it_was_cut(said) and "Serving" not in said, (code, said)
 
 
