@@ -188,6 +188,14 @@ static bool drain_await_keeper(struct instance *s, uint64_t now, uint64_t deadli
     return false;
 }
 
+/* Whether something had come that a thread without a processor had not seen. */
+static bool drain_is_asked(struct instance *s, bool linger)
+{
+    uint32_t open = http_open(s->http);
+    http_settle(s->http, FLUSH_US);
+    return http_active(s->http) > 0 || (linger && http_open(s->http) > open);
+}
+
 /* Whether the process may end now: drained and sent, or past the deadline. */
 bool drain_may_leave(struct instance *s)
 {
@@ -216,6 +224,8 @@ bool drain_may_leave(struct instance *s)
         return false;
     if (hold && s->o.listen_from_control && !http_kept(s->http))
         return drain_await_keeper(s, now, deadline);
+    if (calm && drain_is_asked(s, linger))
+        return false;
     pthread_mutex_lock(&s->lock);
     leaving = s->leaving; /* it may have been taken back just now */
     s->bound = leaving;

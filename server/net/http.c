@@ -36,6 +36,7 @@
 #define CONTROL_SHARED  0666 /* who comes is asked (listen.c), and the directory is closed */
 #define CONTROL_BACKLOG 64
 #define WORKER_CPU_US   (5 * EK_US_PER_S) /* for bodies of 64 KiB at most */
+#define SETTLE_STEP_US  200
 #define FDS_EXTRA       4096u             /* descriptors that are no connections of the API */
 
 static int init_worker(struct http *h, enum http_role role)
@@ -325,6 +326,35 @@ uint32_t http_watched(struct http *h, struct http_thread *at, uint32_t most)
 uint32_t http_open(const struct http *h)
 {
     return atomic_load(&h->api_conns) + atomic_load(&h->peeked) + atomic_load(&h->taking);
+}
+
+/* Two rounds of each thread's loop: what it does in one may be seen by the next. */
+static bool settle_once(struct http *h, uint64_t end_us)
+{
+    uint64_t from[ENGINE_WORKERS_MOST];
+    bool all = false;
+    for (uint32_t i = 0; i < h->workers; i++)
+        from[i] = atomic_load(&h->worker[i].rounds);
+    while (!all && ek_now_us() < end_us) {
+        all = true;
+        for (uint32_t i = 0; i < h->workers; i++) {
+            struct worker *w = &h->worker[i];
+            if (atomic_load(&w->started) && atomic_load(&w->rounds) < from[i] + 2) {
+                worker_wake(w);
+                all = false;
+            }
+        }
+        if (!all)
+            (void)usleep(SETTLE_STEP_US);
+    }
+    return all;
+}
+
+void http_settle(struct http *h, uint64_t most_us)
+{
+    uint64_t end = ek_now_us() + most_us;
+    if (settle_once(h, end)) /* the door gives away what it accepts: then the others read it */
+        (void)settle_once(h, end);
 }
 
 bool http_kept(struct http *h)

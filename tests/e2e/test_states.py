@@ -1,8 +1,11 @@
 """Protects: every state of a server's life is one that another evenkeeld goes on from, with the real programs; the whole table is in
 tests/unit/law/test_life.c. Whoever was killed or replaced in the middle of a drain, a restart or a wait: nothing is lost, nothing is
 called a crash, `resume` works, and a breaker closes when its cause is gone."""
+import http.client
 import json
+import multiprocessing
 import os
+import pathlib
 import shutil
 import signal
 import socket
@@ -179,6 +182,68 @@ def test_where_no_evenkeeld_comes_clients_are_told(appliance):
     assert refused.value.code == 503 and refused.value.headers["Retry-After"]
     assert deadline < time.monotonic() - begin < (deadline + 37) * slower()
     wait_for("it ended", lambda: gone(pid))
+
+
+@pytest.fixture
+def starve():
+    """A function that leaves the threads of a process which speak HTTP hardly any processor, as on a machine whose host is busy."""
+    def spin():
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        while True:
+            pass
+    spinning = []
+
+    def make(pid):
+        if not spinning:
+            spinning.extend(multiprocessing.get_context("fork").Process(target=spin, daemon=True) for _ in range(2))
+            for p in spinning:
+                p.start()
+        for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+            if (task / "comm").read_text() == "http\n":
+                os.sched_setaffinity(int(task.name), {min(os.sched_getaffinity(0))})
+                os.sched_setscheduler(int(task.name), os.SCHED_IDLE, os.sched_param(0))
+    yield make
+    for p in spinning:
+        p.kill()
+        p.join()
+
+
+def test_threads_without_a_processor_leave_nobody_without_an_answer(appliance, starve):
+    """The process left while requests that had come were unread: it had asked how many were known, not whether all had been looked at."""
+    a = appliance(server_flags=["--max-num-seqs", "16"])
+    pid, bad, good, over = a.server()["pid"], [], [], threading.Event()
+
+    def ask():
+        while not over.is_set():
+            try:
+                good.append(get(a.port, "/v1/models")[0])
+            except (OSError, http.client.HTTPException) as error:
+                bad.append(repr(error))
+    askers = [threading.Thread(target=ask, daemon=True) for _ in range(8)]
+    for t in askers:
+        t.start()
+    wait_for("answers", lambda: len(good) > 100)
+    starve(pid)
+    a.ctl("restart")
+    wait_for("the next process", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 60)
+    over.set()
+    for t in askers:
+        t.join(60)
+    assert not bad and set(good) == {200}, bad[:3]
+
+
+def test_threads_without_a_processor_tell_who_waits_for_no_evenkeeld(appliance, starve):
+    a = appliance(extra="    drain_deadline_s: 1\n")
+    pid = a.server()["pid"]
+    streams = flowing(a, 1, 400)
+    told_to_restart(a)
+    whole(streams, 400)
+    answered = []
+    asker = threading.Thread(target=lambda: answered.append(get(a.port, "/v1/models", timeout=60)[0]))
+    asker.start()
+    starve(pid)
+    asker.join(90)
+    assert answered == [200], "what needs no engine is answered even now"
 
 
 def held(appliance, tmp_path):
