@@ -37,7 +37,7 @@
 #define CONTROL_BACKLOG 64
 #define WORKER_CPU_US   (5 * EK_US_PER_S) /* for bodies of 64 KiB at most */
 #define SETTLE_STEP_US  200
-#define FDS_EXTRA       4096u             /* descriptors that are no connections of the API */
+#define FDS_EXTRA       4096u /* descriptors that are no connections of the API */
 
 static int init_worker(struct http *h, enum http_role role)
 {

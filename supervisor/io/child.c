@@ -308,6 +308,11 @@ int child_adopt(struct child *c, pid_t pid, const char *cgroup_name)
     int fd = (int)syscall(SYS_pidfd_open, pid, 0);
     if (fd < 0)
         return -errno;
+    struct pollfd ended = {.fd = fd, .events = POLLIN};
+    if (poll(&ended, 1, 0) > 0) { /* its parent has not waited for it yet */
+        close(fd);
+        return -ESRCH;
+    }
     c->pid = pid;
     c->pidfd = fd;
     if (cgroup_name)

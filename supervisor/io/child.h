@@ -52,6 +52,8 @@ int child_find_program(const char *argv0, char *ret_path, size_t size);
 /* 0, or a negative errno: -ENOENT when the program is not found. exec failures after that show as
  * exit status 127 with a line in the log. Ends leftovers in the cgroup first. */
 int child_spawn(struct child *c, const struct child_spec *spec);
+/* A process that is not ours. 0, or a negative errno: -ESRCH when there is none, or it has ended
+ * and waits for its parent. */
 int child_adopt(struct child *c, pid_t pid, const char *cgroup_name);
 
 /* To the main process. 0 or a negative errno; -ESRCH when it is gone. */

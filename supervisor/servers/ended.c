@@ -143,6 +143,16 @@ static const char *wait_text(double wait_s, char *text, size_t size)
     return text;
 }
 
+/* Clients wait or are answered, and are not refused, also where it was adopted and died before it
+ * had handed over its socket. */
+static void ended_listen(struct server *s)
+{
+    int r = server_bind(s);
+    if (r < 0)
+        ek_log(EK_LOG_WARNING, "%s: cannot listen on port %u while it is stopped: %s",
+               s->config->name, s->address.port, ek_strerror(r));
+}
+
 static void ended_shut(struct server *s, const char *why)
 {
     if (s->socket.fd >= 0 && !s->socket.rejects) /* out of memory: clients wait, as before */
@@ -151,6 +161,7 @@ static void ended_shut(struct server *s, const char *why)
 
 void ended_rest(struct server *s)
 {
+    ended_listen(s);
     s->state = SRV_STOPPED;
     s->want = WANT_DRAINED;
     ended_shut(s,
@@ -268,7 +279,10 @@ void server_ended(struct server *s, struct child_exit e)
     if (starting && upkeep_tighten(s))
         v.retry = true; /* so is that */
     switch (s->want) {
-    case WANT_RUN: repair_begin(s, &v, &failure); break;
+    case WANT_RUN:
+        ended_listen(s);
+        repair_begin(s, &v, &failure);
+        break;
     case WANT_RESTART:
         if (v.cls !=
             CRASH_CLEAN_EXIT) { /* what it had not finished is lost, and that has a cause */

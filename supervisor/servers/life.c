@@ -131,10 +131,6 @@ void life_none_runs(struct server *s)
 {
     struct life_next n = next_of(s);
     if (n.step == LIFE_REST) {
-        int r = server_bind(s); /* so that clients are answered and not refused */
-        if (r < 0)
-            ek_log(EK_LOG_WARNING, "%s: cannot listen on port %u while it is stopped: %s",
-                   s->config->name, s->address.port, ek_strerror(r));
         ended_rest(s);
         server_note(s, ACT_NOTE, REASON_OPERATOR,
                     "An operator drained it and it has ended since: resume or restart starts it");

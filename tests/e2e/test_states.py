@@ -99,7 +99,7 @@ def test_a_drained_server_stays_drained(appliance, how):
     assert a.server()["pid"] == pid and state(a) == "drained" and "CRASH" not in reasons(a)
     a.ctl("resume")
     wait_for("ready again", lambda: a.server()["ready"])
-    whole(flowing(a, 1, 8), 8)
+    whole([Stream(a.port, dict(LONG, max_tokens=8))], 8)
 
 
 def test_a_restart_goes_on_under_the_next_evenkeeld(appliance, how):
@@ -335,6 +335,7 @@ def test_a_death_that_nobody_saw_is_told(appliance):
     a.process.kill()
     a.process.wait()
     os.kill(pid, signal.SIGKILL)
+    wait_for("it ended", lambda: gone(pid))
     a.start().ready()
     said = [d["why"] for d in a.decisions() if d["reason"] == "CRASH"]
     assert said and "while no evenkeeld watched" in said[0]
@@ -344,6 +345,30 @@ def told(a):
     """What a client hears while nobody serves: neither silence nor a refused connection."""
     status, body = get(a.port, "/v1/models", timeout=60)
     return status == 503 and "it is started by resume" in json.loads(body)["error"]["message"]
+
+
+@pytest.mark.parametrize("drained", [True, False], ids=["drained", "running"])
+def test_one_that_dies_before_it_hands_over_its_socket(appliance, drained):
+    """The next evenkeeld had adopted it: nobody had the port until it was started again."""
+    a = appliance()
+    pid = a.server()["pid"]
+    if drained:
+        a.ctl("drain")
+        wait_for("drained", lambda: state(a) == "drained")
+    a.process.kill()
+    a.process.wait()
+    os.kill(pid, signal.SIGSTOP)
+    a.start()
+    wait_for("its page", lambda: a.server()["pid"] == pid)
+    os.kill(pid, signal.SIGKILL)
+    wait_for("its end is seen", lambda: "CRASH" in reasons(a), step=0.005)
+    for _ in range(100):
+        socket.create_connection(("127.0.0.1", a.port), 5).close()
+        time.sleep(0.005)
+    if drained:
+        assert state(a) == "stopped" and told(a)
+        a.ctl("resume")
+    wait_for("another one", lambda: a.server()["ready"] and a.server()["pid"] != pid)
 
 
 def test_what_ended_while_it_was_drained_stays_down(appliance):
@@ -367,7 +392,7 @@ def test_what_ended_while_it_was_drained_stays_down(appliance):
     assert told(a)
     a.ctl("resume")
     wait_for("ready", lambda: a.server()["ready"])
-    whole(flowing(a, 1, 8), 8)
+    whole([Stream(a.port, dict(LONG, max_tokens=8))], 8)
 
 
 def test_a_resume_in_the_moment_of_its_death_is_not_lost(appliance):

@@ -357,6 +357,9 @@ static void test_pid_file(void **state)
     assert_int_equal(pid, c.pid);
     assert_int_equal(child_adopt(&again, pid, NULL), 0);
     assert_int_equal(child_signal(&again, SIGKILL), 0);
+    child_done(&again);
+    assert_int_equal(waitid(P_PID, (id_t)c.pid, &(siginfo_t){0}, WEXITED | WNOWAIT), 0);
+    assert_int_equal(child_adopt(&again, c.pid, NULL), -ESRCH); /* nobody has waited for it */
     (void)wait_exit(&c);
     assert_int_equal(child_find_pid(path, &pid), -ENOENT); /* gone: another may get its number */
     child_done(&again);
