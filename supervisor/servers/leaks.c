@@ -80,7 +80,7 @@ void leaks_step(struct server *s, const struct process_tree *t, const struct gpu
     const double left_host = fmin(host_left, room);
     v = leak_step(&s->leaks.host, m->own, left_host, "host memory", now);
     const struct leak_verdict part =
-        leak_step(&s->leaks.engine, apart ? m->others : (double)NAN, left_host, "", now);
+        leak_step(&s->leaks.engine, m->others, left_host, "", now); /* from the same reading on */
     take(s, &v, apart && leak_is_of(&v, &part), now);
     for (uint32_t i = 0; g->error == 0 && i < g->count; i++) {
         const struct gpu *d = &g->at[i];
