@@ -27,7 +27,8 @@ struct ek_apart_memory; /* apart_memory.h */
 struct ek_apart {
     int socket;
     char backend[16]; /* for ek_backend_find() in the engine's process */
-    uint64_t stamp;   /* of the model's files, for the order */
+    uint64_t stamp;   /* of the model's files, for the order, */
+    uint32_t max_model_len; /* and what is served of it; before load() */
     uint32_t number;  /* of the last message */
 };
 /* START comes with the memory's descriptor; CHECK asks whether another engine would be begun with
@@ -55,7 +56,8 @@ struct ek_apart_order {
     struct ek_step_ceiling ceiling;
     uint32_t logit_rows, block_size;
     uint64_t offload_bytes;
-    uint64_t stamp; /* what the engine's model has to have, too */
+    uint64_t stamp; /* what the engine's model has to have, too, */
+    uint32_t max_model_len; /* and what is served of it: frequencies may depend on it */
 };
 
 /* The backend of the lead: a device of ek_open_params.each in another process, or all ranks of it

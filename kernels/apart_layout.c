@@ -73,7 +73,8 @@ int apart_layout(const struct ek_open_params *p, const struct ek_plan_request *q
                                           .logit_rows = q->logit_rows,
                                           .block_size = q->block_size,
                                           .offload_bytes = q->offload_bytes,
-                                          .stamp = p->apart->stamp};
+                                          .stamp = p->apart->stamp,
+                                          .max_model_len = p->apart->max_model_len};
     if (p->forms)
         layout.want.forms = *p->forms;
     if (p->devices) {

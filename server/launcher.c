@@ -120,6 +120,7 @@ static int load(const struct launching *l, const struct ek_backend **ret_b,
         r = b->open(&open, &d, fault);
     if (r < 0)
         return r;
+    model_serve(model, order->max_model_len);
     const struct ek_plan_request q = {.graph = &model->graph,
                                       .ceiling = order->ceiling,
                                       .logit_rows = order->logit_rows,
