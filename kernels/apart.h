@@ -26,9 +26,10 @@ struct ek_apart_memory; /* apart_memory.h */
 /* The lead's way to the launcher. */
 struct ek_apart {
     int socket;
-    char backend[16]; /* for ek_backend_find() in the engine's process */
-    uint64_t stamp;   /* of the model's files, for the order */
-    uint32_t number;  /* of the last message */
+    char backend[16];       /* for ek_backend_find() in the engine's process */
+    uint64_t stamp;         /* of the model's files, for the order, */
+    uint32_t max_model_len; /* and what is served of it; before load() */
+    uint32_t number;        /* of the last message */
 };
 /* START comes with the memory's descriptor; CHECK asks whether another engine would be begun with
  * what is there now, and changes nothing. Both are answered, END is not. */
@@ -47,6 +48,7 @@ struct ek_apart_answer {
 struct ek_apart_order {
     char backend[16];
     uint32_t ranks, stages; /* 0 ranks: one device */
+    uint32_t local;         /* ranks that are in its process; the others are on other nodes */
     uint64_t stall_us;
     uint32_t cards, card[EK_MOST_RANKS]; /* 0, or of each rank */
     uint32_t threads, reserve;
@@ -55,14 +57,22 @@ struct ek_apart_order {
     struct ek_step_ceiling ceiling;
     uint32_t logit_rows, block_size;
     uint64_t offload_bytes;
-    uint64_t stamp; /* what the engine's model has to have, too */
+    uint64_t stamp;         /* what the engine's model has to have, too, */
+    uint32_t max_model_len; /* and what is served of it: frequencies may depend on it */
+    uint64_t graph;         /* ek_graph_sum(): what its flags have to make of them */
 };
 
 /* The backend of the lead: a device of ek_open_params.each in another process, or all ranks of it
- * where there are several, started by ek_open_params.apart. All ranks are on this machine. NULL
- * where that is not offered for `each`. */
-const struct ek_backend *ek_apart_backend(const struct ek_backend *each);
-/* What that process opens. */
+ * where there are several, started by ek_open_params.apart. `spans`: some ranks are on other nodes,
+ * with their part of the KV cache, of which the lead then sees nothing. NULL where that is not
+ * offered for `each`. */
+const struct ek_backend *ek_apart_backend(const struct ek_backend *each, bool spans);
+/* Whether some ranks are on other nodes than this process. */
+static inline bool ek_open_spans(const struct ek_open_params *p)
+{
+    return ek_open_local(p) < p->ranks;
+}
+/* What that process opens, but over several nodes (cluster.h), and by which is planned here. */
 static inline const struct ek_backend *ek_apart_inner(const struct ek_open_params *p)
 {
     return p->ranks > 1 ? ek_ranks_backend(p->each) : p->each;
@@ -70,8 +80,8 @@ static inline const struct ek_backend *ek_apart_inner(const struct ek_open_param
 
 /* ---- launcher and engine ---- */
 
-/* The descriptor stays the caller's. 0 or a negative errno; -EPROTO when it is not such a memory.
- */
+/* The descriptor stays the caller's. 0 or a negative errno; -EPROTO when it is not such a memory,
+ * or one of another version of this program. */
 int ek_apart_map(int fd, struct ek_apart_memory **ret_memory);
 void ek_apart_unmap(struct ek_apart_memory *m); /* accepts NULL */
 const struct ek_apart_order *ek_apart_order(const struct ek_apart_memory *m);

@@ -59,6 +59,7 @@ int ek_apart_map(int fd, struct ek_apart_memory **ret_memory)
     if (fstat(fd, &st) < 0)
         return -errno;
     if (pread(fd, &head, sizeof(head), 0) != (ssize_t)sizeof(head) || head.abi != EK_BACKEND_ABI ||
+        head.size != sizeof(head) || strncmp(head.program, EK_VERSION, sizeof(head.program)) != 0 ||
         head.bytes < sizeof(head))
         return -EPROTO;
     const uint64_t end = head.host_bytes > 0 ? head.host_at + head.host_bytes : head.bytes;
@@ -140,7 +141,7 @@ static void copy_stats(struct apart_follow *f)
     (void)atomic_fetch_add(&s->turn, 1);
     atomic_thread_fence(memory_order_seq_cst);
     s->stats = now;
-    for (uint32_t i = 0; f->b->rank_stats && i < f->m->want.ranks; i++)
+    for (uint32_t i = 0; f->b->rank_stats && i < f->m->want.local; i++)
         f->b->rank_stats(f->d, i, &s->rank[i]);
     copy_text(s->attention, sizeof(s->attention), now.attention);
     copy_text(s->products, sizeof(s->products), now.products);

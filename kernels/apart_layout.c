@@ -11,6 +11,7 @@
 
 #include "common/memplan.h"
 #include "kernels/apart_memory.h"
+#include "kernels/fingerprint.h"
 
 static uint64_t take_room(uint64_t *end, uint64_t bytes)
 {
@@ -28,7 +29,7 @@ static void add_contents(const struct ek_open_params *p, const struct ek_plan_re
     struct ek_plan plan = {0};
     int r = 0;
 
-    if (!p->each->kv_bytes)
+    if (!p->each->kv_bytes || ek_open_spans(p))
         return;
     for (uint32_t i = 0; r == 0 && i < (p->ranks > 1 ? p->ranks : 1); i++) {
         r = p->ranks > 1 ? ek_rank_plan(p, q, i, &place, &plan, NULL)
@@ -61,11 +62,13 @@ static int take_memory(uint64_t bytes, int *ret_fd, void **ret_at)
 int apart_layout(const struct ek_open_params *p, const struct ek_plan_request *q,
                  struct ek_apart_memory **ret_memory, struct ek_fault *fault)
 {
-    struct ek_apart_memory layout = {.abi = EK_BACKEND_ABI};
+    struct ek_apart_memory layout = {
+        .abi = EK_BACKEND_ABI, .size = sizeof(layout), .program = EK_VERSION};
     const uint64_t words = ((uint64_t)q->graph->vocab + 31) / 32;
 
     layout.want = (struct ek_apart_order){.ranks = p->ranks,
                                           .stages = p->stages,
+                                          .local = ek_open_local(p),
                                           .stall_us = p->stall_us,
                                           .threads = p->threads,
                                           .reserve = p->reserve,
@@ -73,7 +76,9 @@ int apart_layout(const struct ek_open_params *p, const struct ek_plan_request *q
                                           .logit_rows = q->logit_rows,
                                           .block_size = q->block_size,
                                           .offload_bytes = q->offload_bytes,
-                                          .stamp = p->apart->stamp};
+                                          .stamp = p->apart->stamp,
+                                          .max_model_len = p->apart->max_model_len,
+                                          .graph = ek_graph_sum(q->graph)};
     if (p->forms)
         layout.want.forms = *p->forms;
     if (p->devices) {
@@ -119,7 +124,7 @@ int apart_layout_host(const struct ek_open_params *open, const struct ek_kv_para
     const uint64_t at = (m->bytes + EK_HOST_PAGE - 1) / EK_HOST_PAGE * EK_HOST_PAGE;
     uint64_t bytes, end;
 
-    if (!open->each->kv_host || m->host_bytes != 0)
+    if (!open->each->kv_host || ek_open_spans(open) || m->host_bytes != 0)
         return 0;
     if (__builtin_mul_overflow(m->block_bytes, p->host_blocks, &bytes) ||
         __builtin_add_overflow(bytes, bytes > 0 ? open->ranks * EK_HOST_PAGE : 0, &bytes) ||

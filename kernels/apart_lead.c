@@ -122,6 +122,20 @@ static bool was_killed(int status)
     return WIFSIGNALED(status) && (WTERMSIG(status) == SIGKILL || WTERMSIG(status) == SIGTERM);
 }
 
+/* Of an engine that ended while it was loaded. What it exits with it has said why itself: a weight
+ * file that was cut short, or a node of several. */
+static int code_of_end(int status)
+{
+    switch (WIFEXITED(status) ? WEXITSTATUS(status) : 0) {
+    case EK_EXIT_USAGE:
+    case EK_EXIT_CONFIG: return -EBADMSG;
+    case EK_EXIT_COMM: return EK_ECOMM;
+    case EK_EXIT_DEVMEM_START: return EK_EDEVMEM;
+    case EK_EXIT_HOSTMEM_START: return -ENOMEM;
+    }
+    return was_killed(status) ? -ENOMEM : EK_EDEVICE;
+}
+
 /* Who is told while an engine loads; either may be NULL. */
 struct patience {
     ek_progress_fn progress;
@@ -193,9 +207,7 @@ static int start(struct lead *l, const struct patience *p, struct ek_fault *faul
     char why[160];
     say_end(m->status, why, sizeof(why));
     ek_fault_write(fault, "engine-process", "The engine could not be loaded: %s", why);
-    if (WIFEXITED(m->status) && WEXITSTATUS(m->status) == EK_EXIT_CONFIG)
-        return -EBADMSG; /* of a weight file that was cut short meanwhile it has said so itself */
-    return was_killed(m->status) ? -ENOMEM : EK_EDEVICE;
+    return code_of_end(m->status);
 }
 
 static int end(struct lead *l)
@@ -548,8 +560,9 @@ static int lead_release(struct ek_device *d)
     return 0;
 }
 
-/* `drop`: the host tier is in the shared memory, for which the backend has a kv_host(). */
-#define TABLE(of, host, drop)                                                                      \
+/* `drop`: the host tier is in the shared memory, for which the backend has a kv_host(). `kv_...`:
+ * NULL where other nodes have a part of each block. */
+#define TABLE(of, host, drop, bytes, read, write)                                                  \
     {                                                                                              \
         .abi = EK_BACKEND_ABI, .size = sizeof(struct ek_backend), .name = (of),                    \
         .in_host_memory = (host), .probe = lead_probe, .open = lead_open, .close = lead_close,     \
@@ -558,18 +571,24 @@ static int lead_release(struct ek_device *d)
         .wait = lead_wait, .stats = lead_stats, .rank_stats = lead_rank_stats,                     \
         .revive = lead_revive, .how_lost = lead_how_lost, .check = lead_check,                     \
         .release = lead_release, .is_lost = lead_is_lost, .host_drop = (drop),                     \
-        .kv_bytes = lead_kv_bytes, .kv_read = lead_kv_read, .kv_write = lead_kv_write              \
+        .kv_bytes = (bytes), .kv_read = (read), .kv_write = (write)                                \
     }
+#define HERE(of, host, drop) TABLE(of, host, drop, lead_kv_bytes, lead_kv_read, lead_kv_write)
+#define SPANS(of, host)      TABLE(of, host, NULL, NULL, NULL, NULL)
 
-static const struct ek_backend of_cpu = TABLE("cpu", true, lead_host_drop);
-static const struct ek_backend of_cuda = TABLE("cuda", false, lead_host_drop);
-static const struct ek_backend of_other_cuda = TABLE("cuda", false, NULL);
+static const struct ek_backend of_cpu = HERE("cpu", true, lead_host_drop);
+static const struct ek_backend of_cuda = HERE("cuda", false, lead_host_drop);
+static const struct ek_backend of_other_cuda = HERE("cuda", false, NULL);
+static const struct ek_backend of_cpu_nodes = SPANS("cpu", true);
+static const struct ek_backend of_cuda_nodes = SPANS("cuda", false);
 
-const struct ek_backend *ek_apart_backend(const struct ek_backend *each)
+const struct ek_backend *ek_apart_backend(const struct ek_backend *each, bool spans)
 {
+    const bool cuda = strcmp(each->name, "cuda") == 0;
+
     if (each->in_host_memory)
-        return each->kv_host ? &of_cpu : NULL;
-    if (strcmp(each->name, "cuda") != 0)
+        return !each->kv_host ? NULL : spans ? &of_cpu_nodes : &of_cpu;
+    if (!cuda)
         return NULL;
-    return each->kv_host ? &of_cuda : &of_other_cuda;
+    return spans ? &of_cuda_nodes : each->kv_host ? &of_cuda : &of_other_cuda;
 }

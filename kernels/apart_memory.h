@@ -41,7 +41,10 @@ struct apart_stats {
 
 struct ek_apart_memory {
     uint32_t abi;
-    int fd; /* of the process that mapped it first: the lead */
+    uint32_t size;    /* of this struct, */
+    char program[24]; /* and the version of who made it: the other process may be begun by a file
+                         that was replaced since */
+    int fd;           /* of the process that mapped it first: the lead */
     uint64_t bytes;
     struct ek_apart_order want;
     struct ek_kv_params kv;

@@ -266,7 +266,7 @@ void confine_memory(bool dumpable, struct confined *c)
 
 bool confine_engine_itself(const struct options *o)
 {
-    return has_cards(o);
+    return has_cards(o) || o->engine_command; /* a command may need any file */
 }
 
 void confine_files(const struct options *o, struct confined *c)
@@ -278,7 +278,7 @@ void confine_files(const struct options *o, struct confined *c)
     c->off = !confine_is_on(o);
     if (c->off)
         return;
-    if (o->nnodes > 1) {
+    if (options_is_node(o)) {
         (void)snprintf(c->why, sizeof(c->why),
                        "files: MPI makes folders of its own among those of others");
         return;
@@ -301,9 +301,9 @@ void confine_calls(const struct options *o, struct confined *c)
     if (c->off)
         return;
     /* NCCL connects its ranks, and MPI the nodes, when they first need one another. */
-    bool together =
-        (has_cards(o) || o->nnodes > 1) && o->tensor_parallel_size * o->pipeline_parallel_size > 1;
-    bool known = !has_cards(o) && o->nnodes == 1; /* no foreign driver, no MPI */
+    bool together = (has_cards(o) || options_is_node(o)) &&
+                    o->tensor_parallel_size * o->pipeline_parallel_size > 1;
+    bool known = !has_cards(o) && !options_is_node(o); /* no foreign driver, no MPI */
     int r = ek_sandbox_filter((together ? EK_CALLS_LISTEN : 0u) | (known ? EK_CALLS_LISTED : 0u));
     c->calls = r == 0;
     size_t n = strlen(c->why);

@@ -23,6 +23,7 @@
 #include "kernels/registry.h"
 #include "server/check.h"
 #include "server/confine.h"
+#include "server/engine_command.h"
 #include "server/model/find.h"
 #include "server/model/model.h"
 #include "server/model/sigbus.h"
@@ -120,6 +121,7 @@ static int load(const struct launching *l, const struct ek_backend **ret_b,
         r = b->open(&open, &d, fault);
     if (r < 0)
         return r;
+    model_serve(model, order->max_model_len);
     const struct ek_plan_request q = {.graph = &model->graph,
                                       .ceiling = order->ceiling,
                                       .logit_rows = order->logit_rows,
@@ -167,6 +169,22 @@ static void watch_ends(struct ek_apart_memory *m)
         (void)sigaction(fatal[i], &a, &g_before[i]); /* without it, it counts as its own */
 }
 
+/* The engine is what a command starts. */
+static void run_command(const struct launching *l) __attribute__((noreturn));
+static void run_command(const struct launching *l)
+{
+    struct ek_fault fault = {0};
+
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+    if (getppid() != l->pid)
+        _exit(EK_EXIT_INTERNAL);
+    const int r = engine_command_run(l->o, l->memory_fd, ek_apart_order(l->memory)->isa);
+    ek_fault_write(&fault, "engine-command", "--engine-command %.200s cannot be run: %s",
+                   l->o->engine_command, ek_strerror(r));
+    ek_apart_failed(l->memory, -EBADMSG, &fault);
+    _exit(EK_EXIT_CONFIG);
+}
+
 /* `mask`: of signals, from when its ends are watched. */
 static void run_engine(const struct launching *l, const sigset_t *mask) __attribute__((noreturn));
 static void run_engine(const struct launching *l, const sigset_t *mask)
@@ -210,12 +228,16 @@ static void end_engine(struct launching *l)
         return;
     bool stopped = waitid(P_PID, (id_t)l->engine, &is, WSTOPPED | WNOHANG | WNOWAIT) == 0 &&
                    is.si_pid == l->engine;
+    if (l->o->engine_command)
+        engine_command_end(l->engine, l->engine_fd);
     (void)kill(l->engine, SIGKILL);
     while (waitpid(l->engine, &status, 0) < 0 && errno == EINTR)
         ;
     (void)engine_cgroup_clear(&l->cgroup); /* what it has started, too */
     (void)close(l->engine_fd);
     l->engine = 0;
+    if (l->o->engine_command)
+        status = engine_command_status(status);
     ek_apart_ended(l->memory, status, stopped,
                    ek_oom_window_kills(&l->ooms, ek_cgroup_oom_kills(l->cgroup.dir)));
 }
@@ -241,7 +263,10 @@ static void check(struct launching *l, uint32_t number)
         (void)alarm(CHECK_MOST_S);
         if (confine_engine_itself(l->o))
             confine_files(l->o, &(struct confined){.off = !confine_is_on(l->o)});
-        a.code = find(l, ek_apart_order(l->memory), &b, dir, sizeof(dir), &a.fault);
+        if (l->o->engine_command)
+            a.code = engine_command_check(&a.fault);
+        if (a.code == 0)
+            a.code = find(l, ek_apart_order(l->memory), &b, dir, sizeof(dir), &a.fault);
         (void)sigbus_watch(NULL, CHECK_CUT_SHORT);
         if (a.code == 0)
             a.code = read_model(l, dir, b, &model, &a.fault);
@@ -278,6 +303,8 @@ static pid_t fork_engine(const struct launching *l)
         (void)sigaddset(&held, fatal[i]);
     (void)sigprocmask(SIG_BLOCK, &held, &before);
     pid_t pid = fork();
+    if (pid == 0 && l->o->engine_command)
+        run_command(l);
     if (pid == 0)
         run_engine(l, &before);
     const int code = errno;

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
@@ -25,6 +26,7 @@
 #include "kernels/registry.h"
 #include "server/access_options.h"
 #include "server/drain.h"
+#include "server/engine_node.h"
 #include "server/instance.h"
 #include "server/listening.h"
 #include "server/model/model.h"
@@ -49,8 +51,10 @@ static void on_warning(void *ctx, const char *msg)
 static void run_follower(struct instance *s)
 {
     int code = EK_EXIT_INTERNAL;
-    int r = start_follower(&s->stack, &code, &s->fault);
-    if (r == 0)
+    const bool leads = s->o.node_rank == 0; /* of an engine: its server tells what is done */
+    int r = leads ? engine_node_run(&s->stack, &code, &s->fault)
+                  : start_follower(&s->stack, &code, &s->fault);
+    if (r == 0 && !leads)
         r = nodes_follow(&s->stack, &code, &s->fault);
     s->start_code = code;
     atomic_store(&s->start, r == 0 ? START_ENDED : START_FAILED);
@@ -324,6 +328,17 @@ static int open_events(struct instance *s)
     return s->signals < 0 || s->event < 0 ? -errno : -pthread_mutex_init(&s->lock, NULL);
 }
 
+/* A node of an engine holds nothing that anybody waits for but its server, which goes on: a signal
+ * ends it at once, and so does the end of the process that started it. */
+static void end_with_engine(void)
+{
+    sigset_t set;
+
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+    (void)hold_signals(SIG_UNBLOCK, &set);
+    (void)signal(SIGHUP, SIG_IGN);
+}
+
 static int main_run(struct instance *s)
 {
     struct ek_fault f = {0};
@@ -334,10 +349,12 @@ static int main_run(struct instance *s)
         (void)unsetenv("NOTIFY_SOCKET");
     else
         exit_record_open(&s->exit_record, s->o.state_dir, s->o.control_socket);
-    s->exit_record.started_by_mpi = s->o.nnodes > 1;
+    s->exit_record.started_by_mpi = options_is_node(&s->o);
     watch_open();
     if (open_events(s) < 0)
         return EK_EXIT_INTERNAL;
+    if (s->o.engine_node)
+        end_with_engine();
     s->stack.dead = drain_on_dead;
     s->stack.leaving = drain_on_leaving;
     s->stack.dead_ctx = s;
@@ -422,6 +439,7 @@ int main(int argc, char **argv)
     ek_log_begin("evenkeel-server", level);
     int code = EK_EXIT_USAGE;
     int r = options_read(&s.o, argc, argv, on_warning, NULL, &f);
+    s.o.argv = argv;
     if (r == 0)
         r = access_options_hide(&s.o, argc, argv);
     if (r == 0)
@@ -448,7 +466,7 @@ int main(int argc, char **argv)
     ek_log_set_most(level);
     if (!s.o.dry_run)
         s.most_sockets = listening_files(&s.o); /* also of the engines that the launcher starts */
-    ek_backend_prepare(s.o.nnodes == 1);
+    ek_backend_prepare(!options_is_node(&s.o));
     if (!s.o.dry_run && confine_and_launch(&s, score) < 0) {
         ek_log(EK_LOG_ERR, "--engine-process: no process can be made for it");
         code = EK_EXIT_INTERNAL;

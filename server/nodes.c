@@ -47,7 +47,7 @@ static void fill_card(const struct stack *s, struct ek_node_card *card)
 static void on_lost(void *ctx, const char *why)
 {
     struct stack *s = ctx;
-    if (!options_follows(s->o))
+    if (s->o->node_rank == 0)
         s->dead(s->dead_ctx, EK_EXIT_COMM, why);
 }
 

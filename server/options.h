@@ -26,6 +26,9 @@ struct options {
     uint64_t nnodes, node_rank; /* as mpirun or srun started them; nnodes at least 1 */
     char *gone[4];              /* flags that were for several machines before MPI was */
     double distributed_timeout_seconds;
+    char *engine_command; /* starts the engine's nodes */
+    bool engine_node;     /* this is one of them */
+    char **argv;          /* as main() has it, keys hidden; the caller's */
     bool headless, allow_unencrypted_network;
 
     double gpu_memory_utilization;
@@ -91,6 +94,9 @@ extern const struct ek_opt option_table[];
 int options_read(struct options *o, int argc, char **argv, ek_opt_warn_fn warn, void *ctx,
                  struct ek_fault *fault);
 void options_done(struct options *o);
-bool options_kv_i8(const struct options *o);   /* the KV cache in 8 bits */
-bool options_kv_f8(const struct options *o);   /* in 8 bits as E4M3 */
-bool options_follows(const struct options *o); /* a node that follows node 0 */
+bool options_kv_i8(const struct options *o); /* the KV cache in 8 bits */
+bool options_kv_f8(const struct options *o); /* in 8 bits as E4M3 */
+/* One of several nodes: with --engine-command the engine's processes are, and the server is not. */
+bool options_is_node(const struct options *o);
+/* A node that obeys: node 0, or the server whose engine it is a node of. */
+bool options_follows(const struct options *o);

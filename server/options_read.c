@@ -98,6 +98,37 @@ static int check_gone(const struct options *o, bool alone, ek_opt_warn_fn warn, 
     return 0;
 }
 
+/* With --engine-command the server is no node, and what the command starts are those of its engine.
+ */
+static int place_engine(struct options *o, bool started, struct ek_fault *f)
+{
+    if (!o->engine_command && o->engine_process && (started || o->nnodes > 1))
+        return ek_fault_set(f, "engine-process",
+                            "--engine-process over several machines: MPI ends all processes of a "
+                            "group with the first, so the server must not be one of them: start "
+                            "it by itself, with --nnodes and --engine-command \"mpirun -n 2 --host "
+                            "a,b ...\"; see docs/nodes.md");
+    if (!o->engine_command)
+        return 0;
+    if (!o->engine_process)
+        return ek_fault_set(f, "engine-command",
+                            "--engine-command starts the nodes of --engine-process: give both, or "
+                            "let mpirun start the server");
+    if (o->engine_command[strspn(o->engine_command, " \t\n")] == '\0')
+        return ek_fault_set(f, "engine-command",
+                            "--engine-command is empty: for example --engine-command \"mpirun -n "
+                            "2 --host a,b --map-by node --bind-to none\"");
+    if (started) {
+        o->engine_node = true;
+        o->engine_process = false;
+    } else if (o->nnodes <= 1) {
+        return ek_fault_set(f, "nnodes",
+                            "--engine-command: say with --nnodes how many processes it starts, "
+                            "one on each machine");
+    }
+    return 0;
+}
+
 /* Which of the nodes this is, by who started it. */
 static int place_node(struct options *o, ek_opt_warn_fn warn, void *ctx, struct ek_fault *f)
 {
@@ -113,7 +144,10 @@ static int place_node(struct options *o, ek_opt_warn_fn warn, void *ctx, struct 
                             "machine (mpirun -n %llu --map-by node, srun --ntasks-per-node=1), or "
                             "leave it out",
                             (unsigned long long)o->nnodes, nodes, (unsigned long long)o->nnodes);
-    if (!started && o->nnodes > 1 && !o->dry_run)
+    r = place_engine(o, started, f);
+    if (r)
+        return r;
+    if (!started && o->nnodes > 1 && !o->dry_run && !o->engine_command)
         return ek_fault_set(f, "nnodes",
                             "--nnodes %llu: start one process on each machine with mpirun -n %llu "
                             "--host a,b evenkeel-server ..., or srun --mpi=pmix; see docs/nodes.md",
@@ -215,9 +249,14 @@ bool options_kv_f8(const struct options *o)
     return strcmp(o->kv_cache_dtype, "fp8") == 0 || strcmp(o->kv_cache_dtype, "fp8_e4m3") == 0;
 }
 
+bool options_is_node(const struct options *o)
+{
+    return o->nnodes > 1 && !o->engine_process;
+}
+
 bool options_follows(const struct options *o)
 {
-    return o->node_rank > 0;
+    return o->node_rank > 0 || o->engine_node;
 }
 
 void options_done(struct options *o)

@@ -275,6 +275,32 @@ static bool shrink(struct stack *s, int r)
     return true;
 }
 
+/* Of what the plan takes on each device. */
+static uint64_t planned_on_device(const struct stack *s)
+{
+    uint64_t bytes = 0;
+
+    for (int i = 0; i < MEMPLAN_ITEMS; i++)
+        if (i != MEMPLAN_HOST && !memplan_apart(&s->plan_params, (enum memplan_item)i))
+            bytes += s->plan.bytes[i];
+    return bytes;
+}
+
+/* Somebody else has what the plan counts on. He may be about to end, so it is only said. */
+static void say_if_taken(const struct stack *s)
+{
+    const uint64_t bytes = planned_on_device(s);
+    const double all = (double)s->info.memory_bytes;
+
+    if (is_cpu(s) || s->o->dry_run_memory > 0 || bytes <= s->info.free_bytes)
+        return;
+    ek_log(EK_LOG_WARNING,
+           "Of the card's %.2f GiB only %.2f GiB are free, and the plan takes %.2f GiB: end what "
+           "has the rest (nvidia-smi), or say --gpu-memory-utilization %.2f",
+           all / 0x1p30, (double)s->info.free_bytes / 0x1p30, (double)bytes / 0x1p30,
+           0.99 * (double)s->info.free_bytes / all);
+}
+
 int sizing_plan(struct stack *s, struct ek_fault *fault)
 {
     struct engine_params *e = &s->engine_params;
@@ -298,6 +324,8 @@ int sizing_plan(struct stack *s, struct ek_fault *fault)
                "A step may have %u sequences instead of %u: for those the KV pool would have fewer "
                "than %u tokens each; --max-num-seqs says how many",
                e->max_seqs, seqs, SEQ_TOKENS);
+    if (r == 0)
+        say_if_taken(s);
     return r;
 }
 
@@ -381,8 +409,8 @@ void sizing_compare(struct stack *s)
         share *= s->open.ranks > 0 ? ek_open_local(&s->open) : 1; /* the plan is for each card */
         v->memory_planned[HTTP_DEVICE] = share;
         v->memory_taken[HTTP_DEVICE] = d.kv_bytes + d.pool_reserved_bytes;
-        if (s->backend->probe(&s->open, &now, NULL) == 0 && now.free_bytes > 0 &&
-            now.free_bytes < s->info.free_bytes) /* the device's own figure */
+        if (s->open.ranks <= 1 && s->backend->probe(&s->open, &now, NULL) == 0 &&
+            now.free_bytes < s->info.free_bytes) /* the card's own figure, with all of a context */
             v->memory_taken[HTTP_DEVICE] = s->info.free_bytes - now.free_bytes;
         sizing_compare_place("device", share, v->memory_taken[HTTP_DEVICE], s->open.stages > 1);
     }

@@ -68,15 +68,9 @@ static int choose_process(struct stack *s, struct ek_fault *fault)
 {
     if (!s->o->engine_process)
         return 0;
-    if (s->o->nnodes > 1)
-        return ek_fault_set(fault, "engine-process",
-                            "--engine-process is for the ranks of one machine, and MPI cannot "
-                            "begin processes of a group again one by one: leave it out where "
-                            "mpirun or srun starts several; they end as a whole, and evenkeeld "
-                            "starts them again");
     if (s->open.ranks <= 1)
         s->open.each = s->backend;
-    const struct ek_backend *apart = ek_apart_backend(s->open.each);
+    const struct ek_backend *apart = ek_apart_backend(s->open.each, ek_open_spans(&s->open));
     if (!apart)
         return ek_fault_set(fault, "engine-process",
                             "--engine-process is not offered for the %s backend: leave it out",
@@ -108,8 +102,8 @@ static void choose_ranks(struct stack *s)
         s->open.local = s->open.ranks / (uint32_t)s->o->nnodes;
         s->open.first = s->open.local * (uint32_t)s->o->node_rank;
     }
-    s->backend = s->o->nnodes > 1 && !options_follows(s->o) ? ek_cluster_backend(s->backend)
-                                                            : ek_ranks_backend(s->backend);
+    s->backend = s->o->nnodes > 1 && s->o->node_rank == 0 ? ek_cluster_backend(s->backend)
+                                                          : ek_ranks_backend(s->backend);
 }
 
 static int start_device(struct stack *s, struct ek_fault *fault)
@@ -248,7 +242,7 @@ int start_plan(struct stack *s, int *ret_exit, struct ek_fault *fault)
         what = "the forms of products";
         r = forms_prepare(s, fault);
     }
-    if (r == 0 && s->o->nnodes > 1 && s->http) {
+    if (r == 0 && options_is_node(s->o) && s->http) {
         what = "the other nodes";
         r = nodes_meet(s, fault);
     }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The embedded model through evenkeel-server on a card: the reference's answers, or serving.
 
-usage: gpu-model.py BUILD_DIR REPORT.json [--serve | --memory | --kill 5] [--device cuda] [--seconds 30] [--clients 64]
+usage: gpu-model.py BUILD_DIR REPORT.json [--serve [--beside vllm] | --memory | --kill 5] [--device cuda] [--seconds 30] [--clients 64]
 
 Without --serve each question of tests/fixtures/expected.json is asked, greedily, alone and then all
 at once; answers must be the reference's text. In bfloat16 a token may differ where two logits lie
@@ -9,6 +9,7 @@ close: a case counts as right when the text is the same, and 90 % of all must be
 for a server that quantizes). With --serve clients
 ask for so long while the KV pool is full of work; every answer must be whole. With --memory what the
 card has in use for the server is held against the share of it that the plan was given.
+With --beside the same clients then ask a vLLM with the same model, which has the card to itself.
 With --kill the engine's process (--server engine-process) is killed so often while all are asked at
 once: nobody may notice, and the pauses are told.
 """
@@ -33,9 +34,12 @@ def free_port():
 
 
 def start(build, device, port, more):
-    server = subprocess.Popen([f"{build}/evenkeel-server", "--model", MODEL, "--device", device,
-                               "--host", "127.0.0.1", "--port", str(port), *more])
-    for _ in range(600):
+    return ready(["evenkeel-server", "--model", MODEL, "--device", device, "--host", "127.0.0.1", "--port", str(port), *more], port, 60, f"{build}/")
+
+
+def ready(command, port, seconds, folder=""):
+    server = subprocess.Popen([folder + command[0], *command[1:]])
+    for _ in range(10 * seconds):
         if server.poll() is not None:
             sys.exit(f"the server ended with {server.returncode}")
         try:
@@ -44,7 +48,7 @@ def start(build, device, port, more):
         except OSError:
             time.sleep(0.1)
     server.kill()
-    sys.exit("the server did not become ready in a minute")
+    sys.exit(f"{command[0]} did not become ready in {seconds} s")
 
 
 def ask(port, messages, limit):
@@ -103,7 +107,7 @@ def goldens(port, cases, limit, name_of, least, server, kills):
     return rows
 
 
-def serve(port, cases, limit, seconds, clients):
+def serve(port, cases, limit, seconds, clients, name="serve"):
     until = time.time() + seconds
     begin = time.time()
 
@@ -120,9 +124,27 @@ def serve(port, cases, limit, seconds, clients):
         done = list(pool.map(client, range(clients)))
     took = time.time() - begin
     tokens, requests = (sum(d[k] for d in done) for k in (0, 1))
-    print(f"  {clients} clients, {took:.1f} s: {requests} answers, {tokens / took:.0f} tokens/s")
-    return [{"cell": f"serve.{clients}.tokens", "value": tokens / took, "unit": "token/s"},
-            {"cell": f"serve.{clients}.requests", "value": requests / took, "unit": "1/s"}]
+    print(f"  {name}: {clients} clients, {took:.1f} s: {requests} answers, {tokens / took:.0f} tokens/s")
+    return [{"cell": f"{name}.{clients}.tokens", "value": tokens / took, "unit": "token/s"},
+            {"cell": f"{name}.{clients}.requests", "value": requests / took, "unit": "1/s"}]
+
+
+def beside(program, own, port, cases, limit, a):
+    """The same of a vLLM, after our server has given the card back, and our tokens over its."""
+    server = ready([program, "serve", MODEL, "--served-model-name", "evenkeel-tiny", "--host", "127.0.0.1", "--port", str(port), "--max-model-len", "2048",
+                    "--gpu-memory-utilization", str(a.share), "--max-num-seqs", str(a.clients)], port, 240)
+    try:
+        serve(port, cases, limit, 3, a.clients, "warm")  # what it compiles with its first requests
+        rows = serve(port, cases, limit, a.seconds, a.clients, "serve-vllm")
+    finally:
+        server.send_signal(signal.SIGTERM)
+        try:
+            server.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            server.kill()
+    ratio = own[0]["value"] / rows[0]["value"]
+    print(f"  {ratio:.2f} times the tokens of vLLM")
+    return [*rows, {"cell": f"serve.{a.clients}.over_vllm", "value": ratio, "unit": "1"}]
 
 
 def card_memory():
@@ -148,6 +170,7 @@ def main():
     p.add_argument("build")
     p.add_argument("report")
     p.add_argument("--serve", action="store_true")
+    p.add_argument("--beside", metavar="PROGRAM", help="with --serve: vllm")
     p.add_argument("--memory", action="store_true")
     p.add_argument("--kill", type=int, default=0, help="ends of the engine's process")
     p.add_argument("--share", type=float, default=0.85, help="of the card, with --memory")
@@ -178,6 +201,8 @@ def main():
     finally:
         server.send_signal(signal.SIGTERM)
         ended = server.wait(timeout=60)
+    if a.serve and a.beside and ended == 0:
+        rows += beside(a.beside, rows, free_port(), cases, limit, a)
     os.makedirs(os.path.dirname(a.report) or ".", exist_ok=True)
     json.dump({"target": "gpu-model", "rows": rows}, open(a.report, "w"))
     if ended != 0:

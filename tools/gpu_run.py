@@ -91,6 +91,7 @@ def sections(build, out, shape):
         Section("memcheck", 40, 240, sanitizer("memcheck", "test_cuda"), needs="compute-sanitizer"),
         Section("racecheck", 40, 240, sanitizer("racecheck", "test_wgmma"), needs="compute-sanitizer"),
         Section("serve", 40, 120, model("serve.json", "--serve")),
+        Section("serve-vllm", 120, 420, model("serve-vllm.json", "--serve", "--beside", "vllm"), needs="vllm"),
         Section("apart", 30, 180, model("apart.json", "--name", "apart", "--kill", "5", "--server", "engine-process")),
         Section("pool", 30, 180, bench(shape, "pool")),
         Section("nccl", 20, 180, unit("test_nccl")),

@@ -55,6 +55,9 @@ enum cu_result {
 enum {
     CU_ATTR_SHARED_PER_BLOCK_OPTIN = 97,
     CU_ATTR_SM_COUNT = 16,
+    CU_ATTR_PCI_BUS = 33,
+    CU_ATTR_PCI_DEVICE = 34,
+    CU_ATTR_PCI_DOMAIN = 50,
     CU_ATTR_MAJOR = 75,
     CU_ATTR_MINOR = 76,
     CU_ATTR_VMM = 102,

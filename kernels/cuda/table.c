@@ -13,6 +13,7 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/group.h"
 #include "kernels/cuda/nccl.h"
+#include "kernels/cuda/nvml.h"
 
 #define LEAST_MAJOR 8              /* compute capability 8.0: bf16 products, asynchronous copies */
 #define CONTEXT     (600ull << 20) /* the driver's own, the kernels, recorded graphs */
@@ -121,6 +122,17 @@ static void note_links(const struct cu_driver *cu, const struct ek_open_params *
                    worst == LINK_NONE ? "goes through the host's memory" : "is slow to travel");
 }
 
+/* All of it where nobody says what is free. */
+static uint64_t free_of(const struct cu_driver *cu, int device, size_t total)
+{
+    const struct cuda_bus at = {.domain = (uint32_t)attribute(cu, device, CU_ATTR_PCI_DOMAIN),
+                                .bus = (uint32_t)attribute(cu, device, CU_ATTR_PCI_BUS),
+                                .device = (uint32_t)attribute(cu, device, CU_ATTR_PCI_DEVICE)};
+    const uint64_t bytes = cuda_nvml_free(&at, total);
+
+    return bytes > 0 ? bytes : total;
+}
+
 static int cuda_probe(const struct ek_open_params *p, struct ek_device_info *ret_info,
                       struct ek_fault *fault)
 {
@@ -140,7 +152,8 @@ static int cuda_probe(const struct ek_open_params *p, struct ek_device_info *ret
     }
     (void)snprintf(info.name, sizeof(info.name), "%s, sm_%d%d", name,
                    attribute(&cu, device, CU_ATTR_MAJOR), attribute(&cu, device, CU_ATTR_MINOR));
-    info.memory_bytes = info.free_bytes = total; /* what is free is known once it is open */
+    info.memory_bytes = total;
+    info.free_bytes = free_of(&cu, device, total);
     if (p->ranks > 1 && p->rank == p->first) {
         struct nccl nccl;
         r = nccl_open(&nccl, p->ranks, fault);

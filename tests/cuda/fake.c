@@ -315,6 +315,9 @@ API cuDeviceGetAttribute(int *value, int attr, int device)
     RULE(is_card(device), CU_INVALID_DEVICE, "cuDeviceGetAttribute of no card");
     switch (attr) {
     case CU_ATTR_SM_COUNT: *value = 2; break;
+    case CU_ATTR_PCI_DOMAIN: *value = 0; break;
+    case CU_ATTR_PCI_BUS: *value = 16 + device; break;
+    case CU_ATTR_PCI_DEVICE: *value = 0; break;
     case CU_ATTR_MAJOR: *value = fake_g.capability / 10; break;
     case CU_ATTR_MINOR: *value = fake_g.capability % 10; break;
     case CU_ATTR_VMM: *value = fake_g.vmm; break;

@@ -55,6 +55,20 @@ def server(tmp_path):
         s.process.wait()
 
 
+def test_free_memory(server, tmp_path):
+    """By NVML, before there is a context on the card: what another process has is said before anything is loaded. Without NVML nothing is said."""
+    driver = tmp_path / "driver"
+    driver.mkdir()
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", driver / "libnvidia-ml.so.1", ROOT / "tests/e2e/fake_nvml.c"], check=True)
+    for of_it, taken, said in (4096, 4000, True), (4096, 10, False), (20000, 19990, False):  # the last is another card's, of which this is a part
+        (tmp_path / "cards").write_text(f"{of_it} {taken}\n")
+        s = server("--no-sandbox", LD_LIBRARY_PATH=f"{driver}:{FAKE.parent}", FAKE_NVML=str(tmp_path / "cards"), FAKE_CUDA_CARDS="4")
+        s.process.kill()
+        s.process.wait()
+        log = (tmp_path / "server.log").read_text()
+        assert ("only 0.09 GiB are free" in log) == said, log
+
+
 @pytest.mark.long
 def test_answers_are_the_models(server):
     case = json.loads((ROOT / "tests/fixtures/expected.json").read_text())["cases"][0]

@@ -160,6 +160,24 @@ def engine_state(server):
     return json.loads(server.local("/v1/engine")[2])
 
 
+def test_frequencies_of_short_contexts(tmp_path):
+    """longrope has other frequencies where less than the original length is served, also in the engine's process."""
+    model, said = tmp_path / "longrope", []
+    shutil.copytree(MODEL, model)
+    config = json.loads((model / "config.json").read_text())
+    half = config["head_dim"] // 2
+    config["rope_parameters"] = {"rope_theta": 10000.0, "rope_type": "longrope", "original_max_position_embeddings": 1024, "long_factor": [4.0] * half,
+                                 "short_factor": [1.0] * half}
+    (model / "config.json").write_text(json.dumps(config))
+    for length, flags in (1024, ()), (1024, ("--engine-process",)), (2048, ("--engine-process",)):
+        s = Bare(tmp_path, *flags, "--max-num-seqs", 8, "--max-model-len", length, model=model)
+        try:
+            said.append(text_of(s, ASKS[0]))
+        finally:
+            assert s.stop() == 0
+    assert said[0] == said[1] != said[2]
+
+
 def test_planned_restarts(tmp_path, undisturbed):
     """Asked for six times while all of it runs: every answer is that of an undisturbed server, and nobody is suspected."""
     draw = random.Random(20261124)

@@ -6,12 +6,11 @@ import os
 import random
 import re
 import signal
-import subprocess
 
 import pytest
 
 from bare import Bare
-from conftest import BUILD, MODEL, metric, wait_for
+from conftest import metric, wait_for
 from engine_faults import EngineFaults
 from test_engine_process import ASKS, always, engine, engine_state, order, pauses, replaced, text_of, tokens
 from test_warm_restart import ask_all, host_cached
@@ -101,9 +100,3 @@ def test_what_was_cached(tmp_path, divided):
         assert metric(s.metrics(), "evenkeel_prefix_file_blocks_total", what="restored") > 0
     finally:
         assert s.stop() == 0
-
-
-def test_several_machines_are_refused():
-    done = subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, "--device", "cpu", "--dry-run", "--nnodes", "2", "-tp", "2", "--engine-process"],
-                          capture_output=True, text=True, timeout=60)
-    assert done.returncode == 78 and "--engine-process is for the ranks of one machine" in done.stderr, done.stderr

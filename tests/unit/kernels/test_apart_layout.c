@@ -55,8 +55,8 @@ static const struct ek_backend card = {.name = "cuda",
                                        .kv_bytes = card_bytes,
                                        .kv_host = card_host};
 
-static struct ek_apart_memory *lay_out(uint32_t ranks, const struct ek_backend *each,
-                                       const uint32_t *cards)
+static struct ek_apart_memory *lay_out_some(uint32_t ranks, uint32_t local,
+                                            const struct ek_backend *each, const uint32_t *cards)
 {
     static const struct tiny_params model = {.dtype = EK_F32,
                                              .layers = 2,
@@ -70,8 +70,12 @@ static struct ek_apart_memory *lay_out(uint32_t ranks, const struct ek_backend *
                                              .act = EK_ACT_SILU};
     struct tiny *t = tiny_new(&model);
     struct ek_apart apart = {.backend = "cuda", .stamp = 7};
-    const struct ek_open_params open = {
-        .ranks = ranks, .each = each, .apart = &apart, .devices = cards, .stall_us = 5};
+    const struct ek_open_params open = {.ranks = ranks,
+                                        .local = local,
+                                        .each = each,
+                                        .apart = &apart,
+                                        .devices = cards,
+                                        .stall_us = 5};
     const struct ek_plan_request q = {
         .graph = &t->g, .ceiling = {8, 2, 8, 0, 0, 0}, .logit_rows = 2, .block_size = 16};
     const struct ek_kv_params kv = {.blocks = 10, .host_blocks = 20, .block_size = 16};
@@ -81,6 +85,12 @@ static struct ek_apart_memory *lay_out(uint32_t ranks, const struct ek_backend *
     assert_int_equal(apart_layout_host(&open, &kv, m), 0);
     tiny_free(t);
     return m;
+}
+
+static struct ek_apart_memory *lay_out(uint32_t ranks, const struct ek_backend *each,
+                                       const uint32_t *cards)
+{
+    return lay_out_some(ranks, 0, each, cards);
 }
 
 static void give_back(struct ek_apart_memory *m)
@@ -129,14 +139,46 @@ static void test_without(void **state)
     struct ek_apart_memory *m = lay_out(2, &plain, NULL);
     assert_true(m->host_bytes == 0 && m->block_bytes == 0 && m->want.cards == 0);
     give_back(m);
-    assert_null(ek_apart_backend(&plain)->host_drop);
-    assert_non_null(ek_apart_backend(&card)->host_drop);
+    assert_null(ek_apart_backend(&plain, false)->host_drop);
+    assert_non_null(ek_apart_backend(&card, false)->host_drop);
+}
+
+/* Other nodes have a part of each block: the lead reads none, and each node has its own host tier.
+ */
+static void test_of_nodes(void **state)
+{
+    struct ek_apart_memory *m = lay_out_some(4, 2, &card, NULL);
+    const struct ek_backend *b = ek_apart_backend(&card, true);
+    (void)state;
+
+    assert_true(m->host_bytes == 0 && m->block_bytes == 0 && m->state_bytes == 0);
+    assert_true(m->want.ranks == 4 && m->want.local == 2 && m->want.graph != 0);
+    give_back(m);
+    assert_true(!b->host_drop && !b->kv_bytes && !b->kv_read && !b->kv_write);
+}
+
+/* Of another version of the program, whose memory may be laid out in another way. */
+static void test_of_another_version(void **state)
+{
+    struct ek_apart_memory *m = lay_out(0, &card, NULL), *other = NULL;
+    (void)state;
+
+    assert_int_equal(ek_apart_map(m->fd, &other), 0);
+    ek_apart_unmap(other);
+    m->program[0]++;
+    assert_int_equal(ek_apart_map(m->fd, &other), -EPROTO);
+    m->program[0]--;
+    m->size++;
+    assert_int_equal(ek_apart_map(m->fd, &other), -EPROTO);
+    give_back(m);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_of_one), cmocka_unit_test(test_of_two),
-                                       cmocka_unit_test(test_without)};
+                                       cmocka_unit_test(test_without),
+                                       cmocka_unit_test(test_of_nodes),
+                                       cmocka_unit_test(test_of_another_version)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

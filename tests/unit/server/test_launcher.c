@@ -37,6 +37,8 @@ static const struct options options = {.device = device, .model = model};
 static int make_memory(uint32_t abi, uint64_t said_bytes, uint64_t host_bytes)
 {
     struct ek_apart_memory m = {.abi = abi,
+                                .size = sizeof(m),
+                                .program = EK_VERSION,
                                 .bytes = said_bytes,
                                 .host_at = said_bytes,
                                 .host_bytes = host_bytes,

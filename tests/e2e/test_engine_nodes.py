@@ -1,0 +1,165 @@
+"""Protects: an engine over several nodes of MPI (--engine-command) ends and begins as a whole, and its server goes on: whichever node is killed,
+crashes or stands still, at seeded moments, another group takes its place and every text is the one of an undisturbed server."""
+import concurrent.futures
+import os
+import random
+import shutil
+import signal
+import subprocess
+
+import pytest
+
+from bare import Bare
+from conftest import BUILD, MODEL, metric, wait_for
+from engine_faults import EngineFaults
+from test_engine_process import ASKS, always, engine_state, order, pauses, replaced, text_of, tokens
+from test_nodes import MPI, without
+
+pytestmark = without
+SHORT = [{**ask, "max_tokens": 80} for ask in (ASKS[0], ASKS[2], ASKS[3], ASKS[4])] + [ASKS[6]]  # greedy, sampled, n = 2, logprobs, a grammar
+DIVIDED = ["--tensor-parallel-size", "--pipeline-parallel-size"]
+
+
+def serve(tmp_path, divided, *flags, env=None, command="mpirun -n 2", **more):
+    return Bare(tmp_path, divided, 2, "--device", "cpu", "--max-num-seqs", 8, "--max-model-len", 512, "--engine-process", "--nnodes", 2,
+                "--engine-command", command, "--step-deadline", 20, *flags, env={**MPI, **(env or {})}, **more)
+
+
+@pytest.fixture(scope="module", params=DIVIDED, ids=["shares", "stages"])
+def group(request, tmp_path_factory):
+    """How it is divided, and what a server of one process says that is divided so."""
+    s = Bare(tmp_path_factory.mktemp("one"), request.param, 2, "--device", "cpu", "--max-num-seqs", 8, "--max-model-len", 512)
+    try:
+        with concurrent.futures.ThreadPoolExecutor(len(SHORT)) as pool:
+            yield request.param, list(pool.map(lambda ask: text_of(s, ask), SHORT))
+    finally:
+        s.stop()
+
+
+def nodes(server):
+    """The pids of the engine's nodes, in their order."""
+    found = {}
+    for pid in os.listdir("/proc"):
+        try:
+            env = dict(v.split(b"=", 1) for v in open(f"/proc/{pid}/environ", "rb").read().split(b"\0") if b"=" in v)
+            line = open(f"/proc/{pid}/cmdline", "rb").read().split(b"\0")
+        except (OSError, ValueError):
+            continue
+        if str(server.control).encode() in line and b"OMPI_COMM_WORLD_RANK" in env:
+            found[int(env[b"OMPI_COMM_WORLD_RANK"])] = int(pid)
+    return [found[n] for n in sorted(found)]
+
+
+def alive(pid):
+    return os.path.exists(f"/proc/{pid}") and open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def disturb(server, how, which, draw):
+    before, until = pauses(server), tokens(server) + draw.randint(10, 120)
+    wait_for("tokens are made", lambda: tokens(server) >= until, 120, 0.002)
+    pids = nodes(server)
+    assert len(pids) == 2
+    os.kill(pids[which], how)
+    wait_for("another group", lambda: pauses(server) > before, 120)
+    wait_for("the first one is gone", lambda: not any(alive(p) for p in pids), 20)
+
+
+@pytest.mark.long
+def test_texts_go_on(tmp_path, group):
+    """Either node is killed or crashes, and one stands still so that the other waits for it in vain."""
+    divided, undisturbed = group
+    draw = random.Random(20261129)
+    hows = [(signal.SIGKILL, 1), (signal.SIGSEGV, 0), (signal.SIGKILL, 0), (signal.SIGSEGV, 1), (signal.SIGTERM, 1)]
+    draw.shuffle(hows)
+    s = serve(tmp_path, divided)
+    try:
+        with always(s, undisturbed, SHORT, stream=True):
+            for how, which in hows:
+                disturb(s, how, which, draw)
+                wait_for("each request has run alone", lambda: metric(s.metrics(), "evenkeel_engine_suspect_requests") == 0, 60)
+        page = s.metrics()
+        assert replaced(s) == len(hows), s.log()
+        assert metric(page, "evenkeel_engine_poison_requests_total") == 0 < metric(page, "evenkeel_engine_replayed_requests_total")
+        wait_for("all blocks are back", lambda: metric(s.metrics(), "evenkeel_kv_blocks", state="used") == 0)
+        last = nodes(s)
+    finally:
+        assert s.stop() == 0, s.log()
+    wait_for("the group has ended with it", lambda: not any(alive(p) for p in last), 20)
+
+
+def test_a_node_that_stands_still(tmp_path, group):
+    divided, undisturbed = group
+    s = serve(tmp_path, divided, "--step-deadline", 4)
+    try:
+        with always(s, undisturbed, SHORT):
+            disturb(s, signal.SIGSTOP, 1, random.Random(1))
+        assert replaced(s) == 1, s.log()
+    finally:
+        assert s.stop() == 0
+
+
+@pytest.mark.long
+def test_on_purpose(tmp_path, group):
+    """restart, release and acquire; and what follows is refused while the program is another file."""
+    divided, undisturbed = group
+    program = tmp_path / "bin/evenkeel-server"
+    program.parent.mkdir()
+    for name in "evenkeel-server", "libevenkeel-mpi.so":
+        shutil.copy2(BUILD / name, program.parent / name)
+    s = serve(tmp_path, divided, build=program.parent)
+    try:
+        first = nodes(s)
+        with always(s, undisturbed, SHORT):
+            order(s, "restart")
+            wait_for("another group", lambda: engine_state(s)["restarts"]["planned"] == 1, 60)
+        assert not set(first) & set(nodes(s))
+        order(s, "release")
+        wait_for("there is none", lambda: not nodes(s))
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            asked = pool.submit(text_of, s, SHORT[0])
+            order(s, "acquire")
+            assert asked.result() == undisturbed[0]
+        shutil.copy2(BUILD / "evenkeel-server", tmp_path / "newer")
+        (tmp_path / "newer").rename(program)
+        status, _, body = s.local("/v1/engine/restart", "POST", "{}")[:3]
+        assert status in (202, 503), body
+        wait_for("it is refused", lambda: "was replaced since the server began" in s.log())
+        assert text_of(s, SHORT[0]) == undisturbed[0]
+    finally:
+        assert s.stop() == 0
+
+
+def test_its_server_is_killed(tmp_path):
+    """Nobody is left, on any node."""
+    s = serve(tmp_path, DIVIDED[0])
+    pids = nodes(s)
+    s.process.kill()
+    s.process.wait()
+    wait_for("nobody is left", lambda: not any(alive(p) for p in pids), 20)
+
+
+@pytest.mark.parametrize("command, says, code", [
+    ("/nowhere/mpirun -n 2", "--engine-command /nowhere/mpirun -n 2 cannot be run: No such file", 78),
+    ("mpirun -n 3", "--nnodes 2, but 3 processes were started", 78),
+    ("false", "its process ended with code 1", 76),
+])
+def test_a_command_that_starts_none(tmp_path, command, says, code):
+    s = serve(tmp_path, DIVIDED[0], command=command, ready=False)
+    ended = s.process.wait(120)
+    assert says in s.log() and ended == code, (ended, s.log())
+
+
+def dry(*flags):
+    return subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, "--device", "cpu", "--dry-run", "-tp", "2", *flags], capture_output=True, text=True,
+                          timeout=60)
+
+
+def test_what_does_not_go_together():
+    for flags, says in [(("--nnodes", "2", "--engine-process"), "--engine-process over several machines"),
+                        (("--nnodes", "2", "--engine-command", "mpirun"), "give both"),
+                        (("--engine-process", "--engine-command", "mpirun"), "say with --nnodes"),
+                        (("--nnodes", "2", "--engine-process", "--engine-command", " "), "--engine-command is empty")]:
+        done = dry(*flags)
+        assert done.returncode in (2, 78) and says in done.stderr, (flags, done.stderr)
+    done = dry("--nnodes", "2", "--engine-process", "--engine-command", "mpirun -n 2 --host a,b")
+    assert done.returncode == 0 and "rank" in done.stdout, done.stderr
