@@ -45,7 +45,7 @@ STORED, EACH = 256, 41  # longer texts keep the logits of one position in so man
 DRAWS = 8  # of sizes, where no weights for the first ones do
 LEAST_DIFFERENT = (12, 8)  # tokens in the first sequence; of quantized models
 OWN_HEAD_DIM = ("GptOss", "Llama", "Mistral", "Ministral", "Mixtral", "Qwen3", "Qwen3Moe", "Gemma", "Gemma2",
-                "Gemma3Text", "Glm", "Glm4", "Glm4Moe", "SeedOss", "Ernie4_5", "Exaone4", "HunYuanDenseV1",
+                "Gemma3Text", "Gemma3nText", "Glm", "Glm4", "Glm4Moe", "SeedOss", "Ernie4_5", "Exaone4", "HunYuanDenseV1",
                 "Ministral3", "Llama4Text", "Gemma4Text", "HunYuanMoEV1", "MiniMaxM2", "SolarOpen", "ExaoneMoe",
                 "Dots1", "Cwm", "Afmoe", "HYV3", "Mellum")
 
@@ -236,7 +236,7 @@ def write(case, out, seed):
         config._attn_implementation = "eager"
         config._experts_implementation = "eager"
         model = model_cls(config).float().eval()
-        draw(model, g, around_zero=case["cls"] == "Nemotron" or ("Gemma" in case["cls"] and "Gemma4" not in case["cls"]))
+        draw(model, g, around_zero=case["cls"] == "Nemotron" or case["cls"] in ("Gemma", "Gemma2", "Gemma3", "Gemma3Text"))
         stored, gone = quantize.apply(model, case["quant"]) if case["quant"] else ({}, set())
         tensors, meta, margin = {}, [], float("inf")
         for i, (prompt, more, served) in enumerate(case["prompts"]):
