@@ -184,6 +184,8 @@ def vary(case, rng):
         turned, parts = int(own * rope.get("partial_rotary_factor", 1)) // 2, len(rope["mrope_section"])
         each = turned // parts
         rope["mrope_section"] = [turned - (parts - 1) * each] + (parts - 1) * [each]
+    if case["cls"].startswith("Ernie4_5_VL"):  # two take turns, the third has the rest
+        c["rope_parameters"]["mrope_section"] = [head // 8, head // 8, head // 2 - 2 * (head // 8)]
     c["intermediate_size"] = rng.randrange(8, 80)
     for key, values in (("attention_bias", [False, True]), ("mlp_bias", [False, True]),
                         ("tie_word_embeddings", [False, True]), ("rms_norm_eps", [1e-6, 1e-5, 1e-3]),
@@ -193,7 +195,9 @@ def vary(case, rng):
                         ("embedding_multiplier", [0.5, 4.0]), ("attention_multiplier", [0.1, 0.6]),
                         ("residual_multiplier", [0.3, 1.1]), ("logits_scaling", [0.5, 3.0]),
                         ("norm_topk_prob", [False, True]), ("moe_intermediate_size", [5, 16, 37])):
-        if c.get(key) is not None:
+        if isinstance(c.get(key), list):  # of text, and of pictures
+            c[key] = [rng.choice(values) for _ in c[key]]
+        elif c.get(key) is not None:
             c[key] = rng.choice(values)
     longest = max(prompt + more for prompt, more, _ in case["prompts"])  # which is served as a whole
     for rope in [c.get("rope_parameters", {}), *c.get("rope_parameters", {}).values()]:
