@@ -19,6 +19,7 @@
     X(cwm, "CwmForCausalLM")                                                                       \
     X(deepseek_v2, "DeepseekV2ForCausalLM")                                                        \
     X(deepseek_v3, "DeepseekV3ForCausalLM")                                                        \
+    X(deepseek_v32, "DeepseekV32ForCausalLM")                                                      \
     X(dots1, "Dots1ForCausalLM")                                                                   \
     X(ernie, "Ernie4_5ForCausalLM")                                                                \
     X(ernie_moe, "Ernie4_5_MoeForCausalLM")                                                        \
@@ -29,16 +30,19 @@
     X(gemma, "GemmaForCausalLM")                                                                   \
     X(gemma2, "Gemma2ForCausalLM")                                                                 \
     X(gemma3, "Gemma3ForCausalLM")                                                                 \
+    X(gemma3n, "Gemma3nForCausalLM")                                                               \
     X(gemma4, "Gemma4ForCausalLM")                                                                 \
     X(gemma4_unified, "Gemma4UnifiedForCausalLM")                                                  \
     X(glm, "GlmForCausalLM")                                                                       \
     X(glm4, "Glm4ForCausalLM")                                                                     \
     X(glm4_moe, "Glm4MoeForCausalLM")                                                              \
     X(glm4_moe_lite, "Glm4MoeLiteForCausalLM")                                                     \
+    X(glm_moe_dsa, "GlmMoeDsaForCausalLM")                                                         \
     X(gpt_oss, "GptOssForCausalLM")                                                                \
     X(granite, "GraniteForCausalLM")                                                               \
     X(granite_hybrid, "GraniteMoeHybridForCausalLM")                                               \
     X(granite_moe, "GraniteMoeForCausalLM")                                                        \
+    X(granite_moe_swa, "GraniteMoeSWAForCausalLM")                                                 \
     X(granite_shared, "GraniteMoeSharedForCausalLM")                                               \
     X(granite_swa, "GraniteSWAForCausalLM")                                                        \
     X(hunyuan, "HunYuanDenseV1ForCausalLM")                                                        \

@@ -34,9 +34,11 @@ static const struct part {
 } parts[] = {
     {"cohere2", "Cohere2ForCausalLM", {8192, 22528, 40, 64, 0, 256000, 8192}},
     {"deepseek_v3", "DeepseekV3ForCausalLM", {0}},
+    {"ernie4_5_vl_moe_text", "Ernie4_5_MoeForCausalLM", {2560, 12288, 28, 20, 4, 103424, 131072}},
     {"exaone4", "Exaone4ForCausalLM", {0}},
     {"exaone4_5_text", "Exaone4ForCausalLM", {0}},
     {"gemma3_text", "Gemma3ForCausalLM", {2304, 9216, 26, 8, 4, 262208, 131072}},
+    {"gemma3n_text", "Gemma3nForCausalLM", {2048, 16384, 35, 8, 2, 262400, 32768}},
     {"gemma4_text", "Gemma4ForCausalLM", {2304, 9216, 30, 8, 4, 262144, 131072}},
     {"gemma4_unified_text", "Gemma4UnifiedForCausalLM", {2304, 9216, 30, 8, 4, 262144, 262144}},
     {"glm4v_text", "Glm4ForCausalLM", {0}},
@@ -70,6 +72,7 @@ static const struct part {
     {"qwen2_vl", "Qwen2ForCausalLM", {0}},
     {"qwen2_5_vl", "Qwen2ForCausalLM", {0}},
     {"paddleocr_vl", "LlamaForCausalLM", {0}},
+    {"ernie4_5_moe_vl", "Ernie4_5_MoeForCausalLM", {0}},
 };
 
 static const char *text_of(const json_t *object, const char *key)
@@ -161,6 +164,23 @@ static int fix_glm4v(json_t *config)
            (heads > 0 ? json_object_set_new(config, "head_dim", json_integer(hidden / heads)) : 0);
 }
 
+/* ERNIE 4.5 VL has experts for text and others for pictures; numbers of both are pairs. */
+static int fix_ernie_vl(json_t *config)
+{
+    static const char *const pairs[] = {"moe_intermediate_size", "moe_num_experts",
+                                        "moe_layer_start_index", "moe_layer_end_index"};
+    const char *type = text_of(config, "model_type");
+    int r = 0;
+    if (strcmp(type, "ernie4_5_vl_moe_text") != 0 && strcmp(type, "ernie4_5_moe_vl") != 0)
+        return 0;
+    for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
+        json_t *first = json_array_get(json_object_get(config, pairs[i]), 0);
+        if (first)
+            r |= json_object_set(config, pairs[i], first);
+    }
+    return r;
+}
+
 int ek_text_part(const json_t *root, json_t **ret_config)
 {
     json_t *inner = json_object_get(root, "text_config");
@@ -185,6 +205,8 @@ int ek_text_part(const json_t *root, json_t **ret_config)
         r = drop_mrope(config);
     if (r == 0)
         r = fix_glm4v(config);
+    if (r == 0)
+        r = fix_ernie_vl(config);
     if (r == 0)
         r = json_object_set_new(config, "architectures", architectures_of(p, root));
     if (r != 0) {

@@ -96,6 +96,16 @@ static void add_scan(uint64_t *s, const struct ek_op *op)
     add_float(s, t->most);
 }
 
+static void add_mix(uint64_t *s, const struct ek_op *op)
+{
+    const uint32_t numbers[] = {op->u.mix.by,     op->u.mix.fixed,   op->u.mix.first,
+                                op->u.mix.inputs, op->u.mix.outputs, op->u.mix.group,
+                                op->u.mix.to};
+
+    fingerprint_add(s, numbers, sizeof(numbers));
+    add_float(s, op->u.mix.plus);
+}
+
 static void add_op(uint64_t *s, const struct ek_op *op)
 {
     const uint32_t head[] = {(uint32_t)op->kind, op->dst, op->src, op->weight, op->bias, op->layer};
@@ -145,6 +155,12 @@ static void add_op(uint64_t *s, const struct ek_op *op)
         add_u32(s, op->u.conv.silu);
         break;
     case EK_OP_DELTA: add_delta(s, op); break;
+    case EK_OP_MIX: add_mix(s, op); break;
+    case EK_OP_MATCH: add_float(s, op->u.match.least); break;
+    case EK_OP_CUT:
+        add_u32(s, op->u.cut.group);
+        add_float(s, op->u.cut.times);
+        break;
     case EK_OP_SCAN: add_scan(s, op); break;
     case EK_OP_LINEAR:
     case EK_OP_PICK:

@@ -284,6 +284,62 @@ static const char *check_gate(const struct graph_check *c)
     return NULL;
 }
 
+static const char *check_mix(const struct graph_check *c)
+{
+    const struct ek_op *op = c->op;
+    const uint64_t inputs = op->u.mix.inputs, outputs = op->u.mix.outputs, n = op->u.mix.group;
+
+    if (op->dst == op->src || inputs == 0 || inputs > EK_MOST_STREAMS || outputs == 0 ||
+        outputs > EK_MOST_STREAMS || n == 0 || inputs * n > width(c, op->src) ||
+        op->u.mix.to + outputs * n > width(c, op->dst) || !isfinite(op->u.mix.plus))
+        return "a mix exceeds its values";
+    if (!op->u.mix.fixed && (op->u.mix.by >= c->g->value_count || op->u.mix.by == op->dst ||
+                             op->u.mix.first + inputs * outputs > width(c, op->u.mix.by)))
+        return "a mix without its coefficients";
+    return NULL;
+}
+
+static const char *check_match(const struct graph_check *c)
+{
+    const struct ek_op *op = c->op;
+    const float least = op->u.match.least;
+
+    return op->dst != op->src && width(c, op->src) == width(c, op->dst) && least > 0 &&
+                   least <= FLT_MAX
+               ? NULL
+               : "a misshapen match";
+}
+
+static const char *check_cut(const struct graph_check *c)
+{
+    const struct ek_op *op = c->op;
+
+    return op->u.cut.group > 0 && op->u.cut.group <= width(c, op->dst) && isfinite(op->u.cut.times)
+               ? NULL
+               : "a cut exceeds its value";
+}
+
+static const char *check_scale(const struct graph_check *c)
+{
+    const struct ek_op *op = c->op;
+
+    return (vector(c, op->weight, 1) || vector(c, op->weight, width(c, op->dst))) &&
+                   plain(c, op->weight) && isfinite(op->u.scale.scale)
+               ? NULL
+               : "a misshapen scale";
+}
+
+static const char *check_embed(const struct graph_check *c)
+{
+    const uint32_t rows = ek_graph_vocab_rows(c->g), n = c->op->weight;
+    const bool fewer = n < c->g->weight_count && c->g->ranks == 0 && c->g->weights[n].rows > 0 &&
+                       c->g->weights[n].rows < rows;
+
+    return matrix(c, fewer ? c->g->weights[n].rows : rows, width(c, c->op->dst))
+               ? NULL
+               : "misshapen embedding";
+}
+
 static const char *check_conv(const struct graph_check *c)
 {
     const struct ek_op *op = c->op;
@@ -357,7 +413,7 @@ static bool values_known(const struct graph_check *c)
 {
     enum ek_op_kind k = c->op->kind;
     bool reads = k != EK_OP_EMBED && k != EK_OP_ROPE && k != EK_OP_SOFTCAP && k != EK_OP_SCALE &&
-                 k != EK_OP_REDUCE && k != EK_OP_GATHER && k != EK_OP_RECV;
+                 k != EK_OP_REDUCE && k != EK_OP_GATHER && k != EK_OP_RECV && k != EK_OP_CUT;
     bool writes = k != EK_OP_LOGITS && k != EK_OP_GATHER && k != EK_OP_SEND;
 
     return (!writes || c->op->dst < c->g->value_count) &&
@@ -369,9 +425,7 @@ static const char *check_op(const struct graph_check *c)
     const struct ek_op *op = c->op;
 
     switch (op->kind) {
-    case EK_OP_EMBED:
-        return matrix(c, ek_graph_vocab_rows(c->g), width(c, op->dst)) ? NULL
-                                                                       : "misshapen embedding";
+    case EK_OP_EMBED: return check_embed(c);
     case EK_OP_NORM: return check_norm(c);
     case EK_OP_LINEAR:
         if (op->dst == op->src || !matrix(c, width(c, op->dst), width(c, op->src)))
@@ -383,10 +437,7 @@ static const char *check_op(const struct graph_check *c)
     case EK_OP_GLU: return width(c, op->src) == 2 * width(c, op->dst) ? NULL : "misshapen gate";
     case EK_OP_EXPERTS: return check_experts(c);
     case EK_OP_ADD: return width(c, op->src) == width(c, op->dst) ? NULL : "misshapen addition";
-    case EK_OP_SCALE:
-        return vector(c, op->weight, 1) && plain(c, op->weight) && isfinite(op->u.scale.scale)
-                   ? NULL
-                   : "a misshapen scale";
+    case EK_OP_SCALE: return check_scale(c);
     case EK_OP_SOFTCAP: return op->u.softcap.cap > 0.0f ? NULL : "a softcap of 0";
     case EK_OP_PICK:
         return op->dst != op->src && width(c, op->src) == width(c, op->dst) ? NULL
@@ -400,6 +451,9 @@ static const char *check_op(const struct graph_check *c)
     case EK_OP_CONV: return check_conv(c);
     case EK_OP_DELTA: return check_delta(c);
     case EK_OP_SCAN: return check_scan(c);
+    case EK_OP_MIX: return check_mix(c);
+    case EK_OP_MATCH: return check_match(c);
+    case EK_OP_CUT: return check_cut(c);
     case EK_OP_SEND: return ek_graph_last(c->g) ? "rows are sent behind the last stage" : NULL;
     case EK_OP_RECV: return ek_graph_first(c->g) ? "rows come before the first stage" : NULL;
     }

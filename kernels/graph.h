@@ -124,7 +124,8 @@ struct ek_weight {
 };
 
 enum ek_op_kind {
-    EK_OP_EMBED,  /* dst[rows, n] = weight[token] * scale */
+    EK_OP_EMBED,  /* dst[rows, n] = weight[token] * scale; the row 0 of tokens beyond its rows, of
+                     which a graph without ranks may have fewer than the vocabulary */
     EK_OP_NORM,   /* dst = src / rms(src) * (weight + offset) (+ bias); over groups of `group`
                      elements (group = width for a plain norm, head_dim for q/k norms). `centred`:
                      of src less its mean (LayerNorm) */
@@ -155,7 +156,8 @@ enum ek_op_kind {
                         as up. Biases of gate (`bias`), up and down are added to each of the three
                         products, where there are any: f32   [count, inner], and of down [count, n] */
     EK_OP_ADD,       /* dst += src * scale */
-    EK_OP_SCALE,     /* dst *= scale, and by the one number of the weight, where there is one */
+    EK_OP_SCALE,     /* dst *= scale, and by the weight, where there is one: f32, one number for all
+                        columns or one for each */
     EK_OP_SOFTCAP,   /* dst = cap * tanh(dst / cap); after EK_OP_LOGITS: of the logits */
     EK_OP_PICK,      /* dst[logit_rows, n] = src at the rows that need logits */
     EK_OP_LOGITS,    /* logits[logit_rows, vocab] = src * weight^T * scale, kept in the backend */
@@ -172,6 +174,12 @@ enum ek_op_kind {
                     `silu`: act(x) = x * sigmoid(x), else x. State [kernel - 1, c]: the last x */
     EK_OP_DELTA, /* the gated delta rule: struct ek_delta */
     EK_OP_SCAN,  /* the scan of Mamba 2: struct ek_scan */
+    EK_OP_MIX,   /* dst[to + o * group + i] += sum over j < inputs of (coefficient[o * inputs + j] +
+                    plus) * src[j * group + i], for o < outputs, i < group; the coefficients are
+                    columns of the value `by` from `first`, or with `fixed` 0 */
+    EK_OP_MATCH, /* dst *= sqrt(mean(src^2) / max(mean(dst^2), least)) */
+    EK_OP_CUT,   /* of dst[:, :group]: x = max(x - (mean + times * standard deviation), 0), both of
+                    these columns of the row */
     EK_OP_SEND,  /* the last one of a stage: all rows of src go to the stage behind it */
     EK_OP_RECV,  /* the first one of a stage: dst = the rows that the stage before it sent */
 };
@@ -274,9 +282,10 @@ struct ek_scan {
     uint32_t state_at; /* floats */
     float least, most; /* most may be infinite */
 };
-#define EK_DELTA_EPS  1e-6f
-#define EK_STATE_COLS 32u
-#define EK_MOST_CONV  8u /* tokens that a convolution sees, at least 2 */
+#define EK_DELTA_EPS    1e-6f
+#define EK_STATE_COLS   32u
+#define EK_MOST_STREAMS 16u /* that an EK_OP_MIX reads or writes */
+#define EK_MOST_CONV    8u  /* tokens that a convolution sees, at least 2 */
 
 #define EK_NO_WEIGHT          UINT32_MAX
 #define EK_MOST_EXPERTS       4096u
@@ -355,6 +364,19 @@ struct ek_op {
         } conv;
         struct ek_delta delta;
         struct ek_scan scan;
+        struct {
+            uint16_t by; /* value */
+            bool fixed;
+            uint32_t first, inputs, outputs, group, to;
+            float plus;
+        } mix;
+        struct {
+            float least;
+        } match;
+        struct {
+            uint32_t group;
+            float times;
+        } cut;
     } u;
 };
 

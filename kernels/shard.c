@@ -280,6 +280,8 @@ static int shard_vocab(struct sharding *s)
 
     if (c.count == 0)
         return shard_too_narrow(s, s->g->vocab);
+    if (s->g->weights[s->op.weight].rows != s->g->vocab)
+        return shard_no_rule(s, "of fewer tokens than the vocabulary has");
     if (s->op.kind == EK_OP_LOGITS && s->held[s->op.src].form != WHOLE)
         return shard_no_rule(s, "of divided columns");
     int r = shard_cut_rows(s, s->op.weight, &c, 1);
@@ -304,6 +306,24 @@ static int shard_alike(struct sharding *s, bool reads, bool after_logits)
     return 0;
 }
 
+/* Of each element by itself, unless each column has a number of its own. */
+static int shard_scale(struct sharding *s)
+{
+    const uint32_t w = s->op.weight;
+
+    if (w != EK_NO_WEIGHT && (uint64_t)s->g->weights[w].rows * s->g->weights[w].cols > 1)
+        return shard_alike(s, false, false);
+    shard_push(s, &s->op);
+    return 0;
+}
+
+static int shard_mix(struct sharding *s)
+{
+    if (!s->op.u.mix.fixed && s->held[s->op.u.mix.by].form != WHOLE)
+        return shard_no_rule(s, "of divided columns");
+    return shard_alike(s, true, false);
+}
+
 static int shard_op(struct sharding *s, bool after_logits)
 {
     switch (s->op.kind) {
@@ -324,7 +344,10 @@ static int shard_op(struct sharding *s, bool after_logits)
     case EK_OP_CONV:
     case EK_OP_SCAN:
     case EK_OP_DELTA: return shard_recurrent(s);
-    case EK_OP_SCALE: shard_push(s, &s->op); return 0; /* of each element by itself */
+    case EK_OP_SCALE: return shard_scale(s);
+    case EK_OP_MIX: return shard_mix(s);
+    case EK_OP_MATCH: return shard_alike(s, true, false);
+    case EK_OP_CUT: return shard_alike(s, false, false);
     case EK_OP_REDUCE:
     case EK_OP_GATHER:
     case EK_OP_SEND:

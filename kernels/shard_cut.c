@@ -58,6 +58,9 @@ static const char *kind_name(enum ek_op_kind k)
     case EK_OP_CONV: return "convolution";
     case EK_OP_DELTA: return "delta rule";
     case EK_OP_SCAN: return "scan";
+    case EK_OP_MIX: return "mix of streams";
+    case EK_OP_MATCH: return "match of sizes";
+    case EK_OP_CUT: return "cut";
     case EK_OP_PICK: return "pick";
     case EK_OP_LOGITS: return "output layer";
     case EK_OP_REDUCE:

@@ -59,6 +59,11 @@ static struct flow flow_of(const struct ek_graph *g, const struct ek_op *op, boo
         return (struct flow){.fills = true, .src = true, .other = true, .value = op->u.delta.gates};
     case EK_OP_SCAN:
         return (struct flow){.fills = true, .src = true, .other = true, .value = op->u.scan.steps};
+    case EK_OP_MIX:
+        return (struct flow){
+            .dst = true, .src = true, .other = !op->u.mix.fixed, .value = op->u.mix.by};
+    case EK_OP_MATCH: return (struct flow){.dst = true, .src = true};
+    case EK_OP_CUT:
     case EK_OP_ROPE:
     case EK_OP_SCALE:
     case EK_OP_REDUCE: return (struct flow){.dst = true};

@@ -80,6 +80,11 @@ static void *run_starter(void *arg)
         model_weights_note(t->model, true, note);
         if (note[0])
             ek_log(EK_LOG_INFO, "%s", note);
+        if (t->model->index_tokens > 0)
+            ek_log(EK_LOG_INFO,
+                   "The model's attention chooses %u tokens (index_topk); it is served up to that "
+                   "length, where it sees all of them",
+                   t->model->index_tokens);
         print_plan_to_log(t);
         r = start_load(t, &code, &s->fault);
     }

@@ -203,6 +203,16 @@ CASES += [
     case("cwm", "Cwm", prompts=SHORT, num_hidden_layers=5, head_dim=16, sliding_window=12, rope_parameters=LLAMA3),
 ]
 
+# Whose attention chooses among more than index_topk tokens.
+DSA = dict(DEEPSEEK_V3, index_topk=128, index_n_heads=4, index_head_dim=16)
+CASES += [
+    case("deepseek-v32", "DeepseekV32", **{k: v for k, v in DSA.items() if k != "first_k_dense_replace"},
+         mlp_layer_types=["dense", "sparse", "sparse"]),
+    case("glm-moe-dsa", "GlmMoeDsa", **{**{k: v for k, v in DSA.items() if k not in ("first_k_dense_replace", "rope_parameters")},
+         "n_group": 1, "topk_group": 1, "prompts": ((30, 24, 0),)}, mlp_layer_types=["dense", "sparse", "sparse"],
+         indexer_types=["full", "shared", "full"]),
+]
+
 # Norms less the mean, halves side by side, feed-forwards without a gate.
 CASES += [
     case("cohere", "Cohere", prompts=SHORT, logit_scale=0.8),
@@ -360,7 +370,7 @@ CASES += [
 
 # Also with long prompts.
 LONG = ("llama", "mistral-window", "gemma3", "qwen3-moe", "gpt-oss", "glm4-moe", "llama4", "deepseek-v2", "deepseek-v3",
-        "qwen3-next", "qwen3.5", "qwen3.5-moe", "lfm2", "lfm2-moe", "gemma4", "gemma4-input", "granite-hybrid-dense",
+        "qwen3-next", "qwen3.5", "qwen3.5-moe", "lfm2", "lfm2-moe", "gemma4", "gemma4-input", "gemma3n", "granite-hybrid-dense",
         "nemotron-h", "nemotron-h-moe", "falcon-h1")
 for each in CASES:
     if each["name"] in LONG:
@@ -439,6 +449,9 @@ CASES += [
          moe_intermediate_size=20, num_shared_experts=2, router_scaling_factor=2.5),
     case("granite-swa", "GraniteSWA", prompts=SHORT, num_hidden_layers=5, sliding_window=12, attention_multiplier=0.4,
          layer_rope_theta=[0, 10000.0, 10000.0, 0, 500000.0], embedding_multiplier=2.0, logits_scaling=2.0),
+    case("granite-moe-swa", "GraniteMoeSWA", prompts=SHORT, num_hidden_layers=5, sliding_window=12, attention_multiplier=0.4,
+         layer_rope_theta=[0, 10000.0, 10000.0, 0, 500000.0], num_local_experts=4, num_experts_per_tok=2,
+         intermediate_size=24, shared_intermediate_size=28, logits_scaling=2.0),
     case("mellum", "Mellum", prompts=SHORT, num_hidden_layers=4, head_dim=16, sliding_window=12, num_experts=6,
          num_local_experts=6, num_experts_per_tok=3, moe_intermediate_size=20, layer_types=[SLIDING, FULL] * 2,
          mlp_layer_types=["dense", "sparse", "sparse", "sparse"], rope_parameters={
@@ -446,6 +459,26 @@ CASES += [
     case("youtu", "Youtu", prompts=SHORT, num_key_value_heads=4, kv_lora_rank=12, q_lora_rank=20, qk_rope_head_dim=8,
          qk_nope_head_dim=16, v_head_dim=12),
 ]
+
+# Gemma 3n: streams beside each other, sparse feed-forwards, layers that read others' keys and values.
+GEMMA3N = dict(prompts=((1, 24, 0), (5, 24, 0), (50, 24, 0)), head_dim=8, num_hidden_layers=5, sliding_window=10,
+               layer_types=[SLIDING, FULL, SLIDING, SLIDING, FULL], hidden_size_per_layer_input=6,
+               vocab_size_per_layer_input=VOCAB - 8, num_kv_shared_layers=2, laurel_rank=4,
+               activation_sparsity_pattern=[0.8, 0.5, 0.0, 0.0, 0.0])
+CASES += [
+    case("gemma3n", "Gemma3nText", **GEMMA3N),
+    case("gemma3n-three", "Gemma3nText", **{
+        **GEMMA3N, "prompts": ONE, "num_kv_shared_layers": 0, "num_hidden_layers": 3, "layer_types": [FULL, SLIDING, FULL],
+        "activation_sparsity_pattern": [0.0, 0.7, 0.0]}, altup_num_inputs=3, altup_active_idx=1, altup_correct_scale=False,
+         attention_bias=True, tie_word_embeddings=False),
+]
+
+ERNIE_VL = dict(sees=dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, patch_size=14), prompts=ONE,
+                model_type="ernie4_5_vl_moe_text", num_hidden_layers=3, moe_num_experts=6, moe_k=3,
+                moe_intermediate_size=[20, 12], moe_num_shared_experts=2,
+                rope_parameters=dict(rope_type="default", rope_theta=500000.0, mrope_section=[1, 1, 2]))
+CASES += [case("sees-ernie", "Ernie4_5_VLMoe", **ERNIE_VL),
+          case("sees-ernie-joined", "Ernie4_5_VLMoe", joined=True, **{**ERNIE_VL, "moe_num_shared_experts": 0, "use_bias": True})]
 
 MOE = dict(head_dim=16, num_experts=4, num_local_experts=4, num_experts_per_tok=2,
            moe_intermediate_size=32, norm_topk_prob=True)
@@ -479,6 +512,9 @@ FORMS = {
     "gemma4": ("Gemma4Text", {**GEMMA4_INPUT, "prompts": ONE, "hidden_size_per_layer_input": 16, "num_hidden_layers": 4,
                               "head_dim": 16, "global_head_dim": 32, "layer_types": [SLIDING, FULL] * 2,
                               "num_kv_shared_layers": 2}),
+    "gemma3n": ("Gemma3nText", {**GEMMA3N, "prompts": ONE, "hidden_size_per_layer_input": 16, "laurel_rank": 16,
+                                "head_dim": 16, "num_hidden_layers": 4, "layer_types": [SLIDING, FULL] * 2,
+                                "activation_sparsity_pattern": [0.6, 0.0, 0.0, 0.0]}),
     "granite4": ("GraniteMoeHybrid", {**GRANITE4, "prompts": ONE, "num_hidden_layers": 2, "layer_types": [MAMBA, FULL],
                                       "num_local_experts": 0, "mamba_n_heads": 32, "mamba_d_state": 16,
                                       "shared_intermediate_size": 48}),
@@ -514,7 +550,7 @@ FORMS |= {
 
 
 # Which of them are kept; all families' of the packers are made by `make check-hf`.
-KEPT_FORMS = {"qwen3.5": ("fp8-block", "awq", "w4a16"), "glm4-moe": ("fp8-block", "fp8-row"), "gemma4": ("w4a16", "gptq"),
+KEPT_FORMS = {"gemma3n": ("w4a16", "fp8-row"), "qwen3.5": ("fp8-block", "awq", "w4a16"), "glm4-moe": ("fp8-block", "fp8-row"), "gemma4": ("w4a16", "gptq"),
               "granite4": ("fp8-row", "awq"), "nemotron3": ("modelopt", "gptq", "nvfp4"), "lfm2": ("w4a16", "fp8-block"),
               "llama4": ("w4a16", "fp8-row"), "cohere2": ("awq", "fp8-row"), "afmoe": ("fp8-block", "w4a16"),
               "apertus": ("w4a16", "fp8-row"), "mixtral": ("w4a16",), "minimax-m2": ("fp8-row",),

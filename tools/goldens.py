@@ -45,7 +45,7 @@ STORED, EACH = 256, 41  # longer texts keep the logits of one position in so man
 DRAWS = 8  # of sizes, where no weights for the first ones do
 LEAST_DIFFERENT = (12, 8)  # tokens in the first sequence; of quantized models
 OWN_HEAD_DIM = ("GptOss", "Llama", "Mistral", "Ministral", "Mixtral", "Qwen3", "Qwen3Moe", "Gemma", "Gemma2",
-                "Gemma3Text", "Glm", "Glm4", "Glm4Moe", "SeedOss", "Ernie4_5", "Exaone4", "HunYuanDenseV1",
+                "Gemma3Text", "Gemma3nText", "Glm", "Glm4", "Glm4Moe", "SeedOss", "Ernie4_5", "Exaone4", "HunYuanDenseV1",
                 "Ministral3", "Llama4Text", "Gemma4Text", "HunYuanMoEV1", "MiniMaxM2", "SolarOpen", "ExaoneMoe",
                 "Dots1", "Cwm", "Afmoe", "HYV3", "Mellum")
 
@@ -184,6 +184,8 @@ def vary(case, rng):
         turned, parts = int(own * rope.get("partial_rotary_factor", 1)) // 2, len(rope["mrope_section"])
         each = turned // parts
         rope["mrope_section"] = [turned - (parts - 1) * each] + (parts - 1) * [each]
+    if case["cls"].startswith("Ernie4_5_VL"):  # two take turns, the third has the rest
+        c["rope_parameters"]["mrope_section"] = [head // 8, head // 8, head // 2 - 2 * (head // 8)]
     c["intermediate_size"] = rng.randrange(8, 80)
     for key, values in (("attention_bias", [False, True]), ("mlp_bias", [False, True]),
                         ("tie_word_embeddings", [False, True]), ("rms_norm_eps", [1e-6, 1e-5, 1e-3]),
@@ -193,7 +195,9 @@ def vary(case, rng):
                         ("embedding_multiplier", [0.5, 4.0]), ("attention_multiplier", [0.1, 0.6]),
                         ("residual_multiplier", [0.3, 1.1]), ("logits_scaling", [0.5, 3.0]),
                         ("norm_topk_prob", [False, True]), ("moe_intermediate_size", [5, 16, 37])):
-        if c.get(key) is not None:
+        if isinstance(c.get(key), list):  # of text, and of pictures
+            c[key] = [rng.choice(values) for _ in c[key]]
+        elif c.get(key) is not None:
             c[key] = rng.choice(values)
     longest = max(prompt + more for prompt, more, _ in case["prompts"])  # which is served as a whole
     for rope in [c.get("rope_parameters", {}), *c.get("rope_parameters", {}).values()]:
@@ -236,7 +240,7 @@ def write(case, out, seed):
         config._attn_implementation = "eager"
         config._experts_implementation = "eager"
         model = model_cls(config).float().eval()
-        draw(model, g, around_zero=case["cls"] == "Nemotron" or ("Gemma" in case["cls"] and "Gemma4" not in case["cls"]))
+        draw(model, g, around_zero=case["cls"] == "Nemotron" or case["cls"] in ("Gemma", "Gemma2", "Gemma3", "Gemma3Text"))
         stored, gone = quantize.apply(model, case["quant"]) if case["quant"] else ({}, set())
         tensors, meta, margin = {}, [], float("inf")
         for i, (prompt, more, served) in enumerate(case["prompts"]):

@@ -94,6 +94,8 @@ static void embed_row(const struct ek_device *d, const struct ek_op *op, uint32_
     float *dst = cpu_row(d, op->dst, row), scale = op->u.embed.scale;
 
     token -= d->graph->vocab_first;
+    if (token >= w->rows && d->graph->ranks == 0)
+        token = 0;
     if (token >= w->rows) { /* of another rank */
         memset(dst, 0, w->cols * sizeof(*dst));
         return;
@@ -176,10 +178,70 @@ static void gate_row(const struct ek_device *d, const struct ek_op *op, uint32_t
 
 static void scale_row(const struct ek_device *d, const struct ek_op *op, uint32_t row)
 {
+    static const struct ek_gate_numbers none = {0};
     const float *by = cpu_vector(d, op->weight);
+    const uint32_t n = d->values[op->dst].width;
+    const struct ek_weight *w = by ? &d->graph->weights[op->weight] : NULL;
     float *dst = cpu_row(d, op->dst, row);
 
-    d->ops->scale(dst, dst, d->values[op->dst].width, op->u.scale.scale * (by ? by[0] : 1.0f));
+    if (w && (uint64_t)w->rows * w->cols > 1) {
+        d->ops->gate(dst, by, n, EK_GATE_TIMES, &none);
+        by = NULL;
+    }
+    if (by || op->u.scale.scale != 1.0f)
+        d->ops->scale(dst, dst, n, op->u.scale.scale * (by ? by[0] : 1.0f));
+}
+
+/* A sum in lanes: so many side by side are rounded less than one. */
+static float sum_of(const float *x, uint32_t n, float less, bool squared)
+{
+    enum { LANES = 16 };
+    float part[LANES] = {0}, sum = 0.0f;
+
+    for (uint32_t i = 0; i < n; i++) {
+        const float v = x[i] - less;
+        part[i % LANES] += squared ? v * v : v;
+    }
+    for (uint32_t i = 0; i < LANES; i++)
+        sum += part[i];
+    return sum;
+}
+
+static void mix_row(const struct ek_device *d, const struct ek_op *op, uint32_t row)
+{
+    const size_t n = op->u.mix.group;
+    const uint32_t inputs = op->u.mix.inputs;
+    const float *src = cpu_row(d, op->src, row);
+    const float *by = op->u.mix.fixed ? NULL : cpu_row(d, op->u.mix.by, row) + op->u.mix.first;
+    float *dst = cpu_row(d, op->dst, row) + op->u.mix.to;
+
+    for (uint32_t o = 0; o < op->u.mix.outputs; o++)
+        for (uint32_t j = 0; j < inputs; j++)
+            d->ops->add(dst + o * n, src + j * n, (uint32_t)n,
+                        (by ? by[o * inputs + j] : 0.0f) + op->u.mix.plus);
+}
+
+static void match_row(const struct ek_device *d, const struct ek_op *op, uint32_t row)
+{
+    const uint32_t n = d->values[op->dst].width;
+    float *dst = cpu_row(d, op->dst, row);
+    const float target = sum_of(cpu_row(d, op->src, row), n, 0.0f, true) / (float)n;
+    const float own = sum_of(dst, n, 0.0f, true) / (float)n;
+
+    d->ops->scale(dst, dst, n,
+                  sqrtf(target) / sqrtf(own > op->u.match.least ? own : op->u.match.least));
+}
+
+static void cut_row(const struct ek_device *d, const struct ek_op *op, uint32_t row)
+{
+    const uint32_t n = op->u.cut.group;
+    float *x = cpu_row(d, op->dst, row);
+    const float mean = sum_of(x, n, 0.0f, false) / (float)n;
+    const float deviation = sqrtf(sum_of(x, n, mean, true) / (float)n);
+    const float cut = mean + deviation * op->u.cut.times;
+
+    for (uint32_t i = 0; i < n; i++)
+        x[i] = x[i] > cut ? x[i] - cut : 0.0f;
 }
 
 void cpu_by_rows(const struct cpu_member *m, const struct ek_op *op)
@@ -203,6 +265,9 @@ void cpu_by_rows(const struct cpu_member *m, const struct ek_op *op)
         case EK_OP_SOFTCAP: d->ops->softcap(dst, n, op->u.softcap.cap); break;
         case EK_OP_TAKE: take_row(d, op, row); break;
         case EK_OP_GATE: gate_row(d, op, row); break;
+        case EK_OP_MIX: mix_row(d, op, row); break;
+        case EK_OP_MATCH: match_row(d, op, row); break;
+        case EK_OP_CUT: cut_row(d, op, row); break;
         case EK_OP_LINEAR:
         case EK_OP_HEADS:
         case EK_OP_ATTENTION:

@@ -354,6 +354,9 @@ static uint32_t make_op(struct maker *m)
     case EK_OP_SCALE:
     case EK_OP_CONV:
     case EK_OP_SCAN:
+    case EK_OP_MIX:
+    case EK_OP_MATCH:
+    case EK_OP_CUT:
     case EK_OP_DELTA: break; /* made above, or not offered */
     case EK_OP_EXPERTS: make_experts(m); return 1;
     case EK_OP_SOFTCAP: make_rows(m, CU_ROWS_SOFTCAP); return 1;

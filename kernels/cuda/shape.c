@@ -45,6 +45,16 @@ static const char *refuse_op(const struct ek_op *op)
     return why ? why : cuda_recur_refuse(op);
 }
 
+/* Numbers of each column, and an embedding of a part of the vocabulary. */
+static const char *refuse_weight(const struct ek_graph *g, const struct ek_op *op)
+{
+    const struct ek_weight *w = op->weight < g->weight_count ? &g->weights[op->weight] : NULL;
+    const bool columns = w && op->kind == EK_OP_SCALE && (uint64_t)w->rows * w->cols > 1;
+    const bool fewer = w && op->kind == EK_OP_EMBED && w->rows != ek_graph_vocab_rows(g);
+
+    return columns || fewer ? "has an operation that the CUDA backend does not have yet" : NULL;
+}
+
 int cuda_graph_offered(const struct ek_graph *g, uint32_t block_size, struct ek_fault *fault)
 {
     int r = ek_graph_check(g, fault);
@@ -53,6 +63,8 @@ int cuda_graph_offered(const struct ek_graph *g, uint32_t block_size, struct ek_
         return r;
     for (uint32_t i = 0; i < g->op_count; i++) {
         const char *why = refuse_op(&g->ops[i]);
+        if (!why)
+            why = refuse_weight(g, &g->ops[i]);
         if (!why)
             continue;
         ek_fault_set(fault, "model", "The model %s (operation %u of %u): use --device cpu.", why, i,

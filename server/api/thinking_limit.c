@@ -21,7 +21,7 @@ static int set_mark(const struct tokenizer *tok, const char *text, struct thinki
 int thinking_limit(const struct tokenizer *tok, const struct reasoning *r, int64_t most,
                    struct thinking_limit *ret_limit)
 {
-    struct reasoning_marks m = reasoning_marks(r->style);
+    struct reasoning_marks m = reasoning_marks(r);
     struct thinking_limit *l = ret_limit;
 
     *l = (struct thinking_limit){.inside = reasoning_is_open(r), .again = m.again};

@@ -172,6 +172,10 @@ static const struct raw_form qwen_form = {
     "", "</parameter>", "\n</parameter>", {"<parameter=", "</function>"}};
 static const struct raw_form glm_form = {
     "", "</arg_value>", "</arg_value>", {"<arg_key>", "</tool_call>"}};
+static const struct raw_form hy_form = {"",
+                                        "</arg_value:opensource>",
+                                        "</arg_value:opensource>",
+                                        {"<arg_key:opensource>", "</tool_call:opensource>"}};
 static const struct raw_form minimax_form = {
     "", "</parameter>", "</parameter>", {"<parameter name=", "</invoke>"}};
 static const struct raw_form gemma_form = {
@@ -301,6 +305,55 @@ int tool_read_glm(struct schema_reader *r, const json_t *tool, bool bound, uint3
     int code = read_arguments(r, &frame, tool, bound, free_ones, &arguments);
     uint32_t name = expr_pair(s, expr_text(s, function_name(tool)), line);
     *ret_expr = expr_pair(s, name, arguments);
+    return code;
+}
+
+/* ---- hy_v3 ---- */
+
+static int hy_value(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr)
+{
+    return raw_value(r, &hy_form, schema, ret_expr);
+}
+
+int tool_read_hy(struct schema_reader *r, const json_t *tool, bool bound, bool preview,
+                 uint32_t *ret_expr)
+{
+    static const struct hy {
+        const char *call, *sep, *end;
+        const struct raw_form *form;
+        struct frame frame;
+    } both[] = {{"<tool_call:opensource>",
+                 "<tool_sep:opensource>",
+                 "</tool_call:opensource>",
+                 &hy_form,
+                 {"<arg_key:opensource>", "</arg_key:opensource>", "", "", hy_value, false,
+                  "<arg_value:opensource>"}},
+                {"<tool_call>",
+                 "<tool_sep>",
+                 "</tool_call>",
+                 &glm_form,
+                 {"<arg_key>", "</arg_key>", "", "", glm_value, false, "<arg_value>"}}};
+    const struct hy *h = &both[preview];
+    struct expr_set *s = r->set;
+    struct expr_list any = {.set = s}, all = {.set = s};
+    uint32_t arguments = EXPR_EMPTY, line = expr_maybe(s, expr_text(s, "\n"));
+
+    expr_push(&any, expr_text(s, h->frame.before));
+    expr_push(&any, word(s));
+    expr_push(&any, expr_text(s, h->frame.between));
+    expr_push(&any, line);
+    expr_push(&any, expr_text(s, h->frame.mark));
+    expr_push(&any, raw_text(r, h->form));
+    expr_push(&any, line);
+    uint32_t free_ones = expr_repeat(s, expr_seq(&any), 0, EXPR_MANY);
+    int code = read_arguments(r, &h->frame, tool, bound, free_ones, &arguments);
+    expr_push(&all, expr_text(s, h->call));
+    expr_push(&all, expr_text(s, function_name(tool)));
+    expr_push(&all, expr_text(s, h->sep));
+    expr_push(&all, line);
+    expr_push(&all, arguments);
+    expr_push(&all, expr_text(s, h->end));
+    *ret_expr = expr_seq(&all);
     return code;
 }
 

@@ -100,6 +100,8 @@ static const struct tool_marks {
     {"gemma4", "<|tool_call>", "<tool_call|>"},
     {"kimi_k2", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"},
     {"minimax_m2", "<minimax:tool_call>", "</minimax:tool_call>"},
+    {"hy_v3", "<tool_calls:opensource>", "</tool_calls:opensource>"},
+    {"hy_v3_preview", "<tool_calls>", "</tool_calls>"}, /* of the same parser */
     {"granite", "<|tool_call|>", ""},
     {"phi4_mini_json", "functools[", ""}, /* the word alone is text */
     {"nemotron_json", "<TOOLCALL>", "</TOOLCALL>"},
@@ -184,6 +186,8 @@ static int read_any_call(struct schema_reader *r, const json_t *tools, const cha
             code = tool_read_qwen(r, tool, bound, &e);
         else if (strcmp(style, "glm45") == 0)
             code = tool_read_glm(r, tool, bound, &e);
+        else if (ONE_OF(style, "hy_v3", "hy_v3_preview"))
+            code = tool_read_hy(r, tool, bound, strcmp(style, "hy_v3") != 0, &e);
         else if (strcmp(style, "minimax_m2") == 0)
             code = tool_read_minimax(r, tool, bound, &e);
         else if (strcmp(style, "gemma4") == 0)
@@ -232,7 +236,8 @@ static int read_marked(struct schema_reader *r, const json_t *tools, const char 
     uint32_t line = expr_maybe(s, expr_text(s, "\n")), e = EXPR_NEVER, named = EXPR_NEVER;
     const bool mistral = strcmp(style, "mistral") == 0, olmo = strcmp(style, "olmo3") == 0;
     const bool lines = olmo || strcmp(style, "minimax_m2") == 0; /* a call on each */
-    const bool row = is_deepseek(style) || lines || strcmp(style, "kimi_k2") == 0;
+    const bool hy = ONE_OF(style, "hy_v3", "hy_v3_preview");
+    const bool row = is_deepseek(style) || lines || hy || strcmp(style, "kimi_k2") == 0;
     const bool python = olmo || strcmp(style, "lfm2") == 0;
     const bool list = ONE_OF(style, "mistral", "hunyuan_a13b", "granite", "phi4_mini_json",
                              "nemotron_json", "lfm2");
@@ -253,7 +258,7 @@ static int read_marked(struct schema_reader *r, const json_t *tools, const char 
         more = expr_repeat(s, expr_pair(s, between, call), 0, EXPR_MANY);
     uint32_t calls = expr_pair(s, call, more);
     if (row) {
-        uint32_t begin = lines ? line : EXPR_EMPTY, last = expr_pair(s, begin, end);
+        uint32_t begin = lines || hy ? line : EXPR_EMPTY, last = expr_pair(s, begin, end);
         *ret_expr = expr_pair(s, begin, expr_pair(s, calls, last));
         return code;
     }
@@ -277,9 +282,17 @@ static int read_tags(struct schema_reader *r, const json_t *root, const char *st
     uint32_t inner = json_as_call(r, call, "call");
     uint32_t then = one ? inner : expr_pair(r->set, inner, expr_call(r->set, rule));
     struct text_word mark[] = {{marks_of(style)->begin, then}, {"<tool_call>", then}};
+    const bool hy = strcmp(style, "hy_v3") == 0;
 
-    /* Granite 3.0 and 3.1 have different marks. */
-    expr_text_write(r->set, rule, mark, strcmp(style, "granite") == 0 ? 2 : 1, true, false);
+    if (code == 0 && hy) {
+        code = read_marked(r, json_object_get(root, "tools"), "hy_v3_preview", one, &call);
+        inner = json_as_call(r, call, "call");
+        mark[1] =
+            (struct text_word){marks_of("hy_v3_preview")->begin,
+                               one ? inner : expr_pair(r->set, inner, expr_call(r->set, rule))};
+    }
+    /* Granite 3.0 and 3.1 have different marks, and so has a preview of Hy3. */
+    expr_text_write(r->set, rule, mark, hy || strcmp(style, "granite") == 0 ? 2 : 1, true, false);
     return code;
 }
 

@@ -6,6 +6,9 @@
 /* Behind the mark, without what ends the call. `bound`: the arguments keep to the schema. */
 int tool_read_qwen(struct schema_reader *r, const json_t *tool, bool bound, uint32_t *ret_expr);
 int tool_read_glm(struct schema_reader *r, const json_t *tool, bool bound, uint32_t *ret_expr);
+/* Hy3's marks have :opensource, its preview's have not. */
+int tool_read_hy(struct schema_reader *r, const json_t *tool, bool bound, bool preview,
+                 uint32_t *ret_expr);
 int tool_read_minimax(struct schema_reader *r, const json_t *tool, bool bound, uint32_t *ret_expr);
 int tool_read_gemma(struct schema_reader *r, const json_t *tool, bool bound, uint32_t *ret_expr);
 /* name(key=value, ...) */

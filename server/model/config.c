@@ -59,13 +59,36 @@ static int read_layers(const struct model_json *j, struct model_config *c)
     return config_read_u32(j, KEY, CONFIG_LAYERS_MOST, (uint32_t)listed, &c->layers);
 }
 
+/* A number, or one for each layer (Gemma 3n), which must be the same. */
+static int read_intermediate(const struct model_json *j, const char *key, struct model_config *c)
+{
+    const struct model_range range = {1, 1u << 20};
+    const json_t *list = json_object_get(j->object, key), *v;
+    int64_t width = 0;
+    size_t at;
+    if (json_array_size(list) == 0)
+        return config_read_u32(j, key, 1u << 20, 0, &c->intermediate);
+    json_array_foreach(list, at, v)
+    {
+        if (!json_is_integer(v) || (double)json_integer_value(v) < range.min ||
+            (double)json_integer_value(v) > range.max || (at > 0 && json_integer_value(v) != width))
+            return ek_fault_set(j->fault, key,
+                                "%s: %s must be one number, or the same one from 1 to %.0f for "
+                                "each layer: layers of different widths are not supported",
+                                j->file, key, range.max);
+        width = json_integer_value(v);
+    }
+    c->intermediate = (uint32_t)width;
+    return 0;
+}
+
 static int read_shape(const struct model_json *j, struct model_config *c)
 {
     const char *own = c->family->intermediate;
     const char *inner = own && json_object_get(j->object, own) ? own : "intermediate_size";
     int r = config_read_u32(j, "hidden_size", 1u << 16, 0, &c->hidden);
     if (r == 0)
-        r = config_read_u32(j, inner, 1u << 20, 0, &c->intermediate);
+        r = read_intermediate(j, inner, c);
     if (r == 0)
         r = read_layers(j, c);
     if (r == 0)
@@ -250,6 +273,10 @@ static int read_all(const struct model_json *j, struct model_config *c)
         r = c->family->configure(j, c);
     if (r == 0)
         r = config_stretch(j, c);
+    if (r == 0 && c->index_tokens > 0 && c->max_model_len > c->index_tokens)
+        c->max_model_len = c->index_tokens;
+    else
+        c->index_tokens = 0; /* it is no bound */
     return r;
 }
 

@@ -4,7 +4,9 @@
  * experts that all tokens share. V2 chooses by shares of the softmax, a group being worth its best
  * expert; V3 by sigmoids with a correction, a group being worth its two best. Layers for drafts
  * behind the others are passed over. Glm4MoeLiteForCausalLM (GLM-4.7-Flash) is as V3.
- * YoutuForCausalLM (Youtu-LLM) is V3 without experts.
+ * YoutuForCausalLM (Youtu-LLM) is V3 without experts. DeepseekV32ForCausalLM (V3.2) and
+ * GlmMoeDsaForCausalLM (GLM-5) are V3 with an indexer, which chooses for each token the index_topk
+ * tokens that it attends to: up to that length it chooses all, which is what is served.
  * Mistral4ForCausalLM (Mistral Small 4) has softmax shares that may be normalised, groups worth
  * their two best, and queries that grow with the position.
  */
@@ -155,6 +157,19 @@ static int glm4_moe_lite_configure(const struct model_json *j, struct model_conf
     return r < 0 ? r : config_read_mlp_types(j, c);
 }
 
+/* Where the file says nothing of plain layers, the first three are. */
+static int indexed_configure(const struct model_json *j, struct model_config *c)
+{
+    int r = deepseek_v3_configure(j, c);
+
+    for (uint32_t i = 0; i < 3 && i < c->layers; i++)
+        c->plain[i] = c->plain[i] || !json_object_get(j->object, "first_k_dense_replace");
+    if (r == 0)
+        r = config_read_mlp_types(j, c);
+    c->indexed = true;
+    return r < 0 ? r : config_read_u32(j, "index_topk", 1u << 26, 2048, &c->index_tokens);
+}
+
 static int youtu_configure(const struct model_json *j, struct model_config *c)
 {
     return read_attention(j, c);
@@ -200,6 +215,15 @@ const struct model_family family_glm4_moe_lite = {.architecture = "Glm4MoeLiteFo
                                                   .rms_eps = 1e-5,
                                                   .configure = glm4_moe_lite_configure,
                                                   .build = deepseek_v3_build};
+const struct model_family family_deepseek_v32 = {.architecture = "DeepseekV32ForCausalLM",
+                                                 .head_dim = 64,
+                                                 .configure = indexed_configure,
+                                                 .build = deepseek_v3_build};
+const struct model_family family_glm_moe_dsa = {.architecture = "GlmMoeDsaForCausalLM",
+                                                .head_dim = 64,
+                                                .rms_eps = 1e-5,
+                                                .configure = indexed_configure,
+                                                .build = deepseek_v3_build};
 const struct model_family family_youtu = {.architecture = "YoutuForCausalLM",
                                           .head_dim = 64,
                                           .tied = true,

@@ -265,9 +265,8 @@ struct kind {
 struct gemma4 {
     struct layers l;
     struct kind kind[KINDS];
-    uint16_t wide_gate_up, wide_inner;         /* of layers that read */
-    uint16_t inputs, projected;                /* of all layers, side by side */
-    uint16_t input_gate, input_pair, input_in; /* of one */
+    uint16_t wide_gate_up, wide_inner; /* of layers that read */
+    struct token_inputs inputs;
     uint16_t routed;
 };
 
@@ -283,27 +282,6 @@ static void kind_begin(struct graph_builder *b, struct kind *k, struct graph_kv 
         k->qkv = graph_value(b, q + 2 * own);
         k->qk = k_is_v ? graph_value(b, q + own) : 0;
     }
-}
-
-/* What the token gives each layer: a norm of a projection of its embedding, and a second embedding.
- */
-static void inputs_begin(struct graph_builder *b, struct gemma4 *g)
-{
-    const struct model_config *c = b->config;
-    const uint32_t n = c->kinds.input, all = n * c->layers;
-    const struct graph_part projection = {"model.per_layer_model_projection", all};
-
-    g->inputs = graph_value(b, all);
-    g->projected = graph_value(b, all);
-    g->input_gate = graph_value(b, n);
-    g->input_pair = graph_value(b, 2 * n);
-    g->input_in = graph_value(b, n);
-    graph_embed(b, g->inputs, "model.embed_tokens_per_layer", layers_root(b->graph->dtype, n));
-    graph_linear(b, g->projected, g->l.stream, &projection, 1, false);
-    graph_scale(b, g->projected, 1.0f / sqrtf((float)c->hidden), NULL);
-    graph_norm_groups(b, g->projected, "model.per_layer_projection_norm", n);
-    graph_add(b, g->inputs, g->projected);
-    graph_scale(b, g->inputs, sqrtf(0.5f), NULL);
 }
 
 static void gemma4_begin(struct graph_builder *b, struct gemma4 *g)
@@ -331,7 +309,7 @@ static void gemma4_begin(struct graph_builder *b, struct gemma4 *g)
     l->rope_local = graph_rope(b, &c->rope_local);
     graph_embed(b, l->stream, "model.embed_tokens", layers_root(b->graph->dtype, c->hidden));
     if (c->kinds.input > 0)
-        inputs_begin(b, g);
+        inputs_begin(b, &g->inputs, l->stream, c->vocab);
 }
 
 /* q | k | v of `side`, or the q that a layer that reads has; returns the value. */
@@ -402,23 +380,6 @@ static void gemma4_experts(struct graph_builder *b, const struct gemma4 *g)
     graph_add(b, g->l.side, g->l.mixed);
 }
 
-/* What the token gives this layer, gated by the stream. */
-static void gemma4_input(struct graph_builder *b, const struct gemma4 *g, uint32_t layer)
-{
-    const uint32_t n = b->config->kinds.input;
-    const struct graph_part gate = {"per_layer_input_gate", n};
-    const struct graph_part out = {"per_layer_projection", b->config->hidden};
-
-    graph_linear(b, g->input_gate, g->l.stream, &gate, 1, false);
-    graph_take(b, g->input_pair, g->input_gate, (struct graph_run){.group = n, .heads = 1});
-    graph_take(b, g->input_pair, g->inputs,
-               (struct graph_run){.first = layer * n, .group = n, .heads = 1, .to = n});
-    graph_glu(b, g->input_in, g->input_pair);
-    graph_linear(b, g->l.side, g->input_in, &out, 1, false);
-    graph_norm(b, g->l.side, g->l.side, "post_per_layer_input_norm");
-    graph_add(b, g->l.stream, g->l.side);
-}
-
 static void gemma4_layer(struct graph_builder *b, const struct gemma4 *g, uint32_t layer)
 {
     const struct model_config *c = b->config;
@@ -439,8 +400,10 @@ static void gemma4_layer(struct graph_builder *b, const struct gemma4 *g, uint32
         gemma4_experts(b, g);
     graph_norm(b, l->side, l->side, "post_feedforward_layernorm");
     graph_add(b, l->stream, l->side);
-    if (c->kinds.input > 0)
-        gemma4_input(b, g, layer);
+    if (c->kinds.input > 0) {
+        inputs_of_layer(b, &g->inputs, l->stream, l->side, layer);
+        graph_add(b, l->stream, l->side);
+    }
     graph_scale(b, l->stream, 1.0f, "layer_scalar");
 }
 

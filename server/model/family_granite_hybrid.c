@@ -2,7 +2,8 @@
  * GraniteMoeHybridForCausalLM (Granite 4): most layers have Mamba 2 instead of attention (mamba.c),
  * the others attend, with rotary positions or without. Behind either comes a feed-forward that all
  * tokens take (shared_mlp), beside experts where num_local_experts is not 0. Granite's multipliers.
- * GraniteMoeSharedForCausalLM is that with attention and positions in all layers.
+ * GraniteMoeSharedForCausalLM is that with attention and positions in all layers,
+ * GraniteMoeSWAForCausalLM with the windows and sinks of family_granite.c.
  */
 #include <string.h>
 
@@ -114,9 +115,10 @@ static int granite_hybrid_configure(const struct model_json *j, struct model_con
 
 static int granite_shared_configure(const struct model_json *j, struct model_config *c)
 {
+    const bool windows = c->family == &family_granite_moe_swa;
     int64_t width = 0;
     bool given = false;
-    int r = family_granite.configure(j, c);
+    int r = (windows ? family_granite_swa : family_granite).configure(j, c);
     if (r == 0)
         r = config_read_experts(j, "intermediate_size", c);
     if (r == 0)
@@ -156,6 +158,11 @@ static void granite_hybrid_build(struct graph_builder *b, const struct model_con
                                    .all_out = "block_sparse_moe.output_linear"}};
     struct mamba_values v;
 
+    if (c->family == &family_granite_moe_swa) { /* saved as it is in memory */
+        l.experts.router = "block_sparse_moe.router";
+        l.experts.all_in = "block_sparse_moe.experts.gate_up_proj";
+        l.experts.all_out = "block_sparse_moe.experts.down_proj";
+    }
     layers_begin(b, &l);
     if (c->scan.heads > 0)
         mamba_begin(b, &v);
@@ -179,3 +186,6 @@ const struct model_family family_granite_hybrid = {.architecture = "GraniteMoeHy
 const struct model_family family_granite_shared = {.architecture = "GraniteMoeSharedForCausalLM",
                                                    .configure = granite_shared_configure,
                                                    .build = granite_hybrid_build};
+const struct model_family family_granite_moe_swa = {.architecture = "GraniteMoeSWAForCausalLM",
+                                                    .configure = granite_shared_configure,
+                                                    .build = granite_hybrid_build};

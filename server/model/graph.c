@@ -125,7 +125,13 @@ uint32_t graph_rope(struct graph_builder *b, const struct config_rope_params *p)
 
 void graph_embed(struct graph_builder *b, uint16_t dst, const char *name, float scale)
 {
-    struct graph_part part = {name, b->config->vocab};
+    graph_embed_rows(b, dst, name, b->config->vocab, scale);
+}
+
+void graph_embed_rows(struct graph_builder *b, uint16_t dst, const char *name, uint32_t rows,
+                      float scale)
+{
+    struct graph_part part = {name, rows};
     uint32_t w = graph_weight(b, &part, 1, graph_width(b, dst), ".weight");
     graph_op_push(b, (struct ek_op){.kind = EK_OP_EMBED,
                                     .dst = dst,
@@ -418,6 +424,16 @@ void graph_scale(struct graph_builder *b, uint16_t value, float scale, const cha
                                  .u.scale.scale = scale});
 }
 
+void graph_softcap(struct graph_builder *b, uint16_t value, float cap)
+{
+    graph_op_push(b, (struct ek_op){.kind = EK_OP_SOFTCAP,
+                                    .dst = value,
+                                    .src = value,
+                                    .weight = EK_NO_WEIGHT,
+                                    .bias = EK_NO_WEIGHT,
+                                    .u.softcap.cap = cap});
+}
+
 void graph_head(struct graph_builder *b, uint16_t src, const char *norm, const char *embedding)
 {
     const struct model_config *c = b->config;
@@ -439,10 +455,5 @@ void graph_head(struct graph_builder *b, uint16_t src, const char *norm, const c
                                     .bias = EK_NO_WEIGHT,
                                     .u.logits.scale = c->logits_scale});
     if (c->logit_softcap > 0)
-        graph_op_push(b, (struct ek_op){.kind = EK_OP_SOFTCAP,
-                                        .dst = normed,
-                                        .src = normed,
-                                        .weight = EK_NO_WEIGHT,
-                                        .bias = EK_NO_WEIGHT,
-                                        .u.softcap.cap = c->logit_softcap});
+        graph_softcap(b, normed, c->logit_softcap);
 }

@@ -49,6 +49,9 @@ uint32_t graph_weight(struct graph_builder *b, const struct graph_part *parts, u
 uint32_t graph_rope(struct graph_builder *b, const struct config_rope_params *p);
 
 void graph_embed(struct graph_builder *b, uint16_t dst, const char *name, float scale);
+/* From a table of so many rows, at most the vocabulary; tokens beyond them take row 0. */
+void graph_embed_rows(struct graph_builder *b, uint16_t dst, const char *name, uint32_t rows,
+                      float scale);
 void graph_norm(struct graph_builder *b, uint16_t dst, uint16_t src, const char *name);
 /* The same by a tensor of that name, without ".weight". */
 void graph_norm_by(struct graph_builder *b, uint16_t dst, uint16_t src, const char *tensor);
@@ -159,6 +162,21 @@ void graph_norm_own(struct graph_builder *b, uint16_t value, const char *name, u
 void graph_add(struct graph_builder *b, uint16_t dst, uint16_t src); /* times residual_scale */
 /* value *= scale, and by the one number of the tensor; NULL: there is none. */
 void graph_scale(struct graph_builder *b, uint16_t value, float scale, const char *tensor);
+/* value *= the tensor's number of each column. */
+void graph_scale_columns(struct graph_builder *b, uint16_t value, const char *tensor);
+/* dst's `outputs` runs of `group` columns from `to` += those of src, see EK_OP_MIX. */
+struct graph_mix {
+    uint32_t inputs, outputs, group, to;
+    float plus;
+};
+void graph_mix(struct graph_builder *b, uint16_t dst, uint16_t src, uint16_t by,
+               struct graph_mix mix);
+/* The same with `plus` as the only coefficient. */
+void graph_mix_fixed(struct graph_builder *b, uint16_t dst, uint16_t src, struct graph_mix mix);
+void graph_match(struct graph_builder *b, uint16_t value, uint16_t like, float least);
+void graph_cut(struct graph_builder *b, uint16_t value, uint32_t group, float times);
+/* cap * tanh(value / cap) */
+void graph_softcap(struct graph_builder *b, uint16_t value, float cap);
 /* Picks rows, norms them and computes logits with lm_head or the tied embedding, scaled and capped
  * as the configuration says. */
 void graph_head(struct graph_builder *b, uint16_t src, const char *norm, const char *embedding);

@@ -4,6 +4,7 @@
  */
 #include "server/model/graph.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/err.h"
@@ -45,6 +46,38 @@ static bool of_readers(const struct model_config *c, const char *name)
     return false;
 }
 
+/* Experts for pictures, beside those for text: ERNIE 4.5 VL's are the later ones of a layer. */
+static bool of_pictures(const struct model_config *c, const char *name)
+{
+    static const char EXPERTS[] = ".mlp.experts.";
+    uint32_t layer;
+    const bool both = c->text_part && c->family == &family_ernie_moe;
+    const char *part = both ? after_layer(name, &layer) : NULL;
+    if (!part)
+        return false;
+    if (strncmp(part, EXPERTS, sizeof(EXPERTS) - 1) == 0)
+        return strtoul(part + sizeof(EXPERTS) - 1, NULL, 10) >= c->experts;
+    return strcmp(part, ".mlp.gate.weight_1") == 0 || strncmp(part, ".mlp.vision_moe.", 16) == 0;
+}
+
+/* What chooses the tokens of a layer's attention, which sees all of them here. */
+static bool of_indexer(const struct model_config *c, const char *name)
+{
+    static const char INDEXER[] = ".self_attn.indexer.";
+    uint32_t layer;
+    const char *part = c->indexed ? after_layer(name, &layer) : NULL;
+    return part && strncmp(part, INDEXER, sizeof(INDEXER) - 1) == 0;
+}
+
+/* A factor that Gemma 3n has in its files, used or not. */
+static bool of_streams(const struct model_config *c, const char *name)
+{
+    uint32_t layer;
+    const bool unused = c->streams.count > 0 && !c->streams.scaled;
+    const char *part = unused ? after_layer(name, &layer) : NULL;
+    return part && strcmp(part, ".altup.correct_output_scale") == 0;
+}
+
 /* Left in many checkpoints by what wrote them, computed or tied here. */
 static bool harmless(const struct model_config *c, const char *name)
 {
@@ -52,7 +85,8 @@ static bool harmless(const struct model_config *c, const char *name)
     size_t len = strlen(name), tail = sizeof(INV_FREQ) - 1;
     return (len >= tail && strcmp(name + len - tail, INV_FREQ) == 0) ||
            (c->quant.method != QUANT_NONE && quant_harmless(name)) || of_drafts(c, name) ||
-           of_readers(c, name) || strncmp(name, "mtp.", 4) == 0 || /* layers for drafts, too */
+           of_readers(c, name) || of_pictures(c, name) || of_indexer(c, name) ||
+           of_streams(c, name) || strncmp(name, "mtp.", 4) == 0 || /* layers for drafts, too */
            (c->tied && strcmp(name, "lm_head.weight") == 0);
 }
 

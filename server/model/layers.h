@@ -66,6 +66,16 @@ void delta_begin(struct graph_builder *b, struct layers *l);
 /* OLMo Hybrid's names; behind delta_begin(). */
 void delta_begin_apart(struct graph_builder *b, struct layers *l, uint32_t layer);
 void delta_attention(struct graph_builder *b, const struct layers *l, uint16_t src);
+/* inputs.c: what a token gives each layer beside the stream; of all layers, and of one. `rows` of
+ * the vocabulary have a row of it, others the first one's. */
+struct token_inputs {
+    uint16_t all, projected; /* of all layers, side by side */
+    uint16_t gate, pair, in; /* of one */
+};
+void inputs_begin(struct graph_builder *b, struct token_inputs *t, uint16_t embedding,
+                  uint32_t rows);
+void inputs_of_layer(struct graph_builder *b, const struct token_inputs *t, uint16_t src,
+                     uint16_t dst, uint32_t layer);
 /* From another value than `side`, to `side`. */
 void layers_attention_of(struct graph_builder *b, const struct layers *l, uint16_t src,
                          uint32_t layer);

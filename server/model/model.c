@@ -188,6 +188,7 @@ int model_open_as(const char *dir, const struct model_choice *choice, struct mod
     m->textless = c->output != CONFIG_TEXT;
     m->embeds = c->output == CONFIG_STATES;
     m->max_model_len = c->max_model_len;
+    m->index_tokens = c->index_tokens;
     if (c->rope.type == ROPE_LONGROPE)
         m->long_above = (uint32_t)c->rope.original_positions;
     for (uint32_t i = 0; i < m->graph.rope_count; i++)

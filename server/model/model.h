@@ -35,7 +35,8 @@ struct model {
     struct model_weights weights;
     struct model_classes classes;
     bool textless; /* it was made for its states or classes, and has no output layer for text */
-    bool embeds;   /* its states are what it was made for */
+    uint32_t index_tokens; /* what bounds max_model_len: tokens that its attention chooses, or 0 */
+    bool embeds;           /* its states are what it was made for */
 };
 
 enum model_dtype { MODEL_DTYPE_AUTO, MODEL_DTYPE_F32, MODEL_DTYPE_F16, MODEL_DTYPE_BF16 };

@@ -109,6 +109,18 @@ struct config_kinds {
     uint32_t input;              /* elements of a token's second embedding for a layer, 0 = none */
 };
 
+/* Gemma 3n: so many streams side by side, of which a layer computes with one and predicts and
+ * corrects the others. */
+struct config_streams {
+    uint32_t count, active;        /* count 0 = there is one */
+    bool scaled;                   /* what is corrected is scaled before a token's input */
+    uint32_t laurel;               /* rank of the product beside attention */
+    uint32_t input_rows;           /* of the vocabulary, which have a second embedding */
+    float cut[CONFIG_LAYERS_MOST]; /* standard deviations above the mean below which a gate is
+                                      0, in layers that are sparse: */
+    bool sparse[CONFIG_LAYERS_MOST];
+};
+
 #define CONFIG_SCAN_PARTS 5u /* of what goes in: gate, x, B, C, steps */
 
 /* Layers of Mamba 2 (struct ek_scan); their convolution is told as that of linear attention. */
@@ -139,12 +151,15 @@ struct model_config {
     bool text_part; /* of a model that sees or hears, too (textpart.h) */
     uint32_t hidden, intermediate, layers, q_heads, kv_heads, head_dim, vocab;
     uint32_t max_model_len;
+    bool indexed;          /* an indexer chooses the tokens that attention sees, which are all */
+    uint32_t index_tokens; /* up to so many; longer texts are not served. 0 = it is no bound */
     double rms_eps;
     enum ek_activation act;
     bool tied;
     struct config_latent latent; /* then kv_heads is 1, and head_dim that of the cache */
     struct config_delta delta;
     struct config_kinds kinds;
+    struct config_streams streams;
     struct config_scan scan;
     struct config_falcon falcon;
     bool

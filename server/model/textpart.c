@@ -35,10 +35,10 @@ static const char *inner_of(const struct st_set *s)
 /* The name in a text model; NULL: it is of another part. */
 static const char *plain_name(const char *name)
 {
-    static const char *const others[] = {"model.visual.",      "model.vision",
-                                         "model.audio",        "model.embed_vision",
-                                         "model.embed_audio",  "model.multi_modal_projector.",
-                                         "model.image_newline"};
+    static const char *const others[] = {"model.visual.",       "model.vision",
+                                         "model.audio",         "model.embed_vision",
+                                         "model.embed_audio",   "model.multi_modal_projector.",
+                                         "model.image_newline", "model.resampler_model."};
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
         if (after(name, others[i]))
             return NULL;

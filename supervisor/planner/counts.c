@@ -45,9 +45,11 @@ static double attention(const struct plan_shape *s)
     if (s->latent > 0) {
         double q = s->nope_dim + s->latent_rope;
         double from = s->q_latent ? s->q_latent * (h + heads * q) : h * heads * q;
-        return of[0].layers *
-               (from + h * (s->latent + s->latent_rope) +
-                s->latent * heads * (s->nope_dim + s->value_dim) + heads * s->value_dim * h);
+        return s->indexers * (double)s->index_heads * (s->q_latent * (double)s->index_dim + h) +
+               s->indexers * h * s->index_dim +
+               of[0].layers *
+                   (from + h * (s->latent + s->latent_rope) +
+                    s->latent * heads * (s->nope_dim + s->value_dim) + heads * s->value_dim * h);
     }
     for (uint32_t i = 0; i < kinds; i++)
         sum +=
@@ -57,11 +59,20 @@ static double attention(const struct plan_shape *s)
     return sum;
 }
 
+double plan_streams(const struct plan_shape *s)
+{
+    const double n = s->streams, wide = s->hidden;
+    if (s->streams == 0)
+        return 0;
+    return 2 * (n - 1) * wide * wide +
+           s->layers * (2 * wide * s->laurel + n * wide + n * n * (n + 1));
+}
+
 /* A wider feed-forward in some layers, and what brings the second embedding into each. */
 static double extras(const struct plan_shape *s)
 {
     return (s->shared_wide ? s->shared_layers * 3.0 * s->hidden * s->intermediate : 0) +
-           3.0 * s->hidden * s->layer_input * s->layers;
+           3.0 * s->hidden * s->layer_input * s->layers + plan_streams(s);
 }
 
 /* Linear attention: products of q, k, v, what gates it, and b and a; a convolution; the output. */
@@ -95,10 +106,14 @@ static double layers(const struct plan_shape *s, double used)
            mixed * mixture(s, used);
 }
 
+double plan_second_embedding(const struct plan_shape *s)
+{
+    return (double)(s->input_rows ? s->input_rows : s->vocab) * s->layers * s->layer_input;
+}
+
 static double tables(const struct plan_shape *s)
 {
-    return (double)s->vocab *
-           (s->hidden * (s->tied ? 1.0 : 2.0) + (double)s->layers * s->layer_input);
+    return (double)s->vocab * s->hidden * (s->tied ? 1.0 : 2.0) + plan_second_embedding(s);
 }
 
 double plan_parameters(const struct plan_shape *s)

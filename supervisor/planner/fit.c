@@ -32,7 +32,8 @@ static double activations(const struct plan_shape *s, const struct plan_setup *u
         heads += s->v_heads ? 4.0 * s->k_heads * s->k_dim + 4.0 * s->v_heads * s->v_dim
                             : 5.0 * s->hidden;
     const double inputs = 2.0 * s->layers * s->layer_input; /* of all layers, on every card */
-    double row = 4.0 * s->hidden + (u->cards > 1 ? 2 : 1) * inputs + (2 * inner + heads) / u->cards;
+    double row = (4.0 + 2.0 * s->streams) * s->hidden + (u->cards > 1 ? 2 : 1) * inputs +
+                 (2 * inner + heads) / u->cards;
     return u->tokens * row * 2 + 2.0 * u->seqs * s->vocab * 4;
 }
 

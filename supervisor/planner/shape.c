@@ -144,7 +144,7 @@ static void read_experts(struct plan_reader *r, struct plan_shape *s)
     s->shared_intermediate = NUMBER(r, "shared_expert_intermediate_size");
     if (s->shared_intermediate == 0)
         s->shared_intermediate = shared_experts(r, s) * s->expert_intermediate;
-    if (strcmp(s->family, "granitemoeshared") == 0)
+    if (strcmp(s->family, "granitemoeshared") == 0 || strcmp(s->family, "granitemoe_swa") == 0)
         s->shared_intermediate = NUMBER(r, "shared_intermediate_size");
     s->dense_layers = NUMBER(r, "first_k_dense_replace");
     if (strcmp(s->family, "hy_v3") == 0 && !json_object_get(r->j, "first_k_dense_replace"))
@@ -158,7 +158,9 @@ static void read_experts(struct plan_reader *r, struct plan_shape *s)
         s->dense_layers =
             json_object_get(r->j, "num_dense_layers") ? NUMBER(r, "num_dense_layers") : 1;
     if (strncmp(s->family, "ernie4_5", 8) == 0)
-        s->dense_layers = ernie_dense(r, s);
+        s->dense_layers = json_is_array(json_object_get(r->j, "mlp_layer_types"))
+                              ? s->dense_layers
+                              : ernie_dense(r, s);
     if (strncmp(s->family, "llama4", 6) == 0)
         llama4_experts(r, s);
     if (s->experts_used == 0 || s->experts_used > s->experts)
@@ -167,11 +169,18 @@ static void read_experts(struct plan_reader *r, struct plan_shape *s)
         s->dense_layers = s->layers;
 }
 
+static bool is_granite_swa(const struct plan_shape *s)
+{
+    return strcmp(s->family, "granite_swa") == 0 || strcmp(s->family, "granitemoe_swa") == 0;
+}
+
 /* Layers that have the window where the file names none: as the class says. */
 static uint32_t usual_windows(struct plan_reader *r, const struct plan_shape *s)
 {
     if (strcmp(s->family, "gemma2") == 0)
         return s->layers - s->layers / 2;
+    if (strncmp(s->family, "gemma3n", 7) == 0)
+        return s->layers - s->layers / 5;
     if (strncmp(s->family, "gemma3", 6) == 0) {
         uint32_t every = NUMBER(r, "sliding_window_pattern");
         return s->layers - s->layers / (every ? every : 6);
@@ -180,7 +189,7 @@ static uint32_t usual_windows(struct plan_reader *r, const struct plan_shape *s)
         return s->layers - s->layers / 6 - (s->layers % 6 != 0);
     if (strncmp(s->family, "llama4", 6) == 0) /* every fourth sees all */
         return s->layers - s->layers / 4;
-    if (strcmp(s->family, "granite_swa") == 0) /* so, from the first on */
+    if (is_granite_swa(s)) /* so, from the first on */
         return s->layers - s->layers / 4 - (s->layers % 4 != 0);
     if (strcmp(s->family, "exaone4") == 0 || strcmp(s->family, "cohere2") == 0 ||
         strcmp(s->family, "afmoe") == 0) {
@@ -201,12 +210,14 @@ static void read_window(struct plan_reader *r, struct plan_shape *s)
         s->window = 4096;
     if (!json_object_get(r->j, "sliding_window") && strcmp(s->family, "afmoe") == 0)
         s->window = 1024;
-    if (!json_object_get(r->j, "sliding_window") && strcmp(s->family, "granite_swa") == 0)
+    if (!json_object_get(r->j, "sliding_window") && is_granite_swa(s))
         s->window = 128;
     if (!json_object_get(r->j, "sliding_window") && strcmp(s->family, "mellum") == 0)
         s->window = 1024;
     if (!reader_truth(r->j, "use_sliding_window", true))
         s->window = 0;
+    if (!json_object_get(r->j, "sliding_window") && strncmp(s->family, "gemma3n", 7) == 0)
+        s->window = 512;
     if (strncmp(s->family, "gemma4", 6) == 0) { /* its kinds differ whether there is one or not */
         const uint32_t usual = strncmp(s->family, "gemma4_unified", 14) == 0 ? 1024 : 512;
         s->window = json_object_get(r->j, "sliding_window") ? NUMBER(r, "sliding_window") : usual;
@@ -241,6 +252,33 @@ static void read_kinds(const json_t *types, struct plan_shape *s)
     }
     for (uint32_t i = s->layers - s->shared_layers; n == 0 && i + 1 < s->layers; i++)
         s->shared_windowed += (i + 1) % 6 != 0;
+}
+
+/* Gemma 3n: streams beside each other, and what Gemma 4's small sizes have, too. */
+static void read_gemma3n(struct plan_reader *r, struct plan_shape *s)
+{
+    if (strncmp(s->family, "gemma3n", 7) != 0)
+        return;
+    s->full_head_dim = s->head_dim; /* its kinds are counted apart, for those that read */
+    s->full_kv_heads = s->kv_heads;
+    s->streams = NUMBER(r, "altup_num_inputs");
+    s->streams = s->streams ? s->streams : 4;
+    s->laurel = NUMBER(r, "laurel_rank");
+    s->laurel = s->laurel ? s->laurel : 64;
+    s->layer_input = NUMBER(r, "hidden_size_per_layer_input");
+    s->layer_input = s->layer_input ? s->layer_input : 256;
+    s->input_rows = NUMBER(r, "vocab_size_per_layer_input");
+    s->input_rows = s->input_rows ? s->input_rows : 262144;
+    s->input_rows = s->input_rows < s->vocab ? s->input_rows : s->vocab;
+    s->shared_layers =
+        json_object_get(r->j, "num_kv_shared_layers") ? NUMBER(r, "num_kv_shared_layers") : 15;
+    s->shared_layers = s->shared_layers < s->layers ? s->shared_layers : s->layers - !!s->layers;
+    const json_t *types = json_object_get(r->j, "layer_types");
+    for (uint32_t i = s->layers - s->shared_layers; i < s->layers; i++) {
+        const char *t = json_string_value(json_array_get(types, i));
+        s->shared_windowed +=
+            json_is_array(types) ? t && strcmp(t, "sliding_attention") == 0 : (i + 1) % 5 != 0;
+    }
 }
 
 /* Gemma 4, its heads by either spelling: keys of their own, or those of a layer that differs. */
@@ -289,6 +327,11 @@ static void read_latent(struct plan_reader *r, struct plan_shape *s)
     s->q_latent = NUMBER(r, "q_lora_rank");
     s->nope_dim = NUMBER(r, "qk_nope_head_dim");
     s->value_dim = NUMBER(r, "v_head_dim");
+    s->index_heads = NUMBER(r, "index_n_heads");
+    s->index_dim = NUMBER(r, "index_head_dim");
+    s->indexers = s->layers;
+    if (json_is_array(json_object_get(r->j, "indexer_types")))
+        s->indexers = reader_kinds(json_object_get(r->j, "indexer_types"), "full", s->layers);
     s->kv_heads = 1; /* what is kept: one vector for all heads */
     s->head_dim = s->latent + s->latent_rope;
 }
@@ -335,10 +378,11 @@ static void read_vectors(struct plan_reader *r, struct plan_shape *s)
                       (ONE_OF(s, "ernie4_5") && reader_truth(r->j, "use_bias", false)) ||
                       (ONE_OF(s, "starcoder2") && bias);
     s->expert_bias = ONE_OF(s, "gpt_oss");
-    s->sinks = s->expert_bias || ONE_OF(s, "granite_swa");
-    s->correction = ONE_OF(s, "deepseek_v3", "kimi", "glm4", "ernie4_5_moe", "nemotron_h", "dots1",
-                           "exaone_moe", "minimax_m2", "solar_open", "afmoe", "hy_v3") ||
-                    (ONE_OF(s, "lfm2_moe") && reader_truth(r->j, "use_expert_bias", true));
+    s->sinks = s->expert_bias || is_granite_swa(s);
+    s->correction =
+        ONE_OF(s, "deepseek_v3", "kimi", "glm4", "glm_moe_dsa", "ernie4_5_moe", "ernie4_5_vl_moe",
+               "nemotron_h", "dots1", "exaone_moe", "minimax_m2", "solar_open", "afmoe", "hy_v3") ||
+        (ONE_OF(s, "lfm2_moe") && reader_truth(r->j, "use_expert_bias", true));
     s->shared_gate = ONE_OF(s, "qwen2_moe", "qwen3_next", "qwen3_5_moe");
 }
 
@@ -352,14 +396,15 @@ struct usual {
 static struct usual usual_of(const char *family)
 {
     static const struct usual table[] = {
-        {"afmoe", 128, false},      {"cohere", 0, true},          {"starcoder2", 0, true},
-        {"ernie4_5_moe", 0, true},  {"ernie4_5", 128, true},      {"gemma", 256, true},
-        {"glm4_moe", 0, false},     {"glm", 128, false},          {"gpt_oss", 64, false},
-        {"llama4", 128, false},     {"ministral3", 128, false},   {"nemotron_h", 128, false},
-        {"qwen3_5", 256, false},    {"qwen3_next", 256, false},   {"qwen3_moe", 0, false},
-        {"qwen3_vl_moe", 0, false}, {"qwen3_omni_moe", 0, false}, {"qwen3", 128, false},
-        {"seed_oss", 128, false},   {"smollm3", 0, true},         {"hy_v3", 128, false},
-        {"youtu", 0, true},         {"granite_swa", 0, true},     {"mellum", 128, false},
+        {"afmoe", 128, false},      {"cohere", 0, true},        {"starcoder2", 0, true},
+        {"ernie4_5_moe", 0, true},  {"ernie4_5_vl", 0, true},   {"ernie4_5", 128, true},
+        {"gemma", 256, true},       {"glm4_moe", 0, false},     {"glm", 128, false},
+        {"gpt_oss", 64, false},     {"llama4", 128, false},     {"ministral3", 128, false},
+        {"nemotron_h", 128, false}, {"qwen3_5", 256, false},    {"qwen3_next", 256, false},
+        {"qwen3_moe", 0, false},    {"qwen3_vl_moe", 0, false}, {"qwen3_omni_moe", 0, false},
+        {"qwen3", 128, false},      {"seed_oss", 128, false},   {"smollm3", 0, true},
+        {"hy_v3", 128, false},      {"youtu", 0, true},         {"granite_swa", 0, true},
+        {"mellum", 128, false},
     };
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
         if (strncmp(family, table[i].type, strlen(table[i].type)) == 0)
@@ -388,7 +433,9 @@ static void read_shape(struct plan_reader *r, struct plan_shape *s)
         s->head_dim = of.head_dim;
     if (s->head_dim == 0 && s->heads > 0)
         s->head_dim = s->hidden / s->heads;
-    s->intermediate = NUMBER(r, "intermediate_size", "n_inner", "ffn_dim");
+    s->intermediate = each_number(r, "intermediate_size"); /* Gemma 3n has one for each layer */
+    if (s->intermediate == 0)
+        s->intermediate = NUMBER(r, "n_inner", "ffn_dim");
     if (s->intermediate == 0)
         s->intermediate = 4 * s->hidden;
     s->max_len = NUMBER(r, "max_position_embeddings", "n_positions", "seq_length", "max_seq_len");
@@ -401,6 +448,7 @@ static void read_shape(struct plan_reader *r, struct plan_shape *s)
     read_vectors(r, s);
     read_experts(r, s);
     read_window(r, s);
+    read_gemma3n(r, s);
     read_gemma4(r, s);
     read_latent(r, s);
     plan_read_recurrent(r, s);

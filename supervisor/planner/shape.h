@@ -30,6 +30,9 @@ struct plan_shape {
     uint32_t expert_latent; /* width that experts take and give, between two products; 0 = hidden */
     /* Multi-head latent attention (DeepSeek): what a token keeps; 0 = ordinary attention. */
     uint32_t latent, latent_rope, q_latent, nope_dim, value_dim;
+    /* What chooses the tokens that it sees (DeepSeek V3.2, GLM-5), in so many layers: in the files,
+     * not in evenkeel-server's memory. */
+    uint32_t index_heads, index_dim, indexers;
     /* Layers with a state of a fixed size instead of KV: linear attention (Qwen3-Next, Qwen3.5),
      * Mamba 2 (Granite 4, Nemotron-H, Falcon H1: k_heads are groups), or without v_heads a short
      * convolution (LFM2). gates: numbers of a token beside. */
@@ -49,6 +52,9 @@ struct plan_shape {
      * feed-forward of twice the width. Elements of a second embedding for each layer. */
     uint32_t full_head_dim, full_kv_heads, shared_layers, shared_windowed, layer_input;
     bool keys_as_values, shared_wide;
+    /* Gemma 3n: streams beside each other, the rank of a product beside attention, and how many
+     * tokens have a row in the second embedding; 0 = as others. */
+    uint32_t streams, laurel, input_rows;
     double file_bytes; /* of the weight files, 0 = not known */
 };
 
@@ -71,6 +77,8 @@ struct plan_heads {
 uint32_t plan_attending(const struct plan_shape *s);  /* layers that attend */
 uint32_t plan_forwarding(const struct plan_shape *s); /* those with a feed-forward, or experts */
 uint32_t plan_heads_of(const struct plan_shape *s, struct plan_heads ret_heads[2]);
+double plan_streams(const struct plan_shape *s);          /* what Gemma 3n's streams add */
+double plan_second_embedding(const struct plan_shape *s); /* numbers in it */
 double plan_parameters(const struct plan_shape *s);
 /* Of those, what one token reads: all but the experts that it does not use and the rows of the
  * embedding. */

@@ -145,6 +145,18 @@ double plan_recurrent_layer(const struct plan_shape *s, uint32_t bits)
            (s->mixer_out_bias ? vector(hidden) : 0);
 }
 
+/* Gemma 3n: products between streams, and in each layer what chooses their coefficients, a product
+ * of low rank, and two norms and a factor for each column. */
+static double streams(const struct plan_shape *s, uint32_t bits)
+{
+    const double n = s->streams, wide = s->hidden;
+    const uint32_t exact = bits < 16 ? 16 : bits;
+    return 2 * (n - 1) * matrix(wide, wide, bits) +
+           s->layers * (matrix(s->laurel, wide, bits) + matrix(wide, s->laurel, bits) +
+                        matrix(n, wide, exact) + matrix(n * n, n, exact) + matrix(n, n, exact) +
+                        3 * vector(wide));
+}
+
 /* Gemma 4: a factor for each layer, its second embedding and what brings it into the layers, wider
  * feed-forwards, and norms and factors of experts. */
 static double extras(const struct plan_shape *s, uint32_t bits)
@@ -154,11 +166,13 @@ static double extras(const struct plan_shape *s, uint32_t bits)
         sum += s->shared_layers *
                (forward(s, 2.0 * s->intermediate, bits) - forward(s, s->intermediate, bits));
     if (n > 0)
-        sum += up((double)s->vocab * s->layers * n * (bits == 32 ? 4 : 2), LINE) +
+        sum += up(plan_second_embedding(s) * (bits == 32 ? 4 : 2), LINE) +
                matrix(s->layers * n, s->hidden, bits) + vector(n) +
                s->layers *
                    (matrix(n, s->hidden, bits) + matrix(s->hidden, n, bits) + vector(s->hidden));
-    if (s->full_head_dim > 0)
+    if (s->streams > 0)
+        sum += streams(s, bits);
+    if (s->full_head_dim > 0 && s->streams == 0)
         sum += s->layers * (LINE + (s->experts ? 4 * vector(s->hidden) + vector(s->experts) : 0));
     return sum;
 }

@@ -16,6 +16,10 @@ FORMS = {
                 "<|tool_calls_section_end|>", "Well.", [("f", {"n": 1}), ("g", {}), ("g", {})], ["functions.f:4", "functions.g:5", "functions.g:2"]),
     "minimax_m2": ('Well.<minimax:tool_call>\n<invoke name="f">\n<parameter name="s">12</parameter>\n<parameter name="n">12</parameter>\n</invoke>\n'
                    '<invoke name="g">\n</invoke>\n</minimax:tool_call>', "Well.", [("f", {"s": "12", "n": 12}), ("g", {})], [None, None]),
+    "hy_v3": ("Well.<tool_calls:opensource>\n<tool_call:opensource>f<tool_sep:opensource>\n<arg_key:opensource>s</arg_key:opensource>\n"
+              "<arg_value:opensource>12</arg_value:opensource>\n<arg_key:opensource>n</arg_key:opensource>\n<arg_value:opensource>12</arg_value:opensource>\n"
+              "</tool_call:opensource>\n<tool_call:opensource>g<tool_sep:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>", "Well.",
+              [("f", {"s": "12", "n": 12}), ("g", {})], [None, None]),
 }
 
 

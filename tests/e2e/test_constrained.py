@@ -155,9 +155,10 @@ BEGIN = {"hermes": ["<tool_call>", "I will look.\n<tool_call>\n{\"name\": \"", "
          "granite": ["<|tool_call|>", "So <tool_call> [{"], "phi4_mini_json": ["functools[", "so functools[{\"name\""],
          "nemotron_json": ["<TOOLCALL>", "Well.<TOOLCALL>[{"], "lfm2": ["<|tool_call_start|>", "Hm.<|tool_call_start|>[f("],
          "olmo3": ["<function_calls>", "Hm.\n<function_calls>\nf("],
+         "hy_v3": ["<tool_calls:opensource>", "Hm.<tool_calls>\n<tool_call>f<tool_sep>"],
          "minimax_m2": ["<minimax:tool_call>", "Hm.\n<minimax:tool_call>\n<invoke name=\"f"]}
-LISTS = ("mistral", "hunyuan_a13b", "deepseek_v3", "deepseek_v31", "kimi_k2", "minimax_m2", "granite", "phi4_mini_json", "nemotron_json", "lfm2", "olmo3")
-APART = ("qwen3_coder", "pythonic", "mistral", "seed_oss", "glm45", "minimax_m2", "gemma4", "lfm2", "olmo3")  # a parameter at a time, or no names for g
+LISTS = ("mistral", "hunyuan_a13b", "deepseek_v3", "deepseek_v31", "kimi_k2", "minimax_m2", "hy_v3", "granite", "phi4_mini_json", "nemotron_json", "lfm2", "olmo3")
+APART = ("qwen3_coder", "pythonic", "mistral", "seed_oss", "glm45", "minimax_m2", "hy_v3", "gemma4", "lfm2", "olmo3")  # a parameter at a time, or no names for g
 
 
 def a_tool(seed, style):
@@ -168,7 +169,7 @@ def a_tool(seed, style):
              {"type": "string"}, {"type": "string", "enum": ["one", "two words", "3"]}, {"type": "number", "minimum": 0}, {"type": "null"},
              {"type": "object", "properties": {"k": {"type": "string"}, "n": {"type": "null"}}, "required": ["n"]}]
     names = r.sample(["city", "unit", "a_b", "x1", "query", "Z"], r.randint(0, 4))
-    whole = style not in ("qwen3_coder", "pythonic", "seed_oss", "glm45", "minimax_m2", "gemma4", "lfm2", "olmo3")
+    whole = style not in ("qwen3_coder", "pythonic", "seed_oss", "glm45", "minimax_m2", "hy_v3", "gemma4", "lfm2", "olmo3")
     properties = {n: m.schema(2) if whole and r.random() < 0.5 else r.choice(plain) for n in names}
     schema = {"type": "object", "properties": properties, "required": [n for n in names if r.random() < 0.6], "additionalProperties": False}
     if m.defs:

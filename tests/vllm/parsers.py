@@ -55,6 +55,9 @@ WRITTEN = [
     ("kimi_k2", "kimi_k2", lambda calls: "<|tool_calls_section_begin|>" + "".join(
         f"<|tool_call_begin|>functions.{n}:{i}<|tool_call_argument_begin|>{json.dumps(a, ensure_ascii=False)}<|tool_call_end|>"
         for i, (n, a) in enumerate(calls)) + "<|tool_calls_section_end|>", TAGS),
+    ("hy_v3", "hy_v3", lambda calls: "<tool_calls>\n" + "".join(
+        f"<tool_call>{n}<tool_sep>\n" + "".join(f"<arg_key>{k}</arg_key>\n<arg_value>{v if isinstance(v, str) else json.dumps(v)}</arg_value>\n"
+                                               for k, v in a.items()) + "</tool_call>\n" for n, a in calls) + "</tool_calls>", TAGS),
     ("minimax_m2", "minimax_m2", lambda calls: "<minimax:tool_call>\n" + "".join(
         f"<invoke name=\"{n}\">\n" + "".join(f"<parameter name=\"{k}\">{v if isinstance(v, str) else json.dumps(v)}</parameter>\n"
                                             for k, v in a.items()) + "</invoke>\n" for n, a in calls) + "</minimax:tool_call>", TAGS),

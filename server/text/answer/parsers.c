@@ -31,8 +31,7 @@ static const struct parser_row tool_rows[] = {
     {.name = "phi4_mini_json", .mark = {"<|tool|>"}},
     {.name = "mistral", .mark = {"[TOOL_CALLS]"}},
     {.name = "qwen3_coder", .mark = {"<function=", "<parameter="}},
-    /* Hy3 writes a mark of its own behind the name, which no parser knows. */
-    {.name = "none", .mark = {"<tool_call>", "<tool_sep>"}},
+    {.name = "hy_v3", .mark = {"<tool_call", "<tool_sep", "<arg_key"}},
     {.name = "glm45", .mark = {"<tool_call>", "<arg_key>"}},
     {.name = "hunyuan_a13b", .mark = {"<tool_calls>["}},
     {.name = "granite", .mark = {"<|tool_call|>"}},
@@ -53,6 +52,7 @@ static const struct parser_row think_rows[] = {
     {.name = "granite", .mark = {"Here is my thought process:"}},
     {.name = "hunyuan_a13b", .mark = {"<think>", "<answer>"}},
     {.name = "ernie45", .mark = {"<think>", "<response>", "<tool_output>"}},
+    {.name = "hy_v3", .mark = {"<think", "<tool_sep", "<arg_key"}},
     {.name = "glm45", .mark = {"<think>", "<arg_key>"}},
     {.name = "deepseek_v3", .mark = {"<think>", "<｜Assistant｜>"}},
     /* Granite 3.3's answer stands in marks of its own, which no parser takes off. */

@@ -44,6 +44,11 @@ static const struct think_form {
                           .close = "</think>",
                           .call = "<minimax:tool_call>",
                           .always = true},
+    [THINK_HY_V3] = {.open = "<think:opensource>",
+                     .close = "</think:opensource>",
+                     .open_too = "<think>",
+                     .close_too = "</think>",
+                     .call = "<tool_calls"},
     [THINK_HARMONY] = {0},
 };
 
@@ -56,7 +61,7 @@ static const struct {
     {"ernie45", THINK_ERNIE45},       {"hunyuan_a13b", THINK_HUNYUAN}, {"gemma4", THINK_GEMMA4},
     {"openai_gptoss", THINK_HARMONY}, {"mistral", THINK_MISTRAL},      {"granite", THINK_GRANITE},
     {"kimi_k2", THINK_KIMI_K2},       {"olmo3", THINK_ALWAYS},         {"nemotron_v3", THINK_QWEN3},
-    {"minimax_m2", THINK_MINIMAX_M2},
+    {"minimax_m2", THINK_MINIMAX_M2}, {"hy_v3", THINK_HY_V3},
 };
 
 enum thinkstyle thinkstyle_find(const char *name)
@@ -73,10 +78,11 @@ bool reasoning_has_marks(enum thinkstyle style)
     return forms[style].close != NULL;
 }
 
-struct reasoning_marks reasoning_marks(enum thinkstyle style)
+struct reasoning_marks reasoning_marks(const struct reasoning *r)
 {
-    const struct think_form *f = &forms[style];
-    return (struct reasoning_marks){f->open, f->close, f->call, f->again};
+    const struct think_form *f = &forms[r->style];
+    return (struct reasoning_marks){r->second ? f->open_too : f->open,
+                                    r->second ? f->close_too : f->close, f->call, f->again};
 }
 
 bool reasoning_is_open(const struct reasoning *r)
@@ -87,7 +93,7 @@ bool reasoning_is_open(const struct reasoning *r)
 bool thinkstyle_special(enum thinkstyle style)
 {
     return style == THINK_SEED_OSS || style == THINK_GEMMA4 || style == THINK_MISTRAL ||
-           style == THINK_KIMI_K2 || style == THINK_MINIMAX_M2;
+           style == THINK_KIMI_K2 || style == THINK_MINIMAX_M2 || style == THINK_HY_V3;
 }
 
 static bool is_blank(char c)
@@ -97,8 +103,8 @@ static bool is_blank(char c)
 
 static bool ends_in(const char *p, size_t len, const char *mark)
 {
-    size_t n = strlen(mark);
-    return len >= n && memcmp(p + len - n, mark, n) == 0;
+    size_t n = mark ? strlen(mark) : 0;
+    return mark && len >= n && memcmp(p + len - n, mark, n) == 0;
 }
 
 /* Whether text outside of thinking is looked through. */
@@ -112,15 +118,17 @@ void reasoning_begin(struct reasoning *r, enum thinkstyle style, const char *pro
     const struct think_form *f = &forms[style];
     while (len > 0 && is_blank(prompt[len - 1]))
         len--;
-    bool closed = f->close && ends_in(prompt, len, f->close), labelled = false;
+    bool closed = ends_in(prompt, len, f->close) || ends_in(prompt, len, f->close_too);
+    bool labelled = false;
     for (size_t n = f->label ? strlen(f->label) - 1 : 0; n > 0 && len >= n && !labelled; n = 0) {
         labelled = memcmp(prompt + len - n, f->label, n) == 0;
         len -= labelled ? n : 0;
     }
-    bool opened = f->open && ends_in(prompt, len, f->open);
+    bool opened = ends_in(prompt, len, f->open) || ends_in(prompt, len, f->open_too);
     *r = (struct reasoning){.style = closed && !has_text_marks(f) ? THINK_NONE : style,
                             .always = f->always && !closed};
     r->inside = opened;
+    r->second = ends_in(prompt, len, f->open_too);
     r->begun = opened || closed;
     r->label = opened && f->label && !labelled;
 }
@@ -165,6 +173,7 @@ static bool find_begin(struct reasoning *r)
         return false;
     if (open > 0 || too > 0)
         drop_held(r, at + strlen(open > 0 ? f->open : f->open_too));
+    r->second = open <= 0 && too > 0;
     open = open > too ? open : too;
     r->inside = open > 0 || label > 0 || r->always;
     r->label = f->label && r->inside;

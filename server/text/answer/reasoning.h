@@ -4,6 +4,7 @@
  *
  *     <think>...</think>                                     deepseek_r1, deepseek_v3, qwen3, glm45
  *     <seed:think>...</seed:think>                           seed_oss
+ *     <think:opensource>...</think:opensource>               hy_v3; its preview without :opensource
  *     <think>...</think> <response>answer</response>         ernie45
  *     <think>...</think> <answer>answer</answer>             hunyuan_a13b
  *     <|channel>thought ...<channel|>, anywhere              gemma4
@@ -36,6 +37,7 @@ enum thinkstyle {
     THINK_GRANITE,
     THINK_KIMI_K2,    /* as THINK_ALWAYS; calls end it */
     THINK_MINIMAX_M2, /* likewise, with marks of calls of its own */
+    THINK_HY_V3,      /* as THINK_QWEN3, its marks with :opensource or without */
     THINK_HARMONY,    /* harmony.h takes it out, not this */
 };
 
@@ -45,13 +47,14 @@ struct reasoning {
     bool always;        /* it begins inside, opened or not */
     bool begun;         /* it is known whether the answer begins with thinking */
     bool inside;        /* of it */
+    bool second;        /* it was opened by the second mark that its style has */
     bool label;         /* what follows the opening mark may be its label */
     bool after;         /* a mark was the last that came: blanks are nobody's */
     struct ek_buf held; /* what may be a mark, and blanks before it: */
     size_t blanks;      /* bytes of it, at its beginning, that are known to be blank */
 };
 
-/* What a model of this style writes around its thinking. */
+/* What the model writes around its thinking. */
 struct reasoning_marks {
     const char *open, *close, *call; /* call: of a tool, which ends it too, or NULL */
     bool again;                      /* it may open at any time */
@@ -59,7 +62,7 @@ struct reasoning_marks {
 
 /* Whether it has a mark at its end, and what it writes then. */
 bool reasoning_has_marks(enum thinkstyle style);
-struct reasoning_marks reasoning_marks(enum thinkstyle style);
+struct reasoning_marks reasoning_marks(const struct reasoning *r);
 /* Whether the answer begins inside of it, right after reasoning_begin(). */
 bool reasoning_is_open(const struct reasoning *r);
 /* THINK_NONE if there is none of that name, of vLLM's names. */

@@ -47,6 +47,10 @@ static const struct {
                         .lists = true},
     [TOOLS_LFM2] = {.name = "lfm2", .begin = "<|tool_call_start|>", .end = "<|tool_call_end|>"},
     [TOOLS_OLMO3] = {.name = "olmo3", .begin = "<function_calls>", .end = "</function_calls>"},
+    [TOOLS_HY_V3] = {.name = "hy_v3",
+                     .begin = "<tool_calls:opensource>",
+                     .end = "",
+                     .second = "<tool_calls>"},
     [TOOLS_OPENAI] = {.name = "openai", .begin = "", .end = ""},
 };
 
@@ -264,6 +268,7 @@ static int look_for_mark(struct toolcalls *t, struct ek_buf *text)
     if (!found)
         return TOOL_WAIT;
     t->looked = tool_blanks(t, 0) + strlen(mark);
+    t->second = mark == second;
     tool_begin_head(t);
     return TOOL_MORE;
 }
@@ -347,6 +352,7 @@ static int step_head(struct toolcalls *t, struct ek_buf *text)
     case TOOLS_OLMO3: return tool_olmo_head(t, text);
     case TOOLS_KIMI_K2: return tool_kimi_head(t, text);
     case TOOLS_MINIMAX_M2: return tool_minimax_head(t, text);
+    case TOOLS_HY_V3: return tool_hy_head(t, text);
     case TOOLS_DEEPSEEK_V3:
     case TOOLS_DEEPSEEK_V31: return tool_deepseek_head(t, text);
     case TOOLS_HERMES:
@@ -394,6 +400,8 @@ static int step_tail(struct toolcalls *t, struct ek_buf *text)
         return tool_kimi_tail(t);
     if (t->style == TOOLS_MINIMAX_M2)
         return tool_minimax_tail(t);
+    if (t->style == TOOLS_HY_V3)
+        return tool_hy_tail(t);
     if (t->listed && styles[t->style].lists) {
         if (step_list(t, at) == TOOL_MORE)
             return TOOL_MORE; /* held is empty, or the next object is looked for */

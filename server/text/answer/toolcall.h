@@ -11,7 +11,9 @@
  *     minimax_m2   <minimax:tool_call><invoke name="f"><parameter name="x">1</parameter></invoke>
  *                  </minimax:tool_call>
  *     glm45        <tool_call>f<arg_key>x</arg_key><arg_value>1</arg_value></tool_call>
- *     hunyuan_a13b <tool_calls>[{"name": "f", "arguments": {...}}]</tool_calls>
+ *     hy_v3        <tool_calls:opensource><tool_call:opensource>f<tool_sep:opensource>, parameters
+ * as glm45's, </tool_call:opensource></tool_calls:opensource>: special tokens, which Hy3-preview
+ * has without :opensource hunyuan_a13b <tool_calls>[{"name": "f", "arguments": {...}}]</tool_calls>
  *     deepseek_v3  calls_begin call_begin function sep f, a line with ```json, {...}, ```,
  *                  call_end calls_end: its marks are special tokens
  *     deepseek_v31 calls_begin call_begin f sep {...} call_end calls_end
@@ -67,6 +69,7 @@ enum toolstyle {
     TOOLS_NEMOTRON,
     TOOLS_LFM2,
     TOOLS_OLMO3,
+    TOOLS_HY_V3,
     TOOLS_OPENAI /* harmony.h takes them out, not this */
 };
 
@@ -115,6 +118,7 @@ struct toolcalls {
     uint32_t runs;
     struct toolscan scan;
     bool midst;           /* text was passed on since the beginning or the last call */
+    bool second;          /* the marks of the calls are those of the style's second one */
     bool listed, listing; /* inside of a list of calls; a first object may begin one */
     bool scanning;        /* the object begins at held.data[begin] */
     bool bare;            /* the arguments are not inside of an object */
@@ -203,6 +207,8 @@ int tool_kimi_head(struct toolcalls *t, struct ek_buf *text);
 int tool_kimi_tail(struct toolcalls *t);
 int tool_minimax_head(struct toolcalls *t, struct ek_buf *text); /* of toolcall_qwen.c */
 int tool_minimax_tail(struct toolcalls *t);
+int tool_hy_head(struct toolcalls *t, struct ek_buf *text); /* likewise */
+int tool_hy_tail(struct toolcalls *t);
 /* toolcall_python.c. */
 int tool_python_list(struct toolcalls *t, struct ek_buf *text);
 int tool_lfm_head(struct toolcalls *t, struct ek_buf *text);

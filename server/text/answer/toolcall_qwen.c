@@ -1,9 +1,9 @@
 /*
  * Calls that have an element for each parameter, its value as plain text: those of Qwen3-Coder,
- * of Seed-OSS, which differ in the mark around them, of GLM 4.5 and later, and of MiniMax M2, where
- * several stand in one section. What type a
- * value has is said by the tool's schema; a value that is not of it stays a string. Each parameter
- * goes into the arguments when it is complete.
+ * of Seed-OSS, which differ in the mark around them, of GLM 4.5 and later, and of MiniMax M2 and
+ * Hy3, where several stand in one section. What type a value has is said by the tool's schema; a
+ * value that is not of it stays a string. Each parameter goes into the arguments when it is
+ * complete.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -26,12 +26,27 @@ static const struct element_marks glm_marks = {"<arg_key>",    "</arg_key>",   "
 static const char minimax_invoke[] = "<invoke name=", minimax_end[] = "</minimax:tool_call>";
 static const struct element_marks minimax_marks = {"<parameter name=", ">",         "",
                                                    "</parameter>",     "</invoke>", false};
-#define MARK_MOST  (sizeof("</parameter>") - 1) /* the longest of them */
-#define TYPES_MOST 256u                         /* of a schema, that a value is compared with */
+/* Of Hy3, and of its preview. */
+static const struct hy_marks {
+    const char *section_end, *call, *sep;
+    struct element_marks of;
+} hy_marks[] = {
+    {"</tool_calls:opensource>",
+     "<tool_call:opensource>",
+     "<tool_sep:opensource>",
+     {"<arg_key:opensource>", "</arg_key:opensource>", "<arg_value:opensource>",
+      "</arg_value:opensource>", "</tool_call:opensource>", false}},
+    {"</tool_calls>",
+     "<tool_call>",
+     "<tool_sep>",
+     {"<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "</tool_call>", false}}};
+#define MARK_MOST  (sizeof("</arg_value:opensource>") - 1) /* the longest of them */
+#define TYPES_MOST 256u /* of a schema, that a value is compared with */
 
 static const struct element_marks *marks_of(const struct toolcalls *t)
 {
     return t->style == TOOLS_GLM45        ? &glm_marks
+           : t->style == TOOLS_HY_V3      ? &hy_marks[t->second].of
            : t->style == TOOLS_MINIMAX_M2 ? &minimax_marks
                                           : &qwen_marks;
 }
@@ -127,6 +142,41 @@ int tool_minimax_tail(struct toolcalls *t)
 {
     static const char *const ends[] = {minimax_end};
     return tool_section_tail(t, ends, 1, minimax_invoke);
+}
+
+/* <tool_calls> <tool_call> NAME <tool_sep>, of which a further call lacks the first. */
+int tool_hy_head(struct toolcalls *t, struct ek_buf *text)
+{
+    const struct hy_marks *m = &hy_marks[t->second];
+    size_t at = tool_blanks(t, 0);
+    if (!t->listed)
+        at =
+            tool_blanks(t, at + strlen((t->second ? toolstyle_second : toolstyle_begin)(t->style)));
+    int word = at < t->held.len ? tool_word(t, at, m->call) : 0;
+    if (word == 0)
+        return TOOL_WAIT;
+    const size_t from = tool_blanks(t, at + strlen(m->call)), n = strlen(m->sep);
+    if (word > 0 && from >= t->held.len)
+        return TOOL_WAIT;
+    const char *name = t->held.data + from;
+    const char *end = word > 0 ? memmem(name, t->held.len - from, m->sep, n) : NULL;
+    if (word > 0 && !end && t->held.len - from < TOOLCALL_NAME_LEN + n)
+        return TOOL_WAIT;
+    size_t len = end ? (size_t)(end - name) : 0;
+    const size_t next = from + len + n;
+    while (len > 0 && tool_blank(name[len - 1]))
+        len--;
+    if (len == 0 || len >= TOOLCALL_NAME_LEN || memchr(name, '\0', len) || tool_full(t))
+        return tool_text(t, text, TOOL_OUTSIDE);
+    t->listed = true;
+    return begin_elements(t, name, len, next);
+}
+
+int tool_hy_tail(struct toolcalls *t)
+{
+    const struct hy_marks *m = &hy_marks[t->second];
+    const char *const ends[] = {m->section_end};
+    return tool_section_tail(t, ends, 1, m->call);
 }
 
 /* What the request's tools say about the parameters of the last call; NULL when they do not. */

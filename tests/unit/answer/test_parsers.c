@@ -32,7 +32,10 @@ static const struct {
     /* Hy3: marks of GLM's and words of Hermes', but a call that neither writes */
     {"{{ tools }} <tool_calls><tool_call>f<tool_sep><arg_key>x</arg_key></tool_call> arguments "
      "<think></think>",
-     NULL, "none", "glm45"},
+     NULL, "hy_v3", "hy_v3"},
+    {"{{ tools }} <tool_call:opensource>f<tool_sep:opensource><arg_key:opensource> "
+     "<think:opensource>",
+     NULL, "hy_v3", "hy_v3"},
     {"{{ tools }} <tool_call><invoke name=\"f\"> arguments </tool_call>", NULL, "none", "none"},
     {"{{ tools }} <function=f>{}</function>", NULL, "none", "none"},
     {"{{ tools }} <｜tool▁calls▁begin｜>```json", NULL, "deepseek_v3", "none"},

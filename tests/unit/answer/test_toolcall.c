@@ -121,6 +121,26 @@ static const struct {
      MINIMAX "<invoke name=\"\"></invoke>" MINIMAX_END},
     {TOOLS_MINIMAX_M2, "a <invoke name=\"f\">", "a <invoke name=\"f\">"},
     {TOOLS_MINIMAX_M2, "a <minimax:tool", "a <minimax:tool"},
+    /* Hy3, then its preview */
+    {TOOLS_HY_V3,
+     "I look.<tool_calls:opensource>\n<tool_call:opensource>f<tool_sep:opensource>\n"
+     "<arg_key:opensource>s</arg_key:opensource>\n<arg_value:opensource>a\n"
+     "</arg_value:opensource>\n<arg_key:opensource>n</arg_key:opensource>\n"
+     "<arg_value:opensource>12</arg_value:opensource>\n</tool_call:opensource>\n"
+     "<tool_call:opensource>g<tool_sep:opensource>\n</tool_call:opensource>\n"
+     "</tool_calls:opensource>",
+     "I look.|f:{\"s\": \"a\\n\", \"n\": 12}|g:{}"},
+    {TOOLS_HY_V3,
+     "<tool_calls><tool_call>f<tool_sep><arg_key>s</arg_key><arg_value>x</arg_value><arg_key>n"
+     "</arg_key><arg_value>7</arg_value></tool_call></tool_calls> b",
+     " b|f:{\"s\": \"x\", \"n\": 7}"},
+    {TOOLS_HY_V3, "<tool_calls>\n<tool_call>g<tool_sep>\n</tool_call>\n</tool_calls>", "|g:{}"},
+    {TOOLS_HY_V3, "<tool_calls><tool_call>f<tool_sep><arg_key>n</arg_key><arg_value>7",
+     "|f:{\"n\": 7}"},
+    {TOOLS_HY_V3, "<tool_calls>[1]</tool_calls>", "<tool_calls>[1]</tool_calls>"},
+    {TOOLS_HY_V3, "<tool_calls:opensource><tool_call:opensource><tool_sep:opensource>",
+     "<tool_calls:opensource><tool_call:opensource><tool_sep:opensource>"},
+    {TOOLS_HY_V3, "a <tool_calls", "a <tool_calls"},
     {TOOLS_LLAMA3_JSON, "{\"name\": \"f\", \"parameters\": {\"a\": 1}}", "|f:{\"a\": 1}"},
     {TOOLS_LLAMA3_JSON, "<|python_tag|>{\"name\":\"f\",\"arguments\":{}}\n", "|f:{}"},
     {TOOLS_LLAMA3_JSON,
@@ -340,6 +360,14 @@ static const struct {
     {THINK_GRANITE, "", "Here", "|Here"},
     {THINK_MINIMAX_M2, "<think>\n", "I see</think>Yes", "I see|Yes"},
     {THINK_MINIMAX_M2, "<think>\n", "I see" MINIMAX "<invoke", "I see|" MINIMAX "<invoke"},
+    {THINK_HY_V3, "<think:opensource>", "I see</think:opensource>Yes", "I see|Yes"},
+    {THINK_HY_V3, "<think:opensource>", "I see<tool_calls:opensource>x",
+     "I see|<tool_calls:opensource>x"},
+    {THINK_HY_V3, "<think:opensource></think:opensource>", "Yes", "|Yes"},
+    {THINK_HY_V3, "<think></think>", "Yes", "|Yes"},
+    {THINK_HY_V3, "<think>", "I see</think>Yes", "I see|Yes"},
+    {THINK_HY_V3, "", "<think:opensource>I see</think:opensource>Yes", "I see|Yes"},
+    {THINK_HY_V3, "", "Yes", "|Yes"},
     {THINK_KIMI_K2, "", "I see</think>Yes", "I see|Yes"},
     {THINK_KIMI_K2, "<think></think>", "Yes", "|Yes"},
     {THINK_KIMI_K2, "", "<think>I see" KIMI_BEGIN KIMI_CALL "f:0",
@@ -498,6 +526,8 @@ static void test_names(void **state)
     assert_int_equal(toolstyle_find("pythonic"), TOOLS_PYTHONIC);
     assert_int_equal(toolstyle_find("llama4_pythonic"), TOOLS_PYTHONIC);
     assert_int_equal(toolstyle_find("glm47"), TOOLS_GLM45);
+    assert_int_equal(toolstyle_find("hy_v3"), TOOLS_HY_V3);
+    assert_int_equal(thinkstyle_find("hy_v3"), THINK_HY_V3);
     assert_int_equal(toolstyle_find("glm"), TOOLS_NONE);
     assert_int_equal(thinkstyle_find("qwen3"), THINK_QWEN3);
     assert_int_equal(thinkstyle_find("glm45"), THINK_QWEN3);

@@ -126,6 +126,19 @@ static const struct {
      "{}<|tool_call_end|><|tool_call_begin|>functions.f:12<|tool_call_argument_begin|>{\"n\"",
      1, 0},
     {"kimi_k2", "<|tool_calls_section_begin|><|tool_call_begin|>functions.h", 0, 0},
+    {"hy_v3",
+     "a <tool_calls:opensource>\n<tool_call:opensource>f<tool_sep:opensource>\n"
+     "<arg_key:opensource>n</arg_key:opensource>\n<arg_value:opensource>3"
+     "</arg_value:opensource>\n<arg_key:opensource>s</arg_key:opensource>\n"
+     "<arg_value:opensource>x</arg_value:opensource>\n</tool_call:opensource>\n"
+     "</tool_calls:opensource>",
+     2, 2},
+    {"hy_v3",
+     "<tool_calls><tool_call>f<tool_sep><arg_key>n</arg_key><arg_value>3</arg_value></tool_call>"
+     "</tool_calls>",
+     2, 2},
+    {"hy_v3", "<tool_calls><tool_call>f<tool_sep><arg_key>s", 0, 0},
+    {"hy_v3", "<tool_calls:opensource><tool_call:opensource>h", 0, 0},
     {"minimax_m2",
      "a <minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"n\">3</parameter>\n"
      "<parameter name=\"s\">x < y</parameter>\n</invoke>\n</minimax:tool_call>",

@@ -3,6 +3,7 @@
  * layer or in other words, what is taken where they say nothing, and what is refused.
  */
 #include <errno.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -94,6 +95,42 @@ static void test_classes_of_2026(void **state)
     c = read_ok(OF("Youtu", ", \"kv_lora_rank\": 32"));
     assert_true(c.latent.rank == 32 && c.latent.q_rank == 0 && c.neighbours && c.tied);
     assert_true(c.experts == 0 && c.kv_heads == 1);
+}
+
+#define GEMMA3N(more)                                                                              \
+    OF("Gemma3n", ", \"num_kv_shared_layers\": 1, \"layer_types\": [\"sliding_attention\", "       \
+                  "\"full_attention\", \"sliding_attention\"]" more)
+
+/* Streams beside each other, and gates that are 0 below a number of standard deviations. */
+static void test_gemma3n(void **state)
+{
+    (void)state;
+    struct model_config c = read_ok(GEMMA3N(""));
+    assert_true(c.streams.count == 4 && c.streams.active == 0 && c.streams.scaled);
+    assert_true(c.streams.laurel == 64 && c.kinds.input == 256 && c.kinds.shared == 1);
+    assert_true(c.logit_softcap == 30 && c.attention_scale == 1 && c.window == 512);
+    assert_true(!c.streams.sparse[0] && c.streams.input_rows == c.vocab);
+    c = read_ok(GEMMA3N(", \"activation_sparsity_pattern\": [0.95, 0.5, 0.0], "
+                        "\"altup_active_idx\": 1, \"altup_num_inputs\": 2, "
+                        "\"vocab_size_per_layer_input\": 16, \"altup_correct_scale\": false"));
+    assert_true(c.streams.sparse[0] && c.streams.sparse[1] && !c.streams.sparse[2]);
+    assert_true(fabsf(c.streams.cut[0] - 1.644854f) < 1e-5f && fabsf(c.streams.cut[1]) < 1e-6f);
+    assert_true(c.streams.active == 1 && c.streams.input_rows == 16 && !c.streams.scaled);
+}
+
+/* An indexer chooses among more tokens than are served. */
+static void test_indexed(void **state)
+{
+#define DSA(of, more)                                                                              \
+    OF(of, ", \"n_routed_experts\": 8, \"num_experts_per_tok\": 2, \"q_lora_rank\": 16, "          \
+           "\"moe_intermediate_size\": 24, \"kv_lora_rank\": 32" more)
+    (void)state;
+    struct model_config c = read_ok(DSA("DeepseekV32", ", \"index_topk\": 64"));
+    assert_true(c.indexed && c.index_tokens == 64 && c.max_model_len == 64);
+    assert_true(c.plain[0] && c.plain[2] && c.neighbours && c.routing.score == EK_SCORE_SIGMOID);
+    c = read_ok(DSA("GlmMoeDsa", ", \"first_k_dense_replace\": 1"));
+    assert_true(c.indexed && c.index_tokens == 0 && c.max_model_len < 2048);
+    assert_true(c.plain[0] && !c.plain[1] && c.rms_eps == 1e-5);
 }
 
 /* Numbers for each layer, and what other files say where transformers writes a list. */
@@ -229,6 +266,38 @@ static void test_parts_of_more(void **state)
     assert_string_equal(all[2].name, "model.norm.weight");
 }
 
+/* ERNIE 4.5 VL, by its own keys and by transformers', and Gemma 3n beside its other parts. */
+static void test_parts_of_2026(void **state)
+{
+    (void)state;
+    static const char own[] =
+        "{\"architectures\": [\"Ernie4_5_VLMoeForConditionalGeneration\"], \"model_type\": "
+        "\"ernie4_5_moe_vl\", \"vision_config\": {}, \"moe_k\": 2, \"moe_num_experts\": [8, 8], "
+        "\"moe_intermediate_size\": [24, 16], \"moe_layer_start_index\": [1, 1], "
+        "\"moe_layer_end_index\": [29, 28], " BASE "}";
+    static const char later[] =
+        "{\"architectures\": [\"Ernie4_5_VLMoeForConditionalGeneration\"], \"model_type\": "
+        "\"ernie4_5_vl_moe\", \"vision_config\": {}, \"text_config\": {\"model_type\": "
+        "\"ernie4_5_vl_moe_text\", \"moe_k\": 2, \"moe_num_experts\": 8, "
+        "\"moe_intermediate_size\": [24, 16], \"mlp_layer_types\": [\"dense\", \"dense\", "
+        "\"sparse\"], " BASE "}}";
+    static const char gemma[] =
+        "{\"architectures\": [\"Gemma3nForConditionalGeneration\"], \"model_type\": \"gemma3n\", "
+        "\"audio_config\": {}, \"vision_config\": {}, \"text_config\": {\"model_type\": "
+        "\"gemma3n_text\", \"intermediate_size\": [96, 96], \"num_hidden_layers\": 2, "
+        "\"num_kv_shared_layers\": 0, \"hidden_size\": 64, \"num_attention_heads\": 4}}";
+    struct model_config c = read_ok(own);
+    assert_true(c.text_part && c.experts == 8 && c.expert_intermediate == 24 && c.neighbours);
+    assert_true(c.plain[0] && !c.plain[1] && c.shared_intermediate == 48);
+    assert_string_equal(c.family->architecture, "Ernie4_5_MoeForCausalLM");
+    c = read_ok(later);
+    assert_true(c.text_part && c.experts == 8 && c.expert_intermediate == 24);
+    assert_true(c.plain[0] && c.plain[1] && !c.plain[2]);
+    c = read_ok(gemma);
+    assert_true(c.text_part && c.intermediate == 96 && c.vocab == 262400 && c.kv_heads == 2);
+    assert_string_equal(c.family->architecture, "Gemma3nForCausalLM");
+}
+
 static const struct {
     const char *text, *field, *says;
 } bad_cases[] = {
@@ -268,6 +337,14 @@ static const struct {
     {OF("GraniteSWA", ", \"layer_rope_theta\": [0, \"a\", 1]"), "layer_rope_theta", "of layer 1"},
     {OF("GraniteSWA", ", \"layer_rope_theta\": [0, 500, 600]"), "layer_rope_theta",
      "of one kind 500 and 600"},
+    {GEMMA3N(", \"activation_sparsity_pattern\": [0.95, 1.0, 0.0]"), "activation_sparsity_pattern",
+     "from 0 to below 1"},
+    {GEMMA3N(", \"activation_sparsity_pattern\": [0.95]"), "activation_sparsity_pattern",
+     "1 numbers for 3 layers"},
+    {GEMMA3N(", \"altup_active_idx\": 4"), "altup_active_idx", "from 0 to 3"},
+    {OF("Gemma3n", ", \"num_kv_shared_layers\": 2, \"layer_types\": [\"sliding_attention\", "
+                   "\"full_attention\", \"sliding_attention\"]"),
+     "num_kv_shared_layers", "layer 1 reads keys and values of an earlier full_attention layer"},
     {"{\"architectures\": [\"ArceeForCausalLM\"], " BASE ", \"hidden_act\": \"silu\"}",
      "hidden_act", "must be relu2 for Arcee"},
 };
@@ -291,6 +368,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_classes_of_2026), cmocka_unit_test(test_newer_spellings),
         cmocka_unit_test(test_side_by_side),    cmocka_unit_test(test_text_parts),
-        cmocka_unit_test(test_parts_of_more),   cmocka_unit_test(test_refused)};
+        cmocka_unit_test(test_parts_of_more),   cmocka_unit_test(test_parts_of_2026),
+        cmocka_unit_test(test_gemma3n),         cmocka_unit_test(test_indexed),
+        cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
