@@ -132,6 +132,11 @@ share.c@left < right@left > right
 share.c@sched_refund(p, e, set_due);@(void)0;
 share.c@most = most < p->budget ? most : p->budget;@(void)0;
 share.c@if (!share_with(s, p, s->share.readers[i]))@if (true)
+share.c@s->share.lent + lack > p->most / 2@false
+share.c@s->share.lent += lack;@(void)0;
+share.c@*lent -= more < *lent ? more : *lent;@*lent = 0;
+share.c@*lent -= more < *lent ? more : *lent;@(void)more;@test_share
+share.c@    borrow(s, p, entry);@    (void)borrow;@test_share
 share.c@p->ending += whole;@(void)0;
 share.c@*ret_others = p->half > 0 ? all / 2 : all;@*ret_others = all;
 share.c@if (p->half > first)@if (false)
