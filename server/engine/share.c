@@ -210,13 +210,16 @@ static void bound_rows(const struct plan *p, uint32_t *ret_first, uint32_t *ret_
 {
     uint32_t all = p->ending > p->beside ? p->ending : p->beside, first = p->ending + p->others;
 
+    first = first > p->beside ? first : p->beside;
     if (p->ending == 0) {
         all = p->most - (p->recent ? p->most / SHARE_RECENT : 0);
         all = all > p->beside ? all : p->beside;
         first = all - (p->others < all / 2 ? p->others : all / 2);
     }
-    *ret_first = first > p->beside ? first : p->beside;
-    *ret_others = p->half > 0 ? all / 2 : all;
+    *ret_first = first;
+    uint32_t lead = p->half < p->beside ? p->half : p->beside;
+    lead = p->ending == 0 && lead > all - all / 2 ? lead : all - all / 2;
+    *ret_others = p->half > 0 ? all - lead : all;
     if (p->ending == 0 && !p->recent)
         *ret_first = *ret_others = UINT32_MAX;
 }

@@ -252,11 +252,11 @@ static inline uint32_t check_length(struct sim *s, const struct token_shares *h)
     uint32_t beside = cap != 0 && cap < most ? cap : most;
     least = least > beside / 4 ? least : beside / 4;
     uint32_t all = h->ending > least ? h->ending : least, first = h->ending + h->others;
+    first = first > least ? first : least;
     if (h->ending == 0) {
         all = recent && most - most / 6 > least ? most - most / 6 : recent ? least : most;
         first = all - (h->others < all / 2 ? h->others : all / 2);
     }
-    first = first > least ? first : least;
     bool bound = h->ending > 0 || recent;
     if (h->left > 0 && h->short_one && !bound)
         fail(s, "a step has rows left that a prompt could use");

@@ -141,6 +141,36 @@ static void keeps_steps_short(void **state)
     close_world(&w);
 }
 
+/* The first in line has as many as pay, in a step that is a sixth shorter, too. */
+static void keeps_what_pays(void **state)
+{
+    (void)state;
+    struct engine_params p = roomy();
+    p.max_batched_tokens = 32;
+    p.limits.value[LIMIT_BATCHED_TOKENS] = 32;
+    p.share_least = 15;
+    p.max_model_len = 256;
+    struct world w;
+    open_world(&w, &p);
+    struct request *l = submit(&w, 127, 2, 0);
+    plan(&w, 32);
+    land(&w);
+    struct request *a = submit(&w, 3, 1, 300);
+    plan(&w, 3 + 15);
+    assert_int_equal(rows_of(&w, l), 15);
+    land(&w);
+    struct request *b = submit(&w, 70, 1, 400);
+    plan(&w, 27);
+    assert_int_equal(rows_of(&w, l), 15);
+    assert_int_equal(rows_of(&w, b), 12);
+    land(&w);
+    run_out(&w);
+    request_unref(l);
+    request_unref(a);
+    request_unref(b);
+    close_world(&w);
+}
+
 /* What a short one lacks to end in the step is lent to it, up to half a step in all. */
 static void lends_what_ends_a_prompt(void **state)
 {
@@ -344,6 +374,7 @@ int main(void)
         cmocka_unit_test(starves_nobody),
         cmocka_unit_test(reads_few_at_a_time),
         cmocka_unit_test(keeps_steps_short),
+        cmocka_unit_test(keeps_what_pays),
         cmocka_unit_test(lends_what_ends_a_prompt),
         cmocka_unit_test(guesses_low),
         cmocka_unit_test(plans_late),
