@@ -45,6 +45,13 @@ bench-prefill: need $(B)/bench_prefill
 	@COMMIT=$$(git rev-parse --short HEAD 2>/dev/null) \
 	  $(B)/bench_prefill build/reports/bench-prefill.json $(PROMPT)
 .PHONY: bench-prefill
+# The same on the real CPU engine: a model of the embedded one's shapes with random weights is made in build/long-model.
+#
+#   make bench-long [PROMPT=131072] [TOKENS=512]     -> build/reports/bench-long.json
+bench-long: all venv
+	@COMMIT=$$(git rev-parse --short HEAD 2>/dev/null) PROMPT=$(PROMPT) TOKENS=$(TOKENS) \
+	  build/venv/bin/python tests/bench/bench_long.py
+.PHONY: bench-long
 # What the flight recorder adds to a step, in turns with an engine that has none.
 #
 #   make bench-recorder [REPEAT=9]                   -> build/reports/bench-recorder.json

@@ -6,9 +6,7 @@
 
 #include "server/engine/flight.h"
 
-#define RATE_WEIGHT   0.2    /* of a new sample in the measured rates */
-#define LATE_LEAST_US 30000u /* a step that takes less is not waited for to plan the next one */
-#define LATE_PART     16u    /* this part of its time is left when the next one is planned */
+#define RATE_WEIGHT 0.2 /* of a new sample in the measured rates */
 
 static void mix_rate(double *rate, double sample)
 {

@@ -10,6 +10,9 @@
 
 #include "server/engine/pace.h"
 
+#define LATE_LEAST_US 30000u /* a step that takes less is not waited for to plan the next one */
+#define LATE_PART     16u    /* this part of its time is left when the next one is planned */
+
 struct flight;
 
 struct rates {

@@ -101,6 +101,7 @@ struct sched {
     struct {
         uint32_t *readers;  /* [max_seqs] entries, of use within a plan alone */
         uint64_t beside_us; /* when a step was planned in which a prompt ends beside others */
+        uint32_t lent;      /* rows of its half that the first in line has not had back */
     } share;
     uint32_t turn;     /* first decode when the budget is too small for all */
     uint32_t suspects; /* entries */

@@ -12,18 +12,21 @@
  *   - the rest goes to the one with the least left to read, the first in line among them.
  *
  * So a short prompt is read in the step that finds it, or as soon as those shorter than it leave
- * room. And none is starved: until a prompt is read, the first in line is this one or one that came
- * before it, and gets half of what is read. So it is read in twice the time that first come, first
- * served would take for it and all before it, whatever comes later.
+ * room. Where a few rows are lacking to end one in this step, the first in line lends them of its
+ * half, for else the short one waits for another whole step. It gets them back in steps in which it
+ * has more than its half, and is never more than half a step behind. So none is starved: until a
+ * prompt is read, the first in line is this one or one that came before it, and gets half of what
+ * is read, less half a step. So it is read in twice the time that first come, first served would
+ * take for it and all before it, and a step, whatever comes later.
  *
  * A prompt that ends in a step has its first token when the whole step is computed, so such a step
  * is kept short: prompts that go on get less of it, and the rest of the budget stays empty. With E
  * rows of prompts that end in it, the first in line has as many as all others together, and what
- * else goes on has half of E; or both share a quarter of the budget, if that is more. The first in
- * line still has half of what is read. For a second after such a step those without a prompt that
- * ends are shorter by a sixth: who comes in one waits for its end. And who comes should not wait
- * for two, see sched_plan_after(). Steps without such prompts leave no row empty that a prompt can
- * use.
+ * else goes on has half of E; or both share a quarter of the budget (or of what one prompt may have
+ * of a step), if that is more. The first in line still has half of what is read. For a second after
+ * such a step those without a prompt that ends are shorter by a sixth: who comes in one waits for
+ * its end. And who comes should not wait for two, see sched_plan_after(). Steps without such
+ * prompts leave no row empty that a prompt can use.
  *
  * A waiting request is admitted in its order as long as the law has rows for it in this step. It
  * may have none, and another one behind it in the queue would; so up to SHARE_OPEN prompts are read
@@ -207,13 +210,16 @@ static void bound_rows(const struct plan *p, uint32_t *ret_first, uint32_t *ret_
 {
     uint32_t all = p->ending > p->beside ? p->ending : p->beside, first = p->ending + p->others;
 
+    first = first > p->beside ? first : p->beside;
     if (p->ending == 0) {
         all = p->most - (p->recent ? p->most / SHARE_RECENT : 0);
         all = all > p->beside ? all : p->beside;
         first = all - (p->others < all / 2 ? p->others : all / 2);
     }
-    *ret_first = first > p->beside ? first : p->beside;
-    *ret_others = p->half > 0 ? all / 2 : all;
+    *ret_first = first;
+    uint32_t lead = p->half < p->beside ? p->half : p->beside;
+    lead = p->ending == 0 && lead > all - all / 2 ? lead : all - all / 2;
+    *ret_others = p->half > 0 ? all - lead : all;
     if (p->ending == 0 && !p->recent)
         *ret_first = *ret_others = UINT32_MAX;
 }
@@ -227,6 +233,34 @@ static void set_rows(const struct seats *seats, struct plan *p, struct entry *e,
     sched_charge(p, e, set_due);
 }
 
+/* Rows of the first in line's half for one that goes before it and ends in the step with them. */
+static void borrow(struct sched *s, struct plan *p, uint32_t entry)
+{
+    struct entry *e = &s->entries.at[entry];
+    uint32_t whole = sched_rows_wanted(e), lack = whole - e->rows;
+
+    if (entry == p->first || p->half == 0 || lack <= p->budget || chunk(s, e) < whole ||
+        sched_wants_scores(e) || !goes_before(s, entry, p->first))
+        return;
+    lack -= p->budget;
+    if (lack >= p->half || s->share.lent + lack > p->most / 2 ||
+        seats_grow(&s->seats, &s->blocks, e->seat, e->computed + whole, p->now_us) != 0)
+        return;
+    p->half -= lack;
+    s->share.lent += lack;
+    set_rows(&s->seats, p, &s->entries.at[p->first], p->half);
+}
+
+/* What the first in line has above its half of what the step reads, it has back. */
+static void pay_back(const struct plan *p, uint32_t *lent)
+{
+    uint32_t others = p->others + p->ending, more = p->half > others ? (p->half - others) / 2 : 0;
+
+    *lent -= more < *lent ? more : *lent;
+    if (p->first == SCHED_NONE)
+        *lent = 0;
+}
+
 /* Raises one that still reads. False when the step is as long as it may be: what comes after it in
  * the order gets no more either. */
 static bool share_with(struct sched *s, struct plan *p, uint32_t entry)
@@ -235,6 +269,7 @@ static bool share_with(struct sched *s, struct plan *p, uint32_t entry)
     uint32_t *sum = entry == p->first ? &p->half : &p->others;
     uint32_t before = e->rows, whole = sched_rows_wanted(e), want = chunk(s, e), first, others;
 
+    borrow(s, p, entry);
     bound_rows(p, &first, &others);
     uint32_t most = entry == p->first ? first : others;
     uint32_t room = most > *sum ? most - *sum : 0;
@@ -254,7 +289,9 @@ static bool share_with(struct sched *s, struct plan *p, uint32_t entry)
 
 void sched_share_rest(struct sched *s, struct plan *p)
 {
-    uint32_t count = 0, part = p->most / SHARE_BESIDE, first, others;
+    uint64_t cap = s->value[LIMIT_LONG_PREFILL];
+    uint32_t most = cap != 0 && cap < p->most ? (uint32_t)cap : p->most;
+    uint32_t count = 0, part = most / SHARE_BESIDE, first, others;
 
     p->beside = part > s->fixed.share_least ? part : s->fixed.share_least;
     p->recent = s->share.beside_us != 0 && p->now_us < s->share.beside_us + SHARE_RECENT_US;
@@ -272,8 +309,11 @@ void sched_share_rest(struct sched *s, struct plan *p)
             break;
     /* The first in line was given its half before it was known what ends in the step. */
     bound_rows(p, &first, &others);
-    if (p->half > first)
+    if (p->half > first) {
+        p->half = first;
         set_rows(&s->seats, p, &s->entries.at[p->first], first);
+    }
+    pay_back(p, &s->share.lent);
     if (p->ending > 0 && p->half + p->others > 0)
         s->share.beside_us = p->now_us;
 }

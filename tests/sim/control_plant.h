@@ -10,6 +10,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "server/engine/rates.h"
+
 #define QUEUE   4096
 #define RUNNING 128
 #define BLOCK   16
@@ -41,13 +43,17 @@ struct sim_plant {
     double reserve; /* share of the pool to be free after an admission, 0 = a hundredth */
     double refused;
     double base_s, row_s; /* a step takes base + rows x row */
-    /* Two steps in flight: a step is planned when the one before begins, so who came or ended since
-     * then is seen one step later. */
+    /* Two steps in flight: a step is planned when the one before begins or, if that is guessed to
+     * be long, shortly before its end (rates.c); who came since then is seen one step later. */
     bool ahead;
+    struct {
+        double seconds;
+        uint32_t rows;
+    } flight, landed; /* the step before, and the one before that */
     /* Whether a prompt has all its blocks when it is admitted, as in evenkeel-server; else it takes
      * them chunk by chunk, as in vLLM, and several may be admitted into the same room. */
     bool whole;
-    double begun_s;                                      /* the step before */
+    double begun_s, planned_s;                           /* the step before, and this one */
     void (*told)(void *ctx, const struct sim_request *); /* a token was made; NULL: nobody asks */
     void *ctx;
     /* load */
@@ -152,7 +158,7 @@ static inline bool admit(struct sim_plant *p)
     struct sim_request *r = &p->queue[p->head];
     if (!p->queued || p->running >= p->seqs || p->running >= RUNNING)
         return false;
-    if (p->ahead && r->since_s > p->begun_s)
+    if (p->ahead && r->since_s > p->planned_s)
         return false;
     uint32_t need = blocks_of(r->prompt + r->made), spare = 0;
     if (p->running)
@@ -217,12 +223,24 @@ static inline uint32_t read_prompt(struct sim_plant *p, uint32_t i, uint32_t bud
     return chunk;
 }
 
+/* When the step that begins now was planned. The one in flight is guessed low, by the last one. */
+static inline double plan_time_s(const struct sim_plant *p)
+{
+    uint32_t most = p->landed.rows, rows = p->flight.rows < most ? p->flight.rows : most;
+    double guess_s = most > 0 ? p->landed.seconds * rows / most : 0;
+
+    if (p->begun_s >= p->now_s || guess_s * 1e6 < LATE_LEAST_US)
+        return p->begun_s;
+    return p->begun_s + guess_s - guess_s / LATE_PART;
+}
+
 /* One engine step; returns how long it takes. */
 static inline double engine_step(struct sim_plant *p)
 {
     bool decoded[RUNNING] = {false};
     uint32_t budget = p->tokens, decodes = 0;
     double begin_s = p->now_s;
+    p->planned_s = plan_time_s(p);
     for (uint32_t i = 0; i < p->running && budget; i++) {
         struct sim_request *r = &p->run[i];
         bool over = r->made >= r->want; /* not yet known when this step was planned */
@@ -251,6 +269,9 @@ static inline double engine_step(struct sim_plant *p)
     p->steps++;
     uint32_t rows = p->tokens - budget;
     double seconds = rows ? p->base_s + p->row_s * rows : 0.1;
+    p->landed = p->flight;
+    p->flight.seconds = seconds;
+    p->flight.rows = rows;
     count_itl(p, seconds, decodes);
     if (decodes)
         p->gap_s = seconds;

@@ -248,13 +248,15 @@ static inline uint32_t check_length(struct sim *s, const struct token_shares *h)
     uint32_t most = (uint32_t)s->limits.value[LIMIT_BATCHED_TOKENS];
     bool recent = c->share.beside_us != 0 && s->now_us < c->share.beside_us + 1000000u;
 
-    least = least > most / 4 ? least : most / 4;
+    uint32_t cap = (uint32_t)s->limits.value[LIMIT_LONG_PREFILL];
+    uint32_t beside = cap != 0 && cap < most ? cap : most;
+    least = least > beside / 4 ? least : beside / 4;
     uint32_t all = h->ending > least ? h->ending : least, first = h->ending + h->others;
+    first = first > least ? first : least;
     if (h->ending == 0) {
         all = recent && most - most / 6 > least ? most - most / 6 : recent ? least : most;
         first = all - (h->others < all / 2 ? h->others : all / 2);
     }
-    first = first > least ? first : least;
     bool bound = h->ending > 0 || recent;
     if (h->left > 0 && h->short_one && !bound)
         fail(s, "a step has rows left that a prompt could use");
@@ -269,6 +271,22 @@ static inline uint32_t check_length(struct sim *s, const struct token_shares *h)
     if (bound && h->first && h->first->rows > first)
         fail(s, "the first in line makes a step long in which others end");
     return bound ? first : UINT32_MAX;
+}
+
+/* What the first in line lent in the step, no more than half a step in all; it is had back only by
+ * what it has above its half. */
+static inline uint32_t check_lent(struct sim *s, const struct token_shares *h)
+{
+    uint32_t before = s->lent, now = s->sched->share.lent, most = h->ending + h->others;
+    uint32_t more = h->first && h->first->rows > most ? (h->first->rows - most) / 2 : 0;
+
+    if (now > before && now > s->limits.value[LIMIT_BATCHED_TOKENS] / 2)
+        fail(s, "the first in line lends more than half a step");
+    if (now > before && h->ending == 0)
+        fail(s, "the first in line lends to somebody who does not end");
+    if (now < before && h->leader && !h->mixed && before - now > more)
+        fail(s, "what the first in line has lent is forgotten");
+    return now > before ? now - before : 0;
 }
 
 /* At a plan nobody is left in the queue past its deadline. */
@@ -286,8 +304,9 @@ static inline void check_waits(struct sim *s)
 }
 
 /* The law of share.c, from what came of it: no row is left that somebody in the step could use,
- * unless others end in it and are not to wait; the first in line has half, and nobody has more than
- * its least while one goes short whose tenant has had less, or that has less to do.
+ * unless others end in it and are not to wait; the first in line has half, less what it lends to
+ * those who end, and what it has lent and not had back is no more than half a step; and nobody has
+ * more than its least while one goes short whose tenant has had less, or that has less to do.
  */
 static inline void check_share(struct sim *s, uint32_t rows, uint64_t lease)
 {
@@ -295,14 +314,16 @@ static inline void check_share(struct sim *s, uint32_t rows, uint64_t lease)
     const struct flight *f = &c->flights.at[flights_newest(&c->flights)];
     const struct token_shares h = add_shares(s, rows, lease);
     const struct flight_seq *first = h.first;
-    uint32_t half = (h.places + 1) / 2, most = check_length(s, &h);
+    uint32_t half = (h.places + 1) / 2, most = check_length(s, &h), lent = check_lent(s, &h);
 
     half = half < most ? half : most;
+    if (first && could_use(s, first) < half)
+        half = could_use(s, first);
     for (uint32_t i = 0; i < f->seqs; i++) {
         const struct flight_seq *q = &f->seq[i];
         if (q == h.leader || !reads(s, q) || q->rows < 2)
             continue;
-        if (first && !h.mixed && first->rows < could_use(s, first) && first->rows < half)
+        if (first && !h.mixed && first->rows + lent < half)
             fail(s, "the first prompt in line has not its part of the step");
         for (uint32_t k = 0; k < f->seqs; k++) {
             const struct flight_seq *o = &f->seq[k];

@@ -362,6 +362,7 @@ static void start_steps(struct sim *s)
         uint64_t before = s->sched->seats.next_lease;
         for (uint32_t i = 0; i < TENANTS; i++)
             s->served[i] = s->sched->tenants.at[i].served;
+        s->lent = s->sched->share.lent;
         uint32_t first = s->running_before > 0 ? s->sched->entries.running[0] : 0;
         uint64_t number = s->running_before > 0 ? s->sched->entries.at[first].number : 0;
         bool suspects = s->sched->suspects > 0;

@@ -44,7 +44,8 @@ struct sim {
     uint32_t copy_us; /* of each block that is copied */
     struct sim_form form;
     uint32_t tenants, price[TENANTS];
-    uint64_t served[TENANTS]; /* counters when the newest step was planned */
+    uint64_t served[TENANTS]; /* counters when the newest step was planned, */
+    uint32_t lent;            /* and rows that the first in line had not had back */
     struct {
         bool on;            /* both have waited since: */
         uint64_t mine, its; /* what they had been served then */

@@ -33,16 +33,16 @@ static void reads_a_short_one_beside_a_long_one(void **state)
     plan(&w, 16);
     assert_int_equal(rows_of(&w, l), 16); /* alone it has the whole step */
     land(&w);
-    struct request *a = submit(&w, 5, 2, 200), *b = submit(&w, 9, 2, 300);
+    struct request *a = submit(&w, 5, 2, 200), *b = submit(&w, 14, 2, 300);
     plan(&w, 16);
     assert_int_equal(rows_of(&w, l), 8); /* half is its own */
     assert_int_equal(rows_of(&w, a), 5);
     assert_int_equal(rows_of(&w, b), 3);
     land(&w);
     assert_int_equal(atomic_load(&a->out_count), 1);
-    plan(&w, 16); /* a decodes; of 15 rows 8 are the long one's, and 1 that nobody else uses */
-    assert_int_equal(rows_of(&w, l), 9);
-    assert_int_equal(rows_of(&w, b), 6);
+    plan(&w, 16); /* a decodes; of 15 rows 8 are the long one's, of which it lends some */
+    assert_int_equal(rows_of(&w, l), 4);
+    assert_int_equal(rows_of(&w, b), 11);
     land(&w);
     assert_int_equal(atomic_load(&b->out_count), 1);
     run_out(&w);
@@ -138,6 +138,81 @@ static void keeps_steps_short(void **state)
     request_unref(l);
     request_unref(a);
     request_unref(b);
+    close_world(&w);
+}
+
+/* The first in line has as many as pay, in a step that is a sixth shorter, too. */
+static void keeps_what_pays(void **state)
+{
+    (void)state;
+    struct engine_params p = roomy();
+    p.max_batched_tokens = 32;
+    p.limits.value[LIMIT_BATCHED_TOKENS] = 32;
+    p.share_least = 15;
+    p.max_model_len = 256;
+    struct world w;
+    open_world(&w, &p);
+    struct request *l = submit(&w, 127, 2, 0);
+    plan(&w, 32);
+    land(&w);
+    struct request *a = submit(&w, 3, 1, 300);
+    plan(&w, 3 + 15);
+    assert_int_equal(rows_of(&w, l), 15);
+    land(&w);
+    struct request *b = submit(&w, 70, 1, 400);
+    plan(&w, 27);
+    assert_int_equal(rows_of(&w, l), 15);
+    assert_int_equal(rows_of(&w, b), 12);
+    land(&w);
+    run_out(&w);
+    request_unref(l);
+    request_unref(a);
+    request_unref(b);
+    close_world(&w);
+}
+
+/* What a short one lacks to end in the step is lent to it, up to half a step in all. */
+static void lends_what_ends_a_prompt(void **state)
+{
+    (void)state;
+    struct engine_params p = roomy();
+    p.max_batched_tokens = 32;
+    p.limits.value[LIMIT_BATCHED_TOKENS] = 32;
+    p.share_least = 4;
+    p.max_model_len = 256;
+    struct world w;
+    open_world(&w, &p);
+    struct request *l = submit(&w, 127, 2, 0);
+    plan(&w, 32);
+    land(&w);
+    struct request *a = submit(&w, 20, 1, 300);
+    plan(&w, 32);
+    assert_int_equal(rows_of(&w, a), 20);
+    assert_int_equal(rows_of(&w, l), 12);
+    land(&w);
+    assert_int_equal(atomic_load(&a->state), REQ_DONE);
+    struct request *b = submit(&w, 26, 1, 400);
+    plan(&w, 32); /* 4 are lent, 10 more are within half a step */
+    assert_int_equal(rows_of(&w, b), 26);
+    land(&w);
+    struct request *c = submit(&w, 19, 1, 500);
+    plan(&w, 27); /* 3 more are not; no prompt ends: a sixth shorter */
+    assert_int_equal(rows_of(&w, c), 13);
+    land(&w);
+    plan(&w, 6 + 8); /* it ends, and a quarter of the budget beside it */
+    land(&w);
+    plan(&w, 27); /* alone the long one has 13 back */
+    land(&w);
+    assert_int_equal(w.s->share.lent, 0);
+    struct request *d = submit(&w, 6, 1, 600);
+    plan(&w, 14);
+    land(&w);
+    run_out(&w);
+    request_unref(l);
+    request_unref(a);
+    request_unref(b);
+    request_unref(c);
+    request_unref(d);
     close_world(&w);
 }
 
@@ -299,6 +374,8 @@ int main(void)
         cmocka_unit_test(starves_nobody),
         cmocka_unit_test(reads_few_at_a_time),
         cmocka_unit_test(keeps_steps_short),
+        cmocka_unit_test(keeps_what_pays),
+        cmocka_unit_test(lends_what_ends_a_prompt),
         cmocka_unit_test(guesses_low),
         cmocka_unit_test(plans_late),
         cmocka_unit_test(caps_what_a_step_reads_of_one),
