@@ -96,11 +96,15 @@ static json_t *ranks(uint64_t mask)
     return all;
 }
 
-static json_t *sources(const struct doctor_signature *s)
+static json_t *sources(const struct doctor_finding *f)
 {
     json_t *all = json_array();
-    for (uint32_t i = 0; all && i < s->source_count; i++)
-        (void)json_array_append_new(all, json_string(s->sources[i]));
+    for (uint32_t i = 0; all && i < f->signature->source_count; i++)
+        (void)json_array_append_new(all, json_string(f->signature->sources[i]));
+    for (uint32_t h = 0; all && h < f->help_count; h++) {
+        for (uint32_t i = 0; i < f->help[h]->source_count; i++)
+            (void)json_array_append_new(all, json_string(f->help[h]->sources[i]));
+    }
     return all;
 }
 
@@ -114,7 +118,7 @@ static json_t *finding(const struct doctor_finding *f, enum doctor_lang lang)
         (json_int_t)f->count, "first_line", (json_int_t)f->first_line, "last_line",
         (json_int_t)f->last_line, "starts", (int)f->starts, "ranks", ranks(f->ranks), "evidence",
         evidence(f), "numbers", numbers(&f->numbers), "questions", flow(f, lang), "remedies",
-        remedies(f, false, lang), "dead_ends", remedies(f, true, lang), "sources", sources(s));
+        remedies(f, false, lang), "dead_ends", remedies(f, true, lang), "sources", sources(f));
 }
 
 /* null where the catalog explains the log, or nothing in it failed. */

@@ -202,11 +202,17 @@ static void put_evidence(const struct writer *w, const struct doctor_finding *f)
     }
 }
 
-static void put_sources(const struct writer *w, const struct doctor_signature *s)
+/* Of an entry, and of what helps by program and module (f, or NULL). */
+static void put_sources(const struct writer *w, const struct doctor_signature *s,
+                        const struct doctor_finding *f)
 {
     (void)ek_buf_printf(w->out, markdown(w) ? "\n%s: " : "\n  %s: ", say(w, SAY_SOURCES));
     for (uint32_t i = 0; i < s->source_count; i++)
         (void)ek_buf_printf(w->out, "%s%s", i ? "; " : "", s->sources[i]);
+    for (uint32_t h = 0; f && h < f->help_count; h++) {
+        for (uint32_t i = 0; i < f->help[h]->source_count; i++)
+            (void)ek_buf_printf(w->out, "; %s", f->help[h]->sources[i]);
+    }
     (void)ek_buf_puts(w->out, "\n");
 }
 
@@ -253,7 +259,7 @@ static void put_finding(const struct writer *w, const struct doctor_finding *f)
         put_flow(w, f);
     put_list(w, f, false);
     put_list(w, f, true);
-    put_sources(w, s);
+    put_sources(w, s, f);
 }
 
 void diagnose_write(const struct diagnose_report *r, const struct diagnose_style *style,
@@ -311,7 +317,7 @@ void diagnose_explain(const struct doctor_signature *s, const struct diagnose_st
             put_advice(&w, &a, i + 1, &none, dead ? SAY_FAILED : SAY_HELPED);
         }
     }
-    put_sources(&w, s);
+    put_sources(&w, s, NULL);
 }
 
 /* What helps, numbered where the order counts, or what does not, as one paragraph. */
@@ -336,16 +342,40 @@ static void page_list(const struct writer *w, const struct doctor_remedy *list, 
     }
 }
 
+static void page_sources(const struct writer *w, const char *const *list, uint32_t count)
+{
+    (void)ek_buf_puts(w->out, "\nFrom:");
+    for (uint32_t k = 0; k < count; k++)
+        (void)ek_buf_printf(w->out, "%s %s", k ? ";" : "", list[k]);
+    (void)ek_buf_puts(w->out, "\n");
+}
+
 static void page_entry(const struct writer *w, const struct doctor_signature *s)
 {
     (void)ek_buf_printf(w->out, "\n### %s (`%s`)\n\n%s (%s; %s)\n", s->title.in[LANG_EN], s->id,
                         s->cause.in[LANG_EN], s->engines, s->versions);
     page_list(w, s->remedies, s->remedy_count, false);
     page_list(w, s->dead_ends, s->dead_end_count, true);
-    (void)ek_buf_puts(w->out, "\nFrom:");
-    for (uint32_t k = 0; k < s->source_count; k++)
-        (void)ek_buf_printf(w->out, "%s %s", k ? ";" : "", s->sources[k]);
-    (void)ek_buf_puts(w->out, "\n");
+    page_sources(w, s->sources, s->source_count);
+}
+
+static void page_helps(const struct writer *w, const struct doctor_catalog *c)
+{
+    if (c->help_count > 0)
+        (void)ek_buf_puts(w->out, "\n## By program and module\n\nTold first where a failure of "
+                                  "these kinds is of this program or module.\n");
+    for (uint32_t i = 0; i < c->help_count; i++) {
+        const struct doctor_help *h = &c->helps[i];
+        (void)ek_buf_printf(w->out, "\n### %s (", h->what);
+        for (int cls = 0, any = 0; cls < DOCTOR_CLASSES; cls++) {
+            if (h->classes >> cls & 1)
+                (void)ek_buf_printf(w->out, "%s%s", any++ ? ", " : "",
+                                    doctor_class_name((enum doctor_class)cls));
+        }
+        (void)ek_buf_puts(w->out, ")\n");
+        page_list(w, h->remedies, h->remedy_count, false);
+        page_sources(w, h->sources, h->source_count);
+    }
 }
 
 static void page_class(const struct writer *w, const struct doctor_catalog *c, int cls)
@@ -370,4 +400,5 @@ void diagnose_page(const struct doctor_catalog *c, struct ek_buf *out)
 
     for (int cls = 0; cls < DOCTOR_CLASSES; cls++)
         page_class(&w, c, cls);
+    page_helps(&w, c);
 }

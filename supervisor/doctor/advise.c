@@ -24,6 +24,9 @@
 #define USUAL_SHARE  0.9
 #define V1_FROM      800
 
+/* Ranks from it on are of one failure, below of many: what helps is the module's then. */
+#define EXACT 60u
+
 enum words { WAIT, TOKENS, SEQS, LESS, SEGMENTS, SWAP, LOW, WORDS };
 
 static const struct doctor_remedy remedies[WORDS] = {
@@ -208,6 +211,19 @@ static bool can_help(const struct doctor_finding *f)
            !(weights > 0 && all > 0 && weights > all);
 }
 
+static void put_list(struct list *l, const struct doctor_remedy *from, uint32_t count,
+                     const struct doctor_numbers *n)
+{
+    l->count += doctor_advise(from, count, n, l->at + l->count, DOCTOR_ADVICE_MOST - l->count);
+}
+
+/* Of the program and module. */
+static void put_helps(struct list *l, const struct doctor_finding *f)
+{
+    for (uint32_t i = 0; i < f->help_count; i++)
+        put_list(l, f->help[i]->remedies, f->help[i]->remedy_count, &f->numbers);
+}
+
 uint32_t doctor_advise_for(const struct doctor_finding *f,
                            struct doctor_advice ret_advice[DOCTOR_ADVICE_MOST])
 {
@@ -216,6 +232,11 @@ uint32_t doctor_advise_for(const struct doctor_finding *f,
     enum ladder_kind kind = kind_of(f->cls);
     for (uint32_t i = 0; can_help(f) && ladder_at(kind, i) != STEP_NONE; i++)
         put_step(&l, &now, ladder_at(kind, i));
-    return l.count + doctor_advise(f->signature->remedies, f->signature->remedy_count, &f->numbers,
-                                   ret_advice + l.count, DOCTOR_ADVICE_MOST - l.count);
+    bool exact = f->signature->rank >= EXACT;
+    if (!exact)
+        put_helps(&l, f);
+    put_list(&l, f->signature->remedies, f->signature->remedy_count, &f->numbers);
+    if (exact)
+        put_helps(&l, f);
+    return l.count;
 }

@@ -1,6 +1,7 @@
 /*
  * What helps against a finding, in order: the ladder that evenkeeld climbs for its class, computed
- * from the log's numbers with the sum shown (common/ladder.h), then the entry's own remedies. A
+ * from the log's numbers with the sum shown (common/ladder.h), then the entry's own remedies and
+ * those of the program and module that it happened in (help.h), first those of the more exact. A
  * flag that the engine's version does not have is left out, and so is a step that cannot help.
  * Pure.
  */

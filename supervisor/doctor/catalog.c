@@ -215,6 +215,20 @@ int catalog_add_hint(struct catalog_inside *c, struct doctor_hint hint, const ch
     return 0;
 }
 
+int catalog_add_help(struct catalog_inside *c, struct doctor_help help, const char *text,
+                     struct ek_fault *fault)
+{
+    pcre2_code *code = NULL;
+    if (c->help_count == DOCTOR_HELPS_MOST)
+        return ek_fault_set(fault, "helps", "more than %u helps", DOCTOR_HELPS_MOST);
+    int r = compile(text, &code, fault);
+    if (r < 0)
+        return r;
+    help.code = code;
+    c->help[c->help_count++] = help;
+    return 0;
+}
+
 void catalog_drop_patterns(struct catalog_inside *c, uint32_t signature)
 {
     uint32_t kept = 0;
@@ -269,6 +283,7 @@ static int index_words(struct catalog_inside *c, struct ek_fault *fault)
                                              " silent",
                                              "stalled",
                                              "ot permitted",
+                                             "has no attribute",
                                              ".cpp:",
                                              ".cc:"};
     uint32_t count = c->shown.pattern_count;
@@ -317,6 +332,8 @@ static int load(const char *const what[2], const char *const text[2], const size
     c->shown.patterns = c->pattern;
     c->shown.hints = c->hint;
     c->shown.hint_count = c->hint_count;
+    c->shown.helps = c->help;
+    c->shown.help_count = c->help_count;
     c->shown.asks = c->ask;
     *ret_catalog = &c->shown;
     return 0;
@@ -346,6 +363,8 @@ void doctor_catalog_free(struct doctor_catalog *shown)
         pcre2_code_free(c->pattern[i].code);
     for (uint32_t i = 0; i < c->hint_count; i++)
         pcre2_code_free(c->hint[i].code);
+    for (uint32_t i = 0; i < c->help_count; i++)
+        pcre2_code_free(c->help[i].code);
     doctor_literals_free(c->shown.words);
     ek_arena_done(&c->arena);
     free(c);

@@ -87,6 +87,19 @@ struct doctor_signature {
 
 #define DOCTOR_PATTERNS_MOST 4096u /* expressions of a catalog */
 #define DOCTOR_ASKS          3
+#define DOCTOR_HELPED_MOST   3 /* helps that are told of one failure */
+
+/* What helps against kinds of failure in one program or one of its modules, whichever entry names
+ * them: told before the entry's own remedies. */
+struct doctor_help {
+    const char *what; /* "FlashInfer's kernels" */
+    uint32_t classes; /* a bit for each enum doctor_class */
+    void *code;       /* pcre2_code: what is said, and where it was raised */
+    const struct doctor_remedy *remedies;
+    uint32_t remedy_count;
+    const char *const *sources;
+    uint32_t source_count;
+};
 
 /* What is said of a log that no entry knows: the kind that its decisive line looks like. */
 struct doctor_hint {
@@ -122,6 +135,8 @@ struct doctor_catalog {
     uint32_t pattern_count;
     const struct doctor_hint *hints;
     uint32_t hint_count;
+    const struct doctor_help *helps;
+    uint32_t help_count;
     /* By class: commands that would tell more. */
     const char *(*asks)[DOCTOR_ASKS];
     struct doctor_literals *words; /* of the patterns' literals in their order, then the marks */
@@ -139,7 +154,7 @@ enum doctor_mark {
     MARK_FRAME,  /* of a traceback */
     MARK_CAUSES, /* a chain of causes follows */
     MARK_LOUD,   /* from here on: lines that complain without an exception */
-    MARKS = MARK_LOUD + 28
+    MARKS = MARK_LOUD + 29
 };
 
 /* text, len: a site's own file, NULL = only what is built in; `what` names it in faults. 0;

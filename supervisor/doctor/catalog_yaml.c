@@ -212,7 +212,8 @@ static int read_remedies(struct catalog_walk *w, const yaml_node_t *map, const c
     return r;
 }
 
-static int read_sources(struct catalog_walk *w, const yaml_node_t *map, struct doctor_signature *s)
+static int read_sources(struct catalog_walk *w, const yaml_node_t *map,
+                        const char *const **ret_sources, uint32_t *ret_count)
 {
     const yaml_node_t *list;
     int r = list_key(w, map, "sources", &list);
@@ -224,8 +225,8 @@ static int read_sources(struct catalog_walk *w, const yaml_node_t *map, struct d
         return -ENOMEM;
     for (size_t i = 0; i < length(list) && r == 0; i++)
         r = copy(w, item(w, list, i), &at[i]);
-    s->sources = at;
-    s->source_count = (uint32_t)length(list);
+    *ret_sources = at;
+    *ret_count = (uint32_t)length(list);
     return r;
 }
 
@@ -337,7 +338,7 @@ static int read_signature(struct catalog_walk *w, const yaml_node_t *map)
     if (r == 0)
         r = read_remedies(w, map, "dont", &s.dead_ends, &s.dead_end_count);
     if (r == 0)
-        r = read_sources(w, map, &s);
+        r = read_sources(w, map, &s.sources, &s.source_count);
     if (r == 0)
         r = read_examples(w, map, &s);
     s.ladder = is_true(w, map, "ladder");
@@ -408,6 +409,39 @@ static int read_hint(struct catalog_walk *w, const yaml_node_t *map)
     return r;
 }
 
+/* The classes of a help, as bits. */
+static int read_classes(struct catalog_walk *w, const yaml_node_t *map, uint32_t *ret_classes)
+{
+    const yaml_node_t *list;
+    int r = list_key(w, map, "class", &list);
+    if (r == 0 && !list)
+        r = at_node(w, map, ek_fault_set(w->fault, "class", "'class' is missing"));
+    for (size_t i = 0; r == 0 && i < length(list); i++) {
+        enum doctor_class cls = DOCTOR_CLASSES;
+        r = find_class(w, map, scalar(item(w, list, i)), &cls);
+        *ret_classes |= r == 0 ? 1u << cls : 0;
+    }
+    return r;
+}
+
+static int read_help(struct catalog_walk *w, const yaml_node_t *map)
+{
+    struct doctor_help h = {0};
+    const char *text = NULL;
+    int r = check_keys(w, map, " what class re do sources ");
+    if (r == 0)
+        r = need_key(w, map, "what", &h.what);
+    if (r == 0)
+        r = read_classes(w, map, &h.classes);
+    if (r == 0)
+        r = need_key(w, map, "re", &text);
+    if (r == 0)
+        r = read_remedies(w, map, "do", &h.remedies, &h.remedy_count);
+    if (r == 0)
+        r = read_sources(w, map, &h.sources, &h.source_count);
+    return r == 0 ? at_node(w, map, catalog_add_help(w->c, h, text, w->fault)) : r;
+}
+
 /* {CLASS: [command, command, command], ...}; ANY stands for those that are not there. */
 static int read_asks(struct catalog_walk *w, const yaml_node_t *map)
 {
@@ -458,15 +492,17 @@ static int read_list(struct catalog_walk *w, const yaml_node_t *root)
                  {"facts", {.kind = PATTERN_FACT}},
                  {"quoted_facts", {.kind = PATTERN_FACT, .quoted = true}}};
     const yaml_node_t *asks = NULL;
-    int r = check_keys(
-        w, root,
-        " starts warms readies stops early late facts quoted_facts flags hints asks signatures ");
+    int r = check_keys(w, root,
+                       " starts warms readies stops early late facts quoted_facts flags hints "
+                       "helps asks signatures ");
     for (size_t i = 0; r == 0 && i < sizeof(lists) / sizeof(lists[0]); i++)
         r = read_patterns(w, root, lists[i].key, lists[i].as);
     if (r == 0)
         r = each(w, root, "flags", read_flag);
     if (r == 0)
         r = each(w, root, "hints", read_hint);
+    if (r == 0)
+        r = each(w, root, "helps", read_help);
     if (r == 0 && (asks = get(w, root, "asks")))
         r = read_asks(w, asks);
     return r == 0 ? each(w, root, "signatures", read_signature) : r;

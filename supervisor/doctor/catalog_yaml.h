@@ -10,7 +10,8 @@
 
 #define DOCTOR_SIGNATURES_MOST 512u
 #define DOCTOR_FLAGS_MOST      256u
-#define DOCTOR_HINTS_MOST      256u
+#define DOCTOR_HINTS_MOST      512u
+#define DOCTOR_HELPS_MOST      256u
 #define DOCTOR_FILE_MOST       (1u << 20)
 
 struct ek_fault;
@@ -24,6 +25,8 @@ struct catalog_inside {
     uint32_t flag_count;
     struct doctor_hint hint[DOCTOR_HINTS_MOST];
     uint32_t hint_count;
+    struct doctor_help help[DOCTOR_HELPS_MOST];
+    uint32_t help_count;
     const char *ask[DOCTOR_CLASSES + 1][DOCTOR_ASKS]; /* the last: of any class */
 };
 
@@ -36,6 +39,9 @@ int catalog_add_pattern(struct catalog_inside *c, const struct doctor_pattern *p
                         struct ek_fault *fault);
 /* Compiles an expression for the decisive line of a log that is not known. Codes as above. */
 int catalog_add_hint(struct catalog_inside *c, struct doctor_hint hint, const char *text,
+                     struct ek_fault *fault);
+/* Compiles the expression of a help and adds it. Codes as above. */
+int catalog_add_help(struct catalog_inside *c, struct doctor_help help, const char *text,
                      struct ek_fault *fault);
 /* Drops the patterns of a signature. */
 void catalog_drop_patterns(struct catalog_inside *c, uint32_t signature);

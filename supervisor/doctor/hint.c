@@ -1,7 +1,8 @@
 /*
  * Matches the catalog's hints against the decisive line of a log, with the place where it was
  * raised appended on lines of their own ("@" the frame of the engine itself, ">" the innermost of
- * all). scan.c asks after no signature has matched; the first hint that fits counts.
+ * all, "<" that of an installed package). scan.c asks after no signature has matched; the first
+ * hint that fits counts.
  */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "supervisor/doctor/hint.h"
@@ -25,7 +26,8 @@ const struct doctor_hint *doctor_hint_of_process(const struct doctor_catalog *c,
                                                  const struct trace_process *p, void *match,
                                                  void *context)
 {
-    char text[TRACE_TEXT + 2 * TRACE_FRAME + 8];
-    (void)snprintf(text, sizeof(text), "%s\n@%s\n>%s", p->text, p->where.own, p->where.inner);
+    char text[TRACE_TEXT + 3 * TRACE_FRAME + 12];
+    (void)snprintf(text, sizeof(text), "%s\n@%s\n>%s\n<%s", p->text, p->where.own, p->where.inner,
+                   p->where.package);
     return doctor_hint_of(c, text, match, context);
 }

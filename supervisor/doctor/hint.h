@@ -13,7 +13,7 @@
 const struct doctor_hint *doctor_hint_of(const struct doctor_catalog *c, const char *text,
                                          void *match, void *context);
 /* The same of a process's last exception: hints see the line, then "@" and the engine's deepest
- * frame, then ">" and the deepest of all, each on a line of its own. */
+ * frame, ">" and the deepest of all, "<" and that of an installed package, each on its own line. */
 const struct doctor_hint *doctor_hint_of_process(const struct doctor_catalog *c,
                                                  const struct trace_process *p, void *match,
                                                  void *context);

@@ -13,6 +13,7 @@
 
 #include "common/buf.h"
 #include "supervisor/doctor/flow.h"
+#include "supervisor/doctor/help.h"
 #include "supervisor/doctor/hint.h"
 #include "supervisor/doctor/lines.h"
 #include "supervisor/doctor/literals.h"
@@ -201,6 +202,7 @@ static void note_phase(struct doctor_scan *s, enum doctor_pattern_kind kind)
     switch (kind) {
     case PATTERN_START: begin_life(s); break;
     case PATTERN_WARM:
+        doctor_numbers_set(&s->facts, "is_loading", 0, false);
         if (s->phase == DOCTOR_PHASE_STARTING || s->phase == DOCTOR_PHASE_UNKNOWN)
             s->phase = DOCTOR_PHASE_WARMUP;
         break;
@@ -532,6 +534,20 @@ static uint32_t name_loud(struct doctor_scan *s)
     return named ? add_named(s, named, t->loud_line, t->loud) : TRACE_NONE;
 }
 
+/* The remedies of the program and module. */
+static void find_help(struct doctor_scan *s, struct doctor_finding *f,
+                      const struct trace_process *first)
+{
+    struct help_question of = {.id = f->signature->id,
+                               .cls = f->cls,
+                               .numbers = &f->numbers,
+                               .said_count = f->evidence_count,
+                               .raised = f->decisive ? first : NULL};
+    for (uint32_t i = 0; i < f->evidence_count && i < HELP_LINES; i++)
+        of.said[i] = f->evidence[i].text;
+    f->help_count = doctor_help_find(s->catalog, &of, s->match, s->context, f->help);
+}
+
 int doctor_scan_finish(struct doctor_scan *s, const struct doctor_finding **ret_findings,
                        uint32_t *ret_count)
 {
@@ -561,6 +577,8 @@ int doctor_scan_finish(struct doctor_scan *s, const struct doctor_finding **ret_
     rank(s);
     qsort(s->finding, s->finding_count, sizeof(*s->finding), scan_compare);
     promote(s);
+    for (uint32_t i = 0; i < s->finding_count; i++)
+        find_help(s, &s->finding[i], first);
     bool unnamed = first && decisive == TRACE_NONE && !first->plain;
     s->known =
         s->finding_count > 0 && s->finding[0].rank >= (unnamed ? CERTAIN : DOCTOR_CONSEQUENCE);

@@ -42,6 +42,8 @@ struct doctor_finding {
     uint32_t evidence_count;
     struct doctor_evidence evidence[DOCTOR_EVIDENCE_MOST]; /* the first two and the last */
     struct doctor_numbers numbers;                         /* with the facts of the log */
+    const struct doctor_help *help[DOCTOR_HELPED_MOST];    /* of its program and module */
+    uint32_t help_count;
 };
 
 struct doctor_scan;

@@ -3,9 +3,9 @@
  * around it; scan.c feeds it line by line. The process that raised first is the cause, the others
  * are told as consequences. Within a process a later exception of the same burst takes the place of
  * an earlier one, since the last of a chain is the outermost, unless it only repeats the earlier or
- * says that another process has ended. Of the frames two are kept: the innermost of the engine
- * itself and the innermost of all. Rust tells causes in lines below ("Caused by:"), and it, C++ and
- * Python may begin a message on the next line: these are added to what was said.
+ * says that another process has ended. Of the frames three are kept: the innermost of the engine
+ * itself, of an installed package, and of all. Rust tells causes in lines below ("Caused by:"), and
+ * it, C++ and Python may begin a message on the next line: these are added to what was said.
  */
 #include "supervisor/doctor/trace.h"
 
@@ -152,7 +152,8 @@ bool doctor_trace_mild(const char *line, size_t len)
                                          "alling back", "gnoring ",  "will be disabled"};
     size_t most = len < PREFIX_MOST ? len : PREFIX_MOST;
     if (is_event(line, len) || is_result(line, len) || memmem(line, len, "undefined symbol", 16) ||
-        memmem(line, len, "CUDA initialization: ", 21) || memmem(line, most, "INFO: task ", 11))
+        memmem(line, len, "CUDA initialization: ", 21) || memmem(line, most, "INFO: task ", 11) ||
+        memmem(line, len, " is used by process ", 20))
         return false; /* kernels of the engine are not there, a task of the kernel is stuck */
     for (size_t i = 0; i < sizeof(levels) / sizeof(levels[0]); i++) {
         const char *at = memmem(line, most, levels[i], strlen(levels[i]));
@@ -240,6 +241,12 @@ static bool is_engine(const char *path, size_t len)
     return false;
 }
 
+/* Of what pip installs, which is not the standard library. */
+static bool is_package(const char *path, const char *end)
+{
+    return memmem(path, (size_t)(end - path), "-packages/", 10) != NULL;
+}
+
 /* The frames of one process; the oldest entry gives way to a new one when `add`, else NULL. */
 static struct trace_frames *frames_of(struct doctor_trace *t, uint64_t key, bool add)
 {
@@ -270,6 +277,8 @@ void doctor_trace_frame(struct doctor_trace *t, const char *line, size_t len)
     (void)snprintf(w->inner, sizeof(w->inner), "%.*s:%.*s", path > 80 ? 80 : (int)path, from,
                    name > 36 ? 36 : (int)name, in ? in + 5 : "");
     t->frame_left = FRAME_LINES;
+    if (is_package(at, quote))
+        memcpy(w->package, w->inner, sizeof(w->package));
     if (is_engine(from, path))
         memcpy(w->own, w->inner, sizeof(w->own));
 }
@@ -322,11 +331,11 @@ static bool is_silent(const char *line, size_t len)
 static bool is_loud(const char *line, size_t len)
 {
     static const char *const words[] = {
-        "ERROR",        "CRITICAL",    "WARN ",   "failed",    "Failed",    "error",
-        "ASSERT",       "Aborted",     "fault",   "Killed",    "Error",     "annot ",
-        "nable to ",    "not found",   "refused", "ould not ", "ailure",    "timed out",
-        "got stuck",    "page fault",  "nvalid ", "ismatch",   "<title>50", "exceeded the",
-        "exceeded max", "ot permitted"};
+        "ERROR",        "CRITICAL",     "WARN ",           "failed",    "Failed",    "error",
+        "ASSERT",       "Aborted",      "fault",           "Killed",    "Error",     "annot ",
+        "nable to ",    "not found",    "refused",         "ould not ", "ailure",    "timed out",
+        "got stuck",    "page fault",   "nvalid ",         "ismatch",   "<title>50", "exceeded the",
+        "exceeded max", "ot permitted", "has no attribute"};
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         const char *at = memmem(line, len, words[i], strlen(words[i]));
         if (at && doctor_line_own(line, (size_t)(at - line)))

@@ -16,8 +16,9 @@
 
 /* Where a traceback leads: "vllm/executor/ray_utils.py:setup", or "". */
 struct trace_where {
-    char own[TRACE_FRAME];   /* the deepest frame of an engine's own code */
-    char inner[TRACE_FRAME]; /* the deepest frame */
+    char own[TRACE_FRAME];     /* the deepest frame of an engine's own code */
+    char inner[TRACE_FRAME];   /* the deepest frame */
+    char package[TRACE_FRAME]; /* the deepest frame of an installed package */
 };
 
 /* The traceback that a process is writing. */

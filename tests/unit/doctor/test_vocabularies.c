@@ -123,6 +123,43 @@ static void test_libraries(void **state)
           "[kelp.cpp:77] kelp failed: %1\n");
 }
 
+/* Results of Vulkan, HIP, OpenCL and Level Zero. */
+static void test_devices(void **state)
+{
+    (void)state;
+    static const struct word words[] = {
+        {{"VK_ERROR_OUT_OF_DEVICE_MEMORY"}, "DEVICE_OOM|STARTUP_OOM|BURST_OOM"},
+        {{"VK_ERROR_OUT_OF_HOST_MEMORY"}, "HOST_OOM"},
+        {{"VK_ERROR_DEVICE_LOST"}, "DEVICE"},
+        {{"VK_ERROR_INCOMPATIBLE_DRIVER"}, "BUILD"},
+        {{"hipErrorOutOfMemory"}, "DEVICE_OOM|STARTUP_OOM|BURST_OOM"},
+        {{"hipErrorNoBinaryForGpu"}, "BUILD"},
+        {{"hipErrorIllegalAddress"}, "DEVICE|BUG"},
+        {{"CL_MEM_OBJECT_ALLOCATION_FAILURE"}, "DEVICE_OOM|STARTUP_OOM|BURST_OOM"},
+        {{"CL_BUILD_PROGRAM_FAILURE"}, "BUILD"},
+        {{"UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY"}, "DEVICE_OOM|STARTUP_OOM|BURST_OOM"},
+        {{"UR_RESULT_ERROR_DEVICE_LOST"}, "DEVICE"},
+        {{"ZE_RESULT_ERROR_MODULE_BUILD_FAILURE"}, "BUILD"},
+    };
+    CHECK(words, "RuntimeError: kelp failed: %1\n",
+          "kelp.cc:61: InternalError: Check failed: (e == 0) is false: code=-7: %1\n",
+          "ERROR kelp: %1\n");
+}
+
+/* What an answer of the OpenAI API calls an error. */
+static void test_error_types(void **state)
+{
+    (void)state;
+    static const struct word words[] = {
+        {{"invalid_request_error"}, "CLIENT"},   {{"authentication_error"}, "CLIENT"},
+        {{"permission_error"}, "CLIENT"},        {{"not_found_error"}, "CLIENT"},
+        {{"context_length_exceeded"}, "CLIENT"}, {{"rate_limit_error"}, "OVERLOAD"},
+        {{"overloaded_error"}, "OVERLOAD"},      {{"insufficient_quota"}, "OVERLOAD"},
+    };
+    CHECK(words, "{'error': {'message': 'kelp is not there', 'type': '%1', 'code': None}}\n",
+          "kelp.KelpError: {\"type\": \"%1\", \"message\": \"kelp\"}\n");
+}
+
 static void test_signals(void **state)
 {
     (void)state;
@@ -348,6 +385,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cuda),    cmocka_unit_test(test_libraries),
+        cmocka_unit_test(test_devices), cmocka_unit_test(test_error_types),
         cmocka_unit_test(test_signals), cmocka_unit_test(test_windows),
         cmocka_unit_test(test_units),   cmocka_unit_test(test_events),
         cmocka_unit_test(test_answers), cmocka_unit_test(test_system_calls),

@@ -1,0 +1,61 @@
+/*
+ * Finds what helps a failure from the table `helps` of the catalog. An expression there sees the
+ * id of the entry and the program, the lines that it was found by, then "@", ">" and "<" with the
+ * frames of hint.h, each on a line of its own. scan.c asks at the end of a log; advise.c tells
+ * them.
+ */
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "supervisor/doctor/help.h"
+
+#include <pcre2.h>
+#include <stdio.h>
+
+#define HELP_ID   160
+#define HELP_TEXT (HELP_ID + (HELP_LINES + 1) * TRACE_TEXT + 3 * TRACE_FRAME + 16)
+
+static size_t put(char text[HELP_TEXT], size_t at, const char *before, const char *said)
+{
+    int n = snprintf(text + at, HELP_TEXT - at, "%s%s\n", before, said);
+    return n > 0 && (size_t)n < HELP_TEXT - at ? at + (size_t)n : at;
+}
+
+/* The entry and the program: "cuda-oom $vllm". */
+static size_t put_program(char text[HELP_TEXT], const struct help_question *of)
+{
+    static const char *const programs[][2] = {{"is_vllm", "vllm"},
+                                              {"vllm_version", "vllm"},
+                                              {"is_sglang", "sglang"},
+                                              {"sglang_version", "sglang"},
+                                              {"is_llamacpp", "llamacpp"}};
+    char line[HELP_ID];
+    int n = snprintf(line, sizeof(line), "%.80s", of->id);
+    for (size_t i = 0; i < sizeof(programs) / sizeof(programs[0]); i++) {
+        double v = 0;
+        if (doctor_numbers_lookup(of->numbers, programs[i][0], &v) && v > 0 && n > 0)
+            n += snprintf(line + n, sizeof(line) - (size_t)n, " $%s", programs[i][1]);
+    }
+    return put(text, 0, "", line);
+}
+
+uint32_t doctor_help_find(const struct doctor_catalog *c, const struct help_question *of,
+                          void *match, void *context,
+                          const struct doctor_help *ret_helps[DOCTOR_HELPED_MOST])
+{
+    char text[HELP_TEXT];
+    uint32_t count = 0;
+    size_t len = put_program(text, of);
+    for (uint32_t i = 0; i < of->said_count; i++)
+        len = put(text, len, "", of->said[i]);
+    if (of->raised) {
+        len = put(text, len, "", of->raised->text);
+        len = put(text, len, "@", of->raised->where.own);
+        len = put(text, len, ">", of->raised->where.inner);
+        len = put(text, len, "<", of->raised->where.package);
+    }
+    for (uint32_t i = 0; i < c->help_count && count < DOCTOR_HELPED_MOST; i++) {
+        bool fits = (c->helps[i].classes >> of->cls & 1) != 0;
+        if (fits && pcre2_match(c->helps[i].code, (PCRE2_SPTR)text, len, 0, 0, match, context) >= 0)
+            ret_helps[count++] = &c->helps[i];
+    }
+    return count;
+}

@@ -1,0 +1,179 @@
+/* The table of remedies by program and module: which of them a finding gets, in which order, by
+ * which version of the engine; what a site's file may not say; and that each of the built-in table
+ * belongs to a kind that its expression can meet. */
+#include "supervisor/doctor/catalog.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/err.h"
+#include "supervisor/doctor/advise.h"
+#include "tests/unit/doctor/scanned.h"
+
+static const char small[] =
+    "facts: ['kelpd (?<vllm_version>\\d+\\.\\d+)']\n"
+    "flags: [{flag: --leaf, engine: vllm, from: '0.9'}]\n"
+    "helps:\n"
+    "  - {what: of the stem, class: [BUG], re: '(?m)^<kelp_stem/', do: [stem], sources: [s]}\n"
+    "  - {what: of the leaf, class: [BUG, COMM], re: 'leaf',\n"
+    "     do: [{flag: --leaf, en: leaf}], sources: [s]}\n"
+    "  - {what: of the program, class: [BUG], re: '\\A\\S+ \\$vllm', do: [program], sources: [s]}\n"
+    "  - {what: of another kind, class: [FILES], re: 'leaf', do: [other], sources: [s]}\n"
+    "signatures:\n"
+    "  - {id: exact, class: BUG, rank: 70, re: ['KelpError: exact'], title: t, cause: c,\n"
+    "     do: [own], sources: [s]}\n"
+    "  - {id: general, class: BUG, rank: 40, re: ['KelpError: general'], title: t, cause: c,\n"
+    "     do: [own], sources: [s]}\n";
+
+/* The remedies of a log's first finding, in their order: "own leaf". */
+static void advised(const char *log, char *ret_text, size_t size)
+{
+    struct doctor_advice advice[DOCTOR_ADVICE_MOST];
+    struct ek_fault fault = {0};
+    int r = doctor_catalog_parse("small", small, strlen(small), &catalog, &fault);
+    if (r < 0)
+        print_error("%s\n", fault.msg);
+    assert_int_equal(r, 0);
+    struct scanned s = scan_pieces(log, 7);
+    assert_true(s.count > 0);
+    uint32_t count = doctor_advise_for(&s.f[0], advice);
+    size_t n = 0;
+    ret_text[0] = '\0';
+    for (uint32_t i = 0; i < count; i++)
+        n += (size_t)snprintf(ret_text + n, size - n, "%s%s", i ? " " : "",
+                              advice[i].remedy->text.in[LANG_EN]);
+    doctor_scan_free(s.scan);
+    doctor_catalog_free(catalog);
+}
+
+static void test_order_and_place(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *log, *says;
+    } cases[] = {
+        {"KelpError: general", "own"},
+        {"KelpError: general, of a leaf", "leaf own"},
+        {"KelpError: exact, of a leaf", "own leaf"},
+        {"kelpd 0.8\nKelpError: general, of a leaf", "program own"}, /* no such flag in it */
+        {"kelpd 0.9\nKelpError: general, of a leaf", "leaf program own"},
+        {"Traceback (most recent call last):\n"
+         "  File \"/x/site-packages/kelp_stem/a.py\", line 1, in grow\n    b()\n"
+         "  File \"/usr/lib/python3.12/contextlib.py\", line 2, in __exit__\n    next()\n"
+         "KelpError: general",
+         "stem own"},
+    };
+    char text[200];
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        advised(cases[i].log, text, sizeof(text));
+        assert_string_equal(text, cases[i].says);
+    }
+}
+
+static void test_faults(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *says;
+    } cases[] = {
+        {"helps: [{class: [BUG], re: kelp, do: [a], sources: [s]}]", "'what' is missing"},
+        {"helps: [{what: w, re: kelp, do: [a], sources: [s]}]", "'class' is missing"},
+        {"helps: [{what: w, class: BUG, re: kelp, do: [a], sources: [s]}]", "'class' is a list"},
+        {"helps: [{what: w, class: [KELP], re: kelp, do: [a], sources: [s]}]", "no class 'KELP'"},
+        {"helps: [{what: w, class: [BUG], do: [a], sources: [s]}]", "'re' is missing"},
+        {"helps: [{what: w, class: [BUG], re: '(', do: [a], sources: [s]}]", "is no expression"},
+        {"helps: [{what: w, class: [BUG], re: kelp, do: [a]}]", "sources are missing"},
+        {"helps: [{what: w, class: [BUG], re: kelp, rank: 1, do: [a], sources: [s]}]", "unknown"},
+        {"helps: {what: w}", "'helps' is a list"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct doctor_catalog *c = NULL;
+        struct ek_fault fault = {0};
+        int r = doctor_catalog_parse("site", cases[i].text, strlen(cases[i].text), &c, &fault);
+        assert_int_equal(r, -EBADMSG);
+        if (!strstr(fault.msg, cases[i].says))
+            print_error("%s: %s\n", cases[i].text, fault.msg);
+        assert_non_null(strstr(fault.msg, cases[i].says));
+        assert_null(c);
+    }
+}
+
+/* A table that is longer than there is room for is told, not cut. */
+static void test_too_many(void **state)
+{
+    (void)state;
+    static const char one[] = "  - {what: w, class: [BUG], re: kelp, do: [a], sources: [s]}\n";
+    size_t count = 257, size = 16 + count * (sizeof(one) - 1) + 1;
+    char *text = malloc(size);
+    assert_non_null(text);
+    size_t n = (size_t)snprintf(text, size, "helps:\n");
+    for (size_t i = 0; i < count; i++)
+        n += (size_t)snprintf(text + n, size - n, "%s", one);
+    struct doctor_catalog *c = NULL;
+    struct ek_fault fault = {0};
+    assert_int_equal(doctor_catalog_parse("site", text, n, &c, &fault), -EBADMSG);
+    assert_non_null(strstr(fault.msg, "more than 256 helps"));
+    free(text);
+}
+
+/* Public messages, one a module: a remedy of the module is among what is told. */
+static void test_builtin_table(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *log, *tells;
+    } cases[] = {
+        {"RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO)", "--ipc"},
+        {"ERROR RuntimeError: PassManager::run failed", "Triton that this PyTorch asks"},
+        {"ValueError: base_model.model.lm_head.weight is unsupported LoRA weight", "merge_and"},
+        {"AssertionError: n_physical_experts=7 must be divisible by ep_size=3.", "redundant"},
+        {"PermissionError: [Errno 13] Permission denied: '/.cache/vllm'", "no home"},
+        {"RuntimeError: Data processing error: CAS service error : IO Error: Timer expired",
+         "Plain downloads"},
+        {"ray.exceptions.RaySystemError: System error: Failed to create placement group 'k'",
+         "ray stop --force"},
+        {"KVTransferError(bootstrap_room=7): Could not fetch prefill parallel info from "
+         "bootstrap_addr: 10.7.7.7",
+         "bootstrap address"},
+        {"nvidia-container-cli: device error: false: unknown device: unknown.", "anew"},
+        {"(EngineCore pid=7) RuntimeError: CUDA error: an illegal memory access was encountered",
+         "--no-async-scheduling"},
+        {"[2026-01-01 00:00:00 TP0] Scheduler hit an exception: Traceback (most recent call "
+         "last):\n  File \"/x/sglang/srt/models/kelp.py\", line 7, in forward\n"
+         "RuntimeError: CUDA error: an illegal memory access was encountered",
+         "--disable-overlap-schedule"},
+        {"RuntimeError: CUDA Error: out of memory at /w/csrc/cumem_allocator.cpp:62", "tags="},
+    };
+    assert_int_equal(open_catalog(NULL), 0);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct doctor_advice advice[DOCTOR_ADVICE_MOST];
+        struct scanned s = scan_pieces(cases[i].log, 64);
+        bool told = false;
+        assert_true(s.count > 0);
+        uint32_t count = doctor_advise_for(&s.f[0], advice);
+        for (uint32_t k = 0; k < count; k++)
+            told |= strstr(advice[k].remedy->text.in[LANG_EN], cases[i].tells) != NULL;
+        if (!told)
+            print_error("%s: %s\n", s.f[0].signature->id, cases[i].log);
+        assert_true(told);
+        doctor_scan_free(s.scan);
+    }
+    (void)close_catalog(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_order_and_place),
+        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_too_many),
+        cmocka_unit_test(test_builtin_table),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
