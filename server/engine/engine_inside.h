@@ -60,8 +60,8 @@ struct engine {
     pthread_cond_t wake;
     struct request *inbox, **inbox_end;
     struct request *wishes;
-    uint32_t door_reqs; /* never admitted: in the inbox or waiting */
-    uint64_t door_tokens;
+    uint32_t queued_reqs; /* never admitted: in the inbox or waiting */
+    uint64_t queued_tokens;
     struct limits limits;
     pthread_cond_t resized; /* resize_code has been decided */
     uint32_t resize_to;     /* blocks that a change of limits waits for, 0 = none */

@@ -55,7 +55,7 @@ bool sched_foresee(const struct sched *s, const struct entry *e, uint64_t blocks
     struct outlook o = {0};
     double used = s->blocks.referenced - s->pool.migrant_count;
     /* What two share is given back by neither: each counts for its part. */
-    double own = s->seats.held_blocks > 0 ? fmin(1, used / (double)s->seats.held_blocks) : 1;
+    double own = s->slots.held_blocks > 0 ? fmin(1, used / (double)s->slots.held_blocks) : 1;
     double pool = (s->blocks.usable - 1) * (1 - (double)s->value[LIMIT_WATERMARK] * 1e-6);
     double fresh = (double)blocks * s->fixed.block_size;
 
@@ -63,7 +63,7 @@ bool sched_foresee(const struct sched *s, const struct entry *e, uint64_t blocks
         return true;
     for (uint32_t i = 0; i < s->entries.running_count; i++) {
         const struct entry *other = entries_running(&s->entries, i);
-        add_entry(&s->growth, other, s->seats.at[other->seat].blocks * own * s->fixed.block_size,
+        add_entry(&s->growth, other, s->slots.at[other->slot].blocks * own * s->fixed.block_size,
                   &o);
     }
     add_entry(&s->growth, e, fresh, &o);

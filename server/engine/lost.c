@@ -32,12 +32,12 @@ void sched_replay(struct sched *s, uint32_t at, uint64_t now_us)
 {
     struct entry *e = entries_running(&s->entries, at);
 
-    e->lost = s->seats.at[e->seat].settled;
+    e->lost = s->slots.at[e->slot].settled;
     e->replayed = true;
     e->lost_us = e->lost_us != 0 ? e->lost_us : now_us;
     e->req->replays++;
     request_note(e->req, REQ_MET_REPLAY, now_us);
-    sched_unseat(s, at, now_us);
+    sched_give_slot(s, at, now_us);
 }
 
 uint32_t sched_lost(struct sched *s, bool host_stays, uint64_t now_us)

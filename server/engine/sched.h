@@ -4,11 +4,11 @@
  * (kernels/step.h), its result comes back as plain data.
  *
  * An entry is a live request. It waits, runs, or waits again after a preemption; it ends once, and
- * then the request is done for everybody. A seat is what a running entry occupies on the device: a
- * sampling slot and a block table.
+ * then the request is done for everybody. A slot is what a running entry occupies on the device:
+ * its sampling state and a block table.
  *
  *   entry: FREE -> WAITING -> RUNNING -> FREE        RUNNING -> WAITING by preemption
- *   seat:  free -> taken by an entry -> leaving (its entry ended or was preempted while a step in
+ *   slot:  free -> taken by an entry -> leaving (its entry ended or was preempted while a step in
  *          flight uses it) -> free
  *
  * Up to `depth` steps are in flight. A step is planned on top of the ones before it: `computed`
@@ -23,12 +23,12 @@
  *
  * Prompts that are being read share what the decodes leave of a step; share.c has the law.
  *
- * A model with recurrent state changes the state of a seat in place with every row. So no position
- * may be computed twice by a seat, and none upon a state that is not that of all tokens before it:
+ * A model with recurrent state changes the state of a slot in place with every row. So no position
+ * may be computed twice by a slot, and none upon a state that is not that of all tokens before it:
  *
  *   - an entry begins with position 0, or behind cached blocks of which the last has a snapshot of
  *     the state (snapshots.c), which is copied at the head of the step with its first row;
- *   - what a step leaves that is taken back is not known, so its entries give their seats back and
+ *   - what a step leaves that is taken back is not known, so its entries give their slots back and
  *     begin again, as after a preemption;
  *   - a row is never put off: its mask is waited for (constrain.c);
  *   - the host tier is off, as it has no state: who is preempted goes on from a snapshot.
@@ -39,10 +39,11 @@
  * Progress: running entries are in order of arrival (priority first). An entry that lacks a block
  * preempts the last of them, itself included, and among several tenants the last of the one that
  * holds most; never the first, so that one always goes on, and only an older one takes its place.
- * What could not fit alone is refused at the door; nothing is admitted in a step that preempted or
- * lacked a block, and a preempted entry comes back only where each running one can take one more
- * block. So no loop of preemption and admission exists. Who waits is admitted in its tenant's order
- * of arrival, and the tenants by their counters (tenants.h), so nobody waits for ever either.
+ * What could not fit alone is refused when it is submitted; nothing is admitted in a step that
+ * preempted or lacked a block, and a preempted entry comes back only where each running one can
+ * take one more block. So no loop of preemption and admission exists. Who waits is admitted in its
+ * tenant's order of arrival, and the tenants by their counters (tenants.h), so nobody waits for
+ * ever either.
  */
 #pragma once
 
@@ -60,13 +61,13 @@
 #include "server/engine/sched_entries.h"
 #include "server/engine/sched_host.h"
 #include "server/engine/sched_pool.h"
-#include "server/engine/seats.h"
+#include "server/engine/slots.h"
 #include "server/engine/states.h"
 #include "server/engine/stats.h"
 #include "server/engine/tally.h"
 #include "server/engine/tenants.h"
 
-#define SCHED_NONE      SEATS_NONE
+#define SCHED_NONE      SLOTS_NONE
 #define SCHED_FORCED    32u    /* tokens appended at once without a choice */
 #define SCHED_POISONS   3u     /* requests of a tenant that ended the device; then it is told */
 #define SCHED_QUEUE_ANY 16384u /* places in the queue when its limit has no ceiling */
@@ -80,8 +81,8 @@ struct sched_fixed {
 
 /*
  * Each part is changed by its owner, or through its owner's functions, and read by all; a step's
- * progress in entries and seats, and the counters of `stats`, by those who make it. The owners:
- * sched.c (`fixed`, `value`), entries.c (`entries`, `news`), seats.c, flight.c, pool.c, admit.c,
+ * progress in entries and slots, and the counters of `stats`, by those who make it. The owners:
+ * sched.c (`fixed`, `value`), entries.c (`entries`, `news`), slots.c, flight.c, pool.c, admit.c,
  * plan.c (`turn`), share.c (`share`), results.c (`rates`, `gaps`), foresee.c (`growth`), lost.c
  * (`suspects`), the host tier's three files and snapshots.c.
  */
@@ -90,7 +91,7 @@ struct sched {
     uint64_t value[LIMIT_COUNT]; /* live limits */
     struct entries entries;
     struct tenants tenants; /* with the queues by policy */
-    struct seats seats;
+    struct slots slots;
     struct flights flights;
     struct blocks blocks;
     struct prefix prefix;
@@ -123,8 +124,8 @@ void sched_free(struct sched *s); /* NULL is fine; drops the references to live 
 
 void sched_ceiling(const struct engine_params *p, struct ek_step_ceiling *ret_ceiling);
 /* 0, or -EBADMSG with a fault when the request can never run here. Reads only what is fixed and
- * what sched_door() sets; both may be called by others under a lock that sched_limits() is called
- * under too. */
+ * what sched_accept_limit() sets; both may be called by others under a lock that sched_limits() is
+ * called under too. */
 int sched_fit(const struct sched *s, const struct req_ask *ask, struct ek_fault *fault);
 
 /* Takes over one reference on success. -EBUSY when every entry is taken. */
@@ -251,7 +252,7 @@ void sched_share_admitted(struct sched *s, struct plan *p, struct entry *e);
 void sched_share_rest(struct sched *s, struct plan *p);
 /* Of the whole request. The last token is never read again, so it needs no place in the cache. */
 uint64_t sched_blocks_needed(const struct sched *s, const struct req_ask *ask);
-/* A running entry has to be computed again: it gives its seat back and waits. */
+/* A running entry has to be computed again: it gives its slot back and waits. */
 void sched_replay(struct sched *s, uint32_t at, uint64_t now_us);
 /* Whether blocks get names, and are found by them. */
 bool sched_caches(const struct sched *s);
@@ -261,8 +262,8 @@ void snapshot_begin(struct sched *s, struct entry *e, uint32_t tokens, uint32_t 
 uint32_t snapshot_cut(const struct sched *s, const struct entry *e, uint32_t rows);
 /* Before the entry's rows are counted in the step that is being written: takes one if it is due. */
 void snapshot_take(struct sched *s, const struct entry *e);
-/* The seat's blocks have names up to `named`. */
-void snapshot_named(struct sched *s, struct seat *t);
+/* The slot's blocks have names up to `named`. */
+void snapshot_named(struct sched *s, struct slot *t);
 void snapshot_cancel(struct sched *s, uint64_t step); /* it is taken back */
 const char *snapshot_check(const struct sched *s);
 /* What the names of an entry's blocks start from. Where frequencies change with the length of the

@@ -175,10 +175,10 @@ void sched_share_admitted(struct sched *s, struct plan *p, struct entry *e)
 static void raise_rows(struct sched *s, struct plan *p, uint32_t entry, uint32_t most)
 {
     struct entry *e = &s->entries.at[entry];
-    const struct seat *t = &s->seats.at[e->seat];
+    const struct slot *t = &s->slots.at[e->slot];
     uint32_t before = e->rows;
 
-    (void)seats_grow(&s->seats, &s->blocks, e->seat, e->computed + most,
+    (void)slots_grow(&s->slots, &s->blocks, e->slot, e->computed + most,
                      p->now_us); /* or it reads less */
     uint32_t room = t->blocks * s->fixed.block_size - e->computed;
     sched_refund(p, e, t->set_due);
@@ -218,9 +218,9 @@ static void bound_rows(const struct plan *p, uint32_t *ret_first, uint32_t *ret_
         *ret_first = *ret_others = UINT32_MAX;
 }
 
-static void set_rows(const struct seats *seats, struct plan *p, struct entry *e, uint32_t rows)
+static void set_rows(const struct slots *slots, struct plan *p, struct entry *e, uint32_t rows)
 {
-    bool set_due = seats->at[e->seat].set_due;
+    bool set_due = slots->at[e->slot].set_due;
 
     sched_refund(p, e, set_due);
     e->rows = rows;
@@ -247,7 +247,7 @@ static bool share_with(struct sched *s, struct plan *p, uint32_t entry)
     }
     bool bound = room < p->budget + e->rows - before && room < want - before;
     if (e->rows - before > room) /* it was to end, but there are no blocks for that */
-        set_rows(&s->seats, p, e, before + room);
+        set_rows(&s->slots, p, e, before + room);
     *sum += e->rows;
     return !bound;
 }
@@ -273,7 +273,7 @@ void sched_share_rest(struct sched *s, struct plan *p)
     /* The first in line was given its half before it was known what ends in the step. */
     bound_rows(p, &first, &others);
     if (p->half > first)
-        set_rows(&s->seats, p, &s->entries.at[p->first], first);
+        set_rows(&s->slots, p, &s->entries.at[p->first], first);
     if (p->ending > 0 && p->half + p->others > 0)
         s->share.beside_us = p->now_us;
 }

@@ -4,7 +4,7 @@
  * last token; it goes when the block loses its name. Every snapshot is in exactly one state:
  *
  *   free     of no use
- *   pending  being filled for a block that has no name yet; its seat knows it
+ *   pending  being filled for a block that has no name yet; its slot knows it
  *   kept     of a named block, in a list: that of which nobody made use for longest at the head
  *
  * Copies are done one after the other at the head of the step that is planned next, in the order in
@@ -26,7 +26,7 @@ struct snapshot {
     bool pending;        /* else free or kept */
     uint32_t prev, next; /* kept or free */
     uint64_t step;       /* that fills it: without that step it holds nothing */
-    uint64_t owner;      /* lease of the seat that may take it for a later one, 0 = it stays */
+    uint64_t owner;      /* lease of the slot that may take it for a later one, 0 = it stays */
 };
 
 struct states {
@@ -76,5 +76,5 @@ void states_cancel(struct states *s, uint64_t step);
 void states_copy(struct states *s, uint32_t from, uint32_t to);
 /* Adds the copies that are due to those that the step has. */
 void states_write(struct states *s, struct ek_step *step);
-/* Recounts; `pending` are known to seats. NULL, or what is wrong. */
+/* Recounts; `pending` are known to slots. NULL, or what is wrong. */
 const char *states_check(const struct states *s, uint32_t pending);

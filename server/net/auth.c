@@ -30,7 +30,7 @@ struct slot {
     atomic_ullong owner; /* what keeps its prefix cache apart */
     uint32_t stamp;      /* which key that is */
     bool used;           /* of a key that has or may have requests */
-    bool live;           /* opens the door */
+    bool live;           /* is accepted */
     atomic_uint refs, active, waiting;
     atomic_ullong requests, refused_concurrency, refused_queue;
 };
@@ -127,7 +127,7 @@ static struct slot *free_slot(struct auth *a)
     return NULL;
 }
 
-/* Under the lock: only these keys open the door from now on. */
+/* Under the lock: only these keys are accepted from now on. */
 static int install(struct auth *a, const struct key_line *lines, uint32_t count,
                    struct ek_fault *fault)
 {

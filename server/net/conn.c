@@ -1,6 +1,6 @@
 /*
  * Handing a worker's thread what it is to look at: a socket, a wake-up, one more descriptor in its
- * epoll. The door (listen.c) and the encoders call this; what comes of it is in worker.c.
+ * epoll. The listener (listen.c) and the encoders call this; what comes of it is in worker.c.
  */
 #include "server/net/conn.h"
 

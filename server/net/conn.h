@@ -44,8 +44,8 @@ struct worker {
     atomic_ullong rounds; /* of its loop */
     struct MHD_Daemon *daemon;
     enum watch on_event, on_daemon;
-    int epoll, event;           /* own epoll; eventfd that the engine and other threads write */
-    struct http_listener *door; /* NULL unless it accepts; freed when all threads have ended */
+    int epoll, event;               /* own epoll; eventfd that the engine and other threads write */
+    struct http_listener *listener; /* NULL unless it accepts; freed when all threads have ended */
     struct conn *conns;
     struct exchange *running; /* with a generation, linked */
     uint64_t next_scan_us;    /* deadlines are looked at then */

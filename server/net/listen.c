@@ -38,13 +38,13 @@ struct http_listener {
     struct worker *worker;
     int fd;
     bool local, listening;
-    atomic_bool shut;  /* something waits for a connection to end */
+    atomic_bool waits; /* something waits for a connection to end */
     uint64_t retry_us; /* after a failed accept */
     struct peek *peeks;
     uint32_t count, parked;
 };
 
-int door_new(struct worker *w, int listen_fd, bool local, struct http_listener **ret_door)
+int listener_new(struct worker *w, int listen_fd, bool local, struct http_listener **ret_listener)
 {
     struct http_listener *d = calloc(1, sizeof(*d));
     if (!d) {
@@ -55,7 +55,7 @@ int door_new(struct worker *w, int listen_fd, bool local, struct http_listener *
     d->worker = w;
     d->fd = listen_fd;
     d->local = local;
-    *ret_door = d;
+    *ret_listener = d;
     return 0;
 }
 
@@ -78,7 +78,7 @@ static void listen_not(struct http_listener *d)
         atomic_store(&d->worker->http->taking, false);
 }
 
-int door_open(struct http_listener *d)
+int listener_open(struct http_listener *d)
 {
     listen_again(d);
     return d->listening ? 0 : -EIO;
@@ -169,7 +169,7 @@ static void park(struct http_listener *d, struct peek *p)
     p->parked = true;
     p->deadline_us = 0;
     d->parked++;
-    atomic_store(&d->shut, true);
+    atomic_store(&d->waits, true);
     (void)epoll_ctl(d->worker->epoll, EPOLL_CTL_MOD, p->fd, &e);
 }
 
@@ -239,7 +239,7 @@ static void look(struct http_listener *d, struct peek *p)
     }
 }
 
-void door_look(struct http_listener *d, enum watch *what)
+void listener_peek(struct http_listener *d, enum watch *what)
 {
     struct peek *p = (struct peek *)(void *)what;
     if (p->parked)
@@ -318,7 +318,7 @@ static struct peek *silent(const struct http_listener *d, uint64_t now)
     return found;
 }
 
-void door_accept(struct http_listener *d)
+void listener_accept(struct http_listener *d)
 {
     for (int i = 0; i < ACCEPT_ONCE; i++) {
         struct peek *quiet = is_full(d) ? silent(d, ek_now_us()) : NULL;
@@ -327,7 +327,7 @@ void door_accept(struct http_listener *d)
             drop(d, quiet, true);
         }
         if (is_full(d)) {
-            atomic_store(&d->shut, true);
+            atomic_store(&d->waits, true);
             listen_not(d);
             return;
         }
@@ -375,7 +375,7 @@ static void admit_parked(struct http_listener *d)
     }
 }
 
-void door_tick(struct http_listener *d, uint64_t now_us)
+void listener_tick(struct http_listener *d, uint64_t now_us)
 {
     struct http *h = d->worker->http;
     expire(d, now_us);
@@ -388,15 +388,15 @@ void door_tick(struct http_listener *d, uint64_t now_us)
         return;
     }
     listen_again(d);
-    atomic_store(&d->shut, d->parked > 0);
+    atomic_store(&d->waits, d->parked > 0);
 }
 
-bool door_is_shut(struct http_listener *d)
+bool listener_waits(struct http_listener *d)
 {
-    return d && atomic_load(&d->shut);
+    return d && atomic_load(&d->waits);
 }
 
-void door_free(struct http_listener *d)
+void listener_free(struct http_listener *d)
 {
     if (!d)
         return;

@@ -76,7 +76,7 @@ struct status {
 /* One request, from its first line to its last byte. */
 struct request {
     struct request *next, **link;
-    struct status_listener *door;
+    struct status_listener *listener;
     struct MHD_Connection *connection;
     struct caller *caller;
     struct ek_buf body, answer;
@@ -219,7 +219,7 @@ static enum MHD_Result send_page(struct request *q, bool runbook)
                    nonce, nonce);
     struct kind kind = {.type = "text/html; charset=utf-8", .csp = csp};
     int r = runbook ? runbook_write(nonce, &q->answer)
-                    : page_write(q->door->status->all, nonce, &q->answer);
+                    : page_write(q->listener->status->all, nonce, &q->answer);
     if (r < 0)
         return MHD_NO;
     return send_bytes(q, 200, &kind, &q->answer);
@@ -232,7 +232,8 @@ static enum MHD_Result send_metrics(struct request *q)
     bool open = accept && strstr(accept, "application/openmetrics-text");
     struct kind kind = {.type = open ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
                                      : "text/plain; version=0.0.4; charset=utf-8"};
-    if (expo_write(q->door->status->all, open ? EK_EXPO_OPENMETRICS : EK_EXPO_TEXT, &q->answer) < 0)
+    if (expo_write(q->listener->status->all, open ? EK_EXPO_OPENMETRICS : EK_EXPO_TEXT,
+                   &q->answer) < 0)
         return MHD_NO;
     return send_bytes(q, 200, &kind, &q->answer);
 }
@@ -252,13 +253,13 @@ static bool may_write(struct request *q)
         MHD_get_connection_info(q->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     struct ucred cred;
     socklen_t len = sizeof(cred);
-    if (!q->door->local || !info ||
+    if (!q->listener->local || !info ||
         getsockopt(info->connect_fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0 ||
         (cred.uid != 0 && cred.uid != geteuid()))
         return false;
     char name[WHO_BYTES - 3];
     asker_name(&cred, name, sizeof(name));
-    (void)snprintf(q->door->status->all->with.who, WHO_BYTES, " (%s)", name);
+    (void)snprintf(q->listener->status->all->with.who, WHO_BYTES, " (%s)", name);
     return true;
 }
 
@@ -273,16 +274,16 @@ static void on_written(void *ctx, int status, const char *body, size_t len)
     if (q->suspended) {
         q->suspended = false;
         MHD_resume_connection(q->connection);
-        q->door->again = true; /* where it runs now, it sees that before it ends */
-        (void)sd_event_source_set_time(q->door->timer, ek_now_us());
-        (void)sd_event_source_set_enabled(q->door->timer, SD_EVENT_ONESHOT);
+        q->listener->again = true; /* where it runs now, it sees that before it ends */
+        (void)sd_event_source_set_time(q->listener->timer, ek_now_us());
+        (void)sd_event_source_set_enabled(q->listener->timer, SD_EVENT_ONESHOT);
     }
 }
 
 /* At once, or when the answer has come: then this is called again. */
 static enum MHD_Result answer_api(struct request *q, const char *method, const char *path)
 {
-    const struct fleet *all = q->door->status->all;
+    const struct fleet *all = q->listener->status->all;
     bool reads = strcmp(method, "GET") == 0;
     if (q->status == 0) {
         struct ek_buf out = {0};
@@ -310,14 +311,14 @@ static enum MHD_Result answer_api(struct request *q, const char *method, const c
 /* A page whose name was made to resolve to this machine (DNS rebinding) sends that name. */
 static bool is_foreign(const struct request *q)
 {
-    const struct ek_strings *names = &q->door->status->all->config->allowed_hosts;
+    const struct ek_strings *names = &q->listener->status->all->config->allowed_hosts;
     const char *host = MHD_lookup_connection_value(q->connection, MHD_HEADER_KIND, "Host");
     const char *origin = MHD_lookup_connection_value(q->connection, MHD_HEADER_KIND, "Origin");
-    if (q->door->local)
+    if (q->listener->local)
         return false;
     if (names->count > 0)
         return !ek_host_listed(host ? host : "", (const char *const *)names->at, names->count);
-    return q->door->loopback &&
+    return q->listener->loopback &&
            ((host && !ek_host_is_literal(host)) || (origin && !ek_origin_is_literal(origin)));
 }
 
@@ -333,7 +334,7 @@ static enum MHD_Result answer_read(struct request *q, const char *path)
         (void)ek_buf_puts(&q->answer, "{\"status\":\"ok\"}");
         return send_json(q, 200, &q->answer);
     }
-    int named = q->door->local ? key_table_read(q->door->status->all, path, &q->answer) : 0;
+    int named = q->listener->local ? key_table_read(q->listener->status->all, path, &q->answer) : 0;
     return named != 0 ? send_json(q, named, &q->answer) : answer_api(q, "GET", path);
 }
 
@@ -374,7 +375,7 @@ static struct request *request_new(struct status_listener *d, struct MHD_Connect
     struct request *q = info && info->socket_context ? calloc(1, sizeof(*q)) : NULL;
     if (!q)
         return NULL;
-    q->door = d;
+    q->listener = d;
     q->connection = c;
     q->caller = info->socket_context;
     caller_give(q->caller, BODY_S);
@@ -416,8 +417,9 @@ static void on_done(void *cls, struct MHD_Connection *c, void **ctx,
     if (!q)
         return;
     if (why == MHD_REQUEST_TERMINATED_COMPLETED_OK) /* a quiet client holds its place briefly */
-        (void)MHD_set_connection_option(c, MHD_CONNECTION_OPTION_TIMEOUT, q->door->status->quiet_s);
-    caller_give(q->caller, q->door->status->quiet_s + HEAD_S);
+        (void)MHD_set_connection_option(c, MHD_CONNECTION_OPTION_TIMEOUT,
+                                        q->listener->status->quiet_s);
+    caller_give(q->caller, q->listener->status->quiet_s + HEAD_S);
     *q->link = q->next;
     if (q->next)
         q->next->link = q->link;
@@ -429,8 +431,8 @@ static void on_done(void *cls, struct MHD_Connection *c, void **ctx,
 
 /* Life */
 
-/* Most connections of one door: below a low limit of descriptors (ulimit -n) both together leave
- * what evenkeeld needs to look after its servers. */
+/* Most connections of one listener: below a low limit of descriptors (ulimit -n) both together
+ * leave what evenkeeld needs to look after its servers. */
 static unsigned connections_most(const struct fleet *all)
 {
     struct rlimit r;
@@ -441,8 +443,8 @@ static unsigned connections_most(const struct fleet *all)
     return most < 4 ? 4 : most;
 }
 
-static int open_door(struct status *st, struct status_listener *d, sd_event *event, int fd,
-                     bool local)
+static int open_listener(struct status *st, struct status_listener *d, sd_event *event, int fd,
+                         bool local)
 {
     d->status = st;
     d->local = local;
@@ -476,7 +478,7 @@ static int open_door(struct status *st, struct status_listener *d, sd_event *eve
     return r < 0 ? r : 0;
 }
 
-static void close_door(struct status_listener *d)
+static void close_listener(struct status_listener *d)
 {
     sd_event_source_disable_unref(d->io);
     sd_event_source_disable_unref(d->timer);
@@ -496,8 +498,8 @@ int status_new(const struct fleet *all, sd_event *event, int tcp_fd, int unix_fd
         return -ENOMEM;
     }
     st->all = all;
-    int r = open_door(st, &st->tcp, event, tcp_fd, false);
-    int r2 = open_door(st, &st->local, event, unix_fd, true);
+    int r = open_listener(st, &st->tcp, event, tcp_fd, false);
+    int r2 = open_listener(st, &st->local, event, unix_fd, true);
     if (r == 0)
         r = r2;
     if (r < 0) {
@@ -518,7 +520,7 @@ void status_free(struct status *st)
             MHD_resume_connection(q->connection);
         }
     }
-    close_door(&st->tcp);
-    close_door(&st->local);
+    close_listener(&st->tcp);
+    close_listener(&st->local);
     free(st);
 }

@@ -99,7 +99,7 @@ kernels/apart_lead.c@        if (has_ended(l) || (spent >= PIECE_US@        if (
 server/engine/lost.c@e->in_flight = true;@(void)0;@engine/test_revive
 server/engine/lost.c@e->replayed = true;@(void)0;@engine/test_revive
 server/engine/lost.c@e->req->replays++;@(void)0;@e2e:is_replaced
-server/engine/lost.c@e->lost = s->seats.at[e->seat].settled;@e->lost = 0;@engine/test_revive
+server/engine/lost.c@e->lost = s->slots.at[e->slot].settled;@e->lost = 0;@engine/test_revive
 server/engine/lost.c@s->suspects += !e->suspect;@(void)0;@engine/test_revive
 server/engine/lost.c@e->failed_alone = e->suspect;@(void)0;@engine/test_revive
 server/engine/lost.c@e->fault = fault;@(void)0;@engine/test_revive
