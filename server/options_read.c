@@ -98,7 +98,7 @@ static int check_gone(const struct options *o, bool alone, ek_opt_warn_fn warn, 
     return 0;
 }
 
-/* Which of the nodes this is, by who started it. */
+/* Which of the nodes this is, by what started it. */
 static int place_node(struct options *o, ek_opt_warn_fn warn, void *ctx, struct ek_fault *f)
 {
     uint32_t node = 0, nodes = 1;

@@ -200,8 +200,8 @@ static void on_stopped(void *ctx)
         (void)sd_event_source_set_enabled(l->sweep, SD_EVENT_ONESHOT);
 }
 
-/* A server that has just been started, or is about to be, does not have its listening socket yet:
- * nobody would. Until when that may take. */
+/* A server that has just been started, or is about to be, does not have its listening socket yet.
+ * The time until which that is no fault. */
 static uint64_t gives_socket_by(const struct loop *l, uint64_t since, uint64_t now)
 {
     uint64_t last = 0;
@@ -269,7 +269,7 @@ static int on_end(sd_event_source *s, const struct signalfd_siginfo *si, void *c
     return 0;
 }
 
-/* Whose end somebody here waits for, by its pidfd. */
+/* Processes whose end is waited for here, by their pidfd. */
 static bool owned(const void *ctx, pid_t pid)
 {
     const struct loop *l = ctx;
@@ -512,7 +512,7 @@ static int begin(struct loop *l)
     return r < 0 ? r : open_status(l);
 }
 
-/* After the loop there is nobody to keep waiting; 100 ms at most. */
+/* After the loop nothing else is delayed; 100 ms at most. */
 static void sweep(struct loop *l)
 {
     for (uint32_t i = 0; i < l->fleet.count; i++) {

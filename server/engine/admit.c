@@ -83,8 +83,8 @@ static struct found find_content(struct sched *s, const struct entry *e, uint32_
 }
 
 /* Cuts off what has no room among the copies, and what it is faster to compute; an entry's own
- * blocks were saved because it is not. False when a block is on its way to the device for somebody
- * else: then it is waited for, so that it moves once. */
+ * blocks were saved because it is not. False when a block is on its way to the device for another
+ * entry else: then it is waited for, so that it moves once. */
 static bool choose_bring(struct sched *s, const struct entry *e, struct found *f)
 {
     uint32_t room = s->host.most - s->host.copy_count;
@@ -327,7 +327,7 @@ static bool admit_one(struct sched *s, struct plan *p)
         return false;
     s->admission.held = held_before(s, p, entry);
     if (s->admission.held == HELD_PREEMPTED &&
-        s->entries.running_count == 0) { /* somebody has to go on */
+        s->entries.running_count == 0) { /* one has to go on */
         entry = first_preempted(&s->entries);
         s->admission.held = held_before(s, p, entry);
     }

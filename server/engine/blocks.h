@@ -53,7 +53,7 @@ struct blocks {
     struct ek_hist evicted_age; /* seconds from the last release to the eviction */
     blocks_forget_fn forget;
     void *ctx;
-    blocks_evict_fn evicted; /* NULL = nobody wants to know */
+    blocks_evict_fn evicted; /* NULL = not told */
     void *evicted_ctx;
 };
 

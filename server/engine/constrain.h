@@ -12,7 +12,7 @@
  * owner (the API key) whose rows have cost least goes first, and what they cost counts as if
  * tokens had been computed for its tenant (tenants.h), so that its prompts wait for others. What a
  * try has found is kept; a row that fails CONSTRAIN_TRIES times with all the credit there can be
- * has a form that nobody can afford, and its request ends.
+ * has a form whose masks take too long, and its request ends.
  *
  * With threads for them (maskers.h), slow rows cost the engine's thread nothing: a row that needs
  * more than its quick units, or for which the step's (CONSTRAIN_STEP, and CONSTRAIN_ROW for each

@@ -110,7 +110,8 @@ void engine_publish(struct engine *e)
     pthread_mutex_unlock(&e->lock);
 }
 
-/* Of steps that landed or failed, once others have their numbers; nobody else writes e->shared. */
+/* Of steps that landed or failed, once others have their numbers; no other thread writes e->shared.
+ */
 static void record(struct engine *e)
 {
     for (uint32_t i = 0; i < e->landed_count; i++)
@@ -302,7 +303,7 @@ static void *engine_main(void *arg)
 {
     struct engine *e = arg;
 
-    (void)pthread_setname_np(pthread_self(), "engine"); /* for who looks */
+    (void)pthread_setname_np(pthread_self(), "engine"); /* for top and debuggers */
     while (take_orders(e)) {
         int r = engine_do_order(e);
         if (r == 0 && !engine_is_away(e))

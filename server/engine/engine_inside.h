@@ -38,11 +38,11 @@ struct engine {
     uint64_t plan_us, wait_us, masks_made, mask_us;
     uint64_t revived_us[ENGINE_REVIVALS_MOST]; /* when, the last ones; at revivals % MOST */
     struct engine_revivals revivals;
-    char lost_why[400]; /* why no device took the place of a lost one, "" = nobody tried */
+    char lost_why[400]; /* why no device took the place of a lost one, "" = not tried */
     enum engine_device where;
     bool released;                            /* on purpose, and not there again since */
     enum engine_order order;                  /* that is not done yet */
-    bool unchecked;                           /* nobody has looked whether it can be done */
+    bool unchecked;                           /* not yet checked whether it can be done */
     uint64_t away_from_us;                    /* since when there is no device */
     uint64_t loaded_us;                       /* since when there is this one */
     uint64_t losses;                          /* of devices, that were told */

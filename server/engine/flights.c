@@ -30,7 +30,7 @@ static int step_failed(struct engine *e, int code, uint32_t steps)
         e->failures = 0;
         e->blamed += code == EK_EDEVMEM;
     }
-    bool fatal = !lacks_memory(code) || e->blamed >= BLAMED_MOST; /* then all end, nobody alone */
+    bool fatal = !lacks_memory(code) || e->blamed >= BLAMED_MOST; /* then all end, not one alone */
     if (fatal)
         sched_failing(e->sched);
     for (uint32_t i = 0; i < steps; i++)

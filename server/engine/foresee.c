@@ -1,7 +1,7 @@
 /*
  * Whether a newcomer fits not only now but while everybody grows. For some numbers of tokens ahead:
- * what is expected to be in use when each who runs has got so many tokens more, or has ended and
- * given back what it holds, with nobody else admitted meanwhile; and the variance of that, as if
+ * what is expected to be in use when each that runs has got so many tokens more, or has ended and
+ * given back what it holds, with no other admitted meanwhile; and the variance of that, as if
  * answers were independent. It fits when expectation and `caution` standard deviations stay within
  * the pool all along.
  *

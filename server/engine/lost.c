@@ -9,7 +9,7 @@
  * another way that may have been chance, such as a card that falls off the bus just then: it runs
  * alone once more, and is the cause if there is no third step that goes well. That costs the others
  * the time in which each suspect's tokens are read again, and a step; where the end came from
- * outside nobody is suspected.
+ * outside no request is suspected.
  */
 #include <assert.h>
 #include <errno.h>

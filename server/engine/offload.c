@@ -1,7 +1,7 @@
 /*
  * Evicted prefix blocks in the host tier; see sched_host.h.
  *
- * Moving every evicted block costs time even when nobody comes back for it. So once the tier has
+ * Moving every evicted block costs time even when it is never asked for again. So once the tier has
  * been filled, it is filled on only while what came back saved more time than what went out took,
  * by the measured rates; else evicted blocks are dropped, until so many were that the tier is given
  * another try. A period is as many blocks as the tier has, so that a prefix had its chance.

@@ -354,7 +354,7 @@ uint64_t sched_plan_after(const struct sched *s)
     return s->flights.count == 1 && f->seqs > 0 ? rates_plan_after(&s->rates, f) : 0;
 }
 
-/* Those who answer. */
+/* Those that decode. */
 static uint32_t decodes(const struct entries *e)
 {
     uint32_t count = 0;

@@ -1,6 +1,6 @@
 /*
  * The pool's size while the server runs. The limit says how many blocks may be used; the device
- * follows: memory above the end goes back to the system once nobody uses it, and is taken again
+ * follows: memory above the end goes back to the system once it is not in use, and is taken again
  * before blocks there are given. What lies above the end moves below it in a step that has copies
  * and no rows: tables name the new places only when that step is done, so a failure changes
  * nothing.
@@ -168,7 +168,7 @@ void sched_migrated(struct sched *s, bool done, uint64_t now_us)
     s->pool.migrant_count = 0;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t from = s->pool.migrants[i].from, to = s->pool.migrants[i].to;
-        if (!done || s->blocks.at[from].refs == 0) { /* nobody needs it any more */
+        if (!done || s->blocks.at[from].refs == 0) { /* it is not needed any more */
             blocks_give(&s->blocks, to, now_us);
             continue;
         }

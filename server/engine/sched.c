@@ -206,7 +206,7 @@ void sched_reset_prefix(struct sched *s)
     s->prefix.log = s->host.names.log = log;
     if (log)
         kvlog_cleared(log);
-    /* A name stands for a whole prefix: without its beginning a chain is found by nobody. */
+    /* A name stands for a whole prefix: without its beginning a chain is never found. */
     for (uint32_t i = 0; i < s->entries.running_count; i++) {
         struct slot *t = &s->slots.at[s->entries.at[s->entries.running[i]].slot];
         slot_drop_snapshot(t, &s->states); /* its block gets no name any more */

@@ -31,7 +31,7 @@
  *   - what a step leaves that is taken back is not known, so its entries give their slots back and
  *     begin again, as after a preemption;
  *   - a row is never put off: its mask is waited for (constrain.c);
- *   - the host tier is off, as it has no state: who is preempted goes on from a snapshot.
+ *   - the host tier is off, as it has no state: what is preempted goes on from a snapshot.
  *
  * Tokens of a grammar that were appended are rows like others. Prefix hits, chunks, scores, ends
  * and aborts need nothing else, since each row is computed once and in order in all of them.
@@ -72,7 +72,7 @@
 #define SCHED_POISONS   3u     /* requests of a tenant that ended the device; then it is told */
 #define SCHED_QUEUE_ANY 16384u /* places in the queue when its limit has no ceiling */
 
-/* What it was made for; nobody writes it after sched_new(). */
+/* What it was made for; it does not change after sched_new(). */
 struct sched_fixed {
     uint32_t max_seqs, max_rows, max_model_len, block_size, depth;
     uint32_t stretched_above, share_least; /* see struct engine_params */
@@ -81,9 +81,10 @@ struct sched_fixed {
 
 /*
  * Each part is changed by its owner, or through its owner's functions, and read by all; a step's
- * progress in entries and slots, and the counters of `stats`, by those who make it. The owners:
- * sched.c (`fixed`, `value`), entries.c (`entries`, `news`), slots.c, flight.c, pool.c, admit.c,
- * plan.c (`turn`), share.c (`share`), results.c (`rates`, `gaps`), foresee.c (`growth`), lost.c
+ * progress in entries and slots, and the counters of `stats`, by the file that makes it. The
+ * owners: sched.c (`fixed`, `value`), entries.c (`entries`, `news`), slots.c, flight.c, pool.c,
+ * admit.c, plan.c (`turn`), share.c (`share`), results.c (`rates`, `gaps`), foresee.c (`growth`),
+ * lost.c
  * (`suspects`), the host tier's three files and snapshots.c.
  */
 struct sched {
@@ -183,9 +184,10 @@ void sched_failing(struct sched *s);
  */
 uint32_t sched_lost(struct sched *s, bool host_stays, uint64_t now_us);
 /* It is there again. `fault`, when it is not 0: what was computed may have been the cause, so those
- * who were in a step then run alone, one after the other, until a step with each of them went well.
- * It is a number for the way in which the device ended: one that was alone already is the cause,
- * and ends with -ENOTRECOVERABLE, when that was the same way as before, or at the second time. */
+ * that were in a step then run alone, one after the other, until a step with each of them went
+ * well. It is a number for the way in which the device ended: one that was alone already is the
+ * cause, and ends with -ENOTRECOVERABLE, when that was the same way as before, or at the second
+ * time. */
 void sched_found(struct sched *s, uint32_t fault, uint64_t now_us);
 /* Counters, histograms and gauges; the engine adds what is its own. */
 void sched_stats(struct sched *s, uint64_t now_us, struct engine_stats *ret_stats);
@@ -212,7 +214,7 @@ struct plan {
     bool recent;      /* of late, prompts ended beside others that went on */
     uint32_t at;      /* of the running entries, whose turn it is; SCHED_NONE = out of turn */
     bool preempted;
-    bool lacking; /* somebody goes without a row because blocks are still in flight */
+    bool lacking; /* an entry goes without a row because blocks are still in flight */
 };
 /* Whether all running ones will have room to grow when the entry takes so many blocks now. */
 bool sched_foresee(const struct sched *s, const struct entry *e, uint64_t blocks);
@@ -244,7 +246,7 @@ bool sched_is_decode(const struct entry *e, uint32_t want);
 void sched_plan_rows(struct sched *s, struct plan *p, uint32_t entry, uint32_t rows);
 /* Prompts share a step by the law in share.c. First what the running ones have for sure, */
 void sched_share_first(struct sched *s, struct plan *p);
-/* then those who wait: whether there are rows for it, */
+/* then those that wait: whether there are rows for it, */
 bool sched_share_has_turn(const struct sched *s, const struct plan *p, uint32_t entry);
 /* and, for one that has just been admitted, the first of them; */
 void sched_share_admitted(struct sched *s, struct plan *p, struct entry *e);

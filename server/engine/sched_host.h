@@ -12,7 +12,7 @@
  * again.
  *
  * Copies travel at the head of the next step that is written and are done one after the other in
- * the order in which they were decided; a device block may therefore be given to somebody else at
+ * the order in which they were decided; a device block may therefore be given to another entry at
  * once. When there is no room (blocks, tables, copies in a step) an entry is recomputed and a
  * prefix is dropped; what a step that is taken back would have brought here is forgotten.
  *

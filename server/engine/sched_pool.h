@@ -1,8 +1,9 @@
 /*
  * The pool's size, written by pool.c alone. A device that is `resizable` has memory for `device`
- * blocks: when the pool was made smaller and nobody uses a block above its end, or is to be larger,
+ * blocks: when the pool was made smaller and no block above its end is in use, or is to be larger,
  * the owner of the scheduler resizes the device with no step in flight. What is in use above the
- * end is moved below it by a step of its own, as soon as there is room; nobody is preempted for it.
+ * end is moved below it by a step of its own, as soon as there is room; no entry is preempted for
+ * it.
  */
 #pragma once
 

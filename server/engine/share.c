@@ -7,7 +7,7 @@
  * discipline", 1968), but then a long one starves under a stream of short ones. Here both hold at
  * once. Of the rows that the decodes leave over:
  *
- *   - the first in line (oldest; by priority: most important) of those who still read gets half,
+ *   - the first in line (oldest; by priority: most important) of those that still read gets half,
  *   - each other one gets one row, so that it is in the step,
  *   - the rest goes to the one with the least left to read, the first in line among them.
  *
@@ -21,7 +21,7 @@
  * rows of prompts that end in it, the first in line has as many as all others together, and what
  * else goes on has half of E; or both share a quarter of the budget, if that is more. The first in
  * line still has half of what is read. For a second after such a step those without a prompt that
- * ends are shorter by a sixth: who comes in one waits for its end. And who comes should not wait
+ * ends are shorter by a sixth: what comes in one waits for its end. And what comes should not wait
  * for two, see sched_plan_after(). Steps without such prompts leave no row empty that a prompt can
  * use.
  *

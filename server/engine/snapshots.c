@@ -1,5 +1,5 @@
 /*
- * When the scheduler takes snapshots of recurrent state (states.h), and who goes on from them.
+ * When the scheduler takes snapshots of recurrent state (states.h), and what goes on from them.
  *
  * A sequence's state is at one position only, that of its last row, so unlike keys and values it is
  * of no use to a prompt that shares the beginning: that one needs the state where they part, and
@@ -119,7 +119,7 @@ const char *snapshot_check(const struct sched *s)
         const struct slot *t = &s->slots.at[i];
         pending += t->pending != 0;
         if (t->pending != 0 && t->entry == SCHED_NONE && t->inflight == 0)
-            return "a snapshot is pending for nobody";
+            return "a snapshot is pending for no slot";
     }
     for (uint32_t i = 0; s->states.count > 0 && i < s->blocks.total; i++)
         if (s->states.of_block[i] != 0 && !s->blocks.at[i].named)

@@ -104,7 +104,7 @@ static bool append(struct lister *w, uint32_t handle, uint32_t parent)
     return true;
 }
 
-/* Lists a block behind those before it in its chain; a chain that is broken is found by nobody. */
+/* Lists a block behind those before it in its chain; a broken chain is never found. */
 static void list_chain(struct lister *w, uint32_t handle)
 {
     uint32_t depth = 0, parent = WARM_NONE;

@@ -13,7 +13,7 @@ void worker_wake(struct worker *w)
     (void)eventfd_write(w->event, 1); /* a full counter is awake enough */
 }
 
-int worker_watch(struct worker *w, int fd, uint32_t events, enum watch *what)
+int worker_watch(struct worker *w, int fd, uint32_t events, enum watched *what)
 {
     struct epoll_event e = {.events = events, .data.ptr = what};
     return epoll_ctl(w->epoll, EPOLL_CTL_ADD, fd, &e) < 0 ? -errno : 0;

@@ -33,7 +33,7 @@
 #include "server/net/worker.h"
 
 #define CONTROL_MODE    0600
-#define CONTROL_SHARED  0666 /* who comes is asked (listen.c), and the directory is closed */
+#define CONTROL_SHARED  0666 /* peers are checked (listen.c), and the directory is closed */
 #define CONTROL_BACKLOG 64
 #define WORKER_CPU_US   (5 * EK_US_PER_S) /* for bodies of 64 KiB at most */
 #define SETTLE_STEP_US  200
@@ -370,7 +370,7 @@ void http_stop(struct http *h)
     if (!h)
         return;
     atomic_store(&h->phase, HTTP_STOPPING);
-    encoder_stop(h->encoder); /* first: what it has is nobody else's */
+    encoder_stop(h->encoder); /* first: no other thread has what it has */
     struct worker *health = find_worker(h, HTTP_HEALTH);
     if (health)
         worker_stop(health); /* first: it gives connections to the others */

@@ -26,7 +26,7 @@
 #define SILENT_US   500000u /* a client that was accepted has sent its request by then */
 
 struct peek {
-    enum watch watch;
+    enum watched watch;
     int fd;
     bool parked;
     uint64_t deadline_us;
@@ -34,7 +34,7 @@ struct peek {
 };
 
 struct http_listener {
-    enum watch on_listener;
+    enum watched on_listener;
     struct worker *worker;
     int fd;
     bool local, listening;
@@ -122,9 +122,9 @@ static int begins_any(const char *text, size_t n, const char *const *words, size
     return best;
 }
 
-enum kind { KIND_WAIT, KIND_API, KIND_HEALTH, KIND_VERB, KIND_CONTROL };
+enum peek_kind { KIND_WAIT, KIND_API, KIND_HEALTH, KIND_VERB, KIND_CONTROL };
 
-static enum kind classify(const struct http_listener *d, const char *text, size_t n)
+static enum peek_kind classify(const struct http_listener *d, const char *text, size_t n)
 {
     static const char *const health[] = {"GET /health", "GET /livez", "GET /readyz", "GET /metrics",
                                          "GET /ping",   "GET /load",  "GET /version"};
@@ -239,7 +239,7 @@ static void look(struct http_listener *d, struct peek *p)
     }
 }
 
-void listener_peek(struct http_listener *d, enum watch *what)
+void listener_peek(struct http_listener *d, enum watched *what)
 {
     struct peek *p = (struct peek *)(void *)what;
     if (p->parked)
@@ -306,7 +306,7 @@ static bool is_full(const struct http_listener *d)
     return d->count + atomic_load(&h->api_conns) >= most;
 }
 
-/* The oldest of those that have said nothing for a moment; its place is somebody's who speaks. */
+/* The oldest of those that have sent nothing for a moment; its place goes to one that sends. */
 static struct peek *silent(const struct http_listener *d, uint64_t now)
 {
     uint64_t timeout = (uint64_t)(d->worker->http->p.request_timeout_s * 1e6);

@@ -22,7 +22,7 @@ int listener_new(struct worker *w, int listen_fd, bool local, struct http_listen
 int listener_open(struct http_listener *d); /* the worker's epoll is there: start to accept */
 void listener_accept(struct http_listener *d);
 void listener_peek(struct http_listener *d,
-                   enum watch *what); /* a peeked socket has bytes, or ended */
+                   enum watched *what); /* a peeked socket has bytes, or ended */
 /* Deadlines, parked connections, drains. */
 void listener_tick(struct http_listener *d, uint64_t now_us);
 bool listener_waits(struct http_listener *d); /* for a connection to end; false of NULL */

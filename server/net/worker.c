@@ -167,7 +167,7 @@ static void handle_events(struct worker *w, struct epoll_event *events, int n)
 {
     eventfd_t count;
     for (int i = 0; i < n; i++) {
-        enum watch *what = events[i].data.ptr;
+        enum watched *what = events[i].data.ptr;
         switch (*what) {
         case WATCH_EVENT:
             (void)eventfd_read(w->event, &count);
@@ -206,7 +206,7 @@ static void *worker_run(void *arg)
     struct worker *w = arg;
     struct epoll_event events[EVENTS];
 
-    (void)pthread_setname_np(pthread_self(), "http"); /* for who looks */
+    (void)pthread_setname_np(pthread_self(), "http"); /* for top and debuggers */
     tls_enter(w->http->tls);
     while (!atomic_load(&w->stop)) {
         int n = epoll_wait(w->epoll, events, EVENTS, next_wait_ms(w));

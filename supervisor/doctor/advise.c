@@ -24,7 +24,7 @@
 #define USUAL_SHARE  0.9
 #define V1_FROM      800
 
-enum words { WAIT, TOKENS, SEQS, LESS, SEGMENTS, SWAP, LOW, WORDS };
+enum advise_words { WAIT, TOKENS, SEQS, LESS, SEGMENTS, SWAP, LOW, WORDS };
 
 static const struct doctor_remedy remedies[WORDS] = {
     [WAIT] = {.text = DOCTOR_TEXT(remedy_wait)},
@@ -84,7 +84,7 @@ struct list {
     uint32_t count;
 };
 
-static struct doctor_advice *advise_add(struct list *l, enum words w, const char *flag)
+static struct doctor_advice *advise_add(struct list *l, enum advise_words w, const char *flag)
 {
     static struct doctor_advice none;
     if (l->count == DOCTOR_ADVICE_MOST)

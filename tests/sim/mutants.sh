@@ -14,7 +14,7 @@ unset EVENKEEL_SHARE EVENKEEL_DAY # the simulations take all of their seeds
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 mkdir -p "$tmp/base" "$tmp/src"
-# whoever edits meanwhile does not disturb
+# edits meanwhile do not disturb
 find common kernels server tests/sim tests/unit/engine tests/share.h -name '*.[ch]' | tar -c -T - | tar -x -C "$tmp/src"
 cp $ARCHIVES "$tmp"
 cd "$tmp/src"

@@ -46,7 +46,7 @@ struct reasoning {
     bool begun;         /* it is known whether the answer begins with thinking */
     bool inside;        /* of it */
     bool label;         /* what follows the opening mark may be its label */
-    bool after;         /* a mark was the last that came: blanks are nobody's */
+    bool after;         /* a mark was the last that came: blanks are dropped */
     struct ek_buf held; /* what may be a mark, and blanks before it: */
     size_t blanks;      /* bytes of it, at its beginning, that are known to be blank */
 };
