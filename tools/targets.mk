@@ -126,6 +126,7 @@ DOCUMENTS := $(wildcard *.md docs/*.md)
 lint: layers
 	@tools/meter.sh
 	@python3 tools/docs-fmt.py --check $(DOCUMENTS)
+	@python3 tools/references.py
 	@clang-format --dry-run -Werror $(SOURCES)
 	@cppcheck -q --std=c11 --enable=warning,portability,performance --inline-suppr -I. -j2 \
 	  --suppress=missingIncludeSystem --suppress=unmatchedSuppression --error-exitcode=1 \
