@@ -42,7 +42,7 @@ static bool find_named(struct sched *s, const struct entry *e, uint32_t index, b
     if (device)
         *ret_id = prefix_find(&s->prefix, *name, parent, s->scratch.tokens);
     if (*ret_id == 0)
-        *ret_host = offload_find(s, *name, parent, s->scratch.tokens);
+        *ret_host = offload_find(&s->host, *name, parent, s->scratch.tokens);
     return *ret_id != 0 || *ret_host != 0;
 }
 
@@ -296,7 +296,7 @@ static bool has_turn(const struct sched *s, uint32_t a, uint32_t b)
 uint32_t sched_head(const struct sched *s)
 {
     if (s->suspects > 0)
-        return sched_suspect(s);
+        return sched_suspect(&s->entries);
     uint32_t best = s->tenants.at[0].queue.head;
 
     for (uint32_t i = 1; i < s->tenants.count; i++) {

@@ -210,10 +210,10 @@ void sched_give_slot(struct sched *s, uint32_t at, uint64_t now_us)
     sched_enqueue(s, entry);
 }
 
-void sched_recovered(struct sched *s, struct entry *e, uint64_t now_us)
+void sched_recovered(struct engine_stats *stats, struct entry *e, uint64_t now_us)
 {
     if (e->lost_us != 0 && now_us > e->lost_us)
-        s->stats.preemption_lost_us += now_us - e->lost_us;
+        stats->preemption_lost_us += now_us - e->lost_us;
     e->lost_us = 0;
 }
 
@@ -238,7 +238,7 @@ void sched_end(struct sched *s, uint32_t entry, enum req_finish how, int error, 
         s->entries.admitted_count--;
         sched_answered(s, e, how);
     }
-    sched_recovered(s, e, now_us);
+    sched_recovered(&s->stats, e, now_us);
     e->state = ENTRY_FREE;
     e->number = 0;
     e->req = NULL;

@@ -101,14 +101,14 @@ void sched_found(struct sched *s, uint32_t fault, uint64_t now_us)
     }
 }
 
-uint32_t sched_suspect(const struct sched *s)
+uint32_t sched_suspect(const struct entries *all)
 {
-    uint32_t i = s->entries.age.head;
+    uint32_t i = all->age.head;
 
-    if (s->entries.running_count > 0)
+    if (all->running_count > 0)
         return SCHED_NONE;
-    while (i != SCHED_NONE && !s->entries.at[i].suspect)
-        i = s->entries.at[i].in[QUEUE_AGE].next;
+    while (i != SCHED_NONE && !all->at[i].suspect)
+        i = all->at[i].in[QUEUE_AGE].next;
     return i;
 }
 

@@ -55,10 +55,10 @@ void offload_evicted(void *ctx, uint32_t id, uint64_t now_us)
     h->gone++;
 }
 
-uint32_t offload_find(const struct sched *s, struct prefix_name name, struct prefix_name parent,
+uint32_t offload_find(const struct host *h, struct prefix_name name, struct prefix_name parent,
                       const int32_t *tokens)
 {
-    return s->host.on ? prefix_find(&s->host.names, name, parent, tokens) : 0;
+    return h->on ? prefix_find(&h->names, name, parent, tokens) : 0;
 }
 
 bool offload_moving(const struct sched *s, uint32_t id)

@@ -29,7 +29,7 @@
 
 void sched_refuse_note(struct sched *s, const struct entry *e)
 {
-    double *mean = &s->tenants.at[e->tenant].cost, cost = sched_foresee_cost(s, e);
+    double *mean = &s->tenants.at[e->tenant].cost, cost = sched_foresee_cost(&s->growth, e);
 
     *mean = *mean > 0 ? *mean + (cost - *mean) / COST_OF : cost;
 }
@@ -54,7 +54,7 @@ static uint32_t find_blocked(const struct sched *s)
 static uint64_t head_wait(const struct sched *s, const struct entry *head, uint64_t most_us)
 {
     bool costs = !s->entries.priority_policy &&
-                 sched_foresee_cost(s, head) > s->tenants.at[head->tenant].cost;
+                 sched_foresee_cost(&s->growth, head) > s->tenants.at[head->tenant].cost;
 
     return costs ? most_us / 4 * 3 : most_us;
 }

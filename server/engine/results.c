@@ -58,7 +58,7 @@ static void append_token(struct sched *s, struct entry *e, struct req_token t,
         uint64_t waited = now_us > e->last_token_us ? now_us - e->last_token_us : 0;
         tally_gap(&s->stats, r, waited, now_us);
         gaps_note(&s->gaps, waited, now_us);
-        sched_resumed(s, e, waited);
+        sched_resumed(&s->stats, e, waited);
     }
     e->last_token_us = now_us;
     s->news |= 1u << r->ask.worker % ENGINE_WORKERS_MOST;
@@ -202,7 +202,7 @@ void sched_apply(struct sched *s, const struct ek_result *result, uint64_t now_u
             e->pending -= q->sample && !q->put_off;
             s->slots.at[q->slot].settled = q->first + q->rows - q->put_off;
             if (q->first + q->rows >= e->lost)
-                sched_recovered(s, e, now_us);
+                sched_recovered(&s->stats, e, now_us);
             name_blocks(s, e, q->slot);
             apply_scores(e, q, score);
             if (q->hidden && !q->put_off && result->width == e->req->ask.hidden_width)

@@ -84,8 +84,7 @@ struct sched_fixed {
  * progress in entries and slots, and the counters of `stats`, by the file that makes it. The
  * owners: sched.c (`fixed`, `value`), entries.c (`entries`, `news`), slots.c, flight.c, pool.c,
  * admit.c, plan.c (`turn`), share.c (`share`), results.c (`rates`, `gaps`), foresee.c (`growth`),
- * lost.c
- * (`suspects`), the host tier's three files and snapshots.c.
+ * lost.c (`suspects`), the host tier's three files and snapshots.c.
  */
 struct sched {
     struct sched_fixed fixed;
@@ -221,10 +220,10 @@ bool sched_foresee(const struct sched *s, const struct entry *e, uint64_t blocks
 /* What to say of an entry that sched_foresee() puts off: in the stats. */
 void sched_foresee_note(struct sched *s, const struct entry *e);
 /* What it is expected to cost: tokens held, summed over the steps until its end. */
-double sched_foresee_cost(const struct sched *s, const struct entry *e);
+double sched_foresee_cost(const struct growths *growth, const struct entry *e);
 void sched_foresee_init(struct sched *s);
 /* The entry got its next token after so long. */
-void sched_resumed(struct sched *s, struct entry *e, uint64_t waited_us);
+void sched_resumed(struct engine_stats *stats, struct entry *e, uint64_t waited_us);
 /* An entry that was admitted ends. */
 void sched_answered(struct sched *s, const struct entry *e, enum req_finish how);
 /* One has come: what it is expected to cost enters its tenant's mean. */
@@ -283,5 +282,5 @@ static inline uint64_t sched_owner(const struct entry *e)
     return ask->cache_owner != 0 ? ask->cache_owner : ask->cache_salt;
 }
 /* The suspect whose turn it is, SCHED_NONE while another request runs. */
-uint32_t sched_suspect(const struct sched *s);
+uint32_t sched_suspect(const struct entries *all);
 void sched_cleared(struct sched *s, struct entry *e); /* it is a suspect no more */

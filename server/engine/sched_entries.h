@@ -100,5 +100,5 @@ void entries_admit(struct entries *l, struct entry *e);
 /* A running entry gives its slot back and waits again, with nothing computed. */
 void sched_give_slot(struct sched *s, uint32_t at, uint64_t now_us);
 /* What a preemption took is back, or it is not wanted any more. */
-void sched_recovered(struct sched *s, struct entry *e, uint64_t now_us);
+void sched_recovered(struct engine_stats *stats, struct entry *e, uint64_t now_us);
 void sched_end(struct sched *s, uint32_t entry, enum req_finish how, int error, uint64_t now_us);

@@ -206,7 +206,7 @@ results.c@sched_migrated(s, true, now_us);@sched_migrated(s, false, now_us);
 lost.c@        replayed += host_drop_swapped(s, now_us);@        (void)now_us;
 lost.c@sched_reset_prefix(s);@(void)0;
 lost.c@e->suspect = true;@(void)0;
-lost.c@if (s->entries.running_count > 0)@if (false)
+lost.c@if (all->running_count > 0)@if (false)
 lost.c@s->suspects -= e->suspect;@(void)0;
 lost.c@e->in_flight && e->suspect && (@e->in_flight && (
 lost.c@e->in_flight = false;@(void)0;

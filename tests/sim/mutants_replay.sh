@@ -66,7 +66,7 @@ while IFS='@' read -r file find instead tests; do
         missed=$((missed + 1))
     fi
 done <<'TABLE'
-server/launcher.c@a.code = pid < 0 ? -EAGAIN : -ETIMEDOUT;@a.code = 0;@server/test_launcher
+server/launcher.c@a.code = pid < 0 ? -EAGAIN : cut ? -EBADMSG : -ETIMEDOUT;@a.code = 0;@server/test_launcher
 server/launcher.c@a.code = fd < 0 ? fd : ek_apart_map(fd, &m);@a.code = ek_apart_map(fd, &m);@server/test_launcher
 server/launcher.c@(msg.msg_flags & MSG_CTRUNC) != 0 ? -EMFILE : -EPROTO@-EPROTO@server/test_launcher
 server/launcher.c@if (p[1].revents)@if (false)@server/test_launcher
@@ -107,7 +107,7 @@ server/engine/lost.c@(e->failed_alone || e->fault == fault)@e->failed_alone@engi
 server/engine/lost.c@(e->failed_alone || e->fault == fault)@true@engine/test_revive
 server/engine/lost.c@fault != 0 && e->in_flight && e->suspect@fault != 0 && e->in_flight@sim
 server/engine/lost.c@t->poisons % SCHED_POISONS == 0@true@e2e:test_poison
-server/engine/lost.c@if (s->entries.running_count > 0)@if (false)@engine/test_revive
+server/engine/lost.c@if (all->running_count > 0)@if (false)@engine/test_revive
 server/engine/lost.c@        host_kept(s, now_us);@        (void)now_us;@sim
 server/engine/lost.c@        blocks_forget_all(&s->blocks);@        (void)0;@engine/test_keep
 server/engine/sched_host.c@    host_cancel(s, s->flights.next_step, now_us); /* its@    (void)now_us; /* its@sim
