@@ -92,7 +92,7 @@ kernels/apart_follow.c@f->b->kv_host(f->d, at); /* until@0; /* until@e2e:outlive
 kernels/apart_follow.c@        land(f, slot, r); /* what@        (void)0; /* what@e2e:test_poison
 kernels/apart_follow.c@f->flying[i] = f->flying[i + 1];@(void)0;@e2e:small_pool
 kernels/apart_lead.c@m->host_bytes > 0 && (l->open@false && (l->open@e2e:outlives
-kernels/apart_lead.c@        r = lead_kv_open(d, &l->m->kv);@        r = 0;@e2e:test_idle
+kernels/apart_lead.c@        r = open_kv(l, &l->m->kv, &p);@        r = 0;@e2e:test_idle
 kernels/apart_lead.c@ret_end->fault = !sent && !was_killed(status);@ret_end->fault = false;@e2e:test_poison
 kernels/apart_lead.c@l->m->kv.blocks = blocks; /* so@(void)0; /* so@e2e:limits_move
 kernels/apart_lead.c@        if (has_ended(l) || (spent >= PIECE_US@        if ((spent >= PIECE_US@e2e:texts_go_on
