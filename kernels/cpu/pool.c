@@ -26,12 +26,10 @@
 /* How long a waiter spins is measured when a team begins. A pause takes some 20 ns on one machine
  * and 60 on another; a wake takes 5 us where nothing stands between, and 50 in a virtual machine.
  */
-#define LEAST_NS 10000u  /* what barriers usually take */
-#define MOST_NS  100000u /* longer keeps the core from others */
-#define LONE_WAKE_NS                                                                               \
-    30000u                /* of a team of one, which has no member whose wake could be measured    \
-                           */
-#define LEAST_PAUSE_NS 5u /* where it cannot be measured */
+#define LEAST_NS       10000u  /* what barriers usually take */
+#define MOST_NS        100000u /* longer keeps the core from others */
+#define LONE_WAKE_NS   30000u  /* of a team of one, whose wake cannot be measured */
+#define LEAST_PAUSE_NS 5u      /* where it cannot be measured */
 #define TRIAL_PAUSES   500u
 #define TRIAL_WAKES    9u
 #define TRIAL_US       5000u /* in all: where wakes take longer the bound above decides anyway */
