@@ -1,6 +1,6 @@
 /*
  * One account of the memory that others choose the size of: bodies, what their JSON becomes, forms,
- * answers that nobody has read yet. There is one pool for all, and no owner may hold more than its
+ * answers that are not read yet. There is one pool for all, and no owner may hold more than its
  * share, so that one client that asks for much is refused while the others find room.
  *
  * What is held is kept as bills, one for each holder (an exchange): a bill is set to what its

@@ -1,5 +1,5 @@
 /*
- * The token budget of a step to start with, where nobody gives one: the server begins with it, and
+ * The token budget of a step to start with, where none is given: the server begins with it, and
  * the planner expects it to. Pure.
  */
 #pragma once

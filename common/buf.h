@@ -27,7 +27,7 @@ int ek_buf_number(struct ek_buf *b, double v, int decimals, const char *unit);
 /* The same for a sentence that printf() composed: words like "nan" and "-inf" become en dashes, in
  * place. */
 void ek_text_unknown(char *text);
-/* Control characters become spaces, in place: what somebody else wrote then makes no lines, and
+/* Control characters become spaces, in place: text from outside then makes no lines, and
  * moves no cursor. */
 void ek_text_clean(char *text);
 /* Length of the valid UTF-8 sequence at s, 0 if there is none. */

@@ -33,7 +33,7 @@
 
 static const char WORD[8] = "EKBUND1";
 
-struct record {
+struct bundle_record {
     uint32_t name_bytes, is_fault; /* no name: the end */
     uint64_t text_bytes, at;
     struct ek_bundle_file file;
@@ -136,11 +136,11 @@ bool ek_bundle_is_json(const char *file)
 int ek_bundle_add(struct ek_bundle *b, const struct ek_bundle_part *part)
 {
     const size_t name = strlen(part->name);
-    const struct record rec = {.name_bytes = (uint32_t)name,
-                               .is_fault = part->is_fault,
-                               .text_bytes = part->len,
-                               .at = part->at,
-                               .file = part->file};
+    const struct bundle_record rec = {.name_bytes = (uint32_t)name,
+                                      .is_fault = part->is_fault,
+                                      .text_bytes = part->len,
+                                      .at = part->at,
+                                      .file = part->file};
     const uint64_t most = part->is_fault ? ROOM : EK_BUNDLE_MOST_BYTES;
     const uint64_t text_at = b->bytes + sizeof(rec) + name + 1;
     struct iovec v[] = {piece(&rec, sizeof(rec)), piece(part->name, name + 1),
@@ -167,7 +167,7 @@ int ek_bundle_add(struct ek_bundle *b, const struct ek_bundle_part *part)
 
 int ek_bundle_end(struct ek_bundle *b)
 {
-    const struct record end = {0};
+    const struct bundle_record end = {0};
     struct iovec v = piece(&end, sizeof(end));
     int r = write_all(b->fd, &v, 1);
     b->fd = -1;
@@ -251,7 +251,7 @@ static bool is_clean(const char *text, size_t len)
 }
 
 /* One part, and where the next one begins. False when it is not as ek_bundle_add() writes it. */
-static bool read_part(const struct ek_bundle *b, uint64_t *at, const struct record *rec,
+static bool read_part(const struct ek_bundle *b, uint64_t *at, const struct bundle_record *rec,
                       struct bundle_part *ret_part)
 {
     const char *name = b->data + *at + sizeof(*rec);
@@ -282,12 +282,12 @@ static int read_parts(struct ek_bundle *b)
     if (memcmp(b->data, WORD, sizeof(WORD)) != 0)
         return -EBADMSG;
     for (;;) {
-        struct record rec;
+        struct bundle_record rec;
         if (b->bytes - at < sizeof(rec))
             return -EBADMSG;
         memcpy(&rec, b->data + at, sizeof(rec));
         if (rec.name_bytes == 0) {
-            static const struct record end;
+            static const struct bundle_record end;
             bool ends = b->bytes - at == sizeof(rec) && memcmp(&rec, &end, sizeof(rec)) == 0;
             return ends ? 0 : -EBADMSG;
         }

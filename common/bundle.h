@@ -1,8 +1,8 @@
 /*
- * Files of somebody else, as the process that parsed them first hands them to another one: names
+ * Files from outside, as the process that parsed them first hands them to another one: names
  * and contents in a memfd. JSON is not handed on as it was but in one form (common/jsonform.h);
  * other texts come as they are, or as their reader has put them. The one side writes, reads what it
- * wrote, and ends; the other side seals the memfd, so that nobody can change it any more, checks
+ * wrote, and ends; the other side seals the memfd, so that it cannot be changed any more, checks
  * every length in it and that JSON has its form, and opens none of the files.
  *
  * A file that could not be read, or was no JSON, is there with the sentence that says so; one that

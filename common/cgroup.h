@@ -38,5 +38,5 @@ uint64_t ek_cgroup_number(const char *dir, const char *name, const char *before)
 uint64_t ek_cgroup_files(const char *dir);
 /* Processes that the kernel killed for memory: in the group whose directory `dir` is open (-1 =
  * none). A group has the count only when the controller was handed down to it; else that of our own
- * speaks for all of us. 0 where nobody counts. */
+ * speaks for all of us. 0 where the kernel does not count. */
 uint64_t ek_cgroup_oom_kills(int dir);

@@ -26,6 +26,7 @@ int ek_fd_recv(int sock, char *text, size_t size, int *ret_fd);
 /* A bound, listening, non-blocking, close-on-exec TCP socket. host NULL = all addresses. port 0 =
  * any free one. *ret_port is the port got. Returns the descriptor or a negative errno. */
 int ek_listen_tcp(const char *host, unsigned port, int backlog, unsigned *ret_port);
-/* The same for a Unix path; removes a stale socket file nobody listens on; mode as in chmod. */
+/* The same for a Unix path; removes a stale socket file on which no process listens; mode as in
+ * chmod. */
 int ek_listen_unix(const char *path, unsigned mode, int backlog);
 int ek_connect_unix(const char *path, int timeout_ms);

@@ -1,6 +1,6 @@
 /*
  * Small files, read whole or replaced whole: keys and certificates, configuration, exit.json,
- * evenkeeld's state, what its units read. Nobody ever sees half a file: the new text goes to
+ * evenkeeld's state, what its units read. Half a file is never seen: the new text goes to
  * PATH.new, which is opened with O_EXCL and O_NOFOLLOW, and takes the name when it is complete. A
  * failure on the way leaves the old file untouched.
  */
@@ -105,7 +105,7 @@ int ek_file_replace_by(const char *path, unsigned mode, enum ek_file_how how, ek
 
     if (name_part(path, part, sizeof(part)) < 0)
         return -ENAMETOOLONG;
-    (void)unlink(part); /* one that was cut short, or that somebody else put there */
+    (void)unlink(part); /* one that was cut short, or that another process put there */
     int fd = open(part, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
     if (fd < 0)
         return -errno;

@@ -6,7 +6,7 @@
 struct ek_buf;
 struct ek_fault;
 
-/* Opens for reading a file that somebody else may have put there: never through a symlink at its
+/* Opens for reading a file that another user may have put there: never through a symlink at its
  * end, never waiting for one, and only a regular file. A descriptor; -EINVAL for what is no regular
  * file, -ELOOP for a symlink, or another errno. */
 int ek_file_open_regular(const char *path);
@@ -26,7 +26,7 @@ enum ek_file_how {
     EK_FILE_NEW,  /* as EK_FILE_SYNC, and -EEXIST when the path is there already */
 };
 
-/* Makes the file what `data` is, at once: who opens `path` finds the old one or the whole new one.
+/* Makes the file what `data` is, at once: `path` is either the old file or the whole new one.
  * It is written beside it as PATH.new, which is never followed if it is a symlink. 0; or an errno,
  * -ENOSPC when the disk is full: then the old file is as it was and PATH.new is gone. One writer
  * of a path at a time. */

@@ -1,7 +1,7 @@
 /*
  * Numbers that jansson refuses. transformers writes "model_max_length": int(1e30), the largest
  * length it knows, and Python writes NaN and Infinity as bare words: both stand in very many model
- * directories, mostly in fields that nobody reads.
+ * directories, mostly in fields that are not read.
  *
  * A text is parsed as it is first, so that a usual one costs nothing. When it fails, such numbers
  * are put between quotes in a copy, which is parsed instead. What is odd besides stays as it is,

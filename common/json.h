@@ -16,7 +16,7 @@ json_t *ek_json_parse(const char *text, size_t len, size_t flags, json_error_t *
 
 /* What a text becomes when it is parsed: how many values, and at least how many bytes of memory
  * with those that are needed on the way, at most about three times what it is. One look at each
- * byte; valid or not. For who has to decide whether there is room before there is a value. */
+ * byte; valid or not. For callers that decide whether there is room before there is a value. */
 struct ek_json_size {
     uint64_t values, bytes;
 };

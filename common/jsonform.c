@@ -15,14 +15,14 @@
 #include "common/buf.h"
 #include "common/hex.h"
 
-struct form {
+struct json_form {
     const char *text;
     size_t len, at;
     struct ek_buf *out; /* NULL: compare */
     size_t same;        /* bytes that were the same */
 };
 
-static int form_put(struct form *f, const char *bytes, size_t n)
+static int form_put(struct json_form *f, const char *bytes, size_t n)
 {
     if (f->out)
         return ek_buf_add(f->out, bytes, n);
@@ -33,14 +33,14 @@ static int form_put(struct form *f, const char *bytes, size_t n)
 }
 
 /* The byte that is next; 0 at the end, which is no byte of JSON. */
-static char form_next(const struct form *f)
+static char form_next(const struct json_form *f)
 {
     return f->at < f->len ? f->text[f->at] : '\0';
 }
 
 /* Past blanks; ends of lines stay. What they become is not looked at here: a buffer without memory
  * takes nothing more, and a comparison that failed is not the same to the end. */
-static char form_skip_blanks(struct form *f)
+static char form_skip_blanks(struct json_form *f)
 {
     for (; f->at < f->len && strchr(" \t\r\n", f->text[f->at]) && f->text[f->at]; f->at++)
         if (f->text[f->at] == '\n')
@@ -49,14 +49,14 @@ static char form_skip_blanks(struct form *f)
 }
 
 /* Takes the next byte, and writes it. */
-static int form_copy(struct form *f)
+static int form_copy(struct json_form *f)
 {
     f->at++;
     return form_put(f, f->text + f->at - 1, 1);
 }
 
 /* Characters that stand for themselves. */
-static int form_plain(struct form *f)
+static int form_plain(struct json_form *f)
 {
     const size_t from = f->at;
     while (f->at < f->len) {
@@ -73,7 +73,7 @@ static int form_plain(struct form *f)
 }
 
 /* The four digits at f->at; -1 when they are none. */
-static int32_t form_hex(struct form *f)
+static int32_t form_hex(struct json_form *f)
 {
     int32_t v = 0;
     if (f->len - f->at < 4)
@@ -88,7 +88,7 @@ static int32_t form_hex(struct form *f)
     return v;
 }
 
-static int form_character(struct form *f, uint32_t c)
+static int form_character(struct json_form *f, uint32_t c)
 {
     static const char digits[] = "0123456789abcdef";
     static const char with_letter[] = "\b\f\n\r\t\"\\", letter[] = "bfnrt\"\\";
@@ -115,7 +115,7 @@ static int form_character(struct form *f, uint32_t c)
 }
 
 /* What stands behind "\u". Half of a pair alone is no character. */
-static int form_unicode(struct form *f)
+static int form_unicode(struct json_form *f)
 {
     int32_t c = form_hex(f);
     if (c < 0 || (c >= 0xdc00 && c <= 0xdfff))
@@ -131,7 +131,7 @@ static int form_unicode(struct form *f)
     return form_character(f, 0x10000u + (((uint32_t)c & 0x3ff) << 10 | ((uint32_t)low & 0x3ff)));
 }
 
-static int form_escape(struct form *f)
+static int form_escape(struct json_form *f)
 {
     static const char letter[] = "bfnrt\"\\/", of[] = "\b\f\n\r\t\"\\/";
     f->at++;
@@ -143,7 +143,7 @@ static int form_escape(struct form *f)
     return known ? form_character(f, (uint32_t)of[known - letter]) : -EBADMSG;
 }
 
-static int form_string(struct form *f)
+static int form_string(struct json_form *f)
 {
     if (form_next(f) != '"')
         return -EBADMSG;
@@ -159,7 +159,7 @@ static int form_string(struct form *f)
     return r < 0 ? r : -EBADMSG;
 }
 
-static size_t form_digits(const struct form *f, size_t at)
+static size_t form_digits(const struct json_form *f, size_t at)
 {
     size_t n = 0;
     while (at + n < f->len && f->text[at + n] >= '0' && f->text[at + n] <= '9')
@@ -167,12 +167,12 @@ static size_t form_digits(const struct form *f, size_t at)
     return n;
 }
 
-static bool form_is(const struct form *f, size_t at, char a, char b)
+static bool form_is(const struct json_form *f, size_t at, char a, char b)
 {
     return at < f->len && (f->text[at] == a || f->text[at] == b);
 }
 
-static int form_number(struct form *f)
+static int form_number(struct json_form *f)
 {
     size_t at = f->at + form_is(f, f->at, '-', '-'), n = form_digits(f, at);
     if (n == 0 || (n > 1 && f->text[at] == '0'))
@@ -198,7 +198,7 @@ static int form_number(struct form *f)
 }
 
 /* A string, a number, or a word. */
-static int form_scalar(struct form *f)
+static int form_scalar(struct json_form *f)
 {
     static const char *const words[] = {"true", "false", "null", "NaN", "Infinity", "-Infinity"};
     if (form_next(f) == '"')
@@ -213,7 +213,7 @@ static int form_scalar(struct form *f)
     return form_number(f);
 }
 
-static int form_key(struct form *f)
+static int form_key(struct json_form *f)
 {
     (void)form_skip_blanks(f);
     int r = form_string(f);
@@ -229,7 +229,7 @@ struct form_open {
 };
 
 /* From an opening bracket to before its first value, or past the closing one. */
-static int form_begin(struct form *f, struct form_open *o, bool *ret_value)
+static int form_begin(struct json_form *f, struct form_open *o, bool *ret_value)
 {
     const char with = form_next(f) == '{' ? '}' : ']';
     if (o->depth == EK_JSON_DEPTH_MOST)
@@ -243,7 +243,7 @@ static int form_begin(struct form *f, struct form_open *o, bool *ret_value)
 }
 
 /* From the end of a value to before the next one; *ret_value is false when there is none. */
-static int form_end(struct form *f, struct form_open *o, bool *ret_value)
+static int form_end(struct json_form *f, struct form_open *o, bool *ret_value)
 {
     *ret_value = false;
     while (o->depth > 0) {
@@ -262,7 +262,7 @@ static int form_end(struct form *f, struct form_open *o, bool *ret_value)
     return 0;
 }
 
-static int form_text(struct form *f)
+static int form_text(struct json_form *f)
 {
     struct form_open o;
     bool value = true;
@@ -287,12 +287,12 @@ static int form_text(struct form *f)
 
 int ek_json_form(const char *text, size_t len, struct ek_buf *out)
 {
-    struct form f = {.text = text, .len = len, .out = out};
+    struct json_form f = {.text = text, .len = len, .out = out};
     return form_text(&f);
 }
 
 bool ek_json_has_form(const char *text, size_t len)
 {
-    struct form f = {.text = text, .len = len};
+    struct json_form f = {.text = text, .len = len};
     return form_text(&f) == 0 && f.same == len;
 }

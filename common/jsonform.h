@@ -2,7 +2,7 @@
  * JSON in one form: no blanks but the ends of lines that the text had, so that a parser that finds
  * fault with it counts the lines of the file; each character itself, or escaped in one way where it
  * must be, numbers as they are written (their digits may count). A text is copied, no values are
- * made, so that this is small enough to stand between a text of somebody else and a parser. NaN,
+ * made, so that this is small enough to stand between a text from outside and a parser. NaN,
  * Infinity and -Infinity are let through as ek_json_parse() does (common/json.h).
  */
 #pragma once

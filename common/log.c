@@ -100,7 +100,7 @@ static bool write_whole(const char *text, size_t len)
         if (n >= 0) {
             text += n;
             len -= (size_t)n;
-        } else if (errno == EAGAIN) { /* somebody else wants this descriptor so */
+        } else if (errno == EAGAIN) { /* another process made this descriptor non-blocking */
             struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
             (void)poll(&p, 1, -1); /* the next write says what is wrong */
         } else if (errno != EINTR) {

@@ -41,7 +41,7 @@ static const struct {
 };
 
 /* A plan being made. */
-struct making {
+struct plan_making {
     const struct memplan_params *p;
     const struct ek_plan *need;
     struct memplan plan;
@@ -148,7 +148,7 @@ static double utilization_for(const struct memplan_params *p, uint64_t bytes)
 }
 
 /* Settings that size the KV pool: a pool that was asked for, or the length of a request. */
-static bool remedy_pool(const struct making *m, char *text, size_t size)
+static bool remedy_pool(const struct plan_making *m, char *text, size_t size)
 {
     uint64_t bb = m->plan.block_bytes, limit = m->limit_bytes;
     uint64_t blocks = limit > m->fixed_bytes ? (limit - m->fixed_bytes) / m->unit_bytes : 0;
@@ -175,7 +175,7 @@ static const struct {
 #define TIERS (sizeof(tier_table) / sizeof(tier_table[0]))
 
 /* The flag of a tier that is as large as what is missing, NULL when there is none. */
-static const char *remedy_tier(const struct making *m, uint64_t short_bytes, char *text,
+static const char *remedy_tier(const struct plan_making *m, uint64_t short_bytes, char *text,
                                size_t size)
 {
     for (size_t i = 0; i < TIERS; i++) {
@@ -190,8 +190,9 @@ static const char *remedy_tier(const struct making *m, uint64_t short_bytes, cha
     return NULL;
 }
 
-/* Fewer snapshots of recurrent state, where somebody asked for so many. */
-static bool remedy_snapshots(const struct making *m, uint64_t short_bytes, char *text, size_t size)
+/* Fewer snapshots of recurrent state, where so many were asked for. */
+static bool remedy_snapshots(const struct plan_making *m, uint64_t short_bytes, char *text,
+                             size_t size)
 {
     const uint64_t one = m->need->state_bytes;
 
@@ -204,7 +205,7 @@ static bool remedy_snapshots(const struct making *m, uint64_t short_bytes, char 
 
 /* Activations and slots grow with tokens and sequences at most in proportion, so cutting both by
  * the same factor is enough. */
-static bool remedy_step(const struct making *m, uint64_t short_bytes, char *text, size_t size)
+static bool remedy_step(const struct plan_making *m, uint64_t short_bytes, char *text, size_t size)
 {
     uint64_t step = memplan_add(m->need->activation_bytes, m->need->slot_bytes);
     step = memplan_add(step, mul(m->need->state_bytes, m->p->states));
@@ -222,7 +223,8 @@ static bool remedy_step(const struct making *m, uint64_t short_bytes, char *text
 
 /* More weights in host memory: what is missing, and what buffers for them and the last matrix that
  * does not fit the number any more may take. */
-static void remedy_offload(const struct making *m, uint64_t short_bytes, char *text, size_t size)
+static void remedy_offload(const struct plan_making *m, uint64_t short_bytes, char *text,
+                           size_t size)
 {
     const struct ek_plan *n = m->need;
     uint64_t more =
@@ -238,7 +240,7 @@ static void remedy_offload(const struct making *m, uint64_t short_bytes, char *t
 }
 
 /* Another model, another card, or more of them: twice as many until what they divide fits. */
-static void remedy_model(const struct making *m, uint64_t need_bytes, char *text, size_t size)
+static void remedy_model(const struct plan_making *m, uint64_t need_bytes, char *text, size_t size)
 {
     const uint64_t fixed = m->need->overhead_bytes, limit = m->limit_bytes;
     const uint64_t divided = need_bytes > fixed ? need_bytes - fixed : 0;
@@ -261,7 +263,7 @@ static void remedy_model(const struct making *m, uint64_t need_bytes, char *text
                    memplan_size_text(memplan_add(need_bytes, need_bytes / 10), needs));
 }
 
-static int no_fit(const struct making *m, uint64_t need_bytes)
+static int no_fit(const struct plan_making *m, uint64_t need_bytes)
 {
     const struct memplan_params *p = m->p;
     uint64_t short_bytes = need_bytes - m->limit_bytes;
@@ -300,7 +302,7 @@ static int no_fit(const struct making *m, uint64_t need_bytes)
 }
 
 /* The pool that a setting asks for is smaller than one request of --max-model-len. */
-static int pool_too_small(const struct making *m)
+static int pool_too_small(const struct plan_making *m)
 {
     const struct memplan_params *p = m->p;
     uint64_t bb = m->plan.block_bytes, longest = 0;
@@ -324,7 +326,7 @@ static int pool_too_small(const struct making *m)
 /* ---- the plan ---- */
 
 /* Blocks of the host tier. One of them is block 0, which alone holds nothing. */
-static void fill_tiers(struct making *m)
+static void fill_tiers(struct plan_making *m)
 {
     /* a block of a tier is one of each rank */
     uint64_t bb = mul(m->plan.block_bytes, ranks_of(m->p)), most = m->most_blocks;
@@ -340,7 +342,7 @@ static void fill_tiers(struct making *m)
     m->plan.bytes[MEMPLAN_OFFLOAD] = offload * bb;
 }
 
-static void fill_snapshots(struct making *m, uint32_t snapshots)
+static void fill_snapshots(struct plan_making *m, uint32_t snapshots)
 {
     if (m->need->state_bytes == 0)
         return;
@@ -348,9 +350,9 @@ static void fill_snapshots(struct making *m, uint32_t snapshots)
     m->plan.bytes[MEMPLAN_STATES] = mul(m->need->state_bytes, (uint64_t)m->p->states + snapshots);
 }
 
-/* Where nobody says how many: two for each sequence, but no more than a quarter of what would be
+/* Where no number is given: two for each sequence, but no more than a quarter of what would be
  * the pool's, and what a request of max_model_len leaves of it. */
-static uint32_t choose_snapshots(const struct making *m)
+static uint32_t choose_snapshots(const struct plan_making *m)
 {
     const uint64_t left = m->limit_bytes > m->fixed_bytes ? m->limit_bytes - m->fixed_bytes : 0;
     const uint64_t kept =
@@ -366,7 +368,7 @@ static uint32_t choose_snapshots(const struct making *m)
     return most < 2ull * m->p->states ? (uint32_t)most : 2 * m->p->states;
 }
 
-static void fill_fixed(struct making *m)
+static void fill_fixed(struct plan_making *m)
 {
     const struct memplan_params *p = m->p;
     uint64_t *bytes = m->plan.bytes;
@@ -397,7 +399,7 @@ static void fill_fixed(struct making *m)
 }
 
 /* What lies beside a GPU's share must fit the host. */
-static int check_host(const struct making *m)
+static int check_host(const struct plan_making *m)
 {
     const struct memplan_params *p = m->p;
     uint64_t tiers = memplan_add(m->plan.bytes[MEMPLAN_SWAP], m->plan.bytes[MEMPLAN_OFFLOAD]);
@@ -430,7 +432,7 @@ static int check_host(const struct making *m)
     return -E2BIG;
 }
 
-static int fill_pool(struct making *m, uint32_t model_len)
+static int fill_pool(struct plan_making *m, uint32_t model_len)
 {
     const struct memplan_params *p = m->p;
     uint64_t bb = m->plan.block_bytes, bs = p->block_size;
@@ -478,7 +480,7 @@ int memplan_make(const struct memplan_params *p, const struct ek_plan *need, uin
     if (r < 0)
         return r;
     uint64_t tokens = p->max_model_len ? p->max_model_len : 1;
-    struct making m = {
+    struct plan_making m = {
         .p = p,
         .need = need,
         .plan = {.share_bytes = share_of(p->memory_bytes, p->utilization),

@@ -29,7 +29,7 @@ uint64_t ek_hist_total(const struct ek_hist *h);
 /* Who was the last in each bucket, for OpenMetrics: the owner of a histogram keeps it beside it. */
 #define EK_EXEMPLAR_ID 48u
 struct ek_exemplar {
-    char id[EK_EXEMPLAR_ID]; /* "" = nobody yet */
+    char id[EK_EXEMPLAR_ID]; /* "" = none yet */
     double value;
     uint64_t at_us; /* monotonic */
 };

@@ -2,9 +2,9 @@
  * What the kernel killed for memory lately. A cgroup's count says how many since it was made, and
  * of how long ago nothing: a process that it killed in the morning does not explain what ends in
  * the evening. So the count is sampled while all is well, and of an end only what came after a
- * sample of one to two steps ago is evidence; longer ago where nobody sampled. A step is longer
- * than the last of several processes needs to end after one of them was killed. Used for engines by
- * the launcher, for servers and their engines by evenkeeld.
+ * sample of one to two steps ago is evidence; longer ago where no sample was taken. A step is
+ * longer than the last of several processes needs to end after one of them was killed. Used for
+ * engines by the launcher, for servers and their engines by evenkeeld.
  */
 #pragma once
 

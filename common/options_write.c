@@ -41,7 +41,7 @@ static void write_help(const struct ek_opt *o, bool live, struct ek_buf *out)
     wrap(out, o->help, 6, 78);
 }
 
-/* What is taken and ignored is of interest to who has it in a script: names only. */
+/* What is taken and ignored only matters to scripts that have it: names only. */
 static void write_ignored(const struct ek_opt *table, struct ek_buf *out)
 {
     struct ek_buf names = {0};

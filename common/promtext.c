@@ -16,7 +16,7 @@ struct cursor {
     const char *at, *end; /* one line, without its newline */
 };
 
-struct scratch {
+struct text_scratch {
     char name[PROMTEXT_NAME + 1];
     char text[PROMTEXT_TEXT];
     size_t used;
@@ -146,7 +146,7 @@ size_t promtext_number(const char *s, size_t len, double *ret_value)
     return i;
 }
 
-static const char *store(struct scratch *s, const char *bytes, size_t len)
+static const char *store(struct text_scratch *s, const char *bytes, size_t len)
 {
     if (len >= sizeof(s->text) - s->used)
         return NULL;
@@ -158,7 +158,7 @@ static const char *store(struct scratch *s, const char *bytes, size_t len)
 }
 
 /* Reads a quoted value after its opening quote, undoing \\ \" \n. NULL if it does not end. */
-static const char *quoted(struct cursor *c, struct scratch *s)
+static const char *quoted(struct cursor *c, struct text_scratch *s)
 {
     char *start = s->text + s->used;
     while (c->at < c->end && *c->at != '"') {
@@ -185,7 +185,7 @@ static const char *quoted(struct cursor *c, struct scratch *s)
 }
 
 /* Reads {a="b",...} after its brace. */
-static bool labels(struct cursor *c, struct scratch *s, uint32_t *ret_count)
+static bool labels(struct cursor *c, struct text_scratch *s, uint32_t *ret_count)
 {
     uint32_t count = 0;
     for (;;) {
@@ -238,7 +238,7 @@ static bool tail(struct cursor *c)
     }
     if (!next_is(c, '#'))
         return c->at == c->end;
-    struct scratch exemplar;
+    struct text_scratch exemplar;
     exemplar.used = 0;
     skip_space(c);
     if (!next_is(c, '{') || !labels(c, &exemplar, &count))
@@ -253,7 +253,8 @@ static bool tail(struct cursor *c)
     return c->at == c->end;
 }
 
-static bool sample_line(struct cursor *c, struct scratch *s, struct promtext_sample *ret_sample)
+static bool sample_line(struct cursor *c, struct text_scratch *s,
+                        struct promtext_sample *ret_sample)
 {
     const char *start = c->at;
     while (c->at < c->end && is_name(*c->at, c->at == start))
@@ -290,7 +291,7 @@ void promtext_parse(const char *page, size_t len, promtext_fn fn, void *ctx,
         len = PROMTEXT_MOST;
         info.truncated = true;
     }
-    struct scratch s;
+    struct text_scratch s;
     const char *end = page + len;
     for (const char *at = page; at < end;) {
         const char *newline = memchr(at, '\n', (size_t)(end - at));

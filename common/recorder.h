@@ -5,7 +5,7 @@
  *
  * The file has a head and three rings of records of a fixed size. A record has a number of its own
  * ring, from 1 on; it lies at (number - 1) % count, so the newest overwrite the oldest. While one
- * is written its number is 0; its sum comes next to last, its number last: who reads after a crash
+ * is written its number is 0; its sum comes next to last, its number last: a reader after a crash
  * finds a whole record or none.
  *
  *   begun     steps that were handed to the device: one of them without a record in `steps` was in
@@ -81,7 +81,7 @@ struct ek_recorder_ring {
     uint32_t offset, record_bytes, count, unused;
 };
 
-/* What a server is, for who reads. */
+/* What a server is, for readers. */
 struct ek_recorder_about {
     uint32_t max_seqs, max_tokens, block_size, unused;
     uint64_t block_bytes;

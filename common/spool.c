@@ -22,7 +22,7 @@ struct ek_spool {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t work, written;
-    bool ending, left; /* left: nobody waits for the thread, it frees */
+    bool ending, left; /* left: no caller waits for the thread, which frees */
     bool quiet;        /* there is nothing to write, to tell or to do */
     uint64_t pushed, done;
     uint64_t dropped, missing; /* ever; not told yet */
@@ -163,7 +163,7 @@ static int spool_start(struct ek_spool *s)
     int r = -pthread_create(&s->thread, NULL, spool_run, s);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (r == 0)
-        (void)pthread_setname_np(s->thread, s->setup.name); /* for who looks */
+        (void)pthread_setname_np(s->thread, s->setup.name); /* for top and debuggers */
     return r;
 }
 
@@ -259,7 +259,7 @@ void ek_spool_free(struct ek_spool *s, uint32_t wait_ms)
     s->left = !good;
     pthread_mutex_unlock(&s->lock);
     if (!good) {
-        (void)pthread_detach(thread); /* it is joined by nobody */
+        (void)pthread_detach(thread); /* it is not joined */
         return;
     }
     (void)pthread_join(thread, NULL); /* it ends at once */

@@ -1,5 +1,5 @@
 /*
- * The meter of work that somebody else chose the size of. A loop over what a client or a
+ * The meter of work whose size is chosen outside. A loop over what a client or a
  * file of a model sent gets a `struct ek_work *` and pays for each round before it goes on:
  *
  *     if (!ek_work_pay(w, 1))
@@ -7,7 +7,7 @@
  *
  * A unit is about what a step costs that touches one cache line: 2 to 20 ns. The meter says stop
  * when the fuel is spent (the same input always stops at the same unit, whatever the machine does),
- * when the deadline is past, or when nobody waits for the result any more. Once it has said stop it
+ * when the deadline is past, or when the result is not wanted any more. Once it has said stop it
  * says nothing else, so a loop may go on to its end without looking at every answer, as long as
  * each round is cheap and the result is thrown away.
  *
@@ -32,7 +32,7 @@ struct ek_work {
     uint64_t fuel;                /* units left */
     uint64_t used;                /* units paid */
     uint64_t deadline_us;         /* by ek_now_us(), 0 = none */
-    const atomic_bool *cancelled; /* NULL = nobody can leave */
+    const atomic_bool *cancelled; /* NULL = the work cannot be cancelled */
     uint64_t look;                /* `used` at which clock and cancellation are looked at next */
     int stopped;                  /* 0, -E2BIG (fuel), -ETIMEDOUT or -ECANCELED */
 };

@@ -90,7 +90,7 @@ void ek_apart_began(struct ek_apart_memory *m, int pid);
 /* stopped: a signal had stopped it when it was ended, which its parent alone can see for sure.
  * oom_kills: processes that the kernel killed for memory meanwhile, in its cgroup. */
 void ek_apart_ended(struct ek_apart_memory *m, int status, bool stopped, uint64_t oom_kills);
-/* Somebody outside sent the signal with which it is about to end; 0: from another namespace. For a
+/* A process outside sent the signal with which it is about to end; 0: from another namespace. For a
  * signal handler. */
 void ek_apart_sent(struct ek_apart_memory *m, int pid);
 /* An ek_progress_fn; ctx is the memory. */

@@ -25,7 +25,7 @@
 #define REPLY_US (60u * EK_US_PER_S)
 #define END_US   (10u * EK_US_PER_S) /* SIGKILL, until the process has ended */
 #define HEAR_US                                                                                    \
-    (15u * EK_US_PER_S) /* until the launcher answers, who may have to end one first               \
+    (15u * EK_US_PER_S) /* until the launcher answers, which may have to end one first             \
                          */
 
 struct lead {
@@ -70,7 +70,7 @@ static int say_alone(struct ek_fault *fault)
     return -EPIPE;
 }
 
-/* The launcher's answer to the last message; others are of messages that nobody waits for. */
+/* The launcher's answer to the last message; others are of messages whose answer is not awaited. */
 static int hear(const struct lead *l, struct ek_fault *fault)
 {
     const uint64_t until = ek_now_us() + HEAR_US;
@@ -98,7 +98,7 @@ static bool has_ended(const struct lead *l)
     return atomic_load(&l->m->ended) != 0;
 }
 
-/* The launcher, and with it the engine, of whose end then nobody tells. */
+/* The launcher, and with it the engine, whose end is then not told. */
 static bool is_alone(const struct lead *l)
 {
     struct pollfd p = {.fd = l->open.apart->socket};
@@ -116,7 +116,7 @@ static void say_end(int status, char *ret_text, size_t size)
         (void)snprintf(ret_text, size, "its process ended with code %d", WEXITSTATUS(status));
 }
 
-/* Whether somebody else ended it: for lack of memory, by hand, in a test. */
+/* Whether it was ended from outside: for lack of memory, by hand, in a test. */
 static bool was_killed(int status)
 {
     return WIFSIGNALED(status) && (WTERMSIG(status) == SIGKILL || WTERMSIG(status) == SIGTERM);
@@ -146,7 +146,7 @@ struct patience {
 /* What was counted goes on with the next engine; what was in memory is gone with this one. */
 static void keep_counts(struct lead *l)
 {
-    struct apart_stats *s = &l->m->stats; /* nobody else writes them now */
+    struct apart_stats *s = &l->m->stats; /* no other thread writes them now */
 
     (void)atomic_fetch_add(&s->turn, atomic_load(&s->turn) % 2 + 1); /* it may have been ended in */
     atomic_thread_fence(memory_order_seq_cst);
@@ -234,7 +234,7 @@ static void post(struct lead *l, struct apart_order o)
     apart_raise(&m->posted);
 }
 
-/* An order of which the lead waits for the end; `p`, who is told meanwhile and may give up, or
+/* An order of which the lead waits for the end; `p`, which is told meanwhile and may give up, or
  * NULL. */
 static int ask_for(struct lead *l, struct apart_order o, uint64_t most_us, const struct patience *p)
 {

@@ -81,7 +81,7 @@ struct ek_apart_memory {
 
 /* Sleeps until the word is not `seen`, at most so long; the word lies in shared memory. */
 void apart_sleep(atomic_uint *word, uint32_t seen, uint64_t timeout_us);
-/* Adds one, and wakes who sleeps on it. */
+/* Adds one, and wakes threads that sleep on it. */
 void apart_raise(atomic_uint *word);
 
 /* Makes it, for an engine that is opened like that. -ENOMEM and others with a fault. */

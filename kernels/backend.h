@@ -63,7 +63,7 @@ struct ek_open_params {
     uint32_t first, local;
     struct ek_cluster *cluster;
     struct ek_wire *wire;   /* to the other nodes */
-    struct ek_apart *apart; /* of ek_apart_backend(): who starts processes, and of what */
+    struct ek_apart *apart; /* of ek_apart_backend(): what starts processes, and of what */
     uint8_t *meeting;       /* [EK_MEETING_BYTES] by which ranks find each other: group_new() of the
                                first node writes it, those of others read it */
 };
@@ -206,7 +206,7 @@ struct ek_backend {
     /* Ends it on purpose, so that all that it had is free; revive() brings up another one. No step
      * is in flight. 0, also when it had ended already. With revive(), else NULL. */
     int (*release)(struct ek_device *d);
-    /* Whether it is gone, though nobody asked it for anything. With revive(), else NULL. */
+    /* Whether it is gone, found without asking it for anything. With revive(), else NULL. */
     bool (*is_lost)(struct ek_device *d);
 
     /* The content of a block of a tier, as bytes that mean something to a device of the same plan

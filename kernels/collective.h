@@ -25,7 +25,7 @@ struct ek_exchange {
     uint32_t rows, width;
     size_t stride;
     const uint32_t *begin; /* gather: rank r has columns [begin[r], begin[r + 1]) */
-    uint32_t member;       /* CPU: who of the rank's team calls; all its members do */
+    uint32_t member;       /* CPU: which member of the rank's team calls; all do */
     uint32_t slots;        /* send: of which tell() speaks */
 };
 

@@ -51,7 +51,7 @@ static void *load_rank(void *arg)
     l->result = s->each->load(rank->device, &rank->plan, l->all->files,
                               l->all->progress ? on_progress : NULL, l, &l->fault);
     if (l->result < 0)
-        s->each->group_abort(s->group); /* nobody waits for it */
+        s->each->group_abort(s->group); /* no rank waits for it */
     return NULL;
 }
 
@@ -61,7 +61,7 @@ static bool follows(const struct loader *l, const struct loader *from)
 }
 
 /* The failure that the others followed from: not that they were left alone. Who has words for it
- * comes before who has none. */
+ * comes before one without. */
 static int first_failure(const struct loader *loader, uint32_t count, struct ek_fault *fault)
 {
     const struct loader *first = NULL;

@@ -98,7 +98,7 @@ int ek_backend_choose(const char *device, struct ek_chosen *ret_chosen, struct e
 
 void ek_backend_prepare(bool alone)
 {
-    if (alone) /* then ranks of NCCL find each other by a socket that nobody else needs to reach */
+    if (alone) /* then ranks of NCCL find each other by a socket that is not reached from outside */
         (void)setenv("NCCL_SOCKET_IFNAME", "lo", 0); /* no memory: then it chooses one itself */
 }
 

@@ -1,6 +1,6 @@
 /*
  * The rules of products, gates and parts that are taken, for the walk of shard.c. Whether a product
- * is divided by its rows is seen from who reads what it makes: attention, a product by heads, a
+ * is divided by its rows is seen from what reads its result: attention, a product by heads, a
  * recurrent layer or the activation of a feed-forward; by its columns when its input is divided.
  */
 #include <stdbool.h>

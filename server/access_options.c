@@ -1,4 +1,4 @@
-/* From options to who may reach the server (access_options.h). Called once by main.c. */
+/* From options to access to the server (access_options.h). Called once by main.c. */
 #include "server/access_options.h"
 
 #include <errno.h>

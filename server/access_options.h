@@ -1,4 +1,4 @@
-/* From options to who may reach the server: keys, transport, origins. */
+/* From options to access to the server: keys, transport, origins. */
 #pragma once
 
 struct http_access;

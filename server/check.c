@@ -42,7 +42,7 @@ void check_stage(int fd, const char *what)
 {
     char text[STAGE_BYTES] = "";
     (void)snprintf(text, sizeof(text), "%s", what);
-    (void)!write(fd, text, sizeof(text)); /* nobody reads: then nobody waits */
+    (void)!write(fd, text, sizeof(text)); /* a parent that is gone needs no answer */
 }
 
 /* For good: a child that was taken over cannot raise it again. The soft one may be far below what
@@ -142,8 +142,9 @@ int check_wait(struct check *c, const char *model, struct ek_fault *fault)
     if (c->pid == 0)
         return 0;
     bool ended = read_stages(c, stage);
-    (void)kill(c->pid,
-               SIGKILL); /* one that closed the pipe and stayed, too; who ends has its status */
+    (void)kill(
+        c->pid,
+        SIGKILL); /* one that closed the pipe and stayed, too; one that ends has its status */
     while (waitpid(c->pid, &status, 0) < 0 && errno == EINTR)
         ;
     (void)close(c->fd);
@@ -226,7 +227,7 @@ void check_model(struct check *c, const struct options *o)
     const struct checked k = {.o = o, .c = c};
     *c = (struct check){.fd = -1, .model_fd = -1, .text_fd = -1};
     if (!confine_is_on(o) || model_find(o->model, c->dir, sizeof(c->dir), NULL) < 0) {
-        c->dir[0] = '\0'; /* whoever looks for it says what is wrong */
+        c->dir[0] = '\0'; /* the loader says what is wrong with it */
         return;
     }
     c->model_fd = ek_bundle_make();

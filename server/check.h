@@ -1,5 +1,5 @@
 /*
- * The files of a model are somebody else's: they are parsed in a child first, which has nothing to
+ * The files of a model come from outside: they are parsed in a child first, which has nothing to
  * lose: it can open only them, has no sockets, and little time and memory. If it dies there, the
  * start ends with a sentence about the file. Else it hands what it has read back, in two bundles
  * (common/bundle.h): one of what the weights need, which engines of their own read once more, and
@@ -44,7 +44,7 @@ void check_model(struct check *c, const struct options *o);
 /* Waits as below and takes what it has handed back; does nothing where there is no child. Once; by
  * any thread. -EBADMSG with a fault, -ENOMEM. */
 int check_take(struct check *c, struct ek_fault *fault);
-void check_done_texts(struct check *c); /* nobody reads them any more */
+void check_done_texts(struct check *c); /* they are not read any more */
 void check_done(struct check *c);       /* neither those nor the rest */
 /* Waits for its end; by any thread, once. -EBADMSG with a fault when it died or was ended. */
 int check_wait(struct check *c, const char *model, struct ek_fault *fault);

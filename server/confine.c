@@ -40,8 +40,8 @@ static void allow(struct rules *t, const char *path, unsigned may)
         t->r = ek_sandbox_allow(t->set, path, may);
 }
 
-/* The directory of a file: who writes it anew renames another one there. But not a directory that
- * holds half of the system. */
+/* The directory of a file: a program that writes it anew renames another one there. But not a
+ * directory that holds half of the system. */
 static void allow_folder(struct rules *t, const char *file, unsigned may)
 {
     static const char *const large[] = {"/", "/etc", "/home", "/root", "/var", "/run"};

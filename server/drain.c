@@ -43,7 +43,8 @@ enum http_drain_mode drain_mode(const struct options *o)
     return hold ? HTTP_DRAIN_HOLD : HTTP_DRAIN_REFUSE;
 }
 
-/* Of an end that nobody ordered over the control socket: without a keeper no next process comes. */
+/* Of an end that was not ordered over the control socket: without a keeper no next process comes.
+ */
 enum http_drain_mode drain_kept_mode(struct instance *s)
 {
     return s->o.listen_from_control && !http_kept(s->http) ? HTTP_DRAIN_REFUSE : drain_mode(&s->o);

@@ -77,7 +77,7 @@ static bool is_delegated(const char *dir)
 
 /* ---- the group ---- */
 
-/* Those of servers that are gone and whom nobody removed. */
+/* Those that servers which are gone have left. */
 static void sweep(const char *own)
 {
     const size_t len = strlen(EK_CGROUP_ENGINE);
@@ -92,7 +92,7 @@ static void sweep(const char *own)
             continue;
         int n = snprintf(path, sizeof(path), "%s/%s", own, e->d_name);
         if (n > 0 && (size_t)n < sizeof(path))
-            (void)rmdir(path); /* not while somebody lives in it */
+            (void)rmdir(path); /* not while a process is in it */
     }
     if (d)
         (void)closedir(d);

@@ -25,7 +25,7 @@ struct engine_cgroup {
     char why[240];       /* why there is no group, or no limit in it; "" = as wanted */
 };
 
-/* Before the sandbox, which lets nobody write there, and while the process has one thread.
+/* Before the sandbox, which allows no writing there, and while the process has one thread.
  * want_bytes: the limit; 0 = derived from those above. Never fails: see `why`. */
 void engine_cgroup_make(struct engine_cgroup *g, uint64_t want_bytes);
 /* What the engine may have of `limit_bytes`, the smallest limit above it (UINT64_MAX: none). */
@@ -34,6 +34,6 @@ uint64_t engine_cgroup_most(uint64_t want_bytes, uint64_t limit_bytes);
 int engine_cgroup_enter(const struct engine_cgroup *g);
 /* SIGKILL to all that is in it but for the process that asks; how many. */
 uint32_t engine_cgroup_clear(const struct engine_cgroup *g);
-/* Closes the files; the group stays for as long as processes need it, and who started the server
+/* Closes the files; the group stays for as long as processes need it, and what started the server
  * removes it. */
 void engine_cgroup_done(struct engine_cgroup *g);

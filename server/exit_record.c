@@ -1,7 +1,7 @@
 /*
  * Writes exit.json for main.c, which opens it early and writes it on the way out. evenkeeld reads
  * it to tell why a server ended; without it the exit code alone has to do. The old file goes at the
- * start, so that nobody takes it for this process's end.
+ * start, so that it is not taken for this process's end.
  */
 #include "server/exit_record.h"
 

@@ -44,12 +44,12 @@ struct instance {
     int dead_code;
     char dead_why[480];
     bool leaving; /* end the process once drained */
-    bool bound;   /* and nobody may take that back: a signal, another node, or it is too late */
+    bool bound;   /* and that cannot be taken back: a signal, another node, or it is too late */
     int leave_code;
     uint64_t deadline_us; /* of the drain, 0 = none */
     uint64_t cut_before;  /* requests cut by drains that were taken back since */
     bool cut, hold;       /* hold: open connections are served on while it drains */
-    uint64_t unkept_us;   /* main thread: how long a drained one waits for who keeps the socket */
+    uint64_t unkept_us;   /* main thread: how long a drained one waits for a keeper of the socket */
     uint64_t idle_us;     /* main thread: since when it is drained and nothing is asked */
     struct watch watch;   /* main thread */
     uint64_t watched_us;  /* likewise: when it looked last */

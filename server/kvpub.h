@@ -1,7 +1,7 @@
 /*
  * The publisher of KV events: a thread that takes records from the engine's ring (kvlog.h), packs
  * them into numbered batches and gives them to ZeroMQ: a PUB socket with three frames (topic,
- * number as 8 bytes big-endian, batch), and a ROUTER socket that answers who asks for the batches
+ * number as 8 bytes big-endian, batch), and a ROUTER socket that answers requests for the batches
  * from a number on. What a reader can make grow is bounded: batches by `hwm` for each reader, what
  * is kept for a replay by `buffer_steps` and KVEVENTS_REPLAY_MOST.
  *

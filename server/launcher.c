@@ -140,7 +140,7 @@ static int load(const struct launching *l, const struct ek_backend **ret_b,
     return 0;
 }
 
-/* A fault of its own, or a signal that somebody sent? That decides whether a request is suspected.
+/* A fault of its own, or a signal from outside? That decides whether a request is suspected.
  * A handler has no other way to what it needs. */
 static struct ek_apart_memory *g_ending;
 static const int fatal[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS};

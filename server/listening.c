@@ -14,11 +14,11 @@
 
 #define BACKLOG     4096
 #define LOOPBACK    "127.0.0.1"
-#define UDS_MODE    0660 /* of --uds: without a key, who may connect may use the server */
+#define UDS_MODE    0660 /* of --uds: without a key, a process that may connect may use the server */
 #define EXTRA_FILES 1024u
 #define OWN_FILES   48u /* at least: control, health, metrics, the model's files */
 
-/* Whom nobody asks for a key, this machine alone is meant; NULL = all addresses. */
+/* Without keys only this machine is served; NULL = all addresses. */
 const char *listening_host(const struct instance *s)
 {
     return s->o.host ? s->o.host : http_has_keys(s->http) ? NULL : LOOPBACK;

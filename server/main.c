@@ -291,7 +291,7 @@ static int serve(struct instance *s, struct ek_fault *f)
 }
 
 /* Who waits for a start that failed is told by a 503, which a proxy sends elsewhere, and not by a
- * reset, after which nobody knows whether the request was run. */
+ * reset, after which it is not known whether the request was run. */
 static void refuse_waiting(struct instance *s, const char *why)
 {
     uint64_t until = ek_now_us() + EK_US_PER_S;

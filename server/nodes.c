@@ -59,7 +59,7 @@ static void on_leaving(void *ctx, uint32_t node, const char *host)
     s->leaving(s->dead_ctx);
 }
 
-/* ---- who started this one ---- */
+/* ---- what started this one ---- */
 
 static bool number_of(const char *name, uint32_t *ret_number)
 {

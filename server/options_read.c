@@ -129,7 +129,7 @@ static int place_engine(struct options *o, bool started, struct ek_fault *f)
     return 0;
 }
 
-/* Which of the nodes this is, by who started it. */
+/* Which of the nodes this is, by what started it. */
 static int place_node(struct options *o, ek_opt_warn_fn warn, void *ctx, struct ek_fault *f)
 {
     uint32_t node = 0, nodes = 1;

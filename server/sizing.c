@@ -27,7 +27,7 @@
 #define GPU_SEQS          256u
 #define GPU_SEQS_LARGE    512u /* from GPU_LARGE on; decode steps are recorded up to that many */
 #define GPU_LARGE         (70ull << 30)
-#define SEQ_TOKENS        256u /* of the KV pool for each, at least, where nobody says how many */
+#define SEQ_TOKENS        256u /* of the KV pool for each, at least, where no number is given */
 #define SEQS_LEAST        16u
 #define TOKENS_LEAST      2048u        /* a card that is short of memory gets no smaller budget */
 #define CPU_KV_MOST       (4ull << 30) /* without --kv-cache-memory-bytes */
@@ -257,7 +257,7 @@ static int plan_once(struct stack *s, struct ek_fault *fault)
     return 0;
 }
 
-/* Whether what nobody has chosen is smaller now and the plan has to be made again. */
+/* Whether what is chosen by default is smaller now and the plan has to be made again. */
 static bool shrink(struct stack *s, int r)
 {
     struct engine_params *e = &s->engine_params;

@@ -179,7 +179,7 @@ static int dryrun_ask(char *const *words, char *const *env, char *flag, int fd)
     return r;
 }
 
-/* evenkeel-server says itself what it will take; of other programs nobody knows. */
+/* evenkeel-server says itself what it will take; of other programs it is not known. */
 static void check_plan(struct dryrun_run *r, const struct server_config *s, struct command_line *w)
 {
     static char flag[] = "--dry-run";

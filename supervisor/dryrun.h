@@ -10,5 +10,5 @@ struct server_config;
 /* Prints to stdout. An exit code: 0, 75 when a plan does not fit, 78 when something else lacks. */
 int dryrun(const struct config *c);
 /* Whether evenkeel-server takes a server's flags and file, which it is asked; prints when not. 0 or
- * 78; of other programs nobody knows. */
+ * 78; of other programs it is not known. */
 int dryrun_flags(const struct server_config *s);

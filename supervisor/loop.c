@@ -64,14 +64,14 @@ static void keep_fd(void *ctx, const char *server, int fd)
                ek_strerror(r));
 }
 
-static void take_kept_fds(struct loop *l)
+static void take_kept_fds(const struct fleet *f)
 {
     char **names = NULL;
     int n = sd_listen_fds_with_names(1, &names);
     for (int i = 0; i < n; i++) {
         int fd = SD_LISTEN_FDS_START + i;
         bool ours = strncmp(names[i], FD_PREFIX, strlen(FD_PREFIX)) == 0;
-        struct server *s = ours ? fleet_find(&l->fleet, names[i] + strlen(FD_PREFIX)) : NULL;
+        struct server *s = ours ? fleet_find(f, names[i] + strlen(FD_PREFIX)) : NULL;
         if (s) {
             server_give_fd(s, fd);
         } else {
@@ -92,10 +92,10 @@ static bool tried(const struct server *s)
 }
 
 /* Ready is when each server answers, or was tried and failed: that is for its own state to tell. */
-static bool all_tried(const struct loop *l)
+static bool all_tried(const struct fleet *f)
 {
-    for (uint32_t i = 0; i < l->fleet.count; i++) {
-        if (!tried(l->fleet.servers[i]))
+    for (uint32_t i = 0; i < f->count; i++) {
+        if (!tried(f->servers[i]))
             return false;
     }
     return true;
@@ -143,7 +143,7 @@ static void say_ready(struct loop *l)
 {
     if (l->said_ready || l->ending)
         return;
-    if (all_tried(l)) {
+    if (all_tried(&l->fleet)) {
         l->said_ready = true;
         (void)sd_notify(0, "READY=1");
     } else {
@@ -153,13 +153,13 @@ static void say_ready(struct loop *l)
 
 /* Ending */
 
-static void end_if_stopped(struct loop *l)
+static void end_if_stopped(const struct fleet *f)
 {
-    for (uint32_t i = 0; i < l->fleet.count; i++) {
-        if (l->fleet.servers[i]->process.child.pid > 0)
+    for (uint32_t i = 0; i < f->count; i++) {
+        if (f->servers[i]->process.child.pid > 0)
             return;
     }
-    (void)sd_event_exit(l->fleet.with.event, 0);
+    (void)sd_event_exit(f->with.event, 0);
 }
 
 /* After each turn of the loop: another evenkeeld may have to go on from here. */
@@ -195,18 +195,18 @@ static void on_stopped(void *ctx)
 {
     struct loop *l = ctx;
     if (l->ending)
-        end_if_stopped(l);
+        end_if_stopped(&l->fleet);
     else /* a server may be inside its own functions now */
         (void)sd_event_source_set_enabled(l->sweep, SD_EVENT_ONESHOT);
 }
 
-/* A server that has just been started, or is about to be, does not have its listening socket yet:
- * nobody would. Until when that may take. */
-static uint64_t gives_socket_by(const struct loop *l, uint64_t since, uint64_t now)
+/* A server that has just been started, or is about to be, does not have its listening socket yet.
+ * The time until which that is no fault. */
+static uint64_t gives_socket_by(const struct fleet *f, uint64_t since, uint64_t now)
 {
     uint64_t last = 0;
-    for (uint32_t i = 0; i < l->fleet.count; i++) {
-        uint64_t by = server_gives_socket_by(l->fleet.servers[i], since, now);
+    for (uint32_t i = 0; i < f->count; i++) {
+        uint64_t by = server_gives_socket_by(f->servers[i], since, now);
         last = by > last ? by : last;
     }
     return last;
@@ -219,7 +219,7 @@ static int on_leave(sd_event_source *source, uint64_t usec, void *ctx)
     (void)usec;
     if (l->ending) /* it was told to end meanwhile, with its servers or without them */
         return 0;
-    if (now < gives_socket_by(l, l->leave_us, now) && now < l->leave_us + LEAVE_MOST_US) {
+    if (now < gives_socket_by(&l->fleet, l->leave_us, now) && now < l->leave_us + LEAVE_MOST_US) {
         (void)sd_event_source_set_time(source, now + LEAVE_LOOK_US);
         return sd_event_source_set_enabled(source, SD_EVENT_ONESHOT);
     }
@@ -236,7 +236,7 @@ static int on_hand_over(sd_event_source *s, const struct signalfd_siginfo *si, v
     (void)si;
     if (l->ending || l->leave_us)
         return 0;
-    uint64_t now = ek_now_us(), by = gives_socket_by(l, now, now);
+    uint64_t now = ek_now_us(), by = gives_socket_by(&l->fleet, now, now);
     l->leave_us = now;
     if (by > now)
         ek_log(EK_LOG_NOTICE,
@@ -265,11 +265,11 @@ static int on_end(sd_event_source *s, const struct signalfd_siginfo *si, void *c
         return sd_event_exit(l->fleet.with.event, 0);
     for (uint32_t i = 0; i < l->fleet.count; i++)
         server_stop(l->fleet.servers[i]);
-    end_if_stopped(l);
+    end_if_stopped(&l->fleet);
     return 0;
 }
 
-/* Whose end somebody here waits for, by its pidfd. */
+/* Processes whose end is waited for here, by their pidfd. */
 static bool owned(const void *ctx, pid_t pid)
 {
     const struct loop *l = ctx;
@@ -422,17 +422,16 @@ static int open_status(struct loop *l)
     return status_new(&l->fleet, l->fleet.with.event, tcp, local, &l->status);
 }
 
-static int make_servers(struct loop *l)
+static int make_servers(struct fleet *f)
 {
-    l->fleet.servers = calloc(l->fleet.config->count + 1, sizeof(struct server *));
-    if (!l->fleet.servers)
+    f->servers = calloc(f->config->count + 1, sizeof(struct server *));
+    if (!f->servers)
         return -ENOMEM;
-    for (size_t i = 0; i < l->fleet.config->count; i++) {
-        int r = server_new(&l->fleet.with, &l->fleet.config->servers[i],
-                           &l->fleet.servers[l->fleet.count]);
+    for (size_t i = 0; i < f->config->count; i++) {
+        int r = server_new(&f->with, &f->config->servers[i], &f->servers[f->count]);
         if (r < 0)
             return r;
-        l->fleet.count++;
+        f->count++;
     }
     return 0;
 }
@@ -448,12 +447,12 @@ static void on_figures(void *ctx, const struct figures *f)
 }
 
 /* Without it evenkeeld does all it does, but for what the next one will know. */
-static void open_history(struct loop *l)
+static void open_history(struct fleet *f)
 {
-    const char *dir = l->fleet.config->state_dir;
-    int r = behind_new(dir, &l->fleet.with.behind);
+    const char *dir = f->config->state_dir;
+    int r = behind_new(dir, &f->with.behind);
     if (r == 0)
-        r = incidents_new(l->fleet.with.behind, dir, &l->fleet.with.incidents);
+        r = incidents_new(f->with.behind, dir, &f->with.incidents);
     if (r < 0)
         ek_log(EK_LOG_WARNING, "the history in %s is not kept: %s", dir, ek_strerror(r));
 }
@@ -474,7 +473,7 @@ static int begin(struct loop *l)
     else if (r < 0)
         ek_log(EK_LOG_WARNING, "the state in %s cannot be read: %s", l->fleet.config->state_dir,
                ek_strerror(r));
-    open_history(l);
+    open_history(&l->fleet);
     l->fleet.with.subprocesses = &l->subprocesses;
     l->fleet.with.state = &l->state;
     l->fleet.with.who = l->who;
@@ -508,15 +507,15 @@ static int begin(struct loop *l)
     if (r >= 0)
         r = figures_new(&setup, &l->fleet.with.figures);
     if (r >= 0)
-        r = make_servers(l);
+        r = make_servers(&l->fleet);
     return r < 0 ? r : open_status(l);
 }
 
-/* After the loop there is nobody to keep waiting; 100 ms at most. */
-static void sweep(struct loop *l)
+/* After the loop nothing else is delayed; 100 ms at most. */
+static void sweep(const struct fleet *f)
 {
-    for (uint32_t i = 0; i < l->fleet.count; i++) {
-        for (int n = 0; n < 20 && !child_sweep(&l->fleet.servers[i]->process.child); n++)
+    for (uint32_t i = 0; i < f->count; i++) {
+        for (int n = 0; n < 20 && !child_sweep(&f->servers[i]->process.child); n++)
             (void)usleep(5000);
     }
 }
@@ -526,7 +525,7 @@ static void done(struct loop *l)
     for (uint32_t i = 0; i < l->fleet.count; i++)
         server_turn(l->fleet.servers[i]);
     reload_free(l);
-    sweep(l);
+    sweep(&l->fleet);
     status_free(l->status);
     for (uint32_t i = 0; i < l->fleet.count; i++)
         server_free(l->fleet.servers[i]);
@@ -574,7 +573,7 @@ int loop_run(struct config *config, int argc, char **argv)
         reload_note_unused(l.fleet.config);
         past_load(&l.fleet.with, l.fleet.servers, l.fleet.count, true);
         past_watch(&l.fleet.with, "begin");
-        take_kept_fds(&l);
+        take_kept_fds(&l.fleet);
         for (uint32_t i = 0; i < l.fleet.count; i++)
             server_begin(l.fleet.servers[i]);
         say_ready(&l);

@@ -48,9 +48,9 @@ static bool same_list(const struct ek_strings *a, const struct ek_strings *b)
 }
 
 /* What cannot change under running servers; NULL when all can. */
-static const char *unchangeable(const struct loop *l, const struct config *fresh)
+static const char *unchangeable(const struct fleet *f, const struct config *fresh)
 {
-    const struct config *old = l->fleet.config;
+    const struct config *old = f->config;
     if (!same(old->run_dir, fresh->run_dir) || !same(old->state_dir, fresh->state_dir) ||
         !same(old->socket, fresh->socket) || !same(old->listen, fresh->listen))
         return "listen, socket, run_dir and state_dir need a restart of evenkeeld";
@@ -58,7 +58,7 @@ static const char *unchangeable(const struct loop *l, const struct config *fresh
         return "restart_peers needs a restart of evenkeeld";
     for (size_t i = 0; i < fresh->count; i++) {
         const struct server_config *a = &fresh->servers[i], *b = config_find(old, a->name);
-        if (!b && fleet_find(&l->fleet, a->name))
+        if (!b && fleet_find(f, a->name))
             return "a server of this name is still ending; reload again when it has ended";
         if (!b)
             continue;
@@ -87,15 +87,15 @@ static int make_room(struct loop *l, const struct config *fresh)
 }
 
 /* The servers that are new, none of them begun; on failure there are none. */
-static int make_new(struct loop *l, const struct config *fresh, struct server **ret_fresh,
+static int make_new(const struct fleet *f, const struct config *fresh, struct server **ret_fresh,
                     uint32_t *ret_count)
 {
     uint32_t n = 0;
     int r = 0;
     for (size_t i = 0; i < fresh->count && r == 0; i++) {
-        if (config_find(l->fleet.config, fresh->servers[i].name))
+        if (config_find(f->config, fresh->servers[i].name))
             continue;
-        r = server_new(&l->fleet.with, &fresh->servers[i], &ret_fresh[n]);
+        r = server_new(&f->with, &fresh->servers[i], &ret_fresh[n]);
         n += r == 0;
     }
     for (uint32_t i = 0; r < 0 && i < n; i++)
@@ -150,10 +150,10 @@ struct reloading {
 };
 
 /* What runs is not what it was started with any more: said, because only a restart changes that. */
-static void say_changes(const struct loop *l)
+static void say_changes(const struct fleet *f)
 {
-    for (uint32_t i = 0; i < l->fleet.count; i++) {
-        struct server *s = l->fleet.servers[i];
+    for (uint32_t i = 0; i < f->count; i++) {
+        struct server *s = f->servers[i];
         server_look_changes(s);
         if (s->prove.needs[0])
             ek_log(EK_LOG_NOTICE, "%s needs a restart for %s", s->config->name, s->prove.needs);
@@ -165,10 +165,10 @@ static int apply(struct loop *l, struct config *fresh, char *text, size_t size)
 {
     struct server *added[CONFIG_SERVERS];
     uint32_t count = 0, had = l->fleet.count;
-    const char *why = l->ending ? "evenkeeld is ending" : unchangeable(l, fresh);
+    const char *why = l->ending ? "evenkeeld is ending" : unchangeable(&l->fleet, fresh);
     int r = why ? -EBADMSG : make_room(l, fresh);
     if (r == 0)
-        r = make_new(l, fresh, added, &count);
+        r = make_new(&l->fleet, fresh, added, &count);
     if (r < 0) {
         (void)snprintf(text, size, "%s", why ? why : ek_strerror(r));
         config_free(fresh);
@@ -193,7 +193,7 @@ static int apply(struct loop *l, struct config *fresh, char *text, size_t size)
            "read the configuration again: %zu server%s, %u new; the others read their keys and "
            "certificates again",
            fresh->count, fresh->count == 1 ? "" : "s", count);
-    say_changes(l);
+    say_changes(&l->fleet);
     return 0;
 }
 
@@ -288,7 +288,7 @@ int reload_begin(struct loop *l, void (*cb)(void *ctx, int error, const char *te
     int r = fresh && g ? config_parse(l->argc, l->argv, fresh, &fault) : -ENOMEM;
     const char *why = r == -EBADMSG ? fault.msg : NULL;
     if (r == 0 && fresh)
-        why = unchangeable(l, fresh);
+        why = unchangeable(&l->fleet, fresh);
     if (r < 0 || why || !fresh || !g) {
         (void)snprintf(text, size, "%s", why ? why : ek_strerror(r));
         if (fresh)

@@ -185,7 +185,7 @@ mkdir -p build/reports
 started=$(date +%s)
 
 part build build
-case " $PARTS " in *" all "* | *" e2e "* | *" paging "* | *" packages "*) $MAKE -s venv cuda-fake ;; esac
+case " $PARTS " in *" all "* | *" e2e "* | *" paging "* | *" packages "*) $MAKE -s venv e2e-tools cuda-fake ;; esac
 # shellcheck disable=SC2086  # a command
 {
     nice -n 19 $beside computes &

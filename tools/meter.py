@@ -6,7 +6,7 @@ import glob
 import re
 import sys
 
-# Structs that have the meter of whoever calls, or are one.
+# Structs that have their caller's meter, or are one.
 CARRIERS = ("ek_work", "field_source", "token_vec", "generation_origin", "openai_ask", "rx_work", "jr", "pretok_run")
 
 ONE = "looks at one value, or at one member by its key"

@@ -61,14 +61,16 @@ deep: need $(patsubst %.c,$(B)/%,$(filter %.c,$(DEEP_SLICE)))
 	@tools/run-tests.sh $(filter-out need,$^)
 races: $(if $(HAVE_CXX),$(B)/tests/unit/cuda/test_races)
 	@$(if $(HAVE_CXX),tools/run-tests.sh $<,echo "skipped: no C++ compiler to run kernels on the host")
+# What the end-to-end tests run beside the programs: a reader of forms, a backend that takes its time.
+e2e-tools: $(B)/tests/tools/constrain $(B)/tests/tools/paced.so
 # Of the end-to-end tests those of which `make check` has a share.
-e2e-long: all venv $(B)/tests/tools/constrain cuda-fake
+e2e-long: all venv e2e-tools cuda-fake
 	@build/venv/bin/python -m pytest -q --no-header -n 2 --dist loadfile -m long tests/e2e
 description: all build/venv-clients/ready
 	@build/venv-clients/bin/python -m pytest -q --no-header tests/clients/test_description.py
-.PHONY: check-deep deep races e2e-long description
+.PHONY: check-deep deep races e2e-tools e2e-long description
 
-check-e2e: all venv $(B)/tests/tools/constrain cuda-fake
+check-e2e: all venv e2e-tools cuda-fake
 	build/venv/bin/python -m pytest -q --no-header tests/e2e
 
 # More random schemas with the model than `make check` draws.
@@ -126,6 +128,7 @@ DOCUMENTS := $(wildcard *.md docs/*.md)
 lint: layers
 	@tools/meter.sh
 	@python3 tools/docs-fmt.py --check $(DOCUMENTS)
+	@python3 tools/references.py
 	@clang-format --dry-run -Werror $(SOURCES)
 	@cppcheck -q --std=c11 --enable=warning,portability,performance --inline-suppr -I. -j2 \
 	  --suppress=missingIncludeSystem --suppress=unmatchedSuppression --error-exitcode=1 \

@@ -85,7 +85,7 @@ static void order(const struct work *w)
     w->from[0] = 0;
 }
 
-struct part {
+struct expert_part {
     const float *x;
     size_t x_stride;
     uint32_t weight, rows, panel, panels;
@@ -93,7 +93,7 @@ struct part {
     const struct cpu_weight *before; /* as struct cpu_product has it */
 };
 
-static void multiply(const struct work *w, const struct part *p)
+static void multiply(const struct work *w, const struct expert_part *p)
 {
     const struct cpu_product product = {.w = &w->d->weights[p->weight],
                                         .x = p->x,
@@ -137,7 +137,7 @@ static void scale_in(const struct work *w, uint32_t rows, uint32_t pair, float *
 }
 
 /* Rows [pair, pair + rows) in the order of experts: gate and up of some panels, combined. */
-static void gate_up(const struct work *w, uint32_t expert, struct part p, uint32_t pair)
+static void gate_up(const struct work *w, uint32_t expert, struct expert_part p, uint32_t pair)
 {
     const size_t stride = w->d->shape.experts.inner_stride;
     float *gate = w->out, *up = w->out + (size_t)CPU_ROW_CHUNK * PANELS * CPU_PANEL;
@@ -186,7 +186,7 @@ static void inner_part(const struct work *w, uint32_t expert, uint32_t panel, ui
         rows = rows < CPU_ROW_CHUNK ? rows : CPU_ROW_CHUNK;
         gather(w, pair, rows);
         for (uint32_t at = panel; at < end; at += PANELS) {
-            struct part p = {.x = w->gathered, .x_stride = k, .rows = rows, .panel = at};
+            struct expert_part p = {.x = w->gathered, .x_stride = k, .rows = rows, .panel = at};
             p.panels = end - at < PANELS ? end - at : PANELS;
             p.before = at > panel ? &w->d->weights[w->op->u.experts.up + expert] : NULL;
             gate_up(w, expert, p, pair);
@@ -223,13 +223,13 @@ static void outer_part(const struct work *w, uint32_t expert, uint32_t panel, ui
     const size_t stride = w->d->shape.experts.inner_stride;
 
     for (uint32_t pair = w->from[expert]; pair < w->from[expert + 1]; pair += CPU_ROW_CHUNK) {
-        struct part p = {.x = w->inner + pair * stride,
-                         .x_stride = stride,
-                         .weight = w->op->u.experts.down + expert,
-                         .rows = w->from[expert + 1] - pair,
-                         .panel = panel,
-                         .panels = panels,
-                         .to = w->out};
+        struct expert_part p = {.x = w->inner + pair * stride,
+                                .x_stride = stride,
+                                .weight = w->op->u.experts.down + expert,
+                                .rows = w->from[expert + 1] - pair,
+                                .panel = panel,
+                                .panels = panels,
+                                .to = w->out};
         p.rows = p.rows < CPU_ROW_CHUNK ? p.rows : CPU_ROW_CHUNK;
         multiply(w, &p);
         add_bias(w, w->op->u.experts.down_bias, expert, p.rows, (struct column_run){first, cols},

@@ -42,7 +42,7 @@
 static const uint32_t trial_rows[TRIALS] = {1, 8, 64};
 
 /* How inputs are rounded, which with the order of a sum decides its bits. */
-enum rounding { FLOATS, PAIRS, TILES, WHOLE_NUMBERS };
+enum form_rounding { FLOATS, PAIRS, TILES, WHOLE_NUMBERS };
 
 struct form {
     const struct cpu_ops *ops;
@@ -52,7 +52,7 @@ struct form {
     bool left; /* takes no more part */
 };
 
-struct trial {
+struct form_trial {
     struct ek_device d;
     struct ek_graph g;
     struct cpu_weight w;
@@ -69,7 +69,7 @@ static bool is_wide(const struct cpu_ops *ops, const struct cpu_weight *w)
            (w->dtype == EK_BF16 || w->dtype == EK_F16);
 }
 
-static enum rounding forms_rounding(const struct ek_device *d, const struct cpu_weight *w)
+static enum form_rounding forms_rounding(const struct ek_device *d, const struct cpu_weight *w)
 {
     if (ek_dtype_packed(w->dtype) && cpu_in_quads(d, w))
         return WHOLE_NUMBERS;
@@ -83,7 +83,7 @@ static enum rounding forms_rounding(const struct ek_device *d, const struct cpu_
 }
 
 /* Whether two tiers multiply such a weight by the same functions. */
-static bool same_functions(const struct cpu_ops *a, const struct cpu_ops *b, enum rounding r,
+static bool same_functions(const struct cpu_ops *a, const struct cpu_ops *b, enum form_rounding r,
                            const struct cpu_weight *w)
 {
     if (r == WHOLE_NUMBERS)
@@ -91,10 +91,10 @@ static bool same_functions(const struct cpu_ops *a, const struct cpu_ops *b, enu
     return a->gemm == b->gemm && (!ek_dtype_packed(w->dtype) || a->expand == b->expand);
 }
 
-static void add_form(struct trial *t, const struct cpu_ops *ops, bool wide)
+static void add_form(struct form_trial *t, const struct cpu_ops *ops, bool wide)
 {
     t->w.ops = ops;
-    const enum rounding r = forms_rounding(&t->d, &t->w);
+    const enum form_rounding r = forms_rounding(&t->d, &t->w);
     for (uint32_t i = 0; i < t->count; i++)
         if (t->form[i].rounding == r && t->form[i].wide == wide &&
             same_functions(t->form[i].ops, ops, r, &t->w))
@@ -106,7 +106,7 @@ static void add_form(struct trial *t, const struct cpu_ops *ops, bool wide)
 }
 
 /* The tier's own first, then those of the tiers that this machine lists behind it. */
-static void list_forms(struct trial *t, const struct cpu_ops *own)
+static void list_forms(struct form_trial *t, const struct cpu_ops *own)
 {
     const struct cpu_ops *have[CPU_TIERS];
     uint32_t at = 0;
@@ -133,14 +133,14 @@ static void *carve(char **at, size_t bytes)
     return from;
 }
 
-static int trial_init(struct trial *t, const struct ek_graph *g, const struct cpu_weight *w)
+static int trial_init(struct form_trial *t, const struct ek_graph *g, const struct cpu_weight *w)
 {
     const size_t most = trial_rows[TRIALS - 1];
     size_t panels = TRIAL_BYTES / (w->panel_bytes + 1) + 1;
 
     panels = panels > MANY_PANELS ? panels : MANY_PANELS;
     panels = panels < w->panels ? panels : w->panels;
-    *t = (struct trial){.w = *w, .panels = (uint32_t)panels};
+    *t = (struct form_trial){.w = *w, .panels = (uint32_t)panels};
     t->g.dtype = g->dtype;
     t->w.at = 0;
     t->d.graph = &t->g;
@@ -160,7 +160,7 @@ static int trial_init(struct trial *t, const struct ek_graph *g, const struct cp
     return 0;
 }
 
-static uint64_t turn_us(struct trial *t, const struct form *f, uint32_t rows)
+static uint64_t turn_us(struct form_trial *t, const struct form *f, uint32_t rows)
 {
     const uint32_t many = t->panels < MANY_PANELS ? t->panels : MANY_PANELS;
 
@@ -180,7 +180,7 @@ static uint64_t turn_us(struct trial *t, const struct form *f, uint32_t rows)
 }
 
 /* How many times as fast as the tier's own. */
-static double times_of(const struct trial *t, const struct form *f)
+static double times_of(const struct form_trial *t, const struct form *f)
 {
     double product = 1.0;
 
@@ -189,7 +189,7 @@ static double times_of(const struct trial *t, const struct form *f)
     return pow(product, 1.0 / TRIALS);
 }
 
-static void take_turns(struct trial *t, double times[FORMS_MOST])
+static void take_turns(struct form_trial *t, double times[FORMS_MOST])
 {
     for (uint32_t turn = 0; turn < TURNS; turn++) {
         double best = 0;
@@ -227,7 +227,7 @@ static int measure(const struct cpu_ops *own, const struct ek_graph *g, const st
 {
     uint32_t rounding[FORMS_MOST];
     double times[FORMS_MOST] = {1.0};
-    struct trial *t = calloc(1, sizeof(*t));
+    struct form_trial *t = calloc(1, sizeof(*t));
     int r = t ? trial_init(t, g, w) : -ENOMEM;
 
     if (r == 0) {

@@ -2,14 +2,14 @@
  * A collective is: all members of the team arrive, the last one meets the other ranks, all leave
  * and do their share of the work; then the same again, before anybody touches the data. `phase`
  * rises when the last rank arrives. A rank that waits spins, then sleeps on the word; `failed` is
- * set once, by who waited too long or by cpu_group_abort(), and wakes all.
+ * set once, by a rank that waited too long or by cpu_group_abort(), and wakes all.
  *
  * `data` of a rank is written by it before it arrives and read by others after all have arrived;
- * `at` counts its arrivals and tells who is missing. Ranks of a stage meet in their own circle.
+ * `at` counts its arrivals and tells which is missing. Ranks of a stage meet in their own circle.
  *
  * From one stage to the next there is a link for each rank: `sent` and `taken` count, so that who
- * sends waits until its rows are taken, and who takes until there are some. `told` counts steps of
- * the last stage; it is read, with the pointer beside it, by the same rank of the first.
+ * sends waits until its rows are taken, and one that takes until there are some. `told` counts
+ * steps of the last stage; it is read, with the pointer beside it, by the same rank of the first.
  */
 #include "kernels/cpu/group.h"
 
@@ -49,7 +49,7 @@ struct circle { /* of a stage */
     _Atomic uint32_t arrived;
 };
 
-struct link { /* from a rank to the same one of the next stage, of the last to the first */
+struct stage_link { /* from a rank to the same one of the next stage, of the last to the first */
     _Alignas(64) struct group_word sent, taken, told;
     const float *data;
     size_t stride;
@@ -58,13 +58,13 @@ struct link { /* from a rank to the same one of the next stage, of the last to t
 
 struct ek_group {
     _Atomic uint32_t failed, missing;
-    _Atomic uint32_t away; /* who does what others wait for, by a deadline of its own */
+    _Atomic uint32_t away; /* ranks doing what others wait for, by a deadline of their own */
     uint32_t ranks, each;  /* of all stages, of one */
     uint64_t deadline_us;
     struct cpu_span *span; /* NULL: all ranks are here */
     struct group_place place[EK_MOST_RANKS];
     struct circle circle[EK_MOST_RANKS];
-    struct link link[EK_MOST_RANKS];
+    struct stage_link link[EK_MOST_RANKS];
 };
 
 struct group_end {
@@ -72,7 +72,7 @@ struct group_end {
     struct ek_group *group;
     struct circle *circle;
     struct group_place *place; /* of the first rank of the stage */
-    struct link *before, *behind;
+    struct stage_link *before, *behind;
     struct cpu_pool *pool;
     int result; /* of the last meeting: written by the last member, read behind the barrier */
     int (*fn)(void *ctx); /* of group_meet(): written by member 0, read by the last one */
@@ -101,7 +101,7 @@ void cpu_group_abort(struct ek_group *g)
     atomic_store(&g->failed, 1);
     if (g->span)
         ek_wire_cut(cpu_span_wire(g->span));  /* nor do other nodes wait for us */
-    for (uint32_t i = 0; i < g->ranks; i++) { /* who is about to sleep looks again soon */
+    for (uint32_t i = 0; i < g->ranks; i++) { /* one about to sleep looks again soon */
         wake(&g->circle[i].phase);
         wake(&g->link[i].sent);
         wake(&g->link[i].taken);
@@ -318,7 +318,7 @@ static int group_gather(struct ek_collective *c, const struct ek_exchange *x)
 static void offer(void *ctx)
 {
     struct group_end *e = ctx;
-    struct link *l = e->behind;
+    struct stage_link *l = e->behind;
     const uint32_t taken = atomic_load(&l->taken.value);
 
     count_up(&l->sent);
@@ -341,7 +341,7 @@ static int group_send(struct ek_collective *c, const struct ek_exchange *x)
 static void await_rows(void *ctx)
 {
     struct group_end *e = ctx;
-    struct link *l = e->before;
+    struct stage_link *l = e->before;
 
     int r = await(e->group, &l->sent, atomic_load(&l->taken.value));
     e->result = waited_for(e->group, (e->base.stage - 1) * e->group->each + e->base.rank, r);

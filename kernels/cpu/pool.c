@@ -27,8 +27,8 @@
  * and 60 on another; a wake takes 5 us where nothing stands between, and 50 in a virtual machine.
  */
 #define LEAST_NS       10000u  /* what barriers usually take */
-#define MOST_NS        100000u /* that others may want a core which nobody computes on */
-#define LONE_WAKE_NS   30000u  /* of a team of one, which wakes nobody that could be measured */
+#define MOST_NS        100000u /* longer keeps the core from others */
+#define LONE_WAKE_NS   30000u  /* of a team of one, whose wake cannot be measured */
 #define LEAST_PAUSE_NS 5u      /* where it cannot be measured */
 #define TRIAL_PAUSES   500u
 #define TRIAL_WAKES    9u
@@ -137,7 +137,7 @@ static void *member_main(void *arg)
     struct cpu_pool *p = m->pool;
     uint32_t seen = 0;
 
-    (void)pthread_setname_np(pthread_self(), "compute"); /* for who looks */
+    (void)pthread_setname_np(pthread_self(), "compute"); /* for top and debuggers */
     pin(p, m->index);
     for (;;) {
         await(&p->generation, seen, atomic_load_explicit(&p->spins, memory_order_relaxed));

@@ -66,7 +66,7 @@ static void plain(const struct ek_device *d, const struct cpu_product *p)
 }
 
 /* Some panels of kept numbers being multiplied. */
-struct kept {
+struct kept_rows {
     const struct ek_device *d;
     const struct cpu_product *p;
     const char *at; /* the first of `panels` */
@@ -77,7 +77,8 @@ struct kept {
 };
 
 /* Columns [k, k + n) of one group. */
-static void expand_some(const struct kept *q, uint32_t k, uint32_t n, char *out, size_t out_bytes)
+static void expand_some(const struct kept_rows *q, uint32_t k, uint32_t n, char *out,
+                        size_t out_bytes)
 {
     static const int16_t none[2][CPU_PANEL] = {{0},
                                                {8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8,
@@ -101,7 +102,7 @@ static void expand_some(const struct kept *q, uint32_t k, uint32_t n, char *out,
 }
 
 /* Sums of the columns [k, end) of one group into q->c. */
-static void sum_group(const struct kept *q, uint32_t k, uint32_t end)
+static void sum_group(const struct kept_rows *q, uint32_t k, uint32_t end)
 {
     const uint32_t some = CPU_EXPAND_BYTES / CPU_EXPAND_PANELS / CPU_PANEL / (q->pairs ? 2 : 4);
     char *out = q->p->scratch + CPU_INPUT_BYTES;
@@ -128,7 +129,7 @@ static void sum_group(const struct kept *q, uint32_t k, uint32_t end)
     }
 }
 
-static void scale_group(const struct kept *q, uint32_t group, float *c)
+static void scale_group(const struct kept_rows *q, uint32_t group, float *c)
 {
     const struct cpu_weight *w = q->p->w;
 
@@ -151,12 +152,12 @@ static void kept(const struct ek_device *d, const struct cpu_product *p)
 
     for (uint32_t panel = 0; panel < p->panels; panel += CPU_EXPAND_PANELS) {
         float *c = p->c + (size_t)panel * CPU_PANEL;
-        struct kept q = {.d = d,
-                         .p = p,
-                         .at = first + (p->panel + panel) * w->panel_bytes,
-                         .panels = p->panels - panel,
-                         .pairs = d->graph->dtype == EK_BF16 && w->ops->pairs,
-                         .c = w->groups > 1 ? sums : c};
+        struct kept_rows q = {.d = d,
+                              .p = p,
+                              .at = first + (p->panel + panel) * w->panel_bytes,
+                              .panels = p->panels - panel,
+                              .pairs = d->graph->dtype == EK_BF16 && w->ops->pairs,
+                              .c = w->groups > 1 ? sums : c};
         q.panels = q.panels < CPU_EXPAND_PANELS ? q.panels : CPU_EXPAND_PANELS;
         q.c_stride = w->groups > 1 ? CPU_EXPAND_PANELS * CPU_PANEL : p->c_stride;
         for (uint32_t group = 0; group < w->groups; group++) {

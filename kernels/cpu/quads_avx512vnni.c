@@ -36,7 +36,7 @@ enum from { WEIGHT, WEIGHT_KEPT, KEPT };
 
 /* A block of rows and panels, and where it is in its rows: numbers are those of the group. The
  * inputs, scales and starts of its rows lie one after another (rounded_by_groups). */
-struct place {
+struct quads_place {
     const char *w; /* the first panel, from its begin */
     const char *numbers;
     const int8_t *x;
@@ -56,7 +56,7 @@ INLINE __m512i four_inputs(const int8_t *x)
 }
 
 /* What a form of the kernel knows beforehand. */
-struct form {
+struct quads_form {
     int bits;
     bool zeros; /* of the weights' own */
     bool table; /* numbers are codes */
@@ -71,7 +71,7 @@ INLINE int direct(int rows, int panels)
 }
 
 /* While a group is multiplied. With few rows the processor runs ahead by itself. */
-INLINE void fetch(int rows, const struct place *p)
+INLINE void fetch(int rows, const struct quads_place *p)
 {
     if (rows < 4)
         return;
@@ -81,8 +81,8 @@ INLINE void fetch(int rows, const struct place *p)
 }
 
 /* One vector of weights: of four inputs, and of the next four. */
-INLINE void load_weights(struct form f, int v, const struct cpu_quads *q, const struct place *p,
-                         uint32_t eight, __m512i w[2])
+INLINE void load_weights(struct quads_form f, int v, const struct cpu_quads *q,
+                         const struct quads_place *p, uint32_t eight, __m512i w[2])
 {
     const size_t of_panel = (size_t)(v / 2) * q->panel_bytes + (v % 2) * 64;
 
@@ -105,8 +105,8 @@ INLINE void load_weights(struct form f, int v, const struct cpu_quads *q, const 
 }
 
 /* Eight inputs of all rows: each four of a row is read once for all vectors of weights. */
-INLINE void add_eight(struct form f, int rows, int panels, const struct cpu_quads *q,
-                      const struct place *p, uint32_t eight, __m512i sum[VECTORS])
+INLINE void add_eight(struct quads_form f, int rows, int panels, const struct cpu_quads *q,
+                      const struct quads_place *p, uint32_t eight, __m512i sum[VECTORS])
 {
     __m512i w[8][2];
 
@@ -132,8 +132,8 @@ INLINE void add_eight(struct form f, int rows, int panels, const struct cpu_quad
 
 /* A group's whole sums times the scale of their inputs. First all become floats: what waits for the
  * last multiplication of one does not hold the next. */
-INLINE void add_inputs(int rows, int panels, const struct place *p, const __m512i sum[VECTORS],
-                       __m512 c[VECTORS])
+INLINE void add_inputs(int rows, int panels, const struct quads_place *p,
+                       const __m512i sum[VECTORS], __m512 c[VECTORS])
 {
     __m512 whole[VECTORS];
 
@@ -153,7 +153,7 @@ INLINE void add_inputs(int rows, int panels, const struct place *p, const __m512
 }
 
 /* The same, times the scales of weights, less their zeros; `scales` is their group. */
-INLINE void add_group(int rows, int panels, const struct cpu_quads *q, const struct place *p,
+INLINE void add_group(int rows, int panels, const struct cpu_quads *q, const struct quads_place *p,
                       uint32_t scales, __m512i sum[VECTORS], __m512 c[VECTORS])
 {
     const float zero = q->dtype == EK_I4 ? -1.0f / 8.0f : -1.0f / 128.0f;
@@ -241,9 +241,9 @@ INLINE void scale(bool table, bool add, bool stay, int rows, int panels, const s
 }
 
 /* One group of inputs; then the place is at the next. */
-INLINE void one_group(struct form f, int rows, int panels, const struct cpu_quads *q,
-                      const struct rounded *r, struct place *p, uint32_t rest, uint32_t scales,
-                      __m512 c[VECTORS])
+INLINE void one_group(struct quads_form f, int rows, int panels, const struct cpu_quads *q,
+                      const struct rounded *r, struct quads_place *p, uint32_t rest,
+                      uint32_t scales, __m512 c[VECTORS])
 {
     __m512i sum[VECTORS];
 
@@ -274,8 +274,8 @@ INLINE void one_group(struct form f, int rows, int panels, const struct cpu_quad
 }
 
 /* All sums stay in registers where there is room: what one row reads goes by fast. */
-INLINE void block(struct form f, int rows, int panels, const struct cpu_quads *q,
-                  const struct rounded *r, struct place p, float *out)
+INLINE void block(struct quads_form f, int rows, int panels, const struct cpu_quads *q,
+                  const struct rounded *r, struct quads_place p, float *out)
 {
     const bool stay = f.zeros || rows * panels <= 4;
     uint32_t scales = q->first / q->group, left = q->group - q->first % q->group;
@@ -304,8 +304,8 @@ INLINE void block(struct form f, int rows, int panels, const struct cpu_quads *q
 #define BLOCK(n, m)                                                                                \
     case (n)*8 + (m): block(f, n, m, q, r, p, out); break
 
-INLINE void some(struct form f, const struct cpu_quads *q, const struct rounded *r, uint32_t rows,
-                 uint32_t panels, struct place p, float *out)
+INLINE void some(struct quads_form f, const struct cpu_quads *q, const struct rounded *r,
+                 uint32_t rows, uint32_t panels, struct quads_place p, float *out)
 {
     switch (rows * 8 + panels) {
         BLOCK(1, 1);
@@ -321,8 +321,8 @@ INLINE void some(struct form f, const struct cpu_quads *q, const struct rounded 
 }
 
 /* Blocks of rows of more than two. */
-INLINE void many_some(enum from from, struct form f, const struct cpu_quads *q,
-                      const struct rounded *r, uint32_t rows, struct place p, float *out)
+INLINE void many_some(enum from from, struct quads_form f, const struct cpu_quads *q,
+                      const struct rounded *r, uint32_t rows, struct quads_place p, float *out)
 {
     f.from = from;
     switch (rows) {
@@ -332,7 +332,7 @@ INLINE void many_some(enum from from, struct form f, const struct cpu_quads *q,
     }
 }
 
-/* Scales and zeros of `count` panels: they lie apart from the numbers, where nobody would guess. */
+/* Scales and zeros of `count` panels: they lie apart from the numbers. */
 static void fetch_scales(const struct cpu_quads *q, uint32_t panel, uint32_t count)
 {
     const uint32_t first = q->first / q->group, end = (q->first + q->k - 1) / q->group + 1;
@@ -353,20 +353,20 @@ static void fetch_scales(const struct cpu_quads *q, uint32_t panel, uint32_t cou
 }
 
 /* The block of rows from `row` on, at the first panel of the step. */
-INLINE struct place place_of(struct form f, const struct cpu_quads *q, const struct rounded *r,
-                             uint32_t row, uint32_t panel)
+INLINE struct quads_place place_of(struct quads_form f, const struct cpu_quads *q,
+                                   const struct rounded *r, uint32_t row, uint32_t panel)
 {
-    struct place p = {.w = (const char *)q->w + panel * q->panel_bytes,
-                      .x = r->x + row * r->row_bytes,
-                      .scale = r->scale + row * r->row_scales,
-                      .start = r->start + row * r->row_scales};
+    struct quads_place p = {.w = (const char *)q->w + panel * q->panel_bytes,
+                            .x = r->x + row * r->row_bytes,
+                            .scale = r->scale + row * r->row_scales,
+                            .start = r->start + row * r->row_scales};
 
     p.numbers = p.w + (size_t)q->first * CPU_PANEL * (unsigned)f.bits / 8;
     return p;
 }
 
 /* Block `block` fetches its share of what is read after this step. */
-INLINE void fetch_next(struct form f, struct place *p, uint32_t block, uint32_t blocks,
+INLINE void fetch_next(struct quads_form f, struct quads_place *p, uint32_t block, uint32_t blocks,
                        uint32_t groups, size_t step_bytes)
 {
     const uint32_t fetching = blocks < FETCHES ? blocks : FETCHES;
@@ -388,7 +388,7 @@ static size_t next_step(const struct cpu_quads *q, uint32_t panel, uint32_t step
 }
 
 /* Few rows: up to two blocks. */
-INLINE void few(struct form f, const struct cpu_quads *q, const struct rounded *r)
+INLINE void few(struct quads_form f, const struct cpu_quads *q, const struct rounded *r)
 {
     const uint32_t blocks = (q->rows + ROWS - 1) / ROWS;
     uint32_t step = q->rows == 1 ? 4 : q->rows <= 3 ? 2 : 1;
@@ -399,7 +399,7 @@ INLINE void few(struct form f, const struct cpu_quads *q, const struct rounded *
         const size_t next = next_step(q, panel, step);
         for (uint32_t i = 0; i < blocks; i++) {
             const uint32_t row = i * q->rows / blocks, rows = (i + 1) * q->rows / blocks - row;
-            struct place p = place_of(f, q, r, row, panel);
+            struct quads_place p = place_of(f, q, r, row, panel);
             fetch_next(f, &p, i, blocks, r->groups, next);
             some(f, q, r, rows, step, p, q->c + row * q->c_stride + (size_t)panel * CPU_PANEL);
         }
@@ -428,7 +428,7 @@ INLINE void part_of(const struct cpu_quads *q, const struct rounded *r, uint32_t
 }
 
 /* More rows: a part of a panel stays in the first cache until all rows are multiplied with it. */
-INLINE void many(struct form f, const struct cpu_quads *q, const struct rounded *r)
+INLINE void many(struct quads_form f, const struct cpu_quads *q, const struct rounded *r)
 {
     char kept[CPU_K_CHUNK * CPU_PANEL] __attribute__((aligned(64)));
     const uint32_t blocks = (q->rows + ROWS - 1) / ROWS;
@@ -442,7 +442,7 @@ INLINE void many(struct form f, const struct cpu_quads *q, const struct rounded 
             for (uint32_t i = 0; i < blocks; i++) {
                 const uint32_t row = i * q->rows / blocks, rows = (i + 1) * q->rows / blocks - row;
                 float *out = q->c + row * q->c_stride + (size_t)panel * CPU_PANEL;
-                struct place p = place_of(f, &part, &inputs, row, panel);
+                struct quads_place p = place_of(f, &part, &inputs, row, panel);
                 fetch_next(f, &p, i, blocks, inputs.groups, next);
                 p.kept = kept;
                 if (f.bits == 8)
@@ -461,7 +461,7 @@ INLINE void many(struct form f, const struct cpu_quads *q, const struct rounded 
 #define FORM(name, which, ...)                                                                     \
     static __attribute__((noinline)) void name(const struct cpu_quads *q, const struct rounded *r) \
     {                                                                                              \
-        which((struct form){__VA_ARGS__}, q, r);                                                   \
+        which((struct quads_form){__VA_ARGS__}, q, r);                                             \
     }
 FORM(int4, few, 4, false, false, WEIGHT)
 FORM(int4_zeros, few, 4, true, false, WEIGHT)

@@ -53,8 +53,8 @@ static void divide(struct member *m, uint32_t rows)
     m->rows.end = (uint32_t)((uint64_t)rows * (m->rows.index + 1) / threads);
 }
 
-/* After a barrier: where what is taken in this operation is counted, 0 everywhere. Nobody uses the
- * other counters before the next barrier. */
+/* After a barrier: where what is taken in this operation is counted, 0 everywhere. No member uses
+ * the other counters before the next barrier. */
 static struct cpu_taken *taken_now(struct member *m)
 {
     const uint32_t turn = m->turns++ & 1;
@@ -180,7 +180,7 @@ static struct cpu_item item_of(const struct run *r, const struct ek_op *op, uint
     return item;
 }
 
-/* The items of one member's part that nobody has taken yet. Long contexts tend to come last: begins
+/* The items of one member's part that are not taken yet. Long contexts tend to come last: begins
  * with them. */
 static void attend_part(struct member *m, const struct ek_op *op, struct cpu_taken *taken,
                         uint32_t part)

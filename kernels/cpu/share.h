@@ -1,6 +1,6 @@
 /*
  * How the members of a team divide a product: piece by piece, each its own part first, whose
- * weights its caches know, then what members after it have left. So nobody waits for a core that
+ * weights its caches know, then what members after it have left. So no member waits for a core that
  * others use too by more than a piece. Who computes a piece shows nowhere in its bits. Called by
  * run.c.
  */

@@ -5,7 +5,7 @@
  * Where nodes add a slice each, there is a barrier more: the ranks of a node add its slice of the
  * parts into that of the first rank, which the last one to come shares.
  *
- * `in` is written by the first rank of the stage before it meets the others, who read it behind
+ * `in` is written by the first rank of the stage before it meets the others, which read it behind
  * that; what is heard of the last stage is under `lock`.
  */
 #include "kernels/cpu/span.h"
@@ -39,7 +39,7 @@ struct cpu_span {
     int32_t *last; /* of each slot */
 };
 
-struct end {
+struct span_end {
     struct ek_collective base;
     struct ek_collective *inner;
     const struct cpu_span_meet *meet;
@@ -53,9 +53,9 @@ struct piece {
     uint32_t row, rows, col, cols;
 };
 
-static struct end *end_of(struct ek_collective *c)
+static struct span_end *end_of(struct ek_collective *c)
 {
-    return (struct end *)c; /* its first field */
+    return (struct span_end *)c; /* its first field */
 }
 
 uint64_t cpu_span_bytes(uint32_t ranks)
@@ -109,8 +109,8 @@ static float *cell(const struct ek_exchange *x, const struct piece *p, uint32_t 
 }
 
 /* This member's part of n things. */
-static void mine(const struct end *e, const struct ek_exchange *x, uint32_t n, uint32_t *ret_first,
-                 uint32_t *ret_end)
+static void mine(const struct span_end *e, const struct ek_exchange *x, uint32_t n,
+                 uint32_t *ret_first, uint32_t *ret_end)
 {
     const uint32_t team = cpu_pool_threads(e->pool);
 
@@ -118,7 +118,7 @@ static void mine(const struct end *e, const struct ek_exchange *x, uint32_t n, u
     *ret_end = (uint32_t)((uint64_t)n * (x->member + 1) / team);
 }
 
-static void pack(const struct end *e, const struct ek_exchange *x, const struct piece *p)
+static void pack(const struct span_end *e, const struct ek_exchange *x, const struct piece *p)
 {
     const uint32_t rank = e->base.rank, cols = cols_of(x, p, rank);
     float *to = e->span->block + rank * (size_t)p->rows * p->cols;
@@ -133,7 +133,7 @@ static void pack(const struct end *e, const struct ek_exchange *x, const struct 
 }
 
 /* to[0 .. n) = the sum of all ranks' parts, which lie `each` floats apart. */
-static void add_parts(const struct end *e, const float *part, size_t each, float *to, size_t n)
+static void add_parts(const struct span_end *e, const float *part, size_t each, float *to, size_t n)
 {
     if (to != part)
         memcpy(to, part, n * sizeof(*to));
@@ -145,7 +145,7 @@ static void add_parts(const struct end *e, const float *part, size_t each, float
 }
 
 /* `added`: the sums are in the first rank's part already. */
-static void take_sum(const struct end *e, const struct ek_exchange *x, const struct piece *p,
+static void take_sum(const struct span_end *e, const struct ek_exchange *x, const struct piece *p,
                      bool added)
 {
     const size_t each = (size_t)p->rows * p->cols;
@@ -166,7 +166,7 @@ static void take_sum(const struct end *e, const struct ek_exchange *x, const str
 }
 
 /* This member's part of the node's slice: of all members of all ranks that are here. */
-static void add_slice(const struct end *e, const struct ek_exchange *x, size_t each)
+static void add_slice(const struct span_end *e, const struct ek_exchange *x, size_t each)
 {
     const struct cpu_span *s = e->span;
     const uint32_t k = s->wire->node - s->wire->first;
@@ -188,7 +188,8 @@ static bool by_slices(const struct cpu_span *s, size_t each)
     return each >= LARGE && s->nodes * s->at.local > s->at.local + 1;
 }
 
-static void take_columns(const struct end *e, const struct ek_exchange *x, const struct piece *p)
+static void take_columns(const struct span_end *e, const struct ek_exchange *x,
+                         const struct piece *p)
 {
     uint32_t unit, end;
 
@@ -202,7 +203,7 @@ static void take_columns(const struct end *e, const struct ek_exchange *x, const
 }
 
 /* Adds what the ranks of all nodes have, a slice on each node. */
-static int add_by_slices(struct end *e, const struct ek_exchange *x, const struct piece *p)
+static int add_by_slices(struct span_end *e, const struct ek_exchange *x, const struct piece *p)
 {
     int r = e->meet->all(e->inner, x->member, scatter, e->span);
     if (r < 0)
@@ -214,7 +215,7 @@ static int add_by_slices(struct end *e, const struct ek_exchange *x, const struc
     return r;
 }
 
-static int do_piece(struct end *e, const struct ek_exchange *x, const struct piece *p)
+static int do_piece(struct span_end *e, const struct ek_exchange *x, const struct piece *p)
 {
     const size_t each = (size_t)p->rows * p->cols;
     int r;
@@ -235,10 +236,10 @@ static int do_piece(struct end *e, const struct ek_exchange *x, const struct pie
 }
 
 /* In pieces; `width` is the most columns that a rank has. */
-static int do_all(struct end *e, const struct ek_exchange *x, uint32_t width)
+static int do_all(struct span_end *e, const struct ek_exchange *x, uint32_t width)
 {
     const uint32_t cols = width < PIECE ? width : PIECE, rows = cols > 0 ? PIECE / cols : 1;
-    /* Nobody may still be reading what a member is about to write here. */
+    /* No rank may still be reading what a member is about to write here. */
     int r = e->inner->ops->barrier(e->inner, x->member);
 
     for (uint32_t row = 0; r == 0 && row < x->rows; row += rows)
@@ -254,7 +255,7 @@ static int do_all(struct end *e, const struct ek_exchange *x, uint32_t width)
 
 static int span_reduce(struct ek_collective *c, const struct ek_exchange *x)
 {
-    struct end *e = end_of(c);
+    struct span_end *e = end_of(c);
     struct ek_exchange whole = *x;
 
     if (!e->span->block)
@@ -265,7 +266,7 @@ static int span_reduce(struct ek_collective *c, const struct ek_exchange *x)
 
 static int span_gather(struct ek_collective *c, const struct ek_exchange *x)
 {
-    struct end *e = end_of(c);
+    struct span_end *e = end_of(c);
     uint32_t width = 0;
 
     if (!e->span->block)
@@ -278,7 +279,7 @@ static int span_gather(struct ek_collective *c, const struct ek_exchange *x)
 
 static int span_barrier(struct ek_collective *c, uint32_t member)
 {
-    struct end *e = end_of(c);
+    struct span_end *e = end_of(c);
 
     if (!e->span->block)
         return e->inner->ops->barrier(e->inner, member);
@@ -327,13 +328,14 @@ static int hear_one(struct cpu_span *s, uint32_t count)
 
 static int send_rows(void *ctx)
 {
-    struct end *e = ctx;
+    struct span_end *e = ctx;
     struct cpu_span *s = e->span;
     const struct ek_wire_rows x = rows_of(e->out);
     int r = 0;
 
-    /* What the last stage says of steps that nobody asked about must not fill the connection. */
-    if (s->stage == 0 && pthread_mutex_trylock(&s->lock) == 0) { /* else somebody hears it now */
+    /* What the last stage says of steps that are not asked about must not fill the connection. */
+    if (s->stage == 0 &&
+        pthread_mutex_trylock(&s->lock) == 0) { /* else another thread reads it now */
         while (r == 0 && ek_wire_waiting(s->wire, node_of(s, s->at.stages - 1)))
             r = hear_one(s, e->out->slots);
         pthread_mutex_unlock(&s->lock);
@@ -343,7 +345,7 @@ static int send_rows(void *ctx)
 
 static int span_send(struct ek_collective *c, const struct ek_exchange *x)
 {
-    struct end *e = end_of(c);
+    struct span_end *e = end_of(c);
 
     if (e->inner->stage + 1 < e->span->stages)
         return e->inner->ops->send(e->inner, x);
@@ -364,7 +366,7 @@ static int recv_rows(void *ctx)
 
 static int span_recv(struct ek_collective *c, const struct ek_exchange *x)
 {
-    struct end *e = end_of(c);
+    struct span_end *e = end_of(c);
     const struct ek_exchange *in = &e->span->in;
 
     if (e->inner->stage > 0)
@@ -384,7 +386,7 @@ static int span_recv(struct ek_collective *c, const struct ek_exchange *x)
 
 static void span_tell(struct ek_collective *c, const int32_t *last, uint32_t count)
 {
-    struct end *e = end_of(c);
+    struct span_end *e = end_of(c);
 
     if (e->inner->rank == 0) /* what fails has failed the wire: the group is told by that */
         (void)ek_wire_tell(e->span->wire, node_of(e->span, 0), last, count * sizeof(*last));
@@ -393,7 +395,7 @@ static void span_tell(struct ek_collective *c, const int32_t *last, uint32_t cou
 static int span_hear(struct ek_collective *c, uint32_t steps, uint32_t count,
                      const int32_t **ret_last)
 {
-    struct end *e = end_of(c);
+    struct span_end *e = end_of(c);
     struct cpu_span *s = e->span;
     int r = e->inner->ops->state(e->inner);
 
@@ -410,13 +412,13 @@ static int span_hear(struct ek_collective *c, uint32_t steps, uint32_t count,
 
 static int span_state(struct ek_collective *c)
 {
-    struct end *e = end_of(c);
+    struct span_end *e = end_of(c);
     return e->inner->ops->state(e->inner);
 }
 
 static void span_leave(struct ek_collective *c)
 {
-    struct end *e = end_of(c);
+    struct span_end *e = end_of(c);
 
     e->inner->ops->leave(e->inner);
     free(e);
@@ -434,16 +436,16 @@ int cpu_span_join(struct cpu_span *s, struct ek_collective *inner, const struct 
                                                  .hear = span_hear,
                                                  .state = span_state,
                                                  .leave = span_leave};
-    struct end *e = calloc(1, sizeof(*e));
+    struct span_end *e = calloc(1, sizeof(*e));
 
     if (!e)
         return -ENOMEM;
-    *e = (struct end){.base = {&ops, s->at.first % s->shares + inner->rank, s->shares,
-                               s->stage + inner->stage, s->at.stages},
-                      .inner = inner,
-                      .meet = meet,
-                      .span = s,
-                      .pool = pool};
+    *e = (struct span_end){.base = {&ops, s->at.first % s->shares + inner->rank, s->shares,
+                                    s->stage + inner->stage, s->at.stages},
+                           .inner = inner,
+                           .meet = meet,
+                           .span = s,
+                           .pool = pool};
     *ret_end = &e->base;
     return 0;
 }

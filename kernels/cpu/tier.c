@@ -52,14 +52,14 @@ static bool tiles_granted(void)
 #define PAIRS_PAY 1.4  /* times as fast as floats: between 2 and 1.2, what machines show */
 #define WIDE_PAYS 1.02 /* less is noise */
 
-struct trial {
+struct tier_trial {
     struct cpu_gemm g;
     float *x, *c;
     char *w;
     uint32_t *work;
 };
 
-static void trial_done(struct trial *t)
+static void trial_done(struct tier_trial *t)
 {
     free(t->x);
     free(t->c);
@@ -68,7 +68,7 @@ static void trial_done(struct trial *t)
 }
 
 /* False when there is no memory for it. */
-static bool trial_init(struct trial *t, enum ek_dtype dtype)
+static bool trial_init(struct tier_trial *t, enum ek_dtype dtype)
 {
     const size_t panel = (size_t)TRIAL_INPUTS * CPU_PANEL * 2;
 
@@ -96,7 +96,7 @@ static bool trial_init(struct trial *t, enum ek_dtype dtype)
     return true;
 }
 
-static uint64_t turn_us(const struct trial *t, const struct cpu_ops *ops, bool wide)
+static uint64_t turn_us(const struct tier_trial *t, const struct cpu_ops *ops, bool wide)
 {
     struct cpu_gemm g = t->g;
 
@@ -110,7 +110,7 @@ static uint64_t turn_us(const struct trial *t, const struct cpu_ops *ops, bool w
 static double times_as_fast(enum ek_dtype dtype, const struct cpu_ops *a, bool a_wide,
                             const struct cpu_ops *b, bool b_wide)
 {
-    struct trial t = {0};
+    struct tier_trial t = {0};
     uint64_t best_a = UINT64_MAX, best_b = UINT64_MAX;
 
     bool there = trial_init(&t, dtype);
@@ -188,7 +188,7 @@ void cpu_tier_list(const struct cpu_ops *ret_tiers[CPU_TIERS])
     tiers_there(ret_tiers);
 #if defined(__x86_64__)
     if (ret_tiers[0] != &cpu_ops_avx512bf16 || pairs_pay())
-        return; /* where tiles are the best, nobody asks what pairs are like */
+        return; /* where tiles are the best, pairs are not tried */
     ret_tiers[0] = &cpu_ops_avx512vnni;
     ret_tiers[1] = &cpu_ops_avx512;
     ret_tiers[2] = &cpu_ops_avx512bf16;

@@ -17,7 +17,7 @@
 
 #define SOME 128u /* elements of a row that are converted and placed together; even */
 
-struct pack {
+struct weight_pack {
     struct ek_device *d;
     const struct ek_weight_files *files;
     const struct ek_weight *source;
@@ -56,7 +56,8 @@ static void gather(const char *from, size_t elem, uint32_t step, uint32_t n, cha
 }
 
 /* Elements [k, k + n) of a row of a quantized weight that lies transposed. */
-static void turned_values(const struct pack *p, uint32_t row, uint32_t k, uint32_t n, float *ret)
+static void turned_values(const struct weight_pack *p, uint32_t row, uint32_t k, uint32_t n,
+                          float *ret)
 {
     const struct ek_weight *s = p->source;
     const struct ek_quant *q = &p->d->graph->quants[s->quant];
@@ -67,7 +68,7 @@ static void turned_values(const struct pack *p, uint32_t row, uint32_t k, uint32
 
 /* Elements [k, k + n) of a row as `to`: where they lie, or converted to `room`, which holds SOME
  * floats. */
-static const char *elements(const struct pack *p, enum ek_dtype to, uint32_t row, uint32_t k,
+static const char *elements(const struct weight_pack *p, enum ek_dtype to, uint32_t row, uint32_t k,
                             uint32_t n, float *room)
 {
     const struct ek_weight *s = p->source;
@@ -114,7 +115,7 @@ static void place_halves(uint16_t *to, uint32_t k, uint32_t at, const char *from
         memcpy(to + (size_t)i * CPU_PANEL, from + (size_t)i * 2, 2);
 }
 
-static void place(const struct pack *p, void *to, uint32_t k, uint32_t col, const char *from,
+static void place(const struct weight_pack *p, void *to, uint32_t k, uint32_t col, const char *from,
                   uint32_t n)
 {
     const enum ek_dtype t = p->weight->dtype;
@@ -132,7 +133,7 @@ static void place(const struct pack *p, void *to, uint32_t k, uint32_t col, cons
 }
 
 /* By pieces of all its rows, so that what is written stays in the first cache. */
-static void pack_panel(const struct pack *p, uint32_t panel)
+static void pack_panel(const struct weight_pack *p, uint32_t panel)
 {
     const struct cpu_weight *w = p->weight;
     const uint32_t first = panel * CPU_PANEL;
@@ -183,7 +184,7 @@ static void place_quads(enum ek_dtype t, char *panel, uint32_t k, uint32_t col,
     }
 }
 
-static void place_numbers(const struct pack *p, char *panel, uint32_t k, uint32_t col,
+static void place_numbers(const struct weight_pack *p, char *panel, uint32_t k, uint32_t col,
                           const uint8_t *numbers, uint32_t n)
 {
     if (cpu_in_quads(p->d, p->weight))
@@ -193,7 +194,7 @@ static void place_numbers(const struct pack *p, char *panel, uint32_t k, uint32_
 }
 
 /* One row of a panel whose files hold such numbers. */
-static void keep_row(const struct pack *p, char *panel, uint32_t row, uint32_t col)
+static void keep_row(const struct weight_pack *p, char *panel, uint32_t row, uint32_t col)
 {
     const struct cpu_weight *w = p->weight;
     uint32_t part = part_of(p->source, &row);
@@ -222,7 +223,7 @@ static void keep_row(const struct pack *p, char *panel, uint32_t row, uint32_t c
 }
 
 /* Elements of a row as floats: at most SOME. */
-static void floats(const struct pack *p, uint32_t row, uint32_t k, uint32_t n, float *ret)
+static void floats(const struct weight_pack *p, uint32_t row, uint32_t k, uint32_t n, float *ret)
 {
     const char *from = elements(p, EK_F32, row, k, n, ret);
 
@@ -231,7 +232,7 @@ static void floats(const struct pack *p, uint32_t row, uint32_t k, uint32_t n, f
 }
 
 /* One group of a row of plain numbers. */
-static void quantize_group(const struct pack *p, char *panel, uint32_t row, uint32_t col,
+static void quantize_group(const struct weight_pack *p, char *panel, uint32_t row, uint32_t col,
                            uint32_t group)
 {
     const struct cpu_weight *w = p->weight;
@@ -255,7 +256,7 @@ static void quantize_group(const struct pack *p, char *panel, uint32_t row, uint
     ((float *)(void *)(panel + w->scale_at))[(size_t)group * CPU_PANEL + col] = scale;
 }
 
-static void pack_kept(const struct pack *p, uint32_t panel)
+static void pack_kept(const struct weight_pack *p, uint32_t panel)
 {
     const struct cpu_weight *w = p->weight;
     const uint32_t first = panel * CPU_PANEL;
@@ -270,7 +271,7 @@ static void pack_kept(const struct pack *p, uint32_t panel)
     }
 }
 
-static void pack_rows(const struct pack *p, uint32_t first, uint32_t end)
+static void pack_rows(const struct weight_pack *p, uint32_t first, uint32_t end)
 {
     const struct cpu_weight *w = p->weight;
     const size_t elem = ek_dtype_bits(w->dtype) / 8;
@@ -287,7 +288,7 @@ static void pack_rows(const struct pack *p, uint32_t first, uint32_t end)
 
 static void pack_member(void *ctx, uint32_t member)
 {
-    const struct pack *p = ctx;
+    const struct weight_pack *p = ctx;
     const struct cpu_weight *w = p->weight;
     uint64_t units = w->layout == CPU_PANELS ? w->panels : w->rows, threads = p->d->threads;
     uint32_t first = (uint32_t)(units * member / threads);
@@ -319,7 +320,7 @@ int cpu_weights_load(struct ek_device *d, const struct ek_weight_files *files,
         total += d->weights[i].bytes;
     }
     for (uint32_t i = 0; i < g->weight_count; i++) {
-        struct pack p = {d, files, &g->weights[i], &d->weights[i]};
+        struct weight_pack p = {d, files, &g->weights[i], &d->weights[i]};
         ek_weights_fetch(g, files, i, &ahead);
         cpu_pool_run(d->pool, pack_member, &p);
         done += d->weights[i].bytes;

@@ -92,7 +92,7 @@ static void *worker_main(void *arg)
     struct cpu_worker *w = arg;
     struct worker_job job;
 
-    (void)pthread_setname_np(pthread_self(), "compute"); /* for who looks */
+    (void)pthread_setname_np(pthread_self(), "compute"); /* for top and debuggers */
     cpu_pool_pin(w->d->pool);
     while (take_job(w, &job)) {
         if (!job.sample) {

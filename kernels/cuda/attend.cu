@@ -83,15 +83,16 @@ EK_KERNEL(ek_attend_plain, struct cu_attend_args, PLAIN)
 #define WARPS (CU_ROW_THREADS / 32)
 
 /* What one block of ek_attend_row works on. */
-struct unit {
+struct work_unit {
     struct cu_item item;
     uint32_t kv_head, group, first, heads; /* its query heads: first .. first + heads */
 };
 
-DEV struct unit unit_of(const struct cu_attend_args *a, const struct cu_step *s, uint32_t index)
+DEV struct work_unit unit_of(const struct cu_attend_args *a, const struct cu_step *s,
+                         uint32_t index)
 {
     const uint32_t per_kv = a->q_heads / a->kv_heads, groups = (per_kv + CU_HEADS - 1) / CU_HEADS;
-    struct unit u;
+    struct work_unit u;
 
     u.group = index % groups;
     u.kv_head = index / groups % a->kv_heads;
@@ -119,7 +120,8 @@ template <int DIM> DEV float row_value(const row_found<DIM> &f, uint32_t head, u
 
 /* Of all parts of a row: a warp for each head, four numbers a lane. */
 template <class T>
-DEV void merge_parts(const struct cu_attend_args *a, const struct unit *u, const float *partial,
+DEV void merge_parts(const struct cu_attend_args *a, const struct work_unit *u,
+                     const float *partial,
                      uint64_t stride, uint64_t to)
 {
     const uint32_t n = a->head_dim, size = CU_PARTIAL(n), parts = u->item.parts;
@@ -151,7 +153,8 @@ DEV void merge_parts(const struct cu_attend_args *a, const struct unit *u, const
 /* The part's result of each head: to dst when it is the whole, else to its partials, of which the
  * block that comes last makes the whole. */
 template <class T, int DIM>
-DEV void finish_row(const struct cu_attend_args *a, const struct unit *u, const row_found<DIM> &f)
+DEV void finish_row(const struct cu_attend_args *a, const struct work_unit *u,
+                    const row_found<DIM> &f)
 {
     const uint32_t n = a->head_dim, size = CU_PARTIAL(n), parts = u->item.parts;
     const uint64_t to = (uint64_t)u->item.row * a->dst.stride + (uint64_t)u->first * n;
@@ -322,7 +325,8 @@ DEV void row_step(const struct cu_attend_args &a, row_state<T, CHUNKS> &r, const
 }
 
 template <class T, int CHUNKS>
-DEV void row_begin(const struct cu_attend_args &a, const struct unit &u, row_state<T, CHUNKS> &r)
+DEV void row_begin(const struct cu_attend_args &a, const struct work_unit &u,
+                   row_state<T, CHUNKS> &r)
 {
     const uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const uint16_t *q = at<const uint16_t>(a.x.at) + (uint64_t)u.item.row * a.x.stride +
@@ -385,7 +389,7 @@ template <class T, class KV, int CHUNKS> DEV void attend_row(const struct cu_att
     const uint32_t units = s->items * a.kv_heads * ((per_kv + CU_HEADS - 1) / CU_HEADS);
 
     for (uint32_t i = blockIdx.x; i < units; i += gridDim.x) {
-        const struct unit u = unit_of(&a, s, i);
+        const struct work_unit u = unit_of(&a, s, i);
         const uint32_t *table = array_of<uint32_t>(s, s->table_at) + u.item.table;
         const uint32_t seen = first_seen(u.item.position, a.window);
         const uint32_t from = max(u.item.from, seen), to = u.item.to;

@@ -1,5 +1,5 @@
 /*
- * What the kernels of attention share: which scores count and how, and who of a prompt's tile is
+ * What the kernels of attention share: which scores count and how, and which of a prompt's tile is
  * whose row.
  *
  * All keep a running maximum and sum per query (m, l). A masked score is -infinity, a query that

@@ -34,9 +34,9 @@ enum {
 #define TOLERANCE 0.03f /* of numbers up to 1, some tenths in the mean */
 
 /* The problem; where its parts lie in one buffer. */
-struct trial {
+struct attend_trial {
     struct cu_attend_args args;
-    uint32_t entries;                       /* of the block table; block 0 is nobody's */
+    uint32_t entries;                       /* of the block table; block 0 belongs to no sequence */
     size_t step[2], x, kv, dst[2], bytes;   /* [1]: of wgmma */
     size_t tiles_at, table_at, dst_numbers; /* in a step; numbers of a result */
     uint32_t tile_rows[2], tiles[2];
@@ -61,7 +61,7 @@ static const struct ek_op *first_attention(const struct ek_graph *g)
     return NULL;
 }
 
-static void shape_trial(const struct ek_device *d, struct trial *t)
+static void shape_trial(const struct ek_device *d, struct attend_trial *t)
 {
     const struct ek_graph *g = d->graph;
     const struct ek_op *op = first_attention(g);
@@ -101,7 +101,7 @@ static void shape_trial(const struct ek_device *d, struct trial *t)
 }
 
 /* Numbers of either sign up to 1, everywhere but in the steps and the results. */
-static void fill_trial(const struct ek_device *d, struct trial *t)
+static void fill_trial(const struct ek_device *d, struct attend_trial *t)
 {
     const enum ek_dtype type = d->graph->dtype;
     uint32_t state = 1;
@@ -149,7 +149,7 @@ static int cuda_attend_choose_settle(struct ek_device *d)
 }
 
 /* Both kernels once; the largest difference between their results. */
-static int run_trial(struct ek_device *d, struct trial *t, float *ret_differ)
+static int run_trial(struct ek_device *d, struct attend_trial *t, float *ret_differ)
 {
     static const enum cuda_kernel kernel[] = {K_ATTEND_TILE, K_ATTEND_WGMMA};
     const enum ek_dtype type = d->graph->dtype;
@@ -181,7 +181,7 @@ static int run_trial(struct ek_device *d, struct trial *t, float *ret_differ)
 }
 
 /* The problem without and with a window and a cap. */
-static int try_both(struct ek_device *d, struct trial *t, float ret_differ[2])
+static int try_both(struct ek_device *d, struct attend_trial *t, float ret_differ[2])
 {
     shape_trial(d, t);
     t->host = calloc(1, t->bytes);
@@ -204,7 +204,7 @@ static int try_both(struct ek_device *d, struct trial *t, float ret_differ[2])
 
 static int trial(struct ek_device *d, bool *ret_same, struct ek_fault *fault)
 {
-    struct trial t = {0};
+    struct attend_trial t = {0};
     float differ[2] = {0};
 
     int r = try_both(d, &t, differ);

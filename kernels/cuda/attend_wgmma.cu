@@ -18,7 +18,7 @@
  * and a map of the pool for each layer that a resize makes anew; all that TMA saves is addresses, a
  * tenth of what the warps issue. wgmma reads shared memory by another path than copies write it:
  * each thread waits for its own, makes them visible (async_visible), then all meet at a barrier,
- * once a tile; that barrier also says that nobody reads any more what is overwritten next.
+ * once a tile; that barrier also says that what is overwritten next is no longer read.
  *
  * Columns behind the head's last and rows that are not there are zeros. Positions begin with the
  * first that any row sees, so that nothing before a window is read.

@@ -23,7 +23,7 @@ template <class W, int ROWS> struct fused_shape {
 };
 
 /* Where a lane's 8 columns of a slice of x lie in a stage: rows of 64 bytes, so that lanes of two
- * neighbouring rows hit all banks; in every other slice the two change places, for who writes. */
+ * neighbouring rows hit all banks; in every other slice the two change places, for the writes. */
 template <int ROWS> DEV uint32_t x_at(uint32_t slice, uint32_t row, uint32_t t)
 {
     return (slice * ROWS + (row ^ (slice & 1u))) * 64 + t * 16;

@@ -28,11 +28,11 @@
 
 /* A communicator that a thread of its own aborts. */
 struct leave {
-    struct end *end;
+    struct nccl_end *end;
     nccl_comm comm; /* under its end's lock */
 };
 
-struct end {
+struct nccl_end {
     struct ek_group *group;
     pthread_mutex_t lock;
     /* Under lock; NULL before join() and once they are aborted. */
@@ -60,10 +60,10 @@ struct ek_group {
     uint32_t arrived, meeting;
     int least, agreed;
     uint32_t aborting; /* threads that abort */
-    struct end end[];
+    struct nccl_end end[];
 };
 
-static struct end *end_of(struct ek_group *g, uint32_t rank)
+static struct nccl_end *end_of(struct ek_group *g, uint32_t rank)
 {
     return &g->end[rank - g->first];
 }
@@ -75,7 +75,7 @@ static struct end *end_of(struct ek_group *g, uint32_t rank)
 static void *abort_one(void *arg)
 {
     struct leave *l = arg;
-    struct end *e = l->end;
+    struct nccl_end *e = l->end;
     struct ek_group *g = e->group;
 
     pthread_mutex_lock(&e->lock);
@@ -105,7 +105,7 @@ bool cuda_group_fail(struct ek_group *g, int code)
         return false;
     pthread_mutex_lock(&g->lock);
     g->aborting += 2 * g->local;
-    pthread_cond_broadcast(&g->met); /* nobody comes any more */
+    pthread_cond_broadcast(&g->met); /* no rank comes any more */
     pthread_mutex_unlock(&g->lock);
     if (g->wire)
         ek_wire_cut(g->wire); /* nor do other nodes wait for us */
@@ -150,7 +150,7 @@ static int code_of(const struct ek_group *g, nccl_comm comm, int result)
 }
 
 /* This rank's failure is the group's, if it is the first: the code that counts. */
-static int blame(struct ek_group *g, struct end *e, int code)
+static int blame(struct ek_group *g, struct nccl_end *e, int code)
 {
     e->first = cuda_group_fail(g, code);
     return atomic_load(&g->failed);
@@ -163,7 +163,7 @@ static int state_of(const struct ek_group *g, nccl_comm comm)
 }
 
 /* What has become of the last call: -EAGAIN while it has not begun. A failure fails the group. */
-static int cuda_group_ask(struct ek_group *g, struct end *e)
+static int cuda_group_ask(struct ek_group *g, struct nccl_end *e)
 {
     int failed = atomic_load(&g->failed), r = EK_ECOMM;
 
@@ -185,7 +185,7 @@ int cuda_group_state(struct ek_group *g, uint32_t rank)
 }
 
 /* Until the last call has begun. */
-static int await(struct ek_group *g, struct end *e, uint64_t deadline_us)
+static int await(struct ek_group *g, struct nccl_end *e, uint64_t deadline_us)
 {
     const struct timespec nap = {.tv_nsec = NAP_NS};
     uint64_t begin = ek_now_us(), last = begin, waited = 0;
@@ -293,7 +293,7 @@ void cuda_group_free(struct ek_group *g)
     if (!g || !aborted(g))
         return;
     for (uint32_t r = 0; r < g->local; r++) {
-        struct end *e = &g->end[r];
+        struct nccl_end *e = &g->end[r];
         nccl_comm comm[2] = {e->shares, e->comm};
         for (int i = 0; i < 2; i++)
             if (comm[i] && g->cu.ctx_set(e->context) == CU_OK)
@@ -326,7 +326,7 @@ static int say(const struct ek_group *g, uint32_t rank, int result, const char *
 /* A communicator of the ranks of a stage, out of that of all. */
 static int join_stage(struct ek_group *g, uint32_t rank)
 {
-    struct end *e = end_of(g, rank);
+    struct nccl_end *e = end_of(g, rank);
     int r = EK_ECOMM;
 
     if (g->each == 1 || g->each == g->ranks)
@@ -356,7 +356,7 @@ int cuda_group_join(struct ek_group *g, uint32_t rank, const struct cu_driver *c
 
     if (rank < g->first || rank - g->first >= g->local)
         return -EINVAL;
-    struct end *e = end_of(g, rank);
+    struct nccl_end *e = end_of(g, rank);
     if (e->context)
         return -EINVAL;
     if (cu->ctx_retain(&e->context, ordinal) != CU_OK) {
@@ -398,7 +398,7 @@ static int nccl_type(enum ek_dtype t)
 }
 
 /* Before a call: its lock is held. The code of a group that has failed. */
-static int begin(struct ek_group *g, struct end *e)
+static int begin(struct ek_group *g, struct nccl_end *e)
 {
     pthread_mutex_lock(&e->lock);
     if (e->comm)
@@ -408,14 +408,14 @@ static int begin(struct ek_group *g, struct end *e)
     return failed ? failed : -EINVAL;
 }
 
-static nccl_comm sharers(const struct end *e)
+static nccl_comm sharers(const struct nccl_end *e)
 {
     return e->shared ? e->shares : e->comm;
 }
 
 /* The call that was made with e's lock held, up to its begin. It is asked for whatever the call
  * says: up to 2.23 ncclSend() and ncclRecv() say that they are done while they connect. */
-static int begun(struct ek_group *g, struct end *e, int result)
+static int begun(struct ek_group *g, struct nccl_end *e, int result)
 {
     int r = code_of(g, e->comm, result);
 
@@ -426,7 +426,7 @@ static int begun(struct ek_group *g, struct end *e, int result)
 int cuda_group_sum(struct ek_group *g, uint32_t rank, cu_ptr data, size_t count,
                    enum ek_dtype dtype, cu_handle stream)
 {
-    struct end *e = end_of(g, rank);
+    struct nccl_end *e = end_of(g, rank);
     void *at = (void *)(uintptr_t)data;
 
     int r = begin(g, e);
@@ -438,7 +438,7 @@ int cuda_group_sum(struct ek_group *g, uint32_t rank, cu_ptr data, size_t count,
 int cuda_group_gather(struct ek_group *g, uint32_t rank, cu_ptr from, cu_ptr to, size_t count,
                       cu_handle stream)
 {
-    struct end *e = end_of(g, rank);
+    struct nccl_end *e = end_of(g, rank);
 
     int r = begin(g, e);
     if (r < 0)
@@ -451,7 +451,7 @@ int cuda_group_gather(struct ek_group *g, uint32_t rank, cu_ptr from, cu_ptr to,
 int cuda_group_send(struct ek_group *g, uint32_t rank, uint32_t to, cu_ptr data, size_t count,
                     enum ek_dtype dtype, cu_handle stream)
 {
-    struct end *e = end_of(g, rank);
+    struct nccl_end *e = end_of(g, rank);
     const void *at = (const void *)(uintptr_t)data;
 
     int r = begin(g, e);
@@ -463,7 +463,7 @@ int cuda_group_send(struct ek_group *g, uint32_t rank, uint32_t to, cu_ptr data,
 int cuda_group_recv(struct ek_group *g, uint32_t rank, uint32_t from, cu_ptr data, size_t count,
                     enum ek_dtype dtype, cu_handle stream)
 {
-    struct end *e = end_of(g, rank);
+    struct nccl_end *e = end_of(g, rank);
     void *at = (void *)(uintptr_t)data;
 
     int r = begin(g, e);

@@ -47,7 +47,7 @@ int cuda_group_sum(struct ek_group *g, uint32_t rank, cu_ptr data, size_t count,
 /* to[r * count ..] = from[0 .. count) of rank r; f32. */
 int cuda_group_gather(struct ek_group *g, uint32_t rank, cu_ptr from, cu_ptr to, size_t count,
                       cu_handle stream);
-/* `count` elements from this rank to another; who sends and who takes call it in the same order. */
+/* `count` elements from this rank to another; sender and receiver call it in the same order. */
 int cuda_group_send(struct ek_group *g, uint32_t rank, uint32_t to, cu_ptr data, size_t count,
                     enum ek_dtype dtype, cu_handle stream);
 int cuda_group_recv(struct ek_group *g, uint32_t rank, uint32_t from, cu_ptr data, size_t count,

@@ -17,7 +17,7 @@ static const char *const site_packages[] = {
     "/usr/lib/python3/dist-packages",        "/opt/conda/lib/python3*/site-packages",
 };
 
-struct search {
+struct library_search {
     const struct cuda_library *wanted;
     bool (*take)(void *ctx, void *library);
     void *ctx;
@@ -25,7 +25,7 @@ struct search {
     size_t size;
 };
 
-static void say(const struct search *s, const char *text, size_t len)
+static void say(const struct library_search *s, const char *text, size_t len)
 {
     size_t n = len < s->size - 1 ? len : s->size - 1;
     memcpy(s->where, text, n);
@@ -40,7 +40,7 @@ static bool trusted(const char *path)
            (st.st_uid == 0 || st.st_uid == geteuid());
 }
 
-static void *try_one(const struct search *s, const char *path)
+static void *try_one(const struct library_search *s, const char *path)
 {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     const struct link_map *map = NULL;
@@ -54,7 +54,7 @@ static void *try_one(const struct search *s, const char *path)
 }
 
 /* The newest of a folder first: glob sorts, and names end in the version. */
-static void *try_folder(const struct search *s, const char *folder, size_t len)
+static void *try_folder(const struct library_search *s, const char *folder, size_t len)
 {
     void *library = NULL;
     for (const char *const *p = s->wanted->packages; *p && !library; p++) {
@@ -71,7 +71,7 @@ static void *try_folder(const struct search *s, const char *folder, size_t len)
     return library;
 }
 
-static void *try_packages(const struct search *s)
+static void *try_packages(const struct library_search *s)
 {
     const char *folders = getenv("EVENKEEL_PYTHON_PACKAGES");
     const char *venv = getenv("VIRTUAL_ENV");
@@ -97,7 +97,7 @@ static void *try_packages(const struct search *s)
 void *cuda_library_find(const struct cuda_library *wanted, bool (*take)(void *ctx, void *library),
                         void *ctx, char *ret_where, size_t size)
 {
-    const struct search s = {wanted, take, ctx, ret_where, size};
+    const struct library_search s = {wanted, take, ctx, ret_where, size};
     const char *named = getenv(wanted->env);
     void *library = NULL;
 

@@ -1,7 +1,7 @@
 /*
  * Finding a library of CUDA's that is optional: cuBLASLt, NCCL. Neither is linked, and machines
  * have them in different places: the linker's own, the toolkit's folder, or the Python packages
- * that came with somebody's PyTorch (nvidia-cublas, nvidia-nccl-cu13).
+ * that came with an installed PyTorch (nvidia-cublas, nvidia-nccl-cu13).
  */
 #pragma once
 

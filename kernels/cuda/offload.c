@@ -118,7 +118,7 @@ uint64_t cuda_offload_least(const uint64_t *bytes, uint32_t count)
 /* ---- of a graph ---- */
 
 /* Weights that are copied together: those of a run, or of two that are read in turn. */
-struct part {
+struct offload_part {
     uint32_t first[2], runs, count;
     bool experts;
 };
@@ -126,9 +126,9 @@ struct part {
 struct marking {
     const struct ek_graph *g;
     struct cuda_weight *weights;
-    uint8_t *uses;     /* [weight_count] operations that read it, at most 2 */
-    struct part *part; /* [parts] */
-    uint64_t *bytes;   /* [parts] */
+    uint8_t *uses;             /* [weight_count] operations that read it, at most 2 */
+    struct offload_part *part; /* [parts] */
+    uint64_t *bytes;           /* [parts] */
     bool *chosen;
     uint32_t parts, room;
 };
@@ -182,7 +182,7 @@ uint32_t cuda_offload_experts(const struct ek_graph *g, const struct cuda_weight
 }
 
 /* What a part takes; 0 when another operation reads some of it, too, or it is no matrix. */
-static uint64_t part_bytes(const struct marking *m, const struct part *p)
+static uint64_t part_bytes(const struct marking *m, const struct offload_part *p)
 {
     uint64_t all = 0;
 
@@ -196,14 +196,14 @@ static uint64_t part_bytes(const struct marking *m, const struct part *p)
     return all < SIZE_MAX / 4 ? all : 0;
 }
 
-static void set_item(struct marking *m, const struct part *p, uint32_t item)
+static void set_item(struct marking *m, const struct offload_part *p, uint32_t item)
 {
     for (uint32_t r = 0; r < p->runs; r++)
         for (uint32_t k = 0; k < p->count; k++)
             m->weights[p->first[r] + k].item = item;
 }
 
-static void list_part(struct marking *m, const struct part *p)
+static void list_part(struct marking *m, const struct offload_part *p)
 {
     const uint64_t bytes = part_bytes(m, p);
 
@@ -222,19 +222,20 @@ static void list_experts(struct marking *m, const struct ek_op *op)
 
     for (uint32_t down = 0; down < 2; down++)
         for (uint32_t e = 0; e < count; e += each)
-            list_part(m, &(struct part){.first = {(down ? op->u.experts.down : op->weight) + e,
-                                                  op->u.experts.up + e},
-                                        .runs = down ? 1 : 2,
-                                        .count = count - e < each ? count - e : each,
-                                        .experts = true});
+            list_part(m,
+                      &(struct offload_part){.first = {(down ? op->u.experts.down : op->weight) + e,
+                                                       op->u.experts.up + e},
+                                             .runs = down ? 1 : 2,
+                                             .count = count - e < each ? count - e : each,
+                                             .experts = true});
 }
 
 /* All parts, and the embedding if it can be one. */
-static void list_parts(struct marking *m, struct part *ret_embed, struct cuda_offload *o)
+static void list_parts(struct marking *m, struct offload_part *ret_embed, struct cuda_offload *o)
 {
     for (uint32_t i = 0; i < m->g->op_count; i++) {
         const struct ek_op *op = &m->g->ops[i];
-        const struct part one = {.first = {op->weight}, .runs = 1, .count = 1};
+        const struct offload_part one = {.first = {op->weight}, .runs = 1, .count = 1};
         if (op->kind == EK_OP_PICK)
             break;
         if (op->kind == EK_OP_EMBED)
@@ -253,7 +254,7 @@ static void list_parts(struct marking *m, struct part *ret_embed, struct cuda_of
 
 static void mark(struct marking *m, uint64_t budget, struct cuda_offload *o)
 {
-    struct part embed = {.runs = 0};
+    struct offload_part embed = {.runs = 0};
 
     list_parts(m, &embed, o);
     const uint64_t table = part_bytes(m, &embed);

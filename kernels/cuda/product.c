@@ -134,7 +134,7 @@ static int run_panels(struct ek_device *d, const struct cu_gemm_args *a, uint32_
     return r;
 }
 
-/* Blocks of 128 rows, unless a quarter of what they compute or more would be for nobody. */
+/* Blocks of 128 rows, unless a quarter of what they compute or more would be for no row. */
 static uint32_t tile_rows(uint32_t rows)
 {
     const uint32_t halves = (rows + 63) / 64;

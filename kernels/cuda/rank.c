@@ -34,7 +34,7 @@ struct order {
     bool samples;
 };
 
-struct turn {
+struct rank_turn {
     enum { TURN_FREE, TURN_BEGUN, TURN_ASKED, TURN_DONE } state;
     const struct ek_step *step;
     int code;           /* what the thread failed with */
@@ -50,7 +50,7 @@ struct cuda_rank {
     struct order order[ORDERS];
     uint32_t first, count;
     bool stops;
-    struct turn turn[2];
+    struct rank_turn turn[2];
 };
 
 /* ---- its thread ---- */
@@ -58,7 +58,7 @@ struct cuda_rank {
 static void obey(struct cuda_rank *k, const struct order *o)
 {
     struct ek_device *d = k->d;
-    struct turn *t = &k->turn[o->step->id & 1];
+    struct rank_turn *t = &k->turn[o->step->id & 1];
     int r = t->code; /* of the forward before it */
 
     if (r == 0)
@@ -112,7 +112,7 @@ static void give(struct cuda_rank *k, const struct ek_step *step, const struct e
 int cuda_rank_forward(struct ek_device *d, const struct ek_step *step)
 {
     struct cuda_rank *k = d->rank;
-    struct turn *t = &k->turn[step->id & 1], *other = &k->turn[~step->id & 1];
+    struct rank_turn *t = &k->turn[step->id & 1], *other = &k->turn[~step->id & 1];
     int r = cu_code(d->cu.ctx_set(d->context));
 
     if (r == 0)
@@ -125,7 +125,7 @@ int cuda_rank_forward(struct ek_device *d, const struct ek_step *step)
     else if (t->state != TURN_FREE)
         r = -EBUSY;
     else {
-        *t = (struct turn){.state = TURN_BEGUN, .step = step};
+        *t = (struct rank_turn){.state = TURN_BEGUN, .step = step};
         give(k, step, NULL, false);
     }
     pthread_mutex_unlock(&k->lock);
@@ -135,7 +135,7 @@ int cuda_rank_forward(struct ek_device *d, const struct ek_step *step)
 int cuda_rank_sample(struct ek_device *d, const struct ek_step *step, const struct ek_masks *masks)
 {
     struct cuda_rank *k = d->rank;
-    struct turn *t = &k->turn[step->id & 1];
+    struct rank_turn *t = &k->turn[step->id & 1];
     int r = 0;
 
     pthread_mutex_lock(&k->lock);
@@ -150,7 +150,7 @@ int cuda_rank_sample(struct ek_device *d, const struct ek_step *step, const stru
 }
 
 /* Until the thread has enqueued all of it, at most for `us`. */
-static int await_thread(struct cuda_rank *k, struct turn *t, uint64_t us)
+static int await_thread(struct cuda_rank *k, struct rank_turn *t, uint64_t us)
 {
     struct timespec late;
     int waits = 0;
@@ -168,7 +168,7 @@ static int await_thread(struct cuda_rank *k, struct turn *t, uint64_t us)
 }
 
 /* One piece: the thread, the card, then what the others say. */
-static int wait_piece(struct ek_device *d, struct turn *t, uint64_t id,
+static int wait_piece(struct ek_device *d, struct rank_turn *t, uint64_t id,
                       struct ek_result *ret_result, size_t bytes, uint64_t us)
 {
     int r = await_thread(d->rank, t, us);
@@ -185,7 +185,7 @@ static int wait_piece(struct ek_device *d, struct turn *t, uint64_t id,
 int cuda_rank_wait(struct ek_device *d, uint64_t id, struct ek_result *ret_result, size_t bytes,
                    uint64_t timeout_us)
 {
-    struct turn *t = &d->rank->turn[id & 1];
+    struct rank_turn *t = &d->rank->turn[id & 1];
     const uint64_t begin = ek_now_us(), stall = cuda_group_stall_us(d->group);
     uint64_t last = begin;
     int r;

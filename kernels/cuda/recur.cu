@@ -41,7 +41,7 @@ DEV float input_before(const struct cu_conv_args &a, const struct ek_step_seq *q
     return begins(q) ? 0.0f : state[(uint64_t)(a.kernel - 1 - (back - in)) * a.width + channel];
 }
 
-/* What a sequence of one row leaves: nobody else reads its state. */
+/* What a sequence of one row leaves: no other block reads its state. */
 DEV void keep_one(const struct cu_conv_args &a, float *state, const float *x, uint32_t channel)
 {
 #pragma unroll

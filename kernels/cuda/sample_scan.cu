@@ -42,11 +42,11 @@ DEV uint32_t id_in_piece(uint32_t piece, uint32_t quad)
 /* ---- the logits as the slot wants them ---- */
 
 /* Tokens whose logits this block writes. */
-struct range {
+struct scan_range {
     uint32_t from, to;
 };
 
-DEV bool in(const struct range &ids, uint32_t id)
+DEV bool in(const struct scan_range &ids, uint32_t id)
 {
     return id >= ids.from && id < ids.to;
 }
@@ -58,7 +58,7 @@ DEV bool first_time(uint32_t *seen, uint32_t id)
 }
 
 /* Pieces begin at multiples of 32 tokens, so a word of bits is one block's. */
-DEV void clear_seen(uint32_t *seen, const struct range &ids)
+DEV void clear_seen(uint32_t *seen, const struct scan_range &ids)
 {
     __syncthreads();
     for (uint32_t i = ids.from / 32 + threadIdx.x; i < (ids.to + 31) / 32; i += THREADS)
@@ -66,7 +66,7 @@ DEV void clear_seen(uint32_t *seen, const struct range &ids)
     __syncthreads();
 }
 
-DEV void penalise(float *x, const struct range &ids, const struct ek_slot_set *s,
+DEV void penalise(float *x, const struct scan_range &ids, const struct ek_slot_set *s,
                   const uint32_t *history, uint32_t *seen)
 {
     const struct ek_sampling *p = &s->sampling;
@@ -93,14 +93,14 @@ DEV void penalise(float *x, const struct range &ids, const struct ek_slot_set *s
 }
 
 /* Atomically, because several threads may ask for the same. */
-DEV void forbid(float *x, const struct range &ids, uint32_t id)
+DEV void forbid(float *x, const struct scan_range &ids, uint32_t id)
 {
     if (in(ids, id))
         atomicExch(&x[id], -INFINITY);
 }
 
 /* A sequence whose last token would come next, after all the others have just come, ends there. */
-DEV void break_sequences(float *x, const struct range &ids, const struct ek_slot_set *s,
+DEV void break_sequences(float *x, const struct scan_range &ids, const struct ek_slot_set *s,
                          const uint32_t *bad, const uint32_t *output)
 {
     for (uint32_t i = 0; i < s->bad; i += bad[i] + 1) {
@@ -114,7 +114,7 @@ DEV void break_sequences(float *x, const struct range &ids, const struct ek_slot
 }
 
 /* x: a copy of the logits as the slot wants them, of these ids; lists: its words. */
-DEV void adjust(const float *raw, const struct range &ids, const struct ek_slot_set *s,
+DEV void adjust(const float *raw, const struct scan_range &ids, const struct ek_slot_set *s,
                 const uint32_t *lists, uint32_t position, float *x, uint32_t *seen)
 {
     const uint32_t *biases = lists + s->allowed, *banned = biases + 2 * (uint64_t)s->biases;
@@ -211,7 +211,7 @@ EK_KERNEL(ek_sample_scan, struct cu_sample_args, THREADS)
     const struct ek_slot_set *set = &(at<struct cu_slot>(a.slots) + q->slot)->set;
     const struct sample_row raw = row_at(&a, q->logit_row), r = chosen_from(&a, set, q->logit_row);
     const struct scan_share mine = share_of_block(pieces_of(raw.n));
-    const struct range ids = {mine.from * CU_PIECE, min(mine.to * CU_PIECE, raw.n)};
+    const struct scan_range ids = {mine.from * CU_PIECE, min(mine.to * CU_PIECE, raw.n)};
     uint32_t *buckets = (uint32_t *)draw_at(&a, q->logit_row);
 
     if (r.x != raw.x)
@@ -319,7 +319,7 @@ EK_KERNEL(ek_sample_weigh, struct cu_sample_args, THREADS)
     }
 }
 
-struct found {
+struct scan_found {
     u64 mass[WARPS];
     uint32_t count[WARPS];
     uint32_t bucket, upto;
@@ -327,7 +327,7 @@ struct found {
 
 /* The bucket, from the highest down, in which top-k or else top-p must end (all: where neither cuts
  * anything off), and how many tokens there are down to it. */
-DEV void last_bucket(const struct cu_draw *draw, const struct ek_sampling *p, struct found *f)
+DEV void last_bucket(const struct cu_draw *draw, const struct ek_sampling *p, struct scan_found *f)
 {
     const uint32_t first = CU_DRAW_BUCKETS - 1 - threadIdx.x * EACH, lane = threadIdx.x % 32;
     u64 mass = 0, all_mass = 0;
@@ -391,7 +391,7 @@ DEV void collect_piece(const struct sample_row *r, uint32_t p, uint32_t bucket,
 
 EK_KERNEL(ek_sample_collect, struct cu_sample_args, THREADS)
 {
-    __shared__ struct found f;
+    __shared__ struct scan_found f;
     struct sample_row r;
     struct ek_sampling p;
     uint32_t logit_row;

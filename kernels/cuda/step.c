@@ -27,7 +27,7 @@
 #define SAMPLE_WARPS  4u /* of a block that reads logits, */
 #define SAMPLE_BLOCKS 4u /* and such blocks on a multiprocessor */
 
-struct pack {
+struct step_pack {
     struct ek_device *d;
     const struct ek_step *step;
     struct cu_step *head;
@@ -35,7 +35,7 @@ struct pack {
 };
 
 /* Room for `count` elements of `size` bytes; where they begin. The shape planned for the most. */
-static uint32_t cuda_step_take(struct pack *p, uint32_t count, size_t size)
+static uint32_t cuda_step_take(struct step_pack *p, uint32_t count, size_t size)
 {
     uint32_t at = p->end;
 
@@ -43,7 +43,7 @@ static uint32_t cuda_step_take(struct pack *p, uint32_t count, size_t size)
     return at;
 }
 
-static uint32_t put(struct pack *p, const void *from, uint32_t count, size_t size)
+static uint32_t put(struct step_pack *p, const void *from, uint32_t count, size_t size)
 {
     uint32_t at = cuda_step_take(p, count, size);
 
@@ -108,7 +108,7 @@ static uint32_t part_size(const struct ek_device *d, const struct ek_step *step)
 }
 
 /* What attends alone, in parts. */
-static void plan_rows(struct pack *p)
+static void plan_rows(struct step_pack *p)
 {
     const struct ek_step_seq *q = ek_step_seqs(p->step);
     uint32_t size = part_size(p->d, p->step), partials = 0, spare = CUDA_MOST_SPLITS;
@@ -138,7 +138,7 @@ static void plan_rows(struct pack *p)
 }
 
 /* The tile's context in parts of about `size` positions, as far as there is room for results. */
-static void put_tile(struct pack *p, struct cu_tile t, uint32_t size, uint32_t *spare)
+static void put_tile(struct step_pack *p, struct cu_tile t, uint32_t size, uint32_t *spare)
 {
     struct cu_tile *tile = (struct cu_tile *)(void *)((char *)p->head + p->head->tile_at);
     const uint32_t context = t.position + t.rows;
@@ -189,7 +189,7 @@ static uint32_t tile_size(const struct ek_device *d, const struct ek_step *step)
 }
 
 /* Tiles of prompts, a short one behind a long context in parts of that. */
-static void plan_tiles(struct pack *p)
+static void plan_tiles(struct step_pack *p)
 {
     const struct ek_device *d = p->d;
     const struct ek_step_seq *q = ek_step_seqs(p->step);
@@ -214,7 +214,7 @@ static void plan_tiles(struct pack *p)
 }
 
 /* What is asked for beside tokens; in the order of the logit rows. */
-static void pack_wishes(struct pack *p)
+static void pack_wishes(struct step_pack *p)
 {
     const struct ek_step_seq *q = ek_step_seqs(p->step);
     const uint32_t *words = ek_step_words(p->step);
@@ -236,7 +236,7 @@ static void pack_wishes(struct pack *p)
 /* Bytes to upload. */
 static uint32_t pack_step(struct ek_device *d, const struct ek_step *s, char *to)
 {
-    struct pack p = {.d = d, .step = s, .head = (struct cu_step *)(void *)to};
+    struct step_pack p = {.d = d, .step = s, .head = (struct cu_step *)(void *)to};
 
     *p.head = (struct cu_step){.rows = s->rows,
                                .seqs = s->seqs,

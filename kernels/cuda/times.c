@@ -12,7 +12,7 @@
 #define CELLS  128u  /* kernels and grids */
 #define BEGIN  (CUDA_KERNELS + 1)
 
-struct cell {
+struct time_cell {
     int kernel;
     uint32_t x, y;
     uint64_t launches;
@@ -23,7 +23,7 @@ struct cuda_times {
     cu_handle event[EVENTS];
     uint16_t cell[EVENTS];
     uint64_t from, to; /* of the ring */
-    struct cell cells[CELLS];
+    struct time_cell cells[CELLS];
     uint32_t count;
 };
 
@@ -50,7 +50,7 @@ static uint16_t cell_of(struct cuda_times *t, int kernel, uint32_t x, uint32_t y
            (t->cells[i].kernel != kernel || t->cells[i].x != x || t->cells[i].y != y))
         i++;
     if (i == t->count && t->count < CELLS)
-        t->cells[t->count++] = (struct cell){.kernel = kernel, .x = x, .y = y};
+        t->cells[t->count++] = (struct time_cell){.kernel = kernel, .x = x, .y = y};
     return (uint16_t)(i < CELLS ? i : CELLS - 1); /* the last one takes what there is no room for */
 }
 
@@ -63,7 +63,7 @@ static void collect(struct ek_device *d)
     for (; t->from + 1 < t->to; t->from++) {
         const cu_handle before = t->event[t->from % EVENTS],
                         behind = t->event[(t->from + 1) % EVENTS];
-        struct cell *c = &t->cells[t->cell[(t->from + 1) % EVENTS]];
+        struct time_cell *c = &t->cells[t->cell[(t->from + 1) % EVENTS]];
         if (d->cu.event_query(behind) != CU_OK)
             return;
         if (c->kernel != BEGIN && d->cu.event_ms(&ms, before, behind) == CU_OK) {
@@ -102,7 +102,7 @@ int cuda_times_mark(struct ek_device *d, enum cuda_kernel k, uint32_t x, uint32_
 
 static int more_first(const void *a, const void *b)
 {
-    const struct cell *x = a, *y = b;
+    const struct time_cell *x = a, *y = b;
     return (x->us < y->us) - (x->us > y->us);
 }
 
@@ -118,7 +118,7 @@ static void print(struct ek_device *d)
     (void)fprintf(stderr, "%-32s %14s %10s %12s %7s\n", "kernel", "grid", "launches", "us each",
                   "share");
     for (uint32_t i = 0; i < t->count; i++) {
-        const struct cell *c = &t->cells[i];
+        const struct time_cell *c = &t->cells[i];
         if (c->launches == 0)
             continue;
         (void)snprintf(name, sizeof(name), "cuBLASLt, columns and rows");

@@ -10,7 +10,7 @@
 #define ROUND_MOST  (1u << 17) /* columns whose products of bytes add up to 31 bits */
 
 /* What decides how a packed weight is read. */
-struct keeping {
+struct weights_keeping {
     uint32_t form, groups, shift;
     bool zeros;
 };
@@ -35,52 +35,52 @@ static bool is_of_heads(const struct ek_graph *g, uint32_t index)
     return false;
 }
 
-static struct keeping keeping_of(const struct ek_graph *g, uint32_t index)
+static struct weights_keeping keeping_of(const struct ek_graph *g, uint32_t index)
 {
     const struct ek_weight *w = &g->weights[index];
-    struct keeping k = {.groups = 1, .shift = 31};
+    struct weights_keeping k = {.groups = 1, .shift = 31};
 
     if (w->rows <= 1 || w->cols <= 1 || !ek_dtype_packed(w->dtype) || is_of_heads(g, index))
         return k;
     if (w->group > 0 && w->group < w->cols) {
         k.shift = (uint32_t)__builtin_ctz(w->group);
         if (w->group != 1u << k.shift || k.shift < LEAST_SHIFT)
-            return (struct keeping){.groups = 1, .shift = 31}; /* it is unpacked */
+            return (struct weights_keeping){.groups = 1, .shift = 31}; /* it is unpacked */
         k.groups = w->cols / w->group + (w->cols % w->group != 0);
     }
     if (w->dtype == EK_F4_E2M1) /* it is unpacked */
-        return (struct keeping){.groups = 1, .shift = 31};
+        return (struct weights_keeping){.groups = 1, .shift = 31};
     if (w->dtype == EK_I4 && !w->quantized && (k.groups > 1 ? w->group : w->cols) > EK_I4_GROUP)
-        return (struct keeping){.groups = 1, .shift = 31};
+        return (struct weights_keeping){.groups = 1, .shift = 31};
     k.form = w->dtype == EK_I8 ? CU_I8 : w->dtype == EK_I4 ? CU_I4 : CU_F8;
     k.zeros = k.form != CU_F8 && has_zeros(g, w);
     return k;
 }
 
 /* Adds expert's `more` to what is known of those before; plain when they differ. */
-static void join(struct keeping *k, const struct keeping *more)
+static void join(struct weights_keeping *k, const struct weights_keeping *more)
 {
     if (k->form != more->form || k->groups != more->groups || k->shift != more->shift)
-        *k = (struct keeping){.groups = 1, .shift = 31};
+        *k = (struct weights_keeping){.groups = 1, .shift = 31};
     k->zeros = k->form != CU_PLAIN && (k->zeros || more->zeros);
 }
 
 /* All gates and ups of a mixture are read alike, and all downs: one kernel walks over them. */
-static struct keeping keeping_of_experts(const struct ek_graph *g, uint32_t index,
-                                         const struct ek_op *op)
+static struct weights_keeping keeping_of_experts(const struct ek_graph *g, uint32_t index,
+                                                 const struct ek_op *op)
 {
     const uint32_t first[] = {op->weight, op->u.experts.up, op->u.experts.down};
     const uint32_t count = op->u.experts.count;
     const bool down = index >= first[2] && index - first[2] < count;
-    struct keeping up = keeping_of(g, first[0]), back = keeping_of(g, first[2]);
+    struct weights_keeping up = keeping_of(g, first[0]), back = keeping_of(g, first[2]);
 
     for (uint32_t e = 0; e < count; e++)
         for (uint32_t m = 0; m < 3; m++) {
-            struct keeping k = keeping_of(g, first[m] + e);
+            struct weights_keeping k = keeping_of(g, first[m] + e);
             join(m == 2 ? &back : &up, &k);
         }
     if (up.form != back.form)
-        return (struct keeping){.groups = 1, .shift = 31};
+        return (struct weights_keeping){.groups = 1, .shift = 31};
     return down ? back : up;
 }
 
@@ -123,7 +123,7 @@ static bool is_vector(const struct ek_graph *g, uint32_t index)
 }
 
 /* Whether products of this weight can take inputs that are rounded to its type. */
-static bool can_round(const struct ek_weight *w, const struct keeping *k)
+static bool can_round(const struct ek_weight *w, const struct weights_keeping *k)
 {
     if (k->form == CU_F8)
         return k->groups == 1 || k->shift == F8_SHIFT;
@@ -145,7 +145,7 @@ struct cuda_weight cuda_weight_of(const struct ek_graph *g, uint32_t index)
 {
     const struct ek_weight *w = &g->weights[index];
     const struct ek_op *op = ek_dtype_packed(w->dtype) ? experts_with(g, index) : NULL;
-    const struct keeping k = op ? keeping_of_experts(g, index, op) : keeping_of(g, index);
+    const struct weights_keeping k = op ? keeping_of_experts(g, index, op) : keeping_of(g, index);
     struct cuda_weight s = {.vector = is_vector(g, index),
                             .packing = {k.form, k.groups, k.shift, 0, 0, 0}};
     const uint32_t wide = k.form == CU_I4 ? 128 : k.form == CU_PLAIN ? 32 : 64;

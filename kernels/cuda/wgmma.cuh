@@ -12,7 +12,7 @@
  * Accumulators of 64 rows by N: warp w of the group has rows 16 w .. 16 w + 15; of lane 4 g + t
  * d[4 j] and d[4 j + 1] are row g, columns 8 j + 2 t and the next, d[4 j + 2], d[4 j + 3] those of
  * row g + 8. A in registers lies as with mma (dev.cuh). Between wgmma_fence() and the wait for the
- * last group nobody may touch accumulators or A; wgmma_done() tells the compiler so.
+ * last group no thread may touch accumulators or A; wgmma_done() tells the compiler so.
  */
 #pragma once
 

@@ -150,7 +150,7 @@ static int silent(struct ek_cluster *c, uint32_t node, int r, struct ek_fault *f
     return EK_ECOMM;
 }
 
-/* Node 0 has the cards of all, the others that of node 0, who is compared with. */
+/* Node 0 has the cards of all, the others that of node 0, to compare. */
 static int exchange_cards(struct ek_cluster *c, struct ek_fault *fault)
 {
     const size_t size = sizeof(struct ek_node_card);
@@ -248,7 +248,7 @@ int ek_cluster_new(const struct ek_cluster_params *p, struct ek_cluster **ret_cl
         c->watches = r == 0;
     }
     if (r < 0) {
-        c->over = true; /* who fails ends by itself, and with it the others */
+        c->over = true; /* a node that fails ends by itself, and the others with it */
         ek_cluster_free(c);
         return r;
     }

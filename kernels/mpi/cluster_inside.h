@@ -1,7 +1,7 @@
 /*
  * What the modules of the nodes share: cluster.c (meeting, failing), lead.c (node 0's device),
  * follow.c (the others). `lock` guards what stands below it. A failure is stored once, by
- * cluster_fail(); nobody waits after it.
+ * cluster_fail(); no thread waits after it.
  *
  * Node 0 says an order to all others, and has an answer of each: a reply to OPEN, LOAD, KV_OPEN and
  * RESIZE, one word on each step that was sampled. A step is sampled by the order behind its own.
@@ -55,7 +55,7 @@ struct ek_cluster {
     void *abort_ctx;
 };
 
-/* The first failure counts: nobody waits any more. `code` is EK_ECOMM, or the cause here. */
+/* The first failure counts: no thread waits any more. `code` is EK_ECOMM, or the cause here. */
 void cluster_fail(struct ek_cluster *c, const char *why);
 /* A node was silent or is gone, by a code of table.h; `what` it was in the middle of. EK_ECOMM. */
 int cluster_lost(struct ek_cluster *c, uint32_t node, int code);

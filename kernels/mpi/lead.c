@@ -161,7 +161,8 @@ static int lead_open(const struct ek_open_params *p, struct ek_device **ret_devi
     return 0;
 }
 
-/* A node that cannot load ends, and all others with it: nobody here waits for its ranks long. */
+/* A node that cannot load ends, and all others with it: this node does not wait long for its ranks.
+ */
 static int lead_load(struct ek_device *device, const struct ek_plan_request *q,
                      const struct ek_weight_files *files, ek_progress_fn progress, void *ctx,
                      struct ek_fault *fault)

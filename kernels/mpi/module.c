@@ -1,7 +1,7 @@
 /*
  * libevenkeel-mpi.so: the table of table.h over MPI, the only file that includes mpi.h. One lock is
  * around each call, so MPI need not be safe for several threads at once (MPI_THREAD_SERIALIZED);
- * nobody waits inside of it, since calls of MPI that wait would keep a core busy.
+ * no thread waits inside of it, since calls of MPI that wait keep a core busy.
  *
  * Orders have a communicator of their own: there the oldest message of any tag is asked for.
  */

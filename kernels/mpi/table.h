@@ -49,7 +49,7 @@ struct ek_mpi {
     int (*begin)(void *self, struct ek_mpi_message *m);
     /* 1: done; 0: not yet; -EPROTO: another size came; -ECONNRESET: the node is gone; -EIO. */
     int (*test)(void *self, struct ek_mpi_message *m);
-    void (*drop)(void *self, struct ek_mpi_message *m); /* nobody waits for it any more */
+    void (*drop)(void *self, struct ek_mpi_message *m); /* its result is not wanted any more */
     /* Whether a message has come whose receive was not begun: of a node or of EK_MPI_ANY; with a
      * tag, or of EK_MPI_ORDER the oldest of these. 1, 0 or -EIO. */
     int (*probe)(void *self, uint32_t *node, uint32_t *tag, size_t *ret_bytes);
@@ -66,7 +66,7 @@ struct ek_mpi_wait {
     const _Atomic bool *cut;   /* ends the wait, NULL = nothing does */
     uint64_t waited_us, at_us; /* zeroed by the one that waits */
 };
-/* A pause that grows with the time waited, to a millisecond, or of who waited for a second to four;
+/* A pause that grows with the time waited, to a millisecond, or after a second of waiting to four;
  * at first other threads may run. 0, -ETIMEDOUT or -ECANCELED. */
 int ek_mpi_pause(struct ek_mpi_wait *w);
 /* Begins the messages and waits until all are done. A code of begin(), test() or of the pause, with

@@ -51,7 +51,7 @@ int ek_wire_scatter(struct ek_wire *w, float *block, uint32_t parts, size_t each
 int ek_wire_collect(struct ek_wire *w, float *sums, size_t each);
 
 /* A matrix to another node, and what it sent as one: rows of `width` bytes, `stride` bytes apart.
- * late_us: added to the deadline of who takes. */
+ * late_us: added to the receiver's deadline. */
 struct ek_wire_rows {
     char *data;
     uint32_t rows;
@@ -62,5 +62,5 @@ int ek_wire_recv(struct ek_wire *w, uint32_t node, const struct ek_wire_rows *x,
 /* Sends a copy, which may be taken later: does not wait for that of the last few. */
 int ek_wire_tell(struct ek_wire *w, uint32_t node, const void *data, size_t bytes);
 bool ek_wire_waiting(const struct ek_wire *w, uint32_t node); /* something has come from it */
-void ek_wire_cut(struct ek_wire *w);  /* by any thread: nobody waits on it any more */
+void ek_wire_cut(struct ek_wire *w);  /* by any thread: no thread waits on it any more */
 void ek_wire_done(struct ek_wire *w); /* what was told is given up; an unused one is fine */

@@ -116,9 +116,9 @@ struct openai_ask {
     bool no_documents;                      /* ranks without the texts */
     bool vectors;                           /* /pooling: the state, whatever the model has */
     bool keep_first;                        /* `truncate` keeps the first tokens */
-    struct ek_work *work;         /* who pays for the reading of it, also of its prompts */
-    uint32_t prompts;             /* how many; 1 for messages */
-    char ignored[OPENAI_IGNORED]; /* fields that change nothing, as a header tells them */
+    struct ek_work *work;                   /* the meter of reading it and its prompts */
+    uint32_t prompts;                       /* how many; 1 for messages */
+    char ignored[OPENAI_IGNORED];           /* fields that change nothing, as a header tells them */
 };
 
 /* One of the ask's prompts: text, or NULL and ids. */

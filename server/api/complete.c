@@ -278,8 +278,8 @@ static int make_choices(struct generation *g, const struct generation_origin *fr
     return words_make(g->served, a, &g->base, &g->words, err);
 }
 
-/* A client may not go ahead of others beyond what its key says; who asks for nothing gets what is
- * nearest to 0. */
+/* A client may not go ahead of others beyond what its key says; a request that says nothing gets
+ * what is nearest to 0. */
 static int settle_priority(const json_t *body, const struct generation_origin *from,
                            struct openai_ask *a, struct api_error *err)
 {

@@ -37,8 +37,8 @@ struct generation_origin {
     uint32_t at_once;        /* most answers of it in the engine; 0 = as many as there may be */
     const struct auth *auth; /* whose prefix cache it uses; NULL = everybody's */
     int key;
-    uint64_t cache_owner; /* who that is, 0 = nobody */
-    uint64_t keeper;      /* who sees the response when it is stored, 0 = all without a key */
+    uint64_t cache_owner; /* of which owner, 0 = none */
+    uint64_t keeper;      /* which key sees the stored response, 0 = all without a key */
     struct past *before;  /* the stored response that it goes on from, taken over, or NULL */
     uint32_t inherited;   /* items that the body's input has from it */
     struct tenant_ref tenant;

@@ -157,7 +157,7 @@ int fields_read_one(const struct field_source *from, const char *name, json_t *v
     return 0;
 }
 
-/* The body lives as long as its answer, and numbers take twenty times their text: what nobody asks
+/* The body lives as long as its answer, and numbers take twenty times their text: what is not asked
  * for again goes at once. */
 static void drop_unknown(json_t *body, struct openai_ask *a)
 {

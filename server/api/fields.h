@@ -57,7 +57,7 @@ enum field_kind {
 struct field_source {
     const struct served *served;
     json_t *body;
-    struct ek_work *work; /* who pays */
+    struct ek_work *work; /* its meter */
 };
 
 struct field {

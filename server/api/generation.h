@@ -78,7 +78,7 @@ struct choice {
     struct items items;     /* for the forms that have them */
 };
 
-/* Who counts the places that one client has in the queue; `take` may be NULL = nobody does. */
+/* Counts the places that one client has in the queue; `take` may be NULL: they are not counted. */
 struct queue_share {
     struct auth *auth;
     int key;

@@ -22,7 +22,7 @@ struct generation;
 /* Whether a body asks for nothing but that the model be loaded, which it is: no prompt, no
  * messages. */
 bool ollama_only_loads(enum openai_api api, const json_t *body);
-/* The answer to that; who asks with keep_alive 0 that it be unloaded is told so, and it stays. */
+/* The answer to that; a request with keep_alive 0, to unload it, is told so, and it stays. */
 void ollama_loaded(struct ek_buf *out, const struct served *s, enum openai_api api,
                    const json_t *body, uint64_t wall_us);
 

@@ -10,7 +10,7 @@
  * the store is full. A key has at most half of the store where there are keys, and finds its own
  * alone. What does not fit when all else of its key is gone is not kept.
  *
- * Owner: struct stack; any thread may call. A past never changes once it is made: who holds a
+ * Owner: struct stack; any thread may call. A past never changes once it is made: what holds a
  * reference reads it without the lock. Nothing here reads the clock.
  */
 #pragma once

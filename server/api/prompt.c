@@ -19,7 +19,7 @@
 #include "server/text/chat.h"
 #include "server/text/tokenizer.h"
 
-/* Between private characters: templates copy it, nobody's text ends in it. */
+/* Between private characters: templates copy it, and no ordinary text ends in it. */
 static const char end_mark[] = "\xee\x80\x81/evenkeel/\xee\x80\x82";
 
 /* The messages with the mark in the last one; a new reference, NULL when out of memory. */
@@ -372,7 +372,7 @@ int prompt_echo(const struct choice *c, struct ek_buf *text)
         const json_t *content = json_object_get(last, "content");
         const char *role = json_string_value(json_object_get(last, "role"));
         if (a->add_generation_prompt && strcmp(role, "assistant") != 0)
-            return 0; /* somebody else's words */
+            return 0; /* text of another turn */
         return ek_buf_add(text, json_string_value(content), json_string_length(content));
     }
     struct openai_prompt p = openai_prompt(a, c->prompt);

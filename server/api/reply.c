@@ -248,7 +248,7 @@ static void put_ranked(struct ek_buf *out, const struct generation *g, int32_t i
     (void)ek_buf_puts(out, "\"}");
 }
 
-/* The prompt's own log probabilities, of the choice that leads; null when nobody asked. */
+/* The prompt's own log probabilities, of the choice that leads; null when not asked for. */
 static void put_prompt_logprobs(struct ek_buf *out, const struct choice *c)
 {
     const struct generation *g = c->of;

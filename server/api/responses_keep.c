@@ -107,7 +107,7 @@ static int add_item(struct generation *g, json_t *item, size_t index, json_t *ta
     return r == 0 && ek_buf_ok(&g->brought) ? 0 : -ENOMEM;
 }
 
-/* The response is not stored; who asked for that by name is told. */
+/* The response is not stored; a request that asked for that by name is told. */
 static void give_up(struct generation *g)
 {
     g->ask.keep = false;

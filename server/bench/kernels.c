@@ -41,10 +41,10 @@
 #define WINDOW_CACHE 1000u   /* times that the first cache is read */
 #define WINDOW_PEAK  200000u /* rounds of arithmetic; tiles take eight times as long */
 
-enum kind { GEMM, SCORES, MIX, SOFTMAX, NORM, GLU, ADD, ROPE, KINDS };
+enum bench_kind { GEMM, SCORES, MIX, SOFTMAX, NORM, GLU, ADD, ROPE, KINDS };
 
 struct test {
-    enum kind kind;
+    enum bench_kind kind;
     enum ek_dtype dtype;
     uint32_t rows;
 };
@@ -86,7 +86,7 @@ struct lane {
 
 /* Of one turn: medians of its windows, against what may bound it. */
 enum bound { BY_READ, BY_PEAK, BOUNDS };
-struct cell {
+struct kernel_cell {
     double calls; /* of the kernel, all threads, a second */
     double limit[BOUNDS], share[BOUNDS];
 };
@@ -103,7 +103,7 @@ struct kernels {
     bool wide[TESTS];                        /* as the backend would: struct cpu_gemm */
     size_t tests;                            /* none when only limits are wanted */
     double limit[LIMITS][ROWS_MOST_REPEATS]; /* bytes or operations / 10^9 a second */
-    struct cell cells[TESTS][ROWS_MOST_REPEATS];
+    struct kernel_cell cells[TESTS][ROWS_MOST_REPEATS];
 };
 
 static bool in_quads(const struct test *t)
@@ -188,7 +188,7 @@ static void run_blocks(const struct kernels *k, const struct test *t, struct lan
     }
 }
 
-static void run_rows(const struct cpu_ops *ops, enum kind kind, struct lane *l)
+static void run_rows(const struct cpu_ops *ops, enum bench_kind kind, struct lane *l)
 {
     for (uint32_t i = 0; i < TIMES; i++, l->done++) {
         float most = -INFINITY, sum = 0.0f;
@@ -374,7 +374,7 @@ static double measure_window(struct kernels *k, const struct test *t, enum limit
 }
 
 /* Limits, kernel, limits, kernel and so on. */
-static void measure_test(struct kernels *k, const struct test *t, struct cell *ret_cell)
+static void measure_test(struct kernels *k, const struct test *t, struct kernel_cell *ret_cell)
 {
     double limit[BOUNDS][WINDOWS + 1], calls[WINDOWS], share[WINDOWS], of_call[BOUNDS];
     bool cache;

@@ -4,8 +4,8 @@
  * steps. What is not in a recording is assumed: an answer that had not ended becomes as long as it
  * may, and prompts that were found in the cache have one beginning in common.
  *
- * The file is somebody's: each number is checked before it is used, and their product too, because
- * the scheduler's tables are as large as limits times lengths.
+ * The file comes from outside: each number is checked before it is used, and their product too,
+ * because the scheduler's tables are as large as limits times lengths.
  */
 #include "server/bench/rerun.h"
 

@@ -35,7 +35,7 @@ struct schedsim_size {
     uint32_t blocks, host_blocks, block_size, vocab;
 };
 
-/* A device that looks at each step and makes its result, and who counts allocations. */
+/* A device that looks at each step and makes its result, and a counter of allocations. */
 struct schedsim_checker {
     const struct ek_backend *backend;
     int (*open)(const struct schedsim_size *z, struct ek_device **ret_device);

@@ -16,9 +16,9 @@
 #define LINE_MOST       65536u
 #define MOONCAKE_TOKENS 512u
 
-enum form { FORM_NONE, FORM_AZURE, FORM_MOONCAKE, FORM_VIDUR };
+enum trace_form { FORM_NONE, FORM_AZURE, FORM_MOONCAKE, FORM_VIDUR };
 
-static enum form form_of(const char *line)
+static enum trace_form form_of(const char *line)
 {
     if (strncmp(line, "TIMESTAMP,ContextTokens,GeneratedTokens", 39) == 0)
         return FORM_AZURE;
@@ -109,7 +109,7 @@ static int mooncake_line(struct trace *t, const char *line, struct trace_request
 static int read_lines(struct trace *t, gzFile f, char *line, uint32_t most)
 {
     uint32_t room = 0;
-    enum form form = gzgets(f, line, LINE_MOST) ? form_of(line) : FORM_NONE;
+    enum trace_form form = gzgets(f, line, LINE_MOST) ? form_of(line) : FORM_NONE;
     const char *next = form == FORM_MOONCAKE ? line : gzgets(f, line, LINE_MOST);
 
     if (form == FORM_NONE)

@@ -1,5 +1,5 @@
 /*
- * Admission: what of an entry's content lies where, whether the rest fits, and its seat. Content
+ * Admission: what of an entry's content lies where, whether the rest fits, and its slot. Content
  * that is there is a run from the beginning: first blocks on the device, found by name, then blocks
  * in the host tier, found by name or saved by the entry's own preemption.
  */
@@ -42,7 +42,7 @@ static bool find_named(struct sched *s, const struct entry *e, uint32_t index, b
     if (device)
         *ret_id = prefix_find(&s->prefix, *name, parent, s->scratch.tokens);
     if (*ret_id == 0)
-        *ret_host = offload_find(s, *name, parent, s->scratch.tokens);
+        *ret_host = offload_find(&s->host, *name, parent, s->scratch.tokens);
     return *ret_id != 0 || *ret_host != 0;
 }
 
@@ -58,7 +58,7 @@ static struct found find_content(struct sched *s, const struct entry *e, uint32_
     if (sched_wants_scores(e)) /* their rows have to be computed */
         most = most < e->scoring / s->fixed.block_size ? most : e->scoring / s->fixed.block_size;
 
-    for (uint32_t n = 0; n < s->seats.table_most; n++) {
+    for (uint32_t n = 0; n < s->slots.table_most; n++) {
         uint32_t id = 0, host = 0;
         if (named && n < most && find_named(s, e, n, f.bring == 0, &name, &id, &host) && id != 0) {
             table[n] = id;
@@ -83,8 +83,8 @@ static struct found find_content(struct sched *s, const struct entry *e, uint32_
 }
 
 /* Cuts off what has no room among the copies, and what it is faster to compute; an entry's own
- * blocks were saved because it is not. False when a block is on its way to the device for somebody
- * else: then it is waited for, so that it moves once. */
+ * blocks were saved because it is not. False when a block is on its way to the device for another
+ * entry else: then it is waited for, so that it moves once. */
 static bool choose_bring(struct sched *s, const struct entry *e, struct found *f)
 {
     uint32_t room = s->host.most - s->host.copy_count;
@@ -105,10 +105,10 @@ static bool choose_bring(struct sched *s, const struct entry *e, struct found *f
 }
 
 /* Takes device blocks for what comes from the host tier and plans the copies. */
-static void bring_blocks(struct sched *s, uint32_t seat, const struct found *f, uint64_t now_us)
+static void bring_blocks(struct sched *s, uint32_t slot, const struct found *f, uint64_t now_us)
 {
     struct host *h = &s->host;
-    uint32_t *table = seats_table(&s->seats, seat);
+    uint32_t *table = slots_table(&s->slots, slot);
 
     for (uint32_t i = 0; i < f->bring; i++)
         blocks_ref(&h->blocks, s->admission.bring[i]); /* taking a block may bring another here */
@@ -116,7 +116,7 @@ static void bring_blocks(struct sched *s, uint32_t seat, const struct found *f, 
     for (uint32_t i = 0; i < f->bring; i++) {
         int r = blocks_take(&s->blocks, now_us, &table[f->hits + i]);
         assert(r == 0);
-        seats_grown(&s->seats, &s->blocks, seat);
+        slots_grown(&s->slots, &s->blocks, slot);
         h->held--;
         host_copy(h, (struct ek_block_copy){.from = s->admission.bring[i],
                                             .to = table[f->hits + i],
@@ -192,11 +192,11 @@ static void note_admission(struct sched *s, struct entry *e, uint32_t cached_tok
 
 /* Takes blocks for the whole of the entry. False when they do not fit now, or must be waited for.
  */
-static bool take_blocks(struct sched *s, struct entry *e, uint32_t seat, uint64_t now_us,
+static bool take_blocks(struct sched *s, struct entry *e, uint32_t slot, uint64_t now_us,
                         struct found *ret_found)
 {
-    struct seat *t = &s->seats.at[seat];
-    uint32_t *table = seats_table(&s->seats, seat);
+    struct slot *t = &s->slots.at[slot];
+    uint32_t *table = slots_table(&s->slots, slot);
     uint32_t available = blocks_available(&s->blocks), idle = 0;
 
     if (s->entries.running_count > 0 && s->admission.blocked_number == e->number &&
@@ -210,7 +210,7 @@ static bool take_blocks(struct sched *s, struct entry *e, uint32_t seat, uint64_
         return false;
     for (uint32_t i = 0; i < f.hits; i++)
         idle += s->blocks.at[table[i]].refs == 0;
-    uint64_t fresh = seats_blocks_for(&s->seats, e->known) - f.hits;
+    uint64_t fresh = slots_blocks_for(&s->slots, e->known) - f.hits;
     if (!has_room(s, e, fresh + idle, available)) {
         s->admission.blocked_number = e->number;
         s->admission.blocked_available = available;
@@ -219,14 +219,14 @@ static bool take_blocks(struct sched *s, struct entry *e, uint32_t seat, uint64_
     }
     for (uint32_t i = 0; i < f.hits; i++) {
         blocks_ref(&s->blocks, table[i]);
-        seats_grown(&s->seats, &s->blocks, seat);
+        slots_grown(&s->slots, &s->blocks, slot);
     }
-    bring_blocks(s, seat, &f, now_us);
+    bring_blocks(s, slot, &f, now_us);
     t->tail = f.tail;
     t->named = f.hits;
     t->sure = f.hits * s->fixed.block_size;
     t->settled = f.tokens;
-    int r = seats_grow(&s->seats, &s->blocks, seat, e->known, now_us);
+    int r = slots_grow(&s->slots, &s->blocks, slot, e->known, now_us);
     assert(r == 0);
     *ret_found = f;
     return true;
@@ -267,7 +267,7 @@ static enum engine_held held_before(struct sched *s, const struct plan *p, uint3
 {
     struct entry *e = &s->entries.at[entry];
 
-    if (s->seats.free_count == 0 || s->entries.running_count >= s->value[LIMIT_RUNNING_SEQS])
+    if (s->slots.free_count == 0 || s->entries.running_count >= s->value[LIMIT_RUNNING_SEQS])
         return HELD_LIMIT;
     if (!sched_share_has_turn(s, p, entry))
         return HELD_TOKENS;
@@ -296,7 +296,7 @@ static bool has_turn(const struct sched *s, uint32_t a, uint32_t b)
 uint32_t sched_head(const struct sched *s)
 {
     if (s->suspects > 0)
-        return sched_suspect(s);
+        return sched_suspect(&s->entries);
     uint32_t best = s->tenants.at[0].queue.head;
 
     for (uint32_t i = 1; i < s->tenants.count; i++) {
@@ -327,23 +327,23 @@ static bool admit_one(struct sched *s, struct plan *p)
         return false;
     s->admission.held = held_before(s, p, entry);
     if (s->admission.held == HELD_PREEMPTED &&
-        s->entries.running_count == 0) { /* somebody has to go on */
+        s->entries.running_count == 0) { /* one has to go on */
         entry = first_preempted(&s->entries);
         s->admission.held = held_before(s, p, entry);
     }
     struct entry *e = &s->entries.at[entry];
     if (s->admission.held != HELD_NONE)
         return false;
-    uint32_t seat = seats_next(&s->seats);
+    uint32_t slot = slots_next(&s->slots);
     struct found f;
-    if (!take_blocks(s, e, seat, p->now_us, &f))
+    if (!take_blocks(s, e, slot, p->now_us, &f))
         return false;
 
-    seats_take(&s->seats, entry);
-    sched_seat(s, entry, seat);
+    slots_take(&s->slots, entry);
+    sched_take_slot(s, entry, slot);
     note_bring(s, e, &f, p->now_us);
-    note_admission(s, e, s->seats.at[seat].settled, p->now_us);
-    e->computed = s->seats.at[seat].settled;
+    note_admission(s, e, s->slots.at[slot].settled, p->now_us);
+    e->computed = s->slots.at[slot].settled;
     if (s->states.on)
         snapshot_begin(s, e, f.tokens, f.chain);
     sched_share_admitted(s, p, e);

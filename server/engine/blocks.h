@@ -25,7 +25,7 @@
 struct block {
     uint32_t refs;
     uint32_t prev, next; /* in the free or the eviction list, BLOCKS_NONE at the ends */
-    uint32_t holders;    /* the owner's: exclusive or of the seats whose tables have it */
+    uint32_t holders;    /* the owner's: exclusive or of the slots whose tables have it */
     uint64_t since_us;   /* when it was last released */
     uint64_t salt;       /* of a named one */
     bool named;
@@ -53,7 +53,7 @@ struct blocks {
     struct ek_hist evicted_age; /* seconds from the last release to the eviction */
     blocks_forget_fn forget;
     void *ctx;
-    blocks_evict_fn evicted; /* NULL = nobody wants to know */
+    blocks_evict_fn evicted; /* NULL = not told */
     void *evicted_ctx;
 };
 

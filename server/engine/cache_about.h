@@ -1,4 +1,4 @@
-/* What the cache of a file is of (warm_file.h): plain data, for who opens one. */
+/* What the cache of a file is of (warm_file.h): plain data, for opening one. */
 #pragma once
 
 #include <stdint.h>

@@ -12,15 +12,15 @@
 #define GROWTH_MOST_US (10u * EK_US_PER_S) /* wait for the steps in flight */
 #define CHECK_MOST_US  (10u * EK_US_PER_S)
 
-/* Seconds until what waits at the door has been computed, 0 when that is not known. */
+/* Seconds until the prompts that wait have been computed, 0 when that is not known. */
 static double predicted_wait_s(const struct engine *e)
 {
-    return e->prefill_rate > 0 ? (double)e->door_tokens / e->prefill_rate : 0;
+    return e->prefill_rate > 0 ? (double)e->queued_tokens / e->prefill_rate : 0;
 }
 
-/* Whether the door is open for one more request; counts a refusal, but of what is tried again.
+/* Whether one more request may be queued; counts a refusal, but of what is tried again.
  * Under the lock. */
-static int check_door(struct engine *e, const struct request *r, struct ek_fault *fault)
+static int check_queue(struct engine *e, const struct request *r, struct ek_fault *fault)
 {
     const uint64_t *value = e->limits.value;
     uint64_t running = e->shared.running + e->shared.preempted;
@@ -41,25 +41,25 @@ static int check_door(struct engine *e, const struct request *r, struct ek_fault
     }
     if (value[LIMIT_QUEUED_REQS] != 0 && value[LIMIT_QUEUED_REQS] < most)
         most = value[LIMIT_QUEUED_REQS];
-    if (e->door_reqs >= most + spare) {
+    if (e->queued_reqs >= most + spare) {
         e->refused_queue += !r->ask.again;
         (void)ek_fault_set(fault, "",
                            "the queue is full: %u requests wait, max_num_queued_reqs is "
                            "%llu",
-                           e->door_reqs, (unsigned long long)most);
+                           e->queued_reqs, (unsigned long long)most);
         return -EBUSY;
     }
-    if (e->door_tokens > 0 && value[LIMIT_QUEUED_TOKENS] != 0 &&
-        e->door_tokens + r->ask.prompt_tokens > value[LIMIT_QUEUED_TOKENS]) {
+    if (e->queued_tokens > 0 && value[LIMIT_QUEUED_TOKENS] != 0 &&
+        e->queued_tokens + r->ask.prompt_tokens > value[LIMIT_QUEUED_TOKENS]) {
         e->refused_tokens += !r->ask.again;
         (void)ek_fault_set(fault, "",
                            "the queue is full: %llu prompt tokens wait, "
                            "max_num_queued_tokens is %llu",
-                           (unsigned long long)e->door_tokens,
+                           (unsigned long long)e->queued_tokens,
                            (unsigned long long)value[LIMIT_QUEUED_TOKENS]);
         return -EBUSY;
     }
-    /* What waits may be computed at the measured rate; seats and blocks only make it worse. */
+    /* What waits may be computed at the measured rate; slots and blocks only make it worse. */
     uint64_t deadline = value[LIMIT_QUEUE_DEADLINE];
     if (r->ask.deadline_us != 0) {
         uint64_t left = r->ask.deadline_us > r->queued_us ? r->ask.deadline_us - r->queued_us : 1;
@@ -85,14 +85,14 @@ int engine_submit(struct engine *e, struct request *r, uint32_t *ret_retry_after
     if (code != 0)
         e->refused_fit++;
     else
-        code = check_door(e, r, fault);
+        code = check_queue(e, r, fault);
     if (code == 0) {
         request_ref(r);
         r->next = NULL;
         *e->inbox_end = r;
         e->inbox_end = &r->next;
-        e->door_reqs++;
-        e->door_tokens += r->ask.prompt_tokens;
+        e->queued_reqs++;
+        e->queued_tokens += r->ask.prompt_tokens;
         if (e->drain == ENGINE_DRAINED)
             e->drain = ENGINE_DRAINING; /* not shut: one more came */
         pthread_cond_signal(&e->wake);
@@ -164,8 +164,8 @@ int engine_device_order(struct engine *e, enum engine_order order, struct ek_fau
  * nothing to do before. Under the lock. */
 static void count_untaken(const struct engine *e, uint64_t now_us, struct engine_stats *ret_stats)
 {
-    ret_stats->waiting = e->door_reqs + ret_stats->preempted;
-    ret_stats->queued_tokens = e->door_tokens;
+    ret_stats->waiting = e->queued_reqs + ret_stats->preempted;
+    ret_stats->queued_tokens = e->queued_tokens;
     if (!e->inbox || now_us <= e->inbox->queued_us)
         return;
     ret_stats->untaken_us = now_us - e->inbox->queued_us;
@@ -276,7 +276,7 @@ int engine_limits_apply(struct engine *e, const struct limits_change *c, struct 
         r = limits_apply(&e->limits, c, now, fault);
     if (r == 0) {
         e->limits_new = true;
-        sched_door(e->sched, e->limits.value[LIMIT_KV_BLOCKS]);
+        sched_accept_limit(e->sched, e->limits.value[LIMIT_KV_BLOCKS]);
         if (ret_limits)
             *ret_limits = e->limits;
     }

@@ -54,10 +54,10 @@ static struct request *constrained(const struct entries *live, const struct flig
     return r->ask.grammar || thinks ? e->req : NULL;
 }
 
-bool constrain_needed(const struct sched *s, const struct flight *f)
+bool constrain_needed(const struct entries *all, const struct flight *f)
 {
     for (uint32_t i = 0; i < f->seqs; i++)
-        if (constrained(&s->entries, &f->seq[i]))
+        if (constrained(all, &f->seq[i]))
             return true;
     return false;
 }
@@ -130,16 +130,17 @@ static uint64_t *spent_by(struct constrain *c, uint64_t owner)
 }
 
 /* The one that goes first, NULL = none is left. */
-static struct flight_seq *next_slow(struct constrain *c, const struct sched *s, struct flight *f)
+static struct flight_seq *next_slow(struct constrain *c, const struct entries *all,
+                                    struct flight *f)
 {
     struct flight_seq *best = NULL;
     uint64_t best_spent = 0;
 
     for (uint32_t i = 0; i < f->seqs; i++) {
-        const struct request *r = constrained(&s->entries, &f->seq[i]);
+        const struct request *r = constrained(all, &f->seq[i]);
         if (!r || !r->mask_slow || r->mask_given)
             continue;
-        uint64_t spent = *spent_by(c, sched_owner(&s->entries.at[f->seq[i].entry]));
+        uint64_t spent = *spent_by(c, sched_owner(&all->at[f->seq[i].entry]));
         if (best && spent >= best_spent)
             continue;
         best = &f->seq[i];
@@ -188,7 +189,7 @@ static uint32_t fill_slow(struct constrain *c, struct sched *s, struct flight *f
 
     for (uint32_t i = 0; i < CONSTRAIN_OWNERS; i++)
         c->owner[i].spent -= c->owner[i].spent >> 10;
-    for (struct flight_seq *q; (q = next_slow(c, s, f));) {
+    for (struct flight_seq *q; (q = next_slow(c, &s->entries, f));) {
         struct request *r = s->entries.at[q->entry].req;
         uint32_t *bits = masks->bits + (size_t)at[q - f->seq].logit_row * masks->words;
         bool ends = grammar_given_up(r->ask.grammar);
@@ -293,7 +294,7 @@ static void give_slow(struct constrain *c, struct sched *s, struct flight *f)
 {
     for (uint32_t i = 0; i < CONSTRAIN_OWNERS; i++)
         c->owner[i].spent -= c->owner[i].spent >> 10;
-    for (struct flight_seq *q; (q = next_slow(c, s, f));) {
+    for (struct flight_seq *q; (q = next_slow(c, &s->entries, f));) {
         struct request *r = s->entries.at[q->entry].req;
         if (!maskers_give(c->maskers, r, sched_owner(&s->entries.at[q->entry])))
             break;

@@ -12,7 +12,7 @@
  * owner (the API key) whose rows have cost least goes first, and what they cost counts as if
  * tokens had been computed for its tenant (tenants.h), so that its prompts wait for others. What a
  * try has found is kept; a row that fails CONSTRAIN_TRIES times with all the credit there can be
- * has a form that nobody can afford, and its request ends.
+ * has a form whose masks take too long, and its request ends.
  *
  * With threads for them (maskers.h), slow rows cost the engine's thread nothing: a row that needs
  * more than its quick units, or for which the step's (CONSTRAIN_STEP, and CONSTRAIN_ROW for each
@@ -36,6 +36,7 @@
 #define CONSTRAIN_TRIES  2u
 #define CONSTRAIN_OWNERS 64u
 
+struct entries;
 struct flight;
 struct maskers;
 struct request;
@@ -62,7 +63,7 @@ size_t constrain_bytes(uint32_t rows, uint32_t vocab);
  */
 bool constrain_begun(struct request *r, uint32_t count, uint32_t *ret_first);
 /* Whether a row of this step is sampled for a live request with a grammar. */
-bool constrain_needed(const struct sched *s, const struct flight *f);
+bool constrain_needed(const struct entries *all, const struct flight *f);
 /* Fills the masks of the newest step; all steps before it have landed. Rows without one are put
  * off. Returns how many rows have one. */
 uint32_t constrain_fill(struct constrain *c, struct sched *s, struct flight *f,

@@ -93,11 +93,11 @@ void engine_publish(struct engine *e)
     e->shared.masks_refused = e->constrain.refused;
     e->shared_us = now;
     e->prefill_rate = e->shared.prefill_rate;
-    e->door_reqs = s->entries.waiting_count - s->entries.preempted_count;
-    e->door_tokens = s->entries.waiting_tokens;
+    e->queued_reqs = s->entries.waiting_count - s->entries.preempted_count;
+    e->queued_tokens = s->entries.waiting_tokens;
     for (const struct request *r = e->inbox; r; r = r->next) {
-        e->door_reqs++;
-        e->door_tokens += r->ask.prompt_tokens;
+        e->queued_reqs++;
+        e->queued_tokens += r->ask.prompt_tokens;
     }
     settle_growth(e);
     if (e->check_code > 0 && (e->dead || e->stop)) {
@@ -110,7 +110,8 @@ void engine_publish(struct engine *e)
     pthread_mutex_unlock(&e->lock);
 }
 
-/* Of steps that landed or failed, once others have their numbers; nobody else writes e->shared. */
+/* Of steps that landed or failed, once others have their numbers; no other thread writes e->shared.
+ */
 static void record(struct engine *e)
 {
     for (uint32_t i = 0; i < e->landed_count; i++)
@@ -133,7 +134,7 @@ static void submit_all(struct engine *e, struct request *inbox, uint64_t now_us)
         next = r->next;
         r->next = NULL;
         int code = sched_submit(e->sched, r, now_us);
-        assert(code == 0); /* the door lets in no more than there are entries */
+        assert(code == 0); /* engine_submit() takes no more than there are entries */
     }
 }
 
@@ -245,14 +246,14 @@ static const char *exit_why(int code)
     return "a step failed";
 }
 
-/* The end: every request gets an answer, the door stays shut. The recording is to say what had not
- * ended when the step failed, so it is told of none of these ends. */
+/* The end: every request gets an answer, and no other is taken. The recording is to say what had
+ * not ended when the step failed, so it is told of none of these ends. */
 static void die(struct engine *e, int code)
 {
     pthread_mutex_lock(&e->lock);
     e->dead = true;
     pthread_mutex_unlock(&e->lock);
-    (void)take_orders(e); /* the last ones that came in before the door was shut */
+    (void)take_orders(e); /* the last ones, from before requests were refused */
     e->sched->recorder = NULL;
     end_all(e, REQ_FIN_ERROR, code);
     engine_publish(e);
@@ -302,7 +303,7 @@ static void *engine_main(void *arg)
 {
     struct engine *e = arg;
 
-    (void)pthread_setname_np(pthread_self(), "engine"); /* for who looks */
+    (void)pthread_setname_np(pthread_self(), "engine"); /* for top and debuggers */
     while (take_orders(e)) {
         int r = engine_do_order(e);
         if (r == 0 && !engine_is_away(e))

@@ -43,7 +43,7 @@ int engine_submit(struct engine *e, struct request *r, uint32_t *ret_retry_after
 void engine_finish(struct engine *e, struct request *r, enum req_finish how);
 
 /* Forgets all cached prefixes before the next step is planned. Running requests keep their blocks
- * but offer them to nobody. */
+ * but not offer them to requests. */
 void engine_reset_prefix_cache(struct engine *e);
 /* Where the device is in a process of its own: after the steps in flight it is ended, and started
  * again (RESTART), or ended until ACQUIRE. Requests wait meanwhile, and go on with the same text.

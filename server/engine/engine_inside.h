@@ -38,11 +38,11 @@ struct engine {
     uint64_t plan_us, wait_us, masks_made, mask_us;
     uint64_t revived_us[ENGINE_REVIVALS_MOST]; /* when, the last ones; at revivals % MOST */
     struct engine_revivals revivals;
-    char lost_why[400]; /* why no device took the place of a lost one, "" = nobody tried */
+    char lost_why[400]; /* why no device took the place of a lost one, "" = not tried */
     enum engine_device where;
     bool released;                            /* on purpose, and not there again since */
     enum engine_order order;                  /* that is not done yet */
-    bool unchecked;                           /* nobody has looked whether it can be done */
+    bool unchecked;                           /* not yet checked whether it can be done */
     uint64_t away_from_us;                    /* since when there is no device */
     uint64_t loaded_us;                       /* since when there is this one */
     uint64_t losses;                          /* of devices, that were told */
@@ -60,8 +60,8 @@ struct engine {
     pthread_cond_t wake;
     struct request *inbox, **inbox_end;
     struct request *wishes;
-    uint32_t door_reqs; /* never admitted: in the inbox or waiting */
-    uint64_t door_tokens;
+    uint32_t queued_reqs; /* never admitted: in the inbox or waiting */
+    uint64_t queued_tokens;
     struct limits limits;
     pthread_cond_t resized; /* resize_code has been decided */
     uint32_t resize_to;     /* blocks that a change of limits waits for, 0 = none */

@@ -140,14 +140,14 @@ void sched_dequeue(struct sched *s, uint32_t entry)
         s->entries.waiting_tokens -= e->req->ask.prompt_tokens;
 }
 
-void sched_seat(struct sched *s, uint32_t entry, uint32_t seat)
+void sched_take_slot(struct sched *s, uint32_t entry, uint32_t slot)
 {
     struct entry *e = &s->entries.at[entry];
 
     assert(e->pending == 0);
     sched_dequeue(s, entry);
     e->state = ENTRY_RUNNING;
-    e->seat = seat;
+    e->slot = slot;
 }
 
 void entries_run(struct entries *l, uint32_t entry)
@@ -181,7 +181,7 @@ int sched_submit(struct sched *s, struct request *r, uint64_t now_us)
     s->entries.at[entry] = (struct entry){
         .req = r,
         .number = s->entries.next_number++,
-        .seat = SCHED_NONE,
+        .slot = SCHED_NONE,
         .tenant = tenants_meet(&s->tenants, &r->ask.tenant),
         .known = r->ask.prompt_tokens,
         .swapped = {.table = HOST_NONE},
@@ -197,23 +197,23 @@ int sched_submit(struct sched *s, struct request *r, uint64_t now_us)
     return 0;
 }
 
-void sched_unseat(struct sched *s, uint32_t at, uint64_t now_us)
+void sched_give_slot(struct sched *s, uint32_t at, uint64_t now_us)
 {
     uint32_t entry = s->entries.running[at];
     struct entry *e = &s->entries.at[entry];
 
     stop_running(&s->entries, at);
     e->computed = 0;
-    seats_leave(&s->seats, &s->blocks, &s->states, e->seat, now_us);
-    e->seat = SCHED_NONE;
+    slots_leave(&s->slots, &s->blocks, &s->states, e->slot, now_us);
+    e->slot = SCHED_NONE;
     atomic_store_explicit(&e->req->state, REQ_PREEMPTED, memory_order_release);
     sched_enqueue(s, entry);
 }
 
-void sched_recovered(struct sched *s, struct entry *e, uint64_t now_us)
+void sched_recovered(struct engine_stats *stats, struct entry *e, uint64_t now_us)
 {
     if (e->lost_us != 0 && now_us > e->lost_us)
-        s->stats.preemption_lost_us += now_us - e->lost_us;
+        stats->preemption_lost_us += now_us - e->lost_us;
     e->lost_us = 0;
 }
 
@@ -228,7 +228,7 @@ void sched_end(struct sched *s, uint32_t entry, enum req_finish how, int error, 
         swap_drop(s, e, now_us);
     } else {
         stop_running(&s->entries, entries_place(&s->entries, entry));
-        seats_leave(&s->seats, &s->blocks, &s->states, e->seat, now_us);
+        slots_leave(&s->slots, &s->blocks, &s->states, e->slot, now_us);
     }
     if (e->active)
         tenants_end(&s->tenants, e->tenant);
@@ -238,7 +238,7 @@ void sched_end(struct sched *s, uint32_t entry, enum req_finish how, int error, 
         s->entries.admitted_count--;
         sched_answered(s, e, how);
     }
-    sched_recovered(s, e, now_us);
+    sched_recovered(&s->stats, e, now_us);
     e->state = ENTRY_FREE;
     e->number = 0;
     e->req = NULL;

@@ -11,7 +11,7 @@
 #define SCHED_DEPTH 2u
 
 struct flight_seq {
-    uint32_t entry, seat;
+    uint32_t entry, slot;
     uint64_t number, lease;
     uint32_t first, rows; /* positions */
     uint32_t scores;      /* of them, the last ones before a sampled one */

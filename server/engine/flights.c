@@ -30,7 +30,7 @@ static int step_failed(struct engine *e, int code, uint32_t steps)
         e->failures = 0;
         e->blamed += code == EK_EDEVMEM;
     }
-    bool fatal = !lacks_memory(code) || e->blamed >= BLAMED_MOST; /* then all end, nobody alone */
+    bool fatal = !lacks_memory(code) || e->blamed >= BLAMED_MOST; /* then all end, not one alone */
     if (fatal)
         sched_failing(e->sched);
     for (uint32_t i = 0; i < steps; i++)
@@ -81,7 +81,7 @@ static int sample_step(struct engine *e, const struct ek_step *step)
     struct sched *s = e->sched;
     struct flight *f = &s->flights.at[flights_newest(&s->flights)];
 
-    if (!constrain_needed(s, f))
+    if (!constrain_needed(&s->entries, f))
         return e->backend->sample(e->device, step, NULL);
     uint64_t from = ek_now_us();
     e->masks_made += constrain_fill(&e->constrain, s, f, step, e->p.vocab, e->masks);
@@ -115,7 +115,7 @@ int engine_start_steps(struct engine *e)
         record_begin(e->p.recorder, s, ek_now_us());
         int r = e->backend->forward(e->device, step);
         bool waits = s->flights.count > 1 &&
-                     constrain_needed(s, &s->flights.at[flights_newest(&s->flights)]);
+                     constrain_needed(&s->entries, &s->flights.at[flights_newest(&s->flights)]);
         if (r == 0 && waits)
             e->unsampled = step;
         else if (r == 0)

@@ -1,7 +1,7 @@
 /*
  * Whether a newcomer fits not only now but while everybody grows. For some numbers of tokens ahead:
- * what is expected to be in use when each who runs has got so many tokens more, or has ended and
- * given back what it holds, with nobody else admitted meanwhile; and the variance of that, as if
+ * what is expected to be in use when each that runs has got so many tokens more, or has ended and
+ * given back what it holds, with no other admitted meanwhile; and the variance of that, as if
  * answers were independent. It fits when expectation and `caution` standard deviations stay within
  * the pool all along.
  *
@@ -55,7 +55,7 @@ bool sched_foresee(const struct sched *s, const struct entry *e, uint64_t blocks
     struct outlook o = {0};
     double used = s->blocks.referenced - s->pool.migrant_count;
     /* What two share is given back by neither: each counts for its part. */
-    double own = s->seats.held_blocks > 0 ? fmin(1, used / (double)s->seats.held_blocks) : 1;
+    double own = s->slots.held_blocks > 0 ? fmin(1, used / (double)s->slots.held_blocks) : 1;
     double pool = (s->blocks.usable - 1) * (1 - (double)s->value[LIMIT_WATERMARK] * 1e-6);
     double fresh = (double)blocks * s->fixed.block_size;
 
@@ -63,7 +63,7 @@ bool sched_foresee(const struct sched *s, const struct entry *e, uint64_t blocks
         return true;
     for (uint32_t i = 0; i < s->entries.running_count; i++) {
         const struct entry *other = entries_running(&s->entries, i);
-        add_entry(&s->growth, other, s->seats.at[other->seat].blocks * own * s->fixed.block_size,
+        add_entry(&s->growth, other, s->slots.at[other->slot].blocks * own * s->fixed.block_size,
                   &o);
     }
     add_entry(&s->growth, e, fresh, &o);
@@ -97,28 +97,29 @@ static double expected_growth(const struct growths *g, const struct entry *e, do
 }
 
 /* What it is expected to hold at its end. */
-static double expected_tokens(const struct sched *s, const struct entry *e)
+static double expected_tokens(const struct growths *growth, const struct entry *e)
 {
     double ignored;
 
-    return (double)e->known + e->pending + expected_growth(&s->growth, e, &ignored);
+    return (double)e->known + e->pending + expected_growth(growth, e, &ignored);
 }
 
-double sched_foresee_cost(const struct sched *s, const struct entry *e)
+double sched_foresee_cost(const struct growths *growth, const struct entry *e)
 {
     double cost;
 
-    (void)expected_growth(&s->growth, e, &cost); /* of its tokens, only what they cost is asked */
+    (void)expected_growth(growth, e, &cost); /* of its tokens, only what they cost is asked */
     return cost;
 }
 
 void sched_foresee_note(struct sched *s, const struct entry *e)
 {
     struct engine_stats *st = &s->stats;
-    double sum = ceil(expected_tokens(s, e) / s->fixed.block_size);
+    double sum = ceil(expected_tokens(&s->growth, e) / s->fixed.block_size);
 
     for (uint32_t i = 0; i < s->entries.running_count; i++)
-        sum += ceil(expected_tokens(s, entries_running(&s->entries, i)) / s->fixed.block_size);
+        sum += ceil(expected_tokens(&s->growth, entries_running(&s->entries, i)) /
+                    s->fixed.block_size);
     double each = fmax(1, sum / (s->entries.running_count + 1));
     st->expected_blocks = (uint32_t)lround(each);
     /* With room kept for those that grow longer than that, fewer may run; what runs does fit. */
@@ -132,11 +133,11 @@ void sched_foresee_init(struct sched *s)
     s->stats.caution = CAUTION_FIRST;
 }
 
-void sched_resumed(struct sched *s, struct entry *e, uint64_t waited_us)
+void sched_resumed(struct engine_stats *stats, struct entry *e, uint64_t waited_us)
 {
     if (e->thrown_out && waited_us > STALL_US) {
-        s->stats.stalls++;
-        s->stats.caution = fmin(s->stats.caution + CAUTION_STEP, CAUTION_MOST);
+        stats->stalls++;
+        stats->caution = fmin(stats->caution + CAUTION_STEP, CAUTION_MOST);
     }
     e->thrown_out = false;
 }

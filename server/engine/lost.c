@@ -9,7 +9,7 @@
  * another way that may have been chance, such as a card that falls off the bus just then: it runs
  * alone once more, and is the cause if there is no third step that goes well. That costs the others
  * the time in which each suspect's tokens are read again, and a step; where the end came from
- * outside nobody is suspected.
+ * outside no request is suspected.
  */
 #include <assert.h>
 #include <errno.h>
@@ -32,12 +32,12 @@ void sched_replay(struct sched *s, uint32_t at, uint64_t now_us)
 {
     struct entry *e = entries_running(&s->entries, at);
 
-    e->lost = s->seats.at[e->seat].settled;
+    e->lost = s->slots.at[e->slot].settled;
     e->replayed = true;
     e->lost_us = e->lost_us != 0 ? e->lost_us : now_us;
     e->req->replays++;
     request_note(e->req, REQ_MET_REPLAY, now_us);
-    sched_unseat(s, at, now_us);
+    sched_give_slot(s, at, now_us);
 }
 
 uint32_t sched_lost(struct sched *s, bool host_stays, uint64_t now_us)
@@ -101,14 +101,14 @@ void sched_found(struct sched *s, uint32_t fault, uint64_t now_us)
     }
 }
 
-uint32_t sched_suspect(const struct sched *s)
+uint32_t sched_suspect(const struct entries *all)
 {
-    uint32_t i = s->entries.age.head;
+    uint32_t i = all->age.head;
 
-    if (s->entries.running_count > 0)
+    if (all->running_count > 0)
         return SCHED_NONE;
-    while (i != SCHED_NONE && !s->entries.at[i].suspect)
-        i = s->entries.at[i].in[QUEUE_AGE].next;
+    while (i != SCHED_NONE && !all->at[i].suspect)
+        i = all->at[i].in[QUEUE_AGE].next;
     return i;
 }
 

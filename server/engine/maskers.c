@@ -63,7 +63,7 @@ static void work_at(const struct maskers *m, struct mask_done *d)
     struct ek_work work = {.fuel = m->fuel, .look = UINT64_MAX};
 
     if (atomic_load(&r->state) == REQ_DONE || grammar_given_up(r->ask.grammar))
-        return; /* nobody wants it any more */
+        return; /* its request has ended */
     if (!r->mask_bits)
         r->mask_bits = calloc(m->words, sizeof(*r->mask_bits));
     d->made = r->mask_bits && m->fn(r, &work, m->words, r->mask_bits);
@@ -112,7 +112,7 @@ int maskers_new(uint32_t words, uint64_t fuel, maskers_fn fn, struct maskers **r
     while (r == 0 && m->threads < MASKERS_THREADS) {
         r = -pthread_create(&m->thread[m->threads], NULL, maskers_run, m);
         if (r == 0)
-            (void)pthread_setname_np(m->thread[m->threads++], "masks"); /* for who looks */
+            (void)pthread_setname_np(m->thread[m->threads++], "masks"); /* for top and debuggers */
     }
     if (r < 0)
         maskers_free(m);

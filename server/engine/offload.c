@@ -1,7 +1,7 @@
 /*
  * Evicted prefix blocks in the host tier; see sched_host.h.
  *
- * Moving every evicted block costs time even when nobody comes back for it. So once the tier has
+ * Moving every evicted block costs time even when it is never asked for again. So once the tier has
  * been filled, it is filled on only while what came back saved more time than what went out took,
  * by the measured rates; else evicted blocks are dropped, until so many were that the tier is given
  * another try. A period is as many blocks as the tier has, so that a prefix had its chance.
@@ -55,10 +55,10 @@ void offload_evicted(void *ctx, uint32_t id, uint64_t now_us)
     h->gone++;
 }
 
-uint32_t offload_find(const struct sched *s, struct prefix_name name, struct prefix_name parent,
+uint32_t offload_find(const struct host *h, struct prefix_name name, struct prefix_name parent,
                       const int32_t *tokens)
 {
-    return s->host.on ? prefix_find(&s->host.names, name, parent, tokens) : 0;
+    return h->on ? prefix_find(&h->names, name, parent, tokens) : 0;
 }
 
 bool offload_moving(const struct sched *s, uint32_t id)

@@ -97,7 +97,7 @@ static void choose(struct pace *p, uint32_t most)
         p->budget = up;
 }
 
-/* The longest that is believed of such a step: beyond it somebody else had the machine. */
+/* The longest that is believed of such a step: beyond it other processes had the machine. */
 static double longest(const struct pace *p, double rows, double context)
 {
     if (p->known)

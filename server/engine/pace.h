@@ -2,7 +2,7 @@
  * How large a step has to be. A step's time is taken to be a fixed part, a part for each row, and a
  * part for each token of the contexts that those with one row, the answers, read; the three are
  * learned from steps that land. Where the fixed part is small, a large step reads prompts no faster
- * than several small ones, and makes everybody who answers wait for it; where it is large, a small
+ * than several small ones, and makes all that decode wait for it; where it is large, a small
  * step wastes it. What a prompt's chunk reads of its own beginning is read once more in each step,
  * so it is in the fixed part. Prompts get the smallest budget that costs at most PACE_LOSS of the
  * speed at which the largest one reads them. The operator's limit (max_num_batched_tokens) is the
@@ -31,7 +31,7 @@ struct pace {
 void pace_init(struct pace *p);
 /* A step with so many rows took so long; `context`: the tokens of those with one row. */
 void pace_landed(struct pace *p, uint32_t rows, uint64_t context, uint64_t took_us);
-/* Rows of the next step, at most `most`; `decodes` of them are for those who answer. Now and then
+/* Rows of the next step, at most `most`; `decodes` of them are for those that decode. Now and then
  * it is another number, to learn from. */
 uint32_t pace_rows(struct pace *p, uint32_t most, uint32_t decodes);
 /* What it is between those. */

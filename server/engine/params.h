@@ -94,7 +94,7 @@ struct engine_params {
     engine_away_fn away;       /* or NULL */
     engine_refused_fn refused; /* or NULL */
     uint64_t verdict_wait_us;  /* since a loss */
-    engine_lost_fn lost;       /* or NULL: nobody judges a loss */
+    engine_lost_fn lost;       /* or NULL: a loss is not judged */
     engine_verdict_fn verdict; /* with `lost` */
     engine_judged_fn judged;   /* or NULL */
     void *ctx;

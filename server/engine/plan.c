@@ -74,10 +74,10 @@ static void preempt(struct sched *s, struct plan *p, uint32_t at)
 
     if (p->at != SCHED_NONE && at <= p->at)
         p->at--;
-    sched_refund(p, e, s->seats.at[e->seat].set_due);
+    sched_refund(p, e, s->slots.at[e->slot].set_due);
     p->preempted = true;
     e->rows = 0;
-    e->lost = s->seats.at[e->seat].settled;
+    e->lost = s->slots.at[e->slot].settled;
     e->replayed = false;
     e->lost_us = e->lost_us != 0 ? e->lost_us : p->now_us;
     bool kept = swap_out(s, e, p->now_us);
@@ -87,7 +87,7 @@ static void preempt(struct sched *s, struct plan *p, uint32_t at)
     e->thrown_out = true;
     s->stats.preemptions++;
     s->tenants.at[e->tenant].preemptions++;
-    sched_unseat(s, at, p->now_us);
+    sched_give_slot(s, at, p->now_us);
 }
 
 /* Who gives way, by its place among the running: of the least important the last one of the tenant
@@ -105,7 +105,7 @@ static uint32_t choose_victim(struct sched *s)
         s->tenants.at[i].held = 0;
     for (uint32_t i = 0; i <= last; i++) {
         const struct entry *e = entries_running(&s->entries, i);
-        s->tenants.at[e->tenant].held += s->seats.at[e->seat].own;
+        s->tenants.at[e->tenant].held += s->slots.at[e->slot].own;
     }
     for (uint32_t i = last; i > 0; i--) {
         const struct entry *e = entries_running(&s->entries, i);
@@ -123,15 +123,15 @@ static uint32_t choose_victim(struct sched *s)
 void sched_plan_rows(struct sched *s, struct plan *p, uint32_t entry, uint32_t rows)
 {
     struct entry *e = &s->entries.at[entry];
-    bool set_due = s->seats.at[e->seat].set_due;
+    bool set_due = s->slots.at[e->slot].set_due;
 
     rows = sched_rows_that_fit(p, e, rows, set_due);
     if (rows == 0) {
         p->lacking = true;
         return;
     }
-    while (seats_grow(&s->seats, &s->blocks, e->seat, e->computed + rows, p->now_us) != 0) {
-        if (seats_limbo(&s->seats) > 0) {
+    while (slots_grow(&s->slots, &s->blocks, e->slot, e->computed + rows, p->now_us) != 0) {
+        if (slots_limbo(&s->slots) > 0) {
             p->lacking = true;
             return;
         }
@@ -184,7 +184,7 @@ static void write_rows(const struct sched *s, const struct entry *e, struct ek_s
     int32_t *tokens = ek_step_tokens(step) + step->rows;
     uint32_t *positions = ek_step_positions(step) + step->rows;
     uint32_t *kv_slots = ek_step_kv_slots(step) + step->rows;
-    const uint32_t *table = seats_table(&s->seats, e->seat);
+    const uint32_t *table = slots_table(&s->slots, e->slot);
 
     for (uint32_t i = 0; i < e->rows; i++) {
         uint32_t at = e->computed + i;
@@ -234,7 +234,7 @@ static void write_set(const struct entry *e, struct ek_step *step)
     struct ek_slot_set *set = &ek_step_sets(step)[step->sets++];
 
     *set = (struct ek_slot_set){
-        .slot = e->seat,
+        .slot = e->slot,
         .top = ask->top,
         .sampling = ask->sampling,
     };
@@ -267,13 +267,13 @@ static void charge_tenant(struct tenants *t, struct entry *e, uint32_t after)
 static void write_entry(struct sched *s, struct flight *f, uint32_t entry, struct ek_step *step)
 {
     struct entry *e = &s->entries.at[entry];
-    struct seat *t = &s->seats.at[e->seat];
-    uint32_t after = e->computed + e->rows, blocks = seats_blocks_for(&s->seats, after);
+    struct slot *t = &s->slots.at[e->slot];
+    uint32_t after = e->computed + e->rows, blocks = slots_blocks_for(&s->slots, after);
     uint32_t scores = scores_in(e, e->rows);
     bool sample = after == e->known + e->pending;
 
     f->seq[f->seqs++] = (struct flight_seq){.entry = entry,
-                                            .seat = e->seat,
+                                            .slot = e->slot,
                                             .number = e->number,
                                             .lease = t->lease,
                                             .first = e->computed,
@@ -284,7 +284,7 @@ static void write_entry(struct sched *s, struct flight *f, uint32_t entry, struc
                                             .sample = sample,
                                             .set = t->set_due};
     ek_step_seqs(step)[step->seqs++] = (struct ek_step_seq){
-        .slot = e->seat,
+        .slot = e->slot,
         .row = step->rows,
         .rows = e->rows,
         .context = after,
@@ -299,7 +299,7 @@ static void write_entry(struct sched *s, struct flight *f, uint32_t entry, struc
         snapshot_take(s, e);
     if (scores > 0)
         write_targets(e, scores, &ek_step_seqs(step)[step->seqs - 1], step);
-    memcpy(ek_step_tables(step) + step->entries, seats_table(&s->seats, e->seat),
+    memcpy(ek_step_tables(step) + step->entries, slots_table(&s->slots, e->slot),
            blocks * sizeof(uint32_t));
     step->entries += blocks;
     write_rows(s, e, step);
@@ -354,7 +354,7 @@ uint64_t sched_plan_after(const struct sched *s)
     return s->flights.count == 1 && f->seqs > 0 ? rates_plan_after(&s->rates, f) : 0;
 }
 
-/* Those who answer. */
+/* Those that decode. */
 static uint32_t decodes(const struct entries *e)
 {
     uint32_t count = 0;

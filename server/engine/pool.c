@@ -1,6 +1,6 @@
 /*
  * The pool's size while the server runs. The limit says how many blocks may be used; the device
- * follows: memory above the end goes back to the system once nobody uses it, and is taken again
+ * follows: memory above the end goes back to the system once it is not in use, and is taken again
  * before blocks there are given. What lies above the end moves below it in a step that has copies
  * and no rows: tables name the new places only when that step is done, so a failure changes
  * nothing.
@@ -31,20 +31,20 @@ void sched_pool_resizable(struct sched *s)
     s->pool.resizable = true;
 }
 
-void sched_door(struct sched *s, uint64_t kv_blocks)
+void sched_accept_limit(struct sched *s, uint64_t kv_blocks)
 {
-    s->pool.door =
+    s->pool.accept =
         kv_blocks < 1 || kv_blocks >= s->blocks.total ? s->blocks.total : (uint32_t)kv_blocks + 1;
 }
 
 void sched_pool_limit(struct sched *s, uint64_t kv_blocks, uint64_t now_us)
 {
-    sched_door(s, kv_blocks);
-    s->pool.limit = s->pool.door;
+    sched_accept_limit(s, kv_blocks);
+    s->pool.limit = s->pool.accept;
     sched_fit_pool(s, now_us);
 }
 
-/* The pool may have been made smaller since the door was passed. */
+/* The pool may have been made smaller since the request was accepted. */
 void sched_pool_needs(struct sched *s, uint64_t blocks, uint64_t now_us)
 {
     if (blocks > s->pool.device)
@@ -168,7 +168,7 @@ void sched_migrated(struct sched *s, bool done, uint64_t now_us)
     s->pool.migrant_count = 0;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t from = s->pool.migrants[i].from, to = s->pool.migrants[i].to;
-        if (!done || s->blocks.at[from].refs == 0) { /* nobody needs it any more */
+        if (!done || s->blocks.at[from].refs == 0) { /* it is not needed any more */
             blocks_give(&s->blocks, to, now_us);
             continue;
         }
@@ -180,5 +180,5 @@ void sched_migrated(struct sched *s, bool done, uint64_t now_us)
         s->stats.migrated_blocks++;
     }
     if (done && count > 0)
-        seats_rename(&s->seats, s->scratch.recount);
+        slots_rename(&s->slots, s->scratch.recount);
 }

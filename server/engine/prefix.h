@@ -1,7 +1,7 @@
 /*
  * Prefix cache: names for full blocks. A name is a keyed 128-bit xxHash3 over (the name of the
  * block before, the salt, the tokens), so that it stands for the whole prefix; the secret is drawn
- * at each start, and tokens are compared on a hit, so that nobody can forge a hit. Which blocks
+ * at each start, and tokens are compared on a hit, so that a hit cannot be forged. Which blocks
  * stay is blocks.c's matter. Pure; engine thread; no allocation after prefix_init().
  */
 #pragma once
@@ -25,7 +25,7 @@ struct prefix {
     uint32_t total, block_size;
     uint8_t secret[PREFIX_SECRET_SIZE];
     uint64_t queries, hits; /* tokens */
-    struct kvlog *log;      /* is told what gets and loses a name; NULL = nobody wants to know */
+    struct kvlog *log;      /* is told what gets and loses a name; NULL = not told */
     int tier;               /* enum kv_tier, for the log */
 };
 

@@ -1,21 +1,22 @@
 /*
- * Who is refused for the wait: who has waited for the whole queue deadline, its own or that of all.
+ * What is refused for the wait: a request that has waited for the whole queue deadline, its own or
+ * that of all.
  *
- * That alone chooses badly under lasting overload. Then everybody who gets to the head of the queue
- * has waited for nearly that long, so one that does not fit at once is refused, and the next one
- * that does is served: small prompts instead of large ones, however long their answers. So while
- * the head lacks blocks,
+ * That alone chooses badly under lasting overload. Then every request that gets to the head of the
+ * queue has waited for nearly that long, so one that does not fit at once is refused, and the next
+ * one that does is served: small prompts instead of large ones, however long their answers. So
+ * while the head lacks blocks,
  *
  *   - it is refused after three quarters of the deadline if it is expected to cost more than the
  *     mean of its tenant's requests: several others are served for it. Else it keeps its turn
  *     until the deadline.
- *   - who waits behind it is refused after nine tenths: what is left of the deadline is for the
+ *   - what waits behind it is refused after nine tenths: what is left of the deadline is for the
  *     turn of the one that is the next head.
  *
  * Cost is blocks times time, what the pool is short of: the tokens that it holds, summed over the
- * steps of its answer, whose length growth.h expects. The mean is its tenant's own, so that nobody
- * is refused because others ask for less. Where priority is the policy no head is refused early: it
- * is the most important one.
+ * steps of its answer, whose length growth.h expects. The mean is its tenant's own, so that no
+ * tenant is refused because others ask for less. Where priority is the policy no head is refused
+ * early: it is the most important one.
  *
  * Without a deadline, or while the head lacks something else than blocks, nothing of this holds.
  */
@@ -28,7 +29,7 @@
 
 void sched_refuse_note(struct sched *s, const struct entry *e)
 {
-    double *mean = &s->tenants.at[e->tenant].cost, cost = sched_foresee_cost(s, e);
+    double *mean = &s->tenants.at[e->tenant].cost, cost = sched_foresee_cost(&s->growth, e);
 
     *mean = *mean > 0 ? *mean + (cost - *mean) / COST_OF : cost;
 }
@@ -53,7 +54,7 @@ static uint32_t find_blocked(const struct sched *s)
 static uint64_t head_wait(const struct sched *s, const struct entry *head, uint64_t most_us)
 {
     bool costs = !s->entries.priority_policy &&
-                 sched_foresee_cost(s, head) > s->tenants.at[head->tenant].cost;
+                 sched_foresee_cost(&s->growth, head) > s->tenants.at[head->tenant].cost;
 
     return costs ? most_us / 4 * 3 : most_us;
 }

@@ -14,10 +14,10 @@
 #include "server/engine/tally.h"
 
 /* Gives names to blocks that have become full, so that others can share them. */
-static void name_blocks(struct sched *s, const struct entry *e, uint32_t seat)
+static void name_blocks(struct sched *s, const struct entry *e, uint32_t slot)
 {
-    struct seat *t = &s->seats.at[seat];
-    const uint32_t *table = seats_table(&s->seats, seat);
+    struct slot *t = &s->slots.at[slot];
+    const uint32_t *table = slots_table(&s->slots, slot);
 
     if (!sched_caches(s) || t->quiet)
         return;
@@ -58,7 +58,7 @@ static void append_token(struct sched *s, struct entry *e, struct req_token t,
         uint64_t waited = now_us > e->last_token_us ? now_us - e->last_token_us : 0;
         tally_gap(&s->stats, r, waited, now_us);
         gaps_note(&s->gaps, waited, now_us);
-        sched_resumed(s, e, waited);
+        sched_resumed(&s->stats, e, waited);
     }
     e->last_token_us = now_us;
     s->news |= 1u << r->ask.worker % ENGINE_WORKERS_MOST;
@@ -200,10 +200,10 @@ void sched_apply(struct sched *s, const struct ek_result *result, uint64_t now_u
         /* In this order: the token completes what is known, naming reads it, the end frees. */
         if (live) {
             e->pending -= q->sample && !q->put_off;
-            s->seats.at[q->seat].settled = q->first + q->rows - q->put_off;
+            s->slots.at[q->slot].settled = q->first + q->rows - q->put_off;
             if (q->first + q->rows >= e->lost)
-                sched_recovered(s, e, now_us);
-            name_blocks(s, e, q->seat);
+                sched_recovered(&s->stats, e, now_us);
+            name_blocks(s, e, q->slot);
             apply_scores(e, q, score);
             if (q->hidden && !q->put_off && result->width == e->req->ask.hidden_width)
                 memcpy(e->req->hidden, ek_result_hidden(result, hiddens),
@@ -215,7 +215,7 @@ void sched_apply(struct sched *s, const struct ek_result *result, uint64_t now_u
         }
         score += q->scores;
         hiddens += q->hidden;
-        seats_landed(&s->seats, &s->blocks, &s->states, q->seat, now_us);
+        slots_landed(&s->slots, &s->blocks, &s->states, q->slot, now_us);
     }
     if (f->seqs > 0)
         rates_landed(&s->rates, f, result->copy_us, now_us);
@@ -235,7 +235,7 @@ void sched_charge_mask(struct sched *s, const struct flight_seq *q, uint64_t uni
 void sched_put_off(struct sched *s, struct flight_seq *q)
 {
     struct entry *e = &s->entries.at[q->entry];
-    struct seat *t = &s->seats.at[q->seat];
+    struct slot *t = &s->slots.at[q->slot];
 
     assert(!s->states.on && q->sample && !q->put_off && e->number == q->number && e->pending > 0);
     assert(e->computed == q->first + q->rows);
@@ -258,17 +258,17 @@ void sched_cancel(struct sched *s, int blame, uint64_t now_us)
         struct entry *e = &s->entries.at[q->entry];
         if (e->number == q->number) {
             e->pending -= q->sample && !q->put_off;
-            bool seated = e->state == ENTRY_RUNNING && s->seats.at[e->seat].lease == q->lease;
-            if (seated && s->states.on) {
+            bool has_slot = e->state == ENTRY_RUNNING && s->slots.at[e->slot].lease == q->lease;
+            if (has_slot && s->states.on) {
                 sched_replay(s, entries_place(&s->entries, q->entry), now_us);
-            } else if (seated) {
+            } else if (has_slot) {
                 e->computed = q->sure;
                 e->scoring -= q->scores;
-                if (s->seats.at[q->seat].settled > q->sure)
-                    s->seats.at[q->seat].settled = q->sure;
+                if (s->slots.at[q->slot].settled > q->sure)
+                    s->slots.at[q->slot].settled = q->sure;
                 /* a newer step may have added to the history before the older one was seen to
                  * have failed */
-                s->seats.at[q->seat].set_due |=
+                s->slots.at[q->slot].set_due |=
                     q->set || (q->sample && request_has_history(&e->req->ask));
             } else if (e->swapped.tokens > q->sure) {
                 e->swapped.tokens = q->sure; /* the rest of what was saved never came to be */
@@ -278,7 +278,7 @@ void sched_cancel(struct sched *s, int blame, uint64_t now_us)
                 worst_rows = q->rows;
             }
         }
-        seats_landed(&s->seats, &s->blocks, &s->states, q->seat, now_us);
+        slots_landed(&s->slots, &s->blocks, &s->states, q->slot, now_us);
     }
     host_cancel(s, f->id, now_us);
     snapshot_cancel(s, f->id);

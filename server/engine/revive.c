@@ -1,8 +1,8 @@
 /*
- * The engine without a device: it was lost, or somebody wants it ended for a while, and another one
- * is brought up, with which every request goes on. Here are whether, when and how often; what it
- * means for the requests is in lost.c. Engine thread, which takes orders while it waits: requests
- * come, leave, and end when they have waited for too long.
+ * The engine without a device: it was lost, or an operator wants it ended for a while, and another
+ * one is brought up, with which every request goes on. Here are whether, when and how often; what
+ * it means for the requests is in lost.c. Engine thread, which takes orders while it waits:
+ * requests come, leave, and end when they have waited for too long.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -262,7 +262,7 @@ static int let_go(struct engine *e)
     if (e->backend->release(e->device) < 0)
         return EK_EDEVICE; /* as if it had been lost */
     go_without(e, ENGINE_DEVICE_RELEASED, e->order == ENGINE_RESTART);
-    sched_found(e->sched, 0, e->away_from_us); /* nobody is suspected */
+    sched_found(e->sched, 0, e->away_from_us); /* no request is suspected */
     e->try_us = 0;
     return 0;
 }

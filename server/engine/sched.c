@@ -60,7 +60,7 @@ static int take_tables(struct sched *s, const struct engine_params *p, uint32_t 
         return -ENOMEM;
     int r = entries_init(&s->entries, entries, p->max_seqs, p->priority_policy);
     if (r == 0)
-        r = seats_init(&s->seats, p->max_seqs, table_most, p->block_size);
+        r = slots_init(&s->slots, p->max_seqs, table_most, p->block_size);
     if (r == 0)
         r = flights_init(&s->flights, p->max_seqs);
     if (r == 0)
@@ -132,7 +132,7 @@ void sched_free(struct sched *s)
     if (!s)
         return;
     entries_done(&s->entries);
-    seats_done(&s->seats);
+    slots_done(&s->slots);
     flights_done(&s->flights);
     pool_done(&s->pool);
     admission_done(&s->admission);
@@ -156,7 +156,7 @@ int sched_fit(const struct sched *s, const struct req_ask *ask, struct ek_fault 
 {
     uint64_t tokens = (uint64_t)ask->prompt_tokens + ask->max_new_tokens;
     uint64_t need = sched_blocks_needed(s, ask);
-    uint32_t have = s->pool.door - 1;
+    uint32_t have = s->pool.accept - 1;
 
     if (tokens > s->fixed.max_model_len)
         return ek_fault_set(fault, "max_tokens",
@@ -206,10 +206,10 @@ void sched_reset_prefix(struct sched *s)
     s->prefix.log = s->host.names.log = log;
     if (log)
         kvlog_cleared(log);
-    /* A name stands for a whole prefix: without its beginning a chain is found by nobody. */
+    /* A name stands for a whole prefix: without its beginning a chain is never found. */
     for (uint32_t i = 0; i < s->entries.running_count; i++) {
-        struct seat *t = &s->seats.at[s->entries.at[s->entries.running[i]].seat];
-        seat_drop_snapshot(t, &s->states); /* its block gets no name any more */
+        struct slot *t = &s->slots.at[s->entries.at[s->entries.running[i]].slot];
+        slot_drop_snapshot(t, &s->states); /* its block gets no name any more */
         t->quiet = true;
     }
     admission_again(&s->admission);

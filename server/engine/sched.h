@@ -4,11 +4,11 @@
  * (kernels/step.h), its result comes back as plain data.
  *
  * An entry is a live request. It waits, runs, or waits again after a preemption; it ends once, and
- * then the request is done for everybody. A seat is what a running entry occupies on the device: a
- * sampling slot and a block table.
+ * then the request is done for everybody. A slot is what a running entry occupies on the device:
+ * its sampling state and a block table.
  *
  *   entry: FREE -> WAITING -> RUNNING -> FREE        RUNNING -> WAITING by preemption
- *   seat:  free -> taken by an entry -> leaving (its entry ended or was preempted while a step in
+ *   slot:  free -> taken by an entry -> leaving (its entry ended or was preempted while a step in
  *          flight uses it) -> free
  *
  * Up to `depth` steps are in flight. A step is planned on top of the ones before it: `computed`
@@ -23,15 +23,15 @@
  *
  * Prompts that are being read share what the decodes leave of a step; share.c has the law.
  *
- * A model with recurrent state changes the state of a seat in place with every row. So no position
- * may be computed twice by a seat, and none upon a state that is not that of all tokens before it:
+ * A model with recurrent state changes the state of a slot in place with every row. So no position
+ * may be computed twice by a slot, and none upon a state that is not that of all tokens before it:
  *
  *   - an entry begins with position 0, or behind cached blocks of which the last has a snapshot of
  *     the state (snapshots.c), which is copied at the head of the step with its first row;
- *   - what a step leaves that is taken back is not known, so its entries give their seats back and
+ *   - what a step leaves that is taken back is not known, so its entries give their slots back and
  *     begin again, as after a preemption;
  *   - a row is never put off: its mask is waited for (constrain.c);
- *   - the host tier is off, as it has no state: who is preempted goes on from a snapshot.
+ *   - the host tier is off, as it has no state: what is preempted goes on from a snapshot.
  *
  * Tokens of a grammar that were appended are rows like others. Prefix hits, chunks, scores, ends
  * and aborts need nothing else, since each row is computed once and in order in all of them.
@@ -39,10 +39,11 @@
  * Progress: running entries are in order of arrival (priority first). An entry that lacks a block
  * preempts the last of them, itself included, and among several tenants the last of the one that
  * holds most; never the first, so that one always goes on, and only an older one takes its place.
- * What could not fit alone is refused at the door; nothing is admitted in a step that preempted or
- * lacked a block, and a preempted entry comes back only where each running one can take one more
- * block. So no loop of preemption and admission exists. Who waits is admitted in its tenant's order
- * of arrival, and the tenants by their counters (tenants.h), so nobody waits for ever either.
+ * What could not fit alone is refused when it is submitted; nothing is admitted in a step that
+ * preempted or lacked a block, and a preempted entry comes back only where each running one can
+ * take one more block. So no loop of preemption and admission exists. Who waits is admitted in its
+ * tenant's order of arrival, and the tenants by their counters (tenants.h), so nobody waits for
+ * ever either.
  */
 #pragma once
 
@@ -60,18 +61,18 @@
 #include "server/engine/sched_entries.h"
 #include "server/engine/sched_host.h"
 #include "server/engine/sched_pool.h"
-#include "server/engine/seats.h"
+#include "server/engine/slots.h"
 #include "server/engine/states.h"
 #include "server/engine/stats.h"
 #include "server/engine/tally.h"
 #include "server/engine/tenants.h"
 
-#define SCHED_NONE      SEATS_NONE
+#define SCHED_NONE      SLOTS_NONE
 #define SCHED_FORCED    32u    /* tokens appended at once without a choice */
 #define SCHED_POISONS   3u     /* requests of a tenant that ended the device; then it is told */
 #define SCHED_QUEUE_ANY 16384u /* places in the queue when its limit has no ceiling */
 
-/* What it was made for; nobody writes it after sched_new(). */
+/* What it was made for; it does not change after sched_new(). */
 struct sched_fixed {
     uint32_t max_seqs, max_rows, max_model_len, block_size, depth;
     uint32_t stretched_above, share_least; /* see struct engine_params */
@@ -80,17 +81,17 @@ struct sched_fixed {
 
 /*
  * Each part is changed by its owner, or through its owner's functions, and read by all; a step's
- * progress in entries and seats, and the counters of `stats`, by those who make it. The owners:
- * sched.c (`fixed`, `value`), entries.c (`entries`, `news`), seats.c, flight.c, pool.c, admit.c,
- * plan.c (`turn`), share.c (`share`), results.c (`rates`, `gaps`), foresee.c (`growth`), lost.c
- * (`suspects`), the host tier's three files and snapshots.c.
+ * progress in entries and slots, and the counters of `stats`, by the file that makes it. The
+ * owners: sched.c (`fixed`, `value`), entries.c (`entries`, `news`), slots.c, flight.c, pool.c,
+ * admit.c, plan.c (`turn`), share.c (`share`), results.c (`rates`, `gaps`), foresee.c (`growth`),
+ * lost.c (`suspects`), the host tier's three files and snapshots.c.
  */
 struct sched {
     struct sched_fixed fixed;
     uint64_t value[LIMIT_COUNT]; /* live limits */
     struct entries entries;
     struct tenants tenants; /* with the queues by policy */
-    struct seats seats;
+    struct slots slots;
     struct flights flights;
     struct blocks blocks;
     struct prefix prefix;
@@ -124,8 +125,8 @@ void sched_free(struct sched *s); /* NULL is fine; drops the references to live 
 
 void sched_ceiling(const struct engine_params *p, struct ek_step_ceiling *ret_ceiling);
 /* 0, or -EBADMSG with a fault when the request can never run here. Reads only what is fixed and
- * what sched_door() sets; both may be called by others under a lock that sched_limits() is called
- * under too. */
+ * what sched_accept_limit() sets; both may be called by others under a lock that sched_limits() is
+ * called under too. */
 int sched_fit(const struct sched *s, const struct req_ask *ask, struct ek_fault *fault);
 
 /* Takes over one reference on success. -EBUSY when every entry is taken. */
@@ -183,9 +184,10 @@ void sched_failing(struct sched *s);
  */
 uint32_t sched_lost(struct sched *s, bool host_stays, uint64_t now_us);
 /* It is there again. `fault`, when it is not 0: what was computed may have been the cause, so those
- * who were in a step then run alone, one after the other, until a step with each of them went well.
- * It is a number for the way in which the device ended: one that was alone already is the cause,
- * and ends with -ENOTRECOVERABLE, when that was the same way as before, or at the second time. */
+ * that were in a step then run alone, one after the other, until a step with each of them went
+ * well. It is a number for the way in which the device ended: one that was alone already is the
+ * cause, and ends with -ENOTRECOVERABLE, when that was the same way as before, or at the second
+ * time. */
 void sched_found(struct sched *s, uint32_t fault, uint64_t now_us);
 /* Counters, histograms and gauges; the engine adds what is its own. */
 void sched_stats(struct sched *s, uint64_t now_us, struct engine_stats *ret_stats);
@@ -212,17 +214,17 @@ struct plan {
     bool recent;      /* of late, prompts ended beside others that went on */
     uint32_t at;      /* of the running entries, whose turn it is; SCHED_NONE = out of turn */
     bool preempted;
-    bool lacking; /* somebody goes without a row because blocks are still in flight */
+    bool lacking; /* an entry goes without a row because blocks are still in flight */
 };
 /* Whether all running ones will have room to grow when the entry takes so many blocks now. */
 bool sched_foresee(const struct sched *s, const struct entry *e, uint64_t blocks);
 /* What to say of an entry that sched_foresee() puts off: in the stats. */
 void sched_foresee_note(struct sched *s, const struct entry *e);
 /* What it is expected to cost: tokens held, summed over the steps until its end. */
-double sched_foresee_cost(const struct sched *s, const struct entry *e);
+double sched_foresee_cost(const struct growths *growth, const struct entry *e);
 void sched_foresee_init(struct sched *s);
 /* The entry got its next token after so long. */
-void sched_resumed(struct sched *s, struct entry *e, uint64_t waited_us);
+void sched_resumed(struct engine_stats *stats, struct entry *e, uint64_t waited_us);
 /* An entry that was admitted ends. */
 void sched_answered(struct sched *s, const struct entry *e, enum req_finish how);
 /* One has come: what it is expected to cost enters its tenant's mean. */
@@ -244,7 +246,7 @@ bool sched_is_decode(const struct entry *e, uint32_t want);
 void sched_plan_rows(struct sched *s, struct plan *p, uint32_t entry, uint32_t rows);
 /* Prompts share a step by the law in share.c. First what the running ones have for sure, */
 void sched_share_first(struct sched *s, struct plan *p);
-/* then those who wait: whether there are rows for it, */
+/* then those that wait: whether there are rows for it, */
 bool sched_share_has_turn(const struct sched *s, const struct plan *p, uint32_t entry);
 /* and, for one that has just been admitted, the first of them; */
 void sched_share_admitted(struct sched *s, struct plan *p, struct entry *e);
@@ -252,7 +254,7 @@ void sched_share_admitted(struct sched *s, struct plan *p, struct entry *e);
 void sched_share_rest(struct sched *s, struct plan *p);
 /* Of the whole request. The last token is never read again, so it needs no place in the cache. */
 uint64_t sched_blocks_needed(const struct sched *s, const struct req_ask *ask);
-/* A running entry has to be computed again: it gives its seat back and waits. */
+/* A running entry has to be computed again: it gives its slot back and waits. */
 void sched_replay(struct sched *s, uint32_t at, uint64_t now_us);
 /* Whether blocks get names, and are found by them. */
 bool sched_caches(const struct sched *s);
@@ -262,8 +264,8 @@ void snapshot_begin(struct sched *s, struct entry *e, uint32_t tokens, uint32_t 
 uint32_t snapshot_cut(const struct sched *s, const struct entry *e, uint32_t rows);
 /* Before the entry's rows are counted in the step that is being written: takes one if it is due. */
 void snapshot_take(struct sched *s, const struct entry *e);
-/* The seat's blocks have names up to `named`. */
-void snapshot_named(struct sched *s, struct seat *t);
+/* The slot's blocks have names up to `named`. */
+void snapshot_named(struct sched *s, struct slot *t);
 void snapshot_cancel(struct sched *s, uint64_t step); /* it is taken back */
 const char *snapshot_check(const struct sched *s);
 /* What the names of an entry's blocks start from. Where frequencies change with the length of the
@@ -281,5 +283,5 @@ static inline uint64_t sched_owner(const struct entry *e)
     return ask->cache_owner != 0 ? ask->cache_owner : ask->cache_salt;
 }
 /* The suspect whose turn it is, SCHED_NONE while another request runs. */
-uint32_t sched_suspect(const struct sched *s);
+uint32_t sched_suspect(const struct entries *all);
 void sched_cleared(struct sched *s, struct entry *e); /* it is a suspect no more */

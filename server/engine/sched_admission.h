@@ -37,9 +37,10 @@ static inline void admission_again(struct admission *a)
     a->blocked_number = 0;
 }
 
-/* Who is to be admitted next, SCHED_NONE when nobody waits. */
+/* The entry that is admitted next, SCHED_NONE when none waits. */
 uint32_t sched_head(const struct sched *s);
-/* Admits as many as there is room for, while the plan preempts nobody and nobody lacks a block. */
+/* Admits as many as there is room for, while the plan preempts no entry and no entry lacks a block.
+ */
 void sched_admit(struct sched *s, struct plan *p);
 /* NULL, or what is wrong with the counts. */
 const char *admission_check(const struct sched *s);

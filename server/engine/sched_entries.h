@@ -37,7 +37,7 @@ struct entry {
     uint32_t fault;    /* of a suspect: how the device ended, see sched_found() */
     uint32_t tenant;   /* place */
     uint32_t paid;     /* tokens of the prompt that the tenant is charged for, or need not be */
-    uint32_t seat;     /* while running */
+    uint32_t slot;     /* while running */
     uint32_t known;    /* tokens whose ids are here: prompt and output */
     uint32_t pending;  /* tokens that steps in flight sample, ids not here yet */
     uint32_t computed; /* tokens in the cache once the steps in flight are done */
@@ -92,13 +92,13 @@ int32_t sched_token(const struct entry *e, uint32_t position);
 
 void sched_enqueue(struct sched *s, uint32_t entry);
 void sched_dequeue(struct sched *s, uint32_t entry);
-/* A waiting entry has got that seat; then, when all of it is known, it runs. */
-void sched_seat(struct sched *s, uint32_t entry, uint32_t seat);
+/* A waiting entry has got that slot; then, when all of it is known, it runs. */
+void sched_take_slot(struct sched *s, uint32_t entry, uint32_t slot);
 void entries_run(struct entries *l, uint32_t entry);
 /* It is admitted for the first time: counted as such until it ends. */
 void entries_admit(struct entries *l, struct entry *e);
-/* A running entry gives its seat back and waits again, with nothing computed. */
-void sched_unseat(struct sched *s, uint32_t at, uint64_t now_us);
-/* What a preemption took is back, or nobody wants it any more. */
-void sched_recovered(struct sched *s, struct entry *e, uint64_t now_us);
+/* A running entry gives its slot back and waits again, with nothing computed. */
+void sched_give_slot(struct sched *s, uint32_t at, uint64_t now_us);
+/* What a preemption took is back, or it is not wanted any more. */
+void sched_recovered(struct engine_stats *stats, struct entry *e, uint64_t now_us);
 void sched_end(struct sched *s, uint32_t entry, enum req_finish how, int error, uint64_t now_us);

@@ -20,7 +20,7 @@ int host_init(struct sched *s, const struct engine_params *p)
 {
     struct host *h = &s->host;
 
-    h->most = host_copies(s->seats.table_most);
+    h->most = host_copies(s->slots.table_most);
     h->copies = calloc(h->most, sizeof(*h->copies));
     if (!h->copies)
         return -ENOMEM;
@@ -30,7 +30,7 @@ int host_init(struct sched *s, const struct engine_params *p)
     h->cached_most = p->offload_blocks;
     h->swap_most = p->host_blocks - 1 - p->offload_blocks;
     h->table_count = s->fixed.max_seqs;
-    h->tables = calloc((size_t)h->table_count * s->seats.table_most, sizeof(*h->tables));
+    h->tables = calloc((size_t)h->table_count * s->slots.table_most, sizeof(*h->tables));
     h->free_tables = calloc(h->table_count, sizeof(*h->free_tables));
     h->moves = calloc(p->host_blocks, sizeof(*h->moves));
     if (!h->tables || !h->free_tables || !h->moves)
@@ -169,7 +169,7 @@ static bool filled_by(const struct sched *s, const struct entry *e, uint64_t ste
     const struct host *h = &s->host;
 
     for (uint32_t i = 0; e->swapped.table != HOST_NONE && i < e->swapped.blocks; i++)
-        if (h->moves[h->tables[(size_t)e->swapped.table * s->seats.table_most + i]].out_step ==
+        if (h->moves[h->tables[(size_t)e->swapped.table * s->slots.table_most + i]].out_step ==
             step)
             return true;
     return false;
@@ -214,7 +214,7 @@ const char *host_check(struct sched *s)
             return "an entry holds host blocks that it cannot use";
         tables++;
         for (uint32_t k = 0; k < e->swapped.blocks; k++)
-            s->scratch.recount[h->tables[(size_t)e->swapped.table * s->seats.table_most + k]]++;
+            s->scratch.recount[h->tables[(size_t)e->swapped.table * s->slots.table_most + k]]++;
     }
     if (tables + h->free_count != h->table_count)
         return "the host tables do not add up";

@@ -12,7 +12,7 @@
  * again.
  *
  * Copies travel at the head of the next step that is written and are done one after the other in
- * the order in which they were decided; a device block may therefore be given to somebody else at
+ * the order in which they were decided; a device block may therefore be given to another entry at
  * once. When there is no room (blocks, tables, copies in a step) an entry is recomputed and a
  * prefix is dropped; what a step that is taken back would have brought here is forgotten.
  *
@@ -108,7 +108,7 @@ uint32_t swap_find(const struct sched *s, const struct entry *e, uint32_t index)
  * A blocks_evict_fn; ctx is the scheduler. */
 void offload_evicted(void *ctx, uint32_t id, uint64_t now_us);
 /* The host block with this name, 0 when there is none. */
-uint32_t offload_find(const struct sched *s, struct prefix_name name, struct prefix_name parent,
+uint32_t offload_find(const struct host *h, struct prefix_name name, struct prefix_name parent,
                       const int32_t *tokens);
 /* Whether a step that is not done yet copies the host block to the device. */
 bool offload_moving(const struct sched *s, uint32_t id);

@@ -1,8 +1,9 @@
 /*
  * The pool's size, written by pool.c alone. A device that is `resizable` has memory for `device`
- * blocks: when the pool was made smaller and nobody uses a block above its end, or is to be larger,
+ * blocks: when the pool was made smaller and no block above its end is in use, or is to be larger,
  * the owner of the scheduler resizes the device with no step in flight. What is in use above the
- * end is moved below it by a step of its own, as soon as there is room; nobody is preempted for it.
+ * end is moved below it by a step of its own, as soon as there is room; no entry is preempted for
+ * it.
  */
 #pragma once
 
@@ -15,7 +16,7 @@ struct sched;
 
 struct pool {
     uint32_t limit;    /* blocks by the limit; more are usable while a live request needs them */
-    uint32_t door;     /* the same for the door, which learns of a change at once */
+    uint32_t accept;   /* the same for new requests, for which a change counts at once */
     uint32_t floor;    /* more are wanted for a change of the limit that is to come */
     uint32_t wanted;   /* of all that; usable are so many, but not above the device's */
     uint32_t device;   /* that the device has memory for */
@@ -32,8 +33,8 @@ void pool_done(struct pool *p);
 
 /* The device can take and give back memory for blocks, until it says that it cannot. */
 void sched_pool_resizable(struct sched *s);
-/* What the door lets in, by the limit of blocks; 0 = all. */
-void sched_door(struct sched *s, uint64_t kv_blocks);
+/* The most that a new request may need, by the limit of blocks; 0 = all. */
+void sched_accept_limit(struct sched *s, uint64_t kv_blocks);
 /* The limit has changed to that. */
 void sched_pool_limit(struct sched *s, uint64_t kv_blocks, uint64_t now_us);
 /* A live request needs so many blocks, block 0 included. */

@@ -9,14 +9,14 @@
  * any: of the longest), and of the longest possible. */
 static void gauge_room(const struct sched *s, struct engine_stats *st)
 {
-    uint32_t seats = s->entries.running_count + s->seats.leaving_count,
+    uint32_t slots = s->entries.running_count + s->slots.leaving_count,
              room = blocks_available(&s->blocks);
 
-    st->table_adjacent = s->seats.held_adjacent;
+    st->table_adjacent = s->slots.held_adjacent;
     st->table_pairs =
-        s->seats.held_blocks - (s->seats.held_blocks < seats ? s->seats.held_blocks : seats);
-    st->request_blocks = seats > 0 ? (double)s->seats.held_blocks / seats : 0;
-    st->fit_longest = room / s->seats.table_most;
+        s->slots.held_blocks - (s->slots.held_blocks < slots ? s->slots.held_blocks : slots);
+    st->request_blocks = slots > 0 ? (double)s->slots.held_blocks / slots : 0;
+    st->fit_longest = room / s->slots.table_most;
     st->fit_average =
         st->request_blocks > 0 ? (uint64_t)(room / st->request_blocks) : st->fit_longest;
 }
@@ -52,7 +52,7 @@ void sched_stats(struct sched *s, uint64_t now_us, struct engine_stats *ret_stat
     for (uint32_t i = 0; i < s->entries.running_count; i++) {
         const struct entry *e = entries_running(&s->entries, i);
         uint32_t held = e->known + e->pending,
-                 room = s->seats.at[e->seat].blocks * s->fixed.block_size;
+                 room = s->slots.at[e->slot].blocks * s->fixed.block_size;
         st->used_tokens += e->computed;
         st->waste_tokens += room > held ? room - held : 0;
     }
@@ -153,8 +153,8 @@ static const char *check_running(const struct sched *s)
 {
     for (uint32_t i = 0; i < s->entries.running_count; i++) {
         const struct entry *e = entries_running(&s->entries, i);
-        if (e->state != ENTRY_RUNNING || s->seats.at[e->seat].entry != s->entries.running[i])
-            return "a running entry has no seat";
+        if (e->state != ENTRY_RUNNING || s->slots.at[e->slot].entry != s->entries.running[i])
+            return "a running entry has no slot";
         if (e->computed > e->known + e->pending || e->rows != 0 || e->pending > s->flights.count)
             return "a running entry's counts are wrong";
         if (i > 0 && !entries_before(&s->entries, s->entries.running[i - 1], s->entries.running[i]))
@@ -163,29 +163,29 @@ static const char *check_running(const struct sched *s)
     return NULL;
 }
 
-/* What each seat has for itself, by the recount of references. */
+/* What each slot has for itself, by the recount of references. */
 static const char *check_own(const struct sched *s)
 {
     for (uint32_t i = 0; i < s->fixed.max_seqs; i++) {
-        const uint32_t *table = seats_table(&s->seats, i);
+        const uint32_t *table = slots_table(&s->slots, i);
         uint32_t own = 0;
-        for (uint32_t k = 0; k < s->seats.at[i].blocks; k++)
+        for (uint32_t k = 0; k < s->slots.at[i].blocks; k++)
             own += s->scratch.recount[table[k]] == 1;
-        if (own != s->seats.at[i].own)
-            return "the blocks that a seat has for itself are wrong";
+        if (own != s->slots.at[i].own)
+            return "the blocks that a slot has for itself are wrong";
     }
     return NULL;
 }
 
-static const char *check_seats(struct sched *s)
+static const char *check_slots(struct sched *s)
 {
     uint32_t taken = 0, leaving = 0, inflight = 0, flown = 0;
     uint64_t held = 0, adjacent = 0;
 
     memset(s->scratch.recount, 0, s->blocks.total * sizeof(*s->scratch.recount));
     for (uint32_t i = 0; i < s->fixed.max_seqs; i++) {
-        const struct seat *t = &s->seats.at[i];
-        const uint32_t *table = seats_table(&s->seats, i);
+        const struct slot *t = &s->slots.at[i];
+        const uint32_t *table = slots_table(&s->slots, i);
         taken += t->entry != SCHED_NONE;
         leaving += t->entry == SCHED_NONE && t->inflight > 0;
         inflight += t->inflight;
@@ -204,10 +204,10 @@ static const char *check_seats(struct sched *s)
         s->scratch.recount[s->pool.migrants[i].to]++;
     for (uint32_t i = 0; i < s->flights.count; i++)
         flown += s->flights.at[flights_place(&s->flights, i)].seqs;
-    if (taken != s->entries.running_count || leaving != s->seats.leaving_count ||
-        inflight != flown || taken + leaving + s->seats.free_count != s->fixed.max_seqs)
-        return "the seats do not add up";
-    if (held != s->seats.held_blocks || adjacent != s->seats.held_adjacent)
+    if (taken != s->entries.running_count || leaving != s->slots.leaving_count ||
+        inflight != flown || taken + leaving + s->slots.free_count != s->fixed.max_seqs)
+        return "the slots do not add up";
+    if (held != s->slots.held_blocks || adjacent != s->slots.held_adjacent)
         return "the sums over block tables are wrong";
     const char *wrong = check_own(s);
     return wrong ? wrong : blocks_check(&s->blocks, s->scratch.recount);
@@ -224,7 +224,7 @@ const char *sched_check(struct sched *s)
     if (!wrong)
         wrong = check_running(s);
     if (!wrong)
-        wrong = check_seats(s);
+        wrong = check_slots(s);
     if (!wrong)
         wrong = prefix_check(&s->prefix, &s->blocks);
     if (!wrong)

@@ -7,7 +7,7 @@
  * discipline", 1968), but then a long one starves under a stream of short ones. Here both hold at
  * once. Of the rows that the decodes leave over:
  *
- *   - the first in line (oldest; by priority: most important) of those who still read gets half,
+ *   - the first in line (oldest; by priority: most important) of those that still read gets half,
  *   - each other one gets one row, so that it is in the step,
  *   - the rest goes to the one with the least left to read, the first in line among them.
  *
@@ -24,8 +24,8 @@
  * rows of prompts that end in it, the first in line has as many as all others together, and what
  * else goes on has half of E; or both share a quarter of the budget (or of what one prompt may have
  * of a step), if that is more. The first in line still has half of what is read. For a second after
- * such a step those without a prompt that ends are shorter by a sixth: who comes in one waits for
- * its end. And who comes should not wait for two, see sched_plan_after(). Steps without such
+ * such a step those without a prompt that ends are shorter by a sixth: what comes in one waits for
+ * its end. And what comes should not wait for two, see sched_plan_after(). Steps without such
  * prompts leave no row empty that a prompt can use.
  *
  * A waiting request is admitted in its order as long as the law has rows for it in this step. It
@@ -178,10 +178,10 @@ void sched_share_admitted(struct sched *s, struct plan *p, struct entry *e)
 static void raise_rows(struct sched *s, struct plan *p, uint32_t entry, uint32_t most)
 {
     struct entry *e = &s->entries.at[entry];
-    const struct seat *t = &s->seats.at[e->seat];
+    const struct slot *t = &s->slots.at[e->slot];
     uint32_t before = e->rows;
 
-    (void)seats_grow(&s->seats, &s->blocks, e->seat, e->computed + most,
+    (void)slots_grow(&s->slots, &s->blocks, e->slot, e->computed + most,
                      p->now_us); /* or it reads less */
     uint32_t room = t->blocks * s->fixed.block_size - e->computed;
     sched_refund(p, e, t->set_due);
@@ -224,9 +224,9 @@ static void bound_rows(const struct plan *p, uint32_t *ret_first, uint32_t *ret_
         *ret_first = *ret_others = UINT32_MAX;
 }
 
-static void set_rows(const struct seats *seats, struct plan *p, struct entry *e, uint32_t rows)
+static void set_rows(const struct slots *slots, struct plan *p, struct entry *e, uint32_t rows)
 {
-    bool set_due = seats->at[e->seat].set_due;
+    bool set_due = slots->at[e->slot].set_due;
 
     sched_refund(p, e, set_due);
     e->rows = rows;
@@ -282,7 +282,7 @@ static bool share_with(struct sched *s, struct plan *p, uint32_t entry)
     }
     bool bound = room < p->budget + e->rows - before && room < want - before;
     if (e->rows - before > room) /* it was to end, but there are no blocks for that */
-        set_rows(&s->seats, p, e, before + room);
+        set_rows(&s->slots, p, e, before + room);
     *sum += e->rows;
     return !bound;
 }
@@ -311,7 +311,7 @@ void sched_share_rest(struct sched *s, struct plan *p)
     bound_rows(p, &first, &others);
     if (p->half > first) {
         p->half = first;
-        set_rows(&s->seats, p, &s->entries.at[p->first], first);
+        set_rows(&s->slots, p, &s->entries.at[p->first], first);
     }
     pay_back(p, &s->share.lent);
     if (p->ending > 0 && p->half + p->others > 0)

@@ -34,7 +34,7 @@ uint64_t engine_table_bytes(const struct engine_params *p)
 {
     uint64_t table = (p->max_model_len + p->block_size - 1) / p->block_size;
     uint64_t queue = p->limits.ceiling[LIMIT_QUEUED_REQS];
-    uint64_t seq = sizeof(struct seat) + 3 * sizeof(uint32_t) + table * sizeof(uint32_t) +
+    uint64_t seq = sizeof(struct slot) + 3 * sizeof(uint32_t) + table * sizeof(uint32_t) +
                    SCHED_DEPTH * sizeof(struct flight_seq);
     struct ek_step_ceiling c;
 

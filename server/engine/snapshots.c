@@ -1,5 +1,5 @@
 /*
- * When the scheduler takes snapshots of recurrent state (states.h), and who goes on from them.
+ * When the scheduler takes snapshots of recurrent state (states.h), and what goes on from them.
  *
  * A sequence's state is at one position only, that of its last row, so unlike keys and values it is
  * of no use to a prompt that shares the beginning: that one needs the state where they part, and
@@ -25,14 +25,14 @@ bool sched_caches(const struct sched *s)
     return s->value[LIMIT_PREFIX_CACHING] != 0 && (!s->states.on || s->states.count > 0);
 }
 
-static bool takes(const struct sched *s, const struct seat *t)
+static bool takes(const struct sched *s, const struct slot *t)
 {
     return s->states.count > 0 && s->value[LIMIT_PREFIX_CACHING] != 0 && !t->quiet;
 }
 
 void snapshot_begin(struct sched *s, struct entry *e, uint32_t tokens, uint32_t chain)
 {
-    struct seat *t = &s->seats.at[e->seat];
+    struct slot *t = &s->slots.at[e->slot];
     uint32_t last = (e->known - 1) / s->fixed.block_size * s->fixed.block_size;
     uint32_t part = chain * s->fixed.block_size, every = s->states.every;
 
@@ -44,8 +44,8 @@ void snapshot_begin(struct sched *s, struct entry *e, uint32_t tokens, uint32_t 
     if (t->saved == 0)
         return;
     uint32_t at = states_find(&s->states,
-                              seats_table(&s->seats, e->seat)[t->saved / s->fixed.block_size - 1]);
-    states_copy(&s->states, s->states.first + at, e->seat);
+                              slots_table(&s->slots, e->slot)[t->saved / s->fixed.block_size - 1]);
+    states_copy(&s->states, s->states.first + at, e->slot);
     states_touch(&s->states, at);
 }
 
@@ -53,7 +53,7 @@ uint32_t snapshot_cut(const struct sched *s, const struct entry *e, uint32_t row
 {
     const uint32_t piece = s->states.every * LONG_TIMES / s->fixed.block_size * s->fixed.block_size;
 
-    if (e->state != ENTRY_RUNNING || !takes(s, &s->seats.at[e->seat]))
+    if (e->state != ENTRY_RUNNING || !takes(s, &s->slots.at[e->slot]))
         return rows;
     for (uint32_t i = 0; i < 2; i++)
         if (e->cut[i] > e->computed && e->cut[i] - e->computed < rows)
@@ -63,7 +63,7 @@ uint32_t snapshot_cut(const struct sched *s, const struct entry *e, uint32_t row
     return rows;
 }
 
-void snapshot_named(struct sched *s, struct seat *t)
+void snapshot_named(struct sched *s, struct slot *t)
 {
     if (t->pending == 0 || t->named * s->fixed.block_size != t->saved)
         return; /* or the step before it has not landed */
@@ -73,14 +73,14 @@ void snapshot_named(struct sched *s, struct seat *t)
 
 void snapshot_take(struct sched *s, const struct entry *e)
 {
-    struct seat *t = &s->seats.at[e->seat];
+    struct slot *t = &s->slots.at[e->slot];
     const uint32_t at = e->computed;
     const bool stays = at == e->cut[0] || at == e->cut[1];
 
     if (!takes(s, t) || at <= t->saved || at % s->fixed.block_size != 0 ||
         (!stays && at - t->saved < s->states.every))
         return;
-    seat_drop_snapshot(t, &s->states);
+    slot_drop_snapshot(t, &s->states);
     uint32_t to = t->rolled - 1;
     bool again = !stays && t->rolled != 0 && s->states.at[to].owner == t->lease;
     if (again)
@@ -93,7 +93,7 @@ void snapshot_take(struct sched *s, const struct entry *e)
         s->states.at[to].owner = t->lease;
         t->rolled = to + 1;
     }
-    states_copy(&s->states, e->seat, s->states.first + to);
+    states_copy(&s->states, e->slot, s->states.first + to);
     t->saved = at;
     t->pending = to + 1;
     snapshot_named(s, t);
@@ -102,9 +102,9 @@ void snapshot_take(struct sched *s, const struct entry *e)
 void snapshot_cancel(struct sched *s, uint64_t step)
 {
     for (uint32_t i = 0; s->states.on && i < s->fixed.max_seqs; i++) {
-        struct seat *t = &s->seats.at[i];
+        struct slot *t = &s->slots.at[i];
         if (t->pending != 0 && s->states.at[t->pending - 1].step == step)
-            seat_drop_snapshot(t, &s->states);
+            slot_drop_snapshot(t, &s->states);
     }
     states_cancel(&s->states, step);
 }
@@ -116,10 +116,10 @@ const char *snapshot_check(const struct sched *s)
     if (!s->states.on)
         return NULL;
     for (uint32_t i = 0; i < s->fixed.max_seqs; i++) {
-        const struct seat *t = &s->seats.at[i];
+        const struct slot *t = &s->slots.at[i];
         pending += t->pending != 0;
         if (t->pending != 0 && t->entry == SCHED_NONE && t->inflight == 0)
-            return "a snapshot is pending for nobody";
+            return "a snapshot is pending for no slot";
     }
     for (uint32_t i = 0; s->states.count > 0 && i < s->blocks.total; i++)
         if (s->states.of_block[i] != 0 && !s->blocks.at[i].named)

@@ -4,11 +4,11 @@
  * last token; it goes when the block loses its name. Every snapshot is in exactly one state:
  *
  *   free     of no use
- *   pending  being filled for a block that has no name yet; its seat knows it
- *   kept     of a named block, in a list: that of which nobody made use for longest at the head
+ *   pending  being filled for a block that has no name yet; its slot knows it
+ *   kept     of a named block, in a list: the one unused for longest at the head
  *
  * Copies are done one after the other at the head of the step that is planned next, in the order in
- * which they were decided, so a snapshot may be given to somebody else at once. Pure; engine
+ * which they were decided, so a snapshot may be given to another slot at once. Pure; engine
  * thread; nothing is allocated after states_init().
  */
 #pragma once
@@ -26,7 +26,7 @@ struct snapshot {
     bool pending;        /* else free or kept */
     uint32_t prev, next; /* kept or free */
     uint64_t step;       /* that fills it: without that step it holds nothing */
-    uint64_t owner;      /* lease of the seat that may take it for a later one, 0 = it stays */
+    uint64_t owner;      /* lease of the slot that may take it for a later one, 0 = it stays */
 };
 
 struct states {
@@ -54,7 +54,7 @@ static inline uint32_t states_copies(uint32_t seqs, uint32_t states)
 
 /* The snapshot of a block, or STATES_NONE. */
 uint32_t states_find(const struct states *s, uint32_t block);
-/* A pending one that is filled by `step`: free, or that of which nobody made use for longest.
+/* A pending one that is filled by `step`: free, or the one unused for longest.
  * STATES_NONE when there is none. */
 uint32_t states_take(struct states *s, uint64_t step);
 /* The same without a step, of those that are free: its content is written by other means. */
@@ -63,9 +63,9 @@ uint32_t states_place(struct states *s);
 void states_retake(struct states *s, uint32_t at, uint64_t step);
 /* A pending one is free. */
 void states_give(struct states *s, uint32_t at);
-/* A pending one is the block's, which keeps the one that it has; block 0: nobody's. */
+/* A pending one is the block's, which keeps the one that it has; block 0: none. */
 void states_keep(struct states *s, uint32_t at, uint32_t block);
-/* Somebody makes use of a kept one. */
+/* A kept one is used. */
 void states_touch(struct states *s, uint32_t at);
 /* The block loses its name, or it is another block's from now on. */
 void states_forget(struct states *s, uint32_t block);
@@ -76,5 +76,5 @@ void states_cancel(struct states *s, uint64_t step);
 void states_copy(struct states *s, uint32_t from, uint32_t to);
 /* Adds the copies that are due to those that the step has. */
 void states_write(struct states *s, struct ek_step *step);
-/* Recounts; `pending` are known to seats. NULL, or what is wrong. */
+/* Recounts; `pending` are known to slots. NULL, or what is wrong. */
 const char *states_check(const struct states *s, uint32_t pending);

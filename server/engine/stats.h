@@ -13,10 +13,10 @@
 
 /* What keeps the first waiting request from being admitted. */
 enum engine_held {
-    HELD_NONE,      /* nobody waits, or they came after the last step was planned */
+    HELD_NONE,      /* none waits, or they came after the last step was planned */
     HELD_LIMIT,     /* as many run as may */
     HELD_TOKENS,    /* the step's token budget, or what else a step carries, is used up */
-    HELD_PREEMPTED, /* somebody was preempted or lacks a block: those who were in go first */
+    HELD_PREEMPTED, /* an entry was preempted or lacks a block: those that were in go first */
     HELD_PAUSED,    /* the high mark paused admission */
     HELD_BLOCKS,    /* it does not fit now, with the watermark left over */
     HELD_GROWTH,    /* it fits now, but not with what all who run are expected to grow */
@@ -34,11 +34,11 @@ struct tenant_stat {
     uint32_t stamp; /* whose numbers these are */
 };
 
-/* STARTING: another one is being loaded; RELEASED: somebody asked for that. */
+/* STARTING: another one is being loaded; RELEASED: an operator asked for that. */
 enum engine_device { ENGINE_DEVICE_THERE, ENGINE_DEVICE_STARTING, ENGINE_DEVICE_RELEASED };
 
-/* By what a device was lost: what was computed; somebody else; a step without end; a lack of
- * memory; a device that failed while its process went on. */
+/* By what a device was lost: what was computed; a signal from outside; a step without end; a lack
+ * of memory; a device that failed while its process went on. */
 enum engine_cause {
     ENGINE_LOST_FAULT,
     ENGINE_LOST_ENDED,
@@ -133,7 +133,7 @@ struct engine_stats {
     uint64_t forced_tokens;  /* output tokens that a grammar left no choice about */
     uint64_t masks, mask_us; /* of constrained rows, and the time to find them */
     uint64_t masks_put_off;  /* rows whose mask took longer than a step may */
-    uint64_t masks_refused;  /* requests that ended since nobody can afford their masks */
+    uint64_t masks_refused;  /* requests that ended since their masks take too long */
     struct tenant_stat tenant[TENANTS_MOST];
     uint64_t plan_us, wait_us; /* host time of planning, time waited for the backend */
     struct engine_revivals revivals;

@@ -24,8 +24,8 @@ static uint32_t count_fresh(const struct sched *s, const uint32_t *table, uint32
 bool swap_out(struct sched *s, struct entry *e, uint64_t now_us)
 {
     struct host *h = &s->host;
-    const uint32_t *from = seats_table(&s->seats, e->seat);
-    uint32_t n = seats_blocks_for(&s->seats, e->computed), more;
+    const uint32_t *from = slots_table(&s->slots, e->slot);
+    uint32_t n = slots_blocks_for(&s->slots, e->computed), more;
 
     assert(e->swapped.table == HOST_NONE);
     if (!h->on || n == 0 || h->free_count == 0)
@@ -36,7 +36,7 @@ bool swap_out(struct sched *s, struct entry *e, uint64_t now_us)
         return false;
 
     uint32_t table = h->free_tables[--h->free_count];
-    uint32_t *to = h->tables + (size_t)table * s->seats.table_most;
+    uint32_t *to = h->tables + (size_t)table * s->slots.table_most;
     /* Those that are here already first, so that no other block takes their place. */
     for (uint32_t i = 0; i < n; i++) {
         to[i] = host_twin(s, from[i]);
@@ -58,7 +58,7 @@ void swap_drop(struct sched *s, struct entry *e, uint64_t now_us)
 
     if (e->swapped.table == HOST_NONE)
         return;
-    const uint32_t *table = h->tables + (size_t)e->swapped.table * s->seats.table_most;
+    const uint32_t *table = h->tables + (size_t)e->swapped.table * s->slots.table_most;
     for (uint32_t i = e->swapped.blocks; i > 0; i--)
         host_give(h, table[i - 1], now_us);
     h->free_tables[h->free_count++] = e->swapped.table;
@@ -67,7 +67,7 @@ void swap_drop(struct sched *s, struct entry *e, uint64_t now_us)
 
 uint32_t swap_find(const struct sched *s, const struct entry *e, uint32_t index)
 {
-    if (e->swapped.table == HOST_NONE || index >= seats_blocks_for(&s->seats, e->swapped.tokens))
+    if (e->swapped.table == HOST_NONE || index >= slots_blocks_for(&s->slots, e->swapped.tokens))
         return 0;
-    return s->host.tables[(size_t)e->swapped.table * s->seats.table_most + index];
+    return s->host.tables[(size_t)e->swapped.table * s->slots.table_most + index];
 }

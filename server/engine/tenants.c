@@ -30,8 +30,9 @@ static bool find_least(const struct tenants *t, uint64_t *ret_least)
     return found;
 }
 
-/* What a tenant's counter is lifted to, at least, when it has work again. When nobody has work that
- * is the last one's counter as it is now, with what its requests answered since they were read. */
+/* What a tenant's counter is lifted to, at least, when it has work again. When no tenant has work
+ * that is the last one's counter as it is now, with what its requests answered since they were
+ * read. */
 static uint64_t find_floor(const struct tenants *t)
 {
     uint64_t least = t->at[t->last].served;

@@ -16,14 +16,14 @@
  * until the other has had as much.
  *
  * Who was idle has saved nothing: when a tenant has work again its counter is lifted to the least
- * of those who have, or, when nobody has, to that of the last one who had, as it is by then. Has
+ * of those that have, or, when none has, to that of the last one that had, as it is by then. Has
  * work: one of its requests waits or is being read; those that decode get their rows in each step
  * anyway. A new key at the place of one that is gone begins like one that was idle.
  *
- * What is short when a block is lacking is memory, not tokens: who gives way is of the tenant whose
- * running requests hold most blocks for its weight (sched_plan_rows()): blocks of their own, for
- * one that others use too is not given back by a preemption. Neither counts for more than priority
- * does.
+ * What is short when a block is lacking is memory, not tokens: what gives way is of the tenant
+ * whose running requests hold most blocks for its weight (sched_plan_rows()): blocks of their own,
+ * for one that others use too is not given back by a preemption. Neither counts for more than
+ * priority does.
  *
  * Pure, part of the scheduler; a fixed table, nothing is allocated.
  */
@@ -31,7 +31,7 @@
 
 #include <stdint.h>
 
-#define TENANTS_MOST  129u  /* nobody's place, and one for each key there may be */
+#define TENANTS_MOST  129u  /* the place without a key, and one for each key there may be */
 #define TENANT_PRICE  1000u /* units that a token costs at weight 1 */
 #define TENANT_OUTPUT 2u    /* tokens of a prompt that one of an answer counts for */
 /* Units of work on masks (common/work.h) that count for one: 0.1 to 0.2 ms. A count and no time, so
@@ -41,7 +41,7 @@
 /* What a request says of its tenant. All 0: it has none. */
 struct tenant_ref {
     uint32_t place; /* below TENANTS_MOST */
-    uint32_t stamp; /* another one at a place: somebody else, who begins anew */
+    uint32_t stamp; /* another one at a place: another tenant, which begins anew */
     uint32_t price; /* TENANT_PRICE over the weight, 0 = weight 1 */
 };
 
@@ -59,14 +59,14 @@ struct tenant {
     uint64_t poisons; /* requests that ended since the device does with them */
     uint32_t price, stamp;
     uint32_t active;    /* entries that wait or are being read */
-    uint32_t held;      /* blocks of its own, of use within the choice of who gives way alone */
+    uint32_t held;      /* blocks of its own, of use within the choice of what gives way alone */
     struct queue queue; /* those that wait, by priority and age */
 };
 
 struct tenants {
     struct tenant at[TENANTS_MOST];
     uint32_t count; /* places below it have been used */
-    uint32_t last;  /* the place of the last one that had work, when nobody has */
+    uint32_t last;  /* the place of the last one that had work, when none has */
 };
 
 void tenants_init(struct tenants *t, uint32_t no_entry);
@@ -91,7 +91,7 @@ static inline uint64_t tenants_standing(const struct tenants *t, uint32_t place)
     return t->at[place].served + t->at[place].due * t->at[place].price;
 }
 
-/* The least counter of those with work, UINT64_MAX when nobody has work. */
+/* The least counter of those with work, UINT64_MAX when none has work. */
 uint64_t tenants_least(const struct tenants *t);
-/* How far it is ahead of that, in tokens at its weight; 0 = nobody waits more. */
+/* How far it is ahead of that, in tokens at its weight; 0 = none waits more. */
 uint64_t tenants_ahead(const struct tenants *t, uint32_t place, uint64_t least);

@@ -50,12 +50,12 @@ struct engine_judged {
     const char *refused;        /* why its limits could not be set, NULL = they could */
 };
 
-/* Whether a loss may have been for lack of memory: the step said so, or somebody else ended the
+/* Whether a loss may have been for lack of memory: the step said so, or another process ended the
  * process (SIGKILL is what the kernel sends then; SIGBUS what it sends for a page that it cannot
  * have), or it ended without a word. A fault at an address, an assertion or a hang is none: smaller
  * steps would cost speed and cure nothing. */
 bool verdict_may_be_memory(const struct engine_loss *loss);
-/* The rule for a loss that nobody judges. */
+/* The rule for a loss that is not judged. */
 void verdict_own(const struct engine_loss *loss, struct engine_verdict *ret_verdict);
 /* Leaves only what lowers these limits, within their floors; the change of limits for it. False
  * when there is none. */

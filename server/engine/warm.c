@@ -104,7 +104,7 @@ static bool append(struct lister *w, uint32_t handle, uint32_t parent)
     return true;
 }
 
-/* Lists a block behind those before it in its chain; a chain that is broken is found by nobody. */
+/* Lists a block behind those before it in its chain; a broken chain is never found. */
 static void list_chain(struct lister *w, uint32_t handle)
 {
     uint32_t depth = 0, parent = WARM_NONE;
@@ -118,7 +118,7 @@ static void list_chain(struct lister *w, uint32_t handle)
         }
         if (depth == 0 && w->s->states.on && state_of(w, handle) == WARM_NONE)
             return; /* one behind it may have one, and lists it then */
-        if (depth == w->s->seats.table_most || !warm_keeps(w, handle))
+        if (depth == w->s->slots.table_most || !warm_keeps(w, handle))
             return;
         w->chain[depth++] = handle;
         struct prefix_name before = names_of(w, handle)->parents[id_of(w, handle)];
@@ -152,7 +152,7 @@ int warm_list(const struct sched *s, struct warm_room room, bool owned, struct w
 
     w.l.block_size = s->fixed.block_size;
     w.place = malloc(handles * sizeof(*w.place));
-    w.chain = malloc(s->seats.table_most * sizeof(*w.chain));
+    w.chain = malloc(s->slots.table_most * sizeof(*w.chain));
     w.l.block = calloc(most + 1, sizeof(*w.l.block));
     w.l.tokens = calloc(most * s->fixed.block_size + 1, sizeof(*w.l.tokens));
     if (!w.place || !w.chain || !w.l.block || !w.l.tokens) {

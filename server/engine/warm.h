@@ -12,7 +12,7 @@
  * has a name that cannot be computed from its tokens and its owner alone (salts within a key,
  * prompts whose length changes the model's frequencies) is left out.
  *
- * Pure but for the memory of a list. Engine thread, or nobody's while there is none; no step is in
+ * Pure but for the memory of a list. Engine thread, while there is one; no step is in
  * flight.
  */
 #pragma once
@@ -69,7 +69,7 @@ struct warm_into {
 /* 0 or -ENOMEM. */
 int warm_begin(struct sched *s, const struct warm_list *l, struct warm_into *ret_into);
 /* Takes a block for the i-th, and a snapshot if it has one and one is free: its slot, or WARM_NONE.
- * False when there is no block for it, or nobody would find it. */
+ * False when there is no block for it, or it would never be found. */
 bool warm_place(struct warm_into *w, uint32_t i, uint64_t now_us, struct warm_place *ret_place);
 /* Its content is there, or is not to be had. */
 void warm_placed(struct warm_into *w, uint32_t i, bool there, uint64_t now_us);

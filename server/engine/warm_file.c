@@ -213,7 +213,8 @@ static int check_head(struct warm_head *h, const struct warm_about *want, uint64
 
     if (memcmp(h->magic, MAGIC, sizeof(h->magic)) != 0 || h->sum != head_sum(h))
         return ek_fault_set(fault, "", "it is damaged");
-    is->version[WARM_TEXT - 1] = is->layout[WARM_TEXT - 1] = '\0'; /* a sum is nobody's signature */
+    is->version[WARM_TEXT - 1] = is->layout[WARM_TEXT - 1] =
+        '\0'; /* a sum does not prove who wrote it */
     if (strcmp(is->version, want->version) != 0)
         return ek_fault_set(fault, "", "version %s wrote it", is->version);
     if (is->model != want->model)

@@ -8,7 +8,7 @@
  *
  * The head is written last and the file gets its name last: what was cut short is no file. It is
  * for its owner alone (0600), not synced (what a power cut leaves of it has a wrong sum), and used
- * once: who opens it takes its name away, so that no start fails twice for it. Whatever is wrong
+ * once: opening it removes its name, so that no start fails twice for it. Whatever is wrong
  * with it, blocks are computed as if it were not there.
  *
  * Any thread; nothing here knows of a scheduler or a device.

@@ -33,7 +33,7 @@ struct automaton_making {
     uint32_t state_room, call_room;
     size_t next_room;
     uint32_t *slot, slots; /* hash of sets: state + 1 */
-    uint32_t *mark, turn;  /* [nfa nodes] who has been in the closure that is being made */
+    uint32_t *mark, turn;  /* [nfa nodes] which have been in the closure that is being made */
     struct numbers stack, set, bucket[256], calls;
     uint64_t done; /* steps, those paid for */
     struct ek_work *work;
@@ -286,7 +286,7 @@ static void add_edges(struct automaton_making *m, uint32_t state)
 
 /* ---- what must not be ---- */
 
-enum visit { VISIT_NEW, VISIT_OPEN, VISIT_DONE };
+enum rule_visit { VISIT_NEW, VISIT_OPEN, VISIT_DONE };
 
 /* Follows what a rule may begin with; the rule that comes round to itself, or goes too deep (then
  * *ret_deep is true), or UINT32_MAX. */

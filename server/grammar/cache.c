@@ -1,9 +1,9 @@
 /*
  * Grammars that were made lately: a list in the order of use, found by kind and bytes. All that are
  * alive, also those that only requests hold, share one room: before a new one is refused for want
- * of it, those go that nobody uses. No owner (API key) has more than its share of the room and of
- * the list with forms that were made for it: before one more is, its own go first, so that an
- * owner who sends very many forms has its own compiled again and again, and not those of others.
+ * of it, those go that are not in use. No owner (API key) has more than its share of the room and
+ * of the list with forms that were made for it: before one more is, its own go first, so that an
+ * owner that sends very many forms has its own compiled again and again, and not those of others.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -15,7 +15,7 @@
 #include "server/grammar/compile.h"
 #include "server/grammar/grammar.h"
 
-struct kept {
+struct kept_grammar {
     enum grammar_kind kind;
     char *text;
     size_t len;
@@ -23,8 +23,8 @@ struct kept {
 };
 
 /* A form that is being compiled, on the stack of its thread. */
-struct making {
-    struct making *next, **link;
+struct grammar_making {
+    struct grammar_making *next, **link;
     uint64_t begun_us;
 };
 
@@ -32,9 +32,9 @@ struct grammar_cache {
     const struct lexicon *lexicon;
     uint64_t most_bytes;
     struct grammar_room *room;
-    pthread_mutex_t lock;           /* guards what follows */
-    struct kept kept[GRAMMAR_KEPT]; /* latest first */
-    struct making *making;
+    pthread_mutex_t lock;                   /* guards what follows */
+    struct kept_grammar kept[GRAMMAR_KEPT]; /* latest first */
+    struct grammar_making *making;
     struct grammar_cache_stats stats;
 };
 
@@ -57,11 +57,11 @@ int grammar_cache_new(const struct lexicon *l, uint64_t most_bytes,
     return 0;
 }
 
-static void drop(struct kept *k)
+static void drop(struct kept_grammar *k)
 {
     free(k->text);
     grammar_unref(k->grammar);
-    *k = (struct kept){0};
+    *k = (struct kept_grammar){0};
 }
 
 void grammar_cache_free(struct grammar_cache *c)
@@ -80,7 +80,7 @@ static struct grammar *cache_find(struct grammar_cache *c, enum grammar_kind kin
                                   size_t len)
 {
     for (uint32_t i = 0; i < c->stats.kept; i++) {
-        struct kept k = c->kept[i];
+        struct kept_grammar k = c->kept[i];
         if (k.kind != kind || k.len != len || memcmp(k.text, text, len) != 0)
             continue;
         memmove(&c->kept[1], &c->kept[0], i * sizeof(k));
@@ -110,7 +110,7 @@ static bool within_room(const struct grammar_cache *c, uint64_t bytes)
     return atomic_load(&c->room->bytes) + bytes <= c->most_bytes;
 }
 
-/* Under the lock: whether there is room for so many bytes more, once those are gone that nobody
+/* Under the lock: whether there is room for so many bytes more, once those are gone that are not
  * uses, the oldest first: of its owner's for its share, of all for the rest. */
 static bool make_room(struct grammar_cache *c, uint32_t owner, uint64_t bytes)
 {
@@ -143,7 +143,7 @@ static uint32_t last_for(const struct grammar_cache *c, uint32_t owner)
 }
 
 /* Under the lock: puts it first; another one falls off when the list is full. */
-static void keep(struct grammar_cache *c, struct kept k)
+static void keep(struct grammar_cache *c, struct kept_grammar k)
 {
     if (c->stats.kept == GRAMMAR_KEPT)
         remove_at(c, last_for(c, grammar_owner(k.grammar)));
@@ -156,13 +156,13 @@ static void keep(struct grammar_cache *c, struct kept k)
 
 static void remember(struct grammar_cache *c, const struct grammar_from *from, struct grammar *g)
 {
-    struct kept k = {from->kind, malloc(from->len + 1), from->len, g};
+    struct kept_grammar k = {from->kind, malloc(from->len + 1), from->len, g};
 
     if (!k.text)
         return; /* it is made again next time */
     memcpy(k.text, from->text, from->len);
     pthread_mutex_lock(&c->lock);
-    /* somebody was faster */
+    /* another thread was faster */
     struct grammar *other = cache_find(c, from->kind, from->text, from->len);
     if (!other)
         keep(c, k);
@@ -201,10 +201,10 @@ static int refuse_for_room(const struct grammar_cache *c, uint32_t owner, struct
     return -EBUSY;
 }
 
-static void making_begin(struct grammar_cache *c, struct making *m)
+static void making_begin(struct grammar_cache *c, struct grammar_making *m)
 {
     pthread_mutex_lock(&c->lock);
-    *m = (struct making){.next = c->making, .link = &c->making, .begun_us = ek_now_us()};
+    *m = (struct grammar_making){.next = c->making, .link = &c->making, .begun_us = ek_now_us()};
     if (m->next)
         m->next->link = &m->next;
     c->making = m;
@@ -212,7 +212,7 @@ static void making_begin(struct grammar_cache *c, struct making *m)
 }
 
 /* Under the lock. */
-static void making_end(const struct making *m)
+static void making_end(const struct grammar_making *m)
 {
     *m->link = m->next;
     if (m->next)
@@ -225,7 +225,7 @@ static int make(struct grammar_cache *c, const struct grammar_from *from, struct
 {
     const uint32_t owner = from->owner % GRAMMAR_OWNERS;
     struct grammar *g = NULL;
-    struct making m;
+    struct grammar_making m;
     making_begin(c, &m);
     int r = grammar_compile(from->kind, from->text, from->len, c->lexicon, work, &g, fault);
     uint64_t made = ek_now_us();
@@ -281,7 +281,7 @@ void grammar_cache_stats(struct grammar_cache *c, struct grammar_cache_stats *re
 {
     pthread_mutex_lock(&c->lock);
     *ret_stats = c->stats;
-    for (const struct making *m = c->making; m; m = m->next)
+    for (const struct grammar_making *m = c->making; m; m = m->next)
         if (ret_stats->oldest_us == 0 || m->begun_us < ret_stats->oldest_us)
             ret_stats->oldest_us = m->begun_us;
     pthread_mutex_unlock(&c->lock);

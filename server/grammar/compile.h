@@ -42,7 +42,7 @@ enum grammar_kind {
  */
 #define GRAMMAR_FUEL (1ull << 26)
 
-/* What is asked for: the text, and who has it made: a number below GRAMMAR_OWNERS, 0 = nobody. */
+/* What is asked for: the text, and its owner: a number below GRAMMAR_OWNERS, 0 = none. */
 struct grammar_from {
     enum grammar_kind kind;
     const char *text;
@@ -72,7 +72,7 @@ void grammar_cache_free(struct grammar_cache *c); /* NULL is fine */
 struct grammar *grammar_cache_find(struct grammar_cache *c, enum grammar_kind kind,
                                    const char *text, size_t len);
 /* As grammar_compile(), or from the cache; the caller gets a reference. -EBUSY with a fault while
- * the grammars in use leave no room for it, or those that its owner had made leave none of his
+ * the grammars in use leave no room for it, or its owner's grammars leave none of its share
  * share. Nobody's may take all of the room. */
 int grammar_cache_get(struct grammar_cache *c, const struct grammar_from *from,
                       struct ek_work *work, struct grammar **ret_grammar, struct ek_fault *fault);

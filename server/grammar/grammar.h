@@ -7,7 +7,7 @@
  * stack at hand.
  *
  * A text whose root takes every byte and may end anywhere is free but for the calls in it: there
- * and as the marks of calls special tokens may come too, and nobody is hurried to its end.
+ * and as the marks of calls special tokens may come too, and no end is forced.
  *
  * All memory is taken when the grammar is made; when it is used up, states are forgotten and
  * matchers find their place again by what they have written.
@@ -32,7 +32,7 @@ struct grammar;
 #define GRAMMAR_OWNERS 136u /* owners beyond it share places */
 struct grammar_room {
     atomic_uint refs;
-    atomic_ullong bytes, of[GRAMMAR_OWNERS]; /* all of them, and by who had them made */
+    atomic_ullong bytes, of[GRAMMAR_OWNERS]; /* all of them, and by owner */
 };
 
 struct grammar_stats {
@@ -59,7 +59,8 @@ void grammar_ref(struct grammar *g);
 void grammar_unref(struct grammar *g); /* NULL is fine */
 /* Works out the masks that take longest, so that the engine need not. */
 void grammar_warm(struct grammar *g, struct ek_work *work);
-/* Engine thread: nobody can afford its masks; all who have it end for that, not each after tries.
+/* Engine thread: its masks take too long; all requests that have it end for that, not each after
+ * tries.
  */
 void grammar_give_up(struct grammar *g);
 bool grammar_given_up(const struct grammar *g); /* any thread */
@@ -73,13 +74,13 @@ uint64_t grammar_bytes(const struct grammar *g); /* of memory that it took; any 
 void grammar_count(struct grammar *g, struct grammar_room *room, uint32_t owner);
 uint32_t grammar_owner(const struct grammar *g);
 void grammar_room_unref(struct grammar_room *room);
-bool grammar_is_idle(const struct grammar *g); /* nobody but the caller has a reference */
+bool grammar_is_idle(const struct grammar *g); /* only the caller has a reference */
 void grammar_stats(const struct grammar *g, struct grammar_stats *ret_stats);
 
 /* Where one text is. Plain data; .grammar = NULL is free text. */
 struct matcher {
     struct grammar *grammar;
-    struct ek_work *work;  /* who pays, NULL = nobody: see below */
+    struct ek_work *work;  /* its meter, NULL = none: see below */
     uint32_t state, taken; /* tokens so far */
     uint64_t era;          /* of the grammar's memory */
 };

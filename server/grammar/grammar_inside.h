@@ -104,7 +104,7 @@ struct grammar {
     uint32_t *narrow; /* [NEAR_MASKS] masks */
     struct near_mask narrow_of[NEAR_MASKS];
 
-    struct ek_work *work; /* who pays for what is done now; NULL = nobody */
+    struct ek_work *work; /* the meter of what is done now; NULL = none */
     struct ek_work warming;
     struct grammar_config *heap; /* [CONFIGS_HERE * 4] of a closure that is being made */
     struct grammar_config *seen; /* [CONFIGS_HERE * 4] */
@@ -115,7 +115,7 @@ struct grammar {
 };
 
 /* The place after one byte. Not kept when there is no room, or when the meter said stop: then it is
- * PLACE_DEAD, and after a stop nobody may keep what follows from it. */
+ * PLACE_DEAD, and after a stop what follows from it may not be kept. */
 uint32_t place_step(struct grammar *g, uint32_t place, uint8_t byte);
 /* The place after all bytes of a token that is no end; PLACE_DEAD also for a special one that must
  * not come here. */

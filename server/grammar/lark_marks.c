@@ -1,6 +1,6 @@
 /*
  * What llguidance has beside Lark's own notation, as guidance writes it: [attributes] of rules and
- * %json. A capture names a part of the text for the client, who finds it there again; `stop` and
+ * %json. A capture names a part of the text for the client, which finds it there again; `stop` and
  * `suffix` end a rule with the first text of theirs, `lazy` as early as may be. max_tokens is for a
  * rule that is the whole answer, and then the most tokens of the request.
  */

@@ -32,7 +32,7 @@ struct left {
     bool too_deep;
 };
 
-/* ---- who begins with whom ---- */
+/* ---- which begins with which ---- */
 
 static void visit(struct left *l, uint32_t rule);
 

@@ -81,7 +81,7 @@ const json_t *schema_find(struct schema_reader *r, const char *ref);
 
 /* schema_types.c */
 bool schema_is_annotation(const char *keyword);
-/* Refuses a schema with a keyword that nobody reads. */
+/* Refuses a schema with a keyword that is not read. */
 int schema_check(struct schema_reader *r, const json_t *schema);
 /* TYPE_..., as `type` says or the other keywords imply. */
 int schema_types(struct schema_reader *r, const json_t *schema, unsigned *ret_types);

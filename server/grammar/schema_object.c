@@ -200,7 +200,7 @@ static int check_pattern(struct schema_reader *r, json_t *patterns, const struct
     return 0;
 }
 
-/* A name is in one pattern only, and is not declared; or nobody knows which schema it has. */
+/* A name is in one pattern only, and is not declared; or its schema is not known. */
 static int check_patterns(struct schema_reader *r, json_t *patterns, const struct object *o)
 {
     struct patterns p = {0};

@@ -145,12 +145,12 @@ int structure_elements(struct structure *t, const json_t *v, const char *name,
 
 /* ---- free text ---- */
 
-struct words {
+struct tag_words {
     struct until_word at[WORDS_MOST];
     uint32_t count, bytes;
 };
 
-static void add_words(struct words *w, const json_t *list, bool own_groups, uint32_t group)
+static void add_words(struct tag_words *w, const json_t *list, bool own_groups, uint32_t group)
 {
     for (size_t i = 0; i < structure_count(list) && w->count < WORDS_MOST; i++) {
         const json_t *one = structure_at(list, i);
@@ -165,7 +165,7 @@ static void add_words(struct words *w, const json_t *list, bool own_groups, uint
 int structure_until(struct structure *t, const json_t *triggers, const json_t *excluded,
                     struct follow f, struct until **ret_until)
 {
-    struct words w = {0};
+    struct tag_words w = {0};
 
     if (f.other)
         return structure_refuse(t, "free text has no end here: the tag around it needs an `end`");

@@ -60,7 +60,7 @@ int hf_quant_join(struct ek_bundle *b, const char *dir, struct ek_buf *config,
     if (!model_file_exists(b, dir, NAME))
         return 0;
     json_t *root = ek_json_parse(config->data, config->len, 0, &e);
-    int r = 0; /* what is no configuration is told of by who reads it next */
+    int r = 0; /* what is no configuration is reported by its next reader */
     if (json_is_object(root) && !json_object_get(root, "quantization_config") &&
         !json_object_get(root, "compression_config"))
         r = read_own(b, dir, &own, fault);

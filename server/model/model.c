@@ -45,7 +45,7 @@ static int config_load(struct model *m, const struct model_choice *choice, struc
 }
 
 /* Names as the class without an output layer writes them, "layers.0.", become those of the one with
- * it. Without the layer the embedding stands for it; nobody asks for what it gives. */
+ * it. Without the layer the embedding stands for it; its result is not used. */
 static int bare_tensors(struct st_set *tensors, struct model_config *c)
 {
     bool head = false;

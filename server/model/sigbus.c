@@ -8,8 +8,8 @@
  * other address, and for broken memory, it puts the old handler back and returns, so that the read
  * faults again.
  *
- * A row of the table is free (0), claimed (CLAIMED), or has the address of a mapping; who claims it
- * writes the size before the address. So the handler needs no lock.
+ * A row of the table is free (0), claimed (CLAIMED), or has the address of a mapping; the thread
+ * that claims it writes the size before the address. So the handler needs no lock.
  */
 #include "server/model/sigbus.h"
 
@@ -79,12 +79,12 @@ static void on_bus(int number, siginfo_t *info, void *context)
     if (info->si_code != BUS_ADRERR || !is_mapped((uintptr_t)info->si_addr)) {
         (void)sigaction(SIGBUS, &watch.before, NULL); /* the read is tried again, without us */
         if (info->si_code <= 0)
-            (void)raise(SIGBUS); /* there was none: somebody has sent it */
+            (void)raise(SIGBUS); /* there was none: a process has sent it */
         return;
     }
     struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
     ssize_t n = 0;
-    if (watch.why[0] && poll(&out, 1, LAST_WORD_MS) == 1) /* not where nobody reads */
+    if (watch.why[0] && poll(&out, 1, LAST_WORD_MS) == 1) /* not where it is not read */
         n = write(STDERR_FILENO, watch.why, strlen(watch.why));
     (void)n; /* nothing else can be done */
     _exit(watch.code);

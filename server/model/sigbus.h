@@ -2,7 +2,7 @@
  * What happens when a mapped weight file becomes shorter while it is read: the kernel answers with
  * SIGBUS. files.c tells each mapping that it makes; between sigbus_watch() and sigbus_done() the
  * process then says which model it was and ends with a code of its own, in place of a death by
- * signal that nobody can explain. A SIGBUS from anywhere else kills as always. Any thread may be
+ * signal without an explanation. A SIGBUS from anywhere else kills as always. Any thread may be
  * the one that reads.
  */
 #pragma once

@@ -1,4 +1,4 @@
-/* What main.c may set about who reaches the server and how: part of struct http_params. */
+/* What main.c may set about access to the server: part of struct http_params. */
 #pragma once
 
 #include <stdbool.h>

@@ -25,12 +25,12 @@
 
 #define SECRET AUTH_SECRET
 
-struct slot {
+struct key_slot {
     struct key_line line;
     atomic_ullong owner; /* what keeps its prefix cache apart */
     uint32_t stamp;      /* which key that is */
     bool used;           /* of a key that has or may have requests */
-    bool live;           /* opens the door */
+    bool live;           /* is accepted */
     atomic_uint refs, active, waiting;
     atomic_ullong requests, refused_concurrency, refused_queue;
 };
@@ -43,7 +43,7 @@ struct auth {
     uint8_t secret[SECRET];
     uint32_t stamps; /* that were given */
     atomic_uint count;
-    struct slot slot[AUTH_SLOTS];
+    struct key_slot slot[AUTH_SLOTS];
 };
 
 static uint64_t first_bytes(const void *bytes, size_t len)
@@ -108,7 +108,7 @@ static int read_all(const struct auth *a, struct key_line *lines, uint32_t *coun
     return read_keys(a, "credential api-keys", path, lines, count, fault);
 }
 
-static struct slot *slot_of(struct auth *a, const uint8_t *digest)
+static struct key_slot *slot_of(struct auth *a, const uint8_t *digest)
 {
     for (uint32_t i = 0; i < AUTH_SLOTS; i++) {
         if (a->slot[i].used && memcmp(a->slot[i].line.digest, digest, KEY_DIGEST) == 0)
@@ -117,17 +117,17 @@ static struct slot *slot_of(struct auth *a, const uint8_t *digest)
     return NULL;
 }
 
-static struct slot *free_slot(struct auth *a)
+static struct key_slot *free_slot(struct auth *a)
 {
     for (uint32_t i = 0; i < AUTH_SLOTS; i++) {
-        struct slot *s = &a->slot[i];
+        struct key_slot *s = &a->slot[i];
         if (!s->used || (!s->live && atomic_load(&s->refs) == 0))
             return s;
     }
     return NULL;
 }
 
-/* Under the lock: only these keys open the door from now on. */
+/* Under the lock: only these keys are accepted from now on. */
 static int install(struct auth *a, const struct key_line *lines, uint32_t count,
                    struct ek_fault *fault)
 {
@@ -144,16 +144,16 @@ static int install(struct auth *a, const struct key_line *lines, uint32_t count,
         a->slot[i].live = false;
     /* those that are there already first: a fresh one must not take the place of one of them */
     for (uint32_t i = 0; i < count; i++) {
-        struct slot *s = slot_of(a, lines[i].digest);
+        struct key_slot *s = slot_of(a, lines[i].digest);
         if (s)
             s->live = true;
     }
     for (uint32_t i = 0; i < count; i++) {
-        struct slot *s = slot_of(a, lines[i].digest);
+        struct key_slot *s = slot_of(a, lines[i].digest);
         if (!s) {
             s = free_slot(a);
             assert(s); /* counted above; a slot only gets freer meanwhile */
-            *s = (struct slot){.used = true, .live = true, .stamp = ++a->stamps};
+            *s = (struct key_slot){.used = true, .live = true, .stamp = ++a->stamps};
         }
         s->line = lines[i];
         atomic_store(&s->owner, find_owner(a, &lines[i]));
@@ -253,7 +253,7 @@ void auth_name(struct auth *a, int slot, char ret_name[KEY_NAME])
 }
 
 /* Under the lock: 0, or -EBUSY with a fault when the key has its share of the queue. */
-static int check_share(struct auth *a, const struct slot *s, uint32_t queue_most,
+static int check_share(struct auth *a, const struct key_slot *s, uint32_t queue_most,
                        struct ek_fault *fault)
 {
     double share = auth_count(a) > 1 ? s->line.queue_share : 1;
@@ -271,7 +271,7 @@ int auth_begin(struct auth *a, int slot, uint32_t queue_most, struct ek_fault *f
 {
     if (slot < 0)
         return 0;
-    struct slot *s = &a->slot[slot];
+    struct key_slot *s = &a->slot[slot];
     int r = 0;
     pthread_mutex_lock(&a->lock);
     uint32_t at_once = s->line.concurrency;
@@ -318,12 +318,13 @@ void auth_end(struct auth *a, int slot, bool waiting)
     atomic_fetch_sub(&a->slot[slot].active, 1);
 }
 
-_Static_assert(AUTH_SLOTS < TENANTS_MOST, "each key is a tenant, and nobody is one");
+_Static_assert(AUTH_SLOTS < TENANTS_MOST,
+               "each key is a tenant, and requests without a key are one");
 
 /* Under the lock. */
 static struct tenant_ref tenant_of(const struct auth *a, uint32_t slot)
 {
-    const struct slot *s = &a->slot[slot];
+    const struct key_slot *s = &a->slot[slot];
     double weight = s->line.weight > 0 ? s->line.weight : 1;
 
     return (struct tenant_ref){
@@ -396,7 +397,7 @@ bool auth_stat(struct auth *a, uint32_t i, struct auth_stat *ret_stat)
     bool there = false;
     if (i >= AUTH_SLOTS)
         return false;
-    struct slot *s = &a->slot[i];
+    struct key_slot *s = &a->slot[i];
     pthread_mutex_lock(&a->lock);
     there = s->live;
     if (there) {

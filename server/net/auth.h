@@ -1,9 +1,9 @@
 /*
- * API keys while the server runs: who asks, and how much at once.
+ * API keys while the server runs: whose a request is, and how much one may ask at once.
  *
  * Owner: struct http; any thread may call. Under the lock: the lines of the slots. Atomic: the
  * counters. A slot stays its key's while requests of it are open (refs), also when a reload has
- * taken the key away; then nobody new gets in by it.
+ * taken the key away; then it lets no new request in.
  */
 #pragma once
 
@@ -36,7 +36,7 @@ struct auth_terms {
     uint32_t at_once; /* most answers of one request computed at once; 0 = no limit */
     bool bound;       /* its clients may ask for these priorities only, else for any: */
     int32_t first, last;
-    struct tenant_ref tenant; /* who the engine charges */
+    struct tenant_ref tenant; /* which the engine charges */
 };
 
 struct auth_stat {
@@ -82,7 +82,7 @@ uint64_t auth_salt(const struct auth *a, int slot, uint64_t client_salt);
  * first request. */
 void auth_secret(const struct auth *a, uint8_t ret_secret[AUTH_SECRET]);
 void auth_take_secret(struct auth *a, const uint8_t secret[AUTH_SECRET]);
-/* The key itself, whatever group it is in, 0 without one: who sees what is stored for it. */
+/* The key itself, whatever group it is in, 0 without one: which sees what is stored for it. */
 uint64_t auth_itself(struct auth *a, int slot);
 
 /* Numbers of the i-th slot. False when no key is there. */

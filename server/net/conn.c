@@ -1,6 +1,6 @@
 /*
  * Handing a worker's thread what it is to look at: a socket, a wake-up, one more descriptor in its
- * epoll. The door (listen.c) and the encoders call this; what comes of it is in worker.c.
+ * epoll. The listener (listen.c) and the encoders call this; what comes of it is in worker.c.
  */
 #include "server/net/conn.h"
 
@@ -13,7 +13,7 @@ void worker_wake(struct worker *w)
     (void)eventfd_write(w->event, 1); /* a full counter is awake enough */
 }
 
-int worker_watch(struct worker *w, int fd, uint32_t events, enum watch *what)
+int worker_watch(struct worker *w, int fd, uint32_t events, enum watched *what)
 {
     struct epoll_event e = {.events = events, .data.ptr = what};
     return epoll_ctl(w->epoll, EPOLL_CTL_ADD, fd, &e) < 0 ? -errno : 0;

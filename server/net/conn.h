@@ -1,6 +1,6 @@
 /*
  * Connections and the threads that have them: plain data, and how a thread is handed something. A
- * conn belongs to its worker's thread; nobody else touches it. Shared are the atomics, and the
+ * conn belongs to its worker's thread; no other thread touches it. Shared are the atomics, and the
  * inbox under its lock.
  */
 #pragma once
@@ -18,11 +18,11 @@ struct http;
 enum http_role { HTTP_API, HTTP_HEALTH, HTTP_CONTROL };
 
 /* What an epoll event of a worker is about: the first member of what it points to. */
-enum watch { WATCH_EVENT, WATCH_DAEMON, WATCH_LISTENER, WATCH_PEEK, WATCH_CONN };
+enum watched { WATCH_EVENT, WATCH_DAEMON, WATCH_LISTENER, WATCH_PEEK, WATCH_CONN };
 
 /* An open connection. */
 struct conn {
-    enum watch watch;
+    enum watched watch;
     int fd;
     bool local;           /* came over the control socket: admin routes are allowed */
     bool checked;         /* its client's certificate is good, or none is asked for */
@@ -43,9 +43,9 @@ struct worker {
     atomic_bool started;
     atomic_ullong rounds; /* of its loop */
     struct MHD_Daemon *daemon;
-    enum watch on_event, on_daemon;
-    int epoll, event;           /* own epoll; eventfd that the engine and other threads write */
-    struct http_listener *door; /* NULL unless it accepts; freed when all threads have ended */
+    enum watched on_event, on_daemon;
+    int epoll, event;               /* own epoll; eventfd that the engine and other threads write */
+    struct http_listener *listener; /* NULL unless it accepts; freed when all threads have ended */
     struct conn *conns;
     struct exchange *running; /* with a generation, linked */
     uint64_t next_scan_us;    /* deadlines are looked at then */
@@ -60,5 +60,5 @@ struct worker {
  */
 int worker_give(struct worker *w, int fd);
 void worker_wake(struct worker *w);
-/* Adds fd to the worker's epoll. what = first member `enum watch`. */
-int worker_watch(struct worker *w, int fd, uint32_t events, enum watch *what);
+/* Adds fd to the worker's epoll. what = first member `enum watched`. */
+int worker_watch(struct worker *w, int fd, uint32_t events, enum watched *what);

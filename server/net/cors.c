@@ -1,5 +1,5 @@
 /*
- * Pages of other origins: who is let in, and which headers say so (cors.h). Called by arrive.c,
+ * Pages of other origins: which are let in, and which headers say so (cors.h). Called by arrive.c,
  * guard.c and send.c.
  */
 #include "server/net/cors.h"

@@ -1,8 +1,8 @@
 /*
  * Threads for large bodies and for forms that are to be compiled: reading and tokenising megabytes
- * takes seconds, during which an HTTP thread would answer nobody. An exchange that is given away is
- * suspended; meanwhile an encoder thread runs its handler. Then the exchange is the worker's again,
- * which is woken.
+ * takes seconds, during which an HTTP thread would answer no other request. An exchange that is
+ * given away is suspended; meanwhile an encoder thread runs its handler. Then the exchange is the
+ * worker's again, which is woken.
  *
  *   busy: NO -> RUNNING (worker, before encoder_give) -> DONE (encoder, release) -> NO (worker)
  *
@@ -26,8 +26,8 @@ struct grammar_cache;
 #define ENCODER_THREADS 3u
 #define ENCODER_RUN_S   10u
 #define ENCODER_WAIT_S  30u
-#define ENCODER_CPU_S   20u /* of processor time: who uses more does not see its deadline */
-#define ENCODER_STILL_S 20u /* without any: who waits that long does not come back */
+#define ENCODER_CPU_S   20u /* of processor time: one that uses more does not see its deadline */
+#define ENCODER_STILL_S 20u /* without any: one that waits that long does not come back */
 
 enum busy { BUSY_NO, BUSY_RUNNING, BUSY_DONE };
 

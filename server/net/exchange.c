@@ -210,7 +210,7 @@ void exchange_tick(struct exchange *x, uint64_t now_us)
         return;
     struct generation *g = x->gen;
     uint64_t silence_us = (uint64_t)(x->http->p.shell.sse_keep_alive_s * 1e6);
-    if (generation_tick(g)) /* for room in the queue, of which nobody tells */
+    if (generation_tick(g)) /* for room in the queue, which no event tells */
         exchange_pump(x);
     if (!g->ask.stream || x->left)
         return;
@@ -401,7 +401,8 @@ static enum MHD_Result finish_request(struct exchange *x)
     int rc = run_handler(x, x->quick ? QUICK_FUEL : openai_fuel(x->body.len), &a);
     if (rc == HTTP_ELSEWHERE && give_away(x))
         return MHD_YES;
-    if (rc == HTTP_ELSEWHERE) { /* nobody else can: anew, with what was charged for it forgotten */
+    if (rc ==
+        HTTP_ELSEWHERE) { /* no other thread can: anew, with what was charged for it forgotten */
         if (!arrive_json(x, &a))
             return answer_send(x, &a);
         rc = run_handler(x, openai_fuel(x->body.len), &a);

@@ -28,7 +28,7 @@ static void refuse_draining(enum openai_api api, struct answer *a)
     generation_answer_error(a, api, &err);
 }
 
-/* As vLLM tries them: who has messages chats, who has a prompt goes on with it. */
+/* As vLLM tries them: a body with messages is a chat, one with a prompt goes on with it. */
 static enum openai_api api_of(const json_t *body)
 {
     return json_object_get(body, "messages") ? API_CHAT

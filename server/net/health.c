@@ -175,7 +175,7 @@ int health_metrics(struct exchange *x, struct answer *a)
 {
     const char *accept = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Accept");
     const char *coding = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Accept-Encoding");
-    /* Without a key nobody reads the names of keys, nor ids of requests (exemplars). */
+    /* Without a key the names of keys are not shown, nor ids of requests (exemplars). */
     bool whole = x->conn->local || x->key >= 0 || auth_count(x->http->auth) == 0;
     bool open = whole && accept_has(accept, "application/openmetrics-text");
     a->vary = "Accept, Accept-Encoding";

@@ -33,7 +33,7 @@
 #include "server/net/worker.h"
 
 #define CONTROL_MODE    0600
-#define CONTROL_SHARED  0666 /* who comes is asked (listen.c), and the directory is closed */
+#define CONTROL_SHARED  0666 /* peers are checked (listen.c), and the directory is closed */
 #define CONTROL_BACKLOG 64
 #define WORKER_CPU_US   (5 * EK_US_PER_S) /* for bodies of 64 KiB at most */
 #define SETTLE_STEP_US  200
@@ -76,7 +76,7 @@ static int start_control(struct http *h, struct ek_fault *fault)
         h->control_path[0] = '\0'; /* not ours: it stays */
         return -EBADMSG;
     }
-    int r = door_new(w, fd, true, &w->door);
+    int r = listener_new(w, fd, true, &w->listener);
     if (r == 0)
         r = worker_start(w);
     if (r < 0)
@@ -193,7 +193,7 @@ int http_listen(struct http *h, int listen_fd, struct ek_fault *fault)
     pthread_mutex_lock(&h->lock);
     h->listen_fd = fcntl(listen_fd, F_DUPFD_CLOEXEC, 0); /* for `get listen` */
     pthread_mutex_unlock(&h->lock);
-    r = door_new(health, listen_fd, false, &health->door);
+    r = listener_new(health, listen_fd, false, &health->listener);
     if (r == 0)
         r = worker_start(health);
     if (r < 0)
@@ -353,7 +353,7 @@ static bool settle_once(struct http *h, uint64_t end_us)
 void http_settle(struct http *h, uint64_t most_us)
 {
     uint64_t end = ek_now_us() + most_us;
-    if (settle_once(h, end)) /* the door gives away what it accepts: then the others read it */
+    if (settle_once(h, end)) /* the listener gives away what it accepts: then the others read it */
         (void)settle_once(h, end);
 }
 
@@ -370,7 +370,7 @@ void http_stop(struct http *h)
     if (!h)
         return;
     atomic_store(&h->phase, HTTP_STOPPING);
-    encoder_stop(h->encoder); /* first: what it has is nobody else's */
+    encoder_stop(h->encoder); /* first: no other thread has what it has */
     struct worker *health = find_worker(h, HTTP_HEALTH);
     if (health)
         worker_stop(health); /* first: it gives connections to the others */
@@ -379,8 +379,8 @@ void http_stop(struct http *h)
             worker_stop(&h->worker[i]);
     }
     for (uint32_t i = 0; i < h->workers; i++) {
-        door_free(h->worker[i].door);
-        h->worker[i].door = NULL;
+        listener_free(h->worker[i].listener);
+        h->worker[i].listener = NULL;
     }
     if (h->control_path[0])
         (void)unlink(h->control_path);

@@ -10,7 +10,7 @@
 #include <sys/types.h>
 
 struct keeper {
-    bool known; /* somebody has it */
+    bool known; /* a process has it */
     pid_t pid;  /* 0 = of another pid namespace: it is taken to live */
     int fd;     /* pidfd; -1 where none could be had, then the number has to do */
 };

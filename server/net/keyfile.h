@@ -8,7 +8,7 @@
  *     batch   sk-77aa...  priority=10..100
  *
  * A key is 1 to 512 visible ASCII characters, or sha256: and the 64 hex digits of its SHA-256, so
- * that a file need not hold what opens the door. Only the digest is kept. Keys of one cache group
+ * that a file need not hold a key itself. Only the digest is kept. Keys of one cache group
  * share their prefix cache; others do not. Pure.
  */
 #pragma once

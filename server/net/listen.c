@@ -26,7 +26,7 @@
 #define SILENT_US   500000u /* a client that was accepted has sent its request by then */
 
 struct peek {
-    enum watch watch;
+    enum watched watch;
     int fd;
     bool parked;
     uint64_t deadline_us;
@@ -34,17 +34,17 @@ struct peek {
 };
 
 struct http_listener {
-    enum watch on_listener;
+    enum watched on_listener;
     struct worker *worker;
     int fd;
     bool local, listening;
-    atomic_bool shut;  /* something waits for a connection to end */
+    atomic_bool waits; /* something waits for a connection to end */
     uint64_t retry_us; /* after a failed accept */
     struct peek *peeks;
     uint32_t count, parked;
 };
 
-int door_new(struct worker *w, int listen_fd, bool local, struct http_listener **ret_door)
+int listener_new(struct worker *w, int listen_fd, bool local, struct http_listener **ret_listener)
 {
     struct http_listener *d = calloc(1, sizeof(*d));
     if (!d) {
@@ -55,7 +55,7 @@ int door_new(struct worker *w, int listen_fd, bool local, struct http_listener *
     d->worker = w;
     d->fd = listen_fd;
     d->local = local;
-    *ret_door = d;
+    *ret_listener = d;
     return 0;
 }
 
@@ -78,7 +78,7 @@ static void listen_not(struct http_listener *d)
         atomic_store(&d->worker->http->taking, false);
 }
 
-int door_open(struct http_listener *d)
+int listener_open(struct http_listener *d)
 {
     listen_again(d);
     return d->listening ? 0 : -EIO;
@@ -122,9 +122,9 @@ static int begins_any(const char *text, size_t n, const char *const *words, size
     return best;
 }
 
-enum kind { KIND_WAIT, KIND_API, KIND_HEALTH, KIND_VERB, KIND_CONTROL };
+enum peek_kind { KIND_WAIT, KIND_API, KIND_HEALTH, KIND_VERB, KIND_CONTROL };
 
-static enum kind classify(const struct http_listener *d, const char *text, size_t n)
+static enum peek_kind classify(const struct http_listener *d, const char *text, size_t n)
 {
     static const char *const health[] = {"GET /health", "GET /livez", "GET /readyz", "GET /metrics",
                                          "GET /ping",   "GET /load",  "GET /version"};
@@ -169,7 +169,7 @@ static void park(struct http_listener *d, struct peek *p)
     p->parked = true;
     p->deadline_us = 0;
     d->parked++;
-    atomic_store(&d->shut, true);
+    atomic_store(&d->waits, true);
     (void)epoll_ctl(d->worker->epoll, EPOLL_CTL_MOD, p->fd, &e);
 }
 
@@ -239,7 +239,7 @@ static void look(struct http_listener *d, struct peek *p)
     }
 }
 
-void door_look(struct http_listener *d, enum watch *what)
+void listener_peek(struct http_listener *d, enum watched *what)
 {
     struct peek *p = (struct peek *)(void *)what;
     if (p->parked)
@@ -306,7 +306,7 @@ static bool is_full(const struct http_listener *d)
     return d->count + atomic_load(&h->api_conns) >= most;
 }
 
-/* The oldest of those that have said nothing for a moment; its place is somebody's who speaks. */
+/* The oldest of those that have sent nothing for a moment; its place goes to one that sends. */
 static struct peek *silent(const struct http_listener *d, uint64_t now)
 {
     uint64_t timeout = (uint64_t)(d->worker->http->p.request_timeout_s * 1e6);
@@ -318,7 +318,7 @@ static struct peek *silent(const struct http_listener *d, uint64_t now)
     return found;
 }
 
-void door_accept(struct http_listener *d)
+void listener_accept(struct http_listener *d)
 {
     for (int i = 0; i < ACCEPT_ONCE; i++) {
         struct peek *quiet = is_full(d) ? silent(d, ek_now_us()) : NULL;
@@ -327,7 +327,7 @@ void door_accept(struct http_listener *d)
             drop(d, quiet, true);
         }
         if (is_full(d)) {
-            atomic_store(&d->shut, true);
+            atomic_store(&d->waits, true);
             listen_not(d);
             return;
         }
@@ -375,7 +375,7 @@ static void admit_parked(struct http_listener *d)
     }
 }
 
-void door_tick(struct http_listener *d, uint64_t now_us)
+void listener_tick(struct http_listener *d, uint64_t now_us)
 {
     struct http *h = d->worker->http;
     expire(d, now_us);
@@ -388,15 +388,15 @@ void door_tick(struct http_listener *d, uint64_t now_us)
         return;
     }
     listen_again(d);
-    atomic_store(&d->shut, d->parked > 0);
+    atomic_store(&d->waits, d->parked > 0);
 }
 
-bool door_is_shut(struct http_listener *d)
+bool listener_waits(struct http_listener *d)
 {
-    return d && atomic_load(&d->shut);
+    return d && atomic_load(&d->waits);
 }
 
-void door_free(struct http_listener *d)
+void listener_free(struct http_listener *d)
 {
     if (!d)
         return;

@@ -15,7 +15,7 @@
 #include "common/buf.h"
 
 #define MESSAGE_MOST 4096u
-#define LATE_MOST    256u /* messages in one look, so that a flood holds nobody */
+#define LATE_MOST    256u /* messages in one look, so that a flood delays no request */
 
 int losses_init(struct losses *l)
 {
@@ -145,7 +145,7 @@ static int losses_take(struct losses *l, uint64_t number, struct engine_verdict 
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
-    if (n <= 0) { /* nobody is there any more */
+    if (n <= 0) { /* the peer is gone */
         losses_close(&l->fd);
         return -ENOTCONN;
     }

@@ -10,7 +10,7 @@
  *     {"loss":2,"class":"HOST_OOM","why":"...","max_num_batched_tokens":1024}
  *
  * A new end takes the place of the one before. The engine thread alone uses the one in use, so that
- * nobody closes it under its hands; the control thread leaves a new one under the lock. Nobody at
+ * it is not closed while in use; the control thread leaves a new one under the lock. Nobody at
  * the other end, one that does not read, or one that says something else: there is no answer.
  */
 #pragma once

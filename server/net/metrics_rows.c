@@ -1,4 +1,5 @@
-/* Families of one value, one histogram or one label (metrics_rows.h). Called by those who write. */
+/* Families of one value, one histogram or one label (metrics_rows.h). Called by the files that
+ * write metrics. */
 #include "server/net/metrics_rows.h"
 
 #include <stdio.h>

@@ -24,7 +24,7 @@ struct http_params {
     double request_timeout_s, keep_alive_s, shutdown_timeout_s;
     enum http_drain_mode drain_mode;
     const char *control_path; /* NULL = no control socket */
-    uid_t control_uid;        /* who may use it besides root and the own user, -1 = nobody */
+    uid_t control_uid;        /* the user that may use it besides root and the own one, -1 = none */
     bool log_requests;
     const char *traces_endpoint; /* where spans are sent, NULL = nowhere */
     struct http_access shell;

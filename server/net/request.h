@@ -113,7 +113,7 @@ struct exchange {
     struct answer early;          /* what it says, and its result */
     int early_rc;
     struct ek_work work;         /* what its handler may take, here or there */
-    atomic_bool gone;            /* nobody waits for it any more; any thread */
+    atomic_bool gone;            /* its result is not wanted any more; any thread */
     uint64_t wait_until_us;      /* under the encoder's lock while it waits */
     struct exchange *next_large; /* the encoder's */
 };

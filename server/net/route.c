@@ -1,5 +1,5 @@
 /*
- * The routes as one table: path, method, handler, who may. Read by the exchange, by openapi and by
+ * The routes as one table: path, method, handler, access. Read by the exchange, by openapi and by
  * the fuzzer.
  */
 #include <assert.h>

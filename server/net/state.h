@@ -49,7 +49,7 @@ struct http {
     int handed_fd;                       /* under lock; -1 = none */
     int listen_fd;                       /* in use, -1 before http_serve() */
     struct keeper keeper;                /* under lock */
-    struct losses losses;                /* of the engine, and who judges them */
+    struct losses losses;                /* of the engine, and what judges them */
     atomic_ullong (*counts)[HTTP_CODES]; /* [routes] */
     atomic_ullong aborted, timeouts, accepted, unauthorized, slow_readers, peer_refusals;
     struct peers *peers; /* NULL = they are not counted */

@@ -23,7 +23,7 @@ enum tls_clients { TLS_CLIENTS_ANY, TLS_CLIENTS_KNOWN_OR_NONE, TLS_CLIENTS_KNOWN
 
 struct tls_source {
     const char *cert, *key; /* files; cert NULL = no TLS; key NULL = in the certificate's file */
-    const char *ca;         /* file of who signs clients' certificates, NULL = clients need none */
+    const char *ca; /* file of the authorities of clients' certificates, NULL = clients need none */
     enum tls_clients clients;
 };
 

@@ -44,7 +44,7 @@ struct tracer {
     struct span_request *batch; /* [TRACER_BATCH], the thread's */
     struct ek_buf body;
     atomic_ullong sent, dropped, failed;
-    bool said; /* that nobody takes them; the thread's */
+    bool said; /* that they are not taken; the thread's */
 };
 
 int tracer_check(const char *endpoint, struct ek_fault *f)

@@ -19,7 +19,8 @@ struct ek_fault;
 struct tracer;
 
 struct tracer_stats {
-    uint64_t sent, dropped, failed; /* spans; requests that found no room; spans nobody took */
+    uint64_t sent, dropped,
+        failed; /* spans; requests that found no room; spans that were not taken */
 };
 
 /* The address to send to: http or https; without a path /v1/traces is meant. -EBADMSG with a fault

@@ -30,7 +30,7 @@
 #define STOP_ROUNDS   200     /* of 1 ms: what is in progress may end */
 #define SOCKETS_EXTRA 1024u   /* of one daemon beyond the API's limit */
 
-/* One connection less: the door may let another in. */
+/* One connection less: a listener may accept another. */
 static void let_in(struct worker *w)
 {
     struct http *h = w->http;
@@ -39,7 +39,7 @@ static void let_in(struct worker *w)
         atomic_fetch_sub(&h->api_conns, 1);
     for (uint32_t i = 0; i < h->workers; i++) {
         if (h->worker[i].role == HTTP_HEALTH && atomic_load(&h->worker[i].started) &&
-            door_is_shut(h->worker[i].door)) /* started: its door is made */
+            listener_waits(h->worker[i].listener)) /* started: its listener is made */
             worker_wake(&h->worker[i]);
     }
 }
@@ -50,7 +50,7 @@ static void set_option(int fd, int level, int option, int value)
 }
 
 /* Small pieces go out at once; a peer that is gone or does not read is noticed. The kernel ends
- * who leaves its window shut, too: after the server has, which knows and counts why. */
+ * a peer whose window stays closed, too: after the server has, which knows and counts why. */
 static void tune(int fd)
 {
     static_assert((int)BOUND_UNACKED_S >= 2 * (int)BOUND_SLOW_READER_S, "the kernel is the last");
@@ -157,7 +157,7 @@ static void scan_deadlines(struct worker *w, uint64_t now)
 static int next_wait_ms(struct worker *w)
 {
     MHD_UNSIGNED_LONG_LONG ms;
-    int least = w->conns || w->door ? (int)(SCAN_US / 1000) : 10000;
+    int least = w->conns || w->listener ? (int)(SCAN_US / 1000) : 10000;
     if (MHD_get_timeout(w->daemon, &ms) == MHD_YES && ms < (MHD_UNSIGNED_LONG_LONG)least)
         least = (int)ms;
     return least;
@@ -167,7 +167,7 @@ static void handle_events(struct worker *w, struct epoll_event *events, int n)
 {
     eventfd_t count;
     for (int i = 0; i < n; i++) {
-        enum watch *what = events[i].data.ptr;
+        enum watched *what = events[i].data.ptr;
         switch (*what) {
         case WATCH_EVENT:
             (void)eventfd_read(w->event, &count);
@@ -178,8 +178,8 @@ static void handle_events(struct worker *w, struct epoll_event *events, int n)
             }
             break;
         case WATCH_DAEMON: break; /* MHD_run() below */
-        case WATCH_LISTENER: door_accept(w->door); break;
-        case WATCH_PEEK: door_look(w->door, what); break;
+        case WATCH_LISTENER: listener_accept(w->listener); break;
+        case WATCH_PEEK: listener_peek(w->listener, what); break;
         case WATCH_CONN: {
             struct conn *c = (struct conn *)(void *)what;
             if (c->exchange)
@@ -206,7 +206,7 @@ static void *worker_run(void *arg)
     struct worker *w = arg;
     struct epoll_event events[EVENTS];
 
-    (void)pthread_setname_np(pthread_self(), "http"); /* for who looks */
+    (void)pthread_setname_np(pthread_self(), "http"); /* for top and debuggers */
     tls_enter(w->http->tls);
     while (!atomic_load(&w->stop)) {
         int n = epoll_wait(w->epoll, events, EVENTS, next_wait_ms(w));
@@ -214,8 +214,8 @@ static void *worker_run(void *arg)
         handle_events(w, events, n > 0 ? n : 0);
         (void)MHD_run(w->daemon);
         uint64_t now = ek_now_us();
-        if (w->door)
-            door_tick(w->door, now);
+        if (w->listener)
+            listener_tick(w->listener, now);
         if (now >= w->next_scan_us) {
             scan_deadlines(w, now);
             w->next_scan_us = now + SCAN_US;
@@ -292,8 +292,8 @@ int worker_start(struct worker *w)
     r = info ? worker_watch(w, info->epoll_fd, EPOLLIN, &w->on_daemon) : -EINVAL;
     if (r == 0)
         r = worker_watch(w, w->event, EPOLLIN, &w->on_event);
-    if (r == 0 && w->door)
-        r = door_open(w->door);
+    if (r == 0 && w->listener)
+        r = listener_open(w->listener);
     if (r < 0)
         return r;
     w->started = true;

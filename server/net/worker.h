@@ -1,7 +1,7 @@
 /*
  * A thread with its own libmicrohttpd daemon and epoll. Its epoll watches: the daemon's epoll, one
  * eventfd (the engine delivered, a socket came, stop), the sockets of requests in progress (for a
- * peer that leaves), and the listener of its door if it has one.
+ * peer that leaves), and its listener if it has one.
  *
  * Everything about its connections happens in this thread; others only write the eventfd, the inbox
  * (under its lock) and `stop`.

@@ -16,7 +16,7 @@
 #define NONE UINT32_MAX
 
 struct added_node {
-    uint32_t child, sibling; /* 0 = none: the root is nobody's child */
+    uint32_t child, sibling; /* 0 = none: the root is no child */
     uint32_t rule;           /* NONE = no content ends here */
     uint8_t byte;
 };

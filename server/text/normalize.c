@@ -23,7 +23,7 @@
 
 /* Characters that a form leaves alone, that start anew and join nothing before them. Only ranges
  * worth skipping; everything else goes the long way and comes out right as well. */
-struct range {
+struct text_range {
     uint32_t from, to;
     uint8_t forms; /* bit per norm_kind */
 };
@@ -33,7 +33,7 @@ struct range {
 #define KC (1u << NORM_NFKC)
 #define KD (1u << NORM_NFKD)
 
-static const struct range inert[] = {
+static const struct text_range inert[] = {
     {0x0000, 0x009F, C | D | KC | KD},
     {0x00A0, 0x00BF, C | D},
     {0x00C0, 0x02FF, C},

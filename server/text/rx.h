@@ -24,7 +24,7 @@ int rx_new(const char *pattern, size_t len, bool literal, struct rx **ret_rx,
            struct ek_fault *fault);
 void rx_free(struct rx *rx);
 
-/* text_len sets the budget; `work` pays for each search, NULL = nobody. */
+/* text_len sets the budget; `work` pays for each search, NULL = none. */
 int rx_work_new(size_t text_len, struct ek_work *work, struct rx_work **ret_work);
 void rx_work_free(struct rx_work *w);
 

@@ -10,7 +10,7 @@ struct token_vec {
     int32_t *at;
     size_t count, cap;
     size_t limit;         /* most tokens; 0 = none. Over it encode() returns -E2BIG */
-    struct ek_work *work; /* who pays for making them: spent, it is -E2BIG too; NULL = nobody */
+    struct ek_work *work; /* the meter of making them: spent, it is -E2BIG too; NULL = none */
 };
 
 /* Silent on its limit: the caller of encode() set it and learns -E2BIG. */

@@ -1,7 +1,7 @@
 /*
  * A struct tok_source as bytes, and back. tokfiles.c lets the process that reads a model's files
  * first write it of a tokenizer.model or a tiktoken.model, so that the server has neither a reader
- * of protocol buffers nor one of base64 lines for bytes of somebody else. One form, numbers as this
+ * of protocol buffers nor one of base64 lines for bytes from outside. One form, numbers as this
  * machine has them (both sides are one program):
  *
  *     length, and a tokenizer.json without a vocabulary, in the form of common/jsonform.h

@@ -22,7 +22,7 @@ struct unigram {
 struct unigram_work {
     struct unigram_node *node; /* [room] */
     size_t room;
-    struct ek_work *pay; /* for each token that is looked for, NULL = nobody */
+    struct ek_work *pay; /* for each token that is looked for, NULL = none */
 };
 
 /* Appends the tokens of valid UTF-8, len < 2^31. -ENOMEM, -E2BIG (also when w->pay is spent). */

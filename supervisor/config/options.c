@@ -130,7 +130,7 @@ int config_default_path(char **field, const char *dir, const char *name, const c
     return *field ? 0 : -ENOMEM;
 }
 
-/* Where things lie when nobody says: systemd's directories, root's, else the user's own. */
+/* Where things lie by default: systemd's directories, root's, else the user's own. */
 static int default_run_dir(struct config *c)
 {
     const char *run = getenv("RUNTIME_DIRECTORY"), *xrun = getenv("XDG_RUNTIME_DIR");

@@ -70,7 +70,7 @@ void companion_choose(struct server_config *s)
     char dir[4200];
     if (!with || strcmp(s->companion, "off") == 0)
         return;
-    if (s->attach) { /* somebody else has put it there, and says where it answers */
+    if (s->attach) { /* it was put there by hand, and the configuration says where it answers */
         if (s->control_socket)
             s->dialect = with;
         return;

@@ -1,4 +1,4 @@
-/* The option tables and what the files options*.c share; nobody else includes this. */
+/* The option tables and what the files options*.c share; no other file includes this. */
 #pragma once
 
 #include "supervisor/config/options.h"

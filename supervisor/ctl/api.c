@@ -37,7 +37,7 @@ static size_t collect(char *bytes, size_t size, size_t count, void *ctx)
     return ek_buf_add(&a->body, bytes, size * count) < 0 ? 0 : size * count;
 }
 
-/* Whether somebody listens there: a socket that was left behind must not hide a live one. */
+/* Whether a process listens there: a socket that was left behind must not hide a live one. */
 static bool answers(const char *path)
 {
     int fd = ek_connect_unix(path, CONNECT_MS);
@@ -47,7 +47,7 @@ static bool answers(const char *path)
     return true;
 }
 
-/* Where evenkeeld puts its socket when nobody says: the first place that answers. */
+/* Where evenkeeld puts its socket by default: the first place that answers. */
 static void find_socket(char *ret_path, size_t size)
 {
     const char *runtime = getenv("XDG_RUNTIME_DIR");

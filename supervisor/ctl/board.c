@@ -261,7 +261,7 @@ static bool is_replica(const struct board_row *a, const struct board_row *b)
     return same;
 }
 
-/* One that drains, or that nobody asks, has no share to compare. */
+/* One that drains, or that gets no requests, has no share to compare. */
 static bool takes_part(const struct board_row *r)
 {
     struct board_rates rates;

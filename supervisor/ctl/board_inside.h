@@ -1,4 +1,4 @@
-/* What the files that draw the board share; nobody else includes this. */
+/* What the files that draw the board share; no other file includes this. */
 #pragma once
 
 #include "supervisor/ctl/board.h"

@@ -1,6 +1,6 @@
 /*
  * Completion for three shells from the program's own tables: commands, verbs, options, choices.
- * Only the names of servers are asked of evenkeeld, while somebody presses Tab.
+ * Only the names of servers are asked of evenkeeld, when Tab is pressed.
  */
 #include "supervisor/ctl/complete.h"
 

@@ -71,7 +71,7 @@ static int read_limits(struct fit_target *t, double value, double ceiling)
     return 0;
 }
 
-/* By restarts alone; a restart that nobody asked for is none of ours to make. */
+/* By restarts alone, and only where the operator allows restarts. */
 static int check_restarts(struct fit_target *t)
 {
     if (t->live || (t->o->restart && !t->o->apply))

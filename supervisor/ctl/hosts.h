@@ -2,7 +2,7 @@
  * Which vLLM servers run on this host, ours or anybody's: processes whose command line says so,
  * with the ports that they listen on. Read from /proc alone; nothing is asked and nothing is
  * touched. Sockets of other users' processes can only be seen by root: then the port is that of
- * their flags, if somebody listens there.
+ * their flags, if a process listens there.
  */
 #pragma once
 

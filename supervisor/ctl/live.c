@@ -133,7 +133,7 @@ static void watch_one(struct replica *r, const char *clock)
         r->now_us = r->before_us = 0; /* what comes next is a beginning: it has no rates */
 }
 
-/* Until a signal ends the program or nobody reads any more. */
+/* Until a signal ends the program or its output is closed. */
 static int watch(const struct live_request *q, struct replica *all, struct live_page *pages,
                  size_t count)
 {

@@ -1,4 +1,4 @@
-/* Takes secrets out of text that somebody else will read. */
+/* Takes secrets out of text that is shown to others. */
 #pragma once
 
 #include <stddef.h>

@@ -12,7 +12,7 @@
 #define GAP 2
 
 /* In the order of a line. */
-enum column {
+enum status_column {
     COL_SERVER,
     COL_ENGINE,
     COL_STATE,
@@ -45,15 +45,15 @@ static const struct {
     [COL_TOKENS] = {"TOK/S", "TOK/S", 8},
     [COL_RESTARTS] = {"RESTARTS", "RESTARTS", 8},
 };
-static const enum column dispensable[] = {COL_ENGINE, COL_POLICY,   COL_MODE,
-                                          COL_TOKENS, COL_RESTARTS, COL_UP};
+static const enum status_column dispensable[] = {COL_ENGINE, COL_POLICY,   COL_MODE,
+                                                 COL_TOKENS, COL_RESTARTS, COL_UP};
 
 struct layout {
     size_t width[COLUMNS]; /* with the gap, 0 = left out */
     bool brief;
 };
 
-static void put_cell(struct ek_buf *out, const json_t *s, enum column c)
+static void put_cell(struct ek_buf *out, const json_t *s, enum status_column c)
 {
     static const char *const words[] = {"name", "engine", "state", "mode", "policy_state"};
     const json_t *g = json_object_get(s, "signals"), *kv = json_object_get(g, "kv_usage");
@@ -113,7 +113,7 @@ static void fit(struct layout *l, const json_t *servers, const char *only, uint3
         json_array_foreach((json_t *)(uintptr_t)servers, i, s)
         {
             struct ek_buf cell = {0};
-            put_cell(&cell, s, (enum column)c);
+            put_cell(&cell, s, (enum status_column)c);
             size_t n = columns_of(cell.data ? cell.data : "", cell.len);
             most = show_named(s, only) && n > most ? n : most;
             ek_buf_done(&cell);
@@ -145,7 +145,7 @@ static void put_line(struct ek_buf *out, const struct layout *l, const json_t *s
             (void)ek_buf_puts(out, " ");
         size_t start = out->len;
         if (s)
-            put_cell(out, s, (enum column)c);
+            put_cell(out, s, (enum status_column)c);
         else
             (void)ek_buf_puts(out, l->brief ? table[c].brief : table[c].head);
         size_t took = out->failed ? 0 : columns_of(out->data + start, out->len - start);

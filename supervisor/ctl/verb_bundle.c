@@ -1,5 +1,5 @@
 /*
- * `evenkeelctl support-bundle`: all that somebody else needs to understand what happened here, in
+ * `evenkeelctl support-bundle`: all that is needed elsewhere to understand what happened here, in
  * one archive, without prompts, answers or keys. What cannot be had is said in the archive's
  * README; the rest is there all the same.
  */

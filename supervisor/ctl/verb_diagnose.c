@@ -272,7 +272,7 @@ static int read_source(struct reading *r, const char *path, const char *journal)
     return read_file(r, path);
 }
 
-/* The site's file is optional where nobody named it. */
+/* The site's file is optional where it was not named. */
 static int load_catalog(const struct diagnose_options *o, struct doctor_catalog **ret_catalog)
 {
     struct ek_buf own = {0};
@@ -349,7 +349,7 @@ static int tell_catalog(const struct diagnose_options *o, const struct doctor_ca
     return print_text(&out, &style);
 }
 
-/* For who watched the bar: a log of any size takes the same memory. */
+/* For the progress bar: a log of any size takes the same memory. */
 static void say_cost(uint64_t bytes, uint64_t took_us)
 {
     struct rusage use = {0};

@@ -337,7 +337,7 @@ static int check_layout(const struct plan_options *o, struct ek_fault *fault)
                         stages, cards, nodes, (unsigned long long)o->gpus);
 }
 
-/* A number for an architecture that nobody here knows is worse than none. */
+/* A number for an unknown architecture is worse than none. */
 static int check_loads(const struct plan_shape *s, struct ek_fault *fault)
 {
     struct ek_fault why = {0};

@@ -27,13 +27,13 @@
 #define REPLAY_S    120.0 /* a minute of load takes a second */
 #define SAID_MOST   65536u
 
-struct options {
+struct postmortem_options {
     char *server, *socket;
     uint64_t end, max_seqs, max_tokens, blocks;
     bool json, replay;
 };
 
-#define AT(field) offsetof(struct options, field)
+#define AT(field) offsetof(struct postmortem_options, field)
 static const struct ek_opt table[] = {
     {.name = "server",
      .alias = "s",
@@ -61,7 +61,7 @@ static const struct ek_opt table[] = {
     {.name = "socket", .type = OPT_STRING, .at = AT(socket), .help = "evenkeeld's socket."},
     {0}};
 
-static int print(const json_t *answer, const struct options *o, const char *name)
+static int print(const json_t *answer, const struct postmortem_options *o, const char *name)
 {
     struct ek_buf out = {0};
     bool none = !json_is_object(json_object_get(answer, "end"));
@@ -78,7 +78,7 @@ static int print(const json_t *answer, const struct options *o, const char *name
 }
 
 /* Its own words go out as they are. */
-static int run_replay(const char *path, const struct options *o)
+static int run_replay(const char *path, const struct postmortem_options *o)
 {
     char program[PATH_MAX], command[] = "replay", file[sizeof(REPLAY_FILE)];
     char seqs[48], tokens[48], blocks[56];
@@ -109,7 +109,7 @@ static int run_replay(const char *path, const struct options *o)
     return CTL_REFUSED;
 }
 
-static int postmortem_replay(const json_t *answer, const struct options *o)
+static int postmortem_replay(const json_t *answer, const struct postmortem_options *o)
 {
     char path[] = REPLAY_FILE;
     int fd = mkstemp(path);
@@ -124,7 +124,7 @@ static int postmortem_replay(const json_t *answer, const struct options *o)
     return code;
 }
 
-static int tell_end(struct api *a, const struct options *o, const char *name)
+static int tell_end(struct api *a, const struct postmortem_options *o, const char *name)
 {
     char what[40];
     json_t *answer = NULL;
@@ -137,7 +137,7 @@ static int tell_end(struct api *a, const struct options *o, const char *name)
     return code;
 }
 
-static int postmortem_tell(struct api *a, const struct options *o, const char *word)
+static int postmortem_tell(struct api *a, const struct postmortem_options *o, const char *word)
 {
     json_t *servers = NULL;
     const char *name = word ? word : o->server;
@@ -155,7 +155,7 @@ static int postmortem_tell(struct api *a, const struct options *o, const char *w
 
 static int postmortem_run(int argc, char **argv)
 {
-    struct options o = {0};
+    struct postmortem_options o = {0};
     struct api a;
     char *word = NULL;
     int code = verb_parse(&verb_postmortem, &o, argc, argv, &word);

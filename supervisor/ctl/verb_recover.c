@@ -172,7 +172,7 @@ static uint32_t servers_pids(const struct recovery *r, pid_t pids[SERVERS_MOST])
     return count;
 }
 
-/* Looks for processes of servers that nobody supervises; those that somebody may are counted. */
+/* Looks for processes of servers that are not supervised; those that may be are counted. */
 static uint32_t find_strays(struct recovery *r, struct stray *strays, uint32_t *ret_left)
 {
     pid_t kept[SERVERS_MOST];
@@ -226,7 +226,7 @@ struct holders {
     pid_t pids[HOLDERS_MOST];
 };
 
-/* One of several cards is on several lines. What is no number counts, as nobody's. */
+/* One of several cards is on several lines. What is no number counts, with no owner. */
 static void take_holders(char *text, const pid_t *servers, uint32_t count, struct holders *h)
 {
     char *rest = text;

@@ -380,7 +380,7 @@ static int refresh(struct top *t)
         ek_buf_done(&items[i].body);
     free(items);
     board_forget(&t->board, t->view.now_s - 1);
-    /* Without a word from evenkeeld its servers are as they were; without any, nobody misses it. */
+    /* Without a word from evenkeeld its servers are as they were; without any, none is missed. */
     t->view.error = t->has_api && (t->servers || !t->board.count) && r < 0 ? t->error : NULL;
     return got < 0 ? got : t->targets == 0 && r < 0 ? r : 0;
 }

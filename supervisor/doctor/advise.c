@@ -27,7 +27,7 @@
 /* Ranks from it on are of one failure, below of many: what helps is the module's then. */
 #define EXACT 60u
 
-enum words { WAIT, TOKENS, SEQS, LESS, SEGMENTS, SWAP, LOW, WORDS };
+enum advise_words { WAIT, TOKENS, SEQS, LESS, SEGMENTS, SWAP, LOW, WORDS };
 
 static const struct doctor_remedy remedies[WORDS] = {
     [WAIT] = {.text = DOCTOR_TEXT(remedy_wait)},
@@ -87,7 +87,7 @@ struct list {
     uint32_t count;
 };
 
-static struct doctor_advice *advise_add(struct list *l, enum words w, const char *flag)
+static struct doctor_advice *advise_add(struct list *l, enum advise_words w, const char *flag)
 {
     static struct doctor_advice none;
     if (l->count == DOCTOR_ADVICE_MOST)

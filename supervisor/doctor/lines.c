@@ -220,7 +220,7 @@ static bool is_said(const char *line, size_t at)
     return glog && ends_with(line, at, "] ");
 }
 
-/* Whether `at` lies within quotes or braces of somebody else. */
+/* Whether `at` lies within quotes or braces of a quoted text. */
 static bool is_quoted(const char *line, size_t at)
 {
     char quote = 0;

@@ -1,6 +1,6 @@
 /*
  * One line of a log as programs wrote it: terminal colours go, a log driver's JSON envelope goes,
- * the rank that wrote it is read; and whether words in it are the program's own or somebody's text
+ * the rank that wrote it is read; and whether words in it are the program's own or quoted text
  * that the program repeats. Pure; shared by all that reads logs.
  */
 #pragma once

@@ -24,7 +24,7 @@ static bool untar_number(const char *text, size_t len, uint64_t *ret_value)
         for (i = len - 8; i < len; i++)
             v = v << 8 | (unsigned char)text[i];
         *ret_value = v;
-        return v <= UINT64_MAX / 4; /* nobody has such a file */
+        return v <= UINT64_MAX / 4; /* no such file exists */
     }
     while (i < len && text[i] == ' ')
         i++;

@@ -58,7 +58,7 @@ struct dialect {
     bool rereads;   /* SIGHUP makes it read keys and certificates again */
     bool torch;     /* its device allocator is PyTorch's: PYTORCH_CUDA_ALLOC_CONF has an effect */
     bool proves_ready;     /* ready once it has made a token: its health says less */
-    bool exit0_is_failure; /* an exit with status 0 that nobody asked for */
+    bool exit0_is_failure; /* an exit with status 0 that was not asked for */
     /* Its command line. PROGRAM VERB MODEL, or by a Python of its environment -m MODULE --model
      * MODEL, then --host, --port and how long SIGTERM may take; without a verb PROGRAM and the
      * flags that are not NULL. */

@@ -1,7 +1,7 @@
 /*
  * What a page of evenkeel-server says of each API key, which is a tenant of its scheduler
- * (server/engine/tenants.h). The server names keys over its control socket and to who sends one;
- * other pages have none. Pure.
+ * (server/engine/tenants.h). The server names keys over its control socket and to a client that
+ * sends one; other pages have none. Pure.
  */
 #pragma once
 

@@ -44,7 +44,7 @@ enum signal_id {
     SIG_HELD_EXPECTED,
     SIG_HELD_FIT,        /* requests */
     SIG_ENGINE_STARTING, /* 1 = no engine's process, one is being loaded; missing: there is never */
-    SIG_ENGINE_RELEASED, /* one of its own; 1 = none, somebody asked for that */
+    SIG_ENGINE_RELEASED, /* one of its own; 1 = none, an operator asked for that */
     SIG_ENGINE_RESTARTS, /* counter: all times that it was replaced */
     SIG_ENGINE_PAUSE,    /* counter: seconds without one */
     SIG_ENGINE_PLANNED,  /* counter: times that it was started again on purpose */

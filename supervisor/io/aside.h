@@ -11,7 +11,7 @@
 
 struct aside;
 
-/* In the thread: reads and writes ctx alone, which nobody else touches until `done`. */
+/* In the thread: reads and writes ctx alone, which no other thread touches until `done`. */
 typedef void (*aside_fn)(void *ctx);
 
 /* 0 or -ENOMEM. event has to outlive it. */

@@ -1,4 +1,4 @@
-/* Who asks for something over the Unix socket, in words for the history: "root", "alice as root",
+/* The user of a request over the Unix socket, in words for the history: "root", "alice as root",
  * "user 1000". */
 #pragma once
 
@@ -8,6 +8,6 @@
 
 struct ucred;
 
-/* Names come from /etc/passwd alone, and who became root from its login: nothing that could hang
- * is asked. */
+/* Names come from /etc/passwd alone, and the user that became root from its login: nothing that
+ * could hang is asked. */
 void asker_name(const struct ucred *who, char *ret_text, size_t size);

@@ -331,7 +331,7 @@ int child_kill(const struct child *c)
 {
     if (c->cgroup >= 0 && write_at(c->cgroup, "cgroup.kill", "1") == 0)
         return 0;
-    /* The group first: once its leader is reaped, its number may belong to somebody else. */
+    /* The group first: once its leader is reaped, its number may belong to another process. */
     int r = child_signal(c, 0);
     if (r == 0 && getpgid(c->pid) == c->pid)
         (void)kill(-c->pid, SIGKILL); /* the leader is signalled again below */
@@ -442,7 +442,7 @@ static unsigned long long start_ticks(pid_t pid)
     close(fd);
     const char *at = n > 0 ? strrchr(text, ')') : NULL;
     if (at && (at[1] == '\0' || at[2] == 'Z' || at[2] == 'X'))
-        return 0; /* it has ended; only nobody has asked how */
+        return 0; /* it has ended, and is not reaped yet */
     for (int field = 2; at && field < 22; field++)
         at = strchr(at + 1, ' ');
     return at ? strtoull(at, NULL, 10) : 0;

@@ -1,7 +1,7 @@
 /*
  * What a new process does before it is the server: between its fork and its exec, with a copy of
- * evenkeeld's memory, which nobody may look into (ek_sandbox_dumpable). Nothing here returns to
- * evenkeeld's code.
+ * evenkeeld's memory, which no other process may read (ek_sandbox_dumpable). Nothing here returns
+ * to evenkeeld's code.
  *
  * A process that is not dumpable finds root as the owner of its files in /proc: of evenkeeld's own
  * user it cannot write its oom_score_adj. Then the program of evenkeeld itself is run first, with

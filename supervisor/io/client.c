@@ -2,7 +2,7 @@
  * libcurl under sd-event. curl tells through curl_socket() and curl_timer() what it waits for, and
  * these become sources of the loop. Results are handed out in finish_done() only, after curl has
  * returned: a callback may then start and cancel calls without curl being inside one. A call that
- * was cancelled from a callback is unlinked at once and freed when nobody stands on it.
+ * was cancelled from a callback is unlinked at once and freed when no callback of it runs.
  */
 #include "supervisor/io/client.h"
 

@@ -35,7 +35,7 @@ static int on_peer(sd_event_source *source, int fd, uint32_t revents, void *ctx)
     if (peer < 0)
         return 0; /* it left; or descriptors are short, then it is asked again */
     e->fn(e->ctx, line, sizeof(line));
-    (void)send(peer, line, strlen(line), MSG_NOSIGNAL); /* who left asks again */
+    (void)send(peer, line, strlen(line), MSG_NOSIGNAL); /* a peer that left asks again */
     (void)shutdown(peer, SHUT_WR);
     close(peer);
     return 0;

@@ -1,8 +1,8 @@
 /*
- * HAProxy's agent-check, answered: who connects gets one line that says how the server is, and how
- * many connections it may have. So what an engine cannot do while it runs is done in front of it: a
- * limit becomes HAProxy's maxconn, and a drain is known there before the server refuses anything.
- * Owned by the loop's thread.
+ * HAProxy's agent-check, answered: each connection gets one line that says how the server is, and
+ * how many connections it may have. So what an engine cannot do while it runs is done in front of
+ * it: a limit becomes HAProxy's maxconn, and a drain is known there before the server refuses
+ * anything. Owned by the loop's thread.
  */
 #pragma once
 

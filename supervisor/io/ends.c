@@ -20,8 +20,8 @@
 #include "common/file.h"
 
 #define PART      ".new" /* behind the name while ek_file_replace() writes it */
-#define PART_S    60     /* as long as nobody takes to write one */
-#define LOOK_MOST 256u   /* files of one server: only somebody else could have put more there */
+#define PART_S    60     /* longer than writing one takes */
+#define LOOK_MOST 256u   /* files of one server: more can only come from another program */
 
 static bool fits(int n, size_t size)
 {
@@ -105,7 +105,7 @@ static void prune(const char *state_dir, const char *server, const struct ends_e
     free(all);
 }
 
-/* A file of this server that was not finished, and that nobody writes any more: another thread may
+/* A file of this server that was not finished, and that is not written any more: another thread may
  * just be writing one. */
 static bool is_stale(int dir, const char *file, const char *server, time_t now)
 {

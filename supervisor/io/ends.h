@@ -1,5 +1,5 @@
 /*
- * The ends of servers that are kept, so that somebody can look at them later: one file for each,
+ * The ends of servers that are kept, so that they can be read later: one file for each,
  * state_dir/ends/SERVER.MILLISECONDS.KIND.CLASS.json, mode 0600. Of a server are kept the newest
  * three that ended a process which served, the newest of a start, so that starts that fail push
  * nothing out, and the newest that was asked for. All of this reads and writes the disk:

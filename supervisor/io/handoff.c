@@ -69,7 +69,7 @@ static int on_answer(sd_event_source *s, int sock, uint32_t revents, void *ctx)
     bool ok = n > 0 && strncmp(text, "OK", 2) == 0;
     if (ok && (h->verb == HANDOFF_PUT || fd >= 0)) {
         if (h->verb == HANDOFF_PUT && fd >= 0) {
-            close(fd); /* nobody asked for it */
+            close(fd); /* not asked for */
             fd = -1;
         }
         handoff_finish(h, 0, fd, "");

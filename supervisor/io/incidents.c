@@ -49,7 +49,7 @@ static int incidents_open(struct incidents *in)
     struct stat st;
     if (in->fd >= 0 && fstat(in->fd, &st) == 0 && st.st_nlink > 0)
         return 0;
-    incidents_close(in); /* somebody removed it: the next record begins another */
+    incidents_close(in); /* it was removed: the next record begins another */
     in->fd =
         open(in->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (in->fd < 0)

@@ -1,8 +1,8 @@
 /*
  * flock() on the lease file, taken by servers/upkeep.c before a planned restart and held as an open
  * descriptor until that is over; a new evenkeeld that goes on with such a restart takes it again
- * (servers/life.c). The holder's name in the file is for the message of who has to wait; only the
- * lock counts.
+ * (servers/life.c). The holder's name in the file is for the message to the one that has to wait;
+ * only the lock counts.
  */
 #include "supervisor/io/lease.h"
 

@@ -23,7 +23,7 @@
 #define AGAIN_US 1000000u
 #define WANT_US  30000000u
 #define BYTES    4096u
-#define TICKETS  1000000000000ull /* far above any; more is nonsense, or somebody's joke */
+#define TICKETS  1000000000000ull /* far above any; more is nonsense */
 
 enum stage { IDLE, CHOOSING, WAITING, HELD };
 
@@ -41,7 +41,7 @@ struct restart_peers {
     enum stage stage;
     uint64_t id, ticket, wanted_us;
     double usage;
-    char why[160]; /* who was in the way, "" = nobody known */
+    char why[160]; /* which was in the way, "" = none known */
     uint32_t count, open;
     struct peer at[];
 };
@@ -73,7 +73,7 @@ static int on_again(sd_event_source *s, uint64_t usec, void *ctx)
     if (p->stage != WAITING)
         return 0;
     if (ek_now_us() - p->wanted_us > WANT_US)
-        give_up(p); /* nobody asks for it any more */
+        give_up(p); /* it is not asked for any more */
     else
         round_begin(p);
     return 0;
@@ -126,7 +126,7 @@ bool peers_is_before(const struct peers_card *own, const struct peers_card *othe
     return own->ticket == other->ticket && own->id < other->id;
 }
 
-/* Who is in the way of us having a ticket at all; NULL when nobody is. */
+/* The peer that keeps us from having a ticket at all; NULL when none does. */
 static const struct peer *find_unfit(const struct restart_peers *p, const char **ret_what)
 {
     for (uint32_t i = 0; i < p->count; i++) {

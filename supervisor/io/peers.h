@@ -1,13 +1,13 @@
 /*
  * The lease of planned restarts among evenkeelds of several machines: Lamport's bakery, by reading.
- * Each shows on its status page's address whether it is choosing, and its ticket; who wants to
+ * Each shows on its status page's address whether it is choosing, and its ticket; one that wants to
  * restart shows that it chooses, reads all others, takes a ticket above theirs, and has the lease
- * when nobody chooses and nobody has a lower one. Nothing is written to a peer, so nobody has to be
+ * when none chooses and none has a lower one. Nothing is written to a peer, so none has to be
  * trusted with more than reading.
  *
  * All peers must answer and be ready, and must bear the load: a machine that cannot be seen may be
- * the one that restarts. No majority, no clock, no time to live: who dies with a ticket is not
- * seen, and nobody restarts by plan until it is back, without one.
+ * the one that restarts. No majority, no clock, no time to live: one that dies with a ticket is not
+ * seen, and no server restarts by plan until it is back, without one.
  */
 #pragma once
 

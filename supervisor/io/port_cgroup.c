@@ -88,14 +88,14 @@ static uint64_t find_id(unsigned long inode)
 
 /* ---- its name ---- */
 
-struct search {
+struct socket_search {
     uint64_t id;
     unsigned seen;
     char *name;
     size_t size;
 };
 
-static void keep_name(const char *name, const struct search *s)
+static void keep_name(const char *name, const struct socket_search *s)
 {
     size_t n = 0;
     for (; name[n] && n + 1 < s->size; n++)
@@ -104,7 +104,7 @@ static void keep_name(const char *name, const struct search *s)
 }
 
 /* Closes `fd`. */
-static bool search_below(int fd, int depth, struct search *s)
+static bool search_below(int fd, int depth, struct socket_search *s)
 {
     struct stat st;
     bool found = false;
@@ -135,7 +135,7 @@ static bool search_below(int fd, int depth, struct search *s)
 bool port_cgroup_name(unsigned long inode, char *ret_name, size_t size)
 {
     static const char *const roots[] = {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"};
-    struct search s = {.id = inode ? find_id(inode) : 0, .name = ret_name, .size = size};
+    struct socket_search s = {.id = inode ? find_id(inode) : 0, .name = ret_name, .size = size};
     struct statfs fs;
     bool found = false;
     for (size_t i = 0; i < sizeof(roots) / sizeof(roots[0]) && s.id > 1 && !found; i++) {

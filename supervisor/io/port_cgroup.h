@@ -1,7 +1,7 @@
 /*
  * In which control group the program was started that listens at a port: its unit's name, where its
  * process may not be seen (another user's, one that is not dumpable, hidepid). The kernel tells the
- * group of a socket to everybody (sock_diag, Linux 5.9), so that nobody needs a right for it.
+ * group of a socket to every process (sock_diag, Linux 5.9), so that no right is needed for it.
  * port_owner.c asks, before a start alone.
  */
 #pragma once

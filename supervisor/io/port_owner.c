@@ -86,7 +86,7 @@ static struct socket_row find_listening(unsigned port)
     return row.inode ? row : find_socket("/proc/net/tcp6", port);
 }
 
-/* 0: nobody's, or it may not be seen. */
+/* 0: it is free, or its owner may not be seen. */
 static pid_t who_has(unsigned long inode)
 {
     pid_t least = 0;

@@ -1,5 +1,5 @@
 /*
- * What a start needs of the machine: a port that nobody listens at, and memory; and which process
+ * What a start needs of the machine: a port that is free, and memory; and which process
  * it is that listens where somebody else's server does. Reads /proc; quick, and asked only before a
  * start or when such a server is another one.
  */

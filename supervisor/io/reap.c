@@ -1,6 +1,6 @@
 /*
  * Waits for children that no part of evenkeeld has started; loop.c calls it on SIGCHLD. WNOWAIT
- * looks at a child before it is taken: one that somebody owns is left to its owner's pidfd, and the
+ * looks at a child before it is taken: one that has an owner here is left to its pidfd, and the
  * caller is told to come back later, since the kernel shows only the first.
  */
 #include "supervisor/io/reap.h"
@@ -15,6 +15,6 @@ bool reap_orphans(bool (*owned)(const void *ctx, pid_t pid), const void *ctx)
             return false;
         if (owned(ctx, w.si_pid))
             return true;
-        (void)waitpid(w.si_pid, NULL, WNOHANG); /* its status interests nobody */
+        (void)waitpid(w.si_pid, NULL, WNOHANG); /* its status is not used */
     }
 }

@@ -1,4 +1,5 @@
-/* Children that nobody waits for: what servers left behind and is ours now, see child_subreaper().
+/* Children that no owner waits for: what servers left behind and is ours now, see
+ * child_subreaper().
  */
 #pragma once
 

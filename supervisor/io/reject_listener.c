@@ -20,7 +20,7 @@
 
 #define GUESTS_MOST 128 /* further ones wait in the backlog for a moment */
 #define STAY_US     2000000u
-#define READ_MOST   (64u * 1024) /* of a request; who sends more is not waited for */
+#define READ_MOST   (64u * 1024) /* of a request; one that sends more is not waited for */
 
 struct guest {
     int fd; /* -1 = free */

@@ -62,7 +62,7 @@ static int look_up(const char *name, struct run_as *ret_user)
     return 0;
 }
 
-struct found {
+struct user_found {
     int error;
     struct run_as user;
 };
@@ -70,7 +70,7 @@ struct found {
 /* The process of its own. What it holds of ours it closes: it may not end for a while. */
 static void look_and_end(run_as_look look, const char *name, int to)
 {
-    struct found f = {0};
+    struct user_found f = {0};
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (to > 3)
         (void)syscall(SYS_close_range, 3u, (unsigned)to - 1, 0u);
@@ -84,7 +84,7 @@ static int await(int from, uint32_t most_ms, struct run_as *ret_user)
 {
     uint64_t end = ek_now_us() + most_ms * 1000ull, now;
     struct pollfd p = {.fd = from, .events = POLLIN};
-    struct found f;
+    struct user_found f;
     while ((now = ek_now_us()) < end) {
         int n = poll(&p, 1, (int)((end - now) / 1000u) + 1);
         if (n < 0 && errno != EINTR)
@@ -114,8 +114,8 @@ int run_as_ask(run_as_look look, const char *name, uint32_t most_ms, struct run_
         r = await(ends[0], most_ms, ret_user);
     close(ends[0]);
     if (pid > 0)
-        (void)kill(pid, SIGKILL); /* nobody else reaps it meanwhile: the number is its own */
-    /* One that a file system holds is left to who reaps at large (reap.h). */
+        (void)kill(pid, SIGKILL); /* it is not reaped meanwhile: the number is its own */
+    /* One that a file system holds is left to the reaper of orphans (reap.h). */
     for (int i = 0; pid > 0 && i < REAP_TRIES && waitpid(pid, NULL, WNOHANG) == 0; i++)
         (void)usleep(1000);
     return r;
@@ -198,7 +198,7 @@ int run_as_take_back(const char *path)
 
 /* ---- directories of units with a user of their own ---- */
 
-/* A folder that nobody but this user, and root, can pass. */
+/* A folder that only this user, and root, can pass. */
 static bool is_closed(const char *path)
 {
     struct stat st;

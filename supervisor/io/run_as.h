@@ -2,7 +2,7 @@
  * The user that a server runs as, where that is not evenkeeld's own: who it is, whether evenkeeld
  * may make processes of its, and what a process does to become it. A server and evenkeeld then do
  * not trust each other: what the server can write evenkeeld opens without following links, and on
- * a socket in a directory of the user's it talks to nobody but that user.
+ * a socket in a directory of the user's it talks to that user alone.
  */
 #pragma once
 
@@ -43,7 +43,7 @@ int run_as_take_back(const char *path);
 /* The folder in run_dir that no server can pass. No server's name begins with a dot. */
 #define RUN_AS_CLOSED ".units"
 /* RUN_DIR/NAME for a unit whose user evenkeeld cannot name, as systemd chooses it: a link to
- * RUN_DIR/.units/NAME, which everybody may write to, and which nobody reaches but this user, root,
+ * RUN_DIR/.units/NAME, which everybody may write to, and which only these reach: this user, root,
  * and the unit that has it mounted. What lies in RUN_DIR/NAME moves there. */
 int run_as_closed_dir(const char *run_dir, const char *name);
 /* Whether one answers on a socket who may: anybody in a directory of root's or our own that nobody

@@ -3,7 +3,7 @@
  * Only for want of a cgroup of its own, which says it better.
  *
  * The number of a session is not given away while anybody is in it. Should a process have that very
- * number, the session is somebody else's by now, and nothing is touched.
+ * number, the session is another one by now, and nothing is touched.
  */
 #pragma once
 

@@ -38,7 +38,7 @@ static void stop(struct subprocess *p)
     sd_event_source_disable_unref(p->pipe_io);
     sd_event_source_disable_unref(p->timer);
     if (p->child.pid > 0)
-        (void)child_kill(&p->child); /* gone is as good; it is reaped as nobody's */
+        (void)child_kill(&p->child); /* gone is as good; it is reaped with the orphans */
     child_done(&p->child);
     if (p->pipe >= 0)
         close(p->pipe);
@@ -68,7 +68,7 @@ static void subprocess_read(struct subprocess *p)
         size_t room = SUBPROCESS_TEXT - p->len;
         ssize_t n = room ? read(p->pipe, p->text + p->len, room < 4096 ? room : 4096)
                          : read(p->pipe, rest, sizeof(rest));
-        if (n == 0) /* nobody can write any more */
+        if (n == 0) /* it is closed at the other end */
             (void)sd_event_source_set_enabled(p->pipe_io, SD_EVENT_OFF);
         if (n <= 0)
             return;

@@ -1,8 +1,8 @@
 /*
  * Runs a short-lived program of our own for what it writes: at most SUBPROCESS_TEXT bytes of it are
  * kept, and it is killed at its deadline. Its end is seen by its own pidfd, and those that run are
- * listed, so that who reaps children at large (reap.h) leaves their status to them. Each has its
- * own callback and context: one that was cancelled calls nobody. For the loop's thread.
+ * listed, so that the reaper of orphans (reap.h) leaves their status to them. Each has its
+ * own callback and context: one that was cancelled calls nothing. For the loop's thread.
  */
 #pragma once
 

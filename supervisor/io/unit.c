@@ -2,7 +2,7 @@
  * Asynchronous calls to systemd for servers/launch_unit.c, which starts servers that are units. A
  * question is a chain: LoadUnit gives the object's path, then GetAll its properties; orders are one
  * call, and their end is seen by PropertiesChanged or by asking again. Each call has its own
- * struct, so an answer that comes after unit_free() finds nobody and does no harm.
+ * struct, so an answer that comes after unit_free() finds no owner and does no harm.
  */
 #include "supervisor/io/unit.h"
 
@@ -312,7 +312,7 @@ static sd_bus *begin(struct unit *u, enum call_kind kind, unit_fn cb, void *ctx)
     return r < 0 ? NULL : bus;
 }
 
-/* Loaded each time: a unit that nobody refers to is forgotten, and its file may have changed. */
+/* Loaded each time: a unit without a reference is forgotten, and its file may have changed. */
 void unit_ask(struct unit *u, unit_fn cb, void *ctx)
 {
     struct unit_call *c = &u->call[CALL_ASK];

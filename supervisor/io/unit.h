@@ -4,7 +4,7 @@
  * here waits for an answer. evenkeeld alone decides when a server runs, so the unit has Restart=no.
  *
  * Errors: -EHOSTUNREACH when systemd cannot be asked now (try again later), -EPERM when it refuses
- * (somebody has to change something: no such unit, not allowed). Both come with a sentence.
+ * (an operator has to change something: no such unit, not allowed). Both come with a sentence.
  */
 #pragma once
 

@@ -1,6 +1,6 @@
 /*
  * What wears out over hours: memory outside the KV pool that the allocator holds but cannot use,
- * and blocks that nobody gives back. From samples to what should be done about it; whether it may
+ * and blocks that are not given back. From samples to what should be done about it; whether it may
  * be done now (budget, hours, lease) is the caller's. Pure.
  *
  * F = 1 - most ever used / reserved now. The most ever used counts, not what is used now: an idle
@@ -9,7 +9,7 @@
  * planned for a larger load at the start is no fragmentation. First a trim, then a restart; one
  * that did not help turns this off for a day.
  *
- * A prefix cache that nobody hits is no reason for a restart: its share of the pool is capped.
+ * A prefix cache without hits is no reason for a restart: its share of the pool is capped.
  */
 #pragma once
 

@@ -40,7 +40,7 @@ struct life {
     bool planned;          /* the restart under way is by plan */
     bool asked;            /* an operator's restart that waits for its turn */
     bool waits;            /* an operator's restart that waits until it is ready */
-    bool found;            /* it drains, and nobody has written why: until resume */
+    bool found;            /* it drains, and the reason is not known: until resume */
     bool loosened;         /* its next start has expandable segments by plan, and none was ready */
     char planned_name[24]; /* the reason's name, when planned */
 };

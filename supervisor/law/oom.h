@@ -43,7 +43,7 @@ struct crash_found {
 struct crash_evidence {
     bool signaled; /* by `status` = signal number; else exited with `status` */
     int status;
-    bool unseen;   /* it was adopted: nobody saw its status, and it left no word (exit.json) */
+    bool unseen;   /* it was adopted: its status was not seen, and it left no word (exit.json) */
     bool has_word; /* an engine that leaves one at every end of its own */
     enum crash_phase phase;
     bool asked;           /* evenkeeld had asked it to stop */
@@ -52,7 +52,7 @@ struct crash_evidence {
     bool killed_for_loop; /* with it: for a thread that does not come back */
     bool killed_unready;  /* evenkeeld killed it at the deadline of its start */
     bool exit0_is_failure;
-    double uptime_s;    /* 0 = not known: nobody watched */
+    double uptime_s;    /* 0 = not known: it was not watched */
     unsigned xid;       /* that the kernel reported shortly before, 0 = none */
     bool xid_final;     /* no start cures that one */
     uint64_t oom_kills; /* growth of oom_kill in the cgroup's memory.events (oom_window.h) */

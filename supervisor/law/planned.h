@@ -2,7 +2,7 @@
  * Whether a planned restart may happen now: at most so many within a day, so far apart, inside the
  * operator's hours. Times are wall clock, because they are kept across boots; an entry in the
  * future counts as now. And of what: where the engine has a process of its own, and what wore out
- * lies there, that process alone, for which nobody has to finish first. Pure.
+ * lies there, that process alone, for which no request has to finish first. Pure.
  */
 #pragma once
 
@@ -29,7 +29,7 @@ struct planned_params {
 
 enum planned_verdict { PLANNED_OK, PLANNED_BUDGET, PLANNED_HOURS, PLANNED_OFF };
 
-/* Whether it is enough to start the engine's process again. Blocks that nobody gives back are the
+/* Whether it is enough to start the engine's process again. Blocks that are not given back are the
  * server's own. grows_there: what grows is mostly that process's memory. */
 static inline bool planned_of_engine(enum reason reason, bool engine_process, bool grows_there)
 {

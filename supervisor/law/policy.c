@@ -17,7 +17,7 @@
 #define RECENT     6 /* polls by which signals are judged */
 #define RECENT_BAD 3
 #define WARM_GOOD  6
-#define ADOPT_S    10.0 /* another limit on the page for so long was set by somebody else */
+#define ADOPT_S    10.0 /* another limit on the page for so long was set by another program */
 #define FAILURES   3
 
 int policy_new(const struct policy_params *params, struct policy **ret_policy)
@@ -89,7 +89,7 @@ static void set_limit(struct policy *p, enum knob k, uint32_t value)
         return;
     p->limit[k] = value;
     if (p->effect.due && p->effect.knob == k)
-        p->effect.due = false; /* somebody else moved it: the check would judge their doing */
+        p->effect.due = false; /* it was moved from outside: the check would judge that */
 }
 
 void policy_limits(struct policy *p, uint32_t seqs, uint32_t tokens)
@@ -213,7 +213,7 @@ static bool gate(struct policy *p, const struct sample *s, struct decision *d)
 }
 
 /* A fresh start says nothing about the load: only its queue may be cut then, for which nothing has
- * to be known but how long somebody waits. */
+ * to be known but how long a request waits. */
 static bool is_warming(struct policy *p, struct decision *d)
 {
     double up_s = (double)(p->now_us - p->start_us) * 1e-6;

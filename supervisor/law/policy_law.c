@@ -1,6 +1,7 @@
 /*
  * The rules of the control law, see docs/control.md. First what the window says (law_measure), then
- * one function per rule. Pressure is usage and harm: a full cache that hurts nobody is efficient.
+ * one function per rule. Pressure is usage and harm: a full cache that hurts no request is
+ * efficient.
  *
  * The usage test looks at the upper quartile, and asks most samples only to be above the release
  * level: usage dips right after each preemption, just because requests were thrown out.
@@ -201,7 +202,7 @@ bool law_revert(const struct policy *p, const struct facts *f, struct decision *
 /*
  * The queue deadline, as CoDel does it. A request must leave the queue by a share of the promised
  * time to first token, since its prompt takes time to read. A queue whose oldest request waits
- * longer than half of that, without a break for as long, is standing: then who waited all of it is
+ * longer than half of that, without a break for as long, is standing: then what waited all of it is
  * refused, because its answer would be late, and what it would take is what the next ones need. A
  * burst that drains in time is let be. A deadline that is neither the server's own nor ours was set
  * by somebody else and is left alone.
@@ -252,7 +253,7 @@ static void propose_reserve(enum reason r, double from, double to, const struct 
 }
 
 /*
- * The reserve: blocks that an admission must leave free, so that those who run can grow. Requests
+ * The reserve: blocks that an admission must leave free, so that those that run can grow. Requests
  * of one number of sequences may hold ten times what others hold, so the reserve is the gentler
  * knob: it says how full, not how many. It grows by a step when preemptions make answers stall or
  * cost much work, and shrinks slowly while there are none. Between the server's own and the most
@@ -533,7 +534,7 @@ bool law_raise_tokens(const struct policy *p, const struct facts *f, struct deci
 }
 
 /* After a long quiet time an old cut is forgotten step by step; it does not bind then, so this is
- * safe, and nobody meets an invisible limit later. */
+ * safe, and no request meets an invisible limit later. */
 bool law_drift(const struct policy *p, const struct facts *f, struct decision *d)
 {
     if (p->quiet_us == 0 || !policy_since(p, p->quiet_us, p->par.drift_quiet_s) ||

@@ -1,5 +1,5 @@
 /*
- * The constants of the law: what they are unless somebody says otherwise, and which of them
+ * The constants of the law: what they are by default, and which of them
  * contradict each other. What each of them is for and where it comes from: policy.h.
  */
 #include <errno.h>

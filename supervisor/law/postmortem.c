@@ -44,7 +44,7 @@ uint64_t postmortem_wall_us(const struct postmortem *p, const struct ek_recorded
     return wall < p->wall_us ? wall : p->wall_us; /* not after it was found */
 }
 
-/* That of a process nobody watched until what it did last; without that nothing is known. */
+/* That of a process that was not watched until what it did last; without that nothing is known. */
 static double uptime_s(const struct postmortem *p, const struct ek_recorded *rec)
 {
     uint64_t last = rec ? last_record_us(rec) : 0;

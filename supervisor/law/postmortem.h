@@ -24,7 +24,7 @@ struct postmortem {
     const char *server, *engine, *cls, *why;
     int pid;
     bool starting;    /* it had not been ready */
-    bool unseen;      /* nobody watched: the end was found later, and was at the last record */
+    bool unseen;      /* it was not watched: the end was found later, and was at the last record */
     uint64_t wall_us; /* when the end was seen or found */
     uint64_t now_us;  /* the same on the recorder's clock, CLOCK_MONOTONIC */
     double uptime_s;  /* until then, 0 = not known */

@@ -1,4 +1,4 @@
-/* What the files of the postmortem share; nobody else includes this. */
+/* What the files of the postmortem share; no other file includes this. */
 #pragma once
 
 #include "supervisor/law/postmortem.h"
@@ -9,7 +9,7 @@ struct postmortem_alive {
     uint32_t *at; /* their records, the oldest first; freed by the caller */
 };
 
-/* Without memory nobody is found. */
+/* Without memory none is found. */
 void postmortem_find_alive(const struct ek_recorded *r, struct postmortem_alive *ret);
 /* A step that began and is in no record of one that landed, failed or was taken back, nor is one
  * done that began after it. */

@@ -10,7 +10,7 @@
  *   HOST_OOM     half of the swap space; none
  *
  * Dead ends are not in it: the same flags again, fewer sequences for weights that do not fit, a
- * shorter max_model_len that nobody allowed, a smaller share when the share was the reason.
+ * shorter max_model_len that was not allowed, a smaller share when the share was the reason.
  *
  * A step is counted from what ran. What is not known is not lowered: a number that was assumed may
  * lie above the one that failed. Where the server can say its plan without starting, a step whose

@@ -36,15 +36,15 @@ void shares_start(struct shares *s);
  * and so on since the reading before: of shares_take(), which comes after this. 0 = there is none.
  */
 uint32_t shares_poison(const struct shares *s, const struct keys_reading *keys, uint32_t from);
-/* "key batch-jobs has brought 3 requests with which the engine ends", of who brought most; without
- * `names`: "key 2". False and an empty text when none has brought three. */
+/* "key batch-jobs has brought 3 requests with which the engine ends", of the key that brought most;
+ * without `names`: "key 2". False and an empty text when none has brought three. */
 bool shares_poison_why(const struct shares *s, bool names, char *ret_text, size_t size);
 void shares_take(struct shares *s, const struct keys_reading *keys, uint64_t now_us);
 /* Seconds that the shares are of; 0 = nothing is known yet. */
 double shares_span_s(const struct shares *s);
-/* Keys with work in that time, who had most of the tokens first. 0 where there are not two keys:
- * one alone shares with nobody. */
+/* Keys with work in that time, that with most of the tokens first. 0 where there are not two keys:
+ * one alone shares with none. */
 uint32_t shares_rows(const struct shares *s, struct share ret_rows[KEYS_MOST]);
 /* "key batch-jobs waits for its share: it had 71 % of the tokens of the last minute with a weight
- * of 1 of 4"; without `names`: "key 2". False and an empty text when nobody is held back. */
+ * of 1 of 4"; without `names`: "key 2". False and an empty text when none is held back. */
 bool shares_why(const struct shares *s, bool names, char *ret_text, size_t size);

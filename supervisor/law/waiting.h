@@ -1,6 +1,6 @@
 /*
  * What the engine decides by itself, in words: why requests wait, and bursts of preemptions. The
- * law acts on neither alone, but who asks "why do 16 wait?" is told. Pure.
+ * law acts on neither alone, but the question "why do 16 wait?" is answered. Pure.
  */
 #pragma once
 
@@ -15,7 +15,7 @@
 bool waiting_why(const struct sample *s, uint32_t limit, char *ret_text, size_t size);
 
 struct waiting {
-    uint64_t held_us, free_us; /* the engine holds since, and holds nobody since; 0 = not */
+    uint64_t held_us, free_us; /* the engine holds since, and holds none since; 0 = not */
     bool said;                 /* once an episode */
     uint64_t burst_us;         /* a burst of preemptions goes on since, 0 = none */
     uint64_t last_us;          /* of the last preemption seen */

@@ -44,7 +44,7 @@ static bool answer(int listening)
     if (fd < 0)
         return false; /* it went away */
     nvml_read(&g);
-    (void)send(fd, &g, sizeof(g), MSG_NOSIGNAL); /* who has gone meanwhile gets nothing */
+    (void)send(fd, &g, sizeof(g), MSG_NOSIGNAL); /* a peer that is gone gets nothing */
     close(fd);
     return g.error == -ENOENT;
 }

@@ -51,7 +51,7 @@ static uint32_t longest(const struct plan_shape *s, const struct plan_setup *u, 
     return low;
 }
 
-/* A model that somebody made up may need more than can be written down; memplan's sums saturate. */
+/* A made-up model may need more than can be written down; memplan's sums saturate. */
 static uint64_t whole(double bytes)
 {
     return bytes < 1e18 ? (uint64_t)bytes : (uint64_t)1e18;

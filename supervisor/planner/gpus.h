@@ -23,7 +23,7 @@ struct plan_gpu {
 
 /* By name; upper case, blanks and underscores do not matter. NULL: no such card. */
 const struct plan_gpu *plan_gpu_find(const char *name);
-/* How fast it is; NULL: two slow cores of a CPU that nobody measured. */
+/* How fast it is; NULL: two slow cores of a CPU that was not measured. */
 struct plan_device plan_gpu_speed(const struct plan_gpu *g);
 /* The card at i, NULL after the last. */
 const struct plan_gpu *plan_gpu_at(uint32_t i);

@@ -59,7 +59,7 @@ static void begin_drain(struct server *s, bool hold, bool leave, const char *why
     s->drain.tries = 0;
     server_note(s, ACT_DRAIN, REASON_DRAIN_START, "Draining %s, deadline %.0f s", why,
                 c->drain_deadline_s);
-    /* An operator's drain has no deadline of ours: it waits until somebody says resume. */
+    /* An operator's drain has no deadline of ours: it waits for resume. */
     server_arm(s, leave ? c->drain_deadline_s + DRAIN_SLACK_S : -1);
     if (control_drain(s->act.control, c->drain_deadline_s, hold, leave, on_drain, s) < 0)
         terminate(s);
@@ -82,7 +82,7 @@ void drain_answered(struct server *s, bool serves, bool drains)
     bool going = s->state == SRV_DRAINING || s->state == SRV_DRAINED;
     double left_s = s->config->drain_deadline_s;
     if (s->state == SRV_STARTING && drains &&
-        !s->process.attached) { /* somebody's, before anything was written of it */
+        !s->process.attached) { /* an operator's, before anything was written of it */
         s->drain.found = true;
         s->want = WANT_RESTART;
         server_note(s, ACT_NOTE, REASON_DRAIN_START,
@@ -101,7 +101,7 @@ void drain_answered(struct server *s, bool serves, bool drains)
     s->drain.unsure = false;
     if (drains)
         return;
-    if (s->drain.found) { /* somebody has resumed it since */
+    if (s->drain.found) { /* it was resumed since */
         s->drain.found = false;
         s->want = WANT_RUN;
         s->state = SRV_STARTING;
@@ -118,7 +118,7 @@ void drain_answered(struct server *s, bool serves, bool drains)
         s->drain.unsure = true; /* out of memory: at the next answer */
 }
 
-/* After SIGTERM it refuses what still comes, some engines with 500: who sends it must stop before.
+/* After SIGTERM it refuses what still comes, some engines with 500: clients must stop before.
  */
 static void tell_edge(struct server *s, const char *why)
 {
@@ -306,7 +306,7 @@ static bool can_restart(const struct server *s)
 static void on_plan_proved(struct server *s, const struct prove_for *whom, int error,
                            const char *text)
 {
-    (void)whom; /* nobody waits */
+    (void)whom; /* no caller waits */
     if (error == 0 && can_restart(s)) {
         s->want = WANT_RESTART;
         end_process(s, true, "to restart by plan");
@@ -377,7 +377,7 @@ static void restart_now(struct server *s)
 
 /* A process that starts has taken connections, which its end would cut, and an adopted one may
  * serve already: then the restart waits until it is ready. What has other flags than the next one
- * would have is ended at once: nobody wants to wait for that. */
+ * would have is ended at once: that would take too long. */
 static bool waits_until_ready(const struct server *s)
 {
     char text[CHANGES_TEXT];

@@ -82,7 +82,7 @@ static struct crash_verdict judge(struct server *s, const struct child_exit *e)
         .killed_for_hang = s->watch.hang_killed,
         .killed_for_loop = s->watch.reading,
         .killed_unready = s->process.start_killed,
-        .exit0_is_failure = true, /* nobody asked for it */
+        .exit0_is_failure = true, /* it was not asked for */
         .uptime_s = s->process.started_us ? (double)(ek_now_us() - s->process.started_us) / 1e6 : 0,
         .oom_kills = !s->unit.unit       ? ek_oom_window_kills(&s->ends.ooms, server_oom_kills(s))
                      : s->unit.kills > 0 ? s->unit.kills
@@ -340,7 +340,7 @@ void server_start_failed(struct server *s, enum crash_class cls, bool retry, con
                          int r)
 {
     struct crash_verdict v = {.cls = cls, .retry = retry, .remedy = crash_remedy(cls)};
-    /* A start that gave up waiting for memory: somebody else has it. */
+    /* A start that gave up waiting for memory: another process has it. */
     v.vanishes = crash_vanishes(cls, 0, NULL) || cls == CRASH_DEVICE || cls == CRASH_HOST_OOM;
     (void)snprintf(v.why, sizeof(v.why), "%s%s%s", what, r ? ": " : "", r ? ek_strerror(r) : "");
     struct failure failure = failure_of(s, &v, true);

@@ -143,7 +143,7 @@ static int note_output(struct server *s)
     s->process.log.path[0] = '\0';
     if (s->config->log_file) {
         (void)snprintf(s->process.log.path, sizeof(s->process.log.path), "%s", s->config->log_file);
-        s->process.log.most_bytes = UINT64_MAX; /* who writes it bounds it */
+        s->process.log.most_bytes = UINT64_MAX; /* its writer bounds it */
         logtail_mark(&s->process.log);
     }
     return -1;
@@ -210,7 +210,7 @@ void launch_started(struct server *s, const char *how, enum reason reason)
         life_adopted(s);
 }
 
-/* At every start: who cleans /tmp or /run may have taken it, and the server needs it. */
+/* At every start: a cleaner of /tmp or /run may have taken it, and the server needs it. */
 static void make_run_dir(const struct server *s)
 {
     char path[300];
@@ -225,7 +225,7 @@ static void make_run_dir(const struct server *s)
 }
 
 /* To a user of its own: its run directory, and the folder of its cached prefixes. Without one the
- * run directory is taken back from who had it before the configuration was changed. */
+ * run directory is taken back from its owner before the configuration was changed. */
 static int give_dirs(const struct server *s)
 {
     const struct server_config *c = s->config;

@@ -262,7 +262,7 @@ static void take_facts(struct server *s, const struct unit_facts *f)
             s->unit.before = f->last_pid;
             unit_start(s->unit.unit, on_started, s);
         } else if (f->main_pid > 0 && strcmp(f->active, "deactivating") != 0) {
-            take_process(s, f); /* somebody else has started it */
+            take_process(s, f); /* it was started from outside */
         } else {
             server_arm_probe(s, LOOK_S);
         }

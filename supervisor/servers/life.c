@@ -96,8 +96,8 @@ static enum reason reason_of(const char *name)
     return r < REASON_COUNT ? r : REASON_OPERATOR;
 }
 
-/* A restart by plan that was under way is one still; who else has the lease now has to wait less
- * for it than if this one began anew. */
+/* A restart by plan that was under way is one still; another that has the lease now has to wait
+ * less for it than if this one began anew. */
 static void take_plan(struct server *s)
 {
     char who[160];

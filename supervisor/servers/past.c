@@ -288,7 +288,7 @@ static void refill(struct server *s, const struct past_ring *decisions,
     }
 }
 
-/* Since when nobody watched; 0: it is not known that somebody ever did. */
+/* Since when it was not watched; 0: it is not known that it ever was. */
 static uint64_t unwatched_since(const struct past_load *l)
 {
     uint64_t last = l->last_us;

@@ -4,7 +4,7 @@
  * out of memory and be blamed on its settings. So it waits, says for what, and after memory_wait_s
  * counts as failed, which is what backoff and breaker are for.
  *
- * A port that somebody else has costs nothing to look at and is no fault of the server: it is
+ * A port that another process has costs nothing to look at and is no fault of the server: it is
  * waited for without an end, backoff or breaker, by looks that are at most PORT_MOST_S apart. So is
  * what evenkeeld itself lacks for a moment to start anything: descriptors, memory, processes.
  *

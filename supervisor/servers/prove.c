@@ -30,7 +30,7 @@
 #define PROOF_MS     20000u
 #define PROGRAM_MOST 4u /* words before the program's own: an interpreter, its flags */
 
-/* One question, with who hears its answer: what replaces it has its own. */
+/* One question, with the receiver of its answer: what replaces it has its own. */
 struct prove_ask {
     struct server *server;
     struct subprocess *run;

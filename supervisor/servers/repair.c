@@ -58,7 +58,7 @@ void repair_listen(struct server *s)
 }
 
 /* What it was started with. `said` is the server's own word, the last ceilings its word when it was
- * ready. What nobody said stays unknown and is not lowered: a number that is only assumed may lie
+ * ready. What was not said stays unknown and is not lowered: a number that is only assumed may lie
  * above the one that failed. */
 static struct remedy_settings settings_of(const struct server *s, const struct remedy_facts *said)
 {
@@ -115,7 +115,8 @@ static void repair_settle(struct server *s)
     repair_finish(s);
 }
 
-/* Asks for the plan with these caps; false when nobody can be asked, and `fn` does not follow. */
+/* Asks for the plan with these caps; false when no program can be asked, and `fn` does not follow.
+ */
 static bool ask_plan(struct server *s, const struct remedy_settings *caps, subprocess_fn fn)
 {
     static char dry[] = "--dry-run", json[] = "--json", *flags[] = {dry, json, NULL};

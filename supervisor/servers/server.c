@@ -172,7 +172,7 @@ static void on_first_token(void *ctx, const struct client_result *res)
         server_arm_probe(s, 1.0);
 }
 
-/* It runs, and refuses new requests because somebody told it to. */
+/* It runs, and refuses new requests because it was told to. */
 static bool says_draining(const struct client_result *res)
 {
     return res->error == 0 && res->status == 503 && strstr(res->body, "\"draining\"");

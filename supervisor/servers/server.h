@@ -48,7 +48,7 @@ struct services {
     struct aside *aside;         /* reads what takes long */
     struct behind *behind;       /* NULL: nothing is kept for the next evenkeeld */
     struct incidents *incidents; /* the same */
-    char *who;     /* WHO_BYTES: who asks for what is being done: " (root)", "" = nobody */
+    char *who;     /* WHO_BYTES: the user that asked for what is being done: " (root)", "" = none */
     uint64_t boot; /* see boot_id() */
     bool journal;  /* the servers' output goes to the journal unless they name a file */
     void (*stopped)(void *ctx); /* a server that was to stop has stopped */
@@ -63,7 +63,7 @@ struct services {
 
 /* Called once, from the loop, with 0 or a negative code and a sentence. */
 typedef void (*server_fn)(void *ctx, int error, const char *text);
-/* Who waits for what follows an answer; {0} = nobody. */
+/* What waits for what follows an answer; {0} = nothing. */
 struct prove_for {
     server_fn done;
     void *ctx;
@@ -137,7 +137,8 @@ void server_reread(struct server *s);
 /* The operator's verbs: 0, or -EBUSY/-EINVAL with a sentence in text. */
 int server_drain(struct server *s, char *text, size_t size);
 int server_resume(struct server *s, char *text, size_t size);
-/* engine_process.c: what is known of a process of its own. False: it has none, or nobody knows. */
+/* engine_process.c: what is known of a process of its own. False: it has none, or that is not
+ * known. */
 struct engine_figures {
     const char *state;             /* "running", "starting", "released" */
     double planned, lost, pause_s; /* times started again on purpose; lost; seconds without one */
@@ -155,12 +156,12 @@ bool server_changes(const struct server *s, char *text, size_t size);
 void server_look_changes(struct server *s);
 /* Whether its limits can change while it runs; else they are start flags. */
 bool server_limits_live(const struct server *s);
-/* What it may go up to, by its own word or by its flags; 0: nobody has said it. */
+/* What it may go up to, by its own word or by its flags; 0: it was not said. */
 uint32_t server_ceiling(const struct server *s, enum knob k);
 /* With what is to be tried, {0} = nothing. Its successor is proved first: 1 = cb follows. */
 int server_restart(struct server *s, const struct trial *trial, server_fn cb, void *ctx, char *text,
                    size_t size);
-/* The same in its turn: once the others are ready and nobody holds the lease. */
+/* The same in its turn: once the others are ready and the lease is free. */
 int server_roll(struct server *s, server_fn cb, void *ctx, char *text, size_t size);
 
 #define REPAIR_TEXT 240

@@ -1,4 +1,4 @@
-/* What the files of struct server share; nobody else includes this. */
+/* What the files of struct server share; no other file includes this. */
 #pragma once
 
 #include "supervisor/io/client.h"
@@ -13,7 +13,7 @@ void server_note(struct server *s, enum action_kind kind, enum reason reason, co
     __attribute__((format(printf, 4, 5)));
 void server_record(struct server *s, struct decision *d);
 
-/* Who asks for what is being done, to stand behind "Operator": " (root)", or "". */
+/* The user that asked for what is being done, to stand behind "Operator": " (root)", or "". */
 const char *server_asker(const struct server *s);
 
 void server_launch(struct server *s);
@@ -40,7 +40,7 @@ int launch_note_words(struct server *s); /* what it would be started with now is
 /* ended.c */
 void server_ended(struct server *s, struct child_exit e);
 void ended_say(struct server *s, const struct crash_verdict *v, const struct failure *failure);
-/* What follows an end that nobody wanted, once it is known with what it starts again. */
+/* What follows an unwanted end, once it is known with what it starts again. */
 void ended_restart(struct server *s, const struct crash_verdict *v,
                    const struct remedy_plan *remedy, struct failure *failure);
 
@@ -72,7 +72,7 @@ void life_attached(struct server *s);  /* the same of somebody else's */
 int prove_next(struct server *s, prove_fn cb, const struct prove_for *whom, char *text,
                size_t size);
 void prove_stop(struct server *s); /* cb follows now, with -EBUSY */
-void prove_free(struct server *s); /* nobody is told */
+void prove_free(struct server *s); /* without an answer */
 
 /* prestart.c */
 /* Whether a start may go on now. If not, it has failed, or server_launch() follows. */
@@ -120,7 +120,8 @@ int watch_one_token(struct server *s, uint32_t timeout_ms, client_fn cb,
 /* upkeep.c */
 void upkeep_step(struct server *s, uint64_t now_us); /* at each sample */
 void upkeep_ready(struct server *s);                 /* forgets what was worn out */
-/* launch_unit.c: what the kernel killed for memory in its cgroup so far; 0 where nobody counts. */
+/* launch_unit.c: what the kernel killed for memory in its cgroup so far; 0 where it is not counted.
+ */
 uint64_t server_oom_kills(const struct server *s);
 /* engine_process.c: whether its engine is a process of its own. */
 bool engine_process_known(const struct server *s);
@@ -151,7 +152,7 @@ void leaks_step(struct server *s, const struct process_tree *t, const struct gpu
 /* drain.c */
 #define TERM_GRACE_S  15.0
 #define DRAIN_SLACK_S 2.0 /* the server ends by its own deadline first, with its own exit code */
-/* An adopted process was draining, or drained: it has left_s more; < 0 = until somebody resumes. */
+/* An adopted process was draining, or drained: it has left_s more; < 0 = until it is resumed. */
 void drain_go_on(struct server *s, enum server_state state, double left_s);
 /* How an adopted process answers that should drain, or says that it drains. */
 void drain_answered(struct server *s, bool serves, bool drains);

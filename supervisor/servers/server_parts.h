@@ -127,7 +127,7 @@ struct server_address {
 /* launch.c binds it, server.c lends it: the listening socket. */
 struct server_socket {
     int fd;                          /* -1 = none */
-    struct reject_listener *rejects; /* answers there while nobody else does */
+    struct reject_listener *rejects; /* answers there while no server does */
     bool handed, taking;             /* it is with the server; it must be asked for */
     struct handoff *handoff;
 };
@@ -140,7 +140,7 @@ struct server_drain {
     bool telling_edge;  /* drains, but for now only HAProxy knows */
     bool unsure;        /* it drains, and whether it knows that is to be asked */
     unsigned tries;     /* that failed to tell it so */
-    bool found;         /* adopted, and drained by somebody of whom nothing is written */
+    bool found;         /* adopted, and drained for a reason that is not known */
     char asked_by[WHO_BYTES]; /* for what is under way */
 };
 
@@ -319,6 +319,6 @@ struct server_ramp {
 struct server_past {
     pid_t pid; /* of a process that may have ended since; 0 = none */
     uint64_t start, restarts, since_us;
-    uint64_t unwatched_us; /* since when nobody watched; 0 = not known */
+    uint64_t unwatched_us; /* since when it was not watched; 0 = not known */
     uint64_t boot;
 };

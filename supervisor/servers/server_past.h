@@ -1,8 +1,8 @@
 /*
  * What an evenkeeld knows of the time before it: reads the incident log (io/incidents.h) and the
  * charts, gives the servers their last decisions, failures and counts, and says what happened while
- * nobody watched: for how long that was, and a server's process that ended meanwhile. Also what it
- * leaves to the next one.
+ * none was running: for how long that was, and a server's process that ended meanwhile. Also what
+ * it leaves to the next one.
  */
 #pragma once
 
@@ -35,7 +35,7 @@ int past_decisions(const struct past_query *q, const char *comma, struct ek_buf 
 void past_watch(const struct services *with, const char *what);
 void past_decision(const struct server *s, const struct decision *d);
 void past_failure(const struct server *s, const struct failure *f);
-/* Its process runs; or has ended, which somebody saw. */
+/* Its process runs; or has ended, which was seen. */
 void past_runs(const struct server *s);
 void past_ended(struct server *s);
 /* One more start after the first. */
@@ -43,7 +43,8 @@ void past_restarted(const struct server *s);
 
 /* Says that the process which the evenkeeld before had is gone, unless it is the present one, still
  * there, or its end was told from what that evenkeeld wrote last (life.c): it ended with the
- * machine, or somebody else started another. When one is started or adopted, before that is said.
+ * machine, or another was started from outside. When one is started or adopted, before that is
+ * said.
  */
 void past_settle(struct server *s);
 /* Starts after the first one, of evenkeelds before this, too. */

@@ -167,7 +167,7 @@ static void try_restart(struct server *s, uint64_t now)
         return;
     s->upkeep.due_us = now + (uint64_t)(TRY_AGAIN_S * 1e6);
     if (engine_process_known(s) && hang_away(&s->watch.sample)) {
-        upkeep_release(s); /* somebody's order to release it comes first */
+        upkeep_release(s); /* an order to release it comes first */
         return;
     }
     if (!may_restart(s, row)) {

@@ -161,8 +161,8 @@ int watch_one_token(struct server *s, uint32_t timeout_ms, client_fn cb,
     return ask_token(s, timeout_ms, cb, false, ret_call);
 }
 
-/* A process that a signal or a debugger stopped answers nobody, with work or without: that is told
- * at once. One that answers was not stopped for long enough to matter. */
+/* A process that a signal or a debugger stopped answers no request, with work or without: that is
+ * told at once. One that answers was not stopped for long enough to matter. */
 static void look_for_halt(struct server *s, uint64_t now)
 {
     uint64_t since = s->watch.halted_us;

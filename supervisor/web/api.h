@@ -1,7 +1,7 @@
 /*
  * The JSON API as documents and verbs, without HTTP: what status.c answers with. All of it is keyed
- * by server name. Reading is for everybody who reaches evenkeeld; the caller of api_write() must
- * have checked who asks.
+ * by server name. Reading is for every client that reaches evenkeeld; the caller of api_write()
+ * must have checked the user that asks.
  *
  *   GET   /api/v1/servers
  *   GET   /api/v1/servers/NAME

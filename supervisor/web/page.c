@@ -88,7 +88,7 @@ static void put_place(struct ek_buf *out, const struct fleet *all, const char *n
             put_hint(out, all);
         if (all->count > 1)
             page_overview(out, all->servers, all->count);
-        /* One is open; of several, those that somebody opens. */
+        /* One is open; of several, those that are opened. */
         for (uint32_t i = 0; i < all->count; i++)
             page_server(out, all->servers[i], all->count == 1);
     }

@@ -68,15 +68,15 @@ struct status_listener {
 struct status {
     const struct fleet *all;
     struct status_listener tcp, local;
-    struct request *requests;
+    struct status_request *requests;
     unsigned quiet_s; /* before the first request of a connection, and between two */
     bool ending;
 };
 
 /* One request, from its first line to its last byte. */
-struct request {
-    struct request *next, **link;
-    struct status_listener *door;
+struct status_request {
+    struct status_request *next, **link;
+    struct status_listener *listener;
     struct MHD_Connection *connection;
     struct caller *caller;
     struct ek_buf body, answer;
@@ -167,13 +167,13 @@ static int status_on_timer(sd_event_source *s, uint64_t usec, void *ctx)
 
 /* Answers */
 
-struct kind {
+struct answer_kind {
     const char *type;
     const char *csp; /* NULL = nothing may be loaded */
 };
 
-static enum MHD_Result send_bytes(struct request *q, int status, const struct kind *kind,
-                                  struct ek_buf *bytes)
+static enum MHD_Result send_bytes(struct status_request *q, int status,
+                                  const struct answer_kind *kind, struct ek_buf *bytes)
 {
     caller_give(q->caller, ANSWER_S);
     struct MHD_Response *r = MHD_create_response_from_buffer(
@@ -192,9 +192,9 @@ static enum MHD_Result send_bytes(struct request *q, int status, const struct ki
     return done;
 }
 
-static const struct kind json_kind = {.type = "application/json"};
+static const struct answer_kind json_kind = {.type = "application/json"};
 
-static enum MHD_Result send_json(struct request *q, int status, struct ek_buf *out)
+static enum MHD_Result send_json(struct status_request *q, int status, struct ek_buf *out)
 {
     if (status < 0) { /* out of memory: this request ends, nothing else */
         ek_buf_done(out);
@@ -204,7 +204,7 @@ static enum MHD_Result send_json(struct request *q, int status, struct ek_buf *o
 }
 
 /* `runbook`: that page instead of the status. */
-static enum MHD_Result send_page(struct request *q, bool runbook)
+static enum MHD_Result send_page(struct status_request *q, bool runbook)
 {
     uint8_t random[16];
     char nonce[2 * sizeof(random) + 1], csp[400];
@@ -217,22 +217,24 @@ static enum MHD_Result send_page(struct request *q, bool runbook)
                    "'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors "
                    "'none'",
                    nonce, nonce);
-    struct kind kind = {.type = "text/html; charset=utf-8", .csp = csp};
+    struct answer_kind kind = {.type = "text/html; charset=utf-8", .csp = csp};
     int r = runbook ? runbook_write(nonce, &q->answer)
-                    : page_write(q->door->status->all, nonce, &q->answer);
+                    : page_write(q->listener->status->all, nonce, &q->answer);
     if (r < 0)
         return MHD_NO;
     return send_bytes(q, 200, &kind, &q->answer);
 }
 
-static enum MHD_Result send_metrics(struct request *q)
+static enum MHD_Result send_metrics(struct status_request *q)
 {
     const char *accept =
         MHD_lookup_connection_value(q->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_ACCEPT);
     bool open = accept && strstr(accept, "application/openmetrics-text");
-    struct kind kind = {.type = open ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
-                                     : "text/plain; version=0.0.4; charset=utf-8"};
-    if (expo_write(q->door->status->all, open ? EK_EXPO_OPENMETRICS : EK_EXPO_TEXT, &q->answer) < 0)
+    struct answer_kind kind = {
+        .type = open ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
+                     : "text/plain; version=0.0.4; charset=utf-8"};
+    if (expo_write(q->listener->status->all, open ? EK_EXPO_OPENMETRICS : EK_EXPO_TEXT,
+                   &q->answer) < 0)
         return MHD_NO;
     return send_bytes(q, 200, &kind, &q->answer);
 }
@@ -241,24 +243,24 @@ static enum MHD_Result send_metrics(struct request *q)
 
 static const char *query(void *ctx, const char *name)
 {
-    struct request *q = ctx;
+    struct status_request *q = ctx;
     return MHD_lookup_connection_value(q->connection, MHD_GET_ARGUMENT_KIND, name);
 }
 
-/* Whether who asks may, and then for the history who that is. */
-static bool may_write(struct request *q)
+/* Whether the peer may write, and then its name for the history. */
+static bool may_write(struct status_request *q)
 {
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(q->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     struct ucred cred;
     socklen_t len = sizeof(cred);
-    if (!q->door->local || !info ||
+    if (!q->listener->local || !info ||
         getsockopt(info->connect_fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0 ||
         (cred.uid != 0 && cred.uid != geteuid()))
         return false;
     char name[WHO_BYTES - 3];
     asker_name(&cred, name, sizeof(name));
-    (void)snprintf(q->door->status->all->with.who, WHO_BYTES, " (%s)", name);
+    (void)snprintf(q->listener->status->all->with.who, WHO_BYTES, " (%s)", name);
     return true;
 }
 
@@ -266,23 +268,23 @@ static bool may_write(struct request *q)
  * libmicrohttpd, which would call that one again, runs in the next turn of the loop. */
 static void on_written(void *ctx, int status, const char *body, size_t len)
 {
-    struct request *q = ctx;
+    struct status_request *q = ctx;
     q->waits = false;
     q->status = status;
     (void)ek_buf_add(&q->answer, body, len); /* an answer cut short is tested when it is sent */
     if (q->suspended) {
         q->suspended = false;
         MHD_resume_connection(q->connection);
-        q->door->again = true; /* where it runs now, it sees that before it ends */
-        (void)sd_event_source_set_time(q->door->timer, ek_now_us());
-        (void)sd_event_source_set_enabled(q->door->timer, SD_EVENT_ONESHOT);
+        q->listener->again = true; /* where it runs now, it sees that before it ends */
+        (void)sd_event_source_set_time(q->listener->timer, ek_now_us());
+        (void)sd_event_source_set_enabled(q->listener->timer, SD_EVENT_ONESHOT);
     }
 }
 
 /* At once, or when the answer has come: then this is called again. */
-static enum MHD_Result answer_api(struct request *q, const char *method, const char *path)
+static enum MHD_Result answer_api(struct status_request *q, const char *method, const char *path)
 {
-    const struct fleet *all = q->door->status->all;
+    const struct fleet *all = q->listener->status->all;
     bool reads = strcmp(method, "GET") == 0;
     if (q->status == 0) {
         struct ek_buf out = {0};
@@ -308,20 +310,20 @@ static enum MHD_Result answer_api(struct request *q, const char *method, const c
 }
 
 /* A page whose name was made to resolve to this machine (DNS rebinding) sends that name. */
-static bool is_foreign(const struct request *q)
+static bool is_foreign(const struct status_request *q)
 {
-    const struct ek_strings *names = &q->door->status->all->config->allowed_hosts;
+    const struct ek_strings *names = &q->listener->status->all->config->allowed_hosts;
     const char *host = MHD_lookup_connection_value(q->connection, MHD_HEADER_KIND, "Host");
     const char *origin = MHD_lookup_connection_value(q->connection, MHD_HEADER_KIND, "Origin");
-    if (q->door->local)
+    if (q->listener->local)
         return false;
     if (names->count > 0)
         return !ek_host_listed(host ? host : "", (const char *const *)names->at, names->count);
-    return q->door->loopback &&
+    return q->listener->loopback &&
            ((host && !ek_host_is_literal(host)) || (origin && !ek_origin_is_literal(origin)));
 }
 
-static enum MHD_Result answer_read(struct request *q, const char *path)
+static enum MHD_Result answer_read(struct status_request *q, const char *path)
 {
     if (strcmp(path, "/") == 0)
         return send_page(q, false);
@@ -333,11 +335,11 @@ static enum MHD_Result answer_read(struct request *q, const char *path)
         (void)ek_buf_puts(&q->answer, "{\"status\":\"ok\"}");
         return send_json(q, 200, &q->answer);
     }
-    int named = q->door->local ? key_table_read(q->door->status->all, path, &q->answer) : 0;
+    int named = q->listener->local ? key_table_read(q->listener->status->all, path, &q->answer) : 0;
     return named != 0 ? send_json(q, named, &q->answer) : answer_api(q, "GET", path);
 }
 
-static enum MHD_Result answer_write(struct request *q, const char *method, const char *path)
+static enum MHD_Result answer_write(struct status_request *q, const char *method, const char *path)
 {
     if (!may_write(q))
         return send_json(q,
@@ -348,7 +350,7 @@ static enum MHD_Result answer_write(struct request *q, const char *method, const
     return answer_api(q, method, path);
 }
 
-static enum MHD_Result answer(struct request *q, const char *method, const char *path)
+static enum MHD_Result answer(struct status_request *q, const char *method, const char *path)
 {
     if (is_foreign(q))
         return send_json(q,
@@ -367,14 +369,14 @@ static enum MHD_Result answer(struct request *q, const char *method, const char 
     return send_json(q, api_error(&q->answer, 405, "", "the method is not known"), &q->answer);
 }
 
-static struct request *request_new(struct status_listener *d, struct MHD_Connection *c)
+static struct status_request *request_new(struct status_listener *d, struct MHD_Connection *c)
 {
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    struct request *q = info && info->socket_context ? calloc(1, sizeof(*q)) : NULL;
+    struct status_request *q = info && info->socket_context ? calloc(1, sizeof(*q)) : NULL;
     if (!q)
         return NULL;
-    q->door = d;
+    q->listener = d;
     q->connection = c;
     q->caller = info->socket_context;
     caller_give(q->caller, BODY_S);
@@ -391,7 +393,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
                                   const char *method, const char *version, const char *upload,
                                   size_t *upload_size, void **ctx)
 {
-    struct request *q = *ctx;
+    struct status_request *q = *ctx;
     (void)version;
     if (!q) {
         q = request_new(cls, c);
@@ -411,13 +413,14 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
 static void on_done(void *cls, struct MHD_Connection *c, void **ctx,
                     enum MHD_RequestTerminationCode why)
 {
-    struct request *q = *ctx;
+    struct status_request *q = *ctx;
     (void)cls;
     if (!q)
         return;
     if (why == MHD_REQUEST_TERMINATED_COMPLETED_OK) /* a quiet client holds its place briefly */
-        (void)MHD_set_connection_option(c, MHD_CONNECTION_OPTION_TIMEOUT, q->door->status->quiet_s);
-    caller_give(q->caller, q->door->status->quiet_s + HEAD_S);
+        (void)MHD_set_connection_option(c, MHD_CONNECTION_OPTION_TIMEOUT,
+                                        q->listener->status->quiet_s);
+    caller_give(q->caller, q->listener->status->quiet_s + HEAD_S);
     *q->link = q->next;
     if (q->next)
         q->next->link = q->link;
@@ -429,8 +432,8 @@ static void on_done(void *cls, struct MHD_Connection *c, void **ctx,
 
 /* Life */
 
-/* Most connections of one door: below a low limit of descriptors (ulimit -n) both together leave
- * what evenkeeld needs to look after its servers. */
+/* Most connections of one listener: below a low limit of descriptors (ulimit -n) both together
+ * leave what evenkeeld needs to look after its servers. */
 static unsigned connections_most(const struct fleet *all)
 {
     struct rlimit r;
@@ -441,8 +444,8 @@ static unsigned connections_most(const struct fleet *all)
     return most < 4 ? 4 : most;
 }
 
-static int open_door(struct status *st, struct status_listener *d, sd_event *event, int fd,
-                     bool local)
+static int open_listener(struct status *st, struct status_listener *d, sd_event *event, int fd,
+                         bool local)
 {
     d->status = st;
     d->local = local;
@@ -476,7 +479,7 @@ static int open_door(struct status *st, struct status_listener *d, sd_event *eve
     return r < 0 ? r : 0;
 }
 
-static void close_door(struct status_listener *d)
+static void close_listener(struct status_listener *d)
 {
     sd_event_source_disable_unref(d->io);
     sd_event_source_disable_unref(d->timer);
@@ -496,8 +499,8 @@ int status_new(const struct fleet *all, sd_event *event, int tcp_fd, int unix_fd
         return -ENOMEM;
     }
     st->all = all;
-    int r = open_door(st, &st->tcp, event, tcp_fd, false);
-    int r2 = open_door(st, &st->local, event, unix_fd, true);
+    int r = open_listener(st, &st->tcp, event, tcp_fd, false);
+    int r2 = open_listener(st, &st->local, event, unix_fd, true);
     if (r == 0)
         r = r2;
     if (r < 0) {
@@ -512,13 +515,13 @@ void status_free(struct status *st)
 {
     if (!st)
         return;
-    for (struct request *q = st->requests; q; q = q->next) {
+    for (struct status_request *q = st->requests; q; q = q->next) {
         if (q->suspended) { /* libmicrohttpd wants none suspended when it stops */
             q->suspended = false;
             MHD_resume_connection(q->connection);
         }
     }
-    close_door(&st->tcp);
-    close_door(&st->local);
+    close_listener(&st->tcp);
+    close_listener(&st->local);
     free(st);
 }

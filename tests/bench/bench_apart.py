@@ -104,7 +104,7 @@ def inject(apart, how, draw):
 
 
 def end_once(apart, how, draw, jobs):
-    """False when all had been answered before. A fault that follows another one while a suspect runs alone would be laid at its door: that is waited for."""
+    """False when all had been answered before. A fault that follows another one while a suspect runs alone would be taken for its fault: that is waited for."""
     until = tokens(apart) + draw.randint(20, 800)
     wait_for("tokens are made", lambda: tokens(apart) >= until or all(j.done() for j in jobs), 120, 0.002)
     if how in INJECTED:

@@ -120,7 +120,7 @@ static int replay_all(struct report *rep, const struct trace *t)
     return r == 0 && t->hash_tokens > 0 ? replay_one(rep, t, &p) : r;
 }
 
-/* Every request at once, outputs long: the seats stay taken while requests come and go. */
+/* Every request at once, outputs long: the slots stay taken while requests come and go. */
 static int make_crowd(uint32_t seqs, struct trace *ret_trace)
 {
     struct trace t = {.name = "crowd", .count = seqs * 8};

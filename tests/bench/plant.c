@@ -211,7 +211,7 @@ static void write_prompt(struct plant *p, uint64_t n, uint32_t tokens)
     }
 }
 
-/* The server's own prediction at its door, server/engine/calls.c. */
+/* The server's own prediction when a request comes, server/engine/calls.c. */
 static bool is_refused(const struct plant *p)
 {
     struct engine_stats st;

@@ -1,8 +1,8 @@
 /*
  * A server in virtual time for judging controllers: the real scheduler, answers of any token, the
  * cost model of schedsim.h for how long a step takes, clients that give up, limits that change
- * while it runs, a queue deadline with the server's prediction at the door, and kills with a
- * downtime. Once a virtual second the controller sees what a metrics page would say.
+ * while it runs, a queue deadline with the server's prediction when a request comes, and kills with
+ * a downtime. Once a virtual second the controller sees what a metrics page would say.
  */
 #pragma once
 

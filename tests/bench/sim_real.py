@@ -199,13 +199,13 @@ def quantile(values, q):
     return sorted(values)[min(len(values) - 1, int(q * len(values)))]
 
 
-def simulated(trace, case, base, row, door_ms):
+def simulated(trace, case, base, row, outside_ms):
     """The median of five runs whose steps differ by a thousandth: who is preempted depends on less than can be measured."""
-    runs = [simulate(trace, case, base * (1 + i / 1000), row, door_ms) for i in (-2, -1, 0, 1, 2)]
+    runs = [simulate(trace, case, base * (1 + i / 1000), row, outside_ms) for i in (-2, -1, 0, 1, 2)]
     return {s: {name: statistics.median(r[s][name] for r in runs) for name in runs[0][s]} for s in runs[0]}
 
 
-def simulate(trace, case, base, row, door_ms):
+def simulate(trace, case, base, row, outside_ms):
     words = {"seqs": case.seqs, "tokens": case.tokens, "blocks": case.blocks, "block_size": BLOCK, "max_len": case.max_len, "base_us": base,
              "row_us": row, "copy_us": COPY_US, "host_blocks": max(0, case.host_blocks - 1), "run": case.run, "scale": SCALE if case.shared else 1,
              "plant": int(case.plant)}
@@ -214,7 +214,7 @@ def simulate(trace, case, base, row, door_ms):
     for name, s in json.loads(done.stdout, strict=False).items():
         first, last = zip(*(map(float, line.split()) for line in s["answers"].splitlines()))
         found[name] = {"tokens a second": s["tokens"] / s["seconds"], "preemptions": s["preemptions"], **special(case, s),
-                       **{f"{what} p{int(q * 100)}": quantile(values, q) + door_ms for what, values in (("first token", first), ("last token", last))
+                       **{f"{what} p{int(q * 100)}": quantile(values, q) + outside_ms for what, values in (("first token", first), ("last token", last))
                           for q in (0.5, 0.9, 0.99)},
                        "gap p50": s["gap"][0], "gap p99": s["gap"][2]}
     return found
@@ -304,7 +304,7 @@ def docs():
     text = page.read_text()
     begin, end = text.index("<!-- BEGIN SIM-REAL -->"), text.index("<!-- END SIM-REAL -->")
     lines = [f"Measured: a step takes {report['base_us'] / 1e3:.2f} ms and {report['row_us']:.1f} us for each row, "
-             f"a request {report['door_ms']:.1f} ms outside of the engine.", "", *table(report["rows"])]
+             f"a request {report['outside_ms']:.1f} ms outside of the engine.", "", *table(report["rows"])]
     page.write_text(text[:begin] + "<!-- BEGIN SIM-REAL -->\n" + "\n".join(lines) + "\n" + text[end:])
     return 0
 
@@ -317,8 +317,8 @@ def main():
     found, steps, sims = {}, {}, {}
     with tempfile.TemporaryDirectory(prefix="evenkeel-sim-real-") as folder:
         run, begin = pathlib.Path(folder), time.monotonic()
-        base, row, door_ms = calibrate(run, pace)
-        print(f"measured: a step takes {base / 1e3:.2f} ms and {row:.1f} us a row, a request {door_ms:.1f} ms outside of the engine", flush=True)
+        base, row, outside_ms = calibrate(run, pace)
+        print(f"measured: a step takes {base / 1e3:.2f} ms and {row:.1f} us a row, a request {outside_ms:.1f} ms outside of the engine", flush=True)
         for plant in (True, False):  # a machine of two cores does not pace more of them
             cases = {name: case for name, case in CASES.items() if name in chosen and case.plant == plant}
             if not cases:
@@ -326,7 +326,7 @@ def main():
             served, took, traces = serve_until_quiet(run / str(plant), cases, pace)
             found.update(served)
             steps.update(took)
-            sims.update({name: simulated(traces[name], case, base, row, door_ms) for name, case in cases.items()})
+            sims.update({name: simulated(traces[name], case, base, row, outside_ms) for name, case in cases.items()})
     for name, (b, r) in steps.items():
         print(f"  {name}: {b / 1e3:.2f} ms and {r:.1f} us a row while it was served")
     rows = compare(found, sims)
@@ -339,7 +339,7 @@ def main():
     cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "unknown")
     REPORT.parent.mkdir(parents=True, exist_ok=True)
     REPORT.write_text(json.dumps({"target": "sim-real", "commit": commit, "machine": {"cpu": cpu, "cores": os.cpu_count()}, "base_us": base,
-                                  "row_us": row, "door_ms": door_ms, "rows": rows}, indent=1) + "\n")
+                                  "row_us": row, "outside_ms": outside_ms, "rows": rows}, indent=1) + "\n")
     return bool(bad)
 
 

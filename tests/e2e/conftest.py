@@ -18,6 +18,7 @@ from pace import Patience, paced, slower  # noqa: E402,F401
 
 BUILD = ROOT / os.environ.get("B", "build/release")
 MODEL = ROOT / "models/evenkeel-tiny"
+STEP_MS = 10
 
 
 def pytest_configure(config):
@@ -156,13 +157,27 @@ servers:
                 pass
 
 
+@pytest.fixture(scope="session")
+def steady_build(tmp_path_factory):
+    """The programs beside a backend whose steps take STEP_MS each, whatever is in them (tests/tools/paced.c), asked for with --device cuda:
+    a load that goes on until something happens then leaves most of the processor to others, and is the same on any machine."""
+    build = tmp_path_factory.mktemp("steady")
+    for name in ("evenkeel-server", "evenkeeld"):
+        shutil.copy(BUILD / name, build)
+    shutil.copy(BUILD / "tests/tools/paced.so", build / "libevenkeel-cuda.so")
+    return build
+
+
 @pytest.fixture
-def appliance(tmp_path):
-    """A function that starts an evenkeeld with one server and waits until it is ready."""
+def appliance(tmp_path, request):
+    """A function that starts an evenkeeld with one server and waits until it is ready. steady=True: on the backend of steady_build."""
     made = []
 
-    def make(**how):
-        made.append(Appliance(tmp_path, **how))
+    def make(steady=False, server_flags=(), **how):
+        if steady:
+            how |= {"build": request.getfixturevalue("steady_build"), "before": ["/usr/bin/env", f"EVENKEEL_STEP_MS={STEP_MS}"]}
+            server_flags = ["--device", "cuda", *server_flags]
+        made.append(Appliance(tmp_path, server_flags=server_flags, **how))
         return made[-1].start().ready()
 
     yield make

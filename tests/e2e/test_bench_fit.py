@@ -21,7 +21,7 @@ def limit(a):
 
 def test_climbs_to_what_the_cache_holds(appliance):
     """48 sequences of 128 tokens would need 384 blocks; 170 hold 21. Each is looked at for longer than an answer takes."""
-    a = appliance(server_flags=["--max-num-seqs", "48", "--num-gpu-blocks-override", "171"])
+    a = appliance(steady=True, server_flags=["--max-num-seqs", "48", "--num-gpu-blocks-override", "171"])
     wait_for("its limits were read", lambda: limit(a)["value"])
     a.ctl("limits", "set", "max_num_running_seqs=40")
     before = limit(a)

@@ -1,5 +1,5 @@
 """Protects: which servers get the companion for vLLM, by what flags and variables, and that nothing is added where the operator says so or
-has something of his own. By --dry-run: a vLLM with it is in tests/vllm/test_companion.py."""
+has something of its own. By --dry-run: a vLLM with it is in tests/vllm/test_companion.py."""
 import json
 import os
 import pathlib

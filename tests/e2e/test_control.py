@@ -43,7 +43,7 @@ class Load:
 
 
 def test_pressure_lowers_and_quiet_raises(appliance):
-    a = appliance(server_flags=FLAGS, policy=CUTS)
+    a = appliance(steady=True, server_flags=FLAGS, policy=CUTS)
     load = Load(a.port, 16, {"model": "tiny", "max_tokens": 600, "ignore_eos": True})
     lowered = wait_for("a cut", lambda: [d for d in a.decisions() if d["action"] == "lower"], 40, 0.3)[0]
     assert lowered["to"] < lowered["from"] and lowered["reason"].startswith("LOWER_") and lowered["why"]
@@ -92,7 +92,7 @@ def test_harm_grows_the_reserve(appliance, tmp_path):
 
 
 def test_pins(appliance):
-    a = appliance(server_flags=FLAGS, policy=CUTS)
+    a = appliance(steady=True, server_flags=FLAGS, policy=CUTS)
     wait_for("its limits were read", lambda: a.server()["limits"]["max_num_running_seqs"]["value"])
     a.ctl("limits", "set", "max_num_running_seqs=5")
     a.ctl("limits", "pin", "max_num_running_seqs")
@@ -153,8 +153,8 @@ def test_memory_stays_within_its_plan(appliance):
 
 def test_a_standing_queue_is_cut_at_the_promise(appliance):
     """With ttft_slo_s, who cannot be served in time gets 429 then, not an answer minutes late; what runs goes on."""
-    a = appliance(server_flags=["--max-num-seqs", "2", "--max-model-len", "1024"], policy="window_s: 4, warmup_s: 1, ttft_slo_s: 2, shed_release_s: 3")
-    load = Load(a.port, 80, {"model": "tiny", "max_tokens": 700, "ignore_eos": True})  # a queue of some ten seconds, on a fast machine too
+    a = appliance(steady=True, server_flags=["--max-num-seqs", "2", "--max-model-len", "1024"], policy="window_s: 4, warmup_s: 1, ttft_slo_s: 2, shed_release_s: 3")
+    load = Load(a.port, 80, {"model": "tiny", "max_tokens": 700, "ignore_eos": True})  # each seven seconds alone
     on = wait_for("shedding", lambda: [d for d in a.decisions() if d["reason"] == "SHED_ON"], 30, 0.2)[0]
     assert on["action"] == "shed" and on["applied"] and on["knob"] == "queue_deadline_ms" and (on["from"], on["to"]) == (0, 1600)
     wait_for("refusals", lambda: load.errors, 60)

@@ -304,7 +304,7 @@ def test_each_key_has_a_cache_of_its_own(tmp_path):
 
 @pytest.mark.long
 def test_one_keys_flood_does_not_hold_up_another(tmp_path):
-    """Sixty requests of one key wait; whoever comes then with another key is next, and weights are shown."""
+    """Sixty requests of one key wait; a request with another key is next then, and weights are shown."""
     (tmp_path / "keys").write_text("flood k1\nother k2 weight=2\n")
     s = Bare(tmp_path, "--api-key-file", tmp_path / "keys", "--max-num-seqs", "2", "--max-num-queued-reqs", "200")
     try:

@@ -183,7 +183,7 @@ def test_token_names(client):
 
 
 def test_the_same_seed_under_load(client):
-    """Penalties and draws keep their state whatever else runs, and whoever is preempted."""
+    """Penalties and draws keep their state whatever else runs or is preempted."""
     ask = dict(max_tokens=48, temperature=1.2, frequency_penalty=0.7, repetition_penalty=1.2, top_p=0.95, ignore_eos=True)
     alone = {s: ids(complete(client, seed=s, **ask)) for s in range(6)}
     with concurrent.futures.ThreadPoolExecutor(24) as pool:

@@ -2,7 +2,7 @@
 # Boots systemd as PID 1 of a machine of its own: new PID, mount, UTS, IPC, network and cgroup
 # namespaces over a root folder. Needs root and no container engine; the host's systemd need not run.
 #   tests/packages/boot.sh FOLDER/root    stays in the foreground until the machine powers off
-# Its control groups are named like FOLDER; whoever started this removes them.
+# Its control groups are named like FOLDER; the caller removes them.
 set -eu
 case ${2:-outer} in
 outer)

@@ -14,7 +14,7 @@ unset EVENKEEL_SHARE EVENKEEL_DAY # the simulations take all of their seeds
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 mkdir -p "$tmp/base" "$tmp/src"
-# whoever edits meanwhile does not disturb
+# edits meanwhile do not disturb
 find common kernels server tests/sim tests/unit/engine tests/share.h -name '*.[ch]' | tar -c -T - | tar -x -C "$tmp/src"
 cp $ARCHIVES "$tmp"
 cd "$tmp/src"
@@ -79,8 +79,8 @@ blocks.c@if (id >= b->usable) {@if (false) {
 prefix.c@in.salt = salt;@in.salt = 0;
 prefix.c@in.parent = parent;@in.parent = (struct prefix_name){0, 0};
 prefix.c@p->map[hole] = p->map[c];@(void)0;
-seats.c@for (uint32_t i = t->blocks; i > 0; i--)@for (uint32_t i = t->blocks; i > 1; i--)
-seats.c@if (s->at[seat].inflight == 0)@if (true)
+slots.c@for (uint32_t i = t->blocks; i > 0; i--)@for (uint32_t i = t->blocks; i > 1; i--)
+slots.c@if (s->at[slot].inflight == 0)@if (true)
 results.c@e->pending -= q->sample && !q->put_off;@e->pending = 0;
 results.c@e->pending -= q->sample && !q->put_off;@e->pending -= q->sample;
 results.c@bool live = e->number == q->number;@bool live = e->number != 0;
@@ -115,7 +115,7 @@ entries.c@swap_drop(s, e, now_us);@(void)0;
 entries.c@s->entries.admitted_count--;@(void)0;
 plan.c@p->budget += e->rows;@(void)0;
 entries.c@l->running_count--;@(void)0;
-plan.c@if (seats_limbo(&s->seats) > 0) {@if (seats_limbo(&s->seats) > 9999) {
+plan.c@if (slots_limbo(&s->slots) > 0) {@if (slots_limbo(&s->slots) > 9999) {
 admit.c@(e->known - 1) / s->fixed.block_size@e->known / s->fixed.block_size
 admit.c@table[n] = id;@table[n] = id > 1 ? id - 1 : id;
 admit.c@blocks_ref(&s->blocks, table[i]);@(void)0;
@@ -123,7 +123,7 @@ admit.c@s->entries.running_count >= s->value[LIMIT_RUNNING_SEQS]@false
 plan.c@at < e->known ? sched_token(e, at) : EK_FROM_PREVIOUS@sched_token(e, at)
 plan.c@positions[i] = at;@positions[i] = i;
 plan.c@bool sample = after == e->known + e->pending;@bool sample = true;
-seats.c@t->set_due = true;@t->set_due = false;
+slots.c@t->set_due = true;@t->set_due = false;
 plan.c@e->computed = after;@e->computed = after - 1;
 plan.c@t->inflight++;@(void)0;
 admit.c@while (!p->preempted && !p->lacking && admit_one(s, p))@while (!p->lacking && admit_one(s, p))
@@ -169,7 +169,7 @@ refuse.c@        if (e->admitted)@        if (false)
 refuse.c@most_us / 4 * 3@most_us / 4 * 2
 refuse.c@most_us / 10 * 9@most_us / 10 * 11
 plan.c@s->turn = stop == SCHED_NONE ? 0 : stop;@s->turn = 0;
-seats.c@s->held_adjacent -= t->adjacent;@(void)0;
+slots.c@s->held_adjacent -= t->adjacent;@(void)0;
 sched.c@if (s->value[LIMIT_PREFIX_CACHING] == 0 && s->prefix.count + s->host.names.count > 0)@if (false)
 admit.c@st->window_hits += hits@st->window_hits += 2 * hits
 admit.c@if (!e->admitted && admission_paused(s))@if (false)
@@ -200,9 +200,9 @@ pool.c@s->pool.device = blocks;@(void)blocks;
 pool.c@above <= blocks_available(&s->blocks)@true
 pool.c@prefix_move(&s->prefix, from, to);@prefix_forget(&s->prefix, from);
 pool.c@blocks_move(&s->blocks, from, to);@(void)0;
-seats.c@table[i] = to[table[i]];@(void)0;
+slots.c@table[i] = to[table[i]];@(void)0;
 pool.c@if (!done || s->blocks.at[from].refs == 0)@if (s->blocks.at[from].refs == 0)
-seats.c@        s->held_adjacent += adjacent;@(void)0;
+slots.c@        s->held_adjacent += adjacent;@(void)0;
 pool.c@sched_end(s, i, REQ_FIN_ERROR, code, now_us);@(void)0;
 pool.c@return s->pool.migrant_count > 0 ||@return false &&
 blocks.c@y->refs = x->refs;@(void)0;
@@ -213,7 +213,7 @@ results.c@sched_migrated(s, true, now_us);@sched_migrated(s, false, now_us);
 lost.c@        replayed += host_drop_swapped(s, now_us);@        (void)now_us;
 lost.c@sched_reset_prefix(s);@(void)0;
 lost.c@e->suspect = true;@(void)0;
-lost.c@if (s->entries.running_count > 0)@if (false)
+lost.c@if (all->running_count > 0)@if (false)
 lost.c@s->suspects -= e->suspect;@(void)0;
 lost.c@e->in_flight && e->suspect && (@e->in_flight && (
 lost.c@e->in_flight = false;@(void)0;
@@ -222,13 +222,13 @@ states.c@remove_kept(s, at);@(void)0;
 states.c@s->of_block[s->at[at].block] = 0;@(void)0;
 states.c@s->of_block[from] = 0;@(void)0;
 snapshots.c@t->saved = tokens;@t->saved = 0;
-snapshots.c@states_copy(&s->states, s->states.first + at, e->seat);@(void)at;
+snapshots.c@states_copy(&s->states, s->states.first + at, e->slot);@(void)at;
 snapshots.c@t->named * s->fixed.block_size != t->saved@t->named * s->fixed.block_size > t->saved
 snapshots.c@states_retake(&s->states, to, s->flights.next_step - 1);@states_retake(&s->states, to, s->flights.next_step);
-snapshots.c@states_copy(&s->states, e->seat, s->states.first + to);@(void)0;
+snapshots.c@states_copy(&s->states, e->slot, s->states.first + to);@(void)0;
 snapshots.c@states_cancel(&s->states, step);@(void)step;
 results.c@snapshot_cancel(s, f->id);@(void)0;
-results.c@if (seated && s->states.on) {@if (false) {
+results.c@if (has_slot && s->states.on) {@if (false) {
 admit.c@if (s->states.on && states_find(&s->states, id) == STATES_NONE)@if (false)
 pool.c@states_move(&s->states, from, to);@(void)0;
 sched.c@states_forget(&s->states, id);@(void)id;

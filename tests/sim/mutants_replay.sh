@@ -66,7 +66,7 @@ while IFS='@' read -r file find instead tests; do
         missed=$((missed + 1))
     fi
 done <<'TABLE'
-server/launcher.c@a.code = pid < 0 ? -EAGAIN : -ETIMEDOUT;@a.code = 0;@server/test_launcher
+server/launcher.c@a.code = pid < 0 ? -EAGAIN : cut ? -EBADMSG : -ETIMEDOUT;@a.code = 0;@server/test_launcher
 server/launcher.c@a.code = fd < 0 ? fd : ek_apart_map(fd, &m);@a.code = ek_apart_map(fd, &m);@server/test_launcher
 server/launcher.c@(msg.msg_flags & MSG_CTRUNC) != 0 ? -EMFILE : -EPROTO@-EPROTO@server/test_launcher
 server/launcher.c@if (p[1].revents)@if (false)@server/test_launcher
@@ -92,14 +92,14 @@ kernels/apart_follow.c@f->b->kv_host(f->d, at); /* until@0; /* until@e2e:outlive
 kernels/apart_follow.c@        land(f, slot, r); /* what@        (void)0; /* what@e2e:test_poison
 kernels/apart_follow.c@f->flying[i] = f->flying[i + 1];@(void)0;@e2e:small_pool
 kernels/apart_lead.c@m->host_bytes > 0 && (l->open@false && (l->open@e2e:outlives
-kernels/apart_lead.c@        r = lead_kv_open(d, &l->m->kv);@        r = 0;@e2e:test_idle
+kernels/apart_lead.c@        r = open_kv(l, &l->m->kv, &p);@        r = 0;@e2e:test_idle
 kernels/apart_lead.c@ret_end->fault = !sent && !was_killed(status);@ret_end->fault = false;@e2e:test_poison
 kernels/apart_lead.c@l->m->kv.blocks = blocks; /* so@(void)0; /* so@e2e:limits_move
 kernels/apart_lead.c@        if (has_ended(l) || (spent >= PIECE_US@        if ((spent >= PIECE_US@e2e:texts_go_on
 server/engine/lost.c@e->in_flight = true;@(void)0;@engine/test_revive
 server/engine/lost.c@e->replayed = true;@(void)0;@engine/test_revive
 server/engine/lost.c@e->req->replays++;@(void)0;@e2e:is_replaced
-server/engine/lost.c@e->lost = s->seats.at[e->seat].settled;@e->lost = 0;@engine/test_revive
+server/engine/lost.c@e->lost = s->slots.at[e->slot].settled;@e->lost = 0;@engine/test_revive
 server/engine/lost.c@s->suspects += !e->suspect;@(void)0;@engine/test_revive
 server/engine/lost.c@e->failed_alone = e->suspect;@(void)0;@engine/test_revive
 server/engine/lost.c@e->fault = fault;@(void)0;@engine/test_revive
@@ -107,7 +107,7 @@ server/engine/lost.c@(e->failed_alone || e->fault == fault)@e->failed_alone@engi
 server/engine/lost.c@(e->failed_alone || e->fault == fault)@true@engine/test_revive
 server/engine/lost.c@fault != 0 && e->in_flight && e->suspect@fault != 0 && e->in_flight@sim
 server/engine/lost.c@t->poisons % SCHED_POISONS == 0@true@e2e:test_poison
-server/engine/lost.c@if (s->entries.running_count > 0)@if (false)@engine/test_revive
+server/engine/lost.c@if (all->running_count > 0)@if (false)@engine/test_revive
 server/engine/lost.c@        host_kept(s, now_us);@        (void)now_us;@sim
 server/engine/lost.c@        blocks_forget_all(&s->blocks);@        (void)0;@engine/test_keep
 server/engine/sched_host.c@    host_cancel(s, s->flights.next_step, now_us); /* its@    (void)now_us; /* its@sim

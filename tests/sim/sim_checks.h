@@ -347,8 +347,8 @@ static inline void check_marks(struct sim *s, uint64_t lease)
 
     for (uint32_t i = 0; high != 0 && i < c->entries.running_count; i++) {
         const struct entry *e = entries_running(&c->entries, i);
-        const struct seat *t = &c->seats.at[e->seat];
-        if (t->lease < lease || t->lease + 1 != c->seats.next_lease ||
+        const struct slot *t = &c->slots.at[e->slot];
+        if (t->lease < lease || t->lease + 1 != c->slots.next_lease ||
             e->req->preemptions + e->req->replays > 0 || c->entries.running_count == 1)
             continue;
         uint64_t before = c->blocks.referenced - (uint64_t)t->blocks;
@@ -365,8 +365,8 @@ static inline void check_turns(struct sim *s, uint64_t lease)
 
     for (uint32_t i = 0; i < c->entries.running_count && !c->entries.priority_policy; i++) {
         const struct entry *e = entries_running(&c->entries, i);
-        if (c->seats.at[e->seat].lease < lease ||
-            c->seats.at[e->seat].lease + 1 != c->seats.next_lease)
+        if (c->slots.at[e->slot].lease < lease ||
+            c->slots.at[e->slot].lease + 1 != c->slots.next_lease)
             continue;
         bool again = e->req->preemptions + e->req->replays > 0;
         if (again && c->entries.running_count == 1)

@@ -225,7 +225,7 @@ static void arrive(struct sim *s)
         return;
     request_ref(r);
     if (s->limit_ppm > 0 && chance(s, 40000))
-        change_limits(s); /* between the door and the queue */
+        change_limits(s); /* between submission and queue */
     uint64_t least = least_served(s);
     if (sched_submit(s->sched, r, s->now_us) != 0) {
         fail(s, "a request was refused though there was room");
@@ -359,7 +359,7 @@ static void start_steps(struct sim *s)
             return;
         s->running_before = s->sched->entries.running_count;
         uint64_t preempted = s->sched->stats.preemptions;
-        uint64_t before = s->sched->seats.next_lease;
+        uint64_t before = s->sched->slots.next_lease;
         for (uint32_t i = 0; i < TENANTS; i++)
             s->served[i] = s->sched->tenants.at[i].served;
         s->lent = s->sched->share.lent;

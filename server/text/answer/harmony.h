@@ -1,5 +1,5 @@
 /*
- * Answers in the harmony form of gpt-oss: messages with a head that names who it is for and a
+ * Answers in the harmony form of gpt-oss: messages with a head that names its recipient and a
  * channel, and a body, between tokens that are no text:
  *
  *     <|channel|>analysis<|message|>...<|end|>                       thinking
@@ -9,7 +9,7 @@
  *                      a call of f; the recipient may stand before the channel as well
  *
  * The marks come as tokens, not as text: a model that writes about `<|end|>` ends nothing. Text
- * comes in pieces cut anywhere, which changes nothing. What is addressed to somebody who was not
+ * comes in pieces cut anywhere, which changes nothing. What is addressed to a tool that was not
  * offered is thinking; text that comes where a head should be, from a model that does not write
  * harmony, is the answer. Further messages of a kind begin on a new line. Pure.
  */

@@ -219,7 +219,7 @@ static int take_thought(struct reasoning *r, struct ek_buf *thought)
     size_t blanks = blanks_held(r);
     const char *p = r->held.data;
     size_t len = blanks + find_marks(p + blanks, r->held.len - blanks, ends, 3, &mark);
-    /* Blanks before the mark are nobody's; what is held may be nothing else. */
+    /* Blanks before the mark belong to neither part; what is held may be nothing else. */
     size_t said = len > blanks ? len : 0;
     while (said > 0 && is_blank(p[said - 1]))
         said--;

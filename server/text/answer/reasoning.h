@@ -49,7 +49,7 @@ struct reasoning {
     bool inside;        /* of it */
     bool second;        /* it was opened by the second mark that its style has */
     bool label;         /* what follows the opening mark may be its label */
-    bool after;         /* a mark was the last that came: blanks are nobody's */
+    bool after;         /* a mark was the last that came: blanks are dropped */
     struct ek_buf held; /* what may be a mark, and blanks before it: */
     size_t blanks;      /* bytes of it, at its beginning, that are known to be blank */
 };

@@ -231,7 +231,7 @@ int tool_section_tail(struct toolcalls *t, const char *const *ends, size_t count
 /* How many bytes are text for certain; *ret_mark: a marker follows them. */
 static size_t plain(struct toolcalls *t, const char *mark, bool *ret_mark)
 {
-    /* Blanks ahead of a call are nobody's, and no mark begins with one. */
+    /* Blanks ahead of a call are dropped, and no mark begins with one. */
     size_t blanks = t->midst ? 0 : tool_blanks(t, 0);
     const char *p = t->held.data;
     size_t len = t->held.len, n = strlen(mark);

@@ -6,7 +6,7 @@
  *           call_end)+ calls_end
  *     V3.1  calls_begin (call_begin NAME sep {...} call_end)+ calls_end
  *
- * The arguments are passed on as they come. Blanks between the parts are nobody's.
+ * The arguments are passed on as they come. Blanks between the parts are dropped.
  */
 #include <string.h>
 

@@ -148,7 +148,7 @@ int tool_json_args(struct toolcalls *t)
     return TOOL_MORE;
 }
 
-/* What else the object holds is nobody's. */
+/* What else the object holds is dropped. */
 int tool_json_rest(struct toolcalls *t)
 {
     size_t n = 0;

@@ -16,7 +16,7 @@ const char tool_qwen_mark[] = "<function=";
 /* Of a parameter: key KEY key_end value VALUE value_end. Of a call: what it ends with. */
 struct element_marks {
     const char *key, *key_end, *value, *value_end, *call_end;
-    bool lines; /* a line's end at both ends of a value is nobody's, and it ends before the next
+    bool lines; /* a line's end at both ends of a value is dropped, and it ends before the next
                    key or the end of the call, too */
 };
 static const struct element_marks qwen_marks = {"<parameter=",  ">",           "",

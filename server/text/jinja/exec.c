@@ -35,7 +35,7 @@ static bool is_named(const struct jvar *v, struct jstr name)
 }
 
 /* Where the name is, or would be. Names come from clients: where the scope lies makes the hash
- * another one in each process, so that nobody can choose names that meet. */
+ * another one in each process, so that names that collide cannot be chosen. */
 static uint32_t *slot_of(const struct jscope *s, struct jstr name)
 {
     uint32_t at = (uint32_t)XXH3_64bits_withSeed(name.p, name.len, (uintptr_t)s);

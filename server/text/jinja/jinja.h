@@ -46,7 +46,7 @@ struct jinja_env {
     void *mark_arg;
     uint64_t now_s;                    /* for strftime_now, seconds since the epoch */
     const struct jinja_limits *limits; /* NULL: jinja_limits */
-    struct ek_work *work;              /* pays for each step too; NULL = nobody */
+    struct ek_work *work;              /* pays for each step too; NULL = none */
 };
 
 /* -EBADMSG with "line L column C: ..." in the fault, -ENOMEM. The source is copied. */

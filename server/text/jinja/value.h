@@ -113,7 +113,7 @@ struct jr {
     char *tail; /* the string that concatenation made last, with room behind it */
     size_t tail_len, tail_cap;
     uint64_t now_s;
-    struct ek_work *pay; /* for steps, beside the fuel; NULL = nobody */
+    struct ek_work *pay; /* for steps, beside the fuel; NULL = none */
 };
 
 /* Records the message; returns -EBADMSG. */

@@ -8,7 +8,7 @@ Where it runs, all by vLLM's own hooks:
     engine cores     --scheduler-cls            scheduler.py: obeys limits, counts
     workers          --worker-extension-cls     worker.py: figures of the device's allocator, trim
 
-They share files of numbers in one directory (board.py): whoever owns a file writes it, all others only read. Nothing here may end a
+They share files of numbers in one directory (board.py): the owner of a file writes it, all others only read. Nothing here may end a
 request: each hook catches its own errors, says so once, and leaves the part switched off.
 """
 from __future__ import annotations

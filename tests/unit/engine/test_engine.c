@@ -78,7 +78,7 @@ static void aborts_one(void **state)
     close_world(&w);
 }
 
-static void refuses_at_the_door(void **state)
+static void refuses_what_is_submitted(void **state)
 {
     (void)state;
     struct engine_world w;
@@ -124,7 +124,8 @@ static void refuses_at_the_door(void **state)
     close_world(&w);
 }
 
-/* An engine that does not come back says nothing itself: who waits for it is counted at the door.
+/* An engine that does not come back says nothing itself: what waits for it is counted when it
+ * comes.
  */
 static void counts_what_nobody_took(void **state)
 {
@@ -373,7 +374,7 @@ int main(void)
         cmocka_unit_test(serves_sixteen_one_step),
         cmocka_unit_test(serves_sixteen_two_steps),
         cmocka_unit_test(aborts_one),
-        cmocka_unit_test(refuses_at_the_door),
+        cmocka_unit_test(refuses_what_is_submitted),
         cmocka_unit_test(counts_what_nobody_took),
         cmocka_unit_test(refuses_by_predicted_wait),
         cmocka_unit_test(resets_the_prefix_cache),

@@ -269,8 +269,8 @@ static void the_cause_is_found(void **state)
     close_world(&w);
 }
 
-/* A fault of another kind while a suspect runs alone is not laid at its door; the same one is, and
- * so is a second one alone. */
+/* A fault of another kind while a suspect runs alone is not taken for its fault; the same one is,
+ * and so is a second one alone. */
 static void chance_is_no_cause(void **state)
 {
     (void)state;

@@ -421,9 +421,9 @@ static void counts_blocks_for_their_owner(void **state)
     assert_int_equal(sched_submit(w.s, r, w.now_us), 0);
     plan(&w, 12);
     land(&w); /* and all is recounted */
-    const struct seat *seat = &w.s->seats.at[w.s->entries.at[r->entry].seat];
-    assert_int_equal(seat->named, 3);
-    assert_int_equal(w.s->blocks.at[seats_table(&w.s->seats, 0)[0]].salt, 5);
+    const struct slot *slot = &w.s->slots.at[w.s->entries.at[r->entry].slot];
+    assert_int_equal(slot->named, 3);
+    assert_int_equal(w.s->blocks.at[slots_table(&w.s->slots, 0)[0]].salt, 5);
     run_out(&w);
     request_unref(r);
     close_world(&w);

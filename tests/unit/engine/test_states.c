@@ -40,7 +40,7 @@ static void test_pool(void **state)
     a = states_take(&s, 4);
     s.at[a].owner = 9;
     states_keep(&s, a, 7);
-    b = states_take(&s, 5); /* one that stays: the block's is not the seat's alone any more */
+    b = states_take(&s, 5); /* one that stays: the block's is not the slot's alone any more */
     states_keep(&s, b, 7);
     assert_int_equal(s.at[a].owner, 0);
     assert_null(states_check(&s, 0));

@@ -279,7 +279,7 @@ void __wrap_cpu_tier_list(const struct cpu_ops *ret_tiers[CPU_TIERS]);
 const struct cpu_ops *__real_cpu_tier_find(const char *name, struct ek_fault *fault);
 const struct cpu_ops *__wrap_cpu_tier_find(const char *name, struct ek_fault *fault);
 
-/* Behind the best one, so that what asks for none gets that. */
+/* Behind the best one, so that a call that names none gets that. */
 void __wrap_cpu_tier_list(const struct cpu_ops *ret_tiers[CPU_TIERS])
 {
     uint32_t n = 0;

@@ -1,8 +1,8 @@
 /*
- * Seats and their tables (seats.h): admit.c takes them, plan.c lets them grow, entries.c leaves,
+ * Slots and their tables (slots.h): admit.c takes them, plan.c lets them grow, entries.c leaves,
  * results.c says when a step that used one is over, pool.c renames blocks.
  */
-#include "server/engine/seats.h"
+#include "server/engine/slots.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include "server/engine/blocks.h"
 #include "server/engine/states.h"
 
-int seats_init(struct seats *s, uint32_t count, uint32_t table_most, uint32_t block_size)
+int slots_init(struct slots *s, uint32_t count, uint32_t table_most, uint32_t block_size)
 {
     s->count = count;
     s->table_most = table_most;
@@ -24,13 +24,13 @@ int seats_init(struct seats *s, uint32_t count, uint32_t table_most, uint32_t bl
     if (!s->at || !s->tables || !s->free || !s->leaving)
         return -ENOMEM;
     for (uint32_t i = 0; i < count; i++) {
-        s->at[i].entry = SEATS_NONE;
+        s->at[i].entry = SLOTS_NONE;
         s->free[s->free_count++] = count - 1 - i;
     }
     return 0;
 }
 
-void seats_done(struct seats *s)
+void slots_done(struct slots *s)
 {
     free(s->at);
     free(s->tables);
@@ -38,9 +38,9 @@ void seats_done(struct seats *s)
     free(s->leaving);
 }
 
-void seats_take(struct seats *s, uint32_t entry)
+void slots_take(struct slots *s, uint32_t entry)
 {
-    struct seat *t = &s->at[seats_next(s)];
+    struct slot *t = &s->at[slots_next(s)];
 
     s->free_count--;
     t->entry = entry;
@@ -49,56 +49,56 @@ void seats_take(struct seats *s, uint32_t entry)
 }
 
 /* How many blocks a preemption would give back is known without a look at the tables: of a block
- * that is in one table alone `holders` is that table's seat, and 0 of one that is in none. */
-static void note_held(struct seats *s, struct block *b, uint32_t seat)
+ * that is in one table alone `holders` is that table's slot, and 0 of one that is in none. */
+static void note_held(struct slots *s, struct block *b, uint32_t slot)
 {
     if (b->refs == 1)
-        s->at[seat].own++;
+        s->at[slot].own++;
     else if (b->refs == 2)
         s->at[b->holders].own--;
-    b->holders ^= seat;
+    b->holders ^= slot;
 }
 
 /* Before the reference is given back. */
-static void note_given(struct seats *s, struct block *b, uint32_t seat)
+static void note_given(struct slots *s, struct block *b, uint32_t slot)
 {
-    b->holders ^= seat;
+    b->holders ^= slot;
     if (b->refs == 1)
-        s->at[seat].own--;
+        s->at[slot].own--;
     else if (b->refs == 2)
         s->at[b->holders].own++;
 }
 
-void seats_grown(struct seats *s, struct blocks *b, uint32_t seat)
+void slots_grown(struct slots *s, struct blocks *b, uint32_t slot)
 {
-    struct seat *t = &s->at[seat];
-    const uint32_t *end = seats_table(s, seat) + t->blocks;
+    struct slot *t = &s->at[slot];
+    const uint32_t *end = slots_table(s, slot) + t->blocks;
     bool adjacent = t->blocks > 0 && end[0] == end[-1] + 1;
 
-    note_held(s, &b->at[end[0]], seat);
+    note_held(s, &b->at[end[0]], slot);
     t->blocks++;
     t->adjacent += adjacent;
     s->held_blocks++;
     s->held_adjacent += adjacent;
 }
 
-int seats_grow(struct seats *s, struct blocks *b, uint32_t seat, uint32_t tokens, uint64_t now_us)
+int slots_grow(struct slots *s, struct blocks *b, uint32_t slot, uint32_t tokens, uint64_t now_us)
 {
-    struct seat *t = &s->at[seat];
-    uint32_t *table = seats_table(s, seat);
-    uint32_t need = seats_blocks_for(s, tokens);
+    struct slot *t = &s->at[slot];
+    uint32_t *table = slots_table(s, slot);
+    uint32_t need = slots_blocks_for(s, tokens);
 
     assert(need <= s->table_most);
     while (t->blocks < need) {
         int r = blocks_take(b, now_us, &table[t->blocks]);
         if (r != 0)
             return r;
-        seats_grown(s, b, seat);
+        slots_grown(s, b, slot);
     }
     return 0;
 }
 
-uint32_t seats_limbo(const struct seats *s)
+uint32_t slots_limbo(const struct slots *s)
 {
     uint32_t n = 0;
 
@@ -107,7 +107,7 @@ uint32_t seats_limbo(const struct seats *s)
     return n;
 }
 
-void seat_drop_snapshot(struct seat *t, struct states *states)
+void slot_drop_snapshot(struct slot *t, struct states *states)
 {
     if (t->pending == 0)
         return;
@@ -115,55 +115,55 @@ void seat_drop_snapshot(struct seat *t, struct states *states)
     t->pending = 0;
 }
 
-static void free_seat(struct seats *s, struct blocks *b, struct states *states, uint32_t seat,
+static void free_slot(struct slots *s, struct blocks *b, struct states *states, uint32_t slot,
                       uint64_t now_us)
 {
-    struct seat *t = &s->at[seat];
-    const uint32_t *table = seats_table(s, seat);
+    struct slot *t = &s->at[slot];
+    const uint32_t *table = slots_table(s, slot);
 
-    seat_drop_snapshot(t, states);
+    slot_drop_snapshot(t, states);
     s->held_blocks -= t->blocks;
     s->held_adjacent -= t->adjacent;
     for (uint32_t i = t->blocks; i > 0; i--) { /* the deepest first: it is evicted first */
-        note_given(s, &b->at[table[i - 1]], seat);
+        note_given(s, &b->at[table[i - 1]], slot);
         blocks_give(b, table[i - 1], now_us);
     }
-    *t = (struct seat){.entry = SEATS_NONE};
-    s->free[s->free_count++] = seat;
+    *t = (struct slot){.entry = SLOTS_NONE};
+    s->free[s->free_count++] = slot;
 }
 
-void seats_leave(struct seats *s, struct blocks *b, struct states *states, uint32_t seat,
+void slots_leave(struct slots *s, struct blocks *b, struct states *states, uint32_t slot,
                  uint64_t now_us)
 {
-    s->at[seat].entry = SEATS_NONE;
-    if (s->at[seat].inflight == 0)
-        free_seat(s, b, states, seat, now_us);
+    s->at[slot].entry = SLOTS_NONE;
+    if (s->at[slot].inflight == 0)
+        free_slot(s, b, states, slot, now_us);
     else
-        s->leaving[s->leaving_count++] = seat;
+        s->leaving[s->leaving_count++] = slot;
 }
 
-void seats_landed(struct seats *s, struct blocks *b, struct states *states, uint32_t seat,
+void slots_landed(struct slots *s, struct blocks *b, struct states *states, uint32_t slot,
                   uint64_t now_us)
 {
-    struct seat *t = &s->at[seat];
+    struct slot *t = &s->at[slot];
 
     assert(t->inflight > 0);
-    if (--t->inflight > 0 || t->entry != SEATS_NONE)
+    if (--t->inflight > 0 || t->entry != SLOTS_NONE)
         return;
     for (uint32_t i = 0; i < s->leaving_count; i++) {
-        if (s->leaving[i] != seat)
+        if (s->leaving[i] != slot)
             continue;
         s->leaving[i] = s->leaving[--s->leaving_count];
         break;
     }
-    free_seat(s, b, states, seat, now_us);
+    free_slot(s, b, states, slot, now_us);
 }
 
-void seats_rename(struct seats *s, const uint32_t *to)
+void slots_rename(struct slots *s, const uint32_t *to)
 {
-    for (uint32_t seat = 0; seat < s->count; seat++) {
-        struct seat *t = &s->at[seat];
-        uint32_t *table = seats_table(s, seat), adjacent = 0;
+    for (uint32_t slot = 0; slot < s->count; slot++) {
+        struct slot *t = &s->at[slot];
+        uint32_t *table = slots_table(s, slot), adjacent = 0;
         for (uint32_t i = 0; i < t->blocks; i++) {
             if (to[table[i]] != 0)
                 table[i] = to[table[i]];
