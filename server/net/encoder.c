@@ -25,12 +25,20 @@ struct turn {
     uint32_t waiting, running; /* exchanges */
 };
 
+/* The JSON of an exchange that is over, with what it counts for. */
+struct leftover {
+    struct leftover *next;
+    json_t *json;
+    struct ek_bill bill;
+};
+
 struct encoder {
     pthread_t thread[ENCODER_THREADS];
     uint32_t threads;
     pthread_mutex_t lock; /* of all that follows */
     pthread_cond_t given;
     struct exchange *first, **end; /* what waits, in the order of arrival */
+    struct leftover *left;         /* to be freed, before anything else is taken */
     struct exchange *running[ENCODER_THREADS];
     uint64_t running_us[ENCODER_THREADS]; /* since when */
     uint64_t rounds[ENCODER_THREADS];
@@ -95,6 +103,26 @@ static void handle(struct encoder *e, struct exchange *x, bool stop, uint64_t no
     }
 }
 
+static void free_leftover(json_t *json, struct ek_bill *bill)
+{
+    json_decref(json);
+    (void)ek_bill_set(bill, 0); /* it does not fail */
+}
+
+/* Under the lock, which is open meanwhile: frees one of what is left. False: there is nothing. */
+static bool free_one(struct encoder *e)
+{
+    struct leftover *l = e->left;
+    if (!l)
+        return false;
+    e->left = l->next;
+    pthread_mutex_unlock(&e->lock);
+    free_leftover(l->json, &l->bill);
+    free(l);
+    pthread_mutex_lock(&e->lock);
+    return true;
+}
+
 static void *encoder_run(void *arg)
 {
     struct encoder *e = arg;
@@ -107,6 +135,10 @@ static void *encoder_run(void *arg)
     while (self < ENCODER_THREADS && e->thread[self] != pthread_self())
         self++;
     for (;;) {
+        if (free_one(e)) {
+            e->rounds[self]++;
+            continue;
+        }
         uint64_t now = ek_now_us();
         struct exchange *x = take_next(e, now);
         bool stop = e->stop;
@@ -179,6 +211,28 @@ int encoder_give(struct encoder *e, struct exchange *x)
     }
     pthread_mutex_unlock(&e->lock);
     return r;
+}
+
+void encoder_drop(struct encoder *e, json_t *json, struct ek_bill *bill)
+{
+    struct leftover *l = NULL;
+    if (e && json && bill->bytes > ENCODER_DROP_BYTES)
+        l = malloc(sizeof(*l));
+    if (l) {
+        pthread_mutex_lock(&e->lock);
+        if (e->stop) {
+            free(l);
+            l = NULL;
+        } else {
+            *l = (struct leftover){.next = e->left, .json = json, .bill = *bill};
+            e->left = l;
+            *bill = (struct ek_bill){0};
+            pthread_cond_signal(&e->given);
+        }
+        pthread_mutex_unlock(&e->lock);
+    }
+    if (!l)
+        free_leftover(json, bill);
 }
 
 uint32_t encoder_threads(struct encoder *e, struct http_thread *at, uint32_t most)

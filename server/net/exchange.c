@@ -470,6 +470,17 @@ static void trace(struct exchange *x)
     tracer_put(x->http->tracer, &s);
 }
 
+/* Gives its key's places back at once; what its body became may take longer. */
+static void end_generation(struct exchange *x)
+{
+    if (!x->gen)
+        return;
+    json_t *body = json_incref(x->gen->body);
+    generation_free(x->gen);
+    (void)ek_bill_set(&x->bill, x->json_bytes - x->fixed_bytes); /* lower: it does not fail */
+    encoder_drop(x->http->encoder, body, &x->bill);
+}
+
 void exchange_close(void *cls, struct MHD_Connection *mhd, void **con_cls,
                     enum MHD_RequestTerminationCode why)
 {
@@ -496,7 +507,7 @@ void exchange_close(void *cls, struct MHD_Connection *mhd, void **con_cls,
     metrics_count(h, x->route, x->status);
     if (x->counted)
         atomic_fetch_sub(&h->active, 1);
-    generation_free(x->gen); /* gives its key's places back */
+    end_generation(x);
     guard_end(x);
     arrive_done(x);
     ek_buf_done(&x->late.body);

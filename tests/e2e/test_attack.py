@@ -2,6 +2,7 @@
 key's requests are answered, and after all of them the server still ends in time."""
 import concurrent.futures
 import json
+import pathlib
 import random
 import socket
 import time
@@ -216,6 +217,27 @@ def test_json_that_grows(target, piece):
     assert high - before < bound / 2 + (64 << 20), (before, high)
     bystander(target, 7)
     wait_for("all is given back", lambda: metric(target.metrics(), "evenkeel_http_memory_bytes", figure="held") < 1 << 20, 60)
+
+
+def processor_ticks(server, name):
+    """What the server's threads of this name have used so far."""
+    ticks = 0
+    for task in pathlib.Path(f"/proc/{server.process.pid}/task").iterdir():
+        if (task / "comm").read_text().strip() == name:
+            ticks += sum(int(n) for n in (task / "stat").read_text().rpartition(")")[2].split()[11:13])
+    return ticks
+
+
+def test_threads_that_serve_others_free_no_large_body(target):
+    """Two million values are built and freed by the threads that are there for such bodies: freeing them takes as long as forty requests."""
+    body = values("1")
+    before = {name: processor_ticks(target, name) for name in ("http", "encoder")}
+    for _ in range(8):
+        status, text, _ = post(target, EVIL, body)
+        assert status == 200, text
+    wait_for("all is given back", lambda: metric(target.metrics(), "evenkeel_http_memory_bytes", figure="held") < 1 << 20, 60)
+    used = {name: processor_ticks(target, name) - before[name] for name in before}
+    assert used["http"] < used["encoder"] / 8, used
 
 
 @pytest.mark.long
