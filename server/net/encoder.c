@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "server/api/complete.h"
 #include "server/api/openai.h"
 #include "server/grammar/compile.h"
 #include "server/net/answer.h"
@@ -25,20 +26,13 @@ struct turn {
     uint32_t waiting, running; /* exchanges */
 };
 
-/* The JSON of an exchange that is over, with what it counts for. */
-struct leftover {
-    struct leftover *next;
-    json_t *json;
-    struct ek_bill bill;
-};
-
 struct encoder {
     pthread_t thread[ENCODER_THREADS];
     uint32_t threads;
     pthread_mutex_t lock; /* of all that follows */
     pthread_cond_t given;
     struct exchange *first, **end; /* what waits, in the order of arrival */
-    struct leftover *left;         /* to be freed, before anything else is taken */
+    struct generation *dropped;    /* to be freed, before anything else is taken */
     struct exchange *running[ENCODER_THREADS];
     uint64_t running_us[ENCODER_THREADS]; /* since when */
     uint64_t rounds[ENCODER_THREADS];
@@ -103,22 +97,22 @@ static void handle(struct encoder *e, struct exchange *x, bool stop, uint64_t no
     }
 }
 
-static void free_leftover(json_t *json, struct ek_bill *bill)
+static void free_counted(struct generation *g)
 {
-    json_decref(json);
-    (void)ek_bill_set(bill, 0); /* it does not fail */
+    struct ek_bill bill = g->bill;
+    generation_free(g);
+    (void)ek_bill_set(&bill, 0); /* it does not fail */
 }
 
-/* Under the lock, which is open meanwhile: frees one of what is left. False: there is nothing. */
+/* Under the lock, which is open meanwhile: frees one that was dropped. False: there is none. */
 static bool free_one(struct encoder *e)
 {
-    struct leftover *l = e->left;
-    if (!l)
+    struct generation *g = e->dropped;
+    if (!g)
         return false;
-    e->left = l->next;
+    e->dropped = g->next_dropped;
     pthread_mutex_unlock(&e->lock);
-    free_leftover(l->json, &l->bill);
-    free(l);
+    free_counted(g);
     pthread_mutex_lock(&e->lock);
     return true;
 }
@@ -161,8 +155,10 @@ static void *encoder_run(void *arg)
         e->rounds[self]++;
         t->running--;
         t->used_us += ek_now_us() - now + 1;
+        pthread_mutex_unlock(&e->lock); /* who is woken runs at once, and may want it */
         encoder_finish(x);
         pthread_cond_broadcast(&e->given); /* another one of the key may run now */
+        pthread_mutex_lock(&e->lock);
     }
     pthread_mutex_unlock(&e->lock);
     return NULL;
@@ -206,33 +202,32 @@ int encoder_give(struct encoder *e, struct exchange *x)
         x->next_large = NULL;
         *e->end = x;
         e->end = &x->next_large;
-        pthread_cond_broadcast(&e->given);
         r = 0;
     }
     pthread_mutex_unlock(&e->lock);
+    if (r == 0)
+        pthread_cond_broadcast(&e->given);
     return r;
 }
 
-void encoder_drop(struct encoder *e, json_t *json, struct ek_bill *bill)
+void encoder_drop(struct encoder *e, struct generation *g, struct ek_bill *bill)
 {
-    struct leftover *l = NULL;
-    if (e && json && bill->bytes > ENCODER_DROP_BYTES)
-        l = malloc(sizeof(*l));
-    if (l) {
+    bool given = false;
+    g->bill = *bill;
+    *bill = (struct ek_bill){0};
+    if (e && !g->quick) {
         pthread_mutex_lock(&e->lock);
-        if (e->stop) {
-            free(l);
-            l = NULL;
-        } else {
-            *l = (struct leftover){.next = e->left, .json = json, .bill = *bill};
-            e->left = l;
-            *bill = (struct ek_bill){0};
-            pthread_cond_signal(&e->given);
+        given = !e->stop;
+        if (given) {
+            g->next_dropped = e->dropped;
+            e->dropped = g;
         }
         pthread_mutex_unlock(&e->lock);
     }
-    if (!l)
-        free_leftover(json, bill);
+    if (given)
+        pthread_cond_signal(&e->given);
+    else
+        free_counted(g);
 }
 
 uint32_t encoder_threads(struct encoder *e, struct http_thread *at, uint32_t most)

@@ -15,17 +15,20 @@
  * (ENCODER_RUN_S) and stops when its client leaves or the server ends; what waits for longer than
  * ENCODER_WAIT_S is refused with 503.
  *
- * They also free what a large body became: two million values take 80 ms, during which an HTTP
- * thread would answer nobody either. Until then it counts.
+ * Encoder threads give way to the others, so while one of them has a lock that others want, those
+ * wait for whoever has the processor. So no lock is held while somebody is woken, what an encoder
+ * has made is handed to the engine by the worker, and what an encoder has allocated is freed by an
+ * encoder: each of the allocator's arenas has a lock. It may be much, too: two million values of
+ * JSON take 80 ms.
  */
 #pragma once
 
-#include <jansson.h>
 #include <stdint.h>
 
 struct ek_bill;
 struct encoder;
 struct exchange;
+struct generation;
 struct grammar_cache;
 
 #define ENCODER_THREADS 3u
@@ -34,17 +37,14 @@ struct grammar_cache;
 #define ENCODER_CPU_S   20u /* of processor time: who uses more does not see its deadline */
 #define ENCODER_STILL_S 20u /* without any: who waits that long does not come back */
 
-#define ENCODER_DROP_BYTES (1u << 20) /* of JSON that an HTTP thread frees itself: about 1 ms */
-
 enum busy { BUSY_NO, BUSY_RUNNING, BUSY_DONE };
 
 int encoder_new(struct encoder **ret_encoder);
 /* 0, or -ESHUTDOWN: then the caller runs the handler itself. */
 int encoder_give(struct encoder *e, struct exchange *x);
-/* Frees JSON (NULL is fine) that takes as much memory as the bill says, and settles the bill: here,
- * or by a thread of its own if that would take long. Then the bill is empty and the JSON counts
- * until it is free. Any thread; `e` may be NULL. */
-void encoder_drop(struct encoder *e, json_t *json, struct ek_bill *bill);
+/* Frees a generation after generation_end(), on a thread of its own if it was made on one; until
+ * then it counts as the bill says, which is empty afterwards. `e` may be NULL. */
+void encoder_drop(struct encoder *e, struct generation *g, struct ek_bill *bill);
 /* Answers what waits with 503, stops and waits for what runs, takes nothing more. NULL is fine. */
 void encoder_stop(struct encoder *e);
 void encoder_free(struct encoder *e); /* stops; NULL is fine */

@@ -125,7 +125,8 @@ static void hold_answer(struct exchange *x)
 static void drop_generation(struct exchange *x)
 {
     spans_keep(x);
-    generation_drop(x->gen);
+    if (!generation_drop(x->gen))
+        return;
     x->json_bytes -= x->fixed_bytes;
     x->fixed_bytes = 0;
 }
@@ -317,9 +318,33 @@ static enum MHD_Result carry_on(struct exchange *x)
     return answer_send(x, &a);
 }
 
+/* Gives its key's places back at once; what its body became may take longer. */
+static void end_generation(struct exchange *x)
+{
+    if (!x->gen)
+        return;
+    generation_end(x->gen);
+    (void)ek_bill_set(&x->bill, x->json_bytes); /* lower: it does not fail */
+    encoder_drop(x->http->encoder, x->gen, &x->bill);
+    x->gen = NULL;
+}
+
+/* Hands what the handler has made to the engine. HTTP_WAIT, or 0 with an answer. */
+static int submit(struct exchange *x, struct answer *a)
+{
+    struct api_error err;
+    if (generation_submit(x->gen, &err) == 0)
+        return HTTP_WAIT;
+    generation_answer_error(a, x->gen->ask.api, &err);
+    end_generation(x);
+    return 0;
+}
+
 /* The handler said so. */
 static enum MHD_Result go_on(struct exchange *x, int rc, struct answer *a)
 {
+    if (rc == HTTP_WAIT)
+        rc = submit(x, a);
     if (rc != HTTP_WAIT) { /* the JSON is gone, its answer is here */
         x->json_bytes = 0;
         arrive_read(x);
@@ -354,10 +379,8 @@ static enum MHD_Result take_back(struct exchange *x)
     struct answer a = x->early;
     x->early.body = (struct ek_buf){0};
     atomic_store(&x->busy, BUSY_NO);
-    if (atomic_load(&x->gone) && x->early_rc == HTTP_WAIT) {
-        exchange_leave(x);
+    if (atomic_load(&x->gone) && x->early_rc == HTTP_WAIT)
         return MHD_NO;
-    }
     return go_on(x, x->early_rc, &a);
 }
 
@@ -470,17 +493,6 @@ static void trace(struct exchange *x)
     tracer_put(x->http->tracer, &s);
 }
 
-/* Gives its key's places back at once; what its body became may take longer. */
-static void end_generation(struct exchange *x)
-{
-    if (!x->gen)
-        return;
-    json_t *body = json_incref(x->gen->body);
-    generation_free(x->gen);
-    (void)ek_bill_set(&x->bill, x->json_bytes - x->fixed_bytes); /* lower: it does not fail */
-    encoder_drop(x->http->encoder, body, &x->bill);
-}
-
 void exchange_close(void *cls, struct MHD_Connection *mhd, void **con_cls,
                     enum MHD_RequestTerminationCode why)
 {
@@ -495,6 +507,10 @@ void exchange_close(void *cls, struct MHD_Connection *mhd, void **con_cls,
     *con_cls = NULL;
     if (x->linked)
         unlink_running(x);
+    if (x->gen && x->gen->taken == 0 && !x->gen->over) { /* the engine never had it */
+        atomic_fetch_add(&h->aborted, 1);
+        end_generation(x);
+    }
     if (why == MHD_REQUEST_TERMINATED_CLIENT_ABORT || why == MHD_REQUEST_TERMINATED_WITH_ERROR)
         x->left |= x->gen != NULL;
     if (x->gen)
