@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -29,8 +30,8 @@ struct turn {
 struct encoder {
     pthread_t thread[ENCODER_THREADS];
     uint32_t threads;
+    sem_t given;          /* told with each that is given, unlike a condition without ever waiting */
     pthread_mutex_t lock; /* of all that follows */
-    pthread_cond_t given;
     struct exchange *first, **end; /* what waits, in the order of arrival */
     struct generation *dropped;    /* to be freed, before anything else is taken */
     struct exchange *running[ENCODER_THREADS];
@@ -82,7 +83,9 @@ static struct exchange *take_next(struct encoder *e, uint64_t now_us)
 static void handle(struct encoder *e, struct exchange *x, bool stop, uint64_t now_us)
 {
     (void)e;
+    struct ek_buf own = x->early.body; /* the worker's, which frees it */
     x->early = ANSWER_JSON;
+    x->early.body = own;
     x->early_rc = 0;
     x->work = (struct ek_work){.deadline_us = now_us + ENCODER_RUN_S * EK_US_PER_S,
                                .cancelled = &x->gone};
@@ -138,8 +141,10 @@ static void *encoder_run(void *arg)
         bool stop = e->stop;
         if (!x && stop)
             break;
-        if (!x) {
-            pthread_cond_wait(&e->given, &e->lock);
+        if (!x) { /* what may not run now is taken by who ends what it waits for */
+            pthread_mutex_unlock(&e->lock);
+            (void)sem_wait(&e->given); /* interrupted it looks again, too */
+            pthread_mutex_lock(&e->lock);
             continue;
         }
         struct turn *t = turn_of(e, x);
@@ -157,7 +162,6 @@ static void *encoder_run(void *arg)
         t->used_us += ek_now_us() - now + 1;
         pthread_mutex_unlock(&e->lock); /* who is woken runs at once, and may want it */
         encoder_finish(x);
-        pthread_cond_broadcast(&e->given); /* another one of the key may run now */
         pthread_mutex_lock(&e->lock);
     }
     pthread_mutex_unlock(&e->lock);
@@ -172,8 +176,8 @@ int encoder_new(struct encoder **ret_encoder)
     if (!e)
         return -ENOMEM;
     e->end = &e->first;
-    pthread_mutex_init(&e->lock, NULL); /* with the default attributes neither can fail */
-    pthread_cond_init(&e->given, NULL);
+    pthread_mutex_init(&e->lock, NULL); /* with the default attributes it cannot fail */
+    (void)sem_init(&e->given, 0, 0);    /* nor can this */
     pthread_mutex_lock(&e->lock); /* threads look for their number when all have one */
     while (r == 0 && e->threads < ENCODER_THREADS) {
         r = -pthread_create(&e->thread[e->threads], NULL, encoder_run, e);
@@ -206,7 +210,7 @@ int encoder_give(struct encoder *e, struct exchange *x)
     }
     pthread_mutex_unlock(&e->lock);
     if (r == 0)
-        pthread_cond_broadcast(&e->given);
+        (void)sem_post(&e->given);
     return r;
 }
 
@@ -225,7 +229,7 @@ void encoder_drop(struct encoder *e, struct generation *g, struct ek_bill *bill)
         pthread_mutex_unlock(&e->lock);
     }
     if (given)
-        pthread_cond_signal(&e->given);
+        (void)sem_post(&e->given);
     else
         free_counted(g);
 }
@@ -285,8 +289,9 @@ void encoder_stop(struct encoder *e)
     for (uint32_t i = 0; i < ENCODER_THREADS; i++)
         if (e->running[i])
             atomic_store(&e->running[i]->gone, true);
-    pthread_cond_broadcast(&e->given);
     pthread_mutex_unlock(&e->lock);
+    for (uint32_t i = 0; i < ENCODER_THREADS; i++)
+        (void)sem_post(&e->given);
     while (e->threads > 0)
         (void)pthread_join(e->thread[--e->threads], NULL);
 }
@@ -296,7 +301,7 @@ void encoder_free(struct encoder *e)
     if (!e)
         return;
     encoder_stop(e);
-    pthread_cond_destroy(&e->given);
+    (void)sem_destroy(&e->given);
     pthread_mutex_destroy(&e->lock);
     free(e);
 }

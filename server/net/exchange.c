@@ -32,7 +32,8 @@
 
 /* What a handler may take on the worker's thread (units of common/work.h, 20 to 40 ms): where it
  * needs more, an encoder thread begins anew. */
-#define QUICK_FUEL (1u << 21)
+#define QUICK_FUEL  (1u << 21)
+#define ERROR_BYTES 1024u /* of the usual refusal */
 
 void *exchange_open(void *cls, const char *uri, struct MHD_Connection *mhd)
 {
@@ -351,6 +352,7 @@ static enum MHD_Result go_on(struct exchange *x, int rc, struct answer *a)
         ek_bill_force(&x->bill, a->body.cap);
         return answer_send(x, a);
     }
+    ek_buf_done(&a->body);
     arrive_read(x);
     if (!x->linked) {
         link_running(x);
@@ -363,6 +365,7 @@ static enum MHD_Result go_on(struct exchange *x, int rc, struct answer *a)
 static bool give_away(struct exchange *x)
 {
     x->quick = false;
+    (void)ek_buf_reserve(&x->early.body, ERROR_BYTES); /* else it takes what it needs there */
     atomic_store(&x->busy, BUSY_RUNNING);
     if (encoder_give(x->http->encoder, x) < 0) {
         atomic_store(&x->busy, BUSY_NO);
@@ -379,8 +382,10 @@ static enum MHD_Result take_back(struct exchange *x)
     struct answer a = x->early;
     x->early.body = (struct ek_buf){0};
     atomic_store(&x->busy, BUSY_NO);
-    if (atomic_load(&x->gone) && x->early_rc == HTTP_WAIT)
+    if (atomic_load(&x->gone) && x->early_rc == HTTP_WAIT) {
+        ek_buf_done(&a.body);
         return MHD_NO;
+    }
     return go_on(x, x->early_rc, &a);
 }
 
