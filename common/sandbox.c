@@ -466,8 +466,14 @@ static const unsigned listed[] = {
  * hwloc or UCX may take for other networks: memory of other kinds, where it lies, whether a file
  * has changed. */
 static const unsigned of_mpi[] = {
-    CALL(shmget),     CALL(shmat),         CALL(shmdt),             CALL(shmctl),
-    CALL(move_pages), CALL(inotify_init1), CALL(inotify_add_watch), CALL(inotify_rm_watch),
+    CALL(shmget),
+    CALL(shmat),
+    CALL(shmdt),
+    CALL(shmctl),
+    CALL(move_pages),
+    CALL(inotify_init1),
+    CALL(inotify_add_watch),
+    CALL(inotify_rm_watch),
 };
 #define OF_MPI (sizeof(of_mpi) / sizeof(of_mpi[0]))
 #define NEWEST                                                                                     \

@@ -30,8 +30,8 @@ struct turn {
 struct encoder {
     pthread_t thread[ENCODER_THREADS];
     uint32_t threads;
-    sem_t given;          /* told with each that is given, unlike a condition without ever waiting */
-    pthread_mutex_t lock; /* of all that follows */
+    sem_t given; /* told with each that is given, unlike a condition without ever waiting */
+    pthread_mutex_t lock;          /* of all that follows */
     struct exchange *first, **end; /* what waits, in the order of arrival */
     struct generation *dropped;    /* to be freed, before anything else is taken */
     struct exchange *running[ENCODER_THREADS];
@@ -178,7 +178,7 @@ int encoder_new(struct encoder **ret_encoder)
     e->end = &e->first;
     pthread_mutex_init(&e->lock, NULL); /* with the default attributes it cannot fail */
     (void)sem_init(&e->given, 0, 0);    /* nor can this */
-    pthread_mutex_lock(&e->lock); /* threads look for their number when all have one */
+    pthread_mutex_lock(&e->lock);       /* threads look for their number when all have one */
     while (r == 0 && e->threads < ENCODER_THREADS) {
         r = -pthread_create(&e->thread[e->threads], NULL, encoder_run, e);
         e->threads += r == 0;

@@ -1,7 +1,8 @@
 /*
- * Preloaded into a server by test_attack.py: counts how often a thread that serves others frees or grows
- * memory that an encoder's thread has allocated. The allocator has a lock for each thread's memory, and
- * an encoder that is not running may have its own. The count is the first word of the file WHOSE_MEMORY.
+ * Preloaded into a server by test_attack.py: counts how often a thread that serves others frees or
+ * grows memory that an encoder's thread has allocated. The allocator has a lock for each thread's
+ * memory, and an encoder that is not running may have its own. The count is the first word of the
+ * file WHOSE_MEMORY.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -19,7 +20,8 @@
 
 static _Atomic(void *) place[PLACES]; /* what encoders have allocated */
 static atomic_uint *count, *seen;     /* in the file: such frees, and allocations of encoders */
-static void *(*real_malloc)(size_t), *(*real_calloc)(size_t, size_t), *(*real_realloc)(void *, size_t);
+static void *(*real_malloc)(size_t), *(*real_calloc)(size_t, size_t),
+    *(*real_realloc)(void *, size_t);
 static void (*real_free)(void *);
 static char early[4096]; /* for dlsym() itself */
 static size_t early_used;
@@ -58,7 +60,8 @@ static void note(void *p)
     }
 }
 
-/* Small pieces stay with the thread that frees them, without a lock, until it has some of each size. */
+/* Small pieces stay with the thread that frees them, without a lock, until it has some of each
+ * size. */
 static void forget(void *p)
 {
     if (!p || !count)
