@@ -4,8 +4,8 @@
  * open. Nothing here can be taken back, and threads started later have it too.
  *
  * The filter allows what is on a list (EK_CALLS_LISTED), or refuses what is on another one: what a
- * card's driver calls is not known here. The packages' units have a list of what is allowed
- * besides.
+ * card's driver calls is not known here, what Open MPI calls between two nodes was seen. The
+ * packages' units have a list of what is allowed besides.
  *
  * Landlock holds for the calling thread and those that it starts: begin with it, before there are
  * others. The list of calls is put on all threads at once, when what needs them is done.
@@ -24,7 +24,8 @@ enum ek_sandbox_may {
 enum ek_sandbox_calls {
     EK_CALLS_LISTEN = 1,    /* listening stays allowed */
     EK_CALLS_NO_SOCKET = 2, /* no new sockets at all */
-    EK_CALLS_LISTED = 4,    /* nothing but what a server without a card calls */
+    EK_CALLS_LISTED = 4,    /* nothing but what a server without a card calls, */
+    EK_CALLS_MPI = 8,       /* and what MPI may call for it */
 };
 
 struct ek_sandbox;

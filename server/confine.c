@@ -303,8 +303,9 @@ void confine_calls(const struct options *o, struct confined *c)
     /* NCCL connects its ranks, and MPI the nodes, when they first need one another. */
     bool together = (has_cards(o) || options_is_node(o)) &&
                     o->tensor_parallel_size * o->pipeline_parallel_size > 1;
-    bool known = !has_cards(o) && !options_is_node(o); /* no foreign driver, no MPI */
-    int r = ek_sandbox_filter((together ? EK_CALLS_LISTEN : 0u) | (known ? EK_CALLS_LISTED : 0u));
+    bool known = !has_cards(o); /* no foreign driver */
+    int r = ek_sandbox_filter((together ? EK_CALLS_LISTEN : 0u) | (known ? EK_CALLS_LISTED : 0u) |
+                              (options_is_node(o) ? EK_CALLS_MPI : 0u));
     c->calls = r == 0;
     size_t n = strlen(c->why);
     if (r < 0)

@@ -315,6 +315,7 @@ int generation_new(const struct served *s, enum openai_api api, json_t *body,
     g->body = body;
     g->before = from->before;
     g->inherited = from->inherited;
+    g->quick = from->quick;
     g->keeper = from->keeper;
     g->share = from->share;
     g->created_s = from->wall_us / 1000000;
@@ -347,19 +348,25 @@ out:
     return r;
 }
 
+void generation_end(struct generation *g)
+{
+    (void)generation_give_places(g, 0);
+    for (uint32_t i = 0; i < g->count; i++)
+        choice_done(&g->choice[i]);
+    g->count = 0;
+    ek_buf_done(&g->out);
+}
+
 void generation_free(struct generation *g)
 {
     if (!g)
         return;
-    (void)generation_give_places(g, 0);
-    for (uint32_t i = 0; i < g->count; i++)
-        choice_done(&g->choice[i]);
+    generation_end(g);
     free(g->choice);
     free(g->words);
     free(g->end);
     free(g->ids);
     grammar_unref(g->grammar);
-    ek_buf_done(&g->out);
     ek_buf_done(&g->brought);
     past_drop(g->served->pasts, g->before);
     json_decref(g->body);
@@ -380,18 +387,21 @@ size_t generation_held(const struct generation *g)
     return n;
 }
 
-void generation_drop(struct generation *g)
+bool generation_drop(struct generation *g)
 {
     for (uint32_t i = 1; i < g->count; i++) {
         g->seen += g->choice[i].seen;
         choice_done(&g->choice[i]);
     }
     choice_drop(&g->choice[0]);
-    struct choice *first = realloc(g->choice, sizeof(*g->choice));
-    g->choice = first ? first : g->choice;
     g->count = g->taken = 1;
     g->over = g->aborted = true;
+    if (!g->quick)
+        return false;
+    struct choice *first = realloc(g->choice, sizeof(*g->choice));
+    g->choice = first ? first : g->choice;
     free(g->ids);
     g->ids = NULL;
     ek_buf_done(&g->brought);
+    return true;
 }

@@ -57,7 +57,10 @@ struct generation_origin {
 int generation_new(const struct served *s, enum openai_api api, json_t *body,
                    const struct generation_origin *from, struct generation **ret_gen,
                    struct api_error *err);
-/* Drops the references to the requests. NULL is fine. */
+/* Drops the references to the requests and all that it was given by those who ran it: what is left
+ * was made by generation_new(). */
+void generation_end(struct generation *g);
+/* Ends it, and frees what is left. Any thread, if it was ended before. NULL is fine. */
 void generation_free(struct generation *g);
 
 /* Makes the request of a choice whose turn it is, as generation_submit() does. 0 or -ENOMEM. */
@@ -68,9 +71,10 @@ struct token_vec generation_prompt(const struct generation *g, uint32_t prompt);
 size_t generation_fixed(const struct generation *g);
 /* Bytes of texts and lists that wait to be told: what an answer takes beside its request. */
 size_t generation_held(const struct generation *g);
-/* Frees both but for the first choice's numbers, once an answer has been rendered: it is over, and
- * nothing of it can be told any more. */
-void generation_drop(struct generation *g);
+/* Frees these but for the first choice's numbers, once an answer has been rendered: it is over, and
+ * nothing of it can be told any more. False: what generation_fixed() counts stays, since another
+ * thread has made it. */
+bool generation_drop(struct generation *g);
 
 /* submit.c */
 /* Hands what is due and has room to the engine. -EBADMSG with err when the engine does not take it:

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/account.h"
 #include "common/buf.h"
 #include "common/err.h"
 #include "server/api/ask.h"
@@ -125,6 +126,9 @@ struct generation {
     struct ek_buf brought; /* with the items that came with the body */
     struct ek_buf out;     /* a stream's bytes, from out_at on not sent yet */
     size_t out_at;
+    bool quick;                      /* made by the thread that runs it, */
+    struct generation *next_dropped; /* else by an encoder's, which frees it: its list, */
+    struct ek_bill bill;             /* and what it counts for meanwhile */
 };
 
 static inline uint32_t generation_prompt_tokens(const struct generation *g)

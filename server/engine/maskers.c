@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -27,8 +28,8 @@ struct maskers {
     uint64_t fuel;
     maskers_fn fn;
     atomic_uint done;     /* places that are, so that the engine's thread need not ask */
+    sem_t given;          /* told with each that is given: the engine's thread never waits for it */
     pthread_mutex_t lock; /* of all that follows */
-    pthread_cond_t given;
     struct mask_place place[MASKERS_PLACES];
     uint64_t order;
     bool stop;
@@ -81,8 +82,10 @@ static void *maskers_run(void *arg)
     pthread_mutex_lock(&m->lock);
     while (!m->stop) {
         struct mask_place *p = next_place(m);
-        if (!p) {
-            pthread_cond_wait(&m->given, &m->lock);
+        if (!p) { /* what may not run now is taken by who has its form */
+            pthread_mutex_unlock(&m->lock);
+            (void)sem_wait(&m->given); /* interrupted it looks again, too */
+            pthread_mutex_lock(&m->lock);
             continue;
         }
         p->state = PLACE_RUNS;
@@ -91,7 +94,6 @@ static void *maskers_run(void *arg)
         pthread_mutex_lock(&m->lock);
         p->state = PLACE_DONE;
         atomic_fetch_add(&m->done, 1);
-        pthread_cond_broadcast(&m->given); /* another one of the form may run now */
     }
     pthread_mutex_unlock(&m->lock);
     return NULL;
@@ -107,8 +109,8 @@ int maskers_new(uint32_t words, uint64_t fuel, maskers_fn fn, struct maskers **r
     m->words = words;
     m->fuel = fuel;
     m->fn = fn;
-    pthread_mutex_init(&m->lock, NULL); /* with the default attributes neither can fail */
-    pthread_cond_init(&m->given, NULL);
+    pthread_mutex_init(&m->lock, NULL); /* with the default attributes it cannot fail */
+    (void)sem_init(&m->given, 0, 0);    /* nor can this */
     while (r == 0 && m->threads < MASKERS_THREADS) {
         r = -pthread_create(&m->thread[m->threads], NULL, maskers_run, m);
         if (r == 0)
@@ -127,8 +129,9 @@ void maskers_free(struct maskers *m)
         return;
     pthread_mutex_lock(&m->lock);
     m->stop = true;
-    pthread_cond_broadcast(&m->given);
     pthread_mutex_unlock(&m->lock);
+    for (uint32_t i = 0; i < m->threads; i++)
+        (void)sem_post(&m->given);
     while (m->threads > 0)
         (void)pthread_join(m->thread[--m->threads], NULL);
     for (uint32_t i = 0; i < MASKERS_PLACES; i++) {
@@ -137,7 +140,7 @@ void maskers_free(struct maskers *m)
         grammar_lend(m->place[i].is.request->ask.grammar, -1);
         request_unref(m->place[i].is.request);
     }
-    pthread_cond_destroy(&m->given);
+    (void)sem_destroy(&m->given);
     pthread_mutex_destroy(&m->lock);
     free(m);
 }
@@ -147,7 +150,8 @@ bool maskers_give(struct maskers *m, struct request *r, uint64_t owner)
     struct mask_place *free_place = NULL;
     uint32_t has = 0;
 
-    pthread_mutex_lock(&m->lock);
+    if (pthread_mutex_trylock(&m->lock) != 0)
+        return false;
     for (uint32_t i = 0; i < MASKERS_PLACES; i++) {
         struct mask_place *p = &m->place[i];
         if (p->state == PLACE_FREE)
@@ -161,17 +165,17 @@ bool maskers_give(struct maskers *m, struct request *r, uint64_t owner)
             .state = PLACE_GIVEN, .order = m->order++, .is = {.request = r, .owner = owner}};
         request_ref(r);
         grammar_lend(r->ask.grammar, 1);
-        pthread_cond_signal(&m->given);
     }
     pthread_mutex_unlock(&m->lock);
+    if (good)
+        (void)sem_post(&m->given);
     return good;
 }
 
 bool maskers_take(struct maskers *m, struct mask_done *ret_done)
 {
-    if (atomic_load(&m->done) == 0)
+    if (atomic_load(&m->done) == 0 || pthread_mutex_trylock(&m->lock) != 0)
         return false;
-    pthread_mutex_lock(&m->lock);
     struct mask_place *p = m->place;
     while (p->state != PLACE_DONE)
         p++;

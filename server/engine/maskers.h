@@ -32,7 +32,9 @@ struct mask_done {
 int maskers_new(uint32_t words, uint64_t fuel, maskers_fn fn, struct maskers **ret_maskers);
 /* Waits for what runs, which the fuel bounds; gives back what it holds. NULL is fine. */
 void maskers_free(struct maskers *m);
-/* Engine thread. False when there is no place, or when the owner has half of them. */
+/* Both are the engine's thread's, which waits for nobody: a thread that gives way may hold the lock
+ * while it does not run. Then there is no place, and none is done, until the next step. */
+/* False when there is no place, or when the owner has half of them. */
 bool maskers_give(struct maskers *m, struct request *r, uint64_t owner);
-/* Engine thread. One that is done, false = none is. */
+/* One that is done, false = none is. */
 bool maskers_take(struct maskers *m, struct mask_done *ret_done);

@@ -244,11 +244,11 @@ static void borrow(struct sched *s, struct plan *p, uint32_t entry)
         return;
     lack -= p->budget;
     if (lack >= p->half || s->share.lent + lack > p->most / 2 ||
-        seats_grow(&s->seats, &s->blocks, e->seat, e->computed + whole, p->now_us) != 0)
+        slots_grow(&s->slots, &s->blocks, e->slot, e->computed + whole, p->now_us) != 0)
         return;
     p->half -= lack;
     s->share.lent += lack;
-    set_rows(&s->seats, p, &s->entries.at[p->first], p->half);
+    set_rows(&s->slots, p, &s->entries.at[p->first], p->half);
 }
 
 /* What the first in line has above its half of what the step reads, it has back. */

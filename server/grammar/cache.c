@@ -57,11 +57,23 @@ int grammar_cache_new(const struct lexicon *l, uint64_t most_bytes,
     return 0;
 }
 
+/* What has left the list, to be freed without the lock: an automaton of megabytes takes a while. */
+struct removed {
+    struct kept_grammar kept[GRAMMAR_KEPT];
+    uint32_t count;
+};
+
 static void drop(struct kept_grammar *k)
 {
     free(k->text);
     grammar_unref(k->grammar);
     *k = (struct kept_grammar){0};
+}
+
+static void drop_all(struct removed *out)
+{
+    for (uint32_t i = 0; i < out->count; i++)
+        drop(&out->kept[i]);
 }
 
 void grammar_cache_free(struct grammar_cache *c)
@@ -92,12 +104,19 @@ static struct grammar *cache_find(struct grammar_cache *c, enum grammar_kind kin
 }
 
 /* Under the lock. */
-static void remove_at(struct grammar_cache *c, uint32_t i)
+static void remove_at(struct grammar_cache *c, uint32_t i, struct removed *out)
 {
     c->stats.bytes -= grammar_bytes(c->kept[i].grammar);
-    drop(&c->kept[i]);
+    out->kept[out->count++] = c->kept[i];
     c->stats.kept--;
     memmove(&c->kept[i], &c->kept[i + 1], (c->stats.kept - i) * sizeof(c->kept[0]));
+}
+
+/* Under the lock: nobody else can get at it, and its room is free from now on. */
+static void remove_idle(struct grammar_cache *c, uint32_t i, struct removed *out)
+{
+    grammar_uncount(c->kept[i].grammar);
+    remove_at(c, i, out);
 }
 
 static bool within_share(const struct grammar_cache *c, uint32_t owner, uint64_t bytes)
@@ -112,17 +131,17 @@ static bool within_room(const struct grammar_cache *c, uint64_t bytes)
 
 /* Under the lock: whether there is room for so many bytes more, once those are gone that are not
  * uses, the oldest first: of its owner's for its share, of all for the rest. */
-static bool make_room(struct grammar_cache *c, uint32_t owner, uint64_t bytes)
+static bool make_room(struct grammar_cache *c, uint32_t owner, uint64_t bytes, struct removed *out)
 {
     for (uint32_t i = c->stats.kept; i-- > 0 && !within_share(c, owner, bytes);) {
         if (grammar_owner(c->kept[i].grammar) == owner && grammar_is_idle(c->kept[i].grammar))
-            remove_at(c, i);
+            remove_idle(c, i, out);
     }
     if (!within_share(c, owner, bytes))
         return false;
     for (uint32_t i = c->stats.kept; i-- > 0 && !within_room(c, bytes);) {
         if (grammar_is_idle(c->kept[i].grammar))
-            remove_at(c, i);
+            remove_idle(c, i, out);
     }
     return within_room(c, bytes);
 }
@@ -143,10 +162,10 @@ static uint32_t last_for(const struct grammar_cache *c, uint32_t owner)
 }
 
 /* Under the lock: puts it first; another one falls off when the list is full. */
-static void keep(struct grammar_cache *c, struct kept_grammar k)
+static void keep(struct grammar_cache *c, struct kept_grammar k, struct removed *out)
 {
     if (c->stats.kept == GRAMMAR_KEPT)
-        remove_at(c, last_for(c, grammar_owner(k.grammar)));
+        remove_at(c, last_for(c, grammar_owner(k.grammar)), out);
     memmove(&c->kept[1], &c->kept[0], c->stats.kept * sizeof(k));
     grammar_ref(k.grammar);
     c->stats.bytes += grammar_bytes(k.grammar);
@@ -158,6 +177,7 @@ static void remember(struct grammar_cache *c, const struct grammar_from *from, s
 {
     struct kept_grammar k = {from->kind, malloc(from->len + 1), from->len, g};
 
+    struct removed out = {.count = 0};
     if (!k.text)
         return; /* it is made again next time */
     memcpy(k.text, from->text, from->len);
@@ -165,8 +185,9 @@ static void remember(struct grammar_cache *c, const struct grammar_from *from, s
     /* another thread was faster */
     struct grammar *other = cache_find(c, from->kind, from->text, from->len);
     if (!other)
-        keep(c, k);
+        keep(c, k, &out);
     pthread_mutex_unlock(&c->lock);
+    drop_all(&out);
     if (other) {
         grammar_unref(other);
         free(k.text);
@@ -225,16 +246,18 @@ static int make(struct grammar_cache *c, const struct grammar_from *from, struct
 {
     const uint32_t owner = from->owner % GRAMMAR_OWNERS;
     struct grammar *g = NULL;
+    struct removed out = {.count = 0};
     struct grammar_making m;
     making_begin(c, &m);
     int r = grammar_compile(from->kind, from->text, from->len, c->lexicon, work, &g, fault);
     uint64_t made = ek_now_us();
     pthread_mutex_lock(&c->lock);
-    bool room = r == 0 && make_room(c, owner, grammar_bytes(g));
+    bool room = r == 0 && make_room(c, owner, grammar_bytes(g), &out);
     if (room)
         grammar_count(g, c->room, owner);
     c->stats.made += room;
     pthread_mutex_unlock(&c->lock);
+    drop_all(&out);
     if (r == 0 && !room) {
         grammar_unref(g);
         r = refuse_for_room(c, owner, fault);
@@ -257,14 +280,16 @@ int grammar_cache_get(struct grammar_cache *c, const struct grammar_from *from,
                       struct ek_work *work, struct grammar **ret_grammar, struct ek_fault *fault)
 {
     const uint32_t owner = from->owner % GRAMMAR_OWNERS;
+    struct removed out = {.count = 0};
 
     pthread_mutex_lock(&c->lock);
     struct grammar *g = cache_find(c, from->kind, from->text, from->len);
-    bool room = g || make_room(c, owner, 1); /* else there is no sense in compiling it */
+    bool room = g || make_room(c, owner, 1, &out); /* else there is no sense in compiling it */
     c->stats.hits += g != NULL;
     c->stats.misses += g == NULL;
     c->stats.refused += !room;
     pthread_mutex_unlock(&c->lock);
+    drop_all(&out);
     if (!room)
         return refuse_for_room(c, owner, fault);
     if (!g) {

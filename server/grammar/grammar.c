@@ -141,6 +141,16 @@ void grammar_count(struct grammar *g, struct grammar_room *room, uint32_t owner)
     atomic_fetch_add_explicit(&room->of[g->owner], grammar_bytes(g), memory_order_relaxed);
 }
 
+void grammar_uncount(struct grammar *g)
+{
+    if (!g->room)
+        return;
+    atomic_fetch_sub_explicit(&g->room->bytes, grammar_bytes(g), memory_order_relaxed);
+    atomic_fetch_sub_explicit(&g->room->of[g->owner], grammar_bytes(g), memory_order_relaxed);
+    grammar_room_unref(g->room);
+    g->room = NULL;
+}
+
 uint32_t grammar_owner(const struct grammar *g)
 {
     return g->owner;
@@ -181,11 +191,7 @@ void grammar_unref(struct grammar *g)
 {
     if (!g || atomic_fetch_sub_explicit(&g->refs, 1, memory_order_acq_rel) != 1)
         return;
-    if (g->room) {
-        atomic_fetch_sub_explicit(&g->room->bytes, grammar_bytes(g), memory_order_relaxed);
-        atomic_fetch_sub_explicit(&g->room->of[g->owner], grammar_bytes(g), memory_order_relaxed);
-    }
-    grammar_room_unref(g->room);
+    grammar_uncount(g);
     automaton_done(&g->a);
     free(g->near);
     free(g->only);

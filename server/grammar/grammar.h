@@ -72,6 +72,8 @@ uint64_t grammar_bytes(const struct grammar *g); /* of memory that it took; any 
 /* Once, before others know it: counts it in the room, as one of this owner's, until its last
  * reference is gone. */
 void grammar_count(struct grammar *g, struct grammar_room *room, uint32_t owner);
+/* Or until then: of one that is idle, by who has it and frees it next. */
+void grammar_uncount(struct grammar *g);
 uint32_t grammar_owner(const struct grammar *g);
 void grammar_room_unref(struct grammar_room *room);
 bool grammar_is_idle(const struct grammar *g); /* only the caller has a reference */

@@ -3,11 +3,13 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "server/api/complete.h"
 #include "server/api/openai.h"
 #include "server/grammar/compile.h"
 #include "server/net/answer.h"
@@ -28,9 +30,10 @@ struct turn {
 struct encoder {
     pthread_t thread[ENCODER_THREADS];
     uint32_t threads;
-    pthread_mutex_t lock; /* of all that follows */
-    pthread_cond_t given;
+    sem_t given; /* told with each that is given, unlike a condition without ever waiting */
+    pthread_mutex_t lock;          /* of all that follows */
     struct exchange *first, **end; /* what waits, in the order of arrival */
+    struct generation *dropped;    /* to be freed, before anything else is taken */
     struct exchange *running[ENCODER_THREADS];
     uint64_t running_us[ENCODER_THREADS]; /* since when */
     uint64_t rounds[ENCODER_THREADS];
@@ -80,7 +83,9 @@ static struct exchange *take_next(struct encoder *e, uint64_t now_us)
 static void handle(struct encoder *e, struct exchange *x, bool stop, uint64_t now_us)
 {
     (void)e;
+    struct ek_buf own = x->early.body; /* the worker's, which frees it */
     x->early = ANSWER_JSON;
+    x->early.body = own;
     x->early_rc = 0;
     x->work = (struct ek_work){.deadline_us = now_us + ENCODER_RUN_S * EK_US_PER_S,
                                .cancelled = &x->gone};
@@ -95,6 +100,26 @@ static void handle(struct encoder *e, struct exchange *x, bool stop, uint64_t no
     }
 }
 
+static void free_counted(struct generation *g)
+{
+    struct ek_bill bill = g->bill;
+    generation_free(g);
+    (void)ek_bill_set(&bill, 0); /* it does not fail */
+}
+
+/* Under the lock, which is open meanwhile: frees one that was dropped. False: there is none. */
+static bool free_one(struct encoder *e)
+{
+    struct generation *g = e->dropped;
+    if (!g)
+        return false;
+    e->dropped = g->next_dropped;
+    pthread_mutex_unlock(&e->lock);
+    free_counted(g);
+    pthread_mutex_lock(&e->lock);
+    return true;
+}
+
 static void *encoder_run(void *arg)
 {
     struct encoder *e = arg;
@@ -107,13 +132,19 @@ static void *encoder_run(void *arg)
     while (self < ENCODER_THREADS && e->thread[self] != pthread_self())
         self++;
     for (;;) {
+        if (free_one(e)) {
+            e->rounds[self]++;
+            continue;
+        }
         uint64_t now = ek_now_us();
         struct exchange *x = take_next(e, now);
         bool stop = e->stop;
         if (!x && stop)
             break;
-        if (!x) {
-            pthread_cond_wait(&e->given, &e->lock);
+        if (!x) { /* what may not run now is taken by who ends what it waits for */
+            pthread_mutex_unlock(&e->lock);
+            (void)sem_wait(&e->given); /* interrupted it looks again, too */
+            pthread_mutex_lock(&e->lock);
             continue;
         }
         struct turn *t = turn_of(e, x);
@@ -129,8 +160,9 @@ static void *encoder_run(void *arg)
         e->rounds[self]++;
         t->running--;
         t->used_us += ek_now_us() - now + 1;
+        pthread_mutex_unlock(&e->lock); /* who is woken runs at once, and may want it */
         encoder_finish(x);
-        pthread_cond_broadcast(&e->given); /* another one of the key may run now */
+        pthread_mutex_lock(&e->lock);
     }
     pthread_mutex_unlock(&e->lock);
     return NULL;
@@ -144,9 +176,9 @@ int encoder_new(struct encoder **ret_encoder)
     if (!e)
         return -ENOMEM;
     e->end = &e->first;
-    pthread_mutex_init(&e->lock, NULL); /* with the default attributes neither can fail */
-    pthread_cond_init(&e->given, NULL);
-    pthread_mutex_lock(&e->lock); /* threads look for their number when all have one */
+    pthread_mutex_init(&e->lock, NULL); /* with the default attributes it cannot fail */
+    (void)sem_init(&e->given, 0, 0);    /* nor can this */
+    pthread_mutex_lock(&e->lock);       /* threads look for their number when all have one */
     while (r == 0 && e->threads < ENCODER_THREADS) {
         r = -pthread_create(&e->thread[e->threads], NULL, encoder_run, e);
         e->threads += r == 0;
@@ -174,11 +206,32 @@ int encoder_give(struct encoder *e, struct exchange *x)
         x->next_large = NULL;
         *e->end = x;
         e->end = &x->next_large;
-        pthread_cond_broadcast(&e->given);
         r = 0;
     }
     pthread_mutex_unlock(&e->lock);
+    if (r == 0)
+        (void)sem_post(&e->given);
     return r;
+}
+
+void encoder_drop(struct encoder *e, struct generation *g, struct ek_bill *bill)
+{
+    bool given = false;
+    g->bill = *bill;
+    *bill = (struct ek_bill){0};
+    if (e && !g->quick) {
+        pthread_mutex_lock(&e->lock);
+        given = !e->stop;
+        if (given) {
+            g->next_dropped = e->dropped;
+            e->dropped = g;
+        }
+        pthread_mutex_unlock(&e->lock);
+    }
+    if (given)
+        (void)sem_post(&e->given);
+    else
+        free_counted(g);
 }
 
 uint32_t encoder_threads(struct encoder *e, struct http_thread *at, uint32_t most)
@@ -236,8 +289,9 @@ void encoder_stop(struct encoder *e)
     for (uint32_t i = 0; i < ENCODER_THREADS; i++)
         if (e->running[i])
             atomic_store(&e->running[i]->gone, true);
-    pthread_cond_broadcast(&e->given);
     pthread_mutex_unlock(&e->lock);
+    for (uint32_t i = 0; i < ENCODER_THREADS; i++)
+        (void)sem_post(&e->given);
     while (e->threads > 0)
         (void)pthread_join(e->thread[--e->threads], NULL);
 }
@@ -247,7 +301,7 @@ void encoder_free(struct encoder *e)
     if (!e)
         return;
     encoder_stop(e);
-    pthread_cond_destroy(&e->given);
+    (void)sem_destroy(&e->given);
     pthread_mutex_destroy(&e->lock);
     free(e);
 }

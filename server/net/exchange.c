@@ -32,7 +32,8 @@
 
 /* What a handler may take on the worker's thread (units of common/work.h, 20 to 40 ms): where it
  * needs more, an encoder thread begins anew. */
-#define QUICK_FUEL (1u << 21)
+#define QUICK_FUEL  (1u << 21)
+#define ERROR_BYTES 1024u /* of the usual refusal */
 
 void *exchange_open(void *cls, const char *uri, struct MHD_Connection *mhd)
 {
@@ -125,7 +126,8 @@ static void hold_answer(struct exchange *x)
 static void drop_generation(struct exchange *x)
 {
     spans_keep(x);
-    generation_drop(x->gen);
+    if (!generation_drop(x->gen))
+        return;
     x->json_bytes -= x->fixed_bytes;
     x->fixed_bytes = 0;
 }
@@ -317,15 +319,40 @@ static enum MHD_Result carry_on(struct exchange *x)
     return answer_send(x, &a);
 }
 
+/* Gives its key's places back at once; what its body became may take longer. */
+static void end_generation(struct exchange *x)
+{
+    if (!x->gen)
+        return;
+    generation_end(x->gen);
+    (void)ek_bill_set(&x->bill, x->json_bytes); /* lower: it does not fail */
+    encoder_drop(x->http->encoder, x->gen, &x->bill);
+    x->gen = NULL;
+}
+
+/* Hands what the handler has made to the engine. HTTP_WAIT, or 0 with an answer. */
+static int submit(struct exchange *x, struct answer *a)
+{
+    struct api_error err;
+    if (generation_submit(x->gen, &err) == 0)
+        return HTTP_WAIT;
+    generation_answer_error(a, x->gen->ask.api, &err);
+    end_generation(x);
+    return 0;
+}
+
 /* The handler said so. */
 static enum MHD_Result go_on(struct exchange *x, int rc, struct answer *a)
 {
+    if (rc == HTTP_WAIT)
+        rc = submit(x, a);
     if (rc != HTTP_WAIT) { /* the JSON is gone, its answer is here */
         x->json_bytes = 0;
         arrive_read(x);
         ek_bill_force(&x->bill, a->body.cap);
         return answer_send(x, a);
     }
+    ek_buf_done(&a->body);
     arrive_read(x);
     if (!x->linked) {
         link_running(x);
@@ -338,6 +365,7 @@ static enum MHD_Result go_on(struct exchange *x, int rc, struct answer *a)
 static bool give_away(struct exchange *x)
 {
     x->quick = false;
+    (void)ek_buf_reserve(&x->early.body, ERROR_BYTES); /* else it takes what it needs there */
     atomic_store(&x->busy, BUSY_RUNNING);
     if (encoder_give(x->http->encoder, x) < 0) {
         atomic_store(&x->busy, BUSY_NO);
@@ -355,7 +383,7 @@ static enum MHD_Result take_back(struct exchange *x)
     x->early.body = (struct ek_buf){0};
     atomic_store(&x->busy, BUSY_NO);
     if (atomic_load(&x->gone) && x->early_rc == HTTP_WAIT) {
-        exchange_leave(x);
+        ek_buf_done(&a.body);
         return MHD_NO;
     }
     return go_on(x, x->early_rc, &a);
@@ -485,6 +513,10 @@ void exchange_close(void *cls, struct MHD_Connection *mhd, void **con_cls,
     *con_cls = NULL;
     if (x->linked)
         unlink_running(x);
+    if (x->gen && x->gen->taken == 0 && !x->gen->over) { /* the engine never had it */
+        atomic_fetch_add(&h->aborted, 1);
+        end_generation(x);
+    }
     if (why == MHD_REQUEST_TERMINATED_CLIENT_ABORT || why == MHD_REQUEST_TERMINATED_WITH_ERROR)
         x->left |= x->gen != NULL;
     if (x->gen)
@@ -497,7 +529,7 @@ void exchange_close(void *cls, struct MHD_Connection *mhd, void **con_cls,
     metrics_count(h, x->route, x->status);
     if (x->counted)
         atomic_fetch_sub(&h->active, 1);
-    generation_free(x->gen); /* gives its key's places back */
+    end_generation(x);
     guard_end(x);
     arrive_done(x);
     ek_buf_done(&x->late.body);

@@ -124,11 +124,8 @@ static int generate(struct exchange *x, enum openai_api api, struct answer *a)
         generation_free(g);
         return 0;
     }
-    if (r == 0)
-        r = generation_submit(g, &err);
     if (r < 0) {
         generation_answer_error(a, api, &err);
-        generation_free(g);
         return 0;
     }
     x->gen = g;

@@ -140,7 +140,7 @@ def main():
     (ROOT / "build/reports/attack.json").write_text(json.dumps(report, indent=1) + "\n")
 
 
-if sys.argv[1:2] == ["--attack"]:
+if __name__ == "__main__" and sys.argv[1:2] == ["--attack"]:
     attack(int(sys.argv[2]), sys.argv[3])
-else:
+elif __name__ == "__main__":
     main()

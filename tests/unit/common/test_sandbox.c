@@ -373,15 +373,35 @@ static int listed_alone(const char *dir)
     return uses(dir);
 }
 
+/* MPI has a few more, and who serves its ranks may listen. */
+static int listed_with_mpi(const char *dir)
+{
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int r = ek_sandbox_filter(EK_CALLS_LISTED | EK_CALLS_MPI | EK_CALLS_LISTEN);
+    if (r == -EOPNOTSUPP)
+        return SKIPPED;
+    if (r < 0 || not_refused(refused_calls, COUNT(refused_calls), true) != 0)
+        return 20;
+    for (size_t i = 0; i < COUNT(unlisted_calls); i++) {
+        const char *name = unlisted_calls[i].name;
+        int more = strcmp(name, "shmget") == 0 || strcmp(name, "inotify_init1") == 0;
+        if (not_refused(&unlisted_calls[i], 1, false) != more)
+            return 21;
+    }
+    return listen(listener, 1) == 0 ? uses(dir) : 22;
+}
+
 static void test_each_call(void **state)
 {
     char dir[] = "/tmp/evenkeel-sandbox-XXXXXX";
     (void)state;
     assert_non_null(mkdtemp(dir));
     int refused = in_child(all_refused, dir), only = in_child(listed_alone, dir);
+    int mpi = in_child(listed_with_mpi, dir);
     assert_int_equal(rmdir(dir), 0);
     expect_good(refused);
     expect_good(only);
+    expect_good(mpi);
 }
 
 /* The lists hold where they are put on: a child that parses (no sockets) has both. */
