@@ -178,33 +178,144 @@ INLINE void few_of(enum ek_dtype t, bool mix, const struct cpu_block *b, uint32_
     }
 }
 
-/* Inputs [k, k + n) of the strip of columns that begins at `column`, as floats. */
-INLINE void keep_strip(enum ek_dtype t, bool mix, const struct cpu_block *b, uint32_t column,
-                       uint32_t k, uint32_t n, float *kept)
+/* Where a strip's columns lie in memory: each vector of it in each run of inputs, which are `step`
+ * bytes apart. Vector h * WIDE_VECTORS + v holds the columns from h * VW + v * 16 on. */
+struct strip_at {
+    uint32_t runs, inputs; /* inputs of each run, but fewer where the part ends */
+    size_t step;
+    const char *run[CPU_BLOCKS][HALVES * WIDE_VECTORS];
+};
+
+/* Inputs [k, k + n) of the strip that begins at `column`. */
+INLINE struct strip_at strip_find(enum ek_dtype t, bool mix, const struct cpu_block *b,
+                                  uint32_t column, uint32_t k, uint32_t n)
 {
     const size_t elem = elem_bytes(t);
+    struct strip_at s = {.runs = 1, .inputs = n, .step = (mix ? b->dim : b->keys) * elem};
 
-    for (uint32_t i = 0; i < n && mix; i++) {
-        const char *kv = (const char *)b->kv[(k + i) / b->keys];
-        const size_t at = (size_t)((k + i) % b->keys) * b->dim + column;
-        for (uint32_t c = 0; c < WIDE_COLUMNS; c += VW)
-            v_store(kept + (size_t)i * WIDE_COLUMNS + c, v_load(t, kv + (at + c) * elem));
+    if (mix && b->keys < n) {
+        s.inputs = b->keys;
+        s.runs = n / b->keys;
     }
-    for (uint32_t c = 0; c < WIDE_COLUMNS && !mix; c += VW) {
-        const char *kv = (const char *)b->kv[(column + c) / b->keys];
-        kv += ((size_t)k * b->keys + (column + c) % b->keys) * elem;
-        for (uint32_t i = 0; i < n; i++, kv += b->keys * elem)
-            v_store(kept + (size_t)i * WIDE_COLUMNS + c, v_load(t, kv));
+    for (uint32_t r = 0; r < s.runs; r++)
+        UNROLL4
+    for (uint32_t i = 0; i < HALVES * WIDE_VECTORS; i++) {
+        const uint32_t at = column + i / WIDE_VECTORS * VW + i % WIDE_VECTORS * 16;
+        const uint32_t input = k + r * s.inputs;
+        const size_t first =
+            mix ? (size_t)(input % b->keys) * b->dim + at : (size_t)input * b->keys + at % b->keys;
+        s.run[r][i] = (const char *)b->kv[(mix ? input : at) / b->keys] + first * elem;
+    }
+    return s;
+}
+
+/* The first rows at a strip, which they leave as floats for the others. */
+INLINE void keep_half(enum ek_dtype t, int rows, int h, const struct wide *s,
+                      const struct strip_at *strip, vf sum[WIDE_ROWS][4])
+{
+    const char *x = (const char *)s->x, *y = (const char *)(s->x + 3 * s->x_stride);
+    const size_t x_bytes = s->x_stride * sizeof(float), step = strip->step;
+    const uint32_t inputs = strip->inputs, runs = strip->runs, share = s->share * WIDE_PANELS;
+    const char *next = s->next[0];
+    float *kept = s->kept + h * VW;
+    uint32_t passed = 0;
+
+    NOROLL
+    for (uint32_t r = 0; r < runs; r++) {
+        const char *run[4];
+        size_t at = 0;
+        memcpy(run, &strip->run[r][h * WIDE_VECTORS], WIDE_VECTORS * sizeof(*run));
+        NOROLL
+        for (uint32_t k = inputs; k > 0; k--, at += step) {
+            vf w[4];
+            UNROLL4
+            for (int v = 0; v < WIDE_VECTORS; v++) {
+                w[v] = v_load(t, run[v] + at);
+                v_store(kept + (size_t)v * 16, w[v]);
+            }
+            __builtin_prefetch(next + (passed >> 8), 0, 2);
+            UNROLL8
+            for (int i = 0; i < rows; i++) {
+                float one;
+                memcpy(&one, (i < 3 ? x : y) + (size_t)(i % 3) * x_bytes, sizeof(one));
+                const vf in = v_set1(one);
+                UNROLL4
+                for (int v = 0; v < WIDE_VECTORS; v++)
+                    sum[i][v] = v_fma(in, w[v], sum[i][v]);
+            }
+            kept += WIDE_COLUMNS;
+            x += sizeof(float);
+            y += sizeof(float);
+            passed += share;
+        }
     }
 }
 
-/* The next blocks are fetched in `pieces` parts: part `i` of them. */
-INLINE const char *next_piece(const struct cpu_block *b, size_t block_bytes, uint32_t i,
-                              uint32_t pieces)
+INLINE void keep_block(enum ek_dtype t, int rows, const struct wide *s,
+                       const struct strip_at *strip)
 {
-    const uint32_t at = i * b->blocks;
+    NOROLL
+    for (int h = 0; h < HALVES; h++) {
+        vf sum[WIDE_ROWS][4];
+        float *c = s->c + h * VW;
+        UNROLL8
+        for (int i = 0; i < rows; i++) {
+            UNROLL4
+            for (int v = 0; v < WIDE_VECTORS; v++)
+                sum[i][v] = s->add ? v_read(c + (size_t)i * s->c_stride + v * 16) : v_set1(0.0f);
+        }
+        keep_half(t, rows, h, s, strip, sum);
+        UNROLL8
+        for (int i = 0; i < rows; i++) {
+            UNROLL4
+            for (int v = 0; v < WIDE_VECTORS; v++)
+                v_store(c + (size_t)i * s->c_stride + v * 16, sum[i][v]);
+        }
+    }
+}
 
-    return (const char *)b->next[at / pieces] + at % pieces * block_bytes / pieces;
+#define KEEP_BLOCK(name, t)                                                                        \
+    static void name(uint32_t rows, const struct wide *s, const struct strip_at *strip)            \
+    {                                                                                              \
+        switch (rows) {                                                                            \
+        case 4: keep_block(t, 4, s, strip); break;                                                 \
+        case 5: keep_block(t, 5, s, strip); break;                                                 \
+        case 6: keep_block(t, 6, s, strip); break;                                                 \
+        }                                                                                          \
+    }
+KEEP_BLOCK(keep_f32, EK_F32)
+KEEP_BLOCK(keep_bf16, EK_BF16)
+KEEP_BLOCK(keep_f16, EK_F16)
+KEEP_BLOCK(keep_i8, EK_I8)
+
+INLINE void keep(enum ek_dtype t, uint32_t rows, const struct wide *s, const struct strip_at *strip)
+{
+    if (t == EK_F32)
+        keep_f32(rows, s, strip);
+    else if (t == EK_BF16)
+        keep_bf16(rows, s, strip);
+    else if (t == EK_F16)
+        keep_f16(rows, s, strip);
+    else
+        keep_i8(rows, s, strip);
+}
+
+/* Where the next blocks are that are fetched, and how many bytes each group of queries fetches. */
+struct fetched {
+    uint32_t block;
+    size_t at, step;
+};
+
+INLINE const char *next_piece(const struct cpu_block *b, size_t block_bytes, struct fetched *f)
+{
+    const char *piece = (const char *)b->next[f->block] + f->at;
+
+    f->at += f->step;
+    if (f->at >= block_bytes && f->block + 1 < b->blocks) {
+        f->at -= block_bytes;
+        f->block++;
+    }
+    return piece;
 }
 
 /* All queries at the columns that make whole strips; returns how many. */
@@ -215,24 +326,30 @@ INLINE uint32_t many_of(enum ek_dtype t, bool mix, const struct cpu_block *b)
     const uint32_t columns = (mix ? b->dim : b->blocks * b->keys) / WIDE_COLUMNS * WIDE_COLUMNS;
     const uint32_t parts = (inputs + WIDE_PART - 1) / WIDE_PART;
     const uint32_t groups = (b->rows + WIDE_ROWS - 1) / WIDE_ROWS;
-    const uint32_t pieces = columns / WIDE_COLUMNS * parts * 2 * WIDE_PANELS; /* by two groups */
+    const uint32_t least = b->rows / groups, more = b->rows % groups; /* rows of a group */
+    const uint32_t pieces = columns / WIDE_COLUMNS * parts * groups * WIDE_PANELS;
     float kept[WIDE_PART * WIDE_COLUMNS] __attribute__((aligned(64)));
     struct wide s = {.x_stride = b->in_stride, .kept = kept, .c_stride = b->out_stride};
-    uint32_t piece = 0;
+    struct fetched f = {.step = pieces > 0 ? b->blocks * block_bytes / pieces : 0};
 
     for (uint32_t column = 0; column < columns; column += WIDE_COLUMNS)
         for (uint32_t k = 0; k < inputs; k += WIDE_PART) {
             s.inputs = inputs - k < WIDE_PART ? inputs - k : WIDE_PART;
             s.add = mix || k > 0;
-            keep_strip(t, mix, b, column, k, s.inputs, kept);
-            for (uint32_t i = 0; i < groups; i++) { /* of equal height, give or take one row */
-                const uint32_t row = i * b->rows / groups, end = (i + 1) * b->rows / groups;
-                s.x = (const float *)b->in + row * b->in_stride + k;
-                s.c = b->out + row * b->out_stride + column;
-                s.share = i < 2 ? (uint32_t)(b->blocks * block_bytes * 256 / pieces / s.inputs) : 0;
-                for (int p = 0; p < WIDE_PANELS && i < 2; p++)
-                    s.next[p] = next_piece(b, block_bytes, piece++, pieces);
-                wide_kept(end - row, &s);
+            s.share = (uint32_t)f.step * 256 / s.inputs;
+            const struct strip_at strip = strip_find(t, mix, b, column, k, s.inputs);
+            s.x = (const float *)b->in + k;
+            s.c = b->out + column;
+            for (uint32_t i = 0; i < groups; i++) {
+                const uint32_t rows = least + (i < more);
+                for (int p = 0; p < WIDE_PANELS; p++)
+                    s.next[p] = next_piece(b, block_bytes, &f);
+                if (i == 0)
+                    keep(t, rows, &s, &strip);
+                else
+                    wide_kept(rows, &s);
+                s.x += rows * b->in_stride;
+                s.c += rows * b->out_stride;
             }
         }
     return columns;
@@ -241,10 +358,9 @@ INLINE uint32_t many_of(enum ek_dtype t, bool mix, const struct cpu_block *b)
 INLINE void block_of(enum ek_dtype t, bool mix, const struct cpu_block *b)
 {
     const bool whole = mix || (b->keys % VW == 0 && WIDE_COLUMNS % b->keys == 0);
-    const bool many = t != EK_F32 && b->rows >= WIDE_LEAST; /* floats are what they are */
     struct cpu_block rest = *b;
 
-    if (!many || !whole) {
+    if (b->rows < WIDE_LEAST || !whole) {
         few_of(t, mix, b, 0);
         return;
     }

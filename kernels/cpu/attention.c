@@ -217,7 +217,7 @@ static void score_tile(struct attend *a, uint32_t base, uint32_t first, uint32_t
  * multiples of CPU_QUAD_SPAN. A larger block is taken in pieces. */
 static void mix_quads(struct attend *a, uint32_t base, uint32_t first, uint32_t end)
 {
-    const uint32_t bs = a->d->shape.block_size, most = bs < CPU_QUAD_SPAN ? CPU_QUAD_BLOCKS : 1;
+    const uint32_t bs = a->d->shape.block_size, most = bs < CPU_QUAD_SPAN ? CPU_BLOCKS : 1;
     struct cpu_block b = {.dtype = EK_I8,
                           .rows = a->count,
                           .dim = a->cells->values,

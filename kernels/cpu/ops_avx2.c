@@ -13,7 +13,6 @@ typedef __m256 vf;
 #define v_fma(a, b, c)         _mm256_fmadd_ps(a, b, c)
 #define v_min(a, b)            _mm256_min_ps(a, b)
 #define v_max(a, b)            _mm256_max_ps(a, b)
-#define v_round(x)             _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 #define v_below(a, b, yes, no) _mm256_blendv_ps(no, yes, _mm256_cmp_ps(a, b, _CMP_LT_OQ))
 
 static inline float v_sum(__m256 x)
@@ -30,11 +29,18 @@ static inline float v_most(__m256 x)
     return _mm_cvtss_f32(_mm_max_ss(v, _mm_movehdup_ps(v)));
 }
 
-/* n lies in [-126, 127] here: v_exp clamps its argument. */
-static inline __m256 v_exp2i(__m256 x, __m256 n)
+/* n is at most 127 here, and where it is below -126 so is x below the least. */
+static inline __m256 v_exp2i_above(__m256 x, __m256 least, __m256 p, __m256 n)
 {
-    __m256i e = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
-    return x * _mm256_castsi256_ps(_mm256_slli_epi32(e, 23));
+    const __m256i e = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+    const __m256 whole = p * _mm256_castsi256_ps(_mm256_slli_epi32(e, 23));
+
+    return _mm256_and_ps(_mm256_cmp_ps(x, least, _CMP_NLT_UQ), whole);
+}
+
+static inline __m256 v_over(__m256 a, __m256 b)
+{
+    return a / b;
 }
 
 static inline __m256 from_half(enum ek_dtype t, __m128i h)

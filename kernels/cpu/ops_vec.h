@@ -5,7 +5,8 @@
  *   VW          lanes of a vector: 8 or 16         vf   the vector of floats
  *   v_set1, v_fma(a, b, c) = a * b + c, v_min, v_max (second operand if one is not a number),
  *   v_sum, v_most: the lanes' sum in a fixed tree, and the largest
- *   v_exp2i(x, n) = x * 2^n for whole n, v_round, v_below(a, b, yes, no) = a < b ? yes : no
+ *   v_exp2i_above(x, least, p, n) = x < least ? 0 : p * 2^n for whole n
+ *   v_below(a, b, yes, no) = a < b ? yes : no, v_over(a, b) = a / b for b of 1 to 1e38
  *   v_load(t, p)          VW elements of type t as floats
  *   v_load_pair(t, p, h)  of a packed panel row: columns [VW h, VW h + VW) and the same plus 16
  *   v_load_part(t, p, n)  the first n < VW elements, zeros behind
@@ -55,28 +56,35 @@ INLINE vf v_read_part(const float *p, uint32_t n, float fill)
     return v;
 }
 
-/* exp with about one unit of error in the last place; 0 below -87.33, capped above 88.02. */
+/* exp of what is not above 88, with less than one unit of error in the last place; 0 below -87.33.
+ * The nearest whole number of powers of two is what adding a large number rounds to. */
+INLINE vf v_exp_low(vf x)
+{
+    const vf large = v_set1(0x1.8p23f);
+    const vf n = v_fma(x, v_set1(1.44269504f), large) - large;
+    vf r = v_fma(n, v_set1(-0.693359375f), x);
+    r = v_fma(n, v_set1(2.12194440e-4f), r);
+    vf p = v_set1(1.3814173871651292e-3f); /* of the sixth degree: at most 3e-9 beside exp */
+    p = v_fma(p, r, v_set1(8.368921466171741e-3f));
+    p = v_fma(p, r, v_set1(4.166840761899948e-2f));
+    p = v_fma(p, r, v_set1(1.666651964187622e-1f));
+    p = v_fma(p, r, v_set1(4.999999403953552e-1f));
+    p = v_fma(p, r, v_set1(1.0f));
+    p = v_fma(p, r, v_set1(1.0f));
+    return v_exp2i_above(x, v_set1(-87.33f), p, n);
+}
+
+/* The same, capped above 87, so that its inverse is no smaller than a normal number. */
 INLINE vf v_exp(vf x)
 {
-    vf y = v_min(v_set1(88.02f), v_max(v_set1(-87.33f), x));
-    vf n = v_round(y * v_set1(1.44269504f));
-    vf r = v_fma(n, v_set1(-0.693359375f), y);
-    r = v_fma(n, v_set1(2.12194440e-4f), r);
-    vf p = v_set1(1.9875691500e-4f);
-    p = v_fma(p, r, v_set1(1.3981999507e-3f));
-    p = v_fma(p, r, v_set1(8.3334519073e-3f));
-    p = v_fma(p, r, v_set1(4.1665795894e-2f));
-    p = v_fma(p, r, v_set1(1.6666665459e-1f));
-    p = v_fma(p, r, v_set1(5.0000001201e-1f));
-    p = v_fma(p, r * r, r + v_set1(1.0f));
-    return v_below(x, v_set1(-87.33f), v_set1(0.0f), v_exp2i(p, n));
+    return v_exp_low(v_min(v_set1(87.0f), x));
 }
 
 /* tanh by exp; small arguments keep their relative precision through x - x^3/3 + 2x^5/15. */
 INLINE vf v_tanh(vf x)
 {
     vf e = v_exp(x + x);
-    vf big = v_set1(1.0f) - v_set1(2.0f) / (e + v_set1(1.0f));
+    vf big = v_set1(1.0f) - v_over(v_set1(2.0f), e + v_set1(1.0f));
     vf xx = x * x;
     vf poly = v_fma(xx, v_set1(-0.05396825f), v_set1(0.13333333f));
     poly = v_fma(xx, poly, v_set1(-0.33333333f));
@@ -277,32 +285,57 @@ static void vec_gemm(const struct cpu_gemm *g)
 
 #include "kernels/cpu/attend_vec.h"
 
+/* The lanes from the `n`th on become -infinity. */
+INLINE vf first_lanes(vf v, uint32_t n)
+{
+    static const float lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+    return v_below(v_read(lanes), v_set1((float)n), v, v_set1(-INFINITY));
+}
+
+/* The largest of n scores, times `scale`. In four chains: each waits for itself alone. */
+INLINE float most_of(const float *s, uint32_t n, float scale)
+{
+    const uint32_t whole = n / VW * VW;
+    const vf by = v_set1(scale);
+    vf most[4];
+    uint32_t i = 0;
+
+    UNROLL4
+    for (int c = 0; c < 4; c++)
+        most[c] = v_set1(-INFINITY);
+    for (; i + 4 * VW <= n; i += 4 * VW)
+        UNROLL4
+    for (int c = 0; c < 4; c++)
+        most[c] = v_max(most[c], v_read(s + i + c * VW) * by);
+    for (; i < whole; i += VW)
+        most[0] = v_max(most[0], v_read(s + i) * by);
+    if (i < n)
+        most[0] = v_max(most[0], first_lanes(v_read(s + i) * by, n - i));
+    return v_most(v_max(v_max(most[0], most[1]), v_max(most[2], most[3])));
+}
+
 static float vec_softmax(float *s, uint32_t n, float scale, float cap, float *m, float *l)
 {
-    vf most = v_set1(*m), sum = v_set1(0.0f);
-    uint32_t end = (n + VW - 1) / VW * VW;
-
     const uint32_t whole = n / VW * VW;
-    for (uint32_t i = 0; i < end; i += VW) {
-        vf v = v_read(s + i) * v_set1(scale);
-        if (cap > 0.0f)
-            v = v_set1(cap) * v_tanh(v / v_set1(cap));
-        v_store(s + i, v);
-        if (i < whole)
-            most = v_max(most, v);
+
+    if (cap > 0.0f) {
+        for (uint32_t i = 0; i < n; i += VW)
+            v_store(s + i, v_set1(cap) * v_tanh(v_read(s + i) * v_set1(scale) / v_set1(cap)));
+        scale = 1.0f;
     }
-    for (uint32_t i = n; i < end; i++)
-        s[i] = -INFINITY;
-    if (whole < end)
-        most = v_max(most, v_read(s + whole));
-    float top = v_most(most);
-    for (uint32_t i = 0; i < end; i += VW) {
-        vf v = v_exp(v_read(s + i) - v_set1(top));
+    float top = most_of(s, n, scale);
+    top = top < *m ? *m : top; /* not a number stays none */
+    const vf by = v_set1(scale), off = v_set1(-top);
+    vf sum = v_set1(0.0f);
+    for (uint32_t i = 0; i < n; i += VW) {
+        vf v = v_fma(v_read(s + i), by, off);
+        v = v_exp_low(i < whole ? v : first_lanes(v, n - i));
         v_store(s + i, v);
         sum += v;
     }
     float lane[VW];
-    vf f = v_exp(v_set1(*m - top));
+    vf f = v_exp_low(v_set1(*m - top));
     memcpy(lane, &f, sizeof(f));
     *m = top;
     *l = fmaf(*l, lane[0], v_sum(sum));
@@ -337,10 +370,11 @@ static void vec_norm(float *dst, const float *src, const float *w, uint32_t n, f
 INLINE vf activate(vf x, enum ek_activation a)
 {
     switch (a) {
-    case EK_ACT_SILU: return x / (v_set1(1.0f) + v_exp(v_set1(0.0f) - x));
+    case EK_ACT_SILU: return v_over(x, v_set1(1.0f) + v_exp(v_set1(0.0f) - x));
     case EK_ACT_GELU_TANH: {
         vf inner = v_fma(x * x * x, v_set1(0.044715f), x) * v_set1(0.7978845608f);
-        return x / (v_set1(1.0f) + v_exp(inner * v_set1(-2.0f))); /* (1 + tanh y) / 2 */
+        /* (1 + tanh y) / 2 */
+        return v_over(x, v_set1(1.0f) + v_exp(inner * v_set1(-2.0f)));
     }
     case EK_ACT_GELU: {
         float lane[VW];
@@ -350,7 +384,8 @@ INLINE vf activate(vf x, enum ek_activation a)
         return v_read(lane);
     }
     case EK_ACT_RELU: return v_max(v_set1(0.0f), x); /* of no number: that */
-    case EK_ACT_SWIGLU_CLAMPED: return x / (v_set1(1.0f) + v_exp(x * v_set1(-EK_SWIGLU_ALPHA)));
+    case EK_ACT_SWIGLU_CLAMPED:
+        return v_over(x, v_set1(1.0f) + v_exp(x * v_set1(-EK_SWIGLU_ALPHA)));
     }
     return x;
 }

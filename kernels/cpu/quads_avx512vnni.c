@@ -217,26 +217,35 @@ INLINE void store(int rows, int vectors, const struct cpu_quads *q, const __m512
 }
 
 /* The sums of inputs that share a scale of weights, times it, to `all`, or added to it; where that
- * does not stay in registers, it is at `out`. */
+ * does not stay in registers, it is at `out`. It is read whole before any of it is written: a read
+ * that a multiple of 4096 bytes separates from a write just before would wait for that. */
 INLINE void scale(bool table, bool add, bool stay, int rows, int panels, const struct cpu_quads *q,
                   const char *w, const __m512 c[VECTORS], __m512 all[VECTORS], float *out)
 {
+    __m512 before[VECTORS], by[8];
+
     UNROLL8
-    for (int v = 0; v < 2 * panels; v++) {
-        const __m512 by = quads_scales(
+    for (int v = 0; v < 2 * panels; v++)
+        by[v] = quads_scales(
             w + (size_t)(v / 2) * q->panel_bytes + (size_t)(v % 2) * (table ? 16 : 64), table);
+    UNROLL8
+    for (int i = 0; i < rows && add; i++)
         UNROLL8
-        for (int i = 0; i < rows; i++) {
-            const int at = i * 2 * panels + v;
-            float *to = out + (size_t)i * q->c_stride + v * 16;
-            __m512 sum = _mm512_mul_ps(c[at], by);
-            if (add)
-                sum = _mm512_fmadd_ps(c[at], by, stay ? all[at] : _mm512_loadu_ps(to));
-            if (stay)
-                all[at] = sum;
-            else
-                _mm512_storeu_ps(to, sum);
-        }
+    for (int v = 0; v < 2 * panels; v++) {
+        const int at = i * 2 * panels + v;
+        before[at] = stay ? all[at] : _mm512_loadu_ps(out + (size_t)i * q->c_stride + v * 16);
+    }
+    UNROLL8
+    for (int i = 0; i < rows; i++)
+        UNROLL8
+    for (int v = 0; v < 2 * panels; v++) {
+        const int at = i * 2 * panels + v;
+        const __m512 sum =
+            add ? _mm512_fmadd_ps(c[at], by[v], before[at]) : _mm512_mul_ps(c[at], by[v]);
+        if (stay)
+            all[at] = sum;
+        else
+            _mm512_storeu_ps(out + (size_t)i * q->c_stride + v * 16, sum);
     }
 }
 

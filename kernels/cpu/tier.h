@@ -21,16 +21,15 @@ struct cpu_quad_cache;
 struct cpu_quads;
 struct ek_fault;
 
-#define CPU_PANEL       32u   /* output columns of a packed weight panel */
-#define CPU_MOST_ROWS   8u    /* rows that share one pass over a weight */
-#define CPU_QUERIES     32u   /* that share one pass over the keys and values of a tile */
-#define CPU_BLOCKS      4u    /* KV blocks whose scores are computed together */
-#define CPU_QUAD_SPAN   64u   /* positions whose V in quads is summed before it is rounded, */
-#define CPU_QUAD_BLOCKS 8u    /* at most so many blocks: those of 8 are the smallest */
-#define CPU_TILE        256u  /* positions between two updates of a running softmax */
-#define CPU_PART        4096u /* positions whose sums may be another member's, whole tiles */
-#define CPU_SLACK       16u   /* floats that a vector may write behind the end of an array */
-#define CPU_K_STEP      32u   /* inputs: a sum may be continued after a multiple of them */
+#define CPU_PANEL     32u   /* output columns of a packed weight panel */
+#define CPU_MOST_ROWS 8u    /* rows that share one pass over a weight */
+#define CPU_QUERIES   32u   /* that share one pass over the keys and values of a tile */
+#define CPU_BLOCKS    8u    /* KV blocks that are multiplied together, at most */
+#define CPU_QUAD_SPAN 64u   /* positions whose V in quads is summed before it is rounded */
+#define CPU_TILE      256u  /* positions between two updates of a running softmax */
+#define CPU_PART      4096u /* positions whose sums may be another member's, whole tiles */
+#define CPU_SLACK     16u   /* floats that a vector may write behind the end of an array */
+#define CPU_K_STEP    32u   /* inputs: a sum may be continued after a multiple of them */
 
 /*
  * c[rows, panels * 32] = x[rows, k] * w^T, over packed panels: panel p holds [k][32] elements, f32
@@ -68,11 +67,11 @@ struct cpu_block {
     enum ek_dtype dtype;
     bool pairs;
     uint32_t rows, dim, keys, blocks;
-    const void *kv[CPU_QUAD_BLOCKS];
-    const void *next[CPU_QUAD_BLOCKS]; /* what will be read after them, to be fetched meanwhile */
-    const void *in;                    /* q or p: float, or with `pairs` bf16 */
-    size_t in_stride;                  /* of 4 bytes */
-    float *out;                        /* s or acc */
+    const void *kv[CPU_BLOCKS];
+    const void *next[CPU_BLOCKS]; /* what will be read after them, to be fetched meanwhile */
+    const void *in;               /* q or p: float, or with `pairs` bf16 */
+    size_t in_stride;             /* of 4 bytes */
+    float *out;                   /* s or acc */
     size_t out_stride;
 };
 

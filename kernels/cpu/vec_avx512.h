@@ -14,16 +14,34 @@ typedef __m512 vf;
 #define v_fma(a, b, c)         _mm512_fmadd_ps(a, b, c)
 #define v_min(a, b)            _mm512_min_ps(a, b)
 #define v_max(a, b)            _mm512_max_ps(a, b)
-#define v_round(x)             _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
-#define v_exp2i(x, n)          _mm512_scalef_ps(x, n)
 #define v_below(a, b, yes, no) _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), no, yes)
 
 #define v_sum(x)  _mm512_reduce_add_ps(x)
 #define v_most(x) _mm512_reduce_max_ps(x)
 
+static inline __m512 v_exp2i_above(__m512 x, __m512 least, __m512 p, __m512 n)
+{
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, least, _CMP_NLT_UQ), p, n);
+}
+
+/* A division takes as long as sixteen multiplications: the inverse to 14 bits, one step of
+ * Newton's, and so one and a half units in the last place. */
+static inline __m512 v_over(__m512 a, __m512 b)
+{
+    const __m512 near = _mm512_rcp14_ps(b);
+    const __m512 off = _mm512_fnmadd_ps(b, near, _mm512_set1_ps(1.0f));
+
+    return _mm512_mul_ps(a, _mm512_fmadd_ps(near, off, near));
+}
+
+/* Each becomes the upper half of a float, in one instruction. */
 static inline __m512 from_bf16(__m256i h)
 {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+    const __m512i upper = _mm512_set_epi16(15, 0, 14, 0, 13, 0, 12, 0, 11, 0, 10, 0, 9, 0, 8, 0, 7,
+                                           0, 6, 0, 5, 0, 4, 0, 3, 0, 2, 0, 1, 0, 0, 0);
+
+    return _mm512_castsi512_ps(
+        _mm512_maskz_permutexvar_epi16(0xaaaaaaaa, upper, _mm512_castsi256_si512(h)));
 }
 
 static inline __m512 v_load(enum ek_dtype t, const void *p)

@@ -4,7 +4,8 @@
  *
  * Matrix kernels and attention are held against their roofline: the longer of reading their weights
  * (or keys and values) from memory and doing their arithmetic. What treats a row at a time works in
- * the caches and is held against reading the first. Limits and kernels take turns in windows of a
+ * the caches and is held against reading the first, exponentials against the instructions they take
+ * as well. Limits and kernels take turns in windows of a
  * millisecond or two, and a share is the median of what a window reaches of the limit in the
  * windows just before and after it: on a shared machine clocks and neighbours change more often
  * than a cell is measured. Only the time that threads are on their cores counts, of the one that
@@ -35,7 +36,9 @@
 #define KEYS         16u
 #define WIDTH        4096u /* of a row */
 #define GROUP        128u  /* inputs with one scale, of whole numbers */
-#define TIMES        128u  /* that a kernel of rows is repeated in a window */
+#define SOFTMAX_OPS  17u  /* vector instructions of an element, at the rate of multiply-adds: the */
+#define GLU_OPS      22u  /* exponential is 13 of them, an inverse 4 */
+#define TIMES        128u /* that a kernel of rows is repeated in a window */
 #define WINDOWS      16u
 #define WINDOW_BYTES (STREAM_BYTES / WINDOWS)
 #define WINDOW_CACHE 1000u   /* times that the first cache is read */
@@ -266,9 +269,15 @@ static void work_of(const struct test *t, double *ret_bytes, double *ret_flops, 
         *ret_flops = 2.0 * t->rows * cells;
         break;
     case SOFTMAX:
+        *ret_bytes = 2.0 * row;
+        *ret_flops = 2.0 * SOFTMAX_OPS * WIDTH;
+        break;
+    case GLU:
+        *ret_bytes = 3.0 * row;
+        *ret_flops = 2.0 * GLU_OPS * WIDTH;
+        break;
     case ROPE: *ret_bytes = 2.0 * row; break;
     case NORM:
-    case GLU:
     case ADD: *ret_bytes = 3.0 * row; break;
     case KINDS: break;
     }

@@ -37,17 +37,17 @@ struct machine_worker {
 };
 
 #if defined(__x86_64__)
+/* Unrolled: sums that were an array in memory would be what is measured. */
 __attribute__((target("avx512f"))) static float read_avx512(const char *p, size_t bytes)
 {
     __m512 sum[8];
 
-    for (int i = 0; i < 8; i++)
-        sum[i] = _mm512_setzero_ps();
-    for (size_t at = 0; at + 512 <= bytes; at += 512)
-        for (int i = 0; i < 8; i++)
-            sum[i] = _mm512_add_ps(sum[i], _mm512_load_ps(p + at + 64 * i));
-    for (int i = 1; i < 8; i++)
-        sum[0] = _mm512_add_ps(sum[0], sum[i]);
+    _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++) sum[i] = _mm512_setzero_ps();
+    for (size_t at = 0; at + 512 <= bytes; at += 512) {
+        _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++) sum[i] =
+            _mm512_add_ps(sum[i], _mm512_load_ps(p + at + 64 * i));
+    }
+    _Pragma("GCC unroll 8") for (int i = 1; i < 8; i++) sum[0] = _mm512_add_ps(sum[0], sum[i]);
     return _mm512_reduce_add_ps(sum[0]);
 }
 
@@ -56,14 +56,12 @@ __attribute__((target("avx2"))) static float read_avx2(const char *p, size_t byt
     __m256 sum[8];
     float lane[8];
 
-    for (int i = 0; i < 8; i++)
-        sum[i] = _mm256_setzero_ps();
-    for (size_t at = 0; at + 256 <= bytes; at += 256)
-        for (int i = 0; i < 8; i++)
-            sum[i] = _mm256_add_ps(sum[i],
-                                   _mm256_load_ps((const float *)(const void *)(p + at) + 8 * i));
-    for (int i = 1; i < 8; i++)
-        sum[0] = _mm256_add_ps(sum[0], sum[i]);
+    _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++) sum[i] = _mm256_setzero_ps();
+    for (size_t at = 0; at + 256 <= bytes; at += 256) {
+        _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++) sum[i] =
+            _mm256_add_ps(sum[i], _mm256_load_ps((const float *)(const void *)(p + at) + 8 * i));
+    }
+    _Pragma("GCC unroll 8") for (int i = 1; i < 8; i++) sum[0] = _mm256_add_ps(sum[0], sum[i]);
     _mm256_storeu_ps(lane, sum[0]);
     return lane[0];
 }

@@ -19,7 +19,7 @@
 
 static const enum ek_dtype g_types[] = {EK_F32, EK_BF16, EK_F16};
 
-enum { DIM = 144, STRIDE = 160 };
+enum { DIM = 144, STRIDE = 272 };
 
 /* Fills the blocks with the same elements, in pairs for `ops` if b says so, plain for ref. Inputs
  * that pairs would round are exact in bf16. */
