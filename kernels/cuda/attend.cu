@@ -89,7 +89,7 @@ struct work_unit {
 };
 
 DEV struct work_unit unit_of(const struct cu_attend_args *a, const struct cu_step *s,
-                         uint32_t index)
+                             uint32_t index)
 {
     const uint32_t per_kv = a->q_heads / a->kv_heads, groups = (per_kv + CU_HEADS - 1) / CU_HEADS;
     struct work_unit u;
@@ -121,8 +121,7 @@ template <int DIM> DEV float row_value(const row_found<DIM> &f, uint32_t head, u
 /* Of all parts of a row: a warp for each head, four numbers a lane. */
 template <class T>
 DEV void merge_parts(const struct cu_attend_args *a, const struct work_unit *u,
-                     const float *partial,
-                     uint64_t stride, uint64_t to)
+                     const float *partial, uint64_t stride, uint64_t to)
 {
     const uint32_t n = a->head_dim, size = CU_PARTIAL(n), parts = u->item.parts;
     const uint32_t lane = threadIdx.x % 32;

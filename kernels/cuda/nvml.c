@@ -8,8 +8,9 @@
 #include <string.h>
 
 #define LIBRARY "libnvidia-ml.so.1"
-#define ALIKE   20 /* the driver's total is less than NVML's by what it keeps, a twentieth at most \
-                    */
+#define ALIKE                                                                                      \
+    20 /* the driver's total is less than NVML's by what it keeps, a twentieth at most             \
+        */
 
 /* As its stable interface has them. */
 typedef struct nvml_opaque *nvml_card;

@@ -85,8 +85,7 @@ EK_KERNEL(ek_conv, struct cu_conv_args, 256)
         for (uint32_t j = 0; j < EK_MOST_CONV; j++) {
             const uint32_t back = EK_MOST_CONV - 1 - j, after = j + 1 < EK_MOST_CONV ? j + 1 : j;
             if (back < a.kernel) {
-                x[j] = known && back > 0 ? x[after]
-                                         : input_before(a, q, state, row, back, channel);
+                x[j] = known && back > 0 ? x[after] : input_before(a, q, state, row, back, channel);
                 sum += w[j] * x[j];
             }
         }
