@@ -84,7 +84,7 @@ static struct found find_content(struct sched *s, const struct entry *e, uint32_
 
 /* Cuts off what has no room among the copies, and what it is faster to compute; an entry's own
  * blocks were saved because it is not. False when a block is on its way to the device for another
- * entry else: then it is waited for, so that it moves once. */
+ * entry: then it is waited for, so that it moves once. */
 static bool choose_bring(struct sched *s, const struct entry *e, struct found *f)
 {
     uint32_t room = s->host.most - s->host.copy_count;

@@ -154,6 +154,13 @@ static const char *const whole_calls[][3] = {
                        "<tool_calls>[{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\", "
                        "\"arguments\": {\"a\": 1}}]</tool_calls>",
                        "<tool_calls>\n[{\"name\": \"g\", \"arguments\": {}}]\n</tool_calls>"},
+    [TOOLS_HY_V3] = {"<tool_calls><tool_call>f<tool_sep><arg_key>a</arg_key><arg_value>[1]"
+                     "</arg_value></tool_call></tool_calls>",
+                     "<tool_calls:opensource>\n<tool_call:opensource>f<tool_sep:opensource>\n"
+                     "</tool_call:opensource>\n<tool_call:opensource>g<tool_sep:opensource>\n"
+                     "<arg_key:opensource>a</arg_key:opensource>\n<arg_value:opensource>1"
+                     "</arg_value:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>",
+                     "<tool_calls>\n<tool_call>g<tool_sep><arg_key>a</arg_key>"},
     [TOOLS_DEEPSEEK_V3] = {CALLS_BEGIN CALL_BEGIN "function" SEP
                                                   "f\n```json\n{\"a\": 1}\n```" CALL_END CALLS_END,
                            CALLS_BEGIN CALL_BEGIN

@@ -353,6 +353,7 @@ static enum thinkstyle thinking_of(enum toolstyle style)
     case TOOLS_SEED_OSS: return THINK_SEED_OSS;
     case TOOLS_ERNIE45: return THINK_ERNIE45;
     case TOOLS_HUNYUAN: return THINK_HUNYUAN;
+    case TOOLS_HY_V3: return THINK_HY_V3;
     case TOOLS_GEMMA4: return THINK_GEMMA4;
     case TOOLS_KIMI_K2: return THINK_KIMI_K2;
     case TOOLS_MINIMAX_M2: return THINK_MINIMAX_M2;
