@@ -236,7 +236,7 @@ $(B)/tests/tools/%: $(B)/tests/tools/%.c.o $(AR_grammar)
 # A plug-in that takes the rest from the program that loads it.
 $(B)/tests/tools/paced.so: tests/tools/paced.c Makefile
 	@mkdir -p $(@D)
-	@$(CC) $(ALL_C) -fPIC -fvisibility=hidden -shared -o $@ $<
+	@$(CC) $(ALL_C) -fPIC -fvisibility=hidden -MMD -MP -MF $@.d -MT $@ -shared -o $@ $<
 
 # Simulations: tests/sim/sim_<what>.c
 SIM := $(filter-out $(OMIT:%=tests/%.c),$(wildcard tests/sim/sim_*.c))

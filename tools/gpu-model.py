@@ -165,6 +165,12 @@ def memory(port, cases, limit, before, share):
             {"cell": "memory.off", "value": abs(taken / planned - 1), "unit": "1", "goal": 0.01, "met": abs(taken / planned - 1) <= 0.01}]
 
 
+def write(report, rows):
+    os.makedirs(os.path.dirname(report) or ".", exist_ok=True)
+    with open(report, "w", encoding="utf-8") as f:
+        json.dump({"target": "gpu-model", "rows": rows}, f)
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("build")
@@ -201,10 +207,9 @@ def main():
     finally:
         server.send_signal(signal.SIGTERM)
         ended = server.wait(timeout=60)
+    write(a.report, rows)
     if a.serve and a.beside and ended == 0:
-        rows += beside(a.beside, rows, free_port(), cases, limit, a)
-    os.makedirs(os.path.dirname(a.report) or ".", exist_ok=True)
-    json.dump({"target": "gpu-model", "rows": rows}, open(a.report, "w"))
+        write(a.report, rows + beside(a.beside, rows, free_port(), cases, limit, a))
     if ended != 0:
         sys.exit(f"the server ended with {ended}")
     sys.exit(0 if all(r.get("met", True) for r in rows) else 1)

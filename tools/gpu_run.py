@@ -91,7 +91,6 @@ def sections(build, out, shape):
         Section("memcheck", 40, 240, sanitizer("memcheck", "test_cuda"), needs="compute-sanitizer"),
         Section("racecheck", 40, 240, sanitizer("racecheck", "test_wgmma"), needs="compute-sanitizer"),
         Section("serve", 40, 120, model("serve.json", "--serve")),
-        Section("serve-vllm", 120, 420, model("serve-vllm.json", "--serve", "--beside", "vllm"), needs="vllm"),
         Section("apart", 30, 180, model("apart.json", "--name", "apart", "--kill", "5", "--server", "engine-process")),
         Section("pool", 30, 180, bench(shape, "pool")),
         Section("nccl", 20, 180, unit("test_nccl")),
@@ -123,6 +122,7 @@ def sections(build, out, shape):
         Section("decode-7b", 40, 240, bench("7b", "decode")),
         # the same answers; decode at the pace of the bus, prefill at that of the card
         Section("offload", 60, 400, unit("test_offload"), bench(shape, "decode", offload=4), bench(shape, "prefill", offload=4)),
+        Section("serve-vllm", 120, 540, model("serve-vllm.json", "--serve", "--beside", "vllm"), needs="vllm"),
         Section("stages", 60, 300, unit("test_stages"), model("model-stages.json", "--name", "model.stages", "--server", "pipeline-parallel-size=2"),
                 needs="two cards"),
     ]

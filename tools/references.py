@@ -8,13 +8,15 @@ comments of C the names of source files are looked up.
 
 usage: tools/references.py
 """
+import os
 import pathlib
 import re
 import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-TREE = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")[:-1]
+FOUND = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+TREE = [n for n in FOUND.stdout.split("\n") if n and (ROOT / n).is_file()]
 FOLDERS = {str(p) for name in TREE for p in pathlib.PurePosixPath(name).parents}
 # Written by tools/reference.sh from tables, or quoting logs of others: what they name is theirs.
 GENERATED = {"docs/signatures.md", "docs/options.md", "docs/metrics.md"}
@@ -60,7 +62,7 @@ def links(name):
             continue
         path, _, anchor = target.partition("#")
         there = (ROOT / name).parent / path if path else ROOT / name
-        if not there.exists():
+        if os.path.relpath(there, ROOT) not in {*TREE, *FOLDERS}:
             yield f"{name}: no file for the link {target}"
         elif anchor and there.suffix == ".md" and anchor not in anchors(there.resolve().relative_to(ROOT)):
             yield f"{name}: no heading for the link {target}"
@@ -93,6 +95,9 @@ def comments(name, known):
 
 
 def main():
+    if FOUND.returncode:
+        print("  skipped: this is no git repository, so what is of the tree is not known")
+        return False
     known = ends() | ELSEWHERE
     documents = [n for n in TREE if n.endswith(".md") and (n.startswith("docs/") or "/" not in n) and n not in GENERATED]
     words = set()

@@ -318,6 +318,8 @@ static int load(const char *const what[2], const char *const text[2], const size
     for (int i = 0; i < 2 && r == 0; i++) {
         if (text[i])
             r = catalog_read(c, what[i], text[i], len[i], fault);
+        if (i == 0)
+            c->shown.own_helps = c->help_count;
     }
     if (r == 0) {
         c->shown.signatures = c->signature;

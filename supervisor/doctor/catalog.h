@@ -53,6 +53,8 @@ struct doctor_flag {
     const char *flag, *engine; /* "--swap-space", "vllm" */
     double from, until;        /* 0: always; the first version without it, 0: none */
     const char *instead;       /* or NULL */
+    const char *sglang;        /* what SGLang and llama.cpp call it, ... */
+    const char *llamacpp;      /* ... NULL: they have nothing like it */
 };
 
 struct doctor_remedy {
@@ -90,7 +92,7 @@ struct doctor_signature {
 #define DOCTOR_HELPED_MOST   3 /* helps that are told of one failure */
 
 /* What helps against kinds of failure in one program or one of its modules, whichever entry names
- * them: told before the entry's own remedies. */
+ * them: told before an entry's own remedies below rank 60, from it on after them. */
 struct doctor_help {
     const char *what; /* "FlashInfer's kernels" */
     uint32_t classes; /* a bit for each enum doctor_class */
@@ -137,6 +139,7 @@ struct doctor_catalog {
     uint32_t hint_count;
     const struct doctor_help *helps;
     uint32_t help_count;
+    uint32_t own_helps; /* the first of a site's own, which are asked before the built-in ones */
     /* By class: commands that would tell more. */
     const char *(*asks)[DOCTOR_ASKS];
     struct doctor_literals *words; /* of the patterns' literals in their order, then the marks */

@@ -373,7 +373,7 @@ static int read_flag(struct catalog_walk *w, const yaml_node_t *map)
     if (w->c->flag_count == DOCTOR_FLAGS_MOST)
         return at_node(w, map,
                        ek_fault_set(w->fault, "flags", "more than %u flags", DOCTOR_FLAGS_MOST));
-    int r = check_keys(w, map, " flag engine from until instead ");
+    int r = check_keys(w, map, " flag engine from until instead sglang llamacpp ");
     if (r == 0)
         r = need_key(w, map, "flag", &f.flag);
     if (r == 0)
@@ -384,6 +384,10 @@ static int read_flag(struct catalog_walk *w, const yaml_node_t *map)
         r = version_key(w, map, "until", &f.until);
     if (r == 0)
         r = copy_key(w, map, "instead", &f.instead);
+    if (r == 0)
+        r = copy_key(w, map, "sglang", &f.sglang);
+    if (r == 0)
+        r = copy_key(w, map, "llamacpp", &f.llamacpp);
     if (r == 0)
         w->c->flag[w->c->flag_count++] = f;
     return r;

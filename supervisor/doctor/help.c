@@ -19,20 +19,18 @@ static size_t put(char text[HELP_TEXT], size_t at, const char *before, const cha
     return n > 0 && (size_t)n < HELP_TEXT - at ? at + (size_t)n : at;
 }
 
-/* The entry and the program: "cuda-oom $vllm". */
+/* The entry, the program, and whether it was loading a model: "cuda-oom $vllm $loading". */
 static size_t put_program(char text[HELP_TEXT], const struct help_question *of)
 {
-    static const char *const programs[][2] = {{"is_vllm", "vllm"},
-                                              {"vllm_version", "vllm"},
-                                              {"is_sglang", "sglang"},
-                                              {"sglang_version", "sglang"},
-                                              {"is_llamacpp", "llamacpp"}};
+    static const char *const facts[][2] = {
+        {"is_vllm", "vllm"},          {"vllm_version", "vllm"},    {"is_sglang", "sglang"},
+        {"sglang_version", "sglang"}, {"is_llamacpp", "llamacpp"}, {"is_loading", "loading"}};
     char line[HELP_ID];
     int n = snprintf(line, sizeof(line), "%.80s", of->id);
-    for (size_t i = 0; i < sizeof(programs) / sizeof(programs[0]); i++) {
+    for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++) {
         double v = 0;
-        if (doctor_numbers_lookup(of->numbers, programs[i][0], &v) && v > 0 && n > 0)
-            n += snprintf(line + n, sizeof(line) - (size_t)n, " $%s", programs[i][1]);
+        if (doctor_numbers_lookup(of->numbers, facts[i][0], &v) && v > 0 && n > 0)
+            n += snprintf(line + n, sizeof(line) - (size_t)n, " $%s", facts[i][1]);
     }
     return put(text, 0, "", line);
 }
@@ -53,9 +51,10 @@ uint32_t doctor_help_find(const struct doctor_catalog *c, const struct help_ques
         len = put(text, len, "<", of->raised->where.package);
     }
     for (uint32_t i = 0; i < c->help_count && count < DOCTOR_HELPED_MOST; i++) {
-        bool fits = (c->helps[i].classes >> of->cls & 1) != 0;
-        if (fits && pcre2_match(c->helps[i].code, (PCRE2_SPTR)text, len, 0, 0, match, context) >= 0)
-            ret_helps[count++] = &c->helps[i];
+        const struct doctor_help *h = &c->helps[(c->own_helps + i) % c->help_count];
+        bool fits = (h->classes >> of->cls & 1) != 0;
+        if (fits && pcre2_match(h->code, (PCRE2_SPTR)text, len, 0, 0, match, context) >= 0)
+            ret_helps[count++] = h;
     }
     return count;
 }

@@ -206,7 +206,10 @@ static void note_phase(struct doctor_scan *s, enum doctor_pattern_kind kind)
         if (s->phase == DOCTOR_PHASE_STARTING || s->phase == DOCTOR_PHASE_UNKNOWN)
             s->phase = DOCTOR_PHASE_WARMUP;
         break;
-    case PATTERN_READY: s->phase = DOCTOR_PHASE_READY; break;
+    case PATTERN_READY:
+        doctor_numbers_set(&s->facts, "is_loading", 0, false);
+        s->phase = DOCTOR_PHASE_READY;
+        break;
     case PATTERN_STOP: s->phase = DOCTOR_PHASE_STOPPING; break;
     case PATTERN_EARLY:
         s->early_life = s->life + 1;
@@ -230,7 +233,8 @@ static void apply(struct doctor_scan *s, uint32_t pattern, size_t len)
     int n = pcre2_match(p->code, (PCRE2_SPTR)s->clean, len, 0, 0, s->match, s->context);
     if (n < 0)
         return;
-    if (!p->quoted && !doctor_line_own(s->clean, pcre2_get_ovector_pointer(s->match)[0]))
+    size_t at = pcre2_get_ovector_pointer(s->match)[0];
+    if (p->quoted ? doctor_line_record(s->clean, at) : !doctor_line_own(s->clean, at))
         return;
     switch (p->kind) {
     case PATTERN_FAILURE: note_failure(s, p, len); break;
@@ -534,15 +538,15 @@ static uint32_t name_loud(struct doctor_scan *s)
     return named ? add_named(s, named, t->loud_line, t->loud) : TRACE_NONE;
 }
 
-/* The remedies of the program and module. */
+/* The remedies of the program and module; raised: the exception that decided, NULL: none did. */
 static void find_help(struct doctor_scan *s, struct doctor_finding *f,
-                      const struct trace_process *first)
+                      const struct trace_process *raised)
 {
     struct help_question of = {.id = f->signature->id,
                                .cls = f->cls,
                                .numbers = &f->numbers,
                                .said_count = f->evidence_count,
-                               .raised = f->decisive ? first : NULL};
+                               .raised = f->decisive ? raised : NULL};
     for (uint32_t i = 0; i < f->evidence_count && i < HELP_LINES; i++)
         of.said[i] = f->evidence[i].text;
     f->help_count = doctor_help_find(s->catalog, &of, s->match, s->context, f->help);
@@ -559,6 +563,7 @@ int doctor_scan_finish(struct doctor_scan *s, const struct doctor_finding **ret_
     s->finding_count = 0;
     const struct trace_process *first = first_process(s);
     uint32_t decisive = first ? name_by_place(s, first) : TRACE_NONE;
+    const struct trace_process *raised = decisive != TRACE_NONE ? first : NULL;
     if (decisive == TRACE_NONE)
         decisive = name_loud(s);
     for (uint32_t i = 0; i < s->catalog->signature_count; i++) {
@@ -578,7 +583,7 @@ int doctor_scan_finish(struct doctor_scan *s, const struct doctor_finding **ret_
     qsort(s->finding, s->finding_count, sizeof(*s->finding), scan_compare);
     promote(s);
     for (uint32_t i = 0; i < s->finding_count; i++)
-        find_help(s, &s->finding[i], first);
+        find_help(s, &s->finding[i], raised);
     bool unnamed = first && decisive == TRACE_NONE && !first->plain;
     s->known =
         s->finding_count > 0 && s->finding[0].rank >= (unnamed ? CERTAIN : DOCTOR_CONSEQUENCE);

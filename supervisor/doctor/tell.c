@@ -1,7 +1,8 @@
 /*
  * Fills the numbers of a log into the texts of the catalog, for diagnose_text.c, diagnose_json.c
  * and live_show.c. Expressions in braces are computed by the catalog's own small formula language;
- * a flag is told only if the version that the log names has it.
+ * a flag is told only if the version that the log names has it, and by the name that its engine
+ * has for it.
  */
 #include "supervisor/doctor/tell.h"
 
@@ -62,17 +63,36 @@ static void value_text(double v, char *text, size_t size)
         (void)snprintf(text, size, "%.2f", v);
 }
 
-/* Whether the version that the log names has the flag. */
-static bool has_flag(const struct doctor_flag *flag, const struct doctor_numbers *n)
+/* The version of an engine that the log names, 0: it does not. */
+static double version_of(const char *engine, const struct doctor_numbers *n)
 {
     char name[DOCTOR_NAME_MOST];
     double v = 0;
-    if (!flag)
-        return true;
-    (void)snprintf(name, sizeof(name), "%.20s_version", flag->engine);
-    if (!doctor_numbers_lookup(n, name, &v) || !(v > 0))
-        return !(flag->until > 0); /* not known: what today's versions have */
-    return v >= flag->from && (!(flag->until > 0) || v < flag->until);
+    (void)snprintf(name, sizeof(name), "%.20s_version", engine);
+    return doctor_numbers_lookup(n, name, &v) && v > 0 ? v : 0;
+}
+
+/* Whether the log shows that it is of this engine. */
+static bool is_of(const char *engine, const struct doctor_numbers *n)
+{
+    char name[DOCTOR_NAME_MOST];
+    double v = 0;
+    (void)snprintf(name, sizeof(name), "is_%.20s", engine);
+    return (doctor_numbers_lookup(n, name, &v) && v > 0) || version_of(engine, n) > 0;
+}
+
+/* What the engine of the log calls the flag of a remedy; NULL: it does not have it. */
+static const char *flag_there(const struct doctor_remedy *m, const struct doctor_numbers *n)
+{
+    const struct doctor_flag *flag = m->known;
+    if (!is_of(flag->engine, n) && is_of("sglang", n))
+        return flag->sglang;
+    if (!is_of(flag->engine, n) && is_of("llamacpp", n))
+        return flag->llamacpp;
+    double v = version_of(flag->engine, n);
+    bool has = v > 0 ? v >= flag->from && (!(flag->until > 0) || v < flag->until)
+                     : !(flag->until > 0); /* not known: what today's versions have */
+    return has ? m->flag : NULL;
 }
 
 uint32_t doctor_advise(const struct doctor_remedy *list, uint32_t count,
@@ -84,10 +104,11 @@ uint32_t doctor_advise(const struct doctor_remedy *list, uint32_t count,
         double v = 0;
         if (list[i].when && (doctor_eval(list[i].when, doctor_numbers_lookup, n, &v) < 0 || v == 0))
             continue;
-        if (!has_flag(list[i].known, n))
+        const char *flag = list[i].known ? flag_there(&list[i], n) : list[i].flag;
+        if (list[i].known && !flag)
             continue;
         struct doctor_advice *a = &ret_advice[kept++];
-        *a = (struct doctor_advice){.remedy = &list[i], .flag = list[i].flag};
+        *a = (struct doctor_advice){.remedy = &list[i], .flag = flag};
         if (list[i].value && list[i].value[0] == '=') {
             (void)snprintf(a->value, sizeof(a->value), "%s", list[i].value + 1);
             a->has_value = true;

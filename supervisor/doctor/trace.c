@@ -152,8 +152,7 @@ bool doctor_trace_mild(const char *line, size_t len)
                                          "alling back", "gnoring ",  "will be disabled"};
     size_t most = len < PREFIX_MOST ? len : PREFIX_MOST;
     if (is_event(line, len) || is_result(line, len) || memmem(line, len, "undefined symbol", 16) ||
-        memmem(line, len, "CUDA initialization: ", 21) || memmem(line, most, "INFO: task ", 11) ||
-        memmem(line, len, " is used by process ", 20))
+        memmem(line, len, "CUDA initialization: ", 21) || memmem(line, most, "INFO: task ", 11))
         return false; /* kernels of the engine are not there, a task of the kernel is stuck */
     for (size_t i = 0; i < sizeof(levels) / sizeof(levels[0]); i++) {
         const char *at = memmem(line, most, levels[i], strlen(levels[i]));

@@ -216,7 +216,7 @@ def test_two_stages_answer_as_one(server):
 
 @pytest.mark.long
 @pytest.mark.parametrize("divided, failure, code", [
-    ("--tensor-parallel-size", "ncclCommGetAsyncError@1:100:6", 73),
+    ("--tensor-parallel-size", "ncclCommGetAsyncError@1:1000:6", 73),
     ("--tensor-parallel-size", "cuGraphLaunch@1:30:700", 76),
     ("--pipeline-parallel-size", "cuGraphLaunch@1:30:700", 76),
 ])
