@@ -23,9 +23,9 @@ struct doctor_advice {
 };
 
 void doctor_tell(const char *text, const struct doctor_numbers *n, struct ek_buf *out);
-/* Those of the list that apply, at most `most`: not those whose flag the engine's version, where
- * the log says it, does not have. A remedy whose value cannot be computed is kept, without one.
- * Returns how many. */
+/* Those of the list that apply, at most `most`: not those whose flag the engine of the log, or the
+ * version that the log names, does not have. A remedy whose value cannot be computed is kept,
+ * without one. Returns how many. */
 uint32_t doctor_advise(const struct doctor_remedy *list, uint32_t count,
                        const struct doctor_numbers *n, struct doctor_advice *ret_advice,
                        uint32_t most);
