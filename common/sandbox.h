@@ -40,7 +40,7 @@ void ek_sandbox_free(struct ek_sandbox *s);
 int ek_sandbox_allow(struct ek_sandbox *s, const char *path, unsigned may);
 /* From now on. 0 or a negative errno. */
 int ek_sandbox_enter(const struct ek_sandbox *s);
-/* The calling thread, and what it starts or becomes by an exec, can signal, trace and read the
+/* The calling thread, and what it starts or becomes by an exec, can signal, trace and read
  * the memory and environment of no process but its children; files and sockets stay as they are.
  * Only where no right can be gained by an exec already (no_new_privs): a program that starts sudo
  * or newuidmap needs that. -EOPNOTSUPP there, and before Linux 6.12; another errno. Allocates

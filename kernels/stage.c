@@ -335,6 +335,8 @@ static void push(const struct copying *c, const struct ek_op *whole, uint32_t fi
         op.u.attention.keys = value_of(c, op.u.attention.keys);
     if (op.kind == EK_OP_ROPE)
         op.u.rope.table = c->rope[op.u.rope.table];
+    if (op.kind == EK_OP_MIX && !op.u.mix.fixed)
+        op.u.mix.by = value_of(c, op.u.mix.by);
     if (op.kind == EK_OP_CONV)
         op.u.conv.state_at -= c->state_first;
     if (op.kind == EK_OP_DELTA) {

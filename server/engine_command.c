@@ -16,11 +16,12 @@
 #include "common/err.h"
 #include "server/options.h"
 
-#define SELF        "/proc/self/exe"
-#define REPLACED    " (deleted)" /* what the kernel writes behind the name of such a file */
-#define BLANK       " \t\n"
-#define END_MOST_MS 3000 /* mpirun ends its processes, and removes their files */
-#define BY_SIGNAL   128
+#define SELF         "/proc/self/exe"
+#define REPLACED     " (deleted)" /* what the kernel writes behind the name of such a file */
+#define BLANK        " \t\n"
+#define REST_STEP_MS 20
+#define END_MOST_MS  3000 /* mpirun ends its processes, and removes their files */
+#define BY_SIGNAL    128
 
 /* The file that this process was begun by, under its name, which may be another file's by now. */
 static int own_path(char ret_path[PATH_MAX])
@@ -137,6 +138,13 @@ void engine_command_end(pid_t pid, int pidfd)
 {
     struct pollfd p = {.fd = pidfd, .events = POLLIN};
 
-    if (kill(pid, SIGTERM) == 0)
-        (void)poll(&p, 1, END_MOST_MS); /* who calls ends it by force then */
+    if (kill(-pid, SIGTERM) == 0 || kill(pid, SIGTERM) == 0) /* a script may have started mpirun */
+        (void)poll(&p, 1, END_MOST_MS);                      /* who calls ends it by force then */
+}
+
+void engine_command_rest(pid_t pid)
+{
+    for (int ms = 0; kill(-pid, 0) == 0 && ms < END_MOST_MS; ms += REST_STEP_MS)
+        (void)usleep(REST_STEP_MS * 1000);
+    (void)kill(-pid, SIGKILL);
 }

@@ -30,3 +30,6 @@ int engine_command_check(struct ek_fault *fault);
 /* Asks the command to end its processes, so that it removes what it has made; until it has ended,
  * which pidfd tells, or some time has passed. */
 void engine_command_end(pid_t pid, int pidfd);
+/* Behind waitpid(): what is left of its process group has as long to end by itself, and is killed.
+ */
+void engine_command_rest(pid_t pid);

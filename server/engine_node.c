@@ -109,6 +109,8 @@ int engine_node_run(struct stack *s, int *ret_exit, struct ek_fault *fault)
         (void)start_failed(r, "loading the weights", ret_exit, fault);
     if (r == 0) {
         confine_calls(s->o, &c);
+        if (!c.calls && !c.off)
+            ek_log(EK_LOG_WARNING, "The engine's process may make every system call: %s", c.why);
         ek_log(EK_LOG_NOTICE, "The engine is there: %u ranks, %u of them here", s->open.ranks,
                ek_open_local(&s->open));
         ek_apart_serve(m, fd, s->backend, s->device, &s->model->graph);

@@ -178,6 +178,7 @@ static void run_command(const struct launching *l)
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
     if (getppid() != l->pid)
         _exit(EK_EXIT_INTERNAL);
+    (void)close_range(OWN_FD, ~0u, CLOSE_RANGE_CLOEXEC); /* the memory's is made anew, without */
     const int r = engine_command_run(l->o, l->memory_fd, ek_apart_order(l->memory)->isa);
     ek_fault_write(&fault, "engine-command", "--engine-command %.200s cannot be run: %s",
                    l->o->engine_command, ek_strerror(r));
@@ -233,6 +234,8 @@ static void end_engine(struct launching *l)
     (void)kill(l->engine, SIGKILL);
     while (waitpid(l->engine, &status, 0) < 0 && errno == EINTR)
         ;
+    if (l->o->engine_command)
+        engine_command_rest(l->engine);
     (void)engine_cgroup_clear(&l->cgroup); /* what it has started, too */
     (void)close(l->engine_fd);
     l->engine = 0;

@@ -207,6 +207,16 @@ static void size_host(const struct stack *s, struct memplan_params *p)
                     requests * engine_request_bytes(e.max_model_len) + waiting * sizeof(int32_t);
 }
 
+static int check_index(const struct model *m, uint64_t asked, struct ek_fault *fault)
+{
+    if (m->index_tokens == 0 || asked <= m->index_tokens)
+        return 0;
+    return ek_fault_set(fault, "max-model-len",
+                        "--max-model-len %llu: the model's attention chooses %u tokens "
+                        "(index_topk), and it is served up to that length; set it to %u or less",
+                        (unsigned long long)asked, m->index_tokens, m->index_tokens);
+}
+
 static int plan_once(struct stack *s, struct ek_fault *fault)
 {
     const struct options *o = s->o;
@@ -242,6 +252,9 @@ static int plan_once(struct stack *s, struct ek_fault *fault)
         .host_apart = !is_cpu(s),
         .host_memory_bytes = is_cpu(s) || o->dry_run_memory > 0 ? 0 : host_memory()};
     size_host(s, &s->plan_params);
+    r = check_index(s->model, o->max_model_len, fault);
+    if (r < 0)
+        return r;
     r = memplan_make(&s->plan_params, &s->need, s->model->max_model_len, &s->plan, fault);
     if (r < 0)
         return r;

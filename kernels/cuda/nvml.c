@@ -44,7 +44,8 @@ static uint64_t ask(const struct nvml_calls *n, const struct cuda_bus *at, uint6
         return 0;
     if (m.total < total_bytes || m.total - total_bytes > m.total / ALIKE)
         return 0;
-    return m.free < total_bytes ? m.free : total_bytes;
+    const uint64_t bytes = m.free < total_bytes ? m.free : total_bytes;
+    return bytes > 0 ? bytes : 1; /* 0 says that it is not known */
 }
 
 uint64_t cuda_nvml_free(const struct cuda_bus *at, uint64_t total_bytes)

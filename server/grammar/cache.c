@@ -130,7 +130,7 @@ static bool within_room(const struct grammar_cache *c, uint64_t bytes)
 }
 
 /* Under the lock: whether there is room for so many bytes more, once those are gone that are not
- * uses, the oldest first: of its owner's for its share, of all for the rest. */
+ * in use, the oldest first: of its owner's for its share, of all for the rest. */
 static bool make_room(struct grammar_cache *c, uint32_t owner, uint64_t bytes, struct removed *out)
 {
     for (uint32_t i = c->stats.kept; i-- > 0 && !within_share(c, owner, bytes);) {

@@ -72,8 +72,8 @@ void grammar_cache_free(struct grammar_cache *c); /* NULL is fine */
 struct grammar *grammar_cache_find(struct grammar_cache *c, enum grammar_kind kind,
                                    const char *text, size_t len);
 /* As grammar_compile(), or from the cache; the caller gets a reference. -EBUSY with a fault while
- * the grammars in use leave no room for it, or its owner's grammars leave none of its share
- * share. Nobody's may take all of the room. */
+ * the grammars in use leave no room for it, or its owner's grammars leave none of its share.
+ * No owner's may take all of the room. */
 int grammar_cache_get(struct grammar_cache *c, const struct grammar_from *from,
                       struct ek_work *work, struct grammar **ret_grammar, struct ek_fault *fault);
 void grammar_cache_stats(struct grammar_cache *c, struct grammar_cache_stats *ret_stats);

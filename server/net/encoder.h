@@ -18,8 +18,8 @@
  * Encoder threads give way to the others, so while one of them has a lock that others want, those
  * wait for whoever has the processor. So no lock is held while somebody is woken, what an encoder
  * has made is handed to the engine by the worker, and what an encoder has allocated is freed by an
- * encoder: each of the allocator's arenas has a lock. It may be much, too: two million values of
- * JSON take 80 ms.
+ * encoder, but for an unpacked body and a long answer, one piece each: each of the allocator's
+ * arenas has a lock. It may be much, too: two million values of JSON take 80 ms.
  */
 #pragma once
 

@@ -365,7 +365,8 @@ static enum MHD_Result go_on(struct exchange *x, int rc, struct answer *a)
 static bool give_away(struct exchange *x)
 {
     x->quick = false;
-    (void)ek_buf_reserve(&x->early.body, ERROR_BYTES); /* else it takes what it needs there */
+    if (ek_buf_reserve(&x->early.body, ERROR_BYTES) < 0)
+        ek_buf_done(&x->early.body); /* it takes what it needs there */
     atomic_store(&x->busy, BUSY_RUNNING);
     if (encoder_give(x->http->encoder, x) < 0) {
         atomic_store(&x->busy, BUSY_NO);

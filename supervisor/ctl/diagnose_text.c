@@ -362,8 +362,9 @@ static void page_entry(const struct writer *w, const struct doctor_signature *s)
 static void page_helps(const struct writer *w, const struct doctor_catalog *c)
 {
     if (c->help_count > 0)
-        (void)ek_buf_puts(w->out, "\n## By program and module\n\nTold first where a failure of "
-                                  "these kinds is of this program or module.\n");
+        (void)ek_buf_puts(w->out, "\n## By program and module\n\nTold where a failure of these "
+                                  "kinds is of this program or module: before an entry's own "
+                                  "remedies, after them where its rank is 60 or more.\n");
     for (uint32_t i = 0; i < c->help_count; i++) {
         const struct doctor_help *h = &c->helps[i];
         (void)ek_buf_printf(w->out, "\n### %s (", h->what);

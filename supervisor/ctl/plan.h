@@ -22,6 +22,9 @@ void plan_write(const struct plan_question *q, const struct plan_answer *a,
 const char *plan_verdict(const struct plan_question *q, const struct plan_answer *a);
 /* Whether the engine of the table has a `plan`, and loads such a model as far as is known. */
 bool plan_commands(const struct plan_question *q, const struct dialect *d);
+/* The longest request that a command of that engine is given. */
+uint32_t plan_length(const struct plan_question *q, const struct plan_answer *a,
+                     const struct dialect *d);
 /* A command line ready to paste, of an engine with a `plan` in the table. */
 void plan_flags(const struct plan_question *q, const struct plan_answer *a, const struct dialect *d,
                 struct ek_buf *out);

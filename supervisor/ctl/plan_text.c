@@ -355,7 +355,17 @@ static void put_counted(struct ek_buf *out, const char *text, uint32_t n)
 
 bool plan_commands(const struct plan_question *q, const struct dialect *d)
 {
-    return d->plan && !(d->exit_word && q->shape.refused[0]);
+    return d->plan && !(d->exit_word && (q->shape.refused[0] || (q->shape.streams > 0 && q->gpu)));
+}
+
+uint32_t plan_length(const struct plan_question *q, const struct plan_answer *a,
+                     const struct dialect *d)
+{
+    uint32_t most = d->exit_word && a->server_fits && a->server.longest < a->max_len
+                        ? a->server.longest
+                        : a->max_len;
+    bool bound = d->exit_word && q->shape.index_tokens > 0 && q->shape.index_tokens < most;
+    return bound ? q->shape.index_tokens : most;
 }
 
 void plan_flags(const struct plan_question *q, const struct plan_answer *a, const struct dialect *d,
@@ -363,7 +373,6 @@ void plan_flags(const struct plan_question *q, const struct plan_answer *a, cons
 {
     const struct plan_setup *u = &a->chosen.setup;
     const struct dialect_plan *p = d->plan;
-    bool own = d->exit_word && a->server_fits && a->server.longest < a->max_len;
     if (q->nodes > 1)
         put_counted(out, p->before_nodes, q->nodes);
     (void)ek_buf_printf(out, "%s %s ", d->program, d->verb ? d->verb : d->model_flag);
@@ -376,7 +385,7 @@ void plan_flags(const struct plan_question *q, const struct plan_answer *a, cons
     if (q->nodes > 1)
         put_counted(out, p->nodes, q->nodes);
     (void)ek_buf_printf(out, " %s %.2f --max-model-len %u %s %u %s %u", d->share_flag, u->share,
-                        own ? a->server.longest : a->max_len, d->seqs_flag, a->seqs, d->tokens_flag,
+                        plan_length(q, a, d), d->seqs_flag, a->seqs, d->tokens_flag,
                         a->tokens > a->seqs ? a->tokens : a->seqs);
     if (u->kv_bits == 8)
         put_counted(out, q->gpu ? p->kv_8_gpu : p->kv_8_cpu, 0);
@@ -430,10 +439,15 @@ static void put_settings(const struct plan_question *q, const struct plan_answer
         plan_text_put(out, 2,
                       "On a card evenkeel-server keeps what latent attention caches in 16 bits: it "
                       "refuses --kv-cache-dtype fp8.");
-    if (q->shape.full_head_dim > 0 && !q->own && !a->chosen.setup.own)
+    if (q->shape.streams > 0 && q->gpu)
         plan_text_put(out, 2,
-                      "evenkeel-server serves models whose layers differ in their heads on the CPU "
-                      "for now: on this card it refuses the model.");
+                      "evenkeel-server serves Gemma 3n on the CPU, in one rank: on a card it "
+                      "refuses the model.");
+    if (q->shape.index_tokens > 0 && q->shape.index_tokens < a->max_len)
+        plan_text_put(out, 2,
+                      "The model's attention chooses %u tokens (index_topk): evenkeel-server "
+                      "serves it up to that length, where it sees all of them.",
+                      q->shape.index_tokens);
     for (uint32_t i = 0; dialect_at(i); i++) {
         if (plan_commands(q, dialect_at(i)))
             put_command(q, a, dialect_at(i), out);

@@ -202,6 +202,8 @@ static void write_config(const struct setup_options *o, const struct plan_questi
                          const struct plan_answer *a, struct ek_buf *out)
 {
     bool local = strncmp(o->host, "127.", 4) == 0 || strcmp(o->host, "localhost") == 0;
+    const uint32_t index = q->shape.index_tokens; /* evenkeel-server serves up to so many */
+    const uint32_t len = index > 0 && index < a->max_len ? index : a->max_len;
     (void)ek_buf_printf(
         out,
         "# Written by evenkeelctl setup for %s; yours from now on. The keys are the flags of\n"
@@ -213,7 +215,7 @@ static void write_config(const struct setup_options *o, const struct plan_questi
     (void)ek_buf_printf(out,
                         "port: %llu\ngpu-memory-utilization: %.2f\nmax-model-len: %u\n"
                         "max-num-seqs: %u\nmax-num-batched-tokens: %u\n",
-                        (unsigned long long)o->port, o->share, a->max_len, a->seqs, a->tokens);
+                        (unsigned long long)o->port, o->share, len, a->seqs, a->tokens);
     if (a->chosen.setup.cards > 1)
         (void)ek_buf_printf(out, "tensor-parallel-size: %u\n", a->chosen.setup.cards);
     if (!local)

@@ -23,6 +23,7 @@
 #include "supervisor/planner/reader.h"
 
 #define FILE_MOST      (4u << 20)
+#define INDEX_TOKENS   2048  /* index_topk where it is not said */
 #define LAYERS_COUNTED 4096u /* whose kinds are looked at */
 #define BYTES_MOST     1e18  /* of weights, or of one request */
 
@@ -330,6 +331,9 @@ static void read_latent(struct plan_reader *r, struct plan_shape *s)
     s->index_heads = NUMBER(r, "index_n_heads");
     s->index_dim = NUMBER(r, "index_head_dim");
     s->indexers = s->layers;
+    if (strcmp(s->family, "deepseek_v32") == 0 || strcmp(s->family, "glm_moe_dsa") == 0)
+        s->index_tokens =
+            json_object_get(r->j, "index_topk") ? NUMBER(r, "index_topk") : INDEX_TOKENS;
     if (json_is_array(json_object_get(r->j, "indexer_types")))
         s->indexers = reader_kinds(json_object_get(r->j, "indexer_types"), "full", s->layers);
     s->kv_heads = 1; /* what is kept: one vector for all heads */

@@ -33,6 +33,8 @@ struct plan_shape {
     /* What chooses the tokens that it sees (DeepSeek V3.2, GLM-5), in so many layers: in the files,
      * not in evenkeel-server's memory. */
     uint32_t index_heads, index_dim, indexers;
+    uint32_t
+        index_tokens; /* how many it sees: evenkeel-server serves up to so many; 0 = no bound */
     /* Layers with a state of a fixed size instead of KV: linear attention (Qwen3-Next, Qwen3.5),
      * Mamba 2 (Granite 4, Nemotron-H, Falcon H1: k_heads are groups), or without v_heads a short
      * convolution (LFM2). gates: numbers of a token beside. */

@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from bare import Bare
-from conftest import BUILD, MODEL, metric, wait_for
+from conftest import BUILD, MODEL, metric, paced, wait_for
 from engine_faults import EngineFaults
 from test_engine_process import ASKS, always, engine_state, order, pauses, replaced, text_of, tokens
 from test_nodes import MPI, without
@@ -89,7 +89,7 @@ def test_texts_go_on(tmp_path, group):
 
 def test_a_node_that_stands_still(tmp_path, group):
     divided, undisturbed = group
-    s = serve(tmp_path, divided, "--step-deadline", 4)
+    s = serve(tmp_path, divided, "--step-deadline", paced(4))
     try:
         with always(s, undisturbed, SHORT):
             disturb(s, signal.SIGSTOP, 1, random.Random(1))
@@ -138,6 +138,17 @@ def test_its_server_is_killed(tmp_path):
     s.process.kill()
     s.process.wait()
     wait_for("nobody is left", lambda: not any(alive(p) for p in pids), 20)
+
+
+def test_a_script_that_starts_mpirun(tmp_path):
+    """A signal to the script is not one to mpirun: all of its process group is ended, and two keys that look the same when hidden are no fault."""
+    script = tmp_path / "start"
+    script.write_text('#!/bin/sh\nmpirun -n 2 "$@"\n')
+    script.chmod(0o755)
+    s = serve(tmp_path, DIVIDED[0], "--api-key", "sk-one", "sk-two", command=str(script))
+    pids = nodes(s)
+    assert len(pids) == 2 and s.stop() == 0
+    wait_for("no node is left", lambda: not any(alive(p) for p in pids), 20)
 
 
 @pytest.mark.parametrize("command, says, code", [

@@ -277,3 +277,21 @@ def test_the_picture_names_what_it_draws():
     bar, words = re.search(r"^  \[(\S{60})\]\n   (.*)$", text, re.M).groups()
     assert {"K KV pool", "O overhead"} <= set(words.strip().split("  ")), words
     assert set(bar) == {w[0] for w in words.strip().split("  ")} and "(null)" not in text
+
+
+def test_of_attention_that_chooses_tokens():
+    """evenkeel-server serves up to index_topk, where all are seen; the length that is planned and printed for it is that."""
+    model = GOLDENS / "deepseek-v32"
+    most = json.loads((model / "config.json").read_text())["index_topk"]
+    text = plan(model, "--gpu", "h200").stdout
+    own = text[text.index("evenkeel-server --model"):text.index("vllm serve")]
+    assert f"--max-model-len {most} " in own and f"chooses {most} tokens (index_topk)" in text
+    answer = json.loads(plan(model, "--gpu", "h200", "--json").stdout)
+    assert f"--max-model-len {most} " in answer["evenkeel_flags"] and f"--max-model-len {most} " not in answer["vllm_flags"]
+
+
+def test_what_a_card_does_not_take():
+    text = plan(GOLDENS / "gemma3n", "--gpu", "h200").stdout
+    assert "serves Gemma 3n on the CPU" in text and "vllm serve" in text and "evenkeel-server --model" not in text
+    text = plan(GOLDENS / "gemma4", "--gpu", "h200").stdout
+    assert "refuses the model" not in text and "evenkeel-server --model" in text

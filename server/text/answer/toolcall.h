@@ -11,9 +11,10 @@
  *     minimax_m2   <minimax:tool_call><invoke name="f"><parameter name="x">1</parameter></invoke>
  *                  </minimax:tool_call>
  *     glm45        <tool_call>f<arg_key>x</arg_key><arg_value>1</arg_value></tool_call>
- *     hy_v3        <tool_calls:opensource><tool_call:opensource>f<tool_sep:opensource>, parameters
- * as glm45's, </tool_call:opensource></tool_calls:opensource>: special tokens, which Hy3-preview
- * has without :opensource hunyuan_a13b <tool_calls>[{"name": "f", "arguments": {...}}]</tool_calls>
+ *     hy_v3        <tool_calls:opensource><tool_call:opensource>f<tool_sep:opensource>
+ *                  and parameters as glm45's, </tool_call:opensource></tool_calls:opensource>:
+ *                  special tokens, which Hy3-preview has without :opensource
+ *     hunyuan_a13b <tool_calls>[{"name": "f", "arguments": {...}}]</tool_calls>
  *     deepseek_v3  calls_begin call_begin function sep f, a line with ```json, {...}, ```,
  *                  call_end calls_end: its marks are special tokens
  *     deepseek_v31 calls_begin call_begin f sep {...} call_end calls_end
