@@ -262,8 +262,8 @@ static bool echoes(const char *line, size_t at, const char *word)
 
 bool doctor_line_record(const char *line, size_t at)
 {
-    static const char *const words[] = {"Received request ", "Generated response ", "Receive: obj=",
-                                        "Finish: obj=", "request:  {"};
+    static const char *const words[] = {"Received request ", "Generated response ",
+                                        "Receive: obj=", "Finish: obj=", "request:  {"};
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         if (memmem(line, at, words[i], strlen(words[i])))
             return true;

@@ -5,8 +5,8 @@ usage: flags.py DIR       DIR holds unpacked source distributions of vLLM, one f
                           (pip download --no-deps --no-binary :all: vllm==VERSION, or a checkout of each tag)
 
 A version has a flag when its argument parser or its table of environment variables names it. What a version between two that were looked at has is not
-known; the bounds of the list must lie in that gap. Prints a table, and status 1 when a bound is contradicted. Every --flag that a remedy for vLLM names
-is looked for as well: one that no version of DIR has is an error of the catalog.
+known; the bounds of the list must lie in that gap. Prints a table, and status 1 when a bound is contradicted. Every --flag that a remedy for vLLM or one of
+`helps` names is looked for as well: one that no version of DIR has is an error of the catalog.
 """
 import pathlib
 import re
@@ -17,8 +17,8 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 FILES = ["vllm/engine/arg_utils.py", "vllm/entrypoints/openai/cli_args.py", "vllm/entrypoints/cli", "vllm/entrypoints/launchers", "vllm/entrypoints/serve", "vllm/entrypoints/common",
          "vllm/entrypoints/openai/api_server.py", "vllm/envs.py", "vllm/config.py", "vllm/config"]
-# Flags of SGLang, llama.cpp and docker that entries for several engines name.
-OTHER = re.compile(r"--(?:mem-fraction-static|chunked-prefill-size|max-running-requests|ctx-size|n-gpu-layers|ubatch-size|parallel|jinja|host|disaggregation\S*|shm-size|watchdog-timeout)$")
+# Flags of SGLang, llama.cpp and docker that entries for several engines and helps name.
+OTHER = re.compile(r"--(?:mem-fraction-static|chunked-prefill-size|max-running-requests|ctx-size|n-gpu-layers|ubatch-size|parallel|jinja|host|disaggregation\S*|grammar-backend|shm-size|watchdog-timeout)$")
 
 
 def version(text):
@@ -63,7 +63,8 @@ def main():
     texts = [(v, text_of(d)) for v, d in trees]
     catalog = yaml.safe_load((ROOT / "supervisor/doctor/signatures.yaml").read_text())
     rules = {f["flag"]: f for f in catalog["flags"] if f["engine"] == "vllm"}
-    told = {step["flag"] for s in catalog["signatures"] if "vLLM" in s.get("engines", "") for step in s.get("do", []) if isinstance(step, dict) and "flag" in step}
+    of_vllm = [s for s in catalog["signatures"] if "vLLM" in s.get("engines", "")] + catalog["helps"]
+    told = {step["flag"] for s in of_vllm for step in s.get("do", []) if isinstance(step, dict) and "flag" in step}
     told = {f for f in told if f.startswith(("--", "VLLM_")) and not OTHER.match(f)}
     wrong = 0
     print(f"{len(trees)} versions, {'.'.join(map(str, trees[0][0]))} to {'.'.join(map(str, trees[-1][0]))}")

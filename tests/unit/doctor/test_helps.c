@@ -19,6 +19,7 @@
 static const char small[] =
     "facts: ['kelpd (?<vllm_version>\\d+\\.\\d+)']\n"
     "flags: [{flag: --leaf, engine: vllm, from: '0.9'}]\n"
+    "hints: [{class: BUG, names: general, re: ['kelpd fell over']}]\n"
     "helps:\n"
     "  - {what: of the stem, class: [BUG], re: '(?m)^<kelp_stem/', do: [stem], sources: [s]}\n"
     "  - {what: of the leaf, class: [BUG, COMM], re: 'leaf',\n"
@@ -68,6 +69,11 @@ static void test_order_and_place(void **state)
          "  File \"/usr/lib/python3.12/contextlib.py\", line 2, in __exit__\n    next()\n"
          "KelpError: general",
          "stem own"},
+        /* Another line than the exception's names the failure. */
+        {"Traceback (most recent call last):\n"
+         "  File \"/x/site-packages/kelp_stem/a.py\", line 1, in grow\n    b()\n"
+         "kelp.OddException: odd\nERROR: kelpd fell over",
+         "own"},
     };
     char text[200];
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -122,6 +128,136 @@ static void test_too_many(void **state)
     free(text);
 }
 
+/* A site's helps come before the built-in ones: of one failure three are told. */
+static void test_own_first(void **state)
+{
+    (void)state;
+    static const char own[] =
+        "helps:\n  - {what: ours, class: [COMM], re: '(?i)kelp', do: [ask], sources: [s]}\n"
+        "  - {what: also ours, class: [COMM], re: '(?i)kelp', do: [ask], sources: [s]}\n";
+    assert_int_equal(doctor_catalog_new("site", own, strlen(own), &catalog, NULL), 0);
+    struct scanned s = scan_pieces("ray.exceptions.RaySystemError: NCCL error: unhandled system "
+                                   "error of kelp (nixl, TCPStore, huggingface)\n",
+                                   64);
+    assert_true(s.count > 0);
+    assert_int_equal(s.f[0].cls, DOCTOR_COMM);
+    assert_int_equal(s.f[0].help_count, DOCTOR_HELPED_MOST);
+    assert_string_equal(s.f[0].help[0]->what, "ours");
+    assert_string_equal(s.f[0].help[1]->what, "also ours");
+    doctor_scan_free(s.scan);
+    doctor_catalog_free(catalog);
+}
+
+/* Whether a log's first finding is told a flag, and with which value ("": any). */
+static bool tells_flag(const char *log, const char *flag, const char *value)
+{
+    struct doctor_advice advice[DOCTOR_ADVICE_MOST];
+    struct scanned s = scan_pieces(log, 64);
+    bool told = false;
+    assert_true(s.count > 0);
+    uint32_t count = doctor_advise_for(&s.f[0], advice);
+    for (uint32_t i = 0; i < count; i++)
+        told |= advice[i].flag && strcmp(advice[i].flag, flag) == 0 &&
+                (!*value || strcmp(advice[i].value, value) == 0);
+    doctor_scan_free(s.scan);
+    return told;
+}
+
+#define SGLANG      "server_args=ServerArgs(model_path='x', tp_size=1)\n"
+#define VLLM        "vLLM API server version "
+#define GRAMMAR     "ERROR: Failed to compile grammar: xgrammar error: unsupported JSON schema\n"
+#define HEAD        "RuntimeError: flashinfer: unsupported head size 80\n"
+#define FAULT       "torch.AcceleratorError: CUDA error: an illegal memory access was encountered\n"
+#define OF_MEMORY   "RuntimeError: CUDA Error: out of memory at /w/csrc/cumem_allocator.cpp:62\n"
+#define SERVES      "INFO:     Application startup complete.\n"
+#define OOM         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+#define SGLANG_FILE "/x/sglang/srt/layers/awq.py:7: UserWarning: kelp\n"
+#define VLLM_FOLDER "  File \"/opt/vllm/lib/site-packages/sglang/srt/kelp.py\", line 7, in kelp\n"
+#define LOADS       "  File \"/x/site-packages/vllm/a.py\", line 7, in create_weights\n"
+#define KILLED      "kernel: Out of memory: Killed process 7 (python3) total-vm:7kB, anon-rss:7kB\n"
+#define STARTS_TO   "Loading safetensors checkpoint shards:  50% Completed | 1/2\n"
+
+/* What an engine does not have is not told of it; what it calls otherwise, by its own name. */
+static void test_flags_of_engines(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *log, *flag, *value;
+        bool told;
+    } cases[] = {
+        {SGLANG GRAMMAR, "--structured-outputs-config", "", false},
+        {SGLANG GRAMMAR, "--grammar-backend", "llguidance", true},
+        {VLLM "0.11.0\n" GRAMMAR, "--structured-outputs-config", "", true},
+        {VLLM "0.11.0\n" GRAMMAR, "--grammar-backend", "", false},
+        {VLLM "0.10.1\n" GRAMMAR, "--structured-outputs-config", "", false},
+        {VLLM "0.10.1\n" GRAMMAR, "--guided-decoding-backend", "guidance", true},
+        {VLLM "0.6.6\n" GRAMMAR, "--guided-decoding-backend", "outlines", true},
+        {VLLM "0.12.0\n" GRAMMAR, "--guided-decoding-backend", "", false},
+        {GRAMMAR, "--structured-outputs-config", "", true},
+        {SGLANG HEAD, "VLLM_USE_FLASHINFER_SAMPLER", "", false},
+        {SGLANG HEAD, "VLLM_ATTENTION_BACKEND", "", false},
+        {SGLANG HEAD, "--attention-backend", "FLASH_ATTN", false},
+        {SGLANG HEAD, "--attention-backend", "TRITON_ATTN", false},
+        {SGLANG HEAD, "--attention-backend", "triton", true},
+        {VLLM "0.14.0\n" HEAD, "--attention-backend", "FLASH_ATTN", true},
+        {VLLM "0.12.0\n" HEAD, "--attention-backend", "", false},
+        {VLLM "0.12.0\n" HEAD, "VLLM_ATTENTION_BACKEND", "FLASH_ATTN", true},
+        {SGLANG FAULT, "--enforce-eager", "", false},
+        {SGLANG FAULT, "--disable-cuda-graph", "", true},
+        {SGLANG VLLM_FOLDER FAULT, "--enforce-eager", "", false},
+        {SGLANG_FILE OOM, "--max-running-requests", "", true},
+        {SGLANG_FILE OOM, "--max-num-seqs", "", false},
+        {SGLANG_FILE OOM, "--context-length", "", true},
+        {VLLM "0.11.2\n" LOADS OF_MEMORY, "--gpu-memory-utilization", "", false},
+        {VLLM "0.11.2\n" LOADS OF_MEMORY, "--tensor-parallel-size", "", true},
+        {VLLM "0.11.2\n" SERVES OF_MEMORY, "--gpu-memory-utilization", "0.80", true},
+    };
+    assert_int_equal(open_catalog(NULL), 0);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        bool told = tells_flag(cases[i].log, cases[i].flag, cases[i].value);
+        if (told != cases[i].told)
+            print_error("%s: %s\n", cases[i].log, cases[i].flag);
+        assert_int_equal(told, cases[i].told);
+    }
+    (void)close_catalog(NULL);
+}
+
+/* Remedies that need more than a word which stands in other failures, too. */
+static void test_not_told(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *log, *tells;
+        bool told;
+    } cases[] = {
+        {"BadRequestError: Error code: 400 - {'message': 'temperature must be at most 2', 'input': "
+         "{'role': 'user'}}\n",
+         "neighbouring messages", false},
+        {"BadRequestError: Error code: 400 - {'message': 'roles must alternate kelp/kelp'}\n",
+         "neighbouring messages", true},
+        {VLLM "0.11.0\n" SERVES KILLED, "workers or ranks that load", false},
+        {VLLM "0.11.0\n" STARTS_TO KILLED, "workers or ranks that load", true},
+        {VLLM "0.11.0\n" STARTS_TO SERVES KILLED, "workers or ranks that load", false},
+        {VLLM "0.11.0\n" LOADS OF_MEMORY, "tags=", false},
+        {VLLM "0.11.0\n" SERVES OF_MEMORY, "tags=", true},
+    };
+    assert_int_equal(open_catalog(NULL), 0);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct doctor_advice advice[DOCTOR_ADVICE_MOST];
+        struct scanned s = scan_pieces(cases[i].log, 64);
+        bool told = false;
+        assert_true(s.count > 0);
+        uint32_t count = doctor_advise_for(&s.f[0], advice);
+        for (uint32_t k = 0; k < count; k++)
+            told |= strstr(advice[k].remedy->text.in[LANG_EN], cases[i].tells) != NULL;
+        if (told != cases[i].told)
+            print_error("%s: %s\n", s.f[0].signature->id, cases[i].log);
+        assert_int_equal(told, cases[i].told);
+        doctor_scan_free(s.scan);
+    }
+    (void)close_catalog(NULL);
+}
+
 /* Public messages, one a module: a remedy of the module is among what is told. */
 static void test_builtin_table(void **state)
 {
@@ -170,10 +306,10 @@ static void test_builtin_table(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order_and_place),
-        cmocka_unit_test(test_faults),
-        cmocka_unit_test(test_too_many),
-        cmocka_unit_test(test_builtin_table),
+        cmocka_unit_test(test_order_and_place), cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_too_many),        cmocka_unit_test(test_builtin_table),
+        cmocka_unit_test(test_own_first),       cmocka_unit_test(test_flags_of_engines),
+        cmocka_unit_test(test_not_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -198,11 +198,49 @@ static void test_advice(void **state)
     doctor_scan_free(s.scan);
 }
 
+/* vLLM names who holds its port whenever it is told to end: what ended it before is the cause, and
+ * a refused request is no refused setting. */
+static void test_first_cause(void **state)
+{
+    (void)state;
+#define STOPS                                                                                      \
+    "WARNING 10-01 12:00:00 [launcher.py:98] port 8000 is used by process psutil.Process(pid=7, "  \
+    "name='vllm', status='running') launched with command:\n"                                      \
+    "WARNING 10-01 12:00:00 [launcher.py:98] vllm serve kelp\n"                                    \
+    "INFO 10-01 12:00:00 [launcher.py:101] Shutting down FastAPI HTTP server.\n"                   \
+    "INFO:     Shutting down\n"
+    static const struct {
+        const char *log, *says;
+    } cases[] = {
+        {BEGIN READY STOPS, "-"},
+        {BEGIN READY "ERROR torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+                     "\n" STOPS,
+         "cuda-oom"},
+        {BEGIN READY "ERROR RuntimeError: CUDA error: an illegal memory access was encountered"
+                     "\n" STOPS,
+         "cuda-illegal-access"},
+        {BEGIN READY "ERROR pydantic.ValidationError: 1 validation error for KelpRequest\n"
+                     "ERROR   Value error, kelp is 7 [type=value_error, input_type=dict]\n",
+         "client-schema"},
+        {BEGIN "ERROR pydantic.ValidationError: 1 validation error for KelpConfig\n"
+               "ERROR   Value error, kelp is 7 [type=value_error, input_type=dict]\n",
+         "settings-refused"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct scanned s = scan_pieces(cases[i].log, 64);
+        assert_string_equal(s.count ? s.f[0].signature->id : "-", cases[i].says);
+        for (uint32_t k = 0; k < s.count; k++)
+            assert_true(i >= 4 || s.f[k].cls != DOCTOR_CONFIG);
+        doctor_scan_free(s.scan);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mixed),     cmocka_unit_test(test_oom_kinds),
-        cmocka_unit_test(test_lives),     cmocka_unit_test(test_forms),
-        cmocka_unit_test(test_long_line), cmocka_unit_test(test_advice)};
+        cmocka_unit_test(test_mixed),      cmocka_unit_test(test_oom_kinds),
+        cmocka_unit_test(test_lives),      cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_long_line),  cmocka_unit_test(test_advice),
+        cmocka_unit_test(test_first_cause)};
     return cmocka_run_group_tests(tests, open_catalog, close_catalog);
 }

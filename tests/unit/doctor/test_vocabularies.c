@@ -335,6 +335,35 @@ static void test_healthy(void **state)
           "Received request kelp: prompt: 'what is HTTP/1.1 500 x or Error code: 500'\n",
           "INFO:     Shutting down\nkelp-1 exited with code 143\n",
           "INFO:     Waiting for application shutdown.\nkelp-1 exited with code 143\n");
+    CHECK(words,
+          "WARNING port 77 is used by process psutil.Process(pid=7, name='kelp') launched with "
+          "command:\nWARNING kelp serve\nINFO Shutting down FastAPI HTTP server.\n");
+    /* Types of errors in a prompt, also as a field, and in an answer. */
+    CHECK(words,
+          "INFO Received request kelp: prompt: 'why rate_limit_error, insufficient_quota?'\n",
+          "INFO Received request kelp: prompt: 'if e.type == \"not_found_error\": raise'\n",
+          "INFO Received request kelp: prompt: '{\"type\": \"rate_limit_error\"}', params: 7\n",
+          "INFO Received request kelp: prompt: \"{'code': 'model_not_found'}\", params: 7\n",
+          "INFO Received request kelp: prompt: 'serve it with BadRequestError'\n",
+          "INFO Generated response kelp: output: '{\"code\": \"invalid_api_key\"}'\n",
+          "Receive: obj=Kelp(text='{\"type\": \"overloaded_error\"}')\n",
+          "INFO kelp asked: permission_error or authentication_error?\n");
+}
+
+/* The same words as the value of an error's field. */
+static void test_fields(void **state)
+{
+    (void)state;
+    static const struct word words[] = {
+        {{"rate_limit_error"}, "OVERLOAD"},    {{"overloaded_error"}, "OVERLOAD"},
+        {{"insufficient_quota"}, "OVERLOAD"},  {{"context_length_exceeded"}, "CLIENT"},
+        {{"invalid_request_error"}, "CLIENT"}, {{"model_not_found"}, "CLIENT"},
+        {{"authentication_error"}, "CLIENT"},  {{"permission_error"}, "CLIENT"},
+    };
+    CHECK(words, "ERROR kelp answered {\"error\": {\"type\": \"%1\", \"message\": \"kelp\"}}\n",
+          "ERROR kelp answered {'error': {'message': 'kelp', 'code': '%1'}}\n",
+          "ERROR kelp answered {\"error\":{\"code\":\"%1\"}}\n",
+          "ERROR kelp answered \"{\\\"error\\\":{\\\"type\\\":\\\"%1\\\"}}\"\n");
 }
 
 /* A line that only says what was answered or who ended, before and after the engine's own failure:
@@ -390,7 +419,8 @@ int main(void)
         cmocka_unit_test(test_units),   cmocka_unit_test(test_events),
         cmocka_unit_test(test_answers), cmocka_unit_test(test_system_calls),
         cmocka_unit_test(test_nccl),    cmocka_unit_test(test_said),
-        cmocka_unit_test(test_healthy), cmocka_unit_test(test_beside),
+        cmocka_unit_test(test_healthy), cmocka_unit_test(test_fields),
+        cmocka_unit_test(test_beside),
     };
     return cmocka_run_group_tests(tests, open_catalog, close_catalog);
 }
