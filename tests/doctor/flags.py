@@ -18,7 +18,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 FILES = ["vllm/engine/arg_utils.py", "vllm/entrypoints/openai/cli_args.py", "vllm/entrypoints/cli", "vllm/entrypoints/launchers", "vllm/entrypoints/serve", "vllm/entrypoints/common",
          "vllm/entrypoints/openai/api_server.py", "vllm/envs.py", "vllm/config.py", "vllm/config"]
 # Flags of SGLang, llama.cpp and docker that entries for several engines and helps name.
-OTHER = re.compile(r"--(?:mem-fraction-static|chunked-prefill-size|max-running-requests|ctx-size|n-gpu-layers|ubatch-size|parallel|jinja|host|disaggregation\S*|grammar-backend|shm-size|watchdog-timeout)$")
+OTHER = re.compile(r"--(?:mem-fraction-static|chunked-prefill-size|max-running-requests|ctx-size|n-gpu-layers|ubatch-size|parallel|jinja|host|disaggregation\S*|shm-size|watchdog-timeout)$")
+# A remedy that is told of these engines alone.
+ELSEWHERE = re.compile(r"\(?is_(?:sglang|llamacpp) \?\? 0(?:\) > 0)?$")
 
 
 def version(text):
@@ -64,7 +66,7 @@ def main():
     catalog = yaml.safe_load((ROOT / "supervisor/doctor/signatures.yaml").read_text())
     rules = {f["flag"]: f for f in catalog["flags"] if f["engine"] == "vllm"}
     of_vllm = [s for s in catalog["signatures"] if "vLLM" in s.get("engines", "")] + catalog["helps"]
-    told = {step["flag"] for s in of_vllm for step in s.get("do", []) if isinstance(step, dict) and "flag" in step}
+    told = {step["flag"] for s in of_vllm for step in s.get("do", []) if isinstance(step, dict) and "flag" in step and not ELSEWHERE.match(step.get("when", ""))}
     told = {f for f in told if f.startswith(("--", "VLLM_")) and not OTHER.match(f)}
     wrong = 0
     print(f"{len(trees)} versions, {'.'.join(map(str, trees[0][0]))} to {'.'.join(map(str, trees[-1][0]))}")
