@@ -264,6 +264,7 @@ static void read_gemma3n(struct plan_reader *r, struct plan_shape *s)
     s->full_kv_heads = s->kv_heads;
     s->streams = NUMBER(r, "altup_num_inputs");
     s->streams = s->streams ? s->streams : 4;
+    s->streams_scaled = reader_truth(r->j, "altup_correct_scale", true);
     s->laurel = NUMBER(r, "laurel_rank");
     s->laurel = s->laurel ? s->laurel : 64;
     s->layer_input = NUMBER(r, "hidden_size_per_layer_input");

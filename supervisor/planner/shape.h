@@ -57,7 +57,8 @@ struct plan_shape {
     /* Gemma 3n: streams beside each other, the rank of a product beside attention, and how many
      * tokens have a row in the second embedding; 0 = as others. */
     uint32_t streams, laurel, input_rows;
-    double file_bytes; /* of the weight files, 0 = not known */
+    bool streams_scaled; /* with a factor for each column of what is corrected */
+    double file_bytes;   /* of the weight files, 0 = not known */
 };
 
 /* -EBADMSG with a fault that names the key. */

@@ -154,7 +154,7 @@ static double streams(const struct plan_shape *s, uint32_t bits)
     return 2 * (n - 1) * matrix(wide, wide, bits) +
            s->layers * (matrix(s->laurel, wide, bits) + matrix(wide, s->laurel, bits) +
                         matrix(n, wide, exact) + matrix(n * n, n, exact) + matrix(n, n, exact) +
-                        3 * vector(wide));
+                        (s->streams_scaled ? 3 : 2) * vector(wide));
 }
 
 /* Gemma 4: a factor for each layer, its second embedding and what brings it into the layers, wider

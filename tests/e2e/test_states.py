@@ -117,8 +117,9 @@ def test_a_restart_goes_on_under_the_next_evenkeeld(appliance, how):
     wait_for("the next process", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 60)
     whole([waits], 8)
     assert "CRASH" not in reasons(a) and "BACKOFF" not in reasons(a), reasons(a)
-    # one that was over within two seconds was counted by the evenkeeld before, which waited for it
-    assert metric(a.metrics(a.page), "evenkeel_supervisor_restarts_total", cause="operator") == (now["pid"] == pid)
+    # one that was over within two seconds may have been counted by the evenkeeld before, if that waited for it
+    counted = metric(a.metrics(a.page), "evenkeel_supervisor_restarts_total", cause="operator")
+    assert counted == 1 or (counted == 0 and now["pid"] != pid and how[0] != signal.SIGKILL)
 
 
 def test_a_signal_holds_what_comes_for_the_next_process(appliance):
@@ -172,10 +173,10 @@ def test_where_no_evenkeeld_comes_clients_are_told(appliance):
     deadline = min(paced(5), 20)
     a = appliance(extra=f"    drain_deadline_s: {deadline}\n")
     pid = a.server()["pid"]
-    streams = flowing(a, 1, 400)
+    streams = flowing(a, 1, 1000)
     begin = time.monotonic()
     told_to_restart(a)
-    whole(streams, 400)
+    whole(streams, 1000)
     request = urllib.request.Request(f"http://127.0.0.1:{a.port}/v1/completions", b'{"model":"tiny","prompt":"a"}', {"Content-Type": "application/json"})
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(request, timeout=60)
@@ -233,11 +234,11 @@ def test_threads_without_a_processor_leave_nobody_without_an_answer(appliance, s
 
 
 def test_threads_without_a_processor_tell_who_waits_for_no_evenkeeld(appliance, starve):
-    a = appliance(extra="    drain_deadline_s: 1\n")
+    a = appliance(extra=f"    drain_deadline_s: {paced(10)}\n")
     pid = a.server()["pid"]
-    streams = flowing(a, 1, 400)
+    streams = flowing(a, 2)
     told_to_restart(a)
-    whole(streams, 400)
+    whole(streams)
     answered = []
     asker = threading.Thread(target=lambda: answered.append(get(a.port, "/v1/models", timeout=60)[0]))
     asker.start()
