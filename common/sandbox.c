@@ -384,6 +384,8 @@ static const unsigned listed[] = {
     CALL(sched_setaffinity),
     CALL(sched_getparam),
     CALL(sched_getscheduler),
+    CALL(sched_setscheduler), /* threads of libzmq begin with it, and abort where they
+                                 may not */
     CALL(sched_getattr),
     CALL(sched_get_priority_max),
     CALL(sched_get_priority_min),

@@ -213,8 +213,8 @@ def test_damage_is_skipped_and_said(appliance):
     a.start().ready()
     assert len(a.decisions()) >= known - 1
     assert not whys(a, "BACKOFF") and whys(a, "CRASH")
-    said = (a.run / "evenkeeld.log").read_text()
-    assert "2 damaged records of the incident log" in said and "1 damaged seconds of its charts" in said
+    wait_for("it is said", lambda: "2 damaged records of the incident log" in (a.run / "evenkeeld.log").read_text())
+    wait_for("and of its charts", lambda: "1 damaged seconds of its charts" in (a.run / "evenkeeld.log").read_text())
     kill(a)
     a.start().ready()
     assert whys(a, "UNWATCHED"), "what is written behind the damage is read"
