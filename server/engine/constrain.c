@@ -138,7 +138,7 @@ static struct flight_seq *next_slow(struct constrain *c, const struct entries *a
 
     for (uint32_t i = 0; i < f->seqs; i++) {
         const struct request *r = constrained(all, &f->seq[i]);
-        if (!r || !r->mask_slow || r->mask_given)
+        if (!r || !r->mask_slow)
             continue;
         uint64_t spent = *spent_by(c, sched_owner(&all->at[f->seq[i].entry]));
         if (best && spent >= best_spent)
@@ -237,23 +237,38 @@ static void refuse(struct constrain *c, struct request *r)
     grammar_give_up(r->ask.grammar);
 }
 
-/* Takes back what the threads have done. */
+/* The request of a running entry, NULL when it has ended. */
+static bool is_live(const struct sched *s, const struct request *r)
+{
+    return r->entry != UINT32_MAX && s->entries.at[r->entry].req == r;
+}
+
+/* One is done, or it was no use. */
+static void take_mask(struct constrain *c, struct sched *s, const struct mask_done *d)
+{
+    struct request *r = d->request;
+
+    *spent_by(c, d->owner) += d->used;
+    r->mask_given = false;
+    r->mask_ready = d->made;
+    r->mask_heavy = !d->made || d->used > CONSTRAIN_QUICK;
+    r->mask_tries = d->made ? 0 : r->mask_tries + (d->used > 0);
+    if (r->mask_tries >= CONSTRAIN_TRIES)
+        refuse(c, r);
+    if (!is_live(s, r))
+        return;
+    sched_charge_mask(s, &(struct flight_seq){.entry = r->entry}, d->used);
+    if (d->made || r->mask_refused)
+        sched_await_mask(s, r->entry, false);
+}
+
 static void take_back(struct constrain *c, struct sched *s)
 {
     struct mask_done d;
 
     while (maskers_take(c->maskers, &d)) {
-        struct request *r = d.request;
-        *spent_by(c, d.owner) += d.used;
-        if (r->entry != UINT32_MAX && s->entries.at[r->entry].req == r) /* it has not ended */
-            sched_charge_mask(s, &(struct flight_seq){.entry = r->entry}, d.used);
-        r->mask_given = false;
-        r->mask_ready = d.made;
-        r->mask_heavy = !d.made || d.used > CONSTRAIN_QUICK;
-        r->mask_tries = d.made ? 0 : r->mask_tries + (d.used > 0);
-        if (r->mask_tries >= CONSTRAIN_TRIES)
-            refuse(c, r);
-        request_unref(r);
+        take_mask(c, s, &d);
+        request_unref(d.request);
     }
 }
 
@@ -289,17 +304,74 @@ static bool fill_or_wait(struct constrain *c, struct sched *s, struct flight_seq
     return done;
 }
 
+/* The entry that is given next, NULL = none is left. */
+static const struct entry *next_to_give(struct constrain *c, struct sched *s)
+{
+    const struct entry *best = NULL;
+    uint64_t best_spent = 0;
+
+    for (uint32_t i = 0; i < s->entries.running_count; i++) {
+        const struct entry *e = entries_running(&s->entries, i);
+        const struct request *r = e->req;
+        if (!e->awaits_mask || r->mask_given)
+            continue;
+        if (grammar_given_up(r->ask.grammar)) { /* its next row ends it */
+            sched_await_mask(s, r->entry, false);
+            continue;
+        }
+        uint64_t spent = *spent_by(c, sched_owner(e));
+        if (best && spent >= best_spent)
+            continue;
+        best = e;
+        best_spent = spent;
+    }
+    return best;
+}
+
 /* Gives slow rows to the threads while there are places. */
-static void give_slow(struct constrain *c, struct sched *s, struct flight *f)
+static void give_slow(struct constrain *c, struct sched *s)
+{
+    for (const struct entry *e; (e = next_to_give(c, s));) {
+        struct request *r = e->req;
+        if (!maskers_give(c->maskers, r, sched_owner(e)))
+            break;
+        r->mask_given = true;
+        r->mask_vain = 0;
+        r->mask_at = atomic_load_explicit(&r->out_count, memory_order_relaxed);
+    }
+}
+
+void constrain_look(struct constrain *c, struct sched *s)
+{
+    if (!c->maskers || s->states.on)
+        return;
+    take_back(c, s);
+    give_slow(c, s);
+}
+
+bool constrain_busy(const struct constrain *c)
+{
+    return c->maskers && maskers_busy(c->maskers);
+}
+
+/* Slow rows are put off, and given; those whose masks may be there soon are in the next step. */
+static void put_off_slow(struct constrain *c, struct sched *s, struct flight *f)
 {
     for (uint32_t i = 0; i < CONSTRAIN_OWNERS; i++)
         c->owner[i].spent -= c->owner[i].spent >> 10;
-    for (struct flight_seq *q; (q = next_slow(c, &s->entries, f));) {
-        struct request *r = s->entries.at[q->entry].req;
-        if (!maskers_give(c->maskers, r, sched_owner(&s->entries.at[q->entry])))
-            break;
-        r->mask_given = true;
-        r->mask_at = atomic_load_explicit(&r->out_count, memory_order_relaxed);
+    for (uint32_t i = 0; i < f->seqs; i++) {
+        const struct request *r = constrained(&s->entries, &f->seq[i]);
+        if (!r || !r->mask_slow)
+            continue;
+        sched_put_off(s, &f->seq[i]);
+        sched_await_mask(s, f->seq[i].entry, true);
+        c->put_off++;
+    }
+    give_slow(c, s);
+    for (uint32_t i = 0; i < f->seqs; i++) {
+        const struct entry *e = &s->entries.at[f->seq[i].entry];
+        if (f->seq[i].put_off && e->req->mask_given && e->req->mask_vain++ < CONSTRAIN_VAIN)
+            sched_await_mask(s, f->seq[i].entry, false);
     }
 }
 
@@ -323,16 +395,8 @@ static uint32_t fill_with_maskers(struct constrain *c, struct sched *s, struct f
         if (r->mask_slow) /* whatever it samples is not used */
             memset(bits, 0xff, masks->words * sizeof(*bits));
     }
-    if (!waits)
-        return made;
-    give_slow(c, s, f);
-    for (uint32_t i = 0; i < f->seqs; i++) {
-        const struct request *r = constrained(&s->entries, &f->seq[i]);
-        if (!r || !r->mask_slow)
-            continue;
-        sched_put_off(s, &f->seq[i]);
-        c->put_off++;
-    }
+    if (waits)
+        put_off_slow(c, s, f);
     return made;
 }
 

@@ -17,8 +17,10 @@
  * With threads for them (maskers.h), slow rows cost the engine's thread nothing: a row that needs
  * more than its quick units, or for which the step's (CONSTRAIN_STEP, and CONSTRAIN_ROW for each
  * row) are used up, or whose form is with a thread, is given to one of them as soon as there is a
- * place, with CONSTRAIN_MOST units a try, and is put off until its mask is there. Credit is for an
- * engine without such threads, and for:
+ * place, with CONSTRAIN_MOST units a try, and is put off until its mask is there. CONSTRAIN_VAIN
+ * steps compute it in vain, since its mask may be there when they are to be sampled; then, or as
+ * long as there is no place, it is in no step at all: else every such row makes the steps of all
+ * others longer. Credit is for an engine without such threads, and for:
  *
  * A row upon recurrent state cannot be computed again, so there a slow row is not put off: it gets
  * all the credit there can be at once, and those that come after it wait for theirs.
@@ -34,6 +36,7 @@
 #define CONSTRAIN_MOST   (1u << 22) /* 15 to 30 ms: all of a large vocabulary several times */
 #define CONSTRAIN_ROW    (1u << 10)
 #define CONSTRAIN_TRIES  2u
+#define CONSTRAIN_VAIN   2u
 #define CONSTRAIN_OWNERS 64u
 
 struct entries;
@@ -64,6 +67,11 @@ size_t constrain_bytes(uint32_t rows, uint32_t vocab);
 bool constrain_begun(struct request *r, uint32_t count, uint32_t *ret_first);
 /* Whether a row of this step is sampled for a live request with a grammar. */
 bool constrain_needed(const struct entries *all, const struct flight *f);
+/* Before a step is planned: rows whose masks the threads have made may be in it again, and what
+ * waits for a place is given one. */
+void constrain_look(struct constrain *c, struct sched *s);
+/* Whether the threads work at a mask, so that there is something to look for soon. */
+bool constrain_busy(const struct constrain *c);
 /* Fills the masks of the newest step; all steps before it have landed. Rows without one are put
  * off. Returns how many rows have one. */
 uint32_t constrain_fill(struct constrain *c, struct sched *s, struct flight *f,

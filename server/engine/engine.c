@@ -29,6 +29,7 @@
 
 #define STALL_US      10000u              /* sleep when requests wait but nothing can run */
 #define START_MOST_US (10u * EK_US_PER_S) /* of a start: reading back what was kept */
+#define MASK_US       500u /* the same when it is masks that they wait for: nobody tells of one */
 #define LOOK_US       500000u /* with nothing to do: between two looks at a device that may be lost */
 
 /* Seconds without a device: with a small model in the page cache, to one from a slow disk. */
@@ -274,8 +275,9 @@ static void idle(struct engine *e)
         until = expiry;
     if (e->drain == ENGINE_DRAINING && e->drain_deadline_us != 0 && e->drain_deadline_us < until)
         until = e->drain_deadline_us;
-    if (!sched_idle(e->sched) && !engine_is_away(e) && until > now + STALL_US)
-        until = now + STALL_US;
+    uint64_t stall = constrain_busy(&e->constrain) ? MASK_US : STALL_US;
+    if (!sched_idle(e->sched) && !engine_is_away(e) && until > now + stall)
+        until = now + stall;
     struct timespec t = {.tv_sec = (time_t)(until / EK_US_PER_S),
                          .tv_nsec = (long)(until % EK_US_PER_S) * 1000};
     bool asked = e->inbox || e->wishes || e->stop || e->limits_new || e->reset_prefix ||

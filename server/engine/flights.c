@@ -108,6 +108,7 @@ int engine_start_steps(struct engine *e)
         uint64_t from = ek_now_us();
         if (sched_plan_after(s) > from)
             return 0;
+        constrain_look(&e->constrain, s);
         uint32_t rows = sched_plan(s, from, step);
         e->plan_us += ek_now_us() - from;
         if (rows == 0)

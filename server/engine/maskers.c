@@ -16,9 +16,10 @@
 
 enum mask_place_state { PLACE_FREE, PLACE_GIVEN, PLACE_RUNS, PLACE_DONE };
 
+/* What stands in it is the engine's while it is FREE or DONE, and the threads' otherwise. */
 struct mask_place {
-    enum mask_place_state state;
-    uint64_t order; /* in which they were given */
+    atomic_int state; /* enum mask_place_state */
+    uint64_t order;   /* in which they were given */
     struct mask_done is;
 };
 
@@ -27,34 +28,43 @@ struct maskers {
     uint32_t threads, words;
     uint64_t fuel;
     maskers_fn fn;
-    atomic_uint done;     /* places that are, so that the engine's thread need not ask */
-    sem_t given;          /* told with each that is given: the engine's thread never waits for it */
-    pthread_mutex_t lock; /* of all that follows */
+    sem_t given; /* told with each that is given: the engine's thread never waits for it */
     struct mask_place place[MASKERS_PLACES];
-    uint64_t order;
-    bool stop;
+    uint64_t order;       /* the engine's, */
+    uint32_t given_count; /* and this too: places that are not free */
+    atomic_uint started;  /* threads: each has a number */
+    atomic_bool stop;
+    pthread_mutex_t lock;                        /* the threads' alone: which of them takes what */
+    const struct grammar *form[MASKERS_THREADS]; /* that each works at, NULL = none */
 };
 
 /* Under the lock: whether a thread works at a mask of the form. */
 static bool form_runs(const struct maskers *m, const struct grammar *g)
 {
-    for (uint32_t i = 0; i < MASKERS_PLACES; i++)
-        if (m->place[i].state == PLACE_RUNS && m->place[i].is.request->ask.grammar == g)
+    for (uint32_t i = 0; i < MASKERS_THREADS; i++)
+        if (m->form[i] == g)
             return true;
     return false;
 }
 
-/* Under the lock: the first that was given and may run, NULL = none. */
-static struct mask_place *next_place(struct maskers *m)
+/* The first that was given and may run, NULL = none. It is this thread's now. */
+static struct mask_place *take_place(struct maskers *m, uint32_t number)
 {
     struct mask_place *best = NULL;
 
+    pthread_mutex_lock(&m->lock);
+    m->form[number] = NULL;
     for (uint32_t i = 0; i < MASKERS_PLACES; i++) {
         struct mask_place *p = &m->place[i];
-        if (p->state == PLACE_GIVEN && (!best || p->order < best->order) &&
-            !form_runs(m, p->is.request->ask.grammar))
+        if (atomic_load_explicit(&p->state, memory_order_acquire) == PLACE_GIVEN &&
+            (!best || p->order < best->order) && !form_runs(m, p->is.request->ask.grammar))
             best = p;
     }
+    if (best) {
+        m->form[number] = best->is.request->ask.grammar;
+        atomic_store_explicit(&best->state, PLACE_RUNS, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&m->lock);
     return best;
 }
 
@@ -74,28 +84,21 @@ static void work_at(const struct maskers *m, struct mask_done *d)
 static void *maskers_run(void *arg)
 {
     struct maskers *m = arg;
+    uint32_t number = atomic_fetch_add(&m->started, 1);
 
     errno = 0;
     int has = getpriority(PRIO_PROCESS, (id_t)gettid());
     if (errno == 0) /* without the right it does not */
         (void)setpriority(PRIO_PROCESS, (id_t)gettid(), has + MASKERS_NICE);
-    pthread_mutex_lock(&m->lock);
-    while (!m->stop) {
-        struct mask_place *p = next_place(m);
-        if (!p) { /* what may not run now is taken by who has its form */
-            pthread_mutex_unlock(&m->lock);
+    while (!atomic_load(&m->stop)) {
+        struct mask_place *p = take_place(m, number);
+        if (!p) {                      /* what may not run now is taken by who has its form */
             (void)sem_wait(&m->given); /* interrupted it looks again, too */
-            pthread_mutex_lock(&m->lock);
             continue;
         }
-        p->state = PLACE_RUNS;
-        pthread_mutex_unlock(&m->lock);
         work_at(m, &p->is);
-        pthread_mutex_lock(&m->lock);
-        p->state = PLACE_DONE;
-        atomic_fetch_add(&m->done, 1);
+        atomic_store_explicit(&p->state, PLACE_DONE, memory_order_release);
     }
-    pthread_mutex_unlock(&m->lock);
     return NULL;
 }
 
@@ -127,15 +130,13 @@ void maskers_free(struct maskers *m)
 {
     if (!m)
         return;
-    pthread_mutex_lock(&m->lock);
-    m->stop = true;
-    pthread_mutex_unlock(&m->lock);
+    atomic_store(&m->stop, true);
     for (uint32_t i = 0; i < m->threads; i++)
         (void)sem_post(&m->given);
     while (m->threads > 0)
         (void)pthread_join(m->thread[--m->threads], NULL);
     for (uint32_t i = 0; i < MASKERS_PLACES; i++) {
-        if (m->place[i].state == PLACE_FREE)
+        if (atomic_load(&m->place[i].state) == PLACE_FREE)
             continue;
         grammar_lend(m->place[i].is.request->ask.grammar, -1);
         request_unref(m->place[i].is.request);
@@ -150,39 +151,41 @@ bool maskers_give(struct maskers *m, struct request *r, uint64_t owner)
     struct mask_place *free_place = NULL;
     uint32_t has = 0;
 
-    if (pthread_mutex_trylock(&m->lock) != 0)
-        return false;
     for (uint32_t i = 0; i < MASKERS_PLACES; i++) {
         struct mask_place *p = &m->place[i];
-        if (p->state == PLACE_FREE)
+        if (atomic_load_explicit(&p->state, memory_order_relaxed) == PLACE_FREE)
             free_place = p;
         else
-            has += p->is.owner == owner;
+            has += p->is.owner == owner; /* only read by the threads, too */
     }
-    bool good = free_place && has < MASKERS_PLACES / 2;
-    if (good) {
-        *free_place = (struct mask_place){
-            .state = PLACE_GIVEN, .order = m->order++, .is = {.request = r, .owner = owner}};
-        request_ref(r);
-        grammar_lend(r->ask.grammar, 1);
-    }
-    pthread_mutex_unlock(&m->lock);
-    if (good)
-        (void)sem_post(&m->given);
-    return good;
+    if (!free_place || has >= MASKERS_PLACES / 2)
+        return false;
+    free_place->order = m->order++;
+    free_place->is = (struct mask_done){.request = r, .owner = owner};
+    request_ref(r);
+    grammar_lend(r->ask.grammar, 1);
+    m->given_count++;
+    atomic_store_explicit(&free_place->state, PLACE_GIVEN, memory_order_release);
+    (void)sem_post(&m->given);
+    return true;
 }
 
 bool maskers_take(struct maskers *m, struct mask_done *ret_done)
 {
-    if (atomic_load(&m->done) == 0 || pthread_mutex_trylock(&m->lock) != 0)
-        return false;
-    struct mask_place *p = m->place;
-    while (p->state != PLACE_DONE)
-        p++;
-    *ret_done = p->is;
-    p->state = PLACE_FREE;
-    atomic_fetch_sub(&m->done, 1);
-    pthread_mutex_unlock(&m->lock);
-    grammar_lend(ret_done->request->ask.grammar, -1);
-    return true;
+    for (uint32_t i = 0; i < MASKERS_PLACES && m->given_count > 0; i++) {
+        struct mask_place *p = &m->place[i];
+        if (atomic_load_explicit(&p->state, memory_order_acquire) != PLACE_DONE)
+            continue;
+        *ret_done = p->is;
+        atomic_store_explicit(&p->state, PLACE_FREE, memory_order_relaxed);
+        m->given_count--;
+        grammar_lend(ret_done->request->ask.grammar, -1);
+        return true;
+    }
+    return false;
+}
+
+bool maskers_busy(const struct maskers *m)
+{
+    return m->given_count > 0;
 }

@@ -4,6 +4,9 @@
  *
  *   place: FREE -> GIVEN (engine, maskers_give) -> RUNS -> DONE (a thread) -> FREE (maskers_take)
  *
+ * Who moves a place on owns what stands in it until it has moved it; the move hands it over. Only
+ * which thread takes a place that was given is settled under a lock, which the engine never takes.
+ *
  * From GIVEN to FREE the request's matcher and the places and masks of its form are the threads';
  * the form says so (grammar_lend), and a form is with one thread at a time. The request stays as it
  * is meanwhile: without a mask no token is chosen. A reference to it is held.
@@ -32,9 +35,11 @@ struct mask_done {
 int maskers_new(uint32_t words, uint64_t fuel, maskers_fn fn, struct maskers **ret_maskers);
 /* Waits for what runs, which the fuel bounds; gives back what it holds. NULL is fine. */
 void maskers_free(struct maskers *m);
-/* Both are the engine's thread's, which waits for nobody: a thread that gives way may hold the lock
- * while it does not run. Then there is no place, and none is done, until the next step. */
+/* The rest is the engine's thread's, which waits for nobody and takes no lock: a thread that gives
+ * way may hold one while it does not run. */
 /* False when there is no place, or when the owner has half of them. */
 bool maskers_give(struct maskers *m, struct request *r, uint64_t owner);
 /* One that is done, false = none is. */
 bool maskers_take(struct maskers *m, struct mask_done *ret_done);
+/* Whether something has been given and was not taken back yet. */
+bool maskers_busy(const struct maskers *m);

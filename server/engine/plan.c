@@ -15,6 +15,8 @@ uint32_t sched_rows_wanted(const struct entry *e)
 {
     const struct req_ask *ask = &e->req->ask;
 
+    if (e->awaits_mask)
+        return 0;
     if (e->known - ask->prompt_tokens + e->pending >= ask->max_new_tokens)
         return 0; /* a step in flight samples its last token */
     return e->known + e->pending - e->computed;

@@ -126,6 +126,7 @@ struct request {
     bool mask_heavy, mask_given, mask_ready; /* the last one was slow; with a masker; has bits */
     uint32_t mask_at, *mask_bits; /* of so many tokens out; maskers' memory, NULL = none yet */
     uint32_t mask_tries;          /* in vain, with all that there is */
+    uint32_t mask_vain;           /* rows since its mask was given to a masker */
     uint64_t mask_need;           /* units that the next try is worth */
     uint32_t gate_read, gate_met; /* tokens looked at for the gate, and of it found in a row */
     uint32_t form_at;             /* the token that the form begins with, when form_open */

@@ -247,6 +247,14 @@ void sched_put_off(struct sched *s, struct flight_seq *q)
     t->set_due |= request_has_history(&e->req->ask);
 }
 
+void sched_await_mask(struct sched *s, uint32_t entry, bool awaits)
+{
+    struct entry *e = &s->entries.at[entry];
+
+    assert(!awaits || (!s->states.on && e->state == ENTRY_RUNNING && e->pending == 0));
+    e->awaits_mask = awaits;
+}
+
 void sched_cancel(struct sched *s, int blame, uint64_t now_us)
 {
     assert(s->flights.count > 0);

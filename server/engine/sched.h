@@ -159,6 +159,9 @@ void sched_apply(struct sched *s, const struct ek_result *result, uint64_t now_u
  * known yet. The row is planned again, with the same result in the cache. Not of a model with
  * recurrent state. */
 void sched_put_off(struct sched *s, struct flight_seq *q);
+/* It will take long: after sched_put_off() the running entry has no row, so that others do not wait
+ * for what is sampled in vain, until this is taken back or it is preempted. */
+void sched_await_mask(struct sched *s, uint32_t entry, bool awaits);
 /* Finding the mask of one of its sequences took so many units of work: its tenant is charged. */
 void sched_charge_mask(struct sched *s, const struct flight_seq *q, uint64_t units);
 /* The newest step in flight had no effect: it is taken back and its rows will be planned again.

@@ -221,6 +221,7 @@ static void step_beside(struct world *w, struct masks *m, const struct request *
     struct ek_step *s = w->steps[w->s->flights.first];
     if (ret_bits)
         *ret_bits = NULL;
+    constrain_look(&m->c, w->s);
     if (sched_plan(w->s, ++w->now_us, s) == 0)
         return;
     assert_int_equal(null_backend.forward(w->d, s), 0);
@@ -292,6 +293,54 @@ static void test_threads(void **state)
     free(m.at);
 }
 
+/* Rows that wait for the threads are in the few steps that their masks may be there for, and in
+ * none while they wait for a place: what one key waits for makes no step of others longer. */
+static void test_waits_in_no_step(void **state)
+{
+    const int32_t end = (int32_t)words - 1;
+    struct engine_params p = params();
+    struct request *slow[8];
+    struct masks m = {0};
+    struct lexicon *l;
+    struct world w;
+    (void)state;
+    p.max_seqs = 12;
+    p.limits.value[LIMIT_RUNNING_SEQS] = 12;
+    p.limits.value[LIMIT_BATCHED_TOKENS] = p.max_batched_tokens = 32;
+    p.limits.ceiling[LIMIT_QUEUED_REQS] = 16;
+    assert_int_equal(lexicon_new(words, word_bytes, NULL, &end, 1, &l), 0);
+    assert_int_equal(constrain_init(&m.c, words), 0);
+    m.at = calloc(1, constrain_bytes(12, words));
+    open_world(&w, &p);
+    struct grammar *bad = hostile(l), *plain = compile(GRAMMAR_REGEX, ".+", 2, l);
+    grammar_warm(plain, NULL);
+
+    for (int i = 0; i < 8; i++)
+        slow[i] = ask(&w, bad, 7);
+    for (uint32_t i = 0; i < 100 || !done(slow[7]) || constrain_busy(&m.c); i++) {
+        struct request *r = ask(&w, plain, 9);
+        step_beside(&w, &m, NULL, NULL);
+        assert_true(done(r));
+        request_unref(r);
+        assert_true(i < 1000000);
+    }
+    for (int i = 0; i < 8; i++) { /* they end for what their form is, one that waited alone, too */
+        for (int k = 0; k < 100 && !done(slow[i]); k++)
+            step_beside(&w, &m, NULL, NULL);
+        assert_true(done(slow[i]) && slow[i]->mask_refused);
+        request_unref(slow[i]);
+    }
+    assert_true(m.c.put_off >= 8 && m.c.put_off <= 8 * (1 + CONSTRAIN_VAIN));
+    assert_true(w.s->tenants.at[7].masks <=
+                8 * (CONSTRAIN_QUICK + CONSTRAIN_TRIES * CONSTRAIN_MOST));
+    constrain_done(&m.c);
+    grammar_unref(bad);
+    grammar_unref(plain);
+    close_world(&w);
+    lexicon_free(l);
+    free(m.at);
+}
+
 /* Requests whose masks are with the threads may end, and so may the engine. */
 static void test_ends_beside_threads(void **state)
 {
@@ -329,8 +378,8 @@ static void test_ends_beside_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_hostile), cmocka_unit_test(test_hostile_with_many_tokens),
-        cmocka_unit_test(test_recurrent), cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_ends_beside_threads)};
+        cmocka_unit_test(test_hostile),          cmocka_unit_test(test_hostile_with_many_tokens),
+        cmocka_unit_test(test_recurrent),        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_waits_in_no_step), cmocka_unit_test(test_ends_beside_threads)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
