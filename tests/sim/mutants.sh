@@ -82,6 +82,8 @@ prefix.c@p->map[hole] = p->map[c];@(void)0;
 slots.c@for (uint32_t i = t->blocks; i > 0; i--)@for (uint32_t i = t->blocks; i > 1; i--)
 slots.c@if (s->at[slot].inflight == 0)@if (true)
 results.c@e->pending -= q->sample && !q->put_off;@e->pending = 0;
+plan.c@if (e->awaits_mask)@if (false)
+entries.c@e->awaits_mask = false;@(void)0;
 results.c@e->pending -= q->sample && !q->put_off;@e->pending -= q->sample;
 results.c@bool live = e->number == q->number;@bool live = e->number != 0;
 results.c@(t->named + 1) * s->fixed.block_size <= t->settled@t->named * s->fixed.block_size <= t->settled

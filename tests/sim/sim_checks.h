@@ -453,8 +453,8 @@ static inline void check_pace(struct sim *s)
         const struct request *r = s->live[i];
         uint32_t out = atomic_load(&r->out_count);
         const struct entry *e = r->entry == SCHED_NONE ? NULL : &s->sched->entries.at[r->entry];
-        if (!e || e->state != ENTRY_RUNNING || e->known + e->pending > e->computed + 1 ||
-            out != s->pace[i].out)
+        if (!e || e->state != ENTRY_RUNNING || e->awaits_mask ||
+            e->known + e->pending > e->computed + 1 || out != s->pace[i].out)
             s->pace[i].turns = 0;
         s->pace[i].out = out;
         if (s->pace[i].turns++ > 4u * s->p.max_seqs + 20u)

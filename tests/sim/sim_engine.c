@@ -337,6 +337,27 @@ static void charge_some(struct sim *s, const struct flight *f)
     }
 }
 
+/* Masks that were long in coming come. */
+static void bring_masks(struct sim *s)
+{
+    struct entries *l = &s->sched->entries;
+
+    for (uint32_t i = 0; i < l->running_count; i++)
+        if (entries_running(l, i)->awaits_mask && chance(s, 300000))
+            sched_await_mask(s->sched, l->running[i], false);
+}
+
+/* What waits for one is in no step. */
+static void check_masks(struct sim *s)
+{
+    const struct sched *c = s->sched;
+    const struct flight *f = &c->flights.at[flights_newest(&c->flights)];
+
+    for (uint32_t i = 0; i < f->seqs; i++)
+        if (c->entries.at[f->seq[i].entry].awaits_mask)
+            fail(s, "a step was planned with a row whose mask is waited for");
+}
+
 /* Masks that are not found in time: now and then what a row samples is not wanted. */
 static void put_off_some(struct sim *s)
 {
@@ -346,8 +367,11 @@ static void put_off_some(struct sim *s)
     charge_some(s, f);
     for (uint32_t i = 0; i < f->seqs && s->p.states == 0; i++)
         if (f->seq[i].sample && c->entries.at[f->seq[i].entry].number == f->seq[i].number &&
-            chance(s, 50000))
+            chance(s, 50000)) {
             sched_put_off(c, &f->seq[i]);
+            if (c->entries.at[f->seq[i].entry].pending == 0 && chance(s, 500000))
+                sched_await_mask(c, f->seq[i].entry, true);
+        }
 }
 
 static void start_steps(struct sim *s)
@@ -366,6 +390,7 @@ static void start_steps(struct sim *s)
         uint32_t first = s->running_before > 0 ? s->sched->entries.running[0] : 0;
         uint64_t number = s->running_before > 0 ? s->sched->entries.at[first].number : 0;
         bool suspects = s->sched->suspects > 0;
+        bring_masks(s);
         uint32_t rows = sched_plan(s->sched, s->now_us, step);
         check_waits(s);
         check_marks(s, before);
@@ -382,6 +407,7 @@ static void start_steps(struct sim *s)
         if (rows == 0)
             return;
         check_plan(s, step, rows);
+        check_masks(s);
         if (step->seqs > 0)
             check_share(s, rows, before);
         if (fails_now(s))
