@@ -468,7 +468,7 @@ int child_note_pid(const struct child *c, const char *path)
 {
     char text[64];
     int n = snprintf(text, sizeof(text), "%d %llu\n", (int)c->pid, start_ticks(c->pid));
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (fd < 0)
         return -errno;
     int r = write(fd, text, (size_t)n) == n ? 0 : -EIO;

@@ -23,11 +23,20 @@
 #define SEEN_SLOTS (1u << 17) /* hashes of lines; lines beyond three quarters of them stay */
 #define LINE_SHORT 24
 
+/* Who writes in its directory may have put a FIFO there: without a reader that is -ENXIO, and not
+ * an evenkeeld that waits for one. */
+static int open_to_write(const char *path, int how)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | how, 0640);
+    return fd < 0 ? -errno : fd;
+}
+
 int logtail_open(struct logtail *t)
 {
-    int fd = open(t->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0640);
+    int fd = open_to_write(t->path, O_APPEND);
     if (fd < 0)
-        return -errno;
+        return fd;
+    (void)fcntl(fd, F_SETFL, O_APPEND); /* the server waits for its readers, if it has some */
     struct stat st;
     t->start = fstat(fd, &st) == 0 ? (uint64_t)st.st_size : 0;
     return fd;
@@ -59,12 +68,12 @@ int logtail_bound(struct logtail *t)
         return 0;
     char old[sizeof(t->path) + 2];
     (void)snprintf(old, sizeof(old), "%s.1", t->path);
-    int r = -EIO, to = -1, from = open(t->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    int r = -EIO, to = -1, from = open(t->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (from < 0)
         return -errno;
-    to = open(old, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0640);
+    to = open_to_write(old, O_TRUNC);
     if (to < 0) {
-        r = -errno;
+        r = to;
         goto out;
     }
     /* Only the newest part: a flood may have grown the file far over the limit. */

@@ -128,7 +128,7 @@ static int open_output(struct server *s)
     }
     server_bound_log(s); /* what the one before wrote after the last look */
     int fd = logtail_open(&s->process.log);
-    if (fd != -EROFS && fd != -ENOSPC && fd != -EDQUOT)
+    if (fd != -EROFS && fd != -ENOSPC && fd != -EDQUOT && fd != -ENXIO) /* that: nobody reads it */
         return fd;
     ek_log(EK_LOG_WARNING, "%s: %s cannot be written: %s; its output is lost", c->name,
            s->process.log.path, ek_strerror(fd));

@@ -442,7 +442,22 @@ static void test_foreign_files(void **state)
     exit_file_read(socket, 77, &e);
     assert_int_equal(logtail_read(&t, 100, &out), -EINVAL);
     assert_int_equal(child_find_pid(path, &pid), -EINVAL);
+    const struct child self = {.pid = getpid()};
+    assert_int_equal(logtail_open(&t), -ENXIO);
+    assert_int_equal(child_note_pid(&self, path), -ENXIO);
     assert_int_equal(unlink(path), 0);
+
+    int fd = logtail_open(&t); /* where the one before it is kept */
+    assert_true(fd >= 0 && (fcntl(fd, F_GETFL) & (O_APPEND | O_NONBLOCK)) == O_APPEND);
+    assert_int_equal(dprintf(fd, "a line"), 6);
+    assert_int_equal(close(fd), 0);
+    (void)snprintf(other, sizeof(other), "%s/exit.json.1", dir);
+    assert_int_equal(mkfifo(other, 0600), 0);
+    t.most_bytes = 1;
+    assert_int_equal(logtail_bound(&t), -ENXIO);
+    assert_int_equal(unlink(other), 0);
+    assert_int_equal(unlink(path), 0);
+    (void)snprintf(other, sizeof(other), "%s/other", dir);
 
     assert_int_equal(mkdir(path, 0700), 0);
     exit_file_read(socket, 77, &e);
