@@ -142,12 +142,12 @@ json_t *ek_json_parse(const char *text, size_t len, size_t flags, json_error_t *
 #define ARRAY_BYTES  136u /* with its first 8 places */
 #define OBJECT_BYTES 248u /* with its first 8 buckets */
 
-struct ek_json_size ek_json_measure(const char *text, size_t len)
+struct ek_json_size ek_json_measure(const char *text, size_t len, uint64_t most)
 {
     struct ek_json_size all = {0};
     bool word = false; /* inside of a number, true, false or null */
 
-    for (size_t at = 0; at < len; at++) {
+    for (size_t at = 0; at < len && all.bytes <= most; at++) {
         const char c = text[at];
         const bool in = word;
         word = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || c == '-' || c == '.' ||

@@ -16,8 +16,9 @@ json_t *ek_json_parse(const char *text, size_t len, size_t flags, json_error_t *
 
 /* What a text becomes when it is parsed: how many values, and at least how many bytes of memory
  * with those that are needed on the way, at most about three times what it is. One look at each
- * byte; valid or not. For callers that decide whether there is room before there is a value. */
+ * byte, up to where it is more than `most` bytes of memory: then both are what it came to by then.
+ * Valid or not. For callers that decide whether there is room before there is a value. */
 struct ek_json_size {
     uint64_t values, bytes;
 };
-struct ek_json_size ek_json_measure(const char *text, size_t len);
+struct ek_json_size ek_json_measure(const char *text, size_t len, uint64_t most);

@@ -331,8 +331,8 @@ static struct past *past_new(uint64_t owner, const struct past_text *t, struct p
     p->chain_pasts = 1 + (before ? before->chain_pasts : 0);
     p->items = inputs + outputs + (before ? before->items : 0);
     p->items_bytes = t->output_len + t->input_len + (before ? before->items_bytes : 0);
-    p->json_bytes = ek_json_measure(output, t->output_len).bytes +
-                    ek_json_measure(t->input, t->input_len).bytes +
+    p->json_bytes = ek_json_measure(output, t->output_len, UINT64_MAX).bytes +
+                    ek_json_measure(t->input, t->input_len, UINT64_MAX).bytes +
                     (before ? before->json_bytes : 0);
     p->text = text;
     p->response_len = t->response_len;

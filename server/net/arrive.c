@@ -298,13 +298,12 @@ bool arrive_json(struct exchange *x, struct answer *a)
         return true;
     if (x->head.gzipped && !unpack(x, a))
         return false;
-    const struct ek_json_size size = ek_json_measure(x->body.data, x->body.len);
+    const struct ek_json_size size = ek_json_measure(x->body.data, x->body.len, most);
     if (size.bytes > most) {
         (void)api_refuse(&err, 413, "",
-                         "The body has %llu JSON values, which take %llu MiB of memory; at most "
-                         "%llu MiB are accepted. Send fewer values at once.",
-                         (unsigned long long)size.values, (unsigned long long)(size.bytes >> 20),
-                         (unsigned long long)(most >> 20));
+                         "The first %llu JSON values of the body take more than the %llu MiB of "
+                         "memory that are accepted. Send fewer values at once.",
+                         (unsigned long long)size.values, (unsigned long long)(most >> 20));
         answer_refuse(x, a, &err);
         return false;
     }

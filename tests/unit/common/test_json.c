@@ -136,7 +136,7 @@ static void test_measure(void **state)
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
         const size_t n = 100000;
         char *text = repeat(shapes[i].open, shapes[i].piece, shapes[i].close, n);
-        struct ek_json_size size = ek_json_measure(text, strlen(text));
+        struct ek_json_size size = ek_json_measure(text, strlen(text), UINT64_MAX);
         assert_int_equal(size.values, 1 + n * shapes[i].values);
         size_t before = in_use();
         json_t *j = json_loadb(text, strlen(text), 0, NULL);
@@ -148,6 +148,10 @@ static void test_measure(void **state)
             assert_in_range(size.bytes, took, 3 * took);
         }
         json_decref(j);
+        const uint64_t most = size.bytes / 10;
+        size = ek_json_measure(text, strlen(text), most); /* no look at the rest */
+        assert_in_range(size.bytes, most + 1, most + 1000);
+        assert_in_range(size.values, 1, n * shapes[i].values / 5);
         free(text);
     }
 }
@@ -160,7 +164,7 @@ static void test_measure_keys(void **state)
     for (int i = 0; i < 200000; i++)
         assert_int_equal(ek_buf_printf(&b, "%c\"%d\":%d", i ? ',' : '{', i, i), 0);
     assert_int_equal(ek_buf_puts(&b, "}"), 0);
-    struct ek_json_size size = ek_json_measure(b.data, b.len);
+    struct ek_json_size size = ek_json_measure(b.data, b.len, UINT64_MAX);
     assert_int_equal(size.values, 200001);
     size_t before = in_use();
     json_t *j = json_loadb(b.data, b.len, JSON_REJECT_DUPLICATES, NULL);
@@ -182,7 +186,7 @@ static void test_measure_junk(void **state)
         char *exact = malloc(len ? len : 1);
         assert_non_null(exact);
         memcpy(exact, junk[i], len);
-        (void)ek_json_measure(exact, len);
+        (void)ek_json_measure(exact, len, UINT64_MAX);
         free(exact);
     }
 }
