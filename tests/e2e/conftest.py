@@ -55,6 +55,15 @@ def wait_for(what, condition, seconds=60.0, step=0.05):
     pytest.fail(f"{what}: not within {seconds} s (last: {last!r})")
 
 
+def gone(pid):
+    """Whether the process has ended, waited for or not."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
 def metric(page, name, **labels):
     """The value of the first sample of that name with these labels, None when there is none."""
     for line in page.splitlines():

@@ -6,14 +6,14 @@ import os
 import random
 import re
 import signal
-import subprocess
 
 import pytest
 
 from bare import Bare
-from conftest import BUILD, MODEL, metric, wait_for
+from conftest import metric, wait_for
 from engine_faults import EngineFaults
 from test_engine_process import ASKS, always, engine, engine_state, order, pauses, replaced, text_of, tokens
+from test_ranks import plan
 from test_warm_restart import ask_all, host_cached
 
 DIVIDED = [("--tensor-parallel-size",), ("--pipeline-parallel-size",)]
@@ -103,17 +103,12 @@ def test_what_was_cached(tmp_path, divided):
         assert s.stop() == 0
 
 
-def dry(*flags):
-    return subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, "--device", "cpu", "--dry-run", "-tp", "2", *flags], capture_output=True, text=True,
-                          timeout=60)
-
-
 def test_what_does_not_go_together():
     for flags, says in [(("--nnodes", "2", "--engine-process"), "--engine-process over several machines"),
                         (("--nnodes", "2", "--engine-command", "mpirun"), "give both"),
                         (("--engine-process", "--engine-command", "mpirun"), "say with --nnodes"),
                         (("--nnodes", "2", "--engine-process", "--engine-command", " "), "--engine-command is empty")]:
-        done = dry(*flags)
+        done = plan("-tp", "2", *flags)
         assert done.returncode == 2 and says in done.stderr, (flags, done.stderr)
-    done = dry("--nnodes", "2", "--engine-process", "--engine-command", "mpirun -n 2 --host a,b")
+    done = plan("-tp", "2", "--nnodes", "2", "--engine-process", "--engine-command", "mpirun -n 2 --host a,b")
     assert done.returncode == 0 and "rank" in done.stdout, done.stderr

@@ -13,7 +13,7 @@ import time
 import pytest
 
 import ptrace
-from conftest import ROOT, Appliance, get, metric, wait_for
+from conftest import ROOT, Appliance, get, gone, metric, wait_for
 from test_memory import whys
 from test_supervisor import fakes  # noqa: F401
 
@@ -204,7 +204,7 @@ def test_orphans_of_an_earlier_run_are_ended_before_a_start(fakes, tmp_path):  #
     f.process.kill()
     f.process.wait()
     os.kill(pid, signal.SIGKILL)
-    wait_for("it is gone", lambda: not pathlib.Path(f"/proc/{pid}").exists() or "\nState:\tZ" in pathlib.Path(f"/proc/{pid}/status").read_text())
+    wait_for("it is gone", lambda: gone(pid))
     assert all(pathlib.Path(f"/proc/{r}").exists() for r in ranks), "they outlive it"
     f.start().ready()
     assert f.all()["a"]["pid"] != pid
