@@ -56,10 +56,11 @@ def wait_for(what, condition, seconds=60.0, step=0.05):
 
 
 def gone(pid):
-    """Whether the process has ended, waited for or not."""
+    """Whether the process has ended, waited for or not: its first thread may be a zombie while others still hold its sockets."""
     try:
         with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] in "ZX"
+            fields = file.read().rsplit(")", 1)[1].split()
+        return fields[0] in "ZX" and int(fields[17]) <= 1  # num_threads
     except (FileNotFoundError, ProcessLookupError):
         return True
 
