@@ -10,6 +10,8 @@
 #include <pcre2.h>
 #include <stdio.h>
 
+#include "supervisor/doctor/tell.h"
+
 #define HELP_ID   160
 #define HELP_TEXT (HELP_ID + (HELP_LINES + 1) * TRACE_TEXT + 3 * TRACE_FRAME + 16)
 
@@ -22,16 +24,15 @@ static size_t put(char text[HELP_TEXT], size_t at, const char *before, const cha
 /* The entry, the program, and whether it was loading a model: "cuda-oom $vllm $loading". */
 static size_t put_program(char text[HELP_TEXT], const struct help_question *of)
 {
-    static const char *const facts[][2] = {
-        {"is_vllm", "vllm"},          {"vllm_version", "vllm"},    {"is_sglang", "sglang"},
-        {"sglang_version", "sglang"}, {"is_llamacpp", "llamacpp"}, {"is_loading", "loading"}};
+    static const char *const engines[] = {"vllm", "sglang", "llamacpp"};
     char line[HELP_ID];
     int n = snprintf(line, sizeof(line), "%.80s", of->id);
-    for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++) {
-        double v = 0;
-        if (doctor_numbers_lookup(of->numbers, facts[i][0], &v) && v > 0 && n > 0)
-            n += snprintf(line + n, sizeof(line) - (size_t)n, " $%s", facts[i][1]);
-    }
+    for (size_t i = 0; i < sizeof(engines) / sizeof(engines[0]); i++)
+        if (n > 0 && doctor_is_of(engines[i], of->numbers))
+            n += snprintf(line + n, sizeof(line) - (size_t)n, " $%s", engines[i]);
+    double loading = 0;
+    if (n > 0 && doctor_numbers_lookup(of->numbers, "is_loading", &loading) && loading > 0)
+        n += snprintf(line + n, sizeof(line) - (size_t)n, " $loading");
     return put(text, 0, "", line);
 }
 
