@@ -10,14 +10,15 @@
 #include <pcre2.h>
 #include <stdio.h>
 
+#include "supervisor/doctor/hint.h"
 #include "supervisor/doctor/tell.h"
 
 #define HELP_ID   160
-#define HELP_TEXT (HELP_ID + (HELP_LINES + 1) * TRACE_TEXT + 3 * TRACE_FRAME + 16)
+#define HELP_TEXT (HELP_ID + HELP_LINES * TRACE_TEXT + DOCTOR_HINT_TEXT + 16)
 
-static size_t put(char text[HELP_TEXT], size_t at, const char *before, const char *said)
+static size_t put(char text[HELP_TEXT], size_t at, const char *said)
 {
-    int n = snprintf(text + at, HELP_TEXT - at, "%s%s\n", before, said);
+    int n = snprintf(text + at, HELP_TEXT - at, "%s\n", said);
     return n > 0 && (size_t)n < HELP_TEXT - at ? at + (size_t)n : at;
 }
 
@@ -33,7 +34,7 @@ static size_t put_program(char text[HELP_TEXT], const struct help_question *of)
     double loading = 0;
     if (n > 0 && doctor_numbers_lookup(of->numbers, "is_loading", &loading) && loading > 0)
         n += snprintf(line + n, sizeof(line) - (size_t)n, " $loading");
-    return put(text, 0, "", line);
+    return put(text, 0, line);
 }
 
 uint32_t doctor_help_find(const struct doctor_catalog *c, const struct help_question *of,
@@ -44,12 +45,11 @@ uint32_t doctor_help_find(const struct doctor_catalog *c, const struct help_ques
     uint32_t count = 0;
     size_t len = put_program(text, of);
     for (uint32_t i = 0; i < of->said_count; i++)
-        len = put(text, len, "", of->said[i]);
+        len = put(text, len, of->said[i]);
     if (of->raised) {
-        len = put(text, len, "", of->raised->text);
-        len = put(text, len, "@", of->raised->where.own);
-        len = put(text, len, ">", of->raised->where.inner);
-        len = put(text, len, "<", of->raised->where.package);
+        char raised[DOCTOR_HINT_TEXT];
+        doctor_hint_text(of->raised, raised);
+        len = put(text, len, raised);
     }
     for (uint32_t i = 0; i < c->help_count && count < DOCTOR_HELPED_MOST; i++) {
         const struct doctor_help *h = &c->helps[(c->own_helps + i) % c->help_count];
