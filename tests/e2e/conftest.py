@@ -65,6 +65,13 @@ def gone(pid):
         return True
 
 
+def cpu_seconds(pid):
+    """Of processors, that all threads of the process have taken."""
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def metric(page, name, **labels):
     """The value of the first sample of that name with these labels, None when there is none."""
     for line in page.splitlines():

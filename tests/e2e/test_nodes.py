@@ -10,7 +10,7 @@ import time
 import pytest
 
 from bare import Bare
-from conftest import BUILD, MODEL, Appliance, metric, slower, wait_for
+from conftest import BUILD, MODEL, Appliance, cpu_seconds, metric, slower, wait_for
 from mpi import MPI, nodes_of, without
 
 PROMPTS = ["Hello there", "The bear went into the forest and", "One day Dora", "A blue book was"]
@@ -228,7 +228,7 @@ def test_idle(tmp_path):
     made = Group(tmp_path, 2, "--tensor-parallel-size", 2)
 
     def used():
-        return [sum(map(int, open(f"/proc/{p}/stat").read().rsplit(")", 1)[1].split()[11:13])) / os.sysconf("SC_CLK_TCK") for p in made.pids()]
+        return [cpu_seconds(p) for p in made.pids()]
 
     try:
         ask(made, prompt=PROMPTS[0], max_tokens=8, temperature=0)
