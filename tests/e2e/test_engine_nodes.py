@@ -11,10 +11,9 @@ import pytest
 from bare import Bare
 from conftest import BUILD, gone, metric, paced, wait_for
 from mpi import MPI, nodes_of, without
-from test_engine_process import ASKS, always, engine_state, order, pauses, replaced, text_of, tokens
+from test_engine_process import SHORT, always, engine_state, order, pauses, replaced, text_of, texts_of, tokens
 
 pytestmark = without
-SHORT = [{**ask, "max_tokens": 80} for ask in (ASKS[0], ASKS[2], ASKS[3], ASKS[4])] + [ASKS[6]]  # greedy, sampled, n = 2, logprobs, a grammar
 DIVIDED = ["--tensor-parallel-size", "--pipeline-parallel-size"]
 
 
@@ -29,8 +28,7 @@ def group(request, tmp_path_factory):
     """How it is divided, and what a server of one process says that is divided so."""
     s = Bare(tmp_path_factory.mktemp("one"), request.param, 2, "--device", "cpu", "--max-num-seqs", 8, "--max-model-len", 512)
     try:
-        with concurrent.futures.ThreadPoolExecutor(len(SHORT)) as pool:
-            yield request.param, list(pool.map(lambda ask: text_of(s, ask), SHORT))
+        yield request.param, texts_of(s, SHORT)
     finally:
         s.stop()
 
