@@ -62,6 +62,17 @@ struct ek_apart_order {
     uint64_t graph;         /* ek_graph_sum(): what its flags have to make of them */
 };
 
+/* What the device is planned and loaded for, of an order and its model's graph. */
+static inline struct ek_plan_request ek_apart_request(const struct ek_apart_order *o,
+                                                      const struct ek_graph *graph)
+{
+    return (struct ek_plan_request){.graph = graph,
+                                    .ceiling = o->ceiling,
+                                    .logit_rows = o->logit_rows,
+                                    .block_size = o->block_size,
+                                    .offload_bytes = o->offload_bytes};
+}
+
 /* The backend of the lead: a device of ek_open_params.each in another process, or all ranks of it
  * where there are several, started by ek_open_params.apart. `spans`: some ranks are on other nodes,
  * with their part of the KV cache, of which the lead then sees nothing. NULL where that is not

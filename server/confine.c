@@ -313,6 +313,13 @@ void confine_calls(const struct options *o, struct confined *c)
                        r == -EOPNOTSUPP ? "the kernel has no seccomp filters" : ek_strerror(r));
 }
 
+void confine_engine_calls(const struct options *o, struct confined *c)
+{
+    confine_calls(o, c);
+    if (!c->calls && !c->off)
+        ek_log(EK_LOG_WARNING, "The engine's process may make every system call: %s", c->why);
+}
+
 void confine_say(const struct confined *c)
 {
     if (!c->memory)

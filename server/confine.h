@@ -31,5 +31,7 @@ void confine_files(const struct options *o, struct confined *c);
 bool confine_engine_itself(const struct options *o);
 /* Once it serves: all threads. */
 void confine_calls(const struct options *o, struct confined *c);
+/* The same in an engine's process, once its device is loaded; warns where that is not done. */
+void confine_engine_calls(const struct options *o, struct confined *c);
 /* One line about both. */
 void confine_say(const struct confined *c);

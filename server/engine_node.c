@@ -50,11 +50,9 @@ static int take_memory(struct ek_apart_memory **ret_memory, int *ret_fd, struct 
 /* Flags and files may have been changed since the server read them. */
 static int compare(const struct stack *s, const struct ek_apart_order *o, struct ek_fault *fault)
 {
-    if (named_stamp(s->model->dir) != o->stamp)
-        return ek_fault_set(fault, "model",
-                            "%s: its files are not those that the server has read: an engine that "
-                            "takes the place of another one must have the same weights",
-                            s->model->dir);
+    int r = named_same(s->model->dir, o->stamp, fault);
+    if (r < 0)
+        return r;
     if (s->open.ranks == o->ranks && s->open.stages == o->stages &&
         ek_open_local(&s->open) == o->local && ek_graph_sum(&s->model->graph) == o->graph)
         return 0;
@@ -66,11 +64,7 @@ static int compare(const struct stack *s, const struct ek_apart_order *o, struct
 static int load(struct stack *s, struct ek_apart_memory *m, struct ek_fault *fault)
 {
     const struct ek_apart_order *o = ek_apart_order(m);
-    const struct ek_plan_request q = {.graph = &s->model->graph,
-                                      .ceiling = o->ceiling,
-                                      .logit_rows = o->logit_rows,
-                                      .block_size = o->block_size,
-                                      .offload_bytes = o->offload_bytes};
+    const struct ek_plan_request q = ek_apart_request(o, &s->model->graph);
 
     model_serve(s->model, o->max_model_len);
     int r = compare(s, o, fault);
@@ -108,9 +102,7 @@ int engine_node_run(struct stack *s, int *ret_exit, struct ek_fault *fault)
     if (r == 0 && (r = load(s, m, fault)) < 0)
         (void)start_failed(r, "loading the weights", ret_exit, fault);
     if (r == 0) {
-        confine_calls(s->o, &c);
-        if (!c.calls && !c.off)
-            ek_log(EK_LOG_WARNING, "The engine's process may make every system call: %s", c.why);
+        confine_engine_calls(s->o, &c);
         ek_log(EK_LOG_NOTICE, "The engine is there: %u ranks, %u of them here", s->open.ranks,
                ek_open_local(&s->open));
         ek_apart_serve(m, fd, s->backend, s->device, &s->model->graph);

@@ -68,11 +68,8 @@ static int find(const struct launching *l, const struct ek_apart_order *order,
         (void)snprintf(ret_dir, size, "%s", l->dir);
     else
         r = model_find(l->o->model, ret_dir, size, fault);
-    if (r == 0 && named_stamp(ret_dir) != order->stamp)
-        r = ek_fault_set(fault, "model",
-                         "%s: its files are not those that the server has read: an engine that "
-                         "takes the place of another one must have the same weights",
-                         ret_dir);
+    if (r == 0)
+        r = named_same(ret_dir, order->stamp, fault);
     if (r == 0)
         *ret_backend = b;
     return r;
@@ -122,11 +119,7 @@ static int load(const struct launching *l, const struct ek_backend **ret_b,
     if (r < 0)
         return r;
     model_serve(model, order->max_model_len);
-    const struct ek_plan_request q = {.graph = &model->graph,
-                                      .ceiling = order->ceiling,
-                                      .logit_rows = order->logit_rows,
-                                      .block_size = order->block_size,
-                                      .offload_bytes = order->offload_bytes};
+    const struct ek_plan_request q = ek_apart_request(order, &model->graph);
     r = b->load(d, &q, &model->files, ek_apart_progress, m, fault);
     if (r == 0)
         r = named_unchanged(dir, order->stamp, fault);
@@ -212,9 +205,7 @@ static void run_engine(const struct launching *l, const sigset_t *mask)
         ek_apart_failed(l->memory, r, &fault);
         _exit(EK_EXIT_INTERNAL);
     }
-    confine_calls(l->o, &c);
-    if (!c.calls && !c.off)
-        ek_log(EK_LOG_WARNING, "The engine's process may make every system call: %s", c.why);
+    confine_engine_calls(l->o, &c);
     ek_apart_serve(l->memory, l->memory_fd, backend, device, &model->graph);
 }
 

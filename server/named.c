@@ -52,6 +52,16 @@ uint64_t named_stamp(const char *dir)
     return sum;
 }
 
+int named_same(const char *dir, uint64_t stamp, struct ek_fault *fault)
+{
+    if (named_stamp(dir) == stamp)
+        return 0;
+    return ek_fault_set(fault, "model",
+                        "%s: its files are not those that the server has read: an engine that "
+                        "takes the place of another one must have the same weights",
+                        dir);
+}
+
 int named_unchanged(const char *dir, uint64_t stamp, struct ek_fault *fault)
 {
     if (named_stamp(dir) == stamp)

@@ -288,13 +288,13 @@ static bool shrink(struct stack *s, int r)
     return true;
 }
 
-/* Of what the plan takes on each device. */
-static uint64_t planned_on_device(const struct stack *s)
+/* What the plan takes on each device, or apart from it; not what is taken as clients come. */
+static uint64_t planned_bytes(const struct stack *s, bool apart)
 {
     uint64_t bytes = 0;
 
     for (int i = 0; i < MEMPLAN_ITEMS; i++)
-        if (i != MEMPLAN_HOST && !memplan_apart(&s->plan_params, (enum memplan_item)i))
+        if (i != MEMPLAN_HOST && memplan_apart(&s->plan_params, (enum memplan_item)i) == apart)
             bytes += s->plan.bytes[i];
     return bytes;
 }
@@ -302,7 +302,7 @@ static uint64_t planned_on_device(const struct stack *s)
 /* Somebody else has what the plan counts on. He may be about to end, so it is only said. */
 static void say_if_taken(const struct stack *s)
 {
-    const uint64_t bytes = planned_on_device(s);
+    const uint64_t bytes = planned_bytes(s, false);
     const double all = (double)s->info.memory_bytes;
 
     if (is_cpu(s) || s->o->dry_run_memory > 0 || bytes <= s->info.free_bytes)
@@ -396,13 +396,7 @@ void sizing_compare(struct stack *s)
     struct served *v = &s->served;
     struct ek_device_stats d = {0};
     struct ek_device_info now = {0};
-    uint64_t share = 0, host = 0;
-    for (int i = 0; i < MEMPLAN_ITEMS; i++) {
-        if (i == MEMPLAN_HOST)
-            continue; /* taken as clients come */
-        *(memplan_apart(&s->plan_params, (enum memplan_item)i) ? &host : &share) +=
-            s->plan.bytes[i];
-    }
+    uint64_t share = planned_bytes(s, false);
     s->backend->stats(s->device, &d);
     tell_offload(s, &d);
     if (d.attention)
@@ -417,7 +411,7 @@ void sizing_compare(struct stack *s)
         v->memory_taken[HTTP_HOST] = process_anonymous_bytes() + d.kv_bytes + d.host_kv_bytes +
                                      d.activation_bytes + d.state_bytes;
     } else {
-        v->memory_planned[HTTP_HOST] = host;
+        v->memory_planned[HTTP_HOST] = planned_bytes(s, true);
         v->memory_taken[HTTP_HOST] = process_anonymous_bytes() + d.host_kv_bytes;
         share *= s->open.ranks > 0 ? ek_open_local(&s->open) : 1; /* the plan is for each card */
         v->memory_planned[HTTP_DEVICE] = share;

@@ -18,9 +18,11 @@
 #include "common/err.h"
 #include "common/file.h"
 #include "supervisor/ctl/args.h"
+#include "supervisor/ctl/plan.h"
 #include "supervisor/ctl/plan_server.h"
 #include "supervisor/ctl/spawn.h"
 #include "supervisor/ctl/verb.h"
+#include "supervisor/engines/dialect.h"
 #include "supervisor/planner/advise.h"
 
 #define NAME_MOST 32 /* of a server, as evenkeeld takes it */
@@ -202,8 +204,6 @@ static void write_config(const struct setup_options *o, const struct plan_questi
                          const struct plan_answer *a, struct ek_buf *out)
 {
     bool local = strncmp(o->host, "127.", 4) == 0 || strcmp(o->host, "localhost") == 0;
-    const uint32_t index = q->shape.index_tokens; /* evenkeel-server serves up to so many */
-    const uint32_t len = index > 0 && index < a->max_len ? index : a->max_len;
     (void)ek_buf_printf(
         out,
         "# Written by evenkeelctl setup for %s; yours from now on. The keys are the flags of\n"
@@ -215,7 +215,8 @@ static void write_config(const struct setup_options *o, const struct plan_questi
     (void)ek_buf_printf(out,
                         "port: %llu\ngpu-memory-utilization: %.2f\nmax-model-len: %u\n"
                         "max-num-seqs: %u\nmax-num-batched-tokens: %u\n",
-                        (unsigned long long)o->port, o->share, len, a->seqs, a->tokens);
+                        (unsigned long long)o->port, o->share,
+                        plan_length(q, a, dialect_find("evenkeel")), a->seqs, a->tokens);
     if (a->chosen.setup.cards > 1)
         (void)ek_buf_printf(out, "tensor-parallel-size: %u\n", a->chosen.setup.cards);
     if (!local)

@@ -68,7 +68,7 @@ static struct now read_now(const struct doctor_numbers *n)
     double seqs = advise_number(n, "max_num_seqs", 0),
            tokens = advise_number(n, "max_num_batched_tokens", 0);
     double running = advise_number(n, "running", 0), share = advise_number(n, "share", 0);
-    now.sglang = advise_number(n, "sglang_version", 0) > 0 || advise_number(n, "is_sglang", 0) > 0;
+    now.sglang = doctor_is_of("sglang", n);
     now.seqs_assumed = !(seqs > 0);
     now.tokens_assumed = !(tokens > 0);
     now.share_assumed = !(share > 0 && share <= 1);

@@ -201,13 +201,20 @@ int catalog_add_pattern(struct catalog_inside *c, const struct doctor_pattern *p
     return 0;
 }
 
+/* The expression of one more row of a table that has `count` of at most `most`. */
+static int compile_next(const char *table, uint32_t count, uint32_t most, const char *text,
+                        pcre2_code **ret_code, struct ek_fault *fault)
+{
+    if (count == most)
+        return ek_fault_set(fault, table, "more than %u %s", most, table);
+    return compile(text, ret_code, fault);
+}
+
 int catalog_add_hint(struct catalog_inside *c, struct doctor_hint hint, const char *text,
                      struct ek_fault *fault)
 {
     pcre2_code *code = NULL;
-    if (c->hint_count == DOCTOR_HINTS_MOST)
-        return ek_fault_set(fault, "hints", "more than %u hints", DOCTOR_HINTS_MOST);
-    int r = compile(text, &code, fault);
+    int r = compile_next("hints", c->hint_count, DOCTOR_HINTS_MOST, text, &code, fault);
     if (r < 0)
         return r;
     hint.code = code;
@@ -219,9 +226,7 @@ int catalog_add_help(struct catalog_inside *c, struct doctor_help help, const ch
                      struct ek_fault *fault)
 {
     pcre2_code *code = NULL;
-    if (c->help_count == DOCTOR_HELPS_MOST)
-        return ek_fault_set(fault, "helps", "more than %u helps", DOCTOR_HELPS_MOST);
-    int r = compile(text, &code, fault);
+    int r = compile_next("helps", c->help_count, DOCTOR_HELPS_MOST, text, &code, fault);
     if (r < 0)
         return r;
     help.code = code;

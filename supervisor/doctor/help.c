@@ -10,29 +10,31 @@
 #include <pcre2.h>
 #include <stdio.h>
 
-#define HELP_ID   160
-#define HELP_TEXT (HELP_ID + (HELP_LINES + 1) * TRACE_TEXT + 3 * TRACE_FRAME + 16)
+#include "supervisor/doctor/hint.h"
+#include "supervisor/doctor/tell.h"
 
-static size_t put(char text[HELP_TEXT], size_t at, const char *before, const char *said)
+#define HELP_ID   160
+#define HELP_TEXT (HELP_ID + HELP_LINES * TRACE_TEXT + DOCTOR_HINT_TEXT + 16)
+
+static size_t put(char text[HELP_TEXT], size_t at, const char *said)
 {
-    int n = snprintf(text + at, HELP_TEXT - at, "%s%s\n", before, said);
+    int n = snprintf(text + at, HELP_TEXT - at, "%s\n", said);
     return n > 0 && (size_t)n < HELP_TEXT - at ? at + (size_t)n : at;
 }
 
 /* The entry, the program, and whether it was loading a model: "cuda-oom $vllm $loading". */
 static size_t put_program(char text[HELP_TEXT], const struct help_question *of)
 {
-    static const char *const facts[][2] = {
-        {"is_vllm", "vllm"},          {"vllm_version", "vllm"},    {"is_sglang", "sglang"},
-        {"sglang_version", "sglang"}, {"is_llamacpp", "llamacpp"}, {"is_loading", "loading"}};
+    static const char *const engines[] = {"vllm", "sglang", "llamacpp"};
     char line[HELP_ID];
     int n = snprintf(line, sizeof(line), "%.80s", of->id);
-    for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++) {
-        double v = 0;
-        if (doctor_numbers_lookup(of->numbers, facts[i][0], &v) && v > 0 && n > 0)
-            n += snprintf(line + n, sizeof(line) - (size_t)n, " $%s", facts[i][1]);
-    }
-    return put(text, 0, "", line);
+    for (size_t i = 0; i < sizeof(engines) / sizeof(engines[0]); i++)
+        if (n > 0 && doctor_is_of(engines[i], of->numbers))
+            n += snprintf(line + n, sizeof(line) - (size_t)n, " $%s", engines[i]);
+    double loading = 0;
+    if (n > 0 && doctor_numbers_lookup(of->numbers, "is_loading", &loading) && loading > 0)
+        n += snprintf(line + n, sizeof(line) - (size_t)n, " $loading");
+    return put(text, 0, line);
 }
 
 uint32_t doctor_help_find(const struct doctor_catalog *c, const struct help_question *of,
@@ -43,12 +45,11 @@ uint32_t doctor_help_find(const struct doctor_catalog *c, const struct help_ques
     uint32_t count = 0;
     size_t len = put_program(text, of);
     for (uint32_t i = 0; i < of->said_count; i++)
-        len = put(text, len, "", of->said[i]);
+        len = put(text, len, of->said[i]);
     if (of->raised) {
-        len = put(text, len, "", of->raised->text);
-        len = put(text, len, "@", of->raised->where.own);
-        len = put(text, len, ">", of->raised->where.inner);
-        len = put(text, len, "<", of->raised->where.package);
+        char raised[DOCTOR_HINT_TEXT];
+        doctor_hint_text(of->raised, raised);
+        len = put(text, len, raised);
     }
     for (uint32_t i = 0; i < c->help_count && count < DOCTOR_HELPED_MOST; i++) {
         const struct doctor_help *h = &c->helps[(c->own_helps + i) % c->help_count];

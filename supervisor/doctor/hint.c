@@ -22,12 +22,17 @@ const struct doctor_hint *doctor_hint_of(const struct doctor_catalog *c, const c
     return NULL;
 }
 
+void doctor_hint_text(const struct trace_process *p, char ret_text[DOCTOR_HINT_TEXT])
+{
+    (void)snprintf(ret_text, DOCTOR_HINT_TEXT, "%s\n@%s\n>%s\n<%s", p->text, p->where.own,
+                   p->where.inner, p->where.package);
+}
+
 const struct doctor_hint *doctor_hint_of_process(const struct doctor_catalog *c,
                                                  const struct trace_process *p, void *match,
                                                  void *context)
 {
-    char text[TRACE_TEXT + 3 * TRACE_FRAME + 12];
-    (void)snprintf(text, sizeof(text), "%s\n@%s\n>%s\n<%s", p->text, p->where.own, p->where.inner,
-                   p->where.package);
+    char text[DOCTOR_HINT_TEXT];
+    doctor_hint_text(p, text);
     return doctor_hint_of(c, text, match, context);
 }

@@ -72,8 +72,7 @@ static double version_of(const char *engine, const struct doctor_numbers *n)
     return doctor_numbers_lookup(n, name, &v) && v > 0 ? v : 0;
 }
 
-/* Whether the log shows that it is of this engine. */
-static bool is_of(const char *engine, const struct doctor_numbers *n)
+bool doctor_is_of(const char *engine, const struct doctor_numbers *n)
 {
     char name[DOCTOR_NAME_MOST];
     double v = 0;
@@ -85,9 +84,9 @@ static bool is_of(const char *engine, const struct doctor_numbers *n)
 static const char *flag_there(const struct doctor_remedy *m, const struct doctor_numbers *n)
 {
     const struct doctor_flag *flag = m->known;
-    if (!is_of(flag->engine, n) && is_of("sglang", n))
+    if (!doctor_is_of(flag->engine, n) && doctor_is_of("sglang", n))
         return flag->sglang;
-    if (!is_of(flag->engine, n) && is_of("llamacpp", n))
+    if (!doctor_is_of(flag->engine, n) && doctor_is_of("llamacpp", n))
         return flag->llamacpp;
     double v = version_of(flag->engine, n);
     bool has = v > 0 ? v >= flag->from && (!(flag->until > 0) || v < flag->until)

@@ -22,6 +22,8 @@ struct doctor_advice {
     char sum[120];  /* how the value was computed, "" */
 };
 
+/* Whether the log shows that it is of this engine ("vllm"), by its words or its version. */
+bool doctor_is_of(const char *engine, const struct doctor_numbers *n);
 void doctor_tell(const char *text, const struct doctor_numbers *n, struct ek_buf *out);
 /* Those of the list that apply, at most `most`: not those whose flag the engine of the log, or the
  * version that the log names, does not have. A remedy whose value cannot be computed is kept,

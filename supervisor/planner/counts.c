@@ -59,7 +59,8 @@ static double attention(const struct plan_shape *s)
     return sum;
 }
 
-double plan_streams(const struct plan_shape *s)
+/* What Gemma 3n's streams add. */
+static double plan_streams(const struct plan_shape *s)
 {
     const double n = s->streams, wide = s->hidden;
     if (s->streams == 0)

@@ -80,7 +80,6 @@ struct plan_heads {
 uint32_t plan_attending(const struct plan_shape *s);  /* layers that attend */
 uint32_t plan_forwarding(const struct plan_shape *s); /* those with a feed-forward, or experts */
 uint32_t plan_heads_of(const struct plan_shape *s, struct plan_heads ret_heads[2]);
-double plan_streams(const struct plan_shape *s);          /* what Gemma 3n's streams add */
 double plan_second_embedding(const struct plan_shape *s); /* numbers in it */
 double plan_parameters(const struct plan_shape *s);
 /* Of those, what one token reads: all but the experts that it does not use and the rows of the

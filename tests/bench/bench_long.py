@@ -17,16 +17,15 @@ import os
 import pathlib
 import random
 import shutil
-import signal
 import struct
-import subprocess
 import sys
 import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/bench"), str(ROOT / "tests/e2e")]
-from conftest import BUILD, MODEL, free_port, get, wait_for  # noqa: E402
+from bare import Bare  # noqa: E402
+from conftest import MODEL  # noqa: E402
 from make_model import Pools  # noqa: E402
 from sim_real import all_at_once, ask, quantile  # noqa: E402
 
@@ -60,20 +59,6 @@ def make_model():
             assert t["dtype"] == "BF16", f"{name} is {t['dtype']}"
             norm = len(t["shape"]) == 1
             f.write(pools.draw(math.prod(t["shape"]), 1.0 if norm else 0.0, 0.1 if norm else 0.05))
-
-
-def start(port, log):
-    server = subprocess.Popen(
-        [BUILD / "evenkeel-server", "--model", OUT, "--host", "127.0.0.1", "--port", str(port), "--threads", str(THREADS), "--max-model-len",
-         str(PROMPT + 2 * ANSWER), "--max-num-batched-tokens", str(TOKENS), "--max-num-seqs", "64", "--no-enable-prefix-caching"],
-        stdout=log, stderr=log)
-
-    def is_ready():
-        if server.poll() is not None:
-            sys.exit(f"the server ended: {pathlib.Path(log.name).read_text().splitlines()[-1]}")
-        return get(port, "/health")[0] == 200
-    wait_for("ready", is_ready, 60)
-    return server
 
 
 def tokens(seed, count):
@@ -122,14 +107,13 @@ def rows_of(each_s, alone_s, free, long_s, beside):
 
 def main():
     make_model()
-    port = free_port(18900)
-    with tempfile.NamedTemporaryFile("wb", prefix="bench-long-") as log:
-        server = start(port, log)
+    with tempfile.TemporaryDirectory(prefix="bench-long-") as folder:
+        server = Bare(pathlib.Path(folder), "--threads", THREADS, "--max-model-len", PROMPT + 2 * ANSWER, "--max-num-batched-tokens", TOKENS,
+                      "--max-num-seqs", 64, "--no-enable-prefix-caching", model=OUT)
         try:
-            found = asyncio.run(measure(port))
+            found = asyncio.run(measure(server.port))
         finally:
-            server.send_signal(signal.SIGTERM)
-            server.wait(30)
+            server.stop()
     rows = [{"cell": f"long.{PROMPT}.{cell}", "value": round(value, 3), "unit": unit, "spread": None, "goal": goal and round(goal, 3), "met": met}
             for cell, value, unit, goal, met in rows_of(*found)]
     for r in rows:

@@ -14,8 +14,8 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT / "tools"), str(ROOT / "tests/bench")]
-from bench_appliance import Clients, cpu_seconds, private_mib  # noqa: E402
-from conftest import Appliance, metric, wait_for  # noqa: E402
+from bench_appliance import Clients, private_mib  # noqa: E402
+from conftest import Appliance, cpu_seconds, metric, wait_for  # noqa: E402
 
 
 def on_cpu(pid):

@@ -55,6 +55,23 @@ def wait_for(what, condition, seconds=60.0, step=0.05):
     pytest.fail(f"{what}: not within {seconds} s (last: {last!r})")
 
 
+def gone(pid):
+    """Whether the process has ended, waited for or not: its first thread may be a zombie while others still hold its sockets."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+        return fields[0] in "ZX" and int(fields[17]) <= 1  # num_threads
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def cpu_seconds(pid):
+    """Of processors, that all threads of the process have taken."""
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def metric(page, name, **labels):
     """The value of the first sample of that name with these labels, None when there is none."""
     for line in page.splitlines():

@@ -9,13 +9,11 @@ import signal
 import pytest
 
 from bare import Bare
-from conftest import BUILD, MODEL, metric, paced, wait_for
-from engine_faults import EngineFaults
-from test_engine_process import ASKS, always, engine_state, order, pauses, replaced, text_of, tokens
-from test_nodes import MPI, without
+from conftest import BUILD, gone, metric, paced, wait_for
+from mpi import MPI, nodes_of, without
+from test_engine_process import SHORT, always, engine_state, order, pauses, replaced, text_of, texts_of, tokens
 
 pytestmark = without
-SHORT = [{**ask, "max_tokens": 80} for ask in (ASKS[0], ASKS[2], ASKS[3], ASKS[4])] + [ASKS[6]]  # greedy, sampled, n = 2, logprobs, a grammar
 DIVIDED = ["--tensor-parallel-size", "--pipeline-parallel-size"]
 
 
@@ -30,38 +28,19 @@ def group(request, tmp_path_factory):
     """How it is divided, and what a server of one process says that is divided so."""
     s = Bare(tmp_path_factory.mktemp("one"), request.param, 2, "--device", "cpu", "--max-num-seqs", 8, "--max-model-len", 512)
     try:
-        with concurrent.futures.ThreadPoolExecutor(len(SHORT)) as pool:
-            yield request.param, list(pool.map(lambda ask: text_of(s, ask), SHORT))
+        yield request.param, texts_of(s, SHORT)
     finally:
         s.stop()
-
-
-def nodes(server):
-    """The pids of the engine's nodes, in their order."""
-    found = {}
-    for pid in os.listdir("/proc"):
-        try:
-            env = dict(v.split(b"=", 1) for v in open(f"/proc/{pid}/environ", "rb").read().split(b"\0") if b"=" in v)
-            line = open(f"/proc/{pid}/cmdline", "rb").read().split(b"\0")
-        except (OSError, ValueError):
-            continue
-        if str(server.control).encode() in line and b"OMPI_COMM_WORLD_RANK" in env:
-            found[int(env[b"OMPI_COMM_WORLD_RANK"])] = int(pid)
-    return [found[n] for n in sorted(found)]
-
-
-def alive(pid):
-    return os.path.exists(f"/proc/{pid}") and open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0] != "Z"
 
 
 def disturb(server, how, which, draw):
     before, until = pauses(server), tokens(server) + draw.randint(10, 120)
     wait_for("tokens are made", lambda: tokens(server) >= until, 120, 0.002)
-    pids = nodes(server)
+    pids = nodes_of(server.control)
     assert len(pids) == 2
     os.kill(pids[which], how)
     wait_for("another group", lambda: pauses(server) > before, 120)
-    wait_for("the first one is gone", lambda: not any(alive(p) for p in pids), 20)
+    wait_for("the first one is gone", lambda: all(map(gone, pids)), 20)
 
 
 @pytest.mark.long
@@ -81,10 +60,10 @@ def test_texts_go_on(tmp_path, group):
         assert replaced(s) == len(hows), s.log()
         assert metric(page, "evenkeel_engine_poison_requests_total") == 0 < metric(page, "evenkeel_engine_replayed_requests_total")
         wait_for("all blocks are back", lambda: metric(s.metrics(), "evenkeel_kv_blocks", state="used") == 0)
-        last = nodes(s)
+        last = nodes_of(s.control)
     finally:
         assert s.stop() == 0, s.log()
-    wait_for("the group has ended with it", lambda: not any(alive(p) for p in last), 20)
+    wait_for("the group has ended with it", lambda: all(map(gone, last)), 20)
 
 
 def test_a_node_that_stands_still(tmp_path, group):
@@ -108,14 +87,14 @@ def test_on_purpose(tmp_path, group):
         shutil.copy2(BUILD / name, program.parent / name)
     s = serve(tmp_path, divided, build=program.parent)
     try:
-        first = nodes(s)
+        first = nodes_of(s.control)
         assert len(first) == 2
         with always(s, undisturbed, SHORT):
             order(s, "restart")
             wait_for("another group", lambda: engine_state(s)["restarts"]["planned"] == 1, 60)
-        assert not set(first) & set(nodes(s))
+        assert not set(first) & set(nodes_of(s.control))
         order(s, "release")
-        wait_for("there is none", lambda: not nodes(s))
+        wait_for("there is none", lambda: not nodes_of(s.control))
         with concurrent.futures.ThreadPoolExecutor() as pool:
             asked = pool.submit(text_of, s, SHORT[0])
             order(s, "acquire")
@@ -133,11 +112,11 @@ def test_on_purpose(tmp_path, group):
 def test_its_server_is_killed(tmp_path):
     """Nobody is left, on any node."""
     s = serve(tmp_path, DIVIDED[0])
-    pids = nodes(s)
+    pids = nodes_of(s.control)
     assert len(pids) == 2
     s.process.kill()
     s.process.wait()
-    wait_for("nobody is left", lambda: not any(alive(p) for p in pids), 20)
+    wait_for("nobody is left", lambda: all(map(gone, pids)), 20)
 
 
 def test_a_script_that_starts_mpirun(tmp_path):
@@ -146,9 +125,9 @@ def test_a_script_that_starts_mpirun(tmp_path):
     script.write_text('#!/bin/sh\nmpirun -n 2 "$@"\n')
     script.chmod(0o755)
     s = serve(tmp_path, DIVIDED[0], "--api-key", "sk-one", "sk-two", command=str(script))
-    pids = nodes(s)
+    pids = nodes_of(s.control)
     assert len(pids) == 2 and s.stop() == 0
-    wait_for("no node is left", lambda: not any(alive(p) for p in pids), 20)
+    wait_for("no node is left", lambda: all(map(gone, pids)), 20)
 
 
 @pytest.mark.parametrize("command, says, code", [

@@ -32,6 +32,7 @@ ASKS = [
     {"prompt": "Once upon a time there was a small house by the river where " * 12, "max_tokens": 200, "temperature": 0.5, "seed": 2,
      "ignore_eos": True, "bad_words": ["the"]},
 ]
+SHORT = [{**ask, "max_tokens": 80} for ask in (ASKS[0], ASKS[2], ASKS[3], ASKS[4])] + [ASKS[6]]  # greedy, sampled, n = 2, logprobs, a grammar
 
 
 def text_of(server, ask, seconds=120):
@@ -43,6 +44,12 @@ def text_of(server, ask, seconds=120):
     if not ask.get("stream"):
         return [(c["text"], c["finish_reason"], c["logprobs"]) for c in json.loads(text)["choices"]]
     return said_by(text.decode())
+
+
+def texts_of(server, asks):
+    """All asked at once."""
+    with concurrent.futures.ThreadPoolExecutor(len(asks)) as pool:
+        return list(pool.map(lambda ask: text_of(server, ask), asks))
 
 
 def said_by(text):
@@ -123,8 +130,7 @@ def undisturbed(tmp_path_factory):
     """What a server of one process says."""
     s = Bare(tmp_path_factory.mktemp("one"), "--max-num-seqs", 8, "--max-model-len", 1024)
     try:
-        with concurrent.futures.ThreadPoolExecutor(len(ASKS)) as pool:
-            yield list(pool.map(lambda ask: text_of(s, ask), ASKS))
+        yield texts_of(s, ASKS)
     finally:
         s.stop()
 

@@ -1,23 +1,21 @@
 """Protects: the ranks of a model begin and end as a whole in the engine's process: whichever of them is killed, crashes or stands still, at seeded
 moments, another group takes its place and every text is the one of an undisturbed server; each rank's part of the host tier outlives it."""
-import concurrent.futures
 import ctypes
 import os
 import random
 import re
 import signal
-import subprocess
 
 import pytest
 
 from bare import Bare
-from conftest import BUILD, MODEL, metric, wait_for
+from conftest import metric, wait_for
 from engine_faults import EngineFaults
-from test_engine_process import ASKS, always, engine, engine_state, order, pauses, replaced, text_of, tokens
+from test_engine_process import SHORT, always, engine, engine_state, order, pauses, replaced, texts_of, tokens
+from test_ranks import plan
 from test_warm_restart import ask_all, host_cached
 
 DIVIDED = [("--tensor-parallel-size",), ("--pipeline-parallel-size",)]
-SHORT = [{**ask, "max_tokens": 80} for ask in (ASKS[0], ASKS[2], ASKS[3], ASKS[4])] + [ASKS[6]]  # greedy, sampled, n = 2, logprobs, a grammar
 
 
 def serve(tmp_path, divided, *flags, **more):
@@ -29,8 +27,7 @@ def group(request, tmp_path_factory):
     """How it is divided, and what a server of one process says that is divided so."""
     s = serve(tmp_path_factory.mktemp("one"), request.param)
     try:
-        with concurrent.futures.ThreadPoolExecutor(len(SHORT)) as pool:
-            yield request.param, list(pool.map(lambda ask: text_of(s, ask), SHORT))
+        yield request.param, texts_of(s, SHORT)
     finally:
         s.stop()
 
@@ -103,17 +100,12 @@ def test_what_was_cached(tmp_path, divided):
         assert s.stop() == 0
 
 
-def dry(*flags):
-    return subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, "--device", "cpu", "--dry-run", "-tp", "2", *flags], capture_output=True, text=True,
-                          timeout=60)
-
-
 def test_what_does_not_go_together():
     for flags, says in [(("--nnodes", "2", "--engine-process"), "--engine-process over several machines"),
                         (("--nnodes", "2", "--engine-command", "mpirun"), "give both"),
                         (("--engine-process", "--engine-command", "mpirun"), "say with --nnodes"),
                         (("--nnodes", "2", "--engine-process", "--engine-command", " "), "--engine-command is empty")]:
-        done = dry(*flags)
+        done = plan("-tp", "2", *flags)
         assert done.returncode == 2 and says in done.stderr, (flags, done.stderr)
-    done = dry("--nnodes", "2", "--engine-process", "--engine-command", "mpirun -n 2 --host a,b")
+    done = plan("-tp", "2", "--nnodes", "2", "--engine-process", "--engine-command", "mpirun -n 2 --host a,b")
     assert done.returncode == 0 and "rank" in done.stdout, done.stderr

@@ -13,7 +13,7 @@ import pytest
 
 from bare import Bare
 from conftest import BUILD, Appliance, get, metric, wait_for
-from test_engine_process import ASKS, children, text_of, undisturbed  # noqa: F401
+from test_engine_process import ASKS, children, text_of, texts_of, undisturbed  # noqa: F401
 
 FLAGS = ("--engine-process", "--max-num-seqs", 8, "--max-model-len", 1024, "--max-num-batched-tokens", 512)
 PATIENT = ("--engine-verdict-wait", 60)  # an answer comes, however slow the machine is
@@ -197,8 +197,7 @@ def test_what_a_judge_may_say(tmp_path, undisturbed):  # noqa: F811
         with pytest.raises(BlockingIOError):
             assert old.socket.recv(100) == b""  # closed, or nothing came
             raise BlockingIOError
-        with concurrent.futures.ThreadPoolExecutor(len(ASKS)) as pool:  # preempted, and with less room for it
-            assert list(pool.map(lambda ask: text_of(s, ask), ASKS)) == undisturbed
+        assert texts_of(s, ASKS) == undisturbed  # preempted, and with less room for it
     finally:
         assert s.stop() == 0
 

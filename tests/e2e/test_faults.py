@@ -90,11 +90,17 @@ def test_drain_and_resume(appliance):
     assert [p for _, p in stream(a.port, "/v1/completions", dict(LONG, max_tokens=4)) if isinstance(p, str)]
 
 
-def test_idle_connections_take_no_descriptors_that_evenkeeld_needs(tmp_path):
-    """ulimit -n 64 and 100 clients of the page that say nothing: it still looks after its server, answers, and never shows a nan."""
+def with_few_descriptors(tmp_path):
+    """evenkeeld, and the server that it starts, under ulimit -n 64."""
     a = Appliance(tmp_path)
     a.log = open(tmp_path / "evenkeeld.log", "ab")
     a.process = subprocess.Popen(["sh", "-c", f"ulimit -n 64; exec {BUILD}/evenkeeld --config {a.config}"], stdout=a.log, stderr=a.log)
+    return a
+
+
+def test_idle_connections_take_no_descriptors_that_evenkeeld_needs(tmp_path):
+    """ulimit -n 64 and 100 clients of the page that say nothing: it still looks after its server, answers, and never shows a nan."""
+    a = with_few_descriptors(tmp_path)
     idle = []
     try:
         a.ready()
@@ -123,9 +129,7 @@ def test_idle_connections_take_no_descriptors_that_evenkeeld_needs(tmp_path):
 
 def test_silent_connections_keep_no_place_from_those_who_ask(tmp_path):
     """ulimit -n 64 and 100 clients of the server that say nothing: it took a minute until somebody else was answered."""
-    a = Appliance(tmp_path)
-    a.log = open(tmp_path / "evenkeeld.log", "ab")
-    a.process = subprocess.Popen(["sh", "-c", f"ulimit -n 64; exec {BUILD}/evenkeeld --config {a.config}"], stdout=a.log, stderr=a.log)
+    a = with_few_descriptors(tmp_path)
     idle = []
     try:
         a.ready()

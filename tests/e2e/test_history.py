@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from conftest import BUILD, metric, wait_for
+from conftest import BUILD, gone, metric, wait_for
 
 
 def kill(appliance):
@@ -23,13 +23,6 @@ def crash(appliance):
     pid = appliance.server()["pid"]
     os.kill(pid, signal.SIGKILL)
     return wait_for("another process serves", lambda: appliance.server()["pid"] not in (0, pid) and appliance.server()["ready"] and appliance.server())
-
-
-def gone(pid):
-    try:
-        return " Z " in open(f"/proc/{pid}/stat").read()
-    except FileNotFoundError:
-        return True
 
 
 def whys(appliance, reason):

@@ -2,14 +2,13 @@
 kept, for a day, and never repeated. The servers are fakes that run out of memory exactly when their flags let them."""
 import json
 import os
-import pathlib
 import signal
 import subprocess
 import time
 
 import pytest
 
-from conftest import free_port, get, metric, wait_for
+from conftest import free_port, get, gone, metric, wait_for
 from test_prestart import library, nvml  # noqa: F401
 from test_supervisor import FAKE, Fakes, fakes  # noqa: F401
 
@@ -98,7 +97,7 @@ def test_a_start_that_expandable_segments_end_is_made_without_them_by_the_next_e
         f.process.kill()
         f.process.wait()
         if not watched:
-            wait_for("it has ended", lambda: not pathlib.Path(f"/proc/{pid}").exists() or "Z" in pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0])
+            wait_for("it has ended", lambda: gone(pid))
         f.start().ready()
         assert any("It did not start with expandable_segments:True" in w for w in whys(f, "a", "REMEDY")), f.decisions_all("a")
         with open(f"/proc/{f.all()['a']['pid']}/environ", "rb") as file:

@@ -2,7 +2,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -11,14 +10,10 @@ import time
 import pytest
 
 from bare import Bare
-from conftest import BUILD, MODEL, Appliance, metric, slower, wait_for
+from conftest import BUILD, MODEL, Appliance, cpu_seconds, metric, slower, wait_for
+from mpi import MPI, nodes_of, without
 
 PROMPTS = ["Hello there", "The bear went into the forest and", "One day Dora", "A blue book was"]
-# As root, more than there are cores, and on this machine alone: what tests are to mpirun.
-MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_btl": "self,tcp", "OMPI_MCA_btl_tcp_if_include": "lo",
-       "OMPI_MCA_btl_vader_single_copy_mechanism": "none", "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none"}
-without = pytest.mark.skipif(not shutil.which("mpirun") or not (BUILD / "libevenkeel-mpi.so").exists(),
-                             reason="no mpirun, or built without libopenmpi-dev: tools/deps.sh test")
 CODES = (73, 137)  # who was first to see that a node is gone: a node, or mpirun
 
 
@@ -38,15 +33,9 @@ class Group(Bare):
 
     def pids(self):
         """Of the nodes, by their place."""
-        found = {}
-        for pid in os.listdir("/proc"):
-            try:
-                env = dict(v.split(b"=", 1) for v in open(f"/proc/{pid}/environ", "rb").read().split(b"\0") if b"=" in v)
-                if str(self.control).encode() in open(f"/proc/{pid}/cmdline", "rb").read() and b"OMPI_COMM_WORLD_RANK" in env:
-                    found[int(env[b"OMPI_COMM_WORLD_RANK"])] = int(pid)
-            except (OSError, ValueError):
-                continue
-        return [found[n] for n in range(self.nodes)]
+        pids = nodes_of(self.control)
+        assert len(pids) == self.nodes, pids
+        return pids
 
     def gone(self, seconds=20):
         """The exit code of mpirun; nobody is left."""
@@ -239,7 +228,7 @@ def test_idle(tmp_path):
     made = Group(tmp_path, 2, "--tensor-parallel-size", 2)
 
     def used():
-        return [sum(map(int, open(f"/proc/{p}/stat").read().rsplit(")", 1)[1].split()[11:13])) / os.sysconf("SC_CLK_TCK") for p in made.pids()]
+        return [cpu_seconds(p) for p in made.pids()]
 
     try:
         ask(made, prompt=PROMPTS[0], max_tokens=8, temperature=0)

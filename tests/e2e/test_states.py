@@ -17,7 +17,7 @@ import urllib.request
 
 import pytest
 
-from conftest import BUILD, MODEL, ROOT, Appliance, get, metric, paced, slower, wait_for
+from conftest import BUILD, MODEL, ROOT, Appliance, get, gone, metric, paced, slower, wait_for
 from test_faults import LONG, Stream
 
 
@@ -133,10 +133,6 @@ def test_a_signal_holds_what_comes_for_the_next_process(appliance):
     whole(streams)
     wait_for("the next process", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 60)
     whole([waits], 8)
-
-
-def gone(pid):
-    return not os.path.exists(f"/proc/{pid}") or open(f"/proc/{pid}/stat").read().split()[2] == "Z"
 
 
 def told_to_restart(a):

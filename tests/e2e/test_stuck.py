@@ -13,7 +13,7 @@ import time
 import pytest
 
 import ptrace
-from conftest import ROOT, Appliance, get, metric, wait_for
+from conftest import ROOT, Appliance, cpu_seconds, get, gone, metric, wait_for
 from test_memory import whys
 from test_supervisor import fakes  # noqa: F401
 
@@ -39,11 +39,6 @@ def frozen(pid):
         thaw()
         wait_for("it is empty", lambda: not (cell / "tasks").read_text() or (FREEZER / "tasks").write_text((cell / "tasks").read_text().split()[0]))
         cell.rmdir()
-
-
-def cpu_seconds(pid):
-    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def another(f, name, pid):
@@ -204,7 +199,7 @@ def test_orphans_of_an_earlier_run_are_ended_before_a_start(fakes, tmp_path):  #
     f.process.kill()
     f.process.wait()
     os.kill(pid, signal.SIGKILL)
-    wait_for("it is gone", lambda: not pathlib.Path(f"/proc/{pid}").exists() or "\nState:\tZ" in pathlib.Path(f"/proc/{pid}/status").read_text())
+    wait_for("it is gone", lambda: gone(pid))
     assert all(pathlib.Path(f"/proc/{r}").exists() for r in ranks), "they outlive it"
     f.start().ready()
     assert f.all()["a"]["pid"] != pid
