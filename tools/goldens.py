@@ -47,7 +47,7 @@ LEAST_DIFFERENT = (12, 8)  # tokens in the first sequence; of quantized models
 OWN_HEAD_DIM = ("GptOss", "Llama", "Mistral", "Ministral", "Mixtral", "Qwen3", "Qwen3Moe", "Gemma", "Gemma2",
                 "Gemma3Text", "Gemma3nText", "Glm", "Glm4", "Glm4Moe", "SeedOss", "Ernie4_5", "Exaone4", "HunYuanDenseV1",
                 "Ministral3", "Llama4Text", "Gemma4Text", "HunYuanMoEV1", "MiniMaxM2", "SolarOpen", "ExaoneMoe",
-                "Dots1", "Cwm", "Afmoe", "HYV3", "Mellum")
+                "Dots1", "Cwm", "Afmoe", "HYV3", "Mellum", "Helium", "Jais2")
 
 WHOLE_SECTIONS = ("Glm4v", "GlmOcr", "HunYuanVL", "Qwen2_5OmniThinker")  # which must be all that turns
 
