@@ -365,8 +365,10 @@ static const struct {
      "something that is no text"},
     {OF("Jais2", ", \"hidden_act\": \"silu\""), "hidden_act", "must be relu2 for Jais2"},
     {OF("MiniCPM3", ", \"scale_depth\": 0"), "scale_depth", "scale_depth"},
-    {OF("MiniCPM3", ", \"num_attention_heads\": 1, \"hidden_size\": 520"), "v_head_dim",
-     "v_head_dim is 520; it must be from 1 to 512"},
+    {"{\"architectures\": [\"MiniCPM3ForCausalLM\"], \"hidden_size\": 520, "
+     "\"intermediate_size\": 96, \"num_hidden_layers\": 3, \"num_attention_heads\": 1, "
+     "\"vocab_size\": 100, \"max_position_embeddings\": 1024}",
+     "v_head_dim", "v_head_dim is 520; it must be from 1 to 512"},
     {OF("MiniCPM3", ", \"qk_rope_head_dim\": 16, \"rope_scaling\": {\"type\": \"longrope\", "
                     "\"short_factor\": " FACTORS ", \"long_factor\": " FACTORS "}"),
      "head_dim", "head_dim must be qk_rope_head_dim 16"},

@@ -598,8 +598,6 @@ static void test_card(void **state)
                  {"mellum", {2, 1}},
                  {"youtu", {0, 0}},
                  {"flex-olmo", {2, 1}},
-                 {"helium", {0, 0}},
-                 {"jais2", {0, 0}},
                  {"minicpm3", {2, 1}},
                  {"sees-ernie", {0, 0}},
                  {"deepseek-v32", {0, 0}},
