@@ -27,6 +27,7 @@
     X(exaone_moe, "ExaoneMoeForCausalLM")                                                          \
     X(exaone_moe_hub, "ExaoneMoEForCausalLM")                                                      \
     X(falcon_h1, "FalconH1ForCausalLM")                                                            \
+    X(flex_olmo, "FlexOlmoForCausalLM")                                                            \
     X(gemma, "GemmaForCausalLM")                                                                   \
     X(gemma2, "Gemma2ForCausalLM")                                                                 \
     X(gemma3, "Gemma3ForCausalLM")                                                                 \
@@ -45,15 +46,18 @@
     X(granite_moe_swa, "GraniteMoeSWAForCausalLM")                                                 \
     X(granite_shared, "GraniteMoeSharedForCausalLM")                                               \
     X(granite_swa, "GraniteSWAForCausalLM")                                                        \
+    X(helium, "HeliumForCausalLM")                                                                 \
     X(hunyuan, "HunYuanDenseV1ForCausalLM")                                                        \
     X(hunyuan_moe, "HunYuanMoEV1ForCausalLM")                                                      \
     X(hy_v3, "HYV3ForCausalLM")                                                                    \
     X(hyperclovax, "HyperCLOVAXForCausalLM")                                                       \
+    X(jais2, "Jais2ForCausalLM")                                                                   \
     X(lfm2, "Lfm2ForCausalLM")                                                                     \
     X(lfm2_moe, "Lfm2MoeForCausalLM")                                                              \
     X(llama, "LlamaForCausalLM")                                                                   \
     X(llama4, "Llama4ForCausalLM")                                                                 \
     X(mellum, "MellumForCausalLM")                                                                 \
+    X(minicpm3, "MiniCPM3ForCausalLM")                                                             \
     X(minimax_m2, "MiniMaxM2ForCausalLM")                                                          \
     X(ministral, "MinistralForCausalLM")                                                           \
     X(ministral3, "Ministral3ForCausalLM")                                                         \

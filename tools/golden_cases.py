@@ -460,6 +460,23 @@ CASES += [
          qk_nope_head_dim=16, v_head_dim=12),
 ]
 
+MINICPM3 = dict(num_hidden_layers=3, num_key_value_heads=4, kv_lora_rank=24, q_lora_rank=20, qk_nope_head_dim=12,
+                qk_rope_head_dim=8, scale_emb=3.0, dim_model_base=24)
+CASES += [
+    case("helium", "Helium", prompts=SHORT, num_key_value_heads=4, head_dim=8, rms_norm_eps=1e-8),
+    case("jais2", "Jais2", prompts=SHORT, rope_parameters=dict(rope_type="default", rope_theta=5e5)),
+    case("jais2-plain", "Jais2", prompts=ONE, attention_bias=False, mlp_bias=False, tie_word_embeddings=True),
+    case("flex-olmo", "FlexOlmo", prompts=SHORT, num_experts=5, num_experts_per_tok=3, intermediate_size=24),
+    case("flex-olmo-joined", "FlexOlmo", joined=True, prompts=ONE, num_experts=4, num_experts_per_tok=2,
+         intermediate_size=24, norm_topk_prob=True, attention_bias=True),
+    case("minicpm3", "MiniCPM3", prompts=((5, 24, 0), (50, 24, 0)), **MINICPM3, v_head_dim=10, scale_depth=1.4,
+         original_max_position_embeddings=256, rope_parameters=dict(
+             rope_type="longrope", rope_theta=10000.0, original_max_position_embeddings=256,
+             short_factor=[1.0, 1.1, 1.25, 1.4], long_factor=[1.05, 1.8, 3.1, 4.0])),
+    case("minicpm3-plain", "MiniCPM3", prompts=ONE, **{**MINICPM3, "q_lora_rank": None, "dim_model_base": None},
+         scale_depth=None, attention_bias=True, tie_word_embeddings=False),
+]
+
 # Gemma 3n: streams beside each other, sparse feed-forwards, layers that read others' keys and values.
 GEMMA3N = dict(prompts=((1, 24, 0), (5, 24, 0), (50, 24, 0)), head_dim=8, num_hidden_layers=5, sliding_window=10,
                layer_types=[SLIDING, FULL, SLIDING, SLIDING, FULL], hidden_size_per_layer_input=6,

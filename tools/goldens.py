@@ -47,7 +47,7 @@ LEAST_DIFFERENT = (12, 8)  # tokens in the first sequence; of quantized models
 OWN_HEAD_DIM = ("GptOss", "Llama", "Mistral", "Ministral", "Mixtral", "Qwen3", "Qwen3Moe", "Gemma", "Gemma2",
                 "Gemma3Text", "Gemma3nText", "Glm", "Glm4", "Glm4Moe", "SeedOss", "Ernie4_5", "Exaone4", "HunYuanDenseV1",
                 "Ministral3", "Llama4Text", "Gemma4Text", "HunYuanMoEV1", "MiniMaxM2", "SolarOpen", "ExaoneMoe",
-                "Dots1", "Cwm", "Afmoe", "HYV3", "Mellum")
+                "Dots1", "Cwm", "Afmoe", "HYV3", "Mellum", "Jais2")
 
 WHOLE_SECTIONS = ("Glm4v", "GlmOcr", "HunYuanVL", "Qwen2_5OmniThinker")  # which must be all that turns
 
@@ -179,6 +179,8 @@ def vary(case, rng):
         c["head_dim"] = head
     else:
         c["hidden_size"] = c["num_attention_heads"] * head
+        if case["cls"] == "Helium":  # says it, and its output is as wide as the hidden state
+            c["head_dim"] = head
     if case["cls"] in WHOLE_SECTIONS:
         rope, own = c["rope_parameters"], c.get("head_dim", head)
         turned, parts = int(own * rope.get("partial_rotary_factor", 1)) // 2, len(rope["mrope_section"])

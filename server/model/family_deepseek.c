@@ -8,7 +8,8 @@
  * GlmMoeDsaForCausalLM (GLM-5) are V3 with an indexer, which chooses for each token the index_topk
  * tokens that it attends to: up to that length it chooses all, which is what is served.
  * Mistral4ForCausalLM (Mistral Small 4) has softmax shares that may be normalised, groups worth
- * their two best, and queries that grow with the position.
+ * their two best, and queries that grow with the position. MiniCPM3ForCausalLM has no experts, a
+ * scale of the embedding, one of what each half of a layer adds, and one of the logits.
  */
 #include <math.h>
 #include <string.h>
@@ -31,17 +32,21 @@ static int read_rank(const struct model_json *j, const char *key, uint32_t *rank
     return r;
 }
 
+/* t has what counts where the file does not say. */
 static int read_latent(const struct model_json *j, struct config_latent *t)
 {
-    int r = config_read_u32(j, "kv_lora_rank", CONFIG_HEAD_DIM_MOST, 512, &t->rank);
+    int r = config_read_u32(j, "kv_lora_rank", CONFIG_HEAD_DIM_MOST, t->rank, &t->rank);
     if (r == 0)
         r = read_rank(j, "q_lora_rank", &t->q_rank);
     if (r == 0)
-        r = config_read_u32(j, "qk_nope_head_dim", DEEPSEEK_DIM_MOST, 128, &t->nope_dim);
+        r = config_read_u32(j, "qk_nope_head_dim", DEEPSEEK_DIM_MOST, t->nope_dim, &t->nope_dim);
     if (r == 0)
-        r = config_read_u32(j, "qk_rope_head_dim", DEEPSEEK_DIM_MOST, 64, &t->rope_dim);
+        r = config_read_u32(j, "qk_rope_head_dim", DEEPSEEK_DIM_MOST, t->rope_dim, &t->rope_dim);
     if (r == 0)
-        r = config_read_u32(j, "v_head_dim", DEEPSEEK_DIM_MOST, 128, &t->value_dim);
+        r = config_read_u32(j, "v_head_dim", DEEPSEEK_DIM_MOST, t->value_dim, &t->value_dim);
+    if (r == 0 && (t->value_dim == 0 || t->value_dim > DEEPSEEK_DIM_MOST))
+        r = ek_fault_set(j->fault, "v_head_dim", "%s: v_head_dim is %u; it must be from 1 to %u",
+                         j->file, t->value_dim, DEEPSEEK_DIM_MOST);
     if (r == 0 && (t->rope_dim % 2 != 0 || t->rank + t->rope_dim > CONFIG_HEAD_DIM_MOST))
         r = ek_fault_set(j->fault, "qk_rope_head_dim",
                          "%s: qk_rope_head_dim %u must be even, and with kv_lora_rank %u at most "
@@ -50,18 +55,21 @@ static int read_latent(const struct model_json *j, struct config_latent *t)
     return r;
 }
 
-static int read_attention(const struct model_json *j, struct model_config *c)
+static int read_attention_as(const struct model_json *j, struct config_latent usual,
+                             struct model_config *c)
 {
     struct config_latent *t = &c->latent;
+    *t = usual;
     int r = read_latent(j, t);
     if (r == 0)
         r = config_read_bool(j, "attention_bias", false, &c->qkv_bias);
     if (r == 0)
         r = config_read_bool(j, "rope_interleave", true, &c->neighbours);
-    if (r == 0 && c->rope.type == ROPE_LONGROPE)
-        r = ek_fault_set(j->fault, "rope_type",
-                         "%s: rope type 'longrope' is not supported with latent attention",
-                         j->file);
+    if (r == 0 && c->rope.type == ROPE_LONGROPE && c->rope.dims != t->rope_dim)
+        r = ek_fault_set(j->fault, "head_dim",
+                         "%s: head_dim must be qk_rope_head_dim %u beside rope type 'longrope', "
+                         "here it is %u; correct it",
+                         j->file, t->rope_dim, c->rope.dims);
     if (r < 0)
         return r;
     c->o_bias = c->qkv_bias;
@@ -75,6 +83,13 @@ static int read_attention(const struct model_json *j, struct model_config *c)
     }
     c->attention_scale = (float)scale;
     return 0;
+}
+
+static int read_attention(const struct model_json *j, struct model_config *c)
+{
+    return read_attention_as(
+        j, (struct config_latent){.rank = 512, .nope_dim = 128, .rope_dim = 64, .value_dim = 128},
+        c);
 }
 
 /* A key that has one value in all that is published; the code of others is not here. */
@@ -175,6 +190,29 @@ static int youtu_configure(const struct model_json *j, struct model_config *c)
     return read_attention(j, c);
 }
 
+/* A scale that is null changes nothing. */
+static int minicpm3_configure(const struct model_json *j, struct model_config *c)
+{
+    const struct model_range scales = {1e-6, 1e6};
+    const float root = sqrtf((float)c->layers), width = (float)c->hidden;
+    float depth = json_is_null(json_object_get(j->object, "scale_depth")) ? root : 1.4f;
+    float base = json_is_null(json_object_get(j->object, "dim_model_base")) ? width : 256.0f;
+    const struct config_latent usual = {
+        .rank = 256, .nope_dim = 64, .rope_dim = 32, .value_dim = c->hidden / c->q_heads};
+    int r = read_attention_as(j, usual, c);
+    c->neighbours = false;
+    c->embed_scale = 12.0f;
+    if (r == 0)
+        r = config_read_float(j, "scale_emb", scales, &c->embed_scale);
+    if (r == 0)
+        r = config_read_float(j, "scale_depth", scales, &depth);
+    if (r == 0)
+        r = config_read_float(j, "dim_model_base", scales, &base);
+    c->residual_scale = depth / root;
+    c->logits_scale = base / width;
+    return r < 0 ? r : config_read_bool(j, "mlp_bias", false, &c->mlp_bias);
+}
+
 static int mistral4_configure(const struct model_json *j, struct model_config *c)
 {
     int r = read_attention(j, c);
@@ -229,6 +267,12 @@ const struct model_family family_youtu = {.architecture = "YoutuForCausalLM",
                                           .tied = true,
                                           .configure = youtu_configure,
                                           .build = deepseek_v2_build};
+const struct model_family family_minicpm3 = {.architecture = "MiniCPM3ForCausalLM",
+                                             .head_dim = 32,
+                                             .rms_eps = 1e-5,
+                                             .tied = true,
+                                             .configure = minicpm3_configure,
+                                             .build = deepseek_v2_build};
 const struct model_family family_mistral4 = {.architecture = "Mistral4ForCausalLM",
                                              .head_dim = 64,
                                              .partial_rotary = true,

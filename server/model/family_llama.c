@@ -3,6 +3,7 @@
  * with rotary positions, gated feed-forward. Llama may have biases, the others a sliding window
  * (Ministral in some layers). CwmForCausalLM: a window in all but every fourth layer.
  * ArceeForCausalLM (AFM): the feed-forward has no gate, its activation is max(x, 0) squared.
+ * HeliumForCausalLM (Helium 1): rotary pairs of neighbours, and no bias after attention.
  */
 #include "server/model/config_keys.h"
 #include "server/model/family.h"
@@ -28,6 +29,14 @@ static int seed_oss_configure(const struct model_json *j, struct model_config *c
     if (r == 0)
         r = config_read_bool(j, "attention_out_bias", false, &c->o_bias);
     return r < 0 ? r : config_read_bool(j, "mlp_bias", false, &c->mlp_bias);
+}
+
+static int helium_configure(const struct model_json *j, struct model_config *c)
+{
+    int r = llama_configure(j, c);
+    c->o_bias = false;
+    c->neighbours = true;
+    return r;
 }
 
 static int cwm_configure(const struct model_json *j, struct model_config *c)
@@ -83,6 +92,12 @@ const struct model_family family_cwm = {.architecture = "CwmForCausalLM",
                                         .rms_eps = 1e-5,
                                         .configure = cwm_configure,
                                         .build = llama_build};
+const struct model_family family_helium = {.architecture = "HeliumForCausalLM",
+                                           .head_dim = 128,
+                                           .rope_theta = 1e5,
+                                           .rms_eps = 1e-8,
+                                           .configure = helium_configure,
+                                           .build = llama_build};
 const struct model_family family_arcee = {.architecture = "ArceeForCausalLM",
                                           .rms_eps = 1e-5,
                                           .act = "relu2",

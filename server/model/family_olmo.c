@@ -3,7 +3,7 @@
  * k over all their heads. Olmo3 has a window in three layers of four, and there plain frequencies.
  * OlmoHybridForCausalLM: three layers of four have linear attention (delta.c) behind a norm
  * instead; without a rope_theta nothing turns. Norms go by two names, that of Hugging Face's files
- * and that of the code.
+ * and that of the code. FlexOlmoForCausalLM: Olmo2 with a mixture of experts in every layer.
  */
 #include <stdio.h>
 
@@ -33,6 +33,31 @@ static void olmo_build(struct graph_builder *b, const struct model_config *c)
     layers_begin(b, &l);
     for (uint32_t i = 0; i < c->layers; i++)
         layers_post_norm(b, &l, i);
+    layers_end(b, &l);
+}
+
+static int flex_olmo_configure(const struct model_json *j, struct model_config *c)
+{
+    int r = olmo2_configure(j, c);
+    if (r == 0)
+        r = config_read_experts(j, "intermediate_size", c);
+    return r < 0 ? r : config_read_bool(j, "norm_topk_prob", false, &c->routing.normalise);
+}
+
+static void flex_olmo_build(struct graph_builder *b, const struct model_config *c)
+{
+    struct layers l = {.qk_norm = NORM_WHOLE, .experts = {.router = "mlp.gate", GRAPH_MLP_EXPERTS}};
+
+    layers_begin(b, &l);
+    for (uint32_t i = 0; i < c->layers; i++) {
+        graph_prefix(b, "model.layers.%u.", i);
+        layers_attention_of(b, &l, l.stream, i);
+        graph_norm(b, l.side, l.side, "post_attention_layernorm");
+        graph_add(b, l.stream, l.side);
+        graph_experts(b, l.mixed, l.stream, l.router, &l.experts);
+        graph_norm(b, l.side, l.mixed, "post_feedforward_layernorm");
+        graph_add(b, l.stream, l.side);
+    }
     layers_end(b, &l);
 }
 
@@ -105,6 +130,10 @@ const struct model_family family_olmo2 = {.architecture = "Olmo2ForCausalLM",
                                           .rms_eps = 1e-5,
                                           .configure = olmo2_configure,
                                           .build = olmo_build};
+const struct model_family family_flex_olmo = {.architecture = "FlexOlmoForCausalLM",
+                                              .rope_theta = 5e5,
+                                              .configure = flex_olmo_configure,
+                                              .build = flex_olmo_build};
 const struct model_family family_olmo3 = {.architecture = "Olmo3ForCausalLM",
                                           .rms_eps = 1e-5,
                                           .rope_theta = 5e5,

@@ -2,7 +2,8 @@
  * Pre-norm decoders whose feed-forward has no gate. ApertusForCausalLM: xIELU, whose numbers each
  * layer has in its tensors, and norms of each head of q and k. Starcoder2ForCausalLM: GELU, biases,
  * LayerNorm. NemotronForCausalLM (Nemotron-4, Minitron): max(x, 0) squared, LayerNorm with weights
- * around 0, half of each head turns.
+ * around 0, half of each head turns. Jais2ForCausalLM (Jais 2): max(x, 0) squared, biases,
+ * LayerNorm.
  */
 #include "server/model/config_keys.h"
 #include "server/model/family.h"
@@ -38,6 +39,16 @@ static int nemotron_configure(const struct model_json *j, struct model_config *c
     return r < 0 ? r : config_read_bool(j, "mlp_bias", false, &c->mlp_bias);
 }
 
+static int jais2_configure(const struct model_json *j, struct model_config *c)
+{
+    int r = config_read_bool(j, "attention_bias", true, &c->qkv_bias);
+
+    c->o_bias = c->qkv_bias;
+    c->norm_centred = true;
+    c->norm_bias = true;
+    return r < 0 ? r : config_read_bool(j, "mlp_bias", true, &c->mlp_bias);
+}
+
 static void apertus_build(struct graph_builder *b, const struct model_config *c)
 {
     struct layers l = {.qk_norm = NORM_HEADS, .ungated = true, .of_itself = EK_GATE_XIELU};
@@ -65,7 +76,8 @@ static void starcoder2_build(struct graph_builder *b, const struct model_config 
     layers_write(b, &l, c);
 }
 
-static void nemotron_build(struct graph_builder *b, const struct model_config *c)
+/* Nemotron's and Jais 2's. */
+static void relu2_build(struct graph_builder *b, const struct model_config *c)
 {
     struct layers l = {.ungated = true, .of_itself = EK_GATE_RELU};
 
@@ -94,4 +106,11 @@ const struct model_family family_nemotron = {.architecture = "NemotronForCausalL
                                              .partial_rotary = true,
                                              .partial = 0.5,
                                              .configure = nemotron_configure,
-                                             .build = nemotron_build};
+                                             .build = relu2_build};
+const struct model_family family_jais2 = {.architecture = "Jais2ForCausalLM",
+                                          .rms_eps = 1e-5,
+                                          .eps_key = "layer_norm_eps",
+                                          .act = "relu2",
+                                          .act_key = "hidden_act",
+                                          .configure = jais2_configure,
+                                          .build = relu2_build};

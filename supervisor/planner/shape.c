@@ -329,6 +329,8 @@ static void read_latent(struct plan_reader *r, struct plan_shape *s)
     s->q_latent = NUMBER(r, "q_lora_rank");
     s->nope_dim = NUMBER(r, "qk_nope_head_dim");
     s->value_dim = NUMBER(r, "v_head_dim");
+    if (s->value_dim == 0 && s->heads > 0 && strcmp(s->family, "minicpm3") == 0)
+        s->value_dim = s->hidden / s->heads;
     s->index_heads = NUMBER(r, "index_n_heads");
     s->index_dim = NUMBER(r, "index_head_dim");
     s->indexers = s->layers;
@@ -354,14 +356,15 @@ static bool one_of(const char *family, const char *const *types)
 static void read_vectors(struct plan_reader *r, struct plan_shape *s)
 {
     const bool usual = ONE_OF(s, "qwen2", "seed_oss") || strcmp(s->family, "glm") == 0;
-    const bool bias = reader_truth(r->j, "attention_bias", strcmp(s->family, "gpt_oss") == 0) ||
+    const bool bias = reader_truth(r->j, "attention_bias", ONE_OF(s, "gpt_oss", "jais2")) ||
                       reader_truth(r->j, "use_bias", ONE_OF(s, "starcoder2"));
     const bool four = ONE_OF(s, "gemma2", "gemma3", "gemma4", "afmoe") ||
                       strcmp(s->family, "glm4") == 0 || strcmp(s->family, "glm4v_text") == 0 ||
                       strcmp(s->family, "glm_ocr_text") == 0 ||
                       (ONE_OF(s, "hyperclovax") && reader_truth(r->j, "use_post_norm", true));
     s->norms = four ? 4 : ONE_OF(s, "cohere") ? 1 : 2;
-    s->norm_bias = ONE_OF(s, "starcoder2", "stablelm") || strcmp(s->family, "nemotron") == 0;
+    s->norm_bias =
+        ONE_OF(s, "starcoder2", "stablelm", "jais2") || strcmp(s->family, "nemotron") == 0;
     if (ONE_OF(s, "stablelm") && reader_truth(r->j, "use_parallel_residual", false))
         s->norms = 1;
     s->each_norms = ONE_OF(s, "stablelm") && reader_truth(r->j, "qk_layernorm", false);
@@ -370,16 +373,17 @@ static void read_vectors(struct plan_reader *r, struct plan_shape *s)
                     ONE_OF(s, "mellum") ||
                     (ONE_OF(s, "hy_v3") && reader_truth(r->j, "qk_norm", true)) ||
                     (ONE_OF(s, "glm4_moe") && reader_truth(r->j, "use_qk_norm", false));
-    s->wide_norms = ONE_OF(s, "olmo") ||
+    s->wide_norms = ONE_OF(s, "olmo", "flex_olmo") ||
                     (ONE_OF(s, "minimax_m2") && reader_truth(r->j, "use_qk_norm", true)) ||
                     (ONE_OF(s, "cohere") && reader_truth(r->j, "use_qk_norm", false));
     s->gate_proj = ONE_OF(s, "afmoe");
     s->qkv_bias = bias || reader_truth(r->j, "qkv_bias", false) ||
                   reader_truth(r->j, "use_qkv_bias", false) ||
                   (usual && !json_object_get(r->j, "attention_bias"));
-    s->out_bias = ONE_OF(s, "seed_oss") ? reader_truth(r->j, "attention_out_bias", false)
-                                        : bias && !ONE_OF(s, "glm", "qwen2", "solar_open");
-    s->forward_bias = reader_truth(r->j, "mlp_bias", false) ||
+    s->out_bias = ONE_OF(s, "seed_oss")
+                      ? reader_truth(r->j, "attention_out_bias", false)
+                      : bias && !ONE_OF(s, "glm", "qwen2", "solar_open", "helium");
+    s->forward_bias = reader_truth(r->j, "mlp_bias", ONE_OF(s, "jais2")) ||
                       (ONE_OF(s, "ernie4_5") && reader_truth(r->j, "use_bias", false)) ||
                       (ONE_OF(s, "starcoder2") && bias);
     s->expert_bias = ONE_OF(s, "gpt_oss");
@@ -409,7 +413,7 @@ static struct usual usual_of(const char *family)
         {"qwen3_moe", 0, false},    {"qwen3_vl_moe", 0, false}, {"qwen3_omni_moe", 0, false},
         {"qwen3", 128, false},      {"seed_oss", 128, false},   {"smollm3", 0, true},
         {"hy_v3", 128, false},      {"youtu", 0, true},         {"granite_swa", 0, true},
-        {"mellum", 128, false},
+        {"mellum", 128, false},     {"helium", 128, false},     {"minicpm3", 32, true},
     };
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
         if (strncmp(family, table[i].type, strlen(table[i].type)) == 0)
@@ -419,9 +423,9 @@ static struct usual usual_of(const char *family)
 
 static void read_shape(struct plan_reader *r, struct plan_shape *s)
 {
-    static const char *const plain[] = {"gpt2",  "opt",   "gpt_neox",   "falcon",
-                                        "bloom", "phi",   "starcoder2", "gpt_bigcode",
-                                        "mpt",   "arcee", "apertus",    "nemotron"};
+    static const char *const plain[] = {"gpt2",    "opt",        "gpt_neox",    "falcon", "bloom",
+                                        "phi",     "starcoder2", "gpt_bigcode", "mpt",    "arcee",
+                                        "apertus", "nemotron",   "jais2"};
     const char *family = json_string_value(json_object_get(r->j, "model_type"));
     (void)snprintf(s->family, sizeof(s->family), "%.47s", family ? family : "model");
     s->hidden = needed(r, "hidden_size", NUMBER(r, "hidden_size", "n_embd", "d_model"));

@@ -158,7 +158,7 @@ def test_weights_of_every_golden(tmp_path, bits):
     assert not wrong and len(goldens) > 60
 
 
-@pytest.mark.parametrize("name", ["qwen3-next", "qwen3.5-moe", "granite-hybrid", "nemotron-h-latent", "lfm2-moe", "olmo-hybrid", "deepseek-v3", "deepseek-v32", "gemma3n", "gemma3n-three", "served-gemma4", "qwen3-moe-plain"])
+@pytest.mark.parametrize("name", ["qwen3-next", "qwen3.5-moe", "granite-hybrid", "nemotron-h-latent", "lfm2-moe", "olmo-hybrid", "deepseek-v3", "deepseek-v32", "gemma3n", "gemma3n-three", "jais2", "minicpm3", "served-gemma4", "qwen3-moe-plain"])
 def test_bytes_of_other_kinds(tmp_path, name):
     """As above, of layers with a recurrent state, latent attention, layers whose heads differ, and layers without experts among mixtures."""
     model = with_letters(GOLDENS / name, tmp_path / "m")

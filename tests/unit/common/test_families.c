@@ -17,7 +17,7 @@ static void test_nearest(void **state)
         {"DeepseekV4ForCausalLM", "DeepseekV3"},
         {"MiniMaxM3ForCausalLM", "MiniMaxM2"},
         {"MiniMaxForCausalLM", "MiniMaxM2"},
-        {"MiniCPMForCausalLM", "MiniMaxM2"},
+        {"MiniCPMForCausalLM", "MiniCPM3"},
         /* one word, two makes */
         {"MinistralForTokenClassification", "Ministral"},
         {"Ministral4ForCausalLM", "Ministral"},

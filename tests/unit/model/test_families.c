@@ -97,6 +97,38 @@ static void test_classes_of_2026(void **state)
     assert_true(c.experts == 0 && c.kv_heads == 1);
 }
 
+#define FACTORS "[1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"
+
+/* What they are where the file says nothing, and a null that means another thing than that. */
+static void test_classes_of_known_parts(void **state)
+{
+    struct model_config c = read_ok(OF("Helium", ", \"attention_bias\": true"));
+    (void)state;
+    assert_true(c.neighbours && c.qkv_bias && !c.o_bias && c.head_dim == 128);
+    assert_true(c.rope.theta == 1e5 && c.rms_eps == 1e-8);
+
+    c = read_ok(OF("Jais2", ", \"layer_norm_eps\": 0.001"));
+    assert_true(c.norm_centred && c.norm_bias && c.qkv_bias && c.o_bias && c.mlp_bias);
+    assert_true(c.rms_eps == 0.001);
+    c = read_ok(OF("Jais2", ", \"attention_bias\": false, \"mlp_bias\": false"));
+    assert_true(!c.qkv_bias && !c.o_bias && !c.mlp_bias && c.norm_bias);
+
+    c = read_ok(OF("FlexOlmo", ", \"num_experts\": 8, \"num_experts_per_tok\": 2"));
+    assert_true(c.experts == 8 && c.expert_intermediate == c.intermediate);
+    assert_true(!c.routing.normalise && !c.plain[0] && c.rope.theta == 5e5);
+
+    c = read_ok(OF("MiniCPM3", ""));
+    assert_true(c.latent.rank == 256 && c.latent.nope_dim == 64 && c.latent.rope_dim == 32);
+    assert_true(c.latent.value_dim == c.hidden / c.q_heads && !c.neighbours && c.tied);
+    assert_true(c.embed_scale == 12 && c.logits_scale == 256.0f / (float)c.hidden);
+    assert_float_equal(c.residual_scale, 0.80829036, 1e-6); /* 1.4 / sqrt(3) */
+    c = read_ok(OF("MiniCPM3", ", \"scale_depth\": null, \"dim_model_base\": null"));
+    assert_true(c.residual_scale == 1 && c.logits_scale == 1);
+    c = read_ok(OF("MiniCPM3", ", \"rope_scaling\": {\"type\": \"longrope\", "
+                               "\"short_factor\": " FACTORS ", \"long_factor\": " FACTORS "}"));
+    assert_true(c.rope.type == ROPE_LONGROPE && c.rope.dims == 32);
+}
+
 #define GEMMA3N(more)                                                                              \
     OF("Gemma3n", ", \"num_kv_shared_layers\": 1, \"layer_types\": [\"sliding_attention\", "       \
                   "\"full_attention\", \"sliding_attention\"]" more)
@@ -331,6 +363,15 @@ static const struct {
      "has 'moe'; supported are dense and sparse"},
     {GLM_LITE(", \"mlp_layer_types\": [\"dense\", 1, \"sparse\"]"), "mlp_layer_types",
      "something that is no text"},
+    {OF("Jais2", ", \"hidden_act\": \"silu\""), "hidden_act", "must be relu2 for Jais2"},
+    {OF("MiniCPM3", ", \"scale_depth\": 0"), "scale_depth", "scale_depth"},
+    {"{\"architectures\": [\"MiniCPM3ForCausalLM\"], \"hidden_size\": 520, "
+     "\"intermediate_size\": 96, \"num_hidden_layers\": 3, \"num_attention_heads\": 1, "
+     "\"vocab_size\": 100, \"max_position_embeddings\": 1024}",
+     "v_head_dim", "v_head_dim is 520; it must be from 1 to 512"},
+    {OF("MiniCPM3", ", \"qk_rope_head_dim\": 16, \"rope_scaling\": {\"type\": \"longrope\", "
+                    "\"short_factor\": " FACTORS ", \"long_factor\": " FACTORS "}"),
+     "head_dim", "head_dim must be qk_rope_head_dim 16"},
     {OF("GraniteSWA", ", \"layer_rope_theta\": [0, 500]"), "layer_rope_theta",
      "each of the 3 layers"},
     {OF("GraniteSWA", ", \"layer_rope_theta\": [0, 0.5, 1]"), "layer_rope_theta", "from 1 to 1e12"},
@@ -370,6 +411,6 @@ int main(void)
         cmocka_unit_test(test_side_by_side),    cmocka_unit_test(test_text_parts),
         cmocka_unit_test(test_parts_of_more),   cmocka_unit_test(test_parts_of_2026),
         cmocka_unit_test(test_gemma3n),         cmocka_unit_test(test_indexed),
-        cmocka_unit_test(test_refused)};
+        cmocka_unit_test(test_refused),         cmocka_unit_test(test_classes_of_known_parts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

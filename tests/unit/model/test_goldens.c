@@ -597,6 +597,8 @@ static void test_card(void **state)
                  {"granite-swa", {0, 0}},
                  {"mellum", {2, 1}},
                  {"youtu", {0, 0}},
+                 {"flex-olmo", {2, 1}},
+                 {"minicpm3", {2, 1}},
                  {"sees-ernie", {0, 0}},
                  {"deepseek-v32", {0, 0}},
                  {"granite-moe-swa", {0, 0}},
