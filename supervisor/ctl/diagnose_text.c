@@ -262,6 +262,19 @@ static void put_finding(const struct writer *w, const struct doctor_finding *f)
     put_sources(w, s, f);
 }
 
+/* Whether nothing in the log failed: no line says so, and what was found are remarks of a server
+ * that goes on. */
+static bool only_remarks(const struct diagnose_report *r)
+{
+    if (r->decisive.known || r->decisive.line > 0)
+        return false;
+    for (uint32_t i = 0; i < r->count; i++) {
+        if (r->findings[i].firm)
+            return false;
+    }
+    return true;
+}
+
 void diagnose_write(const struct diagnose_report *r, const struct diagnose_style *style,
                     struct ek_buf *out)
 {
@@ -270,17 +283,19 @@ void diagnose_write(const struct diagnose_report *r, const struct diagnose_style
         (void)ek_buf_puts(out, "# evenkeelctl diagnose\n\n");
     (void)ek_buf_printf(out, "%s: %" PRIu64 " %s%s\n", r->source, r->lines, say(&w, SAY_READ),
                         markdown(&w) ? "\n" : "");
-    if (r->count == 0)
+    bool remarks = only_remarks(r);
+    uint32_t most = remarks ? 0 : r->most; /* so many are told in full */
+    if (remarks || r->count == 0)
         (void)ek_buf_printf(out, "%s\n", say(&w, SAY_NOTHING));
     if (!r->decisive.known && r->decisive.line > 0)
         put_unknown(&w, r);
-    for (uint32_t i = 0; i < r->count && i < r->most; i++) {
+    for (uint32_t i = 0; i < r->count && i < most; i++) {
         (void)ek_buf_puts(out, "\n");
         put_finding(&w, &r->findings[i]);
     }
-    if (r->count > r->most) {
+    if (r->count > most) {
         (void)ek_buf_printf(out, "\n%s:\n", say(&w, SAY_OTHERS));
-        for (uint32_t i = r->most; i < r->count; i++) {
+        for (uint32_t i = most; i < r->count; i++) {
             const struct doctor_finding *f = &r->findings[i];
             (void)ek_buf_printf(out, "- %s: %s (%s %" PRIu64 ")\n", f->signature->id,
                                 f->signature->title.in[style->lang], say(&w, SAY_LINE),

@@ -51,6 +51,16 @@ def test_nothing_found():
     assert said.returncode == 0 and "No known failure" in said.stdout
 
 
+def test_remarks_of_a_healthy_server():
+    text = ("INFO 09-01 12:00:00 [api_server.py:1885] vLLM API server version 0.11.0\n"
+            "WARNING 09-01 12:00:04 [custom_all_reduce.py:144] Custom allreduce is disabled because your platform lacks GPU P2P capability or P2P test failed.\n"
+            "INFO:     Application startup complete.\n")
+    said = ctl("diagnose", text=text).stdout
+    assert "No known failure" in said and "custom-allreduce-p2p" in said and "CONFIG" not in said and "What helps" not in said
+    said = ctl("diagnose", text=text + "OSError: [Errno 98] Address already in use\n").stdout
+    assert "No known failure" not in said and "PORT" in said and "custom-allreduce-p2p" in said
+
+
 def test_live(tmp_path):
     s = Bare(tmp_path)
     try:

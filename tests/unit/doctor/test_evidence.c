@@ -33,6 +33,10 @@ static const struct first_case {
                           "RuntimeError: Engine core initialization failed. See root cause "
                           "above.\n",
      "vllm-no-kv-blocks"},
+    /* The socket of NCCL's monitor (RAS) is not needed: another job of this host has its port. */
+    {"[2026-01-01 00:00:00] k:7:7 [0] ras/client_support.cc:160 NCCL WARN Call to bind failed: "
+     "Address already in use\n" CORE "ValueError: No available memory for the cache blocks.\n",
+     "vllm-no-kv-blocks"},
     /* An import that was skipped explains nothing; nor does what the parent killed after it. */
     {BEGIN("0.11.0") "Skipping import of x: /x/_C.so: undefined symbol: _ZN3c105E\n"
                      "ValueError: Weight input_size_per_partition = 700 is not divisible by "

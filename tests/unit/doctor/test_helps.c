@@ -290,6 +290,7 @@ static void test_builtin_table(void **state)
          "RuntimeError: CUDA error: an illegal memory access was encountered",
          "--disable-overlap-schedule"},
         {"RuntimeError: CUDA Error: out of memory at /w/csrc/cumem_allocator.cpp:62", "tags="},
+        {"RuntimeError: Int8 not supported for this architecture", "that this card computes"},
     };
     assert_int_equal(open_catalog(NULL), 0);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
