@@ -4,7 +4,6 @@
  * that all tokens share. Of ERNIE 4.5 VL, whose layers have further experts for pictures, the text
  * part: its router lies transposed.
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "common/err.h"
@@ -65,21 +64,13 @@ static uint32_t turned_router(struct graph_builder *b)
 {
     const struct model_config *c = b->config;
     const struct graph_shape shape = {2, {c->hidden, c->experts}};
-    struct ek_weight w = {.dtype = b->graph->dtype,
-                          .rows = c->experts,
-                          .cols = c->hidden,
-                          .row_step = 1,
-                          .col_step = c->experts,
-                          .parts = 1};
-    char name[128];
-    (void)snprintf(name, sizeof(name), "%smlp.gate.weight", b->prefix);
-    const struct st_tensor *t = b->error ? NULL : graph_tensor(b, name, &shape);
-    if (!t)
-        return EK_NO_WEIGHT;
-    (void)snprintf(w.name, sizeof(w.name), "%.95s", name);
-    w.source = t->dtype;
-    w.part[0] = (struct ek_weight_part){t->file, t->begin, c->experts, 0};
-    return graph_weight_push(b, &w);
+
+    return graph_weight_one(b, "mlp.gate", ".weight", &shape,
+                            (struct ek_weight){.dtype = b->graph->dtype,
+                                               .rows = c->experts,
+                                               .cols = c->hidden,
+                                               .row_step = 1,
+                                               .col_step = c->experts});
 }
 
 /* Of the corrections for text and for pictures the first ones. */
@@ -87,16 +78,9 @@ static uint32_t first_corrections(struct graph_builder *b)
 {
     const uint32_t n = b->config->experts;
     const struct graph_shape shape = {2, {2, n}};
-    struct ek_weight w = {.dtype = EK_F32, .rows = n, .cols = 1, .parts = 1};
-    char name[128];
-    (void)snprintf(name, sizeof(name), "%smlp.moe_statics.e_score_correction_bias", b->prefix);
-    const struct st_tensor *t = b->error ? NULL : graph_tensor(b, name, &shape);
-    if (!t)
-        return EK_NO_WEIGHT;
-    (void)snprintf(w.name, sizeof(w.name), "%.95s", name);
-    w.source = t->dtype;
-    w.part[0] = (struct ek_weight_part){t->file, t->begin, n, 0};
-    return graph_weight_push(b, &w);
+
+    return graph_weight_one(b, "mlp.moe_statics.e_score_correction_bias", "", &shape,
+                            (struct ek_weight){.dtype = EK_F32, .rows = n, .cols = 1});
 }
 
 /* Experts for text, where the layer has some for pictures, too. */
