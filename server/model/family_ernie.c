@@ -9,7 +9,6 @@
 #include "common/err.h"
 #include "server/model/config_keys.h"
 #include "server/model/family.h"
-#include "server/model/graph_weights.h"
 #include "server/model/layers.h"
 
 static int ernie_configure(const struct model_json *j, struct model_config *c)
@@ -59,66 +58,6 @@ static int ernie_moe_configure(const struct model_json *j, struct model_config *
     return r < 0 ? r : config_read_mlp_types(j, c);
 }
 
-/* A matrix that the files have transposed, as they name it, not quantized. */
-static uint32_t turned_router(struct graph_builder *b)
-{
-    const struct model_config *c = b->config;
-    const struct graph_shape shape = {2, {c->hidden, c->experts}};
-
-    return graph_weight_one(b, "mlp.gate", ".weight", &shape,
-                            (struct ek_weight){.dtype = b->graph->dtype,
-                                               .rows = c->experts,
-                                               .cols = c->hidden,
-                                               .row_step = 1,
-                                               .col_step = c->experts});
-}
-
-/* Of the corrections for text and for pictures the first ones. */
-static uint32_t first_corrections(struct graph_builder *b)
-{
-    const uint32_t n = b->config->experts;
-    const struct graph_shape shape = {2, {2, n}};
-
-    return graph_weight_one(b, "mlp.moe_statics.e_score_correction_bias", "", &shape,
-                            (struct ek_weight){.dtype = EK_F32, .rows = n, .cols = 1});
-}
-
-/* Experts for text, where the layer has some for pictures, too. */
-static void ernie_text_experts(struct graph_builder *b, const struct layers *l)
-{
-    struct graph_expert_names names = {GRAPH_MLP_EXPERTS};
-    const uint32_t router = turned_router(b), correction = first_corrections(b);
-
-    graph_linear_push(b, l->router, l->side, router, EK_NO_WEIGHT);
-    graph_experts(b, l->mixed, l->side, l->router, &names);
-    if (!b->error)
-        b->graph->ops[b->graph->op_count - 1].u.experts.routing.correction = correction;
-}
-
-/* As layers_pre_norm(). */
-static void ernie_vl_layer(struct graph_builder *b, const struct layers *l, uint32_t layer)
-{
-    const struct model_config *c = b->config;
-    const struct layers_gated shared = {l->shared, l->side, l->shared_gate_up, l->shared_inner,
-                                        c->shared_intermediate};
-
-    graph_prefix(b, "model.layers.%u.", layer);
-    if (c->plain[layer]) {
-        layers_pre_norm(b, l, layer);
-        return;
-    }
-    graph_norm(b, l->side, l->stream, "input_layernorm");
-    layers_attention(b, l, layer);
-    graph_add(b, l->stream, l->side);
-    graph_norm(b, l->side, l->stream, "post_attention_layernorm");
-    ernie_text_experts(b, l);
-    graph_add(b, l->stream, l->mixed);
-    if (c->shared_intermediate == 0)
-        return;
-    layers_gated(b, l, &shared);
-    graph_add(b, l->stream, l->side);
-}
-
 /* Whether a layer has a router for pictures beside the one for text. */
 static bool sees(const struct graph_builder *b)
 {
@@ -142,16 +81,10 @@ static void ernie_build(struct graph_builder *b, const struct model_config *c)
         .all_out = "mlp.text_moe.experts.down_proj",
         .apart = "mlp.text_moe.experts"};
 
-    if (!sees(b)) {
-        if (c->text_part)
-            l.experts = joined;
-        layers_write(b, &l, c);
-        return;
-    }
-    layers_begin(b, &l);
-    for (uint32_t i = 0; i < c->layers; i++)
-        ernie_vl_layer(b, &l, i);
-    layers_end(b, &l);
+    l.experts.paired = sees(b);
+    if (c->text_part && !l.experts.paired)
+        l.experts = joined;
+    layers_write(b, &l, c);
 }
 
 const struct model_family family_ernie = {.architecture = "Ernie4_5ForCausalLM",
