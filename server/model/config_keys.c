@@ -218,3 +218,27 @@ int config_read_plain(const struct model_json *j, struct model_config *c)
         c->plain[i] = (i + 1) % step != 0;
     return r < 0 ? r : config_read_layers(j, "mlp_only_layers", true, c, c->plain);
 }
+
+int config_read_shared(const struct model_json *j, uint32_t if_missing, struct model_config *c)
+{
+    static const char KEY[] = "num_kv_shared_layers";
+    int64_t shared = if_missing;
+    bool given = false;
+    int r = model_json_int(j, KEY, (struct model_range){0, c->layers - 1}, &shared, &given);
+    if (r < 0)
+        return r;
+    c->kinds.shared = shared < c->layers ? (uint32_t)shared : c->layers;
+    const uint32_t writing = c->layers - c->kinds.shared;
+    for (uint32_t i = writing; i < c->layers; i++) {
+        uint32_t owner = 0;
+        while (owner < writing && c->windowed[owner] != c->windowed[i])
+            owner++;
+        if (owner == writing)
+            return ek_fault_set(j->fault, KEY,
+                                "%s: %s %u: layer %u reads keys and values of an earlier %s layer, "
+                                "of which there is none; correct it",
+                                j->file, KEY, c->kinds.shared, i,
+                                c->windowed[i] ? "sliding_attention" : "full_attention");
+    }
+    return 0;
+}

@@ -47,3 +47,7 @@ struct config_window {
     uint32_t first_layer, full_every, if_missing;
 };
 int config_read_window(const struct model_json *j, struct config_window w, struct model_config *c);
+/* How many of the last layers read the keys and values of an earlier layer of their kind, which
+ * must be there; after the windows. `if_missing` beyond the layers is all of them, and refused so.
+ */
+int config_read_shared(const struct model_json *j, uint32_t if_missing, struct model_config *c);

@@ -63,30 +63,6 @@ static int read_sparse(const struct model_json *j, struct model_config *c)
     return 0;
 }
 
-static int read_shared(const struct model_json *j, struct model_config *c)
-{
-    static const char KEY[] = "num_kv_shared_layers";
-    int64_t shared = 15;
-    bool given = false;
-    int r = model_json_int(j, KEY, (struct model_range){0, c->layers - 1}, &shared, &given);
-    if (r < 0)
-        return r;
-    c->kinds.shared = shared < c->layers ? (uint32_t)shared : c->layers;
-    const uint32_t writing = c->layers - c->kinds.shared;
-    for (uint32_t i = writing; i < c->layers; i++) {
-        uint32_t owner = 0;
-        while (owner < writing && c->windowed[owner] != c->windowed[i])
-            owner++;
-        if (owner == writing)
-            return ek_fault_set(j->fault, KEY,
-                                "%s: %s %u: layer %u reads keys and values of an earlier %s layer, "
-                                "of which there is none; correct it",
-                                j->file, KEY, c->kinds.shared, i,
-                                c->windowed[i] ? "sliding_attention" : "full_attention");
-    }
-    return 0;
-}
-
 static int read_streams(const struct model_json *j, struct model_config *c)
 {
     struct config_streams *s = &c->streams;
@@ -122,7 +98,7 @@ static int gemma3n_configure(const struct model_json *j, struct model_config *c)
         r = config_read_window(
             j, (struct config_window){.use = true, .full_every = 5, .if_missing = 512}, c);
     if (r == 0)
-        r = read_shared(j, c);
+        r = config_read_shared(j, 15, c);
     if (r == 0)
         r = read_streams(j, c);
     return r < 0 ? r : read_sparse(j, c);

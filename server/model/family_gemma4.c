@@ -149,32 +149,6 @@ static int set_ropes(const struct model_json *j, struct model_config *c)
     return 0;
 }
 
-/* Each kind of the layers that read must have one before them that writes. */
-static int read_shared(const struct model_json *j, struct model_config *c)
-{
-    int64_t shared = 0;
-    bool given = false;
-    int r = model_json_int(j, "num_kv_shared_layers", (struct model_range){0, c->layers - 1},
-                           &shared, &given);
-    if (r == 0)
-        r = config_read_bool(j, "use_double_wide_mlp", false, &c->kinds.wide);
-    if (r < 0)
-        return r;
-    c->kinds.shared = (uint32_t)shared;
-    for (uint32_t i = c->layers - c->kinds.shared; i < c->layers; i++) {
-        uint32_t owner = 0;
-        while (owner < c->layers - c->kinds.shared && c->windowed[owner] != c->windowed[i])
-            owner++;
-        if (owner == c->layers - c->kinds.shared)
-            return ek_fault_set(j->fault, "num_kv_shared_layers",
-                                "%s: num_kv_shared_layers %u: layer %u reads keys and values of an "
-                                "earlier %s layer, of which there is none; correct it",
-                                j->file, c->kinds.shared, i,
-                                c->windowed[i] ? "sliding_attention" : "full_attention");
-    }
-    return 0;
-}
-
 static int read_inputs(const struct model_json *j, struct model_config *c)
 {
     const char *key = "hidden_size_per_layer_input";
@@ -247,7 +221,9 @@ static int gemma4_configure(const struct model_json *j, struct model_config *c)
     if (r == 0)
         r = read_heads(j, c);
     if (r == 0)
-        r = read_shared(j, c);
+        r = config_read_shared(j, 0, c);
+    if (r == 0)
+        r = config_read_bool(j, "use_double_wide_mlp", false, &c->kinds.wide);
     if (r == 0)
         r = read_inputs(j, c);
     if (r == 0)
