@@ -210,25 +210,14 @@ static void correct(struct graph_builder *b, const struct gemma3n *g)
 static void gemma3n_attention(struct graph_builder *b, const struct gemma3n *g, uint32_t layer)
 {
     const struct model_config *c = b->config;
-    const struct graph_kv kv = graph_kv_of(c, layer);
-    const uint32_t d = c->head_dim, q = c->q_heads * d, own = c->kv_heads * d;
-    const uint32_t table = c->windowed[layer] ? g->l.rope_local : g->l.rope;
-    const struct graph_heads of_q = {0, d, c->q_heads}, of_k = {q, d, c->kv_heads};
+    const uint32_t q = c->q_heads * c->head_dim, own = c->kv_heads * c->head_dim;
     const struct graph_part parts[] = {
         {"self_attn.q_proj", q}, {"self_attn.k_proj", own}, {"self_attn.v_proj", own}};
-    const struct graph_part out = {"self_attn.o_proj", c->hidden};
-    const uint16_t qkv = kv.reads ? g->q : g->l.qkv;
+    const bool reads = graph_kv_of(c, layer).reads;
+    const uint16_t qkv = reads ? g->q : g->l.qkv;
 
-    graph_linear(b, qkv, g->normed, parts, kv.reads ? 1 : 3, c->qkv_bias);
-    graph_head_norm(b, qkv, "self_attn.q_norm", of_q);
-    graph_rotate_heads(b, qkv, table, of_q);
-    if (!kv.reads) {
-        graph_head_norm(b, qkv, "self_attn.k_norm", of_k);
-        graph_head_norm(b, qkv, NULL, (struct graph_heads){q + own, d, c->kv_heads});
-        graph_rotate_heads(b, qkv, table, of_k);
-    }
-    graph_attention(b, g->l.heads, qkv, layer);
-    graph_linear(b, g->l.side, g->l.heads, &out, 1, c->o_bias);
+    graph_linear(b, qkv, g->normed, parts, reads ? 1 : 3, c->qkv_bias);
+    layers_attend_normed(b, &g->l, qkv, g->l.heads, layer);
 }
 
 /* From `normed`, to `beside`. */
