@@ -41,6 +41,26 @@ int config_read_float(const struct model_json *j, const char *key, struct model_
     return r;
 }
 
+int config_read_same(const struct model_json *j, const char *key, uint32_t max, uint32_t *number)
+{
+    const json_t *v = json_object_get(j->object, key);
+    if (!v || json_is_null(v))
+        return 0;
+    const json_int_t first = json_integer_value(json_is_array(v) ? json_array_get(v, 0) : v);
+    bool same = json_is_integer(v) || json_array_size(v) > 0;
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const json_t *each = json_array_get(v, i);
+        same = same && json_is_integer(each) && json_integer_value(each) == first;
+    }
+    if (!same || first < 1 || first > max)
+        return ek_fault_set(j->fault, key,
+                            "%s: %s must be a number from 1 to %u, the same for each layer: layers "
+                            "that differ are not supported",
+                            j->file, key, max);
+    *number = (uint32_t)first;
+    return 0;
+}
+
 /* The kind of each layer, if the file tells. */
 static int read_layer_types(const struct model_json *j, const json_t *types, struct model_config *c)
 {

@@ -17,6 +17,9 @@ int config_read_float(const struct model_json *j, const char *key, struct model_
 /* A whole number from 1; if_missing 0: it must be there. */
 int config_read_u32(const struct model_json *j, const char *key, uint32_t max, uint32_t if_missing,
                     uint32_t *ret_value);
+/* A whole number from 1, or a list of it for all layers; written only if the key is there and not
+ * null. */
+int config_read_same(const struct model_json *j, const char *key, uint32_t max, uint32_t *number);
 /* The number of experts (it goes by either key), how many a token takes, and the size of one, which
  * `inner` names. */
 int config_read_experts(const struct model_json *j, const char *inner, struct model_config *c);
