@@ -290,13 +290,13 @@ static bool fill_or_wait(struct constrain *c, struct sched *s, struct flight_seq
 }
 
 /* Gives slow rows to the threads while there are places. */
-static void give_slow(struct constrain *c, struct sched *s, struct flight *f)
+static void give_slow(struct constrain *c, struct entries *all, struct flight *f)
 {
     for (uint32_t i = 0; i < CONSTRAIN_OWNERS; i++)
         c->owner[i].spent -= c->owner[i].spent >> 10;
-    for (struct flight_seq *q; (q = next_slow(c, &s->entries, f));) {
-        struct request *r = s->entries.at[q->entry].req;
-        if (!maskers_give(c->maskers, r, sched_owner(&s->entries.at[q->entry])))
+    for (struct flight_seq *q; (q = next_slow(c, all, f));) {
+        struct request *r = all->at[q->entry].req;
+        if (!maskers_give(c->maskers, r, sched_owner(&all->at[q->entry])))
             break;
         r->mask_given = true;
         r->mask_at = atomic_load_explicit(&r->out_count, memory_order_relaxed);
@@ -325,7 +325,7 @@ static uint32_t fill_with_maskers(struct constrain *c, struct sched *s, struct f
     }
     if (!waits)
         return made;
-    give_slow(c, s, f);
+    give_slow(c, &s->entries, f);
     for (uint32_t i = 0; i < f->seqs; i++) {
         const struct request *r = constrained(&s->entries, &f->seq[i]);
         if (!r || !r->mask_slow)
