@@ -178,14 +178,13 @@ static void gate_row(const struct ek_device *d, const struct ek_op *op, uint32_t
 
 static void scale_row(const struct ek_device *d, const struct ek_op *op, uint32_t row)
 {
-    static const struct ek_gate_numbers none = {0};
     const float *by = cpu_vector(d, op->weight);
     const uint32_t n = d->values[op->dst].width;
     const struct ek_weight *w = by ? &d->graph->weights[op->weight] : NULL;
     float *dst = cpu_row(d, op->dst, row);
 
     if (w && (uint64_t)w->rows * w->cols > 1) {
-        d->ops->gate(dst, by, n, EK_GATE_TIMES, &none);
+        d->ops->times(dst, by, n);
         by = NULL;
     }
     if (by || op->u.scale.scale != 1.0f)

@@ -48,9 +48,9 @@ void engine_ceiling(const struct engine_params *p, struct ek_step_ceiling *ret_c
 }
 
 /* At a drain's deadline, or when the engine is dead, all requests end here, wherever they are. */
-static void end_all(struct engine *e, enum req_finish how, int error)
+static void end_all(struct sched *s, enum req_finish how, int error)
 {
-    sched_finish_all(e->sched, how, error, ek_now_us());
+    sched_finish_all(s, how, error, ek_now_us());
 }
 
 /* Tells the caller that waits for a larger pool what came of it. Under the lock. */
@@ -129,23 +129,23 @@ static void deliver(struct engine *e)
             e->p.deliver(e->p.ctx, w);
 }
 
-static void submit_all(struct engine *e, struct request *inbox, uint64_t now_us)
+static void submit_all(struct sched *s, struct request *inbox, uint64_t now_us)
 {
     for (struct request *r = inbox, *next; r; r = next) {
         next = r->next;
         r->next = NULL;
-        int code = sched_submit(e->sched, r, now_us);
+        int code = sched_submit(s, r, now_us);
         assert(code == 0); /* engine_submit() takes no more than there are entries */
     }
 }
 
-static void take_wishes(struct engine *e, struct request *wishes, uint64_t now_us)
+static void take_wishes(struct sched *s, struct request *wishes, uint64_t now_us)
 {
     for (struct request *r = wishes, *next; r; r = next) {
         next = r->next_wish;
         r->next_wish = NULL;
         int how = atomic_load_explicit(&r->wish, memory_order_relaxed);
-        sched_finish(e->sched, r, (enum req_finish)how, 0, now_us);
+        sched_finish(s, r, (enum req_finish)how, 0, now_us);
         request_unref(r);
     }
 }
@@ -203,15 +203,15 @@ static bool take_orders(struct engine *e)
 
     if (o.forget)
         engine_forget_kept(e);
-    submit_all(e, o.inbox, now);
-    take_wishes(e, o.wishes, now);
+    submit_all(e->sched, o.inbox, now);
+    take_wishes(e->sched, o.wishes, now);
     if (engine_is_away(e)) /* else a plan does it */
         sched_expire(e->sched, now);
     if (o.cut)
-        end_all(e, REQ_FIN_DEADLINE, 0);
+        end_all(e->sched, REQ_FIN_DEADLINE, 0);
     if (o.away) {
         e->revivals.cut += e->sched->entries.running_count + e->sched->entries.waiting_count;
-        end_all(e, REQ_FIN_ERROR, -EHOSTDOWN);
+        end_all(e->sched, REQ_FIN_ERROR, -EHOSTDOWN);
     }
     return !o.stop;
 }
@@ -256,7 +256,7 @@ static void die(struct engine *e, int code)
     pthread_mutex_unlock(&e->lock);
     (void)take_orders(e); /* the last ones, from before requests were refused */
     e->sched->recorder = NULL;
-    end_all(e, REQ_FIN_ERROR, code);
+    end_all(e->sched, REQ_FIN_ERROR, code);
     engine_publish(e);
     deliver(e);
     if (e->p.dead)
@@ -332,7 +332,7 @@ static void *engine_main(void *arg)
             return NULL;
         }
     }
-    end_all(e, REQ_FIN_ABORT, 0);
+    end_all(e->sched, REQ_FIN_ABORT, 0);
     engine_publish(e);
     deliver(e);
     engine_land_rest(e);

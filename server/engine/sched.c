@@ -175,11 +175,11 @@ int sched_fit(const struct sched *s, const struct req_ask *ask, struct ek_fault 
 }
 
 /* A cap in blocks for a share of the pool in parts per million; 0 = none. */
-static uint32_t blocks_of_share(const struct sched *s, uint64_t share)
+static uint32_t blocks_of_share(const struct pool *p, uint64_t share)
 {
     if (share == 0 || share >= 1000000u)
         return 0;
-    return (uint32_t)((uint64_t)(s->pool.limit - 1) * share / 1000000u + 1);
+    return (uint32_t)((uint64_t)(p->limit - 1) * share / 1000000u + 1);
 }
 
 void sched_limits(struct sched *s, const struct limits *l, uint64_t now_us)
@@ -187,8 +187,8 @@ void sched_limits(struct sched *s, const struct limits *l, uint64_t now_us)
     memcpy(s->value, l->value, sizeof(s->value));
     sched_pool_limit(s, s->value[LIMIT_KV_BLOCKS], now_us);
 
-    blocks_cap(&s->blocks, blocks_of_share(s, s->value[LIMIT_CACHED_SHARE]),
-               blocks_of_share(s, s->value[LIMIT_SALT_SHARE]), now_us);
+    blocks_cap(&s->blocks, blocks_of_share(&s->pool, s->value[LIMIT_CACHED_SHARE]),
+               blocks_of_share(&s->pool, s->value[LIMIT_SALT_SHARE]), now_us);
     host_cap(&s->host, s->value[LIMIT_SALT_SHARE], now_us);
     if (s->value[LIMIT_PREFIX_CACHING] == 0 && s->prefix.count + s->host.names.count > 0)
         sched_reset_prefix(s);

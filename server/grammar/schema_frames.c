@@ -286,24 +286,36 @@ static int glm_value(struct schema_reader *r, const json_t *schema, uint32_t *re
     return raw_value(r, &glm_form, schema, ret_expr);
 }
 
-int tool_read_glm(struct schema_reader *r, const json_t *tool, bool bound, uint32_t *ret_expr)
-{
-    static const struct frame frame = {"<arg_key>", "</arg_key>", "",           "",
+static const struct frame glm_frame = {"<arg_key>", "</arg_key>", "",           "",
                                        glm_value,   false,        "<arg_value>"};
+
+/* Keys and values that each have a mark, which may begin a line. */
+static int marked_arguments(struct schema_reader *r, const struct frame *f,
+                            const struct raw_form *form, const json_t *tool, bool bound,
+                            uint32_t *ret_expr)
+{
     struct expr_set *s = r->set;
     struct expr_list any = {.set = s};
-    uint32_t arguments = EXPR_EMPTY, line = expr_maybe(s, expr_text(s, "\n"));
+    uint32_t line = expr_maybe(s, expr_text(s, "\n"));
 
-    expr_push(&any, expr_text(s, "<arg_key>"));
+    expr_push(&any, expr_text(s, f->before));
     expr_push(&any, word(s));
-    expr_push(&any, expr_text(s, "</arg_key>"));
+    expr_push(&any, expr_text(s, f->between));
     expr_push(&any, line);
-    expr_push(&any, expr_text(s, "<arg_value>"));
-    expr_push(&any, raw_text(r, &glm_form));
+    expr_push(&any, expr_text(s, f->mark));
+    expr_push(&any, raw_text(r, form));
     expr_push(&any, line);
     uint32_t free_ones = expr_repeat(s, expr_seq(&any), 0, EXPR_MANY);
-    int code = read_arguments(r, &frame, tool, bound, free_ones, &arguments);
+    return read_arguments(r, f, tool, bound, free_ones, ret_expr);
+}
+
+int tool_read_glm(struct schema_reader *r, const json_t *tool, bool bound, uint32_t *ret_expr)
+{
+    struct expr_set *s = r->set;
+    uint32_t arguments = EXPR_EMPTY, line = expr_maybe(s, expr_text(s, "\n"));
+    int code = marked_arguments(r, &glm_frame, &glm_form, tool, bound, &arguments);
     uint32_t name = expr_pair(s, expr_text(s, function_name(tool)), line);
+
     *ret_expr = expr_pair(s, name, arguments);
     return code;
 }
@@ -315,38 +327,26 @@ static int hy_value(struct schema_reader *r, const json_t *schema, uint32_t *ret
     return raw_value(r, &hy_form, schema, ret_expr);
 }
 
+static const struct frame hy_frame = {
+    "<arg_key:opensource>",  "</arg_key:opensource>", "", "", hy_value, false,
+    "<arg_value:opensource>"};
+
 int tool_read_hy(struct schema_reader *r, const json_t *tool, bool bound, bool preview,
                  uint32_t *ret_expr)
 {
     static const struct hy {
         const char *call, *sep, *end;
         const struct raw_form *form;
-        struct frame frame;
-    } both[] = {{"<tool_call:opensource>",
-                 "<tool_sep:opensource>",
-                 "</tool_call:opensource>",
-                 &hy_form,
-                 {"<arg_key:opensource>", "</arg_key:opensource>", "", "", hy_value, false,
-                  "<arg_value:opensource>"}},
-                {"<tool_call>",
-                 "<tool_sep>",
-                 "</tool_call>",
-                 &glm_form,
-                 {"<arg_key>", "</arg_key>", "", "", glm_value, false, "<arg_value>"}}};
+        const struct frame *frame;
+    } both[] = {{"<tool_call:opensource>", "<tool_sep:opensource>", "</tool_call:opensource>",
+                 &hy_form, &hy_frame},
+                {"<tool_call>", "<tool_sep>", "</tool_call>", &glm_form, &glm_frame}};
     const struct hy *h = &both[preview];
     struct expr_set *s = r->set;
-    struct expr_list any = {.set = s}, all = {.set = s};
+    struct expr_list all = {.set = s};
     uint32_t arguments = EXPR_EMPTY, line = expr_maybe(s, expr_text(s, "\n"));
+    int code = marked_arguments(r, h->frame, h->form, tool, bound, &arguments);
 
-    expr_push(&any, expr_text(s, h->frame.before));
-    expr_push(&any, word(s));
-    expr_push(&any, expr_text(s, h->frame.between));
-    expr_push(&any, line);
-    expr_push(&any, expr_text(s, h->frame.mark));
-    expr_push(&any, raw_text(r, h->form));
-    expr_push(&any, line);
-    uint32_t free_ones = expr_repeat(s, expr_seq(&any), 0, EXPR_MANY);
-    int code = read_arguments(r, &h->frame, tool, bound, free_ones, &arguments);
     expr_push(&all, expr_text(s, h->call));
     expr_push(&all, expr_text(s, function_name(tool)));
     expr_push(&all, expr_text(s, h->sep));

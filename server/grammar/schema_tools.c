@@ -276,23 +276,23 @@ static int read_marked(struct schema_reader *r, const json_t *tools, const char 
 /* text (mark call text)* */
 static int read_tags(struct schema_reader *r, const json_t *root, const char *style, uint32_t rule)
 {
-    bool one = json_is_true(json_object_get(root, "one"));
-    uint32_t call = EXPR_NEVER;
-    int code = read_marked(r, json_object_get(root, "tools"), style, one, &call);
-    uint32_t inner = json_as_call(r, call, "call");
-    uint32_t then = one ? inner : expr_pair(r->set, inner, expr_call(r->set, rule));
-    struct text_word mark[] = {{marks_of(style)->begin, then}, {"<tool_call>", then}};
-    const bool hy = strcmp(style, "hy_v3") == 0;
-
-    if (code == 0 && hy) {
-        code = read_marked(r, json_object_get(root, "tools"), "hy_v3_preview", one, &call);
-        inner = json_as_call(r, call, "call");
-        mark[1] =
-            (struct text_word){marks_of("hy_v3_preview")->begin,
-                               one ? inner : expr_pair(r->set, inner, expr_call(r->set, rule))};
-    }
     /* Granite 3.0 and 3.1 have different marks, and so has a preview of Hy3. */
-    expr_text_write(r->set, rule, mark, hy || strcmp(style, "granite") == 0 ? 2 : 1, true, false);
+    const char *const styles[] = {style, strcmp(style, "hy_v3") == 0 ? "hy_v3_preview" : NULL};
+    bool one = json_is_true(json_object_get(root, "one"));
+    struct text_word mark[2];
+    uint32_t count = 0;
+    int code = 0;
+
+    for (; code == 0 && count < 2 && styles[count]; count++) {
+        uint32_t call = EXPR_NEVER;
+        code = read_marked(r, json_object_get(root, "tools"), styles[count], one, &call);
+        uint32_t inner = json_as_call(r, call, "call");
+        uint32_t then = one ? inner : expr_pair(r->set, inner, expr_call(r->set, rule));
+        mark[count] = (struct text_word){marks_of(styles[count])->begin, then};
+    }
+    if (strcmp(style, "granite") == 0)
+        mark[count++] = (struct text_word){"<tool_call>", mark[0].then};
+    expr_text_write(r->set, rule, mark, count, true, false);
     return code;
 }
 

@@ -62,24 +62,9 @@ static int read_layers(const struct model_json *j, struct model_config *c)
 /* A number, or one for each layer (Gemma 3n), which must be the same. */
 static int read_intermediate(const struct model_json *j, const char *key, struct model_config *c)
 {
-    const struct model_range range = {1, 1u << 20};
-    const json_t *list = json_object_get(j->object, key), *v;
-    int64_t width = 0;
-    size_t at;
-    if (json_array_size(list) == 0)
-        return config_read_u32(j, key, 1u << 20, 0, &c->intermediate);
-    json_array_foreach(list, at, v)
-    {
-        if (!json_is_integer(v) || (double)json_integer_value(v) < range.min ||
-            (double)json_integer_value(v) > range.max || (at > 0 && json_integer_value(v) != width))
-            return ek_fault_set(j->fault, key,
-                                "%s: %s must be one number, or the same one from 1 to %.0f for "
-                                "each layer: layers of different widths are not supported",
-                                j->file, key, range.max);
-        width = json_integer_value(v);
-    }
-    c->intermediate = (uint32_t)width;
-    return 0;
+    if (json_array_size(json_object_get(j->object, key)) > 0)
+        return config_read_same(j, key, 1u << 20, &c->intermediate);
+    return config_read_u32(j, key, 1u << 20, 0, &c->intermediate);
 }
 
 static int read_shape(const struct model_json *j, struct model_config *c)

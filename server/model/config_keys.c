@@ -41,6 +41,26 @@ int config_read_float(const struct model_json *j, const char *key, struct model_
     return r;
 }
 
+int config_read_same(const struct model_json *j, const char *key, uint32_t max, uint32_t *number)
+{
+    const json_t *v = json_object_get(j->object, key);
+    if (!v || json_is_null(v))
+        return 0;
+    const json_int_t first = json_integer_value(json_is_array(v) ? json_array_get(v, 0) : v);
+    bool same = json_is_integer(v) || json_array_size(v) > 0;
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const json_t *each = json_array_get(v, i);
+        same = same && json_is_integer(each) && json_integer_value(each) == first;
+    }
+    if (!same || first < 1 || first > max)
+        return ek_fault_set(j->fault, key,
+                            "%s: %s must be a number from 1 to %u, the same for each layer: layers "
+                            "that differ are not supported",
+                            j->file, key, max);
+    *number = (uint32_t)first;
+    return 0;
+}
+
 /* The kind of each layer, if the file tells. */
 static int read_layer_types(const struct model_json *j, const json_t *types, struct model_config *c)
 {
@@ -217,4 +237,28 @@ int config_read_plain(const struct model_json *j, struct model_config *c)
     for (uint32_t i = 0; r == 0 && i < c->layers; i++)
         c->plain[i] = (i + 1) % step != 0;
     return r < 0 ? r : config_read_layers(j, "mlp_only_layers", true, c, c->plain);
+}
+
+int config_read_shared(const struct model_json *j, uint32_t if_missing, struct model_config *c)
+{
+    static const char KEY[] = "num_kv_shared_layers";
+    int64_t shared = if_missing;
+    bool given = false;
+    int r = model_json_int(j, KEY, (struct model_range){0, c->layers - 1}, &shared, &given);
+    if (r < 0)
+        return r;
+    c->kinds.shared = shared < c->layers ? (uint32_t)shared : c->layers;
+    const uint32_t writing = c->layers - c->kinds.shared;
+    for (uint32_t i = writing; i < c->layers; i++) {
+        uint32_t owner = 0;
+        while (owner < writing && c->windowed[owner] != c->windowed[i])
+            owner++;
+        if (owner == writing)
+            return ek_fault_set(j->fault, KEY,
+                                "%s: %s %u: layer %u reads keys and values of an earlier %s layer, "
+                                "of which there is none; correct it",
+                                j->file, KEY, c->kinds.shared, i,
+                                c->windowed[i] ? "sliding_attention" : "full_attention");
+    }
+    return 0;
 }

@@ -17,6 +17,9 @@ int config_read_float(const struct model_json *j, const char *key, struct model_
 /* A whole number from 1; if_missing 0: it must be there. */
 int config_read_u32(const struct model_json *j, const char *key, uint32_t max, uint32_t if_missing,
                     uint32_t *ret_value);
+/* A whole number from 1, or a list of it for all layers; written only if the key is there and not
+ * null. */
+int config_read_same(const struct model_json *j, const char *key, uint32_t max, uint32_t *number);
 /* The number of experts (it goes by either key), how many a token takes, and the size of one, which
  * `inner` names. */
 int config_read_experts(const struct model_json *j, const char *inner, struct model_config *c);
@@ -47,3 +50,7 @@ struct config_window {
     uint32_t first_layer, full_every, if_missing;
 };
 int config_read_window(const struct model_json *j, struct config_window w, struct model_config *c);
+/* How many of the last layers read the keys and values of an earlier layer of their kind, which
+ * must be there; after the windows. `if_missing` beyond the layers is all of them, and refused so.
+ */
+int config_read_shared(const struct model_json *j, uint32_t if_missing, struct model_config *c);

@@ -4,13 +4,11 @@
  * that all tokens share. Of ERNIE 4.5 VL, whose layers have further experts for pictures, the text
  * part: its router lies transposed.
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "common/err.h"
 #include "server/model/config_keys.h"
 #include "server/model/family.h"
-#include "server/model/graph_weights.h"
 #include "server/model/layers.h"
 
 static int ernie_configure(const struct model_json *j, struct model_config *c)
@@ -60,81 +58,6 @@ static int ernie_moe_configure(const struct model_json *j, struct model_config *
     return r < 0 ? r : config_read_mlp_types(j, c);
 }
 
-/* A matrix that the files have transposed, as they name it, not quantized. */
-static uint32_t turned_router(struct graph_builder *b)
-{
-    const struct model_config *c = b->config;
-    const struct graph_shape shape = {2, {c->hidden, c->experts}};
-    struct ek_weight w = {.dtype = b->graph->dtype,
-                          .rows = c->experts,
-                          .cols = c->hidden,
-                          .row_step = 1,
-                          .col_step = c->experts,
-                          .parts = 1};
-    char name[128];
-    (void)snprintf(name, sizeof(name), "%smlp.gate.weight", b->prefix);
-    const struct st_tensor *t = b->error ? NULL : graph_tensor(b, name, &shape);
-    if (!t)
-        return EK_NO_WEIGHT;
-    (void)snprintf(w.name, sizeof(w.name), "%.95s", name);
-    w.source = t->dtype;
-    w.part[0] = (struct ek_weight_part){t->file, t->begin, c->experts, 0};
-    return graph_weight_push(b, &w);
-}
-
-/* Of the corrections for text and for pictures the first ones. */
-static uint32_t first_corrections(struct graph_builder *b)
-{
-    const uint32_t n = b->config->experts;
-    const struct graph_shape shape = {2, {2, n}};
-    struct ek_weight w = {.dtype = EK_F32, .rows = n, .cols = 1, .parts = 1};
-    char name[128];
-    (void)snprintf(name, sizeof(name), "%smlp.moe_statics.e_score_correction_bias", b->prefix);
-    const struct st_tensor *t = b->error ? NULL : graph_tensor(b, name, &shape);
-    if (!t)
-        return EK_NO_WEIGHT;
-    (void)snprintf(w.name, sizeof(w.name), "%.95s", name);
-    w.source = t->dtype;
-    w.part[0] = (struct ek_weight_part){t->file, t->begin, n, 0};
-    return graph_weight_push(b, &w);
-}
-
-/* Experts for text, where the layer has some for pictures, too. */
-static void ernie_text_experts(struct graph_builder *b, const struct layers *l)
-{
-    struct graph_expert_names names = {GRAPH_MLP_EXPERTS};
-    const uint32_t router = turned_router(b), correction = first_corrections(b);
-
-    graph_linear_push(b, l->router, l->side, router, EK_NO_WEIGHT);
-    graph_experts(b, l->mixed, l->side, l->router, &names);
-    if (!b->error)
-        b->graph->ops[b->graph->op_count - 1].u.experts.routing.correction = correction;
-}
-
-/* As layers_pre_norm(). */
-static void ernie_vl_layer(struct graph_builder *b, const struct layers *l, uint32_t layer)
-{
-    const struct model_config *c = b->config;
-    const struct layers_gated shared = {l->shared, l->side, l->shared_gate_up, l->shared_inner,
-                                        c->shared_intermediate};
-
-    graph_prefix(b, "model.layers.%u.", layer);
-    if (c->plain[layer]) {
-        layers_pre_norm(b, l, layer);
-        return;
-    }
-    graph_norm(b, l->side, l->stream, "input_layernorm");
-    layers_attention(b, l, layer);
-    graph_add(b, l->stream, l->side);
-    graph_norm(b, l->side, l->stream, "post_attention_layernorm");
-    ernie_text_experts(b, l);
-    graph_add(b, l->stream, l->mixed);
-    if (c->shared_intermediate == 0)
-        return;
-    layers_gated(b, l, &shared);
-    graph_add(b, l->stream, l->side);
-}
-
 /* Whether a layer has a router for pictures beside the one for text. */
 static bool sees(const struct graph_builder *b)
 {
@@ -158,16 +81,10 @@ static void ernie_build(struct graph_builder *b, const struct model_config *c)
         .all_out = "mlp.text_moe.experts.down_proj",
         .apart = "mlp.text_moe.experts"};
 
-    if (!sees(b)) {
-        if (c->text_part)
-            l.experts = joined;
-        layers_write(b, &l, c);
-        return;
-    }
-    layers_begin(b, &l);
-    for (uint32_t i = 0; i < c->layers; i++)
-        ernie_vl_layer(b, &l, i);
-    layers_end(b, &l);
+    l.experts.paired = sees(b);
+    if (c->text_part && !l.experts.paired)
+        l.experts = joined;
+    layers_write(b, &l, c);
 }
 
 const struct model_family family_ernie = {.architecture = "Ernie4_5ForCausalLM",

@@ -63,30 +63,6 @@ static int read_sparse(const struct model_json *j, struct model_config *c)
     return 0;
 }
 
-static int read_shared(const struct model_json *j, struct model_config *c)
-{
-    static const char KEY[] = "num_kv_shared_layers";
-    int64_t shared = 15;
-    bool given = false;
-    int r = model_json_int(j, KEY, (struct model_range){0, c->layers - 1}, &shared, &given);
-    if (r < 0)
-        return r;
-    c->kinds.shared = shared < c->layers ? (uint32_t)shared : c->layers;
-    const uint32_t writing = c->layers - c->kinds.shared;
-    for (uint32_t i = writing; i < c->layers; i++) {
-        uint32_t owner = 0;
-        while (owner < writing && c->windowed[owner] != c->windowed[i])
-            owner++;
-        if (owner == writing)
-            return ek_fault_set(j->fault, KEY,
-                                "%s: %s %u: layer %u reads keys and values of an earlier %s layer, "
-                                "of which there is none; correct it",
-                                j->file, KEY, c->kinds.shared, i,
-                                c->windowed[i] ? "sliding_attention" : "full_attention");
-    }
-    return 0;
-}
-
 static int read_streams(const struct model_json *j, struct model_config *c)
 {
     struct config_streams *s = &c->streams;
@@ -122,7 +98,7 @@ static int gemma3n_configure(const struct model_json *j, struct model_config *c)
         r = config_read_window(
             j, (struct config_window){.use = true, .full_every = 5, .if_missing = 512}, c);
     if (r == 0)
-        r = read_shared(j, c);
+        r = config_read_shared(j, 15, c);
     if (r == 0)
         r = read_streams(j, c);
     return r < 0 ? r : read_sparse(j, c);
@@ -234,25 +210,14 @@ static void correct(struct graph_builder *b, const struct gemma3n *g)
 static void gemma3n_attention(struct graph_builder *b, const struct gemma3n *g, uint32_t layer)
 {
     const struct model_config *c = b->config;
-    const struct graph_kv kv = graph_kv_of(c, layer);
-    const uint32_t d = c->head_dim, q = c->q_heads * d, own = c->kv_heads * d;
-    const uint32_t table = c->windowed[layer] ? g->l.rope_local : g->l.rope;
-    const struct graph_heads of_q = {0, d, c->q_heads}, of_k = {q, d, c->kv_heads};
+    const uint32_t q = c->q_heads * c->head_dim, own = c->kv_heads * c->head_dim;
     const struct graph_part parts[] = {
         {"self_attn.q_proj", q}, {"self_attn.k_proj", own}, {"self_attn.v_proj", own}};
-    const struct graph_part out = {"self_attn.o_proj", c->hidden};
-    const uint16_t qkv = kv.reads ? g->q : g->l.qkv;
+    const bool reads = graph_kv_of(c, layer).reads;
+    const uint16_t qkv = reads ? g->q : g->l.qkv;
 
-    graph_linear(b, qkv, g->normed, parts, kv.reads ? 1 : 3, c->qkv_bias);
-    graph_head_norm(b, qkv, "self_attn.q_norm", of_q);
-    graph_rotate_heads(b, qkv, table, of_q);
-    if (!kv.reads) {
-        graph_head_norm(b, qkv, "self_attn.k_norm", of_k);
-        graph_head_norm(b, qkv, NULL, (struct graph_heads){q + own, d, c->kv_heads});
-        graph_rotate_heads(b, qkv, table, of_k);
-    }
-    graph_attention(b, g->l.heads, qkv, layer);
-    graph_linear(b, g->l.side, g->l.heads, &out, 1, c->o_bias);
+    graph_linear(b, qkv, g->normed, parts, reads ? 1 : 3, c->qkv_bias);
+    layers_attend_normed(b, &g->l, qkv, g->l.heads, layer);
 }
 
 /* From `normed`, to `beside`. */

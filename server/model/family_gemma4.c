@@ -149,32 +149,6 @@ static int set_ropes(const struct model_json *j, struct model_config *c)
     return 0;
 }
 
-/* Each kind of the layers that read must have one before them that writes. */
-static int read_shared(const struct model_json *j, struct model_config *c)
-{
-    int64_t shared = 0;
-    bool given = false;
-    int r = model_json_int(j, "num_kv_shared_layers", (struct model_range){0, c->layers - 1},
-                           &shared, &given);
-    if (r == 0)
-        r = config_read_bool(j, "use_double_wide_mlp", false, &c->kinds.wide);
-    if (r < 0)
-        return r;
-    c->kinds.shared = (uint32_t)shared;
-    for (uint32_t i = c->layers - c->kinds.shared; i < c->layers; i++) {
-        uint32_t owner = 0;
-        while (owner < c->layers - c->kinds.shared && c->windowed[owner] != c->windowed[i])
-            owner++;
-        if (owner == c->layers - c->kinds.shared)
-            return ek_fault_set(j->fault, "num_kv_shared_layers",
-                                "%s: num_kv_shared_layers %u: layer %u reads keys and values of an "
-                                "earlier %s layer, of which there is none; correct it",
-                                j->file, c->kinds.shared, i,
-                                c->windowed[i] ? "sliding_attention" : "full_attention");
-    }
-    return 0;
-}
-
 static int read_inputs(const struct model_json *j, struct model_config *c)
 {
     const char *key = "hidden_size_per_layer_input";
@@ -247,7 +221,9 @@ static int gemma4_configure(const struct model_json *j, struct model_config *c)
     if (r == 0)
         r = read_heads(j, c);
     if (r == 0)
-        r = read_shared(j, c);
+        r = config_read_shared(j, 0, c);
+    if (r == 0)
+        r = config_read_bool(j, "use_double_wide_mlp", false, &c->kinds.wide);
     if (r == 0)
         r = read_inputs(j, c);
     if (r == 0)
@@ -337,29 +313,6 @@ static uint16_t queries_and_keys(struct graph_builder *b, const struct gemma4 *g
     return to;
 }
 
-static void gemma4_attention(struct graph_builder *b, const struct gemma4 *g, uint32_t layer)
-{
-    const struct model_config *c = b->config;
-    const struct graph_kv kv = graph_kv_of(c, layer);
-    const uint32_t d = kv.head_dim, q = c->q_heads * d, own = kv.heads * d;
-    const uint32_t table = c->windowed[layer] ? g->l.rope_local : g->l.rope;
-    const uint16_t heads = g->kind[c->windowed[layer] ? WINDOWED : FULL].heads;
-    const struct graph_heads of_q = {0, d, c->q_heads}, of_k = {q, d, kv.heads};
-    const struct graph_heads of_v = {q + own, d, kv.heads};
-    const struct graph_part out = {"self_attn.o_proj", c->hidden};
-    const uint16_t qkv = queries_and_keys(b, g, layer);
-
-    graph_head_norm(b, qkv, "self_attn.q_norm", of_q);
-    graph_rotate_heads(b, qkv, table, of_q);
-    if (!kv.reads) {
-        graph_head_norm(b, qkv, "self_attn.k_norm", of_k);
-        graph_head_norm(b, qkv, NULL, of_v);
-        graph_rotate_heads(b, qkv, table, of_k);
-    }
-    graph_attention(b, heads, qkv, layer);
-    graph_linear(b, g->l.side, heads, &out, 1, c->o_bias);
-}
-
 /* Experts of the stream, beside the feed-forward that is in `side` and normed after it. */
 static void gemma4_experts(struct graph_builder *b, const struct gemma4 *g)
 {
@@ -391,7 +344,8 @@ static void gemma4_layer(struct graph_builder *b, const struct gemma4 *g, uint32
 
     graph_prefix(b, "model.layers.%u.", layer);
     graph_norm(b, l->side, l->stream, "input_layernorm");
-    gemma4_attention(b, g, layer);
+    layers_attend_normed(b, l, queries_and_keys(b, g, layer),
+                         g->kind[c->windowed[layer] ? WINDOWED : FULL].heads, layer);
     graph_norm(b, l->side, l->side, "post_attention_layernorm");
     graph_add(b, l->stream, l->side);
     graph_norm(b, l->side, l->stream, "pre_feedforward_layernorm");

@@ -27,26 +27,6 @@ static int hunyuan_configure(const struct model_json *j, struct model_config *c)
     return r;
 }
 
-/* A number, or a list of one number for all layers; not there or null: as it is. */
-static int same_number(const struct model_json *j, const char *key, uint32_t max, uint32_t *number)
-{
-    const json_t *v = json_object_get(j->object, key);
-    if (!v || json_is_null(v))
-        return 0;
-    const json_int_t first = json_integer_value(json_is_array(v) ? json_array_get(v, 0) : v);
-    bool same = json_is_integer(v) || json_array_size(v) > 0;
-    for (size_t i = 0; i < json_array_size(v); i++) {
-        const json_t *each = json_array_get(v, i);
-        same = same && json_is_integer(each) && json_integer_value(each) == first;
-    }
-    if (!same || first < 1 || first > max)
-        return ek_fault_set(j->fault, key,
-                            "%s: %s must be a number from 1 to %u, the same for each layer",
-                            j->file, key, max);
-    *number = (uint32_t)first;
-    return 0;
-}
-
 static int hunyuan_moe_configure(const struct model_json *j, struct model_config *c)
 {
     uint32_t shared = 1;
@@ -55,13 +35,13 @@ static int hunyuan_moe_configure(const struct model_json *j, struct model_config
     c->expert_intermediate = c->intermediate;
     c->routing.normalise = true;
     if (r == 0)
-        r = same_number(j, "num_experts", EK_MOST_EXPERTS, &c->experts);
+        r = config_read_same(j, "num_experts", EK_MOST_EXPERTS, &c->experts);
     if (r == 0)
-        r = same_number(j, "moe_topk", EK_MOST_EXPERTS_TOKEN, &c->experts_per_token);
+        r = config_read_same(j, "moe_topk", EK_MOST_EXPERTS_TOKEN, &c->experts_per_token);
     if (r == 0)
-        r = same_number(j, "moe_intermediate_size", 1u << 20, &c->expert_intermediate);
+        r = config_read_same(j, "moe_intermediate_size", 1u << 20, &c->expert_intermediate);
     if (r == 0)
-        r = same_number(j, "num_shared_expert", 64, &shared);
+        r = config_read_same(j, "num_shared_expert", 64, &shared);
     if (r == 0 && (c->experts == 0 || c->experts_per_token > c->experts))
         r = ek_fault_set(j->fault, "moe_topk",
                          "%s: moe_topk %u is more than num_experts %u; correct one of them",

@@ -119,6 +119,9 @@ struct graph_expert_names {
     /* Of all_in and all_out: they lie transposed, or as blocks of MXFP4, with gate and up in turn,
      * and have biases, as the router. */
     bool woven;
+    /* The layer has a second set of experts, for pictures (ERNIE 4.5 VL): the router of the first
+     * lies transposed, [n, experts], and `correction` is the first row of [2, experts]. */
+    bool paired;
 };
 /* What most families call them. */
 #define GRAPH_MLP_EXPERTS                                                                          \

@@ -92,12 +92,44 @@ static void experts_all(struct graph_builder *b, const struct graph_expert_names
     }
 }
 
+/* The router's matrix. Of a pair it lies transposed, as the files name it, and is not quantized. */
+static uint32_t experts_router(struct graph_builder *b, const struct graph_expert_names *names,
+                               uint32_t n)
+{
+    const uint32_t experts = b->config->experts;
+    const struct graph_shape shape = {2, {n, experts}};
+    const struct graph_part router = {names->router, experts};
+
+    if (!names->paired)
+        return graph_weight(b, &router, 1, n, ".weight");
+    return graph_weight_one(b, names->router, ".weight", &shape,
+                            (struct ek_weight){.dtype = b->graph->dtype,
+                                               .rows = experts,
+                                               .cols = n,
+                                               .row_step = 1,
+                                               .col_step = experts});
+}
+
+/* The correction of the choice; of a pair the first one. */
+static uint32_t experts_correction(struct graph_builder *b, const struct graph_expert_names *names)
+{
+    const uint32_t experts = b->config->experts;
+    const struct graph_shape shape = {2, {2, experts}};
+    const struct graph_part correction = {names->correction, experts};
+
+    if (!names->correction)
+        return EK_NO_WEIGHT;
+    if (!names->paired)
+        return graph_weight(b, &correction, 1, 1, "");
+    return graph_weight_one(b, names->correction, "", &shape,
+                            (struct ek_weight){.dtype = EK_F32, .rows = experts, .cols = 1});
+}
+
 void graph_experts(struct graph_builder *b, uint16_t dst, uint16_t src, uint16_t router,
                    const struct graph_expert_names *names)
 {
     const struct model_config *c = b->config;
     const struct graph_part gate = {names->router, c->experts};
-    const struct graph_part correction = {names->correction ? names->correction : "", c->experts};
     const struct graph_part each = {names->each ? names->each : "", c->experts};
     struct ek_op op = {.kind = EK_OP_EXPERTS,
                        .dst = dst,
@@ -112,10 +144,9 @@ void graph_experts(struct graph_builder *b, uint16_t dst, uint16_t src, uint16_t
                                      .down_bias = EK_NO_WEIGHT}};
     /* The router is small and decides: it stays as it is. */
     if (names->router)
-        graph_linear_push(b, router, src, graph_weight(b, &gate, 1, graph_width(b, src), ".weight"),
+        graph_linear_push(b, router, src, experts_router(b, names, graph_width(b, src)),
                           names->woven ? graph_weight(b, &gate, 1, 1, ".bias") : EK_NO_WEIGHT);
-    op.u.experts.routing.correction =
-        names->correction ? graph_weight(b, &correction, 1, 1, "") : EK_NO_WEIGHT;
+    op.u.experts.routing.correction = experts_correction(b, names);
     op.u.experts.routing.each = names->each ? graph_weight(b, &each, 1, 1, "") : EK_NO_WEIGHT;
     experts_all(b, names, &op);
     graph_op_push(b, op);

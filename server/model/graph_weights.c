@@ -187,53 +187,40 @@ uint32_t graph_weight(struct graph_builder *b, const struct graph_part *parts, u
     return graph_weight_push(b, &w);
 }
 
-/* The tensor of NAME.weight, and its full name; NULL after an error. */
-static const struct st_tensor *weight_tensor(struct graph_builder *b, const char *name,
-                                             const struct graph_shape *s, char full[GRAPH_NAME])
+uint32_t graph_weight_one(struct graph_builder *b, const char *name, const char *suffix,
+                          const struct graph_shape *s, struct ek_weight w)
 {
     if (b->error)
-        return NULL;
-    int n = snprintf(full, GRAPH_NAME, "%s%s.weight", b->prefix, name);
-    assert(n > 0 && (size_t)n < GRAPH_NAME);
-    return graph_tensor(b, full, s);
+        return EK_NO_WEIGHT;
+    int n = snprintf(w.name, sizeof(w.name), "%s%s%s", b->prefix, name, suffix);
+    assert(n > 0 && (size_t)n < sizeof(w.name));
+    const struct st_tensor *t = graph_tensor(b, w.name, s);
+    if (!t)
+        return EK_NO_WEIGHT;
+    w.source = t->dtype;
+    w.parts = 1;
+    w.part[0] = (struct ek_weight_part){.file = t->file, .offset_bytes = t->begin, .rows = w.rows};
+    return graph_weight_push(b, &w);
 }
 
 uint32_t graph_conv_weight(struct graph_builder *b, const char *name, uint32_t channels,
                            uint32_t kernel)
 {
     const struct graph_shape shape = {3, {channels, 1, kernel}};
-    char full[GRAPH_NAME];
-    const struct st_tensor *t = weight_tensor(b, name, &shape, full);
-    if (!t)
-        return EK_NO_WEIGHT;
-    struct ek_weight w = {.source = t->dtype,
-                          .dtype = EK_F32,
-                          .rows = kernel,
-                          .cols = channels,
-                          .row_step = 1,
-                          .col_step = kernel,
-                          .parts = 1,
-                          .part = {{.file = t->file, .offset_bytes = t->begin, .rows = kernel}}};
-    (void)memcpy(w.name, full, sizeof(w.name));
-    return graph_weight_push(b, &w);
+
+    return graph_weight_one(
+        b, name, ".weight", &shape,
+        (struct ek_weight){
+            .dtype = EK_F32, .rows = kernel, .cols = channels, .row_step = 1, .col_step = kernel});
 }
 
 uint32_t graph_head_weight(struct graph_builder *b, const char *name, uint32_t heads,
                            uint32_t group)
 {
     const struct graph_shape shape = {2, {heads, group}};
-    char full[GRAPH_NAME];
-    const struct st_tensor *t = weight_tensor(b, name, &shape, full);
-    if (!t)
-        return EK_NO_WEIGHT;
-    struct ek_weight w = {.source = t->dtype,
-                          .dtype = EK_F32,
-                          .rows = 1,
-                          .cols = heads * group,
-                          .parts = 1,
-                          .part = {{.file = t->file, .offset_bytes = t->begin, .rows = 1}}};
-    (void)memcpy(w.name, full, sizeof(w.name));
-    return graph_weight_push(b, &w);
+
+    return graph_weight_one(b, name, ".weight", &shape,
+                            (struct ek_weight){.dtype = EK_F32, .rows = 1, .cols = heads * group});
 }
 
 /* The form in which all parts of a quantized weight can be kept. */

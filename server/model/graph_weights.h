@@ -23,6 +23,10 @@ uint32_t graph_width(const struct graph_builder *b, uint16_t value);
 void graph_linear_push(struct graph_builder *b, uint16_t dst, uint16_t src, uint32_t weight,
                        uint32_t bias);
 
+/* The weight whose one part is the tensor NAME + suffix of shape `s`, or the beginning of it: `w`
+ * tells what is computed with, how many rows and columns, and their steps. */
+uint32_t graph_weight_one(struct graph_builder *b, const char *name, const char *suffix,
+                          const struct graph_shape *s, struct ek_weight w);
 /* The weights of a convolution, a tensor [channels, 1, kernel], as [kernel, channels]. */
 uint32_t graph_conv_weight(struct graph_builder *b, const char *name, uint32_t channels,
                            uint32_t kernel);

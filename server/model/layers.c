@@ -169,6 +169,27 @@ void layers_attention_of(struct graph_builder *b, const struct layers *l, uint16
     graph_linear(b, l->side, l->heads, &out, 1, c->o_bias);
 }
 
+void layers_attend_normed(struct graph_builder *b, const struct layers *l, uint16_t qkv,
+                          uint16_t heads, uint32_t layer)
+{
+    const struct model_config *c = b->config;
+    const struct graph_kv kv = graph_kv_of(c, layer);
+    const uint32_t d = kv.head_dim, q = c->q_heads * d, own = kv.heads * d;
+    const uint32_t table = c->windowed[layer] ? l->rope_local : l->rope;
+    const struct graph_heads of_q = {0, d, c->q_heads}, of_k = {q, d, kv.heads};
+    const struct graph_part out = {"self_attn.o_proj", c->hidden};
+
+    graph_head_norm(b, qkv, "self_attn.q_norm", of_q);
+    graph_rotate_heads(b, qkv, table, of_q);
+    if (!kv.reads) {
+        graph_head_norm(b, qkv, "self_attn.k_norm", of_k);
+        graph_head_norm(b, qkv, NULL, (struct graph_heads){q + own, d, kv.heads});
+        graph_rotate_heads(b, qkv, table, of_k);
+    }
+    graph_attention(b, heads, qkv, layer);
+    graph_linear(b, l->side, heads, &out, 1, c->o_bias);
+}
+
 void layers_gated(struct graph_builder *b, const struct layers *l, const struct layers_gated *f)
 {
     char gate[64], up[64], both[64], down[64];

@@ -80,6 +80,11 @@ void inputs_of_layer(struct graph_builder *b, const struct token_inputs *t, uint
 void layers_attention_of(struct graph_builder *b, const struct layers *l, uint16_t src,
                          uint32_t layer);
 void layers_feed_forward_of(struct graph_builder *b, const struct layers *l, uint16_t src);
+/* The rest of an attention whose queries and keys are normed and turned, and whose values are
+ * normed without weights: from q | k | v, or q alone where the layer reads, by way of `heads` to
+ * `side`. */
+void layers_attend_normed(struct graph_builder *b, const struct layers *l, uint16_t qkv,
+                          uint16_t heads, uint32_t layer);
 /* A gated feed-forward whose matrices are named NAME.gate_proj and so on, from src to `side`. */
 struct layers_gated {
     const char *name;

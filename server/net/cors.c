@@ -23,9 +23,9 @@ static bool is_in(const struct http_list *l, const char *s)
     return false;
 }
 
-static const char *field(const struct exchange *x, const char *name)
+static const char *cors_field(struct MHD_Connection *mhd, const char *name)
 {
-    return MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, name);
+    return MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, name);
 }
 
 static void add_list(struct MHD_Response *r, const char *name, const struct http_list *l,
@@ -49,7 +49,7 @@ bool cors_allows(const struct http *h, const char *origin)
 void cors_headers(const struct exchange *x, struct MHD_Response *r)
 {
     const struct http_access *s = &x->http->p.shell;
-    const char *origin = x->conn->local ? NULL : field(x, "Origin");
+    const char *origin = x->conn->local ? NULL : cors_field(x->mhd, "Origin");
     if (s->origins.count == 0)
         return;
     (void)MHD_add_response_header(r, "Vary", "Origin");
@@ -64,16 +64,16 @@ void cors_headers(const struct exchange *x, struct MHD_Response *r)
         return;
     add_list(r, "Access-Control-Allow-Methods", &s->methods, "GET, POST, DELETE");
     add_list(r, "Access-Control-Allow-Headers", &s->headers,
-             field(x, "Access-Control-Request-Headers"));
+             cors_field(x->mhd, "Access-Control-Request-Headers"));
     (void)MHD_add_response_header(r, "Access-Control-Max-Age", REMEMBER_S);
 }
 
 bool cors_preflight(const struct exchange *x, struct answer *a)
 {
     const struct http_access *s = &x->http->p.shell;
-    const char *origin = field(x, "Origin");
+    const char *origin = cors_field(x->mhd, "Origin");
     if (x->conn->local || s->origins.count == 0 || strcmp(x->method, "OPTIONS") != 0 || !origin ||
-        !field(x, "Access-Control-Request-Method"))
+        !cors_field(x->mhd, "Access-Control-Request-Method"))
         return false;
     if (is_in(&s->origins, origin))
         a->status = 204;
