@@ -34,7 +34,7 @@ int maskers_new(uint32_t words, uint64_t fuel, maskers_fn fn, struct maskers **r
 void maskers_free(struct maskers *m);
 /* Both are the engine's thread's, which waits for nobody: a thread that gives way may hold the lock
  * while it does not run. Then there is no place, and none is done, until the next step. */
-/* False when there is no place, or when the owner has half of them. */
+/* False when there is no place, when the owner has half of them, or when a thread has the lock. */
 bool maskers_give(struct maskers *m, struct request *r, uint64_t owner);
 /* One that is done, false = none is. */
 bool maskers_take(struct maskers *m, struct mask_done *ret_done);
