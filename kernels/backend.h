@@ -16,8 +16,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/forms.h"
 #include "kernels/graph.h"
+#include "kernels/product_forms.h"
 #include "kernels/step.h"
 
 struct ek_backend;
