@@ -100,7 +100,7 @@ static bool fill_row(struct request *r, struct ek_work *work, uint32_t words, ui
     (void)matcher_follow(&r->matcher, &r->out[first].id, sizeof(r->out[0]), count - first);
     if (ek_work_stopped(work))
         return false;
-    if (!r->ask.grammar_forced || matcher_forced(&r->matcher, room, &only, 1) == 0) {
+    if (!r->ask.grammar_jump_forward || matcher_jump_forward(&r->matcher, room, &only, 1) == 0) {
         if (!ek_work_stopped(work))
             (void)matcher_mask(&r->matcher, count - first < r->ask.grammar_least, room, bits);
         return !ek_work_stopped(work);
@@ -289,7 +289,7 @@ static bool fill_or_wait(struct constrain *c, struct sched *s, struct flight_seq
     return done;
 }
 
-/* Gives slow rows to the threads while there are places. */
+/* Gives slow rows to the threads while they take more. */
 static void give_slow(struct constrain *c, struct sched *s, struct flight *f)
 {
     for (uint32_t i = 0; i < CONSTRAIN_OWNERS; i++)

@@ -14,10 +14,10 @@
 
 #define MASKERS_NICE 5 /* above the process's: they give way to the threads that make tokens */
 
-enum mask_place_state { PLACE_FREE, PLACE_GIVEN, PLACE_RUNS, PLACE_DONE };
+enum mask_job_state { JOB_FREE, JOB_GIVEN, JOB_RUNS, JOB_DONE };
 
-struct mask_place {
-    enum mask_place_state state;
+struct mask_job {
+    enum mask_job_state state;
     uint64_t order; /* in which they were given */
     struct mask_done is;
 };
@@ -27,10 +27,10 @@ struct maskers {
     uint32_t threads, words;
     uint64_t fuel;
     maskers_fn fn;
-    atomic_uint done;     /* places that are, so that the engine's thread need not ask */
+    atomic_uint done;     /* jobs that are, so that the engine's thread need not ask */
     sem_t given;          /* told with each that is given: the engine's thread never waits for it */
     pthread_mutex_t lock; /* of all that follows */
-    struct mask_place place[MASKERS_PLACES];
+    struct mask_job job[MASKERS_JOBS];
     uint64_t order;
     bool stop;
 };
@@ -38,20 +38,20 @@ struct maskers {
 /* Under the lock: whether a thread works at a mask of the form. */
 static bool form_runs(const struct maskers *m, const struct grammar *g)
 {
-    for (uint32_t i = 0; i < MASKERS_PLACES; i++)
-        if (m->place[i].state == PLACE_RUNS && m->place[i].is.request->ask.grammar == g)
+    for (uint32_t i = 0; i < MASKERS_JOBS; i++)
+        if (m->job[i].state == JOB_RUNS && m->job[i].is.request->ask.grammar == g)
             return true;
     return false;
 }
 
 /* Under the lock: the first that was given and may run, NULL = none. */
-static struct mask_place *next_place(struct maskers *m)
+static struct mask_job *maskers_next_job(struct maskers *m)
 {
-    struct mask_place *best = NULL;
+    struct mask_job *best = NULL;
 
-    for (uint32_t i = 0; i < MASKERS_PLACES; i++) {
-        struct mask_place *p = &m->place[i];
-        if (p->state == PLACE_GIVEN && (!best || p->order < best->order) &&
+    for (uint32_t i = 0; i < MASKERS_JOBS; i++) {
+        struct mask_job *p = &m->job[i];
+        if (p->state == JOB_GIVEN && (!best || p->order < best->order) &&
             !form_runs(m, p->is.request->ask.grammar))
             best = p;
     }
@@ -81,18 +81,18 @@ static void *maskers_run(void *arg)
         (void)setpriority(PRIO_PROCESS, (id_t)gettid(), has + MASKERS_NICE);
     pthread_mutex_lock(&m->lock);
     while (!m->stop) {
-        struct mask_place *p = next_place(m);
+        struct mask_job *p = maskers_next_job(m);
         if (!p) { /* what may not run now is taken by who has its form */
             pthread_mutex_unlock(&m->lock);
             (void)sem_wait(&m->given); /* interrupted it looks again, too */
             pthread_mutex_lock(&m->lock);
             continue;
         }
-        p->state = PLACE_RUNS;
+        p->state = JOB_RUNS;
         pthread_mutex_unlock(&m->lock);
         work_at(m, &p->is);
         pthread_mutex_lock(&m->lock);
-        p->state = PLACE_DONE;
+        p->state = JOB_DONE;
         atomic_fetch_add(&m->done, 1);
     }
     pthread_mutex_unlock(&m->lock);
@@ -134,11 +134,11 @@ void maskers_free(struct maskers *m)
         (void)sem_post(&m->given);
     while (m->threads > 0)
         (void)pthread_join(m->thread[--m->threads], NULL);
-    for (uint32_t i = 0; i < MASKERS_PLACES; i++) {
-        if (m->place[i].state == PLACE_FREE)
+    for (uint32_t i = 0; i < MASKERS_JOBS; i++) {
+        if (m->job[i].state == JOB_FREE)
             continue;
-        grammar_lend(m->place[i].is.request->ask.grammar, -1);
-        request_unref(m->place[i].is.request);
+        grammar_lend(m->job[i].is.request->ask.grammar, -1);
+        request_unref(m->job[i].is.request);
     }
     (void)sem_destroy(&m->given);
     pthread_mutex_destroy(&m->lock);
@@ -147,22 +147,22 @@ void maskers_free(struct maskers *m)
 
 bool maskers_give(struct maskers *m, struct request *r, uint64_t owner)
 {
-    struct mask_place *free_place = NULL;
+    struct mask_job *free_job = NULL;
     uint32_t has = 0;
 
     if (pthread_mutex_trylock(&m->lock) != 0)
         return false;
-    for (uint32_t i = 0; i < MASKERS_PLACES; i++) {
-        struct mask_place *p = &m->place[i];
-        if (p->state == PLACE_FREE)
-            free_place = p;
+    for (uint32_t i = 0; i < MASKERS_JOBS; i++) {
+        struct mask_job *p = &m->job[i];
+        if (p->state == JOB_FREE)
+            free_job = p;
         else
             has += p->is.owner == owner;
     }
-    bool good = free_place && has < MASKERS_PLACES / 2;
+    bool good = free_job && has < MASKERS_JOBS / 2;
     if (good) {
-        *free_place = (struct mask_place){
-            .state = PLACE_GIVEN, .order = m->order++, .is = {.request = r, .owner = owner}};
+        *free_job = (struct mask_job){
+            .state = JOB_GIVEN, .order = m->order++, .is = {.request = r, .owner = owner}};
         request_ref(r);
         grammar_lend(r->ask.grammar, 1);
     }
@@ -176,11 +176,11 @@ bool maskers_take(struct maskers *m, struct mask_done *ret_done)
 {
     if (atomic_load(&m->done) == 0 || pthread_mutex_trylock(&m->lock) != 0)
         return false;
-    struct mask_place *p = m->place;
-    while (p->state != PLACE_DONE)
+    struct mask_job *p = m->job;
+    while (p->state != JOB_DONE)
         p++;
     *ret_done = p->is;
-    p->state = PLACE_FREE;
+    p->state = JOB_FREE;
     atomic_fetch_sub(&m->done, 1);
     pthread_mutex_unlock(&m->lock);
     grammar_lend(ret_done->request->ask.grammar, -1);

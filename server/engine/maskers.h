@@ -2,7 +2,7 @@
  * Threads that work out masks which take long, so that the engine's thread makes steps meanwhile
  * (constrain.h says which, and whose turn it is).
  *
- *   place: FREE -> GIVEN (engine, maskers_give) -> RUNS -> DONE (a thread) -> FREE (maskers_take)
+ *   job: FREE -> GIVEN (engine, maskers_give) -> RUNS -> DONE (a thread) -> FREE (maskers_take)
  *
  * From GIVEN to FREE the request's matcher and the places and masks of its form are the threads';
  * the form says so (grammar_lend), and a form is with one thread at a time. The request stays as it
@@ -18,7 +18,7 @@ struct maskers;
 struct request;
 
 #define MASKERS_THREADS 2u
-#define MASKERS_PLACES  8u
+#define MASKERS_JOBS    8u
 
 /* Fills the bits of what may come next, [words]; false when the units were not enough. */
 typedef bool (*maskers_fn)(struct request *r, struct ek_work *work, uint32_t words, uint32_t *bits);
@@ -33,8 +33,8 @@ int maskers_new(uint32_t words, uint64_t fuel, maskers_fn fn, struct maskers **r
 /* Waits for what runs, which the fuel bounds; gives back what it holds. NULL is fine. */
 void maskers_free(struct maskers *m);
 /* Both are the engine's thread's, which waits for nobody: a thread that gives way may hold the lock
- * while it does not run. Then there is no place, and none is done, until the next step. */
-/* False when there is no place, when the owner has half of them, or when a thread has the lock. */
+ * while it does not run. Then no job is free, and none is done, until the next step. */
+/* False when no job is free, when the owner has half of them, or when a thread has the lock. */
 bool maskers_give(struct maskers *m, struct request *r, uint64_t owner);
 /* One that is done, false = none is. */
 bool maskers_take(struct maskers *m, struct mask_done *ret_done);
