@@ -94,7 +94,7 @@ static void look_at_cpu(const char *dir, struct allowed *a)
 typedef void (*look_fn)(const char *dir, struct allowed *a);
 
 /* From root/path upwards. */
-static void climb(const char *root, char *path, look_fn look, struct allowed *a)
+static void look_upwards(const char *root, char *path, look_fn look, struct allowed *a)
 {
     char dir[PATH_MOST];
 
@@ -138,9 +138,9 @@ static struct allowed allowed_by(const char *controller, const char *self, const
         *path++ = '\0';
         path[strcspn(path, "\n")] = '\0';
         if (strcmp(kind, ",") == 0)
-            climb(root, path, look, &a);
+            look_upwards(root, path, look, &a);
         else if (listed(kind, controller))
-            climb(own, path, look, &a);
+            look_upwards(own, path, look, &a);
     }
     if (f)
         (void)fclose(f);

@@ -497,6 +497,19 @@ static bool lead_is_lost(struct ek_device *d)
     return has_ended(lead_of(d)) || is_alone(lead_of(d));
 }
 
+/* Of an engine over several nodes: a node that is lost, with its machine or its network, looks to
+ * the others, and to what started them, as one that a request ended. A code that no engine ends
+ * with is the command's own. */
+static bool may_be_a_node(const struct lead *l, const struct ek_device_end *end)
+{
+    if (!ek_open_spans(&l->open) || end->signal != 0)
+        return false;
+    if (!end->ended)
+        return l->failed == EK_ECOMM || l->failed == 0;
+    return end->status == EK_EXIT_COMM || end->status < EK_EXIT_INTERNAL ||
+           end->status > EK_EXIT_LOOP;
+}
+
 static void lead_how_lost(struct ek_device *d, struct ek_device_end *ret_end)
 {
     struct lead *l = lead_of(d);
@@ -523,6 +536,7 @@ static void lead_how_lost(struct ek_device *d, struct ek_device_end *ret_end)
                                                : "a step failed in it");
         ret_end->fault = !stopped;
     }
+    ret_end->unsure = ret_end->fault && may_be_a_node(l, ret_end);
 }
 
 static int lead_revive(struct ek_device *d, ek_meanwhile_fn meanwhile, void *ctx,

@@ -16,8 +16,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/forms.h"
 #include "kernels/graph.h"
+#include "kernels/product_forms.h"
 #include "kernels/step.h"
 
 struct ek_backend;
@@ -137,11 +137,12 @@ struct ek_device_stats {
 
 /* How a device ended. */
 struct ek_device_end {
-    bool fault;         /* by what it computed, as far as that can be told; else it was ended */
-    char why[160];      /* "its process ended with signal 11 (Segmentation fault)" */
-    bool ended;         /* by itself; else a step failed in it, or it made no progress */
-    int signal;         /* that ended it, 0 = none, or it is not known */
-    int status;         /* else with which it ended */
+    bool fault;    /* by what it computed, as far as that can be told; else it was ended */
+    bool unsure;   /* with a fault: as likely another node was lost, to which the same is seen */
+    char why[160]; /* "its process ended with signal 11 (Segmentation fault)" */
+    bool ended;    /* by itself; else a step failed in it, or it made no progress */
+    int signal;    /* that ended it, 0 = none, or it is not known */
+    int status;    /* else with which it ended */
     uint64_t oom_kills; /* by the kernel, for memory, in its cgroup since it began */
 };
 

@@ -1,4 +1,4 @@
-/* The text of a file of forms, written and read (forms_file.h). Called by forms.c. */
+/* The text of a file of forms, written and read (forms_file.h). Called by start_forms.c. */
 #include "server/forms_file.h"
 
 #include <errno.h>

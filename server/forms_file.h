@@ -1,6 +1,7 @@
 /*
- * The file that keeps which form the products of each shape of weights have (kernels/forms.h), so
- * that a server that is started again computes with the same last bits. Text, one line a shape:
+ * The file that keeps which form the products of each shape of weights have
+ * (kernels/product_forms.h), so that a server that is started again computes with the same last
+ * bits. Text, one line a shape:
  *
  *   evenkeel cpu forms 1
  *   cpu AMD EPYC 9654 96-Core Processor
@@ -8,7 +9,7 @@
  *   bfloat16 in bfloat16, 4864 x 896, group 0: avx512bf16 1.000
  *   sum 0badc0de
  *
- * The sum is the CRC 32 of all that stands before its line. Pure: forms.c has the file.
+ * The sum is the CRC 32 of all that stands before its line. Pure: start_forms.c has the file.
  */
 #pragma once
 

@@ -51,7 +51,7 @@ for f in $(find common kernels server supervisor -name '*.[ch]' -o -name '*.cu' 
         kernels:*|server/bench:*|*:kernels/backend.h|server:kernels/registry.h) ;; # evenkeel-bench measures single kernels, too
         *:kernels/*)
             case $inc in
-            kernels/step.h|kernels/graph.h|kernels/forms.h) ;; # what backend.h is made of: plain data
+            kernels/step.h|kernels/graph.h|kernels/product_forms.h) ;; # what backend.h is made of: plain data
             kernels/mpi/cluster.h|kernels/apart.h|kernels/fingerprint.h) ;; # of the server's start alone, by the rule above
             *) echo "$f: only kernels/backend.h may be included"; bad=1 ;;
             esac ;;

@@ -19,7 +19,7 @@
 #include "common/err.h"
 #include "common/memplan.h"
 #include "kernels/cpu/device.h"
-#include "kernels/cpu/forms.h"
+#include "kernels/cpu/form_choice.h"
 #include "kernels/cpu/group.h"
 #include "kernels/cpu/nodes.h"
 #include "kernels/cpu/pool.h"

@@ -28,7 +28,7 @@ enum cpu_layout {
 };
 
 struct cpu_weight {
-    const struct cpu_ops *ops; /* whose products it is for: its form (forms.h) */
+    const struct cpu_ops *ops; /* whose products it is for: its form (form_choice.h) */
     enum cpu_layout layout;
     enum ek_dtype dtype;
     uint32_t rows, cols, panels;

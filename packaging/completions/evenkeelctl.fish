@@ -16,7 +16,7 @@ complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a diagnose 
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a plan -d 'what fits which cards, which settings, how fast'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a preflight -d 'what of this machine would make a server fail'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a recover -d 'emergency: end strays, start with low limits'
-complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a bench-fit -d 'climb under load to the limit that fits'
+complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a bench-fit -d 'search the limit that fits, under load'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a setup -d 'plan a server and write its first configuration'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a endpoint-snippet -d 'entries for haproxy, prometheus and routers'
 complete -c evenkeelctl -n "not __fish_seen_subcommand_from $verbs" -a events -d 'what was decided for all servers; --follow goes on'

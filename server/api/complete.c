@@ -71,7 +71,7 @@ static void fill_base(const struct generation *g, const struct generation_origin
     /* What the client excludes might be all that would complete the text. */
     bool plain = !a->allowed_ids && !a->bad_words && json_object_size(a->logit_bias) == 0;
     q->grammar_finish = a->finish_form && plain;
-    q->grammar_forced = plain;
+    q->grammar_jump_forward = plain;
     /* Penalties want to be told of each token, log probabilities want one for each. */
     q->grammar_append = plain && !a->logprobs && !request_has_history(q);
 }

@@ -241,7 +241,7 @@ static int submit(struct schedsim *r, uint32_t i)
                                 .max_new_tokens = output,
                                 .sampling.top_p = 1,
                                 .grammar = r->p->form,
-                                .grammar_forced = r->p->form != NULL,
+                                .grammar_jump_forward = r->p->form != NULL,
                                 .grammar_append = r->p->form != NULL,
                                 .tenant = {.place = r->p->tenants ? r->t->request[i].tenant : 0},
                                 .arrival_us = (uint64_t)r->arrival_us[i]};
@@ -490,7 +490,7 @@ static void conclude(struct schedsim *r)
         (double)(o->prompt_tokens + o->output_tokens - st->cached_tokens + st->recomputed_tokens);
     o->waste_share = r->waste_steps > 0 ? r->waste_sum / (double)r->waste_steps : 0;
     o->hits = st->prefix_hits;
-    o->forced = st->forced_tokens;
+    o->jump_forward = st->jump_forward_tokens;
     o->hit_rate = st->prefix_queries > 0 ? (double)st->prefix_hits / (double)st->prefix_queries : 0;
     o->running = (double)r->running / steps;
     o->table_entries = (double)r->entries / steps;

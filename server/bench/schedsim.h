@@ -80,7 +80,7 @@ struct schedsim_result {
     double waste_share;            /* of the slots in blocks of running requests, mean over steps */
     uint64_t hits;                 /* tokens of prompts found in the prefix cache */
     double hit_rate;               /* their share */
-    uint64_t forced;               /* tokens of answers that the form left no choice about */
+    uint64_t jump_forward;         /* tokens that the form left no choice about */
     double running, table_entries; /* mean of a step */
     uint32_t used_blocks_most, waiting_most; /* after a step */
     struct schedsim_spread host_us;          /* plan and apply, a step */

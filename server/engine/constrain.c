@@ -100,7 +100,7 @@ static bool fill_row(struct request *r, struct ek_work *work, uint32_t words, ui
     (void)matcher_follow(&r->matcher, &r->out[first].id, sizeof(r->out[0]), count - first);
     if (ek_work_stopped(work))
         return false;
-    if (!r->ask.grammar_forced || matcher_forced(&r->matcher, room, &only, 1) == 0) {
+    if (!r->ask.grammar_jump_forward || matcher_jump_forward(&r->matcher, room, &only, 1) == 0) {
         if (!ek_work_stopped(work))
             (void)matcher_mask(&r->matcher, count - first < r->ask.grammar_least, room, bits);
         return !ek_work_stopped(work);
@@ -328,7 +328,7 @@ static const struct entry *next_to_give(struct constrain *c, struct sched *s)
     return best;
 }
 
-/* Gives slow rows to the threads while there are places. */
+/* Gives slow rows to the threads while they take more. */
 static void give_slow(struct constrain *c, struct sched *s)
 {
     for (const struct entry *e; (e = next_to_give(c, s));) {

@@ -17,9 +17,9 @@
  * With threads for them (maskers.h), slow rows cost the engine's thread nothing: a row that needs
  * more than its quick units, or for which the step's (CONSTRAIN_STEP, and CONSTRAIN_ROW for each
  * row) are used up, or whose form is with a thread, is given to one of them as soon as there is a
- * place, with CONSTRAIN_MOST units a try, and is put off until its mask is there. CONSTRAIN_VAIN
+ * job free, with CONSTRAIN_MOST units a try, and is put off until its mask is there. CONSTRAIN_VAIN
  * steps compute it in vain, since its mask may be there when they are to be sampled; then, or as
- * long as there is no place, it is in no step at all: else every such row makes the steps of all
+ * long as no job is free, it is in no step at all: else every such row makes the steps of all
  * others longer. Credit is for an engine without such threads, and for:
  *
  * A row upon recurrent state cannot be computed again, so there a slow row is not put off: it gets
@@ -68,7 +68,7 @@ bool constrain_begun(struct request *r, uint32_t count, uint32_t *ret_first);
 /* Whether a row of this step is sampled for a live request with a grammar. */
 bool constrain_needed(const struct entries *all, const struct flight *f);
 /* Before a step is planned: rows whose masks the threads have made may be in it again, and what
- * waits for a place is given one. */
+ * waits for a free job is given one. */
 void constrain_look(struct constrain *c, struct sched *s);
 /* Whether the threads work at a mask, so that there is something to look for soon. */
 bool constrain_busy(const struct constrain *c);

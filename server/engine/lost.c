@@ -7,7 +7,8 @@
  * device after device. So each request of that step is a suspect, runs alone until a step with it
  * went well, and is the cause if the device ends in the same way again meanwhile. If it ends in
  * another way that may have been chance, such as a card that falls off the bus just then: it runs
- * alone once more, and is the cause if there is no third step that goes well. That costs the others
+ * alone once more, and is the cause if there is no third step that goes well. So it is with each
+ * loss of an engine over several machines that may be that of another node. That costs the others
  * the time in which each suspect's tokens are read again, and a step; where the end came from
  * outside no request is suspected.
  */

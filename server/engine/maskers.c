@@ -14,11 +14,11 @@
 
 #define MASKERS_NICE 5 /* above the process's: they give way to the threads that make tokens */
 
-enum mask_place_state { PLACE_FREE, PLACE_GIVEN, PLACE_RUNS, PLACE_DONE };
+enum mask_job_state { JOB_FREE, JOB_GIVEN, JOB_RUNS, JOB_DONE };
 
 /* What stands in it is the engine's while it is FREE or DONE, and the threads' otherwise. */
-struct mask_place {
-    atomic_int state; /* enum mask_place_state */
+struct mask_job {
+    atomic_int state; /* enum mask_job_state */
     uint64_t order;   /* in which they were given */
     struct mask_done is;
 };
@@ -29,9 +29,9 @@ struct maskers {
     uint64_t fuel;
     maskers_fn fn;
     sem_t given; /* told with each that is given: the engine's thread never waits for it */
-    struct mask_place place[MASKERS_PLACES];
+    struct mask_job job[MASKERS_JOBS];
     uint64_t order;       /* the engine's, */
-    uint32_t given_count; /* and this too: places that are not free */
+    uint32_t given_count; /* and this too: jobs that are not free */
     atomic_uint started;  /* threads: each has a number */
     atomic_bool stop;
     pthread_mutex_t lock;                        /* the threads' alone: which of them takes what */
@@ -48,21 +48,21 @@ static bool form_runs(const struct maskers *m, const struct grammar *g)
 }
 
 /* The first that was given and may run, NULL = none. It is this thread's now. */
-static struct mask_place *take_place(struct maskers *m, uint32_t number)
+static struct mask_job *maskers_take_job(struct maskers *m, uint32_t number)
 {
-    struct mask_place *best = NULL;
+    struct mask_job *best = NULL;
 
     pthread_mutex_lock(&m->lock);
     m->form[number] = NULL;
-    for (uint32_t i = 0; i < MASKERS_PLACES; i++) {
-        struct mask_place *p = &m->place[i];
-        if (atomic_load_explicit(&p->state, memory_order_acquire) == PLACE_GIVEN &&
+    for (uint32_t i = 0; i < MASKERS_JOBS; i++) {
+        struct mask_job *p = &m->job[i];
+        if (atomic_load_explicit(&p->state, memory_order_acquire) == JOB_GIVEN &&
             (!best || p->order < best->order) && !form_runs(m, p->is.request->ask.grammar))
             best = p;
     }
     if (best) {
         m->form[number] = best->is.request->ask.grammar;
-        atomic_store_explicit(&best->state, PLACE_RUNS, memory_order_relaxed);
+        atomic_store_explicit(&best->state, JOB_RUNS, memory_order_relaxed);
     }
     pthread_mutex_unlock(&m->lock);
     return best;
@@ -91,13 +91,13 @@ static void *maskers_run(void *arg)
     if (errno == 0) /* without the right it does not */
         (void)setpriority(PRIO_PROCESS, (id_t)gettid(), has + MASKERS_NICE);
     while (!atomic_load(&m->stop)) {
-        struct mask_place *p = take_place(m, number);
+        struct mask_job *p = maskers_take_job(m, number);
         if (!p) {                      /* what may not run now is taken by who has its form */
             (void)sem_wait(&m->given); /* interrupted it looks again, too */
             continue;
         }
         work_at(m, &p->is);
-        atomic_store_explicit(&p->state, PLACE_DONE, memory_order_release);
+        atomic_store_explicit(&p->state, JOB_DONE, memory_order_release);
     }
     return NULL;
 }
@@ -135,11 +135,11 @@ void maskers_free(struct maskers *m)
         (void)sem_post(&m->given);
     while (m->threads > 0)
         (void)pthread_join(m->thread[--m->threads], NULL);
-    for (uint32_t i = 0; i < MASKERS_PLACES; i++) {
-        if (atomic_load(&m->place[i].state) == PLACE_FREE)
+    for (uint32_t i = 0; i < MASKERS_JOBS; i++) {
+        if (atomic_load(&m->job[i].state) == JOB_FREE)
             continue;
-        grammar_lend(m->place[i].is.request->ask.grammar, -1);
-        request_unref(m->place[i].is.request);
+        grammar_lend(m->job[i].is.request->ask.grammar, -1);
+        request_unref(m->job[i].is.request);
     }
     (void)sem_destroy(&m->given);
     pthread_mutex_destroy(&m->lock);
@@ -148,36 +148,36 @@ void maskers_free(struct maskers *m)
 
 bool maskers_give(struct maskers *m, struct request *r, uint64_t owner)
 {
-    struct mask_place *free_place = NULL;
+    struct mask_job *free_job = NULL;
     uint32_t has = 0;
 
-    for (uint32_t i = 0; i < MASKERS_PLACES; i++) {
-        struct mask_place *p = &m->place[i];
-        if (atomic_load_explicit(&p->state, memory_order_relaxed) == PLACE_FREE)
-            free_place = p;
+    for (uint32_t i = 0; i < MASKERS_JOBS; i++) {
+        struct mask_job *p = &m->job[i];
+        if (atomic_load_explicit(&p->state, memory_order_relaxed) == JOB_FREE)
+            free_job = p;
         else
             has += p->is.owner == owner; /* only read by the threads, too */
     }
-    if (!free_place || has >= MASKERS_PLACES / 2)
+    if (!free_job || has >= MASKERS_JOBS / 2)
         return false;
-    free_place->order = m->order++;
-    free_place->is = (struct mask_done){.request = r, .owner = owner};
+    free_job->order = m->order++;
+    free_job->is = (struct mask_done){.request = r, .owner = owner};
     request_ref(r);
     grammar_lend(r->ask.grammar, 1);
     m->given_count++;
-    atomic_store_explicit(&free_place->state, PLACE_GIVEN, memory_order_release);
+    atomic_store_explicit(&free_job->state, JOB_GIVEN, memory_order_release);
     (void)sem_post(&m->given);
     return true;
 }
 
 bool maskers_take(struct maskers *m, struct mask_done *ret_done)
 {
-    for (uint32_t i = 0; i < MASKERS_PLACES && m->given_count > 0; i++) {
-        struct mask_place *p = &m->place[i];
-        if (atomic_load_explicit(&p->state, memory_order_acquire) != PLACE_DONE)
+    for (uint32_t i = 0; i < MASKERS_JOBS && m->given_count > 0; i++) {
+        struct mask_job *p = &m->job[i];
+        if (atomic_load_explicit(&p->state, memory_order_acquire) != JOB_DONE)
             continue;
         *ret_done = p->is;
-        atomic_store_explicit(&p->state, PLACE_FREE, memory_order_relaxed);
+        atomic_store_explicit(&p->state, JOB_FREE, memory_order_relaxed);
         m->given_count--;
         grammar_lend(ret_done->request->ask.grammar, -1);
         return true;

@@ -2,10 +2,10 @@
  * Threads that work out masks which take long, so that the engine's thread makes steps meanwhile
  * (constrain.h says which, and whose turn it is).
  *
- *   place: FREE -> GIVEN (engine, maskers_give) -> RUNS -> DONE (a thread) -> FREE (maskers_take)
+ *   job: FREE -> GIVEN (engine, maskers_give) -> RUNS -> DONE (a thread) -> FREE (maskers_take)
  *
- * Who moves a place on owns what stands in it until it has moved it; the move hands it over. Only
- * which thread takes a place that was given is settled under a lock, which the engine never takes.
+ * Who moves a job on owns what stands in it until it has moved it; the move hands it over. Only
+ * which thread takes a job that was given is settled under a lock, which the engine never takes.
  *
  * From GIVEN to FREE the request's matcher and the places and masks of its form are the threads';
  * the form says so (grammar_lend), and a form is with one thread at a time. The request stays as it
@@ -21,7 +21,7 @@ struct maskers;
 struct request;
 
 #define MASKERS_THREADS 2u
-#define MASKERS_PLACES  8u
+#define MASKERS_JOBS  8u
 
 /* Fills the bits of what may come next, [words]; false when the units were not enough. */
 typedef bool (*maskers_fn)(struct request *r, struct ek_work *work, uint32_t words, uint32_t *bits);
@@ -37,7 +37,7 @@ int maskers_new(uint32_t words, uint64_t fuel, maskers_fn fn, struct maskers **r
 void maskers_free(struct maskers *m);
 /* The rest is the engine's thread's, which waits for nobody and takes no lock: a thread that gives
  * way may hold one while it does not run. */
-/* False when there is no place, or when the owner has half of them. */
+/* False when no job is free, or when the owner has half of them. */
 bool maskers_give(struct maskers *m, struct request *r, uint64_t owner);
 /* One that is done, false = none is. */
 bool maskers_take(struct maskers *m, struct mask_done *ret_done);

@@ -150,7 +150,7 @@ void sched_plan_rows(struct sched *s, struct plan *p, uint32_t entry, uint32_t r
 bool sched_is_decode(const struct entry *e, uint32_t want)
 {
     return want == 1 ||
-           (want > 1 && want <= SCHED_FORCED + 1 && e->computed >= e->req->ask.prompt_tokens);
+           (want > 1 && want <= SCHED_JUMP_FORWARD + 1 && e->computed >= e->req->ask.prompt_tokens);
 }
 
 /* Decodes from `from` up to `to`. Returns the place of the first that got no row for want of
@@ -387,7 +387,7 @@ static bool is_better_planned_later(const struct sched *s)
         if (sched_rows_wanted(e) == 0)
             continue;
         all++;
-        forced += e->forced && e->pending > 0;
+        forced += e->jumped && e->pending > 0;
     }
     return forced * s->rates.landed_took_us > 2 * all * PLAN_US;
 }

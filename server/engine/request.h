@@ -60,19 +60,20 @@ struct req_ask {
     uint32_t stop_count;
     uint32_t hidden_width; /* of the state, when `hidden` */
     uint64_t cache_salt;
-    uint64_t cache_owner;     /* whose share of the cache its blocks count for, 0 = its salt's */
-    struct tenant_ref tenant; /* whose counter pays for it */
-    uint64_t arrival_us;      /* when the front end had its headers */
-    uint64_t deadline_us;     /* leave the queue by then, 0 = none */
-    uint32_t worker;          /* HTTP thread to wake */
-    bool further;             /* part of what was begun before: taken during a drain too */
-    bool again;               /* a refusal is not the client's: it is tried again, not counted */
-    struct grammar *grammar;  /* that the output must match, NULL = free text; the request has a
-                                 reference of its own. min_tokens is 0 then, instead: */
-    uint32_t grammar_least;   /* with fewer tokens it ends only where nothing else may follow */
-    bool grammar_finish;      /* it completes the text within max_new_tokens */
-    bool grammar_forced;      /* bytes without a choice come in the tokens of matcher_forced() */
-    bool grammar_append;      /* which are then appended without a step of their own */
+    uint64_t cache_owner;      /* whose share of the cache its blocks count for, 0 = its salt's */
+    struct tenant_ref tenant;  /* whose counter pays for it */
+    uint64_t arrival_us;       /* when the front end had its headers */
+    uint64_t deadline_us;      /* leave the queue by then, 0 = none */
+    uint32_t worker;           /* HTTP thread to wake */
+    bool further;              /* part of what was begun before: taken during a drain too */
+    bool again;                /* a refusal is not the client's: it is tried again, not counted */
+    struct grammar *grammar;   /* that the output must match, NULL = free text; the request has a
+                                  reference of its own. min_tokens is 0 then, instead: */
+    uint32_t grammar_least;    /* with fewer tokens it ends only where nothing else may follow */
+    bool grammar_finish;       /* it completes the text within max_new_tokens */
+    bool grammar_jump_forward; /* bytes without a choice come in the tokens of
+                                  matcher_jump_forward() */
+    bool grammar_append;       /* which are then appended without a step of their own */
     /* The form begins behind the first `gate_last` after these tokens in a row, others between;
      * what comes before is free. None: it begins with the first token. */
     int32_t gate[REQ_GATE], gate_last;

@@ -132,31 +132,31 @@ static void drop_samples(struct sched *s, uint32_t entry)
 }
 
 /* Appends the tokens that the grammar leaves no choice about. */
-static void append_forced(struct sched *s, uint32_t entry, uint64_t now_us)
+static void append_jump_forward(struct sched *s, uint32_t entry, uint64_t now_us)
 {
     struct entry *e = &s->entries.at[entry];
     struct request *r = e->req;
     uint32_t n = atomic_load_explicit(&r->out_count, memory_order_relaxed);
-    int32_t token[SCHED_FORCED];
+    int32_t token[SCHED_JUMP_FORWARD];
     uint32_t first;
 
     struct ek_work work = {.fuel = CONSTRAIN_QUICK, .look = UINT64_MAX};
 
-    e->forced = false;
+    e->jumped = false;
     r->matcher.work = &work;
     if (!constrain_begun(r, n, &first) || grammar_is_lent(r->ask.grammar) ||
         !matcher_follow(&r->matcher, &r->out[first].id, sizeof(r->out[0]), n - first))
         return;
     uint32_t room = r->ask.grammar_finish ? r->ask.max_new_tokens - n : MATCHER_MANY;
     uint32_t most = r->ask.max_new_tokens - n;
-    uint32_t count =
-        matcher_forced(&r->matcher, room, token, most < SCHED_FORCED ? most : SCHED_FORCED);
+    uint32_t count = matcher_jump_forward(&r->matcher, room, token,
+                                          most < SCHED_JUMP_FORWARD ? most : SCHED_JUMP_FORWARD);
     if (ek_work_stopped(&work))
         return; /* they come with masks, one a step */
-    e->forced = count > 0;
-    if (e->forced)
+    e->jumped = count > 0;
+    if (e->jumped)
         drop_samples(s, entry);
-    s->stats.forced_tokens += count;
+    s->stats.jump_forward_tokens += count;
     for (uint32_t i = 0; i < count; i++) {
         append_token(s, e, (struct req_token){.id = token[i]}, NULL, false, now_us);
         if (ends_with(s, entry, token[i], now_us))
@@ -182,7 +182,7 @@ static void apply_tokens(struct sched *s, uint32_t entry, const struct ek_result
             return;
     }
     if (e->req->ask.grammar && e->req->ask.grammar_append)
-        append_forced(s, entry, now_us);
+        append_jump_forward(s, entry, now_us);
 }
 
 void sched_apply(struct sched *s, const struct ek_result *result, uint64_t now_us)

@@ -105,9 +105,12 @@ static void count_loss(struct engine *e, const struct ek_device_end *end, int co
     e->revivals.lost[cause_of(end, code)]++;
 }
 
-/* A number for how it ended, the same for the same way; 0: not by what it computed. */
-static uint32_t fault_of(const struct ek_device_end *end, int code)
+/* A number for how it ended, the same for the same way; 0: not by what it computed. Where that is
+ * not sure no two are the same, so that a second one may be chance (lost.c); after count_loss(). */
+static uint32_t fault_of(const struct engine *e, const struct ek_device_end *end, int code)
 {
+    if (end->fault && end->unsure)
+        return 1u << 31 | (uint32_t)engine_losses(&e->revivals);
     const uint32_t how = end->ended ? ((uint32_t)end->signal << 8) + (uint32_t)end->status
                                     : 1u << 16 | (uint16_t)-code;
 
@@ -227,7 +230,7 @@ int engine_revive(struct engine *e, int code)
                        end.why, fault.msg[0] ? fault.msg : ek_strerror(failed));
         return code;
     }
-    sched_found(e->sched, fault_of(&end, code), ek_now_us());
+    sched_found(e->sched, fault_of(e, &end, code), ek_now_us());
     if (failed == 0) {
         e->order = ENGINE_ORDER_NONE; /* whatever was asked for before, it has just begun */
         e->unchecked = false;

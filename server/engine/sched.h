@@ -67,10 +67,10 @@
 #include "server/engine/tally.h"
 #include "server/engine/tenants.h"
 
-#define SCHED_NONE      SLOTS_NONE
-#define SCHED_FORCED    32u    /* tokens appended at once without a choice */
-#define SCHED_POISONS   3u     /* requests of a tenant that ended the device; then it is told */
-#define SCHED_QUEUE_ANY 16384u /* places in the queue when its limit has no ceiling */
+#define SCHED_NONE         SLOTS_NONE
+#define SCHED_JUMP_FORWARD 32u    /* tokens appended at once without a choice */
+#define SCHED_POISONS      3u     /* requests of a tenant that ended the device; then it is told */
+#define SCHED_QUEUE_ANY    16384u /* places in the queue when its limit has no ceiling */
 
 /* What it was made for; it does not change after sched_new(). */
 struct sched_fixed {

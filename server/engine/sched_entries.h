@@ -32,7 +32,7 @@ struct entry {
     bool in_flight;   /* in a step with which the device was lost, see lost.c */
     bool suspect;     /* of having been the cause: it runs alone until a step with it went well */
     bool replayed;    /* what it lost went with the device */
-    bool forced;      /* its form had no choice about tokens behind the last one that was sampled */
+    bool jumped;      /* its form had no choice about tokens behind the last one that was sampled */
     bool awaits_mask; /* it runs, but has no row until it is told that its mask is there */
     bool failed_alone; /* it did so when the device was lost, in another way than before */
     uint32_t fault;    /* of a suspect: how the device ended, see sched_found() */

@@ -130,10 +130,10 @@ struct engine_stats {
     struct ek_hist prompt_len, generation_len, max_tokens_param, iteration_tokens;
     struct ek_hist request_preemptions;
     struct ek_exemplars ttft_by, itl_by, e2e_by; /* requests by name */
-    uint64_t forced_tokens;  /* output tokens that a grammar left no choice about */
-    uint64_t masks, mask_us; /* of constrained rows, and the time to find them */
-    uint64_t masks_put_off;  /* rows whose mask took longer than a step may */
-    uint64_t masks_refused;  /* requests that ended since their masks take too long */
+    uint64_t jump_forward_tokens; /* output tokens that a grammar left no choice about */
+    uint64_t masks, mask_us;      /* of constrained rows, and the time to find them */
+    uint64_t masks_put_off;       /* rows whose mask took longer than a step may */
+    uint64_t masks_refused;       /* requests that ended since their masks take too long */
     struct tenant_stat tenant[TENANTS_MOST];
     uint64_t plan_us, wait_us; /* host time of planning, time waited for the backend */
     struct engine_revivals revivals;

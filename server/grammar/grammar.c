@@ -295,10 +295,10 @@ uint32_t matcher_mask(struct matcher *m, bool more, uint32_t room, uint32_t *bit
     return masks_of(m->grammar, m->state, more, room, bits);
 }
 
-uint32_t matcher_forced(struct matcher *m, uint32_t room, int32_t *token, uint32_t most)
+uint32_t matcher_jump_forward(struct matcher *m, uint32_t room, int32_t *token, uint32_t most)
 {
     m->grammar->work = m->work;
-    return forced_tokens(m->grammar, m->state, room, token, most);
+    return jump_forward_tokens(m->grammar, m->state, room, token, most);
 }
 
 uint32_t matcher_left(const struct matcher *m)

@@ -106,7 +106,7 @@ uint32_t matcher_mask(struct matcher *m, bool more, uint32_t room, uint32_t *bit
 /* Tokens that come next whatever the model says, up to `most` of them and to `room` as above: bytes
  * without a choice, in the longest tokens that they begin with. The last of them is an end where
  * nothing else may follow. Returns how many. */
-uint32_t matcher_forced(struct matcher *m, uint32_t room, int32_t *token, uint32_t most);
+uint32_t matcher_jump_forward(struct matcher *m, uint32_t room, int32_t *token, uint32_t most);
 /* Tokens that the text takes to end from here, the end included: never less than the shortest way.
  * MATCHER_MANY = not known. */
 uint32_t matcher_left(const struct matcher *m);

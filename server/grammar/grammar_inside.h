@@ -139,6 +139,6 @@ void masks_warm(struct grammar *g, uint32_t state);
 
 /* jump_forward.c. Makes g->only: 0, or -1 without memory. */
 int jump_forward_make(struct grammar *g);
-/* As matcher_forced(). */
-uint32_t forced_tokens(struct grammar *g, uint32_t place, uint32_t room, int32_t *token,
-                       uint32_t most);
+/* As matcher_jump_forward(). */
+uint32_t jump_forward_tokens(struct grammar *g, uint32_t place, uint32_t room, int32_t *token,
+                             uint32_t most);

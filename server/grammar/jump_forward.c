@@ -102,8 +102,8 @@ static int32_t token_at(struct grammar *g, const struct jump_run *r, uint32_t at
     return node != LEXICON_NONE && !goes_on(g, r, node) ? token : -1;
 }
 
-uint32_t forced_tokens(struct grammar *g, uint32_t place, uint32_t room, int32_t *token,
-                       uint32_t most)
+uint32_t jump_forward_tokens(struct grammar *g, uint32_t place, uint32_t room, int32_t *token,
+                             uint32_t most)
 {
     const struct lexicon *l = g->lexicon;
     uint32_t count = 0, at = 0, len = 0;

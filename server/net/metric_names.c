@@ -239,8 +239,8 @@ const struct ek_metric metrics_table[] = {
                         "The engine's process: 1 for the state that it is in.", "state"},
     [M_ENGINE_CUT] = {"evenkeel_engine_cut_requests_total", EK_COUNTER,
                       "Requests that ended since there was no engine for too long.", ""},
-    [M_FORCED] = {"evenkeel_forced_tokens_total", EK_COUNTER,
-                  "Tokens that a form left no choice about, appended without a step.", ""},
+    [M_JUMP_FORWARD] = {"evenkeel_forced_tokens_total", EK_COUNTER,
+                        "Tokens that a form left no choice about, appended without a step.", ""},
     [M_PLANNED] = {"evenkeel_planned_bytes", EK_GAUGE, "The memory plan.", "item"},
     [M_MEMORY] = {"evenkeel_memory_bytes", EK_GAUGE,
                   "The plan without what clients take, what was taken at the start, and pages in "

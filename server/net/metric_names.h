@@ -114,7 +114,7 @@ enum metric_id {
     M_ENGINE_POISON_KEYS,
     M_ENGINE_STATE,
     M_ENGINE_CUT,
-    M_FORCED,
+    M_JUMP_FORWARD,
     M_PLANNED,
     M_MEMORY,
     M_DEVICE,

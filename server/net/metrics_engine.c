@@ -320,7 +320,7 @@ static void write_grammars(struct ek_expo *e, struct encoder *n, const struct se
     metrics_one(e, M_MASK_TIME, (double)st->mask_us / 1e6);
     metrics_one(e, M_MASKS_PUT_OFF, (double)st->masks_put_off);
     metrics_one(e, M_MASKS_REFUSED, (double)st->masks_refused);
-    metrics_one(e, M_FORCED, (double)st->forced_tokens);
+    metrics_one(e, M_JUMP_FORWARD, (double)st->jump_forward_tokens);
 }
 
 /* Ranks that are here. */

@@ -63,7 +63,7 @@ static int read_limits(struct fit_target *t, double value, double ceiling)
                     t->live ? "The server's limit of running sequences is not known yet; try again "
                               "in a moment"
                             : "How many sequences the server allows is not known: say how far to "
-                              "climb with --max-num-seqs");
+                              "search with --max-num-seqs");
     t->before = (uint32_t)value;
     t->ceiling = (uint32_t)ceiling;
     if (t->o->ceiling && t->o->ceiling < t->ceiling)

@@ -1,7 +1,7 @@
 /*
- * The server that `evenkeelctl bench-fit` climbs on: one of evenkeeld's, or an evenkeel-server by
- * its control socket. Its limit is put back when the climb is over, whatever ends it. Where limits
- * are not live (a vLLM without the companion) each one is tried by a restart.
+ * The server that `evenkeelctl bench-fit` searches the limit of: one of evenkeeld's, or an
+ * evenkeel-server by its control socket. Its limit is put back when the search is over, whatever
+ * ends it. Where limits are not live (a vLLM without the companion) each one is tried by a restart.
  */
 #pragma once
 

@@ -1,6 +1,6 @@
 /*
  * `evenkeelctl bench-fit`: the guides' half hour of trying settings as a program. It drives a load,
- * climbs by live limits, with no restart for each trial, and says which setting to keep; with
+ * raises the live limit, with no restart for each trial, and says which setting to keep; with
  * --restart also which memory share, token budget, block size and type, one after the other. Where
  * limits are not live each of them is a restart, too.
  */
@@ -45,11 +45,11 @@ static const struct ek_opt table[] = {
     NUMBER("start", AT(start), 1, 65536, "8", "Sequences at once to begin with."),
     NUMBER("step", AT(step), 1, 4096, "4", "How many more at each step."),
     NUMBER("max-num-seqs", AT(ceiling), 1, 65536, NULL,
-           "Do not climb above this; the server's own ceiling holds in any case."),
+           "Try no limit above this; the server's own ceiling holds in any case."),
     TIME("settle", AT(settle_s), 0, 600, "5", "Time for a new limit to show, not measured."),
     TIME("measure", AT(measure_s), 0.25, 3600, "10", "Time that each step is measured for."),
     SHARE("use-low", AT(use_low), 0.05, 1, "0.85",
-          "The climb ends when the KV cache is used "
+          "The search ends when the KV cache is used "
           "between this ..."),
     SHARE("use-high", AT(use_high), 0.05, 1, "0.90", "... and this share."),
     SHARE("preemptions", AT(preemptions), 0, 1000, "0.2",
@@ -121,8 +121,8 @@ static void say(const struct fit *f, struct ek_buf *out)
     ek_buf_clear(out);
 }
 
-/* One climb; each row is shown as it comes. */
-static int climb(struct fit *f)
+/* One limit search; each row is shown as it comes. */
+static int fit_search_limit(struct fit *f)
 {
     struct ek_buf out = {0};
     int r = 0;
@@ -191,7 +191,7 @@ static double score(const struct limit_search *c)
     return s ? s->tokens_s : 0;
 }
 
-/* Restarts with the settings that are chosen, climbs, and keeps the best. */
+/* Restarts with the settings that are chosen, searches the limit, and keeps the best. */
 static int try_one(struct fit *f, const struct fit_trial *all, size_t count, double *ret_score)
 {
     json_t *settings = trial_json(all, count);
@@ -207,7 +207,7 @@ static int try_one(struct fit *f, const struct fit_trial *all, size_t count, dou
     if (r == 0 && f->t.live)
         r = fit_load(&f->t);
     if (r == 0)
-        r = climb(f);
+        r = fit_search_limit(f);
     bool refused = r == -ETIMEDOUT;
     f->t.settings = NULL;
     *ret_score = r == 0 ? score(&f->search) : 0;
@@ -222,7 +222,7 @@ static int try_one(struct fit *f, const struct fit_trial *all, size_t count, dou
 }
 
 /* One setting after the other: each value with the best of those before it. Without any value there
- * is one climb with the server's own. */
+ * is one limit search with the server's own. */
 static int search_all(struct fit *f, struct fit_trial *all, size_t count, double *ret_best)
 {
     double best = -1, got;
@@ -310,7 +310,7 @@ static int bench_fit(struct fit *f, const char *name)
 {
     int r = fit_open(&f->t, &f->o, name);
     if (r == 0 && !f->o.json)
-        (void)printf("%s%sat %s, limit %u, climbing %sto %u at most; %s\n", f->t.name,
+        (void)printf("%s%sat %s, limit %u, searching %sup to %u; %s\n", f->t.name,
                      f->t.name[0] ? " " : "", f->t.url, f->t.before,
                      f->t.live ? "" : "by restarts ", f->t.ceiling,
                      f->o.trace ? f->o.trace : "a closed loop");
@@ -320,7 +320,7 @@ static int bench_fit(struct fit *f, const char *name)
     } else if (r == 0) {
         r = fit_load(&f->t);
         if (r == 0)
-            r = climb(f);
+            r = fit_search_limit(f);
     }
     uint32_t keep = r == 0 && f->o.apply ? limit_search_knee(&f->search) : 0;
     char why[sizeof(f->t.error)];
@@ -364,10 +364,10 @@ static int bench_fit_run(int argc, char **argv)
 const struct verb verb_bench_fit = {
     .name = "bench-fit",
     .word = "[SERVER]",
-    .about = "climb under load to the limit that fits",
+    .about = "search the limit that fits, under load",
     .help =
         "Drives a load at a server (of evenkeeld, or --control), begins with few sequences and\n"
-        "climbs by live limits until 85 to 90 % of the KV cache are used or something suffers:\n"
+        "raises the live limit until 85 to 90 % of the KV cache are used or something suffers:\n"
         "preemptions, tokens too far apart, fewer tokens a second. Shows each step, the curve\n"
         "and the setting to keep, and puts the old limit back. With --restart it searches the\n"
         "memory share, token budget, block size and type as well. A server without live limits\n"

@@ -51,7 +51,7 @@ enum policy_mode { MODE_OBSERVE, MODE_ADVISE, MODE_ACT };
 struct policy_params {
     enum policy_mode mode;
     uint32_t seqs_min, seqs_max, tokens_min, tokens_max;
-    double window_s;          /* 30: 6 polls at 5 s */
+    double window_s;          /* 30: as many polls, at one a second */
     double usage_high;        /* 0.92 */
     double usage_release;     /* 0.85 */
     double preempt_rate;      /* 0.2 per second: 6 in a window; one now and then is normal */

@@ -1,7 +1,7 @@
 /*
- * The climb of `evenkeelctl bench-fit`: from a careful limit of running sequences upward in small
- * steps until the KV cache is used as wanted or something suffers, then halving between the last
- * good limit and the first bad one. Pure: measured steps in, the next limit out.
+ * The limit search of `evenkeelctl bench-fit`: from a careful limit of running sequences upward in
+ * small steps until the KV cache is used as wanted or something suffers, then halving between the
+ * last good limit and the first bad one. Pure: measured steps in, the next limit out.
  */
 #pragma once
 

@@ -9,6 +9,7 @@ import ctypes
 import json
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -20,10 +21,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT / "tools"), str(ROOT / "tests/bench")]
 from bench_appliance import Clients  # noqa: E402
 from _pytest.outcomes import Skipped  # noqa: E402
-from conftest import Appliance, free_port, metric, wait_for  # noqa: E402
+from conftest import BUILD, Appliance, free_port, metric, wait_for  # noqa: E402
 from test_cuda import FAKE, environment  # noqa: E402
 from test_engine_ranks import ranks  # noqa: E402
 from test_memory import WORN  # noqa: E402
+from test_nodes import MPI  # noqa: E402
 from test_prestart import GIB  # noqa: E402
 from test_stuck import another, frozen  # noqa: E402
 from test_supervisor import Fakes  # noqa: E402
@@ -79,6 +81,13 @@ def engine_of(pid):
 def end_rank(pid):
     """One of two ranks crashes, which ends both."""
     assert ctypes.CDLL(None).tgkill(pid, ranks(pid)[1], int(signal.SIGSEGV)) == 0
+
+
+def end_node(sig):
+    """One of two nodes; the engine's process is mpirun then, whose children they are."""
+    def end(mpirun):
+        os.kill(int(pathlib.Path(f"/proc/{mpirun}/task/{mpirun}/children").read_text().split()[1]), sig)
+    return end
 
 
 def engine_ends(how):
@@ -353,6 +362,10 @@ CARD = ["--engine-process", "--device", "cuda", "--max-num-seqs", "8", "--max-mo
 DIVIDED = [("F55", "one of two ranks crashes", engine_ends(end_rank), 3, RANKS, {}),
            ("F56", "simulated card: its engine is killed", engine_ends(signal.SIGKILL), 15, CARD, {}),
            ("F57", "two simulated cards: their engine crashes", engine_ends(signal.SIGSEGV), 15, [*CARD, *RANKS[1:]], {"FAKE_CUDA_CARDS": "8,8"})]
+# An engine of two nodes, which mpirun starts on this machine.
+NODES = [*RANKS[:3], "--threads", "1", "--nnodes", "2", "--engine-command", "mpirun -n 2"]
+OVER = [("F58", "two nodes: one is killed", engine_ends(end_node(signal.SIGKILL)), 5, NODES, MPI),
+        ("F59", "one of them stands still, --step-deadline 2", engine_ends(end_node(signal.SIGSTOP)), 9, [*NODES, "--step-deadline", "2"], MPI)]
 # name, what is done, the fake's flags, lines of its configuration, whether it becomes ready first, how, at most
 FAKED = [("F4", "no step for hang_s 2, HTTP answers", LOADED, "    hang_s: 2\n", True, hang, 9),
          ("F8", "out of device memory at the start", ["--oom-start", "1200", "--max-num-batched-tokens", "2048", "--max-num-seqs", "16"], "", False, starts_at_last, 30),
@@ -437,9 +450,13 @@ def main():
     runs += [(name, what, most, lambda i=inject: on_appliance(i, APART)) for name, what, inject, most in ENGINE]
     runs += [(name, what, most, lambda i=inject, f=flags, m=more: on_appliance(i, f, environment(**m) if "--device" in f else m))
              for name, what, inject, most, flags, more in DIVIDED if "--device" not in flags or FAKE.exists()]
+    over = shutil.which("mpirun") and (BUILD / "libevenkeel-mpi.so").exists()
+    runs += [(name, what, most, lambda i=inject, f=flags, m=more: on_appliance(i, f, m)) for name, what, inject, most, flags, more in OVER if over]
     runs += [(name, what, most, lambda h=how: on_fake(*h)) for name, what, *how, most in FAKED]
     if not FAKE.exists():
         print("skipped: what needs a simulated card (no C++ compiler to run kernels on the host)")
+    if not over:
+        print("skipped: what needs several nodes (no mpirun, or built without libopenmpi-dev)")
     for name, what, most, once in runs:
         if only and name not in only:
             continue

@@ -57,7 +57,7 @@ static int run_sched(const struct trace *t, const struct setup *s)
                      o.requests, o.seconds, (unsigned long long)o.output_tokens,
                      (unsigned long long)o.preemptions, (unsigned long long)o.steps, o.itl_ms.p50,
                      o.itl_ms.p90, o.itl_ms.p99, (unsigned long long)o.hits,
-                     (unsigned long long)o.swapped_in_blocks, (unsigned long long)o.forced,
+                     (unsigned long long)o.swapped_in_blocks, (unsigned long long)o.jump_forward,
                      answers);
     free(answers);
     return r;

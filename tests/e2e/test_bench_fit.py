@@ -1,4 +1,4 @@
-"""Protects: the climb by live limits ends where the KV cache is used as wanted, says what to keep, and puts everything back, whatever ends it."""
+"""Protects: the limit search by live limits ends where the KV cache is used as wanted, says what to keep, and puts everything back, whatever ends it."""
 import json
 import os
 import re
@@ -62,7 +62,7 @@ def test_a_signal_puts_the_limit_back(appliance):
     wait_for("its limits were read", lambda: limit(a)["value"])
     process = subprocess.Popen([BUILD / "evenkeelctl", "--socket", a.run / "evenkeeld.sock", "bench-fit", *QUICK, "--measure", "30"], stdout=subprocess.DEVNULL,
                                stderr=subprocess.PIPE, text=True)
-    wait_for("the climb begins", lambda: limit(a)["value"] == 8 and children_of(process.pid))
+    wait_for("the search begins", lambda: limit(a)["value"] == 8 and children_of(process.pid))
     load = children_of(process.pid)[0]
     process.send_signal(signal.SIGINT)
     assert "the limit is what it was" in process.communicate(timeout=60)[1]

@@ -130,6 +130,31 @@ def test_a_script_that_starts_mpirun(tmp_path):
     wait_for("no node is left", lambda: all(map(gone, pids)), 20)
 
 
+def test_two_lost_nodes_are_no_poison(tmp_path):
+    """A node is lost under the only request, and another one under its first step alone: nobody knows whose fault it was, and the text goes on."""
+    script = tmp_path / "start"
+    script.write_text('#!/bin/sh\nmpirun -n 2 "$@"\nexit 73\n')  # as it is when a node sees it before mpirun does
+    script.chmod(0o755)
+    faults = EngineFaults(tmp_path)
+    s = serve(tmp_path, DIVIDED[0], command=str(script), env=faults.env)
+    try:
+        undisturbed = text_of(s, SHORT[0])
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            faults.once("hang")
+            asked = pool.submit(text_of, s, SHORT[0])
+            for n in 1, 2:
+                wait_for("a step is in flight", lambda n=n: faults.done == n, 60)
+                pids = nodes(s)
+                if n == 1:
+                    faults.once("hang")
+                os.kill(pids[1], signal.SIGKILL)
+                wait_for("another group", lambda n=n: replaced(s) == n, 60)
+            assert asked.result() == undisturbed
+        assert metric(s.metrics(), "evenkeel_engine_poison_requests_total") == 0, s.log()
+    finally:
+        assert s.stop() == 0, s.log()
+
+
 @pytest.mark.parametrize("command, says, code", [
     ("/nowhere/mpirun -n 2", "--engine-command /nowhere/mpirun -n 2 cannot be run: No such file", 78),
     ("mpirun -n 3", "--nnodes 2, but 3 processes were started", 78),

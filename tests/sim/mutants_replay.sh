@@ -118,7 +118,8 @@ server/engine/revive.c@return cause == ENGINE_LOST_ENDED || cause == ENGINE_LOST
 server/engine/revive.c@ENGINE_DEVICE_RELEASED, e->order == ENGINE_RESTART);@ENGINE_DEVICE_RELEASED, false);@engine/test_keep
 server/engine/revive.c@ENGINE_DEVICE_RELEASED, e->order == ENGINE_RESTART);@ENGINE_DEVICE_RELEASED, true);@e2e:outlives
 server/engine/revive.c@        if (cause_of(&end, r) == ENGINE_LOST_OOM)@        if (false)@engine/test_keep
-server/engine/revive.c@sched_found(e->sched, fault_of(&end, code), ek_now_us());@sched_found(e->sched, 0, ek_now_us());@engine/test_revive
+server/engine/revive.c@if (end->fault && end->unsure)@if (false)@engine/test_revive
+server/engine/revive.c@sched_found(e->sched, fault_of(e, &end, code), ek_now_us());@sched_found(e->sched, 0, ek_now_us());@engine/test_revive
 server/engine/revive.c@!engine_away_long(e, ek_now_us())@true@engine/test_revive
 server/engine/revive.c@count_loss(e, &end, r);@(void)0;@engine/test_revive
 server/engine/judge.c@    if (memory)@    if (false)@engine/test_keep

@@ -410,8 +410,11 @@ static bool null_is_lost(struct ek_device *d)
 
 static void null_how_lost(struct ek_device *d, struct ek_device_end *ret_end)
 {
-    *ret_end = (struct ek_device_end){
-        .fault = d->revive_fault, .why = "a test", .ended = true, .signal = d->revive_signal};
+    *ret_end = (struct ek_device_end){.fault = d->revive_fault,
+                                      .unsure = d->revive_unsure,
+                                      .why = "a test",
+                                      .ended = true,
+                                      .signal = d->revive_signal};
 }
 
 static int null_revive(struct ek_device *d, ek_meanwhile_fn meanwhile, void *ctx,

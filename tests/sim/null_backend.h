@@ -66,6 +66,7 @@ struct ek_device {
     atomic_int loads;    /* revive() has not ended while it is 1 */
     atomic_int vanished; /* is_lost() */
     bool revive_fault;   /* what how_lost() says of the end */
+    bool revive_unsure;  /* the same */
     int revive_signal;   /* the same */
     int32_t poison;      /* wait() of a step with this token is EK_EDEVICE; 0 = none */
 };

@@ -163,7 +163,8 @@ static inline bool reads(const struct sim *s, const struct flight_seq *q)
     const struct req_ask *ask = &s->sched->entries.at[q->entry].req->ask;
     uint32_t want = wanted(s, q);
 
-    return !ask->score && want > 1 && (q->first < ask->prompt_tokens || want > SCHED_FORCED + 1);
+    return !ask->score && want > 1 &&
+           (q->first < ask->prompt_tokens || want > SCHED_JUMP_FORWARD + 1);
 }
 
 /* What the tenant of a sequence had been served when the step was planned. */
@@ -200,7 +201,8 @@ static inline bool ends_here(const struct sim *s, const struct flight_seq *q, ui
     const struct entry *e = &s->sched->entries.at[q->entry];
     uint32_t want = wanted(s, q), prompt = e->req->ask.prompt_tokens;
     bool unanswered = e->known + e->pending - q->sample == prompt;
-    bool decode = want == 1 || (q->lease < lease && want <= SCHED_FORCED + 1 && q->first >= prompt);
+    bool decode =
+        want == 1 || (q->lease < lease && want <= SCHED_JUMP_FORWARD + 1 && q->first >= prompt);
 
     return q->rows == want && (unanswered || !decode);
 }

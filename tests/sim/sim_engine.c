@@ -126,7 +126,7 @@ static int sim_open(struct sim *s, uint64_t seed, uint32_t depth)
     s->sched->pool.resizable = chance(s, 700000);
     s->result_bytes = ek_result_bytes(c.seqs, c.scores, c.seqs, NULL_WIDTH);
     s->result = calloc(1, s->result_bytes);
-    if (chance(s, 300000) && sim_form_open(&s->form, s->vocab, pick(s, 1, SCHED_FORCED)) != 0)
+    if (chance(s, 300000) && sim_form_open(&s->form, s->vocab, pick(s, 1, SCHED_JUMP_FORWARD)) != 0)
         return -ENOMEM;
     for (uint32_t i = 0; i < SCHED_DEPTH; i++)
         s->steps[i] = calloc(1, ek_step_size(&c));
@@ -212,7 +212,7 @@ static void arrive(struct sim *s)
         ask.cache_owner = 1 + ask.cache_salt % 3;
     if (s->form.grammar && chance(s, 500000)) {
         ask.grammar = s->form.grammar;
-        ask.grammar_forced = ask.grammar_append = true;
+        ask.grammar_jump_forward = ask.grammar_append = true;
         ask.grammar_finish = chance(s, 500000);
         ask.sampling.frequency = 0; /* they go without */
     }
@@ -609,7 +609,7 @@ int main(int argc, char **argv)
             offloads += s.sched->stats.offload_in_blocks;
             resizes += s.sched->stats.pool_resizes;
             migrated += s.sched->stats.migrated_blocks;
-            forced += s.sched->stats.forced_tokens;
+            forced += s.sched->stats.jump_forward_tokens;
             lost += s.lost;
             sim_close(&s);
         }

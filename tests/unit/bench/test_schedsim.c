@@ -1,5 +1,6 @@
-/* The simulated scheduler on loads of which the answer is known: forms whose tokens are forced; and
- * the plant of sim_control beside it, which has to show the same where there is room for all. */
+/* The simulated scheduler on loads of which the answer is known: forms with jump-forward tokens;
+ * and the plant of sim_control beside it, which has to show the same where there is room for all.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,7 +14,7 @@
 #include "tests/sim/sim_form.h"
 
 #define ANSWERS 8u
-#define RUN     11u /* forced behind each sampled one */
+#define RUN     11u /* jump-forward tokens behind each sampled one */
 #define CYCLES  10u
 
 /* Eight that come a step and a half apart, so that they would take turns in steps for ever. */
@@ -50,7 +51,7 @@ static void forced(void **state)
     assert_int_equal(sim_form_open_all(&f, SIM_FORM_VOCAB, RUN), 0);
 
     struct schedsim_result slow = run_forms(30000, f.grammar), quick = run_forms(200, f.grammar);
-    assert_int_equal(slow.forced, ANSWERS * CYCLES * RUN);
+    assert_int_equal(slow.jump_forward, ANSWERS * CYCLES * RUN);
     /* one step for each sampled token: all are in each */
     assert_true(slow.steps <= CYCLES + ANSWERS * 3 / 2 + 2);
     assert_true(slow.itl_ms.p50 < 1.5 * 30 && slow.itl_ms.p90 < 2 * 30);
@@ -58,7 +59,7 @@ static void forced(void **state)
     assert_true(quick.steps > slow.steps * 3 / 2);
 
     struct schedsim_result free_text = run_forms(30000, NULL);
-    assert_true(free_text.forced == 0 && free_text.steps >= CYCLES * (RUN + 1));
+    assert_true(free_text.jump_forward == 0 && free_text.steps >= CYCLES * (RUN + 1));
     sim_form_close(&f);
 }
 

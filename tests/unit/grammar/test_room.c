@@ -217,7 +217,7 @@ static void test_forced(void **state)
             token[k] = (unsigned char)forced[i].begin[k];
         matcher_init(&m, g);
         assert_true(matcher_follow(&m, token, sizeof(*token), (uint32_t)n));
-        uint32_t count = matcher_forced(&m, forced[i].room, token + n, 8);
+        uint32_t count = matcher_jump_forward(&m, forced[i].room, token + n, 8);
         if (count != forced[i].count)
             fail_msg("%s: %u tokens", forced[i].pattern, count);
         for (uint32_t k = 0; k < count; k++) {
@@ -244,7 +244,7 @@ static void test_forced_most(void **state)
     matcher_init(&m, g);
     for (; n < 702; rounds++) {
         assert_true(matcher_follow(&m, token, sizeof(*token), n));
-        uint32_t more = matcher_forced(&m, MATCHER_MANY, token + n, 32);
+        uint32_t more = matcher_jump_forward(&m, MATCHER_MANY, token + n, 32);
         assert_true(more > 0 && more <= 32);
         n += more;
     }

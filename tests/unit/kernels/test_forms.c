@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "kernels/cpu/forms.h"
+#include "kernels/cpu/form_choice.h"
 #include "kernels/cpu/tier.h"
 #include "tests/unit/alloc.h"
 #include "tests/unit/kernels/tiny_device.h"

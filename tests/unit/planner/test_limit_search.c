@@ -1,4 +1,4 @@
-/* The climb against made-up servers: it ends where the cache is used as wanted or where it hurts,
+/* The limit search against made-up servers: it ends where the cache is used as wanted or where it hurts,
  * whatever the step, and says so. */
 #include "supervisor/planner/limit_search.h"
 

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "kernels/forms.h"
+#include "kernels/product_forms.h"
 
 struct cpu_ops;
 struct cpu_weight;

@@ -1,11 +1,11 @@
 /*
- * Finds the forms of products (forms.h). The file is in the state directory: --state-dir, else
- * where cached prefixes are kept, else the folder of the control socket; its name has the tier and
- * the model's (and under MPI the node's number), so that a server that goes back to another model
- * or tier finds what it had. The folder is locked meanwhile. What is not taken is set aside as
- * FILE.old. Called by start.c, on the starter's thread.
+ * Finds the forms of products (start_forms.h). The file is in the state directory: --state-dir,
+ * else where cached prefixes are kept, else the folder of the control socket; its name has the tier
+ * and the model's (and under MPI the node's number), so that a server that goes back to another
+ * model or tier finds what it had. The folder is locked meanwhile. What is not taken is set aside
+ * as FILE.old. Called by start.c, on the starter's thread.
  */
-#include "server/forms.h"
+#include "server/start_forms.h"
 
 #include <errno.h>
 #include <fcntl.h>

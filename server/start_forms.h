@@ -1,6 +1,6 @@
 /*
- * The forms of products of this server (kernels/forms.h): read from the file of an earlier start or
- * measured, kept, and told to the backend, which hands them to its devices.
+ * The forms of products of this server (kernels/product_forms.h): read from the file of an earlier
+ * start or measured, kept, and told to the backend, which hands them to its devices.
  */
 #pragma once
 

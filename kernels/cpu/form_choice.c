@@ -1,6 +1,6 @@
 /*
  * Chooses the form of the products of each shape of weights by measuring, and tells the weights
- * (forms.h). Called by cpu.c: choose() before a model is loaded, apply() when it is.
+ * (product_forms.h). Called by cpu.c: choose() before a model is loaded, apply() when it is.
  *
  * A form is the tier whose functions multiply, and of weights of 16 bits whether many rows widen
  * them once ("avx512-wide"). What a shape is multiplied with does not depend on the rows, as the
@@ -12,7 +12,7 @@
  * A form with the same bits needs to be a little faster than the tier's own to be taken, one that
  * changes them clearly, and one that rounds its inputs more has to be worth that.
  */
-#include "kernels/cpu/forms.h"
+#include "kernels/cpu/form_choice.h"
 
 #include <errno.h>
 #include <math.h>
