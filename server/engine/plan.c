@@ -9,7 +9,6 @@
 
 #include "server/engine/sched.h"
 
-#define FULL_PART 16u /* of a step's cost: with less left there is no room for more */
 #define PLAN_US 250u /* from a result to the next step on the device, guessed high */
 
 uint32_t sched_rows_wanted(const struct entry *e)
@@ -346,7 +345,7 @@ static void write_step(struct sched *s, const struct plan *p, struct ek_step *st
 
     ek_step_layout(step, &s->fixed.ceiling);
     step->id = f->id;
-    f->full = p->budget == 0 || (p->price.deeper > 0 && p->work < p->most / FULL_PART);
+    f->full = p->budget == 0 || (p->price.deeper > 0 && p->cut);
     for (uint32_t i = 0; i < s->entries.running_count; i++)
         if (s->entries.at[s->entries.running[i]].rows == 1)
             write_entry(s, f, s->entries.running[i], step);
@@ -419,6 +418,7 @@ uint32_t sched_plan(struct sched *s, uint64_t now_us, struct ek_step *step)
 
     p.most = prices_budget(&s->rates.prices, most);
     p.work = p.most;
+    p.rows = most;
     assert(s->flights.count < s->fixed.depth);
     sched_expire(s, now_us);
     if (s->blocks.usable > s->pool.limit)

@@ -20,7 +20,7 @@
 #include <stdint.h>
 
 #define PRICE_DEAREST  64u  /* rows that one may cost at most */
-#define PRICE_LOSS     0.02 /* of the speed at which a prompt is read, that short steps may cost */
+#define PRICE_LOSS     0.03 /* of the speed at which a prompt is read, that short steps may cost */
 #define PRICE_ROWS     32u  /* a chunk is not made smaller for its cost: devices compute tiles */
 #define PRICE_SUMS     6u   /* see price.c */
 #define PRICE_EXPLORE  32u  /* every so many steps one has half, to learn from */
@@ -57,5 +57,6 @@ uint32_t prices_budget(struct prices *p, uint32_t rows);
 uint32_t price_of(const struct price *p, uint32_t at, uint32_t rows);
 /* The most of `rows` that cost no more than that. */
 uint32_t price_rows(const struct price *p, uint32_t at, uint32_t cost, uint32_t rows);
-/* The fewest of `most` rows in a step that read the prompt there nearly as fast as `most` do. */
+/* The fewest of `most` rows in a step that read the prompt there nearly as fast as `most` do; 0
+ * where no row is dearer than another. */
 uint32_t price_least(const struct price *p, uint32_t at, uint32_t most);

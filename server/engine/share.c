@@ -32,8 +32,9 @@
  * of the above is counted by cost, as far as it is known: half of the step is half of its time, the
  * prompt with the least left is the one that takes the least, and a step of a long prompt alone is
  * no longer than one of short ones. The budget of tokens stays the most that a step has. A chunk is
- * never so small for its cost that the prompt is read noticeably slower: what it needs for that and
- * is left in the step it gets, up to what it would have by tokens.
+ * never so small for its cost that the prompt is read noticeably slower, up to a quarter of the
+ * tokens: where that is more than half of the step's cost, the step may cost twice as much, and the
+ * first in line still has half.
  *
  * A waiting request is admitted in its order as long as the law has rows for it in this step. It
  * may have none, and another one behind it in the queue would; so up to SHARE_OPEN prompts are read
@@ -58,6 +59,7 @@
 
 #define SHARE_OPEN      4u /* prompts that are read at a time though the step is too small for them */
 #define SHARE_BESIDE    4u /* this part of the budget goes on beside prompts that end, at least */
+#define SHARE_WELL      4u /* of the rows of a step, most that a prompt has in spite of its cost */
 #define SHARE_RECENT    6u /* steps are shorter by this part while prompts end beside others */
 #define SHARE_RECENT_US 1000000u /* for so long after the last one */
 
@@ -84,12 +86,20 @@ static uint32_t work_left(const struct plan *p)
     return p->work > 0 ? (uint32_t)p->work : 0;
 }
 
+/* The fewest that read it well; others need room beside it. */
+static uint32_t rows_least(const struct plan *p, const struct entry *e)
+{
+    uint32_t least = price_least(&p->price, e->computed, p->rows), most = p->rows / SHARE_WELL;
+
+    return least < most ? least : most;
+}
+
 /* Rows of a prompt that goes on, of at most that cost, or as many as it takes to read it well. */
 static uint32_t rows_within(const struct plan *p, const struct entry *e, uint32_t cost,
                             uint32_t rows)
 {
     uint32_t within = price_rows(&p->price, e->computed, cost, rows);
-    uint32_t most = cost < rows ? cost : rows, least = price_least(&p->price, e->computed, p->most);
+    uint32_t most = cost < rows ? cost : rows, least = rows_least(p, e);
 
     least = least < most ? least : most;
     return within > least ? within : least;
@@ -153,7 +163,7 @@ static bool is_reader(const struct entry *e)
 /* Half of what is left, of the cost and of scores, for the first in line of whose turn it is. */
 static void plan_half(struct sched *s, struct plan *p)
 {
-    uint32_t first = SCHED_NONE, half = work_left(p) - work_left(p) / 2, kept = p->scores / 2;
+    uint32_t first = SCHED_NONE, kept = p->scores / 2;
 
     for (uint32_t i = 0; i < s->entries.running_count; i++) {
         const struct entry *e = entries_running(&s->entries, i);
@@ -164,6 +174,10 @@ static void plan_half(struct sched *s, struct plan *p)
     if (first == SCHED_NONE || p->budget == 0)
         return;
     const struct entry *e = &s->entries.at[first];
+    uint32_t well = sched_cost(p, e, rows_least(p, e));
+    p->most = well > p->most ? well : p->most;
+    p->work = 2 * (int64_t)well > p->work ? 2 * (int64_t)well : p->work;
+    uint32_t half = work_left(p) - work_left(p) / 2;
     uint32_t rows = price_rows(&p->price, e->computed, half, chunk(s, e));
     p->scores -= kept;
     sched_plan_rows(s, p, first, rows > 0 ? rows : 1);
@@ -253,8 +267,10 @@ static void bound_rows(const struct plan *p, uint32_t *ret_first, uint32_t *ret_
     uint32_t lead = p->half < p->beside ? p->half : p->beside;
     lead = p->ending == 0 && lead > all - all / 2 ? lead : all - all / 2;
     *ret_others = p->half > 0 ? all - lead : all;
-    if (p->ending == 0 && !p->recent)
-        *ret_first = *ret_others = UINT32_MAX;
+    if (p->ending == 0 && !p->recent) {
+        *ret_others = UINT32_MAX;
+        *ret_first = p->most;
+    }
 }
 
 static void set_rows(const struct slots *slots, struct plan *p, struct entry *e, uint32_t rows)
@@ -313,6 +329,7 @@ static bool share_with(struct sched *s, struct plan *p, uint32_t entry)
     bool goes_on = want < whole || lack > left || want - before > p->budget;
     uint32_t rows = rows_within(p, e, had + (room < left ? room : left), want);
     raise_rows(s, p, entry, goes_on ? rows : want);
+    p->cut |= rows < want;
     *sum -= had;
     if (e->rows == whole) {
         p->ending += sched_cost(p, e, whole);
