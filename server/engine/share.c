@@ -178,7 +178,8 @@ static void plan_half(struct sched *s, struct plan *p)
     p->most = well > p->most ? well : p->most;
     p->work = 2 * (int64_t)well > p->work ? 2 * (int64_t)well : p->work;
     uint32_t half = work_left(p) - work_left(p) / 2;
-    uint32_t rows = price_rows(&p->price, e->computed, half, chunk(s, e));
+    uint32_t most = chunk(s, e), room = p->budget - p->budget / 2;
+    uint32_t rows = price_rows(&p->price, e->computed, half, most < room ? most : room);
     p->scores -= kept;
     sched_plan_rows(s, p, first, rows > 0 ? rows : 1);
     p->scores += kept;
