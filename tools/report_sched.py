@@ -165,7 +165,7 @@ lacking and has it back in the next step (154 and 132 ms at the 99th percentile 
 short ones' tokens a fifth of the long one's rate.
 With a prompt of 16,384 on two cores the long one takes 5,742 ms (goal 6,447) at 1.02 times the tokens a second of the
 parts, but the short ones' 99th percentile is 512 ms (12 of them), goal 212.
-Steps are shared by tokens, and there one of the long prompt costs five times one of a short one in the mean, ten times
+Steps were shared by tokens, and there one of the long prompt costs five times one of a short one in the mean, ten times
 at its end, for attention over its context: a step of the long one is 177 ms in the mean, twice that at its end, and a
 short one of 256 alone takes 18 ms.
 131,072 tokens take some ten minutes of two quiet cores and were not measured.

@@ -143,6 +143,10 @@ static double cost_us(const struct schedsim *r, const struct ek_step *step)
 
     for (uint32_t i = 0; i < step->seqs; i++)
         context += ek_step_seqs(step)[i].context * (c ? c->context_us : CONTEXT_US);
+    for (uint32_t i = 0; c && i < step->seqs; i++) {
+        const struct ek_step_seq *q = &ek_step_seqs(step)[i];
+        context += q->rows * (q->context - q->rows / 2.0) * (q->rows > 1 ? c->deep_us : 0);
+    }
     double second = r->now_us / 1e6;
     if (c)
         return (c->base_us + step->rows * c->row_us + context + step->copies * copy_us(r)) *

@@ -18,9 +18,9 @@
 #include "server/bench/trace.h"
 
 /* Of a step instead of the roofline: all of it, of each row, of each token of context, of each
- * block that crosses to or from the host. */
+ * block that crosses to or from the host, of each row of a prompt for each token before it. */
 struct schedsim_cost {
-    double base_us, row_us, context_us, copy_us;
+    double base_us, row_us, context_us, copy_us, deep_us;
     const float *pace; /* times this in each second; 1 after the last */
     uint32_t paces;
 };

@@ -16,8 +16,8 @@
  *
  * With threads for them (maskers.h), slow rows cost the engine's thread nothing: a row that needs
  * more than its quick units, or for which the step's (CONSTRAIN_STEP, and CONSTRAIN_ROW for each
- * row) are used up, or whose form is with a thread, is given to one of them as soon as there is a
- * job free, with CONSTRAIN_MOST units a try, and is put off until its mask is there. CONSTRAIN_VAIN
+ * row) are used up, or whose form is with a thread, is given to one of them as soon as a job is
+ * free, with CONSTRAIN_MOST units a try, and is put off until its mask is there. CONSTRAIN_VAIN
  * steps compute it in vain, since its mask may be there when they are to be sampled; then, or as
  * long as no job is free, it is in no step at all: else every such row makes the steps of all
  * others longer. Credit is for an engine without such threads, and for:

@@ -25,6 +25,8 @@ struct flight {
     uint64_t planned_us;
     uint32_t seqs, rows, prefill_rows, copies;
     uint64_t context;       /* tokens that those with one row have after it */
+    uint64_t read;          /* tokens that those with more have after it */
+    double deep;            /* tokens before each of their rows, in all */
     bool full;              /* it took all of the budget */
     struct flight_seq *seq; /* [max_seqs] */
 };

@@ -52,9 +52,15 @@ uint32_t sched_rows_that_fit(const struct plan *p, const struct entry *e, uint32
     return scores_in(e, rows) > p->scores ? e->scoring + p->scores - e->computed : rows;
 }
 
+uint32_t sched_cost(const struct plan *p, const struct entry *e, uint32_t rows)
+{
+    return sched_is_decode(e, sched_rows_wanted(e)) ? rows : price_of(&p->price, e->computed, rows);
+}
+
 void sched_charge(struct plan *p, const struct entry *e, bool set_due)
 {
     p->budget -= e->rows;
+    p->work -= sched_cost(p, e, e->rows);
     p->scores -= scores_in(e, e->rows);
     p->words -= set_due ? sched_words_of_set(e) : 0;
 }
@@ -64,6 +70,7 @@ void sched_refund(struct plan *p, const struct entry *e, bool set_due)
     if (e->rows == 0)
         return;
     p->budget += e->rows;
+    p->work += sched_cost(p, e, e->rows);
     p->scores += scores_in(e, e->rows);
     p->words += set_due ? sched_words_of_set(e) : 0;
 }
@@ -322,6 +329,17 @@ static void write_entry(struct sched *s, struct flight *f, uint32_t entry, struc
     e->rows = 0;
 }
 
+/* What the step reads of what it has computed before. */
+static void note_depth(struct flight *f, const struct ek_step *step)
+{
+    for (uint32_t i = 0; i < step->seqs; i++) {
+        const struct ek_step_seq *q = &ek_step_seqs(step)[i];
+        f->context += q->rows == 1 ? q->context : 0;
+        f->read += q->rows > 1 ? q->context : 0;
+        f->deep += q->rows > 1 ? q->rows * (q->context - q->rows / 2.0) : 0;
+    }
+}
+
 /* Writes the decision: sequences with one row first, then the chunks. */
 static void write_step(struct sched *s, const struct plan *p, struct ek_step *step)
 {
@@ -329,7 +347,7 @@ static void write_step(struct sched *s, const struct plan *p, struct ek_step *st
 
     ek_step_layout(step, &s->fixed.ceiling);
     step->id = f->id;
-    f->full = p->budget == 0;
+    f->full = p->budget == 0 || (p->price.deeper > 0 && p->cut);
     for (uint32_t i = 0; i < s->entries.running_count; i++)
         if (s->entries.at[s->entries.running[i]].rows == 1)
             write_entry(s, f, s->entries.running[i], step);
@@ -343,8 +361,7 @@ static void write_step(struct sched *s, const struct plan *p, struct ek_step *st
     }
     host_write(&s->host, step);
     f->copies = step->copies;
-    for (uint32_t i = 0; i < step->seqs; i++)
-        f->context += ek_step_seqs(step)[i].rows == 1 ? ek_step_seqs(step)[i].context : 0;
+    note_depth(f, step);
     states_write(&s->states, step);
     f->rows = step->rows;
 }
@@ -396,11 +413,14 @@ uint32_t sched_plan(struct sched *s, uint64_t now_us, struct ek_step *step)
 {
     struct plan p = {.now_us = now_us,
                      .budget = pace_rows(&s->rates.pace, sched_budget(s), decodes(&s->entries)),
+                     .price = s->rates.prices.now,
                      .words = s->fixed.ceiling.words - s->fixed.ceiling.scores,
                      .scores = s->fixed.ceiling.scores};
     uint32_t most = p.budget;
 
-    p.most = most;
+    p.most = prices_budget(&s->rates.prices, most);
+    p.work = p.most;
+    p.rows = most;
     assert(s->flights.count < s->fixed.depth);
     sched_expire(s, now_us);
     if (s->blocks.usable > s->pool.limit)

@@ -33,8 +33,11 @@ void rates_landed(struct rates *r, const struct flight *f, uint64_t copy_us, uin
     r->applied_us = now_us;
     r->landed_took_us = now_us > from ? now_us - from : 0;
     r->landed_rows = f->rows;
-    if (f->copies == 0)
+    if (f->copies == 0) {
         pace_landed(&r->pace, f->rows, f->context, r->landed_took_us);
+        prices_landed(&r->prices, &(struct price_step){f->rows, f->context, f->read, f->deep},
+                      r->landed_took_us);
+    }
     if (f->prefill_rows == 0 || now_us <= from)
         return;
     measure_prefill(r, f->prefill_rows * 1e6 / (double)(now_us - from), f->full);

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "server/engine/pace.h"
+#include "server/engine/price.h"
 
 #define LATE_LEAST_US 30000u /* a step that takes less is not waited for to plan the next one */
 #define LATE_PART     16u    /* this part of its time is left when the next one is planned */
@@ -23,6 +24,7 @@ struct rates {
     uint64_t landed_took_us; /* how long that step took, */
     uint32_t landed_rows;    /* and its rows; 0 = there was none yet */
     struct pace pace;        /* how large a step has to be */
+    struct prices prices;    /* what a row costs by where it stands */
 };
 
 /* A step with rows is done. */

@@ -102,7 +102,7 @@ struct sched {
     struct {
         uint32_t *readers;  /* [max_seqs] entries, of use within a plan alone */
         uint64_t beside_us; /* when a step was planned in which a prompt ends beside others */
-        uint32_t lent;      /* rows of its half that the first in line has not had back */
+        uint32_t lent;      /* of its half (cost), what the first in line has not had back */
     } share;
     uint32_t turn;     /* first decode when the budget is too small for all */
     uint32_t suspects; /* entries */
@@ -203,17 +203,21 @@ uint32_t sched_budget(const struct sched *s);
 /* Shared between the scheduler's own files. */
 struct plan {
     uint64_t now_us;
+    struct price price; /* what rows cost */
+    uint32_t rows;    /* of the step, at most */
     uint32_t budget;  /* rows left */
+    int64_t work;     /* cost left */
     uint32_t words;   /* left for settings of slots */
     uint32_t scores;  /* rows left that may be scored */
     uint32_t reading; /* prompts in the step of which it could hold more */
-    uint64_t unread;  /* rows that they could still use */
-    uint32_t most;    /* the budget of the whole step */
+    uint64_t unread;  /* what those cost */
+    uint32_t most;    /* the cost of the whole step at most */
     uint32_t first;   /* entry that was given the half for the first in line, SCHED_NONE = none */
-    uint32_t half;    /* rows of it, if it goes on after the step */
-    uint32_t others;  /* rows of others that go on */
-    uint32_t ending;  /* rows of prompts that are read to their end */
-    uint32_t beside;  /* rows that those may have that go on, whatever ends */
+    uint32_t half;    /* the cost of its rows, if it goes on after the step */
+    uint32_t others;  /* the cost of others that go on */
+    uint32_t ending;  /* the cost of prompts that are read to their end */
+    uint32_t beside;  /* what those may cost that go on, whatever ends */
+    bool cut;         /* a prompt could have used more, but for its cost */
     bool recent;      /* of late, prompts ended beside others that went on */
     uint32_t at;      /* of the running entries, whose turn it is; SCHED_NONE = out of turn */
     bool preempted;
@@ -240,6 +244,8 @@ uint32_t sched_words_of_set(const struct entry *e);
 /* How many of `rows` the step has room for, besides the budget: what has to be sent with them. */
 uint32_t sched_rows_that_fit(const struct plan *p, const struct entry *e, uint32_t rows,
                              bool set_due);
+/* What so many rows of it cost in the step; a decode's cost one each. */
+uint32_t sched_cost(const struct plan *p, const struct entry *e, uint32_t rows);
 /* Takes what the entry's rows need of the step, and gives it back. */
 void sched_charge(struct plan *p, const struct entry *e, bool set_due);
 void sched_refund(struct plan *p, const struct entry *e, bool set_due);

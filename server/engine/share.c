@@ -28,6 +28,14 @@
  * its end. And what comes should not wait for two, see sched_plan_after(). Steps without such
  * prompts leave no row empty that a prompt can use.
  *
+ * Rows deep in a prompt take longer than those at its beginning (price.h), up to a multiple. So all
+ * of the above is counted by cost, as far as it is known: half of the step is half of its time, the
+ * prompt with the least left is the one that takes the least, and a step of a long prompt alone is
+ * no longer than one of short ones. The budget of tokens stays the most that a step has. A chunk is
+ * never so small for its cost that the prompt is read noticeably slower, up to a quarter of the
+ * tokens: where that is more than half of the step's cost, the step may cost twice as much, and the
+ * first in line still has half.
+ *
  * A waiting request is admitted in its order as long as the law has rows for it in this step. It
  * may have none, and another one behind it in the queue would; so up to SHARE_OPEN prompts are read
  * at a time even so. More would hold blocks for long without using them, which others need to grow.
@@ -51,6 +59,7 @@
 
 #define SHARE_OPEN      4u /* prompts that are read at a time though the step is too small for them */
 #define SHARE_BESIDE    4u /* this part of the budget goes on beside prompts that end, at least */
+#define SHARE_WELL      4u /* of the rows of a step, most that a prompt has in spite of its cost */
 #define SHARE_RECENT    6u /* steps are shorter by this part while prompts end beside others */
 #define SHARE_RECENT_US 1000000u /* for so long after the last one */
 
@@ -61,6 +70,39 @@ static uint32_t unread(const struct entry *e)
     bool saved = e->state == ENTRY_WAITING && e->swapped.table != HOST_NONE;
 
     return saved && e->swapped.tokens < want ? want - e->swapped.tokens : want;
+}
+
+/* What reading that costs. */
+static uint32_t cost_of_unread(const struct plan *p, const struct entry *e)
+{
+    uint32_t left = unread(e);
+
+    return price_of(&p->price, e->computed + sched_rows_wanted(e) - left, left);
+}
+
+/* Cost that is left in the step. */
+static uint32_t work_left(const struct plan *p)
+{
+    return p->work > 0 ? (uint32_t)p->work : 0;
+}
+
+/* The fewest that read it well; others need room beside it. */
+static uint32_t rows_least(const struct plan *p, const struct entry *e)
+{
+    uint32_t least = price_least(&p->price, e->computed, p->rows), most = p->rows / SHARE_WELL;
+
+    return least < most ? least : most;
+}
+
+/* Rows of a prompt that goes on, of at most that cost, or as many as it takes to read it well. */
+static uint32_t rows_within(const struct plan *p, const struct entry *e, uint32_t cost,
+                            uint32_t rows)
+{
+    uint32_t within = price_rows(&p->price, e->computed, cost, rows);
+    uint32_t most = cost < rows ? cost : rows, least = rows_least(p, e);
+
+    least = least < most ? least : most;
+    return within > least ? within : least;
 }
 
 /* What one step may read of it. */
@@ -85,10 +127,10 @@ static int compare_turns(const struct sched *s, const struct entry *x, const str
 }
 
 /* Whether `a` is to be done before `b`. */
-static bool goes_before(const struct sched *s, uint32_t a, uint32_t b)
+static bool goes_before(const struct sched *s, const struct plan *p, uint32_t a, uint32_t b)
 {
     const struct entry *x = &s->entries.at[a], *y = &s->entries.at[b];
-    uint32_t left = unread(x), right = unread(y);
+    uint32_t left = cost_of_unread(p, x), right = cost_of_unread(p, y);
     int turns = compare_turns(s, x, y);
 
     if (turns != 0)
@@ -107,7 +149,7 @@ static void note_reader(const struct sched *s, struct plan *p, const struct entr
     if (!still_reads(s, e))
         return;
     p->reading++;
-    p->unread += chunk(s, e) - e->rows;
+    p->unread += sched_cost(p, e, chunk(s, e)) - sched_cost(p, e, e->rows);
 }
 
 /* Whether it has prompt to read and nothing of it is planned yet. */
@@ -118,10 +160,10 @@ static bool is_reader(const struct entry *e)
     return e->rows == 0 && want > 0 && !sched_is_decode(e, want);
 }
 
-/* Half of what is left, of tokens and of scores, for the first in line of whose turn it is. */
+/* Half of what is left, of the cost and of scores, for the first in line of whose turn it is. */
 static void plan_half(struct sched *s, struct plan *p)
 {
-    uint32_t first = SCHED_NONE, half = p->budget - p->budget / 2, kept = p->scores / 2;
+    uint32_t first = SCHED_NONE, kept = p->scores / 2;
 
     for (uint32_t i = 0; i < s->entries.running_count; i++) {
         const struct entry *e = entries_running(&s->entries, i);
@@ -129,11 +171,17 @@ static void plan_half(struct sched *s, struct plan *p)
             first = s->entries.running[i];
     }
     p->first = first;
-    if (first == SCHED_NONE || half == 0)
+    if (first == SCHED_NONE || p->budget == 0)
         return;
-    uint32_t most = chunk(s, &s->entries.at[first]);
+    const struct entry *e = &s->entries.at[first];
+    uint32_t well = sched_cost(p, e, rows_least(p, e));
+    p->most = well > p->most ? well : p->most;
+    p->work = 2 * (int64_t)well > p->work ? 2 * (int64_t)well : p->work;
+    uint32_t half = work_left(p) - work_left(p) / 2;
+    uint32_t most = chunk(s, e), room = p->budget - p->budget / 2;
+    uint32_t rows = price_rows(&p->price, e->computed, half, most < room ? most : room);
     p->scores -= kept;
-    sched_plan_rows(s, p, first, most < half ? most : half);
+    sched_plan_rows(s, p, first, rows > 0 ? rows : 1);
     p->scores += kept;
 }
 
@@ -157,14 +205,14 @@ bool sched_share_has_turn(const struct sched *s, const struct plan *p, uint32_t 
 
     if (p->budget == 0)
         return false;
-    if (p->unread < p->budget || p->reading < SHARE_OPEN)
+    if (p->unread < work_left(p) || p->reading < SHARE_OPEN)
         return true;
     for (uint32_t i = 0; i < s->entries.running_count; i++) {
         const struct entry *e = entries_running(&s->entries, i);
-        if (still_reads(s, e) && goes_before(s, s->entries.running[i], entry))
-            before += chunk(s, e) - e->rows;
+        if (still_reads(s, e) && goes_before(s, p, s->entries.running[i], entry))
+            before += sched_cost(p, e, chunk(s, e)) - sched_cost(p, e, e->rows);
     }
-    return before < p->budget;
+    return before < work_left(p);
 }
 
 void sched_share_admitted(struct sched *s, struct plan *p, struct entry *e)
@@ -200,12 +248,12 @@ static void add_rows(struct plan *p, const struct entries *live, uint32_t entry)
     bool unanswered = e->known + e->pending == e->req->ask.prompt_tokens;
 
     if (e->rows < want)
-        *(entry == p->first ? &p->half : &p->others) += e->rows;
+        *(entry == p->first ? &p->half : &p->others) += sched_cost(p, e, e->rows);
     else if (unanswered || !sched_is_decode(e, want))
-        p->ending += e->rows;
+        p->ending += sched_cost(p, e, e->rows);
 }
 
-/* What prompts that go on may have of the step: the first in line, and the others together. */
+/* What prompts that go on may cost in the step: the first in line, and the others together. */
 static void bound_rows(const struct plan *p, uint32_t *ret_first, uint32_t *ret_others)
 {
     uint32_t all = p->ending > p->beside ? p->ending : p->beside, first = p->ending + p->others;
@@ -220,8 +268,10 @@ static void bound_rows(const struct plan *p, uint32_t *ret_first, uint32_t *ret_
     uint32_t lead = p->half < p->beside ? p->half : p->beside;
     lead = p->ending == 0 && lead > all - all / 2 ? lead : all - all / 2;
     *ret_others = p->half > 0 ? all - lead : all;
-    if (p->ending == 0 && !p->recent)
-        *ret_first = *ret_others = UINT32_MAX;
+    if (p->ending == 0 && !p->recent) {
+        *ret_others = UINT32_MAX;
+        *ret_first = p->most;
+    }
 }
 
 static void set_rows(const struct slots *slots, struct plan *p, struct entry *e, uint32_t rows)
@@ -237,18 +287,21 @@ static void set_rows(const struct slots *slots, struct plan *p, struct entry *e,
 static void borrow(struct sched *s, struct plan *p, uint32_t entry)
 {
     struct entry *e = &s->entries.at[entry];
-    uint32_t whole = sched_rows_wanted(e), lack = whole - e->rows;
+    struct entry *first = p->first != SCHED_NONE ? &s->entries.at[p->first] : NULL;
+    uint32_t whole = sched_rows_wanted(e), left = work_left(p);
+    uint32_t lack = sched_cost(p, e, whole) - sched_cost(p, e, e->rows);
 
-    if (entry == p->first || p->half == 0 || lack <= p->budget || chunk(s, e) < whole ||
-        sched_wants_scores(e) || !goes_before(s, entry, p->first))
+    if (entry == p->first || p->half == 0 || lack <= left || chunk(s, e) < whole ||
+        sched_wants_scores(e) || !goes_before(s, p, entry, p->first))
         return;
-    lack -= p->budget;
+    lack -= left;
     if (lack >= p->half || s->share.lent + lack > p->most / 2 ||
         slots_grow(&s->slots, &s->blocks, e->slot, e->computed + whole, p->now_us) != 0)
         return;
-    p->half -= lack;
     s->share.lent += lack;
-    set_rows(&s->slots, p, &s->entries.at[p->first], p->half);
+    uint32_t rows = price_rows(&p->price, first->computed, p->half - lack, first->rows);
+    set_rows(&s->slots, p, first, rows > 0 ? rows : 1);
+    p->half = sched_cost(p, first, first->rows);
 }
 
 /* What the first in line has above its half of what the step reads, it has back. */
@@ -268,23 +321,37 @@ static bool share_with(struct sched *s, struct plan *p, uint32_t entry)
     struct entry *e = &s->entries.at[entry];
     uint32_t *sum = entry == p->first ? &p->half : &p->others;
     uint32_t before = e->rows, whole = sched_rows_wanted(e), want = chunk(s, e), first, others;
+    uint32_t had = sched_cost(p, e, before), lack = sched_cost(p, e, want) - had;
 
     borrow(s, p, entry);
     bound_rows(p, &first, &others);
     uint32_t most = entry == p->first ? first : others;
-    uint32_t room = most > *sum ? most - *sum : 0;
-    bool goes_on = want < whole || want - before > p->budget;
-    raise_rows(s, p, entry, goes_on && room < want - before ? before + room : want);
-    *sum -= before;
+    uint32_t room = most > *sum ? most - *sum : 0, left = work_left(p);
+    bool goes_on = want < whole || lack > left || want - before > p->budget;
+    uint32_t rows = rows_within(p, e, had + (room < left ? room : left), want);
+    raise_rows(s, p, entry, goes_on ? rows : want);
+    p->cut |= rows < want;
+    *sum -= had;
     if (e->rows == whole) {
-        p->ending += whole;
+        p->ending += sched_cost(p, e, whole);
         return true;
     }
-    bool bound = room < p->budget + e->rows - before && room < want - before;
-    if (e->rows - before > room) /* it was to end, but there are no blocks for that */
-        set_rows(&s->slots, p, e, before + room);
-    *sum += e->rows;
-    return !bound;
+    rows = rows_within(p, e, had + room, want);
+    rows = rows > before ? rows : before;
+    if (e->rows > rows) /* it was to end, but there are no blocks for that */
+        set_rows(&s->slots, p, e, rows);
+    *sum += sched_cost(p, e, e->rows);
+    return room >= left || room >= lack;
+}
+
+/* The first in line has no more than that cost; it goes on. */
+static void cut_first(struct sched *s, struct plan *p, uint32_t cost)
+{
+    struct entry *e = &s->entries.at[p->first];
+    uint32_t rows = rows_within(p, e, cost, e->rows);
+
+    set_rows(&s->slots, p, e, rows > 0 ? rows : 1);
+    p->half = sched_cost(p, e, e->rows);
 }
 
 void sched_share_rest(struct sched *s, struct plan *p)
@@ -300,7 +367,7 @@ void sched_share_rest(struct sched *s, struct plan *p)
         add_rows(p, &s->entries, entry);
         if (p->budget == 0 || !still_reads(s, &s->entries.at[entry]))
             continue;
-        for (count++; at > 0 && goes_before(s, entry, s->share.readers[at - 1]); at--)
+        for (count++; at > 0 && goes_before(s, p, entry, s->share.readers[at - 1]); at--)
             s->share.readers[at] = s->share.readers[at - 1];
         s->share.readers[at] = entry;
     }
@@ -309,10 +376,8 @@ void sched_share_rest(struct sched *s, struct plan *p)
             break;
     /* The first in line was given its half before it was known what ends in the step. */
     bound_rows(p, &first, &others);
-    if (p->half > first) {
-        p->half = first;
-        set_rows(&s->slots, p, &s->entries.at[p->first], first);
-    }
+    if (p->half > first)
+        cut_first(s, p, first);
     pay_back(p, &s->share.lent);
     if (p->ending > 0 && p->half + p->others > 0)
         s->share.beside_us = p->now_us;

@@ -27,7 +27,7 @@ done
 rm -f "$tmp/engine.a" # the objects are its copy
 libs="$(for a in $ARCHIVES; do [ -e "$tmp/${a##*/}" ] && echo "$tmp/${a##*/}"; done || true) $LIBS"
 
-for t in pace share; do
+for t in pace price share; do
     $cc $flags -I. -c "tests/unit/engine/test_$t.c" -o "$tmp/test_$t.o"
 done
 
@@ -129,8 +129,16 @@ slots.c@t->set_due = true;@t->set_due = false;
 plan.c@e->computed = after;@e->computed = after - 1;
 plan.c@t->inflight++;@(void)0;
 admit.c@while (!p->preempted && !p->lacking && admit_one(s, p))@while (!p->lacking && admit_one(s, p))
-share.c@half = p->budget - p->budget / 2,@half = 1,
+share.c@half = work_left(p) - work_left(p) / 2;@half = 1;
 share.c@left < right@left > right
+share.c@return within > least ? within : least;@return within;@test_share
+share.c@rows_least(p, e));@0);@test_share
+share.c@price_rows(&p->price, e->computed, half, most < room ? most : room);@most < room ? most : room;@test_share
+price.c@.deeper = deep / row@.deeper = us[DEEP] / us[ROWS]@test_price
+price.c@FORGET * p->sum[i][k]@p->sum[i][k]@test_price
+price.c@fmin((double)took_us, longest(p, had))@(double)took_us@test_price
+price.c@us[of[worst]] >= 0@true@test_price
+price.c@at + rows / 2.0@at@test_price
 share.c@sched_refund(p, e, set_due);@(void)0;
 share.c@most = most < p->budget ? most : p->budget;@(void)0;
 share.c@if (!share_with(s, p, s->share.readers[i]))@if (true)

@@ -106,6 +106,9 @@ static int sim_open(struct sim *s, uint64_t seed, uint32_t depth)
     s->limits.value[LIMIT_PREFIX_CACHING] = chance(s, 800000);
     s->caching_moves = s->limits.value[LIMIT_PREFIX_CACHING] != 0 && chance(s, 500000);
     s->p.share_least = chance(s, 300000) ? 0 : pick(s, 1, 24);
+    if (seed % 2 == 0) /* rows deep in a prompt are dear */
+        s->dear = (struct price){
+            .deeper = (double)(seed % 29) / 40, .fixed = (double)(seed % 7), .read = (double)(seed % 5)};
     s->plans_late = chance(s, 500000);
     s->copy_us = chance(s, 200000) ? pick(s, 0, 40000) : 0;
     draw_marks(s);
@@ -391,6 +394,8 @@ static void start_steps(struct sim *s)
         uint64_t number = s->running_before > 0 ? s->sched->entries.at[first].number : 0;
         bool suspects = s->sched->suspects > 0;
         bring_masks(s);
+        if (s->dear.deeper > 0)
+            s->sched->rates.prices.now = s->dear;
         uint32_t rows = sched_plan(s->sched, s->now_us, step);
         check_waits(s);
         check_marks(s, before);

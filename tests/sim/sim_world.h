@@ -37,6 +37,7 @@ struct sim {
     uint64_t submitted, ended[REQ_FIN_KINDS], steps_done, idle_turns, lost;
     uint64_t first_number, stuck; /* who is first in line, and for how many steps without a token */
     uint32_t first_out, running_before;
+    struct price dear; /* what rows cost, instead of what is learned */
     bool late_ok, caching_moves, plans_late;
     struct {
         struct prefix_name name, parent;

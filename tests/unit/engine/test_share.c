@@ -277,6 +277,43 @@ static void plans_late(void **state)
     close_world(&w);
 }
 
+/* Deep rows of the long prompt are dear, short ones come without an end: it has its half by cost,
+ * or a tile, as a step is short in which one ends, a quarter of one at least; no step has more tokens
+ * than the limit; and a short one of half a step's tokens is read in the step that finds it. */
+static void shares_by_cost(void **state)
+{
+    (void)state;
+    static const double deeper[] = {0, 0.001, 0.02, 0.1, 0.5, 4};
+    for (size_t k = 0; k < sizeof(deeper) / sizeof(deeper[0]); k++) {
+        const struct price price = {.deeper = deeper[k], .fixed = (double)k, .read = deeper[k] / 9};
+        struct engine_params p = roomy();
+        struct world w;
+        p.share_least = 1;
+        open_world(&w, &p);
+        struct request *l = submit(&w, 120, 1, 0);
+        uint32_t most = price_of(&price, 0, 120) / 4 + 2, step = 0;
+        for (uint32_t at = 0; atomic_load(&l->state) != REQ_DONE; step++) {
+            struct request *r = step == 0 ? NULL : submit(&w, 4, 1, 400 + (int32_t)step % 500);
+            w.s->rates.prices.now = price;
+            w.s->rates.prices.planned = 0;
+            uint32_t rows = sched_plan(w.s, w.now_us, w.steps[0]), of = rows_of(&w, l);
+            assert_in_range(rows, 1, 16);
+            assert_in_range(of, 1, 120);
+            assert_true(price_of(&price, at, of) <= 16 || of <= 16 / 4 || at + of == 120);
+            at += of;
+            assert_int_equal(null_backend.forward(w.d, w.steps[0]), 0);
+            land(&w);
+            assert_true(!r || atomic_load(&r->state) == REQ_DONE);
+            request_unref(r);
+        }
+        assert_in_range(step, 1, most);
+        assert_true(step > 1 + (uint32_t)(k > 3) * 20);
+        run_out(&w);
+        request_unref(l);
+        close_world(&w);
+    }
+}
+
 static void caps_what_a_step_reads_of_one(void **state)
 {
     (void)state;
@@ -378,6 +415,7 @@ int main(void)
         cmocka_unit_test(lends_what_ends_a_prompt),
         cmocka_unit_test(guesses_low),
         cmocka_unit_test(plans_late),
+        cmocka_unit_test(shares_by_cost),
         cmocka_unit_test(caps_what_a_step_reads_of_one),
         cmocka_unit_test(shares_scores),
         cmocka_unit_test(keeps_priorities),

@@ -1,0 +1,211 @@
+/*
+ * What a token costs by where it stands, see price.h: least squares over the steps of late. rates.c
+ * reports each step that has landed, plan.c takes the figures into its plan, share.c asks what rows
+ * cost.
+ *
+ * What goes with rows times depth has to be told apart from what goes with depth alone: steps of
+ * one size do not tell, short prompts beside a long one do, and so does every PRICE_EXPLORE-th
+ * step. The other figures take what is open: depth counts as its estimate less one standard
+ * deviation, a row as its estimate and one, so what is not certain leaves tokens shared. A figure
+ * that comes out below nothing is left out of the sums and the rest is found again.
+ */
+#include "server/engine/price.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+#define COST_LEAST   192u  /* steps that cost less take as long as the weights take to be read */
+#define FORGET       0.998 /* a step leaves so much of what is known: it is of the last 500 */
+#define STEPS_LEAST  64.0  /* in the sums, before anything is told */
+#define LOOK_EVERY   16u
+#define SPREAD_LEAST 0.02 /* of a figure's amounts, as a share of their mean, to be told at all */
+#define OUTLIER      3.0  /* times what was expected */
+#define RIDGE        1e-4 /* of each spread, added to it */
+#define RIDGE_DEEP   1e-3
+
+enum { ONE, ROWS, CONTEXT, READ, DEEP, TOOK };
+_Static_assert(TOOK + 1 == PRICE_SUMS, "a sum for each");
+
+/* Spread of two amounts around their means. */
+static double spread(const struct prices *p, uint32_t i, uint32_t k)
+{
+    return p->sum[i][k] / p->sum[ONE][ONE] -
+           p->sum[ONE][i] / p->sum[ONE][ONE] * (p->sum[ONE][k] / p->sum[ONE][ONE]);
+}
+
+/* The amounts that vary enough; returns how many. */
+static uint32_t choose(const struct prices *p, uint32_t *ret_of)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = ROWS; i <= DEEP; i++) {
+        double mean = p->sum[ONE][i] / p->sum[ONE][ONE];
+        if (mean > 0 && spread(p, i, i) > SPREAD_LEAST * SPREAD_LEAST * mean * mean)
+            ret_of[n++] = i;
+    }
+    return n;
+}
+
+/* Solves a x = b in place, a symmetric and positive with n rows, and inverts it: Gauss and Jordan
+ * without a choice of pivots. False when it is not positive. */
+static bool solve(double a[TOOK][2 * TOOK], uint32_t n)
+{
+    uint32_t width = 2 * n + 1;
+
+    for (uint32_t i = 0; i < n; i++) {
+        double pivot = a[i][i];
+        if (!(pivot > 1e-9))
+            return false;
+        for (uint32_t k = 0; k < width; k++)
+            a[i][k] /= pivot;
+        for (uint32_t r = 0; r < n; r++) {
+            double by = a[r][i];
+            for (uint32_t k = 0; r != i && k < width; k++)
+                a[r][k] -= by * a[i][k];
+        }
+    }
+    return true;
+}
+
+/* One fit of the n amounts in `of`: figures, and what one standard deviation of each is. */
+static bool fit(const struct prices *p, const uint32_t *of, uint32_t n, double *us, double *error)
+{
+    double a[TOOK][2 * TOOK] = {{0}}, scale[TOOK], rest = spread(p, TOOK, TOOK);
+
+    for (uint32_t i = 0; i < n; i++)
+        scale[i] = sqrt(spread(p, of[i], of[i]));
+    for (uint32_t i = 0; i < n; i++) {
+        for (uint32_t k = 0; k < n; k++)
+            a[i][k] = spread(p, of[i], of[k]) / (scale[i] * scale[k]);
+        a[i][i] += of[i] == DEEP ? RIDGE_DEEP : RIDGE;
+        a[i][n] = spread(p, of[i], TOOK) / scale[i];
+        a[i][n + 1 + i] = 1;
+    }
+    double with[TOOK];
+    for (uint32_t i = 0; i < n; i++)
+        with[i] = a[i][n];
+    if (!solve(a, n))
+        return false;
+    for (uint32_t i = 0; i < n; i++)
+        rest -= a[i][n] * with[i];
+    rest = fmax(rest, 0) / p->sum[ONE][ONE];
+    for (uint32_t i = 0; i < n; i++) {
+        us[of[i]] = a[i][n] / scale[i];
+        error[of[i]] = sqrt(rest * a[i][n + 1 + i]) / scale[i];
+    }
+    return true;
+}
+
+/* Figures of which none is below nothing; false when the steps do not tell. */
+static bool fit_all(const struct prices *p, double *us, double *error)
+{
+    uint32_t of[TOOK], n = choose(p, of), worst = 0;
+
+    while (worst < n) {
+        memset(us, 0, TOOK * sizeof(*us));
+        if (of[0] != ROWS || !fit(p, of, n, us, error))
+            return false;
+        for (worst = 0; worst < n && us[of[worst]] >= 0; worst++)
+            continue;
+        if (worst == n)
+            break;
+        if (worst == 0) /* rows that cost nothing */
+            return false;
+        memmove(of + worst, of + worst + 1, (--n - worst) * sizeof(*of));
+        worst = 0;
+    }
+    us[ONE] = p->sum[ONE][TOOK];
+    for (uint32_t i = ROWS; i <= DEEP; i++)
+        us[ONE] -= us[i] * p->sum[ONE][i];
+    us[ONE] = fmax(us[ONE], 0) / p->sum[ONE][ONE];
+    return n > 0 && us[ROWS] > error[ROWS];
+}
+
+static void look(struct prices *p)
+{
+    double us[TOOK] = {0}, error[TOOK] = {0};
+
+    p->landed = 0;
+    if (p->sum[ONE][ONE] < STEPS_LEAST)
+        return;
+    bool known = fit_all(p, us, error);
+    double deep = known ? us[DEEP] - error[DEEP] : 0, row = us[ROWS] + error[ROWS];
+    memcpy(p->us, us, sizeof(us));
+    if (!known)
+        memset(p->us, 0, sizeof(p->us));
+    p->now = (struct price){0};
+    if (deep > 0)
+        p->now = (struct price){
+            .deeper = deep / row, .fixed = us[ONE] / us[ROWS], .read = us[READ] / us[ROWS]};
+}
+
+/* The longest that is believed of such a step: beyond it other processes had the machine. */
+static double longest(const struct prices *p, const double *had)
+{
+    double us = 0;
+
+    for (uint32_t i = ONE; i <= DEEP; i++)
+        us += p->us[i] * had[i];
+    if (p->us[ROWS] > 0)
+        return OUTLIER * us;
+    if (p->sum[ONE][ONE] < 4)
+        return INFINITY;
+    double mean = p->sum[ONE][TOOK] / p->sum[ONE][ONE];
+    return OUTLIER * fmax(mean, p->sum[ONE][TOOK] / p->sum[ONE][ROWS] * had[ROWS]);
+}
+
+void prices_landed(struct prices *p, const struct price_step *step, uint64_t took_us)
+{
+    double had[PRICE_SUMS] = {1, step->rows, (double)step->context, (double)step->read, step->deep};
+
+    if (took_us == 0 || step->rows + p->now.deeper * step->deep < COST_LEAST)
+        return;
+    had[TOOK] = fmin((double)took_us, longest(p, had));
+    for (uint32_t i = 0; i < PRICE_SUMS; i++)
+        for (uint32_t k = 0; k < PRICE_SUMS; k++)
+            p->sum[i][k] = FORGET * p->sum[i][k] + had[i] * had[k];
+    if (++p->landed >= LOOK_EVERY)
+        look(p);
+}
+
+uint32_t prices_budget(struct prices *p, uint32_t rows)
+{
+    return ++p->planned % PRICE_EXPLORE == 0 && p->now.deeper > 0 ? rows - rows / 2 : rows;
+}
+
+uint32_t price_of(const struct price *p, uint32_t at, uint32_t rows)
+{
+    if (!(p->deeper > 0))
+        return rows;
+    double each = 1 + p->deeper * (at + rows / 2.0);
+
+    return (uint32_t)(rows * fmin(each, PRICE_DEAREST) + 0.5);
+}
+
+uint32_t price_rows(const struct price *p, uint32_t at, uint32_t cost, uint32_t rows)
+{
+    uint32_t least = 0, most = cost < rows ? cost : rows;
+
+    if (!(p->deeper > 0))
+        return most;
+    while (least < most) {
+        uint32_t middle = most - (most - least) / 2;
+        if (price_of(p, at, middle) <= cost)
+            least = middle;
+        else
+            most = middle - 1;
+    }
+    return least;
+}
+
+uint32_t price_least(const struct price *p, uint32_t at, uint32_t most)
+{
+    if (!(p->deeper > 0))
+        return 0;
+    double lost = p->fixed + p->read * at, each = fmin(1 + p->deeper * at, PRICE_DEAREST);
+    double slower = (lost / fmax(most, 1) + each) / (1 - PRICE_LOSS); /* a row, at the least speed */
+    double rows = ceil(fmax(lost / (slower - each), PRICE_ROWS));
+
+    return rows < most ? (uint32_t)rows : most;
+}

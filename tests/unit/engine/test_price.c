@@ -1,0 +1,192 @@
+/* What a row costs by where it stands: devices of several kinds, whose times are noisy, play steps
+ * of prompts; the figures must be theirs, or nothing is told. */
+#include "server/engine/price.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+struct price_device {
+    double fixed_us, row_us, context_us, read_us, deep_us;
+};
+
+static uint64_t g_seed;
+
+static double chance(void)
+{
+    g_seed = g_seed * 6364136223846793005u + 1442695040888963407u;
+    return (double)(g_seed >> 11) / 9007199254740992.0;
+}
+
+static double time_of(const struct price_device *d, const struct price_step *s)
+{
+    return d->fixed_us + d->row_us * s->rows + d->context_us * (double)s->context +
+           d->read_us * (double)s->read + d->deep_us * s->deep;
+}
+
+/* A long prompt is read in steps of 512, now and then beside short ones; it begins again when it
+ * has 16,384. */
+static void play(struct prices *p, const struct price_device *d, uint32_t steps, double noise)
+{
+    double at = 0;
+
+    for (uint32_t i = 0; i < steps; i++) {
+        double shorts = floor(3 * chance()) * 128, rows = 512 - shorts;
+        struct price_step s = {.rows = 512,
+                               .context = (uint64_t)(5000 * chance()),
+                               .read = (uint64_t)(at + rows + shorts),
+                               .deep = rows * (at + rows / 2) + shorts * 64};
+        if (chance() < 0.3) { /* short ones alone */
+            s.rows = (uint32_t)(256 + 256 * chance());
+            s.read = s.rows;
+            s.deep = s.rows * 64.0;
+        } else {
+            at = at > 16384 ? 0 : at + rows;
+        }
+        double us = time_of(d, &s) * (1 + noise * (2 * chance() - 1));
+        if (chance() < 0.01)
+            us *= 20; /* somebody else had the machine */
+        prices_landed(p, &s, (uint64_t)us);
+    }
+}
+
+static void test_it_finds_what_there_is(void **state)
+{
+    (void)state;
+    static const struct price_device cases[] = {
+        {300, 70, 0.02, 0, 0.0384}, {8000, 80, 0.07, 0.07, 0.003},
+        {0, 80, 0.07, 0.02, 0.01},  {20000, 20, 0.01, 0.5, 0.01}};
+
+    uint32_t told = 0;
+    for (uint64_t seed = 1; seed <= 40; seed++) {
+        for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+            struct prices p = {0};
+            g_seed = seed;
+            play(&p, &cases[i], 1500, 0.05);
+            double is = cases[i].deep_us / cases[i].row_us;
+            told += p.now.deeper > 0.3 * is;
+            if (p.now.deeper > 1.5 * is)
+                fail_msg("case %zu, seed %u: %g, not %g", i, (unsigned)seed, p.now.deeper, is);
+        }
+    }
+    assert_in_range(told, 120, 160); /* after outliers it may know less for a while */
+}
+
+/* Where depth costs nothing by the row, none is dearer by more than the noise. */
+static void test_nothing_is_made_up(void **state)
+{
+    (void)state;
+    const struct price_device flat = {300, 80, 0.07, 0, 0}, reads = {300, 80, 0.07, 0.07, 0};
+
+    for (uint64_t seed = 1; seed <= 40; seed++) {
+        struct prices p = {0}, q = {0};
+        g_seed = seed;
+        play(&p, &flat, 1500, 0.1);
+        play(&q, &reads, 1500, 0.1);
+        assert_true(price_of(&p.now, 16384, 256) < 256 * 1.1);
+        assert_true(price_of(&q.now, 16384, 256) < 256 * 1.1);
+    }
+}
+
+static void test_too_little_tells_nothing(void **state)
+{
+    (void)state;
+    const struct price_device d = {300, 70, 0.02, 0, 0.0384};
+    struct prices p = {0};
+
+    g_seed = 1;
+    play(&p, &d, 60, 0);
+    assert_true(p.now.deeper == 0);
+    p = (struct prices){0};
+    for (uint32_t i = 0; i < 1000; i++) { /* of one size: depth and rows times depth are one */
+        struct price_step s = {512, 0, i % 32 * 512 + 512, 512.0 * (i % 32 * 512 + 256)};
+        prices_landed(&p, &s, (uint64_t)time_of(&d, &s));
+        prices_landed(&p, &s, 0);
+    }
+    assert_true(p.now.deeper == 0);
+    for (uint32_t i = 0; i < 200; i++)
+        assert_int_equal(prices_budget(&p, 512), 512); /* and nothing is tried out */
+}
+
+/* Another model is loaded on the machine: what was learned is forgotten. */
+static void test_it_follows(void **state)
+{
+    (void)state;
+    const struct price_device deep = {300, 70, 0.02, 0, 0.0384}, flat = {300, 70, 0.02, 0, 0};
+    struct prices p = {0};
+
+    g_seed = 2;
+    play(&p, &deep, 1000, 0.02);
+    assert_true(price_of(&p.now, 16384, 100) > 600);
+    play(&p, &flat, 5000, 0.02);
+    assert_true(price_of(&p.now, 16384, 100) < 115);
+}
+
+/* More rows cost more, deeper ones too, each one row at least and PRICE_DEAREST at most; and what
+ * a cost holds is the most that costs no more. */
+static void test_costs_are_in_order(void **state)
+{
+    (void)state;
+    g_seed = 3;
+    for (uint32_t i = 0; i < 20000; i++) {
+        struct price p = {.deeper = i % 7 == 0 ? 0 : pow(10, -7 + 7 * chance()),
+                          .fixed = 1000 * chance(),
+                          .read = 0.01 * chance()};
+        uint32_t at = (uint32_t)(1e6 * chance() * chance()), rows = (uint32_t)(8192 * chance());
+        uint32_t cost = price_of(&p, at, rows), of = (uint32_t)(20000 * chance() * chance());
+        assert_in_range(cost, rows, rows * PRICE_DEAREST);
+        assert_true(price_of(&p, at, rows + 1) > cost);
+        assert_true(price_of(&p, at + 1000, rows) >= cost);
+        assert_int_equal(price_rows(&p, at, cost, rows), rows);
+        uint32_t fit = price_rows(&p, at, of, rows);
+        assert_true(fit <= rows && price_of(&p, at, fit) <= of);
+        assert_true(fit == rows || price_of(&p, at, fit + 1) > of);
+        uint32_t least = price_least(&p, at, rows);
+        assert_true(least <= rows && (least > 0) == (p.deeper > 0 && rows > 0));
+    }
+}
+
+/* As many rows as are needed lose no more of the speed than promised, and one less loses more. */
+static void test_least_keeps_the_speed(void **state)
+{
+    (void)state;
+    const struct price p = {.deeper = 0.0001, .fixed = 20, .read = 0.001};
+    uint32_t n = price_least(&p, 65536, 4096);
+    double lost = p.fixed + p.read * 65536, each = 1 + p.deeper * 65536;
+
+    assert_in_range(n, PRICE_ROWS + 1, 4095);
+    double full = 4096 / (lost + 4096 * each);
+    assert_true(n / (lost + n * each) >= (1 - PRICE_LOSS) * full * 0.999999);
+    assert_true((n - 1) / (lost + (n - 1) * each) < (1 - PRICE_LOSS) * full);
+}
+
+/* Once something is known, every PRICE_EXPLORE-th step has half. */
+static void test_it_tries_out(void **state)
+{
+    (void)state;
+    struct prices p = {.now.deeper = 0.001};
+    uint32_t halves = 0;
+
+    for (uint32_t i = 0; i < 10 * PRICE_EXPLORE; i++)
+        halves += prices_budget(&p, 512) == 256;
+    assert_int_equal(halves, 10);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_it_finds_what_there_is),
+        cmocka_unit_test(test_nothing_is_made_up),
+        cmocka_unit_test(test_too_little_tells_nothing),
+        cmocka_unit_test(test_it_follows),
+        cmocka_unit_test(test_costs_are_in_order),
+        cmocka_unit_test(test_least_keeps_the_speed),
+        cmocka_unit_test(test_it_tries_out),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
