@@ -21,7 +21,7 @@ struct maskers;
 struct request;
 
 #define MASKERS_THREADS 2u
-#define MASKERS_JOBS  8u
+#define MASKERS_JOBS    8u
 
 /* Fills the bits of what may come next, [words]; false when the units were not enough. */
 typedef bool (*maskers_fn)(struct request *r, struct ek_work *work, uint32_t words, uint32_t *bits);

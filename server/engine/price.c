@@ -204,7 +204,8 @@ uint32_t price_least(const struct price *p, uint32_t at, uint32_t most)
     if (!(p->deeper > 0))
         return 0;
     double lost = p->fixed + p->read * at, each = fmin(1 + p->deeper * at, PRICE_DEAREST);
-    double slower = (lost / fmax(most, 1) + each) / (1 - PRICE_LOSS); /* a row, at the least speed */
+    double slower =
+        (lost / fmax(most, 1) + each) / (1 - PRICE_LOSS); /* a row, at the least speed */
     double rows = ceil(fmax(lost / (slower - each), PRICE_ROWS));
 
     return rows < most ? (uint32_t)rows : most;

@@ -19,11 +19,11 @@
 
 #include <stdint.h>
 
-#define PRICE_DEAREST  64u  /* rows that one may cost at most */
-#define PRICE_LOSS     0.01 /* of the speed at which a prompt is read, that short steps may cost */
-#define PRICE_ROWS     32u  /* a chunk is not made smaller for its cost: devices compute tiles */
-#define PRICE_SUMS     6u   /* see price.c */
-#define PRICE_EXPLORE  32u  /* every so many steps one has half, to learn from */
+#define PRICE_DEAREST 64u  /* rows that one may cost at most */
+#define PRICE_LOSS    0.01 /* of the speed at which a prompt is read, that short steps may cost */
+#define PRICE_ROWS    32u  /* a chunk is not made smaller for its cost: devices compute tiles */
+#define PRICE_SUMS    6u   /* see price.c */
+#define PRICE_EXPLORE 32u  /* every so many steps one has half, to learn from */
 
 /* In rows at the beginning of a prompt; all 0 is not known: tokens are shared. */
 struct price {

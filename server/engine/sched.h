@@ -204,22 +204,22 @@ uint32_t sched_budget(const struct sched *s);
 struct plan {
     uint64_t now_us;
     struct price price; /* what rows cost */
-    uint32_t rows;    /* of the step, at most */
-    uint32_t budget;  /* rows left */
-    int64_t work;     /* cost left */
-    uint32_t words;   /* left for settings of slots */
-    uint32_t scores;  /* rows left that may be scored */
-    uint32_t reading; /* prompts in the step of which it could hold more */
-    uint64_t unread;  /* what those cost */
-    uint32_t most;    /* the cost of the whole step at most */
-    uint32_t first;   /* entry that was given the half for the first in line, SCHED_NONE = none */
-    uint32_t half;    /* the cost of its rows, if it goes on after the step */
-    uint32_t others;  /* the cost of others that go on */
-    uint32_t ending;  /* the cost of prompts that are read to their end */
-    uint32_t beside;  /* what those may cost that go on, whatever ends */
-    bool cut;         /* a prompt could have used more, but for its cost */
-    bool recent;      /* of late, prompts ended beside others that went on */
-    uint32_t at;      /* of the running entries, whose turn it is; SCHED_NONE = out of turn */
+    uint32_t rows;      /* of the step, at most */
+    uint32_t budget;    /* rows left */
+    int64_t work;       /* cost left */
+    uint32_t words;     /* left for settings of slots */
+    uint32_t scores;    /* rows left that may be scored */
+    uint32_t reading;   /* prompts in the step of which it could hold more */
+    uint64_t unread;    /* what those cost */
+    uint32_t most;      /* the cost of the whole step at most */
+    uint32_t first;     /* entry that was given the half for the first in line, SCHED_NONE = none */
+    uint32_t half;      /* the cost of its rows, if it goes on after the step */
+    uint32_t others;    /* the cost of others that go on */
+    uint32_t ending;    /* the cost of prompts that are read to their end */
+    uint32_t beside;    /* what those may cost that go on, whatever ends */
+    bool cut;           /* a prompt could have used more, but for its cost */
+    bool recent;        /* of late, prompts ended beside others that went on */
+    uint32_t at;        /* of the running entries, whose turn it is; SCHED_NONE = out of turn */
     bool preempted;
     bool lacking; /* an entry goes without a row because blocks are still in flight */
 };

@@ -6,9 +6,9 @@
  *
  * The long prompt has LONG tokens (131,072); a short one of 256 with 16 answered comes ten times a
  * second while it is read. Three ways to run: steps of 2,048 tokens, steps of 512, and steps of
- * 2,048 of which one prompt may have 512 (long_prefill_token_threshold). And steps of 512 on another
- * device, where attention counts: a row takes 70 us, and ten times that with 131,072 tokens before
- * it. That is learned while the long prompt is read.
+ * 2,048 of which one prompt may have 512 (long_prefill_token_threshold). And steps of 512 on
+ * another device, where attention counts: a row takes 70 us, and ten times that with 131,072 tokens
+ * before it. That is learned while the long prompt is read.
  *
  * Goal of each: p99 of the short ones at most twice that without the long one, and one step; the
  * long one's time at most a tenth above its share: its time alone, plus that of the short tokens.
@@ -122,8 +122,8 @@ int main(int argc, char **argv)
 {
     const char *path = argc > 1 ? argv[1] : "build/reports/bench-prefill.json";
     unsigned long tokens = argc > 2 ? strtoul(argv[2], NULL, 10) : 131072;
-    const struct schedsim_cost deep = {.base_us = 300, .row_us = 70, .context_us = 0.02,
-                                       .copy_us = 5, .deep_us = 0.0048};
+    const struct schedsim_cost deep = {
+        .base_us = 300, .row_us = 70, .context_us = 0.02, .copy_us = 5, .deep_us = 0.0048};
     struct report rep;
 
     if (tokens < 4096 || tokens > 1u << 22) {
