@@ -10,6 +10,7 @@ import pytest
 
 from bare import Bare
 from conftest import BUILD, gone, metric, paced, wait_for
+from engine_faults import EngineFaults
 from mpi import MPI, nodes_of, without
 from test_engine_process import SHORT, always, engine_state, order, pauses, replaced, text_of, texts_of, tokens
 
@@ -144,7 +145,7 @@ def test_two_lost_nodes_are_no_poison(tmp_path):
             asked = pool.submit(text_of, s, SHORT[0])
             for n in 1, 2:
                 wait_for("a step is in flight", lambda n=n: faults.done == n, 60)
-                pids = nodes(s)
+                pids = nodes_of(s.control)
                 if n == 1:
                     faults.once("hang")
                 os.kill(pids[1], signal.SIGKILL)

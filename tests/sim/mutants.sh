@@ -147,12 +147,12 @@ share.c@s->share.lent += lack;@(void)0;
 share.c@*lent -= more < *lent ? more : *lent;@*lent = 0;
 share.c@*lent -= more < *lent ? more : *lent;@(void)more;@test_share
 share.c@    borrow(s, p, entry);@    (void)borrow;@test_share
-share.c@p->ending += whole;@(void)0;
+share.c@p->ending += sched_cost(p, e, whole);@(void)0;
 share.c@*ret_others = p->half > 0 ? all - lead : all;@*ret_others = all;
 share.c@lead > all - all / 2 ? lead@false ? lead@test_share
 share.c@first = first > p->beside ? first : p->beside;@(void)0;
-share.c@if (p->half > first) {@if (false) {
-share.c@return !bound;@return true;
+share.c@if (p->half > first)@if (false)
+share.c@return room >= left || room >= lack;@return true;
 share.c@if (p->ending == 0 && !p->recent)@if (p->ending == 0)
 share.c@uint32_t all = p->ending > p->beside ? p->ending : p->beside, @uint32_t all = p->beside, 
 share.c@saved && e->swapped.tokens < want ? want - e->swapped.tokens : want@0

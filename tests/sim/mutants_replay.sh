@@ -77,7 +77,7 @@ server/launcher.c@        restore_score(score, before);@        (void)0;@server/
 server/launcher.c@            (void)close(fd);@            (void)0;@server/test_launcher
 server/launcher.c@        (void)close(l->memory_fd);@        (void)0;@server/test_launcher
 server/launcher.c@    ek_apart_unmap(l->memory);@    (void)0;@server/test_launcher
-server/launcher.c@named_stamp(ret_dir) != order->stamp@false@e2e:another_model
+server/launcher.c@r = named_same(ret_dir, order->stamp, fault);@(void)order;@e2e:another_model
 server/launcher.c@const bool sent = info->si_code <= 0@const bool sent = false@e2e:outlives
 server/launcher.c@ && info->si_pid != getpid();@;@e2e:test_poison
 server/launcher.c@    watch_ends(l->memory);@    (void)0;@e2e:outlives
