@@ -48,6 +48,9 @@ struct doctor_finding {
 
 struct doctor_scan;
 
+/* What warnings are enough for: a server that serves on, but badly. */
+bool doctor_goes_on(enum doctor_class cls);
+
 /* The catalog must outlive it. 0 or -ENOMEM. */
 int doctor_scan_new(const struct doctor_catalog *c, struct doctor_scan **ret_scan);
 void doctor_scan_free(struct doctor_scan *s);

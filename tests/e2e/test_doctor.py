@@ -61,6 +61,13 @@ def test_remarks_of_a_healthy_server():
     assert "No known failure" not in said and "PORT" in said and "custom-allreduce-p2p" in said
 
 
+def test_warnings_that_are_a_diagnosis():
+    """A server that serves on, but badly, says so in warnings alone."""
+    said = ctl("diagnose", text="WARNING 09-01 12:00:00 [scheduler.py:1057] Sequence group cmpl-7 is preempted by PreemptionMode.RECOMPUTE mode "
+                                "because there is not enough KV cache space.\n").stdout
+    assert "No known failure" not in said and "KV_PRESSURE" in said and "--max-num-seqs" in said
+
+
 def test_live(tmp_path):
     s = Bare(tmp_path)
     try:
