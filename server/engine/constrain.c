@@ -243,6 +243,16 @@ static bool is_live(const struct sched *s, const struct request *r)
     return r->entry != UINT32_MAX && s->entries.at[r->entry].req == r;
 }
 
+/* A mask of its form was made, which others of the form may be at as well. */
+static void note_known(struct sched *s, const struct request *made)
+{
+    for (uint32_t i = 0; i < s->entries.running_count; i++) {
+        struct request *r = entries_running(&s->entries, i)->req;
+        if (r != made && !r->mask_given && r->ask.grammar == made->ask.grammar)
+            r->mask_heavy = false;
+    }
+}
+
 /* One is done, or it was no use. */
 static void take_mask(struct constrain *c, struct sched *s, const struct mask_done *d)
 {
@@ -255,6 +265,8 @@ static void take_mask(struct constrain *c, struct sched *s, const struct mask_do
     r->mask_tries = d->made ? 0 : r->mask_tries + (d->used > 0);
     if (r->mask_tries >= CONSTRAIN_TRIES)
         refuse(c, r);
+    if (d->made)
+        note_known(s, r);
     if (!is_live(s, r))
         return;
     sched_charge_mask(s, &(struct flight_seq){.entry = r->entry}, d->used);
@@ -298,7 +310,8 @@ static bool fill_or_wait(struct constrain *c, struct sched *s, struct flight_seq
         return false;
     struct ek_work work = {.fuel = c->left < CONSTRAIN_QUICK ? c->left : CONSTRAIN_QUICK,
                            .look = UINT64_MAX};
-    bool done = fill_row(r, &work, words, bits);
+    bool all = work.fuel == CONSTRAIN_QUICK, done = fill_row(r, &work, words, bits);
+    r->mask_heavy = !done && all;
     c->left -= work.used < c->left ? work.used : c->left;
     sched_charge_mask(s, q, work.used);
     return done;
@@ -341,11 +354,23 @@ static void give_slow(struct constrain *c, struct sched *s)
     }
 }
 
+/* Rows that waited for the form or for units alone try again: their masks may be known by now. */
+static void let_quick_go(struct sched *s)
+{
+    for (uint32_t i = 0; i < s->entries.running_count; i++) {
+        const struct entry *e = entries_running(&s->entries, i);
+        const struct request *r = e->req;
+        if (e->awaits_mask && !r->mask_given && !r->mask_heavy && !grammar_is_lent(r->ask.grammar))
+            sched_await_mask(s, r->entry, false);
+    }
+}
+
 void constrain_look(struct constrain *c, struct sched *s)
 {
     if (!c->maskers || s->states.on)
         return;
     take_back(c, s);
+    let_quick_go(s);
     give_slow(c, s);
 }
 

@@ -171,7 +171,8 @@ void prices_landed(struct prices *p, const struct price_step *step, uint64_t too
 
 uint32_t prices_budget(struct prices *p, uint32_t rows)
 {
-    return ++p->planned % PRICE_EXPLORE == 0 && p->now.deeper > 0 ? rows - rows / 2 : rows;
+    return ++p->planned % PRICE_EXPLORE == PRICE_EXPLORE / 2 && p->now.deeper > 0 ? rows - rows / 2
+                                                                                  : rows;
 }
 
 uint32_t price_of(const struct price *p, uint32_t at, uint32_t rows)

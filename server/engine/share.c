@@ -212,7 +212,7 @@ bool sched_share_has_turn(const struct sched *s, const struct plan *p, uint32_t 
         if (still_reads(s, e) && goes_before(s, p, s->entries.running[i], entry))
             before += sched_cost(p, e, chunk(s, e)) - sched_cost(p, e, e->rows);
     }
-    return before < work_left(p);
+    return before == 0 || before < work_left(p);
 }
 
 void sched_share_admitted(struct sched *s, struct plan *p, struct entry *e)
@@ -330,7 +330,7 @@ static bool share_with(struct sched *s, struct plan *p, uint32_t entry)
     bool goes_on = want < whole || lack > left || want - before > p->budget;
     uint32_t rows = rows_within(p, e, had + (room < left ? room : left), want);
     raise_rows(s, p, entry, goes_on ? rows : want);
-    p->cut |= rows < want;
+    p->cut |= goes_on && e->rows < want && room >= left;
     *sum -= had;
     if (e->rows == whole) {
         p->ending += sched_cost(p, e, whole);
