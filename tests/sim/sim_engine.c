@@ -107,8 +107,9 @@ static int sim_open(struct sim *s, uint64_t seed, uint32_t depth)
     s->caching_moves = s->limits.value[LIMIT_PREFIX_CACHING] != 0 && chance(s, 500000);
     s->p.share_least = chance(s, 300000) ? 0 : pick(s, 1, 24);
     if (seed % 2 == 0) /* rows deep in a prompt are dear */
-        s->dear = (struct price){
-            .deeper = (double)(seed % 29) / 40, .fixed = (double)(seed % 7), .read = (double)(seed % 5)};
+        s->dear = (struct price){.deeper = (double)(seed % 29) / 40,
+                                 .fixed = (double)(seed % 7),
+                                 .read = (double)(seed % 5)};
     s->plans_late = chance(s, 500000);
     s->copy_us = chance(s, 200000) ? pick(s, 0, 40000) : 0;
     draw_marks(s);

@@ -58,9 +58,10 @@ static void play(struct prices *p, const struct price_device *d, uint32_t steps,
 static void test_it_finds_what_there_is(void **state)
 {
     (void)state;
-    static const struct price_device cases[] = {
-        {300, 70, 0.02, 0, 0.0384}, {8000, 80, 0.07, 0.07, 0.003},
-        {0, 80, 0.07, 0.02, 0.01},  {20000, 20, 0.01, 0.5, 0.01}};
+    static const struct price_device cases[] = {{300, 70, 0.02, 0, 0.0384},
+                                                {8000, 80, 0.07, 0.07, 0.003},
+                                                {0, 80, 0.07, 0.02, 0.01},
+                                                {20000, 20, 0.01, 0.5, 0.01}};
 
     uint32_t told = 0;
     for (uint64_t seed = 1; seed <= 40; seed++) {

@@ -278,8 +278,9 @@ static void plans_late(void **state)
 }
 
 /* Deep rows of the long prompt are dear, short ones come without an end: it has its half by cost,
- * or a tile, as a step is short in which one ends, a quarter of one at least; no step has more tokens
- * than the limit; and a short one of half a step's tokens is read in the step that finds it. */
+ * or a tile, as a step is short in which one ends, a quarter of one at least; no step has more
+ * tokens than the limit; and a short one of half a step's tokens is read in the step that finds it.
+ */
 static void shares_by_cost(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* The limit search against made-up servers: it ends where the cache is used as wanted or where it hurts,
- * whatever the step, and says so. */
+/* The limit search against made-up servers: it ends where the cache is used as wanted or where it
+ * hurts, whatever the step, and says so. */
 #include "supervisor/planner/limit_search.h"
 
 #include <setjmp.h>
