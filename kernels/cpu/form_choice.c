@@ -1,6 +1,6 @@
 /*
  * Chooses the form of the products of each shape of weights by measuring, and tells the weights
- * (product_forms.h). Called by cpu.c: choose() before a model is loaded, apply() when it is.
+ * (form_choice.h). Called by cpu.c: choose() before a model is loaded, apply() when it is.
  *
  * A form is the tier whose functions multiply, and of weights of 16 bits whether many rows widen
  * them once ("avx512-wide"). What a shape is multiplied with does not depend on the rows, as the

@@ -397,16 +397,16 @@ uint32_t sched_budget(const struct sched *s)
  * the other serves n - f/2 in T. */
 static bool is_better_planned_later(const struct sched *s)
 {
-    uint64_t all = 0, forced = 0;
+    uint64_t all = 0, jumped = 0;
 
     for (uint32_t i = 0; s->flights.count > 0 && i < s->entries.running_count; i++) {
         const struct entry *e = &s->entries.at[s->entries.running[i]];
         if (sched_rows_wanted(e) == 0)
             continue;
         all++;
-        forced += e->jumped && e->pending > 0;
+        jumped += e->jumped && e->pending > 0;
     }
-    return forced * s->rates.landed_took_us > 2 * all * PLAN_US;
+    return jumped * s->rates.landed_took_us > 2 * all * PLAN_US;
 }
 
 uint32_t sched_plan(struct sched *s, uint64_t now_us, struct ek_step *step)

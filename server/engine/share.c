@@ -283,6 +283,13 @@ static void set_rows(const struct slots *slots, struct plan *p, struct entry *e,
     sched_charge(p, e, set_due);
 }
 
+/* The first in line has so many rows, one at least. */
+static void set_half(const struct sched *s, struct plan *p, struct entry *first, uint32_t rows)
+{
+    set_rows(&s->slots, p, first, rows > 0 ? rows : 1);
+    p->half = sched_cost(p, first, first->rows);
+}
+
 /* Rows of the first in line's half for one that goes before it and ends in the step with them. */
 static void borrow(struct sched *s, struct plan *p, uint32_t entry)
 {
@@ -299,9 +306,7 @@ static void borrow(struct sched *s, struct plan *p, uint32_t entry)
         slots_grow(&s->slots, &s->blocks, e->slot, e->computed + whole, p->now_us) != 0)
         return;
     s->share.lent += lack;
-    uint32_t rows = price_rows(&p->price, first->computed, p->half - lack, first->rows);
-    set_rows(&s->slots, p, first, rows > 0 ? rows : 1);
-    p->half = sched_cost(p, first, first->rows);
+    set_half(s, p, first, price_rows(&p->price, first->computed, p->half - lack, first->rows));
 }
 
 /* What the first in line has above its half of what the step reads, it has back. */
@@ -348,10 +353,8 @@ static bool share_with(struct sched *s, struct plan *p, uint32_t entry)
 static void cut_first(struct sched *s, struct plan *p, uint32_t cost)
 {
     struct entry *e = &s->entries.at[p->first];
-    uint32_t rows = rows_within(p, e, cost, e->rows);
 
-    set_rows(&s->slots, p, e, rows > 0 ? rows : 1);
-    p->half = sched_cost(p, e, e->rows);
+    set_half(s, p, e, rows_within(p, e, cost, e->rows));
 }
 
 void sched_share_rest(struct sched *s, struct plan *p)
