@@ -28,7 +28,7 @@ static int olmo3_configure(const struct model_json *j, struct model_config *c)
 
 static void olmo_build(struct graph_builder *b, const struct model_config *c)
 {
-    struct layers l = {.qk_norm = NORM_WHOLE};
+    struct layers l = {.qk_norm = NORM_WHOLE, .experts = {.router = "mlp.gate", GRAPH_MLP_EXPERTS}};
 
     layers_begin(b, &l);
     for (uint32_t i = 0; i < c->layers; i++)
@@ -42,23 +42,6 @@ static int flex_olmo_configure(const struct model_json *j, struct model_config *
     if (r == 0)
         r = config_read_experts(j, "intermediate_size", c);
     return r < 0 ? r : config_read_bool(j, "norm_topk_prob", false, &c->routing.normalise);
-}
-
-static void flex_olmo_build(struct graph_builder *b, const struct model_config *c)
-{
-    struct layers l = {.qk_norm = NORM_WHOLE, .experts = {.router = "mlp.gate", GRAPH_MLP_EXPERTS}};
-
-    layers_begin(b, &l);
-    for (uint32_t i = 0; i < c->layers; i++) {
-        graph_prefix(b, "model.layers.%u.", i);
-        layers_attention_of(b, &l, l.stream, i);
-        graph_norm(b, l.side, l.side, "post_attention_layernorm");
-        graph_add(b, l.stream, l.side);
-        graph_experts(b, l.mixed, l.stream, l.router, &l.experts);
-        graph_norm(b, l.side, l.mixed, "post_feedforward_layernorm");
-        graph_add(b, l.stream, l.side);
-    }
-    layers_end(b, &l);
 }
 
 static int olmo_hybrid_configure(const struct model_json *j, struct model_config *c)
@@ -133,7 +116,7 @@ const struct model_family family_olmo2 = {.architecture = "Olmo2ForCausalLM",
 const struct model_family family_flex_olmo = {.architecture = "FlexOlmoForCausalLM",
                                               .rope_theta = 5e5,
                                               .configure = flex_olmo_configure,
-                                              .build = flex_olmo_build};
+                                              .build = olmo_build};
 const struct model_family family_olmo3 = {.architecture = "Olmo3ForCausalLM",
                                           .rms_eps = 1e-5,
                                           .rope_theta = 5e5,

@@ -300,12 +300,17 @@ void layers_parallel(struct graph_builder *b, const struct layers *l, const stru
 
 void layers_post_norm(struct graph_builder *b, const struct layers *l, uint32_t layer)
 {
+    const bool mixture = b->config->experts > 0;
+
     graph_prefix(b, "model.layers.%u.", layer);
     layers_attention_of(b, l, l->stream, layer);
     graph_norm(b, l->side, l->side, "post_attention_layernorm");
     graph_add(b, l->stream, l->side);
-    layers_feed_forward_of(b, l, l->stream);
-    graph_norm(b, l->side, l->side, "post_feedforward_layernorm");
+    if (mixture)
+        graph_experts(b, l->mixed, l->stream, l->router, &l->experts);
+    else
+        layers_feed_forward_of(b, l, l->stream);
+    graph_norm(b, l->side, mixture ? l->mixed : l->side, "post_feedforward_layernorm");
     graph_add(b, l->stream, l->side);
 }
 
