@@ -269,7 +269,7 @@ static bool only_remarks(const struct diagnose_report *r)
     if (r->decisive.known || r->decisive.line > 0)
         return false;
     for (uint32_t i = 0; i < r->count; i++) {
-        if (r->findings[i].firm || doctor_goes_on(r->findings[i].cls))
+        if (r->findings[i].explains)
             return false;
     }
     return true;

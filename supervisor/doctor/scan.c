@@ -407,7 +407,8 @@ static void lower_remarks(struct doctor_scan *s)
     }
 }
 
-bool doctor_goes_on(enum doctor_class cls)
+/* What warnings are enough for: a server that serves on, but badly. */
+static bool goes_on(enum doctor_class cls)
 {
     return cls == DOCTOR_KV_PRESSURE || cls == DOCTOR_LEAK || cls == DOCTOR_HANG ||
            cls == DOCTOR_PREFIX;
@@ -420,7 +421,8 @@ static void rank(struct doctor_scan *s)
     for (uint32_t i = 0; i < s->finding_count; i++) {
         struct doctor_finding *f = &s->finding[i];
         f->rank = f->signature->rank;
-        if (f->rank <= PRESSURE && (f->firm || doctor_goes_on(f->cls)))
+        f->explains = f->firm || goes_on(f->cls);
+        if (f->rank <= PRESSURE && f->explains)
             continue;
         if (!f->firm)
             f->rank = f->rank < DOCTOR_CONSEQUENCE ? f->rank : DOCTOR_CONSEQUENCE - 1;

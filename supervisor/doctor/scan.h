@@ -36,6 +36,7 @@ struct doctor_finding {
     uint32_t rank;   /* the signature's, or above that of one which it is more exact than */
     bool decisive;   /* the decisive line is one of its lines */
     bool firm;       /* in a line that is no warning and no remark */
+    bool explains;   /* firm, or of a class for which warnings are enough */
     bool raised;     /* in a line that says how something failed, see doctor_trace_is() */
     uint32_t life;   /* the last start in which it was seen */
     uint32_t starts; /* in how many of them */
@@ -47,9 +48,6 @@ struct doctor_finding {
 };
 
 struct doctor_scan;
-
-/* What warnings are enough for: a server that serves on, but badly. */
-bool doctor_goes_on(enum doctor_class cls);
 
 /* The catalog must outlive it. 0 or -ENOMEM. */
 int doctor_scan_new(const struct doctor_catalog *c, struct doctor_scan **ret_scan);
