@@ -9,7 +9,6 @@ import ctypes
 import json
 import os
 import pathlib
-import shutil
 import signal
 import socket
 import subprocess
@@ -21,11 +20,12 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT / "tools"), str(ROOT / "tests/bench")]
 from bench_appliance import Clients  # noqa: E402
 from _pytest.outcomes import Skipped  # noqa: E402
-from conftest import BUILD, Appliance, free_port, metric, wait_for  # noqa: E402
+from conftest import Appliance, free_port, metric, wait_for  # noqa: E402
+from mpi import HERE, MPI  # noqa: E402
 from test_cuda import FAKE, environment  # noqa: E402
+from test_engine_process import children  # noqa: E402
 from test_engine_ranks import ranks  # noqa: E402
 from test_memory import WORN  # noqa: E402
-from test_nodes import MPI  # noqa: E402
 from test_prestart import GIB  # noqa: E402
 from test_stuck import another, frozen  # noqa: E402
 from test_supervisor import Fakes  # noqa: E402
@@ -73,8 +73,6 @@ def f3(a):
 
 def engine_of(pid):
     """The pid of its engine's process, the launcher's child, once it is there."""
-    def children(p):
-        return [int(c) for c in pathlib.Path(f"/proc/{p}/task/{p}/children").read_text().split()]
     return wait_for("an engine", lambda: next((e for p in children(pid) for e in children(p)), None), 20, 0.002)
 
 
@@ -86,7 +84,7 @@ def end_rank(pid):
 def end_node(sig):
     """One of two nodes; the engine's process is mpirun then, whose children they are."""
     def end(mpirun):
-        os.kill(int(pathlib.Path(f"/proc/{mpirun}/task/{mpirun}/children").read_text().split()[1]), sig)
+        os.kill(children(mpirun)[1], sig)
     return end
 
 
@@ -219,7 +217,7 @@ def worn_out(f, begin):
 def rank(sig):
     def inject(f, begin):
         pid = f.all()["a"]["pid"]
-        last = int(pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[-1])
+        last = children(pid)[-1]
         begin()
         os.kill(last, sig)
         another(f, "a", pid)
@@ -449,13 +447,11 @@ def main():
     runs = [(name, what, most, lambda i=inject: on_appliance(i)) for name, what, inject, most in FAULTS]
     runs += [(name, what, most, lambda i=inject: on_appliance(i, APART)) for name, what, inject, most in ENGINE]
     runs += [(name, what, most, lambda i=inject, f=flags, m=more: on_appliance(i, f, environment(**m) if "--device" in f else m))
-             for name, what, inject, most, flags, more in DIVIDED if "--device" not in flags or FAKE.exists()]
-    over = shutil.which("mpirun") and (BUILD / "libevenkeel-mpi.so").exists()
-    runs += [(name, what, most, lambda i=inject, f=flags, m=more: on_appliance(i, f, m)) for name, what, inject, most, flags, more in OVER if over]
+             for name, what, inject, most, flags, more in [*DIVIDED, *(OVER if HERE else [])] if "--device" not in flags or FAKE.exists()]
     runs += [(name, what, most, lambda h=how: on_fake(*h)) for name, what, *how, most in FAKED]
     if not FAKE.exists():
         print("skipped: what needs a simulated card (no C++ compiler to run kernels on the host)")
-    if not over:
+    if not HERE:
         print("skipped: what needs several nodes (no mpirun, or built without libopenmpi-dev)")
     for name, what, most, once in runs:
         if only and name not in only:

@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/e2e"))
 sys.path.insert(0, str(ROOT / "tests/vllm"))
 from ask import VLLM_ENV, VLLM_PYTHON as PYTHON, free_port, is_newest, measured_with  # noqa: E402
-from conftest import BUILD, MODEL, get, wait_for  # noqa: E402
+from conftest import BUILD, MODEL, get, gone, wait_for  # noqa: E402
 from test_edge import HAProxy  # noqa: E402
 
 KEY = "sk-supervised"
@@ -164,13 +164,6 @@ def flag(pid, name):
     words = open(f"/proc/{pid}/cmdline").read().split("\0")
     values = [b for a, b in zip(words, words[1:]) if a == name]
     return values[-1] if values else None
-
-
-def gone(pid):
-    try:
-        return open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
 
 
 @pytest.fixture(scope="module")
