@@ -163,12 +163,15 @@ lacking and has it back in the next step (154 and 132 ms at the 99th percentile 
 
 `make bench-long` does it with the real CPU engine: a model of the embedded one's shapes with random weights, and the
 short ones' tokens a fifth of the long one's rate.
-With a prompt of 16,384 on two cores the long one takes 5,742 ms (goal 6,447) at 1.02 times the tokens a second of the
-parts, but the short ones' 99th percentile is 512 ms (12 of them), goal 212.
-Steps were shared by tokens, and there one of the long prompt costs five times one of a short one in the mean, ten times
-at its end, for attention over its context: a step of the long one is 177 ms in the mean, twice that at its end, and a
-short one of 256 alone takes 18 ms.
-131,072 tokens take some ten minutes of two quiet cores and were not measured.
+With a prompt of 16,384 on two idle cores (Xeon, AVX-512), in turns: where steps are shared by tokens, short ones' 99th
+percentile is 401 ms (goal 197), the long one takes 4.5 s (5.3) and the tokens a second are 1.05 times those of the
+parts.
+A token of the long one costs five times one of a short one there in the mean, ten times at its end, for attention over
+its context.
+So steps are shared by cost, which is learned from steps that have landed (`price.h`): 172 ms (211), 5.6 s (5.9), 0.97
+times (0.98).
+`--max-num-batched-tokens` stays the most that a step has; where cost is not known yet, tokens are shared. 131,072
+tokens take some ten minutes of two quiet cores and were not measured.
 
 ## Host time of one step
 
