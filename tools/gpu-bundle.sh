@@ -19,6 +19,7 @@ for p in $programs; do install -s "$B/$p" "$to/build/$p"; done
 for t in "$@"; do
     ! grep -q "\"$(basename "$t")\"" tools/gpu_run.py || install -s "$t" "$to/build/tests/unit/cuda/"
 done
+! [ -e "$B/tests/cuda/libfailing-cuda.so" ] || install -s "$B/tests/cuda/libfailing-cuda.so" "$to/build/tests/cuda/"
 cp tools/gpu_run.py tools/gpu-model.py tools/gpu-torch.py tools/gpu-companion.py tools/gpu-ncu.py tools/gpu-check.sh "$to/tools/"
 mkdir -p "$to/supervisor/companion/evenkeel_vllm"
 cp supervisor/companion/evenkeel_vllm/*.py "$to/supervisor/companion/evenkeel_vllm/"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The embedded model through evenkeel-server on a card: the reference's answers, or serving.
 
-usage: gpu-model.py BUILD_DIR REPORT.json [--serve [--beside vllm] | --memory | --kill 5] [--device cuda] [--seconds 30] [--clients 64]
+usage: gpu-model.py BUILD_DIR REPORT.json [--serve [--beside vllm] | --memory | --oom | --kill 5] [--device cuda] [--seconds 30] [--clients 64]
 
 Without --serve each question of tests/fixtures/expected.json is asked, greedily, alone and then all
 at once; answers must be the reference's text. In bfloat16 a token may differ where two logits lie
@@ -9,6 +9,9 @@ close: a case counts as right when the text is the same, and 90 % of all must be
 for a server that quantizes). With --serve clients
 ask for so long while the KV pool is full of work; every answer must be whole. With --memory what the
 card has in use for the server is held against the share of it that the plan was given.
+With --oom the driver says that it has no memory for a step of a decode of eight, nor when it is
+tried again (BUILD_DIR/tests/cuda/libfailing-cuda.so in front of it): that must cost one request,
+the others go on, and so does the server.
 With --beside the same clients then ask a vLLM with the same model, which has the card to itself.
 With --kill the engine's process (--server engine-process) is killed so often while all are asked at
 once: nobody may notice, and the pauses are told.
@@ -21,10 +24,13 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+import urllib.error
 import urllib.request
 
 MODEL = "models/evenkeel-tiny"
+FAILURES = 5  # three in a row end a request; the step under way may end well behind the first two, and the count begins anew
 
 
 def free_port():
@@ -33,12 +39,13 @@ def free_port():
         return s.getsockname()[1]
 
 
-def start(build, device, port, more):
-    return ready(["evenkeel-server", "--model", MODEL, "--device", device, "--host", "127.0.0.1", "--port", str(port), *more], port, 60, f"{build}/")
+def start(build, device, port, more, env):
+    command = ["evenkeel-server", "--model", MODEL, "--device", device, "--host", "127.0.0.1", "--port", str(port), *more]
+    return ready(command, port, 60, f"{build}/", env)
 
 
-def ready(command, port, seconds, folder=""):
-    server = subprocess.Popen([folder + command[0], *command[1:]])
+def ready(command, port, seconds, folder="", env=None):
+    server = subprocess.Popen([folder + command[0], *command[1:]], env={**os.environ, **(env or {})})
     for _ in range(10 * seconds):
         if server.poll() is not None:
             sys.exit(f"the server ended with {server.returncode}")
@@ -51,9 +58,9 @@ def ready(command, port, seconds, folder=""):
     sys.exit(f"{command[0]} did not become ready in {seconds} s")
 
 
-def ask(port, messages, limit):
+def ask(port, messages, limit, **more):
     body = json.dumps({"model": "evenkeel-tiny", "messages": messages, "temperature": 0,
-                       "max_tokens": limit}).encode()
+                       "max_tokens": limit, **more}).encode()
     request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/chat/completions", body,
                                      {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=300) as answer:
@@ -165,6 +172,35 @@ def memory(port, cases, limit, before, share):
             {"cell": "memory.off", "value": abs(taken / planned - 1), "unit": "1", "goal": 0.01, "met": abs(taken / planned - 1) <= 0.01}]
 
 
+def failing(build, when):
+    """The variables of a server whose driver has no memory for a step, nor when it is tried again, from when that file says so."""
+    if "EVENKEEL_CUDA_DRIVER" in os.environ:
+        sys.exit("--oom puts a driver in front of the one that the linker finds: unset EVENKEEL_CUDA_DRIVER")
+    return {"EVENKEEL_CUDA_DRIVER": os.path.abspath(f"{build}/tests/cuda/libfailing-cuda.so"), "EVENKEEL_FAILING": f"cuGraphLaunch:{FAILURES}:2:{when}"}
+
+
+def no_memory(port, cases, tokens, when):
+    """Eight at once, of which one must end when all of them are computed; then one more. If none ended, nothing would have failed."""
+    def one(c):
+        try:
+            return ask(port, c["messages"], tokens, ignore_eos=True)[1] == tokens
+        except urllib.error.HTTPError as e:
+            print(f"  {c['name']}: {e.code} {e.read().decode(errors='replace').strip()[:200]}")
+            return False
+    crowd = cases[:8]
+    with concurrent.futures.ThreadPoolExecutor(len(crowd)) as pool:
+        jobs = [pool.submit(one, c) for c in crowd]
+        while counted(port, "vllm:num_requests_running") < len(crowd) and not any(j.done() for j in jobs):
+            time.sleep(0.01)
+        when.write(b"1")
+        when.flush()
+        lost = sum(not j.result() for j in jobs)
+    after = one(crowd[0])
+    print(f"  {lost} of {len(crowd)} requests ended for memory; the server {'goes on' if after else 'does not go on'}")
+    return [{"cell": "oom.lost", "value": lost, "unit": "1", "goal": 1, "met": lost == 1},
+            {"cell": "oom.served", "value": len(crowd) - lost + after, "unit": "1", "goal": len(crowd), "met": after and lost == 1}]
+
+
 def write(report, rows):
     os.makedirs(os.path.dirname(report) or ".", exist_ok=True)
     with open(report, "w", encoding="utf-8") as f:
@@ -178,6 +214,7 @@ def main():
     p.add_argument("--serve", action="store_true")
     p.add_argument("--beside", metavar="PROGRAM", help="with --serve: vllm")
     p.add_argument("--memory", action="store_true")
+    p.add_argument("--oom", action="store_true")
     p.add_argument("--kill", type=int, default=0, help="ends of the engine's process")
     p.add_argument("--share", type=float, default=0.85, help="of the card, with --memory")
     p.add_argument("--device", default="cuda")
@@ -194,12 +231,20 @@ def main():
     cases, limit = chats[:a.cases], a.limit or expected["limit"]
     port = free_port()
     before = card_memory()[1] if a.memory else 0
+    if a.oom:
+        a.server.append("no-sandbox")  # which lets no server read a file that says when its driver fails
     if a.memory:
         a.server.append(f"gpu-memory-utilization={a.share}")
-    server = start(a.build, a.device, port, ["--" + o for o in a.server])
+    when = tempfile.NamedTemporaryFile()
+    when.write(b"\0")
+    when.flush()
+    when.seek(0)
+    server = start(a.build, a.device, port, ["--" + o for o in a.server], failing(a.build, when.name) if a.oom else {})
     try:
         if a.memory:
             rows = memory(port, cases, limit, before, a.share)
+        elif a.oom:
+            rows = no_memory(port, cases, a.limit or 800, when)
         elif a.serve:
             rows = serve(port, cases, limit, a.seconds, a.clients)
         else:

@@ -2,9 +2,10 @@
 """What can only be proven on a card, within a budget of time: sections, each in a process group of its own that is ended when its time is over,
 and after each of them OUT/all.json anew, so that whatever ends this program loses nothing. Needs Python and what is built, nothing else.
 
-usage: tools/gpu_run.py [--build DIR] [--out DIR] [--budget SECONDS] [--resume all.json] [--list] [SECTION...]
+usage: tools/gpu_run.py [--build DIR] [--out DIR] [--budget SECONDS] [--resume all.json] [--list] [SECTION... | bars | decide]
 
 Without sections those that fit into the budget, in the order below, without those that passed before for this commit (--resume, or OUT/all.json).
+"bars": every figure that has a goal, in one call; at its end a table of them all. "decide": what only a card can choose.
 Exit status: 0 all that ran passed, 1 something failed, 2 nothing is built, 3 no usable card.
 
 BANDWIDTH (GB/s, 4300) and TFLOPS (790) are what shares are of: an H200's. SHAPE (8b) is the model of decode and prefill.
@@ -29,6 +30,17 @@ LINES = 30  # of a failure
 GOALS = {"8b.decode.1.1024": 227, "8b.decode.8.1024": 1700, "8b.decode.64.1024": 8700, "8b.decode.256.1024": 15000, "8b.prefill.2048": 38000,
          "8b.prefill.8192": 30000, "8b.fp8.decode.1.1024": 400}
 MOST = {"8b.host_us.256": 150, "8b.sample_us.greedy.1": 15}  # microseconds
+# What else has a goal: cells whose goal their section sets, and sections that must pass.
+OTHERS = ("memory.off", "oom.lost", "oom.served")
+CLEAN = ("memcheck", "racecheck")
+
+# Several sections by one name.
+#   bars: what those above are measured by, the quickest first.
+#   decide: the ways of kernels/cuda/choices.c, with the seconds that each may take at most; a load of the model is about 5 s, a batch 1 to 2:
+#   ops 90 (right on a card at all), ab-gemv 30, ab-skinny 30, ab-glu 35, ab-carveout 60, ab-swap 30, ab-experts 90, times 60 (each kernel of
+#   a decode of 1, 64 and 256), first 100: 525 of 600. What wins becomes the first value there.
+GROUPS = {"bars": ("first", "decode-fp8-1", "memory", "oom", "memcheck", "racecheck"),
+          "decide": ("ops", "ab-gemv", "ab-skinny", "ab-glu", "ab-carveout", "ab-swap", "ab-experts", "times", "first")}
 
 
 class Section:
@@ -46,11 +58,11 @@ def sections(build, out, shape):
     def unit(name, **env):
         return [str(build / "tests/unit/cuda" / name)], {**gpu, **env}
 
-    def bench(of, section, weights="bf16", kv="bf16", offload=0):
-        name = "-".join([of, section, weights] + ["kv-" + kv] * (kv != "bf16") + ["offload"] * bool(offload))
+    def bench(of, section, weights="bf16", kv="bf16", offload=0, only=()):
+        name = "-".join([of, section, weights] + ["kv-" + kv] * (kv != "bf16") + ["offload"] * bool(offload) + list(only))
         words = [str(build / "evenkeel-bench-cuda"), "--shape", of, "--section", section, "--weights", weights, "--kv", kv, "--offload", str(offload),
                  "--bandwidth", os.environ.get("BANDWIDTH", "4300"), "--tflops", os.environ.get("TFLOPS", "790"), "--report", str(out / f"{name}.json")]
-        return words, {}
+        return words + [w for n in only for w in ("--only", n)], {}
 
     def switched(section, switch, *values, only=(), of=None, more=()):
         """The same cells with each value of a switch; the first is what the others are held against. `only`: its batches or lengths;
@@ -79,12 +91,15 @@ def sections(build, out, shape):
     tests = ("test_wgmma", "test_lt", "test_rounded", "test_cuda", "test_packed", "test_sampler", "test_choices")
     plain = [
         # the first ten minutes: is it right, and how fast is an 8B model
-        Section("ops", 60, 240, [unit(t) for t in tests]),
-        Section("big", 40, 180, unit("test_big")),
+        # what hangs must leave the time that the figures of a model need
+        Section("ops", 60, 120, [unit(t) for t in tests]),
+        Section("big", 40, 120, unit("test_big")),
         Section("first", 60, 300, bench(shape, "first")),
+        Section("decode-fp8-1", 20, 60, bench(shape, "decode", "fp8", only=("1",))),
         Section("model", 20, 180, model("model.json")),
         Section("times", 20, 90, times(1), times(64), times(256)),
         Section("memory", 15, 120, model("memory.json", "--memory"), needs="nvidia-smi"),
+        Section("oom", 15, 90, model("oom.json", "--oom", "--server", "max-num-seqs=8")),
         Section("ncu", 30, 60, ([sys.executable, str(ROOT / "tools/gpu-ncu.py"), str(out / "ncu.json"), *bench(shape, "first")[0]], {}), needs="ncu"),
         Section("torch", 20, 90, ([sys.executable, str(ROOT / "tools/gpu-torch.py"), str(out / "torch.json")], {}), needs="torch"),
         Section("companion", 15, 180, ([sys.executable, str(ROOT / "tools/gpu-companion.py"), str(out / "companion.json")], {}), needs="torch"),
@@ -153,41 +168,49 @@ def end_group(process, grace):
             pass
 
 
-def run_together(commands, log, until):
-    """Runs them beside each other; 0, or what is wrong."""
-    begun = [(words, subprocess.Popen(words, env={**os.environ, **env}, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                      start_new_session=True)) for words, env in commands]
-    wrong = []
-    for words, process in begun:
+def run_together(commands, logs, until):
+    """Runs them beside each other, each with a log of its own; of those that fail what is wrong, and the log."""
+    begun, wrong = [], []
+    for (words, env), log in zip(commands, logs):
+        with open(log, "a", encoding="utf-8") as to:
+            try:
+                begun.append((words, log, subprocess.Popen(words, env={**os.environ, **env}, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=to, stderr=to,
+                                                           start_new_session=True)))
+            except OSError as e:
+                wrong.append((str(e), log))
+    for words, log, process in begun:
         name = pathlib.Path(words[0]).name
         try:
             status = process.wait(max(0.1, until - time.monotonic()))
             if status:
-                wrong.append(f"{name}: " + (f"signal {-status}" if status < 0 else f"exit status {status}"))
+                wrong.append((f"{name}: " + (f"signal {-status}" if status < 0 else f"exit status {status}"), log))
         except subprocess.TimeoutExpired:
-            wrong.append(f"{name}: stopped, its time was over")
+            wrong.append((f"{name}: stopped, its time was over", log))
         end_group(process, 5)
     return wrong
 
 
-def run_section(section, log_path, until):
+def run_section(section, out, until):
+    """What is wrong, in at most LINES lines: first what failed, then what it said."""
     until = min(until, time.monotonic() + section.most)
-    with open(log_path, "w", encoding="utf-8") as log:
-        for command in section.commands:
-            try:
-                wrong = run_together(command if isinstance(command, list) else [command], log, until)
-            except OSError as e:
-                wrong = [str(e)]
-            if wrong:
-                return wrong
+    for log in out.glob(f"{section.name}*.log"):
+        if log.name == f"{section.name}.log" or log.name.startswith(f"{section.name}."):
+            log.unlink()
+    for command in section.commands:
+        beside = command if isinstance(command, list) else [command]
+        logs = [out / f"{section.name}.{pathlib.Path(words[0]).name}.log" if len(beside) > 1 else out / f"{section.name}.log" for words, _ in beside]
+        wrong = run_together(beside, logs, until)
+        if wrong:
+            each = max(1, (LINES - len(wrong)) // len(wrong))
+            return ([w for w, _ in wrong] + [line for _, log in wrong for line in last_lines(log, each)])[:LINES]
     return []
 
 
-def last_lines(path):
+def last_lines(path, most):
     """What a failure says: the lines that fail, else the last ones."""
     lines = [line.rstrip()[:200] for line in open(path, encoding="utf-8", errors="replace") if line.strip()]
     telling = [line for line in lines if re.search(r"\bERROR\b|FAILED|Assert|error|!=|Race reported|Invalid __", line)]
-    return (telling or lines)[-LINES:]
+    return (telling or lines)[-most:]
 
 
 def nvidia_smi():
@@ -276,6 +299,7 @@ def write(out, report, before):
     report["rows"] = rows(out)
     here = {row["cell"] for row in report["rows"]}
     report["rows"] += [row for row in before if row["cell"] not in here]
+    report["bars"] = bars(report)
     new = out / "all.json.new"
     new.write_text(json.dumps(report, indent=1) + "\n")
     new.replace(out / "all.json")
@@ -289,6 +313,28 @@ def table(report):
     for row in report["rows"]:
         goal = f"{row['goal']} {'met' if row['met'] else 'MISSED'}" if "goal" in row else ""
         print(f"{row['cell']:40} {row['value']:12.4g} {row['unit']:10} {goal}")
+
+
+def bars(report):
+    """Everything that has a goal, whether it was measured or not."""
+    rows = {row["cell"]: row for row in report["rows"]}
+    results = {s["name"]: s["result"] for s in report["sections"]}
+    told = []
+    for cell in (*GOALS, *MOST, *OTHERS):
+        row = rows.get(cell, {})
+        told.append({"bar": cell, "value": row.get("value"), "goal": row.get("goal", GOALS.get(cell, MOST.get(cell))), "met": row.get("met")})
+    for name in CLEAN:
+        told.append({"bar": name, "value": results.get(name), "goal": "passed",
+                     "met": {"passed": True, "FAILED": False}.get(results.get(name))})
+    return told
+
+
+def table_of_bars(told):
+    print(f"\n{'bar':40} {'value':>12} {'goal':>10}")
+    for b in told:
+        value = b["value"] if isinstance(b["value"], str) else "" if b["value"] is None else f"{b['value']:.4g}"
+        word = {True: "met", False: "MISSED", None: "not measured"}[b["met"]]
+        print(f"{b['bar']:40} {value:>12} {'' if b['goal'] is None else b['goal']:>10} {word}")
 
 
 def commit_of():
@@ -312,6 +358,19 @@ def earlier(path, commit):
         return [], []
 
 
+def put_aside(out, commit):
+    """Reports of another commit are no figures of this one: they go into a folder of its name."""
+    try:
+        other = json.loads((out / "all.json").read_text())["commit"]
+    except (OSError, ValueError, KeyError):
+        return
+    if other != commit:
+        to = out / re.sub(r"\W", "_", str(other))
+        to.mkdir(exist_ok=True)
+        for path in (*out.glob("*.json"), *out.glob("*.log")):
+            path.replace(to / path.name)
+
+
 def arguments():
     p = argparse.ArgumentParser(description="What only a card can show, within a budget of time.")
     p.add_argument("--build", default=os.environ.get("B", "build/release"), help="where the programs are")
@@ -330,11 +389,13 @@ def main():
     build, out = (ROOT / a.build).resolve(), (pathlib.Path.cwd() / a.out).resolve()
     known = sections(build, out, a.shape)
     if a.list:
-        print("\n".join(known))
+        print("\n".join([*known, *(f"{name}: {' '.join(of)}" for name, of in GROUPS.items())]))
         return 0
+    named = [s for s in a.section if s in known]
+    a.section = list(dict.fromkeys(name for s in a.section for name in GROUPS.get(s, (s,))))
     unknown = [s for s in a.section if s not in known]
     if unknown:
-        print(f"There is no section {unknown[0]}; there are: {' '.join(known)}", file=sys.stderr)
+        print(f"There is no section {unknown[0]}; there are: {' '.join([*known, *GROUPS])}", file=sys.stderr)
         return 2
     places = [build, *map(pathlib.Path, filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")))]
     if not any((p / "libevenkeel-cuda.so").exists() for p in places):
@@ -342,8 +403,9 @@ def main():
         return 2
     out.mkdir(parents=True, exist_ok=True)
     os.environ["COMMIT"] = commit = commit_of()
+    put_aside(out, commit)
     passed, before = earlier(a.resume or out / "all.json", commit)
-    report = {"target": "gpu", "commit": commit, "machine": {}, "budget_s": a.budget, "sections": [] if a.section else passed}
+    report = {"target": "gpu", "commit": commit, "machine": {}, "budget_s": a.budget, "sections": [s for s in passed if s["name"] not in a.section]}
     wrong = probe(build, report["machine"])
     if wrong:
         report["sections"].append({"name": "probe", "result": "FAILED", "seconds": time.monotonic() - started, "why": [wrong]})
@@ -355,15 +417,13 @@ def main():
     until, failed = started + a.budget, False
     for section in [known[n] for n in a.section] if a.section else [s for n, s in known.items() if n not in done]:
         begin = time.monotonic()
-        log = out / f"{section.name}.log"
         if not there(section.needs, len(report["machine"]["cards"])):
             result, why = "skipped", [f"there is no {section.needs}" if section.needs != "two cards" else "there are no two cards"]
-        elif until - begin < section.least and not a.section:
-            result, why = "left", [f"{until - begin:.0f} s are left, it wants {section.least}"]
+        elif until - begin < (1 if section.name in named else section.least):
+            result, why = "left", [f"{max(0, until - begin):.0f} s are left, it wants {section.least}"]
         else:
-            why = run_section(section, log, until)
+            why = run_section(section, out, until)
             result = "FAILED" if why else "passed"
-            why += last_lines(log) if why else []
         failed |= result == "FAILED"
         report["sections"].append({"name": section.name, "result": result, "seconds": round(time.monotonic() - begin, 1),
                                    **({"why": why[:LINES]} if why else {})})
@@ -373,6 +433,8 @@ def main():
         for line in why if result == "FAILED" else []:
             print("   " + line, flush=True)
     table(report)
+    if not a.section or set(GROUPS["bars"]) <= set(a.section):
+        table_of_bars(report["bars"])
     return 1 if failed else 0
 
 

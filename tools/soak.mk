@@ -107,3 +107,12 @@ bench-apart: all venv
 bench-warm: all venv
 	@B=$(B) REPEAT=$(REPEAT) ASKS=$(ASKS) SEED=$(SEED) MODEL=$(MODEL) build/venv/bin/python tests/bench/bench_warm.py
 .PHONY: bench-warm
+
+# A driver in front of the one that is there, whose launches fail when they are told to (tools/gpu-model.py --oom); linked against
+# nothing but the name of that one.
+FAILING := $(B)/tests/cuda/libfailing-cuda.so
+$(FAILING): $(B)/pic/tests/cuda/failing.c.o
+	@mkdir -p $(@D)
+	@echo | $(CC) -shared -nostdlib -Wl,-soname,libcuda.so.1 -x c -o $(@D)/libcuda-name.so -
+	@$(CC) -shared -o $@ $< $(ALL_LD) -Wl,--no-as-needed $(@D)/libcuda-name.so -ldl
+check-gpu gpu-bundle cuda-fake: $(FAILING)

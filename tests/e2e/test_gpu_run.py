@@ -108,6 +108,47 @@ unused)"""))
     assert values[cell + "driver.ratio"] == 1 and values[cell + "50.ratio"] == 0.75 and values[cell + "0.ratio"] == 0.05
 
 
+def test_one_of_many_hangs(stand_in, tmp_path):
+    """Of tests that run beside each other, what the one says that hangs is told, not what the others said after it; in few lines."""
+    for name in ("test_wgmma", "test_lt", "test_rounded", "test_cuda", "test_packed", "test_sampler", "test_choices"):
+        hangs = "echo '[ RUN      ] test_of_it'; sleep 300" if name == "test_lt" else "for i in $(seq 99); do echo \"[       OK ] test_$i\"; done"
+        (stand_in / "tests/unit/cuda" / name).write_text(f"#!/bin/sh\n{hangs}\n")
+        (stand_in / "tests/unit/cuda" / name).chmod(0o755)
+    (stand_in / "tests/unit/cuda/test_packed").unlink()  # nor does what cannot be begun stop the others
+    done, report = run(stand_in, tmp_path / "out", "--budget", 4, "ops")
+    why = report["sections"][0]["why"]
+    assert done.returncode == 1 and len(why) <= 30 and not [line for line in why if "OK" in line], why
+    assert "test_lt: stopped, its time was over" in why and "[ RUN      ] test_of_it" in why and any("test_packed" in line for line in why)
+    assert (tmp_path / "out/ops.test_cuda.log").read_text().count("OK") == 99
+
+
+def test_marks(stand_in, tmp_path):
+    """A call for one section keeps what others have shown for this commit; what another commit has shown is put aside."""
+    out = tmp_path / "out"
+    run(stand_in, out, "first")
+    _, report = run(stand_in, out, "prefill-fp8")
+    assert [(s["name"], s["result"]) for s in report["sections"]] == [("first", "passed"), ("prefill-fp8", "FAILED")]
+    report["commit"] = "0abcdef"
+    (out / "all.json").write_text(json.dumps(report))
+    _, report = run(stand_in, out, "prefill-fp8")
+    assert [s["name"] for s in report["sections"]] == ["prefill-fp8"] and report["rows"] == []
+    assert json.loads((out / "0abcdef/all.json").read_text())["rows"][0]["cell"] == "8b.prefill.2048"
+
+
+def test_bars(stand_in, tmp_path):
+    """One word runs what measures every figure with a goal, and its end says of each whether it was met, missed or not measured."""
+    bench = BENCH.replace("ROW2", f"{ROW % ('8b.decode.1.1024', 230)}, {ROW % ('8b.host_us.256', 200)}").replace("decode) #", "decode) exit 0 #")
+    (stand_in / "evenkeel-bench-cuda").write_text(bench)
+    done, report = run(stand_in, tmp_path / "out", "bars", "--budget", 200, PATH="/usr/bin:/bin")
+    assert [s["name"] for s in report["sections"]][:2] == ["first", "decode-fp8-1"]
+    told = {b["bar"]: b["met"] for b in report["bars"]}
+    assert told["8b.decode.1.1024"] is True and told["8b.host_us.256"] is False
+    assert {bar for bar, met in told.items() if met is None} == {
+        "8b.decode.8.1024", "8b.decode.64.1024", "8b.decode.256.1024", "8b.prefill.2048", "8b.prefill.8192", "8b.fp8.decode.1.1024",
+        "8b.sample_us.greedy.1", "memory.off", "oom.lost", "oom.served", "memcheck", "racecheck"}
+    assert re.search(r"8b.host_us.256 +200 +150 MISSED", done.stdout) and re.search(r"racecheck .*not measured", done.stdout)
+
+
 def test_no_card(stand_in, tmp_path):
     (stand_in / "evenkeel-server").write_text("#!/bin/sh\necho 'cuda  not usable: no NVIDIA driver'\n")
     done, report = run(stand_in, tmp_path / "out")
@@ -247,3 +288,15 @@ def test_memory(tmp_path, used, status):
     assert done.returncode == status, done.stdout + done.stderr
     row = next(r for r in json.loads((tmp_path / "memory.json").read_text())["rows"] if r["cell"] == "memory.off")
     assert row["met"] == (status == 0)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not FAKE.exists(), reason="no C++ compiler to run kernels on the host")
+def test_out_of_memory(tmp_path):
+    """A driver in front of the (simulated) one has no memory for a step, nor when it is tried again: one request of eight ends, the server goes on."""
+    (tmp_path / "libcuda.so.1").symlink_to(FAKE)
+    env = {**os.environ, "LD_LIBRARY_PATH": f"{tmp_path}:{FAKE.parent}", "EVENKEEL_CUBLASLT": "off"}
+    done = subprocess.run([sys.executable, ROOT / "tools/gpu-model.py", BUILD, tmp_path / "oom.json", "--oom", "--limit", "16", "--server", "max-num-seqs=8",
+                           "max-num-batched-tokens=256", "num-gpu-blocks-override=400"], env=env, capture_output=True, text=True, timeout=300, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {r["cell"]: r["value"] for r in json.loads((tmp_path / "oom.json").read_text())["rows"]} == {"oom.lost": 1, "oom.served": 8}
