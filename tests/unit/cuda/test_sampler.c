@@ -4,7 +4,9 @@
  * of the sum, over temperatures, top-k, top-p, min-p, masks, seeds and positions. On a card (its
  * expf is another one) a draw that lies beside a limit may go the other way: one in a hundred, at
  * most, and what follows in that sequence is another text then; vocabularies are as large as models
- * have. Without a card also: the same bits, whatever number of blocks shares a row.
+ * have. That it lies there is looked at: moved by a ten-thousandth, the limits must let the CPU
+ * draw the card's token, too. Without a card also: the same bits, whatever number of blocks shares
+ * a row.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -133,6 +135,24 @@ static void random_wishes(struct tiny_device *x, uint32_t vocab, uint64_t *rando
     x->step->logit_rows += scores;
 }
 
+/* Limits of a draw a little beside where they are: what is multiplied, and by what. */
+struct nudge {
+    enum { NO_NUDGE, TEMPERATURE, TOP_P, MIN_P } what;
+    float by;
+};
+
+static void apply(const struct nudge *n, struct ek_sampling *p)
+{
+    switch (n->what) {
+    case NO_NUDGE: break;
+    case TEMPERATURE: p->temperature *= n->by; break;
+    case TOP_P: p->top_p = p->top_p * n->by > 1.0f ? 1.0f : p->top_p * n->by; break;
+    case MIN_P: p->min_p *= n->by; break;
+    }
+}
+
+static struct nudge g_nudge; /* of the steps that follow */
+
 /* One step of 16 sequences with slots set anew, on either device. */
 static void run_step(struct tiny_device *x, uint64_t seed, uint32_t vocab,
                      const struct ek_masks *masks)
@@ -144,6 +164,7 @@ static void run_step(struct tiny_device *x, uint64_t seed, uint32_t vocab,
         int32_t tokens[16];
         uint32_t n = 1 + (uint32_t)tiny_next(&random) % 12;
         struct ek_slot_set set = random_set(s, &random);
+        apply(&g_nudge, &set.sampling);
         for (uint32_t i = 0; i < n; i++)
             tokens[i] = (int32_t)(tiny_next(&random) % vocab);
         if (tiny_next(&random) % 16 == 0)
@@ -178,6 +199,36 @@ static struct ek_masks *make_masks(uint32_t vocab, uint64_t seed)
         m->bits[i] = (uint32_t)(tiny_next(&seed) & tiny_next(&seed));
     memset(m->bits + 3 * (size_t)words, 0, words * sizeof(uint32_t)); /* row 3: none */
     return m;
+}
+
+/* Whether the CPU draws such tokens as `got`, too, where they are not those of `want`, when a limit
+ * lies a little beside; how many it does not draw. `near` is a device of the CPU's for these steps
+ * alone, since what is drawn counts in histories. */
+static uint32_t far_ones(struct tiny_device *near, uint64_t seed, uint32_t vocab,
+                         const struct ek_masks *masks, const struct ek_result *want,
+                         const struct ek_result *got)
+{
+    static const float by[] = {1 - 1e-5f, 1 + 1e-5f, 1 - 1e-4f, 1 + 1e-4f};
+    bool found[SEQS];
+    uint32_t far = 0;
+
+    for (uint32_t s = 0; s < SEQS; s++) {
+        found[s] = want->seq[s].token[0] == got->seq[s].token[0];
+        far += !found[s];
+    }
+    for (int what = TEMPERATURE; far > 0 && what <= MIN_P; what++)
+        for (size_t i = 0; far > 0 && i < sizeof(by) / sizeof(by[0]); i++) {
+            g_nudge.what = what;
+            g_nudge.by = by[i];
+            run_step(near, seed, vocab, masks);
+            for (uint32_t s = 0; s < SEQS; s++)
+                if (!found[s] && near->result->seq[s].token[0] == got->seq[s].token[0]) {
+                    found[s] = true;
+                    far--;
+                }
+        }
+    g_nudge.what = NO_NUDGE;
+    return far;
 }
 
 /* Of draws on a card: how many there were, and went the other way; which sequences have parted. */
@@ -245,9 +296,10 @@ static void test_like_the_cpu(void **state)
 
     for (size_t v = 0; v < count; v++) {
         struct tiny *t = make_model(vocabularies[v]);
-        struct tiny_device cpu, cuda;
+        struct tiny_device cpu, near, cuda;
         g_fake.card((size_t)1 << 30, true);
         assert_int_equal(tiny_open_on(ek_backend_find("cpu", NULL), t, &open, 8, 40, &cpu), 0);
+        assert_int_equal(tiny_open_on(ek_backend_find("cpu", NULL), t, &open, 8, 40, &near), 0);
         assert_int_equal(tiny_open_on(cuda_backend(), t, &open, 8, 40, &cuda), 0);
         for (uint64_t seed = share_next(1); seed <= STEPS; seed = share_next(seed + 1)) {
             struct ek_masks *m = seed % 3 == 0 ? make_masks(t->g.vocab, seed) : NULL;
@@ -255,6 +307,9 @@ static void test_like_the_cpu(void **state)
             run_step(&cpu, seed, t->g.vocab, m);
             run_step(&cuda, seed, t->g.vocab, m);
             compare(t->g.vocab, seed, cpu.result, cuda.result);
+            if (far_ones(&near, seed, t->g.vocab, m, cpu.result, cuda.result) > 0)
+                fail_msg("vocab %u, seed %llu: a draw went the other way far from any limit",
+                         t->g.vocab, (unsigned long long)seed);
             for (int more = 0; more < 3; more++) {
                 run_again(&cpu);
                 run_again(&cuda);
@@ -263,11 +318,49 @@ static void test_like_the_cpu(void **state)
             free(m);
         }
         tiny_close(&cpu);
+        tiny_close(&near);
         tiny_close(&cuda);
         tiny_free(t);
     }
     if (g_card.parted * 100 > g_card.draws)
         fail_msg("%u of %u draws went the other way", g_card.parted, g_card.draws);
+}
+
+/* What is held against a card, held against the CPU itself: tokens of limits that lie a little
+ * beside are near, of those of another temperature most are not. */
+static void test_near_and_far(void **state)
+{
+    (void)state;
+    enum { VOCAB = 3001, SEEDS = 12 };
+    const struct ek_open_params open = {.threads = 1, .isa = "ref"};
+    struct tiny *t = make_model(VOCAB);
+    struct tiny_device cpu, near, other;
+    uint32_t little = 0, much = 0;
+
+    if (g_fake.real)
+        skip();
+    assert_int_equal(tiny_open_on(ek_backend_find("cpu", NULL), t, &open, 8, 40, &cpu), 0);
+    assert_int_equal(tiny_open_on(ek_backend_find("cpu", NULL), t, &open, 8, 40, &near), 0);
+    assert_int_equal(tiny_open_on(ek_backend_find("cpu", NULL), t, &open, 8, 40, &other), 0);
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        run_step(&cpu, seed, VOCAB, NULL);
+        g_nudge.what = TEMPERATURE;
+        g_nudge.by = 1 + 7e-5f;
+        run_step(&other, seed, VOCAB, NULL);
+        g_nudge.what = NO_NUDGE;
+        little += far_ones(&near, seed, VOCAB, NULL, cpu.result, other.result);
+        g_nudge.what = TEMPERATURE;
+        g_nudge.by = 2.0f;
+        run_step(&other, seed, VOCAB, NULL);
+        g_nudge.what = NO_NUDGE;
+        much += far_ones(&near, seed, VOCAB, NULL, cpu.result, other.result);
+    }
+    assert_int_equal(little, 0);
+    assert_true(much > SEEDS * SEQS / 4);
+    tiny_close(&cpu);
+    tiny_close(&near);
+    tiny_close(&other);
+    tiny_free(t);
 }
 
 /* How tokens of the step were found: among what was collected of a row, and by searching it. */
@@ -351,6 +444,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_like_the_cpu),
+        cmocka_unit_test(test_near_and_far),
         cmocka_unit_test(test_any_division),
         cmocka_unit_test(test_masks_must_fit),
     };
