@@ -13,7 +13,7 @@ most_mib=60
 
 rm -rf "$to"
 mkdir -p "$to/build/tests/unit/cuda" "$to/build/tests/cuda" "$to/lib" "$to/tools" "$to/models" "$to/tests/fixtures"
-# evenkeel-bench stays: no section runs it, and what libcurl needs would be 10 MiB.
+# evenkeel-bench stays: what libcurl needs would be 10 MiB. Without it clients in Python ask a server that serves.
 programs="evenkeel-server evenkeel-bench-cuda libevenkeel-cuda.so"
 for p in $programs; do install -s "$B/$p" "$to/build/$p"; done
 for t in "$@"; do

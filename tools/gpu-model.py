@@ -114,7 +114,28 @@ def goldens(port, cases, limit, name_of, least, server, kills):
     return rows
 
 
-def serve(port, cases, limit, seconds, clients, name="serve"):
+def bench_serve(program, port, clients, requests):
+    """{cell: value} of evenkeel-bench: prompts of 128 random tokens, answers of 128; nothing may fail."""
+    with tempfile.NamedTemporaryFile("r", encoding="utf-8") as report:
+        subprocess.run([program, "serve", "--url", f"http://127.0.0.1:{port}", "--served-model", "evenkeel-tiny", "--clients", str(clients),
+                        "--requests", str(requests), "--report", report.name], check=True, stdout=subprocess.DEVNULL)
+        return {row["cell"]: row["value"] for row in json.load(report)["rows"]}
+
+
+def serve_by_bench(program, port, seconds, clients, name):
+    """As serve(), but with clients that are no limit to a fast server. As many requests as about fill the time."""
+    quick = bench_serve(program, port, clients, 2 * clients)
+    found = bench_serve(program, port, clients, max(2 * clients, int(quick["serve.answers"] * seconds)))
+    print(f"  {name}: {clients} clients of evenkeel-bench: {found['serve.answers']:.1f} answers/s, {found['serve.output']:.0f} tokens/s, "
+          f"first token in {found['serve.ttft.p50']:.1f} ms (median)")
+    return [{"cell": f"{name}.{clients}.tokens", "value": found["serve.output"], "unit": "token/s"},
+            {"cell": f"{name}.{clients}.requests", "value": found["serve.answers"], "unit": "1/s"},
+            {"cell": f"{name}.{clients}.first_token", "value": found["serve.ttft.p50"], "unit": "ms"}]
+
+
+def serve(port, cases, limit, seconds, clients, name="serve", bench=None):
+    if bench and os.path.exists(bench):
+        return serve_by_bench(bench, port, seconds, clients, name)
     until = time.time() + seconds
     begin = time.time()
 
@@ -141,8 +162,8 @@ def beside(program, own, port, cases, limit, a):
     server = ready([program, "serve", MODEL, "--served-model-name", "evenkeel-tiny", "--host", "127.0.0.1", "--port", str(port), "--max-model-len", "2048",
                     "--gpu-memory-utilization", str(a.share), "--max-num-seqs", str(a.clients)], port, 240)
     try:
-        serve(port, cases, limit, 3, a.clients, "warm")  # what it compiles with its first requests
-        rows = serve(port, cases, limit, a.seconds, a.clients, "serve-vllm")
+        serve(port, cases, limit, 3, a.clients, "warm", a.bench)  # what it compiles with its first requests
+        rows = serve(port, cases, limit, a.seconds, a.clients, "serve-vllm", a.bench)
     finally:
         server.send_signal(signal.SIGTERM)
         try:
@@ -213,6 +234,7 @@ def main():
     p.add_argument("report")
     p.add_argument("--serve", action="store_true")
     p.add_argument("--beside", metavar="PROGRAM", help="with --serve: vllm")
+    p.add_argument("--bench", help="with --serve: evenkeel-bench (default BUILD_DIR's); where there is none, this program's own clients ask")
     p.add_argument("--memory", action="store_true")
     p.add_argument("--oom", action="store_true")
     p.add_argument("--kill", type=int, default=0, help="ends of the engine's process")
@@ -226,6 +248,7 @@ def main():
     p.add_argument("--name", default="model", help="of the cells")
     p.add_argument("--server", nargs="*", default=[], help="more options of the server, without --")
     a = p.parse_args()
+    a.bench = f"{a.build}/evenkeel-bench" if a.bench is None else a.bench
     expected = json.load(open("tests/fixtures/expected.json", encoding="utf-8"))
     chats = [c for c in expected["cases"] if "messages" in c and "output_text" in c and "tools" not in c]
     cases, limit = chats[:a.cases], a.limit or expected["limit"]
@@ -246,7 +269,7 @@ def main():
         elif a.oom:
             rows = no_memory(port, cases, a.limit or 800, when)
         elif a.serve:
-            rows = serve(port, cases, limit, a.seconds, a.clients)
+            rows = serve(port, cases, limit, a.seconds, a.clients, bench=a.bench)
         else:
             rows = goldens(port, cases, limit, a.name, a.least, server, a.kill)
     finally:

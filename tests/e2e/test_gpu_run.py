@@ -266,15 +266,18 @@ def test_profiler(tmp_path):
     assert done.returncode == 1 and "ERR_NVGPUCTRPERM" in done.stderr
 
 
-def test_beside_a_vllm(tmp_path):
-    """The same questions to both, one after the other, and the ratio; the stand-in for vLLM is our own server."""
+@pytest.mark.parametrize("more", [[], ["--bench", ""]], ids=["bench", "python"])
+def test_beside_a_vllm(tmp_path, more):
+    """The same questions to both, one after the other, and the ratio; the stand-in for vLLM is our own server. Where the bench is not, as in the
+    bundle, by clients in Python."""
     vllm = f"#!/bin/sh\n[ $1 = serve ] && exec {BUILD}/evenkeel-server --device cpu --threads 1 --model $2 --served-model-name $4 --host $6 --port $8\n"
     done = subprocess.run([sys.executable, ROOT / "tools/gpu-model.py", BUILD, tmp_path / "serve.json", "--serve", "--beside", "vllm", "--device", "cpu",
-                           "--seconds", "2", "--clients", "2", "--cases", "2", "--limit", "4", "--server", "threads=1"], env=program(tmp_path, "vllm", vllm),
+                           "--seconds", "2", "--clients", "2", "--cases", "2", "--limit", "4", *more, "--server", "threads=1"], env=program(tmp_path, "vllm", vllm),
                           capture_output=True, text=True, timeout=300, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = {r["cell"]: r["value"] for r in json.loads((tmp_path / "serve.json").read_text())["rows"]}
     assert rows["serve.2.over_vllm"] == pytest.approx(rows["serve.2.tokens"] / rows["serve-vllm.2.tokens"]) and rows["serve.2.over_vllm"] > 0
+    assert ("serve.2.first_token" in rows) == (more == [])
 
 
 @pytest.mark.skipif(not FAKE.exists(), reason="no C++ compiler to run kernels on the host")
