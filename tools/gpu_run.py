@@ -108,7 +108,7 @@ def sections(build, out, shape):
         Section("serve", 40, 120, model("serve.json", "--serve")),
         Section("apart", 30, 180, model("apart.json", "--name", "apart", "--kill", "5", "--server", "engine-process")),
         Section("pool", 30, 180, bench(shape, "pool")),
-        Section("nccl", 20, 180, unit("test_nccl")),
+        Section("nccl", 20, 180, unit("test_nccl"), needs="NCCL"),
         # second: other weights, and up to how many rows they are read as they are
         *[Section(f"decode-{w}", 40, 240, bench(shape, "decode", w)) for w in ("int8", "int4", "fp8", "w8a8", "w8a8fp8", "w8a8block")],
         *[Section(f"prefill-{w}", 40, 240, bench(shape, "prefill", w)) for w in ("fp8", "w8a8", "w8a8fp8", "w8a8block")],
@@ -144,12 +144,15 @@ def sections(build, out, shape):
     return {s.name: s for s in plain}
 
 
-def there(what, cards):
+def there(what, machine):
+    cards = len(machine["cards"])
     if what == "torch":
         return subprocess.run([sys.executable, "-c", "import torch; raise SystemExit(not torch.cuda.is_available())"],
                               capture_output=True, timeout=60).returncode == 0
     if what == "two cards":
         return cards > 1
+    if what == "NCCL":
+        return machine.get("nccl") != "not found"
     return what is None or shutil.which(what) is not None
 
 
@@ -233,6 +236,37 @@ def versions():
     return {name: v for name, v in sorted(found.items(), key=str) if name and (name.startswith("nvidia-") or name in ("torch", "vllm"))}
 
 
+# In a process of its own: a sick card blocks whoever asks it.
+ASK_DRIVER = """
+import ctypes, json, os, sys
+cu = ctypes.CDLL(os.environ.get("EVENKEEL_CUDA_DRIVER") or "libcuda.so.1")
+version, vmm = ctypes.c_int(), ctypes.c_int()
+cu.cuInit(0)
+cu.cuDriverGetVersion(ctypes.byref(version))
+cu.cuDeviceGetAttribute(ctypes.byref(vmm), 102, 0)
+found = "not found"
+named = os.environ.get("EVENKEEL_NCCL")
+for path in [named] if named else ["libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2", *sys.argv[1:]]:
+    try:
+        ctypes.CDLL(path)
+        found = path
+        break
+    except OSError:
+        pass
+print(json.dumps({"driver_cuda": version.value // 1000 + version.value % 1000 / 100, "virtual_memory": bool(vmm.value), "nccl": found}))
+"""
+
+
+def ask_driver():
+    """For which CUDA the driver is, whether it maps memory (the pool can be resized), where NCCL is: {} if that cannot be told."""
+    nccl = [str(p) for folder in packages() for p in sorted(pathlib.Path(folder).glob("nvidia/nccl/lib/libnccl.so.2*"))]
+    try:
+        done = subprocess.run([sys.executable, "-c", ASK_DRIVER, *nccl], capture_output=True, text=True, timeout=15)
+        return json.loads(done.stdout) if done.returncode == 0 else {}
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return {}
+
+
 def probe(build, machine):
     """Is there a card that the plug-in takes, and what does it compute with? Fills machine; a sentence when not."""
     if packages():
@@ -245,6 +279,7 @@ def probe(build, machine):
     machine.update(gpu=line, cards=nvidia_smi(), python_packages=packages(), versions=versions())
     if "not usable" in line or "no plug-in" in line:
         return line
+    machine.update(ask_driver())
     try:
         small = subprocess.run([build / "evenkeel-bench-cuda", "--shape", "small", "--section", "probe"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as e:
@@ -417,7 +452,7 @@ def main():
     until, failed = started + a.budget, False
     for section in [known[n] for n in a.section] if a.section else [s for n, s in known.items() if n not in done]:
         begin = time.monotonic()
-        if not there(section.needs, len(report["machine"]["cards"])):
+        if not there(section.needs, report["machine"]):
             result, why = "skipped", [f"there is no {section.needs}" if section.needs != "two cards" else "there are no two cards"]
         elif until - begin < (1 if section.name in named else section.least):
             result, why = "left", [f"{max(0, until - begin):.0f} s are left, it wants {section.least}"]

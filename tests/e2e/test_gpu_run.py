@@ -155,6 +155,17 @@ def test_no_card(stand_in, tmp_path):
     assert done.returncode == 3 and "no NVIDIA driver" in done.stderr and report["sections"][0]["name"] == "probe"
 
 
+def test_no_nccl(stand_in, tmp_path):
+    """What needs NCCL is left out where it is not, and the report says so."""
+    driver = tmp_path / "driver.c"
+    driver.write_text("int cuInit(unsigned f) { return 0 * f; }\nint cuDriverGetVersion(int *v) { *v = 12080; return 0; }\n"
+                      "int cuDeviceGetAttribute(int *v, int a, int d) { *v = a == 102 && d == 0; return 0; }\n")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "driver.so", driver], check=True)
+    _, report = run(stand_in, tmp_path / "out", "nccl", EVENKEEL_CUDA_DRIVER=str(tmp_path / "driver.so"), EVENKEEL_NCCL="/nowhere/libnccl.so.2")
+    assert report["machine"]["nccl"] == "not found" and report["machine"]["driver_cuda"] == 12.8 and report["machine"]["virtual_memory"]
+    assert report["sections"] == [{"name": "nccl", "result": "skipped", "seconds": 0.0, "why": ["there is no NCCL"]}]
+
+
 def test_no_cublaslt(stand_in, tmp_path):
     """Figures without cuBLASLt are not what was wanted: nothing is run, unless it was turned off."""
     bench = stand_in / "evenkeel-bench-cuda"
@@ -201,11 +212,12 @@ def test_stopped_from_outside(stand_in, tmp_path):
 @pytest.mark.skipif(not FAKE.exists(), reason="no C++ compiler to run kernels on the host")
 def test_simulated_card(tmp_path):
     """The real programs: resizing, swapping and a decode of a small model, on the driver for tests."""
-    env = {"LD_LIBRARY_PATH": str(FAKE.parent), "EVENKEEL_CUDA_DRIVER": str(FAKE), "EVENKEEL_CUBLASLT": "off"}
+    env = {"LD_LIBRARY_PATH": str(FAKE.parent), "EVENKEEL_CUDA_DRIVER": str(FAKE), "EVENKEEL_NCCL": str(FAKE), "EVENKEEL_CUBLASLT": "off"}
     done, report = run(BUILD, tmp_path / "out", "--shape", "small", "--budget", 250, "pool", timeout=300, **env)
     assert done.returncode == 0, done.stdout + done.stderr
     assert {"kv.grow.2gib", "swap.out", "small.decode.1.100", "small.sample_us.greedy.1"} <= {r["cell"] for r in report["rows"]}
     assert "Fake card" in report["machine"]["gpu"] and report["machine"]["large_products"] == "own kernels"
+    assert report["machine"]["virtual_memory"] and report["machine"]["driver_cuda"] >= 12 and report["machine"]["nccl"] == str(FAKE)
 
 
 @pytest.mark.skipif(not FAKE.exists() or not (BUILD / "libevenkeel-cuda.so").exists(), reason="no plug-in, or no C++ compiler to run kernels on the host")
