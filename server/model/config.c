@@ -90,7 +90,8 @@ static int read_shape(const struct model_json *j, struct model_config *c)
     uint32_t head_dim = c->family->head_dim;
     if (head_dim == 0)
         head_dim = c->hidden / c->q_heads;
-    r = config_read_u32(j, "head_dim", CONFIG_HEAD_DIM_MOST, head_dim, &c->head_dim);
+    const char *head_key = c->family->head_key ? c->family->head_key : "head_dim";
+    r = config_read_u32(j, head_key, CONFIG_HEAD_DIM_MOST, head_dim, &c->head_dim);
     if (r < 0)
         return r;
     if (c->head_dim > CONFIG_HEAD_DIM_MOST)

@@ -450,8 +450,8 @@ static const struct {
     {LLAMA(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 0.5}"), "factor", "from 1"},
     {LLAMA(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 1e6}"), "factor", "stretches"},
     {LLAMA(", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4,"
-           "\"high_freq_factor\": 4}"),
-     "high_freq_factor", "larger than"},
+           "\"high_freq_factor\": 3}"),
+     "high_freq_factor", "not be less than"},
     {LLAMA(", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}"), "low_freq_factor",
      "missing"},
     {LLAMA(", \"rope_parameters\": {\"partial_rotary_factor\": 0.5}"), "partial_rotary_factor",
