@@ -219,14 +219,15 @@ static int read_tokens(const struct model_json *j, struct model_config *c)
 {
     int64_t bos = -1;
     bool given = false;
-    struct model_range ids = {0, (double)c->vocab - 1};
-    /* Some configurations hold a list here; it is not needed to run the model. */
+    struct model_range ids = {0, INT32_MAX};
+    /* It is not needed to run the model: some configurations hold a list here, or a token that the
+     * vocabulary does not have. */
     if (!json_is_array(json_object_get(j->object, "bos_token_id"))) {
         int r = model_json_int(j, "bos_token_id", ids, &bos, &given);
         if (r < 0)
             return r;
     }
-    c->bos = (int32_t)bos;
+    c->bos = bos < (int64_t)c->vocab ? (int32_t)bos : -1;
     return read_eos(j, c);
 }
 
