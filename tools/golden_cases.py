@@ -477,6 +477,26 @@ CASES += [
          scale_depth=None, attention_bias=True, tie_word_embeddings=False),
 ]
 
+COHERE_MOE = dict(prompts=SHORT, num_hidden_layers=5, head_dim=8, intermediate_size=20, sliding_window=12, num_experts=6,
+                  num_experts_per_tok=3, logit_scale=0.25)
+CASES += [
+    case("llama-llama3-step", "Llama", prompts=SHORT, rope_parameters=dict(LLAMA3, low_freq_factor=1.0, high_freq_factor=1.0)),
+    case("iquestcoder", "IQuestCoder", prompts=ONE, head_dim=16),
+    case("internlm3", "InternLM3", prompts=SHORT, head_dim=12, attention_bias=True, mlp_bias=True),
+    case("vaultgemma", "VaultGemma", prompts=SHORT, head_dim=16, query_pre_attn_scalar=24, sliding_window=14,
+         attn_logit_softcapping=3.0, final_logit_softcapping=20.0, num_hidden_layers=3),
+    case("axk1", "AXK1", **{k: v for k, v in DEEPSEEK_V3.items() if k != "first_k_dense_replace"},
+         routed_scaling_factor=2.5, mlp_layer_types=["dense", "sparse", "sparse"]),
+    case("cohere2-moe", "Cohere2Moe", **COHERE_MOE, layer_types=[SLIDING, FULL, SLIDING, SLIDING, FULL],
+         mlp_layer_types=["dense", "dense", "sparse", "sparse", "sparse"], prefix_dense_intermediate_size=44,
+         num_shared_experts=2),
+    case("cohere2-moe-sigmoid", "Cohere2Moe", joined=True, **COHERE_MOE, first_k_dense_replace=1,
+         prefix_dense_sliding_window_pattern=2, expert_selection_fn="sigmoid", rms_norm_eps=1e-5, num_shared_experts=1,
+         shared_expert_combination_strategy="sum", sliding_window_pattern=2, attention_bias=True),
+    # a head's width by another name than the file's, and none for what queries come out of
+    case("minicpm3-narrow", "MiniCPM3", prompts=ONE, **{**MINICPM3, "qk_rope_head_dim": 4}, scale_depth=1.4),
+]
+
 # Gemma 3n: streams beside each other, sparse feed-forwards, layers that read others' keys and values.
 GEMMA3N = dict(prompts=((1, 24, 0), (5, 24, 0), (50, 24, 0)), head_dim=8, num_hidden_layers=5, sliding_window=10,
                layer_types=[SLIDING, FULL, SLIDING, SLIDING, FULL], hidden_size_per_layer_input=6,

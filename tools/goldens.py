@@ -47,7 +47,7 @@ LEAST_DIFFERENT = (12, 8)  # tokens in the first sequence; of quantized models
 OWN_HEAD_DIM = ("GptOss", "Llama", "Mistral", "Ministral", "Mixtral", "Qwen3", "Qwen3Moe", "Gemma", "Gemma2",
                 "Gemma3Text", "Gemma3nText", "Glm", "Glm4", "Glm4Moe", "SeedOss", "Ernie4_5", "Exaone4", "HunYuanDenseV1",
                 "Ministral3", "Llama4Text", "Gemma4Text", "HunYuanMoEV1", "MiniMaxM2", "SolarOpen", "ExaoneMoe",
-                "Dots1", "Cwm", "Afmoe", "HYV3", "Mellum", "Jais2")
+                "Dots1", "Cwm", "Afmoe", "HYV3", "Mellum", "Jais2", "IQuestCoder", "InternLM3", "VaultGemma", "Cohere2Moe")
 
 WHOLE_SECTIONS = ("Glm4v", "GlmOcr", "HunYuanVL", "Qwen2_5OmniThinker")  # which must be all that turns
 
@@ -227,7 +227,9 @@ def write(case, out, seed):
         from transformers.models import nemotron_h_omni
         config_cls, model_cls = getattr(nemotron_h_omni, case["cls"] + "_Config"), getattr(nemotron_h_omni, case["cls"])
     else:
-        config_cls, model_cls = getattr(transformers, case["cls"] + "Config"), getattr(transformers, name)
+        config_cls, model_cls = getattr(transformers, case["cls"] + "Config"), getattr(transformers, name, None)
+        if model_cls is None:  # a configuration that has another's class
+            model_cls = transformers.AutoModelForCausalLM._model_mapping[config_cls]
     for attempt in range(200):
         g = torch.Generator().manual_seed(seed * 1000 + attempt)
         kwargs = copy.deepcopy(case["config"])

@@ -138,7 +138,7 @@ static bool in_json(enum toolstyle style)
 {
     return style != TOOLS_QWEN3_CODER && style != TOOLS_SEED_OSS && style != TOOLS_GLM45 &&
            style != TOOLS_GEMMA4 && style != TOOLS_PYTHONIC && style != TOOLS_LFM2 &&
-           style != TOOLS_OLMO3;
+           style != TOOLS_OLMO3 && style != TOOLS_DEEPSEEK_V32 && style != TOOLS_DOTS;
 }
 
 static int settle(const struct served *s, struct openai_ask *a, struct api_error *err)

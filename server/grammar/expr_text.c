@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "server/grammar/chars.h"
+#include "server/text/utf8.h"
 
 #define PLACES_MOST 160u
 
@@ -76,10 +77,49 @@ static bool alike(const struct text *t, uint32_t place, uint8_t a, uint8_t b)
     return v == w && (v != UINT32_MAX || x == y);
 }
 
+/* Bytes of whole characters beyond ASCII: those of the words lead on, each other one to nothing
+ * read. The places within a character are gone through here and have no rules. */
+static void follow_characters(const struct text *t, uint32_t place, struct expr_list *alt)
+{
+    struct chars seen = {0}, others;
+
+    for (uint32_t w = 0; w < t->words; w++) {
+        const char *at = t->word[w].text;
+        for (size_t left = strlen(at), n; left > 0; at += n, left -= n) {
+            uint32_t cp = 0, word = UINT32_MAX, there = place;
+            n = utf8_next(at, left, &cp);
+            if (cp < 0x80 || chars_has(&seen, cp))
+                continue;
+            chars_add(&seen, cp, cp);
+            for (size_t i = 0; i < n; i++)
+                there = step(t, there, (uint8_t)at[i], &word);
+            const uint32_t then =
+                word != UINT32_MAX ? t->word[word].then : expr_call(t->set, t->rule[there]);
+            expr_push(alt, expr_pair(t->set, expr_bytes(t->set, at, n), then));
+        }
+    }
+    others = seen;
+    chars_add(&others, 0, 0x7f);
+    chars_negate(&others);
+    expr_push(alt, expr_pair(t->set, expr_chars(t->set, &others), expr_call(t->set, t->rule[0])));
+}
+
+/* Whether the place ends within a character. */
+static bool is_within(const char *place)
+{
+    const size_t len = strlen(place);
+
+    return utf8_valid(place, len) != len;
+}
+
 static void write_place(const struct text *t, uint32_t place, bool ends, bool utf8)
 {
     struct expr_list alt = {.set = t->set};
 
+    if (utf8 && is_within(t->place[place])) {
+        expr_rule_set(t->set, t->rule[place], EXPR_NEVER);
+        return;
+    }
     if (ends)
         expr_push(&alt, EXPR_EMPTY);
     for (uint32_t b = 0, last; b < (utf8 ? 0x80u : 0x100u); b = last + 1) {
@@ -89,12 +129,8 @@ static void write_place(const struct text *t, uint32_t place, bool ends, bool ut
         uint32_t bytes = expr_byte(t->set, (uint8_t)b, (uint8_t)last);
         expr_push(&alt, expr_pair(t->set, bytes, follow(t, place, (uint8_t)b)));
     }
-    if (utf8) {
-        struct chars more = {0};
-        chars_add(&more, 0x80, CHARS_LAST);
-        expr_push(&alt,
-                  expr_pair(t->set, expr_chars(t->set, &more), expr_call(t->set, t->rule[0])));
-    }
+    if (utf8)
+        follow_characters(t, place, &alt);
     expr_rule_set(t->set, t->rule[place], expr_alt(&alt));
 }
 

@@ -1,7 +1,7 @@
 /*
  * Calls whose arguments stand one by one: <parameter=key> of qwen3_coder and seed_oss, <arg_key> of
- * glm45, <parameter name="key"> of minimax_m2, key:value of gemma4 and key=value of pythonic. Only
- * what `properties` declares is written, in its order.
+ * glm45, <parameter name="key"> of minimax_m2, dots and deepseek_v32, key:value of gemma4 and
+ * key=value of pythonic. Only what `properties` declares is written, in its order.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -178,6 +178,10 @@ static const struct raw_form hy_form = {"",
                                         {"<arg_key:opensource>", "</tool_call:opensource>"}};
 static const struct raw_form minimax_form = {
     "", "</parameter>", "</parameter>", {"<parameter name=", "</invoke>"}};
+static const struct raw_form dsml_form = {"",
+                                          "</｜DSML｜parameter>",
+                                          "</｜DSML｜parameter>",
+                                          {"<｜DSML｜parameter name=", "</｜DSML｜invoke>"}};
 static const struct raw_form gemma_form = {
     "<|\"|>", "<|\"|>", "", {"<|tool_call>", "<tool_call|>"}};
 
@@ -357,33 +361,50 @@ int tool_read_hy(struct schema_reader *r, const json_t *tool, bool bound, bool p
     return code;
 }
 
-/* ---- minimax_m2 ---- */
+/* ---- minimax_m2, dots and deepseek_v32 ---- */
 
 static int minimax_value(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr)
 {
     return raw_value(r, &minimax_form, schema, ret_expr);
 }
 
-int tool_read_minimax(struct schema_reader *r, const json_t *tool, bool bound, uint32_t *ret_expr)
+static const char dsml_text[] = " string=\"true\">", dsml_other[] = " string=\"false\">";
+
+static int dsml_value(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr)
 {
-    static const struct frame frame = {"<parameter name=\"", "\">", "\n", "",
-                                       minimax_value,        false, NULL};
+    const char *type = json_string_value(json_object_get(schema, "type"));
+    const bool text = !type || strcmp(type, "string") == 0;
+    int code = raw_value(r, &dsml_form, schema, ret_expr);
+
+    *ret_expr = expr_pair(r->set, expr_text(r->set, text ? dsml_text : dsml_other), *ret_expr);
+    return code;
+}
+
+int tool_read_invoke(struct schema_reader *r, const json_t *tool, bool bound, bool dsml,
+                     uint32_t *ret_expr)
+{
+    static const struct frame frames[] = {
+        {"<parameter name=\"", "\">", "\n", "", minimax_value, false, NULL},
+        {"<｜DSML｜parameter name=\"", "\"", "\n", "", dsml_value, false, NULL}};
+    const struct frame *f = &frames[dsml];
     struct expr_set *s = r->set;
     struct expr_list all = {.set = s}, any = {.set = s};
     uint32_t arguments = EXPR_EMPTY;
+    uint32_t told = expr_either(s, expr_text(s, dsml_text), expr_text(s, dsml_other));
 
-    expr_push(&any, expr_text(s, frame.before));
+    expr_push(&any, expr_text(s, f->before));
     expr_push(&any, word(s));
-    expr_push(&any, expr_text(s, frame.between));
-    expr_push(&any, raw_text(r, &minimax_form));
-    expr_push(&any, expr_text(s, frame.after));
+    expr_push(&any, expr_text(s, f->between));
+    expr_push(&any, dsml ? told : EXPR_EMPTY);
+    expr_push(&any, raw_text(r, dsml ? &dsml_form : &minimax_form));
+    expr_push(&any, expr_text(s, f->after));
     uint32_t free_ones = expr_repeat(s, expr_seq(&any), 0, EXPR_MANY);
-    int code = read_arguments(r, &frame, tool, bound, free_ones, &arguments);
-    expr_push(&all, expr_text(s, "<invoke name=\""));
+    int code = read_arguments(r, f, tool, bound, free_ones, &arguments);
+    expr_push(&all, expr_text(s, dsml ? "<｜DSML｜invoke name=\"" : "<invoke name=\""));
     expr_push(&all, expr_text(s, function_name(tool)));
     expr_push(&all, expr_text(s, "\">\n"));
     expr_push(&all, arguments);
-    expr_push(&all, expr_text(s, "</invoke>"));
+    expr_push(&all, expr_text(s, dsml ? "</｜DSML｜invoke>" : "</invoke>"));
     *ret_expr = expr_seq(&all);
     return code;
 }

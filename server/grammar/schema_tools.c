@@ -100,6 +100,9 @@ static const struct tool_marks {
     {"gemma4", "<|tool_call>", "<tool_call|>"},
     {"kimi_k2", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"},
     {"minimax_m2", "<minimax:tool_call>", "</minimax:tool_call>"},
+    {"dots", "<dots_function_call>", "</dots_function_call>"},
+    {"deepseek_v32", "<｜DSML｜function_calls>", "</｜DSML｜function_calls>"},
+    {"deepseek_v4", "<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"}, /* of the same parser */
     {"hy_v3", "<tool_calls:opensource>", "</tool_calls:opensource>"},
     {"hy_v3_preview", "<tool_calls>", "</tool_calls>"}, /* of the same parser */
     {"granite", "<|tool_call|>", ""},
@@ -116,11 +119,6 @@ static const struct tool_marks *marks_of(const char *style)
     while (*m->style && strcmp(m->style, style) != 0)
         m++;
     return m;
-}
-
-static bool is_deepseek(const char *style)
-{
-    return strncmp(style, "deepseek_v3", strlen("deepseek_v3")) == 0;
 }
 
 /* call_begin NAME sep arguments call_end; V3 has a type and a fence beside. */
@@ -149,6 +147,16 @@ static bool is_one_of(const char *style, const char *const *names)
     return *names != NULL;
 }
 #define ONE_OF(style, ...) is_one_of((style), (const char *const[]){__VA_ARGS__, NULL})
+
+static bool is_deepseek(const char *style)
+{
+    return ONE_OF(style, "deepseek_v3", "deepseek_v31");
+}
+
+static bool is_dsml(const char *style)
+{
+    return ONE_OF(style, "deepseek_v32", "deepseek_v4");
+}
 
 /* call_begin functions.NAME:0 argument_begin arguments call_end */
 static int read_kimi_call(struct schema_reader *r, const json_t *tool, bool bound,
@@ -188,8 +196,8 @@ static int read_any_call(struct schema_reader *r, const json_t *tools, const cha
             code = tool_read_glm(r, tool, bound, &e);
         else if (ONE_OF(style, "hy_v3", "hy_v3_preview"))
             code = tool_read_hy(r, tool, bound, strcmp(style, "hy_v3") != 0, &e);
-        else if (strcmp(style, "minimax_m2") == 0)
-            code = tool_read_minimax(r, tool, bound, &e);
+        else if (is_dsml(style) || ONE_OF(style, "minimax_m2", "dots"))
+            code = tool_read_invoke(r, tool, bound, is_dsml(style), &e);
         else if (strcmp(style, "gemma4") == 0)
             code = tool_read_gemma(r, tool, bound, &e);
         else if (is_deepseek(style))
@@ -235,7 +243,7 @@ static int read_marked(struct schema_reader *r, const json_t *tools, const char 
     struct expr_set *s = r->set;
     uint32_t line = expr_maybe(s, expr_text(s, "\n")), e = EXPR_NEVER, named = EXPR_NEVER;
     const bool mistral = strcmp(style, "mistral") == 0, olmo = strcmp(style, "olmo3") == 0;
-    const bool lines = olmo || strcmp(style, "minimax_m2") == 0; /* a call on each */
+    const bool lines = olmo || is_dsml(style) || ONE_OF(style, "minimax_m2", "dots");
     const bool hy = ONE_OF(style, "hy_v3", "hy_v3_preview");
     const bool row = is_deepseek(style) || lines || hy || strcmp(style, "kimi_k2") == 0;
     const bool python = olmo || strcmp(style, "lfm2") == 0;
@@ -253,6 +261,7 @@ static int read_marked(struct schema_reader *r, const json_t *tools, const char 
     if (code == 0 && mistral)
         code = read_named_call(r, tools, &named);
     uint32_t call = json_as_call(r, e, "call"), more = EXPR_EMPTY;
+    /* a call on each line */
     uint32_t between = lines ? expr_text(s, "\n") : row ? line : expr_text(s, ", ");
     if (!one)
         more = expr_repeat(s, expr_pair(s, between, call), 0, EXPR_MANY);
@@ -276,8 +285,10 @@ static int read_marked(struct schema_reader *r, const json_t *tools, const char 
 /* text (mark call text)* */
 static int read_tags(struct schema_reader *r, const json_t *root, const char *style, uint32_t rule)
 {
-    /* Granite 3.0 and 3.1 have different marks, and so has a preview of Hy3. */
-    const char *const styles[] = {style, strcmp(style, "hy_v3") == 0 ? "hy_v3_preview" : NULL};
+    /* Granite 3.0 and 3.1 have different marks, and so have a preview of Hy3 and DeepSeek V4. */
+    const char *const styles[] = {style, strcmp(style, "hy_v3") == 0          ? "hy_v3_preview"
+                                         : strcmp(style, "deepseek_v32") == 0 ? "deepseek_v4"
+                                                                              : NULL};
     bool one = json_is_true(json_object_get(root, "one"));
     struct text_word mark[2];
     uint32_t count = 0;

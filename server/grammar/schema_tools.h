@@ -9,7 +9,9 @@ int tool_read_glm(struct schema_reader *r, const json_t *tool, bool bound, uint3
 /* Hy3's marks have :opensource, its preview's have not. */
 int tool_read_hy(struct schema_reader *r, const json_t *tool, bool bound, bool preview,
                  uint32_t *ret_expr);
-int tool_read_minimax(struct schema_reader *r, const json_t *tool, bool bound, uint32_t *ret_expr);
+/* minimax_m2's and dots', or DeepSeek's from V3.2 on. */
+int tool_read_invoke(struct schema_reader *r, const json_t *tool, bool bound, bool dsml,
+                     uint32_t *ret_expr);
 int tool_read_gemma(struct schema_reader *r, const json_t *tool, bool bound, uint32_t *ret_expr);
 /* name(key=value, ...) */
 int tool_read_python(struct schema_reader *r, const json_t *tool, bool bound, uint32_t *ret_expr);

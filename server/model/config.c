@@ -90,7 +90,8 @@ static int read_shape(const struct model_json *j, struct model_config *c)
     uint32_t head_dim = c->family->head_dim;
     if (head_dim == 0)
         head_dim = c->hidden / c->q_heads;
-    r = config_read_u32(j, "head_dim", CONFIG_HEAD_DIM_MOST, head_dim, &c->head_dim);
+    const char *head_key = c->family->head_key ? c->family->head_key : "head_dim";
+    r = config_read_u32(j, head_key, CONFIG_HEAD_DIM_MOST, head_dim, &c->head_dim);
     if (r < 0)
         return r;
     if (c->head_dim > CONFIG_HEAD_DIM_MOST)
@@ -218,14 +219,15 @@ static int read_tokens(const struct model_json *j, struct model_config *c)
 {
     int64_t bos = -1;
     bool given = false;
-    struct model_range ids = {0, (double)c->vocab - 1};
-    /* Some configurations hold a list here; it is not needed to run the model. */
+    struct model_range ids = {0, INT32_MAX};
+    /* It is not needed to run the model: some configurations hold a list here, or a token that the
+     * vocabulary does not have. */
     if (!json_is_array(json_object_get(j->object, "bos_token_id"))) {
         int r = model_json_int(j, "bos_token_id", ids, &bos, &given);
         if (r < 0)
             return r;
     }
-    c->bos = (int32_t)bos;
+    c->bos = bos < (int64_t)c->vocab ? (int32_t)bos : -1;
     return read_eos(j, c);
 }
 

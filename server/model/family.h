@@ -18,6 +18,7 @@ struct model_family {
     /* When config.json does not say: 0 = hidden_size / num_attention_heads, 10000, 1e-6, "silu". */
     uint32_t head_dim;
     double rope_theta, rms_eps;
+    const char *head_key; /* key of head_dim, if head_dim is not it */
     const char *act;
     const char *act_key;      /* key of the one activation that it has, if hidden_act is not it */
     const char *intermediate; /* key of the feed-forward's width, if intermediate_size is not it */

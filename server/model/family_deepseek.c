@@ -10,6 +10,7 @@
  * Mistral4ForCausalLM (Mistral Small 4) has softmax shares that may be normalised, groups worth
  * their two best, and queries that grow with the position. MiniCPM3ForCausalLM has no experts, a
  * scale of the embedding, one of what each half of a layer adds, and one of the logits.
+ * AXK1ForCausalLM (A.X K1) is V3 with a norm of what a mixture gives.
  */
 #include <math.h>
 #include <string.h>
@@ -22,10 +23,10 @@
 
 #define DEEPSEEK_DIM_MOST 512u /* of a head, what turns or does not; of a value */
 
-/* Not there or null: 0. */
+/* Null: 0; not there: as it is. */
 static int read_rank(const struct model_json *j, const char *key, uint32_t *rank)
 {
-    int64_t n = 0;
+    int64_t n = json_object_get(j->object, key) ? 0 : *rank;
     bool given = false;
     int r = model_json_int(j, key, (struct model_range){0, 1u << 16}, &n, &given);
     *rank = (uint32_t)n;
@@ -164,6 +165,7 @@ static int deepseek_v3_configure(const struct model_json *j, struct model_config
     return r;
 }
 
+/* Where the file says nothing of plain layers, the first one is. A.X K1's, too. */
 static int glm4_moe_lite_configure(const struct model_json *j, struct model_config *c)
 {
     int r = deepseek_v3_configure(j, c);
@@ -197,8 +199,11 @@ static int minicpm3_configure(const struct model_json *j, struct model_config *c
     const float root = sqrtf((float)c->layers), width = (float)c->hidden;
     float depth = json_is_null(json_object_get(j->object, "scale_depth")) ? root : 1.4f;
     float base = json_is_null(json_object_get(j->object, "dim_model_base")) ? width : 256.0f;
-    const struct config_latent usual = {
-        .rank = 256, .nope_dim = 64, .rope_dim = 32, .value_dim = c->hidden / c->q_heads};
+    const struct config_latent usual = {.rank = 256,
+                                        .q_rank = 768,
+                                        .nope_dim = 64,
+                                        .rope_dim = 32,
+                                        .value_dim = c->hidden / c->q_heads};
     int r = read_attention_as(j, usual, c);
     c->neighbours = false;
     c->embed_scale = 12.0f;
@@ -239,6 +244,37 @@ static void deepseek_v3_build(struct graph_builder *b, const struct model_config
     layers_write(b, &l, c);
 }
 
+static void axk1_build(struct graph_builder *b, const struct model_config *c)
+{
+    struct layers l = {.shared = "mlp.shared_experts",
+                       .experts = {.router = "mlp.gate",
+                                   .correction = "mlp.gate.e_score_correction_bias",
+                                   GRAPH_MLP_EXPERTS}};
+
+    layers_begin(b, &l);
+    const struct layers_gated shared = {l.shared, l.side, l.shared_gate_up, l.shared_inner,
+                                        c->shared_intermediate};
+    for (uint32_t i = 0; i < c->layers; i++) {
+        graph_prefix(b, "model.layers.%u.", i);
+        graph_norm(b, l.side, l.stream, "input_layernorm");
+        layers_attention(b, &l, i);
+        graph_add(b, l.stream, l.side);
+        graph_norm(b, l.side, l.stream, "post_attention_layernorm");
+        if (c->plain[i]) {
+            layers_feed_forward(b, &l);
+        } else {
+            graph_experts(b, l.mixed, l.side, l.router, &l.experts);
+            if (c->shared_intermediate > 0) {
+                layers_gated(b, &l, &shared);
+                graph_add(b, l.mixed, l.side);
+            }
+            graph_norm(b, l.side, l.mixed, "post_mlp_layernorm");
+        }
+        graph_add(b, l.stream, l.side);
+    }
+    layers_end(b, &l);
+}
+
 /* head_dim: of what turns, which most files do not name so. */
 const struct model_family family_deepseek_v2 = {.architecture = "DeepseekV2ForCausalLM",
                                                 .head_dim = 64,
@@ -253,6 +289,10 @@ const struct model_family family_glm4_moe_lite = {.architecture = "Glm4MoeLiteFo
                                                   .rms_eps = 1e-5,
                                                   .configure = glm4_moe_lite_configure,
                                                   .build = deepseek_v3_build};
+const struct model_family family_axk1 = {.architecture = "AXK1ForCausalLM",
+                                         .head_dim = 64,
+                                         .configure = glm4_moe_lite_configure,
+                                         .build = axk1_build};
 const struct model_family family_deepseek_v32 = {.architecture = "DeepseekV32ForCausalLM",
                                                  .head_dim = 64,
                                                  .configure = indexed_configure,
@@ -269,6 +309,7 @@ const struct model_family family_youtu = {.architecture = "YoutuForCausalLM",
                                           .build = deepseek_v2_build};
 const struct model_family family_minicpm3 = {.architecture = "MiniCPM3ForCausalLM",
                                              .head_dim = 32,
+                                             .head_key = "qk_rope_head_dim",
                                              .rms_eps = 1e-5,
                                              .tied = true,
                                              .configure = minicpm3_configure,

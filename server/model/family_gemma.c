@@ -3,7 +3,7 @@
  * 1 + weight, an embedding scaled by sqrt(hidden_size), tied. From 2 on, a norm also after
  * attention and feed-forward, a scale of its own for queries, soft caps, and a window in every
  * second layer; in 3 in five of six, with frequencies of their own there, and norms on the heads of
- * q and k.
+ * q and k. VaultGemmaForCausalLM is 2 without the norms that come after.
  */
 #include <math.h>
 
@@ -74,6 +74,23 @@ static void gemma_build(struct graph_builder *b, const struct model_config *c)
     layers_end(b, &l);
 }
 
+static void vaultgemma_build(struct graph_builder *b, const struct model_config *c)
+{
+    struct layers l = {.qk_norm = NORM_NONE};
+
+    gemma_begin(b, &l);
+    for (uint32_t i = 0; i < c->layers; i++) {
+        graph_prefix(b, "model.layers.%u.", i);
+        graph_norm(b, l.side, l.stream, "input_layernorm");
+        layers_attention(b, &l, i);
+        graph_add(b, l.stream, l.side);
+        graph_norm(b, l.side, l.stream, "pre_feedforward_layernorm");
+        layers_feed_forward(b, &l);
+        graph_add(b, l.stream, l.side);
+    }
+    layers_end(b, &l);
+}
+
 static void later_build(struct graph_builder *b, const struct model_config *c)
 {
     struct layers l = {.qk_norm = c->family == &family_gemma3 ? NORM_HEADS : NORM_NONE};
@@ -99,6 +116,12 @@ const struct model_family family_gemma2 = {.architecture = "Gemma2ForCausalLM",
                                            .tied = true,
                                            .configure = gemma2_configure,
                                            .build = later_build};
+const struct model_family family_vaultgemma = {.architecture = "VaultGemmaForCausalLM",
+                                               .head_dim = 256,
+                                               .act = "gelu_pytorch_tanh",
+                                               .tied = true,
+                                               .configure = gemma2_configure,
+                                               .build = vaultgemma_build};
 const struct model_family family_gemma3 = {.architecture = "Gemma3ForCausalLM",
                                            .head_dim = 256,
                                            .rope_theta = 1e6,

@@ -4,6 +4,8 @@
  * (Ministral in some layers). CwmForCausalLM: a window in all but every fourth layer.
  * ArceeForCausalLM (AFM): the feed-forward has no gate, its activation is max(x, 0) squared.
  * HeliumForCausalLM (Helium 1): rotary pairs of neighbours, and no bias after attention.
+ * IQuestCoderForCausalLM and InternLM3ForCausalLM are Llama's, the second with other names for its
+ * biases.
  */
 #include "server/model/config_keys.h"
 #include "server/model/family.h"
@@ -36,6 +38,21 @@ static int helium_configure(const struct model_json *j, struct model_config *c)
     int r = llama_configure(j, c);
     c->o_bias = false;
     c->neighbours = true;
+    return r;
+}
+
+/* `qkv_bias` for q, k and v, `bias` for all else; or, as transformers writes them, Llama's two. */
+static int internlm3_configure(const struct model_json *j, struct model_config *c)
+{
+    bool qkv = false, other = false;
+    int r = config_read_bool(j, "qkv_bias", false, &qkv);
+    if (r == 0)
+        r = config_read_bool(j, "bias", false, &other);
+    if (r == 0)
+        r = config_read_bool(j, "attention_bias", qkv, &c->qkv_bias);
+    if (r == 0)
+        r = config_read_bool(j, "mlp_bias", other, &c->mlp_bias);
+    c->o_bias = c->mlp_bias;
     return r;
 }
 
@@ -92,6 +109,16 @@ const struct model_family family_cwm = {.architecture = "CwmForCausalLM",
                                         .rms_eps = 1e-5,
                                         .configure = cwm_configure,
                                         .build = llama_build};
+const struct model_family family_iquestcoder = {.architecture = "IQuestCoderForCausalLM",
+                                                .head_dim = 128,
+                                                .rms_eps = 1e-5,
+                                                .configure = llama_configure,
+                                                .build = llama_build};
+const struct model_family family_internlm3 = {.architecture = "InternLM3ForCausalLM",
+                                              .head_dim = 128,
+                                              .rms_eps = 1e-5,
+                                              .configure = internlm3_configure,
+                                              .build = llama_build};
 const struct model_family family_helium = {.architecture = "HeliumForCausalLM",
                                            .head_dim = 128,
                                            .rope_theta = 1e5,

@@ -1,6 +1,7 @@
 /*
  * Qwen2ForCausalLM (biases on q, k, v) and Qwen3ForCausalLM (norms on each head of q and k before
  * they are rotated). Both may have a sliding window in the layers from max_window_layers on.
+ * MiMoForCausalLM (MiMo 7B) is Qwen2's; its layers for drafts are left in the files.
  */
 #include "server/model/config_keys.h"
 #include "server/model/family.h"
@@ -47,6 +48,8 @@ static void qwen3_build(struct graph_builder *b, const struct model_config *c)
 
 const struct model_family family_qwen2 = {
     .architecture = "Qwen2ForCausalLM", .configure = qwen2_configure, .build = qwen2_build};
+const struct model_family family_mimo = {
+    .architecture = "MiMoForCausalLM", .configure = qwen2_configure, .build = qwen2_build};
 const struct model_family family_qwen3 = {.architecture = "Qwen3ForCausalLM",
                                           .head_dim = 128,
                                           .configure = qwen3_configure,

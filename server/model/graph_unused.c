@@ -78,6 +78,15 @@ static bool of_streams(const struct model_config *c, const char *name)
     return part && strcmp(part, ".altup.correct_output_scale") == 0;
 }
 
+/* A.X K1's files have the norm of what a mixture gives in plain layers, too. */
+static bool of_mixtures(const struct model_config *c, const char *name)
+{
+    uint32_t layer;
+    const char *part = c->family == &family_axk1 ? after_layer(name, &layer) : NULL;
+    return part && layer < c->layers && c->plain[layer] &&
+           strcmp(part, ".post_mlp_layernorm.weight") == 0;
+}
+
 /* Left in many checkpoints by what wrote them, computed or tied here. */
 static bool harmless(const struct model_config *c, const char *name)
 {
@@ -85,8 +94,10 @@ static bool harmless(const struct model_config *c, const char *name)
     size_t len = strlen(name), tail = sizeof(INV_FREQ) - 1;
     return (len >= tail && strcmp(name + len - tail, INV_FREQ) == 0) ||
            (c->quant.method != QUANT_NONE && quant_harmless(name)) || of_drafts(c, name) ||
-           of_readers(c, name) || of_pictures(c, name) || of_indexer(c, name) ||
-           of_streams(c, name) || strncmp(name, "mtp.", 4) == 0 || /* layers for drafts, too */
+           of_mixtures(c, name) || of_readers(c, name) || of_pictures(c, name) ||
+           of_indexer(c, name) || of_streams(c, name) ||
+           strncmp(name, "mtp.", 4) == 0 || /* layers for drafts, too */
+           strncmp(name, "model.mtp_layers.", 17) == 0 ||
            (c->tied && strcmp(name, "lm_head.weight") == 0);
 }
 

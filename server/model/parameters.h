@@ -190,6 +190,7 @@ struct model_config {
     uint32_t
         shared_intermediate; /* of a feed-forward that all tokens take beside experts, 0 = none */
     bool shared_gate;        /* which is gated by one number for each token */
+    bool shared_mean;        /* the mean of both counts, not their sum */
     /* What most families lack: 1, 1, 1, 1 / sqrt(head_dim), none, none, 0. */
     float embed_scale, residual_scale, logits_scale, attention_scale;
     float attention_softcap, logit_softcap, norm_offset;

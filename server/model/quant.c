@@ -38,6 +38,8 @@ static int read_method(const struct model_json *q, const char **ret_name,
     bool given = false;
     *ret_name = "(none)";
     int r = model_json_string(q, "quant_method", ret_name, &given);
+    if (r == 0 && !given && json_object_get(q->object, "quant_algo"))
+        *ret_name = "modelopt"; /* whose older files name no method */
     for (size_t i = 0; r == 0 && i < sizeof(table) / sizeof(table[0]); i++)
         if (strcmp(table[i].name, *ret_name) == 0) {
             p->method = table[i].method;

@@ -105,11 +105,12 @@ static int read_scaling(const struct model_json *j, struct config_rope_params *p
                                 "%s: %s is missing beside rope_type; download the file again",
                                 j->file, rows[i].key);
     }
-    if (p->type == ROPE_LLAMA3 && p->low_freq >= p->high_freq)
-        return ek_fault_set(j->fault, "high_freq_factor",
-                            "%s: high_freq_factor must be larger than low_freq_factor; correct one "
-                            "of them",
-                            j->file);
+    if (p->type == ROPE_LLAMA3 && p->low_freq > p->high_freq)
+        return ek_fault_set(
+            j->fault, "high_freq_factor",
+            "%s: high_freq_factor must not be less than low_freq_factor; correct one "
+            "of them",
+            j->file);
     bool cut = true;
     bool given;
     int r = model_json_bool(j, "truncate", &cut, &given);
@@ -264,7 +265,7 @@ static double llama3_scale(const struct config_rope_params *p, double freq)
     double wave = 2 * M_PI / freq;
     if (wave < p->original_positions / p->high_freq)
         return freq;
-    if (wave > p->original_positions / p->low_freq)
+    if (wave > p->original_positions / p->low_freq || p->low_freq == p->high_freq)
         return freq / p->factor;
     double smooth = (p->original_positions / wave - p->low_freq) / (p->high_freq - p->low_freq);
     return (1 - smooth) * freq / p->factor + smooth * freq;

@@ -94,7 +94,8 @@ static double mixture(const struct plan_shape *s, double used)
 {
     const double wide = s->hidden, takes = s->expert_latent ? s->expert_latent : wide;
     return used * (s->gated ? 3 : 2) * takes * s->expert_intermediate +
-           2 * wide * s->expert_latent + forward(s, s->shared_intermediate) + wide * s->experts;
+           2 * wide * s->expert_latent + forward(s, s->shared_intermediate) + wide * s->experts +
+           (s->mixture_norm ? wide : 0);
 }
 
 /* All layers; `used` experts of each mixture. */

@@ -41,6 +41,8 @@ static uint32_t bits_of(const json_t *j)
     const json_t *q = json_object_get(j, "quantization_config");
     const char *method = json_string_value(json_object_get(q, "quant_method"));
     const char *dtype = json_string_value(json_object_get(j, "torch_dtype"));
+    if (!method && json_object_get(q, "quant_algo"))
+        method = "modelopt"; /* whose older files name no method */
     if (!dtype)
         dtype = json_string_value(json_object_get(j, "dtype"));
     json_int_t bits = json_integer_value(json_object_get(q, "bits"));
@@ -162,6 +164,11 @@ static void read_experts(struct plan_reader *r, struct plan_shape *s)
         s->dense_layers = json_is_array(json_object_get(r->j, "mlp_layer_types"))
                               ? s->dense_layers
                               : ernie_dense(r, s);
+    if (strcmp(s->family, "cohere2_moe") == 0 && NUMBER(r, "prefix_dense_intermediate_size") > 0)
+        s->intermediate = NUMBER(r, "prefix_dense_intermediate_size");
+    if (strcmp(s->family, "axk1") == 0 && !json_object_get(r->j, "first_k_dense_replace") &&
+        !json_is_array(json_object_get(r->j, "mlp_layer_types")))
+        s->dense_layers = 1;
     if (strncmp(s->family, "llama4", 6) == 0)
         llama4_experts(r, s);
     if (s->experts_used == 0 || s->experts_used > s->experts)
@@ -173,6 +180,18 @@ static void read_experts(struct plan_reader *r, struct plan_shape *s)
 static bool is_granite_swa(const struct plan_shape *s)
 {
     return strcmp(s->family, "granite_swa") == 0 || strcmp(s->family, "granitemoe_swa") == 0;
+}
+
+/* Every fourth of Cohere's mixtures has none, and of the plain ones before them every one that its
+ * own number says; every second of VaultGemma. */
+static uint32_t cohere_or_gemma_windows(struct plan_reader *r, const struct plan_shape *s)
+{
+    const bool gemma = strcmp(s->family, "vaultgemma") == 0;
+    const uint32_t every = gemma ? 2 : NUMBER(r, "sliding_window_pattern");
+    const uint32_t own = NUMBER(r, "prefix_dense_sliding_window_pattern");
+    const uint32_t first = gemma ? 0 : NUMBER(r, "first_k_dense_replace");
+    const uint32_t behind = s->layers > first ? s->layers - first : 0;
+    return s->layers - behind / (every ? every : 4) - first / (own ? own : 1);
 }
 
 /* Layers that have the window where the file names none: as the class says. */
@@ -197,6 +216,8 @@ static uint32_t usual_windows(struct plan_reader *r, const struct plan_shape *s)
         uint32_t every = NUMBER(r, "sliding_window_pattern", "global_attn_every_n_layers");
         return s->layers - s->layers / (every ? every : 4);
     }
+    if (strcmp(s->family, "cohere2_moe") == 0 || strcmp(s->family, "vaultgemma") == 0)
+        return cohere_or_gemma_windows(r, s);
     return strcmp(s->family, "mistral") == 0 || strcmp(s->family, "phi3") == 0 ||
                    strcmp(s->family, "mixtral") == 0 || strcmp(s->family, "starcoder2") == 0
                ? s->layers
@@ -320,17 +341,24 @@ static void read_gemma4(struct plan_reader *r, struct plan_shape *s)
     read_kinds(json_object_get(r->j, "layer_types"), s);
 }
 
+/* Where the file says nothing, as the server; null is 0. */
+static uint32_t number_or(struct plan_reader *r, const char *key, uint32_t usual)
+{
+    return json_object_get(r->j, key) ? NUMBER(r, key) : usual;
+}
+
 static void read_latent(struct plan_reader *r, struct plan_shape *s)
 {
-    s->latent = NUMBER(r, "kv_lora_rank");
+    const bool minicpm3 = strcmp(s->family, "minicpm3") == 0;
+    s->latent = number_or(r, "kv_lora_rank", minicpm3 ? 256 : 0);
     if (s->latent == 0)
         return;
-    s->latent_rope = NUMBER(r, "qk_rope_head_dim");
-    s->q_latent = NUMBER(r, "q_lora_rank");
-    s->nope_dim = NUMBER(r, "qk_nope_head_dim");
+    s->latent_rope = number_or(r, "qk_rope_head_dim", minicpm3 ? 32 : 64);
+    s->q_latent = number_or(r, "q_lora_rank", minicpm3 ? 768 : 0);
+    s->nope_dim = number_or(r, "qk_nope_head_dim", minicpm3 ? 64 : 128);
     s->value_dim = NUMBER(r, "v_head_dim");
-    if (s->value_dim == 0 && s->heads > 0 && strcmp(s->family, "minicpm3") == 0)
-        s->value_dim = s->hidden / s->heads;
+    if (s->value_dim == 0 && s->heads > 0)
+        s->value_dim = minicpm3 ? s->hidden / s->heads : 128;
     s->index_heads = NUMBER(r, "index_n_heads");
     s->index_dim = NUMBER(r, "index_head_dim");
     s->indexers = s->layers;
@@ -355,7 +383,7 @@ static bool one_of(const char *family, const char *const *types)
 /* Norms and biases. How a type begins names it and those that come from it (qwen3_moe). */
 static void read_vectors(struct plan_reader *r, struct plan_shape *s)
 {
-    const bool usual = ONE_OF(s, "qwen2", "seed_oss") || strcmp(s->family, "glm") == 0;
+    const bool usual = ONE_OF(s, "qwen2", "mimo", "seed_oss") || strcmp(s->family, "glm") == 0;
     const bool bias = reader_truth(r->j, "attention_bias", ONE_OF(s, "gpt_oss", "jais2")) ||
                       reader_truth(r->j, "use_bias", ONE_OF(s, "starcoder2"));
     const bool four = ONE_OF(s, "gemma2", "gemma3", "gemma4", "afmoe") ||
@@ -382,16 +410,17 @@ static void read_vectors(struct plan_reader *r, struct plan_shape *s)
                   (usual && !json_object_get(r->j, "attention_bias"));
     s->out_bias = ONE_OF(s, "seed_oss")
                       ? reader_truth(r->j, "attention_out_bias", false)
-                      : bias && !ONE_OF(s, "glm", "qwen2", "solar_open", "helium");
+                      : bias && !ONE_OF(s, "glm", "qwen2", "mimo", "solar_open", "helium");
     s->forward_bias = reader_truth(r->j, "mlp_bias", ONE_OF(s, "jais2")) ||
                       (ONE_OF(s, "ernie4_5") && reader_truth(r->j, "use_bias", false)) ||
                       (ONE_OF(s, "starcoder2") && bias);
     s->expert_bias = ONE_OF(s, "gpt_oss");
     s->sinks = s->expert_bias || is_granite_swa(s);
-    s->correction =
-        ONE_OF(s, "deepseek_v3", "kimi", "glm4", "glm_moe_dsa", "ernie4_5_moe", "ernie4_5_vl_moe",
-               "nemotron_h", "dots1", "exaone_moe", "minimax_m2", "solar_open", "afmoe", "hy_v3") ||
-        (ONE_OF(s, "lfm2_moe") && reader_truth(r->j, "use_expert_bias", true));
+    s->mixture_norm = ONE_OF(s, "axk1");
+    s->correction = ONE_OF(s, "deepseek_v3", "kimi", "glm4", "glm_moe_dsa", "ernie4_5_moe",
+                           "ernie4_5_vl_moe", "nemotron_h", "dots1", "axk1", "exaone_moe",
+                           "minimax_m2", "solar_open", "afmoe", "hy_v3") ||
+                    (ONE_OF(s, "lfm2_moe") && reader_truth(r->j, "use_expert_bias", true));
     s->shared_gate = ONE_OF(s, "qwen2_moe", "qwen3_next", "qwen3_5_moe");
 }
 
@@ -405,15 +434,17 @@ struct usual {
 static struct usual usual_of(const char *family)
 {
     static const struct usual table[] = {
-        {"afmoe", 128, false},      {"cohere", 0, true},        {"starcoder2", 0, true},
-        {"ernie4_5_moe", 0, true},  {"ernie4_5_vl", 0, true},   {"ernie4_5", 128, true},
-        {"gemma", 256, true},       {"glm4_moe", 0, false},     {"glm", 128, false},
-        {"gpt_oss", 64, false},     {"llama4", 128, false},     {"ministral3", 128, false},
-        {"nemotron_h", 128, false}, {"qwen3_5", 256, false},    {"qwen3_next", 256, false},
-        {"qwen3_moe", 0, false},    {"qwen3_vl_moe", 0, false}, {"qwen3_omni_moe", 0, false},
-        {"qwen3", 128, false},      {"seed_oss", 128, false},   {"smollm3", 0, true},
-        {"hy_v3", 128, false},      {"youtu", 0, true},         {"granite_swa", 0, true},
-        {"mellum", 128, false},     {"helium", 128, false},     {"minicpm3", 32, true},
+        {"afmoe", 128, false},        {"cohere2_moe", 128, true}, {"iquestcoder", 128, false},
+        {"internlm3", 128, false},    {"vaultgemma", 256, true},  {"cohere", 0, true},
+        {"starcoder2", 0, true},      {"ernie4_5_moe", 0, true},  {"ernie4_5_vl", 0, true},
+        {"ernie4_5", 128, true},      {"gemma", 256, true},       {"glm4_moe", 0, false},
+        {"glm", 128, false},          {"gpt_oss", 64, false},     {"llama4", 128, false},
+        {"ministral3", 128, false},   {"nemotron_h", 128, false}, {"qwen3_5", 256, false},
+        {"qwen3_next", 256, false},   {"qwen3_moe", 0, false},    {"qwen3_vl_moe", 0, false},
+        {"qwen3_omni_moe", 0, false}, {"qwen3", 128, false},      {"seed_oss", 128, false},
+        {"smollm3", 0, true},         {"hy_v3", 128, false},      {"youtu", 0, true},
+        {"granite_swa", 0, true},     {"mellum", 128, false},     {"helium", 128, false},
+        {"minicpm3", 32, true},
     };
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
         if (strncmp(family, table[i].type, strlen(table[i].type)) == 0)

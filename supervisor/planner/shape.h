@@ -25,6 +25,7 @@ struct plan_shape {
     bool norm_bias;
     bool qkv_bias, out_bias, forward_bias;
     bool sinks, expert_bias, correction, shared_gate; /* of heads; of experts and their choice */
+    bool mixture_norm;                                /* of what a mixture gives */
     /* Mixture of experts; 0 = none. */
     uint32_t experts, experts_used, expert_intermediate, shared_intermediate, dense_layers;
     uint32_t expert_latent; /* width that experts take and give, between two products; 0 = hidden */

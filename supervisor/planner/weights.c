@@ -120,7 +120,7 @@ static double mixture(const struct plan_shape *s, uint32_t bits)
                (s->forward_bias ? vector(takes) + vector(hidden) : 0);
     if (s->expert_bias) /* of each expert, and of the router */
         sum += gates * vector(n * inner) + vector(n * takes) + vector(n);
-    return sum + (s->correction ? vector(n) : 0);
+    return sum + (s->correction ? vector(n) : 0) + (s->mixture_norm ? vector(hidden) : 0);
 }
 
 /* The convolution's weights are floats. A delta rule has b and a beside its product, which stay as

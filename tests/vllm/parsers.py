@@ -61,6 +61,10 @@ WRITTEN = [
     ("minimax_m2", "minimax_m2", lambda calls: "<minimax:tool_call>\n" + "".join(
         f"<invoke name=\"{n}\">\n" + "".join(f"<parameter name=\"{k}\">{v if isinstance(v, str) else json.dumps(v)}</parameter>\n"
                                             for k, v in a.items()) + "</invoke>\n" for n, a in calls) + "</minimax:tool_call>", TAGS),
+    ("deepseek_v32", None, lambda calls: "\n\n<｜DSML｜function_calls>\n" + "".join(
+        f"<｜DSML｜invoke name=\"{n}\">\n" + "".join(
+            f"<｜DSML｜parameter name=\"{k}\" string=\"{str(isinstance(v, str)).lower()}\">{v if isinstance(v, str) else json.dumps(v, ensure_ascii=False)}"
+            "</｜DSML｜parameter>\n" for k, v in a.items()) + "</｜DSML｜invoke>\n" for n, a in calls) + "</｜DSML｜function_calls>", None),
     ("qwen3_coder", "nemotron_v3", lambda calls: "\n".join(
         f"<tool_call>\n<function={n}>\n" + "".join(f"<parameter={k}>\n{v if isinstance(v, str) else json.dumps(v)}\n</parameter>\n" for k, v in a.items())
         + "</function>\n</tool_call>" for n, a in calls), TAGS),

@@ -19,6 +19,8 @@ struct parser_row {
 static const struct parser_row tool_rows[] = {
     {.name = "kimi_k2", .mark = {"<|tool_calls_section_begin|>"}},
     {.name = "minimax_m2", .mark = {"<minimax:tool_call>", "<invoke name="}},
+    {.name = "dots", .mark = {"<dots_function_call>"}},
+    {.name = "deepseek_v32", .mark = {"｜DSML｜", "invoke name=", "tools"}},
     {.name = "seed_oss", .mark = {"<seed:tool_call>"}},
     {.name = "deepseek_v3", .mark = {"<｜tool▁calls▁begin｜>", "```json", "tools"}},
     {.name = "deepseek_v31", .mark = {"<｜tool▁calls▁begin｜>", "tools"}, .no = "```json"},

@@ -61,7 +61,9 @@ static const struct {
     {"ernie45", THINK_ERNIE45},       {"hunyuan_a13b", THINK_HUNYUAN}, {"gemma4", THINK_GEMMA4},
     {"openai_gptoss", THINK_HARMONY}, {"mistral", THINK_MISTRAL},      {"granite", THINK_GRANITE},
     {"kimi_k2", THINK_KIMI_K2},       {"olmo3", THINK_ALWAYS},         {"nemotron_v3", THINK_QWEN3},
-    {"minimax_m2", THINK_MINIMAX_M2}, {"hy_v3", THINK_HY_V3},
+    {"minimax_m2", THINK_MINIMAX_M2}, {"hy_v3", THINK_HY_V3},          {"deepseek_v4", THINK_TAGS},
+    {"ling3", THINK_QWEN3},           {"mimo", THINK_QWEN3},           {"poolside_v1", THINK_QWEN3},
+    {"step3p5", THINK_QWEN3},
 };
 
 enum thinkstyle thinkstyle_find(const char *name)

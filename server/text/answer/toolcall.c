@@ -35,6 +35,11 @@ static const struct {
     [TOOLS_GEMMA4] = {.name = "gemma4", .begin = "<|tool_call>", .end = "<tool_call|>"},
     [TOOLS_KIMI_K2] = {.name = "kimi_k2", .begin = "<|tool_calls_section_begin|>", .end = ""},
     [TOOLS_MINIMAX_M2] = {.name = "minimax_m2", .begin = "<minimax:tool_call>", .end = ""},
+    [TOOLS_DOTS] = {.name = "dots", .begin = "<dots_function_call>", .end = ""},
+    [TOOLS_DEEPSEEK_V32] = {.name = "deepseek_v32",
+                            .begin = "<｜DSML｜function_calls>",
+                            .end = "",
+                            .second = "<｜DSML｜tool_calls>"},
     [TOOLS_GRANITE] = {.name = "granite",
                        .begin = "<|tool_call|>",
                        .end = "",
@@ -60,8 +65,15 @@ static const struct {
     enum toolstyle style;
 } aliases[] = {
     {"llama4_pythonic", TOOLS_PYTHONIC}, /* it has Llama 4's mark */
-    {"llama4_json", TOOLS_LLAMA3_JSON},  {"qwen3_xml", TOOLS_QWEN3_CODER}, {"glm47", TOOLS_GLM45},
+    {"llama4_json", TOOLS_LLAMA3_JSON},
+    {"qwen3_xml", TOOLS_QWEN3_CODER},
+    {"glm47", TOOLS_GLM45},
     {"granite4", TOOLS_HERMES},
+    {"qwen3_json", TOOLS_HERMES},
+    {"ling3", TOOLS_GLM45},
+    {"step3p5", TOOLS_QWEN3_CODER},
+    {"poolside_v1", TOOLS_GLM45},
+    {"deepseek_v4", TOOLS_DEEPSEEK_V32},
 };
 
 enum toolstyle toolstyle_find(const char *name)
@@ -351,7 +363,9 @@ static int step_head(struct toolcalls *t, struct ek_buf *text)
     case TOOLS_LFM2: return tool_lfm_head(t, text);
     case TOOLS_OLMO3: return tool_olmo_head(t, text);
     case TOOLS_KIMI_K2: return tool_kimi_head(t, text);
-    case TOOLS_MINIMAX_M2: return tool_minimax_head(t, text);
+    case TOOLS_MINIMAX_M2:
+    case TOOLS_DOTS:
+    case TOOLS_DEEPSEEK_V32: return tool_invoke_head(t, text);
     case TOOLS_HY_V3: return tool_hy_head(t, text);
     case TOOLS_DEEPSEEK_V3:
     case TOOLS_DEEPSEEK_V31: return tool_deepseek_head(t, text);
@@ -398,8 +412,8 @@ static int step_tail(struct toolcalls *t, struct ek_buf *text)
         return tool_deepseek_tail(t);
     if (t->style == TOOLS_KIMI_K2)
         return tool_kimi_tail(t);
-    if (t->style == TOOLS_MINIMAX_M2)
-        return tool_minimax_tail(t);
+    if (toolstyle_invokes(t->style))
+        return tool_invoke_tail(t);
     if (t->style == TOOLS_HY_V3)
         return tool_hy_tail(t);
     if (t->listed && styles[t->style].lists) {

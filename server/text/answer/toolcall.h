@@ -10,6 +10,10 @@
  *                  <seed:tool_call>
  *     minimax_m2   <minimax:tool_call><invoke name="f"><parameter name="x">1</parameter></invoke>
  *                  </minimax:tool_call>
+ *     dots         the same between <dots_function_call> and </dots_function_call>
+ *     deepseek_v32 <｜DSML｜function_calls><｜DSML｜invoke name="f">
+ *                  <｜DSML｜parameter name="x" string="false">1</｜DSML｜parameter>
+ *                  </｜DSML｜invoke></｜DSML｜function_calls>; V4 has tool_calls for function_calls
  *     glm45        <tool_call>f<arg_key>x</arg_key><arg_value>1</arg_value></tool_call>
  *     hy_v3        <tool_calls:opensource><tool_call:opensource>f<tool_sep:opensource>
  *                  and parameters as glm45's, </tool_call:opensource></tool_calls:opensource>:
@@ -65,6 +69,8 @@ enum toolstyle {
     TOOLS_GEMMA4,
     TOOLS_KIMI_K2,
     TOOLS_MINIMAX_M2,
+    TOOLS_DOTS,
+    TOOLS_DEEPSEEK_V32,
     TOOLS_GRANITE,
     TOOLS_PHI4_MINI,
     TOOLS_NEMOTRON,
@@ -206,8 +212,13 @@ int tool_gemma_params(struct toolcalls *t, bool over);
 /* toolcall_kimi.c, */
 int tool_kimi_head(struct toolcalls *t, struct ek_buf *text);
 int tool_kimi_tail(struct toolcalls *t);
-int tool_minimax_head(struct toolcalls *t, struct ek_buf *text); /* of toolcall_qwen.c */
-int tool_minimax_tail(struct toolcalls *t);
+/* Whether a call begins with <invoke name="NAME">, in a section of its style. */
+static inline bool toolstyle_invokes(enum toolstyle style)
+{
+    return style == TOOLS_MINIMAX_M2 || style == TOOLS_DOTS || style == TOOLS_DEEPSEEK_V32;
+}
+int tool_invoke_head(struct toolcalls *t, struct ek_buf *text); /* of toolcall_qwen.c */
+int tool_invoke_tail(struct toolcalls *t);
 int tool_hy_head(struct toolcalls *t, struct ek_buf *text); /* likewise */
 int tool_hy_tail(struct toolcalls *t);
 /* toolcall_python.c. */

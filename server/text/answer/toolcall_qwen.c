@@ -1,9 +1,9 @@
 /*
  * Calls that have an element for each parameter, its value as plain text: those of Qwen3-Coder,
- * of Seed-OSS, which differ in the mark around them, of GLM 4.5 and later, and of MiniMax M2 and
- * Hy3, where several stand in one section. What type a value has is said by the tool's schema; a
- * value that is not of it stays a string. Each parameter goes into the arguments when it is
- * complete.
+ * of Seed-OSS, which differ in the mark around them, of GLM 4.5 and later, and of MiniMax M2, dots,
+ * DeepSeek from V3.2 on and Hy3, where several stand in one section. What type a value has is said
+ * by the tool's schema; a value that is not of it stays a string. Each parameter goes into the
+ * arguments when it is complete.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -23,9 +23,24 @@ static const struct element_marks qwen_marks = {"<parameter=",  ">",           "
                                                 "</parameter>", "</function>", true};
 static const struct element_marks glm_marks = {"<arg_key>",    "</arg_key>",   "<arg_value>",
                                                "</arg_value>", "</tool_call>", false};
-static const char minimax_invoke[] = "<invoke name=", minimax_end[] = "</minimax:tool_call>";
-static const struct element_marks minimax_marks = {"<parameter name=", ">",         "",
-                                                   "</parameter>",     "</invoke>", false};
+/* Of a section of calls that begin with their name in quotes: MiniMax M2's, dots', and DeepSeek's
+ * of V3.2 and V4, where each parameter says whether it is a text. */
+static const struct invoke_marks {
+    const char *invoke, *section_end;
+    struct element_marks of;
+} minimax_marks = {"<invoke name=",
+                   "</minimax:tool_call>",
+                   {"<parameter name=", ">", "", "</parameter>", "</invoke>", false}},
+  dots_marks = {"<invoke name=",
+                "</dots_function_call>",
+                {"<parameter name=", ">", "", "</parameter>", "</invoke>", false}},
+  dsml_marks[] = {
+      {"<｜DSML｜invoke name=",
+       "</｜DSML｜function_calls>",
+       {"<｜DSML｜parameter name=", ">", "", "</｜DSML｜parameter>", "</｜DSML｜invoke>", false}},
+      {"<｜DSML｜invoke name=",
+       "</｜DSML｜tool_calls>",
+       {"<｜DSML｜parameter name=", ">", "", "</｜DSML｜parameter>", "</｜DSML｜invoke>", false}}};
 /* Of Hy3, and of its preview. */
 static const struct hy_marks {
     const char *section_end, *call, *sep;
@@ -40,15 +55,23 @@ static const struct hy_marks {
      "<tool_call>",
      "<tool_sep>",
      {"<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "</tool_call>", false}}};
-#define MARK_MOST  (sizeof("</arg_value:opensource>") - 1) /* the longest of them */
+#define MARK_MOST  (sizeof("<｜DSML｜parameter name=") - 1) /* the longest of them */
 #define TYPES_MOST 256u /* of a schema, that a value is compared with */
+
+/* Of these three styles alone. */
+static const struct invoke_marks *invoke_of(const struct toolcalls *t)
+{
+    return t->style == TOOLS_MINIMAX_M2 ? &minimax_marks
+           : t->style == TOOLS_DOTS     ? &dots_marks
+                                        : &dsml_marks[t->second];
+}
 
 static const struct element_marks *marks_of(const struct toolcalls *t)
 {
-    return t->style == TOOLS_GLM45        ? &glm_marks
-           : t->style == TOOLS_HY_V3      ? &hy_marks[t->second].of
-           : t->style == TOOLS_MINIMAX_M2 ? &minimax_marks
-                                          : &qwen_marks;
+    return t->style == TOOLS_GLM45       ? &glm_marks
+           : t->style == TOOLS_HY_V3     ? &hy_marks[t->second].of
+           : toolstyle_invokes(t->style) ? &invoke_of(t)->of
+                                         : &qwen_marks;
 }
 
 /* MiniMax M2 writes names in quotes, and may leave them out. */
@@ -115,16 +138,18 @@ int tool_qwen_head(struct toolcalls *t, struct ek_buf *text)
     return begin_elements(t, p + name, len, name + len + 1);
 }
 
-/* <minimax:tool_call> <invoke name="NAME">, of which a further call has the latter alone. */
-int tool_minimax_head(struct toolcalls *t, struct ek_buf *text)
+/* The section's mark, <invoke name="NAME">, of which a further call has the latter alone. */
+int tool_invoke_head(struct toolcalls *t, struct ek_buf *text)
 {
+    const struct invoke_marks *m = invoke_of(t);
     size_t at = tool_blanks(t, 0);
     if (!t->listed)
-        at = tool_blanks(t, at + strlen(toolstyle_begin(t->style)));
-    int word = at < t->held.len ? tool_word(t, at, minimax_invoke) : 0;
+        at =
+            tool_blanks(t, at + strlen((t->second ? toolstyle_second : toolstyle_begin)(t->style)));
+    int word = at < t->held.len ? tool_word(t, at, m->invoke) : 0;
     if (word == 0)
         return TOOL_WAIT;
-    const size_t from = at + strlen(minimax_invoke);
+    const size_t from = at + strlen(m->invoke);
     const char *name = t->held.data + from;
     const char *end = word > 0 ? memchr(name, '>', t->held.len - from) : NULL;
     if (word > 0 && !end && t->held.len - from < TOOLCALL_NAME_LEN)
@@ -138,10 +163,11 @@ int tool_minimax_head(struct toolcalls *t, struct ek_buf *text)
     return begin_elements(t, name, len, next);
 }
 
-int tool_minimax_tail(struct toolcalls *t)
+int tool_invoke_tail(struct toolcalls *t)
 {
-    static const char *const ends[] = {minimax_end};
-    return tool_section_tail(t, ends, 1, minimax_invoke);
+    const struct invoke_marks *m = invoke_of(t);
+    const char *const ends[] = {m->section_end};
+    return tool_section_tail(t, ends, 1, m->invoke);
 }
 
 /* <tool_calls> <tool_call> NAME <tool_sep>, of which a further call lacks the first. */
@@ -258,26 +284,63 @@ static int read_typed(const char *value, size_t len, const json_t *schema, struc
     return r;
 }
 
-int tool_put_param(struct toolcalls *t, const char *key, size_t key_len, const char *value,
-                   size_t len)
+/* A parameter: as `json`, or a text where that is empty. */
+static int put_value(struct toolcalls *t, const char *key, size_t key_len,
+                     const struct ek_buf *json, const char *value, size_t len)
 {
-    struct ek_buf *args = &t->call[t->count - 1].args, typed = {0};
-    const json_t *schema = tool_schema_of(t, key, key_len);
-    int r = schema ? read_typed(value, len, schema, &typed) : 0;
-    if (r < 0)
-        return r;
+    struct ek_buf *args = &t->call[t->count - 1].args;
     (void)ek_buf_puts(args, args->len > 1 ? ", \"" : "\"");
     (void)ek_buf_json(args, key, key_len);
     (void)ek_buf_puts(args, "\": ");
-    if (r > 0) {
-        (void)ek_buf_add(args, typed.data, typed.len);
+    if (json->len > 0) {
+        (void)ek_buf_add(args, json->data, json->len);
     } else {
         (void)ek_buf_puts(args, "\"");
         (void)ek_buf_json(args, value, len);
         (void)ek_buf_puts(args, "\"");
     }
-    ek_buf_done(&typed);
     return ek_buf_ok(args) ? 0 : -ENOMEM;
+}
+
+int tool_put_param(struct toolcalls *t, const char *key, size_t key_len, const char *value,
+                   size_t len)
+{
+    struct ek_buf typed = {0};
+    const json_t *schema = tool_schema_of(t, key, key_len);
+    int r = schema ? read_typed(value, len, schema, &typed) : 0;
+    if (r >= 0)
+        r = put_value(t, key, key_len, &typed, value, len);
+    ek_buf_done(&typed);
+    return r;
+}
+
+/* "NAME" string="true": a text whatever it looks like; "false": JSON, where it is some. */
+static int put_told(struct toolcalls *t, const char *key, size_t key_len, const char *value,
+                    size_t len)
+{
+    static const char text[] = "string=\"true\"", other[] = "string=\"false\"";
+    const char *quote = key_len > 1 && *key == '"' ? memchr(key + 1, '"', key_len - 1) : NULL;
+    if (!quote)
+        return tool_put_param(t, key, key_len, value, len);
+    const char *name = key + 1, *rest = quote + 1;
+    const size_t rest_len = key_len - (size_t)(rest - key), name_len = (size_t)(quote - name);
+    struct ek_buf json = {0};
+    if (memmem(rest, rest_len, other, sizeof(other) - 1)) {
+        json_error_t e;
+        json_t *j = json_loadb(value, len, JSON_DECODE_ANY, &e);
+        if (!j && json_error_code(&e) == json_error_out_of_memory)
+            return -ENOMEM;
+        if (j)
+            (void)ek_buf_add(&json, value, len);
+        json_decref(j);
+        if (json.failed)
+            return -ENOMEM;
+    } else if (!memmem(rest, rest_len, text, sizeof(text) - 1)) {
+        return tool_put_param(t, name, name_len, value, len);
+    }
+    int r = put_value(t, name, name_len, &json, value, len);
+    ek_buf_done(&json);
+    return r;
 }
 
 /* The end of the value at `from`: before its end mark, or of a value of lines what must come behind
@@ -366,9 +429,10 @@ static int read_param(struct toolcalls *t, size_t at, bool over)
         to--;
     const char *named = p + key;
     size_t named_len = t->key_end - key;
-    if (t->style == TOOLS_MINIMAX_M2)
+    if (t->style == TOOLS_MINIMAX_M2 || t->style == TOOLS_DOTS)
         unquote(&named, &named_len);
-    r = tool_put_param(t, named, named_len, p + value, to - value);
+    r = (t->style == TOOLS_DEEPSEEK_V32 ? put_told : tool_put_param)(t, named, named_len, p + value,
+                                                                     to - value);
     if (r < 0)
         return r;
     tool_drop(t, next);

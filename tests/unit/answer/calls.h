@@ -26,6 +26,9 @@
 #define MINIMAX     "<minimax:tool_call>"
 #define MINIMAX_END "</minimax:tool_call>"
 
+#define DSML(text)  "<｜DSML｜" text ">"
+#define DSML_(text) "</｜DSML｜" text ">"
+
 /* "|name:args" for each call. */
 static inline void show(const struct toolcalls *t, struct ek_buf *out)
 {

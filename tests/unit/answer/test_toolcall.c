@@ -121,6 +121,36 @@ static const struct {
      MINIMAX "<invoke name=\"\"></invoke>" MINIMAX_END},
     {TOOLS_MINIMAX_M2, "a <invoke name=\"f\">", "a <invoke name=\"f\">"},
     {TOOLS_MINIMAX_M2, "a <minimax:tool", "a <minimax:tool"},
+    {TOOLS_DOTS,
+     "I look.<dots_function_call>\n<invoke name=\"f\">\n<parameter name=\"n\">12</parameter>\n"
+     "</invoke>\n</dots_function_call>",
+     "I look.|f:{\"n\": 12}"},
+    /* what a parameter says of itself counts, and not the tool's schema */
+    {
+        TOOLS_DEEPSEEK_V32,
+        "I look.\n\n" DSML("function_calls") "\n" DSML("invoke name=\"f\"") "\n" DSML("parameter "
+                                                                                      "name=\"n\" "
+                                                                                      "string="
+                                                                                      "\"true\"") "12" DSML_(
+            "parameter") "\n" DSML("parameter "
+                                   "name=\"l\" "
+                                   "string="
+                                   "\"false\"") "["
+                                                "1, "
+                                                "{}"
+                                                "]" DSML_("parameter") "\n" DSML_("invoke") "\n" DSML(
+                                                    "invoke name=\"g\"") "\n" DSML_("invoke") "\n" DSML_("function_calls"),
+        "I look.\n\n|f:{\"n\": \"12\", \"l\": [1, {}]}|g:{}"},
+    {TOOLS_DEEPSEEK_V32,
+     DSML("tool_calls") DSML("invoke name=\"f\"") DSML("parameter name=\"n\"") "7" DSML_(
+         "parameter") DSML("parameter name=\"x\" string=\"false\"") "no JSON" DSML_("parameter")
+         DSML_("invoke") DSML_("tool_calls") " b",
+     " b|f:{\"n\": 7, \"x\": \"no JSON\"}"},
+    {TOOLS_DEEPSEEK_V32,
+     DSML("function_calls") DSML("invoke name=\"f\"")
+         DSML("parameter name=\"s\" string=\"true\"") "a<b",
+     "|f:{\"s\": \"a<b\"}"},
+    {TOOLS_DEEPSEEK_V32, "a " DSML("invoke name=\"f\""), "a " DSML("invoke name=\"f\"")},
     /* Hy3, then its preview */
     {TOOLS_HY_V3,
      "I look.<tool_calls:opensource>\n<tool_call:opensource>f<tool_sep:opensource>\n"

@@ -132,6 +132,20 @@ static const char *const whole_calls[][3] = {
          MINIMAX "<invoke name=\"f\"></invoke>\n<invoke name='g'><parameter name=x>a</parameter>"
                  "</invoke>" MINIMAX_END,
          MINIMAX "<invoke name=\"g\"><parameter name=\"x\">a</parameter><parameter name=\"y\">b"},
+    [TOOLS_DOTS] = {"<dots_function_call><invoke name=\"f\"><parameter name=\"n\">1</parameter>"
+                    "</invoke></dots_function_call>",
+                    "<dots_function_call>\n<invoke name=\"f\">\n</invoke>\n<invoke name=\"g\">"
+                    "</invoke>\n</dots_function_call>",
+                    "<dots_function_call><invoke name=\"f\"><parameter name=\"n\">a"},
+    [TOOLS_DEEPSEEK_V32] =
+        {DSML("function_calls") "\n" DSML("invoke name=\"f\"") "\n" DSML("parameter name=\"n\" "
+                                                                         "string=\"false\"") "1" DSML_(
+             "parameter") "\n" DSML_("invoke") "\n" DSML_("function_calls"),
+         DSML("tool_calls") DSML("invoke name=\"f\"") DSML_("invoke") "\n" DSML("invoke name=\"g\"")
+             DSML("parameter name=\"x\" string=\"true\"") "a" DSML_("parameter") DSML_("invoke")
+                 DSML_("tool_calls"),
+         DSML("function_calls") DSML("invoke name=\"f\"")
+             DSML("parameter name=\"x\" string=\"true\"") "b"},
     [TOOLS_GRANITE] = {"<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": [1]}}]",
                        "<tool_call> [{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\", "
                        "\"arguments\": {\"a\": 1}}]",

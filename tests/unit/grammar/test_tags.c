@@ -149,6 +149,27 @@ static const struct {
      1, 0},
     {"minimax_m2", "<minimax:tool_call>\n<invoke name=\"f\">\n</invoke>", 0, 0},
     {"minimax_m2", "<minimax:tool_call>\n<invoke name=\"h", 0, 0},
+    {"dots",
+     "<dots_function_call>\n<invoke name=\"f\">\n<parameter name=\"n\">3</parameter>\n"
+     "<parameter name=\"s\">x</parameter>\n</invoke>\n</dots_function_call>",
+     2, 2},
+    {"dots", "<dots_function_call>\n<invoke name=\"h", 0, 0},
+    {"deepseek_v32",
+     "a\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">\n"
+     "<｜DSML｜parameter name=\"n\" string=\"false\">3</｜DSML｜parameter>\n"
+     "<｜DSML｜parameter name=\"s\" string=\"true\">x < y</｜DSML｜parameter>\n"
+     "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+     2, 2},
+    {"deepseek_v32",
+     "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"g\">\n"
+     "<｜DSML｜parameter name=\"z\" string=\"false\">[1]</｜DSML｜parameter>\n</｜DSML｜invoke>\n"
+     "<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"n\" string=\"false\"",
+     1, 0},
+    {"deepseek_v32",
+     "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">\n"
+     "<｜DSML｜parameter name=\"n\" string=\"true\"",
+     0, 0},
+    {"deepseek_v32", "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"h", 0, 0},
     {"mistral", "so [TOOL] [TOOL_CALLS]f{\"n\": 3}", 2, 2},
     {"mistral", "[TOOL_CALLS]f[ARGS]{\"n\": 3} text", 2, 0},
     {"mistral", "[TOOL_CALLS]f[ARGS]{\"m\"", 0, 0},

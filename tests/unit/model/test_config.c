@@ -263,7 +263,9 @@ static void test_spellings(void **state)
     assert_int_equal(read_ok(LLAMA(", \"torch_dtype\": \"torch.bfloat16\"")).dtype, EK_BF16);
     assert_int_equal(read_ok(LLAMA(", \"rope_scaling\": null")).rope.type, ROPE_DEFAULT);
 
-    struct model_config c = read_ok(LLAMA(", \"eos_token_id\": [7, 9, 7], \"bos_token_id\": 1"));
+    struct model_config c = read_ok(LLAMA(", \"bos_token_id\": 100")); /* of a vocabulary of 100 */
+    assert_int_equal(c.bos, -1);
+    c = read_ok(LLAMA(", \"eos_token_id\": [7, 9, 7], \"bos_token_id\": 1"));
     assert_int_equal(c.eos_count, 2);
     assert_int_equal(c.eos[1], 9);
     assert_int_equal(c.bos, 1);
@@ -384,7 +386,7 @@ static const struct {
     {LLAMA(", \"eos_token_id\": [-1]"), "eos_token_id", "token ids"},
     {LLAMA(", \"eos_token_id\": [[1]]"), "eos_token_id", "token ids"},
     {LLAMA(", \"eos_token_id\": [1,2,3,4,5,6,7,8,9]"), "eos_token_id", "more than 8"},
-    {LLAMA(", \"bos_token_id\": 100"), "bos_token_id", "from 0 to 99"},
+    {LLAMA(", \"bos_token_id\": -1"), "bos_token_id", "from 0 to"},
     {LLAMA(", \"rope_theta\": 0"), "rope_theta", "from 1"},
     {LLAMA(", \"rope_scaling\": 3"), "rope_scaling", "must be an object"},
     {LLAMA(", \"rope_scaling\": {\"type\": \"mrope\", \"factor\": 2}"), "type",
@@ -450,8 +452,8 @@ static const struct {
     {LLAMA(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 0.5}"), "factor", "from 1"},
     {LLAMA(", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 1e6}"), "factor", "stretches"},
     {LLAMA(", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4,"
-           "\"high_freq_factor\": 4}"),
-     "high_freq_factor", "larger than"},
+           "\"high_freq_factor\": 3}"),
+     "high_freq_factor", "not be less than"},
     {LLAMA(", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}"), "low_freq_factor",
      "missing"},
     {LLAMA(", \"rope_parameters\": {\"partial_rotary_factor\": 0.5}"), "partial_rotary_factor",

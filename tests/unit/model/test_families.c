@@ -117,6 +117,18 @@ static void test_classes_of_known_parts(void **state)
     assert_true(c.experts == 8 && c.expert_intermediate == c.intermediate);
     assert_true(!c.routing.normalise && !c.plain[0] && c.rope.theta == 5e5);
 
+    c = read_ok(OF("InternLM3", ", \"qkv_bias\": false, \"bias\": true"));
+    assert_true(!c.qkv_bias && c.o_bias && c.mlp_bias && c.head_dim == 128);
+    c = read_ok(OF("MiMo", ", \"attention_bias\": true"));
+    assert_true(c.qkv_bias && !c.o_bias);
+    c = read_ok(OF("AXK1", ", \"n_routed_experts\": 8, \"num_experts_per_tok\": 2, "
+                           "\"moe_intermediate_size\": 16"));
+    assert_true(c.plain[0] && !c.plain[1] && c.routing.score == EK_SCORE_SIGMOID);
+    c = read_ok(OF("Cohere2Moe", ", \"num_experts\": 8, \"num_experts_per_tok\": 2, "
+                                 "\"first_k_dense_replace\": 1"));
+    assert_true(c.plain[0] && !c.plain[1] && c.routing.normalise && c.shared_mean && c.tied);
+    assert_true(!c.windowed[0] && !c.unrotated[0] && c.windowed[1] && c.norm_centred);
+
     c = read_ok(OF("MiniCPM3", ""));
     assert_true(c.latent.rank == 256 && c.latent.nope_dim == 64 && c.latent.rope_dim == 32);
     assert_true(c.latent.value_dim == c.hidden / c.q_heads && !c.neighbours && c.tied);
@@ -126,7 +138,13 @@ static void test_classes_of_known_parts(void **state)
     assert_true(c.residual_scale == 1 && c.logits_scale == 1);
     c = read_ok(OF("MiniCPM3", ", \"rope_scaling\": {\"type\": \"longrope\", "
                                "\"short_factor\": " FACTORS ", \"long_factor\": " FACTORS "}"));
-    assert_true(c.rope.type == ROPE_LONGROPE && c.rope.dims == 32);
+    assert_true(c.rope.type == ROPE_LONGROPE && c.rope.dims == 32 && c.latent.q_rank == 768);
+    /* made smaller, with a head_dim that stayed, which transformers does not read */
+    c = read_ok(OF("MiniCPM3",
+                   ", \"qk_rope_head_dim\": 4, \"head_dim\": 32, \"q_lora_rank\": null, "
+                   "\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, 2], "
+                   "\"long_factor\": [1, 2]}"));
+    assert_true(c.rope.dims == 4 && c.latent.rope_dim == 4 && c.latent.q_rank == 0);
 }
 
 #define GEMMA3N(more)                                                                              \
@@ -369,9 +387,9 @@ static const struct {
      "\"intermediate_size\": 96, \"num_hidden_layers\": 3, \"num_attention_heads\": 1, "
      "\"vocab_size\": 100, \"max_position_embeddings\": 1024}",
      "v_head_dim", "v_head_dim is 520; it must be from 1 to 512"},
-    {OF("MiniCPM3", ", \"qk_rope_head_dim\": 16, \"rope_scaling\": {\"type\": \"longrope\", "
-                    "\"short_factor\": " FACTORS ", \"long_factor\": " FACTORS "}"),
-     "head_dim", "head_dim must be qk_rope_head_dim 16"},
+    {OF("Youtu", ", \"head_dim\": 32, \"rope_scaling\": {\"type\": \"longrope\", "
+                 "\"short_factor\": " FACTORS ", \"long_factor\": " FACTORS "}"),
+     "head_dim", "head_dim must be qk_rope_head_dim 64"},
     {OF("GraniteSWA", ", \"layer_rope_theta\": [0, 500]"), "layer_rope_theta",
      "each of the 3 layers"},
     {OF("GraniteSWA", ", \"layer_rope_theta\": [0, 0.5, 1]"), "layer_rope_theta", "from 1 to 1e12"},

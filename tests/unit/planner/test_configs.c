@@ -107,6 +107,29 @@ static void test_gemma4_saved(void **state)
     assert_true(plan_kv_token_bytes(&s, 1, 16) == 3 * 2 * 2 * 8 * 2 + 2 * 2 * 1 * 16 * 2);
 }
 
+/* What the server takes where a file of MiniCPM3 leaves it out; null is no rank at all. And the
+ * files of ModelOpt that name no method. */
+static void test_left_out(void **state)
+{
+#define LEFT_OUT(type)                                                                             \
+    "{\"model_type\": \"" type "\", \"hidden_size\": 512, \"num_hidden_layers\": 3, "              \
+    "\"num_attention_heads\": 8, \"intermediate_size\": 96, \"vocab_size\": 100"
+    static const char missing[] = LEFT_OUT("minicpm3") "}";
+    static const char null[] = LEFT_OUT("minicpm3") ", \"q_lora_rank\": null}";
+    static const char packed[] = LEFT_OUT("qwen3") ", \"quantization_config\": {\"quant_algo\": "
+                                                   "\"FP8\"}}";
+    struct plan_shape s;
+    struct ek_fault f = {.msg = ""};
+    (void)state;
+    assert_int_equal(plan_shape_parse(missing, strlen(missing), &s, &f), 0);
+    assert_true(s.latent == 256 && s.latent_rope == 32 && s.q_latent == 768 && s.nope_dim == 64);
+    assert_true(s.value_dim == 64 && s.tied);
+    assert_int_equal(plan_shape_parse(null, strlen(null), &s, &f), 0);
+    assert_int_equal(s.q_latent, 0);
+    assert_int_equal(plan_shape_parse(packed, strlen(packed), &s, &f), 0);
+    assert_int_equal(s.weight_bits, 8);
+}
+
 /* Of the three kinds of Qwen's hybrids: layers that attend have all the KV cache, the others a
  * state that does not grow. By hand: 48 x (48 x 128 x 128 + 3 x (2 x 16 x 128 + 48 x 128)) x 4 B.
  */
@@ -236,10 +259,10 @@ static void test_odd_numbers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_published),  cmocka_unit_test(test_recurrent),
-        cmocka_unit_test(test_mamba),      cmocka_unit_test(test_state_parts),
-        cmocka_unit_test(test_mixers),     cmocka_unit_test(test_lone_experts),
-        cmocka_unit_test(test_gemma4),     cmocka_unit_test(test_gemma4_saved),
-        cmocka_unit_test(test_odd_numbers)};
+        cmocka_unit_test(test_published),   cmocka_unit_test(test_recurrent),
+        cmocka_unit_test(test_mamba),       cmocka_unit_test(test_state_parts),
+        cmocka_unit_test(test_mixers),      cmocka_unit_test(test_lone_experts),
+        cmocka_unit_test(test_gemma4),      cmocka_unit_test(test_gemma4_saved),
+        cmocka_unit_test(test_odd_numbers), cmocka_unit_test(test_left_out)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
