@@ -261,13 +261,16 @@ uint32_t prices_budget(struct prices *p, uint32_t rows)
                                                                                   : rows;
 }
 
+double price_row(const struct price *p, double at)
+{
+    return fmin(1 + p->deeper * at, PRICE_DEAREST);
+}
+
 uint32_t price_of(const struct price *p, uint32_t at, uint32_t rows)
 {
     if (!(p->deeper > 0))
         return rows;
-    double each = 1 + p->deeper * (at + rows / 2.0);
-
-    return (uint32_t)(rows * fmin(each, PRICE_DEAREST) + 0.5);
+    return (uint32_t)(rows * price_row(p, at + rows / 2.0) + 0.5);
 }
 
 uint32_t price_rows(const struct price *p, uint32_t at, uint32_t cost, uint32_t rows)
@@ -290,7 +293,7 @@ uint32_t price_least(const struct price *p, uint32_t at, uint32_t most)
 {
     if (!(p->deeper > 0))
         return 0;
-    double lost = p->fixed + p->read * at, each = fmin(1 + p->deeper * at, PRICE_DEAREST);
+    double lost = p->fixed + p->read * at, each = price_row(p, at);
     double slower =
         (lost / fmax(most, 1) + each) / (1 - PRICE_LOSS); /* a row, at the least speed */
     double rows = ceil(fmax(lost / (slower - each), PRICE_ROWS));

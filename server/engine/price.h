@@ -65,6 +65,8 @@ void prices_landed(struct prices *p, const struct price_step *step, uint64_t too
 /* What the next step may cost when it has so many rows at most. */
 uint32_t prices_budget(struct prices *p, uint32_t rows);
 
+/* The cost of a row with so many tokens before it. */
+double price_row(const struct price *p, double at);
 /* The cost of the next rows of a prompt of which `at` tokens are read; 0 rows cost nothing, and
  * more rows more. */
 uint32_t price_of(const struct price *p, uint32_t at, uint32_t rows);

@@ -305,6 +305,9 @@ static void shares_by_cost(void **state)
             assert_int_equal(null_backend.forward(w.d, w.steps[0]), 0);
             land(&w);
             assert_true(!r || atomic_load(&r->state) == REQ_DONE);
+            struct engine_stats st;
+            sched_stats(w.s, w.now_us, &st);
+            assert_true(st.price.deeper == deeper[k]);
             request_unref(r);
         }
         assert_in_range(step, 1, most);
