@@ -146,8 +146,11 @@ price.c@at + rows / 2.0@at@test_price
 share.c@sched_refund(p, e, set_due);@(void)0;
 share.c@most = most < p->budget ? most : p->budget;@(void)0;
 share.c@if (!share_with(s, p, s->share.readers[i]))@if (true)
-share.c@s->share.lent + lack > p->most / 2@false
-share.c@s->share.lent += lack;@(void)0;
+share.c@return more > 0 ? rows_within@return true ? rows_within
+share.c@rows_kept(p, first, cost - p->work,@rows_kept(p, first, cost - work_left(p),
+share.c@(cost <= p->work && more <= p->budget)@cost <= p->work@test_share
+share.c@s->share.lent + lent > p->most / 2@false
+share.c@s->share.lent += lent;@(void)0;
 share.c@*lent -= more < *lent ? more : *lent;@*lent = 0;
 share.c@*lent -= more < *lent ? more : *lent;@(void)more;@test_share
 share.c@    borrow(s, p, entry);@    (void)borrow;@test_share
