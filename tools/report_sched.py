@@ -65,7 +65,8 @@ def prefill(path):
     return table(("tokens a step", "TTFT p50, ms", "TTFT p99, ms (goal)", "without the long one", "the long one, ms (goal)",
                   "alone"),
                  [(says, *(ms(f"prefill.{way}.{what}") for what in ("ttft_p50", "ttft_p99", "ttft_p99_alone", "long", "long_alone")))
-                  for way, says in (("2048", "2,048"), ("512", "512"), ("2048-of-512", "2,048, 512 of one prompt"))])
+                  for way, says in (("2048", "2,048"), ("512", "512"), ("2048-of-512", "2,048, 512 of one prompt"),
+                                    ("512-deep", "512, rows at the long one's end ten times as dear"))])
 
 
 def page(report, cells, traces, shape, beside):

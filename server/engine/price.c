@@ -1,13 +1,23 @@
 /*
- * What a token costs by where it stands, see price.h: least squares over the steps of late. rates.c
- * reports each step that has landed, plan.c takes the figures into its plan, share.c asks what rows
+ * What a token costs by where it stands, see price.h: least squares over steps of late. rates.c
+ * reports each one that has landed, plan.c takes the figures into its plan, share.c asks what rows
  * cost.
  *
  * What goes with rows times depth has to be told apart from what goes with depth alone: steps of
  * one size do not tell, short prompts beside a long one do, and so does every PRICE_EXPLORE-th
- * step. The other figures take what is open: depth counts as its estimate less one standard
- * deviation, a row as its estimate and one, so what is not certain leaves tokens shared. A figure
- * that comes out below nothing is left out of the sums and the rest is found again.
+ * step. Such steps may be few and far between. So the last ones of each kind are kept, by size and
+ * depth, and many of one kind displace no other.
+ *
+ * Times are of any size and other processes take the machine now and then, for a multiple of a
+ * step. So what counts is the difference as a share of what a step was expected to take. What is
+ * usual comes from the middle one of these differences; what is beyond it does not count (Huber,
+ * "Robust estimation of a location parameter", 1964), and of a step that took far longer nothing
+ * does. Before anything is expected each step weighs as its own time says, so one that was
+ * interrupted weighs little.
+ *
+ * The other figures take what is open: depth counts as its estimate less one standard deviation, a
+ * row as its estimate and one, so what is not certain leaves tokens shared. A figure that comes out
+ * below nothing is left out of the sums and the rest is found again.
  */
 #include "server/engine/price.h"
 
@@ -15,14 +25,15 @@
 #include <stdbool.h>
 #include <string.h>
 
-#define COST_LEAST   192u  /* steps that cost less take as long as the weights take to be read */
-#define FORGET       0.998 /* a step leaves so much of what is known: it is of the last 500 */
-#define STEPS_LEAST  64.0  /* in the sums, before anything is told */
+#define COST_LEAST   192u /* steps that cost less take as long as the weights take to be read */
+#define STEPS_LEAST  48.0 /* in the sums, before anything is told */
 #define LOOK_EVERY   16u
 #define SPREAD_LEAST 0.02 /* of a figure's amounts, as a share of their mean, to be told at all */
-#define OUTLIER      3.0  /* times what was expected */
+#define USUAL_FIRST  0.2  /* of what a step takes, the usual difference, to begin with */
+#define NORMAL       1.48 /* deviations of the middle difference, if they are normal */
+#define BOUNDED      1.5  /* usual differences: what is beyond it does not count, */
+#define STOLEN       4.0  /* and the step does not where it took so much longer */
 #define RIDGE        1e-4 /* of each spread, added to it */
-#define RIDGE_DEEP   1e-3
 
 enum { ONE, ROWS, CONTEXT, READ, DEEP, TOOK };
 _Static_assert(TOOK + 1 == PRICE_SUMS, "a sum for each");
@@ -78,7 +89,7 @@ static bool fit(const struct prices *p, const uint32_t *of, uint32_t n, double *
     for (uint32_t i = 0; i < n; i++) {
         for (uint32_t k = 0; k < n; k++)
             a[i][k] = spread(p, of[i], of[k]) / (scale[i] * scale[k]);
-        a[i][i] += of[i] == DEEP ? RIDGE_DEEP : RIDGE;
+        a[i][i] += RIDGE;
         a[i][n] = spread(p, of[i], TOOK) / scale[i];
         a[i][n + 1 + i] = 1;
     }
@@ -89,7 +100,7 @@ static bool fit(const struct prices *p, const uint32_t *of, uint32_t n, double *
         return false;
     for (uint32_t i = 0; i < n; i++)
         rest -= a[i][n] * with[i];
-    rest = fmax(rest, 0) / p->sum[ONE][ONE];
+    rest = fmax(rest, 0) / p->steps;
     for (uint32_t i = 0; i < n; i++) {
         us[of[i]] = a[i][n] / scale[i];
         error[of[i]] = sqrt(rest * a[i][n + 1 + i]) / scale[i];
@@ -122,12 +133,85 @@ static bool fit_all(const struct prices *p, double *us, double *error)
     return n > 0 && us[ROWS] > error[ROWS];
 }
 
+/* What a step is expected to take; 0 while that is not known. */
+static double expected(const struct prices *p, const double *had)
+{
+    double us = 0;
+
+    for (uint32_t i = ONE; i <= DEEP; i++)
+        us += p->us[i] * had[i];
+    return us;
+}
+
+static void add_step(struct prices *p, const double *had, double weight)
+{
+    for (uint32_t i = 0; i < PRICE_SUMS; i++)
+        for (uint32_t k = i; k < PRICE_SUMS; k++)
+            p->sum[i][k] += weight * had[i] * had[k];
+}
+
+/* The middle one of differences, as far as it is below 1. */
+static double middle(const float *off, uint32_t count)
+{
+    float low = 0, high = 1;
+
+    for (uint32_t i = 0; i < 12; i++) {
+        float at = (low + high) / 2;
+        uint32_t below = 0;
+        for (uint32_t k = 0; k < count; k++)
+            below += fabsf(off[k]) <= at;
+        *(below > count / 2 ? &high : &low) = at;
+    }
+    return (double)high;
+}
+
+/* What of it counts, by how it differs from what was expected. */
+static double believed(double usual, double off)
+{
+    if (off > STOLEN * usual)
+        return 0;
+    return fabs(off) > BOUNDED * usual ? BOUNDED * usual / fabs(off) : 1;
+}
+
+/* Sums of the steps that are kept, by what is expected of each; and what difference is usual. */
+static void add_steps(struct prices *p)
+{
+    float off[PRICE_KINDS * PRICE_KEPT];
+    uint32_t n = 0;
+
+    memset(p->sum, 0, sizeof(p->sum));
+    p->steps = 0;
+    for (uint32_t kind = 0; kind < PRICE_KINDS; kind++) {
+        uint32_t count = p->count[kind] < PRICE_KEPT ? p->count[kind] : PRICE_KEPT;
+        for (uint32_t i = 0; i < count; i++) {
+            const struct price_kept *k = &p->kept[kind][i];
+            double had[PRICE_SUMS] = {1,
+                                      (double)k->rows,
+                                      (double)k->context,
+                                      (double)k->read,
+                                      (double)k->deep,
+                                      (double)k->us};
+            double us = expected(p, had), took = had[TOOK];
+            us = us > 0 ? us : took;
+            double counts = believed(p->usual, took / us - 1);
+            off[n++] = (float)(took / us - 1);
+            p->steps += counts;
+            add_step(p, had, counts / (us * us));
+        }
+    }
+    for (uint32_t i = 0; i < PRICE_SUMS; i++)
+        for (uint32_t k = 0; k < i; k++)
+            p->sum[i][k] = p->sum[k][i];
+    if (p->us[ROWS] > 0)
+        p->usual = NORMAL * middle(off, n);
+}
+
 static void look(struct prices *p)
 {
     double us[TOOK] = {0}, error[TOOK] = {0};
 
-    p->landed = 0;
-    if (p->sum[ONE][ONE] < STEPS_LEAST)
+    add_steps(p);
+    if (p->steps < STEPS_LEAST)
         return;
     bool known = fit_all(p, us, error);
     double deep = known ? us[DEEP] - error[DEEP] : 0, row = us[ROWS] + error[ROWS];
@@ -140,32 +224,34 @@ static void look(struct prices *p)
             .deeper = deep / row, .fixed = us[ONE] / us[ROWS], .read = us[READ] / us[ROWS]};
 }
 
-/* The longest that is believed of such a step: beyond it other processes had the machine. */
-static double longest(const struct prices *p, const double *had)
+/* Steps of about as many rows as deep: powers of two from COST_LEAST on, and of four from 256. */
+static uint32_t kind_of(const struct price_step *s)
 {
-    double us = 0;
+    uint32_t size = 0, depth = 0;
 
-    for (uint32_t i = ONE; i <= DEEP; i++)
-        us += p->us[i] * had[i];
-    if (p->us[ROWS] > 0)
-        return OUTLIER * us;
-    if (p->sum[ONE][ONE] < 4)
-        return INFINITY;
-    double mean = p->sum[ONE][TOOK] / p->sum[ONE][ONE];
-    return OUTLIER * fmax(mean, p->sum[ONE][TOOK] / p->sum[ONE][ROWS] * had[ROWS]);
+    while (size + 1 < PRICE_SIZES && s->rows >> (size + 1) >= COST_LEAST)
+        size++;
+    while (depth + 1 < PRICE_DEPTHS && s->deep / s->rows >= (double)(256u << 2 * depth))
+        depth++;
+    return size * PRICE_DEPTHS + depth;
 }
 
 void prices_landed(struct prices *p, const struct price_step *step, uint64_t took_us)
 {
-    double had[PRICE_SUMS] = {1, step->rows, (double)step->context, (double)step->read, step->deep};
-
-    if (took_us == 0 || step->rows + p->now.deeper * step->deep < COST_LEAST)
+    if (took_us == 0 || step->rows == 0 || step->rows + p->now.deeper * step->deep < COST_LEAST)
         return;
-    had[TOOK] = fmin((double)took_us, longest(p, had));
-    for (uint32_t i = 0; i < PRICE_SUMS; i++)
-        for (uint32_t k = 0; k < PRICE_SUMS; k++)
-            p->sum[i][k] = FORGET * p->sum[i][k] + had[i] * had[k];
-    if (++p->landed >= LOOK_EVERY)
+    uint32_t kind = kind_of(step);
+
+    if (p->usual == 0)
+        p->usual = USUAL_FIRST;
+    p->kept[kind][p->count[kind]++ % PRICE_KEPT] = (struct price_kept){
+        .rows = (float)step->rows,
+        .context = (float)step->context,
+        .read = (float)step->read,
+        .deep = (float)step->deep,
+        .us = (float)took_us,
+    };
+    if (++p->landed % LOOK_EVERY == 0)
         look(p);
 }
 
@@ -175,13 +261,16 @@ uint32_t prices_budget(struct prices *p, uint32_t rows)
                                                                                   : rows;
 }
 
+double price_row(const struct price *p, double at)
+{
+    return fmin(1 + p->deeper * at, PRICE_DEAREST);
+}
+
 uint32_t price_of(const struct price *p, uint32_t at, uint32_t rows)
 {
     if (!(p->deeper > 0))
         return rows;
-    double each = 1 + p->deeper * (at + rows / 2.0);
-
-    return (uint32_t)(rows * fmin(each, PRICE_DEAREST) + 0.5);
+    return (uint32_t)(rows * price_row(p, at + rows / 2.0) + 0.5);
 }
 
 uint32_t price_rows(const struct price *p, uint32_t at, uint32_t cost, uint32_t rows)
@@ -204,7 +293,7 @@ uint32_t price_least(const struct price *p, uint32_t at, uint32_t most)
 {
     if (!(p->deeper > 0))
         return 0;
-    double lost = p->fixed + p->read * at, each = fmin(1 + p->deeper * at, PRICE_DEAREST);
+    double lost = p->fixed + p->read * at, each = price_row(p, at);
     double slower =
         (lost / fmax(most, 1) + each) / (1 - PRICE_LOSS); /* a row, at the least speed */
     double rows = ceil(fmax(lost / (slower - each), PRICE_ROWS));

@@ -24,6 +24,10 @@
 #define PRICE_ROWS    32u  /* a chunk is not made smaller for its cost: devices compute tiles */
 #define PRICE_SUMS    6u   /* see price.c */
 #define PRICE_EXPLORE 32u  /* every so many steps one has half, to learn from */
+#define PRICE_SIZES   6u   /* kinds of steps by their rows, */
+#define PRICE_DEPTHS  6u   /* and by what comes before these */
+#define PRICE_KINDS   (PRICE_SIZES * PRICE_DEPTHS)
+#define PRICE_KEPT    40u /* steps of each kind that are learned from */
 
 /* In rows at the beginning of a prompt; all 0 is not known: tokens are shared. */
 struct price {
@@ -32,10 +36,19 @@ struct price {
     double read;   /* a chunk, for each token before it */
 };
 
+/* A step that has landed. */
+struct price_kept {
+    float rows, context, read, deep, us;
+};
+
 struct prices {
-    double sum[PRICE_SUMS][PRICE_SUMS]; /* of products over steps, older ones count less */
-    double us[PRICE_SUMS - 1];          /* the figures, in the order of the sums */
-    uint32_t landed, planned;           /* steps since the last look, and ever, round */
+    struct price_kept kept[PRICE_KINDS][PRICE_KEPT];
+    uint32_t count[PRICE_KINDS];        /* of each kind, ever, round */
+    double sum[PRICE_SUMS][PRICE_SUMS]; /* of products over the kept, by their weights */
+    double steps;                       /* in the sums, as far as they are believed */
+    double usual;                       /* difference from what is expected, a share of it */
+    double us[PRICE_SUMS - 1];          /* the figures, in the order of the sums; 0 = not known */
+    uint32_t landed, planned;           /* steps, ever, round */
     struct price now;
 };
 
@@ -52,6 +65,8 @@ void prices_landed(struct prices *p, const struct price_step *step, uint64_t too
 /* What the next step may cost when it has so many rows at most. */
 uint32_t prices_budget(struct prices *p, uint32_t rows);
 
+/* The cost of a row with so many tokens before it. */
+double price_row(const struct price *p, double at);
 /* The cost of the next rows of a prompt of which `at` tokens are read; 0 rows cost nothing, and
  * more rows more. */
 uint32_t price_of(const struct price *p, uint32_t at, uint32_t rows);

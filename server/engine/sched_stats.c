@@ -78,6 +78,7 @@ void sched_stats(struct sched *s, uint64_t now_us, struct engine_stats *ret_stat
     st->step_fixed_us = s->rates.pace.known ? s->rates.pace.fixed_us : 0;
     st->step_row_us = s->rates.pace.known ? s->rates.pace.row_us : 0;
     st->step_context_us = s->rates.pace.known ? s->rates.pace.context_us : 0;
+    st->price = s->rates.prices.now;
     st->prefill_rate = s->rates.prefill_known ? s->rates.prefill : 0;
     st->admission_paused = s->admission.paused;
     st->evicted_age = s->blocks.evicted_age;

@@ -290,23 +290,36 @@ static void set_half(const struct sched *s, struct plan *p, struct entry *first,
     p->half = sched_cost(p, first, first->rows);
 }
 
-/* Rows of the first in line's half for one that goes before it and ends in the step with them. */
+/* What the first in line keeps when one lacks so much of the step to end in it; 0 = it lends not.
+ */
+static uint32_t rows_kept(const struct plan *p, const struct entry *first, int64_t cost,
+                          uint32_t rows)
+{
+    cost = cost > 0 ? cost : 0;
+    if (cost >= p->half || rows >= first->rows)
+        return 0;
+    return price_rows(&p->price, first->computed, p->half - (uint32_t)cost, first->rows - rows);
+}
+
+/* Rows of the first in line's half for one that goes before it and ends in the step with them. It
+ * may lack cost, or tokens where those of the first in line cost more than its half. */
 static void borrow(struct sched *s, struct plan *p, uint32_t entry)
 {
     struct entry *e = &s->entries.at[entry];
     struct entry *first = p->first != SCHED_NONE ? &s->entries.at[p->first] : NULL;
-    uint32_t whole = sched_rows_wanted(e), left = work_left(p);
-    uint32_t lack = sched_cost(p, e, whole) - sched_cost(p, e, e->rows);
+    uint32_t whole = sched_rows_wanted(e), more = whole - e->rows, had = p->half;
+    int64_t cost = (int64_t)sched_cost(p, e, whole) - sched_cost(p, e, e->rows);
 
-    if (entry == p->first || p->half == 0 || lack <= left || chunk(s, e) < whole ||
-        sched_wants_scores(e) || !goes_before(s, p, entry, p->first))
+    if (entry == p->first || p->half == 0 || (cost <= p->work && more <= p->budget) ||
+        chunk(s, e) < whole || sched_wants_scores(e) || !goes_before(s, p, entry, p->first))
         return;
-    lack -= left;
-    if (lack >= p->half || s->share.lent + lack > p->most / 2 ||
+    uint32_t kept = rows_kept(p, first, cost - p->work, more > p->budget ? more - p->budget : 0);
+    uint32_t lent = had - sched_cost(p, first, kept);
+    if (kept == 0 || s->share.lent + lent > p->most / 2 ||
         slots_grow(&s->slots, &s->blocks, e->slot, e->computed + whole, p->now_us) != 0)
         return;
-    s->share.lent += lack;
-    set_half(s, p, first, price_rows(&p->price, first->computed, p->half - lack, first->rows));
+    s->share.lent += lent;
+    set_half(s, p, first, kept);
 }
 
 /* What the first in line has above its half of what the step reads, it has back. */
@@ -317,6 +330,13 @@ static void pay_back(const struct plan *p, uint32_t *lent)
     *lent -= more < *lent ? more : *lent;
     if (p->first == SCHED_NONE)
         *lent = 0;
+}
+
+/* Rows of a prompt that goes on when so much more may be spent on it. Where that is nothing it gets
+ * none to be read well either: else each prompt would make the step longer. */
+static uint32_t rows_with(const struct plan *p, const struct entry *e, uint32_t more, uint32_t rows)
+{
+    return more > 0 ? rows_within(p, e, sched_cost(p, e, e->rows) + more, rows) : e->rows;
 }
 
 /* Raises one that still reads. False when the step is as long as it may be: what comes after it in
@@ -333,7 +353,8 @@ static bool share_with(struct sched *s, struct plan *p, uint32_t entry)
     uint32_t most = entry == p->first ? first : others;
     uint32_t room = most > *sum ? most - *sum : 0, left = work_left(p);
     bool goes_on = want < whole || lack > left || want - before > p->budget;
-    uint32_t rows = rows_within(p, e, had + (room < left ? room : left), want);
+    uint32_t rows = rows_with(p, e, room < left ? room : left, want);
+    uint32_t bound = rows_with(p, e, room, want);
     raise_rows(s, p, entry, goes_on ? rows : want);
     p->cut |= goes_on && e->rows < want && room >= left;
     *sum -= had;
@@ -341,10 +362,9 @@ static bool share_with(struct sched *s, struct plan *p, uint32_t entry)
         p->ending += sched_cost(p, e, whole);
         return true;
     }
-    rows = rows_within(p, e, had + room, want);
-    rows = rows > before ? rows : before;
-    if (e->rows > rows) /* it was to end, but there are no blocks for that */
-        set_rows(&s->slots, p, e, rows);
+    bound = bound > before ? bound : before;
+    if (e->rows > bound) /* it was to end, but there are no blocks for that */
+        set_rows(&s->slots, p, e, bound);
     *sum += sched_cost(p, e, e->rows);
     return room >= left || room >= lack;
 }

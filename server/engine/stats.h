@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "common/metrics.h"
+#include "server/engine/price.h"
 #include "server/engine/request.h"
 #include "server/engine/tenants.h"
 
@@ -114,6 +115,7 @@ struct engine_stats {
     uint64_t admission_pauses;
     uint32_t step_rows;                                 /* of prompts in a step, see pace.h; */
     double step_fixed_us, step_row_us, step_context_us; /* its cost, 0 = not known */
+    struct price price;                                 /* and what rows cost by where they stand */
     double caution;                      /* of admissions, in standard deviations of growth */
     uint64_t stalls, admissions_put_off; /* see foresee.c */
     enum engine_held held;

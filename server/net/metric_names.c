@@ -163,6 +163,10 @@ const struct ek_metric metrics_table[] = {
                      "Learned of steps: the time of one besides its tokens, of a token, and of a "
                      "token of context; all 0 is not known.",
                      "of"},
+    [M_TOKEN_COST] = {"evenkeel_prompt_token_cost", EK_GAUGE,
+                      "Learned of steps: what it costs to read a token of a prompt with so many "
+                      "before it, in tokens at its beginning; 1 is no more, or not known.",
+                      "depth"},
     [M_CAUTION] = {"evenkeel_admission_caution", EK_GAUGE,
                    "Standard deviations of growth that an admission leaves room for.", ""},
     [M_STALLS] = {"evenkeel_stalls_total", EK_COUNTER,

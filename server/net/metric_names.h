@@ -85,6 +85,7 @@ enum metric_id {
     M_PAUSES,
     M_STEP_TOKENS,
     M_STEP_COST,
+    M_TOKEN_COST,
     M_CAUTION,
     M_STALLS,
     M_PUT_OFF,

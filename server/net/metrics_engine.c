@@ -208,6 +208,8 @@ static void write_memory(struct ek_expo *e, const struct engine_stats *s)
     metrics_one(e, M_STEP_TOKENS, s->step_rows);
     METRICS_ROWS(e, M_STEP_COST, "of", {"step", s->step_fixed_us / 1e6},
                  {"token", s->step_row_us / 1e6}, {"context_token", s->step_context_us / 1e6});
+    METRICS_ROWS(e, M_TOKEN_COST, "depth", {"4096", price_row(&s->price, 4096)},
+                 {"32768", price_row(&s->price, 32768)}, {"131072", price_row(&s->price, 131072)});
     metrics_one(e, M_CAUTION, s->caution);
     metrics_one(e, M_STALLS, (double)s->stalls);
     metrics_one(e, M_PUT_OFF, (double)s->admissions_put_off);

@@ -135,15 +135,22 @@ share.c@return within > least ? within : least;@return within;@test_share
 share.c@rows_least(p, e));@0);@test_share
 share.c@price_rows(&p->price, e->computed, half, most < room ? most : room);@most < room ? most : room;@test_share
 price.c@.deeper = deep / row@.deeper = us[DEEP] / us[ROWS]@test_price
-price.c@FORGET * p->sum[i][k]@p->sum[i][k]@test_price
-price.c@fmin((double)took_us, longest(p, had))@(double)took_us@test_price
+price.c@off > STOLEN * usual@false@test_price
+price.c@p->usual = NORMAL * middle(off, n);@(void)middle(off, n);@test_price
+price.c@fabs(off) > BOUNDED * usual@false@test_price
+price.c@counts / (us * us)@counts@test_price
+price.c@return size * PRICE_DEPTHS + depth;@return 0;@test_price
+price.c@++ % PRICE_KEPT@++ % 8@test_price
 price.c@us[of[worst]] >= 0@true@test_price
 price.c@at + rows / 2.0@at@test_price
 share.c@sched_refund(p, e, set_due);@(void)0;
 share.c@most = most < p->budget ? most : p->budget;@(void)0;
 share.c@if (!share_with(s, p, s->share.readers[i]))@if (true)
-share.c@s->share.lent + lack > p->most / 2@false
-share.c@s->share.lent += lack;@(void)0;
+share.c@return more > 0 ? rows_within@return true ? rows_within
+share.c@rows_kept(p, first, cost - p->work,@rows_kept(p, first, cost - work_left(p),
+share.c@(cost <= p->work && more <= p->budget)@cost <= p->work@test_share
+share.c@s->share.lent + lent > p->most / 2@false
+share.c@s->share.lent += lent;@(void)0;
 share.c@*lent -= more < *lent ? more : *lent;@*lent = 0;
 share.c@*lent -= more < *lent ? more : *lent;@(void)more;@test_share
 share.c@    borrow(s, p, entry);@    (void)borrow;@test_share

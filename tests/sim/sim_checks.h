@@ -309,12 +309,10 @@ static inline void check_waits(struct sim *s)
  * unless others end in it and are not to wait; the first in line has half, less what it lends to
  * those who end, and what it has lent and not had back is no more than half a step; and nobody has
  * more than its least while one goes short whose tenant has had less, or that has less to do. This
- * is the law by tokens: by cost test_share has it.
+ * is the law by tokens, sim_cost.h has it by cost.
  */
 static inline void check_share(struct sim *s, uint32_t rows, uint64_t lease)
 {
-    if (s->dear.deeper > 0)
-        return;
     const struct sched *c = s->sched;
     const struct flight *f = &c->flights.at[flights_newest(&c->flights)];
     const struct token_shares h = add_shares(s, rows, lease);

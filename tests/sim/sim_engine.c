@@ -16,7 +16,7 @@
 #include "common/clock.h"
 #include "common/err.h"
 #include "tests/share.h"
-#include "tests/sim/sim_checks.h"
+#include "tests/sim/sim_cost.h"
 
 /* Whether the next step fails: the more likely, the more is under way to the host tier and back. */
 static bool fails_now(struct sim *s)
@@ -415,7 +415,7 @@ static void start_steps(struct sim *s)
         check_plan(s, step, rows);
         check_masks(s);
         if (step->seqs > 0)
-            check_share(s, rows, before);
+            (s->dear.deeper > 0 ? check_share_cost : check_share)(s, rows, before);
         if (fails_now(s))
             *(chance(s, 500000) ? &s->device->forward_fails : &s->device->sample_fails) =
                 chance(s, 500000) ? -ENOMEM : EK_EDEVMEM;

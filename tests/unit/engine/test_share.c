@@ -305,6 +305,9 @@ static void shares_by_cost(void **state)
             assert_int_equal(null_backend.forward(w.d, w.steps[0]), 0);
             land(&w);
             assert_true(!r || atomic_load(&r->state) == REQ_DONE);
+            struct engine_stats st;
+            sched_stats(w.s, w.now_us, &st);
+            assert_true(st.price.deeper == deeper[k]);
             request_unref(r);
         }
         assert_in_range(step, 1, most);
@@ -313,6 +316,36 @@ static void shares_by_cost(void **state)
         request_unref(l);
         close_world(&w);
     }
+}
+
+/* A chunk that reads the long one well costs more than half a step: the step may cost more, and
+ * then it is tokens that a short one lacks to end in it. It is lent those. */
+static void lends_tokens(void **state)
+{
+    (void)state;
+    const struct price dear = {.deeper = 0.5, .fixed = 1000};
+    struct engine_params p = roomy();
+    struct world w;
+    p.share_least = 16;
+    open_world(&w, &p);
+    struct request *l = submit(&w, 120, 1, 0);
+    for (uint32_t i = 0; i < 4; i++) {
+        plan(&w, 16);
+        land(&w);
+    }
+    struct request *a = submit(&w, 13, 1, 400);
+    w.s->rates.prices.now = dear;
+    w.s->rates.prices.planned = 0;
+    assert_int_equal(sched_plan(w.s, w.now_us, w.steps[0]), 16);
+    assert_int_equal(rows_of(&w, l), 3); /* of the four that are its half */
+    assert_int_equal(rows_of(&w, a), 13);
+    assert_int_equal(null_backend.forward(w.d, w.steps[0]), 0);
+    land(&w);
+    assert_int_equal(atomic_load(&a->state), REQ_DONE);
+    run_out(&w);
+    request_unref(l);
+    request_unref(a);
+    close_world(&w);
 }
 
 static void caps_what_a_step_reads_of_one(void **state)
@@ -417,6 +450,7 @@ int main(void)
         cmocka_unit_test(guesses_low),
         cmocka_unit_test(plans_late),
         cmocka_unit_test(shares_by_cost),
+        cmocka_unit_test(lends_tokens),
         cmocka_unit_test(caps_what_a_step_reads_of_one),
         cmocka_unit_test(shares_scores),
         cmocka_unit_test(keeps_priorities),
