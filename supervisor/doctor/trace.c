@@ -194,9 +194,9 @@ static bool is_letter_mild(const char *line, size_t len)
 bool doctor_trace_mild(const char *line, size_t len)
 {
     static const char *const levels[] = {"WARNING", "INFO", "DEBUG", "Warning", "warning"};
-    static const char *const spared[] = {"Warning:",           "Skipping ", "skipping ",
-                                         "alling back",        "gnoring ",  "will be disabled",
-                                         ", using CPU instead"};
+    static const char *const spared[] = {
+        "Warning:", "Skipping ",        "skipping ",           "alling back",
+        "gnoring ", "will be disabled", ", using CPU instead", ", loading from source"};
     size_t most = len < PREFIX_MOST ? len : PREFIX_MOST;
     if (is_monitor(line, len) || is_letter_mild(line, len))
         return true;
@@ -386,7 +386,8 @@ static bool is_loud(const char *line, size_t len)
                                         "error",
                                         "ASSERT",
                                         "Aborted",
-                                        "fault",
+                                        " fault",
+                                        "egfault",
                                         "Killed",
                                         "Error",
                                         "annot ",

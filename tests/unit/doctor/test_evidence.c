@@ -204,6 +204,12 @@ static void test_unknown(void **state)
          "use\n",
          "", DOCTOR_CLASSES, false},
         {"load: kelp cannot be used with kelp, using CPU instead\n", "", DOCTOR_CLASSES, false},
+        {"[2026-11-07 07:07:07] Using default kelp from the kelp config\n", "", DOCTOR_CLASSES,
+         false},
+        /* closed vocabularies: numbers of the loader of Windows and of CUDA, results of NVRTC */
+        {"OSError: [WinError 1114] kelp\n", "OSError", DOCTOR_BUILD, true},
+        {"Error processing prompt: Nvrtc Error 6, NVRTC_ERROR_COMPILATION\n", "Error processing",
+         DOCTOR_BUILD, true},
         /* source code that was pasted beside a log */
         {"    except OSError:\n        logger.error(f\"kelp failed: {e}\")\n", "", DOCTOR_CLASSES,
          false},
