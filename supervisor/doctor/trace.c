@@ -194,9 +194,16 @@ static bool is_letter_mild(const char *line, size_t len)
 bool doctor_trace_mild(const char *line, size_t len)
 {
     static const char *const levels[] = {"WARNING", "INFO", "DEBUG", "Warning", "warning"};
-    static const char *const spared[] = {
-        "Warning:", "Skipping ",        "skipping ",           "alling back",
-        "gnoring ", "will be disabled", ", using CPU instead", ", loading from source"};
+    /* The last stands in a support bundle of a machine without a card. */
+    static const char *const spared[] = {"Warning:",
+                                         "Skipping ",
+                                         "skipping ",
+                                         "alling back",
+                                         "gnoring ",
+                                         "will be disabled",
+                                         ", using CPU instead",
+                                         ", loading from source",
+                                         "sh: 1: nvidia-smi: not found"};
     size_t most = len < PREFIX_MOST ? len : PREFIX_MOST;
     if (is_monitor(line, len) || is_letter_mild(line, len))
         return true;

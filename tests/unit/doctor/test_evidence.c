@@ -204,6 +204,8 @@ static void test_unknown(void **state)
          "use\n",
          "", DOCTOR_CLASSES, false},
         {"load: kelp cannot be used with kelp, using CPU instead\n", "", DOCTOR_CLASSES, false},
+        /* what a support bundle of a machine without a card holds */
+        {"sh: 1: nvidia-smi: not found\n", "", DOCTOR_CLASSES, false},
         {"[2026-11-07 07:07:07] Using default kelp from the kelp config\n", "", DOCTOR_CLASSES,
          false},
         /* closed vocabularies: numbers of the loader of Windows and of CUDA, results of NVRTC */
