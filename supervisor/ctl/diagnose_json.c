@@ -112,13 +112,14 @@ static json_t *finding(const struct doctor_finding *f, enum doctor_lang lang)
 {
     const struct doctor_signature *s = f->signature;
     return json_pack(
-        "{s:s, s:s, s:s, s:o, s:s, s:I, s:I, s:I, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "id",
-        s->id, "class", doctor_class_name(f->cls), "title", s->title.in[lang], "cause",
-        told(s->cause.in[lang], &f->numbers), "phase", doctor_phase_name(f->phase), "count",
-        (json_int_t)f->count, "first_line", (json_int_t)f->first_line, "last_line",
-        (json_int_t)f->last_line, "starts", (int)f->starts, "ranks", ranks(f->ranks), "evidence",
-        evidence(f), "numbers", numbers(&f->numbers), "questions", flow(f, lang), "remedies",
-        remedies(f, false, lang), "dead_ends", remedies(f, true, lang), "sources", sources(f));
+        "{s:s, s:b, s:s, s:s, s:o, s:s, s:I, s:I, s:I, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "id", s->id, "explains", f->explains, "class", doctor_class_name(f->cls), "title",
+        s->title.in[lang], "cause", told(s->cause.in[lang], &f->numbers), "phase",
+        doctor_phase_name(f->phase), "count", (json_int_t)f->count, "first_line",
+        (json_int_t)f->first_line, "last_line", (json_int_t)f->last_line, "starts", (int)f->starts,
+        "ranks", ranks(f->ranks), "evidence", evidence(f), "numbers", numbers(&f->numbers),
+        "questions", flow(f, lang), "remedies", remedies(f, false, lang), "dead_ends",
+        remedies(f, true, lang), "sources", sources(f));
 }
 
 /* null where the catalog explains the log, or nothing in it failed. */

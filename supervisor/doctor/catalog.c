@@ -289,6 +289,7 @@ static int index_words(struct catalog_inside *c, struct ek_fault *fault)
                                              "stalled",
                                              "ot permitted",
                                              "has no attribute",
+                                             "required positional",
                                              ".cpp:",
                                              ".cc:"};
     uint32_t count = c->shown.pattern_count;

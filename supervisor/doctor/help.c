@@ -25,7 +25,8 @@ static size_t put(char text[HELP_TEXT], size_t at, const char *said)
 /* The entry, the program, and whether it was loading a model: "cuda-oom $vllm $loading". */
 static size_t put_program(char text[HELP_TEXT], const struct help_question *of)
 {
-    static const char *const engines[] = {"vllm", "sglang", "llamacpp"};
+    static const char *const engines[] = {"vllm",   "sglang", "llamacpp",
+                                          "ollama", "trtllm", "lmdeploy"};
     char line[HELP_ID];
     int n = snprintf(line, sizeof(line), "%.80s", of->id);
     for (size_t i = 0; i < sizeof(engines) / sizeof(engines[0]); i++)

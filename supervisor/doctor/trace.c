@@ -85,8 +85,27 @@ static bool is_abort(const char *line, size_t len)
            begins_or_follows(line, len, "Check failed") || begins_or_follows(line, len, "what(): ");
 }
 
+/* A line of a program's source, as people paste it beside a log: "except OSError:". */
+static bool is_source(const char *line, size_t len)
+{
+    static const char *const opens[] = {
+        "except ", "logger.", "logging.", "return ",   "assert ",   "self.assert", "// ",
+        "if (",    "fn ",     "pub fn ",  "async fn ", "std::cerr", "export "};
+    size_t from = 0;
+    while (from < len && (line[from] == ' ' || line[from] == '\t'))
+        from++;
+    for (size_t i = 0; i < sizeof(opens) / sizeof(opens[0]); i++) {
+        size_t n = strlen(opens[i]);
+        if (len - from >= n && memcmp(line + from, opens[i], n) == 0)
+            return true;
+    }
+    return false;
+}
+
 bool doctor_trace_is(const char *line, size_t len)
 {
+    if (is_source(line, len))
+        return false;
     return names_exception(line, len) || is_abort(line, len) ||
            begins_or_follows(line, len, "error: ") ||
            begins_or_follows(line, len, "Fatal Python error") ||
@@ -145,12 +164,49 @@ static bool is_result(const char *line, size_t len)
     return true;
 }
 
+/* "ras/client_support.cc:160 NCCL WARN Call to bind failed": the monitor of NCCL (RAS) has a socket
+ * of its own, which another job of the host may hold; no collective needs it. */
+static bool is_monitor(const char *line, size_t len)
+{
+    const char *warn = memmem(line, len, " NCCL WARN ", 11);
+    size_t before = warn ? (size_t)(warn - line) : 0;
+    const char *file = warn ? memmem(line, before, "ras/", 4) : NULL;
+    return file && (file == line || file[-1] == ' ' || file[-1] == '/');
+}
+
+/* A level of one letter: "[TRT] [W] ", or llama.cpp's "0.01.274.655 W srv ". */
+static bool is_letter_mild(const char *line, size_t len)
+{
+    static const char letters[] = "IWVDT";
+    size_t at = 0, most = len < PREFIX_MOST ? len : PREFIX_MOST;
+    while (at < len && (isdigit((unsigned char)line[at]) || line[at] == '.'))
+        at++;
+    if (at > 6 && at + 2 < len && line[at] == ' ' && line[at + 2] == ' ' &&
+        strchr(letters, line[at + 1]))
+        return true;
+    for (const char *c = line; (c = memmem(c, most - (size_t)(c - line), "] [", 3)); c += 3) {
+        if ((size_t)(c - line) + 5 < len && c[4] == ']' && strchr(letters, c[3]))
+            return true;
+    }
+    return false;
+}
+
 bool doctor_trace_mild(const char *line, size_t len)
 {
     static const char *const levels[] = {"WARNING", "INFO", "DEBUG", "Warning", "warning"};
-    static const char *const spared[] = {"Warning:",    "Skipping ", "skipping ",
-                                         "alling back", "gnoring ",  "will be disabled"};
+    /* The last stands in a support bundle of a machine without a card. */
+    static const char *const spared[] = {"Warning:",
+                                         "Skipping ",
+                                         "skipping ",
+                                         "alling back",
+                                         "gnoring ",
+                                         "will be disabled",
+                                         ", using CPU instead",
+                                         ", loading from source",
+                                         "sh: 1: nvidia-smi: not found"};
     size_t most = len < PREFIX_MOST ? len : PREFIX_MOST;
+    if (is_monitor(line, len) || is_letter_mild(line, len))
+        return true;
     if (is_event(line, len) || is_result(line, len) || memmem(line, len, "undefined symbol", 16) ||
         memmem(line, len, "CUDA initialization: ", 21) || memmem(line, most, "INFO: task ", 11))
         return false; /* kernels of the engine are not there, a task of the kernel is stuck */
@@ -329,12 +385,35 @@ static bool is_silent(const char *line, size_t len)
 /* Where a program complains: by its level, or in words that say so. */
 static bool is_loud(const char *line, size_t len)
 {
-    static const char *const words[] = {
-        "ERROR",        "CRITICAL",     "WARN ",           "failed",    "Failed",    "error",
-        "ASSERT",       "Aborted",      "fault",           "Killed",    "Error",     "annot ",
-        "nable to ",    "not found",    "refused",         "ould not ", "ailure",    "timed out",
-        "got stuck",    "page fault",   "nvalid ",         "ismatch",   "<title>50", "exceeded the",
-        "exceeded max", "ot permitted", "has no attribute"};
+    static const char *const words[] = {"ERROR",
+                                        "CRITICAL",
+                                        "WARN ",
+                                        "failed",
+                                        "Failed",
+                                        "error",
+                                        "ASSERT",
+                                        "Aborted",
+                                        " fault",
+                                        "egfault",
+                                        "Killed",
+                                        "Error",
+                                        "annot ",
+                                        "nable to ",
+                                        "not found",
+                                        "refused",
+                                        "ould not ",
+                                        "ailure",
+                                        "timed out",
+                                        "got stuck",
+                                        "page fault",
+                                        "nvalid ",
+                                        "ismatch",
+                                        "<title>50",
+                                        "exceeded the",
+                                        "exceeded max",
+                                        "ot permitted",
+                                        "has no attribute",
+                                        "required positional"};
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         const char *at = memmem(line, len, words[i], strlen(words[i]));
         if (at && doctor_line_own(line, (size_t)(at - line)))
@@ -347,7 +426,7 @@ static bool is_loud(const char *line, size_t len)
 static bool is_code(const char *line, size_t len)
 {
     const char *at = memmem(line, len, "   raise ", 9);
-    return memmem(line, len, "  File \"", 8) ||
+    return memmem(line, len, "  File \"", 8) || is_source(line, len) ||
            (at && at + 9 < line + len && islower((unsigned char)at[9]));
 }
 

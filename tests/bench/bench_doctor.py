@@ -4,7 +4,8 @@
 Without LOGS: every log of tests/fixtures/doctor_logs.txt in variants that it was not written in (noise around it, other ranks, other numbers, cut, interleaved with
 another process, terminal colours, log drivers' JSON, prefixes of journald and Kubernetes), and the time for 100 MiB. With LOGS: the logs of a folder beside their
 labels in DIR/labels.tsv, lines of "FILE<tab>KIND[<tab>ENTRIES]" (several kinds that would be right: KIND|KIND; ENTRIES: those whose remedy would have helped, or
-"none" or "any"). Kinds are the classes of `evenkeelctl diagnose --json`; HEALTHY is a log without a failure, UNSAID one that only tells what followed from its
+"none" or "any"). Kinds are the classes of `evenkeelctl diagnose --json`; HEALTHY is a log without a failure (right when
+none is told, not even one without a name), UNSAID one that only tells what followed from its
 cause: for it the answer "not known" is the right one. A device out of memory whose phase the log does not say
 (DEVICE_OOM) is right for each of its three kinds. What no entry names may still be told its probable kind: "by kind", right or wrong, is counted apart.
 """
@@ -73,8 +74,10 @@ def diagnose(program, text):
     if done.returncode != 0:
         sys.exit(done.stderr.decode())
     said = json.loads(done.stdout)
-    first = said["findings"][0] if said["findings"] else None
-    return (first["class"] if first and said["known"] else None, first["id"] if first else None, (said.get("unknown") or {}).get("probably"), bool(first and first["remedies"]))
+    told = [f for f in said["findings"] if f["explains"]] if said["known"] else []
+    first = (told or said["findings"] or [None])[0]
+    return {"kind": told[0]["class"] if told else None, "entry": first and first["id"], "failed": bool(told) or said["unknown"] is not None,
+            "probably": (said["unknown"] or {}).get("probably"), "helped": bool(first and first["remedies"])}
 
 
 def is_right(label, kind):
@@ -87,17 +90,19 @@ class Score:
         self.rows = collections.OrderedDict()
         self.missed = []
 
-    def add(self, name, label, kind, entry, probably, helped):
+    def add(self, name, label, said):
+        kind, entry, probably = said["kind"], said["entry"], said["probably"]
         row = self.rows.setdefault(label.split("|")[0], collections.Counter())
         row["logs"] += 1
-        if kind is None and {"HEALTHY", "UNSAID"} & set(label.split("|")):
+        allowed = set(label.split("|"))
+        if kind is None and ("UNSAID" in allowed or ("HEALTHY" in allowed and not said["failed"])):
             outcome = "right"
         else:
             outcome = "unknown" if kind is None else "right" if is_right(label, kind) else "wrong"
         row[outcome] += 1
         if outcome == "unknown" and probably is not None:
             row["guess_right" if is_right(label, probably) else "guess_wrong"] += 1
-        row["helped"] += outcome == "right" and helped
+        row["helped"] += outcome == "right" and said["helped"]
         if outcome != "right":
             self.missed.append(f"{name}: {label}, said {kind or 'unknown'} ({entry}, probably {probably})")
 
@@ -163,12 +168,12 @@ def main():
         folder = pathlib.Path(o.logs)
         for line in (folder / "labels.tsv").read_text().splitlines():
             name, label = line.split("\t")[:2]
-            score.add(name, label, *diagnose(o.program, (folder / name).read_text(errors="replace")))
+            score.add(name, label, diagnose(o.program, (folder / name).read_text(errors="replace")))
     else:
         names = ["plain", "ranks", "docker"] if o.short else list(VARIANTS)
         for i, (label, lines) in enumerate(read_fixture()):
             for name in names:
-                score.add(f"{i}.{name}", label, *diagnose(o.program, "\n".join(VARIANTS[name](lines, rng)) + "\n"))
+                score.add(f"{i}.{name}", label, diagnose(o.program, "\n".join(VARIANTS[name](lines, rng)) + "\n"))
     total = report(score, None if o.short or o.logs else speed(o.program), o.short)
     if o.missed or (o.short and score.missed):
         print("\n".join(score.missed))

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """Checks the list `flags` of supervisor/doctor/signatures.yaml against the engine's own sources.
 
-usage: flags.py DIR       DIR holds unpacked source distributions of vLLM, one folder a version: v0.6.0, v0.11.2, ...
+usage: flags.py DIR [SGLANG_DIR]       DIR holds unpacked source distributions of vLLM, one folder a version: v0.6.0, v0.11.2, ...
                           (pip download --no-deps --no-binary :all: vllm==VERSION, or a checkout of each tag)
 
 A version has a flag when its argument parser or its table of environment variables names it. What a version between two that were looked at has is not
 known; the bounds of the list must lie in that gap. Prints a table, and status 1 when a bound is contradicted. Every --flag that a remedy for vLLM or one of
 `helps` names is looked for as well: one that no version of DIR has is an error of the catalog.
+
+SGLANG_DIR holds unpacked wheels of SGLang likewise (pip download --no-deps sglang==VERSION): each flag that the catalog has for SGLang, as another engine's
+name or in a step for it alone, must be in the newest of them; the table says since when.
 """
 import pathlib
 import re
@@ -28,9 +31,9 @@ def version(text):
     return tuple(parts + [0] * (3 - len(parts)))
 
 
-def text_of(tree):
+def text_of(tree, files=None):
     out = []
-    for name in FILES:
+    for name in files or FILES:
         at = tree / name
         for f in sorted(at.rglob("*.py")) if at.is_dir() else [at] if at.is_file() else []:
             out.append(f.read_text(errors="replace"))
@@ -60,6 +63,31 @@ def bound_errors(rule, have):
     return [".".join(map(str, v)) + (" has it" if yes else " lacks it") for v, yes in have if yes != (start <= v < until)]
 
 
+SGLANG_FILES = ["sglang/srt/server_args.py", "sglang/srt/arg_groups", "sglang/srt/environ.py"]
+
+
+def sglang_flags(catalog):
+    """Flags that are told of a log of SGLang."""
+    told = {f["sglang"] for f in catalog["flags"] if "sglang" in f}
+    for entry in catalog["signatures"] + catalog["helps"]:
+        told |= {s["flag"] for s in entry.get("do", []) if isinstance(s, dict) and re.match(r"\(?is_sglang \?\? 0(?:\) > 0)?$", s.get("when", ""))}
+    return sorted(f for f in told if f.startswith(("--", "SGLANG_")))
+
+
+def check_sglang(catalog, folder):
+    trees = sorted((version(d.name), d) for d in folder.iterdir() if d.is_dir())
+    wrong = 0
+    print(f"SGLang: {len(trees)} versions, {'.'.join(map(str, trees[0][0]))} to {'.'.join(map(str, trees[-1][0]))}")
+    for flag in sglang_flags(catalog):
+        field = flag[2:].replace("-", "_") if flag.startswith("--") else flag
+        have = [(v, re.search(rf"[\"']{re.escape(flag)}[\"']|^ +{field}: |\b{field}\b *=", text_of(d, SGLANG_FILES), re.M) is not None) for v, d in trees]
+        seen = check(flag, have)
+        bad = not have[-1][1]
+        print(f"{flag:<36} seen {'-' if not seen else '.'.join(map(str, seen[0]))}" + ("   WRONG: the newest lacks it" if bad else ""))
+        wrong += bad
+    return wrong
+
+
 def main():
     trees = sorted((version(d.name), d) for d in pathlib.Path(sys.argv[1]).iterdir() if d.is_dir())
     texts = [(v, text_of(d)) for v, d in trees]
@@ -77,6 +105,8 @@ def main():
         shown = "-" if not seen else ".".join(map(str, seen[0])) + " to " + (".".join(map(str, seen[1])) if seen[1] else "now")
         print(f"{flag:<36} seen {shown:<20} listed {rules.get(flag, {}).get('from', '-')} to {rules.get(flag, {}).get('until', '-')}" + (f"   WRONG: {'; '.join(errors[:4])}" if errors else ""))
         wrong += bool(errors)
+    if len(sys.argv) > 2:
+        wrong += check_sglang(catalog, pathlib.Path(sys.argv[2]))
     sys.exit(1 if wrong else 0)
 
 

@@ -37,6 +37,17 @@ static const struct first_case {
     {"[2026-01-01 00:00:00] k:7:7 [0] ras/client_support.cc:160 NCCL WARN Call to bind failed: "
      "Address already in use\n" CORE "ValueError: No available memory for the cache blocks.\n",
      "vllm-no-kv-blocks"},
+    /* TurboMind's checks are no setting that was refused; what the driver said beside one is. */
+    {"[TM][FATAL] models/kelp/kelp.cu(77): Check failed: config.kelp == 7 must be met\n",
+     "turbomind-fatal"},
+    {"[TM][FATAL] kernels/kelp.cu(83): Check failed: status == cudaSuccess an illegal memory "
+     "access was encountered\n",
+     "kind-device"},
+    /* A library that gives no model back: its own lines say why, where they are shown. */
+    {"ValueError: Failed to load model from file: /kelp/kelp.gguf\n", "llama-python-load"},
+    {"llama_model_load: error loading model: kelp is not of this world\n"
+     "ValueError: Failed to load model from file: /kelp/kelp.gguf\n",
+     "gguf-load"},
     /* An import that was skipped explains nothing; nor does what the parent killed after it. */
     {BEGIN("0.11.0") "Skipping import of x: /x/_C.so: undefined symbol: _ZN3c105E\n"
                      "ValueError: Weight input_size_per_partition = 700 is not divisible by "
@@ -185,6 +196,36 @@ static void test_unknown(void **state)
         {"OddError: kelp 7\n", "OddError", DOCTOR_CLASSES, false},
         {"RuntimeError: kelp 7\n", "RuntimeError", DOCTOR_BUG, false},
         {"WARNING FooError: this went on\n", "", DOCTOR_CLASSES, false},
+        /* levels of one letter, NCCL's own monitor, what went on another way */
+        {"[11/07/2026-07:07:07] [TRT] [W] kelp failed: only supported on kelp\n", "",
+         DOCTOR_CLASSES, false},
+        {"0.07.777.777 W kelp: failed to fit\n", "", DOCTOR_CLASSES, false},
+        {"k:7:7 [0] ras/client_support.cc:160 NCCL WARN Call to bind failed: Address already in "
+         "use\n",
+         "", DOCTOR_CLASSES, false},
+        {"load: kelp cannot be used with kelp, using CPU instead\n", "", DOCTOR_CLASSES, false},
+        /* what a support bundle of a machine without a card holds */
+        {"sh: 1: nvidia-smi: not found\n", "", DOCTOR_CLASSES, false},
+        {"[2026-11-07 07:07:07] Using default kelp from the kelp config\n", "", DOCTOR_CLASSES,
+         false},
+        /* closed vocabularies: numbers of the loader of Windows and of CUDA, results of NVRTC */
+        {"OSError: [WinError 1114] kelp\n", "OSError", DOCTOR_BUILD, true},
+        {"Error processing prompt: Nvrtc Error 6, NVRTC_ERROR_COMPILATION\n", "Error processing",
+         DOCTOR_BUILD, true},
+        /* source code that was pasted beside a log */
+        {"    except OSError:\n        logger.error(f\"kelp failed: {e}\")\n", "", DOCTOR_CLASSES,
+         false},
+        /* the type of an exception bounds its kind, whatever its words and place */
+        {"IndexError: kelp, you must set kelp\n", "IndexError", DOCTOR_BUG, true},
+        {"Traceback (most recent call last):\n  File \"/x/site-packages/ray/kelp.py\", line 9, in "
+         "f\n    g()\nZeroDivisionError: division of kelp\n",
+         "ZeroDivisionError", DOCTOR_BUG, true},
+        {"AttributeError: function 'kelp' not found\n", "AttributeError", DOCTOR_BUILD, true},
+        {"sqlite3.OperationalError: disk I/O error\n", "sqlite3", DOCTOR_FILES, true},
+        {"realloc(): invalid pointer\n", "realloc", DOCTOR_BUG, true},
+        {"ERROR kelp.py:7] Error executing method kelp. This might cause deadlock in distributed "
+         "execution.\n",
+         "ERROR kelp.py", DOCTOR_CLASSES, false},
         /* the same exception where settings are read may be a setting */
         {"Traceback (most recent call last):\n  File \"/x/site-packages/vllm/config.py\", line 9, "
          "in kelp\n    f()\nOddError: kelp 7\n",

@@ -17,7 +17,7 @@
 #include "tests/unit/doctor/scanned.h"
 
 static const char small[] =
-    "facts: ['kelpd (?<vllm_version>\\d+\\.\\d+)']\n"
+    "facts: ['kelpd (?<vllm_version>\\d+\\.\\d+)', 'runner of kel(?<is_ollama>p)']\n"
     "flags: [{flag: --leaf, engine: vllm, from: '0.9'}]\n"
     "hints: [{class: BUG, names: general, re: ['kelpd fell over']}]\n"
     "helps:\n"
@@ -25,6 +25,7 @@ static const char small[] =
     "  - {what: of the leaf, class: [BUG, COMM], re: 'leaf',\n"
     "     do: [{flag: --leaf, en: leaf}], sources: [s]}\n"
     "  - {what: of the program, class: [BUG], re: '\\A\\S+ \\$vllm', do: [program], sources: [s]}\n"
+    "  - {what: of Ollama, class: [BUG], re: '\\A\\S+ \\$ollama', do: [ollama], sources: [s]}\n"
     "  - {what: of another kind, class: [FILES], re: 'leaf', do: [other], sources: [s]}\n"
     "signatures:\n"
     "  - {id: exact, class: BUG, rank: 70, re: ['KelpError: exact'], title: t, cause: c,\n"
@@ -61,6 +62,7 @@ static void test_order_and_place(void **state)
     } cases[] = {
         {"KelpError: general", "own"},
         {"KelpError: general, of a leaf", "leaf own"},
+        {"runner of kelp\nKelpError: general", "ollama own"},
         {"KelpError: exact, of a leaf", "own leaf"},
         {"kelpd 0.8\nKelpError: general, of a leaf", "program own"}, /* no such flag in it */
         {"kelpd 0.9\nKelpError: general, of a leaf", "leaf program own"},
