@@ -24,10 +24,10 @@
 
 /* Writing */
 
-static void past_append(const struct services *with, const char *kind, struct ek_buf *json)
+static void past_append(struct incidents *log, const char *kind, struct ek_buf *json)
 {
     if (ek_buf_ok(json)) /* out of memory: this record is missing */
-        incidents_append(with->incidents, kind, json->data, json->len);
+        incidents_append(log, kind, json->data, json->len);
     ek_buf_done(json);
 }
 
@@ -37,7 +37,7 @@ void past_watch(const struct services *with, const char *what)
     (void)ek_buf_printf(&json,
                         "{\"pid\":%d,\"version\":\"" EK_VERSION "\",\"at_s\":%.6f,\"what\":\"%s\"}",
                         (int)getpid(), (double)ek_wall_us() * 1e-6, what);
-    past_append(with, "watch", &json);
+    past_append(with->incidents, "watch", &json);
 }
 
 void past_decision(const struct server *s, const struct decision *d)
@@ -47,7 +47,7 @@ void past_decision(const struct server *s, const struct decision *d)
         return;
     if (decision_json(d, s->config->name, &json) < 0)
         json.failed = true;
-    past_append(s->with, "decision", &json);
+    past_append(s->with->incidents, "decision", &json);
 }
 
 void past_failure(const struct server *s, const struct failure *f)
@@ -55,7 +55,7 @@ void past_failure(const struct server *s, const struct failure *f)
     struct ek_buf json = {0};
     (void)ek_buf_printf(&json, "{\"server\":\"%s\",", s->config->name);
     failure_json(f, &json);
-    past_append(s->with, "failure", &json);
+    past_append(s->with->incidents, "failure", &json);
 }
 
 void past_runs(const struct server *s)
@@ -67,7 +67,7 @@ void past_runs(const struct server *s)
         &json, "{\"server\":\"%s\",\"pid\":%d,\"start\":%llu,\"boot\":\"%016llx\",\"at_s\":%.6f}",
         s->config->name, (int)s->process.child.pid, child_start_ticks(s->process.child.pid),
         (unsigned long long)s->with->boot, (double)ek_wall_us() * 1e-6);
-    past_append(s->with, "life", &json);
+    past_append(s->with->incidents, "life", &json);
 }
 
 void past_ended(struct server *s)
@@ -76,7 +76,7 @@ void past_ended(struct server *s)
     s->past.pid = 0;
     (void)ek_buf_printf(&json, "{\"server\":\"%s\",\"pid\":%d,\"at_s\":%.6f}", s->config->name,
                         (int)s->process.child.pid, (double)ek_wall_us() * 1e-6);
-    past_append(s->with, "end", &json);
+    past_append(s->with->incidents, "end", &json);
 }
 
 uint64_t past_restarts(const struct server *s)
@@ -93,7 +93,7 @@ void past_restarted(const struct server *s)
     (void)ek_buf_printf(&json, "{\"server\":\"%s\",\"restarts\":%llu,\"since_s\":%.6f}",
                         s->config->name, (unsigned long long)past_restarts(s),
                         (double)(s->past.since_us ? s->past.since_us : ek_wall_us()) * 1e-6);
-    past_append(s->with, "counts", &json);
+    past_append(s->with->incidents, "counts", &json);
 }
 
 /* Reading */
