@@ -129,9 +129,9 @@ int stored_join(struct exchange *x, json_t *body, struct past **ret_past, uint32
 /* ---- the routes ---- */
 
 /* The id in the path. */
-static void path_id(const struct exchange *x, char ret_id[PAST_ID])
+static void path_id(const char *path, char ret_id[PAST_ID])
 {
-    const char *from = x->path + sizeof(ROOT) - 1;
+    const char *from = path + sizeof(ROOT) - 1;
     const char *items = strstr(from, "/input_items"); /* as the route has it, or not */
     size_t n = items ? (size_t)(items - from) : strlen(from);
     n = n < PAST_ID ? n : 0; /* none is so long */
@@ -139,17 +139,17 @@ static void path_id(const struct exchange *x, char ret_id[PAST_ID])
     ret_id[n] = '\0';
 }
 
-static const char *query(const struct exchange *x, const char *name)
+static const char *query(struct MHD_Connection *mhd, const char *name)
 {
-    return MHD_lookup_connection_value(x->mhd, MHD_GET_ARGUMENT_KIND, name);
+    return MHD_lookup_connection_value(mhd, MHD_GET_ARGUMENT_KIND, name);
 }
 
 int stored_get(struct exchange *x, struct answer *a)
 {
-    const char *stream = query(x, "stream");
+    const char *stream = query(x->mhd, "stream");
     char id[PAST_ID];
     size_t len;
-    path_id(x, id);
+    path_id(x->path, id);
     bool replay = stream && strcmp(stream, "true") == 0;
     if (replay)
         (void)refuse(a, 400, "stream", "`stream`: a stored response is given whole.");
@@ -167,7 +167,7 @@ int stored_delete(struct exchange *x, struct answer *a)
 {
     struct past_store *s = http_served(x->http)->pasts;
     char id[PAST_ID];
-    path_id(x, id);
+    path_id(x->path, id);
     struct past *p = find(x, id, "response_id", a);
     if (!p)
         return 0;
@@ -189,14 +189,14 @@ struct page {
 /* False with an answer. */
 static bool read_page(const struct exchange *x, struct page *page, struct answer *a)
 {
-    const char *limit = query(x, "limit"), *order = query(x, "order");
+    const char *limit = query(x->mhd, "limit"), *order = query(x->mhd, "order");
     char *end = NULL;
     unsigned long n = limit ? strtoul(limit, &end, 10) : PAGE_ITEMS;
     if (limit && (limit[0] < '0' || limit[0] > '9' || *end || n < 1 || n > PAGE_MOST))
         return refuse(a, 400, "limit", "`limit` must be an integer from 1 to 100.") == 0;
     if (order && strcmp(order, "asc") != 0 && strcmp(order, "desc") != 0)
         return refuse(a, 400, "order", "`order` must be asc or desc.") == 0;
-    *page = (struct page){!order || order[0] == 'd', n, query(x, "after")};
+    *page = (struct page){!order || order[0] == 'd', n, query(x->mhd, "after")};
     return true;
 }
 
@@ -286,7 +286,7 @@ int stored_items(struct exchange *x, struct answer *a)
 {
     struct page page;
     char id[PAST_ID];
-    path_id(x, id);
+    path_id(x->path, id);
     if (!read_page(x, &page, a))
         return 0;
     struct past *p = find(x, id, "response_id", a);
