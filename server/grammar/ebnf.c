@@ -28,12 +28,7 @@ struct reader {
 
 static int ebnf_refuse(struct reader *r, size_t at, const char *what)
 {
-    size_t line = 1;
-    for (size_t i = 0; i < at && i < r->len; i++)
-        line += r->s[i] == '\n';
-    if (r->fault)
-        r->fault->at = line;
-    return ek_fault_set(r->fault, "grammar", "%s in line %zu of the grammar", what, line);
+    return expr_refuse_line(r->s, at < r->len ? at : r->len, what, r->fault);
 }
 
 static bool is_name(char c)

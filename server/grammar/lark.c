@@ -18,17 +18,12 @@
 int lark_refuse(struct lark *r, size_t at, const char *fmt, ...)
 {
     char what[256];
-    size_t line = 1;
     va_list ap;
 
     va_start(ap, fmt);
     (void)vsnprintf(what, sizeof(what), fmt, ap);
     va_end(ap);
-    for (size_t i = 0; i < at && i < r->len; i++)
-        line += r->s[i] == '\n';
-    if (r->fault)
-        r->fault->at = line;
-    return ek_fault_set(r->fault, "grammar", "%s in line %zu of the grammar", what, line);
+    return expr_refuse_line(r->s, at < r->len ? at : r->len, what, r->fault);
 }
 
 bool lark_accept(struct lark *r, const char *text)

@@ -204,7 +204,7 @@ static void put_memory(struct ek_buf *out, const struct server *s)
     }
     const struct gpus *g = figures_gpus(s->with->figures);
     for (uint32_t i = 0; g->error == 0 && i < g->count; i++) {
-        if (g->at[i].total == 0 || (s->config->device_set && !(s->config->device_set & 1u << i)))
+        if (g->at[i].total == 0 || !gpus_has(s->config->device_set, i))
             continue;
         (void)ek_buf_printf(out, " · GPU %u: %.1f of %.1f GiB", i, (double)g->at[i].used / GIB,
                             (double)g->at[i].total / GIB);
