@@ -266,7 +266,7 @@ static int charge(void *ctx, size_t len)
 }
 
 /* Unpacks the body. False with an answer. */
-static bool unpack(struct exchange *x, struct answer *a)
+static bool arrive_unpack(struct exchange *x, struct answer *a)
 {
     struct ek_buf whole = {.limit = body_most(x)};
     char msg[160];
@@ -298,7 +298,7 @@ bool arrive_json(struct exchange *x, struct answer *a)
     struct api_error err;
     if (!(x->route->flags & ROUTE_JSON))
         return true;
-    if (x->head.gzipped && !unpack(x, a))
+    if (x->head.gzipped && !arrive_unpack(x, a))
         return false;
     const struct ek_json_size size = ek_json_measure(x->body.data, x->body.len, most);
     if (size.bytes > most) {
