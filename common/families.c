@@ -84,7 +84,7 @@ static size_t stem_of(const char *name)
     return n < NAME_MOST ? n : NAME_MOST;
 }
 
-static int lower(char c)
+static int families_lower(char c)
 {
     return tolower((unsigned char)c);
 }
@@ -102,7 +102,8 @@ static bool word_ends(const char *name, size_t n, size_t stem)
  * behind the letters that they share. */
 static bool begin_alike(const char *a, size_t a_len, const char *b, size_t b_len)
 {
-    for (size_t n = 1; n <= a_len && n <= b_len && lower(a[n - 1]) == lower(b[n - 1]); n++)
+    for (size_t n = 1;
+         n <= a_len && n <= b_len && families_lower(a[n - 1]) == families_lower(b[n - 1]); n++)
         if (n >= (strncmp(a, b, n) == 0 ? WORD_LEAST : WORD_LOOSE) && word_ends(a, n, a_len) &&
             word_ends(b, n, b_len))
             return true;
@@ -120,7 +121,8 @@ static uint32_t distance(const char *a, size_t a_len, const char *b, size_t b_le
         row[0] = (uint32_t)i;
         for (size_t k = 1; k <= b_len; k++) {
             const uint32_t one = (row[k] < row[k - 1] ? row[k] : row[k - 1]) + 1;
-            const uint32_t next = lower(a[i - 1]) == lower(b[k - 1]) ? corner : one;
+            const uint32_t next =
+                families_lower(a[i - 1]) == families_lower(b[k - 1]) ? corner : one;
             corner = row[k];
             row[k] = next;
         }

@@ -46,7 +46,7 @@ uint32_t ladder_card_tokens(uint64_t capacity_bytes)
     return capacity_bytes >= 30 * gib ? 8192 : 4096;
 }
 
-static uint32_t lower(uint32_t now, double to, uint32_t most, uint32_t least, uint32_t round)
+static uint32_t ladder_lower(uint32_t now, double to, uint32_t most, uint32_t least, uint32_t round)
 {
     uint32_t v = (uint32_t)fmin(most, to) / round * round;
     v = v < least ? least : v;
@@ -56,13 +56,13 @@ static uint32_t lower(uint32_t now, double to, uint32_t most, uint32_t least, ui
 uint32_t ladder_tokens(uint32_t now, uint32_t most, uint32_t least, uint64_t capacity_bytes)
 {
     uint32_t card = ladder_card_tokens(capacity_bytes);
-    return lower(now, now * LADDER_TOKENS_PART, most < card ? most : card, least,
-                 LADDER_TOKENS_ROUND);
+    return ladder_lower(now, now * LADDER_TOKENS_PART, most < card ? most : card, least,
+                        LADDER_TOKENS_ROUND);
 }
 
 uint32_t ladder_seqs(uint32_t now, uint32_t most, uint32_t least)
 {
-    return lower(now, now * LADDER_SEQS_PART, most, least > 1 ? least : 1, 1);
+    return ladder_lower(now, now * LADDER_SEQS_PART, most, least > 1 ? least : 1, 1);
 }
 
 double ladder_share(double now, enum ladder_step step, bool no_kv)

@@ -184,8 +184,8 @@ static bool write_record(void *ctx, const char *record, size_t len, uint64_t mis
     return write_out(&head, line, fields);
 }
 
-static void emit(enum ek_log_level level, const char *id, const char *const *fields,
-                 const char *line)
+static void log_emit(enum ek_log_level level, const char *id, const char *const *fields,
+                     const char *line)
 {
     struct log_head head = {.level = level, .id = id};
     struct iovec part[MOST_FIELDS + 2];
@@ -216,7 +216,7 @@ __attribute__((format(printf, 4, 0))) static void write_line(enum ek_log_level l
         return;
     (void)vsnprintf(line, sizeof(line), fmt, ap); /* a longer line is cut */
     ek_text_clean(line);
-    emit(level, id, fields, line);
+    log_emit(level, id, fields, line);
 }
 
 static void flush_at_exit(void)

@@ -106,8 +106,8 @@ const char *memplan_size_text(uint64_t bytes, char text[24])
 
 /* ---- what makes sense at all ---- */
 
-static int check(const struct memplan_params *p, const struct ek_plan *need, uint32_t model_len,
-                 struct ek_fault *fault)
+static int memplan_check(const struct memplan_params *p, const struct ek_plan *need,
+                         uint32_t model_len, struct ek_fault *fault)
 {
     if (!(p->utilization > 0 && p->utilization <= 1))
         return ek_fault_set(fault, "gpu-memory-utilization",
@@ -476,7 +476,7 @@ static int fill_pool(struct plan_making *m, uint32_t model_len)
 int memplan_make(const struct memplan_params *p, const struct ek_plan *need, uint32_t model_len,
                  struct memplan *ret_plan, struct ek_fault *fault)
 {
-    int r = check(p, need, model_len, fault);
+    int r = memplan_check(p, need, model_len, fault);
     if (r < 0)
         return r;
     uint64_t tokens = p->max_model_len ? p->max_model_len : 1;

@@ -279,7 +279,7 @@ static int set_row(const struct ek_opt_source *src, const struct ek_opt *o, cons
     return 0;
 }
 
-static void mark(const struct ek_opt_source *src, const struct ek_opt *o, uint8_t how)
+static void options_mark(const struct ek_opt_source *src, const struct ek_opt *o, uint8_t how)
 {
     if (src->given)
         src->given[o - src->table] = how;
@@ -293,7 +293,7 @@ int ek_opt_set(const struct ek_opt_source *src, const char *name, const char *te
         return refuse_unknown(src->table, name, strlen(name), fault);
     int r = set_row(src, o, text, fault);
     if (r == 0)
-        mark(src, o, 1);
+        options_mark(src, o, 1);
     return r;
 }
 
@@ -333,7 +333,7 @@ static int parse_flag(const struct ek_opt_source *src, int argc, char **argv, in
     while (r == 0 && !value && o->type == OPT_LIST && *i + 1 < argc && argv[*i + 1][0] != '-')
         r = set_row(src, o, argv[++*i], f);
     if (r == 0)
-        mark(src, o, 2);
+        options_mark(src, o, 2);
     return r;
 }
 

@@ -158,7 +158,7 @@ static const char *store(struct text_scratch *s, const char *bytes, size_t len)
 }
 
 /* Reads a quoted value after its opening quote, undoing \\ \" \n. NULL if it does not end. */
-static const char *quoted(struct cursor *c, struct text_scratch *s)
+static const char *promtext_quoted(struct cursor *c, struct text_scratch *s)
 {
     char *start = s->text + s->used;
     while (c->at < c->end && *c->at != '"') {
@@ -204,7 +204,7 @@ static bool labels(struct cursor *c, struct text_scratch *s, uint32_t *ret_count
         skip_space(c);
         if (!next_is(c, '"'))
             return false;
-        s->label[count].value = quoted(c, s);
+        s->label[count].value = promtext_quoted(c, s);
         if (!s->label[count].value)
             return false;
         count++;

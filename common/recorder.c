@@ -167,7 +167,7 @@ void ek_recorder_close(struct ek_recorder *r)
 }
 
 /* `record` has its number and sum in its first two words. */
-static void put(struct ring *g, const void *record)
+static void recorder_put(struct ring *g, const void *record)
 {
     uint64_t number = g->next++, sum;
     char *to = g->at + (size_t)((number - 1) % g->count) * g->bytes;
@@ -204,7 +204,7 @@ static void look_at_memory(struct ek_recorder *r, uint64_t now_us)
 void ek_recorder_begin(struct ek_recorder *r, const struct ek_recorder_step *step)
 {
     if (r)
-        put(&r->begun, step);
+        recorder_put(&r->begun, step);
 }
 
 void ek_recorder_step(struct ek_recorder *r, const struct ek_recorder_step *step)
@@ -214,11 +214,11 @@ void ek_recorder_step(struct ek_recorder *r, const struct ek_recorder_step *step
     struct ek_recorder_step s = *step;
     look_at_memory(r, s.at_us);
     s.resident_mib = r->resident_mib;
-    put(&r->steps, &s);
+    recorder_put(&r->steps, &s);
 }
 
 void ek_recorder_request(struct ek_recorder *r, const struct ek_recorder_request *request)
 {
     if (r)
-        put(&r->requests, request);
+        recorder_put(&r->requests, request);
 }

@@ -157,7 +157,7 @@ static void say_code(struct apart_follow *f, int code)
     apart_raise(&f->m->answered);
 }
 
-static void reply(struct apart_follow *f, int code)
+static void apart_reply(struct apart_follow *f, int code)
 {
     copy_stats(f);
     say_code(f, code);
@@ -181,7 +181,7 @@ static int try_test(const struct apart_follow *f, enum ek_apart_place place,
     return f->test ? f->test(place, step) : 0;
 }
 
-static void forward(struct apart_follow *f, uint32_t slot)
+static void apart_forward(struct apart_follow *f, uint32_t slot)
 {
     struct ek_step *step = step_in(f, slot);
     int r = ek_step_check(step, f->m->step_bytes, &f->m->want.ceiling, f->graph->vocab, f->blocks,
@@ -200,7 +200,7 @@ static void forward(struct apart_follow *f, uint32_t slot)
         f->flying[f->count++] = slot;
 }
 
-static void forget(struct apart_follow *f, uint32_t at)
+static void apart_forget(struct apart_follow *f, uint32_t at)
 {
     f->count--;
     for (uint32_t i = at; i < f->count; i++)
@@ -220,7 +220,7 @@ static void sample(struct apart_follow *f, const struct apart_order *o)
     f->sampled[o->slot] = r == 0;
     if (r == 0)
         return;
-    forget(f, at);
+    apart_forget(f, at);
     land(f, o->slot, r);
 }
 
@@ -230,7 +230,7 @@ static void resize(struct apart_follow *f, uint32_t blocks)
 
     if (r == 0)
         f->blocks = blocks;
-    reply(f, r);
+    apart_reply(f, r);
 }
 
 static int take_host(const struct apart_follow *f)
@@ -254,7 +254,7 @@ static void open_kv(struct apart_follow *f)
         r = f->b->kv_open(f->d, &f->m->kv);
 
     f->blocks = f->m->kv.blocks;
-    reply(f, r);
+    apart_reply(f, r);
 }
 
 static void move_block(struct apart_follow *f, const struct apart_order *o)
@@ -276,7 +276,7 @@ static void take_orders(struct apart_follow *f)
         if (o.slot >= APART_SLOTS || (o.kind == APART_FORWARD && f->count == APART_SLOTS))
             _exit(EK_EXIT_INTERNAL); /* the lead never does that */
         switch ((enum apart_kind)o.kind) {
-        case APART_FORWARD: forward(f, o.slot); break;
+        case APART_FORWARD: apart_forward(f, o.slot); break;
         case APART_SAMPLE: sample(f, &o); break;
         case APART_KV_OPEN: open_kv(f); break;
         case APART_KV_RESIZE: resize(f, o.blocks); break;
@@ -298,7 +298,7 @@ static void wait_step(struct apart_follow *f)
         return;
     if (r == 0)
         r = try_test(f, EK_APART_SAMPLED, step_in(f, slot));
-    forget(f, 0);
+    apart_forget(f, 0);
     land(f, slot, r);
     if (ek_now_us() - f->stats_us >= STATS_US)
         copy_stats(f);

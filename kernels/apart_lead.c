@@ -159,7 +159,7 @@ static void keep_counts(struct lead *l)
 }
 
 /* Asks for an engine and waits until it is loaded. */
-static int start(struct lead *l, const struct patience *p, struct ek_fault *fault)
+static int apart_start(struct lead *l, const struct patience *p, struct ek_fault *fault)
 {
     struct ek_apart_memory *m = l->m;
     uint64_t moved_us = ek_now_us(), done = 0;
@@ -258,7 +258,7 @@ static int ask_for(struct lead *l, struct apart_order o, uint64_t most_us, const
     return m->reply;
 }
 
-static int ask(struct lead *l, struct apart_order o)
+static int apart_ask(struct lead *l, struct apart_order o)
 {
     return ask_for(l, o, REPLY_US, NULL);
 }
@@ -333,7 +333,7 @@ static int lead_load(struct ek_device *d, const struct ek_plan_request *q,
         return -EBUSY;
     int r = apart_layout(&l->open, q, &l->m, fault);
     if (r == 0)
-        r = start(l, &(struct patience){.progress = progress, .ctx = ctx}, fault);
+        r = apart_start(l, &(struct patience){.progress = progress, .ctx = ctx}, fault);
     if (r < 0)
         return r;
     const struct apart_stats *s = &l->m->stats;
@@ -363,7 +363,7 @@ static int lead_kv_open(struct ek_device *d, const struct ek_kv_params *p)
 static int lead_kv_resize(struct ek_device *d, uint32_t blocks)
 {
     struct lead *l = lead_of(d);
-    int r = ask(l, (struct apart_order){.kind = APART_KV_RESIZE, .blocks = blocks});
+    int r = apart_ask(l, (struct apart_order){.kind = APART_KV_RESIZE, .blocks = blocks});
 
     if (r == 0)
         l->m->kv.blocks = blocks; /* so many the next engine is to have */
@@ -380,7 +380,8 @@ static size_t lead_kv_bytes(const struct ek_device *d, uint32_t tier)
 static int lead_kv_read(struct ek_device *d, uint32_t tier, uint32_t block, void *to)
 {
     struct lead *l = lead_of(d);
-    int r = ask(l, (struct apart_order){.kind = APART_KV_READ, .blocks = block, .tier = tier});
+    int r =
+        apart_ask(l, (struct apart_order){.kind = APART_KV_READ, .blocks = block, .tier = tier});
 
     if (r == 0)
         memcpy(to, apart_at(l->m, l->m->block_at), lead_kv_bytes(d, tier));
@@ -392,7 +393,8 @@ static int lead_kv_write(struct ek_device *d, uint32_t tier, uint32_t block, con
     struct lead *l = lead_of(d);
 
     memcpy(apart_at(l->m, l->m->block_at), from, lead_kv_bytes(d, tier));
-    return ask(l, (struct apart_order){.kind = APART_KV_WRITE, .blocks = block, .tier = tier});
+    return apart_ask(l,
+                     (struct apart_order){.kind = APART_KV_WRITE, .blocks = block, .tier = tier});
 }
 
 static int lead_forward(struct ek_device *d, const struct ek_step *step)
@@ -547,7 +549,7 @@ static int lead_revive(struct ek_device *d, ek_meanwhile_fn meanwhile, void *ctx
 
     int r = end(l);
     if (r == 0)
-        r = start(l, &p, fault);
+        r = apart_start(l, &p, fault);
     if (r == 0)
         r = open_kv(l, &l->m->kv, &p);
     if (r < 0)

@@ -46,7 +46,7 @@ static bool vector(const struct graph_check *c, uint32_t weight, uint64_t count)
 }
 
 /* Numbers that are read as they are. */
-static bool plain(const struct graph_check *c, uint32_t weight)
+static bool graph_plain(const struct graph_check *c, uint32_t weight)
 {
     return weight == EK_NO_WEIGHT ||
            (weight < c->g->weight_count && !c->g->weights[weight].quantized &&
@@ -70,7 +70,7 @@ static const char *check_norm(const struct graph_check *c)
     if (op->u.norm.whole > 0 && (op->u.norm.centred || op->bias != EK_NO_WEIGHT))
         return "a norm of all ranks that is centred or has a bias";
     return vector(c, op->weight, vectors * op->u.norm.group) &&
-                   vector(c, op->bias, vectors * op->u.norm.group) && plain(c, op->bias)
+                   vector(c, op->bias, vectors * op->u.norm.group) && graph_plain(c, op->bias)
                ? NULL
                : "a norm's weight or bias has another width";
 }
@@ -193,7 +193,7 @@ static const char *check_routing(const struct graph_check *c)
          r->groups_top > r->groups || r->group_best == 0 || r->group_best > 2 ||
          r->group_best > count / r->groups || r->groups_top * (count / r->groups) < top))
         return "impossible groups of experts";
-    if (!vector(c, r->each, count) || !plain(c, r->each))
+    if (!vector(c, r->each, count) || !graph_plain(c, r->each))
         return "misshapen factors of experts";
     return vector(c, r->correction, count) ? NULL : "a misshapen correction of experts";
 }
@@ -324,7 +324,7 @@ static const char *check_scale(const struct graph_check *c)
     const struct ek_op *op = c->op;
 
     return (vector(c, op->weight, 1) || vector(c, op->weight, width(c, op->dst))) &&
-                   plain(c, op->weight) && isfinite(op->u.scale.scale)
+                   graph_plain(c, op->weight) && isfinite(op->u.scale.scale)
                ? NULL
                : "a misshapen scale";
 }
@@ -348,8 +348,8 @@ static const char *check_conv(const struct graph_check *c)
     if (op->dst == op->src || op->u.conv.first + n > width(c, op->src))
         return "the channels of a convolution exceed its value";
     if (op->u.conv.kernel < 2 || op->u.conv.kernel > EK_MOST_CONV ||
-        !matrix(c, op->u.conv.kernel, n) || !vector(c, op->bias, n) || !plain(c, op->weight) ||
-        !plain(c, op->bias))
+        !matrix(c, op->u.conv.kernel, n) || !vector(c, op->bias, n) ||
+        !graph_plain(c, op->weight) || !graph_plain(c, op->bias))
         return "a misshapen convolution";
     return state_fits(c) ? NULL : "a convolution's state is out of range";
 }
@@ -378,7 +378,7 @@ static const char *check_delta(const struct graph_check *c)
         return "the values of a delta rule have other widths";
     if (op->weight == EK_NO_WEIGHT || op->bias == EK_NO_WEIGHT ||
         !vector(c, op->weight, t->v_heads) || !vector(c, op->bias, t->v_heads) ||
-        !plain(c, op->weight) || !plain(c, op->bias))
+        !graph_plain(c, op->weight) || !graph_plain(c, op->bias))
         return "misshapen weights of a delta rule";
     if (!made(c, op->src) || !made(c, t->gates))
         return "a delta rule of values that nothing makes";
@@ -399,8 +399,8 @@ static const char *check_scan(const struct graph_check *c)
         return "the values of a scan have other widths";
     if (op->weight == EK_NO_WEIGHT || op->bias == EK_NO_WEIGHT || t->skip == EK_NO_WEIGHT ||
         !vector(c, op->weight, t->heads) || !vector(c, op->bias, t->heads) ||
-        !vector(c, t->skip, t->heads) || !plain(c, op->weight) || !plain(c, op->bias) ||
-        !plain(c, t->skip))
+        !vector(c, t->skip, t->heads) || !graph_plain(c, op->weight) || !graph_plain(c, op->bias) ||
+        !graph_plain(c, t->skip))
         return "misshapen weights of a scan";
     if (!(t->least >= 0 && t->least <= FLT_MAX) || !(t->most >= t->least))
         return "the steps of a scan are out of range";

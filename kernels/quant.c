@@ -27,7 +27,7 @@ static uint64_t words_of(const struct ek_quant *q, uint32_t count)
 }
 
 /* Element `index` of a run of packed words that lie `stride` words apart. */
-static uint32_t unpack(const char *words, uint64_t stride, uint32_t index, uint32_t bits)
+static uint32_t quant_unpack(const char *words, uint64_t stride, uint32_t index, uint32_t bits)
 {
     uint64_t bit = (uint64_t)index * bits, word = bit / 32;
     uint32_t low, high = 0, shift = (uint32_t)(bit % 32);
@@ -84,8 +84,8 @@ static float quant_number(const struct ek_quant *q, const char *from, uint32_t r
     case EK_QUANT_F8: return cpu_from_f8((uint8_t)from[at]);
     case EK_QUANT_I8: return (float)(int8_t)from[at];
     case EK_QUANT_PACKED:
-        return (float)unpack(from + row * words_of(q, q->cols) * 4, 1, col, q->bits);
-    case EK_QUANT_GPTQ: return (float)unpack(from + (uint64_t)row * 4, q->rows, col, q->bits);
+        return (float)quant_unpack(from + row * words_of(q, q->cols) * 4, 1, col, q->bits);
+    case EK_QUANT_GPTQ: return (float)quant_unpack(from + (uint64_t)row * 4, q->rows, col, q->bits);
     case EK_QUANT_AWQ: return (float)unpack_awq(from + col * words_of(q, q->rows) * 4, row);
     case EK_QUANT_MXFP4:
     case EK_QUANT_NVFP4: return cpu_from_f4(code4(q, from, row, col));
@@ -104,10 +104,11 @@ static float zero(const struct ek_quant *q, const struct ek_weight_files *files,
     case EK_QUANT_MXFP4:
     case EK_QUANT_NVFP4: break;
     case EK_QUANT_I8: return (float)(int8_t)from[(uint64_t)row / q->block_rows * groups + group];
-    case EK_QUANT_PACKED: return (float)unpack(from + (uint64_t)group * 4, groups, row, q->bits);
+    case EK_QUANT_PACKED:
+        return (float)quant_unpack(from + (uint64_t)group * 4, groups, row, q->bits);
     case EK_QUANT_GPTQ:
         from += group * words_of(q, q->rows) * 4;
-        return (float)(unpack(from, 1, row, q->bits) + q->zero_add);
+        return (float)(quant_unpack(from, 1, row, q->bits) + q->zero_add);
     case EK_QUANT_AWQ: return (float)unpack_awq(from + group * words_of(q, q->rows) * 4, row);
     }
     return 0.0f;

@@ -116,7 +116,7 @@ void ek_ranks_info(const struct ek_device_info *info, uint32_t ranks, bool in_ho
     *ret_info = all;
 }
 
-static uint64_t join(uint64_t a, uint64_t b, bool sums)
+static uint64_t ranks_join(uint64_t a, uint64_t b, bool sums)
 {
     uint64_t sum;
 
@@ -131,16 +131,19 @@ void ek_ranks_plan(const struct ek_plan *plan, uint32_t ranks, bool in_host_memo
     struct ek_plan all = plan[0];
 
     for (uint32_t r = 1; r < ranks; r++) {
-        all.weight_bytes = join(all.weight_bytes, plan[r].weight_bytes, in_host_memory);
-        all.activation_bytes = join(all.activation_bytes, plan[r].activation_bytes, in_host_memory);
-        all.slot_bytes = join(all.slot_bytes, plan[r].slot_bytes, in_host_memory);
-        all.block_bytes = join(all.block_bytes, plan[r].block_bytes, in_host_memory);
-        all.state_bytes = join(all.state_bytes, plan[r].state_bytes, in_host_memory);
-        all.overhead_bytes = join(all.overhead_bytes, plan[r].overhead_bytes, in_host_memory);
-        all.host_weight_bytes = join(all.host_weight_bytes, plan[r].host_weight_bytes, false);
-        all.staging_bytes = join(all.staging_bytes, plan[r].staging_bytes, false);
-        all.offload_most_bytes = join(all.offload_most_bytes, plan[r].offload_most_bytes, false);
-        all.staging_most_bytes = join(all.staging_most_bytes, plan[r].staging_most_bytes, false);
+        all.weight_bytes = ranks_join(all.weight_bytes, plan[r].weight_bytes, in_host_memory);
+        all.activation_bytes =
+            ranks_join(all.activation_bytes, plan[r].activation_bytes, in_host_memory);
+        all.slot_bytes = ranks_join(all.slot_bytes, plan[r].slot_bytes, in_host_memory);
+        all.block_bytes = ranks_join(all.block_bytes, plan[r].block_bytes, in_host_memory);
+        all.state_bytes = ranks_join(all.state_bytes, plan[r].state_bytes, in_host_memory);
+        all.overhead_bytes = ranks_join(all.overhead_bytes, plan[r].overhead_bytes, in_host_memory);
+        all.host_weight_bytes = ranks_join(all.host_weight_bytes, plan[r].host_weight_bytes, false);
+        all.staging_bytes = ranks_join(all.staging_bytes, plan[r].staging_bytes, false);
+        all.offload_most_bytes =
+            ranks_join(all.offload_most_bytes, plan[r].offload_most_bytes, false);
+        all.staging_most_bytes =
+            ranks_join(all.staging_most_bytes, plan[r].staging_most_bytes, false);
     }
     *ret_plan = all;
 }
@@ -566,7 +569,7 @@ static void ranks_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
         all.pool_used_high_bytes += one.pool_used_high_bytes;
         all.host_weight_bytes += one.host_weight_bytes;
         all.stream_bytes += one.stream_bytes;
-        all.stream_us = join(all.stream_us, one.stream_us, false); /* all copy at once */
+        all.stream_us = ranks_join(all.stream_us, one.stream_us, false); /* all copy at once */
     }
     *ret_stats = all;
 }

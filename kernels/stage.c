@@ -319,7 +319,7 @@ static uint16_t value_of(const struct copying *c, uint16_t value)
     return c->value[value] == NONE ? 0 : (uint16_t)c->value[value]; /* 0: nothing reads it */
 }
 
-static void push(const struct copying *c, const struct ek_op *whole, uint32_t first_layer)
+static void stage_push(const struct copying *c, const struct ek_op *whole, uint32_t first_layer)
 {
     struct ek_op op = *whole;
 
@@ -451,7 +451,7 @@ static int copy_run(struct copying *c, const struct stage_cut *from, const struc
     if (!ek_graph_first(c->out))
         push_end(c, EK_OP_RECV, from->value);
     for (uint32_t i = from->op; i < to->op; i++)
-        push(c, &g->ops[i], first_layer);
+        stage_push(c, &g->ops[i], first_layer);
     if (!ek_graph_last(c->out))
         push_end(c, EK_OP_SEND, to->value);
     return 0;

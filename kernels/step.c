@@ -14,7 +14,7 @@
 enum { ARRAYS = 8 };
 
 /* The arrays in the order of the layout, for given counts. */
-static void measure(const struct ek_step_ceiling *c, size_t bytes[ARRAYS])
+static void step_measure(const struct ek_step_ceiling *c, size_t bytes[ARRAYS])
 {
     bytes[0] = (size_t)c->rows * sizeof(int32_t);
     bytes[1] = (size_t)c->rows * sizeof(uint32_t);
@@ -30,7 +30,7 @@ size_t ek_step_size(const struct ek_step_ceiling *c)
 {
     size_t bytes[ARRAYS], sum = sizeof(struct ek_step);
 
-    measure(c, bytes);
+    step_measure(c, bytes);
     for (int i = 0; i < ARRAYS; i++)
         sum += (bytes[i] + 7) & ~(size_t)7;
     return sum > UINT32_MAX ? 0 : sum;
@@ -41,7 +41,7 @@ void ek_step_layout(struct ek_step *s, const struct ek_step_ceiling *c)
     size_t bytes[ARRAYS], at = sizeof(*s);
     uint32_t start[ARRAYS];
 
-    measure(c, bytes);
+    step_measure(c, bytes);
     for (int i = 0; i < ARRAYS; i++) {
         start[i] = (uint32_t)at;
         at += (bytes[i] + 7) & ~(size_t)7;
@@ -73,7 +73,7 @@ static bool arrays_fit(const struct ek_step *s)
                                  s->table_at, s->set_at,      s->copy_at,    s->word_at};
     size_t bytes[ARRAYS];
 
-    measure(&have, bytes);
+    step_measure(&have, bytes);
     bytes[5] = (size_t)s->sets * sizeof(struct ek_slot_set);
     for (int i = 0; i < ARRAYS; i++)
         if (at[i] % 8 != 0 || at[i] < sizeof(*s) || at[i] > s->bytes || bytes[i] > s->bytes - at[i])

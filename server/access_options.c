@@ -56,7 +56,7 @@ int access_options_hide(struct options *o, int argc, char **argv)
 }
 
 /* vLLM takes these lists as JSON: '["http://a", "http://b"]'. */
-static int unpack(const char *flag, struct ek_strings *l, struct ek_fault *f)
+static int access_unpack(const char *flag, struct ek_strings *l, struct ek_fault *f)
 {
     json_error_t e;
     struct ek_strings fresh = {0};
@@ -122,7 +122,7 @@ static int check_lists(struct options *o, struct ek_fault *f)
                  {"allowed-headers", &o->allowed_headers}};
     int r = 0;
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]) && r == 0; i++) {
-        r = unpack(lists[i].flag, lists[i].list, f);
+        r = access_unpack(lists[i].flag, lists[i].list, f);
         if (r == 0)
             r = check_words(lists[i].flag, lists[i].list, f);
     }

@@ -78,7 +78,7 @@ static bool is_delegated(const char *dir)
 /* ---- the group ---- */
 
 /* Those that servers which are gone have left. */
-static void sweep(const char *own)
+static void cgroup_sweep(const char *own)
 {
     const size_t len = strlen(EK_CGROUP_ENGINE);
     char path[PATH_MAX], *end;
@@ -163,13 +163,13 @@ uint64_t engine_cgroup_most(uint64_t want_bytes, uint64_t limit_bytes)
 }
 
 /* 0, or why there is none. */
-static int make(struct engine_cgroup *g, char *own, size_t size)
+static int cgroup_make(struct engine_cgroup *g, char *own, size_t size)
 {
     int r = ek_cgroup_dir(EK_CGROUP_SELF, own, size);
     if (r < 0)
         return r;
     ek_cgroup_own(own);
-    sweep(own);
+    cgroup_sweep(own);
     int n = snprintf(g->path, sizeof(g->path), "%s/" EK_CGROUP_ENGINE "%d", own, (int)getpid());
     if (n < 0 || (size_t)n >= sizeof(g->path))
         return -ENAMETOOLONG;
@@ -185,7 +185,7 @@ void engine_cgroup_make(struct engine_cgroup *g, uint64_t want_bytes)
     char own[384];
 
     *g = (struct engine_cgroup){.dir = -1, .procs = -1, .most_bytes = UINT64_MAX};
-    int r = make(g, own, sizeof(own));
+    int r = cgroup_make(g, own, sizeof(own));
     if (r == 0) {
         limit_memory(g, own, want_bytes);
         return;

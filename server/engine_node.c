@@ -61,7 +61,7 @@ static int compare(const struct stack *s, const struct ek_apart_order *o, struct
                         "the server: was --config changed since it began? Restart the server");
 }
 
-static int load(struct stack *s, struct ek_apart_memory *m, struct ek_fault *fault)
+static int node_load(struct stack *s, struct ek_apart_memory *m, struct ek_fault *fault)
 {
     const struct ek_apart_order *o = ek_apart_order(m);
     const struct ek_plan_request q = ek_apart_request(o, &s->model->graph);
@@ -99,7 +99,7 @@ int engine_node_run(struct stack *s, int *ret_exit, struct ek_fault *fault)
     if (r < 0)
         return start_failed(r, "the engine's memory", ret_exit, fault);
     r = start_follower(s, ret_exit, fault);
-    if (r == 0 && (r = load(s, m, fault)) < 0)
+    if (r == 0 && (r = node_load(s, m, fault)) < 0)
         (void)start_failed(r, "loading the weights", ret_exit, fault);
     if (r == 0) {
         confine_engine_calls(s->o, &c);

@@ -155,7 +155,7 @@ int kvevents_config_parse(const char *json, struct kvevents_config *ret_config,
     return r;
 }
 
-static int append(void *out, const char *bytes, size_t len)
+static int kvevents_append(void *out, const char *bytes, size_t len)
 {
     return ek_buf_add(out, bytes, len);
 }
@@ -205,7 +205,7 @@ static void hashes(msgpack_packer *p, const struct kvlog *l, uint64_t from, uint
         (void)msgpack_pack_uint64(p, kvlog_at(l, from + i)->name.lo);
 }
 
-static void stored(msgpack_packer *p, const struct kvlog *l, uint64_t from, uint32_t n)
+static void kvevents_stored(msgpack_packer *p, const struct kvlog *l, uint64_t from, uint32_t n)
 {
     const struct kv_record *first = kvlog_at(l, from);
 
@@ -244,7 +244,7 @@ static void removed(msgpack_packer *p, const struct kvlog *l, uint64_t from, uin
 static void event(msgpack_packer *p, const struct kvlog *l, uint64_t from, uint32_t n)
 {
     switch (kvlog_at(l, from)->what) {
-    case KV_STORED: stored(p, l, from, n); break;
+    case KV_STORED: kvevents_stored(p, l, from, n); break;
     case KV_REMOVED: removed(p, l, from, n); break;
     case KV_CLEARED:
         (void)msgpack_pack_map(p, 1);
@@ -261,7 +261,7 @@ int kvevents_encode(const struct kvlog *l, uint64_t from, uint32_t count, double
 
     for (uint32_t i = 0; i < count; i += run_of(l, from + i, count - i))
         events++;
-    msgpack_packer_init(&p, out, append);
+    msgpack_packer_init(&p, out, kvevents_append);
     (void)msgpack_pack_array(&p, 3);
     (void)msgpack_pack_double(&p, seconds);
     (void)msgpack_pack_array(&p, events);

@@ -61,7 +61,7 @@ static void forget_until(struct kvpub *p, uint64_t number)
 }
 
 /* Keeps a copy for replays. */
-static void keep(struct kvpub *p, uint64_t number, const struct ek_buf *batch)
+static void kvpub_keep(struct kvpub *p, uint64_t number, const struct ek_buf *batch)
 {
     while (p->first < number && (number - p->first >= p->c.buffer_steps ||
                                  p->kept_bytes + batch->len > KVEVENTS_REPLAY_MOST))
@@ -93,7 +93,7 @@ static void publish(struct kvpub *p, const struct ek_buf *batch)
     (void)zmq_send(p->pub, p->c.topic, strlen(p->c.topic), ZMQ_SNDMORE);
     (void)zmq_send(p->pub, seq, sizeof(seq), ZMQ_SNDMORE);
     (void)zmq_send(p->pub, batch->data, batch->len, 0);
-    keep(p, number, batch);
+    kvpub_keep(p, number, batch);
     p->next = number + 1;
 }
 
@@ -115,7 +115,8 @@ static void publish_pending(struct kvpub *p)
     ek_buf_done(&batch);
 }
 
-static void reply(struct kvpub *p, zmq_msg_t *peer, uint64_t number, const struct batch_kept *k)
+static void kvpub_reply(struct kvpub *p, zmq_msg_t *peer, uint64_t number,
+                        const struct batch_kept *k)
 {
     const char *topic = k ? p->c.topic : "";
     uint8_t seq[8];
@@ -138,14 +139,14 @@ static void replay(struct kvpub *p, zmq_msg_t *peer, const uint8_t from[8])
     for (number = number < p->first ? p->first : number; number < next; number++) {
         const struct batch_kept *k = &p->kept[number % p->c.buffer_steps];
         if (k->bytes)
-            reply(p, peer, number, k);
+            kvpub_reply(p, peer, number, k);
     }
-    reply(p, peer, UINT64_MAX, NULL); /* -1 ends it */
+    kvpub_reply(p, peer, UINT64_MAX, NULL); /* -1 ends it */
 }
 
 /* One request: who, an empty frame, the number as 8 bytes. Anything else is left unanswered.
  * False when there is none. */
-static bool answer(struct kvpub *p)
+static bool kvpub_answer(struct kvpub *p)
 {
     zmq_msg_t frame[REQUEST_FRAMES];
     int count = 0;
@@ -187,7 +188,7 @@ static void *kvpub_run(void *arg)
         (void)eventfd_read(p->log->wake, &count); /* nothing to read is fine */
         publish_pending(p);
         if (p->replay && item[1].revents)
-            (void)answer(p); /* one, then what is new: readers share the thread */
+            (void)kvpub_answer(p); /* one, then what is new: readers share the thread */
     }
     publish_pending(p);
     return NULL;

@@ -89,8 +89,9 @@ static int read_model(const struct launching *l, const char *dir, const struct e
     return r;
 }
 
-static int load(const struct launching *l, const struct ek_backend **ret_b,
-                struct ek_device **ret_device, struct model **ret_model, struct ek_fault *fault)
+static int launcher_load(const struct launching *l, const struct ek_backend **ret_b,
+                         struct ek_device **ret_device, struct model **ret_model,
+                         struct ek_fault *fault)
 {
     struct ek_apart_memory *m = l->memory;
     const struct ek_apart_order *order = ek_apart_order(m);
@@ -200,7 +201,7 @@ static void run_engine(const struct launching *l, const sigset_t *mask)
     (void)sigprocmask(SIG_SETMASK, mask, NULL);
     if (confine_engine_itself(l->o))
         confine_files(l->o, &c);
-    int r = load(l, &backend, &device, &model, &fault);
+    int r = launcher_load(l, &backend, &device, &model, &fault);
     if (r < 0) {
         ek_apart_failed(l->memory, r, &fault);
         _exit(EK_EXIT_INTERNAL);
@@ -236,14 +237,14 @@ static void end_engine(struct launching *l)
                    ek_oom_window_kills(&l->ooms, ek_cgroup_oom_kills(l->cgroup.dir)));
 }
 
-static void answer(const struct launching *l, const struct ek_apart_answer *a)
+static void launcher_answer(const struct launching *l, const struct ek_apart_answer *a)
 {
     (void)send(l->socket, a, sizeof(*a), MSG_NOSIGNAL); /* if it has ended, so do we */
 }
 
 /* What a new engine would do first, in a process of its own: a backend that it looks at, or a disk
  * that hangs, must not be in the launcher's way. */
-static void check(struct launching *l, uint32_t number)
+static void launcher_check(struct launching *l, uint32_t number)
 {
     struct ek_apart_answer a = {.number = number};
     int status = 0;
@@ -264,7 +265,7 @@ static void check(struct launching *l, uint32_t number)
         (void)sigbus_watch(NULL, CHECK_CUT_SHORT);
         if (a.code == 0)
             a.code = read_model(l, dir, b, &model, &a.fault);
-        answer(l, &a);
+        launcher_answer(l, &a);
         _exit(0);
     }
     while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
@@ -284,7 +285,7 @@ static void check(struct launching *l, uint32_t number)
     else
         ek_fault_write(&a.fault, "engine-process",
                        "The model's files could not be looked at within %d s", CHECK_MOST_S);
-    answer(l, &a);
+    launcher_answer(l, &a);
 }
 
 /* A signal that is sent before the engine can tell so waits until it can. */
@@ -320,7 +321,7 @@ static void start_engine(struct launching *l, int fd, uint32_t number)
                        a.code == -EPROTO ? "it is of another version" : ek_strerror(a.code));
         if (fd >= 0)
             (void)close(fd);
-        answer(l, &a);
+        launcher_answer(l, &a);
         return;
     }
     ek_apart_unmap(l->memory);
@@ -339,12 +340,12 @@ static void start_engine(struct launching *l, int fd, uint32_t number)
         ek_fault_write(&a.fault, "engine-process", "No process can be made for the engine: %s",
                        strerror(errno));
         a.code = -EAGAIN;
-        answer(l, &a);
+        launcher_answer(l, &a);
         return;
     }
     l->engine = pid;
     ek_apart_began(m, pid);
-    answer(l, &a);
+    launcher_answer(l, &a);
 }
 
 /* One message of the server. False when it has ended. */
@@ -371,7 +372,7 @@ static bool take_message(struct launching *l)
         fd = (msg.msg_flags & MSG_CTRUNC) != 0 ? -EMFILE : -EPROTO; /* no room for it, or none */
     switch ((enum ek_apart_what)order.what) {
     case EK_APART_START: start_engine(l, fd, order.number); break;
-    case EK_APART_CHECK: check(l, order.number); break;
+    case EK_APART_CHECK: launcher_check(l, order.number); break;
     case EK_APART_END: end_engine(l); break;
     }
     return true;

@@ -158,7 +158,8 @@ static int place_node(struct options *o, ek_opt_warn_fn warn, void *ctx, struct 
     return check_layout(o, f);
 }
 
-static int check(const struct options *o, ek_opt_warn_fn warn, void *ctx, struct ek_fault *f)
+static int options_check(const struct options *o, ek_opt_warn_fn warn, void *ctx,
+                         struct ek_fault *f)
 {
     if (o->data_parallel_size > 1)
         return ek_fault_set(f, "data-parallel-size",
@@ -235,7 +236,7 @@ int options_read(struct options *o, int argc, char **argv, ek_opt_warn_fn warn, 
     if (r == 0)
         r = place_node(o, warn, ctx, fault);
     if (r == 0)
-        r = check(o, warn, ctx, fault);
+        r = options_check(o, warn, ctx, fault);
     return r;
 }
 

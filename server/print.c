@@ -19,7 +19,7 @@
 #include "server/rank_table.h"
 #include "server/start.h"
 
-static int print(int r, struct ek_buf *text)
+static int print_print(int r, struct ek_buf *text)
 {
     if (r == 0 && text->data)
         (void)fputs(text->data, stdout);
@@ -39,7 +39,7 @@ int print_plan(struct stack *t)
             (void)fputs(text.data, stderr); /* whose need that is */
         ek_buf_done(&text);
     } else {
-        code = print(start_write_plan(t, t->o->json, &text), &text);
+        code = print_print(start_write_plan(t, t->o->json, &text), &text);
     }
     start_done(t);
     return code;
@@ -52,22 +52,23 @@ int print_and_end(const struct options *o)
         (void)ek_buf_puts(&text, "Usage: evenkeel-server [OPTIONS] MODEL\n\n"
                                  "Serves the model in a directory over OpenAI's API. Flags are "
                                  "spelled as in vLLM;\nin brackets the default.\n");
-        return print(ek_opt_write_live(option_table, EK_OPT_HELP, limits_are_set_by, &text), &text);
+        return print_print(ek_opt_write_live(option_table, EK_OPT_HELP, limits_are_set_by, &text),
+                           &text);
     }
     if (o->version) {
         (void)puts("evenkeel-server " EK_VERSION);
         return EK_EXIT_OK;
     }
     if (o->print_metrics)
-        return print(metrics_reference(&text), &text);
+        return print_print(metrics_reference(&text), &text);
     if (o->print_limits)
-        return print(bounds_write(&text), &text);
+        return print_print(bounds_write(&text), &text);
     if (o->print_options)
-        return print(ek_opt_write_live(option_table, ek_opt_format(o->print_options),
-                                       limits_are_set_by, &text),
-                     &text);
+        return print_print(ek_opt_write_live(option_table, ek_opt_format(o->print_options),
+                                             limits_are_set_by, &text),
+                           &text);
     if (o->list_backends)
-        return print(ek_backend_list(&text), &text);
+        return print_print(ek_backend_list(&text), &text);
     if (o->check_config) {
         (void)puts("The options are fine.");
         return EK_EXIT_OK;

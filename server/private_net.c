@@ -45,7 +45,7 @@ bool private_net_has(const struct sockaddr *address)
 }
 
 /* One word of a list: a name, or an IPv4 network. */
-static bool matches(const char *word, const char *name, const struct sockaddr *address)
+static bool private_matches(const char *word, const char *name, const struct sockaddr *address)
 {
     struct in_addr net;
     char text[64];
@@ -71,7 +71,7 @@ bool private_net_listed(const char *list, const char *name, const struct sockadd
     while (*list) {
         const size_t len = strcspn(list, ",");
         (void)snprintf(word, sizeof(word), "%.*s", (int)len, list);
-        if (matches(word, name, address))
+        if (private_matches(word, name, address))
             return true;
         list += len + (list[len] == ',');
     }

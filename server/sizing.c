@@ -34,9 +34,9 @@
 #define QUEUED_LEAST      65536u
 #define CACHED_SHARE_MOST 1000000u
 
-static bool is_cpu(const struct stack *s)
+static bool is_cpu(const struct ek_backend *b)
 {
-    return strcmp(s->backend->name, "cpu") == 0;
+    return strcmp(b->name, "cpu") == 0;
 }
 
 /* Multiplications and additions for a token of a prompt, attention not counted. */
@@ -74,16 +74,18 @@ static double cpu_flops(const struct ek_device_info *info)
 
 static uint32_t start_tokens(const struct stack *s)
 {
-    double flops = is_cpu(s) ? cpu_flops(&s->info) : 0;
+    double flops = is_cpu(s->backend) ? cpu_flops(&s->info) : 0;
 
-    if (!is_cpu(s))
+    if (!is_cpu(s->backend))
         return ek_budget_card((double)s->info.memory_bytes);
     return flops > 0 ? ek_budget_cpu(flops, token_flops(&s->model->graph)) : EK_BUDGET_MOST;
 }
 
 static uint32_t start_seqs(const struct stack *s)
 {
-    return is_cpu(s) ? CPU_SEQS : s->info.memory_bytes < GPU_LARGE ? GPU_SEQS : GPU_SEQS_LARGE;
+    return is_cpu(s->backend)                 ? CPU_SEQS
+           : s->info.memory_bytes < GPU_LARGE ? GPU_SEQS
+                                              : GPU_SEQS_LARGE;
 }
 
 void sizing_engine(struct stack *s)
@@ -237,8 +239,8 @@ static int plan_once(struct stack *s, struct ek_fault *fault)
         .utilization = o->gpu_memory_utilization,
         .kv_cache_bytes = o->kv_cache_memory_bytes,
         .blocks_override = (uint32_t)o->num_gpu_blocks_override,
-        .kv_most_bytes = is_cpu(s) ? CPU_KV_MOST : 0,
-        .ranks = is_cpu(s) ? 1 : s->open.ranks,
+        .kv_most_bytes = is_cpu(s->backend) ? CPU_KV_MOST : 0,
+        .ranks = is_cpu(s->backend) ? 1 : s->open.ranks,
         .ranks_here = s->open.ranks > 0 ? ek_open_local(&s->open) : 1,
         .stages = s->open.stages,
         .swap_bytes = stateful ? 0 : (uint64_t)(o->swap_space * GIB),
@@ -249,8 +251,8 @@ static int plan_once(struct stack *s, struct ek_fault *fault)
         .max_num_batched_tokens = e->max_batched_tokens,
         .states = stateful ? e->max_seqs : 0,
         .snapshots = o->enable_prefix_caching || o->state_snapshots > 0 ? o->state_snapshots : 0,
-        .host_apart = !is_cpu(s),
-        .host_memory_bytes = is_cpu(s) || o->dry_run_memory > 0 ? 0 : host_memory()};
+        .host_apart = !is_cpu(s->backend),
+        .host_memory_bytes = is_cpu(s->backend) || o->dry_run_memory > 0 ? 0 : host_memory()};
     size_host(s, &s->plan_params);
     r = check_index(s->model, o->max_model_len, fault);
     if (r < 0)
@@ -281,7 +283,8 @@ static bool shrink(struct stack *s, int r)
     if (r == -E2BIG && !s->o->max_num_batched_tokens && tokens >= TOKENS_LEAST &&
         tokens >= e->max_seqs)
         e->max_batched_tokens = tokens;
-    else if ((r == -E2BIG || narrow) && !is_cpu(s) && !s->o->max_num_seqs && seqs >= SEQS_LEAST)
+    else if ((r == -E2BIG || narrow) && !is_cpu(s->backend) && !s->o->max_num_seqs &&
+             seqs >= SEQS_LEAST)
         e->max_seqs = seqs;
     else
         return false;
@@ -305,7 +308,7 @@ static void say_if_taken(const struct stack *s)
     const uint64_t bytes = planned_bytes(s, false);
     const double all = (double)s->info.memory_bytes;
 
-    if (is_cpu(s) || s->o->dry_run_memory > 0 || bytes <= s->info.free_bytes)
+    if (is_cpu(s->backend) || s->o->dry_run_memory > 0 || bytes <= s->info.free_bytes)
         return;
     ek_log(EK_LOG_WARNING,
            "Of the card's %.2f GiB only %.2f GiB are free, and the plan takes %.2f GiB: end what "
@@ -405,7 +408,7 @@ void sizing_compare(struct stack *s)
         ek_log(EK_LOG_INFO, "Large products: %s", d.products);
     if (d.note)
         ek_log(EK_LOG_WARNING, "%s", d.note);
-    if (is_cpu(s)) {
+    if (is_cpu(s->backend)) {
         /* Pages of pools and of the arena come with their first use. */
         v->memory_planned[HTTP_HOST] = share;
         v->memory_taken[HTTP_HOST] = process_anonymous_bytes() + d.kv_bytes + d.host_kv_bytes +

@@ -43,7 +43,7 @@ static void good(const char *text)
     (void)printf("  ok    %s\n", text);
 }
 
-static void bad(struct dryrun_run *r, int code, const char *text)
+static void dryrun_bad(struct dryrun_run *r, int code, const char *text)
 {
     (void)printf("  FAIL  %s\n", text);
     r->code = r->code ? r->code : code;
@@ -94,7 +94,7 @@ static void check_port(struct dryrun_run *r, const struct server_config *s)
     else if (r->others)
         (void)printf("  note  %s; an evenkeeld runs with this run_dir\n", text);
     else
-        bad(r, EK_EXIT_CONFIG, text);
+        dryrun_bad(r, EK_EXIT_CONFIG, text);
 }
 
 static void check_devices(struct dryrun_run *r, const struct server_config *s,
@@ -109,9 +109,9 @@ static void check_devices(struct dryrun_run *r, const struct server_config *s,
     if (g.error == -ENOENT)
         (void)printf("  note  %s: devices are not looked at\n", g.text);
     else if (g.error < 0)
-        bad(r, EK_EXIT_CONFIG, g.text);
+        dryrun_bad(r, EK_EXIT_CONFIG, g.text);
     else if (!gpus_are_free(&g, s->device_set, share, why, sizeof(why)))
-        bad(r, EK_EXIT_CONFIG, why);
+        dryrun_bad(r, EK_EXIT_CONFIG, why);
     else
         good("the memory of its devices is free");
 }
@@ -127,7 +127,7 @@ static void check_host(struct dryrun_run *r, const struct server_config *s)
     if (left >= s->host_memory_least)
         good(text);
     else
-        bad(r, EK_EXIT_CONFIG, text);
+        dryrun_bad(r, EK_EXIT_CONFIG, text);
 }
 
 /* What it wrote, each line behind a margin. */
@@ -194,7 +194,7 @@ static void check_plan(struct dryrun_run *r, const struct server_config *s, stru
         (void)snprintf(text, sizeof(text), "evenkeel-server --dry-run: %s %d%s",
                        status < 0 ? ek_strerror(status) : "exit status", abs(status),
                        status == EK_EXIT_NO_FIT ? ": its plan does not fit" : "");
-        bad(r, status == EK_EXIT_NO_FIT ? EK_EXIT_NO_FIT : EK_EXIT_CONFIG, text);
+        dryrun_bad(r, status == EK_EXIT_NO_FIT ? EK_EXIT_NO_FIT : EK_EXIT_CONFIG, text);
     }
     if (fd >= 0) {
         print_output(fd);
@@ -230,7 +230,7 @@ static void check_program(struct dryrun_run *r, const struct server_config *s, c
         (void)printf("  note  systemd runs the unit %s\n", s->unit);
     } else if (found < 0) {
         (void)snprintf(text, sizeof(text), "cannot run %.300s: %s", program, ek_strerror(found));
-        bad(r, EK_EXIT_CONFIG, text);
+        dryrun_bad(r, EK_EXIT_CONFIG, text);
     } else {
         (void)snprintf(text, sizeof(text), "the program is %.4000s", path);
         good(text);

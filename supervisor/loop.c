@@ -457,7 +457,7 @@ static void open_history(struct fleet *f)
         ek_log(EK_LOG_WARNING, "the history in %s is not kept: %s", dir, ek_strerror(r));
 }
 
-static int begin(struct loop *l)
+static int loop_begin(struct loop *l)
 {
     int r = directories_open(l->fleet.config);
     if (r == 0)
@@ -512,7 +512,7 @@ static int begin(struct loop *l)
 }
 
 /* After the loop nothing else is delayed; 100 ms at most. */
-static void sweep(const struct fleet *f)
+static void loop_sweep(const struct fleet *f)
 {
     for (uint32_t i = 0; i < f->count; i++) {
         for (int n = 0; n < 20 && !child_sweep(&f->servers[i]->process.child); n++)
@@ -520,12 +520,12 @@ static void sweep(const struct fleet *f)
     }
 }
 
-static void done(struct loop *l)
+static void loop_done(struct loop *l)
 {
     for (uint32_t i = 0; i < l->fleet.count; i++)
         server_turn(l->fleet.servers[i]);
     reload_free(l);
-    sweep(&l->fleet);
+    loop_sweep(&l->fleet);
     status_free(l->status);
     for (uint32_t i = 0; i < l->fleet.count; i++)
         server_free(l->fleet.servers[i]);
@@ -568,7 +568,7 @@ int loop_run(struct config *config, int argc, char **argv)
     if (curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK)
         r = sd_event_new(&l.fleet.with.event);
     if (r >= 0)
-        r = begin(&l);
+        r = loop_begin(&l);
     if (r >= 0) {
         reload_note_unused(l.fleet.config);
         past_load(&l.fleet.with, l.fleet.servers, l.fleet.count, true);
@@ -583,7 +583,7 @@ int loop_run(struct config *config, int argc, char **argv)
             ek_log(EK_LOG_ERR, "the event loop failed: %s; the servers go on", ek_strerror(r));
         past_watch(&l.fleet.with, r == EK_EXIT_RESTART ? "hand over" : "stop");
     }
-    done(&l);
+    loop_done(&l);
     bool settings =
         r == -EBUSY || r == -EADDRINUSE || r == -EADDRNOTAVAIL || r == -EBADMSG || r == -EACCES;
     return r >= 0 ? r : settings ? EK_EXIT_CONFIG : EK_EXIT_INTERNAL;

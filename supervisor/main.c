@@ -21,7 +21,7 @@
 #include "supervisor/servers/replay.h"
 #include "supervisor/web/expo.h"
 
-static int print(int r, struct ek_buf *out)
+static int evenkeeld_print(int r, struct ek_buf *out)
 {
     if (r == 0)
         (void)fwrite(out->data, 1, out->len, stdout); /* tested by the flush below */
@@ -124,17 +124,17 @@ static int print_and_end(struct config *c)
 {
     struct ek_buf out = {0};
     if (c->help)
-        return print(config_help(&out), &out);
+        return evenkeeld_print(config_help(&out), &out);
     if (c->version) {
         (void)printf("evenkeeld %s\n", EK_VERSION);
         return EK_EXIT_OK;
     }
     if (c->print_metrics)
-        return print(expo_names(&out), &out);
+        return evenkeeld_print(expo_names(&out), &out);
     if (c->print_options)
-        return print(config_reference(ek_opt_format(c->print_options), &out), &out);
+        return evenkeeld_print(config_reference(ek_opt_format(c->print_options), &out), &out);
     if (c->print_reasons)
-        return print(reasons_print(c->print_reasons, &out), &out);
+        return evenkeeld_print(reasons_print(c->print_reasons, &out), &out);
     if (c->replay)
         return replay(c);
     if (c->check_config)

@@ -161,7 +161,7 @@ static void say_changes(const struct fleet *f)
 }
 
 /* 0, or a negative code with a sentence. The configuration is taken, or freed. */
-static int apply(struct loop *l, struct config *fresh, char *text, size_t size)
+static int reload_apply(struct loop *l, struct config *fresh, char *text, size_t size)
 {
     struct server *added[CONFIG_SERVERS];
     uint32_t count = 0, had = l->fleet.count;
@@ -267,7 +267,7 @@ static void on_flags(void *ctx, const struct subprocess_result *res)
     }
     g->next++;
     if (ask_next(l, g) == 0) {
-        int r = apply(l, g->fresh, text, sizeof(text));
+        int r = reload_apply(l, g->fresh, text, sizeof(text));
         reload_finish(l, r, text);
     }
 }
@@ -304,7 +304,7 @@ int reload_begin(struct loop *l, void (*cb)(void *ctx, int error, const char *te
         return 1;
     }
     free(g);
-    r = apply(l, fresh, text, size);
+    r = reload_apply(l, fresh, text, size);
     reload_finish(l, r, text);
     return r;
 }

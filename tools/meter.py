@@ -18,7 +18,7 @@ STEP = "works on one character, or a length that is bounded"
 
 ALLOWED = {
     "field_of": ONE, "field_bool": ONE, "field_real": ONE, "field_whole": ONE, "field_uint": ONE, "field_ids": PAID,
-    "protocol_message": ONCE, "protocol_add_call": ONE, "protocol_tool": ONE, "forms_part": ONE, "forms_part_of": ONE, "forms_text": PAID,
+    "protocol_message": ONCE, "protocol_add_call": ONE, "protocol_add_result": ONCE, "protocol_tool": ONE, "forms_part": ONE, "forms_part_of": ONE, "forms_text": PAID,
     "custom_note": ONE, "custom_is": ONE, "custom_input": ONCE, "custom_put": ONCE, "custom_arguments": ONCE,
     "ollama_only_loads": ONE, "ollama_loaded": ONE, "ollama_show": ONE, "openai_is_raw": ONE,
     "openai_load": "JSON's parser is linear; what it may become is measured before (common/json.h) and charged to the account",

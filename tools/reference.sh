@@ -129,7 +129,8 @@ below() {
          { if ($0 !~ /^#(command|args|model|host|port):/) printf "%s#    %s\n", held, substr($0, 2); held = "" }'
 }
 {
-    echo "# evenkeeld: all keys with their defaults. Check changes with: evenkeeld --config FILE --check-config"
+    echo "# evenkeeld: keys with their defaults, but for those that the files in servers_dir give (command,"
+    echo "# args, model, host, port). Check changes with: evenkeeld --config FILE --check-config"
     echo "# and put them into force with: systemctl reload evenkeeld. No program writes to this file."
     sed -n '/^# --- Daemon/,/^# --- One server/p' "$tmp/daemon.yaml" | sed '/^# ---/d' | snake |
         sed '/^#leave_servers/d; /^# The same as --on-stop/d; s|^#servers_dir:.*|servers_dir: /etc/evenkeel/servers:/usr/share/evenkeel/servers|'

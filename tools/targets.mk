@@ -129,6 +129,7 @@ lint: layers
 	@tools/meter.sh
 	@python3 tools/docs-fmt.py --check $(DOCUMENTS)
 	@python3 tools/references.py
+	@python3 tools/imports.py
 	@clang-format --dry-run -Werror $(SOURCES)
 	@cppcheck -q --std=c11 --enable=warning,portability,performance --inline-suppr -I. -j2 \
 	  --suppress=missingIncludeSystem --suppress=unmatchedSuppression --error-exitcode=1 \

@@ -62,11 +62,11 @@ size_t cpu_attention_scratch(uint32_t dim)
     return CPU_QUERIES * (3 * (size_t)dim + SCORES) * sizeof(float);
 }
 
-size_t cpu_partial_floats(const struct ek_device *d, const struct ek_op *op, uint32_t rows)
+size_t cpu_partial_floats(uint32_t dim, const struct ek_op *op, uint32_t rows)
 {
     const uint32_t group = op->u.attention.q_heads / op->u.attention.kv_heads;
 
-    return (size_t)rows * group * (d->shape.dim + 2);
+    return (size_t)rows * group * (dim + 2);
 }
 
 /* The scores of positions [from, to) of the tile at `base` become weights, from the quad of the
@@ -375,10 +375,9 @@ static void flush(struct attend *a)
 }
 
 /* Where a part of an item leaves what it comes to: for each query maximum, sum and [dim]. */
-static float *partial_at(const struct ek_device *d, const struct cpu_item *item, uint32_t part,
-                         uint32_t query)
+static float *partial_at(uint32_t dim, const struct cpu_item *item, uint32_t part, uint32_t query)
 {
-    return item->partial + (item->queries * (size_t)part + query) * (d->shape.dim + 2);
+    return item->partial + (item->queries * (size_t)part + query) * (dim + 2);
 }
 
 /* The same for one part only; the queries before these were `before`. */
@@ -390,7 +389,7 @@ static void flush_part(struct attend *a, const struct cpu_item *item, uint32_t b
         sum_part(a, item->part);
     for (uint32_t i = 0; i < a->count; i++) {
         const struct sum sum = has ? part_of(a, i) : (struct sum){-INFINITY, 0.0f, a->acc};
-        float *to = partial_at(a->d, item, item->part, before + i);
+        float *to = partial_at(a->d->shape.dim, item, item->part, before + i);
         to[0] = sum.most;
         to[1] = sum.sum;
         memcpy(to + 2, sum.acc, a->d->shape.dim * sizeof(float));
@@ -410,7 +409,7 @@ void cpu_attend_combine(const struct ek_device *d, const struct ek_op *op,
     for (uint32_t i = 0; i < item->queries; i++) {
         struct sum total = {.acc = (float *)(void *)scratch};
         for (uint32_t part = 0; part < parts; part++) {
-            float *from = partial_at(d, item, part, i);
+            float *from = partial_at(d->shape.dim, item, part, i);
             combine(d, &total, &(struct sum){from[0], from[1], from + 2});
         }
         a.query[0].row = item->span->row + i / group;

@@ -384,9 +384,9 @@ static int cpu_load(struct ek_device *d, const struct ek_plan_request *q,
     return 0;
 }
 
-static int pool_bytes(const struct ek_device *d, uint32_t blocks, size_t *ret_bytes)
+static int pool_bytes(size_t block_bytes, uint32_t blocks, size_t *ret_bytes)
 {
-    return __builtin_mul_overflow(d->shape.block_bytes, blocks, ret_bytes) ? EK_EDEVMEM : 0;
+    return __builtin_mul_overflow(block_bytes, blocks, ret_bytes) ? EK_EDEVMEM : 0;
 }
 
 static int cpu_kv_host(struct ek_device *d, void *at)
@@ -404,7 +404,8 @@ static int cpu_kv_open(struct ek_device *d, const struct ek_kv_params *p)
 
     if (!d->graph || d->kv.at || p->blocks == 0 || p->block_size != d->shape.block_size)
         return -EINVAL;
-    if (pool_bytes(d, p->blocks, &bytes) < 0 || pool_bytes(d, p->host_blocks, &host_bytes) < 0)
+    if (pool_bytes(d->shape.block_bytes, p->blocks, &bytes) < 0 ||
+        pool_bytes(d->shape.block_bytes, p->host_blocks, &host_bytes) < 0)
         return EK_EDEVMEM;
     int r = cpu_states_map(d, p->states, &states);
     if (r == 0)
@@ -454,7 +455,7 @@ static int cpu_kv_resize(struct ek_device *d, uint32_t blocks)
         return -EINVAL;
     if (!cpu_worker_idle(d->worker))
         return -EBUSY;
-    if (pool_bytes(d, blocks, &bytes) < 0)
+    if (pool_bytes(d->shape.block_bytes, blocks, &bytes) < 0)
         return EK_EDEVMEM;
     /* Pages are had at their first use: what is not there is to be refused now, not then. */
     if (bytes > d->kv.bytes && bytes - d->kv.bytes > free_memory(&limit))

@@ -137,11 +137,10 @@ static void product(struct member *m, const struct ek_op *op)
 
 /* A gated pair of products and its activation may be done as one: each member takes the same
  * columns of gate and up and combines them while they are in its own cache. */
-static bool gated(const struct ek_device *d, const struct ek_op *op, const struct ek_op *end)
+static bool gated(const struct cpu_value *values, const struct ek_op *op, const struct ek_op *end)
 {
     return op + 1 < end && op->kind == EK_OP_LINEAR && op[1].kind == EK_OP_GLU &&
-           op[1].src == op->dst && op[1].dst != op->src &&
-           d->values[op[1].dst].width % CPU_PANEL == 0;
+           op[1].src == op->dst && op[1].dst != op->src && values[op[1].dst].width % CPU_PANEL == 0;
 }
 
 static void gated_product(struct member *m, const struct ek_op *op)
@@ -173,7 +172,7 @@ static struct cpu_item item_of(const struct run *r, const struct ek_op *op, uint
     struct cpu_item item = {.span = &span[one / heads], .head = one % heads, .part = i % r->parts};
 
     if (r->parts > 1) { /* all spans have the room of the highest */
-        const size_t floats = cpu_partial_floats(d, op, r->highest) * r->parts;
+        const size_t floats = cpu_partial_floats(d->shape.dim, op, r->highest) * r->parts;
         item.queries = item.span->rows * (op->u.attention.q_heads / heads);
         item.partial = (float *)cpu_arena(d, d->shape.partial_at) + one * floats;
     }
@@ -295,7 +294,7 @@ static void run_member(void *ctx, uint32_t index)
         shared = splits || op->kind == EK_OP_ATTENTION;
         if (meets)
             exchange(&m, op);
-        else if (gated(r->d, op, g->ops + g->op_count)) {
+        else if (gated(r->d->values, op, g->ops + g->op_count)) {
             gated_product(&m, op);
             i++; /* the activation is done, too */
         } else if (op->kind == EK_OP_LINEAR || op->kind == EK_OP_LOGITS)
@@ -363,7 +362,8 @@ static uint32_t parts_of(const struct run *r)
             continue;
         const uint64_t items = (uint64_t)r->spans * op->u.attention.kv_heads;
         if (items >= d->threads ||
-            items * parts * cpu_partial_floats(d, op, r->highest) > d->shape.partial_floats)
+            items * parts * cpu_partial_floats(d->shape.dim, op, r->highest) >
+                d->shape.partial_floats)
             return 1;
     }
     return parts > 1 ? parts : 1;

@@ -180,7 +180,7 @@ static int exchange_cards(struct ek_cluster *c, struct ek_fault *fault)
     return c->p.node == 0 ? 0 : ek_card_check(&c->p.card, &c->card[0], fault);
 }
 
-static int meet(struct ek_cluster *c, struct ek_fault *fault)
+static int cluster_meet(struct ek_cluster *c, struct ek_fault *fault)
 {
     uint32_t node, nodes;
     char why[128] = "MPI could not start";
@@ -235,7 +235,7 @@ int ek_cluster_new(const struct ek_cluster_params *p, struct ek_cluster **ret_cl
     c->p = *p;
     c->card = card;
     pthread_mutex_init(&c->lock, NULL);
-    int r = meet(c, fault);
+    int r = cluster_meet(c, fault);
     c->wire = (struct ek_wire){.node = p->node,
                                .nodes = p->nodes,
                                .mpi = c->p.mpi,

@@ -210,7 +210,7 @@ static int obey_kv(struct follower *f, uint32_t order)
     return r;
 }
 
-static int reply(struct follower *f, uint32_t order, struct ek_fault *fault)
+static int mpi_reply(struct follower *f, uint32_t order, struct ek_fault *fault)
 {
     struct cluster_reply n = {.code = order == ORDER_OPEN   ? obey_open(f, fault)
                                       : order == ORDER_LOAD ? obey_load(f, fault)
@@ -241,7 +241,7 @@ static int obey(struct follower *f, uint32_t order, struct ek_fault *fault)
     case ORDER_OPEN:
     case ORDER_LOAD:
     case ORDER_KV_OPEN:
-    case ORDER_RESIZE: return reply(f, order, fault);
+    case ORDER_RESIZE: return mpi_reply(f, order, fault);
     case ORDER_STEP: return take_step(f);
     case ORDER_SAMPLE: return take_sample(f, false);
     case ORDER_MASKS: return take_sample(f, true);
@@ -254,7 +254,7 @@ static int obey(struct follower *f, uint32_t order, struct ek_fault *fault)
     return confused(f, "an order of another kind");
 }
 
-static int follow(struct follower *f, struct ek_fault *fault)
+static int mpi_follow(struct follower *f, struct ek_fault *fault)
 {
     struct ek_mpi_wait idle = {.cut = &f->c->failed};
     int r = 0;
@@ -288,7 +288,7 @@ int ek_cluster_follow(struct ek_cluster *c, const struct ek_follow_params *p, in
     ek_cluster_open(c, &f.p.open);
     const uint32_t last = f.p.open.ranks - ek_open_shares(&f.p.open); /* rank */
     f.answers = f.p.open.stages > 1 && last / f.p.open.local == c->p.node;
-    int r = follow(&f, fault);
+    int r = mpi_follow(&f, fault);
     if (r < 0 && atomic_load(&c->failed))
         ek_cluster_why(c, fault->msg, sizeof(fault->msg));
     *ret_code = f.code;

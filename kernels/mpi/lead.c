@@ -278,7 +278,7 @@ static int hear(struct mpi_lead *d, uint32_t node, uint64_t step, uint64_t limit
 }
 
 /* One node's word on a step, into the code of all. */
-static void join(struct mpi_lead *d, uint32_t node, const struct ek_result *r, int32_t *error)
+static void mpi_join(struct mpi_lead *d, uint32_t node, const struct ek_result *r, int32_t *error)
 {
     const struct cluster_done *done = d->in.data;
     const uint32_t samples = d->answers == HERE ? 1 : d->answers; /* from this one on */
@@ -343,7 +343,7 @@ static int32_t hear_others(struct mpi_lead *d, uint64_t step, const struct ek_re
             r = cluster_lost(d->c, k, r);
         if (r < 0)
             return error < 0 && error != EK_ECOMM ? error : EK_ECOMM;
-        join(d, k, result, &error);
+        mpi_join(d, k, result, &error);
     }
     return error;
 }

@@ -18,7 +18,7 @@ void ek_wire_cut(struct ek_wire *w)
     atomic_store(&w->cut, true);
 }
 
-static int fail(struct ek_wire *w, uint32_t node, int code)
+static int wire_fail(struct ek_wire *w, uint32_t node, int code)
 {
     if (code != -ECANCELED && !atomic_load(&w->cut) && w->failed)
         w->failed(w->ctx, node, code);
@@ -35,7 +35,7 @@ static int move(struct ek_wire *w, struct ek_mpi_message *m, uint32_t count, uin
     if (atomic_load(&w->cut))
         return EK_ECOMM;
     int r = ek_mpi_move(w->mpi, w->self, m, count, &wait, &which);
-    return r < 0 ? fail(w, m[which].node, r) : 0;
+    return r < 0 ? wire_fail(w, m[which].node, r) : 0;
 }
 
 /* ---- all nodes of a circle ---- */
@@ -148,11 +148,11 @@ int ek_wire_tell(struct ek_wire *w, uint32_t node, const void *data, size_t byte
     }
     char *copy = r < 0 ? NULL : realloc(m->data, bytes > 0 ? bytes : 1);
     if (!copy)
-        return fail(w, node, r < 0 ? r : -ENOMEM);
+        return wire_fail(w, node, r < 0 ? r : -ENOMEM);
     memcpy(copy, data, bytes);
     *m = message_of(node, &(struct ek_wire_rows){copy, 1, bytes, bytes}, true);
     r = w->mpi->begin(w->self, m);
-    return r < 0 ? fail(w, node, r) : 0;
+    return r < 0 ? wire_fail(w, node, r) : 0;
 }
 
 void ek_wire_done(struct ek_wire *w)

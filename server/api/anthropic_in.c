@@ -133,7 +133,6 @@ static int add_use(json_t *list, const json_t *block, struct api_error *err)
 static int add_result(json_t *list, const json_t *block, struct api_error *err)
 {
     json_t *id = json_object_get(block, "tool_use_id"), *content = field_of(block, "content");
-    json_t *m = NULL;
     struct ek_buf text = {0};
     int r = json_is_string(id) ? 0
                                : api_refuse(err, 400, "messages",
@@ -141,12 +140,8 @@ static int add_result(json_t *list, const json_t *block, struct api_error *err)
                                             "`tool_use_id`.");
     if (r == 0 && content)
         r = forms_text(content, text_types, "messages", &text, err);
-    if (r == 0) {
-        m = protocol_message("tool", text.data, text.len);
-        if (!m || json_object_set(m, "tool_call_id", id) < 0 || json_array_append(list, m) < 0)
-            r = api_no_memory(err);
-    }
-    json_decref(m);
+    if (r == 0)
+        r = protocol_add_result(list, id, &text, err);
     ek_buf_done(&text);
     return r;
 }

@@ -75,7 +75,7 @@ static enum harmony_mark mark_of(const struct choice *c, int32_t id)
 }
 
 /* New text, from `from` on: for editors it may end in the middle. */
-static void look(struct choice *c, size_t from)
+static void choice_look(struct choice *c, size_t from)
 {
     if (c->of->ask.api == API_INFILL && ek_buf_ok(&c->text))
         infill_look(c, from);
@@ -101,7 +101,7 @@ static void take_token(struct choice *c, uint32_t index, bool ends)
                                  : detok_push(&c->detok, id, c->sifting ? &c->raw : &c->text);
     if (r < 0)
         c->text.failed = true;
-    look(c, from);
+    choice_look(c, from);
     if (r > 0 && !c->cut)
         stopped(c);
 }
@@ -159,7 +159,7 @@ bool choice_pump(struct choice *c)
             c->text.failed = true;
         c->over = true;
         c->finish = q->finish;
-        look(c, from);
+        choice_look(c, from);
         if (q->ask.hidden && (q->finish == REQ_FIN_STOP || q->finish == REQ_FIN_LENGTH))
             (c->of->ask.api >= API_RERANK ? scored_take : embed_take)(c);
     }

@@ -129,15 +129,15 @@ int read_infill_suffix(const struct field_source *from, json_t *v, struct openai
 
 /* What a client wrote. In a prompt marks are tokens, as in every prompt; what /infill is sent are
  * files, and a mark in them is their text. */
-static int add_text(const struct served *s, const struct openai_ask *a, const char *text,
+static int add_text(const struct tokenizer *tok, const struct openai_ask *a, const char *text,
                     size_t len, struct token_vec *out)
 {
-    return len ? tokenizer_encode(s->tok, text, len, a->api != API_INFILL, 0, out) : 0;
+    return len ? tokenizer_encode(tok, text, len, a->api != API_INFILL, 0, out) : 0;
 }
 
-static int add_mark(const struct served *s, const char *mark, struct token_vec *out)
+static int add_mark(const struct tokenizer *tok, const char *mark, struct token_vec *out)
 {
-    return tokenizer_encode(s->tok, mark, strlen(mark), true, 0, out);
+    return tokenizer_encode(tok, mark, strlen(mark), true, 0, out);
 }
 
 /* What follows the gap. The reference code of CodeLlama puts a sign before it and takes its tokens
@@ -148,7 +148,7 @@ static int add_suffix(const struct served *s, const struct openai_ask *a, struct
     const char *text = json_string_value(a->suffix);
     size_t len = json_string_length(a->suffix);
     if (!a->fim->bare)
-        return add_text(s, a, text, len, out);
+        return add_text(s->tok, a, text, len, out);
     const size_t limit = out->limit ? out->limit + FIM_SIGN : 0;
     struct token_vec alone = {.work = a->work}, both = {.work = a->work, .limit = limit};
     struct ek_buf joined = {0};
@@ -158,7 +158,7 @@ static int add_suffix(const struct served *s, const struct openai_ask *a, struct
     if (r == 0)
         r = tokenizer_encode(s->tok, sign, sizeof(sign) - 1, true, 0, &alone);
     if (r == 0)
-        r = add_text(s, a, joined.data, joined.len, &both);
+        r = add_text(s->tok, a, joined.data, joined.len, &both);
     for (size_t i = alone.count; r == 0 && i < both.count; i++)
         r = tokens_push(out, both.at[i]);
     token_vec_done(&alone);
@@ -171,9 +171,9 @@ static int add_suffix(const struct served *s, const struct openai_ask *a, struct
 static int next_file(const struct served *s, const struct openai_ask *a, struct ek_buf *text,
                      const char *name, struct token_vec *out)
 {
-    int r = ek_buf_ok(text) ? add_text(s, a, text->data, text->len, out) : -ENOMEM;
+    int r = ek_buf_ok(text) ? add_text(s->tok, a, text->data, text->len, out) : -ENOMEM;
     if (r == 0)
-        r = add_mark(s, a->fim->file, out);
+        r = add_mark(s->tok, a->fim->file, out);
     ek_buf_clear(text);
     (void)ek_buf_printf(text, "%s\n", name);
     return r;
@@ -187,7 +187,7 @@ static int add_extra(const struct served *s, const struct openai_ask *a, struct 
     const bool named =
         f->repo && tokenizer_find(s->tok, f->repo) >= 0 && tokenizer_find(s->tok, f->file) >= 0;
     struct ek_buf text = {0};
-    int r = named ? add_mark(s, f->repo, out) : 0;
+    int r = named ? add_mark(s->tok, f->repo, out) : 0;
     if (named)
         (void)ek_buf_puts(&text, "myproject\n");
     for (size_t i = 0; i < json_array_size(a->extra) && r == 0; i++) {
@@ -204,7 +204,7 @@ static int add_extra(const struct served *s, const struct openai_ask *a, struct 
     if (r == 0 && named)
         r = next_file(s, a, &text, "filename", out);
     if (r == 0)
-        r = ek_buf_ok(&text) ? add_text(s, a, text.data, text.len, out) : -ENOMEM;
+        r = ek_buf_ok(&text) ? add_text(s->tok, a, text.data, text.len, out) : -ENOMEM;
     ek_buf_done(&text);
     return r;
 }
@@ -216,12 +216,12 @@ int fim_tokens(const struct served *s, const struct openai_ask *a, const char *p
     if (r == 0 && a->extra)
         r = add_extra(s, a, out);
     if (r == 0)
-        r = add_mark(s, a->fim->prefix, out);
+        r = add_mark(s->tok, a->fim->prefix, out);
     if (r == 0)
-        r = add_text(s, a, prefix, len, out);
+        r = add_text(s->tok, a, prefix, len, out);
     if (r == 0)
-        r = add_mark(s, a->fim->suffix, out);
+        r = add_mark(s->tok, a->fim->suffix, out);
     if (r == 0)
         r = add_suffix(s, a, out);
-    return r == 0 ? add_mark(s, a->fim->middle, out) : r;
+    return r == 0 ? add_mark(s->tok, a->fim->middle, out) : r;
 }

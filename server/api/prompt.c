@@ -266,11 +266,11 @@ int prompt_refuse_length(const struct served *s, size_t prompt, bool more, uint3
                       s->max_model_len, wanted, least, prompt, least, prompt + wanted);
 }
 
-static int encode_text(const struct served *s, bool specials, const char *text, size_t len,
+static int encode_text(const struct tokenizer *tok, bool specials, const char *text, size_t len,
                        uint32_t guard, struct token_vec *out)
 {
-    return specials ? tokenizer_encode_prompt(s->tok, text, len, out)
-                    : tokenizer_encode(s->tok, text, len, true, guard, out);
+    return specials ? tokenizer_encode_prompt(tok, text, len, out)
+                    : tokenizer_encode(tok, text, len, true, guard, out);
 }
 
 /* Keeps the last tokens, or the first. */
@@ -306,7 +306,7 @@ int prompt_tokens(const struct served *s, const struct openai_ask *a, uint32_t i
         r = render_chat(s, a, &text, &guard, err);
         if (r < 0)
             goto out;
-        r = encode_text(s, a->add_specials, text.data ? text.data : "", text.len, guard, out);
+        r = encode_text(s->tok, a->add_specials, text.data ? text.data : "", text.len, guard, out);
         if (r == 0)
             r = add_head(s, a, out);
     } else if (pair_is(a)) {
@@ -317,7 +317,7 @@ int prompt_tokens(const struct served *s, const struct openai_ask *a, uint32_t i
     } else {
         struct openai_prompt p = openai_prompt(a, index);
         r = a->suffix ? fim_tokens(s, a, p.text, p.len, out)
-            : p.text  ? encode_text(s, a->add_specials, p.text, p.len, 0, out)
+            : p.text  ? encode_text(s->tok, a->add_specials, p.text, p.len, 0, out)
                       : copy_ids(p.ids, out);
     }
     if (r < 0 && ek_work_stopped(a->work))

@@ -24,6 +24,16 @@ json_t *protocol_message(const char *role, const char *text, size_t len)
     return NULL;
 }
 
+int protocol_add_result(json_t *list, json_t *id, const struct ek_buf *text, struct api_error *err)
+{
+    json_t *m = protocol_message("tool", text->data, text->len);
+    int r = m && json_object_set(m, "tool_call_id", id) == 0 && json_array_append(list, m) == 0
+                ? 0
+                : api_no_memory(err);
+    json_decref(m);
+    return r;
+}
+
 int protocol_messages(const struct field_source *from, json_t *list, struct openai_ask *a,
                       struct api_error *err)
 {

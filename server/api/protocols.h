@@ -11,6 +11,7 @@
 #include <jansson.h>
 
 struct api_error;
+struct ek_buf;
 struct choice;
 struct ek_buf;
 struct field_source;
@@ -22,6 +23,8 @@ int protocol_messages(const struct field_source *from, json_t *list, struct open
                       struct api_error *err);
 /* A message with a role and text; NULL when out of memory. */
 json_t *protocol_message(const char *role, const char *text, size_t len);
+/* Appends what the tool of the call `id` said; text is the caller's. 0, or a refusal in err. */
+int protocol_add_result(json_t *list, json_t *id, const struct ek_buf *text, struct api_error *err);
 /* Adds a tool call to the last message of the list if it is an assistant's that may take it, else
  * to a new one. `arguments` is JSON text. 0 or -ENOMEM. */
 int protocol_add_call(json_t *list, const char *id, const char *name, const char *arguments);

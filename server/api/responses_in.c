@@ -52,18 +52,14 @@ static int add_call(json_t *list, const json_t *item, struct api_error *err)
 
 static int add_result(json_t *list, const json_t *item, struct api_error *err)
 {
-    json_t *id = json_object_get(item, "call_id"), *m = NULL;
+    json_t *id = json_object_get(item, "call_id");
     struct ek_buf text = {0};
     int r = json_is_string(id)
                 ? forms_text(json_object_get(item, "output"), text_types, "input", &text, err)
                 : api_refuse(err, 400, "input",
                              "`input` holds the output of a call without `call_id`.");
-    if (r == 0) {
-        m = protocol_message("tool", text.data, text.len);
-        if (!m || json_object_set(m, "tool_call_id", id) < 0 || json_array_append(list, m) < 0)
-            r = api_no_memory(err);
-    }
-    json_decref(m);
+    if (r == 0)
+        r = protocol_add_result(list, id, &text, err);
     ek_buf_done(&text);
     return r;
 }

@@ -198,7 +198,7 @@ static void put_end(struct generation *g)
     g->closed = true;
 }
 
-static void forget(struct choice *c)
+static void sse_forget(struct choice *c)
 {
     ek_buf_clear(&c->text);
     ek_buf_clear(&c->thought);
@@ -261,14 +261,14 @@ static void render_choice(struct choice *c)
         (!ends || has_calls(c))) {
         put_delta(c, false);
         c->begun = true;
-        forget(c);
+        sse_forget(c);
     }
     put_calls(c);
     if (ends)
         put_delta(c, true);
     c->begun = true;
     c->ended = ends;
-    forget(c);
+    sse_forget(c);
 }
 
 void sse_render(struct generation *g)

@@ -21,16 +21,18 @@ static int set_mark(const struct tokenizer *tok, const char *text, struct thinki
 int thinking_limit(const struct tokenizer *tok, const struct reasoning *r, int64_t most,
                    struct thinking_limit *ret_limit)
 {
-    struct reasoning_marks m = reasoning_marks(r);
-    struct thinking_limit *l = ret_limit;
+    const struct reasoning_marks m = reasoning_marks(r);
+    struct thinking_limit l = {.inside = reasoning_is_open(r), .again = m.again};
 
-    *l = (struct thinking_limit){.inside = reasoning_is_open(r), .again = m.again};
-    if (most < 0 || !m.close)
-        return 0;
-    int code = set_mark(tok, m.open, &l->open);
-    code = code == 0 ? set_mark(tok, m.close, &l->close) : code;
-    code = code == 0 ? set_mark(tok, m.call, &l->call) : code;
-    l->most = (uint32_t)most;
-    l->on = code == 0 && l->close.count > 0;
-    return code;
+    if (most >= 0 && m.close) {
+        int code = set_mark(tok, m.open, &l.open);
+        code = code == 0 ? set_mark(tok, m.close, &l.close) : code;
+        code = code == 0 ? set_mark(tok, m.call, &l.call) : code;
+        if (code < 0)
+            return code;
+        l.most = (uint32_t)most;
+        l.on = l.close.count > 0;
+    }
+    *ret_limit = l;
+    return 0;
 }

@@ -31,11 +31,11 @@ static void put_biases(json_t *biases, uint32_t *to)
 }
 
 /* The tokens of a word, its length before them. 0 when there is no room. */
-static int put_word(const struct served *s, const char *text, size_t len, struct ek_work *work,
+static int put_word(const struct tokenizer *tok, const char *text, size_t len, struct ek_work *work,
                     uint32_t *words, uint32_t *count)
 {
     struct token_vec v = {.limit = EK_BAD_WORDS, .work = work};
-    int r = tokenizer_encode(s->tok, text, len, false, 0, &v);
+    int r = tokenizer_encode(tok, text, len, false, 0, &v);
     if (r == 0 && v.count > 0 && *count + 1 + v.count > EK_BAD_WORDS)
         r = -E2BIG;
     if (r == 0 && v.count > 0) {
@@ -59,9 +59,9 @@ static int put_bad(const struct served *s, const struct openai_ask *a, uint32_t 
         (void)ek_buf_puts(&spaced, " ");
         r = ek_buf_add(&spaced, json_string_value(word), json_string_length(word));
         if (r == 0)
-            r = put_word(s, spaced.data + 1, spaced.len - 1, a->work, words, count);
+            r = put_word(s->tok, spaced.data + 1, spaced.len - 1, a->work, words, count);
         if (r == 0 && spaced.data[1] != ' ')
-            r = put_word(s, spaced.data, spaced.len, a->work, words, count);
+            r = put_word(s->tok, spaced.data, spaced.len, a->work, words, count);
         ek_buf_done(&spaced);
     }
     return r;

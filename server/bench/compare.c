@@ -66,7 +66,7 @@ static void spread_read(const json_t *row, double *ret_least, double *ret_most)
 
 enum verdict { EQUAL, BETTER, WORSE };
 
-static enum verdict judge(const json_t *a, const json_t *b, double tolerance)
+static enum verdict compare_judge(const json_t *a, const json_t *b, double tolerance)
 {
     double va = json_number_value(json_object_get(a, "value"));
     double vb = json_number_value(json_object_get(b, "value"));
@@ -92,7 +92,7 @@ static void add_line(struct ek_buf *out, const char *cell, const json_t *a, cons
         (void)ek_buf_printf(out, "%-32s only in %s\n", cell, a ? "A" : "B");
         return;
     }
-    enum verdict v = judge(a, b, tolerance);
+    enum verdict v = compare_judge(a, b, tolerance);
     *worse += v == WORSE;
     (void)ek_buf_printf(out, "%-32s %12.4g %12.4g %-8s %8.3f  %s\n", cell, json_number_value(x),
                         json_number_value(y), unit ? unit : "", isfinite(ratio) ? ratio : 0.0,

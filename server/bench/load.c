@@ -103,7 +103,7 @@ void load_free(struct load *l)
 }
 
 /* What a prompt's word at `k` is drawn from: its piece of the trace where it has one. */
-static uint64_t draw(const struct load *l, uint32_t i, uint32_t k)
+static uint64_t load_draw(const struct load *l, uint32_t i, uint32_t k)
 {
     const struct load_request *q = &l->request[i];
     uint32_t size = l->trace ? l->trace->hash_tokens : 0;
@@ -121,7 +121,7 @@ static void add_words(const struct load *l, uint32_t i, struct ek_buf *out)
 
     (void)ek_buf_puts(out, ",\"messages\":[{\"role\":\"user\",\"content\":\"");
     for (uint32_t k = 0; k < l->request[i].prompt; k++)
-        (void)ek_buf_printf(out, "%s%s", k > 0 ? " " : "", words[draw(l, i, k) % 16]);
+        (void)ek_buf_printf(out, "%s%s", k > 0 ? " " : "", words[load_draw(l, i, k) % 16]);
     (void)ek_buf_puts(out, "\"}]");
 }
 
@@ -130,7 +130,7 @@ static void add_ids(const struct load *l, uint32_t i, uint64_t vocab, struct ek_
     (void)ek_buf_puts(out, ",\"prompt\":[");
     for (uint32_t k = 0; k < l->request[i].prompt; k++)
         (void)ek_buf_printf(out, "%s%llu", k > 0 ? "," : "",
-                            (unsigned long long)(draw(l, i, k) % vocab));
+                            (unsigned long long)(load_draw(l, i, k) % vocab));
     (void)ek_buf_puts(out, "]");
 }
 

@@ -28,7 +28,7 @@ static const char help_text[] =
     "Exit status: 0 done, 1 requests failed or B is worse, 2 wrong usage or input, 3 the server\n"
     "cannot be reached.\n";
 
-static int print(struct ek_buf *text)
+static int bench_print(struct ek_buf *text)
 {
     bool ok = ek_buf_ok(text) && text->data && fputs(text->data, stdout) >= 0;
 
@@ -47,7 +47,7 @@ static int say_help(enum bench_command command, enum ek_opt_format format)
                             : command == BENCH_REPLAY ? " FILE"
                                                       : "");
     (void)ek_opt_write(bench_table(command), format, &text); /* a failure stays in `text` */
-    return print(&text);
+    return bench_print(&text);
 }
 
 static int bench_run(enum bench_command command, const struct bench_options *o,

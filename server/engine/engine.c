@@ -113,7 +113,7 @@ void engine_publish(struct engine *e)
 
 /* Of steps that landed or failed, once others have their numbers; no other thread writes e->shared.
  */
-static void record(struct engine *e)
+static void engine_record(struct engine *e)
 {
     for (uint32_t i = 0; i < e->landed_count; i++)
         record_step(e->p.recorder, e->sched, &e->shared, &e->landed[i], e->recorded_us);
@@ -312,13 +312,13 @@ static void *engine_main(void *arg)
             r = engine_start_steps(e);
         engine_publish(e);
         deliver(e);
-        record(e);
+        engine_record(e);
         if (r == 0 && e->sched->flights.count > 0) {
             r = engine_land_step(e);
             recount(e);
             engine_publish(e);
             deliver(e);
-            record(e);
+            engine_record(e);
         } else if (r == 0) {
             idle(e);
             r = !engine_is_away(e) && e->backend->is_lost && e->backend->is_lost(e->device)

@@ -42,10 +42,10 @@ static struct warm_about about_of(const struct engine *e)
     return about;
 }
 
-static void report_kept(struct engine *e, const struct engine_warm_report *r)
+static void report_kept(const struct engine_params *p, const struct engine_warm_report *r)
 {
-    if (e->p.keep.report)
-        e->p.keep.report(e->p.ctx, r);
+    if (p->keep.report)
+        p->keep.report(p->ctx, r);
 }
 
 /* A warm_read_fn. */
@@ -108,7 +108,7 @@ void engine_save(struct engine *e, uint64_t most_us, ek_meanwhile_fn meanwhile)
     report.took_us = ek_now_us() - from;
     report.why = r < 0 ? ek_strerror(r) : NULL;
     if (any)
-        report_kept(e, &report);
+        report_kept(&e->p, &report);
 }
 
 /* Brings the blocks of the file into the cache. */
@@ -173,7 +173,7 @@ void engine_restore(struct engine *e, uint64_t most_us, ek_meanwhile_fn meanwhil
     e->warmth.damaged += report.damaged;
     report.took_us = ek_now_us() - from;
     report.why = r == 0 || r == -ECANCELED ? NULL : fault.msg[0] ? fault.msg : ek_strerror(r);
-    report_kept(e, &report);
+    report_kept(&e->p, &report);
     warm_file_close(f);
 }
 

@@ -30,7 +30,7 @@ void pace_init(struct pace *p)
 }
 
 /* False when the steps do not tell. */
-static bool fit(struct pace *p)
+static bool pace_fit(struct pace *p)
 {
     double sxx = p->xx - p->x * p->x / p->n, sxc = p->xc - p->x * p->c / p->n;
     double scc = p->cc - p->c * p->c / p->n + RIDGE * p->cc;
@@ -83,10 +83,10 @@ static uint32_t smallest(const struct pace *p, uint32_t most, double loss)
     return rows < most ? rows : most;
 }
 
-static void choose(struct pace *p, uint32_t most)
+static void pace_choose(struct pace *p, uint32_t most)
 {
     p->landed = 0;
-    p->known = fit(p);
+    p->known = pace_fit(p);
     if (!p->known || most <= PACE_LEAST)
         return;
     uint32_t down = smallest(p, most, PACE_LOSS), up = smallest(p, most, LOSS_TO_RAISE);
@@ -98,7 +98,7 @@ static void choose(struct pace *p, uint32_t most)
 }
 
 /* The longest that is believed of such a step: beyond it other processes had the machine. */
-static double longest(const struct pace *p, double rows, double context)
+static double pace_longest(const struct pace *p, double rows, double context)
 {
     if (p->known)
         return OUTLIER * (p->fixed_us + p->row_us * rows + p->context_us * context);
@@ -107,7 +107,7 @@ static double longest(const struct pace *p, double rows, double context)
 
 void pace_landed(struct pace *p, uint32_t rows, uint64_t context, uint64_t took_us)
 {
-    double x = rows, c = (double)context, t = fmin((double)took_us, longest(p, x, c));
+    double x = rows, c = (double)context, t = fmin((double)took_us, pace_longest(p, x, c));
 
     if (rows < ROWS_LEAST || took_us == 0)
         return;
@@ -134,7 +134,7 @@ uint32_t pace_rows(struct pace *p, uint32_t most, uint32_t decodes)
     if (most <= PACE_LEAST)
         return most;
     if (p->landed >= CHOOSE_EVERY)
-        choose(p, most);
+        pace_choose(p, most);
     uint32_t rows = p->budget && p->budget < most ? p->budget : most;
     if (++p->planned % PACE_EXPLORE == 0)
         rows = rows < most ? 2 * rows : rows / 2;

@@ -51,7 +51,7 @@ struct record_landed record_landing(const struct flight *f)
                                   .copies = f->copies};
 }
 
-static uint32_t since(uint64_t now, uint64_t *before)
+static uint32_t record_since(uint64_t now, uint64_t *before)
 {
     uint64_t d = now - *before;
     *before = now;
@@ -64,9 +64,9 @@ void record_step(struct ek_recorder *r, const struct sched *s, const struct engi
     if (!r)
         return;
     struct ek_recorder_step step = {.at_us = l->at_us,
-                                    .plan_us = since(now->plan_us, &before_us[0]),
-                                    .wait_us = since(now->wait_us, &before_us[1]),
-                                    .mask_us = since(now->mask_us, &before_us[2]),
+                                    .plan_us = record_since(now->plan_us, &before_us[0]),
+                                    .wait_us = record_since(now->wait_us, &before_us[1]),
+                                    .mask_us = record_since(now->mask_us, &before_us[2]),
                                     .preemptions = (uint32_t)now->preemptions,
                                     .generation_tokens = (uint32_t)now->generation_tokens,
                                     .host_blocks_used = now->host_blocks_used,

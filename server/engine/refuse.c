@@ -34,7 +34,7 @@ void sched_refuse_note(struct sched *s, const struct entry *e)
     *mean = *mean > 0 ? *mean + (cost - *mean) / COST_OF : cost;
 }
 
-static void refuse(struct sched *s, uint32_t entry, uint64_t now_us)
+static void refuse_refuse(struct sched *s, uint32_t entry, uint64_t now_us)
 {
     s->stats.refused_deadline++;
     sched_end(s, entry, REQ_FIN_ERROR, -ETIMEDOUT, now_us);
@@ -74,7 +74,7 @@ static void refuse_late(struct sched *s, uint64_t most_us, uint64_t now_us)
             continue;
         bool late = now_us >= e->req->queued_us + (i == head ? most_us : others_us);
         if (late)
-            refuse(s, i, now_us);
+            refuse_refuse(s, i, now_us);
         else if (i != head)
             break;
     }
@@ -92,6 +92,6 @@ void sched_expire(struct sched *s, uint64_t now_us)
         const struct entry *e = &s->entries.at[i];
         s->entries.scan = e->in[QUEUE_AGE].next;
         if (!e->admitted && e->req->ask.deadline_us != 0 && now_us >= e->req->ask.deadline_us)
-            refuse(s, i, now_us);
+            refuse_refuse(s, i, now_us);
     }
 }

@@ -76,7 +76,7 @@ static void detach(struct states *s, uint32_t at)
     s->of_block[s->at[at].block] = 0;
 }
 
-static uint32_t begin(struct states *s, uint32_t at, uint64_t step)
+static uint32_t states_begin(struct states *s, uint32_t at, uint64_t step)
 {
     s->at[at] = (struct snapshot){.pending = true, .step = step};
     s->pending++;
@@ -90,7 +90,7 @@ uint32_t states_place(struct states *s)
     if (at == STATES_NONE)
         return at;
     s->free = s->at[at].next;
-    return begin(s, at, 0);
+    return states_begin(s, at, 0);
 }
 
 uint32_t states_take(struct states *s, uint64_t step)
@@ -107,14 +107,14 @@ uint32_t states_take(struct states *s, uint64_t step)
         s->evicted++;
     }
     s->taken++;
-    return begin(s, at, step);
+    return states_begin(s, at, step);
 }
 
 void states_retake(struct states *s, uint32_t at, uint64_t step)
 {
     detach(s, at);
     s->taken++;
-    (void)begin(s, at, step);
+    (void)states_begin(s, at, step);
 }
 
 void states_give(struct states *s, uint32_t at)

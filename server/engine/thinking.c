@@ -26,7 +26,7 @@ static void close_it(struct thinking *t, const struct thinking_limit *l)
     t->open_met = t->close_met = t->call_met = 0;
 }
 
-static void take(struct thinking *t, const struct thinking_limit *l, int32_t token)
+static void thinking_take(struct thinking *t, const struct thinking_limit *l, int32_t token)
 {
     if (!t->inside) {
         t->inside = meets(&l->open, &t->open_met, token);
@@ -47,7 +47,7 @@ void thinking_follow(struct thinking *t, const struct thinking_limit *l, const i
         t->inside = l->inside;
     while (l->on && t->read < count && !t->over) {
         t->read++;
-        take(t, l, *(const int32_t *)(at + (size_t)(t->read - 1) * stride));
+        thinking_take(t, l, *(const int32_t *)(at + (size_t)(t->read - 1) * stride));
     }
 }
 

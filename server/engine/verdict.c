@@ -31,7 +31,7 @@ void verdict_own(const struct engine_loss *loss, struct engine_verdict *ret_verd
     ret_verdict->tokens = loss->tokens / 2 > least ? loss->tokens / 2 : least;
 }
 
-static uint32_t lower(uint32_t want, const struct limits *l, enum limit_id id)
+static uint32_t verdict_lower(uint32_t want, const struct limits *l, enum limit_id id)
 {
     uint64_t to = want > l->floor[id] ? want : l->floor[id];
 
@@ -43,8 +43,8 @@ bool verdict_change(struct engine_verdict *v, const struct limits *l, bool answe
 {
     struct limits_change c = {.expires_in_us = answered ? 0 : VERDICT_LASTS_US};
 
-    v->seqs = lower(v->seqs, l, LIMIT_RUNNING_SEQS);
-    v->tokens = lower(v->tokens, l, LIMIT_BATCHED_TOKENS);
+    v->seqs = verdict_lower(v->seqs, l, LIMIT_RUNNING_SEQS);
+    v->tokens = verdict_lower(v->tokens, l, LIMIT_BATCHED_TOKENS);
     c.value[LIMIT_RUNNING_SEQS] = v->seqs;
     c.value[LIMIT_BATCHED_TOKENS] = v->tokens;
     c.set = (v->seqs ? 1u << LIMIT_RUNNING_SEQS : 0) | (v->tokens ? 1u << LIMIT_BATCHED_TOKENS : 0);

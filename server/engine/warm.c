@@ -83,7 +83,7 @@ static uint32_t state_of(const struct lister *w, uint32_t handle)
 }
 
 /* False when there is no room for it. */
-static bool append(struct lister *w, uint32_t handle, uint32_t parent)
+static bool warm_append(struct lister *w, uint32_t handle, uint32_t parent)
 {
     const struct prefix *p = names_of(w, handle);
     const uint32_t id = id_of(w, handle), at = w->l.count, state = state_of(w, handle);
@@ -128,7 +128,7 @@ static void list_chain(struct lister *w, uint32_t handle)
         if (handle == WARM_NONE)
             return;
     }
-    while (depth > 0 && append(w, w->chain[--depth], parent))
+    while (depth > 0 && warm_append(w, w->chain[--depth], parent))
         parent = w->place[w->chain[depth]];
 }
 

@@ -87,7 +87,7 @@ uint64_t warm_file_room(const char *path, uint64_t most)
 
 /* ---- writing ---- */
 
-static int put(FILE *f, const void *data, size_t bytes)
+static int warm_put(FILE *f, const void *data, size_t bytes)
 {
     errno = EIO;
     return fwrite(data, 1, bytes, f) == bytes ? 0 : -errno;
@@ -110,7 +110,7 @@ static int write_contents(FILE *f, const struct warm_list *l, warm_read_fn read,
                                                .state = b->state != WARM_NONE,
                                                .sum = sum_of(block, bytes)};
         head->states += b->state != WARM_NONE;
-        r = put(f, block, bytes);
+        r = warm_put(f, block, bytes);
     }
     free(block);
     return r;
@@ -132,15 +132,15 @@ static int write_index(FILE *f, const struct warm_list *l, struct warm_head *hea
     (void)XXH3_freeState(sum);
     head->index_at = sizeof(*head) + contents_bytes(head);
     head->index_bytes = rows + tokens;
-    int r = put(f, row, rows);
-    return r < 0 ? r : put(f, l->tokens, tokens);
+    int r = warm_put(f, row, rows);
+    return r < 0 ? r : warm_put(f, l->tokens, tokens);
 }
 
 static int write_all(FILE *f, const struct warm_list *l, warm_read_fn read, void *ctx,
                      struct warm_head *head)
 {
     struct warm_row *row = calloc((size_t)l->count + 1, sizeof(*row));
-    int r = row ? put(f, head, sizeof(*head)) : -ENOMEM; /* its sum is wrong until the end */
+    int r = row ? warm_put(f, head, sizeof(*head)) : -ENOMEM; /* its sum is wrong until the end */
 
     if (r == 0)
         r = write_contents(f, l, read, ctx, head, row);
@@ -152,7 +152,7 @@ static int write_all(FILE *f, const struct warm_list *l, warm_read_fn read, void
     head->sum = head_sum(head);
     if (fseek(f, 0, SEEK_SET) < 0)
         return -errno;
-    r = put(f, head, sizeof(*head));
+    r = warm_put(f, head, sizeof(*head));
     errno = EIO;
     return r == 0 && fflush(f) != 0 ? -errno : r;
 }

@@ -57,7 +57,7 @@ static bool grow(struct automaton_making *m, void **at, uint32_t *room, uint64_t
     return true;
 }
 
-static void push(struct automaton_making *m, struct numbers *n, uint32_t value)
+static void automaton_push(struct automaton_making *m, struct numbers *n, uint32_t value)
 {
     void *at = n->at;
     bool ok = grow(m, &at, &n->room, n->count + 1ull, sizeof(*n->at));
@@ -99,7 +99,7 @@ static int automaton_compare(const void *a, const void *b)
 static void close_over(struct automaton_making *m, uint32_t node)
 {
     m->stack.count = 0;
-    push(m, &m->stack, node);
+    automaton_push(m, &m->stack, node);
     while (m->stack.count > 0 && !m->no_memory) {
         uint32_t at = m->stack.at[--m->stack.count];
         if (at == NFA_NONE || m->mark[at] == m->turn)
@@ -108,11 +108,11 @@ static void close_over(struct automaton_making *m, uint32_t node)
         m->done++;
         const struct nfa_node *n = &m->nfa.at[at];
         if (n->kind == NFA_SPLIT)
-            push(m, &m->stack, n->out);
+            automaton_push(m, &m->stack, n->out);
         else
-            push(m, &m->set, at);
+            automaton_push(m, &m->set, at);
         if (n->kind == NFA_SPLIT || n->kind == NFA_CALL)
-            push(m, &m->stack, n->other);
+            automaton_push(m, &m->stack, n->other);
     }
 }
 
@@ -229,7 +229,7 @@ static void add_calls(struct automaton_making *m, uint32_t state)
         for (uint32_t k = 0; k < calls->count; k += 2) {
             if (calls->at[k] != rule)
                 continue;
-            push(m, &m->bucket[0], calls->at[k + 1]);
+            automaton_push(m, &m->bucket[0], calls->at[k + 1]);
             calls->at[k] = UINT32_MAX;
             i += 2;
         }
@@ -256,14 +256,14 @@ static void add_edges(struct automaton_making *m, uint32_t state)
         const struct nfa_node *n = &m->nfa.at[m->member[i]];
         accepts |= n->kind == NFA_ACCEPT;
         if (n->kind == NFA_CALL) {
-            push(m, &m->calls, n->rule);
-            push(m, &m->calls, n->out);
+            automaton_push(m, &m->calls, n->rule);
+            automaton_push(m, &m->calls, n->out);
         }
         if (n->kind != NFA_BYTE)
             continue;
         uint32_t from = a->class_of[n->lo], to = a->class_of[n->hi];
         for (uint32_t c = from; c <= to; c++)
-            push(m, &m->bucket[c], n->out);
+            automaton_push(m, &m->bucket[c], n->out);
         low = from < low ? from : low;
         high = to > high ? to : high;
         m->done += to - from + 1;
@@ -309,8 +309,8 @@ static uint32_t find_loop(const struct automaton *a, uint32_t rule, uint8_t *vis
     return UINT32_MAX;
 }
 
-static int check(const struct expr_set *set, const struct automaton *a, uint32_t root,
-                 struct ek_fault *fault)
+static int automaton_check(const struct expr_set *set, const struct automaton *a, uint32_t root,
+                           struct ek_fault *fault)
 {
     if (a->start[root] == AUTOMATON_NONE)
         return ek_fault_set(fault, "", "no text at all would be valid; check for contradictions");
@@ -477,7 +477,7 @@ int automaton_make(const struct expr_set *set, uint32_t root, uint32_t longest,
     if (r == 0)
         r = construct(m, set);
     if (r == 0)
-        r = check(set, &m->a, root, fault);
+        r = automaton_check(set, &m->a, root, fault);
     if (r == 0)
         r = find_twins(&m->a, longest, set->work);
     if (r == 0) {

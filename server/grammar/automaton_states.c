@@ -36,7 +36,7 @@ static uint32_t cell_of(struct grammar *g, uint32_t ret, uint32_t parent)
 
 /* ---- closures ---- */
 
-static void begin(struct grammar *g)
+static void automaton_begin(struct grammar *g)
 {
     g->heaped = g->seen_count = 0;
     g->complete = false;
@@ -69,7 +69,7 @@ static void heap(struct grammar *g, uint32_t state, uint32_t cell)
 }
 
 /* Follows returns and calls; seen[] then holds all of the closure. */
-static void follow(struct grammar *g)
+static void automaton_follow(struct grammar *g)
 {
     while (g->heaped > 0) {
         struct grammar_config at = g->heap[--g->heaped];
@@ -149,7 +149,7 @@ static uint32_t end(struct grammar *g)
 {
     uint32_t count = 0;
 
-    follow(g);
+    automaton_follow(g);
     if (!ek_work_pay(g->work, 2ull * g->seen_count))
         return PLACE_UNKNOWN;
     for (uint32_t i = 0; i < g->seen_count; i++)
@@ -166,7 +166,7 @@ uint32_t place_step(struct grammar *g, uint32_t place, uint8_t byte)
     if (*memo != PLACE_UNKNOWN)
         return *memo;
     const struct place *p = &g->place[place];
-    begin(g);
+    automaton_begin(g);
     for (uint32_t i = 0; i < p->count; i++) {
         struct grammar_config c = g->config[p->first + i];
         uint32_t next = g->a.next[(size_t)c.state * g->a.classes + class];
@@ -234,7 +234,7 @@ uint32_t place_return(struct grammar *g, uint32_t cell)
     struct cell *c = &g->cell[cell];
 
     if (c->place == PLACE_UNKNOWN) {
-        begin(g);
+        automaton_begin(g);
         heap(g, c->ret, c->parent);
         c->place = end(g);
     }
@@ -267,7 +267,7 @@ void automaton_states_forget(struct grammar *g)
     g->configs = 0;
     struct ek_work *work = g->work;
     g->work = NULL; /* a little, and there must be a start */
-    begin(g);
+    automaton_begin(g);
     heap(g, g->a.start[g->root], 0);
     g->start = end(g);
     g->work = work;

@@ -63,7 +63,7 @@ struct removed {
     uint32_t count;
 };
 
-static void drop(struct kept_grammar *k)
+static void cache_drop(struct kept_grammar *k)
 {
     free(k->text);
     grammar_unref(k->grammar);
@@ -73,7 +73,7 @@ static void drop(struct kept_grammar *k)
 static void drop_all(struct removed *out)
 {
     for (uint32_t i = 0; i < out->count; i++)
-        drop(&out->kept[i]);
+        cache_drop(&out->kept[i]);
 }
 
 void grammar_cache_free(struct grammar_cache *c)
@@ -81,7 +81,7 @@ void grammar_cache_free(struct grammar_cache *c)
     if (!c)
         return;
     for (uint32_t i = 0; i < c->stats.kept; i++)
-        drop(&c->kept[i]);
+        cache_drop(&c->kept[i]);
     grammar_room_unref(c->room);
     (void)pthread_mutex_destroy(&c->lock);
     free(c);
@@ -162,7 +162,7 @@ static uint32_t last_for(const struct grammar_cache *c, uint32_t owner)
 }
 
 /* Under the lock: puts it first; another one falls off when the list is full. */
-static void keep(struct grammar_cache *c, struct kept_grammar k, struct removed *out)
+static void cache_keep(struct grammar_cache *c, struct kept_grammar k, struct removed *out)
 {
     if (c->stats.kept == GRAMMAR_KEPT)
         remove_at(c, last_for(c, grammar_owner(k.grammar)), out);
@@ -185,7 +185,7 @@ static void remember(struct grammar_cache *c, const struct grammar_from *from, s
     /* another thread was faster */
     struct grammar *other = cache_find(c, from->kind, from->text, from->len);
     if (!other)
-        keep(c, k, &out);
+        cache_keep(c, k, &out);
     pthread_mutex_unlock(&c->lock);
     drop_all(&out);
     if (other) {
@@ -241,8 +241,8 @@ static void making_end(const struct grammar_making *m)
 }
 
 /* A new one that is counted. */
-static int make(struct grammar_cache *c, const struct grammar_from *from, struct ek_work *work,
-                struct grammar **ret_grammar, struct ek_fault *fault)
+static int cache_make(struct grammar_cache *c, const struct grammar_from *from,
+                      struct ek_work *work, struct grammar **ret_grammar, struct ek_fault *fault)
 {
     const uint32_t owner = from->owner % GRAMMAR_OWNERS;
     struct grammar *g = NULL;
@@ -293,7 +293,7 @@ int grammar_cache_get(struct grammar_cache *c, const struct grammar_from *from,
     if (!room)
         return refuse_for_room(c, owner, fault);
     if (!g) {
-        int r = make(c, from, work, &g, fault);
+        int r = cache_make(c, from, work, &g, fault);
         if (r < 0)
             return r;
         remember(c, from, g);

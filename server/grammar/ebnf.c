@@ -28,12 +28,7 @@ struct reader {
 
 static int ebnf_refuse(struct reader *r, size_t at, const char *what)
 {
-    size_t line = 1;
-    for (size_t i = 0; i < at && i < r->len; i++)
-        line += r->s[i] == '\n';
-    if (r->fault)
-        r->fault->at = line;
-    return ek_fault_set(r->fault, "grammar", "%s in line %zu of the grammar", what, line);
+    return expr_refuse_line(r->s, at < r->len ? at : r->len, what, r->fault);
 }
 
 static bool is_name(char c)
@@ -42,7 +37,7 @@ static bool is_name(char c)
            c == '-';
 }
 
-static void skip(struct reader *r)
+static void ebnf_skip(struct reader *r)
 {
     while (r->at < r->len) {
         char c = r->s[r->at];
@@ -79,7 +74,7 @@ static bool at_rule(struct reader *r)
 {
     size_t was = r->at, n = name_length(r);
     r->at += n;
-    skip(r);
+    ebnf_skip(r);
     bool is = n > 0 && accept(r, "::=");
     r->at = was;
     return is;
@@ -250,7 +245,7 @@ static int read_item(struct reader *r, uint32_t *ret_expr)
     r->depth--;
     if (code < 0)
         return code;
-    skip(r);
+    ebnf_skip(r);
     return accept(r, ")") ? 0 : ebnf_refuse(r, from, "a group is not closed");
 }
 
@@ -272,15 +267,15 @@ static int read_count(struct reader *r, uint32_t *least, uint32_t *most)
     } else if (accept(r, "?")) {
         *least = 0;
     } else if (accept(r, "{")) {
-        skip(r);
+        ebnf_skip(r);
         bool first = ebnf_read_number(r, least);
         *least = first ? *least : 0;
         *most = *least;
-        skip(r);
+        ebnf_skip(r);
         if (accept(r, ",")) {
-            skip(r);
+            ebnf_skip(r);
             *most = ebnf_read_number(r, most) ? *most : EXPR_MANY;
-            skip(r);
+            ebnf_skip(r);
         } else if (!first) {
             return ebnf_refuse(r, from, "a count has no number");
         }
@@ -297,7 +292,7 @@ static int read_sequence(struct reader *r, uint32_t *ret_expr)
     struct expr_list seq = {.set = r->set};
     int code = 0;
 
-    for (skip(r); code == 0 && r->at < r->len && expr_ok(r->set); skip(r)) {
+    for (ebnf_skip(r); code == 0 && r->at < r->len && expr_ok(r->set); ebnf_skip(r)) {
         uint32_t what = EXPR_EMPTY, least, most;
         if (r->s[r->at] == '|' || r->s[r->at] == ')' || at_rule(r))
             break;
@@ -320,7 +315,7 @@ static int read_alternatives(struct reader *r, uint32_t *ret_expr)
         uint32_t one = EXPR_EMPTY;
         code = read_sequence(r, &one);
         expr_push(&alt, one);
-        skip(r);
+        ebnf_skip(r);
     } while (code == 0 && accept(r, "|"));
     *ret_expr = expr_alt(&alt);
     return code;
@@ -328,7 +323,7 @@ static int read_alternatives(struct reader *r, uint32_t *ret_expr)
 
 static int read_rules(struct reader *r)
 {
-    for (skip(r); r->at < r->len && expr_ok(r->set); skip(r)) {
+    for (ebnf_skip(r); r->at < r->len && expr_ok(r->set); ebnf_skip(r)) {
         size_t from = r->at, n = name_length(r);
         uint32_t rule, body;
         if (!at_rule(r))
@@ -337,7 +332,7 @@ static int read_rules(struct reader *r)
         if (code < 0)
             return code;
         r->at += n;
-        skip(r);
+        ebnf_skip(r);
         (void)accept(r, "::="); /* at_rule() has seen it */
         if (expr_ok(r->set) && r->set->rule[rule].body != UINT32_MAX)
             return ebnf_refuse(r, from, "a rule is written a second time");

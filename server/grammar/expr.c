@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/err.h"
+
 /* Room for one more of `size` bytes; false when the set has failed. */
 static bool room(struct expr_set *s, void **at, uint32_t count, uint32_t *cap, uint32_t more,
                  size_t size)
@@ -285,4 +287,15 @@ uint32_t expr_chars(struct expr_set *s, const struct chars *c)
         }
     }
     return expr_alt(&out);
+}
+
+int expr_refuse_line(const char *text, size_t at, const char *what, struct ek_fault *fault)
+{
+    size_t line = 1;
+
+    for (size_t i = 0; i < at; i++)
+        line += text[i] == '\n';
+    if (fault)
+        fault->at = line;
+    return ek_fault_set(fault, "grammar", "%s in line %zu of the grammar", what, line);
 }

@@ -14,6 +14,8 @@
 #include "common/work.h"
 #include "server/grammar/chars.h"
 
+struct ek_fault;
+
 #define EXPR_MANY       UINT32_MAX /* no upper bound */
 #define EXPR_MOST       (1u << 20) /* expressions of a set */
 #define EXPR_NAME_MOST  40u
@@ -113,3 +115,6 @@ uint32_t expr_table_new(struct expr_set *s, uint32_t states);
 /* To the one that was begun last. */
 void expr_table_edge(struct expr_set *s, struct expr_edge edge);
 void expr_table_final(struct expr_set *s, uint32_t state);
+
+/* What is wrong at `at` of a grammar's text, with the line. -EBADMSG; the fault may be NULL. */
+int expr_refuse_line(const char *text, size_t at, const char *what, struct ek_fault *fault);

@@ -43,7 +43,7 @@ static void add_places(struct text *t)
 }
 
 /* After one byte more: the place, or *ret_word is a word that has been completed. */
-static uint32_t step(const struct text *t, uint32_t place, uint8_t byte, uint32_t *ret_word)
+static uint32_t expr_step(const struct text *t, uint32_t place, uint8_t byte, uint32_t *ret_word)
 {
     char s[TEXT_WORD_MOST + 2];
     size_t n = strlen(t->place[place]);
@@ -64,16 +64,16 @@ static uint32_t step(const struct text *t, uint32_t place, uint8_t byte, uint32_
 }
 
 /* What follows byte `b` at a place. */
-static uint32_t follow(const struct text *t, uint32_t place, uint8_t b)
+static uint32_t expr_follow(const struct text *t, uint32_t place, uint8_t b)
 {
-    uint32_t word, there = step(t, place, b, &word);
+    uint32_t word, there = expr_step(t, place, b, &word);
 
     return word != UINT32_MAX ? t->word[word].then : expr_call(t->set, t->rule[there]);
 }
 
 static bool alike(const struct text *t, uint32_t place, uint8_t a, uint8_t b)
 {
-    uint32_t v, w, x = step(t, place, a, &v), y = step(t, place, b, &w);
+    uint32_t v, w, x = expr_step(t, place, a, &v), y = expr_step(t, place, b, &w);
     return v == w && (v != UINT32_MAX || x == y);
 }
 
@@ -127,7 +127,7 @@ static void write_place(const struct text *t, uint32_t place, bool ends, bool ut
             if (!alike(t, place, (uint8_t)b, (uint8_t)(last + 1)))
                 break;
         uint32_t bytes = expr_byte(t->set, (uint8_t)b, (uint8_t)last);
-        expr_push(&alt, expr_pair(t->set, bytes, follow(t, place, (uint8_t)b)));
+        expr_push(&alt, expr_pair(t->set, bytes, expr_follow(t, place, (uint8_t)b)));
     }
     if (utf8)
         follow_characters(t, place, &alt);

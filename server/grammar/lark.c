@@ -18,17 +18,12 @@
 int lark_refuse(struct lark *r, size_t at, const char *fmt, ...)
 {
     char what[256];
-    size_t line = 1;
     va_list ap;
 
     va_start(ap, fmt);
     (void)vsnprintf(what, sizeof(what), fmt, ap);
     va_end(ap);
-    for (size_t i = 0; i < at && i < r->len; i++)
-        line += r->s[i] == '\n';
-    if (r->fault)
-        r->fault->at = line;
-    return ek_fault_set(r->fault, "grammar", "%s in line %zu of the grammar", what, line);
+    return expr_refuse_line(r->s, at < r->len ? at : r->len, what, r->fault);
 }
 
 bool lark_accept(struct lark *r, const char *text)
@@ -47,7 +42,7 @@ bool lark_looking_at(const struct lark *r, const char *text)
 }
 
 /* Over blanks and comments, and over ends of lines where `lines`. */
-static void skip(struct lark *r, bool lines)
+static void lark_skip(struct lark *r, bool lines)
 {
     while (r->at < r->len) {
         char c = r->s[r->at];
@@ -64,9 +59,9 @@ static void skip(struct lark *r, bool lines)
 
 void lark_blank(struct lark *r)
 {
-    skip(r, r->depth > 0);
+    lark_skip(r, r->depth > 0);
     size_t was = r->at;
-    skip(r, true);
+    lark_skip(r, true);
     if (!lark_looking_at(r, "|")) {
         (void)ek_work_pay(r->set->work, (r->at - was) / 4); /* it may be read again */
         r->at = was;
@@ -134,7 +129,7 @@ int lark_find(struct lark *r, const char *name, size_t len, struct lark_name **r
 /* Nothing but an end of line may follow. */
 static int end_line(struct lark *r)
 {
-    skip(r, false);
+    lark_skip(r, false);
     return r->at == r->len || r->s[r->at] == '\n'
                ? 0
                : lark_refuse(r, r->at, "something stands behind the end of a definition");
@@ -181,7 +176,7 @@ static int read_definition(struct lark *r)
         return -EBADMSG;
     if (lark_accept(r, ".") && ((void)lark_accept(r, "-"), !lark_read_number(r, &number)))
         return lark_refuse(r, from, "a priority has no number");
-    skip(r, false);
+    lark_skip(r, false);
     if (!lark_accept(r, ":"))
         return lark_refuse(r, from, "a rule (`name: ...`) is missing");
     r->terminal = terminal;
@@ -268,7 +263,7 @@ static int read_options(struct lark *r)
     const char *key;
     json_t *v, *all;
 
-    skip(r, false);
+    lark_skip(r, false);
     all = json_loadb(r->s + r->at, r->len - r->at, JSON_DISABLE_EOF_CHECK, &e);
     if (!json_is_object(all)) {
         json_decref(all);
@@ -291,7 +286,7 @@ static int read_lines(struct lark *r)
 {
     int code = 0;
 
-    for (skip(r, true); code == 0 && r->at < r->len && expr_ok(r->set); skip(r, true)) {
+    for (lark_skip(r, true); code == 0 && r->at < r->len && expr_ok(r->set); lark_skip(r, true)) {
         size_t from = r->at;
         r->depth = 0;
         if (lark_accept(r, "%ignore"))

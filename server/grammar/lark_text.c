@@ -12,7 +12,7 @@
 
 /* ---- texts ---- */
 
-static uint32_t emit(struct lark *r, uint32_t cp, bool caseless)
+static uint32_t lark_emit(struct lark *r, uint32_t cp, bool caseless)
 {
     struct chars c = {0};
 
@@ -108,7 +108,7 @@ int lark_text(struct lark *r, uint32_t *ret_expr)
     for (; code == 0 && r->at < r->len && r->s[r->at] != '"' && expr_ok(r->set); count++) {
         code = read_char(r, &cp);
         if (code == 0)
-            expr_push(&all, emit(r, cp, caseless));
+            expr_push(&all, lark_emit(r, cp, caseless));
     }
     *ret_expr = expr_seq(&all);
     if (code < 0 || !expr_ok(r->set))

@@ -86,7 +86,7 @@ static bool is_of_group(const struct left *l, const struct expr *e)
 }
 
 /* Whether it may begin with a rule of the group at work. */
-static bool begins(struct left *l, uint32_t at)
+static bool left_begins(struct left *l, uint32_t at)
 {
     const struct expr *e = &l->set->node[at];
     bool is = is_of_group(l, e);
@@ -94,11 +94,11 @@ static bool begins(struct left *l, uint32_t at)
     if (l->too_deep || !ek_work_pay(l->set->work, 1))
         return false;
     if (e->kind == EXPR_KIND_SEQ)
-        is = begins(l, l->set->item[e->a]);
+        is = left_begins(l, l->set->item[e->a]);
     else if (e->kind == EXPR_KIND_REPEAT)
-        is = begins(l, e->a);
+        is = left_begins(l, e->a);
     for (uint32_t i = 0; e->kind == EXPR_KIND_ALT && i < e->b && !is; i++)
-        is = begins(l, l->set->item[e->a + i]);
+        is = left_begins(l, l->set->item[e->a + i]);
     return is;
 }
 
@@ -126,7 +126,7 @@ static void take_apart(struct left *l, uint32_t at, uint32_t rest, struct ways *
         l->too_deep = true;
     if (l->too_deep || !expr_ok(s))
         return;
-    if (e.kind == EXPR_KIND_CALL || !begins(l, at)) {
+    if (e.kind == EXPR_KIND_CALL || !left_begins(l, at)) {
         add_way(out, at, rest);
     } else if (e.kind == EXPR_KIND_SEQ) {
         take_apart(l, s->item[e.a], expr_pair(s, behind_first(s, &e), rest), out);

@@ -89,7 +89,7 @@ static void add_nodes(struct lexicon *l, const struct sorted *list, uint32_t cou
         l->root[l->node[i].byte] = i;
 }
 
-static int build(struct lexicon *l, lexicon_bytes_fn bytes, void *ctx)
+static int lexicon_build(struct lexicon *l, lexicon_bytes_fn bytes, void *ctx)
 {
     struct sorted *list = calloc(l->vocab + 1, sizeof(*list));
     uint32_t count = 0;
@@ -130,7 +130,7 @@ int lexicon_new(uint32_t vocab, lexicon_bytes_fn bytes, void *ctx, const int32_t
     l->len = calloc(vocab + 1, sizeof(*l->len));
     if (!l->same || !l->at || !l->len)
         goto out;
-    r = build(l, bytes, ctx);
+    r = lexicon_build(l, bytes, ctx);
     if (r < 0)
         goto out;
     *ret_lexicon = l;

@@ -77,7 +77,7 @@ static bool shorten(struct nearing *n, uint32_t state)
     return better;
 }
 
-static void sweep(struct nearing *n)
+static void near_sweep(struct nearing *n)
 {
     const struct automaton *a = n->a;
     uint64_t work = 0;
@@ -188,7 +188,7 @@ int near_make(const struct automaton *a, const struct lexicon *l, struct ek_work
     if (!n->bytes || !n->way || !n->order || !n->near)
         goto out;
     choose_bytes(n);
-    sweep(n);
+    near_sweep(n);
     sort(n, count, a->states);
     count_tokens(n);
     *ret_near = n->near;

@@ -14,8 +14,8 @@ struct nfa_facts {
     bool useful, nullable;
 };
 
-static struct nfa_facts look(const struct expr_set *s, const struct nfa *n, uint32_t at,
-                             uint32_t depth)
+static struct nfa_facts nfa_look(const struct expr_set *s, const struct nfa *n, uint32_t at,
+                                 uint32_t depth)
 {
     const struct expr *e = &s->node[at];
     struct nfa_facts f = {true, true};
@@ -30,13 +30,13 @@ static struct nfa_facts look(const struct expr_set *s, const struct nfa *n, uint
     case EXPR_KIND_CALL: f = (struct nfa_facts){n->useful[e->a], n->nullable[e->a]}; break;
     case EXPR_KIND_TABLE: f.nullable = s->final[s->table[e->a].final]; break;
     case EXPR_KIND_REPEAT: {
-        struct nfa_facts inner = look(s, n, e->a, depth + 1);
+        struct nfa_facts inner = nfa_look(s, n, e->a, depth + 1);
         f = (struct nfa_facts){inner.useful || e->b == 0, inner.nullable || e->b == 0};
         break;
     }
     case EXPR_KIND_SEQ:
         for (uint32_t i = 0; i < e->b; i++) {
-            struct nfa_facts one = look(s, n, s->item[e->a + i], depth + 1);
+            struct nfa_facts one = nfa_look(s, n, s->item[e->a + i], depth + 1);
             f.useful &= one.useful;
             f.nullable &= one.nullable;
         }
@@ -44,7 +44,7 @@ static struct nfa_facts look(const struct expr_set *s, const struct nfa *n, uint
     case EXPR_KIND_ALT:
         f = (struct nfa_facts){false, false};
         for (uint32_t i = 0; i < e->b; i++) {
-            struct nfa_facts one = look(s, n, s->item[e->a + i], depth + 1);
+            struct nfa_facts one = nfa_look(s, n, s->item[e->a + i], depth + 1);
             f.useful |= one.useful;
             f.nullable |= one.nullable;
         }
@@ -59,7 +59,7 @@ static void look_at_rules(const struct expr_set *s, struct nfa *n)
     for (bool again = true; again && !ek_work_stopped(s->work);) {
         again = false;
         for (uint32_t r = 0; r < s->rules; r++) {
-            struct nfa_facts f = look(s, n, s->rule[r].body, 0);
+            struct nfa_facts f = nfa_look(s, n, s->rule[r].body, 0);
             again |= f.useful != n->useful[r] || f.nullable != n->nullable[r];
             n->useful[r] = f.useful;
             n->nullable[r] = f.nullable;
@@ -87,8 +87,8 @@ static uint32_t nfa_add(struct nfa *n, struct nfa_node node)
     return n->count++;
 }
 
-static uint32_t build(struct nfa *n, const struct expr_set *s, uint32_t at, uint32_t out,
-                      uint32_t depth);
+static uint32_t nfa_build(struct nfa *n, const struct expr_set *s, uint32_t at, uint32_t out,
+                          uint32_t depth);
 
 /* least times, then up to most: (x(x(x)?)?)?, or a loop. */
 static uint32_t build_repeat(struct nfa *n, const struct expr_set *s, const struct expr *e,
@@ -98,20 +98,20 @@ static uint32_t build_repeat(struct nfa *n, const struct expr_set *s, const stru
 
     if (e->c == EXPR_MANY) {
         next = nfa_add(n, (struct nfa_node){.kind = NFA_SPLIT, .other = out});
-        uint32_t body = build(n, s, e->a, next, depth);
+        uint32_t body = nfa_build(n, s, e->a, next, depth);
         if (n->no_memory || n->too_large)
             return 0;
         n->at[next].out = body;
     } else {
         for (uint32_t i = e->b; i < e->c && !n->too_large && !n->no_memory; i++) {
-            uint32_t body = build(n, s, e->a, next, depth);
+            uint32_t body = nfa_build(n, s, e->a, next, depth);
             if (body == NFA_NONE)
                 break;
             next = nfa_add(n, (struct nfa_node){.kind = NFA_SPLIT, .out = body, .other = out});
         }
     }
     for (uint32_t i = 0; i < e->b && !n->too_large && !n->no_memory; i++)
-        next = build(n, s, e->a, next, depth);
+        next = nfa_build(n, s, e->a, next, depth);
     return next;
 }
 
@@ -140,8 +140,8 @@ static uint32_t build_table(struct nfa *n, const struct expr_set *s, const struc
 }
 
 /* The node where the expression begins when `out` is what follows. Built from its end. */
-static uint32_t build(struct nfa *n, const struct expr_set *s, uint32_t at, uint32_t out,
-                      uint32_t depth)
+static uint32_t nfa_build(struct nfa *n, const struct expr_set *s, uint32_t at, uint32_t out,
+                          uint32_t depth)
 {
     const struct expr *e = &s->node[at];
     uint32_t next = out;
@@ -175,12 +175,12 @@ static uint32_t build(struct nfa *n, const struct expr_set *s, uint32_t at, uint
     case EXPR_KIND_REPEAT: next = build_repeat(n, s, e, out, depth + 1); break;
     case EXPR_KIND_SEQ:
         for (uint32_t i = e->b; i-- > 0;)
-            next = build(n, s, s->item[e->a + i], next, depth + 1);
+            next = nfa_build(n, s, s->item[e->a + i], next, depth + 1);
         break;
     case EXPR_KIND_ALT:
         next = NFA_NONE;
         for (uint32_t i = e->b; i-- > 0;) {
-            uint32_t one = build(n, s, s->item[e->a + i], out, depth + 1);
+            uint32_t one = nfa_build(n, s, s->item[e->a + i], out, depth + 1);
             if (one == NFA_NONE)
                 continue;
             next = nfa_add(n, (struct nfa_node){.kind = NFA_SPLIT, .out = one, .other = next});
@@ -204,7 +204,7 @@ int nfa_make(const struct expr_set *s, struct nfa *ret_nfa)
     for (uint32_t i = 0; i < s->rules && !n.no_memory && !n.too_large; i++) {
         n.too_large |= !ek_work_pay(s->work, 1);
         uint32_t end = nfa_add(&n, (struct nfa_node){.kind = NFA_ACCEPT});
-        n.start[i] = build(&n, s, s->rule[i].body, end, 0);
+        n.start[i] = nfa_build(&n, s, s->rule[i].body, end, 0);
     }
     r = n.no_memory ? -ENOMEM : n.too_large ? -E2BIG : 0;
     if (r < 0)

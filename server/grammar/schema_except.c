@@ -47,7 +47,7 @@ static int compare_numbers(const void *a, const void *b)
 }
 
 /* The schema between two of the numbers; NULL without memory. */
-static json_t *between(const json_t *schema, double low, double high)
+static json_t *schema_except_between(const json_t *schema, double low, double high)
 {
     json_t *out = json_copy((json_t *)(uintptr_t)schema);
     const json_t *above = json_object_get(schema, "exclusiveMinimum"),
@@ -85,7 +85,7 @@ static int numbers(struct schema_reader *r, const json_t *schema, const struct e
     for (size_t k = 0; code == 0 && k + 1 < n; k++) {
         uint32_t e = EXPR_NEVER;
         (void)schema_pay(r, json_object_size(schema));
-        json_t *part = between(schema, at[k], at[k + 1]);
+        json_t *part = schema_except_between(schema, at[k], at[k + 1]);
         code = part ? schema_type(r, part, x->type, &e) : -ENOMEM;
         json_decref(part);
         if (schema_is_never(r, code))

@@ -158,7 +158,7 @@ static uint32_t make_value(struct schema_reader *r)
     return expr_alt(&all);
 }
 
-static uint32_t make(struct schema_reader *r, enum json_rule which)
+static uint32_t schema_json_make(struct schema_reader *r, enum json_rule which)
 {
     switch (which) {
     case RULE_WS: return r->comma ? EXPR_EMPTY : make_ws(r->set);
@@ -182,7 +182,7 @@ uint32_t json_call(struct schema_reader *r, enum json_rule which)
         r->made[which] = true; /* first, since values contain values */
         r->rule[which] = expr_rule_new(r->set, names[which]);
         expr_rule_set(r->set, r->rule[which], EXPR_NEVER);
-        uint32_t body = make(r, which);
+        uint32_t body = schema_json_make(r, which);
         expr_rule_set(r->set, r->rule[which], body);
     }
     return expr_call(r->set, r->rule[which]);

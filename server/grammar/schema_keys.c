@@ -48,8 +48,8 @@ bool schema_key_may_match(const struct automaton *a, const char *name)
 }
 
 /* Whether a text takes both to an end, from their beginnings on. */
-static bool meet(const struct schema_reader *r, const struct automaton *a,
-                 const struct automaton *b, uint8_t *seen, uint32_t *todo)
+static bool schema_keys_meet(const struct schema_reader *r, const struct automaton *a,
+                             const struct automaton *b, uint8_t *seen, uint32_t *todo)
 {
     uint32_t count = 0;
     uint32_t first = a->start[a->rules - 1] * b->states + b->start[b->rules - 1];
@@ -87,7 +87,7 @@ bool schema_keys_may_meet(const struct schema_reader *r, const struct automaton 
     uint8_t *seen = calloc(pairs, 1);
     uint32_t *todo = calloc(pairs, sizeof(*todo));
     if (seen && todo)
-        together = meet(r, a, b, seen, todo);
+        together = schema_keys_meet(r, a, b, seen, todo);
     free(seen);
     free(todo);
     return together;

@@ -30,7 +30,7 @@ unsigned schema_type_of(const json_t *v)
     return json_is_integer(v) || d == floor(d) ? TYPE_INTEGER | TYPE_NUMBER : TYPE_NUMBER;
 }
 
-static double bound(const json_t *schema, const char *keyword, double missing)
+static double schema_merge_bound(const json_t *schema, const char *keyword, double missing)
 {
     const json_t *v = json_object_get(schema, keyword);
     return json_is_number(v) ? json_number_value(v) : missing;
@@ -96,14 +96,15 @@ bool schema_allows(const struct schema_reader *r, const json_t *schema, unsigned
             return false;
     if (json_is_number(v)) {
         double d = json_number_value(v);
-        return d >= bound(schema, "minimum", -INFINITY) &&
-               d <= bound(schema, "maximum", INFINITY) &&
-               d > bound(schema, "exclusiveMinimum", -INFINITY) &&
-               d < bound(schema, "exclusiveMaximum", INFINITY);
+        return d >= schema_merge_bound(schema, "minimum", -INFINITY) &&
+               d <= schema_merge_bound(schema, "maximum", INFINITY) &&
+               d > schema_merge_bound(schema, "exclusiveMinimum", -INFINITY) &&
+               d < schema_merge_bound(schema, "exclusiveMaximum", INFINITY);
     }
     if (json_is_string(v)) {
         double n = (double)characters(json_string_value(v));
-        return n >= bound(schema, "minLength", 0) && n <= bound(schema, "maxLength", INFINITY);
+        return n >= schema_merge_bound(schema, "minLength", 0) &&
+               n <= schema_merge_bound(schema, "maxLength", INFINITY);
     }
     return true;
 }
@@ -534,8 +535,10 @@ bool schema_apart(struct schema_reader *r, const json_t *a, const json_t *b, uin
         goto out;
     apart = (ta & tb) == 0;
     if (!apart && ((ta & tb) & ~(unsigned)(TYPE_INTEGER | TYPE_NUMBER)) == 0)
-        apart = bound(x, "minimum", -INFINITY) > bound(y, "maximum", INFINITY) ||
-                bound(y, "minimum", -INFINITY) > bound(x, "maximum", INFINITY);
+        apart = schema_merge_bound(x, "minimum", -INFINITY) >
+                    schema_merge_bound(y, "maximum", INFINITY) ||
+                schema_merge_bound(y, "minimum", -INFINITY) >
+                    schema_merge_bound(x, "maximum", INFINITY);
     if (!apart && (ta & tb) == TYPE_OBJECT)
         apart = objects_apart(r, x, y, depth) || objects_apart(r, y, x, depth);
 out:

@@ -115,12 +115,12 @@ static uint32_t at_most(struct expr_set *s, const char *f, uint32_t n)
 }
 
 /* One to n digits from f to g; f is not all zeros. */
-static uint32_t between(struct expr_set *s, const char *f, const char *g, uint32_t n)
+static uint32_t schema_number_between(struct expr_set *s, const char *f, const char *g, uint32_t n)
 {
     if (*f == *g) {
         uint32_t rest = n == 1                   ? EXPR_EMPTY
                         : all(f + 1, n - 1, '0') ? expr_maybe(s, at_most(s, g + 1, n - 1))
-                                                 : between(s, f + 1, g + 1, n - 1);
+                                                 : schema_number_between(s, f + 1, g + 1, n - 1);
         return expr_pair(s, digit(s, *f, *f), rest);
     }
     struct expr_list alt = {.set = s};
@@ -147,7 +147,7 @@ static uint32_t fraction(struct expr_set *s, const char *f, const char *g, uint3
         return expr_maybe(s, expr_pair(s, point, at_most(s, g, n)));
     if (!g)
         return expr_pair(s, point, at_least(s, f, n));
-    return expr_pair(s, point, between(s, f, g, n));
+    return expr_pair(s, point, schema_number_between(s, f, g, n));
 }
 
 /* Numbers lo..hi in units of 10^-places, both >= 0. */

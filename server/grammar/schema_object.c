@@ -392,7 +392,7 @@ static int read_properties(struct schema_reader *r, const json_t *schema, struct
 /* What may follow when something was written: from the last property to the first, each a rule,
  * so that the grammar grows with their number and not with its square. ret_first[i] is what may
  * be written from i on when nothing was. */
-static uint32_t join(struct schema_reader *r, const struct object *o)
+static uint32_t schema_object_join(struct schema_reader *r, const struct object *o)
 {
     struct expr_set *s = r->set;
     uint32_t after = EXPR_EMPTY, first = EXPR_EMPTY;
@@ -458,7 +458,7 @@ static int read_inner(struct schema_reader *r, const json_t *schema, struct obje
     if (o->extra != EXPR_NEVER ? most != EXPR_MANY : most < o->declared)
         return schema_refuse(r, "maxProperties",
                              "beside `properties` a count of what is not required is not offered");
-    *ret_expr = join(r, o);
+    *ret_expr = schema_object_join(r, o);
     return 0;
 }
 

@@ -8,7 +8,8 @@
 #include "server/grammar/automaton.h"
 #include "server/grammar/expr.h"
 
-static uint32_t copy(struct expr_set *to, const struct expr_set *from, uint32_t at, uint32_t depth);
+static uint32_t table_copy(struct expr_set *to, const struct expr_set *from, uint32_t at,
+                           uint32_t depth);
 
 static uint32_t copy_list(struct expr_set *to, const struct expr_set *from, const struct expr *e,
                           uint32_t depth)
@@ -16,7 +17,7 @@ static uint32_t copy_list(struct expr_set *to, const struct expr_set *from, cons
     struct expr_list l = {.set = to};
 
     for (uint32_t i = 0; i < e->b && expr_ok(to); i++)
-        expr_push(&l, copy(to, from, from->item[e->a + i], depth));
+        expr_push(&l, table_copy(to, from, from->item[e->a + i], depth));
     return e->kind == EXPR_KIND_SEQ ? expr_seq(&l) : expr_alt(&l);
 }
 
@@ -34,7 +35,8 @@ static uint32_t copy_table(struct expr_set *to, const struct expr_set *from,
 }
 
 /* The same expression in another set, with the bodies of rules in place of calls. */
-static uint32_t copy(struct expr_set *to, const struct expr_set *from, uint32_t at, uint32_t depth)
+static uint32_t table_copy(struct expr_set *to, const struct expr_set *from, uint32_t at,
+                           uint32_t depth)
 {
     if (at >= from->nodes || depth > EXPR_DEPTH_MOST) /* a rule without a body yet */
         to->too_large = true;
@@ -48,8 +50,8 @@ static uint32_t copy(struct expr_set *to, const struct expr_set *from, uint32_t 
     case EXPR_KIND_TEXT: return expr_bytes(to, from->text.data + e.a, e.b);
     case EXPR_KIND_SEQ:
     case EXPR_KIND_ALT: return copy_list(to, from, &e, depth + 1);
-    case EXPR_KIND_REPEAT: return expr_repeat(to, copy(to, from, e.a, depth + 1), e.b, e.c);
-    case EXPR_KIND_CALL: return copy(to, from, from->rule[e.a].body, depth + 1);
+    case EXPR_KIND_REPEAT: return expr_repeat(to, table_copy(to, from, e.a, depth + 1), e.b, e.c);
+    case EXPR_KIND_CALL: return table_copy(to, from, from->rule[e.a].body, depth + 1);
     case EXPR_KIND_TABLE: return copy_table(to, from, &from->table[e.a]);
     }
     return EXPR_EMPTY;
@@ -116,7 +118,7 @@ static int compile(struct expr_set *from, uint32_t expr, struct automaton *ret_a
     expr_init(&set);
     set.work = from->work;
     uint32_t rule = expr_rule_new(&set, "terminal");
-    expr_rule_set(&set, rule, copy(&set, from, expr, 0));
+    expr_rule_set(&set, rule, table_copy(&set, from, expr, 0));
     int r = automaton_make(&set, rule, 1, ret_automaton, fault);
     from->no_memory |= set.no_memory;
     expr_done(&set);
@@ -140,7 +142,7 @@ int table_shortest(struct expr_set *set, uint32_t expr, uint32_t *ret_expr, stru
 
 /* ---- two automata side by side ---- */
 
-static uint32_t step(const struct automaton *a, uint32_t state, uint8_t byte)
+static uint32_t table_step(const struct automaton *a, uint32_t state, uint8_t byte)
 {
     return a->next[(size_t)state * a->classes + a->class_of[byte]];
 }
@@ -257,9 +259,9 @@ static void meet_pairs(struct both *x)
         struct pair p = x->pair[i];
         (void)ek_work_pay(x->set->work, 128); /* expr_ok() tells */
         for (uint32_t byte = 0; byte < 256; byte++) {
-            struct pair to = {step(x->a, p.a, (uint8_t)byte), AUTOMATON_NONE};
+            struct pair to = {table_step(x->a, p.a, (uint8_t)byte), AUTOMATON_NONE};
             if (p.b != AUTOMATON_NONE)
-                to.b = step(x->b, p.b, (uint8_t)byte);
+                to.b = table_step(x->b, p.b, (uint8_t)byte);
             if (to.a != AUTOMATON_NONE && (x->except || to.b != AUTOMATON_NONE))
                 pair_edge(x, i, pair_of(x, to), (uint8_t)byte);
         }
@@ -351,13 +353,13 @@ int table_ends(struct expr_set *set, uint32_t expr, struct table_ends *ret_ends,
     for (uint32_t q = 0; r == 0 && q < a.states && ek_work_pay(set->work, 16); q++) {
         for (uint32_t b = 0; b < 256 && a.state[q].accepts; b++) {
             bool blank = b == ' ' || (b >= '\t' && b <= '\r');
-            bool on = step(&a, q, (uint8_t)b) != AUTOMATON_NONE;
+            bool on = table_step(&a, q, (uint8_t)b) != AUTOMATON_NONE;
             ends.open |= on && !blank;
             ends.by_line |= on && b == '\n';
         }
     }
     if (r == 0 && a.states > 0) {
-        uint32_t then = step(&a, a.start[0], '\n');
+        uint32_t then = table_step(&a, a.start[0], '\n');
         ends.line = then != AUTOMATON_NONE && a.state[then].accepts;
         *ret_ends = ends;
     }

@@ -164,8 +164,8 @@ static void gemma3n_begin(struct graph_builder *b, struct gemma3n *g)
 }
 
 /* Coefficients that `src` chooses, a row of `to` of the tensor for each. */
-static void choose(struct graph_builder *b, const struct gemma3n *g, uint16_t src, uint16_t to,
-                   const char *name)
+static void gemma3n_choose(struct graph_builder *b, const struct gemma3n *g, uint16_t src,
+                           uint16_t to, const char *name)
 {
     const struct graph_part router = {"altup.modality_router", b->config->streams.count};
     const struct graph_part out = {name, graph_width(b, to)};
@@ -183,7 +183,7 @@ static void predict(struct graph_builder *b, const struct gemma3n *g)
     const uint32_t n = c->streams.count;
 
     graph_take(b, g->active, g->streams, stream_of(c, c->streams.active));
-    choose(b, g, g->active, g->coefficients, "altup.prediction_coefs");
+    gemma3n_choose(b, g, g->active, g->coefficients, "altup.prediction_coefs");
     graph_take(b, g->predicted, g->streams, (struct graph_run){.group = n * c->hidden, .heads = 1});
     graph_mix(b, g->predicted, g->streams, g->coefficients,
               (struct graph_mix){.inputs = n, .outputs = n, .group = c->hidden});
@@ -197,7 +197,7 @@ static void correct(struct graph_builder *b, const struct gemma3n *g)
     const struct model_config *c = b->config;
     const uint32_t n = c->streams.count;
 
-    choose(b, g, g->active, g->corrections, "altup.correction_coefs");
+    gemma3n_choose(b, g, g->active, g->corrections, "altup.correction_coefs");
     graph_take(b, g->part, g->predicted, stream_of(c, c->streams.active));
     graph_mix_fixed(b, g->active, g->part,
                     (struct graph_mix){.inputs = 1, .outputs = 1, .group = c->hidden, .plus = -1});

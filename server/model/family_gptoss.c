@@ -49,7 +49,7 @@ static int configure(const struct model_json *j, struct model_config *c)
     return r;
 }
 
-static void build(struct graph_builder *b, const struct model_config *c)
+static void gptoss_build(struct graph_builder *b, const struct model_config *c)
 {
     struct layers l = {.experts = {.router = "mlp.router",
                                    .all_in = "mlp.experts.gate_up_proj",
@@ -64,4 +64,4 @@ const struct model_family family_gpt_oss = {.architecture = "GptOssForCausalLM",
                                             .rope_theta = 150000,
                                             .rms_eps = 1e-5,
                                             .configure = configure,
-                                            .build = build};
+                                            .build = gptoss_build};

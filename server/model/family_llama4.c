@@ -102,7 +102,7 @@ static int configure(const struct model_json *j, struct model_config *c)
     return r < 0 ? r : read_chunks(j, c);
 }
 
-static void build(struct graph_builder *b, const struct model_config *c)
+static void llama4_build(struct graph_builder *b, const struct model_config *c)
 {
     struct layers l = {.qk_norm = c->qk_norm ? NORM_BARE : NORM_NONE,
                        .mlp = "feed_forward",
@@ -123,4 +123,4 @@ const struct model_family family_llama4 = {.architecture = "Llama4ForCausalLM",
                                            .rms_eps = 1e-5,
                                            .rope_theta = 5e5,
                                            .configure = configure,
-                                           .build = build};
+                                           .build = llama4_build};

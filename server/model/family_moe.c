@@ -120,31 +120,31 @@ static int minimax_m2_configure(const struct model_json *j, struct model_config 
     return r;
 }
 
-static void build(struct graph_builder *b, const struct model_config *c, struct layers l)
+static void moe_build(struct graph_builder *b, const struct model_config *c, struct layers l)
 {
     layers_write(b, &l, c);
 }
 
 static void mixtral_build(struct graph_builder *b, const struct model_config *c)
 {
-    build(b, c,
-          (struct layers){.experts = {.router = "block_sparse_moe.gate",
-                                      .gate = "block_sparse_moe.experts.%u.w1",
-                                      .up = "block_sparse_moe.experts.%u.w3",
-                                      .down = "block_sparse_moe.experts.%u.w2",
-                                      .apart = "block_sparse_moe.experts"}});
+    moe_build(b, c,
+              (struct layers){.experts = {.router = "block_sparse_moe.gate",
+                                          .gate = "block_sparse_moe.experts.%u.w1",
+                                          .up = "block_sparse_moe.experts.%u.w3",
+                                          .down = "block_sparse_moe.experts.%u.w2",
+                                          .apart = "block_sparse_moe.experts"}});
 }
 
 static void minimax_m2_build(struct graph_builder *b, const struct model_config *c)
 {
-    build(b, c,
-          (struct layers){.qk_norm = NORM_WHOLE,
-                          .experts = {.router = "block_sparse_moe.gate",
-                                      .correction = "block_sparse_moe.e_score_correction_bias",
-                                      .gate = "block_sparse_moe.experts.%u.w1",
-                                      .up = "block_sparse_moe.experts.%u.w3",
-                                      .down = "block_sparse_moe.experts.%u.w2",
-                                      .apart = "block_sparse_moe.experts"}});
+    moe_build(b, c,
+              (struct layers){.qk_norm = NORM_WHOLE,
+                              .experts = {.router = "block_sparse_moe.gate",
+                                          .correction = "block_sparse_moe.e_score_correction_bias",
+                                          .gate = "block_sparse_moe.experts.%u.w1",
+                                          .up = "block_sparse_moe.experts.%u.w3",
+                                          .down = "block_sparse_moe.experts.%u.w2",
+                                          .apart = "block_sparse_moe.experts"}});
 }
 
 #define EXPERTS                                                                                    \
@@ -157,26 +157,26 @@ static void qwen3_moe_build(struct graph_builder *b, const struct model_config *
     struct layers l = {.qk_norm = NORM_HEADS, .experts = EXPERTS};
 
     l.experts.turned = c->turned;
-    build(b, c, l);
+    moe_build(b, c, l);
 }
 
 static void qwen2_moe_build(struct graph_builder *b, const struct model_config *c)
 {
-    build(b, c, (struct layers){.shared = "mlp.shared_expert", .experts = EXPERTS});
+    moe_build(b, c, (struct layers){.shared = "mlp.shared_expert", .experts = EXPERTS});
 }
 
 static void olmoe_build(struct graph_builder *b, const struct model_config *c)
 {
-    build(b, c, (struct layers){.qk_norm = NORM_WHOLE, .experts = EXPERTS});
+    moe_build(b, c, (struct layers){.qk_norm = NORM_WHOLE, .experts = EXPERTS});
 }
 
 static void granite_moe_build(struct graph_builder *b, const struct model_config *c)
 {
-    build(b, c,
-          (struct layers){.experts = {.router = "block_sparse_moe.router.layer",
-                                      .apart = "block_sparse_moe.experts",
-                                      .all_in = "block_sparse_moe.input_linear",
-                                      .all_out = "block_sparse_moe.output_linear"}});
+    moe_build(b, c,
+              (struct layers){.experts = {.router = "block_sparse_moe.router.layer",
+                                          .apart = "block_sparse_moe.experts",
+                                          .all_in = "block_sparse_moe.input_linear",
+                                          .all_out = "block_sparse_moe.output_linear"}});
 }
 
 const struct model_family family_mixtral = {.architecture = "MixtralForCausalLM",

@@ -38,17 +38,17 @@ int model_json_parse(const char *file, const char *text, size_t len, json_t **re
 }
 
 /* NULL when the key is missing or null. */
-static const json_t *get(const struct model_json *j, const char *key)
+static const json_t *model_json_get(const struct model_json *j, const char *key)
 {
     const json_t *v = json_object_get(j->object, key);
     return json_is_null(v) ? NULL : v;
 }
 
-static int bad(const struct model_json *j, const char *key, struct model_range range,
-               const char *what)
+static int model_json_bad(const struct model_json *j, const char *key, struct model_range range,
+                          const char *what)
 {
     char is[48] = "of another type";
-    const json_t *v = get(j, key);
+    const json_t *v = model_json_get(j, key);
     if (json_is_string(v))
         (void)snprintf(is, sizeof(is), "%.40s", json_string_value(v));
     else if (json_is_number(v))
@@ -61,13 +61,13 @@ static int bad(const struct model_json *j, const char *key, struct model_range r
 int model_json_int(const struct model_json *j, const char *key, struct model_range range,
                    int64_t *ret_value, bool *ret_given)
 {
-    const json_t *v = get(j, key);
+    const json_t *v = model_json_get(j, key);
     *ret_given = v != NULL;
     if (!v)
         return 0;
     json_int_t n = json_integer_value(v);
     if (!json_is_integer(v) || !((double)n >= range.min && (double)n <= range.max))
-        return bad(j, key, range, "an integer");
+        return model_json_bad(j, key, range, "an integer");
     *ret_value = n;
     return 0;
 }
@@ -75,20 +75,20 @@ int model_json_int(const struct model_json *j, const char *key, struct model_ran
 int model_json_float(const struct model_json *j, const char *key, struct model_range range,
                      double *ret_value, bool *ret_given)
 {
-    const json_t *v = get(j, key);
+    const json_t *v = model_json_get(j, key);
     *ret_given = v != NULL;
     if (!v)
         return 0;
     double x = json_number_value(v);
     if (!json_is_number(v) || !(x >= range.min && x <= range.max))
-        return bad(j, key, range, "a number");
+        return model_json_bad(j, key, range, "a number");
     *ret_value = x;
     return 0;
 }
 
 int model_json_bool(const struct model_json *j, const char *key, bool *ret_value, bool *ret_given)
 {
-    const json_t *v = get(j, key);
+    const json_t *v = model_json_get(j, key);
     *ret_given = v != NULL;
     if (!v)
         return 0;
@@ -102,7 +102,7 @@ int model_json_bool(const struct model_json *j, const char *key, bool *ret_value
 int model_json_string(const struct model_json *j, const char *key, const char **ret_value,
                       bool *ret_given)
 {
-    const json_t *v = get(j, key);
+    const json_t *v = model_json_get(j, key);
     *ret_given = v != NULL;
     if (!v)
         return 0;

@@ -51,7 +51,7 @@ static struct st_tensor *view_of(struct views *v, struct st_tensor *t)
 }
 
 /* Of many matrices NAME.weight_scale may be called NAME_scale, and NAME.weight NAME. */
-static struct st_tensor *get(const struct find *f, const char *suffix)
+static struct st_tensor *quant_get(const struct find *f, const char *suffix)
 {
     static const char WEIGHT[] = ".weight";
     char name[128];
@@ -107,7 +107,7 @@ static void take_order(const struct find *f, struct st_tensor *t)
 static int need(const struct find *f, const char *suffix, const char *type, uint64_t rows,
                 uint64_t cols, struct ek_quant_range *r)
 {
-    struct st_tensor *t = get(f, suffix);
+    struct st_tensor *t = quant_get(f, suffix);
     if (!t)
         return ek_fault_set(f->fault, f->name,
                             "tensor '%.100s%s' is missing beside its quantized weights; download "
@@ -170,9 +170,10 @@ static bool all_zero(const struct st_set *s, const struct st_tensor *t)
 /* "weight" holds the numbers themselves, of 8 bits. */
 static int find_plain(const struct find *f, struct st_tensor *t)
 {
-    struct st_tensor *s = get(f, ".weight_scale_inv"), *z = get(f, ".weight_zero_point");
+    struct st_tensor *s = quant_get(f, ".weight_scale_inv"),
+                     *z = quant_get(f, ".weight_zero_point");
     if (!s)
-        s = get(f, ".weight_scale");
+        s = quant_get(f, ".weight_scale");
     if (!s)
         return ek_fault_set(f->fault, t->name,
                             "%s: tensor '%.128s' is quantized but has no weight_scale beside it; "
@@ -211,7 +212,7 @@ static struct st_tensor half_of(const struct find *f, const struct st_tensor *t)
 /* One number, not 0; 1 where there is no such tensor. */
 static int one_number(const struct find *f, const char *suffix, float *ret_number)
 {
-    struct st_tensor *t = get(f, suffix);
+    struct st_tensor *t = quant_get(f, suffix);
     *ret_number = 1.0f;
     if (!t)
         return 0;
@@ -229,13 +230,13 @@ static int one_number(const struct find *f, const char *suffix, float *ret_numbe
 static int find_four(const struct find *f, struct st_tensor *t)
 {
     struct ek_quant *q = f->q;
-    struct st_tensor *s = get(f, ".weight_scale");
+    struct st_tensor *s = quant_get(f, ".weight_scale");
     const bool powers = s && (is_type(s, "U8") || is_type(s, "F8_E8M0"));
     float times, by;
 
     if (t->dims != 2 || t->shape[0] != f->rows || t->shape[1] != f->cols / 2 || f->cols % 2 != 0)
         return wrong(f, t, "a shape that does not fit");
-    if (get(f, ".weight_zero_point"))
+    if (quant_get(f, ".weight_zero_point"))
         return wrong(f, t, "zeros, which nothing here knows,");
     if (!s || (!powers && !is_type(s, "F8_E4M3")))
         return s ? wrong(f, s, "another type than is expected")
@@ -258,8 +259,8 @@ static int find_four(const struct find *f, struct st_tensor *t)
 static int find_packed(const struct find *f, struct st_tensor *t)
 {
     struct ek_quant *q = f->q;
-    struct st_tensor *s = get(f, ".weight_scale"), *z = get(f, ".weight_zero_point");
-    struct st_tensor *groups = get(f, ".weight_g_idx");
+    struct st_tensor *s = quant_get(f, ".weight_scale"), *z = quant_get(f, ".weight_zero_point");
+    struct st_tensor *groups = quant_get(f, ".weight_g_idx");
 
     q->kind = EK_QUANT_PACKED;
     if (!is_type(t, "I32") || t->dims != 2 || t->shape[0] != f->rows || t->shape[1] > f->cols)
@@ -307,7 +308,7 @@ static int find_columns(const struct find *f, struct st_tensor *t)
         r = need(f, ".scales", "", groups, f->rows, &q->scales);
     if (r == 0)
         r = need(f, ".qzeros", "I32", groups, row_words, &q->zeros);
-    struct st_tensor *order = get(f, ".g_idx");
+    struct st_tensor *order = quant_get(f, ".g_idx");
     if (r == 0 && order) {
         if (!is_type(order, "I32") || order->dims != 1 || order->shape[0] != f->cols)
             return wrong(f, order, "a type or shape that does not fit");
@@ -328,14 +329,14 @@ static int matrix_find(struct find *f)
                               .groups.file = NO_FILE};
     if (method == QUANT_NONE)
         return 0;
-    if ((t = get(f, ".weight")) != NULL) {
+    if ((t = quant_get(f, ".weight")) != NULL) {
         if (is_type(t, "I8") || is_type(t, "F8_E4M3"))
             return find_plain(f, t);
         return is_type(t, "U8") ? find_four(f, t) : 0;
     }
-    if (method == QUANT_COMPRESSED && (t = get(f, ".weight_packed")) != NULL)
+    if (method == QUANT_COMPRESSED && (t = quant_get(f, ".weight_packed")) != NULL)
         return is_type(t, "U8") ? find_four(f, t) : find_packed(f, t);
-    if ((method == QUANT_GPTQ || method == QUANT_AWQ) && (t = get(f, ".qweight")) != NULL)
+    if ((method == QUANT_GPTQ || method == QUANT_AWQ) && (t = quant_get(f, ".qweight")) != NULL)
         return find_columns(f, t);
     return 0;
 }
@@ -380,7 +381,7 @@ bool quant_rounds_input(const struct st_set *tensors, const struct config_quant_
         q->cols > QUANT_INPUT_GROUP)
         return false;
     if (p->inputs == INPUTS_TENSOR || p->inputs == INPUTS_F8_TENSOR) {
-        struct st_tensor *t = get(&f, ".input_scale");
+        struct st_tensor *t = quant_get(&f, ".input_scale");
         if (!t || st_number(tensors, t, &scale) < 0 || !isfinite(scale) || !(scale > 0.0f))
             return false;
     }

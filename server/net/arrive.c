@@ -66,9 +66,9 @@ static void name_request(struct exchange *x)
             (unsigned long long)(x->http->id_base[1] + atomic_fetch_add(&x->http->next_id, 1)));
 }
 
-static bool is_json(const struct exchange *x)
+static bool is_json(struct MHD_Connection *mhd)
 {
-    const char *type = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Content-Type");
+    const char *type = MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, "Content-Type");
     size_t n = type ? strcspn(type, "; \t") : 0;
     return n == 16 && strncasecmp(type, "application/json", 16) == 0;
 }
@@ -98,10 +98,10 @@ static void mend_path(const char *path, char *ret_path, size_t size)
         memmove(ret_path, ret_path + 3, strlen(ret_path + 3) + 1);
 }
 
-static bool is_there(const struct exchange *x, const char *path)
+static bool is_there(const char *method, const char *path)
 {
     const char *allow = NULL;
-    const struct route *r = route_find(x->method, path, &allow);
+    const struct route *r = route_find(method, path, &allow);
     return allow || (r && !(r->flags & ROUTE_LOCAL));
 }
 
@@ -110,7 +110,9 @@ static void say_missing(const struct exchange *x, char *ret_msg, size_t size)
 {
     char other[ROUTE_HINT_BYTES + 3] = "/v1";
     mend_path(x->path, other + 3, sizeof(other) - 3);
-    const char *meant = is_there(x, other + 3) ? other + 3 : is_there(x, other) ? other : NULL;
+    const char *meant = is_there(x->method, other + 3) ? other + 3
+                        : is_there(x->method, other)   ? other
+                                                       : NULL;
     if (meant && strlen(x->path) < ROUTE_HINT_BYTES)
         (void)snprintf(ret_msg, size, "There is no %.100s; did you mean %s?", x->path, meant);
     else
@@ -218,7 +220,7 @@ enum MHD_Result arrive_head(struct exchange *x, const char *url, const char *met
         return refuse_route(x, allow);
     if (!(x->route->flags & ROUTE_EARLY) && atomic_load(&x->http->phase) != HTTP_SERVING)
         return refuse_phase(x);
-    if ((x->route->flags & ROUTE_JSON) && !is_json(x) && needs_type(x))
+    if ((x->route->flags & ROUTE_JSON) && !is_json(x->mhd) && needs_type(x))
         return refuse_type(x);
     ek_bill_open(&x->bill, &x->http->memory, (uint32_t)(x->key + 1));
     if (x->length <= body_most(x))
@@ -264,7 +266,7 @@ static int charge(void *ctx, size_t len)
 }
 
 /* Unpacks the body. False with an answer. */
-static bool unpack(struct exchange *x, struct answer *a)
+static bool arrive_unpack(struct exchange *x, struct answer *a)
 {
     struct ek_buf whole = {.limit = body_most(x)};
     char msg[160];
@@ -296,7 +298,7 @@ bool arrive_json(struct exchange *x, struct answer *a)
     struct api_error err;
     if (!(x->route->flags & ROUTE_JSON))
         return true;
-    if (x->head.gzipped && !unpack(x, a))
+    if (x->head.gzipped && !arrive_unpack(x, a))
         return false;
     const struct ek_json_size size = ek_json_measure(x->body.data, x->body.len, most);
     if (size.bytes > most) {

@@ -42,9 +42,9 @@ struct encoder {
     bool stop;
 };
 
-static struct turn *turn_of(struct encoder *e, const struct exchange *x)
+static struct turn *turn_of(struct encoder *e, int key)
 {
-    return &e->turn[(uint32_t)(x->key + 1) % TURN_KEYS];
+    return &e->turn[(uint32_t)(key + 1) % TURN_KEYS];
 }
 
 static void encoder_finish(struct exchange *x)
@@ -61,12 +61,13 @@ static struct exchange *take_next(struct encoder *e, uint64_t now_us)
     struct exchange **best = NULL;
 
     for (struct exchange **at = &e->first; *at; at = &(*at)->next_large) {
-        const struct turn *t = turn_of(e, *at);
+        const struct turn *t = turn_of(e, (*at)->key);
         if (e->stop || atomic_load(&(*at)->gone) || now_us >= (*at)->wait_until_us) {
             best = at;
             break;
         }
-        if (t->running + 1 < ENCODER_THREADS && (!best || t->used_us < turn_of(e, *best)->used_us))
+        if (t->running + 1 < ENCODER_THREADS &&
+            (!best || t->used_us < turn_of(e, (*best)->key)->used_us))
             best = at;
     }
     if (!best)
@@ -75,7 +76,7 @@ static struct exchange *take_next(struct encoder *e, uint64_t now_us)
     *best = x->next_large;
     if (!*best)
         e->end = best;
-    turn_of(e, x)->waiting--;
+    turn_of(e, x->key)->waiting--;
     return x;
 }
 
@@ -147,7 +148,7 @@ static void *encoder_run(void *arg)
             pthread_mutex_lock(&e->lock);
             continue;
         }
-        struct turn *t = turn_of(e, x);
+        struct turn *t = turn_of(e, x->key);
         t->running++;
         e->clock_us = t->used_us > e->clock_us ? t->used_us : e->clock_us;
         e->running[self] = x;
@@ -198,7 +199,7 @@ int encoder_give(struct encoder *e, struct exchange *x)
         return r;
     pthread_mutex_lock(&e->lock);
     if (!e->stop) {
-        struct turn *t = turn_of(e, x);
+        struct turn *t = turn_of(e, x->key);
         if (t->waiting + t->running == 0 && t->used_us < e->clock_us)
             t->used_us = e->clock_us;
         t->waiting++;

@@ -94,12 +94,12 @@ const char *guard_path(const struct exchange *x, const char *path)
 }
 
 /* What the client sent as its key: as OpenAI's clients do, or as Anthropic's. NULL = none. */
-static const char *key_of(const struct exchange *x)
+static const char *key_of(struct MHD_Connection *mhd)
 {
-    const char *v = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Authorization");
+    const char *v = MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, "Authorization");
     if (v && strncasecmp(v, "Bearer ", 7) == 0)
         return v + 7 + strspn(v + 7, " ");
-    return v ? NULL : MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "X-Api-Key");
+    return v ? NULL : MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, "X-Api-Key");
 }
 
 bool guard_key(struct exchange *x)
@@ -110,7 +110,7 @@ bool guard_key(struct exchange *x)
                 (flags & ROUTE_OPEN && !(flags & ROUTE_PROTECT && h->p.shell.protect_metrics));
     if (x->conn->local || auth_count(h->auth) == 0)
         return true;
-    const char *key = key_of(x);
+    const char *key = key_of(x->mhd);
     int slot = key ? auth_find(h->auth, key, strlen(key)) : -EACCES;
     if (slot >= 0)
         x->key = slot;

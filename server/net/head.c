@@ -56,7 +56,7 @@ static bool is_text(const char *s, size_t len)
     return true;
 }
 
-static void keep(struct head *h, enum once which, const char *value)
+static void head_keep(struct head *h, enum once which, const char *value)
 {
     switch (which) {
     case HOST: h->host = value; break;
@@ -90,7 +90,7 @@ void head_field(struct head *h, const char *name, size_t name_len, const char *v
         if (h->seen & 1u << i)
             head_refuse(h, 400, "A header that may come once came twice.");
         h->seen |= 1u << i;
-        keep(h, (enum once)i, value);
+        head_keep(h, (enum once)i, value);
     }
 }
 

@@ -20,7 +20,7 @@
 #include "server/net/request.h"
 #include "server/net/state.h"
 
-static void say(struct answer *a, int status, const char *state, const char *why)
+static void health_say(struct answer *a, int status, const char *state, const char *why)
 {
     a->status = status;
     if (status == 503)
@@ -38,7 +38,7 @@ static void say_loading(struct http *h, struct answer *a)
     const char *what = atomic_load(&h->loading_what);
     double done = (double)atomic_load(&h->loading_done);
     double total = (double)atomic_load(&h->loading_total);
-    say(a, 503, "loading", what ? what : "starting");
+    health_say(a, 503, "loading", what ? what : "starting");
     (void)ek_buf_printf(&a->body, ",\"progress\":%.3f}", total > 0 ? done / total : 0.0);
 }
 
@@ -48,11 +48,11 @@ static bool not_serving(struct http *h, struct answer *a)
     switch ((enum http_phase)atomic_load(&h->phase)) {
     case HTTP_LOADING: say_loading(h, a); return true;
     case HTTP_FAILED:
-        say(a, 503, "failed", h->why);
+        health_say(a, 503, "failed", h->why);
         (void)ek_buf_puts(&a->body, "}");
         return true;
     case HTTP_STOPPING:
-        say(a, 503, "stopping", "the server is ending");
+        health_say(a, 503, "stopping", "the server is ending");
         (void)ek_buf_puts(&a->body, "}");
         return true;
     case HTTP_SERVING: break;
@@ -93,7 +93,7 @@ int health_livez(struct exchange *x, struct answer *a)
     /* It does not see its own deadline. */
     stuck |= encoder_reading_us(h->encoder, s->grammars, now) >
              (ENCODER_RUN_S + ENCODER_CPU_S) * EK_US_PER_S;
-    say(a, stuck ? 503 : 200, stuck ? "stuck" : "ok", NULL);
+    health_say(a, stuck ? 503 : 200, stuck ? "stuck" : "ok", NULL);
     (void)ek_buf_printf(&a->body,
                         ",\"step_age_s\":%.3f,\"encoder_age_s\":%.3f,\"compile_age_s\":%.3f}", age,
                         body, form);
@@ -107,15 +107,17 @@ int health_readyz(struct exchange *x, struct answer *a)
     if (not_serving(x->http, a))
         return 0;
     if (is_stuck(http_served(x->http), &st, &age))
-        say(a, 503, "stuck", "the engine has not come back for longer than the step deadline");
+        health_say(a, 503, "stuck",
+                   "the engine has not come back for longer than the step deadline");
     else if (atomic_load(&x->http->drain))
-        say(a, 503, "draining", "running requests finish, new ones are not taken");
+        health_say(a, 503, "draining", "running requests finish, new ones are not taken");
     else if (st.released)
-        say(a, 503, "released", "the engine is released: requests wait until it is acquired");
+        health_say(a, 503, "released",
+                   "the engine is released: requests wait until it is acquired");
     else if (st.away_long)
-        say(a, 503, "engine", "there is no engine, for longer than requests wait for one");
+        health_say(a, 503, "engine", "there is no engine, for longer than requests wait for one");
     else
-        say(a, 200, "ready", NULL);
+        health_say(a, 200, "ready", NULL);
     (void)ek_buf_puts(&a->body, "}");
     return 0;
 }

@@ -167,8 +167,8 @@ static int read_limit(const struct keyfile_place *p, struct keyfile_word w, stru
                              "cache-group=NAME or priority=A..B");
 }
 
-static int append(const struct keyfile_place *p, const struct key_line *l, struct key_line *lines,
-                  uint32_t *count)
+static int keyfile_append(const struct keyfile_place *p, const struct key_line *l,
+                          struct key_line *lines, uint32_t *count)
 {
     if (*count >= KEY_LINES_MOST)
         return keyfile_refuse(p, "there are more than 64 keys; remove those not in use");
@@ -207,7 +207,7 @@ static int parse_line(const struct keyfile_place *p, struct keyfile_word line,
         r = read_key(p, word[words > 1], l.digest);
     for (size_t i = 2; i < words && r == 0; i++)
         r = read_limit(p, word[i], &l);
-    return r < 0 ? r : append(p, &l, lines, count);
+    return r < 0 ? r : keyfile_append(p, &l, lines, count);
 }
 
 int keyfile_parse(const char *what, const char *path, const char *text, size_t len,
@@ -239,5 +239,5 @@ int keyfile_add(const char *what, const char *key, const struct key_line *defaul
     struct key_line l = *defaults;
     (void)snprintf(l.name, sizeof(l.name), "key-%u", *count + 1);
     int r = read_key(&p, (struct keyfile_word){key, strlen(key)}, l.digest);
-    return r < 0 ? r : append(&p, &l, lines, count);
+    return r < 0 ? r : keyfile_append(&p, &l, lines, count);
 }

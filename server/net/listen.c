@@ -84,7 +84,7 @@ int listener_open(struct http_listener *d)
     return d->listening ? 0 : -EIO;
 }
 
-static void drop(struct http_listener *d, struct peek *p, bool close_it)
+static void listen_drop(struct http_listener *d, struct peek *p, bool close_it)
 {
     (void)epoll_ctl(d->worker->epoll, EPOLL_CTL_DEL, p->fd, NULL);
     if (close_it)
@@ -103,7 +103,7 @@ static void drop(struct http_listener *d, struct peek *p, bool close_it)
 }
 
 /* Whether text begins with, may still become, or is not `word`: 1, 0, -1. */
-static int begins(const char *text, size_t n, const char *word)
+static int listen_begins(const char *text, size_t n, const char *word)
 {
     size_t len = strlen(word), k = n < len ? n : len;
     if (memcmp(text, word, k) != 0)
@@ -116,7 +116,7 @@ static int begins_any(const char *text, size_t n, const char *const *words, size
 {
     int best = -1;
     for (size_t i = 0; i < count; i++) {
-        int is = begins(text, n, words[i]);
+        int is = listen_begins(text, n, words[i]);
         best = is > best ? is : best;
     }
     return best;
@@ -136,7 +136,7 @@ static enum peek_kind classify(const struct http_listener *d, const char *text, 
         !d->local) /* what it wants cannot be seen; loading answers itself */
         return atomic_load(&d->worker->http->phase) == HTTP_LOADING ? KIND_HEALTH : KIND_API;
     if (d->local) {
-        int is = begins(text, n, EK_FD_PREFIX);
+        int is = listen_begins(text, n, EK_FD_PREFIX);
         return is > 0 ? KIND_VERB : is == 0 ? KIND_WAIT : KIND_CONTROL;
     }
     int is = begins_any(text, n, health, sizeof(health) / sizeof(health[0]));
@@ -204,37 +204,37 @@ static void admit(struct http_listener *d, struct peek *p)
         park(d, p);
         return;
     }
-    drop(d, p, false);
+    listen_drop(d, p, false);
 }
 
 /* Its own thread serves it. */
-static void keep(struct http_listener *d, struct peek *p)
+static void listen_keep(struct http_listener *d, struct peek *p)
 {
     (void)epoll_ctl(d->worker->epoll, EPOLL_CTL_DEL, p->fd, NULL);
     int fd = p->fd;
     if (worker_give(d->worker, fd) < 0)
         peers_close(d->worker->http->peers, fd);
-    drop(d, p, false);
+    listen_drop(d, p, false);
 }
 
-static void look(struct http_listener *d, struct peek *p)
+static void listen_look(struct http_listener *d, struct peek *p)
 {
     char text[LOOK_BYTES];
     ssize_t n = recv(p->fd, text, sizeof(text), MSG_PEEK | MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (n <= 0) {
-        drop(d, p, true);
+        listen_drop(d, p, true);
         return;
     }
     switch (classify(d, text, (size_t)n)) {
     case KIND_WAIT: return;
     case KIND_API: admit(d, p); return;
     case KIND_HEALTH:
-    case KIND_CONTROL: keep(d, p); return;
+    case KIND_CONTROL: listen_keep(d, p); return;
     case KIND_VERB:
         control_verb(d->worker->http, p->fd);
-        drop(d, p, true);
+        listen_drop(d, p, true);
         return;
     }
 }
@@ -243,9 +243,9 @@ void listener_peek(struct http_listener *d, enum watched *what)
 {
     struct peek *p = (struct peek *)(void *)what;
     if (p->parked)
-        drop(d, p, true); /* only its end is watched */
+        listen_drop(d, p, true); /* only its end is watched */
     else
-        look(d, p);
+        listen_look(d, p);
 }
 
 /* The control socket is for our own user, root, and the evenkeeld that started us. */
@@ -290,9 +290,9 @@ static void enter(struct http_listener *d, int fd, const struct sockaddr_storage
         atomic_fetch_add(&h->peeked, 1);
     /* Edge: bytes that are too few to decide must not wake us again and again. */
     if (worker_watch(d->worker, fd, EPOLLIN | EPOLLRDHUP | EPOLLET, &p->watch) < 0)
-        drop(d, p, true);
+        listen_drop(d, p, true);
     else
-        look(d, p);
+        listen_look(d, p);
 }
 
 static bool is_full(const struct http_listener *d)
@@ -324,7 +324,7 @@ void listener_accept(struct http_listener *d)
         struct peek *quiet = is_full(d) ? silent(d, ek_now_us()) : NULL;
         if (quiet) {
             atomic_fetch_add(&d->worker->http->timeouts, 1);
-            drop(d, quiet, true);
+            listen_drop(d, quiet, true);
         }
         if (is_full(d)) {
             atomic_store(&d->waits, true);
@@ -352,7 +352,7 @@ static void expire(struct http_listener *d, uint64_t now)
         next = p->next;
         if (p->deadline_us && now >= p->deadline_us) {
             atomic_fetch_add(&d->worker->http->timeouts, 1);
-            drop(d, p, true);
+            listen_drop(d, p, true);
         }
     }
 }
@@ -401,7 +401,7 @@ void listener_free(struct http_listener *d)
     if (!d)
         return;
     while (d->peeks)
-        drop(d, d->peeks, true);
+        listen_drop(d, d->peeks, true);
     (void)close(d->fd);
     free(d);
 }

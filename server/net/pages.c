@@ -103,9 +103,9 @@ void pages_free(struct pages *p)
 }
 
 /* A list of tags, each maybe weak, or *; a tag of ours has no comma. */
-static bool is_known(const struct exchange *x, const char *etag)
+static bool is_known(struct MHD_Connection *mhd, const char *etag)
 {
-    const char *has = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "If-None-Match");
+    const char *has = MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, "If-None-Match");
     return has && (strcmp(has, "*") == 0 || strstr(has, etag));
 }
 
@@ -115,7 +115,7 @@ static int send_page(struct exchange *x, struct answer *a, enum which which)
     a->type = "text/html; charset=utf-8";
     a->etag = p->etag;
     a->policy = p->policy;
-    if (is_known(x, p->etag))
+    if (is_known(x->mhd, p->etag))
         a->status = 304;
     else
         (void)ek_buf_add(&a->body, p->text, p->len); /* answer_send() looks at the buffer */

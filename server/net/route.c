@@ -77,7 +77,7 @@ uint32_t route_count(void)
     return (uint32_t)ROUTES + 1;
 }
 
-static bool matches(const char *pattern, const char *path)
+static bool route_matches(const char *pattern, const char *path)
 {
     size_t n = strcspn(pattern, "*");
     if (pattern[n] == '\0')
@@ -100,7 +100,7 @@ const struct route *route_find(const char *method, const char *path, const char 
     *ret_allow = NULL;
     for (size_t i = 0; i < ROUTES; i++) {
         const struct route *r = &route_table[i];
-        if (!matches(r->path, path) || (pattern && strcmp(pattern, r->path) != 0))
+        if (!route_matches(r->path, path) || (pattern && strcmp(pattern, r->path) != 0))
             continue; /* the first one says what a path is */
         pattern = r->path;
         if (strcmp(r->method, as) == 0)

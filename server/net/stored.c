@@ -24,7 +24,7 @@
 #define PAGE_MOST  100
 #define PAGE_FRAME 128u /* bytes beside the items and ids */
 
-static int refuse(struct answer *a, int status, const char *param, const char *msg)
+static int stored_refuse(struct answer *a, int status, const char *param, const char *msg)
 {
     answer_fault(a, status, param, msg);
     return -EBADMSG;
@@ -32,7 +32,7 @@ static int refuse(struct answer *a, int status, const char *param, const char *m
 
 static int refuse_memory(struct answer *a)
 {
-    return refuse(a, 503, "", "The server is out of memory.");
+    return stored_refuse(a, 503, "", "The server is out of memory.");
 }
 
 /* The one of that id that the exchange's key may see. NULL with an answer. */
@@ -44,8 +44,9 @@ static struct past *find(struct exchange *x, const char *id, const char *param, 
     if (p)
         return p;
     if (!s)
-        (void)refuse(a, 404, param,
-                     "This server stores no responses; it does with --responses-store-bytes.");
+        (void)stored_refuse(
+            a, 404, param,
+            "This server stores no responses; it does with --responses-store-bytes.");
     else {
         (void)api_refuse(&err, 404, param, "Response with id '%.180s' not found.", id);
         answer_error(a, &err);
@@ -84,7 +85,7 @@ static bool load_item(void *list, const struct past_item *item)
 }
 
 /* The conversation with the new input behind it, as the body's input. */
-static int join(json_t *body, const struct past *p, uint32_t *ret_count)
+static int append_input(json_t *body, const struct past *p, uint32_t *ret_count)
 {
     json_t *input = json_object_get(body, "input"), *list = json_array();
     int r = list ? past_walk(p, false, false, load_item, list) : -1;
@@ -117,7 +118,7 @@ int stored_join(struct exchange *x, json_t *body, struct past **ret_past, uint32
     int r = x->quick && past_items_bytes(p) > BOUND_BODY_INLINE ? HTTP_ELSEWHERE : 0;
     if (r == 0 && !charge(x, p, a))
         r = -EBADMSG;
-    if (r == 0 && join(body, p, ret_count) < 0)
+    if (r == 0 && append_input(body, p, ret_count) < 0)
         r = refuse_memory(a);
     if (r == 0)
         *ret_past = p;
@@ -129,9 +130,9 @@ int stored_join(struct exchange *x, json_t *body, struct past **ret_past, uint32
 /* ---- the routes ---- */
 
 /* The id in the path. */
-static void path_id(const struct exchange *x, char ret_id[PAST_ID])
+static void path_id(const char *path, char ret_id[PAST_ID])
 {
-    const char *from = x->path + sizeof(ROOT) - 1;
+    const char *from = path + sizeof(ROOT) - 1;
     const char *items = strstr(from, "/input_items"); /* as the route has it, or not */
     size_t n = items ? (size_t)(items - from) : strlen(from);
     n = n < PAST_ID ? n : 0; /* none is so long */
@@ -139,20 +140,20 @@ static void path_id(const struct exchange *x, char ret_id[PAST_ID])
     ret_id[n] = '\0';
 }
 
-static const char *query(const struct exchange *x, const char *name)
+static const char *query(struct MHD_Connection *mhd, const char *name)
 {
-    return MHD_lookup_connection_value(x->mhd, MHD_GET_ARGUMENT_KIND, name);
+    return MHD_lookup_connection_value(mhd, MHD_GET_ARGUMENT_KIND, name);
 }
 
 int stored_get(struct exchange *x, struct answer *a)
 {
-    const char *stream = query(x, "stream");
+    const char *stream = query(x->mhd, "stream");
     char id[PAST_ID];
     size_t len;
-    path_id(x, id);
+    path_id(x->path, id);
     bool replay = stream && strcmp(stream, "true") == 0;
     if (replay)
-        (void)refuse(a, 400, "stream", "`stream`: a stored response is given whole.");
+        (void)stored_refuse(a, 400, "stream", "`stream`: a stored response is given whole.");
     struct past *p = replay ? NULL : find(x, id, "response_id", a);
     if (!p)
         return 0;
@@ -167,7 +168,7 @@ int stored_delete(struct exchange *x, struct answer *a)
 {
     struct past_store *s = http_served(x->http)->pasts;
     char id[PAST_ID];
-    path_id(x, id);
+    path_id(x->path, id);
     struct past *p = find(x, id, "response_id", a);
     if (!p)
         return 0;
@@ -189,14 +190,14 @@ struct page {
 /* False with an answer. */
 static bool read_page(const struct exchange *x, struct page *page, struct answer *a)
 {
-    const char *limit = query(x, "limit"), *order = query(x, "order");
+    const char *limit = query(x->mhd, "limit"), *order = query(x->mhd, "order");
     char *end = NULL;
     unsigned long n = limit ? strtoul(limit, &end, 10) : PAGE_ITEMS;
     if (limit && (limit[0] < '0' || limit[0] > '9' || *end || n < 1 || n > PAGE_MOST))
-        return refuse(a, 400, "limit", "`limit` must be an integer from 1 to 100.") == 0;
+        return stored_refuse(a, 400, "limit", "`limit` must be an integer from 1 to 100.") == 0;
     if (order && strcmp(order, "asc") != 0 && strcmp(order, "desc") != 0)
-        return refuse(a, 400, "order", "`order` must be asc or desc.") == 0;
-    *page = (struct page){!order || order[0] == 'd', n, query(x, "after")};
+        return stored_refuse(a, 400, "order", "`order` must be asc or desc.") == 0;
+    *page = (struct page){!order || order[0] == 'd', n, query(x->mhd, "after")};
     return true;
 }
 
@@ -286,7 +287,7 @@ int stored_items(struct exchange *x, struct answer *a)
 {
     struct page page;
     char id[PAST_ID];
-    path_id(x, id);
+    path_id(x->path, id);
     if (!read_page(x, &page, a))
         return 0;
     struct past *p = find(x, id, "response_id", a);

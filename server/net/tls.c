@@ -53,7 +53,7 @@ void tls_chain_free(struct tls_chain *c)
     free(c);
 }
 
-static void forget(struct ek_buf *text)
+static void tls_forget(struct ek_buf *text)
 {
     if (text->data)
         explicit_bzero(text->data, text->cap);
@@ -148,7 +148,8 @@ static void warn_times(const struct tls_chain *c, const char *path)
                path, (long long)(c->ends - now) / 86400);
 }
 
-static int load(const struct tls_source *src, struct tls_chain **ret_chain, struct ek_fault *fault)
+static int tls_load(const struct tls_source *src, struct tls_chain **ret_chain,
+                    struct ek_fault *fault)
 {
     struct ek_buf cert = {0}, key = {0};
     struct tls_chain *c = calloc(1, sizeof(*c));
@@ -164,8 +165,8 @@ static int load(const struct tls_source *src, struct tls_chain **ret_chain, stru
         r = read_key(c, src->key ? src->key : src->cert, &key, fault);
     if (r == 0)
         r = check_pair(c, src, fault);
-    forget(&cert);
-    forget(&key);
+    tls_forget(&cert);
+    tls_forget(&key);
     if (r < 0) {
         tls_chain_free(c);
         return r;
@@ -206,7 +207,7 @@ int tls_new(const struct tls_source *src, struct tls **ret_tls, struct ek_fault 
     t->src = *src;
     int r = -pthread_mutex_init(&t->lock, NULL);
     if (r == 0)
-        r = load(&t->src, &t->now, fault);
+        r = tls_load(&t->src, &t->now, fault);
     if (r == 0)
         r = load_ca(t, fault);
     if (r < 0) {
@@ -235,7 +236,7 @@ void tls_free(struct tls *t)
 int tls_read(struct tls *t, struct tls_chain **ret_chain, struct ek_fault *fault)
 {
     *ret_chain = NULL;
-    return t ? load(&t->src, ret_chain, fault) : 0;
+    return t ? tls_load(&t->src, ret_chain, fault) : 0;
 }
 
 void tls_take(struct tls *t, struct tls_chain *fresh)

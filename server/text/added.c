@@ -37,7 +37,7 @@ static uint32_t child_of(const struct added *a, uint32_t at, uint8_t byte)
 }
 
 /* Room for `extra` nodes and one rule, so that what follows cannot fail. */
-static int reserve(struct added *a, size_t extra)
+static int added_reserve(struct added *a, size_t extra)
 {
     if (a->nodes + extra + 1 > a->room) {
         size_t room = (a->nodes + extra + 1) * 2;
@@ -65,7 +65,7 @@ static int reserve(struct added *a, size_t extra)
 int added_put(struct added *a, const char *s, size_t len, const struct added_rule *rule)
 {
     assert(len > 0);
-    int r = reserve(a, len);
+    int r = added_reserve(a, len);
     if (r < 0)
         return r;
     uint32_t at = 0;
@@ -102,8 +102,8 @@ static bool in_word(const char *s, size_t len, size_t from, size_t to)
 }
 
 /* The longest content at s[at]; its rule or NULL. */
-static const struct added_rule *longest(const struct added *a, const char *s, size_t len, size_t at,
-                                        size_t *ret_to)
+static const struct added_rule *added_longest(const struct added *a, const char *s, size_t len,
+                                              size_t at, size_t *ret_to)
 {
     uint32_t found = NONE;
     for (uint32_t n = 0, i = 0; at + i < len; i++) {
@@ -129,7 +129,7 @@ bool added_find(const struct added *a, const char *s, size_t len, size_t from,
             at++;
             continue;
         }
-        const struct added_rule *rule = longest(a, s, len, at, &to);
+        const struct added_rule *rule = added_longest(a, s, len, at, &to);
         if (!rule) {
             at++;
             continue;

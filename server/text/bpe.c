@@ -35,7 +35,7 @@ static uint32_t pair_hash(uint32_t left, uint32_t right)
     return (uint32_t)(key >> 32) ^ (uint32_t)(key >> 15);
 }
 
-static struct bpe_merge *place(const struct bpe *b, uint32_t left, uint32_t right)
+static struct bpe_merge *bpe_place(const struct bpe *b, uint32_t left, uint32_t right)
 {
     for (uint32_t i = pair_hash(left, right) & b->merge_mask;; i = (i + 1) & b->merge_mask) {
         struct bpe_merge *m = &b->merge[i];
@@ -46,7 +46,7 @@ static struct bpe_merge *place(const struct bpe *b, uint32_t left, uint32_t righ
 
 static uint32_t rank_of(const struct bpe *b, uint32_t left, uint32_t right)
 {
-    const struct bpe_merge *m = place(b, left, right);
+    const struct bpe_merge *m = bpe_place(b, left, right);
     return m->left == NONE ? NONE : m->rank;
 }
 
@@ -74,14 +74,15 @@ int bpe_reserve(struct bpe *b, uint32_t merges)
 void bpe_add(struct bpe *b, uint32_t left, uint32_t right, uint32_t product)
 {
     assert(b->merges < b->ranks);
-    *place(b, left, right) = (struct bpe_merge){.left = left, .right = right, .rank = b->merges};
+    *bpe_place(b, left, right) =
+        (struct bpe_merge){.left = left, .right = right, .rank = b->merges};
     b->product[b->merges++] = product;
 }
 
 void bpe_add_same(struct bpe *b, uint32_t left, uint32_t right)
 {
     assert(b->merges > 0 && b->merges <= b->ranks);
-    *place(b, left, right) =
+    *bpe_place(b, left, right) =
         (struct bpe_merge){.left = left, .right = right, .rank = b->merges - 1};
 }
 

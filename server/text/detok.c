@@ -94,7 +94,7 @@ static size_t hold_back(const struct detok *d)
 }
 
 /* Appends the first n bytes of the text to out and drops them. */
-static int emit(struct detok *d, size_t n, struct ek_buf *out)
+static int detok_emit(struct detok *d, size_t n, struct ek_buf *out)
 {
     if (ek_buf_add(out, d->held.data ? d->held.data : "", n) < 0)
         return -ENOMEM;
@@ -111,8 +111,8 @@ static int advance(struct detok *d, bool end, struct ek_buf *out)
         return 0;
     int32_t hit = find_stop(d, &at);
     if (hit < 0)
-        return emit(d, d->text - (end ? 0 : hold_back(d)), out);
-    int r = emit(d, at + (d->include_stop ? strlen(d->stop[hit]) : 0), out);
+        return detok_emit(d, d->text - (end ? 0 : hold_back(d)), out);
+    int r = detok_emit(d, at + (d->include_stop ? strlen(d->stop[hit]) : 0), out);
     if (r < 0)
         return r;
     d->hit = hit;

@@ -269,7 +269,7 @@ static bool form_changes_nothing(enum norm_kind form, const char *s, size_t len)
     return true;
 }
 
-static int lower(const char *s, size_t len, struct ek_buf *out)
+static int normalize_lower(const char *s, size_t len, struct ek_buf *out)
 {
     for (size_t i = 0; i < len;) {
         uint32_t cp;
@@ -347,7 +347,7 @@ static int step_run(const struct norm_step *st, struct rx_work *w, const char *s
     case NORM_NFD:
     case NORM_NFKC:
     case NORM_NFKD: return form_run(st->kind, s, len, out);
-    case NORM_LOWER: return lower(s, len, out);
+    case NORM_LOWER: return normalize_lower(s, len, out);
     case NORM_ACCENTS: return drop_accents(s, len, out);
     case NORM_REPLACE: return replace(st, w, s, len, out);
     case NORM_PREPEND:

@@ -195,7 +195,7 @@ static int read_model(struct spm *s, struct pb p)
     return r;
 }
 
-static int check(const struct spm *s)
+static int spm_check(const struct spm *s)
 {
     static const char *const types[] = {"word", "char"};
     if (s->count == 0)
@@ -217,7 +217,7 @@ static int by_score(const void *a, const void *b)
 }
 
 /* Vocabulary and added tokens; the pieces are sorted afterwards. */
-static int fill(struct spm *s, json_t *added, struct tok_source *out)
+static int spm_fill(struct spm *s, json_t *added, struct tok_source *out)
 {
     struct ek_buf name = {0};
     int r = vocab_init(&out->content, s->count, true);
@@ -333,7 +333,7 @@ static const char *name_of(const json_t *added, int64_t id, bool want)
     return NULL;
 }
 
-static int whole(const struct spm *s, const json_t *config, json_t *added, json_t **ret_root)
+static int spm_whole(const struct spm *s, const json_t *config, json_t *added, json_t **ret_root)
 {
     const char *unk = name_of(added, s->unk, true);
     const char *bos = name_of(added, s->bos, wanted(config, "add_bos_token", true));
@@ -362,16 +362,16 @@ int tok_from_spm(const void *data, size_t len, const json_t *config, struct tok_
     if (r == -EILSEQ)
         r = ek_fault_set(fault, TOK_SPM, TOK_SPM ": is damaged; download it again");
     if (r == 0)
-        r = check(&s);
+        r = spm_check(&s);
     if (r < 0)
         goto done;
     if (s.model_type == 1)
         out.score = malloc(s.count * sizeof(*out.score));
     else
         out.order = malloc(s.count * sizeof(*out.order));
-    r = out.order || out.score ? fill(&s, added, &out) : -ENOMEM;
+    r = out.order || out.score ? spm_fill(&s, added, &out) : -ENOMEM;
     if (r == 0)
-        r = whole(&s, config, added, &out.root);
+        r = spm_whole(&s, config, added, &out.root);
 done:
     json_decref(added);
     free(s.piece);

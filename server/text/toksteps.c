@@ -59,15 +59,16 @@ int tok_string(const json_t *o, const char *name, const char **ret_s, size_t *re
     return 0;
 }
 
-static int unknown(const char *field, const char *type, const char *known, struct ek_fault *fault)
+static int toksteps_unknown(const char *field, const char *type, const char *known,
+                            struct ek_fault *fault)
 {
     return ek_fault_set(fault, field, TOK_FILE ": %s of type \"%.60s\" is not supported; known: %s",
                         field, type, known);
 }
 
 /* Calls one() for o, or for each member of a Sequence; list_name names the members' array. */
-static int each(const json_t *o, const char *field, const char *list_name, int depth, read_one one,
-                void *into, struct ek_fault *fault)
+static int toksteps_each(const json_t *o, const char *field, const char *list_name, int depth,
+                         read_one one, void *into, struct ek_fault *fault)
 {
     const char *type = json_string_value(json_object_get(o, "type"));
     if (!type)
@@ -81,7 +82,7 @@ static int each(const json_t *o, const char *field, const char *list_name, int d
     size_t i;
     json_array_foreach(list, i, item)
     {
-        int r = each(item, field, list_name, depth + 1, one, into, fault);
+        int r = toksteps_each(item, field, list_name, depth + 1, one, into, fault);
         if (r < 0)
             return r;
     }
@@ -158,10 +159,11 @@ static int read_norm(const json_t *o, const char *type, void *into, struct ek_fa
     while (i < count && strcmp(norm_types[i].type, type) != 0)
         i++;
     if (i == count)
-        return unknown("normalizer", type,
-                       "NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, "
-                       "ByteLevel, Precompiled, Sequence",
-                       fault);
+        return toksteps_unknown(
+            "normalizer", type,
+            "NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, "
+            "ByteLevel, Precompiled, Sequence",
+            fault);
     if (n->steps == NORM_STEPS)
         return too_many("normalizer", NORM_STEPS, fault);
 
@@ -192,7 +194,7 @@ int tok_read_normalizer(const json_t *root, struct normalizer *n, struct ek_faul
     const json_t *o = json_object_get(root, "normalizer");
     if (!o || json_is_null(o))
         return 0;
-    return each(o, "normalizer", "normalizers", 0, read_norm, n, fault);
+    return toksteps_each(o, "normalizer", "normalizers", 0, read_norm, n, fault);
 }
 
 static int add_step(struct pretok *p, const struct pretok_step *st, struct ek_fault *fault)
@@ -323,10 +325,10 @@ static int read_pretok(const json_t *o, const char *type, void *into, struct ek_
         return add_rule(p, "[" WORD "]+|[^" WORD "\\s]+", SPLIT_REMOVED, true, fault);
     if (strcmp(type, "WhitespaceSplit") == 0)
         return add_rule(p, "\\s", SPLIT_REMOVED, false, fault);
-    return unknown("pre_tokenizer", type,
-                   "Split, ByteLevel, Digits, Punctuation, Metaspace, Whitespace, "
-                   "WhitespaceSplit, Sequence",
-                   fault);
+    return toksteps_unknown("pre_tokenizer", type,
+                            "Split, ByteLevel, Digits, Punctuation, Metaspace, Whitespace, "
+                            "WhitespaceSplit, Sequence",
+                            fault);
 }
 
 int tok_read_pretok(const json_t *root, struct pretok *p, struct ek_fault *fault)
@@ -334,7 +336,7 @@ int tok_read_pretok(const json_t *root, struct pretok *p, struct ek_fault *fault
     const json_t *o = json_object_get(root, "pre_tokenizer");
     if (!o || json_is_null(o))
         return 0;
-    int r = each(o, "pre_tokenizer", "pretokenizers", 0, read_pretok, p, fault);
+    int r = toksteps_each(o, "pre_tokenizer", "pretokenizers", 0, read_pretok, p, fault);
     if (r < 0)
         return r;
     bool mapped = false;
@@ -393,8 +395,9 @@ static int read_decode(const json_t *o, const char *type, void *into, struct ek_
     }
     if (strcmp(type, "Fuse") == 0 || strcmp(type, "Strip") == 0)
         return 0; /* of the whole text only, see decoder.h */
-    return unknown("decoder", type,
-                   "ByteLevel, ByteFallback, Replace, Metaspace, Fuse, Strip, Sequence", fault);
+    return toksteps_unknown("decoder", type,
+                            "ByteLevel, ByteFallback, Replace, Metaspace, Fuse, Strip, Sequence",
+                            fault);
 }
 
 int tok_read_decoder(const json_t *root, struct decoder *d, struct ek_fault *fault)
@@ -403,7 +406,7 @@ int tok_read_decoder(const json_t *root, struct decoder *d, struct ek_fault *fau
     if (!o || json_is_null(o))
         return ek_fault_set(fault, "decoder",
                             TOK_FILE ": decoder is missing; add the one the model was made with");
-    return each(o, "decoder", "decoders", 0, read_decode, d, fault);
+    return toksteps_each(o, "decoder", "decoders", 0, read_decode, d, fault);
 }
 
 struct around_ctx {
@@ -473,10 +476,10 @@ static int read_around(const json_t *o, const char *type, void *into, struct ek_
     if (strcmp(type, "TemplateProcessing") == 0)
         return read_template(o, c, fault);
     if (strcmp(type, "RobertaProcessing") != 0 && strcmp(type, "BertProcessing") != 0)
-        return unknown("post_processor", type,
-                       "TemplateProcessing, ByteLevel, RobertaProcessing, BertProcessing, "
-                       "Sequence",
-                       fault);
+        return toksteps_unknown("post_processor", type,
+                                "TemplateProcessing, ByteLevel, RobertaProcessing, BertProcessing, "
+                                "Sequence",
+                                fault);
     int r = put_around(c, json_array_get(json_object_get(o, "cls"), 1), false, fault);
     return r < 0 ? r : put_around(c, json_array_get(json_object_get(o, "sep"), 1), true, fault);
 }
@@ -488,5 +491,5 @@ int tok_read_around(const json_t *root, const struct tokenizer *t, struct tok_ar
     struct around_ctx c = {.t = t, .a = a};
     if (!o || json_is_null(o))
         return 0;
-    return each(o, "post_processor", "processors", 0, read_around, &c, fault);
+    return toksteps_each(o, "post_processor", "processors", 0, read_around, &c, fault);
 }

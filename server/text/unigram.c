@@ -25,7 +25,7 @@ void unigram_work_done(struct unigram_work *w)
     *w = (struct unigram_work){.pay = w->pay};
 }
 
-static int reserve(struct unigram_work *w, size_t room)
+static int unigram_reserve(struct unigram_work *w, size_t room)
 {
     if (room <= w->room)
         return 0;
@@ -39,7 +39,7 @@ static int reserve(struct unigram_work *w, size_t room)
     return 0;
 }
 
-static void offer(struct unigram_node *end, double score, uint32_t start, int32_t id)
+static void unigram_offer(struct unigram_node *end, double score, uint32_t start, int32_t id)
 {
     if (end->start != NONE && !(score > end->score))
         return;
@@ -62,7 +62,7 @@ static size_t extend(const struct unigram *u, const struct bpe *b, const char *s
         looked += size;
         int32_t id = vocab_find(&b->keys, s + at, size);
         if (id >= 0) {
-            offer(&node[at + size], node[at].score + u->score[id], at, id);
+            unigram_offer(&node[at + size], node[at].score + u->score[id], at, id);
             covered = covered || size == first;
         }
         if (at + size == len)
@@ -70,7 +70,7 @@ static size_t extend(const struct unigram *u, const struct bpe *b, const char *s
         size += utf8_next(s + at + size, len - at - size, &cp);
     }
     if (!covered)
-        offer(&node[at + first], node[at].score + u->unknown, at, -1);
+        unigram_offer(&node[at + first], node[at].score + u->unknown, at, -1);
     return looked;
 }
 
@@ -94,7 +94,7 @@ static int push_unknown(const struct bpe *b, const char *s, size_t len, struct t
 int unigram_encode(const struct unigram *u, const struct bpe *b, struct unigram_work *w,
                    const char *s, size_t len, struct token_vec *out)
 {
-    int r = reserve(w, len + 1);
+    int r = unigram_reserve(w, len + 1);
     if (r < 0)
         return r;
     struct unigram_node *node = w->node;

@@ -48,7 +48,7 @@ void vocab_done(struct vocab *v)
 }
 
 /* The slot that holds s, or the free one where it belongs. */
-static uint64_t *place(const struct vocab *v, const char *s, size_t len, uint32_t *ret_hash)
+static uint64_t *vocab_place(const struct vocab *v, const char *s, size_t len, uint32_t *ret_hash)
 {
     uint32_t hash = (uint32_t)XXH3_64bits(s, len);
     *ret_hash = hash;
@@ -73,7 +73,7 @@ int vocab_put(struct vocab *v, uint32_t id, const char *s, size_t len)
     if (v->span[id].at != UINT32_MAX)
         return -EEXIST;
     if (v->slot) {
-        slot = place(v, s, len, &hash);
+        slot = vocab_place(v, s, len, &hash);
         if (*slot)
             return -EEXIST;
     }
@@ -95,7 +95,7 @@ int32_t vocab_find(const struct vocab *v, const char *s, size_t len)
     if (!v->slot || len > v->longest)
         return -1;
     uint32_t hash;
-    uint64_t slot = *place(v, s, len, &hash);
+    uint64_t slot = *vocab_place(v, s, len, &hash);
     return slot ? (int32_t)((uint32_t)slot - 1) : -1;
 }
 

@@ -60,7 +60,7 @@ static int read_text(const char *path, struct ek_buf *out)
     return r;
 }
 
-static bool load(const char *path, yaml_document_t *ret_doc)
+static bool server_file_load(const char *path, yaml_document_t *ret_doc)
 {
     struct ek_buf text = {0};
     yaml_parser_t parser;
@@ -79,7 +79,7 @@ bool server_file_read(const char *path, const char *const *flags, size_t count,
 {
     yaml_document_t doc;
     memset(ret_values, 0, count * sizeof(*ret_values));
-    if (!load(path, &doc))
+    if (!server_file_load(path, &doc))
         return false;
     take_values(&doc, flags, count, ret_values);
     yaml_document_delete(&doc);
@@ -109,7 +109,7 @@ bool server_file_has(const char *path, const char *flag, const char *value)
 {
     yaml_document_t doc;
     bool has = false;
-    if (!load(path, &doc))
+    if (!server_file_load(path, &doc))
         return false;
     const yaml_node_t *root = yaml_document_get_root_node(&doc);
     bool maps = root && root->type == YAML_MAPPING_NODE;

@@ -19,10 +19,10 @@
 #define TOTAL_MS    15000L
 #define SYSTEM_PATH "/run/evenkeel/evenkeeld.sock"
 
-static int fail(struct api *a, int code, const char *fmt, ...)
+static int api_fail(struct api *a, int code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-static int fail(struct api *a, int code, const char *fmt, ...)
+static int api_fail(struct api *a, int code, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -31,7 +31,7 @@ static int fail(struct api *a, int code, const char *fmt, ...)
     return code;
 }
 
-static size_t collect(char *bytes, size_t size, size_t count, void *ctx)
+static size_t api_collect(char *bytes, size_t size, size_t count, void *ctx)
 {
     struct api *a = ctx;
     return ek_buf_add(&a->body, bytes, size * count) < 0 ? 0 : size * count;
@@ -75,8 +75,8 @@ static int choose_socket(struct api *a, const char *given)
         return 0;
     }
     if (strlen(path) >= sizeof(a->socket))
-        return fail(a, -ENAMETOOLONG, "The socket's path is longer than %zu bytes: %s",
-                    sizeof(a->socket) - 1, path);
+        return api_fail(a, -ENAMETOOLONG, "The socket's path is longer than %zu bytes: %s",
+                        sizeof(a->socket) - 1, path);
     (void)snprintf(a->socket, sizeof(a->socket), "%s", path);
     return 0;
 }
@@ -88,7 +88,7 @@ int api_open(struct api *a, const char *socket)
     if (r < 0)
         return r;
     a->curl = curl_easy_init();
-    return a->curl ? 0 : fail(a, -ENOMEM, "Out of memory.");
+    return a->curl ? 0 : api_fail(a, -ENOMEM, "Out of memory.");
 }
 
 void api_close(struct api *a)
@@ -110,7 +110,7 @@ static CURLcode perform(struct api *a, const char *method, const char *url, cons
     (void)curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
     (void)curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT_MS, (long)CONNECT_MS);
     (void)curl_easy_setopt(c, CURLOPT_TIMEOUT_MS, TOTAL_MS);
-    (void)curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, collect);
+    (void)curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, api_collect);
     (void)curl_easy_setopt(c, CURLOPT_WRITEDATA, a);
     if (strcmp(method, "GET") != 0) {
         (void)curl_easy_setopt(c, CURLOPT_CUSTOMREQUEST, method);
@@ -123,26 +123,27 @@ static CURLcode perform(struct api *a, const char *method, const char *url, cons
 }
 
 /* What evenkeeld said in {"error": {"message"}}, or the status alone. */
-static int refused(struct api *a, long status, const json_t *answer)
+static int api_refused(struct api *a, long status, const json_t *answer)
 {
     const json_t *error = json_object_get(answer, "error");
     const char *said = json_string_value(json_object_get(error, "message"));
     if (said)
-        return fail(a, -EBADMSG, "%s", said);
-    return fail(a, -EBADMSG, "evenkeeld answered with status %ld.", status);
+        return api_fail(a, -EBADMSG, "%s", said);
+    return api_fail(a, -EBADMSG, "evenkeeld answered with status %ld.", status);
 }
 
 static int unreached(struct api *a, CURLcode rc)
 {
     if (access(a->socket, W_OK) < 0 && errno == EACCES)
-        return fail(a, -ECONNREFUSED,
-                    "%s is not open to this user: use sudo, or to look only, be in the group of "
-                    "evenkeeld (usermod -aG evenkeel NAME).",
-                    a->socket);
-    return fail(a, -ECONNREFUSED,
-                "evenkeeld cannot be reached at %s: %s. Is it running? "
-                "(systemctl status evenkeeld; --socket names another)",
-                a->socket, curl_easy_strerror(rc));
+        return api_fail(
+            a, -ECONNREFUSED,
+            "%s is not open to this user: use sudo, or to look only, be in the group of "
+            "evenkeeld (usermod -aG evenkeel NAME).",
+            a->socket);
+    return api_fail(a, -ECONNREFUSED,
+                    "evenkeeld cannot be reached at %s: %s. Is it running? "
+                    "(systemctl status evenkeeld; --socket names another)",
+                    a->socket, curl_easy_strerror(rc));
 }
 
 int api_call(struct api *a, const char *method, const char *path, const json_t *body,
@@ -159,7 +160,7 @@ int api_call(struct api *a, const char *method, const char *path, const json_t *
         goto out;
     int n = snprintf(url, sizeof(url), "http://evenkeeld%s", path);
     if (n < 0 || (size_t)n >= sizeof(url)) {
-        r = fail(a, -EBADMSG, "The server's name is too long.");
+        r = api_fail(a, -EBADMSG, "The server's name is too long.");
         goto out;
     }
     CURLcode rc = perform(a, method, url, text, headers, &status);
@@ -170,9 +171,9 @@ int api_call(struct api *a, const char *method, const char *path, const json_t *
     json_error_t where;
     answer = json_loadb(a->body.len ? a->body.data : "", a->body.len, 0, &where);
     if (status < 200 || status >= 300)
-        r = refused(a, status, answer);
+        r = api_refused(a, status, answer);
     else if (!answer && a->body.len)
-        r = fail(a, -EBADMSG, "evenkeeld's answer is no JSON: %s.", where.text);
+        r = api_fail(a, -EBADMSG, "evenkeeld's answer is no JSON: %s.", where.text);
     else if (!answer && !(answer = json_object()))
         r = -ENOMEM;
     else
@@ -183,7 +184,7 @@ int api_call(struct api *a, const char *method, const char *path, const json_t *
     }
 out:
     if (r == -ENOMEM)
-        (void)fail(a, r, "Out of memory.");
+        (void)api_fail(a, r, "Out of memory.");
     json_decref(answer);
     free(text);
     curl_slist_free_all(headers);

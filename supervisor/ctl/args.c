@@ -263,7 +263,7 @@ static int read_knob(const char *word, struct ctl_args *a, struct ek_fault *faul
                         word, knobs[CTL_SEQS], knobs[CTL_TOKENS]);
 }
 
-static int apply(int option, const char *value, struct ctl_args *a, struct ek_fault *fault)
+static int args_apply(int option, const char *value, struct ctl_args *a, struct ek_fault *fault)
 {
     switch (option) {
     case O_SERVER: a->server = value; break;
@@ -316,7 +316,7 @@ static int read_option(int argc, char *const *argv, int *i, struct ctl_args *a, 
         if (value && !options[o].takes)
             return ek_fault_set(fault, word, "--%s takes no value.", options[o].name);
         *ret_asked |= o == O_HELP || o == O_VERSION;
-        return apply(o, value, a, fault);
+        return args_apply(o, value, a, fault);
     }
     const char *near = NULL;
     size_t least = 3;

@@ -89,7 +89,7 @@ void board_spark(struct board_row *r, const float value[BOARD_SPARKS])
     r->spark_next = (r->spark_next + 1) % BOARD_SPARK;
 }
 
-static float known(double v)
+static float board_known(double v)
 {
     return v >= 0 ? (float)v : NAN;
 }
@@ -123,10 +123,10 @@ int board_push(struct board_row *r, const struct live_page *page, double at_s)
     r->asked_s = r->seen_s = at_s;
     r->said[0] = '\0';
     struct board_rates now;
-    float value[BOARD_SPARKS] = {known(page->usage), known(page->running), NAN, NAN};
+    float value[BOARD_SPARKS] = {board_known(page->usage), board_known(page->running), NAN, NAN};
     if (board_rates(r, false, &now)) {
-        value[SPARK_TOKENS] = known(now.out);
-        value[SPARK_TTFT] = known(now.ttft[1]);
+        value[SPARK_TOKENS] = board_known(now.out);
+        value[SPARK_TTFT] = board_known(now.ttft[1]);
     }
     board_spark(r, value);
     return 0;

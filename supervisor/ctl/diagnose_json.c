@@ -51,7 +51,7 @@ static json_t *numbers(const struct doctor_numbers *n)
 }
 
 /* A line of the log; its bytes need not be UTF-8. */
-static json_t *quoted(uint64_t line, const char *said)
+static json_t *diagnose_quoted(uint64_t line, const char *said)
 {
     struct ek_buf text = {0};
     (void)ek_buf_puts(&text, "\"");
@@ -66,7 +66,7 @@ static json_t *evidence(const struct doctor_finding *f)
 {
     json_t *all = json_array();
     for (uint32_t i = 0; all && i < f->evidence_count; i++)
-        (void)json_array_append_new(all, quoted(f->evidence[i].line, f->evidence[i].text));
+        (void)json_array_append_new(all, diagnose_quoted(f->evidence[i].line, f->evidence[i].text));
     return all;
 }
 
@@ -123,7 +123,7 @@ static json_t *finding(const struct doctor_finding *f, enum doctor_lang lang)
 }
 
 /* null where the catalog explains the log, or nothing in it failed. */
-static json_t *unknown(const struct diagnose_report *r)
+static json_t *diagnose_unknown(const struct diagnose_report *r)
 {
     const struct doctor_decisive *d = &r->decisive;
     const char *const *asks = diagnose_asks(r);
@@ -134,7 +134,7 @@ static json_t *unknown(const struct diagnose_report *r)
         (void)json_array_append_new(all, json_string(asks[i]));
     if (all)
         (void)json_array_append_new(all, json_string("evenkeelctl support-bundle"));
-    return json_pack("{s:o, s:s?, s:o}", "decisive", quoted(d->line, d->text), "probably",
+    return json_pack("{s:o, s:s?, s:o}", "decisive", diagnose_quoted(d->line, d->text), "probably",
                      d->probably != DOCTOR_CLASSES ? doctor_class_name(d->probably) : NULL, "ask",
                      all);
 }
@@ -146,5 +146,5 @@ json_t *diagnose_json(const struct diagnose_report *r, enum doctor_lang lang)
         (void)json_array_append_new(all, finding(&r->findings[i], lang));
     return json_pack("{s:s, s:I, s:I, s:i, s:b, s:o, s:o}", "source", r->source, "lines",
                      (json_int_t)r->lines, "bytes", (json_int_t)r->bytes, "starts", (int)r->lives,
-                     "known", r->decisive.known, "unknown", unknown(r), "findings", all);
+                     "known", r->decisive.known, "unknown", diagnose_unknown(r), "findings", all);
 }

@@ -53,7 +53,7 @@ struct writer {
     struct ek_buf *out;
 };
 
-static const char *say(const struct writer *w, enum label l)
+static const char *diagnose_say(const struct writer *w, enum label l)
 {
     return labels[l].in[w->style->lang];
 }
@@ -77,18 +77,18 @@ static void put_quoted(const struct writer *w, const char *text)
 static void heading(const struct writer *w, enum label l)
 {
     if (markdown(w))
-        (void)ek_buf_printf(w->out, "\n**%s**\n\n", say(w, l));
+        (void)ek_buf_printf(w->out, "\n**%s**\n\n", diagnose_say(w, l));
     else if (w->style->colour)
-        (void)ek_buf_printf(w->out, "\n  \033[1m%s\033[0m\n", say(w, l));
+        (void)ek_buf_printf(w->out, "\n  \033[1m%s\033[0m\n", diagnose_say(w, l));
     else
-        (void)ek_buf_printf(w->out, "\n  %s\n", say(w, l));
+        (void)ek_buf_printf(w->out, "\n  %s\n", diagnose_say(w, l));
 }
 
 static void put_rate(const struct writer *w, const struct doctor_remedy *r, enum label how)
 {
     if (r->rate)
-        (void)ek_buf_printf(w->out, " (%s %u %%%s%s)", say(w, how), r->rate, r->from ? ": " : "",
-                            r->from ? r->from : "");
+        (void)ek_buf_printf(w->out, " (%s %u %%%s%s)", diagnose_say(w, how), r->rate,
+                            r->from ? ": " : "", r->from ? r->from : "");
 }
 
 static void put_advice(const struct writer *w, const struct doctor_advice *a, uint32_t number,
@@ -133,15 +133,15 @@ static void put_unknown(const struct writer *w, const struct diagnose_report *r)
 {
     const struct doctor_decisive *d = &r->decisive;
     const char *const *asks = diagnose_asks(r);
-    (void)ek_buf_printf(w->out, "\n%s\n", say(w, SAY_UNKNOWN));
+    (void)ek_buf_printf(w->out, "\n%s\n", diagnose_say(w, SAY_UNKNOWN));
     heading(w, SAY_DECISIVE);
     (void)ek_buf_printf(w->out, markdown(w) ? "- %s %" PRIu64 ": `" : "   %s %" PRIu64 ": ",
-                        say(w, SAY_LINE), d->line);
+                        diagnose_say(w, SAY_LINE), d->line);
     put_quoted(w, d->text);
     (void)ek_buf_puts(w->out, markdown(w) ? "`\n" : "\n");
     if (d->probably != DOCTOR_CLASSES)
         (void)ek_buf_printf(w->out, "%s%s %s: %s\n", markdown(w) ? "\n" : "   ",
-                            say(w, SAY_PROBABLY), doctor_class_name(d->probably),
+                            diagnose_say(w, SAY_PROBABLY), doctor_class_name(d->probably),
                             doctor_class_text(d->probably, w->style->lang));
     heading(w, SAY_ASK);
     for (uint32_t i = 0; asks[0] && i < DOCTOR_ASKS; i++)
@@ -149,7 +149,7 @@ static void put_unknown(const struct writer *w, const struct diagnose_report *r)
     (void)ek_buf_printf(w->out,
                         markdown(w) ? "%u. `evenkeelctl support-bundle`: %s\n"
                                     : "   %u. evenkeelctl support-bundle: %s\n",
-                        DOCTOR_ASKS + 1, say(w, SAY_BUNDLE));
+                        DOCTOR_ASKS + 1, diagnose_say(w, SAY_BUNDLE));
 }
 
 static void put_numbers(const struct writer *w, const struct doctor_numbers *n)
@@ -183,11 +183,11 @@ static void put_evidence(const struct writer *w, const struct doctor_finding *f)
     heading(w, SAY_EVIDENCE);
     if (f->count > 1 || f->ranks) {
         (void)ek_buf_printf(w->out, "%s%" PRIu64 " %s %u", markdown(w) ? "" : "   ", f->count,
-                            say(w, SAY_SEEN), f->starts);
+                            diagnose_say(w, SAY_SEEN), f->starts);
         if (w->style->lang == LANG_EN)
             (void)ek_buf_puts(w->out, f->starts == 1 ? " start" : " starts");
         if (f->ranks)
-            (void)ek_buf_printf(w->out, ", %s", say(w, SAY_RANKS));
+            (void)ek_buf_printf(w->out, ", %s", diagnose_say(w, SAY_RANKS));
         for (uint32_t i = 0; f->ranks && i < 64; i++) {
             if (f->ranks >> i & 1)
                 (void)ek_buf_printf(w->out, " %u", i);
@@ -196,7 +196,7 @@ static void put_evidence(const struct writer *w, const struct doctor_finding *f)
     }
     for (uint32_t i = 0; i < f->evidence_count; i++) {
         (void)ek_buf_printf(w->out, markdown(w) ? "- %s %" PRIu64 ": `" : "   %s %" PRIu64 ": ",
-                            say(w, SAY_LINE), f->evidence[i].line);
+                            diagnose_say(w, SAY_LINE), f->evidence[i].line);
         put_quoted(w, f->evidence[i].text);
         (void)ek_buf_puts(w->out, markdown(w) ? "`\n" : "\n");
     }
@@ -206,7 +206,7 @@ static void put_evidence(const struct writer *w, const struct doctor_finding *f)
 static void put_sources(const struct writer *w, const struct doctor_signature *s,
                         const struct doctor_finding *f)
 {
-    (void)ek_buf_printf(w->out, markdown(w) ? "\n%s: " : "\n  %s: ", say(w, SAY_SOURCES));
+    (void)ek_buf_printf(w->out, markdown(w) ? "\n%s: " : "\n  %s: ", diagnose_say(w, SAY_SOURCES));
     for (uint32_t i = 0; i < s->source_count; i++)
         (void)ek_buf_printf(w->out, "%s%s", i ? "; " : "", s->sources[i]);
     for (uint32_t h = 0; f && h < f->help_count; h++) {
@@ -281,12 +281,12 @@ void diagnose_write(const struct diagnose_report *r, const struct diagnose_style
     struct writer w = {style, out};
     if (markdown(&w))
         (void)ek_buf_puts(out, "# evenkeelctl diagnose\n\n");
-    (void)ek_buf_printf(out, "%s: %" PRIu64 " %s%s\n", r->source, r->lines, say(&w, SAY_READ),
-                        markdown(&w) ? "\n" : "");
+    (void)ek_buf_printf(out, "%s: %" PRIu64 " %s%s\n", r->source, r->lines,
+                        diagnose_say(&w, SAY_READ), markdown(&w) ? "\n" : "");
     bool remarks = only_remarks(r);
     uint32_t most = remarks ? 0 : r->most; /* so many are told in full */
     if (remarks || r->count == 0)
-        (void)ek_buf_printf(out, "%s\n", say(&w, SAY_NOTHING));
+        (void)ek_buf_printf(out, "%s\n", diagnose_say(&w, SAY_NOTHING));
     if (!r->decisive.known && r->decisive.line > 0)
         put_unknown(&w, r);
     for (uint32_t i = 0; i < r->count && i < most; i++) {
@@ -294,11 +294,11 @@ void diagnose_write(const struct diagnose_report *r, const struct diagnose_style
         put_finding(&w, &r->findings[i]);
     }
     if (r->count > most) {
-        (void)ek_buf_printf(out, "\n%s:\n", say(&w, SAY_OTHERS));
+        (void)ek_buf_printf(out, "\n%s:\n", diagnose_say(&w, SAY_OTHERS));
         for (uint32_t i = most; i < r->count; i++) {
             const struct doctor_finding *f = &r->findings[i];
             (void)ek_buf_printf(out, "- %s: %s (%s %" PRIu64 ")\n", f->signature->id,
-                                f->signature->title.in[style->lang], say(&w, SAY_LINE),
+                                f->signature->title.in[style->lang], diagnose_say(&w, SAY_LINE),
                                 f->first_line);
         }
     }

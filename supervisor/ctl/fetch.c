@@ -16,7 +16,7 @@
 #define CONNECT_MS 2000L
 #define TOTAL_MS   5000L
 
-static size_t collect(char *bytes, size_t size, size_t count, void *ctx)
+static size_t fetch_collect(char *bytes, size_t size, size_t count, void *ctx)
 {
     return ek_buf_add(ctx, bytes, size * count) < 0 ? 0 : size * count;
 }
@@ -44,12 +44,12 @@ static CURL *prepare(const char *base, const char *path, struct ek_buf *out, uin
     (void)curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT_MS,
                            timeout_ms < CONNECT_MS ? (long)timeout_ms : CONNECT_MS);
     (void)curl_easy_setopt(c, CURLOPT_TIMEOUT_MS, (long)timeout_ms);
-    (void)curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, collect);
+    (void)curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, fetch_collect);
     (void)curl_easy_setopt(c, CURLOPT_WRITEDATA, out);
     return c;
 }
 
-static int judge(CURL *c, CURLcode rc, char said[200])
+static int fetch_judge(CURL *c, CURLcode rc, char said[200])
 {
     long status = 0;
     const char *url = "";
@@ -73,7 +73,7 @@ int fetch_page(const char *base, const char *path, struct ek_buf *out, char said
         (void)snprintf(said, 200, "%.100s is no address", base);
         return -EBADMSG;
     }
-    int r = judge(c, curl_easy_perform(c), said);
+    int r = fetch_judge(c, curl_easy_perform(c), said);
     curl_easy_cleanup(c);
     return r;
 }
@@ -89,7 +89,7 @@ static void run_all(CURLM *m, struct fetch *items, CURL *const *handles, uint32_
     for (const CURLMsg *msg; (msg = curl_multi_info_read(m, &left));) {
         for (uint32_t i = 0; i < count; i++) {
             if (handles[i] && handles[i] == msg->easy_handle)
-                items[i].error = judge(handles[i], msg->data.result, items[i].said);
+                items[i].error = fetch_judge(handles[i], msg->data.result, items[i].said);
         }
     }
 }

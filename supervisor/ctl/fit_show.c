@@ -38,7 +38,7 @@ void fit_show_step(const struct limit_search_step *s, struct ek_buf *out)
 }
 
 /* Where a value lies on `cells` cells from low to high. */
-static int cell(double v, double low, double high, int cells)
+static int fit_cell(double v, double low, double high, int cells)
 {
     int at = high > low ? (int)((v - low) / (high - low) * (cells - 1) + 0.5) : 0;
     return at < 0 ? 0 : at >= cells ? cells - 1 : at;
@@ -57,14 +57,14 @@ void fit_show_plot(const struct limit_search *c, struct ek_buf *out)
         high = s->limit > high ? s->limit : high;
     }
     for (int r = 0; r < ROWS; r++) {
-        memset(grid[r], r == ROWS - 1 - cell(c->p.use_high, 0, 1, ROWS) ? '.' : ' ', COLS);
+        memset(grid[r], r == ROWS - 1 - fit_cell(c->p.use_high, 0, 1, ROWS) ? '.' : ' ', COLS);
         grid[r][COLS] = '\0';
     }
     for (uint32_t i = 0; i < c->count; i++) {
         const struct limit_search_step *s = &c->steps[i];
-        int x = cell(s->limit, low, high, COLS);
-        grid[ROWS - 1 - cell(s->usage, 0, 1, ROWS)][x] = 'o';
-        grid[ROWS - 1 - cell(s->tokens_s, 0, most, ROWS)][x] = '*';
+        int x = fit_cell(s->limit, low, high, COLS);
+        grid[ROWS - 1 - fit_cell(s->usage, 0, 1, ROWS)][x] = 'o';
+        grid[ROWS - 1 - fit_cell(s->tokens_s, 0, most, ROWS)][x] = '*';
     }
     (void)ek_buf_puts(out, "\n tokens/s *                                                        "
                            "KV use o\n");

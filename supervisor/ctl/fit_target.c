@@ -33,9 +33,9 @@
 #define TRY_S        600.0 /* for one request */
 #define SEQS         "max_num_running_seqs"
 
-static int fail(struct fit_target *t, int code, const char *fmt, ...)
+static int fit_fail(struct fit_target *t, int code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-static int fail(struct fit_target *t, int code, const char *fmt, ...)
+static int fit_fail(struct fit_target *t, int code, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
@@ -59,8 +59,9 @@ static int read_limits(struct fit_target *t, double value, double ceiling)
     if (!t->live && !(value >= 1))
         value = ceiling;
     if (!(value >= 1 && ceiling >= 1 && ceiling <= 65536))
-        return fail(t, -EBADMSG,
-                    t->live ? "The server's limit of running sequences is not known yet; try again "
+        return fit_fail(t, -EBADMSG,
+                        t->live
+                            ? "The server's limit of running sequences is not known yet; try again "
                               "in a moment"
                             : "How many sequences the server allows is not known: say how far to "
                               "search with --max-num-seqs");
@@ -76,13 +77,13 @@ static int check_restarts(struct fit_target *t)
 {
     if (t->live || (t->o->restart && !t->o->apply))
         return 0;
-    return fail(t, -EBADMSG,
-                t->o->restart
-                    ? "%s has no live limit that --apply could leave: write the best into its "
-                      "configuration"
-                    : "%s cannot change its limits while it runs: with --restart it is restarted "
-                      "for each step, with the companion it need not be",
-                t->name);
+    return fit_fail(
+        t, -EBADMSG,
+        t->o->restart ? "%s has no live limit that --apply could leave: write the best into its "
+                        "configuration"
+                      : "%s cannot change its limits while it runs: with --restart it is restarted "
+                        "for each step, with the companion it need not be",
+        t->name);
 }
 
 static int open_direct(struct fit_target *t)
@@ -90,11 +91,11 @@ static int open_direct(struct fit_target *t)
     json_t *limits = NULL;
     t->direct = t->live = true;
     if (!t->o->url)
-        return fail(t, -EBADMSG, "--control needs --url: where the server answers");
+        return fit_fail(t, -EBADMSG, "--control needs --url: where the server answers");
     (void)snprintf(t->url, sizeof(t->url), "%.290s", t->o->url);
     if (api_call(&t->api, "GET", "/v1/runtime_config", NULL, &limits) < 0)
-        return fail(t, -ECONNREFUSED, "%s does not answer as a control socket: %s", t->o->control,
-                    t->api.error);
+        return fit_fail(t, -ECONNREFUSED, "%s does not answer as a control socket: %s",
+                        t->o->control, t->api.error);
     double ceiling = json_number_value(json_object_get(json_object_get(limits, "ceiling"), SEQS));
     int r = read_limits(t, json_number_value(json_object_get(limits, SEQS)), ceiling);
     json_decref(limits);
@@ -108,9 +109,9 @@ static const json_t *find_row(struct fit_target *t, const json_t *list, const ch
         return json_array_get(rows, 0);
     const json_t *found = name ? calls_find(list, name) : NULL;
     if (!found && name)
-        (void)fail(t, 0, "There is no server '%.60s'; evenkeelctl status lists them", name);
+        (void)fit_fail(t, 0, "There is no server '%.60s'; evenkeelctl status lists them", name);
     else if (!found)
-        (void)fail(t, 0, "evenkeeld has %zu servers; name one", json_array_size(rows));
+        (void)fit_fail(t, 0, "evenkeeld has %zu servers; name one", json_array_size(rows));
     return found;
 }
 
@@ -119,7 +120,7 @@ static int open_supervised(struct fit_target *t, const char *name)
     json_t *list = NULL;
     int r = api_call(&t->api, "GET", "/api/v1/servers", NULL, &list);
     if (r < 0)
-        return fail(t, r, "%s", t->api.error);
+        return fit_fail(t, r, "%s", t->api.error);
     const json_t *s = find_row(t, list, name);
     const json_t *limit = json_object_get(json_object_get(s, "limits"), SEQS);
     const char *is = json_string_value(json_object_get(s, "name"));
@@ -127,7 +128,7 @@ static int open_supervised(struct fit_target *t, const char *name)
     if (!s) {
         r = -EBADMSG;
     } else if (!json_is_true(json_object_get(s, "ready"))) {
-        r = fail(t, -EBADMSG, "%s is not ready; evenkeelctl status says why", is ? is : "it");
+        r = fit_fail(t, -EBADMSG, "%s is not ready; evenkeelctl status says why", is ? is : "it");
     } else {
         (void)snprintf(t->name, sizeof(t->name), "%.63s", is ? is : "");
         (void)snprintf(t->url, sizeof(t->url), "%.290s", url ? url : "");
@@ -146,10 +147,10 @@ int fit_open(struct fit_target *t, const struct fit_options *o, const char *name
 {
     *t = (struct fit_target){.o = o, .load_says = -1};
     if (o->control && (name || o->restart))
-        return fail(t, -EBADMSG, "--control is for a server without evenkeeld: %s",
-                    name ? "leave the name out" : "--restart needs evenkeeld");
+        return fit_fail(t, -EBADMSG, "--control is for a server without evenkeeld: %s",
+                        name ? "leave the name out" : "--restart needs evenkeeld");
     if (api_open(&t->api, o->control ? o->control : o->socket) < 0)
-        return fail(t, -ENOMEM, "%s", t->api.error);
+        return fit_fail(t, -ENOMEM, "%s", t->api.error);
     return o->control ? open_direct(t) : open_supervised(t, name);
 }
 
@@ -179,7 +180,7 @@ static int set_limit(struct fit_target *t, uint32_t limit, bool pin)
     json_decref(body);
     json_decref(answer);
     if (r < 0)
-        return fail(t, r, "The limit %u could not be set: %s", limit, t->api.error);
+        return fit_fail(t, r, "The limit %u could not be set: %s", limit, t->api.error);
     t->changed = true;
     return 0;
 }
@@ -193,9 +194,9 @@ int fit_restart(struct fit_target *t, const json_t *trial)
     int r = calls_server(&t->api, "POST", t->name, "restart", body, NULL);
     json_decref(body);
     if (r < 0)
-        return fail(t, r, "%s", t->api.error);
+        return fit_fail(t, r, "%s", t->api.error);
     if (!calls_wait_ready(&t->api, t->name, pid, t->o->wait_s))
-        return fail(t, -ETIMEDOUT, "%s was not ready within %.0f s", t->name, t->o->wait_s);
+        return fit_fail(t, -ETIMEDOUT, "%s was not ready within %.0f s", t->name, t->o->wait_s);
     return 0;
 }
 
@@ -210,9 +211,10 @@ struct load_words {
 static int make_words(struct fit_target *t, const char *requests, struct load_words *w)
 {
     if (!spawn_find("evenkeel-bench", w->program, sizeof(w->program)))
-        return fail(t, -ENOENT,
-                    "evenkeel-bench, which makes the load, is neither beside this program nor in "
-                    "$PATH");
+        return fit_fail(
+            t, -ENOENT,
+            "evenkeel-bench, which makes the load, is neither beside this program nor in "
+            "$PATH");
     uint64_t count = t->o->clients ? t->o->clients : t->ceiling + t->ceiling / 4 + 4;
     (void)snprintf(w->clients, sizeof(w->clients), "%llu",
                    (unsigned long long)(count < CLIENTS_MOST ? count : CLIENTS_MOST));
@@ -233,7 +235,7 @@ static int start_load(struct fit_target *t)
     struct load_words w;
     int r = make_words(t, LOAD_MOST, &w);
     if (r == 0 && (r = spawn_beside(w.argv, t->load_says, &t->load)) < 0)
-        r = fail(t, r, "evenkeel-bench cannot be started: %s", strerror(-r));
+        r = fit_fail(t, r, "evenkeel-bench cannot be started: %s", strerror(-r));
     return r;
 }
 
@@ -252,7 +254,8 @@ static int try_load(struct fit_target *t)
             why += strlen(mark);
         if (why)
             why[strcspn(why, "\n")] = '\0';
-        r = fail(t, -EBADMSG, "The load's first request failed: %.300s", why ? why : "no answer");
+        r = fit_fail(t, -EBADMSG, "The load's first request failed: %.300s",
+                     why ? why : "no answer");
     }
     ek_buf_done(&out);
     ek_buf_done(&err);
@@ -263,7 +266,7 @@ int fit_load(struct fit_target *t)
 {
     t->load_says = memfd_create("evenkeel-bench", MFD_CLOEXEC);
     if (t->load_says < 0)
-        return fail(t, -errno, "out of memory");
+        return fit_fail(t, -errno, "out of memory");
     int r = try_load(t);
     return r < 0 ? r : start_load(t);
 }
@@ -288,7 +291,7 @@ static int keep_load(struct fit_target *t)
     ssize_t n = pread(t->load_says, said, sizeof(said) - 1, 0);
     said[n > 0 ? (size_t)n : 0] = '\0';
     said[strcspn(said, "\n")] = '\0';
-    return fail(t, -EBADMSG, "The load ended: %s", said[0] ? said : "requests failed");
+    return fit_fail(t, -EBADMSG, "The load ended: %s", said[0] ? said : "requests failed");
 }
 
 void fit_close(struct fit_target *t, uint32_t keep)
@@ -307,10 +310,10 @@ static int read_page(struct fit_target *t, struct ek_buf *page, struct live_page
 {
     char said[200];
     if (fetch_page(t->url, "/metrics", page, said) < 0)
-        return fail(t, -ECONNREFUSED, "%s", said);
+        return fit_fail(t, -ECONNREFUSED, "%s", said);
     live_read(page->data ? page->data : "", page->len, ret_page);
     if (ret_page->usage < 0 || ret_page->running < 0)
-        return fail(t, -EBADMSG, "%s/metrics does not say how full the KV cache is", t->url);
+        return fit_fail(t, -EBADMSG, "%s/metrics does not say how full the KV cache is", t->url);
     return 0;
 }
 

@@ -21,7 +21,7 @@
 #define SAID_MOST  4096
 
 /* Median of a cell in 1/s, 0 where there is none. */
-static double cell(const json_t *report, const char *name)
+static double plan_cell(const json_t *report, const char *name)
 {
     const json_t *rows = json_object_get(report, "rows"), *row;
     size_t i;
@@ -38,13 +38,14 @@ static double cell(const json_t *report, const char *name)
 int plan_machine_read(const json_t *report, struct plan_device *ret_device, struct ek_fault *fault)
 {
     const json_t *machine = json_object_get(report, "machine");
-    double pairs = cell(report, "machine.peak_bf16"), plain = cell(report, "machine.peak");
-    struct plan_device d = {.read_bytes_s = cell(report, "machine.read"),
+    double pairs = plan_cell(report, "machine.peak_bf16"),
+           plain = plan_cell(report, "machine.peak");
+    struct plan_device d = {.read_bytes_s = plan_cell(report, "machine.read"),
                             .flops = pairs > 0 ? pairs : plain,
-                            .flops8 = cell(report, "machine.peak_int8"),
+                            .flops8 = plan_cell(report, "machine.peak_int8"),
                             .cache_bytes =
                                 json_number_value(json_object_get(machine, "last_cache_bytes")),
-                            .cache_bytes_s = cell(report, "machine.last_cache"),
+                            .cache_bytes_s = plan_cell(report, "machine.last_cache"),
                             .own = true};
     if (d.cache_bytes_s <= 0)
         d.cache_bytes = 0;

@@ -20,7 +20,7 @@ static double postmortem_show_number(const json_t *o, const char *key)
 }
 
 /* Right in its column; what is not known is a dash. */
-static void put(struct ek_buf *out, double v, int width, int decimals)
+static void postmortem_put(struct ek_buf *out, double v, int width, int decimals)
 {
     if (isfinite(v) && fabs(v) < 1e15)
         (void)ek_buf_printf(out, "%*.*f", width, decimals, v);
@@ -65,24 +65,25 @@ static void show_seconds(const json_t *list, struct ek_buf *out)
             (void)ek_buf_puts(out, "     ...\n");
         before = at;
         put_second(out, at);
-        put(out, postmortem_show_number(s, "steps"), 6, 0);
-        put(out, postmortem_show_number(s, "prefill_tokens"), 7, 0);
-        put(out, postmortem_show_number(s, "decode_rows"), 7, 0);
-        put(out, postmortem_show_number(s, "waiting"), 6, 0);
-        put(out, postmortem_show_number(s, "blocks_used"), 7, 0);
-        put(out,
-            postmortem_show_number(s, "blocks_free") + postmortem_show_number(s, "blocks_cached"),
-            7, 0);
-        put(out, postmortem_show_number(s, "step_p50_us") / 1e3, 6, 1);
-        put(out, postmortem_show_number(s, "step_max_us") / 1e3, 7, 1);
-        put(out, postmortem_show_number(s, "limit_seqs"), 5, 0);
-        put(out, postmortem_show_number(s, "limit_tokens"), 7, 0);
-        put(out, postmortem_show_number(s, "resident_mib"), 6, 0);
+        postmortem_put(out, postmortem_show_number(s, "steps"), 6, 0);
+        postmortem_put(out, postmortem_show_number(s, "prefill_tokens"), 7, 0);
+        postmortem_put(out, postmortem_show_number(s, "decode_rows"), 7, 0);
+        postmortem_put(out, postmortem_show_number(s, "waiting"), 6, 0);
+        postmortem_put(out, postmortem_show_number(s, "blocks_used"), 7, 0);
+        postmortem_put(out,
+                       postmortem_show_number(s, "blocks_free") +
+                           postmortem_show_number(s, "blocks_cached"),
+                       7, 0);
+        postmortem_put(out, postmortem_show_number(s, "step_p50_us") / 1e3, 6, 1);
+        postmortem_put(out, postmortem_show_number(s, "step_max_us") / 1e3, 7, 1);
+        postmortem_put(out, postmortem_show_number(s, "limit_seqs"), 5, 0);
+        postmortem_put(out, postmortem_show_number(s, "limit_tokens"), 7, 0);
+        postmortem_put(out, postmortem_show_number(s, "resident_mib"), 6, 0);
         (void)ek_buf_puts(out, "\n");
     }
 }
 
-static double cell(const json_t *row, const json_t *columns, const char *name)
+static double postmortem_cell(const json_t *row, const json_t *columns, const char *name)
 {
     for (size_t i = 0; i < json_array_size(columns); i++) {
         const char *is = json_string_value(json_array_get(columns, i));
@@ -105,18 +106,18 @@ static void show_samples(const json_t *samples, struct ek_buf *out)
                       "  tokens\n");
     json_array_foreach(json_object_get(samples, "rows"), i, row)
     {
-        put_second(out, cell(row, columns, "at_s"));
-        put(out, 100 * cell(row, columns, "kv_usage"), 6, 0);
+        put_second(out, postmortem_cell(row, columns, "at_s"));
+        postmortem_put(out, 100 * postmortem_cell(row, columns, "kv_usage"), 6, 0);
         (void)ek_buf_puts(out, "%");
-        put(out, cell(row, columns, "running"), 6, 0);
-        put(out, cell(row, columns, "waiting"), 6, 0);
-        put(out, cell(row, columns, "prompt_tps"), 9, 0);
-        put(out, cell(row, columns, "gen_tps"), 7, 0);
-        put(out, cell(row, columns, "preemption_rate"), 9, 1);
-        put(out, cell(row, columns, "ttft_p99_s"), 6, 2);
-        put(out, cell(row, columns, "itl_p99_s"), 6, 2);
-        put(out, cell(row, columns, "limit_seqs"), 5, 0);
-        put(out, cell(row, columns, "limit_tokens"), 8, 0);
+        postmortem_put(out, postmortem_cell(row, columns, "running"), 6, 0);
+        postmortem_put(out, postmortem_cell(row, columns, "waiting"), 6, 0);
+        postmortem_put(out, postmortem_cell(row, columns, "prompt_tps"), 9, 0);
+        postmortem_put(out, postmortem_cell(row, columns, "gen_tps"), 7, 0);
+        postmortem_put(out, postmortem_cell(row, columns, "preemption_rate"), 9, 1);
+        postmortem_put(out, postmortem_cell(row, columns, "ttft_p99_s"), 6, 2);
+        postmortem_put(out, postmortem_cell(row, columns, "itl_p99_s"), 6, 2);
+        postmortem_put(out, postmortem_cell(row, columns, "limit_seqs"), 5, 0);
+        postmortem_put(out, postmortem_cell(row, columns, "limit_tokens"), 8, 0);
         (void)ek_buf_puts(out, "\n");
     }
 }

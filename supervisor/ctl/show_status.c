@@ -104,7 +104,7 @@ static size_t total(const struct layout *l)
 }
 
 /* What the words of all lines need, without what does not fit. */
-static void fit(struct layout *l, const json_t *servers, const char *only, uint32_t cols)
+static void show_fit(struct layout *l, const json_t *servers, const char *only, uint32_t cols)
 {
     l->brief = true;
     for (int c = 0; c < COLUMNS; c++) {
@@ -131,7 +131,7 @@ static void show_status_choose(struct layout *l, const json_t *servers, const ch
     for (int c = 0; c < COLUMNS; c++)
         l->width[c] = table[c].width;
     if (cols && cols < total(l) + GAP)
-        fit(l, servers, only, cols);
+        show_fit(l, servers, only, cols);
 }
 
 /* s: NULL = the heads. */

@@ -37,7 +37,7 @@ static const char *text_of(const json_t *server, const char *key)
     return s ? s : "";
 }
 
-static void quoted(struct ek_buf *out, const char *s)
+static void snippet_quoted(struct ek_buf *out, const char *s)
 {
     (void)ek_buf_puts(out, "\"");
     (void)ek_buf_json(out, s, strlen(s));
@@ -73,7 +73,7 @@ static void llm_d(const struct snippet_place *p, struct ek_buf *out)
                         "- name: %s-%s\n  address: \"%s\" # llm-d wants digits here\n"
                         "  port: \"%s\"\n  labels: {llm-d.ai/engine-type: vllm, model: ",
                         p->host, p->name, p->host, p->port);
-    quoted(out, p->model);
+    snippet_quoted(out, p->model);
     (void)ek_buf_puts(out, "}\n");
 }
 
@@ -85,7 +85,7 @@ static void target(const struct snippet_place *p, struct ek_buf *out)
                         p->host, p->port, p->host, p->name);
 }
 
-static int each(const json_t *list, const char *host, place_fn put, struct ek_buf *out)
+static int snippet_each(const json_t *list, const char *host, place_fn put, struct ek_buf *out)
 {
     int found = 0;
     size_t i;
@@ -135,7 +135,7 @@ int snippet_write(const char *form, const json_t *servers, const char *host, str
     if (f == sizeof(forms) / sizeof(forms[0]))
         return -EINVAL;
     (void)ek_buf_puts(out, forms[f].head);
-    if (each(json_object_get(servers, "servers"), host, forms[f].put, out) == 0)
+    if (snippet_each(json_object_get(servers, "servers"), host, forms[f].put, out) == 0)
         return -ENOENT;
     (void)ek_buf_puts(out, forms[f].tail);
     port_of(text_of(servers, "listen"), page);

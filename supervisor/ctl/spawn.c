@@ -43,7 +43,7 @@ bool spawn_find(const char *name, char *path, size_t size)
     return false;
 }
 
-static int start(char *const *argv, int out, int err, pid_t *ret_pid)
+static int spawn_start(char *const *argv, int out, int err, pid_t *ret_pid)
 {
     posix_spawn_file_actions_t actions;
     int r = posix_spawn_file_actions_init(&actions);
@@ -100,7 +100,7 @@ int spawn_read(char *const *argv, double seconds, struct ek_buf *out, struct ek_
     pid_t pid = 0;
     int r = pipe2(o, O_CLOEXEC) < 0 || pipe2(e, O_CLOEXEC) < 0 ? -errno : 0;
     if (r == 0)
-        r = start(argv, o[1], e[1], &pid);
+        r = spawn_start(argv, o[1], e[1], &pid);
     if (r == 0) {
         (void)close(o[1]);
         (void)close(e[1]);

@@ -45,7 +45,7 @@ int tar_open(const char *path, time_t now, struct tar **ret)
     return 0;
 }
 
-static int put(struct tar *t, const void *data, size_t len)
+static int tar_put(struct tar *t, const void *data, size_t len)
 {
     return len == 0 || gzwrite(t->out, data, (unsigned)len) == (int)len ? 0 : -EIO;
 }
@@ -69,16 +69,16 @@ int tar_add(struct tar *t, const char *name, const void *data, size_t len)
     for (size_t i = 0; i < sizeof(h); i++)
         sum += ((const unsigned char *)&h)[i];
     (void)snprintf(h.checksum, sizeof(h.checksum), "%06o", sum);
-    int r = put(t, &h, sizeof(h));
+    int r = tar_put(t, &h, sizeof(h));
     if (r == 0)
-        r = put(t, data, len);
-    return r < 0 ? r : put(t, zeros, (BLOCK - len % BLOCK) % BLOCK);
+        r = tar_put(t, data, len);
+    return r < 0 ? r : tar_put(t, zeros, (BLOCK - len % BLOCK) % BLOCK);
 }
 
 int tar_close(struct tar *t)
 {
     static const char zeros[2 * BLOCK];
-    int r = put(t, zeros, sizeof(zeros));
+    int r = tar_put(t, zeros, sizeof(zeros));
     if (gzclose(t->out) != Z_OK && r == 0)
         r = -EIO;
     free(t);

@@ -112,7 +112,7 @@ struct fit {
     json_t *trials; /* what was tried by restarts */
 };
 
-static void say(const struct fit *f, struct ek_buf *out)
+static void bench_fit_say(const struct fit *f, struct ek_buf *out)
 {
     if (!f->o.json && ek_buf_ok(out) && out->data) {
         (void)fputs(out->data, stdout);
@@ -136,7 +136,7 @@ static int fit_search_limit(struct fit *f)
                                                     .gap_most_s = f->o.gap_s,
                                                     .loss = LOSS});
     fit_show_head(&out);
-    say(f, &out);
+    bench_fit_say(f, &out);
     while (r == 0 && f->search.end == LIMIT_SEARCH_ON) {
         struct limit_search_step s;
         r = fit_measure(&f->t, limit_search_next(&f->search), &stop, &s);
@@ -151,7 +151,7 @@ static int fit_search_limit(struct fit *f)
             break;
         limit_search_note(&f->search, &s);
         fit_show_step(&f->search.steps[f->search.count - 1], &out);
-        say(f, &out);
+        bench_fit_say(f, &out);
     }
     ek_buf_done(&out);
     return r;

@@ -299,7 +299,7 @@ static void add_evenkeeld(struct bundle *b, const char *socket)
     api_close(&a);
 }
 
-static int fill(struct bundle *b, const struct bundle_options *o)
+static int bundle_fill(struct bundle *b, const struct bundle_options *o)
 {
     struct utsname u;
     (void)uname(&u);
@@ -315,7 +315,7 @@ static int fill(struct bundle *b, const struct bundle_options *o)
     return b->error;
 }
 
-static int make(const struct bundle_options *o, const char *word)
+static int bundle_make(const struct bundle_options *o, const char *word)
 {
     struct bundle b = {0};
     char path[512];
@@ -328,7 +328,7 @@ static int make(const struct bundle_options *o, const char *word)
         return CTL_REFUSED;
     int r = tar_open(path, now, &b.tar);
     if (r == 0) {
-        r = fill(&b, o);
+        r = bundle_fill(&b, o);
         int closed = tar_close(b.tar);
         r = r < 0 ? r : closed;
         if (r < 0)
@@ -349,7 +349,7 @@ static int bundle_run(int argc, char **argv)
     struct bundle_options o = {0};
     char *word = NULL;
     int code = verb_parse(&verb_bundle, &o, argc, argv, &word);
-    code = code > 0 ? code - 1 : make(&o, word);
+    code = code > 0 ? code - 1 : bundle_make(&o, word);
     ek_opt_free(table, &o);
     return code;
 }

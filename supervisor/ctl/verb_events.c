@@ -141,8 +141,8 @@ static void add_questions(struct api *a, const char *name, json_t *decisions)
 }
 
 /* Appends the decisions of all servers that are later than `after`. */
-static int collect(struct api *a, const struct events_options *o, bool memory, double after,
-                   json_t *list)
+static int events_collect(struct api *a, const struct events_options *o, bool memory, double after,
+                          json_t *list)
 {
     json_t *servers = NULL, *server;
     size_t i, k, found = 0;
@@ -219,7 +219,7 @@ static int events_tell(struct api *a, const struct events_options *o, bool memor
     uint64_t most = o->limit;
     for (;;) {
         json_t *list = json_array();
-        int r = list ? collect(a, o, memory, last, list) : -ENOMEM;
+        int r = list ? events_collect(a, o, memory, last, list) : -ENOMEM;
         bool none = r == 0 && json_array_size(list) == 0;
         int code = r < 0 ? calls_failed(a, r) : print_list(list, most, o->json, &last);
         json_decref(list);

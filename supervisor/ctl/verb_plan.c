@@ -445,8 +445,8 @@ static json_t *ask_about_card(const char *model, const struct plan_question *q,
     return plan;
 }
 
-static int answer(const struct plan_options *o, const char *model,
-                  const struct plan_question *asked)
+static int plan_answer(const struct plan_options *o, const char *model,
+                       const struct plan_question *asked)
 {
     struct plan_question with = *asked, *q = &with;
     struct plan_answer a;
@@ -502,7 +502,7 @@ static int plan_run(int argc, char **argv)
         int r = set_question(&o, model, &q, &fault);
         code = r == -EBADMSG ? plan_refuse(fault.msg, CTL_USAGE)
                : r < 0       ? plan_refuse(ek_strerror(r), CTL_REFUSED)
-                             : answer(&o, model, &q);
+                             : plan_answer(&o, model, &q);
     }
     ek_opt_free(table, &o);
     return code;

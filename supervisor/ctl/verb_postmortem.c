@@ -61,7 +61,8 @@ static const struct ek_opt table[] = {
     {.name = "socket", .type = OPT_STRING, .at = AT(socket), .help = "evenkeeld's socket."},
     {0}};
 
-static int print(const json_t *answer, const struct postmortem_options *o, const char *name)
+static int postmortem_print(const json_t *answer, const struct postmortem_options *o,
+                            const char *name)
 {
     struct ek_buf out = {0};
     bool none = !json_is_object(json_object_get(answer, "end"));
@@ -132,7 +133,7 @@ static int tell_end(struct api *a, const struct postmortem_options *o, const cha
     int r = calls_server(a, "GET", name, what, NULL, &answer);
     int code = r < 0       ? calls_failed(a, r)
                : o->replay ? postmortem_replay(answer, o)
-                           : print(answer, o, name);
+                           : postmortem_print(answer, o, name);
     json_decref(answer);
     return code;
 }

@@ -63,7 +63,7 @@ static int show(const json_t *servers, const struct remedies_options *o)
     return verb_print_buf(&out);
 }
 
-static int forget(struct api *a, const json_t *servers, const struct remedies_options *o)
+static int remedies_forget(struct api *a, const json_t *servers, const struct remedies_options *o)
 {
     size_t i;
     json_t *s;
@@ -108,7 +108,7 @@ static int remedies_ask(const struct remedies_options *o, bool forgets)
     const json_t *servers = json_object_get(answer, "servers");
     bool unknown = r == 0 && !has_server(servers, o->server);
     if (r == 0 && forgets && !unknown)
-        r = forget(&a, servers, o);
+        r = remedies_forget(&a, servers, o);
     else if (r == 0 && !unknown)
         code = show(servers, o);
     if (unknown) {

@@ -92,7 +92,7 @@ static int snippet_ask(const struct snippet_options *o, const char *form, const 
     return code;
 }
 
-static int check(const char *form)
+static int snippet_check(const char *form)
 {
     struct ek_buf out = {0};
     char msg[160];
@@ -114,7 +114,7 @@ static int snippet_run(int argc, char **argv)
     int code = verb_parse(&verb_snippet, &o, argc, argv, &form);
     if (code > 0) {
         code--;
-    } else if ((code = check(form)) == CTL_OK) {
+    } else if ((code = snippet_check(form)) == CTL_OK) {
         (void)gethostname(name, sizeof(name) - 1); /* too long for us is too long for others */
         const char *host = o.address ? o.address : name;
         if (is_host(host)) {

@@ -387,7 +387,7 @@ static int refresh(struct top *t)
 
 /* ---- the picture ---- */
 
-static int put(struct ek_buf *out)
+static int top_put(struct ek_buf *out)
 {
     bool ok =
         ek_buf_ok(out) && fwrite(out->data, 1, out->len, stdout) == out->len && fflush(stdout) == 0;
@@ -405,7 +405,7 @@ static int draw_json(const struct top *t)
     (void)ek_buf_puts(&out, "\n");
     free(text);
     json_decref(j);
-    return text ? put(&out) : (ek_buf_done(&out), -ENOMEM);
+    return text ? top_put(&out) : (ek_buf_done(&out), -ENOMEM);
 }
 
 /* How to begin, where nothing is to be seen. */
@@ -422,7 +422,7 @@ static void put_hint(struct screen *s, const char *hint)
     ek_buf_done(&text);
 }
 
-static int draw(const struct top *t, const struct terminal *on)
+static int top_draw(const struct top *t, const struct terminal *on)
 {
     struct ek_buf out = {0};
     struct screen s = {
@@ -441,7 +441,7 @@ static int draw(const struct top *t, const struct terminal *on)
     board_show(&t->board, &t->view, &s);
     if (on)
         (void)ek_buf_puts(&out, "\033[J");
-    return put(&out);
+    return top_put(&out);
 }
 
 static void next_parts(struct board_view *v)
@@ -495,7 +495,7 @@ static int live(struct top *t)
     int r = 0;
     terminal_enter(&on);
     for (;;) {
-        r = draw(t, &on);
+        r = top_draw(t, &on);
         if (r < 0 || (t->o->count && ++t->turns >= t->o->count))
             break;
         uint64_t until = ek_now_us() + (uint64_t)(t->o->interval_s * EK_US_PER_S);
@@ -503,7 +503,7 @@ static int live(struct top *t)
         for (uint64_t now; stay && (now = ek_now_us()) < until;) {
             int k = terminal_key((int)((until - now) / 1000 + 1));
             stay = k == KEY_NONE || key(t, k);
-            if (k != KEY_NONE && stay && draw(t, &on) < 0) /* answers at once */
+            if (k != KEY_NONE && stay && top_draw(t, &on) < 0) /* answers at once */
                 stay = false;
         }
         if (!stay)
@@ -523,7 +523,7 @@ static int lines(struct top *t)
     for (uint64_t n = 0; r == 0 && (most == 0 || n < most); n++) {
         (void)usleep((useconds_t)(t->o->interval_s * 1e6)); /* a second reading: rates need two */
         (void)refresh(t);
-        r = t->o->json ? draw_json(t) : draw(t, NULL);
+        r = t->o->json ? draw_json(t) : top_draw(t, NULL);
     }
     return r;
 }

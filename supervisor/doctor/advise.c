@@ -53,7 +53,7 @@ static double advise_number(const struct doctor_numbers *n, const char *name, do
     return doctor_numbers_lookup(n, name, &v) ? v : otherwise;
 }
 
-static uint32_t whole(double v)
+static uint32_t advise_whole(double v)
 {
     return v > 0 && v < 1e9 ? (uint32_t)v : 0;
 }
@@ -72,11 +72,11 @@ static struct now read_now(const struct doctor_numbers *n)
     now.seqs_assumed = !(seqs > 0);
     now.tokens_assumed = !(tokens > 0);
     now.share_assumed = !(share > 0 && share <= 1);
-    now.seqs = whole(seqs > 0 ? seqs : large ? LARGE_SEQS : USUAL_SEQS);
-    now.tokens = whole(tokens > 0 ? tokens : large ? LARGE_TOKENS : USUAL_TOKENS);
+    now.seqs = advise_whole(seqs > 0 ? seqs : large ? LARGE_SEQS : USUAL_SEQS);
+    now.tokens = advise_whole(tokens > 0 ? tokens : large ? LARGE_TOKENS : USUAL_TOKENS);
     now.share = now.share_assumed ? USUAL_SHARE : share;
     if (running >= 1 && running < now.seqs) {
-        now.seqs = whole(running);
+        now.seqs = advise_whole(running);
         now.ran = true;
     }
     return now;

@@ -43,7 +43,7 @@ static const char *scalar(const yaml_node_t *n)
     return n && n->type == YAML_SCALAR_NODE ? (const char *)n->data.scalar.value : NULL;
 }
 
-static yaml_node_t *get(struct catalog_walk *w, const yaml_node_t *map, const char *key)
+static yaml_node_t *catalog_get(struct catalog_walk *w, const yaml_node_t *map, const char *key)
 {
     for (yaml_node_pair_t *p = map->data.mapping.pairs.start; p < map->data.mapping.pairs.top;
          p++) {
@@ -71,7 +71,7 @@ static int check_keys(struct catalog_walk *w, const yaml_node_t *map, const char
     return 0;
 }
 
-static int copy(struct catalog_walk *w, const yaml_node_t *n, const char **ret_text)
+static int catalog_copy(struct catalog_walk *w, const yaml_node_t *n, const char **ret_text)
 {
     const char *s = scalar(n);
     if (!s)
@@ -84,17 +84,17 @@ static int copy(struct catalog_walk *w, const yaml_node_t *n, const char **ret_t
 static int copy_key(struct catalog_walk *w, const yaml_node_t *map, const char *key,
                     const char **ret_text)
 {
-    const yaml_node_t *n = get(w, map, key);
-    return n ? copy(w, n, ret_text) : 0;
+    const yaml_node_t *n = catalog_get(w, map, key);
+    return n ? catalog_copy(w, n, ret_text) : 0;
 }
 
 static int need_key(struct catalog_walk *w, const yaml_node_t *map, const char *key,
                     const char **ret_text)
 {
-    const yaml_node_t *n = get(w, map, key);
+    const yaml_node_t *n = catalog_get(w, map, key);
     if (!n)
         return at_node(w, map, ek_fault_set(w->fault, key, "'%s' is missing", key));
-    return copy(w, n, ret_text);
+    return catalog_copy(w, n, ret_text);
 }
 
 /* Both languages from a mapping that holds them; what has no translation is told in English. */
@@ -108,11 +108,11 @@ static int languages(struct catalog_walk *w, const yaml_node_t *map, struct doct
 static int bilingual(struct catalog_walk *w, const yaml_node_t *map, const char *key,
                      struct doctor_text *t)
 {
-    const yaml_node_t *n = get(w, map, key);
+    const yaml_node_t *n = catalog_get(w, map, key);
     if (!n)
         return at_node(w, map, ek_fault_set(w->fault, key, "'%s' is missing", key));
     if (n->type == YAML_SCALAR_NODE) {
-        int e = copy(w, n, &t->in[LANG_EN]);
+        int e = catalog_copy(w, n, &t->in[LANG_EN]);
         t->in[LANG_ZH] = t->in[LANG_EN];
         return e;
     }
@@ -124,7 +124,7 @@ static int bilingual(struct catalog_walk *w, const yaml_node_t *map, const char 
 static int number_key(struct catalog_walk *w, const yaml_node_t *map, const char *key,
                       uint32_t most, uint32_t *ret_value)
 {
-    const yaml_node_t *n = get(w, map, key);
+    const yaml_node_t *n = catalog_get(w, map, key);
     const char *s = scalar(n);
     uint32_t v = 0;
     if (!n)
@@ -161,7 +161,7 @@ static yaml_node_t *item(struct catalog_walk *w, const yaml_node_t *list, size_t
 static int list_key(struct catalog_walk *w, const yaml_node_t *map, const char *key,
                     const yaml_node_t **ret_list)
 {
-    *ret_list = get(w, map, key);
+    *ret_list = catalog_get(w, map, key);
     if (*ret_list && ((*ret_list)->type != YAML_SEQUENCE_NODE || length(*ret_list) > LIST_MOST))
         return at_node(w, *ret_list,
                        ek_fault_set(w->fault, key, "'%s' is a list of at most %u", key, LIST_MOST));
@@ -171,7 +171,7 @@ static int list_key(struct catalog_walk *w, const yaml_node_t *map, const char *
 static int read_remedy(struct catalog_walk *w, const yaml_node_t *n, struct doctor_remedy *m)
 {
     if (n->type == YAML_SCALAR_NODE) { /* words alone */
-        int e = copy(w, n, &m->text.in[LANG_EN]);
+        int e = catalog_copy(w, n, &m->text.in[LANG_EN]);
         m->text.in[LANG_ZH] = m->text.in[LANG_EN];
         return e;
     }
@@ -224,7 +224,7 @@ static int read_sources(struct catalog_walk *w, const yaml_node_t *map,
     if (!at)
         return -ENOMEM;
     for (size_t i = 0; i < length(list) && r == 0; i++)
-        r = copy(w, item(w, list, i), &at[i]);
+        r = catalog_copy(w, item(w, list, i), &at[i]);
     *ret_sources = at;
     *ret_count = (uint32_t)length(list);
     return r;
@@ -254,7 +254,7 @@ static int read_examples(struct catalog_walk *w, const yaml_node_t *map, struct 
 
 static bool is_true(struct catalog_walk *w, const yaml_node_t *map, const char *key)
 {
-    const char *text = scalar(get(w, map, key));
+    const char *text = scalar(catalog_get(w, map, key));
     return text && strcmp(text, "true") == 0;
 }
 
@@ -264,7 +264,7 @@ static int read_patterns(struct catalog_walk *w, const yaml_node_t *map, const c
     const yaml_node_t *list;
     int r = list_key(w, map, key, &list);
     for (size_t i = 0; r == 0 && list && i < length(list); i++) {
-        r = copy(w, item(w, list, i), &p.text);
+        r = catalog_copy(w, item(w, list, i), &p.text);
         if (r == 0)
             r = at_node(w, item(w, list, i), catalog_add_pattern(w->c, &p, w->fault));
     }
@@ -286,12 +286,13 @@ static int find_class(struct catalog_walk *w, const yaml_node_t *map, const char
 
 static int read_class(struct catalog_walk *w, const yaml_node_t *map, enum doctor_class *ret_class)
 {
-    return find_class(w, map, scalar(get(w, map, "class")), ret_class);
+    return find_class(w, map, scalar(catalog_get(w, map, "class")), ret_class);
 }
 
 /* The place of an id: its own if it is there, else a new one. Twice in one file is a mistake: the
  * second would hide the first. */
-static int place(struct catalog_walk *w, const yaml_node_t *map, const char *id, uint32_t *ret_at)
+static int catalog_place(struct catalog_walk *w, const yaml_node_t *map, const char *id,
+                         uint32_t *ret_at)
 {
     uint32_t i = 0, count = w->c->shown.signature_count;
     while (i < count && strcmp(w->c->signature[i].id, id) != 0)
@@ -343,7 +344,7 @@ static int read_signature(struct catalog_walk *w, const yaml_node_t *map)
         r = read_examples(w, map, &s);
     s.ladder = is_true(w, map, "ladder");
     if (r == 0)
-        r = place(w, map, s.id, &at);
+        r = catalog_place(w, map, s.id, &at);
     if (r < 0)
         return r;
     w->c->signature[at] = s;
@@ -360,7 +361,7 @@ static int read_signature(struct catalog_walk *w, const yaml_node_t *map)
 static int version_key(struct catalog_walk *w, const yaml_node_t *map, const char *key,
                        double *ret_version)
 {
-    const char *text = scalar(get(w, map, key));
+    const char *text = scalar(catalog_get(w, map, key));
     *ret_version = text ? doctor_version(text, strlen(text)) : 0;
     if (text && !(*ret_version > 0))
         return at_node(w, map, ek_fault_set(w->fault, key, "'%s' is a version like 0.11", key));
@@ -406,7 +407,7 @@ static int read_hint(struct catalog_walk *w, const yaml_node_t *map)
         r = list_key(w, map, "re", &list);
     for (size_t i = 0; r == 0 && list && i < length(list); i++) {
         const char *text = NULL;
-        r = copy(w, item(w, list, i), &text);
+        r = catalog_copy(w, item(w, list, i), &text);
         if (r == 0)
             r = at_node(w, item(w, list, i), catalog_add_hint(w->c, h, text, w->fault));
     }
@@ -462,7 +463,7 @@ static int read_asks(struct catalog_walk *w, const yaml_node_t *map)
                 w, list,
                 ek_fault_set(w->fault, "asks", "'%.40s' is %d commands", name, DOCTOR_ASKS));
         for (size_t i = 0; r == 0 && i < DOCTOR_ASKS; i++)
-            r = copy(w, item(w, list, i), &w->c->ask[cls][i]);
+            r = catalog_copy(w, item(w, list, i), &w->c->ask[cls][i]);
         if (r < 0)
             return r;
     }
@@ -470,10 +471,10 @@ static int read_asks(struct catalog_walk *w, const yaml_node_t *map)
 }
 
 /* The list under `key`, one by one. */
-static int each(struct catalog_walk *w, const yaml_node_t *root, const char *key,
-                int (*read)(struct catalog_walk *w, const yaml_node_t *map))
+static int catalog_each(struct catalog_walk *w, const yaml_node_t *root, const char *key,
+                        int (*read)(struct catalog_walk *w, const yaml_node_t *map))
 {
-    const yaml_node_t *list = get(w, root, key);
+    const yaml_node_t *list = catalog_get(w, root, key);
     int r = 0;
     if (list && list->type != YAML_SEQUENCE_NODE)
         return at_node(w, list, ek_fault_set(w->fault, key, "'%s' is a list", key));
@@ -502,14 +503,14 @@ static int read_list(struct catalog_walk *w, const yaml_node_t *root)
     for (size_t i = 0; r == 0 && i < sizeof(lists) / sizeof(lists[0]); i++)
         r = read_patterns(w, root, lists[i].key, lists[i].as);
     if (r == 0)
-        r = each(w, root, "flags", read_flag);
+        r = catalog_each(w, root, "flags", read_flag);
     if (r == 0)
-        r = each(w, root, "hints", read_hint);
+        r = catalog_each(w, root, "hints", read_hint);
     if (r == 0)
-        r = each(w, root, "helps", read_help);
-    if (r == 0 && (asks = get(w, root, "asks")))
+        r = catalog_each(w, root, "helps", read_help);
+    if (r == 0 && (asks = catalog_get(w, root, "asks")))
         r = read_asks(w, asks);
-    return r == 0 ? each(w, root, "signatures", read_signature) : r;
+    return r == 0 ? catalog_each(w, root, "signatures", read_signature) : r;
 }
 
 int catalog_read(struct catalog_inside *c, const char *what, const char *text, size_t len,

@@ -24,20 +24,20 @@ struct value {
     bool known;
 };
 
-static struct value unknown(void)
+static struct value doctor_expr_unknown(void)
 {
     return (struct value){0, false};
 }
 
-static struct value known(double v)
+static struct value doctor_expr_known(double v)
 {
     return (struct value){v, true};
 }
 
-static struct value fail(struct expr_reader *r)
+static struct value doctor_expr_fail(struct expr_reader *r)
 {
     r->bad = true;
-    return unknown();
+    return doctor_expr_unknown();
 }
 
 static bool is_word(char c)
@@ -45,7 +45,7 @@ static bool is_word(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
 }
 
-static void skip(struct expr_reader *r)
+static void doctor_expr_skip(struct expr_reader *r)
 {
     while (*r->at == ' ')
         r->at++;
@@ -55,7 +55,7 @@ static void skip(struct expr_reader *r)
 static bool expr_take(struct expr_reader *r, const char *what)
 {
     size_t n = strlen(what);
-    skip(r);
+    doctor_expr_skip(r);
     if (strncmp(r->at, what, n) != 0 || (is_word(what[0]) && is_word(r->at[n])))
         return false;
     r->at += n;
@@ -73,7 +73,7 @@ static const struct {
     [FN_CEIL] = {"ceil", 1}, [FN_DOWN] = {"down", 2}, [FN_UP] = {"up", 2},
 };
 
-static double apply(enum function f, double a, double b)
+static double doctor_expr_apply(enum function f, double a, double b)
 {
     switch (f) {
     case FN_MIN: return fmin(a, b);
@@ -93,17 +93,18 @@ static struct value read_call(struct expr_reader *r, const char *name)
     for (int f = 0; f < FUNCTIONS; f++) {
         if (strcmp(functions[f].name, name) != 0)
             continue;
-        struct value a = read_any(r), b = known(1);
+        struct value a = read_any(r), b = doctor_expr_known(1);
         if (functions[f].args == 2) {
             if (!expr_take(r, ","))
-                return fail(r);
+                return doctor_expr_fail(r);
             b = read_any(r);
         }
         if (!expr_take(r, ")"))
-            return fail(r);
-        return a.known && b.known ? known(apply((enum function)f, a.v, b.v)) : unknown();
+            return doctor_expr_fail(r);
+        return a.known && b.known ? doctor_expr_known(doctor_expr_apply((enum function)f, a.v, b.v))
+                                  : doctor_expr_unknown();
     }
-    return fail(r);
+    return doctor_expr_fail(r);
 }
 
 static struct value read_name(struct expr_reader *r)
@@ -113,27 +114,27 @@ static struct value read_name(struct expr_reader *r)
     while (is_word(r->at[n]))
         n++;
     if (n == 0 || n >= sizeof(name))
-        return fail(r);
+        return doctor_expr_fail(r);
     memcpy(name, r->at, n);
     name[n] = '\0';
     r->at += n;
     if (expr_take(r, "("))
         return read_call(r, name);
     double v = 0;
-    return r->lookup && r->lookup(r->ctx, name, &v) ? known(v) : unknown();
+    return r->lookup && r->lookup(r->ctx, name, &v) ? doctor_expr_known(v) : doctor_expr_unknown();
 }
 
 static struct value read_one(struct expr_reader *r)
 {
     struct value v;
-    skip(r);
+    doctor_expr_skip(r);
     if (r->bad || r->depth >= DEPTH_MOST)
-        return fail(r);
+        return doctor_expr_fail(r);
     r->depth++;
     if (expr_take(r, "(")) {
         v = read_any(r);
         if (!expr_take(r, ")"))
-            v = fail(r);
+            v = doctor_expr_fail(r);
     } else if (expr_take(r, "-")) {
         v = read_one(r);
         v.v = -v.v;
@@ -141,7 +142,7 @@ static struct value read_one(struct expr_reader *r)
         double number = 0;
         size_t used = promtext_number(r->at, strlen(r->at), &number);
         r->at += used;
-        v = used ? known(number) : fail(r);
+        v = used ? doctor_expr_known(number) : doctor_expr_fail(r);
     } else {
         v = read_name(r);
     }
@@ -158,8 +159,9 @@ static struct value read_product(struct expr_reader *r)
             break;
         struct value b = read_one(r);
         if (!times && b.known && b.v == 0)
-            return fail(r);
-        a = a.known && b.known ? known(times ? a.v * b.v : a.v / b.v) : unknown();
+            return doctor_expr_fail(r);
+        a = a.known && b.known ? doctor_expr_known(times ? a.v * b.v : a.v / b.v)
+                               : doctor_expr_unknown();
     }
     return a;
 }
@@ -172,7 +174,8 @@ static struct value read_sum(struct expr_reader *r)
         if (!plus && !expr_take(r, "-"))
             break;
         struct value b = read_product(r);
-        a = a.known && b.known ? known(plus ? a.v + b.v : a.v - b.v) : unknown();
+        a = a.known && b.known ? doctor_expr_known(plus ? a.v + b.v : a.v - b.v)
+                               : doctor_expr_unknown();
     }
     return a;
 }
@@ -186,13 +189,13 @@ static struct value read_compare(struct expr_reader *r)
             continue;
         struct value b = read_sum(r);
         if (!a.known || !b.known)
-            return unknown();
+            return doctor_expr_unknown();
         bool less = a.v<b.v, more = a.v> b.v;
-        return known(i == 0   ? !more
-                     : i == 1 ? !less
-                     : i == 2 ? !less && !more
-                     : i == 3 ? less
-                              : more);
+        return doctor_expr_known(i == 0   ? !more
+                                 : i == 1 ? !less
+                                 : i == 2 ? !less && !more
+                                 : i == 3 ? less
+                                          : more);
     }
     return a;
 }
@@ -207,7 +210,7 @@ static struct value read_logic(struct expr_reader *r)
         struct value b = read_compare(r);
         bool left = a.known && a.v != 0, right = b.known && b.v != 0;
         /* What is not known is not true. */
-        a = known(both ? left && right : left || right);
+        a = doctor_expr_known(both ? left && right : left || right);
     }
     return a;
 }
@@ -227,7 +230,7 @@ int doctor_eval(const char *text, doctor_lookup_fn lookup, const void *ctx, doub
 {
     struct expr_reader r = {.at = text, .lookup = lookup, .ctx = ctx};
     struct value v = read_any(&r);
-    skip(&r);
+    doctor_expr_skip(&r);
     if (r.bad || *r.at)
         return -EBADMSG;
     if (!v.known)

@@ -170,7 +170,7 @@ uint32_t live_judge(const struct doctor_numbers *n, struct live_finding ret_find
     return RULES;
 }
 
-static double measure(const struct live_page *p, int what)
+static double live_measure(const struct live_page *p, int what)
 {
     switch (what) {
     case 0: return p->running;
@@ -186,7 +186,7 @@ static double median_but(const struct live_page *pages, uint32_t count, uint32_t
     double sorted[64];
     uint32_t n = 0;
     for (uint32_t i = 0; i < count && n < 64; i++) {
-        double v = i == but ? -1 : measure(&pages[i], what);
+        double v = i == but ? -1 : live_measure(&pages[i], what);
         if (v < 0)
             continue;
         uint32_t k = n++;
@@ -203,7 +203,7 @@ void live_compare(const struct live_page *pages, uint32_t count, struct doctor_n
     double worst = -1;
     for (uint32_t i = 0; count > 1 && i < count; i++) {
         for (int what = 0; what < 4; what++) {
-            double v = measure(&pages[i], what), m = median_but(pages, count, i, what);
+            double v = live_measure(&pages[i], what), m = median_but(pages, count, i, what);
             if (v < 0 || m < 0)
                 continue;
             double off = fabs(v - m) < least[what] ? 0 : fabs(v - m) / fmax(fmax(v, m), 1e-9);

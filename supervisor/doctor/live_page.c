@@ -37,7 +37,7 @@ static double *at(struct live_page *p, size_t offset)
     return (double *)(void *)((char *)p + offset);
 }
 
-static bool matches(const struct dialect_signal *d, const struct promtext_sample *s)
+static bool live_page_matches(const struct dialect_signal *d, const struct promtext_sample *s)
 {
     const char *v = d->label ? promtext_label(s, d->label) : NULL;
     for (int k = 0; k < DIALECT_NAMES && d->name[k]; k++) {
@@ -128,7 +128,7 @@ static void take_rest(void *ctx, const struct promtext_sample *s)
         return;
     }
     for (int i = 0; d->figures && i < FIG_COUNT; i++) {
-        if (!matches(&d->figures[i], s))
+        if (!live_page_matches(&d->figures[i], s))
             continue;
         double *to = at(p, figures[i]);
         *to = *to < 0 ? s->value : *to + s->value;
@@ -150,7 +150,7 @@ static void weigh(void *ctx, const struct promtext_sample *s)
     struct guess *g = ctx;
     for (uint32_t e = 0; e < ENGINES_MOST && dialect_at(e); e++) {
         for (size_t i = 0; i < GAUGES; i++)
-            g->lines[e] += matches(dialect_signal(dialect_at(e), gauges[i].signal), s);
+            g->lines[e] += live_page_matches(dialect_signal(dialect_at(e), gauges[i].signal), s);
         for (int h = 0; h < HIST_COUNT; h++) {
             const char *family = dialect_at(e)->hists[h].family[0];
             g->lines[e] += family && dialect_same(s->name, family, "_count");
@@ -181,7 +181,7 @@ static void note_part(void *ctx, const struct promtext_sample *s)
 {
     struct finding *f = ctx;
     const char *engine = promtext_label(s, "engine"), *model = promtext_label(s, "model_name");
-    if (f->count == f->most || !matches(dialect_signal(dialect_at(0), SIG_RUNNING), s))
+    if (f->count == f->most || !live_page_matches(dialect_signal(dialect_at(0), SIG_RUNNING), s))
         return;
     struct sample_part *p = &f->parts[f->count];
     (void)snprintf(p->engine, sizeof(p->engine), "%s", engine ? engine : "");

@@ -223,7 +223,7 @@ static void note_phase(struct doctor_scan *s, enum doctor_pattern_kind kind)
     }
 }
 
-static void apply(struct doctor_scan *s, uint32_t pattern, size_t len)
+static void scan_apply(struct doctor_scan *s, uint32_t pattern, size_t len)
 {
     const struct doctor_pattern *p = &s->catalog->patterns[pattern];
     if (!(s->compiled[pattern / 8] >> pattern % 8 & 1)) {
@@ -276,7 +276,7 @@ static void scan_line(struct doctor_scan *s, const char *line, size_t len)
     for (int more = 0; more < 2; more++) { /* a failure, then what adds to it */
         for (uint32_t i = 0; i < s->hit_count; i++) {
             if ((s->catalog->patterns[s->hits[i]].kind == PATTERN_MORE) == more)
-                apply(s, s->hits[i], len);
+                scan_apply(s, s->hits[i], len);
         }
     }
     bool follows = s->line_best != TRACE_NONE &&

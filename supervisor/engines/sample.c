@@ -199,7 +199,7 @@ bool sample_belongs(const struct sample_part *part, const struct promtext_sample
            (!model || strncmp(model, part->model, sizeof(part->model) - 1) == 0);
 }
 
-static void offer(void *ctx, const struct promtext_sample *s)
+static void sample_offer(void *ctx, const struct promtext_sample *s)
 {
     struct sample_reader *r = ctx;
     if (!sample_belongs(r->part, s))
@@ -249,7 +249,7 @@ void sample_parse_part(const struct dialect *d, const struct sample_part *part, 
     for (int i = 0; i < SIG_COUNT; i++)
         r.names[i] = dialect_signal(d, (enum signal_id)i);
     sample_missing(at_us, ret_sample);
-    promtext_parse(page, len, offer, &r, &info);
+    promtext_parse(page, len, sample_offer, &r, &info);
     /* An error page or some other text: what looks like a sample in it is chance. */
     if (info.samples == 0 || info.junk > info.samples) {
         sample_missing(at_us, ret_sample);

@@ -43,7 +43,7 @@ static bool raise_oom_score(int least)
     return true;
 }
 
-static _Noreturn void fail(const char *path)
+static _Noreturn void child_fail(const char *path)
 {
     (void)dprintf(STDERR_FILENO, "evenkeeld: could not run %s: %s\n", path, strerror(errno));
     _exit(FAILED);
@@ -102,7 +102,7 @@ int child_exec_raised(int argc, char **argv)
         return FAILED;
     (void)raise_oom_score((int)strtol(argv[0], NULL, 10));
     (void)execv(argv[1], argv + 2);
-    fail(argv[1]);
+    child_fail(argv[1]);
 }
 
 _Noreturn void child_run(const char *path, const struct child_spec *spec, char **raised_words,
@@ -126,5 +126,5 @@ _Noreturn void child_run(const char *path, const struct child_spec *spec, char *
     if (!raised)
         run_raised(path, spec, raised_words, env);
     (void)execve(path, spec->argv, env);
-    fail(path);
+    child_fail(path);
 }

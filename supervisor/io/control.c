@@ -149,7 +149,7 @@ static void control_finish(struct control_call *c, const struct control_result *
     cb(ctx, res);
 }
 
-static void fail(struct control_call *c, int error, const char *text)
+static void control_fail(struct control_call *c, int error, const char *text)
 {
     struct control_result out = {.error = error};
     (void)snprintf(out.text, sizeof(out.text), "%s", text);
@@ -187,14 +187,14 @@ static void on_read(void *ctx, const struct client_result *res)
     struct control_result out = {0};
     c->http = NULL;
     if (res->error < 0) {
-        fail(c, res->error, ek_strerror(res->error));
+        control_fail(c, res->error, ek_strerror(res->error));
     } else if (res->status != 200) {
         (void)snprintf(out.text, sizeof(out.text), "status %ld", res->status);
-        fail(c, -EIO, out.text);
+        control_fail(c, -EIO, out.text);
     } else if (control_parse(res->body, res->len, &out.limits) < 0) {
-        fail(c, -EIO, "the answer is no runtime configuration");
+        control_fail(c, -EIO, "the answer is no runtime configuration");
     } else if (!reads_back(c, &out.limits)) {
-        fail(c, -EIO, "the limit was accepted but reads back differently");
+        control_fail(c, -EIO, "the limit was accepted but reads back differently");
     } else {
         control_finish(c, &out);
     }
@@ -206,25 +206,25 @@ static void on_written(void *ctx, const struct client_result *res)
     char text[CONTROL_TEXT];
     c->http = NULL;
     if (res->error < 0) {
-        fail(c, res->error, ek_strerror(res->error));
+        control_fail(c, res->error, ek_strerror(res->error));
         return;
     }
     if (res->status / 100 != 2) {
         error_text(res, text, sizeof(text));
         int stale = res->status == 409 || res->status == 412;
-        fail(c,
-             stale                    ? EK_ESTALE
-             : res->status == 503     ? -EBUSY
-             : res->status / 100 == 4 ? -EBADMSG
-                                      : -EIO,
-             text);
+        control_fail(c,
+                     stale                    ? EK_ESTALE
+                     : res->status == 503     ? -EBUSY
+                     : res->status / 100 == 4 ? -EBADMSG
+                                              : -EIO,
+                     text);
         return;
     }
     if (c->verb) {
         struct control_result out = {0};
         control_finish(c, &out);
     } else if (control_ask(c, "GET", CONFIG_URL, NULL, on_read) < 0) {
-        fail(c, -ENOMEM, "out of memory");
+        control_fail(c, -ENOMEM, "out of memory");
     }
 }
 

@@ -121,7 +121,7 @@ static bool is_stale(int dir, const char *file, const char *server, time_t now)
            (st.st_mtime + PART_S < now || st.st_mtime > now + PART_S);
 }
 
-static void sweep(const char *dir_path, const char *server, time_t now)
+static void ends_sweep(const char *dir_path, const char *server, time_t now)
 {
     DIR *d = opendir(dir_path);
     for (struct dirent *e; d && (e = readdir(d)) != NULL;)
@@ -152,7 +152,7 @@ int ends_write(const char *state_dir, const char *server, uint64_t at_ms, enum e
         return r;
     prune(state_dir, server, &e);
     if (stat(path, &st) == 0)
-        sweep(dir, server, st.st_mtime);
+        ends_sweep(dir, server, st.st_mtime);
     return 0;
 }
 

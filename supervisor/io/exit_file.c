@@ -18,7 +18,7 @@
 
 /* The file if it speaks of this pid, or of a server that this one (mpirun) started; NULL else.
  * Servers may write in its directory: what lies there may be anything. */
-static json_t *load(const char *control_socket, pid_t pid)
+static json_t *exit_file_load(const char *control_socket, pid_t pid)
 {
     char path[300];
     const char *slash = strrchr(control_socket, '/');
@@ -40,7 +40,7 @@ static json_t *load(const char *control_socket, pid_t pid)
 
 void exit_file_read(const char *control_socket, pid_t pid, struct child_exit *e)
 {
-    json_t *root = load(control_socket, pid);
+    json_t *root = exit_file_load(control_socket, pid);
     const json_t *value = json_object_get(root, "code");
     json_int_t code = json_integer_value(value);
     if (json_is_integer(value) && code >= 0 && code <= 255)
@@ -50,7 +50,7 @@ void exit_file_read(const char *control_socket, pid_t pid, struct child_exit *e)
 
 void exit_file_why(const char *control_socket, pid_t pid, char *ret_why, size_t size)
 {
-    json_t *root = load(control_socket, pid);
+    json_t *root = exit_file_load(control_socket, pid);
     const char *why = json_string_value(json_object_get(root, "why"));
     (void)snprintf(ret_why, size, "%s", why ? why : ""); /* a longer one is cut */
     json_decref(root);

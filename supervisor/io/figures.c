@@ -37,7 +37,7 @@ struct figures {
 
 /* One process */
 
-static double known(uint64_t number)
+static double figures_known(uint64_t number)
 {
     return number == UINT64_MAX ? (double)NAN : (double)number;
 }
@@ -91,12 +91,12 @@ void figures_read(const struct child *c, const struct process_tree *t,
     struct memory_figures f = MEMORY_UNKNOWN;
     read_tree(t, &f);
     if (c->pid > 0 && own_group(c, group, sizeof(group))) {
-        double anon = known(ek_cgroup_number(group, "memory.stat", "anon "));
+        double anon = figures_known(ek_cgroup_number(group, "memory.stat", "anon "));
         f.own = isfinite(anon) ? anon : f.own;
-        f.cgroup = known(ek_cgroup_number(group, "memory.current", ""));
+        f.cgroup = figures_known(ek_cgroup_number(group, "memory.current", ""));
         f.files = (double)ek_cgroup_files(group);
-        f.most = known(ek_cgroup_number(group, "memory.max", ""));
-        f.stalled_s = known(ek_cgroup_number(group, "memory.pressure", "total=")) / 1e6;
+        f.most = figures_known(ek_cgroup_number(group, "memory.max", ""));
+        f.stalled_s = figures_known(ek_cgroup_number(group, "memory.pressure", "total=")) / 1e6;
     }
     *ret_figures = f;
 }

@@ -1,7 +1,7 @@
 /*
  * Asks for the devices' state without risking the loop: dial() connects to the unit evenkeel-nvml,
- * and without systemd start() forks. Either way one report, smaller than a pipe and so never in
- * parts, comes through a descriptor that the loop watches, under a deadline. figures.c asks each
+ * and without systemd gpus_start() forks. Either way one report, smaller than a pipe and so never
+ * in parts, comes through a descriptor that the loop watches, under a deadline. figures.c asks each
  * minute; prestart.c and obstacle.c before a start; dryrun.c waits for the answer (gpus_wait()).
  */
 #include "supervisor/io/gpus.h"
@@ -65,7 +65,7 @@ static int dial(void)
 }
 
 /* A pid of 0: the answer comes from the unit. */
-static int start(pid_t *ret_pid, int *ret_pipe)
+static int gpus_start(pid_t *ret_pid, int *ret_pipe)
 {
     int ends[2], unit = dial();
     if (unit >= 0) {
@@ -152,7 +152,7 @@ int gpus_ask(sd_event *event, uint32_t timeout_ms, gpus_fn cb, void *ctx, struct
     struct gpus_call *c = calloc(1, sizeof(*c));
     if (!c)
         return -ENOMEM;
-    int r = start(&c->pid, &c->pipe);
+    int r = gpus_start(&c->pid, &c->pipe);
     if (r < 0) {
         free(c);
         return r;
@@ -175,7 +175,7 @@ int gpus_ask(sd_event *event, uint32_t timeout_ms, gpus_fn cb, void *ctx, struct
 void gpus_wait(uint32_t timeout_ms, struct gpus *ret_gpus)
 {
     pid_t pid;
-    int from, r = start(&pid, &from);
+    int from, r = gpus_start(&pid, &from);
     if (r < 0) {
         *ret_gpus = (struct gpus){.error = r, .text = "no helper can be started"};
         return;

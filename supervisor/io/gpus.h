@@ -26,6 +26,11 @@ void gpus_wait(uint32_t timeout_ms, struct gpus *ret_gpus);
 
 /* "0,2" into a set of bits. -EBADMSG when it is no such list. */
 int gpus_parse(const char *list, uint32_t *ret_set);
+/* Whether device i is of the set; an empty one, where nothing is said, has them all. */
+static inline bool gpus_has(uint32_t set, uint32_t i)
+{
+    return set == 0 || (set & 1u << i);
+}
 /* Whether each device of the set answers and has `share` of its memory free, where that is said. If
  * not, why is a sentence. */
 bool gpus_are_free(const struct gpus *gpus, uint32_t set, double share, char *why, size_t size);

@@ -47,7 +47,7 @@ static enum crash_class class_of(enum doctor_class c)
     return CRASH_UNKNOWN;
 }
 
-static struct doctor_catalog *load(const char *site)
+static struct doctor_catalog *log_class_load(const char *site)
 {
     struct doctor_catalog *c = NULL;
     struct ek_buf own = {0};
@@ -86,7 +86,7 @@ static bool log_class_take(const struct doctor_finding *f, uint32_t count,
 bool log_class_find(const char *site, enum crash_phase phase, const char *log, size_t len,
                     struct crash_found *ret_found)
 {
-    struct doctor_catalog *c = log && len > 0 ? load(site) : NULL;
+    struct doctor_catalog *c = log && len > 0 ? log_class_load(site) : NULL;
     struct doctor_scan *s = NULL;
     const struct doctor_finding *f;
     uint32_t count;

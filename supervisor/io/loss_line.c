@@ -62,7 +62,7 @@ void loss_line_close(struct loss_line *l)
     free(l);
 }
 
-static uint64_t whole(const json_t *root, const char *name, uint64_t most)
+static uint64_t loss_whole(const json_t *root, const char *name, uint64_t most)
 {
     json_int_t v = json_integer_value(json_object_get(root, name));
     return v > 0 && (uint64_t)v <= most ? (uint64_t)v : 0;
@@ -74,21 +74,21 @@ int loss_line_parse(const char *text, size_t len, struct engine_end *ret_loss)
     const char *why = json_string_value(json_object_get(root, "why"));
     double served_s = json_number_value(json_object_get(root, "served_s"));
     struct engine_end l = {
-        .number = whole(root, "loss", INT64_MAX),
+        .number = loss_whole(root, "loss", INT64_MAX),
         .ended = json_is_true(json_object_get(root, "ended")),
-        .signal = (int)whole(root, "signal", 128),
-        .status = (int)whole(root, "status", 255),
-        .exit_code = (int)whole(root, "exit_code", 255),
-        .oom_kills = whole(root, "oom_kills", INT64_MAX),
-        .running = (uint32_t)whole(root, "running", UINT32_MAX),
-        .steps = whole(root, "steps", INT64_MAX),
+        .signal = (int)loss_whole(root, "signal", 128),
+        .status = (int)loss_whole(root, "status", 255),
+        .exit_code = (int)loss_whole(root, "exit_code", 255),
+        .oom_kills = loss_whole(root, "oom_kills", INT64_MAX),
+        .running = (uint32_t)loss_whole(root, "running", UINT32_MAX),
+        .steps = loss_whole(root, "steps", INT64_MAX),
         .served_s = served_s > 0 && served_s < 1e10 ? served_s : 0,
-        .tokens = (uint32_t)whole(root, "max_num_batched_tokens", UINT32_MAX),
-        .seqs = (uint32_t)whole(root, "max_num_running_seqs", UINT32_MAX),
-        .swap_bytes = whole(root, "swap_bytes", INT64_MAX),
+        .tokens = (uint32_t)loss_whole(root, "max_num_batched_tokens", UINT32_MAX),
+        .seqs = (uint32_t)loss_whole(root, "max_num_running_seqs", UINT32_MAX),
+        .swap_bytes = loss_whole(root, "swap_bytes", INT64_MAX),
     };
-    uint64_t at_us = whole(root, "at_us", INT64_MAX / 2);
-    l.until_us = at_us ? at_us + whole(root, "wait_us", INT64_MAX / 2) : 0;
+    uint64_t at_us = loss_whole(root, "at_us", INT64_MAX / 2);
+    l.until_us = at_us ? at_us + loss_whole(root, "wait_us", INT64_MAX / 2) : 0;
     (void)snprintf(l.why, sizeof(l.why), "%s", why ? why : "");
     json_decref(root);
     if (l.number == 0)

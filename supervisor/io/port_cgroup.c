@@ -25,7 +25,7 @@
 
 /* ---- which group ---- */
 
-static bool ask(int fd, uint8_t family)
+static bool port_ask(int fd, uint8_t family)
 {
     struct {
         struct nlmsghdr head;
@@ -55,7 +55,7 @@ static uint64_t id_in(struct nlmsghdr *h)
 }
 
 /* Reads one answer. True: there are more. */
-static bool take(int fd, unsigned long inode, uint64_t *id)
+static bool port_take(int fd, unsigned long inode, uint64_t *id)
 {
     _Alignas(struct nlmsghdr) char text[32768];
     ssize_t got = recv(fd, text, sizeof(text), MSG_DONTWAIT);
@@ -77,9 +77,9 @@ static uint64_t find_id(unsigned long inode)
     uint64_t id = 0;
     for (size_t i = 0; i < sizeof(families) && id == 0; i++) {
         int fd = socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
-        bool more = fd >= 0 && ask(fd, families[i]);
+        bool more = fd >= 0 && port_ask(fd, families[i]);
         for (int n = 0; more && n < ROUNDS_MOST; n++)
-            more = take(fd, inode, &id);
+            more = port_take(fd, inode, &id);
         if (fd >= 0)
             close(fd);
     }

@@ -49,7 +49,7 @@ static void leave(struct guest *g)
     (void)sd_event_source_set_enabled(g->listener->listening, SD_EVENT_ON);
 }
 
-static void answer(struct guest *g)
+static void reject_answer(struct guest *g)
 {
     const struct reject_listener *s = g->listener;
     g->answered = true;
@@ -70,13 +70,13 @@ static int on_guest(sd_event_source *source, int fd, uint32_t revents, void *ctx
         return 0;
     g->got += n > 0 ? (size_t)n : 0;
     if (n > 0 && !g->answered)
-        answer(g);
+        reject_answer(g);
     if (n <= 0 || g->got >= READ_MOST)
         leave(g);
     return 0;
 }
 
-static void arm(struct reject_listener *s)
+static void reject_arm(struct reject_listener *s)
 {
     (void)sd_event_source_set_time(s->timer, ek_now_us() + STAY_US / 4);
     (void)sd_event_source_set_enabled(s->timer, SD_EVENT_ONESHOT);
@@ -93,7 +93,7 @@ static int reject_listener_on_timer(sd_event_source *source, uint64_t usec, void
             leave(&s->guest[i]);
     }
     if (s->guests > 0)
-        arm(s);
+        reject_arm(s);
     return sd_event_source_set_enabled(s->listening, SD_EVENT_ON);
 }
 
@@ -108,7 +108,7 @@ static int on_listening(sd_event_source *source, int fd, uint32_t revents, void 
         return sd_event_source_set_enabled(source, SD_EVENT_OFF);
     int peer = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (peer < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM)) {
-        arm(s); /* nothing to take it with: in a moment */
+        reject_arm(s); /* nothing to take it with: in a moment */
         return sd_event_source_set_enabled(source, SD_EVENT_OFF);
     }
     if (peer < 0)
@@ -118,7 +118,7 @@ static int on_listening(sd_event_source *source, int fd, uint32_t revents, void 
     if (sd_event_add_io(s->event, &g->io, peer, EPOLLIN, on_guest, g) < 0)
         leave(g);
     else if (s->guests == 1)
-        arm(s);
+        reject_arm(s);
     return 0;
 }
 

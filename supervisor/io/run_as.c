@@ -80,7 +80,7 @@ static void look_and_end(run_as_look look, const char *name, int to)
 }
 
 /* Its answer, which is shorter than what a pipe passes on in one piece. */
-static int await(int from, uint32_t most_ms, struct run_as *ret_user)
+static int run_as_await(int from, uint32_t most_ms, struct run_as *ret_user)
 {
     uint64_t end = ek_now_us() + most_ms * 1000ull, now;
     struct pollfd p = {.fd = from, .events = POLLIN};
@@ -111,7 +111,7 @@ int run_as_ask(run_as_look look, const char *name, uint32_t most_ms, struct run_
     int r = pid < 0 ? -errno : 0;
     close(ends[1]);
     if (r == 0)
-        r = await(ends[0], most_ms, ret_user);
+        r = run_as_await(ends[0], most_ms, ret_user);
     close(ends[0]);
     if (pid > 0)
         (void)kill(pid, SIGKILL); /* it is not reaped meanwhile: the number is its own */

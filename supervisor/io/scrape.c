@@ -53,7 +53,7 @@ static enum scrape_result result_of(const struct client_result *res)
     return SCRAPE_ERROR;
 }
 
-static void arm(struct scrape *s, uint64_t at_us)
+static void scrape_arm(struct scrape *s, uint64_t at_us)
 {
     if (sd_event_source_set_time(s->timer, at_us) < 0 ||
         sd_event_source_set_enabled(s->timer, SD_EVENT_ONESHOT) < 0)
@@ -81,7 +81,7 @@ static void on_page(void *ctx, const struct client_result *res)
         s->has_prev = true;
     }
     uint64_t next = s->begun_us + s->setup.poll_us;
-    arm(s, next > now ? next : now);
+    scrape_arm(s, next > now ? next : now);
     s->cb(s->ctx, &r); /* may stop or free the scrape */
 }
 
@@ -100,7 +100,7 @@ static int scrape_on_timer(sd_event_source *source, uint64_t usec, void *ctx)
                              .most_bytes = SCRAPE_MOST_BYTES};
     s->begun_us = ek_now_us();
     if (client_start(s->client, &req, on_page, s, &s->call) < 0)
-        arm(s, s->begun_us + s->setup.poll_us); /* out of memory: the next one may do */
+        scrape_arm(s, s->begun_us + s->setup.poll_us); /* out of memory: the next one may do */
     return 0;
 }
 
@@ -144,7 +144,7 @@ void scrape_start(struct scrape *s)
     s->has_prev = false;
     s->on = true;
     if (!s->call)
-        arm(s, ek_now_us());
+        scrape_arm(s, ek_now_us());
 }
 
 void scrape_stop(struct scrape *s)

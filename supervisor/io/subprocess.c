@@ -133,7 +133,8 @@ static char **words_of(const struct subprocess_spec *spec)
     return words;
 }
 
-static int begin(struct subprocess *p, sd_event *event, const struct subprocess_spec *spec)
+static int subprocess_begin(struct subprocess *p, sd_event *event,
+                            const struct subprocess_spec *spec)
 {
     int ends[2];
     char **words = words_of(spec);
@@ -167,7 +168,7 @@ int subprocess_run(struct subprocesses *all, sd_event *event, const struct subpr
     p->cb = cb;
     p->ctx = ctx;
     child_init(&p->child);
-    int r = begin(p, event, spec);
+    int r = subprocess_begin(p, event, spec);
     if (r < 0) {
         subprocess_cancel(p);
         return r;

@@ -79,8 +79,9 @@ static uint64_t sum_all(char *const *argv, const char *but_below)
 }
 
 /* In the child: nothing of evenkeeld's may be held by one that does not come back. */
-static void look(int out, char *const *argv, const char *but_below) __attribute__((noreturn));
-static void look(int out, char *const *argv, const char *but_below)
+static void traces_look(int out, char *const *argv, const char *but_below)
+    __attribute__((noreturn));
+static void traces_look(int out, char *const *argv, const char *but_below)
 {
     if (dup2(out, 3) < 0)
         _exit(1);
@@ -132,7 +133,7 @@ int traces_ask(sd_event *event, char *const *argv, const char *but_below, traces
     c->in = pipes[0];
     pid_t pid = fork();
     if (pid == 0)
-        look(pipes[1], argv, but_below);
+        traces_look(pipes[1], argv, but_below);
     if (pid < 0) {
         r = -errno;
         goto out;

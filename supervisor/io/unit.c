@@ -107,7 +107,7 @@ int unit_new(struct units *us, const char *name, void (*changed)(void *ctx), voi
     return 0;
 }
 
-static void forget(struct unit_call *c)
+static void unit_forget(struct unit_call *c)
 {
     c->slot = sd_bus_slot_unref(c->slot);
     c->cb = NULL;
@@ -118,7 +118,7 @@ void unit_free(struct unit *u)
     if (!u)
         return;
     for (int i = 0; i < CALLS; i++)
-        forget(&u->call[i]);
+        unit_forget(&u->call[i]);
     u->match = sd_bus_slot_unref(u->match);
     free(u);
 }
@@ -133,7 +133,7 @@ static void unit_finish(struct unit_call *c, int error, const struct unit_facts 
 {
     unit_fn cb = c->cb;
     void *ctx = c->ctx;
-    forget(c);
+    unit_forget(c);
     if (cb)
         cb(ctx, error, facts, text);
 }
@@ -146,7 +146,7 @@ static bool is_refusal(const char *name)
 }
 
 /* Nothing was answered, or nothing could be asked: r is a negative errno. */
-static void fail(struct unit_call *c, int r)
+static void unit_fail(struct unit_call *c, int r)
 {
     char text[200];
     (void)snprintf(text, sizeof(text), "systemd cannot be reached over D-Bus: %s", ek_strerror(r));
@@ -241,7 +241,7 @@ static int on_facts(sd_bus_message *m, void *ctx, sd_bus_error *ret_error)
         return 0;
     int r = read_facts(m, &f);
     if (r < 0)
-        fail(c, r);
+        unit_fail(c, r);
     else
         unit_finish(c, 0, &f, "");
     return 0;
@@ -276,7 +276,7 @@ static void ask_facts(struct unit_call *c, sd_bus *bus)
     int r = sd_bus_call_method_async(bus, &c->slot, MANAGER, c->unit->path, PROPERTIES, "GetAll",
                                      on_facts, c, "s", "");
     if (r < 0)
-        fail(c, r);
+        unit_fail(c, r);
 }
 
 static int on_loaded(sd_bus_message *m, void *ctx, sd_bus_error *ret_error)
@@ -289,7 +289,7 @@ static int on_loaded(sd_bus_message *m, void *ctx, sd_bus_error *ret_error)
         return 0;
     int r = sd_bus_message_read(m, "o", &path);
     if (r < 0 || strlen(path) >= sizeof(u->path)) {
-        fail(c, r < 0 ? r : -ENAMETOOLONG);
+        unit_fail(c, r < 0 ? r : -ENAMETOOLONG);
         return 0;
     }
     sd_bus *bus = sd_bus_message_get_bus(m);
@@ -300,15 +300,15 @@ static int on_loaded(sd_bus_message *m, void *ctx, sd_bus_error *ret_error)
 }
 
 /* NULL when there is no connection; then cb has been called. */
-static sd_bus *begin(struct unit *u, enum call_kind kind, unit_fn cb, void *ctx)
+static sd_bus *unit_begin(struct unit *u, enum call_kind kind, unit_fn cb, void *ctx)
 {
     struct unit_call *c = &u->call[kind];
     sd_bus *bus = NULL;
-    forget(c);
+    unit_forget(c);
     *c = (struct unit_call){.unit = u, .cb = cb, .ctx = ctx};
     int r = get_bus(u->all, &bus);
     if (r < 0)
-        fail(c, r);
+        unit_fail(c, r);
     return r < 0 ? NULL : bus;
 }
 
@@ -316,12 +316,12 @@ static sd_bus *begin(struct unit *u, enum call_kind kind, unit_fn cb, void *ctx)
 void unit_ask(struct unit *u, unit_fn cb, void *ctx)
 {
     struct unit_call *c = &u->call[CALL_ASK];
-    sd_bus *bus = begin(u, CALL_ASK, cb, ctx);
+    sd_bus *bus = unit_begin(u, CALL_ASK, cb, ctx);
     int r = !bus ? 0
                  : sd_bus_call_method_async(bus, &c->slot, MANAGER, MANAGER_AT, MANAGER_IF,
                                             "LoadUnit", on_loaded, c, "s", u->name);
     if (r < 0)
-        fail(c, r);
+        unit_fail(c, r);
 }
 
 static int on_done(sd_bus_message *m, void *ctx, sd_bus_error *ret_error)
@@ -336,24 +336,24 @@ static int on_done(sd_bus_message *m, void *ctx, sd_bus_error *ret_error)
 void unit_start(struct unit *u, unit_fn cb, void *ctx)
 {
     struct unit_call *c = &u->call[CALL_ASK];
-    sd_bus *bus = begin(u, CALL_ASK, cb, ctx);
+    sd_bus *bus = unit_begin(u, CALL_ASK, cb, ctx);
     int r = !bus ? 0
                  : sd_bus_call_method_async(bus, &c->slot, MANAGER, MANAGER_AT, MANAGER_IF,
                                             "StartUnit", on_done, c, "ss", u->name, "replace");
     if (r < 0)
-        fail(c, r);
+        unit_fail(c, r);
 }
 
 void unit_kill(struct unit *u, bool all, int sig, unit_fn cb, void *ctx)
 {
     struct unit_call *c = &u->call[CALL_KILL];
-    sd_bus *bus = begin(u, CALL_KILL, cb, ctx);
+    sd_bus *bus = unit_begin(u, CALL_KILL, cb, ctx);
     int r = !bus ? 0
                  : sd_bus_call_method_async(bus, &c->slot, MANAGER, MANAGER_AT, MANAGER_IF,
                                             "KillUnit", on_done, c, "ssi", u->name,
                                             all ? "all" : "main", (int32_t)sig);
     if (r < 0)
-        fail(c, r);
+        unit_fail(c, r);
 }
 
 void unit_stop(struct unit *u)

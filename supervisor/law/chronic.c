@@ -19,7 +19,7 @@
 
 _Static_assert(CHRONIC_POINTS == 4 * WINDOW, "a quarter of the trend");
 
-static bool since(uint64_t then_us, uint64_t now_us, double seconds)
+static bool chronic_since(uint64_t then_us, uint64_t now_us, double seconds)
 {
     return now_us >= then_us + (uint64_t)(seconds * 1e6);
 }
@@ -62,7 +62,7 @@ static bool take_point(struct chronic *c, const struct chronic_params *p, const 
                        uint64_t now_us)
 {
     if (!sample_has(s, SIG_POOL_RESERVED) || !sample_has(s, SIG_POOL_USED_HIGH) ||
-        (c->point_us && !since(c->point_us, now_us, p->window_s / WINDOW)))
+        (c->point_us && !chronic_since(c->point_us, now_us, p->window_s / WINDOW)))
         return false;
     double reserved = s->value[SIG_POOL_RESERVED], used = s->value[SIG_POOL_USED_HIGH];
     if (c->count == 0)
@@ -95,7 +95,7 @@ static void look_at_frag(struct chronic *c, const struct chronic_params *p, uint
     v->measured = f;
     v->limit = p->frag;
     v->wasted = c->points[(c->next + CHRONIC_POINTS - 1) % CHRONIC_POINTS].wasted;
-    if (c->restarted_us && since(c->restarted_us, now_us, fmax(p->window_s, SINCE_S)))
+    if (c->restarted_us && chronic_since(c->restarted_us, now_us, fmax(p->window_s, SINCE_S)))
         c->restarted_us = 0;
     if (!is_fragmented(c, p)) {
         if (f < p->frag) {
@@ -121,7 +121,7 @@ static void look_at_frag(struct chronic *c, const struct chronic_params *p, uint
                        "memory outside the KV pool is fragmented: F %.2f above %.2f for %.0f min, "
                        "%.0f MiB reserved and unused; trimming",
                        f, p->frag, p->window_s / 60, v->wasted / 1048576);
-    } else if (!c->asked && since(c->trim_us, now_us, p->window_s * SETTLE_SHARE)) {
+    } else if (!c->asked && chronic_since(c->trim_us, now_us, p->window_s * SETTLE_SHARE)) {
         c->asked = true;
         v->kind = CHRONIC_RESTART;
         (void)snprintf(v->why, sizeof(v->why),
@@ -144,7 +144,7 @@ static bool look_for_leak(struct chronic *c, const struct chronic_params *p, con
     }
     if (!c->leak_us)
         c->leak_us = now_us ? now_us : 1;
-    if (c->leaked || !since(c->leak_us, now_us, p->leak_s))
+    if (c->leaked || !chronic_since(c->leak_us, now_us, p->leak_s))
         return false;
     c->leaked = true;
     *v = (struct chronic_verdict){.kind = CHRONIC_LEAK, .measured = s->value[SIG_KV_USAGE]};
@@ -171,7 +171,7 @@ static bool look_at_prefixes(struct chronic *c, const struct chronic_params *p,
         return false;
     }
     double asked = queries - c->queries, rate = asked > 0 ? (hits - c->hits) / asked : 0;
-    if (!since(c->prefix_us, now_us, p->window_s) || asked < CHRONIC_QUERIES)
+    if (!chronic_since(c->prefix_us, now_us, p->window_s) || asked < CHRONIC_QUERIES)
         return false;
     c->prefix_us = 0; /* the next window is judged by itself */
     if (rate >= p->prefix_hit)

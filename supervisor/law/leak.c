@@ -34,7 +34,7 @@ static double seen_s(const struct leak *l, uint64_t now_us)
 }
 
 /* The longest time that is kept is that in which a trend is sure; then the oldest goes. */
-static void push(struct leak *l, uint64_t now_us)
+static void leak_push(struct leak *l, uint64_t now_us)
 {
     if (l->count == LEAK_POINTS && seen_s(l, now_us) < l->sure_s * 1.5) {
         halve(l);
@@ -46,7 +46,7 @@ static void push(struct leak *l, uint64_t now_us)
     l->point[l->count++].from_us = l->point_us;
 }
 
-static void take(struct leak *l, double used, uint64_t now_us)
+static void leak_take(struct leak *l, double used, uint64_t now_us)
 {
     if (l->interval_s <= 0) {
         l->interval_s = l->sure_s * LEAK_FIRST;
@@ -56,7 +56,7 @@ static void take(struct leak *l, double used, uint64_t now_us)
     l->least = fmin(l->least, used);
     if ((double)(now_us - l->point_us) < l->interval_s * 1e6)
         return;
-    push(l, now_us);
+    leak_push(l, now_us);
     l->point_us = now_us;
     l->least = used;
 }
@@ -89,7 +89,7 @@ static double trend(const struct leak *l, double seen)
     return grown / (seen * STEPS / PARTS);
 }
 
-static void say(struct leak_verdict *v, const char *what)
+static void leak_say(struct leak_verdict *v, const char *what)
 {
     double hours = v->left_s / HOUR_S;
     (void)snprintf(v->why, sizeof(v->why),
@@ -105,7 +105,7 @@ struct leak_verdict leak_step(struct leak *l, double used, double left, const ch
     if (!(used > 0) || !(left >= 0) || !isfinite(used) || !isfinite(left) || l->sure_s <= 0 ||
         (double)(now_us - l->ready_us) < l->sure_s * LEAK_WARM * 1e6)
         return v;
-    take(l, used, now_us);
+    leak_take(l, used, now_us);
     v.seen_s = seen_s(l, now_us);
     v.rate = trend(l, v.seen_s);
     if (v.rate <= 0)
@@ -118,7 +118,7 @@ struct leak_verdict leak_step(struct leak *l, double used, double left, const ch
     v.due = v.left_s <= LEAK_DUE_S;
     v.urgent = v.left_s <= LEAK_URGENT_S;
     l->told = true;
-    say(&v, what);
+    leak_say(&v, what);
     return v;
 }
 

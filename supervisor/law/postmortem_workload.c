@@ -51,7 +51,7 @@ static uint32_t point_end(const struct ek_recorder_step *at, uint32_t from, uint
 
 /* Least squares over the points, each weighing as many as it has steps. A line that would be below
  * 0 starts there. */
-static struct line fit(const struct ek_recorded *r)
+static struct line workload_fit(const struct ek_recorded *r)
 {
     double n = 0, x = 0, y = 0, xx = 0, xy = 0;
     uint32_t count = 0;
@@ -205,7 +205,7 @@ void postmortem_workload(const struct ek_recorded *r, struct ek_buf *out)
     const struct ek_recorder_step none = {0};
     const struct ek_recorder_step *last = r->step_count ? &r->steps[r->step_count - 1] : &none;
     const bool less = last->limit_blocks && last->limit_blocks < last->blocks_total;
-    struct line l = fit(r);
+    struct line l = workload_fit(r);
     struct arrivals a;
     find_arrivals(r, &a);
     (void)ek_buf_printf(out,

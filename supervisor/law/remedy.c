@@ -58,10 +58,10 @@ static const char *flag_of(const struct dialect *d, enum setting s)
 
 /* The steps. Each lowers caps below `now` and adds to why; what it cannot lower it leaves. */
 
-static void say(struct remedy_plan *plan, const char *fmt, ...)
+static void remedy_say(struct remedy_plan *plan, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
-static void say(struct remedy_plan *plan, const char *fmt, ...)
+static void remedy_say(struct remedy_plan *plan, const char *fmt, ...)
 {
     size_t at = strlen(plan->why);
     va_list ap;
@@ -81,7 +81,7 @@ static bool lower_tokens(const struct remedy_case *c, uint32_t most, struct reme
     uint32_t to = ladder_tokens(c->now.tokens, most, least, c->numbers.capacity);
     if (to == 0 || !c->dialect->tokens_flag)
         return false;
-    say(plan, "%s %u instead of %u", c->dialect->tokens_flag, to, c->now.tokens);
+    remedy_say(plan, "%s %u instead of %u", c->dialect->tokens_flag, to, c->now.tokens);
     plan->caps.tokens = to;
     return true;
 }
@@ -91,7 +91,7 @@ static bool lower_seqs(const struct remedy_case *c, uint32_t most, struct remedy
     uint32_t to = ladder_seqs(c->now.seqs, most, c->seqs_min);
     if (to == 0 || !c->dialect->seqs_flag)
         return false;
-    say(plan, "%s %u instead of %u", c->dialect->seqs_flag, to, c->now.seqs);
+    remedy_say(plan, "%s %u instead of %u", c->dialect->seqs_flag, to, c->now.seqs);
     plan->caps.seqs = to;
     return true;
 }
@@ -101,7 +101,7 @@ static bool set_share(const struct remedy_case *c, enum ladder_step step, struct
     double to = ladder_share(c->now.share, step, c->numbers.no_kv);
     if (!c->dialect->share_flag || !(to > 0))
         return false;
-    say(plan, "%s %.2f instead of %.2f", c->dialect->share_flag, to, c->now.share);
+    remedy_say(plan, "%s %.2f instead of %.2f", c->dialect->share_flag, to, c->now.share);
     plan->caps.share = to;
     return true;
 }
@@ -110,7 +110,7 @@ static bool set_swap(const struct remedy_case *c, double to, struct remedy_plan 
 {
     if (!c->dialect->swap_flag || !(c->now.swap_gib > 0))
         return false;
-    say(plan, "%s %.3g instead of %.3g", c->dialect->swap_flag, to, c->now.swap_gib);
+    remedy_say(plan, "%s %.3g instead of %.3g", c->dialect->swap_flag, to, c->now.swap_gib);
     plan->caps.swap_gib = to;
     plan->caps.no_swap = !(to > 0);
     return true;
@@ -138,8 +138,8 @@ static bool take_step(const struct remedy_case *c, enum ladder_step step, struct
     case STEP_WAIT:
         if (!c->soon)
             return false;
-        say(plan, "the same again after %.0f s: the process before may still hold memory",
-            REMEDY_WAIT_S);
+        remedy_say(plan, "the same again after %.0f s: the process before may still hold memory",
+                   REMEDY_WAIT_S);
         plan->wait_s = REMEDY_WAIT_S;
         return true;
     case STEP_TOKENS: return lower_tokens(c, UINT32_MAX, plan);
@@ -149,7 +149,7 @@ static bool take_step(const struct remedy_case *c, enum ladder_step step, struct
     case STEP_EXPANDABLE:
         if (!c->dialect->torch || c->now.expandable)
             return false;
-        say(plan, "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True");
+        remedy_say(plan, "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True");
         return plan->caps.expandable = true;
     case STEP_HALF_SWAP: return set_swap(c, c->now.swap_gib / 2, plan);
     case STEP_NO_SWAP: return set_swap(c, 0, plan);

@@ -93,7 +93,7 @@ void waiting_start(struct waiting *w)
     *w = (struct waiting){.last = (double)NAN};
 }
 
-static double since(uint64_t then_us, uint64_t now_us)
+static double waiting_since(uint64_t then_us, uint64_t now_us)
 {
     return now_us > then_us ? (double)(now_us - then_us) / SECONDS : 0;
 }
@@ -115,17 +115,17 @@ static bool step_held(struct waiting *w, const struct sample *s, uint32_t limit,
     } else {
         w->free_us = w->free_us ? w->free_us : now_us;
     }
-    if (w->free_us && since(w->free_us, now_us) >= CALM_S) {
+    if (w->free_us && waiting_since(w->free_us, now_us) >= CALM_S) {
         w->held_us = 0;
         w->said = false;
     }
-    if (!holds || w->said || since(w->held_us, now_us) < HELD_S)
+    if (!holds || w->said || waiting_since(w->held_us, now_us) < HELD_S)
         return false;
     *d = (struct decision){.kind = ACT_NOTE,
                            .reason = REASON_ENGINE_HOLDS,
                            .measured = value(s, SIG_WAITING),
                            .limit = value(s, SIG_RUNNING),
-                           .held_s = since(w->held_us, now_us),
+                           .held_s = waiting_since(w->held_us, now_us),
                            .at_us = now_us};
     w->said = waiting_why(s, limit, d->why, sizeof(d->why));
     return w->said;
@@ -154,7 +154,8 @@ static void begin_burst(struct waiting *w, const struct sample *s, double count,
 static void end_burst(struct waiting *w, const struct sample *s, uint64_t now_us,
                       struct decision *d)
 {
-    double count = value(s, SIG_PREEMPTIONS) - w->began, length = since(w->burst_us, w->last_us);
+    double count = value(s, SIG_PREEMPTIONS) - w->began,
+           length = waiting_since(w->burst_us, w->last_us);
     double again = value(s, SIG_RECOMPUTED) - w->recomputed;
     length = fmax(length, 1) + BURST_S;
     *d = (struct decision){.kind = ACT_NOTE,
@@ -187,7 +188,7 @@ static bool step_burst(struct waiting *w, const struct sample *s, const struct w
     w->last = s->value[SIG_PREEMPTIONS];
     if (w->burst_us) {
         w->usage_most = fmax(w->usage_most, value(s, SIG_KV_USAGE));
-        if (since(w->last_us, now_us) < CALM_S)
+        if (waiting_since(w->last_us, now_us) < CALM_S)
             return false;
         end_burst(w, s, now_us, d);
         return true;

@@ -19,7 +19,7 @@
 
 #define REST_MS 5000 /* without a watchdog */
 
-static int print(void)
+static int nvml_print(void)
 {
     struct gpus g;
     nvml_read(&g);
@@ -37,7 +37,7 @@ static int print(void)
 }
 
 /* Answers one caller. True: there is nothing to answer with, now or later. */
-static bool answer(int listening)
+static bool nvml_answer(int listening)
 {
     struct gpus g;
     int fd = accept4(listening, NULL, NULL, SOCK_CLOEXEC);
@@ -61,7 +61,7 @@ int main(int argc, char **argv)
         return EK_EXIT_USAGE;
     }
     if (fds < 1)
-        return print();
+        return nvml_print();
     if (sd_is_socket_unix(listening, SOCK_SEQPACKET, 1, NULL, 0) <= 0) {
         (void)fprintf(stderr, "evenkeel-nvml: what was passed is no listening socket\n");
         return EK_EXIT_USAGE;
@@ -74,7 +74,7 @@ int main(int argc, char **argv)
         int n = poll(&p, 1, rest_ms);
         if (n < 0 && errno != EINTR)
             return EK_EXIT_INTERNAL;
-        done = n > 0 && answer(listening);
+        done = n > 0 && nvml_answer(listening);
     }
     return EK_EXIT_OK;
 }

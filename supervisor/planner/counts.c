@@ -36,7 +36,7 @@ uint32_t plan_heads_of(const struct plan_shape *s, struct plan_heads ret_heads[2
 }
 
 /* All that attend. */
-static double attention(const struct plan_shape *s)
+static double counts_attention(const struct plan_shape *s)
 {
     struct plan_heads of[2];
     const uint32_t kinds = plan_heads_of(s, of);
@@ -85,7 +85,7 @@ static double linear_attention(const struct plan_shape *s)
     return s->hidden * (2 * keys + 3 * values + s->gates) + (2 * keys + values) * s->conv;
 }
 
-static double forward(const struct plan_shape *s, double inner)
+static double counts_forward(const struct plan_shape *s, double inner)
 {
     return (s->gated ? 3 : 2) * (double)s->hidden * inner;
 }
@@ -94,8 +94,8 @@ static double mixture(const struct plan_shape *s, double used)
 {
     const double wide = s->hidden, takes = s->expert_latent ? s->expert_latent : wide;
     return used * (s->gated ? 3 : 2) * takes * s->expert_intermediate +
-           2 * wide * s->expert_latent + forward(s, s->shared_intermediate) + wide * s->experts +
-           (s->mixture_norm ? wide : 0);
+           2 * wide * s->expert_latent + counts_forward(s, s->shared_intermediate) +
+           wide * s->experts + (s->mixture_norm ? wide : 0);
 }
 
 /* All layers; `used` experts of each mixture. */
@@ -103,9 +103,9 @@ static double layers(const struct plan_shape *s, double used)
 {
     double mixed = s->experts ? (double)plan_forwarding(s) - s->dense_layers : 0;
     double plain = plan_forwarding(s) - mixed;
-    return attention(s) + extras(s) + s->recurrent_layers * linear_attention(s) +
-           (s->single ? 1.0 : 2.0) * s->layers * s->hidden + plain * forward(s, s->intermediate) +
-           mixed * mixture(s, used);
+    return counts_attention(s) + extras(s) + s->recurrent_layers * linear_attention(s) +
+           (s->single ? 1.0 : 2.0) * s->layers * s->hidden +
+           plain * counts_forward(s, s->intermediate) + mixed * mixture(s, used);
 }
 
 double plan_second_embedding(const struct plan_shape *s)
@@ -135,7 +135,7 @@ double plan_weight_bytes(const struct plan_shape *s, uint32_t bits)
     uint32_t b = bits ? bits : s->weight_bits;
     double each = b == 4 ? 4.25 / 8 : b / 8.0;
     if (s->experts_only && bits == 0 && b < 16) {
-        double experts = (double)s->layers * s->experts * forward(s, s->expert_intermediate);
+        double experts = (double)s->layers * s->experts * counts_forward(s, s->expert_intermediate);
         return experts * each + (layers(s, s->experts) - experts + tables(s)) * 2;
     }
     return layers(s, s->experts) * each + tables(s) * (b == 32 ? 4 : 2);

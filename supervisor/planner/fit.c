@@ -38,7 +38,7 @@ static double activations(const struct plan_shape *s, const struct plan_setup *u
 }
 
 /* Longest request for which the KV bytes suffice: windowed layers stop to grow. */
-static uint32_t longest(const struct plan_shape *s, const struct plan_setup *u, double bytes)
+static uint32_t fit_longest(const struct plan_shape *s, const struct plan_setup *u, double bytes)
 {
     uint32_t low = 0, high = s->max_len;
     while (low < high) {
@@ -52,7 +52,7 @@ static uint32_t longest(const struct plan_shape *s, const struct plan_setup *u, 
 }
 
 /* A made-up model may need more than can be written down; memplan's sums saturate. */
-static uint64_t whole(double bytes)
+static uint64_t fit_whole(double bytes)
 {
     return bytes < 1e18 ? (uint64_t)bytes : (uint64_t)1e18;
 }
@@ -60,12 +60,12 @@ static uint64_t whole(double bytes)
 /* Shares the memory out. False when it does not fit; kv_bytes then says by how much. */
 static bool share_out(const struct plan_shape *s, const struct plan_setup *u, struct plan_fit *f)
 {
-    const struct ek_plan need = {.weight_bytes = whole(f->weights),
-                                 .activation_bytes = whole(f->activations),
-                                 .overhead_bytes = whole(f->graphs + f->context),
-                                 .state_bytes = whole(f->state_bytes),
-                                 .block_bytes = whole(f->token_bytes * u->block_size)};
-    f->params = (struct memplan_params){.memory_bytes = whole(u->memory_bytes),
+    const struct ek_plan need = {.weight_bytes = fit_whole(f->weights),
+                                 .activation_bytes = fit_whole(f->activations),
+                                 .overhead_bytes = fit_whole(f->graphs + f->context),
+                                 .state_bytes = fit_whole(f->state_bytes),
+                                 .block_bytes = fit_whole(f->token_bytes * u->block_size)};
+    f->params = (struct memplan_params){.memory_bytes = fit_whole(u->memory_bytes),
                                         .utilization = u->share,
                                         .kv_most_bytes = u->own ? CPU_KV_MOST : 0,
                                         .block_size = u->block_size,
@@ -79,11 +79,11 @@ static bool share_out(const struct plan_shape *s, const struct plan_setup *u, st
         f->kv_tokens = (f->plan.blocks - 1.0) * u->block_size; /* block 0 is never given out */
         return true;
     }
-    f->plan = (struct memplan){.share_bytes = whole(f->share_bytes),
+    f->plan = (struct memplan){.share_bytes = fit_whole(f->share_bytes),
                                .block_bytes = need.block_bytes,
                                .bytes = {[MEMPLAN_WEIGHTS] = need.weight_bytes,
                                          [MEMPLAN_ACTIVATIONS] = need.activation_bytes,
-                                         [MEMPLAN_STATES] = whole(f->state_bytes * u->seqs),
+                                         [MEMPLAN_STATES] = fit_whole(f->state_bytes * u->seqs),
                                          [MEMPLAN_OVERHEAD] = need.overhead_bytes}};
     f->kv_bytes = f->share_bytes - f->weights - f->activations - f->graphs - f->context -
                   f->state_bytes * u->seqs;
@@ -194,7 +194,7 @@ struct plan_fit plan_fit_of(const struct plan_shape *s, const struct plan_setup 
     f.state_bytes = plan_state_bytes(&part) / (divides(s, cards) ? cards : 1);
     if (!share_out(s, u, &f))
         return f;
-    f.longest = longest(&part, u, f.kv_tokens * plain);
+    f.longest = fit_longest(&part, u, f.kv_tokens * plain);
     double least = s->max_len < REQUEST_LEAST ? s->max_len : REQUEST_LEAST;
     f.fits = f.splits && f.longest >= least;
     return f;

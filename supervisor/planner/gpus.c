@@ -38,7 +38,7 @@ static const struct plan_gpu cards[] = {
 };
 #define CARDS (sizeof(cards) / sizeof(cards[0]))
 
-static const char *skip(const char *s)
+static const char *gpus_skip(const char *s)
 {
     while (*s == ' ' || *s == '-' || *s == '_')
         s++;
@@ -48,8 +48,8 @@ static const char *skip(const char *s)
 static bool same(const char *a, const char *b)
 {
     for (;;) {
-        a = skip(a);
-        b = skip(b);
+        a = gpus_skip(a);
+        b = gpus_skip(b);
         if (tolower((unsigned char)*a) != *b)
             return false;
         if (!*a)

@@ -553,7 +553,7 @@ int plan_shape_loads(const struct plan_shape *s, struct ek_fault *fault)
 }
 
 /* Bytes of the weight files in the directory. */
-static double measure(const char *dir)
+static double shape_measure(const char *dir)
 {
     double sum = 0;
     DIR *d = opendir(dir);
@@ -586,6 +586,6 @@ int plan_shape_read(const char *path, struct plan_shape *ret_shape, struct ek_fa
         r = plan_shape_parse(text.data ? text.data : "", text.len, ret_shape, fault);
     ek_buf_done(&text);
     if (r == 0 && dir)
-        ret_shape->file_bytes = measure(path);
+        ret_shape->file_bytes = shape_measure(path);
     return r;
 }

@@ -68,7 +68,7 @@ static double attention_vectors(const struct plan_shape *s)
 }
 
 /* Products of all layers that attend; the keys and values of latent attention for each head. */
-static double attention(const struct plan_shape *s, uint32_t bits)
+static double weights_attention(const struct plan_shape *s, uint32_t bits)
 {
     struct plan_heads of[2];
     const uint32_t kinds = plan_heads_of(s, of);
@@ -98,7 +98,7 @@ static double attention(const struct plan_shape *s, uint32_t bits)
     return sum + attention_vectors(s);
 }
 
-static double forward(const struct plan_shape *s, double inner, uint32_t bits)
+static double weights_forward(const struct plan_shape *s, double inner, uint32_t bits)
 {
     const double rows = (s->gated ? 2 : 1) * inner;
     return matrix(rows, s->hidden, bits) + matrix(s->hidden, inner, bits) +
@@ -113,8 +113,8 @@ static double mixture(const struct plan_shape *s, uint32_t bits)
     double sum = n * (gates * matrix(inner, takes, bits) + matrix(takes, inner, bits)) +
                  matrix(n, hidden, bits < 16 ? 16 : bits);
     if (s->shared_intermediate)
-        sum +=
-            forward(s, s->shared_intermediate, bits) + (s->shared_gate ? matrix(1, hidden, 32) : 0);
+        sum += weights_forward(s, s->shared_intermediate, bits) +
+               (s->shared_gate ? matrix(1, hidden, 32) : 0);
     if (s->expert_latent)
         sum += matrix(takes, hidden, bits) + matrix(hidden, takes, bits) +
                (s->forward_bias ? vector(takes) + vector(hidden) : 0);
@@ -163,8 +163,8 @@ static double extras(const struct plan_shape *s, uint32_t bits)
 {
     double n = s->layer_input, sum = 0;
     if (s->shared_wide)
-        sum += s->shared_layers *
-               (forward(s, 2.0 * s->intermediate, bits) - forward(s, s->intermediate, bits));
+        sum += s->shared_layers * (weights_forward(s, 2.0 * s->intermediate, bits) -
+                                   weights_forward(s, s->intermediate, bits));
     if (n > 0)
         sum += up(plan_second_embedding(s) * (bits == 32 ? 4 : 2), LINE) +
                matrix(s->layers * n, s->hidden, bits) + vector(n) +
@@ -183,9 +183,9 @@ double plan_own_weights(const struct plan_shape *s, uint32_t bits)
     double mixed = s->experts ? (double)plan_forwarding(s) - s->dense_layers : 0;
     if (s->weight_bits <= 8)
         return plan_weight_bytes(s, bits);
-    double layers = attention(s, b) + extras(s, b) +
+    double layers = weights_attention(s, b) + extras(s, b) +
                     s->recurrent_layers * plan_recurrent_layer(s, b) +
-                    (plan_forwarding(s) - mixed) * forward(s, s->intermediate, b) +
+                    (plan_forwarding(s) - mixed) * weights_forward(s, s->intermediate, b) +
                     mixed * (mixed > 0 ? mixture(s, b) : 0);
     double head = grouped(s->vocab, s->hidden, b > 8 ? b : 8, EK_HEAD_GROUP);
     double embedding = s->tied ? 0 : (double)s->vocab * s->hidden * (b == 32 ? 4 : 2);

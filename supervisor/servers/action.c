@@ -20,7 +20,7 @@
 #define REFRESH_US    30000000u
 #define RETRY_US      2000000u
 
-static uint32_t bound(uint64_t configured, uint32_t ceiling)
+static uint32_t action_bound(uint64_t configured, uint32_t ceiling)
 {
     if (!configured || (ceiling && configured > ceiling))
         return ceiling;
@@ -67,12 +67,12 @@ struct policy_params server_params(const struct server *s)
     const struct server_config *c = s->config;
     const struct control_limits *l = &s->act.limits;
     struct policy_params p = c->policy;
-    p.seqs_max = bound(c->seqs_max, l->knob[KNOB_SEQS].ceiling);
-    p.tokens_max = bound(c->tokens_max, l->knob[KNOB_TOKENS].ceiling);
+    p.seqs_max = action_bound(c->seqs_max, l->knob[KNOB_SEQS].ceiling);
+    p.tokens_max = action_bound(c->tokens_max, l->knob[KNOB_TOKENS].ceiling);
     if (!s->act.limits_known) { /* an engine that does not say its own: its flags, or no more than
                                    any default */
-        p.seqs_max = bound(c->seqs_max, server_ceiling(s, KNOB_SEQS));
-        p.tokens_max = bound(c->tokens_max, server_ceiling(s, KNOB_TOKENS));
+        p.seqs_max = action_bound(c->seqs_max, server_ceiling(s, KNOB_SEQS));
+        p.tokens_max = action_bound(c->tokens_max, server_ceiling(s, KNOB_TOKENS));
         p.seqs_max = p.seqs_max ? p.seqs_max : c->dialect->seqs_default_most;
         p.tokens_max = p.tokens_max ? p.tokens_max : c->dialect->tokens_default_most;
     }
@@ -106,7 +106,7 @@ void server_save(struct server *s)
 
 /* `by_operator`: bit k, the value of this knob was set by one just now. Nobody else moves what is
  * kept of a pinned one: where a remedy holds it lower for a while, the pin is not forgotten. */
-static void keep(struct server *s, unsigned by_operator)
+static void action_keep(struct server *s, unsigned by_operator)
 {
     struct state_server *row = state_of(s->with->state, s->config->name);
     if (!row || !s->law.policy)
@@ -330,7 +330,7 @@ static void on_applied(void *ctx, const struct control_result *res)
         policy_applied(s->law.policy, &d, true);
         action_take_limits(s, &res->limits);
         server_record(s, &d);
-        keep(s, 0);
+        action_keep(s, 0);
         return;
     }
     policy_applied(s->law.policy, &d, false);
@@ -356,7 +356,7 @@ static void apply_at_edge(struct server *s, struct decision d)
     d.applied = true;
     policy_applied(s->law.policy, &d, true);
     server_record(s, &d);
-    keep(s, 0);
+    action_keep(s, 0);
 }
 
 /* The limit in percent of its ceiling, so that HAProxy's weight follows it; 100 when not known. */
@@ -483,7 +483,7 @@ static void after_change(struct server *s, const struct server_change *c)
                                 : " unpinned",
                     c->reason[0] ? ": " : "", c->reason);
     }
-    keep(s, set);
+    action_keep(s, set);
 }
 
 static void on_operated(void *ctx, const struct control_result *res)

@@ -61,7 +61,7 @@ static void add_own_word(struct crash_verdict *v, const char *own)
     (void)snprintf(v->why, sizeof(v->why), "%.*s: %s", (int)len, said, own);
 }
 
-static struct crash_verdict judge(struct server *s, const struct child_exit *e)
+static struct crash_verdict ended_judge(struct server *s, const struct child_exit *e)
 {
     char own[600] = "";
     bool clean = e->code == EK_EXIT_OK || e->code == EK_EXIT_RESTART; /* nothing to add to that */
@@ -253,7 +253,7 @@ void server_ended(struct server *s, struct child_exit e)
     bool starting = s->state == SRV_STARTING;
     if (s->want == WANT_DRAINED && s->drain.resuming) /* it died before it heard of that */
         s->want = WANT_RUN;
-    struct crash_verdict v = judge(s, &e);
+    struct crash_verdict v = ended_judge(s, &e);
     v.vanishes = starting && crash_vanishes(v.cls, e.known && !e.signaled ? e.code : 0, &v.numbers);
     struct failure failure = failure_of(s, &v, starting);
     postmortem_keep(s, &v, starting, false);
@@ -310,7 +310,7 @@ void server_ended(struct server *s, struct child_exit e)
 
 void ended_unseen(struct server *s, const struct child_exit *e)
 {
-    struct crash_verdict v = judge(s, e);
+    struct crash_verdict v = ended_judge(s, e);
     struct failure failure = failure_of(s, &v, s->state == SRV_STARTING);
     bool clean = v.cls == CRASH_CLEAN_EXIT;
     postmortem_keep(s, &v, s->state == SRV_STARTING, true);

@@ -20,7 +20,7 @@
 #include "supervisor/law/engine_end.h"
 #include "supervisor/servers/server_inside.h"
 
-static void look(struct server *s, struct engine_seen *ret_seen)
+static void engine_lost_look(struct server *s, struct engine_seen *ret_seen)
 {
     struct xid xid = figures_xid(s->with->figures);
     *ret_seen = (struct engine_seen){0};
@@ -91,7 +91,7 @@ static void on_loss(void *ctx, const struct engine_end *end)
     char said[200];
     bool act = s->config->policy.mode == MODE_ACT;
 
-    look(s, &seen);
+    engine_lost_look(s, &seen);
     (void)remedy_expire(m, c.wall_us);
     engine_end_judge(end, &seen, m, &c, &a);
     int r = end->until_us && ek_now_us() >= end->until_us

@@ -42,7 +42,7 @@
 #define USER_MOST  31  /* letters of a user's name: ek-NAME of a long NAME is none */
 #define END_MOST_S 3.0 /* systemd may see the end a little later than we do */
 
-static void look(struct server *s);
+static void launch_look(struct server *s);
 
 /* Hold: neither a failure of the server nor a reason to end anything. */
 static void unreachable(struct server *s, const char *text)
@@ -55,7 +55,7 @@ static void unreachable(struct server *s, const char *text)
     server_arm(s, AGAIN_S);
 }
 
-static void refused(struct server *s, const char *text)
+static void launch_refused(struct server *s, const char *text)
 {
     char what[240];
     (void)snprintf(what, sizeof(what), "%s: %.160s", s->config->unit, text);
@@ -137,11 +137,11 @@ static void on_started(void *ctx, int error, const struct unit_facts *facts, con
     if (s->state != SRV_STARTING)
         return;
     if (error == -EPERM)
-        refused(s, text);
+        launch_refused(s, text);
     else if (error < 0)
         unreachable(s, text);
     else
-        look(s);
+        launch_look(s);
 }
 
 static void take_process(struct server *s, const struct unit_facts *f)
@@ -229,7 +229,7 @@ static bool is_fit(struct server *s, const struct unit_facts *f)
     if (f->loaded && !wrong && strcmp(f->restart, "no") == 0)
         return true;
     if (wrong) {
-        refused(s, text);
+        launch_refused(s, text);
         return false;
     }
     if (!f->loaded)
@@ -237,7 +237,7 @@ static bool is_fit(struct server *s, const struct unit_facts *f)
     else
         (void)snprintf(text, sizeof(text),
                        "it has Restart=%s; evenkeeld decides that: set Restart=no", f->restart);
-    refused(s, text);
+    launch_refused(s, text);
     return false;
 }
 
@@ -296,14 +296,14 @@ static void on_look(void *ctx, int error, const struct unit_facts *facts, const 
     if (error < 0 && ending)
         end_with(s, NULL);
     else if (error == -EPERM)
-        refused(s, text);
+        launch_refused(s, text);
     else if (error < 0)
         unreachable(s, text);
     else
         take_facts(s, facts);
 }
 
-static void look(struct server *s)
+static void launch_look(struct server *s)
 {
     unit_ask(s->unit.unit, on_look, s);
 }
@@ -311,7 +311,7 @@ static void look(struct server *s)
 void launch_unit_look(struct server *s)
 {
     if (s->unit.phase != UNIT_RUNNING && !unit_is_busy(s->unit.unit))
-        look(s);
+        launch_look(s);
 }
 
 static void on_changed(void *ctx)
@@ -330,7 +330,7 @@ int launch_unit_open(struct server *s)
 void launch_unit_begin(struct server *s)
 {
     s->unit.phase = UNIT_LOOKING;
-    look(s);
+    launch_look(s);
 }
 
 void launch_unit(struct server *s, const struct command_line *words)
@@ -345,7 +345,7 @@ void launch_unit(struct server *s, const struct command_line *words)
     s->process.started_us = ek_now_us();
     s->unit.phase = UNIT_WAITING;
     server_arm(s, s->config->start_deadline_s);
-    look(s);
+    launch_look(s);
 }
 
 /* End */
@@ -370,7 +370,7 @@ void launch_unit_ended(struct server *s)
     s->unit.kills = ek_oom_window_kills(&s->ends.ooms, server_oom_kills(s));
     s->unit.phase = UNIT_ENDING;
     s->unit.ended_us = ek_now_us();
-    look(s);
+    launch_look(s);
 }
 
 static void on_killed(void *ctx, int error, const struct unit_facts *facts, const char *text)

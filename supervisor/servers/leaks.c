@@ -44,7 +44,7 @@ static void ask_restart(struct server *s, const struct leak_verdict *v, bool in_
     upkeep_due(s, REASON_MEMORY_GROWS, v->urgent, v->why);
 }
 
-static void take(struct server *s, const struct leak_verdict *v, bool in_engine, uint64_t now)
+static void leaks_take(struct server *s, const struct leak_verdict *v, bool in_engine, uint64_t now)
 {
     if (v->grows)
         s->leaks.left_s = fmin(s->leaks.left_s, v->left_s); /* NAN is no number */
@@ -81,7 +81,7 @@ void leaks_step(struct server *s, const struct process_tree *t, const struct gpu
     v = leak_step(&s->leaks.host, m->own, left_host, "host memory", now);
     const struct leak_verdict part =
         leak_step(&s->leaks.engine, m->others, left_host, "", now); /* from the same reading on */
-    take(s, &v, apart && leak_is_of(&v, &part), now);
+    leaks_take(s, &v, apart && leak_is_of(&v, &part), now);
     for (uint32_t i = 0; g->error == 0 && i < g->count; i++) {
         const struct gpu *d = &g->at[i];
         char name[24];
@@ -89,6 +89,6 @@ void leaks_step(struct server *s, const struct process_tree *t, const struct gpu
         double left = d->total > d->used ? (double)(d->total - d->used) : 0;
         v = leak_step(&s->leaks.device[i], of_device(s, t, d), d->total ? left : (double)NAN, name,
                       now);
-        take(s, &v, apart, now); /* where there is such a process, it has the device */
+        leaks_take(s, &v, apart, now); /* where there is such a process, it has the device */
     }
 }

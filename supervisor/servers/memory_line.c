@@ -16,7 +16,7 @@
 static void put_devices(const struct server *s, const struct gpus *g, struct ek_buf *out)
 {
     for (uint32_t i = 0; g->error == 0 && i < g->count; i++) {
-        if (s->config->device_set && !(s->config->device_set & 1u << i))
+        if (!gpus_has(s->config->device_set, i))
             continue;
         if (g->at[i].total > 0)
             (void)ek_buf_printf(out, ", device %u %.1f of %.1f GiB", i, (double)g->at[i].used / GIB,

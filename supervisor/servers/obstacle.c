@@ -42,7 +42,7 @@ enum obstacle obstacle_of(const struct crash_verdict *v)
     return OBSTACLE_NONE;
 }
 
-static void arm(struct server *s)
+static void obstacle_arm(struct server *s)
 {
     (void)sd_event_source_set_time(s->obstacle.timer, ek_now_us() + (uint64_t)(LOOK_S * 1e6));
     (void)sd_event_source_set_enabled(s->obstacle.timer, SD_EVENT_ONESHOT);
@@ -67,7 +67,7 @@ static void on_traces(void *ctx, uint64_t sum)
     if (changed)
         gone(s, "Its files have changed since the last start");
     else
-        arm(s);
+        obstacle_arm(s);
 }
 
 static void on_gpus(void *ctx, const struct gpus *g)
@@ -80,7 +80,7 @@ static void on_gpus(void *ctx, const struct gpus *g)
     if (g->error == 0 && gpus_are_free(g, s->config->device_set, share, why, sizeof(why)))
         gone(s, "The memory of its devices is free");
     else
-        arm(s);
+        obstacle_arm(s);
 }
 
 static int obstacle_on_timer(sd_event_source *source, uint64_t usec, void *ctx)
@@ -101,13 +101,13 @@ static int obstacle_on_timer(sd_event_source *source, uint64_t usec, void *ctx)
             port_owner_is_none(c->host, s->address.port, who, sizeof(who)))
             gone(s, "Its port is free");
         else
-            arm(s);
+            obstacle_arm(s);
         return 0;
     case OBSTACLE_MEMORY:
         if (port_owner_memory_bytes() >= c->host_memory_least)
             gone(s, "There is host memory");
         else
-            arm(s);
+            obstacle_arm(s);
         return 0;
     case OBSTACLE_DEVICES:
         r = gpus_ask(s->with->event, NVML_MS, on_gpus, s, &s->obstacle.gpus);
@@ -117,7 +117,7 @@ static int obstacle_on_timer(sd_event_source *source, uint64_t usec, void *ctx)
         break;
     }
     if (r < 0)
-        arm(s);
+        obstacle_arm(s);
     return 0;
 }
 
@@ -135,7 +135,7 @@ void obstacle_watch(struct server *s, enum obstacle kind)
     if (kind == OBSTACLE_FILES && !s->obstacle.seen)
         (void)obstacle_on_timer(NULL, 0, s);
     else
-        arm(s);
+        obstacle_arm(s);
 }
 
 void obstacle_stop(struct server *s)

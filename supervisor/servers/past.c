@@ -24,10 +24,10 @@
 
 /* Writing */
 
-static void append(const struct services *with, const char *kind, struct ek_buf *json)
+static void past_append(struct incidents *log, const char *kind, struct ek_buf *json)
 {
     if (ek_buf_ok(json)) /* out of memory: this record is missing */
-        incidents_append(with->incidents, kind, json->data, json->len);
+        incidents_append(log, kind, json->data, json->len);
     ek_buf_done(json);
 }
 
@@ -37,7 +37,7 @@ void past_watch(const struct services *with, const char *what)
     (void)ek_buf_printf(&json,
                         "{\"pid\":%d,\"version\":\"" EK_VERSION "\",\"at_s\":%.6f,\"what\":\"%s\"}",
                         (int)getpid(), (double)ek_wall_us() * 1e-6, what);
-    append(with, "watch", &json);
+    past_append(with->incidents, "watch", &json);
 }
 
 void past_decision(const struct server *s, const struct decision *d)
@@ -47,7 +47,7 @@ void past_decision(const struct server *s, const struct decision *d)
         return;
     if (decision_json(d, s->config->name, &json) < 0)
         json.failed = true;
-    append(s->with, "decision", &json);
+    past_append(s->with->incidents, "decision", &json);
 }
 
 void past_failure(const struct server *s, const struct failure *f)
@@ -55,7 +55,7 @@ void past_failure(const struct server *s, const struct failure *f)
     struct ek_buf json = {0};
     (void)ek_buf_printf(&json, "{\"server\":\"%s\",", s->config->name);
     failure_json(f, &json);
-    append(s->with, "failure", &json);
+    past_append(s->with->incidents, "failure", &json);
 }
 
 void past_runs(const struct server *s)
@@ -67,7 +67,7 @@ void past_runs(const struct server *s)
         &json, "{\"server\":\"%s\",\"pid\":%d,\"start\":%llu,\"boot\":\"%016llx\",\"at_s\":%.6f}",
         s->config->name, (int)s->process.child.pid, child_start_ticks(s->process.child.pid),
         (unsigned long long)s->with->boot, (double)ek_wall_us() * 1e-6);
-    append(s->with, "life", &json);
+    past_append(s->with->incidents, "life", &json);
 }
 
 void past_ended(struct server *s)
@@ -76,7 +76,7 @@ void past_ended(struct server *s)
     s->past.pid = 0;
     (void)ek_buf_printf(&json, "{\"server\":\"%s\",\"pid\":%d,\"at_s\":%.6f}", s->config->name,
                         (int)s->process.child.pid, (double)ek_wall_us() * 1e-6);
-    append(s->with, "end", &json);
+    past_append(s->with->incidents, "end", &json);
 }
 
 uint64_t past_restarts(const struct server *s)
@@ -93,7 +93,7 @@ void past_restarted(const struct server *s)
     (void)ek_buf_printf(&json, "{\"server\":\"%s\",\"restarts\":%llu,\"since_s\":%.6f}",
                         s->config->name, (unsigned long long)past_restarts(s),
                         (double)(s->past.since_us ? s->past.since_us : ek_wall_us()) * 1e-6);
-    append(s->with, "counts", &json);
+    past_append(s->with->incidents, "counts", &json);
 }
 
 /* Reading */
@@ -135,7 +135,7 @@ static uint64_t time_of(const json_t *j, const char *key)
     return s > 0 && s < 1e11 ? (uint64_t)(s * 1e6 + 0.5) : 0;
 }
 
-static void copy(const json_t *j, const char *key, char *ret_text, size_t size)
+static void past_copy(const json_t *j, const char *key, char *ret_text, size_t size)
 {
     const char *text = json_string_value(json_object_get(j, key));
     (void)snprintf(ret_text, size, "%s", text ? text : ""); /* a longer one is cut */
@@ -160,8 +160,8 @@ static void take_small(struct past_load *l, const char *kind, const char *json, 
         l->watch.known = true;
         l->watch.at_us = at_us;
         l->watch.pid = (int)json_integer_value(json_object_get(j, "pid"));
-        copy(j, "version", l->watch.version, sizeof(l->watch.version));
-        copy(j, "what", l->watch.what, sizeof(l->watch.what));
+        past_copy(j, "version", l->watch.version, sizeof(l->watch.version));
+        past_copy(j, "what", l->watch.what, sizeof(l->watch.what));
     }
     for (uint32_t i = 0; name && i < l->count; i++) {
         struct server *s = l->servers[i];
@@ -170,7 +170,7 @@ static void take_small(struct past_load *l, const char *kind, const char *json, 
         if (strcmp(kind, "life") == 0) {
             s->past.pid = (pid_t)json_integer_value(json_object_get(j, "pid"));
             s->past.start = (uint64_t)json_integer_value(json_object_get(j, "start"));
-            copy(j, "boot", boot, sizeof(boot));
+            past_copy(j, "boot", boot, sizeof(boot));
             s->past.boot = strtoull(boot, NULL, 16);
         } else if (strcmp(kind, "end") == 0) {
             s->past.pid = 0;
@@ -209,9 +209,9 @@ static bool parse_decision(const json_t *j, struct decision *ret_d)
 {
     static const enum knob knobs[] = {KNOB_SEQS, KNOB_TOKENS, KNOB_DEADLINE, KNOB_RESERVE};
     char reason[40], action[16], knob[40];
-    copy(j, "reason", reason, sizeof(reason));
-    copy(j, "action", action, sizeof(action));
-    copy(j, "knob", knob, sizeof(knob));
+    past_copy(j, "reason", reason, sizeof(reason));
+    past_copy(j, "action", action, sizeof(action));
+    past_copy(j, "knob", knob, sizeof(knob));
     enum reason r = reason_find(reason);
     enum action_kind k = action_find(action);
     if (r == REASON_NONE || r == REASON_COUNT || k == ACTION_COUNT)
@@ -230,7 +230,7 @@ static bool parse_decision(const json_t *j, struct decision *ret_d)
         if (strcmp(knob_name(knobs[i]), knob) == 0)
             d.knob = knobs[i];
     }
-    copy(j, "why", d.why, sizeof(d.why));
+    past_copy(j, "why", d.why, sizeof(d.why));
     *ret_d = d;
     return true;
 }
@@ -240,8 +240,8 @@ static bool parse_failure(const json_t *j, struct failure *ret_f)
     char name[40], phase[16], answer[40];
     const json_t *list = json_object_get(j, "questions");
     int c = 0;
-    copy(j, "class", name, sizeof(name));
-    copy(j, "phase", phase, sizeof(phase));
+    past_copy(j, "class", name, sizeof(name));
+    past_copy(j, "phase", phase, sizeof(phase));
     while (c < CRASH_COUNT && strcmp(crash_name((enum crash_class)c), name) != 0)
         c++;
     if (c == CRASH_COUNT)
@@ -252,13 +252,13 @@ static bool parse_failure(const json_t *j, struct failure *ret_f)
                         .starting = strcmp(phase, "starting") == 0,
                         .uptime_s = up_s >= 0 ? up_s : 0,
                         .asked = json_array_size(list) == DOCTOR_QUESTIONS};
-    copy(j, "why", f.why, sizeof(f.why));
-    copy(j, "next", f.next, sizeof(f.next));
-    copy(j, "remedy", f.kept_remedy, sizeof(f.kept_remedy));
+    past_copy(j, "why", f.why, sizeof(f.why));
+    past_copy(j, "next", f.next, sizeof(f.next));
+    past_copy(j, "remedy", f.kept_remedy, sizeof(f.kept_remedy));
     for (size_t i = 0; f.asked && i < DOCTOR_QUESTIONS; i++) {
         const json_t *q = json_array_get(list, i);
-        copy(q, "answer", answer, sizeof(answer));
-        copy(q, "rests_on", f.rests_on[i], sizeof(f.rests_on[i]));
+        past_copy(q, "answer", answer, sizeof(answer));
+        past_copy(q, "rests_on", f.rests_on[i], sizeof(f.rests_on[i]));
         f.steps[i].answer = strcmp(answer, doctor_answer(REPLY_YES, LANG_EN)) == 0  ? REPLY_YES
                             : strcmp(answer, doctor_answer(REPLY_NO, LANG_EN)) == 0 ? REPLY_NO
                                                                                     : REPLY_UNKNOWN;

@@ -38,7 +38,7 @@ struct keep {
     uint32_t tries;
 };
 
-static void drop(void *ctx)
+static void postmortem_drop(void *ctx)
 {
     struct keep *k = ctx;
     if (k->fd >= 0)
@@ -67,19 +67,19 @@ static void work(void *ctx)
     ek_recorded_done(&rec);
 }
 
-static void done(void *ctx)
+static void postmortem_done(void *ctx)
 {
     struct keep *k = ctx;
     if (k->error < 0)
         ek_log(EK_LOG_WARNING, "%s: what led to its end cannot be kept in %s/ends: %s", k->server,
                k->dir, ek_strerror(k->error));
-    drop(k);
+    postmortem_drop(k);
 }
 
 static void lose(struct keep *k, int r)
 {
     ek_log(EK_LOG_WARNING, "%s: what led to its end is not kept: %s", k->server, ek_strerror(r));
-    drop(k);
+    postmortem_drop(k);
 }
 
 /* The event loop holds the source, and drops k with it if it ends before the turn has come. */
@@ -87,7 +87,7 @@ static int on_again(sd_event_source *source, uint64_t at_us, void *ctx)
 {
     struct keep *k = ctx;
     (void)at_us;
-    int r = aside_run(k->aside, work, done, drop, k);
+    int r = aside_run(k->aside, work, postmortem_done, postmortem_drop, k);
     if (r == -EBUSY && ++k->tries < TRIES &&
         sd_event_source_set_time_relative(source, AGAIN_US) >= 0)
         return sd_event_source_set_enabled(source, SD_EVENT_ONESHOT);
@@ -106,7 +106,7 @@ static int again(sd_event *event, struct keep *k)
     if (r >= 0)
         r = sd_event_source_set_floating(source, 1);
     if (r >= 0)
-        r = sd_event_source_set_destroy_callback(source, drop);
+        r = sd_event_source_set_destroy_callback(source, postmortem_drop);
     sd_event_source_unref(source);
     return r < 0 ? r : 0;
 }
@@ -191,7 +191,7 @@ void postmortem_keep(struct server *s, const struct crash_verdict *v, bool start
     k->p.samples = k->samples.data;
     if (r == 0) {
         k->fd = open_recording(s, k->lacks, sizeof(k->lacks));
-        r = aside_run(k->aside, work, done, drop, k);
+        r = aside_run(k->aside, work, postmortem_done, postmortem_drop, k);
     }
     if (r == -EBUSY)
         r = again(s->with->event, k);

@@ -33,7 +33,7 @@ static bool read_u64(const char **at, char ends, uint64_t *ret_value)
     return true;
 }
 
-static int bad(struct ek_fault *fault, uint64_t offset, const char *what)
+static int replay_bad(struct ek_fault *fault, uint64_t offset, const char *what)
 {
     (void)ek_fault_set(fault, "replay", "Byte %" PRIu64 ": %s.", offset, what);
     if (fault)
@@ -63,7 +63,7 @@ static int read_bytes(struct replay *r, size_t len)
     if (ek_buf_reserve(&r->page, len) < 0)
         return -ENOMEM;
     if (len && fread(r->page.data, 1, len, r->in) != len)
-        return ferror(r->in) ? -EIO : bad(r->fault, r->offset, "the page ends early");
+        return ferror(r->in) ? -EIO : replay_bad(r->fault, r->offset, "the page ends early");
     r->page.len = len;
     r->offset += len;
     return ITEM_PAGE;
@@ -77,11 +77,11 @@ static int read_head(struct replay *r, const char *begin)
     (void)ek_buf_puts(&r->page, begin); /* tested at the end */
     while (c != '\n') {
         if ((c = getc(r->in)) == EOF)
-            return bad(r->fault, r->offset, "the line ends early");
+            return replay_bad(r->fault, r->offset, "the line ends early");
         char one = (char)c;
         (void)ek_buf_add(&r->page, &one, 1);
         if (r->page.len > LINE_MOST)
-            return bad(r->fault, r->offset, "the line is longer than 64 KiB");
+            return replay_bad(r->fault, r->offset, "the line is longer than 64 KiB");
     }
     r->offset += r->page.len;
     return ek_buf_ok(&r->page) ? ITEM_HEAD : -ENOMEM;
@@ -99,10 +99,10 @@ static int next_item(struct replay *r, uint64_t *at_us)
         return read_head(r, head);
     const char *p = head + 1;
     if (head[0] != '@' || !read_u64(&p, ' ', at_us) || !read_u64(&p, '\n', &len))
-        return bad(r->fault, r->offset,
-                   "no line '@<microseconds> <bytes>'; make recordings with --record");
+        return replay_bad(r->fault, r->offset,
+                          "no line '@<microseconds> <bytes>'; make recordings with --record");
     if (len > PROMTEXT_MOST)
-        return bad(r->fault, r->offset, "the page is longer than 4 MiB");
+        return replay_bad(r->fault, r->offset, "the page is longer than 4 MiB");
     r->offset += strlen(head);
     return read_bytes(r, (size_t)len);
 }
@@ -129,8 +129,9 @@ static int set_params(struct replay *r, const struct policy_params *recorded)
     p.queue_outside = recorded->queue_outside;
     fill_bounds(&p, &defaults);
     int result = r->policy ? policy_set(r->policy, &p) : policy_new(&p, &r->policy);
-    return result == -EINVAL ? bad(r->fault, r->offset, "constants that contradict each other")
-                             : result;
+    return result == -EINVAL
+               ? replay_bad(r->fault, r->offset, "constants that contradict each other")
+               : result;
 }
 
 /* The change that the page before led to was written, or was not. */
@@ -148,12 +149,12 @@ static int take_head(struct replay *r)
     int result = record_head_parse(r->page.data + 1, r->page.len - 1, &r->recorded, &head, what,
                                    sizeof(what));
     if (result == -EBADMSG)
-        return bad(r->fault, r->offset, what);
+        return replay_bad(r->fault, r->offset, what);
     if (result < 0)
         return result;
     const struct dialect *d = dialect_find(head.engine);
     if (!d)
-        return bad(r->fault, r->offset, "an engine that this evenkeeld does not know");
+        return replay_bad(r->fault, r->offset, "an engine that this evenkeeld does not know");
     r->dialect = d;
     replay_settle(r, !head.write_failed);
     if (head.fresh) {
@@ -176,7 +177,7 @@ static int take_head(struct replay *r)
 }
 
 /* The first page decides by which constants, if no head line came before it. */
-static int begin(struct replay *r, uint64_t at_us)
+static int replay_begin(struct replay *r, uint64_t at_us)
 {
     bool headless = !r->policy;
     int result = headless ? set_params(r, &r->setup->params) : 0;
@@ -204,7 +205,7 @@ static int print_decision(struct replay *r, struct decision *d, FILE *out)
 static int take_page(struct replay *r, uint64_t at_us, FILE *out)
 {
     struct sample s;
-    int result = r->begun ? 0 : begin(r, at_us);
+    int result = r->begun ? 0 : replay_begin(r, at_us);
     if (result < 0)
         return result;
     if (r->page.len)

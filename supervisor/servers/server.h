@@ -134,7 +134,7 @@ void server_stop(struct server *s);
 /* A configuration that was read again: a running server reads its keys and certificates again. */
 void server_reread(struct server *s);
 
-/* The operator's verbs: 0, or -EBUSY/-EINVAL with a sentence in text. */
+/* The operator's verbs: 0, or -EBUSY, -EINVAL or -ENOMEM with a sentence in text. */
 int server_drain(struct server *s, char *text, size_t size);
 int server_resume(struct server *s, char *text, size_t size);
 /* engine_process.c: what is known of a process of its own. False: it has none, or that is not

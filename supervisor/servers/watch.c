@@ -274,7 +274,7 @@ static bool limits_moved(const struct server *s)
 }
 
 /* Opens the recording that the configuration asks for, and ends one that failed. */
-static void record(struct server *s, const struct scrape_reading *reading)
+static void watch_record(struct server *s, const struct scrape_reading *reading)
 {
     const struct server_config *c = s->config;
     int r = 0;
@@ -312,7 +312,7 @@ static void step_policy(struct server *s, const struct scrape_reading *reading)
     uint64_t now = reading->sample.at_us; /* the recording's clock */
     if (!s->law.policy || s->state != SRV_READY)
         return;
-    record(s, reading);
+    watch_record(s, reading);
     struct decision d = policy_step(s->law.policy, &s->watch.sample, now);
     if (d.act && d.knob < KNOB_COUNT)
         s->record.limit[d.knob] = d.to; /* unless it turns out not to be written */

@@ -102,7 +102,7 @@ static void put_memory(const struct server *s, struct ek_buf *out)
     (void)ek_buf_puts(out, "\"devices\":[");
     const char *comma = "";
     for (uint32_t i = 0; g->error == 0 && i < g->count; i++) {
-        if (g->at[i].total == 0 || (s->config->device_set && !(s->config->device_set & 1u << i)))
+        if (g->at[i].total == 0 || !gpus_has(s->config->device_set, i))
             continue;
         (void)ek_buf_printf(out, "%s{\"index\":%u,\"used_bytes\":%llu,\"total_bytes\":%llu", comma,
                             i, (unsigned long long)g->at[i].used,

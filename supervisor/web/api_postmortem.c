@@ -23,7 +23,7 @@ struct postmortem_job {
     void *ctx;
 };
 
-static void drop(void *ctx)
+static void api_postmortem_drop(void *ctx)
 {
     struct postmortem_job *j = ctx;
     ek_buf_done(&j->out);
@@ -36,7 +36,7 @@ static void work(void *ctx)
     j->error = postmortem_read(&j->ask, &j->out);
 }
 
-static void done(void *ctx)
+static void api_postmortem_done(void *ctx)
 {
     struct postmortem_job *j = ctx;
     struct ek_buf failed = {0};
@@ -47,7 +47,7 @@ static void done(void *ctx)
         j->cb(j->ctx, 500, failed.data ? failed.data : "", failed.len);
     }
     ek_buf_done(&failed);
-    drop(j);
+    api_postmortem_drop(j);
 }
 
 int api_postmortem(const struct server *s, unsigned end, api_fn cb, void *ctx, struct ek_buf *out)
@@ -58,10 +58,10 @@ int api_postmortem(const struct server *s, unsigned end, api_fn cb, void *ctx, s
     *j = (struct postmortem_job){.ask.end = end, .cb = cb, .ctx = ctx};
     (void)snprintf(j->ask.server, sizeof(j->ask.server), "%s", s->config->name);
     (void)snprintf(j->ask.dir, sizeof(j->ask.dir), "%s", s->with->config->state_dir);
-    int r = aside_run(s->with->aside, work, done, drop, j);
+    int r = aside_run(s->with->aside, work, api_postmortem_done, api_postmortem_drop, j);
     if (r == 0)
         return 0;
-    drop(j);
+    api_postmortem_drop(j);
     return r == -ENOMEM ? r
                         : api_error(out, 503, "end",
                                     "the disk is being read for %u others; try again", ASIDE_MOST);

@@ -15,8 +15,8 @@
 #include "supervisor/web/api.h"
 #include "supervisor/web/api_parts.h"
 
-static int bad(char *text, size_t text_size, char *field, size_t field_size, const char *name,
-               const char *what)
+static int api_write_bad(char *text, size_t text_size, char *field, size_t field_size,
+                         const char *name, const char *what)
 {
     (void)snprintf(field, field_size, "%s", name);
     (void)snprintf(text, text_size, "%.60s %s", name, what);
@@ -36,7 +36,7 @@ int api_parse_change(const char *body, size_t len, struct server_change *ret_cha
             (void)snprintf(what, sizeof(what), "is not valid JSON: %s (line %d, column %d)", e.text,
                            e.line, e.column);
         json_decref(root);
-        return bad(text, text_size, field, field_size, "body", what);
+        return api_write_bad(text, text_size, field, field_size, "body", what);
     }
     for (void *i = json_object_iter(root); i && r == 0; i = json_object_iter_next(root, i)) {
         const char *key = json_object_iter_key(i);
@@ -47,7 +47,8 @@ int api_parse_change(const char *body, size_t len, struct server_change *ret_cha
         if (k < KNOB_COUNT) {
             if (!json_is_integer(v) || json_integer_value(v) < 1 ||
                 json_integer_value(v) > UINT32_MAX)
-                r = bad(text, text_size, field, field_size, key, "must be a whole number from 1");
+                r = api_write_bad(text, text_size, field, field_size, key,
+                                  "must be a whole number from 1");
             else
                 c.value[k] = (uint32_t)json_integer_value(v);
             c.named[k] = true;
@@ -56,20 +57,21 @@ int api_parse_change(const char *body, size_t len, struct server_change *ret_cha
             c.has_pin = true;
             c.pin = json_is_true(v);
             if (!json_is_boolean(v))
-                r = bad(text, text_size, field, field_size, key, "must be true or false");
+                r = api_write_bad(text, text_size, field, field_size, key, "must be true or false");
         } else if (strcmp(key, "reason") == 0) {
             if (!json_is_string(v))
-                r = bad(text, text_size, field, field_size, key, "must be text");
+                r = api_write_bad(text, text_size, field, field_size, key, "must be text");
             else
                 (void)snprintf(c.reason, sizeof(c.reason), "%s", json_string_value(v));
         } else {
-            r = bad(text, text_size, field, field_size, key,
-                    "is no limit; there are max_num_running_seqs and max_num_batched_tokens");
+            r = api_write_bad(
+                text, text_size, field, field_size, key,
+                "is no limit; there are max_num_running_seqs and max_num_batched_tokens");
         }
     }
     json_decref(root);
     if (r == 0 && named == 0 && !c.has_pin)
-        r = bad(text, text_size, field, field_size, "body", "names no limit and no pin");
+        r = api_write_bad(text, text_size, field, field_size, "body", "names no limit and no pin");
     if (r < 0)
         return r;
     for (int k = 0; named == 0 && k < KNOB_COUNT; k++)

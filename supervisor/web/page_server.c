@@ -54,11 +54,11 @@ static void put_shaped(struct ek_buf *out, double v, enum shape shape)
     }
 }
 
-static void put_tile(struct ek_buf *out, const struct server *s, const char *label, enum view_id id,
-                     enum shape shape, const char *after)
+static void put_tile(struct ek_buf *out, const struct view *view, const char *label,
+                     enum view_id id, enum shape shape, const char *after)
 {
     (void)ek_buf_printf(out, "<div class=\"tile\"><b><span data-k=\"%s\">", view_name(id));
-    put_shaped(out, s->watch.view.value[id], shape);
+    put_shaped(out, view->value[id], shape);
     (void)ek_buf_printf(out, "</span>%s</b><span>%s</span></div>\n", after, label);
 }
 
@@ -204,7 +204,7 @@ static void put_memory(struct ek_buf *out, const struct server *s)
     }
     const struct gpus *g = figures_gpus(s->with->figures);
     for (uint32_t i = 0; g->error == 0 && i < g->count; i++) {
-        if (g->at[i].total == 0 || (s->config->device_set && !(s->config->device_set & 1u << i)))
+        if (g->at[i].total == 0 || !gpus_has(s->config->device_set, i))
             continue;
         (void)ek_buf_printf(out, " · GPU %u: %.1f of %.1f GiB", i, (double)g->at[i].used / GIB,
                             (double)g->at[i].total / GIB);
@@ -401,15 +401,17 @@ void page_server(struct ek_buf *out, const struct server *s, bool open)
     put_learned(out, s);
     put_engine_process(out, s);
     (void)ek_buf_puts(out, "<div class=\"tiles\">\n");
-    put_tile(out, s, "running", VIEW_RUNNING, AS_NUMBER, "");
-    put_tile(out, s, "waiting", VIEW_WAITING, AS_NUMBER, "");
-    put_tile(out, s, "generated tokens", VIEW_GEN_TPS, AS_NUMBER, " <small>/s</small>");
-    put_tile(out, s, "preemptions", VIEW_PREEMPTION_RATE, AS_TENTHS, " <small>/s</small>");
+    put_tile(out, &s->watch.view, "running", VIEW_RUNNING, AS_NUMBER, "");
+    put_tile(out, &s->watch.view, "waiting", VIEW_WAITING, AS_NUMBER, "");
+    put_tile(out, &s->watch.view, "generated tokens", VIEW_GEN_TPS, AS_NUMBER,
+             " <small>/s</small>");
+    put_tile(out, &s->watch.view, "preemptions", VIEW_PREEMPTION_RATE, AS_TENTHS,
+             " <small>/s</small>");
     put_ttft(out, s);
-    put_tile(out, s, "ITL p99", VIEW_ITL_P99, AS_SECONDS, "");
-    put_tile(out, s, "prefix cache hits", VIEW_PREFIX_HIT_RATE, AS_PERCENT, "");
-    put_tile(out, s, "CPU", VIEW_CPU, AS_TENTHS, " <small>cores</small>");
-    put_tile(out, s, "device busy", VIEW_DEVICE_BUSY, AS_PERCENT, "");
+    put_tile(out, &s->watch.view, "ITL p99", VIEW_ITL_P99, AS_SECONDS, "");
+    put_tile(out, &s->watch.view, "prefix cache hits", VIEW_PREFIX_HIT_RATE, AS_PERCENT, "");
+    put_tile(out, &s->watch.view, "CPU", VIEW_CPU, AS_TENTHS, " <small>cores</small>");
+    put_tile(out, &s->watch.view, "device busy", VIEW_DEVICE_BUSY, AS_PERCENT, "");
     (void)ek_buf_puts(out, "</div>\n");
     key_table_page(s, out);
     (void)ek_buf_puts(out, "<div class=\"range\"><h3>Over the last</h3>");
@@ -420,10 +422,10 @@ void page_server(struct ek_buf *out, const struct server *s, bool open)
     (void)ek_buf_puts(out, "</details></section>\n");
 }
 
-static void put_cell(struct ek_buf *out, const struct server *s, enum view_id id, enum shape shape)
+static void put_cell(struct ek_buf *out, const struct view *view, enum view_id id, enum shape shape)
 {
     (void)ek_buf_printf(out, "<td class=\"figure\" data-k=\"%s\">", view_name(id));
-    put_shaped(out, s->watch.view.value[id], shape);
+    put_shaped(out, view->value[id], shape);
     (void)ek_buf_puts(out, "</td>");
 }
 
@@ -445,18 +447,18 @@ void page_overview(struct ek_buf *out, struct server *const *servers, uint32_t c
                             s->config->name, s->config->name, s->config->name, level_of(s));
         put_state(out, s);
         (void)ek_buf_puts(out, "</span></td>");
-        put_cell(out, s, VIEW_KV_USAGE, AS_PERCENT);
-        put_cell(out, s, VIEW_RUNNING, AS_NUMBER);
+        put_cell(out, &s->watch.view, VIEW_KV_USAGE, AS_PERCENT);
+        put_cell(out, &s->watch.view, VIEW_RUNNING, AS_NUMBER);
         (void)ek_buf_puts(out, "<td class=\"figure\" data-k=\"limit\">");
         put_shaped(out, s->law.policy ? policy_limit(s->law.policy, KNOB_SEQS) : (double)NAN,
                    AS_NUMBER);
         (void)ek_buf_puts(out, "</td>");
-        put_cell(out, s, VIEW_WAITING, AS_NUMBER);
-        put_cell(out, s, VIEW_GEN_TPS, AS_NUMBER);
+        put_cell(out, &s->watch.view, VIEW_WAITING, AS_NUMBER);
+        put_cell(out, &s->watch.view, VIEW_GEN_TPS, AS_NUMBER);
         (void)ek_buf_puts(out, "<td class=\"figure\" data-k=\"ttft_p99_s\">");
         put_first_token(out, s);
         (void)ek_buf_puts(out, "</td>");
-        put_cell(out, s, VIEW_PREEMPTION_RATE, AS_TENTHS);
+        put_cell(out, &s->watch.view, VIEW_PREEMPTION_RATE, AS_TENTHS);
         (void)ek_buf_puts(out, "<td class=\"last\"><span data-k=\"last\">");
         (void)page_escape(out, d ? d->why : "");
         (void)ek_buf_puts(out, "</span></td></tr>\n");

@@ -350,7 +350,7 @@ static enum MHD_Result answer_write(struct status_request *q, const char *method
     return answer_api(q, method, path);
 }
 
-static enum MHD_Result answer(struct status_request *q, const char *method, const char *path)
+static enum MHD_Result status_answer(struct status_request *q, const char *method, const char *path)
 {
     if (is_foreign(q))
         return send_json(q,
@@ -407,7 +407,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
         *upload_size = 0;
         return MHD_YES;
     }
-    return answer(q, method, url);
+    return status_answer(q, method, url);
 }
 
 static void on_done(void *cls, struct MHD_Connection *c, void **ctx,

@@ -14,7 +14,7 @@ import time
 
 from client import get
 from demo import free_port
-from texts import BUILD, MODEL, ROOT
+from texts import BUILD, ROOT
 
 PATH = os.environ.get("PATH", "") + os.pathsep + "/usr/sbin"
 # check inter 1s, then two more of 200 ms each, each as long as a request takes; an agent is asked once a second.

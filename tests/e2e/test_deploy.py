@@ -1,6 +1,5 @@
 """Protects: the examples in packaging/deploy: read by the programs that they are for, or, where those are not here, checked field by field."""
 import json
-import pathlib
 import re
 import shlex
 import shutil

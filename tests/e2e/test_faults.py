@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from conftest import BUILD, MODEL, Appliance, get, metric, slower, stream, wait_for
+from conftest import BUILD, Appliance, get, metric, slower, stream, wait_for
 
 LONG = {"model": "tiny", "prompt": "Once upon a time", "max_tokens": 1500, "ignore_eos": True}
 

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 import test_life
-from test_life import ANSWER, PARTS, Load, booted, debs, newer, ready, server, wait
+from test_life import ANSWER, PARTS, Load, booted, newer, ready, server, wait
 
 OLD = pathlib.Path(os.environ.get("OLD", "/nowhere")).resolve()
 KEY = "sk-of-the-team-0123456789"

@@ -106,7 +106,7 @@ pace.c@rows = rows < most ? 2 * rows : rows / 2;@(void)0;@test_pace
 pace.c@FORGET * *sums[i] + add[i]@*sums[i] + add[i]@test_pace
 pace.c@rows < ROWS_LEAST || took_us == 0@took_us == 0@test_pace
 pace.c@return beside(p->budget ? p->budget : most, most, decodes);@return p->budget ? p->budget : most;@test_pace
-pace.c@t = fmin((double)took_us, longest(p, x, c));@t = (double)took_us;@test_pace
+pace.c@t = fmin((double)took_us, pace_longest(p, x, c));@t = (double)took_us;@test_pace
 results.c@q->set || (q->sample@(q->sample
 results.c@q->set || (q->sample@q->set || (false
 results.c@e->scored = at - 1;@(void)0;

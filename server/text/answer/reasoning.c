@@ -156,7 +156,7 @@ static void drop_held(struct reasoning *r, size_t n)
 }
 
 /* 1 = the held bytes at `at` begin with the mark, 0 = they may yet, -1. */
-static int begins(const struct reasoning *r, size_t at, const char *mark)
+static int reasoning_begins(const struct reasoning *r, size_t at, const char *mark)
 {
     size_t have = r->held.len - at, n = mark ? strlen(mark) : 0, both = have < n ? have : n;
     if (!mark || (both > 0 && memcmp(r->held.data + at, mark, both) != 0))
@@ -169,8 +169,8 @@ static bool find_begin(struct reasoning *r)
 {
     const struct think_form *f = &forms[r->style];
     size_t at = blanks_held(r);
-    int open = begins(r, at, f->open), label = begins(r, at, f->label);
-    const int too = begins(r, at, f->open_too);
+    int open = reasoning_begins(r, at, f->open), label = reasoning_begins(r, at, f->label);
+    const int too = reasoning_begins(r, at, f->open_too);
     if (open == 0 || (open < 0 && (label == 0 || too == 0)))
         return false;
     if (open > 0 || too > 0)
@@ -211,7 +211,7 @@ static int take_thought(struct reasoning *r, struct ek_buf *thought)
 {
     const struct think_form *f = &forms[r->style];
     const char *const ends[] = {f->close, f->close_too, f->call};
-    int label = r->label ? begins(r, 0, f->label) : -1;
+    int label = r->label ? reasoning_begins(r, 0, f->label) : -1;
     size_t mark, skip;
     if (label == 0)
         return 0;

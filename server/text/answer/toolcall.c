@@ -241,7 +241,7 @@ int tool_section_tail(struct toolcalls *t, const char *const *ends, size_t count
 /* ---- outside of calls ---- */
 
 /* How many bytes are text for certain; *ret_mark: a marker follows them. */
-static size_t plain(struct toolcalls *t, const char *mark, bool *ret_mark)
+static size_t toolcall_plain(struct toolcalls *t, const char *mark, bool *ret_mark)
 {
     /* Blanks ahead of a call are dropped, and no mark begins with one. */
     size_t blanks = t->midst ? 0 : tool_blanks(t, 0);
@@ -266,11 +266,11 @@ static int look_for_mark(struct toolcalls *t, struct ek_buf *text)
 {
     const char *mark = styles[t->style].begin;
     bool found = false, other = false;
-    size_t n = t->held.len ? plain(t, mark, &found) : 0;
+    size_t n = t->held.len ? toolcall_plain(t, mark, &found) : 0;
     bool bare = t->style == TOOLS_QWEN3_CODER || t->style == TOOLS_SEED_OSS;
     const char *second = bare && !t->marked ? tool_qwen_mark : toolstyle_second(t->style);
     if (*second && t->held.len) {
-        size_t m = plain(t, second, &other);
+        size_t m = toolcall_plain(t, second, &other);
         if (other && (!found || m < n))
             mark = second;
         n = found && !other ? n : other && !found ? m : m < n ? m : n;
@@ -434,7 +434,7 @@ static int step_tail(struct toolcalls *t, struct ek_buf *text)
     return TOOL_MORE;
 }
 
-static int step(struct toolcalls *t, struct ek_buf *text)
+static int toolcall_step(struct toolcalls *t, struct ek_buf *text)
 {
     switch (t->state) {
     case TOOL_OUTSIDE:
@@ -459,7 +459,7 @@ int toolcalls_push(struct toolcalls *t, const char *bytes, size_t len, struct ek
     if (!ek_buf_ok(&t->held))
         return -ENOMEM;
     while (more > 0 && t->held.len > 0)
-        more = step(t, text);
+        more = toolcall_step(t, text);
     return more < 0 ? more : ek_buf_ok(text) ? 0 : -ENOMEM;
 }
 

@@ -213,7 +213,7 @@ static int read_call(struct python_reader *r, struct toolcalls *t)
 }
 
 /* Forgets the calls from number `from` on. */
-static void forget(struct toolcalls *t, uint32_t from)
+static void python_forget(struct toolcalls *t, uint32_t from)
 {
     while (t->count > from) {
         struct toolcall *c = &t->call[--t->count];
@@ -268,7 +268,7 @@ int tool_python_list(struct toolcalls *t, struct ek_buf *text)
     if (code < 0)
         return code;
     if (r.failed || r.at != r.end) {
-        forget(t, before);
+        python_forget(t, before);
         return python_text(t, text);
     }
     tool_drop(t, t->looked);

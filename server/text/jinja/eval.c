@@ -138,7 +138,7 @@ static int push_named(struct jr *r, struct collected *c, struct jstr name, const
 }
 
 /* *list: positional arguments; **dict: named ones. */
-static int spread(struct jr *r, const struct jv *v, bool named, struct collected *c)
+static int jeval_spread(struct jr *r, const struct jv *v, bool named, struct collected *c)
 {
     struct jv list;
     int res = 0;
@@ -171,7 +171,7 @@ int jeval_args(struct jr *r, const struct jnodes *kids, struct jargs *ret_args)
         if (res < 0)
             break;
         if (k->kind == JN_SPREAD)
-            res = spread(r, &v, k->op != '*', &c);
+            res = jeval_spread(r, &v, k->op != '*', &c);
         else if (k->kind == JN_KEYWORD)
             res = push_named(r, &c, k->name, &v);
         else
@@ -269,7 +269,7 @@ static int eval_call(struct jr *r, const struct jnode *n, struct jv *ret)
 }
 
 /* A filter or test over a value. */
-static int apply(struct jr *r, const struct jnode *n, const struct jv *value, struct jv *ret)
+static int jeval_apply(struct jr *r, const struct jnode *n, const struct jv *value, struct jv *ret)
 {
     struct jargs args;
     if (!n->func) {
@@ -285,7 +285,7 @@ static int eval_apply(struct jr *r, const struct jnode *n, struct jv *ret)
 {
     struct jv value;
     int res = jeval(r, n->a, &value);
-    return res < 0 ? res : apply(r, n, &value, ret);
+    return res < 0 ? res : jeval_apply(r, n, &value, ret);
 }
 
 int jeval_filters(struct jr *r, const struct jnode *filters, const struct jv *value, struct jv *ret)
@@ -297,7 +297,7 @@ int jeval_filters(struct jr *r, const struct jnode *filters, const struct jv *va
     struct jv v = *value;
     int res = 0;
     while (res == 0 && n-- > 0)
-        res = apply(r, chain[n], &v, &v);
+        res = jeval_apply(r, chain[n], &v, &v);
     if (res == 0)
         *ret = v;
     return res;

@@ -51,7 +51,8 @@ struct jlex {
     char closers[64];
 };
 
-/* Copies the source with newlines normalised. -EBADMSG for what is not UTF-8, -ENOMEM. */
+/* Copies the source with newlines normalised and without one at its end. -EBADMSG for what is not
+ * UTF-8, -ENOMEM. */
 int jlex_init(struct jlex *x, struct ek_arena *arena, const char *src, size_t len,
               struct ek_fault *fault);
 int jlex_next(struct jlex *x, struct jlex_token *ret_token);

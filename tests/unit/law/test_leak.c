@@ -12,6 +12,8 @@
 
 #include <cmocka.h>
 
+#include "tests/share.h"
+
 #define GIB    1073741824.0
 #define TOTAL  (64 * GIB)
 #define MINUTE 60000000u
@@ -31,6 +33,14 @@ static double uniform(double from, double to)
 static double log_uniform(double from, double to)
 {
     return exp(uniform(log(from), log(to)));
+}
+
+/* Whether this course runs today; then its figures are drawn from its number. */
+static bool takes_course(uint32_t number)
+{
+    seed = (SEED + number) * 0x9e3779b97f4a7c15u;
+    seed ^= seed >> 29;
+    return share_takes(number);
 }
 
 /* A life of so many hours; used() says the bytes at an hour. */
@@ -93,8 +103,11 @@ static void test_leaks_are_found(void **state)
 {
     (void)state;
     double most = 0;
-    int urgent = 0;
+    int urgent = 0, tried = 0;
     for (int i = 0; i < RUNS; i++) {
+        if (!takes_course((uint32_t)i))
+            continue;
+        tried++;
         struct course c = {.base = uniform(0.2, 0.6),
                            .rate = log_uniform(0.001, 0.1),
                            .height = uniform(0, 0.05),
@@ -112,8 +125,9 @@ static void test_leaks_are_found(void **state)
             most = fmax(most, f.at);
     }
     print_message("the latest restart was due at %.1f %%, urgent %d of %d\n", most * 100, urgent,
-                  RUNS);
-    assert_true(urgent > RUNS - RUNS / 50); /* a sawtooth's last tooth may take all at once */
+                  tried);
+    assert_true(tried > 0 &&
+                urgent >= tried - tried / 50); /* a sawtooth's last tooth may take all at once */
 }
 
 static int falsely(struct course *c)
@@ -131,6 +145,8 @@ static void test_sawtooths_are_none(void **state)
     (void)state;
     int wrong = 0;
     for (int i = 0; i < RUNS; i++) {
+        if (!takes_course((uint32_t)(RUNS + i)))
+            continue;
         struct course c = {.base = uniform(0.2, 0.5),
                            .height = uniform(0.02, 0.3),
                            .period_h = log_uniform(0.05, 8),
@@ -146,6 +162,8 @@ static void test_days_and_caches_are_none(void **state)
     (void)state;
     int wrong = 0;
     for (int i = 0; i < RUNS / 2; i++) {
+        if (!takes_course((uint32_t)(2 * RUNS + i)))
+            continue;
         struct course c = {.base = uniform(0.2, 0.45),
                            .daily = uniform(0.05, 0.2),
                            .phase = uniform(0, 1),
