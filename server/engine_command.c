@@ -23,6 +23,17 @@
 #define END_MOST_MS  3000 /* mpirun ends its processes, and removes their files */
 #define BY_SIGNAL    128
 
+/* What mpirun is told, where its own environment does not say another thing: it kills the others of
+ * a lost node at once, and not a second after it has asked them; and its daemons notice a machine
+ * that they hear nothing of within half a minute, and not within eight, so that what is left of a
+ * group beyond a cable that was cut makes room for the next one. */
+static const char *const mpirun_settings[][2] = {
+    {"OMPI_MCA_odls_base_sigkill_timeout", "0"},
+    {"OMPI_MCA_oob_tcp_keepalive_time", "10"},
+    {"OMPI_MCA_oob_tcp_keepalive_intvl", "5"},
+    {"OMPI_MCA_oob_tcp_keepalive_probes", "3"},
+};
+
 /* The file that this process was begun by, under its name, which may be another file's by now. */
 static int own_path(char ret_path[PATH_MAX])
 {
@@ -102,9 +113,10 @@ int engine_command_run(const struct options *o, int memory_fd, const char *isa)
     if (fd < 0)
         return -errno;
     (void)snprintf(name, sizeof(name), "/proc/%d/fd/%d", (int)getpid(), fd);
-    /* mpirun kills the others of a lost node at once, and not a second after it has asked them. */
-    if (setenv(ENGINE_COMMAND_MEMORY, name, 1) < 0 ||
-        setenv("OMPI_MCA_odls_base_sigkill_timeout", "0", 0) < 0)
+    r = setenv(ENGINE_COMMAND_MEMORY, name, 1);
+    for (size_t i = 0; r == 0 && i < sizeof(mpirun_settings) / sizeof(mpirun_settings[0]); i++)
+        r = setenv(mpirun_settings[i][0], mpirun_settings[i][1], 0);
+    if (r < 0)
         return -errno;
     (void)setpgid(0, 0); /* an interrupt from the terminal is the server's to deal with */
     plain_signals();

@@ -2,6 +2,7 @@
 # Installs the Debian packages that are missing: says what it will do, does nothing when all is
 # there. Works as root, or through sudo.
 #   tools/deps.sh build|demo|test|packages      (each includes the one before)
+#   tools/deps.sh hosts                         (what `make check-hosts` needs)
 #   tools/deps.sh picture                       (what the demo needs, and a browser)
 #   tools/deps.sh fresh                         (what tools/fresh.sh needs)
 set -eu
@@ -15,6 +16,7 @@ prometheus-alertmanager build-essential debhelper lintian systemd dbus polkitd i
 # What several machines need: without it that is not built, and its tests are skipped.
 mpi='libopenmpi-dev openmpi-bin'
 packages='rpm rpmlint mmdebstrap qemu-system-x86 e2fsprogs'
+hosts='openssh-server openssh-client slurmd slurmctld slurm-client slurm-wlm-basic-plugins munge'
 picture='chromium pngquant fonts-dejavu-core'
 
 # nvcc needs a C++ compiler.
@@ -26,8 +28,9 @@ demo) want="$build $demo" ;;
 test) want="$build $demo $check $mpi" ;;
 fresh) want='git mmdebstrap' ;;
 packages) want="$build $demo $check $mpi $packages" ;;
+hosts) want="$build $demo $check $mpi $hosts" ;;
 picture) want="$build $demo $picture" ;;
-*) echo "usage: $0 build|demo|test|packages|picture|fresh" >&2; exit 2 ;;
+*) echo "usage: $0 build|demo|test|packages|hosts|picture|fresh" >&2; exit 2 ;;
 esac
 
 if ! command -v dpkg-query >/dev/null; then

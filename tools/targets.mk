@@ -73,6 +73,13 @@ description: all build/venv-clients/ready
 check-e2e: all venv e2e-tools cuda-fake
 	build/venv/bin/python -m pytest -q --no-header tests/e2e
 
+# An engine over two hosts, which are namespaces of this machine, by ssh and by Slurm; as root. Opt-in: it installs
+# sshd and Slurm (kept stopped), of which `make check` takes what is there.
+check-hosts: all venv
+	@tools/deps.sh hosts
+	build/venv/bin/python -m pytest -q --no-header tests/e2e/test_engine_hosts.py tests/e2e/test_engine_slurm.py
+.PHONY: check-hosts
+
 # More random schemas with the model than `make check` draws.
 SCHEMAS ?= 2000
 check-schemas: all venv $(B)/tests/tools/constrain

@@ -143,16 +143,20 @@ static int wait_to_try(struct engine *e, uint64_t us)
 }
 
 /* One that is ended while it is loaded is as lost as one that computes: again within the budget,
- * and as long as requests wait. */
+ * and as long as requests wait. Nodes that cannot be reached, as while a cable is out, are one loss
+ * however often it is tried: without them a server that is started anew would have none, either. */
 static int revive_again(struct engine *e, struct ek_fault *fault)
 {
     uint64_t pause_us = TRY_FIRST_US;
     int r = e->backend->revive(e->device, revive_meanwhile, e, fault);
 
-    while (may_pass(r) && may_revive(e, ek_now_us()) && !engine_away_long(e, ek_now_us())) {
+    while (may_pass(r) && !engine_away_long(e, ek_now_us())) {
         struct ek_device_end end = {0};
         e->backend->how_lost(e->device, &end);
-        count_loss(e, &end, r);
+        if (!end.unsure && !may_revive(e, ek_now_us()))
+            break;
+        if (!end.unsure)
+            count_loss(e, &end, r);
         if (cause_of(&end, r) == ENGINE_LOST_OOM)
             engine_drop_host(e);
         if (e->p.away)

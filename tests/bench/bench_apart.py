@@ -24,12 +24,14 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT / "tools")]
 from bare import Bare  # noqa: E402
-from conftest import metric, wait_for  # noqa: E402
+from conftest import metric, paced, wait_for  # noqa: E402
 from engine_faults import PLACES, EngineFaults  # noqa: E402
 from test_engine_process import SCHEMA, engine, text_of, tokens  # noqa: E402
 
 REPEAT, KILLS, SEED = int(os.environ.get("REPEAT") or 9), int(os.environ.get("KILLS") or (9 if os.environ.get("MODEL") else 200)), int(os.environ.get("SEED") or 1)
 MINUTES = int(os.environ.get("MINUTES") or 60)
+ANSWER_S = 1800  # the longest that an answer may take: a busy machine loses no text
+SHOWN = 200      # characters of an answer, from where it differs
 ROWS = []
 
 
@@ -131,7 +133,9 @@ def told(n, ask, job, want):
     """The number of texts that were lost or changed: 0 or 1, and then it is said which."""
     if job.exception() is None and job.result() == want:
         return 0
-    print(f"    text {n}: {ask}\n      wanted {want}\n      but    {job.exception() or job.result()}", flush=True)
+    got, want = str(job.exception() or job.result()), str(want)
+    at = max(0, len(os.path.commonprefix([got, want])) - SHOWN // 4)
+    print(f"    text {n}: {str(ask)[:SHOWN]}\n      wanted {want[at:at + SHOWN]}\n      but    {got[at:at + SHOWN]}", flush=True)
     return 1
 
 
@@ -144,7 +148,7 @@ class Ends:
 
     def round(self, apart, these, wants, most):
         with concurrent.futures.ThreadPoolExecutor(65) as pool:
-            jobs, enough = [pool.submit(text_of, apart, a) for a in these], threading.Event()
+            jobs, enough = [pool.submit(text_of, apart, a, ANSWER_S) for a in these], threading.Event()
             moving = pool.submit(move_limits, apart, enough, self.draw.random())
             try:
                 while most > 0:
@@ -184,7 +188,7 @@ def ends(one, start):
     while sum(e.done.values()) < KILLS and time.monotonic() - began < 60 * MINUTES:
         apart, leg, these = start(), sum(e.done.values()), asks(e.draw)
         with concurrent.futures.ThreadPoolExecutor(64) as pool:
-            wants = list(pool.map(lambda a: text_of(one, a), these))
+            wants = list(pool.map(lambda a: text_of(one, a, ANSWER_S), these))
         try:
             while sum(e.done.values()) < min(leg + 60, KILLS) and time.monotonic() - began < 60 * MINUTES:
                 e.round(apart, these, wants, min(12, leg + 60 - sum(e.done.values()), KILLS - sum(e.done.values())))
@@ -236,7 +240,7 @@ def embedded():
         for name in "one", "apart":
             pathlib.Path(folder, name).mkdir()
         flags = ["--max-num-seqs", 64, "--max-model-len", 1024]
-        small = ["--num-gpu-blocks-override", 700, "--swap-space", "0.02", "--kv-offloading-size", "0.02", "--stalled-share", 0, "--step-deadline", 2,
+        small = ["--num-gpu-blocks-override", 700, "--swap-space", "0.02", "--kv-offloading-size", "0.02", "--stalled-share", 0, "--step-deadline", paced(2),
                  "--engine-restarts", 64]
         one = Bare(pathlib.Path(folder, "one"), *flags)
         try:

@@ -405,7 +405,10 @@ static void start_steps(struct sim *s)
         else
             check_turns(s, before);
         check_pairs(s);
-        if (number != 0)
+        if (rows > 0 && s->sched->suspects > 0 && s->sched->entries.running_count > 0 &&
+            !s->sched->entries.at[s->sched->entries.running[0]].suspect)
+            fail(s, "suspects wait for one that is suspected no more");
+        if (number != 0 && !suspects) /* else it makes way for those that run alone */
             check_first(s, first, number);
         if (s->sched->stats.preemptions > preempted &&
             s->sched->entries.running_count >= s->running_before)

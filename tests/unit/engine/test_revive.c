@@ -197,6 +197,30 @@ static void a_load_is_tried_again(void **state)
     }
 }
 
+/* However often a node cannot be reached, it is one loss: a cable that is out uses no budget up. */
+static void nodes_out_of_reach(void **state)
+{
+    (void)state;
+    struct engine_world w;
+    struct engine_stats st;
+    prepare(&w, 2);
+    start_reviving(&w, 1);
+    w.d->revive_code = EK_EDEVICE;
+    w.d->revive_fault = w.d->revive_unsure = true;
+    atomic_store(&w.d->revive_fails, 3);
+    struct request *r = submit(&w, 1, 60);
+    wait_until(&w, NULL, 0, &r->out_count, 3);
+    w.d->wait_fails = EK_EDEVICE;
+    wait_done(&w, r);
+    assert_int_equal(r->finish, REQ_FIN_LENGTH);
+    check_output(r, 60);
+    request_unref(r);
+    engine_stats(w.e, &st);
+    assert_int_equal(atomic_load(&told.failed), 3);
+    assert_int_equal(engine_losses(&st.revivals), 1);
+    close_world(&w);
+}
+
 /* What stays as it is is not tried again, and nothing longer than requests wait. */
 static void a_load_that_stays_refused(void **state)
 {
@@ -661,6 +685,7 @@ int main(void)
         cmocka_unit_test(what_may_be_memory),
         cmocka_unit_test(a_verdict_lowers),
         cmocka_unit_test(a_load_is_tried_again),
+        cmocka_unit_test(nodes_out_of_reach),
         cmocka_unit_test(a_load_that_stays_refused),
         cmocka_unit_test(released_between_two_tries),
         cmocka_unit_test(a_restart_is_refused),
