@@ -92,7 +92,7 @@ static void follow_characters(const struct text *t, uint32_t place, struct expr_
                 continue;
             chars_add(&seen, cp, cp);
             for (size_t i = 0; i < n; i++)
-                there = step(t, there, (uint8_t)at[i], &word);
+                there = expr_step(t, there, (uint8_t)at[i], &word);
             const uint32_t then =
                 word != UINT32_MAX ? t->word[word].then : expr_call(t->set, t->rule[there]);
             expr_push(alt, expr_pair(t->set, expr_bytes(t->set, at, n), then));
