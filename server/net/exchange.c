@@ -183,6 +183,14 @@ void exchange_leave(struct exchange *x)
     resume(x);
 }
 
+void exchange_cut(struct exchange *x)
+{
+    atomic_fetch_add(&x->http->slow_readers, 1);
+    x->stalled = true;
+    exchange_leave(x);
+    (void)shutdown(x->conn->fd, SHUT_RDWR); /* MHD waits until it can write, and sees the end */
+}
+
 /* Before the first token an error can still have a status of its own: with a deadline for the queue
  * that is worth the silence. */
 static bool may_begin_early(const struct exchange *x)
@@ -218,10 +226,7 @@ void exchange_tick(struct exchange *x, uint64_t now_us)
         return;
     size_t behind = g->out.len - g->out_at;
     if (reads_nothing(x, behind, now_us)) {
-        atomic_fetch_add(&x->http->slow_readers, 1);
-        x->stalled = true;
-        exchange_leave(x);
-        (void)shutdown(x->conn->fd, SHUT_RDWR); /* MHD waits until it can write */
+        exchange_cut(x);
         return;
     }
     if (silence_us && behind == 0 && !g->closed && now_us - x->sent_us >= silence_us &&
