@@ -36,6 +36,19 @@ static int take_env(struct options *o)
     return 0;
 }
 
+/* What an evenkeeld or a shell had for others, such as a vLLM: nothing here asks the hub. */
+static void drop_env(void)
+{
+    static const char *const names[] = {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        char *token = getenv(names[i]);
+        if (!token)
+            continue;
+        hide(token);
+        (void)unsetenv(names[i]);
+    }
+}
+
 int access_options_hide(struct options *o, int argc, char **argv)
 {
     static const char *const flags[] = {"--api-key", "--api_key"};
@@ -52,6 +65,7 @@ int access_options_hide(struct options *o, int argc, char **argv)
             break;
         }
     }
+    drop_env();
     return take_env(o);
 }
 

@@ -6,7 +6,8 @@ struct options;
 struct ek_fault;
 
 /* Takes keys out of sight: from the command line that other users see in /proc, and from the
- * environment (VLLM_API_KEY, which is a key as in vLLM). 0 or -ENOMEM. */
+ * environment (VLLM_API_KEY, which is a key as in vLLM, and tokens of the hub, which are for
+ * others). 0 or -ENOMEM. */
 int access_options_hide(struct options *o, int argc, char **argv);
 /* What concerns more than one option. 0, -EBADMSG with a fault, -ENOMEM. */
 int access_options_check(struct options *o, struct ek_fault *fault);

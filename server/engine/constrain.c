@@ -129,22 +129,30 @@ static uint64_t *spent_by(struct constrain *c, uint64_t owner)
     return &c->owner[least].spent;
 }
 
+/* Of several rows that of the owner whose rows have cost least goes first. Whether this owner's
+ * does, before one that has cost *least, which then says what it has. */
+static bool goes_first(struct constrain *c, uint64_t owner, bool first, uint64_t *least)
+{
+    uint64_t spent = *spent_by(c, owner);
+
+    if (!first && spent >= *least)
+        return false;
+    *least = spent;
+    return true;
+}
+
 /* The one that goes first, NULL = none is left. */
 static struct flight_seq *next_slow(struct constrain *c, const struct entries *all,
                                     struct flight *f)
 {
     struct flight_seq *best = NULL;
-    uint64_t best_spent = 0;
+    uint64_t least = 0;
 
     for (uint32_t i = 0; i < f->seqs; i++) {
         const struct request *r = constrained(all, &f->seq[i]);
-        if (!r || !r->mask_slow)
-            continue;
-        uint64_t spent = *spent_by(c, sched_owner(&all->at[f->seq[i].entry]));
-        if (best && spent >= best_spent)
-            continue;
-        best = &f->seq[i];
-        best_spent = spent;
+        if (r && r->mask_slow &&
+            goes_first(c, sched_owner(&all->at[f->seq[i].entry]), !best, &least))
+            best = &f->seq[i];
     }
     return best;
 }
@@ -243,14 +251,22 @@ static bool is_live(const struct sched *s, const struct request *r)
     return r->entry != UINT32_MAX && s->entries.at[r->entry].req == r;
 }
 
-/* A mask of its form was made, which others of the form may be at as well. */
+/* A mask of its form was made, which others of the form may be at as well: they try themselves as
+ * soon as the threads have given the form back. */
 static void note_known(struct sched *s, const struct request *made)
 {
+    bool others = false;
+
     for (uint32_t i = 0; i < s->entries.running_count; i++) {
-        struct request *r = entries_running(&s->entries, i)->req;
-        if (r != made && !r->mask_given && r->ask.grammar == made->ask.grammar)
-            r->mask_heavy = false;
+        const struct entry *e = entries_running(&s->entries, i);
+        struct request *r = e->req;
+        if (r == made || r->mask_given || r->ask.grammar != made->ask.grammar)
+            continue;
+        r->mask_heavy = false;
+        others |= e->awaits_mask;
     }
+    if (others)
+        grammar_await(made->ask.grammar);
 }
 
 /* One is done, or it was no use. */
@@ -317,11 +333,11 @@ static bool fill_or_wait(struct constrain *c, struct sched *s, struct flight_seq
     return done;
 }
 
-/* The entry that is given next, NULL = none is left. */
+/* The entry that is given next, NULL = none is left whose owner may have another job. */
 static const struct entry *next_to_give(struct constrain *c, struct sched *s)
 {
     const struct entry *best = NULL;
-    uint64_t best_spent = 0;
+    uint64_t least = 0;
 
     for (uint32_t i = 0; i < s->entries.running_count; i++) {
         const struct entry *e = entries_running(&s->entries, i);
@@ -332,11 +348,10 @@ static const struct entry *next_to_give(struct constrain *c, struct sched *s)
             sched_await_mask(s, r->entry, false);
             continue;
         }
-        uint64_t spent = *spent_by(c, sched_owner(e));
-        if (best && spent >= best_spent)
-            continue;
-        best = e;
-        best_spent = spent;
+        uint64_t owner = sched_owner(e);
+        if (!grammar_is_awaited(r->ask.grammar) && maskers_room(c->maskers, owner) &&
+            goes_first(c, owner, !best, &least))
+            best = e;
     }
     return best;
 }
@@ -346,8 +361,7 @@ static void give_slow(struct constrain *c, struct sched *s)
 {
     for (const struct entry *e; (e = next_to_give(c, s));) {
         struct request *r = e->req;
-        if (!maskers_give(c->maskers, r, sched_owner(e)))
-            break;
+        maskers_give(c->maskers, r, sched_owner(e));
         r->mask_given = true;
         r->mask_vain = 0;
         r->mask_at = atomic_load_explicit(&r->out_count, memory_order_relaxed);

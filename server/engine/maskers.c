@@ -1,6 +1,7 @@
 /* Masks on threads of their own, see maskers.h. */
 #include "server/engine/maskers.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -92,7 +93,9 @@ static void *maskers_run(void *arg)
         (void)setpriority(PRIO_PROCESS, (id_t)gettid(), has + MASKERS_NICE);
     while (!atomic_load(&m->stop)) {
         struct mask_job *p = maskers_take_job(m, number);
-        if (!p) {                      /* what may not run now is taken by who has its form */
+        /* What may not run now is of a form that the other thread has. That one leaves it and looks
+         * for the next under the lock, so nothing is left beside threads that sleep. */
+        if (!p) {
             (void)sem_wait(&m->given); /* interrupted it looks again, too */
             continue;
         }
@@ -146,20 +149,25 @@ void maskers_free(struct maskers *m)
     free(m);
 }
 
-bool maskers_give(struct maskers *m, struct request *r, uint64_t owner)
+bool maskers_room(const struct maskers *m, uint64_t owner)
 {
-    struct mask_job *free_job = NULL;
     uint32_t has = 0;
 
-    for (uint32_t i = 0; i < MASKERS_JOBS; i++) {
-        struct mask_job *p = &m->job[i];
-        if (atomic_load_explicit(&p->state, memory_order_relaxed) == JOB_FREE)
-            free_job = p;
-        else
-            has += p->is.owner == owner; /* only read by the threads, too */
-    }
-    if (!free_job || has >= MASKERS_JOBS / 2)
+    if (m->given_count == MASKERS_JOBS)
         return false;
+    for (uint32_t i = 0; i < MASKERS_JOBS; i++)
+        has += atomic_load_explicit(&m->job[i].state, memory_order_relaxed) != JOB_FREE &&
+               m->job[i].is.owner == owner; /* only read by the threads, too */
+    return has < MASKERS_JOBS / 2;
+}
+
+void maskers_give(struct maskers *m, struct request *r, uint64_t owner)
+{
+    struct mask_job *free_job = m->job;
+
+    assert(m->given_count < MASKERS_JOBS);
+    while (atomic_load_explicit(&free_job->state, memory_order_relaxed) != JOB_FREE)
+        free_job++;
     free_job->order = m->order++;
     free_job->is = (struct mask_done){.request = r, .owner = owner};
     request_ref(r);
@@ -167,7 +175,6 @@ bool maskers_give(struct maskers *m, struct request *r, uint64_t owner)
     m->given_count++;
     atomic_store_explicit(&free_job->state, JOB_GIVEN, memory_order_release);
     (void)sem_post(&m->given);
-    return true;
 }
 
 bool maskers_take(struct maskers *m, struct mask_done *ret_done)

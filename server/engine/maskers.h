@@ -37,8 +37,10 @@ int maskers_new(uint32_t words, uint64_t fuel, maskers_fn fn, struct maskers **r
 void maskers_free(struct maskers *m);
 /* The rest is the engine's thread's, which waits for nobody and takes no lock: a thread that gives
  * way may hold one while it does not run. */
-/* False when no job is free, or when the owner has half of them. */
-bool maskers_give(struct maskers *m, struct request *r, uint64_t owner);
+/* Whether a job is free for this owner, which has at most half of them. */
+bool maskers_room(const struct maskers *m, uint64_t owner);
+/* There is room for it. */
+void maskers_give(struct maskers *m, struct request *r, uint64_t owner);
 /* One that is done, false = none is. */
 bool maskers_take(struct maskers *m, struct mask_done *ret_done);
 /* Whether something has been given and was not taken back yet. */

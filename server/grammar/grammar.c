@@ -180,6 +180,17 @@ bool grammar_given_up(const struct grammar *g)
 void grammar_lend(struct grammar *g, int more)
 {
     g->lent += (uint32_t)more;
+    g->awaited &= g->lent > 0;
+}
+
+void grammar_await(struct grammar *g)
+{
+    g->awaited = g->lent > 0;
+}
+
+bool grammar_is_awaited(const struct grammar *g)
+{
+    return g->awaited;
 }
 
 bool grammar_is_lent(const struct grammar *g)

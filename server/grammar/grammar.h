@@ -68,6 +68,10 @@ bool grammar_given_up(const struct grammar *g); /* any thread */
  * some, the engine's thread asks no matcher of it. */
 void grammar_lend(struct grammar *g, int more);
 bool grammar_is_lent(const struct grammar *g);
+/* Engine thread: its other rows may be quick by now, so no more of it is to be lent until those
+ * that make masks of it have given it back. */
+void grammar_await(struct grammar *g);
+bool grammar_is_awaited(const struct grammar *g);
 uint64_t grammar_bytes(const struct grammar *g); /* of memory that it took; any thread */
 /* Once, before others know it: counts it in the room, as one of this owner's, until its last
  * reference is gone. */

@@ -76,7 +76,8 @@ struct grammar {
     bool loose;     /* elements that should differ may be alike */
     uint32_t *mark; /* bits of special tokens that may come as fixed strings, or NULL */
     atomic_bool given_up;
-    uint32_t lent;  /* the engine thread's: masks that others make */
+    uint32_t lent;  /* the engine thread's: masks that others make, */
+    bool awaited;   /* and whether it wants to have it back before it lends more of them */
     uint16_t *only; /* [states of the automaton] the one byte that has an edge, or ONLY_NONE */
     const struct lexicon *lexicon;
     uint32_t start; /* place */

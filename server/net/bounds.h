@@ -34,6 +34,9 @@ struct ek_buf;
       "connection closed")                                                                         \
     X(ANSWER_RATE, 32768, "bytes/s", "least speed at which a client reads such an answer",         \
       "connection closed")                                                                         \
+    X(DRAIN_READER_S, 7, "seconds",                                                                \
+      "while the server drains: bytes of an answer wait and the client takes none of them",        \
+      "connection closed")                                                                         \
     X(UNSENT_BYTES, 65536, "bytes", "of one connection that wait in the kernel unsent",            \
       "the stream waits")                                                                          \
     X(UNACKED_S, 60, "seconds",                                                                    \

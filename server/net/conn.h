@@ -10,6 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "server/net/unread.h"
+
 struct MHD_Daemon;
 struct http_listener;
 struct exchange;
@@ -28,6 +30,7 @@ struct conn {
     bool checked;         /* its client's certificate is good, or none is asked for */
     bool watched;         /* in the worker's epoll for RDHUP */
     uint64_t deadline_us; /* the request must be complete by then; 0 = it is */
+    struct unread unread; /* while the server drains */
     struct exchange *exchange;
     struct worker *worker;
     struct conn *prev, *next;

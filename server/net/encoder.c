@@ -16,6 +16,7 @@
 #include "server/net/arrive.h"
 #include "server/net/conn.h"
 #include "server/net/params.h"
+#include "server/net/render.h"
 #include "server/net/request.h"
 
 #define ENCODER_NICE 10
@@ -95,6 +96,8 @@ static void handle(struct encoder *e, struct exchange *x, bool stop, uint64_t no
     else if (now_us >= x->wait_until_us)
         answer_refuse_fault(x, &x->early, 503,
                             "The server is busy with other requests; try again.");
+    else if (x->renders)
+        render_whole(x, &x->early);
     else if (arrive_json(x, &x->early)) {
         x->work.fuel = openai_fuel(x->body.len); /* of the body as it is unpacked */
         x->early_rc = x->route->fn(x, &x->early);
@@ -204,6 +207,8 @@ int encoder_give(struct encoder *e, struct exchange *x)
             t->used_us = e->clock_us;
         t->waiting++;
         x->wait_until_us = ek_now_us() + ENCODER_WAIT_S * EK_US_PER_S;
+        if (x->renders) /* it is paid for */
+            x->wait_until_us = UINT64_MAX;
         x->next_large = NULL;
         *e->end = x;
         e->end = &x->next_large;

@@ -1,8 +1,8 @@
 /*
  * Threads for large bodies and for forms that are to be compiled: reading and tokenising megabytes
  * takes seconds, during which an HTTP thread would answer no other request. An exchange that is
- * given away is suspended; meanwhile an encoder thread runs its handler. Then the exchange is the
- * worker's again, which is woken.
+ * given away is suspended; meanwhile an encoder thread runs its handler, or writes its answer where
+ * that is long. Then the exchange is the worker's again, which is woken.
  *
  *   busy: NO -> RUNNING (worker, before encoder_give) -> DONE (encoder, release) -> NO (worker)
  *

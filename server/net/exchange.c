@@ -24,6 +24,7 @@
 #include "server/net/encoder.h"
 #include "server/net/guard.h"
 #include "server/net/metrics.h"
+#include "server/net/render.h"
 #include "server/net/request.h"
 #include "server/net/send.h"
 #include "server/net/spans.h"
@@ -34,6 +35,9 @@
  * needs more, an encoder thread begins anew. */
 #define QUICK_FUEL  (1u << 21)
 #define ERROR_BYTES 1024u /* of the usual refusal */
+/* What of an answer is here when an encoder writes it out: some ms, in which this thread's other
+ * connections would wait. */
+#define RENDER_INLINE (256u << 10)
 
 void *exchange_open(void *cls, const char *uri, struct MHD_Connection *mhd)
 {
@@ -122,16 +126,6 @@ static void hold_answer(struct exchange *x)
         generation_abort(x->gen);
 }
 
-/* All of it is rendered: what it took is free, but for the body that it borrows from. */
-static void drop_generation(struct exchange *x)
-{
-    spans_keep(x);
-    if (!generation_drop(x->gen))
-        return;
-    x->json_bytes -= x->fixed_bytes;
-    x->fixed_bytes = 0;
-}
-
 /* Takes news from the engine and renders it. Returns true when there is something to send. */
 static bool pump(struct exchange *x)
 {
@@ -149,7 +143,7 @@ static bool pump(struct exchange *x)
     if (news && !(g->over && !g->begun && !x->replied && generation_check(g, &err) < 0))
         sse_render(g);
     if (news && g->closed) {
-        drop_generation(x);
+        render_drop(x);
         hold_answer(x);
     }
     return news || g->out.len > g->out_at || g->over;
@@ -181,6 +175,14 @@ void exchange_leave(struct exchange *x)
     x->left = true;
     generation_abort(x->gen);
     resume(x);
+}
+
+void exchange_cut(struct exchange *x)
+{
+    atomic_fetch_add(&x->http->slow_readers, 1);
+    x->stalled = true;
+    exchange_leave(x);
+    (void)shutdown(x->conn->fd, SHUT_RDWR); /* MHD waits until it can write, and sees the end */
 }
 
 /* Before the first token an error can still have a status of its own: with a deadline for the queue
@@ -218,10 +220,7 @@ void exchange_tick(struct exchange *x, uint64_t now_us)
         return;
     size_t behind = g->out.len - g->out_at;
     if (reads_nothing(x, behind, now_us)) {
-        atomic_fetch_add(&x->http->slow_readers, 1);
-        x->stalled = true;
-        exchange_leave(x);
-        (void)shutdown(x->conn->fd, SHUT_RDWR); /* MHD waits until it can write */
+        exchange_cut(x);
         return;
     }
     if (silence_us && behind == 0 && !g->closed && now_us - x->sent_us >= silence_us &&
@@ -279,18 +278,23 @@ static enum MHD_Result start_stream(struct exchange *x)
     return done;
 }
 
-/* The whole answer, which for a moment is there twice; or what there is no room for. */
-static void render_whole(struct exchange *x, struct answer *a)
+/* Hands the exchange to the encoder. True: it belongs to the encoder until that gives it back. */
+static bool give_away(struct exchange *x)
 {
-    struct generation *g = x->gen;
-    if (x->crowded == 0)
-        x->crowded = ek_bill_set(&x->bill, x->json_bytes + 2 * generation_held(g));
-    if (x->crowded < 0)
-        arrive_refuse_room(x, x->crowded, "The answer", a);
-    else
-        body_write(&a->body, g);
-    drop_generation(x);
-    ek_bill_force(&x->bill, x->json_bytes + a->body.cap);
+    x->quick = false;
+    if (ek_buf_reserve(&x->early.body, ERROR_BYTES) < 0)
+        ek_buf_done(&x->early.body); /* it takes what it needs there */
+    atomic_store(&x->busy, BUSY_RUNNING);
+    if (encoder_give(x->http->encoder, x) < 0) {
+        atomic_store(&x->busy, BUSY_NO);
+        return false;
+    }
+    if (!x->linked) {
+        link_running(x);
+        watch_peer(x);
+    }
+    suspend(x);
+    return true;
 }
 
 /* A generation is running: answer, begin to stream, or wait on. */
@@ -314,6 +318,8 @@ static enum MHD_Result carry_on(struct exchange *x)
     }
     if (x->crowded == 0 && generation_check(g, &err) < 0)
         generation_answer_error(&a, g->ask.api, &err);
+    else if (generation_held(g) > RENDER_INLINE && (x->renders = true) && give_away(x))
+        return MHD_YES;
     else
         render_whole(x, &a);
     return answer_send(x, &a);
@@ -361,32 +367,18 @@ static enum MHD_Result go_on(struct exchange *x, int rc, struct answer *a)
     return carry_on(x);
 }
 
-/* Hands the exchange to the encoder. True: it belongs to the encoder until that gives it back. */
-static bool give_away(struct exchange *x)
-{
-    x->quick = false;
-    if (ek_buf_reserve(&x->early.body, ERROR_BYTES) < 0)
-        ek_buf_done(&x->early.body); /* it takes what it needs there */
-    atomic_store(&x->busy, BUSY_RUNNING);
-    if (encoder_give(x->http->encoder, x) < 0) {
-        atomic_store(&x->busy, BUSY_NO);
-        return false;
-    }
-    link_running(x);
-    watch_peer(x);
-    suspend(x);
-    return true;
-}
-
 static enum MHD_Result take_back(struct exchange *x)
 {
     struct answer a = x->early;
     x->early.body = (struct ek_buf){0};
     atomic_store(&x->busy, BUSY_NO);
-    if (atomic_load(&x->gone) && x->early_rc == HTTP_WAIT) {
+    if (atomic_load(&x->gone) && (x->early_rc == HTTP_WAIT || x->renders)) {
         ek_buf_done(&a.body);
+        x->left = true;
         return MHD_NO;
     }
+    if (x->renders)
+        return answer_send(x, &a);
     return go_on(x, x->early_rc, &a);
 }
 

@@ -27,5 +27,7 @@ void exchange_pump(struct exchange *x);
 /* Looked at now and then while a generation runs: readers that are too slow are cut, streams that
  * have nothing to say show that they are alive. */
 void exchange_tick(struct exchange *x, uint64_t now_us);
+/* The client does not read: it is counted, the connection is closed. */
+void exchange_cut(struct exchange *x);
 /* The peer has left, or the thread stops: the request ends, the connection is closed. */
 void exchange_leave(struct exchange *x);

@@ -84,6 +84,7 @@ struct exchange {
     uint64_t length;      /* as Content-Length says, 0 = it does not */
     bool chunked;         /* a body comes, its length does not */
     bool quick;           /* its handler runs on the worker's thread */
+    bool renders;         /* what the encoder has of it is its answer, not its body */
     uint64_t chance;      /* what a generation without a seed draws from, once it is known */
     uint64_t arrival_us;
     char id[HTTP_ID];           /* x-request-id */

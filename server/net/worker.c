@@ -136,6 +136,18 @@ static void on_connection(void *cls, struct MHD_Connection *mhd, void **context,
     let_in(w);
 }
 
+/* While it drains: an answer of which the client takes nothing does not hold the process. */
+static void cut_unread(struct worker *w, uint64_t now)
+{
+    for (struct conn *c = w->conns; c; c = c->next) {
+        if (c->local || !c->exchange || !c->exchange->replied || c->exchange->stalled)
+            continue;
+        struct unread_now at = unread_look(c->fd);
+        if (unread_stalls(&c->unread, &at, now, BOUND_DRAIN_READER_S * EK_US_PER_S))
+            exchange_cut(c->exchange);
+    }
+}
+
 static void scan_deadlines(struct worker *w, uint64_t now)
 {
     for (struct conn *c = w->conns; c; c = c->next) {
@@ -143,13 +155,14 @@ static void scan_deadlines(struct worker *w, uint64_t now)
             continue;
         c->deadline_us = 0;
         if (c->exchange && c->exchange->replied) { /* its answer is not read */
-            c->exchange->stalled = true;
-            atomic_fetch_add(&w->http->slow_readers, 1);
-        } else {
-            atomic_fetch_add(&w->http->timeouts, 1);
+            exchange_cut(c->exchange);
+            continue;
         }
+        atomic_fetch_add(&w->http->timeouts, 1);
         (void)shutdown(c->fd, SHUT_RDWR); /* MHD sees the end and closes */
     }
+    if (atomic_load(&w->http->drain))
+        cut_unread(w, now);
     for (struct exchange *x = w->running; x; x = x->next)
         exchange_tick(x, now);
 }

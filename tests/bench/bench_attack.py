@@ -4,6 +4,9 @@ token is measured alone and while the attacks of tests/e2e/test_attack.py run fr
 attackers are a process of their own that gives way to others (nice), since theirs is another machine. `text` is no attack: the same number
 of sequences as `masks` without a form, which shows what so many cost by themselves.
 
+`fair` is what equal shares alone make of it: one more tenant of the same weight that always has work takes every second step of what is
+scarce, so that a first token takes up to twice its time alone, unless its own work is the smaller part of a step. Beyond that is a fault.
+
 SECONDS=n of each attack (6), TURNS=n of with and without (3), ONLY="masks objects". Writes build/reports/attack.json."""
 import collections
 import contextlib
@@ -27,6 +30,7 @@ from test_attack import EVIL, GOOD, attack_bodies, chat, post, rules  # noqa: E4
 SECONDS = float(os.environ.get("SECONDS") or 6)
 TURNS = int(os.environ.get("TURNS", "3"))
 AT_ONCE = 8  # attackers
+FAIR = {"text": 2.0, "blocks": 2.0, "masks": 2.0}  # those that compute tokens or read prompts; others are paid for beside the engine
 LARGE = 50_000  # bytes
 ONLY = os.environ.get("ONLY", "").split()
 
@@ -125,9 +129,9 @@ def main():
                 (quiet, alone, _), (median, p99, count), sent = in_turns(server, name)
                 met = p99 <= 1.5 * alone
                 rows.append({"cell": f"{name}.ttft_p99", "value": round(p99, 3), "unit": "ms", "peer": "alone", "peer_value": round(alone, 3),
-                             "ratio": round(p99 / alone, 3), "goal": 1.5, "met": met})
+                             "ratio": round(p99 / alone, 3), "fair": FAIR.get(name), "goal": 1.5, "met": met})
                 print(f"  {name:<12} median {median:8.2f} ms (alone {quiet:.2f}), p99 {p99:8.2f} ms of {count} (alone {alone:.2f}): "
-                      f"{p99 / alone:6.2f} times (goal 1.5) {'met' if met else 'MISSED'}; answers {dict(sent)}", flush=True)
+                      f"{p99 / alone:6.2f} times (goal 1.5, fair {FAIR.get(name, '-')}) {'met' if met else 'MISSED'}; answers {dict(sent)}", flush=True)
             begun = time.monotonic()
             server.stop()
             ended = time.monotonic() - begun

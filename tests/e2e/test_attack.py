@@ -2,6 +2,7 @@
 key's requests are answered, and after all of them the server still ends in time."""
 import concurrent.futures
 import json
+import pathlib
 import random
 import socket
 import struct
@@ -238,6 +239,26 @@ def test_memory_of_encoders_is_freed_by_encoders(tmp_path):
         assert statuses[1] in (400, 503) and statuses[0::2] + statuses[3::2] == [200, 200, 400, 200, 200, 200], statuses  # 503 on a slow machine
         freed, allocated = struct.unpack_from("II", path.read_bytes())
         assert allocated > 100_000 and freed <= len(bodies), (freed, allocated)
+    finally:
+        server.stop()
+
+
+def test_long_answers_are_written_beside_others(tmp_path):
+    """A million logprobs are some seconds of writing on a busy machine: the HTTP threads have next to no part in it."""
+    server = Bare(tmp_path)
+
+    def used(name):
+        tasks = (task.read_text() for task in pathlib.Path(f"/proc/{server.process.pid}/task").glob("*/stat"))
+        return sum(sum(map(int, t.rsplit(") ", 1)[1].split()[11:13])) for t in tasks if f"({name})" in t)
+    try:
+        before = {name: used(name) for name in ("http", "encoder")}
+        body = json.dumps({"model": "tiny", "prompt": "a b c d " * 200, "echo": True, "logprobs": 20, "n": 64, "max_tokens": 1})
+        status, text, _ = post(server, {}, body, "/v1/completions")
+        assert status == 200 and len(text) > 10 << 20, len(text)
+        http, encoder = (used(name) - before[name] for name in ("http", "encoder"))
+        assert http < encoder, (http, encoder)  # it was all theirs
+        left = post(server, {}, body.replace('"n": 64', '"n": 4'), "/v1/completions")
+        assert json.loads(left[1])["usage"]["completion_tokens"] == 4
     finally:
         server.stop()
 

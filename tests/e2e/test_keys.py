@@ -198,11 +198,13 @@ def test_metrics_name_nobody_to_strangers(keyed):
 
 
 def test_a_key_from_the_environment(tmp_path):
-    s = Bare(tmp_path, env={"VLLM_API_KEY": "sk-env"})
+    others = {"HF_TOKEN": "hf_secret", "HUGGING_FACE_HUB_TOKEN": "hf_secret_too"}
+    s = Bare(tmp_path, env={"VLLM_API_KEY": "sk-env", **others})
     try:
         assert s.ask("/v1/models")[0] == 401
         assert s.ask("/v1/models", headers={"Authorization": "Bearer sk-env"})[0] == 200
-        assert b"sk-env" not in open(f"/proc/{s.process.pid}/environ", "rb").read()
+        environ = open(f"/proc/{s.process.pid}/environ", "rb").read()
+        assert b"sk-env" not in environ and b"hf_secret" not in environ
     finally:
         s.stop()
 

@@ -16,6 +16,7 @@
 #include "common/buf.h"
 #include "common/work.h"
 #include "server/engine/constrain.h"
+#include "server/engine/maskers.h"
 #include "server/engine/request.h"
 #include "server/grammar/compile.h"
 #include "server/grammar/lexicon.h"
@@ -341,6 +342,110 @@ static void test_waits_in_no_step(void **state)
     free(m.at);
 }
 
+/* A world with room for many rows in a step, and threads for slow masks. */
+static void open_wide(struct world *w, struct masks *m, uint32_t rows)
+{
+    struct engine_params p = params();
+
+    p.max_seqs = p.limits.value[LIMIT_RUNNING_SEQS] = rows;
+    p.limits.value[LIMIT_BATCHED_TOKENS] = p.max_batched_tokens = 2 * rows;
+    p.limits.ceiling[LIMIT_QUEUED_REQS] = rows;
+    p.blocks = 4 * rows;
+    assert_int_equal(constrain_init(&m->c, words), 0);
+    m->at = calloc(1, constrain_bytes(rows, words));
+    open_world(w, &p);
+}
+
+static void close_wide(struct world *w, struct masks *m)
+{
+    constrain_done(&m->c);
+    close_world(w);
+    free(m->at);
+}
+
+/* How many of these are with the threads, but for those that have been seen there before. */
+static uint32_t count_given(struct request *const *r, uint32_t n, bool *seen)
+{
+    uint32_t given = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        given += r[i]->mask_given && !seen[i];
+        seen[i] |= r[i]->mask_given;
+    }
+    return given;
+}
+
+/* One whose owner has as many jobs as it may have does not stand before those of others, though it
+ * has spent less: they get the jobs that are free. */
+static void test_an_owner_at_its_cap(void **state)
+{
+    const int32_t end = (int32_t)words - 1;
+    struct request *many[8], *other;
+    struct masks m = {0};
+    struct lexicon *l;
+    struct world w;
+    (void)state;
+    assert_int_equal(lexicon_new(words, word_bytes, NULL, &end, 1, &l), 0);
+    open_wide(&w, &m, 12);
+    struct grammar *bad = hostile(l), *cold = compile(GRAMMAR_REGEX, "[a-y]+", 6, l);
+    for (int i = 0; i < 8; i++)
+        many[i] = ask(&w, bad, 7);
+    other = ask(&w, cold, 8);
+    m.c.owner[0].owner = sched_owner(&w.s->entries.at[other->entry]);
+    m.c.owner[0].spent = CONSTRAIN_MOST * 10ull;
+    step_beside(&w, &m, NULL, NULL);
+    assert_int_equal(count_given(many, 8, (bool[8]){0}), MASKERS_JOBS / 2);
+    assert_true(other->mask_given);
+    for (int i = 0; i < 8; i++)
+        request_unref(many[i]);
+    request_unref(other);
+    close_wide(&w, &m);
+    grammar_unref(cold);
+    grammar_unref(bad);
+    lexicon_free(l);
+}
+
+/* Many requests of one form that is new: what a thread found for one of them is known to all, so
+ * that they go on together and not as many at a time as there are jobs. */
+static void test_many_of_one_cold_form(void **state)
+{
+    const int32_t end = (int32_t)words - 1;
+    struct request *r[64];
+    struct masks m = {0};
+    struct lexicon *l;
+    struct world w;
+    uint32_t left = 64, steps = 0, given = 0;
+    bool seen[64] = {0};
+    (void)state;
+    assert_int_equal(lexicon_new(words, word_bytes, NULL, &end, 1, &l), 0);
+    open_wide(&w, &m, 64);
+    struct grammar *cold = compile(GRAMMAR_REGEX, "[a-y]+", 6, l);
+    for (int i = 0; i < 64; i++)
+        r[i] = ask(&w, cold, 7);
+    for (; left > 0; steps++) {
+        step_beside(&w, &m, NULL, NULL);
+        given += count_given(r, 64, seen);
+        while (constrain_busy(&m.c)) {
+            constrain_look(&m.c, w.s);
+            given += count_given(r, 64, seen);
+            (void)usleep(100);
+        }
+        left = 0;
+        for (int i = 0; i < 64; i++)
+            left += !done(r[i]);
+        assert_true(steps < 16);
+    }
+    assert_in_range(given, 1, MASKERS_JOBS / 2);
+    assert_in_range(steps, 1, 4);
+    for (int i = 0; i < 64; i++) {
+        assert_false(r[i]->mask_refused);
+        request_unref(r[i]);
+    }
+    close_wide(&w, &m);
+    grammar_unref(cold);
+    lexicon_free(l);
+}
+
 /* Requests whose masks are with the threads may end, and so may the engine. */
 static void test_ends_beside_threads(void **state)
 {
@@ -377,9 +482,13 @@ static void test_ends_beside_threads(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_hostile),          cmocka_unit_test(test_hostile_with_many_tokens),
-        cmocka_unit_test(test_recurrent),        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_waits_in_no_step), cmocka_unit_test(test_ends_beside_threads)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_hostile),
+                                       cmocka_unit_test(test_hostile_with_many_tokens),
+                                       cmocka_unit_test(test_recurrent),
+                                       cmocka_unit_test(test_threads),
+                                       cmocka_unit_test(test_waits_in_no_step),
+                                       cmocka_unit_test(test_an_owner_at_its_cap),
+                                       cmocka_unit_test(test_many_of_one_cold_form),
+                                       cmocka_unit_test(test_ends_beside_threads)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
