@@ -60,6 +60,7 @@ def section(title, why, name):
     report = json.loads(path.read_text())
     machine = report["machine"]
     lines = [f"\n## {title}\n", why, f"\nMachine: {machine.get('cpu')}, {machine.get('cores')} cores" + (f", {machine['isa']}" if machine.get("isa") else "")
+             + (f", {machine['threads']} threads" if "threads" in machine and "threads" not in machine.get("cpu", "") else "")
              + f". Commit {report.get('commit')}.\n", "| cell | median (least to most) | beside: ratio | goal |", "|---|---|---|---|"]
     shown = list(filter(is_shown, report["rows"])) or report["rows"]
     lines += [line(row) for row in shown if not is_exact(row)]
@@ -87,11 +88,24 @@ def peers():
     return out
 
 
+def kernels():
+    """A table for each tier: the one that was measured, and the others as they were."""
+    path = ROOT / "build/reports/bench-kernels.json"
+    here = json.loads(path.read_text())["machine"].get("isa") if path.exists() else None
+    why = ("Each kernel of the CPU backend held against the limit that binds it in the same run of `make bench`: reading memory, arithmetic, or for single rows "
+           "the first cache.")
+    out = []
+    for isa in ("amx", "avx512bf16", "avx512vnni", "avx512", "avx2"):
+        title = f"Kernels, {isa}"
+        out += section(title, why, "bench-kernels") if isa == here else kept(title)
+    return out
+
+
 def main():
     out = [HEAD.rstrip()]
     out += section("Engine", "Prefill and decode of the embedded model beside the machine's own read bandwidth and arithmetic peak in the same run. The weights of so "
                    "small a model stay in the caches. Decodes follow a prompt of 128 tokens.", "bench")
-    out += section("Kernels", "Each kernel of the CPU backend on all threads, held against the limit that binds it: reading memory, arithmetic, or for single rows the first cache.", "bench-kernels")
+    out += kernels()
     out += peers()
     out += section("Appliance", "What evenkeeld costs at a poll of 1 s, how fast the server's /metrics answers while 16 clients stream, and how long a kill -9 is felt.", "appliance")
     out += section("Reading /metrics", "`make bench-scrape`: 8 streams that never end on one computing thread; what a page costs at 20 readings a second, and how many per cent "

@@ -278,6 +278,7 @@ INLINE void keep_block(enum ek_dtype t, int rows, const struct wide *s,
     static void name(uint32_t rows, const struct wide *s, const struct strip_at *strip)            \
     {                                                                                              \
         switch (rows) {                                                                            \
+        case 3: keep_block(t, 3, s, strip); break;                                                 \
         case 4: keep_block(t, 4, s, strip); break;                                                 \
         case 5: keep_block(t, 5, s, strip); break;                                                 \
         case 6: keep_block(t, 6, s, strip); break;                                                 \

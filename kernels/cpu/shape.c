@@ -208,13 +208,21 @@ size_t cpu_cells_of(const struct ek_graph *g, uint32_t block_size, struct cpu_ce
     return sum;
 }
 
+uint32_t cpu_row_stride(uint32_t width)
+{
+    const uint32_t whole = (width + CPU_PANEL - 1) & ~(CPU_PANEL - 1);
+
+    return whole % (4096 / sizeof(float)) == 0 ? whole + CPU_PANEL : whole;
+}
+
 /* Values written before the pick have a row for each row of the step, the others for each logit. */
 static void shape_values(const struct ek_plan_request *q, size_t *sum, struct cpu_value *values)
 {
     const struct ek_graph *g = q->graph;
 
     for (uint32_t v = 0; v < g->value_count; v++) {
-        uint32_t rows = q->logit_rows, stride = (g->value_width[v] + 31) & ~31u;
+        uint32_t rows = q->logit_rows;
+        const uint32_t stride = cpu_row_stride(g->value_width[v]);
         bool picked = false;
         for (uint32_t i = 0; i < g->op_count; i++) {
             picked = picked || g->ops[i].kind == EK_OP_PICK;

@@ -10,7 +10,7 @@
 
 #define WIDE_PART    128u                /* inputs of a strip */
 #define WIDE_ROWS    6u                  /* of a block, at most */
-#define WIDE_LEAST   9u                  /* rows: below, a single block reads each weight once */
+#define WIDE_LEAST   (FEW_ROWS + 1)      /* rows: below, a single block reads each weight once */
 #define WIDE_VECTORS (VW == 16 ? 4 : 2)  /* of a block, 16 columns apart */
 #define WIDE_COLUMNS (WIDE_VECTORS * 16) /* of a strip: whole panels */
 #define WIDE_PANELS  (WIDE_COLUMNS / (int)CPU_PANEL)
@@ -96,7 +96,8 @@ INLINE void wide_block(enum ek_dtype t, enum wide_from from, int rows, const str
                              .x_bytes = s->x_stride * sizeof(float),
                              .w = s->w,
                              .panel_bytes = s->panel_bytes,
-                             .kept = s->kept};
+                             .kept = s->kept,
+                             .passed = (uint32_t)h * s->inputs * s->share};
         vf sum[WIDE_ROWS][4];
         UNROLL8
         for (int i = 0; i < rows; i++) {
@@ -122,11 +123,12 @@ INLINE void wide_block(enum ek_dtype t, enum wide_from from, int rows, const str
     }
 }
 
-/* WIDE_LEAST rows and more are blocks of 4 to 6. */
+/* WIDE_LEAST rows and more are blocks of 3 to 6. */
 #define WIDE_BLOCK(name, t, from)                                                                  \
     static void name(uint32_t rows, const struct wide *s)                                          \
     {                                                                                              \
         switch (rows) {                                                                            \
+        case 3: wide_block(t, from, 3, s); break;                                                  \
         case 4: wide_block(t, from, 4, s); break;                                                  \
         case 5: wide_block(t, from, 5, s); break;                                                  \
         case 6: wide_block(t, from, 6, s); break;                                                  \
@@ -161,7 +163,7 @@ INLINE void wide_strip(enum ek_dtype t, const struct cpu_gemm *g, uint32_t panel
             const struct ahead a = ahead_of(next, s.inputs * row_bytes, s.inputs, i, blocks);
             s.next[0] = a.at;
             s.next[1] = a.at + g->panel_bytes;
-            s.share = a.share;
+            s.share = a.share / HALVES; /* each pass fetches its part */
             if (t == EK_F32)
                 wide_f32(rows, &s);
             else if (i > 0)

@@ -22,6 +22,7 @@
 #include "common/err.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/cpu/quads.h"
+#include "kernels/cpu/shape.h"
 #include "kernels/cpu/tier.h"
 #include "server/bench/bench.h"
 #include "server/bench/machine.h"
@@ -41,7 +42,7 @@
 #define TIMES        128u /* that a kernel of rows is repeated in a window */
 #define WINDOWS      16u
 #define WINDOW_BYTES (STREAM_BYTES / WINDOWS)
-#define WINDOW_CACHE 1000u   /* times that the first cache is read */
+#define WINDOW_CACHE 2000u   /* times that the first cache is read */
 #define WINDOW_PEAK  200000u /* rounds of arithmetic; tiles take eight times as long */
 
 enum bench_kind { GEMM, SCORES, MIX, SOFTMAX, NORM, GLU, ADD, ROPE, KINDS };
@@ -122,10 +123,10 @@ static void run_gemm(const struct kernels *k, const struct test *t, struct lane 
                          .panels = 32,
                          .k = K,
                          .x = l->x,
-                         .x_stride = K,
+                         .x_stride = cpu_row_stride(K),
                          .panel_bytes = panel_bytes,
                          .c = l->y,
-                         .c_stride = (size_t)32 * CPU_PANEL,
+                         .c_stride = cpu_row_stride(32 * CPU_PANEL),
                          .wide = k->wide[t - tests],
                          .work = l->work};
 
@@ -147,11 +148,11 @@ static void run_quads(const struct kernels *k, const struct test *t, struct lane
                           .k = K,
                           .group = GROUP,
                           .x = l->x,
-                          .x_stride = K,
+                          .x_stride = cpu_row_stride(K),
                           .panel_bytes = panel_bytes,
                           .scale_at = numbers,
                           .c = l->y,
-                          .c_stride = (size_t)32 * CPU_PANEL,
+                          .c_stride = cpu_row_stride(32 * CPU_PANEL),
                           .work = (char *)l->work};
 
     for (size_t at = 0; at + 32 * panel_bytes <= WINDOW_BYTES; at += 32 * panel_bytes) {
@@ -223,7 +224,7 @@ static double run_limit(const struct kernels *k, const struct lane *l)
 
     if (k->pass == CACHE) {
         p.data = (const char *)l->x;
-        p.bytes = 32u << 10;
+        p.bytes = MACHINE_CACHE_BYTES;
         p.passes = WINDOW_CACHE;
     }
     return machine_pass(&p);

@@ -23,8 +23,7 @@
 #endif
 
 #define BUFFER_BYTES (512u << 20) /* of all threads together: many times the last cache */
-#define CACHE_BYTES  (32u << 10)  /* of a thread */
-#define CACHE_PASSES 400000u
+#define CACHE_PASSES 800000u
 #define LAST_BYTES   (2ull << 30) /* read in all, from half of the last cache */
 #define FMA_ROUNDS   6000000u     /* of 16 vectors each */
 
@@ -319,7 +318,7 @@ int machine_measure(enum machine_limit what, const char *isa, uint32_t threads, 
         *ret_value = 0.0;
         return 0;
     }
-    share = cache ? CACHE_BYTES : share;
+    share = cache ? MACHINE_CACHE_BYTES : share;
     size_t bytes = read ? share : 0, passes = cache ? CACHE_PASSES : 1;
     passes = last ? LAST_BYTES / (share * threads) : passes;
     char *data = NULL;

@@ -4,6 +4,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Of a thread, read to measure its first cache: half of the smallest one there is, since one that
+ * is just as large has room for nothing else and loses lines. */
+#define MACHINE_CACHE_BYTES ((size_t)16 << 10)
+
 enum machine_limit {
     MACHINE_READ, /* GB/s: all threads read a buffer far larger than the caches */
     MACHINE_PEAK, /* GFLOP/s: all threads multiply and add in registers, f32, vectors of the tier */

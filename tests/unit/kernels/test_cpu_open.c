@@ -1,5 +1,6 @@
 /* The CPU backend before it computes: what opening and loading refuse, the cores that it leaves to
- * others, and each allocation that fails. */
+ * others, each allocation that fails,
+ * and how far rows are apart. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,6 +14,7 @@
 #include "common/err.h"
 #include "kernels/cpu/device.h"
 #include "kernels/cpu/pool.h"
+#include "kernels/cpu/shape.h"
 #include "kernels/registry.h"
 #include "tests/share.h"
 #include "tests/unit/alloc.h"
@@ -154,12 +156,25 @@ static void test_allocations(void **state)
     tiny_free(t);
 }
 
+/* Whole panels, and never so far apart that all rows lie in the same places of a first cache. */
+static void test_row_strides(void **state)
+{
+    (void)state;
+    for (uint32_t width = 1; width <= 20000; width++) {
+        const uint32_t stride = cpu_row_stride(width);
+        assert_in_range(stride, width, width + 2 * CPU_PANEL);
+        assert_int_equal(stride % CPU_PANEL, 0);
+        assert_int_not_equal(stride * sizeof(float) % 4096, 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_reserved_cores),
         cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_row_strides),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
