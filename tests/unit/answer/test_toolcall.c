@@ -126,21 +126,20 @@ static const struct {
      "</invoke>\n</dots_function_call>",
      "I look.|f:{\"n\": 12}"},
     /* what a parameter says of itself counts, and not the tool's schema */
-    {
-        TOOLS_DEEPSEEK_V32,
-        "I look.\n\n" DSML("function_calls") "\n" DSML("invoke name=\"f\"") "\n" DSML("parameter "
-                                                                                      "name=\"n\" "
-                                                                                      "string="
-                                                                                      "\"true\"") "12" DSML_(
-            "parameter") "\n" DSML("parameter "
-                                   "name=\"l\" "
-                                   "string="
-                                   "\"false\"") "["
-                                                "1, "
-                                                "{}"
-                                                "]" DSML_("parameter") "\n" DSML_("invoke") "\n" DSML(
-                                                    "invoke name=\"g\"") "\n" DSML_("invoke") "\n" DSML_("function_calls"),
-        "I look.\n\n|f:{\"n\": \"12\", \"l\": [1, {}]}|g:{}"},
+    {TOOLS_DEEPSEEK_V32,
+     "I look.\n\n" DSML("function_calls") "\n" DSML("invoke name=\"f\"") "\n" DSML(
+         "parameter "
+         "name=\"n\" "
+         "string="
+         "\"true\"") "12" DSML_("parameter") "\n" DSML("parameter "
+                                                       "name=\"l\" "
+                                                       "string="
+                                                       "\"false\"") "["
+                                                                    "1, "
+                                                                    "{}"
+                                                                    "]" DSML_("parameter") "\n" DSML_("invoke") "\n" DSML(
+                                                                        "invoke name=\"g\"") "\n" DSML_("invoke") "\n" DSML_("function_calls"),
+     "I look.\n\n|f:{\"n\": \"12\", \"l\": [1, {}]}|g:{}"},
     {TOOLS_DEEPSEEK_V32,
      DSML("tool_calls") DSML("invoke name=\"f\"") DSML("parameter name=\"n\"") "7" DSML_(
          "parameter") DSML("parameter name=\"x\" string=\"false\"") "no JSON" DSML_("parameter")
