@@ -15,10 +15,12 @@ def unused(path):
     tree, lines = ast.parse(text), text.split("\n")
     imported = {}
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Import, ast.ImportFrom)) and "noqa" not in lines[node.lineno - 1] and getattr(node, "module", "") != "__future__":
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and "noqa" not in "".join(lines[node.lineno - 1:node.end_lineno]) and getattr(node, "module", "") != "__future__":
             imported |= {(a.asname or a.name).split(".")[0]: node.lineno for a in node.names}
-    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    used |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and [t.id for t in node.targets if isinstance(t, ast.Name)] == ["__all__"]:
+            used |= set(ast.literal_eval(node.value))
     return sorted((line, name) for name, line in imported.items() if name not in used)
 
 

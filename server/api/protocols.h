@@ -11,7 +11,6 @@
 #include <jansson.h>
 
 struct api_error;
-struct ek_buf;
 struct choice;
 struct ek_buf;
 struct field_source;

@@ -41,19 +41,32 @@ static int helium_configure(const struct model_json *j, struct model_config *c)
     return r;
 }
 
-/* `qkv_bias` for q, k and v, `bias` for all else; or, as transformers writes them, Llama's two. */
+/* `qkv_bias` for q, k and v, `bias` for all else. What transformers writes of such a model has
+ * Llama's class and keys. */
 static int internlm3_configure(const struct model_json *j, struct model_config *c)
 {
-    bool qkv = false, other = false;
-    int r = config_read_bool(j, "qkv_bias", false, &qkv);
+    int r = config_read_bool(j, "qkv_bias", false, &c->qkv_bias);
     if (r == 0)
-        r = config_read_bool(j, "bias", false, &other);
-    if (r == 0)
-        r = config_read_bool(j, "attention_bias", qkv, &c->qkv_bias);
-    if (r == 0)
-        r = config_read_bool(j, "mlp_bias", other, &c->mlp_bias);
+        r = config_read_bool(j, "bias", false, &c->mlp_bias);
     c->o_bias = c->mlp_bias;
     return r;
+}
+
+/* Llama's, with keys of Qwen 2's window and of OLMo's bound on q, k and v that are not in use. */
+static int iquestcoder_configure(const struct model_json *j, struct model_config *c)
+{
+    const json_t *clip = json_object_get(j->object, "clip_qkv");
+    bool window = false;
+    int r = config_read_bool(j, "use_sliding_window", false, &window);
+    if (r == 0 && window)
+        return ek_fault_set(j->fault, "use_sliding_window",
+                            "%s: use_sliding_window is not supported for IQuestCoder; it must be "
+                            "false",
+                            j->file);
+    if (clip && !json_is_null(clip))
+        return ek_fault_set(j->fault, "clip_qkv", "%s: clip_qkv is not supported; it must be null",
+                            j->file);
+    return r < 0 ? r : llama_configure(j, c);
 }
 
 static int cwm_configure(const struct model_json *j, struct model_config *c)
@@ -112,7 +125,7 @@ const struct model_family family_cwm = {.architecture = "CwmForCausalLM",
 const struct model_family family_iquestcoder = {.architecture = "IQuestCoderForCausalLM",
                                                 .head_dim = 128,
                                                 .rms_eps = 1e-5,
-                                                .configure = llama_configure,
+                                                .configure = iquestcoder_configure,
                                                 .build = llama_build};
 const struct model_family family_internlm3 = {.architecture = "InternLM3ForCausalLM",
                                               .head_dim = 128,

@@ -85,15 +85,20 @@ static bool is_abort(const char *line, size_t len)
            begins_or_follows(line, len, "Check failed") || begins_or_follows(line, len, "what(): ");
 }
 
-/* A line of a program's source, as people paste it beside a log: "except OSError:". */
+/* A line of a program's source, as people paste it beside a log: "except OSError:". A message may
+ * begin with such a word, too, and ends otherwise: "export failed: RuntimeError: ...". */
 static bool is_source(const char *line, size_t len)
 {
     static const char *const opens[] = {
         "except ", "logger.", "logging.", "return ",   "assert ",   "self.assert", "// ",
         "if (",    "fn ",     "pub fn ",  "async fn ", "std::cerr", "export "};
     size_t from = 0;
+    while (len > 0 && isspace((unsigned char)line[len - 1]))
+        len--;
     while (from < len && (line[from] == ' ' || line[from] == '\t'))
         from++;
+    if (from == len || !memchr(":;,{()", line[len - 1], 6))
+        return false;
     for (size_t i = 0; i < sizeof(opens) / sizeof(opens[0]); i++) {
         size_t n = strlen(opens[i]);
         if (len - from >= n && memcmp(line + from, opens[i], n) == 0)
@@ -181,11 +186,14 @@ static bool is_letter_mild(const char *line, size_t len)
     size_t at = 0, most = len < PREFIX_MOST ? len : PREFIX_MOST;
     while (at < len && (isdigit((unsigned char)line[at]) || line[at] == '.'))
         at++;
-    if (at > 6 && at + 2 < len && line[at] == ' ' && line[at + 2] == ' ' &&
-        strchr(letters, line[at + 1]))
+    /* minutes, two digits and twice three: an address seldom looks so */
+    if (at > 10 && line[at - 4] == '.' && line[at - 8] == '.' && line[at - 11] == '.' &&
+        at + 2 < len && line[at] == ' ' && line[at + 2] == ' ' &&
+        memchr(letters, line[at + 1], sizeof(letters) - 1))
         return true;
     for (const char *c = line; (c = memmem(c, most - (size_t)(c - line), "] [", 3)); c += 3) {
-        if ((size_t)(c - line) + 5 < len && c[4] == ']' && strchr(letters, c[3]))
+        if ((size_t)(c - line) + 5 < len && c[4] == ']' &&
+            memchr(letters, c[3], sizeof(letters) - 1))
             return true;
     }
     return false;

@@ -6,6 +6,7 @@
  */
 #include "supervisor/planner/shape.h"
 
+#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <jansson.h>
@@ -228,7 +229,7 @@ static void read_window(struct plan_reader *r, struct plan_shape *s)
 {
     const json_t *types = json_object_get(r->j, "layer_types");
     s->window = NUMBER(r, "sliding_window");
-    if (!json_object_get(r->j, "sliding_window") && strcmp(s->family, "cohere2") == 0)
+    if (!json_object_get(r->j, "sliding_window") && ONE_OF(s, "cohere2"))
         s->window = 4096;
     if (!json_object_get(r->j, "sliding_window") && strcmp(s->family, "afmoe") == 0)
         s->window = 1024;
@@ -386,6 +387,7 @@ static void read_vectors(struct plan_reader *r, struct plan_shape *s)
     const bool usual = ONE_OF(s, "qwen2", "mimo", "seed_oss") || strcmp(s->family, "glm") == 0;
     const bool bias = reader_truth(r->j, "attention_bias", ONE_OF(s, "gpt_oss", "jais2")) ||
                       reader_truth(r->j, "use_bias", ONE_OF(s, "starcoder2"));
+    const bool other = ONE_OF(s, "internlm3") && reader_truth(r->j, "bias", false);
     const bool four = ONE_OF(s, "gemma2", "gemma3", "gemma4", "afmoe") ||
                       strcmp(s->family, "glm4") == 0 || strcmp(s->family, "glm4v_text") == 0 ||
                       strcmp(s->family, "glm_ocr_text") == 0 ||
@@ -408,12 +410,13 @@ static void read_vectors(struct plan_reader *r, struct plan_shape *s)
     s->qkv_bias = bias || reader_truth(r->j, "qkv_bias", false) ||
                   reader_truth(r->j, "use_qkv_bias", false) ||
                   (usual && !json_object_get(r->j, "attention_bias"));
-    s->out_bias = ONE_OF(s, "seed_oss")
-                      ? reader_truth(r->j, "attention_out_bias", false)
-                      : bias && !ONE_OF(s, "glm", "qwen2", "mimo", "solar_open", "helium");
+    s->out_bias =
+        ONE_OF(s, "seed_oss")
+            ? reader_truth(r->j, "attention_out_bias", false)
+            : (bias && !ONE_OF(s, "glm", "qwen2", "mimo", "solar_open", "helium")) || other;
     s->forward_bias = reader_truth(r->j, "mlp_bias", ONE_OF(s, "jais2")) ||
                       (ONE_OF(s, "ernie4_5") && reader_truth(r->j, "use_bias", false)) ||
-                      (ONE_OF(s, "starcoder2") && bias);
+                      (ONE_OF(s, "starcoder2") && bias) || other;
     s->expert_bias = ONE_OF(s, "gpt_oss");
     s->sinks = s->expert_bias || is_granite_swa(s);
     s->mixture_norm = ONE_OF(s, "axk1");
@@ -459,6 +462,8 @@ static void read_shape(struct plan_reader *r, struct plan_shape *s)
                                         "apertus", "nemotron",   "jais2"};
     const char *family = json_string_value(json_object_get(r->j, "model_type"));
     (void)snprintf(s->family, sizeof(s->family), "%.47s", family ? family : "model");
+    for (char *c = s->family; *c; c++) /* A.X K1's first files say AXK1 */
+        *c = (char)tolower((unsigned char)*c);
     s->hidden = needed(r, "hidden_size", NUMBER(r, "hidden_size", "n_embd", "d_model"));
     s->layers = needed(r, "num_hidden_layers", plan_count_layers(r));
     s->heads =

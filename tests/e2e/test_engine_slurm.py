@@ -36,7 +36,7 @@ class Served:
         for name in "server", "slurm":
             (folder / name).mkdir()
         self.host = Host(folder)
-        self.slurm = None
+        self.slurm = self.server = None
         try:
             self.slurm = Slurm(self.host, folder / "slurm")
             env = {**self.slurm.env, **self.host.env(), "OMPI_MCA_btl_tcp_if_include": self.host.network}
@@ -47,9 +47,12 @@ class Served:
             raise
 
     def end(self):
-        if self.slurm:
-            self.slurm.end()
-        self.host.end()
+        with contextlib.ExitStack() as all_of_it:
+            all_of_it.callback(self.host.end)
+            if self.slurm:
+                all_of_it.callback(self.slurm.end)
+            if self.server:
+                all_of_it.callback(self.server.stop)
 
     def jobs(self):
         return self.slurm.run("squeue", "-h", "-o", "%i").split()
@@ -70,10 +73,11 @@ def serving(tmp_path, **how):
     try:
         yield both
     finally:
-        for job in both.jobs():
-            both.slurm.run("scancel", job)
-        both.server.stop()
-        both.end()
+        try:
+            for job in both.jobs():
+                both.slurm.run("scancel", job)
+        finally:
+            both.end()
 
 
 def another(served, what):

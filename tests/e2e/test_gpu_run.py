@@ -115,7 +115,7 @@ def test_one_of_many_hangs(stand_in, tmp_path):
         (stand_in / "tests/unit/cuda" / name).write_text(f"#!/bin/sh\n{hangs}\n")
         (stand_in / "tests/unit/cuda" / name).chmod(0o755)
     (stand_in / "tests/unit/cuda/test_packed").unlink()  # nor does what cannot be begun stop the others
-    done, report = run(stand_in, tmp_path / "out", "--budget", 4, "ops")
+    done, report = run(stand_in, tmp_path / "out", "--budget", 15 * slower(), "ops")
     why = report["sections"][0]["why"]
     assert done.returncode == 1 and len(why) <= 30 and not [line for line in why if "OK" in line], why
     assert "test_lt: stopped, its time was over" in why and "[ RUN      ] test_of_it" in why and any("test_packed" in line for line in why)
@@ -163,7 +163,7 @@ def test_no_nccl(stand_in, tmp_path):
     subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "driver.so", driver], check=True)
     _, report = run(stand_in, tmp_path / "out", "nccl", EVENKEEL_CUDA_DRIVER=str(tmp_path / "driver.so"), EVENKEEL_NCCL="/nowhere/libnccl.so.2")
     assert report["machine"]["nccl"] == "not found" and report["machine"]["driver_cuda"] == 12.8 and report["machine"]["virtual_memory"]
-    assert report["sections"] == [{"name": "nccl", "result": "skipped", "seconds": 0.0, "why": ["there is no NCCL"]}]
+    assert [(s["name"], s["result"], s["why"]) for s in report["sections"]] == [("nccl", "skipped", ["there is no NCCL"])]
 
 
 def test_no_cublaslt(stand_in, tmp_path):

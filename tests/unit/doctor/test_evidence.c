@@ -215,6 +215,12 @@ static void test_unknown(void **state)
         /* source code that was pasted beside a log */
         {"    except OSError:\n        logger.error(f\"kelp failed: {e}\")\n", "", DOCTOR_CLASSES,
          false},
+        /* messages that begin with a word of source code */
+        {"export failed: RuntimeError: kelp\n", "export failed", DOCTOR_CLASSES, false},
+        {"return code 1, subprocess.CalledProcessError: kelp\n", "return code", DOCTOR_CLASSES,
+         false},
+        {"192.168.0.12 W RuntimeError: kelp\n", "192.168.0.12", DOCTOR_CLASSES, false},
+        {"0.01.274.655 W srv kelp: RuntimeError: kelp\n", "", DOCTOR_CLASSES, false},
         /* the type of an exception bounds its kind, whatever its words and place */
         {"IndexError: kelp, you must set kelp\n", "IndexError", DOCTOR_BUG, true},
         {"Traceback (most recent call last):\n  File \"/x/site-packages/ray/kelp.py\", line 9, in "
