@@ -57,6 +57,7 @@ struct ek_apart_order {
     struct ek_step_ceiling ceiling;
     uint32_t logit_rows, block_size;
     uint64_t offload_bytes;
+    double share;
     uint64_t stamp;         /* what the engine's model has to have, too, */
     uint32_t max_model_len; /* and what is served of it: frequencies may depend on it */
     uint64_t graph;         /* ek_graph_sum(): what its flags have to make of them */
@@ -70,7 +71,8 @@ static inline struct ek_plan_request ek_apart_request(const struct ek_apart_orde
                                     .ceiling = o->ceiling,
                                     .logit_rows = o->logit_rows,
                                     .block_size = o->block_size,
-                                    .offload_bytes = o->offload_bytes};
+                                    .offload_bytes = o->offload_bytes,
+                                    .share = o->share};
 }
 
 /* The backend of the lead: a device of ek_open_params.each in another process, or all ranks of it

@@ -145,6 +145,7 @@ static void copy_stats(struct apart_follow *f)
         f->b->rank_stats(f->d, i, &s->rank[i]);
     copy_text(s->attention, sizeof(s->attention), now.attention);
     copy_text(s->products, sizeof(s->products), now.products);
+    copy_text(s->collectives, sizeof(s->collectives), now.collectives);
     copy_text(s->note, sizeof(s->note), now.note);
     atomic_thread_fence(memory_order_seq_cst);
     (void)atomic_fetch_add(&s->turn, 1);

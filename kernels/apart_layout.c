@@ -76,6 +76,7 @@ int apart_layout(const struct ek_open_params *p, const struct ek_plan_request *q
                                           .logit_rows = q->logit_rows,
                                           .block_size = q->block_size,
                                           .offload_bytes = q->offload_bytes,
+                                          .share = q->share,
                                           .stamp = p->apart->stamp,
                                           .max_model_len = p->apart->max_model_len,
                                           .graph = ek_graph_sum(q->graph)};

@@ -32,7 +32,8 @@ struct lead {
     struct ek_open_params open;
     struct ek_apart_memory *m;
     int failed; /* of the last step that failed in this engine, its code */
-    char attention[APART_WORDS], products[APART_WORDS], note[640]; /* what stats() points to */
+    /* What stats() points to: */
+    char attention[APART_WORDS], products[APART_WORDS], collectives[APART_WORDS], note[640];
 };
 
 static struct lead *lead_of(struct ek_device *d)
@@ -339,6 +340,7 @@ static int lead_load(struct ek_device *d, const struct ek_plan_request *q,
     const struct apart_stats *s = &l->m->stats;
     memcpy(l->attention, s->attention, sizeof(l->attention));
     memcpy(l->products, s->products, sizeof(l->products));
+    memcpy(l->collectives, s->collectives, sizeof(l->collectives));
     memcpy(l->note, s->note, sizeof(l->note));
     return 0;
 }
@@ -483,6 +485,7 @@ static void lead_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
     lead_read_stats(l, &l->m->stats.stats, ret_stats);
     ret_stats->attention = l->attention[0] ? l->attention : NULL;
     ret_stats->products = l->products[0] ? l->products : NULL;
+    ret_stats->collectives = l->collectives[0] ? l->collectives : NULL;
     ret_stats->note = l->note[0] ? l->note : NULL;
 }
 
@@ -491,7 +494,8 @@ static void lead_rank_stats(struct ek_device *d, uint32_t rank, struct ek_device
     struct lead *l = lead_of(d);
 
     lead_read_stats(l, &l->m->stats.rank[rank], ret_stats);
-    ret_stats->attention = ret_stats->products = ret_stats->note = NULL; /* the engine's pointers */
+    ret_stats->attention = ret_stats->products = NULL; /* the engine's pointers */
+    ret_stats->collectives = ret_stats->note = NULL;
 }
 
 static bool lead_is_lost(struct ek_device *d)

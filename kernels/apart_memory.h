@@ -36,7 +36,7 @@ struct apart_stats {
     struct ek_device_stats stats;               /* its texts are below */
     struct ek_device_stats rank[EK_MOST_RANKS]; /* no texts; of several ranks */
     uint64_t busy_us, steps; /* of the engines before; by the lead, while there is none */
-    char attention[APART_WORDS], products[APART_WORDS], note[640];
+    char attention[APART_WORDS], products[APART_WORDS], collectives[APART_WORDS], note[640];
 };
 
 struct ek_apart_memory {

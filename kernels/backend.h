@@ -27,7 +27,7 @@ struct ek_group; /* ranks that compute one model together */
 struct ek_wire;  /* of ranks in other processes: wire.h */
 struct ek_cluster;
 
-#define EK_BACKEND_ABI 26u
+#define EK_BACKEND_ABI 27u
 
 /* What memory for a host tier begins on: the largest page that machines have. */
 #define EK_HOST_PAGE 65536u
@@ -97,6 +97,9 @@ struct ek_plan_request {
     uint32_t block_size;
     uint64_t offload_bytes; /* of weights that stay in host memory, at most; 0 where that is the
                                device's */
+    double share;           /* of the device's memory that may be taken: load() measures what is
+                               left of it for the pool (ek_device_stats.room_bytes); 0 = it does
+                               not */
 };
 
 /* Files the weights lie in: read-only mappings. They may be unmapped after load() returns. */
@@ -132,7 +135,14 @@ struct ek_device_stats {
     uint64_t stream_rows;       /* steps of so many rows or fewer read experts there instead */
     const char *attention;      /* which kernels attend to prompts, NULL = there is one kind */
     const char *products;       /* what computes large products, NULL = there is one way */
+    const char *collectives;    /* by which several devices reach each other, NULL = there is one
+                                   way, or one device */
     const char *note;           /* a sentence an operator should read, found at load; NULL = none */
+    /* After load(), where ek_plan_request.share was not 0; of several devices that with the least
+     * room, and the most of the others: */
+    uint64_t room_bytes;    /* that the pool and the recurrent states may take; 0 = not measured */
+    uint64_t context_bytes; /* that context, kernels, libraries and graphs took */
+    uint64_t others_bytes;  /* that others had before, 0 also where that is not known */
 };
 
 /* How a device ended. */

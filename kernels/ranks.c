@@ -570,6 +570,10 @@ static void ranks_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
         all.host_weight_bytes += one.host_weight_bytes;
         all.stream_bytes += one.stream_bytes;
         all.stream_us = ranks_join(all.stream_us, one.stream_us, false); /* all copy at once */
+        if (one.room_bytes < all.room_bytes) /* all have as many blocks as the least can */
+            all.room_bytes = one.room_bytes;
+        all.context_bytes = ranks_join(all.context_bytes, one.context_bytes, false);
+        all.others_bytes = ranks_join(all.others_bytes, one.others_bytes, false);
     }
     *ret_stats = all;
 }

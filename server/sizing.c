@@ -175,13 +175,24 @@ static void set_limits(struct stack *s)
 
 /* ---- the plan ---- */
 
+/* Of the device's memory; a pool that is asked for by name may be larger than the share. */
+static double measured_share(const struct stack *s)
+{
+    const struct options *o = s->o;
+
+    return o->num_gpu_blocks_override > 0 || o->kv_cache_memory_bytes > 0
+               ? 1
+               : o->gpu_memory_utilization;
+}
+
 void sizing_request(const struct stack *s, struct ek_plan_request *ret_request)
 {
     *ret_request =
         (struct ek_plan_request){.graph = &s->model->graph,
                                  .logit_rows = s->engine_params.max_seqs + EK_STEP_SCORES,
                                  .block_size = s->engine_params.block_size,
-                                 .offload_bytes = (uint64_t)(s->o->cpu_offload_gb * GIB)};
+                                 .offload_bytes = (uint64_t)(s->o->cpu_offload_gb * GIB),
+                                 .share = measured_share(s)};
     engine_ceiling(&s->engine_params, &ret_request->ceiling);
 }
 
@@ -347,6 +358,60 @@ int sizing_plan(struct stack *s, struct ek_fault *fault)
 
 /* ---- the plan and what came of it ---- */
 
+static int no_room(const struct stack *s, const struct ek_device_stats *d, uint64_t least,
+                   struct ek_fault *fault)
+{
+    const uint64_t bytes =
+        least * s->need.block_bytes + s->need.state_bytes * (uint64_t)s->engine_params.states;
+    char needs[24], has[24], context[24], others[24];
+
+    ek_fault_write(fault, "gpu-memory-utilization",
+                   "One request of %u tokens needs a KV pool of %s, and the card has %s for it "
+                   "beside a context of %s and %s of other processes: end those, raise "
+                   "--gpu-memory-utilization or lower --max-model-len",
+                   s->plan_params.max_model_len ? s->plan_params.max_model_len : 1,
+                   memplan_size_text(bytes, needs), memplan_size_text(d->room_bytes, has),
+                   memplan_size_text(d->context_bytes, context),
+                   memplan_size_text(d->others_bytes, others));
+    return EK_EDEVMEM;
+}
+
+int sizing_measured(struct stack *s, struct ek_fault *fault)
+{
+    const struct options *o = s->o;
+    struct engine_params *e = &s->engine_params;
+    const uint64_t bs = e->block_size, states = s->need.state_bytes * (uint64_t)e->states;
+    struct ek_device_stats d = {0};
+    char context[24], guess[24], others[24];
+
+    s->backend->stats(s->device, &d);
+    if (d.room_bytes == 0)
+        return 0;
+    uint64_t most = o->num_gpu_blocks_override > 0 || o->kv_cache_memory_bytes > 0
+                        ? s->plan.blocks
+                        : UINT32_MAX / bs;
+    uint64_t blocks = d.room_bytes > states ? (d.room_bytes - states) / s->need.block_bytes : 0;
+    blocks = blocks < most ? blocks : most;
+    /* A length that was fitted to the plan is fitted again. */
+    const uint64_t least = (o->max_model_len + bs - 1) / bs + (o->max_model_len ? 1 : 2);
+    if (blocks < least)
+        return no_room(s, &d, least, fault);
+    e->blocks = (uint32_t)blocks;
+    if ((blocks - 1) * bs < e->max_model_len) {
+        ek_log(EK_LOG_WARNING, "The largest length is %" PRIu64 " tokens instead of %u",
+               (blocks - 1) * bs, e->max_model_len);
+        e->max_model_len = (uint32_t)((blocks - 1) * bs);
+    }
+    set_limits(s);
+    ek_log(EK_LOG_INFO,
+           "KV pool: %u blocks were predicted and %u are there: context, libraries and graphs take "
+           "%s (with a reserve, %s were predicted), other processes have %s",
+           s->plan.blocks, e->blocks, memplan_size_text(d.context_bytes, context),
+           memplan_size_text(s->need.overhead_bytes, guess),
+           memplan_size_text(d.others_bytes, others));
+    return 0;
+}
+
 /* uneven: the plan is that of the largest of several stages for each of them. */
 static void sizing_compare_place(const char *where, uint64_t planned, uint64_t taken, bool uneven)
 {
@@ -422,7 +487,11 @@ void sizing_compare(struct stack *s)
         if (s->open.ranks <= 1 && s->backend->probe(&s->open, &now, NULL) == 0 &&
             now.free_bytes < s->info.free_bytes) /* the card's own figure, with all of a context */
             v->memory_taken[HTTP_DEVICE] = s->info.free_bytes - now.free_bytes;
-        sizing_compare_place("device", share, v->memory_taken[HTTP_DEVICE], s->open.stages > 1);
+        if (d.room_bytes == 0 || v->memory_taken[HTTP_DEVICE] > share)
+            sizing_compare_place("device", share, v->memory_taken[HTTP_DEVICE], s->open.stages > 1);
+        else /* the pool has what was guessed too high, or is as large as was asked for */
+            ek_log(EK_LOG_INFO, "Memory of the device: %.1f MiB planned, %.1f MiB taken",
+                   (double)share / MIB, (double)v->memory_taken[HTTP_DEVICE] / MIB);
     }
     sizing_compare_place("host", v->memory_planned[HTTP_HOST], v->memory_taken[HTTP_HOST], false);
 }

@@ -12,6 +12,10 @@ struct stack;
 void sizing_engine(struct stack *s);
 /* Fills need, plan and the pools of engine_params. As memplan_make(). */
 int sizing_plan(struct stack *s, struct ek_fault *fault);
+/* After load(), before kv_open(): blocks by what the device really has left, where the backend
+ * measured that, also more than planned, but no more than were asked for by name. EK_EDEVMEM with a
+ * fault when it is too little for one request of --max-model-len. */
+int sizing_measured(struct stack *s, struct ek_fault *fault);
 /* What the backend is asked for, in plan() and load(). */
 void sizing_request(const struct stack *s, struct ek_plan_request *ret_request);
 /* After the load: measures what was taken, puts both figures into `served` and the log. It lies

@@ -102,8 +102,7 @@ int start_verify(struct stack *s, struct ek_fault *fault)
 static int load_device(struct stack *s, struct ek_fault *fault)
 {
     struct ek_plan_request q;
-    struct ek_kv_params kv = {.blocks = s->plan.blocks,
-                              .host_blocks = s->plan.host_blocks,
+    struct ek_kv_params kv = {.host_blocks = s->plan.host_blocks,
                               .block_size = s->engine_params.block_size,
                               .states = s->engine_params.states};
     sizing_request(s, &q);
@@ -117,8 +116,11 @@ static int load_device(struct stack *s, struct ek_fault *fault)
         r = s->backend->load(s->device, &q, &s->model->files, load_progress, s, fault);
     if (r == 0)
         r = named_unchanged(s->model->dir, s->launcher.apart.stamp, fault);
+    if (r == 0)
+        r = sizing_measured(s, fault);
     if (r == 0) {
         http_progress(s->http, "reserving the KV pool", 0, 0);
+        kv.blocks = s->engine_params.blocks;
         r = s->backend->kv_open(s->device, &kv);
     }
     if (r == 0) {

@@ -280,6 +280,7 @@ struct ek_device {
     cu_handle context, stream;
     int ordinal;
     bool retained;
+    size_t found_bytes; /* of the card's memory, free before there was a context; 0 = not known */
     uint32_t multiprocessors;
     int capability;         /* 10 * major + minor */
     struct ek_group *group; /* NULL: alone */
@@ -311,6 +312,7 @@ struct ek_device {
     uint32_t tile_rows;           /* and how many of a sequence go into one tile of it */
     char note[768];               /* for the operator, found at load; "" = nothing */
     char products[288];           /* what computes large products, in words */
+    char collectives[64];         /* what adds up for ranks, in words; "" = there is one */
     struct cuda_item *items;      /* of the weights in host memory */
     struct cuda_buffer slots;     /* two of shape.slot_bytes */
     cu_handle copier;             /* stream that fills them; NULL: nothing is copied */
@@ -347,6 +349,7 @@ struct ek_device {
 
     _Atomic uint64_t weight_bytes, arena_bytes, kv_bytes, host_kv_bytes, steps, busy_us;
     _Atomic uint64_t state_bytes;
+    _Atomic uint64_t room_bytes, context_bytes, others_bytes; /* room.c */
     _Atomic(const char *) attention; /* NULL before load(), after which `note` stays as it is */
     _Atomic uint64_t host_weight_bytes, stream_bytes, stream_us, stream_rows;
 };
@@ -516,9 +519,19 @@ int cuda_rank_sample(struct ek_device *d, const struct ek_step *step, const stru
 int cuda_rank_wait(struct ek_device *d, uint64_t id, struct ek_result *ret_result, size_t bytes,
                    uint64_t timeout_us);
 
+/* room.c: what is free of a card without a context, or 0; what the pool may take of d->plan.share,
+ * at the end of a load: records what steps of decode need, and measures. */
+#define CUDA_LATER (128ull << 20) /* of what the driver and libraries take after the measure */
+size_t cuda_room_found(const struct cu_driver *cu, int device, size_t total_bytes);
+int cuda_room_measure(struct ek_device *d);
+
 /* graph.c: runs a decode step of so many rows, recorded where that can be. */
 int cuda_graph_run(struct ek_device *d, uint32_t rows, uint32_t tiles, uint32_t items);
 void cuda_graphs_free(struct ek_device *d);
+/* Records the steps of all buckets before there is one. Those that cannot be are tried again in
+ * their steps; ret_all: all were. Not for one of several ranks, which would wait for one another.
+ */
+int cuda_graphs_record(struct ek_device *d, bool *ret_all);
 uint32_t cuda_bucket_rows(const struct ek_device *d,
                           uint32_t bucket); /* rising; 0 behind the last */
 

@@ -137,6 +137,7 @@ struct cu_access {
     X(capture_begin, cuStreamBeginCapture_v2, (cu_handle, int))                                    \
     X(capture_end, cuStreamEndCapture, (cu_handle, cu_handle *))                                   \
     X(graph_make, cuGraphInstantiateWithFlags, (cu_handle *, cu_handle, unsigned long long))       \
+    X(graph_upload, cuGraphUpload, (cu_handle, cu_handle))                                         \
     X(graph_launch, cuGraphLaunch, (cu_handle, cu_handle))                                         \
     X(graph_free, cuGraphDestroy, (cu_handle))                                                     \
     X(exec_free, cuGraphExecDestroy, (cu_handle))                                                  \

@@ -1,6 +1,7 @@
 /*
- * Decode steps as recorded graphs: a step of so many rows is rounded up to a bucket, and the second
- * step of a bucket is recorded while it is enqueued. Launches read all counts from the step on the
+ * Decode steps as recorded graphs: a step of so many rows is rounded up to a bucket. All are
+ * recorded at the end of a load that measures (room.c); else the second step of a bucket is
+ * recorded while it is enqueued. Launches read all counts from the step on the
  * device, so the rows behind the last one do nothing but a product's share of a tile. What cannot
  * be recorded (no memory, a library that will not) runs launch by launch, as before. Of several
  * ranks all record a step or none does: what is summed in it is summed by all in the same way.
@@ -77,6 +78,8 @@ static int record(struct ek_device *d, uint32_t bucket, cu_handle *ret_graph)
     r = r < 0 ? r : ended;
     if (r == 0)
         r = cu_code(d->cu.graph_make(&made, graph, 0));
+    if (r == 0) /* what it takes of the card is taken now, not by its first launch */
+        r = cu_code(d->cu.graph_upload(made, d->stream));
     if (graph)
         (void)d->cu.graph_free(graph);
     r = all_ranks(d, r);
@@ -102,6 +105,21 @@ int cuda_graph_run(struct ek_device *d, uint32_t rows, uint32_t tiles, uint32_t 
     if (b != UINT32_MAX && d->seen[b] == 0)
         d->seen[b] = 1;
     return cuda_program_run(d, rows, rows, tiles, items);
+}
+
+int cuda_graphs_record(struct ek_device *d, bool *ret_all)
+{
+    bool all = true;
+
+    for (uint32_t b = 0; cuda_bucket_rows(d, b) > 0; b++) {
+        int r = record(d, b, &d->recorded[b]);
+        if (r == EK_EDEVICE)
+            return r;
+        all = all && r == 0;
+        d->seen[b] = r == 0 ? 2 : 0;
+    }
+    *ret_all = all;
+    return 0;
 }
 
 void cuda_graphs_free(struct ek_device *d)

@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -125,6 +126,14 @@ bool cuda_group_fail(struct ek_group *g, int code)
 void cuda_group_abort(struct ek_group *g)
 {
     (void)cuda_group_fail(g, EK_ECOMM); /* or it has failed before */
+}
+
+void cuda_group_words(const struct ek_group *g, char *text, size_t size)
+{
+    int v = 0;
+
+    (void)g->nccl.version(&v);
+    (void)snprintf(text, size, "NCCL %d.%d.%d", v / 10000, v / 100 % 100, v % 100);
 }
 
 uint64_t cuda_group_stall_us(const struct ek_group *g)

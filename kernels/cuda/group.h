@@ -52,5 +52,7 @@ int cuda_group_send(struct ek_group *g, uint32_t rank, uint32_t to, cu_ptr data,
                     enum ek_dtype dtype, cu_handle stream);
 int cuda_group_recv(struct ek_group *g, uint32_t rank, uint32_t from, cu_ptr data, size_t count,
                     enum ek_dtype dtype, cu_handle stream);
+/* "NCCL 2.27.3": by what ranks reach each other. */
+void cuda_group_words(const struct ek_group *g, char *text, size_t size);
 /* The host side of all ranks: the least of their codes, for all of them the same. */
 int cuda_group_agree(struct ek_group *g, int code);

@@ -13,10 +13,10 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/group.h"
 #include "kernels/cuda/nccl.h"
-#include "kernels/cuda/nvml.h"
 
-#define LEAST_MAJOR 8              /* compute capability 8.0: bf16 products, asynchronous copies */
-#define CONTEXT     (600ull << 20) /* the driver's own, the kernels, recorded graphs */
+#define LEAST_MAJOR 8 /* compute capability 8.0: bf16 products, asynchronous copies */
+#define CONTEXT                                                                                    \
+    (600ull << 20) /* predicted: the driver's own, the kernels, recorded graphs, CUDA_LATER */
 #define CONNECTIONS (512ull << 20) /* NCCL's buffers, where there are ranks */
 
 static int attribute(const struct cu_driver *cu, int device, int which)
@@ -122,17 +122,6 @@ static void note_links(const struct cu_driver *cu, const struct ek_open_params *
                    worst == LINK_NONE ? "goes through the host's memory" : "is slow to travel");
 }
 
-/* All of it where nobody says what is free. */
-static uint64_t free_of(const struct cu_driver *cu, int device, size_t total)
-{
-    const struct cuda_bus at = {.domain = (uint32_t)attribute(cu, device, CU_ATTR_PCI_DOMAIN),
-                                .bus = (uint32_t)attribute(cu, device, CU_ATTR_PCI_BUS),
-                                .device = (uint32_t)attribute(cu, device, CU_ATTR_PCI_DEVICE)};
-    const uint64_t bytes = cuda_nvml_free(&at, total);
-
-    return bytes > 0 ? bytes : total;
-}
-
 static int cuda_probe(const struct ek_open_params *p, struct ek_device_info *ret_info,
                       struct ek_fault *fault)
 {
@@ -153,7 +142,9 @@ static int cuda_probe(const struct ek_open_params *p, struct ek_device_info *ret
     (void)snprintf(info.name, sizeof(info.name), "%s, sm_%d%d", name,
                    attribute(&cu, device, CU_ATTR_MAJOR), attribute(&cu, device, CU_ATTR_MINOR));
     info.memory_bytes = total;
-    info.free_bytes = free_of(&cu, device, total);
+    info.free_bytes = cuda_room_found(&cu, device, total);
+    if (info.free_bytes == 0)
+        info.free_bytes = total; /* nobody says what is free */
     if (p->ranks > 1 && p->rank == p->first) {
         struct nccl nccl;
         r = nccl_open(&nccl, p->ranks, fault);
@@ -264,6 +255,9 @@ static int cuda_open(const struct ek_open_params *p, struct ek_device **ret_devi
     int r = find_device(p, &d->cu, &d->ordinal, fault);
     if (r < 0)
         goto out;
+    size_t total = 0;
+    if (d->cu.device_memory(&total, d->ordinal) == CU_OK)
+        d->found_bytes = cuda_room_found(&d->cu, d->ordinal, total);
     int result = d->cu.ctx_retain(&d->context, d->ordinal);
     d->retained = result == CU_OK;
     if (result == CU_OK)
@@ -275,6 +269,8 @@ static int cuda_open(const struct ek_open_params *p, struct ek_device **ret_devi
         goto out;
     }
     d->group = p->group;
+    if (d->group)
+        cuda_group_words(d->group, d->collectives, sizeof(d->collectives));
     d->rank_index = p->rank;
     d->multiprocessors = (uint32_t)attribute(&d->cu, d->ordinal, CU_ATTR_SM_COUNT);
     d->multiprocessors += d->multiprocessors == 0;
@@ -436,15 +432,18 @@ static int cuda_load(struct ek_device *d, const struct ek_plan_request *q,
     uint64_t stream_us = 0;
     if (r == 0)
         r = cuda_stream_time(d, &stream_us);
+    if (r == 0) {
+        d->lt = cuda_lt_open(d);
+        d->fused_rows = cuda_fused_rows(d->capability, d->lt != NULL);
+        d->e4m3_rows = cuda_e4m3_rows(d->capability, d->lt != NULL);
+        d->times = cuda_times_open(d);
+        d->records = !d->times;
+        r = q->share > 0 ? cuda_room_measure(d) : 0;
+    }
     if (r < 0) {
         unload(d);
         return r;
     }
-    d->lt = cuda_lt_open(d);
-    d->fused_rows = cuda_fused_rows(d->capability, d->lt != NULL);
-    d->e4m3_rows = cuda_e4m3_rows(d->capability, d->lt != NULL);
-    d->times = cuda_times_open(d);
-    d->records = !d->times;
     atomic_store(&d->weight_bytes, d->weight_memory.bytes + d->slots.bytes);
     atomic_store(&d->host_weight_bytes, d->shape.host_bytes);
     atomic_store(&d->stream_bytes, d->shape.stream_bytes);
@@ -511,7 +510,11 @@ static void cuda_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
         .stream_rows = atomic_load(&d->stream_rows),
         .attention = atomic_load(&d->attention),
         .products = atomic_load(&d->attention) ? d->products : NULL,
+        .collectives = atomic_load(&d->attention) && d->collectives[0] ? d->collectives : NULL,
         .note = atomic_load(&d->attention) && d->note[0] ? d->note : NULL,
+        .room_bytes = atomic_load(&d->room_bytes),
+        .context_bytes = atomic_load(&d->context_bytes),
+        .others_bytes = atomic_load(&d->others_bytes),
     };
 }
 

@@ -79,6 +79,7 @@ void ek_cluster_bye(struct ek_cluster *c, int code);
 struct ek_load_order {
     struct ek_step_ceiling ceiling;
     uint32_t logit_rows, block_size, max_model_len;
+    double share;
 };
 
 /* The others: obeys node 0 until it says that all end (0 with its exit code) or the group fails

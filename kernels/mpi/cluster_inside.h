@@ -28,6 +28,7 @@ enum cluster_order {
 
 struct cluster_reply {
     int32_t code;
+    uint64_t room_bytes; /* of ORDER_LOAD: ek_device_stats.room_bytes */
     char msg[480], field[64];
 };
 

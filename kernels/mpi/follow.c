@@ -179,7 +179,8 @@ static int obey_load(struct follower *f, struct ek_fault *fault)
     const struct ek_plan_request q = {.graph = f->p.graph,
                                       .ceiling = *c,
                                       .logit_rows = f->load.logit_rows,
-                                      .block_size = f->load.block_size};
+                                      .block_size = f->load.block_size,
+                                      .share = f->load.share};
     f->p.loading(f->p.ctx, &f->load);
     f->result_bytes = ek_result_bytes(c->seqs, c->scores, c->seqs, f->p.graph->hidden);
     for (int i = 0; i < 2; i++) {
@@ -219,6 +220,11 @@ static int mpi_reply(struct follower *f, uint32_t order, struct ek_fault *fault)
         .tag = EK_MPI_REPLY, .out = true, .data = &n, .rows = 1, .width = sizeof(n)};
     uint32_t which;
 
+    if (order == ORDER_LOAD && n.code == 0) {
+        struct ek_device_stats now;
+        f->p.backend->stats(f->device, &now);
+        n.room_bytes = now.room_bytes;
+    }
     if (n.code < 0) {
         (void)snprintf(n.msg, sizeof(n.msg), "%s",
                        fault->msg[0] ? fault->msg : ek_strerror(n.code));

@@ -35,8 +35,9 @@ struct mpi_lead {
     struct ek_device *inner;
     struct cluster_buffer in;
     uint32_t blocks;
-    uint32_t answers;   /* the node that has the first rank of the last stage */
-    uint64_t answer_us; /* so long a result is waited for behind our own, 0 = for ever */
+    uint64_t room_bytes; /* of the other node with the least, UINT64_MAX = none measured it */
+    uint32_t answers;    /* the node that has the first rank of the last stage */
+    uint64_t answer_us;  /* so long a result is waited for behind our own, 0 = for ever */
     struct landing landing[2];
 };
 
@@ -81,6 +82,8 @@ static int replies(struct mpi_lead *d, struct ek_fault *fault)
         if (r < 0)
             return cluster_lost(c, k, r);
         const struct cluster_reply *reply = d->in.data;
+        if (reply->room_bytes > 0 && reply->room_bytes < d->room_bytes)
+            d->room_bytes = reply->room_bytes;
         if (reply->code < 0 && first == 0) {
             first = reply->code;
             ek_fault_write(fault, reply->field, "node %u (%s): %.380s", k, c->card[k].host,
@@ -171,11 +174,13 @@ static int lead_load(struct ek_device *device, const struct ek_plan_request *q,
     struct ek_load_order o = {.ceiling = q->ceiling,
                               .logit_rows = q->logit_rows,
                               .block_size = q->block_size,
-                              .max_model_len = d->c->max_model_len};
+                              .max_model_len = d->c->max_model_len,
+                              .share = q->share};
     int r = mpi_lead_tell(d, ORDER_LOAD, &o, sizeof(o));
 
     if (r == 0)
         r = d->each->load(d->inner, q, files, progress, ctx, fault);
+    d->room_bytes = UINT64_MAX;
     return r < 0 ? r : replies(d, fault);
 }
 
@@ -390,6 +395,8 @@ static void lead_stats(struct ek_device *device, struct ek_device_stats *ret_sta
 {
     const struct mpi_lead *d = lead_of(device);
     d->each->stats(d->inner, ret_stats);
+    if (d->room_bytes < ret_stats->room_bytes) /* all nodes have as many blocks as the least can */
+        ret_stats->room_bytes = d->room_bytes;
 }
 
 static void lead_rank_stats(struct ek_device *device, uint32_t rank,

@@ -334,7 +334,7 @@ const struct ek_metric metrics_table[] = {
     [M_KEY_PREEMPTIONS] = {"evenkeel_key_preemptions_total", EK_COUNTER,
                            "Preemptions of a key's requests.", "key"},
     [M_BUILD] = {"evenkeel_build_info", EK_GAUGE, "What runs.",
-                 "version, backend, device, dtype, products"},
+                 "version, backend, device, dtype, products, collectives"},
     [M_RELOAD_OK] = {"evenkeel_config_last_reload_successful", EK_GAUGE,
                      "1 when keys and certificates could be read the last time.", ""},
     [M_RELOADED] = {"evenkeel_config_last_reload_success_timestamp_seconds", EK_GAUGE,

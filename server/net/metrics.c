@@ -230,6 +230,7 @@ static void write_build(struct ek_expo *e, const struct served *s)
         (void)snprintf(name, sizeof(name), "%.*s", (int)strcspn(products, "("), products);
         name[strlen(name) - (name[0] && name[strlen(name) - 1] == ' ')] = '\0';
         ek_expo_label(&l, "products", name);
+        ek_expo_label(&l, "collectives", now.collectives ? now.collectives : "");
     }
     ek_expo_family(e, &metrics_table[M_BUILD]);
     ek_expo_value(e, l.data, 1);

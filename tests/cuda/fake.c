@@ -113,6 +113,7 @@ EXPORT void fake_card(size_t bytes, bool vmm)
                 (struct card){.total = bytes, .generations = fake_g.card[i].generations};
         fake_g.cards = 1;
         fake_g.peers = fake_g.nvlink = true;
+        fake_g.context_bytes = fake_g.graph_bytes = 0;
     }
     for (int i = 0; i < MOST_CARDS; i++)
         fake_g.card[i].sticky = 0;

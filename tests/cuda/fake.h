@@ -24,6 +24,10 @@ void fake_fail(const char *symbol, unsigned nth, int result);
 void fake_cards(int count);
 void fake_capability(int capability); /* of all cards, 10 * major + minor; 90 at first */
 void fake_card_bytes(int card, size_t bytes);
+/* What a context and a recorded step take of a card's memory; nothing after fake_card(). And what
+ * other processes have of it. FAKE_CUDA_TAKEN="600,20480" are the first and the last in MiB. */
+void fake_costs(size_t context_bytes, size_t graph_bytes);
+void fake_others(int card, size_t bytes);
 void fake_links(bool peers, bool nvlink); /* whether cards reach each other, and how */
 /* From now on collectives of this rank never come; -1 = of none. */
 void fake_stall(int rank);

@@ -170,6 +170,25 @@ static void put_all(const struct ops *from, struct cu_opaque *stream, struct edg
     }
 }
 
+/* What a graph takes of the card; a launch does that where it was not done before. */
+static void upload(struct cu_opaque *exec)
+{
+    if (!exec->uploaded)
+        fake_g.card[exec->card].graphs += fake_g.graph_bytes;
+    exec->uploaded = true;
+}
+
+API cuGraphUpload(struct cu_opaque *exec, struct cu_opaque *stream)
+{
+    ENTER_SAFE("cuGraphUpload");
+    RULE(fake_stream_is(stream) && !stream->capturing, INVALID_HANDLE,
+         "cuGraphUpload in no stream of the context, or in a capture");
+    RULE(fake_is(exec, GRAPH) && exec->exec && exec->card == stream->card, CU_INVALID_VALUE,
+         "cuGraphUpload of what was not instantiated, or on another card");
+    upload(exec);
+    return fake_leave(CU_OK);
+}
+
 API cuGraphLaunch(struct cu_opaque *exec, struct cu_opaque *stream)
 {
     ENTER_CARD("cuGraphLaunch");
@@ -181,6 +200,7 @@ API cuGraphLaunch(struct cu_opaque *exec, struct cu_opaque *stream)
     why = why ? why : why_not(&exec->side);
     RULE(!why, CU_INVALID_VALUE, "cuGraphLaunch: it %s", why);
     struct edges *edges = calloc(1, sizeof(*edges) + exec->edges + 1);
+    upload(exec);
     edges->of[0] = stream;
     edges->of[1] = exec->lane;
     edges->ops = 1; /* us */
@@ -208,6 +228,8 @@ API cuGraphExecDestroy(struct cu_opaque *exec)
         fake_drain_all(exec->lane);
         fake_object_free(exec->lane, STREAM);
     }
+    if (exec->uploaded)
+        fake_g.card[exec->card].graphs -= fake_g.graph_bytes;
     fake_object_free(exec, GRAPH);
     return fake_leave(CU_OK);
 }

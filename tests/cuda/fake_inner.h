@@ -113,6 +113,7 @@ struct cu_opaque { /* whatever has a handle */
     size_t edges;                /* of a graph */
     bool failed;                 /* of a graph: a call was made to fail while it is recorded */
     bool exec, invalid;          /* of a graph: it can be launched; a call has spoilt it */
+    bool uploaded;               /* of such a graph: what it takes of the card is taken */
     pthread_t owner;             /* who records it */
     size_t edge;                 /* of an event: which it was recorded as, 0 = not in a graph; */
     unsigned long long graph;    /* in this one, by its number */
@@ -143,6 +144,7 @@ struct range {
 
 struct card {
     size_t total, used;
+    size_t others, graphs;          /* of it: other processes', and recorded steps' */
     struct cu_opaque *context;      /* the primary one */
     unsigned retained, generations; /* how often; how many there were */
     int sticky;                     /* the answer to everything, once it was given */
@@ -156,7 +158,8 @@ struct fake_state {
     unsigned long long numbers;
     int cards; /* or the answer of cuInit, if it is negative */
     int capability;
-    char lame[32]; /* kernels with this in their names do nothing; "" = none */
+    size_t context_bytes, graph_bytes; /* of a card's memory, that one takes */
+    char lame[32];                     /* kernels with this in their names do nothing; "" = none */
     struct card card[MOST_CARDS];
     struct range range[MOST_OBJECTS];
     struct cu_opaque *object[MOST_OBJECTS];
@@ -179,6 +182,7 @@ int fake_enter(const char *symbol);
 int fake_leave(int result); /* gives the lock back; its argument */
 /* The card of the caller's context, -1 = none that is alive. */
 int fake_current(void);
+size_t fake_free(int card); /* bytes of its memory */
 
 #define ENTER(symbol)                                                                              \
     int r_ = fake_enter(symbol);                                                                   \

@@ -44,9 +44,8 @@ static struct range *take(size_t bytes, int kind)
 API cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
 {
     ENTER_CARD("cuMemGetInfo_v2");
-    const struct card *here = &fake_g.card[fake_current()];
-    *total = here->total;
-    *free_bytes = here->total > here->used ? here->total - here->used : 0;
+    *total = fake_g.card[fake_current()].total;
+    *free_bytes = fake_free(fake_current());
     return fake_leave(CU_OK);
 }
 
@@ -55,7 +54,7 @@ API cuMemAlloc_v2(cu_ptr *at, size_t bytes)
     ENTER_SAFE("cuMemAlloc_v2");
     struct card *here = &fake_g.card[fake_current()];
     RULE(bytes > 0, CU_INVALID_VALUE, "cuMemAlloc of nothing");
-    struct range *r = bytes > here->total - here->used ? NULL : take(bytes, DEVICE);
+    struct range *r = bytes > fake_free(fake_current()) ? NULL : take(bytes, DEVICE);
     if (!r)
         return fake_leave(CU_OUT_OF_MEMORY);
     here->used += bytes;

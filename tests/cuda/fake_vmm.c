@@ -92,7 +92,7 @@ API cuMemCreate(unsigned long long *handle, size_t bytes, const struct cu_mem_pr
     RULE(in_pages(bytes) && good(prop) && flags == 0, CU_INVALID_VALUE,
          "cuMemCreate of %zu bytes: not in pieces of 2 MiB, or of no card", bytes);
     struct card *its = &fake_g.card[prop->location.id];
-    if (bytes > its->total - its->used)
+    if (bytes > fake_free(prop->location.id))
         return fake_leave(CU_OUT_OF_MEMORY);
     int fd = memfd_create("fake-device", MFD_CLOEXEC);
     assert(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0);

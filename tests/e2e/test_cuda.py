@@ -22,9 +22,9 @@ def environment(**more):
 
 
 class Server:
-    def __init__(self, tmp_path, words=(), device="cuda", **more):
+    def __init__(self, tmp_path, words=(), device="cuda", base=SMALL, **more):
         self.port, self.log = free_port(27000), open(tmp_path / "server.log", "w+", encoding="utf-8")
-        self.process = subprocess.Popen([BUILD / "evenkeel-server", "--model", MODEL, "--device", device, "--host", "127.0.0.1", "--port", str(self.port), *SMALL, *words],
+        self.process = subprocess.Popen([BUILD / "evenkeel-server", "--model", MODEL, "--device", device, "--host", "127.0.0.1", "--port", str(self.port), *base, *words],
                                         env=environment(**more), stdout=self.log, stderr=self.log)
         for _ in range(300):
             try:
@@ -176,6 +176,46 @@ def test_plan_for_a_card_is_that_of_the_card(tmp_path, server):
         assert small["bytes"][item] == planned[item], item
 
 
+MEASURED = ["--max-num-seqs", "2", "--max-num-batched-tokens", "32", "--gpu-memory-utilization", "0.25", "--max-model-len", "256", "--step-deadline", "0"]
+
+
+def test_pool_is_what_the_card_has_left(server, tmp_path):
+    """A context of another size than was guessed, and what other processes have, change the blocks by so much; what was asked for by name is not exceeded."""
+    driver = tmp_path / "driver"
+    driver.mkdir()
+    (driver / "libnvidia-ml.so.1").symlink_to(FAKE)
+    nvml, plain = f"{driver}:{FAKE.parent}", str(FAKE.parent)
+
+    def blocks(context, others, path, *words):
+        s = server("--no-sandbox", *words, base=MEASURED, LD_LIBRARY_PATH=path, FAKE_CUDA_CARDS="4", FAKE_CUDA_TAKEN=f"{context},{others}")
+        assert s.ask(messages=[{"role": "user", "content": "What is the KV cache?"}], max_tokens=8, temperature=0)["finish_reason"]
+        page = urllib.request.urlopen(f"http://127.0.0.1:{s.port}/metrics", timeout=60).read().decode()
+        s.process.kill()
+        s.process.wait()
+        return int(metric(page, "evenkeel_kv_blocks", state="total")), (tmp_path / "server.log").read_text()
+
+    dry = json.loads(subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, "--device", "cuda", *MEASURED, "--dry-run", "--json"], capture_output=True, text=True,
+                                    timeout=60, check=True, env=environment(FAKE_CUDA_CARDS="4")).stdout)
+    one, predicted = dry["block_bytes"], dry["num_blocks"] - 1
+
+    def differ(a, b, mib):  # each is rounded to whole blocks
+        return abs(a - b - mib * 2**20 / one) <= 1
+    small, log = blocks(300, 0, nvml)
+    large, _ = blocks(700, 0, nvml)
+    assert differ(small, large, 400)
+    assert differ(small, predicted, 600 - 128 - 300), (small, predicted)  # the guess is of a context and of what comes later
+    assert f"KV pool: {predicted + 1} blocks were predicted and {small + 1} are there" in log and "graphs take 300.0 MiB" in log, log
+    theirs, log = blocks(300, 1000, nvml)
+    assert theirs == small and "other processes have 1000.0 MiB" in log
+    assert differ(small, blocks(300, 100, plain)[0], 100)  # nobody says whose it is
+    assert differ(blocks(300, 3200, nvml)[0], 0, 4096 - 3200 - 300 - 128 - 64 - (1024 - 300 - 128 - 64 - small * one / 2**20))  # less is free than the share leaves
+    assert blocks(300, 0, nvml, "--num-gpu-blocks-override", "100")[0] == 99
+    assert blocks(300, 0, nvml, "--engine-process")[0] == small
+    done = subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, "--device", "cuda", "--host", "127.0.0.1", "--port", str(free_port(27000)), *MEASURED],
+                          capture_output=True, text=True, timeout=60, env=environment(FAKE_CUDA_CARDS="4", FAKE_CUDA_TAKEN="1000"))
+    assert done.returncode == 71 and "One request of 256 tokens needs a KV pool of" in done.stderr and "a context of 1000.0 MiB" in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize("gib, more, seqs, tokens", [
     (24, [], 256, 4096), (80, [], 512, 16384), (141, [], 512, 24576), (192, [], 512, 32768),
     (80, ["--max-num-seqs", "7", "--max-num-batched-tokens", "99"], 7, 99),
@@ -197,6 +237,7 @@ def test_two_cards_answer_as_one(server, tmp_path):
     assert "The cards differ: rank 0 has Fake card, sm_90 (4.0 GiB), rank 1 has Fake card, sm_90 (8.0 GiB)" in (tmp_path / "server.log").read_text()
     page = urllib.request.urlopen(f"http://127.0.0.1:{s.port}/metrics", timeout=60).read().decode()
     pools = [metric(page, "evenkeel_rank_bytes", rank=str(r), device=f"cuda:{card}", item="kv") for r, card in enumerate((2, 0))]
+    assert 'products="own kernels",collectives="NCCL 2.28.9"} 1' in page
     assert pools[0] == pools[1] > 0 and sum(pools) == metric(page, "evenkeel_device_bytes", item="kv")
     s.process.send_signal(signal.SIGTERM)
     assert s.process.wait(60) == 0

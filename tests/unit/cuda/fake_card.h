@@ -26,6 +26,8 @@ struct fake_card {
     unsigned (*objects)(void);
     void (*card_bytes)(int card, size_t bytes);
     size_t (*card_used)(int card);
+    void (*costs)(size_t context_bytes, size_t graph_bytes);
+    void (*others)(int card, size_t bytes);
     void (*links)(bool peers, bool nvlink);
     void (*stall)(int rank);
     void (*spoil)(int rank);
@@ -117,6 +119,8 @@ static inline void fake_open(struct fake_card *f)
                   {"fake_objects", &f->objects},
                   {"fake_card_bytes", &f->card_bytes},
                   {"fake_card_used", &f->card_used},
+                  {"fake_costs", &f->costs},
+                  {"fake_others", &f->others},
                   {"fake_links", &f->links},
                   {"fake_stall", &f->stall},
                   {"fake_spoil", &f->spoil},

@@ -35,6 +35,7 @@ struct fake { /* of a node; its ranks are the devices */
     struct ek_plan_request plan;
     uint32_t blocks, steps, masks, copies, rows;
     uint64_t sum; /* of all bytes of steps and masks */
+    uint64_t room;
     _Atomic int aborted;
 };
 
@@ -177,7 +178,7 @@ static int fake_wait(struct ek_device *d, uint64_t id, struct ek_result *r, size
 
 static void fake_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
 {
-    *ret_stats = (struct ek_device_stats){.kv_bytes = d->f->blocks};
+    *ret_stats = (struct ek_device_stats){.kv_bytes = d->f->blocks, .room_bytes = d->f->room};
 }
 
 static const struct ek_backend g_each = {.abi = EK_BACKEND_ABI,
@@ -346,6 +347,24 @@ static int step(struct cluster_pair *p, const struct ek_masks *masks)
     ek_step_copies(p->x.step)[p->x.step->copies++] =
         (struct ek_block_copy){.from = 1, .to = 3, .to_tier = EK_TIER_HOST};
     return tiny_run(&p->x, masks);
+}
+
+/* The pool has to fit where the least room is, whichever node that is. */
+static void test_least_room(void **state)
+{
+    (void)state;
+    for (uint64_t other = 0; other < 3; other++) {
+        struct ek_device_stats s;
+        struct cluster_pair p;
+        reset();
+        g_fake[0].room = other > 0 ? 500 : 0;
+        g_fake[1].room = other * 300;
+        assert_int_equal(begin(&p), 0);
+        p.x.b->stats(p.x.d, &s);
+        assert_int_equal(s.room_bytes, other < 2 ? other * 300 : 500);
+        ek_cluster_bye(p.n[0].c, 0);
+        end(&p);
+    }
 }
 
 static void test_whole_life(void **state)
@@ -553,15 +572,11 @@ static void test_silent(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole_life),
-        cmocka_unit_test(test_load_fails_there),
-        cmocka_unit_test(test_load_fails_here),
-        cmocka_unit_test(test_resize_fails_there),
-        cmocka_unit_test(test_disagree),
-        cmocka_unit_test(test_step_fails_there),
-        cmocka_unit_test(test_gone),
-        cmocka_unit_test(test_does_not_fit),
-        cmocka_unit_test(test_silent),
+        cmocka_unit_test(test_least_room),         cmocka_unit_test(test_whole_life),
+        cmocka_unit_test(test_load_fails_there),   cmocka_unit_test(test_load_fails_here),
+        cmocka_unit_test(test_resize_fails_there), cmocka_unit_test(test_disagree),
+        cmocka_unit_test(test_step_fails_there),   cmocka_unit_test(test_gone),
+        cmocka_unit_test(test_does_not_fit),       cmocka_unit_test(test_silent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
