@@ -143,7 +143,7 @@ static bool in_json(enum toolstyle style)
 
 static int settle(const struct served *s, struct openai_ask *a, struct api_error *err)
 {
-    bool whole = s->tools == TOOLS_LLAMA3_JSON || s->tools == TOOLS_PYTHONIC;
+    bool whole = toolstyle_whole(s->tools);
 
     if (a->must_call) {
         a->form_field = "tool_choice";

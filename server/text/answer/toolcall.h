@@ -28,6 +28,17 @@
  *     granite      <|tool_call|>[{"name": "f", "arguments": {...}}] or <tool_call>[...]
  *     phi4_mini_json
  *                  functools[{"name": "f", "arguments": {...}}]
+ *     longcat      as hermes between <longcat_tool_call> and </longcat_tool_call>, internlm
+ *                  between <|action_start|><|plugin|> and <|action_end|>
+ *     granite-20b-fc
+ *                  <function_call> {"name": "f", "arguments": {...}}
+ *     gigachat3    <|function_call|>{"name": "f", "arguments": {...}}; before 3.1 the call is a
+ *                  message of its own, behind <|message_sep|>, "function call" and <|role_sep|>
+ *     cohere_command3
+ *                  <|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters": {...}}]
+ *                  <|END_ACTION|>
+ *     apertus      <|tools_prefix|>[{"f": {...}}]<|tools_suffix|>
+ *     xlam         [{"name": "f", "arguments": {...}}]                the whole answer
  *     nemotron_json
  *                  <TOOLCALL>[{"name": "f", "arguments": {...}}]</TOOLCALL>
  *     pythonic     [f(x=1), g()]                                      the whole answer
@@ -77,6 +88,13 @@ enum toolstyle {
     TOOLS_LFM2,
     TOOLS_OLMO3,
     TOOLS_HY_V3,
+    TOOLS_LONGCAT,
+    TOOLS_INTERNLM,
+    TOOLS_GRANITE_20B,
+    TOOLS_GIGACHAT3,
+    TOOLS_COHERE,
+    TOOLS_APERTUS,
+    TOOLS_XLAM,
     TOOLS_OPENAI /* harmony.h takes them out, not this */
 };
 
@@ -105,6 +123,7 @@ struct toolscan {
     bool keyed;           /* its key is whole */
     char key[16], name[TOOLCALL_NAME_LEN]; /* as written, without quotes */
     uint32_t key_len, name_len;
+    const char *name_key; /* whose value is the name: NULL = "name", "" = each key is one itself */
     bool has_name, bad;
     size_t args_at, args_end; /* in the bytes of the object, 0 = none yet */
 };
@@ -180,6 +199,8 @@ const char *toolstyle_second(enum toolstyle style);
 const char *toolstyle_end(enum toolstyle style);
 /* Whether its calls are a list of JSON objects. */
 bool toolstyle_lists(enum toolstyle style);
+/* Whether calls are the whole answer, with no mark that must begin them. */
+bool toolstyle_whole(enum toolstyle style);
 /* Forgets what was seen of a call that may begin. */
 void tool_begin_head(struct toolcalls *t);
 /* Behind a call's arguments in a section: the marks that may follow, the last of which ends the

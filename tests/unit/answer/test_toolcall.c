@@ -76,6 +76,54 @@ static const struct {
     {TOOLS_NEMOTRON, "Hm.\n<TOOLCALL>\n[{\"name\":\"f\",\"arguments\":{}}]\n</TOOLCALL>\n",
      "Hm.\n|f:{}"},
     {TOOLS_NEMOTRON, "<TOOLCALL>[{\"name\":\"f\",\"arguments\":{\"a\":\"b", "|f:{\"a\":\"b"},
+    {TOOLS_LONGCAT,
+     "So:\n<longcat_tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n"
+     "</longcat_tool_call>",
+     "So:\n|f:{\"a\": 1}"},
+    {TOOLS_LONGCAT, CALL("{}"), CALL("{}")},
+    {TOOLS_INTERNLM,
+     "I look.<|action_start|><|plugin|>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}"
+     "<|action_end|><|action_start|><|plugin|>\n{\"name\": \"g\", \"parameters\": {}}"
+     "<|action_end|>",
+     "I look.|f:{\"a\": 1}|g:{}"},
+    {TOOLS_INTERNLM, "<|action_start|><|interpreter|>x", "<|action_start|><|interpreter|>x"},
+    {TOOLS_GRANITE_20B,
+     "<function_call> {\"name\": \"f\", \"arguments\": {\"a\": 1}}\n<function_call> {\"name\": "
+     "\"g\", \"arguments\": {}}\n",
+     "|f:{\"a\": 1}|g:{}"},
+    {TOOLS_GRANITE_20B, "<function_call> x", "<function_call> x"},
+    {TOOLS_GIGACHAT3,
+     "Text.<|function_call|>{\"name\": \"f\", \"arguments\": {\"a\": 1}}"
+     "<|message_sep|>\n\n",
+     "Text.|f:{\"a\": 1}"},
+    {TOOLS_GIGACHAT3,
+     "Text.<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"f\", \"arguments\": {}}",
+     "Text.|f:{}"},
+    {TOOLS_GIGACHAT3, "a function call", "a function call"},
+    {TOOLS_COHERE,
+     "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"f\", \"parameters\": "
+     "{\"name\": \"}\"}},\n    {\"tool_call_id\": \"1\", \"tool_name\": \"g\", \"parameters\": "
+     "{}}\n]<|END_ACTION|>",
+     "|f:{\"name\": \"}\"}|g:{}"},
+    {TOOLS_COHERE, "<|START_ACTION|>[{\"name\": \"f\", \"parameters\": {}}]",
+     "<|START_ACTION|>[{\"name\": \"f\", \"parameters\": {}}]"},
+    {TOOLS_APERTUS,
+     "I will check. <|tools_prefix|>[{\"f\": {\"city\": \"Paris\"}}, {\"g\": {}}]"
+     "<|tools_suffix|>",
+     "I will check. |f:{\"city\": \"Paris\"}|g:{}"},
+    {TOOLS_APERTUS, "<|tools_prefix|>[{\"a\": 1, \"a \\\"b\\u00e9\": {\"x\": {}}}]",
+     "|a \"b\xc3\xa9:{\"x\": {}}"},
+    {TOOLS_APERTUS, "<|tools_prefix|>[{\"f\": 1}]", "<|tools_prefix|>[{\"f\": 1}]"},
+    {TOOLS_APERTUS, "<|tools_prefix|>[{\"\": {}}]", "<|tools_prefix|>[{\"\": {}}]"},
+    {TOOLS_XLAM,
+     "[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\", "
+     "\"arguments\": {}}]",
+     "|f:{\"a\": 1}|g:{}"},
+    {TOOLS_XLAM, "[]\n", "[]\n"},
+    {TOOLS_XLAM, "[[{\"name\": \"f\", \"arguments\": {}}]]",
+     "[[{\"name\": \"f\", \"arguments\": {}}]]"},
+    {TOOLS_XLAM, "see [{\"name\": \"f\", \"arguments\": {}}]",
+     "see [{\"name\": \"f\", \"arguments\": {}}]"},
     {TOOLS_LFM2,
      "<|tool_call_start|>[get(city=\"Paris\", days=3, now=True), g()]<|tool_call_end|>Wait.",
      "Wait.|get:{\"city\": \"Paris\", \"days\": 3, \"now\": true}|g:{}"},
@@ -126,21 +174,20 @@ static const struct {
      "</invoke>\n</dots_function_call>",
      "I look.|f:{\"n\": 12}"},
     /* what a parameter says of itself counts, and not the tool's schema */
-    {
-        TOOLS_DEEPSEEK_V32,
-        "I look.\n\n" DSML("function_calls") "\n" DSML("invoke name=\"f\"") "\n" DSML("parameter "
-                                                                                      "name=\"n\" "
-                                                                                      "string="
-                                                                                      "\"true\"") "12" DSML_(
-            "parameter") "\n" DSML("parameter "
-                                   "name=\"l\" "
-                                   "string="
-                                   "\"false\"") "["
-                                                "1, "
-                                                "{}"
-                                                "]" DSML_("parameter") "\n" DSML_("invoke") "\n" DSML(
-                                                    "invoke name=\"g\"") "\n" DSML_("invoke") "\n" DSML_("function_calls"),
-        "I look.\n\n|f:{\"n\": \"12\", \"l\": [1, {}]}|g:{}"},
+    {TOOLS_DEEPSEEK_V32,
+     "I look.\n\n" DSML("function_calls") "\n" DSML("invoke name=\"f\"") "\n" DSML(
+         "parameter "
+         "name=\"n\" "
+         "string="
+         "\"true\"") "12" DSML_("parameter") "\n" DSML("parameter "
+                                                       "name=\"l\" "
+                                                       "string="
+                                                       "\"false\"") "["
+                                                                    "1, "
+                                                                    "{}"
+                                                                    "]" DSML_("parameter") "\n" DSML_("invoke") "\n" DSML(
+                                                                        "invoke name=\"g\"") "\n" DSML_("invoke") "\n" DSML_("function_calls"),
+     "I look.\n\n|f:{\"n\": \"12\", \"l\": [1, {}]}|g:{}"},
     {TOOLS_DEEPSEEK_V32,
      DSML("tool_calls") DSML("invoke name=\"f\"") DSML("parameter name=\"n\"") "7" DSML_(
          "parameter") DSML("parameter name=\"x\" string=\"false\"") "no JSON" DSML_("parameter")
@@ -285,6 +332,10 @@ static const struct {
     {TOOLS_QWEN3_CODER, "\"<function=f></function>\"", "\"<function=f></function>\""},
     {TOOLS_PYTHONIC, "[f(n=1)]", "|f:{\"n\": 1}"},
     {TOOLS_PYTHONIC, "[\"f()\"]", "[\"f()\"]"},
+    {TOOLS_XLAM, "[{\"name\": \"f\", \"arguments\": {}}]", "|f:{}"},
+    {TOOLS_XLAM, "[{\"name\": \"Bo\", \"arguments\": {}}]",
+     "[{\"name\": \"Bo\", \"arguments\": {}}]"},
+    {TOOLS_XLAM, "{\"a\": 1}", "{\"a\": 1}"},
     {TOOLS_PYTHONIC, "[fun(n=1)]", "[fun(n=1)]"},
 };
 
@@ -398,6 +449,12 @@ static const struct {
     {THINK_HY_V3, "<think>", "I see</think>Yes", "I see|Yes"},
     {THINK_HY_V3, "", "<think:opensource>I see</think:opensource>Yes", "I see|Yes"},
     {THINK_HY_V3, "", "Yes", "|Yes"},
+    {THINK_COHERE, "<|START_THINKING|>", "I see<|END_THINKING|><|START_TEXT|>Yes<|END_TEXT|>",
+     "I see|Yes"},
+    {THINK_COHERE, "<|START_THINKING|>",
+     "I see<|END_THINKING|><|START_RESPONSE|>Yes<|END_RESPONSE|>", "I see|Yes"},
+    {THINK_COHERE, "<|START_THINKING|><|END_THINKING|>", "<|START_TEXT|>Yes<|END_TEXT|>", "|Yes"},
+    {THINK_COHERE, "", "<|START_THINKING|>I see<|START_ACTION|>[", "I see|<|START_ACTION|>["},
     {THINK_KIMI_K2, "", "I see</think>Yes", "I see|Yes"},
     {THINK_KIMI_K2, "<think></think>", "Yes", "|Yes"},
     {THINK_KIMI_K2, "", "<think>I see" KIMI_BEGIN KIMI_CALL "f:0",

@@ -138,9 +138,10 @@ static const char *const whole_calls[][3] = {
                     "</invoke>\n</dots_function_call>",
                     "<dots_function_call><invoke name=\"f\"><parameter name=\"n\">a"},
     [TOOLS_DEEPSEEK_V32] =
-        {DSML("function_calls") "\n" DSML("invoke name=\"f\"") "\n" DSML("parameter name=\"n\" "
-                                                                         "string=\"false\"") "1" DSML_(
-             "parameter") "\n" DSML_("invoke") "\n" DSML_("function_calls"),
+        {DSML("function_calls") "\n" DSML("invoke name=\"f\"") "\n" DSML(
+             "parameter name=\"n\" "
+             "string=\"false\"") "1" DSML_("parameter") "\n" DSML_("invoke") "\n" DSML_("function_"
+                                                                                        "calls"),
          DSML("tool_calls") DSML("invoke name=\"f\"") DSML_("invoke") "\n" DSML("invoke name=\"g\"")
              DSML("parameter name=\"x\" string=\"true\"") "a" DSML_("parameter") DSML_("invoke")
                  DSML_("tool_calls"),
@@ -158,6 +159,40 @@ static const char *const whole_calls[][3] = {
                         "<TOOLCALL>[{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\", "
                         "\"arguments\": {\"a\": 1}}]</TOOLCALL>",
                         "<TOOLCALL>\n[{\"name\": \"g\", \"arguments\": {}}]\n</TOOLCALL>"},
+    [TOOLS_LONGCAT] =
+        {"<longcat_tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n"
+         "</longcat_tool_call>",
+         "<longcat_tool_call>{\"name\": \"f\", \"arguments\": {}}</longcat_tool_call>\n"
+         "<longcat_tool_call>{\"arguments\": {}, \"name\": \"g\"}",
+         "<longcat_tool_call>{\"name\": \"g\", \"arguments\": {"},
+    [TOOLS_INTERNLM] = {"<|action_start|><|plugin|>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}"
+                        "<|action_end|>",
+                        "<|action_start|><|plugin|>{\"name\": \"f\", \"parameters\": {}}"
+                        "<|action_end|><|action_start|><|plugin|>{\"name\": \"g\", "
+                        "\"arguments\": {}}<|action_end|>",
+                        "<|action_start|><|plugin|>{\"name\": \"g\", \"arguments\": {"},
+    [TOOLS_GRANITE_20B] = {"<function_call> {\"name\": \"f\", \"arguments\": {\"a\": 1}}",
+                           "<function_call> {\"name\": \"f\", \"arguments\": {}}\n"
+                           "<function_call> {\"name\": \"g\", \"arguments\": {}}\n",
+                           "<function_call>{\"name\": \"g\", \"arguments\": {"},
+    [TOOLS_GIGACHAT3] = {"<|function_call|>{\"name\": \"f\", \"arguments\": {\"a\": 1}}"
+                         "<|message_sep|>\n\n",
+                         "<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"f\", "
+                         "\"arguments\": {}}<|message_sep|>",
+                         "<|message_sep|>\n\nfunction call<|role_sep|>{\"name\": \"g\", "
+                         "\"arguments\": {"},
+    [TOOLS_COHERE] = {"<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"f\", "
+                      "\"parameters\": {\"a\": 1}}\n]<|END_ACTION|>",
+                      "<|START_ACTION|>[{\"tool_name\": \"f\", \"parameters\": {}}, "
+                      "{\"parameters\": {}, \"tool_name\": \"g\"}]<|END_ACTION|>",
+                      "<|START_ACTION|>[{\"tool_name\": \"g\", \"parameters\": {"},
+    [TOOLS_APERTUS] = {"<|tools_prefix|>[{\"f\": {\"a\": [1]}}]<|tools_suffix|>",
+                       "<|tools_prefix|>[{\"f\": {}}, {\"g\": {\"a\": 1}}]<|tools_suffix|>",
+                       "<|tools_prefix|>[{\"g\": {"},
+    [TOOLS_XLAM] = {"[{\"name\": \"f\", \"arguments\": {\"a\": [1]}}]",
+                    "[{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\", \"arguments\": "
+                    "{\"a\": 1}}]",
+                    " [{\"arguments\": {}, \"name\": \"g\"}]\n"},
     [TOOLS_LFM2] = {"<|tool_call_start|>[f(x=1, y='it\\'s'), g()]<|tool_call_end|>",
                     "<|tool_call_start|>[g()]<|tool_call_end|>",
                     "<|tool_call_start|>[f(d={'k': (1, 2,)})]"},
@@ -283,10 +318,10 @@ static void sift(enum toolstyle style, enum thinkstyle think, const json_t *tool
 
 static void test_any_split(void **state)
 {
-    static const enum thinkstyle thinks[] = {THINK_NONE,     THINK_TAGS,    THINK_ALWAYS,
-                                             THINK_QWEN3,    THINK_ERNIE45, THINK_HUNYUAN,
-                                             THINK_SEED_OSS, THINK_GEMMA4,  THINK_MISTRAL,
-                                             THINK_GRANITE,  THINK_KIMI_K2, THINK_MINIMAX_M2};
+    static const enum thinkstyle thinks[] = {
+        THINK_NONE,    THINK_TAGS,       THINK_ALWAYS, THINK_QWEN3,   THINK_ERNIE45,
+        THINK_HUNYUAN, THINK_SEED_OSS,   THINK_GEMMA4, THINK_MISTRAL, THINK_GRANITE,
+        THINK_KIMI_K2, THINK_MINIMAX_M2, THINK_COHERE};
     json_t *tools = json_loads(TOOLS, 0, NULL);
     struct ek_buf whole = {0}, cut = {0};
     uint64_t seed = 0x9e3779b97f4a7c15u;
