@@ -140,6 +140,11 @@ static const struct tool_marks {
     {"gigachat3_0", "<|message_sep|>\n\nfunction call<|role_sep|>", ""}, /* of the same parser */
     {"cohere_command3", "<|START_ACTION|>", "<|END_ACTION|>"},
     {"apertus", "<|tools_prefix|>", "<|tools_suffix|>"},
+    {"deepseek_v41", "<｜DSML｜ calls>", "</｜DSML｜ calls>"},
+    {"step3", "<｜tool_calls_begin｜>", "<｜tool_calls_end｜>"},
+    {"minicpm5", "<function name=", ""},
+    {"kimi_k3", "<|open|>tools<|sep|>", "<|close|>tools<|sep|>"},
+    {"functiongemma", "<start_function_call>", "<end_function_call>"},
     {"", "<tool_call>", "</tool_call>"}, /* the others' */
 };
 
@@ -185,7 +190,7 @@ static bool is_deepseek(const char *style)
 
 static bool is_dsml(const char *style)
 {
-    return ONE_OF(style, "deepseek_v32", "deepseek_v4");
+    return ONE_OF(style, "deepseek_v32", "deepseek_v4", "deepseek_v41");
 }
 
 /* call_begin functions.NAME:0 argument_begin arguments call_end */
@@ -220,16 +225,17 @@ static int read_any_call(struct schema_reader *r, const json_t *tools, const cha
         uint32_t e = EXPR_NEVER;
         if (!name_of(tool))
             code = ek_fault_set(r->fault, "", "a tool has no name");
-        else if (strcmp(style, "qwen3_coder") == 0 || strcmp(style, "seed_oss") == 0)
-            code = tool_read_qwen(r, tool, bound, &e);
+        else if (ONE_OF(style, "qwen3_coder", "seed_oss", "mimo"))
+            code = tool_read_qwen(r, tool, bound, strcmp(style, "mimo") != 0, &e);
         else if (strcmp(style, "glm45") == 0)
             code = tool_read_glm(r, tool, bound, &e);
         else if (ONE_OF(style, "hy_v3", "hy_v3_preview"))
             code = tool_read_hy(r, tool, bound, strcmp(style, "hy_v3") != 0, &e);
-        else if (is_dsml(style) || ONE_OF(style, "minimax_m2", "dots"))
-            code = tool_read_invoke(r, tool, bound, is_dsml(style), &e);
-        else if (strcmp(style, "gemma4") == 0)
-            code = tool_read_gemma(r, tool, bound, &e);
+        else if (is_dsml(style) ||
+                 ONE_OF(style, "minimax_m2", "dots", "step3", "minicpm5", "kimi_k3"))
+            code = tool_read_invoke(r, tool, bound, style, &e);
+        else if (ONE_OF(style, "gemma4", "functiongemma"))
+            code = tool_read_gemma(r, tool, bound, strcmp(style, "gemma4") != 0, &e);
         else if (is_deepseek(style))
             code = read_deepseek_call(r, tool, strcmp(style, "deepseek_v3") == 0, bound, &e);
         else if (strcmp(style, "kimi_k2") == 0)
@@ -273,7 +279,8 @@ static int read_marked(struct schema_reader *r, const json_t *tools, const char 
     const bool mistral = strcmp(style, "mistral") == 0, olmo = strcmp(style, "olmo3") == 0;
     const bool lines = olmo || is_dsml(style) || ONE_OF(style, "minimax_m2", "dots");
     const bool hy = ONE_OF(style, "hy_v3", "hy_v3_preview");
-    const bool row = is_deepseek(style) || lines || hy || strcmp(style, "kimi_k2") == 0;
+    const bool row =
+        is_deepseek(style) || lines || hy || ONE_OF(style, "kimi_k2", "kimi_k3", "step3");
     const bool python = olmo || strcmp(style, "lfm2") == 0;
     const bool cohere = strcmp(style, "cohere_command3") == 0;
     const bool list = cohere || ONE_OF(style, "mistral", "hunyuan_a13b", "granite",
@@ -286,6 +293,8 @@ static int read_marked(struct schema_reader *r, const json_t *tools, const char 
     if (!row && !list) {
         if (strcmp(style, "granite-20b-fc") == 0)
             line = expr_maybe(s, expr_text(s, " "));
+        if (strcmp(style, "minicpm5") == 0) /* the name follows its mark */
+            line = EXPR_EMPTY;
         *ret_expr = expr_pair(
             s, line, expr_pair(s, e, *marks_of(style)->end ? expr_pair(s, line, end) : EXPR_EMPTY));
         return code;

@@ -54,6 +54,11 @@ static const struct think_form {
                       .call = "<|START_ACTION|>",
                       .text = {"<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>",
                                "<|END_TEXT|>"}},
+    [THINK_KIMI_K3] = {.open = "<|open|>think<|sep|>",
+                       .close = "<|close|>think<|sep|>",
+                       .call = "<|open|>tools<|sep|>",
+                       .text = {"<|open|>response<|sep|>", "<|close|>response<|sep|>",
+                                "<|close|>message<|sep|>"}},
     [THINK_HARMONY] = {0},
 };
 
@@ -91,6 +96,7 @@ static const struct {
     {"deepseek_v41", THINK_TAGS},
     {"cohere_command3", THINK_COHERE},
     {"cohere_command4", THINK_COHERE},
+    {"kimi_k3", THINK_KIMI_K3},
 };
 
 enum thinkstyle thinkstyle_find(const char *name)
@@ -122,8 +128,8 @@ bool reasoning_is_open(const struct reasoning *r)
 bool thinkstyle_special(enum thinkstyle style)
 {
     return style == THINK_SEED_OSS || style == THINK_GEMMA4 || style == THINK_MISTRAL ||
-           style == THINK_KIMI_K2 || style == THINK_COHERE || style == THINK_MINIMAX_M2 ||
-           style == THINK_HY_V3;
+           style == THINK_KIMI_K2 || style == THINK_COHERE || style == THINK_KIMI_K3 ||
+           style == THINK_MINIMAX_M2 || style == THINK_HY_V3;
 }
 
 static bool is_blank(char c)

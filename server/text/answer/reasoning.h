@@ -13,6 +13,9 @@
  *     <|START_THINKING|>...<|END_THINKING|><|START_TEXT|>answer<|END_TEXT|>
  *                                                            cohere_command3, cohere_command4
  *
+ *     <|open|>think<|sep|>...<|close|>think<|sep|><|open|>response<|sep|>answer
+ *     <|close|>response<|sep|><|close|>message<|sep|>        kimi_k3
+ *
  * kimi_k2, minimax_m2, olmo3, step3, step5 and holo2 are as deepseek_r1, nemotron_v3,
  * granite_thinking_parser and minicpmv as qwen3.
  *
@@ -42,6 +45,7 @@ enum thinkstyle {
     THINK_MINIMAX_M2, /* likewise, with marks of calls of its own */
     THINK_HY_V3,      /* as THINK_QWEN3, its marks with :opensource or without */
     THINK_COHERE,
+    THINK_KIMI_K3,
     THINK_HARMONY, /* harmony.h takes it out, not this */
 };
 

@@ -83,6 +83,14 @@ static const struct {
                        .lists = true,
                        .name_key = ""},
     [TOOLS_XLAM] = {.name = "xlam", .begin = "", .end = "", .lists = true, .whole = true},
+    [TOOLS_DEEPSEEK_V41] = {.name = "deepseek_v41", .begin = "<｜DSML｜ calls>", .end = ""},
+    [TOOLS_STEP3] = {.name = "step3", .begin = "<｜tool_calls_begin｜>", .end = ""},
+    [TOOLS_MINICPM5] = {.name = "minicpm5", .begin = "<function name=", .end = ""},
+    [TOOLS_KIMI_K3] = {.name = "kimi_k3", .begin = "<|open|>tools<|sep|>", .end = ""},
+    [TOOLS_MIMO] = {.name = "mimo", .begin = tool_call, .end = tool_call_end},
+    [TOOLS_FUNCTIONGEMMA] = {.name = "functiongemma",
+                             .begin = "<start_function_call>",
+                             .end = "<end_function_call>"},
     [TOOLS_OPENAI] = {.name = "openai", .begin = "", .end = ""},
 };
 
@@ -302,7 +310,8 @@ static int look_for_mark(struct toolcalls *t, struct ek_buf *text)
     const char *mark = styles[t->style].begin;
     bool found = false, other = false;
     size_t n = t->held.len ? plain(t, mark, &found) : 0;
-    bool bare = t->style == TOOLS_QWEN3_CODER || t->style == TOOLS_SEED_OSS;
+    bool bare =
+        t->style == TOOLS_QWEN3_CODER || t->style == TOOLS_SEED_OSS || t->style == TOOLS_MIMO;
     const char *second = bare && !t->marked ? tool_qwen_mark : toolstyle_second(t->style);
     if (*second && t->held.len) {
         size_t m = plain(t, second, &other);
@@ -392,8 +401,10 @@ static int step_head(struct toolcalls *t, struct ek_buf *text)
     case TOOLS_NONE:
     case TOOLS_OPENAI: return TOOL_WAIT;
     case TOOLS_QWEN3_CODER:
-    case TOOLS_SEED_OSS: return tool_qwen_head(t, text);
+    case TOOLS_SEED_OSS:
+    case TOOLS_MIMO: return tool_qwen_head(t, text);
     case TOOLS_GLM45: return tool_glm_head(t, text);
+    case TOOLS_FUNCTIONGEMMA:
     case TOOLS_GEMMA4: return tool_gemma_head(t, text);
     case TOOLS_PYTHONIC: return tool_python_list(t, text);
     case TOOLS_LFM2: return tool_lfm_head(t, text);
@@ -401,7 +412,11 @@ static int step_head(struct toolcalls *t, struct ek_buf *text)
     case TOOLS_KIMI_K2: return tool_kimi_head(t, text);
     case TOOLS_MINIMAX_M2:
     case TOOLS_DOTS:
-    case TOOLS_DEEPSEEK_V32: return tool_invoke_head(t, text);
+    case TOOLS_DEEPSEEK_V32:
+    case TOOLS_DEEPSEEK_V41:
+    case TOOLS_STEP3:
+    case TOOLS_MINICPM5:
+    case TOOLS_KIMI_K3: return tool_invoke_head(t, text);
     case TOOLS_HY_V3: return tool_hy_head(t, text);
     case TOOLS_DEEPSEEK_V3:
     case TOOLS_DEEPSEEK_V31: return tool_deepseek_head(t, text);
@@ -426,7 +441,8 @@ static int step_head(struct toolcalls *t, struct ek_buf *text)
 
 static int step_params(struct toolcalls *t, bool over)
 {
-    return t->style == TOOLS_GEMMA4 ? tool_gemma_params(t, over) : tool_qwen_params(t, over);
+    bool gemma = t->style == TOOLS_GEMMA4 || t->style == TOOLS_FUNCTIONGEMMA;
+    return gemma ? tool_gemma_params(t, over) : tool_qwen_params(t, over);
 }
 
 /* Behind an object of a list, at `at`: TOOL_MORE, or 0 when the list is over. */

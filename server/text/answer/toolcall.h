@@ -13,7 +13,16 @@
  *     dots         the same between <dots_function_call> and </dots_function_call>
  *     deepseek_v32 <｜DSML｜function_calls><｜DSML｜invoke name="f">
  *                  <｜DSML｜parameter name="x" string="false">1</｜DSML｜parameter>
- *                  </｜DSML｜invoke></｜DSML｜function_calls>; V4 has tool_calls for function_calls
+ *                  </｜DSML｜invoke></｜DSML｜function_calls>; V4 has tool_calls for
+ * function_calls, deepseek_v41 a blank behind each ｜DSML｜, and calls step3
+ * <｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜> <steptml:invoke
+ * name="f"><steptml:parameter name="x">1</steptml:parameter>
+ *                  </steptml:invoke><｜tool_call_end｜><｜tool_calls_end｜>
+ *     minicpm5     <function name="f"><param name="x">1</param></function>
+ *     kimi_k3      <|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|>
+ *                  <|open|>argument key="x" type="number"<|sep|>1<|close|>argument<|sep|>
+ *                  <|close|>call<|sep|><|close|>tools<|sep|>
+ *     mimo         as qwen3_coder, but no line's end is added to a value
  *     glm45        <tool_call>f<arg_key>x</arg_key><arg_value>1</arg_value></tool_call>
  *     hy_v3        <tool_calls:opensource><tool_call:opensource>f<tool_sep:opensource>
  *                  and parameters as glm45's, </tool_call:opensource></tool_calls:opensource>:
@@ -23,6 +32,8 @@
  *                  call_end calls_end: its marks are special tokens
  *     deepseek_v31 calls_begin call_begin f sep {...} call_end calls_end
  *     gemma4       <|tool_call>call:f{x:1,s:<|"|>text<|"|>}<tool_call|>
+ *     functiongemma
+ *                  <start_function_call>call:f{x:1,s:<escape>text<escape>}<end_function_call>
  *     kimi_k2      section_begin call_begin functions.f:0 argument_begin {...} call_end
  *                  section_end: special tokens, too
  *     granite      <|tool_call|>[{"name": "f", "arguments": {...}}] or <tool_call>[...]
@@ -95,6 +106,12 @@ enum toolstyle {
     TOOLS_COHERE,
     TOOLS_APERTUS,
     TOOLS_XLAM,
+    TOOLS_DEEPSEEK_V41,
+    TOOLS_STEP3,
+    TOOLS_MINICPM5,
+    TOOLS_KIMI_K3,
+    TOOLS_MIMO,
+    TOOLS_FUNCTIONGEMMA,
     TOOLS_OPENAI /* harmony.h takes them out, not this */
 };
 
@@ -236,7 +253,9 @@ int tool_kimi_tail(struct toolcalls *t);
 /* Whether a call begins with <invoke name="NAME">, in a section of its style. */
 static inline bool toolstyle_invokes(enum toolstyle style)
 {
-    return style == TOOLS_MINIMAX_M2 || style == TOOLS_DOTS || style == TOOLS_DEEPSEEK_V32;
+    return style == TOOLS_MINIMAX_M2 || style == TOOLS_DOTS || style == TOOLS_DEEPSEEK_V32 ||
+           style == TOOLS_DEEPSEEK_V41 || style == TOOLS_STEP3 || style == TOOLS_MINICPM5 ||
+           style == TOOLS_KIMI_K3;
 }
 int tool_invoke_head(struct toolcalls *t, struct ek_buf *text); /* of toolcall_qwen.c */
 int tool_invoke_tail(struct toolcalls *t);

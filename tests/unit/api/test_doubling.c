@@ -361,6 +361,7 @@ static enum thinkstyle thinking_of(enum toolstyle style)
     case TOOLS_PHI4_MINI: return THINK_MISTRAL;
     case TOOLS_DEEPSEEK_V3: return THINK_ALWAYS;
     case TOOLS_COHERE: return THINK_COHERE;
+    case TOOLS_KIMI_K3: return THINK_KIMI_K3;
     case TOOLS_MISTRAL: return THINK_NONE;
     case TOOLS_NONE:
     case TOOLS_HERMES:
@@ -379,6 +380,11 @@ static enum thinkstyle thinking_of(enum toolstyle style)
     case TOOLS_GIGACHAT3:
     case TOOLS_APERTUS:
     case TOOLS_XLAM:
+    case TOOLS_DEEPSEEK_V41:
+    case TOOLS_STEP3:
+    case TOOLS_MINICPM5:
+    case TOOLS_MIMO:
+    case TOOLS_FUNCTIONGEMMA:
     case TOOLS_OPENAI: break;
     }
     return THINK_TAGS;

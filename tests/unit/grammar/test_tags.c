@@ -140,6 +140,54 @@ static const struct {
     {"apertus", "a <|tools_prefix|>[{\"f\": {\"n\":3}}]<|tools_suffix|>", 2, 2},
     {"apertus", "<|tools_prefix|>[{\"g\": {}}, {\"f\": {\"n\":3}}]<|tools_suffix|>", 2, 0},
     {"apertus", "<|tools_prefix|>[{\"h\"", 0, 0},
+    {"deepseek_v41",
+     "<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"n\" "
+     "string=\"false\">3</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>",
+     2, 2},
+    {"deepseek_v41", "<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"h", 0, 0},
+    {"step3",
+     "a<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name=\"f\">"
+     "<steptml:parameter name=\"n\">3</steptml:parameter><steptml:parameter name=\"s\">x < y"
+     "</steptml:parameter></steptml:invoke><｜tool_call_end｜><｜tool_calls_end｜>",
+     2, 2},
+    {"step3",
+     "<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name=\"f\">"
+     "<steptml:parameter name=\"s",
+     0, 0},
+    {"minicpm5",
+     "a\n<function name=\"f\"><param name=\"n\">3</param><param name=\"s\">x > "
+     "y</param></function>",
+     2, 2},
+    {"minicpm5",
+     "<function name=\"f\"><param name=\"n\">3</param><param name=\"s\"><![CDATA[x < y\n]]></param>"
+     "</function>",
+     2, 2},
+    {"minicpm5", "<function name=\"f\"><param name=\"n\">3</param><param name=\"s\">x & y", 0, 0},
+    {"minicpm5",
+     "<function name=\"g\"><param name=\"z\">1</param></function>\n<function name=\"f\"", 1, 0},
+    {"minicpm5", "<function name=\"f\"></function>", 0, 0},
+    {"kimi_k3",
+     "<|open|>tools<|sep|><|open|>call tool=\"f\" index=\"1\"<|sep|><|open|>argument key=\"n\" "
+     "type=\"number\"<|sep|>3<|close|>argument<|sep|><|open|>argument key=\"s\" type=\"string\""
+     "<|sep|>x < y<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>",
+     2, 2},
+    {"kimi_k3",
+     "<|open|>tools<|sep|><|open|>call tool=\"g\" index=\"1\"<|sep|><|open|>argument key=\"z\" "
+     "type=\"array\"<|sep|>[1]<|close|>argument<|sep|><|close|>call<|sep|><|open|>call tool=\"f\" "
+     "index=\"2\"<|sep|>",
+     1, 0},
+    {"kimi_k3",
+     "<|open|>tools<|sep|><|open|>call tool=\"f\" index=\"1\"<|sep|><|open|>argument key=\"n\" "
+     "type=\"string\"",
+     0, 0},
+    {"mimo",
+     "<tool_call>\n<function=f>\n<parameter=n>3</parameter>\n<parameter=s>\nx < y</parameter>\n"
+     "</function>\n</tool_call>",
+     2, 2},
+    {"mimo", "<tool_call>\n<function=f>\n<parameter=n>\n", 0, 0},
+    {"functiongemma", "<start_function_call>call:f{n:3,s:<escape>a,}<escape>}<end_function_call>",
+     2, 2},
+    {"functiongemma", "<start_function_call>call:f{s:", 0, 0},
     {"xlam", "[{\"name\": \"f\", \"arguments\": {\"n\":3}}]", 2, 2},
     {"xlam", "[{\"name\": \"g\", \"arguments\": {}}, {\"name\": \"f\", ", 1, 0},
     {"xlam", "[{\"name\": \"f\", \"arguments\": {\"s\"", 0, 0},
