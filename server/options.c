@@ -159,7 +159,8 @@ const struct ek_opt option_table[] = {
      .choices =
          "deepseek_r1|deepseek_v3|deepseek_v4|qwen3|glm45|glm47|seed_oss|ernie45|hunyuan_a13b|"
          "cohere_command3|cohere_command4|deepseek_v41|gemma4|granite|granite_thinking_parser|"
-         "holo2|hy_v3|kimi_k2|kimi_k3|ling3|mimo|minicpmv|minimax_m2|mistral|nemotron_v3|olmo3|"
+         "holo2|hy_v3|kimi_k2|kimi_k3|ling3|mimo|minicpmv|minimax_m2|minimax_m3|mistral|nemotron_"
+         "v3|olmo3|"
          "openai_gptoss|poolside_v1|step3|step3p5|step5|auto|none",
      .help = "Thinking goes into `reasoning` of a chat's answer, by vLLM's names for what stands "
              "around it; deepseek_r1, ernie45, holo2, kimi_k2, minimax_m2, olmo3, step3 and "

@@ -62,6 +62,7 @@ static const struct parser_row think_rows[] = {
     {.name = "kimi_k2", .mark = {"<|tool_calls_section_begin|>", "<think>"}},
     {.name = "minimax_m2", .mark = {"<minimax:tool_call>", "<think>"}},
     {.name = "kimi_k3", .mark = {"<|open|>", "<|sep|>", "think"}},
+    {.name = "minimax_m3", .mark = {"<mm:think>"}},
     {.name = "cohere_command3", .mark = {"<|START_THINKING|>"}},
     {.name = "seed_oss", .mark = {"<seed:think>"}},
     {.name = "gemma4", .mark = {"<|channel>", "<channel|>"}},

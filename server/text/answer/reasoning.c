@@ -59,6 +59,9 @@ static const struct think_form {
                        .call = "<|open|>tools<|sep|>",
                        .text = {"<|open|>response<|sep|>", "<|close|>response<|sep|>",
                                 "<|close|>message<|sep|>"}},
+    [THINK_MINIMAX_M3] = {.open = "<mm:think>",
+                          .close = "</mm:think>",
+                          .call = "]<]minimax[>[<tool_call>"},
     [THINK_HARMONY] = {0},
 };
 
@@ -97,6 +100,7 @@ static const struct {
     {"cohere_command3", THINK_COHERE},
     {"cohere_command4", THINK_COHERE},
     {"kimi_k3", THINK_KIMI_K3},
+    {"minimax_m3", THINK_MINIMAX_M3},
 };
 
 enum thinkstyle thinkstyle_find(const char *name)
@@ -129,7 +133,7 @@ bool thinkstyle_special(enum thinkstyle style)
 {
     return style == THINK_SEED_OSS || style == THINK_GEMMA4 || style == THINK_MISTRAL ||
            style == THINK_KIMI_K2 || style == THINK_COHERE || style == THINK_KIMI_K3 ||
-           style == THINK_MINIMAX_M2 || style == THINK_HY_V3;
+           style == THINK_MINIMAX_M3 || style == THINK_MINIMAX_M2 || style == THINK_HY_V3;
 }
 
 static bool is_blank(char c)

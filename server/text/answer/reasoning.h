@@ -15,6 +15,7 @@
  *
  *     <|open|>think<|sep|>...<|close|>think<|sep|><|open|>response<|sep|>answer
  *     <|close|>response<|sep|><|close|>message<|sep|>        kimi_k3
+ *     <mm:think>...</mm:think>                               minimax_m3
  *
  * kimi_k2, minimax_m2, olmo3, step3, step5 and holo2 are as deepseek_r1, nemotron_v3,
  * granite_thinking_parser and minicpmv as qwen3.
@@ -46,6 +47,7 @@ enum thinkstyle {
     THINK_HY_V3,      /* as THINK_QWEN3, its marks with :opensource or without */
     THINK_COHERE,
     THINK_KIMI_K3,
+    THINK_MINIMAX_M3,
     THINK_HARMONY, /* harmony.h takes it out, not this */
 };
 

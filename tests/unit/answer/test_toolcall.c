@@ -115,6 +115,43 @@ static const struct {
      "|a \"b\xc3\xa9:{\"x\": {}}"},
     {TOOLS_APERTUS, "<|tools_prefix|>[{\"f\": 1}]", "<|tools_prefix|>[{\"f\": 1}]"},
     {TOOLS_APERTUS, "<|tools_prefix|>[{\"\": {}}]", "<|tools_prefix|>[{\"\": {}}]"},
+    {TOOLS_DEEPSEEK_V41,
+     "a\n\n" DSML(" calls") "\n" DSML(" invoke name=\"f\"") "\n" DSML(
+         " parameter name=\"n\" "
+         "string=\"true\"") "12" DSML_(" parameter") "\n" DSML_(" invoke") "\n" DSML_(" calls"),
+     "a\n\n|f:{\"n\": \"12\"}"},
+    {TOOLS_STEP3,
+     "I look.\n" STEP_BEGIN "\n" STEP_CALL("f", "n", "12") "\n" STEP_CALL("g", "x", "a < b")
+         STEP_END "\nb",
+     "I look.\n\nb|f:{\"n\": 12}|g:{\"x\": \"a < b\"}"},
+    {TOOLS_STEP3, STEP_BEGIN "<｜tool_call_begin｜>other<｜tool_sep｜>",
+     STEP_BEGIN "<｜tool_call_begin｜>other<｜tool_sep｜>"},
+    {TOOLS_MINICPM5,
+     "Text.\n<function name=\"f\"><param name=\"n\">3</param><param name=\"b\">True</param>"
+     "<param name=\"o\">{'w': [1]}</param></function>\n<function name=\"g\"></function>",
+     "Text.\n|f:{\"n\": 3, \"b\": true, \"o\": {\"w\": [1]}}|g:{}"},
+    {TOOLS_MINICPM5,
+     "<function name=\"f\"><param name=\"s\"><![CDATA[if x < 3:\n  \"</param>\"\n]]></param>"
+     "</function>",
+     "|f:{\"s\": \"if x < 3:\\n  \\\"</param>\\\"\\n\"}"},
+    {TOOLS_MINICPM5, "<function name=\"\"></function>", "<function name=\"\"></function>"},
+    {TOOLS_MINICPM5, "a <function name", "a <function name"},
+    {TOOLS_KIMI_K3,
+     "Text." K3_BEGIN K3_CALL("f", "1") K3_ARG("n", "string", "3") K3_ARG("l", "array", "[1]")
+         K3_CALL_END K3_CALL("g", "2") K3_CALL_END K3_END "<|close|>message<|sep|>",
+     "Text.|f:{\"n\": \"3\", \"l\": [1]}|g:{}"},
+    {TOOLS_KIMI_K3, K3_BEGIN K3_CALL("f", "1") "<|open|>argument key=\"s\"<|sep|>a<|close|>b",
+     "|f:{\"s\": \"a<|close|>b\"}"},
+    {TOOLS_KIMI_K3, K3_BEGIN K3_CALL("", "1"), K3_BEGIN K3_CALL("", "1")},
+    {TOOLS_MIMO,
+     "<tool_call>\n<function=f>\n<parameter=s>\na\n</parameter>\n<parameter=n>12</parameter>\n"
+     "</function>\n</tool_call>",
+     "|f:{\"s\": \"\\na\\n\", \"n\": 12}"},
+    {TOOLS_FUNCTIONGEMMA,
+     "<start_function_call>call:f{s:<escape>a,}<escape>,n:3,l:<escape>['a', 1]<escape>,b:<escape>"
+     "True<escape>}<end_function_call>",
+     "|f:{\"s\": \"a,}\", \"n\": 3, \"l\": [\"a\", 1], \"b\": true}"},
+    {TOOLS_FUNCTIONGEMMA, "<start_function_call>f{}", "<start_function_call>f{}"},
     {TOOLS_XLAM,
      "[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\", "
      "\"arguments\": {}}]",
@@ -332,43 +369,6 @@ static const struct {
     {TOOLS_QWEN3_CODER, "\"<function=f></function>\"", "\"<function=f></function>\""},
     {TOOLS_PYTHONIC, "[f(n=1)]", "|f:{\"n\": 1}"},
     {TOOLS_PYTHONIC, "[\"f()\"]", "[\"f()\"]"},
-    {TOOLS_DEEPSEEK_V41,
-     "a\n\n" DSML(" calls") "\n" DSML(" invoke name=\"f\"") "\n" DSML(" parameter name=\"n\" "
-                                                                      "string=\"true\"") "12" DSML_(
-         " parameter") "\n" DSML_(" invoke") "\n" DSML_(" calls"),
-     "a\n\n|f:{\"n\": \"12\"}"},
-    {TOOLS_STEP3,
-     "I look.\n" STEP_BEGIN "\n" STEP_CALL("f", "n", "12") "\n" STEP_CALL("g", "x", "a < b")
-         STEP_END "\nb",
-     "I look.\n\nb|f:{\"n\": 12}|g:{\"x\": \"a < b\"}"},
-    {TOOLS_STEP3, STEP_BEGIN "<｜tool_call_begin｜>other<｜tool_sep｜>",
-     STEP_BEGIN "<｜tool_call_begin｜>other<｜tool_sep｜>"},
-    {TOOLS_MINICPM5,
-     "Text.\n<function name=\"f\"><param name=\"n\">3</param><param name=\"b\">True</param>"
-     "<param name=\"o\">{'w': [1]}</param></function>\n<function name=\"g\"></function>",
-     "Text.\n|f:{\"n\": 3, \"b\": true, \"o\": {\"w\": [1]}}|g:{}"},
-    {TOOLS_MINICPM5,
-     "<function name=\"f\"><param name=\"s\"><![CDATA[if x < 3:\n  \"</param>\"\n]]></param>"
-     "</function>",
-     "|f:{\"s\": \"if x < 3:\\n  \\\"</param>\\\"\\n\"}"},
-    {TOOLS_MINICPM5, "<function name=\"\"></function>", "<function name=\"\"></function>"},
-    {TOOLS_MINICPM5, "a <function name", "a <function name"},
-    {TOOLS_KIMI_K3,
-     "Text." K3_BEGIN K3_CALL("f", "1") K3_ARG("n", "string", "3") K3_ARG("l", "array", "[1]")
-         K3_CALL_END K3_CALL("g", "2") K3_CALL_END K3_END "<|close|>message<|sep|>",
-     "Text.|f:{\"n\": \"3\", \"l\": [1]}|g:{}"},
-    {TOOLS_KIMI_K3, K3_BEGIN K3_CALL("f", "1") "<|open|>argument key=\"s\"<|sep|>a<|close|>b",
-     "|f:{\"s\": \"a<|close|>b\"}"},
-    {TOOLS_KIMI_K3, K3_BEGIN K3_CALL("", "1"), K3_BEGIN K3_CALL("", "1")},
-    {TOOLS_MIMO,
-     "<tool_call>\n<function=f>\n<parameter=s>\na\n</parameter>\n<parameter=n>12</parameter>\n"
-     "</function>\n</tool_call>",
-     "|f:{\"s\": \"\\na\\n\", \"n\": 12}"},
-    {TOOLS_FUNCTIONGEMMA,
-     "<start_function_call>call:f{s:<escape>a,}<escape>,n:3,l:<escape>['a', 1]<escape>,b:<escape>"
-     "True<escape>}<end_function_call>",
-     "|f:{\"s\": \"a,}\", \"n\": 3, \"l\": [\"a\", 1], \"b\": true}"},
-    {TOOLS_FUNCTIONGEMMA, "<start_function_call>f{}", "<start_function_call>f{}"},
     {TOOLS_XLAM, "[{\"name\": \"f\", \"arguments\": {}}]", "|f:{}"},
     {TOOLS_XLAM, "[{\"name\": \"Bo\", \"arguments\": {}}]",
      "[{\"name\": \"Bo\", \"arguments\": {}}]"},
@@ -493,6 +493,9 @@ static const struct {
      "<|sep|>",
      "I see|Yes"},
     {THINK_KIMI_K3, "<|open|>think<|sep|>", "I see" K3_BEGIN "x", "I see|" K3_BEGIN "x"},
+    {THINK_MINIMAX_M3, "<mm:think>", "I see</mm:think>Yes", "I see|Yes"},
+    {THINK_MINIMAX_M3, "", "<mm:think>I see\n]<]minimax[>[<tool_call>x",
+     "I see|]<]minimax[>[<tool_call>x"},
     {THINK_KIMI_K3, "", "<|open|>response<|sep|>Yes <|open|>", "|Yes <|open|>"},
     {THINK_COHERE, "<|START_THINKING|>",
      "I see<|END_THINKING|><|START_RESPONSE|>Yes<|END_RESPONSE|>", "I see|Yes"},
