@@ -145,8 +145,10 @@ const struct ek_opt option_table[] = {
      .choices =
          "hermes|llama3_json|mistral|qwen3_coder|pythonic|llama4_pythonic|llama4_json|"
          "qwen3_xml|seed_oss|glm45|glm47|ernie45|hunyuan_a13b|hy_v3|deepseek_v3|deepseek_v31|"
-         "deepseek_v32|deepseek_v4|dots|gemma4|granite|granite4|kimi_k2|lfm2|ling3|minimax_m2|"
-         "nemotron_json|olmo3|phi4_mini_json|poolside_v1|qwen3_json|step3p5|openai|auto|none",
+         "deepseek_v32|deepseek_v4|deepseek_v41|apertus|cohere_command3|cohere_command4|dots|"
+         "functiongemma|gemma4|gigachat3|granite|granite-20b-fc|granite4|internlm|jamba|kimi_k2|"
+         "kimi_k3|lfm2|ling3|longcat|mimo|minicpm5|minimax_m2|nemotron_json|olmo3|phi4_mini_json|"
+         "poolside_v1|qwen3_json|step3|step3p5|step5|xlam|openai|auto|none",
      .help = "How the model writes tool calls, by vLLM's names; a name needs "
              "--enable-auto-tool-choice. auto chooses by the marks in the chat template, none "
              "leaves calls in the text. openai is that of gpt-oss."},
@@ -156,11 +158,14 @@ const struct ek_opt option_table[] = {
      .def = "auto",
      .choices =
          "deepseek_r1|deepseek_v3|deepseek_v4|qwen3|glm45|glm47|seed_oss|ernie45|hunyuan_a13b|"
-         "gemma4|granite|hy_v3|kimi_k2|ling3|mimo|minimax_m2|mistral|nemotron_v3|olmo3|"
-         "openai_gptoss|poolside_v1|step3p5|auto|none",
+         "cohere_command3|cohere_command4|deepseek_v41|gemma4|granite|granite_thinking_parser|"
+         "holo2|hy_v3|kimi_k2|kimi_k3|ling3|mimo|minicpmv|minimax_m2|minimax_m3|mistral|nemotron_"
+         "v3|olmo3|"
+         "openai_gptoss|poolside_v1|step3|step3p5|step5|auto|none",
      .help = "Thinking goes into `reasoning` of a chat's answer, by vLLM's names for what stands "
-             "around it; deepseek_r1, ernie45, kimi_k2, minimax_m2 and olmo3 take an answer to "
-             "begin with it. auto chooses by the marks in the chat template, none leaves it in "
+             "around it; deepseek_r1, ernie45, holo2, kimi_k2, minimax_m2, olmo3, step3 and "
+             "step5 take an answer to begin with it. auto chooses by the marks in the chat "
+             "template, none leaves it in "
              "the text."},
     {.name = "enable-per-request-metrics",
      .type = OPT_BOOL,

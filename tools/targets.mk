@@ -308,7 +308,7 @@ bench-control-vllm: all venv $(VLLM)/ready
 TEMPLATES ?= build/templates
 check-vllm-parsers: $(B)/tests/tools/sift $(VLLM)/ready
 	@$(VLLM)/venv/bin/python tests/vllm/parsers.py $(B)/tests/tools/sift $(TEMPLATES)
-$(B)/tests/tools/sift: $(patsubst %,$(B)/%.o,$(wildcard server/text/answer/*.c) server/text/utf8.c)
+$(B)/tests/tools/sift: $(patsubst %,$(B)/%.o,$(filter-out %/parsers.c,$(wildcard server/text/answer/*.c)) server/text/utf8.c)
 .PHONY: check-vllm check-vllm-answers check-vllm-supervised check-vllm-companion check-vllm-chaos \
   check-vllm-parsers bench-control-vllm bench-companion-vllm
 

@@ -138,12 +138,13 @@ static bool in_json(enum toolstyle style)
 {
     return style != TOOLS_QWEN3_CODER && style != TOOLS_SEED_OSS && style != TOOLS_GLM45 &&
            style != TOOLS_GEMMA4 && style != TOOLS_PYTHONIC && style != TOOLS_LFM2 &&
-           style != TOOLS_OLMO3 && style != TOOLS_DEEPSEEK_V32 && style != TOOLS_DOTS;
+           style != TOOLS_OLMO3 && style != TOOLS_HY_V3 && style != TOOLS_MIMO &&
+           style != TOOLS_FUNCTIONGEMMA && !toolstyle_invokes(style);
 }
 
 static int settle(const struct served *s, struct openai_ask *a, struct api_error *err)
 {
-    bool whole = s->tools == TOOLS_LLAMA3_JSON || s->tools == TOOLS_PYTHONIC;
+    bool whole = toolstyle_whole(s->tools);
 
     if (a->must_call) {
         a->form_field = "tool_choice";

@@ -6,7 +6,7 @@
 
 #include "server/grammar/expr.h"
 
-#define TEXT_WORD_MOST 40u /* bytes */
+#define TEXT_WORD_MOST 48u /* bytes */
 
 struct text_word {
     const char *text; /* none of them within another one */

@@ -1,7 +1,8 @@
 /*
- * Calls whose arguments stand one by one: <parameter=key> of qwen3_coder and seed_oss, <arg_key> of
- * glm45, <parameter name="key"> of minimax_m2, dots and deepseek_v32, key:value of gemma4 and
- * key=value of pythonic. Only what `properties` declares is written, in its order.
+ * Calls whose arguments stand one by one: <parameter=key> of qwen3_coder, seed_oss and mimo,
+ * <arg_key> of glm45, <parameter name="key"> of minimax_m2 and the styles beside it, key:value of
+ * gemma4 and functiongemma, and key=value of pythonic. Only what `properties` declares is written,
+ * in its order.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -12,8 +13,22 @@
 
 #define GEMMA_DEPTH 32u /* lists and objects in each other */
 
+struct frame;
+
 /* Reads one value of a style. */
-typedef int (*value_fn)(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr);
+typedef int (*value_fn)(struct schema_reader *r, const struct frame *f, const json_t *schema,
+                        uint32_t *ret_expr);
+
+/* A text between `open` and `end`; what must not come in it. Another value is JSON and `typed_end`.
+ */
+struct raw_form {
+    const char *open, *end, *typed_end, *never[2];
+};
+
+/* What a parameter says of its value, before the value: for a text, for another one. */
+struct told_type {
+    const char *before, *text, *other, *after; /* other: NULL = the name of its type */
+};
 
 struct frame {
     const char *before, *between, *after; /* the key, the key and the value, the value */
@@ -22,6 +37,8 @@ struct frame {
     bool words;       /* keys must be words of Python */
     const char *mark; /* with which a value begins, NULL = none: a line's end may be before it, and
                          behind the value */
+    const struct raw_form *raw;   /* of texts, where they stand as they are */
+    const struct told_type *told; /* or NULL */
 };
 
 static bool is_word(const char *s)
@@ -79,7 +96,7 @@ static int read_parameter(struct schema_reader *r, const struct frame *f, const 
     size_t was = schema_enter(r, "properties", name);
     int code = !is_key(name) || (f->words && !is_word(name))
                    ? schema_refuse(r, NULL, "the name does not fit this parser")
-                   : f->value(r, schema, &value);
+                   : f->value(r, f, schema, &value);
 
     schema_leave(r, was);
     expr_push(&all, expr_text(r->set, f->before));
@@ -162,12 +179,6 @@ static const char *function_name(const json_t *tool)
 
 /* ---- values as they stand ---- */
 
-/* A text between `open` and `end`; what must not come in it. Another value is JSON and `typed_end`.
- */
-struct raw_form {
-    const char *open, *end, *typed_end, *never[2];
-};
-
 static const struct raw_form qwen_form = {
     "", "</parameter>", "\n</parameter>", {"<parameter=", "</function>"}};
 static const struct raw_form glm_form = {
@@ -182,8 +193,39 @@ static const struct raw_form dsml_form = {"",
                                           "</｜DSML｜parameter>",
                                           "</｜DSML｜parameter>",
                                           {"<｜DSML｜parameter name=", "</｜DSML｜invoke>"}};
+static const struct raw_form v41_form = {"",
+                                         "</｜DSML｜ parameter>",
+                                         "</｜DSML｜ parameter>",
+                                         {"<｜DSML｜ parameter name=", "</｜DSML｜ invoke>"}};
+static const struct raw_form mimo_form = {
+    "", "</parameter>", "</parameter>", {"<parameter=", "</function>"}};
+static const struct raw_form step3_form = {"",
+                                           "</steptml:parameter>",
+                                           "</steptml:parameter>",
+                                           {"<steptml:parameter name=", "</steptml:invoke>"}};
+static const struct raw_form kimi_form = {"",
+                                          "<|close|>argument<|sep|>",
+                                          "<|close|>argument<|sep|>",
+                                          {"<|open|>argument key=", "<|close|>call<|sep|>"}};
+/* A text that may hold marks of XML. */
+static const struct raw_form cdata_form = {
+    "<![CDATA[", "]]></param>", "</param>", {"<param name=", "</function>"}};
 static const struct raw_form gemma_form = {
     "<|\"|>", "<|\"|>", "", {"<|tool_call>", "<tool_call|>"}};
+static const struct raw_form escape_form = {
+    "<escape>", "<escape>", "", {"<start_function_call>", "<end_function_call>"}};
+
+/* A text of MiniCPM 5 that needs no CDATA, with the mark that ends it. */
+static uint32_t plain_text(struct expr_set *s)
+{
+    struct chars plain = {0};
+
+    chars_add(&plain, '&', '&');
+    chars_add(&plain, '<', '<');
+    chars_negate(&plain);
+    return expr_pair(s, expr_repeat(s, expr_chars(s, &plain), 0, EXPR_MANY),
+                     expr_text(s, "</param>"));
+}
 
 /* Text as it stands, with the mark that ends it. */
 static uint32_t raw_text(struct schema_reader *r, const struct raw_form *f)
@@ -193,7 +235,8 @@ static uint32_t raw_text(struct schema_reader *r, const struct raw_form *f)
         {f->end, EXPR_EMPTY}, {f->never[0], EXPR_NEVER}, {f->never[1], EXPR_NEVER}};
 
     expr_text_write(r->set, rule, words, 3, false, true);
-    return expr_pair(r->set, expr_text(r->set, f->open), expr_call(r->set, rule));
+    uint32_t e = expr_pair(r->set, expr_text(r->set, f->open), expr_call(r->set, rule));
+    return f == &cdata_form ? expr_either(r->set, e, plain_text(r->set)) : e;
 }
 
 static bool raw_fits(const struct raw_form *f, const char *s, size_t n)
@@ -217,8 +260,8 @@ static int raw_values(struct schema_reader *r, const struct raw_form *f, const j
         else
             expr_push(&alt, expr_bytes(r->set, s, n));
     }
-    const char *end = f == &qwen_form ? f->typed_end : f->end;
-    *ret_expr = expr_pair(r->set, expr_text(r->set, f->open),
+    const char *end = f == &qwen_form || f == &cdata_form ? f->typed_end : f->end;
+    *ret_expr = expr_pair(r->set, expr_text(r->set, f == &cdata_form ? "" : f->open),
                           expr_pair(r->set, expr_alt(&alt), expr_text(r->set, end)));
     return code;
 }
@@ -253,27 +296,61 @@ static int raw_value(struct schema_reader *r, const struct raw_form *f, const js
     return code;
 }
 
-/* ---- qwen3_coder and seed_oss ---- */
-
-static int qwen_value(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr)
+/* Before a value: what it says of itself. A text where the schema says nothing of a type. */
+static uint32_t told(struct expr_set *s, const struct told_type *t, const char *type)
 {
-    return raw_value(r, &qwen_form, schema, ret_expr);
+    const bool text = !type || strcmp(type, "string") == 0;
+    const char *word = text                           ? t->text
+                       : t->other                     ? t->other
+                       : strcmp(type, "integer") == 0 ? "number"
+                                                      : type;
+
+    return expr_pair(s, expr_text(s, t->before),
+                     expr_pair(s, expr_text(s, word), expr_text(s, t->after)));
 }
 
-int tool_read_qwen(struct schema_reader *r, const json_t *tool, bool bound, uint32_t *ret_expr)
+static uint32_t told_any(struct expr_set *s, const struct told_type *t)
 {
-    static const struct frame frame = {"<parameter=", ">\n", "\n", "", qwen_value, false, NULL};
+    static const char *const types[] = {"string", "number", "boolean", "object", "array", "null"};
+    struct expr_list alt = {.set = s};
+
+    for (size_t i = 0; i < (t->other ? 2 : sizeof(types) / sizeof(types[0])); i++)
+        expr_push(&alt, told(s, t, types[i]));
+    return expr_alt(&alt);
+}
+
+static int framed_value(struct schema_reader *r, const struct frame *f, const json_t *schema,
+                        uint32_t *ret_expr)
+{
+    int code = raw_value(r, f->raw, schema, ret_expr);
+
+    if (f->told)
+        *ret_expr = expr_pair(
+            r->set, told(r->set, f->told, json_string_value(json_object_get(schema, "type"))),
+            *ret_expr);
+    return code;
+}
+
+/* ---- qwen3_coder, seed_oss and mimo ---- */
+
+int tool_read_qwen(struct schema_reader *r, const json_t *tool, bool bound, bool lines,
+                   uint32_t *ret_expr)
+{
+    static const struct frame frames[] = {
+        {"<parameter=", ">", "\n", "", framed_value, false, NULL, &mimo_form, NULL},
+        {"<parameter=", ">\n", "\n", "", framed_value, false, NULL, &qwen_form, NULL}};
+    const struct frame *f = &frames[lines];
     struct expr_set *s = r->set;
     struct expr_list all = {.set = s}, any = {.set = s};
     uint32_t arguments = EXPR_EMPTY;
 
-    expr_push(&any, expr_text(s, "<parameter="));
+    expr_push(&any, expr_text(s, f->before));
     expr_push(&any, word(s));
-    expr_push(&any, expr_text(s, ">\n"));
-    expr_push(&any, raw_text(r, &qwen_form));
-    expr_push(&any, expr_text(s, "\n"));
+    expr_push(&any, expr_text(s, f->between));
+    expr_push(&any, raw_text(r, f->raw));
+    expr_push(&any, expr_text(s, f->after));
     uint32_t free_ones = expr_repeat(s, expr_seq(&any), 0, EXPR_MANY);
-    int code = read_arguments(r, &frame, tool, bound, free_ones, &arguments);
+    int code = read_arguments(r, f, tool, bound, free_ones, &arguments);
     expr_push(&all, expr_text(s, "<function="));
     expr_push(&all, expr_text(s, function_name(tool)));
     expr_push(&all, expr_text(s, ">\n"));
@@ -285,18 +362,12 @@ int tool_read_qwen(struct schema_reader *r, const json_t *tool, bool bound, uint
 
 /* ---- glm45 ---- */
 
-static int glm_value(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr)
-{
-    return raw_value(r, &glm_form, schema, ret_expr);
-}
-
-static const struct frame glm_frame = {"<arg_key>", "</arg_key>", "",           "",
-                                       glm_value,   false,        "<arg_value>"};
+static const struct frame glm_frame = {"<arg_key>", "</arg_key>",  "",        "",  framed_value,
+                                       false,       "<arg_value>", &glm_form, NULL};
 
 /* Keys and values that each have a mark, which may begin a line. */
-static int marked_arguments(struct schema_reader *r, const struct frame *f,
-                            const struct raw_form *form, const json_t *tool, bool bound,
-                            uint32_t *ret_expr)
+static int marked_arguments(struct schema_reader *r, const struct frame *f, const json_t *tool,
+                            bool bound, uint32_t *ret_expr)
 {
     struct expr_set *s = r->set;
     struct expr_list any = {.set = s};
@@ -307,7 +378,7 @@ static int marked_arguments(struct schema_reader *r, const struct frame *f,
     expr_push(&any, expr_text(s, f->between));
     expr_push(&any, line);
     expr_push(&any, expr_text(s, f->mark));
-    expr_push(&any, raw_text(r, form));
+    expr_push(&any, raw_text(r, f->raw));
     expr_push(&any, line);
     uint32_t free_ones = expr_repeat(s, expr_seq(&any), 0, EXPR_MANY);
     return read_arguments(r, f, tool, bound, free_ones, ret_expr);
@@ -317,7 +388,7 @@ int tool_read_glm(struct schema_reader *r, const json_t *tool, bool bound, uint3
 {
     struct expr_set *s = r->set;
     uint32_t arguments = EXPR_EMPTY, line = expr_maybe(s, expr_text(s, "\n"));
-    int code = marked_arguments(r, &glm_frame, &glm_form, tool, bound, &arguments);
+    int code = marked_arguments(r, &glm_frame, tool, bound, &arguments);
     uint32_t name = expr_pair(s, expr_text(s, function_name(tool)), line);
 
     *ret_expr = expr_pair(s, name, arguments);
@@ -326,30 +397,30 @@ int tool_read_glm(struct schema_reader *r, const json_t *tool, bool bound, uint3
 
 /* ---- hy_v3 ---- */
 
-static int hy_value(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr)
-{
-    return raw_value(r, &hy_form, schema, ret_expr);
-}
-
-static const struct frame hy_frame = {
-    "<arg_key:opensource>",  "</arg_key:opensource>", "", "", hy_value, false,
-    "<arg_value:opensource>"};
+static const struct frame hy_frame = {"<arg_key:opensource>",
+                                      "</arg_key:opensource>",
+                                      "",
+                                      "",
+                                      framed_value,
+                                      false,
+                                      "<arg_value:opensource>",
+                                      &hy_form,
+                                      NULL};
 
 int tool_read_hy(struct schema_reader *r, const json_t *tool, bool bound, bool preview,
                  uint32_t *ret_expr)
 {
     static const struct hy {
         const char *call, *sep, *end;
-        const struct raw_form *form;
         const struct frame *frame;
-    } both[] = {{"<tool_call:opensource>", "<tool_sep:opensource>", "</tool_call:opensource>",
-                 &hy_form, &hy_frame},
-                {"<tool_call>", "<tool_sep>", "</tool_call>", &glm_form, &glm_frame}};
+    } both[] = {
+        {"<tool_call:opensource>", "<tool_sep:opensource>", "</tool_call:opensource>", &hy_frame},
+        {"<tool_call>", "<tool_sep>", "</tool_call>", &glm_frame}};
     const struct hy *h = &both[preview];
     struct expr_set *s = r->set;
     struct expr_list all = {.set = s};
     uint32_t arguments = EXPR_EMPTY, line = expr_maybe(s, expr_text(s, "\n"));
-    int code = marked_arguments(r, h->frame, h->form, tool, bound, &arguments);
+    int code = marked_arguments(r, h->frame, tool, bound, &arguments);
 
     expr_push(&all, expr_text(s, h->call));
     expr_push(&all, expr_text(s, function_name(tool)));
@@ -361,58 +432,103 @@ int tool_read_hy(struct schema_reader *r, const json_t *tool, bool bound, bool p
     return code;
 }
 
-/* ---- minimax_m2, dots and deepseek_v32 ---- */
+/* ---- minimax_m2, dots, deepseek_v32 and later, step3, minicpm5, kimi_k3 ---- */
 
-static int minimax_value(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr)
-{
-    return raw_value(r, &minimax_form, schema, ret_expr);
-}
+static const struct told_type dsml_told = {" string=\"", "true", "false", "\">"};
+static const struct told_type kimi_told = {" type=\"", "string", NULL, "\"<|sep|>"};
 
-static const char dsml_text[] = " string=\"true\">", dsml_other[] = " string=\"false\">";
+/* A call: `open` NAME `named`, maybe a number and `numbered`, the parameters, `end`. The style of
+ * the last one is none: the others'. */
+static const struct invoke_form {
+    const char *style, *open, *named, *numbered, *end;
+    struct frame frame;
+} invoke_forms[] = {
+    {"deepseek_v32",
+     "<｜DSML｜invoke name=\"",
+     "\">\n",
+     NULL,
+     "</｜DSML｜invoke>",
+     {"<｜DSML｜parameter name=\"", "\"", "\n", "", framed_value, false, NULL, &dsml_form,
+      &dsml_told}},
+    {"deepseek_v4",
+     "<｜DSML｜invoke name=\"",
+     "\">\n",
+     NULL,
+     "</｜DSML｜invoke>",
+     {"<｜DSML｜parameter name=\"", "\"", "\n", "", framed_value, false, NULL, &dsml_form,
+      &dsml_told}},
+    {"deepseek_v41",
+     "<｜DSML｜ invoke name=\"",
+     "\">\n",
+     NULL,
+     "</｜DSML｜ invoke>",
+     {"<｜DSML｜ parameter name=\"", "\"", "\n", "", framed_value, false, NULL, &v41_form,
+      &dsml_told}},
+    {"step3",
+     "<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name=\"",
+     "\">",
+     NULL,
+     "</steptml:invoke><｜tool_call_end｜>",
+     {"<steptml:parameter name=\"", "\">", "", "", framed_value, false, NULL, &step3_form, NULL}},
+    {"minicpm5",
+     "\"",
+     "\">",
+     NULL,
+     "</function>",
+     {"<param name=\"", "\">", "", "", framed_value, false, NULL, &cdata_form, NULL}},
+    {"kimi_k3",
+     "<|open|>call tool=\"",
+     "\" index=\"",
+     "\"<|sep|>",
+     "<|close|>call<|sep|>",
+     {"<|open|>argument key=\"", "\"", "", "", framed_value, false, NULL, &kimi_form, &kimi_told}},
+    {"",
+     "<invoke name=\"",
+     "\">\n",
+     NULL,
+     "</invoke>",
+     {"<parameter name=\"", "\">", "\n", "", framed_value, false, NULL, &minimax_form, NULL}},
+};
 
-static int dsml_value(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr)
-{
-    const char *type = json_string_value(json_object_get(schema, "type"));
-    const bool text = !type || strcmp(type, "string") == 0;
-    int code = raw_value(r, &dsml_form, schema, ret_expr);
-
-    *ret_expr = expr_pair(r->set, expr_text(r->set, text ? dsml_text : dsml_other), *ret_expr);
-    return code;
-}
-
-int tool_read_invoke(struct schema_reader *r, const json_t *tool, bool bound, bool dsml,
+int tool_read_invoke(struct schema_reader *r, const json_t *tool, bool bound, const char *style,
                      uint32_t *ret_expr)
 {
-    static const struct frame frames[] = {
-        {"<parameter name=\"", "\">", "\n", "", minimax_value, false, NULL},
-        {"<｜DSML｜parameter name=\"", "\"", "\n", "", dsml_value, false, NULL}};
-    const struct frame *f = &frames[dsml];
+    const struct invoke_form *v = invoke_forms;
     struct expr_set *s = r->set;
     struct expr_list all = {.set = s}, any = {.set = s};
     uint32_t arguments = EXPR_EMPTY;
-    uint32_t told = expr_either(s, expr_text(s, dsml_text), expr_text(s, dsml_other));
 
+    while (*v->style && strcmp(v->style, style) != 0)
+        v++;
+    const struct frame *f = &v->frame;
     expr_push(&any, expr_text(s, f->before));
     expr_push(&any, word(s));
     expr_push(&any, expr_text(s, f->between));
-    expr_push(&any, dsml ? told : EXPR_EMPTY);
-    expr_push(&any, raw_text(r, dsml ? &dsml_form : &minimax_form));
+    expr_push(&any, f->told ? told_any(s, f->told) : EXPR_EMPTY);
+    expr_push(&any, raw_text(r, f->raw));
     expr_push(&any, expr_text(s, f->after));
     uint32_t free_ones = expr_repeat(s, expr_seq(&any), 0, EXPR_MANY);
     int code = read_arguments(r, f, tool, bound, free_ones, &arguments);
-    expr_push(&all, expr_text(s, dsml ? "<｜DSML｜invoke name=\"" : "<invoke name=\""));
+    expr_push(&all, expr_text(s, v->open));
     expr_push(&all, expr_text(s, function_name(tool)));
-    expr_push(&all, expr_text(s, "\">\n"));
+    expr_push(&all, expr_text(s, v->named));
+    if (v->numbered) {
+        expr_push(&all, expr_repeat(s, expr_byte(s, '0', '9'), 1, 3));
+        expr_push(&all, expr_text(s, v->numbered));
+    }
     expr_push(&all, arguments);
-    expr_push(&all, expr_text(s, dsml ? "</｜DSML｜invoke>" : "</invoke>"));
+    expr_push(&all, expr_text(s, v->end));
     *ret_expr = expr_seq(&all);
     return code;
 }
 
-/* ---- gemma4 ---- */
+/* ---- gemma4 and functiongemma ---- */
 
-static int gemma_value(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr);
-static const struct frame gemma_frame = {"", ":", "", ",", gemma_value, true, NULL};
+static int gemma_value(struct schema_reader *r, const struct frame *f, const json_t *schema,
+                       uint32_t *ret_expr);
+static const struct frame gemma_frames[] = {
+    {"", ":", "", ",", gemma_value, true, NULL, &gemma_form, NULL},
+    {"", ":", "", ",", gemma_value, true, NULL, &escape_form, NULL}};
 
 /* Nothing, or what fits some times with commas between. */
 static uint32_t gemma_row(struct expr_set *s, uint32_t one, uint32_t least, uint32_t most)
@@ -430,7 +546,8 @@ static uint32_t gemma_between(struct expr_set *s, const char *open, uint32_t inn
     return expr_pair(s, expr_text(s, open), expr_pair(s, inner, expr_text(s, close)));
 }
 
-static int gemma_list(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr)
+static int gemma_list(struct schema_reader *r, const struct frame *f, const json_t *schema,
+                      uint32_t *ret_expr)
 {
     static const char *const beside[] = {"uniqueItems", "contains", "prefixItems", "$ref"};
     uint32_t least = 0, most = EXPR_MANY, item = EXPR_NEVER;
@@ -451,24 +568,24 @@ static int gemma_list(struct schema_reader *r, const json_t *schema, uint32_t *r
         code = schema_refuse(r, "minItems", "`minItems` is more than `maxItems`");
     size_t was = schema_enter(r, "items", NULL);
     if (code == 0)
-        code = gemma_value(r, items, &item);
+        code = gemma_value(r, f, items, &item);
     schema_leave(r, was);
     uint32_t row = gemma_row(r->set, json_as_call(r, item, "item"), least, most);
     *ret_expr = gemma_between(r->set, "[", row, "]");
     return code;
 }
 
-static int gemma_value(struct schema_reader *r, const json_t *schema, uint32_t *ret_expr)
+static int gemma_value(struct schema_reader *r, const struct frame *f, const json_t *schema,
+                       uint32_t *ret_expr)
 {
     const char *type = json_string_value(json_object_get(schema, "type"));
     bool list = type && strcmp(type, "array") == 0, object = type && strcmp(type, "object") == 0;
 
     if (!list && !object)
-        return raw_value(r, &gemma_form, schema, ret_expr);
+        return raw_value(r, f->raw, schema, ret_expr);
     if (++r->depth > GEMMA_DEPTH)
         return schema_refuse(r, NULL, "it is too deep for this parser");
-    int code =
-        list ? gemma_list(r, schema, ret_expr) : read_parameters(r, &gemma_frame, schema, ret_expr);
+    int code = list ? gemma_list(r, f, schema, ret_expr) : read_parameters(r, f, schema, ret_expr);
     r->depth--;
     if (object)
         *ret_expr = gemma_between(r->set, "{", *ret_expr, "}");
@@ -476,14 +593,14 @@ static int gemma_value(struct schema_reader *r, const json_t *schema, uint32_t *
 }
 
 /* A value of any kind. */
-static uint32_t gemma_any(struct schema_reader *r)
+static uint32_t gemma_any(struct schema_reader *r, const struct frame *f)
 {
     struct expr_set *s = r->set;
     uint32_t rule = expr_rule_new(s, "value"), one = expr_call(s, rule);
     struct expr_list alt = {.set = s};
     uint32_t pair = expr_pair(s, word(s), expr_pair(s, expr_text(s, ":"), one));
 
-    expr_push(&alt, raw_text(r, &gemma_form));
+    expr_push(&alt, raw_text(r, f->raw));
     expr_push(&alt, json_call(r, RULE_NUMBER));
     expr_push(&alt, expr_text(s, "true"));
     expr_push(&alt, expr_text(s, "false"));
@@ -494,14 +611,16 @@ static uint32_t gemma_any(struct schema_reader *r)
     return one;
 }
 
-int tool_read_gemma(struct schema_reader *r, const json_t *tool, bool bound, uint32_t *ret_expr)
+int tool_read_gemma(struct schema_reader *r, const json_t *tool, bool bound, bool escapes,
+                    uint32_t *ret_expr)
 {
+    const struct frame *f = &gemma_frames[escapes];
     struct expr_set *s = r->set;
     struct expr_list all = {.set = s};
     uint32_t arguments = EXPR_EMPTY;
-    uint32_t pair = expr_pair(s, word(s), expr_pair(s, expr_text(s, ":"), gemma_any(r)));
+    uint32_t pair = expr_pair(s, word(s), expr_pair(s, expr_text(s, ":"), gemma_any(r, f)));
     uint32_t any = gemma_row(s, pair, 0, EXPR_MANY);
-    int code = read_arguments(r, &gemma_frame, tool, bound, any, &arguments);
+    int code = read_arguments(r, f, tool, bound, any, &arguments);
 
     expr_push(&all, expr_text(s, "call:"));
     expr_push(&all, expr_text(s, function_name(tool)));
@@ -512,9 +631,16 @@ int tool_read_gemma(struct schema_reader *r, const json_t *tool, bool bound, uin
 
 /* ---- pythonic ---- */
 
+static int python_value(struct schema_reader *r, const struct frame *f, const json_t *schema,
+                        uint32_t *ret_expr)
+{
+    (void)f; /* a value is one of Python in every frame */
+    return schema_value(r, schema, ret_expr);
+}
+
 int tool_read_python(struct schema_reader *r, const json_t *tool, bool bound, uint32_t *ret_expr)
 {
-    static const struct frame frame = {"", "=", "", ", ", schema_value, true, NULL};
+    static const struct frame frame = {"", "=", "", ", ", python_value, true, NULL, NULL, NULL};
     struct expr_set *s = r->set;
     struct expr_list all = {.set = s};
     uint32_t arguments = EXPR_EMPTY;

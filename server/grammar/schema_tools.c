@@ -39,10 +39,31 @@ static const char *name_of(const json_t *tool)
     return json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
 }
 
-/* {"name": ..., "<key>": arguments} behind `before`. */
-static int read_object_call(struct schema_reader *r, const json_t *tool, const char *before,
-                            const char *key, bool bound, uint32_t *ret_expr)
+/* An object that is a call: before the name and between it and the arguments. */
+struct object_form {
+    const char *style, *open, *between;
+};
+
+static const struct object_form *object_form(const char *style)
 {
+    static const struct object_form forms[] = {
+        {"llama3_json", "{\"name\": ", ", \"parameters\": "},
+        {"cohere_command3", "\", \"tool_name\": ", ", \"parameters\": "}, /* behind an id */
+        {"apertus", "{", ": "},
+        {"", "{\"name\": ", ", \"arguments\": "}, /* the others' */
+    };
+    const struct object_form *f = forms;
+
+    while (*f->style && strcmp(f->style, style) != 0)
+        f++;
+    return f;
+}
+
+/* The object of a style, behind `before`. */
+static int read_object_call(struct schema_reader *r, const json_t *tool, const char *before,
+                            const char *style, bool bound, uint32_t *ret_expr)
+{
+    const struct object_form *f = object_form(style);
     struct expr_list all = {.set = r->set};
     uint32_t name = EXPR_EMPTY, arguments = EXPR_EMPTY;
     const json_t *text = json_object_get(json_object_get(tool, "function"), "name");
@@ -51,11 +72,13 @@ static int read_object_call(struct schema_reader *r, const json_t *tool, const c
     if (code == 0)
         code = read_arguments(r, tool, bound, &arguments);
     expr_push(&all, expr_text(r->set, before));
-    expr_push(&all, expr_text(r->set, "{\"name\": "));
+    if (f->open[0] == '"') {
+        expr_push(&all, expr_text(r->set, "{\"tool_call_id\": \""));
+        expr_push(&all, expr_repeat(r->set, expr_byte(r->set, '0', '9'), 1, 3));
+    }
+    expr_push(&all, expr_text(r->set, f->open));
     expr_push(&all, name);
-    expr_push(&all, expr_text(r->set, ", \""));
-    expr_push(&all, expr_text(r->set, key));
-    expr_push(&all, expr_text(r->set, "\": "));
+    expr_push(&all, expr_text(r->set, f->between));
     expr_push(&all, arguments);
     expr_push(&all, expr_text(r->set, "}"));
     *ret_expr = expr_seq(&all);
@@ -77,7 +100,7 @@ static int read_calls(struct schema_reader *r, const json_t *root, uint32_t *ret
         uint32_t e = EXPR_NEVER;
         if (json_is_string(only) && !json_equal(only, name))
             continue;
-        code = read_object_call(r, tool, "<tool_call>\n", "arguments", true, &e);
+        code = read_object_call(r, tool, "<tool_call>\n", "hermes", true, &e);
         expr_push(&alt, expr_pair(r->set, e, expr_text(r->set, "\n</tool_call>")));
     }
     uint32_t one = json_as_call(r, expr_alt(&alt), "call");
@@ -110,6 +133,18 @@ static const struct tool_marks {
     {"nemotron_json", "<TOOLCALL>", "</TOOLCALL>"},
     {"lfm2", "<|tool_call_start|>", "<|tool_call_end|>"},
     {"olmo3", "<function_calls>", "</function_calls>"},
+    {"longcat", "<longcat_tool_call>", "</longcat_tool_call>"},
+    {"internlm", "<|action_start|><|plugin|>", "<|action_end|>"},
+    {"granite-20b-fc", "<function_call>", ""},
+    {"gigachat3", "<|function_call|>", ""},
+    {"gigachat3_0", "<|message_sep|>\n\nfunction call<|role_sep|>", ""}, /* of the same parser */
+    {"cohere_command3", "<|START_ACTION|>", "<|END_ACTION|>"},
+    {"apertus", "<|tools_prefix|>", "<|tools_suffix|>"},
+    {"deepseek_v41", "<｜DSML｜ calls>", "</｜DSML｜ calls>"},
+    {"step3", "<｜tool_calls_begin｜>", "<｜tool_calls_end｜>"},
+    {"minicpm5", "<function name=", ""},
+    {"kimi_k3", "<|open|>tools<|sep|>", "<|close|>tools<|sep|>"},
+    {"functiongemma", "<start_function_call>", "<end_function_call>"},
     {"", "<tool_call>", "</tool_call>"}, /* the others' */
 };
 
@@ -155,7 +190,7 @@ static bool is_deepseek(const char *style)
 
 static bool is_dsml(const char *style)
 {
-    return ONE_OF(style, "deepseek_v32", "deepseek_v4");
+    return ONE_OF(style, "deepseek_v32", "deepseek_v4", "deepseek_v41");
 }
 
 /* call_begin functions.NAME:0 argument_begin arguments call_end */
@@ -179,7 +214,7 @@ static int read_kimi_call(struct schema_reader *r, const json_t *tool, bool boun
 
 /* One call of any of the tools, in the frame of a style. */
 static int read_any_call(struct schema_reader *r, const json_t *tools, const char *style,
-                         const char *before, uint32_t *ret_expr)
+                         uint32_t *ret_expr)
 {
     struct expr_list alt = {.set = r->set};
     int code = 0;
@@ -190,16 +225,17 @@ static int read_any_call(struct schema_reader *r, const json_t *tools, const cha
         uint32_t e = EXPR_NEVER;
         if (!name_of(tool))
             code = ek_fault_set(r->fault, "", "a tool has no name");
-        else if (strcmp(style, "qwen3_coder") == 0 || strcmp(style, "seed_oss") == 0)
-            code = tool_read_qwen(r, tool, bound, &e);
+        else if (ONE_OF(style, "qwen3_coder", "seed_oss", "mimo"))
+            code = tool_read_qwen(r, tool, bound, strcmp(style, "mimo") != 0, &e);
         else if (strcmp(style, "glm45") == 0)
             code = tool_read_glm(r, tool, bound, &e);
         else if (ONE_OF(style, "hy_v3", "hy_v3_preview"))
             code = tool_read_hy(r, tool, bound, strcmp(style, "hy_v3") != 0, &e);
-        else if (is_dsml(style) || ONE_OF(style, "minimax_m2", "dots"))
-            code = tool_read_invoke(r, tool, bound, is_dsml(style), &e);
-        else if (strcmp(style, "gemma4") == 0)
-            code = tool_read_gemma(r, tool, bound, &e);
+        else if (is_dsml(style) ||
+                 ONE_OF(style, "minimax_m2", "dots", "step3", "minicpm5", "kimi_k3"))
+            code = tool_read_invoke(r, tool, bound, style, &e);
+        else if (ONE_OF(style, "gemma4", "functiongemma"))
+            code = tool_read_gemma(r, tool, bound, strcmp(style, "gemma4") != 0, &e);
         else if (is_deepseek(style))
             code = read_deepseek_call(r, tool, strcmp(style, "deepseek_v3") == 0, bound, &e);
         else if (strcmp(style, "kimi_k2") == 0)
@@ -207,9 +243,7 @@ static int read_any_call(struct schema_reader *r, const json_t *tools, const cha
         else if (ONE_OF(style, "pythonic", "lfm2", "olmo3"))
             code = tool_read_python(r, tool, bound, &e);
         else
-            code = read_object_call(r, tool, before,
-                                    strcmp(style, "llama3_json") == 0 ? "parameters" : "arguments",
-                                    bound, &e);
+            code = read_object_call(r, tool, "", style, bound, &e);
         expr_push(&alt, e);
     }
     *ret_expr = expr_alt(&alt);
@@ -245,24 +279,33 @@ static int read_marked(struct schema_reader *r, const json_t *tools, const char 
     const bool mistral = strcmp(style, "mistral") == 0, olmo = strcmp(style, "olmo3") == 0;
     const bool lines = olmo || is_dsml(style) || ONE_OF(style, "minimax_m2", "dots");
     const bool hy = ONE_OF(style, "hy_v3", "hy_v3_preview");
-    const bool row = is_deepseek(style) || lines || hy || strcmp(style, "kimi_k2") == 0;
+    const bool row =
+        is_deepseek(style) || lines || hy || ONE_OF(style, "kimi_k2", "kimi_k3", "step3");
     const bool python = olmo || strcmp(style, "lfm2") == 0;
-    const bool list = ONE_OF(style, "mistral", "hunyuan_a13b", "granite", "phi4_mini_json",
-                             "nemotron_json", "lfm2");
+    const bool cohere = strcmp(style, "cohere_command3") == 0;
+    const bool list = cohere || ONE_OF(style, "mistral", "hunyuan_a13b", "granite",
+                                       "phi4_mini_json", "nemotron_json", "lfm2", "apertus");
     uint32_t end = expr_text(s, marks_of(style)->end);
 
     r->python = python;
-    int code = read_any_call(r, tools, style, "", &e);
+    int code = read_any_call(r, tools, style, &e);
     r->python = false;
     if (!row && !list) {
-        *ret_expr = expr_pair(s, line, expr_pair(s, e, expr_pair(s, line, end)));
+        if (strcmp(style, "granite-20b-fc") == 0)
+            line = expr_maybe(s, expr_text(s, " "));
+        if (strcmp(style, "minicpm5") == 0) /* the name follows its mark */
+            line = EXPR_EMPTY;
+        *ret_expr = expr_pair(
+            s, line, expr_pair(s, e, *marks_of(style)->end ? expr_pair(s, line, end) : EXPR_EMPTY));
         return code;
     }
     if (code == 0 && mistral)
         code = read_named_call(r, tools, &named);
     uint32_t call = json_as_call(r, e, "call"), more = EXPR_EMPTY;
     /* a call on each line */
-    uint32_t between = lines ? expr_text(s, "\n") : row ? line : expr_text(s, ", ");
+    uint32_t between = lines ? expr_text(s, "\n")
+                       : row ? line
+                             : expr_text(s, cohere ? ",\n    " : ", ");
     if (!one)
         more = expr_repeat(s, expr_pair(s, between, call), 0, EXPR_MANY);
     uint32_t calls = expr_pair(s, call, more);
@@ -271,8 +314,9 @@ static int read_marked(struct schema_reader *r, const json_t *tools, const char 
         *ret_expr = expr_pair(s, begin, expr_pair(s, calls, last));
         return code;
     }
-    const char *open = strcmp(style, "phi4_mini_json") == 0 ? "" : "[";
-    calls = expr_pair(s, expr_text(s, open), expr_pair(s, calls, expr_text(s, "]")));
+    const char *open = strcmp(style, "phi4_mini_json") == 0 ? "" : cohere ? "[\n    " : "[";
+    calls =
+        expr_pair(s, expr_text(s, open), expr_pair(s, calls, expr_text(s, cohere ? "\n]" : "]")));
     if (mistral || strcmp(style, "granite") == 0) /* no mark ends it */
         *ret_expr = expr_pair(s, expr_maybe(s, expr_text(s, " ")), expr_either(s, calls, named));
     else if (*marks_of(style)->end)
@@ -285,9 +329,11 @@ static int read_marked(struct schema_reader *r, const json_t *tools, const char 
 /* text (mark call text)* */
 static int read_tags(struct schema_reader *r, const json_t *root, const char *style, uint32_t rule)
 {
-    /* Granite 3.0 and 3.1 have different marks, and so have a preview of Hy3 and DeepSeek V4. */
+    /* Granite 3.0 and 3.1 have different marks, and so have a preview of Hy3, DeepSeek V4 and
+     * GigaChat 3.0. */
     const char *const styles[] = {style, strcmp(style, "hy_v3") == 0          ? "hy_v3_preview"
                                          : strcmp(style, "deepseek_v32") == 0 ? "deepseek_v4"
+                                         : strcmp(style, "gigachat3") == 0    ? "gigachat3_0"
                                                                               : NULL};
     bool one = json_is_true(json_object_get(root, "one"));
     struct text_word mark[2];
@@ -345,11 +391,16 @@ static void write_other(struct expr_set *s, const char *mark, uint8_t open, uint
     for (uint32_t b = 0; b < 256; b++) {
         uint32_t byte = expr_byte(s, (uint8_t)b, (uint8_t)b);
         bool blank = b == ' ' || b == '\t' || b == '\n' || b == '\r';
-        if (b != open && b != (uint8_t)mark[0])
+        if (b != open && (!*mark || b != (uint8_t)mark[0]))
             expr_push(&alt, expr_pair(s, byte, blank ? expr_call(s, rule) : any));
     }
     expr_push(&alt, calls);
     expr_rule_set(s, rule, expr_alt(&alt));
+}
+
+static bool opens_list(const char *style)
+{
+    return ONE_OF(style, "pythonic", "xlam");
 }
 
 /* Calls of a style that has no mark between them, at most `most`. The first byte stands in the
@@ -357,26 +408,28 @@ static void write_other(struct expr_set *s, const char *mark, uint8_t open, uint
 static int read_row(struct schema_reader *r, const json_t *tools, const char *style, uint32_t most,
                     uint32_t *ret_expr)
 {
-    bool python = strcmp(style, "pythonic") == 0;
+    bool python = strcmp(style, "pythonic") == 0, list = opens_list(style);
     struct expr_set *s = r->set;
     uint32_t first = EXPR_NEVER;
 
     r->python = python;
-    int code = read_any_call(r, tools, style, "", &first);
+    int code = read_any_call(r, tools, style, &first);
     r->python = false;
     uint32_t call = json_as_call(r, first, "call"), next, more;
-    next = expr_pair(s, expr_text(s, python ? ", " : "; "), call);
+    next = expr_pair(s, expr_text(s, list ? ", " : "; "), call);
     more =
         most == 1 ? EXPR_EMPTY : expr_repeat(s, next, 0, most == EXPR_MANY ? EXPR_MANY : most - 1);
-    *ret_expr = python ? expr_pair(s, expr_text(s, "["),
-                                   expr_pair(s, call, expr_pair(s, more, expr_text(s, "]"))))
-                       : expr_pair(s, first, more);
+    *ret_expr = list ? expr_pair(s, expr_text(s, "["),
+                                 expr_pair(s, call, expr_pair(s, more, expr_text(s, "]"))))
+                     : expr_pair(s, first, more);
     return code;
 }
 
 static const char *row_mark(const char *style)
 {
-    return strcmp(style, "pythonic") == 0 ? "<|python_start|>" : "<|python_tag|>";
+    return strcmp(style, "pythonic") == 0 ? "<|python_start|>"
+           : strcmp(style, "xlam") == 0   ? ""
+                                          : "<|python_tag|>";
 }
 
 /* Calls are the whole answer, or there are none. */
@@ -387,7 +440,7 @@ static int read_whole(struct schema_reader *r, const json_t *root, const char *s
     int code = read_row(r, json_object_get(root, "tools"), style, one ? 1 : EXPR_MANY, &calls);
 
     /* It sees all bytes: it is free. */
-    write_other(r->set, row_mark(style), strcmp(style, "pythonic") == 0 ? '[' : '{', rule, calls);
+    write_other(r->set, row_mark(style), opens_list(style) ? '[' : '{', rule, calls);
     return code;
 }
 
@@ -395,7 +448,7 @@ static int read_whole(struct schema_reader *r, const json_t *root, const char *s
 
 static bool is_row(const char *style)
 {
-    return strcmp(style, "llama3_json") == 0 || strcmp(style, "pythonic") == 0;
+    return strcmp(style, "llama3_json") == 0 || opens_list(style);
 }
 
 static int read_only_calls(struct schema_reader *r, const json_t *root, const char *style,

@@ -1,5 +1,6 @@
-/* Answers with thinking and tool calls: the first byte is the parser of calls and the length of the
- * pieces that the text is cut into, the second that of thinking. The cuts change nothing. */
+/* Answers with thinking and tool calls: the first byte is the parser of calls, the second that of
+ * thinking, the third the length of the pieces that the text is cut into. The cuts change nothing.
+ */
 #include <assert.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -50,14 +51,14 @@ static void answer_done(struct parsed_answer *a)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    if (size < 3)
+    if (size < 4)
         return 0;
-    const enum toolstyle style = (enum toolstyle)(1 + data[0] / 16 % STYLES);
+    const enum toolstyle style = (enum toolstyle)(1 + data[0] % STYLES);
     const enum thinkstyle think = (enum thinkstyle)(data[1] % THINK_HARMONY);
     struct parsed_answer whole = {.calls = {.style = style}}, cut = {.calls = {.style = style}};
-    const char *p = (const char *)data + 2;
-    read_all(&whole, think, p, size - 2, size);
-    read_all(&cut, think, p, size - 2, (size_t)(data[0] % 16) + 1);
+    const char *p = (const char *)data + 3;
+    read_all(&whole, think, p, size - 3, size);
+    read_all(&cut, think, p, size - 3, (size_t)(data[2] % 16) + 1);
     assert(whole.calls.count == cut.calls.count);
     same(&whole.thought, &cut.thought);
     same(&whole.text, &cut.text);

@@ -45,6 +45,11 @@ MODELS = [
 OBJECTS = lambda calls: json.dumps([{"name": n, "arguments": a} for n, a in calls], ensure_ascii=False)
 PYTHON = lambda n, a: f"{n}({', '.join(f'{k}={v!r}' for k, v in a.items())})"
 TAGS = "<think>{}</think>"
+TEXT = lambda v: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False)
+PYTHONIC = lambda v: v if isinstance(v, str) else repr(v)
+CDATA = lambda v: f"<![CDATA[{v}]]>" if any(c in v for c in "<&\n") else v
+KIND = lambda v: {str: "string", bool: "boolean", type(None): "null", int: "number", float: "number", list: "array", dict: "object"}[type(v)]
+CALL = lambda n, a: OBJECTS([(n, a)])[1:-1]
 WRITTEN = [
     ("granite", "granite", lambda calls: "<|tool_call|>" + OBJECTS(calls), "Here is my thought process:{}Here is my response:"),
     ("granite", None, lambda calls: "<tool_call> " + OBJECTS(calls), None),
@@ -65,6 +70,31 @@ WRITTEN = [
         f"<｜DSML｜invoke name=\"{n}\">\n" + "".join(
             f"<｜DSML｜parameter name=\"{k}\" string=\"{str(isinstance(v, str)).lower()}\">{v if isinstance(v, str) else json.dumps(v, ensure_ascii=False)}"
             "</｜DSML｜parameter>\n" for k, v in a.items()) + "</｜DSML｜invoke>\n" for n, a in calls) + "</｜DSML｜function_calls>", None),
+    ("longcat", None, lambda calls: "\n".join(f"<longcat_tool_call>\n{CALL(*c)}\n</longcat_tool_call>" for c in calls), None),
+    ("internlm", None, lambda calls: "".join(f"<|action_start|><|plugin|>\n{CALL(*c)}<|action_end|>" for c in calls), None),
+    ("jamba", None, lambda calls: f"<tool_calls>{OBJECTS(calls)}</tool_calls>", None),
+    ("granite-20b-fc", None, lambda calls: "".join(f"<function_call> {CALL(*c)}\n" for c in calls), None),
+    ("gigachat3", None, lambda calls: f"<|function_call|>{CALL(*calls[0])}", None),  # its template has one call in an answer
+    ("apertus", None, lambda calls: f"<|tools_prefix|>{json.dumps([{n: a} for n, a in calls], ensure_ascii=False)}<|tools_suffix|>", None),
+    ("xlam", None, OBJECTS, None),
+    ("deepseek_v41", None, lambda calls: "\n\n<｜DSML｜ calls>\n" + "".join(
+        f"<｜DSML｜ invoke name=\"{n}\">\n" + "".join(
+            f"<｜DSML｜ parameter name=\"{k}\" string=\"{str(isinstance(v, str)).lower()}\">{TEXT(v)}</｜DSML｜ parameter>\n" for k, v in a.items())
+        + "</｜DSML｜ invoke>\n" for n, a in calls) + "</｜DSML｜ calls>", None),
+    ("step3", "step3", lambda calls: "<｜tool_calls_begin｜>" + "".join(
+        f"<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name=\"{n}\">" + "".join(
+            f"<steptml:parameter name=\"{k}\">{TEXT(v)}</steptml:parameter>" for k, v in a.items()) + "</steptml:invoke><｜tool_call_end｜>"
+        for n, a in calls) + "<｜tool_calls_end｜>", TAGS),
+    ("minicpm5", None, lambda calls: "\n".join(f"<function name=\"{n}\">" + "".join(
+        f"<param name=\"{k}\">{CDATA(PYTHONIC(v))}</param>" for k, v in a.items()) + "</function>" for n, a in calls), None),
+    ("kimi_k3", None, lambda calls: "<|open|>tools<|sep|>" + "".join(
+        f"<|open|>call tool=\"{n}\" index=\"{i}\"<|sep|>" + "".join(
+            f"<|open|>argument key=\"{k}\" type=\"{KIND(v)}\"<|sep|>{TEXT(v)}<|close|>argument<|sep|>" for k, v in a.items())
+        + "<|close|>call<|sep|>" for i, (n, a) in enumerate(calls, 1)) + "<|close|>tools<|sep|><|close|>message<|sep|>", None),
+    ("functiongemma", None, lambda calls: "".join(f"<start_function_call>call:{n}{{" + ",".join(
+        f"{k}:<escape>{PYTHONIC(v)}<escape>" for k, v in a.items()) + "}<end_function_call>" for n, a in calls), None),
+    ("mimo", None, lambda calls: "\n".join(f"<tool_call>\n<function={n}>\n" + "".join(
+        f"<parameter={k}>{TEXT(v)}</parameter>\n" for k, v in a.items()) + "</function>\n</tool_call>" for n, a in calls), None),
     ("qwen3_coder", "nemotron_v3", lambda calls: "\n".join(
         f"<tool_call>\n<function={n}>\n" + "".join(f"<parameter={k}>\n{v if isinstance(v, str) else json.dumps(v)}\n</parameter>\n" for k, v in a.items())
         + "</function>\n</tool_call>" for n, a in calls), TAGS),
@@ -75,7 +105,11 @@ MARKS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<arg_key>", "</a
          "</response>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>",
          "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>", "<｜end▁of▁sentence｜>", "<|eos|>", "<|tool_call|>",
          "<|tool_call_start|>", "<|tool_call_end|>", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>",
-         "<|tool_call_argument_begin|>", "<minimax:tool_call>", "</minimax:tool_call>"]
+         "<|tool_call_argument_begin|>", "<minimax:tool_call>", "</minimax:tool_call>", "<longcat_tool_call>", "</longcat_tool_call>",
+         "<|action_start|>", "<|plugin|>", "<|action_end|>", "<tool_calls>", "</tool_calls>", "<|function_call|>", "<|message_sep|>",
+         "<|role_sep|>", "<|tools_prefix|>", "<|tools_suffix|>", "<｜tool_calls_begin｜>", "<｜tool_calls_end｜>", "<｜tool_call_begin｜>",
+         "<｜tool_call_end｜>", "<｜tool_sep｜>", "｜DSML｜", "<|open|>", "<|close|>", "<|sep|>", "<start_function_call>",
+         "<end_function_call>", "<escape>"]
 ENDS = ["<turn|>", "<|im_end|>", "<seed:eos>", "<｜end▁of▁sentence｜>", "<|eos|>", "<|tool_response>", "<|observation|>", "<|user|>"]
 
 
@@ -206,7 +240,11 @@ def main():
             env = templates.environment()
             env.globals["strftime_now"] = lambda form: "Monday" if form == "%A" else "2026-11-23"
             cases = list(answers(env.from_string(path.read_text()), given, rng))
-        parser = ParserManager.get_parser(tool_parser_name=tool, reasoning_parser_name=think, enable_auto_tools=True)
+        try:
+            parser = ParserManager.get_parser(tool_parser_name=tool, reasoning_parser_name=think, enable_auto_tools=True)
+        except TypeError as error:  # a later one has it
+            print(f"{tool:14} {error}")
+            continue
         request = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "?"}], tools=TOOLS, tool_choice="auto",
                                         chat_template_kwargs=given)
         asks = [dict(tool=tool, think=think, tools=TOOLS, prompt=p, text=a, pieces=n) for p, a, _ in cases for n in (0, 3)]

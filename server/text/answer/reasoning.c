@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
-#define MARKS_MOST 2
+#define MARKS_MOST 4
 
 /* Marks that a style lacks are NULL. */
 static const struct think_form {
@@ -49,6 +49,19 @@ static const struct think_form {
                      .open_too = "<think>",
                      .close_too = "</think>",
                      .call = "<tool_calls"},
+    [THINK_COHERE] = {.open = "<|START_THINKING|>",
+                      .close = "<|END_THINKING|>",
+                      .call = "<|START_ACTION|>",
+                      .text = {"<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>",
+                               "<|END_TEXT|>"}},
+    [THINK_KIMI_K3] = {.open = "<|open|>think<|sep|>",
+                       .close = "<|close|>think<|sep|>",
+                       .call = "<|open|>tools<|sep|>",
+                       .text = {"<|open|>response<|sep|>", "<|close|>response<|sep|>",
+                                "<|close|>message<|sep|>"}},
+    [THINK_MINIMAX_M3] = {.open = "<mm:think>",
+                          .close = "</mm:think>",
+                          .call = "]<]minimax[>[<tool_call>"},
     [THINK_HARMONY] = {0},
 };
 
@@ -56,14 +69,38 @@ static const struct {
     const char *name;
     enum thinkstyle style;
 } names[] = {
-    {"deepseek_r1", THINK_ALWAYS},    {"deepseek_v3", THINK_TAGS},     {"qwen3", THINK_QWEN3},
-    {"glm45", THINK_QWEN3},           {"glm47", THINK_QWEN3},          {"seed_oss", THINK_SEED_OSS},
-    {"ernie45", THINK_ERNIE45},       {"hunyuan_a13b", THINK_HUNYUAN}, {"gemma4", THINK_GEMMA4},
-    {"openai_gptoss", THINK_HARMONY}, {"mistral", THINK_MISTRAL},      {"granite", THINK_GRANITE},
-    {"kimi_k2", THINK_KIMI_K2},       {"olmo3", THINK_ALWAYS},         {"nemotron_v3", THINK_QWEN3},
-    {"minimax_m2", THINK_MINIMAX_M2}, {"hy_v3", THINK_HY_V3},          {"deepseek_v4", THINK_TAGS},
-    {"ling3", THINK_QWEN3},           {"mimo", THINK_QWEN3},           {"poolside_v1", THINK_QWEN3},
+    {"deepseek_r1", THINK_ALWAYS},
+    {"deepseek_v3", THINK_TAGS},
+    {"qwen3", THINK_QWEN3},
+    {"glm45", THINK_QWEN3},
+    {"glm47", THINK_QWEN3},
+    {"seed_oss", THINK_SEED_OSS},
+    {"ernie45", THINK_ERNIE45},
+    {"hunyuan_a13b", THINK_HUNYUAN},
+    {"gemma4", THINK_GEMMA4},
+    {"openai_gptoss", THINK_HARMONY},
+    {"mistral", THINK_MISTRAL},
+    {"granite", THINK_GRANITE},
+    {"kimi_k2", THINK_KIMI_K2},
+    {"olmo3", THINK_ALWAYS},
+    {"nemotron_v3", THINK_QWEN3},
+    {"minimax_m2", THINK_MINIMAX_M2},
+    {"hy_v3", THINK_HY_V3},
+    {"deepseek_v4", THINK_TAGS},
+    {"ling3", THINK_QWEN3},
+    {"mimo", THINK_QWEN3},
+    {"poolside_v1", THINK_QWEN3},
     {"step3p5", THINK_QWEN3},
+    {"step3", THINK_ALWAYS},
+    {"step5", THINK_ALWAYS},
+    {"holo2", THINK_ALWAYS},
+    {"granite_thinking_parser", THINK_QWEN3},
+    {"minicpmv", THINK_QWEN3},
+    {"deepseek_v41", THINK_TAGS},
+    {"cohere_command3", THINK_COHERE},
+    {"cohere_command4", THINK_COHERE},
+    {"kimi_k3", THINK_KIMI_K3},
+    {"minimax_m3", THINK_MINIMAX_M3},
 };
 
 enum thinkstyle thinkstyle_find(const char *name)
@@ -95,7 +132,8 @@ bool reasoning_is_open(const struct reasoning *r)
 bool thinkstyle_special(enum thinkstyle style)
 {
     return style == THINK_SEED_OSS || style == THINK_GEMMA4 || style == THINK_MISTRAL ||
-           style == THINK_KIMI_K2 || style == THINK_MINIMAX_M2 || style == THINK_HY_V3;
+           style == THINK_KIMI_K2 || style == THINK_COHERE || style == THINK_KIMI_K3 ||
+           style == THINK_MINIMAX_M3 || style == THINK_MINIMAX_M2 || style == THINK_HY_V3;
 }
 
 static bool is_blank(char c)
@@ -240,19 +278,21 @@ static int take_thought(struct reasoning *r, struct ek_buf *thought)
 static bool take_text(struct reasoning *r, struct ek_buf *text)
 {
     const struct think_form *f = &forms[r->style];
-    const char *const marks[] = {f->again ? f->open : f->text[0], f->again ? f->close : f->text[1]};
-    size_t mark = 2, blanks = f->text[0] ? blanks_held(r) : 0;
+    const char *const marks[MARKS_MOST] = {
+        f->again ? f->open : f->text[0], f->again ? f->close : f->text[1], f->text[2], f->text[3]};
+    size_t mark = MARKS_MOST, blanks = f->text[0] ? blanks_held(r) : 0;
     const char *p = r->held.data;
     size_t len = r->held.len;
     if (has_text_marks(f))
-        len = blanks + find_marks(p + blanks, len - blanks, marks, 2, &mark);
+        len = blanks + find_marks(p + blanks, len - blanks, marks, MARKS_MOST, &mark);
     size_t said = f->text[0] && len == blanks ? 0 : len;
     while (f->text[0] && said > 0 && is_blank(p[said - 1]))
         said--;
     (void)ek_buf_add(text, p, said);
-    if (mark < 2 || said > 0)
-        drop_held(r, mark < 2 ? len + strlen(marks[mark]) : said);
-    if (mark == 2)
+    const bool found = mark < MARKS_MOST;
+    if (found || said > 0)
+        drop_held(r, found ? len + strlen(marks[mark]) : said);
+    if (!found)
         return false;
     r->inside = f->again && mark == 0;
     r->label = r->inside && f->label;

@@ -10,8 +10,15 @@
  *     <|channel>thought ...<channel|>, anywhere              gemma4
  *     [THINK]...[/THINK]                                     mistral
  *     Here is my thought process: ... Here is my response:   granite
+ *     <|START_THINKING|>...<|END_THINKING|><|START_TEXT|>answer<|END_TEXT|>
+ *                                                            cohere_command3, cohere_command4
  *
- * kimi_k2, minimax_m2 and olmo3 are as deepseek_r1, nemotron_v3 as qwen3.
+ *     <|open|>think<|sep|>...<|close|>think<|sep|><|open|>response<|sep|>answer
+ *     <|close|>response<|sep|><|close|>message<|sep|>        kimi_k3
+ *     <mm:think>...</mm:think>                               minimax_m3
+ *
+ * kimi_k2, minimax_m2, olmo3, step3, step5 and holo2 are as deepseek_r1, nemotron_v3,
+ * granite_thinking_parser and minicpmv as qwen3.
  *
  * It comes in pieces cut anywhere, which changes nothing; what may become a mark is held back. The
  * template often opens the thinking already in the prompt: then it begins inside. Where a family
@@ -38,7 +45,10 @@ enum thinkstyle {
     THINK_KIMI_K2,    /* as THINK_ALWAYS; calls end it */
     THINK_MINIMAX_M2, /* likewise, with marks of calls of its own */
     THINK_HY_V3,      /* as THINK_QWEN3, its marks with :opensource or without */
-    THINK_HARMONY,    /* harmony.h takes it out, not this */
+    THINK_COHERE,
+    THINK_KIMI_K3,
+    THINK_MINIMAX_M3,
+    THINK_HARMONY, /* harmony.h takes it out, not this */
 };
 
 /* All zero but style and inside at the beginning. */

@@ -12,15 +12,20 @@ static const char deepseek_calls[] = "<｜tool▁calls▁begin｜>";
 
 static const struct {
     const char *name, *begin, *end;
-    bool lists;         /* of JSON objects */
-    const char *second; /* a mark that may stand for `begin`, or NULL */
+    bool lists;           /* of JSON objects */
+    const char *second;   /* a mark that may stand for `begin`, or NULL */
+    bool whole;           /* the whole answer is calls */
+    const char *name_key; /* of toolscan */
 } styles[] = {
     [TOOLS_NONE] = {.name = "", .begin = "", .end = ""},
     [TOOLS_HERMES] = {.name = "hermes", .begin = tool_call, .end = tool_call_end},
-    [TOOLS_LLAMA3_JSON] = {.name = "llama3_json", .begin = "<|python_tag|>", .end = ""},
+    [TOOLS_LLAMA3_JSON] = {.name = "llama3_json",
+                           .begin = "<|python_tag|>",
+                           .end = "",
+                           .whole = true},
     [TOOLS_MISTRAL] = {.name = "mistral", .begin = "[TOOL_CALLS]", .end = "", .lists = true},
     [TOOLS_QWEN3_CODER] = {.name = "qwen3_coder", .begin = tool_call, .end = tool_call_end},
-    [TOOLS_PYTHONIC] = {.name = "pythonic", .begin = "<|python_start|>", .end = ""},
+    [TOOLS_PYTHONIC] = {.name = "pythonic", .begin = "<|python_start|>", .end = "", .whole = true},
     [TOOLS_SEED_OSS] = {.name = "seed_oss",
                         .begin = "<seed:tool_call>",
                         .end = "</seed:tool_call>"},
@@ -56,6 +61,36 @@ static const struct {
                      .begin = "<tool_calls:opensource>",
                      .end = "",
                      .second = "<tool_calls>"},
+    [TOOLS_LONGCAT] = {.name = "longcat",
+                       .begin = "<longcat_tool_call>",
+                       .end = "</longcat_tool_call>"},
+    [TOOLS_INTERNLM] = {.name = "internlm",
+                        .begin = "<|action_start|><|plugin|>",
+                        .end = "<|action_end|>"},
+    [TOOLS_GRANITE_20B] = {.name = "granite-20b-fc", .begin = "<function_call>", .end = ""},
+    [TOOLS_GIGACHAT3] = {.name = "gigachat3",
+                         .begin = "<|function_call|>",
+                         .end = "<|message_sep|>",
+                         .second = "<|message_sep|>\n\nfunction call<|role_sep|>"},
+    [TOOLS_COHERE] = {.name = "cohere_command3",
+                      .begin = "<|START_ACTION|>",
+                      .end = "<|END_ACTION|>",
+                      .lists = true,
+                      .name_key = "tool_name"},
+    [TOOLS_APERTUS] = {.name = "apertus",
+                       .begin = "<|tools_prefix|>",
+                       .end = "<|tools_suffix|>",
+                       .lists = true,
+                       .name_key = ""},
+    [TOOLS_XLAM] = {.name = "xlam", .begin = "", .end = "", .lists = true, .whole = true},
+    [TOOLS_DEEPSEEK_V41] = {.name = "deepseek_v41", .begin = "<｜DSML｜ calls>", .end = ""},
+    [TOOLS_STEP3] = {.name = "step3", .begin = "<｜tool_calls_begin｜>", .end = ""},
+    [TOOLS_MINICPM5] = {.name = "minicpm5", .begin = "<function name=", .end = ""},
+    [TOOLS_KIMI_K3] = {.name = "kimi_k3", .begin = "<|open|>tools<|sep|>", .end = ""},
+    [TOOLS_MIMO] = {.name = "mimo", .begin = tool_call, .end = tool_call_end},
+    [TOOLS_FUNCTIONGEMMA] = {.name = "functiongemma",
+                             .begin = "<start_function_call>",
+                             .end = "<end_function_call>"},
     [TOOLS_OPENAI] = {.name = "openai", .begin = "", .end = ""},
 };
 
@@ -74,6 +109,9 @@ static const struct {
     {"step3p5", TOOLS_QWEN3_CODER},
     {"poolside_v1", TOOLS_GLM45},
     {"deepseek_v4", TOOLS_DEEPSEEK_V32},
+    {"cohere_command4", TOOLS_COHERE},
+    {"jamba", TOOLS_HUNYUAN},
+    {"step5", TOOLS_QWEN3_CODER},
 };
 
 enum toolstyle toolstyle_find(const char *name)
@@ -112,6 +150,11 @@ const char *toolstyle_end(enum toolstyle style)
 bool toolstyle_lists(enum toolstyle style)
 {
     return styles[style].lists;
+}
+
+bool toolstyle_whole(enum toolstyle style)
+{
+    return styles[style].whole;
 }
 
 bool tool_full(const struct toolcalls *t)
@@ -210,7 +253,7 @@ void tool_begin_head(struct toolcalls *t)
 {
     t->state = TOOL_HEAD;
     t->scanning = t->listing = false;
-    t->scan = (struct toolscan){0};
+    t->scan = (struct toolscan){.name_key = styles[t->style].name_key};
 }
 
 int tool_section_tail(struct toolcalls *t, const char *const *ends, size_t count, const char *begin)
@@ -267,7 +310,8 @@ static int look_for_mark(struct toolcalls *t, struct ek_buf *text)
     const char *mark = styles[t->style].begin;
     bool found = false, other = false;
     size_t n = t->held.len ? toolcall_plain(t, mark, &found) : 0;
-    bool bare = t->style == TOOLS_QWEN3_CODER || t->style == TOOLS_SEED_OSS;
+    bool bare =
+        t->style == TOOLS_QWEN3_CODER || t->style == TOOLS_SEED_OSS || t->style == TOOLS_MIMO;
     const char *second = bare && !t->marked ? tool_qwen_mark : toolstyle_second(t->style);
     if (*second && t->held.len) {
         size_t m = toolcall_plain(t, second, &other);
@@ -297,7 +341,7 @@ static int look_at_begin(struct toolcalls *t, struct ek_buf *text)
         at = tool_blanks(t, at + strlen(mark));
     if (at == t->held.len)
         return TOOL_WAIT;
-    if (t->held.data[at] != (t->style == TOOLS_PYTHONIC ? '[' : '{')) {
+    if (t->held.data[at] != (t->style == TOOLS_LLAMA3_JSON ? '{' : '[')) {
         t->looked = at;
         return tool_text(t, text, TOOL_PLAIN);
     }
@@ -315,12 +359,13 @@ static int begins_call(const struct toolcalls *t, const json_t *tool)
     bool python = t->style == TOOLS_PYTHONIC;
     if (json_string_length(name) >= TOOLCALL_NAME_LEN)
         return -1; /* nothing that is called so becomes a call */
-    (void)ek_buf_puts(&head, python ? "[" : "{\"name\": \"");
+    const bool list = t->style == TOOLS_XLAM;
+    (void)ek_buf_puts(&head, python ? "[" : list ? "[{\"name\": \"" : "{\"name\": \"");
     if (python)
         (void)ek_buf_puts(&head, json_string_value(name));
     else
         (void)ek_buf_json(&head, json_string_value(name), json_string_length(name));
-    (void)ek_buf_puts(&head, python ? "(" : "\", \"parameters\": ");
+    (void)ek_buf_puts(&head, python ? "(" : list ? "\", \"arguments\": " : "\", \"parameters\": ");
     int r = ek_buf_ok(&head) ? tool_word(t, 0, head.data) : -ENOMEM;
     ek_buf_done(&head);
     return r;
@@ -330,8 +375,8 @@ static int begins_call(const struct toolcalls *t, const json_t *tool)
  * the form is passed on as it comes, whatever it holds. */
 static int look_at_either(struct toolcalls *t, struct ek_buf *text)
 {
-    bool row = t->style == TOOLS_LLAMA3_JSON || t->style == TOOLS_PYTHONIC;
-    int best = tool_word(t, 0, styles[t->style].begin);
+    bool row = styles[t->style].whole;
+    int best = *styles[t->style].begin ? tool_word(t, 0, styles[t->style].begin) : -1;
     int second = *toolstyle_second(t->style) ? tool_word(t, 0, toolstyle_second(t->style)) : -1;
     best = second > best ? second : best;
     for (size_t i = 0; row && best <= 0 && i < json_array_size(t->tools); i++) {
@@ -356,8 +401,10 @@ static int step_head(struct toolcalls *t, struct ek_buf *text)
     case TOOLS_NONE:
     case TOOLS_OPENAI: return TOOL_WAIT;
     case TOOLS_QWEN3_CODER:
-    case TOOLS_SEED_OSS: return tool_qwen_head(t, text);
+    case TOOLS_SEED_OSS:
+    case TOOLS_MIMO: return tool_qwen_head(t, text);
     case TOOLS_GLM45: return tool_glm_head(t, text);
+    case TOOLS_FUNCTIONGEMMA:
     case TOOLS_GEMMA4: return tool_gemma_head(t, text);
     case TOOLS_PYTHONIC: return tool_python_list(t, text);
     case TOOLS_LFM2: return tool_lfm_head(t, text);
@@ -365,7 +412,11 @@ static int step_head(struct toolcalls *t, struct ek_buf *text)
     case TOOLS_KIMI_K2: return tool_kimi_head(t, text);
     case TOOLS_MINIMAX_M2:
     case TOOLS_DOTS:
-    case TOOLS_DEEPSEEK_V32: return tool_invoke_head(t, text);
+    case TOOLS_DEEPSEEK_V32:
+    case TOOLS_DEEPSEEK_V41:
+    case TOOLS_STEP3:
+    case TOOLS_MINICPM5:
+    case TOOLS_KIMI_K3: return tool_invoke_head(t, text);
     case TOOLS_HY_V3: return tool_hy_head(t, text);
     case TOOLS_DEEPSEEK_V3:
     case TOOLS_DEEPSEEK_V31: return tool_deepseek_head(t, text);
@@ -376,6 +427,13 @@ static int step_head(struct toolcalls *t, struct ek_buf *text)
     case TOOLS_PHI4_MINI:
     case TOOLS_NEMOTRON:
     case TOOLS_LLAMA3_JSON:
+    case TOOLS_LONGCAT:
+    case TOOLS_INTERNLM:
+    case TOOLS_GRANITE_20B:
+    case TOOLS_GIGACHAT3:
+    case TOOLS_COHERE:
+    case TOOLS_APERTUS:
+    case TOOLS_XLAM:
     case TOOLS_MISTRAL: break;
     }
     return tool_json_head(t, text);
@@ -383,7 +441,8 @@ static int step_head(struct toolcalls *t, struct ek_buf *text)
 
 static int step_params(struct toolcalls *t, bool over)
 {
-    return t->style == TOOLS_GEMMA4 ? tool_gemma_params(t, over) : tool_qwen_params(t, over);
+    bool gemma = t->style == TOOLS_GEMMA4 || t->style == TOOLS_FUNCTIONGEMMA;
+    return gemma ? tool_gemma_params(t, over) : tool_qwen_params(t, over);
 }
 
 /* Behind an object of a list, at `at`: TOOL_MORE, or 0 when the list is over. */
@@ -440,8 +499,7 @@ static int toolcall_step(struct toolcalls *t, struct ek_buf *text)
     case TOOL_OUTSIDE:
         if (t->either && t->count == 0)
             return look_at_either(t, text);
-        return t->style == TOOLS_LLAMA3_JSON || t->style == TOOLS_PYTHONIC ? look_at_begin(t, text)
-                                                                           : look_for_mark(t, text);
+        return styles[t->style].whole ? look_at_begin(t, text) : look_for_mark(t, text);
     case TOOL_PLAIN: pass_on(t, t->held.len, text); return TOOL_WAIT;
     case TOOL_HEAD: return step_head(t, text);
     case TOOL_ARGS: return tool_json_args(t);

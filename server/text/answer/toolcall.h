@@ -13,7 +13,16 @@
  *     dots         the same between <dots_function_call> and </dots_function_call>
  *     deepseek_v32 <｜DSML｜function_calls><｜DSML｜invoke name="f">
  *                  <｜DSML｜parameter name="x" string="false">1</｜DSML｜parameter>
- *                  </｜DSML｜invoke></｜DSML｜function_calls>; V4 has tool_calls for function_calls
+ *                  </｜DSML｜invoke></｜DSML｜function_calls>; V4 has tool_calls for
+ * function_calls, deepseek_v41 a blank behind each ｜DSML｜, and calls step3
+ * <｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜> <steptml:invoke
+ * name="f"><steptml:parameter name="x">1</steptml:parameter>
+ *                  </steptml:invoke><｜tool_call_end｜><｜tool_calls_end｜>
+ *     minicpm5     <function name="f"><param name="x">1</param></function>
+ *     kimi_k3      <|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|>
+ *                  <|open|>argument key="x" type="number"<|sep|>1<|close|>argument<|sep|>
+ *                  <|close|>call<|sep|><|close|>tools<|sep|>
+ *     mimo         as qwen3_coder, but no line's end is added to a value
  *     glm45        <tool_call>f<arg_key>x</arg_key><arg_value>1</arg_value></tool_call>
  *     hy_v3        <tool_calls:opensource><tool_call:opensource>f<tool_sep:opensource>
  *                  and parameters as glm45's, </tool_call:opensource></tool_calls:opensource>:
@@ -23,11 +32,24 @@
  *                  call_end calls_end: its marks are special tokens
  *     deepseek_v31 calls_begin call_begin f sep {...} call_end calls_end
  *     gemma4       <|tool_call>call:f{x:1,s:<|"|>text<|"|>}<tool_call|>
+ *     functiongemma
+ *                  <start_function_call>call:f{x:1,s:<escape>text<escape>}<end_function_call>
  *     kimi_k2      section_begin call_begin functions.f:0 argument_begin {...} call_end
  *                  section_end: special tokens, too
  *     granite      <|tool_call|>[{"name": "f", "arguments": {...}}] or <tool_call>[...]
  *     phi4_mini_json
  *                  functools[{"name": "f", "arguments": {...}}]
+ *     longcat      as hermes between <longcat_tool_call> and </longcat_tool_call>, internlm
+ *                  between <|action_start|><|plugin|> and <|action_end|>
+ *     granite-20b-fc
+ *                  <function_call> {"name": "f", "arguments": {...}}
+ *     gigachat3    <|function_call|>{"name": "f", "arguments": {...}}; before 3.1 the call is a
+ *                  message of its own, behind <|message_sep|>, "function call" and <|role_sep|>
+ *     cohere_command3
+ *                  <|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters": {...}}]
+ *                  <|END_ACTION|>
+ *     apertus      <|tools_prefix|>[{"f": {...}}]<|tools_suffix|>
+ *     xlam         [{"name": "f", "arguments": {...}}]                the whole answer
  *     nemotron_json
  *                  <TOOLCALL>[{"name": "f", "arguments": {...}}]</TOOLCALL>
  *     pythonic     [f(x=1), g()]                                      the whole answer
@@ -77,6 +99,19 @@ enum toolstyle {
     TOOLS_LFM2,
     TOOLS_OLMO3,
     TOOLS_HY_V3,
+    TOOLS_LONGCAT,
+    TOOLS_INTERNLM,
+    TOOLS_GRANITE_20B,
+    TOOLS_GIGACHAT3,
+    TOOLS_COHERE,
+    TOOLS_APERTUS,
+    TOOLS_XLAM,
+    TOOLS_DEEPSEEK_V41,
+    TOOLS_STEP3,
+    TOOLS_MINICPM5,
+    TOOLS_KIMI_K3,
+    TOOLS_MIMO,
+    TOOLS_FUNCTIONGEMMA,
     TOOLS_OPENAI /* harmony.h takes them out, not this */
 };
 
@@ -105,6 +140,7 @@ struct toolscan {
     bool keyed;           /* its key is whole */
     char key[16], name[TOOLCALL_NAME_LEN]; /* as written, without quotes */
     uint32_t key_len, name_len;
+    const char *name_key; /* whose value is the name: NULL = "name", "" = each key is one itself */
     bool has_name, bad;
     size_t args_at, args_end; /* in the bytes of the object, 0 = none yet */
 };
@@ -180,6 +216,8 @@ const char *toolstyle_second(enum toolstyle style);
 const char *toolstyle_end(enum toolstyle style);
 /* Whether its calls are a list of JSON objects. */
 bool toolstyle_lists(enum toolstyle style);
+/* Whether calls are the whole answer, with no mark that must begin them. */
+bool toolstyle_whole(enum toolstyle style);
 /* Forgets what was seen of a call that may begin. */
 void tool_begin_head(struct toolcalls *t);
 /* Behind a call's arguments in a section: the marks that may follow, the last of which ends the
@@ -215,7 +253,9 @@ int tool_kimi_tail(struct toolcalls *t);
 /* Whether a call begins with <invoke name="NAME">, in a section of its style. */
 static inline bool toolstyle_invokes(enum toolstyle style)
 {
-    return style == TOOLS_MINIMAX_M2 || style == TOOLS_DOTS || style == TOOLS_DEEPSEEK_V32;
+    return style == TOOLS_MINIMAX_M2 || style == TOOLS_DOTS || style == TOOLS_DEEPSEEK_V32 ||
+           style == TOOLS_DEEPSEEK_V41 || style == TOOLS_STEP3 || style == TOOLS_MINICPM5 ||
+           style == TOOLS_KIMI_K3;
 }
 int tool_invoke_head(struct toolcalls *t, struct ek_buf *text); /* of toolcall_qwen.c */
 int tool_invoke_tail(struct toolcalls *t);

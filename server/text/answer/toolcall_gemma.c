@@ -1,26 +1,32 @@
 /*
- * Calls in the style of Gemma 4: call:NAME{key:value,...} between marks. Texts stand between marks
- * of their own, keys inside of objects may; the rest is as in JSON, and what is none of that is a
- * text, too. Each parameter goes into the arguments when it is complete.
+ * Calls in the style of Gemma 4 and FunctionGemma: call:NAME{key:value,...} between marks. Texts
+ * stand between marks of their own, keys inside of objects may; the rest is as in JSON, and what is
+ * none of that is a text, too. Each parameter goes into the arguments when it is complete.
  */
 #include <errno.h>
 #include <string.h>
 
 #include "server/text/answer/toolcall.h"
 
-static const char quote[] = "<|\"|>", call_word[] = "call:";
-#define QUOTE       (sizeof(quote) - 1)
+static const char call_word[] = "call:";
 #define GEMMA_DEPTH 32
 
 /* ---- values ---- */
 
+/* The mark at both ends of a text. */
+static const char *gemma_quote(const struct toolcalls *t)
+{
+    return t->style == TOOLS_FUNCTIONGEMMA ? "<escape>" : "<|\"|>";
+}
+
 struct gemma_reader {
-    const char *at, *end;
+    const char *at, *end, *quote;
 };
 
 static bool gemma_quoted(const struct gemma_reader *r)
 {
-    return (size_t)(r->end - r->at) >= QUOTE && memcmp(r->at, quote, QUOTE) == 0;
+    const size_t n = strlen(r->quote);
+    return (size_t)(r->end - r->at) >= n && memcmp(r->at, r->quote, n) == 0;
 }
 
 static void gemma_skip(struct gemma_reader *r)
@@ -39,9 +45,10 @@ static void gemma_put_text(const char *text, size_t len, struct ek_buf *out)
 /* Behind the opening quote: up to the closing one, or the end. */
 static void gemma_text(struct gemma_reader *r, struct ek_buf *out)
 {
-    const char *from = r->at + QUOTE;
-    const char *to = memmem(from, (size_t)(r->end - from), quote, QUOTE);
-    r->at = to ? to + QUOTE : r->end;
+    const size_t n = strlen(r->quote);
+    const char *from = r->at + n;
+    const char *to = memmem(from, (size_t)(r->end - from), r->quote, n);
+    r->at = to ? to + n : r->end;
     gemma_put_text(from, (size_t)((to ? to : r->end) - from), out);
 }
 
@@ -156,6 +163,7 @@ int tool_gemma_head(struct toolcalls *t, struct ek_buf *text)
 static bool gemma_end(struct toolcalls *t)
 {
     struct toolscan *s = &t->scan;
+    const char *quote = gemma_quote(t);
     while (t->looked < t->held.len) {
         char c = t->held.data[t->looked];
         int mark = c == '<' ? tool_word(t, t->looked, quote) : -1;
@@ -163,7 +171,7 @@ static bool gemma_end(struct toolcalls *t)
             return false;
         if (mark > 0) {
             s->string = !s->string;
-            t->looked += QUOTE;
+            t->looked += strlen(quote);
             continue;
         }
         if (!s->string && s->depth == 0 && (c == ',' || c == '}' || c == ']'))
@@ -189,22 +197,24 @@ static int gemma_put(struct toolcalls *t, size_t at, size_t to)
 {
     struct ek_buf *args = &t->call[t->count - 1].args;
     const char *p = t->held.data, *key = p + at;
+    const char *quote = gemma_quote(t);
+    const size_t n = strlen(quote);
     size_t len = t->key_end - at;
-    struct gemma_reader r = {p + t->begin, p + to};
-    if (len >= 2 * QUOTE && memcmp(key, quote, QUOTE) == 0) {
-        key += QUOTE;
-        len -= 2 * QUOTE;
+    struct gemma_reader r = {p + t->begin, p + to, quote};
+    if (len >= 2 * n && memcmp(key, quote, n) == 0) {
+        key += n;
+        len -= 2 * n;
     }
     while (len > 0 && tool_blank(key[len - 1]))
         len--;
     while (r.at < r.end && tool_blank(*r.at))
         r.at++;
     bool quoted = gemma_quoted(&r), bare = !quoted && (r.at == r.end || !strchr("{[", *r.at));
-    const char *from = r.at + (quoted ? QUOTE : 0), *end = r.end;
+    const char *from = r.at + (quoted ? n : 0), *end = r.end;
     while (end > from && !quoted && tool_blank(end[-1]))
         end--;
     if (quoted) {
-        const char *close = memmem(from, (size_t)(end - from), quote, QUOTE);
+        const char *close = memmem(from, (size_t)(end - from), quote, n);
         end = close ? close : end;
     }
     if (quoted || (bare && gemma_wants_text(t, key, len)))
@@ -228,11 +238,12 @@ static int gemma_close(struct toolcalls *t)
 static bool gemma_find_key(struct toolcalls *t, size_t at)
 {
     size_t to = t->looked > at ? t->looked : at;
+    const char *quote = gemma_quote(t);
     bool quoted = to > at ? t->scan.string : tool_word(t, at, quote) > 0;
     if (to == at && tool_word(t, at, quote) == 0)
         return false;
     if (to == at && quoted)
-        to += QUOTE;
+        to += strlen(quote);
     for (; to < t->held.len && t->held.data[to] != ':'; to++) {
         int mark = quoted && t->held.data[to] == '<' ? tool_word(t, to, quote) : -1;
         if (mark == 0)

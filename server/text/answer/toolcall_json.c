@@ -8,6 +8,18 @@
 
 #include "server/text/answer/toolcall.h"
 
+/* Whether the value of the key that was read is the call's name. */
+static bool is_name_key(const struct toolscan *s)
+{
+    return strcmp(s->key, s->name_key ? s->name_key : "name") == 0;
+}
+
+/* Whether the call's name is the key of its arguments. */
+static bool is_keyed(const struct toolscan *s)
+{
+    return s->name_key && *s->name_key == '\0';
+}
+
 static void scan_string(struct toolscan *s, char c)
 {
     if (s->escaped) {
@@ -16,21 +28,31 @@ static void scan_string(struct toolscan *s, char c)
         s->escaped = true;
     } else if (c == '"') {
         s->string = false;
-        s->has_name = s->has_name || (s->depth == 1 && s->value && strcmp(s->key, "name") == 0);
         s->keyed = s->depth == 1 && !s->value;
+        s->has_name = s->has_name ||
+                      (s->depth == 1 && (is_keyed(s) ? !s->value : s->value && is_name_key(s)));
         return;
     }
     if (s->depth != 1)
         return;
-    if (!s->value && s->key_len + 1 < sizeof(s->key))
-        s->key[s->key_len++] = c;
-    else if (s->value && strcmp(s->key, "name") == 0 && s->name_len < sizeof(s->name))
+    if ((is_keyed(s) ? !s->value : s->value && is_name_key(s)) && s->name_len < sizeof(s->name))
         s->name[s->name_len++] = c;
+    else if (!s->value && s->key_len + 1 < sizeof(s->key))
+        s->key[s->key_len++] = c;
 }
 
 static bool is_args_key(const struct toolscan *s)
 {
-    return strcmp(s->key, "arguments") == 0 || strcmp(s->key, "parameters") == 0;
+    return is_keyed(s) || strcmp(s->key, "arguments") == 0 || strcmp(s->key, "parameters") == 0;
+}
+
+static void begin_key(struct toolscan *s)
+{
+    memset(s->key, s->key_len = 0, sizeof(s->key));
+    if (is_keyed(s)) {
+        s->name_len = 0;
+        s->has_name = false;
+    }
 }
 
 /* A byte of the object at place `at` of it. True when the object ends with it. */
@@ -41,7 +63,7 @@ static bool scan_byte(struct toolscan *s, char c, size_t at)
     } else if (c == '"') {
         s->string = true;
         if (s->depth == 1 && !s->value)
-            memset(s->key, s->key_len = 0, sizeof(s->key));
+            begin_key(s);
     } else if (c == '{' || c == '[') {
         if (s->depth == 1 && c == '{' && s->value && is_args_key(s) && !s->args_at)
             s->args_at = at;
@@ -127,7 +149,7 @@ static int scan_head(struct toolcalls *t, struct ek_buf *text)
     }
     if (r == TOOL_MORE || r == -ENOMEM || (r == TOOL_WAIT && !over && !s->bad))
         return r;
-    return tool_text(t, text, t->style == TOOLS_LLAMA3_JSON ? TOOL_PLAIN : TOOL_OUTSIDE);
+    return tool_text(t, text, toolstyle_whole(t->style) ? TOOL_PLAIN : TOOL_OUTSIDE);
 }
 
 int tool_json_args(struct toolcalls *t)
@@ -224,7 +246,8 @@ static int find_object(struct toolcalls *t, struct ek_buf *text)
         return TOOL_WAIT;
     if (t->held.data[at] != '{') {
         bool named = t->style == TOOLS_MISTRAL && !t->listed && !t->listing;
-        return named ? mistral_named(t, at, text) : tool_text(t, text, TOOL_OUTSIDE);
+        return named ? mistral_named(t, at, text)
+                     : tool_text(t, text, toolstyle_whole(t->style) ? TOOL_PLAIN : TOOL_OUTSIDE);
     }
     t->begin = t->looked = at;
     t->scanning = true;

@@ -1,7 +1,8 @@
 /*
  * Calls that have an element for each parameter, its value as plain text: those of Qwen3-Coder,
- * of Seed-OSS, which differ in the mark around them, of GLM 4.5 and later, and of MiniMax M2, dots,
- * DeepSeek from V3.2 on and Hy3, where several stand in one section. What type a value has is said
+ * of Seed-OSS and MiMo, which differ in the marks and lines around them, of GLM 4.5 and later, of
+ * MiniMax M2, dots, DeepSeek from V3.2 on, Step 3, Kimi K3 and Hy3, where several stand in one
+ * section, and of MiniCPM 5, which has none. What type a value has is said
  * by the tool's schema; a value that is not of it stays a string. Each parameter goes into the
  * arguments when it is complete.
  */
@@ -23,24 +24,85 @@ static const struct element_marks qwen_marks = {"<parameter=",  ">",           "
                                                 "</parameter>", "</function>", true};
 static const struct element_marks glm_marks = {"<arg_key>",    "</arg_key>",   "<arg_value>",
                                                "</arg_value>", "</tool_call>", false};
-/* Of a section of calls that begin with their name in quotes: MiniMax M2's, dots', and DeepSeek's
- * of V3.2 and V4, where each parameter says whether it is a text. */
+/* Of a section of calls that begin with their name in quotes and `name_end`. `ends` may stand
+ * behind a call; the last one ends the section. DeepSeek's parameters say whether they are texts,
+ * and Kimi K3's: where `text` and `other` stand in a key. */
 static const struct invoke_marks {
-    const char *invoke, *section_end;
+    const char *invoke, *name_end, *ends[2];
     struct element_marks of;
-} minimax_marks = {"<invoke name=",
-                   "</minimax:tool_call>",
-                   {"<parameter name=", ">", "", "</parameter>", "</invoke>", false}},
-  dots_marks = {"<invoke name=",
-                "</dots_function_call>",
-                {"<parameter name=", ">", "", "</parameter>", "</invoke>", false}},
-  dsml_marks[] = {
-      {"<｜DSML｜invoke name=",
-       "</｜DSML｜function_calls>",
-       {"<｜DSML｜parameter name=", ">", "", "</｜DSML｜parameter>", "</｜DSML｜invoke>", false}},
-      {"<｜DSML｜invoke name=",
-       "</｜DSML｜tool_calls>",
-       {"<｜DSML｜parameter name=", ">", "", "</｜DSML｜parameter>", "</｜DSML｜invoke>", false}}};
+    const char *text, *other;
+} invokes[] =
+    {
+        [TOOLS_MINIMAX_M2] =
+            {
+                .invoke = "<invoke name=",
+                .name_end = ">",
+                .ends = {"</minimax:tool_call>"},
+                .of = {"<parameter name=", ">", "", "</parameter>", "</invoke>", false},
+            },
+        [TOOLS_DOTS] =
+            {
+                .invoke = "<invoke name=",
+                .name_end = ">",
+                .ends = {"</dots_function_call>"},
+                .of = {"<parameter name=", ">", "", "</parameter>", "</invoke>", false},
+            },
+        [TOOLS_DEEPSEEK_V32] =
+            {
+                .invoke = "<｜DSML｜invoke name=",
+                .name_end = ">",
+                .ends = {"</｜DSML｜function_calls>"},
+                .of = {"<｜DSML｜parameter name=", ">", "", "</｜DSML｜parameter>",
+                       "</｜DSML｜invoke>", false},
+                .text = "string=\"true\"",
+                .other = "string=\"false\"",
+            },
+        [TOOLS_DEEPSEEK_V41] =
+            {
+                .invoke = "<｜DSML｜ invoke name=",
+                .name_end = ">",
+                .ends = {"</｜DSML｜ calls>"},
+                .of = {"<｜DSML｜ parameter name=", ">", "", "</｜DSML｜ parameter>",
+                       "</｜DSML｜ invoke>", false},
+                .text = "string=\"true\"",
+                .other = "string=\"false\"",
+            },
+        [TOOLS_STEP3] =
+            {
+                .invoke = "<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name=",
+                .name_end = ">",
+                .ends = {"<｜tool_call_end｜>", "<｜tool_calls_end｜>"},
+                .of = {"<steptml:parameter name=", ">", "", "</steptml:parameter>",
+                       "</steptml:invoke>", false},
+            },
+        [TOOLS_MINICPM5] =
+            {
+                .invoke = "", /* the name is behind the mark that the style begins with */
+                .name_end = ">",
+                .ends = {""},
+                .of = {"<param name=", ">", "", "</param>", "</function>", false},
+            },
+        [TOOLS_KIMI_K3] =
+            {
+                .invoke = "<|open|>call tool=",
+                .name_end = "<|sep|>",
+                .ends = {"<|close|>tools<|sep|>", "<|close|>message<|sep|>"},
+                .of = {"<|open|>argument key=", "<|sep|>", "", "<|close|>argument<|sep|>",
+                       "<|close|>call<|sep|>", false},
+                .text = "type=\"string\"",
+                .other = "type=\"",
+            },
+},
+  dsml_v4 = {
+      .invoke = "<｜DSML｜invoke name=",
+      .name_end = ">",
+      .ends = {"</｜DSML｜tool_calls>"},
+      .of = {"<｜DSML｜parameter name=", ">", "", "</｜DSML｜parameter>", "</｜DSML｜invoke>",
+             false},
+      .text = "string=\"true\"",
+      .other = "string=\"false\"",
+};
+static const char cdata[] = "<![CDATA[", cdata_end[] = "]]></param>"; /* a text of MiniCPM 5 */
 /* Of Hy3, and of its preview. */
 static const struct hy_marks {
     const char *section_end, *call, *sep;
@@ -55,15 +117,13 @@ static const struct hy_marks {
      "<tool_call>",
      "<tool_sep>",
      {"<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "</tool_call>", false}}};
-#define MARK_MOST  (sizeof("<｜DSML｜parameter name=") - 1) /* the longest of them */
+#define MARK_MOST  (sizeof("<｜DSML｜ parameter name=") - 1) /* the longest of them */
 #define TYPES_MOST 256u /* of a schema, that a value is compared with */
 
-/* Of these three styles alone. */
+/* Of the styles of toolstyle_invokes() alone. */
 static const struct invoke_marks *invoke_of(const struct toolcalls *t)
 {
-    return t->style == TOOLS_MINIMAX_M2 ? &minimax_marks
-           : t->style == TOOLS_DOTS     ? &dots_marks
-                                        : &dsml_marks[t->second];
+    return t->style == TOOLS_DEEPSEEK_V32 && t->second ? &dsml_v4 : &invokes[t->style];
 }
 
 static const struct element_marks *marks_of(const struct toolcalls *t)
@@ -72,6 +132,16 @@ static const struct element_marks *marks_of(const struct toolcalls *t)
            : t->style == TOOLS_HY_V3     ? &hy_marks[t->second].of
            : toolstyle_invokes(t->style) ? &invoke_of(t)->of
                                          : &qwen_marks;
+}
+
+/* What stands between the quotes that the text begins with: others may follow. */
+static void take_quoted(const char **text, size_t *len)
+{
+    const char *end = *len >= 2 && **text == '"' ? memchr(*text + 1, '"', *len - 1) : NULL;
+    if (end) {
+        ++*text;
+        *len = (size_t)(end - *text);
+    }
 }
 
 /* MiniMax M2 writes names in quotes, and may leave them out. */
@@ -151,12 +221,16 @@ int tool_invoke_head(struct toolcalls *t, struct ek_buf *text)
         return TOOL_WAIT;
     const size_t from = at + strlen(m->invoke);
     const char *name = t->held.data + from;
-    const char *end = word > 0 ? memchr(name, '>', t->held.len - from) : NULL;
-    if (word > 0 && !end && t->held.len - from < TOOLCALL_NAME_LEN)
+    const size_t n = strlen(m->name_end);
+    const char *end = word > 0 ? memmem(name, t->held.len - from, m->name_end, n) : NULL;
+    if (word > 0 && !end && t->held.len - from < TOOLCALL_NAME_LEN + n)
         return TOOL_WAIT;
     size_t len = end ? (size_t)(end - name) : 0;
-    const size_t next = from + len + 1;
-    unquote(&name, &len);
+    const size_t next = from + len + n;
+    if (t->style == TOOLS_KIMI_K3)
+        take_quoted(&name, &len); /* its number is behind it */
+    else
+        unquote(&name, &len);
     if (len == 0 || len >= TOOLCALL_NAME_LEN || memchr(name, '\0', len) || tool_full(t))
         return tool_text(t, text, TOOL_OUTSIDE);
     t->listed = true;
@@ -166,8 +240,7 @@ int tool_invoke_head(struct toolcalls *t, struct ek_buf *text)
 int tool_invoke_tail(struct toolcalls *t)
 {
     const struct invoke_marks *m = invoke_of(t);
-    const char *const ends[] = {m->section_end};
-    return tool_section_tail(t, ends, 1, m->invoke);
+    return tool_section_tail(t, m->ends, m->ends[1] ? 2 : 1, m->invoke);
 }
 
 /* <tool_calls> <tool_call> NAME <tool_sep>, of which a further call lacks the first. */
@@ -314,18 +387,20 @@ int tool_put_param(struct toolcalls *t, const char *key, size_t key_len, const c
     return r;
 }
 
-/* "NAME" string="true": a text whatever it looks like; "false": JSON, where it is some. */
+/* "NAME" string="true" or type="string": a text whatever it looks like; "false" or another type:
+ * JSON, where it is some. */
 static int put_told(struct toolcalls *t, const char *key, size_t key_len, const char *value,
                     size_t len)
 {
-    static const char text[] = "string=\"true\"", other[] = "string=\"false\"";
+    const char *text = invoke_of(t)->text, *other = invoke_of(t)->other;
     const char *quote = key_len > 1 && *key == '"' ? memchr(key + 1, '"', key_len - 1) : NULL;
     if (!quote)
         return tool_put_param(t, key, key_len, value, len);
     const char *name = key + 1, *rest = quote + 1;
     const size_t rest_len = key_len - (size_t)(rest - key), name_len = (size_t)(quote - name);
     struct ek_buf json = {0};
-    if (memmem(rest, rest_len, other, sizeof(other) - 1)) {
+    const bool is_text = memmem(rest, rest_len, text, strlen(text));
+    if (!is_text && memmem(rest, rest_len, other, strlen(other))) {
         json_error_t e;
         json_t *j = json_loadb(value, len, JSON_DECODE_ANY, &e);
         if (!j && json_error_code(&e) == json_error_out_of_memory)
@@ -335,7 +410,7 @@ static int put_told(struct toolcalls *t, const char *key, size_t key_len, const 
         json_decref(j);
         if (json.failed)
             return -ENOMEM;
-    } else if (!memmem(rest, rest_len, text, sizeof(text) - 1)) {
+    } else if (!is_text) {
         return tool_put_param(t, name, name_len, value, len);
     }
     int r = put_value(t, name, name_len, &json, value, len);
@@ -350,7 +425,8 @@ static const char *value_end(struct toolcalls *t, size_t from, size_t *ret_next)
 {
     const char *p = t->held.data, *first = NULL;
     const struct element_marks *m = marks_of(t);
-    const char *const ends[] = {m->value_end, m->key, m->call_end};
+    const bool raw = t->style == TOOLS_MINICPM5 && tool_word(t, from, cdata) > 0;
+    const char *const ends[] = {raw ? cdata_end : m->value_end, m->key, m->call_end};
     if (t->looked > from + MARK_MOST)
         from = t->looked - MARK_MOST;
     t->looked = t->held.len;
@@ -397,6 +473,17 @@ static int close_call(struct toolcalls *t)
     return tool_args(t, "}", 1);
 }
 
+/* A value of MiniCPM 5 in [*value, *to), whose end mark is behind it. */
+static void drop_cdata(const char *held, size_t *value, size_t *to)
+{
+    const size_t open = sizeof(cdata) - 1, close = strlen("]]>");
+    if (*to - *value < open || memcmp(held + *value, cdata, open) != 0)
+        return;
+    *value += open;
+    if (*to - *value >= close && memcmp(held + *to - close, "]]>", close) == 0)
+        *to -= close;
+}
+
 /* One parameter. `over` = nothing comes any more. */
 static int read_param(struct toolcalls *t, size_t at, bool over)
 {
@@ -423,16 +510,18 @@ static int read_param(struct toolcalls *t, size_t at, bool over)
     bool first = value < to && p[value] == '\n', last = value < to && p[to - 1] == '\n';
     if (t->style == TOOLS_SEED_OSS) /* its template adds no lines: both are there, or none */
         first = last = first && last && to - value > 1;
-    if (m->lines && first)
+    if (m->lines && first && t->style != TOOLS_MIMO)
         value++;
-    if (m->lines && last && value < to)
+    if (m->lines && last && value < to && t->style != TOOLS_MIMO)
         to--;
+    if (t->style == TOOLS_MINICPM5)
+        drop_cdata(p, &value, &to);
     const char *named = p + key;
     size_t named_len = t->key_end - key;
-    if (t->style == TOOLS_MINIMAX_M2 || t->style == TOOLS_DOTS)
+    const bool told = toolstyle_invokes(t->style) && invoke_of(t)->text;
+    if (toolstyle_invokes(t->style) && !told)
         unquote(&named, &named_len);
-    r = (t->style == TOOLS_DEEPSEEK_V32 ? put_told : tool_put_param)(t, named, named_len, p + value,
-                                                                     to - value);
+    r = (told ? put_told : tool_put_param)(t, named, named_len, p + value, to - value);
     if (r < 0)
         return r;
     tool_drop(t, next);

@@ -29,6 +29,20 @@
 #define DSML(text)  "<｜DSML｜" text ">"
 #define DSML_(text) "</｜DSML｜" text ">"
 
+#define STEP       "<｜tool_call_begin｜>function<｜tool_sep｜>" /* then the call */
+#define STEP_BEGIN "<｜tool_calls_begin｜>"
+#define STEP_END   "<｜tool_calls_end｜>"
+#define STEP_CALL(name, key, value)                                                                \
+    STEP "<steptml:invoke name=\"" name "\"><steptml:parameter name=\"" key "\">" value            \
+         "</steptml:parameter></steptml:invoke><｜tool_call_end｜>"
+
+#define K3_BEGIN         "<|open|>tools<|sep|>"
+#define K3_END           "<|close|>tools<|sep|>"
+#define K3_CALL(name, i) "<|open|>call tool=\"" name "\" index=\"" i "\"<|sep|>"
+#define K3_CALL_END      "<|close|>call<|sep|>"
+#define K3_ARG(key, type, v)                                                                       \
+    "<|open|>argument key=\"" key "\" type=\"" type "\"<|sep|>" v "<|close|>argument<|sep|>"
+
 /* "|name:args" for each call. */
 static inline void show(const struct toolcalls *t, struct ek_buf *out)
 {

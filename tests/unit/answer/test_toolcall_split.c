@@ -138,9 +138,10 @@ static const char *const whole_calls[][3] = {
                     "</invoke>\n</dots_function_call>",
                     "<dots_function_call><invoke name=\"f\"><parameter name=\"n\">a"},
     [TOOLS_DEEPSEEK_V32] =
-        {DSML("function_calls") "\n" DSML("invoke name=\"f\"") "\n" DSML("parameter name=\"n\" "
-                                                                         "string=\"false\"") "1" DSML_(
-             "parameter") "\n" DSML_("invoke") "\n" DSML_("function_calls"),
+        {DSML("function_calls") "\n" DSML("invoke name=\"f\"") "\n" DSML(
+             "parameter name=\"n\" "
+             "string=\"false\"") "1" DSML_("parameter") "\n" DSML_("invoke") "\n" DSML_("function_"
+                                                                                        "calls"),
          DSML("tool_calls") DSML("invoke name=\"f\"") DSML_("invoke") "\n" DSML("invoke name=\"g\"")
              DSML("parameter name=\"x\" string=\"true\"") "a" DSML_("parameter") DSML_("invoke")
                  DSML_("tool_calls"),
@@ -158,6 +159,70 @@ static const char *const whole_calls[][3] = {
                         "<TOOLCALL>[{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\", "
                         "\"arguments\": {\"a\": 1}}]</TOOLCALL>",
                         "<TOOLCALL>\n[{\"name\": \"g\", \"arguments\": {}}]\n</TOOLCALL>"},
+    [TOOLS_LONGCAT] =
+        {"<longcat_tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n"
+         "</longcat_tool_call>",
+         "<longcat_tool_call>{\"name\": \"f\", \"arguments\": {}}</longcat_tool_call>\n"
+         "<longcat_tool_call>{\"arguments\": {}, \"name\": \"g\"}",
+         "<longcat_tool_call>{\"name\": \"g\", \"arguments\": {"},
+    [TOOLS_INTERNLM] = {"<|action_start|><|plugin|>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}"
+                        "<|action_end|>",
+                        "<|action_start|><|plugin|>{\"name\": \"f\", \"parameters\": {}}"
+                        "<|action_end|><|action_start|><|plugin|>{\"name\": \"g\", "
+                        "\"arguments\": {}}<|action_end|>",
+                        "<|action_start|><|plugin|>{\"name\": \"g\", \"arguments\": {"},
+    [TOOLS_GRANITE_20B] = {"<function_call> {\"name\": \"f\", \"arguments\": {\"a\": 1}}",
+                           "<function_call> {\"name\": \"f\", \"arguments\": {}}\n"
+                           "<function_call> {\"name\": \"g\", \"arguments\": {}}\n",
+                           "<function_call>{\"name\": \"g\", \"arguments\": {"},
+    [TOOLS_GIGACHAT3] = {"<|function_call|>{\"name\": \"f\", \"arguments\": {\"a\": 1}}"
+                         "<|message_sep|>\n\n",
+                         "<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"f\", "
+                         "\"arguments\": {}}<|message_sep|>",
+                         "<|message_sep|>\n\nfunction call<|role_sep|>{\"name\": \"g\", "
+                         "\"arguments\": {"},
+    [TOOLS_COHERE] = {"<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"f\", "
+                      "\"parameters\": {\"a\": 1}}\n]<|END_ACTION|>",
+                      "<|START_ACTION|>[{\"tool_name\": \"f\", \"parameters\": {}}, "
+                      "{\"parameters\": {}, \"tool_name\": \"g\"}]<|END_ACTION|>",
+                      "<|START_ACTION|>[{\"tool_name\": \"g\", \"parameters\": {"},
+    [TOOLS_APERTUS] = {"<|tools_prefix|>[{\"f\": {\"a\": [1]}}]<|tools_suffix|>",
+                       "<|tools_prefix|>[{\"f\": {}}, {\"g\": {\"a\": 1}}]<|tools_suffix|>",
+                       "<|tools_prefix|>[{\"g\": {"},
+    [TOOLS_DEEPSEEK_V41] =
+        {DSML(" calls") "\n" DSML(" invoke name=\"f\"") "\n" DSML(" parameter name=\"n\" "
+                                                                  "string=\"false\"") "1" DSML_(
+             " parameter") "\n" DSML_(" invoke") "\n" DSML_(" calls"),
+         DSML(" calls") DSML(" invoke name=\"f\"") DSML_(" invoke") DSML(" invoke name=\"g\"")
+             DSML_(" invoke") DSML_(" calls"),
+         DSML(" calls") DSML(" invoke name=\"g\"")
+             DSML(" parameter name=\"x\" string=\"true\"") "a"},
+    [TOOLS_STEP3] = {STEP_BEGIN STEP_CALL("f", "n", "1") STEP_END,
+                     STEP_BEGIN "\n" STEP_CALL("f", "s", "a") "\n" STEP_CALL("g", "x", "1")
+                         STEP_END,
+                     STEP_BEGIN STEP "<steptml:invoke name=\"g\"><steptml:parameter name=\"x\">a"},
+    [TOOLS_MINICPM5] = {"<function name=\"f\"><param name=\"n\">1</param></function>",
+                        "<function name=\"f\"><param name=\"s\"><![CDATA[a </param> b\n]]></param>"
+                        "</function>\n<function name=\"g\"></function>",
+                        "<function name=\"g\"><param name=\"x\"><![CDATA[a</param>"},
+    [TOOLS_KIMI_K3] = {K3_BEGIN K3_CALL("f", "1") K3_ARG("n", "number", "1") K3_CALL_END K3_END,
+                       K3_BEGIN K3_CALL("f", "1") K3_CALL_END K3_CALL("g", "2")
+                           K3_ARG("x", "string", "1") K3_CALL_END K3_END "<|close|>message<|sep|>",
+                       K3_BEGIN K3_CALL("g",
+                                        "1") "<|open|>argument key=\"x\" type=\"string\"<|sep|>a"},
+    [TOOLS_MIMO] = {"<tool_call>\n<function=f>\n<parameter=s>\n1\n</parameter>\n</function>\n"
+                    "</tool_call>",
+                    "<function=f>\n<parameter=n>1</parameter>\n</function>\n</tool_call>",
+                    "<tool_call><function=g><parameter=x>a</parameter><parameter=y>b"},
+    [TOOLS_FUNCTIONGEMMA] =
+        {"<start_function_call>call:f{n:1,s:<escape>a}b,<escape>,o:{x:[true]}}<end_function_call>",
+         "<start_function_call>call:f{}<end_function_call><start_function_call>call:g{s:<escape>2"
+         "<escape>}<end_function_call>",
+         "<start_function_call>call:g{l:[<escape>a<escape>, 2.5],s:<escape>b<esc"},
+    [TOOLS_XLAM] = {"[{\"name\": \"f\", \"arguments\": {\"a\": [1]}}]",
+                    "[{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\", \"arguments\": "
+                    "{\"a\": 1}}]",
+                    " [{\"arguments\": {}, \"name\": \"g\"}]\n"},
     [TOOLS_LFM2] = {"<|tool_call_start|>[f(x=1, y='it\\'s'), g()]<|tool_call_end|>",
                     "<|tool_call_start|>[g()]<|tool_call_end|>",
                     "<|tool_call_start|>[f(d={'k': (1, 2,)})]"},
@@ -283,10 +348,10 @@ static void sift(enum toolstyle style, enum thinkstyle think, const json_t *tool
 
 static void test_any_split(void **state)
 {
-    static const enum thinkstyle thinks[] = {THINK_NONE,     THINK_TAGS,    THINK_ALWAYS,
-                                             THINK_QWEN3,    THINK_ERNIE45, THINK_HUNYUAN,
-                                             THINK_SEED_OSS, THINK_GEMMA4,  THINK_MISTRAL,
-                                             THINK_GRANITE,  THINK_KIMI_K2, THINK_MINIMAX_M2};
+    static const enum thinkstyle thinks[] = {
+        THINK_NONE,    THINK_TAGS,       THINK_ALWAYS, THINK_QWEN3,   THINK_ERNIE45,
+        THINK_HUNYUAN, THINK_SEED_OSS,   THINK_GEMMA4, THINK_MISTRAL, THINK_GRANITE,
+        THINK_KIMI_K2, THINK_MINIMAX_M2, THINK_COHERE, THINK_KIMI_K3};
     json_t *tools = json_loads(TOOLS, 0, NULL);
     struct ek_buf whole = {0}, cut = {0};
     uint64_t seed = 0x9e3779b97f4a7c15u;

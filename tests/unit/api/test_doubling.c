@@ -360,6 +360,8 @@ static enum thinkstyle thinking_of(enum toolstyle style)
     case TOOLS_GRANITE: return THINK_GRANITE;
     case TOOLS_PHI4_MINI: return THINK_MISTRAL;
     case TOOLS_DEEPSEEK_V3: return THINK_ALWAYS;
+    case TOOLS_COHERE: return THINK_COHERE;
+    case TOOLS_KIMI_K3: return THINK_KIMI_K3;
     case TOOLS_MISTRAL: return THINK_NONE;
     case TOOLS_NONE:
     case TOOLS_HERMES:
@@ -372,6 +374,19 @@ static enum thinkstyle thinking_of(enum toolstyle style)
     case TOOLS_NEMOTRON:
     case TOOLS_LFM2:
     case TOOLS_OLMO3:
+    case TOOLS_DOTS:
+    case TOOLS_DEEPSEEK_V32:
+    case TOOLS_LONGCAT:
+    case TOOLS_INTERNLM:
+    case TOOLS_GRANITE_20B:
+    case TOOLS_GIGACHAT3:
+    case TOOLS_APERTUS:
+    case TOOLS_XLAM:
+    case TOOLS_DEEPSEEK_V41:
+    case TOOLS_STEP3:
+    case TOOLS_MINICPM5:
+    case TOOLS_MIMO:
+    case TOOLS_FUNCTIONGEMMA:
     case TOOLS_OPENAI: break;
     }
     return THINK_TAGS;

@@ -111,6 +111,87 @@ static const struct {
     {"phi4_mini_json", "functools[x", 0, 0},
     {"nemotron_json", "<TOOLCALL>[{\"name\": \"f\", \"arguments\": {\"n\":3}}]</TOOLCALL>", 2, 2},
     {"nemotron_json", "<TOOLCALL>[{\"name\": \"g\", \"arguments\": {}}, {\"name\": \"f\", ", 1, 0},
+    {"longcat",
+     "<longcat_tool_call>\n{\"name\": \"f\", \"arguments\": {\"n\":3}}\n"
+     "</longcat_tool_call>",
+     2, 2},
+    {"longcat", "<longcat_tool_call>\n{\"name\": \"h", 0, 0},
+    {"internlm",
+     "<|action_start|><|plugin|>\n{\"name\": \"f\", \"arguments\": {\"n\":3}}"
+     "<|action_end|>",
+     2, 2},
+    {"internlm", "<|action_start|><|plugin|>\n{\"name\": \"h", 0, 0},
+    {"granite-20b-fc", "<function_call> {\"name\": \"f\", \"arguments\": {\"n\":3}}", 2, 2},
+    {"granite-20b-fc", "<function_call> {\"name\": \"f\", \"arguments\": {\"s", 0, 0},
+    {"gigachat3", "a<|function_call|>{\"name\": \"f\", \"arguments\": {\"n\":3}}", 2, 2},
+    {"gigachat3",
+     "a<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"g\", \"arguments\": {}}", 2, 2},
+    {"gigachat3", "<|function_call|>{\"name\": \"h", 0, 0},
+    {"cohere_command3",
+     "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"f\", \"parameters\": "
+     "{\"n\":3}}"
+     "\n]<|END_ACTION|>",
+     2, 2},
+    {"cohere_command3",
+     "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"g\", \"parameters\": {}},\n"
+     "    {\"tool_call_id\": \"1\", \"tool_name\": \"f\", \"parameters\": {\"n\"",
+     1, 0},
+    {"cohere_command3", "<|START_ACTION|>[\n    {\"tool_call_id\": \"x", 0, 0},
+    {"apertus", "a <|tools_prefix|>[{\"f\": {\"n\":3}}]<|tools_suffix|>", 2, 2},
+    {"apertus", "<|tools_prefix|>[{\"g\": {}}, {\"f\": {\"n\":3}}]<|tools_suffix|>", 2, 0},
+    {"apertus", "<|tools_prefix|>[{\"h\"", 0, 0},
+    {"deepseek_v41",
+     "<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"n\" "
+     "string=\"false\">3</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>",
+     2, 2},
+    {"deepseek_v41", "<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"h", 0, 0},
+    {"step3",
+     "a<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name=\"f\">"
+     "<steptml:parameter name=\"n\">3</steptml:parameter><steptml:parameter name=\"s\">x < y"
+     "</steptml:parameter></steptml:invoke><｜tool_call_end｜><｜tool_calls_end｜>",
+     2, 2},
+    {"step3",
+     "<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name=\"f\">"
+     "<steptml:parameter name=\"s",
+     0, 0},
+    {"minicpm5",
+     "a\n<function name=\"f\"><param name=\"n\">3</param><param name=\"s\">x > "
+     "y</param></function>",
+     2, 2},
+    {"minicpm5",
+     "<function name=\"f\"><param name=\"n\">3</param><param name=\"s\"><![CDATA[x < y\n]]></param>"
+     "</function>",
+     2, 2},
+    {"minicpm5", "<function name=\"f\"><param name=\"n\">3</param><param name=\"s\">x & y", 0, 0},
+    {"minicpm5",
+     "<function name=\"g\"><param name=\"z\">1</param></function>\n<function name=\"f\"", 1, 0},
+    {"minicpm5", "<function name=\"f\"></function>", 0, 0},
+    {"kimi_k3",
+     "<|open|>tools<|sep|><|open|>call tool=\"f\" index=\"1\"<|sep|><|open|>argument key=\"n\" "
+     "type=\"number\"<|sep|>3<|close|>argument<|sep|><|open|>argument key=\"s\" type=\"string\""
+     "<|sep|>x < y<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>",
+     2, 2},
+    {"kimi_k3",
+     "<|open|>tools<|sep|><|open|>call tool=\"g\" index=\"1\"<|sep|><|open|>argument key=\"z\" "
+     "type=\"array\"<|sep|>[1]<|close|>argument<|sep|><|close|>call<|sep|><|open|>call tool=\"f\" "
+     "index=\"2\"<|sep|>",
+     1, 0},
+    {"kimi_k3",
+     "<|open|>tools<|sep|><|open|>call tool=\"f\" index=\"1\"<|sep|><|open|>argument key=\"n\" "
+     "type=\"string\"",
+     0, 0},
+    {"mimo",
+     "<tool_call>\n<function=f>\n<parameter=n>3</parameter>\n<parameter=s>\nx < y</parameter>\n"
+     "</function>\n</tool_call>",
+     2, 2},
+    {"mimo", "<tool_call>\n<function=f>\n<parameter=n>\n", 0, 0},
+    {"functiongemma", "<start_function_call>call:f{n:3,s:<escape>a,}<escape>}<end_function_call>",
+     2, 2},
+    {"functiongemma", "<start_function_call>call:f{s:", 0, 0},
+    {"xlam", "[{\"name\": \"f\", \"arguments\": {\"n\":3}}]", 2, 2},
+    {"xlam", "[{\"name\": \"g\", \"arguments\": {}}, {\"name\": \"f\", ", 1, 0},
+    {"xlam", "[{\"name\": \"f\", \"arguments\": {\"s\"", 0, 0},
+    {"xlam", "text [1", 2, 2},
     {"lfm2", "Hm. <|tool_call_start|>[f(n=3)]<|tool_call_end|> and", 2, 0},
     {"lfm2", "<|tool_call_start|>[f(n=3, s=\"a\\n\"), g(a=True, b=[None])]<|tool_call_end|>", 2, 0},
     {"lfm2", "<|tool_call_start|>[f(s=", 0, 0},
