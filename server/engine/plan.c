@@ -99,15 +99,6 @@ static void preempt(struct sched *s, struct plan *p, uint32_t at)
     sched_give_slot(s, at, p->now_us);
 }
 
-/* One with which a step went well goes on when no other is suspected any more: they would wait,
- * each for all that the ones before it still say. Its blocks stay as cache. */
-static void make_way_for_suspects(struct sched *s, uint64_t now_us)
-{
-    for (uint32_t at = s->entries.running_count; s->suspects > 0 && at > 0; at--)
-        if (!entries_running(&s->entries, at - 1)->suspect)
-            sched_replay(s, at - 1, now_us);
-}
-
 /* Who gives way, by its place among the running: of the least important the last one of the tenant
  * that holds most for its weight, counting what would come back; never the first in line unless it
  * is alone. */
@@ -442,7 +433,6 @@ uint32_t sched_plan(struct sched *s, uint64_t now_us, struct ek_step *step)
     }
     if (is_better_planned_later(s))
         return 0;
-    make_way_for_suspects(s, now_us);
     plan_running(s, &p);
     sched_admit(s, &p);
     sched_share_rest(s, &p);

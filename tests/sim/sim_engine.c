@@ -405,10 +405,7 @@ static void start_steps(struct sim *s)
         else
             check_turns(s, before);
         check_pairs(s);
-        if (rows > 0 && s->sched->suspects > 0 && s->sched->entries.running_count > 0 &&
-            !s->sched->entries.at[s->sched->entries.running[0]].suspect)
-            fail(s, "suspects wait for one that is suspected no more");
-        if (number != 0 && !suspects) /* else it makes way for those that run alone */
+        if (number != 0)
             check_first(s, first, number);
         if (s->sched->stats.preemptions > preempted &&
             s->sched->entries.running_count >= s->running_before)
