@@ -219,7 +219,7 @@ static void look(struct prices *p)
     if (!known)
         memset(p->us, 0, sizeof(p->us));
     p->now = (struct price){0};
-    if (deep > 0)
+    if (deep * p->longest > PRICE_LEAST * row)
         p->now = (struct price){
             .deeper = deep / row, .fixed = us[ONE] / us[ROWS], .read = us[READ] / us[ROWS]};
 }

@@ -4,7 +4,8 @@
  * a small model ten times at 16,384. Steps that share tokens are then as long as that, and a short
  * prompt waits for them. So what is shared is cost, in units of a row at the beginning of a prompt:
  * a row with n tokens before it costs 1 + n * deeper, at most PRICE_DEAREST. No row costs less than
- * one, so what a budget of tokens holds by cost is never more than by tokens.
+ * one, so what a budget of tokens holds by cost is never more than by tokens. Where even the last
+ * row of the longest prompt costs hardly more than one, all rows cost the same: PRICE_LEAST.
  *
  * The figures are learned from steps that have landed. The time of one is taken to be a fixed part,
  * a part for each row, a part for each row of a prompt and token before it, a part for each token
@@ -19,7 +20,11 @@
 
 #include <stdint.h>
 
-#define PRICE_DEAREST 64u  /* rows that one may cost at most */
+#define PRICE_DEAREST 64u /* rows that one may cost at most */
+#define PRICE_LEAST                                                                                \
+    0.05 /* the longest prompt's last row is dearer by this, or all cost the same:                 \
+          * steps would be more even by less than they are by chance, and trying                   \
+          * out what rows cost makes some of them half as long */
 #define PRICE_LOSS    0.01 /* of the speed at which a prompt is read, that short steps may cost */
 #define PRICE_ROWS    32u  /* a chunk is not made smaller for its cost: devices compute tiles */
 #define PRICE_SUMS    6u   /* see price.c */
@@ -49,6 +54,7 @@ struct prices {
     double usual;                       /* difference from what is expected, a share of it */
     double us[PRICE_SUMS - 1];          /* the figures, in the order of the sums; 0 = not known */
     uint32_t landed, planned;           /* steps, ever, round */
+    uint32_t longest;                   /* tokens of a request, prompt and answer; set once */
     struct price now;
 };
 

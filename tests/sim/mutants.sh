@@ -135,6 +135,7 @@ share.c@return within > least ? within : least;@return within;@test_share
 share.c@rows_least(p, e));@0);@test_share
 share.c@price_rows(&p->price, e->computed, half, most < room ? most : room);@most < room ? most : room;@test_share
 price.c@.deeper = deep / row@.deeper = us[DEEP] / us[ROWS]@test_price
+price.c@deep * p->longest > PRICE_LEAST * row@deep > 0@test_price
 price.c@off > STOLEN * usual@false@test_price
 price.c@p->usual = NORMAL * middle(off, n);@(void)middle(off, n);@test_price
 price.c@fabs(off) > BOUNDED * usual@false@test_price

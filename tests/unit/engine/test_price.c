@@ -35,13 +35,16 @@ struct price_noise {
     double stolen, times; /* so many of the steps take up to that many times as long */
 };
 
+#define LONGEST 16384u
+
 /* A long prompt is read in steps of 512, now and then beside short ones; it begins again when it
- * has 16,384. */
+ * has LONGEST tokens. */
 static void play(struct prices *p, const struct price_device *d, uint32_t steps,
                  struct price_noise noise)
 {
     double at = 0;
 
+    p->longest = LONGEST;
     for (uint32_t i = 0; i < steps; i++) {
         double shorts = floor(3 * chance()) * 128, rows = 512 - shorts;
         struct price_step s = {.rows = 512,
@@ -53,7 +56,7 @@ static void play(struct prices *p, const struct price_device *d, uint32_t steps,
             s.read = s.rows;
             s.deep = s.rows * 64.0;
         } else {
-            at = at > 16384 ? 0 : at + rows;
+            at = at > LONGEST ? 0 : at + rows;
         }
         double us = time_of(d, &s) * (1 + noise.even * (2 * chance() - 1));
         if (chance() < noise.stolen) /* somebody else had the machine */
@@ -128,6 +131,29 @@ static void test_nothing_is_made_up(void **state)
     }
 }
 
+/* Depth costs next to nothing, and on machines without noise even that can be told: rows cost the
+ * same all the same, and no step is made shorter to learn more. Where it costs more it is told. */
+static void test_next_to_nothing_is_nothing(void **state)
+{
+    (void)state;
+    const struct price_noise none = {0, 0, 1};
+
+    for (uint64_t seed = 1; seed <= 100; seed++) {
+        double last = 0.8 * PRICE_LEAST * seed / 100; /* of a row, the last one's in addition */
+        struct price_device d = {300, 80, 0.07, 0.0655, 80 * last / LONGEST};
+        struct prices p = {0}, q = {0};
+        g_seed = seed;
+        play(&p, &d, 1000, none);
+        assert_true(p.us[1] > 0);       /* known, */
+        assert_true(p.now.deeper == 0); /* and nothing */
+        for (uint32_t i = 0; i < 2 * PRICE_EXPLORE; i++)
+            assert_int_equal(prices_budget(&p, 512), 512);
+        d.deep_us = 80 * 2 * PRICE_LEAST / LONGEST;
+        play(&q, &d, 1000, none);
+        assert_true(q.now.deeper * LONGEST > PRICE_LEAST);
+    }
+}
+
 static void test_too_little_tells_nothing(void **state)
 {
     (void)state;
@@ -137,7 +163,7 @@ static void test_too_little_tells_nothing(void **state)
     g_seed = 1;
     play(&p, &d, 30, even(0));
     assert_true(p.now.deeper == 0);
-    p = (struct prices){0};
+    p = (struct prices){.longest = LONGEST};
     for (uint32_t i = 0; i < 1000; i++) { /* of one size: depth and rows times depth are one */
         struct price_step s = {512, 0, i % 32 * 512 + 512, 512.0 * (i % 32 * 512 + 256)};
         prices_landed(&p, &s, (uint64_t)time_of(&d, &s));
@@ -220,6 +246,7 @@ int main(void)
         cmocka_unit_test(test_it_finds_what_there_is),
         cmocka_unit_test(test_a_busy_machine),
         cmocka_unit_test(test_nothing_is_made_up),
+        cmocka_unit_test(test_next_to_nothing_is_nothing),
         cmocka_unit_test(test_too_little_tells_nothing),
         cmocka_unit_test(test_it_follows),
         cmocka_unit_test(test_costs_are_in_order),
