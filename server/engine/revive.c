@@ -144,7 +144,8 @@ static int wait_to_try(struct engine *e, uint64_t us)
 
 /* One that is ended while it is loaded is as lost as one that computes: again within the budget,
  * and as long as requests wait. Nodes that cannot be reached, as while a cable is out, are one loss
- * however often it is tried: without them a server that is started anew would have none, either. */
+ * however often it is tried: without them a server that is started anew would have none, either.
+ * Where nothing bounds the wait, the budget does. */
 static int revive_again(struct engine *e, struct ek_fault *fault)
 {
     uint64_t pause_us = TRY_FIRST_US;
@@ -153,9 +154,10 @@ static int revive_again(struct engine *e, struct ek_fault *fault)
     while (may_pass(r) && !engine_away_long(e, ek_now_us())) {
         struct ek_device_end end = {0};
         e->backend->how_lost(e->device, &end);
-        if (!end.unsure && !may_revive(e, ek_now_us()))
+        const bool counts = !end.unsure || e->p.away_most_us == 0;
+        if (counts && !may_revive(e, ek_now_us()))
             break;
-        if (!end.unsure)
+        if (counts)
             count_loss(e, &end, r);
         if (cause_of(&end, r) == ENGINE_LOST_OOM)
             engine_drop_host(e);

@@ -7,6 +7,7 @@
  * IQuestCoderForCausalLM and InternLM3ForCausalLM are Llama's, the second with other names for its
  * biases.
  */
+#include "common/err.h"
 #include "server/model/config_keys.h"
 #include "server/model/family.h"
 #include "server/model/layers.h"

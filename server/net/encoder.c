@@ -248,12 +248,13 @@ uint32_t encoder_threads(struct encoder *e, struct http_thread *at, uint32_t mos
         return 0;
     pthread_mutex_lock(&e->lock);
     for (; n < e->threads && n < most; n++)
-        at[n] = (struct http_thread){.thread = e->thread[n],
-                                     .what = "encoder",
-                                     .rounds = e->rounds[n],
-                                     .cpu_most_us = ENCODER_CPU_S * EK_US_PER_S,
-                                     .still_most_us =
-                                         e->running[n] ? ENCODER_STILL_S * EK_US_PER_S : 0};
+        at[n] = (struct http_thread){
+            .thread = e->thread[n],
+            .what = "encoder",
+            .rounds = e->rounds[n],
+            .cpu_most_us = (uint64_t)EK_US_PER_S *
+                           (e->running[n] && e->running[n]->renders ? RENDER_CPU_S : ENCODER_CPU_S),
+            .still_most_us = e->running[n] ? ENCODER_STILL_S * EK_US_PER_S : 0};
     pthread_mutex_unlock(&e->lock);
     return n;
 }
@@ -266,7 +267,8 @@ uint64_t encoder_busy_us(struct encoder *e, uint64_t now_us)
         return 0;
     pthread_mutex_lock(&e->lock);
     for (uint32_t i = 0; i < ENCODER_THREADS; i++)
-        if (e->running[i] && now_us > e->running_us[i] && now_us - e->running_us[i] > most)
+        if (e->running[i] && !e->running[i]->renders && now_us > e->running_us[i] &&
+            now_us - e->running_us[i] > most)
             most = now_us - e->running_us[i];
     pthread_mutex_unlock(&e->lock);
     return most;

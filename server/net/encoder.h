@@ -11,9 +11,10 @@
  *
  * Keys take turns: of the waiting ones the one whose exchanges have taken least time goes first,
  * and within a key the first that came. A key that comes anew begins with what the others have, so
- * that no key saves up turns. No key has all the threads at once. What runs has a deadline
- * (ENCODER_RUN_S) and stops when its client leaves or the server ends; what waits for longer than
- * ENCODER_WAIT_S is refused with 503.
+ * that no key saves up turns. No key has all the threads at once. A body that is read has a
+ * deadline (ENCODER_RUN_S) and stops when its client leaves or the server ends; one that waits for
+ * longer than ENCODER_WAIT_S is refused with 503. A long answer that is written out here has
+ * neither: it is paid for, and bounded by what was generated.
  *
  * Encoder threads give way to the others, so while one of them has a lock that others want, those
  * wait for whoever has the processor. So no lock is held while somebody is woken, what an encoder
@@ -35,6 +36,8 @@ struct grammar_cache;
 #define ENCODER_RUN_S   10u
 #define ENCODER_WAIT_S  30u
 #define ENCODER_CPU_S   20u /* of processor time: one that uses more does not see its deadline */
+/* Writing an answer has no deadline: 2,048 choices of 64 tokens with 20 logprobs take some 50 s. */
+#define RENDER_CPU_S    120u
 #define ENCODER_STILL_S 20u /* without any: one that waits that long does not come back */
 
 enum busy { BUSY_NO, BUSY_RUNNING, BUSY_DONE };
@@ -51,7 +54,8 @@ void encoder_free(struct encoder *e); /* stops; NULL is fine */
 /* Its threads and how many jobs each has done; returns how many threads. Any thread. */
 struct http_thread;
 uint32_t encoder_threads(struct encoder *e, struct http_thread *at, uint32_t most);
-/* How long the exchange that has run longest has been running, 0 = none runs. Any thread. */
+/* How long the body that has been read longest has been read, 0 = none is. A long answer that is
+ * written is none: it is bounded by what was generated. Any thread. */
 uint64_t encoder_busy_us(struct encoder *e, uint64_t now_us);
 /* How long the form that has taken longest is being compiled, on whichever thread. `c` may be NULL.
  */

@@ -320,8 +320,10 @@ static enum MHD_Result carry_on(struct exchange *x)
         generation_answer_error(&a, g->ask.api, &err);
     else if (generation_held(g) > RENDER_INLINE && (x->renders = true) && give_away(x))
         return MHD_YES;
-    else
+    else {
         render_whole(x, &a);
+        render_end(x, &a);
+    }
     return answer_send(x, &a);
 }
 
@@ -377,8 +379,10 @@ static enum MHD_Result take_back(struct exchange *x)
         x->left = true;
         return MHD_NO;
     }
-    if (x->renders)
+    if (x->renders) {
+        render_end(x, &a);
         return answer_send(x, &a);
+    }
     return go_on(x, x->early_rc, &a);
 }
 

@@ -26,6 +26,10 @@ void render_whole(struct exchange *x, struct answer *a)
         arrive_refuse_room(x, x->crowded, "The answer", a);
     else
         body_write(&a->body, g);
+}
+
+void render_end(struct exchange *x, const struct answer *a)
+{
     render_drop(x);
     ek_bill_force(&x->bill, x->json_bytes + a->body.cap);
 }

@@ -1,26 +1,21 @@
 /* Whether a client takes what was sent to it (unread.h). Called by worker.c. */
 #include "server/net/unread.h"
 
-#include <linux/sockios.h>
 #include <linux/tcp.h> /* the C library's struct tcp_info ends before what is acknowledged */
 #include <netinet/in.h>
 #include <stddef.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 struct unread_now unread_look(int fd)
 {
     struct tcp_info info = {0};
     socklen_t len = sizeof(info);
-    int queued = 0;
 
-    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 &&
-        len > offsetof(struct tcp_info, tcpi_notsent_bytes))
-        return (struct unread_now){.taken = info.tcpi_bytes_acked,
-                                   .waits = info.tcpi_unacked > 0 || info.tcpi_notsent_bytes > 0};
-    if (ioctl(fd, SIOCOUTQ, &queued) < 0)
-        queued = 0;
-    return (struct unread_now){.taken = (uint64_t)queued, .waits = queued > 0};
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) < 0 ||
+        len <= offsetof(struct tcp_info, tcpi_notsent_bytes))
+        return (struct unread_now){0};
+    return (struct unread_now){.taken = info.tcpi_bytes_acked,
+                               .waits = info.tcpi_unacked > 0 || info.tcpi_notsent_bytes > 0};
 }
 
 bool unread_stalls(struct unread *u, const struct unread_now *now, uint64_t now_us,

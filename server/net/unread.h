@@ -25,8 +25,9 @@ struct unread {
     uint64_t since_us, taken;
 };
 
-/* Of TCP what is acknowledged; of other sockets what waits in the peer's queue. A socket that
- * cannot be asked says that nothing waits. */
+/* Of TCP what is acknowledged. Of a Unix socket the kernel tells what waits in the peer's queue
+ * alone, and that looks the same while a reader takes and we fill it again: like any socket that
+ * cannot be asked it says that nothing waits. Who reaches one is on this machine. */
 struct unread_now unread_look(int fd);
 /* Whether bytes have waited for longer than that, and none was taken meanwhile. */
 bool unread_stalls(struct unread *u, const struct unread_now *now, uint64_t now_us,

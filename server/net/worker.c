@@ -137,10 +137,12 @@ static void on_connection(void *cls, struct MHD_Connection *mhd, void **context,
 }
 
 /* While it drains: an answer of which the client takes nothing does not hold the process. */
-static void cut_unread(struct worker *w, uint64_t now)
+static void cut_unread(struct worker *w, bool drains, uint64_t now)
 {
     for (struct conn *c = w->conns; c; c = c->next) {
-        if (c->local || !c->exchange || !c->exchange->replied || c->exchange->stalled)
+        if (!drains)
+            c->unread = (struct unread){0};
+        if (!drains || c->local || !c->exchange || !c->exchange->replied || c->exchange->stalled)
             continue;
         struct unread_now at = unread_look(c->fd);
         if (unread_stalls(&c->unread, &at, now, BOUND_DRAIN_READER_S * EK_US_PER_S))
@@ -161,8 +163,7 @@ static void scan_deadlines(struct worker *w, uint64_t now)
         atomic_fetch_add(&w->http->timeouts, 1);
         (void)shutdown(c->fd, SHUT_RDWR); /* MHD sees the end and closes */
     }
-    if (atomic_load(&w->http->drain))
-        cut_unread(w, now);
+    cut_unread(w, atomic_load(&w->http->drain), now);
     for (struct exchange *x = w->running; x; x = x->next)
         exchange_tick(x, now);
 }

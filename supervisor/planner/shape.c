@@ -229,7 +229,7 @@ static void read_window(struct plan_reader *r, struct plan_shape *s)
 {
     const json_t *types = json_object_get(r->j, "layer_types");
     s->window = NUMBER(r, "sliding_window");
-    if (!json_object_get(r->j, "sliding_window") && ONE_OF(s, "cohere2"))
+    if (!json_object_get(r->j, "sliding_window") && strncmp(s->family, "cohere2", 7) == 0)
         s->window = 4096;
     if (!json_object_get(r->j, "sliding_window") && strcmp(s->family, "afmoe") == 0)
         s->window = 1024;

@@ -369,8 +369,6 @@ static enum thinkstyle thinking_of(enum toolstyle style)
     case TOOLS_PYTHONIC:
     case TOOLS_GLM45:
     case TOOLS_DEEPSEEK_V31:
-    case TOOLS_DEEPSEEK_V32:
-    case TOOLS_DOTS:
     case TOOLS_NEMOTRON:
     case TOOLS_LFM2:
     case TOOLS_OLMO3:

@@ -216,10 +216,10 @@ static void test_unknown(void **state)
         {"    except OSError:\n        logger.error(f\"kelp failed: {e}\")\n", "", DOCTOR_CLASSES,
          false},
         /* messages that begin with a word of source code */
-        {"export failed: RuntimeError: kelp\n", "export failed", DOCTOR_CLASSES, false},
+        {"export failed: RuntimeError: kelp\n", "export failed", DOCTOR_BUG, false},
         {"return code 1, subprocess.CalledProcessError: kelp\n", "return code", DOCTOR_CLASSES,
          false},
-        {"192.168.0.12 W RuntimeError: kelp\n", "192.168.0.12", DOCTOR_CLASSES, false},
+        {"192.168.0.12 W RuntimeError: kelp\n", "192.168.0.12", DOCTOR_BUG, false},
         {"0.01.274.655 W srv kelp: RuntimeError: kelp\n", "", DOCTOR_CLASSES, false},
         /* the type of an exception bounds its kind, whatever its words and place */
         {"IndexError: kelp, you must set kelp\n", "IndexError", DOCTOR_BUG, true},
