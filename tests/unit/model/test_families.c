@@ -119,6 +119,11 @@ static void test_classes_of_known_parts(void **state)
 
     c = read_ok(OF("InternLM3", ", \"qkv_bias\": false, \"bias\": true"));
     assert_true(!c.qkv_bias && c.o_bias && c.mlp_bias && c.head_dim == 128);
+    c = read_ok(OF("InternLM3", ", \"attention_bias\": true, \"mlp_bias\": true"));
+    assert_true(!c.qkv_bias && !c.o_bias && !c.mlp_bias); /* keys of another class */
+    c = read_ok(OF("IQuestCoder", ", \"attention_bias\": true, \"clip_qkv\": null, "
+                                  "\"use_sliding_window\": false, \"sliding_window\": 8"));
+    assert_true(c.qkv_bias && c.o_bias && c.window == 0);
     c = read_ok(OF("MiMo", ", \"attention_bias\": true"));
     assert_true(c.qkv_bias && !c.o_bias);
     c = read_ok(OF("AXK1", ", \"n_routed_experts\": 8, \"num_experts_per_tok\": 2, "
@@ -406,6 +411,9 @@ static const struct {
      "num_kv_shared_layers", "layer 1 reads keys and values of an earlier full_attention layer"},
     {"{\"architectures\": [\"ArceeForCausalLM\"], " BASE ", \"hidden_act\": \"silu\"}",
      "hidden_act", "must be relu2 for Arcee"},
+    {OF("IQuestCoder", ", \"clip_qkv\": 0.5"), "clip_qkv", "must be null"},
+    {OF("IQuestCoder", ", \"use_sliding_window\": true, \"sliding_window\": 8"),
+     "use_sliding_window", "must be false"},
 };
 
 static void test_refused(void **state)
