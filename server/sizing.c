@@ -358,21 +358,30 @@ int sizing_plan(struct stack *s, struct ek_fault *fault)
 
 /* ---- the plan and what came of it ---- */
 
+/* Its size was asked for, whatever the share. */
+static bool pool_is_named(const struct options *o)
+{
+    return o->num_gpu_blocks_override > 0 || o->kv_cache_memory_bytes > 0;
+}
+
 static int no_room(const struct stack *s, const struct ek_device_stats *d, uint64_t least,
                    struct ek_fault *fault)
 {
     const uint64_t bytes =
         least * s->need.block_bytes + s->need.state_bytes * (uint64_t)s->engine_params.states;
+    const uint32_t asked = s->plan_params.max_model_len ? s->plan_params.max_model_len : 1;
+    const bool named = pool_is_named(s->o);
     char needs[24], has[24], context[24], others[24];
 
-    ek_fault_write(fault, "gpu-memory-utilization",
-                   "One request of %u tokens needs a KV pool of %s, and the card has %s for it "
-                   "beside a context of %s and %s of other processes: end those, raise "
-                   "--gpu-memory-utilization or lower --max-model-len",
-                   s->plan_params.max_model_len ? s->plan_params.max_model_len : 1,
-                   memplan_size_text(bytes, needs), memplan_size_text(d->room_bytes, has),
-                   memplan_size_text(d->context_bytes, context),
-                   memplan_size_text(d->others_bytes, others));
+    ek_fault_write(
+        fault, named ? "" : "gpu-memory-utilization",
+        "One request of %u token%s needs a KV pool of %s, and the card has %s for it "
+        "beside a context of %s (with what others took since the start) and %s that "
+        "others had before: end other processes%s%s",
+        asked, asked > 1 ? "s" : "", memplan_size_text(bytes, needs),
+        memplan_size_text(d->room_bytes, has), memplan_size_text(d->context_bytes, context),
+        memplan_size_text(d->others_bytes, others), named ? "" : ", raise --gpu-memory-utilization",
+        asked > 1 ? ", lower --max-model-len" : "");
     return EK_EDEVMEM;
 }
 
@@ -387,9 +396,8 @@ int sizing_measured(struct stack *s, struct ek_fault *fault)
     s->backend->stats(s->device, &d);
     if (d.room_bytes == 0)
         return 0;
-    uint64_t most = o->num_gpu_blocks_override > 0 || o->kv_cache_memory_bytes > 0
-                        ? s->plan.blocks
-                        : UINT32_MAX / bs;
+    const bool named = pool_is_named(o);
+    uint64_t most = named ? s->plan.blocks : UINT32_MAX / bs;
     uint64_t blocks = d.room_bytes > states ? (d.room_bytes - states) / s->need.block_bytes : 0;
     blocks = blocks < most ? blocks : most;
     /* A length that was fitted to the plan is fitted again. */
@@ -403,7 +411,7 @@ int sizing_measured(struct stack *s, struct ek_fault *fault)
         e->max_model_len = (uint32_t)((blocks - 1) * bs);
     }
     set_limits(s);
-    ek_log(EK_LOG_INFO,
+    ek_log(named && e->blocks < s->plan.blocks ? EK_LOG_WARNING : EK_LOG_INFO,
            "KV pool: %u blocks were predicted and %u are there: context, libraries and graphs take "
            "%s (with a reserve, %s were predicted), other processes have %s",
            s->plan.blocks, e->blocks, memplan_size_text(d.context_bytes, context),

@@ -29,7 +29,6 @@
 #include "server/scores.h"
 #include "server/sizing.h"
 #include "server/start_forms.h"
-#include "server/start_limits.h"
 #include "server/text/chat.h"
 #include "server/text/tokenizer.h"
 #include "server/text/tokinfo.h"
@@ -251,8 +250,6 @@ int start_plan(struct stack *s, int *ret_exit, struct ek_fault *fault)
         sizing_engine(s);
         r = sizing_plan(s, fault);
     }
-    if (r == 0 && s->http) /* not for a plan that is only printed */
-        start_limits(getenv(START_LIMITS_ENV), &s->engine_params.limits);
     return r < 0 ? start_failed(r, what, ret_exit, fault) : 0;
 }
 

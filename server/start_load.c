@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/resource.h>
@@ -35,6 +36,7 @@
 #include "server/prefix_file.h"
 #include "server/scores.h"
 #include "server/sizing.h"
+#include "server/start_limits.h"
 
 /* The memory that the CPU backend computes in is the host's: no device of anybody ran out. */
 static int in_host_memory(const struct stack *s, int r, const char *what, struct ek_fault *fault)
@@ -118,6 +120,8 @@ static int load_device(struct stack *s, struct ek_fault *fault)
         r = named_unchanged(s->model->dir, s->launcher.apart.stamp, fault);
     if (r == 0)
         r = sizing_measured(s, fault);
+    if (r == 0) /* whose ceilings are known now */
+        start_limits(getenv(START_LIMITS_ENV), &s->engine_params.limits);
     if (r == 0) {
         http_progress(s->http, "reserving the KV pool", 0, 0);
         kv.blocks = s->engine_params.blocks;

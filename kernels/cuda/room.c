@@ -7,7 +7,8 @@
  *
  * The process may have its share of the card's memory. What others had before there was a context,
  * by NVML, is theirs; where that is not known, all that is taken counts as this process's. What
- * others took since cannot be told from our own and makes the pool smaller.
+ * others took since cannot be told from our own and makes the pool smaller; what they gave back
+ * since makes it larger by the context at most.
  */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/nvml.h"
@@ -60,7 +61,9 @@ int cuda_room_measure(struct ek_device *d)
     if (d->records && !all)
         later += GRAPHS_LAYER * d->graph->layers;
     const uint64_t others = d->found_bytes > 0 ? less(total, d->found_bytes) : 0;
-    const uint64_t own = less(less(total, free_bytes), others);
+    uint64_t own = less(less(total, free_bytes), others);
+    if (own < planned) /* others have given back what they had: that is not ours */
+        own = planned;
     const uint64_t share = less((uint64_t)((double)total * d->plan.share), own);
     const uint64_t room = less(share < free_bytes ? share : free_bytes, later);
 

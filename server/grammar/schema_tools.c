@@ -48,6 +48,7 @@ static const struct object_form *object_form(const char *style)
 {
     static const struct object_form forms[] = {
         {"llama3_json", "{\"name\": ", ", \"parameters\": "},
+        {"internlm", "{\"name\": ", ", \"parameters\": "},
         {"cohere_command3", "\", \"tool_name\": ", ", \"parameters\": "}, /* behind an id */
         {"apertus", "{", ": "},
         {"", "{\"name\": ", ", \"arguments\": "}, /* the others' */

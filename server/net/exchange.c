@@ -282,8 +282,9 @@ static enum MHD_Result start_stream(struct exchange *x)
 static bool give_away(struct exchange *x)
 {
     x->quick = false;
-    if (ek_buf_reserve(&x->early.body, ERROR_BYTES) < 0)
-        ek_buf_done(&x->early.body); /* it takes what it needs there */
+    /* Room for an error; a long answer grows, which is to be in the memory of who writes it. */
+    if (x->renders || ek_buf_reserve(&x->early.body, ERROR_BYTES) < 0)
+        ek_buf_done(&x->early.body);
     atomic_store(&x->busy, BUSY_RUNNING);
     if (encoder_give(x->http->encoder, x) < 0) {
         atomic_store(&x->busy, BUSY_NO);

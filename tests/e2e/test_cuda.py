@@ -186,12 +186,13 @@ def test_pool_is_what_the_card_has_left(server, tmp_path):
     (driver / "libnvidia-ml.so.1").symlink_to(FAKE)
     nvml, plain = f"{driver}:{FAKE.parent}", str(FAKE.parent)
 
-    def blocks(context, others, path, *words):
-        s = server("--no-sandbox", *words, base=MEASURED, LD_LIBRARY_PATH=path, FAKE_CUDA_CARDS="4", FAKE_CUDA_TAKEN=f"{context},{others}")
+    def blocks(context, others, path, *words, **env):
+        s = server("--no-sandbox", *words, base=MEASURED, LD_LIBRARY_PATH=path, FAKE_CUDA_CARDS="4", FAKE_CUDA_TAKEN=f"{context},{others}", **env)
         assert s.ask(messages=[{"role": "user", "content": "What is the KV cache?"}], max_tokens=8, temperature=0)["finish_reason"]
         page = urllib.request.urlopen(f"http://127.0.0.1:{s.port}/metrics", timeout=60).read().decode()
         s.process.kill()
         s.process.wait()
+        assert (metric(page, "evenkeel_limit", limit="max_num_running_seqs") == 1) == bool(env)  # what evenkeeld asks for holds after the measure
         return int(metric(page, "evenkeel_kv_blocks", state="total")), (tmp_path / "server.log").read_text()
 
     dry = json.loads(subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, "--device", "cuda", *MEASURED, "--dry-run", "--json"], capture_output=True, text=True,
@@ -209,7 +210,7 @@ def test_pool_is_what_the_card_has_left(server, tmp_path):
     assert theirs == small and "other processes have 1000.0 MiB" in log
     assert differ(small, blocks(300, 100, plain)[0], 100)  # nobody says whose it is
     assert differ(blocks(300, 3200, nvml)[0], 0, 4096 - 3200 - 300 - 128 - 64 - (1024 - 300 - 128 - 64 - small * one / 2**20))  # less is free than the share leaves
-    assert blocks(300, 0, nvml, "--num-gpu-blocks-override", "100")[0] == 99
+    assert blocks(300, 0, nvml, "--num-gpu-blocks-override", "100", EVENKEEL_START_LIMITS="max_num_running_seqs=1")[0] == 99
     assert blocks(300, 0, nvml, "--engine-process")[0] == small
     done = subprocess.run([BUILD / "evenkeel-server", "--model", MODEL, "--device", "cuda", "--host", "127.0.0.1", "--port", str(free_port(27000)), *MEASURED],
                           capture_output=True, text=True, timeout=60, env=environment(FAKE_CUDA_CARDS="4", FAKE_CUDA_TAKEN="1000"))

@@ -13,11 +13,14 @@
  *     dots         the same between <dots_function_call> and </dots_function_call>
  *     deepseek_v32 <｜DSML｜function_calls><｜DSML｜invoke name="f">
  *                  <｜DSML｜parameter name="x" string="false">1</｜DSML｜parameter>
- *                  </｜DSML｜invoke></｜DSML｜function_calls>; V4 has tool_calls for
- * function_calls, deepseek_v41 a blank behind each ｜DSML｜, and calls step3
- * <｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜> <steptml:invoke
- * name="f"><steptml:parameter name="x">1</steptml:parameter>
- *                  </steptml:invoke><｜tool_call_end｜><｜tool_calls_end｜>
+ *                  </｜DSML｜invoke></｜DSML｜function_calls>; V4 has tool_calls there
+ *     deepseek_v41 as deepseek_v32, with a blank behind each ｜DSML｜ and
+ *                  "calls" where that has function_calls
+ *
+ *     step3        <｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜>
+ *                  <steptml:invoke name="f"><steptml:parameter name="x">1
+ *                  </steptml:parameter></steptml:invoke><｜tool_call_end｜>
+ *                  <｜tool_calls_end｜>
  *     minicpm5     <function name="f"><param name="x">1</param></function>
  *     kimi_k3      <|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|>
  *                  <|open|>argument key="x" type="number"<|sep|>1<|close|>argument<|sep|>

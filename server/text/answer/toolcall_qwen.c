@@ -227,6 +227,8 @@ int tool_invoke_head(struct toolcalls *t, struct ek_buf *text)
         return TOOL_WAIT;
     size_t len = end ? (size_t)(end - name) : 0;
     const size_t next = from + len + n;
+    if (len > TOOLCALL_NAME_LEN) /* in pieces its end would not have been waited for */
+        len = 0;
     if (t->style == TOOLS_KIMI_K3)
         take_quoted(&name, &len); /* its number is behind it */
     else
@@ -474,13 +476,14 @@ static int close_call(struct toolcalls *t)
 }
 
 /* A value of MiniCPM 5 in [*value, *to), whose end mark is behind it. */
-static void drop_cdata(const char *held, size_t *value, size_t *to)
+static void drop_cdata(const char *held, size_t len, size_t *value, size_t *to)
 {
-    const size_t open = sizeof(cdata) - 1, close = strlen("]]>");
+    const size_t open = sizeof(cdata) - 1, close = strlen("]]>"), n = sizeof(cdata_end) - 1;
+    const bool whole = len - *to >= n && memcmp(held + *to, cdata_end, n) == 0;
     if (*to - *value < open || memcmp(held + *value, cdata, open) != 0)
         return;
     *value += open;
-    if (*to - *value >= close && memcmp(held + *to - close, "]]>", close) == 0)
+    if (!whole && *to - *value >= close && memcmp(held + *to - close, "]]>", close) == 0)
         *to -= close;
 }
 
@@ -515,7 +518,7 @@ static int read_param(struct toolcalls *t, size_t at, bool over)
     if (m->lines && last && value < to && t->style != TOOLS_MIMO)
         to--;
     if (t->style == TOOLS_MINICPM5)
-        drop_cdata(p, &value, &to);
+        drop_cdata(p, t->held.len, &value, &to);
     const char *named = p + key;
     size_t named_len = t->key_end - key;
     const bool told = toolstyle_invokes(t->style) && invoke_of(t)->text;

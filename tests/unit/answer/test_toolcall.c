@@ -134,6 +134,8 @@ static const struct {
      "<function name=\"f\"><param name=\"s\"><![CDATA[if x < 3:\n  \"</param>\"\n]]></param>"
      "</function>",
      "|f:{\"s\": \"if x < 3:\\n  \\\"</param>\\\"\\n\"}"},
+    {TOOLS_MINICPM5, "<function name=\"f\"><param name=\"s\"><![CDATA[a]]>]]></param></function>",
+     "|f:{\"s\": \"a]]>\"}"},
     {TOOLS_MINICPM5, "<function name=\"\"></function>", "<function name=\"\"></function>"},
     {TOOLS_MINICPM5, "a <function name", "a <function name"},
     {TOOLS_KIMI_K3,

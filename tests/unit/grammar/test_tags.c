@@ -117,7 +117,7 @@ static const struct {
      2, 2},
     {"longcat", "<longcat_tool_call>\n{\"name\": \"h", 0, 0},
     {"internlm",
-     "<|action_start|><|plugin|>\n{\"name\": \"f\", \"arguments\": {\"n\":3}}"
+     "<|action_start|><|plugin|>\n{\"name\": \"f\", \"parameters\": {\"n\":3}}"
      "<|action_end|>",
      2, 2},
     {"internlm", "<|action_start|><|plugin|>\n{\"name\": \"h", 0, 0},
