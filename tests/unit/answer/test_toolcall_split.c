@@ -190,9 +190,9 @@ static const char *const whole_calls[][3] = {
                        "<|tools_prefix|>[{\"f\": {}}, {\"g\": {\"a\": 1}}]<|tools_suffix|>",
                        "<|tools_prefix|>[{\"g\": {"},
     [TOOLS_DEEPSEEK_V41] =
-        {DSML(" calls") "\n" DSML(" invoke name=\"f\"") "\n" DSML(" parameter name=\"n\" "
-                                                                  "string=\"false\"") "1" DSML_(
-             " parameter") "\n" DSML_(" invoke") "\n" DSML_(" calls"),
+        {DSML(" calls") "\n" DSML(" invoke name=\"f\"") "\n" DSML(
+             " parameter name=\"n\" "
+             "string=\"false\"") "1" DSML_(" parameter") "\n" DSML_(" invoke") "\n" DSML_(" calls"),
          DSML(" calls") DSML(" invoke name=\"f\"") DSML_(" invoke") DSML(" invoke name=\"g\"")
              DSML_(" invoke") DSML_(" calls"),
          DSML(" calls") DSML(" invoke name=\"g\"")
