@@ -197,28 +197,37 @@ static void a_load_is_tried_again(void **state)
     }
 }
 
-/* However often a node cannot be reached, it is one loss: a cable that is out uses no budget up. */
+/* However often a node cannot be reached, it is one loss: a cable that is out uses no budget up.
+ * Where nothing bounds how long requests wait, the budget bounds that. */
 static void nodes_out_of_reach(void **state)
 {
     (void)state;
-    struct engine_world w;
-    struct engine_stats st;
-    prepare(&w, 2);
-    start_reviving(&w, 1);
-    w.d->revive_code = EK_EDEVICE;
-    w.d->revive_fault = w.d->revive_unsure = true;
-    atomic_store(&w.d->revive_fails, 3);
-    struct request *r = submit(&w, 1, 60);
-    wait_until(&w, NULL, 0, &r->out_count, 3);
-    w.d->wait_fails = EK_EDEVICE;
-    wait_done(&w, r);
-    assert_int_equal(r->finish, REQ_FIN_LENGTH);
-    check_output(r, 60);
-    request_unref(r);
-    engine_stats(w.e, &st);
-    assert_int_equal(atomic_load(&told.failed), 3);
-    assert_int_equal(engine_losses(&st.revivals), 1);
-    close_world(&w);
+    for (int bounded = 0; bounded < 2; bounded++) {
+        struct engine_world w;
+        struct engine_stats st;
+        prepare(&w, 2);
+        w.p.away_most_us = bounded ? 600000000 : 0;
+        start_reviving(&w, 1);
+        w.d->revive_code = EK_EDEVICE;
+        w.d->revive_fault = w.d->revive_unsure = true;
+        atomic_store(&w.d->revive_fails, 3);
+        struct request *r = submit(&w, 1, 60);
+        wait_until(&w, NULL, 0, &r->out_count, 3);
+        w.d->wait_fails = EK_EDEVICE;
+        if (bounded) {
+            wait_done(&w, r);
+            assert_int_equal(r->finish, REQ_FIN_LENGTH);
+            check_output(r, 60);
+            engine_stats(w.e, &st);
+            assert_int_equal(atomic_load(&told.failed), 3);
+            assert_int_equal(engine_losses(&st.revivals), 1);
+        } else {
+            wait_dead(&w);
+            assert_int_equal(r->finish, REQ_FIN_ERROR);
+        }
+        request_unref(r);
+        close_world(&w);
+    }
 }
 
 /* What stays as it is is not tried again, and nothing longer than requests wait. */
