@@ -143,10 +143,10 @@ static void copy_stats(struct apart_follow *f)
     s->stats = now;
     for (uint32_t i = 0; f->b->rank_stats && i < f->m->want.local; i++)
         f->b->rank_stats(f->d, i, &s->rank[i]);
-    copy_text(s->attention, sizeof(s->attention), now.attention);
-    copy_text(s->products, sizeof(s->products), now.products);
-    copy_text(s->collectives, sizeof(s->collectives), now.collectives);
-    copy_text(s->note, sizeof(s->note), now.note);
+    copy_text(s->words.attention, sizeof(s->words.attention), now.attention);
+    copy_text(s->words.products, sizeof(s->words.products), now.products);
+    copy_text(s->words.collectives, sizeof(s->words.collectives), now.collectives);
+    copy_text(s->words.note, sizeof(s->words.note), now.note);
     atomic_thread_fence(memory_order_seq_cst);
     (void)atomic_fetch_add(&s->turn, 1);
 }

@@ -33,7 +33,7 @@ struct lead {
     struct ek_apart_memory *m;
     int failed; /* of the last step that failed in this engine, its code */
     /* What stats() points to: */
-    char attention[APART_WORDS], products[APART_WORDS], collectives[APART_WORDS], note[640];
+    struct apart_words words;
 };
 
 static struct lead *lead_of(struct ek_device *d)
@@ -338,10 +338,7 @@ static int lead_load(struct ek_device *d, const struct ek_plan_request *q,
     if (r < 0)
         return r;
     const struct apart_stats *s = &l->m->stats;
-    memcpy(l->attention, s->attention, sizeof(l->attention));
-    memcpy(l->products, s->products, sizeof(l->products));
-    memcpy(l->collectives, s->collectives, sizeof(l->collectives));
-    memcpy(l->note, s->note, sizeof(l->note));
+    l->words = s->words;
     return 0;
 }
 
@@ -483,10 +480,10 @@ static void lead_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
     const struct lead *l = lead_of(d);
 
     lead_read_stats(l, &l->m->stats.stats, ret_stats);
-    ret_stats->attention = l->attention[0] ? l->attention : NULL;
-    ret_stats->products = l->products[0] ? l->products : NULL;
-    ret_stats->collectives = l->collectives[0] ? l->collectives : NULL;
-    ret_stats->note = l->note[0] ? l->note : NULL;
+    ret_stats->attention = l->words.attention[0] ? l->words.attention : NULL;
+    ret_stats->products = l->words.products[0] ? l->words.products : NULL;
+    ret_stats->collectives = l->words.collectives[0] ? l->words.collectives : NULL;
+    ret_stats->note = l->words.note[0] ? l->words.note : NULL;
 }
 
 static void lead_rank_stats(struct ek_device *d, uint32_t rank, struct ek_device_stats *ret_stats)

@@ -29,6 +29,11 @@ struct apart_order {
     uint32_t tier;   /* and of which tier */
 };
 
+/* Of the stats; "" = none. */
+struct apart_words {
+    char attention[APART_WORDS], products[APART_WORDS], collectives[APART_WORDS], note[640];
+};
+
 /* Written by the engine, or by the lead while there is none; read by any thread of the lead: even =
  * whole. */
 struct apart_stats {
@@ -36,7 +41,7 @@ struct apart_stats {
     struct ek_device_stats stats;               /* its texts are below */
     struct ek_device_stats rank[EK_MOST_RANKS]; /* no texts; of several ranks */
     uint64_t busy_us, steps; /* of the engines before; by the lead, while there is none */
-    char attention[APART_WORDS], products[APART_WORDS], collectives[APART_WORDS], note[640];
+    struct apart_words words;
 };
 
 struct ek_apart_memory {

@@ -19,6 +19,17 @@ static void hide(char *s)
     memset(s, '*', strlen(s));
 }
 
+/* For who reads the process's environment. */
+static void drop_env(const char *name)
+{
+    char *value = getenv(name);
+
+    if (!value)
+        return;
+    hide(value);
+    (void)unsetenv(name);
+}
+
 /* As in vLLM the variable counts when no flag is given. */
 static int take_env(struct options *o)
 {
@@ -31,22 +42,8 @@ static int take_env(struct options *o)
             return -ENOMEM;
         o->api_key.count = 1;
     }
-    hide(key);
-    (void)unsetenv(KEY_ENV);
+    drop_env(KEY_ENV);
     return 0;
-}
-
-/* What an evenkeeld or a shell had for others, such as a vLLM: nothing here asks the hub. */
-static void drop_env(void)
-{
-    static const char *const names[] = {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"};
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        char *token = getenv(names[i]);
-        if (!token)
-            continue;
-        hide(token);
-        (void)unsetenv(names[i]);
-    }
 }
 
 int access_options_hide(struct options *o, int argc, char **argv)
@@ -65,7 +62,9 @@ int access_options_hide(struct options *o, int argc, char **argv)
             break;
         }
     }
-    drop_env();
+    /* What an evenkeeld or a shell had for others, such as a vLLM: nothing here asks the hub. */
+    drop_env("HF_TOKEN");
+    drop_env("HUGGING_FACE_HUB_TOKEN");
     return take_env(o);
 }
 

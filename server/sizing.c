@@ -175,14 +175,16 @@ static void set_limits(struct stack *s)
 
 /* ---- the plan ---- */
 
+/* Its size was asked for, whatever the share. */
+static bool pool_is_named(const struct options *o)
+{
+    return o->num_gpu_blocks_override > 0 || o->kv_cache_memory_bytes > 0;
+}
+
 /* Of the device's memory; a pool that is asked for by name may be larger than the share. */
 static double measured_share(const struct stack *s)
 {
-    const struct options *o = s->o;
-
-    return o->num_gpu_blocks_override > 0 || o->kv_cache_memory_bytes > 0
-               ? 1
-               : o->gpu_memory_utilization;
+    return pool_is_named(s->o) ? 1 : s->o->gpu_memory_utilization;
 }
 
 void sizing_request(const struct stack *s, struct ek_plan_request *ret_request)
@@ -357,12 +359,6 @@ int sizing_plan(struct stack *s, struct ek_fault *fault)
 }
 
 /* ---- the plan and what came of it ---- */
-
-/* Its size was asked for, whatever the share. */
-static bool pool_is_named(const struct options *o)
-{
-    return o->num_gpu_blocks_override > 0 || o->kv_cache_memory_bytes > 0;
-}
 
 static int no_room(const struct stack *s, const struct ek_device_stats *d, uint64_t least,
                    struct ek_fault *fault)

@@ -114,6 +114,12 @@ int cu_code(int result)
     }
 }
 
+int cu_attribute(const struct cu_driver *cu, int device, int which)
+{
+    int value = 0;
+    return cu->device_attr(&value, which, device) == CU_OK ? value : 0;
+}
+
 const char *cu_name(const struct cu_driver *cu, int result)
 {
     const char *name = NULL;

@@ -174,3 +174,5 @@ int cu_driver_open(struct cu_driver *ret_driver, struct ek_fault *fault);
 int cu_code(int result);
 /* Its name, "CUDA_ERROR_..." or a number's text. */
 const char *cu_name(const struct cu_driver *cu, int result);
+/* An attribute of a device, 0 where the driver does not say. */
+int cu_attribute(const struct cu_driver *cu, int device, int which);

@@ -15,17 +15,11 @@
 
 #define GRAPHS_LAYER (12ull << 20) /* of steps that are recorded later; the planner's number */
 
-static int room_attribute(const struct cu_driver *cu, int device, int which)
-{
-    int value = 0;
-    return cu->device_attr(&value, which, device) == CU_OK ? value : 0;
-}
-
 size_t cuda_room_found(const struct cu_driver *cu, int device, size_t total_bytes)
 {
-    const struct cuda_bus at = {.domain = (uint32_t)room_attribute(cu, device, CU_ATTR_PCI_DOMAIN),
-                                .bus = (uint32_t)room_attribute(cu, device, CU_ATTR_PCI_BUS),
-                                .device = (uint32_t)room_attribute(cu, device, CU_ATTR_PCI_DEVICE)};
+    const struct cuda_bus at = {.domain = (uint32_t)cu_attribute(cu, device, CU_ATTR_PCI_DOMAIN),
+                                .bus = (uint32_t)cu_attribute(cu, device, CU_ATTR_PCI_BUS),
+                                .device = (uint32_t)cu_attribute(cu, device, CU_ATTR_PCI_DEVICE)};
 
     return cuda_nvml_free(&at, total_bytes);
 }

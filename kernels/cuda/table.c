@@ -19,12 +19,6 @@
     (600ull << 20) /* predicted: the driver's own, the kernels, recorded graphs, CUDA_LATER */
 #define CONNECTIONS (512ull << 20) /* NCCL's buffers, where there are ranks */
 
-static int attribute(const struct cu_driver *cu, int device, int which)
-{
-    int value = 0;
-    return cu->device_attr(&value, which, device) == CU_OK ? value : 0;
-}
-
 /* The driver and the ordinal's handle in it. -ENODEV with a fault. */
 static int find_device(const struct ek_open_params *p, struct cu_driver *cu, int *ret_device,
                        struct ek_fault *fault)
@@ -61,7 +55,8 @@ static int find_device(const struct ek_open_params *p, struct cu_driver *cu, int
     }
     if (cu->device_get(&device, (int)which) != CU_OK)
         return -ENODEV;
-    int major = attribute(cu, device, CU_ATTR_MAJOR), minor = attribute(cu, device, CU_ATTR_MINOR);
+    int major = cu_attribute(cu, device, CU_ATTR_MAJOR),
+        minor = cu_attribute(cu, device, CU_ATTR_MINOR);
     if (major < LEAST_MAJOR) {
         ek_fault_write(fault, "device",
                        "The card has compute capability %d.%d, and 8.0 (A100, RTX 30) is needed: "
@@ -140,7 +135,8 @@ static int cuda_probe(const struct ek_open_params *p, struct ek_device_info *ret
         return -ENODEV;
     }
     (void)snprintf(info.name, sizeof(info.name), "%s, sm_%d%d", name,
-                   attribute(&cu, device, CU_ATTR_MAJOR), attribute(&cu, device, CU_ATTR_MINOR));
+                   cu_attribute(&cu, device, CU_ATTR_MAJOR),
+                   cu_attribute(&cu, device, CU_ATTR_MINOR));
     info.memory_bytes = total;
     info.free_bytes = cuda_room_found(&cu, device, total);
     if (info.free_bytes == 0)
@@ -272,11 +268,11 @@ static int cuda_open(const struct ek_open_params *p, struct ek_device **ret_devi
     if (d->group)
         cuda_group_words(d->group, d->collectives, sizeof(d->collectives));
     d->rank_index = p->rank;
-    d->multiprocessors = (uint32_t)attribute(&d->cu, d->ordinal, CU_ATTR_SM_COUNT);
+    d->multiprocessors = (uint32_t)cu_attribute(&d->cu, d->ordinal, CU_ATTR_SM_COUNT);
     d->multiprocessors += d->multiprocessors == 0;
-    d->capability = attribute(&d->cu, d->ordinal, CU_ATTR_MAJOR) * 10 +
-                    attribute(&d->cu, d->ordinal, CU_ATTR_MINOR);
-    d->vmm = attribute(&d->cu, d->ordinal, CU_ATTR_VMM) != 0;
+    d->capability = cu_attribute(&d->cu, d->ordinal, CU_ATTR_MAJOR) * 10 +
+                    cu_attribute(&d->cu, d->ordinal, CU_ATTR_MINOR);
+    d->vmm = cu_attribute(&d->cu, d->ordinal, CU_ATTR_VMM) != 0;
     *ret_device = d;
     d = NULL;
 out:

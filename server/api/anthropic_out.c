@@ -117,17 +117,12 @@ static struct ek_buf *open_event(struct generation *g, const char *type)
     return &g->out;
 }
 
-static void close_event(struct ek_buf *out)
-{
-    (void)ek_buf_puts(out, "}\n\n");
-}
-
 static void on_open(struct choice *c, uint32_t index)
 {
     struct ek_buf *out = open_event(c->of, "content_block_start");
     (void)ek_buf_printf(out, ",\"index\":%u,\"content_block\":", index);
     put_block(out, c, index, false);
-    close_event(&c->of->out);
+    reply_event_end(&c->of->out);
 }
 
 static void on_grow(struct choice *c, uint32_t index, const char *bytes, size_t len)
@@ -140,13 +135,13 @@ static void on_grow(struct choice *c, uint32_t index, const char *bytes, size_t 
     (void)ek_buf_printf(out, ",\"index\":%u,\"delta\":%s", index, deltas[c->items.at[index].kind]);
     reply_bytes(out, bytes, len);
     (void)ek_buf_puts(out, "}");
-    close_event(&c->of->out);
+    reply_event_end(&c->of->out);
 }
 
 static void on_close(struct choice *c, uint32_t index)
 {
     (void)ek_buf_printf(open_event(c->of, "content_block_stop"), ",\"index\":%u", index);
-    close_event(&c->of->out);
+    reply_event_end(&c->of->out);
 }
 
 static void put_start(struct generation *g)
@@ -160,7 +155,7 @@ static void put_start(struct generation *g)
                         "\"input_tokens\":%u,\"cache_read_input_tokens\":%u,"
                         "\"cache_creation_input_tokens\":0,\"output_tokens\":0}}",
                         prompt - cached, cached);
-    close_event(&g->out);
+    reply_event_end(&g->out);
 }
 
 void anthropic_error_event(struct generation *g, const struct api_error *err)
@@ -196,8 +191,8 @@ void anthropic_render(struct generation *g)
     put_stop(out, c);
     (void)ek_buf_puts(out, "},");
     put_usage(out, g);
-    close_event(&g->out);
+    reply_event_end(&g->out);
     (void)open_event(g, "message_stop");
-    close_event(&g->out);
+    reply_event_end(&g->out);
     g->closed = true;
 }

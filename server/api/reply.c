@@ -31,6 +31,11 @@ static const char *error_type(int status)
     return status < 500 ? "BadRequestError" : "InternalServerError";
 }
 
+void reply_event_end(struct ek_buf *out)
+{
+    (void)ek_buf_puts(out, "}\n\n");
+}
+
 void reply_string(struct ek_buf *out, const char *s)
 {
     (void)ek_buf_puts(out, "\"");

@@ -17,6 +17,8 @@ struct generation;
 void reply_error(struct ek_buf *out, const struct api_error *err);
 /* What a model wrote as the arguments of a call, as an object; {} when it is none. */
 void reply_object(struct ek_buf *out, const char *text, size_t len);
+/* Ends the object and the event of a stream. */
+void reply_event_end(struct ek_buf *out);
 /* A string in quotes. */
 void reply_string(struct ek_buf *out, const char *s);
 void reply_bytes(struct ek_buf *out, const char *bytes, size_t len);

@@ -230,11 +230,6 @@ static struct ek_buf *open_event(struct generation *g, const char *type)
     return &g->out;
 }
 
-static void close_event(struct ek_buf *out)
-{
-    (void)ek_buf_puts(out, "}\n\n");
-}
-
 /* The same about an item, and its part if `part`. */
 static struct ek_buf *open_item_event(const struct choice *c, const char *type, uint32_t index,
                                       bool part)
@@ -252,7 +247,7 @@ static void put_whole_item(const struct choice *c, const char *type, uint32_t in
     struct ek_buf *out = open_event(c->of, type);
     (void)ek_buf_printf(out, ",\"output_index\":%u,\"item\":", index);
     put_item(out, c, index, whole);
-    close_event(&c->of->out);
+    reply_event_end(&c->of->out);
 }
 
 static void on_open(struct choice *c, uint32_t index)
@@ -263,7 +258,7 @@ static void on_open(struct choice *c, uint32_t index)
     struct ek_buf *out = open_item_event(c, "content_part.added", index, true);
     (void)ek_buf_puts(out, ",\"part\":");
     put_part(out, c, index, false);
-    close_event(&c->of->out);
+    reply_event_end(&c->of->out);
 }
 
 static void on_grow(struct choice *c, uint32_t index, const char *bytes, size_t len)
@@ -281,7 +276,7 @@ static void on_grow(struct choice *c, uint32_t index, const char *bytes, size_t 
     if (kind == ITEM_TEXT)
         items_logprobs(c, index, true, out);
     (void)ek_buf_puts(out, kind == ITEM_TEXT ? "]" : "");
-    close_event(&c->of->out);
+    reply_event_end(&c->of->out);
 }
 
 static void close_custom(struct choice *c, uint32_t index)
@@ -289,11 +284,11 @@ static void close_custom(struct choice *c, uint32_t index)
     struct ek_buf *out = open_item_event(c, "custom_tool_call_input.delta", index, false);
     (void)ek_buf_puts(out, ",\"delta\":");
     put_input(out, c, index);
-    close_event(&c->of->out);
+    reply_event_end(&c->of->out);
     out = open_item_event(c, "custom_tool_call_input.done", index, false);
     (void)ek_buf_puts(out, ",\"input\":");
     put_input(out, c, index);
-    close_event(&c->of->out);
+    reply_event_end(&c->of->out);
     put_whole_item(c, "output_item.done", index, true);
 }
 
@@ -320,12 +315,12 @@ static void on_close(struct choice *c, uint32_t index)
         items_logprobs(c, index, false, out);
         (void)ek_buf_puts(out, "]");
     }
-    close_event(&c->of->out);
+    reply_event_end(&c->of->out);
     if (kind != ITEM_CALL) {
         out = open_item_event(c, "content_part.done", index, true);
         (void)ek_buf_puts(out, ",\"part\":");
         put_part(out, c, index, true);
-        close_event(&c->of->out);
+        reply_event_end(&c->of->out);
     }
     put_whole_item(c, "output_item.done", index, true);
 }
@@ -335,7 +330,7 @@ static void put_state(struct generation *g, const char *type)
     struct ek_buf *out = open_event(g, type);
     (void)ek_buf_puts(out, ",\"response\":");
     put_response(out, g);
-    close_event(&g->out);
+    reply_event_end(&g->out);
 }
 
 void responses_error(struct generation *g, const struct api_error *err)
@@ -347,7 +342,7 @@ void responses_error(struct generation *g, const struct api_error *err)
                         "\"code\":\"%d\",\"param\":null,\"message\":",
                         g->events++, err->status);
     reply_string(&g->out, err->msg);
-    close_event(&g->out);
+    reply_event_end(&g->out);
     g->closed = true;
 }
 

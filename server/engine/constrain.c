@@ -131,11 +131,11 @@ static uint64_t *spent_by(struct constrain *c, uint64_t owner)
 
 /* Of several rows that of the owner whose rows have cost least goes first. Whether this owner's
  * does, before one that has cost *least, which then says what it has. */
-static bool goes_first(struct constrain *c, uint64_t owner, bool first, uint64_t *least)
+static bool goes_first(struct constrain *c, uint64_t owner, uint64_t *least)
 {
     uint64_t spent = *spent_by(c, owner);
 
-    if (!first && spent >= *least)
+    if (spent >= *least)
         return false;
     *least = spent;
     return true;
@@ -146,12 +146,11 @@ static struct flight_seq *next_slow(struct constrain *c, const struct entries *a
                                     struct flight *f)
 {
     struct flight_seq *best = NULL;
-    uint64_t least = 0;
+    uint64_t least = UINT64_MAX;
 
     for (uint32_t i = 0; i < f->seqs; i++) {
         const struct request *r = constrained(all, &f->seq[i]);
-        if (r && r->mask_slow &&
-            goes_first(c, sched_owner(&all->at[f->seq[i].entry]), !best, &least))
+        if (r && r->mask_slow && goes_first(c, sched_owner(&all->at[f->seq[i].entry]), &least))
             best = &f->seq[i];
     }
     return best;
@@ -337,7 +336,7 @@ static bool fill_or_wait(struct constrain *c, struct sched *s, struct flight_seq
 static const struct entry *next_to_give(struct constrain *c, struct sched *s)
 {
     const struct entry *best = NULL;
-    uint64_t least = 0;
+    uint64_t least = UINT64_MAX;
 
     for (uint32_t i = 0; i < s->entries.running_count; i++) {
         const struct entry *e = entries_running(&s->entries, i);
@@ -350,7 +349,7 @@ static const struct entry *next_to_give(struct constrain *c, struct sched *s)
         }
         uint64_t owner = sched_owner(e);
         if (!grammar_is_awaited(r->ask.grammar) && maskers_room(c->maskers, owner) &&
-            goes_first(c, owner, !best, &least))
+            goes_first(c, owner, &least))
             best = e;
     }
     return best;

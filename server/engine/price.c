@@ -38,21 +38,27 @@
 enum { ONE, ROWS, CONTEXT, READ, DEEP, TOOK };
 _Static_assert(TOOK + 1 == PRICE_SUMS, "a sum for each");
 
+/* Of the steps that are kept, by what is believed of each. */
+struct sums {
+    double of[PRICE_SUMS][PRICE_SUMS]; /* of products, by their weights */
+    double steps;
+};
+
 /* Spread of two amounts around their means. */
-static double spread(const struct prices *p, uint32_t i, uint32_t k)
+static double spread(const struct sums *s, uint32_t i, uint32_t k)
 {
-    return p->sum[i][k] / p->sum[ONE][ONE] -
-           p->sum[ONE][i] / p->sum[ONE][ONE] * (p->sum[ONE][k] / p->sum[ONE][ONE]);
+    return s->of[i][k] / s->of[ONE][ONE] -
+           s->of[ONE][i] / s->of[ONE][ONE] * (s->of[ONE][k] / s->of[ONE][ONE]);
 }
 
 /* The amounts that vary enough; returns how many. */
-static uint32_t choose(const struct prices *p, uint32_t *ret_of)
+static uint32_t choose(const struct sums *s, uint32_t *ret_of)
 {
     uint32_t n = 0;
 
     for (uint32_t i = ROWS; i <= DEEP; i++) {
-        double mean = p->sum[ONE][i] / p->sum[ONE][ONE];
-        if (mean > 0 && spread(p, i, i) > SPREAD_LEAST * SPREAD_LEAST * mean * mean)
+        double mean = s->of[ONE][i] / s->of[ONE][ONE];
+        if (mean > 0 && spread(s, i, i) > SPREAD_LEAST * SPREAD_LEAST * mean * mean)
             ret_of[n++] = i;
     }
     return n;
@@ -80,17 +86,17 @@ static bool solve(double a[TOOK][2 * TOOK], uint32_t n)
 }
 
 /* One fit of the n amounts in `of`: figures, and what one standard deviation of each is. */
-static bool fit(const struct prices *p, const uint32_t *of, uint32_t n, double *us, double *error)
+static bool fit(const struct sums *s, const uint32_t *of, uint32_t n, double *us, double *error)
 {
-    double a[TOOK][2 * TOOK] = {{0}}, scale[TOOK], rest = spread(p, TOOK, TOOK);
+    double a[TOOK][2 * TOOK] = {{0}}, scale[TOOK], rest = spread(s, TOOK, TOOK);
 
     for (uint32_t i = 0; i < n; i++)
-        scale[i] = sqrt(spread(p, of[i], of[i]));
+        scale[i] = sqrt(spread(s, of[i], of[i]));
     for (uint32_t i = 0; i < n; i++) {
         for (uint32_t k = 0; k < n; k++)
-            a[i][k] = spread(p, of[i], of[k]) / (scale[i] * scale[k]);
+            a[i][k] = spread(s, of[i], of[k]) / (scale[i] * scale[k]);
         a[i][i] += RIDGE;
-        a[i][n] = spread(p, of[i], TOOK) / scale[i];
+        a[i][n] = spread(s, of[i], TOOK) / scale[i];
         a[i][n + 1 + i] = 1;
     }
     double with[TOOK];
@@ -100,7 +106,7 @@ static bool fit(const struct prices *p, const uint32_t *of, uint32_t n, double *
         return false;
     for (uint32_t i = 0; i < n; i++)
         rest -= a[i][n] * with[i];
-    rest = fmax(rest, 0) / p->steps;
+    rest = fmax(rest, 0) / s->steps;
     for (uint32_t i = 0; i < n; i++) {
         us[of[i]] = a[i][n] / scale[i];
         error[of[i]] = sqrt(rest * a[i][n + 1 + i]) / scale[i];
@@ -109,13 +115,13 @@ static bool fit(const struct prices *p, const uint32_t *of, uint32_t n, double *
 }
 
 /* Figures of which none is below nothing; false when the steps do not tell. */
-static bool fit_all(const struct prices *p, double *us, double *error)
+static bool fit_all(const struct sums *s, double *us, double *error)
 {
-    uint32_t of[TOOK], n = choose(p, of), worst = 0;
+    uint32_t of[TOOK], n = choose(s, of), worst = 0;
 
     while (worst < n) {
         memset(us, 0, TOOK * sizeof(*us));
-        if (of[0] != ROWS || !fit(p, of, n, us, error))
+        if (of[0] != ROWS || !fit(s, of, n, us, error))
             return false;
         for (worst = 0; worst < n && us[of[worst]] >= 0; worst++)
             continue;
@@ -126,10 +132,10 @@ static bool fit_all(const struct prices *p, double *us, double *error)
         memmove(of + worst, of + worst + 1, (--n - worst) * sizeof(*of));
         worst = 0;
     }
-    us[ONE] = p->sum[ONE][TOOK];
+    us[ONE] = s->of[ONE][TOOK];
     for (uint32_t i = ROWS; i <= DEEP; i++)
-        us[ONE] -= us[i] * p->sum[ONE][i];
-    us[ONE] = fmax(us[ONE], 0) / p->sum[ONE][ONE];
+        us[ONE] -= us[i] * s->of[ONE][i];
+    us[ONE] = fmax(us[ONE], 0) / s->of[ONE][ONE];
     return n > 0 && us[ROWS] > error[ROWS];
 }
 
@@ -143,11 +149,11 @@ static double expected(const struct prices *p, const double *had)
     return us;
 }
 
-static void add_step(struct prices *p, const double *had, double weight)
+static void add_step(struct sums *s, const double *had, double weight)
 {
     for (uint32_t i = 0; i < PRICE_SUMS; i++)
         for (uint32_t k = i; k < PRICE_SUMS; k++)
-            p->sum[i][k] += weight * had[i] * had[k];
+            s->of[i][k] += weight * had[i] * had[k];
 }
 
 /* The middle one of differences, as far as it is below 1. */
@@ -174,13 +180,12 @@ static double believed(double usual, double off)
 }
 
 /* Sums of the steps that are kept, by what is expected of each; and what difference is usual. */
-static void add_steps(struct prices *p)
+static void add_steps(struct prices *p, struct sums *ret_sums)
 {
     float off[PRICE_KINDS * PRICE_KEPT];
     uint32_t n = 0;
 
-    memset(p->sum, 0, sizeof(p->sum));
-    p->steps = 0;
+    *ret_sums = (struct sums){0};
     for (uint32_t kind = 0; kind < PRICE_KINDS; kind++) {
         uint32_t count = p->count[kind] < PRICE_KEPT ? p->count[kind] : PRICE_KEPT;
         for (uint32_t i = 0; i < count; i++) {
@@ -195,13 +200,13 @@ static void add_steps(struct prices *p)
             us = us > 0 ? us : took;
             double counts = believed(p->usual, took / us - 1);
             off[n++] = (float)(took / us - 1);
-            p->steps += counts;
-            add_step(p, had, counts / (us * us));
+            ret_sums->steps += counts;
+            add_step(ret_sums, had, counts / (us * us));
         }
     }
     for (uint32_t i = 0; i < PRICE_SUMS; i++)
         for (uint32_t k = 0; k < i; k++)
-            p->sum[i][k] = p->sum[k][i];
+            ret_sums->of[i][k] = ret_sums->of[k][i];
     if (p->us[ROWS] > 0)
         p->usual = NORMAL * middle(off, n);
 }
@@ -209,11 +214,12 @@ static void add_steps(struct prices *p)
 static void look(struct prices *p)
 {
     double us[TOOK] = {0}, error[TOOK] = {0};
+    struct sums sums;
 
-    add_steps(p);
-    if (p->steps < STEPS_LEAST)
+    add_steps(p, &sums);
+    if (sums.steps < STEPS_LEAST)
         return;
-    bool known = fit_all(p, us, error);
+    bool known = fit_all(&sums, us, error);
     double deep = known ? us[DEEP] - error[DEEP] : 0, row = us[ROWS] + error[ROWS];
     memcpy(p->us, us, sizeof(us));
     if (!known)

@@ -48,13 +48,11 @@ struct price_kept {
 
 struct prices {
     struct price_kept kept[PRICE_KINDS][PRICE_KEPT];
-    uint32_t count[PRICE_KINDS];        /* of each kind, ever, round */
-    double sum[PRICE_SUMS][PRICE_SUMS]; /* of products over the kept, by their weights */
-    double steps;                       /* in the sums, as far as they are believed */
-    double usual;                       /* difference from what is expected, a share of it */
-    double us[PRICE_SUMS - 1];          /* the figures, in the order of the sums; 0 = not known */
-    uint32_t landed, planned;           /* steps, ever, round */
-    uint32_t longest;                   /* tokens of a request, prompt and answer; set once */
+    uint32_t count[PRICE_KINDS]; /* of each kind, ever, round */
+    double usual;                /* difference from what is expected, a share of it */
+    double us[PRICE_SUMS - 1];   /* the figures, in the order of the sums; 0 = not known */
+    uint32_t landed, planned;    /* steps, ever, round */
+    uint32_t longest;            /* tokens of a request, prompt and answer; set once */
     struct price now;
 };
 

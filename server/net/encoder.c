@@ -206,9 +206,8 @@ int encoder_give(struct encoder *e, struct exchange *x)
         if (t->waiting + t->running == 0 && t->used_us < e->clock_us)
             t->used_us = e->clock_us;
         t->waiting++;
-        x->wait_until_us = ek_now_us() + ENCODER_WAIT_S * EK_US_PER_S;
-        if (x->renders) /* it is paid for */
-            x->wait_until_us = UINT64_MAX;
+        x->wait_until_us = x->renders ? UINT64_MAX /* it is paid for */
+                                      : ek_now_us() + ENCODER_WAIT_S * EK_US_PER_S;
         x->next_large = NULL;
         *e->end = x;
         e->end = &x->next_large;

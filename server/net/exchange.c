@@ -93,6 +93,15 @@ static void watch_peer(struct exchange *x)
         c->watched = true;
 }
 
+/* Once: it is among those that run, and our epoll tells when its peer leaves. */
+static void begin_running(struct exchange *x)
+{
+    if (x->linked)
+        return;
+    link_running(x);
+    watch_peer(x);
+}
+
 static void suspend(struct exchange *x)
 {
     x->suspended = true;
@@ -278,22 +287,21 @@ static enum MHD_Result start_stream(struct exchange *x)
     return done;
 }
 
-/* Hands the exchange to the encoder. True: it belongs to the encoder until that gives it back. */
-static bool give_away(struct exchange *x)
+/* Hands the exchange to the encoder, which reads its body or renders its answer. True: it belongs
+ * to the encoder until that gives it back. */
+static bool give_away(struct exchange *x, bool renders)
 {
     x->quick = false;
+    x->renders = renders;
     /* Room for an error; a long answer grows, which is to be in the memory of who writes it. */
-    if (x->renders || ek_buf_reserve(&x->early.body, ERROR_BYTES) < 0)
+    if (renders || ek_buf_reserve(&x->early.body, ERROR_BYTES) < 0)
         ek_buf_done(&x->early.body);
     atomic_store(&x->busy, BUSY_RUNNING);
     if (encoder_give(x->http->encoder, x) < 0) {
         atomic_store(&x->busy, BUSY_NO);
         return false;
     }
-    if (!x->linked) {
-        link_running(x);
-        watch_peer(x);
-    }
+    begin_running(x);
     suspend(x);
     return true;
 }
@@ -319,7 +327,7 @@ static enum MHD_Result carry_on(struct exchange *x)
     }
     if (x->crowded == 0 && generation_check(g, &err) < 0)
         generation_answer_error(&a, g->ask.api, &err);
-    else if (generation_held(g) > RENDER_INLINE && (x->renders = true) && give_away(x))
+    else if (generation_held(g) > RENDER_INLINE && give_away(x, true))
         return MHD_YES;
     else {
         render_whole(x, &a);
@@ -363,10 +371,7 @@ static enum MHD_Result go_on(struct exchange *x, int rc, struct answer *a)
     }
     ek_buf_done(&a->body);
     arrive_read(x);
-    if (!x->linked) {
-        link_running(x);
-        watch_peer(x);
-    }
+    begin_running(x);
     return carry_on(x);
 }
 
@@ -419,13 +424,13 @@ static enum MHD_Result finish_request(struct exchange *x)
     if (!guard_begin(x, &a))
         return answer_send(x, &a);
     bool large = x->body.len > BOUND_BODY_INLINE || x->head.gzipped;
-    if (large && give_away(x))
+    if (large && give_away(x, false))
         return MHD_YES;
     x->quick = !large;
     if (!arrive_json(x, &a))
         return answer_send(x, &a);
     int rc = run_handler(x, x->quick ? QUICK_FUEL : openai_fuel(x->body.len), &a);
-    if (rc == HTTP_ELSEWHERE && give_away(x))
+    if (rc == HTTP_ELSEWHERE && give_away(x, false))
         return MHD_YES;
     if (rc ==
         HTTP_ELSEWHERE) { /* no other thread can: anew, with what was charged for it forgotten */
