@@ -461,7 +461,7 @@ def main():
             result = "FAILED" if why else "passed"
         failed |= result == "FAILED"
         report["sections"].append({"name": section.name, "result": result, "seconds": round(time.monotonic() - begin, 1),
-                                   **({"why": why[:LINES]} if why else {})})
+                                   **({"why": why} if why else {})})
         report["spent_s"] = round(time.monotonic() - started, 1)
         write(out, report, before)
         print(f"== {section.name}: {result}" + (f" in {time.monotonic() - begin:.0f} s" if result in ("passed", "FAILED") else f", {why[0]}"), flush=True)

@@ -86,16 +86,15 @@ static void follow_characters(const struct text *t, uint32_t place, struct expr_
     for (uint32_t w = 0; w < t->words; w++) {
         const char *at = t->word[w].text;
         for (size_t left = strlen(at), n; left > 0; at += n, left -= n) {
-            uint32_t cp = 0, word = UINT32_MAX, there = place;
+            uint32_t cp = 0, there = place, word;
             n = utf8_next(at, left, &cp);
             if (cp < 0x80 || chars_has(&seen, cp))
                 continue;
             chars_add(&seen, cp, cp);
-            for (size_t i = 0; i < n; i++)
+            for (size_t i = 0; i + 1 < n; i++)
                 there = expr_step(t, there, (uint8_t)at[i], &word);
-            const uint32_t then =
-                word != UINT32_MAX ? t->word[word].then : expr_call(t->set, t->rule[there]);
-            expr_push(alt, expr_pair(t->set, expr_bytes(t->set, at, n), then));
+            expr_push(alt, expr_pair(t->set, expr_bytes(t->set, at, n),
+                                     expr_follow(t, there, (uint8_t)at[n - 1])));
         }
     }
     others = seen;

@@ -260,9 +260,10 @@ static int raw_values(struct schema_reader *r, const struct raw_form *f, const j
         else
             expr_push(&alt, expr_bytes(r->set, s, n));
     }
-    const char *end = f == &qwen_form || f == &cdata_form ? f->typed_end : f->end;
-    *ret_expr = expr_pair(r->set, expr_text(r->set, f == &cdata_form ? "" : f->open),
-                          expr_pair(r->set, expr_alt(&alt), expr_text(r->set, end)));
+    const bool bare = *f->typed_end; /* else a text has marks of its own on both sides */
+    *ret_expr = expr_pair(
+        r->set, expr_text(r->set, bare ? "" : f->open),
+        expr_pair(r->set, expr_alt(&alt), expr_text(r->set, bare ? f->typed_end : f->end)));
     return code;
 }
 
@@ -331,6 +332,27 @@ static int framed_value(struct schema_reader *r, const struct frame *f, const js
     return code;
 }
 
+/* The arguments in a frame whose texts stand as they are; without a schema any words and texts. */
+static int framed_arguments(struct schema_reader *r, const struct frame *f, const json_t *tool,
+                            bool bound, uint32_t *ret_expr)
+{
+    struct expr_set *s = r->set;
+    struct expr_list any = {.set = s};
+    uint32_t line = f->mark ? expr_maybe(s, expr_text(s, "\n")) : EXPR_EMPTY;
+
+    expr_push(&any, expr_text(s, f->before));
+    expr_push(&any, word(s));
+    expr_push(&any, expr_text(s, f->between));
+    expr_push(&any, line);
+    expr_push(&any, expr_text(s, f->mark ? f->mark : ""));
+    expr_push(&any, f->told ? told_any(s, f->told) : EXPR_EMPTY);
+    expr_push(&any, raw_text(r, f->raw));
+    expr_push(&any, expr_text(s, f->after));
+    expr_push(&any, line);
+    uint32_t free_ones = expr_repeat(s, expr_seq(&any), 0, EXPR_MANY);
+    return read_arguments(r, f, tool, bound, free_ones, ret_expr);
+}
+
 /* ---- qwen3_coder, seed_oss and mimo ---- */
 
 int tool_read_qwen(struct schema_reader *r, const json_t *tool, bool bound, bool lines,
@@ -341,16 +363,10 @@ int tool_read_qwen(struct schema_reader *r, const json_t *tool, bool bound, bool
         {"<parameter=", ">\n", "\n", "", framed_value, false, NULL, &qwen_form, NULL}};
     const struct frame *f = &frames[lines];
     struct expr_set *s = r->set;
-    struct expr_list all = {.set = s}, any = {.set = s};
+    struct expr_list all = {.set = s};
     uint32_t arguments = EXPR_EMPTY;
 
-    expr_push(&any, expr_text(s, f->before));
-    expr_push(&any, word(s));
-    expr_push(&any, expr_text(s, f->between));
-    expr_push(&any, raw_text(r, f->raw));
-    expr_push(&any, expr_text(s, f->after));
-    uint32_t free_ones = expr_repeat(s, expr_seq(&any), 0, EXPR_MANY);
-    int code = read_arguments(r, f, tool, bound, free_ones, &arguments);
+    int code = framed_arguments(r, f, tool, bound, &arguments);
     expr_push(&all, expr_text(s, "<function="));
     expr_push(&all, expr_text(s, function_name(tool)));
     expr_push(&all, expr_text(s, ">\n"));
@@ -365,30 +381,11 @@ int tool_read_qwen(struct schema_reader *r, const json_t *tool, bool bound, bool
 static const struct frame glm_frame = {"<arg_key>", "</arg_key>",  "",        "",  framed_value,
                                        false,       "<arg_value>", &glm_form, NULL};
 
-/* Keys and values that each have a mark, which may begin a line. */
-static int marked_arguments(struct schema_reader *r, const struct frame *f, const json_t *tool,
-                            bool bound, uint32_t *ret_expr)
-{
-    struct expr_set *s = r->set;
-    struct expr_list any = {.set = s};
-    uint32_t line = expr_maybe(s, expr_text(s, "\n"));
-
-    expr_push(&any, expr_text(s, f->before));
-    expr_push(&any, word(s));
-    expr_push(&any, expr_text(s, f->between));
-    expr_push(&any, line);
-    expr_push(&any, expr_text(s, f->mark));
-    expr_push(&any, raw_text(r, f->raw));
-    expr_push(&any, line);
-    uint32_t free_ones = expr_repeat(s, expr_seq(&any), 0, EXPR_MANY);
-    return read_arguments(r, f, tool, bound, free_ones, ret_expr);
-}
-
 int tool_read_glm(struct schema_reader *r, const json_t *tool, bool bound, uint32_t *ret_expr)
 {
     struct expr_set *s = r->set;
     uint32_t arguments = EXPR_EMPTY, line = expr_maybe(s, expr_text(s, "\n"));
-    int code = marked_arguments(r, &glm_frame, tool, bound, &arguments);
+    int code = framed_arguments(r, &glm_frame, tool, bound, &arguments);
     uint32_t name = expr_pair(s, expr_text(s, function_name(tool)), line);
 
     *ret_expr = expr_pair(s, name, arguments);
@@ -420,7 +417,7 @@ int tool_read_hy(struct schema_reader *r, const json_t *tool, bool bound, bool p
     struct expr_set *s = r->set;
     struct expr_list all = {.set = s};
     uint32_t arguments = EXPR_EMPTY, line = expr_maybe(s, expr_text(s, "\n"));
-    int code = marked_arguments(r, h->frame, tool, bound, &arguments);
+    int code = framed_arguments(r, h->frame, tool, bound, &arguments);
 
     expr_push(&all, expr_text(s, h->call));
     expr_push(&all, expr_text(s, function_name(tool)));
@@ -444,13 +441,6 @@ static const struct invoke_form {
     struct frame frame;
 } invoke_forms[] = {
     {"deepseek_v32",
-     "<｜DSML｜invoke name=\"",
-     "\">\n",
-     NULL,
-     "</｜DSML｜invoke>",
-     {"<｜DSML｜parameter name=\"", "\"", "\n", "", framed_value, false, NULL, &dsml_form,
-      &dsml_told}},
-    {"deepseek_v4",
      "<｜DSML｜invoke name=\"",
      "\">\n",
      NULL,
@@ -495,20 +485,13 @@ int tool_read_invoke(struct schema_reader *r, const json_t *tool, bool bound, co
 {
     const struct invoke_form *v = invoke_forms;
     struct expr_set *s = r->set;
-    struct expr_list all = {.set = s}, any = {.set = s};
+    struct expr_list all = {.set = s};
     uint32_t arguments = EXPR_EMPTY;
 
     while (*v->style && strcmp(v->style, style) != 0)
         v++;
     const struct frame *f = &v->frame;
-    expr_push(&any, expr_text(s, f->before));
-    expr_push(&any, word(s));
-    expr_push(&any, expr_text(s, f->between));
-    expr_push(&any, f->told ? told_any(s, f->told) : EXPR_EMPTY);
-    expr_push(&any, raw_text(r, f->raw));
-    expr_push(&any, expr_text(s, f->after));
-    uint32_t free_ones = expr_repeat(s, expr_seq(&any), 0, EXPR_MANY);
-    int code = read_arguments(r, f, tool, bound, free_ones, &arguments);
+    int code = framed_arguments(r, f, tool, bound, &arguments);
     expr_push(&all, expr_text(s, v->open));
     expr_push(&all, expr_text(s, function_name(tool)));
     expr_push(&all, expr_text(s, v->named));

@@ -234,7 +234,9 @@ static int read_any_call(struct schema_reader *r, const json_t *tools, const cha
             code = tool_read_hy(r, tool, bound, strcmp(style, "hy_v3") != 0, &e);
         else if (is_dsml(style) ||
                  ONE_OF(style, "minimax_m2", "dots", "step3", "minicpm5", "kimi_k3"))
-            code = tool_read_invoke(r, tool, bound, style, &e);
+            /* V4 has another section */
+            code = tool_read_invoke(r, tool, bound,
+                                    strcmp(style, "deepseek_v4") == 0 ? "deepseek_v32" : style, &e);
         else if (ONE_OF(style, "gemma4", "functiongemma"))
             code = tool_read_gemma(r, tool, bound, strcmp(style, "gemma4") != 0, &e);
         else if (is_deepseek(style))

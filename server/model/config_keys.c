@@ -82,6 +82,16 @@ static int read_layer_types(const struct model_json *j, const json_t *types, str
     return 0;
 }
 
+int config_refuse_clip(const struct model_json *j)
+{
+    const json_t *clip = json_object_get(j->object, "clip_qkv");
+
+    if (clip && !json_is_null(clip))
+        return ek_fault_set(j->fault, "clip_qkv", "%s: clip_qkv is not supported; it must be null",
+                            j->file);
+    return 0;
+}
+
 int config_read_window(const struct model_json *j, struct config_window w, struct model_config *c)
 {
     const json_t *types = json_object_get(j->object, "layer_types");

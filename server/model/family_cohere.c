@@ -136,8 +136,6 @@ static void cohere2_moe_build(struct graph_builder *b, const struct model_config
 
     layers_begin(b, &l);
     const uint16_t normed = graph_value(b, c->hidden);
-    const struct layers_gated shared = {l.shared, normed, l.shared_gate_up, l.shared_inner,
-                                        c->shared_intermediate};
     for (uint32_t i = 0; i < c->layers; i++) {
         graph_prefix(b, "model.layers.%u.", i);
         graph_norm(b, normed, l.stream, "input_layernorm");
@@ -150,7 +148,7 @@ static void cohere2_moe_build(struct graph_builder *b, const struct model_config
         }
         graph_experts(b, l.mixed, normed, l.router, &l.experts);
         if (c->shared_intermediate > 0) {
-            layers_gated(b, &l, &shared);
+            layers_shared_of(b, &l, normed);
             graph_add(b, l.mixed, l.side);
             if (c->shared_mean)
                 graph_scale(b, l.mixed, 0.5f, NULL);

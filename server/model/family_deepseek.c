@@ -252,8 +252,6 @@ static void axk1_build(struct graph_builder *b, const struct model_config *c)
                                    GRAPH_MLP_EXPERTS}};
 
     layers_begin(b, &l);
-    const struct layers_gated shared = {l.shared, l.side, l.shared_gate_up, l.shared_inner,
-                                        c->shared_intermediate};
     for (uint32_t i = 0; i < c->layers; i++) {
         graph_prefix(b, "model.layers.%u.", i);
         graph_norm(b, l.side, l.stream, "input_layernorm");
@@ -265,7 +263,7 @@ static void axk1_build(struct graph_builder *b, const struct model_config *c)
         } else {
             graph_experts(b, l.mixed, l.side, l.router, &l.experts);
             if (c->shared_intermediate > 0) {
-                layers_gated(b, &l, &shared);
+                layers_shared_of(b, &l, l.side);
                 graph_add(b, l.mixed, l.side);
             }
             graph_norm(b, l.side, l.mixed, "post_mlp_layernorm");

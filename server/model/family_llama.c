@@ -56,7 +56,6 @@ static int internlm3_configure(const struct model_json *j, struct model_config *
 /* Llama's, with keys of Qwen 2's window and of OLMo's bound on q, k and v that are not in use. */
 static int iquestcoder_configure(const struct model_json *j, struct model_config *c)
 {
-    const json_t *clip = json_object_get(j->object, "clip_qkv");
     bool window = false;
     int r = config_read_bool(j, "use_sliding_window", false, &window);
     if (r == 0 && window)
@@ -64,9 +63,8 @@ static int iquestcoder_configure(const struct model_json *j, struct model_config
                             "%s: use_sliding_window is not supported for IQuestCoder; it must be "
                             "false",
                             j->file);
-    if (clip && !json_is_null(clip))
-        return ek_fault_set(j->fault, "clip_qkv", "%s: clip_qkv is not supported; it must be null",
-                            j->file);
+    if (r == 0)
+        r = config_refuse_clip(j);
     return r < 0 ? r : llama_configure(j, c);
 }
 

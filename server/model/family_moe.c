@@ -85,11 +85,9 @@ static int mellum_configure(const struct model_json *j, struct model_config *c)
 
 static int olmoe_configure(const struct model_json *j, struct model_config *c)
 {
-    const json_t *clip = json_object_get(j->object, "clip_qkv");
-    if (clip && !json_is_null(clip))
-        return ek_fault_set(j->fault, "clip_qkv", "%s: clip_qkv is not supported; it must be null",
-                            j->file);
-    int r = config_read_experts(j, "intermediate_size", c);
+    int r = config_refuse_clip(j);
+    if (r == 0)
+        r = config_read_experts(j, "intermediate_size", c);
     if (r == 0)
         r = config_read_bool(j, "norm_topk_prob", false, &c->routing.normalise);
     if (r == 0)

@@ -229,6 +229,14 @@ void layers_feed_forward_of(struct graph_builder *b, const struct layers *l, uin
     layers_gated(b, l, &f);
 }
 
+void layers_shared_of(struct graph_builder *b, const struct layers *l, uint16_t src)
+{
+    const struct layers_gated f = {l->shared, src, l->shared_gate_up, l->shared_inner,
+                                   b->config->shared_intermediate};
+
+    layers_gated(b, l, &f);
+}
+
 void layers_attention(struct graph_builder *b, const struct layers *l, uint32_t layer)
 {
     layers_attention_of(b, l, l->side, layer);
@@ -242,8 +250,6 @@ void layers_feed_forward(struct graph_builder *b, const struct layers *l)
 void layers_mixed(struct graph_builder *b, const struct layers *l, uint32_t layer)
 {
     const struct model_config *c = b->config;
-    const struct layers_gated shared = {l->shared, l->side, l->shared_gate_up, l->shared_inner,
-                                        c->shared_intermediate};
     const struct graph_part gate = {"mlp.shared_expert_gate", 1};
 
     if (c->experts == 0 || c->plain[layer]) {
@@ -257,7 +263,7 @@ void layers_mixed(struct graph_builder *b, const struct layers *l, uint32_t laye
         return;
     if (c->shared_gate)
         graph_linear_exact(b, l->shared_gate, l->side, &gate, 1);
-    layers_gated(b, l, &shared);
+    layers_shared_of(b, l, l->side);
     if (c->shared_gate)
         graph_gate(b, l->side, l->shared_gate, EK_GATE_SIGMOID, (struct graph_run){.group = 1});
     graph_add(b, l->stream, l->side);

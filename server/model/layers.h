@@ -92,6 +92,8 @@ struct layers_gated {
     uint32_t width;
 };
 void layers_gated(struct graph_builder *b, const struct layers *l, const struct layers_gated *f);
+/* The feed-forward that is shared beside experts, from src to `side`. */
+void layers_shared_of(struct graph_builder *b, const struct layers *l, uint16_t src);
 /* What comes after a norm, from `side` to the stream: the feed-forward or, unless the layer is a
  * plain one, experts and the one that is shared beside them; and the addition. */
 void layers_mixed(struct graph_builder *b, const struct layers *l, uint32_t layer);

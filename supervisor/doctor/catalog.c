@@ -253,53 +253,54 @@ void catalog_drop_patterns(struct catalog_inside *c, uint32_t signature)
 
 static int index_words(struct catalog_inside *c, struct ek_fault *fault)
 {
-    static const char *const marks[MARKS] = {[MARK_ERROR] = "Error",
-                                             [MARK_EXCEPTION] = "Exception",
-                                             [MARK_INTERRUPT] = "error:",
-                                             [MARK_FATAL] = "atal",
-                                             [MARK_PANIC] = "panic",
-                                             [MARK_CHECK] = "Check failed",
-                                             [MARK_WHAT] = "what(): ",
-                                             [MARK_FRAME] = "File \"",
-                                             [MARK_CAUSES] = "Caused by:",
-                                             [MARK_LOUD] = "ERROR",
-                                             "CRITICAL",
-                                             "WARN ",
-                                             " failed",
-                                             "Failed",
-                                             "error",
-                                             "ASSERT",
-                                             "Aborted",
-                                             "fault",
-                                             "Killed",
-                                             "annot ",
-                                             "nable to ",
-                                             "not found",
-                                             "refused",
-                                             "ould not ",
-                                             "ailure",
-                                             "timed out",
-                                             "got stuck",
-                                             "page fault",
-                                             "nvalid ",
-                                             "ismatch",
-                                             "<title>50",
-                                             "exceeded",
-                                             " silent",
-                                             "stalled",
-                                             "ot permitted",
-                                             "has no attribute",
-                                             "required positional",
-                                             ".cpp:",
-                                             ".cc:"};
-    uint32_t count = c->shown.pattern_count;
-    const char **texts = calloc(count + MARKS, sizeof(*texts));
+    static const char *const marks[] = {[MARK_ERROR] = "Error",
+                                        [MARK_EXCEPTION] = "Exception",
+                                        [MARK_INTERRUPT] = "error:",
+                                        [MARK_FATAL] = "atal",
+                                        [MARK_PANIC] = "panic",
+                                        [MARK_CHECK] = "Check failed",
+                                        [MARK_WHAT] = "what(): ",
+                                        [MARK_FRAME] = "File \"",
+                                        [MARK_CAUSES] = "Caused by:",
+                                        [MARK_LOUD] = "ERROR",
+                                        "CRITICAL",
+                                        "WARN ",
+                                        " failed",
+                                        "Failed",
+                                        "error",
+                                        "ASSERT",
+                                        "Aborted",
+                                        "fault",
+                                        "Killed",
+                                        "annot ",
+                                        "nable to ",
+                                        "not found",
+                                        "refused",
+                                        "ould not ",
+                                        "ailure",
+                                        "timed out",
+                                        "got stuck",
+                                        "page fault",
+                                        "nvalid ",
+                                        "ismatch",
+                                        "<title>50",
+                                        "exceeded",
+                                        " silent",
+                                        "stalled",
+                                        "ot permitted",
+                                        "has no attribute",
+                                        "required positional",
+                                        ".cpp:",
+                                        ".cc:"};
+    const uint32_t count = c->shown.pattern_count;
+    const uint32_t all = count + sizeof(marks) / sizeof(marks[0]);
+    const char **texts = calloc(all, sizeof(*texts));
     if (!texts)
         return -ENOMEM;
     for (uint32_t i = 0; i < count; i++)
         texts[i] = c->pattern[i].literal;
     memcpy(texts + count, marks, sizeof(marks));
-    int r = doctor_literals_new(texts, count + MARKS, &c->shown.words);
+    int r = doctor_literals_new(texts, all, &c->shown.words);
     free(texts);
     if (r == -ENOMEM)
         return r;

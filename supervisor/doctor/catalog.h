@@ -157,7 +157,6 @@ enum doctor_mark {
     MARK_FRAME,  /* of a traceback */
     MARK_CAUSES, /* a chain of causes follows */
     MARK_LOUD,   /* from here on: lines that complain without an exception */
-    MARKS = MARK_LOUD + 30
 };
 
 /* text, len: a site's own file, NULL = only what is built in; `what` names it in faults. 0;

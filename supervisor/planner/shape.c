@@ -132,6 +132,12 @@ static void llama4_experts(struct plan_reader *r, struct plan_shape *s)
         s->dense_layers = s->layers - (uint32_t)json_array_size(mixed);
 }
 
+/* Where the file says nothing, as the server; null is 0. */
+static uint32_t number_or(struct plan_reader *r, const char *key, uint32_t usual)
+{
+    return json_object_get(r->j, key) ? NUMBER(r, key) : usual;
+}
+
 static void read_experts(struct plan_reader *r, struct plan_shape *s)
 {
     s->experts =
@@ -150,26 +156,21 @@ static void read_experts(struct plan_reader *r, struct plan_shape *s)
         s->shared_intermediate = shared_experts(r, s) * s->expert_intermediate;
     if (strcmp(s->family, "granitemoeshared") == 0 || strcmp(s->family, "granitemoe_swa") == 0)
         s->shared_intermediate = NUMBER(r, "shared_intermediate_size");
-    s->dense_layers = NUMBER(r, "first_k_dense_replace");
-    if (strcmp(s->family, "hy_v3") == 0 && !json_object_get(r->j, "first_k_dense_replace"))
-        s->dense_layers = 1;
+    const bool one = strcmp(s->family, "hy_v3") == 0 || strcmp(s->family, "axk1") == 0;
+    s->dense_layers = number_or(r, "first_k_dense_replace", one);
     if (json_is_array(json_object_get(r->j, "mlp_layer_types")))
         s->dense_layers =
             reader_kinds(json_object_get(r->j, "mlp_layer_types"), "dense", s->layers);
     if (strncmp(s->family, "qwen", 4) == 0)
         s->dense_layers = qwen_dense(r, s);
     if (strcmp(s->family, "afmoe") == 0)
-        s->dense_layers =
-            json_object_get(r->j, "num_dense_layers") ? NUMBER(r, "num_dense_layers") : 1;
+        s->dense_layers = number_or(r, "num_dense_layers", 1);
     if (strncmp(s->family, "ernie4_5", 8) == 0)
         s->dense_layers = json_is_array(json_object_get(r->j, "mlp_layer_types"))
                               ? s->dense_layers
                               : ernie_dense(r, s);
     if (strcmp(s->family, "cohere2_moe") == 0 && NUMBER(r, "prefix_dense_intermediate_size") > 0)
         s->intermediate = NUMBER(r, "prefix_dense_intermediate_size");
-    if (strcmp(s->family, "axk1") == 0 && !json_object_get(r->j, "first_k_dense_replace") &&
-        !json_is_array(json_object_get(r->j, "mlp_layer_types")))
-        s->dense_layers = 1;
     if (strncmp(s->family, "llama4", 6) == 0)
         llama4_experts(r, s);
     if (s->experts_used == 0 || s->experts_used > s->experts)
@@ -243,7 +244,7 @@ static void read_window(struct plan_reader *r, struct plan_shape *s)
         s->window = 512;
     if (strncmp(s->family, "gemma4", 6) == 0) { /* its kinds differ whether there is one or not */
         const uint32_t usual = strncmp(s->family, "gemma4_unified", 14) == 0 ? 1024 : 512;
-        s->window = json_object_get(r->j, "sliding_window") ? NUMBER(r, "sliding_window") : usual;
+        s->window = number_or(r, "sliding_window", usual);
         s->window = s->window ? s->window : s->max_len;
     }
     if (strncmp(s->family, "llama4", 6) == 0)
@@ -294,8 +295,7 @@ static void read_gemma3n(struct plan_reader *r, struct plan_shape *s)
     s->input_rows = NUMBER(r, "vocab_size_per_layer_input");
     s->input_rows = s->input_rows ? s->input_rows : 262144;
     s->input_rows = s->input_rows < s->vocab ? s->input_rows : s->vocab;
-    s->shared_layers =
-        json_object_get(r->j, "num_kv_shared_layers") ? NUMBER(r, "num_kv_shared_layers") : 15;
+    s->shared_layers = number_or(r, "num_kv_shared_layers", 15);
     s->shared_layers = s->shared_layers < s->layers ? s->shared_layers : s->layers - !!s->layers;
     const json_t *types = json_object_get(r->j, "layer_types");
     for (uint32_t i = s->layers - s->shared_layers; i < s->layers; i++) {
@@ -342,12 +342,6 @@ static void read_gemma4(struct plan_reader *r, struct plan_shape *s)
     read_kinds(json_object_get(r->j, "layer_types"), s);
 }
 
-/* Where the file says nothing, as the server; null is 0. */
-static uint32_t number_or(struct plan_reader *r, const char *key, uint32_t usual)
-{
-    return json_object_get(r->j, key) ? NUMBER(r, key) : usual;
-}
-
 static void read_latent(struct plan_reader *r, struct plan_shape *s)
 {
     const bool minicpm3 = strcmp(s->family, "minicpm3") == 0;
@@ -364,8 +358,7 @@ static void read_latent(struct plan_reader *r, struct plan_shape *s)
     s->index_dim = NUMBER(r, "index_head_dim");
     s->indexers = s->layers;
     if (strcmp(s->family, "deepseek_v32") == 0 || strcmp(s->family, "glm_moe_dsa") == 0)
-        s->index_tokens =
-            json_object_get(r->j, "index_topk") ? NUMBER(r, "index_topk") : INDEX_TOKENS;
+        s->index_tokens = number_or(r, "index_topk", INDEX_TOKENS);
     if (json_is_array(json_object_get(r->j, "indexer_types")))
         s->indexers = reader_kinds(json_object_get(r->j, "indexer_types"), "full", s->layers);
     s->kv_heads = 1; /* what is kept: one vector for all heads */

@@ -31,9 +31,9 @@ def version(text):
     return tuple(parts + [0] * (3 - len(parts)))
 
 
-def text_of(tree, files=None):
+def text_of(tree, files=FILES):
     out = []
-    for name in files or FILES:
+    for name in files:
         at = tree / name
         for f in sorted(at.rglob("*.py")) if at.is_dir() else [at] if at.is_file() else []:
             out.append(f.read_text(errors="replace"))
@@ -76,11 +76,11 @@ def sglang_flags(catalog):
 
 def check_sglang(catalog, folder):
     trees = sorted((version(d.name), d) for d in folder.iterdir() if d.is_dir())
-    wrong = 0
+    texts, wrong = [(v, text_of(d, SGLANG_FILES)) for v, d in trees], 0
     print(f"SGLang: {len(trees)} versions, {'.'.join(map(str, trees[0][0]))} to {'.'.join(map(str, trees[-1][0]))}")
     for flag in sglang_flags(catalog):
         field = flag[2:].replace("-", "_") if flag.startswith("--") else flag
-        have = [(v, re.search(rf"[\"']{re.escape(flag)}[\"']|^ +{field}: |\b{field}\b *=", text_of(d, SGLANG_FILES), re.M) is not None) for v, d in trees]
+        have = [(v, re.search(rf"[\"']{re.escape(flag)}[\"']|^ +{field}: |\b{field}\b *=", t, re.M) is not None) for v, t in texts]
         seen = check(flag, have)
         bad = not have[-1][1]
         print(f"{flag:<36} seen {'-' if not seen else '.'.join(map(str, seen[0]))}" + ("   WRONG: the newest lacks it" if bad else ""))

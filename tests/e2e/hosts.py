@@ -124,16 +124,20 @@ ConnectTimeout 5
         mine = space(init[0]) if init else None
         return [int(p) for p in filter(str.isdigit, os.listdir("/proc")) if mine and space(p) == mine]
 
-    def nodes(self):
-        """Its processes of a model's nodes."""
+    def named(self, name):
+        """Its processes whose name begins so; it ends with a line."""
         found = []
         for pid in self.pids():
             try:
-                with open(f"/proc/{pid}/comm") as name:
-                    found += [pid] if name.read().startswith("evenkeel-serv") else []
+                with open(f"/proc/{pid}/comm") as comm:
+                    found += [pid] if comm.read().startswith(name) else []
             except OSError:
                 pass
         return found
+
+    def nodes(self):
+        """Its processes of a model's nodes."""
+        return self.named("evenkeel-serv")
 
     # What may happen to it.
 

@@ -12,7 +12,8 @@ import time
 import pytest
 
 from bare import Bare, parse
-from conftest import metric, slower, wait_for
+from conftest import slower, wait_for
+from test_engine_process import tokens
 from test_tls import context, papers  # noqa: F401
 
 END_S = 10  # from SIGTERM to the end of the process, with readers that take nothing
@@ -55,10 +56,6 @@ def deaf(s):
     return program
 
 
-def made(server):
-    return metric(server.metrics(), "vllm:generation_tokens_total")
-
-
 def end(server):
     """Ends it. How long that took, and the exit code."""
     begun = time.monotonic()
@@ -79,7 +76,7 @@ def test_readers_that_take_nothing(tmp_path, papers, over):  # noqa: F811
     stuck = [reader(server.port, fields, tls) for fields in (WHOLE, STREAM, STREAM)]
     stuck[2].recv(1)
     program = deaf(stuck[2])
-    wait_for("the answers are made", lambda: made(server) >= 3 * TOKENS, 120)
+    wait_for("the answers are made", lambda: tokens(server) >= 3 * TOKENS, 120)
     took, code = end(server)
     assert code == 0 and took < END_S * slower(), (code, took, server.log()[-2000:])
     assert program
@@ -108,7 +105,7 @@ def test_readers_that_are_slow_have_all(tmp_path, over):
     path = tmp_path / "api.sock"
     server = Bare(tmp_path) if over == "tcp" else Bare(tmp_path, "--uds", path, port=False)
     clients = [reader(server.port, fields) if over == "tcp" else unix_reader(path, fields) for fields in ({**WHOLE, "n": 8}, STREAM)]
-    wait_for("the answers are made", lambda: made(server) >= TOKENS + 32, 120)
+    wait_for("the answers are made", lambda: tokens(server) >= TOKENS + 32, 120)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         texts = [pool.submit(slow, s, 4096, 1) for s in clients]
         took, code = end(server)

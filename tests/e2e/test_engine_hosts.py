@@ -82,10 +82,8 @@ def check_counts(server, losses):
 
 
 def end_one(host, name):
-    for pid in host.pids():
-        with open(f"/proc/{pid}/comm") as comm:
-            if comm.read().strip() == name:
-                os.kill(pid, signal.SIGKILL)
+    for pid in host.named(f"{name}\n"):
+        os.kill(pid, signal.SIGKILL)
 
 
 def test_a_lost_node_and_a_pulled_plug(tmp_path, undisturbed):

@@ -249,6 +249,14 @@ size_t tool_blanks(struct toolcalls *t, size_t at)
     return to;
 }
 
+size_t tool_behind_mark(struct toolcalls *t)
+{
+    const size_t at = tool_blanks(t, 0);
+    const char *mark = t->second ? toolstyle_second(t->style) : toolstyle_begin(t->style);
+
+    return t->listed ? at : tool_blanks(t, at + strlen(mark));
+}
+
 void tool_begin_head(struct toolcalls *t)
 {
     t->state = TOOL_HEAD;

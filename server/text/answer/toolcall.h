@@ -205,6 +205,9 @@ int tool_args(struct toolcalls *t, const char *bytes, size_t len);
 /* Behind the blanks at `at` of the held bytes. Each is looked at once, as often as it is asked: a
  * model may write very many, a token each. */
 size_t tool_blanks(struct toolcalls *t, size_t at);
+/* Behind the mark that calls began with, and blanks; of a further call of a section behind blanks.
+ */
+size_t tool_behind_mark(struct toolcalls *t);
 /* Drops n held bytes, which are read. */
 void tool_drop(struct toolcalls *t, size_t n);
 /* Compares the held bytes at `at` with a word: 1 = there it is, 0 = it may still become it, -1. */

@@ -58,8 +58,7 @@ static int deepseek_name(struct toolcalls *t, size_t at, size_t *ret_from, size_
 
 int tool_deepseek_head(struct toolcalls *t, struct ek_buf *text)
 {
-    size_t at = t->listed ? 0 : strlen(toolstyle_begin(t->style)), from, to, next;
-    at = tool_blanks(t, t->listed ? 0 : tool_blanks(t, 0) + at);
+    size_t at = tool_behind_mark(t), from, to, next;
     int there = at < t->held.len ? tool_word(t, at, call_begin) : 0;
     if (there > 0)
         there = deepseek_name(t, at + strlen(call_begin), &from, &to, &next);

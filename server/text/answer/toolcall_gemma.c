@@ -127,7 +127,7 @@ static void gemma_value(struct gemma_reader *r, int depth, struct ek_buf *out)
 /* Behind the mark: call:NAME{ with or without its word, and no blank in the name. */
 int tool_gemma_head(struct toolcalls *t, struct ek_buf *text)
 {
-    size_t at = tool_blanks(t, tool_blanks(t, 0) + strlen(toolstyle_begin(t->style)));
+    size_t at = tool_behind_mark(t);
     int word = at < t->held.len ? tool_word(t, at, call_word) : 0;
     if (word == 0)
         return TOOL_WAIT;

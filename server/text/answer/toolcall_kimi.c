@@ -48,9 +48,7 @@ static void name_in(const char *held, size_t *from, size_t *to)
 
 int tool_kimi_head(struct toolcalls *t, struct ek_buf *text)
 {
-    size_t at = tool_blanks(t, 0);
-    if (!t->listed)
-        at = tool_blanks(t, at + strlen(toolstyle_begin(t->style)));
+    size_t at = tool_behind_mark(t);
     int there = at < t->held.len ? tool_word(t, at, call_begin) : 0;
     if (there == 0)
         return TOOL_WAIT;

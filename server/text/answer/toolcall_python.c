@@ -276,18 +276,11 @@ int tool_python_list(struct toolcalls *t, struct ek_buf *text)
     return TOOL_MORE;
 }
 
-/* Behind the mark, or at the beginning where it was read before. */
-static size_t python_begin(struct toolcalls *t)
-{
-    size_t at = tool_blanks(t, 0);
-    return t->listed ? at : tool_blanks(t, at + strlen(toolstyle_begin(t->style)));
-}
-
 /* The same list behind a mark. */
 int tool_lfm_head(struct toolcalls *t, struct ek_buf *text)
 {
     if (!t->scanning) {
-        size_t at = python_begin(t);
+        size_t at = tool_behind_mark(t);
         if (at >= t->held.len)
             return TOOL_WAIT;
         t->looked = at;
@@ -302,7 +295,7 @@ int tool_lfm_head(struct toolcalls *t, struct ek_buf *text)
 int tool_olmo_head(struct toolcalls *t, struct ek_buf *text)
 {
     if (!t->scanning) {
-        size_t at = python_begin(t);
+        size_t at = tool_behind_mark(t);
         int end = at < t->held.len ? tool_word(t, at, toolstyle_end(t->style)) : 0;
         if (end == 0)
             return TOOL_WAIT;

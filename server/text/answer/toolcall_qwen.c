@@ -25,82 +25,74 @@ static const struct element_marks qwen_marks = {"<parameter=",  ">",           "
 static const struct element_marks glm_marks = {"<arg_key>",    "</arg_key>",   "<arg_value>",
                                                "</arg_value>", "</tool_call>", false};
 /* Of a section of calls that begin with their name in quotes and `name_end`. `ends` may stand
- * behind a call; the last one ends the section. DeepSeek's parameters say whether they are texts,
- * and Kimi K3's: where `text` and `other` stand in a key. */
+ * behind a call; the last one ends the section, `second_end` one of the style's second mark.
+ * DeepSeek's parameters say whether they are texts, and Kimi K3's: where `text` and `other` stand
+ * in a key. */
 static const struct invoke_marks {
-    const char *invoke, *name_end, *ends[2];
+    const char *invoke, *name_end, *ends[2], *second_end;
     struct element_marks of;
     const char *text, *other;
-} invokes[] =
-    {
-        [TOOLS_MINIMAX_M2] =
-            {
-                .invoke = "<invoke name=",
-                .name_end = ">",
-                .ends = {"</minimax:tool_call>"},
-                .of = {"<parameter name=", ">", "", "</parameter>", "</invoke>", false},
-            },
-        [TOOLS_DOTS] =
-            {
-                .invoke = "<invoke name=",
-                .name_end = ">",
-                .ends = {"</dots_function_call>"},
-                .of = {"<parameter name=", ">", "", "</parameter>", "</invoke>", false},
-            },
-        [TOOLS_DEEPSEEK_V32] =
-            {
-                .invoke = "<｜DSML｜invoke name=",
-                .name_end = ">",
-                .ends = {"</｜DSML｜function_calls>"},
-                .of = {"<｜DSML｜parameter name=", ">", "", "</｜DSML｜parameter>",
-                       "</｜DSML｜invoke>", false},
-                .text = "string=\"true\"",
-                .other = "string=\"false\"",
-            },
-        [TOOLS_DEEPSEEK_V41] =
-            {
-                .invoke = "<｜DSML｜ invoke name=",
-                .name_end = ">",
-                .ends = {"</｜DSML｜ calls>"},
-                .of = {"<｜DSML｜ parameter name=", ">", "", "</｜DSML｜ parameter>",
-                       "</｜DSML｜ invoke>", false},
-                .text = "string=\"true\"",
-                .other = "string=\"false\"",
-            },
-        [TOOLS_STEP3] =
-            {
-                .invoke = "<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name=",
-                .name_end = ">",
-                .ends = {"<｜tool_call_end｜>", "<｜tool_calls_end｜>"},
-                .of = {"<steptml:parameter name=", ">", "", "</steptml:parameter>",
-                       "</steptml:invoke>", false},
-            },
-        [TOOLS_MINICPM5] =
-            {
-                .invoke = "", /* the name is behind the mark that the style begins with */
-                .name_end = ">",
-                .ends = {""},
-                .of = {"<param name=", ">", "", "</param>", "</function>", false},
-            },
-        [TOOLS_KIMI_K3] =
-            {
-                .invoke = "<|open|>call tool=",
-                .name_end = "<|sep|>",
-                .ends = {"<|close|>tools<|sep|>", "<|close|>message<|sep|>"},
-                .of = {"<|open|>argument key=", "<|sep|>", "", "<|close|>argument<|sep|>",
-                       "<|close|>call<|sep|>", false},
-                .text = "type=\"string\"",
-                .other = "type=\"",
-            },
-},
-  dsml_v4 = {
-      .invoke = "<｜DSML｜invoke name=",
-      .name_end = ">",
-      .ends = {"</｜DSML｜tool_calls>"},
-      .of = {"<｜DSML｜parameter name=", ">", "", "</｜DSML｜parameter>", "</｜DSML｜invoke>",
-             false},
-      .text = "string=\"true\"",
-      .other = "string=\"false\"",
+} invokes[] = {
+    [TOOLS_MINIMAX_M2] =
+        {
+            .invoke = "<invoke name=",
+            .name_end = ">",
+            .ends = {"</minimax:tool_call>"},
+            .of = {"<parameter name=", ">", "", "</parameter>", "</invoke>", false},
+        },
+    [TOOLS_DOTS] =
+        {
+            .invoke = "<invoke name=",
+            .name_end = ">",
+            .ends = {"</dots_function_call>"},
+            .of = {"<parameter name=", ">", "", "</parameter>", "</invoke>", false},
+        },
+    [TOOLS_DEEPSEEK_V32] =
+        {
+            .invoke = "<｜DSML｜invoke name=",
+            .name_end = ">",
+            .ends = {"</｜DSML｜function_calls>"},
+            .second_end = "</｜DSML｜tool_calls>",
+            .of = {"<｜DSML｜parameter name=", ">", "", "</｜DSML｜parameter>", "</｜DSML｜invoke>",
+                   false},
+            .text = "string=\"true\"",
+            .other = "string=\"false\"",
+        },
+    [TOOLS_DEEPSEEK_V41] =
+        {
+            .invoke = "<｜DSML｜ invoke name=",
+            .name_end = ">",
+            .ends = {"</｜DSML｜ calls>"},
+            .of = {"<｜DSML｜ parameter name=", ">", "", "</｜DSML｜ parameter>",
+                   "</｜DSML｜ invoke>", false},
+            .text = "string=\"true\"",
+            .other = "string=\"false\"",
+        },
+    [TOOLS_STEP3] =
+        {
+            .invoke = "<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name=",
+            .name_end = ">",
+            .ends = {"<｜tool_call_end｜>", "<｜tool_calls_end｜>"},
+            .of = {"<steptml:parameter name=", ">", "", "</steptml:parameter>", "</steptml:invoke>",
+                   false},
+        },
+    [TOOLS_MINICPM5] =
+        {
+            .invoke = "", /* the name is behind the mark that the style begins with */
+            .name_end = ">",
+            .ends = {""},
+            .of = {"<param name=", ">", "", "</param>", "</function>", false},
+        },
+    [TOOLS_KIMI_K3] =
+        {
+            .invoke = "<|open|>call tool=",
+            .name_end = "<|sep|>",
+            .ends = {"<|close|>tools<|sep|>", "<|close|>message<|sep|>"},
+            .of = {"<|open|>argument key=", "<|sep|>", "", "<|close|>argument<|sep|>",
+                   "<|close|>call<|sep|>", false},
+            .text = "type=\"string\"",
+            .other = "type=\"",
+        },
 };
 static const char cdata[] = "<![CDATA[", cdata_end[] = "]]></param>"; /* a text of MiniCPM 5 */
 /* Of Hy3, and of its preview. */
@@ -123,7 +115,7 @@ static const struct hy_marks {
 /* Of the styles of toolstyle_invokes() alone. */
 static const struct invoke_marks *invoke_of(const struct toolcalls *t)
 {
-    return t->style == TOOLS_DEEPSEEK_V32 && t->second ? &dsml_v4 : &invokes[t->style];
+    return &invokes[t->style];
 }
 
 static const struct element_marks *marks_of(const struct toolcalls *t)
@@ -170,7 +162,7 @@ static int begin_elements(struct toolcalls *t, const char *name, size_t len, siz
 /* NAME, then a key or the end of the call. */
 int tool_glm_head(struct toolcalls *t, struct ek_buf *text)
 {
-    size_t at = tool_blanks(t, tool_blanks(t, 0) + strlen(toolstyle_begin(t->style))), to = at;
+    size_t at = tool_behind_mark(t), to = at;
     while (to < t->held.len && to - at <= TOOLCALL_NAME_LEN && !strchr("<{\n", t->held.data[to]))
         to++;
     size_t next = to < t->held.len ? tool_blanks(t, to) : to;
@@ -212,10 +204,7 @@ int tool_qwen_head(struct toolcalls *t, struct ek_buf *text)
 int tool_invoke_head(struct toolcalls *t, struct ek_buf *text)
 {
     const struct invoke_marks *m = invoke_of(t);
-    size_t at = tool_blanks(t, 0);
-    if (!t->listed)
-        at =
-            tool_blanks(t, at + strlen((t->second ? toolstyle_second : toolstyle_begin)(t->style)));
+    size_t at = tool_behind_mark(t);
     int word = at < t->held.len ? tool_word(t, at, m->invoke) : 0;
     if (word == 0)
         return TOOL_WAIT;
@@ -242,6 +231,8 @@ int tool_invoke_head(struct toolcalls *t, struct ek_buf *text)
 int tool_invoke_tail(struct toolcalls *t)
 {
     const struct invoke_marks *m = invoke_of(t);
+    if (t->second)
+        return tool_section_tail(t, &m->second_end, 1, m->invoke);
     return tool_section_tail(t, m->ends, m->ends[1] ? 2 : 1, m->invoke);
 }
 
@@ -249,10 +240,7 @@ int tool_invoke_tail(struct toolcalls *t)
 int tool_hy_head(struct toolcalls *t, struct ek_buf *text)
 {
     const struct hy_marks *m = &hy_marks[t->second];
-    size_t at = tool_blanks(t, 0);
-    if (!t->listed)
-        at =
-            tool_blanks(t, at + strlen((t->second ? toolstyle_second : toolstyle_begin)(t->style)));
+    size_t at = tool_behind_mark(t);
     int word = at < t->held.len ? tool_word(t, at, m->call) : 0;
     if (word == 0)
         return TOOL_WAIT;
@@ -359,21 +347,16 @@ static int read_typed(const char *value, size_t len, const json_t *schema, struc
     return r;
 }
 
-/* A parameter: as `json`, or a text where that is empty. */
-static int put_value(struct toolcalls *t, const char *key, size_t key_len,
-                     const struct ek_buf *json, const char *value, size_t len)
+/* A parameter, whose value is JSON or a text. */
+static int put_value(struct toolcalls *t, const char *key, size_t key_len, const char *value,
+                     size_t len, bool json)
 {
     struct ek_buf *args = &t->call[t->count - 1].args;
     (void)ek_buf_puts(args, args->len > 1 ? ", \"" : "\"");
     (void)ek_buf_json(args, key, key_len);
-    (void)ek_buf_puts(args, "\": ");
-    if (json->len > 0) {
-        (void)ek_buf_add(args, json->data, json->len);
-    } else {
-        (void)ek_buf_puts(args, "\"");
-        (void)ek_buf_json(args, value, len);
-        (void)ek_buf_puts(args, "\"");
-    }
+    (void)ek_buf_puts(args, json ? "\": " : "\": \"");
+    (void)(json ? ek_buf_add(args, value, len) : ek_buf_json(args, value, len));
+    (void)ek_buf_puts(args, json ? "" : "\"");
     return ek_buf_ok(args) ? 0 : -ENOMEM;
 }
 
@@ -384,7 +367,8 @@ int tool_put_param(struct toolcalls *t, const char *key, size_t key_len, const c
     const json_t *schema = tool_schema_of(t, key, key_len);
     int r = schema ? read_typed(value, len, schema, &typed) : 0;
     if (r >= 0)
-        r = put_value(t, key, key_len, &typed, value, len);
+        r = typed.len > 0 ? put_value(t, key, key_len, typed.data, typed.len, true)
+                          : put_value(t, key, key_len, value, len, false);
     ek_buf_done(&typed);
     return r;
 }
@@ -400,24 +384,18 @@ static int put_told(struct toolcalls *t, const char *key, size_t key_len, const 
         return tool_put_param(t, key, key_len, value, len);
     const char *name = key + 1, *rest = quote + 1;
     const size_t rest_len = key_len - (size_t)(rest - key), name_len = (size_t)(quote - name);
-    struct ek_buf json = {0};
-    const bool is_text = memmem(rest, rest_len, text, strlen(text));
-    if (!is_text && memmem(rest, rest_len, other, strlen(other))) {
+    bool json = false;
+    if (!memmem(rest, rest_len, text, strlen(text))) {
         json_error_t e;
+        if (!memmem(rest, rest_len, other, strlen(other)))
+            return tool_put_param(t, name, name_len, value, len);
         json_t *j = json_loadb(value, len, JSON_DECODE_ANY, &e);
         if (!j && json_error_code(&e) == json_error_out_of_memory)
             return -ENOMEM;
-        if (j)
-            (void)ek_buf_add(&json, value, len);
+        json = j != NULL;
         json_decref(j);
-        if (json.failed)
-            return -ENOMEM;
-    } else if (!is_text) {
-        return tool_put_param(t, name, name_len, value, len);
     }
-    int r = put_value(t, name, name_len, &json, value, len);
-    ek_buf_done(&json);
-    return r;
+    return put_value(t, name, name_len, value, len, json);
 }
 
 /* The end of the value at `from`: before its end mark, or of a value of lines what must come behind
