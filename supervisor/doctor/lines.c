@@ -205,12 +205,14 @@ static bool ends_with(const char *line, size_t len, const char *word)
 }
 
 /* Whether the quote at `at` opens what the program says itself: so does one that opens the line, as
- * when an error was copied from a page. */
+ * when an error was copied from a page. PyTorch explains a fault so: "Search for `cudaErrorAssert'
+ * in https://...". */
 static bool is_said(const char *line, size_t at)
 {
     static const char *const before[] = {
-        "Error(",  "Exception(", "msg=",        "message=", "reason=",      "error=",   "err=",
-        "error: ", "what():  ",  "with error ", "Error: ",  "instance of ", " failure "};
+        "Error(",  "Exception(",   "msg=",      "message=",   "reason=",
+        "error=",  "err=",         "error: ",   "what():  ",  "with error ",
+        "Error: ", "instance of ", " failure ", "Search for "};
     for (size_t i = 0; i < sizeof(before) / sizeof(before[0]); i++) {
         if (ends_with(line, at, before[i]))
             return true;

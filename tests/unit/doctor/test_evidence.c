@@ -115,6 +115,39 @@ static const struct first_case {
     {"Traceback (most recent call last):\n  File \"/x/site-packages/vllm/v1/core/kelp.py\", "
      "line 9, in step\n    assert kelp\nAssertionError\n",
      "engine-fault"},
+    /* A tensor that the engine's own code made is no setting, whatever refuses it; a shape that a
+     * checkpoint brings and a size that does not divide are. */
+    {"Traceback (most recent call last):\n  File "
+     "\"/x/site-packages/vllm/v1/attention/ops/kelp.py\", "
+     "line 9, in kelp_fwd\n    f()\nValueError: kelp must be a 3D tensor, but got 2\n",
+     "engine-tensors"},
+    {"Traceback (most recent call last):\n  File \"/x/sglang/srt/layers/kelp.py\", line 9, in "
+     "forward\n    f()\nRuntimeError: kelp pool has not been initialized yet\n",
+     "engine-tensors"},
+    {"Traceback (most recent call last):\n  File \"/x/site-packages/vllm/model_executor/models/"
+     "kelp.py\", line 9, in load_weights\n    f()\nValueError: kelp must be a 3D tensor\n",
+     "engine-refuses"},
+    {"Traceback (most recent call last):\n  File "
+     "\"/x/site-packages/vllm/v1/attention/ops/kelp.py\", "
+     "line 9, in kelp_fwd\n    f()\nValueError: kelp shape must be divisible by 7, got 3D tensor\n",
+     "engine-refuses"},
+    /* A compiler that a package calls by subprocess, its message cut off. */
+    {"Traceback (most recent call last):\n  File \"/x/site-packages/triton/backends/nvidia/"
+     "compiler.py\", line 9, in make_cubin\n    f()\n  File \"/usr/lib/python3.10/subprocess.py\", "
+     "line 9, in run\n    raise\nsubprocess.CalledProcessError: Command '['/x/kelp\n",
+     "build-broke"},
+    /* What a task of Ray raised stands in brackets. */
+    {"ray.exceptions.RayTaskError(OutOfMemoryError): ray::kelp() (pid=77, ip=10.0.0.7)\n",
+     "kind-device-memory"},
+    /* A pool of the server's own is no memory of the machine. */
+    {"RuntimeError: alloc_req_kelp runs out of memory. Please set a smaller number for kelp.\n",
+     "sglang-kv-pressure"},
+    /* An answer that the server could not write is its own fault, a request's form the client's. */
+    {"pydantic_core._pydantic_core.ValidationError: 2 validation errors for "
+     "KelpStreamResponse\n",
+     "engine-fault"},
+    {"[torch_memory_saver.cpp] CUresult error: 2 (out of memory)  file=kelp.h line=77\n",
+     "wake-up-oom"},
     /* Whose call was refused: the engine's own class, a package's, the user's option. */
     {"TypeError: KelpWorker.__init__() got an unexpected keyword argument 'kelp'\n",
      "engine-fault"},

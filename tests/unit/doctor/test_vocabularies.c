@@ -105,7 +105,12 @@ static void test_cuda(void **state)
     };
     CHECK(words, "RuntimeError: CUDA error: %3\n", "CUDA error %1 at kelp.cu:77: %3\n",
           "[kelp.cc:77] Cuda failure 'cudaError%2'\n", "  what():  CUDA runtime error: %3\n",
-          "kelp failed: error code %1 (cudaError%2)\n");
+          "kelp failed: error code %1 (cudaError%2)\n",
+          "(EngineCore pid=7) ERROR 07-07 07:07:07 [core.py:77] Search for `cudaError%2' in "
+          "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html for more "
+          "information.\n",
+          "RuntimeError: Kelp failed with error code %3\n",
+          "[kelp.cpp] CUresult error: %1 (%3)  file=kelp.h func=kelp line=77\n");
 }
 
 static void test_libraries(void **state)
