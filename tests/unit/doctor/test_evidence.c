@@ -136,6 +136,10 @@ static const struct first_case {
      "compiler.py\", line 9, in make_cubin\n    f()\n  File \"/usr/lib/python3.10/subprocess.py\", "
      "line 9, in run\n    raise\nsubprocess.CalledProcessError: Command '['/x/kelp\n",
      "build-broke"},
+    /* An object of a package without what its caller asks for: two versions. */
+    {"Traceback (most recent call last):\n  File \"/x/site-packages/ray/dag/kelp.py\", line 9, in "
+     "__getattr__\n    f()\nAttributeError: 'KelpNode' object has no attribute 'with_kelp'\n",
+     "python-version-mix"},
     /* What a task of Ray raised stands in brackets. */
     {"ray.exceptions.RayTaskError(OutOfMemoryError): ray::kelp() (pid=77, ip=10.0.0.7)\n",
      "kind-device-memory"},
@@ -241,6 +245,10 @@ static void test_unknown(void **state)
         {"sh: 1: nvidia-smi: not found\n", "", DOCTOR_CLASSES, false},
         {"[2026-11-07 07:07:07] Using default kelp from the kelp config\n", "", DOCTOR_CLASSES,
          false},
+        /* what only says that another has failed is no cause, and no hang */
+        {"RuntimeError: Kelp worker returned error\n", "worker returned", DOCTOR_BUG, false},
+        {"Could not respond to kelp.\nllama runner process has terminated: exit status 2\n",
+         "Could not respond", DOCTOR_CLASSES, false},
         /* closed vocabularies: numbers of the loader of Windows and of CUDA, results of NVRTC */
         {"OSError: [WinError 1114] kelp\n", "OSError", DOCTOR_BUILD, true},
         {"Error processing prompt: Nvrtc Error 6, NVRTC_ERROR_COMPILATION\n", "Error processing",
