@@ -148,8 +148,8 @@ static const struct first_case {
      "sglang-kv-pressure"},
     /* An answer that the server could not write is its own fault, a request's form the client's. */
     {"pydantic_core._pydantic_core.ValidationError: 2 validation errors for "
-     "KelpStreamResponse\n",
-     "engine-fault"},
+     "KelpStreamResponse\nkelp\n  Field required [type=missing, input_value=7, input_type=dict]\n",
+     "answer-schema"},
     {"[torch_memory_saver.cpp] CUresult error: 2 (out of memory)  file=kelp.h line=77\n",
      "wake-up-oom"},
     /* Whose call was refused: the engine's own class, a package's, the user's option. */
