@@ -44,8 +44,9 @@ struct out {
 static void put(struct out *o, const char *name, const char *type, json_t *shape, const void *bytes,
                 size_t count)
 {
+    const json_int_t begin = (json_int_t)o->data.len, end = begin + (json_int_t)count;
     json_t *t = json_pack("{s:s, s:o, s:[I, I]}", "dtype", type, "shape", shape, "data_offsets",
-                          (json_int_t)o->data.len, (json_int_t)(o->data.len + count));
+                          begin, end);
     assert_non_null(t);
     assert_int_equal(json_object_set_new(o->head, name, t), 0);
     assert_int_equal(ek_buf_add(&o->data, bytes, count), 0);
