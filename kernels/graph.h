@@ -67,7 +67,11 @@ struct ek_quant {
     uint32_t block_rows, block_cols; /* elements that share a scale */
     uint32_t zero_add;               /* added to a stored zero */
     uint32_t row_step;               /* MXFP4, NVFP4: rows of the file from one to the next, >= 1 */
-    float times;                     /* NVFP4: what all scales are multiplied with */
+    /* F8, I8, MXFP4, NVFP4: 0, or the matrix lies transposed, as numbers [cols, col_step] of which
+     * `rows` side by side are its own; of E2M1 a byte holds columns 2i and 2i + 1 of a row, and
+     * scales lie as [groups, col_step]. */
+    uint32_t col_step;
+    float times; /* NVFP4: what all scales are multiplied with */
     /* Scales [rows / block_rows, cols / block_cols] rounded up, but for GPTQ and AWQ
      * [cols / block_cols, rows]; groups: int32 [cols], which column of scales each uses. */
     struct ek_quant_range numbers, scales, zeros, groups;

@@ -48,11 +48,19 @@ static uint32_t unpack_awq(const char *words, uint32_t index)
     return word >> place[index % 8] * 4 & 15u;
 }
 
+/* The byte of a number of 8 bits. */
+static uint64_t byte_at(const struct ek_quant *q, uint32_t row, uint32_t col)
+{
+    return q->col_step > 0 ? (uint64_t)col * q->col_step + row : (uint64_t)row * q->cols + col;
+}
+
 static uint8_t code4(const struct ek_quant *q, const char *from, uint32_t row, uint32_t col)
 {
-    const uint8_t *bytes = (const uint8_t *)from + (uint64_t)row * q->row_step * (q->cols / 2);
+    const uint64_t turned = (uint64_t)(col / 2) * q->col_step + row,
+                   plain = (uint64_t)row * q->row_step * (q->cols / 2) + col / 2;
+    const uint8_t byte = (uint8_t)from[q->col_step > 0 ? turned : plain];
 
-    return bytes[col / 2] >> col % 2 * 4 & 15u;
+    return byte >> col % 2 * 4 & 15u;
 }
 
 static bool is_four(const struct ek_quant *q)
@@ -68,7 +76,7 @@ static void codes4(const struct ek_quant *q, const char *from, uint32_t row, uin
         (const uint8_t *)from + (uint64_t)row * q->row_step * (q->cols / 2) + col / 2;
     uint32_t i = 0;
 
-    for (; col % 2 == 0 && i + 2 <= count; i += 2) {
+    for (; q->col_step == 0 && col % 2 == 0 && i + 2 <= count; i += 2) {
         ret[i] = bytes[i / 2] & 15u;
         ret[i + 1] = bytes[i / 2] >> 4;
     }
@@ -78,11 +86,9 @@ static void codes4(const struct ek_quant *q, const char *from, uint32_t row, uin
 
 static float quant_number(const struct ek_quant *q, const char *from, uint32_t row, uint32_t col)
 {
-    const uint64_t at = (uint64_t)row * q->cols + col;
-
     switch (q->kind) {
-    case EK_QUANT_F8: return cpu_from_f8((uint8_t)from[at]);
-    case EK_QUANT_I8: return (float)(int8_t)from[at];
+    case EK_QUANT_F8: return cpu_from_f8((uint8_t)from[byte_at(q, row, col)]);
+    case EK_QUANT_I8: return (float)(int8_t)from[byte_at(q, row, col)];
     case EK_QUANT_PACKED:
         return (float)quant_unpack(from + row * words_of(q, q->cols) * 4, 1, col, q->bits);
     case EK_QUANT_GPTQ: return (float)quant_unpack(from + (uint64_t)row * 4, q->rows, col, q->bits);
@@ -127,8 +133,9 @@ static float scale_of(const struct ek_quant *q, const struct ek_weight_files *fi
                             : (uint64_t)(row / q->block_rows) * groups + group;
 
     if (is_four(q)) {
-        const char *bytes = data_of(&q->scales, files) + (uint64_t)row * q->row_step * groups;
-        const uint8_t power = (uint8_t)bytes[group];
+        const uint64_t turned = (uint64_t)group * q->col_step + row,
+                       plain = (uint64_t)row * q->row_step * groups + group;
+        const uint8_t power = (uint8_t)data_of(&q->scales, files)[q->col_step > 0 ? turned : plain];
         if (q->kind == EK_QUANT_NVFP4)
             return cpu_from_f8(power) * q->times;
         return power == 255 ? NAN : ldexpf(1.0f, power - 127);
@@ -195,8 +202,13 @@ void ek_quant_numbers(const struct ek_quant *q, const struct ek_weight_files *fi
     const char *numbers = data_of(&q->numbers, files);
     const int add = shift(q, t);
 
-    if (is_signed(q)) {
+    if (is_signed(q) && q->col_step == 0) {
         memcpy(ret_numbers, numbers + (uint64_t)row * q->cols + col, count);
+        return;
+    }
+    if (is_signed(q)) {
+        for (uint32_t i = 0; i < count; i++)
+            ret_numbers[i] = (uint8_t)numbers[byte_at(q, row, col + i)];
         return;
     }
     if (is_four(q)) {
@@ -240,6 +252,12 @@ static uint64_t file_rows(const struct ek_quant *q)
     return q->rows > 0 ? (uint64_t)(q->rows - 1) * q->row_step + 1 : 0;
 }
 
+/* From the first byte of `count` runs to the last one of the last. */
+static uint64_t turned_bytes(const struct ek_quant *q, uint64_t count)
+{
+    return count > 0 ? (count - 1) * q->col_step + q->rows : 0;
+}
+
 /* Bytes of numbers and zeros. */
 static void sizes(const struct ek_quant *q, uint64_t *ret_numbers, uint64_t *ret_zeros)
 {
@@ -249,7 +267,10 @@ static void sizes(const struct ek_quant *q, uint64_t *ret_numbers, uint64_t *ret
     *ret_zeros = blocks(q->rows, q->block_rows) * groups;
     switch (q->kind) {
     case EK_QUANT_F8:
-    case EK_QUANT_I8: break;
+    case EK_QUANT_I8:
+        if (q->col_step > 0)
+            *ret_numbers = turned_bytes(q, q->cols);
+        break;
     case EK_QUANT_PACKED:
         *ret_numbers = q->rows * words_of(q, q->cols) * 4;
         *ret_zeros = words_of(q, q->rows) * groups * 4;
@@ -263,7 +284,10 @@ static void sizes(const struct ek_quant *q, uint64_t *ret_numbers, uint64_t *ret
         *ret_zeros = groups * words_of(q, q->rows) * 4;
         break;
     case EK_QUANT_MXFP4:
-    case EK_QUANT_NVFP4: *ret_numbers = file_rows(q) * (q->cols / 2); break;
+    case EK_QUANT_NVFP4:
+        *ret_numbers =
+            q->col_step > 0 ? turned_bytes(q, q->cols / 2) : file_rows(q) * (q->cols / 2);
+        break;
     }
 }
 
@@ -272,7 +296,7 @@ static uint64_t scale_bytes(const struct ek_quant *q)
     const uint64_t groups = blocks(q->cols, q->block_cols);
 
     if (is_four(q))
-        return file_rows(q) * groups;
+        return q->col_step > 0 ? turned_bytes(q, groups) : file_rows(q) * groups;
     return blocks(q->rows, q->block_rows) * groups * (ek_dtype_bits(q->scales.dtype) / 8);
 }
 
@@ -300,6 +324,7 @@ int ek_quant_check(const struct ek_quant *q, const char *name, const struct ek_w
     if (q->block_rows == 0 || q->block_cols == 0 || q->numbers.file == NO_FILE ||
         q->scales.file == NO_FILE || (packed && (q->bits == 0 || q->bits > 8)) ||
         (q->kind == EK_QUANT_AWQ && (q->bits != 4 || q->rows % 8 != 0)) ||
+        (q->col_step > 0 && (q->col_step < q->rows || (!is_signed(q) && !is_four(q)))) ||
         (is_four(q) && (q->cols % 2 != 0 || q->row_step == 0 || q->block_rows != 1 ||
                         q->zeros.file != NO_FILE || q->groups.file != NO_FILE)))
         return ek_fault_set(fault, name, "%s is quantized in a way that is not known", name);

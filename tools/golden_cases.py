@@ -540,6 +540,10 @@ def moe_case(how, **config):
                 spelled4={"num_experts": 4, "num_local_experts": None})
 
 
+MLA_FORM = dict(DEEPSEEK, prompts=ONE, num_hidden_layers=2, kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=32,
+                v_head_dim=16, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=32)
+
+
 # Families beside Llama's, of sizes that all forms can pack: the products of each kind of layer.
 FORMS = {
     "qwen3.5": ("Qwen3_5Text", {**HYBRID, "prompts": ONE, "linear_value_head_dim": 16, "linear_key_head_dim": 16,
@@ -586,12 +590,41 @@ FORMS |= {
 }
 
 
+# The rest of the families that are published quantized.
+FORMS |= {
+    "qwen3-next": ("Qwen3Next", {**HYBRID_MOE, "prompts": ONE, "num_hidden_layers": 2, "layer_types": [LINEAR, FULL],
+                                 "linear_value_head_dim": 16, "linear_key_head_dim": 16, "moe_intermediate_size": 32,
+                                 "shared_expert_intermediate_size": 32, "num_experts": 4, "num_local_experts": 4,
+                                 "num_experts_per_tok": 2}),
+    "qwen3.5-moe": ("Qwen3_5MoeText", {**HYBRID_MOE, "prompts": ONE, "num_hidden_layers": 2, "layer_types": [LINEAR, FULL],
+                                       "linear_value_head_dim": 16, "linear_key_head_dim": 16, "moe_intermediate_size": 32,
+                                       "shared_expert_intermediate_size": 32, "num_experts": 4, "num_local_experts": 4,
+                                       "num_experts_per_tok": 2}),
+    "glm4": ("Glm4", {"prompts": ONE, "head_dim": 16, "attention_bias": True}),
+    "deepseek-v2": ("DeepseekV2", {**MLA_FORM, "q_lora_rank": None, "n_shared_experts": 2, "routed_scaling_factor": 1.5}),
+    "deepseek-v3": ("DeepseekV3", {**MLA_FORM, "q_lora_rank": 32, "n_group": 2, "topk_group": 1, "n_shared_experts": 1}),
+    "nemotron-h": ("NemotronH", {**NEMOTRON_H, "prompts": ONE, "layers_block_type": [MAMBA, "mlp", FULL],
+                                 "mamba_num_heads": 16, "n_groups": 2}),
+    "ministral3": ("Ministral3", {**MINISTRAL3, "prompts": ONE, "head_dim": 16}),
+    "seed-oss": ("SeedOss", {"prompts": ONE, "head_dim": 16, "attention_out_bias": True}),
+    "ernie": ("Ernie4_5", {"prompts": ONE, "head_dim": 16}),
+    "ernie-moe": ("Ernie4_5_Moe", {"prompts": ONE, "moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 32,
+                                   "moe_num_shared_experts": 1}),
+    "exaone4": ("Exaone4", {"prompts": ONE, "head_dim": 16, "layer_types": [SLIDING, FULL], "sliding_window": 12}),
+    "hunyuan": ("HunYuanDenseV1", {"prompts": ONE, "head_dim": 16, "tie_word_embeddings": True}),
+    "hunyuan-moe": ("HunYuanMoEV1", {"prompts": ONE, "head_dim": 16, "num_experts": 4, "moe_topk": 2,
+                                     "intermediate_size": 32}),
+}
+
+
 # Which of them are kept; all families' of the packers are made by `make check-hf`.
 KEPT_FORMS = {"gemma3n": ("w4a16", "fp8-row"), "qwen3.5": ("fp8-block", "awq", "w4a16"), "glm4-moe": ("fp8-block", "fp8-row"), "gemma4": ("w4a16", "gptq"),
               "granite4": ("fp8-row", "awq"), "nemotron3": ("modelopt", "gptq", "nvfp4"), "lfm2": ("w4a16", "fp8-block"),
               "llama4": ("w4a16", "fp8-row"), "cohere2": ("awq", "fp8-row"), "afmoe": ("fp8-block", "w4a16"),
               "apertus": ("w4a16", "fp8-row"), "mixtral": ("w4a16",), "minimax-m2": ("fp8-row",),
-              "lfm2-moe": ("fp8-row",), "gemma4-moe": ("w4a16",), "granite-moe": ("fp8-row",)}
+              "lfm2-moe": ("fp8-row",), "gemma4-moe": ("w4a16",), "granite-moe": ("fp8-row",), "qwen3-next": ("fp8-block",),
+              "glm4": ("w4a16",), "deepseek-v2": ("w4a16",), "ministral3": ("fp8-row",), "seed-oss": ("awq",),
+              "ernie-moe": ("fp8-row",), "exaone4": ("awq",), "hunyuan": ("gptq",), "hunyuan-moe": ("gptq",)}
 
 
 def form_cases(prefix, forms, unit=1):
@@ -603,7 +636,7 @@ def form_cases(prefix, forms, unit=1):
     for family, (cls, config) in FORMS.items():
         c = {**SMALL, **config, **({"hidden_size": 64} if unit > 1 else {})}
         c.update({k: -(-c[k] // unit) * unit for k in widths if k in c})
-        cases += [case(f"{prefix}{family}-{how}", cls, quant=how, **c) for how in forms[family]]
+        cases += [case(f"{prefix}{family}-{how}", cls, quant=how, **c) for how in forms.get(family, ())]
     return cases
 
 

@@ -107,6 +107,8 @@ def main():
                    "small a model stay in the caches. Decodes follow a prompt of 128 tokens.", "bench")
     out += kernels()
     out += peers()
+    out += section("A hybrid beside llama.cpp", "`make bench-hybrid`: random weights with the shapes of Qwen3.5-0.8B (gated delta net, every fourth layer attends), the same "
+                   "in both, two threads, in turns; llama.cpp as a wheel of PyPI has it (xllamacpp).", "bench-hybrid")
     out += section("Appliance", "What evenkeeld costs at a poll of 1 s, how fast the server's /metrics answers while 16 clients stream, and how long a kill -9 is felt.", "appliance")
     out += section("Reading /metrics", "`make bench-scrape`: 8 streams that never end on one computing thread; what a page costs at 20 readings a second, and how many per cent "
                    "fewer tokens a second the streams get while readers misbehave.", "scrape")

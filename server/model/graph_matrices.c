@@ -207,6 +207,34 @@ static void blocks_push(struct graph_builder *b, const struct graph_lane *l)
     }
 }
 
+/* Whether they are quantized otherwise; then they are there, or an error is. */
+static bool lane_push_quant(struct graph_builder *b, const struct graph_lane *l)
+{
+    char plain[GRAPH_NAME];
+    struct quant_lane lane = {
+        .of = {.name = plain, .count = b->config->experts, .rows = l->rows, .cols = l->cols},
+        .first = l->first,
+        .all = l->all};
+    lane_name(b, l, "", plain);
+    if (2ull * l->rows == l->all)
+        lane.of.half = l->first == 0 ? HALF_GATE : HALF_UP;
+    for (uint32_t *e = &lane.of.index; l->step == 1 && *e < lane.of.count; (*e)++) {
+        struct ek_quant q;
+        struct ek_weight w = {.cols = l->cols, .dtype = b->graph->dtype};
+        const int r = b->error
+                          ? b->error
+                          : quant_find_lane(b->tensors, &b->config->quant, &lane, &q, b->fault);
+        if (r < 0)
+            b->error = r;
+        if (r <= 0)
+            return r < 0;
+        (void)snprintf(w.name, sizeof(w.name), "%.80s[%u]", plain, *e);
+        if (graph_quant_push(b, &q, l->rows, &w) == 0)
+            graph_keep(b, graph_weight_push(b, &w));
+    }
+    return lane.of.index > 0;
+}
+
 uint32_t graph_expert_lane(struct graph_builder *b, const struct graph_lane *l)
 {
     const uint32_t first = b->graph->weight_count, all = l->all;
@@ -218,6 +246,8 @@ uint32_t graph_expert_lane(struct graph_builder *b, const struct graph_lane *l)
         blocks_push(b, l);
         return first;
     }
+    if (lane_push_quant(b, l))
+        return first;
     lane_name(b, l, "", name);
     const struct st_tensor *t = graph_tensor(b, name, &shape);
     for (uint32_t e = 0; t && e < b->config->experts && !b->error; e++) {

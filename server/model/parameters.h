@@ -59,6 +59,7 @@ enum config_quant {
     QUANT_AWQ,
     QUANT_MXFP4,
     QUANT_MODELOPT,
+    QUANT_QUARK,
 };
 
 /* To what the inputs of products with quantized weights are rounded: not at all; to int8 or E4M3

@@ -9,7 +9,8 @@
 #include "common/err.h"
 #include "common/memplan.h"
 
-#define NAMES "fp8, fbgemm_fp8, modelopt, compressed-tensors, gptq, awq and mxfp4"
+#define NAMES                                                                                      \
+    "fp8, fbgemm_fp8, modelopt, compressed-tensors, gptq, awq, auto-round, quark and mxfp4"
 
 static int quant_refuse(const struct model_json *j, const char *key, const char *value,
                         const char *known)
@@ -18,6 +19,46 @@ static int quant_refuse(const struct model_json *j, const char *key, const char 
                         "%s: quantization_config has %s '%.40s', which is not supported; supported "
                         "are %s; use another version of the model",
                         j->file, key, value, known);
+}
+
+/* AutoRound stores in the forms of others, and says in whose. */
+static int read_packing(const struct model_json *q, enum config_quant *ret_method)
+{
+    static const struct {
+        const char *packing;
+        enum config_quant method;
+    } table[] = {{"auto_round:auto_gptq", QUANT_GPTQ},
+                 {"auto_round:auto_awq", QUANT_AWQ},
+                 {"auto_round:llm_compressor", QUANT_COMPRESSED},
+                 {"auto_round:fp8", QUANT_FP8}};
+    const char *packing = table[0].packing;
+    bool given = false;
+    int r = model_json_string(q, "packing_format", &packing, &given);
+    for (size_t i = 0; r == 0 && i < sizeof(table) / sizeof(table[0]); i++)
+        if (strcmp(table[i].packing, packing) == 0) {
+            *ret_method = table[i].method;
+            return 0;
+        }
+    return r < 0 ? r
+                 : quant_refuse(q, "packing_format", packing,
+                                "auto_round:auto_gptq, auto_round:auto_awq, "
+                                "auto_round:llm_compressor and auto_round:fp8");
+}
+
+/* AMD Quark: numbers of 8 bits, or MXFP4, all called `weight`. */
+static int read_quark(const struct model_json *q)
+{
+    static const char *const known[] = {"fp8_e4m3", "int8", "fp4"};
+    const json_t *all = json_object_get(q->object, "global_quant_config");
+    const json_t *weight = json_object_get(all, "weight");
+    if (json_is_array(weight))
+        weight = json_array_get(weight, 0);
+    const char *type = json_string_value(json_object_get(weight, "dtype"));
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        if (type && strcmp(type, known[i]) == 0)
+            return 0;
+    return quant_refuse(q, "global_quant_config.weight.dtype", type ? type : "(none)",
+                        "fp8_e4m3, int8 and fp4");
 }
 
 static int read_method(const struct model_json *q, const char **ret_name,
@@ -34,12 +75,15 @@ static int read_method(const struct model_json *q, const char **ret_name,
                  {"modelopt_mixed", QUANT_MODELOPT},
                  {"gptq", QUANT_GPTQ},
                  {"awq", QUANT_AWQ},
+                 {"quark", QUANT_QUARK},
                  {"mxfp4", QUANT_MXFP4}};
     bool given = false;
     *ret_name = "(none)";
     int r = model_json_string(q, "quant_method", ret_name, &given);
     if (r == 0 && !given && json_object_get(q->object, "quant_algo"))
         *ret_name = "modelopt"; /* whose older files name no method */
+    if (r == 0 && strcmp(*ret_name, "auto-round") == 0)
+        return read_packing(q, &p->method);
     for (size_t i = 0; r == 0 && i < sizeof(table) / sizeof(table[0]); i++)
         if (strcmp(table[i].name, *ret_name) == 0) {
             p->method = table[i].method;
@@ -58,6 +102,7 @@ const char *quant_method_name(const struct config_quant_params *p)
     case QUANT_AWQ: return "awq";
     case QUANT_MXFP4: return "mxfp4";
     case QUANT_MODELOPT: return "modelopt";
+    case QUANT_QUARK: return "quark";
     }
     return "";
 }
@@ -92,6 +137,7 @@ int quant_load_find(const char *name, const struct config_quant_params *p,
                  {"gptq_marlin", QUANT_AS_IT_IS, QUANT_GPTQ},
                  {"awq", QUANT_AS_IT_IS, QUANT_AWQ},
                  {"awq_marlin", QUANT_AS_IT_IS, QUANT_AWQ},
+                 {"quark", QUANT_AS_IT_IS, QUANT_QUARK},
                  {"mxfp4", QUANT_AS_IT_IS, QUANT_MXFP4}};
     size_t i = 0, count = sizeof(table) / sizeof(table[0]);
 
@@ -306,6 +352,8 @@ int config_read_quant(const struct model_json *j, struct config_quant_params *re
         r = read_compressed(&q, &p);
     if (r == 0 && (p.method == QUANT_GPTQ || p.method == QUANT_AWQ))
         r = read_groups(&q, &p);
+    if (r == 0 && p.method == QUANT_QUARK)
+        r = read_quark(&q);
     if (r == 0 && p.method == QUANT_FP8)
         r = read_fp8(&q, name, &p);
     if (r == 0 && p.method == QUANT_MODELOPT)

@@ -46,6 +46,15 @@ struct quant_slice {
 int quant_find_slice(const struct st_set *tensors, const struct config_quant_params *p,
                      const struct quant_slice *slice, struct ek_quant *ret_quant,
                      struct ek_fault *fault);
+/* The same where they lie transposed, [count, cols, all], of which rows from `first` on are meant:
+ * numbers of 8 bits with a scale for each row or one, or of E2M1. */
+struct quant_lane {
+    struct quant_slice of;
+    uint32_t first, all;
+};
+int quant_find_lane(const struct st_set *tensors, const struct config_quant_params *p,
+                    const struct quant_lane *lane, struct ek_quant *ret_quant,
+                    struct ek_fault *fault);
 /* Whether the checkpoint was made for inputs of this matrix that are rounded to its type, and with
  * which scale: its own, or 0 = each row's. False as well when that scale is missing or no scale. */
 bool quant_rounds_input(const struct st_set *tensors, const struct config_quant_params *p,

@@ -38,8 +38,12 @@ static struct st_tensor *view_of(struct views *v, struct st_tensor *t)
     assert(v->count < VIEWS_MOST);
     struct st_tensor *view = &v->view[v->count++];
     *view = *t;
+    if (t->dims == 0 || (t->dims == 1 && t->shape[0] == 1)) {
+        t->used = true;
+        return view; /* one number for all of them */
+    }
     view->dims = ST_DIMS_MOST; /* which fits nowhere */
-    if (t->dims == 0 || t->shape[0] != v->of.count)
+    if (t->shape[0] != v->of.count)
         return view;
     const uint64_t bytes = (t->end - t->begin) / v->of.count;
     t->used = true;
@@ -50,19 +54,25 @@ static struct st_tensor *view_of(struct views *v, struct st_tensor *t)
     return view;
 }
 
-/* Of many matrices NAME.weight_scale may be called NAME_scale, and NAME.weight NAME. */
+static struct st_tensor *find_named(const struct find *f, const char *between, const char *end)
+{
+    char name[128];
+    const int n = snprintf(name, sizeof(name), "%s%s%s", f->name, between, end);
+    return n > 0 && (size_t)n < sizeof(name) ? st_find(f->tensors, name) : NULL;
+}
+
+/* Of many matrices NAME.weight_scale may be called NAME_scale or NAME_weight_scale, and NAME.weight
+ * NAME. */
 static struct st_tensor *quant_get(const struct find *f, const char *suffix)
 {
     static const char WEIGHT[] = ".weight";
-    char name[128];
-    int n = snprintf(name, sizeof(name), "%s%s", f->name, suffix);
-    struct st_tensor *t = n > 0 && (size_t)n < sizeof(name) ? st_find(f->tensors, name) : NULL;
+    struct st_tensor *t = find_named(f, "", suffix);
     if (!f->views)
         return t;
-    if (!t && strncmp(suffix, WEIGHT, sizeof(WEIGHT) - 1) == 0) {
-        n = snprintf(name, sizeof(name), "%s%s", f->name, suffix + sizeof(WEIGHT) - 1);
-        t = n > 0 && (size_t)n < sizeof(name) ? st_find(f->tensors, name) : NULL;
-    }
+    if (!t && strncmp(suffix, WEIGHT, sizeof(WEIGHT) - 1) == 0)
+        t = find_named(f, "", suffix + sizeof(WEIGHT) - 1);
+    if (!t)
+        t = find_named(f, "_", suffix + 1);
     return t ? view_of(f->views, t) : NULL;
 }
 
@@ -256,6 +266,18 @@ static int find_four(const struct find *f, struct st_tensor *t)
     return r < 0 ? r : 1;
 }
 
+/* So many bits of each of `count` numbers fill so many words; of fewer than 32 numbers more than
+ * one width does, then the usual one. 0: none. */
+static uint32_t bits_in(uint64_t count, uint64_t words)
+{
+    static const uint8_t usual[] = {4, 8, 2, 3, 6, 5, 7, 1};
+
+    for (size_t i = 0; i < sizeof(usual); i++)
+        if (parts(count * usual[i], 32) == words)
+            return usual[i];
+    return 0;
+}
+
 static int find_packed(const struct find *f, struct st_tensor *t)
 {
     struct ek_quant *q = f->q;
@@ -265,8 +287,8 @@ static int find_packed(const struct find *f, struct st_tensor *t)
     q->kind = EK_QUANT_PACKED;
     if (!is_type(t, "I32") || t->dims != 2 || t->shape[0] != f->rows || t->shape[1] > f->cols)
         return wrong(f, t, "a type or shape that does not fit");
-    q->bits = (uint32_t)(t->shape[1] * 32 / f->cols);
-    if (q->bits < 1 || q->bits > 8 || parts((uint64_t)f->cols * q->bits, 32) != t->shape[1])
+    q->bits = bits_in(f->cols, t->shape[1]);
+    if (q->bits == 0)
         return wrong(f, t, "a shape that does not fit");
     quant_take(t, &q->numbers);
     if (!s)
@@ -294,12 +316,11 @@ static int find_columns(const struct find *f, struct st_tensor *t)
     const uint64_t along = gptq ? f->cols : f->rows, words = gptq ? t->shape[0] : t->shape[1];
 
     q->kind = gptq ? EK_QUANT_GPTQ : EK_QUANT_AWQ;
-    q->bits = (uint32_t)(words * 32 / along);
+    q->bits = t->dims == 2 ? bits_in(along, words) : 0;
     q->block_rows = 1;
     q->block_cols = f->p->group ? f->p->group : f->cols;
     q->zero_add = gptq && !f->p->zeros_as_they_are ? 1 : 0;
-    if (t->dims != 2 || words > along || q->bits < 1 || q->bits > 8 ||
-        parts(along * q->bits, 32) != words || (!gptq && (q->bits != 4 || f->rows % 8 != 0)))
+    if (q->bits == 0 || words > along || (!gptq && (q->bits != 4 || f->rows % 8 != 0)))
         return wrong(f, t, "a type or shape that does not fit");
     const uint64_t groups = parts(f->cols, q->block_cols);
     const uint64_t row_words = parts((uint64_t)f->rows * q->bits, 32);
@@ -365,6 +386,82 @@ int quant_find_slice(const struct st_set *tensors, const struct config_quant_par
     return r;
 }
 
+/* Scales beside transposed numbers: of E2M1 one for each group of columns and row, else one for
+ * each row, or one. */
+static int turned_scales(const struct find *f, const struct quant_lane *l, struct st_tensor *s)
+{
+    struct ek_quant *q = f->q;
+    uint64_t count = 1;
+    for (uint32_t i = 0; i < s->dims && s->dims < ST_DIMS_MOST; i++)
+        count *= s->shape[i];
+    quant_take(s, &q->scales);
+    if (q->bits == 4) {
+        if (s->dims != 2 || s->shape[0] != parts(f->cols, q->block_cols) || s->shape[1] != l->all)
+            return wrong(f, s, "a shape that does not fit");
+        q->scales.offset_bytes += l->first;
+        return 0;
+    }
+    if (!s->usable || s->dims == ST_DIMS_MOST || (count != 1 && count != l->all))
+        return wrong(f, s, "a type or shape that does not fit");
+    q->block_rows = count == 1 ? f->rows : 1;
+    q->block_cols = f->cols;
+    if (count > 1)
+        q->scales.offset_bytes += (uint64_t)l->first * (ek_dtype_bits(s->dtype) / 8);
+    return 0;
+}
+
+static int turned_find(const struct find *f, const struct quant_lane *l)
+{
+    struct ek_quant *q = f->q;
+    struct st_tensor *t = quant_get(f, ".weight"), *s = quant_get(f, ".weight_scale");
+    const bool four = t && is_type(t, "U8");
+    float times = 1.0f;
+    if (!t || (!four && !is_type(t, "F8_E4M3") && !is_type(t, "I8")))
+        return 0;
+    if (!s)
+        return wrong(f, t, "no scale beside it");
+    const bool powers = four && is_type(s, "U8");
+    if (four && !powers && !is_type(s, "F8_E4M3"))
+        return wrong(f, s, "another type than is expected");
+    if (t->dims != 2 || t->shape[0] != (four ? f->cols / 2 : f->cols) || t->shape[1] != l->all ||
+        (four && f->cols % 2 != 0))
+        return wrong(f, t, "a shape that does not fit");
+    *q = (struct ek_quant){.kind = powers                  ? EK_QUANT_MXFP4
+                                   : four                  ? EK_QUANT_NVFP4
+                                   : is_type(t, "F8_E4M3") ? EK_QUANT_F8
+                                                           : EK_QUANT_I8,
+                           .rows = f->rows,
+                           .cols = f->cols,
+                           .bits = four ? 4 : 8,
+                           .block_rows = 1,
+                           .block_cols = powers ? EK_MXFP4_GROUP : EK_NVFP4_GROUP,
+                           .row_step = 1,
+                           .col_step = l->all,
+                           .zeros.file = NO_FILE,
+                           .groups.file = NO_FILE};
+    quant_take(t, &q->numbers);
+    q->numbers.offset_bytes += l->first;
+    int r = turned_scales(f, l, s);
+    if (r == 0)
+        r = one_number(f, ".weight_scale_2", &times);
+    q->times = times;
+    return r < 0 ? r : 1;
+}
+
+int quant_find_lane(const struct st_set *tensors, const struct config_quant_params *p,
+                    const struct quant_lane *lane, struct ek_quant *ret_quant,
+                    struct ek_fault *fault)
+{
+    const struct quant_slice *s = &lane->of;
+    struct ek_quant q;
+    struct views views = {.of = *s};
+    struct find f = {tensors, p, s->name, s->rows, s->cols, &q, fault, &views};
+    const int r = p->method == QUANT_NONE ? 0 : turned_find(&f, lane);
+    if (r > 0)
+        *ret_quant = q;
+    return r;
+}
+
 bool quant_rounds_input(const struct st_set *tensors, const struct config_quant_params *p,
                         const struct ek_quant *q, const char *name, float *ret_scale)
 {
@@ -382,6 +479,8 @@ bool quant_rounds_input(const struct st_set *tensors, const struct config_quant_
         return false;
     if (p->inputs == INPUTS_TENSOR || p->inputs == INPUTS_F8_TENSOR) {
         struct st_tensor *t = quant_get(&f, ".input_scale");
+        if (!t) /* as transformers calls it */
+            t = quant_get(&f, ".activation_scale");
         if (!t || st_number(tensors, t, &scale) < 0 || !isfinite(scale) || !(scale > 0.0f))
             return false;
     }
@@ -407,7 +506,8 @@ bool quant_harmless(const char *name)
                                        "_proj_shape",
                                        "_proj_input_scale",
                                        "_proj_input_global_scale",
-                                       "_proj_input_zero_point"};
+                                       "_proj_input_zero_point",
+                                       "_proj_input_scale_ub"};
     const size_t len = strlen(name);
     for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
         size_t tail = strlen(ends[i]);

@@ -51,6 +51,12 @@ static uint32_t bits_of(const json_t *j)
         return (uint32_t)bits;
     if (method && (strstr(method, "fp8") || strstr(method, "int8")))
         return 8;
+    if (method && strcmp(method, "quark") == 0) {
+        char *text = json_dumps(json_object_get(q, "global_quant_config"), JSON_COMPACT);
+        uint32_t n = text && strstr(text, "\"dtype\":\"fp4\"") ? 4 : 8;
+        free(text);
+        return n;
+    }
     if (method && strncmp(method, "modelopt", 8) == 0) {
         const char *algorithm = json_string_value(json_object_get(q, "quant_algo"));
         return algorithm && strstr(algorithm, "NVFP4") ? 4 : 8;

@@ -2,10 +2,11 @@
 """Evenkeel beside llama.cpp and vLLM on this machine's CPU: the same weights, the same threads, in turns in one run.
 
 usage: bench_peers.py --build DIR --models DIR --llama DIR --vllm PYTHON [--repeat 5] [--peers llama,vllm] [--parts engine,serve,tiny]
+       [--hybrid]
 
 Engine cells: evenkeel-bench engine beside llama-bench and llama-batched-bench, in bf16, int8 (Q8_0) and int4 (Q4_0). Serving cells: one load
 (evenkeel-bench serve) on the three servers. Goals are the project's bars for the kind of machine; what this one can do at most stands beside them in
-the report. Writes build/reports/bench-peers.json."""
+the report; --hybrid measures the engine on the shapes of Qwen3.5-0.8B. Writes build/reports/bench-peers.json or bench-hybrid.json."""
 import argparse
 import json
 import os
@@ -25,6 +26,7 @@ from program import report_of, run
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NAME = "qwen2-0.5b"
+HYBRID = "qwen3.5-0.8b"
 FORMS = {"bf16": ("auto", "BF16"), "int8": ("int8", "Q8_0"), "int4": ("int4", "Q4_0")}
 # Our value has to be at least so many times the peer's, by the instructions that products of bfloat16 can use.
 SERVED = {"serve.16.output/vLLM": 1.8, "serve.16.ttft/vLLM": 2, "tiny.64/vLLM": 5}
@@ -37,6 +39,7 @@ BARS = {
     "AVX-512": {**WITHOUT_AMX, "prefill.512.bf16": 2, "serve.prefill.512/vLLM": 1.4},
     "AVX2": {},
 }
+HYBRID_BARS = {"decode.1.bf16": 1.1, "prefill.512.bf16": 1.5}
 
 
 def kind_of(flags):
@@ -111,10 +114,12 @@ class Server:
 
 
 def engine_round(a, f):
-    for form, (quantization, gguf) in FORMS.items():
-        decode = ["--decode", 1] + ([] if form == "int4" else ["--decode", 16])
+    for form in a.forms:
+        quantization, gguf = FORMS[form]
+        decode = ["--decode", 1] + ([] if form == "int4" or a.hybrid else ["--decode", 16])
+        prefill = ["--prefill", 512] + ([] if a.hybrid else ["--prefill", 2048])
         report = report_of(a.bench, "engine", "--model", a.directory, "--quantization", quantization, "--threads", a.threads, "--repeat", 1,
-                          "--steps", 32, "--prefill", 512, "--prefill", 2048, *decode)
+                          "--steps", 16 if a.hybrid else 32, *prefill, *decode)
         for row in report["rows"]:
             cell = row["cell"]
             if cell == "machine.read" or (cell == "machine.peak_bf16" and form == "bf16"):
@@ -125,9 +130,13 @@ def engine_round(a, f):
             f.add(cell, "evenkeel", row["value"])
             if row["peer_value"] and (form == "bf16" or row["peer"] == "read bandwidth"):
                 f.note_limit(cell, row["peer_value"])
-        if "llama" not in a.peers:
+        if a.hybrid and "llama" in a.peers:
+            out = run(a.llama, ROOT / "tests/bench/llama_wheel.py", a.models / f"{a.name}-BF16.gguf", a.threads, 512, 16)
+            for cell, value in json.loads(out.strip().splitlines()[-1]).items():
+                f.add({"prefill": "prefill.512.bf16", "decode": "decode.1.bf16"}[cell], "llama.cpp", value)
+        if a.hybrid or "llama" not in a.peers:
             continue
-        model = a.models / f"{NAME}-{gguf}.gguf"
+        model = a.models / f"{a.name}-{gguf}.gguf"
         for row in json.loads(run(a.llama / "llama-bench", "-m", model, "-t", a.threads, "-p", "512,2048", "-n", 32, "-r", 1, "-o", "json")):
             cell = f"prefill.{row['n_prompt']}" if row["n_prompt"] else "decode.1"
             f.add(f"{cell}.{form}", "llama.cpp", row["avg_ts"])
@@ -212,7 +221,7 @@ def rows_of(f, bars):
         if (f"prefill.2048.{form}", "evenkeel") in f.values:
             ratio = f.median(f"prefill.2048.{form}", "evenkeel") / f.median(f"prefill.512.{form}", "evenkeel")
             rows.append({"cell": f"prefill.2048/512.{form}", "value": ratio, "unit": "x", "goal": 0.9, "met": ratio >= 0.9})
-    if ("decode.1.bf16", "evenkeel") in f.values:
+    if ("decode.1.bf16", "evenkeel") in f.values and bars is not HYBRID_BARS:
         share = f.median("decode.1.bf16", "evenkeel") * 0.98806 / f.median("machine.read", "evenkeel")
         rows.append({"cell": "decode.1.bf16/read bandwidth", "value": share, "unit": "x", "goal": 0.8, "met": share >= 0.8})
     return rows
@@ -220,6 +229,8 @@ def rows_of(f, bars):
 
 def versions(a):
     said = {}
+    if a.hybrid:
+        return {"llama.cpp": run(a.llama, "-c", "import importlib.metadata as m; print('xllamacpp', m.version('xllamacpp'))").strip()} if a.peers else {}
     if "llama" in a.peers:
         out = subprocess.run([a.llama / "llama-server", "--version"], capture_output=True, text=True)
         said["llama.cpp"] = next((x.split(":", 1)[1].strip() for x in (out.stdout + out.stderr).splitlines() if x.startswith("version")), "unknown")
@@ -232,17 +243,20 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("--build", type=pathlib.Path, required=True)
     p.add_argument("--models", type=pathlib.Path, required=True)
-    p.add_argument("--llama", type=pathlib.Path, required=True, help="directory of llama.cpp's programs")
+    p.add_argument("--llama", type=pathlib.Path, required=True, help="directory of llama.cpp's programs; --hybrid: a Python that has xllamacpp")
     p.add_argument("--vllm", type=pathlib.Path, required=True, help="Python that has vLLM")
     p.add_argument("--repeat", type=int, default=5)
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--peers", default="llama,vllm")
     p.add_argument("--parts", default="engine,serve,tiny")
+    p.add_argument("--hybrid", action="store_true")
     p.add_argument("--commit", default="unknown")
     a = p.parse_args()
     a.peers = a.peers.split(",")
-    a.bench, a.directory = a.build / "evenkeel-bench", a.models / NAME
-    for who, path in (("llama", a.llama / "llama-bench"), ("vllm", a.vllm)):
+    a.name, a.forms = (HYBRID, ("bf16",)) if a.hybrid else (NAME, tuple(FORMS))
+    target = "bench-hybrid" if a.hybrid else "bench-peers"
+    a.bench, a.directory = a.build / "evenkeel-bench", a.models / a.name
+    for who, path in (("llama", a.llama if a.hybrid else a.llama / "llama-bench"), ("vllm", a.vllm)):
         if who in a.peers and not shutil.which(str(path)):
             say(f"  {path} is not there: measuring without {who}")
             a.peers.remove(who)
@@ -261,16 +275,16 @@ def main():
     flags = next((x for x in open("/proc/cpuinfo") if x.startswith("flags")), "").split()
     isa = ", ".join(n for n in ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8") if n in flags)
     kind = kind_of(flags)
-    rows = rows_of(f, BARS[kind])
+    rows = rows_of(f, HYBRID_BARS if a.hybrid else BARS[kind])
     reports = ROOT / "build/reports"
     reports.mkdir(parents=True, exist_ok=True)
-    (reports / "bench-peers.json").write_text(json.dumps({"target": "bench-peers", "commit": a.commit, "machine": {
+    (reports / f"{target}.json").write_text(json.dumps({"target": target, "commit": a.commit, "machine": {
         "cpu": cpu, "cores": os.cpu_count(), "isa": isa, "kind": kind, **versions(a)}, "rows": rows}, indent=1) + "\n")
     say(f"\n{'':30}{'evenkeel':>10} {'':6}{'peer':>10} {'ratio':>7} {'bar':>5} {'most':>6}")
     for r in rows:
         say(f"{r['cell']:30}{r['value']:10.1f} {r['unit']:6}{r.get('peer_value') or 0:10.1f} {r.get('ratio') or 0:7.2f} {r.get('goal') or 0:5.1f} {r.get('most') or 0:6.2f}  "
             f"{r.get('peer') or '':10}{'' if r.get('met') is None else 'met' if r['met'] else 'MISSED'}")
-    say(f"\n{time.monotonic() - begin:.0f} s; written to build/reports/bench-peers.json")
+    say(f"\n{time.monotonic() - begin:.0f} s; written to build/reports/{target}.json")
 
 
 if __name__ == "__main__":

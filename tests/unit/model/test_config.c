@@ -368,7 +368,13 @@ static const struct {
      "quantization_config",
      "'bitsandbytes', which is not supported; supported are fp8, fbgemm_fp8, modelopt, "
      "compressed-tensors, "
-     "gptq, awq and mxfp4"},
+     "gptq, awq, auto-round, quark and mxfp4"},
+    {LLAMA(", \"quantization_config\": {\"quant_method\": \"auto-round\", \"packing_format\": "
+           "\"auto_round\"}"),
+     "quantization_config", "has packing_format 'auto_round', which is not supported"},
+    {LLAMA(", \"quantization_config\": {\"quant_method\": \"quark\", \"global_quant_config\": "
+           "{\"weight\": {\"dtype\": \"int4\"}}}"),
+     "quantization_config", "fp8_e4m3, int8 and fp4"},
     {LLAMA(
          ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"config_groups\": "
          "{\"a\": {\"format\": \"marlin-24\"}}}"),
