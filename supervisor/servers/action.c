@@ -104,7 +104,7 @@ void server_save(struct server *s)
             s->with->config->state_dir, ek_strerror(r));
 }
 
-/* `by_operator`: bit k, the value of this knob was set by one just now. Nobody else moves what is
+/* `by_operator`: bit k, the value of this knob was set by one just now. Only that changes what is
  * kept of a pinned one: where a remedy holds it lower for a while, the pin is not forgotten. */
 static void action_keep(struct server *s, unsigned by_operator)
 {
