@@ -18,7 +18,8 @@
 #define UNLIMITED (1ull << 60) /* version 1 says "none" by a number near 2^63 */
 #define PATH_MOST 1024
 
-/* As ek_cgroup_number(), of a file that is open (-1: it is not there); closes it. */
+/* The number behind the first `before` ("" = that it begins with) in a file that is open (-1: it is
+ * not there), which is closed; UINT64_MAX for "max", for what is no number, or without it. */
 static uint64_t number_in(int fd, const char *before)
 {
     char text[4096] = {0};
@@ -34,18 +35,26 @@ static uint64_t number_in(int fd, const char *before)
     return number >= UNLIMITED ? UINT64_MAX : number;
 }
 
-uint64_t ek_cgroup_number(const char *dir, const char *name, const char *before)
+static uint64_t number_of(const char *dir, const char *name, const char *before)
 {
     char path[PATH_MOST + 64];
     (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
     return number_in(open(path, O_RDONLY | O_CLOEXEC), before);
 }
 
-uint64_t ek_cgroup_files(const char *dir)
+void ek_cgroup_memory(const char *dir, struct ek_cgroup_memory *ret_memory)
 {
-    uint64_t idle = ek_cgroup_number(dir, "memory.stat", "\ninactive_file ");
-    uint64_t used = ek_cgroup_number(dir, "memory.stat", "\nactive_file ");
-    return (idle == UINT64_MAX ? 0 : idle) + (used == UINT64_MAX ? 0 : used);
+    const uint64_t idle = number_of(dir, "memory.stat", "\ninactive_file ");
+    const uint64_t active = number_of(dir, "memory.stat", "\nactive_file ");
+
+    *ret_memory = (struct ek_cgroup_memory){
+        .most_bytes = number_of(dir, "memory.max", ""),
+        .used_bytes = number_of(dir, "memory.current", ""),
+        .anon_bytes = number_of(dir, "memory.stat", "anon "),
+        .file_bytes = (idle == UINT64_MAX ? 0 : idle) + (active == UINT64_MAX ? 0 : active),
+        .oom_kills = number_of(dir, "memory.events", "oom_kill "),
+        .stalled_us = number_of(dir, "memory.pressure", "total="),
+    };
 }
 
 /* What the groups of a path allow, taken together. */
@@ -61,9 +70,9 @@ static void look_at_memory(const char *dir, struct allowed *a)
                  {"memory.limit_in_bytes", "", "memory.usage_in_bytes"}};
 
     for (int i = 0; i < 2; i++) {
-        uint64_t most = ek_cgroup_number(dir, names[i].most, "");
-        uint64_t used = ek_cgroup_number(dir, names[i].used, "");
-        uint64_t soft = names[i].soft[0] ? ek_cgroup_number(dir, names[i].soft, "") : UINT64_MAX;
+        uint64_t most = number_of(dir, names[i].most, "");
+        uint64_t used = number_of(dir, names[i].used, "");
+        uint64_t soft = names[i].soft[0] ? number_of(dir, names[i].soft, "") : UINT64_MAX;
         most = soft < most ? soft : most;
         if (most == UINT64_MAX)
             continue;
@@ -76,12 +85,12 @@ static void look_at_memory(const char *dir, struct allowed *a)
 static void look_at_cpu(const char *dir, struct allowed *a)
 {
     /* "150000 100000", or "max 100000"; version 1 has a file for each, and -1. */
-    uint64_t quota = ek_cgroup_number(dir, "cpu.max", "");
-    uint64_t period = ek_cgroup_number(dir, "cpu.max", " ");
+    uint64_t quota = number_of(dir, "cpu.max", "");
+    uint64_t period = number_of(dir, "cpu.max", " ");
 
     if (period == UINT64_MAX) {
-        quota = ek_cgroup_number(dir, "cpu.cfs_quota_us", "");
-        period = ek_cgroup_number(dir, "cpu.cfs_period_us", "");
+        quota = number_of(dir, "cpu.cfs_quota_us", "");
+        period = number_of(dir, "cpu.cfs_period_us", "");
     }
     if (quota == UINT64_MAX || period == UINT64_MAX || period == 0)
         return;

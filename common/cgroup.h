@@ -30,12 +30,17 @@ int ek_cgroup_dir(const char *self, char *ret_path, size_t size);
 void ek_cgroup_own(char *path);
 /* Removes a group in which nothing lives, with such groups below it. 0, -EBUSY, or why not. */
 int ek_cgroup_remove(const char *dir);
-/* The number in DIR/NAME behind the first `before` ("" = that it begins with); UINT64_MAX for
- * "max", for what is no number, or when it is not there. */
-uint64_t ek_cgroup_number(const char *dir, const char *name, const char *before);
-/* Bytes of files that count as the group's, version 2, and that the kernel takes back when memory
- * is short; 0 where that is not known. */
-uint64_t ek_cgroup_files(const char *dir);
+/* What the kernel says of a group's memory, version 2. UINT64_MAX = it does not say, and for
+ * most_bytes that there is no limit. */
+struct ek_cgroup_memory {
+    uint64_t most_bytes; /* memory.max of this group; see ek_cgroup_left() for those above it */
+    uint64_t used_bytes; /* memory.current, with the files */
+    uint64_t anon_bytes; /* what its processes have allocated */
+    uint64_t file_bytes; /* of files, which the kernel takes back when memory is short; else 0 */
+    uint64_t oom_kills;  /* that are counted in this very group */
+    uint64_t stalled_us; /* for how long a process of it has waited for memory */
+};
+void ek_cgroup_memory(const char *dir, struct ek_cgroup_memory *ret_memory);
 /* Processes that the kernel killed for memory: in the group whose directory `dir` is open (-1 =
  * none). A group has the count only when the controller was handed down to it; else that of our own
  * speaks for all of us. 0 where the kernel does not count. */

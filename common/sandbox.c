@@ -258,10 +258,10 @@ static const unsigned refused[] = {
 };
 #define REFUSED (sizeof(refused) / sizeof(refused[0]))
 
-/* All that a server without a card may call once it serves, and whoever parses its model: what the
- * tests' servers were seen to call, and what a C library or one of ours may take in its place.
- * Those whose arguments decide are in put_args() instead. Often asked ones first: a kernel before
- * 5.11 runs through it each time. */
+/* All system calls of a server without a card once it serves, and of the process that parses its
+ * model: those that the tests' servers were seen to make, and those that another version of a C
+ * library may make in their place. Calls that are allowed by their arguments are in put_args()
+ * instead. Frequent ones come first: a kernel before 5.11 runs through the list each time. */
 static const unsigned listed[] = {
     /* files, sockets, events */
     CALL(futex),

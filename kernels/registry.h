@@ -24,8 +24,8 @@ struct ek_chosen {
     uint32_t cards, card[EK_MOST_RANKS];
 };
 int ek_backend_choose(const char *device, struct ek_chosen *ret_chosen, struct ek_fault *fault);
-/* Before the process has threads: what libraries of backends read from the environment and nobody
- * has set; `alone`: all ranks will be in this process. */
+/* Before the process has threads: sets what libraries of backends read from the environment, where
+ * it is not set yet; `alone`: all ranks will be in this process. */
 void ek_backend_prepare(bool alone);
 /* Fills text with one line per backend: name, device, tier, or why it cannot be used. */
 int ek_backend_list(struct ek_buf *text);

@@ -115,9 +115,9 @@ int listening_open(struct instance *s, struct ek_fault *f)
                             .drain = drain_on_order,
                             .resume = drain_on_resume,
                             .ctx = s};
-    access_options_params(o, &p.shell);
+    access_options_params(o, &p.access);
     if (options_follows(o))
-        p.shell.keys.key_count =
+        p.access.keys.key_count =
             0; /* it takes no requests, and an engine's nodes see them hidden */
     int r = http_new(&p, &s->http, f);
     access_options_forget(&s->o);

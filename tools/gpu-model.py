@@ -14,7 +14,7 @@ tried again (BUILD_DIR/tests/cuda/libfailing-cuda.so in front of it): that must 
 the others go on, and so does the server.
 With --beside the same clients then ask a vLLM with the same model, which has the card to itself.
 With --kill the engine's process (--server engine-process) is killed so often while all are asked at
-once: nobody may notice, and the pauses are told.
+once: no client may notice, and the pauses are told.
 """
 import argparse
 import concurrent.futures

@@ -236,7 +236,7 @@ def versions():
     return {name: v for name, v in sorted(found.items(), key=str) if name and (name.startswith("nvidia-") or name in ("torch", "vllm"))}
 
 
-# In a process of its own: a sick card blocks whoever asks it.
+# In a process of its own: a sick card blocks a process that asks it.
 ASK_DRIVER = """
 import ctypes, json, os, sys
 cu = ctypes.CDLL(os.environ.get("EVENKEEL_CUDA_DRIVER") or "libcuda.so.1")

@@ -88,7 +88,7 @@ packages:
 	@MAKE="$(MAKE)" BUILD="$(BUILD)" tools/check-packages.sh compiled
 
 # The packages of FROM, upgraded to today's under load in such a machine: what was configured and pinned
-# stays, and nobody is refused. The old ones are built once, without CUDA.
+# stays, and no connection is refused. The old ones are built once, without CUDA.
 FROM ?= fe3fe2a
 check-upgrade: deb
 	@tools/old-debs.sh $(FROM) $(BUILD)/deb-$(FROM)

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Who works on what a client or a model's file chose the size of is paid for (common/work.h). tools/meter.py finds the functions of
-# server/api and server/text that take such a thing by what they take, and knows why some need no meter; those below have one, also
-# in server/grammar, and nobody in the server hands them none.
+# Work on something of which a client or a model's file chose the size is paid for (common/work.h). tools/meter.py finds the functions
+# of server/api and server/text with such a parameter, and knows why some need no meter; those below have one, also in server/grammar,
+# and are never called without one in the server.
 set -eu
 cd "$(dirname "$0")/.."
 

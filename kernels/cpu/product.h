@@ -16,8 +16,8 @@ struct cpu_product {
     size_t c_stride;
     uint32_t rows, panel, panels; /* rows <= CPU_ROW_CHUNK */
     char *scratch;                /* CPU_PRODUCT_BYTES */
-    /* What was multiplied with the same rows of x just before, in this scratch, which nobody has
-     * written to since; NULL: nothing. Rounded inputs are used again where all had room. */
+    /* What was multiplied with the same rows of x just before, in this scratch, which has not
+     * been written to since; NULL: nothing. Rounded inputs are used again where all had room. */
     const struct cpu_weight *before;
 };
 void cpu_multiply(const struct ek_device *d, const struct cpu_product *p);

@@ -12,6 +12,6 @@ struct cuda_bus {
 };
 
 /* Bytes that are free on the card at that place, of `total_bytes` that the driver says it has. 0
- * when nobody knows: there is no such library, the card does not say, or what is said is not of
+ * when it is not known: there is no such library, the card does not say, or what is said is not of
  * this device (one of those that a card is cut up into). */
 uint64_t cuda_nvml_free(const struct cuda_bus *at, uint64_t total_bytes);

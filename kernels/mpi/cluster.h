@@ -65,7 +65,7 @@ bool ek_cluster_leaves_machine(const struct ek_cluster *c);
 /* The first failure, "" = none. */
 void ek_cluster_why(struct ek_cluster *c, char *ret_text, size_t size);
 /* Ends the processes of all nodes with this code, by any thread; returns only where there is
- * nobody to end: of NULL, or of a group that has ended as it should. */
+ * none to end: of NULL, or of a group that has ended as it should. */
 void ek_cluster_abort(struct ek_cluster *c, int code);
 
 /* Node 0: a device of ek_ranks_backend() that the other nodes have a part of. */

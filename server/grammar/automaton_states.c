@@ -1,6 +1,24 @@
 /*
  * Places of an automaton: closures of states and stacks, each kept once. Called at work by
  * grammar.c, masks.c and jump_forward.c.
+ *
+ * The automaton has calls of rules, so where a text is takes a state and a stack of the states to
+ * return to. A stack is a number: a cell holds the top of one and the number of the rest, and equal
+ * ones are one cell (cell_of()), so stacks that share their lower part share its cells. A call
+ * behind which nothing follows pushes nothing: right recursion, as in a list of a million elements,
+ * needs no stack.
+ *
+ * A configuration is (state, cell). Following calls and returns without reading a byte gives a set
+ * of them, the closure; those that have an edge of a byte, sorted, and whether the text may end
+ * here, are a place (intern()). Equal sets are one place, and what follows from a place by a class
+ * of bytes is kept beside it (grammar.next), so a text walks from number to number once its ways
+ * were met.
+ *
+ * Nothing grows without a bound: configurations of a closure, cells, places. What does not fit is
+ * left out and counted (left_out), which forbids more than the grammar does and never allows what
+ * it forbids. When three quarters are taken (automaton_states_tight()), all is forgotten between
+ * two tokens and made again as it is met. A closure that the meter (ek_work) stops is not kept:
+ * its place stays unknown, dead for the caller of now, and is made when it is asked for again.
  */
 #include "server/grammar/grammar_inside.h"
 

@@ -1,5 +1,5 @@
-/* See until.h. A state is what has been read of words; one in which a word is complete is left by
- * nobody. */
+/* See until.h. A state is what has been read of words; no transition leaves one in which a word is
+ * complete. */
 #include "server/grammar/until.h"
 
 #include <errno.h>

@@ -74,34 +74,31 @@ static void gemma_build(struct graph_builder *b, const struct model_config *c)
     layers_end(b, &l);
 }
 
-static void vaultgemma_build(struct graph_builder *b, const struct model_config *c)
+static void build_with(struct graph_builder *b, const struct model_config *c,
+                       const struct layer_norms *names)
 {
-    struct layers l = {.qk_norm = NORM_NONE};
+    struct layers l = {.qk_norm = c->family == &family_gemma3 ? NORM_HEADS : NORM_NONE};
 
     gemma_begin(b, &l);
-    for (uint32_t i = 0; i < c->layers; i++) {
-        graph_prefix(b, "model.layers.%u.", i);
-        graph_norm(b, l.side, l.stream, "input_layernorm");
-        layers_attention(b, &l, i);
-        graph_add(b, l.stream, l.side);
-        graph_norm(b, l.side, l.stream, "pre_feedforward_layernorm");
-        layers_feed_forward(b, &l);
-        graph_add(b, l.stream, l.side);
-    }
+    for (uint32_t i = 0; i < c->layers; i++)
+        layers_both_norms(b, &l, names, i);
     layers_end(b, &l);
 }
 
 static void later_build(struct graph_builder *b, const struct model_config *c)
 {
-    struct layers l = {.qk_norm = c->family == &family_gemma3 ? NORM_HEADS : NORM_NONE};
     static const struct layer_norms names = {.after_attention = "post_attention_layernorm",
                                              .before_mlp = "pre_feedforward_layernorm",
                                              .after_mlp = "post_feedforward_layernorm"};
 
-    gemma_begin(b, &l);
-    for (uint32_t i = 0; i < c->layers; i++)
-        layers_both_norms(b, &l, &names, i);
-    layers_end(b, &l);
+    build_with(b, c, &names);
+}
+
+static void vaultgemma_build(struct graph_builder *b, const struct model_config *c)
+{
+    static const struct layer_norms names = {.before_mlp = "pre_feedforward_layernorm"};
+
+    build_with(b, c, &names);
 }
 
 const struct model_family family_gemma = {.architecture = "GemmaForCausalLM",

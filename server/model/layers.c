@@ -326,11 +326,13 @@ void layers_both_norms(struct graph_builder *b, const struct layers *l,
     graph_prefix(b, "model.layers.%u.", layer);
     graph_norm(b, l->side, l->stream, "input_layernorm");
     layers_attention(b, l, layer);
-    graph_norm(b, l->side, l->side, names->after_attention);
+    if (names->after_attention)
+        graph_norm(b, l->side, l->side, names->after_attention);
     graph_add(b, l->stream, l->side);
     graph_norm(b, l->side, l->stream, names->before_mlp);
     layers_feed_forward(b, l);
-    graph_norm(b, l->side, l->side, names->after_mlp);
+    if (names->after_mlp)
+        graph_norm(b, l->side, l->side, names->after_mlp);
     graph_add(b, l->stream, l->side);
 }
 

@@ -105,7 +105,8 @@ void layers_write(struct graph_builder *b, struct layers *l, const struct model_
 void layers_parallel(struct graph_builder *b, const struct layers *l, const struct model_config *c);
 /* Attention and feed-forward from the stream, their outputs normed before they are added. */
 void layers_post_norm(struct graph_builder *b, const struct layers *l, uint32_t layer);
-/* Normed before and after: input_layernorm, and the three that have other names in each family. */
+/* Normed before and after: input_layernorm, and the three that have other names in each family.
+ * The two after may be NULL: there is none. */
 struct layer_norms {
     const char *after_attention, *before_mlp, *after_mlp;
 };

@@ -2,6 +2,22 @@
  * The first half of an exchange: its head, then its body, as they arrive. What can be refused
  * without the body is refused here, but most clients read no answer before they have sent their
  * body, so such an answer may wait for its end (exchange.late).
+ *
+ * The head is looked at in this order, and the first thing that is wrong is answered: its form
+ * (guard.c), the client's certificate, a preflight of CORS, the host, the key, the route, whether a
+ * model is loaded, the type of the body. So where keys are set, a client without one gets 401 for
+ * every path that needs one, and cannot tell which of them exist.
+ *
+ * A refusal closes the connection at once where what follows cannot be told from the next request,
+ * where the client asked before sending (Expect: 100-continue), and where the body is so far above
+ * its limit (BOUND_BODY_SWALLOW times) that reading it would be an attack. Else the body is read
+ * and dropped, and the connection stays open.
+ *
+ * Memory: a body is charged to the client's key as it comes (exchange.bill): first its bytes,
+ * beside them what it is unpacked to, then what its JSON values will take, measured before they are
+ * made. Each charge may be refused, with 413 (more than a client may have at all), 429 (more than
+ * is left of its share) or 503 (of all). After arrive_read() the JSON alone counts, after
+ * arrive_done() nothing.
  */
 #pragma once
 

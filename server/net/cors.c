@@ -43,12 +43,12 @@ static void add_list(struct MHD_Response *r, const char *name, const struct http
 
 bool cors_allows(const struct http *h, const char *origin)
 {
-    return is_in(&h->p.shell.origins, origin);
+    return is_in(&h->p.access.origins, origin);
 }
 
 void cors_headers(const struct exchange *x, struct MHD_Response *r)
 {
-    const struct http_access *s = &x->http->p.shell;
+    const struct http_access *s = &x->http->p.access;
     const char *origin = x->conn->local ? NULL : cors_field(x->mhd, "Origin");
     if (s->origins.count == 0)
         return;
@@ -70,7 +70,7 @@ void cors_headers(const struct exchange *x, struct MHD_Response *r)
 
 bool cors_preflight(const struct exchange *x, struct answer *a)
 {
-    const struct http_access *s = &x->http->p.shell;
+    const struct http_access *s = &x->http->p.access;
     const char *origin = cors_field(x->mhd, "Origin");
     if (x->conn->local || s->origins.count == 0 || strcmp(x->method, "OPTIONS") != 0 || !origin ||
         !cors_field(x->mhd, "Access-Control-Request-Method"))

@@ -16,11 +16,11 @@
  * longer than ENCODER_WAIT_S is refused with 503. A long answer that is written out here has
  * neither: it is paid for, and bounded by what was generated.
  *
- * Encoder threads give way to the others, so while one of them has a lock that others want, those
- * wait for whoever has the processor. So no lock is held while somebody is woken, what an encoder
- * has made is handed to the engine by the worker, and what an encoder has allocated is freed by an
- * encoder, but for an unpacked body and a long answer, one piece each: each of the allocator's
- * arenas has a lock. It may be much, too: two million values of JSON take 80 ms.
+ * Encoder threads have a lower priority than the others, so a thread that wants a lock which one of
+ * them holds waits until that one gets a processor. So no lock is held while a thread is woken,
+ * what an encoder has made is handed to the engine by the worker, and what an encoder has allocated
+ * is freed by an encoder, but for an unpacked body and a long answer, one piece each: each of the
+ * allocator's arenas has a lock. It may be much, too: two million values of JSON take 80 ms.
  */
 #pragma once
 

@@ -222,7 +222,7 @@ void exchange_tick(struct exchange *x, uint64_t now_us)
     if (atomic_load_explicit(&x->busy, memory_order_acquire) != BUSY_NO || !x->gen)
         return;
     struct generation *g = x->gen;
-    uint64_t silence_us = (uint64_t)(x->http->p.shell.sse_keep_alive_s * 1e6);
+    uint64_t silence_us = (uint64_t)(x->http->p.access.sse_keep_alive_s * 1e6);
     if (generation_tick(g)) /* for room in the queue, which no event tells */
         exchange_pump(x);
     if (!g->ask.stream || x->left)

@@ -60,12 +60,12 @@ bool guard_client(const struct exchange *x)
  * and no key keeps pages out. SIGHUP can change the keys. */
 static bool is_homely(const struct http *h)
 {
-    return atomic_load(&h->loopback) && h->p.shell.hosts.count == 0 && auth_count(h->auth) == 0;
+    return atomic_load(&h->loopback) && h->p.access.hosts.count == 0 && auth_count(h->auth) == 0;
 }
 
 const char *guard_host(const struct exchange *x)
 {
-    const struct http_access *s = &x->http->p.shell;
+    const struct http_access *s = &x->http->p.access;
     const char *host = x->head.host ? x->head.host : "";
     unsigned flags = x->route ? x->route->flags : 0;
     if (x->conn->local || (flags & ROUTE_OPEN && !(flags & ROUTE_PROTECT)))
@@ -88,7 +88,7 @@ const char *guard_host(const struct exchange *x)
 
 const char *guard_path(const struct exchange *x, const char *path)
 {
-    const char *root = x->http->p.shell.root_path;
+    const char *root = x->http->p.access.root_path;
     size_t n = root ? strlen(root) : 0;
     return n > 0 && strncmp(path, root, n) == 0 && path[n] == '/' ? path + n : path;
 }
@@ -107,7 +107,7 @@ bool guard_key(struct exchange *x)
     struct http *h = x->http;
     unsigned flags = x->route ? x->route->flags : 0;
     bool open = flags & ROUTE_PAGE ||
-                (flags & ROUTE_OPEN && !(flags & ROUTE_PROTECT && h->p.shell.protect_metrics));
+                (flags & ROUTE_OPEN && !(flags & ROUTE_PROTECT && h->p.access.protect_metrics));
     if (x->conn->local || auth_count(h->auth) == 0)
         return true;
     const char *key = key_of(x->mhd);
@@ -176,7 +176,7 @@ int guard_address(struct http *h, int listen_fd, struct ek_fault *fault)
     atomic_store(&h->loopback, loopback);
     if (a.ss_family == AF_UNIX || loopback || auth_count(h->auth) > 0)
         return 0;
-    if (h->p.shell.require_key)
+    if (h->p.access.require_key)
         return ek_fault_set(fault, "require-api-key",
                             "--require-api-key: the address can be reached by others and there is "
                             "no API key; set --api-key-file FILE, or --host 127.0.0.1");

@@ -119,16 +119,16 @@ int http_new(const struct http_params *p, struct http **ret_http, struct ek_faul
         r = init_worker(h, HTTP_CONTROL);
     if (r < 0)
         goto out;
-    r = auth_new(&p->shell.keys, &h->auth, fault);
+    r = auth_new(&p->access.keys, &h->auth, fault);
     if (r == 0)
-        r = tls_new(&p->shell.tls, &h->tls, fault);
+        r = tls_new(&p->access.tls, &h->tls, fault);
     if (r < 0)
         goto out;
     r = -ENOMEM;
-    if (p->shell.each_peer &&
-        peers_new(p->max_connections + FDS_EXTRA, p->shell.each_peer, &h->peers) < 0)
+    if (p->access.each_peer &&
+        peers_new(p->max_connections + FDS_EXTRA, p->access.each_peer, &h->peers) < 0)
         goto out;
-    if (p->shell.web && (r = pages_new(&h->pages)) < 0)
+    if (p->access.web && (r = pages_new(&h->pages)) < 0)
         goto out;
     if (p->traces_endpoint && (r = tracer_new(p->traces_endpoint, &h->tracer, fault)) < 0)
         goto out;

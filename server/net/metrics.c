@@ -139,7 +139,7 @@ static void write_key_figure(struct ek_expo *e, int m, const struct auth_stat *s
 static void write_keys(struct ek_expo *e, struct http *h, const struct engine_stats *st, bool whole)
 {
     struct auth_stat s;
-    if (!h->auth) /* before the shell is up */
+    if (!h->auth) /* before keys are read */
         return;
     if (h->tls)
         metrics_one(e, M_CERTIFICATE, (double)tls_expires_s(h->tls));

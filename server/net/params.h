@@ -27,7 +27,7 @@ struct http_params {
     uid_t control_uid;        /* the user that may use it besides root and the own one, -1 = none */
     bool log_requests;
     const char *traces_endpoint; /* where spans are sent, NULL = nowhere */
-    struct http_access shell;
+    struct http_access access;
     http_drain_fn drain;
     http_resume_fn resume;
     void *ctx;

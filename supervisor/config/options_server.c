@@ -294,6 +294,45 @@ static int check_foreign(const struct server_config *s, struct ek_fault *fault)
                         r == -EBADMSG ? "there is no key in it that can be sent" : ek_strerror(r));
 }
 
+/* Bounds and hours that contradict one another or themselves. */
+static int check_values(struct server_config *s, struct ek_fault *fault)
+{
+    if ((s->seqs_max && s->seqs_min > s->seqs_max) ||
+        (s->tokens_max && s->tokens_min > s->tokens_max))
+        return ek_fault_set(fault, "limits", "server '%s': min is above max in `limits`", s->name);
+    config_policy_finish(s);
+    s->chronic.frag_hard = FRAG_HARD;
+    s->chronic.least_bytes = (double)s->frag_least_bytes;
+    if (planned_hours(s->restart_hours, 0, NULL) < 0)
+        return ek_fault_set(fault, "restart_hours",
+                            "server '%s': restart_hours '%.60s': write any, never, or "
+                            "HH:MM-HH:MM with commas between, as 02:00-05:30,22:00-24:00",
+                            s->name, s->restart_hours);
+    int r = address_check(s->host, "host", s->name, fault);
+    if (r == 0)
+        r = address_edge(s, fault);
+    if (r == 0 && s->policy.usage_release >= s->policy.usage_high)
+        r = ek_fault_set(fault, "usage_release",
+                         "server '%s': usage_release %.2f must be below usage_high %.2f", s->name,
+                         s->policy.usage_release, s->policy.usage_high);
+    return r;
+}
+
+static int find_control_socket(const struct config *c, struct server_config *s,
+                               struct ek_fault *fault)
+{
+    int r = s->attach
+                ? 0
+                : config_default_path(&s->control_socket, c->run_dir, s->name, "/control.sock");
+    if (r == 0 && s->control_socket && strlen(s->control_socket) >= 108)
+        r = -ENAMETOOLONG;
+    return r != -ENAMETOOLONG ? r
+                              : ek_fault_set(fault, "run_dir",
+                                             "server '%s': the path of its control socket is "
+                                             "longer than 107 bytes; set a shorter run_dir",
+                                             s->name);
+}
+
 int server_config_finish(const struct config *c, struct server_config *s, struct ek_fault *fault)
 {
     s->dialect = dialect_find(s->engine);
@@ -322,37 +361,10 @@ int server_config_finish(const struct config *c, struct server_config *s, struct
         companion_choose(s);
     if (r == 0)
         r = address_command(s, fault);
-    if (r < 0)
-        return r;
-    if ((s->seqs_max && s->seqs_min > s->seqs_max) ||
-        (s->tokens_max && s->tokens_min > s->tokens_max))
-        return ek_fault_set(fault, "limits", "server '%s': min is above max in `limits`", s->name);
-    config_policy_finish(s);
-    s->chronic.frag_hard = FRAG_HARD;
-    s->chronic.least_bytes = (double)s->frag_least_bytes;
-    if (planned_hours(s->restart_hours, 0, NULL) < 0)
-        return ek_fault_set(fault, "restart_hours",
-                            "server '%s': restart_hours '%.60s': write any, never, or "
-                            "HH:MM-HH:MM with commas between, as 02:00-05:30,22:00-24:00",
-                            s->name, s->restart_hours);
-    r = address_check(s->host, "host", s->name, fault);
     if (r == 0)
-        r = address_edge(s, fault);
-    if (r < 0)
-        return r;
-    if (s->policy.usage_release >= s->policy.usage_high)
-        return ek_fault_set(fault, "usage_release",
-                            "server '%s': usage_release %.2f must be below usage_high %.2f",
-                            s->name, s->policy.usage_release, s->policy.usage_high);
-    if (!s->attach)
-        r = config_default_path(&s->control_socket, c->run_dir, s->name, "/control.sock");
-    if (r == 0 && s->control_socket && strlen(s->control_socket) >= 108)
-        r = -ENAMETOOLONG;
-    if (r == -ENAMETOOLONG)
-        return ek_fault_set(fault, "run_dir",
-                            "server '%s': the path of its control socket is "
-                            "longer than 107 bytes; set a shorter run_dir",
-                            s->name);
+        r = check_values(s, fault);
+    if (r == 0)
+        r = find_control_socket(c, s, fault);
     if (r == 0)
         r = find_prefix_file(c, s);
     return r < 0 || s->attach ? r : build_both(s);

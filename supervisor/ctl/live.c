@@ -18,6 +18,7 @@
 #include "supervisor/ctl/fetch.h"
 #include "supervisor/ctl/live_show.h"
 #include "supervisor/ctl/verb.h"
+#include "supervisor/engines/dialect.h"
 
 #define REPLICAS_MOST 64
 
@@ -47,6 +48,16 @@ static double ask_length(const char *url, struct ek_buf *page)
     return v > 0 ? v : -1;
 }
 
+static void say_unknown(const char *url, char said[200])
+{
+    int n = snprintf(said, 200, "%.120s/metrics has no metric of", url);
+    for (uint32_t i = 0; dialect_at(i) && n < 200; i++) {
+        if (!dialect_at(i)->companion)
+            n +=
+                snprintf(said + n, 200 - (size_t)n, "%s %s", i > 0 ? "," : "", dialect_at(i)->name);
+    }
+}
+
 /* One more reading; the last becomes the one before. */
 static int read_one(struct replica *r, char said[200])
 {
@@ -56,9 +67,7 @@ static int read_one(struct replica *r, char said[200])
     if (e == 0)
         live_read(text.data ? text.data : "", text.len, &page);
     if (e == 0 && page.samples == 0) {
-        (void)snprintf(said, 200,
-                       "%.120s/metrics has none of the metrics of vLLM, SGLang or llama-server",
-                       r->told.url);
+        say_unknown(r->told.url, said);
         e = -EBADMSG;
     }
     if (e == 0) {

@@ -5,6 +5,7 @@
  */
 #include "supervisor/ctl/plan_server.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -103,60 +104,64 @@ static struct plan_fit fit_of(const json_t *a)
     return f;
 }
 
+/* A command line with the texts of its numbers. */
+struct command {
+    char program[PATH_MAX], share[16], len[16], seqs[16], tokens[16], memory[32], stages[16],
+        nodes[16];
+    char *argv[27]; /* execv takes them so; nothing writes to them */
+    size_t count;
+};
+
+static void add_words(struct command *c, const char *flag, const char *value)
+{
+    c->argv[c->count++] = (char *)(uintptr_t)flag;
+    if (value)
+        c->argv[c->count++] = (char *)(uintptr_t)value;
+    assert(c->count < sizeof(c->argv) / sizeof(c->argv[0])); /* NULL is behind the last */
+}
+
+/* The flag only where the number is more than `least`. */
+static void add_number(struct command *c, const char *flag, char text[16], uint32_t value,
+                       uint32_t least)
+{
+    (void)snprintf(text, 16, "%u", value);
+    if (value > least)
+        add_words(c, flag, text);
+}
+
+/* c->program is there. */
+static void write_command(struct command *c, const struct plan_server_request *q)
+{
+    add_words(c, c->program, NULL);
+    add_words(c, "--model", q->model);
+    add_words(c, "--device", q->card ? "cuda" : "cpu");
+    add_words(c, "--json", "--dry-run");
+    (void)snprintf(c->share, sizeof(c->share), "%.4f", q->share);
+    add_words(c, "--gpu-memory-utilization", c->share);
+    if (q->weight_bits)
+        add_words(c, "--quantization", q->weight_bits == 4 ? "int4" : "int8");
+    if (q->kv_bits == 8)
+        add_words(c, "--kv-cache-dtype", q->card ? "fp8" : "int8_per_token_head");
+    (void)snprintf(c->memory, sizeof(c->memory), "%.12f", q->memory_bytes / 1073741824.0);
+    if (q->card)
+        add_words(c, "--dry-run-memory", c->memory);
+    add_number(c, "--max-model-len", c->len, q->max_len, 0);
+    add_number(c, "--max-num-seqs", c->seqs, q->seqs, 0);
+    add_number(c, "--max-num-batched-tokens", c->tokens, q->tokens, 0);
+    add_number(c, "--pipeline-parallel-size", c->stages, q->stages, 1);
+    add_number(c, "--nnodes", c->nodes, q->nodes, 1);
+}
+
 int plan_server_ask(const struct plan_server_request *q, json_t **ret_answer,
                     struct plan_fit *ret_fit, char said[400])
 {
-    char program[PATH_MAX], share[16], len[16], seqs[16], tokens[16], memory[32], stages[16],
-        nodes[16];
+    struct command c = {.count = 0};
     struct ek_buf out = {.limit = ANSWER_MOST}, err = {.limit = ANSWER_MOST};
-    int status = 0, n = 8;
-    if (!spawn_find("evenkeel-server", program, sizeof(program)))
+    int status = 0;
+    if (!spawn_find("evenkeel-server", c.program, sizeof(c.program)))
         return -ENOENT;
-    (void)snprintf(share, sizeof(share), "%.4f", q->share);
-    (void)snprintf(len, sizeof(len), "%u", q->max_len);
-    (void)snprintf(seqs, sizeof(seqs), "%u", q->seqs);
-    (void)snprintf(tokens, sizeof(tokens), "%u", q->tokens);
-    (void)snprintf(stages, sizeof(stages), "%u", q->stages);
-    (void)snprintf(nodes, sizeof(nodes), "%u", q->nodes);
-    const char *argv[26] = {program,
-                            "--model",
-                            q->model,
-                            "--device",
-                            q->card ? "cuda" : "cpu",
-                            "--json",
-                            "--dry-run",
-                            "--gpu-memory-utilization"};
-    argv[n++] = share;
-    (void)snprintf(memory, sizeof(memory), "%.12f", q->memory_bytes / 1073741824.0);
-    if (q->weight_bits) {
-        argv[n++] = "--quantization";
-        argv[n++] = q->weight_bits == 4 ? "int4" : "int8";
-    }
-    if (q->kv_bits == 8) {
-        argv[n++] = "--kv-cache-dtype";
-        argv[n++] = q->card ? "fp8" : "int8_per_token_head";
-    }
-    if (q->card) {
-        argv[n++] = "--dry-run-memory";
-        argv[n++] = memory;
-    }
-    const struct {
-        uint32_t value;
-        const char *flag, *text;
-    } more[] = {{q->max_len, "--max-model-len", len},
-                {q->seqs, "--max-num-seqs", seqs},
-                {q->tokens, "--max-num-batched-tokens", tokens},
-                {q->stages > 1 ? q->stages : 0, "--pipeline-parallel-size", stages},
-                {q->nodes > 1 ? q->nodes : 0, "--nnodes", nodes}};
-    for (size_t i = 0; i < sizeof(more) / sizeof(more[0]); i++) {
-        if (more[i].value == 0)
-            continue;
-        argv[n++] = more[i].flag;
-        argv[n++] = more[i].text;
-    }
-    char *words[26] = {0};
-    memcpy(words, argv, sizeof(words)); /* execv takes them so; nothing writes to them */
-    int r = spawn_read(words, DEADLINE_S, &out, &err, &status);
+    write_command(&c, q);
+    int r = spawn_read(c.argv, DEADLINE_S, &out, &err, &status);
     json_t *answer = r == 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0 && out.len
                          ? json_loadb(out.data, out.len, 0, NULL)
                          : NULL;

@@ -80,8 +80,9 @@ static uint64_t cgroup_limit(void)
     char own[600];
     if (ek_cgroup_dir(EK_CGROUP_SELF, own, sizeof(own)) < 0)
         return 0;
-    uint64_t most = ek_cgroup_number(own, "memory.max", "");
-    return most == UINT64_MAX ? 0 : most;
+    struct ek_cgroup_memory m;
+    ek_cgroup_memory(own, &m);
+    return m.most_bytes == UINT64_MAX ? 0 : m.most_bytes;
 }
 
 static bool port_is_free(uint32_t port)

@@ -100,7 +100,7 @@ static void latency(const struct live_page *p, const struct live_page *b, enum h
 {
     char text[DOCTOR_NAME_MOST];
     const struct live_hist *before = b ? &b->hist[h] : NULL;
-    /* Nobody finished in between: what is known since the server began. */
+    /* No request finished in between: what is known since the server began. */
     if (live_quantile(&p->hist[h], before, 0.5) < 0)
         before = NULL;
     (void)snprintf(text, sizeof(text), "%s_p50", name);

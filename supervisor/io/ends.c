@@ -1,8 +1,8 @@
 /*
  * Lists, writes, reads and prunes the files of kept ends, for servers/postmortem_keep.c. All that
  * is needed for choosing is in the file's name, so a list reads no file. A new one is written under
- * a temporary name and renamed; what an interrupted writer left is swept up once it is old enough
- * to be nobody's.
+ * a temporary name and renamed; what an interrupted writer left is removed once it is so old that
+ * no writer can be at it.
  */
 #include "supervisor/io/ends.h"
 

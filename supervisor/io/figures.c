@@ -91,12 +91,14 @@ void figures_read(const struct child *c, const struct process_tree *t,
     struct memory_figures f = MEMORY_UNKNOWN;
     read_tree(t, &f);
     if (c->pid > 0 && own_group(c, group, sizeof(group))) {
-        double anon = figures_known(ek_cgroup_number(group, "memory.stat", "anon "));
+        struct ek_cgroup_memory m;
+        ek_cgroup_memory(group, &m);
+        const double anon = figures_known(m.anon_bytes);
         f.own = isfinite(anon) ? anon : f.own;
-        f.cgroup = figures_known(ek_cgroup_number(group, "memory.current", ""));
-        f.files = (double)ek_cgroup_files(group);
-        f.most = figures_known(ek_cgroup_number(group, "memory.max", ""));
-        f.stalled_s = figures_known(ek_cgroup_number(group, "memory.pressure", "total=")) / 1e6;
+        f.cgroup = figures_known(m.used_bytes);
+        f.files = (double)m.file_bytes;
+        f.most = figures_known(m.most_bytes);
+        f.stalled_s = figures_known(m.stalled_us) / 1e6;
     }
     *ret_figures = f;
 }

@@ -177,10 +177,11 @@ uint64_t port_owner_memory_bytes(void)
     uint64_t left = number_in("/proc/meminfo", "MemAvailable:") * 1024;
     if (ek_cgroup_dir(EK_CGROUP_SELF, own, sizeof(own)) < 0)
         return left;
-    uint64_t most = ek_cgroup_number(own, "memory.max", "");
-    uint64_t used = ek_cgroup_number(own, "memory.current", "");
-    uint64_t files = ek_cgroup_files(own);
-    used = used == UINT64_MAX || used < files ? 0 : used - files;
+    struct ek_cgroup_memory m;
+    ek_cgroup_memory(own, &m);
+    const uint64_t most = m.most_bytes, files = m.file_bytes;
+    const uint64_t used =
+        m.used_bytes == UINT64_MAX || m.used_bytes < files ? 0 : m.used_bytes - files;
     if (most != UINT64_MAX && most > 0 && (left == 0 || (most > used ? most - used : 0) < left))
         left = most > used ? most - used : 0;
     return left;

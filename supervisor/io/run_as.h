@@ -46,8 +46,9 @@ int run_as_take_back(const char *path);
  * RUN_DIR/.units/NAME, which everybody may write to, and which only these reach: this user, root,
  * and the unit that has it mounted. What lies in RUN_DIR/NAME moves there. */
 int run_as_closed_dir(const char *run_dir, const char *name);
-/* Whether one answers on a socket who may: anybody in a directory of root's or our own that nobody
- * else can write to; in a closed one who listens at this very path, and nobody to whom a link
- * leads; in one that others write to (/tmp) root or our own user; in another's directory its owner
- * alone, and nobody to whom a link leads. */
+/* Whether the process that answers on this socket may. It depends on the socket's directory:
+ * - root's or our own, and others cannot write to it: any process may;
+ * - a closed one: the process that listens at this very path, not one behind a link;
+ * - one that others write to (/tmp): a process of root or of our own user;
+ * - another user's: a process of that user, not one behind a link. */
 bool run_as_owner_answers(int fd, const char *socket_path);

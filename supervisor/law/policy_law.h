@@ -1,7 +1,7 @@
 /*
  * The inside of the policy, shared by policy.c (order of decisions, bookkeeping), policy_law.c
- * (what is measured and what each rule proposes) and policy_params.c (the constants). Nobody else
- * includes it.
+ * (what is measured and what each rule proposes) and policy_params.c (the constants). No other
+ * file includes it.
  *
  * A rule only proposes: it fills a decision and changes nothing. What a change leaves behind (when
  * it was cut, what is checked later) is written when the caller reports that it was applied.

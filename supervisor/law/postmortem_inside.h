@@ -16,8 +16,8 @@ void postmortem_find_alive(const struct ek_recorded *r, struct postmortem_alive 
 bool postmortem_in_flight(const struct ek_recorded *r, const struct ek_recorder_step *begun);
 /* Of the steps' time, 0 without steps. */
 uint32_t postmortem_median(const struct ek_recorder_step *steps, uint32_t count);
-/* The end on the recorder's clock: when it was seen, or the last record if that is later or nobody
- * saw it. */
+/* The end on the recorder's clock: when it was seen, or the last record if that is later or it
+ * was not seen. */
 uint64_t postmortem_end_us(const struct postmortem *p, const struct ek_recorded *r);
 /* Appends what a replay needs: "workload":{...}. */
 void postmortem_workload(const struct ek_recorded *r, struct ek_buf *out);

@@ -191,13 +191,12 @@ static bool is_granite_swa(const struct plan_shape *s)
 }
 
 /* Every fourth of Cohere's mixtures has none, and of the plain ones before them every one that its
- * own number says; every second of VaultGemma. */
-static uint32_t cohere_or_gemma_windows(struct plan_reader *r, const struct plan_shape *s)
+ * own number says. */
+static uint32_t cohere_moe_windows(struct plan_reader *r, const struct plan_shape *s)
 {
-    const bool gemma = strcmp(s->family, "vaultgemma") == 0;
-    const uint32_t every = gemma ? 2 : NUMBER(r, "sliding_window_pattern");
+    const uint32_t every = NUMBER(r, "sliding_window_pattern");
     const uint32_t own = NUMBER(r, "prefix_dense_sliding_window_pattern");
-    const uint32_t first = gemma ? 0 : NUMBER(r, "first_k_dense_replace");
+    const uint32_t first = NUMBER(r, "first_k_dense_replace");
     const uint32_t behind = s->layers > first ? s->layers - first : 0;
     return s->layers - behind / (every ? every : 4) - first / (own ? own : 1);
 }
@@ -205,7 +204,7 @@ static uint32_t cohere_or_gemma_windows(struct plan_reader *r, const struct plan
 /* Layers that have the window where the file names none: as the class says. */
 static uint32_t usual_windows(struct plan_reader *r, const struct plan_shape *s)
 {
-    if (strcmp(s->family, "gemma2") == 0)
+    if (strcmp(s->family, "gemma2") == 0 || strcmp(s->family, "vaultgemma") == 0)
         return s->layers - s->layers / 2;
     if (strncmp(s->family, "gemma3n", 7) == 0)
         return s->layers - s->layers / 5;
@@ -224,8 +223,8 @@ static uint32_t usual_windows(struct plan_reader *r, const struct plan_shape *s)
         uint32_t every = NUMBER(r, "sliding_window_pattern", "global_attn_every_n_layers");
         return s->layers - s->layers / (every ? every : 4);
     }
-    if (strcmp(s->family, "cohere2_moe") == 0 || strcmp(s->family, "vaultgemma") == 0)
-        return cohere_or_gemma_windows(r, s);
+    if (strcmp(s->family, "cohere2_moe") == 0)
+        return cohere_moe_windows(r, s);
     return strcmp(s->family, "mistral") == 0 || strcmp(s->family, "phi3") == 0 ||
                    strcmp(s->family, "mixtral") == 0 || strcmp(s->family, "starcoder2") == 0
                ? s->layers

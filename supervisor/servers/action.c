@@ -2,6 +2,22 @@
  * Limits: what the server's are, what the policy or an operator wants them to be, and what is kept
  * for the next start. A change counts when it was read back; three failed writes in a row stop
  * writing (the policy only advises) until the limits can be read again.
+ *
+ * The same limit has a value in four places:
+ * - the server's own, which is the truth. It is read when the server becomes ready, every 30 s, and
+ *   2 s after anything that makes it doubtful; each write carries the generation that was read, so
+ *   that one that was made in ignorance of another's is refused.
+ * - the policy's (policy_limit()), set by action_take_limits() from what was read. The policy never
+ *   takes its own wish for what is.
+ * - state.json's, for the next start: what was learned, for a day; what an operator pinned, until
+ *   it is unpinned (action_keep()).
+ * - HAProxy's, for an engine without live limits: apply_at_edge() notes it, and HAProxy's next
+ *   agent-check reads it (action_edge_line()). Nothing is read back there.
+ *
+ * After a start (restore()) a pin wins over what was learned, that over the configured start, and
+ * the configured bounds over all. A remedy for a lost engine may hold a pinned limit lower for a
+ * while (losses.below_pin); pin_again() writes the pin when it does so no more. After a planned
+ * restart the limit begins low and is raised in steps, since caches are cold (ramp.c).
  */
 #include <errno.h>
 #include <stdio.h>
@@ -104,7 +120,7 @@ void server_save(struct server *s)
             s->with->config->state_dir, ek_strerror(r));
 }
 
-/* `by_operator`: bit k, the value of this knob was set by one just now. Nobody else moves what is
+/* `by_operator`: bit k, the value of this knob was set by one just now. Only that changes what is
  * kept of a pinned one: where a remedy holds it lower for a while, the pin is not forgotten. */
 static void action_keep(struct server *s, unsigned by_operator)
 {

@@ -1,7 +1,35 @@
 /*
  * How a server is emptied and ended. A drain lets running and queued requests finish; at its
  * deadline SIGTERM follows, and 15 s later SIGKILL. An operator's drain keeps the process, so that
- * resume is immediate.
+ * resume is immediate. Called by the control socket's verbs (server_drain, _resume, _restart,
+ * _roll), by upkeep.c for planned restarts, by the loop when evenkeeld ends (server_stop), and by
+ * server.c with what the server answers to probes.
+ *
+ * Two fields say where a server is: `want`, what is to become of it, and `state`, where its process
+ * is on the way there. From READY:
+ *
+ *   drain     want DRAINED   READY -> DRAINING -> DRAINED, and stays so until resume
+ *   restart   want RESTART   READY -> DRAINING -> STOPPING -> (ended.c) STARTING
+ *   stop      want STOP      READY -> DRAINING -> STOPPING -> STOPPED
+ *   resume    want RUN       DRAINING or DRAINED -> READY; of a restart only before STOPPING
+ *
+ * Three kinds of engines drain in three ways (end_process()):
+ * - One with a path for it is told by the control socket. If that fails, a drain of the operator's
+ *   is given up, and one before an end is tried again: drain.unsure, a probe a second later, and
+ *   drain_answered() begins it with the first answer. After DRAIN_TRIES it is SIGTERM.
+ * - One without, behind HAProxy: HAProxy is told first and SIGTERM follows EDGE_S later
+ *   (drain.telling_edge), since after it such an engine answers what still comes with 500.
+ * - Else SIGTERM is the drain, with the deadline of one.
+ *
+ * A restart is not begun before the next start was proved (prove.c): the process that there is goes
+ * on when the next one would not come up. Until then `want` stays RUN, and can_restart() asks again
+ * when the proof is there. A restart of a server that still starts waits until it is ready
+ * (drain.restart_waits), unless its flags differ.
+ *
+ * All of this is written to state.json by the loop after each turn, so another evenkeeld may begin
+ * at any line above: drain_go_on() takes up what is written, and drain_answered() compares it with
+ * what the server says of itself, which may be a drain that was asked for and never written
+ * (drain.found), or the other way round.
  */
 #include <errno.h>
 #include <signal.h>

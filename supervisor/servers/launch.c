@@ -1,5 +1,28 @@
 /*
- * How a server comes to be: its address, its output, its process, or one that runs already.
+ * How a server comes to be: its address, its output, its process, or one that runs already. Called
+ * by the loop once for each server (server_begin), then by whatever ends a wait: a backoff, the
+ * operator, a remedy, a port that became free (server_launch).
+ *
+ * server_begin() looks for a process first, since evenkeeld may have been replaced while its
+ * servers went on. Where the engine has a control socket, that is asked for the listening socket
+ * (handoff.h). Who answers is believed as far as the note of its pid goes, which evenkeeld wrote
+ * when it started it: the noted process, or one of its session; without a note, a process of our
+ * own user. An engine without such a socket is found by the note alone. A pid may be another
+ * process's by now, so the note is read again once the process is watched (adopt()). What is found
+ * is adopted: no start, no count of one, and its flags are those that the next start would have,
+ * until it tells others. What is not found leaves the decision to life.c, which knows what the
+ * server was doing when the last evenkeeld wrote of it.
+ *
+ * server_launch() starts one, and each step may end it in one of three ways: it waits for what is
+ * lacking (prestart.c: a port, memory, a device, a full disk), it counts as a failed start with a
+ * class (server_start_failed()), or it goes on:
+ *   1. bind the address, unless the socket is there: kept by us, by systemd or by the last process;
+ *   2. prestart_check(): is there room on cards and in memory;
+ *   3. the API key's file, the run directory and its owner, the output: a file or the journal;
+ *   4. the command line: what is configured, what remedies and operators want (command_line.h);
+ *   5. the process: a child in a cgroup of its own, or a unit of systemd (launch_unit.c).
+ * The socket is not handed over here: server.c gives it to the process over its control socket as
+ * soon as that answers (hand_over()). Connections wait in it through the whole start.
  */
 #include <arpa/inet.h>
 #include <errno.h>

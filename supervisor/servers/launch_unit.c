@@ -353,8 +353,9 @@ void launch_unit(struct server *s, const struct command_line *words)
 /* With OOMPolicy=continue systemd counts them no longer as the reason of an end. */
 static uint64_t unit_oom_kills(const struct server *s)
 {
-    uint64_t kills = ek_cgroup_number(s->unit.cgroup, "memory.events", "oom_kill ");
-    return kills == UINT64_MAX ? 0 : kills;
+    struct ek_cgroup_memory m;
+    ek_cgroup_memory(s->unit.cgroup, &m);
+    return m.oom_kills == UINT64_MAX ? 0 : m.oom_kills;
 }
 
 uint64_t server_oom_kills(const struct server *s)

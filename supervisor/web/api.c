@@ -160,12 +160,13 @@ static void put_engine_process(const struct server *s, struct ek_buf *out)
                             f.state, f.planned, f.lost, f.pause_s);
 }
 
-int api_server(const struct server *s, struct ek_buf *out)
+/* What it is and what its process does. */
+static void put_life(const struct server *s, struct ek_buf *out)
 {
     const struct server_config *c = s->config;
     bool runs = s->process.child.pid > 0;
     double uptime = runs ? (double)(ek_now_us() - s->process.started_us) / 1e6 : 0;
-    (void)ek_buf_printf(out, "{\"name\":\"%s\",\"engine\":\"%s\",\"state\":\"%s\",\"model\":\"",
+    (void)ek_buf_printf(out, "\"name\":\"%s\",\"engine\":\"%s\",\"state\":\"%s\",\"model\":\"",
                         c->name, c->engine, server_state_name(s->state));
     (void)ek_buf_json(out, s->address.model, strlen(s->address.model));
     (void)ek_buf_printf(out,
@@ -193,6 +194,24 @@ int api_server(const struct server *s, struct ek_buf *out)
     (void)ek_buf_printf(out, "\"open_without_key\":%s,", server_is_open(s) ? "true" : "false");
     put_path(out, "config_file", c->file);
     put_path(out, "log_file", s->process.log.path[0] ? s->process.log.path : c->log_file);
+}
+
+/* `,"key":` and the decision, or null. */
+static int put_decision(const struct server *s, const char *key, const struct decision *d,
+                        struct ek_buf *out)
+{
+    (void)ek_buf_printf(out, ",\"%s\":", key);
+    if (d)
+        return decision_json(d, s->config->name, out);
+    (void)ek_buf_puts(out, "null");
+    return 0;
+}
+
+int api_server(const struct server *s, struct ek_buf *out)
+{
+    const bool waits = s->law.waits.reason != REASON_NONE;
+    (void)ek_buf_puts(out, "{");
+    put_life(s, out);
     put_memory(s, out);
     (void)ek_buf_printf(
         out, ",\"live_limits\":%s,\"limits\":", server_limits_live(s) ? "true" : "false");
@@ -208,17 +227,10 @@ int api_server(const struct server *s, struct ek_buf *out)
     }
     (void)ek_buf_puts(out, ",");
     key_table_json(s, false, out);
-    (void)ek_buf_puts(out, ",\"waits_for\":");
-    if (r == 0 && s->law.waits.reason != REASON_NONE)
-        r = decision_json(&s->law.waits, c->name, out);
-    else
-        (void)ek_buf_puts(out, "null");
-    (void)ek_buf_puts(out, ",\"last_decision\":");
-    const struct decision *last = decisions_at(&s->law.decisions, 0);
-    if (r == 0 && last)
-        r = decision_json(last, c->name, out);
-    else
-        (void)ek_buf_puts(out, "null");
+    if (r == 0)
+        r = put_decision(s, "waits_for", waits ? &s->law.waits : NULL, out);
+    if (r == 0)
+        r = put_decision(s, "last_decision", decisions_at(&s->law.decisions, 0), out);
     (void)ek_buf_puts(out, "}");
     return r < 0 ? r : ek_buf_ok(out) ? 0 : -ENOMEM;
 }

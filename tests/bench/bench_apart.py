@@ -26,7 +26,7 @@ sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT / "tools")]
 from bare import Bare  # noqa: E402
 from conftest import metric, paced, wait_for  # noqa: E402
 from engine_faults import PLACES, EngineFaults  # noqa: E402
-from test_engine_process import SCHEMA, engine, text_of, tokens  # noqa: E402
+from engines import SCHEMA, engine, text_of, tokens  # noqa: E402
 
 REPEAT, KILLS, SEED = int(os.environ.get("REPEAT") or 9), int(os.environ.get("KILLS") or (9 if os.environ.get("MODEL") else 200)), int(os.environ.get("SEED") or 1)
 MINUTES = int(os.environ.get("MINUTES") or 60)

@@ -21,9 +21,9 @@ sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT / "tools"), str(ROOT / "tests/
 from bench_appliance import Clients  # noqa: E402
 from _pytest.outcomes import Skipped  # noqa: E402
 from conftest import Appliance, free_port, metric, wait_for  # noqa: E402
+from engines import children  # noqa: E402
 from mpi import HERE, MPI  # noqa: E402
 from test_cuda import FAKE, environment  # noqa: E402
-from test_engine_process import children  # noqa: E402
 from test_engine_ranks import ranks  # noqa: E402
 from test_memory import WORN  # noqa: E402
 from test_prestart import GIB  # noqa: E402

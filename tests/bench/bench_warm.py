@@ -19,8 +19,8 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT / "tools")]
 from bare import Bare  # noqa: E402
-from conftest import MODEL, metric, wait_for  # noqa: E402
-from test_engine_process import engine_state, order  # noqa: E402
+from conftest import MODEL, metric  # noqa: E402
+from engines import restart as restart_engine  # noqa: E402
 
 REPEAT, ASKS, SEED = int(os.environ.get("REPEAT") or 5), int(os.environ.get("ASKS") or 120), int(os.environ.get("SEED") or 1)
 WHICH = pathlib.Path(os.environ.get("MODEL") or MODEL)
@@ -84,8 +84,7 @@ def turn(name, flags, folder, n):
         for k in range(3):
             warm = measure(server, SEED * 1000 + n * 10 + k)
         if name == "engine":
-            order(server, "restart")
-            wait_for("another engine", lambda: engine_state(server)["restarts"]["planned"] == 1)
+            restart_engine(server)
             ended, ready = 0, 0
         else:
             server, ended, ready = restart(server, folder, flags)

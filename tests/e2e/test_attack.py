@@ -335,7 +335,7 @@ def test_a_client_that_leaves_frees_its_thread(target):
 
 @pytest.mark.long
 def test_an_end_while_all_attacks_run(tmp_path):
-    """SIGTERM in the midst of everything at once: the process is gone within 10 s, whoever is still being served."""
+    """SIGTERM in the midst of everything at once: the process is gone within 10 s, though requests are still being served."""
     keys = tmp_path / "keys"
     keys.write_text("evil sk-evil\ngood sk-good\n")
     keys.chmod(0o600)

@@ -85,6 +85,12 @@ def test_live(tmp_path):
     assert ctl("diagnose", "--live", "127.0.0.1:9", "--seconds", "0").returncode == 3
 
 
+def test_a_page_of_no_engine(appliance):
+    """evenkeeld's own page, which is none of an engine: those that are known are named, as they stand in the table of engines."""
+    said = ctl("diagnose", "--live", f"127.0.0.1:{appliance().page}", "--seconds", "0")
+    assert said.returncode == 3 and "has no metric of evenkeel, vllm, sglang, llamacpp" in said.stderr, (said.returncode, said.stderr)
+
+
 class Page(http.server.BaseHTTPRequestHandler):
     """A vLLM that shows what the test says."""
     waiting = 0.0

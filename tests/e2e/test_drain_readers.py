@@ -13,7 +13,7 @@ import pytest
 
 from bare import Bare, parse
 from conftest import slower, wait_for
-from test_engine_process import tokens
+from engines import tokens
 from test_tls import context, papers  # noqa: F401
 
 END_S = 10  # from SIGTERM to the end of the process, with readers that take nothing

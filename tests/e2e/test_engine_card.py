@@ -10,8 +10,8 @@ import pytest
 
 from bare import Bare
 from conftest import metric, wait_for
+from engines import SCHEMA, another_engine, engine, engine_state, make_tokens, order, text_of
 from test_cuda import FAKE, environment
-from test_engine_process import SCHEMA, engine, engine_state, order, pauses, text_of, tokens
 from test_warm_restart import host_cached
 
 pytestmark = pytest.mark.skipif(not FAKE.exists(), reason="no C++ compiler to run kernels on the host")
@@ -64,10 +64,9 @@ def test_texts_go_on_when_it_is_killed(tmp_path, undisturbed):
             assert s.process.pid != engine(s) and "libfake-cuda" in f.read()  # it asks the driver what there is, and holds nothing there
 
         def kill():
-            before, until = pauses(s), tokens(s) + 8
-            wait_for("tokens are made", lambda: tokens(s) >= until, 120, 0.01)
-            os.kill(engine(s), signal.SIGKILL)
-            wait_for("another engine", lambda: pauses(s) > before, 60)
+            make_tokens(s, 8, 120, 0.01)
+            with another_engine(s):
+                os.kill(engine(s), signal.SIGKILL)
         same(all_said(s, ASKS, kill), undisturbed)
         assert metric(s.metrics(), "evenkeel_engine_poison_requests_total") == 0
     finally:
@@ -110,10 +109,9 @@ def test_ranks_begin_again(tmp_path, group):
 
     def kill():
         for how in (signal.SIGKILL, signal.SIGSEGV):
-            before, until = pauses(s), tokens(s) + 4
-            wait_for("tokens are made", lambda until=until: tokens(s) >= until, 120, 0.01)
-            os.kill(engine(s), how)
-            wait_for("another group", lambda before=before: pauses(s) > before, 60)
+            make_tokens(s, 4, 120, 0.01)
+            with another_engine(s):
+                os.kill(engine(s), how)
     try:
         same(all_said(s, SHORT, kill), undisturbed)
         page = s.metrics()
@@ -153,16 +151,16 @@ def test_host_tier_outlives_the_engine(tmp_path, divided):
     try:
         texts = [ask(n)[0] for n in range(3)]
         for how in (signal.SIGABRT,) if divided else (signal.SIGABRT, "restart", "release"):
-            before, had = pauses(s), host_cached(s)
+            had = host_cached(s)
             assert had > 0
-            if isinstance(how, str):
-                order(s, how)
-            else:
-                os.kill(engine(s), how)
-            if how == "release":
-                wait_for("no engine", lambda: engine_state(s)["state"] == "released")
-                order(s, "acquire")
-            wait_for("another engine", lambda before=before: pauses(s) > before, 60)
+            with another_engine(s):
+                if isinstance(how, str):
+                    order(s, how)
+                else:
+                    os.kill(engine(s), how)
+                if how == "release":
+                    wait_for("no engine", lambda: engine_state(s)["state"] == "released")
+                    order(s, "acquire")
             assert host_cached(s) == (0 if how == "release" else had), how
             again = [ask(n) for n in range(3)]
             assert [t for t, _ in again] == texts and (again[0][1] > 0) == (how != "release"), (how, again)

@@ -9,10 +9,10 @@ import time
 import pytest
 
 from bare import Bare
-from conftest import gone, metric, paced, wait_for
+from conftest import gone, paced, wait_for
+from engines import SHORT, always, another_engine, check_counts, engine_state, make_tokens, pauses, replaced, restart, run_alone, texts_alone, texts_of
 from hosts import Host, needed
 from mpi import nodes_of
-from test_engine_process import SHORT, always, engine_state, order, pauses, replaced, texts_of, tokens
 
 pytestmark = needed
 FLAGS = ["--device", "cpu", "--max-num-seqs", 8, "--max-model-len", 512]
@@ -23,11 +23,7 @@ DEADLINE_S = 4
 @pytest.fixture(scope="module", params=DIVIDED, ids=["shares", "stages"])
 def undisturbed(request, tmp_path_factory):
     """How it is divided, and what a server of one process says that is divided so."""
-    s = Bare(tmp_path_factory.mktemp("one"), request.param, 2, *FLAGS)
-    try:
-        yield request.param, texts_of(s, SHORT)
-    finally:
-        s.stop()
+    return request.param, texts_alone(tmp_path_factory.mktemp("one"), SHORT, request.param, 2, *FLAGS)
 
 
 class Pair:
@@ -56,29 +52,21 @@ class Pair:
 
 
 def at_some_token(server, draw):
-    until = tokens(server) + draw.randint(10, 80)
-    wait_for("tokens are made", lambda: tokens(server) >= until, 120, 0.002)
+    make_tokens(server, draw.randint(10, 80), 120)
 
 
 def lost_once(server, host, what, back=None, hold_s=0.0):
     """That happens, and is made good after so long; then there is another group, of which none is left over from the first."""
     before, first = pauses(server), host.nodes()
     assert len(first) == 1 and len(nodes_of(server.control)) == 2
-    what()
-    if back:
-        wait_for("it is noticed", lambda: engine_state(server)["state"] != "running", 60)
-        time.sleep(hold_s)  # an outage has a length; nothing is awaited
-        assert pauses(server) == before
-        back()
-    wait_for("another group", lambda: pauses(server) > before, 120)
+    with another_engine(server, 120):
+        what()
+        if back:
+            wait_for("it is noticed", lambda: engine_state(server)["state"] != "running", 60)
+            time.sleep(hold_s)  # an outage has a length; nothing is awaited
+            assert pauses(server) == before
+            back()
     wait_for("the first one is gone", lambda: all(map(gone, first)), 60)
-
-
-def check_counts(server, losses):
-    page = server.metrics()
-    assert replaced(server) == losses, server.log()
-    assert metric(page, "evenkeel_engine_poison_requests_total") == 0 < metric(page, "evenkeel_engine_replayed_requests_total")
-    wait_for("all blocks are back", lambda: metric(server.metrics(), "evenkeel_kv_blocks", state="used") == 0)
 
 
 def end_one(host, name):
@@ -94,7 +82,7 @@ def test_a_lost_node_and_a_pulled_plug(tmp_path, undisturbed):
         with always(s, wants, SHORT, stream=True):
             at_some_token(s, draw)
             lost_once(s, host, lambda: os.kill(host.nodes()[0], signal.SIGKILL))
-            wait_for("each request has run alone", lambda: metric(s.metrics(), "evenkeel_engine_suspect_requests") == 0, 60)
+            run_alone(s)
             at_some_token(s, draw)
             lost_once(s, host, lambda: host.plug(False), lambda: host.plug(True), draw.uniform(0, 2))
         check_counts(s, 2)
@@ -115,7 +103,7 @@ def test_what_else_may_happen_to_it(tmp_path, undisturbed):
             for end in ends:
                 at_some_token(s, draw)
                 end()
-                wait_for("each request has run alone", lambda: metric(s.metrics(), "evenkeel_engine_suspect_requests") == 0, 60)
+                run_alone(s)
         check_counts(s, len(ends))
 
 
@@ -158,8 +146,7 @@ def test_a_long_cable(tmp_path, undisturbed):
         asks = SHORT[:2]
         with always(s, wants[:2], asks):
             at_some_token(s, draw)
-            order(s, "restart")
-            wait_for("another group", lambda: engine_state(s)["restarts"]["planned"] == 1, 60)
+            restart(s)
             at_some_token(s, draw)
             lost_once(s, host, lambda: os.kill(host.nodes()[0], signal.SIGKILL))
         check_counts(s, 1)

@@ -11,36 +11,31 @@ import pytest
 from bare import Bare
 from conftest import BUILD, gone, metric, paced, wait_for
 from engine_faults import EngineFaults
+from engines import SHORT, always, another_engine, check_counts, make_tokens, order, replaced, restart, run_alone, text_of, texts_alone
 from mpi import MPI, nodes_of, without
-from test_engine_process import SHORT, always, engine_state, order, pauses, replaced, text_of, texts_of, tokens
 
 pytestmark = without
 DIVIDED = ["--tensor-parallel-size", "--pipeline-parallel-size"]
+FLAGS = ["--device", "cpu", "--max-num-seqs", 8, "--max-model-len", 512]
 
 
 def serve(tmp_path, divided, *flags, env=None, command="mpirun -n 2", **more):
-    return Bare(tmp_path, divided, 2, "--device", "cpu", "--max-num-seqs", 8, "--max-model-len", 512, "--engine-process", "--nnodes", 2,
-                "--engine-command", command, "--step-deadline", 20, *flags,
+    return Bare(tmp_path, divided, 2, *FLAGS, "--engine-process", "--nnodes", 2, "--engine-command", command, "--step-deadline", 20, *flags,
                 *([] if os.geteuid() == 0 else ["--dumpable"]), env={**MPI, **(env or {})}, **more)
 
 
 @pytest.fixture(scope="module", params=DIVIDED, ids=["shares", "stages"])
 def group(request, tmp_path_factory):
     """How it is divided, and what a server of one process says that is divided so."""
-    s = Bare(tmp_path_factory.mktemp("one"), request.param, 2, "--device", "cpu", "--max-num-seqs", 8, "--max-model-len", 512)
-    try:
-        yield request.param, texts_of(s, SHORT)
-    finally:
-        s.stop()
+    return request.param, texts_alone(tmp_path_factory.mktemp("one"), SHORT, request.param, 2, *FLAGS)
 
 
 def disturb(server, how, which, draw):
-    before, until = pauses(server), tokens(server) + draw.randint(10, 120)
-    wait_for("tokens are made", lambda: tokens(server) >= until, 120, 0.002)
+    make_tokens(server, draw.randint(10, 120), 120)
     pids = nodes_of(server.control)
     assert len(pids) == 2
-    os.kill(pids[which], how)
-    wait_for("another group", lambda: pauses(server) > before, 120)
+    with another_engine(server, 120):
+        os.kill(pids[which], how)
     wait_for("the first one is gone", lambda: all(map(gone, pids)), 20)
 
 
@@ -56,11 +51,8 @@ def test_texts_go_on(tmp_path, group):
         with always(s, undisturbed, SHORT, stream=True):
             for how, which in hows:
                 disturb(s, how, which, draw)
-                wait_for("each request has run alone", lambda: metric(s.metrics(), "evenkeel_engine_suspect_requests") == 0, 60)
-        page = s.metrics()
-        assert replaced(s) == len(hows), s.log()
-        assert metric(page, "evenkeel_engine_poison_requests_total") == 0 < metric(page, "evenkeel_engine_replayed_requests_total")
-        wait_for("all blocks are back", lambda: metric(s.metrics(), "evenkeel_kv_blocks", state="used") == 0)
+                run_alone(s)
+        check_counts(s, len(hows))
         last = nodes_of(s.control)
     finally:
         assert s.stop() == 0, s.log()
@@ -91,8 +83,7 @@ def test_on_purpose(tmp_path, group):
         first = nodes_of(s.control)
         assert len(first) == 2
         with always(s, undisturbed, SHORT):
-            order(s, "restart")
-            wait_for("another group", lambda: engine_state(s)["restarts"]["planned"] == 1, 60)
+            restart(s)
         assert not set(first) & set(nodes_of(s.control))
         order(s, "release")
         wait_for("there is none", lambda: not nodes_of(s.control))

@@ -13,14 +13,14 @@ import pytest
 from bare import Bare, read_all
 from conftest import metric, wait_for
 from engine_faults import PLACES, EngineFaults
-from test_engine_process import ASKS, engine, engine_state, replaced, said_by, text_of, tokens, undisturbed  # noqa: F401
+from engines import ASKS, all_free, engine, engine_state, make_tokens, replaced, said_by, text_of
+from test_engine_process import undisturbed  # noqa: F401
 
 
 @contextlib.contextmanager
 def paused(server, faults, how=signal.SIGKILL, before=1):
     """The engine ends once tokens are made, and the next one waits before it opens its weights (2: its host tier) until the block ends."""
-    until = tokens(server) + 60
-    wait_for("tokens are made", lambda: tokens(server) >= until, 60, 0.002)
+    make_tokens(server, 60)
     faults.hold = before
     os.kill(engine(server), how)
     wait_for("there is none", lambda: engine_state(server)["state"] == "starting", 60, 0.005)
@@ -166,7 +166,7 @@ def test_clients_leave_or_do_not_read(held, undisturbed):  # noqa: F811
         assert [job.result() for job in jobs] == undisturbed
         assert said_by(whole(read_all(slow)).decode()) == undisturbed[1]
         slow.close()
-    wait_for("all blocks are back", lambda: metric(s.metrics(), "evenkeel_kv_blocks", state="used") == 0)
+    all_free(s)
 
 
 @pytest.mark.parametrize("what, cause", [("abort", "fault"), ("segv", "fault"), ("device", "device")])

@@ -1,14 +1,12 @@
 """Protects: an engine's process may end at any moment, and no client notices more than a pause: every text is the one of an undisturbed
 server, whatever was asked for; the budget, a hang and a start that fails are told; the server's end takes the engine along."""
 import concurrent.futures
-import contextlib
 import json
 import os
 import random
 import shutil
 import signal
 import subprocess
-import threading
 import urllib.request
 
 import pytest
@@ -16,123 +14,15 @@ import pytest
 from bare import Bare
 from conftest import BUILD, MODEL, ROOT, metric, wait_for
 from engine_faults import WHAT, EngineFaults
-
-LOST = ("fault", "ended", "hang", "oom", "device")
-SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 60}, "age": {"type": "integer"}, "tags":
-          {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 2, "maxItems": 4}}, "required": ["name", "age", "tags"]}
-ASKS = [
-    {"prompt": "Once upon a time", "max_tokens": 300, "temperature": 0, "ignore_eos": True},
-    {"prompt": "Once upon a time", "max_tokens": 300, "temperature": 0.9, "seed": 7, "top_p": 0.9, "ignore_eos": True},
-    {"prompt": "The little bear", "max_tokens": 250, "temperature": 0.8, "seed": 3, "presence_penalty": 0.7, "frequency_penalty": 0.3,
-     "repetition_penalty": 1.2, "ignore_eos": True},
-    {"prompt": "One day", "max_tokens": 200, "temperature": 1, "seed": 11, "n": 2, "ignore_eos": True},
-    {"prompt": "A river", "max_tokens": 200, "temperature": 0, "logprobs": 4, "echo": True, "ignore_eos": True},
-    {"prompt": "The house was", "max_tokens": 250, "temperature": 0.7, "seed": 5, "stop": [" and the", "zzz"], "min_tokens": 20},
-    {"prompt": "JSON:", "max_tokens": 200, "temperature": 0.9, "seed": 9, "structured_outputs": {"json": SCHEMA}},
-    {"prompt": "Once upon a time there was a small house by the river where " * 12, "max_tokens": 200, "temperature": 0.5, "seed": 2,
-     "ignore_eos": True, "bad_words": ["the"]},
-]
-SHORT = [{**ask, "max_tokens": 80} for ask in (ASKS[0], ASKS[2], ASKS[3], ASKS[4])] + [ASKS[6]]  # greedy, sampled, n = 2, logprobs, a grammar
-
-
-def text_of(server, ask, seconds=120):
-    """What an answer says, of a stream put together."""
-    request = urllib.request.Request(f"http://127.0.0.1:{server.port}/v1/completions", json.dumps({"model": "tiny", **ask}).encode(),
-                                     {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=seconds) as answer:
-        text = answer.read()
-    if not ask.get("stream"):
-        return [(c["text"], c["finish_reason"], c["logprobs"]) for c in json.loads(text)["choices"]]
-    return said_by(text.decode())
-
-
-def texts_of(server, asks):
-    """All asked at once."""
-    with concurrent.futures.ThreadPoolExecutor(len(asks)) as pool:
-        return list(pool.map(lambda ask: text_of(server, ask), asks))
-
-
-def said_by(text):
-    """A stream put together."""
-    said = {}
-    for line in text.split("\n\n"):
-        if line.startswith("data: {"):
-            for c in json.loads(line[6:])["choices"]:
-                one = said.setdefault(c["index"], ["", None, {}])
-                one[0] += c["text"]
-                one[1] = c["finish_reason"] or one[1]
-                for key, value in (c["logprobs"] or {}).items():
-                    one[2].setdefault(key, []).extend(value)
-    assert text.count("data: [DONE]") == 1, text[-300:]
-    return [(one[0], one[1], one[2] or None) for _, one in sorted(said.items())]
-
-
-def serve(tmp_path, *flags, **more):
-    return Bare(tmp_path, "--engine-process", "--max-num-seqs", 8, "--max-model-len", 1024, *flags, **more)
-
-
-def children(pid):
-    with open(f"/proc/{pid}/task/{pid}/children") as f:
-        return [int(c) for c in f.read().split()]
-
-
-def engine(server):
-    """The pid of the engine's process: the launcher's child."""
-    pids = [p for c in children(server.process.pid) for p in children(c)]
-    return pids[0] if pids else None
-
-
-def replaced(server):
-    page = server.metrics()
-    return sum(metric(page, "evenkeel_engine_restarts_total", cause=c) for c in LOST)
-
-
-def pauses(server):
-    """That are over: each engine that is lost is counted before there is another one."""
-    return metric(server.metrics(), "evenkeel_engine_pause_seconds_count")
-
-
-def tokens(server):
-    return metric(server.metrics(), "vllm:generation_tokens_total")
-
-
-def end_engine(server, how, after_tokens):
-    """Ends the engine once so many tokens more were made, and waits for the next one."""
-    before, until = pauses(server), tokens(server) + after_tokens
-    wait_for("tokens are made", lambda: tokens(server) >= until, 60, 0.002)
-    os.kill(engine(server), how)
-    wait_for("another engine", lambda: pauses(server) > before, 60)
-
-
-@contextlib.contextmanager
-def always(server, undisturbed, asks=None, **more):
-    """All is asked for, and each again once it is answered, until the block ends: each answer is that of an undisturbed server."""
-    enough, asks = threading.Event(), asks or ASKS
-
-    def ask_on(i):
-        texts = [text_of(server, {**asks[i], **more})]
-        while not enough.is_set():
-            texts.append(text_of(server, {**asks[i], **more}))
-        return texts
-
-    with concurrent.futures.ThreadPoolExecutor(len(asks)) as pool:
-        jobs = [pool.submit(ask_on, i) for i in range(len(asks))]
-        try:
-            yield
-        finally:
-            enough.set()
-        for i, job in enumerate(jobs):
-            assert all(text == undisturbed[i] for text in job.result()), i
+from engines import (ASKS, LOST, all_free, always, children, end_engine, engine, engine_state, make_tokens, order, replaced, restart, said_by, serve, text_of,
+                     texts_alone, tokens)
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """What a server of one process says."""
-    s = Bare(tmp_path_factory.mktemp("one"), "--max-num-seqs", 8, "--max-model-len", 1024)
-    try:
-        yield texts_of(s, ASKS)
-    finally:
-        s.stop()
+    """What a server of one process says to all of ASKS."""
+    return texts_alone(tmp_path_factory.mktemp("one"), ASKS, "--max-num-seqs", 8, "--max-model-len", 1024)
+
 
 
 @pytest.mark.parametrize("how, stream", [(signal.SIGKILL, True), (signal.SIGKILL, False), (signal.SIGSEGV, True)])
@@ -157,15 +47,6 @@ def test_texts_go_on(tmp_path, undisturbed, how, stream):
         assert s.stop() == 0
 
 
-def order(server, word):
-    status, _, body = server.local(f"/v1/engine/{word}", "POST", "{}")[:3]
-    assert status == 202, body
-
-
-def engine_state(server):
-    return json.loads(server.local("/v1/engine")[2])
-
-
 def test_frequencies_of_short_contexts(tmp_path):
     """longrope has other frequencies where less than the original length is served, also in the engine's process."""
     model, said = tmp_path / "longrope", []
@@ -185,17 +66,15 @@ def test_frequencies_of_short_contexts(tmp_path):
 
 
 def test_planned_restarts(tmp_path, undisturbed):
-    """Asked for six times while all of it runs: every answer is that of an undisturbed server, and nobody is suspected."""
+    """Asked for six times while all of it runs: every answer is that of an undisturbed server, and no request is suspected."""
     draw = random.Random(20261124)
     s = serve(tmp_path, "--engine-restarts", 1)  # they are not of its budget
     try:
         pids, busy = {engine(s)}, []
         with always(s, undisturbed, stream=True):
-            for n in range(1, 7):
-                until = tokens(s) + draw.randint(20, 250)
-                wait_for("tokens are made", lambda: tokens(s) >= until, 60, 0.002)
-                order(s, "restart")
-                wait_for("another engine", lambda: engine_state(s)["restarts"]["planned"] == n, 60)
+            for _ in range(6):
+                make_tokens(s, draw.randint(20, 250))
+                restart(s)
                 pids.add(engine(s))
                 busy.append(metric(s.metrics(), "evenkeel_device_busy_seconds_total"))
         assert busy == sorted(busy) and busy[0] > 0, "a counter that goes down is another server to who reads it"
@@ -286,7 +165,7 @@ def test_small_pool(tmp_path, undisturbed):
         with always(s, undisturbed):
             for n in (150, 30):
                 end_engine(s, signal.SIGKILL, n)
-        wait_for("all blocks are back", lambda: metric(s.metrics(), "vllm:num_requests_running") == 0)
+        all_free(s)
     finally:
         assert s.stop() == 0
 
@@ -325,7 +204,7 @@ def test_budget(tmp_path):
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             job = pool.submit(s.ask, "/v1/completions", "POST", json.dumps({"model": "tiny", **ASKS[0], "max_tokens": 1000}), None, 60)
             end_engine(s, signal.SIGKILL, 20)
-            wait_for("tokens are made", lambda: tokens(s) > 60, 60, 0.002)
+            make_tokens(s, 40)
             os.kill(engine(s), signal.SIGKILL)
             assert job.result()[0] in (0, 200, 500)  # it may have been quicker
         s.process.wait(60)
@@ -340,8 +219,7 @@ def test_ended_while_it_loads(tmp_path, undisturbed):
     s = serve(tmp_path, env=faults.env)
     try:
         with always(s, undisturbed, stream=True):
-            until = tokens(s) + 50
-            wait_for("tokens are made", lambda: tokens(s) >= until, 60, 0.002)
+            make_tokens(s, 50)
             faults.hold = 1
             gone = engine(s)
             for how in (signal.SIGKILL, signal.SIGSEGV, signal.SIGKILL, signal.SIGKILL):
@@ -358,12 +236,12 @@ def test_ended_while_it_loads(tmp_path, undisturbed):
 
 
 def test_without_its_launcher(tmp_path):
-    """Nobody could start another engine: the server ends as one without such a process, and is started again by whoever watches it."""
+    """No other engine could be started: the server ends as one without such a process, and its supervisor starts it again."""
     s = serve(tmp_path)
     try:
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             job = pool.submit(s.ask, "/v1/completions", "POST", json.dumps({"model": "tiny", **ASKS[0], "max_tokens": 1000}), None, 60)
-            wait_for("tokens are made", lambda: tokens(s) > 20, 60, 0.002)
+            make_tokens(s, 20)
             os.kill(children(s.process.pid)[0], signal.SIGKILL)
             assert job.result()[0] in (0, 200, 500)  # it may have been quicker
         s.process.wait(60)
@@ -405,8 +283,7 @@ def test_a_restart_is_refused(tmp_path, undisturbed, what):
                 assert status == 503 and b"this one goes on" in body and b"same weights" in body, (word, body)
             assert engine(s) == first and engine_state(s)["state"] == "running" and engine_state(s)["restarts"]["planned"] == 0
             (tmp_path / "kept").rename(weights)
-            order(s, "restart")
-            wait_for("another engine", lambda: engine_state(s)["restarts"]["planned"] == 1, 60)
+            restart(s)
         assert engine(s) != first and s.log().count("there would be none afterwards") == 2, s.log()
     finally:
         assert s.stop() == 0
@@ -475,10 +352,8 @@ def test_another_plug_in(tmp_path, undisturbed):
             assert status == 503 and b"this one goes on" in body and b"of another version than this program" in body, body
             assert engine(s) == first and engine_state(s)["state"] == "running"
             newer = plug_in(paced, build)
-            until = tokens(s) + 50
-            wait_for("tokens are made", lambda: tokens(s) >= until, 60, 0.002)
-            order(s, "restart")
-            wait_for("another engine", lambda: engine_state(s)["restarts"]["planned"] == 1, 60)
+            make_tokens(s, 50)
+            restart(s)
         assert loaded(engine(s)) == {newer} != {before} and replaced(s) == 0
         assert metric(s.metrics(), "evenkeel_engine_replayed_requests_total") >= 1
     finally:

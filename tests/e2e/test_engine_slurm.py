@@ -9,11 +9,11 @@ import signal
 import pytest
 
 from bare import Bare
-from conftest import gone, metric, paced, wait_for
+from conftest import gone, paced, wait_for
+from engines import SHORT, always, another_engine, check_counts, engine_state, restart, run_alone, texts_alone
 from hosts import Host
 from slurm import Slurm, needed
-from test_engine_hosts import FLAGS, at_some_token, check_counts
-from test_engine_process import SHORT, always, engine_state, order, pauses, texts_of
+from test_engine_hosts import FLAGS, at_some_token
 
 pytestmark = [needed, pytest.mark.long]
 SRUN = "srun --nodes 2 --ntasks-per-node 1 --mpi=pmix --kill-on-bad-exit=1"
@@ -60,11 +60,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    s = Bare(tmp_path_factory.mktemp("one"), "--tensor-parallel-size", 2, *FLAGS)
-    try:
-        yield texts_of(s, SHORT)
-    finally:
-        s.stop()
+    return texts_alone(tmp_path_factory.mktemp("one"), SHORT, "--tensor-parallel-size", 2, *FLAGS)
 
 
 @contextlib.contextmanager
@@ -81,12 +77,12 @@ def serving(tmp_path, **how):
 
 
 def another(served, what):
-    s, before, jobs, first = served.server, pauses(served.server), served.jobs(), served.host.nodes()
+    jobs, first = served.jobs(), served.host.nodes()
     assert len(jobs) == 1 and len(first) == 1
-    what(jobs[0])
-    wait_for("another group", lambda: pauses(s) > before, 120)
+    with another_engine(served.server, 120):
+        what(jobs[0])
     wait_for("the first one is gone", lambda: all(map(gone, first)) and not set(jobs) & set(served.jobs()), 60)
-    wait_for("each request has run alone", lambda: metric(s.metrics(), "evenkeel_engine_suspect_requests") == 0, 60)
+    run_alone(served.server)
 
 
 def set_down_and_up(served, job):
@@ -107,8 +103,7 @@ def test_what_ends_a_group(tmp_path, undisturbed):
             for end in ends:
                 at_some_token(s, draw)
                 another(served, end)
-            order(s, "restart")
-            wait_for("another group", lambda: engine_state(s)["restarts"]["planned"] == 1, 60)
+            restart(s)
         check_counts(s, len(ends))
         last = served.host.nodes()
         assert s.stop() == 0, s.log()
@@ -118,13 +113,13 @@ def test_what_ends_a_group(tmp_path, undisturbed):
 def test_a_server_in_a_job(tmp_path, undisturbed):
     """Each group is a step of the job that the server is in: scancel ends a step or all."""
     with serving(tmp_path, kind=Batch, command=SRUN + " --overlap") as served:
-        s, before = served.server, pauses(served.server)
+        s = served.server
         job, = served.jobs()
         step, = served.slurm.steps(job)
         with always(s, undisturbed, SHORT):
             at_some_token(s, random.Random(6))
-            served.slurm.run("scancel", step)
-            wait_for("another group", lambda: pauses(s) > before, 120)
+            with another_engine(s, 120):
+                served.slurm.run("scancel", step)
             assert step not in served.slurm.steps(job)
         check_counts(s, 1)
         last = served.host.nodes()

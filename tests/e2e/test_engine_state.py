@@ -9,7 +9,7 @@ import time
 import pytest
 
 from conftest import wait_for
-from test_engine_process import SHORT, always, engine, engine_state, serve, texts_of
+from engines import SHORT, always, engine, engine_state, serve, texts_of
 from test_engine_verdict import FLAGS, PATIENT, end_engine, listens
 from test_warm_restart import ask_all
 from test_warm_restart import serve as serve_warm

@@ -13,7 +13,8 @@ import pytest
 
 from bare import Bare
 from conftest import BUILD, Appliance, get, metric, wait_for
-from test_engine_process import ASKS, children, text_of, texts_of, undisturbed  # noqa: F401
+from engines import ASKS, children, text_of, texts_of
+from test_engine_process import undisturbed  # noqa: F401
 
 FLAGS = ("--engine-process", "--max-num-seqs", 8, "--max-model-len", 1024, "--max-num-batched-tokens", 512)
 PATIENT = ("--engine-verdict-wait", 60)  # an answer comes, however slow the machine is

@@ -1,5 +1,5 @@
-"""Protects: nothing is started into memory or a port that somebody else has; what it waits for is said, and a device that blocks whoever
-asks it blocks only a helper. The NVIDIA library is a fake (fake_nvml.c)."""
+"""Protects: nothing is started into memory or a port that another program has; what it waits for is said, and a device that blocks the
+process that asks it blocks only a helper. The NVIDIA library is a fake (fake_nvml.c)."""
 import json
 import os
 import pathlib

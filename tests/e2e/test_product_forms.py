@@ -14,7 +14,7 @@ import pytest
 
 from bare import Bare
 from conftest import ROOT, wait_for
-from test_engine_process import engine, pauses, tokens
+from engines import another_engine, engine, pauses, tokens
 
 BODY = json.dumps({"model": "tiny", "prompt": "The keel of a boat", "max_tokens": 120, "temperature": 0, "ignore_eos": True, "logprobs": 1})
 
@@ -92,9 +92,8 @@ def test_kept_forms_are_obeyed(tmp_path, flags):
     assert all(abs(a - b) < 0.25 for a, b in zip(other[1][:10], own[1])), "and no more than bits"
     assert answer(server) == other
     if "--engine-process" in flags:  # and the next engine has the same
-        pid, before = engine(server), pauses(server)
-        os.kill(pid, signal.SIGKILL)
-        wait_for("another engine", lambda: pauses(server) > before, 60)
+        with another_engine(server):
+            os.kill(engine(server), signal.SIGKILL)
         assert answer(server) == other
     assert server.stop() == 0
     assert shapes(kept(tmp_path)[1]) == shapes(lines)
@@ -139,9 +138,8 @@ def test_engines_have_the_servers_tier(tmp_path):
     server = Bare(tmp_path, "--cpu-forms", "tier", "--engine-process",
                   env={"EVENKEEL_CPU_ISA": "ref", "LD_PRELOAD": str(library), "ASAN_OPTIONS": "verify_asan_link_order=0"})
     assert answer(server) == plain
-    before = pauses(server)
-    os.kill(engine(server), signal.SIGKILL)
-    wait_for("another engine", lambda: pauses(server) > before, 60)
+    with another_engine(server):
+        os.kill(engine(server), signal.SIGKILL)
     assert answer(server) == plain
     assert server.stop() == 0
 

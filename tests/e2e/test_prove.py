@@ -1,4 +1,4 @@
-"""Protects: what would be started next is asked in processes of its own; whoever asks for something else meanwhile hears of it, each
+"""Protects: what would be started next is asked in processes of its own; a client that asks for something else meanwhile is told, each
 request is done once, and evenkeeld lives."""
 import os
 import subprocess

@@ -1,5 +1,5 @@
 """Protects: every state of a server's life is one that another evenkeeld goes on from, with the real programs; the whole table is in
-tests/unit/law/test_life.c. Whoever was killed or replaced in the middle of a drain, a restart or a wait: nothing is lost, nothing is
+tests/unit/law/test_life.c. Whichever process is killed or replaced in the middle of a drain, a restart or a wait: nothing is lost, nothing is
 called a crash, `resume` works, and a breaker closes when its cause is gone."""
 import http.client
 import json

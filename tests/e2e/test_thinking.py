@@ -11,7 +11,7 @@ import urllib.request
 import pytest
 
 from bare import Bare
-from test_engine_process import engine, replaced
+from engines import engine, replaced
 
 
 def post(server, path, body):

@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from bare import Bare
 from conftest import free_port, metric, wait_for
-from test_engine_process import end_engine
+from engines import end_engine
 
 
 class Collector(http.server.ThreadingHTTPServer):

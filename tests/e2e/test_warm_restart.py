@@ -11,7 +11,7 @@ import pytest
 from bare import Bare
 from conftest import ROOT, Appliance, metric, wait_for
 from engine_faults import EngineFaults
-from test_engine_process import engine, engine_state, order, pauses
+from engines import another_engine, engine, engine_state, order, restart
 
 BEGINNINGS = [" ".join(f"{word} {k}" for k in range(60)) for word in ("The river said", "A small bear counted", "One day", "In the house", "They went")]
 
@@ -99,8 +99,7 @@ def test_hybrid_is_warm(tmp_path, flags):
         assert taken(s) >= 50 and metric(s.metrics(), "evenkeel_state_snapshots") >= 5
         assert [follow(s, n) for n in range(5)] == warm
         if "--engine-process" in flags:
-            order(s, "restart")
-            wait_for("another engine", lambda: engine_state(s)["restarts"]["planned"] == 1)
+            restart(s)
             assert [follow(s, n) for n in range(5)] == warm
     finally:
         assert s.stop() == 0
@@ -137,8 +136,7 @@ def test_engine_alone_is_warm(tmp_path):
     try:
         ask_all(s)
         warm = ask_all(s)
-        order(s, "restart")
-        wait_for("another engine", lambda: engine_state(s)["restarts"]["planned"] == 1)
+        restart(s)
         assert ask_all(s) == warm
         order(s, "release")
         wait_for("no engine", lambda: engine_state(s)["state"] == "released")
@@ -167,18 +165,17 @@ def test_host_tier_outlives_the_engine(tmp_path):
              "--dumpable", "--kv-offloading-size", 0.05, "--max-num-batched-tokens", 512, env=faults.env)
 
     def lose(how):
-        before = pauses(s)
-        if how == "fault":
-            faults.once("segv")
-            assert ask(s, 0)[0] == texts[0]
-        elif isinstance(how, str):
-            order(s, how)
-            if how == "release":
-                wait_for("no engine", lambda: engine_state(s)["state"] == "released")
-                order(s, "acquire")
-        else:
-            os.kill(engine(s), how)
-        wait_for("another engine", lambda: pauses(s) > before)
+        with another_engine(s):
+            if how == "fault":
+                faults.once("segv")
+                assert ask(s, 0)[0] == texts[0]
+            elif isinstance(how, str):
+                order(s, how)
+                if how == "release":
+                    wait_for("no engine", lambda: engine_state(s)["state"] == "released")
+                    order(s, "acquire")
+            else:
+                os.kill(engine(s), how)
 
     try:
         texts = [t for t, _ in ask_all(s)]

@@ -50,7 +50,7 @@ static void start(void)
                                   .keep_alive_s = 2,
                                   .control_path = path,
                                   .log_requests = true,
-                                  .shell = {.sse_keep_alive_s = 15},
+                                  .access = {.sse_keep_alive_s = 15},
                                   .drain = on_drain,
                                   .resume = on_resume};
     struct ek_fault fault = {0};

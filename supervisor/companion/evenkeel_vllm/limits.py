@@ -106,7 +106,7 @@ class Limits:
         return wrong
 
     def widen(self, name: str, ceiling: float) -> None:
-        """A higher ceiling; what nobody lowered goes along."""
+        """A higher ceiling; a limit that was at the old one goes along."""
         row = self.rows[name]
         row.value = ceiling if row.value == row.ceiling else row.value
         row.start = ceiling if row.start == row.ceiling else row.start

@@ -9,7 +9,7 @@ missing. What it writes, and vLLM reads at each schedule():
     kv_cache_manager.watermark_blocks    blocks that an admission leaves free
     scheduler_config.long_prefill_token_threshold    longest chunk of a prefill; 0 is none
 
-Nobody is preempted or cut by a lower limit: what runs ends by itself.
+A lower limit preempts and cuts no request: what runs ends by itself.
 """
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ static void test_cores(void **state)
 }
 
 /* Files as the kernel writes them (Documentation/admin-guide/cgroup-v2.rst). */
-static void test_numbers(void **state)
+static void test_memory(void **state)
 {
     (void)state;
     put("g/memory.max", "max\n");
@@ -159,15 +159,23 @@ static void test_numbers(void **state)
     put("g/memory.pressure", "some avg10=0.00 avg60=1.25 avg300=0.40 total=123456\n"
                              "full avg10=0.00 avg60=0.00 avg300=0.00 total=99\n");
     put("g/memory.events", "low 0\nhigh 12\nmax 3\noom 2\noom_kill 2\noom_group_kill 0\n");
-    put("g/memory.high", "");
+    put("g/memory.stat", "anon 4096\nfile 500\ninactive_anon 7\nactive_anon 8\n"
+                         "inactive_file 100\nactive_file 200\n");
     char dir[80];
     (void)snprintf(dir, sizeof(dir), "%s/g", root);
-    assert_true(ek_cgroup_number(dir, "memory.max", "") == UINT64_MAX);
-    assert_true(ek_cgroup_number(dir, "memory.current", "") == 7340032);
-    assert_true(ek_cgroup_number(dir, "memory.pressure", "total=") == 123456);
-    assert_true(ek_cgroup_number(dir, "memory.pressure", "nothing=") == UINT64_MAX);
-    assert_true(ek_cgroup_number(dir, "memory.high", "") == UINT64_MAX);
-    assert_true(ek_cgroup_number(dir, "memory.swap.max", "") == UINT64_MAX);
+    struct ek_cgroup_memory m;
+    ek_cgroup_memory(dir, &m);
+    assert_true(m.most_bytes == UINT64_MAX && m.used_bytes == 7340032 && m.oom_kills == 2);
+    assert_true(m.stalled_us == 123456 && m.anon_bytes == 4096 && m.file_bytes == 300);
+    put("g/memory.max", "8388608\n");
+    ek_cgroup_memory(dir, &m);
+    assert_true(m.most_bytes == 8388608);
+    (void)strcat(dir, "/none");
+    ek_cgroup_memory(dir, &m);
+    assert_true(m.most_bytes == UINT64_MAX && m.used_bytes == UINT64_MAX && m.file_bytes == 0);
+    assert_true(m.stalled_us == UINT64_MAX && m.anon_bytes == UINT64_MAX &&
+                m.oom_kills == UINT64_MAX);
+    (void)snprintf(dir, sizeof(dir), "%s/g", root);
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     assert_true(fd >= 0);
     assert_true(ek_cgroup_oom_kills(fd) == 2);
@@ -228,8 +236,8 @@ static void test_parts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parts),   cmocka_unit_test(test_limits), cmocka_unit_test(test_cores),
-        cmocka_unit_test(test_numbers), cmocka_unit_test(test_dir),
+        cmocka_unit_test(test_parts),  cmocka_unit_test(test_limits), cmocka_unit_test(test_cores),
+        cmocka_unit_test(test_memory), cmocka_unit_test(test_dir),
     };
     (void)snprintf(root, sizeof(root), "/tmp/cgroup-XXXXXX");
     if (!mkdtemp(root))

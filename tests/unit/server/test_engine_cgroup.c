@@ -160,7 +160,9 @@ static void has_a_limit(void **state)
         done(&g);
         skip();
     }
-    assert_int_equal(ek_cgroup_number(g.path, "memory.max", ""), 64 * MIB);
+    struct ek_cgroup_memory m;
+    ek_cgroup_memory(g.path, &m);
+    assert_int_equal(m.most_bytes, 64 * MIB);
     uint64_t before = ek_cgroup_oom_kills(g.dir);
     pid_t pid = fork();
     if (pid == 0) {

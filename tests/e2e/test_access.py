@@ -1,4 +1,4 @@
-"""Protects: the shell around the API: who may call from where (Host, origins, peers), what is logged, streams that are quiet or not read."""
+"""Protects: access to the API: who may call from where (Host, origins, peers), what is logged, streams that are quiet or not read."""
 import json
 import os
 import re
