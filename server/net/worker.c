@@ -136,17 +136,36 @@ static void on_connection(void *cls, struct MHD_Connection *mhd, void **context,
     let_in(w);
 }
 
-/* While it drains: an answer of which the client takes nothing does not hold the process. */
+/* Whether an answer has waited long enough for its reader: it is made, and nothing but its reading
+ * holds the process, however it is read and over which kind of socket; or it is being made, and
+ * nothing of it is taken. */
+static bool waits_too_long(struct conn *c, uint64_t now)
+{
+    const uint64_t most_us = BOUND_DRAIN_READER_S * EK_US_PER_S;
+    struct exchange *x = c->exchange;
+    if (exchange_is_made(x)) {
+        if (x->made_us == 0)
+            x->made_us = now;
+        return now - x->made_us > most_us;
+    }
+    x->made_us = 0;
+    struct unread_now at = unread_look(c->fd);
+    return unread_stalls(&c->unread, &at, now, most_us);
+}
+
+/* While it drains: the reader of an answer does not hold the process, for which new connections may
+ * wait in the listening socket. */
 static void cut_unread(struct worker *w, bool drains, uint64_t now)
 {
     for (struct conn *c = w->conns; c; c = c->next) {
-        if (!drains)
+        struct exchange *x = c->exchange;
+        if (!drains) {
             c->unread = (struct unread){0};
-        if (!drains || c->local || !c->exchange || !c->exchange->replied || c->exchange->stalled)
-            continue;
-        struct unread_now at = unread_look(c->fd);
-        if (unread_stalls(&c->unread, &at, now, BOUND_DRAIN_READER_S * EK_US_PER_S))
-            exchange_cut(c->exchange);
+            if (x)
+                x->made_us = 0;
+        } else if (!c->local && x && x->replied && !x->stalled && waits_too_long(c, now)) {
+            exchange_cut(x);
+        }
     }
 }
 
