@@ -85,6 +85,8 @@ int generation_submit(struct generation *g, struct api_error *err);
 bool generation_pump(struct generation *g);
 /* Now and then: whether some of it waits for room, which the next pump asks for again. */
 bool generation_tick(struct generation *g);
+/* Whether the engine has some of it that has not ended there, told here or not. */
+bool generation_computes(const struct generation *g);
 /* The client has left: ends what the engine still has of it, and hands over no more. */
 void generation_abort(struct generation *g);
 /* After it is over: 0, or -EBADMSG with err when it did not end well. */

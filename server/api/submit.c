@@ -168,13 +168,26 @@ int generation_submit(struct generation *g, struct api_error *err)
     return refusal(g, err);
 }
 
+static bool is_with_engine(const struct choice *c)
+{
+    return c->taken && !c->over && atomic_load(&c->req->state) != REQ_DONE;
+}
+
+bool generation_computes(const struct generation *g)
+{
+    for (uint32_t i = 0; i < g->count; i++) {
+        if (is_with_engine(&g->choice[i]))
+            return true;
+    }
+    return false;
+}
+
 void generation_abort(struct generation *g)
 {
     g->aborted = true;
     for (uint32_t i = 0; i < g->count; i++) {
-        struct choice *c = &g->choice[i];
-        if (c->taken && !c->over && atomic_load(&c->req->state) != REQ_DONE)
-            engine_finish(g->served->engine, c->req, REQ_FIN_ABORT);
+        if (is_with_engine(&g->choice[i]))
+            engine_finish(g->served->engine, g->choice[i].req, REQ_FIN_ABORT);
     }
 }
 

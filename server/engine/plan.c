@@ -10,6 +10,8 @@
 #include "server/engine/sched.h"
 
 #define PLAN_US 250u /* from a result to the next step on the device, guessed high */
+/* Most slots are free again sooner, and what gives one up is read once more. */
+#define SLOT_WAIT_US 200000u
 
 uint32_t sched_rows_wanted(const struct entry *e)
 {
@@ -76,8 +78,9 @@ void sched_refund(struct plan *p, const struct entry *e, bool set_due)
 }
 
 /* The blocks go back (named ones stay as cache while they can, the content goes to the host tier if
- * there is room), the tokens stay. */
-static void preempt(struct sched *s, struct plan *p, uint32_t at)
+ * there is room), the tokens stay. Where it was its slot that was lacking, that is no sign of too
+ * little memory, and counted apart. */
+static void preempt(struct sched *s, struct plan *p, uint32_t at, bool for_slot)
 {
     struct entry *e = entries_running(&s->entries, at);
 
@@ -90,11 +93,15 @@ static void preempt(struct sched *s, struct plan *p, uint32_t at)
     e->replayed = false;
     e->lost_us = e->lost_us != 0 ? e->lost_us : p->now_us;
     bool kept = swap_out(s, e, p->now_us);
-    *(kept ? &s->stats.preemptions_swap : &s->stats.preemptions_recompute) += 1;
+    if (for_slot) {
+        s->stats.slots_yielded++;
+    } else {
+        *(kept ? &s->stats.preemptions_swap : &s->stats.preemptions_recompute) += 1;
+        s->stats.preemptions++;
+    }
     e->req->preemptions++;
     request_note(e->req, REQ_MET_PREEMPTION, p->now_us);
     e->thrown_out = true;
-    s->stats.preemptions++;
     s->tenants.at[e->tenant].preemptions++;
     sched_give_slot(s, at, p->now_us);
 }
@@ -129,6 +136,59 @@ static uint32_t choose_victim(struct sched *s)
     return victim;
 }
 
+/* Whether an entry has waited long enough for a slot, and for nothing else that is known. */
+static bool lacks_slot(const struct sched *s, const struct entry *e, uint64_t now_us)
+{
+    uint64_t most = s->value[LIMIT_RUNNING_SEQS], running = s->entries.running_count;
+    uint64_t since = e->lost_us != 0 ? e->lost_us : e->req->queued_us;
+    bool full = running == most || (running < most && s->slots.free_count == 0 &&
+                                    slots_limbo(&s->slots) == 0); /* above a lowered limit none */
+    return full && now_us >= since + SLOT_WAIT_US;
+}
+
+/* Who gives its slot to that entry, by its place among the running: the last one of the tenant that
+ * has most of them for its weight, when that has more than the entry's would have with it.
+ * SCHED_NONE: it has its part, or all others come before it by priority. */
+static uint32_t choose_yielding(struct sched *s, const struct entry *head)
+{
+    struct tenants *t = &s->tenants;
+    uint32_t yielding = SCHED_NONE;
+    uint64_t most = 0;
+
+    for (uint32_t i = 0; i < t->count; i++)
+        t->at[i].held = 0;
+    for (uint32_t i = 0; i < s->entries.running_count; i++)
+        t->at[entries_running(&s->entries, i)->tenant].held++;
+    uint64_t with = ((uint64_t)t->at[head->tenant].held + 1) * t->at[head->tenant].price;
+    for (uint32_t i = s->entries.running_count; i-- > 1;) {
+        const struct entry *e = entries_running(&s->entries, i);
+        const struct tenant *x = &t->at[e->tenant];
+        bool before =
+            entries_ranked(&s->entries, e, head) && e->req->ask.priority < head->req->ask.priority;
+        bool ahead = tenants_standing(t, e->tenant) > tenants_standing(t, head->tenant);
+        uint64_t without = x->held > 0 ? (uint64_t)(x->held - 1) * x->price : 0;
+        if (before || !ahead || without < with || without <= most)
+            continue;
+        most = without;
+        yielding = i;
+    }
+    return yielding;
+}
+
+/* Answers go on for as long as they like, so a tenant that has all slots could keep another one out
+ * for minutes: slots are shared by weight as soon as somebody has waited a moment for one. One in a
+ * step, and never back: the other has as many afterwards at least. */
+static void yield_slot(struct sched *s, struct plan *p)
+{
+    uint32_t head = s->tenants.count > 1 && s->suspects == 0 ? sched_head(s) : SCHED_NONE;
+
+    if (head == SCHED_NONE || !lacks_slot(s, &s->entries.at[head], p->now_us))
+        return;
+    uint32_t yielding = choose_yielding(s, &s->entries.at[head]);
+    if (yielding != SCHED_NONE)
+        preempt(s, p, yielding, true);
+}
+
 void sched_plan_rows(struct sched *s, struct plan *p, uint32_t entry, uint32_t rows)
 {
     struct entry *e = &s->entries.at[entry];
@@ -146,7 +206,7 @@ void sched_plan_rows(struct sched *s, struct plan *p, uint32_t entry, uint32_t r
         }
         uint32_t victim = choose_victim(s);
         bool itself = s->entries.running[victim] == entry;
-        preempt(s, p, victim);
+        preempt(s, p, victim, false);
         if (itself)
             return;
     }
@@ -433,6 +493,7 @@ uint32_t sched_plan(struct sched *s, uint64_t now_us, struct ek_step *step)
     }
     if (is_better_planned_later(s))
         return 0;
+    yield_slot(s, &p);
     plan_running(s, &p);
     sched_admit(s, &p);
     sched_share_rest(s, &p);

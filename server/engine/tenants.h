@@ -20,6 +20,9 @@
  * work: one of its requests waits or is being read; those that decode get their rows in each step
  * anyway. A new key at the place of one that is gone begins like one that was idle.
  *
+ * Slots are shared by weight, too: one who has waited a moment for one gets that of a tenant that
+ * has more of them (plan.c). What was begun for that goes on when it is its tenant's turn again.
+ *
  * What is short when a block is lacking is memory, not tokens: what gives way is of the tenant
  * whose running requests hold most blocks for its weight (sched_plan_rows()): blocks of their own,
  * for one that others use too is not given back by a preemption. Neither counts for more than
@@ -59,7 +62,7 @@ struct tenant {
     uint64_t poisons; /* requests that ended since the device does with them */
     uint32_t price, stamp;
     uint32_t active;    /* entries that wait or are being read */
-    uint32_t held;      /* blocks of its own, of use within the choice of what gives way alone */
+    uint32_t held;      /* blocks of its own, or slots: of use within a choice of what gives way */
     struct queue queue; /* those that wait, by priority and age */
 };
 

@@ -35,7 +35,8 @@ struct ek_buf;
     X(ANSWER_RATE, 32768, "bytes/s", "least speed at which a client reads such an answer",         \
       "connection closed")                                                                         \
     X(DRAIN_READER_S, 7, "seconds",                                                                \
-      "while the server drains: bytes of an answer wait and a client over TCP takes none",         \
+      "while the server drains: reading of an answer that is made, or bytes of one that is not "   \
+      "wait and a client over TCP takes none",                                                     \
       "connection closed")                                                                         \
     X(UNSENT_BYTES, 65536, "bytes", "of one connection that wait in the kernel unsent",            \
       "the stream waits")                                                                          \

@@ -52,6 +52,7 @@ struct worker {
     struct conn *conns;
     struct exchange *running; /* with a generation, linked */
     uint64_t next_scan_us;    /* deadlines are looked at then */
+    uint32_t eventless;       /* rounds in a row that nothing has happened before */
     atomic_uint load;         /* connections, those in the inbox included */
     atomic_bool stop;
     pthread_mutex_t lock;

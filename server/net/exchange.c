@@ -186,6 +186,14 @@ void exchange_leave(struct exchange *x)
     resume(x);
 }
 
+bool exchange_is_made(const struct exchange *x)
+{
+    const struct generation *g = x->gen;
+    if (!x->replied || !g || !g->ask.stream)
+        return x->replied;
+    return (g->closed || g->out.len > g->out_at) && !generation_computes(g);
+}
+
 void exchange_cut(struct exchange *x)
 {
     atomic_fetch_add(&x->http->slow_readers, 1);

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <microhttpd.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 struct exchange;
@@ -27,6 +28,9 @@ void exchange_pump(struct exchange *x);
 /* Looked at now and then while a generation runs: readers that are too slow are cut, streams that
  * have nothing to say show that they are alive. */
 void exchange_tick(struct exchange *x, uint64_t now_us);
+/* Whether the answer has begun and nothing of it is computed: what is left is that its client reads
+ * it. A stream may have more to be rendered, or handed to the engine, once some of it is read. */
+bool exchange_is_made(const struct exchange *x);
 /* The client does not read: it is counted, the connection is closed. */
 void exchange_cut(struct exchange *x);
 /* The peer has left, or the thread stops: the request ends, the connection is closed. */

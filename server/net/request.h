@@ -104,7 +104,8 @@ struct exchange {
     uint64_t taken_bytes;        /* that a stream's reader has taken, */
     uint64_t slow_us, slow_from; /* since when, and from where on, too much waits for it; 0 = no */
     bool stalled;                /* it was cut for that */
-    bool refused;                /* `late` is the answer, once the body has arrived */
+    uint64_t made_us; /* while the server drains: since when all of its answer is there; 0 = no */
+    bool refused;     /* `late` is the answer, once the body has arrived */
     struct answer late;
     bool left; /* the peer is gone, or we stop: end it */
     struct generation *gen;

@@ -1,13 +1,14 @@
 /*
- * Whether a client takes what was sent to it, by what its kernel acknowledges. Asked of connections
- * while the server drains (worker.c), where one that takes nothing would hold the process.
+ * Whether a client takes what was sent to it, by what its kernel acknowledges. Asked of streams
+ * that are still being made while the server drains (worker.c): nothing is computed for one that
+ * takes nothing. Of an answer that is made the time alone counts.
  *
  * A program that reads slowly lets its kernel acknowledge more now and then: its window opens by
  * steps of a sixteenth of its buffer, or of a segment, which is 64 KiB at most (within a machine:
  * who takes less than 64 KiB within the bound there may be cut). On a network that loses packets
  * the kernel sends again after 0.2, 0.6, 1.4, 3 and 6.2 s (and a round trip each): a bound above
  * that cuts a connection only where five of them in a row were lost. A client that does not read
- * and one that is gone look alike in that nothing is acknowledged, and either holds no process.
+ * and one that is gone look alike in that nothing is acknowledged.
  */
 #pragma once
 

@@ -29,6 +29,9 @@
 #define SCAN_US       250000u /* how often deadlines are looked at */
 #define STOP_ROUNDS   200     /* of 1 ms: what is in progress may end */
 #define SOCKETS_EXTRA 1024u   /* of one daemon beyond the API's limit */
+#define EAGER_ROUNDS  16u     /* that MHD asks for at once though nothing has happened, */
+#define SENDING_MOST  1024u   /* and while an answer is sent, a record of TLS in each; then they */
+#define EAGER_MS      2       /* come after so long */
 
 /* One connection less: a listener may accept another. */
 static void let_in(struct worker *w)
@@ -136,17 +139,36 @@ static void on_connection(void *cls, struct MHD_Connection *mhd, void **context,
     let_in(w);
 }
 
-/* While it drains: an answer of which the client takes nothing does not hold the process. */
+/* Whether an answer has waited long enough for its reader: it is made, and nothing but its reading
+ * holds the process, however it is read and over which kind of socket; or it is being made, and
+ * nothing of it is taken. */
+static bool waits_too_long(struct conn *c, uint64_t now)
+{
+    const uint64_t most_us = BOUND_DRAIN_READER_S * EK_US_PER_S;
+    struct exchange *x = c->exchange;
+    if (exchange_is_made(x)) {
+        if (x->made_us == 0)
+            x->made_us = now;
+        return now - x->made_us > most_us;
+    }
+    x->made_us = 0;
+    struct unread_now at = unread_look(c->fd);
+    return unread_stalls(&c->unread, &at, now, most_us);
+}
+
+/* While it drains: the reader of an answer does not hold the process, for which new connections may
+ * wait in the listening socket. */
 static void cut_unread(struct worker *w, bool drains, uint64_t now)
 {
     for (struct conn *c = w->conns; c; c = c->next) {
-        if (!drains)
+        struct exchange *x = c->exchange;
+        if (!drains) {
             c->unread = (struct unread){0};
-        if (!drains || c->local || !c->exchange || !c->exchange->replied || c->exchange->stalled)
-            continue;
-        struct unread_now at = unread_look(c->fd);
-        if (unread_stalls(&c->unread, &at, now, BOUND_DRAIN_READER_S * EK_US_PER_S))
-            exchange_cut(c->exchange);
+            if (x)
+                x->made_us = 0;
+        } else if (!c->local && x && x->replied && !x->stalled && waits_too_long(c, now)) {
+            exchange_cut(x);
+        }
     }
 }
 
@@ -168,13 +190,30 @@ static void scan_deadlines(struct worker *w, uint64_t now)
         exchange_tick(x, now);
 }
 
+static bool is_sending(const struct worker *w)
+{
+    for (const struct conn *c = w->conns; c; c = c->next) {
+        if (c->exchange && c->exchange->replied)
+            return true;
+    }
+    return false;
+}
+
+/* While a TLS handshake waits for its client, MHD asks to be run again at once, for as long as that
+ * takes: a client that sends half of one would have a core of ours. What does happen, also to that
+ * connection, wakes this thread from the wait. */
+static bool asks_in_vain(const struct worker *w)
+{
+    return w->eventless > SENDING_MOST || (w->eventless > EAGER_ROUNDS && !is_sending(w));
+}
+
 static int next_wait_ms(struct worker *w)
 {
     MHD_UNSIGNED_LONG_LONG ms;
     int least = w->conns || w->listener ? (int)(SCAN_US / 1000) : 10000;
     if (MHD_get_timeout(w->daemon, &ms) == MHD_YES && ms < (MHD_UNSIGNED_LONG_LONG)least)
         least = (int)ms;
-    return least;
+    return least == 0 && asks_in_vain(w) ? EAGER_MS : least;
 }
 
 static void handle_events(struct worker *w, struct epoll_event *events, int n)
@@ -223,7 +262,9 @@ static void *worker_run(void *arg)
     (void)pthread_setname_np(pthread_self(), "http"); /* for top and debuggers */
     tls_enter(w->http->tls);
     while (!atomic_load(&w->stop)) {
-        int n = epoll_wait(w->epoll, events, EVENTS, next_wait_ms(w));
+        int wait_ms = next_wait_ms(w);
+        int n = epoll_wait(w->epoll, events, EVENTS, wait_ms);
+        w->eventless = n > 0 || wait_ms > EAGER_MS ? 0 : w->eventless + 1;
         atomic_fetch_add_explicit(&w->rounds, 1, memory_order_relaxed);
         handle_events(w, events, n > 0 ? n : 0);
         (void)MHD_run(w->daemon);

@@ -13,6 +13,12 @@
  *   idle  the flood's key sends what half of the device can do: a part of it is idle
  *
  * Goal: what the few wait, to the first token and to the last, is at most a tenth above `held`.
+ *
+ * Then the cell `text` of make bench-attack, with a step's cost as evenkeel-bench engine says it of
+ * the embedded model on one thread of an AMD EPYC with AVX2: short requests of one key, one after
+ * the other, beside eight sequences of another key. What fair sharing makes of a first token is
+ * twice what it takes alone; more is what steps cost that are not left off for who comes, and the
+ * step that is planned ahead (`depth` 2).
  */
 #include <errno.h>
 #include <stdio.h>
@@ -177,6 +183,81 @@ static void cell(struct report *rep, const char *what, double value, const char 
                                            .met = value <= goal});
 }
 
+#define SMALL_BASE_US 300.0
+#define SMALL_ROW_US  200.0
+#define SMALL_PROMPT  10u /* tokens that are not cached */
+#define SMALL_FEW     8u  /* tokens of an answer, */
+#define SMALL_OTHERS  40u /* and of one of the others, about */
+#define SMALL_AT_ONCE 8u
+
+/* Times to the first token with so many sequences of another tenant beside them. */
+static int play_small(uint32_t depth, uint32_t beside, struct waits *ret_waits)
+{
+    const struct schedsim_cost cost = {
+        .base_us = SMALL_BASE_US, .row_us = SMALL_ROW_US, .copy_us = 1};
+    struct schedsim_params p = {.block_size = 16,
+                                .pool_tokens = 262144,
+                                .max_seqs = 256,
+                                .budget = 2048,
+                                .max_model_len = 2048,
+                                .depth = depth,
+                                .scale = 1,
+                                .tenants = true,
+                                .open_most = beside,
+                                .by_tenant = true,
+                                .seed = 1,
+                                .cost = &cost};
+    const double gap_s = 60 * (SMALL_BASE_US + SMALL_ROW_US) * 1e-6;
+    uint32_t others = beside * (FEW * 60 / SMALL_OTHERS + 8);
+    struct trace t = {.name = "small", .timed = true, .count = FEW + others};
+    struct schedsim_result all;
+    char *answers = NULL;
+    size_t bytes = 0;
+    uint64_t rng = 7;
+
+    t.request = calloc(t.count, sizeof(*t.request));
+    p.answers = t.request ? open_memstream(&answers, &bytes) : NULL;
+    for (uint32_t i = 0; i < t.count && p.answers; i++)
+        t.request[i] =
+            i < others ? (struct trace_request){.at_s = i * 1e-9,
+                                                .prompt = SMALL_PROMPT,
+                                                .output = SMALL_OTHERS * 3 / 4 + pick(&rng, 0, 20),
+                                                .tenant = 2}
+                       : (struct trace_request){
+                             .at_s = (i - others + 1 + pick(&rng, 1, 999) * 1e-3) * gap_s,
+                             .prompt = SMALL_PROMPT,
+                             .output = SMALL_FEW,
+                             .tenant = 1};
+    int r = p.answers ? schedsim_checked(&t, &p, &all) : -ENOMEM;
+    if (p.answers)
+        (void)fclose(p.answers);
+    if (r == 0)
+        read_waits(answers, ret_waits);
+    free(answers);
+    free(t.request);
+    return r;
+}
+
+static int measure_small(struct report *rep)
+{
+    char name[64];
+
+    for (uint32_t depth = 1; depth <= 2; depth++) {
+        struct waits alone, beside;
+        int r = play_small(depth, 0, &alone);
+        if (r == 0)
+            r = play_small(depth, SMALL_AT_ONCE, &beside);
+        if (r != 0)
+            return r;
+        (void)snprintf(name, sizeof(name), "small.depth_%u.first_p99", depth);
+        cell(rep, name, beside.first_p99 / alone.first_p99, "ratio", 0);
+        printf("short ones beside %u sequences, %u steps in flight, ms to the first token: alone "
+               "%.2f (p99 %.2f), beside %.2f (%.2f)\n",
+               SMALL_AT_ONCE, depth, alone.first, alone.first_p99, beside.first, beside.first_p99);
+    }
+    return 0;
+}
+
 enum run { IDLE, HELD, ONE, TWO, RUNS };
 
 /* What the few wait beside the flood, to the first token and to the last, with a tenant each, over
@@ -276,6 +357,7 @@ int main(int argc, char **argv)
     if (r == 0) {
         cell(&rep, "throughput", rate / (double)loads, "ratio", 0);
         printf("throughput with two tenants %.3f of that with one\n", rate / (double)loads);
+        r = measure_small(&rep);
     }
     if (report_close(&rep) != 0 || r != 0) {
         (void)fprintf(stderr, "the benchmark failed: %s\n", ek_strerror(r));

@@ -264,6 +264,21 @@ def test_long_answers_are_written_beside_others(tmp_path):
         server.stop()
 
 
+def test_long_answers_leave_places_for_others(target):
+    """One request has all places among the running for a long time: another key's has one all the same, soon."""
+    body = json.dumps({"model": "tiny", "prompt": "Once", "max_tokens": 2000, "ignore_eos": True, "n": 128, "temperature": 1})
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nAuthorization: Bearer sk-evil\r\nContent-Length: {len(body)}\r\n\r\n"
+    before = metric(target.metrics(), "evenkeel_slots_yielded_total")
+    with socket.create_connection(("127.0.0.1", target.port)) as s:
+        s.sendall(head.encode() + body.encode())
+        wait_for("it has all places", lambda: metric(target.metrics(), "vllm:num_requests_running") >= 64, 60)
+        status, text, took = post(target, GOOD, chat(max_tokens=1))
+        assert status == 200 and took < 5 * slower(), (took, text)  # its answers take half a minute at best
+        page = target.metrics()
+        assert metric(page, "evenkeel_slots_yielded_total") > before and metric(page, "vllm:num_requests_waiting") > 0
+    wait_for("it has left", lambda: metric(target.metrics(), "vllm:num_requests_running") == 0, 60)
+
+
 @pytest.mark.long
 def test_answers_that_nobody_reads(target):
     """Long answers that are not streamed, to clients that do not read: they are counted, and given back when the clients have left."""

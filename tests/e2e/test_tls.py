@@ -1,6 +1,7 @@
 """Protects: TLS on the API's address: right answers, wrong files named, a new certificate without a restart, clients' certificates."""
 import json
 import os
+import pathlib
 import signal
 import socket
 import ssl
@@ -227,3 +228,34 @@ def test_a_handshake_has_a_total_time(papers, tmp_path):
             assert closed and 1.5 < time.monotonic() - start < 12 * slower()
     finally:
         s.stop()
+
+
+def http_seconds(server):
+    """Of a processor, that the HTTP threads have used."""
+    tasks = (task.read_text() for task in pathlib.Path(f"/proc/{server.process.pid}/task").glob("*/stat"))
+    ticks = sum(sum(map(int, t.rsplit(") ", 1)[1].split()[11:13])) for t in tasks if "(http)" in t)
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def test_half_a_handshake_costs_nothing(tmp_path, papers):
+    """Clients that stop in the midst of a handshake, in several places, have no core of the server; one that goes on afterwards is served."""
+    server = Bare(tmp_path, "--ssl-certfile", papers / "server.pem", "--ssl-keyfile", papers / "server.key")
+    try:
+        came, goes = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = context(papers).wrap_bio(came, goes, server_hostname="localhost")
+        with pytest.raises(ssl.SSLWantReadError):
+            tls.do_handshake()
+        hello = goes.read()
+        idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(4)]
+        for s, data in zip(idle, [hello, hello[:100], b"\x16\x03\x01\x00\x01\x01" * 200, b"\x16\x03\x01\x40\x00" + b"\x01\x00\x3f\xfc"]):
+            s.sendall(data)
+        time.sleep(0.5)
+        before = http_seconds(server)
+        time.sleep(2)
+        assert http_seconds(server) - before < 0.2  # of 2 s; a spinning thread takes all that it can have
+        idle[1].sendall(hello[100:])
+        assert idle[1].recv(5)[:1] == b"\x16"
+        for s in idle:
+            s.close()
+    finally:
+        server.stop()

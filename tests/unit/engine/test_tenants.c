@@ -290,10 +290,78 @@ static void priority_comes_first(void **state)
     close_world(&w);
 }
 
+/* How many slots a tenant's requests have. */
+static uint32_t slots_of(const struct world *w, uint32_t tenant)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < w->s->entries.running_count; i++)
+        n += entries_running(&w->s->entries, i)->tenant == tenant;
+    return n;
+}
+
+/* All slots are one tenant's for long; others come. What it and they have after a while, and how
+ * many gave way for that. */
+static void share_slots(const struct tenant_ref *other, uint32_t others, uint64_t later_us,
+                        uint32_t ret_slots[2], uint64_t *ret_yielded)
+{
+    struct engine_params p = params();
+    struct world w;
+    struct request *r[10];
+    open_world(&w, &p);
+    for (int32_t i = 0; i < 6; i++)
+        r[i] = submit_of(&w, one, 4, 60, 10 + 20 * i);
+    for (int i = 0; i < 3; i++)
+        step_once(&w, 0);
+    assert_int_equal(slots_of(&w, 1), 4);
+    for (uint32_t i = 0; i < others; i++)
+        r[6 + i] = submit_of(&w, *other, 4, 60, 300 + 20 * (int32_t)i);
+    step_once(&w, 0);
+    w.now_us += later_us;
+    for (int i = 0; i < 12; i++)
+        step_once(&w, 0);
+    ret_slots[0] = slots_of(&w, 1);
+    ret_slots[1] = slots_of(&w, 2);
+    assert_int_equal(w.s->stats.preemptions, 0); /* of blocks there are enough until here */
+    *ret_yielded = w.s->stats.slots_yielded;
+    run_out(&w); /* who gave way goes on */
+    for (uint32_t i = 0; i < 6 + others; i++) {
+        assert_int_equal(r[i]->finish, REQ_FIN_LENGTH);
+        assert_int_equal(r[i]->out_count, 60);
+        request_unref(r[i]);
+    }
+    close_world(&w);
+}
+
+static void shares_slots_by_weight(void **state)
+{
+    static const struct {
+        const struct tenant_ref *other;
+        uint32_t others;
+        uint64_t later_us;
+        uint32_t mine, theirs;
+    } cases[] = {
+        {&two, 1, 0, 4, 0},      /* it has not waited for long */
+        {&two, 1, 300000, 3, 1}, /* */
+        {&two, 3, 300000, 2, 2}, /* half of them, never more */
+        {&triple, 4, 300000, 1, 3},
+        {&one, 3, 300000, 4, 0}, /* a tenant's own wait for their turn */
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        uint32_t slots[2];
+        uint64_t yielded;
+        share_slots(cases[i].other, cases[i].others, cases[i].later_us, slots, &yielded);
+        assert_int_equal(slots[0], cases[i].mine);
+        assert_int_equal(slots[1], cases[i].theirs);
+        assert_int_equal(yielded, cases[i].theirs);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counts_by_weight),
+        cmocka_unit_test(shares_slots_by_weight),
         cmocka_unit_test(counts_masks_by_their_work),
         cmocka_unit_test(lifts_who_was_idle),
         cmocka_unit_test(lifts_to_what_was_answered_since),
