@@ -167,9 +167,14 @@ $(B)/kernels/cpu/%_amx.c.o: ISA := -O3 -mavx512f -mavx512bw -mavx512dq -mavx512v
 # The fuzzer is for parsers; clang takes minutes for a tier with sanitizers.
 UNFUZZED = $(if $(FUZZER),$(if $(filter $(B)/kernels/%,$@),-O1 -fno-sanitize=all))
 
+# The code of a unit test or a fuzz target runs for milliseconds: gcc takes half as long for it with -Og as with -O2,
+# with -O1 and sanitizers three times as long as with -Og.
+BRIEF = $(if $(FUZZER),,$(findstring /tests/unit/,$@)$(findstring /tests/fuzz/,$@))
+SOON = $(if $(filter -O2,$(CFLAGS)),$(if $(BRIEF),-Og))
+
 # Under sanitizers gcc takes twice as long with more than this, for a tier four times, and a third less with -Og, for
 # what does not compute much. Its warnings are for the release, which is optimized more. What is fuzzed should be fast.
-COMPUTES = $(strip $(foreach d,kernels cuda engine grammar model text sim,$(findstring /$(d)/,$@)))
+COMPUTES = $(if $(BRIEF),,$(strip $(foreach d,kernels cuda engine grammar model text sim,$(findstring /$(d)/,$@))))
 CHECKED = $(if $(SAN),$(if $(FUZZER),,$(if $(COMPUTES),-O1,-Og) -g1 -w))
 
 # TIERS=FOLDER, with SAN: what runs on one instruction tier comes from that build as it is (make check: gcc takes three
@@ -194,7 +199,7 @@ $(B)/kernels/quantize.c.o: ISA := -O3
 $(B)/%.c.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(SAY) "  CC      $<"
-	$(Q)$(CC) $(ALL_C) $(ISA) $(CHECKED) $(UNFUZZED) -MMD -MP -c -o $@ $<
+	$(Q)$(CC) $(ALL_C) $(SOON) $(ISA) $(CHECKED) $(UNFUZZED) -MMD -MP -c -o $@ $<
 
 # The status page is built into evenkeeld as it is.
 $(B)/supervisor/web/page.c.o: supervisor/web/page.html

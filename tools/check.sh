@@ -74,27 +74,34 @@ build() { $MAKE -s -j"$jobs" OMIT="$(idle)" all unit-bins; }
 unit() { shared 8 $today OMIT="$(idle)" unit; }
 # All of the text's sources are compiled once more, to be counted.
 doubling() { shared 2 $turns doubling; }
-# Under the sanitizers what is short runs each day; of what takes long there are four groups: the card's tests in two
-# halves (its kernels are compiled for them), the processor's, with which its tiers are sanitized, and texts with the
-# simulations.
+# Under the sanitizers what is short runs each day; of what takes long there are four groups: two are of the card's
+# tests, for which its kernels are compiled, each of two quarters that take turns; the processor's, with which its tiers
+# are sanitized; and texts with the simulations.
+half=$((turns % 2))
 # long GROUP: the names of its tests.
 long() {
     case $1 in
-    0) card | awk 'NR % 2' && echo unit/model/test_goldens ;;
-    1) echo unit/kernels/test_cpu unit/kernels/test_cpu_open unit/kernels/test_shapes unit/server/test_golden unit/server/test_oracle ;;
-    2) card | awk 'NR % 2 == 0' ;;
+    0) card $half && echo unit/model/test_goldens ;;
+    1) echo unit/kernels/test_cpu unit/kernels/test_cpu_open unit/kernels/test_shapes unit/kernels/test_tier unit/kernels/test_tier_gemm \
+        unit/kernels/test_product unit/server/test_golden unit/server/test_oracle ;;
+    2) card $((2 + half)) ;;
     3) echo unit/api/test_doubling unit/api/test_doubling_files unit/api/test_doubling_forms unit/grammar/test_grammar \
         sim/sim_control sim/sim_engine ;;
     esac
 }
-card() { find tests/unit/cuda -name 'test_*.c' | sed 's/^tests.//; s/\.c$//' | sort; }
+# card QUARTERS: of the card's tests, 0 to 3; a pattern.
+card() { find tests/unit/cuda -name 'test_*.c' | sed 's/^tests.//; s/\.c$//' | sort | awk -v k="$1" 'NR % 4 ~ k'; }
 sanitized() {
-    omit=$(for g in 0 1 2 3; do [ $g = $turn ] || long $g; done | xargs)
+    now=$(long $turn | xargs -n 1)
+    omit=$({ card '[0-3]' && for g in 1 2 3 0; do long $g; done; } | xargs -n 1 | sort -u | grep -vxF "$now" | xargs)
     tiers=$([ $turn = 1 ] || echo "${BUILD:-build}/release")
-    echo "-- of what takes long group $turn of 0 to 3: $(long $turn | xargs)"
+    echo "-- of what takes long group $turn of 0 to 3: $(echo "$now" | xargs)"
     [ -z "$tiers" ] || $MAKE -s -j"$jobs" all || return 1 # of which the tiers are
     set -- SAN=address,undefined OMIT="$omit" TIERS="$tiers"
-    $MAKE -s -j"$jobs" "$@" unit-bins && shared 10 $turns "$@" unit
+    # A day of the shares is one on which the same tests come: each of their cases has its day.
+    days=$turns
+    case $turn in 0 | 2) days=$((turns / 2)) ;; esac
+    $MAKE -s -j"$jobs" "$@" unit-bins && shared 10 $days "$@" unit
 }
 # pytests SECONDS ARGS...: counts are in the last line of what it says, "=== 3 passed, 1 skipped in 2.0s ===".
 pytests() {
@@ -117,9 +124,9 @@ e2e() {
     unset EVENKEEL_SHARE EVENKEEL_DAY
     return $ok
 }
-# litellm, langchain, MCP and schemathesis (a third of its examples), in an environment of their own.
+# litellm, langchain, MCP and schemathesis (a sixth of its examples), in an environment of their own.
 clients() {
-    export EVENKEEL_SHARE=3
+    export EVENKEEL_SHARE=6
     $MAKE -s build/venv-clients/ready && venv=build/venv-clients && pytests 400 tests/clients
     ok=$?
     unset EVENKEEL_SHARE venv

@@ -17,13 +17,20 @@ struct text {
     const struct text_word *word;
     uint32_t words;
     char place[PLACES_MOST][TEXT_WORD_MOST + 1]; /* what has been read of words; [0] = nothing */
+    size_t len[PLACES_MOST];                     /* bytes of each */
     uint32_t rule[PLACES_MOST], places;
+    bool leads[256]; /* whether a word has this byte; any other one leads to place 0 */
 };
 
-static uint32_t place_of(const struct text *t, const char *s)
+/* Where a byte leads: to a place, or it completes a word (else UINT32_MAX). */
+struct step {
+    uint32_t place, word;
+};
+
+static uint32_t place_of(const struct text *t, const char *s, size_t len)
 {
     for (uint32_t i = 0; i < t->places; i++)
-        if (strcmp(t->place[i], s) == 0)
+        if (t->len[i] == len && memcmp(t->place[i], s, len) == 0)
             return i;
     return UINT32_MAX;
 }
@@ -32,49 +39,52 @@ static void add_places(struct text *t)
 {
     t->places = 1;
     for (uint32_t w = 0; w < t->words; w++) {
-        for (size_t n = 1; n < strlen(t->word[w].text); n++) {
-            char s[TEXT_WORD_MOST + 1] = "";
-            memcpy(s, t->word[w].text, n);
-            if (place_of(t, s) != UINT32_MAX || t->places == PLACES_MOST)
+        const char *text = t->word[w].text;
+        const size_t len = strlen(text);
+        for (size_t n = 1; n <= len; n++)
+            t->leads[(uint8_t)text[n - 1]] = true;
+        for (size_t n = 1; n < len; n++) {
+            if (place_of(t, text, n) != UINT32_MAX || t->places == PLACES_MOST)
                 continue;
-            memcpy(t->place[t->places++], s, sizeof(s));
+            t->len[t->places] = n;
+            memcpy(t->place[t->places++], text, n);
         }
     }
 }
 
-/* After one byte more: the place, or *ret_word is a word that has been completed. */
-static uint32_t expr_step(const struct text *t, uint32_t place, uint8_t byte, uint32_t *ret_word)
+/* After one byte more. */
+static struct step expr_step(const struct text *t, uint32_t place, uint8_t byte)
 {
-    char s[TEXT_WORD_MOST + 2];
-    size_t n = strlen(t->place[place]);
+    char s[TEXT_WORD_MOST + 1];
+    size_t n = t->len[place];
+    struct step step = {.word = UINT32_MAX};
 
+    if (!t->leads[byte])
+        return step;
     memcpy(s, t->place[place], n);
     s[n++] = (char)byte;
-    s[n] = '\0';
-    *ret_word = UINT32_MAX;
-    for (const char *tail = s; byte != 0 && *tail; tail++) {
+    for (const char *tail = s; n > 0; tail++, n--) {
         for (uint32_t w = 0; w < t->words; w++)
-            if (strcmp(t->word[w].text, tail) == 0)
-                *ret_word = w;
-        uint32_t there = place_of(t, tail);
-        if (*ret_word != UINT32_MAX || there != UINT32_MAX)
-            return there;
+            if (strncmp(t->word[w].text, tail, n) == 0 && t->word[w].text[n] == '\0')
+                step.word = w;
+        step.place = place_of(t, tail, n);
+        if (step.word != UINT32_MAX || step.place != UINT32_MAX)
+            return step;
     }
-    return 0;
+    step.place = 0;
+    return step;
 }
 
-/* What follows byte `b` at a place. */
-static uint32_t expr_follow(const struct text *t, uint32_t place, uint8_t b)
+/* What follows after this step. */
+static uint32_t expr_follow(const struct text *t, struct step step)
 {
-    uint32_t word, there = expr_step(t, place, b, &word);
-
-    return word != UINT32_MAX ? t->word[word].then : expr_call(t->set, t->rule[there]);
+    return step.word != UINT32_MAX ? t->word[step.word].then
+                                   : expr_call(t->set, t->rule[step.place]);
 }
 
-static bool alike(const struct text *t, uint32_t place, uint8_t a, uint8_t b)
+static bool alike(struct step a, struct step b)
 {
-    uint32_t v, w, x = expr_step(t, place, a, &v), y = expr_step(t, place, b, &w);
-    return v == w && (v != UINT32_MAX || x == y);
+    return a.word == b.word && (a.word != UINT32_MAX || a.place == b.place);
 }
 
 /* Bytes of whole characters beyond ASCII: those of the words lead on, each other one to nothing
@@ -86,15 +96,15 @@ static void follow_characters(const struct text *t, uint32_t place, struct expr_
     for (uint32_t w = 0; w < t->words; w++) {
         const char *at = t->word[w].text;
         for (size_t left = strlen(at), n; left > 0; at += n, left -= n) {
-            uint32_t cp = 0, there = place, word;
+            uint32_t cp = 0, there = place;
             n = utf8_next(at, left, &cp);
             if (cp < 0x80 || chars_has(&seen, cp))
                 continue;
             chars_add(&seen, cp, cp);
             for (size_t i = 0; i + 1 < n; i++)
-                there = expr_step(t, there, (uint8_t)at[i], &word);
+                there = expr_step(t, there, (uint8_t)at[i]).place;
             expr_push(alt, expr_pair(t->set, expr_bytes(t->set, at, n),
-                                     expr_follow(t, there, (uint8_t)at[n - 1])));
+                                     expr_follow(t, expr_step(t, there, (uint8_t)at[n - 1]))));
         }
     }
     others = seen;
@@ -104,29 +114,30 @@ static void follow_characters(const struct text *t, uint32_t place, struct expr_
 }
 
 /* Whether the place ends within a character. */
-static bool is_within(const char *place)
+static bool is_within(const char *place, size_t len)
 {
-    const size_t len = strlen(place);
-
     return utf8_valid(place, len) != len;
 }
 
 static void write_place(const struct text *t, uint32_t place, bool ends, bool utf8)
 {
     struct expr_list alt = {.set = t->set};
+    struct step step[256];
+    const uint32_t bytes = utf8 ? 0x80 : 0x100;
 
-    if (utf8 && is_within(t->place[place])) {
+    if (utf8 && is_within(t->place[place], t->len[place])) {
         expr_rule_set(t->set, t->rule[place], EXPR_NEVER);
         return;
     }
     if (ends)
         expr_push(&alt, EXPR_EMPTY);
-    for (uint32_t b = 0, last; b < (utf8 ? 0x80u : 0x100u); b = last + 1) {
-        for (last = b; last + 1 < (utf8 ? 0x80u : 0x100u); last++)
-            if (!alike(t, place, (uint8_t)b, (uint8_t)(last + 1)))
-                break;
-        uint32_t bytes = expr_byte(t->set, (uint8_t)b, (uint8_t)last);
-        expr_push(&alt, expr_pair(t->set, bytes, expr_follow(t, place, (uint8_t)b)));
+    for (uint32_t b = 0; b < bytes; b++)
+        step[b] = expr_step(t, place, (uint8_t)b);
+    for (uint32_t b = 0, last; b < bytes; b = last + 1) {
+        for (last = b; last + 1 < bytes && alike(step[b], step[last + 1]);)
+            last++;
+        uint32_t range = expr_byte(t->set, (uint8_t)b, (uint8_t)last);
+        expr_push(&alt, expr_pair(t->set, range, expr_follow(t, step[b])));
     }
     if (utf8)
         follow_characters(t, place, &alt);

@@ -137,11 +137,13 @@ def attack_bodies():
             "values": (lambda i: values("1"), chats), "objects": (lambda i: values("{}"), chats)}
 
 
+@pytest.mark.long
 def test_references(target):
     for status, text, _ in under_attack(target, [chat(**schema(refs(20, str(i)))) for i in range(3)]):
         assert status == 200, text  # what is merely repetitive is compiled
 
 
+@pytest.mark.long
 def test_schemas_without_end(target):
     for status, text, _ in under_attack(target, [chat(**schema(both(str(i)))) for i in range(6)]):
         busy = status == 503 and "longer than it may while the server is busy" in text  # on a slow machine
@@ -149,28 +151,33 @@ def test_schemas_without_end(target):
         assert json.loads(text)["error"]["param"] == "response_format"
 
 
+@pytest.mark.long
 def test_patterns(target):
     """Fuel ends them; on a machine that is busy with other things the time that a form may take does."""
     for status, text, _ in under_attack(target, [chat(**schema(patterns(str(i)))) for i in range(3)]):
         assert status == 400 or (status == 503 and "it took longer than it may" in text), text
 
 
+@pytest.mark.long
 def test_masks(target):
     for status, text, _ in under_attack(target, [masks(1)]):
         assert status in (200, 400), text
     assert metric(target.metrics(), "evenkeel_masks_total") > 0
 
 
+@pytest.mark.long
 def test_template_variables(target):
     for status, text, took in under_attack(target, [variables(1)]):
         assert status == 200 and took < BOUND_S * slower(), (took, text[:200])
 
 
+@pytest.mark.long
 def test_blocks_of_a_message(target):
     for status, text, took in under_attack(target, [blocks(1)], "/v1/messages"):
         assert status == 400 and "maximum context length" in text and took < BOUND_S * slower(), (took, text[:200])
 
 
+@pytest.mark.long
 def test_keys_take_turns(target):
     """Sixty forms of one key that take long each; another key's small one goes in between."""
     under_attack(target, [regex(i) for i in range(60)])
@@ -190,6 +197,7 @@ def highest(server, running):
     return high
 
 
+@pytest.mark.long
 def test_memory_of_forms_and_masks(target):
     """A key's forms in use and kept have half of the room for forms, and masks none beside it, however many forms it sends."""
     before = resident(target)
@@ -244,6 +252,7 @@ def test_memory_of_encoders_is_freed_by_encoders(tmp_path):
         server.stop()
 
 
+@pytest.mark.long
 def test_long_answers_are_written_beside_others(tmp_path):
     """A million logprobs are some seconds of writing on a busy machine: the HTTP threads have next to no part in it."""
     server = Bare(tmp_path)
@@ -339,6 +348,7 @@ def test_answers_that_trickle(target):
     wait_for("all is given back", lambda: metric(target.metrics(), "evenkeel_http_memory_bytes", figure="held") < 1 << 20, 60)
 
 
+@pytest.mark.long
 def test_a_client_that_leaves_frees_its_thread(target):
     import http.client
     for i in range(6):

@@ -55,6 +55,7 @@ def server(tmp_path):
         s.process.wait()
 
 
+@pytest.mark.long
 def test_free_memory(server, tmp_path):
     """By NVML, before there is a context on the card: what another process has is said before anything is loaded. Without NVML nothing is said."""
     driver = tmp_path / "driver"
@@ -179,6 +180,7 @@ def test_plan_for_a_card_is_that_of_the_card(tmp_path, server):
 MEASURED = ["--max-num-seqs", "2", "--max-num-batched-tokens", "32", "--gpu-memory-utilization", "0.25", "--max-model-len", "256", "--step-deadline", "0"]
 
 
+@pytest.mark.long
 def test_pool_is_what_the_card_has_left(server, tmp_path):
     """A context of another size than was guessed, and what other processes have, change the blocks by so much; what was asked for by name is not exceeded."""
     driver = tmp_path / "driver"
@@ -188,7 +190,7 @@ def test_pool_is_what_the_card_has_left(server, tmp_path):
 
     def blocks(context, others, path, *words, **env):
         s = server("--no-sandbox", *words, base=MEASURED, LD_LIBRARY_PATH=path, FAKE_CUDA_CARDS="4", FAKE_CUDA_TAKEN=f"{context},{others}", **env)
-        assert s.ask(messages=[{"role": "user", "content": "What is the KV cache?"}], max_tokens=8, temperature=0)["finish_reason"]
+        assert s.ask(messages=[{"role": "user", "content": "Hi"}], max_tokens=2, temperature=0)["finish_reason"]
         page = urllib.request.urlopen(f"http://127.0.0.1:{s.port}/metrics", timeout=60).read().decode()
         s.process.kill()
         s.process.wait()

@@ -56,6 +56,7 @@ def all_said(server, asks, disturb=lambda: None):
         return [job.result() for job in jobs]
 
 
+@pytest.mark.long
 def test_texts_go_on_when_it_is_killed(tmp_path, undisturbed):
     s = serve(tmp_path, "--engine-process")
     try:
@@ -73,6 +74,7 @@ def test_texts_go_on_when_it_is_killed(tmp_path, undisturbed):
         assert s.stop() == 0
 
 
+@pytest.mark.long
 def test_texts_go_on_when_a_call_fails(tmp_path, undisturbed):
     """An illegal address (700) lasts until the process has ended: another engine goes on."""
     s = serve(tmp_path, "--engine-process", FAKE_CUDA_FAIL="cuGraphLaunch:9:700")  # in the next engine, too: fewer are left then
@@ -102,6 +104,7 @@ def group(request, tmp_path_factory):
         assert s.stop() == 0
 
 
+@pytest.mark.long
 def test_ranks_begin_again(tmp_path, group):
     """Of two cards: they end and begin as a whole."""
     divided, undisturbed = group
@@ -122,6 +125,7 @@ def test_ranks_begin_again(tmp_path, group):
         assert s.stop() == 0
 
 
+@pytest.mark.long
 def test_one_card_of_two_fails(tmp_path, group):
     """The other one does not go on without it, and both begin again."""
     divided, undisturbed = group

@@ -72,6 +72,7 @@ def test_kill_evenkeeld(appliance):
     assert get(a.port, "/health")[0] == 200
 
 
+@pytest.mark.long
 def test_sigterm_drains(appliance):
     a = appliance()
     s = Stream(a.port, dict(LONG, max_tokens=1000))
@@ -215,11 +216,12 @@ def test_no_slow_peer_of_the_page_stays(appliance, local):
     assert get(a.page, "/health")[0] == 200
 
 
+@pytest.mark.long
 def test_a_restart_that_drains_can_be_taken_back(appliance):
     """Until the process has ended: it serves on, with all its streams, and TOK/S moves meanwhile."""
-    a = appliance()
+    a = appliance(steady=True)
     pid = a.server()["pid"]
-    streams = [Stream(a.port, dict(LONG, max_tokens=1500)) for _ in range(16)]  # one alone ends before two samples differ
+    streams = [Stream(a.port, dict(LONG, max_tokens=1500)) for _ in range(4)]
     wait_for("the streams flow", lambda: all(s.pieces > 2 for s in streams))
     a.ctl("restart")
     wait_for("it drains", lambda: a.server()["state"] == "draining")

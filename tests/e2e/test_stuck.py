@@ -65,6 +65,7 @@ def test_what_sigkill_does_not_end_is_said_and_not_doubled(fakes):  # noqa: F811
         another(f, "a", pid)
 
 
+@pytest.mark.long
 def test_a_thread_that_loops_is_ended_and_named(tmp_path, monkeypatch):
     """A thread of HTTP really loops over what a client sent: the server ends itself, evenkeeld calls it by its name and starts it again."""
     library = tmp_path / "looping_json.so"

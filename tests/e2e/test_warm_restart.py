@@ -197,6 +197,7 @@ def test_host_tier_outlives_the_engine(tmp_path):
         assert s.stop() == 0
 
 
+@pytest.mark.long
 def test_damage_is_a_miss(tmp_path, left):
     """Changed or cut at offsets that a seed chose: the texts are right, and one line tells."""
     file = tmp_path / "kept/prefixes"
@@ -211,6 +212,7 @@ def test_damage_is_a_miss(tmp_path, left):
         assert sum("are not used" in line or "damaged" in line for line in s.log().splitlines()) == 1, (at, s.log())
 
 
+@pytest.mark.long
 def test_another_model_is_a_miss(tmp_path, left):
     """Also one whose block size alone is another."""
     file = tmp_path / "kept/prefixes"
@@ -265,6 +267,7 @@ def test_keys_keep_theirs_apart(tmp_path):
         assert s.stop() == 0
 
 
+@pytest.mark.long
 def test_appliance_restarts_warm(tmp_path):
     """evenkeelctl restart; warm_restart: false keeps none."""
     for on in (True, False):

@@ -249,7 +249,9 @@ static void a_load_that_stays_refused(void **state)
         assert_int_equal(r->finish, REQ_FIN_ERROR);
         assert_int_equal(r->error, forever ? -EHOSTDOWN : EK_EDEVICE);
         const uint32_t tries = 1000 - atomic_load(&w.d->revive_fails);
-        assert_true(forever ? tries >= 2 && tries <= 4 : tries == 1);
+        /* A machine that stands still within them leaves it one; that there are more is tested
+         * above. */
+        assert_true(forever ? tries >= 1 && tries <= 4 : tries == 1);
         request_unref(r);
         close_world(&w);
     }
