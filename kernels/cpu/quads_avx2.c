@@ -9,9 +9,10 @@
  * and the odd bytes of a vector become words of their own, which vpmaddwd multiplies with inputs
  * that are kept as words.
  *
- * A block of up to six rows of inputs and two vectors of eight columns, or two and four,
- * keeps its whole sums in registers. What bounds it: reading the weights with few rows; the
- * multiplications and additions of whole numbers, of which this needs as many, with many.
+ * A block of up to four rows of inputs and two vectors of eight columns, or two and four, keeps its
+ * whole sums in registers; more rows would share a vector of weights, but leave no register for
+ * anything else. What bounds it: reading the weights with few rows; the multiplications and
+ * additions of whole numbers, of which this needs as many, with many.
  */
 #include "kernels/cpu/quads.h"
 
@@ -25,9 +26,9 @@
 #define UNROLL8 _Pragma("GCC unroll 8")
 #define NOROLL  _Pragma("GCC unroll 1")
 
-#define ROWS    6u    /* of a block, at most */
+#define ROWS    4u    /* of a block, at most */
 #define LANES   8u    /* columns of a vector */
-#define VECTORS 12u   /* of sums in a block, at most */
+#define VECTORS 8u    /* of sums in a block, at most */
 #define PART    256u  /* inputs that stay in the first cache for all rows, about */
 #define FETCH   8192u /* bytes of a panel that are on their way */
 
@@ -379,8 +380,6 @@ INLINE void narrow_some(struct narrow_form f, uint32_t rows, const struct cpu_qu
         case 2: narrow_block(f, 2, 4, q, in, p, out); break;
         case 3: narrow_block(f, 3, 2, q, in, p, out); break;
         case 4: narrow_block(f, 4, 2, q, in, p, out); break;
-        case 5: narrow_block(f, 5, 2, q, in, p, out); break;
-        case 6: narrow_block(f, 6, 2, q, in, p, out); break;
         }
         p.numbers += 64;
         out += 16;
@@ -498,7 +497,7 @@ FORM(narrow_float4_many, 4, false, true, true)
 void cpu_quads_avx2(const struct cpu_quads *q)
 {
     const struct narrow_inputs in = narrow_of(q);
-    const bool zeros = q->zero_at > 0, many = q->rows > 2 * ROWS;
+    const bool zeros = q->zero_at > 0, many = q->rows > 3 * ROWS;
 
     if (!q->rounded)
         narrow_round(q, &in);
