@@ -41,9 +41,11 @@ struct cpu_quads {
     char *work;   /* QUADS_WORK(rows, k) bytes */
 };
 
-/* Rounded inputs; for each group the scale, and the sum times the number that stands for zero. */
-#define QUADS_PADDED(k)     (((size_t)(k) + QUADS_GROUP - 1) / QUADS_GROUP * QUADS_GROUP)
-#define QUADS_WORK(rows, k) ((size_t)(rows) * (QUADS_PADDED(k) + QUADS_PADDED(k) / QUADS_GROUP * 8))
+/* Rounded inputs, of two bytes where a tier wants them so; for each group the scale, and the sum
+ * times the number that stands for zero. */
+#define QUADS_PADDED(k) (((size_t)(k) + QUADS_GROUP - 1) / QUADS_GROUP * QUADS_GROUP)
+#define QUADS_WORK(rows, k)                                                                        \
+    ((size_t)(rows) * (2 * QUADS_PADDED(k) + QUADS_PADDED(k) / QUADS_GROUP * 8))
 
 /* Byte of an input's number in a panel; of 4 bits it is in the high half when `k & 4`. */
 static inline size_t cpu_quads_index(enum ek_dtype t, uint32_t k, uint32_t col)
@@ -62,6 +64,7 @@ static inline uint32_t cpu_quads_zero(enum ek_dtype t)
 /* Twice the numbers of EK_F4_E2M1, and 12. */
 #define QUADS_TABLE_F4 12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0
 
-/* For machines with AVX512_VNNI, and with AMX_INT8, too: the same bits. */
+/* For machines with AVX2 and FMA; with AVX512_VNNI; and with AMX_INT8, too: the same bits. */
+void cpu_quads_avx2(const struct cpu_quads *q);
 void cpu_quads_vnni(const struct cpu_quads *q);
 void cpu_quads_amx(const struct cpu_quads *q);

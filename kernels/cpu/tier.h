@@ -1,9 +1,9 @@
 /*
  * The arithmetic of the CPU backend, one table per instruction tier: "ref" is plain C and what the
- * others are tested against; "avx2" and "avx512" come from one body (ops_vec.h); "avx512vnni" is
- * the latter with products of whole numbers for weights of 8 and 4 bits; "avx512bf16" has these and
- * rounds the inputs of bf16 products to bf16 and is twice as fast in them on AMD's machines; "amx"
- * multiplies the same panels in tiles.
+ * others are tested against; "avx2" and "avx512" come from one body (ops_vec.h); "avx2" and
+ * "avx512vnni" multiply weights of 8 and 4 bits as whole numbers, with the same bits; "avx512bf16"
+ * does, too, and rounds the inputs of bf16 products to bf16 and is twice as fast in them on AMD's
+ * machines; "amx" multiplies the same panels in tiles.
  *
  * Every function obeys the rule that makes answers independent of their company: the value of an
  * output element is a fixed sequence of operations, given by shape, tier and position. How many

@@ -64,7 +64,7 @@ static const struct test tests[] = {
 };
 enum { TESTS = sizeof(tests) / sizeof(tests[0]) };
 
-enum limit { READ, CACHE, LAST, PEAK, PAIRS, FOURS, SCALED, LIMITS };
+enum limit { READ, CACHE, LAST, PEAK, PAIRS, FOURS, SCALED, SCALED_HALVES, LIMITS };
 
 static const struct {
     enum machine_limit what;
@@ -77,6 +77,8 @@ static const struct {
     [PAIRS] = {MACHINE_PAIRS, "machine.peak_bf16", "GFLOP/s", "arithmetic peak"},
     [FOURS] = {MACHINE_FOURS, "machine.peak_int8", "GOP/s", "arithmetic peak"},
     [SCALED] = {MACHINE_SCALED, "machine.peak_int8_scaled", "GOP/s", "peak with scales"},
+    [SCALED_HALVES] = {MACHINE_SCALED_HALVES, "machine.peak_int4_scaled", "GOP/s",
+                       "peak with scales"},
 };
 
 /* Memory of one thread. */
@@ -300,10 +302,13 @@ static void name_of(const struct test *t, char *name, size_t size)
 
 static bool has_limit(const struct kernels *k, size_t l)
 {
+    const bool avx2 = strcmp(k->ops->name, "avx2") == 0;
+
     switch ((enum limit)l) {
     case LAST: return machine_last_cache() > 0;
     case PAIRS: return k->ops->pairs;
-    case FOURS: return k->ops->quads != NULL;
+    case FOURS: return k->ops->quads && !avx2;
+    case SCALED_HALVES: return avx2;
     case SCALED: return k->ops->quads && strcmp(k->ops->name, "amx") != 0;
     case READ:
     case CACHE:
@@ -318,6 +323,8 @@ static enum limit limit_of(const struct kernels *k, const struct test *t, enum b
 {
     if (b == BY_READ)
         return t->kind >= SOFTMAX ? CACHE : READ;
+    if (t->dtype == EK_I4 && has_limit(k, SCALED_HALVES))
+        return SCALED_HALVES;
     if (in_quads(t))
         return has_limit(k, SCALED) ? SCALED : FOURS;
     return t->dtype == EK_BF16 && k->ops->pairs ? PAIRS : PEAK;

@@ -178,6 +178,45 @@ __attribute__((target("avx2,fma"))) static float fma_avx2(uint32_t rounds)
     CHAINS(__m256, 12, _mm256_set1_ps((float)i), _mm256_fmadd_ps(sum[i], x, y), _mm256_add_ps,
            first_avx2);
 }
+
+/* As scaled_avx512(): of a group two vectors of words for each four bytes, or one of bytes, of
+ * which the sum is one of words. */
+#define SCALED_AVX2(steps, product, add, whole)                                                    \
+    const __m256i x = _mm256_set1_epi32(0x01020301), y = _mm256_set1_epi32(0x00010100);            \
+    const __m256 scale = _mm256_set1_ps(0.5f);                                                     \
+    __m256 all[12];                                                                                \
+    _Pragma("GCC unroll 12") for (int i = 0; i < 12; i++) all[i] = _mm256_setzero_ps();            \
+    for (uint32_t round = 0; round < rounds; round++) {                                            \
+        __m256i sum[12];                                                                           \
+        _Pragma("GCC unroll 12") for (int i = 0; i < 12; i++)                                      \
+        {                                                                                          \
+            sum[i] = x;                                                                            \
+            __asm__ volatile("" : "+x"(sum[i])); /* each round anew */                             \
+        }                                                                                          \
+        _Pragma("GCC unroll 16") for (int step = 0; step < (steps); step++)                        \
+        {                                                                                          \
+            _Pragma("GCC unroll 12") for (int i = 0; i < 12; i++)                                  \
+            {                                                                                      \
+                __m256i two;                                                                       \
+                __asm__ volatile(product " %2, %1, %0" : "=x"(two) : "x"(x), "x"(y));              \
+                __asm__ volatile(add " %1, %0, %0" : "+x"(sum[i]) : "x"(two));                     \
+            }                                                                                      \
+        }                                                                                          \
+        _Pragma("GCC unroll 12") for (int i = 0; i < 12; i++) all[i] =                             \
+            _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole), scale, all[i]);                             \
+    }                                                                                              \
+    _Pragma("GCC unroll 12") for (int i = 1; i < 12; i++) all[0] = _mm256_add_ps(all[0], all[i]);  \
+    return first_avx2(all[0])
+
+__attribute__((target("avx2,fma"))) static float scaled_words(uint32_t rounds)
+{
+    SCALED_AVX2(16, "vpmaddwd", "vpaddd", sum[i]);
+}
+
+__attribute__((target("avx2,fma"))) static float scaled_halves(uint32_t rounds)
+{
+    SCALED_AVX2(8, "vpmaddubsw", "vpaddw", _mm256_madd_epi16(sum[i], x));
+}
 #endif
 
 static float read_plain(const char *p, size_t bytes)
@@ -251,6 +290,12 @@ double machine_pass(const struct machine_pass *p)
     if (has_16(p->isa)) {
         sink = fma_avx512(rounds);
         return 2.0 * 16 * 16 * rounds;
+    }
+    if (strcmp(p->isa, "avx2") == 0 &&
+        (p->what == MACHINE_SCALED || p->what == MACHINE_SCALED_HALVES)) {
+        const uint32_t groups = rounds / 24;
+        sink = (p->what == MACHINE_SCALED ? scaled_words : scaled_halves)(groups);
+        return 2.0 * 32 * 8 * 12 * groups;
     }
     if (strcmp(p->isa, "avx2") == 0) {
         sink = fma_avx2(rounds);

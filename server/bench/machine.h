@@ -13,9 +13,11 @@ enum machine_limit {
     MACHINE_PEAK, /* GFLOP/s: all threads multiply and add in registers, f32, vectors of the tier */
     MACHINE_PAIRS,  /* GFLOP/s: the same with pairs of bf16, for the tiers that have them */
     MACHINE_FOURS,  /* GOP/s: the same with fours of bytes, for machines that have AVX512_VNNI */
-    MACHINE_SCALED, /* GOP/s: the same with the scale of each group, as products are */
-    MACHINE_CACHE,  /* GB/s: each thread reads a buffer that stays in its first cache */
-    MACHINE_LAST,   /* GB/s: all threads read half of the last cache, again and again; 0: no such */
+    MACHINE_SCALED, /* GOP/s: the same with the scale of each group, as products are; with words in
+                     * the tier "avx2", */
+    MACHINE_SCALED_HALVES, /* which multiplies numbers of 4 bits as bytes: twice as many at once */
+    MACHINE_CACHE,         /* GB/s: each thread reads a buffer that stays in its first cache */
+    MACHINE_LAST, /* GB/s: all threads read half of the last cache, again and again; 0: no such */
 };
 
 /* What one thread does in one pass; returns its bytes or operations. */

@@ -60,7 +60,7 @@ def test_measured_once(tmp_path):
     assert re.search(r"Products: \d+ shapes of weights .*as tier \S+.*, measured in \d+ ms; kept in " + re.escape(str(state)), products(server))
     assert server.stop() == 0
     path, lines = kept(state)
-    assert lines[0] == "evenkeel cpu forms 1" and lines[1].startswith("cpu ") and path.name == f"cpu-forms.{lines[2].split()[1]}.evenkeel-tiny"
+    assert lines[0] == "evenkeel cpu forms 2" and lines[1].startswith("cpu ") and path.name == f"cpu-forms.{lines[2].split()[1]}.evenkeel-tiny"
     before = path.stat()
     server = Bare(tmp_path, "--state-dir", state)
     assert f"; as kept in {path}" in products(server) and ", measured in" not in products(server)
@@ -183,7 +183,7 @@ def other_cpu(text):
     return whole + f"sum {zlib.crc32(whole.encode()):08x}\n"
 
 
-@pytest.mark.parametrize("how, why", [(damage, "it is damaged"), (other_cpu, "it is of another CPU"), (lambda text: text.replace("forms 1", "forms 2", 1), "it is of another version"),
+@pytest.mark.parametrize("how, why", [(damage, "it is damaged"), (other_cpu, "it is of another CPU"), (lambda text: text.replace("forms 2", "forms 1", 1), "it is of another version"),
                                       (lambda text: "", "it is damaged")], ids=["damaged", "cpu", "version", "empty"])
 def test_what_is_not_taken_is_set_aside(tmp_path, how, why):
     """With a warning; the old file stays beside the new one."""
@@ -231,4 +231,4 @@ def test_no_place_for_it(tmp_path):
     server = Bare(tmp_path)
     assert f"{path} are not used, as it is not to be read" in server.log()
     assert server.stop() == 0
-    assert not path.is_symlink() and target.read_text().startswith("evenkeel cpu forms 1")
+    assert not path.is_symlink() and target.read_text().startswith("evenkeel cpu forms 2")

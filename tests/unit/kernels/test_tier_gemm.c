@@ -266,7 +266,8 @@ enum {
 
 struct quads_case {
     float x[QUADS_ROWS * QUADS_K], got[QUADS_ROWS * QUADS_WIDTH], want[QUADS_ROWS * QUADS_WIDTH];
-    char w[QUADS_PANELS * CPU_PANEL * (QUADS_K + QUADS_GROUPS * 6)], work[QUADS_ROWS * 2 * QUADS_K];
+    char w[QUADS_PANELS * CPU_PANEL * (QUADS_K + QUADS_GROUPS * 6)],
+        work[QUADS_WORK(QUADS_ROWS, QUADS_K)];
 };
 
 /* One element as the rule of quads.h has it. */
@@ -364,6 +365,33 @@ static void quads_shape(const struct cpu_ops *ops, struct quads_case *c, struct 
     assert_memory_equal(c->got, c->want, elements * sizeof(float));
 }
 
+/* Numbers and inputs that are as large as they get, of either sign: where pairs of bytes are added
+ * in 16 bits, these are what would not fit. */
+static void quads_extremes(const struct cpu_ops *ops, struct quads_case *c)
+{
+    static const unsigned char bytes[] = {0xff, 0x00, 0x77, 0x88, 0x7f, 0x80};
+    static const enum ek_dtype types[] = {EK_I8, EK_I4, EK_F4_E2M1};
+
+    for (uint32_t i = 0; i < 3 * sizeof(bytes) * 3; i++) {
+        struct cpu_quads q = {.dtype = types[i % 3],
+                              .rows = i % 2 ? 14 : 3,
+                              .panels = 2,
+                              .k = 128,
+                              .group = 2 * QUADS_GROUP};
+        q.scale_at = (size_t)QUADS_K * CPU_PANEL * ek_dtype_bits(q.dtype) / 8;
+        for (size_t at = 0; at < QUADS_ROWS * QUADS_K; at++)
+            c->x[at] = i / 18 == 0 ? 1.0f : i / 18 == 1 ? -1.0f : at % 3 ? -1.0f : 1.0f;
+        for (size_t p = 0; p < QUADS_PANELS; p++) {
+            char *panel = c->w + p * (sizeof(c->w) / QUADS_PANELS);
+            memset(panel, bytes[i / 3 % 6], q.scale_at);
+            fill((float *)(void *)(panel + q.scale_at), QUADS_GROUPS * CPU_PANEL, 9, 0.01f);
+            if (q.dtype == EK_F4_E2M1)
+                memset(panel + q.scale_at, 120, QUADS_GROUPS * CPU_PANEL);
+        }
+        quads_shape(ops, c, q);
+    }
+}
+
 static void test_quads(const struct cpu_ops *ops)
 {
     static const uint32_t rows[] = {1, 2, 3, 4, 6, 7, 14, 17, 35};
@@ -400,6 +428,7 @@ static void test_quads(const struct cpu_ops *ops)
             }
             quads_shape(ops, c, q);
         }
+    quads_extremes(ops, c);
     c->x[2] = INFINITY; /* what is no number stays none */
     struct cpu_quads bad = {.dtype = EK_I8,
                             .rows = 1,

@@ -77,9 +77,9 @@ static void test_others(void **state)
     assert_string_equal(forms_file_read(text.data, text.len, &cpu, &got), "of another CPU");
     assert_string_equal(forms_file_read(text.data, text.len, &tier, &got),
                         "of another instruction tier");
-    char *version = strstr(text.data, "forms 1\n");
+    char *version = strstr(text.data, "forms 2\n");
     assert_non_null(version);
-    version[6] = '2';
+    version[6] = '1';
     assert_string_equal(forms_file_read(text.data, text.len, &about, &got), "of another version");
     ek_buf_done(&text);
     /* Whole, with a sum that is right, and yet no form. */
