@@ -10,11 +10,8 @@ const struct cpu_ops cpu_ops_avx512 = {VEC_FIELDS("avx512"), .scores = vec_score
                                        .gemm = vec_gemm, .expand = expand};
 
 const struct cpu_ops cpu_ops_avx512vnni = {
-    VEC_FIELDS("avx512vnni"),
-    .scores = vec_scores,
-    .mix = vec_mix,
-    .gemm = vec_gemm,
-    .expand = expand,
-    .quads = cpu_quads_vnni,
-    .cache = &cpu_quad_cache_vnni,
+    VEC_FIELDS("avx512vnni"), .scores = vec_scores,
+    .mix = vec_mix,           .gemm = vec_gemm,
+    .expand = expand,         .quads = cpu_quads_vnni,
+    .quads_bytes = 1,         .cache = &cpu_quad_cache_vnni,
 };

@@ -184,15 +184,11 @@ static void amx_gemm(const struct cpu_gemm *g)
 }
 
 const struct cpu_ops cpu_ops_amx = {
-    VEC_FIELDS("amx"),
-    .scores = pair_scores,
-    .mix = pair_mix,
-    .softmax_pairs = pair_softmax,
-    .gemm = amx_gemm,
-    .expand = pair_expand,
-    .pairs = true,
-    .quads = cpu_quads_amx,
-    .cache = &cpu_quad_cache_vnni,
+    VEC_FIELDS("amx"), .scores = pair_scores,
+    .mix = pair_mix,   .softmax_pairs = pair_softmax,
+    .gemm = amx_gemm,  .expand = pair_expand,
+    .pairs = true,     .quads = cpu_quads_amx,
+    .quads_bytes = 1,  .cache = &cpu_quad_cache_vnni,
 };
 
 const struct cpu_ops cpu_ops_avx512bf16 = {
@@ -204,5 +200,6 @@ const struct cpu_ops cpu_ops_avx512bf16 = {
     .expand = pair_expand,
     .pairs = true,
     .quads = cpu_quads_vnni,
+    .quads_bytes = 1,
     .cache = &cpu_quad_cache_vnni,
 };

@@ -168,13 +168,14 @@ static void kept(const struct ek_device *d, const struct cpu_product *p)
     }
 }
 
-_Static_assert(QUADS_WORK(CPU_ROW_CHUNK, CPU_K_CHUNK) <= CPU_INPUT_BYTES, "rounded inputs fit");
+_Static_assert(QUADS_WORK(CPU_ROW_CHUNK, CPU_K_CHUNK, QUADS_BYTES_MOST) <= CPU_INPUT_BYTES,
+               "rounded inputs fit");
 
 /* Numbers of 8 or 4 bits as they are, with inputs rounded to 8 bits. */
 static void whole_numbers(const struct ek_device *d, const struct cpu_product *p)
 {
     const struct cpu_weight *w = p->w;
-    const struct inputs in = inputs_of(d, p, QUADS_WORK(p->rows, CPU_K_CHUNK));
+    const struct inputs in = inputs_of(d, p, QUADS_WORK(p->rows, CPU_K_CHUNK, w->ops->quads_bytes));
     struct cpu_quads q = {.dtype = w->dtype,
                           .rows = p->rows,
                           .panels = p->panels,

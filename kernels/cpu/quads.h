@@ -38,14 +38,15 @@ struct cpu_quads {
     float *c;
     bool add;     /* continues from what c holds */
     bool rounded; /* work holds these inputs already: a call with them left them there */
-    char *work;   /* QUADS_WORK(rows, k) bytes */
+    char *work;   /* QUADS_WORK(rows, k, cpu_ops.quads_bytes) bytes */
 };
 
-/* Rounded inputs, of two bytes where a tier wants them so; for each group the scale, and the sum
- * times the number that stands for zero. */
+/* Rounded inputs of `bytes` each; for each group the scale, and the sum times the number that
+ * stands for zero. */
 #define QUADS_PADDED(k) (((size_t)(k) + QUADS_GROUP - 1) / QUADS_GROUP * QUADS_GROUP)
-#define QUADS_WORK(rows, k)                                                                        \
-    ((size_t)(rows) * (2 * QUADS_PADDED(k) + QUADS_PADDED(k) / QUADS_GROUP * 8))
+#define QUADS_WORK(rows, k, bytes)                                                                 \
+    ((size_t)(rows) * ((bytes)*QUADS_PADDED(k) + QUADS_PADDED(k) / QUADS_GROUP * 8))
+#define QUADS_BYTES_MOST 2
 
 /* Byte of an input's number in a panel; of 4 bits it is in the high half when `k & 4`. */
 static inline size_t cpu_quads_index(enum ek_dtype t, uint32_t k, uint32_t col)

@@ -127,6 +127,7 @@ struct cpu_ops {
     void (*expand)(const struct cpu_expand *e);
     /* Products of bf16 graphs with numbers of 8 and 4 bits as they are; NULL: they are expanded. */
     void (*quads)(const struct cpu_quads *q);
+    uint32_t quads_bytes; /* at most, of an input that it has rounded */
     /* c[rows, 32] = from * scale[32], or with `add` added to; c may be `from`. */
     void (*scale_panel)(float *c, size_t c_stride, const float *from, size_t from_stride,
                         const float *scale, uint32_t rows, bool add);

@@ -267,7 +267,7 @@ enum {
 struct quads_case {
     float x[QUADS_ROWS * QUADS_K], got[QUADS_ROWS * QUADS_WIDTH], want[QUADS_ROWS * QUADS_WIDTH];
     char w[QUADS_PANELS * CPU_PANEL * (QUADS_K + QUADS_GROUPS * 6)],
-        work[QUADS_WORK(QUADS_ROWS, QUADS_K)];
+        work[QUADS_WORK(QUADS_ROWS, QUADS_K, QUADS_BYTES_MOST)];
 };
 
 /* One element as the rule of quads.h has it. */
