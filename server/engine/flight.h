@@ -28,6 +28,7 @@ struct flight {
     uint64_t read;          /* tokens that those with more have after it */
     double deep;            /* tokens before each of their rows, in all */
     bool full;              /* it took all of the budget */
+    bool spread;            /* that was what is free beside the answers, see pace_spare() */
     struct flight_seq *seq; /* [max_seqs] */
 };
 

@@ -23,6 +23,10 @@
 #define CHOOSE_EVERY  32u
 #define LOSS_TO_RAISE 0.03 /* more than PACE_LOSS, so that the choice does not go to and fro */
 #define RIDGE         1e-3 /* of the context's square, added to its spread */
+#define KNEE_WEIGHT   0.05 /* of a new step in the knee, and in what was paid below it */
+#define KNEE_PART     4    /* a part of the knee is free, or prompts would be read too slowly */
+#define PAID_MOST     0.5  /* of their price: beyond it rows below the knee are not free */
+#define PAID_FORGET   0.999
 
 void pace_init(struct pace *p)
 {
@@ -119,6 +123,39 @@ void pace_landed(struct pace *p, uint32_t rows, uint64_t context, uint64_t took_
         *sums[i] = FORGET * *sums[i] + add[i];
 }
 
+/* Rows that a step with this context has on the line of large ones when it takes so long. */
+static double rows_in(const struct pace *p, uint64_t context, uint64_t took_us)
+{
+    return ((double)took_us - p->fixed_us - p->context_us * (double)context) / p->row_us;
+}
+
+static void pace_mix(double *mean, double value)
+{
+    *mean += KNEE_WEIGHT * (value - *mean);
+}
+
+void pace_answered(struct pace *p, uint32_t rows, uint64_t context, uint64_t took_us)
+{
+    if (!p->known || took_us == 0)
+        return;
+    double knee = fmax(rows_in(p, context, took_us), rows);
+
+    if (p->knee > 0)
+        pace_mix(&p->knee, fmin(knee, OUTLIER * p->knee));
+    else
+        p->knee = knee;
+    p->paid *= PAID_FORGET;
+}
+
+void pace_spread(struct pace *p, uint32_t prompts, uint64_t context, uint64_t took_us)
+{
+    if (!p->known || took_us == 0 || prompts == 0)
+        return;
+    double more = rows_in(p, context, took_us) - p->knee;
+
+    pace_mix(&p->paid, fmax(-1, fmin(more / prompts, OUTLIER)));
+}
+
 static uint32_t beside(uint32_t rows, uint32_t most, uint32_t decodes)
 {
     return decodes < most && rows < most - decodes ? rows + decodes : most;
@@ -139,4 +176,14 @@ uint32_t pace_rows(struct pace *p, uint32_t most, uint32_t decodes)
     if (++p->planned % PACE_EXPLORE == 0)
         rows = rows < most ? 2 * rows : rows / 2;
     return beside(rows, most, decodes);
+}
+
+uint32_t pace_spare(const struct pace *p, uint32_t most, uint32_t decodes)
+{
+    double free = p->knee - decodes;
+
+    if (!p->known || decodes == 0 || p->planned % PACE_EXPLORE == 0 || p->paid > PAID_MOST ||
+        free < PACE_SPARE || free < p->knee / KNEE_PART)
+        return 0;
+    return p->knee < most ? (uint32_t)p->knee : most;
 }

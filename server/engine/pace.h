@@ -8,6 +8,14 @@
  * speed at which the largest one reads them. The operator's limit (max_num_batched_tokens) is the
  * largest one.
  *
+ * On most devices a step of answers alone takes as long as the weights take to be read, and would
+ * take no longer with some rows of prompts: as many as are needed until the line of larger steps
+ * reaches its time, the knee. A step with more pays for each of them. Where requests wait for
+ * blocks, prompts that are read faster only wait for the next block instead, so there they get what
+ * is free beside the answers, see pace_spare(). Time is a convex function of rows where nothing
+ * else is known, so rows below the knee cost no more than those above it; whether that holds is
+ * looked at, too.
+ *
  * Which rows a token is computed beside changes no bit of it, so this may follow a clock. Pure; it
  * belongs to the owner of the scheduler.
  */
@@ -18,6 +26,7 @@
 
 #define PACE_LEAST 512u /* rows of prompts: a budget below that is the operator's alone */
 #define PACE_LOSS  0.02 /* of the speed of prompts */
+#define PACE_SPARE 32u  /* rows below the knee: fewer are not worth a step of their own */
 
 struct pace {
     /* Sums over steps, older ones count less: of rows, context, time in us, and their products. */
@@ -26,13 +35,22 @@ struct pace {
     uint32_t budget;                     /* the choice, 0 = none yet: all that the limit allows */
     bool known;                          /* the figures are: */
     double fixed_us, row_us, context_us; /* of a step, of each row, of each token of context */
+    double knee; /* rows that a step has in the time of one of answers alone; 0 = not known */
+    double paid; /* for rows below it all the same, as a share of their price in large steps */
 };
 
 void pace_init(struct pace *p);
 /* A step with so many rows took so long; `context`: the tokens of those with one row. */
 void pace_landed(struct pace *p, uint32_t rows, uint64_t context, uint64_t took_us);
+/* A step of answers alone took so long, */
+void pace_answered(struct pace *p, uint32_t rows, uint64_t context, uint64_t took_us);
+/* and one with as many rows as pace_spare() said, `prompts` of them those of prompts. */
+void pace_spread(struct pace *p, uint32_t prompts, uint64_t context, uint64_t took_us);
 /* Rows of the next step, at most `most`; `decodes` of them are for those that decode. Now and then
  * it is another number, to learn from. */
 uint32_t pace_rows(struct pace *p, uint32_t most, uint32_t decodes);
 /* What it is between those. */
 uint32_t pace_budget(const struct pace *p, uint32_t most, uint32_t decodes);
+/* Rows of the next step, answers and prompts, that take no longer than the answers alone; 0 = there
+ * are none, or it is not known, or it is time to learn from a larger one. After pace_rows(). */
+uint32_t pace_spare(const struct pace *p, uint32_t most, uint32_t decodes);

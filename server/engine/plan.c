@@ -407,7 +407,8 @@ static void write_step(struct sched *s, const struct plan *p, struct ek_step *st
 
     ek_step_layout(step, &s->fixed.ceiling);
     step->id = f->id;
-    f->full = p->budget == 0 || (p->price.deeper > 0 && p->cut);
+    f->spread = p->spread;
+    f->full = !p->spread && (p->budget == 0 || (p->price.deeper > 0 && p->cut));
     for (uint32_t i = 0; i < s->entries.running_count; i++)
         if (s->entries.at[s->entries.running[i]].rows == 1)
             write_entry(s, f, s->entries.running[i], step);
@@ -469,15 +470,45 @@ static bool is_better_planned_later(const struct sched *s)
     return jumped * s->rates.landed_took_us > 2 * all * PLAN_US;
 }
 
+/* Whether who waits does so for what running ones hold, and not for prompts to be read. */
+static bool is_held_by_others(const struct sched *s)
+{
+    switch (s->admission.held) {
+    case HELD_LIMIT:
+    case HELD_PREEMPTED:
+    case HELD_PAUSED:
+    case HELD_BLOCKS:
+    case HELD_GROWTH: return true;
+    case HELD_NONE:
+    case HELD_TOKENS:
+    case HELD_COPIES:
+    case HELD_COUNT: break;
+    }
+    return false;
+}
+
+/* Rows of the step. Where blocks are lacking, prompts that are read fast wait for blocks instead:
+ * then they get what costs the answers nothing. As soon as one would be admitted but for those that
+ * are being read, they are read as fast as pays. */
+static uint32_t choose_rows(struct sched *s, struct plan *p)
+{
+    uint32_t most = sched_budget(s), running = decodes(&s->entries);
+    uint32_t rows = pace_rows(&s->rates.pace, most, running);
+    uint32_t spare = is_held_by_others(s) ? pace_spare(&s->rates.pace, most, running) : 0;
+
+    p->spread = spare != 0 && spare < rows;
+    return p->spread ? spare : rows;
+}
+
 uint32_t sched_plan(struct sched *s, uint64_t now_us, struct ek_step *step)
 {
     struct plan p = {.now_us = now_us,
-                     .budget = pace_rows(&s->rates.pace, sched_budget(s), decodes(&s->entries)),
                      .price = s->rates.prices.now,
                      .words = s->fixed.ceiling.words - s->fixed.ceiling.scores,
                      .scores = s->fixed.ceiling.scores};
-    uint32_t most = p.budget;
+    uint32_t most = choose_rows(s, &p);
 
+    p.budget = most;
     p.most = prices_budget(&s->rates.prices, most);
     p.work = p.most;
     p.rows = most;

@@ -35,6 +35,10 @@ void rates_landed(struct rates *r, const struct flight *f, uint64_t copy_us, uin
     r->landed_rows = f->rows;
     if (f->copies == 0) {
         pace_landed(&r->pace, f->rows, f->context, r->landed_took_us);
+        if (f->prefill_rows == 0)
+            pace_answered(&r->pace, f->rows, f->context, r->landed_took_us);
+        else if (f->spread)
+            pace_spread(&r->pace, f->prefill_rows, f->context, r->landed_took_us);
         prices_landed(&r->prices, &(struct price_step){f->rows, f->context, f->read, f->deep},
                       r->landed_took_us);
     }

@@ -218,6 +218,7 @@ struct plan {
     uint32_t ending;    /* the cost of prompts that are read to their end */
     uint32_t beside;    /* what those may cost that go on, whatever ends */
     bool cut;           /* a prompt could have used more, but for its cost */
+    bool spread;        /* prompts get what is free beside the answers, see pace_spare() */
     bool recent;        /* of late, prompts ended beside others that went on */
     uint32_t at;        /* of the running entries, whose turn it is; SCHED_NONE = out of turn */
     bool preempted;

@@ -107,6 +107,19 @@ pace.c@FORGET * *sums[i] + add[i]@*sums[i] + add[i]@test_pace
 pace.c@rows < ROWS_LEAST || took_us == 0@took_us == 0@test_pace
 pace.c@return beside(p->budget ? p->budget : most, most, decodes);@return p->budget ? p->budget : most;@test_pace
 pace.c@t = fmin((double)took_us, pace_longest(p, x, c));@t = (double)took_us;@test_pace
+pace.c@free < PACE_SPARE || free@free@test_pace
+pace.c@free < p->knee / KNEE_PART@false@test_pace
+pace.c@decodes == 0 || p->planned % PACE_EXPLORE == 0@decodes == 0@test_pace
+pace.c@p->paid > PAID_MOST@false@test_pace
+pace.c@fmin(knee, OUTLIER * p->knee)@knee@test_pace
+pace.c@- p->fixed_us - p->context_us * (double)context@- p->fixed_us@test_pace
+pace.c@return p->knee < most ? (uint32_t)p->knee : most;@return (uint32_t)p->knee;@test_pace
+plan.c@return p->spread ? spare : rows;@return rows;
+plan.c@is_held_by_others(s) ? pace_spare@true ? pace_spare
+plan.c@case HELD_PAUSED:@case HELD_PAUSED: break;
+plan.c@f->full = !p->spread && (@f->full = (
+rates.c@else if (f->spread)@else if (false)@test_share
+rates.c@if (f->prefill_rows == 0)@if (true)@test_share
 results.c@q->set || (q->sample@(q->sample
 results.c@q->set || (q->sample@q->set || (false
 results.c@e->scored = at - 1;@(void)0;

@@ -115,12 +115,24 @@ static inline void check_copies(struct sim *s, const struct ek_step *step)
     }
 }
 
+/* Rows that the newest step may have. */
+static inline uint32_t step_most(const struct sim *s)
+{
+    return s->spread ? s->knee : (uint32_t)s->limits.value[LIMIT_BATCHED_TOKENS];
+}
+
 static inline void check_plan(struct sim *s, const struct ek_step *step, uint32_t rows)
 {
+    const struct flights *f = &s->sched->flights;
+
     check_copies(s, step);
+    if (step->seqs > 0 && f->at[flights_newest(f)].spread != s->spread)
+        fail(s, "prompts are read slowly where they should not be, or fast");
+    if (step->seqs > 0 && s->spread && f->at[flights_newest(f)].full)
+        fail(s, "a step that was made short tells how fast prompts can be read");
     if (step->seqs == 0 ? rows != 1 || step->copies == 0 || step->rows != 0 : rows != step->rows)
         fail(s, "the plan does not say how many rows it has");
-    if (step->rows > s->limits.value[LIMIT_BATCHED_TOKENS])
+    if (step->rows > step_most(s))
         fail(s, "the token budget is exceeded");
     if (s->sched->entries.running_count > s->limits.value[LIMIT_RUNNING_SEQS] &&
         s->sched->entries.running_count > s->running_before)
@@ -211,8 +223,7 @@ static inline struct token_shares add_shares(struct sim *s, uint32_t rows, uint6
 {
     const struct sched *c = s->sched;
     const struct flight *f = &c->flights.at[flights_newest(&c->flights)];
-    struct token_shares sum = {.left = (uint32_t)s->limits.value[LIMIT_BATCHED_TOKENS] - rows,
-                               .places = (uint32_t)s->limits.value[LIMIT_BATCHED_TOKENS]};
+    struct token_shares sum = {.left = step_most(s) - rows, .places = step_most(s)};
 
     for (uint32_t i = 0; i < f->seqs; i++) {
         const struct flight_seq *q = &f->seq[i];
@@ -247,7 +258,7 @@ static inline uint32_t check_length(struct sim *s, const struct token_shares *h)
 {
     const struct sched *c = s->sched;
     uint32_t least = s->p.share_least != 0 ? s->p.share_least : SHARE_LEAST;
-    uint32_t most = (uint32_t)s->limits.value[LIMIT_BATCHED_TOKENS];
+    uint32_t most = step_most(s);
     bool recent = c->share.beside_us != 0 && s->now_us < c->share.beside_us + 1000000u;
 
     uint32_t cap = (uint32_t)s->limits.value[LIMIT_LONG_PREFILL];
@@ -282,7 +293,7 @@ static inline uint32_t check_lent(struct sim *s, const struct token_shares *h)
     uint32_t before = s->lent, now = s->sched->share.lent, most = h->ending + h->others;
     uint32_t more = h->first && h->first->rows > most ? (h->first->rows - most) / 2 : 0;
 
-    if (now > before && now > s->limits.value[LIMIT_BATCHED_TOKENS] / 2)
+    if (now > before && now > step_most(s) / 2)
         fail(s, "the first in line lends more than half a step");
     if (now > before && h->ending == 0)
         fail(s, "the first in line lends to somebody who does not end");

@@ -61,7 +61,7 @@ static inline void count_cost(const struct sim *s, const struct flight_seq *q, u
 static inline struct cost_shares add_costs(struct sim *s, uint32_t rows, uint64_t lease)
 {
     const struct sched *c = s->sched;
-    uint32_t most = (uint32_t)s->limits.value[LIMIT_BATCHED_TOKENS];
+    uint32_t most = step_most(s);
     bool half = c->rates.prices.planned % PRICE_EXPLORE == PRICE_EXPLORE / 2;
     const struct token_shares t = add_shares(s, rows, lease);
     struct cost_shares h = {.f = &c->flights.at[flights_newest(&c->flights)],

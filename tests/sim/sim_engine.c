@@ -110,6 +110,8 @@ static int sim_open(struct sim *s, uint64_t seed, uint32_t depth)
         s->dear = (struct price){.deeper = (double)(seed % 29) / 40,
                                  .fixed = (double)(seed % 7),
                                  .read = (double)(seed % 5)};
+    if (seed % 3 == 0) /* some rows beside answers are free */
+        s->knee = PACE_SPARE + (uint32_t)(seed % 61);
     s->plans_late = chance(s, 500000);
     s->copy_us = chance(s, 200000) ? pick(s, 0, 40000) : 0;
     draw_marks(s);
@@ -378,6 +380,23 @@ static void put_off_some(struct sim *s)
         }
 }
 
+/* Of the step that is planned next: whether prompts get only what is free beside the answers. */
+static void set_knee(struct sim *s)
+{
+    const struct sched *c = s->sched;
+    enum engine_held held = c->admission.held;
+    uint32_t running = 0;
+
+    if (s->knee == 0)
+        return;
+    s->sched->rates.pace = (struct pace){.known = true, .row_us = 1, .knee = s->knee, .planned = 1};
+    for (uint32_t i = 0; i < c->entries.running_count; i++)
+        running += sched_rows_wanted(entries_running(&c->entries, i)) == 1;
+    s->spread = held != HELD_NONE && held != HELD_TOKENS && held != HELD_COPIES && running > 0 &&
+                running + PACE_SPARE <= s->knee && 4 * running <= 3 * s->knee &&
+                s->knee < s->limits.value[LIMIT_BATCHED_TOKENS];
+}
+
 static void start_steps(struct sim *s)
 {
     fit_device(s);
@@ -397,6 +416,7 @@ static void start_steps(struct sim *s)
         bring_masks(s);
         if (s->dear.deeper > 0)
             s->sched->rates.prices.now = s->dear;
+        set_knee(s);
         uint32_t rows = sched_plan(s->sched, s->now_us, step);
         check_waits(s);
         check_marks(s, before);

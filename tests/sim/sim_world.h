@@ -38,6 +38,8 @@ struct sim {
     uint64_t first_number, stuck; /* who is first in line, and for how many steps without a token */
     uint32_t first_out, running_before;
     struct price dear; /* what rows cost, instead of what is learned */
+    uint32_t knee;     /* rows in the time of answers alone, likewise; 0 = not known */
+    bool spread;       /* the next step has no more than those */
     bool late_ok, caching_moves, plans_late;
     struct {
         struct prefix_name name, parent;

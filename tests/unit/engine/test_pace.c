@@ -141,6 +141,93 @@ static void test_answers_have_their_rows(void **state)
     assert_int_equal(other, 10); /* to learn from */
 }
 
+/* Steps of answers, and of prompts as pace_spare() says; those with less than 192 rows take
+ * `small_us` longer. Returns how many had what is free. */
+static uint32_t play_mixed(struct pace *p, const struct pace_device *d, double small_us,
+                           uint32_t decodes, uint32_t steps)
+{
+    double context = 20000, left = 0;
+    uint32_t spread = 0;
+
+    for (uint32_t i = 0; i < steps; i++) {
+        uint32_t rows = pace_rows(p, 2048, decodes), spare = pace_spare(p, 2048, decodes);
+        context = fmax(1000, context + 4000 * (chance() - 0.5));
+        if (left < 1 && i % 3 != 0)
+            left = floor(64 + 3000 * chance() * chance());
+        uint32_t read = (uint32_t)fmin(left, (spare != 0 ? spare : rows) - decodes);
+        left -= read;
+        double us = time_of(d, decodes + read, context);
+        us += read > 0 && decodes + read < 192 ? small_us : 0;
+        us *= 1 + 0.2 * (2 * chance() - 1);
+        us *= chance() < 0.01 ? 20 : 1;
+        pace_landed(p, decodes + read, (uint64_t)context, (uint64_t)us);
+        if (read == 0)
+            pace_answered(p, decodes, (uint64_t)context, (uint64_t)us);
+        else if (spare != 0)
+            pace_spread(p, read, (uint64_t)context, (uint64_t)us);
+        spread += read > 0 && spare != 0;
+    }
+    return spread;
+}
+
+/* Rows that fit into the time of answers alone are found where there are some, and only there. */
+static void test_what_is_free_beside_answers(void **state)
+{
+    (void)state;
+    static const struct {
+        struct pace_device d;
+        double small_us;
+        uint32_t decodes;
+        double knee; /* 0 = none is free */
+    } cases[] = {
+        {{8000, 0, 80, 0.07}, 0, 34, 100}, /* the cost model of schedsim.h */
+        {{8000, 0, 80, 0.07}, 0, 90, 0},   /* too few are left */
+        {{8000, 0, 80, 0.07}, 0, 150, 0},  /* answers fill the step */
+        {{5000, 1000, 18, 0.01}, 0, 64, 278},
+        {{0, 0, 3000, 0}, 0, 8, 0}, /* a processor: each row takes its time */
+        {{0, 5000, 200, 0.01}, 0, 8, 0},
+        {{8000, 0, 80, 0.07},
+         12000,
+         34,
+         0}, /* small steps with prompts cost more than large ones */
+    };
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+            struct pace p;
+            g_seed = seed;
+            pace_init(&p);
+            (void)play_mixed(&p, &cases[i].d, cases[i].small_us, cases[i].decodes, 3000);
+            double knee = cases[i].knee; /* an error makes it smaller */
+            if (knee > 0 && (p.knee < 0.6 * knee || p.knee > 1.25 * knee))
+                fail_msg("case %zu, seed %u: %.0f rows", i, (unsigned)seed, p.knee);
+            uint32_t spread =
+                play_mixed(&p, &cases[i].d, cases[i].small_us, cases[i].decodes, 3000);
+            if (knee > 0 ? spread < 800 : spread > 200)
+                fail_msg("case %zu, seed %u: %u steps", i, (unsigned)seed, spread);
+        }
+    }
+}
+
+static void test_spare_rows_are_bounded(void **state)
+{
+    (void)state;
+    struct pace p = {.known = true, .knee = 100, .planned = 1};
+
+    assert_int_equal(pace_spare(&p, 2048, 34), 100);
+    assert_int_equal(pace_spare(&p, 64, 20), 64);
+    assert_int_equal(pace_spare(&p, 2048, 68), 100);
+    assert_int_equal(pace_spare(&p, 2048, 69), 0); /* less than PACE_SPARE */
+    assert_int_equal(pace_spare(&p, 2048, 0), 0);  /* no answer waits */
+    p.knee = 400;
+    assert_int_equal(pace_spare(&p, 2048, 300), 400);
+    assert_int_equal(pace_spare(&p, 2048, 301), 0); /* prompts would take four times as long */
+    p.planned = 32;
+    assert_int_equal(pace_spare(&p, 2048, 34), 0); /* it is time to learn */
+    p.planned++;
+    p.known = false;
+    assert_int_equal(pace_spare(&p, 2048, 34), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -148,6 +235,8 @@ int main(void)
         cmocka_unit_test(test_it_follows),
         cmocka_unit_test(test_nothing_is_chosen_of_too_little),
         cmocka_unit_test(test_answers_have_their_rows),
+        cmocka_unit_test(test_what_is_free_beside_answers),
+        cmocka_unit_test(test_spare_rows_are_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

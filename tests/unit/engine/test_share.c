@@ -438,6 +438,61 @@ static void keeps_priorities(void **state)
     close_world(&w);
 }
 
+/* What is free beside answers is learned of steps without prompts, what it costs all the same of
+ * those with as many; how fast prompts are read, of neither. */
+static void learns_what_is_free(void **state)
+{
+    (void)state;
+    struct rates r = {.pace = {.known = true, .row_us = 80}};
+
+    rates_landed(&r, &(struct flight){.rows = 34}, 0, 8000);
+    assert_true(r.pace.knee > 99.9 && r.pace.knee < 100.1);
+    struct flight f = {.rows = 100, .prefill_rows = 66, .spread = true};
+    rates_landed(&r, &f, 0, 16000);
+    assert_true(r.pace.knee < 100.1 && r.pace.paid == 0);
+    double before = r.prefill;
+    rates_landed(&r, &f, 0, 32000);
+    assert_true(r.pace.paid > 0 && r.prefill == before && !r.prefill_known);
+    f = (struct flight){.rows = 100, .prefill_rows = 66, .copies = 1, .spread = true};
+    double paid = r.pace.paid;
+    rates_landed(&r, &f, 0, 64000);
+    f = (struct flight){.rows = 100, .prefill_rows = 66};
+    rates_landed(&r, &f, 0, 96000);
+    assert_true(r.pace.paid == paid);
+}
+
+/* Where one waits for blocks, prompts get what is free beside the answers, until one waits for
+ * prompts to be read. */
+static void reads_slowly_where_blocks_lack(void **state)
+{
+    (void)state;
+    struct engine_params p = roomy();
+    p.max_batched_tokens = 64;
+    p.limits.value[LIMIT_BATCHED_TOKENS] = 64;
+    struct world w;
+    open_world(&w, &p);
+    struct request *a = submit(&w, 4, 20, 0);
+    plan(&w, 4);
+    land(&w);
+    struct request *l = submit(&w, 120, 1, 200);
+    w.s->rates.pace = (struct pace){.known = true, .row_us = 1, .knee = 40, .planned = 1};
+    w.s->admission.held = HELD_TOKENS;
+    plan(&w, 64);
+    assert_int_equal(rows_of(&w, l), 63);
+    land(&w);
+    w.s->rates.pace = (struct pace){.known = true, .row_us = 1, .knee = 40, .planned = 1};
+    w.s->admission.held = HELD_BLOCKS;
+    plan(&w, 40);
+    assert_int_equal(rows_of(&w, l), 39);
+    assert_int_equal(rows_of(&w, a), 1);
+    assert_false(w.s->flights.at[flights_newest(&w.s->flights)].full);
+    land(&w);
+    run_out(&w);
+    request_unref(a);
+    request_unref(l);
+    close_world(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -454,6 +509,8 @@ int main(void)
         cmocka_unit_test(caps_what_a_step_reads_of_one),
         cmocka_unit_test(shares_scores),
         cmocka_unit_test(keeps_priorities),
+        cmocka_unit_test(learns_what_is_free),
+        cmocka_unit_test(reads_slowly_where_blocks_lack),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
