@@ -35,6 +35,7 @@ static const struct {
     [MEMPLAN_SWAP] = {"swap_pool", "swap pool"},
     [MEMPLAN_OFFLOAD] = {"offload_pool", "prefixes, host"},
     [MEMPLAN_HOST_WEIGHTS] = {"host_weights", "weights, host"},
+    [MEMPLAN_FILES] = {"weight_files", "weight files"},
     [MEMPLAN_TABLES] = {"program_and_tables", "program, tables"},
     [MEMPLAN_HOST] = {"requests_and_http", "requests, HTTP"},
     [MEMPLAN_OVERHEAD] = {"overhead", "overhead"},
@@ -375,6 +376,7 @@ static void fill_fixed(struct plan_making *m)
     bytes[MEMPLAN_WEIGHTS] = m->need->weight_bytes;
     bytes[MEMPLAN_STAGING] = m->need->staging_bytes;
     bytes[MEMPLAN_HOST_WEIGHTS] = mul(m->need->host_weight_bytes, ranks_here(p));
+    bytes[MEMPLAN_FILES] = p->file_bytes;
     bytes[MEMPLAN_ACTIVATIONS] = m->need->activation_bytes;
     bytes[MEMPLAN_SLOTS] = m->need->slot_bytes;
     bytes[MEMPLAN_STATES] = mul(m->need->state_bytes, p->states);
@@ -409,6 +411,7 @@ static int check_host(const struct plan_making *m)
     if (!p->host_apart || p->host_memory_bytes == 0)
         return 0;
     uint64_t need = memplan_add(m->plan.bytes[MEMPLAN_TABLES], m->plan.bytes[MEMPLAN_HOST]);
+    need = memplan_add(need, m->plan.bytes[MEMPLAN_FILES]);
     need = memplan_add(need, memplan_add(tiers, weights));
     if (need <= p->host_memory_bytes)
         return 0;
@@ -517,8 +520,9 @@ const char *memplan_item_name(enum memplan_item i)
 
 bool memplan_apart(const struct memplan_params *p, enum memplan_item i)
 {
-    return p->host_apart && (i == MEMPLAN_SWAP || i == MEMPLAN_OFFLOAD ||
-                             i == MEMPLAN_HOST_WEIGHTS || i == MEMPLAN_TABLES || i == MEMPLAN_HOST);
+    return p->host_apart &&
+           (i == MEMPLAN_SWAP || i == MEMPLAN_OFFLOAD || i == MEMPLAN_HOST_WEIGHTS ||
+            i == MEMPLAN_FILES || i == MEMPLAN_TABLES || i == MEMPLAN_HOST);
 }
 
 /* Of the items that count against the share. */

@@ -58,6 +58,7 @@ struct memplan_params {
     uint64_t table_bytes;       /* the program, its texts, the engine's tables */
     uint64_t block_table_bytes; /* of those tables for each block of both pools */
     uint64_t host_bytes;        /* requests, HTTP buffers: what clients may make it take */
+    uint64_t file_bytes;        /* weight files whose pages are kept, --keep-weights-host */
     bool host_apart;            /* a GPU: all that is outside the share, and host blocks too */
     uint64_t host_memory_bytes; /* then: must hold it; 0 = not known */
     const char *weights_note;   /* how they are kept, for the table; NULL = plain */
@@ -74,6 +75,7 @@ enum memplan_item {
     MEMPLAN_SWAP,
     MEMPLAN_OFFLOAD,
     MEMPLAN_HOST_WEIGHTS,
+    MEMPLAN_FILES,
     MEMPLAN_TABLES,
     MEMPLAN_HOST,
     MEMPLAN_OVERHEAD,

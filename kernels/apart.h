@@ -94,7 +94,7 @@ static inline const struct ek_backend *ek_apart_inner(const struct ek_open_param
 /* ---- launcher and engine ---- */
 
 /* The descriptor stays the caller's. 0 or a negative errno; -EPROTO when it is not such a memory,
- * or one of another version of this program. */
+ * or one of another version or build of this program. */
 int ek_apart_map(int fd, struct ek_apart_memory **ret_memory);
 void ek_apart_unmap(struct ek_apart_memory *m); /* accepts NULL */
 const struct ek_apart_order *ek_apart_order(const struct ek_apart_memory *m);

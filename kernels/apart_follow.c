@@ -51,6 +51,17 @@ void apart_raise(atomic_uint *word)
     (void)syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
+/* Whether it was made by this build of this program. */
+static bool is_ours(const struct ek_apart_memory *head)
+{
+    uint8_t build[EK_BUILD_ID_BYTES];
+
+    ek_build_id(build);
+    return head->abi == EK_BACKEND_ABI && head->size == sizeof(*head) &&
+           strncmp(head->program, EK_VERSION, sizeof(head->program)) == 0 &&
+           memcmp(head->build, build, sizeof(build)) == 0 && head->bytes >= sizeof(*head);
+}
+
 int ek_apart_map(int fd, struct ek_apart_memory **ret_memory)
 {
     struct stat st;
@@ -58,9 +69,7 @@ int ek_apart_map(int fd, struct ek_apart_memory **ret_memory)
 
     if (fstat(fd, &st) < 0)
         return -errno;
-    if (pread(fd, &head, sizeof(head), 0) != (ssize_t)sizeof(head) || head.abi != EK_BACKEND_ABI ||
-        head.size != sizeof(head) || strncmp(head.program, EK_VERSION, sizeof(head.program)) != 0 ||
-        head.bytes < sizeof(head))
+    if (pread(fd, &head, sizeof(head), 0) != (ssize_t)sizeof(head) || !is_ours(&head))
         return -EPROTO;
     const uint64_t end = head.host_bytes > 0 ? head.host_at + head.host_bytes : head.bytes;
     if (end != (uint64_t)st.st_size || head.bytes > end)

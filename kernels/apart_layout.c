@@ -66,6 +66,7 @@ int apart_layout(const struct ek_open_params *p, const struct ek_plan_request *q
         .abi = EK_BACKEND_ABI, .size = sizeof(layout), .program = EK_VERSION};
     const uint64_t words = ((uint64_t)q->graph->vocab + 31) / 32;
 
+    ek_build_id(layout.build);
     layout.want = (struct ek_apart_order){.ranks = p->ranks,
                                           .stages = p->stages,
                                           .local = ek_open_local(p),

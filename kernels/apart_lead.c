@@ -256,6 +256,8 @@ static int ask_for(struct lead *l, struct apart_order o, uint64_t most_us, const
         if (atomic_load(&m->replied) == 0)
             apart_sleep(&m->answered, seen, PIECE_US);
     }
+    if (m->reply == EK_EDEVICE || m->reply == EK_ECOMM)
+        l->failed = m->reply;
     return m->reply;
 }
 
@@ -536,6 +538,7 @@ static void lead_how_lost(struct ek_device *d, struct ek_device_end *ret_end)
         (void)snprintf(ret_end->why, sizeof(ret_end->why), "%s",
                        stopped                 ? "its process was stopped by a signal"
                        : l->failed == EK_ECOMM ? "its ranks lost one another in a step"
+                       : l->failed == 0        ? "it made no progress within --step-deadline"
                                                : "a step failed in it");
         ret_end->fault = !stopped;
     }

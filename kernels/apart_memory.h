@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/build_id.h"
 #include "common/err.h"
 #include "kernels/apart.h"
 
@@ -46,10 +47,10 @@ struct apart_stats {
 
 struct ek_apart_memory {
     uint32_t abi;
-    uint32_t size;    /* of this struct, */
-    char program[24]; /* and the version of who made it: the other process may be begun by a file
-                         that was replaced since */
-    int fd;           /* of the process that mapped it first: the lead */
+    uint32_t size;                    /* of this struct, */
+    char program[24];                 /* and the version of who made it, and its build: the other */
+    uint8_t build[EK_BUILD_ID_BYTES]; /* process may be begun by a file that was replaced since */
+    int fd;                           /* of the process that mapped it first: the lead */
     uint64_t bytes;
     struct ek_apart_order want;
     struct ek_kv_params kv;

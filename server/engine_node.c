@@ -35,8 +35,8 @@ static int take_memory(struct ek_apart_memory **ret_memory, int *ret_fd, struct 
         (void)close(fd);
     if (r == -EPROTO)
         return ek_fault_set(fault, "engine-command",
-                            "The server and this program, %s, are not of the same version: "
-                            "restart the server",
+                            "The server and this program, %s, are not of the same version and "
+                            "build: restart the server",
                             EK_VERSION);
     if (r < 0)
         return ek_fault_set(fault, "engine-command",

@@ -26,6 +26,7 @@ struct options {
     uint64_t nnodes, node_rank; /* as mpirun or srun started them; nnodes at least 1 */
     char *gone[4];              /* flags that were for several machines before MPI was */
     double distributed_timeout_seconds;
+    bool keep_weights_host;
     char *engine_command; /* starts the engine's nodes */
     bool engine_node;     /* this is one of them */
     char **argv;          /* as main() has it, keys hidden; the caller's */

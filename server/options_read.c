@@ -108,6 +108,10 @@ static int place_engine(struct options *o, bool started, struct ek_fault *f)
                             "group with the first, so the server must not be one of them: start "
                             "it by itself, with --nnodes and --engine-command \"mpirun -n 2 --host "
                             "a,b ...\"; see docs/nodes.md");
+    if (o->keep_weights_host && !o->engine_process)
+        return ek_fault_set(f, "keep-weights-host",
+                            "--keep-weights-host keeps them for the next engine of "
+                            "--engine-process: give both, or none");
     if (!o->engine_command)
         return 0;
     if (!o->engine_process)

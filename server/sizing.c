@@ -258,6 +258,7 @@ static int plan_once(struct stack *s, struct ek_fault *fault)
         .stages = s->open.stages,
         .swap_bytes = stateful ? 0 : (uint64_t)(o->swap_space * GIB),
         .offload_bytes = stateful ? 0 : (uint64_t)(o->kv_offloading_size * GIB),
+        .file_bytes = o->keep_weights_host ? s->model->weight_file_bytes : 0,
         .block_size = e->block_size,
         .max_model_len = (uint32_t)o->max_model_len,
         .max_num_seqs = e->max_seqs,
@@ -304,13 +305,15 @@ static bool shrink(struct stack *s, int r)
     return true;
 }
 
-/* What the plan takes on each device, or apart from it; not what is taken as clients come. */
+/* What the plan takes on each device, or apart from it; not what is taken as clients come, nor the
+ * kernel's pages of files. */
 static uint64_t planned_bytes(const struct stack *s, bool apart)
 {
     uint64_t bytes = 0;
 
     for (int i = 0; i < MEMPLAN_ITEMS; i++)
-        if (i != MEMPLAN_HOST && memplan_apart(&s->plan_params, (enum memplan_item)i) == apart)
+        if (i != MEMPLAN_HOST && i != MEMPLAN_FILES &&
+            memplan_apart(&s->plan_params, (enum memplan_item)i) == apart)
             bytes += s->plan.bytes[i];
     return bytes;
 }

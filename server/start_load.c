@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -101,6 +102,31 @@ int start_verify(struct stack *s, struct ek_fault *fault)
     return r;
 }
 
+/* Locks the pages of weight files, which stay mapped for as long as the server runs: the next
+ * engine finds them in the page cache, whatever else is read meanwhile. Without the right to, or
+ * the memory, it is said, and files are what they would have been. */
+static void keep_weights(struct stack *s)
+{
+    const struct ek_weight_files *files = &s->model->files;
+    const uint64_t start = ek_now_us();
+    uint64_t bytes = 0;
+    char size[24];
+
+    for (uint32_t i = 0; i < files->count; i++) {
+        if (mlock(files->file[i].data, files->file[i].size_bytes) < 0) {
+            ek_log(EK_LOG_WARNING,
+                   "Weight files are not kept in memory: %s after %s; LimitMEMLOCK=infinity in the "
+                   "unit (ulimit -l) allows it",
+                   ek_strerror(-errno), memplan_size_text(bytes, size));
+            model_close_files(s->model);
+            return;
+        }
+        bytes += files->file[i].size_bytes;
+    }
+    ek_log(EK_LOG_INFO, "Weight files are kept in memory for the next engine: %s, locked in %.1f s",
+           memplan_size_text(bytes, size), (double)(ek_now_us() - start) / 1e6);
+}
+
 static int load_device(struct stack *s, struct ek_fault *fault)
 {
     struct ek_plan_request q;
@@ -129,7 +155,10 @@ static int load_device(struct stack *s, struct ek_fault *fault)
     }
     if (r == 0) {
         prefix_file_note_model(s);
-        model_close_files(s->model);
+        if (s->o->keep_weights_host)
+            keep_weights(s);
+        else
+            model_close_files(s->model);
         sigbus_done();
         check_done(&s->check); /* an engine of its own has it, too */
     }

@@ -19,7 +19,7 @@ control-mutants:
 	@CC="$(CC)" tests/sim/mutants_control.sh
 
 # Planted bugs in what replaces an engine, and in the load that is run again.
-REPLAY_TESTS := server/test_launcher law/test_postmortem bench/test_rerun engine/test_revive engine/test_keep engine/test_host
+REPLAY_TESTS := server/test_launcher kernels/test_apart_layout law/test_postmortem bench/test_rerun engine/test_revive engine/test_keep engine/test_host
 replay-mutants: all venv $(REPLAY_TESTS:%=$(B)/tests/unit/%) $(B)/tests/sim/sim_engine
 	@CC="$(CC)" B=$(B) ARCHIVES="$(AR_server) $(AR_supervisor) $(B)/bench.a" \
 	  LIBS="$(LIBS_SERVER) $(LIBS_SUPER) -lcurl -pthread" ONLY="$(ONLY)" tests/sim/mutants_replay.sh

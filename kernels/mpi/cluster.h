@@ -79,6 +79,7 @@ void ek_cluster_bye(struct ek_cluster *c, int code);
 struct ek_load_order {
     struct ek_step_ceiling ceiling;
     uint32_t logit_rows, block_size, max_model_len;
+    uint64_t offload_bytes; /* of each rank's weights, in its node's host memory */
     double share;
 };
 

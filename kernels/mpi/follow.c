@@ -180,6 +180,7 @@ static int obey_load(struct follower *f, struct ek_fault *fault)
                                       .ceiling = *c,
                                       .logit_rows = f->load.logit_rows,
                                       .block_size = f->load.block_size,
+                                      .offload_bytes = f->load.offload_bytes,
                                       .share = f->load.share};
     f->p.loading(f->p.ctx, &f->load);
     f->result_bytes = ek_result_bytes(c->seqs, c->scores, c->seqs, f->p.graph->hidden);

@@ -175,6 +175,7 @@ static int lead_load(struct ek_device *device, const struct ek_plan_request *q,
                               .logit_rows = q->logit_rows,
                               .block_size = q->block_size,
                               .max_model_len = d->c->max_model_len,
+                              .offload_bytes = q->offload_bytes,
                               .share = q->share};
     int r = mpi_lead_tell(d, ORDER_LOAD, &o, sizeof(o));
 

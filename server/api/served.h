@@ -20,7 +20,7 @@ struct tokenizer;
 
 #define HTTP_NAMES_MOST 16u
 #define HTTP_EOS_MOST   8u
-#define HTTP_ITEMS_MOST 12u
+#define HTTP_ITEMS_MOST 13u
 
 /* What holds for requests that say nothing of it. */
 struct served_defaults {

@@ -95,6 +95,14 @@ static void put_int(struct ek_buf *b, uint32_t field, const char *key, int64_t v
     attribute_end(b, at, value);
 }
 
+static void put_truth(struct ek_buf *b, uint32_t field, const char *key, bool v)
+{
+    size_t value, at = attribute_begin(b, field, key, &value);
+    put_tag(b, 2, WIRE_VARINT);
+    put_varint(b, v);
+    attribute_end(b, at, value);
+}
+
 static void put_double(struct ek_buf *b, uint32_t field, const char *key, double v)
 {
     uint64_t bits;
@@ -141,9 +149,20 @@ static size_t span_begin(struct ek_buf *b, const struct otlp_resource *r,
     return at;
 }
 
-/* Status: message 2, code 3 with 2 = error. */
-static void put_failure(struct ek_buf *b, const char *why)
+/* The class of a failure: a status that tells of one by its number, as the conventions have it for
+ * HTTP; an answer that broke off after 200 has none. */
+static const char *status_word(int status, char room[16])
 {
+    if (status < 500)
+        return "answer_failed";
+    (void)snprintf(room, 16, "%d", status);
+    return room;
+}
+
+/* Status: message 2, code 3 with 2 = error. */
+static void put_failure(struct ek_buf *b, const char *type, const char *why)
+{
+    put_word(b, 9, "error.type", type);
     size_t at = message_begin(b, 15);
     put_text(b, 2, why);
     put_tag(b, 3, WIRE_VARINT);
@@ -217,26 +236,57 @@ static void put_finishes(struct ek_buf *b, const struct span_request *s)
     attribute_end(b, at, value);
 }
 
-/* The names of OpenTelemetry's gen_ai conventions, and those that vLLM has beside them. */
+/* What was asked for, by the names of OpenTelemetry's gen_ai conventions. */
+static void put_asked(struct ek_buf *b, const struct span_request *s)
+{
+    const struct ek_sampling *how = &s->sampling;
+
+    put_word(b, 9, "gen_ai.operation.name", s->operation);
+    put_word(b, 9, "gen_ai.provider.name", "evenkeel");
+    put_word(b, 9, "gen_ai.request.model", s->asked_model);
+    put_double(b, 9, "gen_ai.request.temperature", (double)how->temperature);
+    put_double(b, 9, "gen_ai.request.top_p", (double)how->top_p);
+    put_truth(b, 9, "gen_ai.request.stream", s->stream);
+    if (how->top_k > 0)
+        put_int(b, 9, "gen_ai.request.top_k", how->top_k);
+    if (how->frequency != 0.0f)
+        put_double(b, 9, "gen_ai.request.frequency_penalty", (double)how->frequency);
+    if (how->presence != 0.0f)
+        put_double(b, 9, "gen_ai.request.presence_penalty", (double)how->presence);
+    if (s->seeded)
+        put_int(b, 9, "gen_ai.request.seed", (int64_t)how->seed);
+    if (s->n != 1)
+        put_int(b, 9, "gen_ai.request.choice.count", s->n);
+    if (s->max_tokens > 0)
+        put_int(b, 9, "gen_ai.request.max_tokens", s->max_tokens);
+}
+
+/* What came of it, by these names. */
+static void put_outcome(struct ek_buf *b, const struct span_request *s)
+{
+    put_word(b, 9, "gen_ai.response.id", s->answer_id);
+    put_word(b, 9, "gen_ai.response.model", s->model);
+    put_int(b, 9, "gen_ai.usage.input_tokens", s->prompt_tokens);
+    put_int(b, 9, "gen_ai.usage.cache_read.input_tokens", s->cached_tokens);
+    put_int(b, 9, "gen_ai.usage.output_tokens", s->output_tokens);
+    put_finishes(b, s);
+    if (s->stream)
+        put_between(b, "gen_ai.response.time_to_first_chunk", s->begin_us, s->answer[0].first_us);
+}
+
+/* Also those that vLLM has beside the conventions' or from before them. */
 static void put_generation(struct ek_buf *b, const struct span_request *s)
 {
     const struct span_answer *a = &s->answer[0];
     uint32_t preemptions = 0, replays = 0;
 
-    put_word(b, 9, "gen_ai.operation.name", s->operation);
-    put_word(b, 9, "gen_ai.response.model", s->model);
+    put_asked(b, s);
+    put_outcome(b, s);
     put_word(b, 9, "gen_ai.request.id", s->id);
-    put_double(b, 9, "gen_ai.request.temperature", s->temperature);
-    put_double(b, 9, "gen_ai.request.top_p", s->top_p);
     put_int(b, 9, "gen_ai.request.n", s->n);
-    if (s->max_tokens > 0)
-        put_int(b, 9, "gen_ai.request.max_tokens", s->max_tokens);
     put_int(b, 9, "gen_ai.usage.num_sequences", s->answers);
-    put_int(b, 9, "gen_ai.usage.input_tokens", s->prompt_tokens);
-    put_int(b, 9, "gen_ai.usage.output_tokens", s->output_tokens);
     put_int(b, 9, "gen_ai.usage.prompt_tokens", s->prompt_tokens);
     put_int(b, 9, "gen_ai.usage.completion_tokens", s->output_tokens);
-    put_finishes(b, s);
     put_between(b, "gen_ai.latency.time_in_queue", a->queued_us, a->scheduled_us);
     put_between(b, "gen_ai.latency.time_to_first_token", s->begin_us, a->first_us);
     put_between(b, "gen_ai.latency.time_in_model_prefill", a->scheduled_us, a->first_us);
@@ -254,7 +304,7 @@ static void put_generation(struct ek_buf *b, const struct span_request *s)
 static uint32_t put_request(struct ek_buf *b, const struct otlp_resource *r,
                             const struct span_request *s)
 {
-    char name[96] = "llm_request";
+    char name[96] = "llm_request", word[16];
     uint32_t spans = 1;
 
     if (!s->operation)
@@ -276,9 +326,10 @@ static uint32_t put_request(struct ek_buf *b, const struct otlp_resource *r,
     if (s->operation)
         put_generation(b, s);
     if (s->left || s->stalled)
-        put_failure(b, s->left ? "the client left" : "the client did not read");
+        put_failure(b, s->left ? "client_left" : "client_stalled",
+                    s->left ? "the client left" : "the client did not read");
     else if (s->status >= 500 || s->broken)
-        put_failure(b, "the server failed");
+        put_failure(b, status_word(s->status, word), "the server failed");
     message_end(b, at);
     for (uint32_t i = 0; i < s->told; i++)
         spans += put_answer(b, r, s, i);

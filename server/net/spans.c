@@ -73,6 +73,14 @@ static const char *spans_operation(enum openai_api api)
     return "text_completion";
 }
 
+/* Tokens of the answer's prompt that came from the cache, once that may be read. */
+static uint32_t spans_cached(const struct choice *c)
+{
+    return c->req && atomic_load_explicit(&c->req->state, memory_order_acquire) == REQ_DONE
+               ? c->req->cached_tokens
+               : 0;
+}
+
 /* What the engine wrote may be read once the request is done. */
 static void spans_answer(const struct choice *c, struct span_answer *a)
 {
@@ -97,12 +105,26 @@ static void spans_answer(const struct choice *c, struct span_answer *a)
     memcpy(a->moments, r->moments, sizeof(a->moments));
 }
 
+/* Of the served names the one that was asked for: the body's own text is freed with it. */
+static const char *spans_model(const struct generation *g)
+{
+    const struct served *s = g->served;
+
+    for (uint32_t i = 0; g->ask.model && i < s->names; i++)
+        if (strcmp(g->ask.model, s->name[i]) == 0)
+            return s->name[i];
+    return s->name[0];
+}
+
 static void spans_generation(const struct generation *g, struct span_request *s)
 {
     s->operation = spans_operation(g->ask.api);
     s->model = g->served->name[0];
-    s->temperature = (double)g->ask.sampling.temperature;
-    s->top_p = (double)g->ask.sampling.top_p;
+    s->asked_model = spans_model(g);
+    (void)snprintf(s->answer_id, sizeof(s->answer_id), "%s", g->id);
+    s->sampling = g->ask.sampling;
+    s->seeded = g->ask.seeded;
+    s->stream = g->ask.stream;
     s->n = g->ask.n;
     s->max_tokens = g->ask.max_tokens;
     s->prompt_tokens = generation_prompt_tokens(g);
@@ -111,6 +133,8 @@ static void spans_generation(const struct generation *g, struct span_request *s)
     s->told = g->count < SPAN_ANSWERS ? g->count : SPAN_ANSWERS;
     for (uint32_t i = 0; i < s->told; i++)
         spans_answer(&g->choice[i], &s->answer[i]);
+    for (uint32_t i = 0; i < g->count; i++)
+        s->cached_tokens += spans_cached(&g->choice[i]);
     for (uint32_t i = 0; i < g->count; i++)
         s->broken |= g->choice[i].finish == REQ_FIN_ERROR ||
                      g->choice[i].finish == REQ_FIN_DEADLINE ||

@@ -8,10 +8,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/sampling.h"
 #include "server/engine/request.h"
 #include "server/net/bounds.h"
 
-#define SPAN_ANSWERS 4u /* of a request that are told one by one; all are in the sums */
+#define SPAN_ANSWERS  4u   /* of a request that are told one by one; all are in the sums */
+#define SPAN_ID_BYTES 176u /* of an answer's id */
 
 struct exchange;
 
@@ -32,10 +34,12 @@ struct span_request {
     int status;
     uint64_t begin_us, end_us;
     /* Of a generation, else NULL: */
-    const char *operation, *model;
-    double temperature, top_p;
+    const char *operation, *model, *asked_model; /* the first served name, and the one asked for */
+    char answer_id[SPAN_ID_BYTES];
+    struct ek_sampling sampling; /* its seed only when `seeded` */
+    bool seeded, stream;
     uint32_t n, max_tokens; /* as asked for, max_tokens 0 = as many as fit */
-    uint32_t prompt_tokens, output_tokens;
+    uint32_t prompt_tokens, cached_tokens, output_tokens;
     uint32_t answers, told; /* of the generation; of these in answer[] */
     struct span_answer answer[SPAN_ANSWERS];
     bool broken;        /* an answer ended with an error, or was cut */

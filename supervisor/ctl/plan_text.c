@@ -45,11 +45,12 @@ static void put_picture(const struct memplan *p, const struct memplan_params *wi
         [MEMPLAN_SWAP] = {'X', "swap"},
         [MEMPLAN_OFFLOAD] = {'P', "prefixes"},
         [MEMPLAN_HOST_WEIGHTS] = {'H', "weights, host"},
+        [MEMPLAN_FILES] = {'F', "weight files"},
         [MEMPLAN_TABLES] = {'T', "tables"},
         [MEMPLAN_HOST] = {'R', "requests"},
         [MEMPLAN_OVERHEAD] = {'O', "overhead"},
     };
-    _Static_assert(MEMPLAN_ITEMS == 12, "a new item needs a letter and a word");
+    _Static_assert(MEMPLAN_ITEMS == 13, "a new item needs a letter and a word");
     int at = 0;
     double sum = 0;
     uint32_t seen = 0;

@@ -4,6 +4,7 @@ again comes by other kernels than the first time, so log probabilities agree up 
 import concurrent.futures
 import json
 import os
+import shutil
 import signal
 
 import pytest
@@ -70,6 +71,34 @@ def test_texts_go_on_when_it_is_killed(tmp_path, undisturbed):
                 os.kill(engine(s), signal.SIGKILL)
         same(all_said(s, ASKS, kill), undisturbed)
         assert metric(s.metrics(), "evenkeel_engine_poison_requests_total") == 0
+    finally:
+        assert s.stop() == 0
+
+
+def mapped(pid, name):
+    """The inodes of libraries of that name in the process."""
+    with open(f"/proc/{pid}/maps") as f:
+        return {int(line.split()[4]) for line in f if name in line and "(deleted)" not in line}
+
+
+@pytest.mark.long
+def test_another_driver(tmp_path, undisturbed):
+    """CUDA's libraries are replaced by an upgrade while texts are made: a restart of the engine alone brings them into use, and no text is lost."""
+    driver, newer = tmp_path / "libcuda.so.1", tmp_path / "newer"
+    shutil.copy(FAKE, driver)
+    s = serve(tmp_path, "--engine-process", EVENKEEL_CUDA_DRIVER=str(driver), EVENKEEL_NCCL=str(driver))
+    try:
+        before = driver.stat().st_ino
+        assert mapped(engine(s), driver.name) == {before}
+
+        def upgrade():
+            make_tokens(s, 8, 120, 0.01)
+            shutil.copy(FAKE, newer)
+            newer.rename(driver)
+            order(s, "restart")
+            wait_for("another engine", lambda: engine_state(s)["restarts"]["planned"] == 1, 60)
+        same(all_said(s, ASKS, upgrade), undisturbed)
+        assert mapped(engine(s), driver.name) == {driver.stat().st_ino} != {before}
     finally:
         assert s.stop() == 0
 

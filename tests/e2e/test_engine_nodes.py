@@ -5,6 +5,8 @@ import os
 import random
 import shutil
 import signal
+import struct
+import subprocess
 
 import pytest
 
@@ -97,6 +99,40 @@ def test_on_purpose(tmp_path, group):
         assert status in (202, 503), body
         wait_for("it is refused", lambda: "was replaced since the server began" in s.log())
         assert text_of(s, SHORT[0]) == undisturbed[0]
+    finally:
+        assert s.stop() == 0
+
+
+def another_build(source, to):
+    """The same version, linked as another build: what they share may be laid out in another way."""
+    (to.parent / "id").write_bytes(struct.pack("<3I4s20s", 4, 20, 3, b"GNU\0", b"of another time"))
+    subprocess.run(["objcopy", f"--update-section=.note.gnu.build-id={to.parent / 'id'}", source, to], check=True)
+
+
+def test_a_server_of_another_build(tmp_path):
+    """It was replaced by an upgrade while it served: a restart on purpose is refused and the engine goes on; an engine that is lost ends the server,
+    which says why, and whoever watches it begins the new one."""
+    build, ask = tmp_path / "build", {**SHORT[0], "max_tokens": 8}
+    build.mkdir()
+    program = build / "evenkeel-server"
+    for file in BUILD / "evenkeel-server", BUILD / "libevenkeel-mpi.so":
+        shutil.copy2(file, build)
+    s = serve(tmp_path, DIVIDED[0], build=build)
+    try:
+        want = text_of(s, ask)
+        another_build(program, tmp_path / "newer")
+        (tmp_path / "newer").rename(program)
+        status, _, body = s.local("/v1/engine/restart", "POST", "{}")[:3]
+        assert status == 503 and b"was replaced since the server began" in body and b"this one goes on" in body, body
+        assert text_of(s, ask) == want
+        os.kill(nodes_of(s.control)[0], signal.SIGKILL)
+        assert s.process.wait(120) == 76
+        assert "are not of the same version and build: restart the server" in s.log(), s.log()
+    finally:
+        s.stop()
+    s = serve(tmp_path, DIVIDED[0], build=build)
+    try:
+        assert text_of(s, ask) == want
     finally:
         assert s.stop() == 0
 

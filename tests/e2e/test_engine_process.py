@@ -170,15 +170,20 @@ def test_small_pool(tmp_path, undisturbed):
         assert s.stop() == 0
 
 
-def test_a_hang(tmp_path, undisturbed):
+@pytest.mark.parametrize("how, says", [("signal", "stopped by a signal"), ("step", "it made no progress within --step-deadline")])
+def test_a_hang(tmp_path, undisturbed, how, says):
     """It stands still: the step's deadline passes, and another one takes over."""
-    s = serve(tmp_path, "--step-deadline", 2)
+    faults = EngineFaults(tmp_path)
+    s = serve(tmp_path, "--step-deadline", 10, env=faults.env)
     try:
         stopped = engine(s)
-        os.kill(stopped, signal.SIGSTOP)
+        if how == "signal":
+            os.kill(stopped, signal.SIGSTOP)
+        else:
+            faults.once("hang", after=20)
         assert text_of(s, ASKS[0]) == undisturbed[0]
         assert engine(s) != stopped and not os.path.exists(f"/proc/{stopped}")
-        assert "stopped by a signal" in s.log() and metric(s.metrics(), "evenkeel_engine_restarts_total", cause="hang") == 1
+        assert says in s.log() and metric(s.metrics(), "evenkeel_engine_restarts_total", cause="hang") == 1
     finally:
         assert s.stop() == 0
 

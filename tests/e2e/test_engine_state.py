@@ -1,15 +1,20 @@
 """Protects: ends at moments that nobody chose: an engine that is killed while it starts, a server that is killed while it writes down its cached
-prefixes, and a state directory that vanishes under evenkeeld: every text is right, and what is left over is cleared away."""
+prefixes, a state directory that vanishes under evenkeeld, and weight files that others push out of memory: every text is right, and what is left
+over is cleared away."""
+import ctypes
+import mmap
 import os
 import random
 import shutil
 import signal
+import subprocess
 import time
 
 import pytest
 
-from conftest import wait_for
-from engines import SHORT, always, engine, engine_state, serve, texts_of
+from bare import Bare
+from conftest import BUILD, MODEL, metric, wait_for
+from engines import ASKS, SHORT, always, engine, engine_state, replaced, serve, text_of, texts_of
 from test_engine_verdict import FLAGS, PATIENT, end_engine, listens
 from test_warm_restart import ask_all
 from test_warm_restart import serve as serve_warm
@@ -72,3 +77,77 @@ def test_a_state_directory_that_vanishes(appliance, wants):
     assert texts_of(a, SHORT) == wants
     assert a.process.poll() is None and a.process.pid == supervisor
     assert a.ctl("explain").returncode == 0 and a.ctl("status").returncode == 0
+
+
+def resident(path):
+    """The share of a file's pages that are in memory."""
+    size, libc = path.stat().st_size, ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype, libc.mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    pages = (size + mmap.PAGESIZE - 1) // mmap.PAGESIZE
+    with open(path, "rb") as file:
+        at, there = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0), (ctypes.c_ubyte * pages)()
+        assert libc.mincore(ctypes.c_void_p(at), ctypes.c_size_t(size), there) == 0
+        libc.munmap(ctypes.c_void_p(at), ctypes.c_size_t(size))
+    return sum(page & 1 for page in there) / pages
+
+
+def forget(path):
+    """As when other files need the memory."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def locked_bytes(pid):
+    with open(f"/proc/{pid}/status") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith("VmLck:"))
+
+
+def test_weights_are_kept_in_memory(tmp_path):
+    """With --keep-weights-host whatever pushes them out of the page cache leaves them there for the next engine, and the plan counts them."""
+    model = tmp_path / "model"
+    shutil.copytree(MODEL, model)
+    weights = next(model.glob("*.safetensors"))
+    s = Bare(tmp_path, "--engine-process", model=model)
+    try:
+        forget(weights)
+        if resident(weights) > 0.9:
+            pytest.skip("this file system keeps what it is asked to forget")
+    finally:
+        assert s.stop() == 0
+    s = Bare(tmp_path, "--engine-process", "--keep-weights-host", model=model)
+    try:
+        want = text_of(s, ASKS[0])
+        size = weights.stat().st_size
+        assert locked_bytes(s.process.pid) >= size == metric(s.metrics(), "evenkeel_planned_bytes", item="weight_files")
+        forget(weights)
+        assert resident(weights) == 1
+        for _ in range(2):
+            os.kill(engine(s), signal.SIGKILL)
+            assert text_of(s, ASKS[0]) == want
+            forget(weights)
+            assert resident(weights) == 1
+        assert "Weight files are kept in memory" in s.log() and replaced(s) == 2
+    finally:
+        assert s.stop() == 0
+    assert subprocess.run([BUILD / "evenkeel-server", "--model", model, "--keep-weights-host", "--dry-run"], capture_output=True).returncode == 2
+
+
+class Bounded(Bare):
+    """A server that may lock next to nothing."""
+
+    def command(self, args):
+        return ["prlimit", "--memlock=65536", "setpriv", "--bounding-set=-ipc_lock", "--", *args]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has what is taken away")
+def test_weights_that_cannot_be_kept(tmp_path):
+    """It is said, and all goes on without."""
+    s = Bounded(tmp_path, "--engine-process", "--keep-weights-host")
+    try:
+        assert "Weight files are not kept in memory" in s.log() and "LimitMEMLOCK=infinity" in s.log() and locked_bytes(s.process.pid) == 0
+        want = text_of(s, ASKS[0])
+        os.kill(engine(s), signal.SIGKILL)
+        assert text_of(s, ASKS[0]) == want
+    finally:
+        assert s.stop() == 0

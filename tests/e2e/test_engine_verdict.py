@@ -8,11 +8,14 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 
 import pytest
 
 from bare import Bare
 from conftest import BUILD, Appliance, get, metric, wait_for
+from engine_faults import WHAT, EngineFaults
 from engines import ASKS, children, text_of, texts_of
 from test_engine_process import undisturbed  # noqa: F401
 
@@ -319,5 +322,45 @@ def test_a_pin_outlives_a_remedy(tmp_path, memory_group):
         a.ctl("limits", "set", "max_num_running_seqs=3")  # writes down what holds
         a.ctl("remedies", "forget")
         wait_for("the pin holds again", lambda: tokens() == 400)
+    finally:
+        a.destroy()
+
+
+def test_a_key_that_brings_poison(tmp_path, undisturbed):  # noqa: F811
+    """Each of its three requests ends two engines and gets an error, another key's texts go on; then `explain`, the page's list and the metric of
+    the alert name the key, and never its secret."""
+    faults, keys = EngineFaults(tmp_path), tmp_path / "keys"
+    keys.write_text("chat sk-chat\nbatch-jobs sk-batch\n")
+    keys.chmod(0o600)
+    env = "    env: {" + ", ".join(f"{k}: '{v}'" for k, v in faults.env.items()) + "}\n"
+    a = Appliance(tmp_path, server_flags=(*FLAGS, *PATIENT, "--api-key-file", keys), extra=env, poll_s=0.2)
+
+    def ask(key, body):
+        request = urllib.request.Request(f"http://127.0.0.1:{a.port}/v1/completions", json.dumps({"model": "tiny", **body}).encode(),
+                                         {"Content-Type": "application/json", "Authorization": f"Bearer {key}"})
+        try:
+            with urllib.request.urlopen(request, timeout=120) as answer:
+                return answer.status, json.loads(answer.read())["choices"][0]["text"]
+        except urllib.error.HTTPError as e:
+            return e.code, e.read().decode()
+
+    try:
+        listens(a.start().ready())
+        bad = {"prompt": "\u03a9 once", "max_tokens": 20, "temperature": 0}
+        request = urllib.request.Request(f"http://127.0.0.1:{a.port}/tokenize", json.dumps({"model": "tiny", "prompt": bad["prompt"]}).encode(),
+                                         {"Content-Type": "application/json", "Authorization": "Bearer sk-chat"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            ids = json.loads(answer.read())["tokens"]
+        faults.poison_what, faults.poison = WHAT["segv"], ids[1]
+        for n in (1, 2, 3):
+            assert "POISON_KEY" not in [d["reason"] for d in a.decisions()]
+            status, said = ask("sk-batch", bad)
+            assert status == 500 and "failed twice" in said, (n, status, said)
+            assert ask("sk-chat", ASKS[0]) == (200, undisturbed[0][0][0])
+        why = wait_for("it is told", lambda: [d["why"] for d in a.decisions() if d["reason"] == "POISON_KEY"], 60)
+        assert len(why) == 1 and why[0].startswith("Key 2 has brought 3 requests"), why
+        told = wait_for("explain names it", lambda: (text := a.ctl("explain").stdout) and "batch-jobs" in text and text, 60)
+        assert "key batch-jobs has brought 3 requests with which the engine ends" in told and "sk-batch" not in told, told
+        assert faults.done == 6 and a.server()["engine_process"]["lost"] == 6
     finally:
         a.destroy()

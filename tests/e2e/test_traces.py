@@ -1,13 +1,20 @@
 """Protects: what a collector gets is what OpenTelemetry's own types read: one span a request with queue, prefill and decode below it, in the
 client's trace; a collector that fails or is not there costs no request anything."""
+import gzip
 import http.server
 import json
+import os
+import pathlib
 import signal
+import socket
+import subprocess
 import threading
 import urllib.request
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
+from opentelemetry.semconv.attributes import error_attributes, http_attributes, service_attributes
 
 from bare import Bare
 from conftest import free_port, metric, wait_for
@@ -36,6 +43,7 @@ class Collector(http.server.ThreadingHTTPServer):
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
+        body = gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
         status = self.server.answers.pop(0) if self.server.answers else 200
         if status == 200:
             self.server.heads.append((self.path, dict(self.headers)))
@@ -108,9 +116,13 @@ def test_requests(tmp_path, collector):
     a = attributes(chat)
     assert a["gen_ai.operation.name"] == "chat" and a["gen_ai.response.model"] == "tiny" and a["gen_ai.request.n"] == 2 == a["gen_ai.usage.num_sequences"]
     assert a["gen_ai.usage.output_tokens"] == a["gen_ai.usage.completion_tokens"] <= 24 and a["gen_ai.usage.input_tokens"] > 3
+    assert a["gen_ai.request.choice.count"] == 2 and a["gen_ai.request.seed"] == 1 and a["gen_ai.request.stream"] is False and a["gen_ai.request.model"] == "tiny"
+    assert a["gen_ai.provider.name"] == "evenkeel" and a["gen_ai.response.id"].startswith("chatcmpl-") and "gen_ai.response.time_to_first_chunk" not in a
     assert a["gen_ai.request.temperature"] == 0.5 and a["gen_ai.request.max_tokens"] == 12 and len(a["gen_ai.response.finish_reasons"]) == 2
     assert a["http.route"] == "/v1/chat/completions" and a["http.response.status_code"] == 200 and a["evenkeel.preemptions"] == 0
     assert 0 < a["gen_ai.latency.time_to_first_token"] <= a["gen_ai.latency.e2e"]
+    assert attributes(plain)["gen_ai.request.stream"] is True and 0 < attributes(plain)["gen_ai.response.time_to_first_chunk"] <= attributes(plain)["gen_ai.latency.e2e"]
+    assert "gen_ai.request.seed" not in attributes(plain) and "error.type" not in a and "gen_ai.request.choice.count" not in attributes(plain)
     assert attributes(plain)["gen_ai.operation.name"] == "text_completion" and attributes(plain)["gen_ai.usage.output_tokens"] == 5
     assert attributes(embed)["gen_ai.operation.name"] == "embeddings" and attributes(tokens)["http.response.status_code"] == 200
     assert attributes(nowhere)["http.response.status_code"] == 404
@@ -121,6 +133,77 @@ def test_requests(tmp_path, collector):
             queue, prefill, decode = (next(sp for sp in parts if sp.name == n and attributes(sp)["evenkeel.answer"] == one) for n in ("queue", "prefill", "decode"))
             assert queue.trace_id == root.trace_id and queue.end_time_unix_nano == prefill.start_time_unix_nano
             assert prefill.end_time_unix_nano == decode.start_time_unix_nano and root.start_time_unix_nano <= queue.start_time_unix_nano
+
+
+VLLM = {f"gen_ai.{name}" for name in ("request.id", "request.n", "usage.num_sequences", "latency.time_in_queue", "latency.time_to_first_token",
+                                      "latency.time_in_model_prefill", "latency.time_in_model_decode", "latency.time_in_model_inference", "latency.e2e")}
+OFFICIAL = {value for module in (gen_ai_attributes, error_attributes, http_attributes, service_attributes) for name, value in vars(module).items()
+            if name.isupper() and isinstance(value, str)}
+
+
+def test_names(tmp_path, collector):
+    """Each name is one that OpenTelemetry publishes, vLLM's, or ours."""
+    s = Bare(tmp_path, "--otlp-traces-endpoint", collector.url, "--served-model-name", "tiny", "other")
+    try:
+        for stream in False, True:
+            ask(s, "/v1/completions", {"prompt": "One day there was a house by the river " * 4, "model": "other", "max_tokens": 5, "stream": stream, "temperature": 0.5,
+                                       "seed": 3, "n": 2, "top_k": 5, "presence_penalty": 0.5, "frequency_penalty": 0.25})
+        wait_for("all were sent", lambda: sum(sp.kind == sp.SPAN_KIND_SERVER for sp in collector.spans()) == 2)
+    finally:
+        assert s.stop() == 0
+    names = {key for sp in collector.spans() for key in attributes(sp)} | {key for r in collector.resources() for key in attributes(r.resource)}
+    assert {name for name in names if not name.startswith("evenkeel.")} <= OFFICIAL | VLLM
+    first, second = (attributes(sp) for sp in sorted(collector.spans(), key=lambda sp: sp.start_time_unix_nano) if sp.kind == sp.SPAN_KIND_SERVER)
+    assert first["gen_ai.request.model"] == "other" and first["gen_ai.response.model"] == "tiny"
+    assert first["gen_ai.request.top_k"] == 5 and first["gen_ai.request.presence_penalty"] == 0.5 and first["gen_ai.request.frequency_penalty"] == 0.25
+    assert first["gen_ai.usage.cache_read.input_tokens"] < second["gen_ai.usage.cache_read.input_tokens"] <= 2 * second["gen_ai.usage.input_tokens"]
+
+
+def test_through_a_real_collector(tmp_path, collector):
+    """Rotel, which others wrote in another language, takes what is sent and hands on the same."""
+    agent = pathlib.Path(pytest.importorskip("rotel").__file__).with_name("rotel-agent")
+    agent.chmod(0o755)
+    http, grpc = free_port(41000), free_port(42000)
+    with open(tmp_path / "rotel.log", "wb") as log:
+        between = subprocess.Popen([agent, "start", "--log-file", tmp_path / "agent.log", "--pid-file", tmp_path / "agent.pid", "--otlp-http-endpoint", f"127.0.0.1:{http}",
+                                    "--otlp-grpc-endpoint", f"127.0.0.1:{grpc}", "--exporter", "otlp", "--otlp-exporter-protocol", "http", "--otlp-exporter-endpoint",
+                                    collector.url], stdout=log, stderr=log, env={**os.environ, "ROTEL_BATCH_TIMEOUT": "200ms"})
+    direct = Collector()
+    try:
+        wait_for("it listens", lambda: reached(http), 60)
+        for where in collector, direct:
+            (tmp_path / str(where.server_port)).mkdir()
+            s = Bare(tmp_path / str(where.server_port), "--otlp-traces-endpoint", f"http://127.0.0.1:{http}" if where is collector else where.url, "--engine-process",
+                     env={"OTEL_SERVICE_NAME": "house"})
+            try:
+                ask(s, "/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 12, "n": 2, "seed": 1, "temperature": 0.5, "ignore_eos": True},
+                    traceparent=f"00-{TRACE}-{PARENT}-01")
+                s.ask("/v1/chat/completions", "POST", "no JSON")
+            finally:
+                assert s.stop() == 0
+        wait_for("it hands them on", lambda: len(collector.spans()) == len(direct.spans()) == 8, 60)
+    finally:
+        direct.shutdown()
+        direct.server_close()
+        between.terminate()
+        between.wait(30)
+    assert [told(sp) for sp in by_start(collector)] == [told(sp) for sp in by_start(direct)]
+    assert by_start(collector)[0].trace_id.hex() == TRACE and attributes(collector.resources()[0].resource)["service.name"] == "house"
+
+
+def reached(port):
+    with socket.socket() as s:
+        return s.connect_ex(("127.0.0.1", port)) == 0
+
+
+def by_start(where):
+    return sorted(where.spans(), key=lambda sp: (sp.start_time_unix_nano, sp.kind != sp.SPAN_KIND_SERVER, attributes(sp).get("evenkeel.answer", -1), sp.name))
+
+
+def told(span):
+    """All of it but times and ids, which another server has others of."""
+    return (span.name, span.kind, span.status.code, span.status.message, len(span.span_id), len(span.parent_span_id),
+            {k: v for k, v in attributes(span).items() if not isinstance(v, float) and not k.endswith(".id")})
 
 
 def test_preemptions_are_events(tmp_path, collector):

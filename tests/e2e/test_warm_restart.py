@@ -25,8 +25,9 @@ def ask(server, n, **headers):
     return answer["choices"][0]["text"], answer["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
-def serve(tmp_path, *flags):
-    return Bare(tmp_path, "--max-num-seqs", 8, "--max-model-len", 512, "--enable-prompt-tokens-details", "--prefix-file", tmp_path / "kept/prefixes", *flags)
+def serve(tmp_path, *flags, **more):
+    return Bare(tmp_path, "--max-num-seqs", 8, "--max-model-len", 512, "--enable-prompt-tokens-details", "--prefix-file", tmp_path / "kept/prefixes", *flags,
+                **more)
 
 
 def ask_all(server):
@@ -235,6 +236,26 @@ def test_full_disk_keeps_none(tmp_path):
         assert s.stop() == 0
         assert sum("not kept" in line and "No space left" in line for line in s.log().splitlines()) == 1, s.log()
         assert [p.name for p in (tmp_path / "kept").iterdir() if not p.name.startswith("cpu-forms.")] == ["other"]
+    finally:
+        subprocess.run(["umount", tmp_path / "kept"], check=True)
+
+
+def test_a_disk_that_fills_while_it_writes(tmp_path):
+    """There seemed to be room, and others took it: nothing is kept, nothing half is left, and the next start is cold."""
+    library = tmp_path / "roomy_disk.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, ROOT / "tests/e2e/roomy_disk.c"], check=True)
+    (tmp_path / "kept").mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "none", tmp_path / "kept"], capture_output=True).returncode != 0:
+        pytest.skip("no right to mount a small disk")
+    try:
+        s = serve(tmp_path, env={"LD_PRELOAD": str(library), "ASAN_OPTIONS": "verify_asan_link_order=0"})
+        ask_all(s)
+        assert s.stop() == 0
+        assert sum("not kept" in line and "No space left" in line for line in s.log().splitlines()) == 1, s.log()
+        assert [p.name for p in (tmp_path / "kept").iterdir() if not p.name.startswith("cpu-forms.")] == []
+        s = serve(tmp_path)
+        assert [c for _, c in ask_all(s)][0] == 0
+        assert s.stop() == 0
     finally:
         subprocess.run(["umount", tmp_path / "kept"], check=True)
 

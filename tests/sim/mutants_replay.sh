@@ -10,7 +10,7 @@ cd "$(dirname "$0")/../.."
 cc=${CC:-gcc} only=${ONLY:-}
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
-flags="-std=gnu17 -O1 -D_GNU_SOURCE -DEK_VERSION=\"0\" -w -I."
+flags="-std=gnu17 -O1 -D_GNU_SOURCE -DEK_VERSION=\"$(cat VERSION)\" -w -I."
 wrap="-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup,--wrap=strndup"
 all="-Wl,--start-group $ARCHIVES -Wl,--end-group $LIBS -lcmocka"
 
@@ -45,7 +45,7 @@ noticed() { # by what, for the object $1 and the tests after it; fails when noth
 
 echo 'int mutants_nothing;' >"$tmp/nothing.c"
 $cc $flags -c "$tmp/nothing.c" -o "$tmp/nothing.o"
-for t in sim server/test_launcher law/test_postmortem bench/test_rerun engine/test_revive engine/test_keep; do
+for t in sim server/test_launcher kernels/test_apart_layout law/test_postmortem bench/test_rerun engine/test_revive engine/test_keep; do
     if by=$(noticed "$tmp/nothing.o" $t); then cat "$tmp/log"; echo "FAIL: no bug planted, but $by fails"; exit 1; fi
 done
 caught=0 missed=0 n=0
@@ -84,8 +84,9 @@ server/launcher.c@    watch_ends(l->memory);@    (void)0;@e2e:outlives
 server/launcher.c@(void)prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);@(void)0;@e2e:ends_with_its_server
 server/launcher.c@    (void)kill(l->engine, SIGKILL);@    (void)0;@e2e:test_a_hang
 server/launcher.c@bool stopped = waitid@bool stopped = false && waitid@e2e:test_a_hang
-kernels/apart_follow.c@head.abi != EK_BACKEND_ABI ||@false ||@server/test_launcher
-kernels/apart_follow.c@head.bytes < sizeof(head))@false)@server/test_launcher
+kernels/apart_follow.c@head->abi == EK_BACKEND_ABI &&@true &&@server/test_launcher
+kernels/apart_follow.c@memcmp(head->build, build, sizeof(build)) == 0 &&@true &&@kernels/test_apart_layout
+kernels/apart_follow.c@ && head->bytes >= sizeof(*head);@;@server/test_launcher
 kernels/apart_follow.c@end != (uint64_t)st.st_size ||@false ||@server/test_launcher
 kernels/apart_follow.c@ || head.bytes > end)@)@server/test_launcher
 kernels/apart_follow.c@f->b->kv_host(f->d, at); /* until@0; /* until@e2e:outlives

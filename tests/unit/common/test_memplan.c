@@ -263,6 +263,22 @@ static void test_host_weights(void **state)
                                      "in host memory\n"));
     ek_buf_done(&out);
 
+    /* Weight files that are kept are in the host once, whatever the cards. */
+    p.file_bytes = 30 * MIB;
+    assert_int_equal(memplan_make(&p, &n, 2048, &plan, NULL), 0);
+    assert_int_equal(plan.bytes[MEMPLAN_FILES], 30 * MIB);
+    assert_int_equal(plan.blocks, blocks + 40 * 4);
+    p.host_memory_bytes = 129 * MIB;
+    assert_int_equal(memplan_make(&p, &n, 2048, &plan, &f), -E2BIG);
+    p.host_memory_bytes = 130 * MIB;
+    assert_int_equal(memplan_make(&p, &n, 2048, &plan, &f), 0);
+    p.host_apart = false;
+    p.host_memory_bytes = 0;
+    assert_int_equal(memplan_make(&p, &n, 2048, &plan, NULL), 0);
+    assert_int_equal(sum(&plan, &p), plan.share_bytes); /* of a CPU they are a part of its share */
+    p.host_apart = true;
+    p.file_bytes = 0;
+
     /* Of each card; the host has to hold all of it: 2 x 60 + 40 for clients. */
     p.ranks = 2;
     p.host_memory_bytes = 160 * MIB;

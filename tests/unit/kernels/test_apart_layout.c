@@ -157,7 +157,7 @@ static void test_of_nodes(void **state)
     assert_true(!b->host_drop && !b->kv_bytes && !b->kv_read && !b->kv_write);
 }
 
-/* Of another version of the program, whose memory may be laid out in another way. */
+/* Of another version or build of the program, whose memory may be laid out in another way. */
 static void test_of_another_version(void **state)
 {
     struct ek_apart_memory *m = lay_out(0, &card, NULL), *other = NULL;
@@ -168,6 +168,10 @@ static void test_of_another_version(void **state)
     m->program[0]++;
     assert_int_equal(ek_apart_map(m->fd, &other), -EPROTO);
     m->program[0]--;
+    assert_true(m->build[0] || m->build[1] || m->build[2] || m->build[3]); /* linkers give one */
+    m->build[EK_BUILD_ID_BYTES - 1]++;
+    assert_int_equal(ek_apart_map(m->fd, &other), -EPROTO);
+    m->build[EK_BUILD_ID_BYTES - 1]--;
     m->size++;
     assert_int_equal(ek_apart_map(m->fd, &other), -EPROTO);
     give_back(m);

@@ -412,10 +412,20 @@ static void test_load_fails_there(void **state)
     meet(&p);
     const struct ek_open_params open = lead_open_params(&p);
     const struct ek_backend *b = ek_cluster_backend(&g_each);
-    const struct ek_plan_request q = {
-        .graph = &p.t->g, .ceiling = {64, 4, 64, 8, 64, 8}, .logit_rows = 8, .block_size = 8};
+    const struct ek_plan_request q = {.graph = &p.t->g,
+                                      .ceiling = {64, 4, 64, 8, 64, 8},
+                                      .logit_rows = 8,
+                                      .block_size = 8,
+                                      .offload_bytes = 1 << 20,
+                                      .share = 0.5};
     assert_int_equal(b->open(&open, &d, NULL), 0);
     assert_int_equal(b->load(d, &q, &p.t->files, NULL, NULL, &fault), EK_EDEVMEM);
+    for (int i = 0; i < 2; i++) { /* all of it came to both */
+        const struct ek_plan_request *got = &g_fake[i].plan;
+        assert_memory_equal(&got->ceiling, &q.ceiling, sizeof(q.ceiling));
+        assert_true(got->logit_rows == 8 && got->block_size == 8 && got->share == 0.5);
+        assert_int_equal(got->offload_bytes, q.offload_bytes);
+    }
     assert_string_equal(fault.msg, "node 1 (host1): No room for weights.");
     b->close(d);
     end(&p);

@@ -43,6 +43,7 @@ static int make_memory(uint32_t abi, uint64_t said_bytes, uint64_t host_bytes)
                                 .host_at = said_bytes,
                                 .host_bytes = host_bytes,
                                 .want = {.backend = "cpu", .stamp = 1}};
+    ek_build_id(m.build);
 
     int fd = memfd_create("a test", MFD_CLOEXEC);
     assert_true(fd >= 0);
