@@ -318,7 +318,8 @@ static void start_engine(struct launching *l, int fd, uint32_t number)
     if (a.code < 0) {
         ek_fault_write(&a.fault, "engine-process",
                        "The process that starts engines cannot use the server's memory: %s",
-                       a.code == -EPROTO ? "it is of another version or build" : ek_strerror(a.code));
+                       a.code == -EPROTO ? "it is of another version or build"
+                                         : ek_strerror(a.code));
         if (fd >= 0)
             (void)close(fd);
         launcher_answer(l, &a);
