@@ -42,6 +42,7 @@
     X(glm4_moe_lite, "Glm4MoeLiteForCausalLM")                                                     \
     X(glm_moe_dsa, "GlmMoeDsaForCausalLM")                                                         \
     X(gpt_oss, "GptOssForCausalLM")                                                                \
+    X(gpt_neox, "GPTNeoXForCausalLM")                                                              \
     X(granite, "GraniteForCausalLM")                                                               \
     X(granite_hybrid, "GraniteMoeHybridForCausalLM")                                               \
     X(granite_moe, "GraniteMoeForCausalLM")                                                        \
@@ -75,6 +76,7 @@
     X(olmo3, "Olmo3ForCausalLM")                                                                   \
     X(olmo_hybrid, "OlmoHybridForCausalLM")                                                        \
     X(olmoe, "OlmoeForCausalLM")                                                                   \
+    X(phi, "PhiForCausalLM")                                                                       \
     X(phi3, "Phi3ForCausalLM")                                                                     \
     X(qwen2, "Qwen2ForCausalLM")                                                                   \
     X(qwen2_moe, "Qwen2MoeForCausalLM")                                                            \

@@ -443,7 +443,10 @@ static const char *check_op(const struct graph_check *c)
         return op->dst != op->src && width(c, op->src) == width(c, op->dst) ? NULL
                                                                             : "misshapen pick";
     case EK_OP_LOGITS:
-        return matrix(c, ek_graph_vocab_rows(c->g), width(c, op->src)) ? NULL : "misshapen logits";
+        return matrix(c, ek_graph_vocab_rows(c->g), width(c, op->src)) &&
+                       vector(c, op->bias, ek_graph_vocab_rows(c->g))
+                   ? NULL
+                   : "misshapen logits";
     case EK_OP_REDUCE:
     case EK_OP_GATHER: return c->g->ranks > 0 ? NULL : "a collective without ranks";
     case EK_OP_TAKE: return check_take(c);

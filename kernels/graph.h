@@ -164,7 +164,8 @@ enum ek_op_kind {
                         columns or one for each */
     EK_OP_SOFTCAP,   /* dst = cap * tanh(dst / cap); after EK_OP_LOGITS: of the logits */
     EK_OP_PICK,      /* dst[logit_rows, n] = src at the rows that need logits */
-    EK_OP_LOGITS,    /* logits[logit_rows, vocab] = src * weight^T * scale, kept in the backend */
+    EK_OP_LOGITS,    /* logits[logit_rows, vocab] = src * weight^T * scale (+ bias[vocab]), kept in
+                        the backend */
     EK_OP_REDUCE,    /* dst = the sum of all ranks' dst, added in order of the ranks */
     EK_OP_GATHER,    /* the last one: logits = the columns that the ranks have computed */
     EK_OP_TAKE,  /* dst[to + h * group + i] = src[first + h * step + i] for h < heads, i < group:

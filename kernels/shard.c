@@ -285,6 +285,8 @@ static int shard_vocab(struct sharding *s)
     if (s->op.kind == EK_OP_LOGITS && s->held[s->op.src].form != WHOLE)
         return shard_no_rule(s, "of divided columns");
     int r = shard_cut_rows(s, s->op.weight, &c, 1);
+    if (r == 0)
+        r = shard_cut_rows(s, s->op.bias, &c, 1);
     if (r < 0)
         return r;
     if (s->op.kind == EK_OP_EMBED)

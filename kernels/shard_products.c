@@ -80,6 +80,44 @@ static int take_keys(struct sharding *s, const struct ek_op *a)
     return shard_width(s, s->op.dst, mine + 2 * own);
 }
 
+/* The attention whose q, k or v is taken from heads of [q | k | v] each; or NULL. */
+static const struct ek_op *takes_by_head(const struct sharding *s, const struct ek_op *take)
+{
+    const struct ek_op *a = shard_attention_of(s, take->dst);
+
+    if (!a || a->u.attention.reads || a->u.attention.value_dim > 0)
+        return NULL;
+    const uint32_t q = a->u.attention.q_heads, d = a->u.attention.head_dim;
+    const bool all = q == a->u.attention.kv_heads && take->u.take.heads == q &&
+                     take->u.take.group == d && take->u.take.step == 3 * d &&
+                     take->u.take.to == take->u.take.first * q &&
+                     s->g->value_width[take->src] == (uint64_t)q * 3 * d;
+    return all ? a : NULL;
+}
+
+/* A product that makes such heads: the rows of the rank's. */
+static int linear_each_head(struct sharding *s, const struct ek_op *a)
+{
+    const uint32_t q = a->u.attention.q_heads, n = s->g->value_width[s->op.dst] / s->ranks;
+
+    int r = shard_check_heads(s, q, q);
+    if (r < 0)
+        return r;
+    const struct shard_runs rows = {1, {{n * s->rank, n}}};
+    return shard_linear_runs(s, &rows);
+}
+
+static int take_each_head(struct sharding *s, const struct ek_op *a)
+{
+    const uint32_t mine = a->u.attention.q_heads / s->ranks;
+
+    s->op.u.take.heads = mine;
+    s->op.u.take.to = s->op.u.take.first * mine;
+    shard_push(s, &s->op);
+    s->held[s->op.dst].form = HEADS;
+    return shard_width(s, s->op.dst, 3 * mine * a->u.attention.head_dim);
+}
+
 /* A product that makes gate and up of a feed-forward, each of n columns, or what is its own gate.
  */
 static int linear_inner(struct sharding *s, uint32_t n, uint32_t parts)
@@ -174,6 +212,8 @@ int shard_take(struct sharding *s)
 
     if (form == WHOLE)
         return shard_push_whole(s);
+    if (form == COLUMNS && takes_by_head(s, &s->g->ops[s->at]))
+        return take_each_head(s, a);
     if (form == RUNS && a)
         return take_keys(s, a);
     if (form != GATED || !a)
@@ -227,11 +267,14 @@ int shard_linear(struct sharding *s)
         return linear_by_heads(s, next);
     const bool taken = next && next->kind == EK_OP_TAKE && next->src == s->op.dst;
     const struct ek_op *gated = taken ? takes_queries(s, next) : NULL;
+    const struct ek_op *each = taken ? takes_by_head(s, next) : NULL;
     const struct ek_op *keys = taken && !gated ? takes_keys(s, next) : NULL;
     struct shard_runs runs;
     uint32_t n;
     if (gated)
         return linear_heads(s, gated, true);
+    if (each)
+        return linear_each_head(s, each);
     if (keys)
         return linear_keys(s, keys);
     if (next && next->kind == EK_OP_GLU && next->src == s->op.dst)

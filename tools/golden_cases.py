@@ -497,6 +497,17 @@ CASES += [
     case("minicpm3-narrow", "MiniCPM3", prompts=ONE, **{**MINICPM3, "qk_rope_head_dim": 4}, scale_depth=1.4),
 ]
 
+# What many try first: norms less the mean, biases, feed-forwards without a gate.
+CASES += [
+    case("gpt-neox", "GPTNeoX", prompts=SHORT, num_key_value_heads=4),
+    case("gpt-neox-serial", "GPTNeoX", prompts=ONE, num_key_value_heads=4, use_parallel_residual=False, attention_bias=False,
+         hidden_act="gelu_new", tie_word_embeddings=True, rope_parameters=dict(
+             rope_type="default", rope_theta=25000.0, partial_rotary_factor=1.0)),
+    case("phi", "Phi", prompts=SHORT, num_key_value_heads=4),
+    case("phi-norms", "Phi", prompts=ONE, qk_layernorm=True, rope_parameters=dict(
+        rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.25)),
+]
+
 # Gemma 3n: streams beside each other, sparse feed-forwards, layers that read others' keys and values.
 GEMMA3N = dict(prompts=((1, 24, 0), (5, 24, 0), (50, 24, 0)), head_dim=8, num_hidden_layers=5, sliding_window=10,
                layer_types=[SLIDING, FULL, SLIDING, SLIDING, FULL], hidden_size_per_layer_input=6,

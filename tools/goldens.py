@@ -170,7 +170,7 @@ def vary(case, rng):
         return {**case, "config": c}  # formats have sizes of their own
     c["num_key_value_heads"] = rng.choice([1, 2, 3])
     c["num_attention_heads"] = c["num_key_value_heads"] * rng.choice([1, 2, 4])
-    if "kv_lora_rank" in c:
+    if "kv_lora_rank" in c or case["cls"] == "GPTNeoX":
         c["num_key_value_heads"] = c["num_attention_heads"]  # each has keys of its own
     longrope = "long_factor" in c.get("rope_parameters", {})
     head = 16 if longrope else rng.choice([4, 8, 12, 16, 20, 32])

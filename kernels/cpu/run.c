@@ -112,7 +112,7 @@ static struct product product_of(const struct member *m, const struct ek_op *op)
     return (struct product){
         .w = &d->weights[op->weight],
         .x = cpu_row(d, op->src, 0),
-        .bias = logits ? NULL : cpu_vector(d, op->bias),
+        .bias = cpu_vector(d, op->bias),
         .c = logits ? cpu_logits(d, 0) + d->graph->vocab_first : cpu_row(d, op->dst, 0),
         .x_stride = d->values[op->src].stride,
         .c_stride = logits ? d->shape.logit_stride : d->values[op->dst].stride,

@@ -214,7 +214,7 @@ static void make_gemm(struct maker *m)
                               .x = value_view(d, op->src),
                               .c = logits ? logits_view(d) : value_view(d, op->dst),
                               .w = weight_addr(d, op->weight),
-                              .bias = logits ? 0 : weight_addr(d, op->bias),
+                              .bias = weight_addr(d, op->bias),
                               .packing = *packing,
                               .n = w->rows,
                               .k = w->cols,

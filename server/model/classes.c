@@ -131,7 +131,8 @@ int classes_load(const char *dir, const struct model_config *c, struct st_set *t
     return r;
 }
 
-/* The matrix that the logits are made with; NULL when its rows cannot be read as they are. */
+/* The matrix that the logits are made with; NULL when its rows cannot be read as they are,
+ * or it has a bias. */
 static const struct ek_weight *output_of(const struct ek_graph *g, float *ret_scale,
                                          float *ret_softcap)
 {
@@ -140,7 +141,7 @@ static const struct ek_weight *output_of(const struct ek_graph *g, float *ret_sc
     for (uint32_t i = 0; i < g->op_count; i++) {
         const struct ek_op *op = &g->ops[i];
         if (op->kind == EK_OP_LOGITS) {
-            w = &g->weights[op->weight];
+            w = op->bias == EK_NO_WEIGHT ? &g->weights[op->weight] : NULL;
             *ret_scale = op->u.logits.scale;
         } else if (op->kind == EK_OP_SOFTCAP) {
             *ret_softcap = op->u.softcap.cap;
@@ -161,7 +162,8 @@ int classes_of_tokens(const struct ek_graph *g, const struct ek_weight_files *fi
     if (!w)
         return ek_fault_set(fault, "hf-overrides",
                             "--hf-overrides: classifier_from_token needs an output layer of plain "
-                            "numbers, and this model's is packed; serve it unpacked");
+                            "numbers without a bias, and this model's is packed or has one; serve "
+                            "another or unpack it");
     struct model_classes made = {.width = w->cols, .two_way = two_way, .softcap = softcap};
     made.weight = calloc((size_t)count * w->cols, sizeof(*made.weight));
     made.label = calloc(count, sizeof(*made.label));

@@ -436,6 +436,13 @@ void graph_softcap(struct graph_builder *b, uint16_t value, float cap)
 
 void graph_head(struct graph_builder *b, uint16_t src, const char *norm, const char *embedding)
 {
+    const struct graph_head_names names = {norm, embedding, "lm_head", false};
+
+    graph_head_of(b, src, &names);
+}
+
+void graph_head_of(struct graph_builder *b, uint16_t src, const struct graph_head_names *names)
+{
     const struct model_config *c = b->config;
     uint16_t picked = graph_value(b, c->hidden);
     uint16_t normed = graph_value(b, c->hidden);
@@ -444,15 +451,17 @@ void graph_head(struct graph_builder *b, uint16_t src, const char *norm, const c
                                     .src = src,
                                     .weight = EK_NO_WEIGHT,
                                     .bias = EK_NO_WEIGHT});
-    graph_norm(b, normed, picked, norm);
-    struct graph_part part = {c->tied ? embedding : "lm_head", c->vocab};
+    graph_norm(b, normed, picked, names->norm);
+    const struct graph_part part = {c->tied ? names->embedding : names->output, c->vocab};
+    const struct graph_part column = {names->output, c->vocab};
     uint32_t w = graph_weight(b, &part, 1, c->hidden, ".weight");
+    uint32_t v = names->bias ? graph_weight(b, &column, 1, 1, ".bias") : EK_NO_WEIGHT;
     graph_keep_head(b, w);
     graph_op_push(b, (struct ek_op){.kind = EK_OP_LOGITS,
                                     .dst = normed,
                                     .src = normed,
                                     .weight = w,
-                                    .bias = EK_NO_WEIGHT,
+                                    .bias = v,
                                     .u.logits.scale = c->logits_scale});
     if (c->logit_softcap > 0)
         graph_softcap(b, normed, c->logit_softcap);

@@ -183,6 +183,12 @@ void graph_softcap(struct graph_builder *b, uint16_t value, float cap);
 /* Picks rows, norms them and computes logits with lm_head or the tied embedding, scaled and capped
  * as the configuration says. */
 void graph_head(struct graph_builder *b, uint16_t src, const char *norm, const char *embedding);
+/* The same with another name for lm_head, and with or without OUTPUT.bias. */
+struct graph_head_names {
+    const char *norm, *embedding, *output;
+    bool bias;
+};
+void graph_head_of(struct graph_builder *b, uint16_t src, const struct graph_head_names *names);
 
 /* Tensors that no operation uses are a fault, but for those known to be harmless. */
 int graph_check_unused(struct graph_builder *b);

@@ -87,6 +87,18 @@ static bool of_mixtures(const struct model_config *c, const char *name)
            strcmp(part, ".post_mlp_layernorm.weight") == 0;
 }
 
+/* The mask of attention, which GPT-NeoX's older files have in each layer. */
+static bool of_masks(const struct model_config *c, const char *name)
+{
+    static const char *const masks[] = {".attention.bias", ".attention.masked_bias"};
+    const size_t len = strlen(name);
+    bool is = false;
+
+    for (size_t i = 0; c->family == &family_gpt_neox && i < sizeof(masks) / sizeof(masks[0]); i++)
+        is = is || (len > strlen(masks[i]) && strcmp(name + len - strlen(masks[i]), masks[i]) == 0);
+    return is;
+}
+
 /* Left in many checkpoints by what wrote them, computed or tied here. */
 static bool harmless(const struct model_config *c, const char *name)
 {
@@ -95,10 +107,11 @@ static bool harmless(const struct model_config *c, const char *name)
     return (len >= tail && strcmp(name + len - tail, INV_FREQ) == 0) ||
            (c->quant.method != QUANT_NONE && quant_harmless(name)) || of_drafts(c, name) ||
            of_mixtures(c, name) || of_readers(c, name) || of_pictures(c, name) ||
-           of_indexer(c, name) || of_streams(c, name) ||
+           of_indexer(c, name) || of_streams(c, name) || of_masks(c, name) ||
            strncmp(name, "mtp.", 4) == 0 || /* layers for drafts, too */
            strncmp(name, "model.mtp_layers.", 17) == 0 ||
-           (c->tied && strcmp(name, "lm_head.weight") == 0);
+           (c->tied &&
+            (strcmp(name, "lm_head.weight") == 0 || strcmp(name, "embed_out.weight") == 0));
 }
 
 /* Tools for GPTQ write a bias of zeros for matrices that have none. */

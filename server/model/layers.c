@@ -47,6 +47,8 @@ void layers_begin(struct graph_builder *b, struct layers *l)
         l->qkv = graph_value(b, q + 2 * kv);
         l->heads = graph_value(b, q);
     }
+    if (l->qkv_by_head)
+        l->by_head = graph_value(b, 3 * q);
     if (c->output_gate)
         l->gated = graph_value(b, 2 * q + 2 * kv);
     if (l->gate_proj)
@@ -72,7 +74,7 @@ void layers_begin(struct graph_builder *b, struct layers *l)
     }
     l->rope = graph_rope(b, &c->rope);
     l->rope_local = c->local_rope ? graph_rope(b, &c->rope_local) : l->rope;
-    graph_embed(b, l->stream, "model.embed_tokens",
+    graph_embed(b, l->stream, l->embedding ? l->embedding : "model.embed_tokens",
                 l->embed_scale > 0 ? l->embed_scale : c->embed_scale);
 }
 
@@ -113,6 +115,18 @@ static void norm_heads(struct graph_builder *b, const struct layers *l)
                           : (struct graph_heads){q, d, c->kv_heads});
 }
 
+/* q | k | v out of a matrix that has them head by head: as many of each. */
+static void queries_by_head(struct graph_builder *b, const struct layers *l, uint16_t src)
+{
+    const struct model_config *c = b->config;
+    const uint32_t d = c->head_dim, q = c->q_heads * d;
+    const struct graph_part all = {l->qkv_by_head, 3 * q};
+
+    graph_linear(b, l->by_head, src, &all, 1, c->qkv_bias);
+    for (uint32_t i = 0; i < 3; i++)
+        graph_take(b, l->qkv, l->by_head, (struct graph_run){i * d, 3 * d, d, c->q_heads, i * q});
+}
+
 /* q | k | v of src; with a gate they come out of a wider value. */
 static void queries_and_keys(struct graph_builder *b, const struct layers *l, uint16_t src)
 {
@@ -123,6 +137,10 @@ static void queries_and_keys(struct graph_builder *b, const struct layers *l, ui
                                        {"self_attn.k_proj", kv},
                                        {"self_attn.v_proj", kv}};
 
+    if (l->qkv_by_head) {
+        queries_by_head(b, l, src);
+        return;
+    }
     graph_linear(b, c->output_gate ? l->gated : l->qkv, src, l->fused_qkv ? &fused : parts,
                  l->fused_qkv ? 1 : 3, c->qkv_bias);
     if (!c->output_gate)

@@ -20,7 +20,9 @@ struct delta_values { /* of linear attention, see delta.c */
 };
 
 struct layers {
+    const char *embedding;         /* NULL = "model.embed_tokens" */
     bool fused_qkv, fused_gate_up; /* weights qkv_proj and gate_up_proj */
+    const char *qkv_by_head;       /* a matrix of [q | k | v] for each head; NULL = none */
     float gate_times;              /* of the gate before its activation; 0 = 1 */
     bool ungated;                  /* a feed-forward is up, an activation and down: */
     enum ek_gate of_itself;        /* what comes up times this of itself */
@@ -47,6 +49,7 @@ struct layers {
     uint16_t gated;              /* attention with a gate: [q, gate of each head | k | v], */
     const char *gate_proj;       /* or with a product of its own for it; NULL = none */
     uint16_t gates;
+    uint16_t by_head; /* what comes out of qkv_by_head */
 };
 
 /* Values, frequencies and the embedding. `l` tells the fields up to `mlp`, and the names of

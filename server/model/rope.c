@@ -178,6 +178,12 @@ static int read_params(const struct model_json *j, const char *key, const json_t
     if (there && !json_is_object(inner))
         return ek_fault_set(j->fault, key, "%s: %s must be an object; correct it", j->file, key);
     int r = read_theta(j, p, &partial);
+    if (r == 0 && c->family->theta_key)
+        r = model_json_float(j, c->family->theta_key, (struct model_range){1, 1e12}, &p->theta,
+                             &given);
+    if (r == 0 && c->family->partial_key)
+        r = model_json_float(j, c->family->partial_key, (struct model_range){0, 1}, &partial,
+                             &given);
     if (r == 0)
         r = model_json_float(j, "original_max_position_embeddings",
                              (struct model_range){1, POSITIONS_MOST}, &p->original_positions,

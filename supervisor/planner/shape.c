@@ -383,22 +383,24 @@ static bool one_of(const char *family, const char *const *types)
 static void read_vectors(struct plan_reader *r, struct plan_shape *s)
 {
     const bool usual = ONE_OF(s, "qwen2", "mimo", "seed_oss") || strcmp(s->family, "glm") == 0;
-    const bool bias = reader_truth(r->j, "attention_bias", ONE_OF(s, "gpt_oss", "jais2")) ||
-                      reader_truth(r->j, "use_bias", ONE_OF(s, "starcoder2"));
+    const bool phi = strcmp(s->family, "phi") == 0, neox = strcmp(s->family, "gpt_neox") == 0;
+    const bool bias =
+        reader_truth(r->j, "attention_bias", ONE_OF(s, "gpt_oss", "jais2") || phi || neox) ||
+        reader_truth(r->j, "use_bias", ONE_OF(s, "starcoder2"));
     const bool other = ONE_OF(s, "internlm3") && reader_truth(r->j, "bias", false);
     const bool four = ONE_OF(s, "gemma2", "gemma3", "gemma4", "afmoe") ||
                       strcmp(s->family, "glm4") == 0 || strcmp(s->family, "glm4v_text") == 0 ||
                       strcmp(s->family, "glm_ocr_text") == 0 ||
                       (ONE_OF(s, "hyperclovax") && reader_truth(r->j, "use_post_norm", true));
-    s->norms = four ? 4 : ONE_OF(s, "cohere") ? 1 : 2;
-    s->norm_bias =
-        ONE_OF(s, "starcoder2", "stablelm", "jais2") || strcmp(s->family, "nemotron") == 0;
+    s->norms = four ? 4 : ONE_OF(s, "cohere") || phi ? 1 : 2;
+    s->norm_bias = ONE_OF(s, "starcoder2", "stablelm", "jais2") ||
+                   strcmp(s->family, "nemotron") == 0 || phi || neox;
     if (ONE_OF(s, "stablelm") && reader_truth(r->j, "use_parallel_residual", false))
         s->norms = 1;
     s->each_norms = ONE_OF(s, "stablelm") && reader_truth(r->j, "qk_layernorm", false);
     s->head_norms = ONE_OF(s, "qwen3", "gemma3", "gemma4", "exaone", "hunyuan_v1", "hunyuan_vl",
                            "lfm2", "dots1", "apertus", "afmoe") ||
-                    ONE_OF(s, "mellum") ||
+                    ONE_OF(s, "mellum") || (phi && reader_truth(r->j, "qk_layernorm", false)) ||
                     (ONE_OF(s, "hy_v3") && reader_truth(r->j, "qk_norm", true)) ||
                     (ONE_OF(s, "glm4_moe") && reader_truth(r->j, "use_qk_norm", false));
     s->wide_norms = ONE_OF(s, "olmo", "flex_olmo") ||
@@ -414,7 +416,8 @@ static void read_vectors(struct plan_reader *r, struct plan_shape *s)
             : (bias && !ONE_OF(s, "glm", "qwen2", "mimo", "solar_open", "helium")) || other;
     s->forward_bias = reader_truth(r->j, "mlp_bias", ONE_OF(s, "jais2")) ||
                       (ONE_OF(s, "ernie4_5") && reader_truth(r->j, "use_bias", false)) ||
-                      (ONE_OF(s, "starcoder2") && bias) || other;
+                      (ONE_OF(s, "starcoder2") && bias) || phi || neox || other;
+    s->output_bias = phi;
     s->expert_bias = ONE_OF(s, "gpt_oss");
     s->sinks = s->expert_bias || is_granite_swa(s);
     s->mixture_norm = ONE_OF(s, "axk1");

@@ -24,6 +24,7 @@ struct plan_shape {
     bool each_norms;             /* of each head, with weights of its own in a tensor each */
     bool norm_bias;
     bool qkv_bias, out_bias, forward_bias;
+    bool output_bias;                                 /* of the output layer */
     bool sinks, expert_bias, correction, shared_gate; /* of heads; of experts and their choice */
     bool mixture_norm;                                /* of what a mixture gives */
     /* Mixture of experts; 0 = none. */

@@ -51,7 +51,7 @@ static double attention_vectors(const struct plan_shape *s)
         const double kv = (double)of[i].kv_heads * of[i].head_dim;
         const double reading = of[i].layers - of[i].keeping; /* have queries alone */
         if (s->head_norms)
-            sum += (of[i].layers + of[i].keeping) * vector(of[i].head_dim);
+            sum += (of[i].layers + of[i].keeping) * vector(of[i].head_dim) * (s->norm_bias ? 2 : 1);
         if (s->each_norms)
             sum +=
                 (of[i].layers * s->heads + of[i].keeping * of[i].kv_heads) * vector(of[i].head_dim);
@@ -190,7 +190,7 @@ double plan_own_weights(const struct plan_shape *s, uint32_t bits)
     double head = grouped(s->vocab, s->hidden, b > 8 ? b : 8, EK_HEAD_GROUP);
     double embedding = s->tied ? 0 : (double)s->vocab * s->hidden * (b == 32 ? 4 : 2);
     double norms = ((double)s->layers * s->norms + 1) * vector(s->hidden) * (s->norm_bias ? 2 : 1);
-    return layers + head + up(embedding, LINE) + norms;
+    return layers + head + up(embedding, LINE) + norms + (s->output_bias ? vector(s->vocab) : 0);
 }
 
 double plan_weights_of(const struct plan_shape *s, uint32_t bits, bool own)

@@ -265,6 +265,28 @@ static void test_side_by_side(void **state)
     assert_true(!c.plain[0] && c.shared_intermediate == 8 && c.routing.scale == 2.5f);
 }
 
+/* Those that many try first, as older files spell them and as newer ones do. */
+static void test_small_models(void **state)
+{
+    (void)state;
+    struct model_config c =
+        read_ok(OF("GPTNeoX", ", \"rotary_emb_base\": 25000, \"rotary_pct\": 0.5"));
+    assert_true(c.norm_centred && c.norm_bias && c.qkv_bias && c.o_bias && c.mlp_bias);
+    assert_true(c.parallel && c.act == EK_ACT_GELU && c.rms_eps == 1e-5 && !c.tied);
+    assert_true(c.rope.theta == 25000 && c.rope.dims == 8);
+    c = read_ok(OF("GPTNeoX", ", \"attention_bias\": false, \"use_parallel_residual\": false, "
+                              "\"rope_parameters\": {\"rope_theta\": 500, \"rope_type\": "
+                              "\"default\", \"partial_rotary_factor\": 0.25}"));
+    assert_true(!c.parallel && !c.qkv_bias && c.mlp_bias && c.rope.theta == 500);
+    assert_int_equal(c.rope.dims, 4);
+    c = read_ok(OF("Phi", ", \"layer_norm_eps\": 0.5"));
+    assert_true(c.norm_centred && c.norm_bias && c.qkv_bias && c.o_bias && c.mlp_bias);
+    assert_true(c.act == EK_ACT_GELU_TANH && c.rms_eps == 0.5 && !c.qk_norm);
+    assert_int_equal(c.rope.dims, 8);
+    c = read_ok(OF("Phi", ", \"qk_layernorm\": true, \"partial_rotary_factor\": 0.25"));
+    assert_true(c.qk_norm && c.rope.dims == 4);
+}
+
 /* The text part of Kimi K2.5 is a DeepSeek-V3 by either name, that of Qwen3-VL's mixtures has its
  * experts transposed. */
 static void test_text_parts(void **state)
@@ -432,11 +454,16 @@ static void test_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_classes_of_2026), cmocka_unit_test(test_newer_spellings),
-        cmocka_unit_test(test_side_by_side),    cmocka_unit_test(test_text_parts),
-        cmocka_unit_test(test_parts_of_more),   cmocka_unit_test(test_parts_of_2026),
-        cmocka_unit_test(test_gemma3n),         cmocka_unit_test(test_indexed),
-        cmocka_unit_test(test_refused),         cmocka_unit_test(test_classes_of_known_parts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_classes_of_2026),
+                                       cmocka_unit_test(test_newer_spellings),
+                                       cmocka_unit_test(test_side_by_side),
+                                       cmocka_unit_test(test_small_models),
+                                       cmocka_unit_test(test_text_parts),
+                                       cmocka_unit_test(test_parts_of_more),
+                                       cmocka_unit_test(test_parts_of_2026),
+                                       cmocka_unit_test(test_gemma3n),
+                                       cmocka_unit_test(test_indexed),
+                                       cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_classes_of_known_parts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -107,6 +107,30 @@ static void test_gemma4_saved(void **state)
     assert_true(plan_kv_token_bytes(&s, 1, 16) == 3 * 2 * 2 * 8 * 2 + 2 * 2 * 1 * 16 * 2);
 }
 
+/* Biases of all products and norms, and of Phi's output layer: as many floats as the server counts
+ * in these files. */
+static void test_biases(void **state)
+{
+    static const struct {
+        const char *dir;
+        uint32_t norms;
+        bool output_bias, head_norms;
+    } cases[] = {
+        {"gpt-neox", 2, false, false}, {"phi", 1, true, false}, {"phi-norms", 1, true, true}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct plan_shape s;
+        struct ek_fault f = {.msg = ""};
+        char dir[64];
+        (void)snprintf(dir, sizeof(dir), "tests/fixtures/models/%s", cases[i].dir);
+        assert_int_equal(plan_shape_read(dir, &s, &f), 0);
+        assert_true(s.norm_bias && s.qkv_bias && s.out_bias && s.forward_bias && !s.gated);
+        assert_int_equal(s.norms, cases[i].norms);
+        assert_int_equal(s.output_bias, cases[i].output_bias);
+        assert_int_equal(s.head_norms, cases[i].head_norms);
+    }
+}
+
 /* What the server takes where a file of MiniCPM3 leaves it out; null is no rank at all. And the
  * files of ModelOpt that name no method. */
 static void test_left_out(void **state)
@@ -263,6 +287,7 @@ int main(void)
         cmocka_unit_test(test_mamba),       cmocka_unit_test(test_state_parts),
         cmocka_unit_test(test_mixers),      cmocka_unit_test(test_lone_experts),
         cmocka_unit_test(test_gemma4),      cmocka_unit_test(test_gemma4_saved),
-        cmocka_unit_test(test_odd_numbers), cmocka_unit_test(test_left_out)};
+        cmocka_unit_test(test_odd_numbers), cmocka_unit_test(test_biases),
+        cmocka_unit_test(test_left_out)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
