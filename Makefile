@@ -42,7 +42,7 @@ CFLAGS ?= -O2 -g
 ALL_C  = -std=gnu17 -I. -D_GNU_SOURCE -DEK_VERSION='"$(VERSION)"' -fno-common \
          -fno-omit-frame-pointer $(WARN) $(CPPFLAGS) $(CFLAGS) $(PKG_CFLAGS) \
          $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -DEK_CHECK=1)
-ALL_LD = $(LDFLAGS) $(if $(SAN),-fsanitize=$(SAN)) -pthread
+ALL_LD = -Wl,--build-id=sha1 $(LDFLAGS) $(if $(SAN),-fsanitize=$(SAN)) -pthread
 
 # What each part needs: pkg-config name, looked up once; tools/deps.sh installs them.
 PKGS_COMMON := libsystemd yaml-0.1

@@ -21,6 +21,7 @@
 #define SLICE_US 200u   /* of a wait for a step, between two looks for orders; */
 #define LONG_US  20000u /* with all steps in flight there will be none */
 #define IDLE_US  1000000u
+#define LATE_US  10000u /* a wait that outlasts its time by more: the machine had none for it */
 #define STATS_US 50000u /* they are copied no more often */
 
 struct apart_follow {
@@ -301,11 +302,16 @@ static void wait_step(struct apart_follow *f)
 {
     uint32_t slot = f->flying[0];
     bool all = f->count == APART_SLOTS && f->sampled[f->flying[1]];
+    const uint64_t most = all ? LONG_US : SLICE_US, from = ek_now_us();
     int r = f->b->wait(f->d, step_in(f, slot)->id, apart_at(f->m, f->m->result_at[slot]),
-                       f->m->result_bytes, all ? LONG_US : SLICE_US);
+                       f->m->result_bytes, most);
 
-    if (r == -ETIMEDOUT)
+    if (r == -ETIMEDOUT) {
+        const uint64_t took = ek_now_us() - from;
+        if (took > most + LATE_US)
+            (void)atomic_fetch_add(&f->m->late_us, took - most);
         return;
+    }
     if (r == 0)
         r = try_test(f, EK_APART_SAMPLED, step_in(f, slot));
     apart_forget(f, 0);

@@ -23,7 +23,10 @@
 #define PIECE_US (100u * 1000u)       /* of a wait for an answer, between two looks at the clock */
 #define LOAD_US  (600u * EK_US_PER_S) /* without progress an engine that loads hangs */
 #define REPLY_US (60u * EK_US_PER_S)
-#define END_US   (10u * EK_US_PER_S) /* SIGKILL, until the process has ended */
+/* Of a step's deadline at most so long does not count, since the machine had no processor for the
+ * engine; less than a watchdog waits (WatchdogSec=60). */
+#define PARDON_US (30u * EK_US_PER_S)
+#define END_US    (10u * EK_US_PER_S) /* SIGKILL, until the process has ended */
 #define HEAR_US                                                                                    \
     (15u * EK_US_PER_S) /* until the launcher answers, which may have to end one first             \
                          */
@@ -431,31 +434,36 @@ static int lead_wait(struct ek_device *d, uint64_t step_id, struct ek_result *re
 {
     struct lead *l = lead_of(d);
     struct ek_apart_memory *m = l->m;
-    const uint64_t from = ek_now_us();
+    const uint64_t from = ek_now_us(), late = atomic_load(&m->late_us);
     uint32_t slot = step_id % APART_SLOTS;
+    uint64_t own = 0; /* for how long this thread got none */
 
     while (atomic_load(&m->landed[slot].id) != step_id) {
         uint32_t seen = atomic_load(&m->answered);
-        uint64_t spent = ek_now_us() - from;
+        const uint64_t now = ek_now_us(), lost = atomic_load(&m->late_us) - late + own;
+        const uint64_t pardon = lost < PARDON_US ? lost : PARDON_US;
+        const uint64_t spent = now - from - (pardon < now - from ? pardon : now - from);
         if (atomic_load(&m->landed[slot].id) == step_id)
             break;
         if (has_ended(l) || (spent >= PIECE_US && is_alone(l)))
             return EK_EDEVICE;
         if (spent >= timeout_us)
             return -ETIMEDOUT;
-        apart_sleep(&m->answered, seen,
-                    timeout_us - spent < PIECE_US ? timeout_us - spent : PIECE_US);
+        const uint64_t piece = timeout_us - spent < PIECE_US ? timeout_us - spent : PIECE_US;
+        apart_sleep(&m->answered, seen, piece);
+        const uint64_t took = ek_now_us() - now;
+        own += took > piece + PIECE_US ? took - piece : 0;
     }
     if (m->landed[slot].code < 0)
         return l->failed = m->landed[slot].code;
     const struct ek_result *result = apart_at(m, m->result_at[slot]);
     size_t size = ek_result_own_bytes(result);
     if (size == 0 || size > m->result_bytes || size > bytes)
-        return EK_EDEVICE;
+        return l->failed = EK_EDEVICE;
     memcpy(ret_result, result, size);
     if (ek_result_check(ret_result, size) < 0)
-        return EK_EDEVICE;
-    l->failed = ret_result->error < 0 ? ret_result->error : l->failed;
+        return l->failed = EK_EDEVICE;
+    l->failed = ret_result->error < 0 ? ret_result->error : 0;
     return 0;
 }
 
@@ -520,6 +528,7 @@ static void lead_how_lost(struct ek_device *d, struct ek_device_end *ret_end)
     struct lead *l = lead_of(d);
 
     *ret_end = (struct ek_device_end){.ended = has_ended(l)};
+    const bool alone = is_alone(l);
     (void)end(l); /* or revive() does, and says what is in the way */
     if (ret_end->ended) {
         const int status = l->m->status;
@@ -537,10 +546,12 @@ static void lead_how_lost(struct ek_device *d, struct ek_device_end *ret_end)
         bool stopped = has_ended(l) && l->m->stopped;
         (void)snprintf(ret_end->why, sizeof(ret_end->why), "%s",
                        stopped                 ? "its process was stopped by a signal"
+                       : alone                 ? "the process that starts engines has ended"
                        : l->failed == EK_ECOMM ? "its ranks lost one another in a step"
-                       : l->failed == 0        ? "it made no progress within --step-deadline"
-                                               : "a step failed in it");
-        ret_end->fault = !stopped;
+                       : l->failed == 0 ? "it made no progress in time (a step: --step-deadline; "
+                                          "an order: 60 s)"
+                                        : "a step failed in it");
+        ret_end->fault = !stopped && !alone;
     }
     ret_end->unsure = ret_end->fault && may_be_a_node(l, ret_end);
 }

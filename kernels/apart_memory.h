@@ -72,6 +72,8 @@ struct ek_apart_memory {
     int code;
     struct ek_fault fault;
     atomic_ullong done_bytes, total_bytes;
+    atomic_ullong late_us; /* by how much its waits for steps outlasted what they were told: so long
+                              it got no processor */
 
     atomic_uint posted;   /* orders; the engine sleeps on it */
     atomic_uint answered; /* counts what the lead may wait for, which sleeps on it */

@@ -141,9 +141,7 @@ int engine_command_check(struct ek_fault *fault)
         there.st_dev == own.st_dev && there.st_ino == own.st_ino)
         return 0;
     return ek_fault_set(fault, "engine-command",
-                        "%s was replaced since the server began, and an engine of another version "
-                        "cannot be its: restart the server",
-                        path);
+                        "%s was replaced since the server began: restart the server", path);
 }
 
 void engine_command_end(pid_t pid, int pidfd)

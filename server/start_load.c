@@ -103,9 +103,11 @@ int start_verify(struct stack *s, struct ek_fault *fault)
 }
 
 /* Locks the pages of weight files, which stay mapped for as long as the server runs: the next
- * engine finds them in the page cache, whatever else is read meanwhile. Without the right to, or
- * the memory, it is said, and files are what they would have been. */
-static void keep_weights(struct stack *s)
+ * engine finds them in the page cache, whatever else is read meanwhile. It is done before an engine
+ * reads them, for pages count for the cgroup that reads them first, and an engine's has a limit
+ * that locked pages would fill. Without the right to, or the memory, it is said, and files are what
+ * they would have been. */
+static bool keep_weights(struct stack *s)
 {
     const struct ek_weight_files *files = &s->model->files;
     const uint64_t start = ek_now_us();
@@ -114,17 +116,22 @@ static void keep_weights(struct stack *s)
 
     for (uint32_t i = 0; i < files->count; i++) {
         if (mlock(files->file[i].data, files->file[i].size_bytes) < 0) {
-            ek_log(EK_LOG_WARNING,
-                   "Weight files are not kept in memory: %s after %s; LimitMEMLOCK=infinity in the "
-                   "unit (ulimit -l) allows it",
-                   ek_strerror(-errno), memplan_size_text(bytes, size));
-            model_close_files(s->model);
-            return;
+            struct rlimit most = {0};
+            const int r = -errno;
+            (void)getrlimit(RLIMIT_MEMLOCK, &most);
+            const bool limit = r == -EPERM || bytes + files->file[i].size_bytes > most.rlim_cur;
+            ek_log(EK_LOG_WARNING, "Weight files are not kept in memory: %s after %s%s",
+                   ek_strerror(r), memplan_size_text(bytes, size),
+                   limit ? "; LimitMEMLOCK=infinity in the unit (ulimit -l) allows it" : "");
+            while (i-- > 0)
+                (void)munlock(files->file[i].data, files->file[i].size_bytes);
+            return false;
         }
         bytes += files->file[i].size_bytes;
     }
     ek_log(EK_LOG_INFO, "Weight files are kept in memory for the next engine: %s, locked in %.1f s",
            memplan_size_text(bytes, size), (double)(ek_now_us() - start) / 1e6);
+    return true;
 }
 
 static int load_device(struct stack *s, struct ek_fault *fault)
@@ -140,6 +147,11 @@ static int load_device(struct stack *s, struct ek_fault *fault)
     int r = s->backend->open(&s->open, &s->device, fault);
     if (r == 0)
         (void)sigbus_watch(s->model->dir, EK_EXIT_CONFIG); /* MPI's libraries take it away */
+    bool kept = false;
+    if (r == 0 && s->o->keep_weights_host) {
+        http_progress(s->http, "locking weight files", 0, 0);
+        kept = keep_weights(s);
+    }
     if (r == 0)
         r = s->backend->load(s->device, &q, &s->model->files, load_progress, s, fault);
     if (r == 0)
@@ -155,9 +167,7 @@ static int load_device(struct stack *s, struct ek_fault *fault)
     }
     if (r == 0) {
         prefix_file_note_model(s);
-        if (s->o->keep_weights_host)
-            keep_weights(s);
-        else
+        if (!kept)
             model_close_files(s->model);
         sigbus_done();
         check_done(&s->check); /* an engine of its own has it, too */

@@ -133,8 +133,8 @@ static void spans_generation(const struct generation *g, struct span_request *s)
     s->told = g->count < SPAN_ANSWERS ? g->count : SPAN_ANSWERS;
     for (uint32_t i = 0; i < s->told; i++)
         spans_answer(&g->choice[i], &s->answer[i]);
-    for (uint32_t i = 0; i < g->count; i++)
-        s->cached_tokens += spans_cached(&g->choice[i]);
+    for (uint32_t i = 0; i < g->ask.prompts && i * g->ask.n < g->count; i++)
+        s->cached_tokens += spans_cached(&g->choice[i * g->ask.n]); /* a prompt counts once */
     for (uint32_t i = 0; i < g->count; i++)
         s->broken |= g->choice[i].finish == REQ_FIN_ERROR ||
                      g->choice[i].finish == REQ_FIN_DEADLINE ||

@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import subprocess
+import time
 import urllib.request
 
 import pytest
@@ -170,7 +171,7 @@ def test_small_pool(tmp_path, undisturbed):
         assert s.stop() == 0
 
 
-@pytest.mark.parametrize("how, says", [("signal", "stopped by a signal"), ("step", "it made no progress within --step-deadline")])
+@pytest.mark.parametrize("how, says", [("signal", "stopped by a signal"), ("step", "it made no progress in time")])
 def test_a_hang(tmp_path, undisturbed, how, says):
     """It stands still: the step's deadline passes, and another one takes over."""
     faults = EngineFaults(tmp_path)
@@ -240,6 +241,26 @@ def test_ended_while_it_loads(tmp_path, undisturbed):
         assert s.stop() == 0
 
 
+def test_a_machine_that_stands_still(tmp_path):
+    """Server and engine are frozen for longer than a step may take, as by a freezer or a host that gives no processor: that is no hang."""
+    s = serve(tmp_path, "--step-deadline", 4)
+    try:
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            job = pool.submit(text_of, s, {**ASKS[0], "max_tokens": 900})
+            make_tokens(s, 20)
+            launcher = children(s.process.pid)[0]
+            frozen = [s.process.pid, launcher, *children(launcher)]
+            for pid in frozen:
+                os.kill(pid, signal.SIGSTOP)
+            time.sleep(5)
+            for pid in reversed(frozen):
+                os.kill(pid, signal.SIGCONT)
+            assert job.result()[0][1] == "length"
+        assert engine_state(s)["restarts"]["hang"] == 0, s.log()
+    finally:
+        assert s.stop() == 0
+
+
 def test_without_its_launcher(tmp_path):
     """No other engine could be started: the server ends as one without such a process, and its supervisor starts it again."""
     s = serve(tmp_path)
@@ -251,6 +272,7 @@ def test_without_its_launcher(tmp_path):
             assert job.result()[0] in (0, 200, 500)  # it may have been quicker
         s.process.wait(60)
         assert s.process.returncode == 76
+        assert "the process that starts engines has ended" in s.log()
     finally:
         s.stop()
 
