@@ -21,6 +21,8 @@
 #include "kernels/graph.h"
 
 #define QUADS_GROUP 32u
+#define QUADS_LEAST                                                                                \
+    0x03000000         /* bits of 2^-121: a group whose largest input is less is all zeros */
 #define QUADS_EIGHT 8u /* inputs that lie together: the numbers of a row are padded to that */
 
 struct cpu_quads {

@@ -102,7 +102,7 @@ INLINE void narrow_group(enum ek_dtype t, const __m256 a[4], char *x, float *sca
     const int32_t bits = narrow_largest(most);
     float top;
     memcpy(&top, &bits, sizeof(top));
-    const __m256 by = _mm256_set1_ps(bits > 0 ? 127.0f / top : 0.0f);
+    const __m256 by = _mm256_set1_ps(bits >= QUADS_LEAST ? 127.0f / top : 0.0f);
     *scale = bits >= 0x7f800000 ? __builtin_nanf("") : top / (t == EK_F4_E2M1 ? 254.0f : 127.0f);
     UNROLL8
     for (int n = 0; n < 4; n++)

@@ -132,8 +132,8 @@ static inline void round_groups(const float *x, uint32_t n, enum ek_dtype t,
     const __m128 steps = _mm_set1_ps(t == EK_F4_E2M1 ? 254.0f : 127.0f); /* of twice the numbers */
     const __m128i bits = round_largest(most);
     const __m128 top = _mm_castsi128_ps(bits), one = _mm_set1_ps(127.0f);
-    const __m128 by =
-        _mm_maskz_div_ps(_mm_cmp_epi32_mask(bits, _mm_setzero_si128(), _MM_CMPINT_GT), one, top);
+    const __m128 by = _mm_maskz_div_ps(
+        _mm_cmp_epi32_mask(bits, _mm_set1_epi32(QUADS_LEAST), _MM_CMPINT_GE), one, top);
     const __mmask8 none = _mm_cmp_epi32_mask(bits, _mm_set1_epi32(0x7f800000), _MM_CMPINT_GE);
     const __m128 scales =
         _mm_mask_mov_ps(_mm_div_ps(top, steps), none, _mm_set1_ps(__builtin_nanf("")));

@@ -194,7 +194,20 @@ static void place_numbers(const struct weight_pack *p, char *panel, uint32_t k, 
 }
 
 /* One row of a panel whose files hold such numbers. */
-static void keep_row(const struct weight_pack *p, char *panel, uint32_t row, uint32_t col)
+static void keep_numbers(const struct weight_pack *p, char *panel, uint32_t row, uint32_t col,
+                         uint32_t k)
+{
+    const struct cpu_weight *w = p->weight;
+    uint32_t part = part_of(p->source, &row);
+    const struct ek_quant *q = &p->d->graph->quants[p->source->quant + part];
+    const uint32_t n = w->cols - k < SOME ? w->cols - k : SOME;
+    uint8_t numbers[SOME];
+
+    ek_quant_numbers(q, p->files, w->dtype, row, p->source->first_col + k, n, numbers);
+    place_numbers(p, panel, k, col, numbers, n);
+}
+
+static void keep_scales(const struct weight_pack *p, char *panel, uint32_t row, uint32_t col)
 {
     const struct cpu_weight *w = p->weight;
     uint32_t part = part_of(p->source, &row);
@@ -202,13 +215,7 @@ static void keep_row(const struct weight_pack *p, char *panel, uint32_t row, uin
     const uint32_t from = p->source->first_col;
     float *scales = (float *)(void *)(panel + w->scale_at);
     int16_t *zeros = (int16_t *)(void *)(panel + w->zero_at);
-    uint8_t numbers[SOME];
 
-    for (uint32_t k = 0; k < w->cols; k += SOME) {
-        uint32_t n = w->cols - k < SOME ? w->cols - k : SOME;
-        ek_quant_numbers(q, p->files, w->dtype, row, from + k, n, numbers);
-        place_numbers(p, panel, k, col, numbers, n);
-    }
     for (uint32_t g = 0; g < w->groups; g++) {
         float scale;
         int16_t zero;
@@ -263,9 +270,13 @@ static void pack_kept(const struct weight_pack *p, uint32_t panel)
     const uint32_t rows = w->rows - first < CPU_PANEL ? w->rows - first : CPU_PANEL;
     char *to = p->d->weight_memory.at + w->at + panel * w->panel_bytes;
 
+    /* Transposed rows lie in the same cache lines: those of a panel are read together. */
+    for (uint32_t k = 0; p->source->quantized && k < w->cols; k += SOME)
+        for (uint32_t col = 0; col < rows; col++)
+            keep_numbers(p, to, first + col, col, k);
     for (uint32_t col = 0; col < rows; col++) {
         if (p->source->quantized)
-            keep_row(p, to, first + col, col);
+            keep_scales(p, to, first + col, col);
         for (uint32_t g = 0; !p->source->quantized && g < w->groups; g++)
             quantize_group(p, to, first + col, col, g);
     }

@@ -138,6 +138,10 @@ int quant_load_find(const char *name, const struct config_quant_params *p,
                  {"awq", QUANT_AS_IT_IS, QUANT_AWQ},
                  {"awq_marlin", QUANT_AS_IT_IS, QUANT_AWQ},
                  {"quark", QUANT_AS_IT_IS, QUANT_QUARK},
+                 {"auto-round", QUANT_AS_IT_IS, QUANT_GPTQ}, /* it packs in the words of four */
+                 {"auto-round", QUANT_AS_IT_IS, QUANT_AWQ},
+                 {"auto-round", QUANT_AS_IT_IS, QUANT_COMPRESSED},
+                 {"auto-round", QUANT_AS_IT_IS, QUANT_FP8},
                  {"mxfp4", QUANT_AS_IT_IS, QUANT_MXFP4}};
     size_t i = 0, count = sizeof(table) / sizeof(table[0]);
 
@@ -149,9 +153,11 @@ int quant_load_find(const char *name, const struct config_quant_params *p,
     if (i == count)
         return ek_fault_set(fault, "quantization",
                             "--quantization '%.40s' is not known; int8, int4 and fp8 quantize "
-                            "while loading, gptq, awq, compressed-tensors, mxfp4 and fp8 are "
-                            "read as published",
+                            "while loading, gptq, awq, compressed-tensors, mxfp4, fp8, quark and "
+                            "auto-round are read as published",
                             name);
+    for (size_t k = i; k < count && strcmp(table[k].name, name) == 0; k++)
+        i = table[k].method == p->method ? k : i;
     if (p->method != QUANT_NONE && p->method == table[i].method)
         return 0;
     if (p->method != QUANT_NONE)
@@ -309,8 +315,8 @@ static int read_modelopt(const struct model_json *q, struct config_quant_params 
                        "FP8, FP8_PER_CHANNEL_PER_TOKEN, NVFP4, W4A16_NVFP4 and MIXED_PRECISION");
 }
 
-/* FP8 of two makers: fp8 says in `activation_scheme` how inputs are rounded, fbgemm_fp8 means each
- * token up to a bound. */
+/* FP8 of three makers: fp8 says in `activation_scheme` how inputs are rounded, fbgemm_fp8 means
+ * each token up to a bound, auto-round has `act_bits` and `act_dynamic`. */
 static int read_fp8(const struct model_json *q, const char *name, struct config_quant_params *p)
 {
     const char *scheme = "dynamic";
@@ -321,6 +327,12 @@ static int read_fp8(const struct model_json *q, const char *name, struct config_
         r = model_json_string(q, "activation_scheme", &scheme, &given);
     if (r < 0)
         return r;
+    if (strcmp(name, "auto-round") == 0) { /* which says in other words what is done to inputs */
+        if (json_integer_value(json_object_get(q->object, "act_bits")) != 8)
+            return 0; /* weights alone */
+        if (json_is_false(json_object_get(q->object, "act_dynamic")))
+            scheme = "static";
+    }
     const json_t *blocks = json_object_get(q->object, "weight_block_size");
     const bool dynamic = strcmp(scheme, "dynamic") == 0,
                blocked = strcmp(name, "fp8") == 0 && blocks && !json_is_null(blocks);

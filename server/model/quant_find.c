@@ -420,6 +420,8 @@ static int turned_find(const struct find *f, const struct quant_lane *l)
         return 0;
     if (!s)
         return wrong(f, t, "no scale beside it");
+    if (quant_get(f, ".weight_zero_point"))
+        return wrong(f, t, "zeros, which are not read here");
     const bool powers = four && is_type(s, "U8");
     if (four && !powers && !is_type(s, "F8_E4M3"))
         return wrong(f, s, "another type than is expected");

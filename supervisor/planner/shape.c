@@ -61,8 +61,8 @@ static uint32_t bits_of(const json_t *j)
         const char *algorithm = json_string_value(json_object_get(q, "quant_algo"));
         return algorithm && strstr(algorithm, "NVFP4") ? 4 : 8;
     }
-    if (method &&
-        (strcmp(method, "awq") == 0 || strcmp(method, "gptq") == 0 || strcmp(method, "mxfp4") == 0))
+    if (method && (strcmp(method, "awq") == 0 || strcmp(method, "gptq") == 0 ||
+                   strcmp(method, "mxfp4") == 0 || strcmp(method, "auto-round") == 0))
         return 4;
     if (method && strcmp(method, "compressed-tensors") == 0) {
         char *text = json_dumps(q, JSON_COMPACT);

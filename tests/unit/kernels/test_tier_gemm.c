@@ -293,7 +293,7 @@ static float quads_element(const struct cpu_quads *q, uint32_t row, uint32_t col
             if (q->dtype == EK_F4_E2M1)
                 w = (int)(2.0f * cpu_from_f4((uint8_t)w));
             w -= q->dtype == EK_I4 ? 8 : 0;
-            int rounded = most > 0.0f ? (int)lrintf(x[i] * (127.0f / most)) : 0;
+            int rounded = most >= 0x1p-121f ? (int)lrintf(x[i] * (127.0f / most)) : 0;
             sum += w * rounded;
             inputs += rounded;
         }
