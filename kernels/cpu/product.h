@@ -26,7 +26,7 @@ float cpu_kept_value(const struct ek_device *d, const struct cpu_weight *w, cons
                      uint32_t k, uint32_t col);
 #define CPU_ROW_CHUNK     128u       /* rows of a product done together: their inputs stay in L2 */
 #define CPU_K_CHUNK       1024u      /* and inputs, so that the panel stays in L1 and L2; even */
-#define CPU_INPUT_BYTES   (3u << 19) /* of rounded inputs: of CPU_ROW_CHUNK rows some 5120 */
+#define CPU_INPUT_BYTES   (3u << 19) /* of CPU_ROW_CHUNK rows 9216 rounded inputs of a byte */
 #define CPU_EXPAND_PANELS 4u         /* panels of kept numbers that are expanded together */
 #define CPU_EXPAND_BYTES  (32u << 10)
 /* Rounded inputs, expanded numbers, the sums of a group. */

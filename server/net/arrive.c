@@ -333,6 +333,7 @@ void arrive_done(struct exchange *x)
 enum MHD_Result arrive_body(struct exchange *x, const char *upload, size_t *size)
 {
     size_t most = body_most(x);
+    x->worker->eventless = 0;
     x->body_bytes += *size;
     x->body.limit = most;
     if (x->body_bytes > most)

@@ -52,8 +52,8 @@ struct worker {
     struct conn *conns;
     struct exchange *running; /* with a generation, linked */
     uint64_t next_scan_us;    /* deadlines are looked at then */
-    uint32_t eventless;       /* rounds in a row that nothing has happened before */
-    atomic_uint load;         /* connections, those in the inbox included */
+    uint32_t eventless; /* rounds in a row without an event and without bytes of a body or stream */
+    atomic_uint load;   /* connections, those in the inbox included */
     atomic_bool stop;
     pthread_mutex_t lock;
     int inbox[HTTP_INBOX]; /* under lock: accepted sockets to take over */

@@ -268,6 +268,7 @@ static ssize_t read_stream(void *cls, uint64_t at, char *to, size_t most)
     if (n > most)
         n = most;
     x->sent_us = ek_now_us();
+    x->worker->eventless = 0;
     memcpy(to, g->out.data + g->out_at, n);
     g->out_at += n;
     x->taken_bytes += n;

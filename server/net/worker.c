@@ -16,6 +16,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "server/api/complete.h"
 #include "server/net/bounds.h"
 #include "server/net/conn.h"
 #include "server/net/exchange.h"
@@ -190,10 +191,13 @@ static void scan_deadlines(struct worker *w, uint64_t now)
         exchange_tick(x, now);
 }
 
+/* An answer that is no stream: MHD says nothing while it sends one. A stream says so itself, with
+ * each piece that is read of it. */
 static bool is_sending(const struct worker *w)
 {
     for (const struct conn *c = w->conns; c; c = c->next) {
-        if (c->exchange && c->exchange->replied)
+        const struct exchange *x = c->exchange;
+        if (x && x->replied && !(x->gen && x->gen->ask.stream))
             return true;
     }
     return false;
@@ -204,7 +208,8 @@ static bool is_sending(const struct worker *w)
  * connection, wakes this thread from the wait. */
 static bool asks_in_vain(const struct worker *w)
 {
-    return w->eventless > SENDING_MOST || (w->eventless > EAGER_ROUNDS && !is_sending(w));
+    return w->http->tls &&
+           (w->eventless > SENDING_MOST || (w->eventless > EAGER_ROUNDS && !is_sending(w)));
 }
 
 static int next_wait_ms(struct worker *w)

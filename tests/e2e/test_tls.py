@@ -246,7 +246,7 @@ def test_half_a_handshake_costs_nothing(tmp_path, papers):
         with pytest.raises(ssl.SSLWantReadError):
             tls.do_handshake()
         hello = goes.read()
-        idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(4)]
+        idle = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(4)]
         for s, data in zip(idle, [hello, hello[:100], b"\x16\x03\x01\x00\x01\x01" * 200, b"\x16\x03\x01\x40\x00" + b"\x01\x00\x3f\xfc"]):
             s.sendall(data)
         time.sleep(0.5)
