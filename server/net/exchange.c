@@ -181,6 +181,8 @@ void exchange_leave(struct exchange *x)
         resume(x);
         return;
     }
+    if (x->replied && !x->gen->ask.stream)
+        return; /* all of it is handed over: whether it was read, its close tells */
     x->left = true;
     generation_abort(x->gen);
     resume(x);
