@@ -404,6 +404,8 @@ static void test_quads(const struct cpu_ops *ops)
     }
     fill(c->x, QUADS_ROWS * QUADS_K, 1, 1.0f);
     memset(c->x + 3 * QUADS_K, 0, 40 * sizeof(float)); /* a group of nothing but zeros */
+    for (uint32_t i = 0; i < 40; i++)                  /* and one whose inverse is no number */
+        c->x[2 * QUADS_K + i] = i % 2 ? -2e-38f : 2e-38f;
     for (int form = 0; form < 5; form++)
         for (size_t i = 0; i < 9 * 7; i++) {
             enum ek_dtype t = form == 4 ? EK_F4_E2M1 : form % 2 ? EK_I4 : EK_I8;

@@ -466,6 +466,28 @@ static void fp8_small_blocks(struct make *m)
     quant_says(m, "weight_block_size", json_pack("[i, i]", 4, 4));
     make_typed(m, O "weight_scale", "F32", 2, 2);
 }
+static void round_fp8(struct make *m) /* by AutoRound: weights alone */
+{
+    fp8_is(m);
+    quantized(m, "auto-round");
+    quant_says(m, "packing_format", json_string("auto_round:fp8"));
+    quant_says(m, "bits", json_integer(8));
+}
+static void round_fp8_16(struct make *m)
+{
+    round_fp8(m);
+    quant_says(m, "act_bits", json_integer(16));
+}
+static void round_fp8_token(struct make *m)
+{
+    round_fp8(m);
+    quant_says(m, "act_bits", json_integer(8));
+}
+static void round_fp8_static(struct make *m)
+{
+    round_fp8_token(m);
+    quant_says(m, "act_dynamic", json_false());
+}
 static void fbgemm_is(struct make *m)
 {
     fp8_is(m);
@@ -531,6 +553,10 @@ static void test_inputs(void **state)
         {fp8_blocks_static, true, false, false},
         {fp8_small_blocks, true, false, false},
         {fbgemm_is, true, true, false},
+        {round_fp8, true, false, false},
+        {round_fp8_16, true, false, false},
+        {round_fp8_token, true, true, false},
+        {round_fp8_static, true, true, true},
         {modelopt_is, true, true, true},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
