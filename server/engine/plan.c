@@ -451,13 +451,17 @@ uint64_t sched_plan_after(const struct sched *s)
     return s->flights.count == 1 && f->seqs > 0 ? rates_plan_after(&s->rates, f) : 0;
 }
 
-/* Those that decode. */
-static uint32_t decodes(const struct entries *e)
+/* Those that decode; *ret_rows: what they take of the step, with what a form has appended. */
+static uint32_t decodes(const struct entries *e, uint32_t *ret_rows)
 {
     uint32_t count = 0;
 
-    for (uint32_t i = 0; i < e->running_count; i++)
-        count += sched_rows_wanted(entries_running(e, i)) == 1;
+    *ret_rows = 0;
+    for (uint32_t i = 0; i < e->running_count; i++) {
+        uint32_t want = sched_rows_wanted(entries_running(e, i));
+        count += want == 1;
+        *ret_rows += sched_is_decode(entries_running(e, i), want) ? want : 0;
+    }
     return count;
 }
 
@@ -487,11 +491,13 @@ static bool is_better_planned_later(const struct sched *s)
     return jumped * s->rates.landed_took_us > 2 * all * PLAN_US;
 }
 
-/* Whether who waits does so for what running ones hold, and not for prompts to be read. */
+/* Whether who waits does so for what running ones hold, and not for prompts to be read. With other
+ * tenants a slot is not waited for long (yield_slot()), and one tenant that fills them all would
+ * have the prompts of others read slowly for ever. */
 static bool is_held_by_others(const struct sched *s)
 {
     switch (s->admission.held) {
-    case HELD_LIMIT:
+    case HELD_LIMIT: return s->tenants.count == 1;
     case HELD_PREEMPTED:
     case HELD_PAUSED:
     case HELD_BLOCKS:
@@ -509,9 +515,9 @@ static bool is_held_by_others(const struct sched *s)
  * are being read, they are read as fast as pays. */
 static uint32_t choose_rows(struct sched *s, struct plan *p)
 {
-    uint32_t most = sched_budget(s), running = decodes(&s->entries);
+    uint32_t taken, most = sched_budget(s), running = decodes(&s->entries, &taken);
     uint32_t rows = pace_rows(&s->rates.pace, most, running);
-    uint32_t spare = is_held_by_others(s) ? pace_spare(&s->rates.pace, most, running) : 0;
+    uint32_t spare = is_held_by_others(s) ? pace_spare(&s->rates.pace, most, taken) : 0;
 
     p->spread = spare != 0 && spare < rows;
     return p->spread ? spare : rows;
