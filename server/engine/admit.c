@@ -176,9 +176,10 @@ static void note_admission(struct sched *s, struct entry *e, uint32_t cached_tok
     struct request *r = e->req;
 
     if (e->admitted) {
-        if (e->lost > cached_tokens)
-            *(e->replayed ? &s->stats.replayed_tokens : &s->stats.recomputed_tokens) +=
-                e->lost - cached_tokens;
+        e->reread = e->lost > cached_tokens ? e->lost - cached_tokens : 0;
+        *(e->replayed  ? &s->stats.replayed_tokens
+          : e->yielded ? &s->stats.yielded_tokens
+                       : &s->stats.recomputed_tokens) += e->reread;
         return;
     }
     entries_admit(&s->entries, e);
@@ -262,6 +263,19 @@ static bool admission_paused(struct sched *s)
     return s->admission.paused;
 }
 
+bool admission_is_full(const struct sched *s)
+{
+    return s->entries.admitted_count >= SCHED_ADMITTED_MOST * s->fixed.max_seqs;
+}
+
+bool admission_fits_with(struct sched *s, const struct entry *e, uint32_t blocks)
+{
+    uint64_t need = (uint64_t)slots_blocks_for(&s->slots, e->known) + blocks_to_spare(s, e);
+
+    return need <= (uint64_t)blocks_available(&s->blocks) + blocks &&
+           (e->admitted || !admission_paused(s));
+}
+
 /* What keeps an entry out before its blocks are looked at. */
 static enum engine_held held_before(struct sched *s, const struct plan *p, uint32_t entry)
 {
@@ -271,7 +285,7 @@ static enum engine_held held_before(struct sched *s, const struct plan *p, uint3
         return HELD_LIMIT;
     if (!sched_share_has_turn(s, p, entry))
         return HELD_TOKENS;
-    if (!e->admitted && s->entries.admitted_count >= 2 * s->fixed.max_seqs)
+    if (!e->admitted && admission_is_full(s))
         return HELD_PREEMPTED; /* priorities pile up preempted ones: first they go on */
     if (!e->admitted && admission_paused(s))
         return HELD_PAUSED;
@@ -353,7 +367,7 @@ static bool admit_one(struct sched *s, struct plan *p)
 
 void sched_admit(struct sched *s, struct plan *p)
 {
-    s->admission.held = HELD_PREEMPTED;
+    s->admission.held = p->yielded ? HELD_LIMIT : HELD_PREEMPTED;
     while (!p->preempted && !p->lacking && admit_one(s, p))
         continue;
 }

@@ -25,7 +25,7 @@ static int check_queue(struct engine *e, const struct request *r, struct ek_faul
     const uint64_t *value = e->limits.value;
     uint64_t running = e->shared.running + e->shared.preempted;
     uint64_t spare = value[LIMIT_RUNNING_SEQS] > running ? value[LIMIT_RUNNING_SEQS] - running : 0;
-    uint64_t most = e->sched->entries.count - 3 * e->p.max_seqs;
+    uint64_t most = e->sched->entries.count - SCHED_ENTRIES_BESIDE * e->p.max_seqs;
 
     if (e->dead || (e->shut && !r->ask.further) || e->stop) {
         e->refused_drain++;

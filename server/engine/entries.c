@@ -204,6 +204,7 @@ void sched_give_slot(struct sched *s, uint32_t at, uint64_t now_us)
 
     stop_running(&s->entries, at);
     e->computed = 0;
+    e->waits_us = now_us;
     e->awaits_mask = false;
     slots_leave(&s->slots, &s->blocks, &s->states, e->slot, now_us);
     e->slot = SCHED_NONE;

@@ -140,6 +140,7 @@ void sched_resumed(struct engine_stats *stats, struct entry *e, uint64_t waited_
         stats->caution = fmin(stats->caution + CAUTION_STEP, CAUTION_MOST);
     }
     e->thrown_out = false;
+    e->yielded = false;
 }
 
 void sched_answered(struct sched *s, const struct entry *e, enum req_finish how)

@@ -35,6 +35,7 @@ void sched_replay(struct sched *s, uint32_t at, uint64_t now_us)
 
     e->lost = s->slots.at[e->slot].settled;
     e->replayed = true;
+    e->yielded = false;
     e->lost_us = e->lost_us != 0 ? e->lost_us : now_us;
     e->req->replays++;
     request_note(e->req, REQ_MET_REPLAY, now_us);

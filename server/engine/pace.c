@@ -149,8 +149,8 @@ void pace_answered(struct pace *p, uint32_t rows, uint64_t context, uint64_t too
 
 void pace_spread(struct pace *p, uint32_t prompts, uint64_t context, uint64_t took_us)
 {
-    if (!p->known || took_us == 0 || prompts == 0)
-        return;
+    if (!p->known || took_us == 0 || prompts < PACE_SPARE / 2)
+        return; /* of few rows, noise would look like their price */
     double more = rows_in(p, context, took_us) - p->knee;
 
     pace_mix(&p->paid, fmax(-1, fmin(more / prompts, OUTLIER)));
@@ -185,5 +185,8 @@ uint32_t pace_spare(const struct pace *p, uint32_t most, uint32_t decodes)
     if (!p->known || decodes == 0 || p->planned % PACE_EXPLORE == 0 || p->paid > PAID_MOST ||
         free < PACE_SPARE || free < p->knee / KNEE_PART)
         return 0;
+    double fast = speed(p, p->budget && p->budget < most ? p->budget : most);
+    if (free * KNEE_PART < fast * (p->fixed_us + p->row_us * p->knee))
+        return 0; /* it is the fixed part that large steps save */
     return p->knee < most ? (uint32_t)p->knee : most;
 }

@@ -12,6 +12,7 @@
 #define PLAN_US 250u /* from a result to the next step on the device, guessed high */
 /* Most slots are free again sooner, and what gives one up is read once more. */
 #define SLOT_WAIT_US 200000u
+#define SLOT_PART    16u /* of what was read again: it makes that before it gives up one more */
 
 uint32_t sched_rows_wanted(const struct entry *e)
 {
@@ -79,7 +80,7 @@ void sched_refund(struct plan *p, const struct entry *e, bool set_due)
 
 /* The blocks go back (named ones stay as cache while they can, the content goes to the host tier if
  * there is room), the tokens stay. Where it was its slot that was lacking, that is no sign of too
- * little memory, and counted apart. */
+ * little memory: its wait, its gap and what is read again count apart. */
 static void preempt(struct sched *s, struct plan *p, uint32_t at, bool for_slot)
 {
     struct entry *e = entries_running(&s->entries, at);
@@ -91,17 +92,19 @@ static void preempt(struct sched *s, struct plan *p, uint32_t at, bool for_slot)
     e->rows = 0;
     e->lost = s->slots.at[e->slot].settled;
     e->replayed = false;
-    e->lost_us = e->lost_us != 0 ? e->lost_us : p->now_us;
+    e->yielded = for_slot;
+    p->yielded = for_slot;
     bool kept = swap_out(s, e, p->now_us);
     if (for_slot) {
         s->stats.slots_yielded++;
     } else {
         *(kept ? &s->stats.preemptions_swap : &s->stats.preemptions_recompute) += 1;
         s->stats.preemptions++;
+        e->lost_us = e->lost_us != 0 ? e->lost_us : p->now_us;
+        e->thrown_out = true;
     }
     e->req->preemptions++;
     request_note(e->req, REQ_MET_PREEMPTION, p->now_us);
-    e->thrown_out = true;
     s->tenants.at[e->tenant].preemptions++;
     sched_give_slot(s, at, p->now_us);
 }
@@ -139,11 +142,20 @@ static uint32_t choose_victim(struct sched *s)
 /* Whether an entry has waited long enough for a slot, and for nothing else that is known. */
 static bool lacks_slot(const struct sched *s, const struct entry *e, uint64_t now_us)
 {
-    uint64_t most = s->value[LIMIT_RUNNING_SEQS], running = s->entries.running_count;
-    uint64_t since = e->lost_us != 0 ? e->lost_us : e->req->queued_us;
-    bool full = running == most || (running < most && s->slots.free_count == 0 &&
-                                    slots_limbo(&s->slots) == 0); /* above a lowered limit none */
-    return full && now_us >= since + SLOT_WAIT_US;
+    uint64_t since = e->waits_us != 0 ? e->waits_us : e->req->queued_us;
+
+    if (!e->admitted && admission_is_full(s))
+        return false; /* it would get none */
+    /* above a lowered limit none would be free */
+    return s->entries.running_count == s->value[LIMIT_RUNNING_SEQS] &&
+           now_us >= since + SLOT_WAIT_US;
+}
+
+/* What a preemption took of it had to be read again, and it has made few tokens since: short
+ * requests, one after the other, would have the same one read without an end. */
+static bool is_back_of_late(const struct entry *e)
+{
+    return (uint64_t)(e->known - e->lost) * SLOT_PART < e->reread;
 }
 
 /* Who gives its slot to that entry, by its place among the running: the last one of the tenant that
@@ -159,7 +171,8 @@ static uint32_t choose_yielding(struct sched *s, const struct entry *head)
         t->at[i].held = 0;
     for (uint32_t i = 0; i < s->entries.running_count; i++)
         t->at[entries_running(&s->entries, i)->tenant].held++;
-    uint64_t with = ((uint64_t)t->at[head->tenant].held + 1) * t->at[head->tenant].price;
+    uint64_t mine = t->at[head->tenant].held; /* one is its part, however small its weight */
+    uint64_t with = mine == 0 ? 0 : (mine + 1) * t->at[head->tenant].price;
     for (uint32_t i = s->entries.running_count; i-- > 1;) {
         const struct entry *e = entries_running(&s->entries, i);
         const struct tenant *x = &t->at[e->tenant];
@@ -167,7 +180,7 @@ static uint32_t choose_yielding(struct sched *s, const struct entry *head)
             entries_ranked(&s->entries, e, head) && e->req->ask.priority < head->req->ask.priority;
         bool ahead = tenants_standing(t, e->tenant) > tenants_standing(t, head->tenant);
         uint64_t without = x->held > 0 ? (uint64_t)(x->held - 1) * x->price : 0;
-        if (before || !ahead || without < with || without <= most)
+        if (before || !ahead || is_back_of_late(e) || without < with || without <= most)
             continue;
         most = without;
         yielding = i;
@@ -185,8 +198,12 @@ static void yield_slot(struct sched *s, struct plan *p)
     if (head == SCHED_NONE || !lacks_slot(s, &s->entries.at[head], p->now_us))
         return;
     uint32_t yielding = choose_yielding(s, &s->entries.at[head]);
-    if (yielding != SCHED_NONE)
-        preempt(s, p, yielding, true);
+    if (yielding == SCHED_NONE)
+        return;
+    const struct entry *e = entries_running(&s->entries, yielding);
+    if (!admission_fits_with(s, &s->entries.at[head], s->slots.at[e->slot].own))
+        return;
+    preempt(s, p, yielding, true);
 }
 
 void sched_plan_rows(struct sched *s, struct plan *p, uint32_t entry, uint32_t rows)
@@ -434,13 +451,17 @@ uint64_t sched_plan_after(const struct sched *s)
     return s->flights.count == 1 && f->seqs > 0 ? rates_plan_after(&s->rates, f) : 0;
 }
 
-/* Those that decode. */
-static uint32_t decodes(const struct entries *e)
+/* Those that decode; *ret_rows: what they take of the step, with what a form has appended. */
+static uint32_t decodes(const struct entries *e, uint32_t *ret_rows)
 {
     uint32_t count = 0;
 
-    for (uint32_t i = 0; i < e->running_count; i++)
-        count += sched_rows_wanted(entries_running(e, i)) == 1;
+    *ret_rows = 0;
+    for (uint32_t i = 0; i < e->running_count; i++) {
+        uint32_t want = sched_rows_wanted(entries_running(e, i));
+        count += want == 1;
+        *ret_rows += sched_is_decode(entries_running(e, i), want) ? want : 0;
+    }
     return count;
 }
 
@@ -470,11 +491,13 @@ static bool is_better_planned_later(const struct sched *s)
     return jumped * s->rates.landed_took_us > 2 * all * PLAN_US;
 }
 
-/* Whether who waits does so for what running ones hold, and not for prompts to be read. */
+/* Whether who waits does so for what running ones hold, and not for prompts to be read. With other
+ * tenants a slot is not waited for long (yield_slot()), and one tenant that fills them all would
+ * have the prompts of others read slowly for ever. */
 static bool is_held_by_others(const struct sched *s)
 {
     switch (s->admission.held) {
-    case HELD_LIMIT:
+    case HELD_LIMIT: return s->tenants.count == 1;
     case HELD_PREEMPTED:
     case HELD_PAUSED:
     case HELD_BLOCKS:
@@ -492,9 +515,9 @@ static bool is_held_by_others(const struct sched *s)
  * are being read, they are read as fast as pays. */
 static uint32_t choose_rows(struct sched *s, struct plan *p)
 {
-    uint32_t most = sched_budget(s), running = decodes(&s->entries);
+    uint32_t taken, most = sched_budget(s), running = decodes(&s->entries, &taken);
     uint32_t rows = pace_rows(&s->rates.pace, most, running);
-    uint32_t spare = is_held_by_others(s) ? pace_spare(&s->rates.pace, most, running) : 0;
+    uint32_t spare = is_held_by_others(s) ? pace_spare(&s->rates.pace, most, taken) : 0;
 
     p->spread = spare != 0 && spare < rows;
     return p->spread ? spare : rows;

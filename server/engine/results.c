@@ -57,8 +57,10 @@ static void append_token(struct sched *s, struct entry *e, struct req_token t,
     } else if (gap) {
         uint64_t waited = now_us > e->last_token_us ? now_us - e->last_token_us : 0;
         tally_gap(&s->stats, r, waited, now_us);
-        gaps_note(&s->gaps, waited, now_us);
-        sched_resumed(&s->stats, e, waited);
+        if (!e->yielded)
+            gaps_note(&s->gaps, waited, now_us);
+        if (e->state == ENTRY_RUNNING) /* else a step brings it that was under way before */
+            sched_resumed(&s->stats, e, waited);
     }
     e->last_token_us = now_us;
     s->news |= 1u << r->ask.worker % ENGINE_WORKERS_MOST;
@@ -201,7 +203,7 @@ void sched_apply(struct sched *s, const struct ek_result *result, uint64_t now_u
         if (live) {
             e->pending -= q->sample && !q->put_off;
             s->slots.at[q->slot].settled = q->first + q->rows - q->put_off;
-            if (q->first + q->rows >= e->lost)
+            if (e->state == ENTRY_RUNNING && q->first + q->rows >= e->lost)
                 sched_recovered(&s->stats, e, now_us);
             name_blocks(s, e, q->slot);
             apply_scores(e, q, score);

@@ -111,7 +111,7 @@ int sched_new(const struct engine_params *p, struct sched **ret_sched)
     uint64_t queue = p->limits.ceiling[LIMIT_QUEUED_REQS];
     if (queue == 0 || queue > UINT32_MAX / 4)
         queue = SCHED_QUEUE_ANY;
-    r = take_tables(s, p, (uint32_t)queue + 3 * p->max_seqs);
+    r = take_tables(s, p, (uint32_t)queue + SCHED_ENTRIES_BESIDE * p->max_seqs);
     if (r != 0)
         goto out;
 

@@ -38,12 +38,14 @@
  *
  * Progress: running entries are in order of arrival (priority first). An entry that lacks a block
  * preempts the last of them, itself included, and among several tenants the last of the one that
- * holds most; never the first, so that one always goes on, and only an older one takes its place.
- * What could not fit alone is refused when it is submitted; nothing is admitted in a step that
- * preempted or lacked a block, and a preempted entry comes back only where each running one can
- * take one more block. So no loop of preemption and admission exists. Who waits is admitted in its
- * tenant's order of arrival, and the tenants by their counters (tenants.h), so nobody waits for
- * ever either.
+ * holds most; never the first, so that one always goes on, and only an older one takes its place,
+ * or one of another tenant that has fewer slots for its weight (plan.c, yield_slot()): not before
+ * it has waited, and one that had to be read again makes tokens before it gives way again. What
+ * could not fit alone is refused when it is submitted; nothing is admitted in a step that preempted
+ * or lacked a block, and a preempted entry comes back only where each running one can take one more
+ * block. So no loop of preemption and admission exists without new requests, and none in which
+ * nothing gets on. Who waits is admitted in its tenant's order of arrival, and the tenants by their
+ * counters (tenants.h), so nobody waits for ever either.
  */
 #pragma once
 
@@ -68,9 +70,13 @@
 #include "server/engine/tenants.h"
 
 #define SCHED_NONE         SLOTS_NONE
-#define SCHED_JUMP_FORWARD 32u    /* tokens appended at once without a choice */
-#define SCHED_POISONS      3u     /* requests of a tenant that ended the device; then it is told */
-#define SCHED_QUEUE_ANY    16384u /* places in the queue when its limit has no ceiling */
+#define SCHED_JUMP_FORWARD 32u /* tokens appended at once without a choice */
+#define SCHED_POISONS      3u  /* requests of a tenant that ended the device; then it is told */
+/* Requests that are admitted at most, times the slots: of those with a slot, and of those that gave
+ * theirs away. n tenants that come one after the other leave 1 + 1/2 + ... + 1/n. */
+#define SCHED_ADMITTED_MOST  5u
+#define SCHED_ENTRIES_BESIDE (SCHED_ADMITTED_MOST + 1) /* the queue, times the slots */
+#define SCHED_QUEUE_ANY      16384u /* places in the queue when its limit has no ceiling */
 
 /* What it was made for; it does not change after sched_new(). */
 struct sched_fixed {
@@ -222,6 +228,7 @@ struct plan {
     bool recent;        /* of late, prompts ended beside others that went on */
     uint32_t at;        /* of the running entries, whose turn it is; SCHED_NONE = out of turn */
     bool preempted;
+    bool yielded; /* the last one, for its slot */
     bool lacking; /* an entry goes without a row because blocks are still in flight */
 };
 /* Whether all running ones will have room to grow when the entry takes so many blocks now. */

@@ -37,6 +37,11 @@ static inline void admission_again(struct admission *a)
     a->blocked_number = 0;
 }
 
+/* Whether so many are admitted, with those that were preempted, that no new one may be. */
+bool admission_is_full(const struct sched *s);
+/* Whether there were room for all of a waiting entry with so many blocks more. What is cached and
+ * in use by others is not taken off, so it may be said of one that would fit that it does not. */
+bool admission_fits_with(struct sched *s, const struct entry *e, uint32_t blocks);
 /* The entry that is admitted next, SCHED_NONE when none waits. */
 uint32_t sched_head(const struct sched *s);
 /* Admits as many as there is room for, while the plan preempts no entry and no entry lacks a block.

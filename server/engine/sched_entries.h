@@ -26,7 +26,8 @@ struct entry {
     uint64_t number; /* order of arrival, never used twice */
     enum entry_state state;
     bool admitted;    /* ever */
-    bool thrown_out;  /* preempted, and has made no token since */
+    bool thrown_out;  /* preempted for blocks, and has made no token since */
+    bool yielded;     /* it gave its slot to another tenant's, and has made no token since */
     bool put_off;     /* once it fitted, but others will grow */
     bool active;      /* it counts as work of its tenant: it waits, or is being read */
     bool in_flight;   /* in a step with which the device was lost, see lost.c */
@@ -43,7 +44,9 @@ struct entry {
     uint32_t pending;  /* tokens that steps in flight sample, ids not here yet */
     uint32_t computed; /* tokens in the cache once the steps in flight are done */
     uint32_t lost;     /* tokens that were in the cache at the preemption */
-    uint64_t lost_us;  /* when that was, 0 = they are back */
+    uint32_t reread;   /* of them, those that were not there at its return */
+    uint64_t lost_us;  /* since when they are gone for want of blocks or of a device, 0 = not */
+    uint64_t waits_us; /* since when it waits again, 0 = it has not run yet */
     uint32_t rows;     /* in the step that is being planned */
     uint32_t scored;   /* positions of the prompt whose next token has its score here */
     uint32_t scoring;  /* and once the steps in flight are done */

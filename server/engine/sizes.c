@@ -44,7 +44,8 @@ uint64_t engine_table_bytes(const struct engine_params *p)
         seq += table * sizeof(uint32_t) + sizeof(uint32_t);
     engine_ceiling(p, &c);
     return sizeof(struct sched) + p->max_seqs * seq +
-           (queue + 3ull * p->max_seqs) * (sizeof(struct entry) + sizeof(uint32_t)) +
+           (queue + (uint64_t)SCHED_ENTRIES_BESIDE * p->max_seqs) *
+               (sizeof(struct entry) + sizeof(uint32_t)) +
            SCHED_DEPTH * (uint64_t)ek_step_size(&c) +
            ek_result_bytes(c.seqs, c.scores, p->hidden ? c.seqs : 0, p->hidden) +
            constrain_bytes(p->max_seqs, p->vocab) +

@@ -390,8 +390,13 @@ static void set_knee(struct sim *s)
     if (s->knee == 0)
         return;
     s->sched->rates.pace = (struct pace){.known = true, .row_us = 1, .knee = s->knee, .planned = 1};
-    for (uint32_t i = 0; i < c->entries.running_count; i++)
-        running += sched_rows_wanted(entries_running(&c->entries, i)) == 1;
+    for (uint32_t i = 0; i < c->entries.running_count; i++) {
+        const struct entry *e = entries_running(&c->entries, i);
+        uint32_t want = sched_rows_wanted(e);
+        running += sched_is_decode(e, want) ? want : 0;
+    }
+    if (held == HELD_LIMIT && c->tenants.count > 1)
+        held = HELD_NONE; /* slots are shared */
     s->spread = held != HELD_NONE && held != HELD_TOKENS && held != HELD_COPIES && running > 0 &&
                 running + PACE_SPARE <= s->knee && 4 * running <= 3 * s->knee &&
                 s->knee < s->limits.value[LIMIT_BATCHED_TOKENS];

@@ -169,6 +169,38 @@ static void caution_follows_stalls(void **state)
     close_world(&w);
 }
 
+/* With two steps in flight the token that was under way at the preemption is not the one that the
+ * reader waited for. */
+static void stalls_are_counted_two_steps_deep(void **state)
+{
+    (void)state;
+    struct engine_params p = small(0);
+    p.depth = 2;
+    struct world w;
+    open_world(&w, &p);
+    struct request *a = submit(&w, 8, 20, 100), *b = submit(&w, 8, 20, 300);
+    double before = w.s->stats.caution;
+    for (int i = 0; i < 1000 && !sched_idle(w.s); i++) {
+        while (w.s->flights.count < p.depth) {
+            struct ek_step *step = w.steps[flights_place(&w.s->flights, w.s->flights.count)];
+            if (sched_plan(w.s, w.now_us, step) == 0)
+                break;
+            assert_int_equal(null_backend.forward(w.d, step), 0);
+        }
+        if (w.s->flights.count > 0)
+            land(&w);
+        w.now_us += w.s->stats.preemptions > 0 ? 600000 : 0;
+    }
+    assert_true(sched_idle(w.s));
+    assert_int_equal(w.s->stats.preemptions, 1);
+    assert_int_equal(w.s->stats.stalls, 1);
+    assert_true(w.s->stats.caution > before);
+    assert_true(w.s->stats.preemption_lost_us > 2000000);
+    request_unref(a);
+    request_unref(b);
+    close_world(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -177,6 +209,7 @@ int main(void)
         cmocka_unit_test(learns_that_answers_are_short),
         cmocka_unit_test(looks_again_when_one_ends),
         cmocka_unit_test(caution_follows_stalls),
+        cmocka_unit_test(stalls_are_counted_two_steps_deep),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

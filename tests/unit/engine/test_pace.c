@@ -211,7 +211,7 @@ static void test_what_is_free_beside_answers(void **state)
 static void test_spare_rows_are_bounded(void **state)
 {
     (void)state;
-    struct pace p = {.known = true, .knee = 100, .planned = 1};
+    struct pace p = {.known = true, .row_us = 80, .knee = 100, .planned = 1};
 
     assert_int_equal(pace_spare(&p, 2048, 34), 100);
     assert_int_equal(pace_spare(&p, 64, 20), 64);
@@ -224,8 +224,27 @@ static void test_spare_rows_are_bounded(void **state)
     p.planned = 32;
     assert_int_equal(pace_spare(&p, 2048, 34), 0); /* it is time to learn */
     p.planned++;
+    assert_int_equal(pace_spare(&p, 2048, 34), 400);
+    p.fixed_us = 1000000; /* large steps read five times as fast */
+    assert_int_equal(pace_spare(&p, 2048, 34), 0);
+    p.fixed_us = 0;
     p.known = false;
     assert_int_equal(pace_spare(&p, 2048, 34), 0);
+}
+
+/* Of few rows noise would look like their price. */
+static void test_few_rows_tell_nothing_of_their_price(void **state)
+{
+    (void)state;
+    struct pace p = {.known = true, .row_us = 80, .knee = 100, .planned = 1};
+
+    for (uint32_t i = 0; i < 100; i++) {
+        pace_spread(&p, 1, 0, 8800);
+        pace_spread(&p, 1, 0, 7200);
+    }
+    assert_true(p.paid == 0);
+    pace_spread(&p, PACE_SPARE, 0, 9600);
+    assert_true(p.paid > 0);
 }
 
 int main(void)
@@ -237,6 +256,7 @@ int main(void)
         cmocka_unit_test(test_answers_have_their_rows),
         cmocka_unit_test(test_what_is_free_beside_answers),
         cmocka_unit_test(test_spare_rows_are_bounded),
+        cmocka_unit_test(test_few_rows_tell_nothing_of_their_price),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -461,8 +461,8 @@ static void learns_what_is_free(void **state)
     assert_true(r.pace.paid == paid);
 }
 
-/* Where one waits for blocks, prompts get what is free beside the answers, until one waits for
- * prompts to be read. */
+/* Where one waits for blocks, or all of one tenant for slots, prompts get what is free beside the
+ * answers, until one waits for prompts to be read. */
 static void reads_slowly_where_blocks_lack(void **state)
 {
     (void)state;
@@ -474,22 +474,30 @@ static void reads_slowly_where_blocks_lack(void **state)
     struct request *a = submit(&w, 4, 20, 0);
     plan(&w, 4);
     land(&w);
-    struct request *l = submit(&w, 120, 1, 200);
-    w.s->rates.pace = (struct pace){.known = true, .row_us = 1, .knee = 40, .planned = 1};
-    w.s->admission.held = HELD_TOKENS;
-    plan(&w, 64);
-    assert_int_equal(rows_of(&w, l), 63);
-    land(&w);
-    w.s->rates.pace = (struct pace){.known = true, .row_us = 1, .knee = 40, .planned = 1};
-    w.s->admission.held = HELD_BLOCKS;
-    plan(&w, 40);
-    assert_int_equal(rows_of(&w, l), 39);
-    assert_int_equal(rows_of(&w, a), 1);
-    assert_false(w.s->flights.at[flights_newest(&w.s->flights)].full);
-    land(&w);
+    static const struct {
+        enum engine_held held;
+        uint32_t tenants, rows;
+    } cases[] = {{HELD_TOKENS, 1, 64},
+                 {HELD_BLOCKS, 1, 40},
+                 {HELD_BLOCKS, 2, 40},
+                 {HELD_LIMIT, 1, 40},
+                 {HELD_LIMIT, 2, 64}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct request *l = submit(&w, 120, 1, 200);
+        w.s->rates.pace = (struct pace){.known = true, .row_us = 1, .knee = 40, .planned = 1};
+        w.s->admission.held = cases[i].held;
+        w.s->tenants.count = cases[i].tenants;
+        plan(&w, cases[i].rows);
+        assert_int_equal(rows_of(&w, l), cases[i].rows - 1);
+        assert_int_equal(rows_of(&w, a), 1);
+        assert_int_equal(w.s->flights.at[flights_newest(&w.s->flights)].full, cases[i].rows == 64);
+        land(&w);
+        sched_finish(w.s, l, REQ_FIN_ABORT, 0, w.now_us);
+        request_unref(l);
+        sched_reset_prefix(w.s);
+    }
     run_out(&w);
     request_unref(a);
-    request_unref(l);
     close_world(&w);
 }
 

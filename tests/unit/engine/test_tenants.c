@@ -2,7 +2,8 @@
 #include "tests/unit/engine/world.h"
 
 static const struct tenant_ref one = {.place = 1, .stamp = 1}, two = {.place = 2, .stamp = 2},
-                               triple = {.place = 2, .stamp = 2, .price = TENANT_PRICE / 3};
+                               triple = {.place = 2, .stamp = 2, .price = TENANT_PRICE / 3},
+                               light = {.place = 2, .stamp = 2, .price = 4 * TENANT_PRICE};
 
 static void counts_by_weight(void **state)
 {
@@ -344,7 +345,8 @@ static void shares_slots_by_weight(void **state)
         {&two, 1, 300000, 3, 1}, /* */
         {&two, 3, 300000, 2, 2}, /* half of them, never more */
         {&triple, 4, 300000, 1, 3},
-        {&one, 3, 300000, 4, 0}, /* a tenant's own wait for their turn */
+        {&light, 3, 300000, 3, 1}, /* less than one by its weight is one */
+        {&one, 3, 300000, 4, 0},   /* a tenant's own wait for their turn */
     };
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -357,11 +359,162 @@ static void shares_slots_by_weight(void **state)
     }
 }
 
+/* One tenant has all slots. */
+static void open_full(struct world *w, const struct engine_params *p, uint32_t tokens,
+                      struct request *a[4])
+{
+    open_world(w, p);
+    for (int32_t i = 0; i < 4; i++)
+        a[i] = submit_of(w, one, tokens, 127 - tokens, 200 * i);
+    for (int i = 0; i < 50 && a[3]->out_count == 0; i++)
+        step_once(w, 0);
+    assert_int_equal(slots_of(w, 1), 4);
+}
+
+/* A slot that was given away is no sign of too little memory, however long its request waits. */
+static void a_slot_given_is_no_lack_of_memory(void **state)
+{
+    (void)state;
+    struct engine_params p = roomy();
+    p.limits.value[LIMIT_PREFIX_CACHING] = 0;
+    struct world w;
+    struct request *a[4];
+    open_full(&w, &p, 20, a);
+    struct request *b = submit_of(&w, two, 4, 40, 900);
+    double caution = w.s->stats.caution;
+    for (int i = 0; i < 30; i++) {
+        w.now_us += 200000;
+        step_once(&w, 0);
+        assert_true(w.s->admission.held == HELD_LIMIT || w.s->admission.held == HELD_NONE);
+    }
+    assert_int_equal(w.s->stats.slots_yielded, 1);
+    assert_true(w.s->entries.at[a[3]->entry].waits_us > a[3]->queued_us); /* its wait begins anew */
+    assert_int_equal(b->finish, REQ_FIN_NONE); /* and one of the others waits for seconds */
+    run_out(&w);
+    assert_int_equal(a[3]->preemptions, 1);
+    assert_int_equal(w.s->stats.stalls, 0);
+    assert_true(w.s->stats.caution == caution);
+    assert_int_equal(w.s->stats.recomputed_tokens, 0);
+    assert_true(w.s->stats.yielded_tokens > 20);
+    assert_int_equal(w.s->stats.preemption_lost_us, 0);
+    assert_true(gaps_largest(&w.s->gaps, w.now_us) < 1000000);
+    for (int i = 0; i < 4; i++)
+        request_unref(a[i]);
+    request_unref(b);
+    close_world(&w);
+}
+
+/* Short requests of another tenant, one after the other, do not have one and the same read again
+ * without an end. */
+static void all_get_on_beside_short_ones(void **state)
+{
+    (void)state;
+    struct engine_params p = roomy();
+    p.limits.value[LIMIT_PREFIX_CACHING] = 0;
+    p.limits.value[LIMIT_BATCHED_TOKENS] = 8;
+    struct world w;
+    struct request *a[4], *b = NULL;
+    uint32_t made[4] = {0}, times[4] = {0}, again = 0;
+    open_full(&w, &p, 64, a);
+    for (int i = 0; i < 160; i++) {
+        if (!b)
+            b = submit_of(&w, two, 4, 2, 900);
+        w.now_us += 100000;
+        step_once(&w, 0);
+        for (int k = 0; k < 4; k++) {
+            if (a[k]->preemptions == times[k])
+                continue;
+            again += times[k] > 0;
+            assert_true(times[k] == 0 || a[k]->out_count >= made[k] + 4); /* a 16th of 64 */
+            times[k] = a[k]->preemptions;
+            made[k] = a[k]->out_count;
+        }
+        if (b->finish != REQ_FIN_NONE) {
+            request_unref(b);
+            b = NULL;
+        }
+    }
+    assert_true(again > 0);
+    run_out(&w);
+    for (int i = 0; i < 4; i++)
+        request_unref(a[i]);
+    if (b)
+        request_unref(b);
+    close_world(&w);
+}
+
+/* No slot is given where what waits could not take it. */
+static void no_slot_is_given_in_vain(void **state)
+{
+    (void)state;
+    struct engine_params p = params();
+    struct world w;
+    struct request *a[4];
+    open_full(&w, &p, 16, a);
+    struct request *b = submit_of(&w, two, 100, 2, 500); /* 25 blocks, and at most 17 are free */
+    step_once(&w, 0);
+    w.now_us += 300000;
+    step_once(&w, 0);
+    assert_int_equal(w.s->stats.slots_yielded, 0);
+    sched_finish(w.s, b, REQ_FIN_ABORT, 0, w.now_us);
+    request_unref(b);
+    b = submit_of(&w, two, 4, 2, 500);
+    w.now_us += 300000;
+    w.s->entries.admitted_count += 100; /* as many have been preempted */
+    plan(&w, 4);
+    w.s->entries.admitted_count -= 100;
+    land(&w);
+    assert_int_equal(w.s->stats.slots_yielded, 0);
+    plan(&w, 3);
+    land(&w);
+    assert_int_equal(w.s->stats.slots_yielded, 1);
+    run_out(&w);
+    for (int i = 0; i < 4; i++)
+        request_unref(a[i]);
+    request_unref(b);
+    close_world(&w);
+}
+
+/* Those that gave their slots away do not keep the next tenants out. */
+static void many_tenants_share_slots(void **state)
+{
+    (void)state;
+    struct engine_params p = roomy();
+    p.max_seqs = 12;
+    p.limits.value[LIMIT_RUNNING_SEQS] = 12;
+    p.limits.ceiling[LIMIT_QUEUED_REQS] = 60;
+    p.blocks = 1000;
+    struct world w;
+    struct request *r[60];
+    open_world(&w, &p);
+    for (uint32_t t = 1; t <= 5; t++) {
+        for (uint32_t i = 0; i < 12; i++)
+            r[12 * (t - 1) + i] = submit_of(&w, (struct tenant_ref){.place = t, .stamp = t}, 4, 100,
+                                            (int32_t)(t * 150 + i * 10));
+        for (int i = 0; i < 16; i++) {
+            w.now_us += 100000;
+            step_once(&w, 0);
+        }
+        assert_int_equal(w.s->entries.running_count, 12);
+        for (uint32_t k = 1; k <= t; k++)
+            assert_in_range(slots_of(&w, k), 12 / t, (12 + t - 1) / t);
+    }
+    for (int i = 0; i < 60; i++)
+        sched_finish(w.s, r[i], REQ_FIN_ABORT, 0, w.now_us);
+    for (int i = 0; i < 60; i++)
+        request_unref(r[i]);
+    close_world(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counts_by_weight),
         cmocka_unit_test(shares_slots_by_weight),
+        cmocka_unit_test(a_slot_given_is_no_lack_of_memory),
+        cmocka_unit_test(all_get_on_beside_short_ones),
+        cmocka_unit_test(no_slot_is_given_in_vain),
+        cmocka_unit_test(many_tenants_share_slots),
         cmocka_unit_test(counts_masks_by_their_work),
         cmocka_unit_test(lifts_who_was_idle),
         cmocka_unit_test(lifts_to_what_was_answered_since),
