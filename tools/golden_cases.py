@@ -165,8 +165,11 @@ DEEPSEEK = dict(prompts=SHORT, num_hidden_layers=3, num_key_value_heads=4, kv_lo
 DEEPSEEK_V3 = dict(DEEPSEEK, q_lora_rank=20, n_group=3, topk_group=2, n_shared_experts=1, rope_parameters=dict(
     YARN, beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0))
 CASES += [
+    # transformers 4 leaves the square of yarn's mscale out of this class's scores; V3's has it
     case("deepseek-v2", "DeepseekV2", **DEEPSEEK, q_lora_rank=None, n_shared_experts=2, routed_scaling_factor=1.5,
-         rope_parameters=dict(YARN, beta_fast=32.0, beta_slow=1.0, mscale=0.707, mscale_all_dim=0.707)),
+         rope_parameters=dict(YARN, beta_fast=32.0, beta_slow=1.0, mscale=0.707, mscale_all_dim=0.707),
+         spelled4={"rope_scaling": dict(rope_type="yarn", factor=32.0, original_max_position_embeddings=32, beta_fast=32.0,
+                                        beta_slow=1.0)}),
     case("deepseek-v2-groups", "DeepseekV2", **DEEPSEEK, q_lora_rank=20, n_shared_experts=1, n_group=3, topk_group=2,
          topk_method="group_limited_greedy", routed_scaling_factor=4.0, attention_bias=True),
     case("deepseek-v3", "DeepseekV3", **DEEPSEEK_V3),
@@ -531,9 +534,9 @@ CASES += [case("sees-ernie", "Ernie4_5_VLMoe", **ERNIE_VL),
 MOE = dict(head_dim=16, num_experts=4, num_local_experts=4, num_experts_per_tok=2,
            moe_intermediate_size=32, norm_topk_prob=True)
 
-# What each transformers 4 writes again: all that it has, but rope whose cached keys depend on the
-# length. Yarn is of the later one: 4.49 took max_position_embeddings for the original length, which
-# only served checkpoints where these are one.
+# What each transformers 4 writes again, where its class or its files differ: not rope whose cached keys
+# depend on the length, nor LFM2 MoE, which came with 5. Yarn is of the later one: 4.49 took
+# max_position_embeddings for the original length, which only served checkpoints where these are one.
 OLDER = {
     "4.49": ["llama", "llama-llama3", "llama-linear", "llama-bias", "mistral", "mistral-window", "qwen2",
              "phi3", "phi3-longrope", "gemma", "gemma2", "olmo2", "granite", "mixtral",
@@ -542,7 +545,7 @@ OLDER = {
              "smollm3-window", "olmo3", "qwen3-moe", "qwen3-moe-plain", "gpt-oss", "served-llama",
              "sees-gemma3", "sees-qwen2.5-vl", "glm4", "glm4-moe", "ernie-moe", "exaone4", "hunyuan", "llama4",
              "deepseek-v2-groups", "deepseek-v3", "qwen3-next", "qwen2-moe", "lfm2", "granite-hybrid", "hunyuan-moe",
-             "dots1", "arcee", "granite-moe-shared", "falcon-h1"],
+             "dots1", "arcee", "granite-moe-shared", "falcon-h1", "glm", "ernie", "seed-oss", "deepseek-v2"],
 }
 
 
