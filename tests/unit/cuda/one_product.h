@@ -128,7 +128,8 @@ static inline struct one *one_new(const struct layout *l, uint32_t k, enum ek_dt
     o->op[1] = (struct ek_op){.kind = EK_OP_PICK, .dst = 1, .weight = EK_NO_WEIGHT};
     o->op[2] =
         (struct ek_op){.kind = EK_OP_LINEAR, .dst = 2, .src = 1, .weight = 1, .bias = EK_NO_WEIGHT};
-    o->op[3] = (struct ek_op){.kind = EK_OP_LOGITS, .src = 2, .weight = 2, .u.logits.scale = 0.5f};
+    o->op[3] = (struct ek_op){
+        .kind = EK_OP_LOGITS, .src = 2, .weight = 2, .bias = EK_NO_WEIGHT, .u.logits.scale = 0.5f};
     o->g = (struct ek_graph){.ops = o->op,
                              .op_count = 4,
                              .weights = o->weight,
