@@ -67,6 +67,22 @@ static inline uint32_t cpu_quads_zero(enum ek_dtype t)
 /* Twice the numbers of EK_F4_E2M1, and 12. */
 #define QUADS_TABLE_F4 12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0
 
+/* Of the inputs those from `at` on, about `most` of them: with whole groups of weights, but for the
+ * last and where each of these is one. */
+static inline struct cpu_quads cpu_quads_part(const struct cpu_quads *q, uint32_t at, uint32_t most)
+{
+    const uint32_t begin = q->first + at, left = q->k - at;
+    uint32_t end = (begin + most) / q->group * q->group;
+    struct cpu_quads part = *q;
+
+    if (end <= begin)
+        end = (begin / q->group + 1) * q->group;
+    part.first = begin;
+    part.k = end - begin < left ? end - begin : left;
+    part.add = q->add || at > 0;
+    return part;
+}
+
 /* For machines with AVX2 and FMA; with AVX512_VNNI; and with AMX_INT8, too: the same bits. */
 void cpu_quads_avx2(const struct cpu_quads *q);
 void cpu_quads_vnni(const struct cpu_quads *q);

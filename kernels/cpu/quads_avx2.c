@@ -386,26 +386,18 @@ INLINE void narrow_some(struct narrow_form f, uint32_t rows, const struct cpu_qu
     }
 }
 
-/* Of the inputs those from `at` on that make a part: with whole groups of weights, but for the last
- * and where each of these is one. */
-static void narrow_part(const struct cpu_quads *q, const struct narrow_inputs *in, uint32_t at,
-                        struct cpu_quads *ret_q, struct narrow_inputs *ret_in)
+/* The inputs of a part that begins `at`. */
+static struct narrow_inputs narrow_from(const struct cpu_quads *part,
+                                        const struct narrow_inputs *in, uint32_t at)
 {
-    const uint32_t begin = q->first + at, left = q->k - at;
     const size_t before = (size_t)at / QUADS_GROUP * in->rows;
-    uint32_t end = (begin + PART) / q->group * q->group;
+    struct narrow_inputs from = *in;
 
-    if (end <= begin)
-        end = (begin / q->group + 1) * q->group;
-    *ret_q = *q;
-    ret_q->first = begin;
-    ret_q->k = end - begin < left ? end - begin : left;
-    ret_q->add = q->add || at > 0;
-    *ret_in = *in;
-    ret_in->groups = (ret_q->k + QUADS_GROUP - 1) / QUADS_GROUP;
-    ret_in->x += before * narrow_bytes(q->dtype == EK_I8 ? 8 : 4);
-    ret_in->scale += before;
-    ret_in->start += before;
+    from.groups = (part->k + QUADS_GROUP - 1) / QUADS_GROUP;
+    from.x += before * narrow_bytes(part->dtype == EK_I8 ? 8 : 4);
+    from.scale += before;
+    from.start += before;
+    return from;
 }
 
 /* Numbers of 4 bits of so many inputs of a panel as bytes. */
@@ -459,13 +451,13 @@ INLINE void narrow_all(struct narrow_form f, const struct cpu_quads *q,
 {
     char bytes[CPU_K_CHUNK * CPU_PANEL] __attribute__((aligned(64)));
     struct cpu_quads part;
-    struct narrow_inputs inputs;
 
     for (uint32_t panel = 0; panel < q->panels; panel++) {
         if (panel + 1 < q->panels)
             narrow_fetch(q, panel + 1);
         for (uint32_t at = 0; at < q->k; at += part.k) {
-            narrow_part(q, in, at, &part, &inputs);
+            part = cpu_quads_part(q, at, PART);
+            const struct narrow_inputs inputs = narrow_from(&part, in, at);
             const char *w = (const char *)q->w + panel * q->panel_bytes;
             const char *numbers = w + (size_t)part.first * CPU_PANEL * (unsigned)f.bits / 8;
             if (f.bytes) {

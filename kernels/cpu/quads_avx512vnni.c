@@ -415,25 +415,17 @@ INLINE void few(struct quads_form f, const struct cpu_quads *q, const struct rou
     }
 }
 
-/* Of the inputs those from `at` on that make a part: with whole groups of weights, but for the last
- * and where each of these is one. */
-INLINE void part_of(const struct cpu_quads *q, const struct rounded *r, uint32_t at,
-                    struct cpu_quads *ret_q, struct rounded *ret_r)
+/* The inputs of a part that begins `at`. */
+INLINE struct rounded rounded_from(const struct cpu_quads *part, const struct rounded *r,
+                                   uint32_t at)
 {
-    const uint32_t begin = q->first + at, left = q->k - at;
-    uint32_t end = (begin + PART) / q->group * q->group;
+    struct rounded from = *r;
 
-    if (end <= begin)
-        end = (begin / q->group + 1) * q->group;
-    *ret_q = *q;
-    ret_q->first = begin;
-    ret_q->k = end - begin < left ? end - begin : left;
-    ret_q->add = q->add || at > 0;
-    *ret_r = *r;
-    ret_r->groups = (ret_q->k + QUADS_GROUP - 1) / QUADS_GROUP;
-    ret_r->x += at / QUADS_GROUP * r->group_bytes;
-    ret_r->scale += at / QUADS_GROUP * r->group_scales;
-    ret_r->start += at / QUADS_GROUP * r->group_scales;
+    from.groups = (part->k + QUADS_GROUP - 1) / QUADS_GROUP;
+    from.x += at / QUADS_GROUP * r->group_bytes;
+    from.scale += at / QUADS_GROUP * r->group_scales;
+    from.start += at / QUADS_GROUP * r->group_scales;
+    return from;
 }
 
 /* More rows: a part of a panel stays in the first cache until all rows are multiplied with it. */
@@ -442,12 +434,12 @@ INLINE void many(struct quads_form f, const struct cpu_quads *q, const struct ro
     char kept[CPU_K_CHUNK * CPU_PANEL] __attribute__((aligned(64)));
     const uint32_t blocks = (q->rows + ROWS - 1) / ROWS;
     struct cpu_quads part;
-    struct rounded inputs;
 
     for (uint32_t panel = 0; panel < q->panels; panel++) {
         const size_t next = next_step(q, panel, 1);
         for (uint32_t at = 0; at < q->k; at += part.k) {
-            part_of(q, r, at, &part, &inputs);
+            part = cpu_quads_part(q, at, PART);
+            const struct rounded inputs = rounded_from(&part, r, at);
             for (uint32_t i = 0; i < blocks; i++) {
                 const uint32_t row = i * q->rows / blocks, rows = (i + 1) * q->rows / blocks - row;
                 float *out = q->c + row * q->c_stride + (size_t)panel * CPU_PANEL;
