@@ -1,4 +1,5 @@
 """Real binaries on free ports in a directory of their own; everything started is ended; waits are bounded and on events."""
+import contextlib
 import json
 import os
 import pathlib
@@ -70,6 +71,23 @@ def cpu_seconds(pid):
     with open(f"/proc/{pid}/stat") as file:
         fields = file.read().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def thread_seconds(pid, name):
+    """Of processors, that the process's threads of that name have taken."""
+    tasks = (task.read_text() for task in pathlib.Path(f"/proc/{pid}/task").glob("*/stat"))
+    return sum(sum(map(int, t.rsplit(") ", 1)[1].split()[11:13])) for t in tasks if f"({name})" in t) / os.sysconf("SC_CLK_TCK")
+
+
+@contextlib.contextmanager
+def small_disk(folder, size):
+    """Made of that folder, which is there; skips the test where none can be mounted."""
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder], capture_output=True).returncode != 0:
+        pytest.skip("no right to mount a small disk")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", folder], check=True)
 
 
 def metric(page, name, **labels):

@@ -2,7 +2,6 @@
 key's requests are answered, and after all of them the server still ends in time."""
 import concurrent.futures
 import json
-import pathlib
 import random
 import socket
 import struct
@@ -12,7 +11,7 @@ import time
 import pytest
 
 from bare import Bare
-from conftest import ROOT, metric, slower, wait_for
+from conftest import ROOT, metric, slower, thread_seconds, wait_for
 
 EVIL, GOOD = {"Authorization": "Bearer sk-evil"}, {"Authorization": "Bearer sk-good"}
 BOUND_S = 20  # the most of one small request on a busy machine of two cores; without the mends they took minutes, or for ever
@@ -45,6 +44,12 @@ def post(server, key, body, path="/v1/chat/completions"):
     with socket.create_connection(("127.0.0.1", server.port), timeout=100) as s:
         status, _, text = server.exchange(s, path, "POST", body, key)
     return status, text.decode(), time.monotonic() - begun
+
+
+def asked(body):
+    """A request of the key that attacks, for who does not read its answer."""
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nAuthorization: Bearer sk-evil\r\nContent-Length: {len(body)}\r\n\r\n"
+    return (head + body).encode()
 
 
 def bystander(server, number):
@@ -256,16 +261,13 @@ def test_memory_of_encoders_is_freed_by_encoders(tmp_path):
 def test_long_answers_are_written_beside_others(tmp_path):
     """A million logprobs are some seconds of writing on a busy machine: the HTTP threads have next to no part in it."""
     server = Bare(tmp_path)
-
-    def used(name):
-        tasks = (task.read_text() for task in pathlib.Path(f"/proc/{server.process.pid}/task").glob("*/stat"))
-        return sum(sum(map(int, t.rsplit(") ", 1)[1].split()[11:13])) for t in tasks if f"({name})" in t)
+    pid = server.process.pid
     try:
-        before = {name: used(name) for name in ("http", "encoder")}
+        before = {name: thread_seconds(pid, name) for name in ("http", "encoder")}
         body = json.dumps({"model": "tiny", "prompt": "a b c d " * 200, "echo": True, "logprobs": 20, "n": 64, "max_tokens": 1})
         status, text, _ = post(server, {}, body, "/v1/completions")
         assert status == 200 and len(text) > 10 << 20, len(text)
-        http, encoder = (used(name) - before[name] for name in ("http", "encoder"))
+        http, encoder = (thread_seconds(pid, name) - before[name] for name in ("http", "encoder"))
         assert http < encoder, (http, encoder)  # it was all theirs
         left = post(server, {}, body.replace('"n": 64', '"n": 4'), "/v1/completions")
         assert json.loads(left[1])["usage"]["completion_tokens"] == 4
@@ -276,10 +278,9 @@ def test_long_answers_are_written_beside_others(tmp_path):
 def test_long_answers_leave_places_for_others(target):
     """One request has all places among the running for a long time: another key's has one all the same, soon."""
     body = json.dumps({"model": "tiny", "prompt": "Once", "max_tokens": 2000, "ignore_eos": True, "n": 128, "temperature": 1})
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nAuthorization: Bearer sk-evil\r\nContent-Length: {len(body)}\r\n\r\n"
     before = metric(target.metrics(), "evenkeel_slots_yielded_total")
     with socket.create_connection(("127.0.0.1", target.port)) as s:
-        s.sendall(head.encode() + body.encode())
+        s.sendall(asked(body))
         wait_for("it has all places", lambda: metric(target.metrics(), "vllm:num_requests_running") >= 64, 60)
         status, text, took = post(target, GOOD, chat(max_tokens=1))
         assert status == 200 and took < 5 * slower(), (took, text)  # its answers take half a minute at best
@@ -292,13 +293,12 @@ def test_long_answers_leave_places_for_others(target):
 def test_answers_that_nobody_reads(target):
     """Long answers that are not streamed, to clients that do not read: they are counted, and given back when the clients have left."""
     body = json.dumps({"model": "tiny", "prompt": "Once", "max_tokens": 1500, "ignore_eos": True, "logprobs": 5, "n": 4})
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nAuthorization: Bearer sk-evil\r\nContent-Length: {len(body)}\r\n\r\n"
     idle = []
     for _ in range(2):
         s = socket.socket()
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         s.connect(("127.0.0.1", target.port))
-        s.sendall(head.encode() + body.encode())
+        s.sendall(asked(body))
         idle.append(s)
     wait_for("they are counted", lambda: metric(target.metrics(), "evenkeel_http_memory_bytes", figure="held") > 1 << 20, 60)
     bystander(target, 8)
@@ -313,13 +313,12 @@ def test_answers_that_trickle(target):
     given back while the clients are still there. One that reads at a fair speed has all of its own."""
     cut = metric(target.metrics(), "evenkeel_http_slow_readers_total")
     body = json.dumps({"model": "tiny", "prompt": "Once", "max_tokens": 1500, "ignore_eos": True, "logprobs": 5, "n": 4})
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nAuthorization: Bearer sk-evil\r\nContent-Length: {len(body)}\r\n\r\n"
 
     def ask():
         s = socket.socket()
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         s.connect(("127.0.0.1", target.port))
-        s.sendall(head.encode() + body.encode())
+        s.sendall(asked(body))
         return s
 
     def trickle(s):

@@ -11,7 +11,7 @@ import pytest
 
 from bare import Bare
 from conftest import metric, wait_for
-from engines import SCHEMA, another_engine, engine, engine_state, make_tokens, order, text_of
+from engines import SCHEMA, another_engine, engine, engine_state, make_tokens, order, restart, text_of
 from test_cuda import FAKE, environment
 from test_warm_restart import host_cached
 
@@ -95,8 +95,7 @@ def test_another_driver(tmp_path, undisturbed):
             make_tokens(s, 8, 120, 0.01)
             shutil.copy(FAKE, newer)
             newer.rename(driver)
-            order(s, "restart")
-            wait_for("another engine", lambda: engine_state(s)["restarts"]["planned"] == 1, 60)
+            restart(s)
         same(all_said(s, ASKS, upgrade), undisturbed)
         assert mapped(engine(s), driver.name) == {driver.stat().st_ino} != {before}
     finally:

@@ -25,7 +25,6 @@ def undisturbed(tmp_path_factory):
     return texts_alone(tmp_path_factory.mktemp("one"), ASKS, "--max-num-seqs", 8, "--max-model-len", 1024)
 
 
-
 @pytest.mark.parametrize("how, stream", [(signal.SIGKILL, True), (signal.SIGKILL, False), (signal.SIGSEGV, True)])
 def test_texts_go_on(tmp_path, undisturbed, how, stream):
     """Ended four times while all of it runs, again and again: every answer is that of an undisturbed server."""

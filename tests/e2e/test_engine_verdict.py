@@ -8,8 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 
 import pytest
 
@@ -335,28 +333,22 @@ def test_a_key_that_brings_poison(tmp_path, undisturbed):  # noqa: F811
     env = "    env: {" + ", ".join(f"{k}: '{v}'" for k, v in faults.env.items()) + "}\n"
     a = Appliance(tmp_path, server_flags=(*FLAGS, *PATIENT, "--api-key-file", keys), extra=env, poll_s=0.2)
 
-    def ask(key, body):
-        request = urllib.request.Request(f"http://127.0.0.1:{a.port}/v1/completions", json.dumps({"model": "tiny", **body}).encode(),
-                                         {"Content-Type": "application/json", "Authorization": f"Bearer {key}"})
-        try:
-            with urllib.request.urlopen(request, timeout=120) as answer:
-                return answer.status, json.loads(answer.read())["choices"][0]["text"]
-        except urllib.error.HTTPError as e:
-            return e.code, e.read().decode()
+    def ask(key, body, path="/v1/completions"):
+        with socket.create_connection(("127.0.0.1", a.port), timeout=120) as s:
+            status, _, text = Bare.exchange(s, path, "POST", json.dumps({"model": "tiny", **body}), {"Authorization": f"Bearer {key}"})
+        return status, text.decode()
 
     try:
         listens(a.start().ready())
         bad = {"prompt": "\u03a9 once", "max_tokens": 20, "temperature": 0}
-        request = urllib.request.Request(f"http://127.0.0.1:{a.port}/tokenize", json.dumps({"model": "tiny", "prompt": bad["prompt"]}).encode(),
-                                         {"Content-Type": "application/json", "Authorization": "Bearer sk-chat"})
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            ids = json.loads(answer.read())["tokens"]
+        ids = json.loads(ask("sk-chat", {"prompt": bad["prompt"]}, "/tokenize")[1])["tokens"]
         faults.poison_what, faults.poison = WHAT["segv"], ids[1]
         for n in (1, 2, 3):
             assert "POISON_KEY" not in [d["reason"] for d in a.decisions()]
             status, said = ask("sk-batch", bad)
             assert status == 500 and "failed twice" in said, (n, status, said)
-            assert ask("sk-chat", ASKS[0]) == (200, undisturbed[0][0][0])
+            status, said = ask("sk-chat", ASKS[0])
+            assert status == 200 and json.loads(said)["choices"][0]["text"] == undisturbed[0][0][0], (n, status, said)
         why = wait_for("it is told", lambda: [d["why"] for d in a.decisions() if d["reason"] == "POISON_KEY"], 60)
         assert len(why) == 1 and why[0].startswith("Key 2 has brought 3 requests"), why
         told = wait_for("explain names it", lambda: (text := a.ctl("explain").stdout) and "batch-jobs" in text and text, 60)

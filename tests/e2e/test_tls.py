@@ -1,7 +1,6 @@
 """Protects: TLS on the API's address: right answers, wrong files named, a new certificate without a restart, clients' certificates."""
 import json
 import os
-import pathlib
 import signal
 import socket
 import ssl
@@ -12,7 +11,7 @@ import openai
 import pytest
 
 from bare import Bare, parse, read_all
-from conftest import metric, slower, wait_for
+from conftest import metric, slower, thread_seconds, wait_for
 
 
 def openssl(*words):
@@ -230,13 +229,6 @@ def test_a_handshake_has_a_total_time(papers, tmp_path):
         s.stop()
 
 
-def http_seconds(server):
-    """Of a processor, that the HTTP threads have used."""
-    tasks = (task.read_text() for task in pathlib.Path(f"/proc/{server.process.pid}/task").glob("*/stat"))
-    ticks = sum(sum(map(int, t.rsplit(") ", 1)[1].split()[11:13])) for t in tasks if "(http)" in t)
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
 def test_half_a_handshake_costs_nothing(tmp_path, papers):
     """Clients that stop in the midst of a handshake, in several places, have no core of the server; one that goes on afterwards is served."""
     server = Bare(tmp_path, "--ssl-certfile", papers / "server.pem", "--ssl-keyfile", papers / "server.key")
@@ -250,9 +242,9 @@ def test_half_a_handshake_costs_nothing(tmp_path, papers):
         for s, data in zip(idle, [hello, hello[:100], b"\x16\x03\x01\x00\x01\x01" * 200, b"\x16\x03\x01\x40\x00" + b"\x01\x00\x3f\xfc"]):
             s.sendall(data)
         time.sleep(0.5)
-        before = http_seconds(server)
+        before = thread_seconds(server.process.pid, "http")
         time.sleep(2)
-        assert http_seconds(server) - before < 0.2  # of 2 s; a spinning thread takes all that it can have
+        assert thread_seconds(server.process.pid, "http") - before < 0.2  # of 2 s; a spinning thread takes all that it can have
         idle[1].sendall(hello[100:])
         assert idle[1].recv(5)[:1] == b"\x16"
         for s in idle:

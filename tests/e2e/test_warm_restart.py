@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from bare import Bare
-from conftest import ROOT, Appliance, metric, wait_for
+from conftest import ROOT, Appliance, metric, small_disk, wait_for
 from engine_faults import EngineFaults
 from engines import another_engine, engine, engine_state, order, restart
 
@@ -227,17 +227,13 @@ def test_another_model_is_a_miss(tmp_path, left):
 
 def test_full_disk_keeps_none(tmp_path):
     (tmp_path / "kept").mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", tmp_path / "kept"], capture_output=True).returncode != 0:
-        pytest.skip("no right to mount a small disk")
-    try:
+    with small_disk(tmp_path / "kept", "64k"):
         (tmp_path / "kept/other").write_bytes(b"x" * 40000)
         s = serve(tmp_path)
         ask_all(s)
         assert s.stop() == 0
         assert sum("not kept" in line and "No space left" in line for line in s.log().splitlines()) == 1, s.log()
         assert [p.name for p in (tmp_path / "kept").iterdir() if not p.name.startswith("cpu-forms.")] == ["other"]
-    finally:
-        subprocess.run(["umount", tmp_path / "kept"], check=True)
 
 
 def test_a_disk_that_fills_while_it_writes(tmp_path):
@@ -245,9 +241,7 @@ def test_a_disk_that_fills_while_it_writes(tmp_path):
     library = tmp_path / "roomy_disk.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, ROOT / "tests/e2e/roomy_disk.c"], check=True)
     (tmp_path / "kept").mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "none", tmp_path / "kept"], capture_output=True).returncode != 0:
-        pytest.skip("no right to mount a small disk")
-    try:
+    with small_disk(tmp_path / "kept", "128k"):
         s = serve(tmp_path, env={"LD_PRELOAD": str(library), "ASAN_OPTIONS": "verify_asan_link_order=0"})
         ask_all(s)
         assert s.stop() == 0
@@ -256,8 +250,6 @@ def test_a_disk_that_fills_while_it_writes(tmp_path):
         s = serve(tmp_path)
         assert [c for _, c in ask_all(s)][0] == 0
         assert s.stop() == 0
-    finally:
-        subprocess.run(["umount", tmp_path / "kept"], check=True)
 
 
 def test_a_folder_that_is_not_there_is_said_at_start(tmp_path):
