@@ -17,40 +17,61 @@
 
 #define UNLIMITED (1ull << 60) /* version 1 says "none" by a number near 2^63 */
 #define PATH_MOST 1024
+#define TEXT_MOST 4096
 
-/* The number behind the first `before` ("" = that it begins with) in a file that is open (-1: it is
- * not there), which is closed; UINT64_MAX for "max", for what is no number, or without it. */
-static uint64_t number_in(int fd, const char *before)
+/* The number behind the first `before` ("" = that it begins with); UINT64_MAX for "max", for what
+ * is no number, or without it. */
+static uint64_t number_after(const char *text, const char *before)
 {
-    char text[4096] = {0};
+    const char *at = strstr(text, before);
 
-    if (fd < 0)
-        return UINT64_MAX;
-    ssize_t n = read(fd, text, sizeof(text) - 1);
-    (void)close(fd); /* read only */
-    const char *at = n > 0 ? strstr(text, before) : NULL;
     if (!at || strspn(at + strlen(before), "0123456789") == 0)
         return UINT64_MAX;
     uint64_t number = strtoull(at + strlen(before), NULL, 10);
     return number >= UNLIMITED ? UINT64_MAX : number;
 }
 
-static uint64_t number_of(const char *dir, const char *name, const char *before)
+/* What a file begins with that is open (-1: it is not there: ""), which is closed. */
+static void read_text(int fd, char ret_text[TEXT_MOST])
+{
+    memset(ret_text, 0, TEXT_MOST);
+    if (fd < 0)
+        return;
+    (void)!read(fd, ret_text, TEXT_MOST - 1); /* of a failure nothing is there */
+    (void)close(fd);                          /* read only */
+}
+
+static uint64_t number_in(int fd, const char *before)
+{
+    char text[TEXT_MOST];
+
+    read_text(fd, text);
+    return number_after(text, before);
+}
+
+static int open_in(const char *dir, const char *name)
 {
     char path[PATH_MOST + 64];
     (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
-    return number_in(open(path, O_RDONLY | O_CLOEXEC), before);
+    return open(path, O_RDONLY | O_CLOEXEC);
+}
+
+static uint64_t number_of(const char *dir, const char *name, const char *before)
+{
+    return number_in(open_in(dir, name), before);
 }
 
 void ek_cgroup_memory(const char *dir, struct ek_cgroup_memory *ret_memory)
 {
-    const uint64_t idle = number_of(dir, "memory.stat", "\ninactive_file ");
-    const uint64_t active = number_of(dir, "memory.stat", "\nactive_file ");
+    char stat[TEXT_MOST];
+    read_text(open_in(dir, "memory.stat"), stat);
+    const uint64_t idle = number_after(stat, "\ninactive_file ");
+    const uint64_t active = number_after(stat, "\nactive_file ");
 
     *ret_memory = (struct ek_cgroup_memory){
         .most_bytes = number_of(dir, "memory.max", ""),
         .used_bytes = number_of(dir, "memory.current", ""),
-        .anon_bytes = number_of(dir, "memory.stat", "anon "),
+        .anon_bytes = number_after(stat, "anon "),
         .file_bytes = (idle == UINT64_MAX ? 0 : idle) + (active == UINT64_MAX ? 0 : active),
         .oom_kills = number_of(dir, "memory.events", "oom_kill "),
         .stalled_us = number_of(dir, "memory.pressure", "total="),

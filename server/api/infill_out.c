@@ -174,7 +174,7 @@ static void put_news(struct generation *g)
     if (c->text.len || c->ids.len) {
         (void)ek_buf_puts(&g->out, "data: ");
         put_piece(&g->out, c, false);
-        (void)ek_buf_puts(&g->out, "}\n\n");
+        reply_event_end(&g->out);
     }
     ek_buf_clear(&c->text);
     ek_buf_clear(&c->ids);

@@ -9,12 +9,18 @@
 
 #include "server/api/error.h"
 
+uint32_t served_place(const struct served *s, const char *name)
+{
+    uint32_t i = 0;
+    while (i < s->names && !(name && strcmp(name, s->name[i]) == 0))
+        i++;
+    return i;
+}
+
 int served_model(const struct served *s, const char *name, struct api_error *err)
 {
-    for (uint32_t i = 0; name && i < s->names; i++) {
-        if (strcmp(name, s->name[i]) == 0)
-            return 0;
-    }
+    if (served_place(s, name) < s->names)
+        return 0;
     if (!name || !name[0]) /* whichever is served */
         return 0;
     char served[400] = "";

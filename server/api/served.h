@@ -101,6 +101,8 @@ struct served {
     uint64_t memory_planned[HTTP_PLACES], memory_taken[HTTP_PLACES]; /* at the start */
 };
 
+/* Its place among the served names; their count when it is none of them, or NULL. */
+uint32_t served_place(const struct served *s, const char *name);
 /* 0, or a 404 in err. `name` may be NULL or empty: whichever is served. Of Ollama's names "latest"
  * is the one tag. */
 int served_model_tagged(const struct served *s, const char *name, struct api_error *err);

@@ -33,7 +33,7 @@ static void close_chunk(struct generation *g, bool last)
         (void)ek_buf_puts(&g->out, ",");
         reply_fingerprint(&g->out);
     }
-    (void)ek_buf_puts(&g->out, "}\n\n");
+    reply_event_end(&g->out);
 }
 
 /* A chunk of one choice: {"index":0,"delta":{ or {"index":0, */
@@ -62,7 +62,7 @@ static void put_role(const struct choice *c)
         (void)ek_buf_puts(&g->out, ",");
         reply_usage(&g->out, g, true);
     }
-    (void)ek_buf_puts(&g->out, "}\n\n");
+    reply_event_end(&g->out);
 }
 
 static void put_thought(const struct choice *c)
@@ -192,7 +192,7 @@ static void put_end(struct generation *g)
         timing_write(&g->out, g);
         (void)ek_buf_puts(&g->out, ",");
         reply_fingerprint(&g->out);
-        (void)ek_buf_puts(&g->out, "}\n\n");
+        reply_event_end(&g->out);
     }
     (void)ek_buf_puts(&g->out, "data: [DONE]\n\n");
     g->closed = true;

@@ -166,13 +166,19 @@ uint32_t pace_budget(const struct pace *p, uint32_t most, uint32_t decodes)
     return beside(p->budget ? p->budget : most, most, decodes);
 }
 
+/* The choice, as far as the limit allows it. */
+static uint32_t pace_within(const struct pace *p, uint32_t most)
+{
+    return p->budget && p->budget < most ? p->budget : most;
+}
+
 uint32_t pace_rows(struct pace *p, uint32_t most, uint32_t decodes)
 {
     if (most <= PACE_LEAST)
         return most;
     if (p->landed >= CHOOSE_EVERY)
         pace_choose(p, most);
-    uint32_t rows = p->budget && p->budget < most ? p->budget : most;
+    uint32_t rows = pace_within(p, most);
     if (++p->planned % PACE_EXPLORE == 0)
         rows = rows < most ? 2 * rows : rows / 2;
     return beside(rows, most, decodes);
@@ -185,7 +191,7 @@ uint32_t pace_spare(const struct pace *p, uint32_t most, uint32_t decodes)
     if (!p->known || decodes == 0 || p->planned % PACE_EXPLORE == 0 || p->paid > PAID_MOST ||
         free < PACE_SPARE || free < p->knee / KNEE_PART)
         return 0;
-    double fast = speed(p, p->budget && p->budget < most ? p->budget : most);
+    double fast = speed(p, pace_within(p, most));
     if (free * KNEE_PART < fast * (p->fixed_us + p->row_us * p->knee))
         return 0; /* it is the fixed part that large steps save */
     return p->knee < most ? (uint32_t)p->knee : most;

@@ -229,11 +229,10 @@ int models_get(struct exchange *x, struct answer *a)
     const struct served *s = http_served(x->http);
     const char *name = x->path + strlen("/v1/models/");
     struct api_error err;
-    for (uint32_t i = 0; i < s->names; i++) {
-        if (strcmp(name, s->name[i]) == 0) {
-            put_card(s, i, x->http->started_wall_us / EK_US_PER_S, &a->body);
-            return 0;
-        }
+    uint32_t at = served_place(s, name);
+    if (at < s->names) {
+        put_card(s, at, x->http->started_wall_us / EK_US_PER_S, &a->body);
+        return 0;
     }
     (void)served_model(s, name, &err);
     answer_error(a, &err);

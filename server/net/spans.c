@@ -109,12 +109,12 @@ static void spans_answer(const struct choice *c, struct span_answer *a)
 static const char *spans_model(const struct generation *g)
 {
     const struct served *s = g->served;
+    uint32_t at = served_place(s, g->ask.model);
 
-    for (uint32_t i = 0; g->ask.model && i < s->names; i++)
-        if (strcmp(g->ask.model, s->name[i]) == 0)
-            return s->name[i];
-    return s->name[0];
+    return s->name[at < s->names ? at : 0];
 }
+
+_Static_assert(SPAN_ID_BYTES == sizeof(((struct generation *)NULL)->id), "all of it");
 
 static void spans_generation(const struct generation *g, struct span_request *s)
 {
