@@ -95,16 +95,20 @@ static const struct ek_op *takes_by_head(const struct sharding *s, const struct 
     return all ? a : NULL;
 }
 
-/* A product that makes such heads: the rows of the rank's. */
-static int linear_each_head(struct sharding *s, const struct ek_op *a)
+/* A product that makes what lies by heads: the rows of the rank's. */
+static int linear_of_heads(struct sharding *s)
 {
-    const uint32_t q = a->u.attention.q_heads, n = s->g->value_width[s->op.dst] / s->ranks;
-
-    int r = shard_check_heads(s, q, q);
-    if (r < 0)
-        return r;
+    const uint32_t n = s->g->value_width[s->op.dst] / s->ranks;
     const struct shard_runs rows = {1, {{n * s->rank, n}}};
+
     return shard_linear_runs(s, &rows);
+}
+
+/* Of so many heads, which are to be divided: `kv` as shard_check_heads() has it. */
+static int linear_by_heads(struct sharding *s, uint32_t heads, uint32_t kv)
+{
+    int r = shard_check_heads(s, heads, kv);
+    return r < 0 ? r : linear_of_heads(s);
 }
 
 static int take_each_head(struct sharding *s, const struct ek_op *a)
@@ -131,33 +135,12 @@ static int linear_inner(struct sharding *s, uint32_t n, uint32_t parts)
     return shard_linear_runs(s, &rows);
 }
 
-/* A product that makes what one by heads reads: queries of latent attention. */
-static int linear_by_heads(struct sharding *s, const struct ek_op *next)
-{
-    const uint32_t heads = next->u.heads.count, n = s->g->value_width[s->op.dst];
-
-    int r = shard_check_heads(s, heads, 1);
-    if (r < 0)
-        return r;
-    const struct shard_runs rows = {1, {{n / s->ranks * s->rank, n / s->ranks}}};
-    return shard_linear_runs(s, &rows);
-}
-
 /* Whether a gate takes all of a value, element by element. */
 static bool gate_whole(const struct sharding *s, const struct ek_op *gate)
 {
     const uint32_t n = s->g->value_width[gate->dst];
 
     return gate->u.gate.first == 0 && gate->u.gate.group == n && s->g->value_width[gate->src] == n;
-}
-
-/* A product that gates what attention gives: the rows of the rank's heads. */
-static int linear_of_heads(struct sharding *s)
-{
-    const uint32_t n = s->g->value_width[s->op.dst];
-    const struct shard_runs rows = {1, {{n / s->ranks * s->rank, n / s->ranks}}};
-
-    return shard_linear_runs(s, &rows);
 }
 
 /* Whether the value that a gate works on is what attention gives. */
@@ -264,7 +247,7 @@ int shard_linear(struct sharding *s)
     if (next && next->kind == EK_OP_ATTENTION && next->src == s->op.dst)
         return linear_heads(s, next, false);
     if (next && next->kind == EK_OP_HEADS && next->src == s->op.dst)
-        return linear_by_heads(s, next);
+        return linear_by_heads(s, next->u.heads.count, 1);
     const bool taken = next && next->kind == EK_OP_TAKE && next->src == s->op.dst;
     const struct ek_op *gated = taken ? takes_queries(s, next) : NULL;
     const struct ek_op *each = taken ? takes_by_head(s, next) : NULL;
@@ -274,7 +257,7 @@ int shard_linear(struct sharding *s)
     if (gated)
         return linear_heads(s, gated, true);
     if (each)
-        return linear_each_head(s, each);
+        return linear_by_heads(s, each->u.attention.q_heads, each->u.attention.q_heads);
     if (keys)
         return linear_keys(s, keys);
     if (next && next->kind == EK_OP_GLU && next->src == s->op.dst)

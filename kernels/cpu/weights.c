@@ -193,7 +193,7 @@ static void place_numbers(const struct weight_pack *p, char *panel, uint32_t k, 
         place_kept(p->weight->dtype, panel, k, col, numbers, n);
 }
 
-/* One row of a panel whose files hold such numbers. */
+/* Up to SOME columns of a row of a panel, whose files hold such numbers, from `k` on. */
 static void keep_numbers(const struct weight_pack *p, char *panel, uint32_t row, uint32_t col,
                          uint32_t k)
 {

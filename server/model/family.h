@@ -23,7 +23,7 @@ struct model_family {
     const char *act_key;      /* key of the one activation that it has, if hidden_act is not it */
     const char *intermediate; /* key of the feed-forward's width, if intermediate_size is not it */
     const char *theta_key;    /* another key of rope_theta, and of partial_rotary_factor, outside */
-    const char *partial_key;  /* of rope_parameters; NULL = none */
+    const char *partial_key;  /* of rope_parameters; both, or NULL = none */
     const char *eps_key;      /* key of the norms' epsilon, if rms_norm_eps is not it */
     bool tied;                /* tie_word_embeddings, too */
     bool partial_rotary;      /* whether its heads may turn in part */

@@ -79,7 +79,6 @@ static int afmoe_configure(const struct model_json *j, struct model_config *c)
 /* From `side` to `side`: what all tokens take, and the chosen experts. */
 static void afmoe_mixture(struct graph_builder *b, const struct layers *l)
 {
-
     graph_experts(b, l->mixed, l->side, l->router, &l->experts);
     layers_shared_of(b, l, l->side);
     graph_add(b, l->side, l->mixed);

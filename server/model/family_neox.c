@@ -30,15 +30,6 @@ static int phi_configure(const struct model_json *j, struct model_config *c)
     return config_read_bool(j, "qk_layernorm", false, &c->qk_norm);
 }
 
-/* What comes up times this of itself. */
-static enum ek_gate gate_of(const struct model_config *c)
-{
-    static const enum ek_gate gates[] = {[EK_ACT_SILU] = EK_GATE_SIGMOID,
-                                         [EK_ACT_GELU_TANH] = EK_GATE_GELU_TANH,
-                                         [EK_ACT_GELU] = EK_GATE_GELU};
-    return gates[c->act];
-}
-
 static void neox_layer(struct graph_builder *b, const struct layers *l, uint16_t normed,
                        uint32_t layer)
 {
@@ -64,7 +55,7 @@ static void neox_build(struct graph_builder *b, const struct model_config *c)
                        .qkv_by_head = "attention.query_key_value",
                        .o_proj = "attention.dense",
                        .ungated = true,
-                       .of_itself = gate_of(c),
+                       .of_itself = layers_gate_of(c),
                        .up = "dense_h_to_4h",
                        .down = "dense_4h_to_h"};
 
@@ -85,7 +76,7 @@ static void phi_build(struct graph_builder *b, const struct model_config *c)
                        .k_norm = "self_attn.k_layernorm",
                        .o_proj = "self_attn.dense",
                        .ungated = true,
-                       .of_itself = gate_of(c),
+                       .of_itself = layers_gate_of(c),
                        .up = "fc1",
                        .down = "fc2"};
 

@@ -68,10 +68,8 @@ static void apertus_build(struct graph_builder *b, const struct model_config *c)
 
 static void starcoder2_build(struct graph_builder *b, const struct model_config *c)
 {
-    static const enum ek_gate gates[] = {[EK_ACT_SILU] = EK_GATE_SIGMOID,
-                                         [EK_ACT_GELU_TANH] = EK_GATE_GELU_TANH,
-                                         [EK_ACT_GELU] = EK_GATE_GELU};
-    struct layers l = {.ungated = true, .of_itself = gates[c->act], .up = "c_fc", .down = "c_proj"};
+    struct layers l = {
+        .ungated = true, .of_itself = layers_gate_of(c), .up = "c_fc", .down = "c_proj"};
 
     layers_write(b, &l, c);
 }

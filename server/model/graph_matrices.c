@@ -12,25 +12,33 @@
 #include "common/err.h"
 #include "server/model/quant.h"
 
+/* Matrix number `index` of a quantized tensor, from row `skip` of it; false after an error. */
+static bool quant_push(struct graph_builder *b, const char *name, uint32_t index,
+                       const struct ek_quant *q, uint32_t rows, uint32_t skip)
+{
+    struct ek_weight w = {.cols = q->cols, .dtype = b->graph->dtype};
+
+    (void)snprintf(w.name, sizeof(w.name), "%.80s[%u]", name, index);
+    if (graph_quant_push(b, q, rows, &w) < 0)
+        return false;
+    w.part[0].skip = skip;
+    graph_keep(b, graph_weight_push(b, &w));
+    return true;
+}
+
 /* The rows from `skip` on of matrix number `index` of a quantized tensor; false: it is not one, or
  * after an error. */
 static bool slice_push_quant(struct graph_builder *b, const struct quant_slice *s, uint32_t skip,
                              uint32_t rows)
 {
     struct ek_quant q;
-    struct ek_weight w = {.cols = s->cols, .dtype = b->graph->dtype};
     const int r =
         b->error ? b->error : quant_find_slice(b->tensors, &b->config->quant, s, &q, b->fault);
     if (r <= 0) {
         b->error = r;
         return false;
     }
-    (void)snprintf(w.name, sizeof(w.name), "%.80s[%u]", s->name, s->index);
-    if (graph_quant_push(b, &q, rows, &w) < 0)
-        return false;
-    w.part[0].skip = skip;
-    graph_keep(b, graph_weight_push(b, &w));
-    return true;
+    return quant_push(b, s->name, s->index, &q, rows, skip);
 }
 
 /* Matrix [rows, cols] number `index` of a tensor of three dimensions, from row `skip` of each. */
@@ -200,10 +208,7 @@ static void blocks_push(struct graph_builder *b, const struct graph_lane *l)
         q.numbers.offset_bytes = t->begin + row * (l->cols / 2);
         q.scales = (struct ek_quant_range){.file = s->file};
         q.scales.offset_bytes = s->begin + row * groups;
-        struct ek_weight w = {.cols = l->cols, .dtype = b->graph->dtype};
-        (void)snprintf(w.name, sizeof(w.name), "%.80s[%u]", t->name, e);
-        if (graph_quant_push(b, &q, l->rows, &w) == 0)
-            graph_keep(b, graph_weight_push(b, &w));
+        (void)quant_push(b, t->name, e, &q, l->rows, 0);
     }
 }
 
@@ -220,7 +225,6 @@ static bool lane_push_quant(struct graph_builder *b, const struct graph_lane *l)
         lane.of.half = l->first == 0 ? HALF_GATE : HALF_UP;
     for (uint32_t *e = &lane.of.index; l->step == 1 && *e < lane.of.count; (*e)++) {
         struct ek_quant q;
-        struct ek_weight w = {.cols = l->cols, .dtype = b->graph->dtype};
         const int r = b->error
                           ? b->error
                           : quant_find_lane(b->tensors, &b->config->quant, &lane, &q, b->fault);
@@ -228,9 +232,7 @@ static bool lane_push_quant(struct graph_builder *b, const struct graph_lane *l)
             b->error = r;
         if (r <= 0)
             return r < 0;
-        (void)snprintf(w.name, sizeof(w.name), "%.80s[%u]", plain, *e);
-        if (graph_quant_push(b, &q, l->rows, &w) == 0)
-            graph_keep(b, graph_weight_push(b, &w));
+        (void)quant_push(b, plain, *e, &q, l->rows, 0);
     }
     return lane.of.index > 0;
 }

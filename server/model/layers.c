@@ -208,6 +208,15 @@ void layers_attend_normed(struct graph_builder *b, const struct layers *l, uint1
     graph_linear(b, l->side, heads, &out, 1, c->o_bias);
 }
 
+enum ek_gate layers_gate_of(const struct model_config *c)
+{
+    static const enum ek_gate gates[] = {[EK_ACT_SILU] = EK_GATE_SIGMOID,
+                                         [EK_ACT_GELU_TANH] = EK_GATE_GELU_TANH,
+                                         [EK_ACT_GELU] = EK_GATE_GELU};
+
+    return gates[c->act];
+}
+
 void layers_gated(struct graph_builder *b, const struct layers *l, const struct layers_gated *f)
 {
     char gate[64], up[64], both[64], down[64];

@@ -95,6 +95,8 @@ struct layers_gated {
     uint32_t width;
 };
 void layers_gated(struct graph_builder *b, const struct layers *l, const struct layers_gated *f);
+/* Of a feed-forward without a gate: what comes up times this of itself is the activation. */
+enum ek_gate layers_gate_of(const struct model_config *c);
 /* The feed-forward that is shared beside experts, from src to `side`. */
 void layers_shared_of(struct graph_builder *b, const struct layers *l, uint16_t src);
 /* What comes after a norm, from `side` to the stream: the feed-forward or, unless the layer is a

@@ -140,13 +140,17 @@ int config_stretch(const struct model_json *j, struct model_config *c)
     return 0;
 }
 
-static int read_theta(const struct model_json *j, struct config_rope_params *p, double *partial)
+struct theta_keys {
+    const char *theta, *partial;
+};
+
+static int read_theta(const struct model_json *j, struct theta_keys key,
+                      struct config_rope_params *p, double *partial)
 {
     bool given = false;
-    int r = model_json_float(j, "rope_theta", (struct model_range){1, 1e12}, &p->theta, &given);
+    int r = model_json_float(j, key.theta, (struct model_range){1, 1e12}, &p->theta, &given);
     return r < 0 ? r
-                 : model_json_float(j, "partial_rotary_factor", (struct model_range){0, 1}, partial,
-                                    &given);
+                 : model_json_float(j, key.partial, (struct model_range){0, 1}, partial, &given);
 }
 
 /* Hunyuan's files call a base that is stretched once `dynamic`. */
@@ -177,19 +181,17 @@ static int read_params(const struct model_json *j, const char *key, const json_t
     double partial = c->family->partial > 0 ? c->family->partial : 1;
     if (there && !json_is_object(inner))
         return ek_fault_set(j->fault, key, "%s: %s must be an object; correct it", j->file, key);
-    int r = read_theta(j, p, &partial);
-    if (r == 0 && c->family->theta_key)
-        r = model_json_float(j, c->family->theta_key, (struct model_range){1, 1e12}, &p->theta,
-                             &given);
-    if (r == 0 && c->family->partial_key)
-        r = model_json_float(j, c->family->partial_key, (struct model_range){0, 1}, &partial,
-                             &given);
+    const struct theta_keys keys = {"rope_theta", "partial_rotary_factor"},
+                            own = {c->family->theta_key, c->family->partial_key};
+    int r = read_theta(j, keys, p, &partial);
+    if (r == 0 && own.theta)
+        r = read_theta(j, own, p, &partial);
     if (r == 0)
         r = model_json_float(j, "original_max_position_embeddings",
                              (struct model_range){1, POSITIONS_MOST}, &p->original_positions,
                              &given);
     if (r == 0 && there)
-        r = read_theta(&s, p, &partial);
+        r = read_theta(&s, keys, p, &partial);
     if (r < 0)
         return r;
 

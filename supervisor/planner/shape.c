@@ -37,6 +37,15 @@ static uint32_t needed(struct plan_reader *r, const char *name, uint32_t value)
     return value;
 }
 
+/* 4 where its compact text has these words, else 8. */
+static uint32_t bits_told(const json_t *j, const char *four)
+{
+    char *text = json_dumps(j, JSON_COMPACT);
+    uint32_t n = text && strstr(text, four) ? 4 : 8;
+    free(text);
+    return n;
+}
+
 static uint32_t bits_of(const json_t *j)
 {
     const json_t *q = json_object_get(j, "quantization_config");
@@ -51,12 +60,8 @@ static uint32_t bits_of(const json_t *j)
         return (uint32_t)bits;
     if (method && (strstr(method, "fp8") || strstr(method, "int8")))
         return 8;
-    if (method && strcmp(method, "quark") == 0) {
-        char *text = json_dumps(json_object_get(q, "global_quant_config"), JSON_COMPACT);
-        uint32_t n = text && strstr(text, "\"dtype\":\"fp4\"") ? 4 : 8;
-        free(text);
-        return n;
-    }
+    if (method && strcmp(method, "quark") == 0)
+        return bits_told(json_object_get(q, "global_quant_config"), "\"dtype\":\"fp4\"");
     if (method && strncmp(method, "modelopt", 8) == 0) {
         const char *algorithm = json_string_value(json_object_get(q, "quant_algo"));
         return algorithm && strstr(algorithm, "NVFP4") ? 4 : 8;
@@ -64,12 +69,8 @@ static uint32_t bits_of(const json_t *j)
     if (method && (strcmp(method, "awq") == 0 || strcmp(method, "gptq") == 0 ||
                    strcmp(method, "mxfp4") == 0 || strcmp(method, "auto-round") == 0))
         return 4;
-    if (method && strcmp(method, "compressed-tensors") == 0) {
-        char *text = json_dumps(q, JSON_COMPACT);
-        uint32_t n = text && strstr(text, "\"num_bits\":4") ? 4 : 8;
-        free(text);
-        return n;
-    }
+    if (method && strcmp(method, "compressed-tensors") == 0)
+        return bits_told(q, "\"num_bits\":4");
     return dtype && strcmp(dtype, "float32") == 0 ? 32 : 16;
 }
 
