@@ -19,6 +19,7 @@
 #include "kernels/apart_memory.h"
 
 #define SLICE_US 200u   /* of a wait for a step, between two looks for orders; */
+#define SOON_US  100u   /* after a step the orders of the one after the next come */
 #define LONG_US  20000u /* with all steps in flight there will be none */
 #define IDLE_US  1000000u
 #define LATE_US  10000u /* a wait that outlasts its time by more: the machine had none for it */
@@ -318,6 +319,8 @@ static void wait_step(struct apart_follow *f)
     land(f, slot, r);
     if (ek_now_us() - f->stats_us >= STATS_US)
         copy_stats(f);
+    if (f->count > 0)
+        apart_sleep(&f->m->posted, f->taken, SOON_US);
 }
 
 void ek_apart_serve(struct ek_apart_memory *m, int fd, const struct ek_backend *b,

@@ -238,6 +238,15 @@ static void post(struct lead *l, struct apart_order o)
     apart_raise(&m->posted);
 }
 
+/* The engine, if it sleeps, sleeps on: it sees the order by the next one, or when it looks. */
+static void post_quietly(struct lead *l, struct apart_order o)
+{
+    struct ek_apart_memory *m = l->m;
+
+    m->order[atomic_load(&m->posted) % APART_ORDERS] = o;
+    (void)atomic_fetch_add(&m->posted, 1);
+}
+
 /* An order of which the lead waits for the end; `p`, which is told meanwhile and may give up, or
  * NULL. */
 static int ask_for(struct lead *l, struct apart_order o, uint64_t most_us, const struct patience *p)
@@ -410,7 +419,11 @@ static int lead_forward(struct ek_device *d, const struct ek_step *step)
         return EK_EDEVICE;
     atomic_store(&l->m->landed[slot].id, 0);
     memcpy(apart_at(l->m, l->m->step_at[slot]), step, step->bytes);
-    post(l, (struct apart_order){.kind = APART_FORWARD, .slot = slot});
+    const struct apart_order o = {.kind = APART_FORWARD, .slot = slot};
+    if (atomic_load(&l->m->landed[slot ^ 1].id) == 0)
+        post_quietly(l, o); /* the other step is under way, and sample() soon follows */
+    else
+        post(l, o);
     return 0;
 }
 

@@ -85,14 +85,15 @@ $(PEER_MODEL)-BF16.gguf: tests/bench/make_model.py
 $(PEER_MODEL)-Q4_0.gguf: $(PEER_MODEL)-BF16.gguf | $(LLAMA)/llama-quantize
 	@for q in Q8_0 Q4_0; do $(LLAMA)/llama-quantize $< $(PEER_MODEL)-$$q.gguf $$q >/dev/null 2>&1 || exit 1; done
 # The same of a hybrid with the shapes of Qwen3.5-0.8B (gated delta net): the engine beside llama.cpp as a wheel of PyPI has
-# it, beside what the machine reads and computes alone with PEERS=none; 1.5 GB twice in build/models, 30 s a round.
+# it, the server beside vLLM (some minutes until it is ready), both beside what the machine reads and computes alone with
+# PEERS=none; 1.5 GB twice in build/models, 30 s a round.
 #
-#   make bench-hybrid [REPEAT=5] [PEERS=none]             -> build/reports/bench-hybrid.json
+#   make bench-hybrid [REPEAT=5] [PEERS=llama,vllm|none] [VLLM=DIR] -> build/reports/bench-hybrid.json
 HYBRID_MODEL := build/models/qwen3.5-0.8b
-bench-hybrid: PEERS := llama
-bench-hybrid: need $(B)/evenkeel-bench $(HYBRID_MODEL)-BF16.gguf build/peers/xllamacpp/ready
-	@python3 tests/bench/bench_peers.py --hybrid --parts engine --peers "$(PEERS)" --build $(B) --models build/models \
-	  --llama build/peers/xllamacpp/bin/python --vllm none --repeat "$(or $(REPEAT),5)" \
+bench-hybrid: need $(B)/evenkeel-bench $(B)/evenkeel-server $(HYBRID_MODEL)-BF16.gguf build/peers/xllamacpp/ready \
+  $(if $(filter vllm,$(call comma_to_space,$(PEERS))),$(VLLM)/ready)
+	@python3 tests/bench/bench_peers.py --hybrid --parts engine,serve --peers "$(PEERS)" --build $(B) --models build/models \
+	  --llama build/peers/xllamacpp/bin/python --vllm "$(VLLM)/venv/bin/python" --repeat "$(or $(REPEAT),5)" \
 	  --commit "$$(git rev-parse --short HEAD 2>/dev/null)"
 $(HYBRID_MODEL)-BF16.gguf: tests/bench/make_model.py
 	@python3 $< build/models qwen3.5-0.8b

@@ -94,7 +94,7 @@ chaos: all venv chaos-need
 .PHONY: chaos chaos-need
 # An engine in a process of its own: its cost in turns with a server of one process, and its end, again and again.
 #
-#   make bench-apart [REPEAT=9] [KILLS=200] [MINUTES=60] [SEED=1]  -> build/reports/apart.json
+#   make bench-apart [REPEAT=60] [KILLS=200] [MINUTES=60] [SEED=1]  -> build/reports/apart.json
 #   make bench-apart MODEL=build/models/qwen2-0.5b                 -> the pauses alone, of another model
 bench-apart: MODEL :=
 bench-apart: all venv

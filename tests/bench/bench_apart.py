@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """make bench-apart: what an engine in a process of its own costs, and how long its end holds up clients.
 
-Two servers, one of them with --engine-process, asked in turns: the time of a step with one stream, and tokens a second of 8 and 32 streams; then the
+Two servers, one of them with --engine-process, asked in turns: tokens a second of 1, 8 and 32 streams, and what a step takes longer; then the
 second one's engine is ended again and again, by signals, by a hang, on purpose, and by faults and errors within a step (before it is computed, after
 it, when its tokens are there), at moments that a seed chose, with 64 streams whose texts must stay what they are undisturbed: prompts that begin alike, a pool and a host tier that are too small, forms, penalties, n = 2, limits that move.
-REPEAT=n (9, 0 leaves the cost out) turns, KILLS=n (200), MINUTES=n (60) at most, SEED=n. The embedded model, one thread. Writes build/reports/apart.json.
+REPEAT=n (60, 0 leaves the cost out) turns, KILLS=n (200), MINUTES=n (60) at most, SEED=n. The embedded model, one thread. Writes build/reports/apart.json.
 
 MODEL=DIR: instead, how long the end of another model's engine holds up 8 streams, on all processors; its weights are in the page cache. KILLS=n (9).
 Writes build/reports/apart-NAME.json."""
 import concurrent.futures
+import contextlib
 import json
 import os
 import pathlib
@@ -28,7 +29,7 @@ from conftest import metric, paced, wait_for  # noqa: E402
 from engine_faults import PLACES, EngineFaults  # noqa: E402
 from engines import SCHEMA, engine, text_of, tokens  # noqa: E402
 
-REPEAT, KILLS, SEED = int(os.environ.get("REPEAT") or 9), int(os.environ.get("KILLS") or (9 if os.environ.get("MODEL") else 200)), int(os.environ.get("SEED") or 1)
+REPEAT, KILLS, SEED = int(os.environ.get("REPEAT") or 60), int(os.environ.get("KILLS") or (9 if os.environ.get("MODEL") else 200)), int(os.environ.get("SEED") or 1)
 MINUTES = int(os.environ.get("MINUTES") or 60)
 ANSWER_S = 1800  # the longest that an answer may take: a busy machine loses no text
 SHOWN = 200      # characters of an answer, from where it differs
@@ -42,26 +43,35 @@ def row(cell, value, unit, goal=None, most=True, spread=None):
     print(f"  {cell:<28} {value:10.3f} {unit:<8} {'' if goal is None else f'goal {sign} {goal:g}':<14} {'' if met is None else 'met' if met else 'MISSED'}", flush=True)
 
 
-def work(server, streams, length):
-    """Tokens a second of so many answers at once, and microseconds a step."""
-    ask = {"prompt": "Once upon a time", "max_tokens": length, "temperature": 0, "ignore_eos": True}
-    before, steps, began = tokens(server), metric(server.metrics(), "evenkeel_engine_steps_total"), time.perf_counter()
+def batch_s(server, streams, length, turn):
+    """Seconds for so many answers of so many tokens at once."""
+    asks = [{"prompt": f"{turn} {i} Once upon a time", "max_tokens": length, "temperature": 0, "ignore_eos": True} for i in range(streams)]
     with concurrent.futures.ThreadPoolExecutor(streams) as pool:
-        list(pool.map(lambda i: text_of(server, {**ask, "prompt": f"{i} {ask['prompt']}"}), range(streams)))
-    took = time.perf_counter() - began
-    return (tokens(server) - before) / took, took * 1e6 / (metric(server.metrics(), "evenkeel_engine_steps_total") - steps)
+        began = time.perf_counter()
+        list(pool.map(lambda ask: text_of(server, ask), asks))
+        return time.perf_counter() - began
 
 
-def cost(one, apart):
-    for streams, length in (1, 400), (8, 300), (32, 200):
-        rates, added = [], []
-        for turn in range(REPEAT):
-            pair = [work(s, streams, length) for s in ((one, apart) if turn % 2 else (apart, one))]
-            pair = pair if turn % 2 else pair[::-1]
-            rates.append(pair[1][0] / pair[0][0])
-            added.append((pair[0][0] / pair[1][0] - 1) * pair[0][1])  # for the same tokens: how many steps they take differs from turn to turn
-        row(f"throughput.{streams}", statistics.median(rates), "ratio", 0.98, False, [min(rates), max(rates)])
-        row(f"step_added.{streams}", statistics.median(added), "us", 15.0, True, [min(added), max(added)])
+CELLS = [(1, 160), (8, 100), (32, 60)]  # streams, tokens of each
+TURNS = 5                               # of one pair of servers
+
+
+def cost(pair):
+    """Short batches in the order A B B A, compared by their quartiles: on a shared machine one batch may take half as long again as the next, and of two
+    servers that are alike one may be a tenth slower for as long as it lives, by where its memory lies: so the pairs are begun anew."""
+    took = {cell: ([], []) for cell in CELLS}
+    for leg in range(0, REPEAT, TURNS):
+        with pair() as (one, apart):
+            for turn in range(min(TURNS, REPEAT - leg)):
+                for (streams, length), (alone, other) in took.items():
+                    for server in (one, apart, apart, one) if turn % 2 else (apart, one, one, apart):
+                        (alone if server is one else other).append(batch_s(server, streams, length, turn))
+    for (streams, length), (alone, other) in took.items():
+        pairs = list(zip(statistics.quantiles(alone, n=4), statistics.quantiles(other, n=4)))
+        rates, added = [a / b for a, b in pairs], [(b - a) * 1e6 / length for a, b in pairs]
+        row(f"throughput.{streams}", rates[1], "ratio", 0.98, False, [min(rates), max(rates)])
+        row(f"step.{streams}", statistics.median(alone) * 1e6 / length, "us")
+        row(f"step_added.{streams}", added[1], "us", 15.0, True, [min(added), max(added)])
 
 
 PREFIXES = [" ".join(f"{word} {k}" for k in range(60)) for word in ("The river said", "A small bear counted")]
@@ -235,31 +245,41 @@ def pauses_of(model):
     row("pause.SIGKILL", statistics.median(took), "ms", None, True, [min(took), max(took)])
 
 
+FLAGS = ["--max-num-seqs", 64, "--max-model-len", 1024]
+SMALL = ["--num-gpu-blocks-override", 700, "--swap-space", "0.02", "--kv-offloading-size", "0.02", "--stalled-share", 0, "--step-deadline", paced(2),
+         "--engine-restarts", 64]
+
+
+@contextlib.contextmanager
+def begun(folder, *flags, **more):
+    server = Bare(pathlib.Path(folder), *FLAGS, *flags, **more)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@contextlib.contextmanager
+def both(folder, other):
+    with begun(folder) as one, begun(other, "--engine-process") as apart:
+        yield one, apart
+
+
 def embedded():
-    with tempfile.TemporaryDirectory() as folder:
-        for name in "one", "apart":
-            pathlib.Path(folder, name).mkdir()
-        flags = ["--max-num-seqs", 64, "--max-model-len", 1024]
-        small = ["--num-gpu-blocks-override", 700, "--swap-space", "0.02", "--kv-offloading-size", "0.02", "--stalled-share", 0, "--step-deadline", paced(2),
-                 "--engine-restarts", 64]
-        one = Bare(pathlib.Path(folder, "one"), *flags)
-        try:
-            if REPEAT > 0:
-                apart = Bare(pathlib.Path(folder, "apart"), "--engine-process", *flags)
-                try:
-                    cost(one, apart)
-                finally:
-                    apart.stop()
-            faults = EngineFaults(pathlib.Path(folder))
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
+        if REPEAT > 0:
+            cost(lambda: both(folder, other))
+        if KILLS == 0:
+            return
+        faults = EngineFaults(pathlib.Path(folder))
 
-            def start():
-                apart = Bare(pathlib.Path(folder, "apart"), "--engine-process", *flags, *small, env=faults.env)
-                apart.faults = faults
-                return apart
+        def start():
+            apart = Bare(pathlib.Path(other), *FLAGS, "--engine-process", *SMALL, env=faults.env)
+            apart.faults = faults
+            return apart
 
+        with begun(folder) as one:
             ends(one, start)
-        finally:
-            one.stop()
 
 
 def main():

@@ -39,7 +39,7 @@ BARS = {
     "AVX-512": {**WITHOUT_AMX, "prefill.512.bf16": 2, "serve.prefill.512/vLLM": 1.4},
     "AVX2": {},
 }
-HYBRID_BARS = {"decode.1.bf16": 1.1, "prefill.512.bf16": 1.5}
+HYBRID_BARS = {"decode.1.bf16": 1.1, "prefill.512.bf16": 1.5, "serve.decode.1/vLLM": 1.1, "serve.prefill.512/vLLM": 1.5}
 
 
 def kind_of(flags):
@@ -149,7 +149,7 @@ def engine_round(a, f):
 def servers_of(a):
     yield Server("evenkeel", lambda p: [a.build / "evenkeel-server", "--model", a.directory, "--served-model-name", "m", "--host", "127.0.0.1", "--port", p,
                                         "--threads", a.threads, "--max-model-len", 2048, "--max-num-seqs", 32], "m")
-    if "llama" in a.peers:
+    if "llama" in a.peers and not a.hybrid:
         yield Server("llama.cpp", lambda p: [a.llama / "llama-server", "-m", a.models / f"{NAME}-BF16.gguf", "-a", "m", "-t", a.threads, "-tb", a.threads,
                                              "-np", 16, "-c", 16 * 1024, "--offline", "--host", "127.0.0.1", "--port", p], "m")
     if "vllm" in a.peers:
@@ -166,6 +166,8 @@ def serve_round(a, f, server):
     one = server.load(a.bench, 1, 2, 512, 32, 120000)
     f.add("serve.prefill.512", server.who, 512 / one["serve.ttft.p50"] * 1000)
     f.add("serve.decode.1", server.who, 1000 / one["serve.per_token.p50"])
+    if a.hybrid:
+        return
     many = server.load(a.bench, 16, 16, 128, 128, 120000)
     f.add("serve.16.output", server.who, many["serve.output"])
     f.add("serve.16.ttft", server.who, many["serve.ttft.p50"])
@@ -229,9 +231,9 @@ def rows_of(f, bars):
 
 def versions(a):
     said = {}
-    if a.hybrid:
-        return {"llama.cpp": run(a.llama, "-c", "import importlib.metadata as m; print('xllamacpp', m.version('xllamacpp'))").strip()} if a.peers else {}
-    if "llama" in a.peers:
+    if "llama" in a.peers and a.hybrid:
+        said["llama.cpp"] = run(a.llama, "-c", "import importlib.metadata as m; print('xllamacpp', m.version('xllamacpp'))").strip()
+    elif "llama" in a.peers:
         out = subprocess.run([a.llama / "llama-server", "--version"], capture_output=True, text=True)
         said["llama.cpp"] = next((x.split(":", 1)[1].strip() for x in (out.stdout + out.stderr).splitlines() if x.startswith("version")), "unknown")
     if "vllm" in a.peers:
