@@ -2,7 +2,7 @@
  * The head of a request, checked before anything is believed of it: what two programs might read
  * differently is refused (twice the same length, a name with a space), what is too large too.
  * libmicrohttpd has split it into fields; what it does not report (bare LF, folded lines) it has
- * made harmless: see docs/threat-model.md. Pure.
+ * made harmless: see docs/security.md. Pure.
  */
 #pragma once
 
