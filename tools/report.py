@@ -6,7 +6,7 @@ import pathlib
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEAD = """# Benchmarks
 
-Written by `tools/report.py` from what the make targets measured, never by hand: the figures that have a goal or a peer; `build/reports` has the others.
+Written by `tools/report.py` from what the make targets measured, never by hand: the figures that have a goal; `build/reports` has the others.
 These machines are shared and noisy: compare ratios within one run, not absolute figures between runs.
 """
 
@@ -43,8 +43,8 @@ def is_exact(row):
 
 
 def is_shown(row):
-    """Figures with a goal or a peer; the others, but for the machine's own, are in the report alone."""
-    return bool(row.get("goal") is not None or row.get("peer") or row["cell"].startswith("machine."))
+    """Figures with a goal; the others, but for the machine's own, are in the report alone."""
+    return row.get("goal") is not None or row["cell"].startswith("machine.")
 
 
 def line(row):
@@ -123,9 +123,8 @@ def main():
                    "flight recorder: the device had a step, or the engine's thread planned, waited, or filled masks. `core`: processor time of threads, of one core. `tokenizer`: "
                    "texts as long, asked alone. `prompts`: long prompts keep all compute threads busy while /metrics is read 20 times a second.", "bench-where")
     out += section("Constrained output", "A synthetic vocabulary of 128k tokens: the mask of one token, and compiling a usual schema.", "bench-grammar")
-    out += section("Quantization", "What `--quantization` costs the embedded model on a held-out text of 24,377 tokens, against bfloat16: perplexity, positions with the same "
-                   "most likely token, mean divergence, and the weights by the memory plan. Beside int8 and int4: weights and inputs rounded as llama.cpp's Q8_0 "
-                   "and Q4_0 do. A small model suffers more than a large one.", "bench-quality")
+    out += section("Quantization", "What `--quantization` costs the embedded model on a held-out text of 24,377 tokens, against bfloat16: perplexity and mean divergence. "
+                   "Beside int8 and int4: weights and inputs rounded as llama.cpp's Q8_0 and Q4_0 do. A small model suffers more than a large one.", "bench-quality")
     out += section("Loading", "A random bfloat16 model of 1.5 GB in four files: loaded beside reading the same files, from the disk and from the page cache. `peak` is the "
                    "largest resident set beside the packed weights; its goal is these and one shard. Two threads.", "bench-load")
     out += section("Tokenizer", "Real vocabularies: loading the files, English prompts of some 4 kB, and texts of 4 MB that have no place to cut them. `linear` is what a "
