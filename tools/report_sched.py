@@ -157,22 +157,11 @@ tenth later than its share of the tokens.
 
 {prefill(beside / "bench-prefill.json")}
 
-The next step is planned shortly before the one that runs ends, so who comes waits for that one, then for its own.
-At 512 tokens a step a half is less than the short ones' 256 tokens and the answers; the long one lends them what is
-lacking and has it back in the next step (154 and 132 ms at the 99th percentile where it lends nothing and a step with
-512 of the long one's tokens ends others).
-
-`make bench-long` does it with the real CPU engine: a model of the embedded one's shapes with random weights, and the
-short ones' tokens a fifth of the long one's rate.
-With a prompt of 16,384 on two idle cores (Xeon, AVX-512), in turns: where steps are shared by tokens, short ones' 99th
-percentile is 401 ms (goal 197), the long one takes 4.5 s (5.3) and the tokens a second are 1.05 times those of the
-parts.
-A token of the long one costs five times one of a short one there in the mean, ten times at its end, for attention over
-its context.
-So steps are shared by cost, which is learned from steps that have landed (`price.h`): 172 ms (211), 5.6 s (5.9), 0.97
-times (0.98).
-`--max-num-batched-tokens` stays the most that a step has; where cost is not known yet, tokens are shared. 131,072
-tokens take some ten minutes of two quiet cores and were not measured.
+With the real CPU engine (`make bench-long`, two idle cores, a prompt of 16,384) short ones' 99th percentile is 172 ms
+(goal 211), and the long one takes 5.6 s (5.9).
+A token at the long one's end costs ten times one of a short one there, so steps are shared by cost, not by tokens
+(`server/engine/price.h`).
+A prompt of 131,072 was not measured with it.
 
 ## Host time of one step
 
