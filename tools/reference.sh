@@ -51,11 +51,24 @@ fill() {
 keys() {
     sed -E '/^\.B \\-\\-/ { s/^\.B \\-\\-/.B /; s/\\-/_/g }'
 }
-# The Markdown tables of metrics, in the order of the program.
+# Tables of rows | name | default | text | as lists, whose lines fit: a sentence a line, at most 120 columns.
+lists() {
+    awk '!/^\|/ { print; next }
+         /^\|-/ || /^\| (flag|key|option|name) / { next }
+         { gsub(/^\| | \|$/, ""); n = split($0, c, / \| /); text = c[3]; for (i = 4; i <= n; i++) text = text " | " c[i]
+           print "- " c[1] (c[2] != "" ? " (" c[2] ")" : "") ": " text }' "$1" |
+        sed -E '/^- /{ s/([.!?]) ([A-Z`])/\1\n  \2/g; }' |
+        awk 'length <= 120 || !/^(- |  )/ { print; next }
+             { n = split($0, w, " "); line = /^- / ? w[1] : "  " w[1]
+               for (i = 2; i <= n; i++)
+                   if (length(line) + 1 + length(w[i]) > 120) { print line; line = "  " w[i] } else line = line " " w[i]
+               print line }'
+}
+# The lists of metrics, in the order of the program: name, type and labels, meaning.
 metrics() {
-    printf '| name | type | labels | meaning |\n|---|---|---|---|\n'
-    sed -E 's/^([^ ]+) ([a-z]+) \{([^}]*)\} (.*)/| `\1` | \2 | \3 | \4 |/; t
-            s/^([^ ]+) ([a-z]+) (.*)/| `\1` | \2 | | \3 |/' "$1"
+    sed -E 's/^([^ ]+) ([a-z]+) \{([^}]*)\} (.*)/| `\1` | \2; \3 | \4 |/; t
+            s/^([^ ]+) ([a-z]+) (.*)/| `\1` | \2 | \3 |/' "$1" >"$tmp/rows"
+    lists "$tmp/rows"
 }
 
 # Rows of the server's table as keys of its file; what only prints and ends is no key.
@@ -95,7 +108,10 @@ done
 put packaging/completions/evenkeelctl.bash "$tmp/complete.bash"
 put packaging/completions/_evenkeelctl "$tmp/complete.zsh"
 put packaging/completions/evenkeelctl.fish "$tmp/complete.fish"
-fill docs/options.md server "$tmp/server.markdown" daemon "$tmp/daemon.markdown" ctl "$tmp/ctl.markdown"
+for of in server daemon ctl; do
+    lists "$tmp/$of.markdown" >"$tmp/$of.list"
+done
+fill docs/options.md server "$tmp/server.list" daemon "$tmp/daemon.list" ctl "$tmp/ctl.list"
 fill docs/signatures.md catalog "$tmp/catalog"
 for format in markdown catalog; do
     "$B/evenkeeld" --print-reasons $format >"$tmp/reasons.$format"
