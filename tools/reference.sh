@@ -51,12 +51,14 @@ fill() {
 keys() {
     sed -E '/^\.B \\-\\-/ { s/^\.B \\-\\-/.B /; s/\\-/_/g }'
 }
-# Tables of rows | name | default | text | as lists, whose lines fit: a sentence a line, at most 120 columns.
+# Tables of rows | name | text | or | name | default | text | as lists, whose lines fit: a sentence a line, at most 120
+# columns.
 lists() {
     awk '!/^\|/ { print; next }
-         /^\|-/ || /^\| (flag|key|option|name) / { next }
-         { gsub(/^\| | \|$/, ""); n = split($0, c, / \| /); text = c[3]; for (i = 4; i <= n; i++) text = text " | " c[i]
-           print "- " c[1] (c[2] != "" ? " (" c[2] ")" : "") ": " text }' "$1" |
+         /^\|-/ || /^\| (flag|key|option|name|code) / { next }
+         { gsub(/^\| | \|$/, ""); n = split($0, c, / \| /); text = c[n < 3 ? 2 : 3]
+           for (i = 4; i <= n; i++) text = text " | " c[i]
+           print "- " c[1] (n > 2 && c[2] != "" ? " (" c[2] ")" : "") ": " text }' "$1" |
         sed -E '/^- /{ s/([.!?]) ([A-Z`])/\1\n  \2/g; }' |
         awk 'length <= 120 || !/^(- |  )/ { print; next }
              { n = split($0, w, " "); line = /^- / ? w[1] : "  " w[1]
@@ -116,7 +118,8 @@ fill docs/signatures.md catalog "$tmp/catalog"
 for format in markdown catalog; do
     "$B/evenkeeld" --print-reasons $format >"$tmp/reasons.$format"
 done
-fill docs/control.md reasons "$tmp/reasons.markdown"
+lists "$tmp/reasons.markdown" >"$tmp/reasons.list"
+fill docs/control.md reasons "$tmp/reasons.list"
 fill packaging/evenkeel.catalog reasons "$tmp/reasons.catalog"
 "$B/evenkeelctl" plan --page >"$tmp/cards"
 fill docs/planning.md cards "$tmp/cards"
