@@ -42,15 +42,24 @@ def is_exact(row):
     return bool(row.get("met")) and row["value"] == row.get("goal") and not row.get("peer") and not spread(row)
 
 
+def is_plain(row):
+    """A goal that is met and has no peer: named below the table, too."""
+    return bool(row.get("met")) and not row.get("peer") and not is_exact(row)
+
+
 def is_shown(row):
     """Figures with a goal; the others, but for the machine's own, are in the report alone."""
     return row.get("goal") is not None or row["cell"].startswith("machine.")
 
 
+def measured(row):
+    return " ".join(filter(None, [number(row["value"]), row["unit"]]))
+
+
 def line(row):
-    measured = " ".join(filter(None, [number(row["value"]), row["unit"], spread(row) and f"({spread(row)})"]))
+    median = " ".join(filter(None, [measured(row), spread(row) and f"({spread(row)})"]))
     beside = f"{row['peer']} {number(row.get('peer_value'))}: {number(row.get('ratio'))}" if row.get("peer") else ""
-    return f"| `{row['cell']}` | {measured} | {beside} | {verdict(row)} |"
+    return f"| `{row['cell']}` | {median} | {beside} | {verdict(row)} |"
 
 
 def section(title, why, name):
@@ -61,9 +70,13 @@ def section(title, why, name):
     machine = report["machine"]
     lines = [f"\n## {title}\n", why, f"\nMachine: {machine.get('cpu')}, {machine.get('cores')} cores" + (f", {machine['isa']}" if machine.get("isa") else "")
              + (f", {machine['threads']} threads" if "threads" in machine and "threads" not in machine.get("cpu", "") else "")
-             + f". Commit {report.get('commit')}.\n", "| cell | median (least to most) | beside: ratio | goal |", "|---|---|---|---|"]
+             + f". Commit {report.get('commit')}."]
     shown = list(filter(is_shown, report["rows"])) or report["rows"]
-    lines += [line(row) for row in shown if not is_exact(row)]
+    rows = [line(row) for row in shown if not is_exact(row) and not is_plain(row)]
+    if rows:
+        lines += ["\n| cell | median (least to most) | beside: ratio | goal |", "|---|---|---|---|", *rows]
+    if plain := [f"`{row['cell']}` {measured(row)} ({number(row['goal'])})" for row in shown if is_plain(row)]:
+        lines.append(f"\nMet, with the goal in brackets: {', '.join(plain)}.")
     exact = {}
     for row in filter(is_exact, shown):
         exact.setdefault(number(row["goal"]), []).append(row["cell"])
