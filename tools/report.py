@@ -4,9 +4,10 @@ import json
 import pathlib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+ENGINES = ("llama.cpp", "vLLM")
 HEAD = """# Benchmarks
 
-Written by `tools/report.py` from what the make targets measured, never by hand: the figures that have a goal; `build/reports` has the others.
+Written by `tools/report.py` from what the make targets measured, never by hand: the figures that have a goal or stand beside another engine; `build/reports` has the others.
 These machines are shared and noisy: compare ratios within one run, not absolute figures between runs.
 """
 
@@ -48,8 +49,8 @@ def is_plain(row):
 
 
 def is_shown(row):
-    """Figures with a goal; the others, but for the machine's own, are in the report alone."""
-    return row.get("goal") is not None or row["cell"].startswith("machine.")
+    """Figures with a goal or beside another engine; the others, but for the machine's own, are in the report alone."""
+    return row.get("goal") is not None or row.get("peer") in ENGINES or row["cell"].startswith("machine.")
 
 
 def measured(row):
@@ -120,8 +121,8 @@ def main():
                    "small a model stay in the caches. Decodes follow a prompt of 128 tokens.", "bench")
     out += kernels()
     out += peers()
-    out += section("A hybrid beside llama.cpp", "`make bench-hybrid`: random weights with the shapes of Qwen3.5-0.8B (gated delta net, every fourth layer attends), the same "
-                   "in both, two threads, in turns; llama.cpp as a wheel of PyPI has it (xllamacpp).", "bench-hybrid")
+    out += section("A hybrid beside llama.cpp and vLLM", "`make bench-hybrid`: random weights with the shapes of Qwen3.5-0.8B (gated delta net, every fourth layer attends), the same "
+                   "in both, two threads, in turns; llama.cpp as a wheel of PyPI has it (xllamacpp), vLLM 0.32 with its server.", "bench-hybrid")
     out += section("Appliance", "What evenkeeld costs at a poll of 1 s, how fast the server's /metrics answers while 16 clients stream, and how long a kill -9 is felt.", "appliance")
     out += section("Reading /metrics", "`make bench-scrape`: 8 streams that never end on one computing thread; what a page costs at 20 readings a second, and how many per cent "
                    "fewer tokens a second the streams get while readers misbehave.", "scrape")
