@@ -70,6 +70,13 @@ gate "$work/cuda/evenkeeld.service" 2.0 "evenkeeld with GPUs"
 gate "$work/cuda/evenkeel-server@.service" 1.6 "evenkeel-server with GPUs"
 gate "$work/cuda/evenkeel-managed@.service" 1.6 "evenkeel-server under evenkeeld with GPUs"
 
+# Documents lead to one another as they do in the source.
+if said=$(python3 tests/packages/links.py "$work/root/usr/share/doc/evenkeel"); then
+    say ok "$said"
+else
+    say FAIL "documents: $said"
+fi
+
 # What programs say about the configuration that is installed.
 sed "s|/usr/share/evenkeel|$work/root/usr/share/evenkeel|" "$work/root/etc/evenkeel/evenkeeld.yaml" >"$work/evenkeeld.yaml"
 if said=$("$work/root/usr/sbin/evenkeeld" --config "$work/evenkeeld.yaml" --check-config) &&

@@ -59,7 +59,9 @@ install: all
 	  $(PUT) packaging/completions/_$$n $(D)$(ZSHDIR)/_$$n && \
 	  $(PUT) -t $(D)$(SHAREDIR)/fish/vendor_completions.d packaging/completions/$$n.fish || exit 1; done
 	$(PUT) -t $(D)$(SHAREDIR)/doc/evenkeel-monitoring docs/runbook.md docs/metrics.md
-	$(PUT) -t $(D)$(SHAREDIR)/doc/evenkeel README.md $(filter-out docs/README.md,$(wildcard docs/*.md))
+	for n in README.md SECURITY.md CONTRIBUTING.md alerts/prometheus.example.yml \
+	  $(foreach t,md svg example.yaml example.service,$(wildcard docs/*.$t)) $(wildcard docs/dashboards/*.svg); do \
+	  $(PUT) $$n $(D)$(SHAREDIR)/doc/evenkeel/$$n || exit 1; done
 	$(if $(filter 1,$(CUDA)),install -D -m 644 $(PLUGIN) $(D)$(LIBDIR)/evenkeel/libevenkeel-cuda.so)
 	$(if $(filter 1,$(MPI)),install -D -m 644 $(B)/libevenkeel-mpi.so $(D)$(LIBDIR)/evenkeel/libevenkeel-mpi.so)
 	$(if $(filter 1,$(CUDA)),for u in $(GPU_UNITS); do \
