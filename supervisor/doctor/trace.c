@@ -453,8 +453,9 @@ void doctor_trace_loud(struct doctor_trace *t, uint64_t at, const char *line, si
 static bool is_echo(const char *line, size_t len)
 {
     static const char *const words[] = {
-        "CancelledError",  "EOFError", "BrokenPipeError",    "SystemExit",     "KeyboardInterrupt",
-        "ExceptionGroup:", "ZMQError", "CalledProcessError", "ActorDiedError", "ChildFailedError"};
+        "CancelledError",    "EOFError",         "BrokenPipeError", "SystemExit",
+        "KeyboardInterrupt", "ExceptionGroup:",  "ZMQError",        "CalledProcessError",
+        "ActorDiedError",    "ChildFailedError", "KeyError: '/mp-", "KeyError: '/psm_"};
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         if (memmem(line, len, words[i], strlen(words[i])))
             return true;

@@ -53,6 +53,24 @@ static const struct first_case {
                      "ValueError: Weight input_size_per_partition = 700 is not divisible by "
                      "min_thread_k = 128.\nKilled\n",
      "quantization-unsupported"},
+    /* A watchdog only hands on what was thrown; a status of CUDA says nothing of peers. */
+    {"Process group watchdog thread terminated with exception:\n"
+     "HIP error: operation not permitted on an event last recorded in a capturing stream\n",
+     "engine-bug"},
+    {"[KELP] /k/kelp.cpp:7 fail to call hipKelp ---> [HIP error](invalid resource handle)\n",
+     "kind-device"},
+    {"NCCL WARN kelp.cc:7 Cuda failure 400 'invalid resource handle'\n", "nccl-p2p"},
+    /* Why a model was not loaded: the backend, no file. */
+    {"llama_model_load: error loading model: vk::Device::kelp: ErrorInitializationFailed\n",
+     "kind-build"},
+    /* Python's own words for an argument are no refusal of the engine's; a table of the process
+     * that tidies shared memory is no cause. */
+    {CORE "ValueError: invalid literal for int() with base 10: 'kelp'\n", "kind-bug"},
+    {CORE "ValueError: No available memory for the cache blocks.\n"
+          "Traceback (most recent call last):\n"
+          "  File \"/usr/lib/python3.12/multiprocessing/resource_tracker.py\", line 7, in main\n"
+          "KeyError: '/mp-0kelp7'\n",
+     "vllm-no-kv-blocks"},
     /* A variable that is called DEBUG is no level. */
     {"run.sh: line 3: KELP_DEBUG=1 bin/kelp: Segmentation fault (core dumped)\n",
      "worker-segfault"},
