@@ -211,6 +211,9 @@ bool doctor_trace_mild(const char *line, size_t len)
                                          "will be disabled",
                                          ", using CPU instead",
                                          ", loading from source",
+                                         "Performing Test ",
+                                         "<error reading variable",
+                                         "failed to find ggml_backend_init in",
                                          "sh: 1: nvidia-smi: not found"};
     size_t most = len < PREFIX_MOST ? len : PREFIX_MOST;
     if (is_monitor(line, len) || is_letter_mild(line, len))
@@ -455,7 +458,8 @@ static bool is_echo(const char *line, size_t len)
     static const char *const words[] = {
         "CancelledError",    "EOFError",         "BrokenPipeError", "SystemExit",
         "KeyboardInterrupt", "ExceptionGroup:",  "ZMQError",        "CalledProcessError",
-        "ActorDiedError",    "ChildFailedError", "KeyError: '/mp-", "KeyError: '/psm_"};
+        "ActorDiedError",    "ChildFailedError", "RayTaskError(",   "KeyError: '/mp-",
+        "KeyError: '/psm_"};
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         if (memmem(line, len, words[i], strlen(words[i])))
             return true;

@@ -71,6 +71,21 @@ static const struct first_case {
           "  File \"/usr/lib/python3.12/multiprocessing/resource_tracker.py\", line 7, in main\n"
           "KeyError: '/mp-0kelp7'\n",
      "vllm-no-kv-blocks"},
+    {CORE "TypeError: Kelp.load_weed() got an unexpected keyword argument 'weed'\n",
+     "python-version-mix"},
+    {CORE "RuntimeError: view size is not compatible with input tensor's size and stride\n",
+     "tensor-mismatch"},
+    /* Ray wraps what a task has thrown, and says its own settings. */
+    {CORE "ValueError: No available memory for the cache blocks.\n"
+          "ray.exceptions.RayTaskError(ValueError): ray::Kelp.weed() (pid=7, ip=10.7.7.7)\n",
+     "vllm-no-kv-blocks"},
+    {"INFO [ray_kelp.py:7] RAY_CGRAPH_get_timeout is set to 300\n" CORE
+     "ValueError: No available memory for the cache blocks.\n",
+     "vllm-no-kv-blocks"},
+    /* A backend that was linked in is not looked for again. */
+    {"load_backend: failed to find ggml_backend_init in /kelp/libggml-hip.so\n"
+     "llama-server: /kelp/src/llama-kelp.cpp:7: bool kelp(): Assertion `weed' failed.\n",
+     "tensor-mismatch"},
     /* A variable that is called DEBUG is no level. */
     {"run.sh: line 3: KELP_DEBUG=1 bin/kelp: Segmentation fault (core dumped)\n",
      "worker-segfault"},
