@@ -608,5 +608,9 @@ void doctor_trace_causes(struct doctor_trace *t, const char *line, size_t len)
 
 const struct trace_process *doctor_trace_first(const struct doctor_trace *t)
 {
+    for (uint32_t i = 0; i < t->count; i++) {
+        if (!is_echo(t->process[i].text, strlen(t->process[i].text)))
+            return &t->process[i];
+    }
     return t->count > 0 ? &t->process[0] : NULL;
 }

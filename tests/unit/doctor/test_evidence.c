@@ -79,6 +79,10 @@ static const struct first_case {
     {CORE "ValueError: No available memory for the cache blocks.\n"
           "ray.exceptions.RayTaskError(ValueError): ray::Kelp.weed() (pid=7, ip=10.7.7.7)\n",
      "vllm-no-kv-blocks"},
+    {"ray.exceptions.RayTaskError(ValueError): ray::Kelp.weed() (pid=7, ip=10.7.7.7)\n"
+     "  File \"/kelp/weed.py\", line 7, in weed\n"
+     "ValueError: signal only works in main thread of the main interpreter\n",
+     "kind-bug"},
     {"INFO [ray_kelp.py:7] RAY_CGRAPH_get_timeout is set to 300\n" CORE
      "ValueError: No available memory for the cache blocks.\n",
      "vllm-no-kv-blocks"},
