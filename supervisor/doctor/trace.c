@@ -211,6 +211,7 @@ bool doctor_trace_mild(const char *line, size_t len)
                                          "will be disabled",
                                          ", using CPU instead",
                                          ", loading from source",
+                                         "VRAM usage didn't recover",
                                          "Performing Test ",
                                          "<error reading variable",
                                          "failed to find ggml_backend_init in",

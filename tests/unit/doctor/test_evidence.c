@@ -90,6 +90,18 @@ static const struct first_case {
     {"load_backend: failed to find ggml_backend_init in /kelp/libggml-hip.so\n"
      "llama-server: /kelp/src/llama-kelp.cpp:7: bool kelp(): Assertion `weed' failed.\n",
      "tensor-mismatch"},
+    /* Who was killed while compiling had no memory; Ollama looks at the card when a runner ends. */
+    {"c++: fatal error: Killed signal terminated program cc1plus\n"
+     "ninja: build stopped: subcommand failed.\n",
+     "host-oom-more"},
+    {"level=WARN source=sched.go:7 msg=\"gpu VRAM usage didn't recover within timeout\"\n"
+     "RuntimeError: Triton Error [CUDA]: an illegal memory access was encountered\n",
+     "cuda-illegal-access"},
+    {"weed.KelpConnectionFailed: Connection to kelp failed due to MaxRetryError\n",
+     "kind-unreachable"},
+    {"Error: Invalid value for '--kelp': 'auto' is not a valid integer.\n", "unknown-flag"},
+    {"mlx5_core 0000:07:00.0: Port module event: module 0, Cable error\n", "nccl-network"},
+    {"HSA Error: Incompatible kernel and userspace, AMDGPU disabled.\n", "driver-mismatch"},
     /* A variable that is called DEBUG is no level. */
     {"run.sh: line 3: KELP_DEBUG=1 bin/kelp: Segmentation fault (core dumped)\n",
      "worker-segfault"},

@@ -303,6 +303,7 @@ static void test_builtin_table(void **state)
         {"[TensorRT-LLM][ERROR] Assertion failed: maxKelpTokensInPagedKvCache (7) must be large "
          "enough",
          "free_gpu_mem_fraction"},
+        {"c++: fatal error: Killed signal terminated program cc1plus", "MAX_JOBS"},
         {"NotImplementedError: sharded is not supported for this kelp", "One card for each server"},
         {"BadRequestError: Error code: 400 - {'object': 'error', 'message': 'Value error, "
          "`tool_choice` must either be a named tool'}",
