@@ -28,7 +28,7 @@ _evenkeelctl() {
             case $prev in
             esac ;;
         diagnose)
-            flags='--live --seconds --watch --journal --lang --json --markdown --most --list --explain --signatures --test --page --help' words='' files=1
+            flags='--live --seconds --watch --journal --lang --json --markdown --each --most --list --explain --signatures --test --page --help' words='' files=1
             case $prev in
                 --lang) flags='' files=0 words='en zh' value=1 ;;
             esac ;;

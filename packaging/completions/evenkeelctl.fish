@@ -61,6 +61,7 @@ complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -l journal -r
 complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -l lang -x -a 'en zh'
 complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -l json
 complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -l markdown
+complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -l each
 complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -l most -x
 complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -l list
 complete -c evenkeelctl -n '__fish_seen_subcommand_from diagnose' -l explain -r

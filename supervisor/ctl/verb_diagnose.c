@@ -34,7 +34,7 @@
 
 struct diagnose_options {
     char *lang, *journal, *explain, *signatures;
-    bool json, markdown, list, page, watch, test;
+    bool json, markdown, list, page, watch, test, each;
     uint64_t most;
     struct ek_strings live;
     double seconds;
@@ -76,6 +76,11 @@ static const struct ek_opt table[] = {
      .type = OPT_BOOL,
      .at = AT(markdown),
      .help = "Answer in Markdown, for a ticket."},
+    {.name = "each",
+     .type = OPT_BOOL,
+     .at = AT(each),
+     .help = "Of a directory: tell every file in it apart, as a log of its own; with --json one "
+             "object a line."},
     {.name = "most",
      .type = OPT_UINT,
      .at = AT(most),
@@ -203,8 +208,8 @@ static int by_name(const struct dirent **a, const struct dirent **b)
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-/* A support bundle, unpacked: every plain file in it, by name. */
-static int read_directory(struct reading *r, const char *path)
+/* Calls fn for every plain file of a directory, by name, as long as it answers CTL_OK. */
+static int diagnose_files(const char *path, int (*fn)(void *ctx, const char *file), void *ctx)
 {
     struct dirent **names = NULL;
     int count = scandir(path, &names, NULL, by_name), code = CTL_OK;
@@ -214,15 +219,21 @@ static int read_directory(struct reading *r, const char *path)
         struct ek_buf file = {0};
         struct stat st;
         (void)ek_buf_printf(&file, "%s/%s", path, names[i]->d_name);
-        if (code == CTL_OK && ek_buf_ok(&file) && stat(file.data, &st) == 0 &&
-            S_ISREG(st.st_mode)) {
-            code = read_file(r, file.data);
-            doctor_scan_feed(r->scan, "\n", 1); /* no line spans two files */
-        }
+        if (code == CTL_OK && ek_buf_ok(&file) && stat(file.data, &st) == 0 && S_ISREG(st.st_mode))
+            code = fn(ctx, file.data);
         ek_buf_done(&file);
         free(names[i]);
     }
     free(names);
+    return code;
+}
+
+/* One file of several that are one log, such as those of a support bundle. */
+static int read_part(void *ctx, const char *file)
+{
+    struct reading *r = ctx;
+    int code = read_file(r, file);
+    doctor_scan_feed(r->scan, "\n", 1); /* no line spans two files */
     return code;
 }
 
@@ -268,7 +279,7 @@ static int read_source(struct reading *r, const char *path, const char *journal)
     if (journal)
         return read_journal(r, journal);
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
-        return read_directory(r, path);
+        return diagnose_files(path, read_part, r);
     return read_file(r, path);
 }
 
@@ -288,12 +299,12 @@ static int load_catalog(const struct diagnose_options *o, struct doctor_catalog 
     return diagnose_refuse("the catalog", r == -EBADMSG ? fault.msg : ek_strerror(r));
 }
 
-static int print_json(json_t *answer)
+static int print_json(json_t *answer, bool line)
 {
     if (!answer)
         return diagnose_refuse("JSON", "out of memory");
-    bool ok = json_dumpf(answer, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER) == 0 &&
-              putchar('\n') != EOF && fflush(stdout) == 0;
+    size_t form = JSON_PRESERVE_ORDER | (line ? JSON_COMPACT : JSON_INDENT(2));
+    bool ok = json_dumpf(answer, stdout, form) == 0 && putchar('\n') != EOF && fflush(stdout) == 0;
     json_decref(answer);
     return ok ? CTL_OK : CTL_REFUSED;
 }
@@ -381,7 +392,7 @@ static int diagnose(const struct diagnose_options *o, const struct doctor_catalo
         say_cost(r.bytes, ek_now_us() - start);
     report.lives = doctor_scan_lives(r.scan);
     if (code == CTL_OK && o->json) {
-        code = print_json(diagnose_json(&report, style.lang));
+        code = print_json(diagnose_json(&report, style.lang), o->each);
     } else if (code == CTL_OK) {
         struct ek_buf out = {0};
         diagnose_write(&report, &style, &out);
@@ -389,6 +400,17 @@ static int diagnose(const struct diagnose_options *o, const struct doctor_catalo
     }
     doctor_scan_free(r.scan);
     return code;
+}
+
+struct diagnose_each {
+    const struct diagnose_options *options;
+    const struct doctor_catalog *catalog;
+};
+
+static int diagnose_one(void *ctx, const char *file)
+{
+    const struct diagnose_each *each = ctx;
+    return diagnose(each->options, each->catalog, file);
 }
 
 static int contradictions(const struct diagnose_options *o, const char *path)
@@ -400,6 +422,8 @@ static int contradictions(const struct diagnose_options *o, const char *path)
         why = "--watch goes with --live and --seconds above 0, and not with --markdown";
     else if (o->live.count > 0 && (path || o->journal))
         why = "--live asks servers and reads no log; leave one out";
+    else if (o->each && !path)
+        why = "--each goes with a directory";
     else if (path && o->journal)
         why = "a log and --journal are two sources; leave one out";
     if (why)
@@ -424,6 +448,8 @@ static int diagnose_run(int argc, char **argv)
             code = test_catalog(c);
         else if (o.list || o.page || o.explain)
             code = tell_catalog(&o, c);
+        else if (o.each)
+            code = diagnose_files(path, diagnose_one, &(struct diagnose_each){&o, c});
         else if (!path && !o.journal && isatty(STDIN_FILENO))
             code = diagnose_refuse("what",
                                    "name a log file, a directory, --journal UNIT, or pipe one in");

@@ -211,6 +211,10 @@ bool doctor_trace_mild(const char *line, size_t len)
                                          "will be disabled",
                                          ", using CPU instead",
                                          ", loading from source",
+                                         "VRAM usage didn't recover",
+                                         "Performing Test ",
+                                         "<error reading variable",
+                                         "failed to find ggml_backend_init in",
                                          "sh: 1: nvidia-smi: not found"};
     size_t most = len < PREFIX_MOST ? len : PREFIX_MOST;
     if (is_monitor(line, len) || is_letter_mild(line, len))
@@ -453,8 +457,10 @@ void doctor_trace_loud(struct doctor_trace *t, uint64_t at, const char *line, si
 static bool is_echo(const char *line, size_t len)
 {
     static const char *const words[] = {
-        "CancelledError",  "EOFError", "BrokenPipeError",    "SystemExit",     "KeyboardInterrupt",
-        "ExceptionGroup:", "ZMQError", "CalledProcessError", "ActorDiedError", "ChildFailedError"};
+        "CancelledError",    "EOFError",         "BrokenPipeError", "SystemExit",
+        "KeyboardInterrupt", "ExceptionGroup:",  "ZMQError",        "CalledProcessError",
+        "ActorDiedError",    "ChildFailedError", "RayTaskError(",   "KeyError: '/mp-",
+        "KeyError: '/psm_"};
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         if (memmem(line, len, words[i], strlen(words[i])))
             return true;
@@ -603,5 +609,9 @@ void doctor_trace_causes(struct doctor_trace *t, const char *line, size_t len)
 
 const struct trace_process *doctor_trace_first(const struct doctor_trace *t)
 {
+    for (uint32_t i = 0; i < t->count; i++) {
+        if (!is_echo(t->process[i].text, strlen(t->process[i].text)))
+            return &t->process[i];
+    }
     return t->count > 0 ? &t->process[0] : NULL;
 }

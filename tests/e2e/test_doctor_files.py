@@ -38,6 +38,20 @@ def archive(path, members, mode="w:gz"):
     return path
 
 
+def test_each(tmp_path):
+    (tmp_path / "a.log").write_text(OOM)
+    (tmp_path / "b.log").write_text(NOISE)
+    (tmp_path / "c.log").write_text("OSError: [Errno 98] Address already in use\n")
+    (tmp_path / "folder").mkdir()
+    done = diagnose(tmp_path, "--each", "--json")
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(pathlib.Path(t["source"]).name, [f["id"] for f in t["findings"]]) for t in told] == [("a.log", ["cuda-oom"]), ("b.log", []), ("c.log", ["port-in-use"])], done.stderr
+    assert told == [json.loads(diagnose(tmp_path / f"{n}.log", "--json").stdout) for n in "abc"]  # as if each had been asked alone
+    assert "a.log" in (text := diagnose(tmp_path, "--each").stdout) and "c.log" in text
+    assert (refused := diagnose("--each")).returncode == 2 and "directory" in refused.stderr
+    assert diagnose(tmp_path / "none", "--each").returncode == 1
+
+
 def test_archives(tmp_path):
     assert ids(diagnose(archive(tmp_path / "b.tar.gz", [("bundle/01-journal.txt", NOISE.encode()), ("bundle/02-server.log", OOM.encode())]), "--json")) == ["cuda-oom"]
     assert ids(diagnose(archive(tmp_path / "b.tar", [("x" * 180, OOM.encode())], "w"), "--json")) == ["cuda-oom"]

@@ -53,6 +53,55 @@ static const struct first_case {
                      "ValueError: Weight input_size_per_partition = 700 is not divisible by "
                      "min_thread_k = 128.\nKilled\n",
      "quantization-unsupported"},
+    /* A watchdog only hands on what was thrown; a status of CUDA says nothing of peers. */
+    {"Process group watchdog thread terminated with exception:\n"
+     "HIP error: operation not permitted on an event last recorded in a capturing stream\n",
+     "engine-bug"},
+    {"[KELP] /k/kelp.cpp:7 fail to call hipKelp ---> [HIP error](invalid resource handle)\n",
+     "kind-device"},
+    {"NCCL WARN kelp.cc:7 Cuda failure 400 'invalid resource handle'\n", "nccl-p2p"},
+    /* Why a model was not loaded: the backend, no file. */
+    {"llama_model_load: error loading model: vk::Device::kelp: ErrorInitializationFailed\n",
+     "kind-build"},
+    /* Python's own words for an argument are no refusal of the engine's; a table of the process
+     * that tidies shared memory is no cause. */
+    {CORE "ValueError: invalid literal for int() with base 10: 'kelp'\n", "kind-bug"},
+    {CORE "ValueError: No available memory for the cache blocks.\n"
+          "Traceback (most recent call last):\n"
+          "  File \"/usr/lib/python3.12/multiprocessing/resource_tracker.py\", line 7, in main\n"
+          "KeyError: '/mp-0kelp7'\n",
+     "vllm-no-kv-blocks"},
+    {CORE "TypeError: Kelp.load_weed() got an unexpected keyword argument 'weed'\n",
+     "python-version-mix"},
+    {CORE "RuntimeError: view size is not compatible with input tensor's size and stride\n",
+     "tensor-mismatch"},
+    /* Ray wraps what a task has thrown, and says its own settings. */
+    {CORE "ValueError: No available memory for the cache blocks.\n"
+          "ray.exceptions.RayTaskError(ValueError): ray::Kelp.weed() (pid=7, ip=10.7.7.7)\n",
+     "vllm-no-kv-blocks"},
+    {"ray.exceptions.RayTaskError(ValueError): ray::Kelp.weed() (pid=7, ip=10.7.7.7)\n"
+     "  File \"/kelp/weed.py\", line 7, in weed\n"
+     "ValueError: signal only works in main thread of the main interpreter\n",
+     "kind-bug"},
+    {"INFO [ray_kelp.py:7] RAY_CGRAPH_get_timeout is set to 300\n" CORE
+     "ValueError: No available memory for the cache blocks.\n",
+     "vllm-no-kv-blocks"},
+    /* A backend that was linked in is not looked for again. */
+    {"load_backend: failed to find ggml_backend_init in /kelp/libggml-hip.so\n"
+     "llama-server: /kelp/src/llama-kelp.cpp:7: bool kelp(): Assertion `weed' failed.\n",
+     "tensor-mismatch"},
+    /* Who was killed while compiling had no memory; Ollama looks at the card when a runner ends. */
+    {"c++: fatal error: Killed signal terminated program cc1plus\n"
+     "ninja: build stopped: subcommand failed.\n",
+     "host-oom-more"},
+    {"level=WARN source=sched.go:7 msg=\"gpu VRAM usage didn't recover within timeout\"\n"
+     "RuntimeError: Triton Error [CUDA]: an illegal memory access was encountered\n",
+     "cuda-illegal-access"},
+    {"weed.KelpConnectionFailed: Connection to kelp failed due to MaxRetryError\n",
+     "kind-unreachable"},
+    {"Error: Invalid value for '--kelp': 'auto' is not a valid integer.\n", "unknown-flag"},
+    {"mlx5_core 0000:07:00.0: Port module event: module 0, Cable error\n", "nccl-network"},
+    {"HSA Error: Incompatible kernel and userspace, AMDGPU disabled.\n", "driver-mismatch"},
     /* A variable that is called DEBUG is no level. */
     {"run.sh: line 3: KELP_DEBUG=1 bin/kelp: Segmentation fault (core dumped)\n",
      "worker-segfault"},

@@ -293,6 +293,21 @@ static void test_builtin_table(void **state)
          "--disable-overlap-schedule"},
         {"RuntimeError: CUDA Error: out of memory at /w/csrc/cumem_allocator.cpp:62", "tags="},
         {"RuntimeError: Int8 not supported for this architecture", "that this card computes"},
+        {"Warning  Unhealthy  kubelet  Liveness probe failed: HTTP probe failed with statuscode: "
+         "404",
+         "httpGet path"},
+        {"INFO vLLM API server version 0.2.7\nTraceback (most recent call last):\n"
+         "  File \"/x/vllm/worker/cache_engine.py\", line 7, in allocate_cpu_cache\n"
+         "RuntimeError: CUDA error: out of memory",
+         "pinned for the card"},
+        {"[TensorRT-LLM][ERROR] Assertion failed: maxKelpTokensInPagedKvCache (7) must be large "
+         "enough",
+         "free_gpu_mem_fraction"},
+        {"c++: fatal error: Killed signal terminated program cc1plus", "MAX_JOBS"},
+        {"NotImplementedError: sharded is not supported for this kelp", "One card for each server"},
+        {"BadRequestError: Error code: 400 - {'object': 'error', 'message': 'Value error, "
+         "`tool_choice` must either be a named tool'}",
+         "a newer release of the server"},
     };
     assert_int_equal(open_catalog(NULL), 0);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)

@@ -174,6 +174,11 @@ static void test_signals(void **state)
         {{"9", "KILL", "137"}, "HOST_OOM"}, {{"11", "SEGV", "139"}, "SIGNAL|BUG"},
         {{"15", "TERM", "143"}, "SIGNAL"},
     };
+    static const struct word shell[] = {{{"127"}, "BUILD"}};
+    CHECK(shell, "Process exited with code %1\n",
+          "kelp.service: Main process exited, "
+          "code=exited, status=%1/n/a\n",
+          "kelp runner process has terminated: exit status %1\n");
     CHECK(words, "Process exited with code %3\n", "exit code: -%1\n",
           "Process finished with exit code %3 (interrupted by signal %1: SIG%2)\n",
           "Shard process was signaled to shutdown with signal %1 rank=0\n",
