@@ -13,6 +13,7 @@
 
 #include "common/err.h"
 #include "common/log.h"
+#include "kernels/fingerprint.h"
 #include "server/model/model.h"
 #include "server/model/sigbus.h"
 #include "server/options.h"
@@ -27,9 +28,10 @@ static void fill_card(const struct stack *s, struct ek_node_card *card)
     *card = (struct ek_node_card){.abi = EK_BACKEND_ABI,
                                   .ranks = s->open.ranks,
                                   .stages = s->open.stages > 0 ? s->open.stages : 1,
+                                  .graph = ek_graph_sum(&s->model->graph),
+                                  .weight = ek_weight_sum(&s->model->graph, &s->model->files),
                                   .memory_bytes = s->info.memory_bytes,
                                   .free_bytes = s->info.free_bytes};
-    ek_card_sums(card, &s->model->graph, &s->model->files);
     (void)snprintf(card->program, sizeof(card->program), "%s", EK_VERSION);
     if (gethostname(card->host, sizeof(card->host) - 1) < 0 || card->host[0] == '\0')
         (void)snprintf(card->host, sizeof(card->host), "unnamed");

@@ -20,7 +20,7 @@ struct ek_cluster;
 struct ek_fault;
 struct ek_mpi;
 
-/* What a node is and has. Texts end within their arrays. */
+/* What a node is and has. Texts end within their arrays, which are zero behind them. */
 struct ek_node_card {
     uint32_t abi, node;
     uint32_t ranks, stages; /* of all nodes */
@@ -100,7 +100,3 @@ int ek_cluster_follow(struct ek_cluster *c, const struct ek_follow_params *p, in
                       struct ek_fault *fault);
 /* The others, any thread: asks node 0 to drain and end. */
 void ek_cluster_leave(struct ek_cluster *c);
-
-/* The numbers of a card by which models are told apart. */
-void ek_card_sums(struct ek_node_card *card, const struct ek_graph *g,
-                  const struct ek_weight_files *files);
