@@ -14,6 +14,7 @@
 
 #include "common/err.h"
 #include "kernels/mpi/cluster_inside.h"
+#include "kernels/ranks.h"
 
 #define WATCH_US 100000u
 
@@ -34,8 +35,8 @@ void cluster_fail(struct ek_cluster *c, const char *why)
             c->p.lost(c->p.ctx, c->why);
         atomic_store(&c->failed, true);
         ek_wire_cut(&c->wire);
-        if (c->abort)
-            c->abort(c->abort_ctx);
+        if (c->ranks)
+            ek_ranks_abort(c->ranks);
     }
     pthread_mutex_unlock(&c->lock);
 }
@@ -79,13 +80,12 @@ void ek_cluster_abort(struct ek_cluster *c, int code)
         c->p.mpi->abort(c->p.self, code);
 }
 
-void cluster_on_fail(struct ek_cluster *c, void (*abort)(void *ctx), void *ctx)
+void cluster_ranks(struct ek_cluster *c, struct ek_device *ranks)
 {
     pthread_mutex_lock(&c->lock);
-    c->abort = abort;
-    c->abort_ctx = ctx;
-    if (abort && atomic_load(&c->failed))
-        abort(ctx);
+    c->ranks = ranks;
+    if (ranks && atomic_load(&c->failed))
+        ek_ranks_abort(ranks);
     pthread_mutex_unlock(&c->lock);
 }
 

@@ -52,16 +52,15 @@ struct ek_cluster {
     bool over;            /* it has ended as it should: the module is finished */
     pthread_mutex_t lock; /* of what follows */
     char why[480];
-    void (*abort)(void *ctx); /* ends waits in the ranks here, NULL = none; must not wait */
-    void *abort_ctx;
+    struct ek_device *ranks; /* here, whose waits a failure ends; NULL = none */
 };
 
 /* The first failure counts: no thread waits any more. `code` is EK_ECOMM, or the cause here. */
 void cluster_fail(struct ek_cluster *c, const char *why);
 /* A node was silent or is gone, by a code of table.h; `what` it was in the middle of. EK_ECOMM. */
 int cluster_lost(struct ek_cluster *c, uint32_t node, int code);
-/* What ends the waits of the ranks here, from now on. */
-void cluster_on_fail(struct ek_cluster *c, void (*abort)(void *ctx), void *ctx);
+/* Whose waits a failure ends from now on: a device of ek_ranks_backend(), NULL = none. */
+void cluster_ranks(struct ek_cluster *c, struct ek_device *ranks);
 /* Waits for one message; 0 wait: for ever. A code of ek_mpi_move(). */
 int cluster_move(struct ek_cluster *c, struct ek_mpi_message *m, uint32_t count, uint64_t limit_us,
                  uint32_t *ret_which);

@@ -15,7 +15,6 @@
 
 #include "common/err.h"
 #include "kernels/mpi/cluster_inside.h"
-#include "kernels/ranks.h"
 
 #define MOMENT_US 50u /* of a wait for a step, between two looks for orders */
 
@@ -154,11 +153,6 @@ static int land(struct follower *f)
 
 /* ---- orders ---- */
 
-static void abort_ranks(void *ctx)
-{
-    ek_ranks_abort(ctx);
-}
-
 static int obey_open(struct follower *f, struct ek_fault *fault)
 {
     if (f->device || f->in.bytes != sizeof(f->c->meeting))
@@ -166,7 +160,7 @@ static int obey_open(struct follower *f, struct ek_fault *fault)
     memcpy(f->c->meeting, f->in.data, sizeof(f->c->meeting));
     int r = f->p.backend->open(&f->p.open, &f->device, fault);
     if (r == 0)
-        cluster_on_fail(f->c, abort_ranks, f->device);
+        cluster_ranks(f->c, f->device);
     return r;
 }
 
@@ -299,7 +293,7 @@ int ek_cluster_follow(struct ek_cluster *c, const struct ek_follow_params *p, in
     if (r < 0 && atomic_load(&c->failed))
         ek_cluster_why(c, fault->msg, sizeof(fault->msg));
     *ret_code = f.code;
-    cluster_on_fail(c, NULL, NULL);
+    cluster_ranks(c, NULL);
     p->backend->close(f.device);
     for (int i = 0; i < 2; i++) {
         if (f.flight[i].said.request)

@@ -46,11 +46,6 @@ static struct mpi_lead *lead_of(struct ek_device *d)
     return (struct mpi_lead *)(void *)d;
 }
 
-static const struct ek_backend *inner_of(const struct ek_open_params *p)
-{
-    return ek_ranks_backend(p->each);
-}
-
 /* ---- orders ---- */
 
 static int mpi_lead_tell(struct mpi_lead *d, uint32_t order, const void *body, size_t bytes)
@@ -102,36 +97,13 @@ static int order(struct mpi_lead *d, uint32_t what, const void *body, size_t byt
 
 /* ---- making, loading, ending ---- */
 
-static int lead_probe(const struct ek_open_params *p, struct ek_device_info *ret_info,
-                      struct ek_fault *fault)
-{
-    return inner_of(p)->probe(p, ret_info, fault);
-}
-
-static int lead_plan(const struct ek_open_params *p, const struct ek_plan_request *q,
-                     struct ek_plan *ret_plan, struct ek_fault *fault)
-{
-    return inner_of(p)->plan(p, q, ret_plan, fault);
-}
-
-static int lead_choose(const struct ek_open_params *p, const struct ek_graph *graph,
-                       struct ek_forms *forms, struct ek_fault *fault)
-{
-    return inner_of(p)->choose(p, graph, forms, fault);
-}
-
-static void abort_ranks(void *ctx)
-{
-    ek_ranks_abort(ctx);
-}
-
 static void lead_close(struct ek_device *device)
 {
     struct mpi_lead *d = lead_of(device);
 
     if (!d)
         return;
-    cluster_on_fail(d->c, NULL, NULL);
+    cluster_ranks(d->c, NULL);
     d->each->close(d->inner);
     free(d->in.data);
     free(d);
@@ -146,14 +118,14 @@ static int lead_open(const struct ek_open_params *p, struct ek_device **ret_devi
     if (!d)
         return -ENOMEM;
     d->c = p->cluster;
-    d->each = inner_of(p);
+    d->each = ek_ranks_backend(p->each);
     d->answers = last / ek_open_local(p);
     /* Behind what the ranks of the stages wait for one another (span.c), and time to end for it. */
     if (p->stall_us > 0)
         d->answer_us = p->stall_us + p->stall_us / 4;
     int r = d->each->open(p, &d->inner, fault);
     if (r == 0) {
-        cluster_on_fail(d->c, abort_ranks, d->inner);
+        cluster_ranks(d->c, d->inner);
         r = order(d, ORDER_OPEN, d->c->meeting, sizeof(d->c->meeting), fault);
     }
     if (r < 0) {
@@ -431,8 +403,8 @@ void ek_cluster_bye(struct ek_cluster *c, int code)
 #define TABLE(its_name, host)                                                                      \
     {                                                                                              \
         .abi = EK_BACKEND_ABI, .size = sizeof(struct ek_backend), .name = (its_name),              \
-        .in_host_memory = (host), .probe = lead_probe, .open = lead_open, .close = lead_close,     \
-        .plan = lead_plan, .choose = lead_choose, .load = lead_load, .kv_open = lead_kv_open,      \
+        .in_host_memory = (host), .probe = ranks_probe, .open = lead_open, .close = lead_close,    \
+        .plan = ranks_plan, .choose = ranks_choose, .load = lead_load, .kv_open = lead_kv_open,    \
         .kv_resize = lead_kv_resize, .forward = lead_forward, .sample = lead_sample,               \
         .wait = lead_wait, .stats = lead_stats, .rank_stats = lead_rank_stats                      \
     }
