@@ -39,6 +39,7 @@
 
 #define ENDING_S     8u /* from the decision to end to the end, whatever is still going on */
 #define TICK_BUSY_MS 20
+#define TICK_NODE_MS 100 /* between two looks whether another node was asked to stop */
 #define TICK_MS      1000
 
 static void on_warning(void *ctx, const char *msg)
@@ -275,13 +276,16 @@ static int serve(struct instance *s, struct ek_fault *f)
             {.fd = s->signals, .events = POLLIN},
             {.fd = s->event, .events = POLLIN},
             {.fd = s->listening ? -1 : http_listen_event(s->http), .events = POLLIN}};
-        if (poll(p, 3, leaving ? TICK_BUSY_MS : TICK_MS) < 0 && errno != EINTR)
+        const int calm_ms = options_is_node(&s->o) ? TICK_NODE_MS : TICK_MS;
+        if (poll(p, 3, leaving ? TICK_BUSY_MS : calm_ms) < 0 && errno != EINTR)
             return -errno;
         eventfd_t count;
         if (p[1].revents)
             (void)eventfd_read(s->event, &count);
         if (p[0].revents)
             drain_on_signal(s);
+        if (nodes_asked(&s->stack))
+            drain_on_node(s);
         int r = on_events(s, f);
         if (r < 0)
             return r;
@@ -361,7 +365,6 @@ static int main_run(struct instance *s)
     if (s->o.engine_node)
         end_with_engine();
     s->stack.dead = drain_on_dead;
-    s->stack.leaving = drain_on_leaving;
     s->stack.dead_ctx = s;
     s->stack.bar = isatty(STDERR_FILENO);
     int r = listening_open(s, &f);

@@ -53,14 +53,6 @@ static void on_lost(void *ctx, const char *why)
         s->dead(s->dead_ctx, EK_EXIT_COMM, why);
 }
 
-static void on_leaving(void *ctx, uint32_t node, const char *host)
-{
-    struct stack *s = ctx;
-    ek_log(EK_LOG_NOTICE, "Node %u (%s) was asked to stop: draining, then all nodes end", node,
-           host);
-    s->leaving(s->dead_ctx);
-}
-
 /* ---- what started this one ---- */
 
 static bool number_of(const char *name, uint32_t *ret_number)
@@ -118,7 +110,6 @@ int nodes_meet(struct stack *s, struct ek_fault *fault)
                                   .wait_us = (uint64_t)(o->distributed_timeout_seconds * 1e6),
                                   .stall_us = s->open.stall_us,
                                   .lost = on_lost,
-                                  .leaving = on_leaving,
                                   .ctx = s};
     const bool noted = s->info.note[0] != '\0';
 
@@ -179,6 +170,18 @@ int nodes_follow(struct stack *s, int *ret_exit, struct ek_fault *fault)
         return start_failed(r, "following node 0", ret_exit, fault);
     *ret_exit = code == EK_EXIT_RESTART ? EK_EXIT_RESTART : EK_EXIT_OK;
     return 0;
+}
+
+bool nodes_asked(struct stack *s)
+{
+    struct ek_cluster *c = s->o->node_rank == 0 ? atomic_load(&s->cluster) : NULL;
+    uint32_t node;
+    const char *host = c ? ek_cluster_leaver(c, &node) : NULL;
+
+    if (host)
+        ek_log(EK_LOG_NOTICE, "Node %u (%s) was asked to stop: draining, then all nodes end", node,
+               host);
+    return host != NULL;
 }
 
 bool nodes_leave(struct stack *s)

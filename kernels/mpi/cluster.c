@@ -16,8 +16,6 @@
 #include "kernels/mpi/cluster_inside.h"
 #include "kernels/ranks.h"
 
-#define WATCH_US 100000u
-
 static const char *host_of(const struct ek_cluster *c, uint32_t node)
 {
     return c->p.node == 0 ? c->card[node].host : c->card[0].host;
@@ -134,6 +132,19 @@ int cluster_take(struct ek_cluster *c, uint32_t node, uint32_t tag, struct clust
     return r < 0 ? r : cluster_move(c, &m, 1, limit_us, &which);
 }
 
+const char *ek_cluster_leaver(struct ek_cluster *c, uint32_t *ret_node)
+{
+    uint32_t node = EK_MPI_ANY, tag = EK_MPI_LEAVE;
+    struct cluster_buffer none = {.data = NULL};
+    size_t bytes;
+
+    if (c->p.mpi->probe(c->p.self, &node, &tag, &bytes) != 1 ||
+        cluster_take(c, node, tag, &none, c->p.stall_us) < 0)
+        return NULL;
+    *ret_node = node;
+    return host_of(c, node);
+}
+
 /* ---- meeting ---- */
 
 static int silent(struct ek_cluster *c, uint32_t node, int r, struct ek_fault *fault)
@@ -203,23 +214,6 @@ static int cluster_meet(struct ek_cluster *c, struct ek_fault *fault)
     return exchange_cards(c, fault);
 }
 
-static void *watch(void *arg)
-{
-    struct ek_cluster *c = arg;
-    size_t bytes;
-
-    while (!atomic_load(&c->stop)) {
-        uint32_t node = EK_MPI_ANY, tag = EK_MPI_LEAVE, which;
-        if (c->p.mpi->probe(c->p.self, &node, &tag, &bytes) == 1) {
-            struct ek_mpi_message m = {.node = node, .tag = tag};
-            (void)cluster_move(c, &m, 1, c->p.stall_us, &which);
-            c->p.leaving(c->p.ctx, node, host_of(c, node));
-        }
-        (void)usleep(WATCH_US);
-    }
-    return NULL;
-}
-
 int ek_cluster_new(const struct ek_cluster_params *p, struct ek_cluster **ret_cluster,
                    struct ek_fault *fault)
 {
@@ -243,10 +237,6 @@ int ek_cluster_new(const struct ek_cluster_params *p, struct ek_cluster **ret_cl
                                .stall_us = p->stall_us,
                                .failed = on_wire,
                                .ctx = c};
-    if (r == 0 && p->node == 0 && p->leaving) {
-        r = -pthread_create(&c->watch, NULL, watch, c);
-        c->watches = r == 0;
-    }
     if (r < 0) {
         c->over = true; /* a node that fails ends by itself, and the others with it */
         ek_cluster_free(c);
@@ -260,9 +250,6 @@ void ek_cluster_free(struct ek_cluster *c)
 {
     if (!c)
         return;
-    atomic_store(&c->stop, true);
-    if (c->watches)
-        (void)pthread_join(c->watch, NULL);
     ek_wire_done(&c->wire);
     pthread_mutex_destroy(&c->lock);
     free(c->card);

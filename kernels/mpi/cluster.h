@@ -5,8 +5,8 @@
  * own disk, take steps, and say what they sampled. server/nodes.c may include this header beside
  * backend.h.
  *
- * Threads: one caller. `lost` and `leaving` come from any thread of the cluster and must not call
- * it. What fails on one node fails all: steps are EK_ECOMM from then on, `lost` has the sentence,
+ * Threads: one caller. `lost` comes from any thread that computes and must not call the cluster.
+ * What fails on one node fails all: steps are EK_ECOMM from then on, `lost` has the sentence,
  * and ek_cluster_abort() ends the processes of all nodes.
  */
 #pragma once
@@ -45,8 +45,7 @@ struct ek_cluster_params {
     uint64_t wait_us;         /* for the others to say what they are, 0 = for ever */
     uint64_t stall_us;        /* in a step others may be silent for so long, 0 = for ever */
     struct ek_node_card card; /* of this node; `node` is filled in */
-    void (*lost)(void *ctx, const char *why);                    /* once */
-    void (*leaving)(void *ctx, uint32_t node, const char *host); /* node 0: it was asked to stop */
+    void (*lost)(void *ctx, const char *why); /* once */
     void *ctx;
 };
 
@@ -100,3 +99,6 @@ int ek_cluster_follow(struct ek_cluster *c, const struct ek_follow_params *p, in
                       struct ek_fault *fault);
 /* The others, any thread: asks node 0 to drain and end. */
 void ek_cluster_leave(struct ek_cluster *c);
+/* Node 0, any thread until ek_cluster_bye(): the host of a node that has asked for that, and which
+ * it is, once; NULL = none. Does not wait. */
+const char *ek_cluster_leaver(struct ek_cluster *c, uint32_t *ret_node);

@@ -45,9 +45,6 @@ struct ek_cluster {
     struct ek_wire wire;
     uint8_t meeting[EK_MEETING_BYTES];
     uint32_t max_model_len;
-    pthread_t watch; /* node 0: for nodes that leave */
-    bool watches;
-    atomic_bool stop;
     _Atomic bool failed;
     bool over;            /* it has ended as it should: the module is finished */
     pthread_mutex_t lock; /* of what follows */

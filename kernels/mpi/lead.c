@@ -391,10 +391,6 @@ void ek_cluster_bye(struct ek_cluster *c, int code)
 
     if (!c || atomic_load(&c->failed) || mpi_lead_tell(&d, ORDER_BYE, &body, sizeof(body)) < 0)
         return;
-    atomic_store(&c->stop, true);
-    if (c->watches)
-        (void)pthread_join(c->watch, NULL);
-    c->watches = false;
     c->over = true;
     ek_wire_done(&c->wire);
     c->p.mpi->finish(c->p.self);

@@ -209,7 +209,6 @@ struct node {
     int code, result;
     uint32_t length, ready;
     char lost[480];
-    _Atomic int leaving;
     struct ek_fault fault;
     pthread_t thread;
 };
@@ -218,14 +217,6 @@ static void on_lost(void *ctx, const char *why)
 {
     struct node *n = ctx;
     (void)snprintf(n->lost, sizeof(n->lost), "%s", why);
-}
-
-static void on_leaving(void *ctx, uint32_t node, const char *host)
-{
-    struct node *n = ctx;
-
-    assert_true(node == 1 && strcmp(host, "host1") == 0);
-    atomic_fetch_add(&n->leaving, 1);
 }
 
 static struct ek_cluster_params params(struct node *n)
@@ -239,7 +230,6 @@ static struct ek_cluster_params params(struct node *n)
         .stall_us = 20000000,
         .card = {.abi = EK_BACKEND_ABI, .ranks = 2, .stages = 1, .graph = 7},
         .lost = on_lost,
-        .leaving = on_leaving,
         .ctx = n};
 
     (void)snprintf(p.card.host, sizeof(p.card.host), "host%u", n->node);
@@ -384,9 +374,11 @@ static void test_whole_life(void **state)
     assert_true(g_fake[0].blocks == 10 && g_fake[1].blocks == 10);
     assert_int_equal(p.x.b->kv_resize(p.x.d, 30), 0);
     assert_int_equal(step(&p, NULL), 0);
+    uint32_t leaver = 0;
+    assert_null(ek_cluster_leaver(p.n[0].c, &leaver));
     ek_cluster_leave(p.n[1].c);
-    while (atomic_load(&p.n[0].leaving) == 0)
-        (void)usleep(1000);
+    const char *host = ek_cluster_leaver(p.n[0].c, &leaver);
+    assert_true(host && strcmp(host, "host1") == 0 && leaver == 1);
     ek_cluster_bye(p.n[0].c, 77);
     end(&p);
     assert_true(p.n[1].result == 0 && p.n[1].code == 77);
