@@ -5,6 +5,7 @@
  */
 #include "kernels/mpi/cluster.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +15,10 @@
 
 #include "common/err.h"
 #include "kernels/mpi/cluster_inside.h"
+#include "kernels/plugin.h"
 #include "kernels/ranks.h"
+
+#define MODULE "libevenkeel-mpi.so"
 
 static const char *host_of(const struct ek_cluster *c, uint32_t node)
 {
@@ -191,11 +195,29 @@ static int exchange_cards(struct ek_cluster *c, struct ek_fault *fault)
     return c->p.node == 0 ? 0 : ek_card_check(&c->p.card, &c->card[0], fault);
 }
 
+/* libevenkeel-mpi.so beside the program or in its library folder. */
+static int load_mpi(const struct ek_mpi **ret_mpi, struct ek_fault *fault)
+{
+    char why[256] = "";
+    void *handle = ek_plugin_open(MODULE, why, sizeof(why));
+    const struct ek_mpi *mpi = handle ? dlsym(handle, "evenkeel_mpi") : NULL;
+
+    if (mpi && mpi->abi == EK_MPI_ABI) {
+        *ret_mpi = mpi;
+        return 0;
+    }
+    ek_fault_write(fault, "nnodes",
+                   "Several machines need " MODULE ", which %s%s: install the package "
+                   "evenkeel-backend-mpi on all of them, with Open MPI",
+                   mpi ? "is of another version than this program" : "cannot be loaded: ", why);
+    return -ENOTSUP;
+}
+
 static int cluster_meet(struct ek_cluster *c, struct ek_fault *fault)
 {
     uint32_t node, nodes;
     char why[128] = "MPI could not start";
-    int r = c->p.mpi ? 0 : ek_mpi_load(&c->p.mpi, fault);
+    int r = c->p.mpi ? 0 : load_mpi(&c->p.mpi, fault);
 
     if (r < 0)
         return r;

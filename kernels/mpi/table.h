@@ -13,8 +13,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct ek_fault;
-
 #define EK_MPI_ABI    1u
 #define EK_NODES_MOST 64u
 #define EK_MPI_ANY    UINT32_MAX
@@ -56,9 +54,6 @@ struct ek_mpi {
     void (*finish)(void *self);          /* when all do */
     void (*abort)(void *self, int code); /* ends the processes of all nodes; does not return */
 };
-
-/* libevenkeel-mpi.so beside the program or in its library folder. -ENOTSUP with what to install. */
-int ek_mpi_load(const struct ek_mpi **ret_mpi, struct ek_fault *fault);
 
 /* How long one waits; a clock that stands still while this process does. */
 struct ek_mpi_wait {
