@@ -138,11 +138,11 @@ int nodes_meet(struct stack *s, struct ek_fault *fault)
 
 /* ---- a node that follows ---- */
 
-static void on_loading(void *ctx, const struct ek_load_order *order)
+static void on_loading(void *ctx, uint32_t max_model_len)
 {
     struct stack *s = ctx;
 
-    model_serve(s->model, order->max_model_len);
+    model_serve(s->model, max_model_len);
     (void)sigbus_watch(s->model->dir, EK_EXIT_CONFIG); /* MPI's libraries take it away */
 }
 

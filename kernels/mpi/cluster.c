@@ -107,11 +107,13 @@ uint64_t cluster_sum(const struct ek_result *r)
     return s;
 }
 
-int cluster_move(struct ek_cluster *c, struct ek_mpi_message *m, uint32_t count, uint64_t limit_us,
-                 uint32_t *ret_which)
+int cluster_send(struct ek_cluster *c, struct ek_mpi_message *m, uint32_t count)
 {
-    struct ek_mpi_wait wait = {.limit_us = limit_us, .cut = &c->failed};
-    return ek_mpi_move(c->p.mpi, c->p.self, m, count, &wait, ret_which);
+    struct ek_mpi_wait wait = {.limit_us = c->p.stall_us, .cut = &c->failed};
+    uint32_t which = 0;
+    int r = ek_mpi_move(c->p.mpi, c->p.self, m, count, &wait, &which);
+
+    return r < 0 ? cluster_lost(c, m[which].node, r) : 0;
 }
 
 int cluster_take(struct ek_cluster *c, uint32_t node, uint32_t tag, struct cluster_buffer *b,
@@ -131,9 +133,9 @@ int cluster_take(struct ek_cluster *c, uint32_t node, uint32_t tag, struct clust
         b->data = more;
         b->room = b->bytes;
     }
-    struct ek_mpi_message m = {
-        .node = node, .tag = tag, .data = b->data, .rows = 1, .width = b->bytes};
-    return r < 0 ? r : cluster_move(c, &m, 1, limit_us, &which);
+    struct ek_mpi_message m = ek_mpi_recv(node, tag, b->data, b->bytes);
+    wait = (struct ek_mpi_wait){.limit_us = limit_us, .cut = &c->failed};
+    return r < 0 ? r : ek_mpi_move(c->p.mpi, c->p.self, &m, 1, &wait, &which);
 }
 
 const char *ek_cluster_leaver(struct ek_cluster *c, uint32_t *ret_node)
@@ -170,21 +172,14 @@ static int exchange_cards(struct ek_cluster *c, struct ek_fault *fault)
 {
     const size_t size = sizeof(struct ek_node_card);
     struct ek_mpi_message m[2 * EK_NODES_MOST];
+    struct ek_mpi_wait wait = {.limit_us = c->p.wait_us};
     uint32_t count = 0, which = 0;
 
-    for (uint32_t k = 0; k < (c->p.node == 0 ? c->p.nodes : 1); k++) {
-        if (k == c->p.node)
-            continue;
-        m[count++] = (struct ek_mpi_message){
-            .node = k, .tag = EK_MPI_CARD, .data = &c->card[k], .rows = 1, .width = size};
-        m[count++] = (struct ek_mpi_message){.node = k,
-                                             .tag = EK_MPI_CARD,
-                                             .out = true,
-                                             .data = &c->p.card,
-                                             .rows = 1,
-                                             .width = size};
+    for (uint32_t k = c->p.node == 0; k < (c->p.node == 0 ? c->p.nodes : 1); k++) {
+        m[count++] = ek_mpi_recv(k, EK_MPI_CARD, &c->card[k], size);
+        m[count++] = ek_mpi_send(k, EK_MPI_CARD, &c->p.card, size);
     }
-    int r = cluster_move(c, m, count, c->p.wait_us, &which);
+    int r = ek_mpi_move(c->p.mpi, c->p.self, m, count, &wait, &which);
     if (r == -EPROTO)
         return ek_fault_set(fault, "nnodes",
                             "Node %u is another version of this program: install "
@@ -266,6 +261,13 @@ int ek_cluster_new(const struct ek_cluster_params *p, struct ek_cluster **ret_cl
     }
     *ret_cluster = c;
     return 0;
+}
+
+void cluster_end(struct ek_cluster *c)
+{
+    ek_wire_done(&c->wire);
+    c->over = true;
+    c->p.mpi->finish(c->p.self);
 }
 
 void ek_cluster_free(struct ek_cluster *c)

@@ -75,13 +75,6 @@ void ek_cluster_serve(struct ek_cluster *c, uint32_t max_model_len);
 /* Node 0: the others end with it; code is that of the process. After the last step. */
 void ek_cluster_bye(struct ek_cluster *c, int code);
 
-struct ek_load_order {
-    struct ek_step_ceiling ceiling;
-    uint32_t logit_rows, block_size, max_model_len;
-    uint64_t offload_bytes; /* of each rank's weights, in its node's host memory */
-    double share;
-};
-
 /* The others: obeys node 0 until it says that all end (0 with its exit code) or the group fails
  * (EK_ECOMM or what failed here, with a sentence). */
 struct ek_follow_params {
@@ -91,7 +84,7 @@ struct ek_follow_params {
     const struct ek_weight_files *files;
     ek_progress_fn progress;
     /* Before the weights are loaded and when they are. */
-    void (*loading)(void *ctx, const struct ek_load_order *order);
+    void (*loading)(void *ctx, uint32_t max_model_len);
     void (*ready)(void *ctx, uint32_t blocks);
     void *ctx;
 };

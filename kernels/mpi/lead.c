@@ -34,7 +34,7 @@ struct mpi_lead {
     const struct ek_backend *each; /* of several ranks */
     struct ek_device *inner;
     struct cluster_buffer in;
-    uint32_t blocks;
+    struct ek_kv_params kv;
     uint64_t room_bytes; /* of the other node with the least, UINT64_MAX = none measured it */
     uint32_t answers;    /* the node that has the first rank of the last stage */
     uint64_t answer_us;  /* so long a result is waited for behind our own, 0 = for ever */
@@ -51,18 +51,11 @@ static struct mpi_lead *lead_of(struct ek_device *d)
 static int mpi_lead_tell(struct mpi_lead *d, uint32_t order, const void *body, size_t bytes)
 {
     struct ek_mpi_message m[EK_NODES_MOST];
-    struct ek_cluster *c = d->c;
-    uint32_t which = 0;
+    const uint32_t others = d->c->p.nodes - 1;
 
-    for (uint32_t k = 1; k < c->p.nodes; k++)
-        m[k - 1] = (struct ek_mpi_message){.node = k,
-                                           .tag = order,
-                                           .out = true,
-                                           .data = (void *)(uintptr_t)body,
-                                           .rows = 1,
-                                           .width = bytes};
-    int r = cluster_move(c, m, c->p.nodes - 1, c->p.stall_us, &which);
-    return r < 0 ? cluster_lost(c, m[which].node, r) : 0;
+    for (uint32_t i = 0; i < others; i++)
+        m[i] = ek_mpi_send(i + 1, order, body, bytes);
+    return cluster_send(d->c, m, others);
 }
 
 /* Until all have obeyed, or one has not: its code, with its sentence. That may be a long time:
@@ -81,18 +74,11 @@ static int replies(struct mpi_lead *d, struct ek_fault *fault)
             d->room_bytes = reply->room_bytes;
         if (reply->code < 0 && first == 0) {
             first = reply->code;
-            ek_fault_write(fault, reply->field, "node %u (%s): %.380s", k, c->card[k].host,
-                           reply->msg[0] ? reply->msg : ek_strerror(first));
+            ek_fault_write(fault, reply->fault.field, "node %u (%s): %.380s", k, c->card[k].host,
+                           reply->fault.msg[0] ? reply->fault.msg : ek_strerror(first));
         }
     }
     return first;
-}
-
-static int order(struct mpi_lead *d, uint32_t what, const void *body, size_t bytes,
-                 struct ek_fault *fault)
-{
-    int r = mpi_lead_tell(d, what, body, bytes);
-    return r < 0 ? r : replies(d, fault);
 }
 
 /* ---- making, loading, ending ---- */
@@ -124,14 +110,11 @@ static int lead_open(const struct ek_open_params *p, struct ek_device **ret_devi
     if (p->stall_us > 0)
         d->answer_us = p->stall_us + p->stall_us / 4;
     int r = d->each->open(p, &d->inner, fault);
-    if (r == 0) {
-        cluster_ranks(d->c, d->inner);
-        r = order(d, ORDER_OPEN, d->c->meeting, sizeof(d->c->meeting), fault);
-    }
     if (r < 0) {
-        lead_close((struct ek_device *)(void *)d);
+        free(d);
         return r;
     }
+    cluster_ranks(d->c, d->inner);
     *ret_device = (struct ek_device *)(void *)d;
     return 0;
 }
@@ -143,12 +126,10 @@ static int lead_load(struct ek_device *device, const struct ek_plan_request *q,
                      struct ek_fault *fault)
 {
     struct mpi_lead *d = lead_of(device);
-    struct ek_load_order o = {.ceiling = q->ceiling,
-                              .logit_rows = q->logit_rows,
-                              .block_size = q->block_size,
-                              .max_model_len = d->c->max_model_len,
-                              .offload_bytes = q->offload_bytes,
-                              .share = q->share};
+    struct cluster_load o = {.plan = *q, .max_model_len = d->c->max_model_len};
+
+    o.plan.graph = NULL;
+    memcpy(o.meeting, d->c->meeting, sizeof(o.meeting));
     int r = mpi_lead_tell(d, ORDER_LOAD, &o, sizeof(o));
 
     if (r == 0)
@@ -160,15 +141,24 @@ static int lead_load(struct ek_device *device, const struct ek_plan_request *q,
 static int lead_kv_open(struct ek_device *device, const struct ek_kv_params *p)
 {
     struct mpi_lead *d = lead_of(device);
-    int r = mpi_lead_tell(d, ORDER_KV_OPEN, p, sizeof(*p));
+    int r = mpi_lead_tell(d, ORDER_KV, p, sizeof(*p));
 
     if (r == 0)
         r = d->each->kv_open(d->inner, p);
     if (r == 0)
         r = replies(d, NULL);
     if (r == 0)
-        d->blocks = p->blocks;
+        d->kv = *p;
     return r;
+}
+
+static int resize_others(struct mpi_lead *d, uint32_t blocks)
+{
+    struct ek_kv_params kv = d->kv;
+
+    kv.blocks = blocks;
+    int r = mpi_lead_tell(d, ORDER_KV, &kv, sizeof(kv));
+    return r < 0 ? r : replies(d, NULL);
 }
 
 /* All or none: what a node had a moment ago it has again, or it gives back. */
@@ -179,13 +169,13 @@ static int lead_kv_resize(struct ek_device *device, uint32_t blocks)
 
     if (r < 0)
         return r;
-    r = order(d, ORDER_RESIZE, &blocks, sizeof(blocks), NULL);
+    r = resize_others(d, blocks);
     if (r == 0) {
-        d->blocks = blocks;
+        d->kv.blocks = blocks;
         return 0;
     }
-    if (r == EK_ECOMM || order(d, ORDER_RESIZE, &d->blocks, sizeof(d->blocks), NULL) < 0 ||
-        d->each->kv_resize(d->inner, d->blocks) < 0) {
+    if (r == EK_ECOMM || resize_others(d, d->kv.blocks) < 0 ||
+        d->each->kv_resize(d->inner, d->kv.blocks) < 0) {
         cluster_fail(d->c, "The nodes do not agree on the size of the KV pool");
         return EK_ECOMM;
     }
@@ -226,11 +216,7 @@ static int lead_sample(struct ek_device *device, const struct ek_step *step,
 
     if (r < 0)
         return broken(d, r);
-    if (!masks)
-        return mpi_lead_tell(d, ORDER_SAMPLE, &step->id, sizeof(step->id));
-    return mpi_lead_tell(d, ORDER_MASKS, masks,
-                         sizeof(*masks) +
-                             (size_t)masks->rows * masks->words * sizeof(masks->bits[0]));
+    return mpi_lead_tell(d, ORDER_SAMPLE, masks, masks ? ek_masks_bytes(masks) : 0);
 }
 
 static int faulty(struct mpi_lead *d, uint32_t node, const char *what, uint64_t step)
@@ -391,9 +377,7 @@ void ek_cluster_bye(struct ek_cluster *c, int code)
 
     if (!c || atomic_load(&c->failed) || mpi_lead_tell(&d, ORDER_BYE, &body, sizeof(body)) < 0)
         return;
-    c->over = true;
-    ek_wire_done(&c->wire);
-    c->p.mpi->finish(c->p.self);
+    cluster_end(c);
 }
 
 #define TABLE(its_name, host)                                                                      \

@@ -41,13 +41,14 @@ struct ek_mpi_message {
 static inline struct ek_mpi_message ek_mpi_send(uint32_t node, uint32_t tag, const void *data,
                                                 size_t bytes)
 {
-    return (struct ek_mpi_message){node, tag, true, (void *)(uintptr_t)data, 1, bytes, bytes, NULL};
+    return (struct ek_mpi_message){node,      tag,   true,  (void *)(uintptr_t)data,
+                                   bytes > 0, bytes, bytes, NULL};
 }
 
 static inline struct ek_mpi_message ek_mpi_recv(uint32_t node, uint32_t tag, void *data,
                                                 size_t bytes)
 {
-    return (struct ek_mpi_message){node, tag, false, data, 1, bytes, bytes, NULL};
+    return (struct ek_mpi_message){node, tag, false, data, bytes > 0, bytes, bytes, NULL};
 }
 
 struct ek_mpi {

@@ -236,9 +236,9 @@ static struct ek_cluster_params params(struct node *n)
     return p;
 }
 
-static void on_loading(void *ctx, const struct ek_load_order *order)
+static void on_loading(void *ctx, uint32_t max_model_len)
 {
-    ((struct node *)ctx)->length = order->max_model_len;
+    ((struct node *)ctx)->length = max_model_len;
 }
 
 static void on_ready(void *ctx, uint32_t blocks)
