@@ -26,7 +26,7 @@ struct landing {
     uint32_t seqs, scores, hiddens;
     bool landed;
     int32_t error;
-    uint64_t since_us;
+    uint64_t until_us; /* the result is waited for */
 };
 
 struct mpi_lead {
@@ -230,64 +230,47 @@ static int faulty(struct mpi_lead *d, uint32_t node, const char *what, uint64_t 
     return EK_ECOMM;
 }
 
+/* What failed says more than that the group did. */
+static int32_t lead_cause(int32_t before, int32_t error)
+{
+    return error < 0 && (before == 0 || before == EK_ECOMM) ? error : before;
+}
+
 /* What a node says of a step; in d->in until the next. -ETIMEDOUT when it is late. */
 static int hear(struct mpi_lead *d, uint32_t node, uint64_t step, uint64_t limit_us)
 {
+    char why[160];
     int r = cluster_take(d->c, node, EK_MPI_DONE, &d->in, limit_us > 0 ? limit_us : 1);
 
     if (r < 0)
         return r == -ETIMEDOUT ? r : cluster_lost(d->c, node, r);
     const struct cluster_done *done = d->in.data;
-    return done->step == step ? 0 : faulty(d, node, "answered for another step", step);
-}
-
-/* One node's word on a step, into the code of all. */
-static void mpi_join(struct mpi_lead *d, uint32_t node, const struct ek_result *r, int32_t *error)
-{
-    const struct cluster_done *done = d->in.data;
-    const uint32_t samples = d->answers == HERE ? 1 : d->answers; /* from this one on */
-
-    char why[160];
-
+    if (done->step != step)
+        return faulty(d, node, "answered for another step", step);
     if (done->error < 0) { /* it ends, and with it all */
         (void)snprintf(why, sizeof(why), "node %u (%s): %s", node, d->c->card[node].host,
                        ek_strerror(done->error));
         cluster_fail(d->c, why);
     }
-    if (done->error < 0 && (*error == 0 || *error == EK_ECOMM))
-        *error = done->error;
-    else if (done->error == 0 && *error == 0 && node >= samples &&
-             (done->seqs != r->seqs || done->sum != cluster_sum(r)))
-        *error = faulty(d, node,
-                        d->answers == HERE ? "sampled other tokens than node 0"
-                                           : "sampled other tokens than the first node of its "
-                                             "stage",
-                        done->step);
+    return 0;
 }
 
 /* The result of the node that answers. -ETIMEDOUT: not yet, and it may be asked again. */
-static int take_answer(struct mpi_lead *d, struct landing *l, uint64_t step,
+static int take_answer(struct mpi_lead *d, const struct landing *l, uint64_t step,
                        struct ek_result *result, size_t bytes, uint64_t left_us)
 {
-    uint64_t most = left_us;
+    const uint64_t now = ek_now_us(), most = now < l->until_us ? l->until_us - now : 1;
 
-    if (d->answer_us > 0) {
-        const uint64_t spent = ek_now_us() - l->since_us;
-        const uint64_t more = spent < d->answer_us ? d->answer_us - spent : 1;
-        most = more < left_us ? more : left_us;
-    }
-    int r = hear(d, d->answers, step, most);
-    if (r == -ETIMEDOUT && d->answer_us > 0 && ek_now_us() - l->since_us >= d->answer_us)
+    int r = hear(d, d->answers, step, most < left_us ? most : left_us);
+    if (r == -ETIMEDOUT && ek_now_us() >= l->until_us)
         return cluster_lost(d->c, d->answers, r);
     if (r < 0)
         return r;
     const struct cluster_done *done = d->in.data;
     const struct ek_result *from = (const struct ek_result *)(const void *)(done + 1);
     const size_t there = d->in.bytes - sizeof(*done);
-    if (done->error < 0) { /* that is all of it */
-        *result = (struct ek_result){.step = step, .error = done->error};
-        return 0;
-    }
+    if (done->error < 0) /* that is all of it */
+        return done->error;
     if (there < sizeof(*from) || ek_result_own_bytes(from) != there || there > bytes ||
         from->seqs != l->seqs || from->scores != l->scores || from->hiddens != l->hiddens)
         return faulty(d, d->answers, "answered for another step", step);
@@ -306,8 +289,16 @@ static int32_t hear_others(struct mpi_lead *d, uint64_t step, const struct ek_re
         if (r == -ETIMEDOUT)
             r = cluster_lost(d->c, k, r);
         if (r < 0)
-            return error < 0 && error != EK_ECOMM ? error : EK_ECOMM;
-        mpi_join(d, k, result, &error);
+            return lead_cause(error, r);
+        const struct cluster_done *done = d->in.data;
+        error = lead_cause(error, done->error);
+        if (error == 0 && k > d->answers && /* one that samples, too */
+            (done->seqs != result->seqs || done->sum != cluster_sum(result)))
+            error = faulty(d, k,
+                           d->answers == HERE ? "sampled other tokens than node 0"
+                                              : "sampled other tokens than the first node of its "
+                                                "stage",
+                           step);
     }
     return error;
 }
@@ -326,22 +317,17 @@ static int lead_wait(struct ek_device *device, uint64_t step_id, struct ek_resul
             return r == -ETIMEDOUT ? r : broken(d, r);
         l->landed = true;
         l->error = ret_result->error;
-        l->since_us = ek_now_us();
+        l->until_us = d->answer_us > 0 ? ek_now_us() + d->answer_us : UINT64_MAX;
     }
     const uint64_t spent = ek_now_us() - begin, left = spent < timeout_us ? timeout_us - spent : 0;
-    int32_t error = l->error;
     if (d->answers != HERE)
         r = take_answer(d, l, step_id, ret_result, bytes, left);
     if (r == -ETIMEDOUT)
         return r;
     l->landed = false;
-    if (r < 0) { /* there is no result of it */
+    if (r < 0) /* there is no result of it */
         *ret_result = (struct ek_result){.step = step_id};
-        error = error < 0 ? error : r;
-    }
-    if (d->answers != HERE && ret_result->error < 0 && (error == 0 || error == EK_ECOMM))
-        error = ret_result->error;
-    error = hear_others(d, step_id, ret_result, error, left);
+    int32_t error = hear_others(d, step_id, ret_result, lead_cause(l->error, r), left);
     if (error < 0) {
         ret_result->error = error;
         ret_result->seqs = 0;
