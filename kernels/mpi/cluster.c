@@ -20,11 +20,6 @@
 
 #define MODULE "libevenkeel-mpi.so"
 
-static const char *host_of(const struct ek_cluster *c, uint32_t node)
-{
-    return c->p.node == 0 ? c->card[node].host : c->card[0].host;
-}
-
 /* ---- failing ---- */
 
 void cluster_fail(struct ek_cluster *c, const char *why)
@@ -49,8 +44,8 @@ int cluster_lost(struct ek_cluster *c, uint32_t node, int code)
 
     if (code == -ECANCELED) /* it has failed */
         return EK_ECOMM;
-    if (c->p.node == 0 || node == 0)
-        (void)snprintf(name, sizeof(name), "node %u (%s)", node, host_of(c, node));
+    if (c->card[node].host[0])
+        (void)snprintf(name, sizeof(name), "node %u (%s)", node, c->card[node].host);
     else
         (void)snprintf(name, sizeof(name), "node %u", node);
     if (code == -ETIMEDOUT)
@@ -148,24 +143,10 @@ const char *ek_cluster_leaver(struct ek_cluster *c, uint32_t *ret_node)
         cluster_take(c, node, tag, &none, c->p.stall_us) < 0)
         return NULL;
     *ret_node = node;
-    return host_of(c, node);
+    return c->card[node].host;
 }
 
 /* ---- meeting ---- */
-
-static int silent(struct ek_cluster *c, uint32_t node, int r, struct ek_fault *fault)
-{
-    if (r == -ETIMEDOUT)
-        ek_fault_write(fault, "nnodes",
-                       "Node %u of %u did not say within %.0f s what it is: look at its log, and "
-                       "whether MPI uses a network that all machines are in (--mca "
-                       "btl_tcp_if_include)",
-                       node, c->p.nodes, (double)c->p.wait_us / 1e6);
-    else
-        ek_fault_write(fault, "nnodes", "MPI cannot reach node %u of %u: %s", node, c->p.nodes,
-                       ek_strerror(r));
-    return EK_ECOMM;
-}
 
 /* Node 0 has the cards of all, the others that of node 0, to compare. */
 static int exchange_cards(struct ek_cluster *c, struct ek_fault *fault)
@@ -180,14 +161,24 @@ static int exchange_cards(struct ek_cluster *c, struct ek_fault *fault)
         m[count++] = ek_mpi_send(k, EK_MPI_CARD, &c->p.card, size);
     }
     int r = ek_mpi_move(c->p.mpi, c->p.self, m, count, &wait, &which);
+    const uint32_t node = m[which].node;
     if (r == -EPROTO)
         return ek_fault_set(fault, "nnodes",
                             "Node %u is another version of this program: install "
                             "the same on all nodes",
-                            m[which].node);
+                            node);
+    if (r == -ETIMEDOUT)
+        ek_fault_write(fault, "nnodes",
+                       "Node %u of %u did not say within %.0f s what it is: look at its log, and "
+                       "whether MPI uses a network that all machines are in (--mca "
+                       "btl_tcp_if_include)",
+                       node, c->p.nodes, (double)c->p.wait_us / 1e6);
+    else if (r < 0)
+        ek_fault_write(fault, "nnodes", "MPI cannot reach node %u of %u: %s", node, c->p.nodes,
+                       ek_strerror(r));
     if (r < 0)
-        return silent(c, m[which].node, r, fault);
-    return c->p.node == 0 ? 0 : ek_card_check(&c->p.card, &c->card[0], fault);
+        return EK_ECOMM;
+    return ek_card_check(&c->p.card, &c->card[0], fault);
 }
 
 /* libevenkeel-mpi.so beside the program or in its library folder. */
@@ -226,8 +217,7 @@ static int cluster_meet(struct ek_cluster *c, struct ek_fault *fault)
                             "all nodes with one mpirun, or srun --mpi=pmix",
                             c->p.node, c->p.nodes, node, nodes);
     c->p.card.node = node;
-    if (c->p.node == 0)
-        c->card[0] = c->p.card;
+    c->card[node] = c->p.card;
     return exchange_cards(c, fault);
 }
 
@@ -237,16 +227,15 @@ int ek_cluster_new(const struct ek_cluster_params *p, struct ek_cluster **ret_cl
     if (p->nodes < 2 || p->nodes > EK_NODES_MOST || p->node >= p->nodes)
         return -EINVAL;
     struct ek_cluster *c = calloc(1, sizeof(*c));
-    struct ek_node_card *card = calloc(p->nodes, sizeof(*card));
-    if (!c || !card) {
-        free(c);
-        free(card);
+    if (!c)
         return -ENOMEM;
-    }
     c->p = *p;
-    c->card = card;
     pthread_mutex_init(&c->lock, NULL);
     int r = cluster_meet(c, fault);
+    if (r < 0) { /* a node that fails ends by itself, and the others with it */
+        ek_cluster_free(c);
+        return r;
+    }
     c->wire = (struct ek_wire){.node = p->node,
                                .nodes = p->nodes,
                                .mpi = c->p.mpi,
@@ -254,11 +243,6 @@ int ek_cluster_new(const struct ek_cluster_params *p, struct ek_cluster **ret_cl
                                .stall_us = p->stall_us,
                                .failed = on_wire,
                                .ctx = c};
-    if (r < 0) {
-        c->over = true; /* a node that fails ends by itself, and the others with it */
-        ek_cluster_free(c);
-        return r;
-    }
     *ret_cluster = c;
     return 0;
 }
@@ -276,7 +260,6 @@ void ek_cluster_free(struct ek_cluster *c)
         return;
     ek_wire_done(&c->wire);
     pthread_mutex_destroy(&c->lock);
-    free(c->card);
     free(c);
 }
 
@@ -293,8 +276,8 @@ void ek_cluster_open(struct ek_cluster *c, struct ek_open_params *p)
 
 bool ek_cluster_leaves_machine(const struct ek_cluster *c)
 {
-    for (uint32_t k = 0; k < (c->p.node == 0 ? c->p.nodes : 1); k++)
-        if (strcmp(c->card[k].host, c->p.card.host) != 0)
+    for (uint32_t k = 0; k < c->p.nodes; k++)
+        if (c->card[k].host[0] && strcmp(c->card[k].host, c->p.card.host) != 0)
             return true;
     return false;
 }

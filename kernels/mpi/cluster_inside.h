@@ -45,7 +45,7 @@ struct cluster_done {
 
 struct ek_cluster {
     struct ek_cluster_params p;
-    struct ek_node_card *card; /* node 0: [nodes]; else that of node 0 alone */
+    struct ek_node_card card[EK_NODES_MOST]; /* node 0: of all; others: theirs and node 0's */
     struct ek_wire wire;
     uint8_t meeting[EK_MEETING_BYTES];
     uint32_t max_model_len;
