@@ -129,7 +129,7 @@ int cluster_take(struct ek_cluster *c, uint32_t node, uint32_t tag, struct clust
         b->room = b->bytes;
     }
     struct ek_mpi_message m = ek_mpi_recv(node, tag, b->data, b->bytes);
-    wait = (struct ek_mpi_wait){.limit_us = limit_us, .cut = &c->failed};
+    wait = (struct ek_mpi_wait){.limit_us = c->p.stall_us, .cut = &c->failed};
     return r < 0 ? r : ek_mpi_move(c->p.mpi, c->p.self, &m, 1, &wait, &which);
 }
 

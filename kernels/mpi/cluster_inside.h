@@ -64,8 +64,8 @@ int cluster_lost(struct ek_cluster *c, uint32_t node, int code);
 void cluster_ranks(struct ek_cluster *c, struct ek_device *ranks);
 /* Sends, and waits until all of them are taken. 0, or EK_ECOMM when a node is lost. */
 int cluster_send(struct ek_cluster *c, struct ek_mpi_message *m, uint32_t count);
-/* The next message of a tag of a node, into a buffer that grows; 0 limit: for ever. A code of
- * ek_mpi_move() or -ENOMEM. */
+/* The next message of a tag of a node, into a buffer that grows. limit_us: for it to begin, 0 = for
+ * ever; one that has begun is taken whole. A code of ek_mpi_move() or -ENOMEM. */
 struct cluster_buffer {
     void *data;
     size_t room, bytes;

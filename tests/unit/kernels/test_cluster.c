@@ -18,7 +18,7 @@
 #include <cmocka.h>
 
 #include "common/err.h"
-#include "kernels/mpi/cluster.h"
+#include "kernels/mpi/cluster_inside.h"
 #include "tests/unit/kernels/mailbox.h"
 #include "tests/unit/kernels/tiny.h"
 #include "tests/unit/kernels/tiny_device.h"
@@ -524,6 +524,28 @@ static void test_gone(void **state)
     assert_non_null(strstr(p.n[1].fault.msg, "MPI cannot reach node 0 (host0) any more"));
 }
 
+/* A result that has begun to come is taken whole, however short the wait for it was to be: given up
+ * in the middle it would be lost, and its node taken for one that hangs. */
+static void test_taken_whole(void **state)
+{
+    static char from[100000];
+    struct cluster_buffer to = {.data = NULL};
+    struct ek_mpi_message m = ek_mpi_send(0, EK_MPI_DONE, from, sizeof(from));
+    struct mailbox box;
+    struct ek_cluster c = {
+        .p = {.mpi = &g_mail, .self = &box.end[0], .nodes = 2, .stall_us = 20000000}};
+    (void)state;
+
+    mail_open(&box, 2);
+    box.late = 100;
+    assert_int_equal(g_mail.begin(&box.end[1], &m), 0);
+    assert_int_equal(cluster_take(&c, 1, EK_MPI_DONE, &to, 1), 0);
+    assert_int_equal(to.bytes, sizeof(from));
+    assert_int_equal(cluster_take(&c, 1, EK_MPI_DONE, &to, 1), -ETIMEDOUT);
+    free(to.data);
+    mail_close(&box);
+}
+
 /* ---- meeting ---- */
 
 static void *other(void *arg)
@@ -574,11 +596,17 @@ static void test_silent(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_least_room),         cmocka_unit_test(test_whole_life),
-        cmocka_unit_test(test_load_fails_there),   cmocka_unit_test(test_load_fails_here),
-        cmocka_unit_test(test_resize_fails_there), cmocka_unit_test(test_disagree),
-        cmocka_unit_test(test_step_fails_there),   cmocka_unit_test(test_gone),
-        cmocka_unit_test(test_does_not_fit),       cmocka_unit_test(test_silent),
+        cmocka_unit_test(test_least_room),
+        cmocka_unit_test(test_whole_life),
+        cmocka_unit_test(test_load_fails_there),
+        cmocka_unit_test(test_load_fails_here),
+        cmocka_unit_test(test_resize_fails_there),
+        cmocka_unit_test(test_disagree),
+        cmocka_unit_test(test_step_fails_there),
+        cmocka_unit_test(test_gone),
+        cmocka_unit_test(test_taken_whole),
+        cmocka_unit_test(test_does_not_fit),
+        cmocka_unit_test(test_silent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
