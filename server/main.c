@@ -175,7 +175,7 @@ static int final_code(struct instance *s, char *why, size_t size, struct ek_buf 
     return code;
 }
 
-/* The last resort of an end: threads that do not come to theirs are left behind. */
+/* The last resort: when ending takes too long, the threads that still run are left behind. */
 static void *run_ending(void *arg)
 {
     const struct instance *s = arg;
@@ -214,7 +214,7 @@ static void end_dead(struct instance *s)
     _exit(s->dead_code);
 }
 
-/* A thread does not come round: nothing else can free it, and others wait for what it holds. */
+/* A thread is stuck with what others wait for, and nothing but the end of the process frees it. */
 static void end_looping(struct instance *s, const struct http_thread *t, enum watch_verdict verdict)
     __attribute__((noreturn));
 static void end_looping(struct instance *s, const struct http_thread *t, enum watch_verdict verdict)
@@ -294,8 +294,8 @@ static int serve(struct instance *s, struct ek_fault *f)
     }
 }
 
-/* Who waits for a start that failed is told by a 503, which a proxy sends elsewhere, and not by a
- * reset, after which it is not known whether the request was run. */
+/* The start failed. Clients that wait for it get a 503, which a proxy sends elsewhere, and not a
+ * reset, after which nothing says whether their request was run. */
 static void refuse_waiting(struct instance *s, const char *why)
 {
     uint64_t until = ek_now_us() + EK_US_PER_S;
