@@ -436,8 +436,7 @@ static int lead_sample(struct ek_device *d, const struct ek_step *step,
     if (has_ended(l))
         return EK_EDEVICE;
     if (masks)
-        memcpy(apart_at(l->m, l->m->masks_at[slot]), masks,
-               sizeof(*masks) + (size_t)masks->rows * masks->words * sizeof(masks->bits[0]));
+        memcpy(apart_at(l->m, l->m->masks_at[slot]), masks, ek_masks_bytes(masks));
     post(l, (struct apart_order){.kind = APART_SAMPLE, .slot = slot, .masked = masks != NULL});
     return 0;
 }

@@ -1,5 +1,5 @@
 /*
- * Loads the CUDA back end for kernels/registry.c and the MPI module for kernels/mpi/load.c, only
+ * Loads the CUDA back end for kernels/registry.c and the MPI module for kernels/mpi/cluster.c, only
  * where they are wanted, so that a machine without their libraries can run the programs. A file
  * beside the program comes first: a build tree uses its own plug-ins, not those that are installed.
  */

@@ -148,8 +148,8 @@ void ek_ranks_plan(const struct ek_plan *plan, uint32_t ranks, bool in_host_memo
     *ret_plan = all;
 }
 
-static int ranks_probe(const struct ek_open_params *p, struct ek_device_info *ret_info,
-                       struct ek_fault *fault)
+int ranks_probe(const struct ek_open_params *p, struct ek_device_info *ret_info,
+                struct ek_fault *fault)
 {
     const uint32_t count = ek_open_local(p);
     int r = check_open(p, fault);
@@ -229,8 +229,8 @@ static int plan_node(const struct ek_open_params *p, uint32_t first,
 }
 
 /* Of several nodes, what the one that needs the most does. */
-static int ranks_plan(const struct ek_open_params *p, const struct ek_plan_request *q,
-                      struct ek_plan *ret_plan, struct ek_fault *fault)
+int ranks_plan(const struct ek_open_params *p, const struct ek_plan_request *q,
+               struct ek_plan *ret_plan, struct ek_fault *fault)
 {
     int r = check_open(p, fault);
     if (r < 0)
@@ -248,8 +248,8 @@ static int ranks_plan(const struct ek_open_params *p, const struct ek_plan_reque
 }
 
 /* The ranks of this machine have one table: what two of them share is measured once. */
-static int ranks_choose(const struct ek_open_params *p, const struct ek_graph *graph,
-                        struct ek_forms *forms, struct ek_fault *fault)
+int ranks_choose(const struct ek_open_params *p, const struct ek_graph *graph,
+                 struct ek_forms *forms, struct ek_fault *fault)
 {
     int r = check_open(p, fault);
 

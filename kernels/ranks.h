@@ -1,5 +1,6 @@
 /*
- * What the device of several ranks (ranks.c) works out, apart from what it does.
+ * What the device of several ranks (ranks.c) works out, apart from what it does; and what the
+ * device of node 0, which has one of these inside, takes from it (mpi/lead.c).
  */
 #pragma once
 
@@ -18,3 +19,10 @@ void ek_ranks_plan(const struct ek_plan *plan, uint32_t ranks, bool in_host_memo
                    struct ek_plan *ret_plan);
 /* The group of a device of ek_ranks_backend() has failed; by any thread, after load() began. */
 void ek_ranks_abort(struct ek_device *d);
+/* As ek_ranks_backend() has them: nothing in them differs where some ranks are on other nodes. */
+int ranks_probe(const struct ek_open_params *p, struct ek_device_info *ret_info,
+                struct ek_fault *fault);
+int ranks_plan(const struct ek_open_params *p, const struct ek_plan_request *q,
+               struct ek_plan *ret_plan, struct ek_fault *fault);
+int ranks_choose(const struct ek_open_params *p, const struct ek_graph *graph,
+                 struct ek_forms *forms, struct ek_fault *fault);

@@ -198,3 +198,8 @@ struct ek_masks {
     uint32_t rows, words; /* words per row */
     uint32_t bits[];
 };
+
+static inline size_t ek_masks_bytes(const struct ek_masks *m)
+{
+    return sizeof(*m) + (size_t)m->rows * m->words * sizeof(m->bits[0]);
+}

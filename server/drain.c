@@ -79,10 +79,8 @@ void drain_on_order(void *ctx, double deadline_s, enum http_drain_mode mode, boo
     (void)eventfd_write(s->event, 1);
 }
 
-/* Another node was asked to stop: it cannot leave before we do. */
-void drain_on_leaving(void *ctx)
+void drain_on_node(struct instance *s)
 {
-    struct instance *s = ctx;
     pthread_mutex_lock(&s->lock);
     s->bound = true;
     pthread_mutex_unlock(&s->lock);

@@ -16,9 +16,10 @@ enum http_drain_mode drain_kept_mode(struct instance *s);
 void drain_on_order(void *ctx, double deadline_s, enum http_drain_mode mode, bool leave);
 void drain_on_resume(void *ctx);
 void drain_on_dead(void *ctx, int code, const char *why);
-void drain_on_leaving(void *ctx);
 
 /* Main thread: reads one signal and does what it asks for. */
 void drain_on_signal(struct instance *s);
+/* Main thread: another node was asked to stop, and cannot end before this one. */
+void drain_on_node(struct instance *s);
 /* Main thread: whether the process may end now: drained and sent, or past the deadline. */
 bool drain_may_leave(struct instance *s);

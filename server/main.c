@@ -39,6 +39,7 @@
 
 #define ENDING_S     8u /* from the decision to end to the end, whatever is still going on */
 #define TICK_BUSY_MS 20
+#define TICK_NODE_MS 100 /* between two looks whether another node was asked to stop */
 #define TICK_MS      1000
 
 static void on_warning(void *ctx, const char *msg)
@@ -174,7 +175,7 @@ static int final_code(struct instance *s, char *why, size_t size, struct ek_buf 
     return code;
 }
 
-/* The last resort of an end: threads that do not come to theirs are left behind. */
+/* The last resort: when ending takes too long, the threads that still run are left behind. */
 static void *run_ending(void *arg)
 {
     const struct instance *s = arg;
@@ -213,7 +214,7 @@ static void end_dead(struct instance *s)
     _exit(s->dead_code);
 }
 
-/* A thread does not come round: nothing else can free it, and others wait for what it holds. */
+/* A thread is stuck with what others wait for, and nothing but the end of the process frees it. */
 static void end_looping(struct instance *s, const struct http_thread *t, enum watch_verdict verdict)
     __attribute__((noreturn));
 static void end_looping(struct instance *s, const struct http_thread *t, enum watch_verdict verdict)
@@ -275,13 +276,16 @@ static int serve(struct instance *s, struct ek_fault *f)
             {.fd = s->signals, .events = POLLIN},
             {.fd = s->event, .events = POLLIN},
             {.fd = s->listening ? -1 : http_listen_event(s->http), .events = POLLIN}};
-        if (poll(p, 3, leaving ? TICK_BUSY_MS : TICK_MS) < 0 && errno != EINTR)
+        const int calm_ms = options_is_node(&s->o) ? TICK_NODE_MS : TICK_MS;
+        if (poll(p, 3, leaving ? TICK_BUSY_MS : calm_ms) < 0 && errno != EINTR)
             return -errno;
         eventfd_t count;
         if (p[1].revents)
             (void)eventfd_read(s->event, &count);
         if (p[0].revents)
             drain_on_signal(s);
+        if (nodes_asked(&s->stack))
+            drain_on_node(s);
         int r = on_events(s, f);
         if (r < 0)
             return r;
@@ -290,8 +294,8 @@ static int serve(struct instance *s, struct ek_fault *f)
     }
 }
 
-/* Who waits for a start that failed is told by a 503, which a proxy sends elsewhere, and not by a
- * reset, after which it is not known whether the request was run. */
+/* The start failed. Clients that wait for it get a 503, which a proxy sends elsewhere, and not a
+ * reset, after which nothing says whether their request was run. */
 static void refuse_waiting(struct instance *s, const char *why)
 {
     uint64_t until = ek_now_us() + EK_US_PER_S;
@@ -361,7 +365,6 @@ static int main_run(struct instance *s)
     if (s->o.engine_node)
         end_with_engine();
     s->stack.dead = drain_on_dead;
-    s->stack.leaving = drain_on_leaving;
     s->stack.dead_ctx = s;
     s->stack.bar = isatty(STDERR_FILENO);
     int r = listening_open(s, &f);

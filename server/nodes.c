@@ -13,6 +13,7 @@
 
 #include "common/err.h"
 #include "common/log.h"
+#include "kernels/fingerprint.h"
 #include "server/model/model.h"
 #include "server/model/sigbus.h"
 #include "server/options.h"
@@ -27,9 +28,10 @@ static void fill_card(const struct stack *s, struct ek_node_card *card)
     *card = (struct ek_node_card){.abi = EK_BACKEND_ABI,
                                   .ranks = s->open.ranks,
                                   .stages = s->open.stages > 0 ? s->open.stages : 1,
+                                  .graph = ek_graph_sum(&s->model->graph),
+                                  .weight = ek_weight_sum(&s->model->graph, &s->model->files),
                                   .memory_bytes = s->info.memory_bytes,
                                   .free_bytes = s->info.free_bytes};
-    ek_card_sums(card, &s->model->graph, &s->model->files);
     (void)snprintf(card->program, sizeof(card->program), "%s", EK_VERSION);
     if (gethostname(card->host, sizeof(card->host) - 1) < 0 || card->host[0] == '\0')
         (void)snprintf(card->host, sizeof(card->host), "unnamed");
@@ -49,14 +51,6 @@ static void on_lost(void *ctx, const char *why)
     struct stack *s = ctx;
     if (s->o->node_rank == 0)
         s->dead(s->dead_ctx, EK_EXIT_COMM, why);
-}
-
-static void on_leaving(void *ctx, uint32_t node, const char *host)
-{
-    struct stack *s = ctx;
-    ek_log(EK_LOG_NOTICE, "Node %u (%s) was asked to stop: draining, then all nodes end", node,
-           host);
-    s->leaving(s->dead_ctx);
 }
 
 /* ---- what started this one ---- */
@@ -116,7 +110,6 @@ int nodes_meet(struct stack *s, struct ek_fault *fault)
                                   .wait_us = (uint64_t)(o->distributed_timeout_seconds * 1e6),
                                   .stall_us = s->open.stall_us,
                                   .lost = on_lost,
-                                  .leaving = on_leaving,
                                   .ctx = s};
     const bool noted = s->info.note[0] != '\0';
 
@@ -145,11 +138,11 @@ int nodes_meet(struct stack *s, struct ek_fault *fault)
 
 /* ---- a node that follows ---- */
 
-static void on_loading(void *ctx, const struct ek_load_order *order)
+static void on_loading(void *ctx, uint32_t max_model_len)
 {
     struct stack *s = ctx;
 
-    model_serve(s->model, order->max_model_len);
+    model_serve(s->model, max_model_len);
     (void)sigbus_watch(s->model->dir, EK_EXIT_CONFIG); /* MPI's libraries take it away */
 }
 
@@ -177,6 +170,18 @@ int nodes_follow(struct stack *s, int *ret_exit, struct ek_fault *fault)
         return start_failed(r, "following node 0", ret_exit, fault);
     *ret_exit = code == EK_EXIT_RESTART ? EK_EXIT_RESTART : EK_EXIT_OK;
     return 0;
+}
+
+bool nodes_asked(struct stack *s)
+{
+    struct ek_cluster *c = s->o->node_rank == 0 ? atomic_load(&s->cluster) : NULL;
+    uint32_t node;
+    const char *host = c ? ek_cluster_leaver(c, &node) : NULL;
+
+    if (host)
+        ek_log(EK_LOG_NOTICE, "Node %u (%s) was asked to stop: draining, then all nodes end", node,
+               host);
+    return host != NULL;
 }
 
 bool nodes_leave(struct stack *s)

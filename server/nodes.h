@@ -19,5 +19,7 @@ int nodes_meet(struct stack *s, struct ek_fault *fault);
 /* Not node 0, after start_follower(): loads and takes steps until node 0 ends the group. *ret_exit
  * is the exit code also when it is 0. Starter thread. */
 int nodes_follow(struct stack *s, int *ret_exit, struct ek_fault *fault);
+/* Whether another node was asked to stop since the last call, on node 0; until start_done(). */
+bool nodes_asked(struct stack *s);
 /* The first SIGTERM on a node that follows; any thread. False: there is no node to follow yet. */
 bool nodes_leave(struct stack *s);

@@ -66,7 +66,6 @@ struct stack {
     bool bar;                    /* draw a progress bar on stderr */
     int percent;                 /* last one shown */
     engine_dead_fn dead;
-    void (*leaving)(void *ctx); /* another node was asked to stop; with dead_ctx */
     void *dead_ctx;
     _Atomic(struct ek_cluster *) cluster; /* NULL: all ranks are here, or not met yet */
     int end_code;                         /* of the process, for other nodes */

@@ -1,8 +1,8 @@
 /*
  * The life of evenkeeld from main.c's call to its exit status: directories and lock, descriptors
- * kept by systemd, state, servers, then sd_event_loop(), and the ends of all. A step that fails at
- * the start undoes those before it. After each turn on_turn() writes what changed, so that a kill
- * between two turns loses nothing that was decided.
+ * kept by systemd, state, servers, then sd_event_loop(), and at last the end of each of these. A
+ * step that fails at the start undoes those before it. After each turn on_turn() writes what
+ * changed, so that a kill between two turns loses nothing that was decided.
  */
 #include "supervisor/loop.h"
 
@@ -101,7 +101,8 @@ static bool all_tried(const struct fleet *f)
     return true;
 }
 
-/* Why it ended, when that is among the last things said; else the last. */
+/* What systemd is told of a server that is not ready: why it ended, if that is among its last four
+ * decisions, else the last one. */
 static const char *last_word(const struct server *s, uint64_t since_us)
 {
     const struct decision *d = NULL;
@@ -200,8 +201,8 @@ static void on_stopped(void *ctx)
         (void)sd_event_source_set_enabled(l->sweep, SD_EVENT_ONESHOT);
 }
 
-/* A server that has just been started, or is about to be, does not have its listening socket yet.
- * The time until which that is no fault. */
+/* The time by which every server should have its listening socket, 0 = now. One that has just been
+ * started, or is about to be, does not have it yet. */
 static uint64_t gives_socket_by(const struct fleet *f, uint64_t since, uint64_t now)
 {
     uint64_t last = 0;
@@ -446,7 +447,7 @@ static void on_figures(void *ctx, const struct figures *f)
     process_list_done(&all);
 }
 
-/* Without it evenkeeld does all it does, but for what the next one will know. */
+/* Without a history evenkeeld works as ever; only the next one knows less of what was before. */
 static void open_history(struct fleet *f)
 {
     const char *dir = f->config->state_dir;
@@ -511,7 +512,8 @@ static int loop_begin(struct loop *l)
     return r < 0 ? r : open_status(l);
 }
 
-/* After the loop nothing else is delayed; 100 ms at most. */
+/* Removes the cgroups of servers that have ended, for up to 100 ms each: after the loop nothing
+ * else waits for this thread. */
 static void loop_sweep(const struct fleet *f)
 {
     for (uint32_t i = 0; i < f->count; i++) {

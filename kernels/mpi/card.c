@@ -7,82 +7,63 @@
 #include <string.h>
 
 #include "common/err.h"
-#include "kernels/fingerprint.h"
 #include "kernels/mpi/cluster.h"
 
+enum card_kind { CARD_TEXT, CARD_COUNT, CARD_SUM /* which is not shown */ };
+
+#define OF(field) offsetof(struct ek_node_card, field), sizeof(((struct ek_node_card *)0)->field)
+
 /* What has to be the same, in the order in which it is looked at. */
-#define TEXT(field) offsetof(struct ek_node_card, field)
 static const struct {
-    size_t at;
-    const char *verb, *remedy;
-} g_texts[] = {
-    {TEXT(program), "is evenkeel-server", "install the same on all nodes"},
-    {TEXT(backend), "computes on", "give all nodes the same --device"},
-    {TEXT(isa), "computes with", "give all nodes the --cpu-isa that the oldest offers"},
-    {TEXT(model), "has a model", "give all nodes the same model"},
-    {TEXT(form), "keeps it as",
+    size_t at, bytes;
+    enum card_kind kind;
+    const char *mine, *first; /* what is said of both; NULL: the same */
+    const char *remedy;
+} g_fields[] = {
+    {OF(program), CARD_TEXT, "is evenkeel-server", NULL, "install the same on all nodes"},
+    {OF(backend), CARD_TEXT, "computes on", NULL, "give all nodes the same --device"},
+    {OF(isa), CARD_TEXT, "computes with", NULL,
+     "give all nodes the --cpu-isa that the oldest offers"},
+    {OF(model), CARD_TEXT, "has a model", NULL, "give all nodes the same model"},
+    {OF(form), CARD_TEXT, "keeps it as", NULL,
      "give all nodes the same --dtype, --quantization and --kv-cache-dtype"},
+    {OF(stages), CARD_COUNT, "has --pipeline-parallel-size", NULL, "give all nodes the same"},
+    {OF(ranks), CARD_COUNT, "has ranks by --tensor-parallel-size", NULL, "give all nodes the same"},
+    {OF(abi), CARD_SUM, "has other kernels", NULL, "install the same evenkeel-server on all nodes"},
+    {OF(graph), CARD_SUM, "has a model of one shape", "has one of another shape",
+     "give all nodes the same model, with the same config.json"},
+    {OF(weight), CARD_SUM, "has its weights", "has others of the same shape",
+     "give all nodes the same model files (sha256sum -c SHA256SUMS)"},
 };
 
-static const struct {
-    size_t at;
-    const char *option;
-} g_numbers[] = {
-    {offsetof(struct ek_node_card, stages), "--pipeline-parallel-size"},
-    {offsetof(struct ek_node_card, ranks), "ranks by --tensor-parallel-size"},
-};
-
-static int differ(struct ek_fault *fault, const struct ek_node_card *mine,
-                  const struct ek_node_card *first, const char *const what[2], const char *remedy)
+static void card_say(enum card_kind kind, const char *verb, const void *field, char ret_text[112])
 {
-    return ek_fault_set(fault, "nnodes", "Node %u (%s) %s, node %u (%s) %s: %s", mine->node,
-                        mine->host, what[0], first->node, first->host, what[1], remedy);
+    uint32_t count;
+
+    memcpy(&count, field, sizeof(count));
+    if (kind == CARD_TEXT)
+        (void)snprintf(ret_text, 112, "%s %.80s", verb, (const char *)field);
+    else if (kind == CARD_COUNT)
+        (void)snprintf(ret_text, 112, "%s %u", verb, count);
+    else
+        (void)snprintf(ret_text, 112, "%s", verb);
 }
 
 int ek_card_check(const struct ek_node_card *mine, const struct ek_node_card *first,
                   struct ek_fault *fault)
 {
-    const char *const card[2] = {(const char *)mine, (const char *)first};
-    char what[2][112];
+    char here[112], there[112];
 
-    for (size_t i = 0; i < sizeof(g_texts) / sizeof(g_texts[0]); i++) {
-        if (strcmp(card[0] + g_texts[i].at, card[1] + g_texts[i].at) == 0)
+    for (size_t i = 0; i < sizeof(g_fields) / sizeof(g_fields[0]); i++) {
+        const char *a = (const char *)mine + g_fields[i].at;
+        const char *b = (const char *)first + g_fields[i].at;
+        if (memcmp(a, b, g_fields[i].bytes) == 0)
             continue;
-        for (int k = 0; k < 2; k++)
-            (void)snprintf(what[k], sizeof(what[k]), "%s %.80s", g_texts[i].verb,
-                           card[k] + g_texts[i].at);
-        return differ(fault, mine, first, (const char *const[2]){what[0], what[1]},
-                      g_texts[i].remedy);
+        card_say(g_fields[i].kind, g_fields[i].mine, a, here);
+        card_say(g_fields[i].kind, g_fields[i].first ? g_fields[i].first : g_fields[i].mine, b,
+                 there);
+        return ek_fault_set(fault, "nnodes", "Node %u (%s) %s, node %u (%s) %s: %s", mine->node,
+                            mine->host, here, first->node, first->host, there, g_fields[i].remedy);
     }
-    for (size_t i = 0; i < sizeof(g_numbers) / sizeof(g_numbers[0]); i++) {
-        uint32_t n[2];
-        for (int k = 0; k < 2; k++) {
-            memcpy(&n[k], card[k] + g_numbers[i].at, sizeof(n[k]));
-            (void)snprintf(what[k], sizeof(what[k]), "has %s %u", g_numbers[i].option, n[k]);
-        }
-        if (n[0] != n[1])
-            return differ(fault, mine, first, (const char *const[2]){what[0], what[1]},
-                          "give all nodes the same");
-    }
-    if (mine->abi != first->abi)
-        return differ(fault, mine, first,
-                      (const char *const[2]){"has other kernels", "has other kernels"},
-                      "install the same evenkeel-server on all nodes");
-    if (mine->graph != first->graph)
-        return differ(
-            fault, mine, first,
-            (const char *const[2]){"has a model of one shape", "has one of another shape"},
-            "give all nodes the same model, with the same config.json");
-    if (mine->weight != first->weight)
-        return differ(fault, mine, first,
-                      (const char *const[2]){"has its weights", "has others of the same shape"},
-                      "give all nodes the same model files (sha256sum -c SHA256SUMS)");
     return 0;
-}
-
-void ek_card_sums(struct ek_node_card *card, const struct ek_graph *g,
-                  const struct ek_weight_files *files)
-{
-    card->graph = ek_graph_sum(g);
-    card->weight = ek_weight_sum(g, files);
 }

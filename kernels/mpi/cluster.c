@@ -5,6 +5,7 @@
  */
 #include "kernels/mpi/cluster.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,13 +15,10 @@
 
 #include "common/err.h"
 #include "kernels/mpi/cluster_inside.h"
+#include "kernels/plugin.h"
+#include "kernels/ranks.h"
 
-#define WATCH_US 100000u
-
-static const char *host_of(const struct ek_cluster *c, uint32_t node)
-{
-    return c->p.node == 0 ? c->card[node].host : c->card[0].host;
-}
+#define MODULE "libevenkeel-mpi.so"
 
 /* ---- failing ---- */
 
@@ -34,8 +32,8 @@ void cluster_fail(struct ek_cluster *c, const char *why)
             c->p.lost(c->p.ctx, c->why);
         atomic_store(&c->failed, true);
         ek_wire_cut(&c->wire);
-        if (c->abort)
-            c->abort(c->abort_ctx);
+        if (c->ranks)
+            ek_ranks_abort(c->ranks);
     }
     pthread_mutex_unlock(&c->lock);
 }
@@ -46,8 +44,8 @@ int cluster_lost(struct ek_cluster *c, uint32_t node, int code)
 
     if (code == -ECANCELED) /* it has failed */
         return EK_ECOMM;
-    if (c->p.node == 0 || node == 0)
-        (void)snprintf(name, sizeof(name), "node %u (%s)", node, host_of(c, node));
+    if (c->card[node].host[0])
+        (void)snprintf(name, sizeof(name), "node %u (%s)", node, c->card[node].host);
     else
         (void)snprintf(name, sizeof(name), "node %u", node);
     if (code == -ETIMEDOUT)
@@ -79,13 +77,12 @@ void ek_cluster_abort(struct ek_cluster *c, int code)
         c->p.mpi->abort(c->p.self, code);
 }
 
-void cluster_on_fail(struct ek_cluster *c, void (*abort)(void *ctx), void *ctx)
+void cluster_ranks(struct ek_cluster *c, struct ek_device *ranks)
 {
     pthread_mutex_lock(&c->lock);
-    c->abort = abort;
-    c->abort_ctx = ctx;
-    if (abort && atomic_load(&c->failed))
-        abort(ctx);
+    c->ranks = ranks;
+    if (ranks && atomic_load(&c->failed))
+        ek_ranks_abort(ranks);
     pthread_mutex_unlock(&c->lock);
 }
 
@@ -105,11 +102,13 @@ uint64_t cluster_sum(const struct ek_result *r)
     return s;
 }
 
-int cluster_move(struct ek_cluster *c, struct ek_mpi_message *m, uint32_t count, uint64_t limit_us,
-                 uint32_t *ret_which)
+int cluster_send(struct ek_cluster *c, struct ek_mpi_message *m, uint32_t count)
 {
-    struct ek_mpi_wait wait = {.limit_us = limit_us, .cut = &c->failed};
-    return ek_mpi_move(c->p.mpi, c->p.self, m, count, &wait, ret_which);
+    struct ek_mpi_wait wait = {.limit_us = c->p.stall_us, .cut = &c->failed};
+    uint32_t which = 0;
+    int r = ek_mpi_move(c->p.mpi, c->p.self, m, count, &wait, &which);
+
+    return r < 0 ? cluster_lost(c, m[which].node, r) : 0;
 }
 
 int cluster_take(struct ek_cluster *c, uint32_t node, uint32_t tag, struct cluster_buffer *b,
@@ -129,62 +128,82 @@ int cluster_take(struct ek_cluster *c, uint32_t node, uint32_t tag, struct clust
         b->data = more;
         b->room = b->bytes;
     }
-    struct ek_mpi_message m = {
-        .node = node, .tag = tag, .data = b->data, .rows = 1, .width = b->bytes};
-    return r < 0 ? r : cluster_move(c, &m, 1, limit_us, &which);
+    struct ek_mpi_message m = ek_mpi_recv(node, tag, b->data, b->bytes);
+    wait = (struct ek_mpi_wait){.limit_us = c->p.stall_us, .cut = &c->failed};
+    return r < 0 ? r : ek_mpi_move(c->p.mpi, c->p.self, &m, 1, &wait, &which);
+}
+
+const char *ek_cluster_leaver(struct ek_cluster *c, uint32_t *ret_node)
+{
+    uint32_t node = EK_MPI_ANY, tag = EK_MPI_LEAVE;
+    struct cluster_buffer none = {.data = NULL};
+    size_t bytes;
+
+    if (c->p.mpi->probe(c->p.self, &node, &tag, &bytes) != 1 ||
+        cluster_take(c, node, tag, &none, c->p.stall_us) < 0)
+        return NULL;
+    *ret_node = node;
+    return c->card[node].host;
 }
 
 /* ---- meeting ---- */
-
-static int silent(struct ek_cluster *c, uint32_t node, int r, struct ek_fault *fault)
-{
-    if (r == -ETIMEDOUT)
-        ek_fault_write(fault, "nnodes",
-                       "Node %u of %u did not say within %.0f s what it is: look at its log, and "
-                       "whether MPI uses a network that all machines are in (--mca "
-                       "btl_tcp_if_include)",
-                       node, c->p.nodes, (double)c->p.wait_us / 1e6);
-    else
-        ek_fault_write(fault, "nnodes", "MPI cannot reach node %u of %u: %s", node, c->p.nodes,
-                       ek_strerror(r));
-    return EK_ECOMM;
-}
 
 /* Node 0 has the cards of all, the others that of node 0, to compare. */
 static int exchange_cards(struct ek_cluster *c, struct ek_fault *fault)
 {
     const size_t size = sizeof(struct ek_node_card);
     struct ek_mpi_message m[2 * EK_NODES_MOST];
+    struct ek_mpi_wait wait = {.limit_us = c->p.wait_us};
     uint32_t count = 0, which = 0;
 
-    for (uint32_t k = 0; k < (c->p.node == 0 ? c->p.nodes : 1); k++) {
-        if (k == c->p.node)
-            continue;
-        m[count++] = (struct ek_mpi_message){
-            .node = k, .tag = EK_MPI_CARD, .data = &c->card[k], .rows = 1, .width = size};
-        m[count++] = (struct ek_mpi_message){.node = k,
-                                             .tag = EK_MPI_CARD,
-                                             .out = true,
-                                             .data = &c->p.card,
-                                             .rows = 1,
-                                             .width = size};
+    for (uint32_t k = c->p.node == 0; k < (c->p.node == 0 ? c->p.nodes : 1); k++) {
+        m[count++] = ek_mpi_recv(k, EK_MPI_CARD, &c->card[k], size);
+        m[count++] = ek_mpi_send(k, EK_MPI_CARD, &c->p.card, size);
     }
-    int r = cluster_move(c, m, count, c->p.wait_us, &which);
+    int r = ek_mpi_move(c->p.mpi, c->p.self, m, count, &wait, &which);
+    const uint32_t node = m[which].node;
     if (r == -EPROTO)
         return ek_fault_set(fault, "nnodes",
                             "Node %u is another version of this program: install "
                             "the same on all nodes",
-                            m[which].node);
+                            node);
+    if (r == -ETIMEDOUT)
+        ek_fault_write(fault, "nnodes",
+                       "Node %u of %u did not say within %.0f s what it is: look at its log, and "
+                       "whether MPI uses a network that all machines are in (--mca "
+                       "btl_tcp_if_include)",
+                       node, c->p.nodes, (double)c->p.wait_us / 1e6);
+    else if (r < 0)
+        ek_fault_write(fault, "nnodes", "MPI cannot reach node %u of %u: %s", node, c->p.nodes,
+                       ek_strerror(r));
     if (r < 0)
-        return silent(c, m[which].node, r, fault);
-    return c->p.node == 0 ? 0 : ek_card_check(&c->p.card, &c->card[0], fault);
+        return EK_ECOMM;
+    return ek_card_check(&c->p.card, &c->card[0], fault);
+}
+
+/* libevenkeel-mpi.so beside the program or in its library folder. */
+static int load_mpi(const struct ek_mpi **ret_mpi, struct ek_fault *fault)
+{
+    char why[256] = "";
+    void *handle = ek_plugin_open(MODULE, why, sizeof(why));
+    const struct ek_mpi *mpi = handle ? dlsym(handle, "evenkeel_mpi") : NULL;
+
+    if (mpi && mpi->abi == EK_MPI_ABI) {
+        *ret_mpi = mpi;
+        return 0;
+    }
+    ek_fault_write(fault, "nnodes",
+                   "Several machines need " MODULE ", which %s%s: install the package "
+                   "evenkeel-backend-mpi on all of them, with Open MPI",
+                   mpi ? "is of another version than this program" : "cannot be loaded: ", why);
+    return -ENOTSUP;
 }
 
 static int cluster_meet(struct ek_cluster *c, struct ek_fault *fault)
 {
     uint32_t node, nodes;
     char why[128] = "MPI could not start";
-    int r = c->p.mpi ? 0 : ek_mpi_load(&c->p.mpi, fault);
+    int r = c->p.mpi ? 0 : load_mpi(&c->p.mpi, fault);
 
     if (r < 0)
         return r;
@@ -198,26 +217,8 @@ static int cluster_meet(struct ek_cluster *c, struct ek_fault *fault)
                             "all nodes with one mpirun, or srun --mpi=pmix",
                             c->p.node, c->p.nodes, node, nodes);
     c->p.card.node = node;
-    if (c->p.node == 0)
-        c->card[0] = c->p.card;
+    c->card[node] = c->p.card;
     return exchange_cards(c, fault);
-}
-
-static void *watch(void *arg)
-{
-    struct ek_cluster *c = arg;
-    size_t bytes;
-
-    while (!atomic_load(&c->stop)) {
-        uint32_t node = EK_MPI_ANY, tag = EK_MPI_LEAVE, which;
-        if (c->p.mpi->probe(c->p.self, &node, &tag, &bytes) == 1) {
-            struct ek_mpi_message m = {.node = node, .tag = tag};
-            (void)cluster_move(c, &m, 1, c->p.stall_us, &which);
-            c->p.leaving(c->p.ctx, node, host_of(c, node));
-        }
-        (void)usleep(WATCH_US);
-    }
-    return NULL;
 }
 
 int ek_cluster_new(const struct ek_cluster_params *p, struct ek_cluster **ret_cluster,
@@ -226,16 +227,15 @@ int ek_cluster_new(const struct ek_cluster_params *p, struct ek_cluster **ret_cl
     if (p->nodes < 2 || p->nodes > EK_NODES_MOST || p->node >= p->nodes)
         return -EINVAL;
     struct ek_cluster *c = calloc(1, sizeof(*c));
-    struct ek_node_card *card = calloc(p->nodes, sizeof(*card));
-    if (!c || !card) {
-        free(c);
-        free(card);
+    if (!c)
         return -ENOMEM;
-    }
     c->p = *p;
-    c->card = card;
     pthread_mutex_init(&c->lock, NULL);
     int r = cluster_meet(c, fault);
+    if (r < 0) { /* a node that fails ends by itself, and the others with it */
+        ek_cluster_free(c);
+        return r;
+    }
     c->wire = (struct ek_wire){.node = p->node,
                                .nodes = p->nodes,
                                .mpi = c->p.mpi,
@@ -243,29 +243,23 @@ int ek_cluster_new(const struct ek_cluster_params *p, struct ek_cluster **ret_cl
                                .stall_us = p->stall_us,
                                .failed = on_wire,
                                .ctx = c};
-    if (r == 0 && p->node == 0 && p->leaving) {
-        r = -pthread_create(&c->watch, NULL, watch, c);
-        c->watches = r == 0;
-    }
-    if (r < 0) {
-        c->over = true; /* a node that fails ends by itself, and the others with it */
-        ek_cluster_free(c);
-        return r;
-    }
     *ret_cluster = c;
     return 0;
+}
+
+void cluster_end(struct ek_cluster *c)
+{
+    ek_wire_done(&c->wire);
+    c->over = true;
+    c->p.mpi->finish(c->p.self);
 }
 
 void ek_cluster_free(struct ek_cluster *c)
 {
     if (!c)
         return;
-    atomic_store(&c->stop, true);
-    if (c->watches)
-        (void)pthread_join(c->watch, NULL);
     ek_wire_done(&c->wire);
     pthread_mutex_destroy(&c->lock);
-    free(c->card);
     free(c);
 }
 
@@ -282,8 +276,8 @@ void ek_cluster_open(struct ek_cluster *c, struct ek_open_params *p)
 
 bool ek_cluster_leaves_machine(const struct ek_cluster *c)
 {
-    for (uint32_t k = 0; k < (c->p.node == 0 ? c->p.nodes : 1); k++)
-        if (strcmp(c->card[k].host, c->p.card.host) != 0)
+    for (uint32_t k = 0; k < c->p.nodes; k++)
+        if (c->card[k].host[0] && strcmp(c->card[k].host, c->p.card.host) != 0)
             return true;
     return false;
 }

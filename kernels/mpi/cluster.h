@@ -5,8 +5,8 @@
  * own disk, take steps, and say what they sampled. server/nodes.c may include this header beside
  * backend.h.
  *
- * Threads: one caller. `lost` and `leaving` come from any thread of the cluster and must not call
- * it. What fails on one node fails all: steps are EK_ECOMM from then on, `lost` has the sentence,
+ * Threads: one caller. `lost` comes from any thread that computes and must not call the cluster.
+ * What fails on one node fails all: steps are EK_ECOMM from then on, `lost` has the sentence,
  * and ek_cluster_abort() ends the processes of all nodes.
  */
 #pragma once
@@ -20,7 +20,7 @@ struct ek_cluster;
 struct ek_fault;
 struct ek_mpi;
 
-/* What a node is and has. Texts end within their arrays. */
+/* What a node is and has. Texts end within their arrays, which are zero behind them. */
 struct ek_node_card {
     uint32_t abi, node;
     uint32_t ranks, stages; /* of all nodes */
@@ -45,8 +45,7 @@ struct ek_cluster_params {
     uint64_t wait_us;         /* for the others to say what they are, 0 = for ever */
     uint64_t stall_us;        /* in a step others may be silent for so long, 0 = for ever */
     struct ek_node_card card; /* of this node; `node` is filled in */
-    void (*lost)(void *ctx, const char *why);                    /* once */
-    void (*leaving)(void *ctx, uint32_t node, const char *host); /* node 0: it was asked to stop */
+    void (*lost)(void *ctx, const char *why); /* once */
     void *ctx;
 };
 
@@ -76,13 +75,6 @@ void ek_cluster_serve(struct ek_cluster *c, uint32_t max_model_len);
 /* Node 0: the others end with it; code is that of the process. After the last step. */
 void ek_cluster_bye(struct ek_cluster *c, int code);
 
-struct ek_load_order {
-    struct ek_step_ceiling ceiling;
-    uint32_t logit_rows, block_size, max_model_len;
-    uint64_t offload_bytes; /* of each rank's weights, in its node's host memory */
-    double share;
-};
-
 /* The others: obeys node 0 until it says that all end (0 with its exit code) or the group fails
  * (EK_ECOMM or what failed here, with a sentence). */
 struct ek_follow_params {
@@ -92,7 +84,7 @@ struct ek_follow_params {
     const struct ek_weight_files *files;
     ek_progress_fn progress;
     /* Before the weights are loaded and when they are. */
-    void (*loading)(void *ctx, const struct ek_load_order *order);
+    void (*loading)(void *ctx, uint32_t max_model_len);
     void (*ready)(void *ctx, uint32_t blocks);
     void *ctx;
 };
@@ -100,7 +92,6 @@ int ek_cluster_follow(struct ek_cluster *c, const struct ek_follow_params *p, in
                       struct ek_fault *fault);
 /* The others, any thread: asks node 0 to drain and end. */
 void ek_cluster_leave(struct ek_cluster *c);
-
-/* The numbers of a card by which models are told apart. */
-void ek_card_sums(struct ek_node_card *card, const struct ek_graph *g,
-                  const struct ek_weight_files *files);
+/* Node 0, any thread until ek_cluster_bye(): the host of a node that has asked for that, and which
+ * it is, once; NULL = none. Does not wait. */
+const char *ek_cluster_leaver(struct ek_cluster *c, uint32_t *ret_node);

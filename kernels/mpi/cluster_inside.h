@@ -3,33 +3,37 @@
  * follow.c (the others). `lock` guards what stands below it. A failure is stored once, by
  * cluster_fail(); no thread waits after it.
  *
- * Node 0 says an order to all others, and has an answer of each: a reply to OPEN, LOAD, KV_OPEN and
- * RESIZE, one word on each step that was sampled. A step is sampled by the order behind its own.
+ * Node 0 says an order to all others, and has an answer of each: a reply to LOAD and KV, one word
+ * on each step that was sampled. A step is sampled by the order behind its own.
  */
 #pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "common/err.h"
 #include "kernels/mpi/cluster.h"
 #include "kernels/mpi/table.h"
 #include "kernels/mpi/wire.h"
 
 enum cluster_order {
-    ORDER_OPEN = EK_MPI_ORDER, /* EK_MEETING_BYTES */
-    ORDER_LOAD,                /* struct ek_load_order */
-    ORDER_KV_OPEN,             /* struct ek_kv_params */
-    ORDER_RESIZE,              /* uint32_t blocks */
+    ORDER_LOAD = EK_MPI_ORDER, /* struct cluster_load: opens the device, too */
+    ORDER_KV,                  /* struct ek_kv_params: the first opens the pool, others resize it */
     ORDER_STEP,                /* struct ek_step as it is */
-    ORDER_SAMPLE,              /* uint64_t id of the step */
-    ORDER_MASKS,               /* struct ek_masks: instead of SAMPLE, for the last step */
+    ORDER_SAMPLE,              /* struct ek_masks as it is, or nothing: of the oldest step */
     ORDER_BYE,                 /* int32_t exit code of node 0 */
+};
+
+struct cluster_load {
+    uint8_t meeting[EK_MEETING_BYTES];
+    struct ek_plan_request plan; /* but its graph, which each node has */
+    uint32_t max_model_len;
 };
 
 struct cluster_reply {
     int32_t code;
     uint64_t room_bytes; /* of ORDER_LOAD: ek_device_stats.room_bytes */
-    char msg[480], field[64];
+    struct ek_fault fault;
 };
 
 /* How a step ended: this, and of the node that answers the whole struct ek_result behind it. */
@@ -41,32 +45,27 @@ struct cluster_done {
 
 struct ek_cluster {
     struct ek_cluster_params p;
-    struct ek_node_card *card; /* node 0: [nodes]; else that of node 0 alone */
+    struct ek_node_card card[EK_NODES_MOST]; /* node 0: of all; others: theirs and node 0's */
     struct ek_wire wire;
     uint8_t meeting[EK_MEETING_BYTES];
     uint32_t max_model_len;
-    pthread_t watch; /* node 0: for nodes that leave */
-    bool watches;
-    atomic_bool stop;
     _Atomic bool failed;
     bool over;            /* it has ended as it should: the module is finished */
     pthread_mutex_t lock; /* of what follows */
     char why[480];
-    void (*abort)(void *ctx); /* ends waits in the ranks here, NULL = none; must not wait */
-    void *abort_ctx;
+    struct ek_device *ranks; /* here, whose waits a failure ends; NULL = none */
 };
 
 /* The first failure counts: no thread waits any more. `code` is EK_ECOMM, or the cause here. */
 void cluster_fail(struct ek_cluster *c, const char *why);
 /* A node was silent or is gone, by a code of table.h; `what` it was in the middle of. EK_ECOMM. */
 int cluster_lost(struct ek_cluster *c, uint32_t node, int code);
-/* What ends the waits of the ranks here, from now on. */
-void cluster_on_fail(struct ek_cluster *c, void (*abort)(void *ctx), void *ctx);
-/* Waits for one message; 0 wait: for ever. A code of ek_mpi_move(). */
-int cluster_move(struct ek_cluster *c, struct ek_mpi_message *m, uint32_t count, uint64_t limit_us,
-                 uint32_t *ret_which);
-/* The next message of a tag of a node, into a buffer that grows. A code of ek_mpi_pause(), -EIO or
- * -ENOMEM. */
+/* Whose waits a failure ends from now on: a device of ek_ranks_backend(), NULL = none. */
+void cluster_ranks(struct ek_cluster *c, struct ek_device *ranks);
+/* Sends, and waits until all of them are taken. 0, or EK_ECOMM when a node is lost. */
+int cluster_send(struct ek_cluster *c, struct ek_mpi_message *m, uint32_t count);
+/* The next message of a tag of a node, into a buffer that grows. limit_us: for it to begin, 0 = for
+ * ever; one that has begun is taken whole. A code of ek_mpi_move() or -ENOMEM. */
 struct cluster_buffer {
     void *data;
     size_t room, bytes;
@@ -74,3 +73,5 @@ struct cluster_buffer {
 int cluster_take(struct ek_cluster *c, uint32_t node, uint32_t tag, struct cluster_buffer *b,
                  uint64_t limit_us);
 uint64_t cluster_sum(const struct ek_result *r);
+/* All has been said and taken: MPI ends, and with it the group as it should. */
+void cluster_end(struct ek_cluster *c);

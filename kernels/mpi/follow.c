@@ -3,10 +3,9 @@
  * queues and do not wait, and between them waits a moment for the oldest step and says what was
  * sampled.
  *
- * A step is in one of two flights, by its id:
- *   FREE --STEP--> QUEUED --SAMPLE or MASKS--> SAMPLED --landed--> SAID --taken by node 0--> FREE
- * and what comes in another order ends the group: node 0 checks nothing less. What is said is not
- * waited for, since node 0 may be waiting for an order of its own to be taken.
+ * Steps are taken, sampled and landed in the order of their ids, so that three counts tell where
+ * each is: landed <= sampled <= taken <= landed + 2. What is said is not waited for, since node 0
+ * may be waiting for an order of its own to be taken.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -15,227 +14,149 @@
 
 #include "common/err.h"
 #include "kernels/mpi/cluster_inside.h"
-#include "kernels/ranks.h"
 
 #define MOMENT_US 50u /* of a wait for a step, between two looks for orders */
-
-enum flight_state { FLIGHT_FREE, FLIGHT_QUEUED, FLIGHT_SAMPLED, FLIGHT_SAID };
-
-struct follow_flight {
-    struct cluster_buffer step, masks;
-    struct cluster_done *done; /* the result behind it */
-    struct ek_mpi_message said;
-    uint64_t id;
-    enum flight_state state;
-};
 
 struct follower {
     struct ek_cluster *c;
     struct ek_follow_params p;
     struct ek_device *device;
-    struct ek_load_order load;
+    struct ek_plan_request plan;
+    struct ek_kv_params kv; /* 0 blocks: not open yet */
     size_t result_bytes;
-    uint32_t kv_blocks, states;
+    struct cluster_done *done; /* the result behind it */
+    struct ek_mpi_copies told;
     bool answers; /* it has the first rank of the last of several stages */
-    struct follow_flight flight[2];
+    struct cluster_buffer step[2], masks[2];
+    uint32_t taken, sampled, landed; /* steps */
     struct cluster_buffer in;
-    uint64_t last; /* step */
     bool bye;
     int32_t code;
 };
 
-static struct ek_result *result_of(const struct follow_flight *l)
-{
-    return (struct ek_result *)(void *)(l->done + 1);
-}
+/* ---- steps ---- */
 
-static int confused(struct follower *f, const char *what)
+static int follow_refuse(struct follower *f, const char *what)
 {
     char why[160];
 
     (void)snprintf(why, sizeof(why),
-                   "Node 0 sent %s out of turn: install the same evenkeel-server on all nodes",
-                   what);
+                   "Node 0 sent %s that is none: its memory or the network is faulty", what);
     cluster_fail(f->c, why);
     return EK_ECOMM;
 }
 
-/* ---- steps ---- */
-
-static int mpi_follow_settle(struct follower *f, struct follow_flight *l)
+/* What came stays in `keep` until the next of its kind. */
+static void follow_keep(struct follower *f, struct cluster_buffer *keep)
 {
-    if (l->state != FLIGHT_SAID)
-        return 0;
-    int r = f->c->p.mpi->test(f->c->p.self, &l->said);
-    if (r > 0)
-        l->state = FLIGHT_FREE;
-    return r < 0 ? cluster_lost(f->c, 0, r) : 0;
-}
+    const struct cluster_buffer other = *keep;
 
-/* Node 0 asks for more only when it has taken what was said: it is soon known here. */
-static int free_flight(struct follower *f, struct follow_flight *l)
-{
-    struct ek_mpi_wait wait = {.limit_us = f->c->p.stall_us, .cut = &f->c->failed};
-    int r = mpi_follow_settle(f, l);
-
-    while (r == 0 && l->state == FLIGHT_SAID && (r = ek_mpi_pause(&wait)) == 0)
-        r = mpi_follow_settle(f, l);
-    return r == -ETIMEDOUT ? cluster_lost(f->c, 0, r) : r;
+    *keep = f->in;
+    f->in = other;
 }
 
 static int take_step(struct follower *f)
 {
     const struct ek_step *step = f->in.data;
-    const uint64_t id = f->in.bytes >= sizeof(*step) ? step->id : 0;
-    struct follow_flight *l = &f->flight[id & 1];
-    int r = free_flight(f, l);
 
-    if (r < 0)
-        return r;
-    if (f->kv_blocks == 0 || l->state != FLIGHT_FREE || f->in.bytes < sizeof(*step))
-        return confused(f, "a step");
-    if (ek_step_check(step, f->in.bytes, &f->load.ceiling, f->p.graph->vocab, f->kv_blocks,
-                      f->load.block_size, f->states) < 0) {
-        cluster_fail(f->c, "Node 0 sent a step that is none: its memory or the network is faulty");
-        return EK_ECOMM;
-    }
-    const struct cluster_buffer other = l->step;
-    l->step = f->in;
-    f->in = other;
-    l->id = f->last = id;
-    l->state = FLIGHT_QUEUED;
+    if (f->taken - f->landed >= 2 ||
+        ek_step_check(step, f->in.bytes, &f->plan.ceiling, f->p.graph->vocab, f->kv.blocks,
+                      f->plan.block_size, f->kv.states) < 0)
+        return follow_refuse(f, "a step");
+    follow_keep(f, &f->step[f->taken++ % 2]);
     return f->p.backend->forward(f->device, step);
 }
 
-static int take_sample(struct follower *f, bool masked)
+static int take_sample(struct follower *f)
 {
-    struct follow_flight *l = &f->flight[f->last & 1];
-    const struct ek_masks *masks = f->in.data;
+    const struct ek_masks *masks = f->in.bytes > 0 ? f->in.data : NULL;
+    const uint32_t at = f->sampled % 2;
 
-    if (l->state != FLIGHT_QUEUED || f->in.bytes < sizeof(f->last) ||
-        (!masked && memcmp(f->in.data, &l->id, sizeof(l->id)) != 0) ||
-        (masked && f->in.bytes != sizeof(*masks) +
-                                      (size_t)masks->rows * masks->words * sizeof(masks->bits[0])))
-        return confused(f, "masks");
-    const struct cluster_buffer other = l->masks;
-    l->masks = f->in;
-    f->in = other;
-    l->state = FLIGHT_SAMPLED;
-    return f->p.backend->sample(f->device, l->step.data, masked ? l->masks.data : NULL);
+    if (f->sampled == f->taken ||
+        (masks && (f->in.bytes < sizeof(*masks) || f->in.bytes != ek_masks_bytes(masks))))
+        return follow_refuse(f, "masks");
+    if (masks)
+        follow_keep(f, &f->masks[at]);
+    f->sampled++;
+    return f->p.backend->sample(f->device, f->step[at].data, masks);
 }
 
 /* Waits a moment for the oldest step; what is here after a failure does not fit to the others. */
 static int land(struct follower *f)
 {
-    struct follow_flight *a = &f->flight[0], *b = &f->flight[1], *l = a;
+    const struct ek_step *step = f->step[f->landed % 2].data;
+    struct ek_result *result = (struct ek_result *)(void *)(f->done + 1);
+    struct ek_mpi_wait wait = {.limit_us = f->c->p.stall_us, .cut = &f->c->failed};
 
-    if (a->state != FLIGHT_SAMPLED || (b->state == FLIGHT_SAMPLED && b->id < a->id))
-        l = b;
-    struct ek_result *result = result_of(l);
-    int r = f->p.backend->wait(f->device, l->id, result, f->result_bytes, MOMENT_US);
+    int r = f->p.backend->wait(f->device, step->id, result, f->result_bytes, MOMENT_US);
     if (r == -ETIMEDOUT)
         return atomic_load(&f->c->failed) ? EK_ECOMM : 0;
     const int error = r < 0 ? r : result->error;
     const bool whole = f->answers && error == 0;
-    *l->done = (struct cluster_done){.step = l->id,
+    *f->done = (struct cluster_done){.step = step->id,
                                      .error = error,
                                      .seqs = r < 0 ? 0 : result->seqs,
                                      .sum = r < 0 ? 0 : cluster_sum(result)};
-    l->said = (struct ek_mpi_message){.tag = EK_MPI_DONE,
-                                      .out = true,
-                                      .data = l->done,
-                                      .rows = 1,
-                                      .width = sizeof(*l->done) +
-                                               (whole ? ek_result_own_bytes(result) : 0)};
-    r = f->c->p.mpi->begin(f->c->p.self, &l->said);
-    l->state = FLIGHT_SAID;
-    return r < 0 ? cluster_lost(f->c, 0, r) : error < 0 ? error : 0;
+    const struct ek_mpi_message m = ek_mpi_send(
+        0, EK_MPI_DONE, f->done, sizeof(*f->done) + (whole ? ek_result_own_bytes(result) : 0));
+    f->landed++;
+    r = ek_mpi_tell(f->c->p.mpi, f->c->p.self, &f->told, &m, &wait);
+    return r < 0 ? cluster_lost(f->c, 0, r) : error;
 }
 
 /* ---- orders ---- */
 
-static void abort_ranks(void *ctx)
-{
-    ek_ranks_abort(ctx);
-}
-
-static int obey_open(struct follower *f, struct ek_fault *fault)
-{
-    if (f->device || f->in.bytes != sizeof(f->c->meeting))
-        return -EINVAL;
-    memcpy(f->c->meeting, f->in.data, sizeof(f->c->meeting));
-    int r = f->p.backend->open(&f->p.open, &f->device, fault);
-    if (r == 0)
-        cluster_on_fail(f->c, abort_ranks, f->device);
-    return r;
-}
-
 static int obey_load(struct follower *f, struct ek_fault *fault)
 {
-    if (!f->device || f->result_bytes > 0 || f->in.bytes != sizeof(f->load))
-        return -EINVAL;
-    memcpy(&f->load, f->in.data, sizeof(f->load));
-    const struct ek_step_ceiling *c = &f->load.ceiling;
-    const struct ek_plan_request q = {.graph = f->p.graph,
-                                      .ceiling = *c,
-                                      .logit_rows = f->load.logit_rows,
-                                      .block_size = f->load.block_size,
-                                      .offload_bytes = f->load.offload_bytes,
-                                      .share = f->load.share};
-    f->p.loading(f->p.ctx, &f->load);
-    f->result_bytes = ek_result_bytes(c->seqs, c->scores, c->seqs, f->p.graph->hidden);
-    for (int i = 0; i < 2; i++) {
-        f->flight[i].done = calloc(1, sizeof(struct cluster_done) + f->result_bytes);
-        if (!f->flight[i].done)
-            return -ENOMEM;
-    }
-    return f->p.backend->load(f->device, &q, f->p.files, f->p.progress, f->p.ctx, fault);
+    const struct cluster_load *o = f->in.data;
+    const struct ek_step_ceiling *ceiling = &f->plan.ceiling;
+
+    f->plan = o->plan;
+    f->plan.graph = f->p.graph;
+    memcpy(f->c->meeting, o->meeting, sizeof(f->c->meeting));
+    int r = f->p.backend->open(&f->p.open, &f->device, fault);
+    if (r < 0)
+        return r;
+    cluster_ranks(f->c, f->device);
+    f->p.loading(f->p.ctx, o->max_model_len);
+    f->result_bytes =
+        ek_result_bytes(ceiling->seqs, ceiling->scores, ceiling->seqs, f->p.graph->hidden);
+    f->done = calloc(1, sizeof(*f->done) + f->result_bytes);
+    if (!f->done)
+        return -ENOMEM;
+    return f->p.backend->load(f->device, &f->plan, f->p.files, f->p.progress, f->p.ctx, fault);
 }
 
-static int obey_kv(struct follower *f, uint32_t order)
+static int obey_kv(struct follower *f)
 {
     const struct ek_kv_params *kv = f->in.data;
-    const bool opens = order == ORDER_KV_OPEN;
+    const bool opens = f->kv.blocks == 0;
+    int r = opens ? f->p.backend->kv_open(f->device, kv)
+                  : f->p.backend->kv_resize(f->device, kv->blocks);
 
-    if (f->result_bytes == 0 || opens != (f->kv_blocks == 0) ||
-        f->in.bytes != (opens ? sizeof(*kv) : sizeof(uint32_t)))
-        return -EINVAL;
-    const uint32_t blocks = opens ? kv->blocks : *(const uint32_t *)f->in.data;
-    int r =
-        opens ? f->p.backend->kv_open(f->device, kv) : f->p.backend->kv_resize(f->device, blocks);
-    if (r == 0)
-        f->kv_blocks = blocks;
-    if (r == 0 && opens)
-        f->states = kv->states;
-    if (r == 0 && opens)
-        f->p.ready(f->p.ctx, blocks);
-    return r;
+    if (r < 0)
+        return r;
+    f->kv = *kv;
+    if (opens)
+        f->p.ready(f->p.ctx, kv->blocks);
+    return 0;
 }
 
+/* A pool that cannot grow is node 0's to deal with; what else fails ends this node. */
 static int mpi_reply(struct follower *f, uint32_t order, struct ek_fault *fault)
 {
-    struct cluster_reply n = {.code = order == ORDER_OPEN   ? obey_open(f, fault)
-                                      : order == ORDER_LOAD ? obey_load(f, fault)
-                                                            : obey_kv(f, order)};
-    struct ek_mpi_message m = {
-        .tag = EK_MPI_REPLY, .out = true, .data = &n, .rows = 1, .width = sizeof(n)};
-    uint32_t which;
+    const bool resizes = f->kv.blocks > 0;
+    struct cluster_reply n = {.code = order == ORDER_LOAD ? obey_load(f, fault) : obey_kv(f)};
+    struct ek_mpi_message m = ek_mpi_send(0, EK_MPI_REPLY, &n, sizeof(n));
 
+    n.fault = *fault;
     if (order == ORDER_LOAD && n.code == 0) {
         struct ek_device_stats now;
         f->p.backend->stats(f->device, &now);
         n.room_bytes = now.room_bytes;
     }
-    if (n.code < 0) {
-        (void)snprintf(n.msg, sizeof(n.msg), "%s",
-                       fault->msg[0] ? fault->msg : ek_strerror(n.code));
-        (void)snprintf(n.field, sizeof(n.field), "%s", fault->field);
-    }
-    int r = cluster_move(f->c, &m, 1, 0, &which);
-    if (r < 0)
-        return cluster_lost(f->c, 0, r);
-    /* A pool that cannot grow is node 0's to deal with; what else fails ends this node. */
-    return order == ORDER_RESIZE ? 0 : n.code;
+    int r = cluster_send(f->c, &m, 1);
+    return r < 0 || resizes ? r : n.code;
 }
 
 static int obey(struct follower *f, uint32_t order, struct ek_fault *fault)
@@ -245,20 +166,16 @@ static int obey(struct follower *f, uint32_t order, struct ek_fault *fault)
     if (r < 0)
         return cluster_lost(f->c, 0, r);
     switch ((enum cluster_order)order) {
-    case ORDER_OPEN:
     case ORDER_LOAD:
-    case ORDER_KV_OPEN:
-    case ORDER_RESIZE: return mpi_reply(f, order, fault);
+    case ORDER_KV: return mpi_reply(f, order, fault);
     case ORDER_STEP: return take_step(f);
-    case ORDER_SAMPLE: return take_sample(f, false);
-    case ORDER_MASKS: return take_sample(f, true);
+    case ORDER_SAMPLE: return take_sample(f);
     case ORDER_BYE:
-        if (f->in.bytes == sizeof(f->code))
-            memcpy(&f->code, f->in.data, sizeof(f->code));
+        memcpy(&f->code, f->in.data, sizeof(f->code));
         f->bye = true;
         return 0;
     }
-    return confused(f, "an order of another kind");
+    return follow_refuse(f, "an order");
 }
 
 static int mpi_follow(struct follower *f, struct ek_fault *fault)
@@ -272,17 +189,12 @@ static int mpi_follow(struct follower *f, struct ek_fault *fault)
         r = f->c->p.mpi->probe(f->c->p.self, &node, &order, &bytes);
         if (r < 0)
             return cluster_lost(f->c, 0, r);
-        if (r > 0) {
-            r = obey(f, order, fault);
-            idle.waited_us = idle.at_us = 0;
-        } else if (f->flight[0].state == FLIGHT_SAMPLED || f->flight[1].state == FLIGHT_SAMPLED) {
-            r = land(f);
-            idle.waited_us = idle.at_us = 0;
-        } else if (ek_mpi_pause(&idle) < 0) {
-            r = EK_ECOMM;
+        if (r == 0 && f->landed == f->sampled) {
+            r = ek_mpi_pause(&idle) < 0 ? EK_ECOMM : 0;
+            continue;
         }
-        for (int i = 0; r == 0 && i < 2; i++)
-            r = mpi_follow_settle(f, &f->flight[i]);
+        r = r > 0 ? obey(f, order, fault) : land(f);
+        idle.waited_us = idle.at_us = 0;
     }
     return r;
 }
@@ -299,30 +211,23 @@ int ek_cluster_follow(struct ek_cluster *c, const struct ek_follow_params *p, in
     if (r < 0 && atomic_load(&c->failed))
         ek_cluster_why(c, fault->msg, sizeof(fault->msg));
     *ret_code = f.code;
-    cluster_on_fail(c, NULL, NULL);
+    cluster_ranks(c, NULL);
     p->backend->close(f.device);
+    ek_mpi_forget(c->p.mpi, c->p.self, &f.told);
     for (int i = 0; i < 2; i++) {
-        if (f.flight[i].said.request)
-            c->p.mpi->drop(c->p.self, &f.flight[i].said);
-        free(f.flight[i].step.data);
-        free(f.flight[i].masks.data);
-        free(f.flight[i].done);
+        free(f.step[i].data);
+        free(f.masks[i].data);
     }
+    free(f.done);
     free(f.in.data);
-    ek_wire_done(&c->wire);
-    if (r == 0) {
-        c->over = true;
-        c->p.mpi->finish(c->p.self);
-    }
+    if (r == 0)
+        cluster_end(c);
     return r;
 }
 
 void ek_cluster_leave(struct ek_cluster *c)
 {
-    struct ek_mpi_message m = {.tag = EK_MPI_LEAVE, .out = true};
-    uint32_t which;
-    int r = cluster_move(c, &m, 1, c->p.stall_us, &which);
+    struct ek_mpi_message m = ek_mpi_send(0, EK_MPI_LEAVE, NULL, 0);
 
-    if (r < 0)
-        (void)cluster_lost(c, 0, r);
+    (void)cluster_send(c, &m, 1);
 }

@@ -26,7 +26,7 @@ struct landing {
     uint32_t seqs, scores, hiddens;
     bool landed;
     int32_t error;
-    uint64_t since_us;
+    uint64_t until_us; /* the result is waited for */
 };
 
 struct mpi_lead {
@@ -34,7 +34,7 @@ struct mpi_lead {
     const struct ek_backend *each; /* of several ranks */
     struct ek_device *inner;
     struct cluster_buffer in;
-    uint32_t blocks;
+    struct ek_kv_params kv;
     uint64_t room_bytes; /* of the other node with the least, UINT64_MAX = none measured it */
     uint32_t answers;    /* the node that has the first rank of the last stage */
     uint64_t answer_us;  /* so long a result is waited for behind our own, 0 = for ever */
@@ -46,28 +46,16 @@ static struct mpi_lead *lead_of(struct ek_device *d)
     return (struct mpi_lead *)(void *)d;
 }
 
-static const struct ek_backend *inner_of(const struct ek_open_params *p)
-{
-    return ek_ranks_backend(p->each);
-}
-
 /* ---- orders ---- */
 
 static int mpi_lead_tell(struct mpi_lead *d, uint32_t order, const void *body, size_t bytes)
 {
     struct ek_mpi_message m[EK_NODES_MOST];
-    struct ek_cluster *c = d->c;
-    uint32_t which = 0;
+    const uint32_t others = d->c->p.nodes - 1;
 
-    for (uint32_t k = 1; k < c->p.nodes; k++)
-        m[k - 1] = (struct ek_mpi_message){.node = k,
-                                           .tag = order,
-                                           .out = true,
-                                           .data = (void *)(uintptr_t)body,
-                                           .rows = 1,
-                                           .width = bytes};
-    int r = cluster_move(c, m, c->p.nodes - 1, c->p.stall_us, &which);
-    return r < 0 ? cluster_lost(c, m[which].node, r) : 0;
+    for (uint32_t i = 0; i < others; i++)
+        m[i] = ek_mpi_send(i + 1, order, body, bytes);
+    return cluster_send(d->c, m, others);
 }
 
 /* Until all have obeyed, or one has not: its code, with its sentence. That may be a long time:
@@ -86,44 +74,14 @@ static int replies(struct mpi_lead *d, struct ek_fault *fault)
             d->room_bytes = reply->room_bytes;
         if (reply->code < 0 && first == 0) {
             first = reply->code;
-            ek_fault_write(fault, reply->field, "node %u (%s): %.380s", k, c->card[k].host,
-                           reply->msg[0] ? reply->msg : ek_strerror(first));
+            ek_fault_write(fault, reply->fault.field, "node %u (%s): %.380s", k, c->card[k].host,
+                           reply->fault.msg[0] ? reply->fault.msg : ek_strerror(first));
         }
     }
     return first;
 }
 
-static int order(struct mpi_lead *d, uint32_t what, const void *body, size_t bytes,
-                 struct ek_fault *fault)
-{
-    int r = mpi_lead_tell(d, what, body, bytes);
-    return r < 0 ? r : replies(d, fault);
-}
-
 /* ---- making, loading, ending ---- */
-
-static int lead_probe(const struct ek_open_params *p, struct ek_device_info *ret_info,
-                      struct ek_fault *fault)
-{
-    return inner_of(p)->probe(p, ret_info, fault);
-}
-
-static int lead_plan(const struct ek_open_params *p, const struct ek_plan_request *q,
-                     struct ek_plan *ret_plan, struct ek_fault *fault)
-{
-    return inner_of(p)->plan(p, q, ret_plan, fault);
-}
-
-static int lead_choose(const struct ek_open_params *p, const struct ek_graph *graph,
-                       struct ek_forms *forms, struct ek_fault *fault)
-{
-    return inner_of(p)->choose(p, graph, forms, fault);
-}
-
-static void abort_ranks(void *ctx)
-{
-    ek_ranks_abort(ctx);
-}
 
 static void lead_close(struct ek_device *device)
 {
@@ -131,7 +89,7 @@ static void lead_close(struct ek_device *device)
 
     if (!d)
         return;
-    cluster_on_fail(d->c, NULL, NULL);
+    cluster_ranks(d->c, NULL);
     d->each->close(d->inner);
     free(d->in.data);
     free(d);
@@ -146,20 +104,17 @@ static int lead_open(const struct ek_open_params *p, struct ek_device **ret_devi
     if (!d)
         return -ENOMEM;
     d->c = p->cluster;
-    d->each = inner_of(p);
+    d->each = ek_ranks_backend(p->each);
     d->answers = last / ek_open_local(p);
     /* Behind what the ranks of the stages wait for one another (span.c), and time to end for it. */
     if (p->stall_us > 0)
         d->answer_us = p->stall_us + p->stall_us / 4;
     int r = d->each->open(p, &d->inner, fault);
-    if (r == 0) {
-        cluster_on_fail(d->c, abort_ranks, d->inner);
-        r = order(d, ORDER_OPEN, d->c->meeting, sizeof(d->c->meeting), fault);
-    }
     if (r < 0) {
-        lead_close((struct ek_device *)(void *)d);
+        free(d);
         return r;
     }
+    cluster_ranks(d->c, d->inner);
     *ret_device = (struct ek_device *)(void *)d;
     return 0;
 }
@@ -171,12 +126,10 @@ static int lead_load(struct ek_device *device, const struct ek_plan_request *q,
                      struct ek_fault *fault)
 {
     struct mpi_lead *d = lead_of(device);
-    struct ek_load_order o = {.ceiling = q->ceiling,
-                              .logit_rows = q->logit_rows,
-                              .block_size = q->block_size,
-                              .max_model_len = d->c->max_model_len,
-                              .offload_bytes = q->offload_bytes,
-                              .share = q->share};
+    struct cluster_load o = {.plan = *q, .max_model_len = d->c->max_model_len};
+
+    o.plan.graph = NULL;
+    memcpy(o.meeting, d->c->meeting, sizeof(o.meeting));
     int r = mpi_lead_tell(d, ORDER_LOAD, &o, sizeof(o));
 
     if (r == 0)
@@ -188,15 +141,24 @@ static int lead_load(struct ek_device *device, const struct ek_plan_request *q,
 static int lead_kv_open(struct ek_device *device, const struct ek_kv_params *p)
 {
     struct mpi_lead *d = lead_of(device);
-    int r = mpi_lead_tell(d, ORDER_KV_OPEN, p, sizeof(*p));
+    int r = mpi_lead_tell(d, ORDER_KV, p, sizeof(*p));
 
     if (r == 0)
         r = d->each->kv_open(d->inner, p);
     if (r == 0)
         r = replies(d, NULL);
     if (r == 0)
-        d->blocks = p->blocks;
+        d->kv = *p;
     return r;
+}
+
+static int resize_others(struct mpi_lead *d, uint32_t blocks)
+{
+    struct ek_kv_params kv = d->kv;
+
+    kv.blocks = blocks;
+    int r = mpi_lead_tell(d, ORDER_KV, &kv, sizeof(kv));
+    return r < 0 ? r : replies(d, NULL);
 }
 
 /* All or none: what a node had a moment ago it has again, or it gives back. */
@@ -207,13 +169,13 @@ static int lead_kv_resize(struct ek_device *device, uint32_t blocks)
 
     if (r < 0)
         return r;
-    r = order(d, ORDER_RESIZE, &blocks, sizeof(blocks), NULL);
+    r = resize_others(d, blocks);
     if (r == 0) {
-        d->blocks = blocks;
+        d->kv.blocks = blocks;
         return 0;
     }
-    if (r == EK_ECOMM || order(d, ORDER_RESIZE, &d->blocks, sizeof(d->blocks), NULL) < 0 ||
-        d->each->kv_resize(d->inner, d->blocks) < 0) {
+    if (r == EK_ECOMM || resize_others(d, d->kv.blocks) < 0 ||
+        d->each->kv_resize(d->inner, d->kv.blocks) < 0) {
         cluster_fail(d->c, "The nodes do not agree on the size of the KV pool");
         return EK_ECOMM;
     }
@@ -254,11 +216,7 @@ static int lead_sample(struct ek_device *device, const struct ek_step *step,
 
     if (r < 0)
         return broken(d, r);
-    if (!masks)
-        return mpi_lead_tell(d, ORDER_SAMPLE, &step->id, sizeof(step->id));
-    return mpi_lead_tell(d, ORDER_MASKS, masks,
-                         sizeof(*masks) +
-                             (size_t)masks->rows * masks->words * sizeof(masks->bits[0]));
+    return mpi_lead_tell(d, ORDER_SAMPLE, masks, masks ? ek_masks_bytes(masks) : 0);
 }
 
 static int faulty(struct mpi_lead *d, uint32_t node, const char *what, uint64_t step)
@@ -272,64 +230,47 @@ static int faulty(struct mpi_lead *d, uint32_t node, const char *what, uint64_t 
     return EK_ECOMM;
 }
 
+/* What failed says more than that the group did. */
+static int32_t lead_cause(int32_t before, int32_t error)
+{
+    return error < 0 && (before == 0 || before == EK_ECOMM) ? error : before;
+}
+
 /* What a node says of a step; in d->in until the next. -ETIMEDOUT when it is late. */
 static int hear(struct mpi_lead *d, uint32_t node, uint64_t step, uint64_t limit_us)
 {
+    char why[160];
     int r = cluster_take(d->c, node, EK_MPI_DONE, &d->in, limit_us > 0 ? limit_us : 1);
 
     if (r < 0)
         return r == -ETIMEDOUT ? r : cluster_lost(d->c, node, r);
     const struct cluster_done *done = d->in.data;
-    return done->step == step ? 0 : faulty(d, node, "answered for another step", step);
-}
-
-/* One node's word on a step, into the code of all. */
-static void mpi_join(struct mpi_lead *d, uint32_t node, const struct ek_result *r, int32_t *error)
-{
-    const struct cluster_done *done = d->in.data;
-    const uint32_t samples = d->answers == HERE ? 1 : d->answers; /* from this one on */
-
-    char why[160];
-
+    if (done->step != step)
+        return faulty(d, node, "answered for another step", step);
     if (done->error < 0) { /* it ends, and with it all */
         (void)snprintf(why, sizeof(why), "node %u (%s): %s", node, d->c->card[node].host,
                        ek_strerror(done->error));
         cluster_fail(d->c, why);
     }
-    if (done->error < 0 && (*error == 0 || *error == EK_ECOMM))
-        *error = done->error;
-    else if (done->error == 0 && *error == 0 && node >= samples &&
-             (done->seqs != r->seqs || done->sum != cluster_sum(r)))
-        *error = faulty(d, node,
-                        d->answers == HERE ? "sampled other tokens than node 0"
-                                           : "sampled other tokens than the first node of its "
-                                             "stage",
-                        done->step);
+    return 0;
 }
 
 /* The result of the node that answers. -ETIMEDOUT: not yet, and it may be asked again. */
-static int take_answer(struct mpi_lead *d, struct landing *l, uint64_t step,
+static int take_answer(struct mpi_lead *d, const struct landing *l, uint64_t step,
                        struct ek_result *result, size_t bytes, uint64_t left_us)
 {
-    uint64_t most = left_us;
+    const uint64_t now = ek_now_us(), most = now < l->until_us ? l->until_us - now : 1;
 
-    if (d->answer_us > 0) {
-        const uint64_t spent = ek_now_us() - l->since_us;
-        const uint64_t more = spent < d->answer_us ? d->answer_us - spent : 1;
-        most = more < left_us ? more : left_us;
-    }
-    int r = hear(d, d->answers, step, most);
-    if (r == -ETIMEDOUT && d->answer_us > 0 && ek_now_us() - l->since_us >= d->answer_us)
+    int r = hear(d, d->answers, step, most < left_us ? most : left_us);
+    if (r == -ETIMEDOUT && ek_now_us() >= l->until_us)
         return cluster_lost(d->c, d->answers, r);
     if (r < 0)
         return r;
     const struct cluster_done *done = d->in.data;
     const struct ek_result *from = (const struct ek_result *)(const void *)(done + 1);
     const size_t there = d->in.bytes - sizeof(*done);
-    if (done->error < 0) { /* that is all of it */
-        *result = (struct ek_result){.step = step, .error = done->error};
-        return 0;
-    }
+    if (done->error < 0) /* that is all of it */
+        return done->error;
     if (there < sizeof(*from) || ek_result_own_bytes(from) != there || there > bytes ||
         from->seqs != l->seqs || from->scores != l->scores || from->hiddens != l->hiddens)
         return faulty(d, d->answers, "answered for another step", step);
@@ -348,8 +289,16 @@ static int32_t hear_others(struct mpi_lead *d, uint64_t step, const struct ek_re
         if (r == -ETIMEDOUT)
             r = cluster_lost(d->c, k, r);
         if (r < 0)
-            return error < 0 && error != EK_ECOMM ? error : EK_ECOMM;
-        mpi_join(d, k, result, &error);
+            return lead_cause(error, r);
+        const struct cluster_done *done = d->in.data;
+        error = lead_cause(error, done->error);
+        if (error == 0 && k > d->answers && /* one that samples, too */
+            (done->seqs != result->seqs || done->sum != cluster_sum(result)))
+            error = faulty(d, k,
+                           d->answers == HERE ? "sampled other tokens than node 0"
+                                              : "sampled other tokens than the first node of its "
+                                                "stage",
+                           step);
     }
     return error;
 }
@@ -368,22 +317,17 @@ static int lead_wait(struct ek_device *device, uint64_t step_id, struct ek_resul
             return r == -ETIMEDOUT ? r : broken(d, r);
         l->landed = true;
         l->error = ret_result->error;
-        l->since_us = ek_now_us();
+        l->until_us = d->answer_us > 0 ? ek_now_us() + d->answer_us : UINT64_MAX;
     }
     const uint64_t spent = ek_now_us() - begin, left = spent < timeout_us ? timeout_us - spent : 0;
-    int32_t error = l->error;
     if (d->answers != HERE)
         r = take_answer(d, l, step_id, ret_result, bytes, left);
     if (r == -ETIMEDOUT)
         return r;
     l->landed = false;
-    if (r < 0) { /* there is no result of it */
+    if (r < 0) /* there is no result of it */
         *ret_result = (struct ek_result){.step = step_id};
-        error = error < 0 ? error : r;
-    }
-    if (d->answers != HERE && ret_result->error < 0 && (error == 0 || error == EK_ECOMM))
-        error = ret_result->error;
-    error = hear_others(d, step_id, ret_result, error, left);
+    int32_t error = hear_others(d, step_id, ret_result, lead_cause(l->error, r), left);
     if (error < 0) {
         ret_result->error = error;
         ret_result->seqs = 0;
@@ -419,20 +363,14 @@ void ek_cluster_bye(struct ek_cluster *c, int code)
 
     if (!c || atomic_load(&c->failed) || mpi_lead_tell(&d, ORDER_BYE, &body, sizeof(body)) < 0)
         return;
-    atomic_store(&c->stop, true);
-    if (c->watches)
-        (void)pthread_join(c->watch, NULL);
-    c->watches = false;
-    c->over = true;
-    ek_wire_done(&c->wire);
-    c->p.mpi->finish(c->p.self);
+    cluster_end(c);
 }
 
 #define TABLE(its_name, host)                                                                      \
     {                                                                                              \
         .abi = EK_BACKEND_ABI, .size = sizeof(struct ek_backend), .name = (its_name),              \
-        .in_host_memory = (host), .probe = lead_probe, .open = lead_open, .close = lead_close,     \
-        .plan = lead_plan, .choose = lead_choose, .load = lead_load, .kv_open = lead_kv_open,      \
+        .in_host_memory = (host), .probe = ranks_probe, .open = lead_open, .close = lead_close,    \
+        .plan = ranks_plan, .choose = ranks_choose, .load = lead_load, .kv_open = lead_kv_open,    \
         .kv_resize = lead_kv_resize, .forward = lead_forward, .sample = lead_sample,               \
         .wait = lead_wait, .stats = lead_stats, .rank_stats = lead_rank_stats                      \
     }

@@ -3,13 +3,13 @@
  * around each call, so MPI need not be safe for several threads at once (MPI_THREAD_SERIALIZED);
  * no thread waits inside of it, since calls of MPI that wait keep a core busy.
  *
- * Orders have a communicator of their own: there the oldest message of any tag is asked for.
+ * Orders have a communicator of their own: there the oldest message of any tag is asked for. A
+ * message's `request` is Open MPI's, which is a pointer and never NULL.
  */
 #include <errno.h>
 #include <mpi.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "kernels/mpi/table.h"
 
@@ -78,36 +78,30 @@ static int begin_locked(const struct ek_mpi_message *m, MPI_Request *request)
 
 static int mpi_begin(void *self, struct ek_mpi_message *m)
 {
-    MPI_Request *request = malloc(sizeof(MPI_Request));
+    MPI_Request request;
 
     (void)self;
-    if (!request)
-        return -ENOMEM;
     pthread_mutex_lock(&g_lock);
-    int r = begin_locked(m, request);
+    int r = begin_locked(m, &request);
     pthread_mutex_unlock(&g_lock);
-    if (r != MPI_SUCCESS) {
-        free(request);
-        return code_of(r);
-    }
-    m->request = request;
-    return 0;
+    m->request = r == MPI_SUCCESS ? request : NULL;
+    return r == MPI_SUCCESS ? 0 : code_of(r);
 }
 
 static int mpi_test(void *self, struct ek_mpi_message *m)
 {
+    MPI_Request request = m->request;
     MPI_Status status;
     int done = 0, bytes = 0;
 
     (void)self;
     pthread_mutex_lock(&g_lock);
-    int r = MPI_Test(m->request, &done, &status);
+    int r = MPI_Test(&request, &done, &status);
     if (r == MPI_SUCCESS && done && !m->out)
         r = MPI_Get_count(&status, MPI_BYTE, &bytes);
     pthread_mutex_unlock(&g_lock);
     if (r == MPI_SUCCESS && !done)
         return 0;
-    free(m->request);
     m->request = NULL;
     if (r != MPI_SUCCESS)
         return code_of(r);
@@ -116,13 +110,14 @@ static int mpi_test(void *self, struct ek_mpi_message *m)
 
 static void mpi_drop(void *self, struct ek_mpi_message *m)
 {
+    MPI_Request request = m->request;
+
     (void)self;
     pthread_mutex_lock(&g_lock);
     if (!m->out)
-        (void)MPI_Cancel(m->request);
-    (void)MPI_Request_free(m->request);
+        (void)MPI_Cancel(&request);
+    (void)MPI_Request_free(&request);
     pthread_mutex_unlock(&g_lock);
-    free(m->request);
     m->request = NULL;
 }
 

@@ -4,6 +4,8 @@
  */
 #include <errno.h>
 #include <sched.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <time.h>
 
@@ -71,4 +73,36 @@ int ek_mpi_move(const struct ek_mpi *mpi, void *self, struct ek_mpi_message *m, 
         if (m[i].request)
             mpi->drop(self, &m[i]);
     return r;
+}
+
+int ek_mpi_tell(const struct ek_mpi *mpi, void *self, struct ek_mpi_copies *copies,
+                const struct ek_mpi_message *m, struct ek_mpi_wait *w)
+{
+    struct ek_mpi_message *to = &copies->m[copies->begun++ % EK_MPI_COPIES];
+    int r = 0;
+
+    while (to->request && r == 0) {
+        r = mpi->test(self, to);
+        if (r == 0)
+            r = ek_mpi_pause(w);
+    }
+    if (r < 0)
+        return r;
+    char *copy = realloc(to->data, m->width);
+    if (!copy)
+        return -ENOMEM;
+    memcpy(copy, m->data, m->width);
+    *to = *m;
+    to->data = copy;
+    return mpi->begin(self, to);
+}
+
+void ek_mpi_forget(const struct ek_mpi *mpi, void *self, struct ek_mpi_copies *copies)
+{
+    for (uint32_t i = 0; i < EK_MPI_COPIES; i++) {
+        if (copies->m[i].request)
+            mpi->drop(self, &copies->m[i]);
+        free(copies->m[i].data);
+    }
+    *copies = (struct ek_mpi_copies){.begun = 0};
 }

@@ -13,8 +13,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct ek_fault;
-
 #define EK_MPI_ABI    1u
 #define EK_NODES_MOST 64u
 #define EK_MPI_ANY    UINT32_MAX
@@ -40,6 +38,19 @@ struct ek_mpi_message {
     void *request; /* the module's; NULL: not begun, or done */
 };
 
+static inline struct ek_mpi_message ek_mpi_send(uint32_t node, uint32_t tag, const void *data,
+                                                size_t bytes)
+{
+    return (struct ek_mpi_message){node,      tag,   true,  (void *)(uintptr_t)data,
+                                   bytes > 0, bytes, bytes, NULL};
+}
+
+static inline struct ek_mpi_message ek_mpi_recv(uint32_t node, uint32_t tag, void *data,
+                                                size_t bytes)
+{
+    return (struct ek_mpi_message){node, tag, false, data, bytes > 0, bytes, bytes, NULL};
+}
+
 struct ek_mpi {
     uint32_t abi;
     /* Meets the others that were started with this one. 0 with the place of this node among them,
@@ -57,9 +68,6 @@ struct ek_mpi {
     void (*abort)(void *self, int code); /* ends the processes of all nodes; does not return */
 };
 
-/* libevenkeel-mpi.so beside the program or in its library folder. -ENOTSUP with what to install. */
-int ek_mpi_load(const struct ek_mpi **ret_mpi, struct ek_fault *fault);
-
 /* How long one waits; a clock that stands still while this process does. */
 struct ek_mpi_wait {
     uint64_t limit_us;         /* 0 = for ever */
@@ -73,3 +81,17 @@ int ek_mpi_pause(struct ek_mpi_wait *w);
  * which message it was. None is under way after it. */
 int ek_mpi_move(const struct ek_mpi *mpi, void *self, struct ek_mpi_message *m, uint32_t count,
                 struct ek_mpi_wait *w, uint32_t *ret_which);
+
+#define EK_MPI_COPIES 4u /* more than steps are under way */
+
+/* Copies that are under way to other nodes; of one thread. */
+struct ek_mpi_copies {
+    struct ek_mpi_message m[EK_MPI_COPIES];
+    uint32_t begun;
+};
+/* Sends a copy of the one row of `m`, which may be taken later: waits only for that of the last
+ * few. A code of begin(), test() or of the pause, or -ENOMEM. */
+int ek_mpi_tell(const struct ek_mpi *mpi, void *self, struct ek_mpi_copies *copies,
+                const struct ek_mpi_message *m, struct ek_mpi_wait *w);
+/* What is under way is given up; unused ones are fine. */
+void ek_mpi_forget(const struct ek_mpi *mpi, void *self, struct ek_mpi_copies *copies);

@@ -1,15 +1,12 @@
 /*
  * The messages of ek_wire, called by the thread of a node that computes (kernels/cpu/span.c) and by
  * the group of CUDA ranks (kernels/cuda/group.c). All calls but ek_wire_tell() build a list of
- * messages and wait for all of them in ek_mpi_move(); ek_wire_tell() keeps copies in a small ring
- * and waits only for the oldest. The first failure is reported once, with the node, and cuts the
- * wire; from then on each call returns EK_ECOMM.
+ * messages and wait for all of them in ek_mpi_move(). The first failure is reported once, with the
+ * node, and cuts the wire; from then on each call returns EK_ECOMM.
  */
 #include "kernels/mpi/wire.h"
 
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "common/err.h"
 
@@ -135,34 +132,18 @@ int ek_wire_recv(struct ek_wire *w, uint32_t node, const struct ek_wire_rows *x,
 
 int ek_wire_tell(struct ek_wire *w, uint32_t node, const void *data, size_t bytes)
 {
-    struct ek_mpi_message *m = &w->told[w->tells++ % EK_WIRE_TOLD];
+    const struct ek_mpi_message m = ek_mpi_send(node, EK_MPI_ROWS, data, bytes);
     struct ek_mpi_wait wait = {.limit_us = w->stall_us, .cut = &w->cut};
-    int r = 0;
 
     if (atomic_load(&w->cut))
         return EK_ECOMM;
-    while (m->request && r == 0) {
-        r = w->mpi->test(w->self, m);
-        if (r == 0)
-            r = ek_mpi_pause(&wait);
-    }
-    char *copy = r < 0 ? NULL : realloc(m->data, bytes > 0 ? bytes : 1);
-    if (!copy)
-        return wire_fail(w, node, r < 0 ? r : -ENOMEM);
-    memcpy(copy, data, bytes);
-    *m = message_of(node, &(struct ek_wire_rows){copy, 1, bytes, bytes}, true);
-    r = w->mpi->begin(w->self, m);
+    int r = ek_mpi_tell(w->mpi, w->self, &w->told, &m, &wait);
     return r < 0 ? wire_fail(w, node, r) : 0;
 }
 
 void ek_wire_done(struct ek_wire *w)
 {
-    for (uint32_t i = 0; i < EK_WIRE_TOLD; i++) {
-        if (w->told[i].request)
-            w->mpi->drop(w->self, &w->told[i]);
-        free(w->told[i].data);
-        w->told[i] = (struct ek_mpi_message){.data = NULL};
-    }
+    ek_mpi_forget(w->mpi, w->self, &w->told);
 }
 
 bool ek_wire_waiting(const struct ek_wire *w, uint32_t node)

@@ -19,8 +19,6 @@
 
 #include "kernels/mpi/table.h"
 
-#define EK_WIRE_TOLD 4u /* more than steps are under way */
-
 struct ek_wire {
     uint32_t node, nodes;
     const struct ek_mpi *mpi;
@@ -28,9 +26,7 @@ struct ek_wire {
     uint32_t first, count; /* the circle: nodes that share, this one among them; 0: all */
     uint64_t stall_us;     /* 0 = for ever */
     _Atomic bool cut;
-    /* What ek_wire_tell() has under way, and the next of these; by its one caller. */
-    struct ek_mpi_message told[EK_WIRE_TOLD];
-    uint32_t tells;
+    struct ek_mpi_copies told; /* by ek_wire_tell(), which one thread calls */
     /* The first failure: which node, and a code of table.h. Before it is cut. */
     void (*failed)(void *ctx, uint32_t node, int code);
     void *ctx;

@@ -153,7 +153,7 @@ int engine_device_order(struct engine *e, enum engine_order order, struct ek_fau
         e->ordered = order;
     pthread_cond_signal(&e->wake);
     if (r == 0 && order == ENGINE_RESTART && e->shared.device == ENGINE_DEVICE_THERE) {
-        e->check_code = 1;
+        e->check_code = ENGINE_ASKED;
         r = wait_check(e, fault);
     }
     pthread_mutex_unlock(&e->lock);
@@ -224,7 +224,7 @@ static int wait_growth(struct engine *e, uint32_t blocks, struct ek_fault *fault
         return -EBUSY;
     }
     e->resize_to = blocks;
-    e->resize_code = 2;
+    e->resize_code = ENGINE_ASKED;
     pthread_cond_signal(&e->wake);
     int r = 0;
     while (e->resize_code > 0 && r == 0)

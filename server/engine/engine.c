@@ -54,7 +54,7 @@ static void end_all(struct sched *s, enum req_finish how, int error)
 }
 
 /* Tells the caller that waits for a larger pool what came of it. Under the lock. */
-static void settle_growth(struct engine *e)
+static void settle_resize(struct engine *e)
 {
     const struct sched *s = e->sched;
 
@@ -62,9 +62,9 @@ static void settle_growth(struct engine *e)
         return;
     if (e->dead || e->stop)
         e->resize_code = -ESHUTDOWN;
-    else if (e->resize_code == 1 && s->pool.device >= e->resize_to)
+    else if (e->resize_code == ENGINE_TRYING && s->pool.device >= e->resize_to)
         e->resize_code = 0;
-    else if (e->resize_code == 1 && s->pool.error != 0)
+    else if (e->resize_code == ENGINE_TRYING && s->pool.error != 0)
         e->resize_code = s->pool.error;
     if (e->resize_code <= 0)
         pthread_cond_broadcast(&e->resized);
@@ -100,7 +100,7 @@ void engine_publish(struct engine *e)
         e->queued_reqs++;
         e->queued_tokens += r->ask.prompt_tokens;
     }
-    settle_growth(e);
+    settle_resize(e);
     if (e->check_code > 0 && (e->dead || e->stop)) {
         e->check_code = -ESHUTDOWN;
         pthread_cond_broadcast(&e->checked);
@@ -150,9 +150,11 @@ static void take_wishes(struct sched *s, struct request *wishes, uint64_t now_us
     }
 }
 
-static bool pool_asked(const struct engine *e)
+/* Whether the pool is to have another size than the scheduler was told. Under the lock. */
+static bool resize_is_new(const struct engine *e)
 {
-    return e->resize_to != e->sched->pool.floor || (e->resize_to != 0 && e->resize_code == 2);
+    return e->resize_to != e->sched->pool.floor ||
+           (e->resize_to != 0 && e->resize_code == ENGINE_ASKED);
 }
 
 /* Under the lock. */
@@ -189,9 +191,9 @@ static bool take_orders(struct engine *e)
         sched_limits(e->sched, &e->limits, now);
         e->limits_new = false;
     }
-    if (pool_asked(e)) {
+    if (resize_is_new(e)) {
         sched_pool_floor(e->sched, e->resize_to, now);
-        e->resize_code = e->resize_to != 0 ? 1 : 0;
+        e->resize_code = e->resize_to != 0 ? ENGINE_TRYING : 0;
     }
     if (e->reset_prefix)
         sched_reset_prefix(e->sched);
@@ -281,7 +283,7 @@ static void idle(struct engine *e)
     struct timespec t = {.tv_sec = (time_t)(until / EK_US_PER_S),
                          .tv_nsec = (long)(until % EK_US_PER_S) * 1000};
     bool asked = e->inbox || e->wishes || e->stop || e->limits_new || e->reset_prefix ||
-                 pool_asked(e) || e->ordered != ENGINE_ORDER_NONE ||
+                 resize_is_new(e) || e->ordered != ENGINE_ORDER_NONE ||
                  (e->drain == ENGINE_DRAINING && sched_idle(e->sched));
     if (!asked && until > now)
         (void)pthread_cond_timedwait(&e->wake, &e->lock, &t); /* a timeout is as good as a wake */

@@ -21,6 +21,10 @@
 
 #define ENGINE_WAIT_PIECE_US (3600u * EK_US_PER_S) /* without a deadline: wait in such pieces */
 
+/* What a thread that waits for the engine reads: one of these, until 0 or a negative code says what
+ * came of its order. */
+enum { ENGINE_ASKED = 2, ENGINE_TRYING = 1 };
+
 struct engine {
     struct engine_params p;
     const struct ek_backend *backend;
@@ -65,9 +69,9 @@ struct engine {
     struct limits limits;
     pthread_cond_t resized; /* resize_code has been decided */
     uint32_t resize_to;     /* blocks that a change of limits waits for, 0 = none */
-    int resize_code;        /* 2 = asked for, 1 = being tried, else what came of it */
+    int resize_code;        /* ENGINE_ASKED, ENGINE_TRYING, or what came of it */
     pthread_cond_t checked; /* check_code has been decided */
-    int check_code;         /* of a restart: 1 = asked for, else 0 or why it is refused, */
+    int check_code;         /* of a restart: ENGINE_ASKED, 0, or why it is refused: */
     struct ek_fault check_fault;
     bool limits_new, reset_prefix, stop, dead, shut; /* shut: by a drain */
     enum engine_order ordered;                       /* not taken yet */

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define CHARS_MOST 192u /* ranges */
@@ -22,3 +23,6 @@ void chars_negate(struct chars *c);
 /* Keeps what is in both. */
 void chars_keep(struct chars *c, const struct chars *other);
 bool chars_has(const struct chars *c, uint32_t cp);
+
+/* Reads `count` hexadecimal digits at *at and moves behind them. NULL, or what is wrong at *at. */
+const char *chars_hex(const char *text, size_t len, uint32_t count, size_t *at, uint32_t *ret_cp);

@@ -111,19 +111,8 @@ static int find_rule(struct reader *r, const char *name, size_t len, uint32_t *r
 
 static int hex_digits(struct reader *r, uint32_t count, uint32_t *ret_cp)
 {
-    uint32_t cp = 0;
-    for (uint32_t i = 0; i < count; i++, r->at++) {
-        char c = r->at < r->len ? r->s[r->at] : '\0';
-        const char *digits = "0123456789abcdef0123456789ABCDEF";
-        const char *digit = c ? strchr(digits, c) : NULL;
-        if (!digit)
-            return ebnf_refuse(r, r->at, "a hexadecimal digit is missing");
-        cp = cp << 4 | (uint32_t)((digit - digits) % 16);
-    }
-    if (cp > CHARS_LAST || (cp >= 0xd800 && cp < 0xe000))
-        return ebnf_refuse(r, r->at, "there is no such character");
-    *ret_cp = cp;
-    return 0;
+    const char *wrong = chars_hex(r->s, r->len, count, &r->at, ret_cp);
+    return wrong ? ebnf_refuse(r, r->at, wrong) : 0;
 }
 
 /* A character of a text or a class, escapes resolved. */

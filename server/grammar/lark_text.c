@@ -25,20 +25,8 @@ static uint32_t lark_emit(struct lark *r, uint32_t cp, bool caseless)
 
 static int hex_digits(struct lark *r, uint32_t count, uint32_t *ret_cp)
 {
-    static const char digits[] = "0123456789abcdef0123456789ABCDEF";
-    uint32_t cp = 0;
-
-    for (uint32_t i = 0; i < count; i++, r->at++) {
-        char c = r->at < r->len ? r->s[r->at] : '\0';
-        const char *digit = c ? strchr(digits, c) : NULL;
-        if (!digit)
-            return lark_refuse(r, r->at, "a hexadecimal digit is missing");
-        cp = cp << 4 | (uint32_t)((digit - digits) % 16);
-    }
-    if (cp > CHARS_LAST || (cp >= 0xd800 && cp < 0xe000))
-        return lark_refuse(r, r->at, "there is no such character");
-    *ret_cp = cp;
-    return 0;
+    const char *wrong = chars_hex(r->s, r->len, count, &r->at, ret_cp);
+    return wrong ? lark_refuse(r, r->at, "%s", wrong) : 0;
 }
 
 /* One character of a text. A backslash before what it does not change stands for itself. */

@@ -269,7 +269,7 @@ int main(int argc, char **argv)
     struct ek_fault fault = {0};
     const struct verb *verb = verb_find(&argc, argv);
     if (verb)
-        return verb->run(argc - 1, argv + 1);
+        return verb_run(verb, argc - 1, argv + 1);
     if (argc == 3 && strcmp(argv[1], "--print-options") == 0)
         return print_options(argv[2]);
     if (argc == 3 && strcmp(argv[1], "--print-completion") == 0)

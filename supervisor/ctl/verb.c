@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/buf.h"
@@ -127,7 +128,9 @@ int verb_print_buf(struct ek_buf *out)
     return ok ? CTL_OK : CTL_REFUSED;
 }
 
-int verb_parse(const struct verb *v, void *into, int argc, char **argv, char **ret_word)
+/* Whether to go on; else help was printed, or what is wrong, and there is an exit code. */
+static bool verb_parse(const struct verb *v, void *into, int argc, char **argv, char **ret_word,
+                       int *ret_code)
 {
     struct ek_fault fault = {0};
     const struct ek_opt_source src = {.table = v->options, .into = into};
@@ -135,9 +138,11 @@ int verb_parse(const struct verb *v, void *into, int argc, char **argv, char **r
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             struct ek_buf out = {0};
             verb_help(v, &out);
-            return verb_print_buf(&out) + 1;
+            *ret_code = verb_print_buf(&out);
+            return false;
         }
     }
+    *ret_code = CTL_USAGE;
     for (int i = 1; i < argc && !knows(v, "server"); i++) {
         if (strcmp(argv[i], "-s") != 0 && strcmp(argv[i], "--server") != 0 &&
             strncmp(argv[i], "--server=", 9) != 0)
@@ -145,12 +150,25 @@ int verb_parse(const struct verb *v, void *into, int argc, char **argv, char **r
         (void)fprintf(stderr,
                       "evenkeelctl %s: it is about no single server: leave --server (-s) out\n",
                       v->name);
-        return CTL_USAGE + 1;
+        return false;
     }
-    int r = ek_opt_parse(&src, argc, argv, ret_word, &fault);
-    if (r == 0)
-        return 0;
-    (void)fprintf(stderr, "evenkeelctl %s: %s\n", v->name,
-                  r == -EBADMSG ? fault.msg : ek_strerror(r));
-    return CTL_USAGE + 1;
+    int r = ek_opt_parse(&src, argc, argv, v->word ? ret_word : NULL, &fault);
+    if (r < 0)
+        (void)fprintf(stderr, "evenkeelctl %s: %s\n", v->name,
+                      r == -EBADMSG ? fault.msg : ek_strerror(r));
+    return r == 0;
+}
+
+int verb_run(const struct verb *v, int argc, char **argv)
+{
+    char *word = NULL;
+    int code = CTL_REFUSED;
+    void *options = calloc(1, v->options_bytes);
+
+    if (options && verb_parse(v, options, argc, argv, &word, &code))
+        code = v->run(options, word);
+    if (options)
+        ek_opt_free(v->options, options);
+    free(options);
+    return code;
 }

@@ -5,6 +5,7 @@
  */
 #pragma once
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "common/options.h"
@@ -18,7 +19,9 @@ struct verb {
     const char *about; /* one line of --help */
     const char *help;  /* a paragraph */
     const struct ek_opt *options;
-    int (*run)(int argc, char **argv); /* argv[0] is the verb; returns an exit code */
+    size_t options_bytes; /* of the struct that they are read into, which is zeroed first */
+    /* `options` is that struct, `word` what stood behind the verb, NULL = nothing. An exit code. */
+    int (*run)(void *options, char *word);
 };
 
 /* The verb that the command line's first word names, NULL if it is none. Options may stand before
@@ -31,9 +34,9 @@ void verb_list(struct ek_buf *out);
 void verb_help(const struct verb *v, struct ek_buf *out);
 /* All verbs as parts of the man page (roff) or of docs/options.md. */
 void verb_print(enum ek_opt_format format, struct ek_buf *out);
-/* Reads the options into `into` (zeroed) and the word into ret_word (NULL where none is allowed).
- * 0 to go on; else the exit code + 1 after printing help or what is wrong. */
-int verb_parse(const struct verb *v, void *into, int argc, char **argv, char **ret_word);
+/* Reads what stands behind the verb, argv[0], and runs it, or prints its help or what is wrong. An
+ * exit code. */
+int verb_run(const struct verb *v, int argc, char **argv);
 /* Writes and frees the text. An exit code. */
 int verb_print_buf(struct ek_buf *out);
 

@@ -337,27 +337,23 @@ static int bench_fit(struct fit *f, const char *name)
     return stop ? 130 : r == -ECONNREFUSED ? CTL_UNREACHED : code;
 }
 
-static int bench_fit_run(int argc, char **argv)
+static int bench_fit_run(void *options, char *name)
 {
     static struct fit f;
-    char *name = NULL;
     const struct sigaction action = {.sa_handler = on_signal};
-    int code = verb_parse(&verb_bench_fit, &f.o, argc, argv, &name);
-    if (code > 0) {
-        code--;
-    } else if (f.o.use_low > f.o.use_high) {
+
+    f.o = *(const struct fit_options *)options;
+    if (f.o.use_low > f.o.use_high) {
         (void)fprintf(stderr, "evenkeelctl bench-fit: --use-low %g is above --use-high %g\n",
                       f.o.use_low, f.o.use_high);
-        code = CTL_USAGE;
-    } else if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) {
-        code = CTL_REFUSED;
-    } else {
-        (void)sigaction(SIGINT, &action, NULL);
-        (void)sigaction(SIGTERM, &action, NULL);
-        code = bench_fit(&f, name ? name : f.o.server);
-        curl_global_cleanup();
+        return CTL_USAGE;
     }
-    ek_opt_free(table, &f.o);
+    if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
+        return CTL_REFUSED;
+    (void)sigaction(SIGINT, &action, NULL);
+    (void)sigaction(SIGTERM, &action, NULL);
+    const int code = bench_fit(&f, name ? name : f.o.server);
+    curl_global_cleanup();
     return code;
 }
 
@@ -373,4 +369,5 @@ const struct verb verb_bench_fit = {
         "memory share, token budget, block size and type as well. A server without live limits\n"
         "(a vLLM without the companion) wants --restart: each limit is a start flag then.",
     .options = table,
+    .options_bytes = sizeof(struct fit_options),
     .run = bench_fit_run};

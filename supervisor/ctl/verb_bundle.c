@@ -344,14 +344,9 @@ static int bundle_make(const struct bundle_options *o, const char *word)
     return fflush(stdout) == 0 ? CTL_OK : CTL_REFUSED;
 }
 
-static int bundle_run(int argc, char **argv)
+static int bundle_run(void *options, char *word)
 {
-    struct bundle_options o = {0};
-    char *word = NULL;
-    int code = verb_parse(&verb_bundle, &o, argc, argv, &word);
-    code = code > 0 ? code - 1 : bundle_make(&o, word);
-    ek_opt_free(table, &o);
-    return code;
+    return bundle_make(options, word);
 }
 
 const struct verb verb_bundle = {
@@ -365,4 +360,5 @@ const struct verb verb_bundle = {
         "prompts and answers are never in a log. The file is made with mode 0600 and never "
         "overwrites another.",
     .options = table,
+    .options_bytes = sizeof(struct bundle_options),
     .run = bundle_run};

@@ -44,21 +44,14 @@ static int debug_ask(const struct debug_options *o, bool on)
     return r == 0 ? CTL_OK : r == -ECONNREFUSED ? CTL_UNREACHED : CTL_REFUSED;
 }
 
-static int debug_run(int argc, char **argv)
+static int debug_run(void *options, char *word)
 {
-    struct debug_options o = {0};
-    char *word = NULL;
-    int code = verb_parse(&verb_debug, &o, argc, argv, &word);
-    if (code > 0) {
-        code--;
-    } else if (!word || (strcmp(word, "on") != 0 && strcmp(word, "off") != 0)) {
-        (void)fprintf(stderr, "evenkeelctl debug: say on or off\n");
-        code = CTL_USAGE;
-    } else {
-        code = debug_ask(&o, strcmp(word, "on") == 0);
-    }
-    ek_opt_free(table, &o);
-    return code;
+    const bool on = word && strcmp(word, "on") == 0;
+
+    if (on || (word && strcmp(word, "off") == 0))
+        return debug_ask(options, on);
+    (void)fprintf(stderr, "evenkeelctl debug: say on or off\n");
+    return CTL_USAGE;
 }
 
 const struct verb verb_debug = {.name = "debug",
@@ -69,4 +62,5 @@ const struct verb verb_debug = {.name = "debug",
                                         "controller saw and what came of it.\n"
                                         "It ends by itself.",
                                 .options = table,
+                                .options_bytes = sizeof(struct debug_options),
                                 .run = debug_run};

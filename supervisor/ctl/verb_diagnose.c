@@ -431,33 +431,31 @@ static int contradictions(const struct diagnose_options *o, const char *path)
     return why ? CTL_USAGE : CTL_OK;
 }
 
-static int diagnose_run(int argc, char **argv)
+static int diagnose_run(void *options, char *path)
 {
-    struct diagnose_options o = {0};
+    const struct diagnose_options *o = options;
     struct doctor_catalog *c = NULL;
-    char *path = NULL;
-    int code = verb_parse(&verb_diagnose, &o, argc, argv, &path);
-    if (code > 0) {
-        code--;
-    } else if ((code = contradictions(&o, path)) == CTL_OK &&
-               (code = load_catalog(&o, &c)) == CTL_OK) {
-        if (o.live.count > 0)
-            code =
-                live_run(&(struct live_request){&o.live, o.seconds, o.json, o.watch, style_of(&o)});
-        else if (o.test)
-            code = test_catalog(c);
-        else if (o.list || o.page || o.explain)
-            code = tell_catalog(&o, c);
-        else if (o.each)
-            code = diagnose_files(path, diagnose_one, &(struct diagnose_each){&o, c});
-        else if (!path && !o.journal && isatty(STDIN_FILENO))
-            code = diagnose_refuse("what",
-                                   "name a log file, a directory, --journal UNIT, or pipe one in");
-        else
-            code = diagnose(&o, c, path ? path : "-");
-    }
+    int code = contradictions(o, path);
+
+    if (code == CTL_OK)
+        code = load_catalog(o, &c);
+    if (code != CTL_OK)
+        return code;
+    if (o->live.count > 0)
+        code =
+            live_run(&(struct live_request){&o->live, o->seconds, o->json, o->watch, style_of(o)});
+    else if (o->test)
+        code = test_catalog(c);
+    else if (o->list || o->page || o->explain)
+        code = tell_catalog(o, c);
+    else if (o->each)
+        code = diagnose_files(path, diagnose_one, &(struct diagnose_each){o, c});
+    else if (!path && !o->journal && isatty(STDIN_FILENO))
+        code =
+            diagnose_refuse("what", "name a log file, a directory, --journal UNIT, or pipe one in");
+    else
+        code = diagnose(o, c, path ? path : "-");
     doctor_catalog_free(c);
-    ek_opt_free(table, &o);
     return code;
 }
 
@@ -472,4 +470,5 @@ const struct verb verb_diagnose = {
             "failure in it: evidence, numbers, cause, remedies with values computed from the\n"
             "numbers, and dead ends.",
     .options = table,
+    .options_bytes = sizeof(struct diagnose_options),
     .run = diagnose_run};

@@ -235,35 +235,32 @@ static int events_tell(struct api *a, const struct events_options *o, bool memor
     }
 }
 
-static int events_run(const struct verb *v, bool memory, int argc, char **argv)
+static int events_run(const struct verb *v, struct events_options *o, bool memory)
 {
-    struct events_options o = {0};
-    struct api a;
-    int code = verb_parse(v, &o, argc, argv, NULL);
     struct ek_fault fault = {0};
-    if (code > 0) {
-        code--;
-    } else if (o.since && since_parse(o.since, time(NULL), &o.since_s, &fault) < 0) {
+    struct api a;
+
+    if (o->since && since_parse(o->since, time(NULL), &o->since_s, &fault) < 0) {
         (void)fprintf(stderr, "evenkeelctl %s: %s\n", v->name, fault.msg);
-        code = CTL_USAGE;
-    } else {
-        o.since_s = o.since && o.since_s == 0 ? 1 : o.since_s;
-        int r = api_open(&a, o.socket);
-        code = r < 0 ? calls_failed(&a, r) : events_tell(&a, &o, memory);
-        api_close(&a);
+        return CTL_USAGE;
     }
-    ek_opt_free(v->options, &o);
+    o->since_s = o->since && o->since_s == 0 ? 1 : o->since_s;
+    int r = api_open(&a, o->socket);
+    const int code = r < 0 ? calls_failed(&a, r) : events_tell(&a, o, memory);
+    api_close(&a);
     return code;
 }
 
-static int run_events(int argc, char **argv)
+static int run_events(void *options, char *word)
 {
-    return events_run(&verb_events, false, argc, argv);
+    (void)word; /* it takes none */
+    return events_run(&verb_events, options, false);
 }
 
-static int run_oom(int argc, char **argv)
+static int run_oom(void *options, char *word)
 {
-    return events_run(&verb_oom, true, argc, argv);
+    (void)word; /* it takes none */
+    return events_run(&verb_oom, options, true);
 }
 
 const struct verb verb_events = {
@@ -272,6 +269,7 @@ const struct verb verb_events = {
     .help = "Prints the decisions of all servers, the oldest first, with their numbers. Without\n"
             "--since those are the last 256 of each server.",
     .options = events_table,
+    .options_bytes = sizeof(struct events_options),
     .run = run_events};
 
 const struct verb verb_oom = {
@@ -282,4 +280,5 @@ const struct verb verb_oom = {
         "questions start-up, burst, fragmentation, prefix cache in their order with the answers\n"
         "found, the remedy that the next start had, trims and restarts for fragmentation.",
     .options = oom_table,
+    .options_bytes = sizeof(struct events_options),
     .run = run_oom};

@@ -479,33 +479,27 @@ static int plan_answer(const struct plan_options *o, const char *model,
     return code != CTL_OK ? code : a.fits ? CTL_OK : CTL_REFUSED;
 }
 
-static int plan_run(int argc, char **argv)
+static int plan_run(void *options, char *model)
 {
-    struct plan_options o = {0};
+    const struct plan_options *o = options;
     struct plan_question q;
     struct ek_fault fault = {0};
-    char *model = NULL;
-    int code = verb_parse(&verb_plan, &o, argc, argv, &model);
-    if (code > 0) {
-        code--;
-    } else if (o.list || o.page) {
+
+    if (o->list || o->page) {
         struct ek_buf out = {0};
-        if (o.page)
+        if (o->page)
             plan_gpu_page(&out);
-        for (uint32_t i = 0; !o.page && plan_gpu_at(i); i++)
+        for (uint32_t i = 0; !o->page && plan_gpu_at(i); i++)
             (void)ek_buf_printf(&out, "%-10s %s, %.1f GiB\n", plan_gpu_at(i)->name,
                                 plan_gpu_at(i)->text, plan_gpu_at(i)->memory_gib);
-        code = verb_print_buf(&out);
-    } else if (!model) {
-        code = plan_refuse("name a model directory or its config.json", CTL_USAGE);
-    } else {
-        int r = set_question(&o, model, &q, &fault);
-        code = r == -EBADMSG ? plan_refuse(fault.msg, CTL_USAGE)
-               : r < 0       ? plan_refuse(ek_strerror(r), CTL_REFUSED)
-                             : plan_answer(&o, model, &q);
+        return verb_print_buf(&out);
     }
-    ek_opt_free(table, &o);
-    return code;
+    if (!model)
+        return plan_refuse("name a model directory or its config.json", CTL_USAGE);
+    int r = set_question(o, model, &q, &fault);
+    return r == -EBADMSG ? plan_refuse(fault.msg, CTL_USAGE)
+           : r < 0       ? plan_refuse(ek_strerror(r), CTL_REFUSED)
+                         : plan_answer(o, model, &q);
 }
 
 const struct verb verb_plan = {
@@ -519,4 +513,5 @@ const struct verb verb_plan = {
         "vLLM. Exit status 1: it does not fit, and what would; 2: evenkeel-server does not load\n"
         "the architecture (--estimate plans it for another engine).",
     .options = table,
+    .options_bytes = sizeof(struct plan_options),
     .run = plan_run};

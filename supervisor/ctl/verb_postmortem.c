@@ -154,20 +154,14 @@ static int postmortem_tell(struct api *a, const struct postmortem_options *o, co
     return code;
 }
 
-static int postmortem_run(int argc, char **argv)
+static int postmortem_run(void *options, char *word)
 {
-    struct postmortem_options o = {0};
+    const struct postmortem_options *o = options;
     struct api a;
-    char *word = NULL;
-    int code = verb_parse(&verb_postmortem, &o, argc, argv, &word);
-    if (code > 0) {
-        code--;
-    } else {
-        int r = api_open(&a, o.socket);
-        code = r < 0 ? calls_failed(&a, r) : postmortem_tell(&a, &o, word);
-        api_close(&a);
-    }
-    ek_opt_free(table, &o);
+    int r = api_open(&a, o->socket);
+    const int code = r < 0 ? calls_failed(&a, r) : postmortem_tell(&a, o, word);
+
+    api_close(&a);
     return code;
 }
 
@@ -184,4 +178,5 @@ const struct verb verb_postmortem = {
         "last\n"
         "failed start and the last stop that was asked for. Never any text of a request.",
     .options = table,
+    .options_bytes = sizeof(struct postmortem_options),
     .run = postmortem_run};

@@ -183,14 +183,9 @@ static int preflight(const struct preflight_options *o, const char *model)
     return preflight_tell(&p, o->json);
 }
 
-static int preflight_run(int argc, char **argv)
+static int preflight_run(void *options, char *model)
 {
-    struct preflight_options o = {0};
-    char *model = NULL;
-    int code = verb_parse(&verb_preflight, &o, argc, argv, &model);
-    code = code > 0 ? code - 1 : preflight(&o, model);
-    ek_opt_free(table, &o);
-    return code;
+    return preflight(options, model);
 }
 
 const struct verb verb_preflight = {
@@ -204,4 +199,5 @@ const struct verb verb_preflight = {
         "cgroup and shared memory, the port, the model directory; with the remedy. Exit status 1:\n"
         "something is bad.",
     .options = table,
+    .options_bytes = sizeof(struct preflight_options),
     .run = preflight_run};

@@ -415,23 +415,19 @@ static int recover(struct recovery *r)
     return r->failed ? CTL_REFUSED : r->servers || r->o->dry_run ? CTL_OK : CTL_UNREACHED;
 }
 
-static int recover_run(int argc, char **argv)
+static int recover_run(void *options, char *word)
 {
-    struct recover_options o = {0};
-    struct recovery r = {.o = &o};
-    int code = verb_parse(&verb_recover, &o, argc, argv, NULL);
-    if (code > 0) {
-        code--;
-    } else if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK ||
-               api_open(&r.api, o.socket) < 0) {
+    const struct recover_options *o = options;
+    struct recovery r = {.o = o};
+
+    (void)word; /* it takes none */
+    if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK || api_open(&r.api, o->socket) < 0) {
         (void)fprintf(stderr, "evenkeelctl recover: %s\n", r.api.error);
-        code = CTL_REFUSED;
-    } else {
-        code = recover(&r);
-        api_close(&r.api);
-        curl_global_cleanup();
+        return CTL_REFUSED;
     }
-    ek_opt_free(table, &o);
+    const int code = recover(&r);
+    api_close(&r.api);
+    curl_global_cleanup();
     return code;
 }
 
@@ -446,4 +442,5 @@ const struct verb verb_recover = {
         "flags until the next restart. A lower limit of the server's own command line stays.\n"
         "Says each step. A card is never reset; when that would be next, it is said with its risk.",
     .options = table,
+    .options_bytes = sizeof(struct recover_options),
     .run = recover_run};

@@ -128,21 +128,12 @@ static int remedies_ask(const struct remedies_options *o, bool forgets)
     return code;
 }
 
-static int remedies_run(int argc, char **argv)
+static int remedies_run(void *options, char *word)
 {
-    struct remedies_options o = {0};
-    char *word = NULL;
-    int code = verb_parse(&verb_remedies, &o, argc, argv, &word);
-    if (code > 0) {
-        code--;
-    } else if (word && strcmp(word, "forget") != 0) {
-        (void)fprintf(stderr, "evenkeelctl remedies: nothing or forget, not '%s'\n", word);
-        code = CTL_USAGE;
-    } else {
-        code = remedies_ask(&o, word != NULL);
-    }
-    ek_opt_free(table, &o);
-    return code;
+    if (!word || strcmp(word, "forget") == 0)
+        return remedies_ask(options, word != NULL);
+    (void)fprintf(stderr, "evenkeelctl remedies: nothing or forget, not '%s'\n", word);
+    return CTL_USAGE;
 }
 
 const struct verb verb_remedies = {
@@ -154,4 +145,5 @@ const struct verb verb_remedies = {
             "memory, and for how long. With forget its next start has its own flags again, and\n"
             "each remedy may be tried anew; nothing is restarted for it.",
     .options = table,
+    .options_bytes = sizeof(struct remedies_options),
     .run = remedies_run};

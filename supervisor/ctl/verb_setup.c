@@ -373,14 +373,12 @@ static int setup(struct setup_options *o, const char *name)
     return code;
 }
 
-static int setup_run(int argc, char **argv)
+static int setup_run(void *options, char *name)
 {
-    struct setup_options o = {0};
-    char *name = NULL;
-    int code = verb_parse(&verb_setup, &o, argc, argv, &name);
-    code = code > 0 ? code - 1 : setup(&o, name);
-    ek_opt_free(table, &o);
-    free(o.name);
+    struct setup_options *o = options;
+    const int code = setup(o, name);
+
+    free(o->name);
     return code;
 }
 
@@ -393,4 +391,5 @@ const struct verb verb_setup = {
         "DIR/NAME.yaml with limits that fit, and lets evenkeel-server check it. A file that is\n"
         "there is not touched without --force.",
     .options = table,
+    .options_bytes = sizeof(struct setup_options),
     .run = setup_run};

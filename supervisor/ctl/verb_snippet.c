@@ -107,25 +107,20 @@ static int snippet_check(const char *form)
     return CTL_USAGE;
 }
 
-static int snippet_run(int argc, char **argv)
+static int snippet_run(void *options, char *form)
 {
-    struct snippet_options o = {0};
-    char *form = NULL, name[256] = "localhost";
-    int code = verb_parse(&verb_snippet, &o, argc, argv, &form);
-    if (code > 0) {
-        code--;
-    } else if ((code = snippet_check(form)) == CTL_OK) {
-        (void)gethostname(name, sizeof(name) - 1); /* too long for us is too long for others */
-        const char *host = o.address ? o.address : name;
-        if (is_host(host)) {
-            code = snippet_ask(&o, form, host);
-        } else {
-            (void)snippet_refuse("--address must be a host name or an IPv4 address");
-            code = CTL_USAGE;
-        }
-    }
-    ek_opt_free(table, &o);
-    return code;
+    const struct snippet_options *o = options;
+    char name[256] = "localhost";
+    int code = snippet_check(form);
+
+    if (code != CTL_OK)
+        return code;
+    (void)gethostname(name, sizeof(name) - 1); /* too long for us is too long for others */
+    const char *host = o->address ? o->address : name;
+    if (is_host(host))
+        return snippet_ask(o, form, host);
+    (void)snippet_refuse("--address must be a host name or an IPv4 address");
+    return CTL_USAGE;
 }
 
 const struct verb verb_snippet = {
@@ -138,4 +133,5 @@ const struct verb verb_snippet = {
         "this machine, or reads their metrics: haproxy, prometheus (file_sd), envoy,\n"
         "vllm-router, llm-d (file-discovery).",
     .options = table,
+    .options_bytes = sizeof(struct snippet_options),
     .run = snippet_run};

@@ -549,30 +549,28 @@ static int run_top(struct top *t)
     return (plain ? lines(t) : live(t)) < 0 ? CTL_REFUSED : CTL_OK;
 }
 
-static int top_run(int argc, char **argv)
+static int top_run(void *options, char *word)
 {
-    struct top_options o = {0};
-    int code = verb_parse(&verb_top, &o, argc, argv, NULL) - 1;
-    if (code < 0) {
-        struct top *t = calloc(1, sizeof(*t));
-        (void)setlocale(LC_CTYPE, ""); /* whether the terminal takes UTF-8 */
-        code = CTL_REFUSED;
-        if (t && curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK) {
-            t->o = &o;
-            t->view = (struct board_view){
-                .price = o.price, .margin = o.margin, .table = true, .details = true};
-            t->has_api = api_open(&t->api, o.socket) == 0;
-            code = run_top(t);
-            api_close(&t->api);
-            json_decref(t->servers);
-            json_decref(t->decisions);
-            json_decref(t->failures);
-            board_done(&t->board);
-            curl_global_cleanup();
-        }
-        free(t);
+    const struct top_options *o = options;
+    struct top *t = calloc(1, sizeof(*t));
+    int code = CTL_REFUSED;
+
+    (void)word;                    /* it takes none */
+    (void)setlocale(LC_CTYPE, ""); /* whether the terminal takes UTF-8 */
+    if (t && curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK) {
+        t->o = o;
+        t->view = (struct board_view){
+            .price = o->price, .margin = o->margin, .table = true, .details = true};
+        t->has_api = api_open(&t->api, o->socket) == 0;
+        code = run_top(t);
+        api_close(&t->api);
+        json_decref(t->servers);
+        json_decref(t->decisions);
+        json_decref(t->failures);
+        board_done(&t->board);
+        curl_global_cleanup();
     }
-    ek_opt_free(table, &o);
+    free(t);
     return code;
 }
 
@@ -587,4 +585,5 @@ const struct verb verb_top = {
         "command lines and sockets in /proc, or named with --url; they are only read, and it\n"
         "says where each was found. Without a terminal one picture is printed for each reading.",
     .options = table,
+    .options_bytes = sizeof(struct top_options),
     .run = top_run};

@@ -50,15 +50,8 @@ static int f_trim(struct jr *r, const struct jcall *c, struct jv *ret)
 static int recase(struct jr *r, const struct jcall *c, enum jstr_case how, struct jv *ret)
 {
     struct jstr s;
-    char *p;
     int res = text_of(r, c, &s);
-    if (res == 0)
-        res = jr_burn(r, s.len * 8);
-    if (res == 0)
-        res = jr_take(r, jstr_count(s) + 1, 4, &p);
-    if (res == 0)
-        *ret = jv_string((struct jstr){p, jstr_recase(s, how, p)});
-    return res;
+    return res < 0 ? res : jfunc_recase(r, s, how, ret);
 }
 
 static int f_upper(struct jr *r, const struct jcall *c, struct jv *ret)

@@ -87,6 +87,17 @@ int jarg_string(struct jr *r, const struct jv *arg, struct jstr *value)
     return 0;
 }
 
+int jfunc_recase(struct jr *r, struct jstr s, enum jstr_case how, struct jv *ret)
+{
+    char *p;
+    int res = jr_burn(r, s.len * 8);
+    if (res == 0)
+        res = jr_take(r, jstr_count(s) + 1, 4, &p);
+    if (res == 0)
+        *ret = jv_string((struct jstr){p, jstr_recase(s, how, p)});
+    return res;
+}
+
 int jfunc_escape(struct jr *r, const struct jv *text, struct jv *ret)
 {
     static const char from[] = "&<>'\"";

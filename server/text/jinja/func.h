@@ -50,6 +50,7 @@ const struct jfunc *jmethod_str_find(struct jstr name);
 /* Arguments of a given kind; an absent one leaves the default. -EBADMSG naming the function. */
 int jarg_int(struct jr *r, const struct jv *arg, int64_t *value);
 int jarg_string(struct jr *r, const struct jv *arg, struct jstr *value);
+int jfunc_recase(struct jr *r, struct jstr s, enum jstr_case how, struct jv *ret);
 /* Text for HTML; markup is that already. *ret is markup. */
 int jfunc_escape(struct jr *r, const struct jv *text, struct jv *ret);
 /* "a % b" of a string, where b is a tuple of values, or one value. */

@@ -323,36 +323,24 @@ static int m_count(struct jr *r, const struct jcall *c, struct jv *ret)
     return 0;
 }
 
-static int recase(struct jr *r, const struct jcall *c, enum jstr_case how, struct jv *ret)
-{
-    struct jstr s = c->self->s;
-    char *p;
-    int res = jr_burn(r, s.len * 8);
-    if (res == 0)
-        res = jr_take(r, jstr_count(s) + 1, 4, &p);
-    if (res == 0)
-        *ret = jv_string((struct jstr){p, jstr_recase(s, how, p)});
-    return res;
-}
-
 static int m_upper(struct jr *r, const struct jcall *c, struct jv *ret)
 {
-    return recase(r, c, JSTR_UPPER, ret);
+    return jfunc_recase(r, c->self->s, JSTR_UPPER, ret);
 }
 
 static int m_lower(struct jr *r, const struct jcall *c, struct jv *ret)
 {
-    return recase(r, c, JSTR_LOWER, ret);
+    return jfunc_recase(r, c->self->s, JSTR_LOWER, ret);
 }
 
 static int m_title(struct jr *r, const struct jcall *c, struct jv *ret)
 {
-    return recase(r, c, JSTR_TITLE, ret);
+    return jfunc_recase(r, c->self->s, JSTR_TITLE, ret);
 }
 
 static int m_capitalize(struct jr *r, const struct jcall *c, struct jv *ret)
 {
-    return recase(r, c, JSTR_CAPITALIZE, ret);
+    return jfunc_recase(r, c->self->s, JSTR_CAPITALIZE, ret);
 }
 
 /* All characters of a class, and at least one. Beyond ASCII only letters and spaces are known. */

@@ -1,7 +1,8 @@
 /*
  * Nodes as threads of one process: the table of kernels/mpi/table.h with messages in memory. A send
- * of up to `eager` bytes is done at once, as MPI does it; a larger one when it is taken. Header
- * only, because a unit test is one source file.
+ * of up to `eager` bytes is done at once, as MPI does it; a larger one when it is taken, for which
+ * its receiver has to ask `late` times in vain. Header only, because a unit test is one source
+ * file.
  */
 #pragma once
 
@@ -17,6 +18,7 @@ struct mail {
     uint32_t from, to, tag;
     size_t bytes;
     char *data;
+    uint32_t asked;                /* how often, by its receiver */
     struct ek_mpi_message *sender; /* who waits for it to be taken, NULL = nobody */
 };
 
@@ -25,6 +27,7 @@ struct mailbox {
     struct mail *first, **last;
     uint32_t nodes, aborted; /* how often */
     size_t eager;
+    uint32_t late;
     bool gone[64]; /* a node that is not there any more */
     struct mail_end {
         struct mailbox *box;
@@ -116,7 +119,7 @@ static int mail_test(void *self, struct ek_mpi_message *m)
         struct mail **at = mail_find(b, e->node, m->node, m->tag, false);
         if (at && (*at)->bytes != m->rows * m->width) {
             r = -EPROTO;
-        } else if (at) {
+        } else if (at && ((*at)->bytes <= b->eager || (*at)->asked++ >= b->late)) {
             mail_copy(m, (*at)->data);
             mail_unlink(b, at);
             r = 1;

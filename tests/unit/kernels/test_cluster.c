@@ -18,7 +18,7 @@
 #include <cmocka.h>
 
 #include "common/err.h"
-#include "kernels/mpi/cluster.h"
+#include "kernels/mpi/cluster_inside.h"
 #include "tests/unit/kernels/mailbox.h"
 #include "tests/unit/kernels/tiny.h"
 #include "tests/unit/kernels/tiny_device.h"
@@ -209,7 +209,6 @@ struct node {
     int code, result;
     uint32_t length, ready;
     char lost[480];
-    _Atomic int leaving;
     struct ek_fault fault;
     pthread_t thread;
 };
@@ -218,14 +217,6 @@ static void on_lost(void *ctx, const char *why)
 {
     struct node *n = ctx;
     (void)snprintf(n->lost, sizeof(n->lost), "%s", why);
-}
-
-static void on_leaving(void *ctx, uint32_t node, const char *host)
-{
-    struct node *n = ctx;
-
-    assert_true(node == 1 && strcmp(host, "host1") == 0);
-    atomic_fetch_add(&n->leaving, 1);
 }
 
 static struct ek_cluster_params params(struct node *n)
@@ -239,16 +230,15 @@ static struct ek_cluster_params params(struct node *n)
         .stall_us = 20000000,
         .card = {.abi = EK_BACKEND_ABI, .ranks = 2, .stages = 1, .graph = 7},
         .lost = on_lost,
-        .leaving = on_leaving,
         .ctx = n};
 
     (void)snprintf(p.card.host, sizeof(p.card.host), "host%u", n->node);
     return p;
 }
 
-static void on_loading(void *ctx, const struct ek_load_order *order)
+static void on_loading(void *ctx, uint32_t max_model_len)
 {
-    ((struct node *)ctx)->length = order->max_model_len;
+    ((struct node *)ctx)->length = max_model_len;
 }
 
 static void on_ready(void *ctx, uint32_t blocks)
@@ -384,9 +374,11 @@ static void test_whole_life(void **state)
     assert_true(g_fake[0].blocks == 10 && g_fake[1].blocks == 10);
     assert_int_equal(p.x.b->kv_resize(p.x.d, 30), 0);
     assert_int_equal(step(&p, NULL), 0);
+    uint32_t leaver = 0;
+    assert_null(ek_cluster_leaver(p.n[0].c, &leaver));
     ek_cluster_leave(p.n[1].c);
-    while (atomic_load(&p.n[0].leaving) == 0)
-        (void)usleep(1000);
+    const char *host = ek_cluster_leaver(p.n[0].c, &leaver);
+    assert_true(host && strcmp(host, "host1") == 0 && leaver == 1);
     ek_cluster_bye(p.n[0].c, 77);
     end(&p);
     assert_true(p.n[1].result == 0 && p.n[1].code == 77);
@@ -532,6 +524,28 @@ static void test_gone(void **state)
     assert_non_null(strstr(p.n[1].fault.msg, "MPI cannot reach node 0 (host0) any more"));
 }
 
+/* A result that has begun to come is taken whole, however short the wait for it was to be: given up
+ * in the middle it would be lost, and its node taken for one that hangs. */
+static void test_taken_whole(void **state)
+{
+    static char from[100000];
+    struct cluster_buffer to = {.data = NULL};
+    struct ek_mpi_message m = ek_mpi_send(0, EK_MPI_DONE, from, sizeof(from));
+    struct mailbox box;
+    struct ek_cluster c = {
+        .p = {.mpi = &g_mail, .self = &box.end[0], .nodes = 2, .stall_us = 20000000}};
+    (void)state;
+
+    mail_open(&box, 2);
+    box.late = 100;
+    assert_int_equal(g_mail.begin(&box.end[1], &m), 0);
+    assert_int_equal(cluster_take(&c, 1, EK_MPI_DONE, &to, 1), 0);
+    assert_int_equal(to.bytes, sizeof(from));
+    assert_int_equal(cluster_take(&c, 1, EK_MPI_DONE, &to, 1), -ETIMEDOUT);
+    free(to.data);
+    mail_close(&box);
+}
+
 /* ---- meeting ---- */
 
 static void *other(void *arg)
@@ -582,11 +596,17 @@ static void test_silent(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_least_room),         cmocka_unit_test(test_whole_life),
-        cmocka_unit_test(test_load_fails_there),   cmocka_unit_test(test_load_fails_here),
-        cmocka_unit_test(test_resize_fails_there), cmocka_unit_test(test_disagree),
-        cmocka_unit_test(test_step_fails_there),   cmocka_unit_test(test_gone),
-        cmocka_unit_test(test_does_not_fit),       cmocka_unit_test(test_silent),
+        cmocka_unit_test(test_least_room),
+        cmocka_unit_test(test_whole_life),
+        cmocka_unit_test(test_load_fails_there),
+        cmocka_unit_test(test_load_fails_here),
+        cmocka_unit_test(test_resize_fails_there),
+        cmocka_unit_test(test_disagree),
+        cmocka_unit_test(test_step_fails_there),
+        cmocka_unit_test(test_gone),
+        cmocka_unit_test(test_taken_whole),
+        cmocka_unit_test(test_does_not_fit),
+        cmocka_unit_test(test_silent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
