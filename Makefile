@@ -249,6 +249,8 @@ SIM_BINS := $(SIM:%.c=$(B)/%)
 $(B)/tests/sim/%: $(B)/tests/sim/%.c.o $(AR_engine) $(AR_supervisor)
 	@$(CC) -o $@ $(filter %.o,$^) $(GROUP) $(ALL_LD) $(LIBS_SERVER) $(LIBS_SUPER)
 
+$(B)/tests/unit/model/test_forms: $(B)/tests/unit/model/published_forms.c.o
+
 # The equality oracle: the test is its command line.
 $(B)/tests/unit/server/test_oracle: $(B)/tests/unit/server/oracle.c.o $(B)/tests/bench/report.c.o
 

@@ -71,12 +71,13 @@ shared() {
 RACES=unit/cuda/test_races
 idle() { [ $turn = 0 ] || echo $RACES; }
 build() { $MAKE -s -j"$jobs" OMIT="$(idle)" all unit-bins; }
-unit() { shared 8 $today OMIT="$(idle)" unit; }
+unit() { shared 12 $today OMIT="$(idle)" unit; }
 # All of the text's sources are compiled once more, to be counted.
 doubling() { shared 2 $turns doubling; }
-# Under the sanitizers what is short runs each day; of what takes long there are four groups: two are of the card's
-# tests, for which its kernels are compiled, each of two quarters that take turns; the processor's, with which its tiers
-# are sanitized; and texts with the simulations.
+# Under the sanitizers all sources are compiled and the corpora of the fuzz targets run each day. Of the tests that are
+# short every second one has its day. Of what takes long there are four groups: two are of the card's tests, for which its
+# kernels are compiled, each of two quarters that take turns; the processor's, with which its tiers are sanitized; and
+# texts with the simulations.
 half=$((turns % 2))
 # long GROUP: the names of its tests.
 long() {
@@ -91,11 +92,16 @@ long() {
 }
 # card QUARTERS: of the card's tests, 0 to 3; a pattern.
 card() { find tests/unit/cuda -name 'test_*.c' | sed 's/^tests.//; s/\.c$//' | sort | awk -v k="$1" 'NR % 4 ~ k'; }
+# either PATTERN_FILE: of the tests but those in it every second one, which has its day tomorrow.
+either() {
+    find tests/unit -name 'test_*.c' | sed 's/^tests.//; s/\.c$//' | sort | grep -vxFf "$1" | awk -v k=$((today % 2)) 'NR % 2 == k'
+}
 sanitized() {
     now=$(long $turn | xargs -n 1)
-    omit=$({ card '[0-3]' && for g in 1 2 3 0; do long $g; done; } | xargs -n 1 | sort -u | grep -vxF "$now" | xargs)
+    { card '[0-3]' && for g in 1 2 3 0; do long $g; done; } | xargs -n 1 | sort -u >"$CHECK/long"
+    omit=$({ grep -vxF "$now" "$CHECK/long" && either "$CHECK/long"; } | xargs)
     tiers=$([ $turn = 1 ] || echo "${BUILD:-build}/release")
-    echo "-- of what takes long group $turn of 0 to 3: $(echo "$now" | xargs)"
+    echo "-- of what is short half $((today % 2)) of 0 and 1, of what takes long group $turn of 0 to 3: $(echo "$now" | xargs)"
     [ -z "$tiers" ] || $MAKE -s -j"$jobs" all || return 1 # of which the tiers are
     set -- SAN=address,undefined OMIT="$omit" TIERS="$tiers"
     # A day of the shares is one on which the same tests come: each of their cases has its day.
@@ -115,18 +121,18 @@ pytests() {
         print p + 0, f + 0, s + 0; exit !(p > 0 && f == 0) }' >>"$COUNTS"
 }
 # They mostly wait, so two files at a time, each process with ports of its own (tests/e2e/conftest.py); of those that
-# are marked as long one in four each day.
+# are marked as long one in eight each day.
 e2e() {
-    export EVENKEEL_SHARE=4 EVENKEEL_DAY="$today"
+    export EVENKEEL_SHARE=8 EVENKEEL_DAY="$today"
     echo "-- of what takes long one case in $EVENKEEL_SHARE: EVENKEEL_SHARE=$EVENKEEL_SHARE EVENKEEL_DAY=$EVENKEEL_DAY"
     pytests 2400 -n 2 --dist loadfile --durations 20 --durations-min 5 tests/e2e
     ok=$?
     unset EVENKEEL_SHARE EVENKEEL_DAY
     return $ok
 }
-# litellm, langchain, MCP and schemathesis (a sixth of its examples), in an environment of their own.
+# litellm, langchain, MCP and schemathesis (a twelfth of its examples), in an environment of their own.
 clients() {
-    export EVENKEEL_SHARE=6
+    export EVENKEEL_SHARE=12
     $MAKE -s build/venv-clients/ready && venv=build/venv-clients && pytests 400 tests/clients
     ok=$?
     unset EVENKEEL_SHARE venv
@@ -150,12 +156,12 @@ lane() {
     case $1 in
     computes)
         part layers $MAKE -s layers
-        part lint shared 6 $today lint
+        part lint shared 12 $today lint
         part unit unit
         part companion companion
         if [ $turn = 3 ] || [ "$PARTS" != all ]; then part doubling doubling; fi
         part ptxas $MAKE -s check-ptxas
-        part mutants shared 8 $today sim-mutants
+        part mutants shared 12 $today sim-mutants
         part sanitized sanitized
         part names tools/names.sh
         part reference tools/reference.sh --check

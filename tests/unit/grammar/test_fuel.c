@@ -19,6 +19,7 @@
 #include "common/work.h"
 #include "server/grammar/compile.h"
 #include "server/grammar/grammar.h"
+#include "tests/share.h"
 #include "tests/unit/grammar/words.h"
 
 #define MASK_WORDS ((WORDS_COUNT + 31) / 32)
@@ -230,7 +231,7 @@ static const struct {
 static void test_bounded(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
+    for (size_t i = share_next(0); i < sizeof(forms) / sizeof(forms[0]); i = share_next(i + 1)) {
         uint64_t units = 0;
         struct ek_fault f;
         int code = 0;
