@@ -15,6 +15,7 @@
     X(apertus, "ApertusForCausalLM")                                                               \
     X(axk1, "AXK1ForCausalLM")                                                                     \
     X(arcee, "ArceeForCausalLM")                                                                   \
+    X(codegen, "CodeGenForCausalLM")                                                               \
     X(cohere, "CohereForCausalLM")                                                                 \
     X(cohere2, "Cohere2ForCausalLM")                                                               \
     X(cohere2_moe, "Cohere2MoeForCausalLM")                                                        \
@@ -28,6 +29,7 @@
     X(exaone4, "Exaone4ForCausalLM")                                                               \
     X(exaone_moe, "ExaoneMoeForCausalLM")                                                          \
     X(exaone_moe_hub, "ExaoneMoEForCausalLM")                                                      \
+    X(falcon, "FalconForCausalLM")                                                                 \
     X(falcon_h1, "FalconH1ForCausalLM")                                                            \
     X(flex_olmo, "FlexOlmoForCausalLM")                                                            \
     X(gemma, "GemmaForCausalLM")                                                                   \
@@ -41,8 +43,12 @@
     X(glm4_moe, "Glm4MoeForCausalLM")                                                              \
     X(glm4_moe_lite, "Glm4MoeLiteForCausalLM")                                                     \
     X(glm_moe_dsa, "GlmMoeDsaForCausalLM")                                                         \
-    X(gpt_oss, "GptOssForCausalLM")                                                                \
+    X(gpt2, "GPT2LMHeadModel")                                                                     \
+    X(gpt_bigcode, "GPTBigCodeForCausalLM")                                                        \
+    X(gpt_neo, "GPTNeoForCausalLM")                                                                \
     X(gpt_neox, "GPTNeoXForCausalLM")                                                              \
+    X(gpt_oss, "GptOssForCausalLM")                                                                \
+    X(gptj, "GPTJForCausalLM")                                                                     \
     X(granite, "GraniteForCausalLM")                                                               \
     X(granite_hybrid, "GraniteMoeHybridForCausalLM")                                               \
     X(granite_moe, "GraniteMoeForCausalLM")                                                        \
@@ -70,12 +76,16 @@
     X(mistral, "MistralForCausalLM")                                                               \
     X(mistral4, "Mistral4ForCausalLM")                                                             \
     X(mixtral, "MixtralForCausalLM")                                                               \
+    X(nanochat, "NanoChatForCausalLM")                                                             \
     X(nemotron, "NemotronForCausalLM")                                                             \
     X(nemotron_h, "NemotronHForCausalLM")                                                          \
+    X(olmo, "OlmoForCausalLM")                                                                     \
     X(olmo2, "Olmo2ForCausalLM")                                                                   \
     X(olmo3, "Olmo3ForCausalLM")                                                                   \
     X(olmo_hybrid, "OlmoHybridForCausalLM")                                                        \
     X(olmoe, "OlmoeForCausalLM")                                                                   \
+    X(opt, "OPTForCausalLM")                                                                       \
+    X(persimmon, "PersimmonForCausalLM")                                                           \
     X(phi, "PhiForCausalLM")                                                                       \
     X(phi3, "Phi3ForCausalLM")                                                                     \
     X(qwen2, "Qwen2ForCausalLM")                                                                   \

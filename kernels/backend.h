@@ -27,7 +27,7 @@ struct ek_group; /* ranks that compute one model together */
 struct ek_wire;  /* of ranks in other processes: wire.h */
 struct ek_cluster;
 
-#define EK_BACKEND_ABI 28u
+#define EK_BACKEND_ABI 29u
 
 /* What memory for a host tier begins on: the largest page that machines have. */
 #define EK_HOST_PAGE 65536u

@@ -113,6 +113,10 @@ static void add_op(uint64_t *s, const struct ek_op *op)
     fingerprint_add(s, head, sizeof(head));
     switch (op->kind) {
     case EK_OP_EMBED:
+        add_float(s, op->u.embed.scale);
+        if (op->u.embed.by_position)
+            add_u32(s, true);
+        break;
     case EK_OP_ADD:
     case EK_OP_SCALE:
     case EK_OP_LOGITS: add_float(s, op->u.add.scale); break;
@@ -142,6 +146,8 @@ static void add_op(uint64_t *s, const struct ek_op *op)
         add_u32(s, op->u.gate.step);
         add_u32(s, op->u.gate.group);
         add_u32(s, (uint32_t)op->u.gate.act);
+        if (op->u.gate.act == EK_GATE_CLIP)
+            add_float(s, op->u.gate.numbers.rising);
         if (op->u.gate.act == EK_GATE_XIELU) {
             add_float(s, op->u.gate.numbers.rising);
             add_float(s, op->u.gate.numbers.falling);

@@ -274,6 +274,8 @@ static const char *check_gate(const struct graph_check *c)
     const uint64_t group = op->u.gate.group, n = width(c, op->dst);
 
     const struct ek_gate_numbers *x = &op->u.gate.numbers;
+    if (op->u.gate.act == EK_GATE_CLIP && !(x->rising > 0 && x->rising <= FLT_MAX))
+        return "a gate clips to nothing";
     if (op->u.gate.act == EK_GATE_XIELU &&
         !(isfinite(x->rising) && isfinite(x->falling) && isfinite(x->slope)))
         return "a gate's numbers are out of range";
@@ -327,6 +329,18 @@ static const char *check_scale(const struct graph_check *c)
                    graph_plain(c, op->weight) && isfinite(op->u.scale.scale)
                ? NULL
                : "a misshapen scale";
+}
+
+/* A table of positions has as many as a sequence can reach. */
+static const char *check_positions(const struct graph_check *c)
+{
+    const uint32_t n = c->op->weight;
+    const bool fits = n < c->g->weight_count && c->g->weights[n].rows > 0 &&
+                      c->g->weights[n].rows >= c->g->max_position;
+
+    return fits && matrix(c, c->g->weights[n].rows, width(c, c->op->dst))
+               ? NULL
+               : "misshapen table of positions";
 }
 
 static const char *check_embed(const struct graph_check *c)
@@ -425,7 +439,7 @@ static const char *check_op(const struct graph_check *c)
     const struct ek_op *op = c->op;
 
     switch (op->kind) {
-    case EK_OP_EMBED: return check_embed(c);
+    case EK_OP_EMBED: return op->u.embed.by_position ? check_positions(c) : check_embed(c);
     case EK_OP_NORM: return check_norm(c);
     case EK_OP_LINEAR:
         if (op->dst == op->src || !matrix(c, width(c, op->dst), width(c, op->src)))

@@ -129,7 +129,9 @@ struct ek_weight {
 
 enum ek_op_kind {
     EK_OP_EMBED,  /* dst[rows, n] = weight[token] * scale; the row 0 of tokens beyond its rows, of
-                     which a graph without ranks may have fewer than the vocabulary */
+                     which a graph without ranks may have fewer than the vocabulary. `by_position`:
+                     weight[position] * scale; each rank has all of the weight, which has at least
+                     max_position rows */
     EK_OP_NORM,   /* dst = src / rms(src) * (weight + offset) (+ bias); over groups of `group`
                      elements (group = width for a plain norm, head_dim for q/k norms). `centred`:
                      of src less its mean (LayerNorm) */
@@ -226,9 +228,11 @@ struct ek_routing {
 };
 
 /* Of EK_OP_GATE: 1 / (1 + e^-x), x / (1 + e^-x), x, x or 0; GELU's share of x by its tanh and as it
- * is, (1 + erf(x / sqrt(2))) / 2; and xIELU's (Huang, Schlag, "Deriving Activation Functions Using
- * Integration", 2024) with the operation's `rising`, `falling` and `slope`:
- * rising * x + slope for x > 0, falling * ((e^x - 1) / x - 1) + slope below. */
+ * is, (1 + erf(x / sqrt(2))) / 2; 1 for x > 0, else 0, which is the share that ReLU leaves of x;
+ * the share that clipping to [-rising, rising] leaves, min(1, rising / |x|); and xIELU's (Huang,
+ * Schlag, "Deriving Activation Functions Using Integration", 2024) with the operation's `rising`,
+ * `falling` and `slope`: rising * x + slope for x > 0, falling * ((e^x - 1) / x - 1) + slope below.
+ */
 enum ek_gate {
     EK_GATE_SIGMOID,
     EK_GATE_SILU,
@@ -236,11 +240,13 @@ enum ek_gate {
     EK_GATE_RELU,
     EK_GATE_GELU_TANH,
     EK_GATE_GELU,
+    EK_GATE_STEP,
+    EK_GATE_CLIP,
     EK_GATE_XIELU
 };
 
 struct ek_gate_numbers {
-    float rising, falling, slope; /* of EK_GATE_XIELU */
+    float rising, falling, slope; /* of EK_GATE_XIELU; the first of EK_GATE_CLIP, above 0 */
 };
 
 /*
@@ -307,7 +313,11 @@ struct ek_op {
     union {
         struct {
             float scale;
-        } embed, add, scale, logits;
+            bool by_position;
+        } embed;
+        struct {
+            float scale;
+        } add, scale, logits;
         struct {
             float eps, offset;
             uint32_t group, first; /* norm `heads` groups of `group` elements from column `first` */

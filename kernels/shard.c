@@ -57,8 +57,10 @@ const struct ek_op *shard_reader(const struct sharding *s)
 
     for (uint32_t i = s->at + 1; i < s->g->op_count; i++) {
         const struct ek_op *op = &s->g->ops[i];
-        bool in_place = op->dst == value &&
-                        (op->kind == EK_OP_ROPE || (op->kind == EK_OP_NORM && op->src == value));
+        bool clips = op->kind == EK_OP_GATE && op->u.gate.act == EK_GATE_CLIP;
+        bool in_place =
+            op->dst == value &&
+            (op->kind == EK_OP_ROPE || ((op->kind == EK_OP_NORM || clips) && op->src == value));
         if (in_place)
             continue;
         if (op->src == value || op->dst == value)
@@ -329,7 +331,7 @@ static int shard_mix(struct sharding *s)
 static int shard_op(struct sharding *s, bool after_logits)
 {
     switch (s->op.kind) {
-    case EK_OP_EMBED:
+    case EK_OP_EMBED: return s->op.u.embed.by_position ? shard_push_whole(s) : shard_vocab(s);
     case EK_OP_LOGITS: return shard_vocab(s);
     case EK_OP_NORM: return shard_norm(s);
     case EK_OP_LINEAR: return shard_linear(s);

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/err.h"
 #include "kernels/shard.h"
 #include "kernels/shard_cut.h"
 
@@ -80,18 +81,22 @@ static int take_keys(struct sharding *s, const struct ek_op *a)
     return shard_width(s, s->op.dst, mine + 2 * own);
 }
 
-/* The attention whose q, k or v is taken from heads of [q | k | v] each; or NULL. */
-static const struct ek_op *takes_by_head(const struct sharding *s, const struct ek_op *take)
+/* The attention whose q, k or v is taken from groups that have as many heads of each: [q | k | v]
+ * or [q | v | k]; or NULL. */
+static const struct ek_op *takes_by_group(const struct sharding *s, const struct ek_op *take)
 {
     const struct ek_op *a = shard_attention_of(s, take->dst);
+    const uint32_t groups = take->u.take.heads;
 
-    if (!a || a->u.attention.reads || a->u.attention.value_dim > 0)
+    if (!a || a->u.attention.reads || a->u.attention.value_dim > 0 || groups < 2)
         return NULL;
-    const uint32_t q = a->u.attention.q_heads, d = a->u.attention.head_dim;
-    const bool all = q == a->u.attention.kv_heads && take->u.take.heads == q &&
-                     take->u.take.group == d && take->u.take.step == 3 * d &&
-                     take->u.take.to == take->u.take.first * q &&
-                     s->g->value_width[take->src] == (uint64_t)q * 3 * d;
+    const uint32_t q = a->u.attention.q_heads, kv = a->u.attention.kv_heads;
+    const uint32_t d = a->u.attention.head_dim, to = take->u.take.to;
+    if (q % groups != 0 || kv % groups != 0 || (to != 0 && to != q * d && to != (q + kv) * d))
+        return NULL;
+    const bool all = take->u.take.group == (to == 0 ? q : kv) / groups * d &&
+                     take->u.take.step == (q + 2 * kv) / groups * d &&
+                     s->g->value_width[take->src] == (uint64_t)(q + 2 * kv) * d;
     return all ? a : NULL;
 }
 
@@ -111,15 +116,24 @@ static int linear_by_heads(struct sharding *s, uint32_t heads, uint32_t kv)
     return r < 0 ? r : linear_of_heads(s);
 }
 
-static int take_each_head(struct sharding *s, const struct ek_op *a)
+/* A product that makes groups of q, k and v: as many for each rank. */
+static int linear_by_groups(struct sharding *s, uint32_t groups)
 {
-    const uint32_t mine = a->u.attention.q_heads / s->ranks;
+    if (groups % s->ranks == 0)
+        return linear_of_heads(s);
+    return ek_fault_set(s->fault, "tensor-parallel-size",
+                        "--tensor-parallel-size %u: the model's heads lie in %u groups, which so "
+                        "many ranks cannot share evenly; choose a divisor of %u",
+                        s->ranks, groups, groups);
+}
 
-    s->op.u.take.heads = mine;
-    s->op.u.take.to = s->op.u.take.first * mine;
+static int take_each_group(struct sharding *s)
+{
+    s->op.u.take.heads /= s->ranks;
+    s->op.u.take.to /= s->ranks;
     shard_push(s, &s->op);
     s->held[s->op.dst].form = HEADS;
-    return shard_width(s, s->op.dst, 3 * mine * a->u.attention.head_dim);
+    return shard_width(s, s->op.dst, s->g->value_width[s->op.dst] / s->ranks);
 }
 
 /* A product that makes gate and up of a feed-forward, each of n columns, or what is its own gate.
@@ -158,6 +172,11 @@ int shard_gate(struct sharding *s)
 
     if (dst->form == WHOLE && src->form == WHOLE)
         return shard_push_whole(s);
+    if (dst->form == HEADS && s->op.dst == s->op.src) { /* of each element by itself */
+        s->op.u.gate.step = s->op.u.gate.group = s->out->value_width[s->op.dst];
+        shard_push(s, &s->op);
+        return 0;
+    }
     if (dst->form == COLUMNS && src->form == GATED) { /* as many heads of both */
         shard_push(s, &s->op);
         return 0;
@@ -195,8 +214,8 @@ int shard_take(struct sharding *s)
 
     if (form == WHOLE)
         return shard_push_whole(s);
-    if (form == COLUMNS && takes_by_head(s, &s->g->ops[s->at]))
-        return take_each_head(s, a);
+    if (form == COLUMNS && takes_by_group(s, &s->g->ops[s->at]))
+        return take_each_group(s);
     if (form == RUNS && a)
         return take_keys(s, a);
     if (form != GATED || !a)
@@ -250,14 +269,13 @@ int shard_linear(struct sharding *s)
         return linear_by_heads(s, next->u.heads.count, 1);
     const bool taken = next && next->kind == EK_OP_TAKE && next->src == s->op.dst;
     const struct ek_op *gated = taken ? takes_queries(s, next) : NULL;
-    const struct ek_op *each = taken ? takes_by_head(s, next) : NULL;
     const struct ek_op *keys = taken && !gated ? takes_keys(s, next) : NULL;
     struct shard_runs runs;
     uint32_t n;
     if (gated)
         return linear_heads(s, gated, true);
-    if (each)
-        return linear_by_heads(s, each->u.attention.q_heads, each->u.attention.q_heads);
+    if (taken && takes_by_group(s, next))
+        return linear_by_groups(s, next->u.take.heads);
     if (keys)
         return linear_keys(s, keys);
     if (next && next->kind == EK_OP_GLU && next->src == s->op.dst)

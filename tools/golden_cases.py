@@ -372,7 +372,7 @@ CASES += [
 ]
 
 # Also with long prompts.
-LONG = ("llama", "mistral-window", "gemma3", "qwen3-moe", "gpt-oss", "glm4-moe", "llama4", "deepseek-v2", "deepseek-v3",
+LONG = ("llama", "opt", "mistral-window", "gemma3", "qwen3-moe", "gpt-oss", "glm4-moe", "llama4", "deepseek-v2", "deepseek-v3",
         "qwen3-next", "qwen3.5", "qwen3.5-moe", "lfm2", "lfm2-moe", "gemma4", "gemma4-input", "gemma3n", "granite-hybrid-dense",
         "nemotron-h", "nemotron-h-moe", "falcon-h1")
 for each in CASES:
@@ -511,6 +511,33 @@ CASES += [
         rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.25)),
 ]
 
+# What came first: a vector for each position, or heads that turn in part; norms without weights.
+FIRST = ((1, 24, 0), (5, 24, 0), (50, 24, 0))
+CASES += [
+    case("opt", "OPT", prompts=FIRST),
+    case("opt-350m", "OPT", prompts=ONE, do_layer_norm_before=False, word_embed_proj_dim=20),
+    case("opt-galactica", "OPT", prompts=ONE, activation_function="gelu", enable_bias=False,
+         layer_norm_elementwise_affine=False),
+    case("gpt2", "GPT2", prompts=SHORT),
+    case("gpt2-layers", "GPT2", prompts=ONE, scale_attn_by_inverse_layer_idx=True, activation_function="relu",
+         tie_word_embeddings=False),
+    case("gpt-bigcode", "GPTBigCode", prompts=SHORT),
+    case("gpt-bigcode-heads", "GPTBigCode", prompts=ONE, multi_query=False),
+    case("gpt-neo", "GPTNeo", prompts=SHORT, attention_types=[[["global", "local"], 1]], window_size=12),
+    case("gptj", "GPTJ", prompts=SHORT, rotary_dim=4),
+    case("codegen", "CodeGen", prompts=ONE, rotary_dim=8),
+    case("falcon", "Falcon", prompts=SHORT),
+    case("falcon-40b", "Falcon", prompts=SHORT, new_decoder_architecture=True),
+    case("falcon-11b", "Falcon", prompts=ONE, new_decoder_architecture=True, num_ln_in_parallel_attn=1),
+    case("falcon-serial", "Falcon", prompts=ONE, num_key_value_heads=4, parallel_attn=False, multi_query=False, bias=True),
+    case("persimmon", "Persimmon", prompts=SHORT),
+    case("olmo", "Olmo", prompts=SHORT),
+    case("olmo-clip", "Olmo", prompts=ONE, clip_qkv=0.7, tie_word_embeddings=True),
+    case("olmoe-clip", "Olmoe", prompts=ONE, num_experts=5, num_experts_per_tok=2, intermediate_size=24, clip_qkv=0.7),
+    case("nanochat", "NanoChat", prompts=SHORT),
+    case("served-gpt2", "GPT2", words="bytes", prompts=((20, 12, 0),), vocab_size=320),
+]
+
 # Gemma 3n: streams beside each other, sparse feed-forwards, layers that read others' keys and values.
 GEMMA3N = dict(prompts=((1, 24, 0), (5, 24, 0), (50, 24, 0)), head_dim=8, num_hidden_layers=5, sliding_window=10,
                layer_types=[SLIDING, FULL, SLIDING, SLIDING, FULL], hidden_size_per_layer_input=6,
@@ -545,7 +572,9 @@ OLDER = {
              "smollm3-window", "olmo3", "qwen3-moe", "qwen3-moe-plain", "gpt-oss", "served-llama",
              "sees-gemma3", "sees-qwen2.5-vl", "glm4", "glm4-moe", "ernie-moe", "exaone4", "hunyuan", "llama4",
              "deepseek-v2-groups", "deepseek-v3", "qwen3-next", "qwen2-moe", "lfm2", "granite-hybrid", "hunyuan-moe",
-             "dots1", "arcee", "granite-moe-shared", "falcon-h1", "glm", "ernie", "seed-oss", "deepseek-v2"],
+             "dots1", "arcee", "granite-moe-shared", "falcon-h1", "glm", "ernie", "seed-oss", "deepseek-v2",
+             "opt", "opt-350m", "gpt2", "gpt-bigcode", "gpt-neo", "gptj", "codegen", "falcon", "falcon-40b", "persimmon",
+             "olmo"],
 }
 
 
@@ -605,15 +634,13 @@ FORMS |= {
 
 
 # The rest of the families that are published quantized.
+HYBRID_MOE_FORM = {**HYBRID_MOE, "prompts": ONE, "num_hidden_layers": 2, "layer_types": [LINEAR, FULL],
+                   "linear_value_head_dim": 16, "linear_key_head_dim": 16, "moe_intermediate_size": 32,
+                   "shared_expert_intermediate_size": 32, "num_experts": 4, "num_local_experts": 4,
+                   "num_experts_per_tok": 2}
 FORMS |= {
-    "qwen3-next": ("Qwen3Next", {**HYBRID_MOE, "prompts": ONE, "num_hidden_layers": 2, "layer_types": [LINEAR, FULL],
-                                 "linear_value_head_dim": 16, "linear_key_head_dim": 16, "moe_intermediate_size": 32,
-                                 "shared_expert_intermediate_size": 32, "num_experts": 4, "num_local_experts": 4,
-                                 "num_experts_per_tok": 2}),
-    "qwen3.5-moe": ("Qwen3_5MoeText", {**HYBRID_MOE, "prompts": ONE, "num_hidden_layers": 2, "layer_types": [LINEAR, FULL],
-                                       "linear_value_head_dim": 16, "linear_key_head_dim": 16, "moe_intermediate_size": 32,
-                                       "shared_expert_intermediate_size": 32, "num_experts": 4, "num_local_experts": 4,
-                                       "num_experts_per_tok": 2}),
+    "qwen3-next": ("Qwen3Next", HYBRID_MOE_FORM),
+    "qwen3.5-moe": ("Qwen3_5MoeText", HYBRID_MOE_FORM),
     "glm4": ("Glm4", {"prompts": ONE, "head_dim": 16, "attention_bias": True}),
     "deepseek-v2": ("DeepseekV2", {**MLA_FORM, "q_lora_rank": None, "n_shared_experts": 2, "routed_scaling_factor": 1.5}),
     "deepseek-v3": ("DeepseekV3", {**MLA_FORM, "q_lora_rank": 32, "n_group": 2, "topk_group": 1, "n_shared_experts": 1}),

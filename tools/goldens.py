@@ -49,6 +49,16 @@ OWN_HEAD_DIM = ("GptOss", "Llama", "Mistral", "Ministral", "Mixtral", "Qwen3", "
                 "Ministral3", "Llama4Text", "Gemma4Text", "HunYuanMoEV1", "MiniMaxM2", "SolarOpen", "ExaoneMoe",
                 "Dots1", "Cwm", "Afmoe", "HYV3", "Mellum", "Jais2", "IQuestCoder", "InternLM3", "VaultGemma", "Cohere2Moe")
 
+# What a class calls a key of the others; None: it has none, and its heads have keys of their own.
+GPT2_KEYS = dict(hidden_size="n_embd", num_hidden_layers="n_layer", num_attention_heads="n_head",
+                 max_position_embeddings="n_positions", intermediate_size="n_inner", num_key_value_heads=None)
+OWN_KEYS = {
+    "GPT2": GPT2_KEYS, "GPTBigCode": GPT2_KEYS, "GPTJ": GPT2_KEYS, "CodeGen": GPT2_KEYS,
+    "GPTNeo": dict(num_hidden_layers="num_layers", num_attention_heads="num_heads", num_key_value_heads=None),
+    "OPT": dict(intermediate_size="ffn_dim", num_key_value_heads=None),
+    "Falcon": dict(intermediate_size="ffn_hidden_size", num_key_value_heads="num_kv_heads"),
+    "Persimmon": dict(num_key_value_heads=None),
+}
 WHOLE_SECTIONS = ("Glm4v", "GlmOcr", "HunYuanVL", "Qwen2_5OmniThinker")  # which must be all that turns
 
 
@@ -71,6 +81,12 @@ def old_case(case):
     version = ".".join(transformers.__version__.split(".")[:2])
     prompts = case["prompts"] if case["words"] or case["name"] == "phi3-longrope" else ((30, 24, 0),)
     return {**case, "config": c, "name": f"{case['name']}-{version}", "prompts": prompts}
+
+
+def spelled(cls, config):
+    """The configuration by the keys of its class."""
+    names = OWN_KEYS.get(cls, {})
+    return {names.get(k, k): v for k, v in config.items() if names.get(k, k) is not None}
 
 
 def draw(model, generator, around_zero):
@@ -170,7 +186,10 @@ def vary(case, rng):
         return {**case, "config": c}  # formats have sizes of their own
     c["num_key_value_heads"] = rng.choice([1, 2, 3])
     c["num_attention_heads"] = c["num_key_value_heads"] * rng.choice([1, 2, 4])
-    if "kv_lora_rank" in c or case["cls"] == "GPTNeoX":
+    each = OWN_KEYS.get(case["cls"], {}).get("num_key_value_heads", "it has") is None
+    if case["cls"] == "CodeGen":  # in four parts
+        c["num_attention_heads"] *= 4
+    if "kv_lora_rank" in c or case["cls"] == "GPTNeoX" or each:
         c["num_key_value_heads"] = c["num_attention_heads"]  # each has keys of its own
     longrope = "long_factor" in c.get("rope_parameters", {})
     head = 16 if longrope else rng.choice([4, 8, 12, 16, 20, 32])
@@ -189,6 +208,8 @@ def vary(case, rng):
     if case["cls"].startswith("Ernie4_5_VL"):  # two take turns, the third has the rest
         c["rope_parameters"]["mrope_section"] = [head // 8, head // 8, head // 2 - 2 * (head // 8)]
     c["intermediate_size"] = rng.randrange(8, 80)
+    if "rotary_dim" in c:
+        c["rotary_dim"] = rng.choice([n for n in (2, 4, 8, 16) if n <= head])
     for key, values in (("attention_bias", [False, True]), ("mlp_bias", [False, True]),
                         ("tie_word_embeddings", [False, True]), ("rms_norm_eps", [1e-6, 1e-5, 1e-3]),
                         ("sliding_window", [1, 5, 16, 33, 200]), ("query_pre_attn_scalar", [4, 20, 64]),
@@ -232,7 +253,7 @@ def write(case, out, seed):
             model_cls = transformers.AutoModelForCausalLM._model_mapping[config_cls]
     for attempt in range(200):
         g = torch.Generator().manual_seed(seed * 1000 + attempt)
-        kwargs = copy.deepcopy(case["config"])
+        kwargs = spelled(case["cls"], copy.deepcopy(case["config"]))
         if case["sees"]:
             sees = dict(case["sees"])
             if "out_hidden_size" in sees:

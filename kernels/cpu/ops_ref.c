@@ -126,6 +126,8 @@ static float gate_of(float x, enum ek_gate g, const struct ek_gate_numbers *numb
     case EK_GATE_GELU_TANH:
         return 1.0f / (1.0f + expf(-1.5957691216f * (x + 0.044715f * x * x * x)));
     case EK_GATE_GELU: return 0.5f * (1.0f + erff(x * 0.7071067812f));
+    case EK_GATE_STEP: return x > 0.0f ? 1.0f : 0.0f;
+    case EK_GATE_CLIP: return fabsf(x) > numbers->rising ? numbers->rising / fabsf(x) : 1.0f;
     case EK_GATE_XIELU:
         if (x > 0.0f)
             return numbers->rising * x + numbers->slope;

@@ -46,6 +46,11 @@ INLINE vf gate_of(vf x, enum ek_gate g, const struct ek_gate_numbers *numbers)
             lane[i] = 0.5f * (1.0f + erff(lane[i] * 0.7071067812f));
         return v_read(lane);
     }
+    case EK_GATE_STEP: return v_below(zero, x, one, zero);
+    case EK_GATE_CLIP: {
+        const vf most = v_set1(numbers->rising), size = v_max(x, zero - x);
+        return v_below(most, size, most / size, one);
+    }
     case EK_GATE_XIELU: return xielu_of(x, numbers);
     }
     return x;

@@ -86,15 +86,17 @@ static void rope_row(const struct cpu_member *m, const struct ek_op *op, uint32_
         warm_row(m, op, row);
 }
 
-static void embed_row(const struct ek_device *d, const struct ek_op *op, uint32_t row)
+static void embed_row(const struct cpu_member *m, const struct ek_op *op, uint32_t row)
 {
+    const struct ek_device *d = m->d;
+    const bool by_position = op->u.embed.by_position, whole = by_position || d->graph->ranks == 0;
     const struct cpu_weight *w = &d->weights[op->weight];
     const char *at = d->weight_memory.at + w->at;
     uint32_t token = (uint32_t)((const int32_t *)cpu_arena(d, d->shape.token_at))[row];
     float *dst = cpu_row(d, op->dst, row), scale = op->u.embed.scale;
 
-    token -= d->graph->vocab_first;
-    if (token >= w->rows && d->graph->ranks == 0)
+    token = by_position ? ek_step_positions(m->step)[row] : token - d->graph->vocab_first;
+    if (token >= w->rows && whole)
         token = 0;
     if (token >= w->rows) { /* of another rank */
         memset(dst, 0, w->cols * sizeof(*dst));
@@ -251,7 +253,7 @@ void cpu_by_rows(const struct cpu_member *m, const struct ek_op *op)
         float *dst = cpu_row(d, op->dst, row);
         uint32_t n = d->values[op->dst].width;
         switch (op->kind) {
-        case EK_OP_EMBED: embed_row(d, op, row); break;
+        case EK_OP_EMBED: embed_row(m, op, row); break;
         case EK_OP_NORM: norm_row(d, op, row); break;
         case EK_OP_ROPE: rope_row(m, op, row); break;
         case EK_OP_GLU: {

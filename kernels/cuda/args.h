@@ -117,7 +117,8 @@ struct cu_embed_args {
     struct cu_packing packing;
     uint32_t width;
     float scale;
-    uint32_t first, count; /* tokens whose rows are here; those of others are zero */
+    uint32_t first, count;     /* tokens whose rows are here; those of others are zero */
+    uint32_t by_position, pad; /* rows are those of positions */
 };
 
 /* dst = norm(src); with `add` src += add * add_scale before. Per row `heads` groups. */

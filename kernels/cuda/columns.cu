@@ -16,6 +16,8 @@ DEV float gate_of(const struct cu_columns_args &a, float x)
     case EK_GATE_GELU_TANH:
         return 1.0f / (1.0f + expf(-1.5957691216f * (x + 0.044715f * x * x * x)));
     case EK_GATE_GELU: return 0.5f * (1.0f + erff(x * 0.7071067812f));
+    case EK_GATE_STEP: return x > 0.0f ? 1.0f : 0.0f;
+    case EK_GATE_CLIP: return fabsf(x) > a.rising ? a.rising / fabsf(x) : 1.0f;
     case EK_GATE_XIELU:
         if (x > 0.0f)
             return a.rising * x + a.slope;

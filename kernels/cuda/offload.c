@@ -238,7 +238,7 @@ static void list_parts(struct marking *m, struct offload_part *ret_embed, struct
         const struct offload_part one = {.first = {op->weight}, .runs = 1, .count = 1};
         if (op->kind == EK_OP_PICK)
             break;
-        if (op->kind == EK_OP_EMBED)
+        if (op->kind == EK_OP_EMBED && !op->u.embed.by_position)
             *ret_embed = one;
         if (op->kind == EK_OP_LINEAR)
             list_part(m, &one);

@@ -65,6 +65,7 @@ static void make_embed(struct maker *m)
 {
     struct ek_device *d = m->d;
     const struct cuda_weight *w = &d->weights[m->op->weight];
+    const bool by_position = m->op->u.embed.by_position;
 
     cuda_program_add(m, RUN_ROWS, K_EMBED, 256, 1)->args.embed = (struct cu_embed_args){
         .step = step_addr(d),
@@ -75,7 +76,9 @@ static void make_embed(struct maker *m)
         .width = d->graph->value_width[m->op->dst],
         .scale = m->op->u.embed.scale,
         .first = d->graph->ranks > 0 ? d->graph->vocab_first : 0,
-        .count = ek_graph_vocab_rows(d->graph)};
+        .count =
+            by_position ? d->graph->weights[m->op->weight].rows : ek_graph_vocab_rows(d->graph),
+        .by_position = by_position};
 }
 
 static uint32_t norm_threads(uint32_t group)

@@ -53,10 +53,12 @@ EK_KERNEL(ek_prepare, struct cu_prepare_args, 256)
 
 EK_KERNEL(ek_embed, struct cu_embed_args, 256)
 {
+    const struct cu_step *s = step_of(a.step);
     const uint32_t row = blockIdx.x;
-    if (row >= step_of(a.step)->rows)
+    if (row >= s->rows)
         return;
-    const uint32_t token = (uint32_t)at<const int32_t>(a.tokens)[row] - a.first;
+    const uint32_t token = a.by_position ? array_of<uint32_t>(s, s->position_at)[row]
+                                         : (uint32_t)at<const int32_t>(a.tokens)[row] - a.first;
     const uint64_t from = (uint64_t)token * a.weight.stride, to = (uint64_t)row * a.dst.stride;
 
     for (uint32_t i = threadIdx.x; i < a.width; i += blockDim.x) {

@@ -50,7 +50,8 @@ static const char *refuse_weight(const struct ek_graph *g, const struct ek_op *o
 {
     const struct ek_weight *w = op->weight < g->weight_count ? &g->weights[op->weight] : NULL;
     const bool columns = w && op->kind == EK_OP_SCALE && (uint64_t)w->rows * w->cols > 1;
-    const bool fewer = w && op->kind == EK_OP_EMBED && w->rows != ek_graph_vocab_rows(g);
+    const bool fewer = w && op->kind == EK_OP_EMBED && !op->u.embed.by_position &&
+                       w->rows != ek_graph_vocab_rows(g);
 
     return columns || fewer ? "has an operation that the CUDA backend does not have yet" : NULL;
 }

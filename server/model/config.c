@@ -49,14 +49,25 @@ static int read_family(const struct model_json *j, struct model_config *c)
                         j->file, name.first);
 }
 
+/* The name that the file has for a key: the family's own, if it is there. */
+static const char *key_of(const struct model_json *j, const struct model_config *c,
+                          const char *usual)
+{
+    const struct family_key *k = c->family->keys;
+    for (uint32_t i = 0; i < FAMILY_KEYS_MOST && k[i].usual; i++)
+        if (strcmp(k[i].usual, usual) == 0 && json_object_get(j->object, k[i].own))
+            return k[i].own;
+    return usual;
+}
+
 static int read_layers(const struct model_json *j, struct model_config *c)
 {
-    static const char KEY[] = "num_hidden_layers";
+    const char *key = key_of(j, c, "num_hidden_layers");
     const uint64_t listed = c->family->count ? c->family->count(j) : 0;
     if (listed > CONFIG_LAYERS_MOST)
-        return ek_fault_set(j->fault, KEY, "%s: %llu layers are named; at most %u are supported",
+        return ek_fault_set(j->fault, key, "%s: %llu layers are named; at most %u are supported",
                             j->file, (unsigned long long)listed, CONFIG_LAYERS_MOST);
-    return config_read_u32(j, KEY, CONFIG_LAYERS_MOST, (uint32_t)listed, &c->layers);
+    return config_read_u32(j, key, CONFIG_LAYERS_MOST, (uint32_t)listed, &c->layers);
 }
 
 /* A number, or one for each layer (Gemma 3n), which must be the same. */
@@ -64,26 +75,29 @@ static int read_intermediate(const struct model_json *j, const char *key, struct
 {
     if (json_array_size(json_object_get(j->object, key)) > 0)
         return config_read_same(j, key, 1u << 20, &c->intermediate);
-    return config_read_u32(j, key, 1u << 20, 0, &c->intermediate);
+    return config_read_u32(j, key, 1u << 20, c->family->four_times ? 4 * c->hidden : 0,
+                           &c->intermediate);
 }
 
 static int read_shape(const struct model_json *j, struct model_config *c)
 {
     const char *own = c->family->intermediate;
-    const char *inner = own && json_object_get(j->object, own) ? own : "intermediate_size";
-    int r = config_read_u32(j, "hidden_size", 1u << 16, 0, &c->hidden);
+    const char *inner =
+        own && json_object_get(j->object, own) ? own : key_of(j, c, "intermediate_size");
+    int r = config_read_u32(j, key_of(j, c, "hidden_size"), 1u << 16, 0, &c->hidden);
     if (r == 0)
         r = read_intermediate(j, inner, c);
     if (r == 0)
         r = read_layers(j, c);
     if (r == 0)
-        r = config_read_u32(j, "num_attention_heads", 1024, 0, &c->q_heads);
+        r = config_read_u32(j, key_of(j, c, "num_attention_heads"), 1024, 0, &c->q_heads);
     if (r == 0)
-        r = config_read_u32(j, "num_key_value_heads", 1024, c->q_heads, &c->kv_heads);
+        r = config_read_u32(j, key_of(j, c, "num_key_value_heads"), 1024, c->q_heads, &c->kv_heads);
     if (r == 0)
         r = config_read_u32(j, "vocab_size", 1u << 22, 0, &c->vocab);
     if (r == 0)
-        r = config_read_u32(j, "max_position_embeddings", 1u << 26, 0, &c->max_model_len);
+        r = config_read_u32(j, key_of(j, c, "max_position_embeddings"), 1u << 26,
+                            c->family->positions, &c->max_model_len);
     if (r < 0)
         return r;
 
@@ -140,7 +154,8 @@ static int read_dtype(const struct model_json *j, struct model_config *c)
 static int read_act(const struct model_json *j, struct model_config *c)
 {
     const struct model_family *f = c->family;
-    const char *act = f->act ? f->act : "silu", *key = f->act_key ? f->act_key : "hidden_act";
+    const char *act = f->act ? f->act : "silu";
+    const char *key = f->act_key ? f->act_key : key_of(j, c, "hidden_act");
     bool given = false;
     /* Gemma's files have both keys, and its code reads the second. */
     if (!f->act_key && json_is_string(json_object_get(j->object, "hidden_activation")))
@@ -153,8 +168,11 @@ static int read_act(const struct model_json *j, struct model_config *c)
                             f->architecture);
     if (strcmp(act, "silu") == 0 || strcmp(act, "swish") == 0)
         c->act = EK_ACT_SILU;
-    else if (strcmp(act, "gelu_pytorch_tanh") == 0 || strcmp(act, "gelu_new") == 0)
+    else if (strcmp(act, "gelu_pytorch_tanh") == 0 || strcmp(act, "gelu_new") == 0 ||
+             strcmp(act, "gelu_fast") == 0)
         c->act = EK_ACT_GELU_TANH;
+    else if (f->relu && strcmp(act, "relu") == 0)
+        c->act = EK_ACT_RELU;
     else if (strcmp(act, "gelu") == 0)
         c->act = EK_ACT_GELU;
     else if (f->act_key) /* relu2: max(x, 0) * x; xielu, which no product is gated by */

@@ -92,6 +92,11 @@ int config_refuse_clip(const struct model_json *j)
     return 0;
 }
 
+int config_read_clip(const struct model_json *j, struct model_config *c)
+{
+    return config_read_float(j, "clip_qkv", (struct model_range){1e-6, 1e6}, &c->clip);
+}
+
 int config_read_window(const struct model_json *j, struct config_window w, struct model_config *c)
 {
     const json_t *types = json_object_get(j->object, "layer_types");

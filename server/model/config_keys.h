@@ -50,8 +50,9 @@ struct config_window {
     uint32_t first_layer, full_every, if_missing;
 };
 int config_read_window(const struct model_json *j, struct config_window w, struct model_config *c);
-/* OLMo's bound on q, k and v, which is not computed: it must be null. */
+/* OLMo's bound on q, k and v; null: there is none. Or it must be null. */
 int config_refuse_clip(const struct model_json *j);
+int config_read_clip(const struct model_json *j, struct model_config *c);
 /* How many of the last layers read the keys and values of an earlier layer of their kind, which
  * must be there; after the windows. `if_missing` beyond the layers is all of them, and refused so.
  */

@@ -13,8 +13,18 @@
 
 struct graph_builder;
 
+/* A key that many files have by another name: hidden_size as n_embd. */
+struct family_key {
+    const char *usual, *own;
+};
+#define FAMILY_KEYS_MOST 8u
+
 struct model_family {
     const char *architecture;
+    struct family_key keys[FAMILY_KEYS_MOST]; /* those that its files may have; NULL ends them */
+    uint32_t positions; /* max_position_embeddings where config.json does not say; 0 = it must */
+    bool four_times;    /* a feed-forward is four times as wide as the model where it does not */
+    bool relu;          /* max(x, 0) may be its activation */
     /* When config.json does not say: 0 = hidden_size / num_attention_heads, 10000, 1e-6, "silu". */
     uint32_t head_dim;
     double rope_theta, rms_eps;

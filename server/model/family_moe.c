@@ -85,7 +85,7 @@ static int mellum_configure(const struct model_json *j, struct model_config *c)
 
 static int olmoe_configure(const struct model_json *j, struct model_config *c)
 {
-    int r = config_refuse_clip(j);
+    int r = config_read_clip(j, c);
     if (r == 0)
         r = config_read_experts(j, "intermediate_size", c);
     if (r == 0)

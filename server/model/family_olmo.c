@@ -1,6 +1,7 @@
 /*
- * Olmo2ForCausalLM and Olmo3ForCausalLM: norms only after attention and feed-forward, and on q and
- * k over all their heads. Olmo3 has a window in three layers of four, and there plain frequencies.
+ * OlmoForCausalLM (OLMo 1): LayerNorms without weights, q, k and v may be clipped. Olmo2ForCausalLM
+ * and Olmo3ForCausalLM: norms only after attention and feed-forward, and on q and k over all their
+ * heads. Olmo3 has a window in three layers of four, and there plain frequencies.
  * OlmoHybridForCausalLM: three layers of four have linear attention (delta.c) behind a norm
  * instead; without a rope_theta nothing turns. Norms go by two names, that of Hugging Face's files
  * and that of the code. FlexOlmoForCausalLM: Olmo2 with a mixture of experts in every layer.
@@ -19,11 +20,27 @@ static int olmo2_configure(const struct model_json *j, struct model_config *c)
     return r;
 }
 
+static int olmo_configure(const struct model_json *j, struct model_config *c)
+{
+    int r = config_read_clip(j, c);
+    c->norm_centred = true;
+    c->norm_bare = true;
+    c->rms_eps = 1e-5; /* which no key says */
+    return r < 0 ? r : olmo2_configure(j, c);
+}
+
 static int olmo3_configure(const struct model_json *j, struct model_config *c)
 {
     int r = olmo2_configure(j, c);
     return r < 0 ? r
                  : config_read_window(j, (struct config_window){.use = true, .full_every = 4}, c);
+}
+
+static void olmo1_build(struct graph_builder *b, const struct model_config *c)
+{
+    struct layers l = {0};
+
+    layers_write(b, &l, c);
 }
 
 static void olmo_build(struct graph_builder *b, const struct model_config *c)
@@ -109,6 +126,8 @@ static void olmo_hybrid_build(struct graph_builder *b, const struct model_config
 const struct model_family family_olmo_hybrid = {.architecture = "OlmoHybridForCausalLM",
                                                 .configure = olmo_hybrid_configure,
                                                 .build = olmo_hybrid_build};
+const struct model_family family_olmo = {
+    .architecture = "OlmoForCausalLM", .configure = olmo_configure, .build = olmo1_build};
 const struct model_family family_olmo2 = {.architecture = "Olmo2ForCausalLM",
                                           .rms_eps = 1e-5,
                                           .configure = olmo2_configure,

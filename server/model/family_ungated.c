@@ -3,7 +3,8 @@
  * layer has in its tensors, and norms of each head of q and k. Starcoder2ForCausalLM: GELU, biases,
  * LayerNorm. NemotronForCausalLM (Nemotron-4, Minitron): max(x, 0) squared, LayerNorm with weights
  * around 0, half of each head turns. Jais2ForCausalLM (Jais 2): max(x, 0) squared, biases,
- * LayerNorm.
+ * LayerNorm. NanoChatForCausalLM: max(x, 0) squared, norms without weights, one of the embedding,
+ * too, and of heads that turned backwards.
  */
 #include "server/model/config_keys.h"
 #include "server/model/family.h"
@@ -49,6 +50,19 @@ static int jais2_configure(const struct model_json *j, struct model_config *c)
     return r < 0 ? r : config_read_bool(j, "mlp_bias", true, &c->mlp_bias);
 }
 
+static int nanochat_configure(const struct model_json *j, struct model_config *c)
+{
+    int r = config_read_bool(j, "attention_bias", false, &c->qkv_bias);
+
+    c->o_bias = c->qkv_bias;
+    c->norm_bare = true;
+    c->rope.backwards = true;
+    c->logit_softcap = 15;
+    return r < 0 ? r
+                 : config_read_float(j, "final_logit_softcapping", (struct model_range){0, 1e6},
+                                     &c->logit_softcap);
+}
+
 static void apertus_build(struct graph_builder *b, const struct model_config *c)
 {
     struct layers l = {.qk_norm = NORM_HEADS, .ungated = true, .of_itself = EK_GATE_XIELU};
@@ -82,6 +96,25 @@ static void relu2_build(struct graph_builder *b, const struct model_config *c)
     layers_write(b, &l, c);
 }
 
+static void nanochat_build(struct graph_builder *b, const struct model_config *c)
+{
+    struct layers l = {.qk_norm = NORM_BARE,
+                       .ungated = true,
+                       .of_itself = EK_GATE_RELU,
+                       .up = "fc1",
+                       .down = "fc2"};
+
+    layers_begin(b, &l);
+    graph_norm(b, l.stream, l.stream, "");
+    layers_pre_norms(b, &l, c);
+    layers_end(b, &l);
+}
+
+const struct model_family family_nanochat = {.architecture = "NanoChatForCausalLM",
+                                             .act = "relu2",
+                                             .act_key = "hidden_act",
+                                             .configure = nanochat_configure,
+                                             .build = nanochat_build};
 const struct model_family family_apertus = {.architecture = "ApertusForCausalLM",
                                             .rope_theta = 12e6,
                                             .rms_eps = 1e-5,

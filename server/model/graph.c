@@ -51,7 +51,7 @@ void graph_begin(struct graph_builder *b)
         g->head_dim = c->head_dim;
     }
     g->value_dim = c->latent.rank;
-    g->hidden = c->hidden;
+    g->hidden = c->embed_width > 0 ? c->embed_width : c->hidden; /* of what the logits read */
     g->vocab = c->vocab;
     g->max_position = c->max_model_len;
 }
@@ -141,6 +141,25 @@ void graph_embed_rows(struct graph_builder *b, uint16_t dst, const char *name, u
                                     .u.embed.scale = scale});
 }
 
+void graph_embed_positions(struct graph_builder *b, uint16_t dst, const char *name, uint32_t skip)
+{
+    const uint32_t rows = b->config->max_model_len, n = graph_width(b, dst);
+    const struct graph_shape shape = {2, {(uint64_t)rows + skip, n}};
+    const uint32_t w =
+        graph_weight_one(b, name, ".weight", &shape,
+                         (struct ek_weight){.dtype = b->graph->dtype, .rows = rows, .cols = n});
+
+    if (b->error)
+        return;
+    b->graph->weights[w].part[0].skip = skip;
+    graph_op_push(b, (struct ek_op){.kind = EK_OP_EMBED,
+                                    .dst = dst,
+                                    .src = dst,
+                                    .weight = w,
+                                    .bias = EK_NO_WEIGHT,
+                                    .u.embed = {.scale = 1.0f, .by_position = true}});
+}
+
 static void norm_with(struct graph_builder *b, uint16_t dst, uint16_t src, uint32_t w,
                       struct graph_heads h)
 {
@@ -161,9 +180,10 @@ static void norm_push(struct graph_builder *b, uint16_t dst, uint16_t src, const
                       struct graph_heads h)
 {
     const struct graph_part part = {name, 1}, column = {name, h.group};
+    const bool bare = !name || b->config->norm_bare;
 
-    norm_with(b, dst, src, name ? graph_weight(b, &part, 1, h.group, ".weight") : EK_NO_WEIGHT, h);
-    if (!name || !b->config->norm_bias)
+    norm_with(b, dst, src, bare ? EK_NO_WEIGHT : graph_weight(b, &part, 1, h.group, ".weight"), h);
+    if (bare || !b->config->norm_bias)
         return;
     const uint32_t bias = graph_weight(b, &column, 1, 1, ".bias");
     if (!b->error)
@@ -345,6 +365,8 @@ void graph_attention(struct graph_builder *b, uint16_t dst, uint16_t qkv, uint32
     const struct model_config *c = b->config;
     const struct graph_kv kv = graph_kv_of(c, layer);
     float scale = c->attention_scale > 0 ? c->attention_scale : 1.0f / sqrtf((float)kv.head_dim);
+    if (c->layer_scale > 0)
+        scale /= c->layer_scale * (float)(layer + 1);
     float k = 0.0f, v = 0.0f;
     if (!b->error && b->graph->kv_f8)
         b->error = graph_kv_scales(b, &kv, &k, &v);
@@ -436,7 +458,7 @@ void graph_softcap(struct graph_builder *b, uint16_t value, float cap)
 
 void graph_head(struct graph_builder *b, uint16_t src, const char *norm, const char *embedding)
 {
-    const struct graph_head_names names = {norm, embedding, "lm_head", false};
+    const struct graph_head_names names = {norm, embedding, "lm_head", false, NULL};
 
     graph_head_of(b, src, &names);
 }
@@ -444,17 +466,25 @@ void graph_head(struct graph_builder *b, uint16_t src, const char *norm, const c
 void graph_head_of(struct graph_builder *b, uint16_t src, const struct graph_head_names *names)
 {
     const struct model_config *c = b->config;
-    uint16_t picked = graph_value(b, c->hidden);
-    uint16_t normed = graph_value(b, c->hidden);
+    const uint32_t width = c->embed_width > 0 ? c->embed_width : c->hidden;
+    const struct graph_part project = {names->project, width};
+    if (c->embed_width > 0) { /* of all rows: only then can it be told which of it is wanted */
+        const uint16_t narrow = graph_value(b, width);
+        graph_linear(b, narrow, src, &project, 1, false);
+        src = narrow;
+    }
+    uint16_t picked = graph_value(b, width);
+    uint16_t normed = c->no_last_norm ? picked : graph_value(b, width);
     graph_op_push(b, (struct ek_op){.kind = EK_OP_PICK,
                                     .dst = picked,
                                     .src = src,
                                     .weight = EK_NO_WEIGHT,
                                     .bias = EK_NO_WEIGHT});
-    graph_norm(b, normed, picked, names->norm);
+    if (!c->no_last_norm)
+        graph_norm(b, normed, picked, names->norm);
     const struct graph_part part = {c->tied ? names->embedding : names->output, c->vocab};
     const struct graph_part column = {names->output, c->vocab};
-    uint32_t w = graph_weight(b, &part, 1, c->hidden, ".weight");
+    uint32_t w = graph_weight(b, &part, 1, width, ".weight");
     uint32_t v = names->bias ? graph_weight(b, &column, 1, 1, ".bias") : EK_NO_WEIGHT;
     graph_keep_head(b, w);
     graph_op_push(b, (struct ek_op){.kind = EK_OP_LOGITS,

@@ -20,6 +20,7 @@ struct graph_builder {
     struct ek_fault *fault;
     enum quant_load load;          /* matrices of products are quantized so while they are loaded */
     bool wide_groups;              /* see struct model_choice */
+    bool turned;                   /* matrices that are looked up lie as [cols, rows] */
     struct model_weights *weights; /* counted here, may be NULL */
     char prefix[64];               /* before the names of weights: "model.layers.3." */
     uint64_t parameters;           /* elements of all weights */
@@ -52,6 +53,8 @@ void graph_embed(struct graph_builder *b, uint16_t dst, const char *name, float 
 /* From a table of so many rows, at most the vocabulary; tokens beyond them take row 0. */
 void graph_embed_rows(struct graph_builder *b, uint16_t dst, const char *name, uint32_t rows,
                       float scale);
+/* The same by position: NAME.weight has a row for each that there is, behind `skip` others. */
+void graph_embed_positions(struct graph_builder *b, uint16_t dst, const char *name, uint32_t skip);
 void graph_norm(struct graph_builder *b, uint16_t dst, uint16_t src, const char *name);
 /* The same by a tensor of that name, without ".weight". */
 void graph_norm_by(struct graph_builder *b, uint16_t dst, uint16_t src, const char *tensor);
@@ -142,6 +145,8 @@ void graph_gate(struct graph_builder *b, uint16_t dst, uint16_t src, enum ek_gat
 /* value *= the share that xIELU leaves of it: the activation in place. Its numbers are read here,
  * of the tensors NAME.alpha_p, NAME.alpha_n and, where they are, NAME.beta and NAME.eps. */
 void graph_xielu(struct graph_builder *b, uint16_t value, const char *name);
+/* value = what clipping it to what the configuration says leaves. */
+void graph_clip(struct graph_builder *b, uint16_t value);
 /* A norm of all groups of a value in place, times the weight as it is. */
 void graph_norm_groups(struct graph_builder *b, uint16_t value, const char *name, uint32_t group);
 /* The width of dst in columns of src from `first`, weights NAME.weight [channels, 1, kernel] and,
@@ -183,10 +188,12 @@ void graph_softcap(struct graph_builder *b, uint16_t value, float cap);
 /* Picks rows, norms them and computes logits with lm_head or the tied embedding, scaled and capped
  * as the configuration says. */
 void graph_head(struct graph_builder *b, uint16_t src, const char *norm, const char *embedding);
-/* The same with another name for lm_head, and with or without OUTPUT.bias. */
+/* The same with another name for lm_head, and with or without OUTPUT.bias; `project` names the
+ * product before it where the embedding has a width of its own. */
 struct graph_head_names {
     const char *norm, *embedding, *output;
     bool bias;
+    const char *project;
 };
 void graph_head_of(struct graph_builder *b, uint16_t src, const struct graph_head_names *names);
 

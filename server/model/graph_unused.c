@@ -87,14 +87,18 @@ static bool of_mixtures(const struct model_config *c, const char *name)
            strcmp(part, ".post_mlp_layernorm.weight") == 0;
 }
 
-/* The mask of attention, which GPT-NeoX's older files have in each layer. */
+/* The mask of attention, which older files of these families have in each layer. */
 static bool of_masks(const struct model_config *c, const char *name)
 {
-    static const char *const masks[] = {".attention.bias", ".attention.masked_bias"};
+    static const char *const masks[] = {".attention.bias", ".attention.masked_bias", ".attn.bias",
+                                        ".attn.masked_bias", ".attn.causal_mask"};
+    const struct model_family *f = c->family;
+    const bool masked = f == &family_gpt_neox || f == &family_gpt2 || f == &family_gpt_bigcode ||
+                        f == &family_gpt_neo || f == &family_gptj || f == &family_codegen;
     const size_t len = strlen(name);
     bool is = false;
 
-    for (size_t i = 0; c->family == &family_gpt_neox && i < sizeof(masks) / sizeof(masks[0]); i++)
+    for (size_t i = 0; masked && i < sizeof(masks) / sizeof(masks[0]); i++)
         is = is || (len > strlen(masks[i]) && strcmp(name + len - strlen(masks[i]), masks[i]) == 0);
     return is;
 }

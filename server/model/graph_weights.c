@@ -115,10 +115,14 @@ static int part_plain(struct graph_builder *b, const char *name, uint32_t rows, 
 {
     const struct graph_shape shape = vector ? (struct graph_shape){1, {(uint64_t)rows * w->cols}}
                                             : (struct graph_shape){2, {rows, w->cols}};
-    const struct graph_shape row = {2, {1, shape.size[0]}};
+    const struct graph_shape row = {2, {1, shape.size[0]}}, turned = {2, {w->cols, rows}};
+    const bool lies_turned = b->turned && !vector;
     const struct st_tensor *of = vector ? st_find(b->tensors, name) : NULL;
-    const struct st_tensor *t =
-        graph_tensor(b, name, of && of->dims == 2 && of->shape[0] == 1 ? &row : &shape);
+    const bool is_row = of && of->dims == 2 && of->shape[0] == 1;
+    const struct st_tensor *t = graph_tensor(b, name,
+                                             is_row        ? &row
+                                             : lies_turned ? &turned
+                                                           : &shape);
     if (!t)
         return b->error;
     if (w->parts == 0)
@@ -129,6 +133,9 @@ static int part_plain(struct graph_builder *b, const char *name, uint32_t rows, 
                    "%s: tensor '%s' has type %s, unlike '%s' which it is joined with; convert "
                    "the model to one type",
                    st_file_name(b->tensors, t), name, t->type, w->name);
+    assert(!lies_turned || w->parts == 0); /* families see to it */
+    w->row_step = lies_turned ? 1 : 0;
+    w->col_step = lies_turned ? rows : 0;
     w->rows += rows;
     w->part[w->parts++] =
         (struct ek_weight_part){.file = t->file, .offset_bytes = t->begin, .rows = rows};

@@ -34,6 +34,23 @@ float layers_root(enum ek_dtype dtype, uint32_t n)
     return scale;
 }
 
+/* What a token is, and where there is a table of them, at which position. */
+static void layers_embed(struct graph_builder *b, const struct layers *l)
+{
+    const struct model_config *c = b->config;
+    const struct graph_part project = {l->project, c->hidden};
+    const uint16_t first = c->embed_width > 0 ? graph_value(b, c->embed_width) : l->stream;
+
+    graph_embed(b, first, l->embedding ? l->embedding : "model.embed_tokens",
+                l->embed_scale > 0 ? l->embed_scale : c->embed_scale);
+    if (c->embed_width > 0)
+        graph_linear(b, l->stream, first, &project, 1, false);
+    if (!l->positions)
+        return;
+    graph_embed_positions(b, l->side, l->positions, l->positions_skip);
+    graph_add(b, l->stream, l->side);
+}
+
 void layers_begin(struct graph_builder *b, struct layers *l)
 {
     const struct model_config *c = b->config;
@@ -47,8 +64,8 @@ void layers_begin(struct graph_builder *b, struct layers *l)
         l->qkv = graph_value(b, q + 2 * kv);
         l->heads = graph_value(b, q);
     }
-    if (l->qkv_by_head)
-        l->by_head = graph_value(b, 3 * q);
+    if (l->qkv_by_group)
+        l->by_group = graph_value(b, q + 2 * kv);
     if (c->output_gate)
         l->gated = graph_value(b, 2 * q + 2 * kv);
     if (l->gate_proj)
@@ -74,8 +91,7 @@ void layers_begin(struct graph_builder *b, struct layers *l)
     }
     l->rope = graph_rope(b, &c->rope);
     l->rope_local = c->local_rope ? graph_rope(b, &c->rope_local) : l->rope;
-    graph_embed(b, l->stream, l->embedding ? l->embedding : "model.embed_tokens",
-                l->embed_scale > 0 ? l->embed_scale : c->embed_scale);
+    layers_embed(b, l);
 }
 
 /* Each of `heads` by weights of its own, NAME.0 and so on. */
@@ -115,16 +131,20 @@ static void norm_heads(struct graph_builder *b, const struct layers *l)
                           : (struct graph_heads){q, d, c->kv_heads});
 }
 
-/* q | k | v out of a matrix that has them head by head: as many of each. */
-static void queries_by_head(struct graph_builder *b, const struct layers *l, uint16_t src)
+/* q | k | v out of a matrix that has them group by group. */
+static void queries_by_group(struct graph_builder *b, const struct layers *l, uint16_t src)
 {
     const struct model_config *c = b->config;
-    const uint32_t d = c->head_dim, q = c->q_heads * d;
-    const struct graph_part all = {l->qkv_by_head, 3 * q};
+    const uint32_t d = c->head_dim, q = c->q_heads * d, kv = c->kv_heads * d;
+    const uint32_t groups = l->qkv_groups > 0 ? l->qkv_groups : c->kv_heads;
+    const uint32_t each = q / groups, own = kv / groups, step = each + 2 * own;
+    const uint32_t k = each + (l->values_first ? own : 0), v = each + (l->values_first ? 0 : own);
+    const struct graph_part all = {l->qkv_by_group, q + 2 * kv};
 
-    graph_linear(b, l->by_head, src, &all, 1, c->qkv_bias);
-    for (uint32_t i = 0; i < 3; i++)
-        graph_take(b, l->qkv, l->by_head, (struct graph_run){i * d, 3 * d, d, c->q_heads, i * q});
+    graph_linear(b, l->by_group, src, &all, 1, c->qkv_bias);
+    graph_take(b, l->qkv, l->by_group, (struct graph_run){0, step, each, groups, 0});
+    graph_take(b, l->qkv, l->by_group, (struct graph_run){k, step, own, groups, q});
+    graph_take(b, l->qkv, l->by_group, (struct graph_run){v, step, own, groups, q + kv});
 }
 
 /* q | k | v of src; with a gate they come out of a wider value. */
@@ -132,13 +152,16 @@ static void queries_and_keys(struct graph_builder *b, const struct layers *l, ui
 {
     const struct model_config *c = b->config;
     const uint32_t d = c->head_dim, q = c->q_heads * d, kv = c->kv_heads * d;
-    const struct graph_part fused = {"self_attn.qkv_proj", q + 2 * kv};
-    const struct graph_part parts[] = {{"self_attn.q_proj", c->output_gate ? 2 * q : q},
-                                       {"self_attn.k_proj", kv},
-                                       {"self_attn.v_proj", kv}};
+    const struct graph_part fused = {l->qkv_proj ? l->qkv_proj : "self_attn.qkv_proj", q + 2 * kv};
+    char names[3][64];
+    const struct graph_part parts[] = {
+        {names[0], c->output_gate ? 2 * q : q}, {names[1], kv}, {names[2], kv}};
 
-    if (l->qkv_by_head) {
-        queries_by_head(b, l, src);
+    for (uint32_t i = 0; i < 3; i++)
+        (void)snprintf(names[i], sizeof(names[i]), "%s.%c_proj",
+                       l->attention ? l->attention : "self_attn", "qkv"[i]);
+    if (l->qkv_by_group) {
+        queries_by_group(b, l, src);
         return;
     }
     graph_linear(b, c->output_gate ? l->gated : l->qkv, src, l->fused_qkv ? &fused : parts,
@@ -169,6 +192,8 @@ void layers_attention_of(struct graph_builder *b, const struct layers *l, uint16
     if (l->qk_norm == NORM_HEADS || l->qk_norm == NORM_WHOLE || l->qk_norm == NORM_OWN ||
         l->qk_norm == NORM_EACH)
         norm_heads(b, l);
+    if (c->clip > 0)
+        graph_clip(b, l->qkv);
     if (turns)
         graph_rotate(b, l->qkv, table, 0, c->q_heads);
     if (c->warm_every > 0 && !(turns && c->warm_unrotated))
@@ -212,7 +237,8 @@ enum ek_gate layers_gate_of(const struct model_config *c)
 {
     static const enum ek_gate gates[] = {[EK_ACT_SILU] = EK_GATE_SIGMOID,
                                          [EK_ACT_GELU_TANH] = EK_GATE_GELU_TANH,
-                                         [EK_ACT_GELU] = EK_GATE_GELU};
+                                         [EK_ACT_GELU] = EK_GATE_GELU,
+                                         [EK_ACT_RELU] = EK_GATE_STEP};
 
     return gates[c->act];
 }
@@ -223,10 +249,11 @@ void layers_gated(struct graph_builder *b, const struct layers *l, const struct 
     const struct graph_part fused = {both, 2 * f->width}, out = {down, b->config->hidden};
     const struct graph_part parts[] = {{gate, f->width}, {up, f->width}};
 
-    (void)snprintf(gate, sizeof(gate), "%s.%s", f->name, l->gate ? l->gate : "gate_proj");
-    (void)snprintf(up, sizeof(up), "%s.%s", f->name, l->up ? l->up : "up_proj");
-    (void)snprintf(both, sizeof(both), "%s.gate_up_proj", f->name);
-    (void)snprintf(down, sizeof(down), "%s.%s", f->name, l->down ? l->down : "down_proj");
+    const char *point = f->name[0] ? "." : "";
+    (void)snprintf(gate, sizeof(gate), "%s%s%s", f->name, point, l->gate ? l->gate : "gate_proj");
+    (void)snprintf(up, sizeof(up), "%s%s%s", f->name, point, l->up ? l->up : "up_proj");
+    (void)snprintf(both, sizeof(both), "%s%sgate_up_proj", f->name, point);
+    (void)snprintf(down, sizeof(down), "%s%s%s", f->name, point, l->down ? l->down : "down_proj");
     if (l->ungated) {
         graph_linear(b, f->inner, f->src, &parts[1], 1, b->config->mlp_bias);
         if (l->of_itself == EK_GATE_XIELU)
@@ -296,24 +323,34 @@ void layers_mixed(struct graph_builder *b, const struct layers *l, uint32_t laye
     graph_add(b, l->stream, l->side);
 }
 
+void layers_prefix(struct graph_builder *b, const struct layers *l, uint32_t layer)
+{
+    graph_prefix(b, "%s.%u.", l->layer ? l->layer : "model.layers", layer);
+}
+
 void layers_pre_norm(struct graph_builder *b, const struct layers *l, uint32_t layer)
 {
-    graph_prefix(b, "model.layers.%u.", layer);
-    graph_norm(b, l->side, l->stream, "input_layernorm");
+    layers_prefix(b, l, layer);
+    graph_norm(b, l->side, l->stream, l->norm ? l->norm : "input_layernorm");
     if (b->config->recurrent[layer])
         delta_attention(b, l, l->side);
     else
         layers_attention(b, l, layer);
     graph_add(b, l->stream, l->side);
-    graph_norm(b, l->side, l->stream, "post_attention_layernorm");
+    graph_norm(b, l->side, l->stream, l->mlp_norm ? l->mlp_norm : "post_attention_layernorm");
     layers_mixed(b, l, layer);
+}
+
+void layers_pre_norms(struct graph_builder *b, const struct layers *l, const struct model_config *c)
+{
+    for (uint32_t i = 0; i < c->layers; i++)
+        layers_pre_norm(b, l, i);
 }
 
 void layers_write(struct graph_builder *b, struct layers *l, const struct model_config *c)
 {
     layers_begin(b, l);
-    for (uint32_t i = 0; i < c->layers; i++)
-        layers_pre_norm(b, l, i);
+    layers_pre_norms(b, l, c);
     layers_end(b, l);
 }
 
@@ -322,8 +359,8 @@ void layers_parallel(struct graph_builder *b, const struct layers *l, const stru
     const uint16_t normed = graph_value(b, c->hidden);
 
     for (uint32_t i = 0; i < c->layers; i++) {
-        graph_prefix(b, "model.layers.%u.", i);
-        graph_norm(b, normed, l->stream, "input_layernorm");
+        layers_prefix(b, l, i);
+        graph_norm(b, normed, l->stream, l->norm ? l->norm : "input_layernorm");
         layers_attention_of(b, l, normed, i);
         graph_add(b, l->stream, l->side);
         layers_feed_forward_of(b, l, normed);

@@ -21,19 +21,30 @@ struct delta_values { /* of linear attention, see delta.c */
 
 struct layers {
     const char *embedding;         /* NULL = "model.embed_tokens" */
+    const char *project;           /* from its width to the model's, if it has one of its own */
+    const char *positions;         /* a table of those, which is added; NULL = none */
+    uint32_t positions_skip;       /* its first rows, which are of none */
+    const char *layer;             /* before a layer's number; NULL = "model.layers" */
+    const char *norm, *mlp_norm;   /* NULL = "input_layernorm", "post_attention_layernorm" */
+    const char *attention;         /* NULL = "self_attn" */
     bool fused_qkv, fused_gate_up; /* weights qkv_proj and gate_up_proj */
-    const char *qkv_by_head;       /* a matrix of [q | k | v] for each head; NULL = none */
-    float gate_times;              /* of the gate before its activation; 0 = 1 */
-    bool ungated;                  /* a feed-forward is up, an activation and down: */
-    enum ek_gate of_itself;        /* what comes up times this of itself */
-    float embed_scale;             /* 0 = the configuration's */
+    const char *qkv_proj;          /* NULL = "self_attn.qkv_proj" */
+    /* A matrix of [q | k | v] for each of so many groups of heads, 0 = for each head of keys; NULL
+     * = none. Or of [q | v | k]. */
+    const char *qkv_by_group;
+    uint32_t qkv_groups;
+    bool values_first;
+    float gate_times;       /* of the gate before its activation; 0 = 1 */
+    bool ungated;           /* a feed-forward is up, an activation and down: */
+    enum ek_gate of_itself; /* what comes up times this of itself */
+    float embed_scale;      /* 0 = the configuration's */
     /* Of q and k, before they turn: of each head, or of all together. NORM_TURNED: of each head
      * afterwards; NORM_BARE: so without weights, in layers that turn; NORM_OWN: of each head, with
      * weights for each, in one tensor; NORM_EACH: in a tensor each. */
     enum { NORM_NONE, NORM_HEADS, NORM_WHOLE, NORM_TURNED, NORM_BARE, NORM_OWN, NORM_EACH } qk_norm;
     const char *q_norm, *k_norm;                       /* NULL = "self_attn.q_norm" */
     const char *o_proj;                                /* NULL = "self_attn.o_proj" */
-    const char *mlp;                                   /* NULL = "mlp" */
+    const char *mlp;                                   /* NULL = "mlp", "" = none */
     const char *gate, *up, *down;                      /* in it; NULL = "gate_proj" and so on */
     uint16_t stream, side, qkv, heads, gate_up, inner; /* set by layers_begin() */
     uint16_t router, mixed; /* with experts; the names of their weights: */
@@ -49,7 +60,7 @@ struct layers {
     uint16_t gated;              /* attention with a gate: [q, gate of each head | k | v], */
     const char *gate_proj;       /* or with a product of its own for it; NULL = none */
     uint16_t gates;
-    uint16_t by_head; /* what comes out of qkv_by_head */
+    uint16_t by_group; /* what comes out of qkv_by_group */
 };
 
 /* Values, frequencies and the embedding. `l` tells the fields up to `mlp`, and the names of
@@ -102,9 +113,13 @@ void layers_shared_of(struct graph_builder *b, const struct layers *l, uint16_t 
 /* What comes after a norm, from `side` to the stream: the feed-forward or, unless the layer is a
  * plain one, experts and the one that is shared beside them; and the addition. */
 void layers_mixed(struct graph_builder *b, const struct layers *l, uint32_t layer);
+/* The prefix of a layer's tensors. */
+void layers_prefix(struct graph_builder *b, const struct layers *l, uint32_t layer);
 /* The layer that most have: norm, attention, add, norm, feed-forward or experts, add. */
 void layers_pre_norm(struct graph_builder *b, const struct layers *l, uint32_t layer);
-/* The whole decoder, where all layers are so. */
+/* The whole decoder, where all layers are so; and between layers_begin() and the end. */
+void layers_pre_norms(struct graph_builder *b, const struct layers *l,
+                      const struct model_config *c);
 void layers_write(struct graph_builder *b, struct layers *l, const struct model_config *c);
 /* All layers, where attention and feed-forward read the same normed input. */
 void layers_parallel(struct graph_builder *b, const struct layers *l, const struct model_config *c);

@@ -44,9 +44,29 @@ static int config_load(struct model *m, const struct model_choice *choice, struc
     return r;
 }
 
+/* What the class with an output layer writes before the names of the one without it. */
+struct bare_names {
+    const char *tensor, *prefix;
+    bool text; /* so are checkpoints for text published whose logits are tied */
+};
+
+/* NULL: the tensors are of the class with the layer. */
+static const struct bare_names *bare_find(const struct st_set *tensors)
+{
+    static const struct bare_names table[] = {
+        {"embed_tokens.weight", "model.", false},
+        {"decoder.embed_tokens.weight", "model.", true}, /* OPT */
+        {"wte.weight", "transformer.", true}};           /* GPT-2 and what came of it */
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
+        if (st_find(tensors, table[i].tensor))
+            return &table[i];
+    return NULL;
+}
+
 /* Names as the class without an output layer writes them, "layers.0.", become those of the one with
- * it. Without the layer the embedding stands for it; its result is not used. */
-static int bare_tensors(struct st_set *tensors, struct model_config *c)
+ * it. Without the layer the embedding stands for it; its result is not used but for a text. */
+static int bare_tensors(struct st_set *tensors, const struct bare_names *bare,
+                        struct model_config *c)
 {
     bool head = false;
     for (uint32_t i = 0; i < tensors->count; i++) {
@@ -55,13 +75,13 @@ static int bare_tensors(struct st_set *tensors, struct model_config *c)
             head = head || t->name[0] == 'l';
             continue;
         }
-        char *name = ek_arena_take(&tensors->arena, strlen(t->name) + sizeof("model."));
+        char *name = ek_arena_take(&tensors->arena, strlen(t->name) + strlen(bare->prefix) + 1);
         if (!name)
             return -ENOMEM;
-        (void)stpcpy(stpcpy(name, "model."), t->name);
+        (void)stpcpy(stpcpy(name, bare->prefix), t->name);
         t->name = name;
     }
-    if (!head && c->output == CONFIG_TEXT)
+    if (!head && c->output == CONFIG_TEXT && !(bare->text && c->tied))
         c->output = CONFIG_STATES;
     c->tied = c->tied || !head;
     return 0;
@@ -76,10 +96,11 @@ static int tensors_load(struct st_set *tensors, const char *dir, struct model_co
     int r = st_open(tensors, dir, fault);
     if (r < 0)
         return r;
+    const struct bare_names *bare = bare_find(tensors);
     if (c->text_part)
         r = text_part_tensors(tensors, &head);
-    else if (st_find(tensors, "embed_tokens.weight"))
-        r = bare_tensors(tensors, c);
+    else if (bare)
+        r = bare_tensors(tensors, bare, c);
     else if (c->output != CONFIG_TEXT)
         head = st_find(tensors, "lm_head.weight") != NULL;
     else

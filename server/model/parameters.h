@@ -45,6 +45,7 @@ struct config_rope_params {
     double attention_factor;       /* yarn and longrope, 0 = by formula */
     double mscale, mscale_all_dim; /* yarn, 0 = not given */
     bool keep_fraction;            /* yarn: "truncate": false */
+    bool backwards;                /* heads turn the other way round */
     /* longrope, [dims / 2] each: up to original_positions, and for models served beyond */
     float short_factor[CONFIG_HEAD_DIM_MOST / 2], long_factor[CONFIG_HEAD_DIM_MOST / 2];
 };
@@ -151,6 +152,7 @@ struct model_config {
     char model_type[32];
     bool text_part; /* of a model that sees or hears, too (textpart.h) */
     uint32_t hidden, intermediate, layers, q_heads, kv_heads, head_dim, vocab;
+    uint32_t embed_width; /* of embedding and output layer, between two products; 0 = hidden */
     uint32_t max_model_len;
     bool indexed;          /* an indexer chooses the tokens that attention sees, which are all */
     uint32_t index_tokens; /* up to so many; longer texts are not served. 0 = it is no bound */
@@ -195,9 +197,15 @@ struct model_config {
     /* What most families lack: 1, 1, 1, 1 / sqrt(head_dim), none, none, 0. */
     float embed_scale, residual_scale, logits_scale, attention_scale;
     float attention_softcap, logit_softcap, norm_offset;
-    bool parallel;   /* where attention and feed-forward may read the same normed input */
+    bool parallel;   /* where attention and feed-forward may read the same normed input, */
+    bool two_norms;  /* or each of them a norm of its own of the same stream */
     bool post_norms; /* where a family has norms of what each half of a layer adds or not */
     bool norm_centred, norm_bias; /* norms are of the input less its mean; each has a bias */
+    bool norm_bare;               /* none has weights */
+    bool post_norms_alone;        /* halves of layers are normed after they were added */
+    bool no_last_norm;            /* nothing is normed behind the last layer */
+    float clip;                   /* q, k and v are clipped to so much; 0 = not */
+    float layer_scale;     /* in layer i attention_scale is divided by this * (i + 1); 0 = not */
     uint32_t extra_layers; /* behind the others in the files, for drafts; they are not read */
     bool dtype_given;
     enum ek_dtype dtype;

@@ -340,7 +340,7 @@ float config_rope_table(const struct config_rope_params *p, bool beyond, float *
             freq /= (double)(beyond ? p->long_factor[i] : p->short_factor[i]);
             break;
         }
-        inv_freq[i] = (float)freq;
+        inv_freq[i] = (float)(p->backwards ? -freq : freq);
     }
     if (p->type == ROPE_LONGROPE)
         return longrope_factor(p);

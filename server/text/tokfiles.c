@@ -1,7 +1,7 @@
 /*
- * The files of a tokenizer: reads tokenizer.json, else tekken.json, tiktoken.model or
- * tokenizer.model, and tokenizer_config.json beside it. The last two are no JSON: into a bundle
- * goes what they amount to, and out of it comes that (toksource.c). Runs once at start.
+ * The files of a tokenizer: reads tokenizer.json, else tekken.json, tiktoken.model, tokenizer.model
+ * or vocab.json with merges.txt, and tokenizer_config.json beside it. The *.model are no JSON: into
+ * a bundle goes what they amount to, and out of it comes that (toksource.c). Runs once at start.
  */
 #include <errno.h>
 
@@ -109,7 +109,30 @@ static int load_bytes(struct ek_bundle *b, const char *dir, const char *name, fr
     return r;
 }
 
-/* The first of tokenizer.json, tekken.json, tiktoken.model and tokenizer.model that is there. */
+/* vocab.json and merges.txt; -ENOENT where one of them is missing. */
+static int load_merges(struct ek_bundle *b, const char *dir, const json_t *config,
+                       struct tok_source *ret_source, struct ek_fault *fault)
+{
+    struct ek_buf path = {0}, merges = {0};
+    json_t *vocab = NULL;
+    int r = read_json(b, dir, TOK_VOCAB, 0, &vocab, fault);
+    if (r == 0 && !vocab)
+        return -ENOENT;
+    if (r == 0)
+        r = ek_buf_printf(&path, "%s/" TOK_MERGES, dir);
+    if (r == 0)
+        r = text_file_read(b, path.data, TOK_MERGES, FILE_MOST, &merges, fault);
+    if (r == 0)
+        r = tok_from_merges(vocab, merges.data ? merges.data : "", merges.len, config,
+                            &ret_source->root, fault);
+    json_decref(vocab);
+    ek_buf_done(&merges);
+    ek_buf_done(&path);
+    return r;
+}
+
+/* The first of tokenizer.json, tekken.json, tiktoken.model, tokenizer.model, and vocab.json with
+ * merges.txt that is there. */
 static int load_source(struct ek_bundle *b, const char *dir, const json_t *config,
                        struct tok_source *ret_source, struct ek_fault *fault)
 {
@@ -126,9 +149,12 @@ static int load_source(struct ek_bundle *b, const char *dir, const json_t *confi
         r = load_bytes(b, dir, TOK_SPM, tok_from_spm, config, ret_source, fault);
     json_decref(tekken);
     if (r == -ENOENT)
+        r = load_merges(b, dir, config, ret_source, fault);
+    if (r == -ENOENT)
         r = ek_fault_set(fault, TOK_FILE,
                          "%s/" TOK_FILE " does not exist, nor " TOK_TEKKEN ", " TOK_TIKTOKEN
-                         " or " TOK_SPM "; the model directory must hold one",
+                         ", " TOK_SPM " or " TOK_VOCAB " with " TOK_MERGES
+                         "; the model directory must hold one",
                          dir);
     return r;
 }

@@ -21,6 +21,8 @@ struct ek_fault;
 #define TOK_SPM      "tokenizer.model"
 #define TOK_TEKKEN   "tekken.json"
 #define TOK_TIKTOKEN "tiktoken.model"
+#define TOK_VOCAB    "vocab.json" /* these two together */
+#define TOK_MERGES   "merges.txt"
 
 /* What the post-processor puts around a prompt. */
 #define TOK_AROUND 16u
@@ -79,6 +81,10 @@ int tok_from_tekken(const json_t *root, struct tok_source *ret_source, struct ek
 /* A tiktoken.model, which Kimi's directories have (tiktoken.c). */
 int tok_from_tiktoken(const void *data, size_t len, const json_t *config,
                       struct tok_source *ret_source, struct ek_fault *fault);
+/* GPT-2's vocab.json and merges.txt (tokmerges.c) as a tokenizer.json, which holds the vocabulary,
+ * too. */
+int tok_from_merges(const json_t *vocab, const char *merges, size_t len, const json_t *config,
+                    json_t **ret_root, struct ek_fault *fault);
 /* Base64 to bytes, appended. -EBADMSG when it is none, -ENOMEM. */
 int tok_base64(const char *s, struct ek_buf *out);
 /* Bytes in base64 as characters of the byte alphabet, in `out`. -EBADMSG, -ENOMEM. */

@@ -113,9 +113,16 @@ double plan_second_embedding(const struct plan_shape *s)
     return (double)(s->input_rows ? s->input_rows : s->vocab) * s->layers * s->layer_input;
 }
 
+double plan_positions(const struct plan_shape *s)
+{
+    return s->learned ? (double)s->max_len * s->hidden : 0;
+}
+
 static double tables(const struct plan_shape *s)
 {
-    return (double)s->vocab * s->hidden * (s->tied ? 1.0 : 2.0) + plan_second_embedding(s);
+    const double width = s->embed_width ? s->embed_width : s->hidden;
+    return s->vocab * width * (s->tied ? 1.0 : 2.0) + plan_second_embedding(s) + plan_positions(s) +
+           (s->embed_width ? 2 * width * s->hidden : 0);
 }
 
 double plan_parameters(const struct plan_shape *s)

@@ -1,7 +1,7 @@
 /*
- * Helpers of shape.c and hybrid.c: a number under the first of several spellings that is there, a
- * truth value, and a count of layers of a kind. An error is kept in the reader, so that reading a
- * shape is a list of fields and is looked at once at the end.
+ * Helpers of shape.c, vectors.c and hybrid.c: a number under the first of several spellings that is
+ * there, a truth value, and a count of layers of a kind. An error is kept in the reader, so that
+ * reading a shape is a list of fields and is looked at once at the end.
  */
 #include "supervisor/planner/reader.h"
 
@@ -32,6 +32,12 @@ uint32_t reader_number(struct plan_reader *r, const char *const *keys)
     }
     return 0;
 }
+
+uint32_t reader_number_or(struct plan_reader *r, const char *key, uint32_t usual)
+{
+    return json_object_get(r->j, key) ? NUMBER(r, key) : usual;
+}
+
 bool reader_truth(const json_t *j, const char *key, bool if_missing)
 {
     const json_t *v = json_object_get(j, key);

@@ -1,8 +1,8 @@
 /*
  * Reads config.json for the planner (advise.c, ctl/verb_plan.c). It is more lenient than
  * server/model/config.c, as it plans for vLLM too: families differ in spellings and in what a class
- * has by itself, and each such difference is a small function here; hybrids are in hybrid.c,
- * parameters counted in counts.c.
+ * has by itself, and each such difference is a small function here; norms and biases
+ * are in vectors.c, hybrids in hybrid.c, parameters counted in counts.c.
  */
 #include "supervisor/planner/shape.h"
 
@@ -139,12 +139,6 @@ static void llama4_experts(struct plan_reader *r, struct plan_shape *s)
         s->dense_layers = s->layers - (uint32_t)json_array_size(mixed);
 }
 
-/* Where the file says nothing, as the server; null is 0. */
-static uint32_t number_or(struct plan_reader *r, const char *key, uint32_t usual)
-{
-    return json_object_get(r->j, key) ? NUMBER(r, key) : usual;
-}
-
 static void read_experts(struct plan_reader *r, struct plan_shape *s)
 {
     s->experts =
@@ -164,14 +158,14 @@ static void read_experts(struct plan_reader *r, struct plan_shape *s)
     if (strcmp(s->family, "granitemoeshared") == 0 || strcmp(s->family, "granitemoe_swa") == 0)
         s->shared_intermediate = NUMBER(r, "shared_intermediate_size");
     const bool one = strcmp(s->family, "hy_v3") == 0 || strcmp(s->family, "axk1") == 0;
-    s->dense_layers = number_or(r, "first_k_dense_replace", one);
+    s->dense_layers = reader_number_or(r, "first_k_dense_replace", one);
     if (json_is_array(json_object_get(r->j, "mlp_layer_types")))
         s->dense_layers =
             reader_kinds(json_object_get(r->j, "mlp_layer_types"), "dense", s->layers);
     if (strncmp(s->family, "qwen", 4) == 0)
         s->dense_layers = qwen_dense(r, s);
     if (strcmp(s->family, "afmoe") == 0)
-        s->dense_layers = number_or(r, "num_dense_layers", 1);
+        s->dense_layers = reader_number_or(r, "num_dense_layers", 1);
     if (strncmp(s->family, "ernie4_5", 8) == 0)
         s->dense_layers = json_is_array(json_object_get(r->j, "mlp_layer_types"))
                               ? s->dense_layers
@@ -184,11 +178,6 @@ static void read_experts(struct plan_reader *r, struct plan_shape *s)
         s->experts_used = s->experts_used ? s->experts : 1;
     if (s->dense_layers > s->layers)
         s->dense_layers = s->layers;
-}
-
-static bool is_granite_swa(const struct plan_shape *s)
-{
-    return strcmp(s->family, "granite_swa") == 0 || strcmp(s->family, "granitemoe_swa") == 0;
 }
 
 /* Every fourth of Cohere's mixtures has none, and of the plain ones before them every one that its
@@ -217,7 +206,7 @@ static uint32_t usual_windows(struct plan_reader *r, const struct plan_shape *s)
         return s->layers - s->layers / 6 - (s->layers % 6 != 0);
     if (strncmp(s->family, "llama4", 6) == 0) /* every fourth sees all */
         return s->layers - s->layers / 4;
-    if (is_granite_swa(s)) /* so, from the first on */
+    if (plan_granite_swa(s)) /* so, from the first on */
         return s->layers - s->layers / 4 - (s->layers % 4 != 0);
     if (strcmp(s->family, "exaone4") == 0 || strcmp(s->family, "cohere2") == 0 ||
         strcmp(s->family, "afmoe") == 0) {
@@ -235,12 +224,18 @@ static uint32_t usual_windows(struct plan_reader *r, const struct plan_shape *s)
 static void read_window(struct plan_reader *r, struct plan_shape *s)
 {
     const json_t *types = json_object_get(r->j, "layer_types");
+    if (strcmp(s->family, "gpt_neo") == 0) {
+        s->window = reader_number_or(r, "window_size", 256);
+        s->windowed_layers =
+            reader_kinds(json_object_get(r->j, "attention_layers"), "local", s->layers);
+        return;
+    }
     s->window = NUMBER(r, "sliding_window");
     if (!json_object_get(r->j, "sliding_window") && strncmp(s->family, "cohere2", 7) == 0)
         s->window = 4096;
     if (!json_object_get(r->j, "sliding_window") && strcmp(s->family, "afmoe") == 0)
         s->window = 1024;
-    if (!json_object_get(r->j, "sliding_window") && is_granite_swa(s))
+    if (!json_object_get(r->j, "sliding_window") && plan_granite_swa(s))
         s->window = 128;
     if (!json_object_get(r->j, "sliding_window") && strcmp(s->family, "mellum") == 0)
         s->window = 1024;
@@ -250,7 +245,7 @@ static void read_window(struct plan_reader *r, struct plan_shape *s)
         s->window = 512;
     if (strncmp(s->family, "gemma4", 6) == 0) { /* its kinds differ whether there is one or not */
         const uint32_t usual = strncmp(s->family, "gemma4_unified", 14) == 0 ? 1024 : 512;
-        s->window = number_or(r, "sliding_window", usual);
+        s->window = reader_number_or(r, "sliding_window", usual);
         s->window = s->window ? s->window : s->max_len;
     }
     if (strncmp(s->family, "llama4", 6) == 0)
@@ -301,7 +296,7 @@ static void read_gemma3n(struct plan_reader *r, struct plan_shape *s)
     s->input_rows = NUMBER(r, "vocab_size_per_layer_input");
     s->input_rows = s->input_rows ? s->input_rows : 262144;
     s->input_rows = s->input_rows < s->vocab ? s->input_rows : s->vocab;
-    s->shared_layers = number_or(r, "num_kv_shared_layers", 15);
+    s->shared_layers = reader_number_or(r, "num_kv_shared_layers", 15);
     s->shared_layers = s->shared_layers < s->layers ? s->shared_layers : s->layers - !!s->layers;
     const json_t *types = json_object_get(r->j, "layer_types");
     for (uint32_t i = s->layers - s->shared_layers; i < s->layers; i++) {
@@ -351,12 +346,12 @@ static void read_gemma4(struct plan_reader *r, struct plan_shape *s)
 static void read_latent(struct plan_reader *r, struct plan_shape *s)
 {
     const bool minicpm3 = strcmp(s->family, "minicpm3") == 0;
-    s->latent = number_or(r, "kv_lora_rank", minicpm3 ? 256 : 0);
+    s->latent = reader_number_or(r, "kv_lora_rank", minicpm3 ? 256 : 0);
     if (s->latent == 0)
         return;
-    s->latent_rope = number_or(r, "qk_rope_head_dim", minicpm3 ? 32 : 64);
-    s->q_latent = number_or(r, "q_lora_rank", minicpm3 ? 768 : 0);
-    s->nope_dim = number_or(r, "qk_nope_head_dim", minicpm3 ? 64 : 128);
+    s->latent_rope = reader_number_or(r, "qk_rope_head_dim", minicpm3 ? 32 : 64);
+    s->q_latent = reader_number_or(r, "q_lora_rank", minicpm3 ? 768 : 0);
+    s->nope_dim = reader_number_or(r, "qk_nope_head_dim", minicpm3 ? 64 : 128);
     s->value_dim = NUMBER(r, "v_head_dim");
     if (s->value_dim == 0 && s->heads > 0)
         s->value_dim = minicpm3 ? s->hidden / s->heads : 128;
@@ -364,69 +359,11 @@ static void read_latent(struct plan_reader *r, struct plan_shape *s)
     s->index_dim = NUMBER(r, "index_head_dim");
     s->indexers = s->layers;
     if (strcmp(s->family, "deepseek_v32") == 0 || strcmp(s->family, "glm_moe_dsa") == 0)
-        s->index_tokens = number_or(r, "index_topk", INDEX_TOKENS);
+        s->index_tokens = reader_number_or(r, "index_topk", INDEX_TOKENS);
     if (json_is_array(json_object_get(r->j, "indexer_types")))
         s->indexers = reader_kinds(json_object_get(r->j, "indexer_types"), "full", s->layers);
     s->kv_heads = 1; /* what is kept: one vector for all heads */
     s->head_dim = s->latent + s->latent_rope;
-}
-
-static bool one_of(const char *family, const char *const *types)
-{
-    bool is = false;
-    for (; *types; types++)
-        is |= strncmp(family, *types, strlen(*types)) == 0;
-    return is;
-}
-#define ONE_OF(s, ...) one_of((s)->family, (const char *const[]){__VA_ARGS__, NULL})
-
-/* Norms and biases. How a type begins names it and those that come from it (qwen3_moe). */
-static void read_vectors(struct plan_reader *r, struct plan_shape *s)
-{
-    const bool usual = ONE_OF(s, "qwen2", "mimo", "seed_oss") || strcmp(s->family, "glm") == 0;
-    const bool phi = strcmp(s->family, "phi") == 0, neox = strcmp(s->family, "gpt_neox") == 0;
-    const bool bias =
-        reader_truth(r->j, "attention_bias", ONE_OF(s, "gpt_oss", "jais2") || phi || neox) ||
-        reader_truth(r->j, "use_bias", ONE_OF(s, "starcoder2"));
-    const bool other = ONE_OF(s, "internlm3") && reader_truth(r->j, "bias", false);
-    const bool four = ONE_OF(s, "gemma2", "gemma3", "gemma4", "afmoe") ||
-                      strcmp(s->family, "glm4") == 0 || strcmp(s->family, "glm4v_text") == 0 ||
-                      strcmp(s->family, "glm_ocr_text") == 0 ||
-                      (ONE_OF(s, "hyperclovax") && reader_truth(r->j, "use_post_norm", true));
-    s->norms = four ? 4 : ONE_OF(s, "cohere") || phi ? 1 : 2;
-    s->norm_bias = ONE_OF(s, "starcoder2", "stablelm", "jais2") ||
-                   strcmp(s->family, "nemotron") == 0 || phi || neox;
-    if (ONE_OF(s, "stablelm") && reader_truth(r->j, "use_parallel_residual", false))
-        s->norms = 1;
-    s->each_norms = ONE_OF(s, "stablelm") && reader_truth(r->j, "qk_layernorm", false);
-    s->head_norms = ONE_OF(s, "qwen3", "gemma3", "gemma4", "exaone", "hunyuan_v1", "hunyuan_vl",
-                           "lfm2", "dots1", "apertus", "afmoe") ||
-                    ONE_OF(s, "mellum") || (phi && reader_truth(r->j, "qk_layernorm", false)) ||
-                    (ONE_OF(s, "hy_v3") && reader_truth(r->j, "qk_norm", true)) ||
-                    (ONE_OF(s, "glm4_moe") && reader_truth(r->j, "use_qk_norm", false));
-    s->wide_norms = ONE_OF(s, "olmo", "flex_olmo") ||
-                    (ONE_OF(s, "minimax_m2") && reader_truth(r->j, "use_qk_norm", true)) ||
-                    (ONE_OF(s, "cohere") && reader_truth(r->j, "use_qk_norm", false));
-    s->gate_proj = ONE_OF(s, "afmoe");
-    s->qkv_bias = bias || reader_truth(r->j, "qkv_bias", false) ||
-                  reader_truth(r->j, "use_qkv_bias", false) ||
-                  (usual && !json_object_get(r->j, "attention_bias"));
-    s->out_bias =
-        ONE_OF(s, "seed_oss")
-            ? reader_truth(r->j, "attention_out_bias", false)
-            : (bias && !ONE_OF(s, "glm", "qwen2", "mimo", "solar_open", "helium")) || other;
-    s->forward_bias = reader_truth(r->j, "mlp_bias", ONE_OF(s, "jais2")) ||
-                      (ONE_OF(s, "ernie4_5") && reader_truth(r->j, "use_bias", false)) ||
-                      (ONE_OF(s, "starcoder2") && bias) || phi || neox || other;
-    s->output_bias = phi;
-    s->expert_bias = ONE_OF(s, "gpt_oss");
-    s->sinks = s->expert_bias || is_granite_swa(s);
-    s->mixture_norm = ONE_OF(s, "axk1");
-    s->correction = ONE_OF(s, "deepseek_v3", "kimi", "glm4", "glm_moe_dsa", "ernie4_5_moe",
-                           "ernie4_5_vl_moe", "nemotron_h", "dots1", "axk1", "exaone_moe",
-                           "minimax_m2", "solar_open", "afmoe", "hy_v3") ||
-                    (ONE_OF(s, "lfm2_moe") && reader_truth(r->j, "use_expert_bias", true));
-    s->shared_gate = ONE_OF(s, "qwen2_moe", "qwen3_next", "qwen3_5_moe");
 }
 
 /* What a class has where the file does not say, as server/model/family_*.c. */
@@ -449,7 +386,9 @@ static struct usual usual_of(const char *family)
         {"qwen3_omni_moe", 0, false}, {"qwen3", 128, false},      {"seed_oss", 128, false},
         {"smollm3", 0, true},         {"hy_v3", 128, false},      {"youtu", 0, true},
         {"granite_swa", 0, true},     {"mellum", 128, false},     {"helium", 128, false},
-        {"minicpm3", 32, true},
+        {"minicpm3", 32, true},       {"gpt2", 0, true},          {"opt", 0, true},
+        {"gpt_bigcode", 0, true},     {"gpt_neox", 0, false},     {"gpt_neo", 0, true},
+        {"falcon_h1", 0, false},      {"falcon", 0, true},
     };
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
         if (strncmp(family, table[i].type, strlen(table[i].type)) == 0)
@@ -461,19 +400,21 @@ static void read_shape(struct plan_reader *r, struct plan_shape *s)
 {
     static const char *const plain[] = {"gpt2",    "opt",        "gpt_neox",    "falcon", "bloom",
                                         "phi",     "starcoder2", "gpt_bigcode", "mpt",    "arcee",
-                                        "apertus", "nemotron",   "jais2"};
+                                        "apertus", "nemotron",   "jais2",       "gptj",   "codegen",
+                                        "gpt_neo", "persimmon",  "nanochat"};
     const char *family = json_string_value(json_object_get(r->j, "model_type"));
     (void)snprintf(s->family, sizeof(s->family), "%.47s", family ? family : "model");
     for (char *c = s->family; *c; c++) /* A.X K1's first files say AXK1 */
         *c = (char)tolower((unsigned char)*c);
-    s->hidden = needed(r, "hidden_size", NUMBER(r, "hidden_size", "n_embd", "d_model"));
+    s->hidden = needed(r, "hidden_size", NUMBER(r, "hidden_size", "n_embd", "d_model", "n_embed"));
     s->layers = needed(r, "num_hidden_layers", plan_count_layers(r));
     s->heads =
         needed(r, "num_attention_heads", NUMBER(r, "num_attention_heads", "n_head", "num_heads"));
     s->vocab = needed(r, "vocab_size", NUMBER(r, "vocab_size"));
     s->kv_heads = NUMBER(r, "num_key_value_heads", "num_kv_heads");
     if (s->kv_heads == 0)
-        s->kv_heads = reader_truth(r->j, "multi_query", false) ? 1 : s->heads;
+        s->kv_heads =
+            reader_truth(r->j, "multi_query", strcmp(s->family, "gpt_bigcode") == 0) ? 1 : s->heads;
     s->head_dim = NUMBER(r, "head_dim", "attention_head_dim");
     const struct usual of = usual_of(s->family);
     if (s->head_dim == 0)
@@ -482,7 +423,7 @@ static void read_shape(struct plan_reader *r, struct plan_shape *s)
         s->head_dim = s->hidden / s->heads;
     s->intermediate = each_number(r, "intermediate_size"); /* Gemma 3n has one for each layer */
     if (s->intermediate == 0)
-        s->intermediate = NUMBER(r, "n_inner", "ffn_dim");
+        s->intermediate = NUMBER(r, "n_inner", "ffn_dim", "ffn_hidden_size");
     if (s->intermediate == 0)
         s->intermediate = 4 * s->hidden;
     s->max_len = NUMBER(r, "max_position_embeddings", "n_positions", "seq_length", "max_seq_len");
@@ -492,7 +433,7 @@ static void read_shape(struct plan_reader *r, struct plan_shape *s)
     s->gated = true;
     for (size_t i = 0; i < sizeof(plain) / sizeof(plain[0]); i++)
         s->gated &= strcmp(s->family, plain[i]) != 0;
-    read_vectors(r, s);
+    plan_read_vectors(r, s);
     read_experts(r, s);
     read_window(r, s);
     read_gemma3n(r, s);

@@ -24,7 +24,10 @@ struct plan_shape {
     bool each_norms;             /* of each head, with weights of its own in a tensor each */
     bool norm_bias;
     bool qkv_bias, out_bias, forward_bias;
-    bool output_bias;                                 /* of the output layer */
+    bool output_bias;              /* of the output layer */
+    bool bare_norms, no_last_norm; /* norms have no weights; there is none behind the last layer */
+    bool learned;                  /* there is a vector for each position */
+    uint32_t embed_width; /* of embedding and output layer, between two products; 0 = hidden */
     bool sinks, expert_bias, correction, shared_gate; /* of heads; of experts and their choice */
     bool mixture_norm;                                /* of what a mixture gives */
     /* Mixture of experts; 0 = none. */
@@ -83,6 +86,7 @@ uint32_t plan_attending(const struct plan_shape *s);  /* layers that attend */
 uint32_t plan_forwarding(const struct plan_shape *s); /* those with a feed-forward, or experts */
 uint32_t plan_heads_of(const struct plan_shape *s, struct plan_heads ret_heads[2]);
 double plan_second_embedding(const struct plan_shape *s); /* numbers in it */
+double plan_positions(const struct plan_shape *s);        /* in the table of positions */
 double plan_parameters(const struct plan_shape *s);
 /* Of those, what one token reads: all but the experts that it does not use and the rows of the
  * embedding. */

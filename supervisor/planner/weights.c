@@ -187,10 +187,16 @@ double plan_own_weights(const struct plan_shape *s, uint32_t bits)
                     s->recurrent_layers * plan_recurrent_layer(s, b) +
                     (plan_forwarding(s) - mixed) * weights_forward(s, s->intermediate, b) +
                     mixed * (mixed > 0 ? mixture(s, b) : 0);
-    double head = grouped(s->vocab, s->hidden, b > 8 ? b : 8, EK_HEAD_GROUP);
-    double embedding = s->tied ? 0 : (double)s->vocab * s->hidden * (b == 32 ? 4 : 2);
-    double norms = ((double)s->layers * s->norms + 1) * vector(s->hidden) * (s->norm_bias ? 2 : 1);
-    return layers + head + up(embedding, LINE) + norms + (s->output_bias ? vector(s->vocab) : 0);
+    const double width = s->embed_width ? s->embed_width : s->hidden, wide = b == 32 ? 4 : 2;
+    double head = grouped(s->vocab, width, b > 8 ? b : 8, EK_HEAD_GROUP);
+    double embedding = s->tied ? 0 : s->vocab * width * wide;
+    double norms = ((double)s->layers * s->norms + !s->no_last_norm) * vector(s->hidden) *
+                   (s->norm_bias ? 2 : 1);
+    double around = up(plan_positions(s) * wide, LINE);
+    if (s->embed_width)
+        around += matrix(s->hidden, width, b) + matrix(width, s->hidden, b);
+    return layers + head + up(embedding, LINE) + (s->bare_norms ? 0 : norms) + around +
+           (s->output_bias ? vector(s->vocab) : 0);
 }
 
 double plan_weights_of(const struct plan_shape *s, uint32_t bits, bool own)

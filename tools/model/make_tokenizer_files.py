@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/fixtures/tokenizers: a small tokenizer.model, tekken.json and tiktoken.model, trained on faq.txt, and what
-sentencepiece and tiktoken make of some texts.
+"""Writes tests/fixtures/tokenizers: a small tokenizer.model, tekken.json, tiktoken.model and vocab.json with merges.txt,
+trained on faq.txt, and what sentencepiece, tiktoken and tokenizers make of some texts.
 
 usage: make_tokenizer_files.py OUT_DIR      (pip install sentencepiece tiktoken tokenizers)
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import sentencepiece
 import tiktoken
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, trainers
+from tokenizers import ByteLevelBPETokenizer, Regex, Tokenizer, decoders, models, normalizers, trainers
 from tokenizers import pre_tokenizers as pre
 
 from make_tokenizer_cases import FAQ, texts
@@ -101,6 +101,21 @@ def kimi(out, ranks):
     return [[t, enc.encode_ordinary(t)] for t in [*HAN, *texts(80, "tiktoken")]]
 
 
+def merges(out):
+    """GPT-2's two files, as tokenizers trains and writes them, with what OPT's directories say beside."""
+    (out / "merges").mkdir(exist_ok=True)
+    tok = ByteLevelBPETokenizer()
+    tok.train_from_iterator(FAQ.read_text().splitlines(), vocab_size=500, show_progress=False,
+                            special_tokens=["<s>", "<pad>", "</s>", "<unk>"])
+    tok.save_model(str(out / "merges"))
+    config = {"errors": "replace", "unk_token": {"content": "</s>"}, "bos_token": {"content": "</s>"},
+              "eos_token": {"content": "</s>"}, "pad_token": "<pad>", "add_prefix_space": False, "add_bos_token": True,
+              "tokenizer_class": "GPT2Tokenizer"}
+    (out / "merges" / "tokenizer_config.json").write_text(json.dumps(config, indent=1) + "\n")
+    again = ByteLevelBPETokenizer(str(out / "merges" / "vocab.json"), str(out / "merges" / "merges.txt"))
+    return [[t, again.encode(t).ids] for t in texts(80, "merges")]
+
+
 def main():
     out = Path(sys.argv[1])
     cases = {}
@@ -128,6 +143,7 @@ def main():
     cases["tekken"] = [[t, [i + SPECIALS for i in enc.encode_ordinary(t)]]
                        for t in texts(80, "tekken")]
     cases["tiktoken"] = kimi(out, ranks)
+    cases["merges"] = merges(out)
     (out / "cases.json").write_text(json.dumps(cases, separators=(",", ":")) + "\n")
 
 

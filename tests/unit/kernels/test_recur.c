@@ -226,6 +226,8 @@ static double gate_by(enum ek_gate g, double v)
     case EK_GATE_RELU: return v > 0 ? v : 0;
     case EK_GATE_GELU_TANH: return 0.5 + 0.5 * tanh(sqrt(2 / M_PI) * (v + 0.044715 * v * v * v));
     case EK_GATE_GELU: return 0.5 + 0.5 * erf(v / sqrt(2.0));
+    case EK_GATE_STEP: return v > 0;
+    case EK_GATE_CLIP: return fmin(1, (double)numbers.rising / fabs(v));
     case EK_GATE_XIELU:
         return (double)numbers.slope +
                (v > 0 ? (double)numbers.rising * v : (double)numbers.falling * down);

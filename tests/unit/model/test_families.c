@@ -287,6 +287,73 @@ static void test_small_models(void **state)
     assert_true(c.qk_norm && c.rope.dims == 4);
 }
 
+#define GPT2(more)                                                                                 \
+    "{\"architectures\": [\"GPT2LMHeadModel\"], \"n_embd\": 64, \"n_layer\": 3, \"n_head\": 4, "   \
+    "\"n_positions\": 128, \"vocab_size\": 100" more "}"
+#define GPT(class, more)                                                                           \
+    "{\"architectures\": [\"" class "ForCausalLM\"], \"n_embd\": 64, \"n_layer\": 3, \"n_head\": " \
+                                    "4, "                                                          \
+                                    "\"n_positions\": 128, \"vocab_size\": 100" more "}"
+#define NEO(more)                                                                                  \
+    "{\"architectures\": [\"GPTNeoForCausalLM\"], \"hidden_size\": 64, \"num_layers\": 3, "        \
+    "\"num_heads\": 4, \"vocab_size\": 100, \"max_position_embeddings\": 128" more "}"
+
+/* A vector for each position: by the keys of their files, and what they have where these are not
+ * there or null. */
+static void test_learned_positions(void **state)
+{
+    (void)state;
+    struct model_config c = read_ok(GPT2(", \"n_inner\": null"));
+    assert_true(c.hidden == 64 && c.intermediate == 256 && c.layers == 3 && c.kv_heads == 4);
+    assert_true(c.max_model_len == 128 && c.tied && c.act == EK_ACT_GELU_TANH);
+    assert_true(c.norm_centred && c.norm_bias && c.qkv_bias && c.o_bias && c.mlp_bias);
+    assert_true(c.unrotated[0] && c.unrotated[2] && c.attention_scale <= 0 && c.layer_scale <= 0);
+    c = read_ok(GPT2(", \"n_inner\": 40, \"scale_attn_weights\": false, \"activation_function\": "
+                     "\"relu\", \"scale_attn_by_inverse_layer_idx\": true"));
+    assert_true(c.intermediate == 40 && c.act == EK_ACT_RELU);
+    assert_true(c.attention_scale == 1 && c.layer_scale == 1);
+    c = read_ok(GPT("GPTBigCode", ""));
+    assert_true(c.kv_heads == 1 && c.act == EK_ACT_GELU_TANH);
+    c = read_ok(GPT("GPTBigCode", ", \"multi_query\": false, \"num_key_value_heads\": 1"));
+    assert_int_equal(c.kv_heads, 4);
+    c = read_ok(NEO(", \"attention_layers\": [\"global\", \"local\", \"global\"]"));
+    assert_true(c.window == 256 && !c.windowed[0] && c.windowed[1] && c.attention_scale == 1);
+    assert_true(!c.qkv_bias && c.o_bias && c.mlp_bias && c.intermediate == 256);
+    c = read_ok(OF("OPT", ", \"ffn_dim\": 80, \"word_embed_proj_dim\": 64"));
+    assert_true(c.intermediate == 80 && c.act == EK_ACT_RELU && c.embed_width == 0 && c.tied);
+    assert_true(c.qkv_bias && !c.norm_bare && !c.post_norms_alone && !c.no_last_norm);
+    c = read_ok(OF("OPT", ", \"do_layer_norm_before\": false, \"word_embed_proj_dim\": 24"));
+    assert_true(c.post_norms_alone && c.no_last_norm && c.embed_width == 24);
+    c = read_ok(OF("OPT", ", \"_remove_final_layer_norm\": true, \"enable_bias\": false, "
+                          "\"layer_norm_elementwise_affine\": false"));
+    assert_true(c.no_last_norm && !c.post_norms_alone && c.norm_bare && !c.qkv_bias && !c.o_bias);
+}
+
+/* Heads that turn in part or backwards, and those that share keys in groups. */
+static void test_first_rotations(void **state)
+{
+    (void)state;
+    struct model_config c = read_ok(GPT("GPTJ", ", \"rotary_dim\": 8"));
+    assert_true(c.rope.dims == 8 && c.neighbours && c.mlp_bias && !c.qkv_bias && !c.tied);
+    c = read_ok(GPT("CodeGen", ", \"rotary_dim\": 16"));
+    assert_int_equal(c.rope.dims, 16);
+    c = read_ok(OF("Falcon", ", \"num_kv_heads\": 4"));
+    assert_true(c.kv_heads == 1 && c.parallel && !c.two_norms && c.tied && !c.qkv_bias);
+    c = read_ok(OF("Falcon", ", \"num_kv_heads\": 2, \"new_decoder_architecture\": true"));
+    assert_true(c.kv_heads == 2 && c.parallel && c.two_norms);
+    c = read_ok(OF("Falcon", ", \"new_decoder_architecture\": true, \"num_kv_heads\": 2, "
+                             "\"num_ln_in_parallel_attn\": 1"));
+    assert_true(c.parallel && !c.two_norms);
+    c = read_ok(OF("Falcon", ", \"parallel_attn\": false, \"multi_query\": false, \"bias\": true"));
+    assert_true(!c.parallel && c.kv_heads == 4 && c.qkv_bias && c.mlp_bias);
+    c = read_ok(OF("Persimmon", ""));
+    assert_true(c.qk_norm && c.rope.dims == 8 && c.norm_bias && c.act == EK_ACT_RELU);
+    c = read_ok(OF("Olmo", ", \"clip_qkv\": 8.0"));
+    assert_true(c.norm_bare && c.norm_centred && c.clip == 8.0f && c.rms_eps == 1e-5);
+    c = read_ok(OF("NanoChat", ""));
+    assert_true(c.norm_bare && c.rope.backwards && c.logit_softcap == 15);
+}
+
 /* The text part of Kimi K2.5 is a DeepSeek-V3 by either name, that of Qwen3-VL's mixtures has its
  * experts transposed. */
 static void test_text_parts(void **state)
@@ -434,6 +501,18 @@ static const struct {
     {"{\"architectures\": [\"ArceeForCausalLM\"], " BASE ", \"hidden_act\": \"silu\"}",
      "hidden_act", "must be relu2 for Arcee"},
     {OF("IQuestCoder", ", \"clip_qkv\": 0.5"), "clip_qkv", "must be null"},
+    {OF("Olmo", ", \"clip_qkv\": 0"), "clip_qkv", "from"},
+    {OF("Falcon", ", \"alibi\": true"), "alibi", "scores that fall with the distance"},
+    {GPT2(", \"add_cross_attention\": true"), "add_cross_attention", "is not supported"},
+    {GPT2(", \"n_inner\": 0"), "n_inner", "from 1 to"},
+    {GPT("GPTJ", ", \"rotary_dim\": 5"), "rotary_dim", "an even number up to 16"},
+    {"{\"architectures\": [\"CodeGenForCausalLM\"], \"n_embd\": 64, \"n_layer\": 3, \"n_head\": 2, "
+     "\"n_positions\": 128, \"vocab_size\": 100}",
+     "n_head", "a multiple of 4"},
+    {NEO(""), "attention_layers", "must name the kind of each of the 3 layers"},
+    {NEO(", \"attention_layers\": [\"global\", \"local\", \"near\"]"), "attention_layers",
+     "'near'"},
+    {OF("OPT", ", \"activation_function\": \"tanh\""), "activation_function", "is not supported"},
     {OF("IQuestCoder", ", \"use_sliding_window\": true, \"sliding_window\": 8"),
      "use_sliding_window", "must be false"},
 };
@@ -458,6 +537,8 @@ int main(void)
                                        cmocka_unit_test(test_newer_spellings),
                                        cmocka_unit_test(test_side_by_side),
                                        cmocka_unit_test(test_small_models),
+                                       cmocka_unit_test(test_learned_positions),
+                                       cmocka_unit_test(test_first_rotations),
                                        cmocka_unit_test(test_text_parts),
                                        cmocka_unit_test(test_parts_of_more),
                                        cmocka_unit_test(test_parts_of_2026),

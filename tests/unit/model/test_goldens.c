@@ -35,7 +35,7 @@
 #define TOLERANCE   2e-4f /* of the largest logit of the position */
 
 /* ROWS: of one step, so that a whole prompt fits. */
-enum { BLOCK = 8, SEQS = 6, BLOCKS = 80, CHUNK = 7, ROWS = 1024, MODELS_MOST = 300 };
+enum { BLOCK = 8, SEQS = 6, BLOCKS = 80, CHUNK = 7, ROWS = 1024, MODELS_MOST = 400 };
 
 struct sequence {
     uint32_t prompt, tokens, served; /* greedy from `prompt` on; max_model_len, 0 = any */
@@ -382,7 +382,7 @@ static void compare_ranks(const char *dir, const char *name)
 {
     struct model *m = open_model(dir, name);
     const uint32_t keys = m->graph.kv_heads;
-    uint32_t heads = 0;
+    uint32_t heads = 0, groups = 0; /* those of q, k and v that lie side by side in one matrix */
     bool none = false, cut = false;
 
     for (uint32_t i = 0; i < m->graph.op_count; i++) {
@@ -392,15 +392,23 @@ static void compare_ranks(const char *dir, const char *name)
         none = none || (op->kind == EK_OP_NORM && is_heads(&m->graph, op->src) &&
                         (op->u.norm.own || op->u.norm.centred)); /* Command R+, StableLM 2 12B */
         cut = cut || op->kind == EK_OP_CUT;                      /* Gemma 3n */
+        if (op->kind == EK_OP_TAKE && op->u.take.heads > 1 && is_heads(&m->graph, op->dst))
+            groups = op->u.take.heads;
     }
     if (cut) {
         struct ek_graph part;
         assert_int_equal(ek_shard(&m->graph, 0, 2, &part, NULL), -ENOTSUP);
     }
+    if (groups == 2) { /* Falcon's, which four ranks cannot share */
+        struct ek_graph part;
+        struct ek_fault f = {.msg = ""};
+        assert_int_equal(ek_shard(&m->graph, 0, 4, &part, &f), -EBADMSG);
+        assert_non_null(strstr(f.msg, "lie in 2 groups"));
+    }
     model_free(m);
     none = none || cut;
     for (uint32_t ranks = 2; !none && ranks <= 4 && heads % ranks == 0; ranks *= 2)
-        if (keys % ranks == 0 || ranks % keys == 0)
+        if ((keys % ranks == 0 || ranks % keys == 0) && groups % ranks == 0)
             compare(ek_backend_find("cpu", NULL), dir, name, (struct division){ranks, 1});
 }
 
@@ -579,6 +587,15 @@ static void test_card(void **state)
                  {"gpt-neox", {2, 1}},
                  {"phi", {2, 1}},
                  {"phi-norms", {0, 0}},
+                 {"opt", {2, 1}},
+                 {"opt-350m", {0, 0}},
+                 {"gpt2", {2, 1}},
+                 {"gpt-bigcode", {0, 0}},
+                 {"gpt-neo", {0, 0}},
+                 {"gptj", {0, 0}},
+                 {"falcon-40b", {2, 1}},
+                 {"nanochat", {0, 0}},
+                 {"olmo-clip", {2, 1}},
                  {"nemotron-h", {2, 1}},
                  {"stablelm-2", {0, 0}},
                  {"apertus", {0, 0}},

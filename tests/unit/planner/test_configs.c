@@ -115,8 +115,9 @@ static void test_biases(void **state)
         const char *dir;
         uint32_t norms;
         bool output_bias, head_norms;
-    } cases[] = {
-        {"gpt-neox", 2, false, false}, {"phi", 1, true, false}, {"phi-norms", 1, true, true}};
+    } cases[] = {{"gpt-neox", 2, false, false}, {"phi", 1, true, false},
+                 {"phi-norms", 1, true, true},  {"gpt2", 2, false, false},
+                 {"opt", 2, false, false},      {"persimmon", 2, false, true}};
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct plan_shape s;

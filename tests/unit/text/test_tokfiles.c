@@ -1,7 +1,8 @@
 /*
- * Tokenizers of other files than tokenizer.json: SentencePiece's tokenizer.model, tekken.json and
- * tiktoken.model against what sentencepiece and tiktoken make of the same texts (tools/model/
- * make_tokenizer_files.py), then damaged files, refusals by name and failing allocations.
+ * Tokenizers of other files than tokenizer.json: SentencePiece's tokenizer.model, tekken.json,
+ * tiktoken.model, and GPT-2's two files against what sentencepiece, tiktoken and tokenizers make of
+ * the same texts (tools/model/make_tokenizer_files.py), then damaged files, refusals by name and
+ * failing allocations.
  */
 #include <errno.h>
 #include <math.h>
@@ -104,7 +105,7 @@ static void test_cases(void **state)
         }
         groups++;
     }
-    assert_int_equal(groups, 7);
+    assert_int_equal(groups, 8);
     json_decref(root);
 }
 
@@ -133,6 +134,16 @@ static void check_prompts(struct tokenizer *(*from)(const char *dir))
     assert_int_equal(v.at[2], 3);
     assert_string_equal(tokenizer_special(t, 0), "<unk>");
     assert_string_equal(tokenizer_special(t, 7), "[TOOL_RESULTS]");
+    tokenizer_free(t);
+
+    t = from(FIXTURES "/merges");
+    v.count = 0;
+    assert_int_equal(tokenizer_encode_prompt(t, "a<pad>", 6, &v), 0);
+    assert_int_equal(v.count, 3);
+    assert_int_equal(v.at[0], 2); /* </s>, which begins a prompt */
+    assert_int_equal(v.at[2], 1);
+    assert_true(tokenizer_is_special(t, 1) && tokenizer_is_special(t, 2));
+    assert_false(tokenizer_is_special(t, 3)); /* <unk>, which the configuration does not name */
     tokenizer_free(t);
 
     /* no token before a prompt; those that are not listed are reserved */
@@ -261,6 +272,71 @@ static void test_refused_tekken(void **state)
             fail_msg("case %zu: %s", i, fault.msg);
         json_decref(root);
     }
+}
+
+static json_t *merges_vocab(void)
+{
+    return json_pack("{s:i, s:i, s:i, s:i}", "a", 0, "b", 1, "ab", 2, "<|endoftext|>", 3);
+}
+
+static void test_refused_merges(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *bytes, *class, *says;
+    } cases[] = {
+        {"#version: 0.2\na b c\n", NULL, "merges.txt: line 2 must be two tokens"},
+        {"a b\n#version: 0.2\nab\n", NULL, "line 3"},
+        {"a \n", NULL, "line 1"},
+        {" b", NULL, "line 1"},
+        {"a \xff\n", NULL, "line 1"},
+        {"a b\n", "Qwen2Tokenizer", "how a Qwen2Tokenizer splits texts is not in vocab.json"},
+    };
+    json_t *vocab = merges_vocab(), *root = NULL;
+    assert_non_null(vocab);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct ek_fault fault = {.msg = ""};
+        json_t *config = json_pack("{s:s?}", "tokenizer_class", cases[i].class);
+        assert_int_equal(
+            tok_from_merges(vocab, cases[i].bytes, strlen(cases[i].bytes), config, &root, &fault),
+            -EBADMSG);
+        if (!strstr(fault.msg, cases[i].says))
+            fail_msg("case %zu: %s", i, fault.msg);
+        json_decref(config);
+    }
+    json_decref(vocab);
+}
+
+/* Without a configuration: GPT-2's only special token, and nothing before a prompt. */
+static void test_plain_merges(void **state)
+{
+    (void)state;
+    static const char merges[] = "#version: 0.2\r\na b\r\n";
+    json_t *vocab = merges_vocab();
+    assert_non_null(vocab);
+    for (long n = 1;; n++) {
+        struct tokenizer *t = NULL;
+        json_t *root = NULL;
+        alloc_fail_at(n);
+        int r = tok_from_merges(vocab, merges, sizeof(merges) - 1, NULL, &root, NULL);
+        if (r == 0)
+            r = tok_build(root, NULL, &t, NULL);
+        const bool failed = alloc_failed();
+        if (!failed) {
+            struct token_vec v = {0};
+            assert_int_equal(r, 0);
+            assert_int_equal(tokenizer_encode_prompt(t, "ab<|endoftext|>", 15, &v), 0);
+            assert_true(v.count == 2 && v.at[0] == 2 && v.at[1] == 3 && tokenizer_is_special(t, 3));
+            token_vec_done(&v);
+        } else if (r != -ENOMEM && r != 0) { /* only the JIT compiler of patterns can do without */
+            fail_msg("allocation %ld: %d", n, r);
+        }
+        tokenizer_free(t);
+        json_decref(root);
+        if (!failed)
+            break;
+    }
+    json_decref(vocab);
 }
 
 static void test_refused_tiktoken(void **state)
@@ -460,6 +536,8 @@ int main(void)
         cmocka_unit_test(test_damaged_spm),
         cmocka_unit_test(test_refused_spm),
         cmocka_unit_test(test_refused_tekken),
+        cmocka_unit_test(test_refused_merges),
+        cmocka_unit_test(test_plain_merges),
         cmocka_unit_test(test_refused_tiktoken),
         cmocka_unit_test(test_refused_form),
         cmocka_unit_test(test_damaged_form),

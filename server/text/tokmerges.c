@@ -1,0 +1,135 @@
+/*
+ * vocab.json and merges.txt as the tokenizer.json that they amount to: GPT-2's byte-level BPE, in
+ * which OPT and others of its time are published. The two say neither how texts are split nor which
+ * tokens are special: that is code, so the class in tokenizer_config.json must be one whose code is
+ * GPT-2's, and special tokens are those that the file names. Runs once at start.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "common/err.h"
+#include "server/text/tokparts.h"
+#include "server/text/utf8.h"
+
+#define END_OF_TEXT "<|endoftext|>" /* of GPT-2's class, where the file names none */
+
+static int merges_class(const json_t *config, struct ek_fault *fault)
+{
+    static const char *const classes[] = {"GPT2Tokenizer", "GPT2TokenizerFast", "CodeGenTokenizer",
+                                          "CodeGenTokenizerFast"};
+    const char *class = json_string_value(json_object_get(config, "tokenizer_class"));
+    bool known = !class;
+    for (size_t i = 0; !known && i < sizeof(classes) / sizeof(classes[0]); i++)
+        known = strcmp(class, classes[i]) == 0;
+    if (known)
+        return 0;
+    return ek_fault_set(fault, "tokenizer_class",
+                        TOK_FILE
+                        " does not exist, and how a %.48s splits texts is not in " TOK_VOCAB
+                        "; write it with AutoTokenizer's save_pretrained",
+                        class);
+}
+
+/* Two tokens with a space between them. */
+static bool merges_is_pair(const char *line, size_t len)
+{
+    const char *space = memchr(line, ' ', len);
+    return space && space > line && space + 1 < line + len &&
+           !memchr(space + 1, ' ', (size_t)(line + len - space - 1));
+}
+
+static int merges_read(const char *text, size_t len, json_t *merges, struct ek_fault *fault)
+{
+    const char *end = text + len;
+    for (uint32_t number = 1; text < end; number++) {
+        const char *next = memchr(text, '\n', (size_t)(end - text));
+        size_t n = (size_t)((next ? next : end) - text);
+        if (n > 0 && text[n - 1] == '\r')
+            n--;
+        const bool head = number == 1 && n >= 8 && memcmp(text, "#version", 8) == 0;
+        if (n > 0 && !head) {
+            if (!merges_is_pair(text, n) || utf8_valid(text, n) != n)
+                return ek_fault_set(fault, TOK_MERGES,
+                                    TOK_MERGES ": line %u must be two tokens in UTF-8; download "
+                                               "the file again",
+                                    number);
+            if (json_array_append_new(merges, json_stringn(text, n)) < 0)
+                return -ENOMEM;
+        }
+        text = next ? next + 1 : end;
+    }
+    return 0;
+}
+
+/* The text of a token that tokenizer_config.json names, as a string or as an object. */
+static const char *merges_named(const json_t *config, const char *key)
+{
+    const json_t *v = json_object_get(config, key);
+    const char *content = json_string_value(json_object_get(v, "content"));
+    return content ? content : json_string_value(v);
+}
+
+/* Adds a special token that the vocabulary has; `seen` holds those that were added. */
+static int merges_special(const json_t *vocab, const char *content, json_t *seen, json_t *added)
+{
+    const json_t *id = content ? json_object_get(vocab, content) : NULL;
+    if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > UINT32_MAX ||
+        json_object_get(seen, content))
+        return 0;
+    return json_object_set_new(seen, content, json_true()) < 0 ||
+                   json_array_append_new(
+                       added, tok_added((uint32_t)json_integer_value(id), content, true)) < 0
+               ? -ENOMEM
+               : 0;
+}
+
+static int merges_specials(const json_t *vocab, const json_t *config, json_t *added)
+{
+    static const char *const keys[] = {"bos_token", "eos_token", "unk_token", "pad_token"};
+    json_t *seen = json_object();
+    int r = seen ? 0 : -ENOMEM;
+    for (size_t i = 0; r == 0 && i < sizeof(keys) / sizeof(keys[0]); i++)
+        r = merges_special(vocab, merges_named(config, keys[i]), seen, added);
+    if (r == 0 && json_array_size(added) == 0)
+        r = merges_special(vocab, END_OF_TEXT, seen, added);
+    json_decref(seen);
+    return r;
+}
+
+/* What is put before a prompt; NULL without memory. */
+static json_t *merges_around(const json_t *vocab, const json_t *config)
+{
+    const char *bos = merges_named(config, "bos_token");
+    if (!bos)
+        bos = END_OF_TEXT;
+    const json_t *id = json_object_get(vocab, bos);
+    if (!json_is_true(json_object_get(config, "add_bos_token")) || !json_is_integer(id) ||
+        json_integer_value(id) < 0 || json_integer_value(id) > UINT32_MAX)
+        return json_null();
+    return tok_template(bos, (uint32_t)json_integer_value(id), NULL, 0);
+}
+
+int tok_from_merges(const json_t *vocab, const char *merges, size_t len, const json_t *config,
+                    json_t **ret_root, struct ek_fault *fault)
+{
+    json_t *pairs = json_array(), *added = json_array(), *root = NULL;
+    const bool space = json_is_true(json_object_get(config, "add_prefix_space"));
+    int r = merges_class(config, fault);
+    if (r == 0)
+        r = pairs && added ? merges_read(merges, len, pairs, fault) : -ENOMEM;
+    if (r == 0)
+        r = merges_specials(vocab, config, added);
+    if (r == 0) {
+        root =
+            json_pack("{s:{s:s, s:O, s:O}, s:O, s:{s:s}, s:{s:s, s:b, s:b}, s:o}", "model", "type",
+                      "BPE", "vocab", vocab, "merges", pairs, "added_tokens", added, "decoder",
+                      "type", "ByteLevel", "pre_tokenizer", "type", "ByteLevel", "add_prefix_space",
+                      space, "use_regex", true, "post_processor", merges_around(vocab, config));
+        r = root ? 0 : -ENOMEM;
+    }
+    json_decref(pairs);
+    json_decref(added);
+    if (r == 0)
+        *ret_root = root;
+    return r;
+}
