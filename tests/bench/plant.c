@@ -6,6 +6,7 @@
  */
 #include "tests/bench/plant.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -445,6 +446,7 @@ struct plant_result plant_mean(const struct plant_result *runs, uint32_t count)
 {
     struct plant_result m = {0};
 
+    assert(count > 0);
     for (uint32_t i = 0; i < count; i++) {
         const struct plant_result *o = &runs[i];
         m.requests += o->requests;
@@ -488,6 +490,7 @@ int plant_run(const struct plant_params *params, const struct plant_limits *firs
         lengths(&p, i, &prompt, &output);
         work_us += prompt * ROW_US + output * (WEIGHTS_US / BATCH_GUESS + prompt * CONTEXT_US);
     }
+    assert(params->trace->count > 0);
     p.whole_us = work_us / params->load;
     if (params->seed > 1) {
         p.next = mix(params->seed) % params->trace->count;
