@@ -5,9 +5,10 @@
  * answers were independent. It fits when expectation and `caution` standard deviations stay within
  * the pool all along.
  *
- * Caution is learned: an answer that stood still because it was preempted raises it, each that ends
- * lowers it by as much less as the limit says, so that in the long run that share of them stalls.
- * It begins high, since little is known then.
+ * Caution is learned: an answer that stands still because it was preempted raises it, as soon as it
+ * has for too long and not when it goes on, which may be much later; each that ends lowers it by as
+ * much less as the limit says, so that in the long run that share of them stalls. It begins high,
+ * since little is known then.
  */
 #include <math.h>
 
@@ -133,13 +134,22 @@ void sched_foresee_init(struct sched *s)
     s->stats.caution = CAUTION_FIRST;
 }
 
-void sched_resumed(struct engine_stats *stats, struct entry *e, uint64_t waited_us)
+void sched_note_stall(struct engine_stats *stats, struct entry *e, uint64_t now_us)
 {
-    if (e->thrown_out && waited_us > STALL_US) {
-        stats->stalls++;
-        stats->caution = fmin(stats->caution + CAUTION_STEP, CAUTION_MOST);
-    }
+    bool begun = e->last_token_us != 0; /* its reader has something */
+
+    if (!begun || !e->thrown_out || e->stalled || now_us <= e->last_token_us + STALL_US)
+        return;
+    e->stalled = true;
+    stats->stalls++;
+    stats->caution = fmin(stats->caution + CAUTION_STEP, CAUTION_MOST);
+}
+
+void sched_resumed(struct engine_stats *stats, struct entry *e, uint64_t now_us)
+{
+    sched_note_stall(stats, e, now_us);
     e->thrown_out = false;
+    e->stalled = false;
     e->yielded = false;
 }
 

@@ -9,6 +9,12 @@
  * are, above all after a start. Old answers are forgotten by and by. Before there are any it
  * assumes a mean of GROWTH_MEAN tokens.
  *
+ * What is asked changes at once, and the ends of an hour of short answers would make the long ones
+ * that come now look short for hundreds of them. So the ends that come are compared with those that
+ * were due: each token that is made adds the rate at which answers end there. While clearly fewer
+ * come than are due, all rates count for as much less, until the curves have learned it. The other
+ * way round nothing is done: answers that look longer than they are cost some room only.
+ *
  * A tenant's answers to prompts of about one length are a kind: a program that sums up documents
  * and one that chats differ, and each is like itself. A kind has a curve of its own, which begins
  * as the curve of all and leaves it as its own answers come.
@@ -26,12 +32,14 @@ struct growth {
     double rate[GROWTH_RANGES]; /* ends a token */
     double sum[GROWTH_RANGES];  /* of the rates of all tokens before the range */
     bool told;                  /* one has ended */
+    uint32_t unsummed;          /* tokens made that the rates do not know of */
 };
 
 #define GROWTH_KINDS 128u
 
 struct growths {
     struct growth all, kind[GROWTH_KINDS];
+    double due, came; /* ends of late, by the curves and in fact; older ones count less */
 };
 
 void growths_init(struct growths *g);

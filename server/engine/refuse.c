@@ -24,7 +24,7 @@
 
 #include "server/engine/sched.h"
 
-#define SCAN_MOST 64u /* waiting entries looked at in a step for a deadline of their own */
+#define SCAN_MOST 64u /* waiting entries looked at in a step, each for what is its own */
 #define COST_OF   100 /* requests that the mean is of */
 
 void sched_refuse_note(struct sched *s, const struct entry *e)
@@ -80,7 +80,8 @@ static void refuse_late(struct sched *s, uint64_t most_us, uint64_t now_us)
     }
 }
 
-/* Deadlines of requests are looked for a piece of the queue at a time. */
+/* Deadlines of requests, and answers that stand still, are looked for a piece of the queue at a
+ * time. */
 void sched_expire(struct sched *s, uint64_t now_us)
 {
     if (s->value[LIMIT_QUEUE_DEADLINE] != 0)
@@ -91,6 +92,7 @@ void sched_expire(struct sched *s, uint64_t now_us)
         uint32_t i = s->entries.scan;
         const struct entry *e = &s->entries.at[i];
         s->entries.scan = e->in[QUEUE_AGE].next;
+        sched_note_stall(&s->stats, &s->entries.at[i], now_us);
         if (!e->admitted && e->req->ask.deadline_us != 0 && now_us >= e->req->ask.deadline_us)
             refuse_refuse(s, i, now_us);
     }

@@ -60,7 +60,7 @@ static void append_token(struct sched *s, struct entry *e, struct req_token t,
         if (!e->yielded)
             gaps_note(&s->gaps, waited, now_us);
         if (e->state == ENTRY_RUNNING) /* else a step brings it that was under way before */
-            sched_resumed(&s->stats, e, waited);
+            sched_resumed(&s->stats, e, now_us);
     }
     e->last_token_us = now_us;
     s->news |= 1u << r->ask.worker % ENGINE_WORKERS_MOST;

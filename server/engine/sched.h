@@ -238,8 +238,11 @@ void sched_foresee_note(struct sched *s, const struct entry *e);
 /* What it is expected to cost: tokens held, summed over the steps until its end. */
 double sched_foresee_cost(const struct growths *growth, const struct entry *e);
 void sched_foresee_init(struct sched *s);
-/* The entry got its next token after so long. */
-void sched_resumed(struct engine_stats *stats, struct entry *e, uint64_t waited_us);
+/* Counts the entry as stalled if its next token, which a preemption delays, has not come for too
+ * long; once for each wait. */
+void sched_note_stall(struct engine_stats *stats, struct entry *e, uint64_t now_us);
+/* The entry gets its next token. */
+void sched_resumed(struct engine_stats *stats, struct entry *e, uint64_t now_us);
 /* An entry that was admitted ends. */
 void sched_answered(struct sched *s, const struct entry *e, enum req_finish how);
 /* One has come: what it is expected to cost enters its tenant's mean. */

@@ -19,13 +19,14 @@
  * Good is an answer whose first token came within 10 s, tokens every 0.2 s in the mean, and no gap
  * above 2 s; who has no first token after 30 s leaves.
  *
- *   [CELLS=part of a name] [ONLY=1] [QUICK=1] [STEADY=1] [SHOW=1] [SEEDS=1]
+ *   [CELLS=part of a name] [ONLY=1] [QUICK=1] [STEADY=1] [SHOW=1] [SEEDS=1] [DEPTH=1]
  *   bench_control [TRACES [REPORT [SECONDS [JOBS]]]]
  *
  * ONLY runs evenkeel alone, QUICK evenkeel, the oracle of fixed limits and high-8s, STEADY all but
  * the oracle that changes, which takes half of the time; SHOW says each change of a limit on
  * stderr. With SEEDS=n each is the mean of n runs, which begin at other places of the trace: the
- * best of ten settings in one run is partly luck, and in the mean of many it is not.
+ * best of ten settings in one run is partly luck, and in the mean of many it is not. DEPTH=2 plans
+ * a step while another one runs, as the server does by default.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -260,7 +261,7 @@ static int try_once(const struct plant_params *pp, enum law law, struct plant_li
 }
 
 #define SEEDS_MOST 32u
-static uint32_t seeds = 1;
+static uint32_t seeds = 1, depth = 1;
 
 /* The mean over SEEDS arrivals. */
 static int try_law(const struct plant_params *pp, enum law law, struct plant_limits first,
@@ -392,6 +393,7 @@ static void add_jobs(struct job *jobs, uint32_t *count, struct trace *t, double 
                                       .max_seqs = MOST_SEQS,
                                       .budget = MOST_TOKENS,
                                       .max_model_len = 8192,
+                                      .depth = depth,
                                       .give_up_s = 30,
                                       .ttft_s = TTFT_S,
                                       .tpot_s = 0.2,
@@ -516,8 +518,10 @@ int main(int argc, char **argv)
     int n = scandir(dir, &names, is_file, alphasort), r = 0;
     if (getenv("SEEDS"))
         seeds = (uint32_t)strtoul(getenv("SEEDS"), NULL, 10);
+    if (getenv("DEPTH"))
+        depth = (uint32_t)strtoul(getenv("DEPTH"), NULL, 10);
     if (n < 0 || !(seconds >= 200 && seconds <= 1e6) || at_once == 0 || at_once > 64 ||
-        seeds == 0 || seeds > SEEDS_MOST) {
+        seeds == 0 || seeds > SEEDS_MOST || depth == 0 || depth > 2) {
         (void)fprintf(stderr, "usage: bench_control [TRACES [REPORT [SECONDS >= 200 [JOBS]]]]\n");
         return 2;
     }

@@ -1,11 +1,12 @@
 /*
  * The simulated server on which bench_control.c judges controllers. One loop of virtual time
- * (live_through()): arrivals, clients that give up, a step of the real scheduler with the modelled
- * cost, and once a second the controller. A kill closes the scheduler and opens a new one after the
- * downtime; what was open is lost, as with a real process.
+ * (live_through()): arrivals, clients that give up, steps of the real scheduler with the modelled
+ * cost, planned ahead as the server does, and once a second the controller. A kill closes the
+ * scheduler and opens a new one after the downtime; what was open is lost, as with a real process.
  */
 #include "tests/bench/plant.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -39,7 +40,9 @@ struct plant {
     const struct plant_params *p;
     struct engine_params ep;
     struct sched *s;
-    struct ek_step *step;
+    struct ek_step *steps[SCHED_DEPTH];
+    double end_us[SCHED_DEPTH]; /* of the steps in flight, in the ring of steps */
+    double free_us;             /* when the device has done all it was given */
     struct ek_result *result;
     int32_t *prompt;
     struct live *live;
@@ -105,7 +108,7 @@ static int open_process(struct plant *p)
                                    .block_size = BLOCK,
                                    .blocks = blocks,
                                    .vocab = VOCAB,
-                                   .depth = 1,
+                                   .depth = q->depth,
                                    .hash_secret = {q->seed, ~q->seed}};
     p->ep.limits.value[LIMIT_RUNNING_SEQS] = p->limits.seqs;
     p->ep.limits.value[LIMIT_BATCHED_TOKENS] = p->limits.tokens;
@@ -116,11 +119,14 @@ static int open_process(struct plant *p)
     p->ep.limits.ceiling[LIMIT_QUEUED_REQS] = LIVE_MOST;
     sched_ceiling(&p->ep, &c);
     int r = sched_new(&p->ep, &p->s);
-    if (r == 0 && !p->step) {
+    if (r == 0 && !p->result)
         p->result = calloc(1, ek_result_size(c.seqs));
-        p->step = calloc(1, ek_step_size(&c));
-        r = p->result && p->step ? 0 : -ENOMEM;
+    for (uint32_t i = 0; r == 0 && i < SCHED_DEPTH; i++) {
+        if (!p->steps[i])
+            p->steps[i] = calloc(1, ek_step_size(&c));
+        r = p->result && p->steps[i] ? 0 : -ENOMEM;
     }
+    p->free_us = 0;
     return r;
 }
 
@@ -352,16 +358,36 @@ static void answer(const struct ek_step *step, struct ek_result *result)
     }
 }
 
+static void start_steps(struct plant *p)
+{
+    struct flights *f = &p->s->flights;
+
+    while (f->count < p->ep.depth && sched_plan_after(p->s) <= (uint64_t)p->now_us + 1) {
+        uint32_t at = flights_place(f, f->count);
+        if (sched_plan(p->s, (uint64_t)p->now_us + 1, p->steps[at]) == 0)
+            return;
+        p->free_us = fmax(p->free_us, p->now_us) + cost_us(p->steps[at]);
+        p->end_us[at] = p->free_us;
+    }
+}
+
+/* To the end of the oldest step, or to when the next one is to be planned beside it. */
 static void one_step(struct plant *p, bool *ret_idle)
 {
-    uint32_t rows = sched_plan(p->s, (uint64_t)p->now_us + 1, p->step);
-    *ret_idle = rows == 0;
-    if (rows == 0) {
+    start_steps(p);
+    uint32_t at = p->s->flights.first;
+    double plan_us = (double)sched_plan_after(p->s);
+    *ret_idle = p->s->flights.count == 0;
+    if (*ret_idle) {
         observe(p); /* who was refused for the wait */
         return;
     }
-    answer(p->step, p->result);
-    p->now_us += cost_us(p->step);
+    if (p->s->flights.count < p->ep.depth && plan_us > p->now_us && plan_us < p->end_us[at]) {
+        p->now_us = plan_us;
+        return;
+    }
+    answer(p->steps[at], p->result);
+    p->now_us = p->end_us[at];
     sched_apply(p->s, p->result, (uint64_t)p->now_us + 1);
     observe(p);
 }
@@ -420,6 +446,7 @@ struct plant_result plant_mean(const struct plant_result *runs, uint32_t count)
 {
     struct plant_result m = {0};
 
+    assert(count > 0);
     for (uint32_t i = 0; i < count; i++) {
         const struct plant_result *o = &runs[i];
         m.requests += o->requests;
@@ -463,6 +490,7 @@ int plant_run(const struct plant_params *params, const struct plant_limits *firs
         lengths(&p, i, &prompt, &output);
         work_us += prompt * ROW_US + output * (WEIGHTS_US / BATCH_GUESS + prompt * CONTEXT_US);
     }
+    assert(params->trace->count > 0);
     p.whole_us = work_us / params->load;
     if (params->seed > 1) {
         p.next = mix(params->seed) % params->trace->count;
@@ -477,7 +505,8 @@ int plant_run(const struct plant_params *params, const struct plant_limits *firs
     close_process(&p);
     free(p.live);
     free(p.prompt);
-    free(p.step);
+    for (uint32_t i = 0; i < SCHED_DEPTH; i++)
+        free(p.steps[i]);
     free(p.result);
     samples_done(&p.ttft);
     samples_done(&p.gap);

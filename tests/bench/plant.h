@@ -21,6 +21,7 @@ struct plant_params {
     double prompt_factor; /* lengths of the trace are multiplied */
     double output_factor;
     uint32_t pool_tokens, max_seqs, budget, max_model_len;
+    uint32_t depth;   /* steps in flight at most */
     double give_up_s; /* a client without a first token leaves */
     /* what makes an answer good */
     double ttft_s, tpot_s, gap_s;

@@ -169,6 +169,39 @@ static void caution_follows_stalls(void **state)
     close_world(&w);
 }
 
+/* It counts while its reader waits, and once, even if it is preempted again before its next token.
+ */
+static void counts_a_stall_while_it_lasts(void **state)
+{
+    (void)state;
+    struct engine_params p = small(0);
+    struct world w;
+    open_world(&w, &p);
+    struct request *a = submit(&w, 8, 20, 100), *b = submit(&w, 8, 20, 300);
+    while (w.s->stats.preemptions == 0)
+        step_once(&w, 0);
+    double before = w.s->stats.caution;
+    uint32_t got = atomic_load(&b->out_count);
+    assert_true(got > 0);
+    w.now_us += 1900000;
+    step_once(&w, 0);
+    assert_int_equal(w.s->stats.stalls, 0);
+    w.now_us += 200000;
+    for (int i = 0; i < 3; i++) {
+        step_once(&w, 0);
+        assert_int_equal(atomic_load(&b->out_count), got);
+        assert_int_equal(w.s->stats.stalls, 1);
+        assert_true(w.s->stats.caution > before);
+    }
+    before = w.s->stats.caution;
+    run_out(&w);
+    assert_int_equal(w.s->stats.stalls, 1);
+    assert_true(w.s->stats.caution == before); /* nobody may stall: it never falls */
+    request_unref(a);
+    request_unref(b);
+    close_world(&w);
+}
+
 /* With two steps in flight the token that was under way at the preemption is not the one that the
  * reader waited for. */
 static void stalls_are_counted_two_steps_deep(void **state)
@@ -209,6 +242,7 @@ int main(void)
         cmocka_unit_test(learns_that_answers_are_short),
         cmocka_unit_test(looks_again_when_one_ends),
         cmocka_unit_test(caution_follows_stalls),
+        cmocka_unit_test(counts_a_stall_while_it_lasts),
         cmocka_unit_test(stalls_are_counted_two_steps_deep),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

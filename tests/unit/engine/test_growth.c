@@ -108,6 +108,74 @@ static void forgets(void **state)
     assert_true(growths_share(&g, 0, 0, 200) > 0.9);
 }
 
+/* One answer that ends at each token with a chance of one in `mean`; its length. */
+static uint32_t draw(struct growths *g, uint64_t *random, uint32_t mean)
+{
+    uint32_t tokens = 0;
+
+    do {
+        growths_made(g, 0, tokens++);
+        *random = *random * 6364136223846793005u + 1442695040888963407u;
+    } while ((*random >> 33) % mean != 0);
+    growths_ended(g, 0, tokens, true);
+    return tokens;
+}
+
+/* Answers were short, and those that run now do not end: long before the first of them does, the
+ * short ones say no more how long the next will be. */
+static void notices_that_fewer_end(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        struct growths g;
+        uint64_t random = seed;
+        growths_init(&g);
+        for (uint32_t i = 0; i < 500; i++)
+            draw(&g, &random, 60);
+        assert_true(growths_share(&g, 0, 20, 160) < 0.25);
+        make(&g, 0, 20, 100, false);
+        assert_true(growths_share(&g, 0, 20, 160) > 0.4);
+        for (uint32_t i = 0; i < 60; i++)
+            draw(&g, &random, 60);
+        assert_true(growths_share(&g, 0, 20, 160) < 0.25);
+    }
+}
+
+/* The curves themselves learn from tokens alone, too. */
+static void learns_before_one_ends(void **state)
+{
+    (void)state;
+    struct growths g;
+    uint64_t random = 1;
+    growths_init(&g);
+    for (uint32_t i = 0; i < 500; i++)
+        draw(&g, &random, 60);
+    make(&g, 0, 20, 600, false);
+    g.due = g.came = 0;
+    assert_true(growths_share(&g, 0, 250, 250) > 0.5);
+}
+
+/* While nothing changes, chance alone makes answers look a little longer at most. */
+static void takes_chance_for_nothing(void **state)
+{
+    (void)state;
+    uint64_t random = 7;
+    double sum = 0;
+    uint32_t wrong = 0;
+    struct growths g;
+    growths_init(&g);
+    for (uint32_t i = 0; i < 500; i++)
+        draw(&g, &random, 60);
+    for (uint32_t i = 0; i < 5000; i++) {
+        draw(&g, &random, 60);
+        double share = growths_share(&g, 0, 0, 60);
+        sum += share;
+        wrong += share > 0.5;
+    }
+    assert_true(fabs(sum / 5000 - exp(-1)) < 0.04);
+    assert_true(wrong < 5000 / 20);
+}
+
 /* Chats of one tenant are long, the summaries of another and its own of long prompts are short. */
 static void tells_kinds_apart(void **state)
 {
@@ -157,6 +225,9 @@ int main(void)
         cmocka_unit_test(counts_those_that_run),
         cmocka_unit_test(leaves_out_who_is_cut_off),
         cmocka_unit_test(forgets),
+        cmocka_unit_test(notices_that_fewer_end),
+        cmocka_unit_test(learns_before_one_ends),
+        cmocka_unit_test(takes_chance_for_nothing),
         cmocka_unit_test(tells_kinds_apart),
         cmocka_unit_test(kinds_are_in_bounds),
     };
