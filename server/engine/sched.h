@@ -39,9 +39,8 @@
  * Progress: running entries are in order of arrival (priority first). An entry that lacks a block
  * preempts the last of them, itself included, and among several tenants the last of the one that
  * holds most; never the first, so that one always goes on, and only an older one takes its place,
- * or one of another tenant that has fewer slots for its weight (plan.c, yield_slot()): not before
- * it has waited, and one that had to be read again makes tokens before it gives way again. What
- * could not fit alone is refused when it is submitted; nothing is admitted in a step that preempted
+ * or one of another tenant that has fewer slots for its weight (yield.c): not before it has waited,
+ * and one that had to be read again makes tokens before it gives way again. What could not fit alone is refused when it is submitted; nothing is admitted in a step that preempted
  * or lacked a block, and a preempted entry comes back only where each running one can take one more
  * block. So no loop of preemption and admission exists without new requests, and none in which
  * nothing gets on. Who waits is admitted in its tenant's order of arrival, and the tenants by their
@@ -257,6 +256,14 @@ uint32_t sched_cost(const struct plan *p, const struct entry *e, uint32_t rows);
 /* Takes what the entry's rows need of the step, and gives it back. */
 void sched_charge(struct plan *p, const struct entry *e, bool set_due);
 void sched_refund(struct plan *p, const struct entry *e, bool set_due);
+/* The blocks go back (named ones stay as cache while they can, the content goes to the host tier if
+ * there is room), the tokens stay. Where it was its slot that was lacking, that is no sign of too
+ * little memory: its wait, its gap and what is read again count apart. */
+void sched_preempt(struct sched *s, struct plan *p, uint32_t at, bool for_slot);
+/* Answers go on for as long as they like, so a tenant that has all slots could keep another one out
+ * for minutes: slots are shared by weight as soon as somebody has waited a moment for one. One in a
+ * step, and never back: the other has as many afterwards at least. */
+void sched_make_way(struct sched *s, struct plan *p);
 /* One row, or the few that a grammar has appended: these go first, so that a stream goes on. */
 bool sched_is_decode(const struct entry *e, uint32_t want);
 /* Gives the entry rows, preempting others for blocks, or itself. */
