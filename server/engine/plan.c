@@ -75,7 +75,7 @@ void sched_refund(struct plan *p, const struct entry *e, bool set_due)
     p->words += set_due ? sched_words_of_set(e) : 0;
 }
 
-void sched_preempt(struct sched *s, struct plan *p, uint32_t at, bool for_slot)
+void sched_preempt(struct sched *s, struct plan *p, uint32_t at, enum engine_held for_other)
 {
     struct entry *e = entries_running(&s->entries, at);
 
@@ -86,11 +86,13 @@ void sched_preempt(struct sched *s, struct plan *p, uint32_t at, bool for_slot)
     e->rows = 0;
     e->lost = s->slots.at[e->slot].settled;
     e->replayed = false;
-    e->yielded = for_slot;
-    p->yielded = for_slot;
+    e->yielded = for_other != HELD_NONE;
+    p->yielded = for_other;
     bool kept = swap_out(s, e, p->now_us);
-    if (for_slot) {
+    if (for_other == HELD_LIMIT) {
         s->stats.slots_yielded++;
+    } else if (for_other == HELD_BLOCKS) {
+        s->stats.blocks_yielded++;
     } else {
         *(kept ? &s->stats.preemptions_swap : &s->stats.preemptions_recompute) += 1;
         s->stats.preemptions++;
@@ -150,7 +152,7 @@ void sched_plan_rows(struct sched *s, struct plan *p, uint32_t entry, uint32_t r
         }
         uint32_t victim = choose_victim(s);
         bool itself = s->entries.running[victim] == entry;
-        sched_preempt(s, p, victim, false);
+        sched_preempt(s, p, victim, HELD_NONE);
         if (itself)
             return;
     }
