@@ -289,26 +289,23 @@ def test_long_answers_leave_places_for_others(target):
     wait_for("it has left", lambda: metric(target.metrics(), "vllm:num_requests_running") == 0, 60)
 
 
-def test_a_key_that_holds_all_blocks(tmp_path):
-    """Long answers of one key fill the KV cache: another key's prompt that needs a fifth of it is read soon, and those go on afterwards."""
+def test_a_key_that_holds_all_blocks(tmp_path, steady_build):
+    """Two answers of one key take the KV cache for twenty seconds at least: another key's prompt, for which too little is left, is read soon."""
     keys = tmp_path / "keys"
     keys.write_text("evil sk-evil\ngood sk-good\n")
     keys.chmod(0o600)
-    server = Bare(tmp_path, "--api-key-file", keys, "--num-gpu-blocks-override", 160, "--no-enable-prefix-caching")
+    server = Bare(tmp_path, "--api-key-file", keys, "--num-gpu-blocks-override", 252, "--no-enable-prefix-caching", "--device", "cuda",
+                  build=steady_build, env={"EVENKEEL_STEP_MS": "20"})
     try:
-        body = json.dumps({"model": "tiny", "prompt": "Once " * 300, "max_tokens": 1200, "ignore_eos": True, "n": 4, "temperature": 1})
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            answer = pool.submit(post, server, EVIL, body, "/v1/completions")
-            wait_for("it has most blocks", lambda: metric(server.metrics(), "vllm:kv_cache_usage_perc") > 0.85, 60)
-            alone = metric(server.metrics(), "vllm:num_preemptions_total")
-            status, text, took = post(server, GOOD, json.dumps({"model": "tiny", "prompt": "There " * 450, "max_tokens": 1}), "/v1/completions")
+        body = json.dumps({"model": "tiny", "prompt": [5] * 1000, "max_tokens": 1000, "ignore_eos": True, "n": 2})
+        with socket.create_connection(("127.0.0.1", server.port)) as s:
+            s.sendall(asked(body))  # 2 times 63 of 252 blocks at first, 125 at last
+            wait_for("it has two thirds", lambda: metric(server.metrics(), "vllm:kv_cache_usage_perc") > 0.66, 60)
+            status, text, took = post(server, GOOD, json.dumps({"model": "tiny", "prompt": [7] * 1330, "max_tokens": 1}), "/v1/completions")
+            assert status == 200 and took < 5 * slower(), (took, text)  # their answers take ten seconds more
             page = server.metrics()
-            assert status == 200 and not answer.done(), text
-            assert took < 5 * slower(), took
-            assert metric(page, "evenkeel_blocks_yielded_total") > 0
-            status, text, _ = answer.result(timeout=300)
-        assert status == 200 and json.loads(text)["usage"]["completion_tokens"] == 4 * 1200, text[-300:]
-        print(f"{took:.2f} s; {alone} preemptions before")
+        assert metric(page, "evenkeel_blocks_yielded_total") == 1 and metric(page, "vllm:num_preemptions_total") == 0
+        wait_for("it has left", lambda: metric(server.metrics(), "vllm:num_requests_running") == 0, 60)
     finally:
         server.stop()
 
