@@ -85,11 +85,28 @@ static bool in_word(char c)
     return isalnum((unsigned char)c) || c == '_' || (unsigned char)c >= 0x80;
 }
 
+size_t ek_text_control(const char *text)
+{
+    const unsigned char *c = (const unsigned char *)text;
+    if ((c[0] > 0 && c[0] < 0x20) || c[0] == 0x7f)
+        return 1;
+    if ((c[0] == 0xc2 && c[1] >= 0x80 && c[1] <= 0x9f) || /* U+0080 to U+009F */
+        (c[0] == 0xd8 && c[1] == 0x9c))                   /* U+061C */
+        return 2;
+    if (c[0] != 0xe2 || (c[1] != 0x80 && c[1] != 0x81))
+        return 0;
+    bool turns = c[1] == 0x80
+                     ? c[2] == 0x8e || c[2] == 0x8f || (c[2] >= 0xaa && c[2] <= 0xae)
+                     : c[2] >= 0xa6 && c[2] <= 0xa9; /* U+200E, 200F, 202A to E, 2066 to 9 */
+    return turns ? 3 : 0;
+}
+
 void ek_text_clean(char *text)
 {
-    for (; *text; text++)
-        if ((unsigned char)*text < 0x20 || *text == 0x7f)
-            *text = ' ';
+    for (size_t n; *text; text += n > 0 ? n : 1) {
+        n = ek_text_control(text);
+        memset(text, ' ', n);
+    }
 }
 
 void ek_text_unknown(char *text)

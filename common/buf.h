@@ -27,6 +27,10 @@ int ek_buf_number(struct ek_buf *b, double v, int decimals, const char *unit);
 /* The same for a sentence that printf() composed: words like "nan" and "-inf" become en dashes, in
  * place. */
 void ek_text_unknown(char *text);
+/* Bytes of the control character that text begins with, 0 when it is none: those of ASCII, those
+ * that terminals take for escape sequences (U+0080 to U+009F), and those that turn the direction of
+ * what is written. */
+size_t ek_text_control(const char *text);
 /* Control characters become spaces, in place: text from outside then makes no lines, and
  * moves no cursor. */
 void ek_text_clean(char *text);

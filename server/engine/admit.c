@@ -215,6 +215,7 @@ static bool take_blocks(struct sched *s, struct entry *e, uint32_t slot, uint64_
     if (!has_room(s, e, fresh + idle, available)) {
         s->admission.blocked_number = e->number;
         s->admission.blocked_available = available;
+        s->admission.blocked_needed = (uint32_t)(fresh + idle);
         s->admission.held = s->admission.blocked_held;
         return false;
     }
@@ -268,12 +269,14 @@ bool admission_is_full(const struct sched *s)
     return s->entries.admitted_count >= SCHED_ADMITTED_MOST * s->fixed.max_seqs;
 }
 
-bool admission_fits_with(struct sched *s, const struct entry *e, uint32_t blocks)
+uint64_t admission_lacks(struct sched *s, const struct entry *e, uint64_t need)
 {
-    uint64_t need = (uint64_t)slots_blocks_for(&s->slots, e->known) + blocks_to_spare(s, e);
+    uint64_t available = blocks_available(&s->blocks);
 
-    return need <= (uint64_t)blocks_available(&s->blocks) + blocks &&
-           (e->admitted || !admission_paused(s));
+    if (!e->admitted && admission_paused(s))
+        return UINT64_MAX;
+    need += blocks_to_spare(s, e);
+    return need > available ? need - available : 0;
 }
 
 /* What keeps an entry out before its blocks are looked at. */
@@ -367,7 +370,7 @@ static bool admit_one(struct sched *s, struct plan *p)
 
 void sched_admit(struct sched *s, struct plan *p)
 {
-    s->admission.held = p->yielded ? HELD_LIMIT : HELD_PREEMPTED;
+    s->admission.held = p->yielded != HELD_NONE ? p->yielded : HELD_PREEMPTED;
     while (!p->preempted && !p->lacking && admit_one(s, p))
         continue;
 }

@@ -10,9 +10,6 @@
 #include "server/engine/sched.h"
 
 #define PLAN_US 250u /* from a result to the next step on the device, guessed high */
-/* Most slots are free again sooner, and what gives one up is read once more. */
-#define SLOT_WAIT_US 200000u
-#define SLOT_PART    16u /* of what was read again: it makes that before it gives up one more */
 
 uint32_t sched_rows_wanted(const struct entry *e)
 {
@@ -78,10 +75,7 @@ void sched_refund(struct plan *p, const struct entry *e, bool set_due)
     p->words += set_due ? sched_words_of_set(e) : 0;
 }
 
-/* The blocks go back (named ones stay as cache while they can, the content goes to the host tier if
- * there is room), the tokens stay. Where it was its slot that was lacking, that is no sign of too
- * little memory: its wait, its gap and what is read again count apart. */
-static void preempt(struct sched *s, struct plan *p, uint32_t at, bool for_slot)
+void sched_preempt(struct sched *s, struct plan *p, uint32_t at, enum engine_held for_other)
 {
     struct entry *e = entries_running(&s->entries, at);
 
@@ -92,11 +86,13 @@ static void preempt(struct sched *s, struct plan *p, uint32_t at, bool for_slot)
     e->rows = 0;
     e->lost = s->slots.at[e->slot].settled;
     e->replayed = false;
-    e->yielded = for_slot;
-    p->yielded = for_slot;
+    e->yielded = for_other != HELD_NONE;
+    p->yielded = for_other;
     bool kept = swap_out(s, e, p->now_us);
-    if (for_slot) {
+    if (for_other == HELD_LIMIT) {
         s->stats.slots_yielded++;
+    } else if (for_other == HELD_BLOCKS) {
+        s->stats.blocks_yielded++;
     } else {
         *(kept ? &s->stats.preemptions_swap : &s->stats.preemptions_recompute) += 1;
         s->stats.preemptions++;
@@ -139,73 +135,6 @@ static uint32_t choose_victim(struct sched *s)
     return victim;
 }
 
-/* Whether an entry has waited long enough for a slot, and for nothing else that is known. */
-static bool lacks_slot(const struct sched *s, const struct entry *e, uint64_t now_us)
-{
-    uint64_t since = e->waits_us != 0 ? e->waits_us : e->req->queued_us;
-
-    if (!e->admitted && admission_is_full(s))
-        return false; /* it would get none */
-    /* above a lowered limit none would be free */
-    return s->entries.running_count == s->value[LIMIT_RUNNING_SEQS] &&
-           now_us >= since + SLOT_WAIT_US;
-}
-
-/* What a preemption took of it had to be read again, and it has made few tokens since: short
- * requests, one after the other, would have the same one read without an end. */
-static bool is_back_of_late(const struct entry *e)
-{
-    return (uint64_t)(e->known - e->lost) * SLOT_PART < e->reread;
-}
-
-/* Who gives its slot to that entry, by its place among the running: the last one of the tenant that
- * has most of them for its weight, when that has more than the entry's would have with it.
- * SCHED_NONE: it has its part, or all others come before it by priority. */
-static uint32_t choose_yielding(struct sched *s, const struct entry *head)
-{
-    struct tenants *t = &s->tenants;
-    uint32_t yielding = SCHED_NONE;
-    uint64_t most = 0;
-
-    for (uint32_t i = 0; i < t->count; i++)
-        t->at[i].held = 0;
-    for (uint32_t i = 0; i < s->entries.running_count; i++)
-        t->at[entries_running(&s->entries, i)->tenant].held++;
-    uint64_t mine = t->at[head->tenant].held; /* one is its part, however small its weight */
-    uint64_t with = mine == 0 ? 0 : (mine + 1) * t->at[head->tenant].price;
-    for (uint32_t i = s->entries.running_count; i-- > 1;) {
-        const struct entry *e = entries_running(&s->entries, i);
-        const struct tenant *x = &t->at[e->tenant];
-        bool before =
-            entries_ranked(&s->entries, e, head) && e->req->ask.priority < head->req->ask.priority;
-        bool ahead = tenants_standing(t, e->tenant) > tenants_standing(t, head->tenant);
-        uint64_t without = x->held > 0 ? (uint64_t)(x->held - 1) * x->price : 0;
-        if (before || !ahead || is_back_of_late(e) || without < with || without <= most)
-            continue;
-        most = without;
-        yielding = i;
-    }
-    return yielding;
-}
-
-/* Answers go on for as long as they like, so a tenant that has all slots could keep another one out
- * for minutes: slots are shared by weight as soon as somebody has waited a moment for one. One in a
- * step, and never back: the other has as many afterwards at least. */
-static void yield_slot(struct sched *s, struct plan *p)
-{
-    uint32_t head = s->tenants.count > 1 && s->suspects == 0 ? sched_head(s) : SCHED_NONE;
-
-    if (head == SCHED_NONE || !lacks_slot(s, &s->entries.at[head], p->now_us))
-        return;
-    uint32_t yielding = choose_yielding(s, &s->entries.at[head]);
-    if (yielding == SCHED_NONE)
-        return;
-    const struct entry *e = entries_running(&s->entries, yielding);
-    if (!admission_fits_with(s, &s->entries.at[head], s->slots.at[e->slot].own))
-        return;
-    preempt(s, p, yielding, true);
-}
-
 void sched_plan_rows(struct sched *s, struct plan *p, uint32_t entry, uint32_t rows)
 {
     struct entry *e = &s->entries.at[entry];
@@ -223,7 +152,7 @@ void sched_plan_rows(struct sched *s, struct plan *p, uint32_t entry, uint32_t r
         }
         uint32_t victim = choose_victim(s);
         bool itself = s->entries.running[victim] == entry;
-        preempt(s, p, victim, false);
+        sched_preempt(s, p, victim, HELD_NONE);
         if (itself)
             return;
     }
@@ -492,7 +421,7 @@ static bool is_better_planned_later(const struct sched *s)
 }
 
 /* Whether who waits does so for what running ones hold, and not for prompts to be read. With other
- * tenants a slot is not waited for long (yield_slot()), and one tenant that fills them all would
+ * tenants a slot is not waited for long (yield.c), and one tenant that fills them all would
  * have the prompts of others read slowly for ever. */
 static bool is_held_by_others(const struct sched *s)
 {
@@ -547,7 +476,7 @@ uint32_t sched_plan(struct sched *s, uint64_t now_us, struct ek_step *step)
     }
     if (is_better_planned_later(s))
         return 0;
-    yield_slot(s, &p);
+    sched_make_way(s, &p);
     plan_running(s, &p);
     sched_admit(s, &p);
     sched_share_rest(s, &p);

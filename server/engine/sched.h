@@ -39,10 +39,10 @@
  * Progress: running entries are in order of arrival (priority first). An entry that lacks a block
  * preempts the last of them, itself included, and among several tenants the last of the one that
  * holds most; never the first, so that one always goes on, and only an older one takes its place,
- * or one of another tenant that has fewer slots for its weight (plan.c, yield_slot()): not before
- * it has waited, and one that had to be read again makes tokens before it gives way again. What
- * could not fit alone is refused when it is submitted; nothing is admitted in a step that preempted
- * or lacked a block, and a preempted entry comes back only where each running one can take one more
+ * or one of another tenant that has fewer slots or blocks for its weight (yield.c): not before it
+ * has waited, and one that had to be read again makes tokens before it gives way again. What could
+ * not fit alone is refused when it is submitted; nothing is admitted in a step that preempted or
+ * lacked a block, and a preempted entry comes back only where each running one can take one more
  * block. So no loop of preemption and admission exists without new requests, and none in which
  * nothing gets on. Who waits is admitted in its tenant's order of arrival, and the tenants by their
  * counters (tenants.h), so nobody waits for ever either.
@@ -110,8 +110,9 @@ struct sched {
         uint64_t beside_us; /* when a step was planned in which a prompt ends beside others */
         uint32_t lent;      /* of its half (cost), what the first in line has not had back */
     } share;
-    uint32_t turn;     /* first decode when the budget is too small for all */
-    uint32_t suspects; /* entries */
+    uint32_t turn;            /* first decode when the budget is too small for all */
+    uint32_t suspects;        /* entries */
+    uint64_t growth_given_us; /* when one gave way last so that another would have room to grow */
     struct rates rates;
     struct gaps gaps;
     struct growths growth;        /* of answers */
@@ -228,8 +229,8 @@ struct plan {
     bool recent;        /* of late, prompts ended beside others that went on */
     uint32_t at;        /* of the running entries, whose turn it is; SCHED_NONE = out of turn */
     bool preempted;
-    bool yielded; /* the last one, for its slot */
-    bool lacking; /* an entry goes without a row because blocks are still in flight */
+    enum engine_held yielded; /* for what of the last one, see sched_preempt() */
+    bool lacking;             /* an entry goes without a row because blocks are still in flight */
 };
 /* Whether all running ones will have room to grow when the entry takes so many blocks now. */
 bool sched_foresee(const struct sched *s, const struct entry *e, uint64_t blocks);
@@ -260,6 +261,14 @@ uint32_t sched_cost(const struct plan *p, const struct entry *e, uint32_t rows);
 /* Takes what the entry's rows need of the step, and gives it back. */
 void sched_charge(struct plan *p, const struct entry *e, bool set_due);
 void sched_refund(struct plan *p, const struct entry *e, bool set_due);
+/* The blocks go back (named ones stay as cache while they can, the content goes to the host tier if
+ * there is room), the tokens stay. `for_other`: another tenant's request lacked its slot
+ * (HELD_LIMIT) or its blocks (HELD_BLOCKS), which is no sign of too little memory: the wait, the
+ * gap and what is read again count apart. HELD_NONE: a running one lacked a block. */
+void sched_preempt(struct sched *s, struct plan *p, uint32_t at, enum engine_held for_other);
+/* Who has more slots or blocks for its weight than the first in line's tenant gives way to it, if
+ * that has waited a moment (yield.c). */
+void sched_make_way(struct sched *s, struct plan *p);
 /* One row, or the few that a grammar has appended: these go first, so that a stream goes on. */
 bool sched_is_decode(const struct entry *e, uint32_t want);
 /* Gives the entry rows, preempting others for blocks, or itself. */

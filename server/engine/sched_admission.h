@@ -17,7 +17,7 @@ struct sched;
 
 struct admission {
     uint64_t blocked_number; /* head of the queue that did not fit, and into how many blocks */
-    uint32_t blocked_available;
+    uint32_t blocked_available, blocked_needed;
     enum engine_held blocked_held; /* why it did not */
     enum engine_held held;         /* why the last plan admitted no more */
     bool paused;                   /* between its two marks */
@@ -39,9 +39,9 @@ static inline void admission_again(struct admission *a)
 
 /* Whether so many are admitted, with those that were preempted, that no new one may be. */
 bool admission_is_full(const struct sched *s);
-/* Whether there were room for all of a waiting entry with so many blocks more. What is cached and
- * in use by others is not taken off, so it may be said of one that would fit that it does not. */
-bool admission_fits_with(struct sched *s, const struct entry *e, uint32_t blocks);
+/* Blocks that a waiting entry lacks when it needs so many: 0 = it has room, UINT64_MAX: none is
+ * admitted now. */
+uint64_t admission_lacks(struct sched *s, const struct entry *e, uint64_t need);
 /* The entry that is admitted next, SCHED_NONE when none waits. */
 uint32_t sched_head(const struct sched *s);
 /* Admits as many as there is room for, while the plan preempts no entry and no entry lacks a block.

@@ -28,7 +28,7 @@ struct entry {
     bool admitted;    /* ever */
     bool thrown_out;  /* preempted for blocks, and has made no token since */
     bool stalled;     /* and its reader has waited for that so long that it counts */
-    bool yielded;     /* it gave its slot to another tenant's, and has made no token since */
+    bool yielded;     /* it gave way to another tenant's, and has made no token since */
     bool put_off;     /* once it fitted, but others will grow */
     bool active;      /* it counts as work of its tenant: it waits, or is being read */
     bool in_flight;   /* in a step with which the device was lost, see lost.c */

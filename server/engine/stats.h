@@ -106,6 +106,7 @@ struct engine_stats {
     uint64_t preemptions_swap, preemptions_recompute; /* by what became of the cache's content */
     uint64_t swaps_declined;        /* of the latter: there was room, but computing is faster */
     uint64_t slots_yielded;         /* for their slot alone, to another tenant's */
+    uint64_t blocks_yielded;        /* for their blocks, to another tenant's */
     uint64_t yielded_tokens;        /* computed again for that */
     uint64_t preemption_lost_us;    /* from preemptions until what was lost is back */
     double copy_rate, prefill_rate; /* blocks and tokens a second, 0 = not known */

@@ -21,7 +21,7 @@
  * anyway. A new key at the place of one that is gone begins like one that was idle.
  *
  * Slots are shared by weight, too: one who has waited a moment for one gets that of a tenant that
- * has more of them (plan.c). What was begun for that goes on when it is its tenant's turn again.
+ * has more of them (yield.c). What was begun for that goes on when it is its tenant's turn again.
  *
  * What is short when a block is lacking is memory, not tokens: what gives way is of the tenant
  * whose running requests hold most blocks for its weight (sched_plan_rows()): blocks of their own,

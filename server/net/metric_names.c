@@ -49,8 +49,9 @@ const struct ek_metric metrics_table[] = {
                      ""},
     [M_PREFILL] = {"vllm:request_prefill_time_seconds", EK_HISTOGRAM, "Time of the prompt.", ""},
     [M_DECODE] = {"vllm:request_decode_time_seconds", EK_HISTOGRAM, "Time of the answer.", ""},
-    [M_REQUEST_PREEMPTIONS] = {"vllm:request_num_preemptions", EK_HISTOGRAM,
-                               "Preemptions per request, and slots that it gave away.", ""},
+    [M_REQUEST_PREEMPTIONS] =
+        {"vllm:request_num_preemptions", EK_HISTOGRAM,
+         "Preemptions per request, and times that it gave way to another key's.", ""},
     [M_OLD_KV_USAGE] = {"vllm:gpu_cache_usage_perc", EK_GAUGE,
                         "Once the name of vllm:kv_cache_usage_perc; see "
                         "--show-hidden-metrics-for-version, also for the next ones.",
@@ -90,7 +91,7 @@ const struct ek_metric metrics_table[] = {
     [M_OLDEST] = {"evenkeel_queue_oldest_seconds", EK_GAUGE, "Age of the oldest waiting request.",
                   ""},
     [M_PREEMPTED] = {"evenkeel_requests_preempted", EK_GAUGE,
-                     "Waiting requests that were preempted, or gave their slot away.", ""},
+                     "Waiting requests that were preempted, or gave way to another key's.", ""},
     [M_STEPS] = {"evenkeel_engine_steps_total", EK_COUNTER, "Steps of the engine.", ""},
     [M_STEP_AGE] = {"evenkeel_engine_step_age_seconds", EK_GAUGE,
                     "Age of the oldest step in flight, 0 when none is.", ""},
@@ -124,8 +125,12 @@ const struct ek_metric metrics_table[] = {
     [M_SLOTS_YIELDED] = {"evenkeel_slots_yielded_total", EK_COUNTER,
                          "Requests that gave their slot to one of another key, which had fewer.",
                          ""},
+    [M_BLOCKS_YIELDED] = {"evenkeel_blocks_yielded_total", EK_COUNTER,
+                          "Requests that gave their KV blocks to one of another key, which had "
+                          "fewer.",
+                          ""},
     [M_YIELDED_TOKENS] = {"evenkeel_slots_yielded_tokens_total", EK_COUNTER,
-                          "Tokens computed again after that.", ""},
+                          "Tokens computed again after a slot or blocks were given so.", ""},
     [M_PREEMPTION_LOST] = {"evenkeel_preemption_lost_seconds_total", EK_COUNTER,
                            "Time from preemptions for blocks, or the loss of an engine, until what "
                            "they took was back, all requests.",
@@ -196,7 +201,7 @@ const struct ek_metric metrics_table[] = {
                     ""},
     [M_GAP] = {"evenkeel_max_gap_seconds", EK_GAUGE,
                "Largest time between tokens of the last 10 s, except where another "
-               "key's request had the slot.",
+               "key's request had the slot or the blocks.",
                ""},
     [M_DRAIN] = {"evenkeel_drain_state", EK_GAUGE, "1 for the state that holds.", "state"},
     [M_DRAIN_CUT] = {"evenkeel_drain_cut_total", EK_COUNTER,
@@ -341,7 +346,7 @@ const struct ek_metric metrics_table[] = {
                      "key"},
     [M_KEY_PREEMPTIONS] =
         {"evenkeel_key_preemptions_total", EK_COUNTER,
-         "Preemptions of a key's requests, and slots that they gave to other keys'.", "key"},
+         "Preemptions of a key's requests, and times that they gave way to other keys'.", "key"},
     [M_BUILD] = {"evenkeel_build_info", EK_GAUGE, "What runs.",
                  "version, backend, device, dtype, products, collectives"},
     [M_RELOAD_OK] = {"evenkeel_config_last_reload_successful", EK_GAUGE,

@@ -65,6 +65,7 @@ static void write_vllm_counts(struct ek_expo *e, const struct engine_stats *s)
     metrics_one(e, M_PREFIX_HITS, (double)s->prefix_hits);
     metrics_one(e, M_PREEMPTIONS, (double)s->preemptions);
     metrics_one(e, M_SLOTS_YIELDED, (double)s->slots_yielded);
+    metrics_one(e, M_BLOCKS_YIELDED, (double)s->blocks_yielded);
     metrics_one(e, M_YIELDED_TOKENS, (double)s->yielded_tokens);
     metrics_one(e, M_PROMPT, (double)s->prompt_tokens);
     double fresh =

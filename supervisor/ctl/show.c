@@ -52,9 +52,9 @@ bool show_named(const json_t *server, const char *only)
 
 void show_text(struct ek_buf *out, const char *text)
 {
-    for (; *text; text++) {
-        char c = (unsigned char)*text < 0x20 || *text == 0x7f ? '?' : *text;
-        (void)ek_buf_add(out, &c, 1);
+    for (size_t n; *text; text += n > 0 ? n : 1) {
+        n = ek_text_control(text);
+        (void)ek_buf_add(out, n > 0 ? "?" : text, 1);
     }
 }
 

@@ -138,10 +138,12 @@ static void sample_take(struct sample_reader *r, enum signal_id i, uint8_t spell
     out->flags[i] |= flags_of(s->value, d->most);
     if (out->flags[i])
         return;
-    if (d->sum)
+    if (d->sum) {
         out->value[i] += s->value;
-    else if (out->series[i] == 1 || s->value > out->value[i])
+        out->flags[i] |= flags_of(out->value[i], 0); /* numbers may be too large together */
+    } else if (out->series[i] == 1 || s->value > out->value[i]) {
         out->value[i] = s->value;
+    }
 }
 
 /* Puts one bucket into its place; the same bound of several engines adds up. */

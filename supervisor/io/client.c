@@ -19,6 +19,8 @@
 #include "common/clock.h"
 #include "supervisor/io/run_as.h"
 
+#define HEAD_MOST (64u * 1024) /* bytes of an answer's head and trailers */
+
 struct client {
     sd_event *event;
     sd_event_source *timer;
@@ -35,6 +37,7 @@ struct client_call {
     char *sent, *unix_path;
     int fd; /* of the connection that it made, -1 = none */
     uint64_t start_us;
+    size_t head_bytes;
     bool too_large;
     client_fn cb;
     void *ctx;
@@ -187,6 +190,18 @@ static size_t curl_body(char *bytes, size_t size, size_t count, void *ctx)
     return len;
 }
 
+/* Lines of the head, and those behind a body in chunks: libcurl keeps all of them, and bounds the
+ * first alone. */
+static size_t curl_head(char *bytes, size_t size, size_t count, void *ctx)
+{
+    struct client_call *call = ctx;
+    (void)bytes;
+    call->head_bytes += size * count;
+    if (call->head_bytes > HEAD_MOST)
+        call->too_large = true;
+    return call->too_large ? 0 : size * count;
+}
+
 int client_new(sd_event *event, struct client **ret_client)
 {
     int r = -ENOMEM;
@@ -295,6 +310,8 @@ static bool set_options(struct client_call *call, const struct client_req *req)
         curl_easy_setopt(e, CURLOPT_PRIVATE, call) == CURLE_OK &&
         curl_easy_setopt(e, CURLOPT_WRITEFUNCTION, curl_body) == CURLE_OK &&
         curl_easy_setopt(e, CURLOPT_WRITEDATA, call) == CURLE_OK &&
+        curl_easy_setopt(e, CURLOPT_HEADERFUNCTION, curl_head) == CURLE_OK &&
+        curl_easy_setopt(e, CURLOPT_HEADERDATA, call) == CURLE_OK &&
         curl_easy_setopt(e, CURLOPT_TIMEOUT_MS, (long)req->timeout_ms) == CURLE_OK &&
         curl_easy_setopt(e, CURLOPT_NOSIGNAL, 1L) == CURLE_OK &&
         curl_easy_setopt(e, CURLOPT_FOLLOWLOCATION, 0L) == CURLE_OK &&

@@ -21,6 +21,7 @@
 #include "common/fnv.h"
 
 #define SEEN_SLOTS (1u << 17) /* hashes of lines; lines beyond three quarters of them stay */
+#define LOOKS_MOST 64u /* at slots for a line: with three quarters taken some ten are usual */
 #define LINE_SHORT 24
 
 /* Who writes in its directory may have put a FIFO there: without a reader that is -ENXIO, and not
@@ -144,16 +145,17 @@ struct seen {
     uint32_t count;
 };
 
-/* Whether a line is the repeat of one; else it is remembered. */
+/* Whether a line is the repeat of one; else it is remembered. The lines are the server's choice:
+ * one that would be looked for at many places is taken for a new one. */
 static bool seen_before(struct seen *s, const char *line, size_t len)
 {
     uint64_t h = ek_fnv(EK_FNV_BEGIN, line, len) | 1;
-    size_t i = (size_t)(h >> 7) % SEEN_SLOTS;
-    while (s->hash[i] && s->hash[i] != h)
+    size_t i = (size_t)(h >> 7) % SEEN_SLOTS, looks = 0;
+    while (s->hash[i] && s->hash[i] != h && ++looks < LOOKS_MOST)
         i = (i + 1) % SEEN_SLOTS;
-    if (s->hash[i])
+    if (s->hash[i] == h)
         return true;
-    if (s->count < SEEN_SLOTS / 4 * 3) {
+    if (!s->hash[i] && s->count < SEEN_SLOTS / 4 * 3) {
         s->hash[i] = h;
         s->count++;
     }

@@ -8,6 +8,7 @@
 #include "supervisor/io/reject_listener.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -106,6 +107,8 @@ static int on_listening(sd_event_source *source, int fd, uint32_t revents, void 
         g = s->guest[i].fd < 0 ? &s->guest[i] : NULL;
     if (!g)
         return sd_event_source_set_enabled(source, SD_EVENT_OFF);
+    /* A server that had this socket may have made it wait, and may take the connection itself. */
+    (void)fcntl(fd, F_SETFL, O_NONBLOCK);
     int peer = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (peer < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM)) {
         reject_arm(s); /* nothing to take it with: in a moment */

@@ -45,8 +45,8 @@ static bool held(const struct sample *s, uint32_t limit, char *text, size_t size
     if (held_by_growth(s, n, text, size))
         return true;
     if (value(s, SIG_HELD_LIMIT) > 0)
-        (void)snprintf(text, size, "%.0f wait: %.0f run, the limit is %u", n, value(s, SIG_RUNNING),
-                       limit ? limit : (uint32_t)value(s, SIG_LIMIT_SEQS));
+        (void)snprintf(text, size, "%.0f wait: %.0f run, the limit is %.0f", n,
+                       value(s, SIG_RUNNING), limit ? limit : value(s, SIG_LIMIT_SEQS));
     else if (value(s, SIG_HELD_BLOCKS) > 0)
         (void)snprintf(text, size,
                        "%.0f wait: the next one needs %.0f blocks, %.0f are available and a part "

@@ -109,6 +109,7 @@ static struct crash_verdict ended_judge(struct server *s, const struct child_exi
     struct crash_verdict v = crash_classify(&ev);
     if (own[0])
         add_own_word(&v, own);
+    ek_text_clean(v.why);
     ek_buf_done(&tail);
     return v;
 }

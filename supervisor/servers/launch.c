@@ -70,27 +70,39 @@ void server_set_urls(struct server *s)
                    s->address.control_path[0] ? "http://localhost" : s->address.url);
 }
 
-static void take_port(struct server *s)
+/* The port that a TCP socket listens on, 0 when it is no such socket. */
+static unsigned listens_on(int fd)
 {
+    int listens = 0;
     struct sockaddr_storage sa = {0};
-    socklen_t len = sizeof(sa);
-    if (s->socket.fd < 0 || getsockname(s->socket.fd, (struct sockaddr *)&sa, &len) < 0)
-        return;
+    socklen_t len = sizeof(listens), sa_len = sizeof(sa);
+    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &len) < 0 || !listens ||
+        getsockname(fd, (struct sockaddr *)&sa, &sa_len) < 0)
+        return 0;
     if (sa.ss_family == AF_INET)
-        s->address.port = ntohs(((struct sockaddr_in *)(void *)&sa)->sin_port);
-    else if (sa.ss_family == AF_INET6)
-        s->address.port = ntohs(((struct sockaddr_in6 *)(void *)&sa)->sin6_port);
-    server_set_urls(s);
+        return ntohs(((struct sockaddr_in *)(void *)&sa)->sin_port);
+    if (sa.ss_family == AF_INET6)
+        return ntohs(((struct sockaddr_in6 *)(void *)&sa)->sin6_port);
+    return 0;
 }
 
+/* A server that gives us another descriptor (it is not trusted) would have clients sent there, and
+ * its successor would be handed it. */
 void server_give_fd(struct server *s, int fd)
 {
-    if (s->socket.fd >= 0 || !s->config->dialect->control_socket) {
+    unsigned port = listens_on(fd), own = (unsigned)s->config->port;
+    bool good = port != 0 && (own == 0 || port == own);
+    if (s->socket.fd >= 0 || !s->config->dialect->control_socket || !good) {
+        if (!good)
+            ek_log(EK_LOG_WARNING,
+                   "%s: what was given as its listening socket is none of port %u and is not used",
+                   s->config->name, own);
         close(fd);
         return;
     }
     s->socket.fd = fd;
-    take_port(s);
+    s->address.port = port;
+    server_set_urls(s);
 }
 
 int server_bind(struct server *s)
@@ -104,7 +116,8 @@ int server_bind(struct server *s)
     if (fd < 0)
         return fd;
     s->socket.fd = fd;
-    take_port(s);
+    s->address.port = port;
+    server_set_urls(s);
     s->with->keep_fd(s->with->ctx, s->config->name, fd);
     return 0;
 }

@@ -63,6 +63,7 @@ void server_record(struct server *s, struct decision *d)
         d->at_us = ek_now_us();
     d->wall_us = ek_wall_us();
     ek_text_unknown(d->why); /* of a sample that is missing */
+    ek_text_clean(d->why);   /* it may quote the server */
     decisions_push(&s->law.decisions, d);
     past_decision(s, d);
     journal_decision(s->config->name, d);

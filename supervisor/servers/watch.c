@@ -221,6 +221,7 @@ static void on_models(void *ctx, const struct client_result *res)
     const char *id = json_string_value(json_object_get(first, "id"));
     if (id)
         (void)snprintf(s->address.model, sizeof(s->address.model), "%s", id);
+    ek_text_clean(s->address.model);
     json_decref(root);
 }
 

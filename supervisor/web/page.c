@@ -27,14 +27,23 @@ extern const char page_html[];
 
 int page_escape(struct ek_buf *out, const char *text)
 {
-    for (; *text; text++) {
+    const char *end = text + strlen(text);
+    for (size_t n; text < end; text += n) {
+        n = ek_utf8_len((const unsigned char *)text, (size_t)(end - text));
+        bool blank = *text == '\n' || *text == '\t';
+        if (n == 0 ||
+            (!blank && ek_text_control(text) > 0)) { /* text of a server may be any bytes */
+            n = n > 0 ? n : 1;
+            (void)ek_buf_puts(out, "\xEF\xBF\xBD");
+            continue;
+        }
         switch (*text) {
         case '&': (void)ek_buf_puts(out, "&amp;"); break;
         case '<': (void)ek_buf_puts(out, "&lt;"); break;
         case '>': (void)ek_buf_puts(out, "&gt;"); break;
         case '"': (void)ek_buf_puts(out, "&quot;"); break;
         case '\'': (void)ek_buf_puts(out, "&#39;"); break;
-        default: (void)ek_buf_add(out, text, 1);
+        default: (void)ek_buf_add(out, text, n);
         }
     }
     return ek_buf_ok(out) ? 0 : -ENOMEM;

@@ -289,6 +289,27 @@ def test_long_answers_leave_places_for_others(target):
     wait_for("it has left", lambda: metric(target.metrics(), "vllm:num_requests_running") == 0, 60)
 
 
+def test_a_key_that_holds_all_blocks(tmp_path, steady_build):
+    """Two answers of one key take the KV cache for twenty seconds at least: another key's prompt, for which too little is left, is read soon."""
+    keys = tmp_path / "keys"
+    keys.write_text("evil sk-evil\ngood sk-good\n")
+    keys.chmod(0o600)
+    server = Bare(tmp_path, "--api-key-file", keys, "--num-gpu-blocks-override", 252, "--no-enable-prefix-caching", "--device", "cuda",
+                  build=steady_build, env={"EVENKEEL_STEP_MS": "20"})
+    try:
+        body = json.dumps({"model": "tiny", "prompt": [5] * 1000, "max_tokens": 1000, "ignore_eos": True, "n": 2})
+        with socket.create_connection(("127.0.0.1", server.port)) as s:
+            s.sendall(asked(body))  # 2 times 63 of 252 blocks at first, 125 at last
+            wait_for("it has two thirds", lambda: metric(server.metrics(), "vllm:kv_cache_usage_perc") > 0.66, 60)
+            status, text, took = post(server, GOOD, json.dumps({"model": "tiny", "prompt": [7] * 1330, "max_tokens": 1}), "/v1/completions")
+            assert status == 200 and took < 5 * slower(), (took, text)  # their answers take ten seconds more
+            page = server.metrics()
+        assert metric(page, "evenkeel_blocks_yielded_total") == 1 and metric(page, "vllm:num_preemptions_total") == 0
+        wait_for("it has left", lambda: metric(server.metrics(), "vllm:num_requests_running") == 0, 60)
+    finally:
+        server.stop()
+
+
 @pytest.mark.long
 def test_answers_that_nobody_reads(target):
     """Long answers that are not streamed, to clients that do not read: they are counted, and given back when the clients have left."""

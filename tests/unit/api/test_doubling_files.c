@@ -29,15 +29,22 @@
 
 #define MODEL "models/evenkeel-tiny"
 
-static const char *const all_files[] = {"config.json", "generation_config.json", "tokenizer.json",
-                                        "tokenizer_config.json", "chat_template.jinja"};
+static const char *const all_files[] = {
+    "config.json",           "generation_config.json", "tokenizer.json",
+    "tokenizer_config.json", "chat_template.jinja",    "special_tokens_map.json",
+};
 #define ALL_FILES (sizeof(all_files) / sizeof(all_files[0]))
 
+/* A JSON file that is not there says nothing. */
 static char *read_all(const char *dir, const char *name, size_t *ret_len)
 {
     char path[512], *text = malloc(1u << 24);
     (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
     FILE *f = fopen(path, "rb");
+    if (!f && errno == ENOENT && text && strstr(name, ".json")) {
+        *ret_len = (size_t)snprintf(text, 16, "{\"_\":0}");
+        return text;
+    }
     assert_true(f && text);
     *ret_len = fread(text, 1, (1u << 24) - 1, f);
     text[*ret_len] = '\0';
@@ -150,6 +157,12 @@ static const struct fed_file {
     {"tokenizer_config.json",
      "chat_template",
      {"[", "{\"name\":\"n%u\",\"template\":\"a\"}", ",", "]"}},
+    {"special_tokens_map.json", "x", {"{", "\"k%u\":1", ",", "}"}},
+    {"special_tokens_map.json", "additional_special_tokens", {"[", "\"t%u\"", ",", "]"}},
+    {"special_tokens_map.json",
+     "additional_special_tokens",
+     {"[", "{\"content\":\"t%u\"}", ",", "]"}},
+    {"special_tokens_map.json", "bos_token", {"\"", "a%u", "", "\""}},
     {"chat_template.jinja", NULL, {"", "{{ a%u }}", "", ""}},
     {"chat_template.jinja", NULL, {"", "word ", "", ""}},
     {"chat_template.jinja", NULL, {"", "{% set a%u = 1 %}", "", ""}},

@@ -53,9 +53,45 @@ static void test_sentences(void **state)
     assert_string_equal(text, "– run, – %");
 }
 
+/* What a terminal obeys, and nothing else. */
+static void test_control_characters(void **state)
+{
+    static const struct {
+        const char *text, *clean;
+    } cases[] = {
+        {"", ""},
+        {"a\x1b[2Jb\x7f\n", "a [2Jb  "},
+        {"a\xc2\x9b"
+         "31m",
+         "a  31m"}, /* one byte in Latin 1: another escape */
+        {"a\xc2\xa0"
+         "b",
+         "a\xc2\xa0"
+         "b"}, /* a space that does not break */
+        {"\xe2\x80\xae"
+         "ab",
+         "   ab"}, /* from right to left */
+        {"\xe2\x81\xa6\xd8\x9c", "     "},
+        {"\xe2\x80\x93\xe2\x81\xa5\xe2\x80", "\xe2\x80\x93\xe2\x81\xa5\xe2\x80"},
+        {"\xc2", "\xc2"},
+        {"gr\xc3\xb6\xc3\x9f"
+         "er \xf0\x9f\x98\x80",
+         "gr\xc3\xb6\xc3\x9f"
+         "er \xf0\x9f\x98\x80"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char text[64];
+        (void)snprintf(text, sizeof(text), "%s", cases[i].text);
+        ek_text_clean(text);
+        assert_string_equal(text, cases[i].clean);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_numbers),
-                                       cmocka_unit_test(test_sentences)};
+                                       cmocka_unit_test(test_sentences),
+                                       cmocka_unit_test(test_control_characters)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -263,13 +263,33 @@ static void test_gone_flags(void **state)
     assert_null(dialect_gone(d, NULL, &at));
 }
 
+/* Two engines whose numbers are no number together: the sum is not used. */
+static void test_sums_beyond_numbers(void **state)
+{
+    (void)state;
+    struct sample s = read_page("vllm",
+                                "vllm:generation_tokens_total{engine=\"0\"} 1e308\n"
+                                "vllm:generation_tokens_total{engine=\"1\"} 1e308\n"
+                                "vllm:num_requests_running{engine=\"0\"} 7\n",
+                                1);
+    assert_true(s.good);
+    assert_false(sample_has(&s, SIG_GEN_TOKENS));
+    assert_int_equal(s.flags[SIG_GEN_TOKENS], SAMPLE_RANGE);
+    assert_true(sample_has(&s, SIG_RUNNING));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gone_flags), cmocka_unit_test(test_vllm_page),
-        cmocka_unit_test(test_names),      cmocka_unit_test(test_no_exposition),
-        cmocka_unit_test(test_histogram),  cmocka_unit_test(test_compare),
-        cmocka_unit_test(test_stale),      cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_gone_flags),
+        cmocka_unit_test(test_vllm_page),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_no_exposition),
+        cmocka_unit_test(test_histogram),
+        cmocka_unit_test(test_compare),
+        cmocka_unit_test(test_sums_beyond_numbers),
+        cmocka_unit_test(test_stale),
+        cmocka_unit_test(test_tables),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

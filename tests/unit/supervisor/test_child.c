@@ -24,6 +24,7 @@
 #include <cmocka.h>
 
 #include "common/buf.h"
+#include "common/fnv.h"
 #include "common/sandbox.h"
 #include "supervisor/io/child.h"
 #include "supervisor/io/exit_file.h"
@@ -425,6 +426,28 @@ static void test_repeated_traces_hide_no_cause(void **state)
     ek_buf_done(&b);
 }
 
+/* Lines that a server chose so that a table of their hashes has them all at the same few places:
+ * looking for one costs no more than for others, so the last ones are taken for new ones. */
+static void test_lines_that_crowd_a_table(void **state)
+{
+    (void)state;
+    struct ek_buf b = {0};
+    char line[64];
+    int count = 0;
+    for (uint32_t i = 0; count < 300; i++) {
+        int n = snprintf(line, sizeof(line), "a line that is no other one %u\n", i);
+        if (((ek_fnv(EK_FNV_BEGIN, line, (size_t)n) | 1) >> 7) % (1u << 17) >= 64)
+            continue;
+        count++;
+        assert_int_equal(ek_buf_puts(&b, line), 0);
+    }
+    assert_int_equal(ek_buf_puts(&b, line), 0); /* the last one again */
+    size_t len = b.len;
+    logtail_squeeze(&b, 1u << 20);
+    assert_int_equal(b.len, len);
+    ek_buf_done(&b);
+}
+
 /* Whatever a server puts in the place of what evenkeeld reads: no wait, nothing of it is taken. */
 static void test_foreign_files(void **state)
 {
@@ -517,6 +540,7 @@ int main(void)
         cmocka_unit_test(test_pid_file),
         cmocka_unit_test(test_log_is_bounded),
         cmocka_unit_test(test_repeated_traces_hide_no_cause),
+        cmocka_unit_test(test_lines_that_crowd_a_table),
         cmocka_unit_test(test_foreign_files),
         cmocka_unit_test(test_allocation),
     };
