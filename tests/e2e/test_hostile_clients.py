@@ -14,6 +14,8 @@ from bare import Bare
 from conftest import slower, wait_for
 from test_hostile_server import CSI, TAGS, Watched, harmless
 
+pytestmark = pytest.mark.long
+
 G, H = b"GET /health HTTP/1.1\r\n", b"Host: localhost\r\n"
 END = b"Connection: close\r\n\r\n"
 P = b"POST /api/v1/servers/a/restart HTTP/1.1\r\n" + H

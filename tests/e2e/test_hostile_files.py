@@ -11,6 +11,8 @@ import pytest
 from conftest import free_port, wait_for
 from test_hostile_server import CSI, TAGS, Watched, harmless
 
+pytestmark = pytest.mark.long
+
 FAKE = pathlib.Path(__file__).with_name("hostile_engine.py")
 LINES = """    engine: evenkeel
     command: [{fake}, --model, "{kind}"{more}]

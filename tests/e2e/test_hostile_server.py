@@ -14,6 +14,8 @@ import pytest
 
 from conftest import BUILD, free_port, get, metric, slower, wait_for
 
+pytestmark = pytest.mark.long
+
 GOOD = """# TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{engine="0",model_name="m"} 1
 vllm:num_requests_waiting{engine="0",model_name="m"} 0
