@@ -26,10 +26,9 @@ struct ek_apart_memory; /* apart_memory.h */
 /* The lead's way to the launcher. */
 struct ek_apart {
     int socket;
-    char backend[16];       /* for ek_backend_find() in the engine's process */
-    uint64_t stamp;         /* of the model's files, for the order, */
-    uint32_t max_model_len; /* and what is served of it; before load() */
-    uint32_t number;        /* of the last message */
+    char backend[16]; /* for ek_backend_find() in the engine's process */
+    uint64_t stamp;   /* of the model's files, for the order */
+    uint32_t number;  /* of the last message */
 };
 /* START comes with the memory's descriptor; CHECK asks whether another engine would be begun with
  * what is there now, and changes nothing. Both are answered, END is not. */
@@ -54,25 +53,19 @@ struct ek_apart_order {
     uint32_t threads, reserve;
     char isa[32]; /* "" = best */
     struct ek_forms forms;
-    struct ek_step_ceiling ceiling;
-    uint32_t logit_rows, block_size;
-    uint64_t offload_bytes;
-    double share;
-    uint64_t stamp;         /* what the engine's model has to have, too, */
-    uint32_t max_model_len; /* and what is served of it: frequencies may depend on it */
-    uint64_t graph;         /* ek_graph_sum(): what its flags have to make of them */
+    struct ek_plan_request plan; /* but its graph */
+    uint64_t stamp;              /* what the engine's model has to have, too */
+    uint64_t graph;              /* ek_graph_sum(): what its flags have to make of it */
 };
 
 /* What the device is planned and loaded for, of an order and its model's graph. */
 static inline struct ek_plan_request ek_apart_request(const struct ek_apart_order *o,
                                                       const struct ek_graph *graph)
 {
-    return (struct ek_plan_request){.graph = graph,
-                                    .ceiling = o->ceiling,
-                                    .logit_rows = o->logit_rows,
-                                    .block_size = o->block_size,
-                                    .offload_bytes = o->offload_bytes,
-                                    .share = o->share};
+    struct ek_plan_request q = o->plan;
+
+    q.graph = graph;
+    return q;
 }
 
 /* The backend of the lead: a device of ek_open_params.each in another process, or all ranks of it

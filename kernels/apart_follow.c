@@ -196,8 +196,8 @@ static int try_test(const struct apart_follow *f, enum ek_apart_place place,
 static void apart_forward(struct apart_follow *f, uint32_t slot)
 {
     struct ek_step *step = step_in(f, slot);
-    int r = ek_step_check(step, f->m->step_bytes, &f->m->want.ceiling, f->graph->vocab, f->blocks,
-                          f->m->want.block_size, f->m->kv.states);
+    int r = ek_step_check(step, f->m->step_bytes, &f->m->want.plan.ceiling, f->graph->vocab,
+                          f->blocks, f->m->want.plan.block_size, f->m->kv.states);
 
     f->sampled[slot] = false;
     if (r == 0)

@@ -73,14 +73,10 @@ int apart_layout(const struct ek_open_params *p, const struct ek_plan_request *q
                                           .stall_us = p->stall_us,
                                           .threads = p->threads,
                                           .reserve = p->reserve,
-                                          .ceiling = q->ceiling,
-                                          .logit_rows = q->logit_rows,
-                                          .block_size = q->block_size,
-                                          .offload_bytes = q->offload_bytes,
-                                          .share = q->share,
+                                          .plan = *q,
                                           .stamp = p->apart->stamp,
-                                          .max_model_len = p->apart->max_model_len,
                                           .graph = ek_graph_sum(q->graph)};
+    layout.want.plan.graph = NULL; /* the engine has its own */
     if (p->forms)
         layout.want.forms = *p->forms;
     if (p->devices) {

@@ -95,6 +95,8 @@ struct ek_plan_request {
     struct ek_step_ceiling ceiling;
     uint32_t logit_rows; /* sampled and scored ones */
     uint32_t block_size;
+    uint32_t max_model_len; /* that is served: a process with a model of its own has frequencies
+                               that may depend on it */
     uint64_t offload_bytes; /* of weights that stay in host memory, at most; 0 where that is the
                                device's */
     double share;           /* of the device's memory that may be taken: load() measures what is

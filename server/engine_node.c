@@ -66,7 +66,7 @@ static int node_load(struct stack *s, struct ek_apart_memory *m, struct ek_fault
     const struct ek_apart_order *o = ek_apart_order(m);
     const struct ek_plan_request q = ek_apart_request(o, &s->model->graph);
 
-    model_serve(s->model, o->max_model_len);
+    model_serve(s->model, q.max_model_len);
     int r = compare(s, o, fault);
     if (r < 0)
         return r;
@@ -74,7 +74,6 @@ static int node_load(struct stack *s, struct ek_apart_memory *m, struct ek_fault
         s->forms = o->forms;
         s->open.forms = &s->forms;
     }
-    ek_cluster_serve(atomic_load(&s->cluster), o->max_model_len);
     r = s->backend->open(&s->open, &s->device, fault);
     if (r == 0)
         (void)sigbus_watch(s->model->dir, EK_EXIT_CONFIG); /* MPI's libraries take it away */

@@ -119,7 +119,7 @@ static int launcher_load(const struct launching *l, const struct ek_backend **re
         r = b->open(&open, &d, fault);
     if (r < 0)
         return r;
-    model_serve(model, order->max_model_len);
+    model_serve(model, order->plan.max_model_len);
     const struct ek_plan_request q = ek_apart_request(order, &model->graph);
     r = b->load(d, &q, &model->files, ek_apart_progress, m, fault);
     if (r == 0)

@@ -193,6 +193,7 @@ void sizing_request(const struct stack *s, struct ek_plan_request *ret_request)
         (struct ek_plan_request){.graph = &s->model->graph,
                                  .logit_rows = s->engine_params.max_seqs + EK_STEP_SCORES,
                                  .block_size = s->engine_params.block_size,
+                                 .max_model_len = s->engine_params.max_model_len,
                                  .offload_bytes = (uint64_t)(s->o->cpu_offload_gb * GIB),
                                  .share = measured_share(s)};
     engine_ceiling(&s->engine_params, &ret_request->ceiling);

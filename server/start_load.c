@@ -141,9 +141,6 @@ static int load_device(struct stack *s, struct ek_fault *fault)
                               .block_size = s->engine_params.block_size,
                               .states = s->engine_params.states};
     sizing_request(s, &q);
-    s->launcher.apart.max_model_len = s->engine_params.max_model_len;
-    if (s->cluster)
-        ek_cluster_serve(s->cluster, s->engine_params.max_model_len);
     int r = s->backend->open(&s->open, &s->device, fault);
     if (r == 0)
         (void)sigbus_watch(s->model->dir, EK_EXIT_CONFIG); /* MPI's libraries take it away */

@@ -69,9 +69,6 @@ void ek_cluster_abort(struct ek_cluster *c, int code);
 
 /* Node 0: a device of ek_ranks_backend() that the other nodes have a part of. */
 const struct ek_backend *ek_cluster_backend(const struct ek_backend *each);
-/* Node 0, before the device is loaded: the length that the model is loaded for (other nodes change
- * their frequencies by it). */
-void ek_cluster_serve(struct ek_cluster *c, uint32_t max_model_len);
 /* Node 0: the others end with it; code is that of the process. After the last step. */
 void ek_cluster_bye(struct ek_cluster *c, int code);
 

@@ -27,7 +27,6 @@ enum cluster_order {
 struct cluster_load {
     uint8_t meeting[EK_MEETING_BYTES];
     struct ek_plan_request plan; /* but its graph, which each node has */
-    uint32_t max_model_len;
 };
 
 struct cluster_reply {
@@ -48,7 +47,6 @@ struct ek_cluster {
     struct ek_node_card card[EK_NODES_MOST]; /* node 0: of all; others: theirs and node 0's */
     struct ek_wire wire;
     uint8_t meeting[EK_MEETING_BYTES];
-    uint32_t max_model_len;
     _Atomic bool failed;
     bool over;            /* it has ended as it should: the module is finished */
     pthread_mutex_t lock; /* of what follows */

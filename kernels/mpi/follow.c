@@ -118,7 +118,7 @@ static int obey_load(struct follower *f, struct ek_fault *fault)
     if (r < 0)
         return r;
     cluster_ranks(f->c, f->device);
-    f->p.loading(f->p.ctx, o->max_model_len);
+    f->p.loading(f->p.ctx, f->plan.max_model_len);
     f->result_bytes =
         ek_result_bytes(ceiling->seqs, ceiling->scores, ceiling->seqs, f->p.graph->hidden);
     f->done = calloc(1, sizeof(*f->done) + f->result_bytes);

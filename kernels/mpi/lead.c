@@ -126,7 +126,7 @@ static int lead_load(struct ek_device *device, const struct ek_plan_request *q,
                      struct ek_fault *fault)
 {
     struct mpi_lead *d = lead_of(device);
-    struct cluster_load o = {.plan = *q, .max_model_len = d->c->max_model_len};
+    struct cluster_load o = {.plan = *q};
 
     o.plan.graph = NULL;
     memcpy(o.meeting, d->c->meeting, sizeof(o.meeting));
@@ -349,11 +349,6 @@ static void lead_rank_stats(struct ek_device *device, uint32_t rank,
 {
     const struct mpi_lead *d = lead_of(device);
     d->each->rank_stats(d->inner, rank, ret_stats);
-}
-
-void ek_cluster_serve(struct ek_cluster *c, uint32_t max_model_len)
-{
-    c->max_model_len = max_model_len;
 }
 
 void ek_cluster_bye(struct ek_cluster *c, int code)

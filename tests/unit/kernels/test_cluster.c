@@ -280,7 +280,6 @@ static struct ek_open_params lead_open_params(struct cluster_pair *p)
     struct ek_open_params open = {.ranks = 2, .each = &g_each};
 
     ek_cluster_open(p->n[0].c, &open);
-    ek_cluster_serve(p->n[0].c, 321);
     return open;
 }
 
@@ -308,7 +307,12 @@ static int begin(struct cluster_pair *p)
 {
     meet(p);
     const struct ek_open_params open = lead_open_params(p);
-    return tiny_open_on(ek_cluster_backend(&g_each), p->t, &open, BLOCK_SIZE, BLOCKS, &p->x);
+    const struct ek_plan_request q = {.graph = &p->t->g,
+                                      .ceiling = {512, 16, 1024, 8, 4096, 8},
+                                      .logit_rows = 24,
+                                      .block_size = BLOCK_SIZE,
+                                      .max_model_len = 321};
+    return tiny_open_for(ek_cluster_backend(&g_each), p->t, &open, &q, BLOCKS, &p->x);
 }
 
 static void reset(void)
