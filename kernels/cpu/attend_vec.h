@@ -44,7 +44,8 @@ INLINE void score_strip(enum ek_dtype t, int rows, int cols, uint32_t part,
         for (int c = 0; c < cols; c++) {
             const char *at = col[c].kv + k * width;
             v[c] = part == VW ? v_load(t, at) : v_load_part(t, at, part);
-            __builtin_prefetch(col[c].next + k * width);
+            if (c % HALVES == 0) /* a line holds 16 keys at least */
+                __builtin_prefetch(col[c].next + k * width, 0, 2);
         }
         UNROLL8
         for (int i = 0; i < rows; i++) {
@@ -72,6 +73,7 @@ INLINE void mix_strip(enum ek_dtype t, int rows, int cols, const struct cpu_bloc
                       const struct column *col)
 {
     const size_t width = b->dim * elem_bytes(t);
+    const size_t piece = (size_t)cols * VW * elem_bytes(t); /* fetched for each key, in order */
     vf sum[GROUP][4];
     const float *in = b->in;
 
@@ -83,14 +85,16 @@ INLINE void mix_strip(enum ek_dtype t, int rows, int cols, const struct cpu_bloc
     }
     NOROLL
     for (uint32_t block = 0; block < b->blocks; block++) {
-        const char *kv = b->kv[block], *next = b->next[block];
+        const char *kv = b->kv[block];
+        const char *next = (const char *)b->next[block] + col[0].at * b->keys;
         NOROLL
         for (uint32_t k = 0; k < b->keys; k++, in++) {
             vf v[4];
             UNROLL4
             for (int c = 0; c < cols; c++) {
                 v[c] = v_load(t, kv + col[c].at + k * width);
-                __builtin_prefetch(next + col[c].at + k * width);
+                if (c * VW * elem_bytes(t) % 64 == 0)
+                    __builtin_prefetch(next + k * piece + c * VW * elem_bytes(t), 0, 2);
             }
             UNROLL8
             for (int i = 0; i < rows; i++) {
@@ -175,6 +179,20 @@ INLINE void few_of(enum ek_dtype t, bool mix, const struct cpu_block *b, uint32_
         case 6: rows_of(t, 6, mix, &some, at); break;
 #endif
         }
+    }
+}
+
+/* A block after another, so that V is read in the order in which it lies. */
+INLINE void few_mixed(enum ek_dtype t, const struct cpu_block *b, uint32_t at)
+{
+    struct cpu_block one = *b;
+
+    one.blocks = 1;
+    for (uint32_t i = 0; i < b->blocks; i++) {
+        one.kv[0] = b->kv[i];
+        one.next[0] = b->next[i];
+        one.in = (const float *)b->in + (size_t)i * b->keys;
+        few_of(t, true, &one, at);
     }
 }
 
@@ -362,12 +380,15 @@ INLINE void block_of(enum ek_dtype t, bool mix, const struct cpu_block *b)
     struct cpu_block rest = *b;
 
     if (b->rows < WIDE_LEAST || !whole) {
-        few_of(t, mix, b, 0);
+        if (mix)
+            few_mixed(t, b, 0);
+        else
+            few_of(t, false, b, 0);
         return;
     }
     const uint32_t done = many_of(t, mix, b);
     if (mix && done < b->dim)
-        few_of(t, mix, b, done / VW);
+        few_mixed(t, b, done / VW);
     if (mix)
         return;
     rest.blocks -= done / b->keys;
@@ -377,7 +398,7 @@ INLINE void block_of(enum ek_dtype t, bool mix, const struct cpu_block *b)
         rest.next[i] = b->next[i + done / b->keys];
     }
     if (rest.blocks > 0)
-        few_of(t, mix, &rest, 0);
+        few_of(t, false, &rest, 0);
 }
 
 static void vec_scores(const struct cpu_block *b)

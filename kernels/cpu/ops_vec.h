@@ -56,28 +56,50 @@ INLINE vf v_read_part(const float *p, uint32_t n, float fill)
     return v;
 }
 
+/* The exponential of one vector waits for each of its steps; so many side by side fill the time. */
+#define EXPS 4
+
 /* exp of what is not above 88, with less than one unit of error in the last place; 0 below -87.33.
  * The nearest whole number of powers of two is what adding a large number rounds to. */
-INLINE vf v_exp_low(vf x)
+INLINE void v_exps_low(vf *x, int count)
 {
     const vf large = v_set1(0x1.8p23f);
-    const vf n = v_fma(x, v_set1(1.44269504f), large) - large;
-    vf r = v_fma(n, v_set1(-0.693359375f), x);
-    r = v_fma(n, v_set1(2.12194440e-4f), r);
-    vf p = v_set1(1.3814173871651292e-3f); /* of the sixth degree: at most 3e-9 beside exp */
-    p = v_fma(p, r, v_set1(8.368921466171741e-3f));
-    p = v_fma(p, r, v_set1(4.166840761899948e-2f));
-    p = v_fma(p, r, v_set1(1.666651964187622e-1f));
-    p = v_fma(p, r, v_set1(4.999999403953552e-1f));
-    p = v_fma(p, r, v_set1(1.0f));
-    p = v_fma(p, r, v_set1(1.0f));
-    return v_exp2i_above(x, v_set1(-87.33f), p, n);
+    vf n[EXPS], r[EXPS], p[EXPS];
+
+#define EXPS_EACH UNROLL4 for (int i = 0; i < count; i++)
+    EXPS_EACH n[i] = v_fma(x[i], v_set1(1.44269504f), large) - large;
+    EXPS_EACH r[i] = v_fma(n[i], v_set1(-0.693359375f), x[i]);
+    EXPS_EACH r[i] = v_fma(n[i], v_set1(2.12194440e-4f), r[i]);
+    /* of the sixth degree: at most 3e-9 beside exp */
+    EXPS_EACH p[i] = v_fma(v_set1(1.3814173871651292e-3f), r[i], v_set1(8.368921466171741e-3f));
+    EXPS_EACH p[i] = v_fma(p[i], r[i], v_set1(4.166840761899948e-2f));
+    EXPS_EACH p[i] = v_fma(p[i], r[i], v_set1(1.666651964187622e-1f));
+    EXPS_EACH p[i] = v_fma(p[i], r[i], v_set1(4.999999403953552e-1f));
+    EXPS_EACH p[i] = v_fma(p[i], r[i], v_set1(1.0f));
+    EXPS_EACH p[i] = v_fma(p[i], r[i], v_set1(1.0f));
+    EXPS_EACH x[i] = v_exp2i_above(x[i], v_set1(-87.33f), p[i], n[i]);
+#undef EXPS_EACH
+}
+
+INLINE vf v_exp_low(vf x)
+{
+    v_exps_low(&x, 1);
+    return x;
 }
 
 /* The same, capped above 87, so that its inverse is no smaller than a normal number. */
+INLINE void v_exps(vf *x, int count)
+{
+    UNROLL4
+    for (int i = 0; i < count; i++)
+        x[i] = v_min(v_set1(87.0f), x[i]);
+    v_exps_low(x, count);
+}
+
 INLINE vf v_exp(vf x)
 {
-    return v_exp_low(v_min(v_set1(87.0f), x));
+    v_exps(&x, 1);
+    return x;
 }
 
 /* tanh by exp; small arguments keep their relative precision through x - x^3/3 + 2x^5/15. */
@@ -359,7 +381,20 @@ static float vec_softmax(float *s, uint32_t n, float scale, float cap, float *m,
     top = top < *m ? *m : top; /* not a number stays none */
     const vf by = v_set1(scale), off = v_set1(-top);
     vf sum = v_set1(0.0f);
-    for (uint32_t i = 0; i < n; i += VW) {
+    uint32_t i = 0;
+    for (; i + EXPS * VW <= n; i += EXPS * VW) {
+        vf v[EXPS];
+        UNROLL4
+        for (int e = 0; e < EXPS; e++)
+            v[e] = v_fma(v_read(s + i + e * VW), by, off);
+        v_exps_low(v, EXPS);
+        UNROLL4
+        for (int e = 0; e < EXPS; e++) {
+            v_store(s + i + e * VW, v[e]);
+            sum += v[e];
+        }
+    }
+    for (; i < n; i += VW) {
         vf v = v_fma(v_read(s + i), by, off);
         v = v_exp_low(i < whole ? v : first_lanes(v, n - i));
         v_store(s + i, v);
@@ -398,26 +433,46 @@ static void vec_norm(float *dst, const float *src, const float *w, uint32_t n, f
     }
 }
 
+/* x[i] / (1 + exp(e[i])) */
+INLINE void v_sigmoids(vf *x, vf *e, int count)
+{
+    v_exps(e, count);
+    UNROLL4
+    for (int i = 0; i < count; i++)
+        x[i] = v_over(x[i], v_set1(1.0f) + e[i]);
+}
+
+INLINE void activate_each(vf *x, int count, enum ek_activation a)
+{
+    vf e[EXPS];
+
+    UNROLL4
+    for (int i = 0; i < count; i++)
+        switch (a) {
+        case EK_ACT_SILU: e[i] = v_set1(0.0f) - x[i]; break;
+        case EK_ACT_GELU_TANH: {
+            vf inner = v_fma(x[i] * x[i] * x[i], v_set1(0.044715f), x[i]) * v_set1(0.7978845608f);
+            e[i] = inner * v_set1(-2.0f); /* (1 + tanh y) / 2 */
+            break;
+        }
+        case EK_ACT_SWIGLU_CLAMPED: e[i] = x[i] * v_set1(-EK_SWIGLU_ALPHA); break;
+        case EK_ACT_RELU: x[i] = v_max(v_set1(0.0f), x[i]); break; /* of no number: that */
+        case EK_ACT_GELU: {
+            float lane[VW];
+            memcpy(lane, &x[i], sizeof(x[i]));
+            for (uint32_t k = 0; k < VW; k++)
+                lane[k] = 0.5f * lane[k] * (1.0f + erff(lane[k] * 0.7071067812f));
+            x[i] = v_read(lane);
+            break;
+        }
+        }
+    if (a != EK_ACT_RELU && a != EK_ACT_GELU)
+        v_sigmoids(x, e, count);
+}
+
 INLINE vf activate(vf x, enum ek_activation a)
 {
-    switch (a) {
-    case EK_ACT_SILU: return v_over(x, v_set1(1.0f) + v_exp(v_set1(0.0f) - x));
-    case EK_ACT_GELU_TANH: {
-        vf inner = v_fma(x * x * x, v_set1(0.044715f), x) * v_set1(0.7978845608f);
-        /* (1 + tanh y) / 2 */
-        return v_over(x, v_set1(1.0f) + v_exp(inner * v_set1(-2.0f)));
-    }
-    case EK_ACT_GELU: {
-        float lane[VW];
-        memcpy(lane, &x, sizeof(x));
-        for (uint32_t i = 0; i < VW; i++)
-            lane[i] = 0.5f * lane[i] * (1.0f + erff(lane[i] * 0.7071067812f));
-        return v_read(lane);
-    }
-    case EK_ACT_RELU: return v_max(v_set1(0.0f), x); /* of no number: that */
-    case EK_ACT_SWIGLU_CLAMPED:
-        return v_over(x, v_set1(1.0f) + v_exp(x * v_set1(-EK_SWIGLU_ALPHA)));
-    }
+    activate_each(&x, 1, a);
     return x;
 }
 
@@ -429,25 +484,57 @@ INLINE vf v_bound(vf x, float least, float most)
     return v_below(x, low, low, x);
 }
 
-INLINE vf gated(vf gate, vf up, enum ek_activation a)
+/* gate[i] becomes its activation times up[i]. */
+INLINE void gated(vf *gate, vf *up, int count, enum ek_activation a)
 {
-    if (a != EK_ACT_SWIGLU_CLAMPED)
-        return activate(gate, a) * up;
-    gate = v_bound(gate, -INFINITY, EK_SWIGLU_MOST);
-    up = v_bound(up, -EK_SWIGLU_MOST, EK_SWIGLU_MOST);
-    return activate(gate, a) * (up + v_set1(1.0f));
+    const bool clamped = a == EK_ACT_SWIGLU_CLAMPED;
+
+    UNROLL4
+    for (int i = 0; i < count; i++)
+        if (clamped) {
+            gate[i] = v_bound(gate[i], -INFINITY, EK_SWIGLU_MOST);
+            up[i] = v_bound(up[i], -EK_SWIGLU_MOST, EK_SWIGLU_MOST) + v_set1(1.0f);
+        }
+    activate_each(gate, count, a);
+    UNROLL4
+    for (int i = 0; i < count; i++)
+        gate[i] *= up[i];
+}
+
+INLINE void glu_of(float *dst, const float *gate, const float *up, uint32_t n, enum ek_activation a)
+{
+    uint32_t i = 0;
+    vf g[EXPS], u[EXPS];
+
+    for (; i + EXPS * VW <= n; i += EXPS * VW) {
+        UNROLL4
+        for (int e = 0; e < EXPS; e++) {
+            g[e] = v_read(gate + i + e * VW);
+            u[e] = v_read(up + i + e * VW);
+        }
+        gated(g, u, EXPS, a);
+        UNROLL4
+        for (int e = 0; e < EXPS; e++)
+            v_store(dst + i + e * VW, g[e]);
+    }
+    for (; i < n; i += VW) {
+        const uint32_t part = n - i < VW ? n - i : VW;
+        g[0] = v_read_part(gate + i, part, 0.0f);
+        u[0] = v_read_part(up + i, part, 0.0f);
+        gated(g, u, 1, a);
+        memcpy(dst + i, &g[0], part * sizeof(float));
+    }
 }
 
 static void vec_glu(float *dst, const float *gate, const float *up, uint32_t n,
                     enum ek_activation a)
 {
-    uint32_t i = 0;
-
-    for (; i + VW <= n; i += VW)
-        v_store(dst + i, gated(v_read(gate + i), v_read(up + i), a));
-    if (i < n) {
-        vf v = gated(v_read_part(gate + i, n - i, 0.0f), v_read_part(up + i, n - i, 0.0f), a);
-        memcpy(dst + i, &v, (n - i) * sizeof(float));
+    switch (a) {
+    case EK_ACT_SILU: glu_of(dst, gate, up, n, EK_ACT_SILU); break;
+    case EK_ACT_GELU_TANH: glu_of(dst, gate, up, n, EK_ACT_GELU_TANH); break;
+    case EK_ACT_GELU: glu_of(dst, gate, up, n, EK_ACT_GELU); break;
+    case EK_ACT_RELU: glu_of(dst, gate, up, n, EK_ACT_RELU); break;
+    case EK_ACT_SWIGLU_CLAMPED: glu_of(dst, gate, up, n, EK_ACT_SWIGLU_CLAMPED); break;
     }
 }
 

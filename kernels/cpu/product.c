@@ -171,6 +171,35 @@ static void kept(const struct ek_device *d, const struct cpu_product *p)
 _Static_assert(QUADS_WORK(CPU_ROW_CHUNK, CPU_K_CHUNK, QUADS_BYTES_MOST) <= CPU_INPUT_BYTES,
                "rounded inputs fit");
 
+#define FEW_ROWS 8u /* whose inputs of a whole row stay in the second cache beside the weights */
+
+/* Some panels, their inputs a chunk after another. */
+static void some_panels(const struct cpu_product *p, struct cpu_quads q, const struct inputs *in)
+{
+    const struct cpu_weight *w = p->w;
+
+    for (uint32_t k = 0; k < w->cols; k += CPU_K_CHUNK) {
+        q.first = k;
+        q.k = w->cols - k < CPU_K_CHUNK ? w->cols - k : CPU_K_CHUNK;
+        q.x = p->x + k;
+        q.add = k > 0;
+        q.work = p->scratch + k / CPU_K_CHUNK * in->step;
+        w->ops->quads(&q);
+    }
+}
+
+/* Whether few rows take a panel at all inputs before the next one, so that it is read in the order
+ * in which it lies: reading is what takes their time. */
+static bool in_order(const struct cpu_weight *w)
+{
+#if defined(__x86_64__)
+    return w->ops->quads == cpu_quads_avx2; /* others walk several panels at once */
+#else
+    (void)w;
+    return false;
+#endif
+}
+
 /* Numbers of 8 or 4 bits as they are, with inputs rounded to 8 bits. */
 static void whole_numbers(const struct ek_device *d, const struct cpu_product *p)
 {
@@ -189,13 +218,16 @@ static void whole_numbers(const struct ek_device *d, const struct cpu_product *p
                           .c = p->c,
                           .rounded = in.there};
 
-    for (uint32_t k = 0; k < w->cols; k += CPU_K_CHUNK) {
-        q.first = k;
-        q.k = w->cols - k < CPU_K_CHUNK ? w->cols - k : CPU_K_CHUNK;
-        q.x = p->x + k;
-        q.add = k > 0;
-        q.work = p->scratch + k / CPU_K_CHUNK * in.step;
-        w->ops->quads(&q);
+    if (p->rows > FEW_ROWS || w->cols <= CPU_K_CHUNK || in.step == 0 || !in_order(w)) {
+        some_panels(p, q, &in);
+        return;
+    }
+    q.panels = 1;
+    for (uint32_t panel = 0; panel < p->panels; panel++) {
+        some_panels(p, q, &in);
+        q.w = (const char *)q.w + w->panel_bytes;
+        q.c += CPU_PANEL;
+        q.rounded = true;
     }
 }
 

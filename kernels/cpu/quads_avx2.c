@@ -157,8 +157,10 @@ struct narrow_place {
     const char *x;
     const float *scale;
     const int32_t *start;
-    uint32_t col;   /* the first in the panel */
-    uint32_t ahead; /* bytes from numbers to the lines that are fetched meanwhile; 0: none */
+    uint32_t col;     /* the first in the panel */
+    uint32_t ahead;   /* bytes from numbers to the lines that are fetched meanwhile; 0: none */
+    const char *turn; /* where numbers are when those that far ahead are the next panel's, */
+    size_t jump;      /* which begin so much behind the end of these */
 };
 
 INLINE __m256i narrow_two(const char *x)
@@ -278,8 +280,9 @@ INLINE void narrow_step(struct narrow_form f, int rows, int vectors, const struc
     const uint32_t there = (rest + 7) / 8 * (unsigned)f.bits / 4;
     __m256i sum[VECTORS];
 
+    const char *ahead = p->numbers + p->ahead + (p->numbers >= p->turn ? p->jump : 0);
     for (uint32_t at = 0; at < lines * 128 && p->ahead; at += vectors == 4 ? 64 : 128)
-        _mm_prefetch(p->numbers + p->ahead + at, _MM_HINT_T1);
+        _mm_prefetch(ahead + at, _MM_HINT_T1);
     UNROLL8
     for (int i = 0; i < rows; i++)
         UNROLL8
@@ -416,19 +419,16 @@ INLINE void narrow_widen(struct narrow_form f, const char *numbers, uint32_t k, 
 
 /* All rows with a part of a panel, which stays in the first cache meanwhile. */
 INLINE void narrow_rows(struct narrow_form f, const struct cpu_quads *q,
-                        const struct narrow_inputs *in, const char *w, const char *numbers,
-                        float *out)
+                        const struct narrow_inputs *in, struct narrow_place p, float *out)
 {
     const uint32_t blocks = (q->rows + ROWS - 1) / ROWS;
 
     for (uint32_t i = 0; i < blocks; i++) {
         const uint32_t row = i * q->rows / blocks, rows = (i + 1) * q->rows / blocks - row;
-        const struct narrow_place p = {.w = w,
-                                       .numbers = numbers,
-                                       .x = in->x + row * narrow_bytes(f.bits),
-                                       .scale = in->scale + row,
-                                       .start = in->start + row,
-                                       .ahead = i == 0 && !f.bytes ? FETCH : 0};
+        p.x = in->x + row * narrow_bytes(f.bits);
+        p.scale = in->scale + row;
+        p.start = in->start + row;
+        p.ahead = i == 0 && !f.bytes ? FETCH : 0;
         narrow_some(f, rows, q, in, p, out + row * q->c_stride);
     }
 }
@@ -453,20 +453,25 @@ INLINE void narrow_all(struct narrow_form f, const struct cpu_quads *q,
     struct cpu_quads part;
 
     for (uint32_t panel = 0; panel < q->panels; panel++) {
-        if (panel + 1 < q->panels)
+        const char *w = (const char *)q->w + panel * q->panel_bytes;
+        const char *begin = w + (size_t)q->first * CPU_PANEL * (unsigned)f.bits / 8;
+        const size_t size = ((size_t)q->k + 7) / 8 * (unsigned)f.bits * CPU_PANEL;
+        struct narrow_place p = {.w = w, .turn = begin + size, .jump = q->panel_bytes - size};
+        if (panel + 1 < q->panels) {
+            p.turn = size > FETCH ? begin + size - FETCH : begin;
             narrow_fetch(q, panel + 1);
+        }
         for (uint32_t at = 0; at < q->k; at += part.k) {
             part = cpu_quads_part(q, at, PART);
             const struct narrow_inputs inputs = narrow_from(&part, in, at);
-            const char *w = (const char *)q->w + panel * q->panel_bytes;
-            const char *numbers = w + (size_t)part.first * CPU_PANEL * (unsigned)f.bits / 8;
+            p.numbers = w + (size_t)part.first * CPU_PANEL * (unsigned)f.bits / 8;
             if (f.bytes) {
                 f.bytes = false;
-                narrow_widen(f, numbers, part.k, bytes);
+                narrow_widen(f, p.numbers, part.k, bytes);
                 f.bytes = true;
-                numbers = bytes;
+                p.numbers = bytes;
             }
-            narrow_rows(f, &part, &inputs, w, numbers, q->c + (size_t)panel * CPU_PANEL);
+            narrow_rows(f, &part, &inputs, p, q->c + (size_t)panel * CPU_PANEL);
         }
     }
 }

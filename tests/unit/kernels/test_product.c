@@ -1,6 +1,7 @@
 /*
  * Products that use the rounded inputs of the product before have the bits of those that round
- * their own, whatever there was room for: in all tiers, for bf16 and for whole numbers.
+ * their own, whatever there was room for: in all tiers, for bf16 and for whole numbers. And a row
+ * by itself, which may take panels in another order, has the bits that it has among many.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -104,6 +105,8 @@ static void one_case(const struct cpu_ops *ops, enum ek_dtype t, uint32_t rows, 
     multiply(&c, rows, 0, 2, NULL, c.twice);
     multiply(&c, rows, 2, PANELS, &c.w, c.twice);
     assert_memory_equal(c.twice, c.once, (size_t)rows * WIDTH * sizeof(float));
+    multiply(&c, 1, 0, PANELS, NULL, c.twice);
+    assert_memory_equal(c.twice, c.once, WIDTH * sizeof(float));
     close_case(&c);
 }
 
@@ -111,7 +114,7 @@ static void test_again(void **state)
 {
     (void)state;
     static const uint32_t shapes[][2] = {{1, 96},     {20, 1024},  {20, 1056}, {17, 2592},
-                                         {128, 4096}, {128, 5152}, {3, 9000}};
+                                         {128, 4096}, {128, 5152}, {3, 9000},  {9, 2080}};
     const struct cpu_ops *tiers[CPU_TIERS];
 
     cpu_tier_list(tiers);

@@ -202,6 +202,25 @@ static void test_rows(const struct cpu_ops *ops, uint32_t n)
     }
 }
 
+/* An element has the same bits by itself as among many, which are computed side by side. */
+static void test_glu_alone(const struct cpu_ops *ops)
+{
+    float a[300], all[150];
+
+    fill(a, 300, 6, 9.0f);
+    a[40] = NAN;
+    a[41] = INFINITY;
+    a[42] = -95.0f;
+    for (int k = EK_ACT_SILU; k <= EK_ACT_RELU; k++) {
+        ops->glu(all, a, a + 150, 150, (enum ek_activation)k);
+        for (uint32_t i = 0; i < 150; i++) {
+            float one;
+            ops->glu(&one, a + i, a + 150 + i, 1, (enum ek_activation)k);
+            assert_memory_equal(&one, &all[i], sizeof(one));
+        }
+    }
+}
+
 /* Rounding to storage is bitwise the same in all tiers. */
 static void test_store(const struct cpu_ops *ops)
 {
@@ -232,6 +251,7 @@ static void test_tiers(void **state)
     for (uint32_t i = 0; tiers[i]; i++) {
         test_blocks(tiers[i]);
         test_store(tiers[i]);
+        test_glu_alone(tiers[i]);
         for (size_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++) {
             test_softmax(tiers[i], sizes[k], 0.0f);
             test_softmax(tiers[i], sizes[k], 5.0f);
