@@ -298,6 +298,14 @@ static void take_orders(struct apart_follow *f)
     }
 }
 
+static void note_late(struct apart_follow *f, uint64_t from_us, uint64_t most_us)
+{
+    const uint64_t took = ek_now_us() - from_us;
+
+    if (took > most_us + LATE_US)
+        (void)atomic_fetch_add(&f->m->late_us, took - most_us);
+}
+
 /* A piece of the oldest step. */
 static void wait_step(struct apart_follow *f)
 {
@@ -308,9 +316,7 @@ static void wait_step(struct apart_follow *f)
                        f->m->result_bytes, most);
 
     if (r == -ETIMEDOUT) {
-        const uint64_t took = ek_now_us() - from;
-        if (took > most + LATE_US)
-            (void)atomic_fetch_add(&f->m->late_us, took - most);
+        note_late(f, from, most);
         return;
     }
     if (r == 0)
@@ -319,8 +325,11 @@ static void wait_step(struct apart_follow *f)
     land(f, slot, r);
     if (ek_now_us() - f->stats_us >= STATS_US)
         copy_stats(f);
-    if (f->count > 0)
+    if (f->count > 0) {
+        const uint64_t landed_us = ek_now_us();
         apart_sleep(&f->m->posted, f->taken, SOON_US);
+        note_late(f, landed_us, SOON_US);
+    }
 }
 
 void ek_apart_serve(struct ek_apart_memory *m, int fd, const struct ek_backend *b,

@@ -178,7 +178,7 @@ static int apart_start(struct lead *l, const struct patience *p, struct ek_fault
     atomic_store(&m->posted, 0);
     keep_counts(l);
     for (uint32_t i = 0; i < APART_SLOTS; i++)
-        atomic_store(&m->landed[i].id, 0);
+        atomic_store(&m->landed[i].id, UINT64_MAX); /* none is under way */
     int r = tell(l, EK_APART_START, m->fd);
     r = r == -EPIPE ? say_alone(fault) : r == 0 ? hear(l, fault) : r;
     if (r < 0) { /* none was begun */

@@ -438,10 +438,12 @@ void ek_weights_fetch(const struct ek_graph *g, const struct ek_weight_files *fi
 
     for (uint32_t i = next; i < g->weight_count && bytes < AHEAD; i++) {
         const struct ek_weight *w = &g->weights[i];
+        const bool turned = w->row_step > 0 && w->row_step <= w->col_step; /* rows lie across */
         for (const struct ek_weight_part *p = w->part; p < w->part + w->parts; p++) {
             bytes += stored_bytes(g, w, p->rows);
             if (i >= *ahead)
-                advise(&files->file[p->file], p->offset_bytes + stored_bytes(g, w, p->skip),
+                advise(&files->file[p->file],
+                       p->offset_bytes + (turned ? 0 : stored_bytes(g, w, p->skip)),
                        stored_bytes(g, w, p->rows), MADV_WILLNEED);
         }
         *ahead = i >= *ahead ? i + 1 : *ahead;

@@ -276,7 +276,8 @@ static int serve(struct instance *s, struct ek_fault *f)
             {.fd = s->signals, .events = POLLIN},
             {.fd = s->event, .events = POLLIN},
             {.fd = s->listening ? -1 : http_listen_event(s->http), .events = POLLIN}};
-        const int calm_ms = options_is_node(&s->o) ? TICK_NODE_MS : TICK_MS;
+        const bool leads = options_is_node(&s->o) && !options_follows(&s->o);
+        const int calm_ms = leads ? TICK_NODE_MS : TICK_MS;
         if (poll(p, 3, leaving ? TICK_BUSY_MS : calm_ms) < 0 && errno != EINTR)
             return -errno;
         eventfd_t count;

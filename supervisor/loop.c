@@ -74,6 +74,10 @@ static void take_kept_fds(const struct fleet *f)
         struct server *s = ours ? fleet_find(f, names[i] + strlen(FD_PREFIX)) : NULL;
         if (s) {
             server_give_fd(s, fd);
+            if (s->socket.fd != fd)
+                keep_fd(NULL, s->config->name, -1); /* systemd would listen there for ever; */
+            if (s->socket.fd >= 0)
+                keep_fd(NULL, s->config->name, s->socket.fd); /* all of that name are gone */
         } else {
             ek_log(EK_LOG_INFO, "systemd kept a socket '%s' that no server here wants", names[i]);
             close(fd);

@@ -92,9 +92,9 @@ long() {
 }
 # card QUARTERS: of the card's tests, 0 to 3; a pattern.
 card() { find tests/unit/cuda -name 'test_*.c' | sed 's/^tests.//; s/\.c$//' | sort | awk -v k="$1" 'NR % 4 ~ k'; }
-# either PATTERN_FILE: of the tests but those in it every second one, which has its day tomorrow.
+# either PATTERN_FILE: of the tests but those in it about half, by their names, which have their day tomorrow.
 either() {
-    find tests/unit -name 'test_*.c' | sed 's/^tests.//; s/\.c$//' | sort | grep -vxFf "$1" | awk -v k=$((today % 2)) 'NR % 2 == k'
+    find tests/unit -name 'test_*.c' | sed 's/^tests.//; s/\.c$//' | sort | grep -vxFf "$1" | awk -v k=$((today % 2)) 'length % 2 == k'
 }
 sanitized() {
     now=$(long $turn | xargs -n 1)
@@ -104,10 +104,8 @@ sanitized() {
     echo "-- of what is short half $((today % 2)) of 0 and 1, of what takes long group $turn of 0 to 3: $(echo "$now" | xargs)"
     [ -z "$tiers" ] || $MAKE -s -j"$jobs" all || return 1 # of which the tiers are
     set -- SAN=address,undefined OMIT="$omit" TIERS="$tiers"
-    # A day of the shares is one on which the same tests come: each of their cases has its day.
-    days=$turns
-    case $turn in 0 | 2) days=$((turns / 2)) ;; esac
-    $MAKE -s -j"$jobs" "$@" unit-bins && shared 10 $days "$@" unit
+    # Tests come every 2nd, 4th or 8th day, to which 11 has no common divisor: each of their cases has its day.
+    $MAKE -s -j"$jobs" "$@" unit-bins && shared 11 $today "$@" unit
 }
 # pytests SECONDS ARGS...: counts are in the last line of what it says, "=== 3 passed, 1 skipped in 2.0s ===".
 pytests() {

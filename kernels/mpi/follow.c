@@ -155,8 +155,12 @@ static int mpi_reply(struct follower *f, uint32_t order, struct ek_fault *fault)
         f->p.backend->stats(f->device, &now);
         n.room_bytes = now.room_bytes;
     }
-    int r = cluster_send(f->c, &m, 1);
-    return r < 0 || resizes ? r : n.code;
+    struct ek_mpi_wait wait = {.cut = &f->c->failed}; /* node 0 may still load */
+    uint32_t which = 0;
+    int r = ek_mpi_move(f->c->p.mpi, f->c->p.self, &m, 1, &wait, &which);
+    if (r < 0)
+        return cluster_lost(f->c, 0, r);
+    return resizes ? 0 : n.code;
 }
 
 static int obey(struct follower *f, uint32_t order, struct ek_fault *fault)

@@ -356,6 +356,8 @@ static bool admit_one(struct sched *s, struct plan *p)
     if (!take_blocks(s, e, slot, p->now_us, &f))
         return false;
 
+    if (s->admission.blocked_number == e->number)
+        admission_again(&s->admission); /* what it lacked says nothing of its return */
     slots_take(&s->slots, entry);
     sched_take_slot(s, entry, slot);
     note_bring(s, e, &f, p->now_us);

@@ -139,6 +139,9 @@ static uint64_t blocks_lacking(struct sched *s, const struct entry *head, uint64
     uint64_t need = seen ? a->blocked_needed : slots_blocks_for(&s->slots, head->known);
     uint64_t limbo = slots_limbo(&s->slots);
 
+    *ret_lack = 0;
+    if (!seen && s->entries.running_count < s->value[LIMIT_RUNNING_SEQS])
+        return need; /* it may fit with what is cached: admission looks at it first */
     *ret_lack = admission_lacks(s, head, need);
     if (*ret_lack > 0)
         *ret_lack += s->entries.running_count; /* each may take one before it is admitted */

@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#include "common/hex.h"
+
 #define SURROGATE_FIRST 0xd800u
 #define SURROGATE_LAST  0xdfffu
 
@@ -87,15 +89,13 @@ bool chars_has(const struct chars *c, uint32_t cp)
 
 const char *chars_hex(const char *text, size_t len, uint32_t count, size_t *at, uint32_t *ret_cp)
 {
-    static const char digits[] = "0123456789abcdef0123456789ABCDEF";
     uint32_t cp = 0;
 
     for (uint32_t i = 0; i < count; i++, (*at)++) {
-        const char c = *at < len ? text[*at] : '\0';
-        const char *digit = c ? strchr(digits, c) : NULL;
-        if (!digit)
+        const int digit = *at < len ? ek_hex_digit(text[*at]) : -1;
+        if (digit < 0)
             return "a hexadecimal digit is missing";
-        cp = cp << 4 | (uint32_t)((digit - digits) % 16);
+        cp = cp << 4 | (uint32_t)digit;
     }
     if (cp > CHARS_LAST || (cp >= SURROGATE_FIRST && cp <= SURROGATE_LAST))
         return "there is no such character";

@@ -51,6 +51,17 @@ struct model_family {
     void (*build)(struct graph_builder *b, const struct model_config *c);
 };
 
+/* Names of GPT-2's time, which GPT-J and CodeGen have, too. */
+#define GPT2_KEYS                                                                                  \
+    {                                                                                              \
+        {"hidden_size", "n_embd"}, {"num_hidden_layers", "n_layer"},                               \
+            {"num_attention_heads", "n_head"}, {"max_position_embeddings", "n_positions"},         \
+            {"intermediate_size", "n_inner"},                                                      \
+        {                                                                                          \
+            "hidden_act", "activation_function"                                                    \
+        }                                                                                          \
+    }
+
 #define ROW(row, class) extern const struct model_family family_##row;
 EK_FAMILIES(ROW)
 #undef ROW

@@ -109,6 +109,11 @@ static int opt_configure(const struct model_json *j, struct model_config *c)
     c->post_norms_alone = !before;
     c->no_last_norm = !before || bare;
     c->embed_width = width != c->hidden ? width : 0;
+    if (r == 0 && c->embed_width > 0 && !c->no_last_norm)
+        return ek_fault_set(j->fault, "word_embed_proj_dim",
+                            "%s: a norm behind the last layer is served with word_embed_proj_dim "
+                            "%u alone, which is hidden_size",
+                            j->file, c->hidden);
     return r;
 }
 
@@ -203,16 +208,6 @@ static void opt_build(struct graph_builder *b, const struct model_config *c)
     graph_prefix(b, "%s", "");
     graph_head_of(b, l.stream, &names);
 }
-
-#define GPT2_KEYS                                                                                  \
-    {                                                                                              \
-        {"hidden_size", "n_embd"}, {"num_hidden_layers", "n_layer"},                               \
-            {"num_attention_heads", "n_head"}, {"max_position_embeddings", "n_positions"},         \
-            {"intermediate_size", "n_inner"},                                                      \
-        {                                                                                          \
-            "hidden_act", "activation_function"                                                    \
-        }                                                                                          \
-    }
 
 const struct model_family family_gpt2 = {.architecture = "GPT2LMHeadModel",
                                          .keys = GPT2_KEYS,

@@ -247,16 +247,6 @@ static void falcon_build(struct graph_builder *b, const struct model_config *c)
     graph_head_of(b, l.stream, &names);
 }
 
-#define GPTJ_KEYS                                                                                  \
-    {                                                                                              \
-        {"hidden_size", "n_embd"}, {"num_hidden_layers", "n_layer"},                               \
-            {"num_attention_heads", "n_head"}, {"max_position_embeddings", "n_positions"},         \
-            {"intermediate_size", "n_inner"},                                                      \
-        {                                                                                          \
-            "hidden_act", "activation_function"                                                    \
-        }                                                                                          \
-    }
-
 const struct model_family family_persimmon = {.architecture = "PersimmonForCausalLM",
                                               .rms_eps = 1e-5,
                                               .eps_key = "layer_norm_eps",
@@ -267,7 +257,7 @@ const struct model_family family_persimmon = {.architecture = "PersimmonForCausa
                                               .configure = persimmon_configure,
                                               .build = persimmon_build};
 const struct model_family family_gptj = {.architecture = "GPTJForCausalLM",
-                                         .keys = GPTJ_KEYS,
+                                         .keys = GPT2_KEYS,
                                          .four_times = true,
                                          .rms_eps = 1e-5,
                                          .eps_key = "layer_norm_epsilon",
@@ -275,7 +265,7 @@ const struct model_family family_gptj = {.architecture = "GPTJForCausalLM",
                                          .configure = gptj_configure,
                                          .build = gptj_build};
 const struct model_family family_codegen = {.architecture = "CodeGenForCausalLM",
-                                            .keys = GPTJ_KEYS,
+                                            .keys = GPT2_KEYS,
                                             .four_times = true,
                                             .rms_eps = 1e-5,
                                             .eps_key = "layer_norm_epsilon",

@@ -6,6 +6,7 @@
  * LayerNorm. NanoChatForCausalLM: max(x, 0) squared, norms without weights, one of the embedding,
  * too, and of heads that turned backwards.
  */
+#include "common/err.h"
 #include "server/model/config_keys.h"
 #include "server/model/family.h"
 #include "server/model/layers.h"
@@ -58,6 +59,11 @@ static int nanochat_configure(const struct model_json *j, struct model_config *c
     c->norm_bare = true;
     c->rope.backwards = true;
     c->logit_softcap = 15;
+    if (r == 0 && c->rope.type == ROPE_DYNAMIC)
+        return ek_fault_set(j->fault, "rope_scaling",
+                            "%s: dynamic frequencies are not supported where rotation runs "
+                            "backwards; remove rope_scaling",
+                            j->file);
     return r < 0 ? r
                  : config_read_float(j, "final_logit_softcapping", (struct model_range){0, 1e6},
                                      &c->logit_softcap);

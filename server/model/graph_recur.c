@@ -65,7 +65,6 @@ static float softplus(float x)
     return x > 20.0f ? x : log1pf(expf(x));
 }
 
-/* The file's eps keeps the exponent's argument from 0, which changes nothing that a float shows. */
 void graph_clip(struct graph_builder *b, uint16_t value)
 {
     const uint32_t n = graph_width(b, value);
@@ -75,6 +74,7 @@ void graph_clip(struct graph_builder *b, uint16_t value)
         b->graph->ops[b->graph->op_count - 1].u.gate.numbers.rising = b->config->clip;
 }
 
+/* The file's eps keeps the exponent's argument from 0, which changes nothing that a float shows. */
 void graph_xielu(struct graph_builder *b, uint16_t value, const char *name)
 {
     float rising = 0.0f, falling = 0.0f, slope = 0.5f, eps = 0.0f;

@@ -2,9 +2,10 @@
  * vocab.json and merges.txt as the tokenizer.json that they amount to: GPT-2's byte-level BPE, in
  * which OPT and others of its time are published. The two say neither how texts are split nor which
  * tokens are special: that is code, so the class in tokenizer_config.json must be one whose code is
- * GPT-2's, and special tokens are those that the file names. Runs once at start.
+ * GPT-2's, and special tokens are those that the file names or lists. Runs once at start.
  */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/err.h"
@@ -83,11 +84,35 @@ static int merges_special(const json_t *vocab, const char *content, json_t *seen
                : 0;
 }
 
-static int merges_specials(const json_t *vocab, const json_t *config, json_t *added)
+/* Adds those that tokenizer_config.json lists with their ids, which the vocabulary may lack. */
+static int merges_listed(const json_t *config, json_t *seen, json_t *added, struct ek_fault *fault)
+{
+    const char *key;
+    json_t *one;
+    json_object_foreach(json_object_get(config, "added_tokens_decoder"), key, one)
+    {
+        const char *content = json_string_value(json_object_get(one, "content"));
+        char *end = NULL;
+        const unsigned long id = *key >= '0' && *key <= '9' ? strtoul(key, &end, 10) : 0;
+        if (!end || *end || id > UINT32_MAX || !content || !*content)
+            return ek_fault_set(fault, "added_tokens_decoder",
+                                "tokenizer_config.json: added_tokens_decoder: %.32s must be an id "
+                                "and have a content",
+                                key);
+        const bool special = !json_is_false(json_object_get(one, "special"));
+        if (json_object_set_new(seen, content, json_true()) < 0 ||
+            json_array_append_new(added, tok_added((uint32_t)id, content, special)) < 0)
+            return -ENOMEM;
+    }
+    return 0;
+}
+
+static int merges_specials(const json_t *vocab, const json_t *config, json_t *added,
+                           struct ek_fault *fault)
 {
     static const char *const keys[] = {"bos_token", "eos_token", "unk_token", "pad_token"};
     json_t *seen = json_object();
-    int r = seen ? 0 : -ENOMEM;
+    int r = seen ? merges_listed(config, seen, added, fault) : -ENOMEM;
     for (size_t i = 0; r == 0 && i < sizeof(keys) / sizeof(keys[0]); i++)
         r = merges_special(vocab, merges_named(config, keys[i]), seen, added);
     if (r == 0 && json_array_size(added) == 0)
@@ -97,12 +122,17 @@ static int merges_specials(const json_t *vocab, const json_t *config, json_t *ad
 }
 
 /* What is put before a prompt; NULL without memory. */
-static json_t *merges_around(const json_t *vocab, const json_t *config)
+static json_t *merges_around(const json_t *vocab, const json_t *config, const json_t *added)
 {
     const char *bos = merges_named(config, "bos_token");
     if (!bos)
         bos = END_OF_TEXT;
     const json_t *id = json_object_get(vocab, bos);
+    for (size_t i = 0; !id && i < json_array_size(added); i++) {
+        const json_t *one = json_array_get(added, i);
+        if (strcmp(json_string_value(json_object_get(one, "content")), bos) == 0)
+            id = json_object_get(one, "id");
+    }
     if (!json_is_true(json_object_get(config, "add_bos_token")) || !json_is_integer(id) ||
         json_integer_value(id) < 0 || json_integer_value(id) > UINT32_MAX)
         return json_null();
@@ -118,13 +148,13 @@ int tok_from_merges(const json_t *vocab, const char *merges, size_t len, const j
     if (r == 0)
         r = pairs && added ? merges_read(merges, len, pairs, fault) : -ENOMEM;
     if (r == 0)
-        r = merges_specials(vocab, config, added);
+        r = merges_specials(vocab, config, added, fault);
     if (r == 0) {
-        root =
-            json_pack("{s:{s:s, s:O, s:O}, s:O, s:{s:s}, s:{s:s, s:b, s:b}, s:o}", "model", "type",
-                      "BPE", "vocab", vocab, "merges", pairs, "added_tokens", added, "decoder",
-                      "type", "ByteLevel", "pre_tokenizer", "type", "ByteLevel", "add_prefix_space",
-                      space, "use_regex", true, "post_processor", merges_around(vocab, config));
+        root = json_pack("{s:{s:s, s:O, s:O}, s:O, s:{s:s}, s:{s:s, s:b, s:b}, s:o}", "model",
+                         "type", "BPE", "vocab", vocab, "merges", pairs, "added_tokens", added,
+                         "decoder", "type", "ByteLevel", "pre_tokenizer", "type", "ByteLevel",
+                         "add_prefix_space", space, "use_regex", true, "post_processor",
+                         merges_around(vocab, config, added));
         r = root ? 0 : -ENOMEM;
     }
     json_decref(pairs);

@@ -405,12 +405,23 @@ static int diagnose(const struct diagnose_options *o, const struct doctor_catalo
 struct diagnose_each {
     const struct diagnose_options *options;
     const struct doctor_catalog *catalog;
+    int code; /* of the last file that could not be told */
 };
 
 static int diagnose_one(void *ctx, const char *file)
 {
-    const struct diagnose_each *each = ctx;
-    return diagnose(each->options, each->catalog, file);
+    struct diagnose_each *each = ctx;
+    const int code = diagnose(each->options, each->catalog, file);
+    each->code = code != CTL_OK ? code : each->code;
+    return CTL_OK; /* the others are told, too */
+}
+
+static int diagnose_each(const struct diagnose_options *o, const struct doctor_catalog *c,
+                         const char *path)
+{
+    struct diagnose_each each = {o, c, CTL_OK};
+    const int code = diagnose_files(path, diagnose_one, &each);
+    return code != CTL_OK ? code : each.code;
 }
 
 static int contradictions(const struct diagnose_options *o, const char *path)
@@ -449,7 +460,7 @@ static int diagnose_run(void *options, char *path)
     else if (o->list || o->page || o->explain)
         code = tell_catalog(o, c);
     else if (o->each)
-        code = diagnose_files(path, diagnose_one, &(struct diagnose_each){o, c});
+        code = diagnose_each(o, c, path);
     else if (!path && !o->journal && isatty(STDIN_FILENO))
         code =
             diagnose_refuse("what", "name a log file, a directory, --journal UNIT, or pipe one in");

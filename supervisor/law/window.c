@@ -301,7 +301,7 @@ bool window_latency(const struct window *w, enum hist_id h, double q, double *re
     double grown[SAMPLE_BUCKETS];
     const struct sample_hist *last = NULL;
     uint32_t count = hist_growth(w, h, grown, &last);
-    if (count == 0 || grown[count - 1] < LATENCY_NEED)
+    if (count == 0 || !(grown[count - 1] >= LATENCY_NEED) || !isfinite(grown[count - 1]))
         return false;
     double rank = q * grown[count - 1];
     uint32_t i = 0;

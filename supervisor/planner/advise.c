@@ -27,7 +27,7 @@
 static uint32_t start_tokens(const struct plan_question *q)
 {
     double flops = q->speed.flops * plan_reach_of(&q->speed).computes;
-    double layers = plan_active_parameters(&q->shape) - (double)q->shape.vocab * q->shape.hidden;
+    double layers = plan_active_parameters(&q->shape) - plan_output_layer(&q->shape);
 
     if (q->gpu)
         return ek_budget_card(q->memory_bytes);

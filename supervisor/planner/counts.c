@@ -118,11 +118,26 @@ double plan_positions(const struct plan_shape *s)
     return s->learned ? (double)s->max_len * s->hidden : 0;
 }
 
+uint32_t plan_embed_width(const struct plan_shape *s)
+{
+    return s->embed_width ? s->embed_width : s->hidden;
+}
+
+double plan_output_layer(const struct plan_shape *s)
+{
+    return (double)s->vocab * plan_embed_width(s);
+}
+
+/* The products between a narrow embedding and the layers, and behind them. */
+static double narrowing(const struct plan_shape *s)
+{
+    return 2.0 * s->embed_width * s->hidden;
+}
+
 static double tables(const struct plan_shape *s)
 {
-    const double width = s->embed_width ? s->embed_width : s->hidden;
-    return s->vocab * width * (s->tied ? 1.0 : 2.0) + plan_second_embedding(s) + plan_positions(s) +
-           (s->embed_width ? 2 * width * s->hidden : 0);
+    return plan_output_layer(s) * (s->tied ? 1.0 : 2.0) + plan_second_embedding(s) +
+           plan_positions(s) + narrowing(s);
 }
 
 double plan_parameters(const struct plan_shape *s)
@@ -132,7 +147,7 @@ double plan_parameters(const struct plan_shape *s)
 
 double plan_active_parameters(const struct plan_shape *s)
 {
-    return layers(s, s->experts_used) + (double)s->vocab * s->hidden;
+    return layers(s, s->experts_used) + plan_output_layer(s) + narrowing(s);
 }
 
 double plan_weight_bytes(const struct plan_shape *s, uint32_t bits)

@@ -124,7 +124,7 @@ static double largest_stage(const struct plan_shape *s, const struct plan_setup 
 {
     const double all = plan_weights_of(s, u->weight_bits, u->own);
     const double stages = u->stages > 1 ? fmin(u->stages, s->layers) : 1;
-    const double ends = fmin((double)s->vocab * s->hidden * 2, all / 2);
+    const double ends = fmin(plan_output_layer(s) * 2, all / 2);
     const double layer = (all - (s->tied ? 1 : 2) * ends) / s->layers;
     double most = all;
 

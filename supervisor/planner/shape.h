@@ -87,6 +87,8 @@ uint32_t plan_forwarding(const struct plan_shape *s); /* those with a feed-forwa
 uint32_t plan_heads_of(const struct plan_shape *s, struct plan_heads ret_heads[2]);
 double plan_second_embedding(const struct plan_shape *s); /* numbers in it */
 double plan_positions(const struct plan_shape *s);        /* in the table of positions */
+double plan_output_layer(const struct plan_shape *s);     /* in that */
+uint32_t plan_embed_width(const struct plan_shape *s);
 double plan_parameters(const struct plan_shape *s);
 /* Of those, what one token reads: all but the experts that it does not use and the rows of the
  * embedding. */

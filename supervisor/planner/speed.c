@@ -56,7 +56,7 @@ static double read_weights(const struct plan_engine *e, double rows)
 {
     const struct plan_shape *s = e->shape;
     double all = plan_weights_of(s, e->weight_bits, e->device.own);
-    all -= s->tied ? 0 : (double)s->vocab * s->hidden * 2;
+    all -= s->tied ? 0 : plan_output_layer(s) * 2;
     if (s->experts == 0)
         return all;
     /* The more rows, the more of the experts are touched. */
@@ -132,7 +132,7 @@ double plan_prefill(const struct plan_engine *e, double tokens)
     const struct plan_shape *s = e->shape;
     struct step t = {.link = link_s(e, tokens)};
     double weights = read_weights(e, tokens) / e->cards;
-    double head = (double)s->vocab * s->hidden; /* only the last row needs words */
+    double head = plan_output_layer(s); /* only the last row needs words */
     double products = 2 * ((plan_active_parameters(s) - head) * tokens + head);
     add_part(&t, weights / read_rate(e, weights), products / e->cards / product_rate(e));
     /* Each row looks at those before it, which its neighbours have just read. */

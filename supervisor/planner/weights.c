@@ -187,7 +187,7 @@ double plan_own_weights(const struct plan_shape *s, uint32_t bits)
                     s->recurrent_layers * plan_recurrent_layer(s, b) +
                     (plan_forwarding(s) - mixed) * weights_forward(s, s->intermediate, b) +
                     mixed * (mixed > 0 ? mixture(s, b) : 0);
-    const double width = s->embed_width ? s->embed_width : s->hidden, wide = b == 32 ? 4 : 2;
+    const double width = plan_embed_width(s), wide = b == 32 ? 4 : 2;
     double head = grouped(s->vocab, width, b > 8 ? b : 8, EK_HEAD_GROUP);
     double embedding = s->tied ? 0 : s->vocab * width * wide;
     double norms = ((double)s->layers * s->norms + !s->no_last_norm) * vector(s->hidden) *

@@ -50,6 +50,9 @@ def test_each(tmp_path):
     assert "a.log" in (text := diagnose(tmp_path, "--each").stdout) and "c.log" in text
     assert (refused := diagnose("--each")).returncode == 2 and "directory" in refused.stderr
     assert diagnose(tmp_path / "none", "--each").returncode == 1
+    (tmp_path / "b.gz").write_bytes(b"\x1f\x8b\x08 and no more of it")
+    done = diagnose(tmp_path, "--each", "--json")  # one that cannot be read keeps none of the others from being told
+    assert done.returncode == 1 and "b.gz" in done.stderr and [pathlib.Path(json.loads(line)["source"]).name for line in done.stdout.splitlines()] == ["a.log", "b.log", "c.log"]
 
 
 def test_archives(tmp_path):

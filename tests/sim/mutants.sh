@@ -27,7 +27,7 @@ done
 rm -f "$tmp/engine.a" # the objects are its copy
 libs="$(for a in $ARCHIVES; do [ -e "$tmp/${a##*/}" ] && echo "$tmp/${a##*/}"; done || true) $LIBS"
 
-for t in foresee growth pace price share; do
+for t in foresee growth pace price share yield; do
     $cc $flags -I. -c "tests/unit/engine/test_$t.c" -o "$tmp/test_$t.o"
 done
 
@@ -199,6 +199,9 @@ admit.c@has_room(s, e, fresh + idle, available)@has_room(s, e, fresh, available)
 growth.c@return g->due > most ? most / g->due : 1;@return 1;@test_growth
 growth.c@double most = g->came + sqrt(fmax(g->came, 1));@double most = g->came;@test_growth
 growth.c@if (++g->unsummed == UNSUM)@if (false)@test_growth
+yield.c@    *ret_lack -= limbo < *ret_lack ? limbo : *ret_lack;@    (void)limbo;@test_yield
+yield.c@if (!seen && s->entries@if (false && s->entries@test_yield
+yield.c@return freed < lack ? 0 : count;@return count;@test_yield
 refuse.c@sched_note_stall(&s->stats, &s->entries.at[i], now_us);@(void)0;@test_foresee
 foresee.c@    e->stalled = true;@    (void)0;@test_foresee
 refuse.c@        if (e->admitted)@        if (false)

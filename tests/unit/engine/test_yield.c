@@ -122,6 +122,66 @@ static void what_comes_back_is_waited_for(void **state)
     close_world(&w);
 }
 
+/* One ended while a step that uses its blocks is in flight: these are enough. */
+static void what_is_on_its_way_is_waited_for(void **state)
+{
+    (void)state;
+    struct engine_params p = short_of_blocks();
+    p.depth = 2;
+    struct world w;
+    struct request *a[4];
+    open_held(&w, &p, a);
+    struct request *b = submit_of(&w, two, 4, 2, 900);
+    step_once(&w, 0);
+    plan(&w, 4);
+    w.now_us += 300000;
+    sched_finish(w.s, a[3], REQ_FIN_ABORT, 0, w.now_us);
+    assert_int_equal(slots_limbo(&w.s->slots), 8);
+    plan(&w, 3);
+    assert_int_equal(w.s->stats.blocks_yielded, 0);
+    land(&w);
+    plan(&w, 7);
+    assert_int_equal(running_of(&w, 2), 1);
+    land(&w);
+    land(&w);
+    sched_finish_all(w.s, REQ_FIN_ABORT, 0, w.now_us);
+    for (int i = 0; i < 4; i++)
+        request_unref(a[i]);
+    request_unref(b);
+    close_world(&w);
+}
+
+/* It fits with what another request of its tenant has in the cache: none gives way. */
+static void who_fits_with_the_cache_takes_nothing(void **state)
+{
+    (void)state;
+    struct engine_params p = short_of_blocks();
+    p.blocks = 97;
+    p.max_batched_tokens = 512;
+    p.limits.value[LIMIT_BATCHED_TOKENS] = 512;
+    p.limits.value[LIMIT_PREFIX_CACHING] = 1;
+    struct world w;
+    struct request *a[4];
+    open_world(&w, &p);
+    for (int32_t i = 0; i < 4; i++)
+        a[i] = submit_of(&w, one, 60, 60, 1 + 100 * i);
+    struct request *b = submit_of(&w, two, 80, 40, 500);
+    for (int i = 0; i < 3; i++)
+        step_once(&w, 0);
+    struct request *c = submit_of(&w, two, 84, 4, 500);
+    w.now_us += 300000;
+    step_once(&w, 0);
+    assert_int_equal(w.s->stats.blocks_yielded, 0);
+    assert_int_equal(running_of(&w, 2), 2);
+    assert_int_equal(c->cached_tokens, 80);
+    run_out(&w);
+    for (int i = 0; i < 4; i++)
+        request_unref(a[i]);
+    request_unref(b);
+    request_unref(c);
+    close_world(&w);
+}
+
 /* Nothing that looks like too little memory comes of it, however long those wait. */
 static void blocks_given_are_no_lack_of_memory(void **state)
 {
@@ -248,6 +308,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shares_blocks_by_weight),
         cmocka_unit_test(what_comes_back_is_waited_for),
+        cmocka_unit_test(what_is_on_its_way_is_waited_for),
+        cmocka_unit_test(who_fits_with_the_cache_takes_nothing),
         cmocka_unit_test(blocks_given_are_no_lack_of_memory),
         cmocka_unit_test(all_get_on_beside_short_ones),
         cmocka_unit_test(gives_room_to_grow),

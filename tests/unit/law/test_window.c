@@ -202,6 +202,12 @@ static void test_latency(void **state)
     window_push(w, &s);
     assert_true(window_latency(w, HIST_ITL, 0.99, &v) && near(v, 0.2));
     assert_false(window_latency(w, HIST_TTFT, 0.5, &v));
+    s.itl.hits[0] = s.itl.hits[1] = s.itl.hits[2] = HUGE_VAL; /* sums beyond numbers tell nothing */
+    for (int i = 0; i < 2; i++) {
+        s.at_us += S;
+        window_push(w, &s);
+        assert_false(window_latency(w, HIST_ITL, 0.99, &v));
+    }
     window_free(w);
 }
 

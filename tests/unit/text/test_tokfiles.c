@@ -307,6 +307,43 @@ static void test_refused_merges(void **state)
     json_decref(vocab);
 }
 
+/* As GPT2Tokenizer's save_pretrained writes tokens that were added: in tokenizer_config.json alone.
+ */
+static void test_added_merges(void **state)
+{
+    (void)state;
+    static const char merges[] = "#version: 0.2\na b\n";
+    json_t *vocab = merges_vocab(), *root = NULL;
+    json_t *config =
+        json_pack("{s:s, s:s, s:s, s:b, s:{s:{s:s, s:b}, s:{s:s, s:b}}}", "tokenizer_class",
+                  "GPT2Tokenizer", "bos_token", "<s>", "eos_token", "<|im_end|>", "add_bos_token",
+                  true, "added_tokens_decoder", "4", "content", "<|im_end|>", "special", true, "5",
+                  "content", "<s>", "special", false);
+    struct tokenizer *t = NULL;
+    struct token_vec v = {0};
+    struct ek_fault fault = {.msg = ""};
+    assert_true(vocab && config);
+    assert_int_equal(tok_from_merges(vocab, merges, sizeof(merges) - 1, config, &root, &fault), 0);
+    assert_int_equal(tok_build(root, config, &t, &fault), 0);
+    assert_int_equal(tokenizer_encode_prompt(t, "ab<|im_end|>", 12, &v), 0);
+    assert_true(v.count == 3 && v.at[0] == 5 && v.at[1] == 2 && v.at[2] == 4);
+    assert_true(tokenizer_is_special(t, 4));
+    token_vec_done(&v);
+    tokenizer_free(t);
+    json_decref(root);
+    static const char *const bad[] = {"4x", "", "-4", "4294967296"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        json_t *other =
+            json_pack("{s:{s:{s:s}}}", "added_tokens_decoder", bad[i], "content", "<x>");
+        assert_int_equal(tok_from_merges(vocab, merges, sizeof(merges) - 1, other, &root, &fault),
+                         -EBADMSG);
+        assert_non_null(strstr(fault.msg, "added_tokens_decoder"));
+        json_decref(other);
+    }
+    json_decref(config);
+    json_decref(vocab);
+}
+
 /* Without a configuration: GPT-2's only special token, and nothing before a prompt. */
 static void test_plain_merges(void **state)
 {
@@ -537,6 +574,7 @@ int main(void)
         cmocka_unit_test(test_refused_spm),
         cmocka_unit_test(test_refused_tekken),
         cmocka_unit_test(test_refused_merges),
+        cmocka_unit_test(test_added_merges),
         cmocka_unit_test(test_plain_merges),
         cmocka_unit_test(test_refused_tiktoken),
         cmocka_unit_test(test_refused_form),
