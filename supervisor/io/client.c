@@ -20,6 +20,8 @@
 #include "supervisor/io/run_as.h"
 
 #define HEAD_MOST (64u * 1024) /* bytes of an answer's head and trailers */
+/* Of a body. In chunks of a byte each one as long as is taken would cost seconds of a processor. */
+#define PIECES_MOST (64u * 1024)
 
 struct client {
     sd_event *event;
@@ -38,6 +40,7 @@ struct client_call {
     int fd; /* of the connection that it made, -1 = none */
     uint64_t start_us;
     size_t head_bytes;
+    uint32_t pieces; /* of the body */
     bool too_large;
     client_fn cb;
     void *ctx;
@@ -183,7 +186,7 @@ static size_t curl_body(char *bytes, size_t size, size_t count, void *ctx)
 {
     struct client_call *call = ctx;
     size_t len = size * count; /* size is 1 by contract */
-    if (ek_buf_add(&call->body, bytes, len) < 0) {
+    if (++call->pieces > PIECES_MOST || ek_buf_add(&call->body, bytes, len) < 0) {
         call->too_large = true;
         return 0;
     }
