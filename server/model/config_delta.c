@@ -13,21 +13,13 @@ int config_read_delta_layers(const struct model_json *j, struct model_config *c)
     uint32_t every = 4, attend = 0;
     int r = config_read_u32(j, "full_attention_interval", CONFIG_LAYERS_MOST, 4, &every);
     const bool named = types && !json_is_null(types);
-    if (r == 0 && named && json_array_size(types) != c->layers)
-        return ek_fault_set(j->fault, "layer_types",
-                            "%s: layer_types must name the kind of each of the %u layers; correct "
-                            "it",
-                            j->file, c->layers);
+    if (r == 0 && named)
+        r = config_read_kinds(j, "layer_types",
+                              (const char *const[]){"full_attention", "linear_attention"}, 1, c,
+                              c->recurrent);
     for (uint32_t i = 0; r == 0 && i < c->layers; i++) {
-        const char *type = (i + 1) % every != 0 ? "linear_attention" : "full_attention";
-        if (named)
-            type = json_string_value(json_array_get(types, i));
-        c->recurrent[i] = type && strcmp(type, "linear_attention") == 0;
-        if (!c->recurrent[i] && (!type || strcmp(type, "full_attention") != 0))
-            r = ek_fault_set(j->fault, "layer_types",
-                             "%s: layer_types has '%.32s'; supported are full_attention and "
-                             "linear_attention",
-                             j->file, type ? type : "something that is no text");
+        if (!named)
+            c->recurrent[i] = (i + 1) % every != 0;
         attend += !c->recurrent[i];
     }
     if (r == 0 && attend == 0)

@@ -61,23 +61,22 @@ int config_read_same(const struct model_json *j, const char *key, uint32_t max, 
     return 0;
 }
 
-/* The kind of each layer, if the file tells. */
-static int read_layer_types(const struct model_json *j, const json_t *types, struct model_config *c)
+int config_read_kinds(const struct model_json *j, const char *key, const char *const kinds[2],
+                      unsigned flagged, const struct model_config *c, bool *flags)
 {
-    const char *windowed = c->chunks ? "chunked_attention" : "sliding_attention";
-    if (json_array_size(types) != c->layers)
-        return ek_fault_set(j->fault, "layer_types",
-                            "%s: layer_types must name the kind of each of the %u layers; correct "
-                            "it",
-                            j->file, c->layers);
+    const json_t *list = json_object_get(j->object, key);
+
+    if (json_array_size(list) != c->layers)
+        return ek_fault_set(j->fault, key,
+                            "%s: %s must name the kind of each of the %u layers; correct it",
+                            j->file, key, c->layers);
     for (uint32_t i = 0; i < c->layers; i++) {
-        const char *type = json_string_value(json_array_get(types, i));
-        c->windowed[i] = type && strcmp(type, windowed) == 0;
-        if (!c->windowed[i] && (!type || strcmp(type, "full_attention") != 0))
-            return ek_fault_set(j->fault, "layer_types",
-                                "%s: layer_types has '%.32s'; supported are full_attention and "
-                                "%s",
-                                j->file, type ? type : "something that is no text", windowed);
+        const char *kind = json_string_value(json_array_get(list, i));
+        flags[i] = kind && strcmp(kind, kinds[flagged]) == 0;
+        if (!flags[i] && (!kind || strcmp(kind, kinds[!flagged]) != 0))
+            return ek_fault_set(j->fault, key, "%s: %s has '%.32s'; supported are %s and %s",
+                                j->file, key, kind ? kind : "something that is no text", kinds[0],
+                                kinds[1]);
     }
     return 0;
 }
@@ -108,7 +107,11 @@ int config_read_window(const struct model_json *j, struct config_window w, struc
         return r;
     c->window = w.use ? (uint32_t)window : 0;
     if (types && !json_is_null(types))
-        return read_layer_types(j, types, c);
+        return config_read_kinds(j, "layer_types",
+                                 (const char *const[]){"full_attention", c->chunks
+                                                                             ? "chunked_attention"
+                                                                             : "sliding_attention"},
+                                 1, c, c->windowed);
     for (uint32_t i = 0; i < c->layers; i++)
         c->windowed[i] = i >= w.first_layer && !(w.full_every > 0 && (i + 1) % w.full_every == 0);
     return 0;
@@ -214,18 +217,7 @@ int config_read_mlp_types(const struct model_json *j, struct model_config *c)
 
     if (!types || json_is_null(types))
         return 0;
-    if (json_array_size(types) != c->layers)
-        return ek_fault_set(j->fault, KEY,
-                            "%s: %s must name the kind of each of the %u layers; correct it",
-                            j->file, KEY, c->layers);
-    for (uint32_t i = 0; i < c->layers; i++) {
-        const char *type = json_string_value(json_array_get(types, i));
-        c->plain[i] = type && strcmp(type, "dense") == 0;
-        if (!c->plain[i] && (!type || strcmp(type, "sparse") != 0))
-            return ek_fault_set(j->fault, KEY, "%s: %s has '%.32s'; supported are dense and sparse",
-                                j->file, KEY, type ? type : "something that is no text");
-    }
-    return 0;
+    return config_read_kinds(j, KEY, (const char *const[]){"dense", "sparse"}, 0, c, c->plain);
 }
 
 int config_read_layers(const struct model_json *j, const char *key, bool value,

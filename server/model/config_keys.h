@@ -31,6 +31,10 @@ int config_read_routing(const struct model_json *j, struct model_config *c);
 int config_read_delta_layers(const struct model_json *j, struct model_config *c);
 int config_read_delta(const struct model_json *j, struct config_delta usual,
                       struct model_config *c);
+/* A list that the file has, with one of two kinds for each layer: a layer's flag tells whether it
+ * is the second (`flagged` 1) or the first one (0). */
+int config_read_kinds(const struct model_json *j, const char *key, const char *const kinds[2],
+                      unsigned flagged, const struct model_config *c, bool *flags);
 /* A list of numbers of layers: those layers' flags become `value`; without the key nothing is. */
 int config_read_layers(const struct model_json *j, const char *key, bool value,
                        const struct model_config *c, bool *flags);

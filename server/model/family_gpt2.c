@@ -64,31 +64,17 @@ static int bigcode_configure(const struct model_json *j, struct model_config *c)
     return r < 0 ? r : refuse_cross(j);
 }
 
-/* GPT-Neo's kinds of layers, one for each: "global" or "local". */
 static int gpt_neo_configure(const struct model_json *j, struct model_config *c)
 {
-    static const char KEY[] = "attention_layers";
-    const json_t *kinds = json_object_get(j->object, KEY);
     int r = config_read_u32(j, "window_size", 1u << 26, 256, &c->window);
 
     learned(c, false);
     c->o_bias = true;
     c->mlp_bias = true;
     c->attention_scale = 1.0f;
-    if (r < 0)
-        return r;
-    if (json_array_size(kinds) != c->layers)
-        return ek_fault_set(j->fault, KEY,
-                            "%s: %s must name the kind of each of the %u layers; correct it",
-                            j->file, KEY, c->layers);
-    for (uint32_t i = 0; i < c->layers; i++) {
-        const char *kind = json_string_value(json_array_get(kinds, i));
-        c->windowed[i] = kind && strcmp(kind, "local") == 0;
-        if (!c->windowed[i] && (!kind || strcmp(kind, "global") != 0))
-            return ek_fault_set(j->fault, KEY, "%s: %s has '%.32s'; supported are global and local",
-                                j->file, KEY, kind ? kind : "something that is no text");
-    }
-    return 0;
+    return r < 0 ? r
+                 : config_read_kinds(j, "attention_layers",
+                                     (const char *const[]){"global", "local"}, 1, c, c->windowed);
 }
 
 static int opt_configure(const struct model_json *j, struct model_config *c)

@@ -25,22 +25,12 @@ static int read_kinds(const struct model_json *j, struct model_config *c)
     const json_t *types = json_object_get(j->object, "layer_types");
     uint32_t attend = 0;
     const bool named = types && !json_is_null(types);
-    if (named && json_array_size(types) != c->layers)
-        return ek_fault_set(j->fault, "layer_types",
-                            "%s: layer_types must name the kind of each of the %u layers; correct "
-                            "it",
-                            j->file, c->layers);
-    int r = named ? 0 : read_attending(j, c);
-    for (uint32_t i = 0; r == 0 && i < c->layers; i++) {
-        const char *type = named ? json_string_value(json_array_get(types, i)) : "";
-        if (named)
-            c->recurrent[i] = type && strcmp(type, "conv") == 0;
-        if (named && !c->recurrent[i] && (!type || strcmp(type, "full_attention") != 0))
-            r = ek_fault_set(j->fault, "layer_types",
-                             "%s: layer_types has '%.32s'; supported are full_attention and conv",
-                             j->file, type ? type : "something that is no text");
+    int r =
+        named ? config_read_kinds(j, "layer_types", (const char *const[]){"full_attention", "conv"},
+                                  1, c, c->recurrent)
+              : read_attending(j, c);
+    for (uint32_t i = 0; r == 0 && i < c->layers; i++)
         attend += !c->recurrent[i];
-    }
     if (r == 0 && attend == 0)
         r = ek_fault_set(j->fault, "layer_types", "%s: no layer has attention; correct layer_types",
                          j->file);
