@@ -81,12 +81,9 @@ static int read_intermediate(const struct model_json *j, const char *key, struct
 
 static int read_shape(const struct model_json *j, struct model_config *c)
 {
-    const char *own = c->family->intermediate;
-    const char *inner =
-        own && json_object_get(j->object, own) ? own : key_of(j, c, "intermediate_size");
     int r = config_read_u32(j, key_of(j, c, "hidden_size"), 1u << 16, 0, &c->hidden);
     if (r == 0)
-        r = read_intermediate(j, inner, c);
+        r = read_intermediate(j, key_of(j, c, "intermediate_size"), c);
     if (r == 0)
         r = read_layers(j, c);
     if (r == 0)

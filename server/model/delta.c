@@ -49,7 +49,7 @@ void delta_begin_apart(struct graph_builder *b, struct layers *l, uint32_t layer
     const uint32_t wide = 2 * t->k_heads * t->k_dim + t->v_heads * t->v_dim;
     uint32_t sum = 0;
 
-    graph_prefix(b, "model.layers.%u.", layer);
+    layers_prefix(b, l, layer);
     if (channels_of(b, "linear_attn.conv1d") == wide)
         return;
     for (uint32_t i = 0; i < DELTA_PARTS; i++) {

@@ -30,14 +30,13 @@ struct model_family {
     double rope_theta, rms_eps;
     const char *head_key; /* key of head_dim, if head_dim is not it */
     const char *act;
-    const char *act_key;      /* key of the one activation that it has, if hidden_act is not it */
-    const char *intermediate; /* key of the feed-forward's width, if intermediate_size is not it */
-    const char *theta_key;    /* another key of rope_theta, and of partial_rotary_factor, outside */
-    const char *partial_key;  /* of rope_parameters; both, or NULL = none */
-    const char *eps_key;      /* key of the norms' epsilon, if rms_norm_eps is not it */
-    bool tied;                /* tie_word_embeddings, too */
-    bool partial_rotary;      /* whether its heads may turn in part */
-    double partial;           /* which part, where config.json does not say; 0 = all */
+    const char *act_key;     /* key of the one activation that it has, if hidden_act is not it */
+    const char *theta_key;   /* another key of rope_theta, and of partial_rotary_factor, outside */
+    const char *partial_key; /* of rope_parameters; both, or NULL = none */
+    const char *eps_key;     /* key of the norms' epsilon, if rms_norm_eps is not it */
+    bool tied;               /* tie_word_embeddings, too */
+    bool partial_rotary;     /* whether its heads may turn in part */
+    double partial;          /* which part, where config.json does not say; 0 = all */
     bool rope_alpha; /* rope type dynamic with an `alpha` is a base that is larger for good */
     /* Whether layers with a window have frequencies of their own; theta of those where the old
      * spelling lacks rope_local_base_freq, 0 = as the other layers. */

@@ -137,7 +137,7 @@ static void cohere2_moe_build(struct graph_builder *b, const struct model_config
     layers_begin(b, &l);
     const uint16_t normed = graph_value(b, c->hidden);
     for (uint32_t i = 0; i < c->layers; i++) {
-        graph_prefix(b, "model.layers.%u.", i);
+        layers_prefix(b, &l, i);
         graph_norm(b, normed, l.stream, "input_layernorm");
         layers_attention_of(b, &l, normed, i);
         graph_add(b, l.stream, l.side);

@@ -121,7 +121,7 @@ static void falcon_build(struct graph_builder *b, const struct model_config *c)
     mamba_begin(b, &v);
     const uint16_t aside = graph_value(b, c->hidden);
     for (uint32_t i = 0; i < c->layers; i++) {
-        graph_prefix(b, "model.layers.%u.", i);
+        layers_prefix(b, &l, i);
         graph_norm(b, l.side, l.stream, "input_layernorm");
         graph_take(b, aside, l.side, (struct graph_run){.group = c->hidden, .heads = 1});
         falcon_scale(b, aside, t->scan_in);
@@ -137,7 +137,6 @@ static void falcon_build(struct graph_builder *b, const struct model_config *c)
         falcon_scale(b, l.side, t->mlp[1]);
         graph_add(b, l.stream, l.side);
     }
-    graph_prefix(b, "%s", "");
     graph_head(b, l.stream, "model.final_layernorm", "model.embed_tokens");
 }
 

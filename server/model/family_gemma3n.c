@@ -268,7 +268,7 @@ static void gemma3n_layer(struct graph_builder *b, const struct gemma3n *g, uint
 {
     const struct layers *l = &g->l;
 
-    graph_prefix(b, "model.layers.%u.", layer);
+    layers_prefix(b, l, layer);
     predict(b, g);
     graph_norm(b, g->normed, g->active, "input_layernorm");
     laurel(b, g);

@@ -342,7 +342,7 @@ static void gemma4_layer(struct graph_builder *b, const struct gemma4 *g, uint32
     const struct layers_gated twice = {"mlp", l->side, g->wide_gate_up, g->wide_inner,
                                        2 * c->intermediate};
 
-    graph_prefix(b, "model.layers.%u.", layer);
+    layers_prefix(b, l, layer);
     graph_norm(b, l->side, l->stream, "input_layernorm");
     layers_attend_normed(b, l, queries_and_keys(b, g, layer),
                          g->kind[c->windowed[layer] ? WINDOWED : FULL].heads, layer);

@@ -105,13 +105,14 @@ const struct model_family family_glm4_moe = {.architecture = "Glm4MoeForCausalLM
                                              .partial = 0.5,
                                              .configure = glm4_moe_configure,
                                              .build = glm4_moe_build};
-const struct model_family family_solar_open = {.architecture = "SolarOpenForCausalLM",
-                                               .head_dim = 128,
-                                               .rope_theta = 1e6,
-                                               .rms_eps = 1e-5,
-                                               .intermediate = "moe_intermediate_size",
-                                               .partial_rotary = true,
-                                               .configure = solar_open_configure,
-                                               .build = glm4_moe_build};
+const struct model_family family_solar_open = {
+    .architecture = "SolarOpenForCausalLM",
+    .head_dim = 128,
+    .rope_theta = 1e6,
+    .rms_eps = 1e-5,
+    .keys = {{"intermediate_size", "moe_intermediate_size"}},
+    .partial_rotary = true,
+    .configure = solar_open_configure,
+    .build = glm4_moe_build};
 const struct model_family family_dots1 = {
     .architecture = "Dots1ForCausalLM", .configure = dots1_configure, .build = glm4_moe_build};

@@ -123,7 +123,6 @@ static void gpt2_write(struct graph_builder *b, struct layers *l, const struct m
     b->turned = turned;
     layers_pre_norms(b, l, c);
     b->turned = false;
-    graph_prefix(b, "%s", "");
     graph_head_of(b, l->stream, &names);
 }
 
@@ -136,14 +135,8 @@ static void gpt2_build(struct graph_builder *b, const struct model_config *c)
 
 static void bigcode_build(struct graph_builder *b, const struct model_config *c)
 {
-    struct layers l = {.o_proj = "attn.c_proj"};
+    struct layers l = {.qkv_by_group = "attn.c_attn", .o_proj = "attn.c_proj"};
 
-    if (c->kv_heads == 1) {
-        l.fused_qkv = true;
-        l.qkv_proj = "attn.c_attn";
-    } else {
-        l.qkv_by_group = "attn.c_attn";
-    }
     gpt2_write(b, &l, c, false);
 }
 
@@ -191,7 +184,6 @@ static void opt_build(struct graph_builder *b, const struct model_config *c)
         opt_after(b, &l, i);
     if (!c->post_norms_alone)
         layers_pre_norms(b, &l, c);
-    graph_prefix(b, "%s", "");
     graph_head_of(b, l.stream, &names);
 }
 

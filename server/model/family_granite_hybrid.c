@@ -167,7 +167,7 @@ static void granite_hybrid_build(struct graph_builder *b, const struct model_con
     if (c->scan.heads > 0)
         mamba_begin(b, &v);
     for (uint32_t i = 0; i < c->layers; i++) {
-        graph_prefix(b, "model.layers.%u.", i);
+        layers_prefix(b, &l, i);
         graph_norm(b, l.side, l.stream, "input_layernorm");
         if (c->recurrent[i])
             mamba_mixer(b, &v, l.side, "mamba");

@@ -155,7 +155,7 @@ static void lfm_build(struct graph_builder *b, const struct model_config *c)
     v.gated = graph_value(b, c->hidden);
     v.out = graph_value(b, c->hidden);
     for (uint32_t i = 0; i < c->layers; i++) {
-        graph_prefix(b, "model.layers.%u.", i);
+        layers_prefix(b, &l, i);
         graph_norm(b, l.side, l.stream, "operator_norm");
         if (c->recurrent[i])
             short_conv(b, &l, &v);
@@ -165,14 +165,13 @@ static void lfm_build(struct graph_builder *b, const struct model_config *c)
         graph_norm(b, l.side, l.stream, "ffn_norm");
         layers_mixed(b, &l, i);
     }
-    graph_prefix(b, "%s", "");
     graph_head(b, l.stream, "model.embedding_norm", "model.embed_tokens");
 }
 
 const struct model_family family_lfm2 = {.architecture = "Lfm2ForCausalLM",
                                          .rope_theta = 1e6,
                                          .rms_eps = 1e-5,
-                                         .intermediate = "block_ff_dim",
+                                         .keys = {{"intermediate_size", "block_ff_dim"}},
                                          .tied = true,
                                          .configure = lfm2_configure,
                                          .build = lfm_build};

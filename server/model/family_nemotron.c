@@ -297,7 +297,6 @@ static void nemotron_build(struct graph_builder *b, const struct model_config *c
     char norm[32], embeddings[32];
     (void)snprintf(norm, sizeof(norm), "%snorm_f", v.root);
     (void)snprintf(embeddings, sizeof(embeddings), "%sembeddings", v.root);
-    graph_prefix(b, "%s", "");
     graph_head(b, v.stream, norm, embeddings);
 }
 

@@ -137,7 +137,6 @@ static void neox_build(struct graph_builder *b, const struct model_config *c)
     const uint16_t normed = graph_value(b, c->hidden);
     for (uint32_t i = 0; i < c->layers; i++)
         neox_layer(b, &l, normed, i);
-    graph_prefix(b, "%s", "");
     graph_head_of(b, l.stream, &names);
 }
 
@@ -156,7 +155,6 @@ static void phi_build(struct graph_builder *b, const struct model_config *c)
 
     layers_begin(b, &l);
     layers_parallel(b, &l, c);
-    graph_prefix(b, "%s", "");
     graph_head_of(b, l.stream, &names);
 }
 
@@ -176,7 +174,6 @@ static void persimmon_build(struct graph_builder *b, const struct model_config *
 
     layers_begin(b, &l);
     layers_pre_norms(b, &l, c);
-    graph_prefix(b, "%s", "");
     graph_head_of(b, l.stream, &names);
 }
 
@@ -197,7 +194,6 @@ static void gptj_write(struct graph_builder *b, struct layers *l, const struct m
     l->down = "fc_out";
     layers_begin(b, l);
     layers_parallel(b, l, c);
-    graph_prefix(b, "%s", "");
     graph_head_of(b, l->stream, &names);
 }
 
@@ -224,18 +220,13 @@ static void falcon_build(struct graph_builder *b, const struct model_config *c)
                        .norm = c->two_norms ? "ln_attn" : NULL,
                        .mlp_norm = c->two_norms ? "ln_mlp" : NULL,
                        .embedding = names.embedding,
+                       .qkv_by_group = "self_attention.query_key_value",
                        .o_proj = "self_attention.dense",
                        .ungated = true,
                        .of_itself = layers_gate_of(c),
                        .up = "dense_h_to_4h",
                        .down = "dense_4h_to_h"};
 
-    if (c->kv_heads == 1) {
-        l.fused_qkv = true;
-        l.qkv_proj = "self_attention.query_key_value";
-    } else {
-        l.qkv_by_group = "self_attention.query_key_value";
-    }
     layers_begin(b, &l);
     const uint16_t normed = c->parallel && !c->two_norms ? 0 : graph_value(b, c->hidden);
     if (c->parallel && !c->two_norms)
@@ -243,7 +234,6 @@ static void falcon_build(struct graph_builder *b, const struct model_config *c)
     else
         for (uint32_t i = 0; i < c->layers; i++)
             neox_layer(b, &l, normed, i);
-    graph_prefix(b, "%s", "");
     graph_head_of(b, l.stream, &names);
 }
 

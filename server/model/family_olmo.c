@@ -101,7 +101,7 @@ static void olmo_hybrid_build(struct graph_builder *b, const struct model_config
     if (first < c->layers)
         delta_begin_apart(b, &l, first);
     for (uint32_t i = 0; i < c->layers; i++) {
-        graph_prefix(b, "model.layers.%u.", i);
+        layers_prefix(b, &l, i);
         const char *middle = norm_name(b, "feedforward_layer_norm", "post_attention_layernorm");
         if (c->recurrent[i]) {
             graph_norm(b, l.side, l.stream,

@@ -81,10 +81,11 @@ const struct model_family family_qwen3_5 = {.architecture = "Qwen3_5ForCausalLM"
                                             .partial = 0.25,
                                             .configure = hybrid_configure,
                                             .build = hybrid_build};
-const struct model_family family_qwen3_5_moe = {.architecture = "Qwen3_5MoeForCausalLM",
-                                                .head_dim = 256,
-                                                .intermediate = "moe_intermediate_size",
-                                                .partial_rotary = true,
-                                                .partial = 0.25,
-                                                .configure = hybrid_moe_configure,
-                                                .build = hybrid_build};
+const struct model_family family_qwen3_5_moe = {
+    .architecture = "Qwen3_5MoeForCausalLM",
+    .head_dim = 256,
+    .keys = {{"intermediate_size", "moe_intermediate_size"}},
+    .partial_rotary = true,
+    .partial = 0.25,
+    .configure = hybrid_moe_configure,
+    .build = hybrid_build};

@@ -75,7 +75,7 @@ static void apertus_build(struct graph_builder *b, const struct model_config *c)
 
     layers_begin(b, &l);
     for (uint32_t i = 0; i < c->layers; i++) {
-        graph_prefix(b, "model.layers.%u.", i);
+        layers_prefix(b, &l, i);
         graph_norm(b, l.side, l.stream, "attention_layernorm");
         layers_attention(b, &l, i);
         graph_add(b, l.stream, l.side);

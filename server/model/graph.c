@@ -468,6 +468,8 @@ void graph_head_of(struct graph_builder *b, uint16_t src, const struct graph_hea
     const struct model_config *c = b->config;
     const uint32_t width = c->embed_width > 0 ? c->embed_width : c->hidden;
     const struct graph_part project = {names->project, width};
+
+    graph_prefix(b, "%s", "");
     if (c->embed_width > 0) { /* of all rows: only then can it be told which of it is wanted */
         const uint16_t narrow = graph_value(b, width);
         graph_linear(b, narrow, src, &project, 1, false);

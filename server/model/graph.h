@@ -188,8 +188,8 @@ void graph_softcap(struct graph_builder *b, uint16_t value, float cap);
 /* Picks rows, norms them and computes logits with lm_head or the tied embedding, scaled and capped
  * as the configuration says. */
 void graph_head(struct graph_builder *b, uint16_t src, const char *norm, const char *embedding);
-/* The same with another name for lm_head, and with or without OUTPUT.bias; `project` names the
- * product before it where the embedding has a width of its own. */
+/* The same with other names, which are whole: there is no prefix from here on; with or without
+ * OUTPUT.bias; `project` is the product before it where the embedding has a width of its own. */
 struct graph_head_names {
     const char *norm, *embedding, *output;
     bool bias;

@@ -64,6 +64,11 @@ void layers_begin(struct graph_builder *b, struct layers *l)
         l->qkv = graph_value(b, q + 2 * kv);
         l->heads = graph_value(b, q);
     }
+    if (l->qkv_by_group && l->qkv_groups == 0 && c->kv_heads == 1) { /* one lies as q | k | v do */
+        l->fused_qkv = true;
+        l->qkv_proj = l->qkv_by_group;
+        l->qkv_by_group = NULL;
+    }
     if (l->qkv_by_group)
         l->by_group = graph_value(b, q + 2 * kv);
     if (c->output_gate)
@@ -372,7 +377,7 @@ void layers_post_norm(struct graph_builder *b, const struct layers *l, uint32_t 
 {
     const bool mixture = b->config->experts > 0;
 
-    graph_prefix(b, "model.layers.%u.", layer);
+    layers_prefix(b, l, layer);
     layers_attention_of(b, l, l->stream, layer);
     graph_norm(b, l->side, l->side, "post_attention_layernorm");
     graph_add(b, l->stream, l->side);
@@ -387,7 +392,7 @@ void layers_post_norm(struct graph_builder *b, const struct layers *l, uint32_t 
 void layers_both_norms(struct graph_builder *b, const struct layers *l,
                        const struct layer_norms *names, uint32_t layer)
 {
-    graph_prefix(b, "model.layers.%u.", layer);
+    layers_prefix(b, l, layer);
     graph_norm(b, l->side, l->stream, "input_layernorm");
     layers_attention(b, l, layer);
     if (names->after_attention)
@@ -402,6 +407,5 @@ void layers_both_norms(struct graph_builder *b, const struct layers *l,
 
 void layers_end(struct graph_builder *b, const struct layers *l)
 {
-    graph_prefix(b, "%s", "");
     graph_head(b, l->stream, "model.norm", "model.embed_tokens");
 }

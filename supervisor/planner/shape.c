@@ -412,9 +412,9 @@ static void read_shape(struct plan_reader *r, struct plan_shape *s)
         needed(r, "num_attention_heads", NUMBER(r, "num_attention_heads", "n_head", "num_heads"));
     s->vocab = needed(r, "vocab_size", NUMBER(r, "vocab_size"));
     s->kv_heads = NUMBER(r, "num_key_value_heads", "num_kv_heads");
-    if (s->kv_heads == 0)
-        s->kv_heads =
-            reader_truth(r->j, "multi_query", strcmp(s->family, "gpt_bigcode") == 0) ? 1 : s->heads;
+    const bool bigcode = strcmp(s->family, "gpt_bigcode") == 0; /* multi_query alone counts there */
+    if (s->kv_heads == 0 || bigcode)
+        s->kv_heads = reader_truth(r->j, "multi_query", bigcode) ? 1 : s->heads;
     s->head_dim = NUMBER(r, "head_dim", "attention_head_dim");
     const struct usual of = usual_of(s->family);
     if (s->head_dim == 0)
