@@ -84,5 +84,5 @@ static inline void v_load_pair(enum ek_dtype t, const void *p, int half, __m256 
 #include "kernels/cpu/ops_vec.h"
 
 const struct cpu_ops cpu_ops_avx2 = {
-    VEC_FIELDS("avx2"), .scores = vec_scores,    .mix = vec_mix,  .gemm = vec_gemm,
-    .expand = expand,   .quads = cpu_quads_avx2, .quads_bytes = 2};
+    VEC_FIELDS("avx2"), .scores = vec_scores,    .mix = vec_mix,   .gemm = vec_gemm,
+    .expand = expand,   .quads = cpu_quads_avx2, .quads_bytes = 2, .quads_in_order = true};

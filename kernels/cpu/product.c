@@ -188,18 +188,6 @@ static void some_panels(const struct cpu_product *p, struct cpu_quads q, const s
     }
 }
 
-/* Whether few rows take a panel at all inputs before the next one, so that it is read in the order
- * in which it lies: reading is what takes their time. */
-static bool in_order(const struct cpu_weight *w)
-{
-#if defined(__x86_64__)
-    return w->ops->quads == cpu_quads_avx2; /* others walk several panels at once */
-#else
-    (void)w;
-    return false;
-#endif
-}
-
 /* Numbers of 8 or 4 bits as they are, with inputs rounded to 8 bits. */
 static void whole_numbers(const struct ek_device *d, const struct cpu_product *p)
 {
@@ -218,7 +206,7 @@ static void whole_numbers(const struct ek_device *d, const struct cpu_product *p
                           .c = p->c,
                           .rounded = in.there};
 
-    if (p->rows > FEW_ROWS || w->cols <= CPU_K_CHUNK || in.step == 0 || !in_order(w)) {
+    if (p->rows > FEW_ROWS || w->cols <= CPU_K_CHUNK || in.step == 0 || !w->ops->quads_in_order) {
         some_panels(p, q, &in);
         return;
     }

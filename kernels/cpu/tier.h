@@ -128,6 +128,9 @@ struct cpu_ops {
     /* Products of bf16 graphs with numbers of 8 and 4 bits as they are; NULL: they are expanded. */
     void (*quads)(const struct cpu_quads *q);
     uint32_t quads_bytes; /* at most, of an input that it has rounded */
+    /* Few rows take a panel at all inputs before the next one, so that it is read in the order in
+     * which it lies: reading is what takes their time. Others walk several panels at once. */
+    bool quads_in_order;
     /* c[rows, 32] = from * scale[32], or with `add` added to; c may be `from`. */
     void (*scale_panel)(float *c, size_t c_stride, const float *from, size_t from_stride,
                         const float *scale, uint32_t rows, bool add);
