@@ -116,12 +116,7 @@ static uint32_t choose_victim(struct sched *s)
 
     if (s->tenants.count == 1)
         return last;
-    for (uint32_t i = 0; i < s->tenants.count; i++)
-        s->tenants.at[i].held = 0;
-    for (uint32_t i = 0; i <= last; i++) {
-        const struct entry *e = entries_running(&s->entries, i);
-        s->tenants.at[e->tenant].held += s->slots.at[e->slot].own;
-    }
+    sched_count_held(s, true);
     for (uint32_t i = last; i > 0; i--) {
         const struct entry *e = entries_running(&s->entries, i);
         const struct tenant *t = &s->tenants.at[e->tenant];

@@ -90,9 +90,9 @@ void sched_expire(struct sched *s, uint64_t now_us)
         s->entries.scan = s->entries.age.head;
     for (uint32_t n = 0; n < SCAN_MOST && s->entries.scan != SCHED_NONE; n++) {
         uint32_t i = s->entries.scan;
-        const struct entry *e = &s->entries.at[i];
+        struct entry *e = &s->entries.at[i];
         s->entries.scan = e->in[QUEUE_AGE].next;
-        sched_note_stall(&s->stats, &s->entries.at[i], now_us);
+        sched_note_stall(&s->stats, e, now_us);
         if (!e->admitted && e->req->ask.deadline_us != 0 && now_us >= e->req->ask.deadline_us)
             refuse_refuse(s, i, now_us);
     }

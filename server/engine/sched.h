@@ -269,6 +269,8 @@ void sched_preempt(struct sched *s, struct plan *p, uint32_t at, enum engine_hel
 /* Who has more slots or blocks for its weight than the first in line's tenant gives way to it, if
  * that has waited a moment (yield.c). */
 void sched_make_way(struct sched *s, struct plan *p);
+/* Sets `held` of all tenants: blocks of their own that their running requests hold, else slots. */
+void sched_count_held(struct sched *s, bool blocks);
 /* One row, or the few that a grammar has appended: these go first, so that a stream goes on. */
 bool sched_is_decode(const struct entry *e, uint32_t want);
 /* Gives the entry rows, preempting others for blocks, or itself. */

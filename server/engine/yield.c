@@ -47,7 +47,7 @@ static bool may_give_way(const struct sched *s, const struct entry *e, const str
            !is_back_of_late(e);
 }
 
-static void count_held(struct sched *s, bool blocks)
+void sched_count_held(struct sched *s, bool blocks)
 {
     struct tenants *t = &s->tenants;
 
@@ -68,13 +68,13 @@ static uint32_t choose_yielding(struct sched *s, const struct entry *head)
     uint32_t yielding = SCHED_NONE;
     uint64_t most = 0;
 
-    count_held(s, false);
+    sched_count_held(s, false);
     uint64_t mine = t->at[head->tenant].held; /* one is its part, however small its weight */
     uint64_t with = mine == 0 ? 0 : (mine + 1) * t->at[head->tenant].price;
     for (uint32_t i = s->entries.running_count; i-- > 1;) {
         const struct entry *e = entries_running(&s->entries, i);
         const struct tenant *x = &t->at[e->tenant];
-        uint64_t without = x->held > 0 ? (uint64_t)(x->held - 1) * x->price : 0;
+        uint64_t without = (uint64_t)(x->held - 1) * x->price; /* it holds at least e's slot */
         if (!may_give_way(s, e, head) || without < with || without <= most)
             continue;
         most = without;
@@ -108,7 +108,7 @@ static uint32_t choose_givers(struct sched *s, const struct entry *head, uint64_
     uint32_t count = 0, tenant;
     uint64_t freed = 0;
 
-    count_held(s, true);
+    sched_count_held(s, true);
     struct tenant *own = &t->at[head->tenant];
     uint64_t with = (own->held + need) * own->price;
     own->held = 0;
@@ -174,10 +174,14 @@ void sched_make_way(struct sched *s, struct plan *p)
     uint64_t running = s->entries.running_count, most = s->value[LIMIT_RUNNING_SEQS];
     if (running > most || lack == UINT64_MAX)
         return; /* above a lowered limit no slot would be free */
-    uint32_t yielding = running == most ? choose_yielding(s, head) : SCHED_NONE;
-    if (running == most && yielding == SCHED_NONE)
+    if (running < most) {
+        give_blocks(s, p, head);
         return;
-    if (running < most || lack > s->slots.at[entries_running(&s->entries, yielding)->slot].own)
+    }
+    uint32_t yielding = choose_yielding(s, head);
+    if (yielding == SCHED_NONE)
+        return;
+    if (lack > s->slots.at[entries_running(&s->entries, yielding)->slot].own)
         give_blocks(s, p, head);
     else
         sched_preempt(s, p, yielding, HELD_LIMIT);

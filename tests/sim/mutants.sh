@@ -202,7 +202,7 @@ growth.c@if (++g->unsummed == UNSUM)@if (false)@test_growth
 yield.c@    *ret_lack -= limbo < *ret_lack ? limbo : *ret_lack;@    (void)limbo;@test_yield
 yield.c@if (!seen && s->entries@if (false && s->entries@test_yield
 yield.c@return freed < lack ? 0 : count;@return count;@test_yield
-refuse.c@sched_note_stall(&s->stats, &s->entries.at[i], now_us);@(void)0;@test_foresee
+refuse.c@sched_note_stall(&s->stats, e, now_us);@(void)0;@test_foresee
 foresee.c@    e->stalled = true;@    (void)0;@test_foresee
 refuse.c@        if (e->admitted)@        if (false)
 refuse.c@most_us / 4 * 3@most_us / 4 * 2

@@ -50,6 +50,16 @@ static void close_held(struct world *w, struct request *a[4], struct request *b)
     close_world(w);
 }
 
+/* The same without waiting for their ends. */
+static void cut_held(struct world *w, struct request *a[4], struct request *b)
+{
+    sched_finish_all(w->s, REQ_FIN_ABORT, 0, w->now_us);
+    for (int i = 0; i < 4; i++)
+        request_unref(a[i]);
+    request_unref(b);
+    close_world(w);
+}
+
 static void shares_blocks_by_weight(void **state)
 {
     static const struct {
@@ -115,11 +125,7 @@ static void what_comes_back_is_waited_for(void **state)
     land(&w);
     land(&w);
     assert_int_equal(w.s->stats.blocks_yielded, 1);
-    sched_finish_all(w.s, REQ_FIN_ABORT, 0, w.now_us);
-    for (int i = 0; i < 4; i++)
-        request_unref(a[i]);
-    request_unref(b);
-    close_world(&w);
+    cut_held(&w, a, b);
 }
 
 /* One ended while a step that uses its blocks is in flight: these are enough. */
@@ -144,11 +150,7 @@ static void what_is_on_its_way_is_waited_for(void **state)
     assert_int_equal(running_of(&w, 2), 1);
     land(&w);
     land(&w);
-    sched_finish_all(w.s, REQ_FIN_ABORT, 0, w.now_us);
-    for (int i = 0; i < 4; i++)
-        request_unref(a[i]);
-    request_unref(b);
-    close_world(&w);
+    cut_held(&w, a, b);
 }
 
 /* It fits with what another request of its tenant has in the cache: none gives way. */
@@ -274,11 +276,7 @@ static void gives_room_to_grow(void **state)
         w.now_us += 300000;
     }
     assert_int_equal(running_of(&w, 2), 1);
-    sched_finish_all(w.s, REQ_FIN_ABORT, 0, w.now_us);
-    for (int i = 0; i < 4; i++)
-        request_unref(a[i]);
-    request_unref(b);
-    close_world(&w);
+    cut_held(&w, a, b);
 }
 
 /* Slots and blocks are lacking: who gives its blocks gives its slot, too, if the other's tenant has
