@@ -87,16 +87,28 @@ bool chars_has(const struct chars *c, uint32_t cp)
     return false;
 }
 
-const char *chars_hex(const char *text, size_t len, uint32_t count, size_t *at, uint32_t *ret_cp)
+const char *chars_digits(const char *text, size_t len, uint32_t count, size_t *at,
+                         uint32_t *ret_value)
 {
-    uint32_t cp = 0;
+    uint32_t value = 0;
 
     for (uint32_t i = 0; i < count; i++, (*at)++) {
         const int digit = *at < len ? ek_hex_digit(text[*at]) : -1;
         if (digit < 0)
             return "a hexadecimal digit is missing";
-        cp = cp << 4 | (uint32_t)digit;
+        value = value << 4 | (uint32_t)digit;
     }
+    *ret_value = value;
+    return NULL;
+}
+
+const char *chars_hex(const char *text, size_t len, uint32_t count, size_t *at, uint32_t *ret_cp)
+{
+    uint32_t cp = 0;
+    const char *wrong = chars_digits(text, len, count, at, &cp);
+
+    if (wrong)
+        return wrong;
     if (cp > CHARS_LAST || (cp >= SURROGATE_FIRST && cp <= SURROGATE_LAST))
         return "there is no such character";
     *ret_cp = cp;

@@ -25,4 +25,7 @@ void chars_keep(struct chars *c, const struct chars *other);
 bool chars_has(const struct chars *c, uint32_t cp);
 
 /* Reads `count` hexadecimal digits at *at and moves behind them. NULL, or what is wrong at *at. */
+const char *chars_digits(const char *text, size_t len, uint32_t count, size_t *at,
+                         uint32_t *ret_value);
+/* The same, and they are a character's. */
 const char *chars_hex(const char *text, size_t len, uint32_t count, size_t *at, uint32_t *ret_cp);

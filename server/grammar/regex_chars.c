@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "common/err.h"
-#include "common/hex.h"
 #include "server/grammar/expr.h"
 #include "server/grammar/regex_inside.h"
 #include "server/text/utf8.h"
@@ -108,17 +107,9 @@ bool regex_add_kind(char kind, bool widest, struct chars *c)
 
 static int escape_digits(struct regex_reader *r, uint32_t count, uint32_t *ret_cp)
 {
-    uint32_t cp = 0;
+    const char *wrong = chars_digits(r->s, r->len, count, &r->at, ret_cp);
 
-    for (uint32_t i = 0; i < count; i++) {
-        int digit = regex_more(r) ? ek_hex_digit(r->s[r->at]) : -1;
-        if (digit < 0)
-            return regex_refuse(r, r->at, "a hexadecimal digit is missing");
-        cp = cp << 4 | (uint32_t)digit;
-        r->at++;
-    }
-    *ret_cp = cp;
-    return 0;
+    return wrong ? regex_refuse(r, r->at, wrong) : 0;
 }
 
 /* After `\u`: four digits, two such halves, or {digits}. */
