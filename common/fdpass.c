@@ -96,6 +96,29 @@ static int listen_on(const struct addrinfo *a, int backlog)
     return fd;
 }
 
+bool ek_is_listener(int fd)
+{
+    int on = 0, type = 0;
+    socklen_t len = sizeof(on), type_len = sizeof(type);
+    return getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &on, &len) == 0 && on &&
+           getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &type_len) == 0 && type == SOCK_STREAM;
+}
+
+unsigned ek_tcp_port(int fd)
+{
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } got = {.v6 = {0}};
+    socklen_t len = sizeof(got);
+    if (getsockname(fd, &got.any, &len) < 0)
+        return 0;
+    return got.any.sa_family == AF_INET    ? ntohs(got.v4.sin_port)
+           : got.any.sa_family == AF_INET6 ? ntohs(got.v6.sin6_port)
+                                           : 0;
+}
+
 int ek_listen_tcp(const char *host, unsigned port, int backlog, unsigned *ret_port)
 {
     char service[16];
@@ -116,14 +139,9 @@ int ek_listen_tcp(const char *host, unsigned port, int backlog, unsigned *ret_po
     freeaddrinfo(list);
     if (fd < 0)
         return fd;
-    union {
-        struct sockaddr any;
-        struct sockaddr_in v4;
-        struct sockaddr_in6 v6;
-    } got = {.v6 = {0}};
-    socklen_t len = sizeof(got);
-    if (ret_port && getsockname(fd, &got.any, &len) == 0)
-        *ret_port = ntohs(got.any.sa_family == AF_INET6 ? got.v6.sin6_port : got.v4.sin_port);
+    const unsigned got = ret_port ? ek_tcp_port(fd) : 0;
+    if (got != 0)
+        *ret_port = got;
     return fd;
 }
 

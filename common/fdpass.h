@@ -10,6 +10,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #define EK_FD_PREFIX "EVENKEEL-FD "
@@ -30,3 +31,7 @@ int ek_listen_tcp(const char *host, unsigned port, int backlog, unsigned *ret_po
  * chmod. */
 int ek_listen_unix(const char *path, unsigned mode, int backlog);
 int ek_connect_unix(const char *path, int timeout_ms);
+/* Whether it is a listening stream socket. */
+bool ek_is_listener(int fd);
+/* The port that a TCP socket is bound to, 0 when it is none. */
+unsigned ek_tcp_port(int fd);

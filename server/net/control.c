@@ -26,21 +26,13 @@
 
 #define LIMIT_MOST 1e12 /* of any number in a change: times a scale it still fits 64 bits */
 
-static bool is_listener(int fd)
-{
-    int on = 0, type = 0;
-    socklen_t len = sizeof(on), type_len = sizeof(type);
-    return getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &on, &len) == 0 && on &&
-           getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &type_len) == 0 && type == SOCK_STREAM;
-}
-
 /* sock: the connection that it came by. */
 static const char *put_listener(struct http *h, int sock, int fd)
 {
     const char *answer = "OK\n";
     if (fd < 0)
         return "ERR no descriptor came with it\n";
-    if (!is_listener(fd)) {
+    if (!ek_is_listener(fd)) {
         (void)close(fd);
         return "ERR the descriptor is no listening stream socket\n";
     }

@@ -24,11 +24,9 @@
  * The socket is not handed over here: server.c gives it to the process over its control socket as
  * soon as that answers (hand_over()). Connections wait in it through the whole start.
  */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,27 +68,18 @@ void server_set_urls(struct server *s)
                    s->address.control_path[0] ? "http://localhost" : s->address.url);
 }
 
-/* The port that a TCP socket listens on, 0 when it is no such socket. */
-static unsigned listens_on(int fd)
+static void take_socket(struct server *s, int fd, unsigned port)
 {
-    int listens = 0;
-    struct sockaddr_storage sa = {0};
-    socklen_t len = sizeof(listens), sa_len = sizeof(sa);
-    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &len) < 0 || !listens ||
-        getsockname(fd, (struct sockaddr *)&sa, &sa_len) < 0)
-        return 0;
-    if (sa.ss_family == AF_INET)
-        return ntohs(((struct sockaddr_in *)(void *)&sa)->sin_port);
-    if (sa.ss_family == AF_INET6)
-        return ntohs(((struct sockaddr_in6 *)(void *)&sa)->sin6_port);
-    return 0;
+    s->socket.fd = fd;
+    s->address.port = port;
+    server_set_urls(s);
 }
 
 /* A server that gives us another descriptor (it is not trusted) would have clients sent there, and
  * its successor would be handed it. */
 void server_give_fd(struct server *s, int fd)
 {
-    unsigned port = listens_on(fd), own = (unsigned)s->config->port;
+    unsigned port = ek_is_listener(fd) ? ek_tcp_port(fd) : 0, own = (unsigned)s->config->port;
     bool good = port != 0 && (own == 0 || port == own);
     if (s->socket.fd >= 0 || !s->config->dialect->control_socket || !good) {
         if (!good)
@@ -100,9 +89,7 @@ void server_give_fd(struct server *s, int fd)
         close(fd);
         return;
     }
-    s->socket.fd = fd;
-    s->address.port = port;
-    server_set_urls(s);
+    take_socket(s, fd, port);
 }
 
 int server_bind(struct server *s)
@@ -115,9 +102,7 @@ int server_bind(struct server *s)
                            LISTEN_BACKLOG, &port);
     if (fd < 0)
         return fd;
-    s->socket.fd = fd;
-    s->address.port = port;
-    server_set_urls(s);
+    take_socket(s, fd, port);
     s->with->keep_fd(s->with->ctx, s->config->name, fd);
     return 0;
 }
