@@ -96,6 +96,7 @@ $(PEER_MODEL)-Q4_0.gguf: $(PEER_MODEL)-BF16.gguf | $(LLAMA)/llama-quantize
 #
 #   make bench-hybrid [REPEAT=5] [PEERS=llama,vllm|none] [PARTS=engine,serve] [VLLM=DIR] -> build/reports/bench-hybrid.json
 HYBRID_MODEL := build/models/qwen3.5-0.8b
+bench-hybrid: PARTS := engine,serve
 bench-hybrid: need $(B)/evenkeel-bench $(B)/evenkeel-server $(HYBRID_MODEL)-BF16.gguf build/peers/xllamacpp/ready \
   $(if $(filter vllm,$(call comma_to_space,$(PEERS))),$(VLLM)/ready)
 	@python3 tests/bench/bench_peers.py --hybrid --parts "$(PARTS)" --peers "$(PEERS)" --build $(B) --models build/models \

@@ -90,12 +90,12 @@ long() {
         sim/sim_control sim/sim_engine ;;
     esac
 }
+# tests_of FOLDER: the names of its unit tests.
+tests_of() { find "$1" -name 'test_*.c' | sed 's/^tests.//; s/\.c$//' | sort; }
 # card QUARTERS: of the card's tests, 0 to 3; a pattern.
-card() { find tests/unit/cuda -name 'test_*.c' | sed 's/^tests.//; s/\.c$//' | sort | awk -v k="$1" 'NR % 4 ~ k'; }
+card() { tests_of tests/unit/cuda | awk -v k="$1" 'NR % 4 ~ k'; }
 # either PATTERN_FILE: of the tests but those in it about half, by their names, which have their day tomorrow.
-either() {
-    find tests/unit -name 'test_*.c' | sed 's/^tests.//; s/\.c$//' | sort | grep -vxFf "$1" | awk -v k=$((today % 2)) 'length % 2 == k'
-}
+either() { tests_of tests/unit | grep -vxFf "$1" | awk -v k=$((today % 2)) 'length % 2 == k'; }
 sanitized() {
     now=$(long $turn | xargs -n 1)
     { card '[0-3]' && for g in 1 2 3 0; do long $g; done; } | xargs -n 1 | sort -u >"$CHECK/long"

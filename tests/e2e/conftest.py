@@ -3,6 +3,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -79,6 +80,10 @@ def thread_seconds(pid, name):
     return sum(sum(map(int, t.rsplit(") ", 1)[1].split()[11:13])) for t in tasks if f"({name})" in t) / os.sysconf("SC_CLK_TCK")
 
 
+def resident_bytes(pid):
+    return int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text())[1]) << 10
+
+
 @contextlib.contextmanager
 def small_disk(folder, size):
     """Made of that folder, which is there; skips the test where none can be mounted."""
@@ -87,7 +92,7 @@ def small_disk(folder, size):
     try:
         yield
     finally:
-        subprocess.run(["umount", folder], check=True)
+        subprocess.run(["umount", "-l", folder], check=True)  # which a process may still have files on when an assertion fails
 
 
 def metric(page, name, **labels):

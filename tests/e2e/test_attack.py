@@ -11,7 +11,7 @@ import time
 import pytest
 
 from bare import Bare
-from conftest import ROOT, metric, slower, thread_seconds, wait_for
+from conftest import ROOT, metric, resident_bytes, slower, thread_seconds, wait_for
 
 EVIL, GOOD = {"Authorization": "Bearer sk-evil"}, {"Authorization": "Bearer sk-good"}
 BOUND_S = 20  # the most of one small request on a busy machine of two cores; without the mends they took minutes, or for ever
@@ -189,8 +189,7 @@ def test_keys_take_turns(target):
 
 
 def resident(server):
-    with open(f"/proc/{server.process.pid}/status") as f:
-        return next(int(line.split()[1]) << 10 for line in f if line.startswith("VmRSS"))
+    return resident_bytes(server.process.pid)
 
 
 def highest(server, running):

@@ -3,15 +3,13 @@ them; after each the same process answers the next one as before, with as many d
 import array
 import json
 import os
-import pathlib
-import re
 import socket
 import time
 
 import pytest
 
 from bare import Bare
-from conftest import slower, wait_for
+from conftest import resident_bytes, slower, wait_for
 from test_hostile_server import CSI, TAGS, Watched, harmless
 
 pytestmark = pytest.mark.long
@@ -84,10 +82,6 @@ def descriptors(pid):
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
-def memory(pid):
-    return int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text())[1]) >> 10
-
-
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory):
     w = Watched(tmp_path_factory.mktemp("clients"))
@@ -107,14 +101,14 @@ def as_before(address, pid, before, held, at=b"/health"):
     assert talk(address, path(at)).startswith(b"HTTP/1.1 200"), "it does not answer"
     assert time.monotonic() - begun < 2 * slower()
     wait_for("as many descriptors as before", lambda: descriptors(pid) <= before, 20)
-    assert memory(pid) < held + 32
+    assert resident_bytes(pid) >> 20 < held + 32
 
 
 @pytest.mark.parametrize("where", ["tcp", "unix"])
 def test_bytes_for_evenkeeld(watched, where):
     pid, address = watched.process.pid, ("127.0.0.1", watched.page) if where == "tcp" else f"{watched.run}/r/evenkeeld.sock"
     talk(address, path(b"/"))
-    before, held = descriptors(pid) + 2, memory(pid)
+    before, held = descriptors(pid) + 2, resident_bytes(pid) >> 20
     for name, data in RAW.items():
         begun = time.monotonic()
         got = talk(address, data)
@@ -130,7 +124,7 @@ def test_bytes_for_evenkeeld(watched, where):
 
 def test_bodies_for_evenkeeld(watched):
     pid, address = watched.process.pid, f"{watched.run}/r/evenkeeld.sock"
-    before, held = descriptors(pid) + 2, memory(pid)
+    before, held = descriptors(pid) + 2, resident_bytes(pid) >> 20
     for line in ROUTES:
         for text in BODIES:
             got = talk(address, body_of(line, text), ends=False)
@@ -144,7 +138,7 @@ def test_bodies_for_evenkeeld(watched):
 def test_descriptors_for_evenkeeld(watched):
     """Who may speak to its socket cannot leave descriptors with it."""
     pid, address = watched.process.pid, f"{watched.run}/r/evenkeeld.sock"
-    before, held = descriptors(pid) + 2, memory(pid)
+    before, held = descriptors(pid) + 2, resident_bytes(pid) >> 20
     for _ in range(5):
         talk(address, path(b"/health"), fds=[0] * 200)
         as_before(address, pid, before, held)
@@ -153,7 +147,7 @@ def test_descriptors_for_evenkeeld(watched):
 def test_the_control_socket_of_a_server(server):
     pid, address = server.process.pid, str(server.control)
     talk(address, path(b"/livez"))
-    before, held = descriptors(pid) + 2, memory(pid)
+    before, held = descriptors(pid) + 2, resident_bytes(pid) >> 20
     for name, data in RAW.items():
         got = talk(address, data)
         status = got.split(b" ")[1:2]

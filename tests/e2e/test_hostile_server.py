@@ -3,7 +3,6 @@ is attached beside one that behaves: whatever the first answers, evenkeeld watch
 terminal or a browser would obey comes out of it."""
 import json
 import os
-import pathlib
 import re
 import socket
 import subprocess
@@ -12,7 +11,7 @@ import time
 
 import pytest
 
-from conftest import BUILD, free_port, get, metric, slower, wait_for
+from conftest import BUILD, cpu_seconds, free_port, get, metric, resident_bytes, slower, wait_for
 
 pytestmark = pytest.mark.long
 
@@ -197,11 +196,10 @@ class Watched:
         return done.stdout + done.stderr
 
     def memory(self):
-        return int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{self.process.pid}/status").read_text())[1]) >> 10
+        return resident_bytes(self.process.pid) >> 20
 
     def busy_s(self):
-        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_seconds(self.process.pid)
 
     def look(self):
         """All places where something of a server comes out."""

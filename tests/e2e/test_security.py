@@ -15,7 +15,7 @@ import time
 import pytest
 
 from bare import Bare, count_answers, parse, read_all
-from conftest import BUILD, MODEL, metric, slower, wait_for
+from conftest import BUILD, MODEL, metric, resident_bytes, slower, wait_for
 
 CHAT, COMPLETE = "/v1/chat/completions", "/v1/completions"
 LEAKS = re.compile(rb"0x[0-9a-f]{6,}|/work/|/home/|/tmp/|/root/|server/(?:net|api|text)/|\.c:\d+")
@@ -35,7 +35,7 @@ def server(tmp_path_factory):
 
 
 def rss(s):
-    return int(re.search(r"VmRSS:\s+(\d+)", open(f"/proc/{s.process.pid}/status").read())[1]) << 10
+    return resident_bytes(s.process.pid)
 
 
 def send(s, path, body, headers=None, method="POST"):
