@@ -540,6 +540,7 @@ void policy_applied(struct policy *p, const struct decision *d, bool ok)
     case ACT_RAISE:
         p->raise_us = p->now_us ? p->now_us : 1;
         p->effect.due = false;
+        p->locked_us[d->knob] = 0; /* the load that no cut helped has gone by */
         if (d->knob == KNOB_SEQS && d->to >= p->par.seqs_max && d->reason == REASON_DRIFT_BACK) {
             p->ssthresh = 0; /* all the way back: what was learned is forgotten */
             p->episodes = 0;

@@ -75,7 +75,7 @@ struct policy_params {
     double panic_s;           /* 15: half a window */
     uint32_t panic_count;     /* 5 */
     double hold_most_s;       /* 480, cap of raise_after_cut_s x 1.5 per episode */
-    double lock_s;            /* 600 after a cut was taken back */
+    double lock_s;            /* 600 without another cut after one was taken back */
     double osc_window_s;      /* 900: direction changes are counted in it */
     uint32_t osc_damp;        /* 6: three full swings */
     uint32_t osc_freeze;      /* 12 */

@@ -146,6 +146,7 @@ uint32_t law_flips(const struct policy *p)
     return n;
 }
 
+/* Against cuts alone: what there is room for may come back. */
 static bool is_locked(const struct policy *p, enum knob k)
 {
     return p->locked_us[k] && p->now_us < p->locked_us[k];
@@ -467,7 +468,7 @@ bool law_raise_seqs(const struct policy *p, const struct facts *f, struct decisi
     uint32_t limit = p->limit[KNOB_SEQS], most = p->par.seqs_max;
     if (p->limit[KNOB_TOKENS] && p->limit[KNOB_TOKENS] < most)
         most = p->limit[KNOB_TOKENS]; /* each running sequence needs a token */
-    if (limit >= most || p->pinned[KNOB_SEQS] || is_locked(p, KNOB_SEQS))
+    if (limit >= most || p->pinned[KNOB_SEQS])
         return false;
     double share = 0;
     bool knows = p->par.queue_outside
@@ -515,8 +516,7 @@ static uint32_t more_tokens(const struct policy *p)
 bool law_raise_tokens(const struct policy *p, const struct facts *f, struct decision *d)
 {
     uint32_t limit = p->limit[KNOB_TOKENS];
-    if (limit == 0 || limit >= p->par.tokens_max || p->pinned[KNOB_TOKENS] ||
-        is_locked(p, KNOB_TOKENS))
+    if (limit == 0 || limit >= p->par.tokens_max || p->pinned[KNOB_TOKENS])
         return false;
     /* The budget binds when prompts dominate, some wait, and it is not the number of sequences
      * that keeps them out. */
@@ -546,7 +546,7 @@ bool law_drift(const struct policy *p, const struct facts *f, struct decision *d
         uint32_t limit = p->limit[k], most = policy_max(p, k), to;
         if (k == KNOB_SEQS && p->limit[KNOB_TOKENS] && p->limit[KNOB_TOKENS] < most)
             most = p->limit[KNOB_TOKENS];
-        if (limit == 0 || limit >= most || p->pinned[k] || is_locked(p, k))
+        if (limit == 0 || limit >= most || p->pinned[k])
             continue;
         if (k == KNOB_SEQS) {
             uint32_t step = p->par.raise_step ? p->par.raise_step : 1;

@@ -266,6 +266,16 @@ static const struct scenario scenarios[] = {
       {100, .usage = 0.6, .demand = 40, .preempt = 2, .recomputed = 300, .gen = 300},
       {400, .usage = 0.95, .demand = 40, HARM}},
      "LOWER_KV_HARM 64>32; REVERT_INEFFECTIVE 32>64; "},
+    {"what was taken back rises once there is room, and may be cut again then",
+     small,
+     {{100, .usage = 0.5, .demand = 15, .gen = 500, .prompt = 100},
+      {25, .usage = 0.95, .demand = 40, HARM},
+      {80, .usage = 0.6, .demand = 40, .preempt = 2, .recomputed = 300, .gen = 300},
+      {120, .usage = 0.3, .demand = 40, .gen = 500},
+      {60, .usage = 0.95, .demand = 40, HARM}},
+     "LOWER_KV_HARM 16>12; REVERT_INEFFECTIVE 12>16; RAISE_PROBE1 16>17; RAISE_PROBE1 17>18; "
+     "RAISE_PROBE1 18>19; RAISE_PROBE1 19>20; RAISE_HEADROOM 20>24; RAISE_HEADROOM 24>28; "
+     "RAISE_HEADROOM 28>32; LOWER_KV_HARM 32>25; LOWER_KV_HARM 25>20; "},
     {"raise by 4 while the limit binds",
      small,
      {{70, .usage = 0.3, .demand = 15, .gen = 500}, {50, .usage = 0.3, .demand = 40, .gen = 500}},
