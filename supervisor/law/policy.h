@@ -85,7 +85,7 @@ struct policy_params {
     double shed_release_s;    /* 30 without a late request until shedding ends */
     double reserve_most;      /* 0.15 of the pool kept free, better than 0.25; 0 = left alone */
     double reserve_step;      /* 0.03 more of it when preemptions stall answers */
-    double reserve_back_s;    /* 60 between steps of 0.01 back: three minutes take one back */
+    double reserve_back_s;    /* 30 between steps of 0.01 back: 90 s take one back */
     bool queue_outside;       /* the queue is in front of the server: full is binding */
     double queue_start_s;     /* the server's own queue deadline, 0 = none; not a constant */
     double reserve_start;     /* the server's own reserve; not a constant */

@@ -18,6 +18,7 @@
 #define GAP_SHARE    (1.0 / 3) /* of the samples show a gap that is too long */
 #define LOST_SHARE   0.25      /* of what ran, thrown out within the window */
 #define SUSTAINED    0.66      /* of the window: 4 of 6 polls */
+#define STALL_SHARE  0.099     /* of the samples, a tenth: a single gap costs less than room */
 #define RESERVE_BACK 0.01      /* of the pool, a step back */
 #define BINDING      0.5       /* of the samples of a raise interval */
 #define HARM_KEPT    0.5  /* a cut helped when the harm is at most this share of what it was, */
@@ -120,9 +121,9 @@ bool law_measure(const struct policy *p, const struct sample *s, struct facts *r
     f.step_tokens = sample_has(s, SIG_STEP_TOKENS) ? s->value[SIG_STEP_TOKENS] : 0;
     f.has_reserve = sample_has(s, SIG_LIMIT_RESERVE) && p->par.reserve_most > 0;
     f.reserve = f.has_reserve ? s->value[SIG_LIMIT_RESERVE] : 0;
-    f.stalls =
-        f.harm_rate > p->par.preempt_rate &&
-        (f.gap_share > 0 || (f.has_recompute && f.recompute_share >= p->par.recompute_share));
+    f.stalls = f.harm_rate > p->par.preempt_rate &&
+               (f.gap_share >= STALL_SHARE ||
+                (f.has_recompute && f.recompute_share >= p->par.recompute_share));
     double share = 0;
     f.full =
         f.window_s >= p->par.window_s * SUSTAINED && f.usage_upper >= p->par.usage_high &&

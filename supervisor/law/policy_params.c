@@ -49,7 +49,7 @@ void policy_defaults(struct policy_params *p)
         .shed_release_s = 30,
         .reserve_most = 0.15,
         .reserve_step = 0.03,
-        .reserve_back_s = 60,
+        .reserve_back_s = 30,
     };
 }
 

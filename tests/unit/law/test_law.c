@@ -65,8 +65,8 @@ static void test_raise(void **state)
     p->pinned[KNOB_SEQS] = true;
     assert_false(raises(p, &f));
     p->pinned[KNOB_SEQS] = false;
-    p->locked_us[KNOB_SEQS] = 1001 * SEC;
-    assert_false(raises(p, &f));
+    p->locked_us[KNOB_SEQS] = 1001 * SEC; /* against cuts alone */
+    assert_true(raises(p, &f));
     p->locked_us[KNOB_SEQS] = 0;
     p->limit[KNOB_TOKENS] = 32; /* each sequence needs a token */
     assert_false(raises(p, &f));
@@ -209,7 +209,7 @@ static void test_reserve_less(void **state)
     } rows[] = {
         {0.08, 0, 0, 0, 70},   {0.025, 0, 0, 0, 20}, {0.02, 0, 0, 0, 0},
         {0.3, 0, 0, 0, 0},     {0.08, 1, 0, 0, 0},   {0.08, 0, 971, 0, 0},
-        {0.08, 0, 970, 0, 70}, {0.08, 0, 0, 941, 0}, {0.08, 0, 0, 940, 70},
+        {0.08, 0, 970, 0, 70}, {0.08, 0, 0, 971, 0}, {0.08, 0, 0, 970, 70},
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct facts f = {
@@ -229,8 +229,13 @@ static void test_stalls(void **state)
     (void)state;
     static const struct {
         double preemptions, gap_s, recomputed;
+        uint64_t polls; /* of 31 show the gap */
         bool stalls;
-    } rows[] = {{20, 3, 0, true}, {20, 1, 0, false}, {20, 1, 900, true}, {4, 3, 900, false}};
+    } rows[] = {{20, 3, 0, 4, true},
+                {20, 3, 0, 3, false},
+                {20, 1, 0, 31, false},
+                {20, 1, 900, 1, true},
+                {4, 3, 900, 31, false}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct policy *p = make();
         struct facts f;
@@ -239,14 +244,15 @@ static void test_stalls(void **state)
             sample_missing(t * SEC, &s);
             s.good = true;
             double part = (double)(t - 1001) / 30;
-            const double values[][2] = {{SIG_KV_USAGE, 0.9},
-                                        {SIG_RUNNING, 32},
-                                        {SIG_WAITING, 5},
-                                        {SIG_PREEMPTIONS, part * rows[i].preemptions},
-                                        {SIG_GEN_TOKENS, part * 1000},
-                                        {SIG_RECOMPUTED, part * rows[i].recomputed},
-                                        {SIG_MAX_GAP_S, t == 1015 ? rows[i].gap_s : 0.1},
-                                        {SIG_LIMIT_RESERVE, 0.03}};
+            const double values[][2] = {
+                {SIG_KV_USAGE, 0.9},
+                {SIG_RUNNING, 32},
+                {SIG_WAITING, 5},
+                {SIG_PREEMPTIONS, part * rows[i].preemptions},
+                {SIG_GEN_TOKENS, part * 1000},
+                {SIG_RECOMPUTED, part * rows[i].recomputed},
+                {SIG_MAX_GAP_S, t - 1001 < rows[i].polls ? rows[i].gap_s : 0.1},
+                {SIG_LIMIT_RESERVE, 0.03}};
             for (size_t k = 0; k < sizeof(values) / sizeof(values[0]); k++) {
                 s.value[(int)values[k][0]] = values[k][1];
                 s.flags[(int)values[k][0]] = 0;
