@@ -86,9 +86,9 @@ def section(title, why, name):
              + (f", {machine['threads']} threads" if "threads" in machine and "threads" not in machine.get("cpu", "") else "")
              + f". Commit {report.get('commit')}."]
     shown = list(filter(is_shown, report["rows"])) or report["rows"]
-    rows = [line(row) for row in shown if not is_exact(row) and not is_plain(row)]
-    if rows:
-        lines += ["\n| cell | median (least to most) | beside: ratio | goal |", "|---|---|---|---|", *rows]
+    rows = [row for row in shown if not is_exact(row) and not is_plain(row)]
+    if any(not row["cell"].startswith("machine.") for row in rows):  # the machine's own say nothing alone
+        lines += ["\n| cell | median (least to most) | beside: ratio | goal |", "|---|---|---|---|", *map(line, rows)]
     if plain := list(merged(filter(is_plain, shown))):
         lines.append(f"\nMet, with the goal in brackets: {', '.join(plain)}.")
     exact = {}
