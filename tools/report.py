@@ -82,7 +82,7 @@ def section(title, why, name):
         return kept(title)
     report = json.loads(path.read_text())
     machine = report["machine"]
-    lines = [f"\n## {title}\n", why, f"\nMachine: {machine.get('cpu')}, {machine.get('cores')} cores" + (f", {machine['isa']}" if machine.get("isa") else "")
+    lines = [f"\n## {title}", *(["\n" + why] if why else []), f"\nMachine: {machine.get('cpu')}, {machine.get('cores')} cores" + (f", {machine['isa']}" if machine.get("isa") else "")
              + (f", {machine['threads']} threads" if "threads" in machine and "threads" not in machine.get("cpu", "") else "")
              + f". Commit {report.get('commit')}."]
     shown = list(filter(is_shown, report["rows"])) or report["rows"]
@@ -110,8 +110,8 @@ def peers():
     out = []
     for kind in ("AMX", "AVX-512 with bf16", "AVX-512", "AVX2"):
         title = f"Beside llama.cpp and vLLM, {kind}"
-        out += section(title, why, "bench-peers") if kind == here else kept(title)
-    return out
+        out += section(title, "", "bench-peers") if kind == here else kept(title)
+    return ["\n## Beside llama.cpp and vLLM\n", why, *out] if out else []
 
 
 def kernels():
