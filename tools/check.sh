@@ -136,7 +136,7 @@ clients() {
     unset EVENKEEL_SHARE venv
     return $ok
 }
-# A minute of faults drawn with the seed of the day, which is printed (docs/chaos.md).
+# A minute of faults drawn with the seed of the day, which is printed (docs/faults.md).
 chaos() { SHRINK=60 TIME=60 $MAKE -s chaos; }
 # The companion's tests, types, style and wheel; where the tools for these cannot be had, its tests alone.
 companion() {

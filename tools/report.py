@@ -9,6 +9,7 @@ HEAD = """# Benchmarks
 
 Written by `tools/report.py` from what the make targets measured, never by hand: the figures that have a goal or stand beside another engine; `build/reports` has the others.
 These machines are shared and noisy: compare ratios within one run, not absolute figures between runs.
+Elsewhere: one card ([cuda.md](cuda.md#measured)), the scheduler ([scheduling.md](scheduling.md)), the control law ([control-measured.md](control-measured.md)), a vLLM ([vllm.md](vllm.md#measured)).
 """
 
 
@@ -57,6 +58,18 @@ def measured(row):
     return " ".join(filter(None, [number(row["value"]), row["unit"]]))
 
 
+def merged(rows):
+    """Cells that are met, as `CELL` VALUE (GOAL); those of several things with one goal are said together, from the least to the most."""
+    groups = {}
+    for row in rows:
+        thing, _, rest = row["cell"].partition(".")
+        groups.setdefault((rest, number(row["goal"])), []).append((thing, row))
+    for (rest, goal), same in groups.items():
+        least, *_, most = sorted([same[0][1], *(row for _, row in same)], key=lambda row: row["value"])
+        values = measured(most) if number(least["value"]) == number(most["value"]) else f"{number(least['value'])} to {measured(most)}"
+        yield f"`{'|'.join(thing for thing, _ in same)}{'.' if rest else ''}{rest}` {values} ({goal})"
+
+
 def line(row):
     median = " ".join(filter(None, [measured(row), spread(row) and f"({spread(row)})"]))
     beside = f"{row['peer']} {number(row.get('peer_value'))}: {number(row.get('ratio'))}" if row.get("peer") else ""
@@ -69,14 +82,14 @@ def section(title, why, name):
         return kept(title)
     report = json.loads(path.read_text())
     machine = report["machine"]
-    lines = [f"\n## {title}\n", why, f"\nMachine: {machine.get('cpu')}, {machine.get('cores')} cores" + (f", {machine['isa']}" if machine.get("isa") else "")
+    lines = [f"\n## {title}", *(["\n" + why] if why else []), f"\nMachine: {machine.get('cpu')}, {machine.get('cores')} cores" + (f", {machine['isa']}" if machine.get("isa") else "")
              + (f", {machine['threads']} threads" if "threads" in machine and "threads" not in machine.get("cpu", "") else "")
              + f". Commit {report.get('commit')}."]
     shown = list(filter(is_shown, report["rows"])) or report["rows"]
-    rows = [line(row) for row in shown if not is_exact(row) and not is_plain(row)]
-    if rows:
-        lines += ["\n| cell | median (least to most) | beside: ratio | goal |", "|---|---|---|---|", *rows]
-    if plain := [f"`{row['cell']}` {measured(row)} ({number(row['goal'])})" for row in shown if is_plain(row)]:
+    rows = [row for row in shown if not is_exact(row) and not is_plain(row)]
+    if any(not row["cell"].startswith("machine.") for row in rows):  # the machine's own say nothing alone
+        lines += ["\n| cell | median (least to most) | beside: ratio | goal |", "|---|---|---|---|", *map(line, rows)]
+    if plain := list(merged(filter(is_plain, shown))):
         lines.append(f"\nMet, with the goal in brackets: {', '.join(plain)}.")
     exact = {}
     for row in filter(is_exact, shown):
@@ -92,14 +105,13 @@ def peers():
     """A table for each kind of machine: the one that was measured, and the others as they were."""
     path = ROOT / "build/reports/bench-peers.json"
     here = json.loads(path.read_text())["machine"].get("kind") if path.exists() else None
-    why = ("Random weights with the shapes of Qwen2.5-0.5B, the same two threads, in turns in one run of `make bench-peers`. The goal is a ratio, and belongs to "
-           "this kind of machine; for a time to first token it is the peer's over ours. Where one is missed, `the machine allows` says the ratio that its "
-           "arithmetic peak (prefill in bf16) or its read bandwidth (decode) would give if nothing else took time.")
+    why = ("`make bench-peers`: random weights with the shapes of Qwen2.5-0.5B, the same two threads, in turns in one run. The goal is a ratio for this kind of machine; for a time to "
+           "first token it is the peer's over ours. `the machine allows`: what its arithmetic peak (prefill in bf16) or its read bandwidth (decode) would give if nothing else took time.")
     out = []
     for kind in ("AMX", "AVX-512 with bf16", "AVX-512", "AVX2"):
         title = f"Beside llama.cpp and vLLM, {kind}"
-        out += section(title, why, "bench-peers") if kind == here else kept(title)
-    return out
+        out += section(title, "", "bench-peers") if kind == here else kept(title)
+    return ["\n## Beside llama.cpp and vLLM\n", why, *out] if out else []
 
 
 def kernels():

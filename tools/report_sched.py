@@ -86,7 +86,7 @@ def page(report, cells, traces, shape, beside):
                  [(t, "on" if s == "swap" else "off", c(f"{t}.b16.{s}.c512.output_rate"),
                    c(f"{t}.b16.{s}.c512.ttft_p99"), c(f"{t}.b16.{s}.c512.preemptions"),
                    c(f"{t}.b16.{s}.c512.recomputed", 100, 2) + " %",
-                   c(f"{t}.b16.{s}.c512.swapped_in")) for t in traces for s in ("noswap", "swap")])
+                   c(f"{t}.b16.{s}.c512.swapped_in")) for t in traces if cells[f"{t}.b16.noswap.c512.preemptions"] > 0 for s in ("noswap", "swap")])
     kept = [t for t in traces if f"{t}.b16.offload.c512.hit_rate" in cells]
     offload = table(("trace", "evicted prefixes", "prefix hits", "output tokens/s", "TTFT p50, ms",
                      "TTFT p99, ms", "blocks back"),
@@ -100,23 +100,21 @@ def page(report, cells, traces, shape, beside):
                   [(t, str(k), c(f"{t}.b16.noswap.c{k}.output_rate"),
                     c(f"{t}.b16.noswap.c{k}.ttft_p50"), c(f"{t}.b16.noswap.c{k}.itl_p50", 1, 1),
                     c(f"{t}.b16.noswap.c{k}.itl_p99", 1, 1)) for t in traces for k in (512, 2048)])
-    host = table(("places", "running, mean", "median", "p99", "third tenth of the steps",
-                  "seventh tenth", "allocations"),
+    host = table(("places", "running, mean", "median", "p99", "allocations"),
                  [(str(n), c(f"host.{n}.running"), c(f"host.{n}.p50", 1, 1) + " us",
-                   c(f"host.{n}.p99", 1, 1) + " us", c(f"host.{n}.third_tenth", 1, 1) + " us",
-                   c(f"host.{n}.seventh_tenth", 1, 1) + " us", c(f"host.{n}.allocations"))
+                   c(f"host.{n}.p99", 1, 1) + " us", c(f"host.{n}.allocations"))
                   for n in (256, 1024)])
     return f"""# Scheduling, measured
 
 <!-- Written by tools/report_sched.py from build/reports: make bench-sched bench-prefill docs-sched -->
 
 Traces of real services (`tests/fixtures/traces/`), replayed through the scheduler in virtual time.
-The backend checks each step and computes nothing; a cost model (`server/bench/schedsim.h`: a dense
-model with 8 billion parameters on a device with 2 TB/s and 200 TFLOP/s) says how long a step takes.
+A cost model (`server/bench/schedsim.h`: a dense model with 8 billion parameters on a device with 2
+TB/s and 200 TFLOP/s) says how long a step takes.
 The pool holds 6,144 tokens, so that it is short: requests queue and are preempted. The offered load
 is 0.9 of what the modelled device can do. Lengths are scaled down. The numbers rank choices; they
 do not predict a machine. Host times are processor time of `{report["machine"]["cpu"]}`, {report["machine"]["cores"]} cores,
-at a load average of {report["machine"]["load"]:.0f} when it began: with a load above the cores others use the caches, too.
+at a load average of {report["machine"]["load"]:.0f} when it began.
 
 ## Block size
 
@@ -129,8 +127,8 @@ step:
 
 ## Preemption: swap or recompute
 
-Block size 16, 512 tokens a step. Without swap a preempted request is computed again from its
-beginning, less what the prefix cache still holds.
+Block size 16, 512 tokens a step; traces with preemptions. Without swap a preempted request is
+computed again from its beginning, less what the prefix cache still holds.
 
 {swap}
 
@@ -138,7 +136,7 @@ beginning, less what the prefix cache still holds.
 
 Block size 16, 512 tokens a step, no swap; a host tier for 98,304 tokens (`--kv-offloading-size`),
 sixteen times the pool. Traces whose prompts share beginnings. A tier that is small beside what lies
-between two uses of a prefix gains nothing; then evicted blocks are dropped after it was filled once.
+between two uses of a prefix gains nothing.
 
 {offload}
 
@@ -159,15 +157,11 @@ tenth later than its share of the tokens.
 
 With the real CPU engine (`make bench-long`, two idle cores, a prompt of 16,384) short ones' 99th percentile is 172 ms
 (goal 211), and the long one takes 5.6 s (5.9).
-A token at the long one's end costs ten times one of a short one there, so steps are shared by cost, not by tokens
-(`server/engine/price.h`).
-A prompt of 131,072 was not measured with it.
 
 ## Host time of one step
 
 Planning a step and taking its result, block size 16, while requests come and go: eight times as many
-requests as there are places. The two tenths of the run have as many running; what has finished
-between them would show if it cost anything.
+requests as there are places.
 
 {host}
 

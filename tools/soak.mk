@@ -80,7 +80,7 @@ docs-sched:
 	@python3 tools/report_sched.py build/reports/bench-sched.json --docs docs
 .PHONY: bench-sched docs-sched
 
-# Faults drawn at random under streams whose texts are known; a failure is shrunk (docs/chaos.md).
+# Faults drawn at random under streams whose texts are known; a failure is shrunk (docs/faults.md).
 #
 #   make chaos [SEED=day] [TIME=60] [JOBS=1] [ONLY="drain pin"] [AGAIN=2] [SCHEDULE=FILE]  -> build/reports/chaos.json
 CHAOS := $(B)/tests/tools/paced.so $(B)/tests/chaos/fake_clock.so

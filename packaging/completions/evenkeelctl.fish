@@ -33,7 +33,7 @@ complete -c evenkeelctl -n '__fish_seen_subcommand_from engine; and not __fish_s
 complete -c evenkeelctl -n '__fish_seen_subcommand_from engine; and not __fish_seen_subcommand_from get set pin unpin restart release acquire' -a release -d 'end the engine'\''s process, requests wait'
 complete -c evenkeelctl -n '__fish_seen_subcommand_from engine; and not __fish_seen_subcommand_from get set pin unpin restart release acquire' -a acquire -d 'start the engine'\''s process that was released'
 complete -c evenkeelctl -n '__fish_seen_subcommand_from set pin unpin' -a 'max_num_running_seqs= max_num_batched_tokens='
-complete -c evenkeelctl -s s -l server -x -d 'which server; needed to steer when there are several' -a "(evenkeelctl --json status 2>/dev/null | string match -r '^      \"name\": \"(.*)\"' -g)"
+complete -c evenkeelctl -s s -l server -x -d 'which server, where there are several' -a "(evenkeelctl --json status 2>/dev/null | string match -r '^      \"name\": \"(.*)\"' -g)"
 complete -c evenkeelctl -l socket -r -F -d 'evenkeeld'\''s socket (else $EVENKEEL_SOCKET, then'
 complete -c evenkeelctl -s j -l json -d 'print the answer as JSON'
 complete -c evenkeelctl -s n -l limit -x -d 'explain: how many decisions (20; with --since all)'

@@ -93,7 +93,7 @@ static const struct args_command commands[] = {
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))
 
 static const struct args_option options[O_COUNT] = {
-    [O_SERVER] = {"server", 's', "NAME", "which server; needed to steer when there are several"},
+    [O_SERVER] = {"server", 's', "NAME", "which server, where there are several"},
     [O_SOCKET] = {"socket", 0, "PATH",
                   "evenkeeld's socket (else $EVENKEEL_SOCKET, then\n"
                   "/run/evenkeel/evenkeeld.sock, then\n"

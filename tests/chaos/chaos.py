@@ -4,7 +4,7 @@
 SEED=n (default: of the day) and TIME=seconds (default 60) say what is drawn and for how long; JOBS=n worlds run beside each other. A failure
 prints its seed and schedule, is shrunk, and lies in build/chaos/; SCHEDULE=FILE runs such a file again. ONLY="a b" draws these faults alone.
 AGAIN=n runs what failed n times more, and what then always holds is told and kept, but is no failure (faults meet other moments each time).
-Writes build/reports/chaos.json. docs/chaos.md says what each fault is and what is held."""
+Writes build/reports/chaos.json. docs/faults.md says what each fault is and what is held."""
 import concurrent.futures
 import json
 import os
@@ -48,7 +48,7 @@ class Chaos:
         only = os.environ.get("ONLY", "").split()
         unknown = [n for n in only if n not in TABLE]
         if unknown:
-            raise SystemExit(f"There is no fault {unknown[0]}; docs/chaos.md lists them.")
+            raise SystemExit(f"There is no fault {unknown[0]}; docs/faults.md lists them.")
         self.no_router = "" if router.found() else "HAProxy is not installed (tools/deps.sh test)"
         self.skipped = {n: why for n, f in TABLE.items() if (why := can(f.needs, self.mounts, self.clock, memory_allowed()))}
         self.usable = [n for n in TABLE if n not in self.skipped and (not only or n in only)]
@@ -141,9 +141,9 @@ def drawn(chaos, seed, seconds, jobs):
 
 
 def main():
-    missing = undocumented((ROOT / "docs/chaos.md").read_text())
+    missing = undocumented((ROOT / "docs/faults.md").read_text())
     if missing:
-        raise SystemExit(f"docs/chaos.md does not say what {', '.join(missing)} is")
+        raise SystemExit(f"docs/faults.md does not say what {', '.join(missing)} is")
     given, chaos = os.environ.get("SCHEDULE"), Chaos()
     if given:
         schedule = json.loads((ROOT / given).read_text())

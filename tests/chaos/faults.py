@@ -7,7 +7,7 @@ A fault runs in a thread of its own, for as long as it lasts; when its function 
     w.window(KIND)              when clients may rightly notice: `unavailable` (503), `busy` (429), `held` (the port is somebody else's)
     e.show(PATTERN)             what `evenkeelctl explain` must have said of it at the end
 
-docs/chaos.md has the table for people; `make chaos` refuses to run when a fault is missing there."""
+docs/faults.md has the list for people; `make chaos` refuses to run when a fault is missing there."""
 import contextlib
 import os
 import pathlib
@@ -27,7 +27,7 @@ from pace import Patience
 
 TABLE = {}
 STUCK_MOST_S = 25
-# Kept out of the draw until the named bug is mended: fault -> why. See docs/chaos.md.
+# Kept out of the draw until the named bug is mended: fault -> why. See docs/faults.md.
 WITHHELD = {}
 
 

@@ -29,7 +29,7 @@ def test_a_seed_draws_one_schedule():
 
 
 def test_each_fault_is_documented():
-    assert not undocumented((ROOT / "docs/chaos.md").read_text())
+    assert not undocumented((ROOT / "docs/faults.md").read_text())
 
 
 def test_shrinks_to_the_two_that_fail_together():
