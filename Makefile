@@ -2,7 +2,7 @@
 #
 #   make              all programs               make CUDA=0                  CPU backend only
 #   make test         offline, <= 4 minutes      make SAN=address,undefined test
-#   make check        all of it, <= 20 minutes   make SAN=thread test
+#   make check        all of it, half an hour   make SAN=thread test
 #   make demo         the model under load       make bench                   tokens/s and limits
 #   make lint         format, tidy, scripts      make install DESTDIR= PREFIX=/usr
 #   make chaos        faults at random (SEED= TIME=)

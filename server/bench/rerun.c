@@ -163,7 +163,7 @@ static int read_requests(const json_t *list, struct rerun_load *l, struct ek_fau
     uint32_t pieces = 0;
     int r = 0;
 
-    if (n == 0 || n > REQUESTS_MOST)
+    if (!json_is_array(list) || n > REQUESTS_MOST)
         return ek_fault_set(fault, "replay",
                             "The recording has %zu requests; a replay needs 1 to %u.", n,
                             REQUESTS_MOST);
@@ -204,13 +204,18 @@ int rerun_read(const json_t *doc, struct rerun_load *ret_load, struct ek_fault *
         return ek_fault_set(fault, "replay",
                             "There is no \"workload\" in it: it has to be what evenkeelctl "
                             "postmortem --json prints of an engine with a flight recorder.");
+    const json_t *requests = json_object_get(w, "requests");
+    if (json_is_array(requests) && json_array_size(requests) == 0)
+        return ek_fault_set(fault, "replay",
+                            "No request came in the time that was recorded, so there is nothing "
+                            "to run again.");
     int r = read_limits(w, &l, fault);
     if (r == 0)
         r = read_figures(w, &l, fault);
     if (r == 0)
         r = read_pace(json_object_get(w, "pace"), &l, fault);
     if (r == 0)
-        r = read_requests(json_object_get(w, "requests"), &l, fault);
+        r = read_requests(requests, &l, fault);
     if (r < 0) {
         rerun_done(&l);
         return r;
