@@ -140,10 +140,21 @@ static int unreached(struct api *a, CURLcode rc)
             "%s is not open to this user: use sudo, or to look only, be in the group of "
             "evenkeeld (usermod -aG evenkeel NAME).",
             a->socket);
+    if (rc == CURLE_OPERATION_TIMEDOUT)
+        return api_fail(a, -ECONNREFUSED,
+                        "evenkeeld cannot be reached at %s: it does not answer within %ld s. Is it "
+                        "stopped (ps -o pid,stat -C evenkeeld)?",
+                        a->socket, TOTAL_MS / 1000);
+    int fd = ek_connect_unix(a->socket, CONNECT_MS);
+    if (fd >= 0)
+        (void)close(fd);
     return api_fail(a, -ECONNREFUSED,
                     "evenkeeld cannot be reached at %s: %s. Is it running? "
                     "(systemctl status evenkeeld; --socket names another)",
-                    a->socket, curl_easy_strerror(rc));
+                    a->socket,
+                    fd == -ENOENT         ? "there is no such socket"
+                    : fd == -ECONNREFUSED ? "no process listens there"
+                                          : curl_easy_strerror(rc));
 }
 
 int api_call(struct api *a, const char *method, const char *path, const json_t *body,

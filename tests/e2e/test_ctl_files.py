@@ -2,6 +2,7 @@
 and no key."""
 import json
 import os
+import socket
 import subprocess
 import tarfile
 import time
@@ -95,3 +96,12 @@ def test_a_support_bundle_has_no_key(daemon, tmp_path):  # noqa: F811
         assert name == "README.txt" or name in parts["README.txt"]
     again = daemon.ctl("support-bundle", file)
     assert again.returncode == 1 and "is there already" in again.stderr
+
+
+def test_why_evenkeeld_is_not_reached(tmp_path):
+    left = tmp_path / "left"
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(left))
+    for path, says in ((tmp_path / "none", "there is no such socket"), (left, "no process listens there")):
+        done = subprocess.run([BUILD / "evenkeelctl", "status", "--socket", path], capture_output=True, text=True, timeout=20)
+        assert done.returncode == 3 and f"cannot be reached at {path}: {says}. Is it running?" in done.stderr, done
