@@ -552,6 +552,27 @@ static bool by_own_doing(const struct crash_evidence *e, struct crash_verdict *v
     return false;
 }
 
+/* The bare signal. One that asks a program to end was sent by somebody, and not by us. */
+static void by_signal(const struct crash_evidence *e, struct crash_verdict *v)
+{
+    const char *name = sigabbrev_np(e->status);
+    bool sent = e->status == SIGTERM || e->status == SIGINT || e->status == SIGHUP;
+    verdict(v, CRASH_SIGNAL, "Signal %d (SIG%s) ended it after %.0f s%s.", e->status,
+            name ? name : "?", e->uptime_s,
+            e->status == SIGKILL ? "; the cgroup shows no lack of memory"
+            : sent               ? "; evenkeeld did not send it"
+                                 : "");
+    if (e->status == SIGKILL)
+        v->remedy = "Find who sent it: an operator, a script, or the kernel (dmesg). A kill leaves "
+                    "no core dump.";
+    else if (sent)
+        v->remedy = "Find who sent it: an operator, a script, another supervisor. A Python program "
+                    "may tell SIGTERM as SIGINT.";
+    else if (!e->has_word)
+        v->remedy = "Report it with the last log lines to the engine's makers; a core is where "
+                    "kernel.core_pattern says (coredumpctl).";
+}
+
 struct crash_verdict crash_classify(const struct crash_evidence *e)
 {
     struct crash_verdict v = {0};
@@ -575,14 +596,7 @@ struct crash_verdict crash_classify(const struct crash_evidence *e)
         return v;
     }
     if (e->signaled) {
-        const char *name = sigabbrev_np(e->status);
-        verdict(&v, CRASH_SIGNAL, "Signal %d (SIG%s) ended it after %.0f s%s.", e->status,
-                name ? name : "?", e->uptime_s,
-                e->status == SIGKILL ? "; the cgroup shows no lack of memory" : "");
-        if (e->status == SIGKILL)
-            v.remedy =
-                "Find who sent it: an operator, a script, or the kernel (dmesg). A kill leaves "
-                "no core dump.";
+        by_signal(e, &v);
         return v;
     }
     if (e->status == EK_EXIT_OK && !e->exit0_is_failure) {

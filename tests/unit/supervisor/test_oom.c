@@ -125,6 +125,8 @@ static const struct class_case {
      "OOM killer ended 2 processes in its cgroup"},
     {{READY(SIGKILL), .signaled = true}, CRASH_SIGNAL, true, "no lack of memory"},
     {{READY(SIGSEGV), .signaled = true}, CRASH_SIGNAL, true, "SIGSEGV"},
+    {{READY(SIGTERM), .signaled = true}, CRASH_SIGNAL, true, "evenkeeld did not send it"},
+    {{STARTING(SIGINT), .signaled = true}, CRASH_SIGNAL, true, "evenkeeld did not send it"},
     {{READY(1), .oom_kills = 1}, CRASH_HOST_OOM, true, "ended 1 process in"},
     {{STARTING(2)}, CRASH_CONFIG, false, "flag"},
     {{STARTING(78)}, CRASH_CONFIG, false, "model"},
