@@ -62,6 +62,21 @@ static struct span cut_log(const char *text, size_t len)
     return (struct span){text, len};
 }
 
+/* What was said last, at most so much of it that a sentence can hold. */
+static struct span end_of_log(const struct crash_evidence *e)
+{
+    enum { MOST = 160 };
+    struct span log = cut_log(e->log, e->log ? e->log_len : 0);
+    while (log.len > 0 && isspace((unsigned char)log.at[log.len - 1]))
+        log.len--;
+    const char *newline = memrchr(log.at, '\n', log.len);
+    struct span line = {newline ? newline + 1 : log.at, 0};
+    line.len = (size_t)(log.at + log.len - line.at);
+    if (line.len > MOST)
+        line.len = MOST;
+    return line;
+}
+
 /* The last line in which one of the phrases (ended by NULL) is the program's own. */
 static bool last_line(struct span log, const char *const *phrases, struct span *ret_line)
 {
@@ -527,9 +542,13 @@ static bool by_own_doing(const struct crash_evidence *e, struct crash_verdict *v
         return true;
     }
     if (e->killed_unready && (e->unseen || (e->signaled && e->status == SIGKILL))) {
-        verdict(v, CRASH_HANG_KILLED,
-                "evenkeeld killed it because it was not ready after %.0f s (start_deadline_s).",
-                e->uptime_s);
+        struct span line = end_of_log(e);
+        verdict(
+            v, CRASH_HANG_KILLED,
+            "evenkeeld killed it because it was not ready after %.0f s (start_deadline_s)%s%.*s.",
+            e->uptime_s, line.len ? "; its last line was: " : "", (int)line.len, line.at);
+        v->remedy = "If it was still loading, give it a longer start_deadline_s; else its log says "
+                    "what it waits for.";
         return true;
     }
     if (!e->asked)
