@@ -29,7 +29,7 @@ struct loop {
     struct reloading *reloading; /* reload.c; NULL = none is under way */
     struct state state;
     struct status *status;
-    int lock;
+    int lock, state_lock; /* of run_dir and state_dir; -1: none */
     bool ending, said_ready;
     char said[320];      /* the last status line for systemd */
     char who[WHO_BYTES]; /* see services */

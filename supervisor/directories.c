@@ -1,5 +1,5 @@
-/* Where evenkeeld keeps its sockets and its state, and the lock that it is alone; called by loop.c.
- */
+/* Where evenkeeld keeps its sockets and its state, and the locks that it is alone; called by
+ * loop.c. */
 #include "supervisor/directories.h"
 
 #include <errno.h>
@@ -75,45 +75,59 @@ int directories_open(const struct config *c)
     return 0;
 }
 
-/* Takes the lock of run_dir. A server that has just been forked has the lock's descriptor until it
- * becomes its own program, also when the evenkeeld that forked it has ended meanwhile: that is
- * waited for. */
+/* Takes a directory's lock; errno says why not. A server that has just been forked has the lock's
+ * descriptor until it becomes its own program, also when the evenkeeld that forked it has ended
+ * meanwhile: that is waited for. */
 static bool lock_taken(int fd, char *ret_pid, size_t size)
 {
     for (int tries = 0; flock(fd, LOCK_EX | LOCK_NB) < 0; tries++) {
+        int error = errno;
         ssize_t n = pread(fd, ret_pid, size - 1, 0);
         ret_pid[n > 0 ? n : 0] = '\0';
         ret_pid[strcspn(ret_pid, "\n")] = '\0';
         long pid = strtol(ret_pid, NULL, 10);
         bool ended = pid > 0 && kill((pid_t)pid, 0) < 0 && errno == ESRCH;
-        if (!ended || tries == LOCK_TRIES)
+        if (!ended || tries == LOCK_TRIES) {
+            errno = error;
             return false;
+        }
         (void)nanosleep(&(struct timespec){.tv_nsec = LOCK_TRY_NS}, NULL);
     }
     return true;
 }
 
-int directories_lock(const char *run_dir, int *ret_fd)
+/* key: of the configuration, that names the directory. */
+static int take_lock(const char *dir, const char *file, const char *key, int *ret_fd)
 {
     char path[512], pid[24];
-    (void)snprintf(path, sizeof(path), "%s/evenkeeld.lock", run_dir);
+    (void)snprintf(path, sizeof(path), "%s/%s", dir, file);
     const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
-    if (fd < 0) {
-        int r = -errno;
-        ek_log(EK_LOG_ERR, "cannot open %s: %s", path, ek_strerror(r));
-        return r;
-    }
+    if (fd < 0)
+        return -errno;
     if (!lock_taken(fd, pid, sizeof(pid))) {
-        ek_log(EK_LOG_ERR,
-               "another evenkeeld (process %s) runs with run_dir %s; end it, or give "
-               "this one a run_dir of its own",
-               pid, run_dir);
+        int r = errno == EWOULDBLOCK ? -EBUSY : -errno;
         (void)close(fd);
-        return -EBUSY;
+        if (r == -EBUSY)
+            ek_log(EK_LOG_ERR,
+                   "another evenkeeld (process %s) runs with %s %s; end it, or give this one a %s "
+                   "of its own",
+                   pid, key, dir, key);
+        return r;
     }
     int n = snprintf(pid, sizeof(pid), "%d\n", (int)getpid());
     if (ftruncate(fd, 0) < 0 || pwrite(fd, pid, (size_t)n, 0) < 0)
         ek_log(EK_LOG_WARNING, "cannot write %s: %s", path, ek_strerror(-errno));
     *ret_fd = fd;
     return 0;
+}
+
+int directories_lock(const struct config *c, int *ret_run_fd, int *ret_state_fd)
+{
+    int r = take_lock(c->run_dir, "evenkeeld.lock", "run_dir", ret_run_fd);
+    if (r < 0 && r != -EBUSY)
+        ek_log(EK_LOG_ERR, "cannot lock run_dir %s: %s", c->run_dir, ek_strerror(r));
+    if (r < 0)
+        return r;
+    /* A disk that is full, read-only or knows no locks: watching goes on. */
+    return take_lock(c->state_dir, "state.lock", "state_dir", ret_state_fd) == -EBUSY ? -EBUSY : 0;
 }

@@ -6,6 +6,7 @@ struct config;
 /* Makes both where they are missing. -EBADMSG with a sentence in the log: it is the configuration
  * that has to change. */
 int directories_open(const struct config *c);
-/* Takes the lock of run_dir and writes our process into it; the caller's descriptor. -EBUSY:
- * another evenkeeld has it, which the log says. */
-int directories_lock(const char *run_dir, int *ret_fd);
+/* Takes the locks of both and writes our process into them; the caller's descriptors, the second
+ * one left alone where its disk allows none. -EBUSY: another evenkeeld has one, which the log says;
+ * what was taken until then is in its descriptor all the same. */
+int directories_lock(const struct config *c, int *ret_run_fd, int *ret_state_fd);

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/buf.h"
@@ -28,8 +29,9 @@
 #include "supervisor/law/trial.h"
 #include "supervisor/servers/command_line.h"
 
-#define PLAN_MS 60000
-#define NVML_MS 5000u
+#define PLAN_MS    60000
+#define NVML_MS    5000u
+#define NO_PACKAGE 9 /* a python's exit status, not one that it has by itself */
 
 struct dryrun_run {
     const struct config *config;
@@ -148,7 +150,8 @@ static bool is_ours(const struct server_config *s, const char *program)
            strcmp(base ? base + 1 : program, "evenkeel-server") == 0;
 }
 
-/* Status of `words flag` with its output in fd; -ETIMEDOUT or another negative errno. */
+/* Status of `words flag` (NULL: without one) with its output in fd; -ETIMEDOUT or another negative
+ * errno. */
 static int dryrun_ask(char *const *words, char *const *env, char *flag, int fd)
 {
     size_t n = 0;
@@ -229,11 +232,68 @@ static void check_program(struct dryrun_run *r, const struct server_config *s, c
     if (s->unit) {
         (void)printf("  note  systemd runs the unit %s\n", s->unit);
     } else if (found < 0) {
-        (void)snprintf(text, sizeof(text), "cannot run %.300s: %s", program, ek_strerror(found));
+        char what[280];
+        command_line_cannot_run(s, program, found, what, sizeof(what));
+        (void)snprintf(text, sizeof(text), "%s: %s", what, ek_strerror(found));
         dryrun_bad(r, EK_EXIT_CONFIG, text);
     } else {
         (void)snprintf(text, sizeof(text), "the program is %.4000s", path);
         good(text);
+    }
+}
+
+/* The package of another engine, in the python that is to run it: which release that is. */
+static void check_package(struct dryrun_run *r, const struct server_config *s,
+                          struct command_line *w)
+{
+    char path[4096], code[240], text[400], release[64], dash_c[] = "-c";
+    if (!s->dialect->module || s->command.count > 0 || s->unit || !w->argv[1] ||
+        strcmp(w->argv[1], "-m") != 0 || child_find_program(w->argv[0], path, sizeof(path)) < 0)
+        return;
+    (void)snprintf(code, sizeof(code),
+                   "import importlib.util as u, importlib.metadata as m, sys\n"
+                   "if not u.find_spec('%s'): sys.exit(%d)\n"
+                   "print(m.version(m.packages_distributions()['%s'][0]), end='')",
+                   s->engine, NO_PACKAGE, s->engine);
+    char *ask[] = {w->argv[0], dash_c, code, NULL};
+    int fd = memfd_create("package", MFD_CLOEXEC);
+    int status = fd < 0 ? -errno : dryrun_ask(ask, w->env, NULL, fd);
+    ssize_t n = status == 0 ? pread(fd, release, sizeof(release) - 1, 0) : 0;
+    if (n > 0) {
+        release[n] = '\0';
+        (void)snprintf(text, sizeof(text), "it has %s %s", s->engine, release);
+        good(text);
+    } else if (status == NO_PACKAGE) {
+        (void)snprintf(text, sizeof(text),
+                       "%.300s has no package %s: install it there, or name the python that has "
+                       "it by `program`",
+                       w->argv[0], s->engine);
+        dryrun_bad(r, EK_EXIT_CONFIG, text);
+    }
+    if (fd >= 0)
+        close(fd);
+}
+
+/* Of another engine, which says itself what it needs of the files: whether there is a directory. */
+static void check_model(struct dryrun_run *r, const struct server_config *s)
+{
+    char text[400];
+    struct stat st;
+    if (!s->dialect->verb || !s->model || s->command.count > 0 || s->unit)
+        return;
+    int error = stat(s->model, &st) < 0 ? -errno : 0;
+    bool path = strchr("/.~", s->model[0]) != NULL; /* names of the hub begin otherwise */
+    if (error == 0) {
+        (void)snprintf(text, sizeof(text), "the model is %.300s", s->model);
+        good(text);
+    } else if (path) {
+        (void)snprintf(text, sizeof(text), "model %.300s: %s%s", s->model, ek_strerror(error),
+                       s->model[0] == '~' ? "; write the path out, ~ is left as it is" : "");
+        dryrun_bad(r, EK_EXIT_CONFIG, text);
+    } else {
+        (void)printf("  note  there is no directory %.300s here: %s takes it for a name of the "
+                     "Hugging Face hub, from its cache or the network\n",
+                     s->model, s->engine);
     }
 }
 
@@ -264,6 +324,8 @@ static int show_server(struct dryrun_run *r, const struct server_config *s)
     print_bounds(KNOB_SEQS, s->seqs_min, s->seqs_max);
     print_bounds(KNOB_TOKENS, s->tokens_min, s->tokens_max);
     check_program(r, s, w.argv[0]);
+    check_package(r, s, &w);
+    check_model(r, s);
     check_port(r, s);
     check_host(r, s);
     check_devices(r, s, &w.running);

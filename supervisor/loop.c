@@ -466,7 +466,7 @@ static int loop_begin(struct loop *l)
 {
     int r = directories_open(l->fleet.config);
     if (r == 0)
-        r = directories_lock(l->fleet.config->run_dir, &l->lock);
+        r = directories_lock(l->fleet.config, &l->lock, &l->state_lock);
     if (r < 0)
         return r;
     r = state_load(l->fleet.config->state_dir, &l->state);
@@ -558,6 +558,8 @@ static void loop_done(struct loop *l)
     free(l->retired);
     if (l->lock >= 0)
         close(l->lock);
+    if (l->state_lock >= 0)
+        close(l->state_lock);
     curl_global_cleanup();
 }
 
@@ -567,6 +569,7 @@ int loop_run(struct config *config, int argc, char **argv)
                      .argc = argc,
                      .argv = argv,
                      .lock = -1,
+                     .state_lock = -1,
                      .fleet.reload_ok = true,
                      .fleet.started_wall_us = ek_wall_us(),
                      .fleet.reload_wall_us = ek_wall_us()};

@@ -47,8 +47,22 @@ static bool same_list(const struct ek_strings *a, const struct ek_strings *b)
     return a->count == b->count;
 }
 
-/* What cannot change under running servers; NULL when all can. */
-static const char *unchangeable(const struct fleet *f, const struct config *fresh)
+/* The key that cannot change while the server runs; NULL when none differs. */
+static const char *fixed_key(const struct server_config *a, const struct server_config *b)
+{
+    return !same(a->engine, b->engine)                        ? "engine"
+           : !same(a->host, b->host)                          ? "host"
+           : a->port != b->port                               ? "port"
+           : !same_text(a->control_socket, b->control_socket) ? "control_socket"
+           : !same_text(a->attach, b->attach)                 ? "attach"
+           : !same_text(a->edge, b->edge)                     ? "edge"
+           : !same_text(a->unit, b->unit)                     ? "unit"
+                                                              : NULL;
+}
+
+/* What cannot change under running servers, in text where it is one server's; NULL when all can. */
+static const char *unchangeable(const struct fleet *f, const struct config *fresh, char *text,
+                                size_t size)
 {
     const struct config *old = f->config;
     if (!same(old->run_dir, fresh->run_dir) || !same(old->state_dir, fresh->state_dir) ||
@@ -62,11 +76,15 @@ static const char *unchangeable(const struct fleet *f, const struct config *fres
             return "a server of this name is still ending; reload again when it has ended";
         if (!b)
             continue;
-        if (!same(a->engine, b->engine) || !same_text(a->control_socket, b->control_socket) ||
-            !same_text(a->attach, b->attach) || !same_text(a->edge, b->edge) ||
-            !same_text(a->unit, b->unit) || a->port != b->port || !same(a->host, b->host))
-            return "engine, host, port and control_socket of a server that runs need a restart of "
-                   "evenkeeld";
+        const char *key = fixed_key(a, b);
+        if (key) {
+            (void)snprintf(
+                text, size,
+                "server '%s' has another %s, which needs a restart of evenkeeld; or take "
+                "it out, reload, and when it has ended put it in again",
+                a->name, key);
+            return text;
+        }
     }
     return NULL;
 }
@@ -165,7 +183,9 @@ static int reload_apply(struct loop *l, struct config *fresh, char *text, size_t
 {
     struct server *added[CONFIG_SERVERS];
     uint32_t count = 0, had = l->fleet.count;
-    const char *why = l->ending ? "evenkeeld is ending" : unchangeable(&l->fleet, fresh);
+    char said[320];
+    const char *why =
+        l->ending ? "evenkeeld is ending" : unchangeable(&l->fleet, fresh, said, sizeof(said));
     int r = why ? -EBADMSG : make_room(l, fresh);
     if (r == 0)
         r = make_new(&l->fleet, fresh, added, &count);
@@ -288,7 +308,7 @@ int reload_begin(struct loop *l, void (*cb)(void *ctx, int error, const char *te
     int r = fresh && g ? config_parse(l->argc, l->argv, fresh, &fault) : -ENOMEM;
     const char *why = r == -EBADMSG ? fault.msg : NULL;
     if (r == 0 && fresh)
-        why = unchangeable(&l->fleet, fresh);
+        why = unchangeable(&l->fleet, fresh, fault.msg, sizeof(fault.msg));
     if (r < 0 || why || !fresh || !g) {
         (void)snprintf(text, size, "%s", why ? why : ek_strerror(r));
         if (fresh)

@@ -337,6 +337,17 @@ static int record_paths(struct config *c)
     return r;
 }
 
+/* A flag of the server among those of evenkeeld is the commonest slip. */
+static void name_the_servers_part(struct ek_fault *fault)
+{
+    if (!fault || strncmp(fault->msg, "unknown option ", 15) != 0)
+        return;
+    size_t len = strlen(fault->msg);
+    (void)snprintf(fault->msg + len, sizeof(fault->msg) - len,
+                   "%s flags of the server itself follow after --",
+                   fault->msg[len - 1] == '?' ? "" : ";");
+}
+
 int config_parse(int argc, char **argv, struct config *ret_config, struct ek_fault *fault)
 {
     struct config c = {0};
@@ -351,6 +362,8 @@ int config_parse(int argc, char **argv, struct config *ret_config, struct ek_fau
     int rest = r < argc ? r + 1 : argc;
     struct ek_opt_source src = {.table = daemon_table, .into = &c, .given = given};
     r = ek_opt_parse(&src, count, mine, NULL, fault);
+    if (r == -EBADMSG)
+        name_the_servers_part(fault);
     if (r == 0 && !(c.version || c.help || c.print_metrics || c.print_options || c.print_reasons)) {
         r = add_servers(&c, given, argv + rest, argc - rest, fault);
         if (r == 0)

@@ -134,30 +134,32 @@ int address_peers(const struct config *c, struct ek_fault *fault)
     return 0;
 }
 
-static int take_port(struct server_config *s, const char *text, struct ek_fault *fault)
+/* list: which words say so, `command` or `args`. */
+static int take_port(struct server_config *s, const char *list, const char *text,
+                     struct ek_fault *fault)
 {
     size_t digits = strspn(text, "0123456789");
     unsigned long port = digits > 0 && digits <= 5 ? strtoul(text, NULL, 10) : 65536;
     if (text[digits] || port > 65535)
-        return ek_fault_set(fault, "command", "server '%s': --port %.40s in command: no port",
-                            s->name, text);
+        return ek_fault_set(fault, list, "server '%s': --port %.40s in %s: no port", s->name, text,
+                            list);
     if (s->port != PORT_DEFAULT && s->port != port)
         return ek_fault_set(fault, "port",
-                            "server '%s': port is %u and command says --port %lu; leave one out",
-                            s->name, (unsigned)s->port, port);
+                            "server '%s': port is %u and %s says --port %lu; leave one out",
+                            s->name, (unsigned)s->port, list, port);
     s->port = port;
     return 0;
 }
 
-static int take_host(struct server_config *s, const char *text, struct ek_fault *fault)
+static int take_host(struct server_config *s, const char *list, const char *text,
+                     struct ek_fault *fault)
 {
     if (s->host && strcmp(s->host, text) == 0)
         return 0;
     if (s->host && strcmp(s->host, HOST_DEFAULT) != 0)
-        return ek_fault_set(
-            fault, "host",
-            "server '%s': host is %.60s and command says --host %.60s; leave one out", s->name,
-            s->host, text);
+        return ek_fault_set(fault, "host",
+                            "server '%s': host is %.60s and %s says --host %.60s; leave one out",
+                            s->name, s->host, list, text);
     char *copy = strdup(text);
     if (!copy)
         return -ENOMEM;
@@ -169,18 +171,24 @@ static int take_host(struct server_config *s, const char *text, struct ek_fault 
 int address_command(struct server_config *s, struct ek_fault *fault)
 {
     static const char *const flags[] = {"--port", "--host"};
-    const struct ek_strings *c = &s->command;
+    const struct ek_strings *c = &s->command, *a = &s->args;
     char in_file[2][SERVER_FILE_VALUE];
-    const char *said[2];
+    const char *said[2], *list[2];
+    /* Of `command` alone: where evenkeeld writes the command line it gives both flags itself, and
+     * they win over a file. */
     (void)server_file_read(ek_opt_last(c->at, c->count, "--config"), flags, 2, in_file);
     for (int i = 0; i < 2; i++) {
-        said[i] = ek_opt_last(c->at, c->count, flags[i]);
+        said[i] =
+            ek_opt_last(a->at, a->count, flags[i]); /* the later one, which the server takes */
+        list[i] = said[i] ? "args" : "command";
+        if (!said[i])
+            said[i] = ek_opt_last(c->at, c->count, flags[i]);
         if (!said[i] && in_file[i][0])
             said[i] = in_file[i];
     }
-    const char *port = said[0], *host = said[1];
-    int r = port ? take_port(s, port, fault) : 0;
+    int r = said[0] ? take_port(s, list[0], said[0], fault) : 0;
     /* Another engine binds its own socket, perhaps to all addresses: `host` is where it is reached.
      */
-    return r == 0 && host && s->dialect->control_socket ? take_host(s, host, fault) : r;
+    return r == 0 && said[1] && s->dialect->control_socket ? take_host(s, list[1], said[1], fault)
+                                                           : r;
 }

@@ -18,7 +18,7 @@ int address_attach(struct server_config *s, struct ek_fault *fault);
 int address_edge(struct server_config *s, struct ek_fault *fault);
 int address_listen(struct config *c, struct ek_fault *fault);
 int address_peers(const struct config *c, struct ek_fault *fault);
-/* A --port or --host in `command` is what the server does: where the key of that name has its
- * default it takes the command's value (the host only where evenkeeld binds the socket); another
- * one is a contradiction. */
+/* A --port or --host in `args` or `command` is what the server does: where the key of that name has
+ * its default it takes that value (the host only where evenkeeld binds the socket); another one is
+ * a contradiction. */
 int address_command(struct server_config *s, struct ek_fault *fault);

@@ -76,7 +76,10 @@ const struct ek_opt server_table[] = {
              "VLLM_API_KEY. A path *.yaml with the line `api-key: KEY` is given to it by --config "
              "instead, so that the key is in no environment. Read again at each start. "
              "evenkeel-server's control socket asks for none."},
-    {.name = "args", .type = OPT_LIST, .at = SRV(args), .help = "Further arguments."},
+    {.name = "args",
+     .type = OPT_LIST,
+     .at = SRV(args),
+     .help = "Further arguments, a flag and its value as two items."},
     {.name = "model", .type = OPT_STRING, .at = SRV(model), .help = "Model directory."},
     {.name = "host",
      .type = OPT_STRING,
@@ -88,8 +91,8 @@ const struct ek_opt server_table[] = {
      .at = SRV(port),
      .max = 65535,
      .def = "8000",
-     .help = "Port; 0 for any free one (engine evenkeel). A --port in command counts where this is "
-             "the default."},
+     .help = "Port; 0 for any free one (engine evenkeel). A --port in command or args counts where "
+             "this is the default."},
     {.name = "devices",
      .type = OPT_STRING,
      .at = SRV(devices),
@@ -456,7 +459,8 @@ const struct ek_opt server_table[] = {
      .type = OPT_SECONDS,
      .at = POL(lock_s),
      .max = 864000,
-     .help = "A limit whose cut was taken back is not cut again for this long, or until it was raised."},
+     .help = "A limit whose cut was taken back is not cut again for this long, or until it was "
+             "raised."},
     {.name = "osc-window-s",
      .type = OPT_SECONDS,
      .at = POL(osc_window_s),

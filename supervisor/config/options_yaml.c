@@ -101,6 +101,10 @@ static int unknown_key(struct yaml_walk *w, const struct ek_opt *table, const ch
     static const char *const maps[] = {"servers", "limits", "policy", "env"}; /* no rows */
     char text[64] = "";
     size_t least = 3;
+    if (strcmp(key, "<<") == 0)
+        return at_node(w, w->key,
+                       ek_fault_set(w->fault, key,
+                                    "merging maps by '<<' is not supported; write the keys out"));
     const struct ek_opt *near = ek_opt_nearest(table, key);
     if (near)
         least = ek_edit_distance(key, snake(near->name, text, sizeof(text)));

@@ -5,6 +5,7 @@
 
 #include <curl/curl.h>
 #include <errno.h>
+#include <glob.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -132,6 +133,25 @@ static int api_refused(struct api *a, long status, const json_t *answer)
     return api_fail(a, -EBADMSG, "evenkeeld answered with status %ld.", status);
 }
 
+/* An evenkeeld whose unit, or user, has a run directory of its own: the first that answers. */
+static bool find_other(char *ret_path, size_t size)
+{
+    static const char *const places[] = {"/run/*/evenkeeld.sock",
+                                         "/run/user/*/evenkeel/evenkeeld.sock"};
+    bool found = false;
+    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]) && !found; i++) {
+        glob_t paths = {0};
+        if (glob(places[i], GLOB_NOSORT, NULL, &paths) != 0)
+            continue;
+        for (size_t k = 0; k < paths.gl_pathc && !found; k++) {
+            int n = snprintf(ret_path, size, "%s", paths.gl_pathv[k]);
+            found = n > 0 && (size_t)n < size && answers(ret_path);
+        }
+        globfree(&paths);
+    }
+    return found;
+}
+
 static int unreached(struct api *a, CURLcode rc)
 {
     if (access(a->socket, W_OK) < 0 && errno == EACCES)
@@ -140,10 +160,27 @@ static int unreached(struct api *a, CURLcode rc)
             "%s is not open to this user: use sudo, or to look only, be in the group of "
             "evenkeeld (usermod -aG evenkeel NAME).",
             a->socket);
+    if (rc == CURLE_OPERATION_TIMEDOUT)
+        return api_fail(a, -ECONNREFUSED,
+                        "evenkeeld cannot be reached at %s: it does not answer within %ld s. Is it "
+                        "stopped (ps -o pid,stat -C evenkeeld)?",
+                        a->socket, TOTAL_MS / 1000);
+    int fd = ek_connect_unix(a->socket, CONNECT_MS);
+    if (fd >= 0)
+        (void)close(fd);
+    const char *why = fd == -ENOENT         ? "there is no such socket"
+                      : fd == -ECONNREFUSED ? "no process listens there"
+                                            : curl_easy_strerror(rc);
+    char other[sizeof(a->socket)];
+    if (find_other(other, sizeof(other)))
+        return api_fail(a, -ECONNREFUSED,
+                        "evenkeeld cannot be reached at %s: %s. One listens at %s: use --socket "
+                        "%s, or set EVENKEEL_SOCKET.",
+                        a->socket, why, other, other);
     return api_fail(a, -ECONNREFUSED,
                     "evenkeeld cannot be reached at %s: %s. Is it running? "
                     "(systemctl status evenkeeld; --socket names another)",
-                    a->socket, curl_easy_strerror(rc));
+                    a->socket, why);
 }
 
 int api_call(struct api *a, const char *method, const char *path, const json_t *body,

@@ -11,7 +11,7 @@ struct api {
     void *curl; /* CURL */
     char socket[108];
     struct ek_buf body;
-    char error[400]; /* one sentence about the last failure */
+    char error[640]; /* one sentence about the last failure */
 };
 
 /* socket NULL: $EVENKEEL_SOCKET, /run/evenkeel/evenkeeld.sock, then the user's own.

@@ -358,6 +358,11 @@ static int read_words(char *const *words, int count, struct ctl_args *a, struct 
         return 0;
     }
     if (strcmp(words[0], "help") == 0 && count == 2) {
+        struct ek_buf ignored = {0};
+        bool found = help_topic(words[1], &ignored);
+        ek_buf_done(&ignored);
+        if (!found)
+            return refuse_command(words[1], fault);
         a->command = CMD_HELP;
         a->topic = words[1];
         return 0;

@@ -142,8 +142,13 @@ static int post(struct api *a, const struct ctl_args *args, const json_t *before
     if (r < 0)
         return calls_failed(a, r);
     const char *with = json_string_value(json_object_get(answer, "needs_restart"));
+    const char *state = json_string_value(json_object_get(before, "state"));
     if (args->command == CMD_RESTART && json_object_get(answer, "restart_waits"))
         said = "Restarting when it is ready.";
+    else if (args->command == CMD_RESTART && state &&
+             (!strcmp(state, "breaker_open") || !strcmp(state, "backoff") ||
+              !strcmp(state, "stopped")))
+        said = "Starting it now.";
     char text[560];
     (void)snprintf(text, sizeof(text), "%.*s with %.400s.", (int)strlen(said) - 1, said,
                    with ? with : "");

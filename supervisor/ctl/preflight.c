@@ -6,10 +6,12 @@
  */
 #include "supervisor/ctl/preflight.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "common/err.h"
 #include "common/promtext.h"
 
 #define GIB     1073741824.0
@@ -254,9 +256,13 @@ void preflight_judge(const struct preflight_facts *f, struct preflight *ret)
             "%u is %s", f->port, f->port_free ? "free" : "taken");
     if (!f->model)
         return;
-    if (!f->model_readable)
-        preflight_add(ret, PREFLIGHT_BAD, "model", "give the service's user the right to read it",
-                      "%.100s cannot be read", f->model);
+    if (f->model_error)
+        preflight_add(
+            ret, PREFLIGHT_BAD, "model",
+            f->model_error == EACCES
+                ? "give the service's user the right to read it, and to enter those above"
+                : "name the directory that has config.json; nothing is fetched from a hub",
+            "%.100s cannot be read: %s", f->model, ek_strerror(-f->model_error));
     else
         preflight_add(ret, f->config_there && f->weights_there ? PREFLIGHT_OK : PREFLIGHT_BAD,
                       "model", "fetch the missing files; names are in model.safetensors.index.json",

@@ -32,7 +32,8 @@ struct preflight_facts {
     uint64_t memory_bytes, cgroup_bytes, shm_bytes; /* 0 = not known */
     bool gpu_tool_hung;
     const char *model; /* directory, NULL = not asked */
-    bool model_readable, config_there, weights_there;
+    int model_error;   /* errno of opening the directory, 0 = none */
+    bool config_there, weights_there;
     uint32_t port; /* 0 = not asked */
     bool port_free;
 };

@@ -7,6 +7,7 @@
 
 #include <ctype.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <string.h>
 #include <strings.h>
 
@@ -22,7 +23,11 @@ static bool in_word(char c)
 /* A name whose value is secret: its last part is one of these, whatever stands before. */
 static bool is_secret_name(const char *word, size_t len)
 {
-    static const char *const last[] = {"key", "keys", "token", "secret", "password", "passwd"};
+    static const char *const last[] = {"key",    "keys",     "apikey",     "token",
+                                       "secret", "password", "passwd",     "passphrase",
+                                       "pass",   "pwd",      "credential", "credentials"};
+    if (len == 4 && strncasecmp(word, "pass", 4) == 0)
+        return false; /* a word of sentences, too */
     for (size_t i = 0; i < sizeof(last) / sizeof(last[0]); i++) {
         size_t n = strlen(last[i]);
         if (len >= n && strncasecmp(word + len - n, last[i], n) == 0 &&
@@ -32,9 +37,44 @@ static bool is_secret_name(const char *word, size_t len)
     return len == 6 && strncasecmp(word, "bearer", 6) == 0;
 }
 
+/* Keys that say what they are, wherever they stand. */
 static bool is_secret_word(const char *word, size_t len)
 {
-    return (len > 8 && strncmp(word, "sk-", 3) == 0) || (len > 8 && strncmp(word, "hf_", 3) == 0);
+    static const struct {
+        const char *begin;
+        size_t least; /* characters of the whole */
+    } kinds[] = {{"sk-", 9},     {"hf_", 9},    {"nvapi-", 12}, {"ghp_", 12}, {"github_pat_", 18},
+                 {"glpat-", 12}, {"xoxb-", 12}, {"AKIA", 20},   {"eyJ", 16}}; /* JSON in base64: a
+                                                                                 part of a JWT */
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        if (len >= kinds[i].least && strncmp(word, kinds[i].begin, strlen(kinds[i].begin)) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* "Basic" as the scheme of a header's value, and not as a word of a sentence. */
+static bool is_scheme(const char *text, const char *word, size_t len)
+{
+    if (len != 5 || strncasecmp(word, "basic", 5) != 0)
+        return false;
+    while (word > text && (word[-1] == ' ' || word[-1] == '"' || word[-1] == '\''))
+        word--;
+    return word > text && (word[-1] == ':' || word[-1] == '=');
+}
+
+/* Behind "USER:PASSWORD" of a URL whose "://" begins here; NULL if there is no password. */
+static const char *behind_login(const char *p, const char *end)
+{
+    if (end - p < 3 || strncmp(p, "://", 3) != 0)
+        return NULL;
+    bool parted = false;
+    for (p += 3; p < end && !isspace((unsigned char)*p) && !strchr("/\"'<>", *p); p++) {
+        if (*p == '@')
+            return parted ? p : NULL;
+        parted = parted || *p == ':';
+    }
+    return NULL;
 }
 
 /* Behind the quote that closes the one here, or the end. */
@@ -42,6 +82,11 @@ static const char *behind_quoted(const char *at, const char *end)
 {
     const char *close = memchr(at + 1, *at, (size_t)(end - at - 1));
     return close ? close + 1 : end;
+}
+
+static bool ends_value(char c)
+{
+    return isspace((unsigned char)c) || c == ',' || c == '}' || c == ']';
 }
 
 /* Length of a value that begins here: in brackets, quoted, or up to white space. */
@@ -59,8 +104,9 @@ static size_t value_length(const char *p, const char *end)
         }
         return (size_t)(at - p);
     }
-    while (at < end && !isspace((unsigned char)*at) && *at != ',' && *at != '}' && *at != ']')
-        at++;
+    while (at < end && !ends_value(*at) &&
+           !((*at == '"' || *at == '\'') && (at + 1 == end || ends_value(at[1]))))
+        at++; /* a quote at its end closes what the name stands in */
     return (size_t)(at - p);
 }
 
@@ -73,6 +119,38 @@ static size_t item_gap(const char *p, const char *end)
     for (at++; at < end && (*at == ' ' || *at == '\t');)
         at++;
     return end - at > 1 && at[0] == '-' && at[1] == ' ' ? (size_t)(at - p) + 2 : 0;
+}
+
+static size_t blanks(const char *p, const char *end)
+{
+    size_t n = 0;
+    while (p + n < end && p[n] == ' ')
+        n++;
+    return n;
+}
+
+/* Length of a block ("|" or ">" and the lines below it) that begins at p: as far as lines are
+ * further in than that of its key. 0 if none begins there. */
+static size_t block_length(const char *text, const char *key, const char *p, const char *end)
+{
+    const char *line = key, *at = p;
+    if (at == end || (*at != '|' && *at != '>'))
+        return 0;
+    for (at++; at < end && *at && strchr("+-0123456789 \t", *at);)
+        at++;
+    if (at == end || *at != '\n')
+        return 0; /* the sign of a shell */
+    while (line > text && line[-1] != '\n')
+        line--;
+    size_t margin = blanks(line, end);
+    while (at < end) {
+        const char *first = at + 1 + blanks(at + 1, end);
+        if (first >= end || (*first != '\n' && first - at - 1 <= (ptrdiff_t)margin))
+            break;
+        const char *newline = memchr(first, '\n', (size_t)(end - first));
+        at = newline ? newline : end;
+    }
+    return (size_t)(at - p);
 }
 
 /* What stands between a name and its value; 0 if no value follows. *ret_lines: the value is a list
@@ -115,7 +193,12 @@ void redact(const char *text, size_t len, struct ek_buf *out)
             p++;
         size_t n = (size_t)(p - word);
         if (n == 0) {
-            (void)ek_buf_add(out, p++, 1);
+            const char *behind = behind_login(p, end);
+            if (behind)
+                (void)ek_buf_puts(out, "://" HIDDEN);
+            else
+                (void)ek_buf_add(out, p, 1);
+            p = behind ? behind : p + 1;
             continue;
         }
         if (is_secret_word(word, n)) {
@@ -124,11 +207,15 @@ void redact(const char *text, size_t len, struct ek_buf *out)
         }
         (void)ek_buf_add(out, word, n);
         bool quoted = word > text && word[-1] == '"' && p < end && *p == '"';
-        size_t gap = is_secret_name(word, n) ? gap_length(p, end, &lines) : 0;
+        bool secret = is_secret_name(word, n) || is_scheme(text, word, n);
+        size_t gap = secret ? gap_length(p, end, &lines) : 0;
         while (gap > 0) {
             (void)ek_buf_add(out, p, gap);
             p += gap;
-            p += hide(p, end, quoted, out);
+            size_t block = block_length(text, word, p, end);
+            if (block > 0)
+                (void)ek_buf_puts(out, HIDDEN);
+            p += block > 0 ? block : hide(p, end, quoted, out);
             gap = lines ? item_gap(p, end) : 0;
         }
     }

@@ -286,6 +286,24 @@ static void present(struct ek_buf *out, const json_t *server, const char *keys_w
     }
 }
 
+/* Where more is told of a failure that the catalog of `diagnose` knows: its sentence has the
+ * entry's name in brackets. Of the newest failure, if it is among these. */
+static void catalog_hint(struct ek_buf *out, const json_t *list)
+{
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *d = json_array_get(list, i);
+        const char *why = json_string_value(json_object_get(d, "why"));
+        if (!why || strcmp(show_word(d, "reason"), "CRASH") != 0)
+            continue;
+        const char *open = strchr(why, '(');
+        size_t n = open ? strspn(open + 1, "abcdefghijklmnopqrstuvwxyz0123456789-") : 0;
+        if (n > 3 && strncmp(open + 1 + n, "):", 2) == 0)
+            (void)ek_buf_printf(out, "more  evenkeelctl diagnose --explain %.*s\n", (int)n,
+                                open + 1);
+        return;
+    }
+}
+
 void show_decisions(const json_t *answer, const json_t *server, const json_t *keys, uint32_t cols,
                     struct ek_buf *out)
 {
@@ -300,6 +318,7 @@ void show_decisions(const json_t *answer, const json_t *server, const json_t *ke
         head_line(out, &head, cols);
         reasons(out, json_array_get(list, i), cols);
     }
+    catalog_hint(out, list);
     present(out, server, keys_why, cols);
 }
 

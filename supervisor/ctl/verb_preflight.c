@@ -101,7 +101,7 @@ static void look_at_model(const char *model, struct preflight_facts *f)
 {
     DIR *d = opendir(model);
     f->model = model;
-    f->model_readable = d != NULL;
+    f->model_error = d ? 0 : errno;
     for (const struct dirent *e; d && (e = readdir(d));) {
         size_t n = strlen(e->d_name);
         f->config_there |= strcmp(e->d_name, "config.json") == 0;

@@ -110,7 +110,7 @@ struct top {
     uint32_t targets, looked, turns;
     struct host_server host[HOSTS_MOST];
     uint32_t hosts;
-    char error[400];
+    char error[640];
 };
 
 /* ---- what there is ---- */

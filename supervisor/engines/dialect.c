@@ -221,7 +221,8 @@ static const struct dialect_plan plan_vllm = {
     .share_flag = "--gpu-memory-utilization", \
     .seqs_default_most = 1024, .tokens_default_most = 16384, .share_default = 0.92, \
     .gone = vllm_gone, .torch = true, .proves_ready = true, \
-    .exit0_is_failure = true, .dead = vllm_dead, .lost = vllm_lost, .fatal = vllm_fatal
+    .exit0_is_failure = true, .dead = vllm_dead, .lost = vllm_lost, .fatal = vllm_fatal, \
+    .error_mark = ": error: " /* of Python's argparse, behind its program's name */
 
 static const struct dialect table[] = {
     {

@@ -130,13 +130,22 @@ static int make_cgroup(struct child *c, const char *name)
     return r < 0 ? r : -EBUSY;
 }
 
+/* 0 if it may be run; a directory may be entered, which access() means by X_OK as well. */
+static int can_run(const char *path)
+{
+    struct stat st;
+    if (access(path, X_OK) < 0 || stat(path, &st) < 0)
+        return -errno;
+    return S_ISDIR(st.st_mode) ? -EISDIR : 0;
+}
+
 int child_find_program(const char *argv0, char *ret_path, size_t size)
 {
     if (strchr(argv0, '/')) {
         int n = snprintf(ret_path, size, "%s", argv0);
         if (n < 0 || (size_t)n >= size)
             return -ENAMETOOLONG;
-        return access(ret_path, X_OK) < 0 ? -errno : 0;
+        return can_run(ret_path);
     }
     const char *path = getenv("PATH");
     if (!path)
@@ -144,7 +153,7 @@ int child_find_program(const char *argv0, char *ret_path, size_t size)
     while (*path) {
         size_t len = strcspn(path, ":");
         int n = snprintf(ret_path, size, "%.*s/%s", (int)len, path, argv0);
-        if (len > 0 && n > 0 && (size_t)n < size && access(ret_path, X_OK) == 0)
+        if (len > 0 && n > 0 && (size_t)n < size && can_run(ret_path) == 0)
             return 0;
         path += len + (path[len] == ':');
     }

@@ -62,6 +62,21 @@ static struct span cut_log(const char *text, size_t len)
     return (struct span){text, len};
 }
 
+/* What was said last, at most so much of it that a sentence can hold. */
+static struct span end_of_log(const struct crash_evidence *e)
+{
+    enum { MOST = 160 };
+    struct span log = cut_log(e->log, e->log ? e->log_len : 0);
+    while (log.len > 0 && isspace((unsigned char)log.at[log.len - 1]))
+        log.len--;
+    const char *newline = memrchr(log.at, '\n', log.len);
+    struct span line = {newline ? newline + 1 : log.at, 0};
+    line.len = (size_t)(log.at + log.len - line.at);
+    if (line.len > MOST)
+        line.len = MOST;
+    return line;
+}
+
 /* The last line in which one of the phrases (ended by NULL) is the program's own. */
 static bool last_line(struct span log, const char *const *phrases, struct span *ret_line)
 {
@@ -463,7 +478,9 @@ static bool by_catalog(const struct crash_evidence *e, struct crash_verdict *v)
         return false;
     if (strcmp(f->id, "worker-sigkill") == 0) /* host memory is a guess; the kernel counts kills */
         return false;
-    if (f->cls == CRASH_CONFIG)
+    if (f->cls == CRASH_CONFIG && strncmp(f->id, "kind-", 5) == 0)
+        verdict(v, f->cls, "%s: %s", f->title, f->line); /* flags, files or what is installed */
+    else if (f->cls == CRASH_CONFIG)
         verdict(v, f->cls, "It refused its flags or model (%s): %s", f->id, f->line);
     else if (f->cls == CRASH_STARTUP_OOM || f->cls == CRASH_BURST_OOM)
         device_oom(e, v);
@@ -525,9 +542,13 @@ static bool by_own_doing(const struct crash_evidence *e, struct crash_verdict *v
         return true;
     }
     if (e->killed_unready && (e->unseen || (e->signaled && e->status == SIGKILL))) {
-        verdict(v, CRASH_HANG_KILLED,
-                "evenkeeld killed it because it was not ready after %.0f s (start_deadline_s).",
-                e->uptime_s);
+        struct span line = end_of_log(e);
+        verdict(
+            v, CRASH_HANG_KILLED,
+            "evenkeeld killed it because it was not ready after %.0f s (start_deadline_s)%s%.*s.",
+            e->uptime_s, line.len ? "; its last line was: " : "", (int)line.len, line.at);
+        v->remedy = "If it was still loading, give it a longer start_deadline_s; else its log says "
+                    "what it waits for.";
         return true;
     }
     if (!e->asked)
@@ -548,6 +569,27 @@ static bool by_own_doing(const struct crash_evidence *e, struct crash_verdict *v
         return true;
     }
     return false;
+}
+
+/* The bare signal. One that asks a program to end was sent by somebody, and not by us. */
+static void by_signal(const struct crash_evidence *e, struct crash_verdict *v)
+{
+    const char *name = sigabbrev_np(e->status);
+    bool sent = e->status == SIGTERM || e->status == SIGINT || e->status == SIGHUP;
+    verdict(v, CRASH_SIGNAL, "Signal %d (SIG%s) ended it after %.0f s%s.", e->status,
+            name ? name : "?", e->uptime_s,
+            e->status == SIGKILL ? "; the cgroup shows no lack of memory"
+            : sent               ? "; evenkeeld did not send it"
+                                 : "");
+    if (e->status == SIGKILL)
+        v->remedy = "Find who sent it: an operator, a script, or the kernel (dmesg). A kill leaves "
+                    "no core dump.";
+    else if (sent)
+        v->remedy = "Find who sent it: an operator, a script, another supervisor. A Python program "
+                    "may tell SIGTERM as SIGINT.";
+    else if (!e->has_word)
+        v->remedy = "Report it with the last log lines to the engine's makers; a core is where "
+                    "kernel.core_pattern says (coredumpctl).";
 }
 
 struct crash_verdict crash_classify(const struct crash_evidence *e)
@@ -573,14 +615,7 @@ struct crash_verdict crash_classify(const struct crash_evidence *e)
         return v;
     }
     if (e->signaled) {
-        const char *name = sigabbrev_np(e->status);
-        verdict(&v, CRASH_SIGNAL, "Signal %d (SIG%s) ended it after %.0f s%s.", e->status,
-                name ? name : "?", e->uptime_s,
-                e->status == SIGKILL ? "; the cgroup shows no lack of memory" : "");
-        if (e->status == SIGKILL)
-            v.remedy =
-                "Find who sent it: an operator, a script, or the kernel (dmesg). A kill leaves "
-                "no core dump.";
+        by_signal(e, &v);
         return v;
     }
     if (e->status == EK_EXIT_OK && !e->exit0_is_failure) {

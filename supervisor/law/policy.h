@@ -29,7 +29,7 @@ struct decision {
     bool applied;           /* false in advise mode or when the write failed; set by the caller */
     uint64_t at_us;         /* the policy's time */
     uint64_t wall_us;       /* set by the caller, 0 = not known; only printed */
-    char why[200];          /* one sentence with the numbers */
+    char why[360];          /* one sentence with the numbers; a cut one ends with "..." */
 };
 
 enum policy_state {

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "common/buf.h"
 #include "common/err.h"
@@ -529,6 +530,11 @@ int plan_shape_read(const char *path, struct plan_shape *ret_shape, struct ek_fa
     int n = snprintf(file, sizeof(file), dir ? "%s/config.json" : "%s", path);
     if (n < 0 || (size_t)n >= sizeof(file))
         return ek_fault_set(fault, "model", "the path is longer than %zu bytes", sizeof(file) - 1);
+    if (access(file, F_OK) < 0 && errno == ENOENT)
+        return ek_fault_set(fault, "model",
+                            "there is no %.300s; name a model's directory or its config.json "
+                            "(nothing is fetched from a hub)",
+                            file);
     int r = ek_file_read("the model", file, FILE_MOST, &text, fault);
     if (r == 0)
         r = plan_shape_parse(text.data ? text.data : "", text.len, ret_shape, fault);

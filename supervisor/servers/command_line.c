@@ -14,6 +14,7 @@
 #include "supervisor/config/options.h"
 #include "supervisor/config/options_table.h"
 #include "supervisor/config/server_file.h"
+#include "supervisor/engines/dialect.h"
 #include "supervisor/law/remedy.h"
 #include "supervisor/law/trial.h"
 
@@ -169,4 +170,14 @@ int command_line_make(const struct server_config *c, const struct trial *trial,
     if (r < 0)
         command_line_done(w);
     return r;
+}
+
+void command_line_cannot_run(const struct server_config *c, const char *program, int error,
+                             char *ret_text, size_t size)
+{
+    bool lacks = error == -ENOENT && c->dialect->module && !strchr(program, '/');
+    (void)snprintf(ret_text, size, "cannot run %.120s%s", program,
+                   lacks ? ", which is not in PATH (`program` or --program names it, or the python "
+                           "of its environment)"
+                         : "");
 }

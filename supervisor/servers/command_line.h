@@ -6,6 +6,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "supervisor/io/key.h"
 #include "supervisor/law/remedy.h"
@@ -34,3 +35,7 @@ void command_line_add_limits(struct command_line *w, const char *limits);
 /* Whether expandable segments are on or off is not evenkeeld's to choose: the operator has said so,
  * either way, or a flag rules them out. */
 bool command_line_segments_settled(const struct server_config *c);
+/* "cannot run PROGRAM", and where to name another one if it is an engine's command that PATH lacks.
+ * error: of child_find_program(); what it means is not in the text. */
+void command_line_cannot_run(const struct server_config *c, const char *program, int error,
+                             char *ret_text, size_t size);

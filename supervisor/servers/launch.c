@@ -316,7 +316,7 @@ int launch_note_words(struct server *s)
 /* As a child of our own. */
 static void spawn(struct server *s, const struct command_line *words, int out)
 {
-    char name[64], what[160];
+    char name[64], what[280];
     cgroup_name(s, name, sizeof(name));
     struct child_spec spec = {.argv = words->argv,
                               .env = words->env,
@@ -328,7 +328,7 @@ static void spawn(struct server *s, const struct command_line *words, int out)
                               .oom_score_adj = OOM_SCORE_ADJ};
     int r = child_spawn(&s->process.child, &spec);
     if (r < 0) {
-        (void)snprintf(what, sizeof(what), "cannot run %.120s", s->config->argv[0]);
+        command_line_cannot_run(s->config, words->argv[0], r, what, sizeof(what));
         if (!prestart_wait_lack(s, what, r))
             server_start_failed(s, CRASH_CONFIG, false, what, r);
         return;

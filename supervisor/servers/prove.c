@@ -93,10 +93,10 @@ int prove_next(struct server *s, prove_fn cb, const struct prove_for *whom, char
         return 0;
     int r = child_find_program(argv[0], path, sizeof(path));
     if (r < 0) {
-        (void)snprintf(text, size,
-                       "%s goes on as it is, its next start would fail: cannot run "
-                       "%.160s: %s",
-                       s->config->name, argv[0], ek_strerror(r));
+        char what[280];
+        command_line_cannot_run(s->config, argv[0], r, what, sizeof(what));
+        (void)snprintf(text, size, "%s goes on as it is, its next start would fail: %s: %s",
+                       s->config->name, what, ek_strerror(r));
         return -EBUSY;
     }
     /* What cannot be asked is no reason against it. */

@@ -74,8 +74,10 @@ void server_note(struct server *s, enum action_kind kind, enum reason reason, co
     struct decision d = {.kind = kind, .reason = reason, .applied = true};
     va_list ap;
     va_start(ap, fmt);
-    (void)vsnprintf(d.why, sizeof(d.why), fmt, ap); /* a longer sentence is cut */
+    int n = vsnprintf(d.why, sizeof(d.why), fmt, ap);
     va_end(ap);
+    if (n >= (int)sizeof(d.why))
+        memcpy(d.why + sizeof(d.why) - 4, "...", 4);
     server_record(s, &d);
 }
 

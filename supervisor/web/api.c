@@ -312,8 +312,9 @@ static bool query_number(api_query_fn query, void *ctx, const char *name, unsign
 
 int api_no_server(const struct fleet *all, const char *name, struct ek_buf *out)
 {
-    return api_error(out, 404, "server", "there is no server '%s'; there are %u, the first is '%s'",
-                     name, all->count, all->count ? all->servers[0]->config->name : "");
+    return api_error(out, 404, "server", "there is no server '%s'; %s %u, the first is '%s'", name,
+                     all->count == 1 ? "there is" : "there are", all->count,
+                     all->count ? all->servers[0]->config->name : "");
 }
 
 /* Decisions of long ago are read from the disk, in a thread. */

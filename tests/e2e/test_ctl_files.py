@@ -2,10 +2,13 @@
 and no key."""
 import json
 import os
+import socket
 import subprocess
 import tarfile
+import tempfile
 import time
 
+import pytest
 from conftest import BUILD, MODEL, get, wait_for
 from test_reload import daemon  # noqa: F401
 
@@ -95,3 +98,21 @@ def test_a_support_bundle_has_no_key(daemon, tmp_path):  # noqa: F811
         assert name == "README.txt" or name in parts["README.txt"]
     again = daemon.ctl("support-bundle", file)
     assert again.returncode == 1 and "is there already" in again.stderr
+
+
+def test_why_evenkeeld_is_not_reached(tmp_path):
+    left = tmp_path / "left"
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(left))
+    for path, says in ((tmp_path / "none", "there is no such socket"), (left, "no process listens there")):
+        done = subprocess.run([BUILD / "evenkeelctl", "status", "--socket", path], capture_output=True, text=True, timeout=20)
+        assert done.returncode == 3 and f"cannot be reached at {path}: {says}. " in done.stderr, done
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not os.access("/run", os.W_OK), reason="makes a directory in /run")
+def test_an_evenkeeld_elsewhere_is_named(tmp_path):
+    with tempfile.TemporaryDirectory(prefix="evenkeel-", dir="/run") as folder, socket.socket(socket.AF_UNIX) as s:
+        s.bind(f"{folder}/evenkeeld.sock")
+        s.listen()
+        done = subprocess.run([BUILD / "evenkeelctl", "status", "--socket", tmp_path / "none"], capture_output=True, text=True, timeout=20)
+    assert done.returncode == 3 and "One listens at /run/" in done.stderr and "evenkeeld.sock, or set EVENKEEL_SOCKET." in done.stderr, done

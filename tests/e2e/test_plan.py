@@ -295,3 +295,8 @@ def test_what_a_card_does_not_take():
     assert "serves Gemma 3n on the CPU" in text and "vllm serve" in text and "evenkeel-server --model" not in text
     text = plan(GOLDENS / "gemma4", "--gpu", "h200").stdout
     assert "refuses the model" not in text and "evenkeel-server --model" in text
+
+
+def test_a_name_of_the_hub_is_no_directory():
+    said = plan("Qwen/Qwen3-8B", "--gpu", "l4", status=2).stderr
+    assert "there is no Qwen/Qwen3-8B; name a model's directory" in said and "nothing is fetched" in said

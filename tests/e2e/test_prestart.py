@@ -204,6 +204,24 @@ def test_a_dry_run_says_what_lacks(tmp_path, server, code, says):
     assert done.returncode == code and says in done.stdout, done
 
 
+@pytest.mark.parametrize("keys, says", [
+    ("program: {tmp_path}", "FAIL  cannot run {tmp_path}: Is a directory"),
+    ("program: /usr/bin/python3", "FAIL  /usr/bin/python3 has no package vllm"),
+    ("program: nosuch", "FAIL  cannot run nosuch, which is not in PATH (`program`"),
+    ("program: {tmp_path}/python3", "ok    it has vllm 0.9"),
+    ("program: /bin/true, model: /no/such", "FAIL  model /no/such: No such file or directory"),
+    ("program: /bin/true, model: ~/m", "FAIL  model ~/m: No such file or directory; write the path out"),
+    ("program: /bin/true, model: Some/name", "note  there is no directory Some/name here"),
+    ("program: /bin/true, model: {tmp_path}", "ok    the model is {tmp_path}")])
+def test_a_dry_run_looks_at_what_a_vllm_needs(tmp_path, keys, says):
+    """FAKE: the third python, which only says a release."""
+    (tmp_path / "python3").write_text("#!/bin/sh\nprintf 0.9\n")
+    (tmp_path / "python3").chmod(0o755)
+    keys = keys.format(tmp_path=tmp_path) + ("" if "model" in keys else f", model: {tmp_path}")
+    done = dry_run(tmp_path, f"  a: {{engine: vllm, port: {free_port(26000)}, {keys}}}\n")
+    assert f"  {says.format(tmp_path=tmp_path)}" in done.stdout and done.returncode == (78 if "FAIL" in says else 0), done
+
+
 def test_a_dry_run_names_who_has_the_port(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -98,6 +98,22 @@ def test_keeps_what_runs_when_a_file_is_bad(daemon, text, says):
     assert list(daemon.servers()) == ["one"]
 
 
+def test_what_cannot_change_is_named(daemon):
+    """And another name for the same port: it waits for the server that ends, which is ours and no stranger."""
+    daemon.write("one")
+    daemon.reload()
+    wait_for("one is ready", lambda: daemon.servers()["one"]["ready"])
+    daemon.write("one", f"model: {MODEL}\nport: {free_port(18500)}\n")
+    said = daemon.ctl("reload")
+    assert said.returncode == 1 and "server 'one' has another port, which needs a restart of evenkeeld" in said.stderr, said
+    (daemon.dir / "one.yaml").unlink()
+    daemon.write("two")
+    daemon.reload()
+    wait_for("two is ready", lambda: daemon.servers()["two"]["ready"])
+    log = (daemon.run / "evenkeeld.log").read_text()
+    assert f"port {daemon.port} of 127.0.0.1 is kept by this evenkeeld for a server that ends" in log and "is taken by process" not in log
+
+
 def test_a_file_hides_the_same_name_further_back(daemon, tmp_path):
     (tmp_path / "vendor").mkdir()
     (tmp_path / "vendor/tiny.yaml").write_text(f"model: /nowhere\nport: {daemon.port}\n")

@@ -146,6 +146,16 @@ def test_a_lock_that_a_forked_server_still_has_is_waited_for(fakes, tmp_path):
         fakes(a=([], "")).ready()
 
 
+def test_two_do_not_share_a_state(fakes, tmp_path):
+    """Else the second one takes the first for dead, its server for crashed, and both write over each other."""
+    f = fakes(a=([], "")).ready()
+    (tmp_path / "d.yaml").write_text(f"listen: 'off'\nrun_dir: {tmp_path}/other\nstate_dir: {tmp_path}/s\nservers:\n"
+                                     f"  a:\n    command: [/bin/false]\n    port: {free_port(28500)}\n")
+    done = subprocess.run([BUILD / "evenkeeld", "--config", tmp_path / "d.yaml"], capture_output=True, text=True, timeout=60)
+    assert done.returncode not in (0, 77) and f"another evenkeeld (process {f.process.pid}) runs with state_dir {tmp_path}/s" in done.stderr, done
+    assert f.all()["a"]["ready"]
+
+
 def test_a_stopped_process_and_an_idle_one_are_left_alone(fakes):
     f = fakes(a=(["--load", "4"], "    hang_s: 1\n"), b=([], "    hang_s: 1\n")).ready()
     before = {n: s["pid"] for n, s in f.all().items()}

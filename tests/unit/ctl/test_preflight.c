@@ -1,6 +1,7 @@
 /* The judging: a healthy machine, a sick one, none at all. */
 #include "supervisor/ctl/preflight.h"
 
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -34,7 +35,6 @@ static void test_healthy(void **state)
                                 .port = 8000,
                                 .port_free = true,
                                 .model = "/m",
-                                .model_readable = true,
                                 .config_there = true,
                                 .weights_there = true};
     preflight_judge(&f, &p);
@@ -61,7 +61,6 @@ static void test_sick(void **state)
         .shm_bytes = 64 << 20,
         .port = 8000,
         .model = "/m",
-        .model_readable = true,
         .config_there = true};
     preflight_judge(&f, &p);
     assert_int_equal(state_of(&p, "version 470"), PREFLIGHT_BAD);
@@ -118,9 +117,13 @@ static void test_none(void **state)
 {
     (void)state;
     struct preflight p;
-    preflight_judge(&(struct preflight_facts){.model = "/m"}, &p);
+    preflight_judge(&(struct preflight_facts){.model = "/m", .model_error = EACCES}, &p);
     assert_int_equal(state_of(&p, "no NVIDIA driver"), PREFLIGHT_NOTE);
-    assert_int_equal(state_of(&p, "cannot be read"), PREFLIGHT_BAD);
+    assert_int_equal(state_of(&p, "/m cannot be read: Permission denied"), PREFLIGHT_BAD);
+    preflight_judge(&(struct preflight_facts){.model = "/m", .model_error = ENOENT}, &p);
+    assert_int_equal(state_of(&p, "/m cannot be read: No such file"), PREFLIGHT_BAD);
+    preflight_judge(&(struct preflight_facts){.model = "/m"}, &p);
+    assert_int_equal(state_of(&p, "config.json missing"), PREFLIGHT_BAD);
     preflight_judge(&(struct preflight_facts){.gpu_tool_hung = true}, &p);
     assert_int_equal(state_of(&p, "did not answer"), PREFLIGHT_BAD);
 }

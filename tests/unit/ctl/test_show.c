@@ -61,6 +61,19 @@ static void test_lists(void **state)
     assert_non_null(strstr(out.data, "KV usage 97 %, threshold 92 %, held 30 s"));
     assert_int_equal(strncmp(out.data, "2014-05-1", 9), 0); /* long ago: with its day */
     ek_buf_clear(&out);
+    json_t *crash =
+        load("{\"decisions\":[{\"at_s\":2e9,\"reason\":\"READY\",\"why\":\"(a-b): x\"},"
+             "{\"at_s\":1e9,\"reason\":\"CRASH\",\"why\":\"CONFIG: It refused its flags "
+             "or model (hub-not-found): no\"}]}");
+    show_decisions(crash, NULL, NULL, 0, &out);
+    assert_non_null(strstr(out.data, "\nmore  evenkeelctl diagnose --explain hub-not-found\n"));
+    (void)json_object_set_new(json_array_get(json_object_get(crash, "decisions"), 1), "why",
+                              json_string("SIGNAL: Signal 9 (SIGKILL): x (a-b): y"));
+    ek_buf_clear(&out);
+    show_decisions(crash, NULL, NULL, 0, &out);
+    assert_null(strstr(out.data, "more  "));
+    json_decref(crash);
+    ek_buf_clear(&out);
     json_t *now = load("{\"name\":\"s1\",\"waiting_why\":\"16 wait: 9 fit\","
                        "\"waits_for\":{\"why\":\"no raise\"}}");
     show_decisions(decisions, now, NULL, 0, &out);

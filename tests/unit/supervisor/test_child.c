@@ -338,12 +338,19 @@ static void test_not_found(void **state)
     (void)state;
     struct child c;
     char name[] = "evenkeel-no-such-program", dir[] = "/etc", *argv[] = {name, NULL};
+    char text[] = "/tmp/evenkeel-no-program-XXXXXX";
     struct child_spec spec = {.argv = argv, .out_fd = 1};
     assert_int_equal(child_spawn(&c, &spec), -ENOENT);
     argv[0] = dir; /* is there and may be entered, but not run */
+    assert_int_equal(child_spawn(&c, &spec), -EISDIR);
+    int fd = mkstemp(text);
+    assert_true(fd >= 0 && write(fd, "\1\2\3\4", 4) == 4 && fchmod(fd, 0700) == 0);
+    (void)close(fd);
+    argv[0] = text; /* may be run, and is no program */
     assert_int_equal(child_spawn(&c, &spec), 0);
     assert_int_equal(wait_exit(&c).code, 127);
     child_done(&c);
+    (void)unlink(text);
 }
 
 static void test_pid_file(void **state)

@@ -78,6 +78,14 @@ static void test_foreign_engine(void **state)
         {{"--engine=vllm", "--devices=0"}, NULL, "--model DIR"},
         {{"--engine=vllm", "--model=/m", "--env=NCCL_DEBUG"}, NULL, "NAME=VALUE"},
         {{"--engine=vllm", "--model=/m", "--env", "=1"}, NULL, "NAME=VALUE"},
+        {{"--engine=vllm", "--model=/m", "--max-model-len", "9"}, NULL, "follow after --"},
+        {{"--engine=vllm", "--model=/m", "--", "--max-model-len 9"},
+         NULL,
+         "[--max-model-len, \"9\"], or --max-model-len=9"},
+        {{"--engine=vllm", "--model=/m", "--", "--max-model-len=a b", "-c d", "-- x"},
+         "vllm serve /m --host 127.0.0.1 --port 8000 --shutdown-timeout 300 --max-model-len=a b -c "
+         "d -- x",
+         NULL},
     };
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -166,6 +174,7 @@ static void test_refuses(void **state)
         {"servers:\n  a:\n    mode: watch\n", "mode", 3},
         {"servers:\n  a:\n    usage_high: 1.5\n", "usage", 3},
         {"listn: x\nservers: {a: {}}\n", "did you mean 'listen'", 1},
+        {"servers:\n  a: &a {port: 1}\n  b:\n    <<: *a\n", "write the keys out", 4},
         {"servers: [a]\n", "must be a map", 1},
         {"servers:\n  a: {\n", "line", 0},
         {"", "empty", 0},
@@ -248,6 +257,14 @@ static void test_reads_the_address_of_a_command(void **state)
         {"host: 10.0.0.1\n    command: [x, --host, 10.0.0.2]", "leave one out", NULL, 0},
         {"command: [x, --port, http]", "no port", NULL, 0},
         {"command: [x, --port]", NULL, "127.0.0.1", 8000},
+        {"model: m\n    args: [--port, \"19778\", --host, 0.0.0.0]", NULL, "0.0.0.0", 19778},
+        {"engine: vllm\n    model: m\n    args: [--port=19778, --host, 0.0.0.0]\n    companion: "
+         "\"off\"",
+         NULL, "127.0.0.1", 19778},
+        {"command: [x, --port, \"1\"]\n    args: [--port, \"19778\"]", NULL, "127.0.0.1", 19778},
+        {"model: m\n    port: 8001\n    args: [--port, \"19778\"]", "args says --port 19778", NULL,
+         0},
+        {"command: [\"x y\", \"--port 19778\"]", "command has '--port 19778' as one word", NULL, 0},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct config c = {0};
