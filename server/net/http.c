@@ -353,8 +353,8 @@ static bool settle_once(struct http *h, uint64_t end_us)
 bool http_settle(struct http *h, uint64_t most_us)
 {
     uint64_t end = ek_now_us() + most_us;
-    /* The listener gives away what it accepts: then the others read it. */
-    return settle_once(h, end) && settle_once(h, end);
+    bool all = settle_once(h, end);
+    return all && settle_once(h, end); /* what the listener gave away is read by the others */
 }
 
 bool http_kept(struct http *h)
