@@ -10,7 +10,8 @@
 #   make dist         the source archive         make deb rpm                  packages into build/
 #   make check-packages   install, use, upgrade and remove them in machines of their own
 #
-# Variables: CC CPPFLAGS CFLAGS LDFLAGS SAN TIERS OMIT MPI CUDA CUDA_HOME CUDA_ARCHS BUILD (default build) VERBOSE DESTDIR PREFIX.
+# Variables: CC CPPFLAGS CFLAGS LDFLAGS SAN PART TIERS OWN_TIERS OMIT MPI CUDA CUDA_HOME CUDA_ARCHS BUILD (default build)
+# VERBOSE DESTDIR PREFIX.
 MAKEFLAGS += -r
 .DELETE_ON_ERROR:
 .SUFFIXES:
@@ -29,7 +30,7 @@ comma := ,
 Q := $(if $(VERBOSE),,@)
 SAY := @$(if $(VERBOSE),:,echo)
 VERBOSE ?= $(V)
-VARIANT := $(if $(SAN),san-$(subst $(comma),-,$(SAN)),release)
+VARIANT := $(if $(SAN),san-$(subst $(comma),-,$(SAN)),release)$(PART:%=-%)
 B := $(BUILD)/$(VARIANT)
 VERSION := $(shell cat VERSION)
 
@@ -178,16 +179,32 @@ COMPUTES = $(if $(BRIEF),,$(strip $(foreach d,kernels cuda engine grammar model 
 CHECKED = $(if $(SAN),$(if $(FUZZER),,$(if $(COMPUTES),-O1,-Og) -g1 -w))
 
 # TIERS=FOLDER, with SAN: what runs on one instruction tier comes from that build as it is (make check: gcc takes three
-# minutes for these files with sanitizers). The file `tiers` says what they are made from, so that another choice makes
-# them again.
-TIER_OBJ := $(call obj,$(filter %_avx2.c %_avx512.c %_avx512bf16.c %_avx512vnni.c %_amx.c,$(KERNEL)))
+# minutes for these files with sanitizers), but for the tiers that OWN_TIERS names. The file `tiers` says what they are
+# made from, so that another choice makes them again.
+TIER_NAMES := avx2 avx512 avx512bf16 avx512vnni amx
+TIER_OBJ := $(call obj,$(filter $(foreach t,$(filter-out $(OWN_TIERS),$(TIER_NAMES)),%_$(t).c),$(KERNEL)))
+# PART=kernels|server|supervisor, with TIERS: a third of the sources, with its tests, has sanitizers, the others come from
+# that build, too. common/ and what lies in server/ itself belong to each.
+FOLDERS_kernels    := kernels kernels/cpu kernels/mpi kernels/cuda $(addprefix server/,model engine bench)
+FOLDERS_server     := $(addprefix server/,net api grammar text text/jinja text/answer)
+FOLDERS_supervisor := supervisor $(addprefix supervisor/,law io config servers web doctor planner engines ctl)
+TESTS_kernels    := $(foreach a,cuda kernels model engine bench,unit/$(a)/%) unit/server/test_golden unit/server/test_oracle sim/sim_engine \
+                    $(addprefix fuzz/fuzz_,checksum config events safetensors step)
+TESTS_supervisor := $(foreach a,common planner doctor law supervisor ctl,unit/$(a)/%) sim/sim_control sim/sim_month \
+                    $(addprefix fuzz/fuzz_,bundle doctor incidents live oomline plan promtext recorder recording state untar)
+OTHER_PARTS := $(if $(PART),$(filter-out $(PART),kernels server supervisor))
+PLAIN_OBJ := $(sort $(TIER_OBJ) $(call obj,$(wildcard $(foreach p,$(OTHER_PARTS),$(FOLDERS_$(p):%=%/*.c)))))
+# of_part TESTS: those of this part; what no other part has is the server's.
+tests_of = $(foreach t,$(TESTS_$(1)),tests/$(t).c)
+of_part = $(if $(filter kernels supervisor,$(PART)),$(filter $(call tests_of,$(PART)),$(1)),$(filter-out \
+          $(foreach p,$(OTHER_PARTS),$(call tests_of,$(p))),$(1)))
 ifneq ($(SAN),)
-$(TIER_OBJ): $(B)/tiers
+$(PLAIN_OBJ): $(B)/tiers
 $(B)/tiers: FORCE
 	@mkdir -p $(@D)
-	@echo "$(TIERS)" | cmp -s - $@ || echo "$(TIERS)" >$@
+	@echo "$(TIERS) $(OWN_TIERS)" | cmp -s - $@ || echo "$(TIERS) $(OWN_TIERS)" >$@
 ifneq ($(TIERS),)
-$(TIER_OBJ): $(B)/%.o: $(TIERS)/%.o
+$(PLAIN_OBJ): $(B)/%.o: $(TIERS)/%.o
 	@mkdir -p $(@D)
 	@cp $< $@
 endif
@@ -210,7 +227,8 @@ $(B)/supervisor/doctor/builtin.c.o: supervisor/doctor/signatures.yaml
 # Tests: tests/unit/<area>/test_<module>.c
 # The race checker takes the calls of other sanitizers: it is built without them.
 # OMIT: programs, as "unit/cuda/%", that are neither built nor run (make check under the sanitizers).
-UNIT := $(filter-out $(OMIT:%=tests/%.c) $(if $(HAVE_CXX),,tests/unit/cuda/%) $(if $(SAN),tests/unit/cuda/test_races.c),$(wildcard tests/unit/*/test_*.c))
+UNIT := $(filter-out $(OMIT:%=tests/%.c) $(if $(HAVE_CXX),,tests/unit/cuda/%) $(if $(SAN),tests/unit/cuda/test_races.c), \
+          $(call of_part,$(wildcard tests/unit/*/test_*.c)))
 UNIT_BINS := $(UNIT:%.c=$(B)/%)
 define unit_area
 $(B)/tests/unit/$(1)/%: $(B)/tests/unit/$(1)/%.c.o $(B)/tests/unit/alloc.c.o $(AR_$(1))
@@ -227,7 +245,7 @@ GROUP = -Wl,--start-group $(filter %.a,$^) -Wl,--end-group
 # Fuzz targets: tests/fuzz/fuzz_<parser>.c; a 20-line replayer runs them over their corpus, or with
 # SAN=fuzzer-no-link,... clang's fuzzer goes on from there (make fuzz).
 FUZZER := $(findstring fuzzer,$(SAN))
-FUZZ := $(wildcard tests/fuzz/fuzz_*.c)
+FUZZ := $(call of_part,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_BINS := $(FUZZ:%.c=$(B)/%)
 $(B)/tests/fuzz/%: $(B)/tests/fuzz/%.c.o $(if $(FUZZER),,$(B)/tests/fuzz/replay.c.o) $(AR_server) $(AR_supervisor) $(B)/ctl.a $(B)/planner.a $(B)/bench.a
 	@$(CC) -o $@ $(filter %.o,$^) $(GROUP) $(ALL_LD) $(if $(FUZZER),-fsanitize=fuzzer) $(LIBS_SERVER) $(LIBS_SUPER)
@@ -244,7 +262,7 @@ $(B)/tests/tools/paced.so: tests/tools/paced.c Makefile
 	@$(CC) $(ALL_C) -fPIC -fvisibility=hidden -MMD -MP -MF $@.d -MT $@ -shared -o $@ $<
 
 # Simulations: tests/sim/sim_<what>.c
-SIM := $(filter-out $(OMIT:%=tests/%.c),$(wildcard tests/sim/sim_*.c))
+SIM := $(filter-out $(OMIT:%=tests/%.c),$(call of_part,$(wildcard tests/sim/sim_*.c)))
 SIM_BINS := $(SIM:%.c=$(B)/%)
 $(B)/tests/sim/%: $(B)/tests/sim/%.c.o $(AR_engine) $(AR_supervisor)
 	@$(CC) -o $@ $(filter %.o,$^) $(GROUP) $(ALL_LD) $(LIBS_SERVER) $(LIBS_SUPER)

@@ -187,12 +187,13 @@ static bool drain_await_keeper(struct instance *s, uint64_t now, uint64_t deadli
     return false;
 }
 
-/* Whether something had come that a thread without a processor had not seen. */
-static bool drain_is_asked(struct instance *s, bool linger)
+/* Whether something had come that a thread without a processor had not seen. Until the drain is
+ * over, a thread that has not looked yet may still find something. */
+static bool drain_is_asked(struct instance *s, bool linger, bool over)
 {
     uint32_t open = http_open(s->http);
-    http_settle(s->http, FLUSH_US);
-    return http_active(s->http) > 0 || (linger && http_open(s->http) > open);
+    bool looked = http_settle(s->http, FLUSH_US);
+    return (!looked && !over) || http_active(s->http) > 0 || (linger && http_open(s->http) > open);
 }
 
 /* Whether the process may end now: drained and sent, or past the deadline. */
@@ -219,11 +220,12 @@ bool drain_may_leave(struct instance *s)
         s->idle_us = now;
     bool linger = hold || s->unkept_us;
     bool calm = s->idle_us && (!linger || http_open(s->http) == 0 || now >= s->idle_us + LINGER_US);
-    if (!calm && now <= deadline + FLUSH_US)
+    bool over = now > deadline + FLUSH_US;
+    if (!calm && !over)
         return false;
     if (hold && s->o.listen_from_control && !http_kept(s->http))
         return drain_await_keeper(s, now, deadline);
-    if (calm && drain_is_asked(s, linger))
+    if (calm && drain_is_asked(s, linger, over))
         return false;
     pthread_mutex_lock(&s->lock);
     leaving = s->leaving; /* it may have been taken back just now */

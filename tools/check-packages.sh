@@ -3,7 +3,7 @@
 # removed.   tools/check-packages.sh [quick | compiled]
 #
 #   quick      what `make check` runs: the packages hold the objects that are in build/release, and one source in
-#              eight is compiled as packages are, others each day; without packages of debugging symbols
+#              24 is compiled as packages are, others each day; without packages of debugging symbols
 #   compiled   the same with all of them compiled so (`make check-deep`)
 #   (neither)  also the plug-in; a second build in another folder must give the same bytes, RPMs are built, linted
 #              and installed with their scriptlets, and the life test runs in a fresh Debian too
@@ -21,12 +21,12 @@ say() { printf '  %-5s %s\n' "$1" "$2"; [ "$1" = ok ] || bad=1; }
 # The plug-in takes its time to compile: only the whole check builds its package.
 if [ "$mode" != all ]; then export CUDA=0; fi
 if [ "$mode" = quick ]; then
-    EVENKEEL_SHARE=8 EVENKEEL_DAY=${EVENKEEL_DAY:-$(($(date +%s) / 86400))} OBJECTS=$BUILD/release
+    EVENKEEL_SHARE=24 EVENKEEL_DAY=${EVENKEEL_DAY:-$(($(date +%s) / 86400))} OBJECTS=$BUILD/release
     $MAKE -s --no-print-directory all BUILD="$BUILD"
     # Packages are made of what is committed: objects of other sources are of no use for them.
     if [ -n "$(git status --porcelain -- Makefile tools common kernels server supervisor)" ]; then OBJECTS=; fi
-    DEB_BUILD_OPTIONS=noautodbgsym DPKG_DEB_COMPRESSOR_LEVEL=1 # which take as long as the rest
-    export EVENKEEL_SHARE EVENKEEL_DAY OBJECTS DEB_BUILD_OPTIONS DPKG_DEB_COMPRESSOR_LEVEL
+    DEB_BUILD_OPTIONS=noautodbgsym DPKG_DEB_COMPRESSOR_LEVEL=1 DIST_LEVEL=1 # which take as long as the rest
+    export EVENKEEL_SHARE EVENKEEL_DAY OBJECTS DEB_BUILD_OPTIONS DPKG_DEB_COMPRESSOR_LEVEL DIST_LEVEL
     echo "-- one source in $EVENKEEL_SHARE compiled as packages are: EVENKEEL_DAY=$EVENKEEL_DAY"
 fi
 $MAKE -s --no-print-directory deb BUILD="$BUILD"

@@ -58,7 +58,7 @@ table() {
 
 # Of what takes long a share, another one each day (tests/share.h); `make check-deep` has it whole.
 today=$(($(date +%s) / 86400))
-# What takes long to compile before it runs has one day in four instead, and then a share by the number of such days.
+# What is compiled for itself alone (races, doubling) has one day in four, and then a share by the number of such days.
 turn=$((today % 4)) turns=$((today / 4))
 # shared N DAY ARGS...: make with one case in N of long tests, planted bugs or paths.
 shared() {
@@ -67,44 +67,58 @@ shared() {
     echo "-- of what takes long one case in $share: EVENKEEL_SHARE=$share EVENKEEL_DAY=$day"
     EVENKEEL_SHARE=$share EVENKEEL_DAY=$day $MAKE -s "$@"
 }
-# The race checker has kernels of its own, compiled for that.
+# tests_of FOLDER: the names of its unit tests.
+tests_of() { find "$1" -name 'test_*.c' | sed 's/^tests.//; s/\.c$//' | sort; }
+# The card's tests run its kernels on the processor: half of them each day. The race checker has kernels of its own,
+# compiled for that.
 RACES=unit/cuda/test_races
-idle() { [ $turn = 0 ] || echo $RACES; }
+# card QUARTERS: of the card's other tests, 0 to 3; a pattern.
+card() { tests_of tests/unit/cuda | grep -vx $RACES | awk -v k="$1" 'NR % 4 ~ k'; }
+idle() {
+    { card "[$((today % 2))$((today % 2 + 2))]" && { [ $turn = 0 ] || echo $RACES; }; } | xargs
+}
 build() { $MAKE -s -j"$jobs" OMIT="$(idle)" all unit-bins; }
-unit() { shared 12 $today OMIT="$(idle)" unit; }
+# 13 has no common divisor with the days of the card's halves: each case has its day.
+unit() { shared 13 $today OMIT="$(idle)" unit; }
 # All of the text's sources are compiled once more, to be counted.
 doubling() { shared 2 $turns doubling; }
-# Under the sanitizers all sources are compiled and the corpora of the fuzz targets run each day. Of the tests that are
-# short every second one has its day. Of what takes long there are four groups: two are of the card's tests, for which its
-# kernels are compiled, each of two quarters that take turns; the processor's, with which its tiers are sanitized; and
-# texts with the simulations.
-half=$((turns % 2))
+# Under the sanitizers a third of the sources is compiled each day, with its tests and the corpora of its fuzz targets
+# (PART in the Makefile), and of its tests that take long one group: the card's, for which its kernels are compiled, in
+# quarters, and the processor's, with which the tiers that it has are sanitized.
+third=$((today % 3)) thirds=$((today / 3))
 # long GROUP: the names of its tests.
 long() {
     case $1 in
-    0) card $half && echo unit/model/test_goldens ;;
-    1) echo unit/kernels/test_cpu unit/kernels/test_cpu_open unit/kernels/test_shapes unit/kernels/test_tier unit/kernels/test_tier_gemm \
-        unit/kernels/test_product unit/server/test_golden unit/server/test_oracle ;;
-    2) card $((2 + half)) ;;
-    3) echo unit/api/test_doubling unit/api/test_doubling_files unit/api/test_doubling_forms unit/grammar/test_grammar \
-        sim/sim_control sim/sim_engine ;;
+    kernels-[0-3]) card "${1#*-}" ;;
+    kernels-4) echo unit/kernels/test_cpu unit/kernels/test_cpu_open unit/kernels/test_shapes unit/kernels/test_tier \
+        unit/kernels/test_tier_gemm unit/kernels/test_product unit/server/test_golden unit/server/test_oracle ;;
+    kernels-5) echo unit/model/test_goldens sim/sim_engine ;;
+    server-0) echo unit/api/test_doubling unit/api/test_doubling_files unit/api/test_doubling_forms ;;
+    server-1) echo unit/grammar/test_grammar ;;
+    supervisor-0) echo sim/sim_control ;;
     esac
 }
-# tests_of FOLDER: the names of its unit tests.
-tests_of() { find "$1" -name 'test_*.c' | sed 's/^tests.//; s/\.c$//' | sort; }
-# card QUARTERS: of the card's tests, 0 to 3; a pattern.
-card() { tests_of tests/unit/cuda | awk -v k="$1" 'NR % 4 ~ k'; }
-# either PATTERN_FILE: of the tests but those in it about half, by their names, which have their day tomorrow.
-either() { tests_of tests/unit | grep -vxFf "$1" | awk -v k=$((today % 2)) 'length % 2 == k'; }
+# tiers: those of this processor.
+tiers() {
+    for t in avx2:avx2 avx512f:avx512 avx512_bf16:avx512bf16 avx512_vnni:avx512vnni amx_tile:amx; do
+        ! grep -qw "${t%:*}" /proc/cpuinfo || echo "${t#*:}"
+    done | xargs
+}
 sanitized() {
-    now=$(long $turn | xargs -n 1)
-    { card '[0-3]' && for g in 1 2 3 0; do long $g; done; } | xargs -n 1 | sort -u >"$CHECK/long"
-    omit=$({ grep -vxF "$now" "$CHECK/long" && either "$CHECK/long"; } | xargs)
-    tiers=$([ $turn = 1 ] || echo "${BUILD:-build}/release")
-    echo "-- of what is short half $((today % 2)) of 0 and 1, of what takes long group $turn of 0 to 3: $(echo "$now" | xargs)"
-    [ -z "$tiers" ] || $MAKE -s -j"$jobs" all || return 1 # of which the tiers are
-    set -- SAN=address,undefined OMIT="$omit" TIERS="$tiers"
-    # Tests come every 2nd, 4th or 8th day, to which 11 has no common divisor: each of their cases has its day.
+    case $third in
+    0) part=kernels groups=6 ;;
+    1) part=server groups=2 ;;
+    2) part=supervisor groups=1 ;;
+    esac
+    group=$((thirds % groups)) omit='' own=''
+    for g in 0 1 2 3 4 5; do
+        [ $g = $group ] || omit="$omit $(long $part-$g | xargs)"
+    done
+    [ $part-$group != kernels-4 ] || own=$(tiers)
+    echo "-- of the sources those of the $part, of what takes long group $group of $groups: $(long $part-$group | xargs)"
+    $MAKE -s -j"$jobs" all || return 1 # the other sources are the release's
+    set -- SAN=address,undefined OMIT="$omit" PART=$part TIERS="${BUILD:-build}/release" OWN_TIERS="$own"
+    # A group comes every 3rd to 18th day, to which 11 has no common divisor: each of its cases has its day.
     $MAKE -s -j"$jobs" "$@" unit-bins && shared 11 $today "$@" unit
 }
 # pytests SECONDS ARGS...: counts are in the last line of what it says, "=== 3 passed, 1 skipped in 2.0s ===".
@@ -128,12 +142,12 @@ e2e() {
     unset EVENKEEL_SHARE EVENKEEL_DAY
     return $ok
 }
-# litellm, langchain, MCP and schemathesis (a twelfth of its examples), in an environment of their own.
+# litellm, langchain, MCP and schemathesis (a phase each day, a twelfth of its examples), in an environment of their own.
 clients() {
-    export EVENKEEL_SHARE=12
+    export EVENKEEL_SHARE=12 EVENKEEL_DAY="$today"
     $MAKE -s build/venv-clients/ready && venv=build/venv-clients && pytests 400 tests/clients
     ok=$?
-    unset EVENKEEL_SHARE venv
+    unset EVENKEEL_SHARE EVENKEEL_DAY venv
     return $ok
 }
 # A minute of faults drawn with the seed of the day, which is printed (docs/faults.md).
@@ -159,11 +173,11 @@ lane() {
         part companion companion
         if [ $turn = 3 ] || [ "$PARTS" != all ]; then part doubling doubling; fi
         part ptxas $MAKE -s check-ptxas
-        part mutants shared 12 $today sim-mutants
+        part mutants shared 24 $today sim-mutants
         part sanitized sanitized
         part names tools/names.sh
         part reference tools/reference.sh --check
-        part rules tools/check-rules.sh
+        part rules env EVENKEEL_SHARE=4 EVENKEEL_DAY=$today tools/check-rules.sh
         ;;
     serves)
         part e2e e2e

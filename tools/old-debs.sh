@@ -1,6 +1,6 @@
 #!/bin/sh
 # The packages of an earlier commit, without CUDA.   tools/old-debs.sh COMMIT FOLDER
-# FOLDER keeps them: a second call does nothing.
+# FOLDER keeps them: a second call does nothing. DEB_BUILD_OPTIONS as for any package.
 set -eu
 commit=$(git rev-parse --verify "$1^{commit}")
 mkdir -p "$2"

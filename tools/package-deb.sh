@@ -4,7 +4,8 @@
 #
 # OBJECTS=FOLDER   the objects of a build of the same sources (build/release): they are packed as they are, so only
 #                  one source in EVENKEEL_SHARE is compiled with the flags of packages, others each EVENKEEL_DAY
-#                  (tests/share.h). For `make check`, which wants packages to install soon, not to ship.
+#                  (tests/share.h); none with EVENKEEL_SHARE=all. For `make check`, which wants packages to install
+#                  soon, not to ship.
 set -eu
 archive=$(readlink -f "$1")
 mkdir -p "$2"
@@ -27,7 +28,7 @@ reuse() {
     share=${EVENKEEL_SHARE:-1} day=${EVENKEEL_DAY:-0} n=0
     for o in $(cd "$1" && find common kernels server supervisor -name '*.c.o' | sort); do
         n=$((n + 1))
-        [ $(((n + day) % share)) != 0 ] || continue
+        [ "$share" = all ] || [ $(((n + day) % share)) != 0 ] || continue
         mkdir -p "$tree/obj/release/${o%/*}"
         cp "$1/$o" "$tree/obj/release/$o"
     done

@@ -48,7 +48,7 @@ check:
 # paths for clang-tidy, races of kernels, doubling sizes, packages that are compiled as such, end-to-end tests that are
 # marked as long, and all of schemathesis's examples. SLICE=K/N is every N-th of them from the K-th on.
 DEEP := $(sort $(filter-out %/test_races.c,$(wildcard tests/unit/*/test_*.c)) $(shell grep -l '"tests/share.h"' tests/sim/sim_*.c)) \
-        sim-mutants tidy races doubling packages e2e-long description
+        sim-mutants tidy cppcheck rules races doubling packages e2e-long description
 DEEP_SLICE = $(if $(SLICE),$(shell printf '%s\n' $(DEEP) | awk -v s=$(SLICE) '{ split(s, k, "/") } (NR - k[1]) % k[2] == 0'),$(DEEP))
 check-deep:
 	@bad=0; $(MAKE) --no-print-directory -s SAN=address,undefined deep || bad=1; \
@@ -62,12 +62,14 @@ races: $(if $(HAVE_CXX),$(B)/tests/unit/cuda/test_races)
 	@$(if $(HAVE_CXX),tools/run-tests.sh $<,echo "skipped: no C++ compiler to run kernels on the host")
 # What the end-to-end tests run beside the programs: a reader of forms, a backend that takes its time.
 e2e-tools: $(B)/tests/tools/constrain $(B)/tests/tools/paced.so
+rules:
+	@tools/check-rules.sh
 # Of the end-to-end tests those of which `make check` has a share.
 e2e-long: all venv e2e-tools cuda-fake
 	@build/venv/bin/python -m pytest -q --no-header -n 2 --dist loadfile -m long tests/e2e
 description: all build/venv-clients/ready
 	@build/venv-clients/bin/python -m pytest -q --no-header tests/clients/test_description.py
-.PHONY: check-deep deep races e2e-tools e2e-long description
+.PHONY: check-deep deep races rules e2e-tools e2e-long description
 
 check-e2e: all venv e2e-tools cuda-fake
 	build/venv/bin/python -m pytest -q --no-header tests/e2e
@@ -126,7 +128,7 @@ build/venv/ready: tests/e2e/requirements.txt
 	@build/venv/bin/pip install -q --disable-pip-version-check --no-compile -r $<
 	@touch $@
 
-SOURCES := $(shell find common kernels server supervisor tests -name '*.[ch]')
+SOURCES := $(sort $(shell find common kernels server supervisor tests -name '*.[ch]'))
 SCRIPTS := $(wildcard tools/*.sh) .ci/run
 # The module for MPI is looked at where its headers are.
 TIDY := $(filter-out tests/% $(if $(filter 1,$(MPI)),,kernels/mpi/module.c),$(filter %.c,$(SOURCES)))
@@ -137,17 +139,20 @@ lint: layers
 	@python3 tools/references.py
 	@python3 tools/imports.py
 	@clang-format --dry-run -Werror $(SOURCES)
-	@cppcheck -q --std=c11 --enable=warning,portability,performance --inline-suppr -I. -j2 \
-	  --suppress=missingIncludeSystem --suppress=unmatchedSuppression --error-exitcode=1 \
-	  common kernels server supervisor
+	@$(MAKE) --no-print-directory -s cppcheck
 	@tools/tidy.sh $(TIDY)
 	@shellcheck -S warning $(SCRIPTS)
+# With EVENKEEL_SHARE=N one file in N / 3 and what the last forty commits changed (tools/turns.sh).
+cppcheck:
+	@cppcheck -q --std=c11 --enable=warning,portability,performance --inline-suppr -I. -j2 \
+	  --suppress=missingIncludeSystem --suppress=unmatchedSuppression --error-exitcode=1 \
+	  $$(tools/turns.sh $$(($${EVENKEEL_SHARE:-1} / 3)) 40 $(filter-out tests/%,$(filter %.c,$(SOURCES))))
 tidy:
 	@tools/tidy.sh $(TIDY)
 # As far as clang-tidy goes by itself: ten times the paths of `make lint`, five times as long.
 lint-deep:
 	@NODES=225000 tools/tidy.sh $(TIDY)
-.PHONY: tidy lint-deep
+.PHONY: cppcheck tidy lint-deep
 fmt:
 	clang-format -i $(SOURCES)
 	python3 tools/docs-fmt.py $(DOCUMENTS)

@@ -350,11 +350,11 @@ static bool settle_once(struct http *h, uint64_t end_us)
     return all;
 }
 
-void http_settle(struct http *h, uint64_t most_us)
+bool http_settle(struct http *h, uint64_t most_us)
 {
     uint64_t end = ek_now_us() + most_us;
-    if (settle_once(h, end)) /* the listener gives away what it accepts: then the others read it */
-        (void)settle_once(h, end);
+    bool all = settle_once(h, end);
+    return all && settle_once(h, end); /* what the listener gave away is read by the others */
 }
 
 bool http_kept(struct http *h)

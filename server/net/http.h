@@ -68,8 +68,9 @@ uint32_t http_watched(struct http *h, struct http_thread *at, uint32_t most);
  * more while new ones are taken, for the next may be among them already. */
 uint32_t http_open(const struct http *h);
 /* Waits, at most so long, until the threads have accepted what waited in the listening socket and
- * read what had come: a thread that got no processor for a while may owe an answer. Main thread. */
-void http_settle(struct http *h, uint64_t most_us);
+ * read what had come: a thread that got no processor for a while may owe an answer. Whether all of
+ * them have. Main thread. */
+bool http_settle(struct http *h, uint64_t most_us);
 /* Whether another process keeps the listening socket, so that what waits in it outlives this one.
  */
 bool http_kept(struct http *h);

@@ -117,7 +117,8 @@ def for_all(folder):
 
 
 class Appliance:
-    """evenkeeld with one server, as an operator would run it."""
+    """evenkeeld with one server, as an operator would run it; but of one thread, for its threads wait for one another with a processor each,
+    of which the tests beside it have need. A flag of a test's own comes later and counts."""
 
     def __init__(self, run, server_flags=(), policy="", mode="act", poll_s=0.5, extra="", host="127.0.0.1", before=(), build=BUILD, model=MODEL):
         self.build = build
@@ -132,7 +133,7 @@ state_dir: {run}/state
 servers:
   s1:
     engine: evenkeel
-    command: [{''.join(f'{w}, ' for w in before)}{build}/evenkeel-server, --model, {model}, --served-model-name, tiny{', ' + flags if flags else ''}]
+    command: [{''.join(f'{w}, ' for w in before)}{build}/evenkeel-server, --model, {model}, --served-model-name, tiny, --threads, '1'{', ' + flags if flags else ''}]
     host: {host}
     port: {self.port}
     poll_s: {poll_s}

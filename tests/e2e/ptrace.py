@@ -24,6 +24,11 @@ def thread_of(pid, name):
     return 0
 
 
+def threads_of(pid, name):
+    """All threads with that name."""
+    return [int(task.name) for task in pathlib.Path(f"/proc/{pid}/task").glob("*") if (task / "comm").read_text().strip() == name]
+
+
 def reap(tid):
     with contextlib.suppress(ChildProcessError):
         os.waitpid(tid, os.WNOHANG | ALSO_THREADS)

@@ -32,13 +32,20 @@ class Into(Appliance):
         os.close(fd)
         return self
 
-    def reload(self, times):
+    def reload(self, times, status=b" 200 "):
         for _ in range(times):
             with socket.socket(socket.AF_UNIX) as one:
                 one.settimeout(10)
                 one.connect(str(self.run / "evenkeeld.sock"))
                 one.sendall(b"POST /api/v1/reload HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-                assert b" 200 " in one.makefile("rb").readline()
+                assert status in one.makefile("rb").readline()
+
+    def fill(self):
+        """More lines than the queue takes: of a configuration that is refused at once, for a good one is asked of evenkeel-server."""
+        good = self.config.read_text()
+        self.config.write_text(f"{'x' * 60}: 1\n{good}")
+        wait_for("lines are dropped", lambda: self.reload(100, b" 400 ") or dropped(self) > 0, 60, 0)
+        self.config.write_text(good)
 
 
 @pytest.fixture
@@ -56,7 +63,7 @@ def test_evenkeeld_goes_on_without_a_reader(into):
     reads, writes = small_pipe()
     into.start_into(writes).ready()
     pid = into.server()["pid"]
-    wait_for("lines are dropped", lambda: into.reload(100) or dropped(into) > 0, 60, 0)
+    into.fill()
     os.kill(pid, signal.SIGKILL)  # what it is for goes on
     wait_for("another process serves", lambda: into.server()["pid"] not in (0, pid) and into.server()["ready"])
 
@@ -92,7 +99,7 @@ def test_a_stopped_terminal(into):
     ours, theirs = pty.openpty()
     into.start_into(os.dup(theirs)).ready()
     termios.tcflow(theirs, termios.TCOOFF)  # what Ctrl-S does
-    wait_for("lines are dropped", lambda: into.reload(100) or dropped(into) > 0, 60, 0)
+    into.fill()
     assert into.server()["ready"]
     os.close(ours)
     os.close(theirs)
@@ -107,7 +114,7 @@ def test_a_journal_that_does_not_read(into):
             "LD_PRELOAD": str(library), "HUNG_JOURNAL": str(opened), "JOURNAL_STREAM": f"{stat.st_dev}:{stat.st_ino}",
             "ASAN_OPTIONS": "verify_asan_link_order=0"})
     into.ready()
-    wait_for("lines are dropped", lambda: into.reload(100) or dropped(into) > 0, 60, 0)
+    into.fill()
     lost = int(dropped(into))
     opened.touch()
     wait_for("what is missing is said", lambda: f"MESSAGE={lost} lines of this log were dropped" in opened.read_text())

@@ -209,6 +209,7 @@ def test_stopped_from_outside(stand_in, tmp_path):
     os.killpg(os.getpgid(int(child.read_text())), signal.SIGKILL)  # nobody else is left to end it
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not FAKE.exists(), reason="no C++ compiler to run kernels on the host")
 def test_simulated_card(tmp_path):
     """The real programs: resizing, swapping and a decode of a small model, on the driver for tests."""
@@ -220,6 +221,7 @@ def test_simulated_card(tmp_path):
     assert report["machine"]["virtual_memory"] and report["machine"]["driver_cuda"] >= 12 and report["machine"]["nccl"] == str(FAKE)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not FAKE.exists() or not (BUILD / "libevenkeel-cuda.so").exists(), reason="no plug-in, or no C++ compiler to run kernels on the host")
 def test_bundle(tmp_path):
     """The folder that travels: small enough, with every test that a section has, and what runs in it needs nothing from here."""
@@ -236,6 +238,7 @@ def test_bundle(tmp_path):
     assert report["machine"]["large_products"] == "own kernels" and "Fake card" in report["machine"]["gpu"]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not FAKE.exists(), reason="no C++ compiler to run kernels on the host")
 def test_times_of_kernels(tmp_path):
     """Every launch of a decode in a table: its kernel, its grid, how often."""
@@ -278,6 +281,7 @@ def test_profiler(tmp_path):
     assert done.returncode == 1 and "ERR_NVGPUCTRPERM" in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("more", [[], ["--bench", ""]], ids=["bench", "python"])
 def test_beside_a_vllm(tmp_path, more):
     """The same questions to both, one after the other, and the ratio; the stand-in for vLLM is our own server. Where the bench is not, as in the

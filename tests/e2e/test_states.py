@@ -1,9 +1,9 @@
 """Protects: every state of a server's life is one that another evenkeeld goes on from, with the real programs; the whole table is in
 tests/unit/law/test_life.c. Whichever process is killed or replaced in the middle of a drain, a restart or a wait: nothing is lost, nothing is
 called a crash, `resume` works, and a breaker closes when its cause is gone."""
+import contextlib
 import http.client
 import json
-import multiprocessing
 import os
 import pathlib
 import shutil
@@ -17,6 +17,8 @@ import urllib.request
 
 import pytest
 
+import ptrace
+from bare import Bare, parse, read_all
 from conftest import BUILD, MODEL, ROOT, Appliance, get, gone, metric, paced, slower, wait_for
 from test_faults import LONG, Stream
 
@@ -181,69 +183,51 @@ def test_where_no_evenkeeld_comes_clients_are_told(appliance):
     wait_for("it ended", lambda: gone(pid))
 
 
-@pytest.fixture
-def starve():
-    """A function that leaves the threads of a process which speak HTTP hardly any processor, as on a machine whose host is busy."""
-    def spin():
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-        while True:
-            pass
-    spinning = []
-
-    def make(pid):
-        if not spinning:
-            spinning.extend(multiprocessing.get_context("fork").Process(target=spin, daemon=True) for _ in range(2))
-            for p in spinning:
-                p.start()
-        for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
-            if (task / "comm").read_text() == "http\n":
-                os.sched_setaffinity(int(task.name), {min(os.sched_getaffinity(0))})
-                os.sched_setscheduler(int(task.name), os.SCHED_IDLE, os.sched_param(0))
-    yield make
-    for p in spinning:
-        p.kill()
-        p.join()
+DUMPABLE = [] if os.geteuid() == 0 else ["--dumpable"]  # else another user's debugger is refused
 
 
-def test_threads_without_a_processor_leave_nobody_without_an_answer(appliance, starve):
-    """The process left while requests that had come were unread: it had asked how many were known, not whether all had been looked at."""
-    a = appliance(server_flags=["--max-num-seqs", "16"])
-    pid, bad, good, over = a.server()["pid"], [], [], threading.Event()
+@contextlib.contextmanager
+def without_a_processor(pid):
+    """The threads of a server that speak HTTP stand still, as on a machine whose host is busy, until its first thread waits for them: the
+    last thing that it does before it ends."""
+    threads, first = ptrace.threads_of(pid, "http"), pathlib.Path(f"/proc/{pid}/wchan")
+    with contextlib.ExitStack() as stack:
+        if not all([stack.enter_context(ptrace.held(tid)) for tid in threads]):
+            pytest.skip("tracing is not allowed")
+        yield
+        wait_for("it asks its threads", lambda: [ptrace.reap(tid) for tid in threads] and (gone(pid) or "nanosleep" in first.read_text()), step=0.01)
 
-    def ask():
-        while not over.is_set():
-            try:
-                good.append(get(a.port, "/v1/models")[0])
-            except (OSError, http.client.HTTPException) as error:
-                bad.append(repr(error))
-    askers = [threading.Thread(target=ask, daemon=True) for _ in range(8)]
-    for t in askers:
-        t.start()
-    wait_for("answers", lambda: len(good) > 100)
-    starve(pid)
-    a.ctl("restart")
-    wait_for("the next process", lambda: a.server()["ready"] and a.server()["pid"] not in (0, pid), 60)
-    over.set()
-    for t in askers:
-        t.join(60)
-    assert not bad and set(good) == {200}, bad[:3]
+
+def test_what_came_is_answered_however_late_its_thread_looks(tmp_path):
+    """The process left while a request that had come was unread: it had asked how many were known, not whether all had been looked at."""
+    s = Bare(tmp_path, *DUMPABLE)
+    try:
+        kept = http.client.HTTPConnection("127.0.0.1", s.port, timeout=60 * slower())
+        kept.request("GET", "/v1/models")
+        assert kept.getresponse().read()
+        with without_a_processor(s.process.pid):
+            kept.request("GET", "/v1/models")
+            s.process.terminate()
+        answer = kept.getresponse()
+        assert answer.status in (200, 503) and answer.read()
+        assert s.process.wait(60 * slower()) == 0
+    finally:
+        s.stop()
 
 
 @pytest.mark.long
-def test_threads_without_a_processor_tell_who_waits_for_no_evenkeeld(appliance, starve):
-    """What came is answered before the process leaves, however late its thread reads the request."""
-    a = appliance(steady=True, extra=f"    drain_deadline_s: {paced(10)}\n")
+def test_who_waits_for_no_evenkeeld_is_told_however_late_a_thread_looks(appliance):
+    """The time for the next evenkeeld is over before a thread has taken what came: it is answered, never reset."""
+    a = appliance(steady=True, server_flags=DUMPABLE, extra=f"    drain_deadline_s: {paced(10)}\n")
     pid = a.server()["pid"]
     streams = flowing(a, 2, 300)
     told_to_restart(a)
     whole(streams, 300)
-    answered = []
-    asker = threading.Thread(target=lambda: answered.append(get(a.port, "/v1/models", timeout=60 * slower())[0]))
-    asker.start()
-    starve(pid)
-    asker.join(90 * slower())
-    # The time for the next evenkeeld may be over before the thread has read it: then it is told so. It is never reset.
-    assert answered in ([200], [503])
+    with socket.create_connection(("127.0.0.1", a.port), timeout=60 * slower()) as waits:
+        with without_a_processor(pid):
+            waits.sendall(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert parse(read_all(waits))[0] in (200, 503)
+    wait_for("it ended", lambda: gone(pid))
 
 
 def held(appliance, tmp_path):
