@@ -173,6 +173,7 @@ static void note_failure(struct doctor_scan *s, const struct doctor_pattern *p, 
         f->firm = f->raised = false;
         f->numbers.count = 0;
     }
+    f->outlived = false;
     f->firm |= !doctor_trace_mild(s->clean, len) && !is_stop(s, &all[p->signature]);
     f->raised |= doctor_trace_is(s->clean, len);
     f->life = s->life;
@@ -197,6 +198,19 @@ static void begin_life(struct doctor_scan *s)
     s->phase = DOCTOR_PHASE_STARTING;
 }
 
+/* It serves: what was said before and raised nothing has not kept it from that. */
+static void begin_serving(struct doctor_scan *s)
+{
+    doctor_numbers_set(&s->facts, "is_loading", 0, false);
+    for (uint32_t i = 0; i < s->catalog->signature_count; i++) {
+        struct doctor_finding *f = &s->finding[i];
+        bool before = f->phase == DOCTOR_PHASE_UNKNOWN && f->life + 1 == s->life;
+        f->outlived |= f->count > 0 && !f->raised && (before || f->life == s->life);
+    }
+    doctor_trace_forget_plain(&s->trace);
+    s->phase = DOCTOR_PHASE_READY;
+}
+
 static void note_phase(struct doctor_scan *s, enum doctor_pattern_kind kind)
 {
     switch (kind) {
@@ -206,10 +220,7 @@ static void note_phase(struct doctor_scan *s, enum doctor_pattern_kind kind)
         if (s->phase == DOCTOR_PHASE_STARTING || s->phase == DOCTOR_PHASE_UNKNOWN)
             s->phase = DOCTOR_PHASE_WARMUP;
         break;
-    case PATTERN_READY:
-        doctor_numbers_set(&s->facts, "is_loading", 0, false);
-        s->phase = DOCTOR_PHASE_READY;
-        break;
+    case PATTERN_READY: begin_serving(s); break;
     case PATTERN_STOP: s->phase = DOCTOR_PHASE_STOPPING; break;
     case PATTERN_EARLY:
         s->early_life = s->life + 1;
@@ -219,6 +230,7 @@ static void note_phase(struct doctor_scan *s, enum doctor_pattern_kind kind)
     case PATTERN_LATE: s->late_life = s->life + 1; break;
     case PATTERN_FAILURE:
     case PATTERN_MORE:
+    case PATTERN_CLEAR:
     case PATTERN_FACT: break;
     }
 }
@@ -242,6 +254,12 @@ static void scan_apply(struct doctor_scan *s, uint32_t pattern, size_t len)
         struct doctor_finding *f = &s->finding[p->signature];
         if (f->count > 0 && s->line - f->last_line <= MORE_LINES)
             take_numbers(s, p, &f->numbers);
+        break;
+    }
+    case PATTERN_CLEAR: {
+        struct doctor_finding *f = &s->finding[p->signature];
+        if (f->count < s->catalog->signatures[p->signature].times)
+            *f = (struct doctor_finding){.count = 0};
         break;
     }
     case PATTERN_FACT: take_numbers(s, p, &s->facts); break;
@@ -273,9 +291,10 @@ static void scan_line(struct doctor_scan *s, const char *line, size_t len)
         return;
     if (!cleaned)
         len = doctor_line_clean(line, len, s->clean);
-    for (int more = 0; more < 2; more++) { /* a failure, then what adds to it */
+    for (int more = 0; more < 2; more++) { /* a failure, then what adds to it or clears it */
         for (uint32_t i = 0; i < s->hit_count; i++) {
-            if ((s->catalog->patterns[s->hits[i]].kind == PATTERN_MORE) == more)
+            enum doctor_pattern_kind kind = s->catalog->patterns[s->hits[i]].kind;
+            if ((kind == PATTERN_MORE || kind == PATTERN_CLEAR) == more)
                 scan_apply(s, s->hits[i], len);
         }
     }
@@ -393,6 +412,18 @@ static bool is_remark(const struct doctor_finding *f)
             f->cls == DOCTOR_CLIENT || f->cls == DOCTOR_BUG);
 }
 
+/* A start that fell by an exception: memory that grows and a cache that is full did not do it. */
+static bool fell_at_start(const struct doctor_scan *s)
+{
+    for (uint32_t i = 0; i < s->finding_count; i++) {
+        const struct doctor_finding *f = &s->finding[i];
+        if (f->decisive && f->raised && f->life == s->life && f->phase != DOCTOR_PHASE_READY &&
+            f->phase != DOCTOR_PHASE_STOPPING)
+            return true;
+    }
+    return false;
+}
+
 static void lower_remarks(struct doctor_scan *s)
 {
     uint32_t decisive = 0;
@@ -418,13 +449,15 @@ static bool goes_on(enum doctor_class cls)
  * for memory in pieces come before those for too little of it. */
 static void rank(struct doctor_scan *s)
 {
+    bool fell = fell_at_start(s);
     for (uint32_t i = 0; i < s->finding_count; i++) {
         struct doctor_finding *f = &s->finding[i];
+        bool outlived = f->outlived && is_remark(f);
         f->rank = f->signature->rank;
-        f->explains = f->firm || goes_on(f->cls);
+        f->explains = (f->firm && !outlived) || (goes_on(f->cls) && (f->firm || !fell));
         if (f->rank <= PRESSURE && f->explains)
             continue;
-        if (!f->firm)
+        if (!f->firm || outlived)
             f->rank = f->rank < DOCTOR_CONSEQUENCE ? f->rank : DOCTOR_CONSEQUENCE - 1;
         else if (f->decisive)
             f->rank += FIRST_GAIN;

@@ -529,6 +529,19 @@ void doctor_trace_note(struct doctor_trace *t, uint64_t at, const char *line, si
     t->follow_left = goes_on(line, len) ? FOLLOW_LINES : 0;
 }
 
+void doctor_trace_forget_plain(struct doctor_trace *t)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < t->count; i++) {
+        if (!t->process[i].plain)
+            t->process[kept++] = t->process[i];
+    }
+    t->count = kept;
+    t->follow_left = 0;
+    t->loud_line = 0;
+    t->loud_weak = false;
+}
+
 bool doctor_trace_open(const struct doctor_trace *t)
 {
     return t->follow_left > 0 || t->frame_left > 0;

@@ -75,6 +75,8 @@ void doctor_trace_frame(struct doctor_trace *t, const char *line, size_t len);
  * way to the first that is not. */
 void doctor_trace_loud(struct doctor_trace *t, uint64_t at, const char *line, size_t len,
                        bool weak);
+/* The server serves: lines without an exception have not kept it from that. */
+void doctor_trace_forget_plain(struct doctor_trace *t);
 /* The process that failed first, NULL when none did. */
 const struct trace_process *doctor_trace_first(const struct doctor_trace *t);
 /* Copies as much of a text as fits, no half characters. */

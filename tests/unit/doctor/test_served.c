@@ -1,0 +1,103 @@
+/*
+ * What whole logs hold besides their failure: complaints of a start that came to serve, warnings
+ * beside an exception, figures that stood still for a moment, the lines that PyTorch adds to an
+ * error.
+ */
+#include "tests/unit/doctor/scanned.h"
+
+#define BEGIN "INFO 11-20 09:50:00 [api_server.py:1] vLLM API server version 0.11.0\n"
+#define KELP  "ERROR 11-20 09:50:02 [kelp.py:57] Cannot use kelp: not supported on this device\n"
+#define STATS(prompt, answer, running, waiting, usage)                                             \
+    "INFO 11-20 10:00:05 [loggers.py:111] Engine 000: Avg prompt throughput: " prompt              \
+    " tokens/s, Avg generation throughput: " answer " tokens/s, Running: " running                 \
+    " reqs, Waiting: " waiting " reqs, GPU KV cache usage: " usage "%, Prefix cache hit rate: "    \
+    "1.0%\n"
+#define STILL STATS("0.0", "0.0", "2", "0", "9.0")
+#define MOVES STATS("812.4", "0.0", "2", "0", "9.0")
+
+static struct scanned scan(const char *text)
+{
+    return scan_pieces(text, strlen(text));
+}
+
+/* The id of what explains a log, "" when nothing does. */
+static void assert_told(const char *text, const char *id)
+{
+    struct scanned s = scan(text);
+    struct doctor_decisive d = doctor_scan_decisive(s.scan);
+    const char *said = d.known ? s.f[0].signature->id : "";
+    if (strcmp(said, id) != 0)
+        fail_msg("said '%s', not '%s', of:\n%s", said, id, text);
+    if (id[0] == '\0' && d.line != 0)
+        fail_msg("a line without a failure decides: %s", d.text);
+    doctor_scan_free(s.scan);
+}
+
+static void test_outlived(void **state)
+{
+    (void)state;
+    struct scanned s = scan(BEGIN KELP);
+    assert_true(s.count > 0 && s.f[0].explains && s.f[0].cls == DOCTOR_CONFIG);
+    doctor_scan_free(s.scan);
+    assert_told(BEGIN KELP READY, "");
+    /* Before the banner of the start. */
+    assert_told("kelp_download: HEAD failed, status: 404\n" BEGIN READY, "");
+    /* A complaint after it serves, or in the next start, counts. */
+    s = scan(BEGIN READY KELP);
+    assert_true(s.count > 0 && s.f[0].explains);
+    doctor_scan_free(s.scan);
+    s = scan(BEGIN READY BEGIN KELP);
+    assert_true(s.count > 0 && s.f[0].explains);
+    doctor_scan_free(s.scan);
+    /* An exception is kept: another process may have begun to serve. */
+    assert_told("(Worker_TP1 pid=9) ModuleNotFoundError: No module named 'flash_attn'\n" READY,
+                "op-not-built");
+}
+
+static void test_stands_still(void **state)
+{
+    (void)state;
+    assert_told(BEGIN READY STILL STILL STILL, "no-token-with-work");
+    assert_told(BEGIN READY STILL STILL STILL MOVES, "no-token-with-work");
+    assert_told(BEGIN READY STILL MOVES STILL MOVES STILL MOVES STILL, "");
+}
+
+static void test_warnings(void **state)
+{
+    (void)state;
+    /* Not the growth that a warning remarks on: the start fell by an exception. */
+    assert_told("WARNING 11-20 09:50:01 [kelp.py:9] Memory usage grows with each adapter\n"
+                "ValueError: kelp_size must be positive\n",
+                "engine-refuses");
+    assert_told(BEGIN READY
+                "kelp.py:400: UserWarning: resource_tracker: There appear to be 1 leaked semaphore "
+                "objects to clean up at shutdown: {'/loky-526615-x'}\n",
+                "");
+    /* PyTorch adds the name of the error to each; the entry of the error is told. */
+    assert_told("torch.AcceleratorError: CUDA error: device-side assert triggered\n"
+                "Search for `cudaErrorAssert' in https://docs.nvidia.com/cuda for more.\n",
+                "cuda-device-assert");
+}
+
+/* A server that has run empty since: the number of what ran is of when it did. */
+static void test_ran(void **state)
+{
+    (void)state;
+    struct scanned s = scan(
+        BEGIN READY STATS("1.0", "9.0", "60", "7", "99.0") STATS("1.0", "9.0", "55", "8", "98.0")
+            STATS("1.0", "9.0", "50", "9", "97.0") STATS("0.0", "0.0", "0", "0", "0.0"));
+    double running = 0;
+    assert_true(s.count > 0);
+    assert_string_equal(s.f[0].signature->id, "vllm-kv-full");
+    assert_true(doctor_numbers_lookup(&s.f[0].numbers, "running", &running));
+    assert_true(running == 50);
+    doctor_scan_free(s.scan);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_outlived),
+                                       cmocka_unit_test(test_stands_still),
+                                       cmocka_unit_test(test_warnings), cmocka_unit_test(test_ran)};
+    return cmocka_run_group_tests(tests, open_catalog, close_catalog);
+}
