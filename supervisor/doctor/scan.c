@@ -21,12 +21,14 @@
 
 #define NOT_FULL_PART  2                     /* so often what was asked for was free, ... */
 #define NOT_FULL_BYTES (512.0 * 1024 * 1024) /* ... and so much besides */
-#define PIECES_PART    2.0     /* they are the cause when so large a part of it lies in them */
-#define MATCH_MOST     200000u /* steps of one expression on one line */
-#define MORE_LINES     25u     /* after a failure in which its further numbers are looked for */
-#define HITS_MOST      64u     /* patterns tried on one line */
-#define FIRST_GAIN     3u      /* of the rank: it is the decisive line */
-#define PRESSURE       45u     /* ranks up to it are of what goes on while it serves */
+#define PIECES_PART    2.0 /* they are the cause when so large a part of it lies in them */
+#define SHARED_PART    4   /* another process holds so large a part of the card, ... */
+#define SHARED_MORE    (1.5 * 1024 * 1024 * 1024) /* ... and so much more than this one */
+#define MATCH_MOST     200000u                    /* steps of one expression on one line */
+#define MORE_LINES     25u /* after a failure in which its further numbers are looked for */
+#define HITS_MOST      64u /* patterns tried on one line */
+#define FIRST_GAIN     3u  /* of the rank: it is the decisive line */
+#define PRESSURE       45u /* ranks up to it are of what goes on while it serves */
 #define SURE           60u /* ranks from it on of the decisive line outweigh remarks beside it */
 #define STOP_RANK      22u /* of SIGTERM; signals above it are faults, also while it stops */
 #define CERTAIN        46u /* ranks below explain no exception that stands in another line */
@@ -335,6 +337,17 @@ void doctor_scan_feed(struct doctor_scan *s, const char *bytes, size_t len)
 
 /* ---- the whole ---- */
 
+/* What another process holds is what the card lacks. The message may name this process among them:
+ * the first that it names is another one when it holds more than PyTorch has here. */
+static bool is_shared(const struct doctor_numbers *n)
+{
+    double others = 0, own = 0, all = 0;
+    (void)doctor_numbers_lookup(n, "own", &own);
+    return doctor_numbers_lookup(n, "others", &others) &&
+           doctor_numbers_lookup(n, "capacity", &all) && others * SHARED_PART > all &&
+           others > own + SHARED_MORE;
+}
+
 enum doctor_class doctor_resolve(enum doctor_class cls, const struct doctor_numbers *n,
                                  enum doctor_phase phase)
 {
@@ -348,7 +361,7 @@ enum doctor_class doctor_resolve(enum doctor_class cls, const struct doctor_numb
         return DOCTOR_CONFIG;
     if (doctor_phase_early(phase))
         return DOCTOR_STARTUP_OOM;
-    if (has_x && has_y && has_z && y < x && y + z >= x && z * PIECES_PART >= x)
+    if (has_x && has_y && has_z && y < x && y + z >= x && z * PIECES_PART >= x && !is_shared(n))
         return DOCTOR_FRAG_OOM;
     return phase == DOCTOR_PHASE_READY || phase == DOCTOR_PHASE_STOPPING ? DOCTOR_BURST_OOM : cls;
 }
@@ -374,6 +387,8 @@ static void derive_facts(struct doctor_finding *f)
         doctor_numbers_set(&f->numbers, "is_burst", 1, false);
     if (f->cls == DOCTOR_FRAG_OOM)
         doctor_numbers_set(&f->numbers, "is_frag", 1, false);
+    if (is_shared(&f->numbers))
+        doctor_numbers_set(&f->numbers, "is_shared", 1, false);
     if (f->cls != DOCTOR_STARTUP_OOM)
         doctor_numbers_set(&f->numbers, "is_loading", 0, false);
     if (doctor_numbers_lookup(&f->numbers, "requested", &x) &&

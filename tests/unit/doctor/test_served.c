@@ -3,6 +3,9 @@
  * beside an exception, figures that stood still for a moment, the lines that PyTorch adds to an
  * error.
  */
+#include <stdio.h>
+
+#include "supervisor/doctor/advise.h"
 #include "tests/unit/doctor/scanned.h"
 
 #define BEGIN "INFO 11-20 09:50:00 [api_server.py:1] vLLM API server version 0.11.0\n"
@@ -79,6 +82,47 @@ static void test_warnings(void **state)
                 "cuda-device-assert");
 }
 
+/* Memory that another process holds is neither in pieces nor given back by limits of this one. */
+static void test_shared(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *others;
+        enum doctor_class cls;
+        bool shared;
+    } cases[] = {{"21.40", DOCTOR_DEVICE_OOM, true}, {"2.10", DOCTOR_FRAG_OOM, false}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char text[512];
+        (void)snprintf(
+            text, sizeof(text),
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 68.00 MiB. "
+            "GPU 0 has a total capacity of 23.69 GiB of which 50.94 MiB is free. Process "
+            "71 has %s GiB memory in use. Process 72 has 2.22 GiB memory in use. Of the "
+            "allocated memory 1.86 GiB is allocated by PyTorch, and 73.76 MiB is "
+            "reserved by PyTorch but unallocated.\n",
+            cases[i].others);
+        struct scanned s = scan(text);
+        struct doctor_advice a[DOCTOR_ADVICE_MOST];
+        assert_true(s.count > 0 && doctor_advise_for(&s.f[0], a) > 0);
+        assert_int_equal(s.f[0].cls, cases[i].cls);
+        bool told = a[0].remedy && strstr(a[0].remedy->text.in[LANG_EN], "Another process holds");
+        assert_int_equal(told, cases[i].shared);
+        doctor_scan_free(s.scan);
+    }
+}
+
+/* What a model writes into a log is no refused request. */
+static void test_prose(void **state)
+{
+    (void)state;
+    assert_told("Since n must be an integer, we round up, so n = 36.\n", "");
+    assert_told("The execution must be the same in each replay.\n", "");
+    assert_told("ValueError: n must be at least 1, got 0.\n", "client-request");
+    struct scanned s = scan("kelp: error: 'ServerTimeoutError' object has no attribute 'lines'\n");
+    assert_true(s.count == 0 || s.f[0].cls != DOCTOR_HANG);
+    doctor_scan_free(s.scan);
+}
+
 /* A server that has run empty since: the number of what ran is of when it did. */
 static void test_ran(void **state)
 {
@@ -96,8 +140,9 @@ static void test_ran(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_outlived),
-                                       cmocka_unit_test(test_stands_still),
-                                       cmocka_unit_test(test_warnings), cmocka_unit_test(test_ran)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_outlived), cmocka_unit_test(test_stands_still),
+        cmocka_unit_test(test_warnings), cmocka_unit_test(test_shared),
+        cmocka_unit_test(test_prose),    cmocka_unit_test(test_ran)};
     return cmocka_run_group_tests(tests, open_catalog, close_catalog);
 }
