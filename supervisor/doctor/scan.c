@@ -240,6 +240,8 @@ static void note_phase(struct doctor_scan *s, enum doctor_pattern_kind kind)
 static void scan_apply(struct doctor_scan *s, uint32_t pattern, size_t len)
 {
     const struct doctor_pattern *p = &s->catalog->patterns[pattern];
+    if (p->kind == PATTERN_CLEAR && s->finding[p->signature].count == 0)
+        return;
     if (!(s->compiled[pattern / 8] >> pattern % 8 & 1)) {
         (void)pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE); /* slower without it */
         s->compiled[pattern / 8] |= (uint8_t)(1u << pattern % 8);
