@@ -25,6 +25,7 @@
 #define SHARED_PART    4   /* another process holds so large a part of the card, ... */
 #define SHARED_MORE    (1.5 * 1024 * 1024 * 1024) /* ... and so much more than this one */
 #define MATCH_MOST     200000u                    /* steps of one expression on one line */
+#define MESSAGE_LINES  2u  /* around the decisive line its own message may stand */
 #define MORE_LINES     25u /* after a failure in which its further numbers are looked for */
 #define HITS_MOST      64u /* patterns tried on one line */
 #define FIRST_GAIN     3u  /* of the rank: it is the decisive line */
@@ -148,11 +149,13 @@ static void keep_evidence(struct doctor_finding *f, uint64_t line, const char *t
     doctor_trace_copy(text, strlen(text), f->evidence[i].text, DOCTOR_EVIDENCE_TEXT);
 }
 
-/* Whether a process ended so because it was told to: a signal, once it has begun to stop. */
-static bool is_stop(const struct doctor_scan *s, const struct doctor_signature *said)
+/* Whether a process ended so because it was told to: a signal or a closed connection, once it has
+ * begun to stop. */
+static bool is_stop(const struct doctor_scan *s, const struct doctor_signature *said, size_t len)
 {
-    return s->phase == DOCTOR_PHASE_STOPPING && said->cls == DOCTOR_SIGNAL &&
-           said->rank <= STOP_RANK;
+    return s->phase == DOCTOR_PHASE_STOPPING &&
+           ((said->cls == DOCTOR_SIGNAL && said->rank <= STOP_RANK) ||
+            doctor_trace_echo(s->clean, len));
 }
 
 static void note_failure(struct doctor_scan *s, const struct doctor_pattern *p, size_t len)
@@ -176,7 +179,7 @@ static void note_failure(struct doctor_scan *s, const struct doctor_pattern *p, 
         f->numbers.count = 0;
     }
     f->outlived = false;
-    f->firm |= !doctor_trace_mild(s->clean, len) && !is_stop(s, &all[p->signature]);
+    f->firm |= !doctor_trace_mild(s->clean, len) && !is_stop(s, &all[p->signature], len);
     f->raised |= doctor_trace_is(s->clean, len);
     f->life = s->life;
     f->count++;
@@ -307,13 +310,14 @@ static void scan_line(struct doctor_scan *s, const char *line, size_t len)
     if (open)
         doctor_trace_follow(&s->trace, s->line, s->clean, len, follows ? TRACE_NONE : s->line_best);
     bool raised = open && !s->marked && doctor_trace_raised(&s->trace, s->clean, len);
-    if (!follows && (s->marked || raised || s->line_best != TRACE_NONE))
+    bool told_to = s->phase == DOCTOR_PHASE_STOPPING && doctor_trace_echo(s->clean, len);
+    if (!follows && !told_to && (s->marked || raised || s->line_best != TRACE_NONE))
         doctor_trace_note(&s->trace, s->line, s->clean, len, s->line_best);
     if (s->frame)
         doctor_trace_frame(&s->trace, s->clean, len);
     if (s->causes)
         doctor_trace_causes(&s->trace, s->clean, len);
-    if (s->loud)
+    if (s->loud && !told_to)
         doctor_trace_loud(&s->trace, s->line, s->clean, len, follows);
 }
 
@@ -429,6 +433,14 @@ static bool is_remark(const struct doctor_finding *f)
             f->cls == DOCTOR_CLIENT || f->cls == DOCTOR_BUG);
 }
 
+/* What a start may complain of and go on: an interface that it does without, workers that compile.
+ */
+static bool is_wait(const struct doctor_finding *f)
+{
+    return !f->decisive && !f->raised && (f->cls == DOCTOR_COMM || f->cls == DOCTOR_HANG) &&
+           f->phase != DOCTOR_PHASE_READY && f->phase != DOCTOR_PHASE_STOPPING;
+}
+
 /* A start that fell by an exception: memory that grows and a cache that is full did not do it. */
 static bool fell_at_start(const struct doctor_scan *s)
 {
@@ -444,14 +456,21 @@ static bool fell_at_start(const struct doctor_scan *s)
 static void lower_remarks(struct doctor_scan *s)
 {
     uint32_t decisive = 0;
+    uint64_t first = 0, last = 0;
     for (uint32_t i = 0; i < s->finding_count; i++) {
-        if (s->finding[i].decisive)
+        if (s->finding[i].decisive) {
             decisive = s->finding[i].rank;
+            first = s->finding[i].first_line;
+            last = s->finding[i].last_line;
+        }
     }
     for (uint32_t i = 0; i < s->finding_count && decisive >= SURE; i++) {
         struct doctor_finding *f = &s->finding[i];
-        if (is_remark(f) && f->rank >= decisive)
-            f->rank = decisive - 1;
+        bool message = f->last_line > first && f->last_line + MESSAGE_LINES >= last &&
+                       f->last_line <= last + MESSAGE_LINES;
+        if (!is_remark(f) || f->rank < decisive)
+            continue;
+        f->rank = message ? decisive + 1 : decisive - 1;
     }
 }
 
@@ -469,9 +488,9 @@ static void rank(struct doctor_scan *s)
     bool fell = fell_at_start(s);
     for (uint32_t i = 0; i < s->finding_count; i++) {
         struct doctor_finding *f = &s->finding[i];
-        bool outlived = f->outlived && is_remark(f);
+        bool outlived = f->outlived && (is_remark(f) || is_wait(f));
         f->rank = f->signature->rank;
-        f->explains = (f->firm && !outlived) || (goes_on(f->cls) && (f->firm || !fell));
+        f->explains = !outlived && (f->firm || (goes_on(f->cls) && !fell));
         if (f->rank <= PRESSURE && f->explains)
             continue;
         if (!f->firm || outlived)

@@ -454,7 +454,7 @@ void doctor_trace_loud(struct doctor_trace *t, uint64_t at, const char *line, si
 }
 
 /* What follows when another process or task has ended; it explains nothing that came before. */
-static bool is_echo(const char *line, size_t len)
+bool doctor_trace_echo(const char *line, size_t len)
 {
     static const char *const words[] = {
         "CancelledError",    "EOFError",         "BrokenPipeError", "SystemExit",
@@ -488,7 +488,7 @@ static bool goes_on(const char *line, size_t len)
 static bool supersedes(const struct trace_process *p, const char *line, size_t len,
                        uint32_t signature)
 {
-    if (is_echo(line, len))
+    if (doctor_trace_echo(line, len))
         return false;
     return signature != TRACE_NONE || p->signature == TRACE_NONE || !repeats(line, len, p->text);
 }
@@ -623,7 +623,7 @@ void doctor_trace_causes(struct doctor_trace *t, const char *line, size_t len)
 const struct trace_process *doctor_trace_first(const struct doctor_trace *t)
 {
     for (uint32_t i = 0; i < t->count; i++) {
-        if (!is_echo(t->process[i].text, strlen(t->process[i].text)))
+        if (!doctor_trace_echo(t->process[i].text, strlen(t->process[i].text)))
             return &t->process[i];
     }
     return t->count > 0 ? &t->process[0] : NULL;

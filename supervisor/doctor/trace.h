@@ -56,6 +56,8 @@ struct doctor_trace {
 bool doctor_trace_is(const char *line, size_t len);
 /* "WARNING", "INFO", "DEBUG" in the prefix: the program went on. */
 bool doctor_trace_mild(const char *line, size_t len);
+/* What follows when another process or task has ended. */
+bool doctor_trace_echo(const char *line, size_t len);
 /* One such line; signature: the weightiest entry that it matches, or TRACE_NONE. */
 void doctor_trace_note(struct doctor_trace *t, uint64_t at, const char *line, size_t len,
                        uint32_t signature);

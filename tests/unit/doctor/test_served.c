@@ -111,6 +111,60 @@ static void test_shared(void **state)
     }
 }
 
+/* Of a stop: what is closed by it has not failed. Of a message that has lines: each is of it. */
+static void test_stops(void **state)
+{
+    (void)state;
+    static const char closed[] = "zmq.error.ZMQError: Operation not supported\n";
+    char text[256];
+    assert_told(
+        BEGIN READY "INFO:     Shutting down\nzmq.error.ZMQError: Operation not supported\n", "");
+    (void)snprintf(text, sizeof(text), "%s%s%s", BEGIN, READY, closed);
+    struct scanned s = scan(text);
+    assert_true(s.count > 0 && s.f[0].explains);
+    doctor_scan_free(s.scan);
+    assert_told(
+        "pydantic_core._pydantic_core.ValidationError: 1 validation error for KelpConfig\n"
+        "  Value error, max_num_batched_tokens (512) is smaller than max_model_len (4096).\n"
+        "    For further information visit https://errors.pydantic.dev/2.12/v/value_error\n",
+        "batched-tokens-too-small");
+}
+
+/* Waits and interfaces of a start that came to serve are not why it fails later. */
+static void test_waited(void **state)
+{
+    (void)state;
+    static const char wait[] =
+        "INFO 11-20 09:51:00 [shm_broadcast.py:1] No available shared memory "
+        "broadcast block found in 60 seconds.\n";
+    char text[1024];
+    (void)snprintf(text, sizeof(text), "%s%s%s%s", BEGIN, wait, READY,
+                   "RuntimeError: BatchPrefillWithPagedKVCache failed with error kelp\n");
+    assert_told(text, "flashinfer-launch-failed");
+    (void)snprintf(text, sizeof(text), "%s%s%s", BEGIN, wait, READY);
+    assert_told(text, "");
+    (void)snprintf(text, sizeof(text), "%s%s%s", BEGIN, READY, wait);
+    assert_told(text, "shm-broadcast-wait");
+    assert_told("NET/OFI NCCL WARN NET/OFI Failed to initialize sendrecv protocol\n" BEGIN READY,
+                "");
+}
+
+/* A card of vLLM 0.10 has no name in the line. */
+static void test_free_memory(void **state)
+{
+    (void)state;
+    struct scanned s =
+        scan("ValueError: Free memory on device (11.50/15.99 GiB) on startup is less "
+             "than desired GPU memory utilization (0.85, 13.59 GiB).\n");
+    struct doctor_advice a[DOCTOR_ADVICE_MOST];
+    bool told = false;
+    assert_true(s.count > 0);
+    for (uint32_t n = doctor_advise_for(&s.f[0], a); n > 0; n--)
+        told |= a[n - 1].has_value && strcmp(a[n - 1].value, "0.69") == 0;
+    assert_true(told);
+    doctor_scan_free(s.scan);
+}
+
 /* What a model writes into a log is no refused request. */
 static void test_prose(void **state)
 {
@@ -141,8 +195,10 @@ static void test_ran(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_outlived), cmocka_unit_test(test_stands_still),
-        cmocka_unit_test(test_warnings), cmocka_unit_test(test_shared),
-        cmocka_unit_test(test_prose),    cmocka_unit_test(test_ran)};
+        cmocka_unit_test(test_outlived),    cmocka_unit_test(test_stands_still),
+        cmocka_unit_test(test_warnings),    cmocka_unit_test(test_shared),
+        cmocka_unit_test(test_stops),       cmocka_unit_test(test_waited),
+        cmocka_unit_test(test_free_memory), cmocka_unit_test(test_prose),
+        cmocka_unit_test(test_ran)};
     return cmocka_run_group_tests(tests, open_catalog, close_catalog);
 }
