@@ -201,13 +201,15 @@ static enum ladder_kind kind_of(enum doctor_class cls)
                                                                  : LADDERS;
 }
 
-/* Weights that do not fit are not made smaller by limits; a card that is not full has memory. */
+/* Weights that do not fit are not made smaller by limits; a card that is not full has memory, and
+ * what another process holds no limit of this one gives back. */
 static bool can_help(const struct doctor_finding *f)
 {
     double weights = advise_number(&f->numbers, "weights", 0),
            all = advise_number(&f->numbers, "capacity", 0);
     return f->signature->ladder && !(advise_number(&f->numbers, "is_loading", 0) > 0) &&
            !(advise_number(&f->numbers, "is_not_full", 0) > 0) &&
+           !(advise_number(&f->numbers, "is_shared", 0) > 0) &&
            !(weights > 0 && all > 0 && weights > all);
 }
 

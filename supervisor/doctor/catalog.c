@@ -240,7 +240,8 @@ void catalog_drop_patterns(struct catalog_inside *c, uint32_t signature)
     for (uint32_t i = 0; i < c->shown.pattern_count; i++) {
         const struct doctor_pattern *p = &c->pattern[i];
         bool of =
-            (p->kind == PATTERN_FAILURE || p->kind == PATTERN_MORE) && p->signature == signature;
+            (p->kind == PATTERN_FAILURE || p->kind == PATTERN_MORE || p->kind == PATTERN_CLEAR) &&
+            p->signature == signature;
         if (of)
             pcre2_code_free(p->code);
         else

@@ -113,6 +113,7 @@ struct doctor_hint {
 enum doctor_pattern_kind {
     PATTERN_FAILURE,
     PATTERN_MORE,  /* numbers for a failure that was seen shortly before */
+    PATTERN_CLEAR, /* progress: lines of a failure that are not enough yet are forgotten */
     PATTERN_FACT,  /* numbers that are no failure */
     PATTERN_START, /* a process begins */
     PATTERN_WARM,  /* it warms up: loaded, not ready */
@@ -124,7 +125,7 @@ enum doctor_pattern_kind {
 
 struct doctor_pattern {
     enum doctor_pattern_kind kind;
-    uint32_t signature; /* of PATTERN_FAILURE and PATTERN_MORE */
+    uint32_t signature; /* of PATTERN_FAILURE, PATTERN_MORE and PATTERN_CLEAR */
     bool quoted;        /* counts within quotes, too */
     const char *text, *literal;
     void *code; /* pcre2_code */

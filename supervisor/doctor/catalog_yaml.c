@@ -317,7 +317,7 @@ static int read_signature(struct catalog_walk *w, const yaml_node_t *map)
     int r = check_keys(
         w, map,
         " id class rank engines versions re quoted more title cause do dont sources examples "
-        "ladder times ");
+        "ladder times clears ");
     if (r == 0)
         r = need_key(w, map, "id", &s.id);
     if (r == 0)
@@ -354,7 +354,10 @@ static int read_signature(struct catalog_walk *w, const yaml_node_t *map)
     p.quoted = is_true(w, map, "quoted");
     r = read_patterns(w, map, "re", p);
     p.kind = PATTERN_MORE;
-    return r == 0 ? read_patterns(w, map, "more", p) : r;
+    if (r == 0)
+        r = read_patterns(w, map, "more", p);
+    p.kind = PATTERN_CLEAR;
+    return r == 0 ? read_patterns(w, map, "clears", p) : r;
 }
 
 /* "0.11" -> 1100; without the key 0. */

@@ -66,7 +66,7 @@ static enum doctor_reply in_pieces(const struct doctor_numbers *n)
     if (!doctor_numbers_lookup(n, "requested", &x) || !doctor_numbers_lookup(n, "free", &y) ||
         !doctor_numbers_lookup(n, "reserved", &z))
         return REPLY_UNKNOWN;
-    return y < x && y + z >= x ? REPLY_YES : REPLY_NO;
+    return y < x && y + z >= x && !doctor_numbers_find(n, "is_shared") ? REPLY_YES : REPLY_NO;
 }
 
 static struct doctor_step startup(enum doctor_class cls, enum doctor_phase phase)

@@ -21,12 +21,15 @@
 
 #define NOT_FULL_PART  2                     /* so often what was asked for was free, ... */
 #define NOT_FULL_BYTES (512.0 * 1024 * 1024) /* ... and so much besides */
-#define PIECES_PART    2.0     /* they are the cause when so large a part of it lies in them */
-#define MATCH_MOST     200000u /* steps of one expression on one line */
-#define MORE_LINES     25u     /* after a failure in which its further numbers are looked for */
-#define HITS_MOST      64u     /* patterns tried on one line */
-#define FIRST_GAIN     3u      /* of the rank: it is the decisive line */
-#define PRESSURE       45u     /* ranks up to it are of what goes on while it serves */
+#define PIECES_PART    2.0 /* they are the cause when so large a part of it lies in them */
+#define SHARED_PART    4   /* another process holds so large a part of the card, ... */
+#define SHARED_MORE    (1.5 * 1024 * 1024 * 1024) /* ... and so much more than this one */
+#define MATCH_MOST     200000u                    /* steps of one expression on one line */
+#define MESSAGE_LINES  2u  /* around the decisive line its own message may stand */
+#define MORE_LINES     25u /* after a failure in which its further numbers are looked for */
+#define HITS_MOST      64u /* patterns tried on one line */
+#define FIRST_GAIN     3u  /* of the rank: it is the decisive line */
+#define PRESSURE       45u /* ranks up to it are of what goes on while it serves */
 #define SURE           60u /* ranks from it on of the decisive line outweigh remarks beside it */
 #define STOP_RANK      22u /* of SIGTERM; signals above it are faults, also while it stops */
 #define CERTAIN        46u /* ranks below explain no exception that stands in another line */
@@ -146,11 +149,13 @@ static void keep_evidence(struct doctor_finding *f, uint64_t line, const char *t
     doctor_trace_copy(text, strlen(text), f->evidence[i].text, DOCTOR_EVIDENCE_TEXT);
 }
 
-/* Whether a process ended so because it was told to: a signal, once it has begun to stop. */
-static bool is_stop(const struct doctor_scan *s, const struct doctor_signature *said)
+/* Whether a process ended so because it was told to: a signal or a closed connection, once it has
+ * begun to stop. */
+static bool is_stop(const struct doctor_scan *s, const struct doctor_signature *said, size_t len)
 {
-    return s->phase == DOCTOR_PHASE_STOPPING && said->cls == DOCTOR_SIGNAL &&
-           said->rank <= STOP_RANK;
+    return s->phase == DOCTOR_PHASE_STOPPING &&
+           ((said->cls == DOCTOR_SIGNAL && said->rank <= STOP_RANK) ||
+            doctor_trace_echo(s->clean, len));
 }
 
 static void note_failure(struct doctor_scan *s, const struct doctor_pattern *p, size_t len)
@@ -173,7 +178,8 @@ static void note_failure(struct doctor_scan *s, const struct doctor_pattern *p, 
         f->firm = f->raised = false;
         f->numbers.count = 0;
     }
-    f->firm |= !doctor_trace_mild(s->clean, len) && !is_stop(s, &all[p->signature]);
+    f->outlived = false;
+    f->firm |= !doctor_trace_mild(s->clean, len) && !is_stop(s, &all[p->signature], len);
     f->raised |= doctor_trace_is(s->clean, len);
     f->life = s->life;
     f->count++;
@@ -197,6 +203,19 @@ static void begin_life(struct doctor_scan *s)
     s->phase = DOCTOR_PHASE_STARTING;
 }
 
+/* It serves: what was said before and raised nothing has not kept it from that. */
+static void begin_serving(struct doctor_scan *s)
+{
+    doctor_numbers_set(&s->facts, "is_loading", 0, false);
+    for (uint32_t i = 0; i < s->catalog->signature_count; i++) {
+        struct doctor_finding *f = &s->finding[i];
+        bool before = f->phase == DOCTOR_PHASE_UNKNOWN && f->life + 1 == s->life;
+        f->outlived |= f->count > 0 && !f->raised && (before || f->life == s->life);
+    }
+    doctor_trace_forget_plain(&s->trace);
+    s->phase = DOCTOR_PHASE_READY;
+}
+
 static void note_phase(struct doctor_scan *s, enum doctor_pattern_kind kind)
 {
     switch (kind) {
@@ -206,10 +225,7 @@ static void note_phase(struct doctor_scan *s, enum doctor_pattern_kind kind)
         if (s->phase == DOCTOR_PHASE_STARTING || s->phase == DOCTOR_PHASE_UNKNOWN)
             s->phase = DOCTOR_PHASE_WARMUP;
         break;
-    case PATTERN_READY:
-        doctor_numbers_set(&s->facts, "is_loading", 0, false);
-        s->phase = DOCTOR_PHASE_READY;
-        break;
+    case PATTERN_READY: begin_serving(s); break;
     case PATTERN_STOP: s->phase = DOCTOR_PHASE_STOPPING; break;
     case PATTERN_EARLY:
         s->early_life = s->life + 1;
@@ -219,6 +235,7 @@ static void note_phase(struct doctor_scan *s, enum doctor_pattern_kind kind)
     case PATTERN_LATE: s->late_life = s->life + 1; break;
     case PATTERN_FAILURE:
     case PATTERN_MORE:
+    case PATTERN_CLEAR:
     case PATTERN_FACT: break;
     }
 }
@@ -226,6 +243,8 @@ static void note_phase(struct doctor_scan *s, enum doctor_pattern_kind kind)
 static void scan_apply(struct doctor_scan *s, uint32_t pattern, size_t len)
 {
     const struct doctor_pattern *p = &s->catalog->patterns[pattern];
+    if (p->kind == PATTERN_CLEAR && s->finding[p->signature].count == 0)
+        return;
     if (!(s->compiled[pattern / 8] >> pattern % 8 & 1)) {
         (void)pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE); /* slower without it */
         s->compiled[pattern / 8] |= (uint8_t)(1u << pattern % 8);
@@ -242,6 +261,12 @@ static void scan_apply(struct doctor_scan *s, uint32_t pattern, size_t len)
         struct doctor_finding *f = &s->finding[p->signature];
         if (f->count > 0 && s->line - f->last_line <= MORE_LINES)
             take_numbers(s, p, &f->numbers);
+        break;
+    }
+    case PATTERN_CLEAR: {
+        struct doctor_finding *f = &s->finding[p->signature];
+        if (f->count < s->catalog->signatures[p->signature].times)
+            *f = (struct doctor_finding){.count = 0};
         break;
     }
     case PATTERN_FACT: take_numbers(s, p, &s->facts); break;
@@ -273,9 +298,10 @@ static void scan_line(struct doctor_scan *s, const char *line, size_t len)
         return;
     if (!cleaned)
         len = doctor_line_clean(line, len, s->clean);
-    for (int more = 0; more < 2; more++) { /* a failure, then what adds to it */
+    for (int more = 0; more < 2; more++) { /* a failure, then what adds to it or clears it */
         for (uint32_t i = 0; i < s->hit_count; i++) {
-            if ((s->catalog->patterns[s->hits[i]].kind == PATTERN_MORE) == more)
+            enum doctor_pattern_kind kind = s->catalog->patterns[s->hits[i]].kind;
+            if ((kind == PATTERN_MORE || kind == PATTERN_CLEAR) == more)
                 scan_apply(s, s->hits[i], len);
         }
     }
@@ -284,13 +310,14 @@ static void scan_line(struct doctor_scan *s, const char *line, size_t len)
     if (open)
         doctor_trace_follow(&s->trace, s->line, s->clean, len, follows ? TRACE_NONE : s->line_best);
     bool raised = open && !s->marked && doctor_trace_raised(&s->trace, s->clean, len);
-    if (!follows && (s->marked || raised || s->line_best != TRACE_NONE))
+    bool told_to = s->phase == DOCTOR_PHASE_STOPPING && doctor_trace_echo(s->clean, len);
+    if (!follows && !told_to && (s->marked || raised || s->line_best != TRACE_NONE))
         doctor_trace_note(&s->trace, s->line, s->clean, len, s->line_best);
     if (s->frame)
         doctor_trace_frame(&s->trace, s->clean, len);
     if (s->causes)
         doctor_trace_causes(&s->trace, s->clean, len);
-    if (s->loud)
+    if (s->loud && !told_to)
         doctor_trace_loud(&s->trace, s->line, s->clean, len, follows);
 }
 
@@ -316,6 +343,17 @@ void doctor_scan_feed(struct doctor_scan *s, const char *bytes, size_t len)
 
 /* ---- the whole ---- */
 
+/* What another process holds is what the card lacks. The message may name this process among them:
+ * the first that it names is another one when it holds more than PyTorch has here. */
+static bool is_shared(const struct doctor_numbers *n)
+{
+    double others = 0, own = 0, all = 0;
+    (void)doctor_numbers_lookup(n, "own", &own);
+    return doctor_numbers_lookup(n, "others", &others) &&
+           doctor_numbers_lookup(n, "capacity", &all) && others * SHARED_PART > all &&
+           others > own + SHARED_MORE;
+}
+
 enum doctor_class doctor_resolve(enum doctor_class cls, const struct doctor_numbers *n,
                                  enum doctor_phase phase)
 {
@@ -329,7 +367,7 @@ enum doctor_class doctor_resolve(enum doctor_class cls, const struct doctor_numb
         return DOCTOR_CONFIG;
     if (doctor_phase_early(phase))
         return DOCTOR_STARTUP_OOM;
-    if (has_x && has_y && has_z && y < x && y + z >= x && z * PIECES_PART >= x)
+    if (has_x && has_y && has_z && y < x && y + z >= x && z * PIECES_PART >= x && !is_shared(n))
         return DOCTOR_FRAG_OOM;
     return phase == DOCTOR_PHASE_READY || phase == DOCTOR_PHASE_STOPPING ? DOCTOR_BURST_OOM : cls;
 }
@@ -355,6 +393,8 @@ static void derive_facts(struct doctor_finding *f)
         doctor_numbers_set(&f->numbers, "is_burst", 1, false);
     if (f->cls == DOCTOR_FRAG_OOM)
         doctor_numbers_set(&f->numbers, "is_frag", 1, false);
+    if (is_shared(&f->numbers))
+        doctor_numbers_set(&f->numbers, "is_shared", 1, false);
     if (f->cls != DOCTOR_STARTUP_OOM)
         doctor_numbers_set(&f->numbers, "is_loading", 0, false);
     if (doctor_numbers_lookup(&f->numbers, "requested", &x) &&
@@ -393,17 +433,44 @@ static bool is_remark(const struct doctor_finding *f)
             f->cls == DOCTOR_CLIENT || f->cls == DOCTOR_BUG);
 }
 
+/* What a start may complain of and go on: an interface that it does without, workers that compile.
+ */
+static bool is_wait(const struct doctor_finding *f)
+{
+    return !f->decisive && !f->raised && (f->cls == DOCTOR_COMM || f->cls == DOCTOR_HANG) &&
+           f->phase != DOCTOR_PHASE_READY && f->phase != DOCTOR_PHASE_STOPPING;
+}
+
+/* A start that fell by an exception: memory that grows and a cache that is full did not do it. */
+static bool fell_at_start(const struct doctor_scan *s)
+{
+    for (uint32_t i = 0; i < s->finding_count; i++) {
+        const struct doctor_finding *f = &s->finding[i];
+        if (f->decisive && f->raised && f->life == s->life && f->phase != DOCTOR_PHASE_READY &&
+            f->phase != DOCTOR_PHASE_STOPPING)
+            return true;
+    }
+    return false;
+}
+
 static void lower_remarks(struct doctor_scan *s)
 {
     uint32_t decisive = 0;
+    uint64_t first = 0, last = 0;
     for (uint32_t i = 0; i < s->finding_count; i++) {
-        if (s->finding[i].decisive)
+        if (s->finding[i].decisive) {
             decisive = s->finding[i].rank;
+            first = s->finding[i].first_line;
+            last = s->finding[i].last_line;
+        }
     }
     for (uint32_t i = 0; i < s->finding_count && decisive >= SURE; i++) {
         struct doctor_finding *f = &s->finding[i];
-        if (is_remark(f) && f->rank >= decisive)
-            f->rank = decisive - 1;
+        bool message = f->last_line > first && f->last_line + MESSAGE_LINES >= last &&
+                       f->last_line <= last + MESSAGE_LINES;
+        if (!is_remark(f) || f->rank < decisive)
+            continue;
+        f->rank = message ? decisive + 1 : decisive - 1;
     }
 }
 
@@ -418,13 +485,15 @@ static bool goes_on(enum doctor_class cls)
  * for memory in pieces come before those for too little of it. */
 static void rank(struct doctor_scan *s)
 {
+    bool fell = fell_at_start(s);
     for (uint32_t i = 0; i < s->finding_count; i++) {
         struct doctor_finding *f = &s->finding[i];
+        bool outlived = f->outlived && (is_remark(f) || is_wait(f));
         f->rank = f->signature->rank;
-        f->explains = f->firm || goes_on(f->cls);
+        f->explains = !outlived && (f->firm || (goes_on(f->cls) && !fell));
         if (f->rank <= PRESSURE && f->explains)
             continue;
-        if (!f->firm)
+        if (!f->firm || outlived)
             f->rank = f->rank < DOCTOR_CONSEQUENCE ? f->rank : DOCTOR_CONSEQUENCE - 1;
         else if (f->decisive)
             f->rank += FIRST_GAIN;

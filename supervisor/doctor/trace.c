@@ -454,7 +454,7 @@ void doctor_trace_loud(struct doctor_trace *t, uint64_t at, const char *line, si
 }
 
 /* What follows when another process or task has ended; it explains nothing that came before. */
-static bool is_echo(const char *line, size_t len)
+bool doctor_trace_echo(const char *line, size_t len)
 {
     static const char *const words[] = {
         "CancelledError",    "EOFError",         "BrokenPipeError", "SystemExit",
@@ -488,7 +488,7 @@ static bool goes_on(const char *line, size_t len)
 static bool supersedes(const struct trace_process *p, const char *line, size_t len,
                        uint32_t signature)
 {
-    if (is_echo(line, len))
+    if (doctor_trace_echo(line, len))
         return false;
     return signature != TRACE_NONE || p->signature == TRACE_NONE || !repeats(line, len, p->text);
 }
@@ -527,6 +527,19 @@ void doctor_trace_note(struct doctor_trace *t, uint64_t at, const char *line, si
     doctor_trace_copy(line, len, p->text, sizeof(p->text));
     t->follows = i;
     t->follow_left = goes_on(line, len) ? FOLLOW_LINES : 0;
+}
+
+void doctor_trace_forget_plain(struct doctor_trace *t)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < t->count; i++) {
+        if (!t->process[i].plain)
+            t->process[kept++] = t->process[i];
+    }
+    t->count = kept;
+    t->follow_left = 0;
+    t->loud_line = 0;
+    t->loud_weak = false;
 }
 
 bool doctor_trace_open(const struct doctor_trace *t)
@@ -610,7 +623,7 @@ void doctor_trace_causes(struct doctor_trace *t, const char *line, size_t len)
 const struct trace_process *doctor_trace_first(const struct doctor_trace *t)
 {
     for (uint32_t i = 0; i < t->count; i++) {
-        if (!is_echo(t->process[i].text, strlen(t->process[i].text)))
+        if (!doctor_trace_echo(t->process[i].text, strlen(t->process[i].text)))
             return &t->process[i];
     }
     return t->count > 0 ? &t->process[0] : NULL;

@@ -56,6 +56,8 @@ struct doctor_trace {
 bool doctor_trace_is(const char *line, size_t len);
 /* "WARNING", "INFO", "DEBUG" in the prefix: the program went on. */
 bool doctor_trace_mild(const char *line, size_t len);
+/* What follows when another process or task has ended. */
+bool doctor_trace_echo(const char *line, size_t len);
 /* One such line; signature: the weightiest entry that it matches, or TRACE_NONE. */
 void doctor_trace_note(struct doctor_trace *t, uint64_t at, const char *line, size_t len,
                        uint32_t signature);
@@ -75,6 +77,8 @@ void doctor_trace_frame(struct doctor_trace *t, const char *line, size_t len);
  * way to the first that is not. */
 void doctor_trace_loud(struct doctor_trace *t, uint64_t at, const char *line, size_t len,
                        bool weak);
+/* The server serves: lines without an exception have not kept it from that. */
+void doctor_trace_forget_plain(struct doctor_trace *t);
 /* The process that failed first, NULL when none did. */
 const struct trace_process *doctor_trace_first(const struct doctor_trace *t);
 /* Copies as much of a text as fits, no half characters. */
