@@ -27,6 +27,7 @@
 #define KNEE_PART     4    /* a part of the knee is free, or prompts would be read too slowly */
 #define PAID_MOST     0.5  /* of their price: beyond it rows below the knee are not free */
 #define PAID_FORGET   0.999
+#define SHARED_TRIED  128u /* steps that are small before anything is known, so that it soon is */
 #define SHARED_STEPS  64   /* with several tenants, before the least is chosen anew, */
 #define SHARED_AGAIN  4096 /* and so many more where fewer rows were too slow */
 #define SHARED_WEIGHT 0.02
@@ -216,19 +217,24 @@ uint32_t pace_shared(struct pace *p, uint32_t most, uint32_t decodes)
         pace_choose(p, most);
     if (p->shared_least == 0 || (p->shared_least == PACE_LEAST && ++p->shared_landed >= 0))
         p->shared_least = PACE_LEAST / 2;
-    if (!p->known)
-        return 0;
-    double dearest_us = pace_likely_us(p, most) / most / (1 - PACE_LOSS); /* of a row */
     uint32_t rows = p->shared_least;
-    while (rows < PACE_LEAST && (rows < decodes || pace_likely_us(p, rows) > dearest_us * rows))
+    if (!p->known && p->shared_tried >= SHARED_TRIED)
+        return 0;
+    if (!p->known)
+        rows = PACE_LEAST >> (p->shared_tried & 1);
+    double dearest_us = pace_likely_us(p, most) / most / (1 - PACE_LOSS); /* of a row */
+    while (p->known && rows < PACE_LEAST &&
+           (rows < decodes || pace_likely_us(p, rows) > dearest_us * rows))
         rows = next_budget(rows);
-    return rows < PACE_LEAST && rows < most ? beside(rows, most, decodes) : 0;
+    return (rows < PACE_LEAST || !p->known) && rows < most ? beside(rows, most, decodes) : 0;
 }
 
 void pace_shared_landed(struct pace *p, double rows, uint64_t context, uint64_t took_us)
 {
     double line = pace_likely_us(p, rows) + p->context_us * (double)context;
 
+    if (!p->known)
+        p->shared_tried += rows >= ROWS_LEAST;
     if (!p->known || took_us == 0 || !(line > 0) || rows < p->shared_least)
         return;
     p->shared_over += SHARED_WEIGHT * (fmin((double)took_us / line, OUTLIER) - 1 - p->shared_over);

@@ -21,6 +21,7 @@
  * see pace_shared(). Below the steps that were learned from the line may not hold: devices compute
  * tiles. So the least is PACE_LEAST / 2 at first, and is halved as long as such steps take what the
  * line says, and doubled where they take more. They do not move the line that they are held to.
+ * Before anything is known a number of steps is small, since large ones would take long to tell.
  *
  * Which rows a token is computed beside changes no bit of it, so this may follow a clock. Pure; it
  * belongs to the owner of the scheduler.
@@ -47,6 +48,7 @@ struct pace {
     double knee; /* rows that a step has in the time of one of answers alone; 0 = not known */
     double paid; /* for rows below it all the same, as a share of their price in large steps */
     uint32_t shared_least; /* rows of steps that several tenants share; 0 = none was planned yet */
+    uint32_t shared_tried; /* small ones before anything was known, ever */
     int32_t shared_landed; /* such steps since that was chosen; below 0: fewer were too slow */
     double shared_over;    /* what they took above the line, a share of it */
 };
@@ -63,7 +65,8 @@ void pace_spread(struct pace *p, uint32_t prompts, uint64_t context, uint64_t to
 uint32_t pace_rows(struct pace *p, uint32_t most, uint32_t decodes);
 /* Rows of the next step while several tenants are served: 0 = as many as pace_rows() says. */
 uint32_t pace_shared(struct pace *p, uint32_t most, uint32_t decodes);
-/* Such a step, with so many rows by what they cost, took so long; it is not pace_landed()'s. */
+/* Such a step, with so many rows by what they cost, took so long; it is pace_landed()'s, too, where
+ * the figures were not known. */
 void pace_shared_landed(struct pace *p, double rows, uint64_t context, uint64_t took_us);
 /* What it is between those. */
 uint32_t pace_budget(const struct pace *p, uint32_t most, uint32_t decodes);

@@ -40,10 +40,11 @@ void rates_landed(struct rates *r, const struct flight *f, uint64_t copy_us, uin
     r->landed_took_us = now_us > from ? now_us - from : 0;
     r->landed_rows = f->rows;
     if (f->copies == 0) {
+        const bool judged = f->shared && r->pace.known;
         if (f->shared)
             pace_shared_landed(&r->pace, rows_by_cost(&r->prices.now, f), f->context,
                                r->landed_took_us);
-        else
+        if (!judged)
             pace_landed(&r->pace, f->rows, f->context, r->landed_took_us);
         if (f->prefill_rows == 0)
             pace_answered(&r->pace, f->rows, f->context, r->landed_took_us);
