@@ -29,6 +29,7 @@ struct flight {
     double deep;            /* tokens before each of their rows, in all */
     bool full;              /* it took all of the budget */
     bool spread;            /* that was what is free beside the answers, see pace_spare() */
+    bool shared;            /* it was made small for other tenants, see pace_shared() */
     struct flight_seq *seq; /* [max_seqs] */
 };
 

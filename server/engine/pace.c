@@ -27,6 +27,12 @@
 #define KNEE_PART     4    /* a part of the knee is free, or prompts would be read too slowly */
 #define PAID_MOST     0.5  /* of their price: beyond it rows below the knee are not free */
 #define PAID_FORGET   0.999
+#define SHARED_TRIED  128u /* steps that are small before anything is known, so that it soon is */
+#define SHARED_STEPS  64   /* with several tenants, before the least is chosen anew, */
+#define SHARED_AGAIN  4096 /* and so many more where fewer rows were too slow */
+#define SHARED_WEIGHT 0.02
+#define SHARED_SLOW   0.02 /* above the line, on average: the least is doubled, */
+#define SHARED_WELL   0.01 /* or halved below that */
 
 void pace_init(struct pace *p)
 {
@@ -62,6 +68,8 @@ static bool pace_fit(struct pace *p)
     p->row_us = row - error;
     p->context_us = context;
     p->fixed_us = fmax(fixed, 0) + error * mean;
+    p->doubt_us = error;
+    p->doubt_rows = mean;
     return true;
 }
 
@@ -195,4 +203,50 @@ uint32_t pace_spare(const struct pace *p, uint32_t most, uint32_t decodes)
     if (free * KNEE_PART < fast * (p->fixed_us + p->row_us * p->knee))
         return 0; /* it is the fixed part that large steps save */
     return p->knee < most ? (uint32_t)p->knee : most;
+}
+
+/* Of a step without context, without the doubt: whether it is so is looked at. */
+static double pace_likely_us(const struct pace *p, double rows)
+{
+    return p->fixed_us + p->row_us * rows + p->doubt_us * (rows - p->doubt_rows);
+}
+
+uint32_t pace_shared(struct pace *p, uint32_t most, uint32_t decodes)
+{
+    if (p->landed >= CHOOSE_EVERY)
+        pace_choose(p, most);
+    if (p->shared_least == 0 || (p->shared_least == PACE_LEAST && ++p->shared_landed >= 0))
+        p->shared_least = PACE_LEAST / 2;
+    uint32_t rows = p->shared_least;
+    if (!p->known && p->shared_tried >= SHARED_TRIED)
+        return 0;
+    if (!p->known)
+        rows = PACE_LEAST >> (p->shared_tried & 1);
+    double dearest_us = pace_likely_us(p, most) / most / (1 - PACE_LOSS); /* of a row */
+    while (p->known && rows < PACE_LEAST &&
+           (rows < decodes || pace_likely_us(p, rows) > dearest_us * rows))
+        rows = next_budget(rows);
+    return (rows < PACE_LEAST || !p->known) && rows < most ? beside(rows, most, decodes) : 0;
+}
+
+void pace_shared_landed(struct pace *p, double rows, uint64_t context, uint64_t took_us)
+{
+    double line = pace_likely_us(p, rows) + p->context_us * (double)context;
+
+    if (!p->known)
+        p->shared_tried += rows >= ROWS_LEAST;
+    if (!p->known || took_us == 0 || !(line > 0) || rows < p->shared_least)
+        return;
+    p->shared_over += SHARED_WEIGHT * (fmin((double)took_us / line, OUTLIER) - 1 - p->shared_over);
+    if (++p->shared_landed < SHARED_STEPS)
+        return;
+    if (p->shared_over > SHARED_SLOW) {
+        p->shared_least *= 2;
+        p->shared_landed = -SHARED_AGAIN;
+    } else if (p->shared_over < SHARED_WELL && p->shared_least > PACE_SHARED_LEAST) {
+        p->shared_least /= 2;
+        p->shared_landed = 0;
+    } else
+        return;
+    p->shared_over = 0;
 }

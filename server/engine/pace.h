@@ -16,6 +16,13 @@
  * else is known, so rows below the knee cost no more than those above it; whether that holds is
  * looked at, too.
  *
+ * Where several tenants are served, who comes waits for the step that runs and for the one behind
+ * it, and these are another one's. So there PACE_LOSS may be spent on steps that are smaller still,
+ * see pace_shared(). Below the steps that were learned from the line may not hold: devices compute
+ * tiles. So the least is PACE_LEAST / 2 at first, and is halved as long as such steps take what the
+ * line says, and doubled where they take more. They do not move the line that they are held to.
+ * Before anything is known a number of steps is small, since large ones would take long to tell.
+ *
  * Which rows a token is computed beside changes no bit of it, so this may follow a clock. Pure; it
  * belongs to the owner of the scheduler.
  */
@@ -24,9 +31,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define PACE_LEAST 512u /* rows of prompts: a budget below that is the operator's alone */
-#define PACE_LOSS  0.02 /* of the speed of prompts */
-#define PACE_SPARE 32u  /* rows below the knee: fewer are not worth a step of their own */
+#define PACE_LEAST        512u /* rows of prompts: with one tenant less is the operator's alone */
+#define PACE_SHARED_LEAST 64u  /* with several */
+#define PACE_LOSS         0.02 /* of the speed of prompts */
+#define PACE_SPARE        32u  /* rows below the knee: fewer are not worth a step of their own */
 
 struct pace {
     /* Sums over steps, older ones count less: of rows, context, time in us, and their products. */
@@ -35,8 +43,14 @@ struct pace {
     uint32_t budget;                     /* the choice, 0 = none yet: all that the limit allows */
     bool known;                          /* the figures are: */
     double fixed_us, row_us, context_us; /* of a step, of each row, of each token of context */
+    double doubt_us, doubt_rows; /* how much less row_us was set for safety; fixed_us is that higher
+                                  * by so many rows */
     double knee; /* rows that a step has in the time of one of answers alone; 0 = not known */
     double paid; /* for rows below it all the same, as a share of their price in large steps */
+    uint32_t shared_least; /* rows of steps that several tenants share; 0 = none was planned yet */
+    uint32_t shared_tried; /* small ones before anything was known, ever */
+    int32_t shared_landed; /* such steps since that was chosen; below 0: fewer were too slow */
+    double shared_over;    /* what they took above the line, a share of it */
 };
 
 void pace_init(struct pace *p);
@@ -49,6 +63,11 @@ void pace_spread(struct pace *p, uint32_t prompts, uint64_t context, uint64_t to
 /* Rows of the next step, at most `most`; `decodes` of them are for those that decode. Now and then
  * it is another number, to learn from. */
 uint32_t pace_rows(struct pace *p, uint32_t most, uint32_t decodes);
+/* Rows of the next step while several tenants are served: 0 = as many as pace_rows() says. */
+uint32_t pace_shared(struct pace *p, uint32_t most, uint32_t decodes);
+/* Such a step, with so many rows by what they cost, took so long; it is pace_landed()'s, too, where
+ * the figures were not known. */
+void pace_shared_landed(struct pace *p, double rows, uint64_t context, uint64_t took_us);
 /* What it is between those. */
 uint32_t pace_budget(const struct pace *p, uint32_t most, uint32_t decodes);
 /* Rows of the next step, answers and prompts, that take no longer than the answers alone; 0 = there

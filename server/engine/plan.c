@@ -9,7 +9,8 @@
 
 #include "server/engine/sched.h"
 
-#define PLAN_US 250u /* from a result to the next step on the device, guessed high */
+#define PLAN_US   250u      /* from a result to the next step on the device, guessed high */
+#define SHARED_US 60000000u /* who had requests so long ago may have another one any moment */
 
 uint32_t sched_rows_wanted(const struct entry *e)
 {
@@ -349,6 +350,7 @@ static void write_step(struct sched *s, const struct plan *p, struct ek_step *st
     ek_step_layout(step, &s->fixed.ceiling);
     step->id = f->id;
     f->spread = p->spread;
+    f->shared = p->shared;
     f->full = !p->spread && (p->budget == 0 || (p->price.deeper > 0 && p->cut));
     for (uint32_t i = 0; i < s->entries.running_count; i++)
         if (s->entries.at[s->entries.running[i]].rows == 1)
@@ -434,6 +436,21 @@ static bool is_held_by_others(const struct sched *s)
     return false;
 }
 
+/* Whether several tenants have requests here, or had of late. */
+static bool is_shared(struct sched *s, uint64_t now_us)
+{
+    uint32_t tenants = 0;
+
+    if (s->tenants.count == 1)
+        return false;
+    sched_count_held(s, false);
+    for (uint32_t i = 0; i < s->tenants.count; i++)
+        tenants += s->tenants.at[i].held > 0 || s->tenants.at[i].queue.head != SCHED_NONE;
+    if (tenants > 1)
+        s->share.several_us = now_us;
+    return s->share.several_us != 0 && now_us < s->share.several_us + SHARED_US;
+}
+
 /* Rows of the step. Where blocks are lacking, prompts that are read fast wait for blocks instead:
  * then they get what costs the answers nothing. As soon as one would be admitted but for those that
  * are being read, they are read as fast as pays. */
@@ -441,6 +458,9 @@ static uint32_t choose_rows(struct sched *s, struct plan *p)
 {
     uint32_t taken, most = sched_budget(s), running = decodes(&s->entries, &taken);
     uint32_t rows = pace_rows(&s->rates.pace, most, running);
+    uint32_t few = is_shared(s, p->now_us) ? pace_shared(&s->rates.pace, most, running) : 0;
+    p->shared = few != 0 && few < rows;
+    rows = p->shared ? few : rows;
     uint32_t spare = is_held_by_others(s) ? pace_spare(&s->rates.pace, most, taken) : 0;
 
     p->spread = spare != 0 && spare < rows;

@@ -24,6 +24,12 @@ static void measure_prefill(struct rates *r, double rate, bool full)
     r->prefill_known |= full;
 }
 
+/* As if all rows stood at the beginnings of prompts. */
+static double rows_by_cost(const struct price *p, const struct flight *f)
+{
+    return f->rows + p->deeper * f->deep + p->read * (double)f->read;
+}
+
 void rates_landed(struct rates *r, const struct flight *f, uint64_t copy_us, uint64_t now_us)
 {
     if (f->copies > 0 && copy_us > 0)
@@ -34,7 +40,12 @@ void rates_landed(struct rates *r, const struct flight *f, uint64_t copy_us, uin
     r->landed_took_us = now_us > from ? now_us - from : 0;
     r->landed_rows = f->rows;
     if (f->copies == 0) {
-        pace_landed(&r->pace, f->rows, f->context, r->landed_took_us);
+        const bool judged = f->shared && r->pace.known;
+        if (f->shared)
+            pace_shared_landed(&r->pace, rows_by_cost(&r->prices.now, f), f->context,
+                               r->landed_took_us);
+        if (!judged)
+            pace_landed(&r->pace, f->rows, f->context, r->landed_took_us);
         if (f->prefill_rows == 0)
             pace_answered(&r->pace, f->rows, f->context, r->landed_took_us);
         else if (f->spread)

@@ -106,9 +106,10 @@ struct sched {
     struct pool pool;
     struct admission admission;
     struct {
-        uint32_t *readers;  /* [max_seqs] entries, of use within a plan alone */
-        uint64_t beside_us; /* when a step was planned in which a prompt ends beside others */
-        uint32_t lent;      /* of its half (cost), what the first in line has not had back */
+        uint32_t *readers;   /* [max_seqs] entries, of use within a plan alone */
+        uint64_t beside_us;  /* when a step was planned in which a prompt ends beside others */
+        uint32_t lent;       /* of its half (cost), what the first in line has not had back */
+        uint64_t several_us; /* when requests of several tenants were seen last, 0 = never */
     } share;
     uint32_t turn;            /* first decode when the budget is too small for all */
     uint32_t suspects;        /* entries */
@@ -226,6 +227,7 @@ struct plan {
     uint32_t beside;    /* what those may cost that go on, whatever ends */
     bool cut;           /* a prompt could have used more, but for its cost */
     bool spread;        /* prompts get what is free beside the answers, see pace_spare() */
+    bool shared;        /* it is small for other tenants, see pace_shared() */
     bool recent;        /* of late, prompts ended beside others that went on */
     uint32_t at;        /* of the running entries, whose turn it is; SCHED_NONE = out of turn */
     bool preempted;

@@ -81,18 +81,36 @@ static struct exchange *take_next(struct encoder *e, uint64_t now_us)
     return x;
 }
 
+/* Its client looks like one that has left, but where it closed its own side alone it reads this. */
+static void refuse_closed(struct exchange *x)
+{
+    ek_buf_clear(&x->early.body);
+    answer_refuse_fault(x, &x->early, 400,
+                        "The connection was closed for sending before the answer was made, as by a "
+                        "client that leaves; keep it open until the answer is there.");
+}
+
+static bool stopping(struct encoder *e)
+{
+    pthread_mutex_lock(&e->lock);
+    bool stop = e->stop;
+    pthread_mutex_unlock(&e->lock);
+    return stop;
+}
+
 /* Runs the handler, or says why not. */
 static void handle(struct encoder *e, struct exchange *x, bool stop, uint64_t now_us)
 {
-    (void)e;
     struct ek_buf own = x->early.body; /* the worker's, which frees it */
     x->early = ANSWER_JSON;
     x->early.body = own;
     x->early_rc = 0;
     x->work = (struct ek_work){.deadline_us = now_us + ENCODER_RUN_S * EK_US_PER_S,
                                .cancelled = &x->gone};
-    if (stop || atomic_load(&x->gone))
+    if (stop)
         answer_refuse_fault(x, &x->early, 503, "The server is ending.");
+    else if (atomic_load(&x->gone))
+        refuse_closed(x);
     else if (now_us >= x->wait_until_us)
         answer_refuse_fault(x, &x->early, 503,
                             "The server is busy with other requests; try again.");
@@ -101,6 +119,9 @@ static void handle(struct encoder *e, struct exchange *x, bool stop, uint64_t no
     else if (arrive_json(x, &x->early)) {
         x->work.fuel = openai_fuel(x->body.len); /* of the body as it is unpacked */
         x->early_rc = x->route->fn(x, &x->early);
+        if (x->early_rc != HTTP_WAIT && x->early.status >= 400 && ek_work_stopped(&x->work) &&
+            atomic_load(&x->gone) && !stopping(e))
+            refuse_closed(x);
     }
 }
 

@@ -378,6 +378,20 @@ def test_a_client_that_leaves_frees_its_thread(target):
 
 
 @pytest.mark.long
+def test_a_client_that_closes_its_own_side_is_told_so(target):
+    """One that has sent a large body and says that no more comes looks like one that leaves, but may read still: it has the answer, or why not."""
+    body = json.dumps({"model": "tiny", "prompt": "word " * 40_000})
+    head = f"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer sk-good\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    for _ in range(20):
+        with socket.create_connection(("127.0.0.1", target.port), timeout=60) as s:
+            s.sendall((head + body).encode())
+            s.shutdown(socket.SHUT_WR)
+            got = b""
+            while part := s.recv(1 << 20):
+                got += part
+        assert got.startswith(b"HTTP/1.1 200") or (got.startswith(b"HTTP/1.1 400") and b"closed for sending" in got), got[:400]
+
+
 def test_an_end_while_all_attacks_run(tmp_path):
     """SIGTERM in the midst of everything at once: the process is gone within 10 s, though requests are still being served."""
     keys = tmp_path / "keys"

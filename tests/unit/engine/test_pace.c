@@ -81,6 +81,62 @@ static void test_no_more_is_lost_than_promised(void **state)
     }
 }
 
+/* Steps full of prompts that several tenants share, beside 8 answers; each takes its time, a tenth
+ * more or less by chance. Returns the rows of prompts of the last one; *ret_small: steps with less
+ * than `small` rows of prompts. */
+static uint32_t play_shared(struct pace *p, const struct pace_device *d, uint32_t most,
+                            uint32_t steps, uint32_t small, uint32_t *ret_small)
+{
+    uint32_t rows = most;
+
+    *ret_small = 0;
+    for (uint32_t i = 1; i <= steps; i++) {
+        uint32_t usual = pace_rows(p, most, 8), few = pace_shared(p, most, 8);
+        bool shared = few != 0 && few < usual;
+        rows = shared ? few : usual;
+        double us = time_of(d, rows, 4000) * (1 + 0.1 * (2 * chance() - 1));
+        const bool judged = shared && p->known;
+        if (shared)
+            pace_shared_landed(p, rows, 4000, (uint64_t)us);
+        if (!judged)
+            pace_landed(p, rows, 4000, (uint64_t)us);
+        *ret_small += rows - 8 < small;
+    }
+    return rows - 8;
+}
+
+/* Smaller steps for several tenants, where prompts are read as fast in them, and nowhere else: how
+ * much smaller depends on how well the times tell. */
+static void test_several_tenants_have_smaller_steps(void **state)
+{
+    (void)state;
+    static const struct {
+        struct pace_device d;
+        uint32_t most, least, largest;
+    } cases[] = {
+        {{0, 300, 200, 0.07}, 2048, 64, 384},        /* a processor and a small model */
+        {{0, 300, 200, 0.07}, 512, 64, 384},         /* and a limit below PACE_LEAST */
+        {{8000, 0, 80, 0.07}, 2048, 96, 384},        /* weights are read in the time of 100 rows */
+        {{24000, 0, 80, 0.07}, 2048, 384, 2048},     /* of 300 rows */
+        {{8000, 20000, 80, 0.07}, 8192, 4096, 8192}, /* a fixed cost a step */
+    };
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+            struct pace p;
+            uint32_t most = cases[i].most, small, rows;
+            g_seed = seed;
+            pace_init(&p);
+            (void)play(&p, &cases[i].d, most, 40, 3000, 0.02);
+            (void)play_shared(&p, &cases[i].d, most, 2000, 0, &small);
+            rows = play_shared(&p, &cases[i].d, most, 3001, cases[i].least, &small);
+            double lost = 1 - speed(&cases[i].d, rows) / speed(&cases[i].d, most);
+            if (rows > cases[i].largest || lost > 2.5 * PACE_LOSS || small > 3001 / 20)
+                fail_msg("case %zu, seed %u: %u rows, %.3f lost, %u small", i, (unsigned)seed, rows,
+                         lost, small);
+        }
+    }
+}
+
 /* Another model, another load: what was learned is forgotten. */
 static void test_it_follows(void **state)
 {
@@ -114,6 +170,13 @@ static void test_nothing_is_chosen_of_too_little(void **state)
     }
     assert_int_equal(pace_budget(&p, 2048, 0), 2048);
     assert_false(p.known);
+    uint32_t few = 0;
+    for (uint32_t i = 0; i < 1000; i++) { /* it does not go on trying */
+        uint32_t rows = pace_shared(&p, 2048, 0);
+        few += rows != 0;
+        pace_shared_landed(&p, rows, 100000, 164000);
+    }
+    assert_int_equal(few, 128);
     for (uint32_t most = 1; most <= PACE_LEAST; most++) { /* a small limit is the operator's */
         for (uint32_t i = 0; i < 100; i++)
             assert_int_equal(pace_rows(&p, most, 3), most);
@@ -251,6 +314,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_more_is_lost_than_promised),
+        cmocka_unit_test(test_several_tenants_have_smaller_steps),
         cmocka_unit_test(test_it_follows),
         cmocka_unit_test(test_nothing_is_chosen_of_too_little),
         cmocka_unit_test(test_answers_have_their_rows),
