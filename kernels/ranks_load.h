@@ -7,7 +7,8 @@
 
 #include "kernels/backend.h"
 
-struct rank {
+struct rank { /* or another node */
+    const struct ek_backend *b;
     struct ek_device *device;
     struct ek_graph graph;
     struct ek_plan_request plan;
@@ -19,9 +20,10 @@ struct ranks {
     struct ek_open_params open;
     struct ek_group *group;
     uint32_t base, count; /* ranks that are here: base and those behind it */
+    uint32_t all;         /* with the other nodes behind them, where this one leads */
     uint32_t blocks;
     char *host;     /* memory for the host tiers of all, NULL = each has its own */
-    uint32_t first; /* of them, the first of the last stage here: those from it on may sample */
+    uint32_t first; /* of all, the first of the last stage: those from it on may sample */
     size_t result_bytes;
     bool landed[2][EK_MOST_RANKS]; /* of a step: the rank's result is there, the first's is not */
     struct rank rank[];
