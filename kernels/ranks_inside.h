@@ -1,4 +1,5 @@
-/* The ranks of one device (ranks.c), and how all of them load at once (ranks_load.c). */
+/* The ranks of one device (ranks.c), what is worked out before there are any (ranks_plan.c), and
+ * how all of them load at once (ranks_load.c). */
 #pragma once
 
 #include <stdbool.h>
@@ -33,3 +34,17 @@ struct ranks {
  * from is returned; `progress` is told sums, by one thread at a time. */
 int ranks_load_all(struct ranks *s, const struct ek_weight_files *files, ek_progress_fn progress,
                    void *ctx, struct ek_fault *fault);
+
+/* ranks_plan.c: what a rank is opened with, counted from the first one that is here. */
+struct ek_open_params ranks_open_of(const struct ek_open_params *p, uint32_t rank);
+/* -EBADMSG or -ENOTSUP with a fault where a device of so many ranks is not to be had. */
+int ranks_check(const struct ek_open_params *p, struct ek_fault *fault);
+size_t ranks_result_bytes(const struct ek_plan_request *q);
+/* The sum, at most UINT64_MAX, or the larger of the two. */
+uint64_t ranks_join(uint64_t a, uint64_t b, bool sums);
+int ranks_probe(const struct ek_open_params *p, struct ek_device_info *ret_info,
+                struct ek_fault *fault);
+int ranks_plan(const struct ek_open_params *p, const struct ek_plan_request *q,
+               struct ek_plan *ret_plan, struct ek_fault *fault);
+int ranks_choose(const struct ek_open_params *p, const struct ek_graph *graph,
+                 struct ek_forms *forms, struct ek_fault *fault);
