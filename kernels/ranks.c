@@ -330,11 +330,12 @@ static int wait_first(struct ranks *s, uint64_t id, struct ek_result *ret_result
 
     for (uint64_t left = timeout_us;; left -= PIECE_US) {
         uint64_t piece = left < PIECE_US ? left : PIECE_US;
-        int r = 0;
-        if (s->first >= s->count && !landed[0])
-            r = wait_other(s, 0, id, piece, landed);
-        else if ((r = first->b->wait(first->device, id, ret_result, bytes, piece)) != -ETIMEDOUT)
-            return r < 0 ? broken(s, 0, r) : 0;
+        int r = s->first < s->count ? 0 : wait_other(s, 0, id, piece, landed);
+        if (r == 0) {
+            r = first->b->wait(first->device, id, ret_result, bytes, piece);
+            if (r != -ETIMEDOUT)
+                return r < 0 ? broken(s, 0, r) : 0;
+        }
         for (uint32_t i = 0; i < s->all && (r == 0 || r == -ETIMEDOUT); i++)
             r = i != s->first ? wait_other(s, i, id, 0, landed) : 0;
         if (r < 0 && r != -ETIMEDOUT)
