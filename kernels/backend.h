@@ -26,8 +26,9 @@ struct ek_fault;
 struct ek_group; /* ranks that compute one model together */
 struct ek_wire;  /* of ranks in other processes: wire.h */
 struct ek_cluster;
+struct ek_others; /* what stands for the ranks of other nodes: ranks.h */
 
-#define EK_BACKEND_ABI 29u
+#define EK_BACKEND_ABI 30u
 
 /* What memory for a host tier begins on: the largest page that machines have. */
 #define EK_HOST_PAGE 65536u
@@ -62,10 +63,11 @@ struct ek_open_params {
      * local: all are here. */
     uint32_t first, local;
     struct ek_cluster *cluster;
-    struct ek_wire *wire;   /* to the other nodes */
-    struct ek_apart *apart; /* of ek_apart_backend(): what starts processes, and of what */
-    uint8_t *meeting;       /* [EK_MEETING_BYTES] by which ranks find each other: group_new() of the
-                               first node writes it, those of others read it */
+    const struct ek_others *others; /* of the node that leads the others, else NULL */
+    struct ek_wire *wire;           /* to the other nodes */
+    struct ek_apart *apart;         /* of ek_apart_backend(): what starts processes, and of what */
+    uint8_t *meeting; /* [EK_MEETING_BYTES] by which ranks find each other: group_new() of the
+                         first node writes it, those of others read it */
 };
 
 #define EK_MEETING_BYTES 128u /* NCCL's unique id */

@@ -6,6 +6,11 @@
  * before the last one sample nothing: what they answer is only whether they failed. On a node that
  * has only such ranks, the answer has no sequences.
  *
+ * Where this node leads others, each of them is one rank more, behind those that are here: its
+ * device hands on calls, and has the answer of the device of ranks that is there. A step goes to it
+ * behind the call that puts the step in the queues here, since only a step that is in a queue
+ * somewhere may be waited for by others.
+ *
  * The weights of all ranks are loaded at once, by a thread each: a rank must be able to meet the
  * others while it loads, and the pages it packs are to lie in its own NUMA node. The caller's
  * progress function is called with the sum, by one of these threads at a time.
@@ -23,9 +28,7 @@
 
 #include "common/clock.h"
 #include "common/err.h"
-#include "common/memplan.h"
-#include "kernels/ranks_load.h"
-#include "kernels/shard.h"
+#include "kernels/ranks_inside.h"
 #include "kernels/stage.h"
 
 #define LATE_US  1000000u /* the first has its result: so long the others may need for theirs */
@@ -36,234 +39,6 @@ static struct ranks *ranks_of(struct ek_device *d)
     return (struct ranks *)(void *)d;
 }
 
-/* Of a rank, counted from the first one that is here. */
-static struct ek_open_params open_of(const struct ek_open_params *p, uint32_t rank)
-{
-    struct ek_open_params q = *p;
-
-    q.rank = p->first + rank;
-    q.each = NULL;
-    return q;
-}
-
-static int check_open(const struct ek_open_params *p, struct ek_fault *fault)
-{
-    const uint32_t stages = p->stages > 1 ? p->stages : 1;
-
-    if (!p->each || p->ranks < 2 || p->ranks > EK_MOST_RANKS || p->ranks % stages != 0 ||
-        ek_open_local(p) > p->ranks || p->ranks % ek_open_local(p) != 0)
-        return ek_fault_set(fault, "tensor-parallel-size",
-                            "--tensor-parallel-size %u with --pipeline-parallel-size %u: choose 1 "
-                            "to %u ranks in all",
-                            p->ranks / stages, stages, EK_MOST_RANKS);
-    if (p->each->group_new)
-        return 0;
-    ek_fault_write(fault, stages > 1 ? "pipeline-parallel-size" : "tensor-parallel-size",
-                   "--%s %u: the %s backend runs a model on one device; use 1",
-                   stages > 1 ? "pipeline-parallel-size" : "tensor-parallel-size",
-                   stages > 1 ? stages : p->ranks, p->each->name);
-    return -ENOTSUP;
-}
-
-/* ---- what there is and what is needed ---- */
-
-static uint32_t smallest(const struct ek_device_info *info, uint32_t ranks)
-{
-    uint32_t least = 0;
-
-    for (uint32_t r = 1; r < ranks; r++)
-        if (info[r].memory_bytes < info[least].memory_bytes)
-            least = r;
-    return least;
-}
-
-static void add_note(struct ek_device_info *info, const char *more)
-{
-    size_t at = strlen(info->note);
-
-    (void)snprintf(info->note + at, sizeof(info->note) - at, "%s%s", at > 0 ? " " : "", more);
-}
-
-void ek_ranks_info(const struct ek_device_info *info, uint32_t ranks, bool in_host_memory,
-                   struct ek_device_info *ret_info)
-{
-    const uint32_t least = smallest(info, ranks);
-    struct ek_device_info all = info[least];
-    uint32_t other = 0;
-
-    for (uint32_t r = 0; r < ranks; r++) {
-        all.free_bytes = info[r].free_bytes < all.free_bytes ? info[r].free_bytes : all.free_bytes;
-        bool larger = info[r].memory_bytes > info[other].memory_bytes;
-        if (strcmp(info[r].name, info[least].name) != 0 || larger)
-            other = r;
-    }
-    all.note[0] = '\0';
-    (void)snprintf(all.name, sizeof(all.name), "%u x %.50s", ranks, info[least].name);
-    if (in_host_memory)
-        (void)snprintf(all.name, sizeof(all.name), "%.50s, %u ranks", info[0].name, ranks);
-    bool differ = strcmp(info[other].name, info[least].name) != 0 ||
-                  info[other].memory_bytes != info[least].memory_bytes;
-    if (differ && !in_host_memory)
-        (void)snprintf(all.note, sizeof(all.note),
-                       "The cards differ: rank %u has %s (%.1f GiB), rank %u has %s (%.1f GiB). "
-                       "Each rank gets what the smallest can hold, and all go at the pace of the "
-                       "slowest.",
-                       least, info[least].name, (double)info[least].memory_bytes / 0x1p30, other,
-                       info[other].name, (double)info[other].memory_bytes / 0x1p30);
-    for (uint32_t r = 0; r < ranks; r++)
-        if (info[r].note[0] && (r == 0 || !in_host_memory))
-            add_note(&all, info[r].note);
-    *ret_info = all;
-}
-
-static uint64_t ranks_join(uint64_t a, uint64_t b, bool sums)
-{
-    uint64_t sum;
-
-    if (!sums)
-        return a > b ? a : b;
-    return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
-}
-
-void ek_ranks_plan(const struct ek_plan *plan, uint32_t ranks, bool in_host_memory,
-                   struct ek_plan *ret_plan)
-{
-    struct ek_plan all = plan[0];
-
-    for (uint32_t r = 1; r < ranks; r++) {
-        all.weight_bytes = ranks_join(all.weight_bytes, plan[r].weight_bytes, in_host_memory);
-        all.activation_bytes =
-            ranks_join(all.activation_bytes, plan[r].activation_bytes, in_host_memory);
-        all.slot_bytes = ranks_join(all.slot_bytes, plan[r].slot_bytes, in_host_memory);
-        all.block_bytes = ranks_join(all.block_bytes, plan[r].block_bytes, in_host_memory);
-        all.state_bytes = ranks_join(all.state_bytes, plan[r].state_bytes, in_host_memory);
-        all.overhead_bytes = ranks_join(all.overhead_bytes, plan[r].overhead_bytes, in_host_memory);
-        all.host_weight_bytes = ranks_join(all.host_weight_bytes, plan[r].host_weight_bytes, false);
-        all.staging_bytes = ranks_join(all.staging_bytes, plan[r].staging_bytes, false);
-        all.offload_most_bytes =
-            ranks_join(all.offload_most_bytes, plan[r].offload_most_bytes, false);
-        all.staging_most_bytes =
-            ranks_join(all.staging_most_bytes, plan[r].staging_most_bytes, false);
-    }
-    *ret_plan = all;
-}
-
-int ranks_probe(const struct ek_open_params *p, struct ek_device_info *ret_info,
-                struct ek_fault *fault)
-{
-    const uint32_t count = ek_open_local(p);
-    int r = check_open(p, fault);
-    if (r < 0)
-        return r;
-    struct ek_device_info *info = calloc(count, sizeof(*info));
-    if (!info)
-        return -ENOMEM;
-    for (uint32_t i = 0; r == 0 && i < count; i++) {
-        const struct ek_open_params one = open_of(p, i);
-        r = p->each->probe(&one, &info[i], fault);
-    }
-    if (r == 0 && count == 1)
-        *ret_info = info[0];
-    else if (r == 0)
-        ek_ranks_info(info, count, p->each->in_host_memory, ret_info);
-    free(info);
-    return r;
-}
-
-static size_t own_bytes(const struct ek_plan_request *q)
-{
-    return ek_result_bytes(q->ceiling.seqs, q->ceiling.scores, q->ceiling.seqs, q->graph->hidden);
-}
-
-int ek_rank_plan(const struct ek_open_params *p, const struct ek_plan_request *q, uint32_t rank,
-                 struct ek_rank_place *ret_place, struct ek_plan *ret_plan, struct ek_fault *fault)
-{
-    const uint32_t local = ek_open_local(p), stages = p->stages > 1 ? p->stages : 1;
-    uint32_t begin[EK_MOST_RANKS + 1] = {[1] = q->graph->layers};
-    struct ek_open_params node = *p;
-    struct ek_plan_request part = *q;
-    struct ek_graph graph = {0};
-
-    int r = check_open(p, fault);
-    if (r < 0 || rank >= p->ranks)
-        return r < 0 ? r : -EINVAL;
-    node.first = rank / local * local;
-    const struct ek_open_params one = open_of(&node, rank % local);
-    part.graph = &graph;
-    r = stages > 1 ? ek_stage_divide(q->graph, stages, begin, fault) : 0;
-    if (r == 0)
-        r = ek_rank_graph(q->graph, rank, p->ranks, stages, &graph, fault);
-    if (r == 0)
-        r = p->each->plan(&one, &part, ret_plan, fault);
-    ek_graph_free(&graph);
-    if (r < 0)
-        return r;
-    const uint32_t stage = rank / ek_open_shares(p);
-    *ret_place = (struct ek_rank_place){.node = rank / local,
-                                        .stage = stage,
-                                        .first_layer = begin[stage],
-                                        .layers = begin[stage + 1] - begin[stage]};
-    return 0;
-}
-
-/* What a node's ranks need, those of the one that begins with rank `first`. */
-static int plan_node(const struct ek_open_params *p, uint32_t first,
-                     const struct ek_plan_request *q, struct ek_plan *ret_plan,
-                     struct ek_fault *fault)
-{
-    const uint32_t count = ek_open_local(p);
-    struct ek_rank_place place;
-    int r = 0;
-
-    struct ek_plan *plan = calloc(count, sizeof(*plan));
-    if (!plan)
-        return -ENOMEM;
-    for (uint32_t i = 0; r == 0 && i < count; i++)
-        r = ek_rank_plan(p, q, first + i, &place, &plan[i], fault);
-    if (r == 0)
-        ek_ranks_plan(plan, count, p->each->in_host_memory, ret_plan);
-    if (r == 0 && p->each->in_host_memory)
-        ret_plan->overhead_bytes += (count - 1) * own_bytes(q);
-    free(plan);
-    return r;
-}
-
-/* Of several nodes, what the one that needs the most does. */
-int ranks_plan(const struct ek_open_params *p, const struct ek_plan_request *q,
-               struct ek_plan *ret_plan, struct ek_fault *fault)
-{
-    int r = check_open(p, fault);
-    if (r < 0)
-        return r;
-    const uint32_t local = ek_open_local(p), nodes = p->ranks / local;
-    struct ek_plan *plan = calloc(nodes, sizeof(*plan));
-    if (!plan)
-        return -ENOMEM;
-    for (uint32_t i = 0; r == 0 && i < nodes; i++)
-        r = plan_node(p, i * local, q, &plan[i], fault);
-    if (r == 0)
-        ek_ranks_plan(plan, nodes, false, ret_plan);
-    free(plan);
-    return r;
-}
-
-/* The ranks of this machine have one table: what two of them share is measured once. */
-int ranks_choose(const struct ek_open_params *p, const struct ek_graph *graph,
-                 struct ek_forms *forms, struct ek_fault *fault)
-{
-    int r = check_open(p, fault);
-
-    for (uint32_t i = 0; r == 0 && p->each->choose && i < ek_open_local(p); i++) {
-        const struct ek_open_params one = open_of(p, i);
-        struct ek_graph part = {0};
-        r = ek_rank_graph(graph, one.rank, p->ranks, p->stages, &part, fault);
-        if (r == 0)
-            r = p->each->choose(&one, &part, forms, fault);
-        ek_graph_free(&part);
-    }
-    return r;
-}
-
 /* ---- making and ending ---- */
 
 static void ranks_close(struct ek_device *d)
@@ -272,9 +47,9 @@ static void ranks_close(struct ek_device *d)
 
     if (!s)
         return;
-    for (uint32_t i = 0; i < s->count; i++)
-        s->each->close(s->rank[i].device);
-    for (uint32_t i = 0; i < s->count; i++) {
+    for (uint32_t i = 0; i < s->all && s->rank[i].b; i++)
+        s->rank[i].b->close(s->rank[i].device);
+    for (uint32_t i = 0; i < s->all; i++) {
         ek_graph_free(&s->rank[i].graph);
         free(s->rank[i].result);
     }
@@ -283,34 +58,41 @@ static void ranks_close(struct ek_device *d)
     free(s);
 }
 
-/* Of the ranks that are here, the first one of the last stage of them. */
+/* The first rank of the last stage, or the node that has it: of all, or of those that are here. */
 static uint32_t first_of_last(const struct ek_open_params *p)
 {
-    const uint32_t shares = ek_open_shares(p), end = p->first + ek_open_local(p);
+    const uint32_t shares = ek_open_shares(p), local = ek_open_local(p);
+    const uint32_t end = p->others ? p->ranks : p->first + local;
     const uint32_t stage = (end - 1) / shares * shares;
+    const uint32_t at = stage > p->first ? stage - p->first : 0;
 
-    return stage > p->first ? stage - p->first : 0;
+    return at < local ? at : local + at / local - 1;
 }
 
 static int ranks_open(const struct ek_open_params *p, struct ek_device **ret_device,
                       struct ek_fault *fault)
 {
-    int r = check_open(p, fault);
+    int r = ranks_check(p, fault);
     if (r < 0)
         return r;
-    struct ranks *s = calloc(1, sizeof(*s) + ek_open_local(p) * sizeof(s->rank[0]));
+    const uint32_t count = ek_open_local(p);
+    const uint32_t all = count + (p->others ? p->ranks / count - 1 : 0);
+    struct ranks *s = calloc(1, sizeof(*s) + all * sizeof(s->rank[0]));
     if (!s)
         return -ENOMEM;
     s->each = p->each;
     s->open = *p;
     s->base = p->first;
-    s->count = ek_open_local(p);
+    s->count = count;
+    s->all = all;
     s->first = first_of_last(p);
     r = s->each->group_new(p, &s->group, fault);
-    for (uint32_t i = 0; r == 0 && i < s->count; i++) {
-        struct ek_open_params one = open_of(p, i);
+    for (uint32_t i = 0; r == 0 && i < all; i++) {
+        struct ek_open_params one = ranks_open_of(p, i < count ? i : (i - count + 1) * count);
         one.group = s->group;
-        r = s->each->open(&one, &s->rank[i].device, fault);
+        one.each = i < count ? NULL : p->each;
+        s->rank[i].b = i < count ? p->each : &p->others->node;
+        r = s->rank[i].b->open(&one, &s->rank[i].device, fault);
     }
     if (r < 0) {
         ranks_close((struct ek_device *)(void *)s);
@@ -318,6 +100,26 @@ static int ranks_open(const struct ek_open_params *p, struct ek_device **ret_dev
     }
     *ret_device = (struct ek_device *)(void *)s;
     return 0;
+}
+
+/* ---- other nodes ---- */
+
+static void ranks_blame(struct ranks *s, uint32_t i, int code, uint64_t step)
+{
+    if (s->open.others)
+        s->open.others->blame(s->open.cluster, i < s->count ? 0 : i - s->count + 1, code, step);
+}
+
+/* Until all have done what they began: the first code of those that could not. */
+static int settle(struct ranks *s, struct ek_fault *fault)
+{
+    int first = 0;
+
+    for (uint32_t i = s->count; i < s->all; i++) {
+        int r = s->open.others->settle(s->rank[i].device, first == 0 ? fault : NULL);
+        first = first < 0 ? first : r;
+    }
+    return first;
 }
 
 /* ---- loading ---- */
@@ -330,20 +132,24 @@ static int ranks_load(struct ek_device *d, const struct ek_plan_request *q,
 
     if (s->result_bytes > 0)
         return -EBUSY;
-    s->result_bytes = own_bytes(q);
+    s->result_bytes = ranks_result_bytes(q);
     int r = s->result_bytes > 0 ? 0 : -EOVERFLOW;
-    for (uint32_t i = 0; r == 0 && i < s->count; i++) {
+    for (uint32_t i = 0; r == 0 && i < s->all; i++) {
         struct rank *rank = &s->rank[i];
         rank->plan = *q;
         rank->plan.graph = &rank->graph;
         rank->result = calloc(1, s->result_bytes);
-        r = rank->result ? ek_rank_graph(q->graph, s->base + i, s->open.ranks, s->open.stages,
-                                         &rank->graph, fault)
-                         : -ENOMEM;
+        r = rank->result ? 0 : -ENOMEM;
+        if (r == 0 && i < s->count)
+            r = ek_rank_graph(q->graph, s->base + i, s->open.ranks, s->open.stages, &rank->graph,
+                              fault);
     }
-    if (r < 0)
-        return r;
-    return ranks_load_all(s, files, progress, ctx, fault);
+    for (uint32_t i = s->count; r == 0 && i < s->all; i++)
+        r = s->rank[i].b->load(s->rank[i].device, q, NULL, NULL, NULL, fault);
+    if (r == 0)
+        r = ranks_load_all(s, files, progress, ctx, fault);
+    /* A node that cannot load ends, and all others with it: the ranks here do not wait long. */
+    return r < 0 ? r : settle(s, fault);
 }
 
 static int ranks_kv_host(struct ek_device *d, void *at)
@@ -375,8 +181,12 @@ static int ranks_kv_open(struct ek_device *d, const struct ek_kv_params *p)
     struct ranks *s = ranks_of(d);
     int r = give_host(s, p->host_blocks);
 
+    for (uint32_t i = s->count; r == 0 && i < s->all; i++)
+        r = s->rank[i].b->kv_open(s->rank[i].device, p);
     for (uint32_t i = 0; r == 0 && i < s->count; i++)
         r = s->each->kv_open(s->rank[i].device, p);
+    if (r == 0)
+        r = settle(s, NULL);
     if (r == 0)
         s->blocks = p->blocks;
     return r;
@@ -386,13 +196,13 @@ static int ranks_kv_resize(struct ek_device *d, uint32_t blocks)
 {
     struct ranks *s = ranks_of(d);
 
-    for (uint32_t i = 0; i < s->count; i++) {
-        int r = s->each->kv_resize(s->rank[i].device, blocks);
+    for (uint32_t i = 0; i < s->all; i++) {
+        int r = s->rank[i].b->kv_resize(s->rank[i].device, blocks);
         if (r == 0)
             continue;
         while (i-- > 0) /* as it was: what was had a moment ago, or is given back */
-            if (s->each->kv_resize(s->rank[i].device, s->blocks) < 0)
-                return EK_EDEVICE;
+            if (s->rank[i].b->kv_resize(s->rank[i].device, s->blocks) < 0)
+                return r == EK_ECOMM ? r : EK_EDEVICE;
         return r;
     }
     s->blocks = blocks;
@@ -440,14 +250,24 @@ static int ranks_kv_write(struct ek_device *d, uint32_t tier, uint32_t block, co
 
 /* ---- steps ---- */
 
+/* No rank waits for another any more. */
+static void ranks_fail(struct ranks *s, int code)
+{
+    if (code == EK_EDEVICE || code == EK_ECOMM)
+        ranks_blame(s, 0, code, 0); /* or another one was before, by what it did */
+    s->each->group_abort(s->group);
+}
+
 /* One rank did what others may not have done: they must not wait for each other. nth: 0 where no
  * other was asked before it, here; node 0 asks the others when it has put its own to work. */
 static int broken(struct ranks *s, uint32_t nth, int r)
 {
-    nth += s->base;
-    if (nth > 0 || r == EK_EDEVICE || r == EK_ECOMM)
-        s->each->group_abort(s->group);
-    return nth > 0 && r != EK_EDEVICE && r != EK_EDEVMEM ? EK_ECOMM : r;
+    const bool alone = nth + s->base == 0;
+    const int code = alone || r == EK_EDEVICE || r == EK_EDEVMEM ? r : EK_ECOMM;
+
+    if (!alone || r == EK_EDEVICE || r == EK_ECOMM)
+        ranks_fail(s, code);
+    return code;
 }
 
 static int ranks_forward(struct ek_device *d, const struct ek_step *step)
@@ -455,8 +275,8 @@ static int ranks_forward(struct ek_device *d, const struct ek_step *step)
     struct ranks *s = ranks_of(d);
 
     memset(s->landed[step->id & 1], 0, sizeof(s->landed[0]));
-    for (uint32_t i = 0; i < s->count; i++) {
-        int r = s->each->forward(s->rank[i].device, step);
+    for (uint32_t i = 0; i < s->all; i++) {
+        int r = s->rank[i].b->forward(s->rank[i].device, step);
         if (r < 0)
             return broken(s, i, r);
     }
@@ -468,8 +288,8 @@ static int ranks_sample(struct ek_device *d, const struct ek_step *step,
 {
     struct ranks *s = ranks_of(d);
 
-    for (uint32_t i = 0; i < s->count; i++) {
-        int r = s->each->sample(s->rank[i].device, step, masks);
+    for (uint32_t i = 0; i < s->all; i++) {
+        int r = s->rank[i].b->sample(s->rank[i].device, step, masks);
         if (r < 0)
             return broken(s, i, r);
     }
@@ -489,27 +309,54 @@ static bool agree(const struct ek_result *a, const struct ek_result *b)
     return same;
 }
 
+/* Of a rank that is not the first, whose result is kept here. Sets `landed` when it is there. */
+static int wait_other(struct ranks *s, uint32_t i, uint64_t id, uint64_t timeout_us, bool *landed)
+{
+    const struct rank *rank = &s->rank[i];
+    int r =
+        landed[i] ? 0 : rank->b->wait(rank->device, id, rank->result, s->result_bytes, timeout_us);
+
+    landed[i] = r == 0;
+    return r < 0 && r != -ETIMEDOUT ? broken(s, 1, r) : r;
+}
+
 /* Waits for the first that samples, and looks at the others meanwhile: what has lost its device is
- * not to be waited for. Sets `landed` of those whose result is there. */
+ * not to be waited for. What another node samples is waited for when a rank here has done its part:
+ * a wait for nodes looks more seldom the longer it is. */
 static int wait_first(struct ranks *s, uint64_t id, struct ek_result *ret_result, size_t bytes,
                       uint64_t timeout_us, bool *landed)
 {
+    const struct rank *first = &s->rank[s->first];
+
     for (uint64_t left = timeout_us;; left -= PIECE_US) {
         uint64_t piece = left < PIECE_US ? left : PIECE_US;
-        int r = s->each->wait(s->rank[s->first].device, id, ret_result, bytes, piece);
-        if (r != -ETIMEDOUT)
-            return r < 0 ? broken(s, 0, r) : 0;
-        for (uint32_t i = 0; i < s->count; i++) {
-            if (landed[i] || i == s->first)
-                continue;
-            r = s->each->wait(s->rank[i].device, id, s->rank[i].result, s->result_bytes, 0);
-            if (r < 0 && r != -ETIMEDOUT)
-                return broken(s, 1, r);
-            landed[i] = r == 0;
+        int r = s->first < s->count ? 0 : wait_other(s, 0, id, piece, landed);
+        if (r == 0) {
+            r = first->b->wait(first->device, id, ret_result, bytes, piece);
+            if (r != -ETIMEDOUT)
+                return r < 0 ? broken(s, 0, r) : 0;
         }
+        for (uint32_t i = 0; i < s->all && (r == 0 || r == -ETIMEDOUT); i++)
+            r = i != s->first ? wait_other(s, i, id, 0, landed) : 0;
+        if (r < 0 && r != -ETIMEDOUT)
+            return r;
         if (left <= PIECE_US)
             return -ETIMEDOUT;
     }
+}
+
+/* What a rank says against the first's result: the first cause, so far or now. */
+static int32_t hold_against(struct ranks *s, uint32_t i, const struct ek_result *first,
+                            int32_t error)
+{
+    const struct ek_result *other = s->rank[i].result;
+
+    if (other->error < 0)
+        return error == 0 || error == EK_ECOMM ? other->error : error;
+    if (error < 0 || first->error < 0 || i < s->first || agree(first, other))
+        return error;
+    ranks_blame(s, i, -EBADMSG, first->step);
+    return EK_ECOMM;
 }
 
 static int ranks_wait(struct ek_device *d, uint64_t step_id, struct ek_result *ret_result,
@@ -523,29 +370,24 @@ static int ranks_wait(struct ek_device *d, uint64_t step_id, struct ek_result *r
     int r = wait_first(s, step_id, ret_result, bytes, timeout_us, landed);
     if (r < 0)
         return r;
-    for (uint32_t i = 0; i < s->count; i++) {
+    for (uint32_t i = 0; i < s->all; i++) {
         if (i == s->first)
             continue;
-        struct ek_result *other = s->rank[i].result;
         uint64_t spent = ek_now_us() - begin, left = spent < timeout_us ? timeout_us - spent : 0;
-        if (!landed[i])
-            r = s->each->wait(s->rank[i].device, step_id, other, s->result_bytes,
-                              left > LATE_US ? left : LATE_US);
+        r = wait_other(s, i, step_id, left > LATE_US ? left : LATE_US, landed);
         landed[i] = false;
+        if (r == -ETIMEDOUT)
+            ranks_blame(s, i, r, step_id);
         if (r < 0)
             return broken(s, 1, r == -ETIMEDOUT ? EK_ECOMM : r);
-        if (other->error < 0 && (error == 0 || error == EK_ECOMM))
-            error = other->error;
-        else if (i > s->first && ret_result->error == 0 && other->error == 0 &&
-                 !agree(ret_result, other))
-            error = EK_ECOMM;
+        error = hold_against(s, i, ret_result, error);
     }
     if (error < 0 && (ret_result->error == 0 || ret_result->error == EK_ECOMM)) {
         ret_result->error = error;
         ret_result->seqs = 0;
     }
     if (ret_result->error == EK_ECOMM || ret_result->error == EK_EDEVICE)
-        s->each->group_abort(s->group);
+        ranks_fail(s, ret_result->error);
     return 0;
 }
 
@@ -555,9 +397,9 @@ static void ranks_stats(struct ek_device *d, struct ek_device_stats *ret_stats)
     struct ek_device_stats all;
 
     s->each->stats(s->rank[0].device, &all);
-    for (uint32_t i = 1; i < s->count; i++) {
+    for (uint32_t i = 1; i < s->all; i++) {
         struct ek_device_stats one;
-        s->each->stats(s->rank[i].device, &one);
+        s->rank[i].b->stats(s->rank[i].device, &one);
         all.weight_bytes += one.weight_bytes;
         all.activation_bytes += one.activation_bytes;
         all.kv_bytes += one.kv_bytes;
@@ -584,10 +426,9 @@ static void ranks_rank_stats(struct ek_device *d, uint32_t rank, struct ek_devic
     s->each->stats(s->rank[rank].device, ret_stats);
 }
 
-void ek_ranks_abort(struct ek_device *d)
+struct ek_group *ek_ranks_group(struct ek_device *d)
 {
-    struct ranks *s = ranks_of(d);
-    s->each->group_abort(s->group);
+    return ranks_of(d)->group;
 }
 
 #define TABLE(its_name, host)                                                                      \

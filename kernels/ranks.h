@@ -1,6 +1,6 @@
 /*
- * What the device of several ranks (ranks.c) works out, apart from what it does; and what the
- * device of node 0, which has one of these inside, takes from it (mpi/lead.c).
+ * What the device of several ranks (ranks.c) works out, apart from what it does; and how it reaches
+ * ranks on other nodes, where this one leads them (mpi/lead.c).
  */
 #pragma once
 
@@ -17,12 +17,19 @@ void ek_ranks_info(const struct ek_device_info *info, uint32_t ranks, bool in_ho
  */
 void ek_ranks_plan(const struct ek_plan *plan, uint32_t ranks, bool in_host_memory,
                    struct ek_plan *ret_plan);
-/* The group of a device of ek_ranks_backend() has failed; by any thread, after load() began. */
-void ek_ranks_abort(struct ek_device *d);
-/* As ek_ranks_backend() has them: nothing in them differs where some ranks are on other nodes. */
-int ranks_probe(const struct ek_open_params *p, struct ek_device_info *ret_info,
-                struct ek_fault *fault);
-int ranks_plan(const struct ek_open_params *p, const struct ek_plan_request *q,
-               struct ek_plan *ret_plan, struct ek_fault *fault);
-int ranks_choose(const struct ek_open_params *p, const struct ek_graph *graph,
-                 struct ek_forms *forms, struct ek_fault *fault);
+/* The group of a device of ek_ranks_backend(), which is there until that is closed. */
+struct ek_group *ek_ranks_group(struct ek_device *d);
+
+/* Other nodes, as one that leads them has them. */
+struct ek_others {
+    /* A device for each, which is opened with the first rank of that node, and with the group and
+     * the backend of the ranks that are here. Its answer is that of the node's own device. load()
+     * and kv_open() only begin there. */
+    struct ek_backend node;
+    /* Waits until the node has done what it began last: how that ended. */
+    int (*settle)(struct ek_device *d, struct ek_fault *fault);
+    /* The group fails by a node in a step, 0 for the one that leads: by the code of a rank there,
+     * -ETIMEDOUT when it was late, -EBADMSG when it sampled other tokens than the first. The first
+     * word counts. */
+    void (*blame)(struct ek_cluster *c, uint32_t node, int code, uint64_t step);
+};

@@ -1,5 +1,5 @@
 /* Loads the ranks of one device beside each other; called by ranks.c once their plans are made. */
-#include "kernels/ranks_load.h"
+#include "kernels/ranks_inside.h"
 
 #include <errno.h>
 #include <pthread.h>

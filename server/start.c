@@ -101,8 +101,7 @@ static void choose_ranks(struct stack *s)
         s->open.local = s->open.ranks / (uint32_t)s->o->nnodes;
         s->open.first = s->open.local * (uint32_t)s->o->node_rank;
     }
-    s->backend = s->o->nnodes > 1 && s->o->node_rank == 0 ? ek_cluster_backend(s->backend)
-                                                          : ek_ranks_backend(s->backend);
+    s->backend = ek_ranks_backend(s->backend);
 }
 
 static int start_device(struct stack *s, struct ek_fault *fault)

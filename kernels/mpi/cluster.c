@@ -11,12 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include "common/err.h"
 #include "kernels/mpi/cluster_inside.h"
 #include "kernels/plugin.h"
-#include "kernels/ranks.h"
 
 #define MODULE "libevenkeel-mpi.so"
 
@@ -32,8 +30,8 @@ void cluster_fail(struct ek_cluster *c, const char *why)
             c->p.lost(c->p.ctx, c->why);
         atomic_store(&c->failed, true);
         ek_wire_cut(&c->wire);
-        if (c->ranks)
-            ek_ranks_abort(c->ranks);
+        if (c->group)
+            c->each->group_abort(c->group);
     }
     pthread_mutex_unlock(&c->lock);
 }
@@ -77,30 +75,17 @@ void ek_cluster_abort(struct ek_cluster *c, int code)
         c->p.mpi->abort(c->p.self, code);
 }
 
-void cluster_ranks(struct ek_cluster *c, struct ek_device *ranks)
+void cluster_group(struct ek_cluster *c, const struct ek_backend *each, struct ek_group *group)
 {
     pthread_mutex_lock(&c->lock);
-    c->ranks = ranks;
-    if (ranks && atomic_load(&c->failed))
-        ek_ranks_abort(ranks);
+    c->each = each;
+    c->group = group;
+    if (group && atomic_load(&c->failed))
+        each->group_abort(group);
     pthread_mutex_unlock(&c->lock);
 }
 
 /* ---- messages ---- */
-
-uint64_t cluster_sum(const struct ek_result *r)
-{
-    uint64_t s = 0;
-
-    for (uint32_t i = 0; i < r->seqs; i++) {
-        const struct ek_result_seq *q = &r->seq[i];
-        const uint32_t tokens = q->tokens < EK_STEP_TOKENS ? q->tokens : EK_STEP_TOKENS;
-        const uint32_t head[] = {q->slot, q->tokens};
-        s = XXH3_64bits_withSeed(head, sizeof(head), s);
-        s = XXH3_64bits_withSeed(q->token, tokens * sizeof(q->token[0]), s);
-    }
-    return s;
-}
 
 int cluster_send(struct ek_cluster *c, struct ek_mpi_message *m, uint32_t count)
 {
@@ -270,6 +255,7 @@ void ek_cluster_open(struct ek_cluster *c, struct ek_open_params *p)
     p->local = c->p.card.ranks / c->p.nodes;
     p->first = c->p.node * p->local;
     p->cluster = c;
+    p->others = c->p.node == 0 ? &cluster_others : NULL;
     p->wire = &c->wire;
     p->meeting = c->meeting;
 }

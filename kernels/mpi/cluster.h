@@ -1,9 +1,9 @@
 /*
  * Nodes: processes, on machines of their own, that compute one model together, each with an even
  * share of the ranks; mpirun or srun started them. Node 0 has everything above backend.h; its
- * device sends each call to the others as well, which follow: they load the same model from their
- * own disk, take steps, and say what they sampled. server/nodes.c may include this header beside
- * backend.h.
+ * device of ranks sends each call to the others as well, which follow: they load the same model
+ * from their own disk, take steps, and say what they sampled. server/nodes.c may include this
+ * header beside backend.h.
  *
  * Threads: one caller. `lost` comes from any thread that computes and must not call the cluster.
  * What fails on one node fails all: steps are EK_ECOMM from then on, `lost` has the sentence,
@@ -55,7 +55,8 @@ int ek_cluster_new(const struct ek_cluster_params *p, struct ek_cluster **ret_cl
                    struct ek_fault *fault);
 void ek_cluster_free(struct ek_cluster *c); /* after its device; accepts NULL */
 
-/* Adds to the parameters of a device which ranks are here and how the others are reached. */
+/* Adds to the parameters of a device of ek_ranks_backend() which ranks are here and how the others
+ * are reached. */
 void ek_cluster_open(struct ek_cluster *c, struct ek_open_params *p);
 /* Node 0: what the plan may count on: each node gets what the smallest has. */
 void ek_cluster_info(const struct ek_cluster *c, struct ek_device_info *info);
@@ -67,8 +68,6 @@ void ek_cluster_why(struct ek_cluster *c, char *ret_text, size_t size);
  * none to end: of NULL, or of a group that has ended as it should. */
 void ek_cluster_abort(struct ek_cluster *c, int code);
 
-/* Node 0: a device of ek_ranks_backend() that the other nodes have a part of. */
-const struct ek_backend *ek_cluster_backend(const struct ek_backend *each);
 /* Node 0: the others end with it; code is that of the process. After the last step. */
 void ek_cluster_bye(struct ek_cluster *c, int code);
 

@@ -1,10 +1,11 @@
 /*
- * What the modules of the nodes share: cluster.c (meeting, failing), lead.c (node 0's device),
+ * What the modules of the nodes share: cluster.c (meeting, failing), lead.c (node 0's devices),
  * follow.c (the others). `lock` guards what stands below it. A failure is stored once, by
  * cluster_fail(); no thread waits after it.
  *
- * Node 0 says an order to all others, and has an answer of each: a reply to LOAD and KV, one word
- * on each step that was sampled. A step is sampled by the order behind its own.
+ * Node 0 says an order to all others, and has an answer of each: a reply to LOAD and KV, the
+ * result (struct ek_result) of each step that was sampled. A step is sampled by the order behind
+ * its own.
  */
 #pragma once
 
@@ -15,6 +16,7 @@
 #include "kernels/mpi/cluster.h"
 #include "kernels/mpi/table.h"
 #include "kernels/mpi/wire.h"
+#include "kernels/ranks.h"
 
 enum cluster_order {
     ORDER_LOAD = EK_MPI_ORDER, /* struct cluster_load: opens the device, too */
@@ -35,13 +37,6 @@ struct cluster_reply {
     struct ek_fault fault;
 };
 
-/* How a step ended: this, and of the node that answers the whole struct ek_result behind it. */
-struct cluster_done {
-    uint64_t step, sum; /* sum: of what was sampled */
-    int32_t error;
-    uint32_t seqs;
-};
-
 struct ek_cluster {
     struct ek_cluster_params p;
     struct ek_node_card card[EK_NODES_MOST]; /* node 0: of all; others: theirs and node 0's */
@@ -51,15 +46,17 @@ struct ek_cluster {
     bool over;            /* it has ended as it should: the module is finished */
     pthread_mutex_t lock; /* of what follows */
     char why[480];
-    struct ek_device *ranks; /* here, whose waits a failure ends; NULL = none */
+    const struct ek_backend *each; /* of the ranks here, NULL = none: */
+    struct ek_group *group;        /* whose waits a failure ends */
 };
 
 /* The first failure counts: no thread waits any more. `code` is EK_ECOMM, or the cause here. */
 void cluster_fail(struct ek_cluster *c, const char *why);
 /* A node was silent or is gone, by a code of table.h; `what` it was in the middle of. EK_ECOMM. */
 int cluster_lost(struct ek_cluster *c, uint32_t node, int code);
-/* Whose waits a failure ends from now on: a device of ek_ranks_backend(), NULL = none. */
-void cluster_ranks(struct ek_cluster *c, struct ek_device *ranks);
+/* Whose waits a failure ends from now on. */
+void cluster_group(struct ek_cluster *c, const struct ek_backend *each, struct ek_group *group);
+extern const struct ek_others cluster_others;
 /* Sends, and waits until all of them are taken. 0, or EK_ECOMM when a node is lost. */
 int cluster_send(struct ek_cluster *c, struct ek_mpi_message *m, uint32_t count);
 /* The next message of a tag of a node, into a buffer that grows. limit_us: for it to begin, 0 = for
@@ -70,6 +67,5 @@ struct cluster_buffer {
 };
 int cluster_take(struct ek_cluster *c, uint32_t node, uint32_t tag, struct cluster_buffer *b,
                  uint64_t limit_us);
-uint64_t cluster_sum(const struct ek_result *r);
 /* All has been said and taken: MPI ends, and with it the group as it should. */
 void cluster_end(struct ek_cluster *c);

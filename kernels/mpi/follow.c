@@ -24,9 +24,8 @@ struct follower {
     struct ek_plan_request plan;
     struct ek_kv_params kv; /* 0 blocks: not open yet */
     size_t result_bytes;
-    struct cluster_done *done; /* the result behind it */
+    struct ek_result *result;
     struct ek_mpi_copies told;
-    bool answers; /* it has the first rank of the last of several stages */
     struct cluster_buffer step[2], masks[2];
     uint32_t taken, sampled, landed; /* steps */
     struct cluster_buffer in;
@@ -85,20 +84,16 @@ static int take_sample(struct follower *f)
 static int land(struct follower *f)
 {
     const struct ek_step *step = f->step[f->landed % 2].data;
-    struct ek_result *result = (struct ek_result *)(void *)(f->done + 1);
     struct ek_mpi_wait wait = {.limit_us = f->c->p.stall_us, .cut = &f->c->failed};
 
-    int r = f->p.backend->wait(f->device, step->id, result, f->result_bytes, MOMENT_US);
+    int r = f->p.backend->wait(f->device, step->id, f->result, f->result_bytes, MOMENT_US);
     if (r == -ETIMEDOUT)
         return atomic_load(&f->c->failed) ? EK_ECOMM : 0;
-    const int error = r < 0 ? r : result->error;
-    const bool whole = f->answers && error == 0;
-    *f->done = (struct cluster_done){.step = step->id,
-                                     .error = error,
-                                     .seqs = r < 0 ? 0 : result->seqs,
-                                     .sum = r < 0 ? 0 : cluster_sum(result)};
-    const struct ek_mpi_message m = ek_mpi_send(
-        0, EK_MPI_DONE, f->done, sizeof(*f->done) + (whole ? ek_result_own_bytes(result) : 0));
+    const int error = r < 0 ? r : f->result->error;
+    if (error < 0)
+        *f->result = (struct ek_result){.step = step->id, .error = error};
+    const struct ek_mpi_message m =
+        ek_mpi_send(0, EK_MPI_DONE, f->result, ek_result_own_bytes(f->result));
     f->landed++;
     r = ek_mpi_tell(f->c->p.mpi, f->c->p.self, &f->told, &m, &wait);
     return r < 0 ? cluster_lost(f->c, 0, r) : error;
@@ -117,12 +112,12 @@ static int obey_load(struct follower *f, struct ek_fault *fault)
     int r = f->p.backend->open(&f->p.open, &f->device, fault);
     if (r < 0)
         return r;
-    cluster_ranks(f->c, f->device);
+    cluster_group(f->c, f->p.open.each, ek_ranks_group(f->device));
     f->p.loading(f->p.ctx, f->plan.max_model_len);
     f->result_bytes =
         ek_result_bytes(ceiling->seqs, ceiling->scores, ceiling->seqs, f->p.graph->hidden);
-    f->done = calloc(1, sizeof(*f->done) + f->result_bytes);
-    if (!f->done)
+    f->result = calloc(1, f->result_bytes);
+    if (!f->result)
         return -ENOMEM;
     return f->p.backend->load(f->device, &f->plan, f->p.files, f->p.progress, f->p.ctx, fault);
 }
@@ -209,20 +204,18 @@ int ek_cluster_follow(struct ek_cluster *c, const struct ek_follow_params *p, in
     struct follower f = {.c = c, .p = *p};
 
     ek_cluster_open(c, &f.p.open);
-    const uint32_t last = f.p.open.ranks - ek_open_shares(&f.p.open); /* rank */
-    f.answers = f.p.open.stages > 1 && last / f.p.open.local == c->p.node;
     int r = mpi_follow(&f, fault);
     if (r < 0 && atomic_load(&c->failed))
         ek_cluster_why(c, fault->msg, sizeof(fault->msg));
     *ret_code = f.code;
-    cluster_ranks(c, NULL);
+    cluster_group(c, NULL, NULL);
     p->backend->close(f.device);
     ek_mpi_forget(c->p.mpi, c->p.self, &f.told);
     for (int i = 0; i < 2; i++) {
         free(f.step[i].data);
         free(f.masks[i].data);
     }
-    free(f.done);
+    free(f.result);
     free(f.in.data);
     if (r == 0)
         cluster_end(c);

@@ -55,21 +55,6 @@ static void mpi_wire_add(struct pieces *p, bool out, uint32_t node, float *at, u
                                                .stride = stride * sizeof(float)};
 }
 
-int ek_wire_share(struct ek_wire *w, float *block, size_t each)
-{
-    struct pieces p = {.count = 0};
-
-    if (w->count == 0)
-        w->count = w->nodes;
-    for (uint32_t node = w->first; node < w->first + w->count; node++) {
-        if (node == w->node)
-            continue;
-        mpi_wire_add(&p, false, node, block + (node - w->first) * each, 1, each, each);
-        mpi_wire_add(&p, true, node, block + (w->node - w->first) * each, 1, each, each);
-    }
-    return move(w, p.m, p.count, 0);
-}
-
 int ek_wire_scatter(struct ek_wire *w, float *block, uint32_t parts, size_t each)
 {
     const uint32_t me = w->node - w->first;
@@ -103,6 +88,13 @@ int ek_wire_collect(struct ek_wire *w, float *sums, size_t each)
         mpi_wire_add(&p, true, w->first + k, sums + mine, 1, end - mine, each);
     }
     return move(w, p.m, p.count, 0);
+}
+
+int ek_wire_share(struct ek_wire *w, float *block, size_t each)
+{
+    if (w->count == 0)
+        w->count = w->nodes;
+    return ek_wire_collect(w, block, each * w->count); /* a node's part is its slice */
 }
 
 /* ---- from one node to another ---- */

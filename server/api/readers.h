@@ -108,7 +108,6 @@ int form_text_of(struct openai_ask *a, const char *field, enum grammar_kind kind
                  struct api_error *err);
 int form_of_kind(struct openai_ask *a, const char *field, enum grammar_kind kind, json_t *v,
                  struct api_error *err);
-int form_structure(struct openai_ask *a, const char *field, json_t *v, struct api_error *err);
 int form_calls(struct openai_ask *a, const char *name, struct api_error *err);
 int read_response_format(const struct field_source *from, json_t *v, struct openai_ask *a,
                          struct api_error *err);

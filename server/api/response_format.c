@@ -58,7 +58,7 @@ int form_text_of(struct openai_ask *a, const char *field, enum grammar_kind kind
     return set_form(a, field, kind, v, err);
 }
 
-int form_structure(struct openai_ask *a, const char *field, json_t *v, struct api_error *err)
+static int form_structure(struct openai_ask *a, const char *field, json_t *v, struct api_error *err)
 {
     if (!json_is_object(v) && !json_is_string(v))
         return api_refuse(err, 400, field,

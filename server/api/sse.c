@@ -222,7 +222,8 @@ void sse_ping(struct generation *g)
         (void)ek_buf_puts(&g->out, ": still here\n\n");
 }
 
-void sse_error(struct generation *g, const struct api_error *err)
+/* Ends the stream with an error event. */
+static void sse_error(struct generation *g, const struct api_error *err)
 {
     if (g->closed)
         return;

@@ -13,5 +13,3 @@ void sse_render(struct generation *g);
 const char *sse_type(const struct generation *g);
 /* A comment, which clients skip: shows them and proxies that the stream is alive. */
 void sse_ping(struct generation *g);
-/* Ends the stream with an error event. */
-void sse_error(struct generation *g, const struct api_error *err);

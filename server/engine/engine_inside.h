@@ -87,8 +87,6 @@ struct engine {
 /* flights.c: starts steps until `depth` are in flight or there is nothing to start. 0 when the
  * engine can go on. */
 int engine_start_steps(struct engine *e);
-/* Samples the step that waits for it, whatever comes out: it is not wanted any more. */
-void engine_give_up_sampling(struct engine *e);
 /* Waits for the oldest step in flight and takes its result, or until the next one is to be planned.
  * 0 when the engine can go on. */
 int engine_land_step(struct engine *e);

@@ -108,7 +108,7 @@ static void queue_remove(struct sched *s, enum queue_id q, uint32_t entry)
     *(next == SCHED_NONE ? &l->tail : &s->entries.at[next].in[q].prev) = prev;
 }
 
-void sched_enqueue(struct sched *s, uint32_t entry)
+static void sched_enqueue(struct sched *s, uint32_t entry)
 {
     struct entry *e = &s->entries.at[entry];
 
@@ -125,7 +125,7 @@ void sched_enqueue(struct sched *s, uint32_t entry)
         s->entries.waiting_tokens += e->req->ask.prompt_tokens;
 }
 
-void sched_dequeue(struct sched *s, uint32_t entry)
+static void sched_dequeue(struct sched *s, uint32_t entry)
 {
     const struct entry *e = &s->entries.at[entry];
 

@@ -89,7 +89,8 @@ static int sample_step(struct engine *e, const struct ek_step *step)
     return e->backend->sample(e->device, step, e->masks);
 }
 
-void engine_give_up_sampling(struct engine *e)
+/* Samples the step that waits for it, whatever comes out: it is not wanted any more. */
+static void engine_give_up_sampling(struct engine *e)
 {
     if (e->unsampled)
         (void)e->backend->sample(e->device, e->unsampled, NULL); /* so that it ends at all */

@@ -95,8 +95,6 @@ static inline bool entries_ranked(const struct entries *l, const struct entry *x
 /* The id at a position of prompt and output. */
 int32_t sched_token(const struct entry *e, uint32_t position);
 
-void sched_enqueue(struct sched *s, uint32_t entry);
-void sched_dequeue(struct sched *s, uint32_t entry);
 /* A waiting entry has got that slot; then, when all of it is known, it runs. */
 void sched_take_slot(struct sched *s, uint32_t entry, uint32_t slot);
 void entries_run(struct entries *l, uint32_t entry);

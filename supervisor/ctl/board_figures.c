@@ -22,7 +22,7 @@ static double limit_of(const json_t *info, const char *which)
     return json_is_number(v) ? json_number_value(v) : -1;
 }
 
-void figures_take(const struct board_row *r, double now_s, struct board_figures *ret_figures)
+static void figures_take(const struct board_row *r, double now_s, struct board_figures *ret_figures)
 {
     struct board_figures *f = ret_figures;
     static const struct board_rates nothing = {-1, -1, -1, -1, {-1, -1, -1}, {-1, -1, -1}, 0};

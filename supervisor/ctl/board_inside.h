@@ -14,7 +14,6 @@ struct board_figures {
     bool has_now, has_minute;
 };
 
-void figures_take(const struct board_row *r, double now_s, struct board_figures *ret_figures);
 /* All rows in the order shown; the caller frees. NULL when out of memory. */
 struct board_figures *figures_in_order(const struct board *b, const struct board_view *v);
 /* evenkeeld's word for ours, else what the pages show. */

@@ -15,7 +15,7 @@
 
 #define NAME_COLS 22 /* in a narrow terminal; twice that where there is room */
 
-const char *board_sort_name(enum board_sort sort)
+static const char *board_sort_name(enum board_sort sort)
 {
     static const char *const names[SORTS] = {"name", "KV", "running", "waiting", "tokens", "TTFT"};
     return sort < SORTS ? names[sort] : "";

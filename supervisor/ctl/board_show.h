@@ -36,4 +36,3 @@ struct board_view {
 void board_show(const struct board *b, const struct board_view *v, struct screen *s);
 /* {"at_s", "servers": [...], "imbalance": [...]}; NULL when out of memory. */
 json_t *board_json(const struct board *b, const struct board_view *v);
-const char *board_sort_name(enum board_sort sort);

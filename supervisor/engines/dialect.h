@@ -48,8 +48,7 @@ struct dialect {
     const struct dialect_signal *figures; /* [FIG_COUNT]; NULL = none */
     const struct dialect_hist *hists;     /* [HIST_COUNT] */
     const char *info; /* series whose labels are its settings: block_size, num_gpu_blocks, ... */
-    const char *health_path; /* 200 = alive */
-    const char *ready_path;
+    const char *ready_path; /* 200 = takes requests */
     const char *drain_path; /* POST, NULL = by SIGTERM only */
     bool live_limits;       /* PATCH /v1/runtime_config on the control socket */
     bool control_socket;

@@ -420,7 +420,8 @@ static double wait_after_cut(const struct policy *p)
 }
 
 /* What every raise needs: no harm of late, room for what it lets in, latency within bounds. */
-bool law_headroom(const struct policy *p, const struct facts *f, uint32_t step, struct decision *d)
+static bool law_headroom(const struct policy *p, const struct facts *f, uint32_t step,
+                         struct decision *d)
 {
     double release = p->par.usage_release;
     if (law_flips(p) >= p->par.osc_damp)

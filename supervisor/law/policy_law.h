@@ -122,7 +122,6 @@ bool law_lower_tokens(const struct policy *p, const struct facts *f, struct deci
 bool law_raise_seqs(const struct policy *p, const struct facts *f, struct decision *d);
 bool law_raise_tokens(const struct policy *p, const struct facts *f, struct decision *d);
 bool law_drift(const struct policy *p, const struct facts *f, struct decision *d);
-bool law_headroom(const struct policy *p, const struct facts *f, uint32_t step, struct decision *d);
 
 void law_hold(struct decision *d, enum reason r, double measured, double limit, const char *fmt,
               ...) __attribute__((format(printf, 5, 6)));

@@ -83,6 +83,51 @@ int record_write(FILE *out, uint64_t at_us, const char *page, size_t len)
     return len && fwrite(page, 1, len, out) != len ? -EIO : 0;
 }
 
+/* Head lines */
+
+static const struct {
+    const char *name;
+    size_t at;
+} bounds[] = {
+    {"seqs_min", offsetof(struct policy_params, seqs_min)},
+    {"seqs_max", offsetof(struct policy_params, seqs_max)},
+    {"tokens_min", offsetof(struct policy_params, tokens_min)},
+    {"tokens_max", offsetof(struct policy_params, tokens_max)},
+};
+
+static uint32_t *bound_at(struct policy_params *p, size_t i)
+{
+    return (uint32_t *)(void *)((char *)p + bounds[i].at);
+}
+
+static int record_head_write(const struct record_head *head, struct ek_buf *out)
+{
+    struct policy_params params = head->params;
+    (void)ek_buf_printf(out, "# {\"version\":%d,\"engine\":\"%s\",\"server\":\"%s\",\"policy\":{",
+                        VERSION, head->engine, head->server);
+    config_policy_json(&params, out);
+    (void)ek_buf_puts(out, "},\"limits\":{");
+    for (size_t i = 0; i < sizeof(bounds) / sizeof(bounds[0]); i++)
+        (void)ek_buf_printf(out, "%s\"%s\":%u", i ? "," : "", bounds[i].name,
+                            *bound_at(&params, i));
+    for (int k = 0; k < KNOB_COUNT; k++)
+        (void)ek_buf_printf(out, ",\"%s\":{\"value\":%u,\"pinned\":%s}", knob_name((enum knob)k),
+                            head->limit[k], head->pinned[k] ? "true" : "false");
+    (void)ek_buf_printf(out,
+                        ",\"queue_start_s\":%.17g,\"reserve_start\":%.17g,"
+                        "\"queue_outside\":%s}",
+                        params.queue_start_s, params.reserve_start,
+                        params.queue_outside ? "true" : "false");
+    if (head->write_failed)
+        (void)ek_buf_puts(out, ",\"write_failed\":true");
+    if (head->fresh)
+        (void)ek_buf_puts(out, ",\"fresh\":true");
+    if (head->ready_us)
+        (void)ek_buf_printf(out, ",\"ready_us\":%llu", (unsigned long long)head->ready_us);
+    (void)ek_buf_puts(out, "}\n");
+    return ek_buf_ok(out) ? 0 : -ENOMEM;
+}
+
 int record_poll(struct record *r, const struct record_head *head, uint64_t at_us, const char *page,
                 size_t len)
 {
@@ -115,51 +160,6 @@ int record_poll(struct record *r, const struct record_head *head, uint64_t at_us
         return result < 0 ? result : -errno;
     r->bytes += len + 32; /* the line before it, at most */
     return 0;
-}
-
-/* Head lines */
-
-static const struct {
-    const char *name;
-    size_t at;
-} bounds[] = {
-    {"seqs_min", offsetof(struct policy_params, seqs_min)},
-    {"seqs_max", offsetof(struct policy_params, seqs_max)},
-    {"tokens_min", offsetof(struct policy_params, tokens_min)},
-    {"tokens_max", offsetof(struct policy_params, tokens_max)},
-};
-
-static uint32_t *bound_at(struct policy_params *p, size_t i)
-{
-    return (uint32_t *)(void *)((char *)p + bounds[i].at);
-}
-
-int record_head_write(const struct record_head *head, struct ek_buf *out)
-{
-    struct policy_params params = head->params;
-    (void)ek_buf_printf(out, "# {\"version\":%d,\"engine\":\"%s\",\"server\":\"%s\",\"policy\":{",
-                        VERSION, head->engine, head->server);
-    config_policy_json(&params, out);
-    (void)ek_buf_puts(out, "},\"limits\":{");
-    for (size_t i = 0; i < sizeof(bounds) / sizeof(bounds[0]); i++)
-        (void)ek_buf_printf(out, "%s\"%s\":%u", i ? "," : "", bounds[i].name,
-                            *bound_at(&params, i));
-    for (int k = 0; k < KNOB_COUNT; k++)
-        (void)ek_buf_printf(out, ",\"%s\":{\"value\":%u,\"pinned\":%s}", knob_name((enum knob)k),
-                            head->limit[k], head->pinned[k] ? "true" : "false");
-    (void)ek_buf_printf(out,
-                        ",\"queue_start_s\":%.17g,\"reserve_start\":%.17g,"
-                        "\"queue_outside\":%s}",
-                        params.queue_start_s, params.reserve_start,
-                        params.queue_outside ? "true" : "false");
-    if (head->write_failed)
-        (void)ek_buf_puts(out, ",\"write_failed\":true");
-    if (head->fresh)
-        (void)ek_buf_puts(out, ",\"fresh\":true");
-    if (head->ready_us)
-        (void)ek_buf_printf(out, ",\"ready_us\":%llu", (unsigned long long)head->ready_us);
-    (void)ek_buf_puts(out, "}\n");
-    return ek_buf_ok(out) ? 0 : -ENOMEM;
 }
 
 static int copy_text(const json_t *root, const char *name, char **ret_text)

@@ -44,7 +44,6 @@ int record_poll(struct record *r, const struct record_head *head, uint64_t at_us
 /* Appends one poll (page NULL = no answer). Returns 0 or -EIO. */
 int record_write(FILE *out, uint64_t at_us, const char *page, size_t len);
 
-int record_head_write(const struct record_head *head, struct ek_buf *out);
 /* Reads a head line behind its '#'. server is filled with the policy's constants and its engine and
  * name; both point into it. 0; -EBADMSG with the field that is wrong in ret_what; -ENOMEM. */
 int record_head_parse(const char *json, size_t len, struct server_config *server,

@@ -51,6 +51,3 @@ int api_error(struct ek_buf *out, int status, const char *field, const char *fmt
 void api_hint(const struct fleet *all, struct ek_buf *out);
 /* One server as in the list; for the page too. 0 or -ENOMEM. */
 int api_server(const struct server *s, struct ek_buf *out);
-/* Reads the body of PATCH limits. 0, or -EBADMSG with text and field. */
-int api_parse_change(const char *body, size_t len, struct server_change *ret_change, char *text,
-                     size_t text_size, char *field, size_t field_size);

@@ -23,8 +23,9 @@ static int api_write_bad(char *text, size_t text_size, char *field, size_t field
     return -EBADMSG;
 }
 
-int api_parse_change(const char *body, size_t len, struct server_change *ret_change, char *text,
-                     size_t text_size, char *field, size_t field_size)
+/* Reads the body of PATCH limits. 0, or -EBADMSG with text and field. */
+static int api_parse_change(const char *body, size_t len, struct server_change *ret_change,
+                            char *text, size_t text_size, char *field, size_t field_size)
 {
     struct server_change c = {0};
     int r = 0, named = 0;

@@ -75,8 +75,8 @@ def stream(b, tokens=1500):
     body = json.dumps({"model": "tiny", "prompt": "Hello", "max_tokens": tokens, "ignore_eos": True, "temperature": 0, "stream": True})
     s = socket.create_connection(("127.0.0.1", b.port), timeout=60)
     s.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
-    while b"data:" not in s.recv(4096):
-        pass
+    while b"data:" not in (part := s.recv(4096)):
+        assert part, "the server closed the connection before the first event"
     return s
 
 

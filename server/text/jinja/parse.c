@@ -86,7 +86,7 @@ int jparse_expect_op(struct jparse *p, uint32_t op)
     return jparse_unexpected(p, wanted);
 }
 
-int jparse_expect_word(struct jparse *p, const char *word)
+static int jparse_expect_word(struct jparse *p, const char *word)
 {
     if (jparse_at_word(p, word))
         return jparse_advance(p);
@@ -155,7 +155,7 @@ static int names_grow(struct jparse *p)
     return 0;
 }
 
-int jparse_intern(struct jparse *p, struct jstr s, struct jstr *ret)
+static int jparse_intern(struct jparse *p, struct jstr s, struct jstr *ret)
 {
     if (p->names.count * 2 >= p->names.cap && names_grow(p) < 0)
         return -ENOMEM;

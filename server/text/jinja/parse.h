@@ -99,14 +99,12 @@ int jparse_peek(struct jparse *p);
 bool jparse_at_op(const struct jparse *p, uint32_t op);
 bool jparse_at_word(const struct jparse *p, const char *word);
 int jparse_expect_op(struct jparse *p, uint32_t op);
-int jparse_expect_word(struct jparse *p, const char *word);
 int jparse_fail(struct jparse *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 int jparse_unexpected(struct jparse *p, const char *wanted);
 int jparse_enter(struct jparse *p); /* leave with p->depth-- */
 /* A node at the current token. */
 int jparse_node(struct jparse *p, enum jnode_kind kind, struct jnode **ret_node);
 int jparse_push(struct jparse *p, struct jnodes *list, struct jnode *n);
-int jparse_intern(struct jparse *p, struct jstr s, struct jstr *ret);
 /* The current token, which must be a name; moves on. */
 int jparse_name(struct jparse *p, struct jstr *ret_name);
 

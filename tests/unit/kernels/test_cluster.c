@@ -312,7 +312,7 @@ static int begin(struct cluster_pair *p)
                                       .logit_rows = 24,
                                       .block_size = BLOCK_SIZE,
                                       .max_model_len = 321};
-    return tiny_open_for(ek_cluster_backend(&g_each), p->t, &open, &q, BLOCKS, &p->x);
+    return tiny_open_for(ek_ranks_backend(&g_each), p->t, &open, &q, BLOCKS, &p->x);
 }
 
 static void reset(void)
@@ -407,7 +407,7 @@ static void test_load_fails_there(void **state)
     g_fake[1].load = EK_EDEVMEM;
     meet(&p);
     const struct ek_open_params open = lead_open_params(&p);
-    const struct ek_backend *b = ek_cluster_backend(&g_each);
+    const struct ek_backend *b = ek_ranks_backend(&g_each);
     const struct ek_plan_request q = {.graph = &p.t->g,
                                       .ceiling = {64, 4, 64, 8, 64, 8},
                                       .logit_rows = 8,
