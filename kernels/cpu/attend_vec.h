@@ -16,9 +16,8 @@
 #define WIDE (VW == 16 ? 4u : 2u)
 #endif
 
-/* One vector of output columns: where it begins in its block, what comes next, its output. */
+/* One vector of output columns: where it begins in its block, what is fetched, its output. */
 struct column {
-    size_t at; /* bytes */
     const char *kv, *next;
     float *out;
 };
@@ -68,14 +67,14 @@ INLINE void score_strip(enum ek_dtype t, int rows, int cols, uint32_t part,
     }
 }
 
-/* acc[rows, cols vectors] += in[rows, blocks * keys] * v[blocks][keys, dim]. */
+/* acc[rows, cols vectors] += in[rows, keys] * v[keys, dim] of one block. */
 INLINE void mix_strip(enum ek_dtype t, int rows, int cols, const struct cpu_block *b,
                       const struct column *col)
 {
     const size_t width = b->dim * elem_bytes(t);
     const size_t piece = (size_t)cols * VW * elem_bytes(t); /* fetched for each key, in order */
-    vf sum[GROUP][4];
     const float *in = b->in;
+    vf sum[GROUP][4];
 
     UNROLL8
     for (int i = 0; i < rows; i++) {
@@ -84,25 +83,20 @@ INLINE void mix_strip(enum ek_dtype t, int rows, int cols, const struct cpu_bloc
             sum[i][c] = v_read(col[c].out + (size_t)i * b->out_stride);
     }
     NOROLL
-    for (uint32_t block = 0; block < b->blocks; block++) {
-        const char *kv = b->kv[block];
-        const char *next = (const char *)b->next[block] + col[0].at * b->keys;
-        NOROLL
-        for (uint32_t k = 0; k < b->keys; k++, in++) {
-            vf v[4];
+    for (uint32_t k = 0; k < b->keys; k++) {
+        vf v[4];
+        UNROLL4
+        for (int c = 0; c < cols; c++) {
+            v[c] = v_load(t, col[c].kv + k * width);
+            if (c * VW * elem_bytes(t) % 64 == 0)
+                __builtin_prefetch(col[0].next + k * piece + c * VW * elem_bytes(t), 0, 2);
+        }
+        UNROLL8
+        for (int i = 0; i < rows; i++) {
+            vf x = v_set1(in[i * b->in_stride + k]);
             UNROLL4
-            for (int c = 0; c < cols; c++) {
-                v[c] = v_load(t, kv + col[c].at + k * width);
-                if (c * VW * elem_bytes(t) % 64 == 0)
-                    __builtin_prefetch(next + k * piece + c * VW * elem_bytes(t), 0, 2);
-            }
-            UNROLL8
-            for (int i = 0; i < rows; i++) {
-                vf x = v_set1(in[(size_t)i * b->in_stride]);
-                UNROLL4
-                for (int c = 0; c < cols; c++)
-                    sum[i][c] = v_fma(x, v[c], sum[i][c]);
-            }
+            for (int c = 0; c < cols; c++)
+                sum[i][c] = v_fma(x, v[c], sum[i][c]);
         }
     }
     UNROLL8
@@ -127,9 +121,9 @@ INLINE void strips(enum ek_dtype t, int rows, bool mix, uint32_t part, const str
         count = count < most ? count : most;
         for (uint32_t i = 0; i < count; i++, at++) {
             uint32_t block = at / each, first = at % each * VW;
-            col[i].at = first * elem_bytes(t);
-            col[i].kv = (const char *)b->kv[block] + col[i].at;
-            col[i].next = (const char *)b->next[block] + col[i].at;
+            const size_t skip = first * elem_bytes(t);
+            col[i].kv = (const char *)b->kv[block] + skip;
+            col[i].next = (const char *)b->next[block] + (mix ? skip * b->keys : skip);
             col[i].out = b->out + (mix ? 0 : (size_t)block * b->keys) + first;
         }
         left -= count;

@@ -7,7 +7,7 @@
  * they become 32 bits once at its end. A sum begins with what the weights' zero takes off, so that
  * its end fits whatever wraps around on the way. Numbers of 8 bits would saturate there: the even
  * and the odd bytes of a vector become words of their own, which vpmaddwd multiplies with inputs
- * that are kept as words.
+ * that are kept as words. For many rows both kinds are made once, and stay in the first cache.
  *
  * A block of up to four rows of inputs and two vectors of eight columns, or two and four, keeps its
  * whole sums in registers; more rows would share a vector of weights, but leave no register for
@@ -37,7 +37,7 @@ struct narrow_form {
     int bits;
     bool zeros; /* of the weights' own */
     bool table; /* numbers are codes */
-    bool bytes; /* and have become bytes before: [line][2][32 columns] of four */
+    bool apart; /* what narrow_half() finds lies there by itself: [line][2][32 columns] */
 };
 
 /* Where the parts of `work` lie: of each group all rows, one after another. */
@@ -186,7 +186,7 @@ INLINE __m256i narrow_half(struct narrow_form f, int half, const char *numbers)
 {
     const __m256i all = _mm256_loadu_si256((const void *)numbers);
 
-    if (f.bytes)
+    if (f.apart)
         return all;
     if (f.bits == 8)
         return half ? _mm256_srli_epi16(all, 8) : _mm256_and_si256(all, _mm256_set1_epi16(0xff));
@@ -208,7 +208,7 @@ INLINE void narrow_line(struct narrow_form f, int rows, int vectors, const struc
         UNROLL8
     for (int pair = 0; pair < vectors; pair += 2) {
         const char *at = p->numbers + (size_t)pair * 32 +
-                         (f.bytes ? (size_t)line * 256 + (size_t)half * 128 : (size_t)line * 128);
+                         (f.apart ? (size_t)line * 256 + (size_t)half * 128 : (size_t)line * 128);
         const __m256i a = narrow_half(f, half, at), b = narrow_half(f, half, at + 32);
         UNROLL8
         for (int i = 0; i < rows; i++) {
@@ -298,7 +298,7 @@ INLINE void narrow_step(struct narrow_form f, int rows, int vectors, const struc
         narrow_zeros(f, rows, vectors, q, p, scales, sum, c);
     else
         narrow_plain(f, rows, vectors, p, sum, c);
-    p->numbers += (size_t)lines * (f.bytes ? 256 : 128);
+    p->numbers += (size_t)lines * (f.apart ? 256 : 128);
     p->x += in->rows * narrow_bytes(f.bits);
     p->scale += in->rows;
     p->start += in->rows;
@@ -403,10 +403,12 @@ static struct narrow_inputs narrow_from(const struct cpu_quads *part,
     return from;
 }
 
-/* Numbers of 4 bits of so many inputs of a panel as bytes. */
+/* Numbers of so many inputs of a panel, halves apart: of 4 bits as bytes, of 8 bits as words. */
 INLINE void narrow_widen(struct narrow_form f, const char *numbers, uint32_t k, char *to)
 {
-    for (uint32_t line = 0; line < (k + 7) / 8; line++, numbers += 128, to += 256) {
+    const uint32_t lines = (k + 7) / 8 * (unsigned)f.bits / 4;
+
+    for (uint32_t line = 0; line < lines; line++, numbers += 128, to += 256) {
         _mm_prefetch(numbers + FETCH, _MM_HINT_T1);
         _mm_prefetch(numbers + FETCH + 64, _MM_HINT_T1);
         UNROLL8
@@ -428,7 +430,7 @@ INLINE void narrow_rows(struct narrow_form f, const struct cpu_quads *q,
         p.x = in->x + row * narrow_bytes(f.bits);
         p.scale = in->scale + row;
         p.start = in->start + row;
-        p.ahead = i == 0 && !f.bytes ? FETCH : 0;
+        p.ahead = i == 0 && !f.apart ? FETCH : 0;
         narrow_some(f, rows, q, in, p, out + row * q->c_stride);
     }
 }
@@ -449,7 +451,7 @@ static void narrow_fetch(const struct cpu_quads *q, uint32_t panel)
 INLINE void narrow_all(struct narrow_form f, const struct cpu_quads *q,
                        const struct narrow_inputs *in)
 {
-    char bytes[CPU_K_CHUNK * CPU_PANEL] __attribute__((aligned(64)));
+    char halves[2 * CPU_K_CHUNK * CPU_PANEL] __attribute__((aligned(64)));
     struct cpu_quads part;
 
     for (uint32_t panel = 0; panel < q->panels; panel++) {
@@ -465,11 +467,11 @@ INLINE void narrow_all(struct narrow_form f, const struct cpu_quads *q,
             part = cpu_quads_part(q, at, PART);
             const struct narrow_inputs inputs = narrow_from(&part, in, at);
             p.numbers = w + (size_t)part.first * CPU_PANEL * (unsigned)f.bits / 8;
-            if (f.bytes) {
-                f.bytes = false;
-                narrow_widen(f, p.numbers, part.k, bytes);
-                f.bytes = true;
-                p.numbers = bytes;
+            if (f.apart) {
+                f.apart = false;
+                narrow_widen(f, p.numbers, part.k, halves);
+                f.apart = true;
+                p.numbers = halves;
             }
             narrow_rows(f, &part, &inputs, p, q->c + (size_t)panel * CPU_PANEL);
         }
@@ -487,6 +489,8 @@ FORM(narrow_int4_zeros, 4, true, false, false)
 FORM(narrow_int8, 8, false, false, false)
 FORM(narrow_int8_zeros, 8, true, false, false)
 FORM(narrow_float4, 4, false, true, false)
+FORM(narrow_int8_many, 8, false, false, true)
+FORM(narrow_int8_zeros_many, 8, true, false, true)
 FORM(narrow_int4_many, 4, false, false, true)
 FORM(narrow_int4_zeros_many, 4, true, false, true)
 FORM(narrow_float4_many, 4, false, true, true)
@@ -500,6 +504,8 @@ void cpu_quads_avx2(const struct cpu_quads *q)
         narrow_round(q, &in);
     if (q->dtype == EK_F4_E2M1)
         (many ? narrow_float4_many : narrow_float4)(q, &in);
+    else if (q->dtype == EK_I8 && many)
+        (zeros ? narrow_int8_zeros_many : narrow_int8_many)(q, &in);
     else if (q->dtype == EK_I8)
         (zeros ? narrow_int8_zeros : narrow_int8)(q, &in);
     else if (many)

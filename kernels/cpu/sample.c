@@ -6,6 +6,7 @@
  * other company draws the same. Ties go to the lower id.
  */
 #include <errno.h>
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -15,6 +16,8 @@
 #include "kernels/cpu/sample.h"
 
 #define COLDEST 1e-5f /* temperatures below are greedy */
+#define FEW     64u   /* tokens whose largest weight is looked at first */
+#define UNROLL8 _Pragma("GCC unroll 8")
 
 struct sample_choice {
     float weight;
@@ -128,28 +131,71 @@ static void keep_typical(float *weight, uint32_t n, double typical_p, struct sam
         weight[c[i].id] = 0.0f;
 }
 
-/* Among the heaviest top_k that together hold top_p of the weight; c has room for all n. */
-static uint32_t draw_from_top(const float *weight, uint32_t n, const struct ek_sampling *p,
-                              double random, struct sample_choice *c)
+/* What those weigh that are not below `least`: in eight sums, none of which waits for another. */
+static double weight_from(const float *weight, uint32_t n, float least)
 {
+    double sum[8] = {0};
+    uint32_t id = 0;
+
+    for (; id + 8 <= n; id += 8) {
+        UNROLL8
+        for (uint32_t i = 0; i < 8; i++)
+            sum[i] += weight[id + i] >= least ? (double)weight[id + i] : 0.0;
+    }
+    for (; id < n; id++)
+        sum[0] += weight[id] >= least ? (double)weight[id] : 0.0;
+    return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
+}
+
+/* A weight that at least `most` tokens reach, where there are as many; or one that all reach. Of
+ * the largest of each few tokens so many reach the one in that place. c: [n / FEW + 1]. */
+static float least_of_most(const struct ek_device *d, const float *weight, uint32_t n,
+                           uint32_t most, struct sample_choice *c)
+{
+    uint32_t count = 0;
+
+    for (uint32_t id = 0; id < n; id += FEW)
+        c[count++] =
+            (struct sample_choice){d->ops->max(weight + id, n - id < FEW ? n - id : FEW), id};
+    if (most > count / 4)
+        return FLT_TRUE_MIN;
+    for (uint32_t i = count / 2; i-- > 0;)
+        sift(c, count, i);
+    for (uint32_t i = 0; i < most; i++)
+        pop(c, count - i);
+    return fmaxf(c[count - most].weight, FLT_TRUE_MIN);
+}
+
+/* A weight such that the tokens that reach it hold so much together; or one that all reach. The
+ * largest weight is 1 as a rule. */
+static float least_of_weight(const float *weight, uint32_t n, double held)
+{
+    for (float least = 0x1p-4f; least > 0x1p-30f; least *= 0x1p-4f)
+        if (weight_from(weight, n, least) > held * (1.0 + 1e-9)) /* sums are rounded */
+            return least;
+    return FLT_TRUE_MIN;
+}
+
+/* Among the heaviest top_k that together hold top_p of the weight; c has room for all n. Most
+ * tokens of a large vocabulary weigh next to nothing: only those that may stay are put in order. */
+static uint32_t draw_from_top(const struct ek_device *d, const float *weight,
+                              const struct ek_sampling *p, double random, struct sample_choice *c)
+{
+    const uint32_t n = d->graph->vocab, top_k = p->top_k < n ? p->top_k : 0;
+    double total = top_k > 0 ? 0.0 : weight_from(weight, n, 0.0f), kept = 0.0;
+    const float least = top_k > 0 ? least_of_most(d, weight, n, top_k, c)
+                                  : least_of_weight(weight, n, (double)p->top_p * total);
     uint32_t count = 0, taken = 0;
-    double total = 0.0, kept = 0.0;
 
     for (uint32_t id = 0; id < n; id++)
-        if (weight[id] > 0.0f)
+        if (weight[id] >= least)
             c[count++] = (struct sample_choice){weight[id], id};
     for (uint32_t i = count / 2; i-- > 0;)
         sift(c, count, i);
-    uint32_t most = p->top_k > 0 && p->top_k < count ? p->top_k : count;
-    if (most == count) {
-        for (uint32_t i = 0; i < count; i++)
-            total += (double)c[i].weight;
-    } else {
-        for (uint32_t i = 0; i < most; i++)
-            pop(c, count - i);
-        for (uint32_t i = 0; i < most; i++)
-            total += (double)c[count - 1 - i].weight;
-        taken = most;
+    const uint32_t most = top_k > 0 && top_k < count ? top_k : count;
+    for (; top_k > 0 && taken < most; taken++) {
+        pop(c, count - taken);
+        total += (double)c[count - 1 - taken].weight;
     }
     uint32_t end = 0; /* how many stay after top-p; the i-th lies at c[count - 1 - i] */
     while (end < most && (end == 0 || kept < (double)p->top_p * total)) {
@@ -221,7 +267,7 @@ static int32_t cpu_sample_choose(const struct ek_device *d, const float *logits,
     double random = random_at(p->seed, position);
     if (p->top_k == 0 && p->top_p >= 1.0f)
         return (int32_t)draw(work, n, random);
-    return (int32_t)draw_from_top(work, n, p, random, (struct sample_choice *)(void *)more);
+    return (int32_t)draw_from_top(d, work, p, random, (struct sample_choice *)(void *)more);
 }
 
 static float log_sum(const struct ek_device *d, const float *logits)

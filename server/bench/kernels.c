@@ -1,6 +1,7 @@
 /*
  * Each kernel of a tier of the CPU backend by itself, beside what the machine can do at most,
- * measured in the same run. All threads run the same kernel, each on memory of its own.
+ * measured in the same run. All threads run the same kernel, each on memory of its own. Attention
+ * is here twice: its products, and all of it over a long context (attend.h).
  *
  * Matrix kernels and attention are held against their roofline: the longer of reading their weights
  * (or keys and values) from memory and doing their arithmetic. What treats a row at a time works in
@@ -24,6 +25,7 @@
 #include "kernels/cpu/quads.h"
 #include "kernels/cpu/shape.h"
 #include "kernels/cpu/tier.h"
+#include "server/bench/attend.h"
 #include "server/bench/bench.h"
 #include "server/bench/machine.h"
 #include "server/bench/options.h"
@@ -37,15 +39,26 @@
 #define KEYS         16u
 #define WIDTH        4096u /* of a row */
 #define GROUP        128u  /* inputs with one scale, of whole numbers */
-#define SOFTMAX_OPS  17u  /* vector instructions of an element, at the rate of multiply-adds: the */
-#define GLU_OPS      22u  /* exponential is 13 of them, an inverse 4 */
-#define TIMES        128u /* that a kernel of rows is repeated in a window */
+#define GLU_OPS      22u   /* as SOFTMAX_OPS: an exponential is 13 of them, an inverse 4 */
+#define TIMES        128u  /* that a kernel of rows is repeated in a window */
 #define WINDOWS      16u
 #define WINDOW_BYTES (STREAM_BYTES / WINDOWS)
 #define WINDOW_CACHE 2000u   /* times that the first cache is read */
 #define WINDOW_PEAK  200000u /* rounds of arithmetic; tiles take eight times as long */
 
-enum bench_kind { GEMM, SCORES, MIX, SOFTMAX, NORM, GLU, ADD, ROPE, KINDS };
+enum bench_kind {
+    GEMM,
+    SCORES,
+    MIX,
+    ATTEND_8K, /* tokens of context */
+    ATTEND_32K,
+    SOFTMAX,
+    NORM,
+    GLU,
+    ADD,
+    ROPE,
+    KINDS
+};
 
 struct test {
     enum bench_kind kind;
@@ -54,13 +67,17 @@ struct test {
 };
 
 static const struct test tests[] = {
-    {GEMM, EK_BF16, 1},  {GEMM, EK_BF16, 4}, {GEMM, EK_BF16, 8},   {GEMM, EK_BF16, 16},
-    {GEMM, EK_BF16, 64}, {GEMM, EK_I8, 1},   {GEMM, EK_I8, 4},     {GEMM, EK_I8, 16},
-    {GEMM, EK_I8, 64},   {GEMM, EK_I4, 1},   {GEMM, EK_I4, 4},     {GEMM, EK_I4, 16},
-    {GEMM, EK_I4, 64},   {GEMM, EK_F16, 1},  {GEMM, EK_F16, 64},   {GEMM, EK_F32, 1},
-    {GEMM, EK_F32, 16},  {GEMM, EK_F32, 64}, {SCORES, EK_BF16, 1}, {SCORES, EK_BF16, 32},
-    {MIX, EK_BF16, 1},   {MIX, EK_BF16, 32}, {SOFTMAX, EK_F32, 1}, {NORM, EK_F32, 1},
-    {GLU, EK_F32, 1},    {ADD, EK_F32, 1},   {ROPE, EK_F32, 1},
+    {GEMM, EK_BF16, 1},    {GEMM, EK_BF16, 4},      {GEMM, EK_BF16, 8},
+    {GEMM, EK_BF16, 16},   {GEMM, EK_BF16, 64},     {GEMM, EK_I8, 1},
+    {GEMM, EK_I8, 4},      {GEMM, EK_I8, 16},       {GEMM, EK_I8, 64},
+    {GEMM, EK_I4, 1},      {GEMM, EK_I4, 4},        {GEMM, EK_I4, 16},
+    {GEMM, EK_I4, 64},     {GEMM, EK_F16, 1},       {GEMM, EK_F16, 64},
+    {GEMM, EK_F32, 1},     {GEMM, EK_F32, 16},      {GEMM, EK_F32, 64},
+    {SCORES, EK_BF16, 1},  {SCORES, EK_BF16, 32},   {MIX, EK_BF16, 1},
+    {MIX, EK_BF16, 32},    {ATTEND_8K, EK_BF16, 1}, {ATTEND_32K, EK_BF16, 1},
+    {ATTEND_8K, EK_I8, 1}, {ATTEND_32K, EK_I8, 1},  {ATTEND_8K, EK_BF16, 8},
+    {ATTEND_8K, EK_I8, 8}, {SOFTMAX, EK_F32, 1},    {NORM, EK_F32, 1},
+    {GLU, EK_F32, 1},      {ADD, EK_F32, 1},        {ROPE, EK_F32, 1},
 };
 enum { TESTS = sizeof(tests) / sizeof(tests[0]) };
 
@@ -86,8 +103,9 @@ struct lane {
     char *stream;
     float *x, *y, *z;
     uint32_t *work;
-    uint64_t took_us; /* on its core, in the last window */
-    double done;      /* bytes or operations of a limit, calls of a kernel */
+    struct bench_attend *attend[TESTS]; /* of tests of that kind */
+    uint64_t took_us;                   /* on its core, in the last window */
+    double done;                        /* bytes or operations of a limit, calls of a kernel */
 };
 
 /* Of one turn: medians of its windows, against what may bound it. */
@@ -114,7 +132,17 @@ struct kernels {
 
 static bool in_quads(const struct test *t)
 {
-    return t->dtype == EK_I8 || t->dtype == EK_I4;
+    return t->kind == GEMM && (t->dtype == EK_I8 || t->dtype == EK_I4);
+}
+
+static bool attends(const struct test *t)
+{
+    return t->kind == ATTEND_8K || t->kind == ATTEND_32K;
+}
+
+static struct attend_shape shape_of(const struct test *t)
+{
+    return (struct attend_shape){t->dtype, t->rows, t->kind == ATTEND_8K ? 8192 : 32768};
 }
 
 static void run_gemm(const struct kernels *k, const struct test *t, struct lane *l)
@@ -248,7 +276,10 @@ static void run_member(void *ctx, uint32_t member)
         run_gemm(k, t, l);
     else if (t->kind == SCORES || t->kind == MIX)
         run_blocks(k, t, l);
-    else
+    else if (attends(t)) {
+        bench_attend_run(l->attend[t - tests], k->window);
+        l->done++;
+    } else
         run_rows(k->ops, t->kind, l);
     l->took_us = machine_core_us() - begin_us;
 }
@@ -271,6 +302,12 @@ static void work_of(const struct test *t, double *ret_bytes, double *ret_flops, 
         *ret_bytes = cells * elem;
         *ret_flops = 2.0 * t->rows * cells;
         break;
+    case ATTEND_8K:
+    case ATTEND_32K: {
+        const struct attend_shape shape = shape_of(t);
+        bench_attend_work(&shape, ret_bytes, ret_flops);
+        break;
+    }
     case SOFTMAX:
         *ret_bytes = 2.0 * row;
         *ret_flops = 2.0 * SOFTMAX_OPS * WIDTH;
@@ -288,9 +325,16 @@ static void work_of(const struct test *t, double *ret_bytes, double *ret_flops, 
 
 static void name_of(const struct test *t, char *name, size_t size)
 {
-    static const char *const kinds[KINDS] = {
-        [GEMM] = "gemm", [SCORES] = "scores", [MIX] = "mix", [SOFTMAX] = "softmax",
-        [NORM] = "norm", [GLU] = "glu",       [ADD] = "add", [ROPE] = "rope"};
+    static const char *const kinds[KINDS] = {[GEMM] = "gemm",
+                                             [SCORES] = "scores",
+                                             [MIX] = "mix",
+                                             [ATTEND_8K] = "attend_8k",
+                                             [ATTEND_32K] = "attend_32k",
+                                             [SOFTMAX] = "softmax",
+                                             [NORM] = "norm",
+                                             [GLU] = "glu",
+                                             [ADD] = "add",
+                                             [ROPE] = "rope"};
     static const char *const types[] = {[EK_F32] = "f32",    [EK_F16] = "f16", [EK_BF16] = "bf16",
                                         [EK_F8_E4M3] = "f8", [EK_I8] = "int8", [EK_I4] = "int4"};
 
@@ -327,6 +371,8 @@ static enum limit limit_of(const struct kernels *k, const struct test *t, enum b
         return SCALED_HALVES;
     if (in_quads(t))
         return has_limit(k, SCALED) ? SCALED : FOURS;
+    if (attends(t) && t->dtype == EK_I8 && k->ops->cache)
+        return FOURS;
     return t->dtype == EK_BF16 && k->ops->pairs ? PAIRS : PEAK;
 }
 
@@ -480,6 +526,12 @@ static int open_lanes(struct kernels *k)
         l->y = (float *)(void *)(l->stream + STREAM_BYTES + row_bytes);
         l->z = (float *)(void *)(l->stream + STREAM_BYTES + 2 * row_bytes);
         l->work = (uint32_t *)(void *)(l->stream + STREAM_BYTES + 3 * row_bytes);
+        for (size_t t = 0; t < TESTS; t++) {
+            const struct attend_shape shape = shape_of(&tests[t]);
+            if (attends(&tests[t]) &&
+                bench_attend_new(k->ops, &shape, l->stream, STREAM_BYTES, &l->attend[t]) < 0)
+                return -ENOMEM;
+        }
     }
     cpu_pool_run(k->pool, touch, k); /* each thread its own: near its core */
     return 0;
@@ -489,9 +541,12 @@ static void close_lanes(struct kernels *k)
 {
     const size_t row_bytes = (size_t)MOST_ROWS * WIDTH * sizeof(float) + CPU_SLACK * sizeof(float);
 
-    for (uint32_t i = 0; k->lanes && i < k->threads; i++)
+    for (uint32_t i = 0; k->lanes && i < k->threads; i++) {
+        for (size_t t = 0; t < TESTS; t++)
+            bench_attend_free(k->lanes[i].attend[t]);
         if (k->lanes[i].stream)
             (void)munmap(k->lanes[i].stream, STREAM_BYTES + 4 * row_bytes);
+    }
     free(k->lanes);
 }
 

@@ -20,7 +20,7 @@
 enum { VOCAB = 40, DRAWS = 4000 };
 
 /* Embedding 1, head = the logits: the model answers them whatever the token. */
-static struct tiny *flat_model(const float *logits)
+static struct tiny *flat_model_of(const float *logits, uint32_t vocab)
 {
     const struct tiny_params p = {.dtype = EK_F32,
                                   .hidden = 1,
@@ -29,12 +29,12 @@ static struct tiny *flat_model(const float *logits)
                                   .head_dim = 8,
                                   .rotary = 8,
                                   .ffn = 1,
-                                  .vocab = VOCAB};
+                                  .vocab = vocab};
     struct tiny *t = tiny_new(&p);
 
-    for (uint32_t i = 0; i < VOCAB; i++) {
+    for (uint32_t i = 0; i < vocab; i++) {
         t->raw[i] = 1.0f;                  /* embedding */
-        t->raw[VOCAB + 1 + i] = logits[i]; /* head, behind the norm's weight */
+        t->raw[vocab + 1 + i] = logits[i]; /* head, behind the norm's weight */
     }
     t->op[0].u.embed.scale = 1.0f;
     t->op[1] = (struct ek_op){.kind = EK_OP_PICK, .dst = 7, .src = 0, .weight = EK_NO_WEIGHT};
@@ -43,6 +43,11 @@ static struct tiny *flat_model(const float *logits)
     t->g.op_count = 3;
     t->g.layers = 1; /* of the cache, which holds nothing */
     return t;
+}
+
+static struct tiny *flat_model(const float *logits)
+{
+    return flat_model_of(logits, VOCAB);
 }
 
 static void make_logits(float *logits)
@@ -158,6 +163,130 @@ static void test_distribution(void **state)
         check_distribution(&x, logits, sets[i]);
     tiny_close(&x);
     tiny_free(t);
+}
+
+enum { LARGE = 20011 }; /* tokens; a prime, so that no piece of them is even */
+
+/* Weights of a token's rank: its order among all, the lower id first of those that weigh the same.
+ */
+struct ranked {
+    float weight;
+    uint32_t id;
+};
+
+static int by_rank(const void *a, const void *b)
+{
+    const struct ranked *x = a, *y = b;
+
+    if (x->weight != y->weight)
+        return x->weight > y->weight ? -1 : 1;
+    return x->id < y->id ? -1 : x->id > y->id;
+}
+
+/* The random number of a seed and position, as sample.c says: Philox 4x32 with ten rounds. */
+static double random_of(uint64_t seed, uint32_t position)
+{
+    uint32_t c[4] = {position}, key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+
+    for (int round = 0; round < 10; round++) {
+        const uint64_t a = (uint64_t)c[0] * 0xd2511f53u, b = (uint64_t)c[2] * 0xcd9e8d57u;
+        const uint32_t first = (uint32_t)(b >> 32) ^ c[1] ^ key[0];
+        const uint32_t third = (uint32_t)(a >> 32) ^ c[3] ^ key[1];
+        c[0] = first;
+        c[1] = (uint32_t)b;
+        c[2] = third;
+        c[3] = (uint32_t)a;
+        key[0] += 0x9e3779b9u;
+        key[1] += 0xbb67ae85u;
+    }
+    return (double)(((uint64_t)c[0] << 32 | c[1]) >> 11) * 0x1p-53;
+}
+
+/* What is to be drawn, found by putting all tokens in order. `sorted`: [LARGE], by rank. */
+static uint32_t plain_draw(const struct ranked *sorted, const struct ek_sampling *p,
+                           uint32_t position)
+{
+    const uint32_t most = p->top_k > 0 && p->top_k < LARGE ? p->top_k : LARGE;
+    double total = 0.0, kept = 0.0, sum = 0.0;
+    uint32_t end = 0, i = 0;
+
+    for (uint32_t rank = 0; rank < most; rank++)
+        total += (double)sorted[rank].weight;
+    while (end < most && (end == 0 || kept < (double)p->top_p * total))
+        kept += (double)sorted[end++].weight;
+    for (; i + 1 < end; i++) {
+        sum += (double)sorted[i].weight;
+        if (sum > random_of(p->seed, position) * kept)
+            break;
+    }
+    return sorted[i].id;
+}
+
+/* A large vocabulary: few tokens that stand out, a flat one, one in which most weigh the same, one
+ * whose tokens weigh next to nothing but for one. */
+static float large_logit(uint32_t shape, uint32_t id)
+{
+    const uint32_t mixed = (id + 1) * 2654435761u >> 8;
+
+    switch (shape) {
+    case 0: return mixed % 500 == 0 ? 12.0f - (float)(mixed % 37) : (float)(mixed % 997) / 300.0f;
+    case 1: return (float)(mixed % 10007) / 10007.0f;
+    case 2: return mixed % 3 == 0 ? 1.0f : 0.5f;
+    default: return id == 4321 ? 90.0f : (float)(mixed % 100) / 10.0f;
+    }
+}
+
+static void check_large(uint32_t shape, const struct ek_sampling *settings, size_t count)
+{
+    float *logits = calloc(LARGE + CPU_SLACK, sizeof(*logits));
+    float *weight = calloc(LARGE + CPU_SLACK, sizeof(*weight));
+    struct ranked *sorted = calloc(LARGE, sizeof(*sorted));
+    const struct cpu_ops *ops = cpu_tier_find(NULL, NULL);
+    struct tiny_device x;
+
+    assert_non_null(ops);
+    assert_true(logits && weight && sorted);
+    for (uint32_t i = 0; i < LARGE; i++)
+        logits[i] = large_logit(shape, i);
+    struct tiny *t = flat_model_of(logits, LARGE);
+    assert_int_equal(tiny_open(t, NULL, 1, 8, 80, &x), 0);
+    for (size_t s = 0; s < count; s++) {
+        struct ek_slot_set set = {.sampling = settings[s]};
+        (void)ops->sum_exp(logits, LARGE, ops->max(logits, LARGE), 1.0f / set.sampling.temperature,
+                           weight);
+        for (uint32_t i = 0; i < LARGE; i++)
+            sorted[i] = (struct ranked){weight[i], i};
+        qsort(sorted, LARGE, sizeof(*sorted), by_rank);
+        for (uint32_t at = 1; at < 60; at++) {
+            set.sampling.seed = 77 + s;
+            assert_int_equal(draw(&x, set, at, NULL)->token[0],
+                             plain_draw(sorted, &set.sampling, at));
+        }
+    }
+    tiny_close(&x);
+    tiny_free(t);
+    free(sorted);
+    free(weight);
+    free(logits);
+}
+
+static void test_large(void **state)
+{
+    static const struct ek_sampling settings[] = {
+        {.temperature = 0.7f, .top_p = 0.8f, .top_k = 20},
+        {.temperature = 1.0f, .top_p = 1.0f, .top_k = 1},
+        {.temperature = 1.0f, .top_p = 1.0f, .top_k = 300},
+        {.temperature = 1.0f, .top_p = 0.5f, .top_k = LARGE - 1},
+        {.temperature = 1.0f, .top_p = 0.9f, .top_k = LARGE + 1},
+        {.temperature = 1.0f, .top_p = 0.95f},
+        {.temperature = 3.0f, .top_p = 0.3f},
+        {.temperature = 0.2f, .top_p = 0.9999999f},
+        {.temperature = 1.0f, .top_p = 1e-6f},
+    };
+
+    (void)state;
+    for (uint32_t shape = 0; shape < 4; shape++)
+        check_large(shape, settings, sizeof(settings) / sizeof(settings[0]));
 }
 
 /* The same seed and position draw the same, from any slot, in any company, on any team. */
@@ -457,10 +586,11 @@ static void test_scores(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_report),  cmocka_unit_test(test_distribution),
-        cmocka_unit_test(test_seed),    cmocka_unit_test(test_masks),
-        cmocka_unit_test(test_strange), cmocka_unit_test(test_adjust),
-        cmocka_unit_test(test_typical), cmocka_unit_test(test_scores),
+        cmocka_unit_test(test_report), cmocka_unit_test(test_distribution),
+        cmocka_unit_test(test_large),  cmocka_unit_test(test_seed),
+        cmocka_unit_test(test_masks),  cmocka_unit_test(test_strange),
+        cmocka_unit_test(test_adjust), cmocka_unit_test(test_typical),
+        cmocka_unit_test(test_scores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
