@@ -276,6 +276,14 @@ check-vllm-answers: all $(VLLM)/ready
 	@python3 tests/vllm/compare.py $(VLLM)/theirs.jsonl $(VLLM)/ours.jsonl \
 	  --write docs/compatibility.md --keep tests/fixtures/vllm/answers.jsonl
 	@python3 tools/docs-fmt.py docs/compatibility.md
+# Both asked at once what is drawn: every field of vLLM's own description with values of every kind,
+# rich bodies bent in every place, legal values together, paths, keys and headers, and what both count.
+# Differences are printed with the smallest request that shows them; those that are not in
+# tests/vllm/differences.py fail it.
+#   make check-vllm-drawn [SEED=day] [COUNT=400] [SETS=counts,web,sweep,bend,draw] [ONLY=pattern]
+check-vllm-drawn: all $(VLLM)/ready
+	@VLLM=$(VLLM) B=$(B) python3 tests/vllm/differential.py $(if $(SEED),--seed $(SEED)) \
+	  $(if $(COUNT),--count $(COUNT)) $(if $(SETS),--sets $(SETS)) $(if $(ONLY),--only '$(ONLY)')
 $(VLLM)/ready: tools/vllm-install.sh
 	@rm -f $@
 	@tools/vllm-install.sh $(VLLM) $(VLLM_VERSION)
@@ -313,7 +321,7 @@ TEMPLATES ?= build/templates
 check-vllm-parsers: $(B)/tests/tools/sift $(VLLM)/ready
 	@$(VLLM)/venv/bin/python tests/vllm/parsers.py $(B)/tests/tools/sift $(TEMPLATES)
 $(B)/tests/tools/sift: $(patsubst %,$(B)/%.o,$(filter-out %/parsers.c,$(wildcard server/text/answer/*.c)) server/text/utf8.c)
-.PHONY: check-vllm check-vllm-answers check-vllm-supervised check-vllm-companion check-vllm-chaos \
+.PHONY: check-vllm check-vllm-answers check-vllm-drawn check-vllm-supervised check-vllm-companion check-vllm-chaos \
   check-vllm-parsers bench-control-vllm bench-companion-vllm
 
 # The pages of evenkeel-server are built into it as they are.

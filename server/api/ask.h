@@ -63,7 +63,7 @@ struct openai_ask {
     bool finish_form; /* a constrained answer is completed within max_tokens */
     bool include_stop, ignore_eos;
     bool include_reasoning;
-    bool return_token_ids, tokens_as_ids, token_strings;
+    bool return_token_ids, return_prompt_text, tokens_as_ids, token_strings;
     bool one_call, no_calls; /* of the tools: give one, none at all */
     bool no_output;          /* max_tokens 0 with echo, n_predict 0 */
     bool base64;             /* embeddings as such */

@@ -284,7 +284,6 @@ static int put_text(const struct served *s, const struct openai_ask *a, const js
                     uint32_t most, struct ek_buf *out)
 {
     struct token_vec v = {.work = a->work};
-    struct detok d;
     if (most == 0)
         return ek_buf_add(out, json_string_value(text), json_string_length(text));
     int r =
@@ -293,12 +292,8 @@ static int put_text(const struct served *s, const struct openai_ask *a, const js
         token_vec_done(&v);
         return ek_buf_add(out, json_string_value(text), json_string_length(text));
     }
-    detok_init(&d, s->tok);
-    for (uint32_t i = 0; r == 0 && i < most; i++)
-        r = detok_push(&d, v.at[i], out);
     if (r == 0)
-        r = detok_flush(&d, out);
-    detok_done(&d);
+        r = detok_row(s->tok, v.at, most, false, out);
     token_vec_done(&v);
     return r;
 }

@@ -349,21 +349,6 @@ size_t prompt_tail(const struct served *s, const struct token_vec *tokens, char 
     return most - used;
 }
 
-static int decode_ids(const struct choice *c, struct ek_buf *text)
-{
-    const struct req_ask *q = &c->req->ask;
-    struct detok d;
-    int r = 0;
-    detok_init(&d, c->of->served->tok);
-    d.skip_specials = c->of->ask.skip_specials;
-    for (uint32_t i = 0; i < q->prompt_tokens && r == 0; i++)
-        r = detok_push(&d, q->prompt[i], text);
-    if (r == 0)
-        r = detok_flush(&d, text);
-    detok_done(&d);
-    return r < 0 ? r : 0;
-}
-
 int prompt_echo(const struct choice *c, struct ek_buf *text)
 {
     const struct openai_ask *a = &c->of->ask;
@@ -378,5 +363,6 @@ int prompt_echo(const struct choice *c, struct ek_buf *text)
     struct openai_prompt p = openai_prompt(a, c->prompt);
     if (p.text && !a->truncate)
         return ek_buf_add(text, p.text, p.len);
-    return decode_ids(c, text);
+    return detok_row(c->of->served->tok, c->req->ask.prompt, c->req->ask.prompt_tokens,
+                     a->skip_specials, text);
 }

@@ -289,6 +289,20 @@ void reply_prompt_ids(struct ek_buf *out, const struct choice *c, bool shown)
     (void)ek_buf_puts(out, shown ? "]" : "");
 }
 
+void reply_prompt_text(struct ek_buf *out, const struct choice *c, bool shown)
+{
+    const struct req_ask *q = &c->req->ask;
+    struct ek_buf text = {0};
+    if (shown && detok_row(c->of->served->tok, q->prompt, q->prompt_tokens, false, &text) < 0)
+        out->failed = true;
+    (void)ek_buf_puts(out, "\"prompt_text\":");
+    if (shown)
+        reply_bytes(out, text.data ? text.data : "", text.len);
+    else
+        (void)ek_buf_puts(out, "null");
+    ek_buf_done(&text);
+}
+
 /* Both, of a whole answer, with a comma behind each. */
 static void put_prompt(struct ek_buf *out, const struct choice *c)
 {
@@ -474,7 +488,8 @@ void reply_completion(struct ek_buf *out, const struct generation *g)
     (void)ek_buf_puts(out, "],");
     if (g->ask.chat) {
         put_prompt(out, &g->choice[0]);
-        (void)ek_buf_puts(out, "\"prompt_text\":null,");
+        reply_prompt_text(out, &g->choice[0], g->ask.return_prompt_text);
+        (void)ek_buf_puts(out, ",");
     }
     reply_usage(out, g, false);
     if (g->served->request_metrics)

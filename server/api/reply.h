@@ -36,6 +36,8 @@ void reply_finish(struct ek_buf *out, const struct choice *c);
 void reply_logprobs(struct ek_buf *out, const struct choice *c);
 /* "prompt_token_ids":[...], or null when they are not `shown`. */
 void reply_prompt_ids(struct ek_buf *out, const struct choice *c, bool shown);
+/* "prompt_text":"...", or null when it is not `shown`. */
+void reply_prompt_text(struct ek_buf *out, const struct choice *c, bool shown);
 /* ,"token_ids":[...] if asked for, else null. */
 void reply_ids(struct ek_buf *out, const struct choice *c);
 /* How many tool calls the client gets. */

@@ -56,7 +56,9 @@ static void put_role(const struct choice *c)
     open_choice(c);
     (void)ek_buf_puts(&g->out, "\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
                                "\"finish_reason\":null}]");
-    (void)ek_buf_puts(&g->out, ",\"prompt_text\":null,");
+    (void)ek_buf_puts(&g->out, ",");
+    reply_prompt_text(&g->out, c, g->ask.return_prompt_text && c->index == 0);
+    (void)ek_buf_puts(&g->out, ",");
     reply_prompt_ids(&g->out, c, g->ask.return_token_ids && c->index == 0);
     if (g->ask.continuous_usage) {
         (void)ek_buf_puts(&g->out, ",");

@@ -77,11 +77,13 @@ uint32_t route_count(void)
     return (uint32_t)ROUTES + 1;
 }
 
+/* One slash more at the end is no other place: clients of servers that redirect send it. */
 static bool route_matches(const char *pattern, const char *path)
 {
     size_t n = strcspn(pattern, "*");
     if (pattern[n] == '\0')
-        return strcmp(pattern, path) == 0;
+        return strncmp(pattern, path, n) == 0 &&
+               (path[n] == '\0' || (n > 1 && strcmp(path + n, "/") == 0));
     if (strncmp(pattern, path, n) != 0 || path[n] == '\0')
         return false;
     const char *rest = path + n + strcspn(path + n, "/");

@@ -54,20 +54,6 @@ int tokens_tokenize(struct exchange *x, struct answer *a)
     return 0;
 }
 
-static void decode_ids(const struct tokenizer *tok, const int32_t *ids, size_t count,
-                       struct ek_buf *text)
-{
-    struct detok d;
-    detok_init(&d, tok);
-    for (size_t i = 0; i < count && ek_buf_ok(text); i++) {
-        if (detok_push(&d, ids[i], text) < 0)
-            text->failed = true;
-    }
-    if (detok_flush(&d, text) < 0)
-        text->failed = true;
-    detok_done(&d);
-}
-
 /* The ids are checked. */
 static void decode(const struct served *s, const json_t *list, struct ek_buf *text)
 {
@@ -79,7 +65,8 @@ static void decode(const struct served *s, const json_t *list, struct ek_buf *te
     }
     for (size_t i = 0; i < n; i++)
         ids[i] = (int32_t)json_integer_value(json_array_get(list, i));
-    decode_ids(s->tok, ids, n, text);
+    if (detok_row(s->tok, ids, n, false, text) < 0)
+        text->failed = true;
     free(ids);
 }
 
@@ -125,7 +112,8 @@ static int put_rendered(struct exchange *x, const struct openai_ask *ask, uint32
     (void)ek_buf_puts(out, ",\"token_ids\":[");
     for (size_t k = 0; k < v.count; k++)
         (void)ek_buf_printf(out, k ? ",%d" : "%d", v.at[k]);
-    decode_ids(s->tok, v.at, v.count, &text);
+    if (detok_row(s->tok, v.at, v.count, false, &text) < 0)
+        text.failed = true;
     (void)ek_buf_puts(out, "],\"prompt\":\"");
     (void)ek_buf_json(out, text.data ? text.data : "", text.len);
     (void)ek_buf_puts(out, "\"}");

@@ -145,3 +145,18 @@ int detok_flush(struct detok *d, struct ek_buf *out)
     int r = advance(d, true, out);
     return r < 0 ? r : 0;
 }
+
+int detok_row(const struct tokenizer *tok, const int32_t *ids, size_t count, bool skip_specials,
+              struct ek_buf *out)
+{
+    struct detok d;
+    int r = 0;
+    detok_init(&d, tok);
+    d.skip_specials = skip_specials;
+    for (size_t i = 0; i < count && r == 0; i++)
+        r = detok_push(&d, ids[i], out);
+    if (r == 0)
+        r = detok_flush(&d, out);
+    detok_done(&d);
+    return r < 0 ? r : 0;
+}

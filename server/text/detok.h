@@ -33,3 +33,6 @@ void detok_done(struct detok *d);
 int detok_push(struct detok *d, int32_t token, struct ek_buf *out);
 /* At the end: emits what was held; bytes that are no whole character become U+FFFD. */
 int detok_flush(struct detok *d, struct ek_buf *out);
+/* The text of `count` tokens, whole. 0 or -ENOMEM. */
+int detok_row(const struct tokenizer *tok, const int32_t *ids, size_t count, bool skip_specials,
+              struct ek_buf *out);

@@ -79,11 +79,13 @@ def test_routes_and_methods(shared):
     assert get(shared.port, "/v1/nothing")[0] == 404
     assert get(shared.port, "/v1/chat/completions")[0] == 405
     for path, says in {"/chat/completions": "did you mean /v1/chat/completions?", "/v1/v1/models": "did you mean /v1/models?",
-                       "//v1/models": "did you mean /v1/models?", "/v1/models/": "did you mean /v1/models?", "/v1//models": "did you mean /v1/models?",
+                       "//v1/models": "did you mean /v1/models?", "/v1//models": "did you mean /v1/models?",
                        "/v1//v1/chat/completions/": "did you mean /v1/chat/completions?", "/models/": "did you mean /v1/models?",
                        "/v1/x": "GET /openapi.json", "/" + "x" * 3000: "GET /openapi.json"}.items():
         status, text = get(shared.port, path)
         assert status == 404 and says in json.loads(text)["error"]["message"], text
+    assert get(shared.port, "/v1/models/") == get(shared.port, "/v1/models")  # as where servers redirect
+    assert get(shared.port, "/v1/models//")[0] == get(shared.port, "//")[0] == 404
     status, text = post(shared.port, "/runtime_config", {}, {"Content-Type": "application/x-www-form-urlencoded"})
     assert status == 404 and "runtime_config?" not in text  # nor are they named
     status, text = post(shared.port, "/v1/completions", {}, {"Content-Type": "application/x-www-form-urlencoded"})

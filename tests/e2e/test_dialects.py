@@ -120,3 +120,26 @@ def test_the_same_form_twice(shared):
         assert status == 200 and text_of(api, body) in ("yes", "no")
         status, body, _ = ask(shared, api, **{LIMITS[api]: 30}, guided_grammar=grammar, guided_regex="a")
         assert status == 400 and "both" in error_of(body)
+
+
+def test_which_end_is_cut(shared):
+    """vLLM's truncation_side: the last tokens stay, or the first."""
+    text = "Once upon a time, there lived a fox named Zoe near the river."
+    ids = ask(shared, "completions", prompt=text, max_tokens=1, return_token_ids=True)[1]["choices"][0]["prompt_token_ids"]
+    for more, kept in ({}, ids[-4:]), ({"truncation_side": "left"}, ids[-4:]), ({"truncation_side": "right"}, ids[:4]):
+        body = ask(shared, "completions", prompt=text, max_tokens=1, return_token_ids=True, truncate_prompt_tokens=4, **more)[1]
+        assert body["choices"][0]["prompt_token_ids"] == kept, more
+    assert ask(shared, "completions", prompt=text, max_tokens=1, truncation_side="right")[1]["usage"]["prompt_tokens"] == len(ids)
+
+
+def test_what_the_template_made(shared):
+    """vLLM's return_prompt_text, in an answer and in the first chunk of a stream."""
+    turn, want = [{"role": "user", "content": 'Hi "Zoe"'}], '<|im_start|>user\nHi "Zoe"<|im_end|>\n<|im_start|>assistant\n'
+    assert ask(shared, "chat", messages=turn, max_tokens=1, return_prompt_text=True)[1]["prompt_text"] == want
+    assert ask(shared, "chat", messages=turn, max_tokens=1)[1]["prompt_text"] is None
+    connection = http.client.HTTPConnection("127.0.0.1", shared.port, timeout=60)
+    connection.request("POST", "/v1/chat/completions", json.dumps({"messages": turn, "max_tokens": 2, "stream": True, "return_prompt_text": True}),
+                       {"Content-Type": "application/json"})
+    chunks = [json.loads(line[6:]) for line in connection.getresponse().read().decode().splitlines() if line.startswith("data: {")]
+    connection.close()
+    assert [c.get("prompt_text") for c in chunks] == [want] + [None] * (len(chunks) - 1)

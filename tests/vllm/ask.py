@@ -20,6 +20,10 @@ MODEL = ROOT / "models/evenkeel-tiny"
 VLLM_PYTHON = ROOT / os.environ.get("VLLM", "build/vllm") / "venv/bin/python"  # another version: VLLM=build/vllm-0.31.0
 FLAGS = ["--model", MODEL, "--served-model-name", "tiny", "--dtype", "float32", "--max-model-len", "2048", "--host", "127.0.0.1",
          "--max-num-seqs", "8", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+KEY = "secret"  # both want it; each case sends it unless it says otherwise
+ACCESS = ["--api-key", KEY, "--allowed-origins", '["https://page.example"]']
+# Headers that clients act by; those of a request of another page are answered by name.
+HEADERS = ("Allow", "Retry-After", "Location", "Access-Control-Allow-Origin", "Access-Control-Allow-Methods", "Access-Control-Allow-Headers")
 VLLM_ENV = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_DO_NOT_TRACK": "1", "OMP_NUM_THREADS": "2",
             "VLLM_CACHE_ROOT": str(VLLM_PYTHON.parents[2] / "cache")}  # versions overwrite each other's
 
@@ -58,7 +62,7 @@ def send(port, method, path, body, headers, timeout=60):
         data = answer.read()
     finally:
         connection.close()
-    return answer.status, answer.headers.get("Content-Type", ""), data
+    return answer.status, answer.headers, data
 
 
 def events_of(text):
@@ -77,11 +81,14 @@ def events_of(text):
 def record(port, case):
     name, method, path, body, headers = case
     try:
-        status, kind, data = send(port, method, path, body, headers)
+        sent = {k: v for k, v in {"Authorization": f"Bearer {KEY}", **headers}.items() if v is not None}
+        status, told, data = send(port, method, path, body, sent)
     except (OSError, http.client.HTTPException) as error:
         return {"name": name, "status": 0, "type": "", "text": type(error).__name__}
-    kind = kind.split(";")[0].strip()
+    kind = told.get("Content-Type", "").split(";")[0].strip()
     answer = {"name": name, "status": status, "type": kind}
+    if (heads := {h: told[h] for h in HEADERS if h in told}) and name.startswith("web-"):
+        answer["headers"] = heads
     text = data.decode(errors="replace")
     if kind == "text/event-stream":
         answer["events"] = events_of(text)
@@ -136,7 +143,7 @@ def main(kind, out, *names):
     log_path = pathlib.Path(str(out) + ".log")
     begin = time.monotonic()
     with open(log_path, "wb") as log:
-        process = subprocess.Popen([*map(str, command(kind)), "--port", str(port)], stdout=log, stderr=log, start_new_session=True,
+        process = subprocess.Popen([*map(str, command(kind)), *ACCESS, "--port", str(port)], stdout=log, stderr=log, start_new_session=True,
                                    env={**os.environ, **(VLLM_ENV if kind == "vllm" else {})})
     try:
         wait_ready(process, port, 300)

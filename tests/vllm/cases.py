@@ -88,6 +88,10 @@ def chats():
     chat("request-id", ITALY, request_id="mine-1")
     chat("include-reasoning", ITALY, include_reasoning=False)
     chat("reasoning-effort", ITALY, reasoning_effort="low")
+    chat("prompt-text", ITALY, return_prompt_text=True)
+    chat("prompt-text-stream", ITALY, return_prompt_text=True, stream=True)
+    chat("prompt-text-continue", ITALY + [{"role": "assistant", "content": "The capital"}], add_generation_prompt=False,
+         continue_final_message=True, return_prompt_text=True)
     chat("service-tier", ITALY, service_tier="auto")
 
 
@@ -361,6 +365,11 @@ def lengths():
     plain("no-room", [497] * 2048, max_tokens=1)
     plain("truncate", LONG, truncate_prompt_tokens=8)
     plain("truncate-all", LONG, truncate_prompt_tokens=-1)
+    plain("truncate-right", FOX, truncate_prompt_tokens=4, truncation_side="right")
+    plain("truncate-left", FOX, truncate_prompt_tokens=4, truncation_side="left")
+    plain("truncate-side-alone", FOX, truncation_side="right")
+    plain("truncate-side-word", FOX, truncation_side="middle")
+    chat("truncate-right", KV, truncate_prompt_tokens=10, truncation_side="right")
     plain("truncate-zero", truncate_prompt_tokens=0)
     plain("truncate-low", truncate_prompt_tokens=-2)
     plain("truncate-beyond", truncate_prompt_tokens=5000)

@@ -143,7 +143,7 @@ def differences(theirs, ours):
     if theirs["type"] != ours["type"]:
         return [("type", f"{theirs['type'] or 'none'} → {ours['type'] or 'none'}")]
     out = []
-    for part in ("json", "text", "events"):
+    for part in ("headers", "json", "text", "events"):
         a, b = theirs.get(part), ours.get(part)
         if part == "events" and a is not None and b is not None:
             for side in (a, b):  # whether the last chunk still brings a token depends on when it came
@@ -155,7 +155,7 @@ def differences(theirs, ours):
                     for choice in side["chunks"].get("finish", {}).get("choices", []):
                         choice.pop("prompt_token_ids", None)
         if a is not None or b is not None:
-            walk(a, b, "$", out)
+            walk(a or ({} if part == "headers" else a), b or ({} if part == "headers" else b), "$.headers" if part == "headers" else "$", out)
     return sorted(set(out))
 
 

@@ -1,0 +1,31 @@
+"""Differences that only differential.py meets, each meant, with its reason: (names, "PATH WHAT", reason), both regular expressions. What the
+recorded answers show too is in differences.py and is not told again here."""
+
+LIVE = [
+    ("web-.*", r"\$\.(detail missing string|error extra object)", "our errors have OpenAI's form everywhere"),
+    ("web-(key-.*|page-no-key)", r"\$\.error type string → object", "a refused key too: clients show its message"),
+    ("web-key-.*", r"status (200|404) → 401", "with keys all but health and metrics asks for one: vLLM guards /v1 alone"),
+    ("web-key-.*(spaces|x-api-key).*", r"status 401 → (200|404)", "Anthropic's clients send X-Api-Key; blanks in front of a key are none of it"),
+    ("web-.*(health|ping)", r"type none → application/json", "health has a body: the reason"),
+    ("web-head-.*", r"status 405 → 200", "probes use HEAD"),
+    ("web-.*", r"\$\.headers\.Allow value .*", "Allow names HEAD and POST where they are taken"),
+    ("web-slash(-get)?", r"status 307 → 200", "answered where vLLM sends clients on to the same place"),
+    ("web-percent", r"status 200 → 404", "a letter written as %63 is no usual spelling of a route"),
+    ("web-post-(v1-chat-completions-batch|inference-v1-generate)", r"status 400 → 404", "not offered: n and lists of prompts are"),
+    ("web-post-v1-responses-resp_1-cancel", r"status 404 → 405", "there is no background work to cancel"),
+    ("web-post-(score|rerank|classify|pooling)", r"status 404 → 400", "the routes are there and say what the model cannot do"),
+    ("web-get-v1-responses-resp_1", r"\$\.error\.type value .*", "one name for one status"),
+    ("web-.*models|web-get-body", r"\$\.data\[\]\.(owned_by|reasoning_parser|tool_call_parser) .*", "who serves it, and which parsers"),
+    ("web-page-no-key", r"\$\.headers\.Access-Control-Allow-Origin extra string", "else a page cannot read why it was refused"),
+    ("web-page-asks.*", r"status 200 → 204", "an answer without a body"),
+    ("web-page-other-asks", r"status 400 → 403", "the page is refused, not its words"),
+    ("web-(gzip|type-spaces)", r"status 400 → 200", "gzip bodies are read; blanks around a header's value are none of it"),
+    ("web-coding", r"status 200 → 415", "a body in a coding that was not undone is not read as text"),
+    ("web-utf16", r"status 200 → 400", "JSON between programs is UTF-8 (RFC 8259)"),
+    ("counts", r"vllm:(estimated_|external_prefix_cache_|mm_cache_|prompt_tokens_cached_by_source_|request_prefill_kv_computed_tokens_|tool_call_parser_).* missing",
+     "series of parts that are not here, or that evenkeel_* has"),
+    ("counts", r"vllm:(prefix_cache_hits|prompt_tokens_(by_source|cached))_total.* value .*", "blocks of its CPU have 128 tokens: short prompts share none"),
+    ("counts", r"vllm:lora_requests_info.* extra", "readers of older versions look for it"),
+    ("counts", r"vllm:inter_token_latency_seconds_count.* value .*", "steps that bring two tokens at once count one gap"),
+    ("chat .*echo.*", r"\$\.prompt_logprobs type list → null", "nobody asked; they cost the prefix cache"),
+]
