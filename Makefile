@@ -199,7 +199,7 @@ tests_of = $(foreach t,$(TESTS_$(1)),tests/$(t).c)
 of_part = $(if $(filter kernels supervisor,$(PART)),$(filter $(call tests_of,$(PART)),$(1)),$(filter-out \
           $(foreach p,$(OTHER_PARTS),$(call tests_of,$(p))),$(1)))
 ifneq ($(SAN),)
-$(PLAIN_OBJ): $(B)/tiers
+$(PLAIN_OBJ) $(call obj,$(filter $(foreach t,$(TIER_NAMES),%_$(t).c),$(KERNEL))): $(B)/tiers
 $(B)/tiers: FORCE
 	@mkdir -p $(@D)
 	@echo "$(TIERS) $(OWN_TIERS)" | cmp -s - $@ || echo "$(TIERS) $(OWN_TIERS)" >$@

@@ -6,7 +6,9 @@
 set -eu
 share=$1 commits=$2 day=${EVENKEEL_DAY:-0} n=0
 shift 2
-recent=" $(git diff --name-only "HEAD~$commits" 2>/dev/null | xargs) "
+# A history that is shorter, or none, does not say what changed: then all.
+changed=$(git diff --name-only "HEAD~$commits" 2>/dev/null && git ls-files -o --exclude-standard) || share=1
+recent=" $(echo "$changed" | tr '\n' ' ') "
 for f in "$@"; do
     n=$((n + 1))
     case $recent in

@@ -294,21 +294,21 @@ static int check_foreign(const struct server_config *s, struct ek_fault *fault)
                         r == -EBADMSG ? "there is no key in it that can be sent" : ek_strerror(r));
 }
 
-/* A flag and its value in one word, as a shell would have parted them: no program takes that. */
-static int check_words(const struct server_config *s, const struct ek_strings *list,
-                       const char *field, struct ek_fault *fault)
+/* A flag and its value in one word, as a shell would have parted them: no engine takes
+ * that. In a `command` it may be the word of a wrapper that parts it. */
+static int check_words(const struct server_config *s, struct ek_fault *fault)
 {
-    for (size_t i = 0; i < list->count; i++) {
-        const char *word = list->at[i];
+    for (size_t i = 0; i < s->args.count; i++) {
+        const char *word = s->args.at[i];
         size_t name = strcspn(word, " \t=");
         if (strncmp(word, "--", 2) != 0 || name < 3 || (word[name] != ' ' && word[name] != '\t'))
             continue;
         const char *value = word + name + strspn(word + name, " \t");
         int len = (int)(name < 60 ? name : 60);
-        return ek_fault_set(fault, field,
-                            "server '%s': %s has '%.80s' as one word; write two, [%.*s, "
+        return ek_fault_set(fault, "args",
+                            "server '%s': args has '%.80s' as one word; write two, [%.*s, "
                             "\"%.60s\"], or %.*s=%.60s",
-                            s->name, field, word, len, word, value, len, word, value);
+                            s->name, word, len, word, value, len, word, value);
     }
     return 0;
 }
@@ -377,9 +377,7 @@ int server_config_finish(const struct config *c, struct server_config *s, struct
                             s->name);
     r = check_foreign(s, fault);
     if (r == 0)
-        r = check_words(s, &s->command, "command", fault);
-    if (r == 0)
-        r = check_words(s, &s->args, "args", fault);
+        r = check_words(s, fault);
     if (r == 0)
         companion_choose(s);
     if (r == 0)

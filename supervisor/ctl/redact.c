@@ -68,20 +68,26 @@ static const char *behind_login(const char *p, const char *end)
 {
     if (end - p < 3 || strncmp(p, "://", 3) != 0)
         return NULL;
+    const char *last = NULL;
     bool parted = false;
     for (p += 3; p < end && !isspace((unsigned char)*p) && !strchr("/\"'<>", *p); p++) {
-        if (*p == '@')
-            return parted ? p : NULL;
+        if (*p == '@' && parted)
+            last = p;
         parted = parted || *p == ':';
     }
-    return NULL;
+    return last;
 }
 
 /* Behind the quote that closes the one here, or the end. */
 static const char *behind_quoted(const char *at, const char *end)
 {
-    const char *close = memchr(at + 1, *at, (size_t)(end - at - 1));
-    return close ? close + 1 : end;
+    for (const char *c = at + 1; c < end; c++) {
+        if (*c == '\\' && *at == '"')
+            c++;
+        else if (*c == *at)
+            return c + 1;
+    }
+    return end;
 }
 
 static bool ends_value(char c)
@@ -104,7 +110,7 @@ static size_t value_length(const char *p, const char *end)
         }
         return (size_t)(at - p);
     }
-    while (at < end && !ends_value(*at) &&
+    while (at < end && !ends_value(*at) && !(end - at > 1 && at[0] == '\\' && at[1] == '"') &&
            !((*at == '"' || *at == '\'') && (at + 1 == end || ends_value(at[1]))))
         at++; /* a quote at its end closes what the name stands in */
     return (size_t)(at - p);
@@ -159,10 +165,14 @@ static size_t gap_length(const char *p, const char *end, bool *ret_lines)
 {
     const char *at = p;
     bool key = false;
+    bool inside = end - at > 1 && at[0] == '\\' && at[1] == '"'; /* JSON within a string */
+    at += inside;
     if (at < end && (*at == '"' || *at == '\''))
         at++;
     for (; at < end && strchr(" \t:=,", *at) && *at; at++)
         key = key || *at == ':';
+    if (inside && end - at > 1 && at[0] == '\\' && at[1] == '"')
+        at += 2;
     size_t item = item_gap(at, end);
     *ret_lines = item > 0 && key;
     at += item;

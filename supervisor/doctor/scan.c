@@ -210,9 +210,11 @@ static void begin_serving(struct doctor_scan *s)
     for (uint32_t i = 0; i < s->catalog->signature_count; i++) {
         struct doctor_finding *f = &s->finding[i];
         bool before = f->phase == DOCTOR_PHASE_UNKNOWN && f->life + 1 == s->life;
-        f->outlived |= f->count > 0 && !f->raised && (before || f->life == s->life);
+        f->outlived |= f->count > 0 && !f->raised && f->phase != DOCTOR_PHASE_READY &&
+                       f->phase != DOCTOR_PHASE_STOPPING && (before || f->life == s->life);
     }
-    doctor_trace_forget_plain(&s->trace);
+    if (s->phase != DOCTOR_PHASE_READY) /* other processes of the same start come to serve later */
+        doctor_trace_forget_plain(&s->trace);
     s->phase = DOCTOR_PHASE_READY;
 }
 
@@ -265,7 +267,14 @@ static void scan_apply(struct doctor_scan *s, uint32_t pattern, size_t len)
     }
     case PATTERN_CLEAR: {
         struct doctor_finding *f = &s->finding[p->signature];
-        if (f->count < s->catalog->signatures[p->signature].times)
+        struct doctor_numbers of = {0};
+        double x = 0, y = 0;
+        take_numbers(s, p, &of);
+        if (doctor_numbers_lookup(&of, "engine", &x) &&
+            doctor_numbers_lookup(&f->numbers, "engine", &y) && x != y)
+            break; /* another engine of the same server moves */
+        uint32_t before = f->count - (f->last_line == s->line); /* it may be of both kinds */
+        if (before < s->catalog->signatures[p->signature].times)
             *f = (struct doctor_finding){.count = 0};
         break;
     }

@@ -17,7 +17,7 @@
 #define TOKENS_STEP  256
 #define GAP_SHARE    (1.0 / 3) /* of the samples show a gap that is too long */
 #define LOST_SHARE   0.25      /* of what ran, thrown out within the window */
-#define SUSTAINED    0.66      /* of the window: 4 of 6 polls */
+#define SUSTAINED    0.66      /* of the window: 20 of 30 polls */
 #define STALL_SHARE  0.099     /* of the samples, a tenth: a single gap costs less than room */
 #define RESERVE_BACK 0.01      /* of the pool, a step back */
 #define BINDING      0.5       /* of the samples of a raise interval */

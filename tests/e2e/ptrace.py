@@ -15,18 +15,19 @@ libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_
 libc.ptrace.restype = ctypes.c_long
 
 
-def thread_of(pid, name):
-    """The thread with that name, or 0."""
-    for task in pathlib.Path(f"/proc/{pid}/task").glob("*"):
-        with contextlib.suppress(OSError):
-            if (task / "comm").read_text().strip() == name:
-                return int(task.name)
-    return 0
-
-
 def threads_of(pid, name):
     """All threads with that name."""
-    return [int(task.name) for task in pathlib.Path(f"/proc/{pid}/task").glob("*") if (task / "comm").read_text().strip() == name]
+    found = []
+    for task in pathlib.Path(f"/proc/{pid}/task").glob("*"):
+        with contextlib.suppress(OSError):  # it has ended
+            if (task / "comm").read_text().strip() == name:
+                found.append(int(task.name))
+    return found
+
+
+def thread_of(pid, name):
+    """The thread with that name, or 0."""
+    return next(iter(threads_of(pid, name)), 0)
 
 
 def reap(tid):

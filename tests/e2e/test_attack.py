@@ -377,7 +377,6 @@ def test_a_client_that_leaves_frees_its_thread(target):
     bystander(target, 9)
 
 
-@pytest.mark.long
 def test_a_client_that_closes_its_own_side_is_told_so(target):
     """One that has sent a large body and says that no more comes looks like one that leaves, but may read still: it has the answer, or why not."""
     body = json.dumps({"model": "tiny", "prompt": "word " * 40_000})
@@ -392,6 +391,7 @@ def test_a_client_that_closes_its_own_side_is_told_so(target):
         assert got.startswith(b"HTTP/1.1 200") or (got.startswith(b"HTTP/1.1 400") and b"closed for sending" in got), got[:400]
 
 
+@pytest.mark.long
 def test_an_end_while_all_attacks_run(tmp_path):
     """SIGTERM in the midst of everything at once: the process is gone within 10 s, though requests are still being served."""
     keys = tmp_path / "keys"

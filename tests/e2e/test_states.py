@@ -191,6 +191,8 @@ def without_a_processor(pid):
     """The threads of a server that speak HTTP stand still, as on a machine whose host is busy, until its first thread waits for them: the
     last thing that it does before it ends."""
     threads, first = ptrace.threads_of(pid, "http"), pathlib.Path(f"/proc/{pid}/wchan")
+    if not first.exists() or all(first.read_text() == "0" for _ in range(100)):
+        pytest.skip("this kernel does not say where a process waits")
     with contextlib.ExitStack() as stack:
         if not all([stack.enter_context(ptrace.held(tid)) for tid in threads]):
             pytest.skip("tracing is not allowed")

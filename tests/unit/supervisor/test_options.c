@@ -264,7 +264,8 @@ static void test_reads_the_address_of_a_command(void **state)
         {"command: [x, --port, \"1\"]\n    args: [--port, \"19778\"]", NULL, "127.0.0.1", 19778},
         {"model: m\n    port: 8001\n    args: [--port, \"19778\"]", "args says --port 19778", NULL,
          0},
-        {"command: [\"x y\", \"--port 19778\"]", "command has '--port 19778' as one word", NULL, 0},
+        {"model: m\n    args: [\"--port 19778\"]", "args has '--port 19778' as one word", NULL, 0},
+        {"command: [wrapper, \"--run\", \"--tp 2 --x\"]", NULL, "127.0.0.1", 8000},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct config c = {0};
