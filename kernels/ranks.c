@@ -192,23 +192,6 @@ static int ranks_kv_open(struct ek_device *d, const struct ek_kv_params *p)
     return r;
 }
 
-static int ranks_kv_resize(struct ek_device *d, uint32_t blocks)
-{
-    struct ranks *s = ranks_of(d);
-
-    for (uint32_t i = 0; i < s->all; i++) {
-        int r = s->rank[i].b->kv_resize(s->rank[i].device, blocks);
-        if (r == 0)
-            continue;
-        while (i-- > 0) /* as it was: what was had a moment ago, or is given back */
-            if (s->rank[i].b->kv_resize(s->rank[i].device, s->blocks) < 0)
-                return r == EK_ECOMM ? r : EK_EDEVICE;
-        return r;
-    }
-    s->blocks = blocks;
-    return 0;
-}
-
 /* Of all ranks, one after the other; not where some are on other nodes. */
 static size_t ranks_kv_bytes(const struct ek_device *d, uint32_t tier)
 {
@@ -268,6 +251,28 @@ static int broken(struct ranks *s, uint32_t nth, int r)
     if (!alone || r == EK_EDEVICE || r == EK_ECOMM)
         ranks_fail(s, code);
     return code;
+}
+
+/* Ranks that do not agree on the pool end the group: a step may name blocks that one lacks. */
+static int ranks_kv_resize(struct ek_device *d, uint32_t blocks)
+{
+    struct ranks *s = ranks_of(d);
+
+    for (uint32_t i = 0; i < s->all; i++) {
+        int r = s->rank[i].b->kv_resize(s->rank[i].device, blocks);
+        if (r == 0)
+            continue;
+        bool lost = r == EK_EDEVICE || r == EK_ECOMM;
+        while (!lost && i-- > 0) /* as it was: what was had a moment ago, or is given back */
+            lost = s->rank[i].b->kv_resize(s->rank[i].device, s->blocks) < 0;
+        if (!lost)
+            return r;
+        const int code = r == EK_ECOMM ? r : EK_EDEVICE;
+        ranks_fail(s, code);
+        return code;
+    }
+    s->blocks = blocks;
+    return 0;
 }
 
 static int ranks_forward(struct ek_device *d, const struct ek_step *step)

@@ -279,7 +279,7 @@ check-vllm-answers: all $(VLLM)/ready
 # Both asked at once what is drawn: every field of vLLM's own description with values of every kind,
 # rich bodies bent in every place, legal values together, paths, keys and headers, and what both count.
 # Differences are printed with the smallest request that shows them; those that are not in
-# tests/vllm/differences.py fail it.
+# tests/vllm/differences.py and differences_live.py fail it.
 #   make check-vllm-drawn [SEED=day] [COUNT=400] [SETS=counts,web,sweep,bend,draw] [ONLY=pattern]
 check-vllm-drawn: all $(VLLM)/ready
 	@VLLM=$(VLLM) B=$(B) python3 tests/vllm/differential.py $(if $(SEED),--seed $(SEED)) \

@@ -29,6 +29,7 @@
 #define PAID_FORGET   0.999
 #define SHARED_TRIED  128u /* steps that are small before anything is known, so that it soon is */
 #define SHARED_STEPS  64   /* with several tenants, before the least is chosen anew, */
+#define SHARED_FULL   0.75 /* of the least: such a step is judged, as few are quite full */
 #define SHARED_AGAIN  4096 /* and so many more where fewer rows were too slow */
 #define SHARED_WEIGHT 0.02
 #define SHARED_SLOW   0.02 /* above the line, on average: the least is doubled, */
@@ -235,10 +236,10 @@ void pace_shared_landed(struct pace *p, double rows, uint64_t context, uint64_t 
 
     if (!p->known)
         p->shared_tried += rows >= ROWS_LEAST;
-    if (!p->known || took_us == 0 || !(line > 0) || rows < p->shared_least)
+    if (!p->known || took_us == 0 || !(line > 0) || rows < SHARED_FULL * p->shared_least)
         return;
     p->shared_over += SHARED_WEIGHT * (fmin((double)took_us / line, OUTLIER) - 1 - p->shared_over);
-    if (++p->shared_landed < SHARED_STEPS)
+    if (p->shared_landed < SHARED_STEPS && ++p->shared_landed < SHARED_STEPS)
         return;
     if (p->shared_over > SHARED_SLOW) {
         p->shared_least *= 2;

@@ -65,7 +65,7 @@ void pace_spread(struct pace *p, uint32_t prompts, uint64_t context, uint64_t to
 uint32_t pace_rows(struct pace *p, uint32_t most, uint32_t decodes);
 /* Rows of the next step while several tenants are served: 0 = as many as pace_rows() says. */
 uint32_t pace_shared(struct pace *p, uint32_t most, uint32_t decodes);
-/* Such a step, with so many rows by what they cost, took so long; it is pace_landed()'s, too, where
+/* Such a step, with so many rows, took so long; it is pace_landed()'s, too, where
  * the figures were not known. */
 void pace_shared_landed(struct pace *p, double rows, uint64_t context, uint64_t took_us);
 /* What it is between those. */

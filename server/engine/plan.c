@@ -436,7 +436,8 @@ static bool is_held_by_others(const struct sched *s)
     return false;
 }
 
-/* Whether several tenants have requests here, or had of late. */
+/* Whether several tenants have requests here, or had of late. Where there are keys the one without
+ * is evenkeeld, which asks for a token now and then. */
 static bool is_shared(struct sched *s, uint64_t now_us)
 {
     uint32_t tenants = 0;
@@ -444,7 +445,7 @@ static bool is_shared(struct sched *s, uint64_t now_us)
     if (s->tenants.count == 1)
         return false;
     sched_count_held(s, false);
-    for (uint32_t i = 0; i < s->tenants.count; i++)
+    for (uint32_t i = 1; i < s->tenants.count; i++)
         tenants += s->tenants.at[i].held > 0 || s->tenants.at[i].queue.head != SCHED_NONE;
     if (tenants > 1)
         s->share.several_us = now_us;
@@ -458,7 +459,7 @@ static uint32_t choose_rows(struct sched *s, struct plan *p)
 {
     uint32_t taken, most = sched_budget(s), running = decodes(&s->entries, &taken);
     uint32_t rows = pace_rows(&s->rates.pace, most, running);
-    uint32_t few = is_shared(s, p->now_us) ? pace_shared(&s->rates.pace, most, running) : 0;
+    uint32_t few = is_shared(s, p->now_us) ? pace_shared(&s->rates.pace, most, taken) : 0;
     p->shared = few != 0 && few < rows;
     rows = p->shared ? few : rows;
     uint32_t spare = is_held_by_others(s) ? pace_spare(&s->rates.pace, most, taken) : 0;

@@ -24,12 +24,6 @@ static void measure_prefill(struct rates *r, double rate, bool full)
     r->prefill_known |= full;
 }
 
-/* As if all rows stood at the beginnings of prompts. */
-static double rows_by_cost(const struct price *p, const struct flight *f)
-{
-    return f->rows + p->deeper * f->deep + p->read * (double)f->read;
-}
-
 void rates_landed(struct rates *r, const struct flight *f, uint64_t copy_us, uint64_t now_us)
 {
     if (f->copies > 0 && copy_us > 0)
@@ -42,8 +36,7 @@ void rates_landed(struct rates *r, const struct flight *f, uint64_t copy_us, uin
     if (f->copies == 0) {
         const bool judged = f->shared && r->pace.known;
         if (f->shared)
-            pace_shared_landed(&r->pace, rows_by_cost(&r->prices.now, f), f->context,
-                               r->landed_took_us);
+            pace_shared_landed(&r->pace, f->rows, f->context, r->landed_took_us);
         if (!judged)
             pace_landed(&r->pace, f->rows, f->context, r->landed_took_us);
         if (f->prefill_rows == 0)

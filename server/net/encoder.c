@@ -107,9 +107,10 @@ static void handle(struct encoder *e, struct exchange *x, bool stop, uint64_t no
     x->early_rc = 0;
     x->work = (struct ek_work){.deadline_us = now_us + ENCODER_RUN_S * EK_US_PER_S,
                                .cancelled = &x->gone};
-    if (stop)
+    const bool gone = atomic_load(&x->gone); /* before it asks for the end, which sets it, too */
+    if (stop || (gone && stopping(e)))
         answer_refuse_fault(x, &x->early, 503, "The server is ending.");
-    else if (atomic_load(&x->gone))
+    else if (gone)
         refuse_closed(x);
     else if (now_us >= x->wait_until_us)
         answer_refuse_fault(x, &x->early, 503,

@@ -228,8 +228,14 @@ int models_get(struct exchange *x, struct answer *a)
 {
     const struct served *s = http_served(x->http);
     const char *name = x->path + strlen("/v1/models/");
+    const size_t n = strlen(name);
+    char less[256]; /* without the slash at its end, as in route_matches() */
     struct api_error err;
     uint32_t at = served_place(s, name);
+    if (at >= s->names && n > 1 && n < sizeof(less) && name[n - 1] == '/') {
+        (void)snprintf(less, sizeof(less), "%.*s", (int)n - 1, name);
+        at = served_place(s, less);
+    }
     if (at < s->names) {
         put_card(s, at, x->http->started_wall_us / EK_US_PER_S, &a->body);
         return 0;

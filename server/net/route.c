@@ -77,17 +77,25 @@ uint32_t route_count(void)
     return (uint32_t)ROUTES + 1;
 }
 
-/* One slash more at the end is no other place: clients of servers that redirect send it. */
-static bool route_matches(const char *pattern, const char *path)
+/* One slash more at the end is no other place: clients of servers that redirect send it. A page has
+ * links beside it, which would lead elsewhere then. */
+static bool route_matches(const struct route *r, const char *path)
 {
+    const char *pattern = r->path;
     size_t n = strcspn(pattern, "*");
-    if (pattern[n] == '\0')
-        return strncmp(pattern, path, n) == 0 &&
-               (path[n] == '\0' || (n > 1 && strcmp(path + n, "/") == 0));
-    if (strncmp(pattern, path, n) != 0 || path[n] == '\0')
+    if (strncmp(pattern, path, n) != 0)
         return false;
-    const char *rest = path + n + strcspn(path + n, "/");
-    return pattern[n + 1] == '\0' || strcmp(pattern + n + 1, rest) == 0;
+    const char *tail = pattern + n, *rest = path + n;
+    if (*tail == '*') {
+        if (*rest == '\0')
+            return false;
+        if (*++tail == '\0')
+            return true; /* what the name is says the handler: a model's may have slashes */
+        rest += strcspn(rest, "/");
+    }
+    size_t t = strlen(tail);
+    return strncmp(tail, rest, t) == 0 &&
+           (rest[t] == '\0' || (!(r->flags & ROUTE_PAGE) && strcmp(rest + t, "/") == 0));
 }
 
 const struct route *route_find(const char *method, const char *path, const char **ret_allow)
@@ -102,7 +110,7 @@ const struct route *route_find(const char *method, const char *path, const char 
     *ret_allow = NULL;
     for (size_t i = 0; i < ROUTES; i++) {
         const struct route *r = &route_table[i];
-        if (!route_matches(r->path, path) || (pattern && strcmp(pattern, r->path) != 0))
+        if (!route_matches(r, path) || (pattern && strcmp(pattern, r->path) != 0))
             continue; /* the first one says what a path is */
         pattern = r->path;
         if (strcmp(r->method, as) == 0)

@@ -135,7 +135,8 @@ static void path_id(const char *path, char ret_id[PAST_ID])
     const char *from = path + sizeof(ROOT) - 1;
     const char *items = strstr(from, "/input_items"); /* as the route has it, or not */
     size_t n = items ? (size_t)(items - from) : strlen(from);
-    n = n < PAST_ID ? n : 0; /* none is so long */
+    n -= n > 0 && from[n - 1] == '/'; /* as in route_matches() */
+    n = n < PAST_ID ? n : 0;          /* none is so long */
     memcpy(ret_id, from, n);
     ret_id[n] = '\0';
 }

@@ -4,6 +4,7 @@ import concurrent.futures
 import http.client
 import json
 import os
+import time
 
 import pytest
 
@@ -97,9 +98,19 @@ def test_too_many_requests(server, client, package):
     pytest.importorskip(package)  # before the other request computes
     # 128 long answers, one at a time: minutes, unless the client leaves
     long = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
-    long.request("POST", "/v1/completions", json.dumps({"prompt": "Once", "n": 128, "max_tokens": 1900, "ignore_eos": True}),
-                 {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"})
-    wait_for("it runs", lambda: metric(server.metrics(), "vllm:num_requests_running") == 1)
+
+    def begun():
+        """The key's place may be free a moment after its last answer: until then this one is refused, too."""
+        long.close()
+        long.request("POST", "/v1/completions", json.dumps({"prompt": "Once", "n": 128, "max_tokens": 1900, "ignore_eos": True}),
+                     {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"})
+        for _ in range(50):
+            if metric(server.metrics(), "vllm:num_requests_running") == 1:
+                return True
+            time.sleep(0.02)
+        return False
+
+    wait_for("it runs", begun)
     assert retried(server, client, 429, long.close) == WANT
 
 

@@ -85,7 +85,9 @@ def test_routes_and_methods(shared):
         status, text = get(shared.port, path)
         assert status == 404 and says in json.loads(text)["error"]["message"], text
     assert get(shared.port, "/v1/models/") == get(shared.port, "/v1/models")  # as where servers redirect
-    assert get(shared.port, "/v1/models//")[0] == get(shared.port, "//")[0] == 404
+    name = json.loads(get(shared.port, "/v1/models")[1])["data"][0]["id"]
+    assert get(shared.port, f"/v1/models/{name}/") == get(shared.port, f"/v1/models/{name}")
+    assert get(shared.port, "/v1/models//")[0] == get(shared.port, "//")[0] == get(shared.port, "/docs/")[0] == 404
     status, text = post(shared.port, "/runtime_config", {}, {"Content-Type": "application/x-www-form-urlencoded"})
     assert status == 404 and "runtime_config?" not in text  # nor are they named
     status, text = post(shared.port, "/v1/completions", {}, {"Content-Type": "application/x-www-form-urlencoded"})

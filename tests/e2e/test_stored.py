@@ -126,10 +126,18 @@ def test_refused(server, path, says):
 
 
 @pytest.mark.parametrize("method, path, allow", [("DELETE", "/v1/responses", "POST"), ("PUT", "/v1/responses/x", "GET, HEAD, DELETE"),
-                                                 ("DELETE", "/v1/responses/x/input_items", "GET, HEAD"), ("GET", "/v1/responses/input_tokens", "POST")])
+                                                 ("DELETE", "/v1/responses/x/input_items", "GET, HEAD"),
+                                                 ("DELETE", "/v1/responses/x/input_items/", "GET, HEAD"), ("GET", "/v1/responses/input_tokens", "POST")])
 def test_methods(server, method, path, allow):
     status, headers, _ = server.ask(path, method, headers={"Authorization": f"Bearer {KEYS[0]}"})
     assert (status, headers.get("allow")) == (405, allow)
+
+
+def test_a_slash_at_the_end(server, client):
+    at, auth = f"/v1/responses/{client.responses.create(**ASK, input='x').id}", {"Authorization": f"Bearer {KEYS[0]}"}
+    for path in (at, at + "/input_items"):
+        status, _, text = server.ask(path + "/", headers=auth)
+        assert status == 200 and json.loads(text) == json.loads(server.ask(path, headers=auth)[2])
 
 
 def test_the_oldest_go(tmp_path):

@@ -1,6 +1,6 @@
 """A real vLLM and this server, asked the same at the same time: what drawn.py makes, and after it what both count in /metrics.
     differential.py [--sets counts,web,sweep,bend,draw] [--seed N] [--count N] [--report FILE] [--theirs PORT --ours PORT]
-Every difference must be in differences.py; one that is not is made smaller first (fields are left out while it stays), then printed with
+Every difference must be in differences.py or differences_live.py; one that is not is made smaller first (fields are left out while it stays), then printed with
 the request that shows it. Needs what tools/vllm-install.sh installs, and says so without it. Both servers run with the flags of ask.py; one
 that fails while it is asked is started again and the request that ended it is a finding of its own."""
 import argparse
@@ -81,8 +81,10 @@ class Pair:
         """[(path, what)] that nothing lists, and whether there were others."""
         both = [self.pool.submit(s.ask, case) for s in (self.theirs, self.ours)]
         theirs, ours = (reduced(b.result()) for b in both)
-        found = differences(theirs, ours)
         self.asked += 1
+        if 0 in (theirs["status"], ours["status"]):
+            return [("status", f"{theirs['status']} {ours['status']}: no answer")]
+        found = differences(theirs, ours)
         self.alike += not found
         return [(p, w) for p, w in found if not is_meant(case[0], p, w)]
 

@@ -1,6 +1,6 @@
 """Requests that are drawn, for differential.py: every field that vLLM's own /openapi.json knows with values of every kind (sweep), every
 place of rich bodies with the same (bend), and legal values of many fields together, by a seed (draw). A case is one of cases.py's; its name
-says what is odd about it, `chat stream_options.include_usage=word`, and differences.py refers to these names."""
+says what is odd about it, `chat stream_options.include_usage=word`, and differences_live.py refers to these names."""
 import copy
 import random
 

@@ -94,12 +94,13 @@ static uint32_t play_shared(struct pace *p, const struct pace_device *d, uint32_
         uint32_t usual = pace_rows(p, most, 8), few = pace_shared(p, most, 8);
         bool shared = few != 0 && few < usual;
         rows = shared ? few : usual;
-        double us = time_of(d, rows, 4000) * (1 + 0.1 * (2 * chance() - 1));
+        uint32_t had = shared && i % 3 != 0 ? rows - rows / 6 : rows; /* prompts end in most */
+        double us = time_of(d, had, 4000) * (1 + 0.1 * (2 * chance() - 1));
         const bool judged = shared && p->known;
         if (shared)
-            pace_shared_landed(p, rows, 4000, (uint64_t)us);
+            pace_shared_landed(p, had, 4000, (uint64_t)us);
         if (!judged)
-            pace_landed(p, rows, 4000, (uint64_t)us);
+            pace_landed(p, had, 4000, (uint64_t)us);
         *ret_small += rows - 8 < small;
     }
     return rows - 8;
