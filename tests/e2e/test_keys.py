@@ -17,13 +17,13 @@ from conftest import free_port, get, metric, wait_for
 KEY = "sk-test-0123456789abcdef"
 GOOD = {"Authorization": f"Bearer {KEY}"}
 COMPLETE = json.dumps({"model": "tiny", "prompt": "Hello", "max_tokens": 2})
-OPEN = ["/health", "/api/version", "/livez", "/readyz", "/ping", "/load", "/version", "/metrics", "/", "/docs"]
+OPEN = ["/health", "/health/", "/api/version", "/livez", "/readyz", "/ping", "/load", "/version", "/metrics", "/", "/docs"]
 CLOSED = [("GET", "/v1/models"), ("GET", "/v1/models/tiny"), ("POST", "/v1/completions"), ("POST", "/v1/chat/completions"),
           ("POST", "/tokenize"), ("POST", "/detokenize"), ("GET", "/nothing"), ("POST", "/v1/embeddings"), ("POST", "/api/chat"), ("POST", "/api/generate"),
           ("POST", "/api/embed"), ("POST", "/api/show"), ("GET", "/api/tags"), ("GET", "/api/ps"),
           ("POST", "/v1/responses"), ("POST", "/v1/messages"), ("GET", "/openapi.json"), ("GET", "/is_sleeping"), ("DELETE", "/v1/models"),
           ("GET", "/v1/runtime_config"), ("PATCH", "/v1/runtime_config"), ("POST", "/drain"), ("POST", "/resume"), ("POST", "/sleep"),
-          ("POST", "/reset_prefix_cache"), ("POST", "/collective_rpc"), ("POST", "/invocations"), ("POST", "/pause"), ("GET", "/health/"),
+          ("POST", "/reset_prefix_cache"), ("POST", "/collective_rpc"), ("POST", "/invocations"), ("POST", "/pause"), ("GET", "/health//"), ("GET", "/v1/models/"),
           ("GET", "/healthz"), ("GET", "//v1/models"), ("GET", "/v1%2fmodels"), ("GET", "/./v1/models"), ("GET", "/V1/models"),
           ("GET", "/health/../v1/models"), ("GET", "/metrics/../v1/models"), ("GET", "/version%00/v1/models")]
 

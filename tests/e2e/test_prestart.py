@@ -114,8 +114,11 @@ def test_devices_without_a_file(tmp_path, nvml):
 
 
 def test_devices_of_a_vllm_without_a_file(tmp_path, nvml):
+    """FAKE: the python, which only says a release of vLLM."""
     nvml.write_text(f"{80 * GIB} 0 0 0\n" * 2)
-    words = ["--engine", "vllm", "--program", sys.executable, "--model", MODEL, "--port", str(free_port(26000)), "--run-dir", tmp_path / "r"]
+    (tmp_path / "python3").write_text("#!/bin/sh\nprintf 0.9\n")
+    (tmp_path / "python3").chmod(0o755)
+    words = ["--engine", "vllm", "--program", tmp_path / "python3", "--model", MODEL, "--port", str(free_port(26000)), "--run-dir", tmp_path / "r"]
 
     def said(*more):
         done = subprocess.run([BUILD / "evenkeeld", *words, *more, "--dry-run"], capture_output=True, text=True, timeout=60)
