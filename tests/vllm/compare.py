@@ -204,7 +204,7 @@ def write(doc, text):
 def main(theirs_path, ours_path, *rest):
     theirs, ours = load(theirs_path), load(ours_path)
     used = {e["id"]: set() for e in ACCEPTED}
-    unlisted, equal = [], 0
+    unlisted, equal = [(name, "case", "not recorded") for name in ours if name not in theirs], 0
     for name in theirs:
         found = differences(theirs[name], ours[name]) if name in ours else [("case", "not asked")]
         equal += not found
