@@ -118,7 +118,12 @@ static inline void check_copies(struct sim *s, const struct ek_step *step)
 /* Rows that the newest step may have. */
 static inline uint32_t step_most(const struct sim *s)
 {
-    return s->spread ? s->knee : (uint32_t)s->limits.value[LIMIT_BATCHED_TOKENS];
+    const struct flights *f = &s->sched->flights;
+    uint32_t most = (uint32_t)s->limits.value[LIMIT_BATCHED_TOKENS];
+
+    if (s->spread)
+        return s->knee;
+    return f->at[flights_newest(f)].shared && s->few < most ? s->few : most;
 }
 
 static inline void check_plan(struct sim *s, const struct ek_step *step, uint32_t rows)
@@ -128,6 +133,9 @@ static inline void check_plan(struct sim *s, const struct ek_step *step, uint32_
     check_copies(s, step);
     if (step->seqs > 0 && f->at[flights_newest(f)].spread != s->spread)
         fail(s, "prompts are read slowly where they should not be, or fast");
+    if (step->seqs > 0 && s->several && !f->at[flights_newest(f)].shared &&
+        s->few < s->limits.value[LIMIT_BATCHED_TOKENS])
+        fail(s, "a step is large though several tenants have requests");
     if (step->seqs > 0 && s->spread && f->at[flights_newest(f)].full)
         fail(s, "a step that was made short tells how fast prompts can be read");
     if (step->seqs == 0 ? rows != 1 || step->copies == 0 || step->rows != 0 : rows != step->rows)

@@ -76,6 +76,10 @@ static int sim_open(struct sim *s, uint64_t seed, uint32_t depth)
     uint32_t rows = seqs + pick(s, 0, chance(s, 500000) ? 8 : 96);
     uint32_t blocks = 2 + pick(s, 2, chance(s, 700000) ? 24 : 120);
 
+    s->shares = seed % 5 == 1;
+    if (s->shares)
+        rows += PACE_SHARED_LEAST + seed % 37;
+
     s->vocab = pick(s, 2, 60);
     s->p = (struct engine_params){
         .max_seqs = seqs,
@@ -380,21 +384,33 @@ static void put_off_some(struct sim *s)
         }
 }
 
-/* Of the step that is planned next: whether prompts get only what is free beside the answers. */
+/* Of the step that is planned next: whether prompts get only what is free beside the answers, and
+ * what they get where several tenants have requests. */
 static void set_knee(struct sim *s)
 {
     const struct sched *c = s->sched;
     enum engine_held held = c->admission.held;
     uint32_t running = 0;
 
-    if (s->knee == 0)
+    if (s->knee == 0 && !s->shares)
         return;
-    s->sched->rates.pace = (struct pace){.known = true, .row_us = 1, .knee = s->knee, .planned = 1};
+    s->sched->rates.pace =
+        (struct pace){.known = true,
+                      .row_us = 1,
+                      .knee = s->knee,
+                      .planned = 1,
+                      .shared_least = s->shares ? PACE_SHARED_LEAST : PACE_LEAST};
+    uint32_t has = 0, tenants = 0;
     for (uint32_t i = 0; i < c->entries.running_count; i++) {
         const struct entry *e = entries_running(&c->entries, i);
         uint32_t want = sched_rows_wanted(e);
+        has |= 1u << e->tenant;
         running += sched_is_decode(e, want) ? want : 0;
     }
+    for (uint32_t i = 1; i < c->tenants.count; i++)
+        tenants += c->tenants.at[i].queue.head != SCHED_NONE || (has >> i & 1);
+    s->several = s->shares && tenants > 1;
+    s->few = s->shares ? PACE_SHARED_LEAST + running : 0;
     if (held == HELD_LIMIT && c->tenants.count > 1)
         held = HELD_NONE; /* slots are shared */
     s->spread = held != HELD_NONE && held != HELD_TOKENS && held != HELD_COPIES && running > 0 &&

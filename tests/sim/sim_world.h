@@ -40,6 +40,9 @@ struct sim {
     struct price dear; /* what rows cost, instead of what is learned */
     uint32_t knee;     /* rows in the time of answers alone, likewise; 0 = not known */
     bool spread;       /* the next step has no more than those */
+    bool shares;       /* several tenants get small steps, of so many rows with the answers' */
+    bool several;      /* at least two that have keys have some now */
+    uint32_t few;
     bool late_ok, caching_moves, plans_late;
     struct {
         struct prefix_name name, parent;
