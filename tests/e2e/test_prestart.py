@@ -5,7 +5,6 @@ import os
 import pathlib
 import socket
 import subprocess
-import sys
 import time
 
 import pytest
