@@ -67,7 +67,10 @@ static void test_stands_still(void **state)
     assert_told(BEGIN READY STILL STILL STILL MOVES, "no-token-with-work");
     assert_told(BEGIN READY STILL MOVES STILL MOVES STILL MOVES STILL, "");
     assert_told(BEGIN READY STILL STILL MOVES, "");
-#define OTHER "INFO 11-20 10:00:05 [loggers.py:111] Engine 001: Avg prompt throughput: 5.0 tokens/s, Avg generation throughput: 30.0 tokens/s, Running: 2 reqs, Waiting: 0 reqs, GPU KV cache usage: 9.0%, Prefix cache hit rate: 1.0%\n"
+#define OTHER                                                                                      \
+    "INFO 11-20 10:00:05 [loggers.py:111] Engine 001: Avg prompt throughput: 5.0 tokens/s, Avg "   \
+    "generation throughput: 30.0 tokens/s, Running: 2 reqs, Waiting: 0 reqs, GPU KV cache usage: " \
+    "9.0%, Prefix cache hit rate: 1.0%\n"
     assert_told(BEGIN READY STILL OTHER STILL OTHER STILL OTHER STILL, "no-token-with-work");
 }
 
