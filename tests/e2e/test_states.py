@@ -207,6 +207,9 @@ def test_what_came_is_answered_however_late_its_thread_looks(tmp_path):
         kept = http.client.HTTPConnection("127.0.0.1", s.port, timeout=60 * slower())
         kept.request("GET", "/v1/models")
         assert kept.getresponse().read()
+        # One that is held with a lock would hold the first thread, too: so none has anything left to do.
+        tasks = [pathlib.Path(f"/proc/{s.process.pid}/task/{tid}/wchan") for tid in ptrace.threads_of(s.process.pid, "http")]
+        wait_for("they wait for what comes", lambda: all("poll" in t.read_text() for t in tasks) or tasks[0].read_text() == "0", step=0.01)
         with without_a_processor(s.process.pid):
             kept.request("GET", "/v1/models")
             s.process.terminate()
