@@ -14,3 +14,5 @@ enum doctor_phase {
 /* "starting", "serving"; a start includes its warm-up. */
 const char *doctor_phase_name(enum doctor_phase p);
 bool doctor_phase_early(enum doctor_phase p);
+/* It has come to serve: it does, or stops. */
+bool doctor_phase_late(enum doctor_phase p);

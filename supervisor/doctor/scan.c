@@ -149,13 +149,18 @@ static void keep_evidence(struct doctor_finding *f, uint64_t line, const char *t
     doctor_trace_copy(text, strlen(text), f->evidence[i].text, DOCTOR_EVIDENCE_TEXT);
 }
 
-/* Whether a process ended so because it was told to: a signal or a closed connection, once it has
- * begun to stop. */
+/* A closed connection or the like, once it has begun to stop: it was told to. */
+static bool ends_by_order(const struct doctor_scan *s, size_t len)
+{
+    return s->phase == DOCTOR_PHASE_STOPPING && doctor_trace_echo(s->clean, len);
+}
+
+/* The same, or a signal. */
 static bool is_stop(const struct doctor_scan *s, const struct doctor_signature *said, size_t len)
 {
-    return s->phase == DOCTOR_PHASE_STOPPING &&
-           ((said->cls == DOCTOR_SIGNAL && said->rank <= STOP_RANK) ||
-            doctor_trace_echo(s->clean, len));
+    return (s->phase == DOCTOR_PHASE_STOPPING && said->cls == DOCTOR_SIGNAL &&
+            said->rank <= STOP_RANK) ||
+           ends_by_order(s, len);
 }
 
 static void note_failure(struct doctor_scan *s, const struct doctor_pattern *p, size_t len)
@@ -210,8 +215,8 @@ static void begin_serving(struct doctor_scan *s)
     for (uint32_t i = 0; i < s->catalog->signature_count; i++) {
         struct doctor_finding *f = &s->finding[i];
         bool before = f->phase == DOCTOR_PHASE_UNKNOWN && f->life + 1 == s->life;
-        f->outlived |= f->count > 0 && !f->raised && f->phase != DOCTOR_PHASE_READY &&
-                       f->phase != DOCTOR_PHASE_STOPPING && (before || f->life == s->life);
+        f->outlived |= f->count > 0 && !f->raised && !doctor_phase_late(f->phase) &&
+                       (before || f->life == s->life);
     }
     if (s->phase != DOCTOR_PHASE_READY) /* other processes of the same start come to serve later */
         doctor_trace_forget_plain(&s->trace);
@@ -319,7 +324,7 @@ static void scan_line(struct doctor_scan *s, const char *line, size_t len)
     if (open)
         doctor_trace_follow(&s->trace, s->line, s->clean, len, follows ? TRACE_NONE : s->line_best);
     bool raised = open && !s->marked && doctor_trace_raised(&s->trace, s->clean, len);
-    bool told_to = s->phase == DOCTOR_PHASE_STOPPING && doctor_trace_echo(s->clean, len);
+    bool told_to = ends_by_order(s, len);
     if (!follows && !told_to && (s->marked || raised || s->line_best != TRACE_NONE))
         doctor_trace_note(&s->trace, s->line, s->clean, len, s->line_best);
     if (s->frame)
@@ -378,7 +383,7 @@ enum doctor_class doctor_resolve(enum doctor_class cls, const struct doctor_numb
         return DOCTOR_STARTUP_OOM;
     if (has_x && has_y && has_z && y < x && y + z >= x && z * PIECES_PART >= x && !is_shared(n))
         return DOCTOR_FRAG_OOM;
-    return phase == DOCTOR_PHASE_READY || phase == DOCTOR_PHASE_STOPPING ? DOCTOR_BURST_OOM : cls;
+    return doctor_phase_late(phase) ? DOCTOR_BURST_OOM : cls;
 }
 
 /* Old PyTorch says what is reserved in all. */
@@ -447,7 +452,7 @@ static bool is_remark(const struct doctor_finding *f)
 static bool is_wait(const struct doctor_finding *f)
 {
     return !f->decisive && !f->raised && (f->cls == DOCTOR_COMM || f->cls == DOCTOR_HANG) &&
-           f->phase != DOCTOR_PHASE_READY && f->phase != DOCTOR_PHASE_STOPPING;
+           !doctor_phase_late(f->phase);
 }
 
 /* A start that fell by an exception: memory that grows and a cache that is full did not do it. */
@@ -455,8 +460,7 @@ static bool fell_at_start(const struct doctor_scan *s)
 {
     for (uint32_t i = 0; i < s->finding_count; i++) {
         const struct doctor_finding *f = &s->finding[i];
-        if (f->decisive && f->raised && f->life == s->life && f->phase != DOCTOR_PHASE_READY &&
-            f->phase != DOCTOR_PHASE_STOPPING)
+        if (f->decisive && f->raised && f->life == s->life && !doctor_phase_late(f->phase))
             return true;
     }
     return false;

@@ -57,16 +57,14 @@ void prestart_wait_port(struct server *s, int error)
 {
     const struct server_config *c = s->config;
     unsigned port = s->address.port ? s->address.port : (unsigned)c->port;
-    char who[sizeof(s->prestart.holder)] = "nobody", what[200], us[32];
-    int own;
+    char who[sizeof(s->prestart.holder)] = "nobody", what[200];
     if (error == -EADDRNOTAVAIL)
         (void)snprintf(what, sizeof(what), "the address %.60s is none of this machine now",
                        c->host);
     else if (port_owner_is_none(c->host, port, who, sizeof(who)))
         (void)snprintf(what, sizeof(what), "port %u of %.40s was taken a moment ago", port,
                        c->host);
-    else if ((own = snprintf(us, sizeof(us), "process %d (", (int)getpid())) > 0 &&
-             strncmp(who, us, (size_t)own) == 0)
+    else if (port_owner_pid(port) == getpid())
         (void)snprintf(what, sizeof(what),
                        "port %u of %.40s is kept by this evenkeeld for a server that ends", port,
                        c->host);
