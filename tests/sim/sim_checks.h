@@ -115,13 +115,22 @@ static inline void check_copies(struct sim *s, const struct ek_step *step)
     }
 }
 
+/* Whether the newest step should give prompts only what is free beside the answers: where several
+ * tenants have requests, only if that is less than they get anyway. */
+static inline bool step_spread(const struct sim *s)
+{
+    const struct flights *f = &s->sched->flights;
+
+    return s->spread && (!f->at[flights_newest(f)].shared || s->knee < s->few);
+}
+
 /* Rows that the newest step may have. */
 static inline uint32_t step_most(const struct sim *s)
 {
     const struct flights *f = &s->sched->flights;
     uint32_t most = (uint32_t)s->limits.value[LIMIT_BATCHED_TOKENS];
 
-    if (s->spread)
+    if (step_spread(s))
         return s->knee;
     return f->at[flights_newest(f)].shared && s->few < most ? s->few : most;
 }
@@ -131,12 +140,12 @@ static inline void check_plan(struct sim *s, const struct ek_step *step, uint32_
     const struct flights *f = &s->sched->flights;
 
     check_copies(s, step);
-    if (step->seqs > 0 && f->at[flights_newest(f)].spread != s->spread)
+    if (step->seqs > 0 && f->at[flights_newest(f)].spread != step_spread(s))
         fail(s, "prompts are read slowly where they should not be, or fast");
     if (step->seqs > 0 && s->several && !f->at[flights_newest(f)].shared &&
         s->few < s->limits.value[LIMIT_BATCHED_TOKENS])
         fail(s, "a step is large though several tenants have requests");
-    if (step->seqs > 0 && s->spread && f->at[flights_newest(f)].full)
+    if (step->seqs > 0 && step_spread(s) && f->at[flights_newest(f)].full)
         fail(s, "a step that was made short tells how fast prompts can be read");
     if (step->seqs == 0 ? rows != 1 || step->copies == 0 || step->rows != 0 : rows != step->rows)
         fail(s, "the plan does not say how many rows it has");
