@@ -34,7 +34,7 @@ LATE_S = 0.3  # a step later than that is the machine's doing: the run does not 
 BLOCK, IDS = 16, range(1000)
 SCALE = 16  # lengths in a trace with shared pieces are so many times as long: Mooncake's pieces have 512 tokens, ours 32
 PIECE = 512 // SCALE
-FORCED = "the number is even, or so they say"  # behind each digit of a constrained answer
+FORM = "([0-9]the number is even, or so they say){100}"  # of a constrained answer: what stands behind each digit is forced
 COPY_US = 500  # of a block from or to the host
 
 
@@ -56,6 +56,10 @@ class Case:
     plant: bool = True
 
     host_blocks = 0  # as the server says
+
+    @property
+    def form(self):
+        return FORM if self.run else None
 
 
 CASES = {
@@ -117,8 +121,8 @@ async def ask(port, prompt, output, begin, form=None):
     return times
 
 
-async def one_by_one(port, prompts, output):
-    return [await ask(port, p, output, time.monotonic()) for p in prompts]
+async def one_by_one(port, prompts, output, form=None):
+    return [await ask(port, p, output, time.monotonic(), form) for p in prompts]
 
 
 async def all_at_once(port, prompts, output):
@@ -154,11 +158,11 @@ def calibrate(run, pace):
 
     def prompts(count, tokens):
         return [rng.choices(IDS, k=tokens) for _ in range(count)]
-    alone = sorted(t[0] for t in asyncio.run(one_by_one(server.port, prompts(16, 16), 2)))
+    alone = {form: statistics.median(t[0] for t in asyncio.run(one_by_one(server.port, prompts(16, 16), 2, form))) for form in (None, FORM)}
     for count, tokens in ((4, 60), (24, 200), (24, 100)):
         asyncio.run(all_at_once(server.port, prompts(count, tokens), 20))
     base, row = fit(server.end())
-    return base, row, alone[len(alone) // 2] * 1e3 - (base + 16 * row) / 1e3
+    return base, row, {form: took * 1e3 - (base + 16 * row) / 1e3 for form, took in alone.items()}
 
 
 def kept(commit, chosen):
@@ -250,7 +254,7 @@ def table(rows):
         unit = " ms" if r["unit"] == "ms" else ""
         cells.setdefault(name, {})[case] = ", ".join([f"{r['value']:.1f}{unit}", *off])
     lines = []
-    for some in (cases[:4], cases[4:]):
+    for some in filter(None, (cases[:4], cases[4:])):
         shown = {name: of for name, of in cells.items() if any(c in of for c in some)}
         lines += ["| | " + " | ".join(some) + " |", "|---|" + "---|" * len(some),
                   *("| " + " | ".join([name, *(of.get(c, "") for c in some)]) + " |" for name, of in shown.items()), ""]
@@ -269,15 +273,14 @@ def compare(found, sims):
 
 
 def serve_cases(run, cases, pace):
-    """All at the same time: they sleep most of it."""
+    """All at the same time."""
     under, jobs, drawn, steps, rng = {}, [], {}, {}, random.Random(4)
     for name, case in cases.items():
         (run / name).mkdir(parents=True)
         under[name] = server = Server(run / name, case, pace)
         drawn[name] = requests = draw(11 + list(CASES).index(name), case)
         write_trace(run / name / ("trace.jsonl" if case.shared else "trace.csv"), case, requests)
-        form = f"([0-9]{FORCED}){{100}}" if case.run else None
-        jobs.append((name, server.port, [(at, token_ids(rng, prompt, pieces), output) for at, prompt, output, pieces in requests], form))
+        jobs.append((name, server.port, [(at, token_ids(rng, prompt, pieces), output) for at, prompt, output, pieces in requests], case.form))
     answers = asyncio.run(play(jobs))
     found = {name: real(case, drawn[name], answers[name], under[name].metrics()) for name, case in cases.items()}
     late = 0
@@ -304,7 +307,7 @@ def docs():
     text = page.read_text()
     begin, end = text.index("<!-- BEGIN SIM-REAL -->"), text.index("<!-- END SIM-REAL -->")
     lines = [f"Measured: a step takes {report['base_us'] / 1e3:.2f} ms and {report['row_us']:.1f} us for each row, "
-             f"a request {report['outside_ms']:.1f} ms outside of the engine.", "", *table(report["rows"])]
+             f"a request {report['outside_ms']:.1f} ms outside of the engine, {report['form_ms']:.1f} ms with a form.", "", *table(report["rows"])]
     page.write_text(text[:begin] + "<!-- BEGIN SIM-REAL -->\n" + "\n".join(lines) + "\n" + text[end:])
     return 0
 
@@ -318,15 +321,15 @@ def main():
     with tempfile.TemporaryDirectory(prefix="evenkeel-sim-real-") as folder:
         run, begin = pathlib.Path(folder), time.monotonic()
         base, row, outside_ms = calibrate(run, pace)
-        print(f"measured: a step takes {base / 1e3:.2f} ms and {row:.1f} us a row, a request {outside_ms:.1f} ms outside of the engine", flush=True)
-        for plant in (True, False):  # a machine of two cores does not pace more of them
-            cases = {name: case for name, case in CASES.items() if name in chosen and case.plant == plant}
-            if not cases:
-                continue
-            served, took, traces = serve_until_quiet(run / str(plant), cases, pace)
+        print(f"measured: a step takes {base / 1e3:.2f} ms and {row:.1f} us a row, a request {outside_ms[None]:.1f} ms outside of the engine, "
+              f"{outside_ms[FORM]:.1f} ms with a form", flush=True)
+        at_once = max(1, (os.cpu_count() or 1) // 2)  # or their servers and clients wait for processors, and no simulation does
+        for i in range(0, len(chosen), at_once):
+            cases = {name: CASES[name] for name in chosen[i:i + at_once]}
+            served, took, traces = serve_until_quiet(run / str(i), cases, pace)
             found.update(served)
             steps.update(took)
-            sims.update({name: simulated(traces[name], case, base, row, outside_ms) for name, case in cases.items()})
+            sims.update({name: simulated(traces[name], case, base, row, outside_ms[case.form]) for name, case in cases.items()})
     for name, (b, r) in steps.items():
         print(f"  {name}: {b / 1e3:.2f} ms and {r:.1f} us a row while it was served")
     rows = compare(found, sims)
@@ -339,7 +342,8 @@ def main():
     cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "unknown")
     REPORT.parent.mkdir(parents=True, exist_ok=True)
     REPORT.write_text(json.dumps({"target": "sim-real", "commit": commit, "machine": {"cpu": cpu, "cores": os.cpu_count()}, "base_us": base,
-                                  "row_us": row, "outside_ms": outside_ms, "rows": rows}, indent=1) + "\n")
+                                  "row_us": row, "outside_ms": outside_ms[None],
+                                  "form_ms": outside_ms[FORM], "rows": rows}, indent=1) + "\n")
     return bool(bad)
 
 
