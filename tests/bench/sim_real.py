@@ -57,10 +57,6 @@ class Case:
 
     host_blocks = 0  # as the server says
 
-    @property
-    def form(self):
-        return FORM if self.run else None
-
 
 CASES = {
     "room": Case("enough of everything", 64, 2048, 1025, 110, 2.0, (50, 400), (20, 120)),
@@ -121,8 +117,8 @@ async def ask(port, prompt, output, begin, form=None):
     return times
 
 
-async def one_by_one(port, prompts, output, form=None):
-    return [await ask(port, p, output, time.monotonic(), form) for p in prompts]
+async def one_by_one(port, prompts, output):
+    return [await ask(port, p, output, time.monotonic()) for p in prompts]
 
 
 async def all_at_once(port, prompts, output):
@@ -158,11 +154,11 @@ def calibrate(run, pace):
 
     def prompts(count, tokens):
         return [rng.choices(IDS, k=tokens) for _ in range(count)]
-    alone = {form: statistics.median(t[0] for t in asyncio.run(one_by_one(server.port, prompts(16, 16), 2, form))) for form in (None, FORM)}
+    alone = statistics.median(t[0] for t in asyncio.run(one_by_one(server.port, prompts(16, 16), 2)))
     for count, tokens in ((4, 60), (24, 200), (24, 100)):
         asyncio.run(all_at_once(server.port, prompts(count, tokens), 20))
     base, row = fit(server.end())
-    return base, row, {form: took * 1e3 - (base + 16 * row) / 1e3 for form, took in alone.items()}
+    return base, row, alone * 1e3 - (base + 16 * row) / 1e3
 
 
 def kept(commit, chosen):
@@ -280,7 +276,8 @@ def serve_cases(run, cases, pace):
         under[name] = server = Server(run / name, case, pace)
         drawn[name] = requests = draw(11 + list(CASES).index(name), case)
         write_trace(run / name / ("trace.jsonl" if case.shared else "trace.csv"), case, requests)
-        jobs.append((name, server.port, [(at, token_ids(rng, prompt, pieces), output) for at, prompt, output, pieces in requests], case.form))
+        jobs.append((name, server.port, [(at, token_ids(rng, prompt, pieces), output) for at, prompt, output, pieces in requests],
+                     FORM if case.run else None))
     answers = asyncio.run(play(jobs))
     found = {name: real(case, drawn[name], answers[name], under[name].metrics()) for name, case in cases.items()}
     late = 0
@@ -307,7 +304,7 @@ def docs():
     text = page.read_text()
     begin, end = text.index("<!-- BEGIN SIM-REAL -->"), text.index("<!-- END SIM-REAL -->")
     lines = [f"Measured: a step takes {report['base_us'] / 1e3:.2f} ms and {report['row_us']:.1f} us for each row, "
-             f"a request {report['outside_ms']:.1f} ms outside of the engine, {report['form_ms']:.1f} ms with a form.", "", *table(report["rows"])]
+             f"a request {report['outside_ms']:.1f} ms outside of the engine.", "", *table(report["rows"])]
     page.write_text(text[:begin] + "<!-- BEGIN SIM-REAL -->\n" + "\n".join(lines) + "\n" + text[end:])
     return 0
 
@@ -321,15 +318,14 @@ def main():
     with tempfile.TemporaryDirectory(prefix="evenkeel-sim-real-") as folder:
         run, begin = pathlib.Path(folder), time.monotonic()
         base, row, outside_ms = calibrate(run, pace)
-        print(f"measured: a step takes {base / 1e3:.2f} ms and {row:.1f} us a row, a request {outside_ms[None]:.1f} ms outside of the engine, "
-              f"{outside_ms[FORM]:.1f} ms with a form", flush=True)
+        print(f"measured: a step takes {base / 1e3:.2f} ms and {row:.1f} us a row, a request {outside_ms:.1f} ms outside of the engine", flush=True)
         at_once = max(1, (os.cpu_count() or 1) // 2)  # or their servers and clients wait for processors, and no simulation does
         for i in range(0, len(chosen), at_once):
             cases = {name: CASES[name] for name in chosen[i:i + at_once]}
             served, took, traces = serve_until_quiet(run / str(i), cases, pace)
             found.update(served)
             steps.update(took)
-            sims.update({name: simulated(traces[name], case, base, row, outside_ms[case.form]) for name, case in cases.items()})
+            sims.update({name: simulated(traces[name], case, base, row, outside_ms) for name, case in cases.items()})
     for name, (b, r) in steps.items():
         print(f"  {name}: {b / 1e3:.2f} ms and {r:.1f} us a row while it was served")
     rows = compare(found, sims)
@@ -342,8 +338,7 @@ def main():
     cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "unknown")
     REPORT.parent.mkdir(parents=True, exist_ok=True)
     REPORT.write_text(json.dumps({"target": "sim-real", "commit": commit, "machine": {"cpu": cpu, "cores": os.cpu_count()}, "base_us": base,
-                                  "row_us": row, "outside_ms": outside_ms[None],
-                                  "form_ms": outside_ms[FORM], "rows": rows}, indent=1) + "\n")
+                                  "row_us": row, "outside_ms": outside_ms, "rows": rows}, indent=1) + "\n")
     return bool(bad)
 
 
