@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "common/ladder.h"
-#include "supervisor/doctor/scan.h"
+#include "supervisor/doctor/finding.h"
 #include "supervisor/doctor/texts.h"
 
 #define GIB 1073741824.0
