@@ -33,6 +33,7 @@ struct doctor_finding {
     bool explains;   /* firm, or of a class for which warnings are enough */
     bool raised;     /* in a line that says how something failed, see doctor_trace_is() */
     bool outlived;   /* the same start came to serve after its last line */
+    bool probable;   /* its evidence is weak: the kind is told as probable, see weigh.h */
     uint32_t life;   /* the last start in which it was seen */
     uint32_t starts; /* in how many of them */
     uint32_t evidence_count;

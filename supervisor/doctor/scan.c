@@ -464,7 +464,8 @@ int doctor_scan_finish(struct doctor_scan *s, const struct doctor_finding **ret_
         f->phase = phase_of(s, f);
         doctor_resolve_finding(f, &s->facts);
     }
-    doctor_weigh(s->finding, s->finding_count, s->life);
+    doctor_weigh(s->finding, s->finding_count,
+                 &(struct doctor_whole){.lines = s->line, .life = s->life});
     for (uint32_t i = 0; i < s->finding_count; i++)
         find_help(s, &s->finding[i], raised);
     bool unnamed = first && decisive == TRACE_NONE && !first->plain;

@@ -14,6 +14,7 @@
 #define FIRST_GAIN    3u  /* of the rank: it is the decisive line */
 #define PRESSURE      45u /* ranks up to it are of what goes on while it serves */
 #define SURE          60u /* ranks from it on of the decisive line outweigh remarks beside it */
+#define GONE_ON       20u /* lines after one: what it says has not ended the start */
 
 static int weigh_compare(const void *a, const void *b)
 {
@@ -133,9 +134,23 @@ static void promote(struct doctor_finding *all, uint32_t count)
     all[0] = main;
 }
 
-void doctor_weigh(struct doctor_finding *findings, uint32_t count, uint32_t life)
+/* Weak evidence, see weigh.h. GONE_ON was chosen on five sets; 10 to 40 lines do the same. */
+static bool is_probable(const struct doctor_finding *f, uint64_t lines)
 {
-    rank(findings, count, life);
+    if (f->signature->general)
+        return true;
+    if (f->decisive || f->raised)
+        return false;
+    if (f->phase == DOCTOR_PHASE_STOPPING)
+        return true;
+    return !doctor_phase_late(f->phase) && !goes_on(f->cls) && lines - f->last_line >= GONE_ON;
+}
+
+void doctor_weigh(struct doctor_finding *findings, uint32_t count, const struct doctor_whole *whole)
+{
+    rank(findings, count, whole->life);
     qsort(findings, count, sizeof(*findings), weigh_compare);
     promote(findings, count);
+    for (uint32_t i = 0; i < count; i++)
+        findings[i].probable = is_probable(&findings[i], whole->lines);
 }
