@@ -13,6 +13,7 @@
 
 #define DOCTOR_EVIDENCE_MOST 3
 #define DOCTOR_EVIDENCE_TEXT 480
+#define DOCTOR_FLAG          48
 
 #define DOCTOR_CONSEQUENCE 20u /* ranks below: what follows from a cause, or a remark */
 
@@ -41,4 +42,5 @@ struct doctor_finding {
     struct doctor_numbers numbers;                         /* with the facts of the log */
     const struct doctor_help *help[DOCTOR_HELPED_MOST];    /* of its program and module */
     uint32_t help_count;
+    char flag[DOCTOR_FLAG]; /* "--max-num-seqs": the flag that its line names, "": none or many */
 };

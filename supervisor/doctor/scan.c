@@ -437,6 +437,8 @@ static void find_help(struct doctor_scan *s, struct doctor_finding *f,
                                .raised = f->decisive ? raised : NULL};
     for (uint32_t i = 0; i < f->evidence_count && i < HELP_LINES; i++)
         of.said[i] = f->evidence[i].text;
+    for (uint32_t i = 0; i < f->evidence_count && !f->flag[0]; i++)
+        doctor_line_flag(f->evidence[i].text, f->flag, sizeof(f->flag));
     f->help_count = doctor_help_find(s->catalog, &of, s->match, s->context, f->help);
 }
 
