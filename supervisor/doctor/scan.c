@@ -177,7 +177,7 @@ static void note_failure(struct doctor_scan *s, const struct doctor_pattern *p, 
     }
     f->outlived = false;
     f->firm |= !doctor_trace_mild(s->clean, len) && !is_stop(s, &all[p->signature], len);
-    f->raised |= doctor_trace_is(s->clean, len);
+    f->raised |= doctor_trace_is(s->clean, len) && !doctor_trace_quotes(s->clean, len);
     f->life = s->life;
     f->count++;
     f->last_line = s->line;
@@ -389,6 +389,14 @@ static const struct doctor_signature *named_by(const struct doctor_scan *s,
     return h && h->names ? doctor_catalog_find(s->catalog, h->names) : NULL;
 }
 
+/* Words of a kind in a line that only follows from another: they are not the cause's. Ray's line
+ * names what was raised. */
+static bool is_after_cause(const struct doctor_signature *named, const char *text)
+{
+    return named->general && doctor_trace_echo(text, strlen(text)) &&
+           !strstr(text, "RayTaskError(");
+}
+
 /* The entry that a hint names for the decisive line, by what was raised and where, when it weighs
  * more than the one that knows its words (TRACE_NONE: none does); else that one. */
 static uint32_t name_by_place(struct doctor_scan *s, const struct trace_process *first)
@@ -400,6 +408,8 @@ static uint32_t name_by_place(struct doctor_scan *s, const struct trace_process 
     const struct doctor_signature *named =
         named_by(s, doctor_hint_of_process(s->catalog, first, s->match, s->context));
     if (!named || (by_words != TRACE_NONE && named->rank <= all[by_words].rank))
+        return by_words;
+    if (is_after_cause(named, first->text))
         return by_words;
     return add_named(s, named, first->last_line, first->text);
 }
@@ -423,7 +433,8 @@ static uint32_t name_loud(struct doctor_scan *s)
         return TRACE_NONE;
     const struct doctor_signature *named =
         named_by(s, doctor_hint_of(s->catalog, t->loud, s->match, s->context));
-    return named ? add_named(s, named, t->loud_line, t->loud) : TRACE_NONE;
+    return named && !is_after_cause(named, t->loud) ? add_named(s, named, t->loud_line, t->loud)
+                                                    : TRACE_NONE;
 }
 
 /* The remedies of the program and module; raised: the exception that decided, NULL: none did. */

@@ -47,7 +47,7 @@ static bool at_place(const char *line, size_t from)
 }
 
 /* "ValueError: ...", "MemoryError", "torch.OutOfMemoryError('...": the class ends here. */
-static bool is_exception(const char *line, size_t len, const char *word)
+static const char *find_exception(const char *line, size_t len, const char *word)
 {
     size_t n = strlen(word);
     for (const char *at = line; (at = memmem(at, len - (size_t)(at - line), word, n)) != NULL;) {
@@ -60,10 +60,10 @@ static bool is_exception(const char *line, size_t len, const char *word)
             from--;
         if (isupper((unsigned char)line[from]) || memchr(line + from, '.', end - from)) {
             if (at_place(line, from))
-                return true;
+                return line + from;
         }
     }
-    return false;
+    return NULL;
 }
 
 static bool begins_or_follows(const char *line, size_t len, const char *word)
@@ -72,10 +72,19 @@ static bool begins_or_follows(const char *line, size_t len, const char *word)
     return at && at_place(line, (size_t)(at - line));
 }
 
+/* Where its class begins, NULL: the line names none. */
+static const char *exception_in(const char *line, size_t len)
+{
+    static const char *const ends[] = {"Error", "Exception", "Refused", "NotFound"};
+    const char *at = NULL;
+    for (size_t i = 0; !at && i < sizeof(ends) / sizeof(ends[0]); i++)
+        at = find_exception(line, len, ends[i]);
+    return at;
+}
+
 static bool names_exception(const char *line, size_t len)
 {
-    return is_exception(line, len, "Error") || is_exception(line, len, "Exception") ||
-           is_exception(line, len, "Refused") || is_exception(line, len, "NotFound");
+    return exception_in(line, len) != NULL;
 }
 
 /* How Rust, Go and C++ end a program. */
@@ -122,6 +131,32 @@ static bool alone(const char *line, size_t len, const char *at, size_t n)
 {
     char after = at + n < line + len ? at[n] : ' ';
     return (at == line || !(in_name(at[-1]) || at[-1] == '=')) && !in_name(after) && after != '=';
+}
+
+/* The small word that ends before `end`, or `end`. */
+static const char *word_before(const char *line, const char *end)
+{
+    const char *from = end;
+    while (from > line && islower((unsigned char)from[-1]))
+        from--;
+    return from;
+}
+
+bool doctor_trace_quotes(const char *line, size_t len)
+{
+    static const char *const levels[] = {"ERROR", "WARN", "WARNING"};
+    const char *at = exception_in(line, len);
+    bool level = false;
+    for (size_t i = 0; at && !level && i < sizeof(levels) / sizeof(levels[0]); i++) {
+        const char *is = memmem(line, (size_t)(at - line), levels[i], strlen(levels[i]));
+        level = is && alone(line, len, is, strlen(levels[i]));
+    }
+    if (!level)
+        return false;
+    while (at > line && (at[-1] == ' ' || at[-1] == ':'))
+        at--;
+    const char *last = word_before(line, at);
+    return last < at && last > line && last[-1] == ' ' && word_before(line, last - 1) < last - 1;
 }
 
 /* "Warning   FailedMount": a level in a column and the reason of an event in the next. */
@@ -208,6 +243,7 @@ bool doctor_trace_mild(const char *line, size_t len)
                                          "skipping ",
                                          "alling back",
                                          "gnoring ",
+                                         "Ignore ",
                                          "will be disabled",
                                          ", using CPU instead",
                                          ", loading from source",
@@ -519,7 +555,8 @@ void doctor_trace_note(struct doctor_trace *t, uint64_t at, const char *line, si
     p->last_line = at;
     p->signature = signature;
     p->plain =
-        !names_exception(line, len) && !is_abort(line, len) && !doctor_trace_raised(t, line, len);
+        doctor_trace_quotes(line, len) ||
+        (!names_exception(line, len) && !is_abort(line, len) && !doctor_trace_raised(t, line, len));
     struct trace_frames *f = frames_of(t, key, false);
     p->where = f ? f->where : (struct trace_where){.own = ""};
     if (f)

@@ -45,6 +45,14 @@ static bool is_wait(const struct doctor_finding *f)
            !doctor_phase_late(f->phase);
 }
 
+/* Memory that a start asked for in vain and did without: pinned buffers, a larger pool. */
+static bool is_done_without(const struct doctor_finding *f)
+{
+    return !f->decisive && !f->raised &&
+           (f->cls == DOCTOR_STARTUP_OOM || f->cls == DOCTOR_DEVICE_OOM ||
+            f->cls == DOCTOR_HOST_OOM);
+}
+
 /* A start that fell by an exception: memory that grows and a cache that is full did not do it. */
 static bool fell_at_start(const struct doctor_finding *all, uint32_t count, uint32_t life)
 {
@@ -91,7 +99,7 @@ static void rank(struct doctor_finding *all, uint32_t count, uint32_t life)
     bool fell = fell_at_start(all, count, life);
     for (uint32_t i = 0; i < count; i++) {
         struct doctor_finding *f = &all[i];
-        bool outlived = f->outlived && (is_remark(f) || is_wait(f));
+        bool outlived = f->outlived && (is_remark(f) || is_wait(f) || is_done_without(f));
         f->rank = f->signature->rank;
         f->explains = !outlived && (f->firm || (goes_on(f->cls) && !fell));
         if (f->rank <= PRESSURE && f->explains)
