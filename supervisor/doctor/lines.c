@@ -223,6 +223,12 @@ static bool is_said(const char *line, size_t at)
     return glog && ends_with(line, at, "] ");
 }
 
+/* As the mark in "model's". */
+static bool in_word(const char *line, size_t at)
+{
+    return at > 0 && isalpha((unsigned char)line[at - 1]);
+}
+
 /* Whether `at` lies within quotes or braces of a quoted text. */
 static bool is_quoted(const char *line, size_t at)
 {
@@ -232,15 +238,19 @@ static bool is_quoted(const char *line, size_t at)
     size_t first =
         at > 0 && (line[0] == '`' || line[0] == '"') && !memchr(line + 1, line[0], at - 1);
     for (size_t i = first; i < at; i++) {
+        /* Most bytes are none of these; the walk is a fifth of the time of a log otherwise. */
+        static const bool marks[256] = {
+            ['\\'] = true, ['"'] = true, ['`'] = true, ['\''] = true, ['{'] = true, ['}'] = true};
         char c = line[i];
-        bool in_word = i > 0 && isalpha((unsigned char)line[i - 1]); /* as in "model's" */
+        if (!marks[(unsigned char)c])
+            continue;
         if (quote && c == '\\')
             i++;
         else if (quote && c == quote)
             quote = 0;
         else if (quote)
             continue;
-        else if (c == '"' || c == '`' || (c == '\'' && !in_word))
+        else if (c == '"' || c == '`' || (c == '\'' && !in_word(line, i)))
             quote = is_said(line, i) ? 0 : c;
         else if (c == '{')
             depth++;
