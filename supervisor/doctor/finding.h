@@ -32,7 +32,7 @@ struct doctor_finding {
     bool decisive;   /* the decisive line is one of its lines */
     bool firm;       /* in a line that is no warning and no remark */
     bool explains;   /* firm, or of a class for which warnings are enough */
-    bool raised;     /* in a line that says how something failed, see doctor_trace_is() */
+    bool raised;     /* in a line that says how something failed, see doctor_level_raises() */
     bool outlived;   /* the same start came to serve after its last line */
     bool probable;   /* its evidence is weak: the kind is told as probable, see weigh.h */
     uint32_t life;   /* the last start in which it was seen */

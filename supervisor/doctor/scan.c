@@ -14,6 +14,7 @@
 #include "common/buf.h"
 #include "supervisor/doctor/help.h"
 #include "supervisor/doctor/hint.h"
+#include "supervisor/doctor/level.h"
 #include "supervisor/doctor/lines.h"
 #include "supervisor/doctor/literals.h"
 #include "supervisor/doctor/resolve.h"
@@ -144,7 +145,7 @@ static void keep_evidence(struct doctor_finding *f, uint64_t line, const char *t
 /* A closed connection or the like, once it has begun to stop: it was told to. */
 static bool ends_by_order(const struct doctor_scan *s, size_t len)
 {
-    return s->phase == DOCTOR_PHASE_STOPPING && doctor_trace_echo(s->clean, len);
+    return s->phase == DOCTOR_PHASE_STOPPING && doctor_level_echo(s->clean, len);
 }
 
 /* The same, or a signal. */
@@ -176,8 +177,8 @@ static void note_failure(struct doctor_scan *s, const struct doctor_pattern *p, 
         f->numbers.count = 0;
     }
     f->outlived = false;
-    f->firm |= !doctor_trace_mild(s->clean, len) && !is_stop(s, &all[p->signature], len);
-    f->raised |= doctor_trace_is(s->clean, len) && !doctor_trace_quotes(s->clean, len);
+    f->firm |= !doctor_level_mild(s->clean, len) && !is_stop(s, &all[p->signature], len);
+    f->raised |= doctor_level_raises(s->clean, len) && !doctor_level_quotes(s->clean, len);
     f->life = s->life;
     f->count++;
     f->last_line = s->line;
@@ -393,7 +394,7 @@ static const struct doctor_signature *named_by(const struct doctor_scan *s,
  * names what was raised. */
 static bool is_after_cause(const struct doctor_signature *named, const char *text)
 {
-    return named->general && doctor_trace_echo(text, strlen(text)) &&
+    return named->general && doctor_level_echo(text, strlen(text)) &&
            !strstr(text, "RayTaskError(");
 }
 

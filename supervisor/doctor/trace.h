@@ -51,17 +51,8 @@ struct doctor_trace {
     uint32_t follows;     /* ... this one of them */
 };
 
-/* Whether a line says how something failed: an exception at its place, or an error of a command
- * line. Code that a traceback shows is none. */
-bool doctor_trace_is(const char *line, size_t len);
-/* A logger's sentence that ends in an exception: "ERROR Failed to import python tokenizer
- * ModuleNotFoundError: ...". The program has caught it. */
-bool doctor_trace_quotes(const char *line, size_t len);
-/* "WARNING", "INFO", "DEBUG" in the prefix: the program went on. */
-bool doctor_trace_mild(const char *line, size_t len);
-/* What follows when another process or task has ended. */
-bool doctor_trace_echo(const char *line, size_t len);
-/* One such line; signature: the weightiest entry that it matches, or TRACE_NONE. */
+/* A line that says how something failed (doctor_level_raises()); signature: the weightiest entry
+ * that it matches, or TRACE_NONE. */
 void doctor_trace_note(struct doctor_trace *t, uint64_t at, const char *line, size_t len,
                        uint32_t signature);
 /* "Caused by:": what follows goes on with what was noted last. */
